@@ -1,0 +1,61 @@
+/** \file
+ * Element types and the conversions between them.  Sizes are in bytes, counts in elements, always.
+ */
+#ifndef TS_BASE_DTYPE_H
+#define TS_BASE_DTYPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/** X (name, C storage type, spelling in decks and safetensors headers) */
+#define TS_DTYPES(X)         \
+  X(F32, float, "fp32")      \
+  X(BF16, uint16_t, "bf16")  \
+  X(F16, uint16_t, "fp16")   \
+  X(F64, double, "fp64")     \
+  X(I32, int32_t, "int32")   \
+  X(I64, int64_t, "int64")   \
+  X(U8, uint8_t, "uint8")
+
+typedef enum ts_dtype {
+#define X(name, type, text) TS_##name,
+  TS_DTYPES(X)
+#undef X
+  TS_N_DTYPES
+} ts_dtype;
+
+/** Bytes of one element. Not collective. */
+size_t ts_dtype_size(ts_dtype dtype);
+
+/** "fp32", "bf16", ...: a constant string. Not collective. */
+const char *ts_dtype_name(ts_dtype dtype);
+
+/** True for F32, BF16, F16 and F64. Not collective. */
+int ts_dtype_is_float(ts_dtype dtype);
+
+/** bf16 to fp32: exact. Not collective. */
+static inline float ts_bf16_to_f32(uint16_t value) {
+  uint32_t bits = (uint32_t) value << 16;
+  float result;
+  memcpy(&result, &bits, sizeof result);
+  return result;
+}
+
+/** fp32 to bf16, round to nearest even; NaN stays NaN (quiet). Not collective. */
+static inline uint16_t ts_f32_to_bf16(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  uint32_t quiet = (bits >> 16) | 0x40u;
+  return (uint16_t) ((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+}
+
+/** fp16 to fp32: exact. Not collective. */
+float ts_f16_to_f32(uint16_t value);
+
+/** Convert \a count elements between two float types (F32, BF16, F16, F64).  Buffers must not overlap unless the types
+ * are equal.  Rounds to nearest even.  Not collective; sequential. */
+void ts_convert(void *to, ts_dtype to_dtype, const void *from, ts_dtype from_dtype, size_t count);
+
+#endif

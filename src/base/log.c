@@ -1,0 +1,57 @@
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct {
+  ts_log_level level;
+  bool speaks;
+  bool status_shown;
+} state = {TS_LOG_INFO, true, false};
+
+void ts_log_configure(ts_log_level level, bool speaks) {
+  state.level = level;
+  state.speaks = speaks;
+}
+
+bool ts_log_is_terminal(void) {
+  return state.speaks && isatty(STDOUT_FILENO);
+}
+
+void ts_log_status_line(const char *line) {
+  if (!ts_log_is_terminal()) {
+    return;
+  }
+  if (line != NULL) {
+    printf("\r%s\033[K", line);
+  } else if (state.status_shown) {
+    printf("\r\033[K");
+  }
+  state.status_shown = line != NULL;
+  fflush(stdout);
+}
+
+void ts_log(ts_log_level level, const char *format, ...) {
+  if (!state.speaks || level > state.level) {
+    return;
+  }
+  ts_log_status_line(NULL);
+  FILE *to = level <= TS_LOG_WARNING ? stderr : stdout;
+  if (level <= TS_LOG_WARNING) {
+    fputs(level == TS_LOG_ERROR ? "tessera: error: " : "tessera: warning: ", to);
+  }
+  va_list args;
+  va_start(args, format);
+  vfprintf(to, format, args);
+  va_end(args);
+  fputc('\n', to);
+  fflush(to);
+}
+
+double ts_seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double) now.tv_sec + 1e-9 * (double) now.tv_nsec;
+}

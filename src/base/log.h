@@ -1,0 +1,35 @@
+/** \file
+ * Lines for the user, and the clock.  By default only world rank 0 speaks; errors of the user's input are printed once by
+ * whoever agreed on them; a clean run prints nothing on stderr.  Nothing here is collective.
+ */
+#ifndef TS_BASE_LOG_H
+#define TS_BASE_LOG_H
+
+#include <stdbool.h>
+
+typedef enum ts_log_level {
+  TS_LOG_ERROR,   /**< The run cannot go on, or did not do what was asked.  Never in a clean run. */
+  TS_LOG_WARNING, /**< It goes on, but the user should know. */
+  TS_LOG_INFO,    /**< What a user wants to see of a healthy run. */
+  TS_LOG_DEBUG    /**< For the developers: passes, buckets, plans. */
+} ts_log_level;
+
+/** Print one line when \a level is enabled and this process is the one that speaks: INFO and DEBUG on stdout, WARNING
+ * and ERROR on stderr.  A progress bar on the terminal is cleared first. Not collective. */
+void ts_log(ts_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/** Choose what is printed.  Defaults: INFO, speaking. Not collective.
+ * \param [in] speaks  False on every rank that is not to print. */
+void ts_log_configure(ts_log_level level, bool speaks);
+
+/** Replace the line at the bottom of a terminal (the progress bar); NULL removes it.  Does nothing unless stdout is a
+ * terminal and this process speaks. Not collective. */
+void ts_log_status_line(const char *line);
+
+/** True when stdout is a terminal and this process speaks. Not collective. */
+bool ts_log_is_terminal(void);
+
+/** Seconds of the monotonic clock. Not collective. */
+double ts_seconds(void);
+
+#endif

@@ -1,0 +1,50 @@
+/** \file
+ * The host allocator of everything that is not in a planned arena.  Counts what is live, so that a program can assert
+ * at its end that nothing leaked.  Running out of memory is a class (b) failure: no function here returns NULL for a
+ * positive size.  All functions are thread-safe and not collective.
+ */
+#ifndef TS_BASE_MEMORY_H
+#define TS_BASE_MEMORY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/** \a bytes of uninitialised memory; NULL for 0 bytes.  Free with ts_free. Not collective. */
+void *ts_malloc(size_t bytes);
+
+/** \a count zeroed elements of \a size bytes; overflow of the product is fatal.  Free with ts_free. Not collective. */
+void *ts_calloc(size_t count, size_t size);
+
+/** Resize to \a count elements of \a size bytes; a NULL \a pointer allocates.  New memory is not initialised. Not collective. */
+void *ts_realloc(void *pointer, size_t count, size_t size);
+
+/** NULL is allowed. Not collective. */
+void ts_free(void *pointer);
+
+/** Copy of a string, owned by the caller (ts_free); NULL gives NULL. Not collective. */
+char *ts_strdup(const char *text);
+
+/** Live allocations made by this header's functions.  Zero at a clean end. Not collective. */
+int64_t ts_memory_live(void);
+
+/** Page-aligned zeroed memory straight from the kernel (huge pages asked for), for arenas.  Unmap with ts_unmap.
+ * Not counted in ts_memory_live; 0 bytes gives NULL. Not collective. */
+void *ts_map(size_t bytes);
+
+/** Return memory of ts_map; \a bytes as given there; NULL is allowed. Not collective. */
+void ts_unmap(void *pointer, size_t bytes);
+
+/** Resident bytes of this process now, and its high-water mark (VmRSS, VmHWM); 0 where /proc is absent. Not collective. */
+size_t ts_process_rss(void);
+size_t ts_process_peak(void);
+
+/** Grow an array so that it holds one more element: `TS_GROW (items, n_items, capacity);` then `items[n_items++] = ...`. */
+#define TS_GROW(array, count, capacity)                                              \
+  do {                                                                               \
+    if ((count) >= (capacity)) {                                                     \
+      (capacity) = (capacity) > 0 ? 2 * (capacity) : 8;                              \
+      (array) = ts_realloc((array), (size_t) (capacity), sizeof *(array));           \
+    }                                                                                \
+  } while (0)
+
+#endif

@@ -1,0 +1,66 @@
+#include "base/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct {
+  int rank;
+  void (*abort)(int exit_code);
+} context = {-1, NULL};
+
+ts_status ts_error_add(ts_error *err, const char *format, ...) {
+  if (err == NULL) {
+    return TS_BAD_INPUT;
+  }
+  va_list args, again;
+  va_start(args, format);
+  va_copy(again, args);
+  int length = vsnprintf(NULL, 0, format, args);
+  va_end(args);
+  size_t old = err->text != NULL ? strlen(err->text) + 1 : 0; /* the newline replaces the old end */
+  char *text = realloc(err->text, old + (size_t) length + 1);
+  TS_CHECK(text != NULL, "out of memory for an error message");
+  if (old > 0) {
+    text[old - 1] = '\n';
+  }
+  vsnprintf(text + old, (size_t) length + 1, format, again);
+  va_end(again);
+  err->text = text;
+  ++err->count;
+  return TS_BAD_INPUT;
+}
+
+void ts_error_clear(ts_error *err) {
+  if (err != NULL) {
+    free(err->text);
+    *err = (ts_error){0};
+  }
+}
+
+void ts_set_failure_context(int rank, void (*abort)(int exit_code)) {
+  context.rank = rank;
+  context.abort = abort;
+}
+
+_Noreturn void ts_die(const char *file, int line, const char *format, ...) {
+  char host[256] = "?";
+  gethostname(host, sizeof host - 1);
+  char message[2048];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(message, sizeof message, format, args);
+  va_end(args);
+  if (context.rank >= 0) {
+    fprintf(stderr, "tessera: rank %d on %s: %s:%d: %s\n", context.rank, host, file, line, message);
+  } else {
+    fprintf(stderr, "tessera: %s: %s:%d: %s\n", host, file, line, message);
+  }
+  fflush(stderr);
+  if (context.abort != NULL) {
+    context.abort(1);
+  }
+  exit(1);
+}

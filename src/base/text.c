@@ -1,0 +1,234 @@
+#include "base/text.h"
+
+#include "base/memory.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <errno.h>
+#include <pcre2.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void reserve(ts_text *to, size_t more) {
+  size_t need = to->length + more + 1;
+  if (need > to->capacity) {
+    size_t capacity = to->capacity * 2 > need ? to->capacity * 2 : need + 64;
+    to->text = ts_realloc(to->text, capacity, 1);
+    to->capacity = capacity;
+  }
+}
+
+static void add_list(ts_text *to, const char *format, va_list args) {
+  va_list again;
+  va_copy(again, args);
+  int length = vsnprintf(NULL, 0, format, again);
+  va_end(again);
+  TS_CHECK(length >= 0, "bad format: %s", format);
+  reserve(to, (size_t) length);
+  vsnprintf(to->text + to->length, (size_t) length + 1, format, args);
+  to->length += (size_t) length;
+}
+
+void ts_text_add(ts_text *to, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  add_list(to, format, args);
+  va_end(args);
+}
+
+void ts_text_append(ts_text *to, const char *bytes, size_t length) {
+  reserve(to, length);
+  memcpy(to->text + to->length, bytes, length);
+  to->length += length;
+  to->text[to->length] = 0;
+}
+
+void ts_text_add_json(ts_text *to, const char *text) {
+  ts_text_append(to, "\"", 1);
+  for (const unsigned char *c = (const unsigned char *) text; *c != 0; ++c) {
+    if (*c == '"' || *c == '\\') {
+      ts_text_add(to, "\\%c", *c);
+    } else if (*c < 0x20) {
+      ts_text_add(to, "\\u%04x", *c);
+    } else {
+      ts_text_append(to, (const char *) c, 1);
+    }
+  }
+  ts_text_append(to, "\"", 1);
+}
+
+void ts_text_free(ts_text *text) {
+  ts_free(text->text);
+  *text = (ts_text){0};
+}
+
+char *ts_format(const char *format, ...) {
+  ts_text text = {0};
+  va_list args;
+  va_start(args, format);
+  add_list(&text, format, args);
+  va_end(args);
+  return text.text;
+}
+
+ts_status ts_read_file(const char *path, size_t limit, char **text, size_t *length, ts_error *err) {
+  *text = NULL;
+  *length = 0;
+  FILE *file = fopen(path, "rb");
+  if (file == NULL) {
+    return ts_error_add(err, "%s: %s", path, strerror(errno));
+  }
+  struct stat info;
+  if (fstat(fileno(file), &info) == 0 && S_ISDIR(info.st_mode)) {
+    fclose(file);
+    return ts_error_add(err, "%s: is a directory, not a file", path);
+  }
+  ts_text all = {0};
+  char block[65536];
+  size_t n;
+  while ((n = fread(block, 1, sizeof block, file)) > 0 && all.length + n <= limit) {
+    ts_text_append(&all, block, n);
+  }
+  bool failed = ferror(file) != 0, larger = n > 0;
+  fclose(file);
+  if (failed || larger) {
+    ts_text_free(&all);
+    return failed ? ts_error_add(err, "%s: cannot be read: %s", path, strerror(errno))
+                  : ts_error_add(err, "%s: larger than the %zu bytes accepted here", path, limit);
+  }
+  if (all.text == NULL) {
+    ts_text_append(&all, "", 0);
+  }
+  *text = all.text;
+  *length = all.length;
+  return TS_OK;
+}
+
+ts_status ts_write_file(const char *path, const char *text, size_t length, ts_error *err) {
+  char *temporary = ts_format("%s.tmp", path);
+  FILE *file = fopen(temporary, "wb");
+  bool ok = file != NULL && fwrite(text, 1, length, file) == length && fflush(file) == 0 && fsync(fileno(file)) == 0;
+  if (file != NULL && fclose(file) != 0) {
+    ok = false;
+  }
+  ok = ok && rename(temporary, path) == 0;
+  ts_status status = ok ? TS_OK : ts_error_add(err, "%s: cannot be written: %s", path, strerror(errno));
+  if (!ok) {
+    unlink(temporary);
+  }
+  ts_free(temporary);
+  return status;
+}
+
+ts_status ts_make_directory(const char *path, ts_error *err) {
+  char *copy = ts_strdup(path);
+  ts_status status = TS_OK;
+  for (char *end = copy + 1; status == TS_OK; ++end) {
+    if (*end == '/' || *end == 0) {
+      char kept = *end;
+      *end = 0;
+      struct stat info;
+      if (mkdir(copy, 0777) != 0 && !(errno == EEXIST && stat(copy, &info) == 0 && S_ISDIR(info.st_mode))) {
+        status = ts_error_add(err, "%s: cannot be created: %s", copy, strerror(errno));
+      }
+      *end = kept;
+      if (kept == 0) {
+        break;
+      }
+    }
+  }
+  ts_free(copy);
+  return status;
+}
+
+/* Levenshtein distance with one row of the table; words are short (deck keys). */
+static size_t edit_distance(const char *a, const char *b) {
+  size_t n = strlen(b);
+  size_t *row = ts_malloc((n + 1) * sizeof *row);
+  for (size_t j = 0; j <= n; ++j) {
+    row[j] = j;
+  }
+  for (size_t i = 1; a[i - 1] != 0; ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= n; ++j) {
+      size_t best = diagonal + (a[i - 1] != b[j - 1]);
+      best = row[j] + 1 < best ? row[j] + 1 : best;
+      best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+      diagonal = row[j];
+      row[j] = best;
+    }
+  }
+  size_t distance = row[n];
+  ts_free(row);
+  return distance;
+}
+
+const char *ts_nearest(const char *word, const char *const *candidates, size_t n) {
+  const char *best = NULL;
+  size_t limit = strlen(word) / 3 > 2 ? strlen(word) / 3 : 2;
+  for (size_t i = 0; i < n; ++i) {
+    size_t distance = edit_distance(word, candidates[i]);
+    if (distance <= limit) {
+      best = candidates[i];
+      limit = distance > 0 ? distance - 1 : 0;
+      if (distance == 0) {
+        break;
+      }
+    }
+  }
+  return best;
+}
+
+int ts_matches(const char *pattern, const char *text) {
+  int code;
+  PCRE2_SIZE where;
+  pcre2_code *regex = pcre2_compile((PCRE2_SPTR) pattern, PCRE2_ZERO_TERMINATED, 0, &code, &where, NULL);
+  if (regex == NULL) {
+    return -1;
+  }
+  pcre2_match_data *match = pcre2_match_data_create_from_pattern(regex, NULL);
+  TS_CHECK(match != NULL, "out of memory for a regular expression");
+  int found = pcre2_match(regex, (PCRE2_SPTR) text, strlen(text), 0, 0, match, NULL) >= 0;
+  pcre2_match_data_free(match);
+  pcre2_code_free(regex);
+  return found;
+}
+
+char *ts_human_bytes(double bytes, char *out) {
+  static const char *const unit[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+  int u = 0;
+  while (bytes >= 1000 && u < 5) {
+    bytes /= 1000;
+    ++u;
+  }
+  snprintf(out, 32, u == 0 ? "%.0f %s" : "%.2f %s", bytes, unit[u]);
+  return out;
+}
+
+char *ts_human_count(double count, char *out) {
+  static const char *const unit[] = {"", " k", " M", " B", " T"};
+  int u = 0;
+  while (count >= 1000 && u < 4) {
+    count /= 1000;
+    ++u;
+  }
+  snprintf(out, 32, u == 0 ? "%.0f%s" : "%.2f%s", count, unit[u]);
+  return out;
+}
+
+char *ts_human_seconds(double seconds, char *out) {
+  if (!(seconds >= 0 && seconds < 1e9)) {
+    snprintf(out, 32, "?");
+    return out;
+  }
+  long s = (long) (seconds + 0.5);
+  if (s >= 3600) {
+    snprintf(out, 32, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+  } else {
+    snprintf(out, 32, "%ld:%02ld", s / 60, s % 60);
+  }
+  return out;
+}

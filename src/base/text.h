@@ -1,0 +1,61 @@
+/** \file
+ * Text: a growing buffer, reading files, spelling suggestions, human-readable numbers.  Nothing here is collective.
+ */
+#ifndef TS_BASE_TEXT_H
+#define TS_BASE_TEXT_H
+
+#include "base/status.h"
+
+#include <stdint.h>
+#include <stdio.h>
+
+/** A string that grows.  Zero-initialise; `text` is always terminated once something was added.  Free with ts_text_free. */
+typedef struct ts_text {
+  char *text;   /**< Owned; NULL while empty. */
+  size_t length; /**< Bytes without the terminator. */
+  size_t capacity;
+} ts_text;
+
+/** Append formatted text. Not collective. */
+void ts_text_add(ts_text *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/** Append \a bytes bytes as they are. Not collective. */
+void ts_text_append(ts_text *to, const char *bytes, size_t length);
+
+/** Append \a text as a quoted JSON string. Not collective. */
+void ts_text_add_json(ts_text *to, const char *text);
+
+/** Free and empty. Not collective. */
+void ts_text_free(ts_text *text);
+
+/** Newly allocated formatted string; free with ts_free. Not collective. */
+char *ts_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/** Read a whole file.
+ * \param [out] text  Owned by the caller (ts_free), terminated by a 0 that is not counted in \a length; NULL on error.
+ * \param [in] limit  Largest accepted size in bytes.
+ * \return TS_BAD_INPUT with "PATH: reason" when it cannot be read or is larger. Not collective.
+ */
+ts_status ts_read_file(const char *path, size_t limit, char **text, size_t *length, ts_error *err);
+
+/** Write \a length bytes to PATH.tmp and rename it to PATH, so that a reader sees the old or the new file.
+ * \return TS_BAD_INPUT with the reason. Not collective. */
+ts_status ts_write_file(const char *path, const char *text, size_t length, ts_error *err);
+
+/** Create a directory and its parents; existing ones are fine. Not collective. */
+ts_status ts_make_directory(const char *path, ts_error *err);
+
+/** The candidate nearest to \a word in edit distance, or NULL when none is near (more than a third of the word differs).
+ * \param [in] candidates  Array of \a n borrowed strings. Not collective. */
+const char *ts_nearest(const char *word, const char *const *candidates, size_t n);
+
+/** Glob-free pattern match: true when the PCRE2 regular expression \a pattern matches anywhere in \a text.
+ * \return 1 match, 0 none, -1 the pattern is not a valid expression. Not collective. */
+int ts_matches(const char *pattern, const char *text);
+
+/** "1.50 GB" (decimal units), "12.3 M", "1:02:03" into \a out of at least 32 bytes; returns \a out. Not collective. */
+char *ts_human_bytes(double bytes, char *out);
+char *ts_human_count(double count, char *out);
+char *ts_human_seconds(double seconds, char *out);
+
+#endif
