@@ -1,0 +1,96 @@
+/** \file
+ * A communicator: a group of ranks of the mesh and a table of collectives over it.
+ *
+ * Every operation is collective over the group and blocks until this rank's part is done: its inputs may be reused and
+ * its outputs are valid.  Asynchrony is the business of the stream that calls it (run/stream.h): all calls of one rank,
+ * over all its communicators, come from one thread at a time and in one order that is the same on all ranks.
+ * While waiting, an operation polls and yields the processor; it never blocks inside MPI and uses no memory but its
+ * arguments and the workspace.
+ *
+ * Determinism: reduce_scatter and all_reduce add in fp32 in group-rank order, whatever the message size, the pieces and
+ * the MPI.  What travels has the wire dtype; this rank's own contribution is rounded to the wire dtype too.  With
+ * \a beta, y = beta y + sum (the sum first, in fp32 or wider, one rounding to y's dtype at the end).
+ *
+ * A failure of MPI ends the job (class b).
+ */
+#ifndef TS_COMM_COMM_H
+#define TS_COMM_COMM_H
+
+#include "base/dtype.h"
+#include "comm/mesh.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/** One contiguous share of a collective: columns [begin, end) of every rank's shard. */
+typedef struct ts_transfer {
+  const void *x;       /**< reduce_scatter: the whole (cuts[size] elements); all_gather: this rank's shard. */
+  void *y;             /**< reduce_scatter: this rank's shard; all_gather: the whole.  x may lie inside y at its own place (all_gather). */
+  const int64_t *cuts; /**< size + 1 cut points of the whole, in elements; shards may be empty or uneven. */
+  int64_t begin, end;  /**< Elements from each shard's first, clipped to each shard's length. */
+} ts_transfer;
+
+typedef struct ts_comm ts_comm;
+
+typedef struct ts_comm_ops {
+  const char *name;
+  /** Sum the shards over the group; each rank keeps its own.
+   * \param [in] beta  NULL: y is overwritten (in the columns named); else y = *beta y + sum, *beta == 0 never reads y.
+   * Collective over the group. */
+  void (*reduce_scatter)(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x_dtype, ts_dtype wire,
+                         ts_dtype y_dtype, const float *beta, void *workspace, size_t workspace_bytes);
+  /** Every rank gets every shard. Collective over the group. */
+  void (*all_gather)(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype dtype);
+  /** y = sum over the group of x, \a count elements, the same bits on all ranks: a reduce_scatter over equal cuts and an
+   * all_gather.  x and y may be the same. Collective over the group. */
+  void (*all_reduce)(ts_comm *comm, const void *x, void *y, int64_t count, ts_dtype dtype, ts_dtype wire,
+                     void *workspace, size_t workspace_bytes);
+  /** Copy \a bytes bytes from group rank \a root. Collective over the group. */
+  void (*broadcast)(ts_comm *comm, void *data, size_t bytes, int root);
+  /** Wait for everybody. Collective over the group. */
+  void (*barrier)(ts_comm *comm);
+  /** Workspace in bytes that reduce_scatter or all_reduce wants; more than 0 always suffices with less speed, this is
+   * the best.  A function of the arguments alone. Not collective. */
+  size_t (*workspace)(int size, int64_t max_columns, ts_dtype wire);
+  /** Free one communicator. Collective over the group. */
+  void (*destroy)(ts_comm *comm);
+} ts_comm_ops;
+
+/** What every implementation's object begins with. */
+struct ts_comm {
+  const ts_comm_ops *ops;
+  int rank, size; /**< In the group. */
+};
+
+/** Everything a process has to communicate with: the world and a communicator per set of axes asked for. */
+typedef struct ts_world ts_world;
+
+/** Start MPI (MPI_THREAD_MULTIPLE wanted, SERIALIZED accepted) and set the failure context.  Collective over all
+ * processes.  A failure ends the job. */
+ts_world *ts_world_create(int *argc, char ***argv);
+
+/** Free all communicators and finalize MPI; sets the pointer to NULL. Collective over all processes. */
+void ts_world_destroy(ts_world **world);
+
+/** Rank and size of the world; ranks on this node, and this rank's place among them. Not collective. */
+int ts_world_rank(const ts_world *world);
+int ts_world_size(const ts_world *world);
+int ts_world_local_size(const ts_world *world);
+int ts_world_local_rank(const ts_world *world);
+
+/** The communicator over \a axes of \a mesh, created at the first call and owned by the world.
+ * Collective over the group at the first call for these axes, then not collective. */
+ts_comm *ts_world_comm(ts_world *world, const ts_mesh *mesh, unsigned axes);
+
+/** The communicator of all processes. Not collective. */
+ts_comm *ts_world_all(ts_world *world);
+
+/** Agree on a status: any rank's bad input becomes everybody's, with the messages of the lowest such rank.  Every
+ * function that reads user input on some ranks only calls it before the next collective.
+ * \param [in,out] err  This rank's messages; replaced on ranks that had none. Collective over all processes. */
+ts_status ts_world_agree(ts_world *world, ts_status status, ts_error *err);
+
+/** Hold back each collective's completion by \a seconds without using the processor: a test of overlap. Not collective. */
+void ts_comm_set_test_delay(double seconds);
+
+#endif

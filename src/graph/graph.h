@@ -1,0 +1,225 @@
+/** \file
+ * The graph: the training step as tensors and nodes.
+ *
+ * A node applies one op (graph/ops.def) to tensors and makes new ones.  Nodes are stored in an order in which every
+ * tensor is made before it is used; this order is the order of execution until the schedule pass changes it.  A node is
+ * never changed after it was added: a pass writes a new graph (ts_graph_rewrite helps).  Tensor and node ids are dense,
+ * so side tables are arrays.  Nothing in this room knows of MPI, a device or a file, and nothing executes.
+ *
+ * Storage: a tensor is a value.  Two tensors may be two versions of one storage (an update in place) or a window on
+ * another's; the op's row says so, and pass/memory derives the storage of every tensor from it.
+ *
+ * None of these functions is collective; none is thread-safe on one graph.
+ */
+#ifndef TS_GRAPH_GRAPH_H
+#define TS_GRAPH_GRAPH_H
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "base/text.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef int32_t ts_tid; /**< A tensor of a graph. */
+typedef int32_t ts_nid; /**< A node of a graph. */
+#define TS_NONE (-1)    /**< No tensor, no node. */
+
+typedef enum ts_op {
+#define OP(ENUM, ...) TS_OP_##ENUM,
+#include "graph/ops.def"
+#undef OP
+  TS_N_OPS
+} ts_op;
+
+#define TS_MAX_DIMS 5
+
+/** A shape: \a n extents, slowest first; n = 0 is not used (a scalar is [1]). */
+typedef struct ts_shape {
+  int n;
+  int64_t d[TS_MAX_DIMS];
+} ts_shape;
+
+/** Shape literal: TS_SHAPE (B, T, C). */
+#define TS_SHAPE(...)                                                            \
+  ((ts_shape){.n = (int) (sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .d = {__VA_ARGS__}})
+
+/** What a leaf (a tensor no node makes) is, or TS_ROLE_VALUE for a node's output. */
+typedef enum ts_role {
+  TS_ROLE_VALUE,  /**< Made by a node. */
+  TS_ROLE_INPUT,  /**< Written by the host for every micro-batch: tokens, labels, positions, samples, and beta. */
+  TS_ROLE_SCALAR, /**< Written by the host for every step: lr, betas, seeds. */
+  TS_ROLE_PARAM,  /**< A model parameter as the model names it; after the zero pass only a name in the layout. */
+  TS_ROLE_STATE   /**< Lives from step to step in the state arena, by name. */
+} ts_role;
+
+/** The segment a node belongs to.  A schedule runs segments by mask; see run/program.h. */
+typedef enum ts_segment {
+  TS_SEGMENT_FORWARD = 1,
+  TS_SEGMENT_BACKWARD_INPUT = 2,  /**< Gradients of activations. */
+  TS_SEGMENT_BACKWARD_WEIGHT = 4, /**< Gradients of parameters. */
+  TS_SEGMENT_REDUCE = 8,          /**< What happens to gradients once per step. */
+  TS_SEGMENT_UPDATE = 16
+} ts_segment;
+
+/** Where a tensor's memory is. */
+typedef enum ts_space { TS_SPACE_DEVICE, TS_SPACE_PINNED, TS_SPACE_HOST, TS_SPACE_NVME } ts_space;
+
+typedef struct ts_tensor {
+  char *name; /**< Owned; unique among leaves; a node's outputs are named "node" or "node:1", "node:2". */
+  ts_role role;
+  ts_space space;
+  ts_dtype dtype;
+  ts_shape shape;
+  ts_nid producer; /**< TS_NONE for a leaf. */
+  int unit;        /**< The unit of the model it belongs to, -1 for none (inputs, scalars). */
+} ts_tensor;
+
+/** Elements [offset, offset + count) of a flat tensor that belong together, with how the optimizer treats them. */
+typedef struct ts_range {
+  int64_t offset; /**< Elements from the tensor's first. */
+  int64_t count;
+  float weight_decay;
+  float lr_factor;
+} ts_range;
+
+/** Columns [begin, end) of every shard of one input of a collective. */
+typedef struct ts_piece {
+  int input;           /**< Which of the inputs x_1 .. x_k, from 0. */
+  const int64_t *cuts; /**< group size + 1 cut points of the whole, elements; rank r owns [cuts[r], cuts[r + 1]).  Borrowed from the layout. */
+  int64_t begin, end;  /**< Elements relative to each shard's own first element; clipped to the shard. */
+} ts_piece;
+
+enum { TS_ROPE_DEFAULT, TS_ROPE_LLAMA3, TS_ROPE_LINEAR };
+
+/** Attributes, by op. Arrays are owned by the node (copied by ts_graph_add). */
+typedef union ts_attr {
+  struct { int64_t offset; ts_shape shape; } view;
+  struct { int64_t *offset; int64_t count; } pack; /**< One offset per input; count elements in all. */
+  struct { ts_dtype dtype; } cast;
+  struct { bool transpose_a, transpose_b; ts_dtype dtype; } matmul;
+  struct { ts_dtype dtype; } sum_rows;
+  struct { int64_t rows; ts_dtype dtype; } embedding;
+  struct { float eps; ts_dtype dtype; } norm;
+  struct { float p; uint64_t name; } dropout;
+  struct { int64_t *size; } split;
+  struct {
+    int head_dim;
+    bool inverse;
+    int scaling; /**< TS_ROPE_... */
+    double theta, factor, low_freq_factor, high_freq_factor, original_max_position;
+  } rope;
+  struct { int heads, kv_heads, head_dim; float scale; bool causal; float dropout; uint64_t name; } attention;
+  struct { ts_dtype dtype; } head;
+  struct { ts_range *range; int n; } segments; /**< sum_squares */
+  struct { ts_range *range; int n; float eps; bool decoupled, bias_correction; } adamw;
+  struct {
+    unsigned axes; /**< Mask of 1 << ts_axis. */
+    int group;     /**< Ranks in the group: the shape rule needs it. */
+    ts_dtype wire; /**< What travels in a reduction. */
+    bool into;
+    ts_piece *piece;
+    int n_pieces;
+  } comm;
+} ts_attr;
+
+typedef struct ts_node {
+  ts_op op;
+  char *name; /**< Owned; stable: does not depend on parallelism or on other nodes. */
+  int n_in, n_out;
+  ts_tid *in;    /**< Owned; TS_NONE where an optional input is absent. */
+  ts_tid *out;   /**< Owned. */
+  ts_tid *prior; /**< Owned; NULL, or for each output the value it adds to (TS_NONE: none).  out = beta prior + f (in). */
+  ts_tid beta;   /**< [1] fp32, or TS_NONE for 1.  beta = 0 never reads the prior. */
+  ts_attr attr;
+  ts_segment segment;
+  int unit;
+} ts_node;
+
+typedef struct ts_graph {
+  ts_tensor *tensor; /**< Owned; index is ts_tid. */
+  int n_tensors, tensor_capacity;
+  ts_node *node; /**< Owned; index is ts_nid; in order of execution. */
+  int n_nodes, node_capacity;
+  char **unit; /**< Owned names of the units, in forward order. */
+  int n_units, unit_capacity;
+  ts_segment segment; /**< Given to nodes added from now on. */
+  int current_unit;   /**< Likewise; -1 for none. */
+} ts_graph;
+
+/** An empty graph in segment FORWARD, outside any unit.  End with ts_graph_destroy. Not collective. */
+ts_graph *ts_graph_create(void);
+
+/** Free a graph and set the pointer to NULL; NULL is allowed. Not collective. */
+void ts_graph_destroy(ts_graph **graph);
+
+/** Begin (or return to) the unit called \a name; -1 is given to NULL. Not collective. \return its index. */
+int ts_graph_unit(ts_graph *graph, const char *name);
+
+/** Add a leaf.  \a name is copied and must be new among leaves. Not collective. */
+ts_tid ts_graph_leaf(ts_graph *graph, const char *name, ts_role role, ts_dtype dtype, ts_shape shape);
+
+/** The leaf called \a name, or TS_NONE. Not collective. */
+ts_tid ts_graph_find(const ts_graph *graph, const char *name);
+
+/** What ts_graph_add copies into the new node. */
+typedef struct ts_node_args {
+  ts_op op;
+  const char *name;
+  int n_in;
+  const ts_tid *in;
+  int n_out; /**< Only for ops with a variable number of outputs; 0: the row's minimum. */
+  ts_attr attr;
+  const ts_tid *prior; /**< NULL or n_out entries. */
+  ts_tid beta;         /**< Read only when prior or a collective's `into` is given; TS_NONE for 1 (or overwrite). */
+} ts_node_args;
+
+/** Add a node: check the arity, run the op's shape rule, create the outputs.  A mismatch is a programmer's mistake:
+ * the message names node, inputs and rule. Not collective.
+ * \return the first output; the others follow it (ids first + 1, ...). */
+ts_tid ts_graph_add(ts_graph *graph, const ts_node_args *args);
+
+/** The node that made \a tensor, NULL for a leaf.  Borrowed, valid until the next node is added. Not collective. */
+const ts_node *ts_graph_producer(const ts_graph *graph, ts_tid tensor);
+
+/** Elements and bytes of a tensor; elements of a shape; product of all dimensions but the last. Not collective. */
+int64_t ts_tensor_count(const ts_graph *graph, ts_tid tensor);
+int64_t ts_tensor_bytes(const ts_graph *graph, ts_tid tensor);
+int64_t ts_shape_count(const ts_shape *shape);
+int64_t ts_shape_rows(const ts_shape *shape);
+bool ts_shape_equal(const ts_shape *a, const ts_shape *b);
+
+/** Copy a node of \a from into \a to with its inputs (prior and beta too) looked up in \a map; enters its outputs into
+ * \a map.  The copy takes the node's own segment and unit unless \a to is told otherwise afterwards.
+ * \param [in,out] map  from's tensor ids to to's; every input must have an entry (TS_NONE maps to itself).
+ * Not collective. \return the new node's id. */
+ts_nid ts_graph_copy_node(ts_graph *to, const ts_graph *from, ts_nid node, ts_tid *map);
+
+/** Start a rewrite of \a from: an empty graph with the same units.  Leaves are copied on demand by ts_graph_copy_leaf,
+ * so that a leaf nobody uses any more disappears.
+ * \param [out] map  Owned by the caller (ts_free): n_tensors entries of TS_NONE. Not collective. */
+ts_graph *ts_graph_rewrite(const ts_graph *from, ts_tid **map);
+
+/** The copy of leaf \a tensor in \a to, made at the first call. Not collective. */
+ts_tid ts_graph_copy_leaf(ts_graph *to, const ts_graph *from, ts_tid tensor, ts_tid *map);
+
+/** Number of nodes that read each tensor (inputs, priors and betas).
+ * \return n_tensors counts, owned by the caller (ts_free). Not collective. */
+int *ts_graph_use_counts(const ts_graph *graph);
+
+/** Check every rule of a graph: ids in range, definition before use, arity, attributes, shapes as the op's rule gives
+ * them, unique names of leaves, index letters that agree in extent, priors only where the op can add, backward nodes
+ * not before the forward nodes they need.
+ * \param [out] why  Receives one line per violation: the node printed with its inputs, and the rule broken.
+ * \return number of violations. Not collective. */
+int ts_graph_verify(const ts_graph *graph, ts_text *why);
+
+typedef enum ts_graph_format { TS_GRAPH_TEXT, TS_GRAPH_DOT, TS_GRAPH_JSON } ts_graph_format;
+
+/** Print the graph. Not collective. */
+void ts_graph_dump(const ts_graph *graph, ts_graph_format format, ts_text *to);
+
+/** One node as a line: `name: out = op (in, ...) {attributes}`. Not collective. */
+void ts_node_print(const ts_graph *graph, const ts_node *node, ts_text *to);
+
+#endif

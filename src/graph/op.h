@@ -1,0 +1,61 @@
+/** \file
+ * The op table: one row per op of graph/ops.def with its properties and rules.  The rules are in src/ops, one file per
+ * family.  None of these functions is collective.
+ */
+#ifndef TS_GRAPH_OP_H
+#define TS_GRAPH_OP_H
+
+#include "graph/graph.h"
+
+enum { TS_OP_ALIAS = 1, TS_OP_ADDS = 2, TS_OP_COMM = 4, TS_OP_IS_UPDATE = 8, TS_OP_ROWS = 16 };
+
+/** Elements per block of the sum of squares, part of the definition of the gradient norm. */
+#define TS_SQUARE_BLOCK 4096
+
+/** The types and shapes of a node's outputs, from its inputs and attributes.
+ * \param [out] dtype, shape  n_out entries.
+ * \return NULL, or why the inputs do not fit: a constant string. Not collective. */
+typedef const char *ts_shape_rule(const ts_graph *graph, const ts_node *node, ts_dtype *dtype, ts_shape *shape);
+
+/** The node's sharding rule as index letters per tensor, like an einsum: "btk,nk->btn".  '*' stands for any leading
+ * dimensions.  A letter in inputs and outputs may be sharded; only in inputs: sharding it leaves a partial sum; a
+ * capital letter must be whole on every rank; '.' takes no part.  Inputs in order, absent optional ones included.
+ * \return a constant string, "" when the op has no such rule (windows, collectives, update). Not collective. */
+typedef const char *ts_index_rule(const ts_node *node);
+
+/** What a gradient rule works with (pass/autodiff). */
+typedef struct ts_gradients ts_gradients;
+
+/** Add the nodes that compute the gradients of \a node's inputs from those of its outputs. Not collective. */
+typedef void ts_gradient_rule(ts_gradients *gradients, const ts_node *node);
+
+/** Floating-point operations the node's mathematics needs (not what a kernel happens to do). Not collective. */
+typedef double ts_flops_rule(const ts_graph *graph, const ts_node *node);
+
+typedef struct ts_op_info {
+  const char *name;
+  int min_in, max_in;   /**< max -1: any number. */
+  int min_out, max_out;
+  int n_inplace;
+  unsigned flags;
+  ts_shape_rule *shape;
+  ts_index_rule *index;
+  ts_gradient_rule *gradient; /**< ts_gradient_none where the op is not differentiated. */
+  ts_flops_rule *flops;
+} ts_op_info;
+
+/** The row of an op. Not collective. */
+const ts_op_info *ts_op_get(ts_op op);
+
+/** The op called \a name, or TS_N_OPS. Not collective. */
+ts_op ts_op_find(const char *name);
+
+/** FLOPs of a node, and bytes it must at least read and write once. Not collective. */
+double ts_node_flops(const ts_graph *graph, const ts_node *node);
+double ts_node_bytes(const ts_graph *graph, const ts_node *node);
+
+/** Declares that \a node's gradient rule cannot be reached. Not collective. */
+void ts_gradient_none(ts_gradients *gradients, const ts_node *node);
+double ts_flops_none(const ts_graph *graph, const ts_node *node);
+
+#endif
