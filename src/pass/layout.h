@@ -1,0 +1,67 @@
+/** \file
+ * The flat layout: which flat ranges hold which parameters, and who owns which elements.  One table for every ZeRO
+ * stage: a stage only says which of parameter, gradient and optimizer state keep a rank's shard instead of the whole.
+ *
+ * A unit (a block, one large matrix) is a list of parts.  A part packs parameters of one kind (trainable or frozen,
+ * persistent or not) in the model's order into a flat range of `count` elements; every parameter begins at a multiple of
+ * TS_LAYOUT_ALIGN elements.  The range is cut by `cuts`, one more than there are shards; the last cut is `count`, so the
+ * padding that equal shards would need belongs to nobody and never moves.  The gaps between parameters are never read.
+ * None of these functions is collective.
+ */
+#ifndef TS_PASS_LAYOUT_H
+#define TS_PASS_LAYOUT_H
+
+#include "comm/mesh.h"
+#include "deck/deck.h"
+#include "graph/graph.h"
+
+/** Alignment of parameters and of cut points in a flat range, in elements: 64 bytes of bf16. */
+#define TS_LAYOUT_ALIGN 32
+
+typedef struct ts_parameter {
+  char *name; /**< Owned. */
+  ts_shape shape;
+  int part;
+  int64_t offset; /**< First element in the part's flat range. */
+  int64_t count;
+  float weight_decay, lr_factor; /**< Of its parameter group. */
+} ts_parameter;
+
+typedef struct ts_part {
+  char *name; /**< Owned: "unit", "unit.persistent", "unit.frozen". */
+  int unit;
+  bool trainable, persistent;
+  int first, n_parameters; /**< Its parameters are consecutive in ts_layout.parameter. */
+  int64_t count;           /**< Elements of the flat range, gaps included. */
+  int64_t shard;           /**< Elements of the largest shard: what a rank's shard storage holds. */
+  int64_t *cuts;           /**< Owned: n_shards + 1. */
+} ts_part;
+
+typedef struct ts_layout {
+  ts_parameter *parameter; /**< Owned. */
+  int n_parameters;
+  ts_part *part; /**< Owned. */
+  int n_parts;
+  int n_shards;  /**< Size of the group that shards dense parts. */
+  int my_shard;  /**< This rank's. */
+} ts_layout;
+
+/** Build the table from the graph's PARAM leaves (their units, shapes) and the deck (groups, frozen patterns,
+ * persistence threshold).  End with ts_layout_destroy. Not collective. */
+ts_layout *ts_layout_create(const ts_graph *graph, const ts_deck *deck, const ts_mesh *mesh);
+
+/** Free and set to NULL; NULL is allowed. Not collective. */
+void ts_layout_destroy(ts_layout **layout);
+
+/** The parameter called \a name, NULL if there is none. Not collective. */
+const ts_parameter *ts_layout_find(const ts_layout *layout, const char *name);
+
+/** Parameters (elements, gaps not counted) of all parts, trainable ones only when asked. Not collective. */
+int64_t ts_layout_parameter_count(const ts_layout *layout, bool trainable_only);
+
+/** The ranges of \a part's parameters inside elements [begin, end), offsets relative to \a begin.
+ * \param [out] ranges  Owned by the caller (ts_free).
+ * \return their number. Not collective. */
+int ts_layout_ranges(const ts_layout *layout, const ts_part *part, int64_t begin, int64_t end, ts_range **ranges);
+
+#endif

@@ -1,0 +1,70 @@
+/** \file
+ * Passes: each takes the graph and gives back a new one, or fills in what it computes about it in the context.
+ *
+ * passes.c holds the ordered list.  A row states what a pass requires and provides (facts, as bits); the runner checks
+ * the table, times each pass, verifies the graph after it (graph/graph.h, plus the pass's own check), and dumps it on
+ * request.  None of these functions is collective.
+ */
+#ifndef TS_PASS_PASS_H
+#define TS_PASS_PASS_H
+
+#include "backend/backend.h"
+#include "comm/mesh.h"
+#include "deck/deck.h"
+#include "graph/graph.h"
+#include "model/model.h"
+#include "pass/layout.h"
+
+/** Facts about a graph that passes establish. */
+typedef enum ts_fact {
+  TS_FACT_MODEL = 1,      /**< The forward step of one device. */
+  TS_FACT_PRECISION = 2,  /**< Working dtypes are decided. */
+  TS_FACT_GRADIENTS = 4,  /**< Backward nodes exist. */
+  TS_FACT_RECOMPUTE = 8,  /**< What is saved and what is computed again is decided. */
+  TS_FACT_LAYOUT = 16,    /**< Parameters are windows on flat storage; gathers, reductions and the update exist. */
+  TS_FACT_FUSED = 32,
+  TS_FACT_SCHEDULE = 64,  /**< The order is final; collectives have their places of issue and completion. */
+  TS_FACT_MEMORY = 128    /**< Every tensor has an address. */
+} ts_fact;
+
+struct ts_schedule;
+struct ts_plan;
+
+typedef struct ts_pass_context {
+  const ts_deck *deck;
+  const ts_mesh *mesh;
+  ts_target target;
+  ts_model_use use;   /**< TRAIN runs every pass; LOSS and LOGITS skip those about gradients. */
+  int64_t micro_batch, accumulation; /**< Sequences per rank and micro-batch; micro-batches per step. */
+  const struct ts_layout *share_layout; /**< Layout of an engine's other program to be reused, NULL: make one. Borrowed. */
+  struct ts_layout *layout;     /**< Made by zero unless shared; owned by the program. */
+  struct ts_schedule *schedule; /**< Made by schedule; owned by the program. */
+  struct ts_plan *plan;         /**< Made by memory; owned by the program. */
+} ts_pass_context;
+
+/** A pass: replaces *graph (destroying the old one) or leaves it. */
+typedef void ts_pass_run(ts_graph **graph, ts_pass_context *context);
+
+typedef struct ts_pass {
+  const char *name;
+  ts_pass_run *run;
+  unsigned requires, provides, conflicts; /**< Masks of ts_fact. */
+  bool gradients_only;                    /**< Skipped unless use is TRAIN. */
+  const char *help;
+} ts_pass;
+
+/** The list, in order, ended by a row with name NULL. */
+extern const ts_pass ts_passes[];
+
+/** Called with the graph after each pass; for dumps. */
+typedef void ts_pass_observer(const char *pass, const ts_graph *graph, void *user);
+
+/** Run all passes of the list that apply, up to and including \a last (NULL: all).  A violation found by the verifier
+ * is a programmer's mistake and ends the program, naming pass, node and rule. Not collective. */
+void ts_passes_run(ts_graph **graph, ts_pass_context *context, const char *last, ts_pass_observer *observer, void *user);
+
+/** The passes. Not collective. */
+ts_pass_run ts_pass_precision, ts_pass_autodiff, ts_pass_recompute, ts_pass_zero, ts_pass_fuse, ts_pass_schedule,
+    ts_pass_memory;
+
+#endif
