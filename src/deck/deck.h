@@ -1,0 +1,230 @@
+/** \file
+ * The deck: what the user asked for, in one plain struct, fully checked.
+ *
+ * Text comes in from a libconfig file, from `--set key.path=value`, from a DeepSpeed json (`deepspeed_config`) and from a
+ * Hugging Face `config.json` (`model.from`).  All four pass through one table (schema.h): a row per key with its path,
+ * type, default, range, accepted values, status and one line of help.  The same rows print the manual, so a key that is
+ * read is documented and a key that is documented is read.  A field's name is its path in the deck; the exceptions are
+ * the GPT-2 spellings (n_embd, n_layer, ...), which fill the fields of the common names.
+ *
+ * Every number in a ts_deck that ts_deck_read returned is in the range of its row, and the fields agree with each other
+ * (heads divide the hidden size, the sequence fits the positions, ...).  What depends on the number of ranks is checked
+ * by ts_deck_resolve_batch and by the mesh.  Sizes called "elements" count numbers, not bytes.
+ *
+ * No function here is collective: one rank reads, prints with ts_deck_print, and the others read that text.
+ */
+#ifndef TS_DECK_DECK_H
+#define TS_DECK_DECK_H
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "base/text.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/** A list of strings; owned by the deck.  Zero is the empty list. */
+typedef struct ts_strings {
+  int n;
+  char **items;
+} ts_strings;
+
+/** A list of numbers; owned by the deck.  Zero is the empty list. */
+typedef struct ts_numbers {
+  int n;
+  double *items;
+} ts_numbers;
+
+/** `model.rope_scaling`.  Meaningful fields depend on rope_type: "linear" uses factor, "llama3" all of them. */
+typedef struct ts_deck_rope {
+  char *rope_type; /**< "default" (none), "linear" or "llama3". */
+  double factor, low_freq_factor, high_freq_factor;
+  int64_t original_max_position_embeddings; /**< Positions of the pretraining; 0 unless rope_type is "llama3". */
+} ts_deck_rope;
+
+/** `model`: Hugging Face's names.  All derived sizes are filled in (head_dim, num_key_value_heads, intermediate_size). */
+typedef struct ts_deck_model {
+  char *model_type; /**< The family: "gpt2" or "llama". */
+  char *from;       /**< Hugging Face directory to take the weights from; "" to initialise from run.seed. */
+  bool from_config; /**< The keys in config.json of `from` are still to be merged: always false after ts_deck_read. */
+  int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers;
+  int64_t num_attention_heads, num_key_value_heads, head_dim;
+  int64_t max_position_embeddings;
+  bool tie_word_embeddings, attention_bias, mlp_bias;
+  double rms_norm_eps, layer_norm_epsilon;
+  char *hidden_act; /**< llama: "silu"; gpt2 (its activation_function): "gelu_new". */
+  double rope_theta;
+  ts_deck_rope rope_scaling;
+  double attn_pdrop, embd_pdrop, resid_pdrop; /**< gpt2's dropouts; llama's attention_dropout fills attn_pdrop. */
+  double initializer_range;
+  int64_t bos_token_id, eos_token_id; /**< -1: none. */
+} ts_deck_model;
+
+/** `data`. */
+typedef struct ts_deck_data {
+  char *path;    /**< As written; relative to the directory the program was started in. */
+  char *format;  /**< "auto", "text", "bin" or "hdf5". */
+  char *dataset; /**< Name inside an HDF5 file. */
+  int64_t sequence_length;
+  double validation_fraction; /**< Tail of `path` kept for validation, [0, 1); 0 when validation_path is given. */
+  char *validation_path;      /**< "" for none. */
+  bool shuffle;
+  int64_t seed;
+} ts_deck_data;
+
+/** `run`. */
+typedef struct ts_deck_run {
+  char *directory; /**< "" when the deck names none (plan and graph need none). */
+  int64_t steps, seed;
+  int64_t save_every, keep; /**< 0: never, all.  Other values are refused until checkpoints are there. */
+  int64_t evaluate_every;   /**< Steps between validations; 0: never. */
+  int64_t evaluate_batches; /**< Global micro-batches of one validation; 0: the whole validation set. */
+  char *device;             /**< "auto" or "cpu". */
+  int64_t threads;          /**< Per rank; 0: the cores this rank may use. */
+  char *resume;             /**< "" for a new run; others are refused until checkpoints are there. */
+  int64_t log_every;        /**< Steps between printed lines; steps_per_print unless set. */
+  int64_t stop_after_nonfinite; /**< Consecutive skipped steps that end the run. */
+} ts_deck_run;
+
+/** One entry of `optimizer.groups`: parameters whose name matches the expression. The first match wins. */
+typedef struct ts_deck_group {
+  char *pattern;       /**< PCRE2, matched anywhere in the parameter's name; valid. */
+  double lr_factor;    /**< Multiplies the learning rate. */
+  double weight_decay; /**< Negative: that of optimizer.params (or 0 where no_decay matches). */
+  bool frozen;         /**< Keeps its value, has no gradient and no optimizer state. */
+} ts_deck_group;
+
+typedef struct ts_deck_groups {
+  int n;
+  ts_deck_group *items;
+} ts_deck_groups;
+
+/** `optimizer`. */
+typedef struct ts_deck_optimizer {
+  char *type; /**< "AdamW" or "Adam", this spelling. */
+  struct {
+    double lr;
+    double betas[2];
+    double eps, weight_decay;
+    bool bias_correction;
+    bool adam_w_mode; /**< Weight decay decoupled: resolved; for AdamW always true, for Adam false with torch_adam. */
+    bool torch_adam;  /**< As written; already taken into account in adam_w_mode. */
+  } params;
+  ts_strings no_decay; /**< Expressions; a parameter that matches one has no weight decay. */
+  ts_deck_groups groups;
+} ts_deck_optimizer;
+
+/** `scheduler`: the parameters of all types, each with DeepSpeed's default; only those of `type` can have been set. */
+typedef struct ts_deck_scheduler {
+  char *type; /**< "none", "LRRangeTest", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR" or "OneCycle". */
+  struct {
+    double lr_range_test_min_lr, lr_range_test_step_rate;
+    int64_t lr_range_test_step_size;
+    bool lr_range_test_staircase;
+    double warmup_min_lr, warmup_max_lr;
+    int64_t warmup_num_steps, total_num_steps;
+    char *warmup_type; /**< "log" or "linear". */
+    double warmup_min_ratio, cos_min_ratio;
+    double cycle_min_lr, cycle_max_lr, decay_lr_rate;
+    int64_t cycle_first_step_size, cycle_second_step_size; /**< The second is resolved (default: the first). */
+    int64_t cycle_first_stair_count, cycle_second_stair_count; /**< The second is resolved (default: the first). */
+    int64_t decay_step_size;
+    bool cycle_momentum;
+    double cycle_min_mom, cycle_max_mom, decay_mom_rate;
+    int64_t last_batch_iteration;
+  } params;
+} ts_deck_scheduler;
+
+/** `zero_optimization`; sizes in elements. */
+typedef struct ts_deck_zero {
+  int64_t stage; /**< 0..3 */
+  int64_t reduce_bucket_size, allgather_bucket_size;
+  bool overlap_comm; /**< Resolved: unless set, true at stage 3 only (as DeepSpeed). */
+  int64_t stage3_prefetch_bucket_size, stage3_param_persistence_threshold, stage3_model_persistence_threshold;
+  int64_t stage3_max_live_parameters, stage3_max_reuse_distance;
+} ts_deck_zero;
+
+/** Everything.  Plain data: other rooms read the fields, only this room writes them. */
+typedef struct ts_deck {
+  ts_deck_model model;
+  ts_deck_data data;
+  ts_deck_run run;
+  int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps; /**< 0: not given (yet). */
+  int64_t steps_per_print;
+  bool wall_clock_breakdown;
+  double gradient_clipping; /**< Largest global norm; 0: no clipping. */
+  bool prescale_gradients;
+  double gradient_predivide_factor;
+  ts_dtype communication_data_type; /**< Wire of gradient reductions: F32 or BF16; resolved (default: grad_accum_dtype). */
+  struct {
+    ts_dtype grad_accum_dtype; /**< F32 or BF16 */
+  } data_types;
+  ts_deck_optimizer optimizer;
+  ts_strings frozen; /**< Expressions; a parameter that matches one is not trained. */
+  ts_deck_scheduler scheduler;
+  struct {
+    bool enabled;
+  } bf16;
+  ts_deck_zero zero_optimization;
+  struct {
+    bool enabled; /**< Recompute each unit's forward in the backward. */
+  } activation_checkpointing;
+  struct {
+    int64_t stages;
+  } pipeline;
+  struct {
+    int64_t autotp_size;
+  } tensor_parallel;
+  int64_t sequence_parallel_size, expert_parallel_size; /**< Grid sizes: 1 until the axes are there. */
+  struct {
+    bool check_finite; /**< Name the first op, rank and tensor that is not finite. */
+    bool memcheck;     /**< Poison memory before the first write and after death. */
+    char *dump;        /**< Directory for graph dumps before and after each pass; "" for none. */
+  } debug;
+  struct {
+    char *timeline; /**< File for a Chrome trace; "" for none. */
+  } profile;
+  struct {
+    ts_strings passes; /**< Empty: the standard list. */
+  } compile;
+  ts_strings notes; /**< For ts_deck_notes. */
+} ts_deck;
+
+/** Read, merge and check.  All errors of the input are reported at once, each "FILE:LINE: key: problem; accepted: ...".
+ * Not collective.
+ * \param [in]  path    libconfig file, or NULL for an empty deck (everything from \a sets).
+ * \param [in]  sets    \a n_sets strings "key.path=value", applied over the file; not owned.  A value that is not a
+ *                      libconfig value is taken as a string, so `--set run.device=cpu` needs no quotes.
+ * \param [out] out     The caller's, end with ts_deck_destroy; NULL on error.
+ * \return TS_BAD_INPUT with the list in \a err. */
+ts_status ts_deck_read(const char *path, char *const *sets, int n_sets, ts_deck **out, ts_error *err);
+
+/** As ts_deck_read, from \a text instead of a file; \a name stands for the file in messages, and relative
+ * `deepspeed_config` and includes start from the working directory.  Not collective. */
+ts_status ts_deck_read_text(const char *name, const char *text, char *const *sets, int n_sets, ts_deck **out,
+                            ts_error *err);
+
+/** Free everything; accepts a NULL deck; sets the handle to NULL.  Not collective. */
+void ts_deck_destroy(ts_deck **deck);
+
+/** Fill the batch triple: train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x
+ * \a batch_parallel_size.  Any subset that determines the rest is enough; the micro-batch alone takes one accumulation
+ * step, as does the batch alone.  Not collective; the same on every rank.
+ * \param [in] batch_parallel_size  Ranks that read different samples (data x expert parallel), at least 1.
+ * \return TS_BAD_INPUT with the equation that does not hold; the deck is then unchanged. */
+ts_status ts_deck_resolve_batch(ts_deck *deck, int64_t batch_parallel_size, ts_error *err);
+
+/** Append the deck as libconfig text that needs no other file and reads back to an equal deck (floats round-trip).
+ * Not collective. */
+void ts_deck_print(const ts_deck *deck, ts_text *to);
+
+/** Append one line for every key that was set but does nothing ("key: no effect: reason"), that was left to us with
+ * "auto", or of a config.json that we do not know.  Not collective. */
+void ts_deck_notes(const ts_deck *deck, ts_text *to);
+
+typedef enum ts_deck_format { TS_DECK_TEXT, TS_DECK_MAN } ts_deck_format;
+
+/** Append the list of all keys: path, type, default, accepted values, status, help.  Not collective. */
+void ts_deck_manual(ts_text *to, ts_deck_format format);
+
+#endif
