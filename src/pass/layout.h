@@ -53,6 +53,9 @@ ts_layout *ts_layout_create(const ts_graph *graph, const ts_deck *deck, const ts
 /** Free and set to NULL; NULL is allowed. Not collective. */
 void ts_layout_destroy(ts_layout **layout);
 
+/** True when the deck's `frozen` patterns name this parameter. Not collective. */
+bool ts_parameter_is_frozen(const ts_deck *deck, const char *name);
+
 /** The parameter called \a name, NULL if there is none. Not collective. */
 const ts_parameter *ts_layout_find(const ts_layout *layout, const char *name);
 

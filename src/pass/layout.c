@@ -1,0 +1,152 @@
+#include "pass/layout.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+
+#include <string.h>
+
+static int64_t align_up(int64_t x, int64_t to) {
+  return (x + to - 1) / to * to;
+}
+
+static bool matches_any(const ts_strings *patterns, const char *name) {
+  for (int i = 0; i < patterns->n; ++i) {
+    if (ts_matches(patterns->items[i], name) == 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* The first of the deck's groups that matches, NULL for none. */
+static const ts_deck_group *group_of(const ts_deck *deck, const char *name) {
+  for (int i = 0; i < deck->optimizer.groups.n; ++i) {
+    if (ts_matches(deck->optimizer.groups.items[i].pattern, name) == 1) {
+      return &deck->optimizer.groups.items[i];
+    }
+  }
+  return NULL;
+}
+
+bool ts_parameter_is_frozen(const ts_deck *deck, const char *name) {
+  const ts_deck_group *group = group_of(deck, name);
+  return (group != NULL && group->frozen) || matches_any(&deck->frozen, name);
+}
+
+static void set_group(ts_parameter *p, const ts_deck *deck) {
+  const ts_deck_group *group = group_of(deck, p->name);
+  double decay = matches_any(&deck->optimizer.no_decay, p->name) ? 0 : deck->optimizer.params.weight_decay;
+  p->weight_decay = (float) (group != NULL && group->weight_decay >= 0 ? group->weight_decay : decay);
+  p->lr_factor = group != NULL ? (float) group->lr_factor : 1.0f;
+}
+
+/* The parts of a unit: the large trainable parameters, the small ones that stay gathered, the frozen ones. */
+enum { LARGE, PERSISTENT, FROZEN, N_KINDS };
+static const char *const kind_suffix[N_KINDS] = {"", ".persistent", ".frozen"};
+
+static int kind_of(const ts_graph *graph, const ts_deck *deck, ts_tid leaf) {
+  if (ts_parameter_is_frozen(deck, graph->tensor[leaf].name)) {
+    return FROZEN;
+  }
+  return ts_tensor_count(graph, leaf) <= deck->zero_optimization.stage3_param_persistence_threshold ? PERSISTENT : LARGE;
+}
+
+static void add_parameter(ts_layout *layout, const ts_graph *graph, const ts_deck *deck, ts_tid leaf, ts_part *part) {
+  const ts_tensor *tensor = &graph->tensor[leaf];
+  ts_parameter *p = &layout->parameter[layout->n_parameters++];
+  *p = (ts_parameter){.name = ts_strdup(tensor->name), .shape = tensor->shape, .part = layout->n_parts,
+                      .offset = align_up(part->count, TS_LAYOUT_ALIGN), .count = ts_tensor_count(graph, leaf)};
+  set_group(p, deck);
+  part->count = p->offset + p->count;
+  ++part->n_parameters;
+}
+
+/* Equal shards, aligned; the last ones may be short or empty. */
+static void cut(ts_part *part, int n_shards) {
+  part->shard = align_up((part->count + n_shards - 1) / n_shards, TS_LAYOUT_ALIGN);
+  part->cuts = ts_malloc((size_t) (n_shards + 1) * sizeof *part->cuts);
+  for (int r = 0; r <= n_shards; ++r) {
+    int64_t begin = r * part->shard;
+    part->cuts[r] = begin < part->count ? begin : part->count;
+  }
+  part->shard = part->cuts[1]; /* the first shard is never smaller than another */
+}
+
+ts_layout *ts_layout_create(const ts_graph *graph, const ts_deck *deck, const ts_mesh *mesh) {
+  ts_layout *layout = ts_calloc(1, sizeof *layout);
+  layout->n_shards = ts_mesh_group_size(mesh, TS_AXES_DENSE);
+  layout->my_shard = ts_mesh_group_rank(mesh, TS_AXES_DENSE);
+  layout->parameter = ts_calloc((size_t) graph->n_tensors + 1, sizeof *layout->parameter);
+  int capacity = 0;
+  for (int unit = 0; unit < graph->n_units; ++unit) {
+    for (int kind = 0; kind < N_KINDS; ++kind) {
+      ts_part part = {.unit = unit, .trainable = kind != FROZEN, .persistent = kind == PERSISTENT,
+                      .first = layout->n_parameters};
+      for (ts_tid t = 0; t < graph->n_tensors; ++t) {
+        const ts_tensor *tensor = &graph->tensor[t];
+        if (tensor->role == TS_ROLE_PARAM && tensor->unit == unit && kind_of(graph, deck, t) == kind) {
+          add_parameter(layout, graph, deck, t, &part);
+        }
+      }
+      if (part.n_parameters > 0) {
+        part.name = ts_format("%s%s", graph->unit[unit], kind_suffix[kind]);
+        cut(&part, layout->n_shards);
+        TS_GROW(layout->part, layout->n_parts, capacity);
+        layout->part[layout->n_parts++] = part;
+      }
+    }
+  }
+  return layout;
+}
+
+void ts_layout_destroy(ts_layout **layout) {
+  ts_layout *l = *layout;
+  if (l == NULL) {
+    return;
+  }
+  for (int i = 0; i < l->n_parameters; ++i) {
+    ts_free(l->parameter[i].name);
+  }
+  for (int i = 0; i < l->n_parts; ++i) {
+    ts_free(l->part[i].name);
+    ts_free(l->part[i].cuts);
+  }
+  ts_free(l->parameter);
+  ts_free(l->part);
+  ts_free(l);
+  *layout = NULL;
+}
+
+const ts_parameter *ts_layout_find(const ts_layout *layout, const char *name) {
+  for (int i = 0; i < layout->n_parameters; ++i) {
+    if (strcmp(layout->parameter[i].name, name) == 0) {
+      return &layout->parameter[i];
+    }
+  }
+  return NULL;
+}
+
+int64_t ts_layout_parameter_count(const ts_layout *layout, bool trainable_only) {
+  int64_t count = 0;
+  for (int i = 0; i < layout->n_parameters; ++i) {
+    if (!trainable_only || layout->part[layout->parameter[i].part].trainable) {
+      count += layout->parameter[i].count;
+    }
+  }
+  return count;
+}
+
+int ts_layout_ranges(const ts_layout *layout, const ts_part *part, int64_t begin, int64_t end, ts_range **ranges) {
+  *ranges = ts_malloc((size_t) part->n_parameters * sizeof **ranges);
+  int n = 0;
+  for (int i = part->first; i < part->first + part->n_parameters; ++i) {
+    const ts_parameter *p = &layout->parameter[i];
+    int64_t from = p->offset > begin ? p->offset : begin;
+    int64_t to = p->offset + p->count < end ? p->offset + p->count : end;
+    if (from < to) {
+      (*ranges)[n++] = (ts_range){.offset = from - begin, .count = to - from, .weight_decay = p->weight_decay,
+                                  .lr_factor = p->lr_factor};
+    }
+  }
+  return n;
+}
