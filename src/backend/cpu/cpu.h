@@ -1,0 +1,61 @@
+/** \file
+ * What the files of the CPU backend share.
+ *
+ * Files named kernels_*.c are compiled once per instruction set (generic, v3, v4: the x86-64 levels) with TS_ISA set to
+ * its name; every symbol they export is written TS_ISA_NAME (symbol) and so gets the suffix _generic, _v3 or _v4.  All
+ * other files are compiled once, for any processor, and reach those kernels through the accessors below.
+ * backend_cpu.c chooses the instruction set when the backend is first used.
+ *
+ * Nothing here is collective.
+ */
+#ifndef TS_BACKEND_CPU_CPU_H
+#define TS_BACKEND_CPU_CPU_H
+
+#include "backend/backend.h"
+
+#define TS_CPU_PASTE_(name, isa) name##_##isa
+#define TS_CPU_PASTE(name, isa) TS_CPU_PASTE_(name, isa)
+#define TS_ISA_NAME(name) TS_CPU_PASTE(name, TS_ISA)
+
+/** Bytes to which parts of a workspace are aligned. */
+#define TS_CPU_ALIGN 64
+
+/** \a bytes rounded up to TS_CPU_ALIGN. Not collective. */
+static inline size_t ts_cpu_align(size_t bytes) {
+  return (bytes + TS_CPU_ALIGN - 1) / TS_CPU_ALIGN * TS_CPU_ALIGN;
+}
+
+/** Loops that head.c needs in the best instruction set.  Sequential; one row each. */
+typedef struct ts_cpu_loops {
+  /** log (sum (exp (x[i]))) of \a n > 0 floats, in fixed blocks: does not depend on threads or alignment. */
+  float (*logsumexp)(const float *x, int64_t n);
+  /** y[i] = scale * exp (x[i] - lse), rounded to \a dtype (F32 or BF16; F32 may be in place). */
+  void (*exp_scaled)(void *y, ts_dtype dtype, const float *x, int64_t n, float lse, float scale);
+  /** fp32 to bf16, and back, \a n elements. */
+  void (*narrow)(uint16_t *y, const float *x, int64_t n);
+  void (*widen)(float *y, const uint16_t *x, int64_t n);
+} ts_cpu_loops;
+
+/** Kernels of elementwise ops, norms, lookups, rope, update: rows of an op, run NULL where another file has it. Not collective. */
+const ts_kernel *ts_cpu_kernels_generic(ts_op op);
+const ts_kernel *ts_cpu_kernels_v3(ts_op op);
+const ts_kernel *ts_cpu_kernels_v4(ts_op op);
+
+/** Attention forward and backward: the row of either op. Not collective. */
+const ts_kernel *ts_cpu_attention_generic(ts_op op);
+const ts_kernel *ts_cpu_attention_v3(ts_op op);
+const ts_kernel *ts_cpu_attention_v4(ts_op op);
+
+/** Loops compiled for one instruction set. Not collective. */
+const ts_cpu_loops *ts_cpu_loops_generic(void);
+const ts_cpu_loops *ts_cpu_loops_v3(void);
+const ts_cpu_loops *ts_cpu_loops_v4(void);
+
+/** The loops of the chosen instruction set. Not collective. */
+const ts_cpu_loops *ts_cpu_loops_best(void);
+
+/** Rows of MATMUL; HEAD_LOSS, HEAD_LOSS_DX, HEAD_LOSS_TRAIN (products by oneDNN). Not collective. */
+const ts_kernel *ts_cpu_matmul(ts_op op);
+const ts_kernel *ts_cpu_head(ts_op op);
+
+#endif
