@@ -1,0 +1,70 @@
+# Sourced by check and quickstart from the top of the source tree: what they need before they can build.
+
+# One row per need: Debian package | command that succeeds when it is there.
+needs='
+gcc              | command -v gcc && printf "#include <stdio.h>\n" | gcc -E -
+make             | command -v make
+pkg-config       | command -v pkg-config
+autoconf         | command -v autoreconf
+automake         | command -v automake
+mpich            | command -v mpiexec
+libmpich-dev     | command -v mpicc
+libhdf5-mpich-dev| pkg-config --exists hdf5-mpich || pkg-config --exists hdf5
+libconfig-dev    | pkg-config --exists libconfig
+libjansson-dev   | pkg-config --exists jansson
+libpcre2-dev     | pkg-config --exists libpcre2-8
+libhwloc-dev     | pkg-config --exists hwloc
+libdnnl-dev      | printf "#include <dnnl.h>\n" | gcc -E -
+'
+bible_need='
+bible-kjv        | command -v bible
+'
+
+# Print the packages whose test fails; $1 is a table of needs.
+list_missing() {
+  printf '%s\n' "$1" | while IFS='|' read -r package probe; do
+    if [ -n "$probe" ] && ! (eval "$probe") > /dev/null 2>&1; then
+      echo "$package" | tr -d ' '
+    fi
+  done
+}
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo -n "$@"; fi
+}
+
+# Install by apt what is missing of the table $1 where that is possible; else name it and stop.
+install_missing() {
+  missing=$(list_missing "$1" | tr '\n' ' ')
+  if [ -z "$missing" ]; then
+    return 0
+  fi
+  if command -v apt-get > /dev/null && as_root true 2> /dev/null; then
+    echo "installing $missing"
+    # gcc without its recommended C library headers compiles nothing
+    case $missing in *gcc*) missing="$missing libc6-dev" ;; esac
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq < /dev/null > /dev/null || true
+    # shellcheck disable=SC2086
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing \
+      < /dev/null > /dev/null || true
+    missing=$(list_missing "$1" | tr '\n' ' ')
+  fi
+  if [ -n "$missing" ]; then
+    echo "missing, please install (names of the Debian packages): $missing" >&2
+    exit 1
+  fi
+}
+
+# Bootstrap, configure in directory $1 and build there.  Further arguments go to configure, which then runs again.
+build() {
+  directory=$1
+  shift
+  if [ ! -f configure ] || [ ! -f Makefile.in ] || [ ! -f build-aux/tap-driver.sh ]; then
+    autoreconf -i
+  fi
+  if [ ! -f "$directory/config.status" ] || [ $# -gt 0 ]; then
+    mkdir -p "$directory"
+    (top=$(pwd) && cd "$directory" && "$top/configure" --quiet "$@")
+  fi
+  make -s -j2 -C "$directory"
+}

@@ -1,0 +1,193 @@
+#include "base/dtype.h"
+#include "base/memory.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "regression/tap.h"
+
+#include <math.h>
+#include <string.h>
+
+static void test_philox(void) {
+  static const struct {
+    uint64_t word;
+    uint32_t expected[4];
+  } known[] = {/* Random123's kat_vectors: counter and key all zero, all ones */
+               {0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+               {~(uint64_t) 0, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}}};
+  for (int i = 0; i < 2; ++i) {
+    uint32_t out[4];
+    ts_philox(known[i].word, known[i].word, known[i].word, out);
+    tap_ok(memcmp(out, known[i].expected, sizeof out) == 0, "philox known answer %d", i);
+  }
+}
+
+static bool same_float(float a, float b) {
+  return isnan(a) ? isnan(b) : memcmp(&a, &b, sizeof a) == 0;
+}
+
+static void test_bf16(void) {
+  int wrong = 0;
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    float value = ts_bf16_to_f32((uint16_t) bits);
+    uint16_t back = ts_f32_to_bf16(value);
+    wrong += isnan(value) ? !isnan(ts_bf16_to_f32(back)) : back != bits;
+  }
+  tap_ok(wrong == 0, "bf16: all 65536 values survive the round trip");
+  tap_ok(ts_f32_to_bf16(1.0f + 0x1p-8f) == 0x3f80 && ts_f32_to_bf16(1.0f + 3 * 0x1p-8f) == 0x3f82,
+         "bf16: ties go to even");
+  tap_ok(ts_f32_to_bf16(1.0f + 0x1p-8f + 0x1p-20f) == 0x3f81, "bf16: above a tie goes up");
+  tap_ok(ts_f32_to_bf16(3.4e38f) == 0x7f80, "bf16: overflow is infinity");
+}
+
+static uint16_t to_f16(float value) {
+  uint16_t half;
+  ts_convert(&half, TS_F16, &value, TS_F32, 1);
+  return half;
+}
+
+static void test_f16(void) {
+  int wrong = 0;
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    float value = ts_f16_to_f32((uint16_t) bits);
+    uint16_t back = to_f16(value);
+    wrong += isnan(value) ? !isnan(ts_f16_to_f32(back)) : back != bits;
+  }
+  tap_ok(wrong == 0, "fp16: all 65536 values survive the round trip");
+  wrong = 0;
+  for (uint32_t bits = 0; bits < 0x7bff; ++bits) { /* each pair of finite neighbours: the tie, and just off it */
+    float low = ts_f16_to_f32((uint16_t) bits), high = ts_f16_to_f32((uint16_t) (bits + 1)), tie = (low + high) / 2;
+    wrong += to_f16(tie) != bits + (bits & 1);
+    wrong += to_f16(nextafterf(tie, 0)) != bits || to_f16(nextafterf(tie, 1e9f)) != bits + 1;
+  }
+  tap_ok(wrong == 0, "fp16: nearest, ties to even, between all finite neighbours");
+  tap_ok(to_f16(65519.996f) == 0x7bff && to_f16(65520.0f) == 0x7c00 && to_f16(-INFINITY) == 0xfc00,
+         "fp16: overflow is infinity from 65520 on");
+}
+
+static void test_convert(void) {
+  enum { N = 5 };
+  const double from[N] = {0.0, -1.0, 0x1p-130, 1e300, NAN};
+  const float expected[N] = {0.0f, -1.0f, 0x1p-130f, INFINITY, NAN};
+  float to[N];
+  ts_convert(to, TS_F32, from, TS_F64, N);
+  bool same = true;
+  for (int i = 0; i < N; ++i) {
+    same = same && same_float(to[i], expected[i]);
+  }
+  tap_ok(same, "convert fp64 to fp32");
+  tap_ok(ts_dtype_size(TS_BF16) == 2 && ts_dtype_size(TS_F64) == 8 && strcmp(ts_dtype_name(TS_I32), "int32") == 0 &&
+             !ts_dtype_is_float(TS_I64) && ts_dtype_is_float(TS_F16),
+         "table of element types");
+}
+
+static void test_normal(void) {
+  enum { N = 100003, FIRST = 4093, PART = 1001 };
+  float *whole = ts_malloc(N * sizeof *whole), *part = ts_malloc(PART * sizeof *part);
+  ts_random_normal(7, 0, N, 0.5, whole);
+  bool same = true;
+  for (int shift = 0; shift < 4; ++shift) { /* every lane of a block of four */
+    ts_random_normal(7, FIRST + shift, PART, 0.5, part);
+    same = same && memcmp(part, whole + FIRST + shift, sizeof *part * PART) == 0;
+  }
+  tap_ok(same, "normal numbers of a sub-range are those of the whole");
+  double sum = 0, squares = 0, fourth = 0;
+  for (int i = 0; i < N; ++i) {
+    double x = whole[i] / 0.5;
+    sum += x;
+    squares += x * x;
+    fourth += x * x * x * x;
+  }
+  /* Standard errors of the moments of N normal numbers: 1, sqrt 2, sqrt 96 over sqrt N; five of them are allowed. */
+  double error = 5 / sqrt(N);
+  tap_ok(fabs(sum / N) < error, "normal: mean %.5f", sum / N);
+  tap_ok(fabs(squares / N - 1) < sqrt(2) * error, "normal: variance %.5f", squares / N);
+  tap_ok(fabs(fourth / N - 3) < sqrt(96) * error, "normal: fourth moment %.5f", fourth / N);
+  ts_random_normal(8, 0, PART, 0.5, part);
+  tap_ok(memcmp(part, whole, sizeof *part * PART) != 0, "normal: another key, other numbers");
+  ts_free(part);
+  ts_free(whole);
+}
+
+static void test_permute(void) {
+  static const int64_t sizes[] = {1, 2, 3, 4, 5, 16, 17, 255, 1000, 65537};
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
+    int64_t n = sizes[i], fixed = 0, hit = 0, moved = 0;
+    char *seen = ts_calloc((size_t) n, 1);
+    for (int64_t j = 0; j < n; ++j) {
+      int64_t to = ts_permute(42, n, j);
+      if (to >= 0 && to < n) {
+        hit += !seen[to];
+        seen[to] = 1;
+      }
+      fixed += to == j;
+      moved += to != ts_permute(43, n, j);
+    }
+    /* A random permutation has one fixed point on average; 12 or more has probability below 1e-8. */
+    tap_ok(hit == n && (n < 100 || (fixed < 12 && moved > n / 2)), "permutation of %lld is a bijection", (long long) n);
+    ts_free(seen);
+  }
+  int64_t big = (int64_t) 1 << 60, to = ts_permute(1, big + 1, big);
+  tap_ok(to >= 0 && to <= big, "permutation of 2^60 + 1 stays inside");
+}
+
+static void test_nearest(void) {
+  static const char *const keys[] = {"stage", "overlap_comm", "reduce_bucket_size", "betas"};
+  const struct {
+    const char *word, *expected;
+  } cases[] = {{"stgae", "stage"}, {"overlap_com", "overlap_comm"}, {"reduce_buckets_size", "reduce_bucket_size"},
+               {"stage", "stage"}, {"gradient", NULL},              {"", NULL}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    const char *found = ts_nearest(cases[i].word, keys, 4);
+    tap_ok(found == cases[i].expected || (found && cases[i].expected && strcmp(found, cases[i].expected) == 0),
+           "nearest to \"%s\" is %s", cases[i].word, cases[i].expected ? cases[i].expected : "none");
+  }
+}
+
+static void test_text(void) {
+  ts_text text = {0};
+  ts_text_add_json(&text, "a\"b\\c\n\t\x01\xc3\xa9");
+  tap_ok(strcmp(text.text, "\"a\\\"b\\\\c\\u000a\\u0009\\u0001\xc3\xa9\"") == 0, "json string: %s", text.text);
+  ts_text_free(&text);
+  for (int i = 0; i < 1000; ++i) {
+    ts_text_add(&text, "%d,", i % 10);
+  }
+  tap_ok(text.length == 2000 && strlen(text.text) == 2000 && strcmp(text.text + 1996, "8,9,") == 0, "text grows");
+  ts_text_free(&text);
+  char out[32];
+  tap_ok(strcmp(ts_human_bytes(31.4e9, out), "31.40 GB") == 0 && strcmp(ts_human_seconds(3723, out), "1:02:03") == 0,
+         "numbers for people");
+  tap_ok(ts_matches("^h\\.\\d+\\.", "h.12.attn") == 1 && ts_matches("bias$", "weight") == 0 && ts_matches("(", "") == -1,
+         "regular expressions");
+}
+
+static void test_files(void) {
+  ts_error err = {0};
+  char *path = ts_format("%s/a/b/file", tap_directory()), *parent = ts_format("%s/a/b", tap_directory()), *text;
+  size_t length;
+  tap_ok(ts_make_directory(parent, &err) == TS_OK && ts_make_directory(parent, &err) == TS_OK, "make a directory twice");
+  tap_ok(ts_write_file(path, "x\0y", 3, &err) == TS_OK && ts_read_file(path, 3, &text, &length, &err) == TS_OK &&
+             length == 3 && memcmp(text, "x\0y", 4) == 0,
+         "a file reads back as written");
+  ts_free(text);
+  tap_ok(err.count == 0, "no error so far");
+  tap_ok(ts_read_file(path, 2, &text, &length, &err) == TS_BAD_INPUT && text == NULL, "a file over the limit");
+  tap_ok(ts_read_file(parent, 9, &text, &length, &err) == TS_BAD_INPUT && text == NULL, "a directory is not a file");
+  tap_ok(ts_write_file("/nonexistent/x", "", 0, &err) == TS_BAD_INPUT && err.count == 3, "errors are counted");
+  ts_error_clear(&err);
+  ts_free(path);
+  ts_free(parent);
+}
+
+int main(void) {
+  test_philox();
+  test_bf16();
+  test_f16();
+  test_convert();
+  test_normal();
+  test_permute();
+  test_nearest();
+  test_text();
+  test_files();
+  tap_ok(ts_memory_live() == 0, "nothing leaked");
+  return tap_done();
+}

@@ -1,0 +1,109 @@
+dnl Policy: every dependency is required, and each is named with its Debian package.  All are looked for before configure
+dnl stops, so that one message lists everything that is missing.
+
+dnl TS_MISSING(WHAT, PACKAGE): remember that something is not there.
+AC_DEFUN([TS_MISSING], [ts_missing="$ts_missing
+  $1 (Debian: $2)"])
+
+dnl TS_NEED_MODULE(VARIABLE, MODULES, PACKAGE): VARIABLE_CFLAGS from the first pkg-config module that exists; libraries go to TS_LIBS.
+AC_DEFUN([TS_NEED_MODULE], [
+  ts_found=no
+  for ts_module in $2; do
+    AS_IF([test $ts_found = no], [PKG_CHECK_MODULES([$1], [$ts_module], [ts_found=yes], [:])])
+  done
+  AS_IF([test $ts_found = yes], [TS_LIBS="$TS_LIBS $$1_LIBS"], [TS_MISSING([pkg-config module $2], [$3])])
+])
+
+dnl TS_NEED_HEADER(HEADER, PACKAGE)
+AC_DEFUN([TS_NEED_HEADER], [AC_CHECK_HEADER([$1], [], [TS_MISSING([header $1], [$2])])])
+
+dnl TS_NEED_LIBRARY(NAME, FUNCTION, PACKAGE): -lNAME is added to TS_LIBS; LIBS stays as it was.
+AC_DEFUN([TS_NEED_LIBRARY],
+  [AC_CHECK_LIB([$1], [$2], [TS_LIBS="$TS_LIBS -l$1"], [TS_MISSING([library $1], [$3])])])
+
+dnl TS_MPI: MPI-3.1 that links, and its launcher in MPIEXEC.
+AC_DEFUN([TS_MPI], [
+  AC_CACHE_CHECK([for MPI-3.1], [ts_cv_mpi], [
+    AC_LINK_IFELSE([AC_LANG_PROGRAM([[
+      #include <mpi.h>
+      #if MPI_VERSION < 3 || (MPI_VERSION == 3 && MPI_SUBVERSION < 1)
+      #error "too old"
+      #endif
+      ]], [[MPI_Init (0, 0); return MPI_Finalize ();]])], [ts_cv_mpi=yes], [ts_cv_mpi=no])])
+  AS_IF([test $ts_cv_mpi = no], [TS_MISSING([MPI-3.1 through CC=$CC], [libmpich-dev])])
+  AC_ARG_VAR([MPIEXEC], [launcher used by make check, called as MPIEXEC -n RANKS PROGRAM])
+  AC_CHECK_PROGS([MPIEXEC], [mpiexec mpirun])
+  AS_IF([test -z "$MPIEXEC"], [TS_MISSING([mpiexec], [mpich])])
+])
+
+dnl TS_MODE: release, --enable-debug or --enable-sanitizers, and --enable-werror.  Sets TS_CFLAGS and TS_LDFLAGS, which
+dnl stand before the user's CFLAGS and LDFLAGS.
+AC_DEFUN([TS_MODE], [
+  AC_ARG_ENABLE([debug], [AS_HELP_STRING([--enable-debug], [keep assertions])], [], [enable_debug=no])
+  AC_ARG_ENABLE([sanitizers], [AS_HELP_STRING([--enable-sanitizers],
+    [address and undefined-behaviour sanitizers; implies --enable-debug])], [], [enable_sanitizers=no])
+  AC_ARG_ENABLE([werror], [AS_HELP_STRING([--enable-werror], [warnings are errors])], [], [enable_werror=no])
+  TS_CFLAGS="-std=gnu11 -Wall -Wextra -fno-math-errno"
+  TS_LDFLAGS=
+  AS_IF([test "$enable_sanitizers" != no], [
+    enable_debug=yes
+    TS_CFLAGS="$TS_CFLAGS -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
+    TS_LDFLAGS="-fsanitize=address,undefined"])
+  AS_IF([test "$enable_debug" = no], [TS_CFLAGS="$TS_CFLAGS -DNDEBUG"])
+  AS_IF([test "$enable_werror" != no], [TS_CFLAGS="$TS_CFLAGS -Werror"])
+  AM_CONDITIONAL([SANITIZERS], [test "$enable_sanitizers" != no])
+  AC_SUBST([TS_CFLAGS])
+  AC_SUBST([TS_LDFLAGS])
+])
+
+dnl TS_COMPILER: a C compiler that works.
+AC_DEFUN([TS_COMPILER], [
+  AC_SUBST([TS_LIBS])
+  TS_LIBS=
+  ts_missing=
+])
+
+dnl TS_ISA: kernels are compiled again for x86-64-v3 and -v4 where the compiler can.  HAVE_X86_64, TS_HAVE_X86_64,
+dnl CPU_V3_CFLAGS, CPU_V4_CFLAGS.
+AC_DEFUN([TS_ISA], [
+  CPU_V3_CFLAGS="-march=x86-64-v3"
+  CPU_V4_CFLAGS="-march=x86-64-v4 -mavx512bf16"
+  AC_CACHE_CHECK([for x86-64-v3 and x86-64-v4 code], [ts_cv_isa], [
+    ts_cv_isa=yes
+    ts_save_CFLAGS=$CFLAGS
+    for ts_flags in "$CPU_V3_CFLAGS" "$CPU_V4_CFLAGS"; do
+      CFLAGS="$ts_save_CFLAGS $ts_flags"
+      AC_COMPILE_IFELSE([AC_LANG_PROGRAM([[
+        #ifndef __x86_64__
+        #error "another machine"
+        #endif
+        #include <immintrin.h>]])], [], [ts_cv_isa=no])
+    done
+    CFLAGS=$ts_save_CFLAGS])
+  AS_IF([test $ts_cv_isa = yes], [AC_DEFINE([TS_HAVE_X86_64], [1], [Kernels exist for x86-64-v3 and -v4])])
+  AM_CONDITIONAL([HAVE_X86_64], [test $ts_cv_isa = yes])
+  AC_SUBST([CPU_V3_CFLAGS])
+  AC_SUBST([CPU_V4_CFLAGS])
+])
+
+dnl TS_REPORT_MISSING: stop with the whole list.
+AC_DEFUN([TS_REPORT_MISSING], [
+  AS_IF([test -n "$ts_missing"], [AC_MSG_ERROR([missing:$ts_missing])])
+])
+
+dnl TS_SUMMARY: what was chosen.
+AC_DEFUN([TS_SUMMARY], [
+  cat <<SUMMARY
+
+  tessera $PACKAGE_VERSION
+    host          $host
+    compiler      $CC $TS_CFLAGS $CFLAGS
+    assertions    $enable_debug
+    sanitizers    $enable_sanitizers
+    kernels       generic$(test $ts_cv_isa = yes && echo " x86-64-v3 x86-64-v4")
+    HDF5          $HDF5_LIBS
+    launcher      $MPIEXEC
+    install to    $prefix
+
+SUMMARY
+])
