@@ -1,0 +1,172 @@
+#!/bin/sh
+# TAP: each function of each header says whether it is collective, and the includes point down the rooms.
+top=$(cd "${srcdir:-.}" && pwd)
+results=0
+failures=0
+
+# tap_empty TEXT NAME: ok when TEXT is empty, else each line of it becomes a comment.
+tap_empty() {
+  results=$((results + 1))
+  if [ -z "$1" ]; then
+    echo "ok $results - $2"
+  else
+    failures=$((failures + 1))
+    echo "not ok $results - $2"
+    echo "$1" | sed 's/^/#   /'
+  fi
+}
+
+# Print "LINE: DECLARATION" for every function of a header whose comment does not state collectivity.  A comment covers
+# the declarations up to the next blank line.
+silent_functions() {
+  awk '
+    function judge(text) {
+      if (text ~ /\(/ && text !~ /^[ \t]*(typedef|_Static_assert|static_assert)/ && text !~ /=/ &&
+          contract !~ /Collective|[Nn]ot collective|[Ll]ogically collective/) {
+        gsub(/[ \t]+/, " ", text)
+        print started ":" text
+      }
+    }
+    {
+      line = $0
+      if (!in_comment && depth == 0 && line ~ /^[ \t]*$/) { contract = "" }
+      if (!in_comment && (in_macro || line ~ /^[ \t]*#/)) { in_macro = (line ~ /\\$/); next }
+      while (line != "") {
+        if (in_comment) {
+          end = index(line, "*/")
+          if (leading) {
+            said = end ? substr(line, 1, end - 1) : line
+            sub(/^[ \t]*\*?[ \t]*/, "", said)
+            contract = contract " " said
+          }
+          if (!end) { break }
+          in_comment = 0
+          line = substr(line, end + 2)
+          continue
+        }
+        if (depth == 0 && declaration ~ /^[ \t]*$/) { started = NR }
+        start = match(line, /\/\*|\/\/|[;{}]/)
+        if (!start) {
+          if (depth == 0) { declaration = declaration " " line }
+          break
+        }
+        before = substr(line, 1, start - 1)
+        mark = substr(line, start, RLENGTH)
+        line = substr(line, start + RLENGTH)
+        if (depth == 0) { declaration = declaration " " before }
+        if (mark == "/*") {
+          in_comment = 1
+          leading = (depth == 0 && declaration ~ /^[ \t]*$/ && !spoken[NR])
+          if (leading) { contract = "" }
+        } else if (mark == "//") { break
+        } else if (mark == "{") {
+          if (depth == 0) { judge(declaration); declaration = ""; spoken[NR] = 1 }
+          ++depth
+        } else if (mark == "}") { --depth
+        } else if (depth == 0) { judge(declaration); declaration = ""; spoken[NR] = 1 }
+      }
+    }' "$1"
+}
+
+# Print each include of FILE (second argument, relative to the tree in the first) that the rooms do not allow.
+wrong_includes() {
+  awk -v file="$2" '
+    BEGIN {
+      n = split("base:0 deck:1 graph:2 ops:2 comm:2 backend:2 run:3 pass:3 model:3 io:3 engine:4 main:5", rows, " ")
+      for (i = 1; i <= n; ++i) { split(rows[i], row, ":"); level[row[1]] = row[2] }
+      split(file, part, "/")
+      room = (part[1] == "src") ? part[2] : part[1]
+    }
+    function complain(why) { print file ":" FNR ": " $0 ": " why }
+    /^[ \t]*#[ \t]*include/ {
+      target = $0
+      sub(/^[^<"]*[<"]/, "", target)
+      sub(/[>"].*$/, "", target)
+      to = target
+      sub(/\/.*/, "", to)
+      if ($0 ~ /"/ && target !~ /\//) { complain("an include names its room") }
+      if ((to in level) && level[to] > level[room]) { complain(room " is below " to) }
+      if (to == "comm" && room == "model") { complain("a model knows no ranks") }
+      if (target == "mpi.h" && file !~ /^(src\/comm\/(comm_|mesh)|src\/main\/|io\/|cuda\/)/) { complain("MPI stays in comm") }
+      if (target == "hdf5.h" && file !~ /^io\//) { complain("HDF5 stays in io") }
+      if (target ~ /^(cuda|nccl|cublas|cudnn)[A-Za-z_]*\.h/ && file !~ /^(cuda\/|src\/comm\/comm_nccl)/) {
+        complain("CUDA stays in cuda")
+      }
+    }' "$1/$2"
+}
+
+# The checks are checked first, on a tree that is wrong in each way.
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+mkdir -p "$scratch/src/graph" "$scratch/src/model" "$scratch/src/comm"
+cat > "$scratch/good.h" << 'END'
+/** The file: f (x). */
+#define CALL(x) \
+  g (x)
+/** A type; its operations are not functions. */
+typedef struct s {
+  int (*call)(int x); /**< No contract. */
+} s;
+typedef int (*callback)(int x);
+extern const int table[3];
+/** Does it.  Collective over all. */
+int good_one(int x,
+             int y) __attribute__((format(printf, 1, 2)));
+
+/** Two of a kind.
+ * Not collective. */
+int good_two(int x);
+/** Not
+ * collective. */
+static inline int good_three(int x) {
+  if (x) { return good_two(x); }
+  return 0;
+}
+END
+tap_empty "$(silent_functions "$scratch/good.h")" "self-test: a good header is accepted"
+
+# expect CHECK EXPECTED NAME: the lines CHECK printed, reduced to what is in front of the first blank.
+expect_lines() {
+  tap_empty "$(test "$1" = "$2" || printf 'expected %s\ngot %s' "$2" "$1")" "$3"
+}
+cat > "$scratch/bad.h" << 'END'
+int bad_first(void);
+/** Says nothing of ranks. */
+int bad_second(int x,
+               int y);
+/** Not collective. */
+int good(void); /**< Trailing. */
+
+int bad_detached(void);
+/** Not collective. */
+int good_again(void);
+/** Another. */
+static inline int bad_inline(void) { return 0; }
+END
+expect_lines "$(silent_functions "$scratch/bad.h" | sed 's/:.*//' | tr '\n' ' ')" "1 3 8 12 " \
+  "self-test: functions without a contract are found"
+
+printf '#include <mpi.h>\n#include <hdf5.h>\n#include "run/x.h"\n#include "base/x.h"\n#include "x.h"\n#include <nccl.h>\n' \
+  > "$scratch/src/graph/x.c"
+expect_lines "$(wrong_includes "$scratch" src/graph/x.c | cut -d: -f2 | tr '\n' ' ')" "1 2 3 5 6 " \
+  "self-test: includes that the graph may not have are found"
+printf '#include "comm/comm.h"\n#include "graph/graph.h"\n' > "$scratch/src/model/x.c"
+expect_lines "$(wrong_includes "$scratch" src/model/x.c | cut -d: -f2 | tr '\n' ' ')" "1 " \
+  "self-test: a model that includes comm is found"
+printf '#include <mpi.h>\n#include "base/x.h"\n' > "$scratch/src/comm/comm_mpi.c"
+tap_empty "$(wrong_includes "$scratch" src/comm/comm_mpi.c)" "self-test: comm_mpi may include mpi.h"
+
+cd "$top" || exit 99
+for file in src/*/*.h src/*/*/*.h io/*.h regression/*.h; do
+  if [ -f "$file" ]; then
+    tap_empty "$(silent_functions "$file")" "contracts of $file"
+  fi
+done
+for room in src/*/ src/*/*/ io/; do
+  if [ "$room" != "src/*/*/" ]; then
+    tap_empty "$(for file in "$room"*.c "$room"*.h; do [ -f "$file" ] && wrong_includes . "$file"; done)" \
+      "includes of $room"
+  fi
+done
+echo "1..$results"
+exit $((failures > 0))
