@@ -29,12 +29,6 @@ typedef struct ts_strings {
   char **items;
 } ts_strings;
 
-/** A list of numbers; owned by the deck.  Zero is the empty list. */
-typedef struct ts_numbers {
-  int n;
-  double *items;
-} ts_numbers;
-
 /** `model.rope_scaling`.  Meaningful fields depend on rope_type: "linear" uses factor, "llama3" all of them. */
 typedef struct ts_deck_rope {
   char *rope_type; /**< "default" (none), "linear" or "llama3". */
@@ -153,8 +147,6 @@ typedef struct ts_deck {
   int64_t steps_per_print;
   bool wall_clock_breakdown;
   double gradient_clipping; /**< Largest global norm; 0: no clipping. */
-  bool prescale_gradients;
-  double gradient_predivide_factor;
   ts_dtype communication_data_type; /**< Wire of gradient reductions: F32 or BF16; resolved (default: grad_accum_dtype). */
   struct {
     ts_dtype grad_accum_dtype; /**< F32 or BF16 */
@@ -175,7 +167,10 @@ typedef struct ts_deck {
   struct {
     int64_t autotp_size;
   } tensor_parallel;
-  int64_t sequence_parallel_size, expert_parallel_size; /**< Grid sizes: 1 until the axes are there. */
+  int64_t sequence_parallel_size;
+  struct {
+    int64_t autoep_size;
+  } expert_parallel; /**< These four are grid sizes: 1 until the axes are there. */
   struct {
     bool check_finite; /**< Name the first op, rank and tensor that is not finite. */
     bool memcheck;     /**< Poison memory before the first write and after death. */
@@ -184,9 +179,6 @@ typedef struct ts_deck {
   struct {
     char *timeline; /**< File for a Chrome trace; "" for none. */
   } profile;
-  struct {
-    ts_strings passes; /**< Empty: the standard list. */
-  } compile;
   ts_strings notes; /**< For ts_deck_notes. */
 } ts_deck;
 
@@ -200,12 +192,16 @@ typedef struct ts_deck {
 ts_status ts_deck_read(const char *path, char *const *sets, int n_sets, ts_deck **out, ts_error *err);
 
 /** As ts_deck_read, from \a text instead of a file; \a name stands for the file in messages, and relative
- * `deepspeed_config` and includes start from the working directory.  Not collective. */
+ * `deepspeed_config` and includes start from the directory part of \a name.  Not collective. */
 ts_status ts_deck_read_text(const char *name, const char *text, char *const *sets, int n_sets, ts_deck **out,
                             ts_error *err);
 
 /** Free everything; accepts a NULL deck; sets the handle to NULL.  Not collective. */
 void ts_deck_destroy(ts_deck **deck);
+
+/** What training needs and planning does not: data.path, run.directory and run.steps.  Not collective.
+ * \return TS_BAD_INPUT naming each that the deck lacks. */
+ts_status ts_deck_check_training(const ts_deck *deck, ts_error *err);
 
 /** Fill the batch triple: train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x
  * \a batch_parallel_size.  Any subset that determines the rest is enough; the micro-batch alone takes one accumulation
