@@ -60,7 +60,7 @@ build() {
   directory=$1
   shift
   if [ ! -f configure ] || [ ! -f Makefile.in ] || [ ! -f build-aux/tap-driver.sh ]; then
-    autoreconf -i
+    said=$(autoreconf -i 2>&1) || { echo "$said" >&2; exit 1; }
   fi
   if [ ! -f "$directory/config.status" ] || [ $# -gt 0 ]; then
     mkdir -p "$directory"
