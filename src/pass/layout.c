@@ -72,12 +72,20 @@ static void cut(ts_part *part, int n_shards) {
   part->shard = part->cuts[1]; /* the first shard is never smaller than another */
 }
 
+static int64_t *row_cuts(int n_rows, int64_t length) {
+  int64_t *cuts = ts_malloc((size_t) (n_rows + 1) * sizeof *cuts);
+  for (int r = 0; r <= n_rows; ++r) {
+    cuts[r] = r * length;
+  }
+  return cuts;
+}
+
 ts_layout *ts_layout_create(const ts_graph *graph, const ts_deck *deck, const ts_mesh *mesh) {
   ts_layout *layout = ts_calloc(1, sizeof *layout);
   layout->n_shards = ts_mesh_group_size(mesh, TS_AXES_DENSE);
   layout->my_shard = ts_mesh_group_rank(mesh, TS_AXES_DENSE);
   layout->parameter = ts_calloc((size_t) graph->n_tensors + 1, sizeof *layout->parameter);
-  int capacity = 0;
+  int capacity = 0, n_trainable = 0;
   for (int unit = 0; unit < graph->n_units; ++unit) {
     for (int kind = 0; kind < N_KINDS; ++kind) {
       ts_part part = {.unit = unit, .trainable = kind != FROZEN, .persistent = kind == PERSISTENT,
@@ -93,9 +101,12 @@ ts_layout *ts_layout_create(const ts_graph *graph, const ts_deck *deck, const ts
         cut(&part, layout->n_shards);
         TS_GROW(layout->part, layout->n_parts, capacity);
         layout->part[layout->n_parts++] = part;
+        n_trainable += part.trainable;
       }
     }
   }
+  layout->record_cuts = row_cuts(layout->n_shards, TS_RECORD_HEAD + n_trainable);
+  layout->loss_cuts = row_cuts(layout->n_shards, TS_RECORD_HEAD);
   return layout;
 }
 
@@ -113,6 +124,8 @@ void ts_layout_destroy(ts_layout **layout) {
   }
   ts_free(l->parameter);
   ts_free(l->part);
+  ts_free(l->record_cuts);
+  ts_free(l->loss_cuts);
   ts_free(l);
   *layout = NULL;
 }

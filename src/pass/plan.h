@@ -1,0 +1,62 @@
+/** \file
+ * The memory plan of one rank's program: where every tensor lives, to the byte.
+ *
+ * Two arenas.  STATE holds what lives from step to step, by name; programs of one engine share it.  WORK holds the rest:
+ * inputs and scalars and the collectives' workspace for the whole program, every other storage and the kernels'
+ * workspaces from their first to their last instruction.  All offsets and sizes are bytes and multiples of TS_PLAN_ALIGN.
+ * A plan is a function of graph, schedule and target.  Nothing here is collective.
+ */
+#ifndef TS_PASS_PLAN_H
+#define TS_PASS_PLAN_H
+
+#include "backend/backend.h"
+#include "graph/graph.h"
+#include "pass/schedule.h"
+
+#define TS_PLAN_ALIGN 64
+
+typedef enum ts_arena { TS_ARENA_NONE, TS_ARENA_STATE, TS_ARENA_WORK, TS_N_ARENAS } ts_arena;
+
+typedef struct ts_address {
+  ts_arena arena; /**< NONE: the tensor is never touched. */
+  int64_t offset;
+} ts_address;
+
+/** What the bytes are for; the rows of `tessera plan`. */
+typedef enum ts_purpose {
+  TS_PURPOSE_PARAMETER,  /**< Working values, whole or shard. */
+  TS_PURPOSE_GRADIENT,   /**< Sums over micro-batches. */
+  TS_PURPOSE_OPTIMIZER,  /**< Masters, moments, step. */
+  TS_PURPOSE_ACTIVATION, /**< WORK but for what is counted as buffer. */
+  TS_PURPOSE_BUFFER,     /**< Inputs, scalars, collectives' workspace, flat gradients and gathered parameters at the peak. */
+  TS_PURPOSE_RESERVE,    /**< What libraries keep to themselves. */
+  TS_N_PURPOSES
+} ts_purpose;
+
+typedef struct ts_plan {
+  ts_address *address;       /**< Owned; per tensor. */
+  ts_address *workspace;     /**< Owned; per node. */
+  int64_t *workspace_bytes;  /**< Owned; per node. */
+  int64_t arena_bytes[TS_N_ARENAS];
+  int64_t live_bytes;        /**< Largest sum of simultaneously live bytes of WORK: what no placement can undercut. */
+  int64_t bytes[TS_N_PURPOSES];
+  int64_t peak_bytes;        /**< STATE + WORK + reserve. */
+} ts_plan;
+
+/** Free and set to NULL; NULL is allowed. Not collective. */
+void ts_plan_destroy(ts_plan **plan);
+
+/** A declared reserve: what a library allocates outside the plan. */
+typedef struct ts_reserve {
+  const char *name;
+  int64_t bytes;
+  int64_t bytes_per_rank; /**< Per other rank of the world. */
+} ts_reserve;
+
+/** The table of reserves, ended by a NULL name. */
+extern const ts_reserve ts_reserves[];
+
+/** Sum of the table for a world of \a ranks ranks. Not collective. */
+int64_t ts_reserve_bytes(int ranks);
+
+#endif

@@ -1,0 +1,219 @@
+/* The order of instructions.
+ *
+ * Gathers of parameters are issued ahead of their unit (stage3_prefetch_bucket_size elements at most).  A collective is
+ * complete before the first instruction that touches what it writes or writes what it reads, and before its phase
+ * (forward, backward, update) ends.  At most TS_IN_FLIGHT collectives hold temporary memory at a time, so that the
+ * backward of stages 2 and 3 keeps the gradients of a few units, not of the model. */
+#include "pass/schedule.h"
+
+#include "base/memory.h"
+#include "pass/pass.h"
+#include "pass/storage.h"
+
+#define TS_IN_FLIGHT 2
+
+void ts_schedule_destroy(ts_schedule **schedule) {
+  if (*schedule != NULL) {
+    ts_free((*schedule)->instruction);
+    ts_free(*schedule);
+    *schedule = NULL;
+  }
+}
+
+static bool is_collective(const ts_node *node) {
+  return (ts_op_get(node->op)->flags & TS_OP_COMM) != 0;
+}
+
+/* 0 forward, 1 backward with its reductions, 2 update. */
+static int phase_of(const ts_node *node) {
+  return node->segment == TS_SEGMENT_FORWARD ? 0 : node->segment == TS_SEGMENT_UPDATE ? 2 : 1;
+}
+
+/* ---- prefetch: a new order of nodes ---- */
+
+/* A gather of state alone may be issued at any time. */
+static bool is_free_gather(const ts_graph *g, const ts_node *node) {
+  if (node->op != TS_OP_ALL_GATHER || node->attr.comm.into || phase_of(node) == 2) {
+    return false;
+  }
+  for (int i = 0; i < node->n_in; ++i) {
+    if (g->tensor[node->in[i]].role != TS_ROLE_STATE) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static int64_t gathered_elements(const ts_graph *g, const ts_node *node) {
+  int64_t elements = 0;
+  for (int i = 0; i < node->n_out; ++i) {
+    elements += ts_tensor_count(g, node->out[i]);
+  }
+  return elements;
+}
+
+static ts_nid *prefetch_order(const ts_graph *g, int64_t budget) {
+  ts_nid *order = ts_malloc(((size_t) g->n_nodes + 1) * sizeof *order);
+  bool *issued = ts_calloc((size_t) g->n_nodes + 1, sizeof *issued);
+  int n = 0;
+  int64_t ahead = 0;
+  ts_nid next = 0; /* candidates are found from here on */
+  for (ts_nid i = 0; i < g->n_nodes; ++i) {
+    const ts_node *node = &g->node[i];
+    if (!issued[i]) {
+      order[n++] = i;
+    } else {
+      ahead -= gathered_elements(g, node);
+    }
+    if (!is_free_gather(g, node)) {
+      continue;
+    }
+    for (next = next > i ? next : i + 1; next < g->n_nodes && phase_of(&g->node[next]) == phase_of(node); ++next) {
+      if (is_free_gather(g, &g->node[next])) {
+        int64_t elements = gathered_elements(g, &g->node[next]);
+        if (ahead + elements > budget) {
+          break;
+        }
+        ahead += elements;
+        issued[next] = true;
+        order[n++] = next;
+      }
+    }
+  }
+  TS_ASSERT(n == g->n_nodes);
+  ts_free(issued);
+  return order;
+}
+
+static void reorder(ts_graph **graph, const ts_nid *order) {
+  ts_tid *map;
+  ts_graph *to = ts_graph_rewrite(*graph, &map);
+  for (int i = 0; i < (*graph)->n_nodes; ++i) {
+    ts_graph_copy_with_leaves(to, *graph, order[i], map);
+  }
+  ts_graph_copy_marks(to, *graph, map);
+  ts_free(map);
+  ts_graph_destroy(graph);
+  *graph = to;
+}
+
+/* ---- places of completion ---- */
+
+typedef struct scheduler {
+  const ts_graph *graph;
+  const ts_place *place;
+  ts_schedule *schedule;
+  int capacity;
+  ts_nid *pending; /* issued, not known complete; oldest first */
+  int n_pending;
+} scheduler;
+
+static void emit(scheduler *s, ts_instruction_kind kind, ts_nid node) {
+  TS_GROW(s->schedule->instruction, s->schedule->n, s->capacity);
+  s->schedule->instruction[s->schedule->n++] = (ts_instruction){kind, node};
+}
+
+/* Wait for the first `count` pending collectives. */
+static void wait_for(scheduler *s, int count) {
+  for (int i = 0; i < count; ++i) {
+    emit(s, TS_WAIT, s->pending[i]);
+  }
+  for (int i = count; i < s->n_pending; ++i) {
+    s->pending[i - count] = s->pending[i];
+  }
+  s->n_pending -= count;
+}
+
+static bool in_storage(const scheduler *s, const ts_tid *list, int n, ts_tid root) {
+  for (int i = 0; i < n; ++i) {
+    if (list[i] != TS_NONE && s->place[list[i]].root == root) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Does node touch what the collective writes, or write what it reads? */
+static bool conflicts(const scheduler *s, const ts_node *node, const ts_node *collective) {
+  for (int i = 0; i < collective->n_out; ++i) {
+    ts_tid root = s->place[collective->out[i]].root;
+    if (in_storage(s, node->in, node->n_in, root) || in_storage(s, node->out, node->n_out, root) ||
+        (node->prior != NULL && in_storage(s, node->prior, node->n_out, root))) {
+      return true;
+    }
+  }
+  for (int i = 0; i < collective->n_in; ++i) {
+    if (in_storage(s, node->out, node->n_out, s->place[collective->in[i]].root)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static bool holds_scratch(const scheduler *s, const ts_node *node) {
+  for (int i = 0; i < node->n_in; ++i) {
+    if (s->graph->tensor[s->place[node->in[i]].root].producer != TS_NONE) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static void bound_in_flight(scheduler *s) {
+  int holding = 0;
+  for (int i = s->n_pending - 1; i >= 0; --i) {
+    holding += holds_scratch(s, &s->graph->node[s->pending[i]]);
+    if (holding >= TS_IN_FLIGHT) {
+      wait_for(s, i + 1);
+      return;
+    }
+  }
+}
+
+static void place_node(scheduler *s, ts_nid n, bool overlap) {
+  const ts_node *node = &s->graph->node[n];
+  if (is_collective(node)) {
+    if (holds_scratch(s, node)) {
+      bound_in_flight(s);
+    }
+    emit(s, TS_ISSUE, n);
+    s->pending[s->n_pending++] = n;
+    if (!overlap) {
+      wait_for(s, s->n_pending);
+    }
+    return;
+  }
+  for (int i = s->n_pending - 1; i >= 0; --i) {
+    if (conflicts(s, node, &s->graph->node[s->pending[i]])) {
+      wait_for(s, i + 1);
+      break;
+    }
+  }
+  emit(s, TS_RUN, n);
+}
+
+void ts_pass_schedule(ts_graph **graph, ts_pass_context *context) {
+  const ts_deck_zero *zero = &context->deck->zero_optimization;
+  ts_nid *order = prefetch_order(*graph, zero->overlap_comm ? zero->stage3_prefetch_bucket_size : 0);
+  reorder(graph, order);
+  ts_free(order);
+  const ts_graph *g = *graph;
+  ts_place *place = ts_storage_find(g);
+  scheduler s = {.graph = g, .place = place, .schedule = ts_calloc(1, sizeof *s.schedule),
+                 .pending = ts_malloc(((size_t) g->n_nodes + 1) * sizeof *s.pending)};
+  int phase = 0;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    if (ts_node_is_window(&g->node[n])) {
+      continue;
+    }
+    if (phase_of(&g->node[n]) != phase) {
+      wait_for(&s, s.n_pending);
+      phase = phase_of(&g->node[n]);
+    }
+    place_node(&s, n, zero->overlap_comm);
+  }
+  wait_for(&s, s.n_pending);
+  ts_free(s.pending);
+  ts_free(place);
+  context->schedule = s.schedule;
+}

@@ -1,0 +1,132 @@
+#include "pass/storage.h"
+
+#include "base/memory.h"
+#include "graph/op.h"
+
+typedef struct storage {
+  const ts_graph *graph;
+  ts_place *link;  /* a tensor's parent and its offset there; itself for a root */
+  ts_nid *last_use; /* last node that reads a tensor */
+  ts_nid *busy;     /* of a root: the last use of any tensor known to lie in it */
+} storage;
+
+static ts_place resolve(const storage *s, ts_tid t) {
+  int64_t offset = 0;
+  while (s->link[t].root != t) {
+    offset += s->link[t].offset;
+    t = s->link[t].root;
+  }
+  return (ts_place){t, offset};
+}
+
+static int64_t element_bytes(const storage *s, ts_tid t) {
+  return (int64_t) ts_dtype_size(s->graph->tensor[t].dtype);
+}
+
+static void put(storage *s, ts_tid t, ts_tid in, int64_t offset) {
+  s->link[t] = (ts_place){in, offset};
+  ts_tid root = resolve(s, in).root;
+  ts_nid last = s->last_use[t] > s->busy[t] ? s->last_use[t] : s->busy[t];
+  if (s->busy[root] < last) {
+    s->busy[root] = last;
+  }
+}
+
+/* The pack lies over its inputs where they already lie right (versions of one state), else they move into it. */
+static void place_pack(storage *s, const ts_node *node) {
+  ts_tid out = node->out[0];
+  ts_place first = resolve(s, node->in[0]);
+  first.offset -= node->attr.pack.offset[0] * element_bytes(s, out);
+  bool in_place = true;
+  for (int i = 0; i < node->n_in && in_place; ++i) {
+    ts_place at = resolve(s, node->in[i]);
+    in_place = at.root == first.root && at.offset == first.offset + node->attr.pack.offset[i] * element_bytes(s, out);
+  }
+  bool room = ts_tensor_bytes(s->graph, first.root) >= first.offset + ts_tensor_bytes(s->graph, out);
+  if (in_place && first.offset >= 0 && room) {
+    put(s, out, first.root, first.offset);
+    return;
+  }
+  for (int i = 0; i < node->n_in; ++i) {
+    ts_place at = resolve(s, node->in[i]);
+    TS_CHECK(s->graph->tensor[at.root].producer != TS_NONE && at.offset == 0 && at.root != out,
+             "%s: input %d of the pack lies in other storage already", node->name, i);
+    put(s, at.root, out, node->attr.pack.offset[i] * element_bytes(s, out));
+  }
+}
+
+static bool prior_is_free(const storage *s, ts_nid n, ts_tid prior, ts_tid out) {
+  ts_place at = resolve(s, prior);
+  const ts_tensor *root = &s->graph->tensor[at.root], *p = &s->graph->tensor[prior], *o = &s->graph->tensor[out];
+  if (root->role == TS_ROLE_STATE) {
+    return true;
+  }
+  return root->producer != TS_NONE && s->busy[at.root] <= n && p->dtype == o->dtype &&
+         ts_shape_count(&p->shape) == ts_shape_count(&o->shape);
+}
+
+static void place_outputs(storage *s, ts_nid n) {
+  const ts_node *node = &s->graph->node[n];
+  const ts_op_info *info = ts_op_get(node->op);
+  bool into = (info->flags & TS_OP_COMM) != 0 && node->attr.comm.into;
+  for (int i = 0; i < node->n_out; ++i) {
+    ts_tid t = node->out[i];
+    if (i < info->n_inplace && node->in[i] != TS_NONE) {
+      put(s, t, node->in[i], 0);
+    } else if (into) {
+      put(s, t, node->in[node->n_out + i], 0);
+    } else if (node->prior != NULL && node->prior[i] != TS_NONE && prior_is_free(s, n, node->prior[i], t)) {
+      put(s, t, node->prior[i], 0);
+    }
+  }
+}
+
+static void find_last_uses(storage *s) {
+  const ts_graph *g = s->graph;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    for (int i = 0; i < node->n_in; ++i) {
+      if (node->in[i] != TS_NONE) {
+        s->last_use[node->in[i]] = n;
+      }
+    }
+    for (int i = 0; node->prior != NULL && i < node->n_out; ++i) {
+      if (node->prior[i] != TS_NONE) {
+        s->last_use[node->prior[i]] = n;
+      }
+    }
+  }
+}
+
+bool ts_node_is_window(const ts_node *node) {
+  return (ts_op_get(node->op)->flags & TS_OP_ALIAS) != 0;
+}
+
+ts_place *ts_storage_find(const ts_graph *graph) {
+  size_t n = (size_t) graph->n_tensors;
+  storage s = {.graph = graph, .link = ts_malloc((n + 1) * sizeof *s.link),
+               .last_use = ts_calloc(n + 1, sizeof *s.last_use), .busy = ts_calloc(n + 1, sizeof *s.busy)};
+  find_last_uses(&s);
+  for (ts_tid t = 0; t < graph->n_tensors; ++t) {
+    s.link[t] = (ts_place){t, 0};
+    s.busy[t] = s.last_use[t];
+  }
+  for (ts_nid i = 0; i < graph->n_nodes; ++i) {
+    const ts_node *node = &graph->node[i];
+    if (node->op == TS_OP_VIEW) {
+      put(&s, node->out[0], node->in[0], node->attr.view.offset * element_bytes(&s, node->out[0]));
+    } else if (node->op == TS_OP_PACK) {
+      place_pack(&s, node);
+    } else {
+      place_outputs(&s, i);
+    }
+  }
+  ts_place *place = ts_malloc((n + 1) * sizeof *place);
+  for (ts_tid t = 0; t < graph->n_tensors; ++t) {
+    place[t] = resolve(&s, t);
+  }
+  ts_free(s.link);
+  ts_free(s.last_use);
+  ts_free(s.busy);
+  return place;
+}

@@ -1,0 +1,99 @@
+/** \file
+ * What the files of the zero pass share.  Private to zero*.c.
+ */
+#ifndef TS_PASS_ZERO_H
+#define TS_PASS_ZERO_H
+
+#include "ops/build.h"
+#include "pass/pass.h"
+
+/* What the pass knows about a part while it walks the graph: always the newest version of each value. */
+typedef struct ts_part_state {
+  ts_tid param;     /* storage of the working values: whole or shard */
+  ts_tid whole;     /* the whole working values to take windows from: param itself, or the last gather's result */
+  ts_tid gradient;  /* whole (stages 0 and 1) or shard (2 and 3) */
+  ts_tid shard;     /* this rank's reduced gradient */
+  ts_tid updated;   /* this rank's new values, where the others need them too */
+  ts_tid *produced; /* gradient of each parameter of the part in this micro-batch, TS_NONE until made */
+  int missing;      /* how many are still to come */
+} ts_part_state;
+
+/* What one collective will carry: columns of the shards of several parts. */
+typedef struct ts_bucket {
+  ts_tid *x;
+  int *part;
+  ts_piece *piece;
+  int n, capacity;
+  int64_t columns; /* of one shard, in all pieces */
+} ts_bucket;
+
+typedef struct ts_zero {
+  const ts_graph *from;
+  ts_graph *to;
+  ts_tid *map;
+  ts_pass_context *context;
+  ts_layout *layout;
+  ts_part_state *part;
+  ts_tid *window; /* per parameter: its window on part.whole, TS_NONE when there is none yet */
+  int stage;      /* 0 when there is nobody to share with */
+  ts_dtype work, accumulate;
+  ts_tid beta;
+  ts_bucket reduce; /* gradients waiting to be reduced */
+} ts_zero;
+
+/** True when this rank keeps only its shard of the part's parameters. Not collective. */
+static inline bool ts_zero_parameter_is_sharded(const ts_zero *z, const ts_part *part) {
+  return z->stage == 3 && !part->persistent;
+}
+
+/** True when the graph is differentiated. Not collective. */
+static inline bool ts_zero_is_training(const ts_zero *z) {
+  return z->context->use == TS_MODEL_TRAIN;
+}
+
+/** True when there is more than one rank to share with. Not collective. */
+static inline bool ts_zero_is_shared(const ts_zero *z) {
+  return z->layout->n_shards > 1;
+}
+
+/** A state tensor of a part, "PART.what". Not collective. */
+ts_tid ts_zero_state(ts_zero *z, const ts_part *part, const char *what, ts_dtype dtype, int64_t count);
+
+/** Elements of storage for the whole of a part: room for equal shards, so that plans are the same on all ranks. Not collective. */
+int64_t ts_zero_whole(const ts_zero *z, const ts_part *part);
+
+/** This rank's shard as a window on whole storage. Not collective. */
+ts_tid ts_zero_my_window(ts_zero *z, const ts_part *part, ts_tid whole);
+
+/** Emit the collective of a bucket with entries and empty it. Not collective (it only writes nodes). */
+typedef void ts_bucket_emit(ts_zero *z, ts_bucket *bucket);
+
+/** Enter all columns of a part's \a x; whenever the bucket holds \a limit elements over all ranks it is emitted.
+ * Pieces never change bits, so the limit is only a matter of time and memory. Not collective (it only writes nodes). */
+void ts_bucket_add(ts_zero *z, ts_bucket *bucket, int part, ts_tid x, int64_t limit, ts_bucket_emit *emit);
+
+/** Free the arrays. Not collective. */
+void ts_bucket_free(ts_bucket *bucket);
+
+/** Name of a bucket's node: "PART.what.FIRST_COLUMN"; free with ts_free. Not collective. */
+char *ts_bucket_name(const ts_zero *z, const ts_bucket *bucket, const char *what);
+
+/** Enter the gradient \a gradient of parameter \a index (in the new graph); reduces what is complete.
+ * Not collective (it only writes nodes). */
+void ts_zero_add_gradient(ts_zero *z, int index, ts_tid gradient);
+
+/** Reduce what the open bucket holds. Not collective (it only writes nodes). */
+void ts_zero_flush(ts_zero *z);
+
+/** Add the step's record, its control values, the optimizer and the gathers after it. Not collective (it only writes nodes).
+ * \param [in] loss, valid  Sums over this rank's micro-batches. */
+void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid);
+
+/** Which uses of units need a gather of their own (stage 3): between two uses a unit stays gathered when at most
+ * stage3_max_reuse_distance elements of other units are used meanwhile and at most stage3_max_live_parameters elements
+ * are then gathered at once.
+ * \return for each node of z->from the number of units to gather before it; the units follow one another in *units
+ * (both owned by the caller, ts_free). Not collective. */
+int *ts_zero_plan_gathers(const ts_zero *z, int **units);
+
+#endif

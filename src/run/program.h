@@ -1,0 +1,51 @@
+/** \file
+ * A program: one rank's lowered graph with its schedule and memory plan, for one use of the model.  Making one needs no
+ * MPI and no memory beyond the tables, so a login node can make the program of any rank of any grid.
+ * None of these functions is collective.
+ */
+#ifndef TS_RUN_PROGRAM_H
+#define TS_RUN_PROGRAM_H
+
+#include "pass/pass.h"
+#include "pass/plan.h"
+#include "pass/schedule.h"
+
+typedef struct ts_program_options {
+  const ts_deck *deck;  /**< Borrowed for the program's life. */
+  const ts_mesh *mesh;  /**< Copied. */
+  ts_target target;
+  ts_model_use use;
+  int64_t batch;        /**< Sequences of one micro-batch of one rank. */
+  int64_t length;       /**< Tokens of a sequence. */
+  const ts_layout *layout; /**< Layout of the engine's first program, borrowed; NULL makes (and owns) one. */
+  const char *last_pass;   /**< Stop after this pass; NULL for all. */
+  ts_pass_observer *observer; /**< Sees the graph after each pass; NULL for none. */
+  void *observer_user;
+} ts_program_options;
+
+typedef struct ts_program {
+  ts_model_use use;
+  int64_t batch, length;
+  const ts_deck *deck;
+  ts_mesh mesh;
+  ts_target target;
+  ts_graph *graph;       /**< Owned. */
+  ts_layout *layout;     /**< Owned when owns_layout. */
+  bool owns_layout;
+  ts_schedule *schedule; /**< Owned; NULL when stopped before it. */
+  ts_plan *plan;         /**< Owned; NULL when stopped before it. */
+} ts_program;
+
+/** Build the model's graph and run the passes. Not collective. \return the program, end with ts_program_destroy. */
+ts_program *ts_program_create(const ts_program_options *options);
+
+/** Free and set to NULL; NULL is allowed. Not collective. */
+void ts_program_destroy(ts_program **program);
+
+/** FLOPs of the model's mathematics for one micro-batch of one rank: forward and backward of matrix products and
+ * attention with the causal half (6 N + 6 L C T per token for training, 2 N + 2 L C T for evaluation).
+ * \param [out] full_attention  The same with attention counted without the causal mask (6 N + 12 L C T); may be NULL.
+ * Not collective. */
+double ts_program_model_flops(const ts_program *program, double *full_attention);
+
+#endif
