@@ -5,13 +5,19 @@ dnl TS_MISSING(WHAT, PACKAGE): remember that something is not there.
 AC_DEFUN([TS_MISSING], [ts_missing="$ts_missing
   $1 (Debian: $2)"])
 
-dnl TS_NEED_MODULE(VARIABLE, MODULES, PACKAGE): VARIABLE_CFLAGS from the first pkg-config module that exists; libraries go to TS_LIBS.
-AC_DEFUN([TS_NEED_MODULE], [
-  ts_found=no
-  for ts_module in $2; do
-    AS_IF([test $ts_found = no], [PKG_CHECK_MODULES([$1], [$ts_module], [ts_found=yes], [:])])
-  done
-  AS_IF([test $ts_found = yes], [TS_LIBS="$TS_LIBS $$1_LIBS"], [TS_MISSING([pkg-config module $2], [$3])])
+dnl TS_NEED_MODULE(VARIABLE, MODULE, PACKAGE): VARIABLE_CFLAGS from pkg-config; the libraries go to TS_LIBS.
+AC_DEFUN([TS_NEED_MODULE],
+  [PKG_CHECK_MODULES([$1], [$2], [TS_LIBS="$TS_LIBS $$1_LIBS"], [TS_MISSING([pkg-config module $2], [$3])])])
+
+dnl TS_HDF5: Debian's module also names the libraries its MPI was made from, which need not be there; the compiler
+dnl wrapper knows MPI already.
+AC_DEFUN([TS_HDF5], [
+  ts_hdf5=hdf5-mpich
+  PKG_CHECK_EXISTS([$ts_hdf5], [], [ts_hdf5=hdf5])
+  PKG_CHECK_MODULES([HDF5], [$ts_hdf5],
+    [HDF5_LIBS="$($PKG_CONFIG --libs-only-L $ts_hdf5) -lhdf5"
+     TS_LIBS="$TS_LIBS $HDF5_LIBS"],
+    [TS_MISSING([pkg-config module hdf5-mpich or hdf5], [libhdf5-mpich-dev])])
 ])
 
 dnl TS_NEED_HEADER(HEADER, PACKAGE)
@@ -45,6 +51,8 @@ AC_DEFUN([TS_MODE], [
   AC_ARG_ENABLE([werror], [AS_HELP_STRING([--enable-werror], [warnings are errors])], [], [enable_werror=no])
   TS_CFLAGS="-std=gnu11 -Wall -Wextra -fno-math-errno"
   TS_LDFLAGS=
+  TS_LIBS=
+  ts_missing=
   AS_IF([test "$enable_sanitizers" != no], [
     enable_debug=yes
     TS_CFLAGS="$TS_CFLAGS -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
@@ -54,13 +62,7 @@ AC_DEFUN([TS_MODE], [
   AM_CONDITIONAL([SANITIZERS], [test "$enable_sanitizers" != no])
   AC_SUBST([TS_CFLAGS])
   AC_SUBST([TS_LDFLAGS])
-])
-
-dnl TS_COMPILER: a C compiler that works.
-AC_DEFUN([TS_COMPILER], [
   AC_SUBST([TS_LIBS])
-  TS_LIBS=
-  ts_missing=
 ])
 
 dnl TS_ISA: kernels are compiled again for x86-64-v3 and -v4 where the compiler can.  HAVE_X86_64, TS_HAVE_X86_64,
@@ -86,9 +88,16 @@ AC_DEFUN([TS_ISA], [
   AC_SUBST([CPU_V4_CFLAGS])
 ])
 
-dnl TS_REPORT_MISSING: stop with the whole list.
+dnl TS_REPORT_MISSING: stop with the whole list, or when what was found does not link together.
 AC_DEFUN([TS_REPORT_MISSING], [
   AS_IF([test -n "$ts_missing"], [AC_MSG_ERROR([missing:$ts_missing])])
+  AC_MSG_CHECKING([that all libraries link])
+  ts_save_LIBS=$LIBS
+  LIBS="$TS_LIBS $LIBS"
+  AC_LINK_IFELSE([AC_LANG_CALL([], [H5open])], [AC_MSG_RESULT([yes])],
+    [AC_MSG_RESULT([no])
+     AC_MSG_ERROR([a program does not link with $TS_LIBS; see config.log])])
+  LIBS=$ts_save_LIBS
 ])
 
 dnl TS_SUMMARY: what was chosen.
