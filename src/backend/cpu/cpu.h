@@ -25,15 +25,18 @@ static inline size_t ts_cpu_align(size_t bytes) {
   return (bytes + TS_CPU_ALIGN - 1) / TS_CPU_ALIGN * TS_CPU_ALIGN;
 }
 
-/** Loops that head.c needs in the best instruction set.  Sequential; one row each. */
+/** Loops that files compiled once need in the best instruction set.  Sequential; types are F32 or BF16. */
 typedef struct ts_cpu_loops {
-  /** log (sum (exp (x[i]))) of \a n > 0 floats, in fixed blocks: does not depend on threads or alignment. */
-  float (*logsumexp)(const float *x, int64_t n);
-  /** y[i] = scale * exp (x[i] - lse), rounded to \a dtype (F32 or BF16; F32 may be in place). */
-  void (*exp_scaled)(void *y, ts_dtype dtype, const float *x, int64_t n, float lse, float scale);
-  /** fp32 to bf16, and back, \a n elements. */
-  void (*narrow)(uint16_t *y, const float *x, int64_t n);
-  void (*widen)(float *y, const uint16_t *x, int64_t n);
+  /** y[i] = acc[i] + bias[i] + beta * prior[i] for \a n elements, rounded once to \a dtype, the type of y and prior.  acc may be y;
+   * each of acc, bias and prior may be NULL: nothing. */
+  void (*finish)(void *y, ts_dtype dtype, const float *acc, const void *bias, ts_dtype bias_dtype, const void *prior,
+                 float beta, int64_t n);
+  /** y[i] = x[i] in fp32. */
+  void (*widen)(float *y, const void *x, ts_dtype dtype, int64_t n);
+  /** log (sum (exp (x[i]))) of \a n > 0 floats, summed in fixed blocks. */
+  double (*logsumexp)(const float *x, int64_t n);
+  /** y[i] = scale * exp (x[i] - lse) in \a dtype; y may be x when that is F32. */
+  void (*exp_scaled)(void *y, ts_dtype dtype, const float *x, float lse, float scale, int64_t n);
 } ts_cpu_loops;
 
 /** Kernels of elementwise ops, norms, lookups, rope, update: rows of an op, run NULL where another file has it. Not collective. */

@@ -1,0 +1,89 @@
+#include "backend/backend.h"
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/onednn.h"
+#include "base/memory.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct isa_row {
+  const char *name;
+  bool (*supported)(void);
+  const ts_kernel *(*kernels)(ts_op op);
+  const ts_kernel *(*attention)(ts_op op);
+  const ts_cpu_loops *(*loops)(void);
+} isa_row;
+
+static bool always(void) { return true; }
+
+#ifdef __x86_64__
+static bool has_v3(void) {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2");
+}
+
+static bool has_v4(void) {
+  return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+
+/* In rising order. */
+static const isa_row rows[] = {
+    {"generic", always, ts_cpu_kernels_generic, ts_cpu_attention_generic, ts_cpu_loops_generic},
+#ifdef __x86_64__
+    {"v3", has_v3, ts_cpu_kernels_v3, ts_cpu_attention_v3, ts_cpu_loops_v3},
+    {"v4", has_v4, ts_cpu_kernels_v4, ts_cpu_attention_v4, ts_cpu_loops_v4},
+#endif
+};
+enum { N_ROWS = sizeof rows / sizeof *rows };
+
+static const isa_row *chosen;
+
+/* The best there is, or what TESSERA_ISA asks for: never more than the processor has. */
+static void choose(void) {
+  const char *wanted = getenv("TESSERA_ISA");
+  const isa_row *best = &rows[0];
+  bool known = wanted == NULL;
+  for (int i = 0; i < N_ROWS; ++i) {
+    bool named = wanted != NULL && strcmp(wanted, rows[i].name) == 0;
+    TS_CHECK(!named || rows[i].supported(), "TESSERA_ISA=%s: this processor does not have it", wanted);
+    best = rows[i].supported() && !(known && wanted != NULL) ? &rows[i] : best;
+    known = known || named;
+  }
+  TS_CHECK(known, "TESSERA_ISA=%s is unknown; accepted: generic, v3, v4", wanted);
+  if (wanted != NULL) {
+    ts_onednn_limit(wanted);
+  }
+  chosen = best;
+}
+
+static const isa_row *isa(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, choose);
+  return chosen;
+}
+
+const ts_cpu_loops *ts_cpu_loops_best(void) { return isa()->loops(); }
+
+static const ts_kernel *kernel(ts_op op) {
+  const ts_kernel *row = ts_cpu_matmul(op);
+  row = row->run != NULL ? row : ts_cpu_head(op);
+  row = row->run != NULL ? row : isa()->attention(op);
+  return row->run != NULL ? row : isa()->kernels(op);
+}
+
+static const char *describe(void) {
+  static char text[128];
+  snprintf(text, sizeof text, "oneDNN %s, %s kernels, gcc %s", ts_onednn_describe(), isa()->name, __VERSION__);
+  return text;
+}
+
+const ts_backend *ts_backend_cpu(void) {
+  static const ts_backend backend = {
+      .name = "cpu", .kernel = kernel, .allocate = ts_map, .release = ts_unmap, .describe = describe};
+  isa(); /* an unknown TESSERA_ISA is reported before any work */
+  return &backend;
+}

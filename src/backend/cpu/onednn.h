@@ -1,0 +1,69 @@
+/** \file
+ * One matrix product of fixed shape as a oneDNN matmul primitive: made once, executed with pointers only.
+ *
+ * The scratchpad is the caller's.  oneDNN's sums are a function of shape and instruction set alone for the products this
+ * file accepts on AVX-512 (ts_onednn_split_k says where K must be cut for that); below AVX-512 they depend on the number
+ * of threads, so callers use one thread and fixed tiles there (ts_onednn_tiles).
+ *
+ * Nothing here is collective.
+ */
+#ifndef TS_BACKEND_CPU_ONEDNN_H
+#define TS_BACKEND_CPU_ONEDNN_H
+
+#include "base/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/** What a product does with an addend besides the bias. */
+typedef enum ts_addend {
+  TS_ADDEND_NONE,  /**< c = a b */
+  TS_ADDEND_C,     /**< c = a b + c */
+  TS_ADDEND_PRIOR, /**< c = a b + prior, another buffer laid out like c */
+  TS_N_ADDENDS
+} ts_addend;
+
+/** c [m][n] = a [m][k] b [k][n] (+ bias [n]) (+ addend).  Leading dimensions in elements between rows as stored:
+ * a is stored [k][m] when transpose_a, b [n][k] when transpose_b. */
+typedef struct ts_product_spec {
+  int64_t m, n, k;
+  int64_t lda, ldb, ldc;
+  bool transpose_a, transpose_b, bias; /**< The bias has the type of the inputs. */
+  ts_dtype in, out;                    /**< F32 or BF16 */
+  ts_addend addend;
+  int threads; /**< OpenMP threads that will execute it; 1 to run it inside a parallel region. */
+} ts_product_spec;
+
+typedef struct ts_product ts_product;
+
+/** Make the primitive; the same specification a second time is cheap (oneDNN keeps the code).
+ * \return owned by the caller (ts_product_destroy); NULL where oneDNN has no such product on this processor. Not collective. */
+ts_product *ts_product_create(const ts_product_spec *spec);
+
+/** Free and set to NULL; NULL is allowed. Not collective. */
+void ts_product_destroy(ts_product **product);
+
+/** Bytes of scratch ts_product_run needs, 64-byte aligned; 0 for NULL. Not collective. */
+size_t ts_product_scratch(const ts_product *product);
+
+/** Execute, synchronously.  c overlaps no operand.  One caller at a time per product; different products may run at the
+ * same time. \a bias and \a prior are read only where the specification has them. Not collective. */
+void ts_product_run(ts_product *product, const void *a, const void *b, void *c, const void *bias, const void *prior,
+                    void *scratch);
+
+/** True where products must be computed in fixed tiles by single threads: below AVX-512 oneDNN has no bf16 product and
+ * its fp32 sums depend on the number of threads. Not collective. */
+bool ts_onednn_tiles(void);
+
+/** The length of the blocks K is cut into so that the sums do not depend on the number of threads; K itself where no cut
+ * is needed.  Measured with 1 to 4 threads: a is transposed and K >= 2048 (oneDNN adds up slices of K in parallel). Not collective. */
+int64_t ts_onednn_split_k(int64_t k, bool transpose_a);
+
+/** Keep oneDNN below an instruction set ("generic", "v3"; "v4" has no effect): before the first product. Not collective. */
+void ts_onednn_limit(const char *isa);
+
+/** "2.6.3, avx512_core_bf16": a constant string after the first call. Not collective. */
+const char *ts_onednn_describe(void);
+
+#endif
