@@ -1,5 +1,6 @@
 #include "backend/cpu/onednn.h"
 
+#include "backend/cpu/onednn_version.h"
 #include "base/memory.h"
 #include "base/status.h"
 
@@ -43,15 +44,15 @@ static dnnl_data_type_t data_type(ts_dtype dtype) {
   return dtype == TS_F32 ? dnnl_f32 : dnnl_bf16;
 }
 
-static dnnl_memory_desc_t matrix(int64_t rows, int64_t columns, int64_t ld, bool transposed, ts_dtype dtype) {
-  dnnl_memory_desc_t result;
+static ts_dnnl_desc matrix(int64_t rows, int64_t columns, int64_t ld, bool transposed, ts_dtype dtype) {
+  ts_dnnl_desc result;
   dnnl_dims_t dims = {rows, columns}, strides = {transposed ? 1 : ld, transposed ? ld : 1};
-  CHECK(dnnl_memory_desc_init_by_strides(&result, 2, dims, data_type(dtype), strides));
+  CHECK(ts_dnnl_desc_create(&result, dims, data_type(dtype), strides));
   return result;
 }
 
 /* User-managed scratch, and the addend as a post-operation. */
-static dnnl_primitive_attr_t attributes(const ts_product_spec *spec, const dnnl_memory_desc_t *c) {
+static dnnl_primitive_attr_t attributes(const ts_product_spec *spec, ts_dnnl_const_desc c) {
   dnnl_primitive_attr_t result;
   CHECK(dnnl_primitive_attr_create(&result));
   CHECK(dnnl_primitive_attr_set_scratchpad_mode(result, dnnl_scratchpad_mode_user));
@@ -59,7 +60,7 @@ static dnnl_primitive_attr_t attributes(const ts_product_spec *spec, const dnnl_
     dnnl_post_ops_t ops;
     CHECK(dnnl_post_ops_create(&ops));
     if (spec->addend == TS_ADDEND_C) {
-      CHECK(dnnl_post_ops_append_sum(ops, 1.0f));
+      CHECK(ts_dnnl_append_sum(ops));
     } else {
       CHECK(dnnl_post_ops_append_binary(ops, dnnl_binary_add, c));
     }
@@ -70,34 +71,31 @@ static dnnl_primitive_attr_t attributes(const ts_product_spec *spec, const dnnl_
 }
 
 /* oneDNN's first choice copies a transposed matrix a before use; its second, the plain GEMM, does not and is up to 1.4
- * times as fast on weight gradients.  It sums in an order that depends on threads when m or n is tiny. */
+ * times as fast on weight gradients.  It sums in an order that depends on threads when m or n is tiny, and
+ * in oneDNN 3 (seen in 3.7.2) for bf16 of any size. */
 static bool prefers_gemm(const ts_product_spec *spec) {
-  return spec->transpose_a && spec->m >= 64 && spec->n >= 64 && spec->addend != TS_ADDEND_PRIOR;
+  return DNNL_VERSION_MAJOR < 3 && spec->transpose_a && spec->m >= 64 && spec->n >= 64 && spec->addend != TS_ADDEND_PRIOR;
 }
 
-static dnnl_primitive_desc_t choose(const ts_product_spec *spec, const dnnl_matmul_desc_t *desc,
-                                    const_dnnl_primitive_attr_t attr) {
-  dnnl_primitive_desc_iterator_t it;
-  if (dnnl_primitive_desc_iterator_create(&it, desc, attr, engine, NULL) != dnnl_success) {
-    return NULL;
-  }
-  dnnl_primitive_desc_t best = dnnl_primitive_desc_iterator_fetch(it);
-  while (prefers_gemm(spec) && dnnl_primitive_desc_iterator_next(it) == dnnl_success) {
-    dnnl_primitive_desc_t next = dnnl_primitive_desc_iterator_fetch(it);
+static dnnl_primitive_desc_t choose(const ts_product_spec *spec, const ts_dnnl_matmul *matmul) {
+  dnnl_primitive_desc_t best = ts_dnnl_implementation(engine, matmul, 0);
+  for (int i = 1; best != NULL && prefers_gemm(spec); ++i) {
+    dnnl_primitive_desc_t next = ts_dnnl_implementation(engine, matmul, i);
+    if (next == NULL) {
+      break;
+    }
     const char *name = "";
     CHECK(dnnl_primitive_desc_query(next, dnnl_query_impl_info_str, 0, &name));
     bool found = strncmp(name, "gemm:jit", 8) == 0;
     CHECK(dnnl_primitive_desc_destroy(found ? best : next));
     if (found) {
-      best = next;
-      break;
+      return next;
     }
   }
-  CHECK(dnnl_primitive_desc_iterator_destroy(it));
   return best;
 }
 
-static dnnl_memory_t unbound(const dnnl_memory_desc_t *desc) {
+static dnnl_memory_t unbound(ts_dnnl_const_desc desc) {
   dnnl_memory_t result;
   CHECK(dnnl_memory_create(&result, desc, engine, DNNL_MEMORY_NONE));
   return result;
@@ -115,32 +113,36 @@ static int set_threads(int threads) {
 ts_product *ts_product_create(const ts_product_spec *spec) {
   TS_ASSERT(spec->m > 0 && spec->n > 0 && spec->k > 0 && spec->threads > 0);
   ensure_engine();
-  dnnl_memory_desc_t a = matrix(spec->m, spec->k, spec->lda, spec->transpose_a, spec->in);
-  dnnl_memory_desc_t b = matrix(spec->k, spec->n, spec->ldb, spec->transpose_b, spec->in);
-  dnnl_memory_desc_t c = matrix(spec->m, spec->n, spec->ldc, false, spec->out);
-  dnnl_memory_desc_t bias = matrix(1, spec->n, spec->n, false, spec->in);
-  dnnl_matmul_desc_t desc;
-  CHECK(dnnl_matmul_desc_init(&desc, &a, &b, spec->bias ? &bias : NULL, &c));
+  ts_dnnl_desc a = matrix(spec->m, spec->k, spec->lda, spec->transpose_a, spec->in);
+  ts_dnnl_desc b = matrix(spec->k, spec->n, spec->ldb, spec->transpose_b, spec->in);
+  ts_dnnl_desc c = matrix(spec->m, spec->n, spec->ldc, false, spec->out);
+  ts_dnnl_desc bias = spec->bias ? matrix(1, spec->n, spec->n, false, spec->in) : NULL;
   int before = set_threads(spec->threads);
-  dnnl_primitive_attr_t attr = attributes(spec, &c);
-  dnnl_primitive_desc_t chosen = choose(spec, &desc, attr);
+  dnnl_primitive_attr_t attr = attributes(spec, c);
+  dnnl_primitive_desc_t chosen = choose(spec, &(ts_dnnl_matmul){a, b, bias, c, attr});
   CHECK(dnnl_primitive_attr_destroy(attr));
   ts_product *product = NULL;
   if (chosen != NULL) {
     product = ts_calloc(1, sizeof *product);
     CHECK(dnnl_primitive_create(&product->primitive, chosen));
-    const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(chosen, dnnl_query_scratchpad_md, 0);
+    ts_dnnl_const_desc scratch = dnnl_primitive_desc_query_md(chosen, dnnl_query_scratchpad_md, 0);
     product->scratch = dnnl_memory_desc_get_size(scratch);
     product->threads = spec->threads;
-    product->memory[ARG_A] = unbound(&a);
-    product->memory[ARG_B] = unbound(&b);
-    product->memory[ARG_C] = unbound(&c);
-    product->memory[ARG_BIAS] = spec->bias ? unbound(&bias) : NULL;
-    product->memory[ARG_PRIOR] = spec->addend == TS_ADDEND_PRIOR ? unbound(&c) : NULL;
+    product->memory[ARG_A] = unbound(a);
+    product->memory[ARG_B] = unbound(b);
+    product->memory[ARG_C] = unbound(c);
+    product->memory[ARG_BIAS] = spec->bias ? unbound(bias) : NULL;
+    product->memory[ARG_PRIOR] = spec->addend == TS_ADDEND_PRIOR ? unbound(c) : NULL;
     product->memory[ARG_SCRATCH] = unbound(scratch);
     CHECK(dnnl_primitive_desc_destroy(chosen));
   }
   set_threads(before);
+  ts_dnnl_desc descs[] = {a, b, c, bias};
+  for (int i = 0; i < 4; ++i) {
+    if (descs[i] != NULL) {
+      CHECK(ts_dnnl_desc_destroy(descs[i]));
+    }
+  }
   return product;
 }
 
