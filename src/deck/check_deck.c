@@ -1,0 +1,221 @@
+/* Checks that need more than one key. */
+#include "base/memory.h"
+#include "deck/reader.h"
+
+#include <string.h>
+
+/* Sizes in bytes stay well below 2^63 when elements x 16 (master, moments, gradient) stay below this. */
+#define MOST_BYTES 4.6e18
+
+static bool divides(int64_t divisor, int64_t n) {
+  return divisor > 0 && n % divisor == 0;
+}
+
+static void check_required(ts_reader *reader, const ts_key *key) {
+  const char *entries = strstr(key->path, "[]");
+  int n = entries != NULL ? reader->deck->optimizer.groups.n : 1;
+  for (int e = 0; e < n; ++e) {
+    char *path = entries == NULL ? ts_strdup(key->path)
+                                 : ts_format("%.*s[%d]%s", (int) (entries - key->path), key->path, e, entries + 2);
+    if (ts_reader_find(reader, path) == NULL) {
+      ts_text accepted = {0};
+      ts_key_describe(key, &accepted);
+      ts_reader_report(reader, TS_CHECK_REQUIRED, path, "missing: %s Accepted: %s", key->help, accepted.text);
+      ts_text_free(&accepted);
+    }
+    ts_free(path);
+  }
+}
+
+static void check_only(ts_reader *reader, const ts_setting *setting) {
+  const ts_key *key = ts_key_at(setting->key);
+  const char *selector = ts_key_selector(key);
+  if (selector == NULL) {
+    return;
+  }
+  const char *value = *(char **) ts_deck_field(reader->deck, ts_key_at(ts_key_find(selector)), selector);
+  if (*value == '\0' || ts_key_listed(key->only, value, NULL, NULL)) {
+    return;
+  }
+  if (setting->from == TS_FROM_MODEL) {
+    ts_reader_note(reader, "%s: no effect: %s is \"%s\"", setting->name, selector, value);
+    return;
+  }
+  ts_reader_report(reader, TS_CHECK_ONLY, setting->path, "has no meaning with %s = \"%s\"; it belongs to %s", selector,
+                   value, key->only);
+}
+
+void ts_reader_check_presence(ts_reader *reader) {
+  int n = ts_key_count();
+  for (int i = 0; i < n; ++i) {
+    if (ts_key_at(i)->flags & TS_KEY_REQUIRED) {
+      check_required(reader, ts_key_at(i));
+    }
+  }
+  for (int i = 0; i < reader->n_settings; ++i) {
+    check_only(reader, &reader->settings[i]);
+  }
+}
+
+/* Keys that a value of another key asks for. */
+static void check_required_by(ts_reader *reader) {
+  static const struct {
+    const char *selector, *value, *path;
+  } rows[] = {
+      {"scheduler.type", "OneCycle", "scheduler.params.cycle_min_lr"},
+      {"scheduler.type", "OneCycle", "scheduler.params.cycle_max_lr"},
+      {"scheduler.type", "WarmupDecayLR", "scheduler.params.total_num_steps"},
+      {"scheduler.type", "WarmupCosineLR", "scheduler.params.total_num_steps"},
+      {"model.model_type", "llama", "model.intermediate_size"},
+      {"model.rope_scaling.rope_type", "linear", "model.rope_scaling.factor"},
+      {"model.rope_scaling.rope_type", "llama3", "model.rope_scaling.factor"},
+      {"model.rope_scaling.rope_type", "llama3", "model.rope_scaling.original_max_position_embeddings"},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    const ts_key *key = ts_key_at(ts_key_find(rows[i].selector));
+    const char *value = *(char **) ts_deck_field(reader->deck, key, rows[i].selector);
+    if (strcmp(value, rows[i].value) == 0 && ts_reader_find(reader, rows[i].path) == NULL) {
+      ts_reader_report(reader, TS_CHECK_REQUIRED_BY, rows[i].path, "missing: %s = \"%s\" needs it", rows[i].selector,
+                       value);
+    }
+  }
+}
+
+static void check_total_steps(ts_reader *reader) {
+  const ts_deck_scheduler *s = &reader->deck->scheduler;
+  const char *path = "scheduler.params.total_num_steps";
+  if (ts_reader_find(reader, path) != NULL && s->params.total_num_steps == 0) {
+    ts_reader_report(reader, TS_CHECK_REQUIRED_BY, path, "\"auto\" takes run.steps, which is missing");
+  }
+}
+
+static void check_heads(ts_reader *reader) {
+  const ts_deck_model *m = &reader->deck->model;
+  bool free_width = ts_reader_find(reader, "model.head_dim") != NULL;
+  if (!free_width && !divides(m->num_attention_heads, m->hidden_size)) {
+    ts_reader_report(reader, TS_CHECK_HEADS, "model.num_attention_heads",
+                     "hidden_size %lld is not a multiple of num_attention_heads %lld", (long long) m->hidden_size,
+                     (long long) m->num_attention_heads);
+  }
+}
+
+static void check_kv_heads(ts_reader *reader) {
+  const ts_deck_model *m = &reader->deck->model;
+  if (!divides(m->num_key_value_heads, m->num_attention_heads)) {
+    ts_reader_report(reader, TS_CHECK_KV_HEADS, "model.num_key_value_heads",
+                     "num_attention_heads %lld is not a multiple of num_key_value_heads %lld",
+                     (long long) m->num_attention_heads, (long long) m->num_key_value_heads);
+  }
+}
+
+static void check_rotary(ts_reader *reader) {
+  const ts_deck_model *m = &reader->deck->model;
+  if (strcmp(m->model_type, "llama") == 0 && m->head_dim % 2 != 0) {
+    ts_reader_report(reader, TS_CHECK_ROTARY, "model.head_dim",
+                     "%lld is odd; rotary positions turn pairs: hidden_size / num_attention_heads must be even",
+                     (long long) m->head_dim);
+  }
+}
+
+static void check_sequence(ts_reader *reader) {
+  const ts_deck *d = reader->deck;
+  if (d->data.sequence_length > d->model.max_position_embeddings) {
+    ts_reader_report(reader, TS_CHECK_SEQUENCE, "data.sequence_length",
+                     "%lld is more than model.max_position_embeddings %lld", (long long) d->data.sequence_length,
+                     (long long) d->model.max_position_embeddings);
+  }
+}
+
+static void check_activation(ts_reader *reader) {
+  const ts_deck_model *m = &reader->deck->model;
+  const char *accepted = strcmp(m->model_type, "llama") == 0 ? "silu" : "gelu_new|gelu_pytorch_tanh";
+  if (!ts_key_listed(accepted, m->hidden_act, NULL, NULL)) {
+    ts_reader_report(reader, TS_CHECK_ACTIVATION, "model.hidden_act", "\"%s\" is not there for %s; accepted: %s",
+                     m->hidden_act, m->model_type, accepted);
+  }
+}
+
+static void check_rope(ts_reader *reader) {
+  const ts_deck_rope *r = &reader->deck->model.rope_scaling;
+  if (strcmp(r->rope_type, "llama3") == 0 && r->low_freq_factor >= r->high_freq_factor) {
+    ts_reader_report(reader, TS_CHECK_ROPE, "model.rope_scaling.low_freq_factor",
+                     "%g is not below high_freq_factor %g", r->low_freq_factor, r->high_freq_factor);
+  }
+}
+
+static void check_token_ids(ts_reader *reader) {
+  const ts_deck_model *m = &reader->deck->model;
+  const int64_t ids[] = {m->bos_token_id, m->eos_token_id};
+  static const char *const paths[] = {"model.bos_token_id", "model.eos_token_id"};
+  for (int i = 0; i < 2; ++i) {
+    if (ids[i] >= m->vocab_size) {
+      ts_reader_report(reader, TS_CHECK_TOKEN_IDS, paths[i], "%lld is not below vocab_size %lld", (long long) ids[i],
+                       (long long) m->vocab_size);
+    }
+  }
+}
+
+/* In fp64: sizes are below 2^31 each, and only the order of magnitude matters. */
+static void check_size(ts_reader *reader) {
+  const ts_deck *d = reader->deck;
+  const ts_deck_model *m = &d->model;
+  double heads = (double) m->num_attention_heads * (double) m->head_dim;
+  double block = (double) m->hidden_size * (4 * heads + 3 * (double) m->intermediate_size);
+  double tables = 2.0 * (double) m->hidden_size * ((double) m->vocab_size + (double) m->max_position_embeddings);
+  double parameters = (double) m->num_hidden_layers * block + tables;
+  if (parameters * 16 > MOST_BYTES) {
+    ts_reader_report(reader, TS_CHECK_SIZE, "model.hidden_size", "%.3g parameters are more than can be counted",
+                     parameters);
+  }
+  double tokens = (double) d->train_batch_size * (double) d->data.sequence_length;
+  double widest = (double) (m->vocab_size > m->intermediate_size ? m->vocab_size : m->intermediate_size);
+  double micro = (double) d->train_micro_batch_size_per_gpu * (double) d->data.sequence_length * widest;
+  if (tokens > MOST_BYTES || micro * 16 > MOST_BYTES) {
+    ts_reader_report(reader, TS_CHECK_SIZE, "data.sequence_length", "a batch of %.3g tokens is more than can be counted",
+                     tokens > MOST_BYTES ? tokens : micro / widest);
+  }
+}
+
+static void check_validation(ts_reader *reader) {
+  const ts_deck_data *data = &reader->deck->data;
+  if (data->validation_fraction > 0 && *data->validation_path != '\0') {
+    ts_reader_report(reader, TS_CHECK_VALIDATION, "data.validation_path",
+                     "validation_fraction is given too; accepted: one of the two");
+  }
+}
+
+static void check_cycle(ts_reader *reader) {
+  const ts_deck_scheduler *s = &reader->deck->scheduler;
+  if (strcmp(s->type, "OneCycle") != 0) {
+    return;
+  }
+  if (s->params.cycle_min_lr > s->params.cycle_max_lr) {
+    ts_reader_report(reader, TS_CHECK_CYCLE, "scheduler.params.cycle_min_lr", "%g is above cycle_max_lr %g",
+                     s->params.cycle_min_lr, s->params.cycle_max_lr);
+  }
+  if (s->params.cycle_min_mom > s->params.cycle_max_mom) {
+    ts_reader_report(reader, TS_CHECK_CYCLE, "scheduler.params.cycle_min_mom", "%g is above cycle_max_mom %g",
+                     s->params.cycle_min_mom, s->params.cycle_max_mom);
+  }
+}
+
+/* The part of the batch equation that no number of ranks can mend. */
+static void check_batch(ts_reader *reader) {
+  const ts_deck *d = reader->deck;
+  int64_t micro = d->train_micro_batch_size_per_gpu > 0 ? d->train_micro_batch_size_per_gpu : 1;
+  int64_t steps = d->gradient_accumulation_steps > 0 ? d->gradient_accumulation_steps : 1;
+  if (d->train_batch_size > 0 && !divides(micro * steps, d->train_batch_size)) {
+    ts_reader_report(reader, TS_CHECK_BATCH, "train_batch_size",
+                     "%lld is not a multiple of train_micro_batch_size_per_gpu %lld x gradient_accumulation_steps %lld",
+                     (long long) d->train_batch_size, (long long) micro, (long long) steps);
+  }
+}
+
+void ts_reader_check_deck(ts_reader *reader) {
+  static void (*const checks[])(ts_reader *) = {
+      check_required_by, check_total_steps, check_heads,     check_kv_heads, check_rotary,     check_sequence, check_activation,
+      check_rope,        check_token_ids,   check_size,      check_validation, check_cycle,    check_batch};
+  for (size_t i = 0; i < sizeof checks / sizeof *checks; ++i) {
+    checks[i](reader);
+  }
+}

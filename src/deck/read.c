@@ -1,0 +1,185 @@
+/* The way of a deck: text, --set, json, config.json; then fields, derived fields, checks. */
+#include "base/memory.h"
+#include "deck/reader.h"
+
+#include <string.h>
+
+#define DECK_LIMIT (4u << 20)
+#define SET_NAME "--set"
+
+/* `path` seen from the directory of `file`; newly allocated. */
+static char *beside(const char *file, const char *path) {
+  const char *slash = *path == '/' ? NULL : strrchr(file, '/');
+  return ts_format("%.*s%s", slash != NULL ? (int) (slash - file) + 1 : 0, file, path);
+}
+
+static void read_set(ts_reader *reader, const char *set) {
+  const char *equals = strchr(set, '=');
+  if (equals == NULL || equals == set) {
+    ts_deck_report(reader->err, TS_CHECK_SET, SET_NAME, set, "not an assignment; accepted: key.path=value");
+    return;
+  }
+  char *key = ts_format("%.*s", (int) (equals - set), set);
+  ts_value value = {0};
+  ts_error problem = {0};
+  if (ts_value_from_word(&reader->source, SET_NAME, equals + 1, &value, &problem) == TS_OK) {
+    value.file = ts_source_name(&reader->source, SET_NAME);
+    ts_value section = {.kind = TS_VALUE_SECTION, .n = 1, .items = &value, .names = &key};
+    ts_reader_take(reader, "", &section, TS_FROM_SET);
+  } else {
+    ts_error_add(reader->err, SET_NAME ": %s: %s", key, problem.text);
+  }
+  ts_error_clear(&problem);
+  ts_value_clear(&value);
+  ts_free(key);
+}
+
+static const char *string_of(const ts_setting *setting) {
+  return setting != NULL && setting->value.kind == TS_VALUE_STRING ? setting->value.string : "";
+}
+
+static void read_deepspeed(ts_reader *reader) {
+  const ts_setting *setting = ts_reader_find(reader, "deepspeed_config");
+  const char *name = string_of(setting);
+  if (*name == '\0') {
+    return;
+  }
+  char *path = setting->from == TS_FROM_SET ? ts_strdup(name) : beside(setting->value.file, name);
+  ts_value json = {0};
+  if (ts_value_from_json(&reader->source, path, &json, reader->err) == TS_OK) {
+    ts_reader_take(reader, "", &json, TS_FROM_JSON);
+  }
+  ts_value_clear(&json);
+  ts_free(path);
+}
+
+/* Newer files list several tokens that end a text; generation stops at the first. */
+static void first_token(ts_reader *reader, ts_value *section) {
+  for (int i = 0; i < section->n; ++i) {
+    ts_value *value = &section->items[i];
+    bool token = strcmp(section->names[i], "eos_token_id") == 0 || strcmp(section->names[i], "bos_token_id") == 0;
+    if (token && value->kind == TS_VALUE_LIST && value->n > 0) {
+      ts_value first = value->items[0];
+      value->items[0] = (ts_value) {0};
+      ts_reader_note(reader, "%s: %s: the first of %d is used", value->file, section->names[i], value->n);
+      ts_value_clear(value);
+      *value = first;
+    }
+  }
+}
+
+static void read_model(ts_reader *reader) {
+  const ts_setting *wanted = ts_reader_find(reader, "model.from_config");
+  const char *from = string_of(ts_reader_find(reader, "model.from"));
+  if (*from == '\0' || (wanted != NULL && wanted->value.kind == TS_VALUE_BOOL && !wanted->value.truth)) {
+    return;
+  }
+  char *path = ts_format("%s/config.json", from);
+  ts_value json = {0};
+  if (ts_value_from_json(&reader->source, path, &json, reader->err) == TS_OK) {
+    first_token(reader, &json);
+    ts_reader_take(reader, "model", &json, TS_FROM_MODEL);
+  }
+  ts_value_clear(&json);
+  ts_free(path);
+}
+
+static void read_all(ts_reader *reader, const char *text, size_t length, char *const *sets, int n_sets) {
+  ts_value root = {0};
+  if (ts_value_from_config(&reader->source, reader->name, text, length, &root, reader->err) == TS_OK) {
+    ts_reader_take(reader, "", &root, TS_FROM_DECK);
+    for (int i = 0; i < n_sets; ++i) {
+      read_set(reader, sets[i]);
+    }
+    read_deepspeed(reader);
+    read_model(reader);
+    ts_reader_store(reader);
+    ts_reader_check_presence(reader);
+  }
+  ts_value_clear(&root);
+  if (reader->err->count == 0) {
+    ts_reader_resolve(reader);
+    ts_reader_check_deck(reader);
+  }
+}
+
+static void clear_reader(ts_reader *reader) {
+  for (int i = 0; i < reader->n_settings; ++i) {
+    ts_free(reader->settings[i].path);
+    ts_free(reader->settings[i].name);
+    ts_value_clear(&reader->settings[i].value);
+  }
+  ts_free(reader->settings);
+  ts_source_clear(&reader->source);
+}
+
+static ts_status read_text(const char *name, const char *text, size_t length, char *const *sets, int n_sets,
+                           ts_deck **out, ts_error *err) {
+  ts_error errors = {0};
+  ts_reader reader = {.deck = ts_calloc(1, sizeof(ts_deck)), .err = &errors, .name = name};
+  read_all(&reader, text, length, sets, n_sets);
+  clear_reader(&reader);
+  if (errors.count == 0) {
+    *out = reader.deck;
+    return TS_OK;
+  }
+  ts_error_add(err, "%s", errors.text);
+  ts_error_clear(&errors);
+  ts_deck_destroy(&reader.deck);
+  return TS_BAD_INPUT;
+}
+
+ts_status ts_deck_read_text(const char *name, const char *text, char *const *sets, int n_sets, ts_deck **out,
+                            ts_error *err) {
+  *out = NULL;
+  return read_text(name, text, strlen(text), sets, n_sets, out, err);
+}
+
+ts_status ts_deck_read(const char *path, char *const *sets, int n_sets, ts_deck **out, ts_error *err) {
+  *out = NULL;
+  if (path == NULL) {
+    return read_text(SET_NAME, "", 0, sets, n_sets, out, err);
+  }
+  char *text = NULL;
+  size_t length = 0;
+  if (ts_read_file(path, DECK_LIMIT, &text, &length, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
+  ts_status status = read_text(path, text, length, sets, n_sets, out, err);
+  ts_free(text);
+  return status;
+}
+
+static void destroy_field(const ts_deck *deck, const ts_key *key, const char *path) {
+  void *field = ts_deck_field(deck, key, path);
+  if (key->type == TS_KEY_STRING) {
+    ts_free(*(char **) field);
+  } else if (key->type == TS_KEY_STRINGS) {
+    ts_strings_clear(field);
+  }
+}
+
+static void destroy_group(ts_deck_group *group) {
+  ts_free(group->pattern);
+}
+
+void ts_deck_destroy(ts_deck **deck) {
+  ts_deck *d = *deck;
+  *deck = NULL;
+  if (d == NULL) {
+    return;
+  }
+  int n = ts_key_count();
+  for (int i = 0; i < n; ++i) {
+    const ts_key *key = ts_key_at(i);
+    if (key->offset >= 0 && strchr(key->path, '[') == NULL) {
+      destroy_field(d, key, key->path);
+    }
+  }
+  for (int i = 0; d->optimizer.groups.items != NULL && i < d->optimizer.groups.n; ++i) {
+    destroy_group(&d->optimizer.groups.items[i]);
+  }
+  ts_free(d->optimizer.groups.items);
+  ts_strings_clear(&d->notes);
+  ts_free(d);
+}

@@ -1,0 +1,73 @@
+/** \file
+ * What the files of this room share while a deck is read: the settings as the user wrote them, and where.
+ * Nothing here is collective.
+ */
+#ifndef TS_DECK_READER_H
+#define TS_DECK_READER_H
+
+#include "deck/check.h"
+#include "deck/deck.h"
+#include "deck/schema.h"
+#include "deck/value.h"
+
+/** Where a setting came from; a later one is weaker than an earlier one. */
+typedef enum ts_origin_kind {
+  TS_FROM_SET,  /**< --set: replaces whatever the files say. */
+  TS_FROM_DECK, /**< The deck. */
+  TS_FROM_JSON, /**< deepspeed_config. */
+  TS_FROM_MODEL /**< config.json of model.from. */
+} ts_origin_kind;
+
+typedef struct ts_setting {
+  char *path; /**< Owned; canonical ("model.hidden_size" for n_embd). */
+  char *name; /**< Owned; as written. */
+  int key;    /**< Row, canonical. */
+  ts_origin_kind from;
+  ts_value value; /**< Owned. */
+} ts_setting;
+
+typedef struct ts_reader {
+  ts_deck *deck;
+  ts_error *err;
+  const char *name; /**< The deck's file, for messages. */
+  ts_source source;
+  ts_setting *settings;
+  int n_settings, capacity;
+} ts_reader;
+
+/** Take in all keys of a SECTION, with \a prefix ("" or "model") before their paths; values are moved out of it.
+ * Errors go to reader->err. Not collective. */
+void ts_reader_take(ts_reader *reader, const char *prefix, ts_value *section, ts_origin_kind from);
+
+/** The setting of a canonical path, or NULL when the user left it out. Not collective. */
+const ts_setting *ts_reader_find(const ts_reader *reader, const char *path);
+
+/** Write defaults and settings into the deck, with the checks that concern one key. Not collective. */
+void ts_reader_store(ts_reader *reader);
+
+/** Fill derived fields; the deck is otherwise complete and without errors so far. Not collective. */
+void ts_reader_resolve(ts_reader *reader);
+
+/** The checks that concern one key's presence (required, belongs to its family). Not collective. */
+void ts_reader_check_presence(ts_reader *reader);
+
+/** The checks between keys, on the resolved deck. Not collective. */
+void ts_reader_check_deck(ts_reader *reader);
+
+/** "file:line" of a setting, the deck's name without one; newly allocated, ts_free. Not collective. */
+char *ts_reader_where(const ts_reader *reader, const ts_setting *setting);
+
+/** ts_deck_report at the place where \a path was set. Not collective. */
+ts_status ts_reader_report(const ts_reader *reader, ts_deck_check check, const char *path, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/** Add a line for ts_deck_notes. Not collective. */
+void ts_reader_note(ts_reader *reader, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/** Address of the field of a stored row; \a path gives the index of a list entry. Not collective. */
+void *ts_deck_field(const ts_deck *deck, const ts_key *key, const char *path);
+
+/** The value of a default, such as "[0.9, 0.999]"; to be cleared by the caller. Not collective. */
+ts_value ts_key_initial(const ts_key *key);
+
+#endif

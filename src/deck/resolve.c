@@ -1,0 +1,83 @@
+/* Fields that other keys decide when the user did not. */
+#include "base/memory.h"
+#include "deck/reader.h"
+
+#include <string.h>
+
+#define DEFAULT_LOG_EVERY 10
+
+/* Set to a value: "auto" leaves a key as if it were not there. */
+static bool given(const ts_reader *reader, const char *path) {
+  const ts_setting *setting = ts_reader_find(reader, path);
+  return setting != NULL && (setting->value.kind != TS_VALUE_STRING || strcmp(setting->value.string, "auto") != 0);
+}
+
+static void default_int(int64_t *field, int64_t value) {
+  *field = *field == 0 ? value : *field;
+}
+
+static void default_string(char **field, const char *value) {
+  if (**field == '\0') {
+    ts_free(*field);
+    *field = ts_strdup(value);
+  }
+}
+
+/* What Hugging Face's two configuration classes assume about absent keys. */
+static void resolve_model(ts_reader *reader) {
+  ts_deck_model *m = &reader->deck->model;
+  bool gpt2 = strcmp(m->model_type, "gpt2") == 0;
+  double *const dropouts[] = {&m->attn_pdrop, &m->embd_pdrop, &m->resid_pdrop};
+  static const char *const paths[] = {"model.attn_pdrop", "model.embd_pdrop", "model.resid_pdrop"};
+  for (int i = 0; i < 3; ++i) {
+    *dropouts[i] = given(reader, paths[i]) ? *dropouts[i] : gpt2 ? 0.1 : 0.0;
+  }
+  m->tie_word_embeddings = given(reader, "model.tie_word_embeddings") ? m->tie_word_embeddings : gpt2;
+  default_int(&m->num_key_value_heads, m->num_attention_heads);
+  default_int(&m->head_dim, m->num_attention_heads > 0 ? m->hidden_size / m->num_attention_heads : 0);
+  default_int(&m->intermediate_size, gpt2 ? 4 * m->hidden_size : 0);
+  default_string(&m->hidden_act, gpt2 ? "gelu_new" : "silu");
+  m->from_config = false;
+}
+
+static void resolve_optimizer(ts_reader *reader) {
+  ts_deck_optimizer *o = &reader->deck->optimizer;
+  bool adamw = strcmp(o->type, "AdamW") == 0;
+  bool asked = given(reader, "optimizer.params.adam_w_mode");
+  if (adamw && asked && !o->params.adam_w_mode) {
+    ts_reader_note(reader, "optimizer.params.adam_w_mode: no effect: AdamW always decouples the weight decay");
+  }
+  o->params.adam_w_mode = adamw || (asked ? o->params.adam_w_mode : !o->params.torch_adam);
+}
+
+static void resolve_scheduler(ts_reader *reader) {
+  ts_deck *d = reader->deck;
+  ts_deck_scheduler *s = &d->scheduler;
+  if (!given(reader, "scheduler.params.warmup_max_lr")) {
+    s->params.warmup_max_lr = strcmp(s->type, "WarmupDecayLR") == 0 ? 1e-3 : d->optimizer.params.lr;
+  }
+  if (!given(reader, "scheduler.params.cycle_second_step_size")) {
+    s->params.cycle_second_step_size = s->params.cycle_first_step_size;
+  }
+  if (!given(reader, "scheduler.params.cycle_second_stair_count")) {
+    s->params.cycle_second_stair_count = s->params.cycle_first_stair_count;
+  }
+  if (ts_reader_find(reader, "scheduler.params.total_num_steps") != NULL) {
+    default_int(&s->params.total_num_steps, d->run.steps);
+  }
+}
+
+void ts_reader_resolve(ts_reader *reader) {
+  ts_deck *d = reader->deck;
+  resolve_model(reader);
+  resolve_optimizer(reader);
+  resolve_scheduler(reader);
+  default_int(&d->data.sequence_length, d->model.max_position_embeddings);
+  default_int(&d->run.log_every, d->steps_per_print > 0 ? d->steps_per_print : DEFAULT_LOG_EVERY);
+  if (!given(reader, "communication_data_type")) {
+    d->communication_data_type = d->data_types.grad_accum_dtype;
+  }
+  if (!given(reader, "zero_optimization.overlap_comm")) {
+    d->zero_optimization.overlap_comm = d->zero_optimization.stage == 3;
+  }
+}

@@ -1,0 +1,128 @@
+/* `model`: Hugging Face's keys, and the rest of a config.json. */
+#include "deck/schema_rows.h"
+
+#define GPT2 .only = "gpt2"
+#define LLAMA .only = "llama"
+#define MODEL_INTEGER(field, initial_, min_, flags_, only_, help_)                                                   \
+  {STORED(INT, model.field), .initial = initial_, .min = min_, .max = SIZE, .flags = flags_, .only = only_, \
+   .help = help_}
+#define MODEL_NUMBER(field, initial_, max_, flags_, only_, help_)                                                    \
+  {STORED(REAL, model.field), .initial = initial_, .min = 0, .max = max_, .flags = flags_, .only = only_, \
+   .help = help_}
+
+/* What a config.json says about other programs. */
+#define FOREIGN(name, reason)                                                                                       \
+  {.path = "model." name, .type = TS_KEY_ANY, .status = TS_KEY_NO_EFFECT, .flags = TS_KEY_SILENT, .offset = -1, \
+   .help = reason}
+#define GENERATION "a default of another program's text generation"
+#define HEADS "describes a head that is not the language model's"
+#define NEUTRAL(name, type_, initial_, reason) LATER("model." name, type_, initial_, reason)
+
+static const ts_key rows[] = {
+    WORD(model.model_type, NULL, "gpt2|llama", "mistral|mixtral|qwen2|qwen3|gemma|gpt_neox|bert|t5", REQUIRED,
+         "Model family."),
+    WORD(model.from, "", NULL, NULL, 0,
+         "Hugging Face directory: config.json fills this section, the safetensors are the initial weights."),
+    FLAG(model.from_config, "true", 0, "Merge config.json of `from`; false takes the weights only."),
+    MODEL_INTEGER(vocab_size, NULL, 1, REQUIRED, NULL, "Size of the vocabulary; 256 for text as bytes."),
+    MODEL_INTEGER(hidden_size, NULL, 1, REQUIRED, NULL, "Width of the model."),
+    MODEL_INTEGER(intermediate_size, NULL, 1, 0, NULL, "Width of the MLP; gpt2's default is 4 x hidden_size."),
+    MODEL_INTEGER(num_hidden_layers, NULL, 1, REQUIRED, NULL, "Number of transformer blocks."),
+    MODEL_INTEGER(num_attention_heads, NULL, 1, REQUIRED, NULL, "Query heads; divide hidden_size."),
+    MODEL_INTEGER(num_key_value_heads, NULL, 1, 0, "llama", "Key and value heads (default: the query heads)."),
+    MODEL_INTEGER(head_dim, NULL, 1, 0, "llama", "Width of a head (default: hidden_size / num_attention_heads)."),
+    MODEL_INTEGER(max_position_embeddings, NULL, 1, REQUIRED, NULL, "Longest sequence the model knows positions for."),
+    FLAG(model.tie_word_embeddings, NULL, 0, "The head is the embedding; default true for gpt2, false for llama."),
+    {STORED(BOOL, model.attention_bias), .initial = "false", LLAMA, .help = "Biases in the attention projections."},
+    {STORED(BOOL, model.mlp_bias), .initial = "false", LLAMA, .help = "Biases in the MLP projections."},
+    MODEL_NUMBER(rms_norm_eps, "1e-6", 1, OPEN_MIN, "llama", "Added to the mean square in RMSNorm."),
+    MODEL_NUMBER(layer_norm_epsilon, "1e-5", 1, OPEN_MIN, "gpt2", "Added to the variance in LayerNorm."),
+    WORD(model.hidden_act, NULL, "silu|gelu_new|gelu_pytorch_tanh", "gelu|relu|swish|quick_gelu|gelu_fast|tanh", 0,
+         "Activation of the MLP: silu for llama; gelu_new (the tanh form) for gpt2."),
+    MODEL_NUMBER(rope_theta, "10000.0", HUGE_REAL, OPEN_MIN, "llama", "Base of the rotary frequencies."),
+    {STORED(STRING, model.rope_scaling.rope_type), .initial = "default", .accepted = "default|linear|llama3",
+     .later = "dynamic|yarn|longrope|su", LLAMA, .help = "How rotary positions are stretched beyond the pretraining."},
+    MODEL_NUMBER(rope_scaling.factor, "1.0", HUGE_REAL, OPEN_MIN, "llama", "Stretch of the positions."),
+    MODEL_NUMBER(rope_scaling.low_freq_factor, "1.0", HUGE_REAL, OPEN_MIN, "llama",
+                 "llama3: wavelengths above original positions / this are stretched in full."),
+    MODEL_NUMBER(rope_scaling.high_freq_factor, "4.0", HUGE_REAL, OPEN_MIN, "llama",
+                 "llama3: wavelengths below original positions / this are kept."),
+    MODEL_INTEGER(rope_scaling.original_max_position_embeddings, NULL, 1, 0, "llama",
+                  "llama3: positions of the pretraining."),
+    MODEL_NUMBER(attn_pdrop, NULL, 1, OPEN_MAX | OVERRIDE, NULL,
+                 "Dropout of attention weights; default 0.1 for gpt2, 0 for llama."),
+    MODEL_NUMBER(embd_pdrop, NULL, 1, OPEN_MAX | OVERRIDE, "gpt2", "Dropout after the embeddings; default 0.1."),
+    MODEL_NUMBER(resid_pdrop, NULL, 1, OPEN_MAX | OVERRIDE, "gpt2", "Dropout before each residual sum; default 0.1."),
+    MODEL_NUMBER(initializer_range, "0.02", 1e3, OVERRIDE, NULL, "Standard deviation of initial weights."),
+    INTEGER(model.bos_token_id, "-1", -1, SIZE, OVERRIDE, "Token that begins a text; -1 for none."),
+    INTEGER(model.eos_token_id, "-1", -1, SIZE, OVERRIDE, "Token that ends a text; -1 for none."),
+
+    ALIAS("model.n_embd", "model.hidden_size"),
+    ALIAS("model.n_layer", "model.num_hidden_layers"),
+    ALIAS("model.n_head", "model.num_attention_heads"),
+    ALIAS("model.n_positions", "model.max_position_embeddings"),
+    ALIAS("model.n_inner", "model.intermediate_size"),
+    ALIAS("model.activation_function", "model.hidden_act"),
+    ALIAS("model.attention_dropout", "model.attn_pdrop"),
+    ALIAS("model.rope_scaling.type", "model.rope_scaling.rope_type"),
+    ALIAS("model.rope_parameters.type", "model.rope_scaling.rope_type"),
+    ALIAS("model.rope_parameters.rope_type", "model.rope_scaling.rope_type"),
+    ALIAS("model.rope_parameters.rope_theta", "model.rope_theta"),
+    ALIAS("model.rope_parameters.factor", "model.rope_scaling.factor"),
+    ALIAS("model.rope_parameters.low_freq_factor", "model.rope_scaling.low_freq_factor"),
+    ALIAS("model.rope_parameters.high_freq_factor", "model.rope_scaling.high_freq_factor"),
+    ALIAS("model.rope_parameters.original_max_position_embeddings",
+          "model.rope_scaling.original_max_position_embeddings"),
+
+    NEUTRAL("scale_attn_weights", BOOL, "true", "attention without the 1/sqrt (head_dim) scale"),
+    NEUTRAL("scale_attn_by_inverse_layer_idx", BOOL, "false", "attention scaled by the layer's number"),
+    NEUTRAL("add_cross_attention", BOOL, "false", "cross attention"),
+    NEUTRAL("is_encoder_decoder", BOOL, "false", "encoder-decoder models"),
+    NEUTRAL("quantization_config", ANY, NULL, "quantised weights"),
+    NEUTRAL("sliding_window", ANY, NULL, "attention over a sliding window"),
+    NEUTRAL("partial_rotary_factor", REAL, "1.0", "rotary embedding of a part of the head"),
+    NEUTRAL("pretraining_tp", INT, "1", "the split matrix products of the pretraining"),
+    NONE("model.reorder_and_upcast_attn", BOOL, "false", "attention weights are always computed in fp32"),
+
+    FOREIGN("architectures", "names a class of another program"),
+    FOREIGN("_name_or_path", "says where the file came from"),
+    FOREIGN("name_or_path", "says where the file came from"),
+    FOREIGN("transformers_version", "says which program wrote the file"),
+    FOREIGN("torch_dtype", "the tensors in the safetensors files say their type"),
+    FOREIGN("dtype", "the tensors in the safetensors files say their type"),
+    FOREIGN("torchscript", "a setting of another program"),
+    FOREIGN("auto_map", "names code of another program"),
+    FOREIGN("use_cache", GENERATION),
+    FOREIGN("use_return_dict", "a setting of another program"),
+    FOREIGN("return_dict", "a setting of another program"),
+    FOREIGN("output_attentions", "a setting of another program"),
+    FOREIGN("output_hidden_states", "a setting of another program"),
+    FOREIGN("pad_token_id", GENERATION),
+    FOREIGN("sep_token_id", GENERATION),
+    FOREIGN("decoder_start_token_id", GENERATION),
+    FOREIGN("task_specific_params", GENERATION),
+    FOREIGN("do_sample", GENERATION),
+    FOREIGN("max_length", GENERATION),
+    FOREIGN("min_length", GENERATION),
+    FOREIGN("temperature", GENERATION),
+    FOREIGN("top_k", GENERATION),
+    FOREIGN("top_p", GENERATION),
+    FOREIGN("n_ctx", "the same as n_positions in every published model"),
+    FOREIGN("prefix", GENERATION),
+    FOREIGN("gradient_checkpointing", "activation_checkpointing.enabled decides"),
+    FOREIGN("summary_type", HEADS),
+    FOREIGN("summary_use_proj", HEADS),
+    FOREIGN("summary_activation", HEADS),
+    FOREIGN("summary_proj_to_labels", HEADS),
+    FOREIGN("summary_first_dropout", HEADS),
+    FOREIGN("id2label", HEADS),
+    FOREIGN("label2id", HEADS),
+    FOREIGN("num_labels", HEADS),
+    FOREIGN("problem_type", HEADS),
+    FOREIGN("finetuning_task", HEADS),
+    FOREIGN("chunk_size_feed_forward", "the planner decides how work is cut"),
+    FOREIGN("attn_implementation", "a setting of another program"),
+    FOREIGN("_attn_implementation", "a setting of another program"),
+};
+
+TABLE(ts_keys_model, rows);

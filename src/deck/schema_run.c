@@ -1,0 +1,39 @@
+/* `data`, `run` and the keys that DeepSpeed leaves to the user's script. */
+#include "deck/schema_rows.h"
+
+#define GATED(type_, field, initial_, help_)                                                          \
+  {.path = #field, .type = TS_KEY_##type_, .status = TS_KEY_REFUSED, .initial = initial_, .min = 0, \
+   .max = LARGE, .offset = (ptrdiff_t) offsetof(ts_deck, field), .help = help_}
+
+static const ts_key rows[] = {
+    {.path = "deepspeed_config", .type = TS_KEY_STRING, .offset = -1, .initial = "",
+     .help = "DeepSpeed json to merge in; its path is relative to this file."},
+    WORD(data.path, "", NULL, NULL, 0, "Training data: a text, a .bin of tokens, or an HDF5 file."),
+    WORD(data.format, "auto", "auto|text|bin|hdf5", NULL, 0, "Kind of file; auto looks at its first bytes."),
+    WORD(data.dataset, "tokens", NULL, NULL, 0, "Name of the token set inside an HDF5 file."),
+    INTEGER(data.sequence_length, NULL, 1, SIZE, 0, "Tokens of a sample (default: max_position_embeddings)."),
+    NUMBER(data.validation_fraction, "0.0", 0, 1, OPEN_MAX, "Part of the data's tail kept for validation."),
+    WORD(data.validation_path, "", NULL, NULL, 0, "Validation data, instead of a fraction."),
+    FLAG(data.shuffle, "true", 0, "A new order of the samples each epoch; false takes them as they lie."),
+    INTEGER(data.seed, "1", 0, LARGE, 0, "Seed of the order."),
+
+    WORD(run.directory, "", NULL, NULL, 0, "Where metrics and results go; made if absent."),
+    INTEGER(run.steps, "0", 0, LARGE, 0, "Optimizer steps to train."),
+    INTEGER(run.seed, "1", 0, LARGE, 0, "Seed of initial weights and dropout."),
+    GATED(INT, run.save_every, "0", "checkpoints (steps between them)"),
+    GATED(INT, run.keep, "0", "checkpoints (how many to keep)"),
+    INTEGER(run.evaluate_every, "0", 0, LARGE, 0, "Steps between validations; 0 for none."),
+    INTEGER(run.evaluate_batches, "0", 0, LARGE, 0, "Batches of one validation; 0 for all of the validation data."),
+    WORD(run.device, "auto", "auto|cpu", "cuda", 0, "Where to compute."),
+    INTEGER(run.threads, "0", 0, 4096, 0, "Threads of a rank; 0 for the cores it may use."),
+    GATED(STRING, run.resume, "", "checkpoints (where to resume from)"),
+    INTEGER(run.log_every, NULL, 1, LARGE, AUTO, "Steps between printed lines (default: steps_per_print, or 10)."),
+    INTEGER(run.stop_after_nonfinite, "10", 1, LARGE, 0, "Steps skipped in a row for a non-finite loss that end the run."),
+
+    FLAG(debug.check_finite, "false", 0, "Name the first op, rank and tensor that is not finite (slow)."),
+    FLAG(debug.memcheck, "false", 0, "Poison memory that must not be read, catch stray writes (slow)."),
+    WORD(debug.dump, "", NULL, NULL, 0, "Directory for dumps of the graph before and after each pass."),
+    WORD(profile.timeline, "", NULL, NULL, 0, "File for a Chrome trace of a step by op and collective."),
+};
+
+TABLE(ts_keys_run, rows);

@@ -1,0 +1,149 @@
+/* Batch, precision, optimizer, scheduler: DeepSpeed's keys of the training recipe. */
+#include "deck/schema_rows.h"
+
+#define LRRT "LRRangeTest"
+#define WARMUP "WarmupLR|WarmupDecayLR"
+#define WARMUPS "WarmupLR|WarmupDecayLR|WarmupCosineLR"
+#define TOTAL "WarmupDecayLR|WarmupCosineLR"
+#define COSINE "WarmupCosineLR"
+#define CYCLE "OneCycle"
+
+#define SCHEDULE_INTEGER(name, initial_, min_, only_, help_)                                                       \
+  {STORED(INT, scheduler.params.name), .initial = initial_, .min = min_, .max = LARGE, .flags = AUTO, .only = only_, \
+   .help = help_}
+#define SCHEDULE_NUMBER(name, initial_, min_, max_, only_, help_)                                                  \
+  {STORED(REAL, scheduler.params.name), .initial = initial_, .min = min_, .max = max_, .flags = AUTO, .only = only_, \
+   .help = help_}
+
+#define GROUP(type_, field, ...)                                                                        \
+  {.path = "optimizer.groups[]." #field, .type = TS_KEY_##type_, .status = TS_KEY_WORKS,                \
+   .offset = (ptrdiff_t) offsetof(ts_deck_group, field), __VA_ARGS__}
+
+#define OTHER(name, type_, initial_, owner) LATER("optimizer.params." name, type_, initial_, "a parameter of " owner)
+#define FP16(name, type_, initial_) LATER("fp16." name, type_, initial_, "fp16 with loss scaling")
+
+static const ts_key rows[] = {
+    INTEGER(train_batch_size, NULL, 1, LARGE, AUTO, "Samples of one optimizer step, over all ranks."),
+    INTEGER(train_micro_batch_size_per_gpu, NULL, 1, SIZE, AUTO, "Samples of one forward on one rank."),
+    INTEGER(gradient_accumulation_steps, NULL, 1, SIZE, AUTO, "Micro-batches summed before an optimizer step."),
+    NONE("managed_gradient_accumulation", BOOL, "true", "the schedule of a step decides where accumulation ends"),
+    INTEGER(steps_per_print, NULL, 1, LARGE, AUTO, "Steps between printed lines."),
+    FLAG(wall_clock_breakdown, "false", 0, "Print where the time of a step goes."),
+    NUMBER(gradient_clipping, "1.0", 0, HUGE_REAL, AUTO, "Largest global norm of the gradient; 0 for no clipping."),
+    NONE("prescale_gradients", BOOL, "false", "the loss is divided by the token count before the backward pass"),
+    NONE("gradient_predivide_factor", REAL, "1.0", "the loss is divided by the token count before the backward pass"),
+    LATER("gradient_allreduce_op", STRING, "mean", "gradients that are summed over ranks, not averaged"),
+    DTYPE(communication_data_type, NULL, "fp32|bf16", "fp16",
+          "Type of gradients on the wire (default: data_types.grad_accum_dtype); sums are always fp32."),
+    LATER("seq_parallel_communication_data_type", STRING, "fp32", "sequence parallelism"),
+    DTYPE(data_types.grad_accum_dtype, "fp32", "fp32|bf16", "fp16", "Type in which gradients are kept and summed."),
+    LATER("data_types.param_dtype", STRING, NULL, "a type of the weights other than that of bf16 and fp32 training"),
+    LATER("data_types.buffer_dtype", STRING, NULL, "a type of the buffers other than that of bf16 and fp32 training"),
+
+    FLAG(bf16.enabled, "false", AUTO, "Compute in bf16; master weights, moments and sums stay in fp32."),
+    NONE("bf16.immediate_grad_update", BOOL, "false", "gradients go into their shard as soon as they are reduced"),
+    NONE("bf16.check_grad_overflow", BOOL, "true", "a step with a non-finite norm is always skipped"),
+    LATER("bf16.bf16_master_weights_and_grads", BOOL, "false", "master weights in bf16"),
+    LATER("bf16.bf16_optimizer_states", BOOL, "false", "optimizer states in bf16"),
+    ALIAS("bfloat16.enabled", "bf16.enabled"),
+    ALIAS("bfloat16.immediate_grad_update", "bf16.immediate_grad_update"),
+    ALIAS("bfloat16.check_grad_overflow", "bf16.check_grad_overflow"),
+    ALIAS("bfloat16.bf16_master_weights_and_grads", "bf16.bf16_master_weights_and_grads"),
+    ALIAS("bfloat16.bf16_optimizer_states", "bf16.bf16_optimizer_states"),
+
+    FP16("enabled", BOOL, "false"),
+    FP16("auto_cast", BOOL, "false"),
+    FP16("loss_scale", REAL, "0.0"),
+    FP16("initial_scale_power", INT, "16"),
+    FP16("loss_scale_window", INT, "1000"),
+    FP16("hysteresis", INT, "2"),
+    FP16("consecutive_hysteresis", BOOL, "false"),
+    FP16("min_loss_scale", REAL, "1"),
+    FP16("fp16_master_weights_and_grads", BOOL, "false"),
+    LATER("amp.enabled", BOOL, "false", "a mixed precision library of another framework"),
+    LATER("amp.opt_level", STRING, NULL, "a mixed precision library of another framework"),
+    LATER("torch_autocast.enabled", BOOL, "false", "per-operation precision; bf16.enabled is there"),
+    LATER("torch_autocast.dtype", STRING, NULL, "per-operation precision; bf16.enabled is there"),
+    LATER("torch_autocast.lower_precision_safe_modules", ANY, NULL, "per-operation precision; bf16.enabled is there"),
+
+    WORD(optimizer.type, "AdamW", "AdamW|Adam",
+         "Lamb|OneBitAdam|ZeroOneAdam|OneBitLamb|MuAdam|MuAdamW|MuSGD|Lion|Muon|Adagrad|SGD", 0, "Optimizer."),
+    NUMBER(optimizer.params.lr, "1e-3", 0, HUGE_REAL, AUTO, "Learning rate."),
+    {STORED(PAIR, optimizer.params.betas), .initial = "[0.9, 0.999]", .min = 0, .max = 1, .flags = AUTO | OPEN_MAX,
+     .help = "Decay of the first and second moment."},
+    NUMBER(optimizer.params.eps, "1e-8", 0, HUGE_REAL, AUTO, "Added to the root of the second moment."),
+    NUMBER(optimizer.params.weight_decay, "0.0", 0, HUGE_REAL, AUTO, "Weight decay."),
+    FLAG(optimizer.params.bias_correction, "true", 0, "Correct the moments for their start at zero."),
+    {STORED(BOOL, optimizer.params.adam_w_mode), .initial = NULL,
+     .help = "Adam: decoupled weight decay (default: true, false with torch_adam); AdamW always decouples."},
+    {STORED(BOOL, optimizer.params.torch_adam), .initial = "false",
+     .help = "Adam: decay added to the gradient, as in torch.optim.Adam, unless adam_w_mode is set."},
+    STRINGS(optimizer.no_decay, "[]", REGEX, "Parameters (expressions) without weight decay."),
+    GROUP(STRING, pattern, .flags = REGEX | REQUIRED, .help = "Parameters (an expression) of this group; first match wins."),
+    GROUP(REAL, lr_factor, .initial = "1.0", .min = 0, .max = HUGE_REAL, .help = "Multiplies the learning rate."),
+    GROUP(REAL, weight_decay, .initial = "-1.0", .min = -1, .max = HUGE_REAL,
+          .help = "Weight decay of the group; -1 for that of optimizer.params."),
+    GROUP(BOOL, frozen, .initial = "false", .help = "Parameters that keep their values."),
+    STRINGS(frozen, "[]", REGEX, "Parameters (expressions) that keep their values."),
+    NONE("optimizer.legacy_fusion", BOOL, "false", "the update is always one fused kernel over a shard"),
+    NONE("optimizer.params.set_grad_none", BOOL, "true", "gradients live in planned memory"),
+    NONE("optimizer.params.adamw_mode", BOOL, "true", "the name of adam_w_mode inside one implementation"),
+    NONE("optimizer.params.fp32_optimizer_states", BOOL, "true", "optimizer states are always fp32"),
+    LATER("optimizer.params.amsgrad", BOOL, "false", "AMSGrad"),
+    LATER("optimizer.params.max_grad_norm", REAL, "0.0", "clipping in the optimizer; gradient_clipping is there"),
+    OTHER("eps_inside_sqrt", BOOL, "false", "Lamb and the one-bit optimizers"),
+    OTHER("max_coeff", REAL, "10.0", "Lamb"),
+    OTHER("min_coeff", REAL, "0.01", "Lamb"),
+    OTHER("coeff_beta", REAL, "0.9", "OneBitLamb"),
+    OTHER("factor_max", REAL, "4.0", "OneBitLamb"),
+    OTHER("factor_min", REAL, "0.5", "OneBitLamb"),
+    OTHER("factor_threshold", REAL, "0.1", "OneBitLamb"),
+    OTHER("freeze_step", INT, "100000", "the one-bit optimizers"),
+    OTHER("var_freeze_step", INT, "100000", "ZeroOneAdam"),
+    OTHER("var_update_scaler", INT, "16", "ZeroOneAdam"),
+    OTHER("local_step_scaler", INT, "32678", "ZeroOneAdam"),
+    OTHER("local_step_clipper", INT, "16", "ZeroOneAdam"),
+    OTHER("cuda_aware", BOOL, "false", "the one-bit optimizers"),
+    OTHER("comm_backend_name", STRING, "nccl", "the one-bit optimizers"),
+    OTHER("momentum", REAL, "0.0", "SGD and Muon"),
+    OTHER("nesterov", BOOL, "false", "SGD and Muon"),
+    OTHER("ns_steps", INT, "5", "Muon"),
+    OTHER("ns_method", STRING, "gram", "Muon"),
+    OTHER("muon_lr", REAL, NULL, "Muon"),
+    OTHER("adam_lr", REAL, NULL, "Muon"),
+
+    WORD(scheduler.type, "none", "none|LRRangeTest|WarmupLR|WarmupDecayLR|WarmupCosineLR|OneCycle", NULL, 0,
+         "Schedule of the learning rate."),
+    SCHEDULE_NUMBER(lr_range_test_min_lr, "1e-3", 0, HUGE_REAL, LRRT, "First learning rate."),
+    SCHEDULE_INTEGER(lr_range_test_step_size, "2000", 1, LRRT, "Steps of one increase."),
+    SCHEDULE_NUMBER(lr_range_test_step_rate, "1.0", 0, HUGE_REAL, LRRT, "Increase, as a multiple of the first rate."),
+    {STORED(BOOL, scheduler.params.lr_range_test_staircase), .initial = "false", .only = LRRT,
+     .help = "Increase in stairs."},
+    SCHEDULE_NUMBER(warmup_min_lr, "0.0", 0, HUGE_REAL, WARMUP, "First learning rate."),
+    SCHEDULE_NUMBER(warmup_max_lr, NULL, 0, HUGE_REAL, WARMUP,
+                    "Learning rate after the warm-up (default: optimizer.params.lr; 1e-3 for WarmupDecayLR)."),
+    SCHEDULE_INTEGER(warmup_num_steps, "1000", 1, WARMUPS, "Steps of the warm-up."),
+    {STORED(STRING, scheduler.params.warmup_type), .initial = "log", .accepted = "log|linear", .flags = AUTO,
+     .only = WARMUPS, .help = "Shape of the warm-up."},
+    SCHEDULE_INTEGER(total_num_steps, NULL, 1, TOTAL, "Steps of the whole schedule (\"auto\": run.steps)."),
+    SCHEDULE_NUMBER(warmup_min_ratio, "0.0", 0, HUGE_REAL, COSINE, "First learning rate as a part of lr."),
+    SCHEDULE_NUMBER(cos_min_ratio, "0.0001", 0, HUGE_REAL, COSINE, "Last learning rate as a part of lr."),
+    SCHEDULE_NUMBER(cycle_min_lr, NULL, 0, HUGE_REAL, CYCLE, "Lower end of the cycle."),
+    SCHEDULE_NUMBER(cycle_max_lr, NULL, 0, HUGE_REAL, CYCLE, "Upper end of the cycle."),
+    SCHEDULE_NUMBER(decay_lr_rate, "0.0", 0, HUGE_REAL, CYCLE, "Decay after the cycle, per decay_step_size."),
+    SCHEDULE_INTEGER(cycle_first_step_size, "2000", 1, CYCLE, "Steps of the rise."),
+    SCHEDULE_INTEGER(cycle_second_step_size, NULL, 0, CYCLE, "Steps of the fall (default: those of the rise)."),
+    SCHEDULE_INTEGER(cycle_first_stair_count, "0", 0, CYCLE, "Stairs of the rise; 0 for none."),
+    SCHEDULE_INTEGER(cycle_second_stair_count, NULL, 0, CYCLE, "Stairs of the fall (default: those of the rise)."),
+    SCHEDULE_INTEGER(decay_step_size, "0", 0, CYCLE, "Steps of one decay after the cycle; 0 for none."),
+    {STORED(BOOL, scheduler.params.cycle_momentum), .initial = "true", .only = CYCLE,
+     .help = "Cycle the first moment's decay against the learning rate."},
+    SCHEDULE_NUMBER(cycle_min_mom, "0.8", 0, 1, CYCLE, "Lower end of the momentum."),
+    SCHEDULE_NUMBER(cycle_max_mom, "0.9", 0, 1, CYCLE, "Upper end of the momentum."),
+    SCHEDULE_NUMBER(decay_mom_rate, "0.0", 0, HUGE_REAL, CYCLE, "Decay of the momentum, per decay_step_size."),
+    {STORED(INT, scheduler.params.last_batch_iteration), .initial = "-1", .min = -1, .max = LARGE,
+     .only = "LRRangeTest|WarmupLR|WarmupDecayLR|WarmupCosineLR|OneCycle",
+     .help = "Step after which the schedule starts; -1 for its begin."},
+};
+
+TABLE(ts_keys_train, rows);

@@ -1,0 +1,216 @@
+/* From trees of values to a flat list of settings, one per key, with conflicts between sources found. */
+#include "base/memory.h"
+#include "deck/reader.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GROUPS_LIMIT 1000
+
+const ts_setting *ts_reader_find(const ts_reader *reader, const char *path) {
+  for (int i = 0; i < reader->n_settings; ++i) {
+    if (strcmp(reader->settings[i].path, path) == 0) {
+      return &reader->settings[i];
+    }
+  }
+  return NULL;
+}
+
+static char *where_value(const ts_value *value, const char *otherwise) {
+  const char *file = value != NULL && value->file != NULL ? value->file : otherwise;
+  int line = value != NULL ? value->line : 0;
+  return line > 0 ? ts_format("%s:%d", file, line) : ts_format("%s", file);
+}
+
+char *ts_reader_where(const ts_reader *reader, const ts_setting *setting) {
+  return where_value(setting != NULL ? &setting->value : NULL, reader->name);
+}
+
+static char *format_list(const char *format, va_list arguments) {
+  char *text = NULL;
+  TS_CHECK(vasprintf(&text, format, arguments) >= 0, "out of memory for a message");
+  return text;
+}
+
+ts_status ts_reader_report(const ts_reader *reader, ts_deck_check check, const char *path, const char *format, ...) {
+  const ts_setting *setting = ts_reader_find(reader, path);
+  char *where = ts_reader_where(reader, setting);
+  va_list arguments;
+  va_start(arguments, format);
+  char *text = format_list(format, arguments);
+  va_end(arguments);
+  ts_status status = ts_deck_report(reader->err, check, where, setting != NULL ? setting->name : path, "%s", text);
+  free(text);
+  ts_free(where);
+  return status;
+}
+
+void ts_reader_note(ts_reader *reader, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  char *text = format_list(format, arguments);
+  va_end(arguments);
+  ts_strings_add(&reader->deck->notes, text);
+  free(text);
+}
+
+static void report_value(ts_reader *reader, ts_deck_check check, const ts_value *value, const char *path,
+                         const char *text) {
+  char *where = where_value(value, reader->name);
+  ts_deck_report(reader->err, check, where, path, "%s", text);
+  ts_free(where);
+}
+
+static void unknown_key(ts_reader *reader, const char *path, const ts_value *value, ts_origin_kind from) {
+  if (from == TS_FROM_MODEL) {
+    ts_reader_note(reader, "%s: %s: unknown key of a config.json, ignored", value->file, path + strlen("model."));
+    return;
+  }
+  const char *nearest = ts_key_nearest(path);
+  char *text = nearest != NULL ? ts_format("unknown key; did you mean %s?", nearest)
+                               : ts_format("unknown key; `tessera --help-deck` lists all");
+  report_value(reader, TS_CHECK_UNKNOWN_KEY, value, path, text);
+  ts_free(text);
+}
+
+/* Says which of two settings of one key stays; true when it is the new one. */
+static bool new_wins(ts_reader *reader, const ts_setting *old, const ts_setting *new) {
+  if (old->from == TS_FROM_SET || new->from == TS_FROM_SET) {
+    return new->from == TS_FROM_SET;
+  }
+  if (ts_value_equal(&old->value, &new->value)) {
+    return false;
+  }
+  ts_text text = {0};
+  char *where = ts_reader_where(reader, old);
+  ts_value_describe(&new->value, &text);
+  ts_text_add(&text, ", but %s is ", old->name);
+  ts_value_describe(&old->value, &text);
+  ts_text_add(&text, " at %s", where);
+  if (old->from == new->from) {
+    report_value(reader, TS_CHECK_TWICE, &new->value, new->name, text.text);
+  } else if (ts_key_at(new->key)->flags & TS_KEY_OVERRIDE) {
+    ts_reader_note(reader, "%s: %s: %s; the deck's value is used", new->value.file, new->name, text.text);
+  } else {
+    ts_text_add(&text, "; the two must agree (--set may differ)");
+    report_value(reader, TS_CHECK_CONFLICT, &new->value, new->name, text.text);
+  }
+  ts_free(where);
+  ts_text_free(&text);
+  return false;
+}
+
+static void clear_setting(ts_setting *setting) {
+  ts_free(setting->path);
+  ts_free(setting->name);
+  ts_value_clear(&setting->value);
+}
+
+/* Moves the value out. */
+static void add(ts_reader *reader, int key, const char *name, ts_value *value, ts_origin_kind from) {
+  const ts_key *row = ts_key_at(key);
+  ts_setting setting = {.path = ts_strdup(row->alias != NULL ? row->alias : name),
+                        .name = ts_strdup(name),
+                        .key = ts_key_canonical(key),
+                        .from = from,
+                        .value = *value};
+  *value = (ts_value) {0};
+  ts_setting *old = (ts_setting *) ts_reader_find(reader, setting.path);
+  if (old == NULL) {
+    TS_GROW(reader->settings, reader->n_settings, reader->capacity);
+    reader->settings[reader->n_settings++] = setting;
+  } else if (new_wins(reader, old, &setting)) {
+    clear_setting(old);
+    *old = setting;
+  } else {
+    clear_setting(&setting);
+  }
+}
+
+static void take(ts_reader *reader, const char *path, ts_value *value, ts_origin_kind from);
+
+static void forget(ts_reader *reader, const char *prefix) {
+  int kept = 0;
+  for (int i = 0; i < reader->n_settings; ++i) {
+    if (strncmp(reader->settings[i].path, prefix, strlen(prefix)) == 0) {
+      clear_setting(&reader->settings[i]);
+    } else {
+      reader->settings[kept++] = reader->settings[i];
+    }
+  }
+  reader->n_settings = kept;
+}
+
+/* A --set replaces the whole list; a json is compared with the deck's entry by entry. */
+static void take_entries(ts_reader *reader, const char *path, ts_value *list, ts_origin_kind from) {
+  ts_deck_groups *groups = &reader->deck->optimizer.groups;
+  if (list->n > GROUPS_LIMIT) {
+    report_value(reader, TS_CHECK_GROUPS, list, path, "more than 1000 entries");
+    return;
+  }
+  if (from == TS_FROM_SET) {
+    char *prefix = ts_format("%s[", path);
+    forget(reader, prefix);
+    ts_free(prefix);
+    groups->n = 0;
+  }
+  groups->n = list->n > groups->n ? list->n : groups->n;
+  for (int i = 0; i < list->n; ++i) {
+    char *name = ts_format("%s[%d]", path, i);
+    if (list->items[i].kind == TS_VALUE_SECTION) {
+      ts_reader_take(reader, name, &list->items[i], from);
+    } else {
+      report_value(reader, TS_CHECK_TYPE, &list->items[i], name, "must be a section, { ... }");
+    }
+    ts_free(name);
+  }
+}
+
+/* True when rows "path[].x" exist. */
+static bool is_list_of_sections(const char *path) {
+  char *entry = ts_format("%s[]", path);
+  bool found = ts_key_is_section(entry);
+  ts_free(entry);
+  return found;
+}
+
+/* "optimizer.groups[3].pattern" needs four groups. */
+static bool entry_exists(const ts_reader *reader, const char *path) {
+  const char *bracket = strchr(path, '[');
+  return bracket == NULL || (strspn(bracket + 1, "0123456789") > 0 &&
+                             strtoll(bracket + 1, NULL, 10) < reader->deck->optimizer.groups.n);
+}
+
+static void take(ts_reader *reader, const char *path, ts_value *value, ts_origin_kind from) {
+  int key = entry_exists(reader, path) ? ts_key_find(path) : -1;
+  if (value->kind == TS_VALUE_NULL) {
+    return;
+  }
+  if (key >= 0) {
+    add(reader, key, path, value, from);
+  } else if (!ts_key_is_section(path)) {
+    unknown_key(reader, path, value, from);
+  } else if (is_list_of_sections(path)) {
+    value->kind == TS_VALUE_LIST ? take_entries(reader, path, value, from)
+                                 : report_value(reader, TS_CHECK_TYPE, value, path, "must be a list, ( { ... } )");
+  } else if (value->kind == TS_VALUE_SECTION) {
+    ts_reader_take(reader, path, value, from);
+  } else {
+    report_value(reader, TS_CHECK_TYPE, value, path, "must be a section, { ... }");
+  }
+}
+
+void ts_reader_take(ts_reader *reader, const char *prefix, ts_value *section, ts_origin_kind from) {
+  for (int i = 0; i < section->n; ++i) {
+    const char *dot = *prefix != '\0' ? "." : "";
+    char *path = ts_format("%s%s%s", prefix, dot, section->names[i]);
+    if (from != TS_FROM_SET && strpbrk(section->names[i], ".[") != NULL) {
+      unknown_key(reader, path, &section->items[i], from); /* json allows such names; paths do not */
+    } else {
+      take(reader, path, &section->items[i], from);
+    }
+    ts_free(path);
+  }
+}

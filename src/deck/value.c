@@ -1,0 +1,82 @@
+#include "deck/value.h"
+
+#include "base/memory.h"
+
+#include <string.h>
+
+void ts_strings_add(ts_strings *list, const char *text) {
+  list->items = ts_realloc(list->items, (size_t) list->n + 1, sizeof *list->items);
+  list->items[list->n++] = ts_strdup(text);
+}
+
+void ts_strings_clear(ts_strings *list) {
+  for (int i = 0; i < list->n; ++i) {
+    ts_free(list->items[i]);
+  }
+  ts_free(list->items);
+  *list = (ts_strings) {0};
+}
+
+const char *ts_source_name(ts_source *source, const char *file) {
+  ts_strings_add(&source->files, file);
+  return source->files.items[source->files.n - 1];
+}
+
+void ts_source_clear(ts_source *source) {
+  ts_strings_clear(&source->files);
+}
+
+void ts_value_clear(ts_value *value) {
+  for (int i = 0; i < value->n; ++i) {
+    ts_value_clear(&value->items[i]);
+    if (value->names != NULL) {
+      ts_free(value->names[i]);
+    }
+  }
+  ts_free(value->items);
+  ts_free(value->names);
+  ts_free(value->string);
+  *value = (ts_value) {0};
+}
+
+static bool is_number(const ts_value *value) {
+  return value->kind == TS_VALUE_INT || value->kind == TS_VALUE_REAL;
+}
+
+static bool same_entries(const ts_value *a, const ts_value *b) {
+  for (int i = 0; i < a->n; ++i) {
+    if (!ts_value_equal(&a->items[i], &b->items[i]) ||
+        (a->kind == TS_VALUE_SECTION && strcmp(a->names[i], b->names[i]) != 0)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool ts_value_equal(const ts_value *a, const ts_value *b) {
+  if (a->kind == TS_VALUE_INT && b->kind == TS_VALUE_INT) {
+    return a->integer == b->integer;
+  }
+  if (is_number(a) && is_number(b)) {
+    return a->real == b->real;
+  }
+  if (a->kind != b->kind || a->n != b->n || a->truth != b->truth || a->real != b->real) {
+    return false;
+  }
+  return (a->kind != TS_VALUE_STRING || strcmp(a->string, b->string) == 0) && same_entries(a, b);
+}
+
+void ts_value_describe(const ts_value *value, ts_text *to) {
+  switch (value->kind) {
+    case TS_VALUE_NULL: ts_text_add(to, "null"); break;
+    case TS_VALUE_BOOL: ts_text_add(to, value->truth ? "true" : "false"); break;
+    case TS_VALUE_INT: ts_text_add(to, "%lld", (long long) value->integer); break;
+    case TS_VALUE_REAL: ts_text_add(to, "%.15g", value->real); break;
+    case TS_VALUE_BIG: ts_text_add(to, "%s", value->string); break;
+    case TS_VALUE_STRING:
+      ts_text_add(to, "\"%.40s%s\"", value->string, strlen(value->string) > 40 ? "..." : "");
+      break;
+    case TS_VALUE_LIST: ts_text_add(to, "a list of %d", value->n); break;
+    default: ts_text_add(to, "a section");
+  }
+}
