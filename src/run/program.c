@@ -2,6 +2,12 @@
 
 #include "base/memory.h"
 
+ts_status ts_deck_mesh(const ts_deck *deck, int ranks, int rank, ts_mesh *mesh, ts_error *err) {
+  const int size[TS_N_AXES] = {(int) deck->pipeline.stages, 0, (int) deck->expert_parallel_size,
+                               (int) deck->sequence_parallel_size, (int) deck->tensor_parallel.autotp_size};
+  return ts_mesh_init(mesh, size, ranks, rank, err);
+}
+
 ts_program *ts_program_create(const ts_program_options *o) {
   ts_program *program = ts_calloc(1, sizeof *program);
   program->use = o->use;

@@ -36,6 +36,10 @@ typedef struct ts_program {
   ts_plan *plan;         /**< Owned; NULL when stopped before it. */
 } ts_program;
 
+/** The mesh the deck asks for on \a ranks ranks, seen from mesh rank \a rank. Not collective.
+ * \return TS_BAD_INPUT when the grid does not multiply to the ranks, with the equation. */
+ts_status ts_deck_mesh(const ts_deck *deck, int ranks, int rank, ts_mesh *mesh, ts_error *err);
+
 /** Build the model's graph and run the passes. Not collective. \return the program, end with ts_program_destroy. */
 ts_program *ts_program_create(const ts_program_options *options);
 

@@ -1,0 +1,235 @@
+#include "engine/engine.h"
+
+#include "base/memory.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define IGNORED (-100)
+
+int ts_engine_threads(const ts_deck *deck, int local_ranks) {
+  if (deck->run.threads > 0) {
+    return (int) deck->run.threads;
+  }
+  const char *omp = getenv("OMP_NUM_THREADS");
+  if (omp != NULL && atoi(omp) > 0) {
+    return atoi(omp);
+  }
+  cpu_set_t set;
+  int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  return cores / local_ranks > 0 ? cores / local_ranks : 1;
+}
+
+/* ---- creation ---- */
+
+/* A program with the state of the first one; the first has the layout. */
+static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_model_use use, int64_t batch) {
+  int first = 0;
+  while (first < TS_N_PROGRAMS && e->program[first] == NULL) {
+    ++first;
+  }
+  ts_program_options options = {.deck = o->deck, .mesh = &e->mesh, .use = use, .batch = batch,
+                                .target = {ts_backend_cpu(), ts_engine_threads(o->deck, ts_world_local_size(o->world))},
+                                .length = o->deck->data.sequence_length,
+                                .layout = first < TS_N_PROGRAMS ? e->program[first]->layout : NULL};
+  e->program[which] = ts_program_create(&options);
+  e->index[which] = e->n_programs++;
+}
+
+static void add_programs(ts_engine *e, const ts_engine_options *o) {
+  int64_t batch = o->deck->train_micro_batch_size_per_gpu;
+  if ((o->abilities & TS_CAN_TRAIN) != 0) {
+    add_program(e, TS_PROGRAM_TRAIN, o, TS_MODEL_TRAIN, batch);
+  }
+  if ((o->abilities & TS_CAN_EVALUATE) != 0) {
+    add_program(e, TS_PROGRAM_EVALUATE, o, TS_MODEL_LOSS, batch);
+  }
+  if ((o->abilities & TS_CAN_GENERATE) != 0) {
+    add_program(e, TS_PROGRAM_GENERATE, o, TS_MODEL_LOGITS, 1);
+  }
+}
+
+static void set_scalar(ts_engine *e, int which, const char *name, double value) {
+  float *to = ts_executor_pointer(e->executor, e->index[which], name);
+  if (to != NULL) {
+    *to = (float) value;
+  }
+}
+
+/* Positions never change: 0 .. T - 1 in every row. */
+static void set_positions(ts_engine *e, int which) {
+  const ts_program *p = e->program[which];
+  int32_t *positions = ts_executor_pointer(e->executor, e->index[which], "positions");
+  for (int64_t i = 0; positions != NULL && i < p->batch * p->length; ++i) {
+    positions[i] = (int32_t) (i % p->length);
+  }
+}
+
+static double static_tokens(const ts_engine *e, int which) {
+  const ts_program *p = e->program[which];
+  double micro_batches = which == TS_PROGRAM_TRAIN ? (double) e->deck->gradient_accumulation_steps : 1;
+  return (double) (p->batch * p->length) * micro_batches * ts_mesh_group_size(&e->mesh, TS_AXES_BATCH);
+}
+
+ts_status ts_engine_create(const ts_engine_options *o, ts_engine **out, ts_error *err) {
+  *out = NULL;
+  ts_engine *e = ts_calloc(1, sizeof *e);
+  e->world = o->world;
+  e->deck = o->deck;
+  ts_status status = ts_deck_mesh(o->deck, ts_world_size(o->world), ts_world_rank(o->world), &e->mesh, err);
+  if (status != TS_OK) {
+    ts_free(e);
+    return status;
+  }
+  ts_engine_schedule_from_deck(&e->schedule, o->deck);
+  memset(e->index, -1, sizeof e->index);
+  add_programs(e, o);
+  const ts_program *programs[TS_N_PROGRAMS];
+  for (int i = 0; i < TS_N_PROGRAMS; ++i) {
+    if (e->program[i] != NULL) {
+      programs[e->index[i]] = e->program[i];
+    }
+  }
+  ts_executor_options options = {.world = o->world, .overlap = o->deck->zero_optimization.overlap_comm,
+                                 .memcheck = o->deck->debug.memcheck, .check_finite = o->deck->debug.check_finite,
+                                 .observer = o->observer, .observer_user = o->observer_user};
+  e->executor = ts_executor_create(programs, e->n_programs, &options);
+  status = ts_engine_initialise(e, err);
+  if (status != TS_OK) {
+    ts_engine_destroy(&e);
+  }
+  *out = e;
+  return status;
+}
+
+void ts_engine_destroy(ts_engine **engine) {
+  ts_engine *e = *engine;
+  if (e == NULL) {
+    return;
+  }
+  ts_executor_destroy(&e->executor);
+  for (int i = TS_N_PROGRAMS - 1; i >= 0; --i) { /* the first program owns the layout */
+    ts_program_destroy(&e->program[i]);
+  }
+  ts_free(e);
+  *engine = NULL;
+}
+
+/* ---- one micro-batch ---- */
+
+/* Inputs and, one later, labels. */
+static void set_tokens(ts_engine *e, int which, const int32_t *tokens) {
+  const ts_program *p = e->program[which];
+  int32_t *ids = ts_executor_pointer(e->executor, e->index[which], "input_ids");
+  int32_t *labels = ts_executor_pointer(e->executor, e->index[which], "labels");
+  for (int64_t b = 0; b < p->batch; ++b) {
+    const int32_t *row = tokens + b * (p->length + 1);
+    for (int64_t t = 0; t < p->length; ++t) {
+      ids[b * p->length + t] = row[t] == IGNORED ? 0 : row[t];
+      labels[b * p->length + t] = row[t + 1];
+    }
+  }
+  set_positions(e, which);
+}
+
+void ts_engine_micro_batch(ts_engine *e, const int32_t *tokens, const int64_t *samples) {
+  const int which = TS_PROGRAM_TRAIN, index = e->index[which];
+  const ts_program *p = e->program[which];
+  int64_t n = e->micro_batches++, last = e->deck->gradient_accumulation_steps - 1;
+  TS_CHECK(n <= last, "more micro-batches than gradient_accumulation_steps = %lld", (long long) last + 1);
+  set_tokens(e, which, tokens);
+  int64_t *sample = ts_executor_pointer(e->executor, index, "sample");
+  if (sample != NULL) {
+    memcpy(sample, samples, (size_t) p->batch * sizeof *sample);
+  }
+  int64_t *seed = ts_executor_pointer(e->executor, index, "seed");
+  if (seed != NULL) {
+    *seed = e->deck->run.seed;
+  }
+  set_scalar(e, which, "gradient_seed", 1 / static_tokens(e, which));
+  set_scalar(e, which, "accumulate", n > 0);
+  unsigned backward = TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT;
+  ts_executor_run(e->executor, index, TS_SEGMENT_FORWARD);
+  ts_executor_run(e->executor, index, backward | (n == last ? TS_SEGMENT_REDUCE : 0));
+}
+
+/* ---- the step ---- */
+
+static void set_control(ts_engine *e, int which, const double flags[2]) {
+  double *flag = ts_executor_pointer(e->executor, e->index[which], "flags");
+  flag[0] = flags[0];
+  flag[1] = flags[1];
+  set_scalar(e, which, "static_tokens", static_tokens(e, which));
+  set_scalar(e, which, "max_norm", e->deck->gradient_clipping);
+  set_scalar(e, which, "loss_scale", 1);
+}
+
+ts_step_result ts_engine_step(ts_engine *e, const double flags[2]) {
+  const int which = TS_PROGRAM_TRAIN, index = e->index[which];
+  TS_CHECK(e->micro_batches == e->deck->gradient_accumulation_steps, "a step after %lld of %lld micro-batches",
+           (long long) e->micro_batches, (long long) e->deck->gradient_accumulation_steps);
+  e->micro_batches = 0;
+  double lr = ts_lr_at(&e->schedule, e->updates);
+  set_control(e, which, flags);
+  set_scalar(e, which, "lr", lr);
+  float *betas = ts_executor_pointer(e->executor, index, "betas");
+  betas[0] = (float) ts_momentum_at(&e->schedule, e->updates);
+  betas[1] = (float) e->deck->optimizer.params.betas[1];
+  ts_executor_run(e->executor, index, TS_SEGMENT_UPDATE);
+  const double *summary = ts_executor_pointer(e->executor, index, "summary");
+  ts_executor_times times = ts_executor_take_times(e->executor);
+  ts_step_result result = {.loss = summary[0] / summary[1], .valid_tokens = summary[1], .grad_norm = summary[2],
+                           .flag = {summary[3], summary[4]}, .skipped = summary[5] != 0, .lr = lr,
+                           .communication_seconds = times.communication, .exposed_seconds = times.exposed};
+  e->updates += !result.skipped;
+  return result;
+}
+
+void ts_engine_evaluate(ts_engine *e, const int32_t *tokens, double *loss_sum, double *valid_tokens) {
+  const int which = TS_PROGRAM_EVALUATE;
+  set_tokens(e, which, tokens);
+  set_scalar(e, which, "accumulate", 0);
+  set_control(e, which, (const double[2]){0, 0});
+  ts_executor_run(e->executor, e->index[which], TS_SEGMENT_FORWARD | TS_SEGMENT_UPDATE);
+  const double *summary = ts_executor_pointer(e->executor, e->index[which], "summary");
+  *loss_sum = summary[0];
+  *valid_tokens = summary[1];
+}
+
+void ts_engine_logits(ts_engine *e, const int32_t *tokens, int64_t n, float *logits) {
+  const int which = TS_PROGRAM_GENERATE, index = e->index[which];
+  const ts_program *p = e->program[which];
+  int64_t used = n < p->length ? n : p->length;
+  int32_t *ids = ts_executor_pointer(e->executor, index, "input_ids");
+  for (int64_t t = 0; t < p->length; ++t) {
+    ids[t] = t < used ? tokens[n - used + t] : 0;
+  }
+  set_positions(e, which);
+  *(int32_t *) ts_executor_pointer(e->executor, index, "index") = (int32_t) (used - 1);
+  ts_executor_run(e->executor, index, TS_SEGMENT_FORWARD);
+  memcpy(logits, ts_executor_pointer(e->executor, index, "logits"), (size_t) e->deck->model.vocab_size * sizeof *logits);
+}
+
+/* ---- what others may look at ---- */
+
+const ts_program *ts_engine_program(const ts_engine *e) {
+  for (int i = 0; i < TS_N_PROGRAMS; ++i) {
+    if (e->index[i] == 0) {
+      return e->program[i];
+    }
+  }
+  return NULL;
+}
+
+const ts_layout *ts_engine_layout(const ts_engine *e) {
+  return ts_engine_program(e)->layout;
+}
+
+ts_executor *ts_engine_executor(ts_engine *e) {
+  return e->executor;
+}
+
+int64_t ts_engine_updates(const ts_engine *e) {
+  return e->updates;
+}

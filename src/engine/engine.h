@@ -1,0 +1,33 @@
+/** \file
+ * The engine's insides, shared by the files of this room.
+ */
+#ifndef TS_ENGINE_ENGINE_H
+#define TS_ENGINE_ENGINE_H
+
+#include "engine/lr_schedule.h"
+#include "engine/tessera.h"
+
+enum { TS_PROGRAM_TRAIN, TS_PROGRAM_EVALUATE, TS_PROGRAM_GENERATE, TS_N_PROGRAMS };
+
+struct ts_engine {
+  ts_world *world;     /* borrowed */
+  const ts_deck *deck; /* borrowed */
+  ts_mesh mesh;
+  ts_program *program[TS_N_PROGRAMS];
+  int index[TS_N_PROGRAMS]; /* in the executor; -1 where there is none */
+  int n_programs;
+  ts_executor *executor;
+  ts_lr_schedule schedule;
+  int64_t updates;      /* steps that were not skipped */
+  int64_t micro_batches; /* since the last step */
+};
+
+/** Give every parameter its first value. Collective over the world (errors are agreed). */
+ts_status ts_engine_initialise(ts_engine *engine, ts_error *err);
+
+/** Write elements [first, first + count) of a parameter wherever this rank keeps them: working values and master.
+ * Not collective. */
+void ts_engine_write_parameter(ts_engine *engine, const ts_parameter *parameter, int64_t first, int64_t count,
+                               const float *value);
+
+#endif

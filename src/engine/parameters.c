@@ -1,0 +1,194 @@
+/* The values of parameters: their first ones, and reading them back. */
+#include "base/memory.h"
+#include "base/random.h"
+#include "engine/engine.h"
+#include "io/safetensors.h"
+
+#include <string.h>
+
+#define BLOCK ((int64_t) 1 << 16)
+
+/* ---- writing ---- */
+
+/* A place that holds elements [begin, begin + count) of a part. */
+typedef struct holder {
+  void *data;
+  ts_dtype dtype;
+  int64_t begin, count;
+} holder;
+
+static holder find_holder(const ts_engine *e, const ts_part *part, const char *what, bool shard) {
+  char *name = ts_format("%s.%s", part->name, what);
+  const ts_graph *graph = ts_engine_program(e)->graph;
+  ts_tid t = ts_graph_find(graph, name);
+  holder h = {0};
+  if (t != TS_NONE) {
+    h.data = ts_executor_pointer(e->executor, 0, name);
+    h.dtype = graph->tensor[t].dtype;
+    h.begin = shard ? part->cuts[ts_engine_layout(e)->my_shard] : 0;
+    h.count = shard ? part->cuts[ts_engine_layout(e)->my_shard + 1] - h.begin : part->count;
+  }
+  ts_free(name);
+  return h;
+}
+
+/* A state of the optimizer is whole or a shard: as many elements as its storage has. */
+static bool is_shard(const ts_engine *e, const ts_part *part, const char *what) {
+  char *name = ts_format("%s.%s", part->name, what);
+  const ts_graph *graph = ts_engine_program(e)->graph;
+  ts_tid t = ts_graph_find(graph, name);
+  bool shard = t != TS_NONE && ts_engine_layout(e)->n_shards > 1 && ts_tensor_count(graph, t) == part->shard;
+  ts_free(name);
+  return shard;
+}
+
+static void write_holder(const holder *h, int64_t at, int64_t count, const float *value) {
+  int64_t from = at > h->begin ? at : h->begin;
+  int64_t to = at + count < h->begin + h->count ? at + count : h->begin + h->count;
+  if (h->data != NULL && from < to) {
+    ts_convert((char *) h->data + (from - h->begin) * (int64_t) ts_dtype_size(h->dtype), h->dtype, value + (from - at),
+               TS_F32, (size_t) (to - from));
+  }
+}
+
+void ts_engine_write_parameter(ts_engine *e, const ts_parameter *p, int64_t first, int64_t count, const float *value) {
+  const ts_part *part = &ts_engine_layout(e)->part[p->part];
+  holder holders[] = {find_holder(e, part, "param", false), find_holder(e, part, "param.shard", true),
+                      find_holder(e, part, "master", is_shard(e, part, "master"))};
+  for (int i = 0; i < 3; ++i) {
+    write_holder(&holders[i], p->offset + first, count, value);
+  }
+}
+
+/* ---- first values ---- */
+
+static void initialise_from_seed(ts_engine *e, const ts_parameter *p) {
+  ts_init init = ts_model_family_find(e->deck->model.model_type)->init(e->deck, p->name);
+  uint64_t key = ts_mix((uint64_t) e->deck->run.seed, ts_hash_name(p->name));
+  float *block = ts_malloc((size_t) BLOCK * sizeof *block);
+  for (int64_t first = 0; first < p->count; first += BLOCK) {
+    int64_t count = p->count - first < BLOCK ? p->count - first : BLOCK;
+    if (init.kind == TS_INIT_NORMAL) {
+      ts_random_normal(key, first, count, init.std, block);
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        block[i] = init.kind == TS_INIT_ONE ? 1.0f : 0.0f;
+      }
+    }
+    ts_engine_write_parameter(e, p, first, count, block);
+  }
+  ts_free(block);
+}
+
+/* Checkpoints of one family differ in whether names carry the model's prefix. */
+static const ts_safetensor *find_tensor(const ts_safetensors *st, const ts_model_family *family, const char *name) {
+  const ts_safetensor *found = ts_safetensors_find(st, name);
+  for (const char *const *prefix = family->prefixes; found == NULL && *prefix != NULL; ++prefix) {
+    size_t n = strlen(*prefix);
+    if (strncmp(name, *prefix, n) == 0) {
+      found = ts_safetensors_find(st, name + n);
+    } else {
+      char *longer = ts_format("%s%s", *prefix, name);
+      found = ts_safetensors_find(st, longer);
+      ts_free(longer);
+    }
+  }
+  return found;
+}
+
+static void print_shape(const int64_t *d, int n, ts_text *to) {
+  ts_text_add(to, "[");
+  for (int i = 0; i < n; ++i) {
+    ts_text_add(to, i > 0 ? ", %lld" : "%lld", (long long) d[i]);
+  }
+  ts_text_add(to, "]");
+}
+
+static ts_status check_shape(const ts_safetensor *t, const ts_parameter *p, ts_error *err) {
+  bool same = t->n_dims == p->shape.n && memcmp(t->shape, p->shape.d, (size_t) p->shape.n * sizeof *t->shape) == 0;
+  if (same && ts_dtype_is_float(t->dtype)) {
+    return TS_OK;
+  }
+  ts_text text = {0};
+  ts_text_add(&text, "%s: tensor %s is %s ", t->file, t->name, ts_dtype_name(t->dtype));
+  print_shape(t->shape, t->n_dims, &text);
+  ts_text_add(&text, "; the model wants a floating-point ");
+  print_shape(p->shape.d, p->shape.n, &text);
+  ts_status status = ts_error_add(err, "%s", text.text);
+  ts_text_free(&text);
+  return status;
+}
+
+static ts_status read_tensor(ts_engine *e, const ts_safetensors *st, const ts_parameter *p, ts_error *err) {
+  const ts_safetensor *t = find_tensor(st, ts_model_family_find(e->deck->model.model_type), p->name);
+  if (t == NULL) {
+    return ts_error_add(err, "%s: there is no tensor %s", e->deck->model.from, p->name);
+  }
+  ts_status status = check_shape(t, p, err);
+  float *block = ts_malloc((size_t) BLOCK * sizeof *block);
+  for (int64_t first = 0; status == TS_OK && first < p->count; first += BLOCK) {
+    int64_t count = p->count - first < BLOCK ? p->count - first : BLOCK;
+    ts_safetensors_read_f32(t, first, count, block);
+    ts_engine_write_parameter(e, p, first, count, block);
+  }
+  ts_free(block);
+  return status;
+}
+
+static ts_status initialise_from_directory(ts_engine *e, ts_error *err) {
+  ts_safetensors *st;
+  ts_status status = ts_safetensors_open(e->deck->model.from, &st, err);
+  const ts_layout *layout = ts_engine_layout(e);
+  for (int i = 0; st != NULL && i < layout->n_parameters; ++i) {
+    if (read_tensor(e, st, &layout->parameter[i], err) != TS_OK) {
+      status = TS_BAD_INPUT;
+    }
+  }
+  ts_safetensors_close(&st);
+  return status;
+}
+
+ts_status ts_engine_initialise(ts_engine *e, ts_error *err) {
+  if (e->deck->model.from[0] != 0) {
+    return ts_world_agree(e->world, initialise_from_directory(e, err), err);
+  }
+  const ts_layout *layout = ts_engine_layout(e);
+  for (int i = 0; i < layout->n_parameters; ++i) {
+    initialise_from_seed(e, &layout->parameter[i]);
+  }
+  return TS_OK;
+}
+
+/* ---- reading ---- */
+
+/* The best copy of a part: the master, else the working values. */
+static holder best_holder(const ts_engine *e, const ts_part *part) {
+  holder h = find_holder(e, part, "master", is_shard(e, part, "master"));
+  if (h.data == NULL) {
+    h = find_holder(e, part, "param", false);
+  }
+  return h.data != NULL ? h : find_holder(e, part, "param.shard", true);
+}
+
+ts_status ts_engine_read_parameter(ts_engine *e, const char *name, float *value, ts_error *err) {
+  const ts_layout *layout = ts_engine_layout(e);
+  const ts_parameter *p = ts_layout_find(layout, name);
+  if (p == NULL) {
+    return ts_error_add(err, "the model has no parameter %s", name);
+  }
+  const ts_part *part = &layout->part[p->part];
+  holder h = best_holder(e, part);
+  size_t size = ts_dtype_size(h.dtype);
+  char *whole = h.data;
+  if (h.count != part->count || h.begin != 0) {
+    whole = ts_malloc((size_t) part->count * size);
+    ts_transfer transfer = {.x = h.data, .y = whole, .cuts = part->cuts, .begin = 0, .end = part->shard};
+    ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES_DENSE);
+    comm->ops->all_gather(comm, &transfer, 1, h.dtype);
+  }
+  ts_convert(value, TS_F32, whole + (size_t) p->offset * size, h.dtype, (size_t) p->count);
+  if (whole != h.data) {
+    ts_free(whole);
+  }
+  return TS_OK;
+}

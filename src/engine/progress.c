@@ -1,0 +1,44 @@
+#include "engine/progress.h"
+
+#include "base/log.h"
+#include "base/text.h"
+
+#include <string.h>
+
+#define BAR 24
+#define REDRAW_SECONDS 0.1
+
+void ts_progress_begin(ts_progress *p, int64_t steps, int64_t log_every) {
+  *p = (ts_progress){.steps = steps, .log_every = log_every > 0 ? log_every : (steps + 19) / 20, .begin = ts_seconds()};
+}
+
+static void draw(const ts_progress *p, int64_t done, double loss, double tokens_per_second, const char *left) {
+  char bar[BAR + 1];
+  int64_t filled = p->steps > 0 ? done * BAR / p->steps : BAR;
+  memset(bar, '-', BAR);
+  memset(bar, '#', (size_t) filled);
+  bar[BAR] = 0;
+  char line[160];
+  snprintf(line, sizeof line, "[%s] %lld/%lld  loss %.4f  %.0f tokens/s  ETA %s", bar, (long long) done,
+           (long long) p->steps, loss, tokens_per_second, left);
+  ts_log_status_line(line);
+}
+
+void ts_progress_step(ts_progress *p, int64_t done, double loss, double lr, double tokens_per_second) {
+  double now = ts_seconds();
+  char left[32];
+  ts_human_seconds((now - p->begin) / (double) done * (double) (p->steps - done), left);
+  if (done % p->log_every == 0 || done == 1 || done == p->steps) {
+    ts_log(TS_LOG_INFO, "step %lld/%lld  loss %.4f  lr %.3g  %.0f tokens/s  ETA %s", (long long) done,
+           (long long) p->steps, loss, lr, tokens_per_second, left);
+  }
+  if (now - p->shown >= REDRAW_SECONDS) {
+    p->shown = now;
+    draw(p, done, loss, tokens_per_second, left);
+  }
+}
+
+void ts_progress_end(ts_progress *p) {
+  (void) p;
+  ts_log_status_line(NULL);
+}

@@ -1,0 +1,25 @@
+/** \file
+ * What a user sees while training: a bar at the bottom of a terminal, plain lines elsewhere.  Speaks through base/log, so
+ * only the rank that speaks prints.  Nothing here is collective.
+ */
+#ifndef TS_ENGINE_PROGRESS_H
+#define TS_ENGINE_PROGRESS_H
+
+#include <stdint.h>
+
+typedef struct ts_progress {
+  int64_t steps, log_every;
+  double begin;       /**< Seconds of the clock. */
+  double shown;       /**< When the bar was last drawn. */
+} ts_progress;
+
+/** Start the clock. \param [in] log_every  Steps between plain lines; 0: about twenty in all. Not collective. */
+void ts_progress_begin(ts_progress *progress, int64_t steps, int64_t log_every);
+
+/** \a done steps are done. Not collective. */
+void ts_progress_step(ts_progress *progress, int64_t done, double loss, double lr, double tokens_per_second);
+
+/** Remove the bar. Not collective. */
+void ts_progress_end(ts_progress *progress);
+
+#endif

@@ -1,0 +1,96 @@
+/** \file
+ * The library: an engine trains one model over all processes of a world.
+ *
+ *   ts_engine *engine;
+ *   if (ts_engine_create (&options, &engine, &err) != TS_OK) ...          // the same answer on every rank
+ *   for (step ...) {
+ *     for (micro-batch ...) ts_engine_micro_batch (engine, tokens, samples);  // forward and backward, gradients summed
+ *     ts_engine_step (engine, ...);                                         // reduce, clip, update
+ *   }
+ *   ts_engine_destroy (&engine);
+ *
+ * One thread per process calls these functions.  Functions marked collective are called by every process of the world in
+ * the same order.
+ */
+#ifndef TS_ENGINE_TESSERA_H
+#define TS_ENGINE_TESSERA_H
+
+#include "comm/comm.h"
+#include "deck/deck.h"
+#include "run/executor.h"
+#include "run/program.h"
+
+typedef struct ts_engine ts_engine;
+
+/** What an engine can be asked for; a mask. */
+enum { TS_CAN_TRAIN = 1, TS_CAN_EVALUATE = 2, TS_CAN_GENERATE = 4 };
+
+typedef struct ts_engine_options {
+  ts_world *world;     /**< Borrowed for the engine's life. */
+  const ts_deck *deck; /**< Borrowed; its batch triple is resolved (ts_deck_resolve_batch). */
+  unsigned abilities;  /**< Mask of TS_CAN_...; memory is planned for these. */
+  ts_executor_observer *observer; /**< For timelines; NULL for none. */
+  void *observer_user;
+} ts_engine_options;
+
+/** Plan, allocate and initialise the parameters from the deck's seed or from `model.from`.
+ * Collective over the world.
+ * \return TS_BAD_INPUT, agreed by all ranks, when the Hugging Face directory cannot be read or does not fit. */
+ts_status ts_engine_create(const ts_engine_options *options, ts_engine **out, ts_error *err);
+
+/** Free and set to NULL; NULL is allowed. Collective over the world. */
+void ts_engine_destroy(ts_engine **engine);
+
+/** Forward and backward of one micro-batch.  The calls between two steps must be gradient_accumulation_steps.
+ * \param [in] tokens   [micro-batch][sequence_length + 1] token ids: inputs and, one later, labels; a label of -100 is not
+ *                      counted in the loss.
+ * \param [in] samples  [micro-batch] global sample numbers: what dropout is keyed by.
+ * Collective over the world. */
+void ts_engine_micro_batch(ts_engine *engine, const int32_t *tokens, const int64_t *samples);
+
+/** The agreed result of a step; the same on every rank but for the times. */
+typedef struct ts_step_result {
+  double loss;          /**< Mean over all valid tokens of the global batch. */
+  double grad_norm;     /**< Before clipping. */
+  double lr;
+  double valid_tokens;
+  bool skipped;         /**< Loss or norm was not finite: nothing was updated. */
+  double flag[2];       /**< Largest value any rank gave in \a flags. */
+  double communication_seconds, exposed_seconds; /**< This rank's, since the last step. */
+} ts_step_result;
+
+/** Reduce what is left to reduce, agree on the record, clip, update.
+ * \param [in] flags  Two values of this rank, of which everybody gets the largest (a stop request, seconds).
+ * Collective over the world. */
+ts_step_result ts_engine_step(ts_engine *engine, const double flags[2]);
+
+/** Sum of the loss over valid tokens and their number, over all ranks, of one micro-batch a rank, without dropout.
+ * Collective over the world. */
+void ts_engine_evaluate(ts_engine *engine, const int32_t *tokens, double *loss_sum, double *valid_tokens);
+
+/** Logits of the token after \a n tokens (1 <= n; the last sequence_length are used).
+ * \param [out] logits  [vocab_size] fp32. Collective over the world: every rank gives the same tokens. */
+void ts_engine_logits(ts_engine *engine, const int32_t *tokens, int64_t n, float *logits);
+
+/** Read a parameter in fp32 (the master where there is one).
+ * \param [out] value  The parameter's elements, in its shape. Collective over the world.
+ * \return TS_BAD_INPUT when there is none of that name. */
+ts_status ts_engine_read_parameter(ts_engine *engine, const char *name, float *value, ts_error *err);
+
+/** The flat layout: names, shapes and order of all parameters.  Borrowed. Not collective. */
+const ts_layout *ts_engine_layout(const ts_engine *engine);
+
+/** The first program (training, else evaluation, else generation): its plan and graph.  Borrowed. Not collective. */
+const ts_program *ts_engine_program(const ts_engine *engine);
+
+/** The executor, for tests and metrics.  Borrowed. Not collective. */
+ts_executor *ts_engine_executor(ts_engine *engine);
+
+/** Updates made so far (skipped steps not counted). Not collective. */
+int64_t ts_engine_updates(const ts_engine *engine);
+
+/** Threads a rank should use: the deck's run.threads, else OMP_NUM_THREADS, else this process's share of the cores it may
+ * run on. Not collective. */
+int ts_engine_threads(const ts_deck *deck, int local_ranks);
+
+#endif

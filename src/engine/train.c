@@ -1,0 +1,362 @@
+/* The training run. */
+#include "engine/train.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "engine/progress.h"
+#include "io/metrics.h"
+#include "io/plot.h"
+#include "io/timeline.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define TIMELINE_STEP 2 /* the first steps also warm caches and create what is created once */
+
+typedef struct run {
+  ts_world *world;
+  const ts_deck *deck;
+  const ts_train_options *options;
+  ts_engine *engine;
+  ts_data *data;
+  ts_metrics *metrics;     /* rank 0 only */
+  ts_timeline *timeline;   /* this rank's, NULL unless a step is being recorded */
+  double timeline_start;
+  ts_progress progress;
+  int32_t *tokens;
+  int64_t *samples;
+  int64_t batch, length, ranks, rank, accumulation;
+  double flops_per_step;
+  int64_t skipped_in_a_row, skipped;
+} run;
+
+/* ---- the run directory ---- */
+
+static bool directory_has_files(const char *path) {
+  DIR *dir = opendir(path);
+  bool found = false;
+  for (struct dirent *entry; dir != NULL && !found && (entry = readdir(dir)) != NULL;) {
+    found = strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+  }
+  if (dir != NULL) {
+    closedir(dir);
+  }
+  return found;
+}
+
+static ts_status check_directory(const ts_deck *deck, ts_error *err) {
+  const char *path = deck->run.directory;
+  struct stat info;
+  if (path[0] == 0) {
+    return ts_error_add(err, "run.directory is not set: where shall the metrics go? (--set run.directory=runs/NAME)");
+  }
+  if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode)) {
+    return ts_error_add(err, "run.directory: %s is a file", path);
+  }
+  if (directory_has_files(path)) {
+    return ts_error_add(err,
+                        "run.directory: %s is not empty; a run never writes over another: choose a new one "
+                        "(--set run.directory=runs/NAME) or remove it",
+                        path);
+  }
+  return TS_OK;
+}
+
+static ts_status write_deck(const ts_deck *deck, ts_error *err) {
+  ts_text text = {0};
+  ts_deck_print(deck, &text);
+  char *path = ts_format("%s/deck.cfg", deck->run.directory);
+  ts_status status = ts_write_file(path, text.text, text.length, err);
+  ts_free(path);
+  ts_text_free(&text);
+  return status;
+}
+
+static ts_status open_directory(run *r, ts_error *err) {
+  if (r->rank != 0) {
+    return TS_OK;
+  }
+  ts_status status = ts_make_directory(r->deck->run.directory, err);
+  status = status == TS_OK ? write_deck(r->deck, err) : status;
+  return status == TS_OK ? ts_metrics_open(r->deck->run.directory, &r->metrics, err) : status;
+}
+
+/* ---- data ---- */
+
+ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err) {
+  const ts_data_options options = {.path = deck->data.path, .format = deck->data.format, .dataset = deck->data.dataset,
+                                   .sequence_length = deck->data.sequence_length,
+                                   .validation_fraction = deck->data.validation_fraction,
+                                   .validation_path = deck->data.validation_path[0] ? deck->data.validation_path : NULL,
+                                   .shuffle = deck->data.shuffle, .seed = (uint64_t) deck->data.seed,
+                                   .vocab_size = deck->model.vocab_size};
+  return ts_data_open(&options, data, err);
+}
+
+/* This rank's part of micro-batch m of a step: samples are dealt out in order of (micro-batch, rank, row), so that a
+ * step has the same samples on every grid. */
+static ts_status read_micro_batch(run *r, int64_t step, int64_t m, ts_error *err) {
+  int64_t first = ((step * r->accumulation + m) * r->ranks + r->rank) * r->batch;
+  for (int64_t b = 0; b < r->batch; ++b) {
+    r->samples[b] = first + b;
+    ts_status status = ts_data_sample(r->data, TS_DATA_TRAIN, first + b, r->tokens + b * (r->length + 1), err);
+    if (status != TS_OK) {
+      return status;
+    }
+  }
+  return TS_OK;
+}
+
+/* ---- validation ---- */
+
+/* Rows past the end of the split are filled with the first sample and counted nowhere. */
+static ts_status read_validation(ts_data *data, int64_t first, int64_t n, int64_t batch, int64_t length,
+                                 int32_t *tokens, ts_error *err) {
+  for (int64_t b = 0; b < batch; ++b) {
+    int32_t *row = tokens + b * (length + 1);
+    ts_status status = ts_data_sample(data, TS_DATA_VALIDATION, first + b < n ? first + b : 0, row, err);
+    if (status != TS_OK) {
+      return status;
+    }
+    for (int64_t t = 1; first + b >= n && t <= length; ++t) {
+      row[t] = -100;
+    }
+  }
+  return TS_OK;
+}
+
+ts_status ts_validate(ts_engine *engine, ts_world *world, const ts_deck *deck, ts_data *data, double *loss,
+                      int64_t *n_batches, ts_error *err) {
+  int64_t batch = deck->train_micro_batch_size_per_gpu, length = deck->data.sequence_length;
+  int64_t ranks = ts_world_size(world), n = ts_data_samples(data, TS_DATA_VALIDATION), global = batch * ranks;
+  if (n == 0) {
+    return ts_error_add(err, "there is no validation data: set data.validation_fraction or data.validation_path");
+  }
+  int64_t batches = (n + global - 1) / global;
+  if (deck->run.evaluate_batches > 0 && deck->run.evaluate_batches < batches) {
+    batches = deck->run.evaluate_batches;
+  }
+  int32_t *tokens = ts_malloc((size_t) (batch * (length + 1)) * sizeof *tokens);
+  double sum = 0, valid = 0;
+  ts_status status = TS_OK;
+  for (int64_t i = 0; i < batches && status == TS_OK; ++i) {
+    int64_t first = i * global + ts_world_rank(world) * batch;
+    status = ts_world_agree(world, read_validation(data, first, n, batch, length, tokens, err), err);
+    if (status == TS_OK) {
+      double batch_loss, batch_valid;
+      ts_engine_evaluate(engine, tokens, &batch_loss, &batch_valid);
+      sum += batch_loss;
+      valid += batch_valid;
+    }
+  }
+  ts_free(tokens);
+  *loss = sum / valid;
+  if (n_batches != NULL) {
+    *n_batches = batches;
+  }
+  return status;
+}
+
+static ts_status validate(run *r, int64_t step, ts_error *err) {
+  double start = ts_seconds(), loss;
+  int64_t batches;
+  ts_status status = ts_validate(r->engine, r->world, r->deck, r->data, &loss, &batches, err);
+  if (status == TS_OK && r->rank == 0) {
+    double seconds = ts_seconds() - start;
+    ts_metrics_validation(r->metrics, &(ts_validation_row){.step = step, .tokens = step * r->deck->train_batch_size * r->length,
+                                                           .loss = loss, .batches = batches, .seconds = seconds});
+    ts_log(TS_LOG_INFO, "step %lld  validation loss %.4f  (%.1f s)", (long long) step, loss, seconds);
+  }
+  return status;
+}
+
+/* ---- a step ---- */
+
+static void record(void *user, const ts_node *node, bool collective, double start, double seconds) {
+  run *r = user;
+  if (r->timeline != NULL) {
+    ts_timeline_event(r->timeline, node->name, ts_op_get(node->op)->name, collective ? 1 : 0, start - r->timeline_start,
+                      seconds);
+  }
+}
+
+static ts_status begin_timeline(run *r, ts_error *err) {
+  const char *path = r->deck->profile.timeline;
+  char *mine = r->rank == 0 ? ts_strdup(path) : ts_format("%s.rank%lld", path, (long long) r->rank);
+  ts_status status = ts_timeline_open(mine, (int) r->rank, &r->timeline, err);
+  ts_free(mine);
+  r->timeline_start = ts_seconds();
+  return status;
+}
+
+static void write_metrics(run *r, int64_t step, const ts_step_result *result, double seconds, double data_seconds) {
+  double tokens = (double) (r->deck->train_batch_size * r->length);
+  ts_metrics_row row = {.step = step + 1, .tokens = (int64_t) ((double) (step + 1) * tokens), .loss = result->loss,
+                        .grad_norm = result->grad_norm, .lr = result->lr, .step_seconds = seconds,
+                        .tokens_per_second = tokens / seconds, .model_tflops = r->flops_per_step / seconds * 1e-12,
+                        .mfu = 0, .peak_bytes = (int64_t) ts_process_peak(),
+                        .comm_seconds = result->communication_seconds,
+                        .exposed_comm_seconds = result->exposed_seconds, .data_seconds = data_seconds,
+                        .skipped = r->skipped, .loss_scale = 1};
+  ts_metrics_step(r->metrics, &row);
+}
+
+static void report(run *r, int64_t step, const ts_step_result *result, double seconds) {
+  double tokens_per_second = (double) (r->deck->train_batch_size * r->length) / seconds;
+  ts_progress_step(&r->progress, step + 1, result->loss, result->lr, tokens_per_second);
+  if (result->skipped) {
+    ts_log(TS_LOG_WARNING, "step %lld: loss or gradient norm is not finite: no update (%lld in a row)",
+           (long long) step + 1, (long long) r->skipped_in_a_row);
+  }
+}
+
+static void report_nonfinite(run *r, int64_t step) {
+  char *where = ts_executor_take_nonfinite(ts_engine_executor(r->engine));
+  if (where != NULL) {
+    fprintf(stderr, "tessera: step %lld: first value that is not finite: rank %lld, %s\n", (long long) step + 1,
+            (long long) r->rank, where);
+    ts_free(where);
+  }
+}
+
+static ts_status train_step(run *r, int64_t step, ts_error *err) {
+  bool timed = r->deck->profile.timeline[0] != 0 && step == (r->deck->run.steps > TIMELINE_STEP ? TIMELINE_STEP : 0);
+  ts_status status = timed ? ts_world_agree(r->world, begin_timeline(r, err), err) : TS_OK;
+  double start = ts_seconds(), data_seconds = 0;
+  for (int64_t m = 0; m < r->accumulation && status == TS_OK; ++m) {
+    double before = ts_seconds();
+    status = ts_world_agree(r->world, read_micro_batch(r, step, m, err), err);
+    data_seconds += ts_seconds() - before;
+    if (status == TS_OK) {
+      ts_engine_micro_batch(r->engine, r->tokens, r->samples);
+    }
+  }
+  if (status != TS_OK) {
+    return status;
+  }
+  ts_step_result result = ts_engine_step(r->engine, (const double[2]){0, 0});
+  double seconds = ts_seconds() - start;
+  ts_timeline_close(&r->timeline);
+  r->skipped_in_a_row = result.skipped ? r->skipped_in_a_row + 1 : 0;
+  r->skipped += result.skipped;
+  report_nonfinite(r, step);
+  if (r->rank == 0) {
+    write_metrics(r, step, &result, seconds, data_seconds);
+    report(r, step, &result, seconds);
+  }
+  return TS_OK;
+}
+
+static bool is_time_to_validate(const run *r, int64_t done) {
+  int64_t every = r->deck->run.evaluate_every;
+  return ts_data_samples(r->data, TS_DATA_VALIDATION) > 0 &&
+         ((every > 0 && done % every == 0) || done == r->deck->run.steps);
+}
+
+static int train(run *r, ts_error *err) {
+  ts_status status = TS_OK;
+  for (int64_t step = 0; step < r->deck->run.steps && status == TS_OK; ++step) {
+    status = train_step(r, step, err);
+    if (status == TS_OK && r->deck->run.stop_after_nonfinite > 0 &&
+        r->skipped_in_a_row >= r->deck->run.stop_after_nonfinite) {
+      ts_log(TS_LOG_ERROR, "stopped at step %lld: %lld steps in a row were not finite (run.stop_after_nonfinite); a lower lr, "
+             "gradient_clipping, or --set debug.check_finite=true to find the op", (long long) step + 1,
+             (long long) r->skipped_in_a_row);
+      return 1;
+    }
+    if (status == TS_OK && is_time_to_validate(r, step + 1)) {
+      status = validate(r, step + 1, err);
+    }
+  }
+  ts_progress_end(&r->progress);
+  return status;
+}
+
+/* ---- the text at the end ---- */
+
+static void put_byte(int32_t token, void *user) {
+  (void) user;
+  putchar(token);
+  fflush(stdout);
+}
+
+static void generate(run *r) {
+  int64_t n = (int64_t) strlen(r->options->prompt);
+  int32_t *tokens = ts_malloc((size_t) (n + r->options->n_generate + 1) * sizeof *tokens);
+  for (int64_t i = 0; i < n; ++i) {
+    tokens[i] = (unsigned char) r->options->prompt[i];
+  }
+  const ts_generate_options options = {.n_tokens = r->options->n_generate, .temperature = 0.8, .seed = 1};
+  ts_log(TS_LOG_INFO, "\nThe model continues \"%s\":\n", r->options->prompt);
+  if (r->rank == 0) {
+    fputs(r->options->prompt, stdout);
+  }
+  ts_generate(r->engine, r->deck, tokens, n, &options, r->rank == 0 ? put_byte : NULL, NULL);
+  ts_log(TS_LOG_INFO, "\n");
+  ts_free(tokens);
+}
+
+/* ---- begin and end ---- */
+
+static void describe(const run *r) {
+  char a[32], b[32], c[32];
+  const ts_program *p = ts_engine_program(r->engine);
+  ts_log(TS_LOG_INFO, "%s: %s parameters, %s, %lld rank%s x %d thread%s, ZeRO stage %lld, %s", r->deck->model.model_type,
+         ts_human_count((double) ts_layout_parameter_count(p->layout, false), a), r->deck->bf16.enabled ? "bf16" : "fp32",
+         (long long) r->ranks, r->ranks > 1 ? "s" : "", p->target.threads, p->target.threads > 1 ? "s" : "",
+         (long long) r->deck->zero_optimization.stage, p->target.backend->describe());
+  ts_log(TS_LOG_INFO, "%lld steps of %lld sequences x %lld tokens; planned memory of a rank: %s, of which %s are state",
+         (long long) r->deck->run.steps, (long long) r->deck->train_batch_size, (long long) r->length,
+         ts_human_bytes((double) p->plan->peak_bytes, b),
+         ts_human_bytes((double) p->plan->arena_bytes[TS_ARENA_STATE], c));
+}
+
+static ts_status open_run(run *r, ts_error *err) {
+  const ts_deck *deck = r->deck;
+  ts_status status = r->rank == 0 ? check_directory(deck, err) : TS_OK;
+  status = status == TS_OK ? ts_data_open_deck(deck, &r->data, err) : status;
+  status = ts_world_agree(r->world, status, err);
+  if (status != TS_OK) {
+    return status;
+  }
+  unsigned abilities = TS_CAN_TRAIN | (ts_data_samples(r->data, TS_DATA_VALIDATION) > 0 ? TS_CAN_EVALUATE : 0) |
+                       (r->options->prompt != NULL ? TS_CAN_GENERATE : 0);
+  const ts_engine_options options = {.world = r->world, .deck = deck, .abilities = abilities,
+                                     .observer = deck->profile.timeline[0] != 0 ? record : NULL, .observer_user = r};
+  status = ts_engine_create(&options, &r->engine, err);
+  return status == TS_OK ? ts_world_agree(r->world, open_directory(r, err), err) : status;
+}
+
+static void close_run(run *r) {
+  ts_metrics_close(&r->metrics);
+  ts_engine_destroy(&r->engine);
+  ts_data_close(&r->data);
+  ts_free(r->tokens);
+  ts_free(r->samples);
+}
+
+int ts_train(ts_world *world, const ts_deck *deck, const ts_train_options *options, ts_error *err) {
+  run r = {.world = world, .deck = deck, .options = options, .batch = deck->train_micro_batch_size_per_gpu,
+           .length = deck->data.sequence_length, .ranks = ts_world_size(world), .rank = ts_world_rank(world),
+           .accumulation = deck->gradient_accumulation_steps};
+  r.tokens = ts_malloc((size_t) (r.batch * (r.length + 1)) * sizeof *r.tokens);
+  r.samples = ts_malloc((size_t) r.batch * sizeof *r.samples);
+  int code = open_run(&r, err);
+  if (code == 0) {
+    r.flops_per_step = ts_program_model_flops(ts_engine_program(r.engine), NULL) * (double) (r.accumulation * r.ranks);
+    describe(&r);
+    ts_progress_begin(&r.progress, deck->run.steps, deck->run.log_every);
+    code = train(&r, err);
+    if (code == 0 && options->prompt != NULL) {
+      generate(&r);
+    }
+    if (code == 0 && r.rank == 0) {
+      ts_metrics_close(&r.metrics);
+      code = ts_plot_losses(deck->run.directory, err);
+    }
+  }
+  close_run(&r);
+  return code;
+}

@@ -1,0 +1,43 @@
+/** \file
+ * A training run: data in, steps, validation, metrics, progress.  Used by `tessera train` and `tessera eval`.
+ */
+#ifndef TS_ENGINE_TRAIN_H
+#define TS_ENGINE_TRAIN_H
+
+#include "engine/tessera.h"
+#include "io/data.h"
+
+typedef struct ts_train_options {
+  const char *prompt;  /**< Generate from it after the last step; NULL for no text. */
+  int64_t n_generate;  /**< Tokens to generate. */
+} ts_train_options;
+
+/** How to continue text. */
+typedef struct ts_generate_options {
+  int64_t n_tokens;
+  double temperature; /**< 0: always the most likely token. */
+  int64_t top_k;      /**< 0: all. */
+  uint64_t seed;
+} ts_generate_options;
+
+/** Run the deck from its first to its last step and write metrics.csv, validation.csv, deck.cfg and loss.svg into its run
+ * directory.  The deck's batch is resolved.  Collective over the world.
+ * \return the exit code: 0 finished, 2 the input is wrong (agreed, in \a err, nothing written), 1 the run had to stop. */
+int ts_train(ts_world *world, const ts_deck *deck, const ts_train_options *options, ts_error *err);
+
+/** Open the deck's data set. Not collective. */
+ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err);
+
+/** Mean loss over the validation split (at most run.evaluate_batches global micro-batches when that is positive).
+ * \param [out] n_batches  Global micro-batches used; may be NULL.
+ * Collective over the world.
+ * \return TS_BAD_INPUT, agreed, when a token is outside the vocabulary or there is no validation data. */
+ts_status ts_validate(ts_engine *engine, ts_world *world, const ts_deck *deck, ts_data *data, double *loss,
+                      int64_t *n_batches, ts_error *err);
+
+/** Continue \a tokens; rank 0 hands each new token to \a emit as it is made (NULL: nobody listens).
+ * \param [in,out] tokens  Array of room for n + options->n_tokens ids. Collective over the world. */
+void ts_generate(ts_engine *engine, const ts_deck *deck, int32_t *tokens, int64_t n, const ts_generate_options *options,
+                 void (*emit)(int32_t token, void *user), void *user);
+
+#endif

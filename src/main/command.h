@@ -1,0 +1,80 @@
+/** \file
+ * The subcommands of `tessera`: a row each.  The same rows drive the parser, `--help` and the man pages.
+ */
+#ifndef TS_MAIN_COMMAND_H
+#define TS_MAIN_COMMAND_H
+
+#include "base/status.h"
+#include "base/text.h"
+#include "comm/comm.h"
+#include "deck/deck.h"
+
+#include <stdbool.h>
+
+typedef struct ts_option {
+  const char *name;     /**< "--ranks" */
+  const char *argument; /**< What the value is called in the help; NULL for a switch. */
+  const char *fallback; /**< Value when it is not given; NULL for none. */
+  const char *help;
+  bool many;            /**< May be given several times (--set). */
+} ts_option;
+
+typedef struct ts_arguments {
+  const struct ts_command *command;
+  char **positional; /**< Owned array of borrowed strings. */
+  int n_positional;
+  char **sets; /**< Values of --set. */
+  int n_sets;
+  const char **value; /**< Per option of the command: the value, "" for a switch that was given, NULL when absent. */
+} ts_arguments;
+
+/** A subcommand.  \return its exit code. */
+typedef int ts_command_run(const ts_arguments *arguments, ts_world *world, ts_error *err);
+
+typedef struct ts_command {
+  const char *name;
+  ts_command_run *run;
+  const char *usage;   /**< Positional arguments, as in a synopsis. */
+  int min_positional, max_positional;
+  const char *summary; /**< One line. */
+  const char *description;
+  const ts_option *options; /**< Ended by a NULL name. */
+  const char *example;
+  bool parallel; /**< Runs under mpiexec on several ranks; others refuse more than one. */
+} ts_command;
+
+/** The table, ended by a NULL name. */
+extern const ts_command ts_commands[];
+
+/** The value of option \a name ("--ranks"): what was given, else the row's fallback. Not collective. */
+const char *ts_argument(const ts_arguments *arguments, const char *name);
+
+/** An option's value as an integer in [low, high]. Not collective.
+ * \return TS_BAD_INPUT with the option and what is accepted. */
+ts_status ts_argument_int(const ts_arguments *arguments, const char *name, int64_t low, int64_t high, int64_t *value,
+                          ts_error *err);
+ts_status ts_argument_double(const ts_arguments *arguments, const char *name, double low, double high, double *value,
+                             ts_error *err);
+
+/** Parse the words after the subcommand. Not collective.
+ * \return TS_BAD_INPUT for an unknown option (with the nearest), a missing value, too few or many arguments. */
+ts_status ts_arguments_parse(const ts_command *command, int argc, char **argv, ts_arguments *out, ts_error *err);
+
+/** Free what parsing allocated. Not collective. */
+void ts_arguments_clear(ts_arguments *arguments);
+
+/** `tessera --help`, `tessera COMMAND --help`, and the man page (roff) of a command or, with NULL, of the program. Not collective. */
+void ts_help_program(ts_text *to);
+void ts_help_command(const ts_command *command, ts_text *to);
+void ts_help_man(const ts_command *command, ts_text *to);
+
+/** Read the deck named by the first positional argument with the --set values on rank 0 and give it to every rank.
+ * \param [in] world  NULL for a single process without MPI. Collective over the world.
+ * \return TS_BAD_INPUT, agreed. */
+ts_status ts_read_deck(const ts_arguments *arguments, ts_world *world, ts_deck **deck, ts_error *err);
+
+/** The subcommands. `train` and `eval`, `generate` are collective over the world; the others not collective. */
+ts_command_run ts_main_train, ts_main_plan, ts_main_graph, ts_main_eval, ts_main_generate, ts_main_tokenize,
+    ts_main_compare, ts_main_keys, ts_main_plot;
+
+#endif

@@ -1,0 +1,83 @@
+/* The table of subcommands. */
+#include "main/command.h"
+
+#define SET_OPTION {"--set", "KEY=VALUE", NULL, "change one key of the deck (may be given several times)", true}
+#define FORMAT_OPTION {"--format", "FORMAT", "text", "text, or json for programs", false}
+#define END_OPTION {NULL, NULL, NULL, NULL, false}
+
+static const ts_option train_options[] = {
+    SET_OPTION,
+    {"--prompt", "TEXT", NULL, "when training is done, let the model continue this text", false},
+    {"--tokens", "N", "300", "how many tokens to generate for --prompt", false},
+    {"--verbose", NULL, NULL, "print what the passes do and where memory goes", false},
+    END_OPTION};
+
+static const ts_option plan_options[] = {
+    SET_OPTION,
+    {"--ranks", "N", "1", "number of ranks the job will have", false},
+    {"--threads", "N", "0", "threads of a rank; 0 takes the deck's, else 1", false},
+    {"--target", "TARGET", "cpu", "what the ranks run on: cpu", false},
+    FORMAT_OPTION,
+    END_OPTION};
+
+static const ts_option graph_options[] = {
+    SET_OPTION,
+    {"--pass", "NAME", NULL, "show the graph after this pass (default: after the last)", false},
+    {"--use", "USE", "train", "train, loss or logits", false},
+    {"--ranks", "N", "1", "number of ranks", false},
+    {"--rank", "R", "0", "whose graph", false},
+    {"--format", "FORMAT", "text", "text, dot or json", false},
+    END_OPTION};
+
+static const ts_option eval_options[] = {SET_OPTION, FORMAT_OPTION, END_OPTION};
+
+static const ts_option generate_options[] = {
+    SET_OPTION,
+    {"--prompt", "TEXT", NULL, "the text to continue", false},
+    {"--tokens", "N", "200", "how many tokens to add", false},
+    {"--temperature", "T", "0.8", "0 takes the most likely token, 1 draws from the model's distribution", false},
+    {"--top-k", "K", "0", "draw from the K most likely tokens only; 0: from all", false},
+    {"--seed", "SEED", "1", "another seed, another text", false},
+    END_OPTION};
+
+static const ts_option tokenize_options[] = {END_OPTION};
+
+static const ts_option compare_options[] = {
+    {"--tolerance", "X", "0", "relative difference that counts as equal", false}, FORMAT_OPTION, END_OPTION};
+
+static const ts_option keys_options[] = {{"--format", "FORMAT", "text", "text, or man for roff", false}, END_OPTION};
+
+const ts_command ts_commands[] = {
+    {"train", ts_main_train, "DECK", 1, 1, "train the model a deck describes",
+     "Reads the deck, plans memory, trains, and writes metrics.csv, validation.csv, deck.cfg and loss.svg into the run "
+     "directory (run.directory), which must be empty or new.  Started by mpiexec or srun it uses all ranks; data "
+     "parallelism and the ZeRO stage follow from the deck.",
+     train_options, "mpiexec -n 2 tessera train inputs/quickstart.cfg --set zero_optimization.stage=3", true},
+    {"plan", ts_main_plan, "DECK", 1, 1, "print the memory and the work of a rank, without running",
+     "Makes the program of rank 0 of a job with N ranks and prints what every rank will need: parameters, gradients, "
+     "optimizer states, activations, buffers, reserves and the peak, in bytes.  Needs no MPI: run it on a login node.",
+     plan_options, "tessera plan big.cfg --ranks 64 --set zero_optimization.stage=2", false},
+    {"graph", ts_main_graph, "DECK", 1, 1, "print the graph after a pass",
+     "Prints the training step as a graph: one line a node, or dot for Graphviz, or json.", graph_options,
+     "tessera graph inputs/quickstart.cfg --pass autodiff --format dot | dot -Tsvg > step.svg", false},
+    {"eval", ts_main_eval, "DECK", 1, 1, "print the loss of a model on the validation data",
+     "Evaluates the deck's model (with model.from: the weights of a Hugging Face directory) on the validation split of "
+     "its data.",
+     eval_options, "tessera eval deck.cfg --set model.from=gpt2 --format json", true},
+    {"generate", ts_main_generate, "DECK", 1, 1, "let a model continue a text",
+     "Tokens are bytes: for models trained on text files.", generate_options,
+     "tessera generate deck.cfg --prompt 'In the beginning'", true},
+    {"tokenize", ts_main_tokenize, "TEXT OUTPUT.bin", 2, 2, "turn a text file into a token file, one token a byte",
+     "Writes llm.c's .bin format (uint16 tokens after a header of 256 int32).", tokenize_options,
+     "tessera tokenize book.txt book.bin", false},
+    {"compare", ts_main_compare, "RUN RUN", 2, 2, "find the first step at which two runs differ",
+     "Compares the metrics of two run directories row by row and names the first step and column that differ.  Exit code "
+     "0 when they agree, 1 when they differ.",
+     compare_options, "tessera compare runs/a runs/b --tolerance 2e-6", false},
+    {"plot", ts_main_plot, "RUN", 1, 1, "write RUN/loss.svg from the metrics of a run",
+     "Training does it at its end; this command does it while a run goes on.", tokenize_options, "tessera plot runs/kjv",
+     false},
+    {"keys", ts_main_keys, "", 0, 0, "list every key of a deck: meaning, default, what is accepted",
+     "All keys of DeepSpeed 0.19.6 are in the list, each with whether it works, has no effect here and why, or is refused.",
+     keys_options, "tessera keys | less", false},
+    {NULL, NULL, NULL, 0, 0, NULL, NULL, NULL, NULL, false}};

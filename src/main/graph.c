@@ -1,0 +1,74 @@
+/* tessera graph: the graph after a pass. */
+#include "base/memory.h"
+#include "main/command.h"
+#include "run/program.h"
+
+#include <string.h>
+
+typedef struct name_row {
+  const char *name;
+  int value;
+} name_row;
+
+static const name_row formats[] = {{"text", TS_GRAPH_TEXT}, {"dot", TS_GRAPH_DOT}, {"json", TS_GRAPH_JSON}, {NULL, 0}};
+static const name_row uses[] = {{"train", TS_MODEL_TRAIN}, {"loss", TS_MODEL_LOSS}, {"logits", TS_MODEL_LOGITS}, {NULL, 0}};
+
+static ts_status choose(const ts_arguments *arguments, const char *option, const name_row *rows, int *value, ts_error *err) {
+  const char *name = ts_argument(arguments, option);
+  ts_text list = {0};
+  for (const name_row *r = rows; r->name != NULL; ++r) {
+    if (strcmp(r->name, name) == 0) {
+      *value = r->value;
+      ts_text_free(&list);
+      return TS_OK;
+    }
+    ts_text_add(&list, list.length > 0 ? ", %s" : "%s", r->name);
+  }
+  ts_status status = ts_error_add(err, "%s %s: accepted are %s", option, name, list.text);
+  ts_text_free(&list);
+  return status;
+}
+
+static ts_status check_pass(const char *name, ts_error *err) {
+  ts_text list = {0};
+  for (const ts_pass *p = ts_passes; p->name != NULL; ++p) {
+    if (name == NULL || strcmp(p->name, name) == 0) {
+      ts_text_free(&list);
+      return TS_OK;
+    }
+    ts_text_add(&list, list.length > 0 ? ", %s" : "%s", p->name);
+  }
+  ts_status status = ts_error_add(err, "--pass %s: the passes are %s", name, list.text);
+  ts_text_free(&list);
+  return status;
+}
+
+int ts_main_graph(const ts_arguments *arguments, ts_world *world, ts_error *err) {
+  (void) world;
+  int64_t ranks = 1, rank = 0;
+  int format = 0, use = 0;
+  ts_deck *deck = NULL;
+  ts_mesh mesh;
+  const char *pass = ts_argument(arguments, "--pass");
+  ts_status status = choose(arguments, "--format", formats, &format, err);
+  status = status == TS_OK ? choose(arguments, "--use", uses, &use, err) : status;
+  status = status == TS_OK ? check_pass(pass, err) : status;
+  status = status == TS_OK ? ts_argument_int(arguments, "--ranks", 1, 1 << 20, &ranks, err) : status;
+  status = status == TS_OK ? ts_argument_int(arguments, "--rank", 0, ranks - 1, &rank, err) : status;
+  status = status == TS_OK ? ts_read_deck(arguments, NULL, &deck, err) : status;
+  status = status == TS_OK ? ts_deck_mesh(deck, (int) ranks, (int) rank, &mesh, err) : status;
+  status = status == TS_OK ? ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
+  if (status == TS_OK) {
+    ts_program_options options = {.deck = deck, .mesh = &mesh, .target = {ts_backend_cpu(), 1}, .use = (ts_model_use) use,
+                                  .batch = use == TS_MODEL_LOGITS ? 1 : deck->train_micro_batch_size_per_gpu,
+                                  .length = deck->data.sequence_length, .last_pass = pass};
+    ts_program *program = ts_program_create(&options);
+    ts_text text = {0};
+    ts_graph_dump(program->graph, (ts_graph_format) format, &text);
+    fputs(text.text, stdout);
+    ts_text_free(&text);
+    ts_program_destroy(&program);
+  }
+  ts_deck_destroy(&deck);
+  return status;
+}

@@ -1,0 +1,109 @@
+/* The program: finds the subcommand, starts MPI where it is wanted, prints errors once. */
+#include "base/log.h"
+#include "base/memory.h"
+#include "main/command.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const ts_command *find_command(const char *name) {
+  for (const ts_command *c = ts_commands; c->name != NULL; ++c) {
+    if (strcmp(c->name, name) == 0) {
+      return c;
+    }
+  }
+  return NULL;
+}
+
+static ts_status unknown_command(const char *name, ts_error *err) {
+  const char *names[32];
+  size_t n = 0;
+  for (const ts_command *c = ts_commands; c->name != NULL && n < 32; ++c) {
+    names[n++] = c->name;
+  }
+  const char *near = ts_nearest(name, names, n);
+  return near != NULL ? ts_error_add(err, "unknown command %s; did you mean %s?", name, near)
+                      : ts_error_add(err, "unknown command %s; `tessera --help` lists them", name);
+}
+
+static int print_text(ts_text *text) {
+  fputs(text->text != NULL ? text->text : "", stdout);
+  ts_text_free(text);
+  return fflush(stdout) == 0 ? 0 : 1;
+}
+
+static int fail(ts_error *err) {
+  if (err->count > 0) {
+    ts_log(TS_LOG_ERROR, "%s", err->text);
+  }
+  ts_error_clear(err);
+  return TS_BAD_INPUT;
+}
+
+/* Help is asked for anywhere before a "--". */
+static bool wants_help(int argc, char **argv) {
+  for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; ++i) {
+    if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* `tessera man [COMMAND]`: for `make install`; not in the table because it is not for users. */
+static int print_man(int argc, char **argv, ts_error *err) {
+  ts_text text = {0};
+  const ts_command *command = argc > 0 ? find_command(argv[0]) : NULL;
+  if (argc > 0 && command == NULL) {
+    unknown_command(argv[0], err);
+    return fail(err);
+  }
+  ts_help_man(command, &text);
+  return print_text(&text);
+}
+
+static int run_command(const ts_command *command, int argc, char **argv, ts_error *err) {
+  ts_world *world = command->parallel ? ts_world_create(&argc, &argv) : NULL;
+  if (world != NULL) {
+    ts_log_configure(TS_LOG_INFO, ts_world_rank(world) == 0);
+  }
+  ts_arguments arguments;
+  int code = TS_BAD_INPUT;
+  if (ts_arguments_parse(command, argc, argv, &arguments, err) == TS_OK) {
+    code = command->run(&arguments, world, err);
+  }
+  ts_arguments_clear(&arguments);
+  if (code == TS_BAD_INPUT) {
+    fail(err);
+  }
+  ts_error_clear(err);
+  ts_world_destroy(&world);
+  return code;
+}
+
+int main(int argc, char **argv) {
+  ts_error err = {0};
+  ts_text text = {0};
+  if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+    ts_help_program(&text);
+    int code = print_text(&text);
+    return argc < 2 ? TS_BAD_INPUT : code;
+  }
+  if (strcmp(argv[1], "--version") == 0) {
+    printf("tessera %s\n", PACKAGE_VERSION);
+    return 0;
+  }
+  if (strcmp(argv[1], "man") == 0) {
+    return print_man(argc - 2, argv + 2, &err);
+  }
+  const ts_command *command = find_command(argv[1]);
+  if (command == NULL) {
+    unknown_command(argv[1], &err);
+    return fail(&err);
+  }
+  if (wants_help(argc - 2, argv + 2)) {
+    ts_help_command(command, &text);
+    return print_text(&text);
+  }
+  return run_command(command, argc - 2, argv + 2, &err);
+}

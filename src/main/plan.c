@@ -1,0 +1,99 @@
+/* tessera plan: what a rank needs, without running. */
+#include "base/memory.h"
+#include "main/command.h"
+#include "run/program.h"
+
+#include <string.h>
+
+static ts_status make_program(const ts_arguments *arguments, const ts_deck *deck, ts_mesh *mesh, ts_program **program,
+                              ts_error *err) {
+  int64_t threads;
+  if (strcmp(ts_argument(arguments, "--target"), "cpu") != 0) {
+    return ts_error_add(err, "--target %s: cpu is accepted", ts_argument(arguments, "--target"));
+  }
+  ts_status status = ts_argument_int(arguments, "--threads", 0, 1024, &threads, err);
+  if (status != TS_OK) {
+    return status;
+  }
+  threads = threads > 0 ? threads : deck->run.threads > 0 ? deck->run.threads : 1;
+  ts_program_options options = {.deck = deck, .mesh = mesh, .target = {ts_backend_cpu(), (int) threads},
+                                .use = TS_MODEL_TRAIN, .batch = deck->train_micro_batch_size_per_gpu,
+                                .length = deck->data.sequence_length};
+  *program = ts_program_create(&options);
+  return TS_OK;
+}
+
+typedef struct plan_row {
+  const char *key, *label;
+  int64_t bytes;
+} plan_row;
+
+static void print_rows(const ts_program *program, const plan_row *row, int n, ts_text *to) {
+  char a[32], b[32];
+  ts_text_add(to, "%s parameters, %d rank%s, ZeRO stage %lld, micro-batch %lld x %lld tokens\n\n",
+              ts_human_count((double) ts_layout_parameter_count(program->layout, false), a), program->mesh.ranks,
+              program->mesh.ranks > 1 ? "s" : "", (long long) program->deck->zero_optimization.stage,
+              (long long) program->batch, (long long) program->length);
+  ts_text_add(to, "memory of one rank\n");
+  for (int i = 0; i < n; ++i) {
+    ts_text_add(to, "  %-34s %16lld  %10s\n", row[i].label, (long long) row[i].bytes,
+                ts_human_bytes((double) row[i].bytes, b));
+  }
+  ts_text_add(to, "  (work arena %lld bytes for %lld live at most)\n", (long long) program->plan->arena_bytes[TS_ARENA_WORK],
+              (long long) program->plan->live_bytes);
+  double full, half = ts_program_model_flops(program, &full);
+  ts_text_add(to, "\nmodel FLOPs of one micro-batch\n  %-34s %16.4e\n  %-34s %16.4e\n", "causal half (6N + 6LCT)", half,
+              "full attention (6N + 12LCT)", full);
+}
+
+static void print_json(const ts_program *program, const plan_row *row, int n, ts_text *to) {
+  double full, half = ts_program_model_flops(program, &full);
+  ts_text_add(to, "{\"parameters\": %lld, \"ranks\": %d, \"stage\": %lld",
+              (long long) ts_layout_parameter_count(program->layout, false), program->mesh.ranks,
+              (long long) program->deck->zero_optimization.stage);
+  for (int i = 0; i < n; ++i) {
+    ts_text_add(to, ", \"%s\": %lld", row[i].key, (long long) row[i].bytes);
+  }
+  ts_text_add(to, ", \"work_bytes\": %lld, \"live_bytes\": %lld, \"model_flops\": %.17g, \"model_flops_full\": %.17g}\n",
+              (long long) program->plan->arena_bytes[TS_ARENA_WORK], (long long) program->plan->live_bytes, half, full);
+}
+
+static void print_plan(const ts_program *program, bool json, ts_text *to) {
+  const ts_plan *p = program->plan;
+  const plan_row row[] = {
+      {"parameter_bytes", "parameters", p->bytes[TS_PURPOSE_PARAMETER]},
+      {"gradient_bytes", "gradients", p->bytes[TS_PURPOSE_GRADIENT]},
+      {"optimizer_bytes", "optimizer states", p->bytes[TS_PURPOSE_OPTIMIZER]},
+      {"activation_bytes", "activations and workspaces", p->bytes[TS_PURPOSE_ACTIVATION]},
+      {"buffer_bytes", "inputs and communication buffers", p->bytes[TS_PURPOSE_BUFFER]},
+      {"reserve_bytes", "reserve for libraries", p->bytes[TS_PURPOSE_RESERVE]},
+      {"peak_bytes", "peak", p->peak_bytes},
+  };
+  (json ? print_json : print_rows)(program, row, (int) (sizeof row / sizeof row[0]), to);
+}
+
+int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) {
+  (void) world;
+  int64_t ranks;
+  ts_deck *deck = NULL;
+  ts_program *program = NULL;
+  ts_mesh mesh;
+  const char *format = ts_argument(arguments, "--format");
+  bool json = strcmp(format, "json") == 0;
+  ts_status status = json || strcmp(format, "text") == 0
+                         ? ts_argument_int(arguments, "--ranks", 1, 1 << 20, &ranks, err)
+                         : ts_error_add(err, "--format %s: text or json is accepted", format);
+  status = status == TS_OK ? ts_read_deck(arguments, NULL, &deck, err) : status;
+  status = status == TS_OK ? ts_deck_mesh(deck, (int) ranks, 0, &mesh, err) : status;
+  status = status == TS_OK ? ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
+  status = status == TS_OK ? make_program(arguments, deck, &mesh, &program, err) : status;
+  if (status == TS_OK) {
+    ts_text text = {0};
+    print_plan(program, json, &text);
+    fputs(text.text, stdout);
+    ts_text_free(&text);
+  }
+  ts_program_destroy(&program);
+  ts_deck_destroy(&deck);
+  return status;
+}
