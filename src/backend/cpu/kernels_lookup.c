@@ -1,0 +1,120 @@
+/* Rows moved as they are, and the one sum over equal ids. */
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/tile.h"
+
+#include "base/status.h"
+
+/* Bytes of a row of a tensor. */
+static size_t row_bytes(const ts_tensor *tensor) {
+  return (size_t) tensor->shape.d[tensor->shape.n - 1] * ts_dtype_size(tensor->dtype);
+}
+
+static void split_run(const ts_kernel_call *call) {
+  size_t whole = row_bytes(ts_call_in(call, 0));
+  int64_t rows = ts_shape_rows(&ts_call_in(call, 0)->shape);
+#pragma omp parallel for num_threads(ts_call_threads(call, rows)) schedule(static)
+  for (int64_t row = 0; row < rows; ++row) {
+    const char *from = (const char *) call->in[0] + (size_t) row * whole;
+    for (int i = 0; i < call->node->n_out; ++i) {
+      size_t bytes = row_bytes(ts_call_out(call, i));
+      memcpy((char *) call->out[i] + (size_t) row * bytes, from, bytes);
+      from += bytes;
+    }
+  }
+}
+TS_CPU_KERNEL(split) = {.run = split_run};
+
+static void concat_run(const ts_kernel_call *call) {
+  size_t whole = row_bytes(ts_call_out(call, 0));
+  int64_t rows = ts_shape_rows(&ts_call_out(call, 0)->shape);
+#pragma omp parallel for num_threads(ts_call_threads(call, rows)) schedule(static)
+  for (int64_t row = 0; row < rows; ++row) {
+    char *to = (char *) call->out[0] + (size_t) row * whole;
+    for (int i = 0; i < call->node->n_in; ++i) {
+      size_t bytes = row_bytes(ts_call_in(call, i));
+      memcpy(to, (const char *) call->in[i] + (size_t) row * bytes, bytes);
+      to += bytes;
+    }
+  }
+}
+TS_CPU_KERNEL(concat) = {.run = concat_run};
+
+static void embedding_run(const ts_kernel_call *call) {
+  size_t bytes = row_bytes(ts_call_in(call, 0));
+  const int32_t *id = call->in[1];
+  int64_t tokens = ts_shape_count(&ts_call_in(call, 1)->shape);
+#pragma omp parallel for num_threads(ts_call_threads(call, tokens)) schedule(static)
+  for (int64_t i = 0; i < tokens; ++i) {
+    TS_ASSERT(id[i] >= 0 && id[i] < ts_call_in(call, 0)->shape.d[0]);
+    memcpy((char *) call->out[0] + (size_t) i * bytes, (const char *) call->in[0] + (size_t) id[i] * bytes, bytes);
+  }
+}
+TS_CPU_KERNEL(embedding) = {.run = embedding_run};
+
+static void pick_run(const ts_kernel_call *call) {
+  size_t bytes = row_bytes(ts_call_in(call, 0));
+  const int32_t *index = call->in[1];
+  int64_t length = ts_call_in(call, 0)->shape.d[1];
+  for (int64_t b = 0; b < ts_call_in(call, 0)->shape.d[0]; ++b) {
+    TS_ASSERT(index[b] >= 0 && index[b] < length);
+    memcpy((char *) call->out[0] + (size_t) b * bytes,
+           (const char *) call->in[0] + (size_t) (b * length + index[b]) * bytes, bytes);
+  }
+}
+TS_CPU_KERNEL(pick) = {.run = pick_run};
+
+/* Tokens by id, in order within an id: those of id v are token[start[v]] to token[start[v + 1] - 1].  A counting sort:
+ * start holds rows + 2 numbers while it is built. */
+static void sort_tokens(int32_t *start, int32_t *token, const int32_t *id, int64_t tokens, int64_t rows) {
+  memset(start, 0, (size_t) (rows + 2) * sizeof *start);
+  for (int64_t i = 0; i < tokens; ++i) {
+    TS_ASSERT(id[i] >= 0 && id[i] < rows);
+    ++start[id[i] + 2];
+  }
+  for (int64_t v = 2; v < rows + 2; ++v) {
+    start[v] += start[v - 1];
+  }
+  for (int64_t i = 0; i < tokens; ++i) {
+    token[start[id[i] + 1]++] = (int32_t) i;
+  }
+}
+
+static size_t embedding_dw_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node,
+                                   void **prepared) {
+  (void) target, (void) prepared;
+  int64_t tokens = ts_tensor_count(graph, node->in[1]);
+  return ts_cpu_align((size_t) (node->attr.embedding.rows + 2 + tokens) * sizeof(int32_t));
+}
+
+/* Columns [at, at + n) of one row of the table. */
+static void embedding_dw_tile(const ts_sink *dw, const ts_source *dy, const int32_t *token, int32_t n_tokens,
+                              int64_t row, int64_t columns, int64_t at, int64_t n) {
+  float sum[TS_TILE] = {0}, buffer[TS_TILE];
+  for (int32_t t = 0; t < n_tokens; ++t) {
+    const float *from = ts_source_read(dy, token[t] * columns + at, n, buffer);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      sum[i] += from[i];
+    }
+  }
+  ts_sink_write(dw, row * columns + at, n, sum);
+}
+
+static void embedding_dw_run(const ts_kernel_call *call) {
+  ts_source dy = ts_source_of(call, 0);
+  ts_sink dw = ts_sink_of(call, 0);
+  int64_t rows = call->node->attr.embedding.rows, columns = ts_call_columns(call, 0);
+  int32_t *start = call->workspace, *token = start + rows + 2;
+  sort_tokens(start, token, call->in[1], ts_shape_count(&ts_call_in(call, 1)->shape), rows);
+  bool untouched_stay = dw.prior == dw.data && dw.beta == 1.0f;
+  /* Short tiles share the work of a frequent id among threads. */
+  const int64_t width = TS_TILE / 4;
+#pragma omp parallel for num_threads(call->threads) schedule(dynamic, 64)
+  for (int64_t v = 0; v < rows; ++v) {
+    int32_t n_tokens = start[v + 1] - start[v];
+    for (int64_t at = 0; at < columns && !(untouched_stay && n_tokens == 0); at += width) {
+      embedding_dw_tile(&dw, &dy, token + start[v], n_tokens, v, columns, at, ts_min(width, columns - at));
+    }
+  }
+}
+TS_CPU_KERNEL(embedding_dw) = {.prepare = embedding_dw_prepare, .run = embedding_dw_run};

@@ -1,0 +1,171 @@
+/* Element by element.  Bound by memory: the arithmetic, one exp and one division at most, hides behind the loads. */
+#include "backend/cpu/dropout.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/tile.h"
+
+/* n elements of all outputs from all inputs. */
+typedef void tile_body(float *const y[], const float *const x[], int64_t n);
+enum { MAX_IN = 3, MAX_OUT = 2 };
+
+static void run_tiles(const ts_kernel_call *call, tile_body *body) {
+  int n_in = call->node->n_in, n_out = call->node->n_out;
+  ts_source x[MAX_IN];
+  ts_sink y[MAX_OUT];
+  for (int i = 0; i < n_in; ++i) {
+    x[i] = ts_source_of(call, i);
+  }
+  for (int i = 0; i < n_out; ++i) {
+    y[i] = ts_sink_of(call, i);
+  }
+  int64_t count = ts_call_count(call, 0);
+#pragma omp parallel for num_threads(ts_call_threads(call, ts_pieces(count, TS_TILE))) schedule(static)
+  for (int64_t at = 0; at < count; at += TS_TILE) {
+    int64_t n = ts_min(TS_TILE, count - at);
+    float in_buffer[MAX_IN][TS_TILE], out_buffer[MAX_OUT][TS_TILE], *to[MAX_OUT];
+    const float *from[MAX_IN];
+    for (int i = 0; i < n_in; ++i) {
+      from[i] = ts_source_read(&x[i], at, n, in_buffer[i]);
+    }
+    for (int i = 0; i < n_out; ++i) {
+      to[i] = ts_sink_open(&y[i], at, out_buffer[i]);
+    }
+    body(to, from, n);
+    for (int i = 0; i < n_out; ++i) {
+      ts_sink_write(&y[i], at, n, to[i]);
+    }
+  }
+}
+
+static void add_tile(float *const y[], const float *const x[], int64_t n) {
+  float *sum = y[0];
+  const float *a = x[0], *b = x[1];
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    sum[i] = a[i] + b[i];
+  }
+}
+
+static void add_run(const ts_kernel_call *call) {
+  run_tiles(call, add_tile);
+}
+TS_CPU_KERNEL(add) = {.run = add_run};
+
+static void gelu_tile(float *const y[], const float *const x[], int64_t n) {
+  float *to = y[0];
+  const float *from = x[0];
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    to[i] = from[i] * ts_sigmoidf(ts_gelu_argument(from[i]));
+  }
+}
+
+static void gelu_run(const ts_kernel_call *call) {
+  run_tiles(call, gelu_tile);
+}
+TS_CPU_KERNEL(gelu) = {.run = gelu_run};
+
+static void gelu_dx_tile(float *const y[], const float *const x[], int64_t n) {
+  float *dx = y[0];
+  const float *dy = x[0], *from = x[1];
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    float s = ts_sigmoidf(ts_gelu_argument(from[i]));
+    dx[i] = dy[i] * (s + from[i] * (s * (1.0f - s)) * ts_gelu_slope(from[i]));
+  }
+}
+
+static void gelu_dx_run(const ts_kernel_call *call) {
+  run_tiles(call, gelu_dx_tile);
+}
+TS_CPU_KERNEL(gelu_dx) = {.run = gelu_dx_run};
+
+static void swiglu_tile(float *const y[], const float *const x[], int64_t n) {
+  float *to = y[0];
+  const float *gate = x[0], *up = x[1];
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    to[i] = gate[i] * ts_sigmoidf(gate[i]) * up[i];
+  }
+}
+
+static void swiglu_run(const ts_kernel_call *call) {
+  run_tiles(call, swiglu_tile);
+}
+TS_CPU_KERNEL(swiglu) = {.run = swiglu_run};
+
+static void swiglu_dx_tile(float *const y[], const float *const x[], int64_t n) {
+  float *dgate = y[0], *dup = y[1];
+  const float *dy = x[0], *gate = x[1], *up = x[2];
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    float s = ts_sigmoidf(gate[i]), silu = gate[i] * s;
+    dgate[i] = dy[i] * up[i] * (s + silu * (1.0f - s));
+    dup[i] = dy[i] * silu;
+  }
+}
+
+static void swiglu_dx_run(const ts_kernel_call *call) {
+  run_tiles(call, swiglu_dx_tile);
+}
+TS_CPU_KERNEL(swiglu_dx) = {.run = swiglu_dx_run};
+
+static void copy_tiles(const ts_kernel_call *call, ts_sink y, ts_source x) {
+  int64_t count = ts_call_count(call, 0);
+#pragma omp parallel for num_threads(ts_call_threads(call, ts_pieces(count, TS_TILE))) schedule(static)
+  for (int64_t at = 0; at < count; at += TS_TILE) {
+    int64_t n = ts_min(TS_TILE, count - at);
+    float buffer[TS_TILE];
+    ts_sink_write(&y, at, n, ts_source_read(&x, at, n, buffer));
+  }
+}
+
+static void cast_run(const ts_kernel_call *call) {
+  copy_tiles(call, ts_sink_of(call, 0), ts_source_of(call, 0));
+}
+TS_CPU_KERNEL(cast) = {.run = cast_run};
+
+/* Sums of losses and token counts: a few elements. */
+static void accumulate_doubles(const ts_kernel_call *call, float beta) {
+  const double *prior = call->in[0], *x = call->in[1];
+  double *y = call->out[0];
+  for (int64_t i = 0; i < ts_call_count(call, 0); ++i) {
+    y[i] = beta == 0.0f ? x[i] : beta * prior[i] + x[i];
+  }
+}
+
+static void accumulate_run(const ts_kernel_call *call) {
+  float beta = *(const float *) call->in[2];
+  ts_dtype dtype = ts_call_out(call, 0)->dtype;
+  if (dtype == TS_F64) {
+    accumulate_doubles(call, beta);
+  } else {
+    copy_tiles(call, (ts_sink){call->out[0], dtype, beta == 0.0f ? NULL : call->in[0], beta}, ts_source_of(call, 1));
+  }
+}
+TS_CPU_KERNEL(accumulate) = {.run = accumulate_run};
+
+static void dropout_run(const ts_kernel_call *call) {
+  ts_source x = ts_source_of(call, 0);
+  ts_sink y = ts_sink_of(call, 0);
+  const int64_t *sample = call->in[2];
+  float p = call->node->attr.dropout.p, scale = p < 1.0f ? 1.0f / (1.0f - p) : 0.0f;
+  uint64_t key = ts_dropout_key(*(const int64_t *) call->in[1], call->node->attr.dropout.name);
+  uint32_t threshold = ts_dropout_threshold(p);
+  int64_t samples = ts_call_in(call, 0)->shape.d[0], each = samples > 0 ? ts_call_count(call, 0) / samples : 0;
+#pragma omp parallel for collapse(2) num_threads(call->threads) schedule(static)
+  for (int64_t b = 0; b < samples; ++b) {
+    for (int64_t first = 0; first < each; first += TS_TILE) {
+      int64_t n = ts_min(TS_TILE, each - first), at = b * each + first;
+      float in_buffer[TS_TILE], out_buffer[TS_TILE], factor[TS_TILE];
+      ts_dropout_factors(factor, key, sample[b], first, n, threshold, scale);
+      const float *from = ts_source_read(&x, at, n, in_buffer);
+      float *to = ts_sink_open(&y, at, out_buffer);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        to[i] = from[i] * factor[i];
+      }
+      ts_sink_write(&y, at, n, to);
+    }
+  }
+}
+TS_CPU_KERNEL(dropout) = {.run = dropout_run};

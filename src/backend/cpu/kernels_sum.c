@@ -1,0 +1,93 @@
+/* Sums: over rows in fp32, of squares in fp64. */
+#include "backend/cpu/columns.h"
+#include "backend/cpu/kernels.h"
+
+static size_t sum_rows_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
+  (void) target, (void) prepared;
+  const ts_shape *shape = &graph->tensor[node->in[0]].shape;
+  return ts_columns_workspace(ts_shape_rows(shape), shape->d[shape->n - 1], 1);
+}
+
+static void sum_rows_run(const ts_kernel_call *call) {
+  ts_source x = ts_source_of(call, 0);
+  int64_t rows = ts_shape_rows(&ts_call_in(call, 0)->shape), columns = ts_call_columns(call, 0);
+  int64_t blocks = ts_pieces(rows, TS_ROW_BLOCK);
+  float *partial = call->workspace;
+#pragma omp parallel for collapse(2) num_threads(call->threads) schedule(static)
+  for (int64_t block = 0; block < blocks; ++block) {
+    for (int64_t at = 0; at < columns; at += TS_TILE) {
+      float sum[TS_TILE] = {0}, buffer[TS_TILE];
+      int64_t n = ts_min(TS_TILE, columns - at), first = block * TS_ROW_BLOCK;
+      for (int64_t row = first; row < ts_min(first + TS_ROW_BLOCK, rows); ++row) {
+        const float *from = ts_source_read(&x, row * columns + at, n, buffer);
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) {
+          sum[i] += from[i];
+        }
+      }
+      memcpy(partial + block * columns + at, sum, (size_t) n * sizeof(float));
+    }
+  }
+  ts_columns_finish(call, 0, partial, rows, columns);
+}
+TS_CPU_KERNEL(sum_rows) = {.prepare = sum_rows_prepare, .run = sum_rows_run};
+
+/* Blocks of the ranges, each cut from its own first element. */
+static int64_t square_blocks(const ts_node *node) {
+  int64_t blocks = 0;
+  for (int r = 0; r < node->attr.segments.n; ++r) {
+    blocks += ts_pieces(node->attr.segments.range[r].count, TS_SQUARE_BLOCK);
+  }
+  return blocks;
+}
+
+static double block_squares(const ts_source *x, int64_t first, int64_t count) {
+  enum { LANES = 32 };
+  double lane[LANES] = {0}, sum = 0;
+  for (int64_t at = 0; at < count; at += TS_TILE) {
+    int64_t n = ts_min(TS_TILE, count - at), i = 0;
+    float buffer[TS_TILE];
+    const float *from = ts_source_read(x, first + at, n, buffer);
+    for (; i + LANES <= n; i += LANES) {
+#pragma omp simd
+      for (int l = 0; l < LANES; ++l) {
+        lane[l] += (double) from[i + l] * (double) from[i + l];
+      }
+    }
+    for (int l = 0; l < n - i; ++l) {
+      lane[l] += (double) from[i + l] * (double) from[i + l];
+    }
+  }
+  for (int l = 0; l < LANES; ++l) {
+    sum += lane[l];
+  }
+  return sum;
+}
+
+static size_t sum_squares_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node,
+                                  void **prepared) {
+  (void) target, (void) graph, (void) prepared;
+  return ts_cpu_align((size_t) square_blocks(node) * sizeof(double));
+}
+
+static void sum_squares_run(const ts_kernel_call *call) {
+  ts_source x = ts_source_of(call, 0);
+  double *partial = call->workspace, sum = 0;
+  int64_t total = square_blocks(call->node);
+#pragma omp parallel num_threads(ts_call_threads(call, total))
+  for (int64_t r = 0, before = 0; r < call->node->attr.segments.n; ++r) {
+    const ts_range *range = &call->node->attr.segments.range[r];
+    int64_t blocks = ts_pieces(range->count, TS_SQUARE_BLOCK);
+#pragma omp for schedule(static) nowait
+    for (int64_t b = 0; b < blocks; ++b) {
+      int64_t first = b * TS_SQUARE_BLOCK;
+      partial[before + b] = block_squares(&x, range->offset + first, ts_min(TS_SQUARE_BLOCK, range->count - first));
+    }
+    before += blocks;
+  }
+  for (int64_t b = 0; b < total; ++b) {
+    sum += partial[b];
+  }
+  *(double *) call->out[0] = sum;
+}
+TS_CPU_KERNEL(sum_squares) = {.prepare = sum_squares_prepare, .run = sum_squares_run};

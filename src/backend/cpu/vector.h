@@ -1,0 +1,147 @@
+/** \file
+ * Branch-free functions for loops that the compiler vectorises: `#pragma omp simd` around a plain loop is enough.
+ *
+ * They need neither -ffast-math nor a vector library and treat infinities and NaN as libm does.  Each is a pure function
+ * of its argument, so an element's value does not depend on its place in a vector; it may differ in the last bit between
+ * instruction sets, because those with a fused multiply-add use it.  Nothing here is collective.
+ */
+#ifndef TS_BACKEND_CPU_VECTOR_H
+#define TS_BACKEND_CPU_VECTOR_H
+
+#include "base/dtype.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#define TS_INLINE static inline __attribute__((always_inline))
+
+/** Bits of a number and back. Not collective. */
+TS_INLINE int32_t ts_bits_of(float x) {
+  int32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+TS_INLINE float ts_float_of(int32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+TS_INLINE int64_t ts_bits_of_double(double x) {
+  int64_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+/** exp (x) within 1.5 ulp (2 where the result is subnormal); inf above 88.72, 0 below -103.98.
+ *
+ * x = n ln 2 + r with |r| <= ln 2 / 2.  exp (r) = 1 + r + r^2 q (r), q interpolated at Chebyshev nodes (relative error
+ * 1e-8).  2^n is applied in two halves because n reaches past the exponents of a float on both sides. Not collective. */
+TS_INLINE float ts_expf(float x) {
+  x = x > 89.0f ? 89.0f : x;
+  x = x < -105.0f ? -105.0f : x;
+  const float shift = 0x1.8p23f; /* adding it rounds to an integer, kept in the low bits */
+  float shifted = x * 0x1.715476p0f + shift;
+  float n = shifted - shift;
+  int32_t k = ts_bits_of(shifted) - ts_bits_of(shift);
+  float r = x - n * 0x1.62ep-1f; /* n times these 12 bits is exact */
+  r = r - n * 0x1.0bfbe8p-15f;
+  float q = 0.001392621346613538f;
+  q = q * r + 0.00836320297157575f;
+  q = q * r + 0.04166655443768795f;
+  q = q * r + 0.1666657684599398f;
+  q = q * r + 0.5f;
+  float e = 1.0f + (r + r * r * q);
+  int32_t half = k >> 1;
+  return e * ts_float_of((int32_t) ((uint32_t) (half + 127) << 23)) *
+         ts_float_of((int32_t) ((uint32_t) (k - half + 127) << 23));
+}
+
+/** 1 / (1 + exp (-x)) within 2.5 ulp down to x = -88.7, below that 0 (the true value is subnormal). Not collective. */
+TS_INLINE float ts_sigmoidf(float x) {
+  return 1.0f / (1.0f + ts_expf(-x));
+}
+
+/** The argument of the sigmoid in GELU, 2 sqrt (2/pi) (x + 0.044715 x^3), by which
+ * 0.5 x (1 + tanh (u)) = x sigmoid (2 u) without the cancellation of 1 + tanh; and its derivative. Not collective. */
+TS_INLINE float ts_gelu_argument(float x) {
+  return x * (1.5957691216057308f + 0.07135481282642602f * (x * x));
+}
+TS_INLINE float ts_gelu_slope(float x) {
+  return 1.5957691216057308f + 0.21406443847927805f * (x * x);
+}
+
+/** sin and cos of \a x in fp64, exact to 4e-9 for |x| < 2^24 and degrading with the spacing of doubles beyond; meant to
+ * be rounded to fp32.  Taylor series on [-pi/4, pi/4]. Not collective. */
+TS_INLINE void ts_sincos(double x, double *sine, double *cosine) {
+  const double shift = 0x1.8p52;
+  double shifted = x * 0x1.45f306dc9c883p-1 + shift; /* 2 / pi */
+  double n = shifted - shift;
+  int64_t quadrant = ts_bits_of_double(shifted);
+  double r = x - n * 0x1.921fb544p0; /* pi / 2: 33 bits, and the rest */
+  r = r - n * 0x1.0b4611a626331p-34;
+  double z = r * r;
+  double s = r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880))));
+  double c = 1 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 - z * (1.0 / 3628800)))));
+  double s1 = quadrant & 1 ? c : s, c1 = quadrant & 1 ? s : c;
+  *sine = quadrant & 2 ? -s1 : s1;
+  *cosine = (quadrant + 1) & 2 ? -c1 : c1;
+}
+
+/** \a n elements bf16 to fp32 (exact) and back (nearest even, NaN stays NaN).  No overlap. Not collective. */
+TS_INLINE void ts_widen(float *restrict y, const uint16_t *restrict x, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] = ts_float_of((int32_t) ((uint32_t) x[i] << 16));
+  }
+}
+TS_INLINE void ts_narrow(uint16_t *restrict y, const float *restrict x, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    y[i] = ts_f32_to_bf16(x[i]);
+  }
+}
+
+/** Accumulators of a sum: as many as keep the adders busy, and a fixed number, so that a sum is the same whatever the
+ * alignment and the length of vectors.  Zero them, add pieces (all but the last of a multiple of TS_LANES elements), then
+ * fold them. */
+#define TS_LANES 64
+
+/** Add \a n elements of x, or of the product of x and y. Not collective. */
+TS_INLINE void ts_lanes_add(float lane[TS_LANES], const float *x, int64_t n) {
+  int64_t i = 0;
+  for (; i + TS_LANES <= n; i += TS_LANES) {
+#pragma omp simd
+    for (int l = 0; l < TS_LANES; ++l) {
+      lane[l] += x[i + l];
+    }
+  }
+  for (int l = 0; l < n - i; ++l) {
+    lane[l] += x[i + l];
+  }
+}
+TS_INLINE void ts_lanes_add_product(float lane[TS_LANES], const float *x, const float *y, int64_t n) {
+  int64_t i = 0;
+  for (; i + TS_LANES <= n; i += TS_LANES) {
+#pragma omp simd
+    for (int l = 0; l < TS_LANES; ++l) {
+      lane[l] += x[i + l] * y[i + l];
+    }
+  }
+  for (int l = 0; l < n - i; ++l) {
+    lane[l] += x[i + l] * y[i + l];
+  }
+}
+
+/** The sum of the accumulators, as a tree. Not collective. */
+TS_INLINE float ts_lanes_sum(const float lane[TS_LANES]) {
+  float fold[TS_LANES];
+  memcpy(fold, lane, sizeof fold);
+  for (int width = TS_LANES / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) {
+      fold[i] += fold[i + width];
+    }
+  }
+  return fold[0];
+}
+
+#endif
