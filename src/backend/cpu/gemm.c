@@ -225,7 +225,7 @@ ts_gemm *ts_gemm_create(const ts_gemm_spec *spec) {
   s->ldc = dense(s->ldc, s->n);
   gemm->block = ts_onednn_split_k(s->k, s->transpose_a);
   gemm->wide = s->out == TS_BF16 && (s->in == TS_F32 || gemm->block < s->k);
-  if (ts_onednn_tiles() || !make_chain(gemm)) {
+  if (ts_onednn_tiles(s->in) || !make_chain(gemm)) {
     destroy_chain(gemm);
     gemm->scratch = 0;
     make_tiles(gemm);

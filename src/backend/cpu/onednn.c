@@ -183,9 +183,10 @@ void ts_product_run(ts_product *product, const void *a, const void *b, void *c, 
   }
 }
 
-bool ts_onednn_tiles(void) {
+bool ts_onednn_tiles(ts_dtype in) {
   dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-  return (isa & dnnl_cpu_isa_avx512_core) != dnnl_cpu_isa_avx512_core;
+  dnnl_cpu_isa_t needed = in == TS_BF16 ? dnnl_cpu_isa_avx512_core_bf16 : dnnl_cpu_isa_avx512_core;
+  return (isa & needed) != needed;
 }
 
 int64_t ts_onednn_split_k(int64_t k, bool transpose_a) {
@@ -203,8 +204,8 @@ void ts_onednn_limit(const char *isa) {
     dnnl_cpu_isa_t isa;
   } row[] = {{"generic", dnnl_cpu_isa_sse41}, {"v3", dnnl_cpu_isa_avx2}};
   for (size_t i = 0; i < sizeof row / sizeof *row; ++i) {
-    if (strcmp(isa, row[i].name) == 0 && dnnl_get_effective_cpu_isa() > row[i].isa) {
-      dnnl_set_max_cpu_isa(row[i].isa); /* fails after the first product: then the limit comes too late to matter */
+    if (strcmp(isa, row[i].name) == 0) {
+      CHECK(dnnl_set_max_cpu_isa(row[i].isa));
     }
   }
 }

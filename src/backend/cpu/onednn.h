@@ -52,15 +52,15 @@ size_t ts_product_scratch(const ts_product *product);
 void ts_product_run(ts_product *product, const void *a, const void *b, void *c, const void *bias, const void *prior,
                     void *scratch);
 
-/** True where products must be computed in fixed tiles by single threads: below AVX-512 oneDNN has no bf16 product and
- * its fp32 sums depend on the number of threads. Not collective. */
-bool ts_onednn_tiles(void);
+/** True where products of operands \a in must be computed in fixed tiles by single threads: without AVX-512 (for bf16:
+ * AVX512_BF16) oneDNN has no bf16 product or emulates it, and its sums depend on the number of threads. Not collective. */
+bool ts_onednn_tiles(ts_dtype in);
 
 /** The length of the blocks K is cut into so that the sums do not depend on the number of threads; K itself where no cut
  * is needed.  Measured with 1 to 4 threads: a is transposed and K >= 2048 (oneDNN adds up slices of K in parallel). Not collective. */
 int64_t ts_onednn_split_k(int64_t k, bool transpose_a);
 
-/** Keep oneDNN below an instruction set ("generic", "v3"; "v4" has no effect): before the first product. Not collective. */
+/** Keep oneDNN below an instruction set ("generic", "v3"; "v4" has no effect); called before anything else here. Not collective. */
 void ts_onednn_limit(const char *isa);
 
 /** "2.6.3, avx512_core_bf16": a constant string after the first call. Not collective. */

@@ -1,0 +1,140 @@
+/** \file
+ * Run one kernel of a backend on arrays: a graph of one node, its tensors, its workspace with guard bytes behind it.
+ * Nothing here is collective.
+ */
+#ifndef REGRESSION_KERNEL_RUN_H
+#define REGRESSION_KERNEL_RUN_H
+
+#include "backend/backend.h"
+#include "base/memory.h"
+#include "base/random.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RUN_MAX = 10, RUN_GUARD = 256 };
+
+/** A tensor with its memory; data NULL stands for an absent optional input. */
+typedef struct run_tensor {
+  ts_dtype dtype;
+  ts_shape shape;
+  void *data; /**< Owned by run_free. */
+} run_tensor;
+
+/** One call of a kernel. */
+typedef struct run_case {
+  ts_op op;
+  ts_attr attr;
+  int n_in, n_out;
+  run_tensor in[RUN_MAX], out[RUN_MAX];
+  void *prior[RUN_MAX]; /**< Borrowed; all NULL: no priors. */
+  const float *beta;    /**< NULL for 1. */
+  int threads;
+} run_case;
+
+static inline int64_t run_count(const run_tensor *x) {
+  int64_t count = 1;
+  for (int i = 0; i < x->shape.n; ++i) {
+    count *= x->shape.d[i];
+  }
+  return count;
+}
+
+/** Zeroed; from ts_calloc, so that a sanitizer sees writes past the end. Not collective. */
+static inline run_tensor run_new(ts_dtype dtype, ts_shape shape) {
+  run_tensor x = {dtype, shape, NULL};
+  x.data = ts_calloc((size_t) run_count(&x), ts_dtype_size(dtype));
+  return x;
+}
+
+static inline double run_get(const run_tensor *x, int64_t i) {
+  switch (x->dtype) {
+    case TS_F32: return ((const float *) x->data)[i];
+    case TS_BF16: return ts_bf16_to_f32(((const uint16_t *) x->data)[i]);
+    case TS_F64: return ((const double *) x->data)[i];
+    case TS_I32: return ((const int32_t *) x->data)[i];
+    default: return (double) ((const int64_t *) x->data)[i];
+  }
+}
+
+static inline void run_set(run_tensor *x, int64_t i, double value) {
+  switch (x->dtype) {
+    case TS_F32: ((float *) x->data)[i] = (float) value; return;
+    case TS_BF16: ((uint16_t *) x->data)[i] = ts_f32_to_bf16((float) value); return;
+    case TS_F64: ((double *) x->data)[i] = value; return;
+    case TS_I32: ((int32_t *) x->data)[i] = (int32_t) value; return;
+    default: ((int64_t *) x->data)[i] = (int64_t) value; return;
+  }
+}
+
+/** Normal numbers of standard deviation \a std, rounded to the type: a function of \a key. Not collective. */
+static inline run_tensor run_random(ts_dtype dtype, ts_shape shape, uint64_t key, double std) {
+  run_tensor x = run_new(dtype, shape);
+  int64_t count = run_count(&x);
+  float *value = ts_malloc((size_t) count * sizeof *value);
+  ts_random_normal(key, 0, count, std, value);
+  for (int64_t i = 0; i < count; ++i) {
+    run_set(&x, i, value[i]);
+  }
+  ts_free(value);
+  return x;
+}
+
+static inline void run_free(run_case *c) {
+  for (int i = 0; i < RUN_MAX; ++i) {
+    ts_free(c->in[i].data);
+    ts_free(c->out[i].data);
+    c->in[i].data = c->out[i].data = NULL;
+  }
+}
+
+static inline bool run_same(const run_tensor *a, const void *bytes) {
+  return memcmp(a->data, bytes, (size_t) run_count(a) * ts_dtype_size(a->dtype)) == 0;
+}
+
+/** Prepare, run and release.  \return true when the guard behind the workspace is untouched. Not collective. */
+static inline bool run_kernel(const ts_backend *backend, run_case *c) {
+  ts_tensor tensor[2 * RUN_MAX] = {{0}};
+  ts_tid in[RUN_MAX], out[RUN_MAX], prior[RUN_MAX];
+  const void *in_data[RUN_MAX], *prior_data[RUN_MAX];
+  void *out_data[RUN_MAX];
+  bool adds = false;
+  for (int i = 0; i < c->n_in; ++i) {
+    in[i] = c->in[i].data == NULL ? TS_NONE : i;
+    in_data[i] = c->in[i].data;
+    tensor[i] = (ts_tensor){.dtype = c->in[i].dtype, .shape = c->in[i].shape};
+  }
+  for (int i = 0; i < c->n_out; ++i) {
+    out[i] = RUN_MAX + i;
+    out_data[i] = c->out[i].data;
+    prior[i] = c->prior[i] == NULL ? TS_NONE : RUN_MAX + i;
+    prior_data[i] = c->prior[i];
+    adds = adds || c->prior[i] != NULL;
+    tensor[RUN_MAX + i] = (ts_tensor){.dtype = c->out[i].dtype, .shape = c->out[i].shape};
+  }
+  ts_node node = {.op = c->op, .name = (char *) "node", .n_in = c->n_in, .n_out = c->n_out, .in = in, .out = out,
+                  .prior = adds ? prior : NULL, .beta = TS_NONE, .attr = c->attr};
+  ts_graph graph = {.tensor = tensor, .n_tensors = 2 * RUN_MAX, .node = &node, .n_nodes = 1};
+  ts_target target = {backend, c->threads};
+  const ts_kernel *row = backend->kernel(c->op);
+  void *prepared = NULL;
+  size_t bytes = row->prepare == NULL ? 0 : row->prepare(&target, &graph, &node, &prepared);
+  char *workspace = aligned_alloc(64, (bytes + 63) / 64 * 64 + RUN_GUARD);
+  memset(workspace, 0x5a, bytes + RUN_GUARD);
+  ts_kernel_call call = {.graph = &graph, .node = &node, .in = in_data, .out = out_data,
+                         .prior = adds ? prior_data : NULL, .beta = c->beta, .workspace = workspace,
+                         .workspace_bytes = bytes, .prepared = prepared, .threads = c->threads};
+  row->run(&call);
+  bool clean = true;
+  for (size_t i = bytes; i < bytes + RUN_GUARD; ++i) {
+    clean = clean && workspace[i] == 0x5a;
+  }
+  free(workspace);
+  if (row->release != NULL) {
+    row->release(prepared);
+  }
+  return clean;
+}
+
+#endif

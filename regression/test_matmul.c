@@ -1,0 +1,153 @@
+/* MATMUL against fp64: odd sizes, transposes, bias, every kind of prior, both types; equal bits on 1, 2 and 3 threads. */
+#include "regression/kernel_run.h"
+#include "regression/tap.h"
+
+typedef struct product {
+  int64_t m, n, k;
+  bool ta, tb, bias;
+  ts_dtype in, out;
+  enum { NO_PRIOR, SAME, OTHER } prior;
+  float beta;
+} product;
+
+static run_case make(const product *p) {
+  run_case c = {.op = TS_OP_MATMUL, .n_in = 3, .n_out = 1, .threads = 1};
+  c.attr.matmul.transpose_a = p->ta;
+  c.attr.matmul.transpose_b = p->tb;
+  c.attr.matmul.dtype = p->out;
+  c.in[0] = run_random(p->in, p->ta ? TS_SHAPE(p->k, p->m) : TS_SHAPE(p->m, p->k), 1, 1);
+  c.in[1] = run_random(p->in, p->tb ? TS_SHAPE(p->n, p->k) : TS_SHAPE(p->k, p->n), 2, 1);
+  if (p->bias) {
+    c.in[2] = run_random(p->in, TS_SHAPE(p->n), 3, 1);
+  }
+  c.out[0] = run_new(p->out, TS_SHAPE(p->m, p->n));
+  return c;
+}
+
+/* The exact sum and the sum of magnitudes, to which rounding errors are proportional. */
+static double reference(const product *p, const run_case *c, const run_tensor *prior, int64_t i, int64_t j, double *size) {
+  double sum = p->bias ? run_get(&c->in[2], j) : 0;
+  *size = fabs(sum);
+  for (int64_t k = 0; k < p->k; ++k) {
+    double x = run_get(&c->in[0], p->ta ? k * p->m + i : i * p->k + k);
+    double y = run_get(&c->in[1], p->tb ? j * p->k + k : k * p->n + j);
+    sum += x * y;
+    *size += fabs(x * y);
+  }
+  if (p->prior != NO_PRIOR && p->beta != 0) {
+    double add = p->beta * run_get(prior, i * p->n + j);
+    sum += add;
+    *size += fabs(add);
+  }
+  return sum;
+}
+
+/* A sum of k fp32 terms in any order is within k 2^-24 of the magnitudes; in blocks it is far better, sqrt (k) for random
+ * signs, so 2 sqrt (k) 2^-24 of them; one wrong term is 10^4 times larger.  A bf16 result adds half a unit in its last
+ * place, at most 2^-8 of it, and again for a prior that is scaled before it is added. */
+static double tolerance(const product *p, double exact, double size, double prior) {
+  double rounding = 0;
+  if (p->out == TS_BF16) {
+    bool scaled = p->prior != NO_PRIOR && p->beta != 0 && p->beta != 1;
+    rounding = 0x1.01p-8 * (fabs(exact) + (scaled ? fabs(p->beta * prior) : 0));
+  }
+  return 2 * sqrt((double) p->k + 4) * 0x1p-24 * size + rounding;
+}
+
+static bool close_to_reference(const product *p, const run_case *c, const run_tensor *prior) {
+  for (int64_t i = 0; i < p->m; ++i) {
+    for (int64_t j = 0; j < p->n; ++j) {
+      double size, exact = reference(p, c, prior, i, j, &size), got = run_get(&c->out[0], i * p->n + j);
+      if (!(fabs(got - exact) <= tolerance(p, exact, size, run_get(prior, i * p->n + j)))) {
+        tap_note("[%d][%d] is %.9g, should be %.9g", (int) i, (int) j, got, exact);
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+static void run_with(const product *p, run_case *c, run_tensor *prior, int threads, bool *clean) {
+  int64_t count = p->m * p->n;
+  size_t bytes = (size_t) count * ts_dtype_size(p->out);
+  c->threads = threads;
+  c->beta = &p->beta;
+  memset(c->out[0].data, 0xff, bytes); /* NaN */
+  if (p->prior == SAME && p->beta != 0) {
+    memcpy(c->out[0].data, prior->data, bytes);
+  }
+  c->prior[0] = p->prior == NO_PRIOR ? NULL : p->prior == SAME ? c->out[0].data : prior->data;
+  *clean = run_kernel(ts_backend_cpu(), c) && *clean;
+}
+
+static void check(const product *p) {
+  run_case c = make(p);
+  run_tensor prior = run_random(p->out, TS_SHAPE(p->m, p->n), 4, 3);
+  if (p->beta == 0) {
+    memset(prior.data, 0xff, (size_t) (p->m * p->n) * ts_dtype_size(p->out)); /* must not be read */
+  }
+  size_t bytes = (size_t) (p->m * p->n) * ts_dtype_size(p->out);
+  void *one = ts_malloc(bytes);
+  bool clean = true, equal = true;
+  run_with(p, &c, &prior, 1, &clean);
+  bool close = close_to_reference(p, &c, &prior);
+  memcpy(one, c.out[0].data, bytes);
+  for (int threads = 2; threads <= 3; ++threads) {
+    run_with(p, &c, &prior, threads, &clean);
+    equal = equal && run_same(&c.out[0], one);
+  }
+  static const char *const kinds[] = {"no prior", "prior in place", "prior elsewhere"};
+  tap_ok(close && clean && equal, "%dx%dx%d %s%s%s %s to %s, %s, beta %g%s%s%s", (int) p->m, (int) p->n, (int) p->k,
+         p->ta ? "t" : "n", p->tb ? "t" : "n", p->bias ? " bias" : "", ts_dtype_name(p->in), ts_dtype_name(p->out),
+         kinds[p->prior], p->beta, close ? "" : ": wrong", clean ? "" : ": writes past its workspace",
+         equal ? "" : ": depends on threads");
+  ts_free(one);
+  ts_free(prior.data);
+  run_free(&c);
+}
+
+static void small_sizes(ts_dtype in, ts_dtype out) {
+  static const int64_t size[][3] = {{1, 1, 1}, {3, 17, 67}, {67, 1, 17}, {1, 67, 3}, {17, 130, 1}, {65, 67, 129}};
+  for (size_t i = 0; i < sizeof size / sizeof *size; ++i) {
+    for (int t = 0; t < 4; ++t) {
+      product p = {size[i][0], size[i][1], size[i][2], t & 1, t >> 1, (i + (size_t) t) % 2 == 0, in, out, NO_PRIOR, 1};
+      check(&p);
+    }
+  }
+}
+
+static void priors(ts_dtype in, ts_dtype out) {
+  static const float beta[] = {0, 1, 0.5f};
+  for (int kind = SAME; kind <= OTHER; ++kind) {
+    for (int b = 0; b < 3; ++b) {
+      for (int t = 0; t < 2; ++t) {
+        product p = {67, 129, 33, t == 1, false, t == 0, in, out, SAME, beta[b]};
+        p.prior = kind == SAME ? SAME : OTHER;
+        check(&p);
+      }
+    }
+  }
+}
+
+/* Weight gradients: K long enough that oneDNN would sum slices of it in parallel, and 600 rows: several tiles. */
+static void long_k(ts_dtype in, ts_dtype out) {
+  static const int64_t size[][3] = {{64, 64, 4096}, {17, 33, 3000}, {129, 65, 2048}, {1, 5, 2500}};
+  for (size_t i = 0; i < sizeof size / sizeof *size; ++i) {
+    product p = {size[i][0], size[i][1], size[i][2], true, false, false, in, out, i == 1 ? SAME : NO_PRIOR, 1};
+    check(&p);
+  }
+  product rows = {600, 300, 70, false, true, false, in, out, NO_PRIOR, 1};
+  check(&rows);
+}
+
+int main(void) {
+  tap_note("%s", ts_backend_cpu()->describe());
+  static const ts_dtype types[][2] = {{TS_F32, TS_F32}, {TS_BF16, TS_BF16}, {TS_BF16, TS_F32}, {TS_F32, TS_BF16}};
+  for (int i = 0; i < 4; ++i) {
+    small_sizes(types[i][0], types[i][1]);
+    priors(types[i][0], types[i][1]);
+    long_k(types[i][0], types[i][1]);
+  }
+  tap_ok(ts_memory_live() == 0, "everything is freed");
+  return tap_done();
+}
