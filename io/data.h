@@ -1,0 +1,74 @@
+/** \file
+ * The samples of a training run: a token file cut into sequences, split into training and validation, in an order that
+ * is a function of the seed and the position alone, so that it is the same on any grid and nothing but a number is
+ * saved.
+ *
+ *     samples of a file   n = (tokens - 1) / T, rounded down: the last token can only be a label
+ *     sample i            tokens [iT, iT + T], T + 1 of them: inputs are the first T, labels the last T
+ *     validation          the last floor (validation_fraction * n) samples, or all samples of validation_path
+ *     training            the samples before them
+ *
+ * A position counts samples from the start of the training, over all ranks.  With n samples in the split, position p is
+ * in epoch p / n, and there the sample p % n; shuffled training takes ts_permute (ts_mix (seed, epoch), n, p % n)
+ * instead, a new permutation per epoch.  Validation is never shuffled and starts again at its end.
+ *
+ * Counts are in tokens or samples, never bytes.  No function here is collective: every rank opens the file and reads
+ * its own samples.
+ */
+#ifndef IO_DATA_H
+#define IO_DATA_H
+
+#include "base/status.h"
+
+#include <stdint.h>
+
+typedef enum ts_split {
+  TS_SPLIT_TRAINING,
+  TS_SPLIT_VALIDATION,
+  TS_N_SPLITS
+} ts_split;
+
+/** The keys of `data` in the deck, and the model's vocabulary.  Strings are borrowed during ts_data_open only. */
+typedef struct ts_data_options {
+  const char *path;            /**< The token file. */
+  const char *format;          /**< "auto", "text", "bin" or "hdf5" (io/tokens.h); NULL means "auto". */
+  const char *dataset;         /**< Name inside an HDF5 file; NULL or "" means "tokens". */
+  int64_t sequence_length;     /**< T, at least 1. */
+  double validation_fraction;  /**< [0, 1); 0: none.  Must be 0 with validation_path. */
+  const char *validation_path; /**< Another token file, same format and dataset; NULL or "" for none. */
+  bool shuffle;                /**< Shuffle the training samples in every epoch. */
+  uint64_t seed;               /**< Of the shuffle. */
+  int64_t vocab_size;          /**< Tokens are in [0, vocab_size); 1..INT32_MAX. */
+} ts_data_options;
+
+typedef struct ts_data ts_data;
+
+/** Open the files, check them and count the samples.  Not collective.
+ * \param [out] out  The caller's, end with ts_data_close; NULL on error.
+ * \return TS_BAD_INPUT: what io/tokens.h names, fewer than T + 1 tokens (both numbers), no sample left for training, or
+ *         a validation split that was asked for and is empty. */
+ts_status ts_data_open(const ts_data_options *options, ts_data **out, ts_error *err);
+
+/** Tokens of the file at `path`, validation included.  Not collective. */
+int64_t ts_data_tokens(const ts_data *data);
+
+/** Samples of a split: one epoch.  0 for a validation that was not asked for.  Not collective. */
+int64_t ts_data_samples(const ts_data *data, ts_split split);
+
+/** Read the sample at \a position, which may be in any epoch; the split must not be empty.  Not collective.
+ * Thread-safe for text and bin files; HDF5 files must be read by one thread of the process at a time.
+ * \param [in]  position  Samples since the start of the training (or of the validation), at least 0.
+ * \param [out] tokens    T + 1 tokens; undefined on error.
+ * \return TS_BAD_INPUT: a token outside the vocabulary (file, offset in tokens, value), or an unreadable file. */
+ts_status ts_data_sample(ts_data *data, ts_split split, int64_t position, int32_t *tokens, ts_error *err);
+
+/** Close and free; NULL handles are allowed; sets the handle to NULL.  Not collective. */
+void ts_data_close(ts_data **data);
+
+/** Write the bytes of \a text_path as an llm.c token file (one token per byte).  Not collective.
+ * \param [in]  bin_path  Appears complete or not at all; an older file of this name is replaced.
+ * \param [out] count     Tokens written.
+ * \return TS_BAD_INPUT: unreadable, more than 2^31 - 1 bytes (the format's limit), or not writable; "PATH: reason". */
+ts_status ts_data_write_bin(const char *text_path, const char *bin_path, int64_t *count, ts_error *err);
+
+#endif

@@ -1,0 +1,180 @@
+#include "io/tokens.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "io/tokens_format.h"
+
+#include <string.h>
+
+ts_status ts_tokens_outside(const ts_tokens *tokens, int64_t offset, int64_t value, ts_error *err) {
+  return ts_error_add(err,
+                      "%s: the token at offset %lld is %lld, outside the vocabulary: vocab_size = %lld takes 0..%lld",
+                      tokens->path, (long long) offset, (long long) value, (long long) tokens->vocab_size,
+                      (long long) tokens->vocab_size - 1);
+}
+
+static void close_mapping(ts_tokens *tokens) {
+  ts_mapping_close(&tokens->mapping);
+}
+
+static ts_status open_text(ts_tokens *tokens, ts_error *err) {
+  if (ts_mapping_open(tokens->path, &tokens->mapping, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
+  tokens->count = (int64_t) tokens->mapping.size;
+  for (int64_t i = 0; tokens->vocab_size < 256 && i < tokens->count; ++i) {
+    if (tokens->mapping.bytes[i] >= tokens->vocab_size) {
+      return ts_tokens_outside(tokens, i, tokens->mapping.bytes[i], err);
+    }
+  }
+  return TS_OK;
+}
+
+static ts_status read_text(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err) {
+  (void) err;
+  for (int64_t i = 0; i < count; ++i) {
+    out[i] = tokens->mapping.bytes[first + i];
+  }
+  return TS_OK;
+}
+
+static int32_t little_int32(const uint8_t *bytes) {
+  return (int32_t) ((uint32_t) bytes[0] | (uint32_t) bytes[1] << 8 | (uint32_t) bytes[2] << 16 |
+                    (uint32_t) bytes[3] << 24);
+}
+
+static ts_status open_bin(ts_tokens *tokens, ts_error *err) {
+  const ts_mapping *file = &tokens->mapping;
+  if (ts_mapping_open(tokens->path, &tokens->mapping, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
+  if (file->size < TS_TOKENS_BIN_HEADER) {
+    return ts_error_add(err, "%s: truncated: %zu bytes, the header alone has %d", tokens->path, file->size,
+                        TS_TOKENS_BIN_HEADER);
+  }
+  int32_t magic = little_int32(file->bytes), version = little_int32(file->bytes + 4);
+  if (magic != TS_TOKENS_BIN_MAGIC || version != TS_TOKENS_BIN_VERSION) {
+    return ts_error_add(
+        err, "%s: not a token file that can be read here: magic %d, version %d; accepted: magic %d, version %d",
+        tokens->path, magic, version, TS_TOKENS_BIN_MAGIC, TS_TOKENS_BIN_VERSION);
+  }
+  tokens->count = little_int32(file->bytes + 8);
+  int64_t found = (int64_t) file->size - TS_TOKENS_BIN_HEADER;
+  if (tokens->count < 0 || found != 2 * tokens->count) {
+    return ts_error_add(err, "%s: %s: the header says %lld tokens of 2 bytes, %lld bytes follow it", tokens->path,
+                        found < 2 * tokens->count ? "truncated" : "header and size disagree", (long long) tokens->count,
+                        (long long) found);
+  }
+  return TS_OK;
+}
+
+static ts_status read_bin(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err) {
+  const uint8_t *from = tokens->mapping.bytes + TS_TOKENS_BIN_HEADER + 2 * first;
+  for (int64_t i = 0; i < count; ++i) {
+    out[i] = from[2 * i] | from[2 * i + 1] << 8;
+    if (out[i] >= tokens->vocab_size) {
+      return ts_tokens_outside(tokens, first + i, out[i], err);
+    }
+  }
+  return TS_OK;
+}
+
+static const ts_tokens_format text = {.name = "text", .open = open_text, .read = read_text, .close = close_mapping};
+static const ts_tokens_format bin = {.name = "bin",
+                                     .magic = "\x88\xd8\x34\x01", /* 20240520, little-endian */
+                                     .magic_bytes = 4,
+                                     .extensions = {".bin"},
+                                     .open = open_bin,
+                                     .read = read_bin,
+                                     .close = close_mapping};
+static const ts_tokens_format *const formats[] = {&text, &bin, &ts_tokens_hdf5};
+enum { N_FORMATS = sizeof formats / sizeof formats[0] };
+
+static const ts_tokens_format *find_format(const char *name) {
+  for (int i = 0; i < N_FORMATS; ++i) {
+    if (strcmp(formats[i]->name, name) == 0) {
+      return formats[i];
+    }
+  }
+  return NULL;
+}
+
+static bool ends_with(const char *word, const char *end) {
+  size_t n = strlen(word), m = end == NULL ? 0 : strlen(end);
+  return m > 0 && n >= m && strcmp(word + n - m, end) == 0;
+}
+
+static ts_status guess_format(const char *path, const ts_tokens_format **out, ts_error *err) {
+  ts_mapping file;
+  if (ts_mapping_open(path, &file, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
+  *out = NULL;
+  for (int i = 0; i < N_FORMATS && *out == NULL; ++i) {
+    size_t n = formats[i]->magic_bytes;
+    if (n > 0 && file.size >= n && memcmp(file.bytes, formats[i]->magic, n) == 0) {
+      *out = formats[i];
+    }
+  }
+  ts_mapping_close(&file);
+  for (int i = 0; i < N_FORMATS && *out == NULL; ++i) {
+    if (ends_with(path, formats[i]->extensions[0]) || ends_with(path, formats[i]->extensions[1])) {
+      *out = formats[i];
+    }
+  }
+  *out = *out == NULL ? &text : *out;
+  return TS_OK;
+}
+
+static ts_status choose_format(const char *path, const char *name, const ts_tokens_format **out, ts_error *err) {
+  if (strcmp(name, "auto") == 0) {
+    return guess_format(path, out, err);
+  }
+  *out = find_format(name);
+  return *out != NULL ? TS_OK
+                      : ts_error_add(err, "%s: unknown format \"%s\"; accepted: auto, text, bin, hdf5", path, name);
+}
+
+ts_status ts_tokens_open(const char *path, const char *format, const char *dataset, int64_t vocab_size, ts_tokens **out,
+                         ts_error *err) {
+  *out = NULL;
+  TS_ASSERT(vocab_size > 0 && vocab_size <= INT32_MAX);
+  const ts_tokens_format *row;
+  if (choose_format(path, format, &row, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
+  ts_tokens *tokens = ts_calloc(1, sizeof *tokens);
+  tokens->format = row;
+  tokens->path = ts_strdup(path);
+  tokens->dataset = ts_strdup(dataset);
+  tokens->vocab_size = vocab_size;
+  if (row->open(tokens, err) != TS_OK) {
+    ts_tokens_close(&tokens);
+    return TS_BAD_INPUT;
+  }
+  *out = tokens;
+  return TS_OK;
+}
+
+int64_t ts_tokens_count(const ts_tokens *tokens) {
+  return tokens->count;
+}
+
+const char *ts_tokens_path(const ts_tokens *tokens) {
+  return tokens->path;
+}
+
+ts_status ts_tokens_read(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err) {
+  TS_ASSERT(first >= 0 && count >= 0 && count <= tokens->count - first);
+  return tokens->format->read(tokens, first, count, out, err);
+}
+
+void ts_tokens_close(ts_tokens **tokens) {
+  if (*tokens != NULL) {
+    (*tokens)->format->close(*tokens);
+    ts_free((*tokens)->path);
+    ts_free((*tokens)->dataset);
+    ts_free(*tokens);
+    *tokens = NULL;
+  }
+}

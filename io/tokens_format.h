@@ -1,0 +1,39 @@
+/** \file
+ * Private to the token formats: what each of them fills in.  Nothing here is collective.
+ */
+#ifndef IO_TOKENS_FORMAT_H
+#define IO_TOKENS_FORMAT_H
+
+#include "io/mapping.h"
+#include "io/tokens.h"
+
+/** A format of token files. */
+typedef struct ts_tokens_format {
+  const char *name;
+  const char *magic; /**< First bytes of such a file; NULL when there are none. */
+  size_t magic_bytes;
+  const char *extensions[2]; /**< With the dot; NULL when there are fewer. */
+  ts_status (*open)(ts_tokens *tokens,
+                    ts_error *err); /**< Fill in count and data; clean up through close on error too. */
+  ts_status (*read)(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err);
+  void (*close)(ts_tokens *tokens);
+} ts_tokens_format;
+
+/** An open file. */
+struct ts_tokens {
+  const ts_tokens_format *format;
+  char *path;    /**< Owned. */
+  char *dataset; /**< Owned. */
+  int64_t vocab_size;
+  int64_t count;
+  ts_mapping mapping; /**< text, bin */
+  int64_t data;       /**< hdf5: the dataset's hid_t; 0 when there is none. */
+};
+
+/** The row of HDF5 files. */
+extern const ts_tokens_format ts_tokens_hdf5;
+
+/** The error of a token outside the vocabulary; \a offset in tokens.  Not collective. */
+ts_status ts_tokens_outside(const ts_tokens *tokens, int64_t offset, int64_t value, ts_error *err);
+
+#endif

@@ -1,0 +1,107 @@
+#include "base/memory.h"
+#include "io/tokens_format.h"
+
+#include <hdf5.h>
+
+/* Tokens of one window: values arrive as int64 so that one outside int32 is reported as it is.  512 KiB. */
+enum { WINDOW = 65536 };
+
+static ts_status check_dataset(ts_tokens *tokens, hid_t data, ts_error *err) {
+  hid_t type = H5Dget_type(data), space = H5Dget_space(data);
+  hsize_t length = 0, limit = 0;
+  bool integers = type >= 0 && H5Tget_class(type) == H5T_INTEGER;
+  bool line = space >= 0 && H5Sget_simple_extent_type(space) == H5S_SIMPLE && H5Sget_simple_extent_ndims(space) == 1 &&
+              H5Sget_simple_extent_dims(space, &length, &limit) == 1;
+  H5Tclose(type);
+  H5Sclose(space);
+  if (!integers || !line || length > INT64_MAX) {
+    return ts_error_add(err, "%s: dataset \"%s\" is not a one-dimensional dataset of integers", tokens->path,
+                        tokens->dataset);
+  }
+  tokens->count = (int64_t) length;
+  return TS_OK;
+}
+
+static ts_status open_quietly(ts_tokens *tokens, ts_error *err) {
+  hid_t file = H5Fopen(tokens->path, H5F_ACC_RDONLY, H5P_DEFAULT);
+  if (file < 0) {
+    return ts_error_add(err, "%s: cannot be opened as an HDF5 file", tokens->path);
+  }
+  hid_t data = H5Dopen2(file, tokens->dataset, H5P_DEFAULT);
+  H5Fclose(file); /* stays open inside HDF5 as long as the dataset is */
+  if (data < 0) {
+    return ts_error_add(err, "%s: no dataset \"%s\"", tokens->path, tokens->dataset);
+  }
+  tokens->data = data;
+  return check_dataset(tokens, data, err);
+}
+
+static ts_status open_hdf5(ts_tokens *tokens, ts_error *err) {
+  ts_mapping probe; /* says why the file cannot be read, which HDF5 does not */
+  if (ts_mapping_open(tokens->path, &probe, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
+  ts_mapping_close(&probe);
+  ts_status status;
+  H5E_BEGIN_TRY {
+    status = open_quietly(tokens, err);
+  }
+  H5E_END_TRY
+  return status;
+}
+
+static herr_t read_window(hid_t data, int64_t first, int64_t count, int64_t *window) {
+  hsize_t start = (hsize_t) first, length = (hsize_t) count;
+  herr_t status;
+  H5E_BEGIN_TRY {
+    hid_t from = H5Dget_space(data), to = H5Screate_simple(1, &length, NULL);
+    status = H5Sselect_hyperslab(from, H5S_SELECT_SET, &start, NULL, &length, NULL);
+    status = status < 0 ? status : H5Dread(data, H5T_NATIVE_INT64, to, from, H5P_DEFAULT, window);
+    H5Sclose(from);
+    H5Sclose(to);
+  }
+  H5E_END_TRY
+  return status;
+}
+
+static ts_status take_window(ts_tokens *tokens, int64_t first, int64_t count, const int64_t *window, int32_t *out,
+                             ts_error *err) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (window[i] < 0 || window[i] >= tokens->vocab_size) {
+      return ts_tokens_outside(tokens, first + i, window[i], err);
+    }
+    out[i] = (int32_t) window[i];
+  }
+  return TS_OK;
+}
+
+static ts_status read_hdf5(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err) {
+  int64_t size = count < WINDOW ? count : WINDOW;
+  int64_t *window = ts_malloc((size_t) size * sizeof *window);
+  ts_status status = TS_OK;
+  for (int64_t done = 0; status == TS_OK && done < count; done += size) {
+    int64_t n = count - done < size ? count - done : size;
+    if (read_window((hid_t) tokens->data, first + done, n, window) < 0) {
+      status = ts_error_add(err, "%s: dataset \"%s\" cannot be read at offset %lld", tokens->path, tokens->dataset,
+                            (long long) (first + done));
+    } else {
+      status = take_window(tokens, first + done, n, window, out + done, err);
+    }
+  }
+  ts_free(window);
+  return status;
+}
+
+static void close_hdf5(ts_tokens *tokens) {
+  if (tokens->data > 0) {
+    H5Dclose((hid_t) tokens->data);
+  }
+}
+
+const ts_tokens_format ts_tokens_hdf5 = {.name = "hdf5",
+                                         .magic = "\x89HDF\r\n\x1a\n",
+                                         .magic_bytes = 8,
+                                         .extensions = {".h5", ".hdf5"},
+                                         .open = open_hdf5,
+                                         .read = read_hdf5,
+                                         .close = close_hdf5};

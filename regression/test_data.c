@@ -1,0 +1,477 @@
+/* Token files of each format, their splits and order, and every way in which they can be wrong. */
+#include "base/memory.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "io/data.h"
+#include "io/tokens.h"
+#include "regression/tap.h"
+
+#include <fcntl.h>
+#include <hdf5.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char *path_of(const char *name) {
+  return ts_format("%s/%s", tap_directory(), name);
+}
+
+static char *write_bytes(const char *name, const void *bytes, size_t n) {
+  char *path = path_of(name);
+  TS_CHECK(ts_write_file(path, bytes, n, NULL) == TS_OK, "%s", path);
+  return path;
+}
+
+static char *write_text(const char *name, size_t n) {
+  char *bytes = ts_malloc(n + 1);
+  for (size_t i = 0; i < n; ++i) {
+    bytes[i] = (char) (i % 251);
+  }
+  char *path = write_bytes(name, bytes, n);
+  ts_free(bytes);
+  return path;
+}
+
+/* A bin file: header words, `n` tokens 0, 7, 14, ..., and `cut` bytes missing at the end (negative: more). */
+static char *write_bin(const char *name, const int32_t words[3], int n, int cut) {
+  size_t size = (size_t) (1024 + 2 * n - cut);
+  uint8_t *bytes = ts_calloc(2048, 1);
+  memcpy(bytes, words, 12);
+  for (int i = 0; i < n; ++i) {
+    bytes[1024 + 2 * i] = (uint8_t) (7 * i);
+    bytes[1025 + 2 * i] = (uint8_t) (7 * i >> 8);
+  }
+  char *path = write_bytes(name, bytes, size);
+  ts_free(bytes);
+  return path;
+}
+
+typedef struct hdf5_case {
+  const char *label;
+  hid_t type;
+  int rank, chunk;
+  hsize_t n;
+  int64_t step, base; /* token i = base + i * step % 50000 */
+} hdf5_case;
+
+static int64_t hdf5_token(const hdf5_case *c, hsize_t i) {
+  return c->base + (int64_t) i * c->step % 50000;
+}
+
+static char *write_hdf5(const char *name, const char *dataset, const hdf5_case *c) {
+  char *path = path_of(name);
+  hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), list = H5Pcreate(H5P_DATASET_CREATE);
+  hsize_t dims[2] = {c->n, 1}, chunk[2] = {(hsize_t) c->chunk, 1};
+  if (c->chunk > 0) {
+    H5Pset_chunk(list, c->rank, chunk);
+    H5Pset_fletcher32(list);
+  }
+  int64_t *values = ts_malloc(c->n * sizeof *values);
+  for (hsize_t i = 0; i < c->n; ++i) {
+    values[i] = hdf5_token(c, i);
+  }
+  hid_t space = H5Screate_simple(c->rank, dims, NULL);
+  hid_t data = H5Dcreate2(file, dataset, c->type, space, H5P_DEFAULT, list, H5P_DEFAULT);
+  TS_CHECK(H5Dwrite(data, H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0, "%s", path);
+  H5Dclose(data);
+  H5Sclose(space);
+  H5Pclose(list);
+  H5Fclose(file);
+  ts_free(values);
+  return path;
+}
+
+static ts_data *open_ok(const ts_data_options *options, const char *label) {
+  ts_error err = {0};
+  ts_data *data;
+  ts_status status = ts_data_open(options, &data, &err);
+  tap_ok(status == TS_OK && data != NULL && err.count == 0, "%s: opens%s%s", label, err.count > 0 ? ": " : "",
+         err.count > 0 ? err.text : "");
+  ts_error_clear(&err);
+  return data;
+}
+
+/* Opening fails with one message that holds each of up to three parts. */
+static void open_fails(const ts_data_options *options, const char *label, const char *a, const char *b, const char *c) {
+  ts_error err = {0};
+  ts_data *data = (ts_data *) &err;
+  ts_status status = ts_data_open(options, &data, &err);
+  bool told =
+      err.count == 1 && strstr(err.text, a) != NULL && strstr(err.text, b) != NULL && strstr(err.text, c) != NULL;
+  if (!tap_ok(status == TS_BAD_INPUT && data == NULL && told, "%s", label)) {
+    tap_note("%s", err.count > 0 ? err.text : "no message");
+  }
+  ts_error_clear(&err);
+}
+
+static ts_data_options options_of(const char *path, int64_t length) {
+  return (ts_data_options){.path = path, .sequence_length = length, .vocab_size = 65536};
+}
+
+static bool sample_is(ts_data *data, ts_split split, int64_t position, int32_t first, int32_t step, int32_t modulus) {
+  int32_t tokens[17] = {0};
+  ts_status status = ts_data_sample(data, split, position, tokens, NULL);
+  bool same = status == TS_OK;
+  for (int i = 0; i <= 16; ++i) {
+    same = same && tokens[i] == (first + step * i) % modulus;
+  }
+  return same;
+}
+
+static void test_text(void) {
+  char *path = write_text("book.txt", 16 * 10 + 1);
+  ts_data_options options = options_of(path, 16);
+  options.vocab_size = 251;
+  ts_data *data = open_ok(&options, "text");
+  tap_ok(ts_data_tokens(data) == 161 && ts_data_samples(data, TS_SPLIT_TRAINING) == 10,
+         "text: 161 tokens are 10 samples");
+  tap_ok(ts_data_samples(data, TS_SPLIT_VALIDATION) == 0, "text: no validation unless asked for");
+  tap_ok(sample_is(data, TS_SPLIT_TRAINING, 0, 0, 1, 251) && sample_is(data, TS_SPLIT_TRAINING, 9, 144, 1, 251),
+         "text: sample i is tokens [iT, iT + T]");
+  tap_ok(sample_is(data, TS_SPLIT_TRAINING, 10, 0, 1, 251) &&
+             sample_is(data, TS_SPLIT_TRAINING, 1000 * 10 + 3, 48, 1, 251),
+         "text: without shuffle every epoch is the same");
+  ts_data_close(&data);
+  ts_data_close(&data);
+  tap_ok(data == NULL, "text: closing twice");
+  options.vocab_size = 160;
+  open_fails(&options, "text: a byte outside the vocabulary is found at open", "book.txt", "offset 160 is 160",
+             "vocab_size = 160");
+  options.vocab_size = 161;
+  data = open_ok(&options, "text: the smallest vocabulary that holds all bytes");
+  ts_data_close(&data);
+  ts_free(path);
+
+  path = write_text("even.txt", 160);
+  options = options_of(path, 16);
+  data = open_ok(&options, "text of 10 T tokens");
+  tap_ok(ts_data_samples(data, TS_SPLIT_TRAINING) == 9,
+         "text: the last sample lacks its label, so 160 tokens are 9 samples");
+  ts_data_close(&data);
+  ts_free(path);
+}
+
+static void test_split(void) {
+  char *path = write_text("split.txt", 16 * 15 + 1), *other = write_text("other.txt", 16 * 3 + 1);
+  ts_data_options options = options_of(path, 16);
+  options.validation_fraction = 0.25; /* floor (0.25 * 15) = 3 */
+  options.shuffle = true;
+  ts_data *data = open_ok(&options, "split");
+  tap_ok(ts_data_samples(data, TS_SPLIT_TRAINING) == 12 && ts_data_samples(data, TS_SPLIT_VALIDATION) == 3,
+         "split: 12 + 3");
+  tap_ok(sample_is(data, TS_SPLIT_VALIDATION, 0, 192, 1, 251) && sample_is(data, TS_SPLIT_VALIDATION, 2, 224, 1, 251),
+         "split: validation is the tail, in order though training is shuffled");
+  tap_ok(sample_is(data, TS_SPLIT_VALIDATION, 3, 192, 1, 251), "split: validation wraps");
+  ts_data_close(&data);
+  options.validation_fraction = 0.06; /* floor (0.9) */
+  open_fails(&options, "split: an empty validation is refused", "split.txt", "for validation", "0.06 of 15");
+  options.validation_fraction = 0;
+  options.validation_path = other;
+  data = open_ok(&options, "validation_path");
+  tap_ok(ts_data_samples(data, TS_SPLIT_TRAINING) == 15 && ts_data_samples(data, TS_SPLIT_VALIDATION) == 3 &&
+             sample_is(data, TS_SPLIT_VALIDATION, 2, 32, 1, 251),
+         "validation_path: the whole other file validates");
+  ts_data_close(&data);
+  options.validation_fraction = 0.5;
+  open_fails(&options, "validation_path with a fraction is refused", "validation_fraction = 0.5", "validation_path",
+             "");
+  ts_free(path);
+  ts_free(other);
+}
+
+static void collect_epoch(ts_data *data, int64_t epoch, int n, int32_t *order) {
+  for (int i = 0; i < n; ++i) {
+    int32_t tokens[2];
+    ts_data_sample(data, TS_SPLIT_TRAINING, epoch * n + i, tokens, NULL);
+    order[i] = tokens[0];
+  }
+}
+
+static void test_shuffle(void) {
+  enum { N = 200 };
+  char *path = write_text("shuffle.txt", N + 1);
+  ts_data_options options = options_of(path, 1);
+  options.shuffle = true;
+  options.seed = 5;
+  ts_data *data = open_ok(&options, "shuffle");
+  int32_t epochs[3][N];
+  int seen[2][N] = {0}, expected = 0, same = 0, sorted = 0;
+  for (int e = 0; e < 2; ++e) {
+    collect_epoch(data, e, N, epochs[e]);
+    for (int i = 0; i < N; ++i) {
+      seen[e][epochs[e][i]] += 1;
+      expected += epochs[e][i] == ts_permute(ts_mix(5, (uint64_t) e), N, i);
+    }
+  }
+  bool once = true;
+  for (int i = 0; i < N; ++i) {
+    once = once && seen[0][i] == 1 && seen[1][i] == 1;
+    same += epochs[0][i] == epochs[1][i];
+    sorted += epochs[0][i] == i;
+  }
+  tap_ok(once, "shuffle: every sample once per epoch");
+  tap_ok(expected == 2 * N, "shuffle: the order is the documented function of seed and epoch");
+  /* Two random permutations of 200 agree in one place on average; 10 has a probability under 1e-6. */
+  tap_ok(same < 10 && sorted < 10, "shuffle: another order in every epoch (%d and %d of %d in place)", same, sorted, N);
+  ts_data_close(&data);
+  options.seed = 6;
+  data = open_ok(&options, "another seed");
+  collect_epoch(data, 0, N, epochs[2]);
+  tap_ok(memcmp(epochs[0], epochs[2], sizeof epochs[0]) != 0, "shuffle: another seed is another order");
+  ts_data_close(&data);
+  ts_free(path);
+}
+
+static void test_bin(void) {
+  static const int32_t good[3] = {20240520, 1, 50}, magic[3] = {20240521, 1, 50}, version[3] = {20240520, 2, 50},
+                       negative[3] = {20240520, 1, -50};
+  char *path = write_bin("good.bin", good, 50, 0);
+  ts_data_options options = options_of(path, 16);
+  ts_data *data = open_ok(&options, "bin");
+  tap_ok(ts_data_tokens(data) == 50 && ts_data_samples(data, TS_SPLIT_TRAINING) == 3 &&
+             sample_is(data, TS_SPLIT_TRAINING, 2, 224, 7, 65536),
+         "bin: tokens of two bytes");
+  ts_data_close(&data);
+  char *renamed = write_bin("good.tokens", good, 50, 0);
+  options.path = renamed;
+  data = open_ok(&options, "bin: recognised by its magic");
+  tap_ok(ts_data_tokens(data) == 50, "bin: the magic decides, not the extension");
+  ts_data_close(&data);
+  options.path = path;
+  options.vocab_size = 225;
+  data = open_ok(&options, "bin with a small vocabulary");
+  int32_t tokens[17];
+  ts_error err = {0};
+  tap_ok(ts_data_sample(data, TS_SPLIT_TRAINING, 1, tokens, &err) == TS_OK,
+         "bin: a sample inside the vocabulary is read");
+  tap_ok(ts_data_sample(data, TS_SPLIT_TRAINING, 2, tokens, &err) == TS_BAD_INPUT && err.count == 1 &&
+             strstr(err.text, "good.bin") != NULL && strstr(err.text, "offset 33 is 231") != NULL,
+         "bin: a token outside the vocabulary is named with file, offset and value");
+  ts_error_clear(&err);
+  ts_data_close(&data);
+  ts_free(path);
+  ts_free(renamed);
+
+  const struct {
+    const char *label, *message;
+    const int32_t *words;
+    int cut;
+  } wrong[] = {{"bin: bad magic", "magic 20240521", magic, 0},
+               {"bin: bad version", "version 2", version, 0},
+               {"bin: one byte missing", "truncated: the header says 50 tokens of 2 bytes, 99 bytes follow", good, 1},
+               {"bin: header only half there", "truncated: 600 bytes, the header alone has 1024", good, 524},
+               {"bin: empty", "truncated: 0 bytes", good, 1124},
+               {"bin: two bytes too many", "disagree: the header says 50 tokens", good, -2},
+               {"bin: negative count", "the header says -50 tokens", negative, 0}};
+  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
+    path = write_bin("wrong.bin", wrong[i].words, 50, wrong[i].cut);
+    options = options_of(path, 16);
+    open_fails(&options, wrong[i].label, "wrong.bin", wrong[i].message, "");
+    ts_free(path);
+  }
+}
+
+static void test_write_bin(void) {
+  char *text = write_text("write.txt", 70000), *path = path_of("write.bin"), *nowhere = path_of("no/such/x.bin");
+  int64_t count = -1;
+  ts_error err = {0};
+  tap_ok(ts_data_write_bin(text, path, &count, &err) == TS_OK && count == 70000, "write_bin: 70000 tokens");
+  struct stat info;
+  tap_ok(stat(path, &info) == 0 && info.st_size == 1024 + 2 * 70000, "write_bin: header and two bytes per token");
+  ts_data_options options = options_of(path, 16);
+  options.format = "bin";
+  ts_data *data = open_ok(&options, "what write_bin wrote");
+  bool same = ts_data_tokens(data) == 70000;
+  for (int64_t i = 0; i < ts_data_samples(data, TS_SPLIT_TRAINING); ++i) {
+    same = same && sample_is(data, TS_SPLIT_TRAINING, i, (int32_t) (16 * i), 1, 251);
+  }
+  tap_ok(same, "write_bin: the same tokens as the text");
+  ts_data_close(&data);
+  tap_ok(ts_data_write_bin(text, nowhere, &count, &err) == TS_BAD_INPUT && count == 0 &&
+             strstr(err.text, "x.bin: cannot be written: No such file") != NULL,
+         "write_bin: no such directory");
+  ts_error_clear(&err);
+  tap_ok(ts_data_write_bin(nowhere, path, &count, &err) == TS_BAD_INPUT && stat(path, &info) == 0,
+         "write_bin: a missing text leaves the old file");
+  ts_error_clear(&err);
+  ts_free(text);
+  ts_free(path);
+  ts_free(nowhere);
+}
+
+static void test_hdf5(void) {
+  /* 70000 tokens are more than one window when read as one sample. */
+  const hdf5_case cases[] = {{"uint16, contiguous", H5T_STD_U16LE, 1, 0, 70000, 7, 0},
+                             {"int64, chunked with checksums", H5T_STD_I64LE, 1, 1000, 70000, 7, 0},
+                             {"big-endian int32", H5T_STD_I32BE, 1, 333, 70000, 3, 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+    char *path = write_hdf5("tokens.h5", "tokens", &cases[i]);
+    ts_data_options options = options_of(path, 69999);
+    ts_data *data = open_ok(&options, cases[i].label);
+    int32_t *tokens = ts_malloc(70000 * sizeof *tokens);
+    bool same = ts_data_samples(data, TS_SPLIT_TRAINING) == 1 &&
+                ts_data_sample(data, TS_SPLIT_TRAINING, 0, tokens, NULL) == TS_OK;
+    for (hsize_t j = 0; j < 70000; ++j) {
+      same = same && tokens[j] == hdf5_token(&cases[i], j);
+    }
+    tap_ok(same, "hdf5: %s: one sample over several windows", cases[i].label);
+    ts_data_close(&data);
+    options.sequence_length = 16;
+    data = open_ok(&options, "short samples");
+    tap_ok(
+        sample_is(data, TS_SPLIT_TRAINING, 100, (int32_t) hdf5_token(&cases[i], 1600), (int32_t) cases[i].step, 50000),
+        "hdf5: %s: a short sample", cases[i].label);
+    ts_data_close(&data);
+    ts_free(tokens);
+    ts_free(path);
+  }
+}
+
+static void test_hdf5_errors(void) {
+  const struct {
+    hdf5_case file;
+    const char *message;
+  } wrong[] = {
+      {{"a dataset of floats", H5T_IEEE_F32LE, 1, 0, 100, 1, 0}, "not a one-dimensional dataset of integers"},
+      {{"a dataset of two dimensions", H5T_STD_I32LE, 2, 0, 100, 1, 0}, "not a one-dimensional dataset of integers"},
+      {{"too few tokens", H5T_STD_I32LE, 1, 0, 16, 1, 0}, "has 16 tokens"}};
+  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
+    char *path = write_hdf5("wrong.h5", "tokens", &wrong[i].file);
+    ts_data_options options = options_of(path, 16);
+    open_fails(&options, wrong[i].file.label, "wrong.h5", wrong[i].message, "");
+    ts_free(path);
+  }
+  const hdf5_case outside[] = {{"negative", H5T_STD_I32LE, 1, 0, 100, 0, -3},
+                               {"2^32 + 5", H5T_STD_I64LE, 1, 0, 100, 0, 4294967301}};
+  const char *messages[] = {"offset 16 is -3", "offset 16 is 4294967301"};
+  for (int i = 0; i < 2; ++i) {
+    char *path = write_hdf5("outside.h5", "ids", &outside[i]);
+    ts_data_options options = options_of(path, 16);
+    open_fails(&options, "hdf5: no dataset of this name", "outside.h5", "no dataset \"tokens\"", "");
+    options.dataset = "ids";
+    ts_data *data = open_ok(&options, "hdf5: the dataset's name is an option");
+    int32_t tokens[17];
+    ts_error err = {0};
+    tap_ok(ts_data_sample(data, TS_SPLIT_TRAINING, 1, tokens, &err) == TS_BAD_INPUT && err.count == 1 &&
+               strstr(err.text, messages[i]) != NULL,
+           "hdf5: a token outside the vocabulary: %s", outside[i].label);
+    ts_error_clear(&err);
+    ts_data_close(&data);
+    ts_free(path);
+  }
+  char *path = write_text("text.h5", 2000);
+  ts_data_options options = options_of(path, 16);
+  open_fails(&options, "hdf5: not an HDF5 file", "text.h5", "cannot be opened as an HDF5 file", "");
+  ts_free(path);
+}
+
+/* A flipped bit in a chunk with a checksum must be an error of the read, not wrong tokens. */
+static void test_hdf5_damage(void) {
+  const hdf5_case c = {"damaged", H5T_STD_U16LE, 1, 4096, 4096, 7, 0};
+  char *path = write_hdf5("damaged.h5", "tokens", &c), *bytes;
+  size_t n;
+  TS_CHECK(ts_read_file(path, 1 << 20, &bytes, &n, NULL) == TS_OK, "%s", path);
+  bytes[n - 2000] ^= 1;
+  TS_CHECK(ts_write_file(path, bytes, n, NULL) == TS_OK, "%s", path);
+  ts_data_options options = options_of(path, 4095);
+  ts_data *data = open_ok(&options, "hdf5: a damaged chunk is not seen at open");
+  int32_t *tokens = ts_malloc(4096 * sizeof *tokens);
+  ts_error err = {0};
+  tap_ok(ts_data_sample(data, TS_SPLIT_TRAINING, 0, tokens, &err) == TS_BAD_INPUT &&
+             strstr(err.text, "damaged.h5: dataset \"tokens\" cannot be read at offset 0") != NULL,
+         "hdf5: a damaged chunk is an error of the read");
+  ts_error_clear(&err);
+  ts_data_close(&data);
+  ts_free(tokens);
+  ts_free(bytes);
+  ts_free(path);
+}
+
+static void test_wrong_paths(void) {
+  char *missing = path_of("missing.txt"), *fifo = path_of("fifo"), *none = write_text("none.txt", 0);
+  char *short_text = write_text("short.txt", 16);
+  TS_CHECK(mkfifo(fifo, 0600) == 0, "%s", fifo);
+  ts_data_options options = options_of(missing, 16);
+  open_fails(&options, "a missing file", "missing.txt", "No such file or directory", "");
+  options.format = "hdf5";
+  open_fails(&options, "a missing HDF5 file", "missing.txt", "No such file or directory", "");
+  options = options_of(tap_directory(), 16);
+  open_fails(&options, "a directory", tap_directory(), "is not a regular file", "");
+  options = options_of(fifo, 16);
+  open_fails(&options, "a FIFO is refused and does not block", "fifo", "is not a regular file", "");
+  options = options_of(none, 16);
+  open_fails(&options, "an empty file", "none.txt", "too short: it has 0 tokens", "needs 17");
+  options = options_of(short_text, 16);
+  open_fails(&options, "one token too few", "short.txt", "too short: it has 16 tokens",
+             "sequence_length = 16 needs 17");
+  options.validation_path = short_text;
+  options.sequence_length = 15;
+  ts_data *data = open_ok(&options, "exactly enough tokens");
+  tap_ok(ts_data_samples(data, TS_SPLIT_TRAINING) == 1, "one sample");
+  ts_data_close(&data);
+  options.validation_path = none;
+  open_fails(&options, "a validation file that is too short", "none.txt", "too short", "");
+  options.format = "parquet";
+  open_fails(&options, "an unknown format", "short.txt", "unknown format \"parquet\"",
+             "accepted: auto, text, bin, hdf5");
+  ts_free(missing);
+  ts_free(fifo);
+  ts_free(none);
+  ts_free(short_text);
+}
+
+/* Sparse files over 4 GiB, where a byte offset of 32 bits would wrap. */
+static void test_large(void) {
+  const int64_t text_size = (int64_t) 5 << 30, bin_tokens = INT32_MAX;
+  char *text = path_of("large.txt"), *bin = path_of("large.bin");
+  int file = open(text, O_CREAT | O_WRONLY, 0600);
+  bool made = ftruncate(file, text_size) == 0 && pwrite(file, "end", 3, text_size - 3) == 3;
+  close(file);
+  const int32_t header[3] = {20240520, 1, INT32_MAX};
+  file = open(bin, O_CREAT | O_WRONLY, 0600);
+  made = made && pwrite(file, header, 12, 0) == 12 && pwrite(file, "\x39\x30", 2, 1024 + 2 * (bin_tokens - 1)) == 2;
+  close(file);
+  if (!made) {
+    tap_skip("files over 4 GiB cannot be made here");
+  } else {
+    int32_t tokens[3];
+    ts_data_options options = options_of(text, 1);
+    ts_data *data = open_ok(&options, "5 GiB of text");
+    int64_t n = ts_data_samples(data, TS_SPLIT_TRAINING);
+    tap_ok(n == text_size - 1 && ts_data_sample(data, TS_SPLIT_TRAINING, n - 1, tokens, NULL) == TS_OK &&
+               tokens[0] == 'n' && tokens[1] == 'd',
+           "5 GiB of text: the last byte");
+    ts_data_close(&data);
+    options = options_of(bin, 2);
+    data = open_ok(&options, "2^31 - 1 tokens of bin");
+    n = ts_data_samples(data, TS_SPLIT_TRAINING);
+    tap_ok(ts_data_sample(data, TS_SPLIT_TRAINING, n - 1, tokens, NULL) == TS_OK && tokens[1] == 0 &&
+               tokens[2] == 12345,
+           "2^31 - 1 tokens of bin: the last token");
+    ts_data_close(&data);
+    int64_t count;
+    ts_error err = {0};
+    tap_ok(ts_data_write_bin(text, bin, &count, &err) == TS_BAD_INPUT &&
+               strstr(err.text, "more tokens than a token file can have") != NULL,
+           "write_bin: more tokens than the header can count");
+    ts_error_clear(&err);
+  }
+  ts_free(text);
+  ts_free(bin);
+}
+
+int main(void) {
+  test_text();
+  test_split();
+  test_shuffle();
+  test_bin();
+  test_write_bin();
+  test_hdf5();
+  test_hdf5_errors();
+  test_hdf5_damage();
+  test_wrong_paths();
+  test_large();
+  tap_ok(ts_memory_live() == 0, "nothing is left allocated");
+  return tap_done();
+}
