@@ -1,0 +1,136 @@
+#include "train_run.h"
+
+#include "base/memory.h"
+#include "base/random.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char train_run_llama[] =
+    "model = { model_type = \"llama\"; vocab_size = 67; hidden_size = 36; intermediate_size = 41; num_hidden_layers = 2;\n"
+    "  num_attention_heads = 6; num_key_value_heads = 2; max_position_embeddings = 32; tie_word_embeddings = false; };\n"
+    "data = { path = \"none\"; format = \"text\"; sequence_length = 17; };\n"
+    "run = { directory = \"none\"; steps = 4; seed = 3; threads = 1; };\n"
+    "train_batch_size = 12;\n"
+    "optimizer = { type = \"AdamW\"; params = { lr = 1e-2; betas = [0.9, 0.95]; weight_decay = 0.1; }; no_decay = [\"norm\"]; };\n"
+    "gradient_clipping = 1.0;\n";
+
+const char train_run_gpt2[] =
+    "model = { model_type = \"gpt2\"; vocab_size = 67; n_embd = 36; n_layer = 2; n_head = 3; n_positions = 32;\n"
+    "  attn_pdrop = 0.1; embd_pdrop = 0.1; resid_pdrop = 0.1; };\n"
+    "data = { path = \"none\"; format = \"text\"; sequence_length = 17; };\n"
+    "run = { directory = \"none\"; steps = 4; seed = 3; threads = 1; };\n"
+    "train_batch_size = 12;\n"
+    "optimizer = { type = \"AdamW\"; params = { lr = 1e-2; betas = [0.9, 0.95]; weight_decay = 0.1; }; no_decay = [\"ln_\", \"bias\"]; };\n"
+    "gradient_clipping = 1.0;\n";
+
+/* A walk with a drift: the next token is the last one plus 0 .. 3, so there is something to learn. */
+static void make_sample(int64_t sample, int64_t n, int64_t vocabulary, int32_t *tokens) {
+  int64_t at = sample * 7 % vocabulary;
+  for (int64_t i = 0; i < n; ++i) {
+    uint32_t words[4];
+    ts_philox(77, (uint64_t) sample, (uint64_t) i, words);
+    tokens[i] = (int32_t) at;
+    at = (at + words[0] % 4) % vocabulary;
+  }
+}
+
+static ts_deck *read_deck(ts_world *world, const char *text, const char *sets) {
+  char *list = ts_strdup(sets != NULL ? sets : ""), *word[64];
+  int n = 0;
+  for (char *w = strtok(list, " "); w != NULL && n < 64; w = strtok(NULL, " ")) {
+    word[n++] = w;
+  }
+  ts_error err = {0};
+  ts_deck *deck;
+  ts_status status = ts_deck_read_text("test", text, word, n, &deck, &err);
+  status = status == TS_OK ? ts_deck_resolve_batch(deck, ts_world_size(world), &err) : status;
+  TS_CHECK(status == TS_OK, "%s", err.text);
+  ts_free(list);
+  return deck;
+}
+
+static void micro_batch(ts_engine *engine, ts_world *world, const ts_deck *deck, int64_t step, int64_t m) {
+  int64_t batch = deck->train_micro_batch_size_per_gpu, n = deck->data.sequence_length + 1;
+  int64_t first = ((step * deck->gradient_accumulation_steps + m) * ts_world_size(world) + ts_world_rank(world)) * batch;
+  int32_t *tokens = ts_malloc((size_t) (batch * n) * sizeof *tokens);
+  int64_t *samples = ts_malloc((size_t) batch * sizeof *samples);
+  for (int64_t b = 0; b < batch; ++b) {
+    samples[b] = first + b;
+    make_sample(first + b, n, deck->model.vocab_size, tokens + b * n);
+  }
+  ts_engine_micro_batch(engine, tokens, samples);
+  ts_free(tokens);
+  ts_free(samples);
+}
+
+static void read_parameters(ts_engine *engine, train_run *run) {
+  const ts_layout *layout = ts_engine_layout(engine);
+  run->n_parameters = ts_layout_parameter_count(layout, false);
+  run->parameters = ts_malloc((size_t) run->n_parameters * sizeof *run->parameters);
+  int64_t at = 0;
+  for (int i = 0; i < layout->n_parameters; ++i) {
+    ts_error err = {0};
+    TS_CHECK(ts_engine_read_parameter(engine, layout->parameter[i].name, run->parameters + at, &err) == TS_OK, "%s", err.text);
+    at += layout->parameter[i].count;
+  }
+}
+
+train_run train_run_do(ts_world *world, const char *text, const char *sets, int steps) {
+  ts_deck *deck = read_deck(world, text, sets);
+  ts_engine *engine;
+  ts_error err = {0};
+  const ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_TRAIN};
+  TS_CHECK(ts_engine_create(&options, &engine, &err) == TS_OK, "%s", err.text);
+  train_run run = {.steps = steps, .loss = ts_calloc((size_t) steps, sizeof *run.loss),
+                   .norm = ts_calloc((size_t) steps, sizeof *run.norm),
+                   .work_bytes = ts_engine_program(engine)->plan->arena_bytes[TS_ARENA_WORK],
+                   .live_bytes = ts_engine_program(engine)->plan->live_bytes};
+  for (int step = 0; step < steps; ++step) {
+    for (int64_t m = 0; m < deck->gradient_accumulation_steps; ++m) {
+      micro_batch(engine, world, deck, step, m);
+    }
+    ts_step_result result = ts_engine_step(engine, (const double[2]){0, 0});
+    run.loss[step] = result.loss;
+    run.norm[step] = result.grad_norm;
+  }
+  read_parameters(engine, &run);
+  ts_engine_destroy(&engine);
+  ts_deck_destroy(&deck);
+  return run;
+}
+
+void train_run_free(train_run *run) {
+  ts_free(run->loss);
+  ts_free(run->norm);
+  ts_free(run->parameters);
+  *run = (train_run){0};
+}
+
+/* Parameters come in the layout's order, which persistence changes: the sum of bits does not care. */
+static uint64_t parameter_bits(const train_run *run) {
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < run->n_parameters; ++i) {
+    uint32_t bits;
+    memcpy(&bits, &run->parameters[i], sizeof bits);
+    sum += ts_mix(bits, 1);
+  }
+  return sum;
+}
+
+bool train_run_equal(const train_run *a, const train_run *b) {
+  size_t bytes = (size_t) a->steps * sizeof *a->loss;
+  return a->steps == b->steps && a->n_parameters == b->n_parameters && memcmp(a->loss, b->loss, bytes) == 0 &&
+         memcmp(a->norm, b->norm, bytes) == 0 && parameter_bits(a) == parameter_bits(b);
+}
+
+double train_run_difference(const train_run *a, const train_run *b) {
+  double most = a->steps == b->steps ? 0 : INFINITY;
+  for (int i = 0; i < a->steps && i < b->steps; ++i) {
+    double loss = fabs(a->loss[i] - b->loss[i]) / fabs(b->loss[i]), norm = fabs(a->norm[i] - b->norm[i]) / fabs(b->norm[i]);
+    most = fmax(most, fmax(loss, norm));
+    most = isnan(loss) || isnan(norm) ? INFINITY : most;
+  }
+  return most;
+}

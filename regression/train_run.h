@@ -1,0 +1,35 @@
+/** \file
+ * A short training run for tests: a tiny deck given as text, made-up tokens, results kept for comparison.
+ */
+#ifndef REGRESSION_TRAIN_RUN_H
+#define REGRESSION_TRAIN_RUN_H
+
+#include "engine/tessera.h"
+
+typedef struct train_run {
+  int steps;
+  double *loss, *norm;     /**< Owned: one per step. */
+  float *parameters;       /**< Owned: all parameters after the last step, in the layout's order. */
+  int64_t n_parameters;
+  int64_t work_bytes, live_bytes;
+} train_run;
+
+/** Train \a steps steps with the deck \a text changed by \a sets ("key=value" words separated by spaces; NULL for none).
+ * Tokens are a function of the global sample number alone, so runs on different grids see the same data.
+ * Collective over \a world.  A deck that is refused ends the program: its text is part of the test. */
+train_run train_run_do(ts_world *world, const char *text, const char *sets, int steps);
+
+/** Free. Not collective. */
+void train_run_free(train_run *run);
+
+/** The same losses, norms and parameters, bit for bit. Not collective. */
+bool train_run_equal(const train_run *a, const train_run *b);
+
+/** Largest relative difference of losses and norms. Not collective. */
+double train_run_difference(const train_run *a, const train_run *b);
+
+/** Tiny decks: a Llama with grouped heads, untied, whose sizes divide by nothing, and a tied GPT-2. */
+extern const char train_run_llama[];
+extern const char train_run_gpt2[];
+
+#endif

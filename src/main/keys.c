@@ -1,0 +1,36 @@
+/* tessera keys, plot, tokenize: one call each. */
+#include "base/memory.h"
+#include "io/data.h"
+#include "io/plot.h"
+#include "main/command.h"
+
+#include <string.h>
+
+int ts_main_keys(const ts_arguments *arguments, ts_world *world, ts_error *err) {
+  (void) world;
+  const char *format = ts_argument(arguments, "--format");
+  bool man = strcmp(format, "man") == 0;
+  if (!man && strcmp(format, "text") != 0) {
+    return ts_error_add(err, "--format %s: text or man is accepted", format);
+  }
+  ts_text text = {0};
+  ts_deck_manual(&text, man ? TS_DECK_MAN : TS_DECK_TEXT);
+  fputs(text.text, stdout);
+  ts_text_free(&text);
+  return 0;
+}
+
+int ts_main_plot(const ts_arguments *arguments, ts_world *world, ts_error *err) {
+  (void) world;
+  return ts_plot_losses(arguments->positional[0], err);
+}
+
+int ts_main_tokenize(const ts_arguments *arguments, ts_world *world, ts_error *err) {
+  (void) world;
+  int64_t count;
+  ts_status status = ts_data_write_bin(arguments->positional[0], arguments->positional[1], &count, err);
+  if (status == TS_OK) {
+    printf("%s: %lld tokens\n", arguments->positional[1], (long long) count);
+  }
+  return status;
+}
