@@ -30,28 +30,41 @@ typedef struct ts_transfer {
   int64_t begin, end;  /**< Elements from each shard's first, clipped to each shard's length. */
 } ts_transfer;
 
+/** Columns of rank \a rank's shard that \a transfer names, after clipping.
+ * \param [out] first  Index in the whole of the first of them. Not collective. */
+int64_t ts_transfer_columns(const ts_transfer *transfer, int rank, int64_t *first);
+
+/** Workspace in bytes that a reduce_scatter or all_reduce over \a size ranks makes the best use of: a function of the
+ * arguments alone, 0 for a group of 1.  At least TS_COMM_WORKSPACE_MIN (size) always suffices, with less speed and the
+ * same bits.
+ * \param [in] max_columns  Columns of the longest shard, summed over the transfers of one call. Not collective. */
+size_t ts_comm_workspace(int size, int64_t max_columns, ts_dtype wire);
+
+/** Bytes that suffice for any reduce_scatter over \a size ranks. */
+#define TS_COMM_WORKSPACE_MIN(size) ((size_t) 3 * 64 * (size_t) ((size) - 1))
+
 typedef struct ts_comm ts_comm;
 
 typedef struct ts_comm_ops {
   const char *name;
-  /** Sum the shards over the group; each rank keeps its own.
+  /** Sum the shards over the group; each rank keeps its own.  x and wire are F32 or BF16, y too.  y may be this rank's
+   * own place in x.  A group of 1 copies, rounding through the wire dtype like any other.
+   * \param [in] n     Transfers of the call, treated as one: their columns are concatenated per shard.
    * \param [in] beta  NULL: y is overwritten (in the columns named); else y = *beta y + sum, *beta == 0 never reads y.
+   * \param [in] workspace_bytes  The same on all ranks, as everything but the pointers; see ts_comm_workspace.
    * Collective over the group. */
   void (*reduce_scatter)(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x_dtype, ts_dtype wire,
                          ts_dtype y_dtype, const float *beta, void *workspace, size_t workspace_bytes);
-  /** Every rank gets every shard. Collective over the group. */
+  /** Every rank gets every shard, of any dtype; only the columns named are written. Collective over the group. */
   void (*all_gather)(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype dtype);
   /** y = sum over the group of x, \a count elements, the same bits on all ranks: a reduce_scatter over equal cuts and an
-   * all_gather.  x and y may be the same. Collective over the group. */
+   * all_gather.  x and y may be the same.  dtype and wire are F32 or BF16. Collective over the group. */
   void (*all_reduce)(ts_comm *comm, const void *x, void *y, int64_t count, ts_dtype dtype, ts_dtype wire,
                      void *workspace, size_t workspace_bytes);
   /** Copy \a bytes bytes from group rank \a root. Collective over the group. */
   void (*broadcast)(ts_comm *comm, void *data, size_t bytes, int root);
   /** Wait for everybody. Collective over the group. */
   void (*barrier)(ts_comm *comm);
-  /** Workspace in bytes that reduce_scatter or all_reduce wants; more than 0 always suffices with less speed, this is
-   * the best.  A function of the arguments alone. Not collective. */
-  size_t (*workspace)(int size, int64_t max_columns, ts_dtype wire);
   /** Free one communicator. Collective over the group. */
   void (*destroy)(ts_comm *comm);
 } ts_comm_ops;
@@ -65,11 +78,12 @@ struct ts_comm {
 /** Everything a process has to communicate with: the world and a communicator per set of axes asked for. */
 typedef struct ts_world ts_world;
 
-/** Start MPI (MPI_THREAD_MULTIPLE wanted, SERIALIZED accepted) and set the failure context.  Collective over all
- * processes.  A failure ends the job. */
+/** Start MPI (MPI_THREAD_MULTIPLE wanted, SERIALIZED accepted) and set the failure context.  Ranks are numbered node by
+ * node, so the fastest mesh axes stay inside a node however the launcher placed the processes.  One world per process.
+ * Collective over all processes.  A failure ends the job. */
 ts_world *ts_world_create(int *argc, char ***argv);
 
-/** Free all communicators and finalize MPI; sets the pointer to NULL. Collective over all processes. */
+/** Free all communicators and finalize MPI; sets the pointer to NULL, which is allowed. Collective over all processes. */
 void ts_world_destroy(ts_world **world);
 
 /** Rank and size of the world; ranks on this node, and this rank's place among them. Not collective. */
@@ -78,7 +92,8 @@ int ts_world_size(const ts_world *world);
 int ts_world_local_size(const ts_world *world);
 int ts_world_local_rank(const ts_world *world);
 
-/** The communicator over \a axes of \a mesh, created at the first call and owned by the world.
+/** The communicator over \a axes of \a mesh, created at the first call and owned by the world.  Mesh ranks are world
+ * ranks.  Axes with the same members share one communicator.
  * Collective over the group at the first call for these axes, then not collective. */
 ts_comm *ts_world_comm(ts_world *world, const ts_mesh *mesh, unsigned axes);
 
@@ -87,10 +102,12 @@ ts_comm *ts_world_all(ts_world *world);
 
 /** Agree on a status: any rank's bad input becomes everybody's, with the messages of the lowest such rank.  Every
  * function that reads user input on some ranks only calls it before the next collective.
- * \param [in,out] err  This rank's messages; replaced on ranks that had none. Collective over all processes. */
+ * \param [in,out] err  This rank's messages; replaced on ranks that had none.  May be NULL. Collective over all
+ * processes. */
 ts_status ts_world_agree(ts_world *world, ts_status status, ts_error *err);
 
-/** Hold back each collective's completion by \a seconds without using the processor: a test of overlap. Not collective. */
+/** Hold back each completion of reduce_scatter, all_gather and all_reduce by \a seconds without using the processor: a
+ * test of overlap.  Set it while no collective runs. Not collective. */
 void ts_comm_set_test_delay(double seconds);
 
 #endif
