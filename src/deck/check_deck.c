@@ -171,7 +171,8 @@ static void check_size(ts_reader *reader) {
   double widest = (double) (m->vocab_size > m->intermediate_size ? m->vocab_size : m->intermediate_size);
   double micro = (double) d->train_micro_batch_size_per_gpu * (double) d->data.sequence_length * widest;
   if (tokens > MOST_BYTES || micro * 16 > MOST_BYTES) {
-    ts_reader_report(reader, TS_CHECK_SIZE, "data.sequence_length", "a batch of %.3g tokens is more than can be counted",
+    ts_reader_report(reader, TS_CHECK_SIZE, "data.sequence_length",
+                     "a batch of %.3g tokens is more than can be counted",
                      tokens > MOST_BYTES ? tokens : micro / widest);
   }
 }
@@ -213,8 +214,10 @@ static void check_batch(ts_reader *reader) {
 
 void ts_reader_check_deck(ts_reader *reader) {
   static void (*const checks[])(ts_reader *) = {
-      check_required_by, check_total_steps, check_heads,     check_kv_heads, check_rotary,     check_sequence, check_activation,
-      check_rope,        check_token_ids,   check_size,      check_validation, check_cycle,    check_batch};
+      check_required_by, check_total_steps, check_heads,     check_kv_heads, check_rotary,
+      check_sequence,    check_activation,  check_rope,      check_token_ids, check_size,
+      check_validation,  check_cycle,       check_batch,
+  };
   for (size_t i = 0; i < sizeof checks / sizeof *checks; ++i) {
     checks[i](reader);
   }

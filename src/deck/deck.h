@@ -1,11 +1,11 @@
 /** \file
  * The deck: what the user asked for, in one plain struct, fully checked.
  *
- * Text comes in from a libconfig file, from `--set key.path=value`, from a DeepSpeed json (`deepspeed_config`) and from a
- * Hugging Face `config.json` (`model.from`).  All four pass through one table (schema.h): a row per key with its path,
- * type, default, range, accepted values, status and one line of help.  The same rows print the manual, so a key that is
- * read is documented and a key that is documented is read.  A field's name is its path in the deck; the exceptions are
- * the GPT-2 spellings (n_embd, n_layer, ...), which fill the fields of the common names.
+ * Text comes in from a libconfig file, from `--set key.path=value`, from a DeepSpeed json (`deepspeed_config`) and from
+ * a Hugging Face `config.json` (`model.from`).  All four pass through one table (schema.h): a row per key with its
+ * path, type, default, range, accepted values, status and one line of help.  The same rows print the manual, so a key
+ * that is read is documented and a key that is documented is read.  A field's name is its path in the deck; the
+ * exceptions are the GPT-2 spellings (n_embd, n_layer, ...), which fill the fields of the common names.
  *
  * Every number in a ts_deck that ts_deck_read returned is in the range of its row, and the fields agree with each other
  * (heads divide the hidden size, the sequence fits the positions, ...).  What depends on the number of ranks is checked
@@ -36,7 +36,7 @@ typedef struct ts_deck_rope {
   int64_t original_max_position_embeddings; /**< Positions of the pretraining; 0 unless rope_type is "llama3". */
 } ts_deck_rope;
 
-/** `model`: Hugging Face's names.  All derived sizes are filled in (head_dim, num_key_value_heads, intermediate_size). */
+/** `model`: Hugging Face's names.  Derived sizes are filled in (head_dim, num_key_value_heads, intermediate_size). */
 typedef struct ts_deck_model {
   char *model_type; /**< The family: "gpt2" or "llama". */
   char *from;       /**< Hugging Face directory to take the weights from; "" to initialise from run.seed. */
@@ -147,7 +147,7 @@ typedef struct ts_deck {
   int64_t steps_per_print;
   bool wall_clock_breakdown;
   double gradient_clipping; /**< Largest global norm; 0: no clipping. */
-  ts_dtype communication_data_type; /**< Wire of gradient reductions: F32 or BF16; resolved (default: grad_accum_dtype). */
+  ts_dtype communication_data_type; /**< Wire of gradient reductions, F32 or BF16 (default: grad_accum_dtype). */
   struct {
     ts_dtype grad_accum_dtype; /**< F32 or BF16 */
   } data_types;

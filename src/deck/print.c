@@ -68,8 +68,11 @@ static bool is_there(const ts_deck *deck, const ts_key *key) {
   if (key->type == TS_KEY_INT && key->initial == NULL && *(int64_t *) ts_deck_field(deck, key, key->path) < key->min) {
     return false;
   }
-  return selector == NULL ||
-         ts_key_listed(key->only, *(char **) ts_deck_field(deck, ts_key_at(ts_key_find(selector)), selector), NULL, NULL);
+  if (selector == NULL) {
+    return true;
+  }
+  char *const *chosen = ts_deck_field(deck, ts_key_at(ts_key_find(selector)), selector);
+  return ts_key_listed(key->only, *chosen, NULL, NULL);
 }
 
 static void indent(ts_text *to, int depth) {

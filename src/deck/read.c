@@ -15,7 +15,7 @@ static char *beside(const char *file, const char *path) {
 
 static void read_set(ts_reader *reader, const char *set) {
   const char *equals = strchr(set, '=');
-  if (equals == NULL || equals == set) {
+  if (equals == NULL || equals == set || equals[-1] == ' ') {
     ts_deck_report(reader->err, TS_CHECK_SET, SET_NAME, set, "not an assignment; accepted: key.path=value");
     return;
   }

@@ -1,6 +1,7 @@
 #include "deck/schema.h"
 
 #include "base/memory.h"
+#include "base/text.h"
 
 #include <string.h>
 #include <strings.h>
@@ -70,7 +71,37 @@ bool ts_key_is_section(const char *path) {
   return length == 0;
 }
 
-const char *ts_key_nearest(const char *path) {
+/* The key or section in the section of `path` (its first `section` bytes) that is nearest to its last name. */
+static char *nearest_below(const char *path, size_t section) {
+  int n = ts_key_count(), n_names = 0;
+  char **names = ts_calloc((size_t) n, sizeof *names);
+  for (int i = 0; i < n; ++i) {
+    const char *row = ts_key_at(i)->path;
+    if (strncmp(row, path, section) == 0) {
+      names[n_names++] = ts_format("%.*s", (int) strcspn(row + section, ".["), row + section);
+    }
+  }
+  const char *name = ts_nearest(path + section, (const char *const *) names, (size_t) n_names);
+  char *nearest = name != NULL ? ts_format("%.*s%s", (int) section, path, name) : NULL;
+  for (int i = 0; i < n_names; ++i) {
+    ts_free(names[i]);
+  }
+  ts_free(names);
+  return nearest;
+}
+
+static const char *same_name(const char *name) {
+  int n = ts_key_count();
+  for (int i = 0; i < n; ++i) {
+    const char *row = ts_key_at(i)->path, *dot = strrchr(row, '.');
+    if (ts_key_at(i)->alias == NULL && strcmp(dot != NULL ? dot + 1 : row, name) == 0) {
+      return row;
+    }
+  }
+  return NULL;
+}
+
+static const char *nearest_path(const char *path) {
   int n = ts_key_count();
   const char **paths = ts_calloc((size_t) n, sizeof *paths);
   for (int i = 0; i < n; ++i) {
@@ -78,6 +109,32 @@ const char *ts_key_nearest(const char *path) {
   }
   const char *nearest = ts_nearest(path, paths, (size_t) n);
   ts_free(paths);
+  return nearest;
+}
+
+/* "optimizer.groups[3].pattern" as its row has it; newly allocated. */
+static char *row_path(const char *path) {
+  const char *bracket = strchr(path, '[');
+  int length = bracket != NULL ? (int) (bracket - path) + 1 : 0;
+  const char *rest = path + length;
+  return ts_format("%.*s%s", length, path, bracket != NULL ? rest + strspn(rest, "0123456789") : rest);
+}
+
+static char *nearest_row(const char *path) {
+  const char *dot = strrchr(path, '.');
+  size_t section = dot != NULL ? (size_t) (dot - path) + 1 : 0;
+  char *parent = ts_format("%.*s", section > 0 ? (int) section - 1 : 0, path);
+  bool known = ts_key_is_section(parent);
+  ts_free(parent);
+  char *nearest = nearest_below(path, section);
+  nearest = nearest != NULL ? nearest : ts_strdup(same_name(path + section));
+  return nearest != NULL || (known && section > 0) ? nearest : ts_strdup(nearest_path(path));
+}
+
+char *ts_key_nearest(const char *path) {
+  char *row = row_path(path);
+  char *nearest = nearest_row(row);
+  ts_free(row);
   return nearest;
 }
 
@@ -134,7 +191,10 @@ void ts_key_describe(const ts_key *key, ts_text *to) {
       [TS_KEY_STRINGS] = "a list of strings, [\"a\", \"b\"]",
       [TS_KEY_ANY] = "a list or section",
   };
-  if (key->accepted != NULL) {
+  if (key->flags & TS_KEY_REGEX) {
+    ts_text_add(to, "%s", key->type == TS_KEY_STRINGS ? "a list of regular expressions, [\"a\", \"b.*c\"]"
+                                                      : "a regular expression in double quotes");
+  } else if (key->accepted != NULL) {
     describe_list(key->accepted, to);
   } else if (key->type == TS_KEY_INT) {
     describe_number(key, "an integer", to);

@@ -78,15 +78,17 @@ int ts_key_canonical(int index);
 /** True when some row lies below \a path. Not collective. */
 bool ts_key_is_section(const char *path);
 
-/** The known path nearest to \a path in spelling, or NULL. Not collective. */
-const char *ts_key_nearest(const char *path);
+/** The known path that an unknown one was meant to be: the nearest spelling in its section, a key of the same name in
+ * another section, or the nearest whole path; newly allocated (ts_free), NULL when none is near. Not collective. */
+char *ts_key_nearest(const char *path);
 
 /** The path of the key whose value decides whether \a key belongs to the deck ("scheduler.type" for a parameter of a
  * schedule); NULL when key->only is NULL. Not collective. */
 const char *ts_key_selector(const ts_key *key);
 
 /** True when \a word is one of the \a list "a|b|c"; case does not matter.
- * \param [out] spelling  May be NULL; the list's own spelling (into \a list) and its length in bytes. Not collective. */
+ * \param [out] spelling  May be NULL; the list's own spelling (into \a list) and its length in bytes.
+ * Not collective. */
 bool ts_key_listed(const char *list, const char *word, const char **spelling, size_t *length);
 
 /** Append what the row accepts: "an integer from 1 to 3", "fp32, bf16". Not collective. */

@@ -28,7 +28,8 @@ static const ts_key rows[] = {
     INTEGER(run.threads, "0", 0, 4096, 0, "Threads of a rank; 0 for the cores it may use."),
     GATED(STRING, run.resume, "", "checkpoints (where to resume from)"),
     INTEGER(run.log_every, NULL, 1, LARGE, AUTO, "Steps between printed lines (default: steps_per_print, or 10)."),
-    INTEGER(run.stop_after_nonfinite, "10", 1, LARGE, 0, "Steps skipped in a row for a non-finite loss that end the run."),
+    INTEGER(run.stop_after_nonfinite, "10", 1, LARGE, 0,
+            "Steps skipped in a row for a non-finite loss that end the run."),
 
     FLAG(debug.check_finite, "false", 0, "Name the first op, rank and tensor that is not finite (slow)."),
     FLAG(debug.memcheck, "false", 0, "Poison memory that must not be read, catch stray writes (slow)."),

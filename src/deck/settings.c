@@ -8,6 +8,9 @@
 #include <string.h>
 
 #define GROUPS_LIMIT 1000
+/* Suggestions cost time: hostile decks get them for the first errors and for keys of a sane length. */
+#define MANY_ERRORS 50
+#define LONG_PATH 200
 
 const ts_setting *ts_reader_find(const ts_reader *reader, const char *path) {
   for (int i = 0; i < reader->n_settings; ++i) {
@@ -68,11 +71,12 @@ static void unknown_key(ts_reader *reader, const char *path, const ts_value *val
     ts_reader_note(reader, "%s: %s: unknown key of a config.json, ignored", value->file, path + strlen("model."));
     return;
   }
-  const char *nearest = ts_key_nearest(path);
-  char *text = nearest != NULL ? ts_format("unknown key; did you mean %s?", nearest)
-                               : ts_format("unknown key; `tessera --help-deck` lists all");
+  bool suggest = reader->err->count < MANY_ERRORS && strlen(path) < LONG_PATH;
+  char *nearest = suggest ? ts_key_nearest(path) : NULL;
+  char *text = nearest != NULL ? ts_format("unknown key; did you mean %s?", nearest) : ts_strdup("unknown key");
   report_value(reader, TS_CHECK_UNKNOWN_KEY, value, path, text);
   ts_free(text);
+  ts_free(nearest);
 }
 
 /* Says which of two settings of one key stays; true when it is the new one. */

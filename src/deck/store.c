@@ -210,8 +210,10 @@ static bool take_any(const ts_target *t, const ts_value *value) {
 }
 
 static bool (*const take_value[TS_N_KEY_TYPES])(const ts_target *, const ts_value *) = {
-    [TS_KEY_BOOL] = take_bool,     [TS_KEY_INT] = take_int,   [TS_KEY_REAL] = take_real,       [TS_KEY_ANY] = take_any,
-    [TS_KEY_STRING] = take_string, [TS_KEY_PAIR] = take_pair, [TS_KEY_STRINGS] = take_strings, [TS_KEY_DTYPE] = take_dtype};
+    [TS_KEY_BOOL] = take_bool,     [TS_KEY_INT] = take_int,     [TS_KEY_REAL] = take_real,
+    [TS_KEY_STRING] = take_string, [TS_KEY_DTYPE] = take_dtype, [TS_KEY_PAIR] = take_pair,
+    [TS_KEY_ANY] = take_any,       [TS_KEY_STRINGS] = take_strings,
+};
 
 static bool is_neutral(const ts_key *key, const ts_value *value) {
   ts_value initial = ts_key_initial(key);
@@ -227,12 +229,16 @@ static bool is_neutral(const ts_key *key, const ts_value *value) {
   return neutral;
 }
 
+static bool is_off(const ts_value *value) {
+  return value->kind == TS_VALUE_STRING ? strcmp(value->string, "none") == 0
+                                        : value->kind == TS_VALUE_BOOL && !value->truth;
+}
+
 /* The switch of a section ("fp16.enabled") whose value leaves it off; NULL when it is on or has none. */
 static const char *off_switch(const ts_reader *reader, const char *section, int length) {
-  static const char *const names[][2] = {
-      {"enabled", "false"}, {"device", "none"}, {"shared_parameters.enabled", "false"}};
+  static const char *const names[] = {"enabled", "device", "shared_parameters.enabled"};
   for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
-    char *path = ts_format("%.*s.%s", length, section, names[i][0]);
+    char *path = ts_format("%.*s.%s", length, section, names[i]);
     int key = ts_key_find(path);
     const ts_setting *setting = key >= 0 ? ts_reader_find(reader, path) : NULL;
     ts_free(path);
@@ -240,7 +246,7 @@ static const char *off_switch(const ts_reader *reader, const char *section, int 
       continue;
     }
     ts_value initial = ts_key_initial(ts_key_at(key));
-    bool off = setting == NULL || ts_value_equal(&setting->value, &initial);
+    bool off = is_off(setting != NULL ? &setting->value : &initial);
     ts_value_clear(&initial);
     if (off) {
       return ts_key_at(key)->path;

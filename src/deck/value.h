@@ -56,9 +56,13 @@ void ts_source_clear(ts_source *source);
 ts_status ts_value_from_config(ts_source *source, const char *file, const char *text, size_t length, ts_value *value,
                                ts_error *err);
 
+/** The key that is set twice in one section of libconfig text without comments, the second time on \a line; newly
+ * allocated (ts_free), NULL when there is none. Not collective. */
+char *ts_config_twice(const char *text, int line);
+
 /** Read one libconfig value, such as the right side of a --set: "2e-3", "[1.0, 2.0]", "{ lr = 1.0; }".  What is not a
- * libconfig value, and does not begin like a list, a section or a string, is a string.  Arguments as above. Not
- * collective. */
+ * libconfig value, and does not begin like a list, a section or a string, is a string.
+ * \return TS_BAD_INPUT with the reason, without a place. Not collective. */
 ts_status ts_value_from_word(ts_source *source, const char *file, const char *word, ts_value *value, ts_error *err);
 
 /** Read a json object from a file of at most 16 MiB.  Duplicate keys are errors. Arguments as above. Not collective. */

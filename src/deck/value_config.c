@@ -13,6 +13,7 @@
 #define DECK_LIMIT (4u << 20)
 #define INCLUDE_DEPTH 10
 #define MIXED "mismatched element type in array"
+#define TWICE "duplicate setting name"
 
 typedef struct ts_origin {
   const char *file;
@@ -83,7 +84,7 @@ static const char *digits(const char *p) {
   return p + strspn(p, "0123456789");
 }
 
-/* The end of the number at c->at as libconfig's grammar has it, or c->at when there is none.  The text is terminated. */
+/* The end of the number at c->at as libconfig's grammar has it, c->at when there is none.  The text is terminated. */
 static const char *after_number(const ts_cursor *c) {
   const char *p = c->at + (*c->at == '-' || *c->at == '+');
   if (!isdigit((unsigned char) *p) && *p != '.') {
@@ -239,6 +240,23 @@ static void convert(ts_scan *scan, config_setting_t *setting, ts_value *value) {
   }
 }
 
+/* libconfig's message in the words of this room; newly allocated. */
+static char *explain(const ts_scan *scan, const char *text, int line) {
+  if (text == NULL) {
+    return ts_strdup("syntax error");
+  }
+  if (strcmp(text, MIXED) == 0) {
+    return ts_strdup("an array [ ] holds values of one type; accepted: [0.9, 1.0], or a list, ( 0.9, 1 )");
+  }
+  if (strcmp(text, TWICE) == 0) {
+    char *name = ts_config_twice(scan->text.text, line);
+    char *problem = ts_format("%s: set twice in one section", name != NULL ? name : "a key");
+    ts_free(name);
+    return problem;
+  }
+  return ts_strdup(text);
+}
+
 static ts_status parse(ts_scan *scan, ts_value *value) {
   config_t config;
   config_init(&config);
@@ -247,11 +265,10 @@ static ts_status parse(ts_scan *scan, ts_value *value) {
     convert(scan, config_root_setting(&config), value);
   } else {
     ts_origin origin = origin_of(scan, config_error_line(&config));
-    const char *text = config_error_text(&config) != NULL ? config_error_text(&config) : "syntax error";
-    const char *fix = strcmp(text, MIXED) == 0 ? ": write 1.0 for 1, or use a list, ( 0.9, 1 )" : "";
-    const char *plain = *fix != '\0' ? "an array [ ] holds values of one type" : text;
-    status = scan->has_lines ? ts_error_add(scan->err, "%s:%d: %s%s", origin.file, origin.line, plain, fix)
-                             : ts_error_add(scan->err, "%s: %s%s", origin.file, plain, fix);
+    char *problem = explain(scan, config_error_text(&config), config_error_line(&config));
+    status = scan->has_lines ? ts_error_add(scan->err, "%s:%d: %s", origin.file, origin.line, problem)
+                             : ts_error_add(scan->err, "%s", problem);
+    ts_free(problem);
   }
   config_destroy(&config);
   return status;

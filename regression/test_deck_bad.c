@@ -1,0 +1,234 @@
+/* Bad decks: each class of error is found, is described well, and is found by the check that claims it. */
+#include "deck/check.h"
+#include "regression/deck_fixture.h"
+
+typedef struct bad_deck {
+  ts_deck_check check;
+  const char *text; /* NULL: GOOD_DECK. */
+  const char *more; /* Appended. */
+  const char *set;  /* NULL: none. */
+  const char *expected;
+} bad_deck;
+
+#define SCHEDULE(type, params) "scheduler = { type = \"" type "\"; params = { " params " }; };\n"
+#define GPT2_MODEL(more)                                                                                    \
+  "model = { model_type = \"gpt2\"; vocab_size = 256; n_embd = 64; n_layer = 2; n_head = 4;" \
+  " n_positions = 128; " more " };\n"
+
+static const bad_deck decks[] = {
+    {TS_CHECK_UNKNOWN_KEY, NULL, "run = { stepz = 5; };\n", NULL,
+     "bad.cfg:4: run.stepz: unknown key; did you mean run.steps?"},
+    {TS_CHECK_UNKNOWN_KEY, NULL, "\nlr = 1.0;\n", NULL,
+     "bad.cfg:5: lr: unknown key; did you mean optimizer.params.lr?"},
+    {TS_CHECK_UNKNOWN_KEY, NULL, "zero_optimisation = { stage = 1; };\n", NULL,
+     "bad.cfg:4: zero_optimisation: unknown key; did you mean zero_optimization?"},
+    {TS_CHECK_UNKNOWN_KEY, NULL, "", "optimizer.groups[0].lr_factor=1.0",
+     "--set: optimizer.groups[0].lr_factor: unknown"},
+    {TS_CHECK_TWICE, GPT2_MODEL("hidden_size = 32;"), "", NULL,
+     "bad.cfg:1: model.hidden_size: 32, but model.n_embd is 64 at bad.cfg:1"},
+    {TS_CHECK_TYPE, NULL, "run = {\n steps = \"many\";\n};\n", NULL,
+     "bad.cfg:5: run.steps: \"many\" is not an integer"},
+    {TS_CHECK_TYPE, NULL, "", "model=3", "--set: model: must be a section"},
+    {TS_CHECK_TYPE, NULL, "data = { shuffle = 1; };\n", NULL, "shuffle: 1 is not a truth value; accepted: true, false"},
+    {TS_CHECK_TYPE, NULL, "gradient_clipping = true;\n", NULL, "gradient_clipping: true is not a number"},
+    {TS_CHECK_TYPE, NULL, "data = { path = 7; };\n", NULL, "data.path: 7 is not a string"},
+    {TS_CHECK_TYPE, NULL, "frozen = \"wte\";\n", NULL, "frozen: \"wte\" is not a list of strings"},
+    {TS_CHECK_TYPE, NULL, "optimizer = { params = { betas = [0.9]; }; };\n", NULL,
+     "betas: a list of 1 is not a list of two"},
+    {TS_CHECK_WHOLE, NULL, "run = { steps = 5.5; };\n", NULL, "run.steps: 5.5 is not a whole number"},
+    {TS_CHECK_BIG, NULL, "run = { seed = 99999999999999999999; };\n", NULL,
+     "run.seed: 99999999999999999999 does not fit in 64 bits"},
+    {TS_CHECK_BIG, NULL, "run = { seed = 1e19; };\n", NULL, "run.seed: 1e+19 does not fit in 64 bits"},
+    {TS_CHECK_FINITE, NULL, "gradient_clipping = 1e999;\n", NULL, "gradient_clipping: inf is too large"},
+    {TS_CHECK_RANGE, NULL, "zero_optimization = { stage = 4; };\n", NULL,
+     "bad.cfg:4: zero_optimization.stage: 4 is out of range; accepted: an integer from 0 to 3"},
+    {TS_CHECK_RANGE, NULL, "run = { steps = -1; };\n", NULL, "run.steps: -1 is out of range"},
+    {TS_CHECK_RANGE, NULL, "", "model.vocab_size=0", "--set: model.vocab_size: 0 is out of range"},
+    {TS_CHECK_RANGE, NULL, "", "model.hidden_size=99999999999", "model.hidden_size: 99999999999 is out of range"},
+    {TS_CHECK_RANGE, NULL, "optimizer = { params = { betas = [0.9, 1.0]; }; };\n", NULL, "betas: 1 is out of range"},
+    {TS_CHECK_RANGE, NULL, "train_batch_size = 0;\n", NULL, "train_batch_size: 0 is out of range"},
+    {TS_CHECK_WORD, NULL, "optimizer = { type = \"Rprop\"; };\n", NULL,
+     "optimizer.type: \"Rprop\" is not known; accepted: AdamW, Adam"},
+    {TS_CHECK_WORD, NULL, "data = { format = \"csv\"; };\n", NULL, "accepted: auto, text, bin, hdf5"},
+    {TS_CHECK_WORD_LATER, NULL, "optimizer = { type = \"Lion\"; };\n", NULL,
+     "optimizer.type: \"Lion\" is not there yet"},
+    {TS_CHECK_WORD_LATER, NULL, "", "run.device=cuda", "--set: run.device: \"cuda\" is not there yet"},
+    {TS_CHECK_WORD_LATER, NULL, "communication_data_type = \"torch.float16\";\n", NULL, "\"fp16\" is not there yet"},
+    {TS_CHECK_REFUSED, NULL, "fp16 = { enabled = true; };\n", NULL, "fp16.enabled: refused, not there yet"},
+    {TS_CHECK_REFUSED, NULL, "run = { save_every = 200; };\n", NULL,
+     "run.save_every: refused, not there yet: checkpoints"},
+    {TS_CHECK_REFUSED, NULL, "tensor_parallel = { autotp_size = 2; };\n", NULL, "autotp_size: refused, not there yet"},
+    {TS_CHECK_REFUSED, NULL, "zero_optimization = { offload_optimizer = { device = \"cpu\"; }; };\n", NULL,
+     "zero_optimization.offload_optimizer.device: refused, not there yet"},
+    {TS_CHECK_REGEX, NULL, "frozen = [\"wte(\"];\n", NULL, "frozen: \"wte(\" is not a valid regular expression"},
+    {TS_CHECK_REGEX, NULL, "optimizer = { groups = ( { pattern = \"[\"; } ); };\n", NULL, "not a valid regular"},
+    {TS_CHECK_ONLY, NULL, SCHEDULE("WarmupLR", "cycle_min_lr = 1.0;"), NULL,
+     "scheduler.params.cycle_min_lr: has no meaning with scheduler.type = \"WarmupLR\"; it belongs to OneCycle"},
+    {TS_CHECK_ONLY, GPT2_MODEL("rope_theta = 5e5;"), "", NULL,
+     "model.rope_theta: has no meaning with model.model_type"},
+    {TS_CHECK_REQUIRED,
+     "model = { model_type = \"gpt2\"; n_embd = 8; n_layer = 1; n_head = 1; n_positions = 8; };\n", "",
+     NULL, "bad.cfg: model.vocab_size: missing"},
+    {TS_CHECK_REQUIRED, NULL, "optimizer = { groups = ( { lr_factor = 2.0; } ); };\n", NULL,
+     "optimizer.groups[0].pattern: missing"},
+    {TS_CHECK_REQUIRED_BY, NULL, SCHEDULE("WarmupDecayLR", ""), NULL,
+     "scheduler.params.total_num_steps: missing: scheduler.type = \"WarmupDecayLR\" needs it"},
+    {TS_CHECK_REQUIRED_BY, NULL, SCHEDULE("WarmupCosineLR", "total_num_steps = \"auto\";"), NULL, "takes run.steps"},
+    {TS_CHECK_REQUIRED_BY, NULL, SCHEDULE("OneCycle", "cycle_min_lr = 0.0;"), NULL, "cycle_max_lr: missing"},
+    {TS_CHECK_SET, NULL, "", "run.steps", "--set: run.steps: not an assignment; accepted: key.path=value"},
+    {TS_CHECK_HEADS, NULL, "", "model.num_attention_heads=6",
+     "hidden_size 64 is not a multiple of num_attention_heads 6"},
+    {TS_CHECK_KV_HEADS, NULL, "", "model.num_key_value_heads=3", "heads 4 is not a multiple of num_key_value_heads 3"},
+    {TS_CHECK_ROTARY, NULL, "", "model.head_dim=15", "model.head_dim: 15 is odd"},
+    {TS_CHECK_SEQUENCE, NULL, "data = { sequence_length = 129; };\n", NULL,
+     "data.sequence_length: 129 is more than model.max_position_embeddings 128"},
+    {TS_CHECK_ACTIVATION, NULL, "", "model.hidden_act=gelu_new", "\"gelu_new\" is not there for llama; accepted: silu"},
+    {TS_CHECK_ROPE, NULL, "",
+     "model.rope_scaling={rope_type=\"llama3\"; factor=8.0; low_freq_factor=4.0; original_max_position_embeddings=64;}",
+     "low_freq_factor: 4 is not below high_freq_factor 4"},
+    {TS_CHECK_TOKEN_IDS, NULL, "", "model.eos_token_id=256", "model.eos_token_id: 256 is not below vocab_size 256"},
+    {TS_CHECK_SIZE, NULL, "", "model={hidden_size=2147483647; intermediate_size=2147483647; num_attention_heads=1; "
+     "num_key_value_heads=1; head_dim=2;}", "parameters are more than can be counted"},
+    {TS_CHECK_SIZE, NULL, "", "train_batch_size=9000000000000000000", "tokens is more than can be counted"},
+    {TS_CHECK_VALIDATION, NULL, "data = { validation_fraction = 0.1; validation_path = \"v\"; };\n", NULL,
+     "one of the two"},
+    {TS_CHECK_CYCLE, NULL, SCHEDULE("OneCycle", "cycle_min_lr = 0.1; cycle_max_lr = 0.01;"), NULL,
+     "above cycle_max_lr"},
+    {TS_CHECK_BATCH, NULL, "train_batch_size = 9;\n", NULL, "9 is not a multiple of train_micro_batch_size_per_gpu 2"},
+};
+
+/* What the libraries find, so that no check of ours could be turned off; and a list that then lacks its keys. */
+static const bad_deck broken[] = {
+    {0, NULL, "optimizer = { groups = ( 5 ); };\n", NULL, "optimizer.groups[0]: must be a section"},
+    {0, NULL, "run = { steps = ; };\n", NULL, "bad.cfg:4: syntax error"},
+    {0, NULL, "\nrun = { steps = 1;\n steps = 2; };\n", NULL, "bad.cfg:6: steps: set twice in one section"},
+    {0, NULL, "run = { steps = 1; };\nrun = { seed = 2; };\n", NULL, "bad.cfg:5: run: set twice"},
+    {0, NULL, "optimizer = { params = {\n betas = [0.9, 1]; }; };\n", NULL,
+     "bad.cfg:5: an array [ ] holds values of one type"},
+    {0, NULL, "", "optimizer.params.betas=[0.9, 1]", "--set: optimizer.params.betas: an array [ ] holds"},
+    {0, NULL, "@include \"absent.cfg\"\n", NULL, "bad.cfg:4: @include: absent.cfg: "},
+    {0, NULL, "deepspeed_config = \"absent.json\";\n", NULL, "absent.json: "},
+};
+
+static char *read_error(const bad_deck *bad) {
+  char *text = ts_format("%s%s", bad->text != NULL ? bad->text : GOOD_DECK, bad->more);
+  char *set = (char *) bad->set;
+  ts_deck *deck = NULL;
+  ts_error err = {0};
+  ts_deck_read_text("bad.cfg", text, &set, set != NULL, &deck, &err);
+  char *message = ts_strdup(err.text);
+  ts_deck_destroy(&deck);
+  ts_error_clear(&err);
+  ts_free(text);
+  return message;
+}
+
+static void expect(const bad_deck *bad, const char *what) {
+  char *message = read_error(bad);
+  bool found = message != NULL && strstr(message, bad->expected) != NULL;
+  tap_ok(found, "%s: %s", what, bad->expected);
+  if (!found) {
+    tap_note("message: %s", message != NULL ? message : "none: the deck was accepted");
+  }
+  ts_free(message);
+}
+
+static void test_checks(void) {
+  for (size_t i = 0; i < sizeof decks / sizeof *decks; ++i) {
+    const char *name = ts_deck_check_name(decks[i].check);
+    expect(&decks[i], name);
+    ts_deck_test_disable(decks[i].check);
+    char *message = read_error(&decks[i]);
+    tap_ok(message == NULL, "%s off: the deck passes%s%s", name, message != NULL ? " not: " : "",
+           message != NULL ? message : "");
+    ts_free(message);
+    ts_deck_test_disable(TS_N_DECK_CHECKS);
+  }
+}
+
+static void test_conflict(void) {
+  ts_free(fixture_file("a.json", "{\"zero_optimization\": {\"stage\": 3}}"));
+  char *more = ts_format("zero_optimization = { stage = 2; };\ndeepspeed_config = \"%s/a.json\";\n", tap_directory());
+  bad_deck bad = {TS_CHECK_CONFLICT, NULL, more, NULL, "stage: 3, but zero_optimization.stage is 2 at bad.cfg:4"};
+  expect(&bad, "CONFLICT");
+  ts_deck_test_disable(TS_CHECK_CONFLICT);
+  char *message = read_error(&bad);
+  tap_ok(message == NULL, "CONFLICT off: the deck passes");
+  ts_free(message);
+  ts_deck_test_disable(TS_N_DECK_CHECKS);
+  bad.set = "zero_optimization.stage=1";
+  message = read_error(&bad);
+  tap_ok(message == NULL, "--set decides a conflict");
+  ts_free(message);
+  ts_free(more);
+}
+
+static void test_many_groups(void) {
+  ts_text more = {0};
+  for (int i = 0; i < 1001; ++i) {
+    ts_text_add(&more, "%s{ pattern = \"x\"; }", i > 0 ? ", " : "optimizer = { groups = ( ");
+  }
+  ts_text_add(&more, "); };\n");
+  bad_deck bad = {TS_CHECK_GROUPS, NULL, more.text, NULL, "optimizer.groups: more than 1000 entries"};
+  expect(&bad, "GROUPS");
+  ts_deck_test_disable(TS_CHECK_GROUPS);
+  char *message = read_error(&bad);
+  tap_ok(message == NULL, "GROUPS off: the deck passes");
+  ts_free(message);
+  ts_deck_test_disable(TS_N_DECK_CHECKS);
+  ts_text_free(&more);
+}
+
+/* Checks outside of reading have their tests here and in test_deck.c. */
+static void test_training(void) {
+  ts_deck *deck = fixture_read("deck without data", GOOD_DECK, NULL);
+  ts_error err = {0};
+  tap_ok(ts_deck_check_training(deck, &err) == TS_BAD_INPUT && strstr(err.text, "data.path: missing") != NULL &&
+             strstr(err.text, "run.directory: missing") != NULL && strstr(err.text, "run.steps: missing") != NULL,
+         "TRAINING: what is missing is named");
+  ts_error_clear(&err);
+  ts_deck_test_disable(TS_CHECK_TRAINING);
+  tap_ok(ts_deck_check_training(deck, &err) == TS_OK, "TRAINING off: it passes");
+  ts_deck_test_disable(TS_CHECK_BATCH_RANKS);
+  deck->train_batch_size = 7;
+  deck->gradient_accumulation_steps = 1;
+  tap_ok(ts_deck_resolve_batch(deck, 3, &err) == TS_OK, "BATCH_RANKS off: it passes");
+  ts_deck_test_disable(TS_N_DECK_CHECKS);
+  deck->train_batch_size = 7;
+  tap_ok(ts_deck_resolve_batch(deck, 3, &err) == TS_BAD_INPUT, "BATCH_RANKS: it does not");
+  ts_error_clear(&err);
+  ts_deck_destroy(&deck);
+}
+
+static void test_coverage(void) {
+  for (int check = 0; check < TS_N_DECK_CHECKS; ++check) {
+    bool own = check == TS_CHECK_CONFLICT || check == TS_CHECK_GROUPS || check == TS_CHECK_TRAINING ||
+               check == TS_CHECK_BATCH_RANKS;
+    for (size_t i = 0; i < sizeof decks / sizeof *decks && !own; ++i) {
+      own = (int) decks[i].check == check;
+    }
+    tap_ok(own, "%s has a bad deck", ts_deck_check_name((ts_deck_check) check));
+  }
+}
+
+static void test_all_at_once(void) {
+  bad_deck bad = {0, NULL, "run = { stepz = 1; seed = -1; device = \"tpu\"; };\n", NULL, ""};
+  char *message = read_error(&bad);
+  tap_ok(message != NULL && strstr(message, "stepz") && strstr(message, "seed") && strstr(message, "tpu"),
+         "three errors of one deck are reported together");
+  ts_free(message);
+}
+
+int main(void) {
+  test_checks();
+  test_conflict();
+  test_many_groups();
+  test_training();
+  test_coverage();
+  test_all_at_once();
+  for (size_t i = 0; i < sizeof broken / sizeof *broken; ++i) {
+    expect(&broken[i], "broken");
+  }
+  tap_ok(ts_memory_live() == 0, "nothing leaks (%lld live)", (long long) ts_memory_live());
+  return tap_done();
+}
