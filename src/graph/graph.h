@@ -136,6 +136,13 @@ typedef struct ts_node {
   int unit;
 } ts_node;
 
+/** A result with a name: what the host reads ("loss", "summary") and each parameter's gradient ("gradient:NAME").
+ * Marked tensors are the roots of the graph: they are never removed as dead. */
+typedef struct ts_mark {
+  char *name; /**< Owned. */
+  ts_tid tensor;
+} ts_mark;
+
 typedef struct ts_graph {
   ts_tensor *tensor; /**< Owned; index is ts_tid. */
   int n_tensors, tensor_capacity;
@@ -143,6 +150,8 @@ typedef struct ts_graph {
   int n_nodes, node_capacity;
   char **unit; /**< Owned names of the units, in forward order. */
   int n_units, unit_capacity;
+  ts_mark *mark; /**< Owned. */
+  int n_marks, mark_capacity;
   ts_segment segment; /**< Given to nodes added from now on. */
   int current_unit;   /**< Likewise; -1 for none. */
 } ts_graph;
@@ -202,6 +211,22 @@ ts_graph *ts_graph_rewrite(const ts_graph *from, ts_tid **map);
 
 /** The copy of leaf \a tensor in \a to, made at the first call. Not collective. */
 ts_tid ts_graph_copy_leaf(ts_graph *to, const ts_graph *from, ts_tid tensor, ts_tid *map);
+
+/** As ts_graph_copy_node, copying the leaves it reads as well. Not collective. */
+ts_nid ts_graph_copy_with_leaves(ts_graph *to, const ts_graph *from, ts_nid node, ts_tid *map);
+
+/** Copy the marks whose tensors have an entry in \a map. Not collective. */
+void ts_graph_copy_marks(ts_graph *to, const ts_graph *from, const ts_tid *map);
+
+/** Give \a tensor a name that the host or a later pass looks for; an older mark of this name is replaced. Not collective. */
+void ts_graph_mark(ts_graph *graph, const char *name, ts_tid tensor);
+
+/** The tensor marked \a name, or TS_NONE. Not collective. */
+ts_tid ts_graph_marked(const ts_graph *graph, const char *name);
+
+/** Mark the gradient of the PARAM leaf \a parameter; and find it, or TS_NONE. Not collective. */
+void ts_graph_mark_gradient(ts_graph *graph, const char *parameter, ts_tid gradient);
+ts_tid ts_graph_gradient_of(const ts_graph *graph, ts_tid parameter);
 
 /** Number of nodes that read each tensor (inputs, priors and betas).
  * \return n_tensors counts, owned by the caller (ts_free). Not collective. */

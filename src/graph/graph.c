@@ -1,0 +1,252 @@
+#include "graph/graph.h"
+
+#include "base/memory.h"
+#include "graph/op.h"
+
+#include <string.h>
+
+/* ---- life ---- */
+
+ts_graph *ts_graph_create(void) {
+  ts_graph *g = ts_calloc(1, sizeof *g);
+  g->segment = TS_SEGMENT_FORWARD;
+  g->current_unit = -1;
+  return g;
+}
+
+static void clear_node(ts_node *node) {
+  ts_free(node->name);
+  ts_free(node->in);
+  ts_free(node->out);
+  ts_free(node->prior);
+  switch (node->op) {
+    case TS_OP_PACK: ts_free(node->attr.pack.offset); break;
+    case TS_OP_SPLIT: ts_free(node->attr.split.size); break;
+    case TS_OP_SUM_SQUARES: ts_free(node->attr.segments.range); break;
+    case TS_OP_ADAMW: ts_free(node->attr.adamw.range); break;
+    default:
+      if ((ts_op_get(node->op)->flags & TS_OP_COMM) != 0) {
+        ts_free(node->attr.comm.piece);
+      }
+  }
+}
+
+void ts_graph_destroy(ts_graph **graph) {
+  ts_graph *g = *graph;
+  if (g == NULL) {
+    return;
+  }
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    clear_node(&g->node[n]);
+  }
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    ts_free(g->tensor[t].name);
+  }
+  for (int u = 0; u < g->n_units; ++u) {
+    ts_free(g->unit[u]);
+  }
+  for (int m = 0; m < g->n_marks; ++m) {
+    ts_free(g->mark[m].name);
+  }
+  ts_free(g->node);
+  ts_free(g->tensor);
+  ts_free(g->unit);
+  ts_free(g->mark);
+  ts_free(g);
+  *graph = NULL;
+}
+
+int ts_graph_unit(ts_graph *g, const char *name) {
+  if (name == NULL) {
+    return g->current_unit = -1;
+  }
+  for (int u = 0; u < g->n_units; ++u) {
+    if (strcmp(g->unit[u], name) == 0) {
+      return g->current_unit = u;
+    }
+  }
+  TS_GROW(g->unit, g->n_units, g->unit_capacity);
+  g->unit[g->n_units] = ts_strdup(name);
+  return g->current_unit = g->n_units++;
+}
+
+/* ---- shapes ---- */
+
+int64_t ts_shape_count(const ts_shape *shape) {
+  int64_t count = 1;
+  for (int i = 0; i < shape->n; ++i) {
+    count *= shape->d[i];
+  }
+  return count;
+}
+
+int64_t ts_shape_rows(const ts_shape *shape) {
+  int64_t rows = 1;
+  for (int i = 0; i + 1 < shape->n; ++i) {
+    rows *= shape->d[i];
+  }
+  return rows;
+}
+
+bool ts_shape_equal(const ts_shape *a, const ts_shape *b) {
+  return a->n == b->n && memcmp(a->d, b->d, (size_t) a->n * sizeof a->d[0]) == 0;
+}
+
+int64_t ts_tensor_count(const ts_graph *g, ts_tid t) {
+  return ts_shape_count(&g->tensor[t].shape);
+}
+
+int64_t ts_tensor_bytes(const ts_graph *g, ts_tid t) {
+  return ts_tensor_count(g, t) * (int64_t) ts_dtype_size(g->tensor[t].dtype);
+}
+
+/* ---- tensors ---- */
+
+static ts_tid add_tensor(ts_graph *g, ts_tensor tensor) {
+  TS_GROW(g->tensor, g->n_tensors, g->tensor_capacity);
+  g->tensor[g->n_tensors] = tensor;
+  return g->n_tensors++;
+}
+
+ts_tid ts_graph_find(const ts_graph *g, const char *name) {
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    if (g->tensor[t].role != TS_ROLE_VALUE && strcmp(g->tensor[t].name, name) == 0) {
+      return t;
+    }
+  }
+  return TS_NONE;
+}
+
+ts_tid ts_graph_leaf(ts_graph *g, const char *name, ts_role role, ts_dtype dtype, ts_shape shape) {
+  TS_CHECK(role != TS_ROLE_VALUE && ts_graph_find(g, name) == TS_NONE, "leaf %s exists already", name);
+  return add_tensor(g, (ts_tensor){.name = ts_strdup(name), .role = role, .dtype = dtype, .shape = shape,
+                                   .producer = TS_NONE, .unit = g->current_unit});
+}
+
+const ts_node *ts_graph_producer(const ts_graph *g, ts_tid t) {
+  return t == TS_NONE || g->tensor[t].producer == TS_NONE ? NULL : &g->node[g->tensor[t].producer];
+}
+
+/* ---- nodes ---- */
+
+static void *copy(const void *from, size_t count, size_t size) {
+  if (from == NULL || count == 0) {
+    return NULL;
+  }
+  return memcpy(ts_malloc(count * size), from, count * size);
+}
+
+/* The node gets its own copies of the arrays its attributes point to. */
+static void own_attributes(ts_node *node) {
+  ts_attr *a = &node->attr;
+  switch (node->op) {
+    case TS_OP_PACK: a->pack.offset = copy(a->pack.offset, (size_t) node->n_in, sizeof *a->pack.offset); break;
+    case TS_OP_SPLIT: a->split.size = copy(a->split.size, (size_t) node->n_out, sizeof *a->split.size); break;
+    case TS_OP_SUM_SQUARES:
+      a->segments.range = copy(a->segments.range, (size_t) a->segments.n, sizeof *a->segments.range);
+      break;
+    case TS_OP_ADAMW: a->adamw.range = copy(a->adamw.range, (size_t) a->adamw.n, sizeof *a->adamw.range); break;
+    default:
+      if ((ts_op_get(node->op)->flags & TS_OP_COMM) != 0) {
+        a->comm.piece = copy(a->comm.piece, (size_t) a->comm.n_pieces, sizeof *a->comm.piece);
+      }
+  }
+}
+
+static void add_outputs(ts_graph *g, ts_node *node) {
+  ts_dtype *dtype = ts_calloc((size_t) node->n_out, sizeof *dtype);
+  ts_shape *shape = ts_calloc((size_t) node->n_out, sizeof *shape);
+  const char *why = ts_op_get(node->op)->shape(g, node, dtype, shape);
+  if (why != NULL) {
+    ts_text text = {0};
+    ts_node_print(g, node, &text);
+    ts_die(__FILE__, __LINE__, "%s: %s", text.text, why);
+  }
+  for (int i = 0; i < node->n_out; ++i) {
+    char *name = i == 0 ? ts_strdup(node->name) : ts_format("%s:%d", node->name, i);
+    node->out[i] = add_tensor(g, (ts_tensor){.name = name, .role = TS_ROLE_VALUE, .dtype = dtype[i], .shape = shape[i],
+                                             .producer = g->n_nodes, .unit = node->unit});
+  }
+  ts_free(dtype);
+  ts_free(shape);
+}
+
+ts_tid ts_graph_add(ts_graph *g, const ts_node_args *args) {
+  const ts_op_info *info = ts_op_get(args->op);
+  ts_node node = {.op = args->op, .name = ts_strdup(args->name), .n_in = args->n_in,
+                  .n_out = args->n_out > 0 ? args->n_out : info->min_out, .beta = TS_NONE, .attr = args->attr,
+                  .segment = g->segment, .unit = g->current_unit};
+  TS_CHECK(node.n_in >= info->min_in && (info->max_in < 0 || node.n_in <= info->max_in) &&
+               (info->max_out < 0 || node.n_out <= info->max_out),
+           "%s: %s takes %d to %d inputs, %d are given", args->name, info->name, info->min_in, info->max_in, node.n_in);
+  for (int i = 0; i < node.n_in; ++i) {
+    TS_CHECK(args->in[i] >= TS_NONE && args->in[i] < g->n_tensors, "%s: input %d does not exist", args->name, i);
+  }
+  node.in = copy(args->in, (size_t) node.n_in, sizeof *node.in);
+  node.prior = copy(args->prior, (size_t) node.n_out, sizeof *node.prior);
+  bool into = (info->flags & TS_OP_COMM) != 0 && args->attr.comm.into;
+  node.beta = node.prior != NULL || into ? args->beta : TS_NONE;
+  node.out = ts_malloc((size_t) node.n_out * sizeof *node.out);
+  for (int i = 0; i < node.n_out; ++i) {
+    node.out[i] = TS_NONE;
+  }
+  own_attributes(&node);
+  add_outputs(g, &node);
+  TS_GROW(g->node, g->n_nodes, g->node_capacity);
+  g->node[g->n_nodes++] = node;
+  return node.out[0];
+}
+
+int *ts_graph_use_counts(const ts_graph *g) {
+  int *uses = ts_calloc((size_t) g->n_tensors + 1, sizeof *uses);
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    for (int i = 0; i < node->n_in; ++i) {
+      uses[node->in[i] == TS_NONE ? g->n_tensors : node->in[i]]++;
+    }
+    for (int i = 0; node->prior != NULL && i < node->n_out; ++i) {
+      uses[node->prior[i] == TS_NONE ? g->n_tensors : node->prior[i]]++;
+    }
+    uses[node->beta == TS_NONE ? g->n_tensors : node->beta]++;
+  }
+  return uses;
+}
+
+/* ---- marks ---- */
+
+void ts_graph_mark(ts_graph *g, const char *name, ts_tid tensor) {
+  TS_ASSERT(tensor >= 0 && tensor < g->n_tensors);
+  for (int i = 0; i < g->n_marks; ++i) {
+    if (strcmp(g->mark[i].name, name) == 0) {
+      g->mark[i].tensor = tensor;
+      return;
+    }
+  }
+  TS_GROW(g->mark, g->n_marks, g->mark_capacity);
+  g->mark[g->n_marks++] = (ts_mark){ts_strdup(name), tensor};
+}
+
+ts_tid ts_graph_marked(const ts_graph *g, const char *name) {
+  for (int i = 0; i < g->n_marks; ++i) {
+    if (strcmp(g->mark[i].name, name) == 0) {
+      return g->mark[i].tensor;
+    }
+  }
+  return TS_NONE;
+}
+
+void ts_graph_mark_gradient(ts_graph *g, const char *parameter, ts_tid gradient) {
+  char *name = ts_format("gradient:%s", parameter);
+  ts_graph_mark(g, name, gradient);
+  ts_free(name);
+}
+
+ts_tid ts_graph_gradient_of(const ts_graph *g, ts_tid parameter) {
+  if (parameter == TS_NONE) {
+    return TS_NONE;
+  }
+  char *name = ts_format("gradient:%s", g->tensor[parameter].name);
+  ts_tid t = ts_graph_marked(g, name);
+  ts_free(name);
+  return t;
+}
