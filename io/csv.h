@@ -1,0 +1,33 @@
+/** \file
+ * A table of numbers: the first line names the columns, every other line has one number per column, separated by commas,
+ * without quotes or blanks.  What io/metrics.h writes.  Nothing here is collective.
+ */
+#ifndef IO_CSV_H
+#define IO_CSV_H
+
+#include "base/status.h"
+
+#include <stdint.h>
+
+/** Zero is the empty table. */
+typedef struct ts_csv {
+  int n_columns;
+  int64_t n_rows;
+  char **names;   /**< Owned. */
+  double *values; /**< Owned: [n_rows][n_columns]; integers over 2^53 are rounded. */
+} ts_csv;
+
+/** Read a file of at most 1 GiB.  A last line without its newline, which a process that died may leave, is ignored.
+ * Not collective.
+ * \param [out] csv  The caller's, end with ts_csv_free; empty on error.
+ * \return TS_BAD_INPUT: cannot be read, no first line, or "PATH:LINE: reason" for a row that is not as many numbers as
+ *         there are columns. */
+ts_status ts_csv_read(const char *path, ts_csv *csv, ts_error *err);
+
+/** Number of the column \a name, or -1.  Not collective. */
+int ts_csv_column(const ts_csv *csv, const char *name);
+
+/** Free and empty.  Not collective. */
+void ts_csv_free(ts_csv *csv);
+
+#endif

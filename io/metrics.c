@@ -1,0 +1,116 @@
+#include "io/metrics.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct column {
+  const char *name;
+  size_t offset;
+  bool is_integer;
+} column;
+
+#define X(type, column) {#column, offsetof(ROW, column), _Generic((type) 0, int64_t : true, double : false)},
+#define ROW ts_metrics_row
+static const column metrics_columns[] = {TS_METRICS_COLUMNS(X)};
+#undef ROW
+#define ROW ts_validation_row
+static const column validation_columns[] = {TS_VALIDATION_COLUMNS(X)};
+#undef ROW
+#undef X
+
+typedef struct table {
+  const char *file;
+  const column *columns;
+  size_t n_columns;
+} table;
+
+enum { METRICS, VALIDATION, N_TABLES };
+static const table tables[N_TABLES] = {
+    [METRICS] = {"metrics.csv", metrics_columns, sizeof metrics_columns / sizeof metrics_columns[0]},
+    [VALIDATION] = {"validation.csv", validation_columns, sizeof validation_columns / sizeof validation_columns[0]}};
+
+struct ts_metrics {
+  FILE *files[N_TABLES];
+};
+
+char *ts_print_double(double value, char *out) {
+  if (isnan(value)) {
+    return strcpy(out, "nan");
+  }
+  for (int digits = 15; digits <= 17; ++digits) {
+    snprintf(out, 32, "%.*g", digits, value);
+    if (strtod(out, NULL) == value) {
+      break;
+    }
+  }
+  return out;
+}
+
+static bool write_names(FILE *file, const table *t) {
+  for (size_t i = 0; i < t->n_columns; ++i) {
+    fprintf(file, "%s%c", t->columns[i].name, i + 1 < t->n_columns ? ',' : '\n');
+  }
+  return fflush(file) == 0;
+}
+
+static void write_row(const ts_metrics *metrics, int which, const void *row) {
+  const table *t = &tables[which];
+  FILE *file = metrics->files[which];
+  for (size_t i = 0; i < t->n_columns; ++i) {
+    const char *field = (const char *) row + t->columns[i].offset;
+    char number[32];
+    if (t->columns[i].is_integer) {
+      snprintf(number, sizeof number, "%lld", (long long) *(const int64_t *) field);
+    } else {
+      ts_print_double(*(const double *) field, number);
+    }
+    fprintf(file, "%s%c", number, i + 1 < t->n_columns ? ',' : '\n');
+  }
+  TS_CHECK(fflush(file) == 0 && !ferror(file), "%s cannot be written: %s", t->file, strerror(errno));
+}
+
+ts_status ts_metrics_open(const char *directory, ts_metrics **out, ts_error *err) {
+  *out = NULL;
+  ts_metrics *metrics = ts_calloc(1, sizeof *metrics);
+  ts_status status = TS_OK;
+  for (int i = 0; status == TS_OK && i < N_TABLES; ++i) {
+    char *path = ts_format("%s/%s", directory, tables[i].file);
+    metrics->files[i] = fopen(path, "w");
+    if (metrics->files[i] == NULL || !write_names(metrics->files[i], &tables[i])) {
+      status = ts_error_add(err, "%s: cannot be written: %s", path, strerror(errno));
+    }
+    ts_free(path);
+  }
+  if (status != TS_OK) {
+    ts_metrics_close(&metrics);
+  }
+  *out = metrics;
+  return status;
+}
+
+void ts_metrics_step(ts_metrics *metrics, const ts_metrics_row *row) {
+  write_row(metrics, METRICS, row);
+}
+
+void ts_metrics_validation(ts_metrics *metrics, const ts_validation_row *row) {
+  write_row(metrics, VALIDATION, row);
+}
+
+void ts_metrics_close(ts_metrics **metrics) {
+  if (*metrics == NULL) {
+    return;
+  }
+  for (int i = 0; i < N_TABLES; ++i) {
+    if ((*metrics)->files[i] != NULL) {
+      fclose((*metrics)->files[i]);
+    }
+  }
+  ts_free(*metrics);
+  *metrics = NULL;
+}

@@ -1,0 +1,73 @@
+/** \file
+ * The numbers of a run: RUN/metrics.csv with a row per optimizer step, RUN/validation.csv with a row per validation.  The
+ * first line names the columns; each row is on disk (in the kernel) when the call returns, so a run can be watched and a
+ * run that died keeps its rows.  A double is written with the fewest digits that read back as the same double, so two runs
+ * are bit-identical exactly where their files are.  Files are read with io/csv.h.  Nothing here is collective: one rank
+ * writes.
+ */
+#ifndef IO_METRICS_H
+#define IO_METRICS_H
+
+#include "base/status.h"
+
+#include <stdint.h>
+
+/** X (type, column): metrics.csv.  Both tables make the struct, the first line and the rows. */
+#define TS_METRICS_COLUMNS(X)                                                                     \
+  X(int64_t, step)                /* optimizer steps finished, from 1 */                          \
+  X(int64_t, tokens)              /* trained on since the start, over all ranks */                \
+  X(double, loss)                 /* nats per valid token, of this step's samples */              \
+  X(double, grad_norm)            /* global, before clipping */                                   \
+  X(double, lr)                   /* learning rate of this step, before group factors */          \
+  X(double, step_seconds)         /* wall time of the step, data included */                      \
+  X(double, tokens_per_second)    /* over all ranks */                                            \
+  X(double, model_tflops)         /* model FLOPs (not recomputation) per second, over all ranks */ \
+  X(double, mfu)                  /* of the peak, 0..1; 0 when the peak is not known */           \
+  X(int64_t, peak_bytes)          /* high-water mark of the writing process */                    \
+  X(double, comm_seconds)         /* communication, hidden or not */                              \
+  X(double, exposed_comm_seconds) /* communication that computation waited for */                 \
+  X(double, data_seconds)         /* reading samples */                                           \
+  X(int64_t, skipped)             /* steps without an update since the start */                   \
+  X(double, loss_scale)           /* 1 without loss scaling */
+
+/** X (type, column): validation.csv. */
+#define TS_VALIDATION_COLUMNS(X)                                          \
+  X(int64_t, step)    /* optimizer steps finished */                      \
+  X(int64_t, tokens)  /* trained on so far, over all ranks */             \
+  X(double, loss)     /* nats per valid token of the validation samples */ \
+  X(int64_t, batches) /* global micro-batches it is the mean of */        \
+  X(double, seconds)  /* wall time of the validation */
+
+#define X(type, column) type column;
+/** A row of metrics.csv. */
+typedef struct ts_metrics_row {
+  TS_METRICS_COLUMNS(X)
+} ts_metrics_row;
+
+/** A row of validation.csv. */
+typedef struct ts_validation_row {
+  TS_VALIDATION_COLUMNS(X)
+} ts_validation_row;
+#undef X
+
+typedef struct ts_metrics ts_metrics;
+
+/** Create both files, with their first lines, in an existing directory; older ones are replaced.  Not collective.
+ * \param [out] out  The caller's, end with ts_metrics_close; NULL on error.
+ * \return TS_BAD_INPUT with "PATH: reason" when a file cannot be created. */
+ts_status ts_metrics_open(const char *directory, ts_metrics **out, ts_error *err);
+
+/** Append a row to metrics.csv.  A full disk or a lost file system ends the job.  Not collective. */
+void ts_metrics_step(ts_metrics *metrics, const ts_metrics_row *row);
+
+/** Append a row to validation.csv; otherwise as ts_metrics_step.  Not collective. */
+void ts_metrics_validation(ts_metrics *metrics, const ts_validation_row *row);
+
+/** Close and free; NULL handles are allowed; sets the handle to NULL.  Not collective. */
+void ts_metrics_close(ts_metrics **metrics);
+
+/** Write the fewest significant digits that read back as \a value (nan, inf, -inf otherwise) to \a out of at least 32
+ * bytes; returns \a out.  Not collective. */
+char *ts_print_double(double value, char *out);
+
+#endif

@@ -1,0 +1,71 @@
+#include "io/timeline.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+struct ts_timeline {
+  FILE *file;
+  char *path; /* owned */
+  int rank;
+};
+
+static const char *const threads[TS_N_TIMELINE_THREADS] = {
+#define X(name, text) [TS_TIMELINE_##name] = text,
+    TS_TIMELINE_THREADS(X)
+#undef X
+};
+
+static void write_head(const ts_timeline *t) {
+  fprintf(t->file, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n");
+  fprintf(t->file, "{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %d, \"args\": {\"name\": \"rank %d\"}}",
+          t->rank, t->rank);
+  for (int i = 0; i < TS_N_TIMELINE_THREADS; ++i) {
+    fprintf(t->file,
+            ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %d, \"tid\": %d, \"args\": {\"name\": \"%s\"}}",
+            t->rank, i, threads[i]);
+  }
+}
+
+ts_status ts_timeline_open(const char *path, int rank, ts_timeline **out, ts_error *err) {
+  *out = NULL;
+  FILE *file = fopen(path, "w");
+  if (file == NULL) {
+    return ts_error_add(err, "%s: cannot be written: %s", path, strerror(errno));
+  }
+  *out = ts_malloc(sizeof **out);
+  **out = (ts_timeline){file, ts_strdup(path), rank};
+  write_head(*out);
+  return TS_OK;
+}
+
+void ts_timeline_event(ts_timeline *t, const char *name, const char *category, int thread, double start,
+                       double seconds) {
+  TS_ASSERT(isfinite(start) && isfinite(seconds) && thread >= 0 && thread < TS_N_TIMELINE_THREADS);
+  ts_text line = {0};
+  ts_text_add(&line, ",\n{\"name\": ");
+  ts_text_add_json(&line, name);
+  ts_text_add(&line, ", \"cat\": ");
+  ts_text_add_json(&line, category);
+  ts_text_add(&line, ", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, \"dur\": %.3f}", t->rank, thread,
+              1e6 * start, 1e6 * seconds);
+  fputs(line.text, t->file);
+  ts_text_free(&line);
+}
+
+void ts_timeline_close(ts_timeline **timeline) {
+  ts_timeline *t = *timeline;
+  if (t == NULL) {
+    return;
+  }
+  fprintf(t->file, "\n]}\n");
+  bool failed = ferror(t->file) != 0;
+  failed = fclose(t->file) != 0 || failed;
+  TS_CHECK(!failed, "%s cannot be written: %s", t->path, strerror(errno));
+  ts_free(t->path);
+  ts_free(t);
+  *timeline = NULL;
+}

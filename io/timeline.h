@@ -1,0 +1,43 @@
+/** \file
+ * A trace of what ran when, as Chrome trace event JSON (open it in https://ui.perfetto.dev or chrome://tracing).  One file
+ * per rank; the rank is the process of the trace, so the files of several ranks can be loaded together.  Not thread-safe;
+ * nothing here is collective.
+ */
+#ifndef IO_TIMELINE_H
+#define IO_TIMELINE_H
+
+#include "base/status.h"
+
+/** The rows of a rank: the second argument of X is what the viewer calls them. */
+#define TS_TIMELINE_THREADS(X)  \
+  X(COMPUTATION, "computation") \
+  X(COMMUNICATION, "communication")
+
+typedef enum ts_timeline_thread {
+#define X(name, text) TS_TIMELINE_##name,
+  TS_TIMELINE_THREADS(X)
+#undef X
+  TS_N_TIMELINE_THREADS
+} ts_timeline_thread;
+
+typedef struct ts_timeline ts_timeline;
+
+/** Create the file; an older one is replaced.  Not collective.
+ * \param [in]  rank  World rank; the caller chooses a path of its own for each.
+ * \param [out] out   The caller's, end with ts_timeline_close; NULL on error.
+ * \return TS_BAD_INPUT with "PATH: reason" when it cannot be created. */
+ts_status ts_timeline_open(const char *path, int rank, ts_timeline **out, ts_error *err);
+
+/** Add a span.  Not collective.
+ * \param [in] name      What ran (a node); UTF-8, copied.
+ * \param [in] category  Its kind (an op), by which viewers filter; copied.
+ * \param [in] thread    A ts_timeline_thread.
+ * \param [in] start, seconds  Begin since any fixed moment, and duration; finite. */
+void ts_timeline_event(ts_timeline *timeline, const char *name, const char *category, int thread, double start,
+                       double seconds);
+
+/** Complete the file, which is valid JSON from here on, and free; NULL handles are allowed; sets the handle to NULL.  A
+ * file that could not be written ends the job.  Not collective. */
+void ts_timeline_close(ts_timeline **timeline);
+
+#endif
