@@ -37,6 +37,11 @@ typedef struct ts_cursor {
   int line, depth;
 } ts_cursor;
 
+static ts_status fail(const ts_scan *scan, ts_origin at, const char *problem) {
+  return scan->has_lines ? ts_error_add(scan->err, "%s:%d: %s", at.file, at.line, problem)
+                         : ts_error_add(scan->err, "%s", problem);
+}
+
 static void begin_line(ts_scan *scan, const ts_cursor *c) {
   TS_GROW(scan->lines, scan->n_lines, scan->line_capacity);
   scan->lines[scan->n_lines++] = (ts_origin) {c->file, scan->has_lines ? c->line : 0};
@@ -148,8 +153,20 @@ static ts_status scan_include(ts_scan *scan, ts_cursor *c, const char *path) {
   return status;
 }
 
-static void scan_token(ts_scan *scan, ts_cursor *c) {
+/* False where no value may stand: libconfig would leak the string with its syntax error. */
+static bool string_allowed(const ts_scan *scan) {
+  size_t n = scan->text.length;
+  while (n > 0 && strchr(" \t\r\n\f", scan->text.text[n - 1]) != NULL) {
+    --n;
+  }
+  return n > 0 && strchr("=:([,\"", scan->text.text[n - 1]) != NULL;
+}
+
+static ts_status scan_token(ts_scan *scan, ts_cursor *c) {
   const char *stop = after_number(c);
+  if (*c->at == '"' && !string_allowed(scan)) {
+    return fail(scan, (ts_origin) {c->file, c->line}, "syntax error: a string belongs after = or into a list");
+  }
   if (*c->at == '"') {
     copy(scan, c, after_string(c), true);
   } else if (*c->at == '#' || (c->at[0] == '/' && (c->at[1] == '/' || c->at[1] == '*'))) {
@@ -161,6 +178,7 @@ static void scan_token(ts_scan *scan, ts_cursor *c) {
   } else {
     copy(scan, c, c->at + 1, true);
   }
+  return TS_OK;
 }
 
 static ts_status scan_file(ts_scan *scan, const char *file, const char *text, size_t length, int depth) {
@@ -180,7 +198,7 @@ static ts_status scan_file(ts_scan *scan, const char *file, const char *text, si
       ++c.line;
       begin_line(scan, &c);
     } else {
-      scan_token(scan, &c);
+      status = scan_token(scan, &c);
     }
     ts_free(path);
   }
@@ -266,8 +284,7 @@ static ts_status parse(ts_scan *scan, ts_value *value) {
   } else {
     ts_origin origin = origin_of(scan, config_error_line(&config));
     char *problem = explain(scan, config_error_text(&config), config_error_line(&config));
-    status = scan->has_lines ? ts_error_add(scan->err, "%s:%d: %s", origin.file, origin.line, problem)
-                             : ts_error_add(scan->err, "%s", problem);
+    status = fail(scan, origin, problem);
     ts_free(problem);
   }
   config_destroy(&config);

@@ -1,0 +1,395 @@
+/* The deck: the table itself, good decks in every form, derived values, the batch triple, printing. */
+#include "deck/schema.h"
+#include "deck/value.h"
+#include "regression/deck_fixture.h"
+
+static void test_rows(void) {
+  int n = ts_key_count(), bad = 0;
+  for (int i = 0; i < n; ++i) {
+    const ts_key *key = ts_key_at(i);
+    bool helpful = key->help != NULL && strlen(key->help) > 4 && key->status <= TS_KEY_REFUSED;
+    bool reachable = ts_key_find(key->path) == i;
+    bool target = key->alias == NULL || (ts_key_find(key->alias) >= 0 && ts_key_at(ts_key_canonical(i))->alias == NULL);
+    bool selected = key->only == NULL || ts_key_selector(key) != NULL;
+    if (!helpful || !reachable || !target || !selected) {
+      tap_note("row %s: help %d, found %d, alias %d, selector %d", key->path, helpful, reachable, target, selected);
+      ++bad;
+    }
+  }
+  tap_ok(n > 500 && bad == 0, "all %d rows have a status, a help line, a path of their own", n);
+}
+
+static void test_deepspeed_keys(void) {
+  char *text = NULL;
+  size_t length = 0;
+  ts_error err = {0};
+  int n = 0, missing = 0;
+  tap_ok(ts_read_file(tap_path("regression/deck/deepspeed.keys"), 1 << 20, &text, &length, &err) == TS_OK, "key list");
+  for (char *line = text, *stop; line != NULL && (stop = strchr(line, '\n')) != NULL; line = stop + 1) {
+    *stop = '\0';
+    if (*line != '#') {
+      ++n;
+      if (ts_key_find(line) < 0) {
+        tap_note("no row for %s", line);
+        ++missing;
+      }
+    }
+  }
+  tap_ok(n > 400 && missing == 0, "all %d keys of DeepSpeed have a row", n);
+  ts_error_clear(&err);
+  ts_free(text);
+}
+
+/* DeepSpeed 0.19.6's own defaults of the keys that work here and are numbers or words. */
+static void test_defaults(void) {
+  static const char *const defaults[][2] = {
+      {"gradient_clipping", "1.0"},
+      {"bf16.enabled", "false"},
+      {"wall_clock_breakdown", "false"},
+      {"zero_optimization.stage", "0"},
+      {"zero_optimization.reduce_bucket_size", "500000000"},
+      {"zero_optimization.allgather_bucket_size", "500000000"},
+      {"zero_optimization.stage3_prefetch_bucket_size", "50000000"},
+      {"zero_optimization.stage3_param_persistence_threshold", "100000"},
+      {"zero_optimization.stage3_model_persistence_threshold", "9223372036854775807L"},
+      {"zero_optimization.stage3_max_live_parameters", "1000000000"},
+      {"zero_optimization.stage3_max_reuse_distance", "1000000000"},
+      {"optimizer.params.lr", "0.001"},
+      {"optimizer.params.betas", "[0.9, 0.999]"},
+      {"optimizer.params.eps", "1e-8"},
+      {"optimizer.params.weight_decay", "0.0"},
+      {"optimizer.params.bias_correction", "true"},
+      {"optimizer.params.torch_adam", "false"},
+      {"scheduler.params.lr_range_test_min_lr", "0.001"},
+      {"scheduler.params.lr_range_test_step_size", "2000"},
+      {"scheduler.params.lr_range_test_step_rate", "1.0"},
+      {"scheduler.params.lr_range_test_staircase", "false"},
+      {"scheduler.params.warmup_min_lr", "0.0"},
+      {"scheduler.params.warmup_num_steps", "1000"},
+      {"scheduler.params.warmup_type", "log"},
+      {"scheduler.params.warmup_min_ratio", "0.0"},
+      {"scheduler.params.cos_min_ratio", "0.0001"},
+      {"scheduler.params.decay_lr_rate", "0.0"},
+      {"scheduler.params.cycle_first_step_size", "2000"},
+      {"scheduler.params.cycle_first_stair_count", "0"},
+      {"scheduler.params.decay_step_size", "0"},
+      {"scheduler.params.cycle_momentum", "true"},
+      {"scheduler.params.cycle_min_mom", "0.8"},
+      {"scheduler.params.cycle_max_mom", "0.9"},
+      {"scheduler.params.decay_mom_rate", "0.0"},
+      {"scheduler.params.last_batch_iteration", "-1"},
+  };
+  for (size_t i = 0; i < sizeof defaults / sizeof *defaults; ++i) {
+    ts_source source = {0};
+    ts_value ours = {0}, theirs = {0};
+    const char *initial = ts_key_at(ts_key_find(defaults[i][0]))->initial;
+    ts_value_from_word(&source, "", initial, &ours, NULL);
+    ts_value_from_word(&source, "", defaults[i][1], &theirs, NULL);
+    tap_ok(ts_value_equal(&ours, &theirs), "default of %s is DeepSpeed's", defaults[i][0]);
+    ts_value_clear(&ours);
+    ts_value_clear(&theirs);
+    ts_source_clear(&source);
+  }
+}
+
+static void test_derived(void) {
+  ts_deck *d = fixture_read("small deck", GOOD_DECK, NULL);
+  tap_ok(d->model.head_dim == 16 && !d->model.tie_word_embeddings && strcmp(d->model.hidden_act, "silu") == 0 &&
+             d->model.attn_pdrop == 0 && d->data.sequence_length == 128 && d->run.log_every == 10,
+         "what the deck leaves out follows from the rest (llama)");
+  tap_ok(!d->zero_optimization.overlap_comm && d->communication_data_type == TS_F32 &&
+             d->optimizer.params.adam_w_mode && d->train_batch_size == 0,
+         "overlap is off below stage 3, gradients travel as they are kept, AdamW decouples");
+  ts_deck_destroy(&d);
+  d = fixture_read("gpt2's names",
+                   "model = { model_type = \"gpt2\"; vocab_size = 256; n_embd = 64; n_layer = 2; n_head = 4;"
+                   " n_positions = 128; n_inner = 100; };\n steps_per_print = 7;"
+                   "zero_optimization = { stage = 3; }; data_types = { grad_accum_dtype = \"bfloat16\"; };",
+                   NULL);
+  tap_ok(d->model.hidden_size == 64 && d->model.num_hidden_layers == 2 && d->model.num_key_value_heads == 4 &&
+             d->model.intermediate_size == 100 && d->model.tie_word_embeddings && d->model.resid_pdrop == 0.1 &&
+             strcmp(d->model.hidden_act, "gelu_new") == 0 && d->run.log_every == 7,
+         "gpt2's names and defaults");
+  tap_ok(d->zero_optimization.overlap_comm && d->communication_data_type == TS_BF16,
+         "overlap is on at stage 3, the wire is the type of the gradients");
+  ts_deck_destroy(&d);
+}
+
+/* Adam as DeepSpeed means it. */
+static void test_adam(void) {
+  static const struct {
+    const char *params;
+    bool decoupled;
+  } rows[] = {
+      {"type = \"AdamW\";", true},
+      {"type = \"adam\";", true},
+      {"type = \"Adam\"; params = { adam_w_mode = false; };", false},
+      {"type = \"Adam\"; params = { torch_adam = true; };", false},
+      {"type = \"AdamW\"; params = { torch_adam = true; };", true},
+      {"type = \"AdamW\"; params = { adam_w_mode = false; };", true},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    char *text = ts_format("%soptimizer = { %s };\n", GOOD_DECK, rows[i].params);
+    ts_deck *d = fixture_read("optimizer", text, NULL);
+    tap_ok(d->optimizer.params.adam_w_mode == rows[i].decoupled, "%s decay %s", rows[i].params,
+           rows[i].decoupled ? "is decoupled" : "goes into the gradient");
+    ts_deck_destroy(&d);
+    ts_free(text);
+  }
+}
+
+static void test_numbers(void) {
+  char *include = fixture_file("part.cfg", "seed = 0x10; # 99\n steps = 5000000000; /* 7 */\n");
+  char *text = ts_format("%srun = {\n@include \"%s\"\n};\n"
+                         "zero_optimization = { reduce_bucket_size = 5e8; allgather_bucket_size = 7L; };\n"
+                         "optimizer = { params = { betas = ( 0.5, 0 ); lr = 1; }; };\n",
+                         GOOD_DECK, include);
+  ts_deck *d = fixture_read("numbers in every form", text, NULL);
+  tap_ok(d->run.seed == 16 && d->run.steps == 5000000000, "integers beyond 32 bits, from an included file");
+  tap_ok(d->zero_optimization.reduce_bucket_size == 500000000 && d->zero_optimization.allgather_bucket_size == 7,
+         "5e8 is an integer");
+  tap_ok(d->optimizer.params.betas[0] == 0.5 && d->optimizer.params.betas[1] == 0 && d->optimizer.params.lr == 1,
+         "integers are numbers, a list may be mixed");
+  ts_deck_destroy(&d);
+  ts_free(text);
+  ts_free(include);
+}
+
+static void test_sets(void) {
+  char *sets[] = {"run.device=cpu", "optimizer.params={ lr = 0.5; eps = 1e-6; }", "run.steps=1", "run.steps=3e2",
+                  "frozen=[\"wte\", \"h.0\"]", "data.path=my file.txt", "bf16.enabled=auto"};
+  ts_deck *d = NULL;
+  ts_error err = {0};
+  ts_deck_read_text("good.cfg", GOOD_DECK "run = { steps = 9; };\n", sets, 7, &d, &err);
+  tap_ok(d != NULL, "--set: %s", d != NULL ? "reads" : err.text);
+  tap_ok(strcmp(d->run.device, "cpu") == 0 && d->optimizer.params.lr == 0.5 && d->optimizer.params.eps == 1e-6 &&
+             d->run.steps == 300 && d->frozen.n == 2 && strcmp(d->frozen.items[1], "h.0") == 0 &&
+             strcmp(d->data.path, "my file.txt") == 0 && !d->bf16.enabled,
+         "--set overrides the file; the last one wins; words need no quotes");
+  ts_deck_destroy(&d);
+  ts_error_clear(&err);
+}
+
+static const char deepspeed_json[] =
+    "{ \"train_batch_size\": 16, \"train_micro_batch_size_per_gpu\": \"auto\", \"steps_per_print\": 2000,\n"
+    "  \"optimizer\": { \"type\": \"Adam\", \"params\": { \"lr\": 0.001, \"betas\": [0.8, 0.999], \"eps\": 1e-8 } },\n"
+    "  \"scheduler\": { \"type\": \"WarmupLR\", \"params\": { \"warmup_min_lr\": 0, \"warmup_num_steps\": 1e3 } },\n"
+    "  \"fp16\": { \"enabled\": false, \"loss_scale\": 5, \"initial_scale_power\": 15 },\n"
+    "  \"bf16\": { \"enabled\": true }, \"gradient_clipping\": null, \"wall_clock_breakdown\": true,\n"
+    "  \"zero_optimization\": { \"stage\": 2, \"allgather_partitions\": true, \"reduce_bucket_size\": 5e8,\n"
+    "    \"offload_optimizer\": { \"device\": \"none\", \"pin_memory\": false } } }\n";
+
+static void test_json(void) {
+  ts_free(fixture_file("ds.json", deepspeed_json));
+  char *text = ts_format("%sdeepspeed_config = \"%s/ds.json\";\n", LLAMA_MODEL, tap_directory());
+  ts_deck *d = fixture_read("deepspeed_config", text, "steps_per_print=5");
+  tap_ok(d->train_batch_size == 16 && d->train_micro_batch_size_per_gpu == 0 && d->run.log_every == 5,
+         "batch, \"auto\", --set over json");
+  tap_ok(d->optimizer.params.betas[0] == 0.8 && d->scheduler.params.warmup_num_steps == 1000 && d->bf16.enabled &&
+             d->zero_optimization.stage == 2 && d->gradient_clipping == 1.0,
+         "numbers as json has them; null is the default");
+  ts_text notes = {0};
+  ts_deck_notes(d, &notes);
+  tap_ok(strstr(notes.text, "fp16.loss_scale: no effect: fp16.enabled leaves its section off") != NULL &&
+             strstr(notes.text, "zero_optimization.allgather_partitions: no effect: ") != NULL &&
+             strstr(notes.text, "offload_optimizer.pin_memory: no effect: ") != NULL,
+         "keys without an effect are said");
+  ts_text_free(&notes);
+  ts_deck_destroy(&d);
+  ts_free(text);
+}
+
+static void test_bad_json(void) {
+  static const char *const rows[][2] = {
+      {"{\"run\": {\"steps\": 1,}}", "bad.json:1: json: "},
+      {"{\"run\": {\"steps\": 1, \"steps\": 2}}", "bad.json:1: json: duplicate object key"},
+      {"{\"run\":\n {\"steps\": 99999999999999999999}}", "bad.json:2: json: too big integer"},
+      {"{\"gradient_clipping\": 1e999}", "bad.json:1: json: real number overflow"},
+      {"[1]", "must hold an object"},
+      {"{\"stage\": 1}", "bad.json: stage: unknown key; did you mean zero_optimization.stage?"},
+      {"{\"run.steps\": 1}", "bad.json: run.steps: unknown key"},
+      {"{\"optimizer\": {\"groups[7].pattern\": \"x\"}}", "unknown key"},
+      {"{\"zero_optimization\": {\"stage\": \"2\"}}", "bad.json: zero_optimization.stage: \"2\" is not an integer"},
+      {"{\"zero_optimization\": true}", "bad.json: zero_optimization: must be a section"},
+      {"{\"optimizer\": {\"type\": \"OneBitAdam\"}}", "optimizer.type: \"OneBitAdam\" is not there yet"},
+  };
+  char *text = ts_format("%sdeepspeed_config = \"%s/bad.json\";\n", GOOD_DECK, tap_directory());
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    ts_deck *d = NULL;
+    ts_error err = {0};
+    ts_free(fixture_file("bad.json", rows[i][0]));
+    ts_deck_read_text("good.cfg", text, NULL, 0, &d, &err);
+    tap_ok(d == NULL && strstr(err.text, rows[i][1]) != NULL, "bad json: %s", rows[i][1]);
+    ts_deck_destroy(&d);
+    ts_error_clear(&err);
+  }
+  ts_free(text);
+}
+
+static ts_deck *read_model(const char *what, const char *config, const char *more) {
+  ts_free(fixture_file("config.json", config));
+  char *text = ts_format("model = { from = \"%s\"; %s };\ntrain_batch_size = 4;\n", tap_directory(), more);
+  ts_deck *d = fixture_read(what, text, NULL);
+  ts_free(text);
+  return d;
+}
+
+static void test_gpt2_config(void) {
+  ts_deck *d = read_model("config.json of gpt2",
+                          "{\"model_type\": \"gpt2\", \"architectures\": [\"GPT2LMHeadModel\"], \"n_embd\": 768,"
+                          " \"n_layer\": 12, \"n_head\": 12, \"n_positions\": 1024, \"n_ctx\": 1024, \"vocab_size\": 50257,"
+                          " \"activation_function\": \"gelu_new\", \"bos_token_id\": 50256, \"eos_token_id\": 50256,"
+                          " \"layer_norm_epsilon\": 1e-05, \"resid_pdrop\": 0.1, \"n_inner\": null,"
+                          " \"task_specific_params\": {\"a\": {\"b\": 1}}, \"scale_attn_weights\": true,"
+                          " \"summary_type\": \"cls_index\", \"use_cache\": true, \"novelty\": 3}",
+                          "resid_pdrop = 0.0;");
+  tap_ok(d->model.hidden_size == 768 && d->model.intermediate_size == 3072 && d->model.vocab_size == 50257 &&
+             d->model.eos_token_id == 50256 && d->model.tie_word_embeddings && !d->model.from_config,
+         "gpt2's config.json fills the model");
+  tap_ok(d->model.resid_pdrop == 0.0 && d->model.attn_pdrop == 0.1, "a deck may choose its own dropout");
+  ts_text notes = {0};
+  ts_deck_notes(d, &notes);
+  tap_ok(strstr(notes.text, "novelty: unknown key of a config.json, ignored") != NULL &&
+             strstr(notes.text, "resid_pdrop") != NULL && strstr(notes.text, "summary_type") == NULL,
+         "unknown keys are said, foreign ones are not");
+  ts_text_free(&notes);
+  ts_deck_destroy(&d);
+}
+
+static void test_llama_config(void) {
+  static const char base[] =
+      "{\"model_type\": \"llama\", \"hidden_size\": 2048, \"intermediate_size\": 8192, \"num_hidden_layers\": 16,"
+      " \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"vocab_size\": 128256, \"rms_norm_eps\": 1e-05,"
+      " \"max_position_embeddings\": 131072, \"eos_token_id\": [128001, 128008], \"tie_word_embeddings\": true,"
+      " \"attention_dropout\": 0.0, \"hidden_act\": \"silu\", \"pretraining_tp\": 1, \"torch_dtype\": \"bfloat16\", %s}";
+  static const char *const ropes[] = {
+      "\"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 32.0,"
+      " \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}",
+      "\"rope_parameters\": {\"rope_type\": \"llama3\", \"factor\": 32.0, \"rope_theta\": 500000.0,"
+      " \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}",
+      "\"rope_theta\": 500000.0, \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 32,"
+      " \"original_max_position_embeddings\": 8192}",
+  };
+  for (int i = 0; i < 3; ++i) {
+    char *config = ts_format(base, ropes[i]);
+    ts_deck *d = read_model("config.json of llama", config, "");
+    const ts_deck_rope *r = &d->model.rope_scaling;
+    tap_ok(strcmp(r->rope_type, "llama3") == 0 && r->factor == 32 && r->high_freq_factor == 4 &&
+               r->original_max_position_embeddings == 8192 && d->model.rope_theta == 5e5,
+           "rope spelling %d", i);
+    tap_ok(d->model.eos_token_id == 128001 && d->model.tie_word_embeddings && d->model.num_key_value_heads == 8,
+           "llama's config.json fills the model");
+    ts_deck_destroy(&d);
+    ts_free(config);
+  }
+}
+
+static void test_round_trip(void) {
+  static const char *const more[] = {
+      "",
+      "data = { path = \"a \\\"b\\\" \\\\ \\n\\t\x01 end\"; }; frozen = [\"a|b\", \"\\\\.bias$\"];",
+      "optimizer = { type = \"Adam\"; params = { lr = 3.3e-7; betas = (0, 0.1); torch_adam = true; };"
+      " groups = ( { pattern = \"wte\"; lr_factor = 0.3; }, { pattern = \"h\"; frozen = true; } ); };",
+      "scheduler = { type = \"OneCycle\"; params = { cycle_min_lr = 1e-5; cycle_max_lr = 0.1; "
+      "cycle_second_step_size = 0; }; }; run = { seed = 9223372036854775807; };",
+      "zero_optimization = { stage = 3; overlap_comm = false; }; communication_data_type = \"bf16\";"
+      " gradient_clipping = 0; steps_per_print = 3; train_batch_size = 12;",
+  };
+  for (size_t i = 0; i < sizeof more / sizeof *more; ++i) {
+    char *text = ts_format("%s%s", GOOD_DECK, more[i]);
+    ts_text first = {0}, second = {0};
+    ts_deck *d = fixture_read("deck", text, NULL);
+    ts_deck_print(d, &first);
+    ts_deck *again = fixture_read("printed deck", first.text, NULL);
+    ts_deck_print(again, &second);
+    tap_ok(strcmp(first.text, second.text) == 0 && strstr(first.text, "learning") == NULL, "deck %zu reads back", i);
+    tap_ok(strcmp(d->data.path, again->data.path) == 0 && d->run.seed == again->run.seed &&
+               d->optimizer.params.lr == again->optimizer.params.lr &&
+               d->zero_optimization.overlap_comm == again->zero_optimization.overlap_comm &&
+               d->optimizer.groups.n == again->optimizer.groups.n && d->train_batch_size == again->train_batch_size,
+           "deck %zu is the same", i);
+    ts_deck_destroy(&d);
+    ts_deck_destroy(&again);
+    ts_text_free(&first);
+    ts_text_free(&second);
+    ts_free(text);
+  }
+}
+
+static void test_batch(void) {
+  static const struct {
+    int64_t batch, micro, steps, ranks, result[3];
+    const char *error;
+  } rows[] = {
+      {32, 4, 2, 4, {32, 4, 2}, NULL},
+      {32, 4, 0, 4, {32, 4, 2}, NULL},
+      {32, 0, 2, 4, {32, 4, 2}, NULL},
+      {0, 4, 2, 4, {32, 4, 2}, NULL},
+      {32, 0, 0, 4, {32, 8, 1}, NULL},
+      {0, 4, 0, 4, {16, 4, 1}, NULL},
+      {32, 4, 2, 3, {0},
+       "train_batch_size 32 != train_micro_batch_size_per_gpu 4 x gradient_accumulation_steps 2 x data-parallel size 3 = 24"},
+      {32, 5, 0, 3, {0}, "32 is not a multiple of train_micro_batch_size_per_gpu 5 x data-parallel size 3"},
+      {32, 0, 0, 5, {0}, "32 is not a multiple of gradient_accumulation_steps 1 x data-parallel size 5"},
+      {0, 0, 3, 2, {0}, "train_batch_size: missing"},
+      {0, INT64_C(1) << 31, INT64_C(1) << 31, 8, {0}, "= more than 64 bits hold"},
+      {5, 1, 0, INT64_MAX, {0}, "5 is not a multiple"},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    ts_deck d = {.train_batch_size = rows[i].batch,
+                 .train_micro_batch_size_per_gpu = rows[i].micro,
+                 .gradient_accumulation_steps = rows[i].steps};
+    ts_error err = {0};
+    ts_status status = ts_deck_resolve_batch(&d, rows[i].ranks, &err);
+    bool same = d.train_batch_size == rows[i].result[0] && d.train_micro_batch_size_per_gpu == rows[i].result[1] &&
+                d.gradient_accumulation_steps == rows[i].result[2];
+    bool untouched = d.train_batch_size == rows[i].batch && d.train_micro_batch_size_per_gpu == rows[i].micro &&
+                     d.gradient_accumulation_steps == rows[i].steps;
+    tap_ok(rows[i].error == NULL ? status == TS_OK && same
+                                 : status == TS_BAD_INPUT && untouched && strstr(err.text, rows[i].error) != NULL,
+           "batch %zu: %s", i, err.text != NULL ? err.text : "resolved");
+    ts_error_clear(&err);
+  }
+}
+
+static void test_manual(void) {
+  ts_text text = {0}, man = {0};
+  ts_deck_manual(&text, TS_DECK_TEXT);
+  ts_deck_manual(&man, TS_DECK_MAN);
+  int missing = 0, n = ts_key_count();
+  for (int i = 0; i < n; ++i) {
+    missing += strstr(text.text, ts_key_at(i)->path) == NULL;
+  }
+  tap_ok(missing == 0, "the manual has every row");
+  tap_ok(strstr(text.text, "zero_optimization.stage  (integer, default 0)") != NULL &&
+             strstr(text.text, "Accepted: an integer from 0 to 3.") != NULL &&
+             strstr(text.text, "refused, not there yet: ") != NULL && strstr(text.text, "no effect: ") != NULL,
+         "with type, default, range and status");
+  int lines = 0, titles = 0;
+  for (const char *p = man.text; p != NULL && *p != '\0'; p = strchr(p, '\n') + 1) {
+    ++lines;
+    titles += strncmp(p, ".TP\n.B ", 7) == 0;
+  }
+  tap_ok(titles == n && lines == 3 * n, "the man page has an entry of three lines for each");
+  ts_text_free(&text);
+  ts_text_free(&man);
+}
+
+int main(void) {
+  test_rows();
+  test_deepspeed_keys();
+  test_defaults();
+  test_derived();
+  test_adam();
+  test_numbers();
+  test_sets();
+  test_json();
+  test_bad_json();
+  test_gpt2_config();
+  test_llama_config();
+  test_round_trip();
+  test_batch();
+  test_manual();
+  tap_ok(ts_memory_live() == 0, "nothing leaks (%lld live)", (long long) ts_memory_live());
+  return tap_done();
+}
