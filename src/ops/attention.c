@@ -1,0 +1,128 @@
+/* Rotary positions and attention. */
+#include "base/memory.h"
+#include "ops/gradient.h"
+#include "ops/rules.h"
+
+const char *ts_shape_rope(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 0);
+  TS_RULE(x->shape.n == 3 && node->attr.rope.head_dim % 2 == 0 && x->shape.d[2] % node->attr.rope.head_dim == 0,
+          "x is [B][T][heads of an even size]");
+  TS_RULE(ts_rule_is(g, node, 1, TS_I32, TS_SHAPE(x->shape.d[0], x->shape.d[1])), "positions are [B][T] int32");
+  dtype[0] = x->dtype;
+  shape[0] = x->shape;
+  return NULL;
+}
+
+const char *ts_index_rope(const ts_node *node) {
+  (void) node;
+  return "bth,bt->bth";
+}
+
+void ts_gradient_rope(ts_gradients *gradients, const ts_node *node) {
+  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[1]};
+  ts_attr attr = node->attr;
+  attr.rope.inverse = !attr.rope.inverse;
+  ts_gradients_add(gradients, node->in[0],
+                   ts_graph_add(gradients->graph, &(ts_node_args){.op = TS_OP_ROPE, .name = name, .n_in = 2, .in = in,
+                                                                  .attr = attr}));
+  ts_free(name);
+}
+
+/* documents, seed and sample begin at input `first`; each may be absent. */
+static const char *check_optional(const ts_graph *g, const ts_node *node, int first, int64_t batch, int64_t length) {
+  const struct {
+    ts_dtype dtype;
+    ts_shape shape;
+    const char *why;
+  } rows[] = {{TS_I32, TS_SHAPE(batch, length), "documents are [B][T] int32"},
+              {TS_I64, TS_SHAPE(1), "seed is [1] int64"},
+              {TS_I64, TS_SHAPE(batch), "sample is [B] int64"}};
+  for (int i = 0; i < 3 && first + i < node->n_in; ++i) {
+    if (node->in[first + i] != TS_NONE) {
+      TS_RULE(ts_rule_is(g, node, first + i, rows[i].dtype, rows[i].shape), rows[i].why);
+    }
+  }
+  bool keyed = first + 2 < node->n_in && node->in[first + 1] != TS_NONE && node->in[first + 2] != TS_NONE;
+  TS_RULE(node->attr.attention.dropout == 0 || keyed, "dropout needs seed and sample");
+  return NULL;
+}
+
+/* q, k, v at inputs first, first + 1, first + 2. */
+static const char *check_heads(const ts_graph *g, const ts_node *node, int first) {
+  const ts_tensor *q = ts_rule_in(g, node, first);
+  int64_t d = node->attr.attention.head_dim, heads = node->attr.attention.heads, kv = node->attr.attention.kv_heads;
+  TS_RULE(q->shape.n == 3 && q->shape.d[2] == heads * d, "q is [B][T][heads x head_dim]");
+  TS_RULE(kv > 0 && heads % kv == 0, "key heads divide query heads");
+  ts_shape key = TS_SHAPE(q->shape.d[0], q->shape.d[1], kv * d);
+  TS_RULE(ts_rule_is(g, node, first + 1, q->dtype, key) && ts_rule_is(g, node, first + 2, q->dtype, key),
+          "k and v are [B][T][kv_heads x head_dim]");
+  return NULL;
+}
+
+const char *ts_shape_attention(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const char *why = check_heads(g, node, 0);
+  const ts_tensor *q = ts_rule_in(g, node, 0);
+  why = why == NULL ? check_optional(g, node, 3, q->shape.d[0], q->shape.d[1]) : why;
+  dtype[0] = q->dtype;
+  shape[0] = q->shape;
+  dtype[1] = TS_F32;
+  shape[1] = TS_SHAPE(q->shape.d[0], node->attr.attention.heads, q->shape.d[1]);
+  return why;
+}
+
+const char *ts_index_attention(const ts_node *node) {
+  (void) node;
+  return "";
+}
+
+/* Two products of T x T x D for each head, half of them when causal. */
+static double product_flops(const ts_graph *g, const ts_node *node, int q) {
+  const ts_shape *shape = &ts_rule_in(g, node, q)->shape;
+  double t = (double) shape->d[1];
+  return 4.0 * (double) shape->d[0] * t * t * (double) shape->d[2] * (node->attr.attention.causal ? 0.5 : 1.0);
+}
+
+double ts_flops_attention(const ts_graph *g, const ts_node *node) {
+  return product_flops(g, node, 0);
+}
+
+double ts_flops_attention_dx(const ts_graph *g, const ts_node *node) {
+  return 2 * product_flops(g, node, 1);
+}
+
+void ts_gradient_attention(ts_gradients *gradients, const ts_node *node) {
+  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  ts_tid in[9] = {ts_gradients_of(gradients, node->out[0]), node->in[0], node->in[1], node->in[2], node->out[0],
+                  node->out[1], TS_NONE, TS_NONE, TS_NONE};
+  for (int i = 3; i < node->n_in; ++i) {
+    in[i + 3] = node->in[i];
+  }
+  ts_tid dx = ts_graph_add(gradients->graph, &(ts_node_args){.op = TS_OP_ATTENTION_DX, .name = name,
+                                                             .n_in = node->n_in + 3, .in = in, .attr = node->attr});
+  for (int i = 0; i < 3; ++i) {
+    if (ts_gradients_wanted(gradients, node->in[i])) {
+      ts_gradients_add(gradients, node->in[i], dx + i);
+    }
+  }
+  ts_free(name);
+}
+
+const char *ts_shape_attention_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const char *why = check_heads(g, node, 1);
+  const ts_tensor *q = ts_rule_in(g, node, 1);
+  why = why == NULL ? check_optional(g, node, 6, q->shape.d[0], q->shape.d[1]) : why;
+  TS_RULE(ts_rule_is(g, node, 0, q->dtype, q->shape) && ts_rule_is(g, node, 4, q->dtype, q->shape), "do and o are like q");
+  TS_RULE(ts_rule_is(g, node, 5, TS_F32, TS_SHAPE(q->shape.d[0], node->attr.attention.heads, q->shape.d[1])),
+          "lse is [B][H][T] fp32");
+  for (int i = 0; i < 3; ++i) {
+    dtype[i] = q->dtype;
+    shape[i] = ts_rule_in(g, node, 1 + i)->shape;
+  }
+  return why;
+}
+
+const char *ts_index_attention_dx(const ts_node *node) {
+  (void) node;
+  return "";
+}

@@ -1,0 +1,35 @@
+/** \file
+ * What a gradient rule works with.  Reverse-mode differentiation walks the nodes from the loss back and asks each op's
+ * rule to add the nodes that compute the gradients of its inputs.  Nothing here is collective.
+ */
+#ifndef TS_OPS_GRADIENT_H
+#define TS_OPS_GRADIENT_H
+
+#include "graph/graph.h"
+#include "graph/op.h"
+
+struct ts_gradients {
+  ts_graph *graph;      /**< The graph being extended. */
+  ts_tid *of;           /**< Owned: per tensor its gradient so far. */
+  bool *wanted;         /**< Owned: per tensor, whether something trainable is behind it. */
+  int n;                /**< Entries in both: tensors of the forward graph. */
+  ts_dtype accumulate;  /**< Dtype of parameter gradients. */
+};
+
+/** The gradient of a forward tensor, TS_NONE when nothing flows into it. Not collective. */
+ts_tid ts_gradients_of(const ts_gradients *gradients, ts_tid tensor);
+
+/** True when a gradient of \a tensor is needed: it is a trainable parameter or depends on one. Not collective. */
+bool ts_gradients_wanted(const ts_gradients *gradients, ts_tid tensor);
+
+/** Enter a gradient; a second contribution is added to the first. Not collective. */
+void ts_gradients_add(ts_gradients *gradients, ts_tid tensor, ts_tid gradient);
+
+/** The dtype a gradient of \a tensor is computed in: the accumulation dtype for a parameter, else the tensor's. Not collective. */
+ts_dtype ts_gradients_dtype(const ts_gradients *gradients, ts_tid tensor);
+
+/** Begin a backward node: set the segment by what \a tensor is (parameter or activation) and make the name
+ * "FORWARD.suffix"; free it with ts_free. Not collective. */
+char *ts_gradients_begin(ts_gradients *gradients, const ts_node *node, ts_tid tensor, const char *suffix);
+
+#endif

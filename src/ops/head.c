@@ -1,0 +1,89 @@
+/* The head and its loss. */
+#include "base/memory.h"
+#include "ops/gradient.h"
+#include "ops/rules.h"
+
+static const char *check(const ts_graph *g, const ts_node *node) {
+  const ts_tensor *x = ts_rule_in(g, node, 0), *w = ts_rule_in(g, node, 1);
+  TS_RULE(x->shape.n == 3 && w->shape.n == 2 && w->dtype == x->dtype && w->shape.d[1] == x->shape.d[2],
+          "x is [B][T][C], w [V][C] of x's dtype");
+  TS_RULE(ts_rule_is(g, node, 2, TS_I32, TS_SHAPE(x->shape.d[0], x->shape.d[1])), "labels are [B][T] int32");
+  TS_RULE(node->n_in < 4 || ts_rule_is(g, node, 3, TS_F32, TS_SHAPE(1)), "seed is [1] fp32");
+  return NULL;
+}
+
+static void loss_outputs(ts_dtype *dtype, ts_shape *shape) {
+  dtype[0] = dtype[1] = TS_F64;
+  shape[0] = shape[1] = TS_SHAPE(1);
+}
+
+static void gradient_outputs(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  dtype[0] = ts_rule_in(g, node, 0)->dtype;
+  shape[0] = ts_rule_in(g, node, 0)->shape;
+  dtype[1] = node->attr.head.dtype;
+  shape[1] = ts_rule_in(g, node, 1)->shape;
+}
+
+const char *ts_shape_head_loss(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  loss_outputs(dtype, shape);
+  return check(g, node);
+}
+
+const char *ts_index_head_loss(const ts_node *node) {
+  (void) node;
+  return "btc,vc,bt->.,.";
+}
+
+double ts_flops_head_loss(const ts_graph *g, const ts_node *node) {
+  const ts_shape *x = &ts_rule_in(g, node, 0)->shape, *w = &ts_rule_in(g, node, 1)->shape;
+  return 2.0 * (double) ts_shape_count(x) * (double) w->d[0];
+}
+
+double ts_flops_head_loss_dx(const ts_graph *g, const ts_node *node) {
+  return 2 * ts_flops_head_loss(g, node);
+}
+
+double ts_flops_head_loss_train(const ts_graph *g, const ts_node *node) {
+  return 3 * ts_flops_head_loss(g, node);
+}
+
+/* The root: what flows into the loss is the scalar "gradient_seed". */
+void ts_gradient_head_loss(ts_gradients *gradients, const ts_node *node) {
+  ts_graph *g = gradients->graph;
+  ts_tid seed = ts_graph_find(g, "gradient_seed");
+  if (seed == TS_NONE) {
+    seed = ts_graph_leaf(g, "gradient_seed", TS_ROLE_SCALAR, TS_F32, TS_SHAPE(1));
+    g->tensor[seed].unit = -1;
+  }
+  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  const ts_tid in[] = {node->in[0], node->in[1], node->in[2], seed};
+  ts_tid dx = ts_graph_add(g, &(ts_node_args){.op = TS_OP_HEAD_LOSS_DX, .name = name, .n_in = 4, .in = in,
+                                              .attr = {.head = {ts_gradients_dtype(gradients, node->in[1])}}});
+  for (int i = 0; i < 2; ++i) {
+    if (ts_gradients_wanted(gradients, node->in[i])) {
+      ts_gradients_add(gradients, node->in[i], dx + i);
+    }
+  }
+  ts_free(name);
+}
+
+const char *ts_shape_head_loss_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  gradient_outputs(g, node, dtype, shape);
+  return check(g, node);
+}
+
+const char *ts_index_head_loss_dx(const ts_node *node) {
+  (void) node;
+  return "btc,vc,bt,.->btc,vc";
+}
+
+const char *ts_shape_head_loss_train(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  loss_outputs(dtype, shape);
+  gradient_outputs(g, node, dtype + 2, shape + 2);
+  return check(g, node);
+}
+
+const char *ts_index_head_loss_train(const ts_node *node) {
+  (void) node;
+  return "btc,vc,bt,.->.,.,btc,vc";
+}

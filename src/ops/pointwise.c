@@ -1,0 +1,149 @@
+/* Element by element. */
+#include "base/memory.h"
+#include "ops/build.h"
+#include "ops/gradient.h"
+#include "ops/rules.h"
+
+double ts_flops_elements(const ts_graph *g, const ts_node *node) {
+  double elements = 0;
+  for (int i = 0; i < node->n_out; ++i) {
+    double n = (double) ts_tensor_count(g, node->out[i]);
+    elements = n > elements ? n : elements;
+  }
+  return elements;
+}
+
+/* All inputs up to `n` have one dtype and shape, and so have the outputs. */
+static const char *same(const ts_graph *g, const ts_node *node, int n, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 0);
+  for (int i = 0; i < n; ++i) {
+    TS_RULE(ts_rule_is(g, node, i, x->dtype, x->shape), "inputs have one dtype and shape");
+  }
+  for (int i = 0; i < node->n_out; ++i) {
+    dtype[i] = x->dtype;
+    shape[i] = x->shape;
+  }
+  return NULL;
+}
+
+const char *ts_shape_add(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  return same(g, node, 2, dtype, shape);
+}
+
+const char *ts_index_add(const ts_node *node) {
+  (void) node;
+  return "*c,*c->*c";
+}
+
+void ts_gradient_add(ts_gradients *gradients, const ts_node *node) {
+  for (int i = 0; i < 2; ++i) {
+    if (ts_gradients_wanted(gradients, node->in[i])) {
+      ts_gradients_add(gradients, node->in[i], ts_gradients_of(gradients, node->out[0]));
+    }
+  }
+}
+
+const char *ts_shape_cast(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  dtype[0] = node->attr.cast.dtype;
+  shape[0] = ts_rule_in(g, node, 0)->shape;
+  return NULL;
+}
+
+const char *ts_index_cast(const ts_node *node) {
+  (void) node;
+  return "*c->*c";
+}
+
+void ts_gradient_cast(ts_gradients *gradients, const ts_node *node) {
+  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  ts_gradients_add(gradients, node->in[0],
+                   ts_build_cast(gradients->graph, name, ts_gradients_of(gradients, node->out[0]),
+                                 ts_gradients_dtype(gradients, node->in[0])));
+  ts_free(name);
+}
+
+const char *ts_shape_accumulate(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  TS_RULE(ts_rule_is(g, node, 2, TS_F32, TS_SHAPE(1)), "beta is [1] fp32");
+  return same(g, node, 2, dtype, shape);
+}
+
+const char *ts_index_accumulate(const ts_node *node) {
+  (void) node;
+  return "*c,*c,.->*c";
+}
+
+const char *ts_shape_gelu(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  return same(g, node, 1, dtype, shape);
+}
+
+const char *ts_index_gelu(const ts_node *node) {
+  (void) node;
+  return "*c->*c";
+}
+
+void ts_gradient_gelu(ts_gradients *gradients, const ts_node *node) {
+  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[0]};
+  ts_gradients_add(gradients, node->in[0], ts_build(gradients->graph, TS_OP_GELU_DX, name, 2, in));
+  ts_free(name);
+}
+
+const char *ts_shape_gelu_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  return same(g, node, 2, dtype, shape);
+}
+
+const char *ts_index_gelu_dx(const ts_node *node) {
+  (void) node;
+  return "*c,*c->*c";
+}
+
+const char *ts_shape_swiglu(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  return same(g, node, 2, dtype, shape);
+}
+
+const char *ts_index_swiglu(const ts_node *node) {
+  (void) node;
+  return "*c,*c->*c";
+}
+
+void ts_gradient_swiglu(ts_gradients *gradients, const ts_node *node) {
+  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[0], node->in[1]};
+  ts_tid dx = ts_build(gradients->graph, TS_OP_SWIGLU_DX, name, 3, in);
+  for (int i = 0; i < 2; ++i) {
+    if (ts_gradients_wanted(gradients, node->in[i])) {
+      ts_gradients_add(gradients, node->in[i], dx + i);
+    }
+  }
+  ts_free(name);
+}
+
+const char *ts_shape_swiglu_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  return same(g, node, 3, dtype, shape);
+}
+
+const char *ts_index_swiglu_dx(const ts_node *node) {
+  (void) node;
+  return "*c,*c,*c->*c,*c";
+}
+
+const char *ts_shape_dropout(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 0);
+  TS_RULE(x->shape.n == 3, "x is [B][T][C]");
+  TS_RULE(ts_rule_is(g, node, 1, TS_I64, TS_SHAPE(1)), "seed is [1] int64");
+  TS_RULE(ts_rule_is(g, node, 2, TS_I64, TS_SHAPE(x->shape.d[0])), "sample is [B] int64");
+  return same(g, node, 1, dtype, shape);
+}
+
+const char *ts_index_dropout(const ts_node *node) {
+  (void) node;
+  return "btc,.,b->btc";
+}
+
+void ts_gradient_dropout(ts_gradients *gradients, const ts_node *node) {
+  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  ts_gradients_add(gradients, node->in[0],
+                   ts_build_dropout(gradients->graph, name, ts_gradients_of(gradients, node->out[0]), node->in[1],
+                                    node->in[2], node->attr.dropout.p, node->attr.dropout.name));
+  ts_free(name);
+}

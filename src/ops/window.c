@@ -1,0 +1,125 @@
+/* view, pack, split, concat, pick: where elements lie. */
+#include "base/memory.h"
+#include "ops/build.h"
+#include "ops/gradient.h"
+#include "ops/rules.h"
+
+const char *ts_shape_view(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 0);
+  int64_t offset = node->attr.view.offset, count = ts_shape_count(&node->attr.view.shape);
+  TS_RULE(offset >= 0 && count >= 0 && offset + count <= ts_shape_count(&x->shape), "the window leaves its tensor");
+  dtype[0] = x->dtype;
+  shape[0] = node->attr.view.shape;
+  return NULL;
+}
+
+const char *ts_index_view(const ts_node *node) {
+  (void) node;
+  return "";
+}
+
+/* Only a window on everything, a change of shape, is differentiated. */
+void ts_gradient_view(ts_gradients *gradients, const ts_node *node) {
+  ts_graph *g = gradients->graph;
+  ts_tid dy = ts_gradients_of(gradients, node->out[0]);
+  TS_CHECK(ts_tensor_count(g, node->in[0]) == ts_tensor_count(g, node->out[0]), "%s: the gradient of a part is not there",
+           node->name);
+  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  ts_gradients_add(gradients, node->in[0], ts_build_view(g, name, dy, 0, g->tensor[node->in[0]].shape));
+  ts_free(name);
+}
+
+const char *ts_shape_pack(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  dtype[0] = ts_rule_in(g, node, 0)->dtype;
+  for (int i = 0; i < node->n_in; ++i) {
+    int64_t offset = node->attr.pack.offset[i], count = ts_tensor_count(g, node->in[i]);
+    TS_RULE(ts_rule_in(g, node, i)->dtype == dtype[0], "inputs have one dtype");
+    TS_RULE(offset >= 0 && offset + count <= node->attr.pack.count, "an input leaves the pack");
+    TS_RULE(i == 0 || offset >= node->attr.pack.offset[i - 1] + ts_tensor_count(g, node->in[i - 1]), "inputs overlap");
+  }
+  shape[0] = TS_SHAPE(node->attr.pack.count);
+  return NULL;
+}
+
+const char *ts_index_pack(const ts_node *node) {
+  (void) node;
+  return "";
+}
+
+const char *ts_shape_split(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 0);
+  int64_t sum = 0;
+  for (int i = 0; i < node->n_out; ++i) {
+    sum += node->attr.split.size[i];
+    dtype[i] = x->dtype;
+    shape[i] = ts_shape_with_last(x->shape, node->attr.split.size[i]);
+  }
+  TS_RULE(sum == ts_shape_last(&x->shape), "sizes add up to the last extent");
+  return NULL;
+}
+
+const char *ts_index_split(const ts_node *node) {
+  (void) node;
+  return "";
+}
+
+void ts_gradient_split(ts_gradients *gradients, const ts_node *node) {
+  ts_tid *dy = ts_malloc((size_t) node->n_out * sizeof *dy);
+  for (int i = 0; i < node->n_out; ++i) {
+    dy[i] = ts_gradients_of(gradients, node->out[i]);
+    TS_CHECK(dy[i] != TS_NONE, "%s: output %d has no gradient", node->name, i);
+  }
+  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  ts_gradients_add(gradients, node->in[0], ts_build_concat(gradients->graph, name, node->n_out, dy));
+  ts_free(name);
+  ts_free(dy);
+}
+
+const char *ts_shape_concat(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *first = ts_rule_in(g, node, 0);
+  int64_t sum = 0;
+  for (int i = 0; i < node->n_in; ++i) {
+    const ts_tensor *x = ts_rule_in(g, node, i);
+    ts_shape same = ts_shape_with_last(x->shape, ts_shape_last(&first->shape));
+    TS_RULE(x->dtype == first->dtype && ts_shape_equal(&same, &first->shape), "inputs differ in the last extent only");
+    sum += ts_shape_last(&x->shape);
+  }
+  dtype[0] = first->dtype;
+  shape[0] = ts_shape_with_last(first->shape, sum);
+  return NULL;
+}
+
+const char *ts_index_concat(const ts_node *node) {
+  (void) node;
+  return "";
+}
+
+void ts_gradient_concat(ts_gradients *gradients, const ts_node *node) {
+  ts_graph *g = gradients->graph;
+  int64_t *size = ts_malloc((size_t) node->n_in * sizeof *size);
+  for (int i = 0; i < node->n_in; ++i) {
+    size[i] = ts_shape_last(&g->tensor[node->in[i]].shape);
+  }
+  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  ts_tid dx = ts_build_split(g, name, ts_gradients_of(gradients, node->out[0]), node->n_in, size);
+  for (int i = 0; i < node->n_in; ++i) {
+    if (ts_gradients_wanted(gradients, node->in[i])) {
+      ts_gradients_add(gradients, node->in[i], dx + i);
+    }
+  }
+  ts_free(name);
+  ts_free(size);
+}
+
+const char *ts_shape_pick(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 0);
+  TS_RULE(x->shape.n == 3 && ts_rule_is(g, node, 1, TS_I32, TS_SHAPE(x->shape.d[0])), "x is [B][T][C], index [B] int32");
+  dtype[0] = x->dtype;
+  shape[0] = TS_SHAPE(x->shape.d[0], 1, x->shape.d[2]);
+  return NULL;
+}
+
+const char *ts_index_pick(const ts_node *node) {
+  (void) node;
+  return "";
+}
