@@ -1,0 +1,110 @@
+/** \file
+ * What forward and backward attention share: the problem, tiles of its operands as cells (micro.h), the mask, dropout.
+ * Included by kernels_attention*.c only.
+ *
+ * Scores are kept transposed, [key][query]: a vector holds one key of several queries, so that maxima and sums over keys
+ * never cross lanes.  A block of queries has TS_QUERIES columns, always: what lies beyond the sequence is zero on input
+ * and not written.  A block of keys has at most TS_KEYS rows.
+ *
+ * Nothing here is collective.
+ */
+#ifndef TS_BACKEND_CPU_ATTENTION_H
+#define TS_BACKEND_CPU_ATTENTION_H
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/micro.h"
+
+#define ts_attention_of TS_ISA_NAME(ts_attention_of)
+#define ts_attention_rows TS_ISA_NAME(ts_attention_rows)
+#define ts_attention_along_rows TS_ISA_NAME(ts_attention_along_rows)
+#define ts_attention_transpose TS_ISA_NAME(ts_attention_transpose)
+#define ts_attention_narrow TS_ISA_NAME(ts_attention_narrow)
+#define ts_attention_along_keys TS_ISA_NAME(ts_attention_along_keys)
+#define ts_attention_mask TS_ISA_NAME(ts_attention_mask)
+#define ts_attention_dropout TS_ISA_NAME(ts_attention_dropout)
+#define ts_attention_store TS_ISA_NAME(ts_attention_store)
+#define ts_attention_run TS_ISA_NAME(ts_attention_run)
+#define ts_attention_prepare TS_ISA_NAME(ts_attention_prepare)
+#define ts_attention_dx_run TS_ISA_NAME(ts_attention_dx_run)
+#define ts_attention_dx_prepare TS_ISA_NAME(ts_attention_dx_prepare)
+
+enum { TS_QUERIES = 64, TS_KEYS = 128 };
+
+/** Stands for minus infinity: far below any score, but its differences are numbers. */
+#define TS_MASKED (-1e30f)
+
+typedef struct ts_attention {
+  int64_t batch, length; /**< B, T */
+  int heads, kv_heads, head_dim;
+  int columns; /**< head_dim rounded up to TS_MICRO_COLUMNS: the width of tiles. */
+  ts_dtype dtype;
+  bool pairs, causal;
+  int per_cell;               /**< Elements in a cell: 2 with pairs, else 1. */
+  float scale, keep_scale;    /**< keep_scale: 1 / (1 - p) */
+  bool drops;                 /**< There is dropout: */
+  uint32_t threshold;         /**< its threshold, */
+  uint64_t key;               /**< and key. */
+  const int32_t *documents;   /**< NULL: one document. */
+  const int64_t *sample;
+} ts_attention;
+
+/** The problem of a node, for either op.  \a documents, \a seed, \a sample: the call's pointers, NULL while planning. Not collective. */
+ts_attention ts_attention_of(const ts_graph *graph, const ts_node *node, const int32_t *documents, const int64_t *seed,
+                             const int64_t *sample);
+
+/** Cells in \a elements elements that are neighbours along the summed dimension. Not collective. */
+TS_INLINE int ts_attention_cells(const ts_attention *p, int elements) {
+  return (elements + p->per_cell - 1) / p->per_cell;
+}
+
+/** First element of a head at token t, in [B][T][heads D]. Not collective. */
+TS_INLINE size_t ts_attention_at(const ts_attention *p, int64_t b, int64_t t, int heads, int head) {
+  return (size_t) (((b * p->length + t) * heads + head) * p->head_dim);
+}
+
+/** Tokens [t, t + rows) of a head as cells along the head: [rows][cells of columns].  Tokens past the end and columns
+ * past head_dim are zero. Not collective. */
+void ts_attention_rows(const ts_attention *p, ts_cell *to, const void *from, int64_t b, int64_t t, int rows, int heads,
+                       int head);
+
+/** The same tile as cells along the tokens: [cells of rows][columns].  \a rows is even.
+ * \return \a to, or \a from where the two are the same. Not collective. */
+const ts_cell *ts_attention_along_rows(const ts_attention *p, ts_cell *to, const ts_cell *from, int rows);
+
+/** to [columns][rows] = from [rows][columns], cells. Not collective. */
+void ts_attention_transpose(ts_cell *to, const ts_cell *from, int rows, int columns);
+
+/** Round [keys][TS_QUERIES] numbers to cells along the queries: [keys][cells of TS_QUERIES].
+ * \return \a to, or \a from where the two are the same. Not collective. */
+const ts_cell *ts_attention_narrow(const ts_attention *p, ts_cell *to, const float *from, int keys);
+
+/** Cells along the queries, as made by ts_attention_narrow, to cells along the keys: [cells of keys][TS_QUERIES].
+ * \return \a to, or \a from where the two are the same. Not collective. */
+const ts_cell *ts_attention_along_keys(const ts_attention *p, ts_cell *to, const ts_cell *from, int keys);
+
+/** Scale the products of queries t.. with keys j.. and put TS_MASKED where the mask is, in place. Not collective. */
+void ts_attention_mask(const ts_attention *p, float *score, int64_t b, int64_t t, int64_t j, int keys);
+
+/** Factors of dropout, 0 or keep_scale: [TS_KEYS][TS_QUERIES]; \a scratch holds as many. Not collective. */
+void ts_attention_dropout(const ts_attention *p, float *factor, float *scratch, int64_t b, int head, int64_t t, int64_t j,
+                          int keys);
+
+/** Store \a rows rows of a tile [rows][columns], each times factor[row], as tokens t.. of a head; tokens past the end are
+ * not written.  factor NULL: 1. Not collective. */
+void ts_attention_store(const ts_attention *p, void *to, const float *from, const float *factor, int64_t b, int64_t t,
+                        int rows, int heads, int head);
+
+/** Take \a bytes, aligned, from memory at \a base + *at; with base NULL only advance *at. Not collective. */
+TS_INLINE void *ts_attention_take(char *base, size_t *at, size_t bytes) {
+  void *result = base == NULL ? NULL : base + *at;
+  *at += ts_cpu_align(bytes);
+  return result;
+}
+
+/** The functions of the rows of ATTENTION and ATTENTION_DX. Not collective. */
+size_t ts_attention_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared);
+void ts_attention_run(const ts_kernel_call *call);
+size_t ts_attention_dx_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared);
+void ts_attention_dx_run(const ts_kernel_call *call);
+
+#endif

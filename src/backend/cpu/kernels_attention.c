@@ -1,0 +1,156 @@
+/* Forward: each block of queries of a head sees the keys block by block (online softmax; Milakov and Gimelshein 2018, Dao et
+ * al. 2022), so scores take TS_KEYS x TS_QUERIES numbers per thread.  Cost: 4 D multiply-adds per visible pair of query
+ * and key, whole blocks at the diagonal. */
+#include "backend/cpu/attention.h"
+
+#include <math.h>
+#include <omp.h>
+
+typedef struct buffers {
+  ts_cell *rows;          /* a tile as read: queries, then values */
+  ts_cell *queries, *keys, *values, *narrow, *weights;
+  float *score, *factor, *scratch;
+  float *out;             /* [TS_QUERIES][columns], not yet divided by sum */
+  float *max, *sum, *rescale; /* [TS_QUERIES] */
+} buffers;
+
+static size_t take_buffers(const ts_attention *p, char *base, buffers *b) {
+  size_t at = 0, tile = (size_t) (TS_KEYS * p->columns) * sizeof(float), scores = TS_KEYS * TS_QUERIES * sizeof(float);
+  b->rows = ts_attention_take(base, &at, tile);
+  b->queries = ts_attention_take(base, &at, tile);
+  b->keys = ts_attention_take(base, &at, tile);
+  b->values = ts_attention_take(base, &at, tile);
+  b->narrow = ts_attention_take(base, &at, scores);
+  b->weights = ts_attention_take(base, &at, scores);
+  b->score = ts_attention_take(base, &at, scores);
+  b->factor = ts_attention_take(base, &at, p->drops ? scores : 0);
+  b->scratch = ts_attention_take(base, &at, p->drops ? scores : 0);
+  b->out = ts_attention_take(base, &at, tile);
+  b->max = ts_attention_take(base, &at, TS_QUERIES * sizeof(float));
+  b->sum = ts_attention_take(base, &at, TS_QUERIES * sizeof(float));
+  b->rescale = ts_attention_take(base, &at, TS_QUERIES * sizeof(float));
+  return at;
+}
+
+/* Scores to weights in place; the running maximum and sum; what earlier results must be multiplied with. */
+static void softmax_block(buffers *x, int keys) {
+  float before[TS_QUERIES];
+  memcpy(before, x->max, sizeof before);
+  for (int k = 0; k < keys; ++k) {
+    const float *row = x->score + k * TS_QUERIES;
+#pragma omp simd
+    for (int i = 0; i < TS_QUERIES; ++i) {
+      x->max[i] = row[i] > x->max[i] ? row[i] : x->max[i];
+    }
+  }
+#pragma omp simd
+  for (int i = 0; i < TS_QUERIES; ++i) {
+    x->rescale[i] = ts_expf(before[i] - x->max[i]);
+    x->sum[i] *= x->rescale[i];
+  }
+  for (int k = 0; k < keys; ++k) {
+    float *row = x->score + k * TS_QUERIES;
+#pragma omp simd
+    for (int i = 0; i < TS_QUERIES; ++i) {
+      row[i] = ts_expf(row[i] - x->max[i]);
+      x->sum[i] += row[i];
+    }
+  }
+}
+
+static void drop(const ts_attention *p, buffers *x, int64_t b, int head, int64_t t, int64_t j, int keys) {
+  ts_attention_dropout(p, x->factor, x->scratch, b, head, t, j, keys);
+#pragma omp simd
+  for (int i = 0; i < keys * TS_QUERIES; ++i) {
+    x->score[i] *= x->factor[i];
+  }
+}
+
+static void rescale_out(const ts_attention *p, buffers *x) {
+  for (int i = 0; i < TS_QUERIES; ++i) {
+    float *row = x->out + i * p->columns, factor = x->rescale[i];
+    for (int d = 0; d < p->columns; ++d) {
+      row[d] *= factor;
+    }
+  }
+}
+
+static void key_block(const ts_attention *p, buffers *x, const void *k, const void *v, int64_t b, int head, int64_t t,
+                      int64_t j, int keys) {
+  int kv_head = head / (p->heads / p->kv_heads), cells = ts_attention_cells(p, p->columns);
+  ts_attention_rows(p, x->keys, k, b, j, keys, p->kv_heads, kv_head);
+  ts_micro_run(&(ts_micro_product){.m = keys, .n = TS_QUERIES, .k = cells, .a = x->keys, .row = cells, .column = 1,
+                                   .b = x->queries, .ldb = TS_QUERIES, .c = x->score, .ldc = TS_QUERIES},
+               p->pairs);
+  ts_attention_mask(p, x->score, b, t, j, keys);
+  softmax_block(x, keys);
+  if (p->drops) {
+    drop(p, x, b, head, t, j, keys);
+  }
+  if (j > 0) {
+    rescale_out(p, x);
+  }
+  int even = (keys + 1) / 2 * 2;
+  ts_attention_rows(p, x->rows, v, b, j, even, p->kv_heads, kv_head);
+  const ts_cell *values = ts_attention_along_rows(p, x->values, x->rows, even);
+  const ts_cell *weights = ts_attention_along_keys(p, x->weights, ts_attention_narrow(p, x->narrow, x->score, keys), keys);
+  ts_micro_run(&(ts_micro_product){.m = TS_QUERIES, .n = p->columns, .k = ts_attention_cells(p, keys), .a = weights,
+                                   .row = 1, .column = TS_QUERIES, .b = values, .ldb = p->columns, .c = x->out,
+                                   .ldc = p->columns, .add = j > 0},
+               p->pairs);
+}
+
+static void query_block(const ts_attention *p, const ts_kernel_call *call, buffers *x, int64_t b, int head, int64_t t) {
+  const void *q = call->in[0], *k = call->in[1], *v = call->in[2];
+  ts_attention_rows(p, x->rows, q, b, t, TS_QUERIES, p->heads, head);
+  ts_attention_transpose(x->queries, x->rows, TS_QUERIES, ts_attention_cells(p, p->columns));
+  for (int i = 0; i < TS_QUERIES; ++i) {
+    x->max[i] = TS_MASKED;
+    x->sum[i] = 0;
+  }
+  int64_t end = p->causal && t + TS_QUERIES < p->length ? t + TS_QUERIES : p->length;
+  for (int64_t j = 0; j < end; j += TS_KEYS) {
+    key_block(p, x, k, v, b, head, t, j, (int) (end - j < TS_KEYS ? end - j : TS_KEYS));
+  }
+  float *lse = (float *) call->out[1] + (b * p->heads + head) * p->length;
+  for (int i = 0; i < TS_QUERIES; ++i) {
+    if (t + i < p->length) {
+      lse[t + i] = x->max[i] + logf(x->sum[i]);
+    }
+    x->sum[i] = 1.0f / x->sum[i];
+  }
+  ts_attention_store(p, call->out[0], x->out, x->sum, b, t, TS_QUERIES, p->heads, head);
+}
+
+static const void *optional(const ts_kernel_call *call, int i) { return call->node->n_in > i ? call->in[i] : NULL; }
+
+size_t ts_attention_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
+  ts_attention p = ts_attention_of(graph, node, NULL, NULL, NULL);
+  p.drops = node->attr.attention.dropout > 0;
+  if (prepared != NULL) {
+    *prepared = NULL;
+  }
+  return (size_t) target->threads * take_buffers(&p, NULL, &(buffers){0});
+}
+
+void ts_attention_run(const ts_kernel_call *call) {
+  ts_attention p = ts_attention_of(call->graph, call->node, optional(call, 3), optional(call, 4), optional(call, 5));
+  int64_t blocks = (p.length + TS_QUERIES - 1) / TS_QUERIES, items = p.batch * p.heads * blocks;
+#pragma omp parallel num_threads(call->threads)
+  {
+    buffers x;
+    size_t bytes = take_buffers(&p, NULL, &x);
+    take_buffers(&p, (char *) call->workspace + (size_t) omp_get_thread_num() * bytes, &x);
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t item = 0; item < items; ++item) {
+      int64_t of_head = item / blocks, t = (blocks - 1 - item % blocks) * TS_QUERIES;
+      query_block(&p, call, &x, of_head / p.heads, (int) (of_head % p.heads), t);
+    }
+  }
+}
+
+const ts_kernel *TS_ISA_NAME(ts_cpu_attention)(ts_op op) {
+  static const ts_kernel forward = {ts_attention_prepare, ts_attention_run, NULL}, none = {0};
+  static const ts_kernel backward = {ts_attention_dx_prepare, ts_attention_dx_run, NULL};
+  return op == TS_OP_ATTENTION ? &forward : op == TS_OP_ATTENTION_DX ? &backward : &none;
+}

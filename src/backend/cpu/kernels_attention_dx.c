@@ -1,0 +1,178 @@
+/* Backward: weights are made again from the scores and lse.  One thread does all query heads of a key head, in order, and
+ * adds up dk and dv of the whole sequence in fp32 tiles: 3 T D cells and 2 T D numbers per thread, no atomics, and sums that
+ * do not depend on the number of threads.  Cost: 10 D multiply-adds per visible pair of query and key. */
+#include "backend/cpu/attention.h"
+
+#include <omp.h>
+
+typedef struct buffers {
+  ts_cell *keys, *values, *keys_along; /* of the whole sequence */
+  float *dk, *dv;                      /* likewise */
+  ts_cell *queries_rows, *queries, *queries_along, *do_rows, *d_out, *do_along;
+  ts_cell *weights, *ds, *ds_along;
+  float *score, *dp, *factor, *scratch, *dq;
+  float *lse, *delta; /* [TS_QUERIES] */
+} buffers;
+
+static size_t take_buffers(const ts_attention *p, char *base, buffers *b) {
+  size_t at = 0, scores = TS_KEYS * TS_QUERIES * sizeof(float), columns = (size_t) p->columns * sizeof(float);
+  size_t whole = (size_t) (p->length + 1) / 2 * 2 * columns, tile = TS_QUERIES * columns;
+  ts_cell **wholes[] = {&b->keys, &b->values, &b->keys_along};
+  for (int i = 0; i < 3; ++i) {
+    *wholes[i] = ts_attention_take(base, &at, whole);
+  }
+  b->dk = ts_attention_take(base, &at, whole);
+  b->dv = ts_attention_take(base, &at, whole);
+  ts_cell **tiles[] = {&b->queries_rows, &b->queries, &b->queries_along, &b->do_rows, &b->d_out, &b->do_along};
+  for (int i = 0; i < 6; ++i) {
+    *tiles[i] = ts_attention_take(base, &at, tile);
+  }
+  b->dq = ts_attention_take(base, &at, tile);
+  ts_cell **cells[] = {&b->weights, &b->ds, &b->ds_along};
+  for (int i = 0; i < 3; ++i) {
+    *cells[i] = ts_attention_take(base, &at, scores);
+  }
+  b->score = ts_attention_take(base, &at, scores);
+  b->dp = ts_attention_take(base, &at, scores);
+  b->factor = ts_attention_take(base, &at, p->drops ? scores : 0);
+  b->scratch = ts_attention_take(base, &at, p->drops ? scores : 0);
+  b->lse = ts_attention_take(base, &at, TS_QUERIES * sizeof(float));
+  b->delta = ts_attention_take(base, &at, TS_QUERIES * sizeof(float));
+  return at;
+}
+
+/* delta[i] = the row of do times that of o; both 0 past the end. */
+static void load_statistics(const ts_attention *p, const ts_kernel_call *call, buffers *x, int64_t b, int head, int64_t t) {
+  const float *lse = (const float *) call->in[5] + (b * p->heads + head) * p->length;
+  for (int i = 0; i < TS_QUERIES; ++i) {
+    bool inside = t + i < p->length;
+    x->lse[i] = inside ? lse[t + i] : 0;
+    float sum = 0;
+    size_t at = inside ? ts_attention_at(p, b, t + i, p->heads, head) : 0;
+    if (inside && p->dtype == TS_F32) {
+      const float *d_out = (const float *) call->in[0] + at, *out = (const float *) call->in[4] + at;
+      for (int d = 0; d < p->head_dim; ++d) {
+        sum += d_out[d] * out[d];
+      }
+    } else if (inside) {
+      const uint16_t *d_out = (const uint16_t *) call->in[0] + at, *out = (const uint16_t *) call->in[4] + at;
+      for (int d = 0; d < p->head_dim; ++d) {
+        sum += ts_bf16_to_f32(d_out[d]) * ts_bf16_to_f32(out[d]);
+      }
+    }
+    x->delta[i] = sum;
+  }
+}
+
+/* score becomes the weights after dropout, dp the gradient of the products of queries and keys. */
+static void weights_and_ds(const ts_attention *p, buffers *x, int keys) {
+  float scale = p->scale;
+  for (int k = 0; k < keys; ++k) {
+    float *score = x->score + k * TS_QUERIES, *dp = x->dp + k * TS_QUERIES;
+    const float *factor = x->factor + k * TS_QUERIES, *lse = x->lse, *delta = x->delta;
+    if (p->drops) {
+#pragma omp simd
+      for (int i = 0; i < TS_QUERIES; ++i) {
+        float weight = ts_expf(score[i] - lse[i]);
+        score[i] = weight * factor[i];
+        dp[i] = weight * (dp[i] * factor[i] - delta[i]) * scale;
+      }
+    } else {
+#pragma omp simd
+      for (int i = 0; i < TS_QUERIES; ++i) {
+        float weight = ts_expf(score[i] - lse[i]);
+        score[i] = weight;
+        dp[i] = weight * (dp[i] - delta[i]) * scale;
+      }
+    }
+  }
+}
+
+static void key_block(const ts_attention *p, buffers *x, const ts_cell *keys_along, const ts_cell *queries_along,
+                      const ts_cell *do_along, int64_t b, int head, int64_t t, int64_t j, int keys) {
+  int cells = ts_attention_cells(p, p->columns), query_cells = ts_attention_cells(p, TS_QUERIES);
+  ts_micro_product product = {.m = keys, .n = TS_QUERIES, .k = cells, .a = x->keys + j * cells, .row = cells, .column = 1,
+                              .b = x->queries, .ldb = TS_QUERIES, .c = x->score, .ldc = TS_QUERIES};
+  ts_micro_run(&product, p->pairs);
+  product.a = x->values + j * cells;
+  product.b = x->d_out;
+  product.c = x->dp;
+  ts_micro_run(&product, p->pairs);
+  ts_attention_mask(p, x->score, b, t, j, keys);
+  if (p->drops) {
+    ts_attention_dropout(p, x->factor, x->scratch, b, head, t, j, keys);
+  }
+  weights_and_ds(p, x, keys);
+  const ts_cell *weights = ts_attention_narrow(p, x->weights, x->score, keys);
+  const ts_cell *ds = ts_attention_narrow(p, x->ds, x->dp, keys);
+  product = (ts_micro_product){.m = keys, .n = p->columns, .k = query_cells, .a = weights, .row = query_cells, .column = 1,
+                               .b = do_along, .ldb = p->columns, .c = x->dv + j * p->columns, .ldc = p->columns, .add = true};
+  ts_micro_run(&product, p->pairs);
+  product.a = ds;
+  product.b = queries_along;
+  product.c = x->dk + j * p->columns;
+  ts_micro_run(&product, p->pairs);
+  product = (ts_micro_product){.m = TS_QUERIES, .n = p->columns, .k = ts_attention_cells(p, keys),
+                               .a = ts_attention_along_keys(p, x->ds_along, ds, keys), .row = 1, .column = TS_QUERIES,
+                               .b = keys_along + j / p->per_cell * p->columns, .ldb = p->columns, .c = x->dq,
+                               .ldc = p->columns, .add = j > 0};
+  ts_micro_run(&product, p->pairs);
+}
+
+static void query_block(const ts_attention *p, const ts_kernel_call *call, buffers *x, const ts_cell *keys_along, int64_t b,
+                        int head, int64_t t) {
+  int cells = ts_attention_cells(p, p->columns);
+  ts_attention_rows(p, x->queries_rows, call->in[1], b, t, TS_QUERIES, p->heads, head);
+  ts_attention_rows(p, x->do_rows, call->in[0], b, t, TS_QUERIES, p->heads, head);
+  ts_attention_transpose(x->queries, x->queries_rows, TS_QUERIES, cells);
+  ts_attention_transpose(x->d_out, x->do_rows, TS_QUERIES, cells);
+  const ts_cell *queries_along = ts_attention_along_rows(p, x->queries_along, x->queries_rows, TS_QUERIES);
+  const ts_cell *do_along = ts_attention_along_rows(p, x->do_along, x->do_rows, TS_QUERIES);
+  load_statistics(p, call, x, b, head, t);
+  int64_t end = p->causal && t + TS_QUERIES < p->length ? t + TS_QUERIES : p->length;
+  for (int64_t j = 0; j < end; j += TS_KEYS) {
+    key_block(p, x, keys_along, queries_along, do_along, b, head, t, j, (int) (end - j < TS_KEYS ? end - j : TS_KEYS));
+  }
+  ts_attention_store(p, call->out[0], x->dq, NULL, b, t, TS_QUERIES, p->heads, head);
+}
+
+static void kv_head(const ts_attention *p, const ts_kernel_call *call, buffers *x, int64_t b, int kv) {
+  int rows = (int) (p->length + 1) / 2 * 2, group = p->heads / p->kv_heads;
+  ts_attention_rows(p, x->keys, call->in[2], b, 0, rows, p->kv_heads, kv);
+  ts_attention_rows(p, x->values, call->in[3], b, 0, rows, p->kv_heads, kv);
+  const ts_cell *keys_along = ts_attention_along_rows(p, x->keys_along, x->keys, rows);
+  memset(x->dk, 0, (size_t) (rows * p->columns) * sizeof *x->dk);
+  memset(x->dv, 0, (size_t) (rows * p->columns) * sizeof *x->dv);
+  for (int head = kv * group; head < (kv + 1) * group; ++head) {
+    for (int64_t t = 0; t < p->length; t += TS_QUERIES) {
+      query_block(p, call, x, keys_along, b, head, t);
+    }
+  }
+  ts_attention_store(p, call->out[1], x->dk, NULL, b, 0, rows, p->kv_heads, kv);
+  ts_attention_store(p, call->out[2], x->dv, NULL, b, 0, rows, p->kv_heads, kv);
+}
+
+static const void *optional(const ts_kernel_call *call, int i) { return call->node->n_in > i ? call->in[i] : NULL; }
+
+size_t ts_attention_dx_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
+  ts_attention p = ts_attention_of(graph, node, NULL, NULL, NULL);
+  p.drops = node->attr.attention.dropout > 0;
+  if (prepared != NULL) {
+    *prepared = NULL;
+  }
+  return (size_t) target->threads * take_buffers(&p, NULL, &(buffers){0});
+}
+
+void ts_attention_dx_run(const ts_kernel_call *call) {
+  ts_attention p = ts_attention_of(call->graph, call->node, optional(call, 6), optional(call, 7), optional(call, 8));
+#pragma omp parallel num_threads(call->threads)
+  {
+    buffers x;
+    size_t bytes = take_buffers(&p, NULL, &x);
+    take_buffers(&p, (char *) call->workspace + (size_t) omp_get_thread_num() * bytes, &x);
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t item = 0; item < p.batch * p.kv_heads; ++item) {
+      kv_head(&p, call, &x, item / p.kv_heads, (int) (item % p.kv_heads));
+    }
+  }
+}

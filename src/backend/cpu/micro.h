@@ -1,0 +1,139 @@
+/** \file
+ * Small matrix products on tiles in the first- and second-level cache, for kernels that interleave products with other
+ * work (attention).  Included by kernels_*.c only, so it is compiled for each instruction set.
+ *
+ * An operand is an array of 32-bit cells: an fp32 number, or, where the processor multiplies bf16 (ts_micro_pairs), two
+ * bf16 numbers that are neighbours along the summed dimension.  Sums are fp32 in order of k, whatever the tile.
+ * Nothing here is collective.
+ */
+#ifndef TS_BACKEND_CPU_MICRO_H
+#define TS_BACKEND_CPU_MICRO_H
+
+#include "backend/cpu/vector.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
+
+/* Registers: 6 rows x TS_MICRO_VECTORS accumulators, one row of b, one broadcast. */
+#if defined __AVX512F__
+enum { TS_MICRO_WIDTH = 16, TS_MICRO_VECTORS = 4 };
+#elif defined __AVX__
+enum { TS_MICRO_WIDTH = 8, TS_MICRO_VECTORS = 2 };
+#else
+enum { TS_MICRO_WIDTH = 4, TS_MICRO_VECTORS = 2 };
+#endif
+enum { TS_MICRO_ROWS = 6 };
+
+/** Columns of b and c are padded to a multiple of this on every instruction set. */
+#define TS_MICRO_COLUMNS 16
+
+typedef uint32_t __attribute__((may_alias)) ts_cell;
+typedef float ts_micro_vector __attribute__((vector_size(TS_MICRO_WIDTH * sizeof(float))));
+typedef float ts_micro_memory __attribute__((vector_size(TS_MICRO_WIDTH * sizeof(float)), aligned(4), may_alias));
+
+/** True where bf16 tiles are kept as pairs; otherwise they are widened to fp32. Not collective. */
+TS_INLINE bool ts_micro_pairs(void) {
+#ifdef __AVX512BF16__
+  return __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
+/** c [m][n] (+)= a b over \a k cells.  Cell (i, k) of a is a[i * row + k * column]; b is [k][ldb], c [m][ldc]. */
+typedef struct ts_micro_product {
+  int m, n, k; /**< n: a multiple of TS_MICRO_COLUMNS. */
+  const ts_cell *a;
+  int64_t row, column;
+  const ts_cell *b;
+  int64_t ldb;
+  float *c;
+  int64_t ldc;
+  bool add; /**< c is added to; otherwise overwritten. */
+} ts_micro_product;
+
+TS_INLINE ts_micro_vector ts_micro_multiply_add(ts_micro_vector sum, uint32_t a, ts_micro_vector b, const bool pairs) {
+#ifdef __AVX512BF16__
+  if (pairs) {
+    return (ts_micro_vector) _mm512_dpbf16_ps((__m512) sum, (__m512bh) _mm512_set1_epi32((int) a), (__m512bh) b);
+  }
+#else
+  (void) pairs;
+#endif
+  return sum + ts_float_of((int32_t) a) * b;
+}
+
+TS_INLINE void ts_micro_tile(const ts_micro_product *p, int i, int j, const int rows, const int vectors, const bool pairs) {
+  ts_micro_vector sum[TS_MICRO_ROWS][TS_MICRO_VECTORS];
+  const ts_cell *a = p->a + i * p->row, *b = p->b + j;
+  float *c = p->c + i * p->ldc + j;
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) {
+      sum[r][v] = (ts_micro_vector){0};
+      if (p->add) {
+        sum[r][v] = *(ts_micro_memory *) (c + r * p->ldc + v * TS_MICRO_WIDTH);
+      }
+    }
+  }
+  for (int k = 0; k < p->k; ++k, a += p->column, b += p->ldb) {
+    ts_micro_vector row[TS_MICRO_VECTORS];
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) {
+      row[v] = *(const ts_micro_memory *) (b + v * TS_MICRO_WIDTH);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+      uint32_t cell = a[r * p->row];
+#pragma GCC unroll 8
+      for (int v = 0; v < vectors; ++v) {
+        sum[r][v] = ts_micro_multiply_add(sum[r][v], cell, row[v], pairs);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) {
+      *(ts_micro_memory *) (c + r * p->ldc + v * TS_MICRO_WIDTH) = sum[r][v];
+    }
+  }
+}
+
+TS_INLINE void ts_micro_columns(const ts_micro_product *p, int j, const int vectors, const bool pairs) {
+  int i = 0;
+  for (; i + 6 <= p->m; i += 6) {
+    ts_micro_tile(p, i, j, 6, vectors, pairs);
+  }
+  for (; i + 4 <= p->m; i += 4) {
+    ts_micro_tile(p, i, j, 4, vectors, pairs);
+  }
+  for (; i < p->m; ++i) {
+    ts_micro_tile(p, i, j, 1, vectors, pairs);
+  }
+}
+
+TS_INLINE void ts_micro_all(const ts_micro_product *p, const bool pairs) {
+  int j = 0;
+  for (; j + TS_MICRO_VECTORS * TS_MICRO_WIDTH <= p->n; j += TS_MICRO_VECTORS * TS_MICRO_WIDTH) {
+    ts_micro_columns(p, j, TS_MICRO_VECTORS, pairs);
+  }
+  for (; j < p->n; j += TS_MICRO_WIDTH) {
+    ts_micro_columns(p, j, 1, pairs);
+  }
+}
+
+/** Compute, with cells that are pairs or fp32 numbers.  Sequential. Not collective. */
+static inline void ts_micro_run(const ts_micro_product *p, bool pairs) {
+  if (pairs) {
+    ts_micro_all(p, true);
+  } else {
+    ts_micro_all(p, false);
+  }
+}
+
+#endif
