@@ -1,7 +1,7 @@
 /** \file
  * Sums over rows.  Rows are cut into blocks of TS_ROW_BLOCK; the blocks' sums go to the workspace and are added in
- * order, so the result depends on the shape alone, never on the threads.  Included by kernels_*.c only.  Nothing here is
- * collective.
+ * order, so the result depends on the shape alone, never on the threads.  Included by kernels_*.c only.  Nothing here
+ * is collective.
  */
 #ifndef TS_BACKEND_CPU_COLUMNS_H
 #define TS_BACKEND_CPU_COLUMNS_H

@@ -69,8 +69,8 @@ static void gelu_dx_tile(float *const y[], const float *const x[], int64_t n) {
   const float *dy = x[0], *from = x[1];
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    float s = ts_sigmoidf(ts_gelu_argument(from[i]));
-    dx[i] = dy[i] * (s + from[i] * (s * (1.0f - s)) * ts_gelu_slope(from[i]));
+    float slope, s = ts_sigmoid_slope(ts_gelu_argument(from[i]), &slope);
+    dx[i] = dy[i] * (s + from[i] * slope * ts_gelu_slope(from[i]));
   }
 }
 
@@ -98,9 +98,9 @@ static void swiglu_dx_tile(float *const y[], const float *const x[], int64_t n) 
   const float *dy = x[0], *gate = x[1], *up = x[2];
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    float s = ts_sigmoidf(gate[i]), silu = gate[i] * s;
-    dgate[i] = dy[i] * up[i] * (s + silu * (1.0f - s));
-    dup[i] = dy[i] * silu;
+    float slope, s = ts_sigmoid_slope(gate[i], &slope);
+    dgate[i] = dy[i] * up[i] * (s + gate[i] * slope);
+    dup[i] = dy[i] * (gate[i] * s);
   }
 }
 

@@ -31,7 +31,8 @@ static void step_control_run(const ts_kernel_call *call) {
   double loss_scale = *(const float *) call->in[3];
   const ts_shape *shape = &ts_call_in(call, 0)->shape;
   int64_t rows = shape->d[0], columns = shape->d[1];
-  double loss = column_sum(records, rows, columns, LOSS), valid = column_sum(records, rows, columns, VALID), squares = 0;
+  double loss = column_sum(records, rows, columns, LOSS), valid = column_sum(records, rows, columns, VALID);
+  double squares = 0;
   for (int64_t c = SQUARES; c < columns; ++c) {
     squares += column_sum(records, rows, columns, c);
   }

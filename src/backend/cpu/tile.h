@@ -1,7 +1,7 @@
 /** \file
- * Kernels compute in fp32 on tiles: at most TS_TILE consecutive elements, which stay in the first-level cache.  A source
- * widens a tile of any float type, a sink rounds it once; an fp32 tensor is read and written where it lies.  So a kernel
- * is written once for all types.  Included by kernels_*.c only.  Nothing here is collective.
+ * Kernels compute in fp32 on tiles: at most TS_TILE consecutive elements, which stay in the first-level cache.  A
+ * source widens a tile of any float type, a sink rounds it once; an fp32 tensor is read and written where it lies. 
+ * So a kernel is written once for all types.  Included by kernels_*.c only.  Nothing here is collective.
  */
 #ifndef TS_BACKEND_CPU_TILE_H
 #define TS_BACKEND_CPU_TILE_H
@@ -26,6 +26,7 @@ typedef struct ts_sink {
   float beta;
 } ts_sink;
 
+/** The smaller. Not collective. */
 static inline int64_t ts_min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }

@@ -1,9 +1,9 @@
 /** \file
  * Branch-free functions for loops that the compiler vectorises: `#pragma omp simd` around a plain loop is enough.
  *
- * They need neither -ffast-math nor a vector library and treat infinities and NaN as libm does.  Each is a pure function
- * of its argument, so an element's value does not depend on its place in a vector; it may differ in the last bit between
- * instruction sets, because those with a fused multiply-add use it.  Nothing here is collective.
+ * They need neither -ffast-math nor a vector library and treat infinities and NaN as libm does.  Each is a pure
+ * function of its argument, so an element's value does not depend on its place in a vector; it may differ in the last
+ * bit between instruction sets, because those with a fused multiply-add use it.  Nothing here is collective.
  */
 #ifndef TS_BACKEND_CPU_VECTOR_H
 #define TS_BACKEND_CPU_VECTOR_H
@@ -34,8 +34,9 @@ TS_INLINE int64_t ts_bits_of_double(double x) {
 
 /** exp (x) within 1.5 ulp (2 where the result is subnormal); inf above 88.72, 0 below -103.98.
  *
- * x = n ln 2 + r with |r| <= ln 2 / 2.  exp (r) = 1 + r + r^2 q (r), q interpolated at Chebyshev nodes (relative error
- * 1e-8).  2^n is applied in two halves because n reaches past the exponents of a float on both sides. Not collective. */
+ * x = n ln 2 + r with |r| <= ln 2 / 2.  exp (r) = 1 + r + r^2 q (r), q interpolated at Chebyshev nodes (relative
+ * error 1e-8).  2^n is applied in two halves because n reaches past the exponents of a float on both sides. Not
+ * collective. */
 TS_INLINE float ts_expf(float x) {
   x = x > 89.0f ? 89.0f : x;
   x = x < -105.0f ? -105.0f : x;
@@ -61,8 +62,15 @@ TS_INLINE float ts_sigmoidf(float x) {
   return 1.0f / (1.0f + ts_expf(-x));
 }
 
-/** The argument of the sigmoid in GELU, 2 sqrt (2/pi) (x + 0.044715 x^3), by which
- * 0.5 x (1 + tanh (u)) = x sigmoid (2 u) without the cancellation of 1 + tanh; and its derivative. Not collective. */
+/** The same, held above 4e-35, and its derivative sigmoid (x) sigmoid (-x) without cancellation. Not collective. */
+TS_INLINE float ts_sigmoid_slope(float x, float *slope) {
+  float e = ts_expf(x < -79.0f ? 79.0f : -x), s = 1.0f / (1.0f + e);
+  *slope = s * (e * s);
+  return s;
+}
+
+/** The argument of the sigmoid in GELU, 2 sqrt (2/pi) (x + 0.044715 x^3), by which 0.5 x (1 + tanh (u)) = x sigmoid
+ * (2 u) without the cancellation of 1 + tanh; and the derivative of 2 u. Not collective. */
 TS_INLINE float ts_gelu_argument(float x) {
   return x * (1.5957691216057308f + 0.07135481282642602f * (x * x));
 }
@@ -102,8 +110,8 @@ TS_INLINE void ts_narrow(uint16_t *restrict y, const float *restrict x, int64_t 
 }
 
 /** Accumulators of a sum: as many as keep the adders busy, and a fixed number, so that a sum is the same whatever the
- * alignment and the length of vectors.  Zero them, add pieces (all but the last of a multiple of TS_LANES elements), then
- * fold them. */
+ * alignment and the length of vectors.  Zero them, add pieces (all but the last of a multiple of TS_LANES elements),
+ * then fold them. */
 #define TS_LANES 64
 
 /** Add \a n elements of x, or of the product of x and y. Not collective. */

@@ -1,0 +1,198 @@
+#include "regression/ops/ops.h"
+
+static const float epsilon = 1e-5f;
+
+static double mean_of(const double *x, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    sum += x[i];
+  }
+  return sum / (double) n;
+}
+
+static double mean_square_of(const double *x, int64_t n, double mean) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    sum += (x[i] - mean) * (x[i] - mean);
+  }
+  return sum / (double) n;
+}
+
+static ts_shape rows_of(ts_shape shape) {
+  --shape.n;
+  return shape;
+}
+
+/* x with a mean far from 0, which a one-pass variance would not survive. */
+static void input_x(run_case *c, ts_dtype dtype, ts_shape shape) {
+  int i = c->n_in;
+  ops_input(c, i, dtype, shape, 1.0);
+  for (int64_t j = 0; j < ops_count(c, i); ++j) {
+    run_set(&c->in[i], j, run_get(&c->in[i], j) + 3.0);
+  }
+}
+
+static void build_forward(run_case *c, int variant, ts_dtype dtype, int statistics) {
+  ts_shape shape = ops_shape(variant);
+  input_x(c, dtype, shape);
+  for (int i = 0; i < statistics; ++i) {
+    ops_input(c, 1 + i, dtype, TS_SHAPE(shape.d[2]), 1.0);
+  }
+  c->attr.norm.eps = epsilon;
+  ops_output(c, dtype, shape);
+  for (int i = 0; i < statistics; ++i) {
+    ops_output(c, TS_F32, rows_of(shape));
+  }
+}
+
+static void build_layernorm(run_case *c, int variant, ts_dtype dtype) {
+  build_forward(c, variant, dtype, 2);
+}
+
+static void build_rmsnorm(run_case *c, int variant, ts_dtype dtype) {
+  build_forward(c, variant, dtype, 1);
+}
+
+static void layernorm(run_case *c) {
+  int64_t n = ops_columns(c, 0);
+  for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
+    const double *x = ops_in(c, 0) + row * n;
+    double mean = mean_of(x, n), rstd = 1 / sqrt(mean_square_of(x, n, mean) + c->attr.norm.eps);
+    for (int64_t i = 0; i < n; ++i) {
+      ops_out(c, 0)[row * n + i] = (x[i] - mean) * rstd * ops_in(c, 1)[i] + ops_in(c, 2)[i];
+    }
+    ops_out(c, 1)[row] = mean;
+    ops_out(c, 2)[row] = rstd;
+  }
+}
+
+static void rmsnorm(run_case *c) {
+  int64_t n = ops_columns(c, 0);
+  for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
+    const double *x = ops_in(c, 0) + row * n;
+    double rstd = 1 / sqrt(mean_square_of(x, n, 0) + c->attr.norm.eps);
+    for (int64_t i = 0; i < n; ++i) {
+      ops_out(c, 0)[row * n + i] = x[i] * rstd * ops_in(c, 1)[i];
+    }
+    ops_out(c, 1)[row] = rstd;
+  }
+}
+
+/* mean (unless rms) and rstd of input x as further inputs. */
+static void input_statistics(run_case *c, int x, bool rms) {
+  ts_shape rows = rows_of(c->in[x].shape);
+  int64_t n = ops_columns(c, x);
+  run_tensor mean = run_new(TS_F32, rows), rstd = run_new(TS_F32, rows);
+  double *row_values = ts_malloc((size_t) n * sizeof *row_values);
+  for (int64_t row = 0; row < ops_rows(c, x); ++row) {
+    for (int64_t i = 0; i < n; ++i) {
+      row_values[i] = run_get(&c->in[x], row * n + i);
+    }
+    double m = rms ? 0 : mean_of(row_values, n);
+    run_set(&mean, row, m);
+    run_set(&rstd, row, 1 / sqrt(mean_square_of(row_values, n, m) + epsilon));
+  }
+  ts_free(row_values);
+  if (rms) {
+    ts_free(mean.data);
+  } else {
+    c->in[c->n_in++] = mean;
+  }
+  c->in[c->n_in++] = rstd;
+}
+
+static void build_dx(run_case *c, int variant, ts_dtype dtype, bool rms) {
+  ts_shape shape = ops_shape(variant);
+  ops_input(c, 0, dtype, shape, 1.0);
+  input_x(c, dtype, shape);
+  ops_input(c, 2, dtype, TS_SHAPE(shape.d[2]), 1.0);
+  input_statistics(c, 1, rms);
+  ops_output(c, dtype, shape);
+}
+
+static void build_layernorm_dx(run_case *c, int variant, ts_dtype dtype) {
+  build_dx(c, variant, dtype, false);
+}
+
+static void build_rmsnorm_dx(run_case *c, int variant, ts_dtype dtype) {
+  build_dx(c, variant, dtype, true);
+}
+
+/* mean is NULL for RMSNorm. */
+static void dx_of(run_case *c, const double *mean, const double *rstd) {
+  int64_t n = ops_columns(c, 0);
+  for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
+    const double *dy = ops_in(c, 0) + row * n, *x = ops_in(c, 1) + row * n, *w = ops_in(c, 2);
+    double m = mean == NULL ? 0 : mean[row], r = rstd[row], sum = 0, projection = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      sum += mean == NULL ? 0 : dy[i] * w[i];
+      projection += dy[i] * w[i] * (x[i] - m) * r;
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      ops_out(c, 0)[row * n + i] =
+        r * (dy[i] * w[i] - sum / (double) n - (x[i] - m) * r * projection / (double) n);
+    }
+  }
+}
+
+static void layernorm_dx(run_case *c) {
+  dx_of(c, ops_in(c, 3), ops_in(c, 4));
+}
+
+static void rmsnorm_dx(run_case *c) {
+  dx_of(c, NULL, ops_in(c, 3));
+}
+
+static void build_dw(run_case *c, int variant, ts_dtype dtype, bool rms) {
+  ts_shape shape = ops_shape(variant);
+  ops_input(c, 0, dtype, shape, 1.0);
+  input_x(c, dtype, shape);
+  input_statistics(c, 1, rms);
+  c->attr.norm.dtype = variant % 2 == 0 ? TS_F32 : dtype;
+  for (int i = 0; i < (rms ? 1 : 2); ++i) {
+    ops_output(c, c->attr.norm.dtype, TS_SHAPE(shape.d[2]));
+  }
+}
+
+static void build_layernorm_dw(run_case *c, int variant, ts_dtype dtype) {
+  build_dw(c, variant, dtype, false);
+}
+
+static void build_rmsnorm_dw(run_case *c, int variant, ts_dtype dtype) {
+  build_dw(c, variant, dtype, true);
+}
+
+static void dw_of(run_case *c, const double *mean, const double *rstd) {
+  int64_t n = ops_columns(c, 0);
+  for (int i = 0; i < c->n_out; ++i) {
+    memset(ops_out(c, i), 0, (size_t) n * sizeof(double));
+  }
+  for (int64_t i = 0; i < ops_count(c, 0); ++i) {
+    double dy = ops_in(c, 0)[i];
+    ops_out(c, 0)[i % n] += dy * (ops_in(c, 1)[i] - (mean == NULL ? 0 : mean[i / n])) * rstd[i / n];
+    if (c->n_out == 2) {
+      ops_out(c, 1)[i % n] += dy;
+    }
+  }
+}
+
+static void layernorm_dw(run_case *c) {
+  dw_of(c, ops_in(c, 2), ops_in(c, 3));
+}
+
+static void rmsnorm_dw(run_case *c) {
+  dw_of(c, NULL, ops_in(c, 2));
+}
+
+/* Means over up to 1100 elements in 64 lanes: 18 roundings in a chain, then 6; x - mean cancels numbers near 3 down
+ * to numbers near 1, and a gradient cancels what it projects out.  Column sums add 64 rows in a chain, whose rounding
+ * errors, of random sign, grow to about sqrt (64) = 8. */
+const op_row ops_norm[] = {
+  {TS_OP_LAYERNORM, OPS_SHAPES, build_layernorm, layernorm, 6},
+  {TS_OP_LAYERNORM_DX, OPS_SHAPES, build_layernorm_dx, layernorm_dx, 6},
+  {TS_OP_LAYERNORM_DW, OPS_SHAPES, build_layernorm_dw, layernorm_dw, 8},
+  {TS_OP_RMSNORM, OPS_SHAPES, build_rmsnorm, rmsnorm, 6},
+  {TS_OP_RMSNORM_DX, OPS_SHAPES, build_rmsnorm_dx, rmsnorm_dx, 6},
+  {TS_OP_RMSNORM_DW, OPS_SHAPES, build_rmsnorm_dw, rmsnorm_dw, 8},
+  {.reference = NULL},
+};

@@ -1,0 +1,138 @@
+#include "regression/ops/ops.h"
+
+static void build_same(run_case *c, int variant, ts_dtype dtype, int n_in, int n_out) {
+  for (int i = 0; i < n_in; ++i) {
+    ops_input(c, i, dtype, ops_shape(variant), 2.0);
+  }
+  for (int i = 0; i < n_out; ++i) {
+    ops_output(c, dtype, ops_shape(variant));
+  }
+}
+
+static void build_1_1(run_case *c, int variant, ts_dtype dtype) {
+  build_same(c, variant, dtype, 1, 1);
+}
+
+static void build_2_1(run_case *c, int variant, ts_dtype dtype) {
+  build_same(c, variant, dtype, 2, 1);
+}
+
+static void build_3_2(run_case *c, int variant, ts_dtype dtype) {
+  build_same(c, variant, dtype, 3, 2);
+}
+
+static void add(run_case *c) {
+  for (int64_t i = 0; i < ops_count(c, 0); ++i) {
+    ops_out(c, 0)[i] = ops_in(c, 0)[i] + ops_in(c, 1)[i];
+  }
+}
+
+static void copy(run_case *c) {
+  for (int64_t i = 0; i < ops_count(c, 0); ++i) {
+    ops_out(c, 0)[i] = ops_in(c, 0)[i];
+  }
+}
+
+/* From dtype to the other one. */
+static void build_cast(run_case *c, int variant, ts_dtype dtype) {
+  ops_input(c, 0, dtype, ops_shape(variant), 2.0);
+  c->attr.cast.dtype = dtype == TS_F32 ? TS_BF16 : TS_F32;
+  ops_output(c, c->attr.cast.dtype, ops_shape(variant));
+}
+
+/* An fp32 or bf16 sum at every shape, then the fp64 sums of losses. */
+static void build_accumulate(run_case *c, int variant, ts_dtype dtype) {
+  static const float betas[] = {1.0f, 0.0f, 0.5f};
+  bool sums = variant >= OPS_SHAPES;
+  ts_shape shape = sums ? TS_SHAPE(1) : ops_shape(variant);
+  ops_input(c, 0, sums ? TS_F64 : TS_F32, shape, 1.0);
+  ops_input(c, 1, sums ? TS_F64 : dtype, shape, 1.0);
+  ops_input(c, 2, TS_F32, TS_SHAPE(1), 1.0);
+  run_set(&c->in[2], 0, betas[variant % 3]);
+  for (int64_t i = 0; i < ops_count(c, 0) && variant % 3 == 1; ++i) {
+    run_set(&c->in[0], i, NAN); /* beta = 0 never reads it */
+  }
+  ops_output(c, sums ? TS_F64 : TS_F32, shape);
+}
+
+static void accumulate(run_case *c) {
+  double beta = ops_in(c, 2)[0];
+  for (int64_t i = 0; i < ops_count(c, 0); ++i) {
+    ops_out(c, 0)[i] = (beta == 0 ? 0 : beta * ops_in(c, 0)[i]) + ops_in(c, 1)[i];
+  }
+}
+
+static const double root = 0.79788456080286535588; /* sqrt (2 / pi) */
+
+static void gelu(run_case *c) {
+  for (int64_t i = 0; i < ops_count(c, 0); ++i) {
+    double x = ops_in(c, 0)[i];
+    ops_out(c, 0)[i] = 0.5 * x * (1 + tanh(root * (x + 0.044715 * x * x * x)));
+  }
+}
+
+static void gelu_dx(run_case *c) {
+  for (int64_t i = 0; i < ops_count(c, 0); ++i) {
+    double x = ops_in(c, 1)[i], t = tanh(root * (x + 0.044715 * x * x * x));
+    double slope = root * (1 + 3 * 0.044715 * x * x);
+    ops_out(c, 0)[i] = ops_in(c, 0)[i] * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope);
+  }
+}
+
+static void swiglu(run_case *c) {
+  for (int64_t i = 0; i < ops_count(c, 0); ++i) {
+    double gate = ops_in(c, 0)[i];
+    ops_out(c, 0)[i] = gate / (1 + exp(-gate)) * ops_in(c, 1)[i];
+  }
+}
+
+static void swiglu_dx(run_case *c) {
+  for (int64_t i = 0; i < ops_count(c, 0); ++i) {
+    double dy = ops_in(c, 0)[i], gate = ops_in(c, 1)[i], s = 1 / (1 + exp(-gate));
+    ops_out(c, 0)[i] = dy * ops_in(c, 2)[i] * (s + gate * s * (1 - s));
+    ops_out(c, 1)[i] = dy * gate * s;
+  }
+}
+
+static void build_dropout(run_case *c, int variant, ts_dtype dtype) {
+  static const float p[] = {0.0f, 0.1f, 0.5f, 0.9f, 1.0f};
+  ts_shape shape = ops_shape(variant);
+  ops_input(c, 0, dtype, shape, 1.0);
+  c->in[c->n_in++] = run_new(TS_I64, TS_SHAPE(1));
+  c->in[c->n_in++] = run_new(TS_I64, TS_SHAPE(shape.d[0]));
+  run_set(&c->in[1], 0, 77 + variant);
+  for (int64_t b = 0; b < shape.d[0]; ++b) {
+    run_set(&c->in[2], b, (double) (5000000000 + 3 * b));
+  }
+  c->attr.dropout.p = p[variant % 5];
+  c->attr.dropout.name = ts_hash_name("h.3.attn.dropout");
+  ops_output(c, dtype, shape);
+}
+
+static void dropout(run_case *c) {
+  int64_t samples = c->in[0].shape.d[0], each = samples == 0 ? 0 : ops_count(c, 0) / samples;
+  double p = c->attr.dropout.p;
+  uint64_t key = ts_mix((uint64_t) ((int64_t *) c->in[1].data)[0], c->attr.dropout.name);
+  for (int64_t b = 0; b < samples; ++b) {
+    for (int64_t i = 0; i < each; ++i) {
+      uint32_t word[4];
+      ts_philox(key, (uint64_t) ((int64_t *) c->in[2].data)[b], (uint64_t) i / 4, word);
+      bool keep = word[i % 4] * 0x1p-32 >= p;
+      ops_out(c, 0)[b * each + i] = keep ? ops_in(c, 0)[b * each + i] / (1 - p) : 0;
+    }
+  }
+}
+
+/* A few roundings each.  GELU's argument is large, and with it its rounding, only where the sigmoid is already 0 or
+ * 1. */
+const op_row ops_pointwise[] = {
+  {TS_OP_ADD, OPS_SHAPES, build_2_1, add, 2},
+  {TS_OP_CAST, OPS_SHAPES, build_cast, copy, 0},
+  {TS_OP_ACCUMULATE, OPS_SHAPES + 3, build_accumulate, accumulate, 2},
+  {TS_OP_GELU, OPS_SHAPES, build_1_1, gelu, 4},
+  {TS_OP_GELU_DX, OPS_SHAPES, build_2_1, gelu_dx, 6},
+  {TS_OP_SWIGLU, OPS_SHAPES, build_2_1, swiglu, 4},
+  {TS_OP_SWIGLU_DX, OPS_SHAPES, build_3_2, swiglu_dx, 6},
+  {TS_OP_DROPOUT, OPS_SHAPES, build_dropout, dropout, 2},
+  {.reference = NULL},
+};

@@ -1,0 +1,321 @@
+/* Every op of ops.def against an fp64 reference, for each instruction set and type: an op without a test fails here.
+ * The bits must not depend on the number of threads, nor on where a prior lies. */
+#include "backend/cpu/cpu.h"
+#include "regression/ops/ops.h"
+#include "regression/tap.h"
+
+#include <unistd.h>
+
+/* Properties of the rows of ops.def that matter here. */
+enum { ALIAS = 1, ADDS = 2, COMM = 4, UPDATE = 8, ROWS = 16 };
+static const struct op_properties { const char *name; int in_place; unsigned flags; } properties[TS_N_OPS] = {
+#define OP(ENUM, name, in_min, in_max, out_min, out_max, in_place, flags, gradient, flops) \
+  [TS_OP_##ENUM] = {#name, in_place, flags},
+#include "graph/ops.def"
+#undef OP
+};
+
+/* Ops that have a test of their own. */
+static const struct { ts_op op; const char *test; } elsewhere[] = {
+  {TS_OP_VIEW, "test_ops_rules.c"},       {TS_OP_PACK, "test_ops_rules.c"},
+  {TS_OP_MATMUL, "test_matmul.c"},        {TS_OP_ATTENTION, "test_attention.c"},
+  {TS_OP_ATTENTION_DX, "test_attention.c"}, {TS_OP_HEAD_LOSS, "test_head.c"},
+  {TS_OP_HEAD_LOSS_DX, "test_head.c"},    {TS_OP_HEAD_LOSS_TRAIN, "test_head.c"},
+  {TS_OP_ALL_REDUCE, "test_comm.c"},      {TS_OP_ALL_GATHER, "test_comm.c"},
+  {TS_OP_REDUCE_SCATTER, "test_comm.c"},
+};
+static const op_row *const families[] = {ops_pointwise, ops_lookup, ops_norm, ops_sum, ops_rope, ops_update};
+
+static const ts_backend instruction_sets[] = {
+  {.name = "generic", .kernel = ts_cpu_kernels_generic},
+#ifdef TS_HAVE_X86_64
+  {.name = "v3", .kernel = ts_cpu_kernels_v3},
+  {.name = "v4", .kernel = ts_cpu_kernels_v4},
+#endif
+};
+
+static bool can_run(const ts_backend *set) {
+#ifdef TS_HAVE_X86_64
+  if (strcmp(set->name, "v3") == 0) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  }
+  if (strcmp(set->name, "v4") == 0) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512bf16");
+  }
+#endif
+  return set != NULL;
+}
+
+ts_shape ops_shape(int variant) {
+  static const int64_t d[OPS_SHAPES][3] = {{1, 1, 1}, {2, 3, 17}, {3, 50, 67}, {2, 67, 1100}, {0, 3, 8}};
+  return TS_SHAPE(d[variant][0], d[variant][1], d[variant][2]);
+}
+
+void ops_input(run_case *c, int i, ts_dtype dtype, ts_shape shape, double std) {
+  int64_t key = c->op * 100 + i;
+  c->in[i] = run_random(dtype, shape, (uint64_t) key, std);
+  c->n_in = i + 1;
+}
+
+void ops_output(run_case *c, ts_dtype dtype, ts_shape shape) {
+  c->out[c->n_out++] = run_new(dtype, shape);
+}
+
+static run_case build(const op_row *row, int variant, ts_dtype dtype, int threads) {
+  run_case c = {.op = row->op, .threads = threads};
+  row->build(&c, variant, dtype);
+  for (int i = 0; i < properties[row->op].in_place && i < c.n_out; ++i) { /* takes its input's memory */
+    ts_free(c.out[i].data);
+    c.out[i].data = c.in[i].data;
+  }
+  for (int i = properties[row->op].in_place; i < c.n_out; ++i) { /* what is not written shows */
+    memset(c.out[i].data, 0xa5, (size_t) run_count(&c.out[i]) * ts_dtype_size(c.out[i].dtype));
+  }
+  return c;
+}
+
+static void destroy(run_case *c) {
+  for (int i = 0; i < properties[c->op].in_place && i < c->n_out; ++i) {
+    c->out[i].data = NULL;
+  }
+  run_free(c);
+}
+
+/* A copy with all floats in fp64 and outputs of its own. */
+static run_case in_doubles(const run_case *c) {
+  run_case wide = *c;
+  for (int i = 0; i < c->n_in + c->n_out; ++i) {
+    const run_tensor *from = i < c->n_in ? &c->in[i] : &c->out[i - c->n_in];
+    run_tensor *to = i < c->n_in ? &wide.in[i] : &wide.out[i - c->n_in];
+    if (from->data != NULL) {
+      *to = run_new(ts_dtype_is_float(from->dtype) ? TS_F64 : from->dtype, from->shape);
+      for (int64_t j = 0; j < run_count(from); ++j) {
+        run_set(to, j, run_get(from, j));
+      }
+    }
+  }
+  return wide;
+}
+
+/* The error of one rounding, relative: 8, 24 and 53 bits. */
+static double rounding_of(ts_dtype dtype) {
+  return dtype == TS_BF16 ? 0x1p-8 : dtype == TS_F32 ? 0x1p-24 : dtype == TS_F64 ? 0x1p-53 : 0;
+}
+
+static double largest_of(const run_tensor *x) {
+  double largest = 0;
+  for (int64_t i = 0; i < run_count(x); ++i) {
+    double value = fabs(run_get(x, i));
+    largest = isfinite(value) ? fmax(largest, value) : largest;
+  }
+  return largest;
+}
+
+/* The largest error over the allowed one: at most 1 is right. */
+static double worst_error(const run_tensor *y, const run_tensor *reference, double slack) {
+  double worst = 0;
+  for (int64_t i = 0; i < run_count(y); ++i) {
+    double r = run_get(reference, i), got = run_get(y, i), error = fabs(got - r);
+    double allowed = rounding_of(y->dtype) * (1 + 1e-9) * fabs(r) + slack;
+    if (got != r && !(isnan(got) && isnan(r))) {
+      worst = fmax(worst, allowed > 0 && error >= 0 ? error / allowed : INFINITY);
+    }
+  }
+  return worst;
+}
+
+static double worst_output(const run_case *c, const run_case *wide, double tolerance) {
+  double worst = 0, from = largest_of(&wide->in[0]);
+  for (int i = 0; i < c->n_out; ++i) {
+    double slack = tolerance * 0x1p-24 * fmax(from, largest_of(&wide->out[i]));
+    worst = fmax(worst, worst_error(&c->out[i], &wide->out[i], slack));
+  }
+  return worst;
+}
+
+/* Run one variant on one thread against the reference, then on more threads against the first run. */
+static double check_values(const ts_backend *set, const op_row *row, int variant, ts_dtype dtype, bool *same,
+                           bool *clean) {
+  run_case one = build(row, variant, dtype, 1), wide = in_doubles(&one);
+  row->reference(&wide);
+  *clean = run_kernel(set, &one) && *clean;
+  double worst = worst_output(&one, &wide, row->tolerance);
+  for (int threads = 2; threads <= 3; ++threads) {
+    run_case more = build(row, variant, dtype, threads);
+    *clean = run_kernel(set, &more) && *clean;
+    for (int i = 0; i < one.n_out; ++i) {
+      *same = run_same(&one.out[i], more.out[i].data) && *same;
+    }
+    destroy(&more);
+  }
+  run_free(&wide);
+  destroy(&one);
+  return worst;
+}
+
+/* beta prior + value for a prior elsewhere and in place, beta absent, 0 and 0.5; with 0 the prior is NaN. */
+static double check_prior(const ts_backend *set, const op_row *row, int variant, ts_dtype dtype, int beta,
+                          bool in_place) {
+  static const float betas[] = {1.0f, 0.0f, 0.5f};
+  run_case c = build(row, variant, dtype, 2), wide = in_doubles(&c);
+  run_tensor prior[RUN_MAX];
+  row->reference(&wide);
+  for (int i = 0; i < c.n_out; ++i) {
+    prior[i] = run_random(c.out[i].dtype, c.out[i].shape, (uint64_t) (900 + i), 1.0);
+    for (int64_t j = 0; j < run_count(&prior[i]); ++j) {
+      run_set(&prior[i], j, betas[beta] == 0 ? NAN : run_get(&prior[i], j));
+      ops_out(&wide, i)[j] += betas[beta] == 0 ? 0 : betas[beta] * run_get(&prior[i], j);
+    }
+    if (in_place) {
+      memcpy(c.out[i].data, prior[i].data, (size_t) run_count(&prior[i]) * ts_dtype_size(prior[i].dtype));
+    }
+    c.prior[i] = in_place ? c.out[i].data : prior[i].data;
+  }
+  c.beta = beta == 0 ? NULL : &betas[beta];
+  run_kernel(set, &c);
+  double worst = worst_output(&c, &wide, row->tolerance + 1); /* one more addition */
+  for (int i = 0; i < c.n_out; ++i) {
+    ts_free(prior[i].data);
+  }
+  run_free(&wide);
+  destroy(&c);
+  return worst;
+}
+
+static void check_row(const ts_backend *set, const op_row *row, ts_dtype dtype) {
+  const char *name = properties[row->op].name;
+  double worst = 0, worst_prior = 0;
+  bool same = true, clean = true;
+  for (int variant = 0; variant < row->variants; ++variant) {
+    worst = fmax(worst, check_values(set, row, variant, dtype, &same, &clean));
+    for (int k = 0; k < 6 && (properties[row->op].flags & ADDS); ++k) {
+      worst_prior = fmax(worst_prior, check_prior(set, row, variant, dtype, k % 3, k / 3));
+    }
+  }
+  tap_ok(worst <= 1, "%s %s %s: values, error %.2f of the allowed", name, set->name, ts_dtype_name(dtype), worst);
+  tap_ok(same, "%s %s %s: the same bits on 1, 2 and 3 threads", name, set->name, ts_dtype_name(dtype));
+  tap_ok(clean, "%s %s %s: stays inside its workspace", name, set->name, ts_dtype_name(dtype));
+  if (properties[row->op].flags & ADDS) {
+    tap_ok(worst_prior <= 1, "%s %s %s: adds to a prior, error %.2f of the allowed", name, set->name,
+           ts_dtype_name(dtype), worst_prior);
+  }
+}
+
+static const op_row *find(ts_op op) {
+  for (size_t f = 0; f < sizeof families / sizeof *families; ++f) {
+    for (const op_row *row = families[f]; row->reference != NULL; ++row) {
+      if (row->op == op) {
+        return row;
+      }
+    }
+  }
+  return NULL;
+}
+
+/* The file that tests an op which has no row here, or NULL. */
+static const char *test_of(ts_op op) {
+  for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; ++i) {
+    if (elsewhere[i].op == op) {
+      return elsewhere[i].test;
+    }
+  }
+  return NULL;
+}
+
+static void check_coverage(ts_op op) {
+  const char *test = test_of(op);
+  bool here = find(op) != NULL;
+  if (test == NULL) {
+    tap_ok(here, "%s has a test here", properties[op].name);
+    return;
+  }
+  char *path = ts_format("regression/%s", test);
+  tap_ok(!here && access(tap_path(path), R_OK) == 0, "%s is tested by %s", properties[op].name, test);
+  ts_free(path);
+}
+
+/* Ten steps of AdamW stay with the fp64 trajectory.  An update is at most lr = 1e-3 and exact to a few 2^-24, and
+ * each step rounds p once: 10 * 2^-24 of the largest in all, and twice that allowed. */
+static void check_trajectory(const ts_backend *set) {
+  run_case c = build(find(TS_OP_ADAMW), 3, TS_F32, 2), wide = in_doubles(&c);
+  for (int step = 1; step <= 10; ++step) {
+    run_set(&c.in[5], 0, step);
+    run_set(&wide.in[5], 0, step);
+    run_tensor g = run_random(TS_F32, c.in[4].shape, (uint64_t) (7000 + step), 1.0);
+    for (int64_t i = 0; i < run_count(&g); ++i) {
+      run_set(&c.in[4], i, run_get(&g, i));
+      run_set(&wide.in[4], i, run_get(&g, i));
+    }
+    ts_free(g.data);
+    run_kernel(set, &c);
+    find(TS_OP_ADAMW)->reference(&wide);
+    for (int i = 0; i < 3; ++i) {
+      memcpy(wide.in[i].data, wide.out[i].data, (size_t) run_count(&wide.in[i]) * sizeof(double));
+    }
+  }
+  double worst = worst_error(&c.out[0], &wide.out[0], 20 * 0x1p-24 * largest_of(&wide.out[0]));
+  tap_ok(worst <= 1, "adamw %s: ten steps, error %.2f of the allowed", set->name, worst);
+  run_free(&wide);
+  destroy(&c);
+}
+
+/* Kept elements of 600 x 1000: within five standard deviations of (1 - p) n, and another seed keeps others. */
+static void check_dropout(const ts_backend *set) {
+  enum { COUNT = 600 * 1000 };
+  run_case c = {.op = TS_OP_DROPOUT, .n_in = 3, .n_out = 1, .threads = 2};
+  c.in[0] = run_new(TS_F32, TS_SHAPE(6, 100, 1000));
+  c.in[1] = run_new(TS_I64, TS_SHAPE(1));
+  c.in[2] = run_new(TS_I64, TS_SHAPE(6));
+  c.out[0] = run_new(TS_F32, c.in[0].shape);
+  c.attr.dropout.p = 0.1f;
+  c.attr.dropout.name = 1;
+  int64_t kept = 0, moved = 0;
+  char *first = ts_malloc(COUNT);
+  for (int64_t i = 0; i < COUNT; ++i) {
+    run_set(&c.in[0], i, 1.0);
+  }
+  for (int seed = 0; seed < 2; ++seed) {
+    run_set(&c.in[1], 0, seed);
+    for (int b = 0; b < 6; ++b) {
+      run_set(&c.in[2], b, b);
+    }
+    run_kernel(set, &c);
+    for (int64_t i = 0; i < COUNT; ++i) {
+      char keep = run_get(&c.out[0], i) != 0;
+      kept += keep;
+      moved += seed == 1 && keep != first[i];
+      first[i] = keep;
+    }
+  }
+  double spread = 5 * sqrt(0.09 * 2 * COUNT);
+  tap_ok(fabs((double) kept - 1.8 * COUNT) < spread, "dropout %s: keeps 90 %%", set->name);
+  tap_ok(fabs((double) moved - 0.18 * COUNT) < spread, "dropout %s: another seed keeps others", set->name);
+  ts_free(first);
+  run_free(&c);
+}
+
+int main(void) {
+  for (int op = 0; op < TS_N_OPS; ++op) {
+    check_coverage((ts_op) op);
+  }
+  for (size_t s = 0; s < sizeof instruction_sets / sizeof *instruction_sets; ++s) {
+    const ts_backend *set = &instruction_sets[s];
+    if (!can_run(set)) {
+      tap_skip("%s: not on this processor", set->name);
+      continue;
+    }
+    for (int op = 0; op < TS_N_OPS; ++op) {
+      const op_row *row = find((ts_op) op);
+      if (row != NULL) {
+        check_row(set, row, TS_F32);
+        check_row(set, row, TS_BF16);
+      }
+    }
+    check_trajectory(set);
+    check_dropout(set);
+  }
+  tap_ok(ts_memory_live() == 0, "nothing leaked");
+  return tap_done();
+}
