@@ -1,0 +1,77 @@
+/** \file
+ * What the model families share: a builder that knows the deck, the inputs and the current prefix, and the pieces that
+ * are the same in all of them.  Private to src/model.  Nothing here is collective.
+ */
+#ifndef TS_MODEL_PARTS_H
+#define TS_MODEL_PARTS_H
+
+#include "model/model.h"
+
+typedef struct ts_model_builder {
+  const ts_deck_model *model; /**< Borrowed. */
+  ts_graph *graph;
+  ts_model_use use;
+  int64_t batch, length;
+  ts_tid input_ids, positions, labels, index;
+  ts_tid seed, sample; /**< TS_NONE unless something is dropped. */
+  char prefix[96];     /**< In front of every name, with its dot: "transformer.h.0." */
+} ts_model_builder;
+
+/** Create the graph's leaves. Not collective.
+ * \param [in] dropout  The family's largest dropout probability, to know whether seed and sample are inputs. */
+ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, int64_t batch, int64_t length, double dropout,
+                                ts_graph *graph);
+
+/** Begin the unit called by the formatted text; names of parameters and nodes get it and a dot in front.
+ * Not collective. */
+void ts_model_unit(ts_model_builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/** A name with the unit's in front. */
+typedef struct ts_model_name {
+  char text[160];
+} ts_model_name;
+
+/** UNIT.base; UNIT itself when \a base is empty. Not collective. */
+ts_model_name ts_model_name_of(const ts_model_builder *b, const char *base);
+
+/** The parameter UNIT.weight [rows][hidden_size], made at the first call. Not collective. */
+ts_tid ts_model_matrix(ts_model_builder *b, int64_t rows);
+
+/** Rows of \a table at \a ids. Not collective. */
+ts_tid ts_model_embedding(ts_model_builder *b, ts_tid table, ts_tid ids);
+
+/** An op without attributes. Not collective. */
+ts_tid ts_model_op(ts_model_builder *b, ts_op op, const char *name, int n_in, const ts_tid *in);
+
+/** y = x w (+ bias) with parameters \a name .weight and \a name .bias.
+ * \param [in] out_first  The weight is [out][in] (a torch Linear) instead of [in][out] (GPT-2's Conv1D). Not collective. */
+ts_tid ts_model_linear(ts_model_builder *b, const char *name, ts_tid x, int64_t out, bool bias, bool out_first);
+
+/** Normalisation over the last dimension with parameters \a name .weight (and .bias). An empty \a name means those of
+ * the unit itself. Not collective. */
+ts_tid ts_model_layernorm(ts_model_builder *b, const char *name, ts_tid x);
+ts_tid ts_model_rmsnorm(ts_model_builder *b, const char *name, ts_tid x);
+
+/** x + y. Not collective. */
+ts_tid ts_model_add(ts_model_builder *b, const char *name, ts_tid x, ts_tid y);
+
+/** Dropout, or \a x itself when \a p is 0 or the graph is not for training. Not collective. */
+ts_tid ts_model_dropout(ts_model_builder *b, const char *name, ts_tid x, double p);
+
+/** Causal attention of q [B][T][H D] on k and v [B][T][G D], scaled by 1 / sqrt (D), with the deck's attn_pdrop.
+ * Not collective. */
+ts_tid ts_model_attention(ts_model_builder *b, const char *name, ts_tid q, ts_tid k, ts_tid v);
+
+/** The end of every model, from the final norm's input \a x: for logits only the rows "index" are kept.  The head's
+ * weight is \a tied, or when that is TS_NONE "lm_head.weight" in a unit of its own.  Marks loss and valid, or logits.
+ * \param [in] norm  Applies the final norm, in the current unit. Not collective. */
+void ts_model_head(ts_model_builder *b, ts_tid x, ts_tid tied,
+                   ts_tid (*norm)(ts_model_builder *b, const char *name, ts_tid x));
+
+/** True when \a text ends in \a end. Not collective. */
+bool ts_model_ends_in(const char *text, const char *end);
+
+/** The families. Not collective. */
+extern const ts_model_family ts_model_gpt2, ts_model_llama;
+
+#endif
