@@ -1,6 +1,6 @@
 /** \file
- * A table of numbers: the first line names the columns, every other line has one number per column, separated by commas,
- * without quotes or blanks.  What io/metrics.h writes.  Nothing here is collective.
+ * A table of numbers: the first line names the columns, every other line has one number per column, separated by
+ * commas, without quotes or blanks.  What io/metrics.h writes.  Nothing here is collective.
  */
 #ifndef IO_CSV_H
 #define IO_CSV_H

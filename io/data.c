@@ -2,14 +2,11 @@
 
 #include "base/memory.h"
 #include "base/random.h"
-#include "base/text.h"
 #include "io/mapping.h"
+#include "io/replace.h"
 #include "io/tokens.h"
 
-#include <errno.h>
 #include <math.h>
-#include <string.h>
-#include <unistd.h>
 
 /* A run of consecutive samples of one file. */
 typedef struct part {
@@ -129,8 +126,12 @@ static bool write_header(FILE *file, int64_t count) {
   return fwrite(header, 1, sizeof header, file) == sizeof header;
 }
 
-static bool write_tokens(FILE *file, const ts_mapping *text) {
+static bool write_bin(FILE *file, const void *from) {
+  const ts_mapping *text = from;
   uint8_t block[65536];
+  if (!write_header(file, (int64_t) text->size)) {
+    return false;
+  }
   for (size_t done = 0; done < text->size;) {
     size_t n = text->size - done < sizeof block / 2 ? text->size - done : sizeof block / 2;
     for (size_t i = 0; i < n; ++i) {
@@ -145,26 +146,6 @@ static bool write_tokens(FILE *file, const ts_mapping *text) {
   return true;
 }
 
-static ts_status write_bin(const ts_mapping *text, const char *path, ts_error *err) {
-  char *temporary = ts_format("%s.tmp", path);
-  FILE *file = fopen(temporary, "wb");
-  bool ok = file != NULL && write_header(file, (int64_t) text->size) && write_tokens(file, text) && fflush(file) == 0 &&
-            fsync(fileno(file)) == 0;
-  int reason = errno;
-  if (file != NULL) {
-    fclose(file);
-  }
-  if (ok && rename(temporary, path) != 0) {
-    ok = false;
-    reason = errno;
-  }
-  if (!ok) {
-    unlink(temporary);
-  }
-  ts_free(temporary);
-  return ok ? TS_OK : ts_error_add(err, "%s: cannot be written: %s", path, strerror(reason));
-}
-
 ts_status ts_data_write_bin(const char *text_path, const char *bin_path, int64_t *count, ts_error *err) {
   ts_mapping text;
   *count = 0;
@@ -174,7 +155,7 @@ ts_status ts_data_write_bin(const char *text_path, const char *bin_path, int64_t
   ts_status status = text.size > INT32_MAX
                          ? ts_error_add(err, "%s: %zu bytes are more tokens than a token file can have (%d)", text_path,
                                         text.size, INT32_MAX)
-                         : write_bin(&text, bin_path, err);
+                         : ts_replace_file(bin_path, write_bin, &text, err);
   *count = status == TS_OK ? (int64_t) text.size : 0;
   ts_mapping_close(&text);
   return status;

@@ -1,9 +1,9 @@
 /** \file
- * The numbers of a run: RUN/metrics.csv with a row per optimizer step, RUN/validation.csv with a row per validation.  The
- * first line names the columns; each row is on disk (in the kernel) when the call returns, so a run can be watched and a
- * run that died keeps its rows.  A double is written with the fewest digits that read back as the same double, so two runs
- * are bit-identical exactly where their files are.  Files are read with io/csv.h.  Nothing here is collective: one rank
- * writes.
+ * The numbers of a run: RUN/metrics.csv with a row per optimizer step, RUN/validation.csv with a row per validation.
+ * The first line names the columns; each row is on disk (in the kernel) when the call returns, so a run can be watched
+ * and a run that died keeps its rows.  A double is written with the fewest digits that read back as the same double, so
+ * two runs are bit-identical exactly where their files are.  Files are read with io/csv.h.  Nothing here is collective:
+ * one rank writes.
  */
 #ifndef IO_METRICS_H
 #define IO_METRICS_H

@@ -1,7 +1,7 @@
 /** \file
- * A trace of what ran when, as Chrome trace event JSON (open it in https://ui.perfetto.dev or chrome://tracing).  One file
- * per rank; the rank is the process of the trace, so the files of several ranks can be loaded together.  Not thread-safe;
- * nothing here is collective.
+ * A trace of what ran when, as Chrome trace event JSON (open it in https://ui.perfetto.dev or chrome://tracing).  One
+ * file per rank; the rank is the process of the trace, so the files of several ranks can be loaded together.  Not
+ * thread-safe; nothing here is collective.
  */
 #ifndef IO_TIMELINE_H
 #define IO_TIMELINE_H
