@@ -110,7 +110,7 @@ static ts_status check_shape(const ts_safetensor *t, const ts_parameter *p, ts_e
     return TS_OK;
   }
   ts_text text = {0};
-  ts_text_add(&text, "%s: tensor %s is %s ", t->file, t->name, ts_dtype_name(t->dtype));
+  ts_text_add(&text, "%s: tensor %s is %s ", t->file, t->name, t->dtype_name);
   print_shape(t->shape, t->n_dims, &text);
   ts_text_add(&text, "; the model wants a floating-point ");
   print_shape(p->shape.d, p->shape.n, &text);
