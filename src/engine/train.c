@@ -101,7 +101,7 @@ static ts_status read_micro_batch(run *r, int64_t step, int64_t m, ts_error *err
   int64_t first = ((step * r->accumulation + m) * r->ranks + r->rank) * r->batch;
   for (int64_t b = 0; b < r->batch; ++b) {
     r->samples[b] = first + b;
-    ts_status status = ts_data_sample(r->data, TS_DATA_TRAIN, first + b, r->tokens + b * (r->length + 1), err);
+    ts_status status = ts_data_sample(r->data, TS_SPLIT_TRAINING, first + b, r->tokens + b * (r->length + 1), err);
     if (status != TS_OK) {
       return status;
     }
@@ -116,7 +116,7 @@ static ts_status read_validation(ts_data *data, int64_t first, int64_t n, int64_
                                  int32_t *tokens, ts_error *err) {
   for (int64_t b = 0; b < batch; ++b) {
     int32_t *row = tokens + b * (length + 1);
-    ts_status status = ts_data_sample(data, TS_DATA_VALIDATION, first + b < n ? first + b : 0, row, err);
+    ts_status status = ts_data_sample(data, TS_SPLIT_VALIDATION, first + b < n ? first + b : 0, row, err);
     if (status != TS_OK) {
       return status;
     }
@@ -130,7 +130,7 @@ static ts_status read_validation(ts_data *data, int64_t first, int64_t n, int64_
 ts_status ts_validate(ts_engine *engine, ts_world *world, const ts_deck *deck, ts_data *data, double *loss,
                       int64_t *n_batches, ts_error *err) {
   int64_t batch = deck->train_micro_batch_size_per_gpu, length = deck->data.sequence_length;
-  int64_t ranks = ts_world_size(world), n = ts_data_samples(data, TS_DATA_VALIDATION), global = batch * ranks;
+  int64_t ranks = ts_world_size(world), n = ts_data_samples(data, TS_SPLIT_VALIDATION), global = batch * ranks;
   if (n == 0) {
     return ts_error_add(err, "there is no validation data: set data.validation_fraction or data.validation_path");
   }
@@ -251,7 +251,7 @@ static ts_status train_step(run *r, int64_t step, ts_error *err) {
 
 static bool is_time_to_validate(const run *r, int64_t done) {
   int64_t every = r->deck->run.evaluate_every;
-  return ts_data_samples(r->data, TS_DATA_VALIDATION) > 0 &&
+  return ts_data_samples(r->data, TS_SPLIT_VALIDATION) > 0 &&
          ((every > 0 && done % every == 0) || done == r->deck->run.steps);
 }
 
@@ -321,7 +321,7 @@ static ts_status open_run(run *r, ts_error *err) {
   if (status != TS_OK) {
     return status;
   }
-  unsigned abilities = TS_CAN_TRAIN | (ts_data_samples(r->data, TS_DATA_VALIDATION) > 0 ? TS_CAN_EVALUATE : 0) |
+  unsigned abilities = TS_CAN_TRAIN | (ts_data_samples(r->data, TS_SPLIT_VALIDATION) > 0 ? TS_CAN_EVALUATE : 0) |
                        (r->options->prompt != NULL ? TS_CAN_GENERATE : 0);
   const ts_engine_options options = {.world = r->world, .deck = deck, .abilities = abilities,
                                      .observer = deck->profile.timeline[0] != 0 ? record : NULL, .observer_user = r};

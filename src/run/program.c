@@ -3,7 +3,7 @@
 #include "base/memory.h"
 
 ts_status ts_deck_mesh(const ts_deck *deck, int ranks, int rank, ts_mesh *mesh, ts_error *err) {
-  const int size[TS_N_AXES] = {(int) deck->pipeline.stages, 0, (int) deck->expert_parallel_size,
+  const int size[TS_N_AXES] = {(int) deck->pipeline.stages, 0, (int) deck->expert_parallel.autoep_size,
                                (int) deck->sequence_parallel_size, (int) deck->tensor_parallel.autotp_size};
   return ts_mesh_init(mesh, size, ranks, rank, err);
 }

@@ -1,0 +1,101 @@
+/* Reverse-mode differentiation: from the loss back, each node's rule adds the nodes of its gradients.  Backward nodes
+ * belong to the unit of their forward node and follow in reverse order. */
+#include "base/memory.h"
+#include "ops/build.h"
+#include "ops/gradient.h"
+#include "pass/pass.h"
+
+#include <string.h>
+
+ts_tid ts_gradients_of(const ts_gradients *gradients, ts_tid t) {
+  return t != TS_NONE && t < gradients->n ? gradients->of[t] : TS_NONE;
+}
+
+bool ts_gradients_wanted(const ts_gradients *gradients, ts_tid t) {
+  return t != TS_NONE && t < gradients->n && gradients->wanted[t];
+}
+
+ts_dtype ts_gradients_dtype(const ts_gradients *gradients, ts_tid t) {
+  const ts_tensor *tensor = &gradients->graph->tensor[t];
+  return tensor->role == TS_ROLE_PARAM ? gradients->accumulate : tensor->dtype;
+}
+
+static void set_segment(ts_gradients *gradients, ts_tid t) {
+  gradients->graph->segment = gradients->graph->tensor[t].role == TS_ROLE_PARAM ? TS_SEGMENT_BACKWARD_WEIGHT
+                                                                               : TS_SEGMENT_BACKWARD_INPUT;
+}
+
+char *ts_gradients_begin(ts_gradients *gradients, const ts_node *node, ts_tid t, const char *suffix) {
+  set_segment(gradients, t);
+  return ts_format("%s.%s", node->name, suffix);
+}
+
+void ts_gradients_add(ts_gradients *gradients, ts_tid t, ts_tid gradient) {
+  TS_ASSERT(ts_gradients_wanted(gradients, t));
+  ts_tid *of = &gradients->of[t];
+  if (*of == TS_NONE) {
+    *of = gradient;
+    return;
+  }
+  char *name = ts_format("%s.gradient", gradients->graph->tensor[t].name);
+  set_segment(gradients, t);
+  *of = ts_build_add(gradients->graph, name, *of, gradient);
+  ts_free(name);
+}
+
+/* A tensor is wanted when it is a trainable parameter or computed from one. */
+static void find_wanted(ts_gradients *gradients, const ts_deck *deck) {
+  const ts_graph *g = gradients->graph;
+  for (ts_tid t = 0; t < gradients->n; ++t) {
+    const ts_tensor *tensor = &g->tensor[t];
+    gradients->wanted[t] = tensor->role == TS_ROLE_PARAM && !ts_parameter_is_frozen(deck, tensor->name);
+    gradients->of[t] = TS_NONE;
+  }
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    bool any = false;
+    for (int i = 0; i < node->n_in; ++i) {
+      any = any || ts_gradients_wanted(gradients, node->in[i]);
+    }
+    for (int i = 0; i < node->n_out; ++i) {
+      gradients->wanted[node->out[i]] = any;
+    }
+  }
+}
+
+static bool is_reached(const ts_gradients *gradients, const ts_node *node, ts_tid loss) {
+  bool reached = false;
+  for (int i = 0; i < node->n_out; ++i) {
+    reached = reached || node->out[i] == loss || ts_gradients_of(gradients, node->out[i]) != TS_NONE;
+  }
+  return reached && ts_gradients_wanted(gradients, node->out[0]);
+}
+
+static void mark_gradients(ts_gradients *gradients) {
+  ts_graph *g = gradients->graph;
+  for (ts_tid t = 0; t < gradients->n; ++t) {
+    if (g->tensor[t].role == TS_ROLE_PARAM && gradients->of[t] != TS_NONE) {
+      ts_graph_mark_gradient(g, g->tensor[t].name, gradients->of[t]);
+    }
+  }
+}
+
+void ts_pass_autodiff(ts_graph **graph, ts_pass_context *context) {
+  ts_graph *g = *graph; /* nodes are only added: the forward part stays as it is */
+  ts_gradients gradients = {.graph = g, .n = g->n_tensors, .accumulate = context->deck->data_types.grad_accum_dtype,
+                            .of = ts_malloc((size_t) g->n_tensors * sizeof *gradients.of),
+                            .wanted = ts_calloc((size_t) g->n_tensors, sizeof *gradients.wanted)};
+  find_wanted(&gradients, context->deck);
+  ts_tid loss = ts_graph_marked(g, "loss");
+  for (ts_nid n = g->n_nodes - 1; n >= 0; --n) {
+    ts_node node = g->node[n]; /* the array moves while nodes are added; what the node points to does not */
+    if (is_reached(&gradients, &node, loss)) {
+      g->current_unit = node.unit;
+      ts_op_get(node.op)->gradient(&gradients, &node);
+    }
+  }
+  g->current_unit = -1;
+  mark_gradients(&gradients);
+  ts_free(gradients.of);
+  ts_free(gradients.wanted);
+}

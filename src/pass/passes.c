@@ -1,0 +1,57 @@
+/* The list of passes, and their runner. */
+#include "base/log.h"
+#include "pass/pass.h"
+#include "pass/plan.h"
+
+#include <string.h>
+
+const ts_pass ts_passes[] = {
+    {"precision", ts_pass_precision, TS_FACT_MODEL, TS_FACT_PRECISION, TS_FACT_GRADIENTS, false,
+     "working dtypes of parameters and activations"},
+    {"autodiff", ts_pass_autodiff, TS_FACT_PRECISION, TS_FACT_GRADIENTS, TS_FACT_LAYOUT, true,
+     "the backward step"},
+    {"recompute", ts_pass_recompute, TS_FACT_GRADIENTS, TS_FACT_RECOMPUTE, TS_FACT_LAYOUT, true,
+     "activation checkpointing by unit"},
+    {"zero", ts_pass_zero, TS_FACT_PRECISION, TS_FACT_LAYOUT, TS_FACT_FUSED, false,
+     "flat storage, gathers, reductions, the optimizer"},
+    {"fuse", ts_pass_fuse, TS_FACT_LAYOUT, TS_FACT_FUSED, TS_FACT_SCHEDULE, false,
+     "nodes that others can do on the way"},
+    {"schedule", ts_pass_schedule, TS_FACT_LAYOUT, TS_FACT_SCHEDULE, TS_FACT_MEMORY, false,
+     "order, prefetch, places of completion"},
+    {"memory", ts_pass_memory, TS_FACT_SCHEDULE, TS_FACT_MEMORY, 0, false, "addresses"},
+    {NULL, NULL, 0, 0, 0, false, NULL}};
+
+static void verify(const ts_graph *graph, const char *pass) {
+  ts_text why = {0};
+  int violations = ts_graph_verify(graph, &why);
+  TS_CHECK(violations == 0, "after pass %s the graph breaks %d rules:\n%s", pass, violations, why.text);
+  ts_text_free(&why);
+}
+
+static void run_pass(const ts_pass *pass, ts_graph **graph, ts_pass_context *context, unsigned *facts) {
+  TS_CHECK((pass->requires & ~*facts) == 0, "pass %s runs before what it requires", pass->name);
+  TS_CHECK((pass->conflicts & *facts) == 0, "pass %s runs after what it conflicts with", pass->name);
+  int nodes = (*graph)->n_nodes;
+  double start = ts_seconds();
+  pass->run(graph, context);
+  *facts |= pass->provides;
+  ts_log(TS_LOG_DEBUG, "pass %-9s nodes %d -> %d, %.1f ms", pass->name, nodes, (*graph)->n_nodes,
+         1e3 * (ts_seconds() - start));
+  verify(*graph, pass->name);
+}
+
+void ts_passes_run(ts_graph **graph, ts_pass_context *context, const char *last, ts_pass_observer *observer, void *user) {
+  unsigned facts = TS_FACT_MODEL;
+  verify(*graph, "model");
+  for (const ts_pass *pass = ts_passes; pass->name != NULL; ++pass) {
+    if (!pass->gradients_only || context->use == TS_MODEL_TRAIN) {
+      run_pass(pass, graph, context, &facts);
+      if (observer != NULL) {
+        observer(pass->name, *graph, user);
+      }
+    }
+    if (last != NULL && strcmp(last, pass->name) == 0) {
+      return;
+    }
+  }
+}
