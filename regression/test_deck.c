@@ -51,7 +51,6 @@ static void test_defaults(void) {
       {"zero_optimization.allgather_bucket_size", "500000000"},
       {"zero_optimization.stage3_prefetch_bucket_size", "50000000"},
       {"zero_optimization.stage3_param_persistence_threshold", "100000"},
-      {"zero_optimization.stage3_model_persistence_threshold", "9223372036854775807L"},
       {"zero_optimization.stage3_max_live_parameters", "1000000000"},
       {"zero_optimization.stage3_max_reuse_distance", "1000000000"},
       {"optimizer.params.lr", "0.001"},

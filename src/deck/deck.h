@@ -134,7 +134,7 @@ typedef struct ts_deck_zero {
   int64_t stage; /**< 0..3 */
   int64_t reduce_bucket_size, allgather_bucket_size;
   bool overlap_comm; /**< Resolved: unless set, true at stage 3 only (as DeepSpeed). */
-  int64_t stage3_prefetch_bucket_size, stage3_param_persistence_threshold, stage3_model_persistence_threshold;
+  int64_t stage3_prefetch_bucket_size, stage3_param_persistence_threshold;
   int64_t stage3_max_live_parameters, stage3_max_reuse_distance;
 } ts_deck_zero;
 

@@ -223,7 +223,7 @@ static bool is_neutral(const ts_key *key, const ts_value *value) {
   } else if (value->kind == TS_VALUE_STRING && initial.kind == TS_VALUE_STRING) {
     neutral = strcasecmp(value->string, initial.string) == 0;
   } else if (key->type == TS_KEY_INT && key->offset >= 0) {
-    neutral = value->real <= initial.real; /* a grid axis of 0 is one of 1; others have the range */
+    neutral = neutral || (value->real == 0 && initial.real == 1); /* a grid axis of 0 is one of 1 */
   }
   ts_value_clear(&initial);
   return neutral;
