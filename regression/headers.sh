@@ -1,5 +1,6 @@
 #!/bin/sh
-# TAP: each function of each header says whether it is collective, and the includes point down the rooms.
+# TAP: each function of each header says whether it is collective, the includes point down the rooms, and each source is
+# listed in a Makefile.am (or the distribution would lack it).
 top=$(cd "${srcdir:-.}" && pwd)
 results=0
 failures=0
@@ -95,6 +96,17 @@ wrong_includes() {
     }' "$1/$2"
 }
 
+# Print each source of the tree in the first argument that none of its fragments names; a test program is named without .c.
+unlisted_sources() {
+  (cd "$1" && cat Makefile.am src/*/Makefile.am src/*/*/Makefile.am io/Makefile.am regression/Makefile.am 2> /dev/null |
+    tr ' \t' '\n\n' | sed 's/\.c$//' | sort -u > "$scratch/listed"
+  for file in src/*/*.[ch] src/*/*/*.[ch] src/*/*.def io/*.[ch] regression/*.[ch] regression/*/*.[ch]; do
+    if [ -f "$file" ] && ! grep -qxF "${file%.c}" "$scratch/listed"; then
+      echo "$file"
+    fi
+  done)
+}
+
 # The checks are checked first, on a tree that is wrong in each way.
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -156,7 +168,14 @@ expect_lines "$(wrong_includes "$scratch" src/model/x.c | cut -d: -f2 | tr '\n' 
 printf '#include <mpi.h>\n#include "base/x.h"\n' > "$scratch/src/comm/comm_mpi.c"
 tap_empty "$(wrong_includes "$scratch" src/comm/comm_mpi.c)" "self-test: comm_mpi may include mpi.h"
 
+mkdir -p "$scratch/regression"
+touch "$scratch/src/comm/unlisted.h" "$scratch/regression/test_a.c"
+printf 'a_SOURCES = src/comm/comm_mpi.c \\\n  src/model/x.c src/graph/x.c\n' > "$scratch/src/comm/Makefile.am"
+printf 'TESTS = regression/test_a\n' > "$scratch/regression/Makefile.am"
+expect_lines "$(unlisted_sources "$scratch")" "src/comm/unlisted.h" "self-test: a source that is not listed is found"
+
 cd "$top" || exit 99
+tap_empty "$(unlisted_sources .)" "every source is listed"
 for file in src/*/*.h src/*/*/*.h io/*.h regression/tap*.h; do
   if [ -f "$file" ]; then
     tap_empty "$(silent_functions "$file")" "contracts of $file"
