@@ -88,8 +88,8 @@ static void test_times(bool threaded) {
     tap_ok(total >= 0.1 && exposed <= total - 0.06,
            "%s: only the rest is exposed (%.4f s of %.4f s)", kind, exposed, total);
   } else {
-    tap_ok(issue >= 0.1 && exposed >= 0.1 && exposed <= total - 0.06, "%s: all of the call is exposed (%.4f s of %.4f s)",
-           kind, exposed, total);
+    tap_ok(issue >= 0.1 && exposed >= 0.1 && exposed <= total - 0.06,
+           "%s: all of the call is exposed (%.4f s of %.4f s)", kind, exposed, total);
   }
   tap_ok(ts_stream_wait(stream, ticket) == 0, "%s: a second wait costs nothing", kind);
   double busy = ts_stream_busy_seconds(stream);
@@ -103,7 +103,8 @@ static double processor_seconds(void) {
   return (double) time.tv_sec + 1e-9 * (double) time.tv_nsec;
 }
 
-/* 0.3 s idle, then 0.3 s waiting for a call that sleeps: a thread that polled would use as much.  The limit is a tenth. */
+/* 0.3 s idle, then 0.3 s waiting for a call that sleeps: a thread that polled would use as much.  The limit is a
+ * tenth of both. */
 static void test_idle(void) {
   double pause = 0.3;
   ts_stream *stream = ts_stream_create(true);

@@ -9,7 +9,7 @@
  *
  * Determinism: reduce_scatter and all_reduce add in fp32 in group-rank order, whatever the message size, the pieces and
  * the MPI.  What travels has the wire dtype; this rank's own contribution is rounded to the wire dtype too.  With
- * \a beta, y = beta y + sum (the sum first, in fp32 or wider, one rounding to y's dtype at the end).
+ * \a beta, y = beta y + sum: the sum first, then the rest in fp32 or wider, rounded to y's dtype at the end.
  *
  * A failure of MPI ends the job (class b).
  */
@@ -19,13 +19,14 @@
 #include "base/dtype.h"
 #include "comm/mesh.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /** One contiguous share of a collective: columns [begin, end) of every rank's shard. */
 typedef struct ts_transfer {
   const void *x;       /**< reduce_scatter: the whole (cuts[size] elements); all_gather: this rank's shard. */
-  void *y;             /**< reduce_scatter: this rank's shard; all_gather: the whole.  x may lie inside y at its own place (all_gather). */
+  void *y;             /**< reduce_scatter: this rank's shard; all_gather: the whole, where x may be in its place. */
   const int64_t *cuts; /**< size + 1 cut points of the whole, in elements; shards may be empty or uneven. */
   int64_t begin, end;  /**< Elements from each shard's first, clipped to each shard's length. */
 } ts_transfer;
@@ -57,8 +58,8 @@ typedef struct ts_comm_ops {
                          ts_dtype y_dtype, const float *beta, void *workspace, size_t workspace_bytes);
   /** Every rank gets every shard, of any dtype; only the columns named are written. Collective over the group. */
   void (*all_gather)(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype dtype);
-  /** y = sum over the group of x, \a count elements, the same bits on all ranks: a reduce_scatter over equal cuts and an
-   * all_gather.  x and y may be the same.  dtype and wire are F32 or BF16. Collective over the group. */
+  /** y = sum over the group of x, \a count elements, the same bits on all ranks: a reduce_scatter over equal cuts and
+   * an all_gather.  x and y may be the same.  dtype and wire are F32 or BF16. Collective over the group. */
   void (*all_reduce)(ts_comm *comm, const void *x, void *y, int64_t count, ts_dtype dtype, ts_dtype wire,
                      void *workspace, size_t workspace_bytes);
   /** Copy \a bytes bytes from group rank \a root. Collective over the group. */
@@ -78,12 +79,12 @@ struct ts_comm {
 /** Everything a process has to communicate with: the world and a communicator per set of axes asked for. */
 typedef struct ts_world ts_world;
 
-/** Start MPI (MPI_THREAD_MULTIPLE wanted, SERIALIZED accepted) and set the failure context.  Ranks are numbered node by
- * node, so the fastest mesh axes stay inside a node however the launcher placed the processes.  One world per process.
- * Collective over all processes.  A failure ends the job. */
+/** Start MPI (MPI_THREAD_MULTIPLE wanted, SERIALIZED accepted) and set the failure context.  Ranks are numbered node
+ * by node, so the fastest mesh axes stay inside a node however the launcher placed the processes.  One world per
+ * process.  Collective over all processes.  A failure ends the job. */
 ts_world *ts_world_create(int *argc, char ***argv);
 
-/** Free all communicators and finalize MPI; sets the pointer to NULL, which is allowed. Collective over all processes. */
+/** Free all communicators, finalize MPI, set the pointer to NULL; NULL is allowed. Collective over all processes. */
 void ts_world_destroy(ts_world **world);
 
 /** Rank and size of the world; ranks on this node, and this rank's place among them. Not collective. */
@@ -105,6 +106,11 @@ ts_comm *ts_world_all(ts_world *world);
  * \param [in,out] err  This rank's messages; replaced on ranks that had none.  May be NULL. Collective over all
  * processes. */
 ts_status ts_world_agree(ts_world *world, ts_status status, ts_error *err);
+
+/** At the entry of each reduce_scatter, all_gather and all_reduce compare the call with the neighbours'; a difference
+ * ends the job with both ranks and calls named.  On by default where assertions are.  The same on all ranks; set it
+ * while no collective runs. Not collective. */
+void ts_comm_set_agreement(bool on);
 
 /** Hold back each completion of reduce_scatter, all_gather and all_reduce by \a seconds without using the processor: a
  * test of overlap.  Set it while no collective runs. Not collective. */

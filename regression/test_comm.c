@@ -1,0 +1,475 @@
+/* Collectives over MPI against a sequential reference, bit for bit, on any number of ranks.  `test_comm FAILURE` makes
+ * one of the failures that comm_failure.sh expects. */
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/random.h"
+#include "comm/comm_mpi.h"
+#include "regression/tap.h"
+#include "regression/tap_mpi.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static const float betas[] = {0, 1, 0.5f};
+
+/* How the elements of a whole are cut into shards. */
+enum { EQUAL, UNEVEN, HOLES, ONE_OWNER, N_CUTS };
+static const char *const cut_names[] = {"equal", "uneven", "with empty shards", "of one owner"};
+
+typedef struct test_case {
+  ts_dtype x, wire, y;
+  const float *beta;
+  int cuts, n; /* transfers */
+  int64_t count; /* elements of the first; the others have fewer */
+  size_t workspace; /* 0: what is recommended */
+  int windows; /* the columns are reduced in so many calls */
+  bool integers;
+} test_case;
+
+static void cut(int64_t *cuts, int kind, int64_t count, int size) {
+  cuts[0] = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    int64_t share = (count + size - 1) / size;
+    if (kind == UNEVEN) {
+      share = count / size + (rank % 2 == 0 ? count / (3 * size) + 1 : -(count / (4 * size)));
+    } else if (kind == HOLES) {
+      share = rank % 2 == 0 ? 0 : count;
+    } else if (kind == ONE_OWNER) {
+      share = rank == size / 2 ? count : 0;
+    }
+    int64_t left = count - cuts[rank];
+    cuts[rank + 1] = cuts[rank] + (share < left ? share : left);
+  }
+  if (kind != HOLES && kind != ONE_OWNER) {
+    cuts[size] = count;
+  }
+}
+
+/* What rank `rank` contributes to element i of transfer t: the same function on all ranks. */
+static float value(const test_case *c, int rank, int t, int64_t i) {
+  uint32_t bits[4];
+  ts_philox(7, (uint64_t) (rank * 100 + t), (uint64_t) i, bits);
+  if (c->integers) {
+    return (float) (bits[0] % 17) - 8;
+  }
+  return ldexpf((float) (int32_t) bits[0], -31 - (int) (bits[1] % 12)); /* orders of magnitude apart: order matters */
+}
+
+static float load(const void *data, ts_dtype dtype, int64_t i) {
+  return dtype == TS_BF16 ? ts_bf16_to_f32(((const uint16_t *) data)[i]) : ((const float *) data)[i];
+}
+
+static void store(void *data, ts_dtype dtype, int64_t i, float v) {
+  if (dtype == TS_BF16) {
+    ((uint16_t *) data)[i] = ts_f32_to_bf16(v);
+  } else {
+    ((float *) data)[i] = v;
+  }
+}
+
+static float rounded(ts_dtype dtype, float v) {
+  return dtype == TS_BF16 ? ts_bf16_to_f32(ts_f32_to_bf16(v)) : v;
+}
+
+static float reference_sum(const test_case *c, int size, int t, int64_t i) {
+  float sum = rounded(c->wire, rounded(c->x, value(c, 0, t, i)));
+  for (int rank = 1; rank < size; ++rank) {
+    sum += rounded(c->wire, rounded(c->x, value(c, rank, t, i)));
+  }
+  return sum;
+}
+
+static float reference(const test_case *c, int size, int t, int64_t i, float before) {
+  float sum = reference_sum(c, size, t, i);
+  if (c->beta == NULL || *c->beta == 0) {
+    return rounded(c->y, sum);
+  }
+  return rounded(c->y, (float) ((double) *c->beta * (double) before + (double) sum));
+}
+
+static float before_value(const test_case *c, int64_t i) {
+  return c->beta == NULL || *c->beta == 0 ? NAN : rounded(c->y, (float) (i % 23) - 11.25f);
+}
+
+static bool same_bits(float a, float b) {
+  return memcmp(&a, &b, sizeof a) == 0;
+}
+
+enum { MOST_TRANSFERS = 4 };
+
+typedef struct buffers {
+  ts_transfer transfer[MOST_TRANSFERS];
+  int64_t shard[MOST_TRANSFERS];
+  void *x[MOST_TRANSFERS], *y[MOST_TRANSFERS];
+  int64_t *cuts[MOST_TRANSFERS];
+} buffers;
+
+static void prepare(buffers *b, const test_case *c, const ts_comm *comm) {
+  for (int t = 0; t < c->n; ++t) {
+    int64_t count = c->count / (t + 1);
+    b->cuts[t] = ts_calloc((size_t) comm->size + 1, sizeof **b->cuts);
+    cut(b->cuts[t], (c->cuts + t) % N_CUTS, count, comm->size);
+    count = b->cuts[t][comm->size];
+    b->shard[t] = b->cuts[t][comm->rank + 1] - b->cuts[t][comm->rank];
+    b->x[t] = ts_calloc((size_t) count, ts_dtype_size(c->x));
+    b->y[t] = ts_calloc((size_t) b->shard[t], ts_dtype_size(c->y)); /* exactly: the sanitizer sees a byte too many */
+    for (int64_t i = 0; i < count; ++i) {
+      store(b->x[t], c->x, i, value(c, comm->rank, t, i));
+    }
+    for (int64_t i = 0; i < b->shard[t]; ++i) {
+      store(b->y[t], c->y, i, before_value(c, i));
+    }
+    b->transfer[t] = (ts_transfer){.x = b->x[t], .y = b->y[t], .cuts = b->cuts[t]};
+  }
+}
+
+static void release(buffers *b, const test_case *c) {
+  for (int t = 0; t < c->n; ++t) {
+    ts_free(b->cuts[t]);
+    ts_free(b->x[t]);
+    ts_free(b->y[t]);
+  }
+}
+
+/* Column windows: [0, w), [w, 2 w), ..., the last one open-ended; every element must be written exactly once. */
+static void reduce_windows(ts_comm *comm, buffers *b, const test_case *c, void *workspace, size_t bytes) {
+  for (int w = 0; w < c->windows; ++w) {
+    for (int t = 0; t < c->n; ++t) {
+      int64_t width = b->cuts[t][comm->size] / (comm->size * c->windows) + 1;
+      b->transfer[t].begin = w * width;
+      b->transfer[t].end = w + 1 < c->windows ? (w + 1) * width : INT64_MAX / 2;
+    }
+    comm->ops->reduce_scatter(comm, b->transfer, c->n, c->x, c->wire, c->y, c->beta, workspace, bytes);
+  }
+}
+
+static bool reduce_scatter_is_right(ts_comm *comm, const test_case *c) {
+  buffers b;
+  prepare(&b, c, comm);
+  size_t bytes = c->workspace > 0 ? c->workspace : ts_comm_workspace(comm->size, c->count * c->n, c->wire);
+  void *workspace = ts_malloc(bytes);
+  reduce_windows(comm, &b, c, workspace, bytes);
+  int64_t wrong = 0;
+  for (int t = 0; t < c->n; ++t) {
+    for (int64_t i = 0; i < b.shard[t]; ++i) {
+      float expected = reference(c, comm->size, t, b.cuts[t][comm->rank] + i, before_value(c, i));
+      wrong += !same_bits(load(b.y[t], c->y, i), expected);
+    }
+  }
+  ts_free(workspace);
+  release(&b, c);
+  return wrong == 0;
+}
+
+static void test_dtypes(ts_comm *comm) {
+  static const ts_dtype dtypes[] = {TS_F32, TS_BF16};
+  for (int d = 0; d < 8; ++d) {
+    bool right = true;
+    test_case c = {.x = dtypes[d & 1], .wire = dtypes[(d >> 1) & 1], .y = dtypes[d >> 2], .windows = 1};
+    for (int cuts = 0; cuts < N_CUTS; ++cuts) {
+      for (int beta = -1; beta < 3; ++beta) {
+        for (int64_t count = 0; count <= 5000; count = 6 * count + 7) { /* 0, 7, 49, 301, 1813 */
+          c.cuts = cuts;
+          c.beta = beta < 0 ? NULL : &betas[beta];
+          c.count = count;
+          c.n = 1 + (int) (count % 3);
+          right = reduce_scatter_is_right(comm, &c) && right;
+        }
+      }
+    }
+    tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter of %s over %s into %s: all cuts, betas, small sizes",
+               ts_dtype_name(c.x), ts_dtype_name(c.wire), ts_dtype_name(c.y));
+  }
+}
+
+static void test_exact(ts_comm *comm) {
+  test_case c = {.x = TS_F32, .wire = TS_F32, .y = TS_F32, .windows = 1, .n = 2, .count = 10000, .integers = true};
+  tap_ok_all(MPI_COMM_WORLD, reduce_scatter_is_right(comm, &c), "reduce_scatter of small integers is exact");
+}
+
+/* The same reduction in pieces of all kinds; 800,000 elements are 533 KiB and more per message on 3 ranks and fewer. */
+static void test_sizes(ts_comm *comm) {
+  static const size_t workspaces[] = {0, 4096, 100000, 1000003, 40000000};
+  size_t least = TS_COMM_WORKSPACE_MIN(comm->size);
+  for (int cuts = 0; cuts < N_CUTS; ++cuts) {
+    bool right = true;
+    for (int w = 0; w < 5; ++w) {
+      for (int n = 1; n <= MOST_TRANSFERS; n += 3) {
+        test_case c = {.x = TS_F32, .wire = w % 2 == 0 ? TS_F32 : TS_BF16, .y = TS_F32, .cuts = cuts, .n = n,
+                       .count = 800000 / comm->size, .workspace = workspaces[w], .windows = 1 + 2 * (w % 3)};
+        right = reduce_scatter_is_right(comm, &c) && right;
+      }
+    }
+    tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter, first cut %s: workspaces, transfers, windows", cut_names[cuts]);
+  }
+  test_case c = {.x = TS_F32, .wire = TS_F32, .y = TS_F32, .n = 3, .count = 20000, .workspace = least > 0 ? least : 1,
+                 .windows = 20};
+  tap_ok_all(MPI_COMM_WORLD, reduce_scatter_is_right(comm, &c), "reduce_scatter with the least workspace, 20 windows");
+}
+
+static void test_in_place(ts_comm *comm) {
+  test_case c = {.x = TS_F32, .wire = TS_F32, .y = TS_F32, .n = 1, .count = 400000, .windows = 1};
+  buffers b;
+  prepare(&b, &c, comm);
+  size_t bytes = ts_comm_workspace(comm->size, c.count, c.wire);
+  void *workspace = ts_malloc(bytes);
+  float *x = b.x[0];
+  int64_t first = b.cuts[0][comm->rank], wrong = 0;
+  b.transfer[0].y = x + first;
+  reduce_windows(comm, &b, &c, workspace, bytes);
+  for (int64_t i = 0; i < c.count; ++i) {
+    bool mine = i >= first && i < first + b.shard[0];
+    wrong += !same_bits(x[i], mine ? reference_sum(&c, comm->size, 0, i) : value(&c, comm->rank, 0, i));
+  }
+  tap_ok_all(MPI_COMM_WORLD, wrong == 0, "reduce_scatter onto this rank's place in x; the rest of x is kept");
+  ts_free(workspace);
+  release(&b, &c);
+}
+
+/* ---- all_gather ---- */
+
+static unsigned char gathered_byte(int owner, int t, int64_t i) {
+  return (unsigned char) (17 * owner + 5 * t + 3 * i + i / 256 + 1);
+}
+
+/* Columns [begin, end) of each shard of up to four transfers of `size`-byte elements. */
+static bool all_gather_is_right(ts_comm *comm, ts_dtype dtype, int cuts_kind, int n, int64_t count, int64_t begin,
+                                int64_t end, bool in_place) {
+  int64_t size = (int64_t) ts_dtype_size(dtype), wrong = 0;
+  ts_transfer transfer[MOST_TRANSFERS];
+  int64_t *cuts[MOST_TRANSFERS];
+  for (int t = 0; t < n; ++t) {
+    cuts[t] = ts_calloc((size_t) comm->size + 1, sizeof **cuts);
+    cut(cuts[t], (cuts_kind + t) % N_CUTS, count / (t + 1), comm->size);
+    int64_t first = cuts[t][comm->rank], shard = cuts[t][comm->rank + 1] - first;
+    unsigned char *y = ts_calloc((size_t) cuts[t][comm->size], (size_t) size);
+    unsigned char *x = in_place ? y + first * size : ts_calloc((size_t) shard, (size_t) size);
+    for (int64_t i = 0; i < shard * size; ++i) {
+      x[i] = gathered_byte(comm->rank, t, i);
+    }
+    transfer[t] = (ts_transfer){.x = x, .y = y, .cuts = cuts[t], .begin = begin, .end = end};
+  }
+  comm->ops->all_gather(comm, transfer, n, dtype);
+  for (int t = 0; t < n; ++t) {
+    const unsigned char *y = transfer[t].y;
+    for (int owner = 0; owner < comm->size; ++owner) {
+      for (int64_t i = 0; i < (cuts[t][owner + 1] - cuts[t][owner]) * size; ++i) {
+        bool written = (i >= begin * size && i < end * size) || (in_place && owner == comm->rank);
+        wrong += y[cuts[t][owner] * size + i] != (written ? gathered_byte(owner, t, i) : 0);
+      }
+    }
+    if (!in_place) {
+      ts_free((void *) transfer[t].x);
+    }
+    ts_free(transfer[t].y);
+    ts_free(cuts[t]);
+  }
+  return wrong == 0;
+}
+
+static void test_all_gather(ts_comm *comm) {
+  static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F64, TS_I64, TS_U8};
+  for (int in_place = 0; in_place <= 1; ++in_place) {
+    bool right = true;
+    for (int cuts = 0; cuts < N_CUTS; ++cuts) {
+      for (int64_t count = 0; count <= 2000; count = 6 * count + 7) {
+        for (int d = 0; d < 5; ++d) {
+          right = all_gather_is_right(comm, dtypes[d], cuts, 1 + d % 4, count, 0, count, in_place) && right;
+          right = all_gather_is_right(comm, dtypes[d], cuts, 1 + d % 4, count, count / 9, count / 3, in_place) && right;
+        }
+      }
+      right = all_gather_is_right(comm, TS_F32, cuts, 3, 400000, 0, 400000, in_place) && right;
+    }
+    tap_ok_all(MPI_COMM_WORLD, right, "all_gather %s: all cuts, dtypes, windows, sizes to 1.6 MB",
+               in_place ? "in place" : "of shards elsewhere");
+  }
+  int64_t limit = ts_comm_switch.message_limit;
+  ts_comm_switch.message_limit = 1000;
+  tap_ok_all(MPI_COMM_WORLD, all_gather_is_right(comm, TS_I64, UNEVEN, 3, 30000, 5, 20000, true),
+             "all_gather longer than a message may be, in many more messages than are in flight");
+  ts_comm_switch.message_limit = limit;
+}
+
+/* ---- all_reduce and the rest ---- */
+
+static bool all_reduce_is_right(ts_comm *comm, ts_dtype dtype, ts_dtype wire, int64_t count, bool in_place) {
+  test_case c = {.x = dtype, .wire = wire, .y = dtype};
+  size_t bytes = ts_comm_workspace(comm->size, count, wire), size = ts_dtype_size(dtype);
+  void *workspace = ts_malloc(bytes), *x = ts_calloc((size_t) count, size);
+  void *y = in_place ? x : ts_calloc((size_t) count, size);
+  for (int64_t i = 0; i < count; ++i) {
+    store(x, dtype, i, value(&c, comm->rank, 0, i));
+  }
+  comm->ops->all_reduce(comm, x, y, count, dtype, wire, workspace, bytes);
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    wrong += !same_bits(load(y, dtype, i), reference(&c, comm->size, 0, i, 0));
+  }
+  ts_free(workspace);
+  ts_free(x);
+  if (!in_place) {
+    ts_free(y);
+  }
+  return wrong == 0;
+}
+
+static void test_all_reduce(ts_comm *comm) {
+  for (int d = 0; d < 4; ++d) {
+    bool right = true;
+    ts_dtype dtype = d % 2 == 0 ? TS_F32 : TS_BF16, wire = d < 2 ? TS_F32 : TS_BF16;
+    for (int64_t count = 0; count <= 500000; count = 9 * count + 1) { /* 0, 1, 10, 91, 820, ..., 597871 is past */
+      right = all_reduce_is_right(comm, dtype, wire, count, false) && right;
+      right = all_reduce_is_right(comm, dtype, wire, count, true) && right;
+    }
+    tap_ok_all(MPI_COMM_WORLD, right, "all_reduce of %s over %s, in place and not: the reference on every rank",
+               ts_dtype_name(dtype), ts_dtype_name(wire));
+  }
+}
+
+static void test_broadcast(ts_comm *comm) {
+  unsigned char data[5000];
+  bool right = true;
+  for (int root = 0; root < comm->size; ++root) {
+    for (size_t bytes = 0; bytes <= sizeof data; bytes = 8 * bytes + 5) {
+      for (size_t i = 0; i < bytes; ++i) {
+        data[i] = comm->rank == root ? gathered_byte(root, 1, (int64_t) i) : 0;
+      }
+      comm->ops->broadcast(comm, data, bytes, root);
+      for (size_t i = 0; i < bytes; ++i) {
+        right = right && data[i] == gathered_byte(root, 1, (int64_t) i);
+      }
+    }
+    comm->ops->barrier(comm);
+  }
+  tap_ok_all(MPI_COMM_WORLD, right, "broadcast from every root");
+}
+
+/* Every grid of the world: the communicators over each set of axes have the mesh's groups, one per group. */
+static void test_groups(ts_world *world) {
+  int ranks = ts_world_size(world), me = ts_world_rank(world);
+  bool right = true;
+  for (int dp = 1; dp <= ranks; ++dp) {
+    ts_mesh mesh;
+    if (ranks % dp != 0 || ts_mesh_init(&mesh, (int[]){1, dp, 1, 1, 0 + ranks / dp}, ranks, me, NULL) != TS_OK) {
+      continue;
+    }
+    for (unsigned axes = 0; axes < TS_AXES(TS_N_AXES); ++axes) {
+      ts_comm *comm = ts_world_comm(world, &mesh, axes);
+      right = right && comm->rank == ts_mesh_group_rank(&mesh, axes) && comm->size == ts_mesh_group_size(&mesh, axes) &&
+              comm == ts_world_comm(world, &mesh, axes);
+      int64_t sum = 0, cuts[65], seen[64];
+      for (int i = 0; i <= comm->size; ++i) {
+        cuts[i] = i;
+      }
+      int64_t mine = me;
+      comm->ops->all_gather(comm, &(ts_transfer){.x = &mine, .y = seen, .cuts = cuts, .end = 1}, 1, TS_I64);
+      for (int i = 0; i < comm->size; ++i) {
+        sum += seen[i] != ts_mesh_group_member(&mesh, axes, i);
+      }
+      right = right && sum == 0;
+      test_case c = {.x = TS_F32, .wire = TS_BF16, .y = TS_F32, .n = 2, .count = 3000, .windows = 2};
+      right = reduce_scatter_is_right(comm, &c) && right;
+    }
+    right = right && ts_world_comm(world, &mesh, TS_AXES_DENSE) == ts_world_comm(world, &mesh, TS_AXES(TS_AXIS_DP));
+    right = right && ts_world_comm(world, &mesh, TS_AXES(TS_N_AXES) - 1) == ts_world_all(world);
+  }
+  tap_ok_all(MPI_COMM_WORLD, right, "communicators over all axes of all grids of dp x tp");
+  tap_ok_all(MPI_COMM_WORLD, ts_world_local_size(world) == ranks && ts_world_local_rank(world) == me,
+             "all ranks are on this node");
+}
+
+static void test_agree(ts_world *world) {
+  int size = ts_world_size(world), me = ts_world_rank(world);
+  ts_error err = {0};
+  bool right = ts_world_agree(world, TS_OK, &err) == TS_OK && err.count == 0;
+  right = ts_world_agree(world, TS_OK, NULL) == TS_OK && right;
+  for (int bad = 0; bad < size; ++bad) { /* ranks bad, bad + 2, ... complain */
+    bool mine = me >= bad && (me - bad) % 2 == 0;
+    char expected[64];
+    snprintf(expected, sizeof expected, "rank %d: 100%%\nand more", mine ? me : bad);
+    if (mine) {
+      ts_error_add(&err, "rank %d: 100%%", me);
+      ts_error_add(&err, "and more");
+    }
+    right = ts_world_agree(world, mine ? TS_BAD_INPUT : TS_OK, &err) == TS_BAD_INPUT && right;
+    right = err.count == 2 && strcmp(err.text, expected) == 0 && right;
+    ts_error_clear(&err);
+  }
+  right = ts_world_agree(world, me == 0 ? TS_BAD_INPUT : TS_OK, NULL) == TS_BAD_INPUT && right;
+  tap_ok_all(MPI_COMM_WORLD, right, "agreement on a status, with the messages of the lowest rank");
+}
+
+static double processor_seconds(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return (double) time.tv_sec + 1e-9 * (double) time.tv_nsec;
+}
+
+/* The limit on processor time is a quarter of the delay: far above a sleep, far below a poll. */
+static void test_delay(ts_comm *comm) {
+  comm->ops->barrier(comm);
+  ts_comm_set_test_delay(0.2);
+  double start = ts_seconds(), used = processor_seconds();
+  bool right = all_reduce_is_right(comm, TS_F32, TS_F32, 100, true);
+  double seconds = ts_seconds() - start;
+  used = processor_seconds() - used;
+  ts_comm_set_test_delay(0);
+  tap_ok_all(MPI_COMM_WORLD, right && seconds >= 0.2 && used < 0.05, "the test delay takes time but no processor");
+}
+
+/* Rank 0 comes late by 0.3 s; the others wait without using their core for more than a quarter of it. */
+static void test_patience(ts_comm *comm) {
+  comm->ops->barrier(comm);
+  double start = processor_seconds();
+  if (comm->rank == 0) {
+    nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+  }
+  comm->ops->barrier(comm);
+  double used = processor_seconds() - start;
+  tap_ok_all(MPI_COMM_WORLD, used < 0.075, "waiting sleeps");
+}
+
+static void fail(ts_world *world, const char *how) {
+  ts_comm *all = ts_world_all(world);
+  int64_t cuts[65], data[64] = {0};
+  bool odd = all->rank == 1;
+  for (int i = 0; i <= all->size; ++i) {
+    cuts[i] = i;
+  }
+  ts_transfer t = {.x = data, .y = data, .cuts = cuts, .end = 1};
+  ts_comm_set_agreement(strcmp(how, "mismatch") == 0);
+  if (strcmp(how, "die") == 0) {
+    TS_CHECK(!odd, "rank 1 must die");
+  } else if (strcmp(how, "mismatch") == 0 && odd) {
+    all->ops->reduce_scatter(all, &t, 1, TS_F32, TS_F32, TS_F32, NULL, data, sizeof data);
+  } else if (strcmp(how, "size") == 0) {
+    all->ops->all_gather(all, &t, 1, odd ? TS_F64 : TS_F32);
+  }
+  all->ops->all_gather(all, &t, 1, TS_F32);
+  all->ops->barrier(all);
+}
+
+int main(int argc, char **argv) {
+  ts_world *world = ts_world_create(&argc, &argv);
+  if (argc > 1) {
+    fail(world, argv[1]);
+    return 0; /* comm_failure.sh takes this for a failure that went unnoticed */
+  }
+  ts_comm *all = ts_world_all(world);
+  test_dtypes(all);
+  test_exact(all);
+  test_sizes(all);
+  test_in_place(all);
+  test_all_gather(all);
+  test_all_reduce(all);
+  test_broadcast(all);
+  test_groups(world);
+  test_agree(world);
+  test_delay(all);
+  test_patience(all);
+  int status = tap_done_all(MPI_COMM_WORLD);
+  ts_world_destroy(&world);
+  return ts_memory_live() == 0 ? status : 1;
+}

@@ -1,0 +1,92 @@
+/** \file
+ * What the files of comm that call MPI share: checked calls, polite waiting, sets of messages, the communicator.
+ * Private to this room and its tests.
+ */
+#ifndef TS_COMM_MPI_H
+#define TS_COMM_MPI_H
+
+#include "comm/comm.h"
+#include "comm/comm_sum.h"
+
+#include <mpi.h>
+#include <stdbool.h>
+
+/** An MPI call that must succeed (class b): TS_MPI (MPI_Comm_rank (comm, &rank)); */
+#define TS_MPI(call) ts_mpi_check((call), __FILE__, __LINE__, #call)
+
+/** End the job with MPI's text unless \a code is MPI_SUCCESS. Not collective. */
+void ts_mpi_check(int code, const char *file, int line, const char *call);
+
+/** How long a polling loop has found nothing.  Zero-initialise, and again whenever there was something. */
+typedef struct ts_patience {
+  int idle;
+  double since; /**< Clock when spinning ended. */
+} ts_patience;
+
+/** Called after each poll that found nothing: spins first, then yields, then sleeps a little, so that neither the
+ * ranks that share a core nor the threads that compute are kept from it. Not collective. */
+void ts_patience_pause(ts_patience *patience);
+
+/** Wait for one request, politely. Not collective. */
+void ts_mpi_wait(MPI_Request *request);
+
+/** One message between this rank and a peer. */
+typedef struct ts_message {
+  void *data;    /**< Borrowed until the exchange is finished. */
+  int64_t bytes; /**< 1 .. ts_message_limit. */
+  int peer;      /**< Group rank. */
+} ts_message;
+
+/** A list of messages, given one by one: false at its end.  \a slot, in [0, TS_SLOTS), is the message's own until it is
+ * complete. */
+typedef bool ts_message_next(void *list, int slot, ts_message *out);
+
+enum { TS_SLOTS = 16 }; /**< Messages in flight each way. */
+
+/** Two lists of messages on their way, at most TS_SLOTS of each in flight.  Between two ranks the lists must agree:
+ * what one sends, in order, is what the other receives.  No deadlock if all ranks order their lists by the step k at
+ * which they send to rank + k and receive from rank - k: the oldest open step is always posted on both sides. */
+typedef struct ts_exchange {
+  MPI_Comm comm;
+  MPI_Request request[2 * TS_SLOTS]; /**< Receives, then sends. */
+  int64_t expected[TS_SLOTS];        /**< Bytes of each receive. */
+  int in_flight;
+  ts_message_next *next[2];
+  void *list[2];
+} ts_exchange;
+
+/** Post the first messages of both lists, borrowed until the exchange is finished. Not collective by itself. */
+void ts_exchange_start(ts_exchange *exchange, ts_message_next *receive, void *receive_list, ts_message_next *send,
+                       void *send_list);
+
+/** Wait until both lists are done.  A message of another size than expected ends the job. Not collective by itself. */
+void ts_exchange_finish(ts_exchange *exchange);
+
+/** A communicator over MPI. */
+typedef struct ts_comm_mpi {
+  ts_comm base;
+  MPI_Comm comm;       /**< Owned; MPI_COMM_NULL for a group of 1. */
+  int *member;         /**< Owned; world rank of each group rank. */
+  int64_t *cuts;       /**< Owned; size + 1 cut points for all_reduce. */
+  ts_addend *addend;   /**< Owned; one per rank. */
+  ts_exchange exchange;
+} ts_comm_mpi;
+
+/** A communicator of \a size ranks.
+ * \param [in] comm    Becomes the communicator's; MPI_COMM_NULL for a group of 1.
+ * \param [in] member  World rank of each group rank; becomes the communicator's (ts_free). Not collective. */
+ts_comm *ts_comm_mpi_create(MPI_Comm comm, int rank, int size, int *member);
+
+/** The entry of the table, without agreement and test delay. Collective over the group. */
+void ts_comm_mpi_reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x_dtype, ts_dtype wire,
+                                ts_dtype y_dtype, const float *beta, void *workspace, size_t workspace_bytes);
+
+/** Run-time switches of the tests. */
+typedef struct ts_comm_switches {
+  double delay;          /**< See ts_comm_set_test_delay. */
+  bool agree;            /**< See ts_comm_set_agreement. */
+  int64_t message_limit; /**< Longest message of an all_gather in bytes: counts of MPI are ints. */
+} ts_comm_switches;
+extern ts_comm_switches ts_comm_switch;
+
+#endif

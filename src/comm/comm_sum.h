@@ -1,0 +1,24 @@
+/** \file
+ * The arithmetic of reductions: contributions added in a fixed order, whoever brought them.  Sequential, no MPI,
+ * nothing is collective.
+ */
+#ifndef TS_COMM_SUM_H
+#define TS_COMM_SUM_H
+
+#include "base/dtype.h"
+
+/** One rank's contribution. */
+typedef struct ts_addend {
+  const void *data; /**< Borrowed. */
+  ts_dtype dtype;   /**< F32 or BF16; rounded to the wire dtype before it is added. */
+} ts_addend;
+
+/** y = addend[0] + addend[1] + ... in fp32, in that order, or *beta y + that sum, rounded once to y's dtype.
+ * y may be the data of an addend of the same dtype; otherwise nothing may overlap.
+ * \param [in] beta   NULL: y is overwritten; 0: y is overwritten and not read.
+ * \param [in] n      Addends, at least 1.
+ * \param [in] count  Elements. Not collective. */
+void ts_sum_ordered(void *y, ts_dtype y_dtype, const float *beta, const ts_addend *addend, int n, ts_dtype wire,
+                    int64_t count);
+
+#endif

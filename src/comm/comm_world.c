@@ -1,0 +1,177 @@
+#include "comm/comm_mpi.h"
+
+#include "base/memory.h"
+#include "base/status.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+struct ts_world {
+  MPI_Comm comm; /* all processes, node by node */
+  int rank, size, local_rank, local_size;
+  ts_comm **group; /* made so far; the first is all processes */
+  int n_groups, capacity;
+};
+
+/* Launchers stop forwarding output once they are told of an abort: the message gets a head start. */
+static void abort_job(int exit_code) {
+  nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+  MPI_Abort(MPI_COMM_WORLD, exit_code);
+}
+
+/* srun without a process manager that this MPI knows starts N worlds of one rank, each of which would train alone. */
+static void check_launcher(int size) {
+  const char *tasks = getenv("SLURM_STEP_NUM_TASKS"), *job = getenv("PMIX_JOB_SIZE");
+  bool managed = getenv("PMI_SIZE") != NULL;
+  TS_CHECK(size > 1 || managed || tasks == NULL || atoi(tasks) <= 1,
+           "srun started %s tasks, but MPI sees one: use srun --mpi=pmi2, or mpiexec in the job script", tasks);
+  TS_CHECK(size > 1 || managed || job == NULL || atoi(job) <= 1,
+           "PMIx says %s processes, but MPI sees one: use a launcher that it knows (srun --mpi=pmi2, mpiexec)", job);
+}
+
+/* Number the processes node by node, each node by its lowest process. */
+static void number_ranks(ts_world *w) {
+  MPI_Comm node;
+  int leader;
+  TS_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &leader));
+  TS_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
+  TS_MPI(MPI_Comm_rank(node, &w->local_rank));
+  TS_MPI(MPI_Comm_size(node, &w->local_size));
+  TS_MPI(MPI_Bcast(&leader, 1, MPI_INT, 0, node));
+  TS_MPI(MPI_Comm_free(&node));
+  TS_MPI(MPI_Comm_split(MPI_COMM_WORLD, 0, leader, &w->comm));
+  TS_MPI(MPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN));
+  TS_MPI(MPI_Comm_rank(w->comm, &w->rank));
+}
+
+static ts_comm *add_group(ts_world *w, int rank, int size, int *member) {
+  MPI_Comm comm = MPI_COMM_NULL;
+  if (size > 1) {
+    MPI_Group all, some;
+    TS_MPI(MPI_Comm_group(w->comm, &all));
+    TS_MPI(MPI_Group_incl(all, size, member, &some));
+    TS_MPI(MPI_Comm_create_group(w->comm, some, 0, &comm));
+    TS_MPI(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
+    TS_MPI(MPI_Group_free(&some));
+    TS_MPI(MPI_Group_free(&all));
+  }
+  TS_GROW(w->group, w->n_groups, w->capacity);
+  return w->group[w->n_groups++] = ts_comm_mpi_create(comm, rank, size, member);
+}
+
+ts_world *ts_world_create(int *argc, char ***argv) {
+  ts_world *w = ts_calloc(1, sizeof *w);
+  int provided, rank;
+  TS_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) == MPI_SUCCESS, "MPI_Init_thread failed");
+  TS_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+  TS_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+  ts_set_failure_context(rank, abort_job);
+  TS_MPI(MPI_Comm_size(MPI_COMM_WORLD, &w->size));
+  TS_CHECK(provided >= MPI_THREAD_SERIALIZED, "this MPI has no support for threads (MPI_THREAD_SERIALIZED)");
+  check_launcher(w->size);
+  number_ranks(w);
+  ts_set_failure_context(w->rank, abort_job);
+  int *member = ts_calloc((size_t) w->size, sizeof *member);
+  for (int i = 0; i < w->size; ++i) {
+    member[i] = i;
+  }
+  add_group(w, w->rank, w->size, member);
+  return w;
+}
+
+void ts_world_destroy(ts_world **world) {
+  ts_world *w = *world;
+  if (w == NULL) {
+    return;
+  }
+  for (int i = 0; i < w->n_groups; ++i) {
+    w->group[i]->ops->destroy(w->group[i]);
+  }
+  ts_free(w->group);
+  TS_MPI(MPI_Comm_free(&w->comm));
+  ts_set_failure_context(w->rank, NULL);
+  ts_free(w);
+  *world = NULL;
+  TS_CHECK(MPI_Finalize() == MPI_SUCCESS, "MPI_Finalize failed");
+}
+
+int ts_world_rank(const ts_world *world) {
+  return world->rank;
+}
+
+int ts_world_size(const ts_world *world) {
+  return world->size;
+}
+
+int ts_world_local_size(const ts_world *world) {
+  return world->local_size;
+}
+
+int ts_world_local_rank(const ts_world *world) {
+  return world->local_rank;
+}
+
+ts_comm *ts_world_all(ts_world *world) {
+  return world->group[0];
+}
+
+static ts_comm *find_group(const ts_world *w, const int *member, int size) {
+  for (int i = 0; i < w->n_groups; ++i) {
+    const ts_comm_mpi *c = (const ts_comm_mpi *) w->group[i];
+    if (c->base.size == size && memcmp(c->member, member, (size_t) size * sizeof *member) == 0) {
+      return w->group[i];
+    }
+  }
+  return NULL;
+}
+
+ts_comm *ts_world_comm(ts_world *world, const ts_mesh *mesh, unsigned axes) {
+  TS_ASSERT(mesh->ranks == world->size && mesh->rank == world->rank);
+  int size = ts_mesh_group_size(mesh, axes), *member = ts_calloc((size_t) size, sizeof *member);
+  for (int i = 0; i < size; ++i) {
+    member[i] = ts_mesh_group_member(mesh, axes, i);
+  }
+  ts_comm *found = find_group(world, member, size);
+  if (found != NULL) {
+    ts_free(member);
+    return found;
+  }
+  return add_group(world, ts_mesh_group_rank(mesh, axes), size, member);
+}
+
+static void all_minimum(ts_world *w, int *value) {
+  MPI_Request request;
+  TS_MPI(MPI_Iallreduce(MPI_IN_PLACE, value, 1, MPI_INT, MPI_MIN, w->comm, &request));
+  ts_mpi_wait(&request);
+}
+
+/* The messages of rank \a root come to the ranks that have none. */
+static void share_messages(ts_world *w, int root, ts_error *err) {
+  ts_comm *all = ts_world_all(w);
+  int64_t head[2] = {0}; /* messages, bytes of their text */
+  if (w->rank == root && err != NULL && err->count > 0) {
+    head[0] = err->count;
+    head[1] = (int64_t) strlen(err->text);
+  }
+  all->ops->broadcast(all, head, sizeof head, root);
+  char *text = ts_calloc((size_t) head[1] + 1, 1);
+  if (w->rank == root && head[1] > 0) {
+    memcpy(text, err->text, (size_t) head[1]);
+  }
+  all->ops->broadcast(all, text, (size_t) head[1], root);
+  if (err != NULL && err->count == 0 && head[0] > 0) {
+    ts_error_add(err, "%s", text);
+    err->count = (int) head[0];
+  }
+  ts_free(text);
+}
+
+ts_status ts_world_agree(ts_world *world, ts_status status, ts_error *err) {
+  int first = status == TS_OK ? world->size : world->rank;
+  all_minimum(world, &first);
+  if (first == world->size) {
+    return TS_OK;
+  }
+  share_messages(world, first, err);
+  return TS_BAD_INPUT;
+}
