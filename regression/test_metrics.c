@@ -1,0 +1,294 @@
+/* The numbers of a run: written, read back to the bit, drawn; the timeline is JSON. */
+#include "base/memory.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "io/csv.h"
+#include "io/metrics.h"
+#include "io/plot.h"
+#include "io/timeline.h"
+#include "regression/tap.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char *path_of(const char *name) {
+  return ts_format("%s/%s", tap_directory(), name);
+}
+
+static char *read_text(const char *directory, const char *name) {
+  char *path = ts_format("%s/%s", directory, name), *text;
+  size_t n;
+  ts_error err = {0};
+  if (ts_read_file(path, 1 << 26, &text, &n, &err) != TS_OK) {
+    tap_note("%s", err.text);
+    text = ts_strdup("");
+  }
+  ts_error_clear(&err);
+  ts_free(path);
+  return text;
+}
+
+static void write_text(const char *directory, const char *name, const char *text) {
+  char *path = ts_format("%s/%s", directory, name);
+  TS_CHECK(ts_write_file(path, text, strlen(text), NULL) == TS_OK, "%s", path);
+  ts_free(path);
+}
+
+static void test_print_double(void) {
+  const double nice[] = {0.1, 0.002, 1e-300, 3, 1.0 / 3, 5e-324};
+  const char *const texts[] = {"0.1", "0.002", "1e-300", "3", "0.3333333333333333", "4.94065645841247e-324"};
+  char out[32];
+  for (int i = 0; i < 6; ++i) {
+    tap_ok(strcmp(ts_print_double(nice[i], out), texts[i]) == 0, "%s in the fewest digits: %s", texts[i], out);
+  }
+  int wrong = 0;
+  for (uint64_t i = 0; i < 20000; ++i) {
+    uint64_t bits = ts_mix(1, i);
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    ts_print_double(value, out);
+    wrong += isnan(value) ? strcmp(out, "nan") != 0 : strtod(out, NULL) != value || strlen(out) > 24;
+  }
+  tap_ok(wrong == 0, "20000 random doubles read back to the bit");
+}
+
+static ts_metrics_row row_of(int64_t i) {
+  double loss = i == 3 ? NAN : i == 5 ? INFINITY : 1.5 + 4 / (1 + (double) i);
+  return (ts_metrics_row){.step = i,
+                          .tokens = i * 2048,
+                          .loss = loss,
+                          .grad_norm = 1.0 / (double) i,
+                          .lr = 2e-3,
+                          .peak_bytes = (int64_t) 3 << 40,
+                          .skipped = i > 3,
+                          .loss_scale = 65536};
+}
+
+/* A run of n steps with a validation every 10. */
+static char *make_run(const char *name, int64_t n) {
+  char *directory = path_of(name);
+  ts_metrics *metrics;
+  TS_CHECK(ts_make_directory(directory, NULL) == TS_OK, "%s", directory);
+  tap_ok(ts_metrics_open(directory, &metrics, NULL) == TS_OK, "metrics of %s", name);
+  for (int64_t i = 1; i <= n; ++i) {
+    ts_metrics_row row = row_of(i);
+    ts_metrics_step(metrics, &row);
+    if (i % 10 == 0) {
+      ts_metrics_validation(metrics, &(ts_validation_row){i, i * 2048, row.loss + 0.1, 7, 0.25});
+    }
+  }
+  ts_metrics_close(&metrics);
+  ts_metrics_close(&metrics);
+  return directory;
+}
+
+static void test_metrics(void) {
+  char *directory = make_run("run", 20), *path = ts_format("%s/metrics.csv", directory);
+  ts_csv csv;
+  ts_error err = {0};
+  tap_ok(ts_csv_read(path, &csv, &err) == TS_OK && csv.n_rows == 20 && csv.n_columns == 15,
+         "metrics: 20 rows, 15 columns");
+  bool same = true;
+  for (int64_t i = 0; i < 20; ++i) {
+    ts_metrics_row row = row_of(i + 1);
+    const double *values = csv.values + i * csv.n_columns;
+    double loss = values[ts_csv_column(&csv, "loss")];
+    same = same && values[0] == (double) row.step && values[ts_csv_column(&csv, "tokens")] == (double) row.tokens &&
+           (isnan(row.loss) ? isnan(loss) : loss == row.loss) &&
+           values[ts_csv_column(&csv, "grad_norm")] == row.grad_norm && values[ts_csv_column(&csv, "lr")] == row.lr &&
+           values[ts_csv_column(&csv, "peak_bytes")] == (double) row.peak_bytes &&
+           values[ts_csv_column(&csv, "skipped")] == (double) row.skipped &&
+           values[ts_csv_column(&csv, "loss_scale")] == row.loss_scale;
+  }
+  tap_ok(same, "metrics: all rows read back to the bit, NaN and infinity too");
+  tap_ok(ts_csv_column(&csv, "los") == -1, "metrics: no column of another name");
+  ts_csv_free(&csv);
+  char *text = read_text(directory, "metrics.csv");
+  const char *names = "step,tokens,loss,grad_norm,lr,step_seconds,tokens_per_second,model_tflops,mfu,peak_bytes,"
+                      "comm_seconds,exposed_comm_seconds,data_seconds,skipped,loss_scale\n";
+  tap_ok(strncmp(text, names, strlen(names)) == 0, "metrics: the columns users know, in order");
+  ts_free(text);
+  text = read_text(directory, "validation.csv");
+  tap_ok(strncmp(text, "step,tokens,loss,batches,seconds\n10,20480,", 41) == 0, "validation: columns and first row");
+  ts_free(text);
+  ts_metrics *metrics;
+  tap_ok(ts_metrics_open("/nonexistent", &metrics, &err) == TS_BAD_INPUT && metrics == NULL &&
+             strstr(err.text, "/nonexistent/metrics.csv: cannot be written") != NULL,
+         "metrics: a directory that is not there");
+  ts_error_clear(&err);
+  ts_free(path);
+  ts_free(directory);
+}
+
+static void test_rows_at_once(void) {
+  char *directory = path_of("watched");
+  ts_metrics *metrics;
+  TS_CHECK(ts_make_directory(directory, NULL) == TS_OK && ts_metrics_open(directory, &metrics, NULL) == TS_OK, "%s",
+           directory);
+  ts_metrics_step(metrics, &(ts_metrics_row){.step = 1});
+  char *text = read_text(directory, "metrics.csv");
+  tap_ok(strstr(text, "\n1,0,0,") != NULL && text[strlen(text) - 1] == '\n',
+         "a row is in the file when the call returns");
+  ts_free(text);
+  ts_metrics_close(&metrics);
+  ts_free(directory);
+}
+
+static void test_csv(void) {
+  const struct {
+    const char *label, *text, *message; /* no message: accepted */
+    int64_t n_rows;
+  } cases[] = {{"a last line without its newline is ignored", "a,b\n1,2\n3,4\n5,", NULL, 2},
+               {"no rows", "a,b\n", NULL, 0},
+               {"one column", "a\n1\n-2.5e3\n", NULL, 2},
+               {"an empty file", "", "has no first line", 0},
+               {"too few numbers", "a,b\n1,2\n3\n", ":3: is not 2 numbers", 0},
+               {"too many numbers", "a,b\n1,2,3\n", ":2: is not 2 numbers", 0},
+               {"a word", "a,b\n1,x\n", ":2: is not 2 numbers", 0},
+               {"an empty line", "a,b\n1,2\n\n", ":3: is not 2 numbers", 0},
+               {"an empty field", "a,b\n1,\n", ":2: is not 2 numbers", 0}};
+  char *path = path_of("x.csv");
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+    write_text(tap_directory(), "x.csv", cases[i].text);
+    ts_csv csv;
+    ts_error err = {0};
+    ts_status status = ts_csv_read(path, &csv, &err);
+    bool good = cases[i].message == NULL ? status == TS_OK && csv.n_rows == cases[i].n_rows
+                                         : status == TS_BAD_INPUT && csv.values == NULL && err.count == 1 &&
+                                               strstr(err.text, cases[i].message) != NULL;
+    tap_ok(good, "csv: %s%s%s", cases[i].label, err.count > 0 ? ": " : "", err.count > 0 ? err.text : "");
+    ts_csv_free(&csv);
+    ts_error_clear(&err);
+  }
+  ts_free(path);
+}
+
+static int count(const char *text, const char *part) {
+  int n = 0;
+  for (const char *at = text; (at = strstr(at, part)) != NULL; at += strlen(part)) {
+    ++n;
+  }
+  return n;
+}
+
+/* The coordinates of a line stay inside the picture, whatever the losses are. */
+static bool lines_inside(const char *svg) {
+  for (const char *at = svg; (at = strstr(at, "points=\"")) != NULL;) {
+    at += strlen("points=\"");
+    for (double x, y; sscanf(at, "%lf,%lf", &x, &y) == 2; at = strchr(at, ' ') + 1) {
+      if (!(x >= 0 && x <= 860 && y >= 0 && y <= 480)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+static void test_plot(void) {
+  char *directory = make_run("a<b&c", 60);
+  ts_error err = {0};
+  tap_ok(ts_plot_losses(directory, &err) == TS_OK, "plot");
+  char *svg = read_text(directory, "loss.svg");
+  tap_ok(count(svg, "<polyline") == 3 && count(svg, "<circle") == 6,
+         "plot: two training lines, validation with 6 dots");
+  tap_ok(strstr(svg, ">a&lt;b&amp;c</text>") != NULL && strstr(svg, "a<b") == NULL,
+         "plot: the title is the name, escaped");
+  tap_ok(count(svg, "nan") == 0 && count(svg, "inf") == 0 && lines_inside(svg), "plot: all points are inside");
+  tap_ok(count(svg, "<text") == count(svg, "</text>") && strstr(svg, "</svg>\n") != NULL, "plot: complete");
+  ts_free(svg);
+  ts_free(directory);
+
+  const struct {
+    const char *label, *rows;
+    int lines, circles;
+  } odd[] = {{"no rows", "", 0, 0},
+             {"one row", "1,10,5.5\n", 0, 1},
+             {"losses that are all NaN", "1,10,nan\n2,20,nan\n", 0, 0},
+             {"equal losses", "1,10,2\n2,20,2\n3,30,2\n", 2, 0},
+             {"losses near the largest double", "1,10,1e308\n2,20,-1e308\n3,30,1\n4,40,2\n", 2, 0},
+             {"tiny differences", "1,10,1.0000000000000002\n2,20,1\n", 2, 0},
+             {"huge numbers of steps", "1,10,2\n9007199254740992,20,1\n", 2, 0}};
+  directory = path_of("odd");
+  TS_CHECK(ts_make_directory(directory, NULL) == TS_OK, "%s", directory);
+  for (size_t i = 0; i < sizeof odd / sizeof odd[0]; ++i) {
+    char *text = ts_format("step,tokens,loss\n%s", odd[i].rows);
+    write_text(directory, "metrics.csv", text);
+    ts_status status = ts_plot_losses(directory, &err);
+    svg = read_text(directory, "loss.svg");
+    tap_ok(status == TS_OK && count(svg, "<polyline") == odd[i].lines && count(svg, "<circle") == odd[i].circles &&
+               lines_inside(svg) && count(svg, "nan") == 0,
+           "plot: %s", odd[i].label);
+    ts_free(svg);
+    ts_free(text);
+  }
+  write_text(directory, "metrics.csv", "step,loss\n1,2\n");
+  tap_ok(ts_plot_losses(directory, &err) == TS_BAD_INPUT &&
+             strstr(err.text, "step, tokens and loss are needed") != NULL,
+         "plot: a missing column");
+  ts_error_clear(&err);
+  ts_free(directory);
+  directory = path_of("not-there");
+  tap_ok(ts_plot_losses(directory, &err) == TS_BAD_INPUT &&
+             strstr(err.text, "not-there/metrics.csv: No such file") != NULL,
+         "plot: no run");
+  ts_error_clear(&err);
+  ts_free(directory);
+}
+
+static void test_long_plot(void) {
+  char *directory = make_run("long", 30000);
+  tap_ok(ts_plot_losses(directory, NULL) == TS_OK, "plot of 30000 steps");
+  char *svg = read_text(directory, "loss.svg");
+  tap_ok(lines_inside(svg) && strlen(svg) < 400000, "plot: 30000 steps and 3000 validations are %zu bytes",
+         strlen(svg));
+  ts_free(svg);
+  ts_free(directory);
+}
+
+static const json_t *field(const json_t *events, size_t i, const char *name) {
+  return json_object_get(json_array_get(events, i), name);
+}
+
+static void test_timeline(void) {
+  char *path = path_of("trace.json");
+  ts_error err = {0};
+  ts_timeline *timeline;
+  tap_ok(ts_timeline_open(path, 3, &timeline, &err) == TS_OK, "timeline");
+  ts_timeline_event(timeline, "h.0 \"x\"\\\n", "matmul", TS_TIMELINE_COMPUTATION, 0.5, 0.25);
+  ts_timeline_event(timeline, "gather", "all_gather", TS_TIMELINE_COMMUNICATION, 100000.123456, 1e-6);
+  ts_timeline_close(&timeline);
+  ts_timeline_close(&timeline);
+  char *text = read_text(tap_directory(), "trace.json");
+  json_t *root = json_loads(text, 0, NULL);
+  const json_t *events = json_object_get(root, "traceEvents");
+  tap_ok(root != NULL && json_array_size(events) == 5, "timeline: JSON with three names and two events");
+  tap_ok(json_integer_value(field(events, 3, "pid")) == 3 && json_integer_value(field(events, 3, "tid")) == 0 &&
+             json_number_value(field(events, 3, "ts")) == 5e5 && json_number_value(field(events, 3, "dur")) == 2.5e5 &&
+             strcmp(json_string_value(field(events, 3, "name")), "h.0 \"x\"\\\n") == 0,
+         "timeline: rank, thread, microseconds, name");
+  tap_ok(json_number_value(field(events, 4, "ts")) == 100000123456.0 &&
+             json_number_value(field(events, 4, "dur")) == 1 &&
+             strcmp(json_string_value(field(events, 4, "cat")), "all_gather") == 0,
+         "timeline: a microsecond after a day");
+  json_decref(root);
+  tap_ok(ts_timeline_open("/nonexistent/trace", 0, &timeline, &err) == TS_BAD_INPUT && timeline == NULL &&
+             strstr(err.text, "/nonexistent/trace: cannot be written") != NULL,
+         "timeline: a directory that is not there");
+  ts_error_clear(&err);
+  ts_free(text);
+  ts_free(path);
+}
+
+int main(void) {
+  test_print_double();
+  test_metrics();
+  test_rows_at_once();
+  test_csv();
+  test_plot();
+  test_long_plot();
+  test_timeline();
+  tap_ok(ts_memory_live() == 0, "nothing is left allocated");
+  return tap_done();
+}
