@@ -35,7 +35,7 @@ typedef struct ts_cpu_loops {
   void (*widen)(float *y, const void *x, ts_dtype dtype, int64_t n);
   /** log (sum (exp (x[i]))) of \a n > 0 floats, summed in fixed blocks. */
   double (*logsumexp)(const float *x, int64_t n);
-  /** y[i] = scale * exp (x[i] - lse) in \a dtype; y may be x when that is F32. */
+  /** y[i] = scale * exp (x[i] - lse) in \a dtype; y may be x: rows are narrowed in place. */
   void (*exp_scaled)(void *y, ts_dtype dtype, const float *x, float lse, float scale, int64_t n);
 } ts_cpu_loops;
 

@@ -223,7 +223,8 @@ ts_gemm *ts_gemm_create(const ts_gemm_spec *spec) {
   s->lda = dense(s->lda, s->transpose_a ? s->m : s->k);
   s->ldb = dense(s->ldb, s->transpose_b ? s->k : s->n);
   s->ldc = dense(s->ldc, s->n);
-  gemm->block = ts_onednn_split_k(s->k, s->transpose_a);
+  ts_product_spec whole = block_spec(gemm, s->k, TS_ADDEND_NONE);
+  gemm->block = ts_onednn_split_k(&whole);
   gemm->wide = s->out == TS_BF16 && (s->in == TS_F32 || gemm->block < s->k);
   if (ts_onednn_tiles(s->in) || !make_chain(gemm)) {
     destroy_chain(gemm);

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* One block of finish: what is added goes through fp32 buffers, so that every combination of types is one loop each. */
+/* Elements that go through a buffer at a time, so that every combination of types is one loop each. */
 enum { BLOCK = 512 };
 
 static void widen(float *y, const void *x, ts_dtype dtype, int64_t n) {
@@ -102,18 +102,21 @@ static double logsumexp(const float *x, int64_t n) {
   return (double) max + log(sum);
 }
 
+/* y may lie over x: a block is complete before it is stored, and a bf16 block ends before the next fp32 block begins. */
 static void exp_scaled(void *y, ts_dtype dtype, const float *x, float lse, float scale, int64_t n) {
-  float *wide = y;
-  uint16_t *narrow = y;
-  if (dtype == TS_F32) {
+  float value[BLOCK];
+  uint16_t narrow[BLOCK];
+  for (int64_t at = 0; at < n; at += BLOCK) {
+    int64_t count = n - at < BLOCK ? n - at : BLOCK;
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) {
-      wide[i] = scale * ts_expf(x[i] - lse);
+    for (int64_t i = 0; i < count; ++i) {
+      value[i] = scale * ts_expf(x[at + i] - lse);
     }
-  } else {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) {
-      narrow[i] = ts_f32_to_bf16(scale * ts_expf(x[i] - lse));
+    if (dtype == TS_F32) {
+      memcpy((float *) y + at, value, (size_t) count * sizeof *value);
+    } else {
+      ts_narrow(narrow, value, count);
+      memcpy((char *) y + (size_t) at * sizeof *narrow, narrow, (size_t) count * sizeof *narrow);
     }
   }
 }

@@ -189,13 +189,14 @@ bool ts_onednn_tiles(ts_dtype in) {
   return (isa & needed) != needed;
 }
 
-int64_t ts_onednn_split_k(int64_t k, bool transpose_a) {
+int64_t ts_onednn_split_k(const ts_product_spec *spec) {
   const int64_t longest = 1024;
-  if (!transpose_a || k < 2 * longest) {
-    return k;
+  bool dense = spec->lda == (spec->transpose_a ? spec->m : spec->k);
+  if ((dense && !spec->transpose_a) || spec->k < 2 * longest) {
+    return spec->k;
   }
-  int64_t blocks = (k + longest - 1) / longest;
-  return ((k + blocks - 1) / blocks + 63) / 64 * 64;
+  int64_t blocks = (spec->k + longest - 1) / longest;
+  return ((spec->k + blocks - 1) / blocks + 63) / 64 * 64;
 }
 
 void ts_onednn_limit(const char *isa) {

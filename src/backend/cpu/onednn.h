@@ -57,8 +57,9 @@ void ts_product_run(ts_product *product, const void *a, const void *b, void *c, 
 bool ts_onednn_tiles(ts_dtype in);
 
 /** The length of the blocks K is cut into so that the sums do not depend on the number of threads; K itself where no cut
- * is needed.  Measured with 1 to 4 threads: a is transposed and K >= 2048 (oneDNN adds up slices of K in parallel). Not collective. */
-int64_t ts_onednn_split_k(int64_t k, bool transpose_a);
+ * is needed.  Measured with 1 to 4 threads: oneDNN adds up slices of K >= 2048 in parallel when a is transposed or its rows
+ * are not dense.  Reads the sizes of a and transpose_a only. Not collective. */
+int64_t ts_onednn_split_k(const ts_product_spec *spec);
 
 /** Keep oneDNN below an instruction set ("generic", "v3"; "v4" has no effect); called before anything else here. Not collective. */
 void ts_onednn_limit(const char *isa);

@@ -1,0 +1,243 @@
+/* HEAD_LOSS, HEAD_LOSS_DX and HEAD_LOSS_TRAIN against fp64: ignored labels, several chunks, priors; the reference against
+ * central differences; equal bits on 1, 2 and 3 threads. */
+#include "regression/kernel_run.h"
+#include "regression/tap.h"
+
+typedef struct problem {
+  int batch, length, width, vocabulary;
+  ts_dtype dtype, dw_dtype;
+  enum { NO_PRIOR, SAME, OTHER } prior;
+  float beta;
+} problem;
+
+static const float seed = 0.03125f;
+
+typedef struct reference {
+  double *x, *w, *dx, *dw, *prior; /* [rows][C], [V][C] */
+  int32_t *label;
+  double loss, valid;
+} reference;
+
+static int64_t rows_of(const problem *p) { return (int64_t) p->batch * p->length; }
+
+static double *random_values(int64_t count, uint64_t key, double std, ts_dtype dtype) {
+  float *value = ts_malloc((size_t) count * sizeof *value);
+  double *result = ts_malloc((size_t) count * sizeof *result);
+  ts_random_normal(key, 0, count, std, value);
+  for (int64_t i = 0; i < count; ++i) {
+    result[i] = dtype == TS_BF16 ? ts_bf16_to_f32(ts_f32_to_bf16(value[i])) : value[i];
+  }
+  ts_free(value);
+  return result;
+}
+
+/* Softmax of a row in place; returns the logarithm of the sum. */
+static double softmax(double *logit, int n) {
+  double max = logit[0], sum = 0;
+  for (int v = 1; v < n; ++v) {
+    max = fmax(max, logit[v]);
+  }
+  for (int v = 0; v < n; ++v) {
+    sum += exp(logit[v] - max);
+  }
+  for (int v = 0; v < n; ++v) {
+    logit[v] = exp(logit[v] - max) / sum;
+  }
+  return max + log(sum);
+}
+
+static void compute(const problem *p, reference *r) {
+  double *logit = ts_malloc((size_t) p->vocabulary * sizeof *logit);
+  r->loss = r->valid = 0;
+  memset(r->dx, 0, (size_t) (rows_of(p) * p->width) * sizeof(double));
+  for (int64_t i = 0; i < (int64_t) p->vocabulary * p->width; ++i) {
+    r->dw[i] = p->prior == NO_PRIOR || p->beta == 0 ? 0 : p->beta * r->prior[i];
+  }
+  for (int64_t row = 0; row < rows_of(p); ++row) {
+    if (r->label[row] == -100) {
+      continue;
+    }
+    for (int v = 0; v < p->vocabulary; ++v) {
+      logit[v] = 0;
+      for (int c = 0; c < p->width; ++c) {
+        logit[v] += r->x[row * p->width + c] * r->w[(int64_t) v * p->width + c];
+      }
+    }
+    double at_label = logit[r->label[row]];
+    r->loss += softmax(logit, p->vocabulary) - at_label;
+    r->valid += 1;
+    logit[r->label[row]] -= 1;
+    for (int v = 0; v < p->vocabulary; ++v) {
+      for (int c = 0; c < p->width; ++c) {
+        r->dx[row * p->width + c] += seed * logit[v] * r->w[(int64_t) v * p->width + c];
+        r->dw[(int64_t) v * p->width + c] += seed * logit[v] * r->x[row * p->width + c];
+      }
+    }
+  }
+  ts_free(logit);
+}
+
+static reference reference_create(const problem *p) {
+  int64_t n_x = rows_of(p) * p->width, n_w = (int64_t) p->vocabulary * p->width;
+  reference r = {.x = random_values(n_x, 1, 1, p->dtype), .w = random_values(n_w, 2, 0.5, p->dtype),
+                 .prior = random_values(n_w, 3, 0.1, p->dw_dtype)};
+  r.dx = ts_calloc((size_t) n_x, sizeof *r.dx);
+  r.dw = ts_calloc((size_t) n_w, sizeof *r.dw);
+  r.label = ts_malloc((size_t) rows_of(p) * sizeof *r.label);
+  for (int64_t i = 0; i < rows_of(p); ++i) {
+    r.label[i] = i % 5 == 3 ? -100 : (int32_t) (i * 7 % p->vocabulary);
+  }
+  compute(p, &r);
+  return r;
+}
+
+static void reference_free(reference *r) {
+  ts_free(r->x);
+  ts_free(r->w);
+  ts_free(r->dx);
+  ts_free(r->dw);
+  ts_free(r->prior);
+  ts_free(r->label);
+}
+
+static run_tensor tensor_from(ts_dtype dtype, ts_shape shape, const double *from) {
+  run_tensor x = run_new(dtype, shape);
+  for (int64_t i = 0; from != NULL && i < run_count(&x); ++i) {
+    run_set(&x, i, from[i]);
+  }
+  return x;
+}
+
+static run_case make(const problem *p, const reference *r, ts_op op) {
+  run_case c = {.op = op, .n_in = op == TS_OP_HEAD_LOSS ? 3 : 4, .threads = 1, .beta = &p->beta};
+  ts_shape x = TS_SHAPE(p->batch, p->length, p->width), w = TS_SHAPE(p->vocabulary, p->width);
+  c.in[0] = tensor_from(p->dtype, x, r->x);
+  c.in[1] = tensor_from(p->dtype, w, r->w);
+  c.in[2] = run_new(TS_I32, TS_SHAPE(p->batch, p->length));
+  memcpy(c.in[2].data, r->label, (size_t) rows_of(p) * sizeof *r->label);
+  if (op != TS_OP_HEAD_LOSS) {
+    c.in[3] = run_new(TS_F32, TS_SHAPE(1));
+    run_set(&c.in[3], 0, seed);
+  }
+  if (op != TS_OP_HEAD_LOSS_DX) {
+    c.out[c.n_out++] = run_new(TS_F64, TS_SHAPE(1));
+    c.out[c.n_out++] = run_new(TS_F64, TS_SHAPE(1));
+  }
+  if (op != TS_OP_HEAD_LOSS) {
+    c.attr.head.dtype = p->dw_dtype;
+    c.out[c.n_out++] = run_new(p->dtype, x);
+    c.out[c.n_out++] = run_new(p->dw_dtype, w);
+  }
+  return c;
+}
+
+static bool run_with(const problem *p, run_case *c, const run_tensor *prior, int threads) {
+  for (int i = 0; i < c->n_out; ++i) {
+    memset(c->out[i].data, 0xff, (size_t) run_count(&c->out[i]) * ts_dtype_size(c->out[i].dtype)); /* NaN */
+  }
+  int dw = c->n_out - 1;
+  if (c->op != TS_OP_HEAD_LOSS && p->prior != NO_PRIOR) {
+    c->prior[dw] = p->prior == SAME ? c->out[dw].data : prior->data;
+    if (p->prior == SAME && p->beta != 0) {
+      memcpy(c->out[dw].data, prior->data, (size_t) run_count(prior) * ts_dtype_size(prior->dtype));
+    }
+  }
+  c->threads = threads;
+  return run_kernel(ts_backend_cpu(), c);
+}
+
+static double distance(const run_tensor *x, const double *exact) {
+  double worst = 0, largest = 0;
+  for (int64_t i = 0; i < run_count(x); ++i) {
+    double difference = fabs(run_get(x, i) - exact[i]);
+    worst = difference <= worst ? worst : difference; /* NaN is a difference */
+    largest = fmax(largest, fabs(exact[i]));
+  }
+  return worst / fmax(largest, 1e-6); /* a vocabulary of one word has zero gradients */
+}
+
+/* Gradients: fp32 logits of size ten are off by some 2^-21 and so are the weights made from them: 10^-5 of the largest
+ * gradient.  bf16: logit gradients are rounded to 2^-9, results once more: 2^-7.  The loss sums unrounded logits: 10^-6. */
+static void check_op(const problem *p, const reference *r, ts_op op, const char *name) {
+  double tolerance = p->dtype == TS_F32 && p->dw_dtype == TS_F32 ? 1e-5 : 0x1p-7;
+  run_case c = make(p, r, op);
+  run_tensor prior = tensor_from(p->dw_dtype, TS_SHAPE(p->vocabulary, p->width), r->prior);
+  bool clean = run_with(p, &c, &prior, 1), equal = true, close = true;
+  int at = 0;
+  if (op != TS_OP_HEAD_LOSS_DX) {
+    double loss = run_get(&c.out[at++], 0), valid = run_get(&c.out[at++], 0);
+    close = fabs(loss - r->loss) <= 1e-6 * (fabs(r->loss) + 1) && valid == r->valid;
+  }
+  if (op != TS_OP_HEAD_LOSS) {
+    double dx = distance(&c.out[at++], r->dx), dw = distance(&c.out[at++], r->dw);
+    close = close && dx <= tolerance && dw <= tolerance;
+    if (!close) {
+      tap_note("dx %g dw %g, tolerance %g", dx, dw, tolerance);
+    }
+  }
+  run_case again = make(p, r, op);
+  for (int threads = 2; threads <= 3; ++threads) {
+    clean = run_with(p, &again, &prior, threads) && clean;
+    for (int i = 0; i < c.n_out; ++i) {
+      equal = equal && run_same(&again.out[i], c.out[i].data);
+    }
+  }
+  tap_ok(close && clean && equal, "%s %d rows, C %d, V %d, %s, dw %s prior %d beta %g%s%s", name, (int) rows_of(p), p->width,
+         p->vocabulary, ts_dtype_name(p->dtype), ts_dtype_name(p->dw_dtype), (int) p->prior, p->beta,
+         clean ? "" : ": writes past its workspace", equal ? "" : ": depends on threads");
+  ts_free(prior.data);
+  run_free(&c);
+  run_free(&again);
+}
+
+static void check(const problem *p) {
+  reference r = reference_create(p);
+  check_op(p, &r, TS_OP_HEAD_LOSS, "loss");
+  check_op(p, &r, TS_OP_HEAD_LOSS_DX, "gradients");
+  check_op(p, &r, TS_OP_HEAD_LOSS_TRAIN, "both");
+  reference_free(&r);
+}
+
+/* Central differences of seed * loss: error h^2. */
+static void check_differences(void) {
+  problem p = {1, 7, 3, 5, TS_F32, TS_F32, NO_PRIOR, 1};
+  reference r = reference_create(&p);
+  int64_t n_x = rows_of(&p) * p.width, n_w = (int64_t) p.vocabulary * p.width;
+  double *exact = ts_malloc((size_t) (n_x + n_w) * sizeof *exact), worst = 0, h = 1e-4;
+  memcpy(exact, r.dx, (size_t) n_x * sizeof *exact);
+  memcpy(exact + n_x, r.dw, (size_t) n_w * sizeof *exact);
+  for (int64_t i = 0; i < n_x + n_w; ++i) {
+    double *value = i < n_x ? &r.x[i] : &r.w[i - n_x], before = *value, loss[2];
+    for (int side = 0; side < 2; ++side) {
+      *value = before + (side == 0 ? -h : h);
+      compute(&p, &r);
+      loss[side] = r.loss;
+    }
+    *value = before;
+    worst = fmax(worst, fabs(seed * (loss[1] - loss[0]) / (2 * h) - exact[i]));
+  }
+  tap_ok(worst < 1e-7, "the reference agrees with its differences: %g", worst);
+  ts_free(exact);
+  reference_free(&r);
+}
+
+int main(void) {
+  tap_note("%s", ts_backend_cpu()->describe());
+  check_differences();
+  static const problem shapes[] = {
+      {1, 1, 1, 1, 0, 0, NO_PRIOR, 1},    {1, 3, 17, 67, 0, 0, SAME, 0},       {2, 17, 3, 130, 0, 0, OTHER, 1},
+      {3, 67, 33, 257, 0, 0, SAME, 0.5f}, {2, 300, 16, 256, 0, 0, SAME, 1},    {7, 97, 8, 1024, 0, 0, OTHER, 0.5f},
+      {1, 40, 24, 3000, 0, 0, SAME, 1},   {9, 130, 5, 97, 0, 0, NO_PRIOR, 1},
+  };
+  static const ts_dtype types[][2] = {{TS_F32, TS_F32}, {TS_BF16, TS_F32}, {TS_BF16, TS_BF16}};
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {
+    for (size_t t = 0; t < sizeof types / sizeof *types; ++t) {
+      problem p = shapes[i];
+      p.dtype = types[t][0];
+      p.dw_dtype = types[t][1];
+      check(&p);
+    }
+  }
+  tap_ok(ts_memory_live() == 0, "everything is freed");
+  return tap_done();
+}

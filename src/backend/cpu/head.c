@@ -1,0 +1,223 @@
+/* The head and its loss in chunks of rows.  A chunk's logits are fp32 and become their own gradient in place.  Weight
+ * gradients read and write dw once a chunk, so chunks are as long as LONGEST_CHUNK and CHUNK_BYTES allow: at V = 50257 and 256
+ * rows that traffic is a tenth of the time of the products.  Cost: 2 V C operations a row for the loss, 6 V C with gradients. */
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/gemm.h"
+#include "base/memory.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { LONGEST_CHUNK = 512, CHUNK_BYTES = 64 << 20, IGNORED = -100 };
+
+/* Products of a chunk of so many rows. */
+typedef struct chunk {
+  int64_t rows;
+  ts_gemm *logits, *dx, *dw;
+} chunk;
+
+typedef struct head {
+  int64_t rows, vocabulary, width, ld; /* ld: floats between rows of logits */
+  int64_t n_chunks;
+  chunk full, last; /* all chunks but the last, and the last; equal when there is one */
+  ts_dtype dtype, dw_dtype;
+  bool loss, gradients; /* which outputs the op has */
+  bool accumulator;     /* dw is summed in fp32 in the workspace: a narrower dw would be rounded every chunk */
+  int threads;
+  size_t logits_bytes, row_bytes, accumulator_bytes, product_bytes;
+} head;
+
+static int64_t chunk_rows(int64_t rows, int64_t ld) {
+  int64_t fitting = CHUNK_BYTES / (ld * (int64_t) sizeof(float)) / 64 * 64;
+  int64_t longest = fitting < 64 ? 64 : fitting > LONGEST_CHUNK ? LONGEST_CHUNK : fitting;
+  int64_t n = (rows + longest - 1) / longest;
+  return (rows + n - 1) / n;
+}
+
+/* Rows of logits start on a cache line, and not all in the same cache sets. */
+static int64_t leading_dimension(int64_t vocabulary) {
+  int64_t ld = (vocabulary + 15) / 16 * 16;
+  return ld % 1024 == 0 ? ld + 16 : ld;
+}
+
+static ts_gemm *make_product(head *h, const ts_gemm_spec *spec) {
+  ts_gemm *gemm = ts_gemm_create(spec);
+  size_t bytes = ts_gemm_workspace(gemm);
+  h->product_bytes = bytes > h->product_bytes ? bytes : h->product_bytes;
+  return gemm;
+}
+
+static chunk make_chunk(head *h, int64_t rows) {
+  chunk c = {.rows = rows};
+  int64_t ld_gradient = h->dtype == TS_F32 ? h->ld : 2 * h->ld; /* narrowed in place */
+  c.logits = make_product(h, &(ts_gemm_spec){.m = rows, .n = h->vocabulary, .k = h->width, .ldc = h->ld, .transpose_b = true,
+                                             .in = h->dtype, .out = TS_F32, .threads = h->threads});
+  if (h->gradients) {
+    c.dx = make_product(h, &(ts_gemm_spec){.m = rows, .n = h->width, .k = h->vocabulary, .lda = ld_gradient,
+                                           .in = h->dtype, .out = h->dtype, .threads = h->threads});
+    c.dw = make_product(h, &(ts_gemm_spec){.m = h->vocabulary, .n = h->width, .k = rows, .lda = ld_gradient,
+                                           .transpose_a = true, .adds = true, .in = h->dtype,
+                                           .out = h->accumulator ? TS_F32 : h->dw_dtype, .threads = h->threads});
+  }
+  return c;
+}
+
+static void destroy_chunk(chunk *c) {
+  ts_gemm_destroy(&c->logits);
+  ts_gemm_destroy(&c->dx);
+  ts_gemm_destroy(&c->dw);
+}
+
+static void release(void *prepared) {
+  head *h = prepared;
+  destroy_chunk(&h->full);
+  destroy_chunk(&h->last);
+  ts_free(h);
+}
+
+static size_t prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
+  const ts_tensor *x = &graph->tensor[node->in[0]], *w = &graph->tensor[node->in[1]];
+  head *h = ts_calloc(1, sizeof *h);
+  TS_ASSERT(x->dtype == w->dtype);
+  h->rows = ts_shape_rows(&x->shape);
+  h->vocabulary = w->shape.d[0];
+  h->width = w->shape.d[1];
+  h->ld = leading_dimension(h->vocabulary);
+  h->dtype = x->dtype;
+  h->loss = node->op != TS_OP_HEAD_LOSS_DX;
+  h->gradients = node->op != TS_OP_HEAD_LOSS;
+  h->dw_dtype = h->gradients ? graph->tensor[node->out[node->n_out - 1]].dtype : TS_F32;
+  h->threads = target->threads;
+  int64_t rows = chunk_rows(h->rows, h->ld);
+  h->n_chunks = (h->rows + rows - 1) / rows;
+  h->accumulator = h->n_chunks > 1 && h->dw_dtype != TS_F32;
+  h->last = make_chunk(h, h->rows - (h->n_chunks - 1) * rows);
+  h->full = h->n_chunks > 1 ? make_chunk(h, rows) : (chunk){.rows = rows};
+  h->logits_bytes = ts_cpu_align((size_t) (rows * h->ld) * sizeof(float));
+  h->row_bytes = ts_cpu_align((size_t) rows * sizeof(double));
+  h->accumulator_bytes = h->accumulator ? ts_cpu_align((size_t) (h->vocabulary * h->width) * sizeof(float)) : 0;
+  size_t workspace = h->logits_bytes + h->row_bytes + h->accumulator_bytes + h->product_bytes;
+  if (prepared != NULL) {
+    *prepared = h;
+  } else {
+    release(h);
+  }
+  return workspace;
+}
+
+/* One call: its operands and the parts of its workspace. */
+typedef struct sweep {
+  const head *h;
+  const char *x, *w;
+  const int32_t *label;
+  float seed;
+  char *dx;
+  void *dw; /* where products write: the output or the accumulator */
+  const void *prior;
+  float beta;
+  float *logits;
+  double *row_loss;
+  void *scratch;
+  double loss, valid;
+} sweep;
+
+/* Logits of a row to seed (softmax - onehot), over their own memory. */
+static void differentiate_row(const sweep *s, float *row, int32_t label, double lse) {
+  const head *h = s->h;
+  const ts_cpu_loops *loops = ts_cpu_loops_best();
+  if (label == IGNORED) {
+    memset(row, 0, (size_t) h->vocabulary * ts_dtype_size(h->dtype));
+    return;
+  }
+  float at_label = s->seed * (expf((float) (row[label] - lse)) - 1.0f);
+  loops->exp_scaled(row, h->dtype, row, (float) lse, s->seed, h->vocabulary);
+  if (h->dtype == TS_F32) {
+    row[label] = at_label;
+  } else {
+    uint16_t narrow = ts_f32_to_bf16(at_label);
+    memcpy((char *) row + (size_t) label * sizeof narrow, &narrow, sizeof narrow);
+  }
+}
+
+static void visit_rows(sweep *s, int64_t first, int64_t rows) {
+  const head *h = s->h;
+  const ts_cpu_loops *loops = ts_cpu_loops_best();
+#pragma omp parallel for schedule(static) num_threads(h->threads)
+  for (int64_t i = 0; i < rows; ++i) {
+    int32_t label = s->label[first + i];
+    float *row = s->logits + i * h->ld;
+    double lse = label == IGNORED ? 0 : loops->logsumexp(row, h->vocabulary);
+    s->row_loss[i] = label == IGNORED ? 0 : lse - row[label];
+    if (h->gradients) {
+      differentiate_row(s, row, label, lse);
+    }
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    s->loss += s->row_loss[i];
+    s->valid += s->label[first + i] != IGNORED;
+  }
+}
+
+static void run_chunk(sweep *s, const chunk *c, int64_t first) {
+  const head *h = s->h;
+  size_t row = (size_t) h->width * ts_dtype_size(h->dtype);
+  const char *x = s->x + (size_t) first * row;
+  ts_gemm_run(c->logits, x, s->w, s->logits, NULL, NULL, 0, s->scratch);
+  visit_rows(s, first, c->rows);
+  if (h->gradients) {
+    const void *prior = first > 0 ? s->dw : h->accumulator ? NULL : s->prior;
+    ts_gemm_run(c->dx, s->logits, s->w, s->dx + (size_t) first * row, NULL, NULL, 0, s->scratch);
+    ts_gemm_run(c->dw, s->logits, x, s->dw, NULL, prior, first > 0 ? 1.0f : s->beta, s->scratch);
+  }
+}
+
+static void finish_dw(const sweep *s, void *out) {
+  const head *h = s->h;
+  const ts_cpu_loops *loops = ts_cpu_loops_best();
+  size_t row = (size_t) h->width * ts_dtype_size(h->dw_dtype);
+#pragma omp parallel for schedule(static) num_threads(h->threads)
+  for (int64_t i = 0; i < h->vocabulary; ++i) {
+    const void *prior = s->prior == NULL || s->beta == 0.0f ? NULL : (const char *) s->prior + (size_t) i * row;
+    loops->finish((char *) out + (size_t) i * row, h->dw_dtype, (const float *) s->dw + i * h->width, NULL, TS_F32, prior,
+                  s->beta, h->width);
+  }
+}
+
+static sweep sweep_of(const ts_kernel_call *call) {
+  const head *h = call->prepared;
+  int last = call->node->n_out - 1;
+  char *at = call->workspace;
+  sweep s = {.h = h, .x = call->in[0], .w = call->in[1], .label = call->in[2]};
+  s.logits = (float *) at;
+  s.row_loss = (double *) (at += h->logits_bytes);
+  void *accumulator = at += h->row_bytes;
+  s.scratch = at + h->accumulator_bytes;
+  if (h->gradients) {
+    s.seed = *(const float *) call->in[3];
+    s.dx = call->out[last - 1];
+    s.dw = h->accumulator ? accumulator : call->out[last];
+    s.prior = call->prior == NULL ? NULL : call->prior[last];
+    s.beta = call->beta == NULL ? 1.0f : *call->beta;
+  }
+  return s;
+}
+
+static void run(const ts_kernel_call *call) {
+  const head *h = call->prepared;
+  sweep s = sweep_of(call);
+  for (int64_t i = 0; i < h->n_chunks; ++i) {
+    run_chunk(&s, i + 1 < h->n_chunks ? &h->full : &h->last, i * h->full.rows);
+  }
+  if (h->accumulator) {
+    finish_dw(&s, call->out[call->node->n_out - 1]);
+  }
+  if (h->loss) {
+    *(double *) call->out[0] = s.loss;
+    *(double *) call->out[1] = s.valid;
+  }
+}
+
+const ts_kernel *ts_cpu_head(ts_op op) {
+  static const ts_kernel row = {prepare, run, release}, none = {0};
+  return op == TS_OP_HEAD_LOSS || op == TS_OP_HEAD_LOSS_DX || op == TS_OP_HEAD_LOSS_TRAIN ? &row : &none;
+}
