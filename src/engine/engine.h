@@ -30,4 +30,7 @@ ts_status ts_engine_initialise(ts_engine *engine, ts_error *err);
 void ts_engine_write_parameter(ts_engine *engine, const ts_parameter *parameter, int64_t first, int64_t count,
                                const float *value);
 
+/** The schedule the deck asks for. Not collective. */
+void ts_engine_schedule_from_deck(ts_lr_schedule *schedule, const ts_deck *deck);
+
 #endif
