@@ -1,6 +1,6 @@
 /* tessera compare: the first step and column in which two runs differ. */
 #include "base/memory.h"
-#include "io/metrics.h"
+#include "io/csv.h"
 #include "main/command.h"
 
 #include <math.h>
@@ -16,6 +16,12 @@ typedef struct difference {
   double a, b, relative;
 } difference;
 
+/* A value by row and column; NaN where the file lacks the column. */
+static double at(const ts_csv *csv, int64_t row, const char *column) {
+  int c = ts_csv_column(csv, column);
+  return c >= 0 ? csv->values[row * csv->n_columns + c] : NAN;
+}
+
 static double relative(double a, double b) {
   if (a == b || (isnan(a) && isnan(b))) {
     return 0;
@@ -24,12 +30,12 @@ static double relative(double a, double b) {
   return isfinite(a) && isfinite(b) ? fabs(a - b) / scale : INFINITY;
 }
 
-static bool find_difference(const ts_table *a, const ts_table *b, double tolerance, difference *found, double *largest) {
+static bool find_difference(const ts_csv *a, const ts_csv *b, double tolerance, difference *found, double *largest) {
   *largest = 0;
   bool differs = false;
   for (int64_t row = 0; row < a->n_rows && row < b->n_rows; ++row) {
     for (int c = 0; c < N_COMPARED; ++c) {
-      double x = ts_table_at(a, row, compared[c]), y = ts_table_at(b, row, compared[c]), r = relative(x, y);
+      double x = at(a, row, compared[c]), y = at(b, row, compared[c]), r = relative(x, y);
       *largest = fmax(*largest, r);
       if (!differs && r > tolerance) {
         differs = true;
@@ -40,16 +46,16 @@ static bool find_difference(const ts_table *a, const ts_table *b, double toleran
   return differs;
 }
 
-static ts_status read_run(const char *run, ts_table **table, ts_error *err) {
+static ts_status read_run(const char *run, ts_csv *table, ts_error *err) {
   char *path = ts_format("%s/metrics.csv", run);
-  ts_status status = ts_table_read(path, table, err);
+  ts_status status = ts_csv_read(path, table, err);
   ts_free(path);
   return status;
 }
 
-static void print_text(const ts_table *a, const ts_table *b, bool differs, const difference *d, double largest) {
+static void print_text(const ts_csv *a, const ts_csv *b, bool differs, const difference *d, double largest) {
   if (differs) {
-    printf("step %.0f: %s differs: %.17g and %.17g (relative %.3g)\n", ts_table_at(a, d->row, "step"), d->column, d->a,
+    printf("step %.0f: %s differs: %.17g and %.17g (relative %.3g)\n", at(a, d->row, "step"), d->column, d->a,
            d->b, d->relative);
   } else if (a->n_rows != b->n_rows) {
     printf("equal for %lld steps, then one run has %lld and the other %lld\n",
@@ -59,12 +65,12 @@ static void print_text(const ts_table *a, const ts_table *b, bool differs, const
   }
 }
 
-static void print_json(const ts_table *a, const ts_table *b, bool differs, const difference *d, double largest) {
+static void print_json(const ts_csv *a, const ts_csv *b, bool differs, const difference *d, double largest) {
   printf("{\"equal\": %s, \"steps\": [%lld, %lld], \"largest_relative_difference\": %.17g",
          differs || a->n_rows != b->n_rows ? "false" : "true", (long long) a->n_rows, (long long) b->n_rows,
          isfinite(largest) ? largest : -1.0);
   if (differs) {
-    printf(", \"first\": {\"step\": %.0f, \"column\": \"%s\", \"relative\": %.17g}", ts_table_at(a, d->row, "step"),
+    printf(", \"first\": {\"step\": %.0f, \"column\": \"%s\", \"relative\": %.17g}", at(a, d->row, "step"),
            d->column, isfinite(d->relative) ? d->relative : -1.0);
   }
   printf("}\n");
@@ -73,7 +79,7 @@ static void print_json(const ts_table *a, const ts_table *b, bool differs, const
 int ts_main_compare(const ts_arguments *arguments, ts_world *world, ts_error *err) {
   (void) world;
   double tolerance;
-  ts_table *a = NULL, *b = NULL;
+  ts_csv a = {0}, b = {0};
   const char *format = ts_argument(arguments, "--format");
   bool json = strcmp(format, "json") == 0;
   int code = json || strcmp(format, "text") == 0 ? 0 : ts_error_add(err, "--format %s: text or json is accepted", format);
@@ -83,11 +89,11 @@ int ts_main_compare(const ts_arguments *arguments, ts_world *world, ts_error *er
   if (code == 0) {
     difference d;
     double largest;
-    bool differs = find_difference(a, b, tolerance, &d, &largest);
-    (json ? print_json : print_text)(a, b, differs, &d, largest);
-    code = differs || a->n_rows != b->n_rows ? 1 : 0;
+    bool differs = find_difference(&a, &b, tolerance, &d, &largest);
+    (json ? print_json : print_text)(&a, &b, differs, &d, largest);
+    code = differs || a.n_rows != b.n_rows ? 1 : 0;
   }
-  ts_table_destroy(&a);
-  ts_table_destroy(&b);
+  ts_csv_free(&a);
+  ts_csv_free(&b);
   return code;
 }

@@ -1,0 +1,230 @@
+/* The verifier: a table of rules, each looking at one node (or, once, at the graph). */
+#include "graph/verify.h"
+
+#include "base/memory.h"
+#include "graph/op.h"
+
+#include <string.h>
+
+/* What every rule may look at besides the node. */
+typedef struct verifier {
+  const ts_graph *graph;
+  ts_nid n; /* the node's place */
+} verifier;
+
+static bool exists(const verifier *v, ts_tid t) {
+  return t >= 0 && t < v->graph->n_tensors;
+}
+
+static const char *rule_ids(const verifier *v, const ts_node *node) {
+  for (int i = 0; i < node->n_in; ++i) {
+    if (node->in[i] != TS_NONE && !exists(v, node->in[i])) {
+      return "an input does not exist";
+    }
+  }
+  for (int i = 0; i < node->n_out; ++i) {
+    if (!exists(v, node->out[i]) || v->graph->tensor[node->out[i]].producer != v->n) {
+      return "an output does not exist or names another producer";
+    }
+    if (node->prior != NULL && node->prior[i] != TS_NONE && !exists(v, node->prior[i])) {
+      return "a prior does not exist";
+    }
+  }
+  return node->beta != TS_NONE && !exists(v, node->beta) ? "beta does not exist" : NULL;
+}
+
+static bool made_before(const verifier *v, ts_tid t) {
+  return t == TS_NONE || v->graph->tensor[t].producer < v->n;
+}
+
+static const char *rule_order(const verifier *v, const ts_node *node) {
+  for (int i = 0; i < node->n_in; ++i) {
+    if (!made_before(v, node->in[i])) {
+      return "an input is made later";
+    }
+  }
+  for (int i = 0; node->prior != NULL && i < node->n_out; ++i) {
+    if (!made_before(v, node->prior[i])) {
+      return "a prior is made later";
+    }
+  }
+  return NULL;
+}
+
+static const char *rule_arity(const verifier *v, const ts_node *node) {
+  (void) v;
+  const ts_op_info *info = ts_op_get(node->op);
+  bool in = node->n_in >= info->min_in && (info->max_in < 0 || node->n_in <= info->max_in);
+  bool out = node->n_out >= info->min_out && (info->max_out < 0 || node->n_out <= info->max_out);
+  return in && out ? NULL : "wrong number of inputs or outputs";
+}
+
+static const char *rule_shape(const verifier *v, const ts_node *node) {
+  ts_dtype *dtype = ts_calloc((size_t) node->n_out, sizeof *dtype);
+  ts_shape *shape = ts_calloc((size_t) node->n_out, sizeof *shape);
+  const char *why = ts_op_get(node->op)->shape(v->graph, node, dtype, shape);
+  for (int i = 0; why == NULL && i < node->n_out; ++i) {
+    const ts_tensor *t = &v->graph->tensor[node->out[i]];
+    why = t->dtype == dtype[i] && ts_shape_equal(&t->shape, &shape[i]) ? NULL : "an output is not what the shape rule gives";
+  }
+  ts_free(dtype);
+  ts_free(shape);
+  return why;
+}
+
+static const char *rule_prior(const verifier *v, const ts_node *node) {
+  if (node->prior == NULL) {
+    return NULL;
+  }
+  if ((ts_op_get(node->op)->flags & TS_OP_ADDS) == 0) {
+    return "the op cannot add to a prior";
+  }
+  for (int i = 0; i < node->n_out; ++i) {
+    if (node->prior[i] != TS_NONE) {
+      const ts_tensor *a = &v->graph->tensor[node->prior[i]], *b = &v->graph->tensor[node->out[i]];
+      if (a->dtype != b->dtype || ts_shape_count(&a->shape) != ts_shape_count(&b->shape)) {
+        return "a prior is not like its output";
+      }
+    }
+  }
+  return NULL;
+}
+
+static int phase_of(ts_segment segment) {
+  return segment == TS_SEGMENT_FORWARD ? 0 : segment == TS_SEGMENT_UPDATE ? 2 : 1;
+}
+
+static const char *rule_segment(const verifier *v, const ts_node *node) {
+  for (int i = 0; i < node->n_in; ++i) {
+    const ts_node *producer = node->in[i] == TS_NONE ? NULL : ts_graph_producer(v->graph, node->in[i]);
+    if (producer != NULL && phase_of(producer->segment) > phase_of(node->segment)) {
+      return "it reads what a later phase makes";
+    }
+  }
+  return NULL;
+}
+
+/* ---- index letters ---- */
+
+typedef struct letters {
+  int64_t extent[128];
+} letters;
+
+/* Extents of one operand "bt*c" against a shape; '*' takes what the letters leave. */
+static bool match_operand(letters *l, const char *spec, int n, const ts_shape *shape) {
+  int named = 0, star = -1;
+  for (int i = 0; i < n; ++i) {
+    named += spec[i] != '*';
+    star = spec[i] == '*' ? i : star;
+  }
+  if (star < 0 && named != shape->n) {
+    return n == 1 && spec[0] == '.';
+  }
+  int64_t rest = 1;
+  int d = 0;
+  for (int i = 0; i < n; ++i) {
+    if (i == star) {
+      for (int left = shape->n - named; left > 0; --left) {
+        rest *= shape->d[d++];
+      }
+      continue;
+    }
+    int64_t *extent = &l->extent[(unsigned char) spec[i]];
+    if (*extent >= 0 && *extent != shape->d[d]) {
+      return false;
+    }
+    *extent = shape->d[d++];
+  }
+  int64_t *stars = &l->extent['*'];
+  if (star >= 0 && *stars >= 0 && *stars != rest) {
+    return false;
+  }
+  *stars = star >= 0 ? rest : *stars;
+  return true;
+}
+
+static bool match_side(letters *l, const verifier *v, const char **spec, const ts_tid *list, int n) {
+  for (int i = 0; i < n; ++i) {
+    int length = (int) strcspn(*spec, ",-");
+    bool skip = list[i] == TS_NONE || (length == 1 && **spec == '.');
+    if (!skip && !match_operand(l, *spec, length, &v->graph->tensor[list[i]].shape)) {
+      return false;
+    }
+    *spec += length;
+    *spec += **spec == ',';
+  }
+  return true;
+}
+
+static const char *rule_letters(const verifier *v, const ts_node *node) {
+  const char *spec = ts_op_get(node->op)->index(node);
+  if (*spec == 0) {
+    return NULL;
+  }
+  letters l;
+  memset(l.extent, -1, sizeof l.extent);
+  bool in = match_side(&l, v, &spec, node->in, node->n_in);
+  spec = strchr(spec, '>');
+  if (!in || spec == NULL) {
+    return "an index letter has two extents";
+  }
+  ++spec;
+  return match_side(&l, v, &spec, node->out, node->n_out) ? NULL : "an index letter has two extents";
+}
+
+/* ---- the graph as a whole ---- */
+
+static const char *rule_names(const verifier *v, const ts_node *node) {
+  (void) node;
+  const ts_graph *g = v->graph;
+  for (ts_tid a = 0; v->n == 0 && a < g->n_tensors; ++a) {
+    for (ts_tid b = 0; b < a && g->tensor[a].role != TS_ROLE_VALUE; ++b) {
+      if (g->tensor[b].role != TS_ROLE_VALUE && strcmp(g->tensor[a].name, g->tensor[b].name) == 0) {
+        return "two leaves have one name";
+      }
+    }
+  }
+  return NULL;
+}
+
+static const struct {
+  const char *name;
+  const char *(*check)(const verifier *v, const ts_node *node);
+} rules[] = {{"ids", rule_ids},         {"arity", rule_arity}, {"order", rule_order},     {"shape", rule_shape},
+             {"prior", rule_prior},     {"segment", rule_segment}, {"letters", rule_letters}, {"names", rule_names}};
+
+enum { N_RULES = sizeof rules / sizeof rules[0] };
+
+static const char *disabled;
+
+void ts_graph_verify_disable(const char *rule) {
+  disabled = rule;
+}
+
+const char *ts_graph_rule_name(int i) {
+  return i >= 0 && i < N_RULES ? rules[i].name : NULL;
+}
+
+static bool is_disabled(int rule) {
+  return disabled != NULL && strcmp(disabled, rules[rule].name) == 0;
+}
+
+static int verify_node(const verifier *v, const ts_node *node, ts_text *why) {
+  for (int r = 0; r < N_RULES; ++r) {
+    const char *reason = is_disabled(r) ? NULL : rules[r].check(v, node);
+    if (reason != NULL) {
+      ts_node_print(v->graph, node, why);
+      ts_text_add(why, "\n  %s: %s\n", rules[r].name, reason);
+      return 1; /* later rules may rely on this one */
+    }
+  }
+  return 0;
+}
+
+int ts_graph_verify(const ts_graph *graph, ts_text *why) {
+  int violations = 0;
+  for (ts_nid n = 0; n < graph->n_nodes; ++n) {
+    violations += verify_node(&(verifier){graph, n}, &graph->node[n], why);
+  }
+  return violations;
+}
