@@ -236,7 +236,8 @@ static ts_deck *read_model(const char *what, const char *config, const char *mor
 static void test_gpt2_config(void) {
   ts_deck *d = read_model("config.json of gpt2",
                           "{\"model_type\": \"gpt2\", \"architectures\": [\"GPT2LMHeadModel\"], \"n_embd\": 768,"
-                          " \"n_layer\": 12, \"n_head\": 12, \"n_positions\": 1024, \"n_ctx\": 1024, \"vocab_size\": 50257,"
+                          " \"n_layer\": 12, \"n_head\": 12, \"n_positions\": 1024, \"n_ctx\": 1024,"
+                          " \"vocab_size\": 50257,"
                           " \"activation_function\": \"gelu_new\", \"bos_token_id\": 50256, \"eos_token_id\": 50256,"
                           " \"layer_norm_epsilon\": 1e-05, \"resid_pdrop\": 0.1, \"n_inner\": null,"
                           " \"task_specific_params\": {\"a\": {\"b\": 1}}, \"scale_attn_weights\": true,"
@@ -260,7 +261,8 @@ static void test_llama_config(void) {
       "{\"model_type\": \"llama\", \"hidden_size\": 2048, \"intermediate_size\": 8192, \"num_hidden_layers\": 16,"
       " \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"vocab_size\": 128256, \"rms_norm_eps\": 1e-05,"
       " \"max_position_embeddings\": 131072, \"eos_token_id\": [128001, 128008], \"tie_word_embeddings\": true,"
-      " \"attention_dropout\": 0.0, \"hidden_act\": \"silu\", \"pretraining_tp\": 1, \"torch_dtype\": \"bfloat16\", %s}";
+      " \"attention_dropout\": 0.0, \"hidden_act\": \"silu\", \"pretraining_tp\": 1,"
+      " \"torch_dtype\": \"bfloat16\", %s}";
   static const char *const ropes[] = {
       "\"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 32.0,"
       " \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}",
@@ -327,7 +329,8 @@ static void test_batch(void) {
       {32, 0, 0, 4, {32, 8, 1}, NULL},
       {0, 4, 0, 4, {16, 4, 1}, NULL},
       {32, 4, 2, 3, {0},
-       "train_batch_size 32 != train_micro_batch_size_per_gpu 4 x gradient_accumulation_steps 2 x data-parallel size 3 = 24"},
+       "train_batch_size 32 != train_micro_batch_size_per_gpu 4 x gradient_accumulation_steps 2 x "
+       "data-parallel size 3 = 24"},
       {32, 5, 0, 3, {0}, "32 is not a multiple of train_micro_batch_size_per_gpu 5 x data-parallel size 3"},
       {32, 0, 0, 5, {0}, "32 is not a multiple of gradient_accumulation_steps 1 x data-parallel size 5"},
       {0, 0, 3, 2, {0}, "train_batch_size: missing"},

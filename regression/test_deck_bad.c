@@ -219,7 +219,25 @@ static void test_all_at_once(void) {
   ts_free(message);
 }
 
+static void test_limits(void) {
+  ts_text more = {0};
+  for (int i = 0; i < 300; ++i) {
+    ts_text_add(&more, "key%d = 1;\n", i);
+  }
+  bad_deck bad = {0, NULL, more.text, NULL, "more errors are not shown"};
+  char *message = read_error(&bad);
+  tap_ok(message != NULL && strstr(message, bad.expected) != NULL && strstr(message, "key200") == NULL,
+         "a hundred errors are enough");
+  ts_free(message);
+  ts_text_free(&more);
+  ts_text_add(&more, "#%*s\n", 200000, "");
+  bad = (bad_deck) {0, NULL, more.text, NULL, "larger than 131072 bytes"};
+  expect(&bad, "size");
+  ts_text_free(&more);
+}
+
 int main(void) {
+  test_limits();
   test_checks();
   test_conflict();
   test_many_groups();

@@ -50,7 +50,7 @@ typedef enum ts_deck_check {
 } ts_deck_check;
 
 /** Add "where: key: problem" to \a err unless \a check is turned off; empty \a where or \a key are left out.
- * Not collective.
+ * After a hundred messages the rest is only said to exist.  Not collective.
  * \return TS_BAD_INPUT, or TS_OK when the check is off. */
 ts_status ts_deck_report(ts_error *err, ts_deck_check check, const char *where, const char *key, const char *format,
                          ...) __attribute__((format(printf, 5, 6)));

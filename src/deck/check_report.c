@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define MOST_MESSAGES 100
+
 /* The one global of this room: set by tests only. */
 static ts_deck_check disabled = TS_N_DECK_CHECKS;
 
@@ -25,6 +27,9 @@ ts_status ts_deck_report(ts_error *err, ts_deck_check check, const char *where, 
                          ...) {
   if (check == disabled) {
     return TS_OK;
+  }
+  if (err != NULL && err->count >= MOST_MESSAGES) {
+    return err->count == MOST_MESSAGES ? ts_error_add(err, "more errors are not shown") : TS_BAD_INPUT;
   }
   char *problem = NULL;
   va_list arguments;

@@ -182,8 +182,8 @@ typedef struct ts_deck {
   ts_strings notes; /**< For ts_deck_notes. */
 } ts_deck;
 
-/** Read, merge and check.  All errors of the input are reported at once, each "FILE:LINE: key: problem; accepted: ...".
- * Not collective.
+/** Read, merge and check a deck of at most 128 KiB.  Errors of the input are reported all at once (the first hundred),
+ * each "FILE:LINE: key: problem; accepted: ...".  Not collective.
  * \param [in]  path    libconfig file, or NULL for an empty deck (everything from \a sets).
  * \param [in]  sets    \a n_sets strings "key.path=value", applied over the file; not owned.  A value that is not a
  *                      libconfig value is taken as a string, so `--set run.device=cpu` needs no quotes.

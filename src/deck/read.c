@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#define DECK_LIMIT (4u << 20)
+#define DECK_LIMIT (128u << 10)
 #define SET_NAME "--set"
 
 /* `path` seen from the directory of `file`; newly allocated. */

@@ -65,7 +65,7 @@ char *ts_config_twice(const char *text, int line);
  * \return TS_BAD_INPUT with the reason, without a place. Not collective. */
 ts_status ts_value_from_word(ts_source *source, const char *file, const char *word, ts_value *value, ts_error *err);
 
-/** Read a json object from a file of at most 16 MiB.  Duplicate keys are errors. Arguments as above. Not collective. */
+/** Read a json object from a file of at most 1 MiB.  Duplicate keys are errors. Arguments as above. Not collective. */
 ts_status ts_value_from_json(ts_source *source, const char *file, ts_value *value, ts_error *err);
 
 /** Free what \a value owns and make it NULL. Not collective. */

@@ -4,7 +4,7 @@
 #include <jansson.h>
 #include <string.h>
 
-#define JSON_LIMIT (16u << 20)
+#define JSON_LIMIT (1u << 20)
 
 static void convert(json_t *json, const char *file, ts_value *value);
 
