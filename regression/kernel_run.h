@@ -94,48 +94,68 @@ static inline bool run_same(const run_tensor *a, const void *bytes) {
   return memcmp(a->data, bytes, (size_t) run_count(a) * ts_dtype_size(a->dtype)) == 0;
 }
 
-/** Prepare, run and release.  \return true when the guard behind the workspace is untouched. Not collective. */
-static inline bool run_kernel(const ts_backend *backend, run_case *c) {
-  ts_tensor tensor[2 * RUN_MAX] = {{0}};
+/** A kernel prepared for a case.  Points into itself: not to be moved. */
+typedef struct run_state {
+  ts_tensor tensor[2 * RUN_MAX];
   ts_tid in[RUN_MAX], out[RUN_MAX], prior[RUN_MAX];
   const void *in_data[RUN_MAX], *prior_data[RUN_MAX];
   void *out_data[RUN_MAX];
+  ts_node node;
+  ts_graph graph;
+  const ts_kernel *row;
+  char *workspace; /**< Owned by run_end. */
+  ts_kernel_call call;
+} run_state;
+
+/** Make the graph and prepare; `s->row->run (&s->call)` then runs, any number of times. Not collective. */
+static inline void run_begin(const ts_backend *backend, const run_case *c, run_state *s) {
+  *s = (run_state){.row = backend->kernel(c->op)};
   bool adds = false;
   for (int i = 0; i < c->n_in; ++i) {
-    in[i] = c->in[i].data == NULL ? TS_NONE : i;
-    in_data[i] = c->in[i].data;
-    tensor[i] = (ts_tensor){.dtype = c->in[i].dtype, .shape = c->in[i].shape};
+    s->in[i] = c->in[i].data == NULL ? TS_NONE : i;
+    s->in_data[i] = c->in[i].data;
+    s->tensor[i] = (ts_tensor){.dtype = c->in[i].dtype, .shape = c->in[i].shape};
   }
   for (int i = 0; i < c->n_out; ++i) {
-    out[i] = RUN_MAX + i;
-    out_data[i] = c->out[i].data;
-    prior[i] = c->prior[i] == NULL ? TS_NONE : RUN_MAX + i;
-    prior_data[i] = c->prior[i];
+    s->out[i] = RUN_MAX + i;
+    s->out_data[i] = c->out[i].data;
+    s->prior[i] = c->prior[i] == NULL ? TS_NONE : RUN_MAX + i;
+    s->prior_data[i] = c->prior[i];
     adds = adds || c->prior[i] != NULL;
-    tensor[RUN_MAX + i] = (ts_tensor){.dtype = c->out[i].dtype, .shape = c->out[i].shape};
+    s->tensor[RUN_MAX + i] = (ts_tensor){.dtype = c->out[i].dtype, .shape = c->out[i].shape};
   }
-  ts_node node = {.op = c->op, .name = (char *) "node", .n_in = c->n_in, .n_out = c->n_out, .in = in, .out = out,
-                  .prior = adds ? prior : NULL, .beta = TS_NONE, .attr = c->attr};
-  ts_graph graph = {.tensor = tensor, .n_tensors = 2 * RUN_MAX, .node = &node, .n_nodes = 1};
+  s->node = (ts_node){.op = c->op, .name = (char *) "node", .n_in = c->n_in, .n_out = c->n_out, .in = s->in,
+                      .out = s->out, .prior = adds ? s->prior : NULL, .beta = TS_NONE, .attr = c->attr};
+  s->graph = (ts_graph){.tensor = s->tensor, .n_tensors = 2 * RUN_MAX, .node = &s->node, .n_nodes = 1};
   ts_target target = {backend, c->threads};
-  const ts_kernel *row = backend->kernel(c->op);
   void *prepared = NULL;
-  size_t bytes = row->prepare == NULL ? 0 : row->prepare(&target, &graph, &node, &prepared);
-  char *workspace = aligned_alloc(64, (bytes + 63) / 64 * 64 + RUN_GUARD);
-  memset(workspace, 0x5a, bytes + RUN_GUARD);
-  ts_kernel_call call = {.graph = &graph, .node = &node, .in = in_data, .out = out_data,
-                         .prior = adds ? prior_data : NULL, .beta = c->beta, .workspace = workspace,
-                         .workspace_bytes = bytes, .prepared = prepared, .threads = c->threads};
-  row->run(&call);
+  size_t bytes = s->row->prepare == NULL ? 0 : s->row->prepare(&target, &s->graph, &s->node, &prepared);
+  s->workspace = aligned_alloc(64, (bytes + 63) / 64 * 64 + RUN_GUARD);
+  memset(s->workspace, 0x5a, bytes + RUN_GUARD);
+  s->call = (ts_kernel_call){.graph = &s->graph, .node = &s->node, .in = s->in_data, .out = s->out_data,
+                             .prior = adds ? s->prior_data : NULL, .beta = c->beta, .workspace = s->workspace,
+                             .workspace_bytes = bytes, .prepared = prepared, .threads = c->threads};
+}
+
+/** Release.  \return true when the guard behind the workspace is untouched. Not collective. */
+static inline bool run_end(run_state *s) {
   bool clean = true;
-  for (size_t i = bytes; i < bytes + RUN_GUARD; ++i) {
-    clean = clean && workspace[i] == 0x5a;
+  for (size_t i = 0; i < RUN_GUARD; ++i) {
+    clean = clean && s->workspace[s->call.workspace_bytes + i] == 0x5a;
   }
-  free(workspace);
-  if (row->release != NULL) {
-    row->release(prepared);
+  free(s->workspace);
+  if (s->row->release != NULL) {
+    s->row->release(s->call.prepared);
   }
   return clean;
+}
+
+/** Prepare, run once and release.  \return as run_end. Not collective. */
+static inline bool run_kernel(const ts_backend *backend, const run_case *c) {
+  run_state s;
+  run_begin(backend, c, &s);
+  s.row->run(&s.call);
+  return run_end(&s);
 }
 
 #endif

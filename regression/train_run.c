@@ -128,9 +128,8 @@ bool train_run_equal(const train_run *a, const train_run *b) {
 double train_run_difference(const train_run *a, const train_run *b) {
   double most = a->steps == b->steps ? 0 : INFINITY;
   for (int i = 0; i < a->steps && i < b->steps; ++i) {
-    double loss = fabs(a->loss[i] - b->loss[i]) / fabs(b->loss[i]), norm = fabs(a->norm[i] - b->norm[i]) / fabs(b->norm[i]);
-    most = fmax(most, fmax(loss, norm));
-    most = isnan(loss) || isnan(norm) ? INFINITY : most;
+    double loss = fabs(a->loss[i] - b->loss[i]) / fabs(b->loss[i]);
+    most = isnan(loss) ? INFINITY : fmax(most, loss);
   }
   return most;
 }

@@ -25,7 +25,7 @@ void train_run_free(train_run *run);
 /** The same losses, norms and parameters, bit for bit. Not collective. */
 bool train_run_equal(const train_run *a, const train_run *b);
 
-/** Largest relative difference of losses and norms. Not collective. */
+/** Largest relative difference of the losses. Not collective. */
 double train_run_difference(const train_run *a, const train_run *b);
 
 /** Tiny decks: a Llama with grouped heads, untied, whose sizes divide by nothing, and a tied GPT-2. */

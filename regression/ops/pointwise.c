@@ -40,19 +40,19 @@ static void build_cast(run_case *c, int variant, ts_dtype dtype) {
   ops_output(c, c->attr.cast.dtype, ops_shape(variant));
 }
 
-/* An fp32 or bf16 sum at every shape, then the fp64 sums of losses. */
+/* A sum at every shape, then the fp64 sums of losses. */
 static void build_accumulate(run_case *c, int variant, ts_dtype dtype) {
   static const float betas[] = {1.0f, 0.0f, 0.5f};
   bool sums = variant >= OPS_SHAPES;
   ts_shape shape = sums ? TS_SHAPE(1) : ops_shape(variant);
-  ops_input(c, 0, sums ? TS_F64 : TS_F32, shape, 1.0);
+  ops_input(c, 0, sums ? TS_F64 : dtype, shape, 1.0);
   ops_input(c, 1, sums ? TS_F64 : dtype, shape, 1.0);
   ops_input(c, 2, TS_F32, TS_SHAPE(1), 1.0);
   run_set(&c->in[2], 0, betas[variant % 3]);
   for (int64_t i = 0; i < ops_count(c, 0) && variant % 3 == 1; ++i) {
     run_set(&c->in[0], i, NAN); /* beta = 0 never reads it */
   }
-  ops_output(c, sums ? TS_F64 : TS_F32, shape);
+  ops_output(c, sums ? TS_F64 : dtype, shape);
 }
 
 static void accumulate(run_case *c) {

@@ -1,11 +1,10 @@
-/* What of a communicator needs no MPI. */
-#include "comm/comm.h"
+/* What of a communicator is arithmetic. */
+#include "comm/comm_mpi.h"
 
 #include "base/status.h"
 
-/* A chunk for each peer.  Measured (2 ranks, one node): messages of 1 MiB into a buffer that stays in the cache move at
- * 9 GB/s, of 64 KiB at 6, of 16 KiB at 3.  The total is held near 32 MiB, in large groups by smaller chunks. */
-enum { CHUNK_MOST = 1 << 20, CHUNK_LEAST = 64 << 10, TOTAL = 32 << 20, LINE = 64 };
+/* Bytes of a chunk: a message.  The total is held near 32 MiB, in large groups by smaller chunks. */
+enum { CHUNK_MOST = 512 << 10, CHUNK_LEAST = 64 << 10, TOTAL = 32 << 20, LINE = 64 };
 
 static int64_t clipped(int64_t value, int64_t most) {
   return value < most ? value : most;
@@ -19,11 +18,15 @@ int64_t ts_transfer_columns(const ts_transfer *transfer, int rank, int64_t *firs
   return clipped(transfer->end, length) - begin;
 }
 
+int ts_comm_send_slots(int size) {
+  return 4 * (size - 1) < TS_SLOTS ? 4 * (size - 1) : TS_SLOTS;
+}
+
 size_t ts_comm_workspace(int size, int64_t max_columns, ts_dtype wire) {
   if (size == 1) {
     return 0;
   }
-  int64_t slots = 3 * (int64_t) (size - 1), chunk = TOTAL / slots / LINE * LINE;
+  int64_t slots = 2 * (int64_t) (size - 1) + ts_comm_send_slots(size), chunk = TOTAL / slots / LINE * LINE;
   chunk = chunk < CHUNK_LEAST ? CHUNK_LEAST : clipped(chunk, CHUNK_MOST);
   int64_t columns = clipped(max_columns, chunk); /* a column is at least a byte; no overflow below */
   int64_t needed = (columns * (int64_t) ts_dtype_size(wire) + LINE - 1) / LINE * LINE;

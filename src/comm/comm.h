@@ -42,7 +42,7 @@ int64_t ts_transfer_columns(const ts_transfer *transfer, int rank, int64_t *firs
 size_t ts_comm_workspace(int size, int64_t max_columns, ts_dtype wire);
 
 /** Bytes that suffice for any reduce_scatter over \a size ranks. */
-#define TS_COMM_WORKSPACE_MIN(size) ((size_t) 3 * 64 * (size_t) ((size) - 1))
+#define TS_COMM_WORKSPACE_MIN(size) ((size_t) 6 * 64 * (size_t) ((size) - 1))
 
 typedef struct ts_comm ts_comm;
 
@@ -84,7 +84,11 @@ typedef struct ts_world ts_world;
  * process.  Collective over all processes.  A failure ends the job. */
 ts_world *ts_world_create(int *argc, char ***argv);
 
-/** Free all communicators, finalize MPI, set the pointer to NULL; NULL is allowed. Collective over all processes. */
+/** A world of this process alone, beside \a world and to be destroyed before it: what one rank would compute, for
+ * comparison. Not collective. */
+ts_world *ts_world_alone(const ts_world *world);
+
+/** Free all communicators, finalize MPI (unless alone), set the pointer to NULL; NULL is allowed. Collective over all processes. */
 void ts_world_destroy(ts_world **world);
 
 /** Rank and size of the world; ranks on this node, and this rank's place among them. Not collective. */

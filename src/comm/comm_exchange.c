@@ -21,18 +21,26 @@ static bool post(ts_exchange *e, int slot) {
   return true;
 }
 
-void ts_exchange_start(ts_exchange *e, ts_message_next *receive, void *receive_list, ts_message_next *send,
-                       void *send_list) {
-  TS_ASSERT(e->in_flight == 0);
+void ts_exchange_begin(ts_exchange *e, ts_message_next *receive, ts_message_received *received, void *receive_list,
+                       ts_message_next *send, void *send_list, int send_slots) {
+  TS_ASSERT(e->in_flight == 0 && send_slots <= TS_SLOTS);
   e->next[RECEIVE] = receive;
+  e->received = received;
   e->list[RECEIVE] = receive_list;
+  e->slots[RECEIVE] = TS_SLOTS;
   e->next[SEND] = send;
   e->list[SEND] = send_list;
+  e->slots[SEND] = send_slots;
   for (int slot = 0; slot < 2 * TS_SLOTS; ++slot) {
     e->request[slot] = MPI_REQUEST_NULL;
   }
+}
+
+static void post_all(ts_exchange *e) {
   for (int way = RECEIVE; way <= SEND; ++way) {
-    for (int slot = way * TS_SLOTS; slot < (way + 1) * TS_SLOTS && post(e, slot); ++slot) {
+    bool more = true;
+    for (int slot = way * TS_SLOTS; more && slot < way * TS_SLOTS + e->slots[way]; ++slot) {
+      more = e->request[slot] != MPI_REQUEST_NULL || post(e, slot);
     }
   }
 }
@@ -55,26 +63,36 @@ static void check_completed(const ts_exchange *e, int slot, const MPI_Status *st
            status->MPI_SOURCE, error == MPI_SUCCESS ? "less" : "more", (long long) e->expected[slot]);
 }
 
-void ts_exchange_finish(ts_exchange *e) {
-  int done, index[2 * TS_SLOTS];
+bool ts_exchange_poll(ts_exchange *e) {
+  int done = 0, index[2 * TS_SLOTS];
   MPI_Status status[2 * TS_SLOTS];
+  post_all(e);
+  if (e->in_flight == 0) {
+    return false;
+  }
+  int code = MPI_Testsome(2 * TS_SLOTS, e->request, &done, index, status);
+  if (code != MPI_ERR_IN_STATUS) {
+    TS_MPI(code);
+  }
+  e->in_flight -= done;
+  for (int i = 0; i < done; ++i) {
+    check_completed(e, index[i], &status[i], code != MPI_SUCCESS);
+    if (index[i] < TS_SLOTS && e->received != NULL) {
+      e->received(e->list[RECEIVE], index[i]);
+    }
+  }
+  return done > 0;
+}
+
+void ts_exchange_finish(ts_exchange *e) {
   ts_patience patience = {0};
-  while (e->in_flight > 0) {
-    int code = MPI_Testsome(2 * TS_SLOTS, e->request, &done, index, status);
-    if (code != MPI_ERR_IN_STATUS) {
-      TS_MPI(code);
-    }
-    if (done == 0) {
+  for (;;) {
+    if (ts_exchange_poll(e)) {
+      patience = (ts_patience){0};
+    } else if (e->in_flight == 0) {
+      return;
+    } else {
       ts_patience_pause(&patience);
-      continue;
-    }
-    patience = (ts_patience){0};
-    e->in_flight -= done;
-    for (int i = 0; i < done; ++i) {
-      check_completed(e, index[i], &status[i], code != MPI_SUCCESS);
-    }
-    for (int i = 0; i < done; ++i) {
-      post(e, index[i]);
     }
   }
 }

@@ -126,7 +126,8 @@ static void gather(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype d
   gather_list receive = send;
   receive.sends = false;
   ts_exchange *exchange = &((ts_comm_mpi *) comm)->exchange;
-  ts_exchange_start(exchange, next_shard, &receive, next_shard, &send);
+  ts_exchange_begin(exchange, next_shard, NULL, &receive, next_shard, &send, TS_SLOTS);
+  ts_exchange_poll(exchange);
   for (int i = 0; i < n; ++i) {
     copy_own(&transfer[i], comm->rank, (size_t) send.size);
   }

@@ -37,29 +37,38 @@ typedef struct ts_message {
   int peer;      /**< Group rank. */
 } ts_message;
 
-/** A list of messages, given one by one: false at its end.  \a slot, in [0, TS_SLOTS), is the message's own until it is
- * complete. */
+enum { TS_SLOTS = 16 }; /**< Messages in flight each way, at most. */
+
+/** A list of messages, given one by one: false when there is none, or none yet.  The message keeps \a slot, in
+ * [0, TS_SLOTS), until it is complete. */
 typedef bool ts_message_next(void *list, int slot, ts_message *out);
 
-enum { TS_SLOTS = 16 }; /**< Messages in flight each way. */
+/** Told of each message received. */
+typedef void ts_message_received(void *list, int slot);
 
-/** Two lists of messages on their way, at most TS_SLOTS of each in flight.  Between two ranks the lists must agree:
- * what one sends, in order, is what the other receives.  No deadlock if all ranks order their lists by the step k at
- * which they send to rank + k and receive from rank - k: the oldest open step is always posted on both sides. */
+/** Two lists of messages on their way.  What one rank sends another, in order, is what the other receives from it.
+ * No deadlock if all ranks order their lists alike, by the step k at which they send to rank + k and receive from
+ * rank - k: the oldest open step is always posted on both sides. */
 typedef struct ts_exchange {
   MPI_Comm comm;
   MPI_Request request[2 * TS_SLOTS]; /**< Receives, then sends. */
   int64_t expected[TS_SLOTS];        /**< Bytes of each receive. */
+  int slots[2];                      /**< Used of each kind. */
   int in_flight;
   ts_message_next *next[2];
+  ts_message_received *received; /**< May be NULL. */
   void *list[2];
 } ts_exchange;
 
-/** Post the first messages of both lists, borrowed until the exchange is finished. Not collective by itself. */
-void ts_exchange_start(ts_exchange *exchange, ts_message_next *receive, void *receive_list, ts_message_next *send,
-                       void *send_list);
+/** Begin with two lists, borrowed until the exchange is finished, each with up to TS_SLOTS slots. Not collective. */
+void ts_exchange_begin(ts_exchange *exchange, ts_message_next *receive, ts_message_received *received,
+                       void *receive_list, ts_message_next *send, void *send_list, int send_slots);
 
-/** Wait until both lists are done.  A message of another size than expected ends the job. Not collective by itself. */
+/** Post what there is, see what has arrived.  A message of another size than expected ends the job.
+ * \return True when a message was completed. Not collective. */
+bool ts_exchange_poll(ts_exchange *exchange);
+
+/** Poll politely until nothing is in flight and neither list has more. Not collective. */
 void ts_exchange_finish(ts_exchange *exchange);
 
 /** A communicator over MPI. */
@@ -76,6 +85,9 @@ typedef struct ts_comm_mpi {
  * \param [in] comm    Becomes the communicator's; MPI_COMM_NULL for a group of 1.
  * \param [in] member  World rank of each group rank; becomes the communicator's (ts_free). Not collective. */
 ts_comm *ts_comm_mpi_create(MPI_Comm comm, int rank, int size, int *member);
+
+/** Slots of the workspace that hold messages being sent; at most TS_SLOTS. Not collective. */
+int ts_comm_send_slots(int size);
 
 /** The entry of the table, without agreement and test delay. Collective over the group. */
 void ts_comm_mpi_reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x_dtype, ts_dtype wire,

@@ -1,14 +1,21 @@
 /* reduce_scatter: each rank sends every other the columns of the other's shard, and adds what it gets in rank order.
  *
- * The columns of all transfers are one sequence per shard, cut into chunks that fit the workspace:
- *   2 (P - 1) receive slots (a chunk is summed while the next is on its way), min (P - 1, TS_SLOTS) send slots.
- * A send slot is used only where a chunk is not one run of memory in the wire dtype.
+ * The columns of all transfers are one sequence per shard, cut into chunks; a chunk from one rank to another is a
+ * message.  The workspace holds DEPTH chunks from each peer (the next is on its way while one is summed) and send slots
+ * for the messages that are not one run of memory in the wire dtype.  Sends run ahead of receives: where MPI copies
+ * straight from the sender's memory, no rank waits for another that has arrived.
  * Cost: each rank sends and receives (P - 1) / P of the whole in the wire dtype, and adds as much. */
 #include "comm/comm_mpi.h"
 
 #include "base/status.h"
 
-enum { LINE = 64 };
+enum { LINE = 64, DEPTH = 2 };
+
+/* A place in a list of messages: chunk by chunk, in each to rank + 1, + 2, ... or from rank - 1, - 2, ... */
+typedef struct place {
+  int64_t chunk;
+  int step;
+} place;
 
 typedef struct reduction {
   ts_comm_mpi *comm;
@@ -16,11 +23,22 @@ typedef struct reduction {
   int n;
   ts_dtype x, wire, y;
   const float *beta;
-  int64_t columns;            /* per chunk; 0 in a group of 1 */
+  int64_t columns; /* per chunk */
+  int64_t longest; /* columns of the longest shard */
   size_t slot_bytes;
-  unsigned char *receive[2]; /* of even and odd chunks */
-  unsigned char *send;
+  unsigned char *receive, *send; /* slots: DEPTH times one per peer; ts_comm_send_slots */
+  place sending, receiving;      /* next to post */
+  int64_t chunk_of[TS_SLOTS];    /* of each receive in flight */
+  int arrived[DEPTH];            /* messages of the chunks summed, ..., summed + DEPTH - 1 */
+  int64_t summed;                /* chunks */
 } reduction;
+
+static void advance(place *p, int size) {
+  if (++p->step == size) {
+    p->step = 1;
+    ++p->chunk;
+  }
+}
 
 /* The part of a chunk that lies in one transfer. */
 typedef struct run {
@@ -74,78 +92,77 @@ static const unsigned char *x_at(const reduction *r, const run *run) {
   return (const unsigned char *) run->transfer->x + (size_t) run->first * ts_dtype_size(r->x);
 }
 
-/* One chunk on its way. */
-typedef struct chunk {
-  reduction *r;
-  int64_t begin, end; /* columns */
-  int parity;
-  int receive_step, send_step;
-} chunk;
-
-static int64_t chunk_columns(const chunk *c, int rank) {
-  int64_t columns = shard_columns(c->r, rank), end = c->end < columns ? c->end : columns;
-  return end > c->begin ? end - c->begin : 0;
+/* Columns of a rank's shard that are in a chunk. */
+static int64_t chunk_columns(const reduction *r, int64_t chunk, int rank) {
+  int64_t left = shard_columns(r, rank) - chunk * r->columns;
+  return left < 0 ? 0 : left < r->columns ? left : r->columns;
 }
 
-static unsigned char *receive_slot(const reduction *r, int parity, int step) {
-  return r->receive[parity] + (size_t) (step - 1) * r->slot_bytes;
+static unsigned char *receive_slot(const reduction *r, int64_t chunk, int step) {
+  return r->receive + ((size_t) (chunk % DEPTH) * (size_t) (r->comm->base.size - 1) + (size_t) step - 1) * r->slot_bytes;
 }
 
 static bool next_receive(void *list, int slot, ts_message *out) {
-  (void) slot;
-  chunk *c = list;
-  const ts_comm *base = &c->r->comm->base;
-  int64_t bytes = chunk_columns(c, base->rank) * (int64_t) ts_dtype_size(c->r->wire);
-  if (bytes == 0 || ++c->receive_step >= base->size) {
+  reduction *r = list;
+  const ts_comm *base = &r->comm->base;
+  int64_t bytes = chunk_columns(r, r->receiving.chunk, base->rank) * (int64_t) ts_dtype_size(r->wire);
+  if (bytes == 0 || r->receiving.chunk >= r->summed + DEPTH) {
     return false;
   }
-  *out = (ts_message){.data = receive_slot(c->r, c->parity, c->receive_step), .bytes = bytes,
-                      .peer = (base->rank + base->size - c->receive_step) % base->size};
+  *out = (ts_message){.data = receive_slot(r, r->receiving.chunk, r->receiving.step), .bytes = bytes,
+                      .peer = (base->rank + base->size - r->receiving.step) % base->size};
+  r->chunk_of[slot] = r->receiving.chunk;
+  advance(&r->receiving, base->size);
   return true;
 }
 
+static void count_received(void *list, int slot) {
+  reduction *r = list;
+  ++r->arrived[r->chunk_of[slot] % DEPTH];
+}
+
 /* The chunk of a peer's shard as one run of memory in the wire dtype: where it is, or copied to the slot. */
-static void *chunk_in_wire(const chunk *c, int peer, int64_t columns, unsigned char *slot) {
-  const reduction *r = c->r;
-  walk w = {.r = r, .rank = peer, .begin = c->begin, .end = c->end};
+static void *chunk_in_wire(const reduction *r, int64_t chunk, int peer, int64_t columns, unsigned char *slot) {
+  int64_t begin = chunk * r->columns;
+  walk w = {.r = r, .rank = peer, .begin = begin, .end = begin + columns};
   run run;
-  size_t size = ts_dtype_size(r->wire);
   while (walk_next(&w, &run)) {
     if (run.count == columns && r->x == r->wire) {
       return (void *) x_at(r, &run);
     }
     ts_addend x = {x_at(r, &run), r->x};
-    ts_sum_ordered(slot + (size_t) (run.column - c->begin) * size, r->wire, NULL, &x, 1, r->wire, run.count);
+    ts_sum_ordered(slot + (size_t) (run.column - begin) * ts_dtype_size(r->wire), r->wire, NULL, &x, 1, r->wire, run.count);
   }
   return slot;
 }
 
 static bool next_send(void *list, int slot, ts_message *out) {
-  chunk *c = list;
-  const ts_comm *base = &c->r->comm->base;
-  while (++c->send_step < base->size) {
-    int peer = (base->rank + c->send_step) % base->size;
-    int64_t columns = chunk_columns(c, peer);
+  reduction *r = list;
+  const ts_comm *base = &r->comm->base;
+  for (; r->sending.chunk * r->columns < r->longest; advance(&r->sending, base->size)) {
+    int peer = (base->rank + r->sending.step) % base->size;
+    int64_t columns = chunk_columns(r, r->sending.chunk, peer);
     if (columns > 0) {
-      *out = (ts_message){.data = chunk_in_wire(c, peer, columns, c->r->send + (size_t) slot * c->r->slot_bytes),
-                          .bytes = columns * (int64_t) ts_dtype_size(c->r->wire), .peer = peer};
+      *out = (ts_message){.data = chunk_in_wire(r, r->sending.chunk, peer, columns, r->send + (size_t) slot * r->slot_bytes),
+                          .bytes = columns * (int64_t) ts_dtype_size(r->wire), .peer = peer};
+      advance(&r->sending, base->size);
       return true;
     }
   }
   return false;
 }
 
-static void sum_chunk(const chunk *c) {
-  const reduction *r = c->r;
+static void sum_chunk(const reduction *r, int64_t chunk) {
   int rank = r->comm->base.rank, size = r->comm->base.size;
-  walk w = {.r = r, .rank = rank, .begin = c->begin, .end = c->end};
+  int64_t begin = chunk * r->columns;
+  walk w = {.r = r, .rank = rank, .begin = begin, .end = begin + r->columns};
   run run;
   while (walk_next(&w, &run)) {
-    size_t offset = (size_t) (run.column - c->begin) * ts_dtype_size(r->wire);
+    size_t offset = (size_t) (run.column - begin) * ts_dtype_size(r->wire);
     for (int from = 0; from < size; ++from) {
       int step = (rank - from + size) % size;
       r->comm->addend[from] = step == 0 ? (ts_addend){x_at(r, &run), r->x}
-                                        : (ts_addend){receive_slot(r, c->parity, step) + offset, r->wire};
+                                        : (ts_addend){receive_slot(r, chunk, step) + offset, r->wire};
     }
     int64_t place = run.first - run.transfer->cuts[rank];
     ts_sum_ordered((unsigned char *) run.transfer->y + (size_t) place * ts_dtype_size(r->y), r->y, r->beta,
@@ -153,46 +170,51 @@ static void sum_chunk(const chunk *c) {
   }
 }
 
-static void start_chunk(chunk *c, reduction *r, int64_t begin, int parity) {
-  *c = (chunk){.r = r, .begin = begin, .end = begin + r->columns, .parity = parity};
-  ts_exchange_start(&r->comm->exchange, next_receive, c, next_send, c);
+/* Once a chunk is there from everybody, let the next ones come and sum it. */
+static void sum_as_they_come(reduction *r) {
+  ts_patience patience = {0};
+  int peers = r->comm->base.size - 1;
+  while (chunk_columns(r, r->summed, r->comm->base.rank) > 0) {
+    if (r->arrived[r->summed % DEPTH] == peers) {
+      r->arrived[r->summed % DEPTH] = 0;
+      sum_chunk(r, r->summed++);
+      patience = (ts_patience){0};
+    }
+    if (ts_exchange_poll(&r->comm->exchange)) {
+      patience = (ts_patience){0};
+    } else if (r->arrived[r->summed % DEPTH] < peers) {
+      ts_patience_pause(&patience);
+    }
+  }
 }
 
 static void divide_workspace(reduction *r, void *workspace, size_t bytes) {
-  size_t peers = (size_t) r->comm->base.size - 1, senders = peers < TS_SLOTS ? peers : TS_SLOTS;
-  TS_CHECK(bytes >= TS_COMM_WORKSPACE_MIN(peers + 1), "reduce_scatter has %zu bytes of workspace, at least %zu needed",
-           bytes, TS_COMM_WORKSPACE_MIN(peers + 1));
-  r->slot_bytes = bytes / (2 * peers + senders) / LINE * LINE;
+  int size = r->comm->base.size;
+  size_t receives = DEPTH * (size_t) (size - 1), sends = (size_t) ts_comm_send_slots(size);
+  TS_CHECK(bytes >= TS_COMM_WORKSPACE_MIN(size), "reduce_scatter has %zu bytes of workspace, at least %zu needed", bytes,
+           TS_COMM_WORKSPACE_MIN(size));
+  r->slot_bytes = bytes / (receives + sends) / LINE * LINE;
   if (r->slot_bytes > (size_t) 1 << 30) {
     r->slot_bytes = (size_t) 1 << 30;
   }
   r->columns = (int64_t) (r->slot_bytes / ts_dtype_size(r->wire));
-  r->receive[0] = workspace;
-  r->receive[1] = r->receive[0] + peers * r->slot_bytes;
-  r->send = r->receive[1] + peers * r->slot_bytes;
+  r->receive = workspace;
+  r->send = r->receive + receives * r->slot_bytes;
 }
 
 void ts_comm_mpi_reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x, ts_dtype wire,
                                 ts_dtype y, const float *beta, void *workspace, size_t workspace_bytes) {
   reduction r = {.comm = (ts_comm_mpi *) comm, .transfer = transfer, .n = n, .x = x, .wire = wire, .y = y,
-                 .beta = beta};
-  int64_t columns = longest_shard(&r);
+                 .beta = beta, .sending.step = 1, .receiving.step = 1};
+  r.longest = r.columns = longest_shard(&r);
   if (comm->size == 1) {
-    sum_chunk(&(chunk){.r = &r, .end = columns});
-    return;
-  }
-  if (columns == 0) {
-    return;
-  }
-  divide_workspace(&r, workspace, workspace_bytes);
-  chunk c[2];
-  start_chunk(&c[0], &r, 0, 0);
-  for (int now = 0, more = 1; more; now = !now) {
+    sum_chunk(&r, 0);
+  } else if (r.longest > 0) {
+    divide_workspace(&r, workspace, workspace_bytes);
+    bool in_place = n == 1 && x == wire; /* no send needs a slot of the workspace */
+    ts_exchange_begin(&r.comm->exchange, next_receive, count_received, &r, next_send, &r,
+                      in_place ? TS_SLOTS : ts_comm_send_slots(comm->size));
+    sum_as_they_come(&r);
     ts_exchange_finish(&r.comm->exchange);
-    more = c[now].end < columns;
-    if (more) {
-      start_chunk(&c[!now], &r, c[now].end, !now);
-    }
-    sum_chunk(&c[now]);
   }
 }

@@ -11,6 +11,7 @@ struct ts_world {
   int rank, size, local_rank, local_size;
   ts_comm **group; /* made so far; the first is all processes */
   int n_groups, capacity;
+  bool alone; /* beside the world that started MPI */
 };
 
 /* Launchers stop forwarding output once they are told of an abort: the message gets a head start. */
@@ -79,6 +80,16 @@ ts_world *ts_world_create(int *argc, char ***argv) {
   return w;
 }
 
+ts_world *ts_world_alone(const ts_world *world) {
+  TS_ASSERT(world != NULL);
+  ts_world *w = ts_calloc(1, sizeof *w);
+  *w = (ts_world){.size = 1, .local_size = 1, .alone = true};
+  TS_MPI(MPI_Comm_dup(MPI_COMM_SELF, &w->comm));
+  TS_MPI(MPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN));
+  add_group(w, 0, 1, ts_calloc(1, sizeof(int)));
+  return w;
+}
+
 void ts_world_destroy(ts_world **world) {
   ts_world *w = *world;
   if (w == NULL) {
@@ -89,10 +100,13 @@ void ts_world_destroy(ts_world **world) {
   }
   ts_free(w->group);
   TS_MPI(MPI_Comm_free(&w->comm));
-  ts_set_failure_context(w->rank, NULL);
+  bool alone = w->alone;
+  if (!alone) {
+    ts_set_failure_context(w->rank, NULL);
+  }
   ts_free(w);
   *world = NULL;
-  TS_CHECK(MPI_Finalize() == MPI_SUCCESS, "MPI_Finalize failed");
+  TS_CHECK(alone || MPI_Finalize() == MPI_SUCCESS, "MPI_Finalize failed");
 }
 
 int ts_world_rank(const ts_world *world) {
