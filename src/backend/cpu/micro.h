@@ -55,6 +55,7 @@ typedef struct ts_micro_product {
   bool add; /**< c is added to; otherwise overwritten. */
 } ts_micro_product;
 
+/** sum + a b in fp32; with \a pairs, of two bf16 in each cell.  Not collective. */
 TS_INLINE ts_micro_vector ts_micro_multiply_add(ts_micro_vector sum, uint32_t a, ts_micro_vector b, const bool pairs) {
 #ifdef __AVX512BF16__
   if (pairs) {
@@ -66,6 +67,7 @@ TS_INLINE ts_micro_vector ts_micro_multiply_add(ts_micro_vector sum, uint32_t a,
   return sum + ts_float_of((int32_t) a) * b;
 }
 
+/** \a rows x (\a vectors vectors) of c at row \a i, column \a j, held in registers over the whole of k.  Not collective. */
 TS_INLINE void ts_micro_tile(const ts_micro_product *p, int i, int j, const int rows, const int vectors, const bool pairs) {
   ts_micro_vector sum[TS_MICRO_ROWS][TS_MICRO_VECTORS];
   const ts_cell *a = p->a + i * p->row, *b = p->b + j;
@@ -104,6 +106,7 @@ TS_INLINE void ts_micro_tile(const ts_micro_product *p, int i, int j, const int 
   }
 }
 
+/** All rows of the columns from \a j on.  Not collective. */
 TS_INLINE void ts_micro_columns(const ts_micro_product *p, int j, const int vectors, const bool pairs) {
   int i = 0;
   for (; i + 6 <= p->m; i += 6) {
@@ -117,6 +120,7 @@ TS_INLINE void ts_micro_columns(const ts_micro_product *p, int j, const int vect
   }
 }
 
+/** The whole product.  Not collective. */
 TS_INLINE void ts_micro_all(const ts_micro_product *p, const bool pairs) {
   int j = 0;
   for (; j + TS_MICRO_VECTORS * TS_MICRO_WIDTH <= p->n; j += TS_MICRO_VECTORS * TS_MICRO_WIDTH) {
