@@ -36,8 +36,7 @@ typedef struct ts_transfer {
 int64_t ts_transfer_columns(const ts_transfer *transfer, int rank, int64_t *first);
 
 /** Workspace in bytes that a reduce_scatter or all_reduce over \a size ranks makes the best use of: a function of the
- * arguments alone, 0 for a group of 1.  At least TS_COMM_WORKSPACE_MIN (size) always suffices, with less speed and the
- * same bits.
+ * arguments alone, 0 for a group of 1.  TS_COMM_WORKSPACE_MIN (size) suffices too, with less speed and the same bits.
  * \param [in] max_columns  Columns of the longest shard, summed over the transfers of one call. Not collective. */
 size_t ts_comm_workspace(int size, int64_t max_columns, ts_dtype wire);
 
@@ -88,7 +87,8 @@ ts_world *ts_world_create(int *argc, char ***argv);
  * comparison. Not collective. */
 ts_world *ts_world_alone(const ts_world *world);
 
-/** Free all communicators, finalize MPI (unless alone), set the pointer to NULL; NULL is allowed. Collective over all processes. */
+/** Free all communicators, finalize MPI (unless alone), set the pointer to NULL; NULL is allowed. Collective over all
+ * processes of the world. */
 void ts_world_destroy(ts_world **world);
 
 /** Rank and size of the world; ranks on this node, and this rank's place among them. Not collective. */

@@ -99,7 +99,8 @@ static int64_t chunk_columns(const reduction *r, int64_t chunk, int rank) {
 }
 
 static unsigned char *receive_slot(const reduction *r, int64_t chunk, int step) {
-  return r->receive + ((size_t) (chunk % DEPTH) * (size_t) (r->comm->base.size - 1) + (size_t) step - 1) * r->slot_bytes;
+  size_t peers = (size_t) r->comm->base.size - 1;
+  return r->receive + ((size_t) (chunk % DEPTH) * peers + (size_t) step - 1) * r->slot_bytes;
 }
 
 static bool next_receive(void *list, int slot, ts_message *out) {
@@ -131,7 +132,8 @@ static void *chunk_in_wire(const reduction *r, int64_t chunk, int peer, int64_t 
       return (void *) x_at(r, &run);
     }
     ts_addend x = {x_at(r, &run), r->x};
-    ts_sum_ordered(slot + (size_t) (run.column - begin) * ts_dtype_size(r->wire), r->wire, NULL, &x, 1, r->wire, run.count);
+    unsigned char *to = slot + (size_t) (run.column - begin) * ts_dtype_size(r->wire);
+    ts_sum_ordered(to, r->wire, NULL, &x, 1, r->wire, run.count);
   }
   return slot;
 }
@@ -143,7 +145,8 @@ static bool next_send(void *list, int slot, ts_message *out) {
     int peer = (base->rank + r->sending.step) % base->size;
     int64_t columns = chunk_columns(r, r->sending.chunk, peer);
     if (columns > 0) {
-      *out = (ts_message){.data = chunk_in_wire(r, r->sending.chunk, peer, columns, r->send + (size_t) slot * r->slot_bytes),
+      unsigned char *staging = r->send + (size_t) slot * r->slot_bytes;
+      *out = (ts_message){.data = chunk_in_wire(r, r->sending.chunk, peer, columns, staging),
                           .bytes = columns * (int64_t) ts_dtype_size(r->wire), .peer = peer};
       advance(&r->sending, base->size);
       return true;
@@ -191,8 +194,8 @@ static void sum_as_they_come(reduction *r) {
 static void divide_workspace(reduction *r, void *workspace, size_t bytes) {
   int size = r->comm->base.size;
   size_t receives = DEPTH * (size_t) (size - 1), sends = (size_t) ts_comm_send_slots(size);
-  TS_CHECK(bytes >= TS_COMM_WORKSPACE_MIN(size), "reduce_scatter has %zu bytes of workspace, at least %zu needed", bytes,
-           TS_COMM_WORKSPACE_MIN(size));
+  TS_CHECK(bytes >= TS_COMM_WORKSPACE_MIN(size), "reduce_scatter has %zu bytes of workspace, at least %zu needed",
+           bytes, TS_COMM_WORKSPACE_MIN(size));
   r->slot_bytes = bytes / (receives + sends) / LINE * LINE;
   if (r->slot_bytes > (size_t) 1 << 30) {
     r->slot_bytes = (size_t) 1 << 30;
