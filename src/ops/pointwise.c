@@ -4,13 +4,15 @@
 #include "ops/gradient.h"
 #include "ops/rules.h"
 
+/* One for each element of the largest tensor: sums count what they read. */
 double ts_flops_elements(const ts_graph *g, const ts_node *node) {
-  double elements = 0;
-  for (int i = 0; i < node->n_out; ++i) {
-    double n = (double) ts_tensor_count(g, node->out[i]);
+  int64_t elements = 0;
+  for (int i = 0; i < node->n_in + node->n_out; ++i) {
+    ts_tid t = i < node->n_in ? node->in[i] : node->out[i - node->n_in];
+    int64_t n = t != TS_NONE ? ts_tensor_count(g, t) : 0;
     elements = n > elements ? n : elements;
   }
-  return elements;
+  return (double) elements;
 }
 
 /* All inputs up to `n` have one dtype and shape, and so have the outputs. */

@@ -1,0 +1,260 @@
+/* The rules of every op of ops.def: what the shape rule gives, what it refuses, index letters, FLOPs.
+ *
+ * A row is a good call.  The test then spoils one input at a time, its type or its last extent, and the rule must
+ * refuse it, except where the row says that the op takes any. */
+#include "base/memory.h"
+#include "graph/op.h"
+#include "regression/tap.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MAX = 10 };
+
+typedef struct type {
+  ts_dtype dtype;
+  ts_shape shape;
+} type;
+
+typedef struct op_case {
+  ts_op op;
+  const char *what;
+  int n_in, n_out;
+  type in[MAX];
+  type out[4];
+  ts_attr attr;
+  /* masks of inputs of which any type, a longer or a shorter last extent is fine */
+  unsigned any_type, any_longer, any_shorter;
+  double flops;
+} op_case;
+
+#define X {TS_F32, TS_SHAPE(2, 3, 8)}
+#define NORMAL(...) {TS_F32, TS_SHAPE(__VA_ARGS__)}
+#define NARROW(...) {TS_BF16, TS_SHAPE(__VA_ARGS__)}
+#define WIDE(...) {TS_F64, TS_SHAPE(__VA_ARGS__)}
+#define INTS(...) {TS_I32, TS_SHAPE(__VA_ARGS__)}
+#define LONGS(...) {TS_I64, TS_SHAPE(__VA_ARGS__)}
+#define ALL (~0u)
+
+static int64_t pack_offset[] = {0, 5}, split_size[] = {3, 5}, cuts[] = {0, 5, 8};
+static ts_range range[] = {{0, 5, 0, 1}, {8, 12, 0, 1}};
+static ts_piece piece[] = {{0, cuts, 0, 5}};
+
+#define HEADS \
+  {.attention = {.heads = 4, .kv_heads = 2, .head_dim = 2, .scale = 0.5f, .causal = true, .dropout = 0.1f}}
+#define RANDOM INTS(2, 3), LONGS(1), LONGS(2)
+
+static const op_case cases[] = {
+    {TS_OP_VIEW, "", 1, 1, {NORMAL(6, 8)}, {NORMAL(2, 4)}, {.view = {40, TS_SHAPE(2, 4)}}, ALL, ALL, 0, 0},
+    {TS_OP_PACK, "", 2, 1, {NORMAL(5), NORMAL(3)}, {NORMAL(8)}, {.pack = {pack_offset, 8}}, 0, 0, ALL, 0},
+    {TS_OP_ADD, "", 2, 1, {X, X}, {X}, {{0}}, 0, 0, 0, 48},
+    {TS_OP_CAST, "", 1, 1, {X}, {NARROW(2, 3, 8)}, {.cast = {TS_BF16}}, ALL, ALL, ALL, 0},
+    {TS_OP_ACCUMULATE, "", 3, 1, {X, X, NORMAL(1)}, {X}, {{0}}, 0, 0, 0, 48},
+    {TS_OP_GELU, "", 1, 1, {X}, {X}, {{0}}, ALL, ALL, ALL, 48},
+    {TS_OP_GELU_DX, "", 2, 1, {X, X}, {X}, {{0}}, 0, 0, 0, 48},
+    {TS_OP_SWIGLU, "", 2, 1, {X, X}, {X}, {{0}}, 0, 0, 0, 48},
+    {TS_OP_SWIGLU_DX, "", 3, 2, {X, X, X}, {X, X}, {{0}}, 0, 0, 0, 48},
+    {TS_OP_DROPOUT, "", 3, 1, {X, LONGS(1), LONGS(2)}, {X}, {.dropout = {0.1f, 7}}, 1, 1, 1, 48},
+    {TS_OP_SPLIT, "", 1, 2, {X}, {NORMAL(2, 3, 3), NORMAL(2, 3, 5)}, {.split = {split_size}}, ALL, 0, 0, 0},
+    {TS_OP_CONCAT, "", 2, 1, {NORMAL(2, 3, 3), NORMAL(2, 3, 5)}, {X}, {{0}}, 0, ALL, ALL, 0},
+    {TS_OP_MATMUL, "a b + bias", 3, 1, {X, NORMAL(8, 5), NORMAL(5)}, {NARROW(2, 3, 5)},
+     {.matmul = {false, false, TS_BF16}}, 0, 0, 0, 480},
+    {TS_OP_MATMUL, "a b^T", 2, 1, {X, NORMAL(5, 8)}, {NORMAL(2, 3, 5)},
+     {.matmul = {false, true, TS_F32}}, 0, 0, 0, 480},
+    {TS_OP_MATMUL, "a^T b", 2, 1, {X, NORMAL(2, 3, 5)}, {NORMAL(8, 5)},
+     {.matmul = {true, false, TS_F32}}, 0, ALL, ALL, 480},
+    {TS_OP_SUM_ROWS, "", 1, 1, {X}, {NORMAL(8)}, {.sum_rows = {TS_F32}}, ALL, ALL, ALL, 48},
+    {TS_OP_EMBEDDING, "", 2, 1, {NORMAL(11, 8), INTS(2, 3)}, {X}, {{0}}, 1, ALL, ALL, 0},
+    {TS_OP_EMBEDDING_DW, "", 2, 1, {X, INTS(2, 3)}, {NORMAL(11, 8)}, {.embedding = {11, TS_F32}}, 1, 1, 1, 88},
+    {TS_OP_PICK, "", 2, 1, {X, INTS(2)}, {NORMAL(2, 1, 8)}, {{0}}, 1, 1, 1, 0},
+    {TS_OP_LAYERNORM, "", 3, 3, {X, NORMAL(8), NORMAL(8)}, {X, NORMAL(2, 3), NORMAL(2, 3)},
+     {.norm = {1e-5f, TS_F32}}, 0, 0, 0, 384},
+    {TS_OP_LAYERNORM_DX, "", 5, 1, {X, X, NORMAL(8), NORMAL(2, 3), NORMAL(2, 3)}, {X},
+     {.norm = {1e-5f, TS_F32}}, 0, 0, 0, 384},
+    {TS_OP_LAYERNORM_DW, "", 4, 2, {X, X, NORMAL(2, 3), NORMAL(2, 3)}, {NARROW(8), NARROW(8)},
+     {.norm = {1e-5f, TS_BF16}}, 0, 0, 0, 384},
+    {TS_OP_RMSNORM, "", 2, 2, {X, NORMAL(8)}, {X, NORMAL(2, 3)}, {.norm = {1e-5f, TS_F32}}, 0, 0, 0, 384},
+    {TS_OP_RMSNORM_DX, "", 4, 1, {X, X, NORMAL(8), NORMAL(2, 3)}, {X}, {.norm = {1e-5f, TS_F32}}, 0, 0, 0, 384},
+    {TS_OP_RMSNORM_DW, "", 3, 1, {X, X, NORMAL(2, 3)}, {NORMAL(8)}, {.norm = {1e-5f, TS_F32}}, 0, 0, 0, 384},
+    {TS_OP_ROPE, "", 2, 1, {X, INTS(2, 3)}, {X}, {.rope = {.head_dim = 4, .theta = 10000}}, 1, 0, 0, 48},
+    /* 4 B H T T D, halved by the mask: 4 x 2 x 4 x 9 x 2 / 2 */
+    {TS_OP_ATTENTION, "", 6, 2, {X, NORMAL(2, 3, 4), NORMAL(2, 3, 4), RANDOM},
+     {X, NORMAL(2, 4, 3)}, HEADS, 0, 0, 0, 288},
+    {TS_OP_ATTENTION_DX, "", 9, 3, {X, X, NORMAL(2, 3, 4), NORMAL(2, 3, 4), X, NORMAL(2, 4, 3), RANDOM},
+     {X, NORMAL(2, 3, 4), NORMAL(2, 3, 4)}, HEADS, 0, 0, 0, 576},
+    {TS_OP_HEAD_LOSS, "", 3, 2, {X, NORMAL(11, 8), INTS(2, 3)}, {WIDE(1), WIDE(1)}, {{0}}, 0, 0, 0, 1056},
+    {TS_OP_HEAD_LOSS_DX, "", 4, 2, {X, NORMAL(11, 8), INTS(2, 3), NORMAL(1)}, {X, NARROW(11, 8)},
+     {.head = {TS_BF16}}, 0, 0, 0, 2112},
+    {TS_OP_HEAD_LOSS_TRAIN, "", 4, 4, {X, NORMAL(11, 8), INTS(2, 3), NORMAL(1)}, {WIDE(1), WIDE(1), X, NORMAL(11, 8)},
+     {.head = {TS_F32}}, 0, 0, 0, 3168},
+    {TS_OP_SUM_SQUARES, "", 1, 1, {NORMAL(20)}, {WIDE(1)}, {.segments = {range, 2}}, ALL, ALL, 0, 20},
+    {TS_OP_STEP_CONTROL, "", 4, 3, {WIDE(2, 7), NORMAL(1), NORMAL(1), NORMAL(1)}, {WIDE(6), NORMAL(1), NORMAL(1)},
+     {{0}}, 0, 1, 1, 0},
+    {TS_OP_ADVANCE, "", 2, 1, {LONGS(1), NORMAL(1)}, {LONGS(1)}, {{0}}, 0, 0, 0, 0},
+    {TS_OP_ADAMW, "with a bf16 copy", 10, 4,
+     {NORMAL(20), NORMAL(20), NORMAL(20), NARROW(20), NORMAL(20), LONGS(1), NORMAL(1), NORMAL(2), NORMAL(1), NORMAL(1)},
+     {NORMAL(20), NORMAL(20), NORMAL(20), NARROW(20)},
+     {.adamw = {range, 2, 1e-8f, true, true}}, 1 << 3 | 1 << 4, 0, 0, 280},
+    {TS_OP_ALL_REDUCE, "", 1, 1, {X}, {X},
+     {.comm = {.axes = 2, .group = 2, .piece = piece, .n_pieces = 1}}, ALL, ALL, ALL, 0},
+    {TS_OP_ALL_GATHER, "", 1, 1, {NORMAL(5)}, {NORMAL(8)},
+     {.comm = {.axes = 2, .group = 2, .piece = piece, .n_pieces = 1}}, ALL, ALL, 0, 0},
+    {TS_OP_ALL_GATHER, "into", 2, 1, {NORMAL(5), NORMAL(9)}, {NORMAL(9)},
+     {.comm = {.axes = 2, .group = 2, .into = true, .piece = piece, .n_pieces = 1}}, 0, ALL, 1 << 1, 0},
+    {TS_OP_REDUCE_SCATTER, "", 1, 1, {NORMAL(8)}, {NORMAL(5)},
+     {.comm = {.axes = 2, .group = 2, .wire = TS_F32, .piece = piece, .n_pieces = 1}}, ALL, ALL, 0, 0},
+};
+
+/* A graph of leaves and one node that is not in it. */
+typedef struct setting {
+  ts_graph *graph;
+  ts_node node;
+  ts_tid in[MAX];
+} setting;
+
+static setting make(const op_case *c) {
+  setting s = {.graph = ts_graph_create()};
+  for (int i = 0; i < c->n_in; ++i) {
+    char *name = ts_format("in%d", i);
+    s.in[i] = ts_graph_leaf(s.graph, name, TS_ROLE_STATE, c->in[i].dtype, c->in[i].shape);
+    ts_free(name);
+  }
+  s.node = (ts_node){.op = c->op, .name = (char *) "node", .n_in = c->n_in, .n_out = c->n_out, .attr = c->attr};
+  return s;
+}
+
+/* What the shape rule says of the call, with its results. */
+static const char *ask(setting *s, ts_dtype *dtype, ts_shape *shape) {
+  s->node.in = s->in;
+  return ts_op_get(s->node.op)->shape(s->graph, &s->node, dtype, shape);
+}
+
+static void test_good(const op_case *c) {
+  setting s = make(c);
+  ts_dtype dtype[4];
+  ts_shape shape[4];
+  const char *name = ts_op_get(c->op)->name, *why = ask(&s, dtype, shape);
+  bool same = why == NULL;
+  for (int i = 0; i < c->n_out && same; ++i) {
+    same = dtype[i] == c->out[i].dtype && ts_shape_equal(&shape[i], &c->out[i].shape);
+  }
+  tap_ok(same, "%s %s: types and shapes of the outputs %s", name, c->what, why != NULL ? why : "");
+  ts_graph_destroy(&s.graph);
+}
+
+static void test_spoiled(const op_case *c) {
+  int wrong = 0;
+  for (int i = 0; i < c->n_in; ++i) {
+    for (int kind = 0; kind < 3; ++kind) { /* another type, one more, one less */
+      setting s = make(c);
+      ts_dtype dtype[4];
+      ts_shape shape[4];
+      ts_tensor *t = &s.graph->tensor[s.in[i]];
+      t->dtype = kind == 0 ? TS_U8 : t->dtype;
+      t->shape.d[t->shape.n - 1] += kind == 1 ? 1 : kind == 2 ? -1 : 0;
+      unsigned any = kind == 0 ? c->any_type : kind == 1 ? c->any_longer : c->any_shorter;
+      bool taken = ask(&s, dtype, shape) == NULL;
+      if (taken != ((any >> i & 1) != 0)) {
+        tap_note("%s %s: input %d with %s is %s", ts_op_get(c->op)->name, c->what, i,
+                 kind == 0 ? "another type" : kind == 1 ? "one element more" : "one element less",
+                 taken ? "taken" : "refused");
+        ++wrong;
+      }
+      ts_graph_destroy(&s.graph);
+    }
+  }
+  tap_ok(wrong == 0, "%s %s: spoiled inputs are refused", ts_op_get(c->op)->name, c->what);
+}
+
+static int count_operands(const char *list, const char *end) {
+  int n = 1;
+  for (const char *p = list; p < end; ++p) {
+    n += *p == ',';
+  }
+  return n;
+}
+
+/* The node in a graph: letters fit the shapes, FLOPs are as said, bytes are those of the tensors. */
+static void test_in_graph(const op_case *c) {
+  const ts_op_info *info = ts_op_get(c->op);
+  setting s = make(c);
+  ts_graph_add(s.graph, &(ts_node_args){.op = c->op, .name = "node", .n_in = c->n_in, .in = s.in, .n_out = c->n_out,
+                                        .attr = c->attr, .beta = TS_NONE});
+  const ts_node *node = &s.graph->node[0];
+  ts_text why = {0};
+  int violations = ts_graph_verify(s.graph, &why);
+  tap_ok(violations == 0, "%s %s: verifies %s", info->name, c->what, violations > 0 ? why.text : "");
+  const char *letters = info->index(node), *arrow = strchr(letters, '>');
+  tap_ok(letters[0] == '\0' || (count_operands(letters, arrow) == c->n_in &&
+                                count_operands(arrow, arrow + strlen(arrow)) == c->n_out),
+         "%s %s: letters for every tensor: \"%s\"", info->name, c->what, letters);
+  double flops = ts_node_flops(s.graph, node), bytes = 0;
+  tap_ok(flops == c->flops, "%s %s: %g FLOPs", info->name, c->what, flops);
+  for (ts_tid t = 0; t < s.graph->n_tensors && (info->flags & TS_OP_ALIAS) == 0; ++t) {
+    bytes += (double) ts_tensor_bytes(s.graph, t);
+  }
+  tap_ok(ts_node_bytes(s.graph, node) == bytes, "%s %s: %g bytes", info->name, c->what, bytes);
+  ts_text_free(&why);
+  ts_graph_destroy(&s.graph);
+}
+
+/* What spoiling one extent does not reach. */
+static void test_attributes(void) {
+  static int64_t outside[] = {0, 6}, negative[] = {-1, 5}, short_sum[] = {3, 4};
+  static ts_range overlap[] = {{0, 5, 0, 1}, {4, 2, 0, 1}}, beyond[] = {{16, 5, 0, 1}};
+  static ts_piece no_input[] = {{1, cuts, 0, 5}}, backwards[] = {{0, cuts, 5, 4}};
+  static const op_case bad[] = {
+      {TS_OP_VIEW, "beyond the end", 1, 1, {NORMAL(6, 8)}, {X}, {.view = {41, TS_SHAPE(2, 4)}}, 0, 0, 0, 0},
+      {TS_OP_VIEW, "before the start", 1, 1, {NORMAL(6, 8)}, {X}, {.view = {-1, TS_SHAPE(2, 4)}}, 0, 0, 0, 0},
+      {TS_OP_PACK, "beyond the end", 2, 1, {NORMAL(5), NORMAL(3)}, {X}, {.pack = {outside, 8}}, 0, 0, 0, 0},
+      {TS_OP_PACK, "before the start", 2, 1, {NORMAL(5), NORMAL(3)}, {X}, {.pack = {negative, 8}}, 0, 0, 0, 0},
+      {TS_OP_SPLIT, "sizes that do not add up", 1, 2, {X}, {X, X}, {.split = {short_sum}}, 0, 0, 0, 0},
+      {TS_OP_SUM_SQUARES, "overlapping ranges", 1, 1, {NORMAL(20)}, {X}, {.segments = {overlap, 2}}, 0, 0, 0, 0},
+      {TS_OP_SUM_SQUARES, "a range beyond the end", 1, 1, {NORMAL(20)}, {X}, {.segments = {beyond, 1}}, 0, 0, 0, 0},
+      {TS_OP_ATTENTION, "heads that do not divide", 3, 2, {X, NORMAL(2, 3, 6), NORMAL(2, 3, 6)}, {X},
+       {.attention = {.heads = 4, .kv_heads = 3, .head_dim = 2}}, 0, 0, 0, 0},
+      {TS_OP_ATTENTION, "dropout without a seed", 3, 2, {X, NORMAL(2, 3, 4), NORMAL(2, 3, 4)},
+       {X}, HEADS, 0, 0, 0, 0},
+      {TS_OP_ROPE, "an odd head", 2, 1, {NORMAL(2, 3, 9), INTS(2, 3)}, {X}, {.rope = {.head_dim = 3}}, 0, 0, 0, 0},
+      {TS_OP_ALL_GATHER, "no pieces", 1, 1, {NORMAL(5)}, {X}, {.comm = {.group = 2}}, 0, 0, 0, 0},
+      {TS_OP_ALL_GATHER, "a piece of nothing", 1, 1, {NORMAL(5)}, {X},
+       {.comm = {.group = 2, .piece = no_input, .n_pieces = 1}}, 0, 0, 0, 0},
+      {TS_OP_REDUCE_SCATTER, "a piece that ends before it begins", 1, 1, {NORMAL(8)}, {X},
+       {.comm = {.group = 2, .piece = backwards, .n_pieces = 1}}, 0, 0, 0, 0},
+  };
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
+    setting s = make(&bad[i]);
+    ts_dtype dtype[4];
+    ts_shape shape[4];
+    tap_ok(ask(&s, dtype, shape) != NULL, "%s with %s is refused", ts_op_get(bad[i].op)->name, bad[i].what);
+    ts_graph_destroy(&s.graph);
+  }
+}
+
+/* Properties of the table itself, and that each op has a case above. */
+static void test_table(void) {
+  for (int op = 0; op < TS_N_OPS; ++op) {
+    const ts_op_info *info = ts_op_get((ts_op) op);
+    bool listed = false;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+      listed = listed || cases[i].op == (ts_op) op;
+    }
+    tap_ok(listed, "%s has a case here", info->name);
+    bool rules = info->shape != NULL && info->index != NULL && info->gradient != NULL && info->flops != NULL;
+    tap_ok(rules && ts_op_find(info->name) == (ts_op) op && info->n_inplace <= info->min_in && info->min_out >= 1,
+           "%s: the row is complete", info->name);
+  }
+  tap_ok(ts_op_find("no_such_op") == TS_N_OPS, "an unknown op is not found");
+}
+
+int main(void) {
+  test_table();
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    test_good(&cases[i]);
+    test_spoiled(&cases[i]);
+    test_in_graph(&cases[i]);
+  }
+  test_attributes();
+  tap_ok(ts_memory_live() == 0, "nothing is left allocated");
+  return tap_done();
+}
