@@ -1,6 +1,6 @@
 /** \file
  * Kernels compute in fp32 on tiles: at most TS_TILE consecutive elements, which stay in the first-level cache.  A
- * source widens a tile of any float type, a sink rounds it once; an fp32 tensor is read and written where it lies. 
+ * source widens a tile of any float type, a sink rounds it once; an fp32 tensor is read and written where it lies.
  * So a kernel is written once for all types.  Included by kernels_*.c only.  Nothing here is collective.
  */
 #ifndef TS_BACKEND_CPU_TILE_H

@@ -32,18 +32,14 @@ TS_INLINE int64_t ts_bits_of_double(double x) {
   return bits;
 }
 
-/** exp (x) within 1.5 ulp (2 where the result is subnormal); inf above 88.72, 0 below -103.98.
+/** exp (x) within 1.5 ulp for |x| <= 87, garbage but no trap beyond; NaN stays.
  *
- * x = n ln 2 + r with |r| <= ln 2 / 2.  exp (r) = 1 + r + r^2 q (r), q interpolated at Chebyshev nodes (relative
- * error 1e-8).  2^n is applied in two halves because n reaches past the exponents of a float on both sides. Not
- * collective. */
-TS_INLINE float ts_expf(float x) {
-  x = x > 89.0f ? 89.0f : x;
-  x = x < -105.0f ? -105.0f : x;
-  const float shift = 0x1.8p23f; /* adding it rounds to an integer, kept in the low bits */
+ * x = n ln 2 + r with |r| <= ln 2 / 2.  exp (r) = 1 + r + r^2 q (r), q interpolated at Chebyshev nodes (relative error
+ * 1e-8).  Adding `shift` rounds to an integer and leaves n + 127 in the low bits: the exponent of 2^n. Not collective. */
+TS_INLINE float ts_exp_bounded(float x) {
+  const float shift = 0x1.8p23f + 127;
   float shifted = x * 0x1.715476p0f + shift;
   float n = shifted - shift;
-  int32_t k = ts_bits_of(shifted) - ts_bits_of(shift);
   float r = x - n * 0x1.62ep-1f; /* n times these 12 bits is exact */
   r = r - n * 0x1.0bfbe8p-15f;
   float q = 0.001392621346613538f;
@@ -51,22 +47,31 @@ TS_INLINE float ts_expf(float x) {
   q = q * r + 0.04166655443768795f;
   q = q * r + 0.1666657684599398f;
   q = q * r + 0.5f;
-  float e = 1.0f + (r + r * r * q);
-  int32_t half = k >> 1;
-  return e * ts_float_of((int32_t) ((uint32_t) (half + 127) << 23)) *
-         ts_float_of((int32_t) ((uint32_t) (k - half + 127) << 23));
+  return (1.0f + (r + r * r * q)) * ts_float_of((int32_t) ((uint32_t) ts_bits_of(shifted) << 23));
 }
 
-/** 1 / (1 + exp (-x)) within 2.5 ulp down to x = -88.7, below that 0 (the true value is subnormal). Not collective. */
-TS_INLINE float ts_sigmoidf(float x) {
-  return 1.0f / (1.0f + ts_expf(-x));
+/** exp (x) within 1.5 ulp; 0 below -87 (libm: -104), inf above 88 (libm: 88.7).  The ends are masked, since what
+ * branches on its argument here is compiled to computing everything for each case. Not collective. */
+TS_INLINE float ts_expf(float x) {
+  int32_t below = -(int32_t) (x < -87.0f), above = -(int32_t) (x > 88.0f), infinity = 0x7f800000;
+  return ts_float_of((ts_bits_of(ts_exp_bounded(x)) & ~(below | above)) | (infinity & above));
 }
 
-/** The same, held above 4e-35, and its derivative sigmoid (x) sigmoid (-x) without cancellation. Not collective. */
+/** 1 / (1 + exp (-x)) within 2.5 ulp for x > -80, and held above 1e-35; NaN gives some number in (0, 1], so multiply by
+ * x.  The slope is sigmoid (x) sigmoid (-x), without cancellation.  Floats of one sign are ordered as their bits are:
+ * two integer minima hold -x inside +-80. Not collective. */
 TS_INLINE float ts_sigmoid_slope(float x, float *slope) {
-  float e = ts_expf(x < -79.0f ? 79.0f : -x), s = 1.0f / (1.0f + e);
+  int32_t high = ts_bits_of(80.0f), bits = ts_bits_of(-x);
+  uint32_t low = (uint32_t) ts_bits_of(-80.0f);
+  bits = bits < high ? bits : high;
+  float e = ts_exp_bounded(ts_float_of((int32_t) ((uint32_t) bits < low ? (uint32_t) bits : low)));
+  float s = 1.0f / (1.0f + e);
   *slope = s * (e * s);
   return s;
+}
+TS_INLINE float ts_sigmoidf(float x) {
+  float slope;
+  return ts_sigmoid_slope(x, &slope);
 }
 
 /** The argument of the sigmoid in GELU, 2 sqrt (2/pi) (x + 0.044715 x^3), by which 0.5 x (1 + tanh (u)) = x sigmoid

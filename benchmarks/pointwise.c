@@ -1,0 +1,279 @@
+/* How near the kernels that are bound by memory come to the memory: each at the sizes of GPT-2 124M (4 sequences of 256
+ * tokens), against the sum of two arrays (read two, write one) in the same run.
+ *
+ *     benchmarks/pointwise [THREADS]
+ *
+ * Columns: kernel, type, microseconds, GB/s (bytes that must be read and written once), ratio to the sum of arrays.
+ * Every call works on memory that has left the caches. */
+#include "backend/backend.h"
+#include "base/memory.h"
+#include "base/status.h"
+#include "ops/build.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 1024, HIDDEN = 768, INNER = 3072, VOCABULARY = 50257, MAX_TENSORS = 16 };
+
+/* Bytes after which memory has left the caches. */
+static const size_t cold_bytes = (size_t) 512 << 20;
+
+static ts_tid leaf(ts_graph *g, const char *name, ts_dtype dtype, ts_shape shape) {
+  return ts_graph_leaf(g, name, TS_ROLE_INPUT, dtype, shape);
+}
+
+/* An op whose inputs are n activations of one shape. */
+static void build_plain(ts_graph *g, ts_op op, ts_dtype dtype, int n, int64_t columns) {
+  static const char *const names[] = {"a", "b", "c"};
+  ts_tid in[3];
+  for (int i = 0; i < n; ++i) {
+    in[i] = leaf(g, names[i], dtype, TS_SHAPE(4, ROWS / 4, columns));
+  }
+  ts_build(g, op, "node", n, in);
+}
+
+static void build_add(ts_graph *g, ts_dtype dtype) { build_plain(g, TS_OP_ADD, dtype, 2, HIDDEN); }
+static void build_gelu(ts_graph *g, ts_dtype dtype) { build_plain(g, TS_OP_GELU, dtype, 1, INNER); }
+static void build_gelu_dx(ts_graph *g, ts_dtype dtype) { build_plain(g, TS_OP_GELU_DX, dtype, 2, INNER); }
+static void build_swiglu(ts_graph *g, ts_dtype dtype) { build_plain(g, TS_OP_SWIGLU, dtype, 2, INNER); }
+static void build_swiglu_dx(ts_graph *g, ts_dtype dtype) { build_plain(g, TS_OP_SWIGLU_DX, dtype, 3, INNER); }
+
+static void build_cast(ts_graph *g, ts_dtype dtype) {
+  ts_tid x = leaf(g, "x", dtype, TS_SHAPE(ROWS, INNER));
+  ts_build_cast(g, "node", x, dtype == TS_F32 ? TS_BF16 : TS_F32);
+}
+
+static void build_accumulate(ts_graph *g, ts_dtype dtype) {
+  ts_tid prior = leaf(g, "prior", dtype, TS_SHAPE(ROWS, INNER)), x = leaf(g, "x", dtype, TS_SHAPE(ROWS, INNER));
+  ts_build_accumulate(g, "node", prior, x, leaf(g, "one", TS_F32, TS_SHAPE(1)));
+}
+
+static void build_dropout(ts_graph *g, ts_dtype dtype) {
+  ts_tid x = leaf(g, "x", dtype, TS_SHAPE(4, ROWS / 4, HIDDEN)), seed = leaf(g, "seed", TS_I64, TS_SHAPE(1));
+  ts_build_dropout(g, "node", x, seed, leaf(g, "sample", TS_I64, TS_SHAPE(4)), 0.1f, 1);
+}
+
+static void build_split(ts_graph *g, ts_dtype dtype) {
+  static const int64_t size[] = {HIDDEN, HIDDEN, HIDDEN};
+  ts_build_split(g, "node", leaf(g, "x", dtype, TS_SHAPE(ROWS, 3 * HIDDEN)), 3, size);
+}
+
+static void build_sum_rows(ts_graph *g, ts_dtype dtype) {
+  ts_build_sum_rows(g, "node", leaf(g, "x", dtype, TS_SHAPE(ROWS, INNER)), TS_F32);
+}
+
+static void build_embedding(ts_graph *g, ts_dtype dtype) {
+  ts_tid table = leaf(g, "table", dtype, TS_SHAPE(VOCABULARY, HIDDEN));
+  ts_build_embedding(g, "node", table, leaf(g, "ids", TS_I32, TS_SHAPE(4, ROWS / 4)));
+}
+
+static void build_embedding_dw(ts_graph *g, ts_dtype dtype) {
+  ts_tid dy = leaf(g, "dy", dtype, TS_SHAPE(4, ROWS / 4, HIDDEN));
+  ts_build_embedding_dw(g, "node", dy, leaf(g, "ids", TS_I32, TS_SHAPE(4, ROWS / 4)), VOCABULARY, TS_F32);
+}
+
+/* A norm and its gradients: the first n of these inputs that the op has. */
+static void build_norm(ts_graph *g, ts_op op, ts_dtype dtype, const char *inputs) {
+  ts_tid in[5];
+  int n = 0;
+  for (const char *c = inputs; *c != 0; ++c) {
+    char name[2] = {*c, 0};
+    in[n++] = *c == 'y' || *c == 'x'   ? leaf(g, name, dtype, TS_SHAPE(4, ROWS / 4, HIDDEN))
+              : *c == 'm' || *c == 'r' ? leaf(g, name, TS_F32, TS_SHAPE(4, ROWS / 4))
+                                       : leaf(g, name, dtype, TS_SHAPE(HIDDEN));
+  }
+  ts_node_args args = {.op = op, .name = "node", .n_in = n, .in = in};
+  args.attr.norm.eps = 1e-5f;
+  args.attr.norm.dtype = TS_F32;
+  ts_graph_add(g, &args);
+}
+
+static void build_layernorm(ts_graph *g, ts_dtype dtype) { build_norm(g, TS_OP_LAYERNORM, dtype, "xwb"); }
+static void build_layernorm_dx(ts_graph *g, ts_dtype dtype) { build_norm(g, TS_OP_LAYERNORM_DX, dtype, "yxwmr"); }
+static void build_layernorm_dw(ts_graph *g, ts_dtype dtype) { build_norm(g, TS_OP_LAYERNORM_DW, dtype, "yxmr"); }
+static void build_rmsnorm(ts_graph *g, ts_dtype dtype) { build_norm(g, TS_OP_RMSNORM, dtype, "xw"); }
+static void build_rmsnorm_dx(ts_graph *g, ts_dtype dtype) { build_norm(g, TS_OP_RMSNORM_DX, dtype, "yxwr"); }
+static void build_rmsnorm_dw(ts_graph *g, ts_dtype dtype) { build_norm(g, TS_OP_RMSNORM_DW, dtype, "yxr"); }
+
+static void build_rope(ts_graph *g, ts_dtype dtype) {
+  ts_tid in[] = {leaf(g, "x", dtype, TS_SHAPE(4, ROWS / 4, HIDDEN)), leaf(g, "p", TS_I32, TS_SHAPE(4, ROWS / 4))};
+  ts_node_args args = {.op = TS_OP_ROPE, .name = "node", .n_in = 2, .in = in};
+  args.attr.rope.head_dim = 64;
+  args.attr.rope.theta = 1e4;
+  ts_graph_add(g, &args);
+}
+
+enum { PARAMETERS = 32 << 20 }; /* a quarter of the model: as far beyond the caches as all of it */
+
+static void build_sum_squares(ts_graph *g, ts_dtype dtype) {
+  static const ts_range all = {0, PARAMETERS, 0, 1};
+  ts_build_sum_squares(g, "node", leaf(g, "x", dtype, TS_SHAPE(PARAMETERS)), 1, &all);
+}
+
+static void build_adamw(ts_graph *g, ts_dtype dtype) {
+  static const ts_range all = {0, PARAMETERS, 0.1f, 1};
+  ts_shape shape = TS_SHAPE(PARAMETERS), one = TS_SHAPE(1);
+  ts_adamw_inputs in = {.w = TS_NONE};
+  in.p = leaf(g, "p", TS_F32, shape);
+  in.m = leaf(g, "m", TS_F32, shape);
+  in.v = leaf(g, "v", TS_F32, shape);
+  if (dtype == TS_BF16) {
+    in.w = leaf(g, "w", dtype, shape);
+  }
+  in.g = leaf(g, "g", TS_F32, shape);
+  in.step = leaf(g, "step", TS_I64, one);
+  in.lr = leaf(g, "lr", TS_F32, one);
+  in.betas = leaf(g, "betas", TS_F32, TS_SHAPE(2));
+  in.scale = leaf(g, "scale", TS_F32, one);
+  in.skip = leaf(g, "zero", TS_F32, one);
+  ts_build_adamw(g, "node", &in, 1, &all, 1e-8f, true, true);
+}
+
+static const struct { const char *name; void (*build)(ts_graph *g, ts_dtype dtype); } rows[] = {
+  {"add", build_add}, {"cast", build_cast}, {"accumulate", build_accumulate}, {"gelu", build_gelu},
+  {"gelu_dx", build_gelu_dx}, {"swiglu", build_swiglu}, {"swiglu_dx", build_swiglu_dx}, {"dropout", build_dropout},
+  {"split", build_split}, {"sum_rows", build_sum_rows}, {"embedding", build_embedding},
+  {"embedding_dw", build_embedding_dw}, {"layernorm", build_layernorm}, {"layernorm_dx", build_layernorm_dx},
+  {"layernorm_dw", build_layernorm_dw}, {"rmsnorm", build_rmsnorm}, {"rmsnorm_dx", build_rmsnorm_dx},
+  {"rmsnorm_dw", build_rmsnorm_dw}, {"rope", build_rope}, {"sum_squares", build_sum_squares}, {"adamw", build_adamw}};
+
+/* One set of tensors of a graph in fresh memory; outputs in place share their input's. */
+typedef struct data_set {
+  char *memory; /* owned: ts_unmap */
+  void *tensor[MAX_TENSORS];
+} data_set;
+
+static void fill(const ts_tensor *tensor, void *data, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    float value = strcmp(tensor->name, "zero") == 0 ? 0 : (float) (1 + i % 1000) / 1001;
+    switch (tensor->dtype) {
+      case TS_F32: ((float *) data)[i] = value; break;
+      case TS_BF16: ((uint16_t *) data)[i] = ts_f32_to_bf16(value); break;
+      case TS_I32: ((int32_t *) data)[i] = (int32_t) (i * 7919 % VOCABULARY); break;
+      default: ((int64_t *) data)[i] = 1 + i; break;
+    }
+  }
+}
+
+static size_t padded(const ts_graph *g, ts_tid tensor) {
+  return ((size_t) ts_tensor_bytes(g, tensor) + 4095) / 4096 * 4096;
+}
+
+static size_t data_bytes(const ts_graph *g) {
+  size_t bytes = 0;
+  for (int i = 0; i < g->n_tensors; ++i) {
+    bytes += padded(g, i);
+  }
+  return bytes;
+}
+
+static void data_create(data_set *set, const ts_graph *g) {
+  const ts_node *node = &g->node[0];
+  set->memory = ts_map(data_bytes(g));
+  char *next = set->memory;
+  for (int i = 0; i < g->n_tensors; ++i) {
+    set->tensor[i] = next;
+    next += padded(g, i);
+    fill(&g->tensor[i], set->tensor[i], ts_tensor_count(g, i));
+  }
+  for (int i = 0; i < node->n_out && i < ts_op_get(node->op)->n_inplace; ++i) {
+    set->tensor[node->out[i]] = set->tensor[node->in[i]];
+  }
+}
+
+static void call(const ts_kernel *kernel, const ts_graph *g, const data_set *set, void *workspace, void *prepared,
+                 int threads) {
+  const ts_node *node = &g->node[0];
+  const void *in[MAX_TENSORS];
+  void *out[MAX_TENSORS];
+  for (int i = 0; i < node->n_in; ++i) {
+    in[i] = node->in[i] == TS_NONE ? NULL : set->tensor[node->in[i]];
+  }
+  for (int i = 0; i < node->n_out; ++i) {
+    out[i] = set->tensor[node->out[i]];
+  }
+  kernel->run(&(ts_kernel_call){.graph = g, .node = node, .in = in, .out = out, .workspace = workspace,
+                                .prepared = prepared, .threads = threads});
+}
+
+static int compare_seconds(const void *a, const void *b) {
+  double x = *(const double *) a, y = *(const double *) b;
+  return (x > y) - (x < y);
+}
+
+/* Seconds of one call: the fastest tenth of calls on a ring of data sets, since other work may share the machine. */
+static double measure(const ts_graph *g, int threads) {
+  enum { CALLS = 200 };
+  double seconds[CALLS];
+  const ts_backend *backend = ts_backend_cpu();
+  const ts_kernel *kernel = backend->kernel(g->node[0].op);
+  ts_target target = {backend, threads};
+  void *prepared = NULL;
+  size_t bytes = kernel->prepare == NULL ? 0 : kernel->prepare(&target, g, &g->node[0], &prepared);
+  void *workspace = ts_map(bytes + 1);
+  int n = (int) (cold_bytes / data_bytes(g) + 1), calls = n == 1 ? CALLS / 10 : CALLS;
+  data_set *set = ts_calloc((size_t) n, sizeof *set);
+  for (int i = 0; i < n; ++i) {
+    data_create(&set[i], g);
+  }
+  for (int i = 0; i < calls; ++i) {
+    double start = omp_get_wtime();
+    call(kernel, g, &set[i % n], workspace, prepared, threads);
+    seconds[i] = omp_get_wtime() - start;
+  }
+  qsort(seconds, (size_t) calls, sizeof *seconds, compare_seconds);
+  for (int i = 0; i < n; ++i) {
+    ts_unmap(set[i].memory, data_bytes(g));
+  }
+  ts_free(set);
+  ts_unmap(workspace, bytes + 1);
+  if (kernel->release != NULL) {
+    kernel->release(prepared);
+  }
+  return seconds[calls / 10];
+}
+
+/* What must be read and written once: of a looked-up table only the rows. */
+static double bytes_moved(const ts_graph *g) {
+  const ts_node *node = &g->node[0];
+  return node->op == TS_OP_EMBEDDING ? 2.0 * (double) ts_tensor_bytes(g, node->out[0]) : ts_node_bytes(g, node);
+}
+
+/* GB/s of c = a + b on arrays beyond the caches. */
+static double memory_speed(int threads) {
+  enum { COUNT = 32 << 20 };
+  float *a = ts_map(3 * COUNT * sizeof *a), *b = a + COUNT, *c = b + COUNT;
+  double best = 1e9;
+  for (int round = 0; round < 6; ++round) {
+    double start = omp_get_wtime();
+#pragma omp parallel for simd num_threads(threads) schedule(static)
+    for (int i = 0; i < COUNT; ++i) {
+      c[i] = a[i] + b[i];
+    }
+    double seconds = omp_get_wtime() - start;
+    best = seconds < best ? seconds : best;
+  }
+  ts_unmap(a, 3 * COUNT * sizeof *a);
+  return 3e-9 * COUNT * sizeof *a / best;
+}
+
+int main(int argc, char **argv) {
+  static const ts_dtype dtypes[] = {TS_F32, TS_BF16};
+  int threads = argc > 1 ? atoi(argv[1]) : 2;
+  TS_CHECK(threads > 0, "usage: pointwise [THREADS]");
+  double memory = memory_speed(threads);
+  printf("%s, %d threads, memory %.1f GB/s\n", ts_backend_cpu()->describe(), threads, memory);
+  for (size_t r = 0; r < sizeof rows / sizeof *rows; ++r) {
+    for (int d = 0; d < 2; ++d) {
+      ts_graph *g = ts_graph_create();
+      rows[r].build(g, dtypes[d]);
+      double seconds = measure(g, threads), speed = bytes_moved(g) / seconds * 1e-9;
+      printf("%-14s %-5s %9.0f us %7.1f GB/s %6.2f\n", rows[r].name, ts_dtype_name(dtypes[d]), seconds * 1e6, speed,
+             speed / memory);
+      ts_graph_destroy(&g);
+    }
+  }
+  return 0;
+}
