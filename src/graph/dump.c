@@ -41,7 +41,8 @@ static void add_attributes(const ts_node *node, ts_text *to) {
         for (int i = 0; i < a->comm.n_pieces; ++i) {
           columns += a->comm.piece[i].end - a->comm.piece[i].begin;
         }
-        ts_text_add(to, " {group %d, columns %lld, wire %s}", a->comm.group, (long long) columns, ts_dtype_name(a->comm.wire));
+        ts_text_add(to, " {group %d, columns %lld, wire %s}", a->comm.group, (long long) columns,
+                    ts_dtype_name(a->comm.wire));
       }
   }
 }
@@ -130,7 +131,8 @@ static void dump_json(const ts_graph *g, ts_text *to) {
     const ts_tensor *tensor = &g->tensor[t];
     ts_text_add(to, "%s {\"name\": ", t > 0 ? ",\n" : "");
     ts_text_add_json(to, tensor->name);
-    ts_text_add(to, ", \"dtype\": \"%s\", \"producer\": %d, \"shape\": [", ts_dtype_name(tensor->dtype), tensor->producer);
+    ts_text_add(to, ", \"dtype\": \"%s\", \"producer\": %d, \"shape\": [", ts_dtype_name(tensor->dtype),
+                tensor->producer);
     for (int i = 0; i < tensor->shape.n; ++i) {
       ts_text_add(to, i > 0 ? ", %lld" : "%lld", (long long) tensor->shape.d[i]);
     }

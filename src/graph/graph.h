@@ -86,7 +86,8 @@ typedef struct ts_range {
 /** Columns [begin, end) of every shard of one input of a collective. */
 typedef struct ts_piece {
   int input;           /**< Which of the inputs x_1 .. x_k, from 0. */
-  const int64_t *cuts; /**< group size + 1 cut points of the whole, elements; rank r owns [cuts[r], cuts[r + 1]).  Borrowed from the layout. */
+  const int64_t *cuts; /**< group size + 1 cut points of the whole, elements; rank r owns [cuts[r], cuts[r + 1]).
+                        * Borrowed from the layout. */
   int64_t begin, end;  /**< Elements relative to each shard's own first element; clipped to the shard. */
 } ts_piece;
 
@@ -129,7 +130,7 @@ typedef struct ts_node {
   int n_in, n_out;
   ts_tid *in;    /**< Owned; TS_NONE where an optional input is absent. */
   ts_tid *out;   /**< Owned. */
-  ts_tid *prior; /**< Owned; NULL, or for each output the value it adds to (TS_NONE: none).  out = beta prior + f (in). */
+  ts_tid *prior; /**< Owned; NULL, or for each output what it adds to (TS_NONE: none).  out = beta prior + f (in). */
   ts_tid beta;   /**< [1] fp32, or TS_NONE for 1.  beta = 0 never reads the prior. */
   ts_attr attr;
   ts_segment segment;
@@ -218,7 +219,8 @@ ts_nid ts_graph_copy_with_leaves(ts_graph *to, const ts_graph *from, ts_nid node
 /** Copy the marks whose tensors have an entry in \a map. Not collective. */
 void ts_graph_copy_marks(ts_graph *to, const ts_graph *from, const ts_tid *map);
 
-/** Give \a tensor a name that the host or a later pass looks for; an older mark of this name is replaced. Not collective. */
+/** Give \a tensor a name that the host or a later pass looks for; an older mark of this name is replaced.
+ * Not collective. */
 void ts_graph_mark(ts_graph *graph, const char *name, ts_tid tensor);
 
 /** The tensor marked \a name, or TS_NONE. Not collective. */
@@ -232,9 +234,9 @@ ts_tid ts_graph_gradient_of(const ts_graph *graph, ts_tid parameter);
  * \return n_tensors counts, owned by the caller (ts_free). Not collective. */
 int *ts_graph_use_counts(const ts_graph *graph);
 
-/** Check every rule of a graph: ids in range, definition before use, arity, attributes, shapes as the op's rule gives
- * them, unique names of leaves, index letters that agree in extent, priors only where the op can add, backward nodes
- * not before the forward nodes they need.
+/** Check every rule of a graph: ids in range, definition before use, arity, shapes as the op's rule gives them, unique
+ * names of leaves, index letters that agree in extent, priors only where the op can add, nothing read from a later
+ * phase, no version read after it was replaced in place.
  * \param [out] why  Receives one line per violation: the node printed with its inputs, and the rule broken.
  * \return number of violations. Not collective. */
 int ts_graph_verify(const ts_graph *graph, ts_text *why);

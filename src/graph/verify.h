@@ -9,7 +9,8 @@
 /** Name of rule \a i, NULL past the last. Not collective. */
 const char *ts_graph_rule_name(int i);
 
-/** Leave one rule out (NULL: none), for tests only; the program's verifier has them all. Not collective. */
-void ts_graph_verify_disable(const char *rule);
+/** Leave rules out, for tests only; the program's verifier has them all.
+ * \param [in] names  Separated by blanks; borrowed until the next call; NULL for none. Not collective. */
+void ts_graph_verify_disable(const char *names);
 
 #endif

@@ -1,0 +1,313 @@
+/* The graph: building, marks, rewriting, dumps, and the verifier, each rule with a graph that only it rejects. */
+#include "base/memory.h"
+#include "graph/op.h"
+#include "graph/verify.h"
+#include "ops/build.h"
+#include "regression/tap.h"
+
+#include <jansson.h>
+#include <string.h>
+
+enum { B = 2, T = 3, C = 8 };
+
+/* x -> norm -> product -> gelu -> + x, in two units: leaves x, norm.weight, w; nodes 0 .. 3. */
+static ts_graph *make(void) {
+  ts_graph *g = ts_graph_create();
+  ts_graph_unit(g, "first");
+  ts_tid x = ts_graph_leaf(g, "x", TS_ROLE_INPUT, TS_F32, TS_SHAPE(B, T, C));
+  ts_tid norm = ts_graph_leaf(g, "norm.weight", TS_ROLE_PARAM, TS_F32, TS_SHAPE(C));
+  ts_tid y = ts_build_rmsnorm(g, "norm", x, norm, 1e-5f);
+  ts_graph_unit(g, "second");
+  ts_tid w = ts_graph_leaf(g, "w", TS_ROLE_PARAM, TS_F32, TS_SHAPE(C, C));
+  y = ts_build_matmul(g, "product", y, w, TS_NONE, false, true, TS_F32);
+  y = ts_build(g, TS_OP_GELU, "gelu", 1, &y);
+  y = ts_build_add(g, "sum", x, y);
+  ts_graph_unit(g, NULL);
+  ts_graph_mark(g, "result", y);
+  return g;
+}
+
+static char *dump(const ts_graph *g, ts_graph_format format) {
+  ts_text text = {0};
+  ts_graph_dump(g, format, &text);
+  return text.text;
+}
+
+/* ---- building ---- */
+
+static void test_building(void) {
+  ts_graph *g = make();
+  ts_tid x = ts_graph_find(g, "x"), w = ts_graph_find(g, "w"), y = ts_graph_marked(g, "result");
+  tap_ok(x != TS_NONE && w != TS_NONE && ts_graph_find(g, "norm") == TS_NONE, "leaves are found, outputs are not");
+  tap_ok(g->tensor[w].unit == 1 && g->n_units == 2 && strcmp(g->unit[1], "second") == 0, "a leaf belongs to its unit");
+  tap_ok(ts_graph_unit(g, "first") == 0 && g->n_units == 2, "one returns to a unit by its name");
+  tap_ok(ts_graph_producer(g, x) == NULL && strcmp(ts_graph_producer(g, y)->name, "sum") == 0, "producers");
+  tap_ok(strcmp(g->tensor[g->node[0].out[1]].name, "norm:1") == 0, "the second output has a name of its own");
+  tap_ok(ts_tensor_count(g, x) == B * T * C && ts_tensor_bytes(g, x) == 4 * B * T * C &&
+             ts_shape_rows(&g->tensor[x].shape) == B * T,
+         "elements, bytes, rows");
+  int *uses = ts_graph_use_counts(g);
+  tap_ok(uses[x] == 2 && uses[w] == 1 && uses[y] == 0, "uses are counted");
+  ts_free(uses);
+  ts_graph_mark(g, "result", w);
+  tap_ok(ts_graph_marked(g, "result") == w && g->n_marks == 1, "a mark moves");
+  ts_graph_mark_gradient(g, "w", y);
+  tap_ok(ts_graph_gradient_of(g, w) == y && ts_graph_gradient_of(g, x) == TS_NONE, "gradients are marked by parameter");
+  ts_graph_destroy(&g);
+  tap_ok(g == NULL, "the pointer of a destroyed graph is NULL");
+}
+
+/* Arrays of attributes belong to the node. */
+static void test_ownership(void) {
+  ts_graph *g = ts_graph_create();
+  int64_t size[] = {3, 5};
+  ts_tid x = ts_graph_leaf(g, "x", TS_ROLE_INPUT, TS_F32, TS_SHAPE(B, C));
+  ts_build_split(g, "split", x, 2, size);
+  size[0] = 5;
+  tap_ok(g->node[0].attr.split.size[0] == 3, "attributes are copied");
+  ts_graph_destroy(&g);
+}
+
+/* ---- rewriting ---- */
+
+static void test_rewriting(void) {
+  ts_graph *g = make();
+  ts_graph_leaf(g, "nobody reads it", TS_ROLE_INPUT, TS_I32, TS_SHAPE(1));
+  ts_tid *map;
+  ts_graph *to = ts_graph_rewrite(g, &map);
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    ts_graph_copy_with_leaves(to, g, n, map);
+  }
+  ts_graph_copy_marks(to, g, map);
+  ts_graph *expected = make();
+  char *a = dump(to, TS_GRAPH_TEXT), *b = dump(expected, TS_GRAPH_TEXT);
+  tap_ok(strcmp(a, b) == 0, "a copy is equal but for the leaf that nobody reads");
+  ts_free(a);
+  ts_free(b);
+  a = dump(to, TS_GRAPH_JSON);
+  b = dump(expected, TS_GRAPH_JSON);
+  tap_ok(strcmp(a, b) == 0, "in segments, units and work, too");
+  ts_free(a);
+  ts_free(b);
+  ts_free(map);
+  ts_graph_destroy(&g);
+  ts_graph_destroy(&to);
+  ts_graph_destroy(&expected);
+}
+
+/* ---- dumps ---- */
+
+static const char text_dump[] =
+    "# 4 nodes, 8 tensors, 2 units\n"
+    "input  x fp32[2x3x8]\n"
+    "param  norm.weight fp32[8]\n"
+    "param  w fp32[8x8]\n"
+    "forward  norm: norm, norm:1 = rmsnorm(x, norm.weight)  fp32[2x3x8]\n"
+    "forward  product: product = matmul(norm, w) {b^T}  fp32[2x3x8]\n"
+    "forward  gelu: gelu = gelu(product)  fp32[2x3x8]\n"
+    "forward  sum: sum = add(x, gelu)  fp32[2x3x8]\n"
+    "mark   result = sum\n";
+
+static void test_dumps(void) {
+  ts_graph *g = make();
+  char *text = dump(g, TS_GRAPH_TEXT);
+  if (!tap_ok(strcmp(text, text_dump) == 0, "text")) {
+    tap_note("%s", text);
+  }
+  ts_free(text);
+  text = dump(g, TS_GRAPH_JSON);
+  json_t *json = json_loads(text, 0, NULL), *nodes = json_object_get(json, "nodes");
+  tap_ok(json != NULL && json_array_size(nodes) == 4 && json_array_size(json_object_get(json, "tensors")) == 8,
+         "json parses and has every node and tensor");
+  tap_ok(json_number_value(json_object_get(json_array_get(nodes, 1), "flops")) == 2.0 * B * T * C * C,
+         "json has the FLOPs of a node");
+  json_decref(json);
+  ts_free(text);
+  text = dump(g, TS_GRAPH_DOT);
+  tap_ok(strstr(text, "digraph") == text && strstr(text, "n1 -> n2 [label=\"fp32[2x3x8]\"]") != NULL &&
+             strstr(text, "n0 -> n2") == NULL,
+         "dot has the edges");
+  ts_free(text);
+  ts_graph_destroy(&g);
+}
+
+/* ---- the verifier ---- */
+
+enum { NORM, PRODUCT, GELU, SUM };
+
+static void break_ids(ts_graph *g) {
+  g->tensor[g->node[NORM].out[1]].producer = SUM; /* an output that nobody reads */
+}
+
+static void break_ids_input(ts_graph *g) {
+  g->node[GELU].in[0] = g->n_tensors;
+}
+
+static void break_arity(ts_graph *g) {
+  ts_tid index = ts_graph_leaf(g, "index", TS_ROLE_INPUT, TS_I32, TS_SHAPE(B));
+  ts_build(g, TS_OP_PICK, "pick", 2, (ts_tid[]){ts_graph_find(g, "x"), index});
+  ts_node *pick = &g->node[g->n_nodes - 1];
+  pick->in = ts_realloc(pick->in, 3, sizeof *pick->in);
+  pick->in[pick->n_in++] = index;
+}
+
+static void break_arity_absent(ts_graph *g) {
+  g->node[SUM].in[1] = TS_NONE;
+}
+
+static void break_order(ts_graph *g) {
+  g->node[PRODUCT].in[0] = g->node[SUM].out[0];
+}
+
+static void break_order_prior(ts_graph *g) {
+  ts_node *product = &g->node[PRODUCT];
+  product->prior = ts_malloc(sizeof *product->prior);
+  product->prior[0] = g->node[SUM].out[0];
+}
+
+static void break_shape(ts_graph *g) {
+  g->tensor[g->node[SUM].out[0]].dtype = TS_BF16;
+}
+
+static void break_shape_input(ts_graph *g) {
+  g->node[SUM].in[1] = ts_graph_find(g, "w"); /* [C][C] */
+}
+
+static void break_prior(ts_graph *g) {
+  ts_node *gelu = &g->node[GELU];
+  gelu->prior = ts_malloc(sizeof *gelu->prior);
+  gelu->prior[0] = ts_graph_find(g, "x");
+}
+
+static void break_prior_type(ts_graph *g) {
+  ts_tid narrow = ts_graph_leaf(g, "narrow", TS_ROLE_INPUT, TS_BF16, TS_SHAPE(B, T, C));
+  ts_node *product = &g->node[PRODUCT];
+  product->prior = ts_malloc(sizeof *product->prior);
+  product->prior[0] = narrow;
+}
+
+static void break_segment(ts_graph *g) {
+  g->node[PRODUCT].segment = TS_SEGMENT_BACKWARD_INPUT;
+}
+
+/* Where the letters and the shape rule agree only the two together let it pass: see test_letters. */
+static void break_letters(ts_graph *g) {
+  g->tensor[g->node[SUM].out[0]].shape.d[2] = C + 1;
+}
+
+static ts_tid accumulate(ts_graph *g, const char *name, ts_tid sum, ts_tid beta) {
+  return ts_build_accumulate(g, name, sum, g->node[SUM].out[0], beta);
+}
+
+static void break_version(ts_graph *g) {
+  ts_tid sum = ts_graph_leaf(g, "state", TS_ROLE_STATE, TS_F32, TS_SHAPE(B, T, C));
+  ts_tid beta = ts_graph_leaf(g, "beta", TS_ROLE_INPUT, TS_F32, TS_SHAPE(1));
+  accumulate(g, "once", sum, beta);
+  accumulate(g, "twice", sum, beta);
+}
+
+/* A prior in state is written over. */
+static void break_version_prior(ts_graph *g) {
+  ts_tid sum = ts_graph_leaf(g, "state", TS_ROLE_STATE, TS_F32, TS_SHAPE(B, T, C));
+  ts_tid view = ts_build_view(g, "window", sum, 0, TS_SHAPE(B, T, C));
+  ts_tid in[] = {ts_graph_find(g, "x"), ts_graph_find(g, "w")};
+  ts_graph_add(g, &(ts_node_args){.op = TS_OP_MATMUL, .name = "again", .n_in = 2, .in = in, .prior = &view,
+                                  .beta = TS_NONE, .attr = {.matmul = {.dtype = TS_F32}}});
+  ts_build(g, TS_OP_GELU, "late", 1, &view);
+}
+
+static void break_names(ts_graph *g) {
+  ts_tensor *w = &g->tensor[ts_graph_find(g, "w")];
+  ts_free(w->name);
+  w->name = ts_strdup("x");
+}
+
+/* A way to break a rule; `alone` when no other rule sees it, so that without the rule the graph passes. */
+typedef struct breakage {
+  const char *rule, *what;
+  void (*make)(ts_graph *g);
+  bool alone;
+} breakage;
+
+static const breakage breakages[] = {
+    {"ids", "an output of another producer", break_ids, true},
+    {"ids", "an input out of range", break_ids_input, false},
+    {"arity", "one input too many", break_arity, true},
+    {"arity", "an absent input", break_arity_absent, false},
+    {"order", "an input made later", break_order, true},
+    {"order", "a prior made later", break_order_prior, true},
+    {"shape", "an output of another type", break_shape, true},
+    {"shape", "an input of another shape", break_shape_input, false},
+    {"prior", "a prior of an op that cannot add", break_prior, true},
+    {"prior", "a prior of another type", break_prior_type, true},
+    {"segment", "forward that reads backward", break_segment, true},
+    {"version", "a version used twice", break_version, true},
+    {"version", "state read after it was a prior", break_version_prior, true},
+    {"names", "two leaves of one name", break_names, true},
+};
+
+static int verify(const ts_graph *g, const char *disabled, ts_text *why) {
+  ts_graph_verify_disable(disabled);
+  int violations = ts_graph_verify(g, why);
+  ts_graph_verify_disable(NULL);
+  return violations;
+}
+
+static void test_breakage(const breakage *b) {
+  ts_graph *g = make();
+  ts_text why = {0};
+  b->make(g);
+  char *line = ts_format("\n  %s: ", b->rule);
+  int violations = verify(g, NULL, &why);
+  tap_ok(violations > 0 && strstr(why.text, line) != NULL, "%s: %s is found", b->rule, b->what);
+  ts_text_free(&why);
+  if (b->alone) {
+    tap_ok(verify(g, b->rule, &why) == 0, "%s: %s is found by this rule alone", b->rule, b->what);
+  }
+  ts_text_free(&why);
+  ts_free(line);
+  ts_graph_destroy(&g);
+}
+
+/* Letters repeat what shape rules say, for sharding to rely on: they are seen when the shape rule looks away. */
+static void test_letters(void) {
+  ts_graph *g = make();
+  ts_text why = {0};
+  break_letters(g);
+  tap_ok(verify(g, "shape", &why) == 1 && strstr(why.text, "\n  letters: ") != NULL, "letters: two extents are found");
+  tap_ok(verify(g, "shape letters", &why) == 0, "letters: they are found by this rule alone");
+  ts_text_free(&why);
+  ts_graph_destroy(&g);
+}
+
+static void test_every_rule_is_broken(void) {
+  for (int i = 0; ts_graph_rule_name(i) != NULL; ++i) {
+    bool broken = strcmp(ts_graph_rule_name(i), "letters") == 0;
+    for (size_t k = 0; k < sizeof breakages / sizeof *breakages; ++k) {
+      broken = broken || (breakages[k].alone && strcmp(breakages[k].rule, ts_graph_rule_name(i)) == 0);
+    }
+    tap_ok(broken, "rule %s has a graph that only it rejects", ts_graph_rule_name(i));
+  }
+}
+
+static void test_verifier(void) {
+  ts_graph *g = make();
+  ts_text why = {0};
+  tap_ok(verify(g, NULL, &why) == 0, "a good graph has no violation");
+  ts_graph_destroy(&g);
+  for (size_t i = 0; i < sizeof breakages / sizeof *breakages; ++i) {
+    test_breakage(&breakages[i]);
+  }
+  test_letters();
+  test_every_rule_is_broken();
+}
+
+int main(void) {
+  test_building();
+  test_ownership();
+  test_rewriting();
+  test_dumps();
+  test_verifier();
+  tap_ok(ts_memory_live() == 0, "nothing is left allocated");
+  return tap_done();
+}
