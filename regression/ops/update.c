@@ -24,7 +24,7 @@ static void build_step_control(run_case *c, int variant, ts_dtype dtype) {
       run_set(&c->in[0], r * COLUMNS + j, row[j]);
     }
   }
-  scalar(c, TS_F32, steps[variant].static_tokens);
+  scalar(c, TS_F64, steps[variant].static_tokens);
   scalar(c, TS_F32, steps[variant].max_norm);
   scalar(c, TS_F32, steps[variant].scale);
   ops_output(c, TS_F64, TS_SHAPE(6));

@@ -1,5 +1,6 @@
 #include "engine/engine.h"
 
+#include "base/log.h"
 #include "base/memory.h"
 
 #include <sched.h>
@@ -24,6 +25,26 @@ int ts_engine_threads(const ts_deck *deck, int local_ranks) {
 /* ---- creation ---- */
 
 /* A program with the state of the first one; the first has the layout. */
+/* debug.dump: the graph after each pass, DIR/NN_PASS.txt, by rank 0. */
+typedef struct dump {
+  const char *directory;
+  int n;
+} dump;
+
+static void write_dump(const char *pass, const ts_graph *graph, void *user) {
+  dump *d = user;
+  ts_text text = {0};
+  ts_graph_dump(graph, TS_GRAPH_TEXT, &text);
+  char *path = ts_format("%s/%02d_%s.txt", d->directory, d->n++, pass);
+  ts_error err = {0};
+  if (ts_make_directory(d->directory, &err) != TS_OK || ts_write_file(path, text.text, text.length, &err) != TS_OK) {
+    ts_log(TS_LOG_WARNING, "debug.dump: %s", err.text);
+  }
+  ts_error_clear(&err);
+  ts_free(path);
+  ts_text_free(&text);
+}
+
 static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_model_use use, int64_t batch) {
   int first = 0;
   while (first < TS_N_PROGRAMS && e->program[first] == NULL) {
@@ -33,6 +54,11 @@ static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_
                                 .target = {ts_backend_cpu(), ts_engine_threads(o->deck, ts_world_local_size(o->world))},
                                 .length = o->deck->data.sequence_length,
                                 .layout = first < TS_N_PROGRAMS ? e->program[first]->layout : NULL};
+  dump d = {.directory = o->deck->debug.dump};
+  if (use == TS_MODEL_TRAIN && d.directory[0] != 0 && ts_world_rank(o->world) == 0) {
+    options.observer = write_dump;
+    options.observer_user = &d;
+  }
   e->program[which] = ts_program_create(&options);
   e->index[which] = e->n_programs++;
 }
@@ -150,8 +176,12 @@ void ts_engine_micro_batch(ts_engine *e, const int32_t *tokens, const int64_t *s
   set_scalar(e, which, "gradient_seed", 1 / static_tokens(e, which));
   set_scalar(e, which, "accumulate", n > 0);
   unsigned backward = TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT;
+  double start = ts_seconds();
   ts_executor_run(e->executor, index, TS_SEGMENT_FORWARD);
+  double middle = ts_seconds();
   ts_executor_run(e->executor, index, backward | (n == last ? TS_SEGMENT_REDUCE : 0));
+  e->forward_seconds += middle - start;
+  e->backward_seconds += ts_seconds() - middle;
 }
 
 /* ---- the step ---- */
@@ -160,7 +190,7 @@ static void set_control(ts_engine *e, int which, const double flags[2]) {
   double *flag = ts_executor_pointer(e->executor, e->index[which], "flags");
   flag[0] = flags[0];
   flag[1] = flags[1];
-  set_scalar(e, which, "static_tokens", static_tokens(e, which));
+  *(double *) ts_executor_pointer(e->executor, e->index[which], "static_tokens") = static_tokens(e, which);
   set_scalar(e, which, "max_norm", e->deck->gradient_clipping);
   set_scalar(e, which, "loss_scale", 1);
 }
@@ -176,12 +206,16 @@ ts_step_result ts_engine_step(ts_engine *e, const double flags[2]) {
   float *betas = ts_executor_pointer(e->executor, index, "betas");
   betas[0] = (float) ts_momentum_at(&e->schedule, e->updates);
   betas[1] = (float) e->deck->optimizer.params.betas[1];
+  double start = ts_seconds();
   ts_executor_run(e->executor, index, TS_SEGMENT_UPDATE);
   const double *summary = ts_executor_pointer(e->executor, index, "summary");
   ts_executor_times times = ts_executor_take_times(e->executor);
   ts_step_result result = {.loss = summary[0] / summary[1], .valid_tokens = summary[1], .grad_norm = summary[2],
                            .flag = {summary[3], summary[4]}, .skipped = summary[5] != 0, .lr = lr,
-                           .communication_seconds = times.communication, .exposed_seconds = times.exposed};
+                           .communication_seconds = times.communication, .exposed_seconds = times.exposed,
+                           .forward_seconds = e->forward_seconds, .backward_seconds = e->backward_seconds,
+                           .update_seconds = ts_seconds() - start};
+  e->forward_seconds = e->backward_seconds = 0;
   e->updates += !result.skipped;
   return result;
 }

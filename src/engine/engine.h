@@ -20,6 +20,7 @@ struct ts_engine {
   ts_lr_schedule schedule;
   int64_t updates;      /* steps that were not skipped */
   int64_t micro_batches; /* since the last step */
+  double forward_seconds, backward_seconds; /* since the last step */
 };
 
 /** Give every parameter its first value. Collective over the world (errors are agreed). */

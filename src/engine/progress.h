@@ -5,6 +5,7 @@
 #ifndef TS_ENGINE_PROGRESS_H
 #define TS_ENGINE_PROGRESS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct ts_progress {
@@ -15,6 +16,9 @@ typedef struct ts_progress {
 
 /** Start the clock. \param [in] log_every  Steps between plain lines; 0: about twenty in all. Not collective. */
 void ts_progress_begin(ts_progress *progress, int64_t steps, int64_t log_every);
+
+/** True when a plain line is printed after \a done steps. Not collective. */
+bool ts_progress_is_shown(const ts_progress *progress, int64_t done);
 
 /** \a done steps are done. Not collective. */
 void ts_progress_step(ts_progress *progress, int64_t done, double loss, double lr, double tokens_per_second);

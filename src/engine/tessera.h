@@ -57,6 +57,7 @@ typedef struct ts_step_result {
   bool skipped;         /**< Loss or norm was not finite: nothing was updated. */
   double flag[2];       /**< Largest value any rank gave in \a flags. */
   double communication_seconds, exposed_seconds; /**< This rank's, since the last step. */
+  double forward_seconds, backward_seconds, update_seconds; /**< Likewise: wall time of the phases. */
 } ts_step_result;
 
 /** Reduce what is left to reduce, agree on the record, clip, update.

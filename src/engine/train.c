@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "engine/peak.h"
 #include "engine/progress.h"
 #include "io/metrics.h"
 #include "io/plot.h"
@@ -29,6 +30,7 @@ typedef struct run {
   int64_t *samples;
   int64_t batch, length, ranks, rank, accumulation;
   double flops_per_step;
+  double peak; /* FLOP/s of large matrix products, all ranks */
   int64_t skipped_in_a_row, skipped;
 } run;
 
@@ -196,11 +198,18 @@ static void write_metrics(run *r, int64_t step, const ts_step_result *result, do
   ts_metrics_row row = {.step = step + 1, .tokens = (int64_t) ((double) (step + 1) * tokens), .loss = result->loss,
                         .grad_norm = result->grad_norm, .lr = result->lr, .step_seconds = seconds,
                         .tokens_per_second = tokens / seconds, .model_tflops = r->flops_per_step / seconds * 1e-12,
-                        .mfu = 0, .peak_bytes = (int64_t) ts_process_peak(),
+                        .mfu = r->flops_per_step / seconds / r->peak, .peak_bytes = (int64_t) ts_process_peak(),
                         .comm_seconds = result->communication_seconds,
                         .exposed_comm_seconds = result->exposed_seconds, .data_seconds = data_seconds,
                         .skipped = r->skipped, .loss_scale = 1};
   ts_metrics_step(r->metrics, &row);
+}
+
+/* DeepSpeed's wall_clock_breakdown: where a step's time went, on rank 0. */
+static void report_times(const ts_step_result *t, double data_seconds) {
+  ts_log(TS_LOG_INFO, "  time (ms) | data: %.2f | fwd: %.2f | bwd: %.2f | step: %.2f | comm: %.2f (exposed %.2f)",
+         1e3 * data_seconds, 1e3 * t->forward_seconds, 1e3 * t->backward_seconds, 1e3 * t->update_seconds,
+         1e3 * t->communication_seconds, 1e3 * t->exposed_seconds);
 }
 
 static void report(run *r, int64_t step, const ts_step_result *result, double seconds) {
@@ -245,6 +254,9 @@ static ts_status train_step(run *r, int64_t step, ts_error *err) {
   if (r->rank == 0) {
     write_metrics(r, step, &result, seconds, data_seconds);
     report(r, step, &result, seconds);
+    if (r->deck->wall_clock_breakdown && ts_progress_is_shown(&r->progress, step + 1)) {
+      report_times(&result, data_seconds);
+    }
   }
   return TS_OK;
 }
@@ -346,6 +358,8 @@ int ts_train(ts_world *world, const ts_deck *deck, const ts_train_options *optio
   int code = open_run(&r, err);
   if (code == 0) {
     r.flops_per_step = ts_program_model_flops(ts_engine_program(r.engine), NULL) * (double) (r.accumulation * r.ranks);
+    r.peak = ts_peak_flops(ts_engine_program(r.engine)->target.threads, deck->bf16.enabled ? TS_BF16 : TS_F32) *
+             (double) r.ranks;
     describe(&r);
     ts_progress_begin(&r.progress, deck->run.steps, deck->run.log_every);
     code = train(&r, err);

@@ -30,8 +30,9 @@ const char *ts_shape_step_control(const ts_graph *g, const ts_node *node, ts_dty
   const ts_tensor *records = ts_rule_in(g, node, 0);
   TS_RULE(records->dtype == TS_F64 && records->shape.n == 2 && records->shape.d[1] >= 4,
           "records are [ranks][4 or more] fp64");
-  for (int i = 1; i < 4; ++i) {
-    TS_RULE(ts_rule_is(g, node, i, TS_F32, TS_SHAPE(1)), "static_tokens, max_norm and loss_scale are [1] fp32");
+  TS_RULE(ts_rule_is(g, node, 1, TS_F64, TS_SHAPE(1)), "static_tokens is [1] fp64");
+  for (int i = 2; i < 4; ++i) {
+    TS_RULE(ts_rule_is(g, node, i, TS_F32, TS_SHAPE(1)), "max_norm and loss_scale are [1] fp32");
   }
   dtype[0] = TS_F64;
   shape[0] = TS_SHAPE(6);

@@ -118,7 +118,7 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid) {
   int64_t n;
   ts_tid row = make_row(z, loss, valid, &n);
   ts_tid records = gather_record(z, row, n);
-  ts_tid summary = ts_build_step_control(z->to, "control", records, scalar(z, "static_tokens", TS_F32, 1),
+  ts_tid summary = ts_build_step_control(z->to, "control", records, scalar(z, "static_tokens", TS_F64, 1),
                                          scalar(z, "max_norm", TS_F32, 1), scalar(z, "loss_scale", TS_F32, 1));
   ts_graph_mark(z->to, "summary", summary);
   if (!ts_zero_is_training(z)) {

@@ -27,7 +27,7 @@ static double column_max(const double *records, int64_t rows, int64_t columns, i
 static void step_control_run(const ts_kernel_call *call) {
   enum { LOSS, VALID, FLAG_0, FLAG_1, SQUARES };
   const double *records = call->in[0];
-  double static_tokens = *(const float *) call->in[1], max_norm = *(const float *) call->in[2];
+  double static_tokens = *(const double *) call->in[1], max_norm = *(const float *) call->in[2];
   double loss_scale = *(const float *) call->in[3];
   const ts_shape *shape = &ts_call_in(call, 0)->shape;
   int64_t rows = shape->d[0], columns = shape->d[1];
