@@ -1,0 +1,371 @@
+/* The passes that change the mathematics' form: precision, gradients, recomputation, fusion.  What they compute is
+ * shown by training tests; here it is the form that is checked, on the smallest models that have it. */
+#include "regression/deck_fixture.h"
+
+#include "graph/op.h"
+#include "ops/build.h"
+#include "pass/pass.h"
+#include "pass/plan.h"
+#include "pass/schedule.h"
+
+#define TINY_LLAMA                                                                                                  \
+  "model = { model_type = \"llama\"; vocab_size = 11; hidden_size = 8; intermediate_size = 12;\n"                   \
+  "  num_hidden_layers = 2; num_attention_heads = 4; num_key_value_heads = 2; max_position_embeddings = 16; };\n"   \
+  "train_micro_batch_size_per_gpu = 2;\n"
+#define TINY_GPT2                                                                                                   \
+  "model = { model_type = \"gpt2\"; vocab_size = 11; n_embd = 8; n_layer = 2; n_head = 2; n_positions = 16; };\n"   \
+  "train_micro_batch_size_per_gpu = 2;\n"
+#define UNTIED "model.tie_word_embeddings=false"
+#define TIED "model.tie_word_embeddings=true"
+
+enum { B = 2, T = 4, L = 2 };
+
+/* A graph after a pass, with what made it. */
+typedef struct passed {
+  ts_deck *deck;
+  ts_pass_context context;
+  ts_mesh mesh;
+  ts_graph *graph;
+  ts_text seen; /* names of the passes that ran */
+} passed;
+
+static void observe(const char *pass, const ts_graph *graph, void *user) {
+  (void) graph;
+  ts_text_add(user, "%s ", pass);
+}
+
+static passed run(const char *text, const char *set, const char *more, ts_model_use use, const char *last) {
+  char *sets[] = {(char *) set, (char *) more};
+  ts_error err = {0};
+  passed p = {0};
+  int n_sets = (set != NULL) + (more != NULL);
+  TS_CHECK(ts_deck_read_text("test", text, sets, n_sets, &p.deck, &err) == TS_OK, "%s", err.text);
+  TS_CHECK(ts_mesh_init(&p.mesh, (const int[]){1, 1, 1, 1, 1}, 1, 0, &err) == TS_OK, "%s", err.text);
+  p.graph = ts_model_build(p.deck, use, B, T);
+  p.context = (ts_pass_context){.deck = p.deck, .mesh = &p.mesh, .target = {ts_backend_null(), 0}, .use = use,
+                                .micro_batch = B, .accumulation = 1};
+  ts_passes_run(&p.graph, &p.context, last, observe, &p.seen);
+  return p;
+}
+
+static void end(passed *p) {
+  ts_graph_destroy(&p->graph);
+  ts_layout_destroy(&p->context.layout);
+  ts_schedule_destroy(&p->context.schedule);
+  ts_plan_destroy(&p->context.plan);
+  ts_deck_destroy(&p->deck);
+  ts_text_free(&p->seen);
+}
+
+static int count_op(const ts_graph *g, ts_op op) {
+  int n = 0;
+  for (ts_nid i = 0; i < g->n_nodes; ++i) {
+    n += g->node[i].op == op;
+  }
+  return n;
+}
+
+static const ts_node *find_node(const ts_graph *g, const char *name) {
+  for (ts_nid i = 0; i < g->n_nodes; ++i) {
+    if (strcmp(g->node[i].name, name) == 0) {
+      return &g->node[i];
+    }
+  }
+  return NULL;
+}
+
+static bool is_forward(const ts_node *node) {
+  return node->segment == TS_SEGMENT_FORWARD;
+}
+
+/* ---- the list ---- */
+
+static void test_list(void) {
+  passed p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, NULL);
+  tap_ok(strcmp(p.seen.text, "precision autodiff recompute zero fuse schedule memory ") == 0,
+         "training runs every pass");
+  end(&p);
+  p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_LOSS, NULL);
+  tap_ok(strcmp(p.seen.text, "precision zero fuse schedule memory ") == 0, "a loss runs those without gradients");
+  end(&p);
+  p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, "autodiff");
+  tap_ok(strcmp(p.seen.text, "precision autodiff ") == 0, "the list ends after the pass that was named");
+  end(&p);
+  unsigned facts = TS_FACT_MODEL;
+  for (const ts_pass *pass = ts_passes; pass->name != NULL; ++pass) {
+    tap_ok((pass->requires & ~facts) == 0 && (pass->conflicts & facts) == 0 && pass->help != NULL && pass->run != NULL,
+           "%s: what it requires is there", pass->name);
+    facts |= pass->provides;
+  }
+}
+
+/* ---- precision ---- */
+
+static void test_precision(void) {
+  passed p = run(TINY_LLAMA, "bf16.enabled=true", UNTIED, TS_MODEL_TRAIN, "autodiff");
+  const ts_graph *g = p.graph;
+  int wrong = 0;
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    const ts_tensor *x = &g->tensor[t];
+    const ts_node *node = ts_graph_producer(g, t);
+    bool activation = node != NULL && node->segment != TS_SEGMENT_BACKWARD_WEIGHT && x->shape.n == 3 &&
+                      node->op != TS_OP_HEAD_LOSS && !(node->op == TS_OP_ATTENTION && t != node->out[0]);
+    if (x->role == TS_ROLE_PARAM || activation) {
+      wrong += x->dtype != TS_BF16;
+    }
+  }
+  tap_ok(wrong == 0, "bf16: parameters and activations are narrow");
+  const ts_node *norm = find_node(g, "model.norm"), *loss = find_node(g, "loss");
+  const ts_node *attention = find_node(g, "model.layers.0.self_attn");
+  tap_ok(g->tensor[norm->out[1]].dtype == TS_F32 && g->tensor[attention->out[1]].dtype == TS_F32 &&
+             g->tensor[loss->out[0]].dtype == TS_F64,
+         "bf16: statistics and the loss stay wide");
+  tap_ok(g->tensor[ts_graph_gradient_of(g, ts_graph_find(g, "lm_head.weight"))].dtype == TS_F32,
+         "bf16: parameter gradients are in the accumulation type");
+  end(&p);
+  p = run(TINY_LLAMA, "bf16.enabled=true", "data_types.grad_accum_dtype=bf16", TS_MODEL_TRAIN, "autodiff");
+  tap_ok(p.graph->tensor[ts_graph_gradient_of(p.graph, ts_graph_find(p.graph, "model.norm.weight"))].dtype == TS_BF16,
+         "grad_accum_dtype bf16: they are narrow");
+  end(&p);
+  p = run(TINY_LLAMA, "bf16.enabled=true", NULL, TS_MODEL_LOGITS, "precision");
+  tap_ok(p.graph->tensor[ts_graph_marked(p.graph, "logits")].dtype == TS_F32, "bf16: logits stay fp32");
+  end(&p);
+}
+
+/* ---- gradients ---- */
+
+static void expect_counts(const char *what, const ts_graph *g, const int (*rows)[2], int n) {
+  for (int i = 0; i < n; ++i) {
+    int count = count_op(g, (ts_op) rows[i][0]);
+    tap_ok(count == rows[i][1], "%s: %d of %s", what, count, ts_op_get((ts_op) rows[i][0])->name);
+  }
+}
+
+/* Every parameter has a gradient of its shape, apart from those of activations (but for the head, which makes both at
+ * once); each product of the forward has two in the backward. */
+static void test_gradients(const char *what, const char *text, const char *set) {
+  passed p = run(text, set, NULL, TS_MODEL_TRAIN, "autodiff");
+  const ts_graph *g = p.graph;
+  int missing = 0, forward = 0, products = 0;
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    if (g->tensor[t].role == TS_ROLE_PARAM) {
+      ts_tid gradient = ts_graph_gradient_of(g, t);
+      const ts_node *node = ts_graph_producer(g, gradient);
+      bool apart = node != NULL && (node->segment == TS_SEGMENT_BACKWARD_WEIGHT || node->op == TS_OP_HEAD_LOSS_DX);
+      missing += !apart || !ts_shape_equal(&g->tensor[gradient].shape, &g->tensor[t].shape);
+    }
+  }
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    products += g->node[n].op == TS_OP_MATMUL;
+    forward += g->node[n].op == TS_OP_MATMUL && is_forward(&g->node[n]);
+  }
+  tap_ok(missing == 0, "%s: every parameter has a gradient", what);
+  tap_ok(products == 3 * forward, "%s: %d products forward, %d in all", what, forward, products);
+  end(&p);
+}
+
+static void test_backward_order(void) {
+  passed p = run(TINY_LLAMA, UNTIED, NULL, TS_MODEL_TRAIN, "autodiff");
+  const ts_graph *g = p.graph;
+  int unit = g->n_units, reversed = 0, backward = 0, first_backward = g->n_nodes;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    if (!is_forward(&g->node[n])) {
+      reversed += g->node[n].unit > unit;
+      unit = g->node[n].unit;
+      first_backward = n < first_backward ? n : first_backward;
+      ++backward;
+    }
+  }
+  tap_ok(reversed == 0 && backward > 0 && unit == 0, "backward: unit by unit, in reverse");
+  tap_ok(first_backward + backward == g->n_nodes, "backward: after all of the forward");
+  static const int rows[][2] = {{TS_OP_ATTENTION_DX, L}, {TS_OP_SWIGLU_DX, L},       {TS_OP_RMSNORM_DX, 2 * L + 1},
+                                {TS_OP_RMSNORM_DW, 2 * L + 1}, {TS_OP_HEAD_LOSS_DX, 1}, {TS_OP_EMBEDDING_DW, 1},
+                                {TS_OP_ROPE, 4 * L}};
+  expect_counts("llama", g, rows, sizeof rows / sizeof *rows);
+  const ts_node *rope = find_node(g, "model.layers.0.self_attn.q_rope.dx");
+  tap_ok(rope != NULL && rope->op == TS_OP_ROPE && rope->attr.rope.inverse, "the gradient of a rotation turns back");
+  end(&p);
+}
+
+/* Nothing is computed for what is frozen, nor for what only leads to it. */
+static void test_frozen(void) {
+  passed p = run(TINY_LLAMA, UNTIED, "frozen=[\"embed_tokens\"]", TS_MODEL_TRAIN, "autodiff");
+  const ts_graph *g = p.graph;
+  static const int rows[][2] = {{TS_OP_EMBEDDING_DW, 0}, {TS_OP_RMSNORM_DX, 2 * L}, {TS_OP_RMSNORM_DW, 2 * L + 1}};
+  expect_counts("frozen embedding", g, rows, sizeof rows / sizeof *rows);
+  tap_ok(ts_graph_gradient_of(g, ts_graph_find(g, "model.embed_tokens.weight")) == TS_NONE, "it has no gradient");
+  end(&p);
+  p = run(TINY_LLAMA, UNTIED, "frozen=[\"^model\"]", TS_MODEL_TRAIN, "autodiff");
+  int backward = 0;
+  for (ts_nid n = 0; n < p.graph->n_nodes; ++n) {
+    backward += !is_forward(&p.graph->node[n]);
+  }
+  tap_ok(backward == 1 && count_op(p.graph, TS_OP_HEAD_LOSS_DX) == 1, "all frozen but the head: its gradient alone");
+  end(&p);
+}
+
+static void test_tied(void) {
+  passed p = run(TINY_LLAMA, TIED, NULL, TS_MODEL_TRAIN, "autodiff");
+  const ts_graph *g = p.graph;
+  const ts_node *sum = ts_graph_producer(g, ts_graph_gradient_of(g, ts_graph_find(g, "model.embed_tokens.weight")));
+  tap_ok(sum->op == TS_OP_ADD && ts_graph_producer(g, sum->in[0])->op == TS_OP_HEAD_LOSS_DX &&
+             ts_graph_producer(g, sum->in[1])->op == TS_OP_EMBEDDING_DW,
+         "tied: the gradient is the head's plus the embedding's");
+  end(&p);
+}
+
+/* ---- recomputation ---- */
+
+/* Bytes that the backward reads of what the forward made. */
+static double saved_bytes(const ts_graph *g) {
+  double bytes = 0;
+  bool *saved = ts_calloc((size_t) g->n_tensors, sizeof *saved);
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    for (int i = 0; i < node->n_in && !is_forward(node); ++i) {
+      const ts_node *p = node->in[i] == TS_NONE ? NULL : ts_graph_producer(g, node->in[i]);
+      if (p != NULL && is_forward(p) && !saved[node->in[i]]) {
+        saved[node->in[i]] = true;
+        bytes += (double) ts_tensor_bytes(g, node->in[i]);
+      }
+    }
+  }
+  ts_free(saved);
+  return bytes;
+}
+
+static int count_suffix(const ts_graph *g, const char *suffix) {
+  int n = 0;
+  for (ts_nid i = 0; i < g->n_nodes; ++i) {
+    size_t length = strlen(g->node[i].name);
+    n += length > strlen(suffix) && strcmp(g->node[i].name + length - strlen(suffix), suffix) == 0;
+  }
+  return n;
+}
+
+static void test_recompute(const char *what, const char *text, int copies, double blocks_keep) {
+  passed plain = run(text, NULL, NULL, TS_MODEL_TRAIN, "recompute");
+  passed again = run(text, "activation_checkpointing.enabled=true", NULL, TS_MODEL_TRAIN, "recompute");
+  tap_ok(count_suffix(plain.graph, ".again") == 0, "%s: nothing is computed again unless asked for", what);
+  int n = count_suffix(again.graph, ".again");
+  tap_ok(n == copies && again.graph->n_nodes == plain.graph->n_nodes + n, "%s: %d nodes are computed again", what, n);
+  double saved = saved_bytes(again.graph);
+  tap_ok(saved == blocks_keep && saved < saved_bytes(plain.graph), "%s: %g bytes are saved instead of %g", what, saved,
+         saved_bytes(plain.graph));
+  end(&plain);
+  end(&again);
+}
+
+/* A block's copies come after the backward of the unit behind it and before its own. */
+static void test_recompute_order(void) {
+  passed p = run(TINY_LLAMA, "activation_checkpointing.enabled=true", NULL, TS_MODEL_TRAIN, "recompute");
+  const ts_graph *g = p.graph;
+  bool good = true, begun[16] = {false};
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    bool copy = strstr(node->name, ".again") != NULL;
+    good = good && (!copy || (node->segment == TS_SEGMENT_BACKWARD_INPUT && !begun[node->unit]));
+    if (!copy && !is_forward(node)) {
+      begun[node->unit] = true;
+    }
+    for (int u = 0; copy && u <= node->unit; ++u) {
+      good = good && !begun[u];
+    }
+  }
+  tap_ok(good, "copies come right before the first backward node of their block");
+  end(&p);
+}
+
+/* ---- fusion ---- */
+
+static void test_fusion(void) {
+  passed p = run(TINY_LLAMA, TIED, NULL, TS_MODEL_TRAIN, "fuse");
+  const ts_graph *g = p.graph;
+  static const int rows[][2] = {{TS_OP_ADD, 0}, {TS_OP_ACCUMULATE, 2}, {TS_OP_HEAD_LOSS, 0}, {TS_OP_HEAD_LOSS_DX, 0},
+                                {TS_OP_HEAD_LOSS_TRAIN, 1}};
+  expect_counts("llama fused", g, rows, sizeof rows / sizeof *rows); /* the sums of loss and tokens remain */
+  const ts_node *o = find_node(g, "model.layers.0.self_attn.o_proj"), *loss = find_node(g, "loss.dx");
+  const ts_node *table = find_node(g, "model.embed_tokens.dw");
+  ts_tid beta = ts_graph_find(g, "accumulate");
+  tap_ok(o->prior != NULL && o->prior[0] == find_node(g, "model.embed_tokens")->out[0] && o->beta == TS_NONE,
+         "a residual sum is the projection's prior");
+  tap_ok(loss->prior != NULL && loss->prior[3] != TS_NONE && loss->prior[2] == TS_NONE && loss->beta == beta &&
+             ts_graph_producer(g, loss->prior[3])->op == TS_OP_VIEW,
+         "tied: the head's gradient is added to the sum over micro-batches");
+  tap_ok(table->prior != NULL && table->prior[0] == loss->out[3] && table->beta == TS_NONE,
+         "tied: the embedding's gradient is added to the head's");
+  end(&p);
+  p = run(TINY_GPT2, NULL, NULL, TS_MODEL_TRAIN, "fuse");
+  /* the embeddings' sum, and a dropout stands in front of each residual sum */
+  tap_ok(count_op(p.graph, TS_OP_ADD) == 1 + 2 * L, "gpt2: a sum of dropped values stays");
+  end(&p);
+  p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_LOSS, "fuse");
+  tap_ok(count_op(p.graph, TS_OP_HEAD_LOSS) == 1 && count_op(p.graph, TS_OP_ADD) == 0, "a loss alone keeps its head");
+  end(&p);
+}
+
+/* Graphs in which a fold would be wrong. */
+static ts_graph *make_sum(ts_tid *x, ts_tid *product) {
+  ts_graph *g = ts_graph_create();
+  *x = ts_graph_leaf(g, "x", TS_ROLE_INPUT, TS_F32, TS_SHAPE(2, 8));
+  ts_tid w = ts_graph_leaf(g, "w", TS_ROLE_INPUT, TS_F32, TS_SHAPE(8, 8));
+  *product = ts_build_matmul(g, "product", *x, w, TS_NONE, false, false, TS_F32);
+  return g;
+}
+
+static void expect_adds(ts_graph *g, int adds, const char *what) {
+  ts_pass_fuse(&g, &(ts_pass_context){.use = TS_MODEL_LOSS});
+  ts_text why = {0};
+  tap_ok(count_op(g, TS_OP_ADD) == adds && ts_graph_verify(g, &why) == 0, "%s: %d sums stay", what, adds);
+  ts_text_free(&why);
+  ts_graph_destroy(&g);
+}
+
+static void test_not_fused(void) {
+  ts_tid x, y;
+  ts_graph *g = make_sum(&x, &y);
+  ts_graph_mark(g, "sum", ts_build_add(g, "add", x, y));
+  expect_adds(g, 0, "a product added to what was there before");
+  g = make_sum(&x, &y);
+  ts_tid late = ts_build(g, TS_OP_GELU, "late", 1, &x);
+  ts_graph_mark(g, "sum", ts_build_add(g, "add", late, y));
+  expect_adds(g, 1, "a term that is made after the product");
+  g = make_sum(&x, &y);
+  ts_graph_mark(g, "other", ts_build(g, TS_OP_GELU, "other", 1, &y));
+  ts_graph_mark(g, "sum", ts_build_add(g, "add", x, y));
+  expect_adds(g, 1, "a product that somebody else reads");
+  g = make_sum(&x, &y);
+  ts_graph_mark(g, "product", y);
+  ts_graph_mark(g, "sum", ts_build_add(g, "add", x, y));
+  expect_adds(g, 1, "a product that is a result");
+  g = make_sum(&x, &y);
+  ts_graph_mark(g, "sum", ts_build_add(g, "add", y, y));
+  expect_adds(g, 1, "a product added to itself");
+  g = make_sum(&x, &y);
+  y = ts_build(g, TS_OP_GELU, "gelu", 1, &y);
+  ts_graph_mark(g, "sum", ts_build_add(g, "add", x, y));
+  expect_adds(g, 1, "an op that cannot add");
+  g = make_sum(&x, &y);
+  y = ts_build_add(g, "add", x, y);
+  ts_tid again = ts_build_matmul(g, "again", y, ts_graph_find(g, "w"), TS_NONE, false, false, TS_F32);
+  ts_graph_mark(g, "sum", ts_build_add(g, "add2", y, again));
+  expect_adds(g, 0, "a chain of sums");
+}
+
+int main(void) {
+  test_list();
+  test_precision();
+  test_gradients("llama", TINY_LLAMA, UNTIED);
+  test_gradients("gpt2", TINY_GPT2, NULL);
+  test_backward_order();
+  test_frozen();
+  test_tied();
+  /* A block computes again all but its down projection and last sum: 13 of 15 nodes.  Saved are what enters each block
+   * and the final norm (fp32 [B][T][8]), the norm's statistics, and the norm's result for the head. */
+  test_recompute("llama", TINY_LLAMA, L * 13, (L + 2) * 4.0 * B * T * 8 + 4.0 * B * T);
+  test_recompute_order();
+  test_fusion();
+  test_not_fused();
+  tap_ok(ts_memory_live() == 0, "nothing is left allocated");
+  return tap_done();
+}
