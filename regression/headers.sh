@@ -88,7 +88,9 @@ wrong_includes() {
       if ($0 ~ /"/ && target !~ /\//) { complain("an include names its room") }
       if ((to in level) && level[to] > level[room]) { complain(room " is below " to) }
       if (to == "comm" && room == "model") { complain("a model knows no ranks") }
-      if (target == "mpi.h" && file !~ /^(src\/comm\/(comm_|mesh)|src\/main\/|io\/|cuda\/)/) { complain("MPI stays in comm") }
+      if (target == "mpi.h" && file !~ /^(src\/comm\/(comm_|mesh)|src\/main\/|io\/|cuda\/)/) {
+        complain("MPI stays in comm")
+      }
       if (target == "hdf5.h" && file !~ /^io\//) { complain("HDF5 stays in io") }
       if (target ~ /^(cuda|nccl|cublas|cudnn)[A-Za-z_]*\.h/ && file !~ /^(cuda\/|src\/comm\/comm_nccl)/) {
         complain("CUDA stays in cuda")
@@ -96,11 +98,12 @@ wrong_includes() {
     }' "$1/$2"
 }
 
-# Print each source of the tree in the first argument that none of its fragments names; a test program is named without .c.
+# Print each source of the tree in the first argument that none of its fragments names; a program is named without .c.
 unlisted_sources() {
-  (cd "$1" && cat Makefile.am src/*/Makefile.am src/*/*/Makefile.am io/Makefile.am regression/Makefile.am 2> /dev/null |
+  (cd "$1" && cat Makefile.am */Makefile.am src/*/Makefile.am src/*/*/Makefile.am 2> /dev/null |
     tr ' \t' '\n\n' | sed 's/\.c$//' | sort -u > "$scratch/listed"
-  for file in src/*/*.[ch] src/*/*/*.[ch] src/*/*.def io/*.[ch] regression/*.[ch] regression/*/*.[ch]; do
+  for file in src/*/*.[ch] src/*/*/*.[ch] src/*/*.def io/*.[ch] regression/*.[ch] regression/*/*.[ch] \
+    benchmarks/*.[ch]; do
     if [ -f "$file" ] && ! grep -qxF "${file%.c}" "$scratch/listed"; then
       echo "$file"
     fi
