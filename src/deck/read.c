@@ -38,19 +38,22 @@ static const char *string_of(const ts_setting *setting) {
   return setting != NULL && setting->value.kind == TS_VALUE_STRING ? setting->value.string : "";
 }
 
-static void read_deepspeed(ts_reader *reader) {
+/* False when there is a file and it cannot be read; so too below. */
+static bool read_deepspeed(ts_reader *reader) {
   const ts_setting *setting = ts_reader_find(reader, "deepspeed_config");
   const char *name = string_of(setting);
   if (*name == '\0') {
-    return;
+    return true;
   }
   char *path = setting->from == TS_FROM_SET ? ts_strdup(name) : beside(setting->value.file, name);
   ts_value json = {0};
-  if (ts_value_from_json(&reader->source, path, &json, reader->err) == TS_OK) {
+  bool readable = ts_value_from_json(&reader->source, path, &json, reader->err) == TS_OK;
+  if (readable) {
     ts_reader_take(reader, "", &json, TS_FROM_JSON);
   }
   ts_value_clear(&json);
   ts_free(path);
+  return readable;
 }
 
 /* Newer files list several tokens that end a text; generation stops at the first. */
@@ -68,20 +71,22 @@ static void first_token(ts_reader *reader, ts_value *section) {
   }
 }
 
-static void read_model(ts_reader *reader) {
+static bool read_model(ts_reader *reader) {
   const ts_setting *wanted = ts_reader_find(reader, "model.from_config");
   const char *from = string_of(ts_reader_find(reader, "model.from"));
   if (*from == '\0' || (wanted != NULL && wanted->value.kind == TS_VALUE_BOOL && !wanted->value.truth)) {
-    return;
+    return true;
   }
   char *path = ts_format("%s/config.json", from);
   ts_value json = {0};
-  if (ts_value_from_json(&reader->source, path, &json, reader->err) == TS_OK) {
+  bool readable = ts_value_from_json(&reader->source, path, &json, reader->err) == TS_OK;
+  if (readable) {
     first_token(reader, &json);
     ts_reader_take(reader, "model", &json, TS_FROM_MODEL);
   }
   ts_value_clear(&json);
   ts_free(path);
+  return readable;
 }
 
 static void read_all(ts_reader *reader, const char *text, size_t length, char *const *sets, int n_sets) {
@@ -91,10 +96,12 @@ static void read_all(ts_reader *reader, const char *text, size_t length, char *c
     for (int i = 0; i < n_sets; ++i) {
       read_set(reader, sets[i]);
     }
-    read_deepspeed(reader);
-    read_model(reader);
+    bool complete = read_deepspeed(reader);
+    complete = read_model(reader) && complete;
     ts_reader_store(reader);
-    ts_reader_check_presence(reader);
+    if (complete) { /* else what is missing may be in the file */
+      ts_reader_check_presence(reader);
+    }
   }
   ts_value_clear(&root);
   if (reader->err->count == 0) {

@@ -40,7 +40,7 @@ typedef struct ts_command {
   const char *description;
   const ts_option *options; /**< Ended by a NULL name. */
   const char *example;
-  bool parallel; /**< Runs under mpiexec on several ranks; others refuse more than one. */
+  bool parallel; /**< Runs under mpiexec on several ranks; the others refuse more than one. */
 } ts_command;
 
 /** The table, ended by a NULL name. */
@@ -72,6 +72,9 @@ void ts_help_man(const ts_command *command, ts_text *to);
  * \param [in] world  NULL for a single process without MPI. Collective over the world.
  * \return TS_BAD_INPUT, agreed. */
 ts_status ts_read_deck(const ts_arguments *arguments, ts_world *world, ts_deck **deck, ts_error *err);
+
+/** Can the model continue this text: it is not empty, and its bytes are tokens of the model. Not collective. */
+ts_status ts_check_prompt(const ts_deck *deck, const char *prompt, ts_error *err);
 
 /** The subcommands. `train` and `eval`, `generate` are collective over the world; the others not collective. */
 ts_command_run ts_main_train, ts_main_plan, ts_main_graph, ts_main_eval, ts_main_generate, ts_main_tokenize,

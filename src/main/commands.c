@@ -71,8 +71,8 @@ const ts_command ts_commands[] = {
      "Writes llm.c's .bin format (uint16 tokens after a header of 256 int32).", tokenize_options,
      "tessera tokenize book.txt book.bin", false},
     {"compare", ts_main_compare, "RUN RUN", 2, 2, "find the first step at which two runs differ",
-     "Compares the metrics of two run directories row by row and names the first step and column that differ.  Exit code "
-     "0 when they agree, 1 when they differ.",
+     "Compares the metrics of two run directories row by row and names the first step and column that differ; with "
+     "debug.digest_every in both decks also the first tensor.  Exit code 0 when they agree, 1 when they differ.",
      compare_options, "tessera compare runs/a runs/b --tolerance 2e-6", false},
     {"plot", ts_main_plot, "RUN", 1, 1, "write RUN/loss.svg from the metrics of a run",
      "Training does it at its end; this command does it while a run goes on.", tokenize_options, "tessera plot runs/kjv",

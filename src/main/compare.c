@@ -1,20 +1,28 @@
-/* tessera compare: the first step and column in which two runs differ. */
+/* tessera compare: the first step, column and tensor in which two runs differ. */
 #include "base/memory.h"
 #include "io/csv.h"
 #include "main/command.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Columns that say what was computed, not how fast. */
 static const char *const compared[] = {"step", "tokens", "loss", "grad_norm", "lr", "skipped", "loss_scale"};
 enum { N_COMPARED = sizeof compared / sizeof compared[0] };
 
-typedef struct difference {
+typedef struct comparison {
+  ts_csv a, b;
+  bool differs; /* some value by more than the tolerance */
   int64_t row;
   const char *column;
-  double a, b, relative;
-} difference;
+  double value[2], relative;
+  double largest;         /* relative difference of all values */
+  char *tensor;           /* owned: "step,NAME" of the first digest that differs, NULL for none */
+  bool has_digests;
+} comparison;
+
+/* ---- metrics ---- */
 
 /* A value by row and column; NaN where the file lacks the column. */
 static double at(const ts_csv *csv, int64_t row, const char *column) {
@@ -26,74 +34,128 @@ static double relative(double a, double b) {
   if (a == b || (isnan(a) && isnan(b))) {
     return 0;
   }
-  double scale = fmax(fabs(a), fabs(b));
-  return isfinite(a) && isfinite(b) ? fabs(a - b) / scale : INFINITY;
+  return isfinite(a) && isfinite(b) ? fabs(a - b) / fmax(fabs(a), fabs(b)) : INFINITY;
 }
 
-static bool find_difference(const ts_csv *a, const ts_csv *b, double tolerance, difference *found, double *largest) {
-  *largest = 0;
-  bool differs = false;
-  for (int64_t row = 0; row < a->n_rows && row < b->n_rows; ++row) {
-    for (int c = 0; c < N_COMPARED; ++c) {
-      double x = at(a, row, compared[c]), y = at(b, row, compared[c]), r = relative(x, y);
-      *largest = fmax(*largest, r);
-      if (!differs && r > tolerance) {
-        differs = true;
-        *found = (difference){row, compared[c], x, y, r};
+static void compare_metrics(comparison *c, double tolerance) {
+  for (int64_t row = 0; row < c->a.n_rows && row < c->b.n_rows; ++row) {
+    for (int i = 0; i < N_COMPARED; ++i) {
+      double x = at(&c->a, row, compared[i]), y = at(&c->b, row, compared[i]), r = relative(x, y);
+      c->largest = fmax(c->largest, r);
+      if (!c->differs && r > tolerance) {
+        c->differs = true;
+        c->row = row;
+        c->column = compared[i];
+        c->value[0] = x;
+        c->value[1] = y;
+        c->relative = r;
       }
     }
   }
-  return differs;
 }
 
-static ts_status read_run(const char *run, ts_csv *table, ts_error *err) {
-  char *path = ts_format("%s/metrics.csv", run);
-  ts_status status = ts_csv_read(path, table, err);
+/* ---- digests ---- */
+
+/* Both files up to the first line that differs: lines are "step,tensor,digest". */
+static char *first_difference(FILE *a, FILE *b) {
+  char x[4096], y[4096];
+  while (fgets(x, sizeof x, a) != NULL && fgets(y, sizeof y, b) != NULL) {
+    if (strcmp(x, y) != 0) {
+      char *comma = strrchr(x, ',');
+      return ts_format("%.*s", comma != NULL ? (int) (comma - x) : (int) strlen(x), x);
+    }
+  }
+  return NULL;
+}
+
+static FILE *open_digests(const char *run) {
+  char *path = ts_format("%s/digests.csv", run);
+  FILE *file = fopen(path, "r");
   ts_free(path);
-  return status;
+  return file;
 }
 
-static void print_text(const ts_csv *a, const ts_csv *b, bool differs, const difference *d, double largest) {
-  if (differs) {
-    printf("step %.0f: %s differs: %.17g and %.17g (relative %.3g)\n", at(a, d->row, "step"), d->column, d->a,
-           d->b, d->relative);
-  } else if (a->n_rows != b->n_rows) {
-    printf("equal for %lld steps, then one run has %lld and the other %lld\n",
-           (long long) (a->n_rows < b->n_rows ? a->n_rows : b->n_rows), (long long) a->n_rows, (long long) b->n_rows);
-  } else {
-    printf("equal for all %lld steps (largest relative difference %.3g)\n", (long long) a->n_rows, largest);
+static void compare_digests(comparison *c, const char *run_a, const char *run_b) {
+  FILE *a = open_digests(run_a), *b = open_digests(run_b);
+  c->has_digests = a != NULL && b != NULL;
+  if (c->has_digests) {
+    c->tensor = first_difference(a, b);
+  }
+  if (a != NULL) {
+    fclose(a);
+  }
+  if (b != NULL) {
+    fclose(b);
   }
 }
 
-static void print_json(const ts_csv *a, const ts_csv *b, bool differs, const difference *d, double largest) {
-  printf("{\"equal\": %s, \"steps\": [%lld, %lld], \"largest_relative_difference\": %.17g",
-         differs || a->n_rows != b->n_rows ? "false" : "true", (long long) a->n_rows, (long long) b->n_rows,
-         isfinite(largest) ? largest : -1.0);
-  if (differs) {
-    printf(", \"first\": {\"step\": %.0f, \"column\": \"%s\", \"relative\": %.17g}", at(a, d->row, "step"),
-           d->column, isfinite(d->relative) ? d->relative : -1.0);
+/* ---- the report ---- */
+
+static const char *tensor_name(const comparison *c) {
+  const char *comma = strchr(c->tensor, ',');
+  return comma != NULL ? comma + 1 : c->tensor;
+}
+
+static void print_text(const comparison *c) {
+  long long a = (long long) c->a.n_rows, b = (long long) c->b.n_rows;
+  if (c->differs) {
+    printf("step %.0f: %s differs: %.17g and %.17g (relative %.3g)\n", at(&c->a, c->row, "step"), c->column, c->value[0],
+           c->value[1], c->relative);
+  } else if (a != b) {
+    printf("equal for %lld steps, then one run has %lld and the other %lld\n", a < b ? a : b, a, b);
+  } else {
+    printf("equal for all %lld steps (largest relative difference %.3g)\n", a, c->largest);
+  }
+  if (c->tensor != NULL) {
+    printf("first tensor that differs: %s, after step %d\n", tensor_name(c), atoi(c->tensor));
+  } else if (c->differs && !c->has_digests) {
+    printf("to name the first tensor, run both with --set debug.digest_every=1\n");
+  }
+}
+
+static void print_json(const comparison *c) {
+  bool equal = !c->differs && c->tensor == NULL && c->a.n_rows == c->b.n_rows;
+  printf("{\"equal\": %s, \"steps\": [%lld, %lld], \"largest_relative_difference\": %.17g", equal ? "true" : "false",
+         (long long) c->a.n_rows, (long long) c->b.n_rows, isfinite(c->largest) ? c->largest : -1.0);
+  if (c->differs) {
+    printf(", \"step\": %.0f, \"column\": \"%s\", \"relative\": %.17g", at(&c->a, c->row, "step"), c->column,
+           isfinite(c->relative) ? c->relative : -1.0);
+  }
+  if (c->tensor != NULL) {
+    ts_text name = {0};
+    ts_text_add_json(&name, tensor_name(c));
+    printf(", \"tensor\": %s, \"tensor_step\": %d", name.text, atoi(c->tensor));
+    ts_text_free(&name);
   }
   printf("}\n");
+}
+
+static ts_status read_run(const char *run, ts_csv *csv, ts_error *err) {
+  char *path = ts_format("%s/metrics.csv", run);
+  ts_status status = ts_csv_read(path, csv, err);
+  ts_free(path);
+  return status;
 }
 
 int ts_main_compare(const ts_arguments *arguments, ts_world *world, ts_error *err) {
   (void) world;
   double tolerance;
-  ts_csv a = {0}, b = {0};
+  comparison c = {0};
   const char *format = ts_argument(arguments, "--format");
   bool json = strcmp(format, "json") == 0;
   int code = json || strcmp(format, "text") == 0 ? 0 : ts_error_add(err, "--format %s: text or json is accepted", format);
   code = code == 0 ? (int) ts_argument_double(arguments, "--tolerance", 0, 1, &tolerance, err) : code;
-  code = code == 0 ? (int) read_run(arguments->positional[0], &a, err) : code;
-  code = code == 0 ? (int) read_run(arguments->positional[1], &b, err) : code;
+  code = code == 0 ? (int) read_run(arguments->positional[0], &c.a, err) : code;
+  code = code == 0 ? (int) read_run(arguments->positional[1], &c.b, err) : code;
   if (code == 0) {
-    difference d;
-    double largest;
-    bool differs = find_difference(&a, &b, tolerance, &d, &largest);
-    (json ? print_json : print_text)(&a, &b, differs, &d, largest);
-    code = differs || a.n_rows != b.n_rows ? 1 : 0;
+    compare_metrics(&c, tolerance);
+    compare_digests(&c, arguments->positional[0], arguments->positional[1]);
+    (json ? print_json : print_text)(&c);
+    bool same_values = !c.differs && (c.tensor == NULL || tolerance > 0); /* digests know equal or not, nothing between */
+    code = same_values && c.a.n_rows == c.b.n_rows ? 0 : 1;
   }
-  ts_csv_free(&a);
-  ts_csv_free(&b);
+  ts_csv_free(&c.a);
+  ts_csv_free(&c.b);
+  ts_free(c.tensor);
   return code;
 }

@@ -18,13 +18,16 @@ static ts_status read_options(const ts_arguments *arguments, ts_generate_options
   status |= ts_argument_int(arguments, "--top-k", 0, 1 << 30, &o->top_k, err);
   status |= ts_argument_int(arguments, "--seed", 0, INT64_MAX, &seed, err);
   o->seed = (uint64_t) seed;
-  if (ts_argument(arguments, "--prompt") == NULL || ts_argument(arguments, "--prompt")[0] == 0) {
+  if (ts_argument(arguments, "--prompt") == NULL) {
     status |= ts_error_add(err, "generate: --prompt TEXT is missing: what shall the model continue?");
   }
   return status;
 }
 
-static ts_status check_bytes(const ts_deck *deck, const char *prompt, ts_error *err) {
+ts_status ts_check_prompt(const ts_deck *deck, const char *prompt, ts_error *err) {
+  if (prompt[0] == 0) {
+    return ts_error_add(err, "--prompt: the text is empty; the model needs something to continue");
+  }
   for (const char *c = prompt; *c != 0; ++c) {
     if ((unsigned char) *c >= deck->model.vocab_size) {
       return ts_error_add(err, "--prompt: byte %d is outside the model's vocabulary of %lld", (unsigned char) *c,
@@ -32,7 +35,7 @@ static ts_status check_bytes(const ts_deck *deck, const char *prompt, ts_error *
     }
   }
   return deck->model.vocab_size <= 256 ? TS_OK
-                                       : ts_error_add(err, "generate: tokens are bytes here, but the model has a vocabulary of %lld",
+                                       : ts_error_add(err, "--prompt: tokens are bytes here, but the model has a vocabulary of %lld",
                                                       (long long) deck->model.vocab_size);
 }
 
@@ -66,7 +69,7 @@ int ts_main_generate(const ts_arguments *arguments, ts_world *world, ts_error *e
   int code = (int) read_options(arguments, &options, err);
   code = code == 0 ? (int) ts_read_deck(arguments, world, &deck, err) : code;
   code = code == 0 ? (int) ts_deck_resolve_batch(deck, ts_world_size(world), err) : code;
-  code = code == 0 ? (int) check_bytes(deck, ts_argument(arguments, "--prompt"), err) : code;
+  code = code == 0 ? (int) ts_check_prompt(deck, ts_argument(arguments, "--prompt"), err) : code;
   code = code == 0 ? generate(world, deck, ts_argument(arguments, "--prompt"), &options, err) : code;
   ts_deck_destroy(&deck);
   return code;

@@ -62,7 +62,28 @@ static int print_man(int argc, char **argv, ts_error *err) {
   return print_text(&text);
 }
 
-static int run_command(const ts_command *command, int argc, char **argv, ts_error *err) {
+/* What the launcher says of this process, for what does not start MPI: a row of variables per launcher. */
+static void find_launched(int *rank, int *size) {
+  static const char *const rows[][2] = {{"PMI_RANK", "PMI_SIZE"},
+                                        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                        {"PMIX_RANK", "SLURM_STEP_NUM_TASKS"}};
+  *rank = 0;
+  *size = 1;
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+    const char *r = getenv(rows[i][0]), *s = getenv(rows[i][1]);
+    if (r != NULL && s != NULL) {
+      *rank = atoi(r);
+      *size = atoi(s);
+      return;
+    }
+  }
+}
+
+static int run_command(const ts_command *command, int ranks, int argc, char **argv, ts_error *err) {
+  if (!command->parallel && ranks > 1) {
+    ts_error_add(err, "%s runs as one process: start it without mpiexec", command->name);
+    return fail(err);
+  }
   ts_world *world = command->parallel ? ts_world_create(&argc, &argv) : NULL;
   if (world != NULL) {
     ts_log_configure(TS_LOG_INFO, ts_world_rank(world) == 0);
@@ -84,6 +105,9 @@ static int run_command(const ts_command *command, int argc, char **argv, ts_erro
 int main(int argc, char **argv) {
   ts_error err = {0};
   ts_text text = {0};
+  int rank, ranks;
+  find_launched(&rank, &ranks);
+  ts_log_configure(TS_LOG_INFO, rank == 0);
   if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
     ts_help_program(&text);
     int code = print_text(&text);
@@ -105,5 +129,5 @@ int main(int argc, char **argv) {
     ts_help_command(command, &text);
     return print_text(&text);
   }
-  return run_command(command, argc - 2, argv + 2, &err);
+  return run_command(command, ranks, argc - 2, argv + 2, &err);
 }

@@ -5,14 +5,19 @@
 
 #include <string.h>
 
-static void say_notes(const ts_deck *deck) {
+/* Beside the result, not in it: stdout belongs to what eval, plan and the others print. */
+static void say_notes(const ts_deck *deck, bool stdout_is_result) {
   ts_text notes = {0};
   ts_deck_notes(deck, &notes);
   if (notes.length > 0) {
     while (notes.length > 0 && notes.text[notes.length - 1] == '\n') {
       notes.text[--notes.length] = 0;
     }
-    ts_log(TS_LOG_INFO, "%s", notes.text);
+    if (stdout_is_result) {
+      fprintf(stderr, "%s\n", notes.text);
+    } else {
+      ts_log(TS_LOG_INFO, "%s", notes.text);
+    }
   }
   ts_text_free(&notes);
 }
@@ -36,7 +41,7 @@ ts_status ts_read_deck(const ts_arguments *arguments, ts_world *world, ts_deck *
   bool reads = world == NULL || ts_world_rank(world) == 0;
   ts_status status = reads ? ts_deck_read(path, arguments->sets, arguments->n_sets, deck, err) : TS_OK;
   if (status == TS_OK && reads) {
-    say_notes(*deck);
+    say_notes(*deck, arguments->command->run != ts_main_train);
   }
   if (world == NULL) {
     return status;

@@ -15,8 +15,10 @@ int ts_main_train(const ts_arguments *arguments, ts_world *world, ts_error *err)
   code = code == 0 ? (int) ts_deck_mesh(deck, ts_world_size(world), ts_world_rank(world), &mesh, err) : code;
   code = code == 0 ? (int) ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : code;
   code = code == 0 ? (int) ts_deck_check_training(deck, err) : code;
+  const char *prompt = ts_argument(arguments, "--prompt");
+  code = code == 0 && prompt != NULL ? (int) ts_check_prompt(deck, prompt, err) : code;
   if (code == 0) {
-    const ts_train_options options = {.prompt = ts_argument(arguments, "--prompt"), .n_generate = n_generate};
+    const ts_train_options options = {.prompt = prompt, .n_generate = n_generate};
     code = ts_train(world, deck, &options, err);
   }
   ts_deck_destroy(&deck);

@@ -1,0 +1,255 @@
+#!/bin/sh
+# TAP: every command of tessera, as a user types it.
+# shellcheck source=regression/cli_common.sh
+. "${srcdir:-.}/regression/cli_common.sh"
+golden=$top/regression/golden
+
+# ---- help ----
+
+all_listed() {
+  for command in train plan graph eval generate tokenize compare plot keys; do
+    grep -Eq "^  $command +[a-z]" "$scratch/out" || return 1
+  done
+}
+
+test_help() {
+  run "$tessera" --help
+  ok "--help" clean
+  ok "--help lists every command" all_listed
+  run "$tessera"
+  ok "no command: the help, and exit 2" gave 2
+  for command in train plan graph eval generate tokenize compare plot keys; do
+    run "$tessera" $command --help
+    ok "$command --help: usage" printed "^usage: tessera $command "
+    ok "$command --help: an example" grep -q "^Example:" "$scratch/out"
+  done
+  run "$tessera" --version
+  ok "--version" printed "^tessera [0-9]"
+  run "$tessera" keys
+  ok "keys: a key of the deck" printed "zero_optimization.stage"
+}
+
+# ---- plan and graph ----
+
+# json FILE EXPRESSION NAME: python's answer about the document d
+json() {
+  if command -v python3 > /dev/null; then
+    ok "$3" python3 -c "import json, sys; d = json.load(open(sys.argv[1])); assert $2, d" "$1"
+  else
+    skip "$3" "no python3 to read json with"
+  fi
+}
+
+test_plan() {
+  run "$tessera" plan tiny.cfg --ranks 2
+  ok "plan" printed "^  peak +[0-9]+"
+  run "$tessera" plan tiny.cfg --ranks 4 --format json --set zero_optimization.stage=3
+  ok "plan --format json: nothing else on stdout" is "$(wc -l < "$scratch/out")" 1
+  json "$scratch/out" "d['parameters'] == 23712 and d['peak_bytes'] > d['reserve_bytes'] > 0 and all(k in d for k in
+    ('parameter_bytes', 'gradient_bytes', 'optimizer_bytes', 'activation_bytes', 'buffer_bytes'))" "plan: json fields"
+}
+
+test_graph() {
+  for pass in precision autodiff recompute zero fuse schedule memory; do
+    run "$tessera" graph tiny.cfg --pass $pass --ranks 2 --format json
+    json "$scratch/out" "d['nodes'] and d['tensors']" "graph after $pass: json"
+  done
+  run "$tessera" graph tiny.cfg --pass autodiff --format dot
+  ok "graph: dot" printed "^digraph .*{"
+  run "$tessera" graph tiny.cfg --pass precision
+  ok "graph: text names the model's tensors" printed "model.layers.1.mlp.down_proj.weight"
+}
+
+# ---- train ----
+
+train() {
+  run "$tessera" train tiny.cfg "$@"
+}
+
+# What was computed: step, tokens, loss, norm, rate.
+numbers() { cut -d, -f1-5 "$1/metrics.csv"; }
+same_numbers() { numbers "$1" > "$scratch/a" && numbers "$2" > "$scratch/b" && cmp "$scratch/a" "$scratch/b"; }
+
+column() { awk -F, -v name="$2" 'NR == 1 { for (i = 1; i <= NF; ++i) if ($i == name) c = i } END { print $c }' "$1"; }
+
+rates_agree() {
+  awk -F, 'NR > 1 { d = $6 * $7 / 128 - 1; if (d > 1e-9 || d < -1e-9) exit 1 }' run/metrics.csv
+}
+
+loss_falls() {
+  awk -F, 'NR == 2 { first = $3 } END { exit !($3 < 0.8 * first) }' run/metrics.csv
+}
+
+test_train() {
+  train
+  ok "train: nothing on stderr" clean
+  ok "train: plain lines in a pipe" printed "^step 6/6  loss [0-9.]+ .*tokens/s"
+  ok "train: no bar in a pipe" is "$(tr -cd '\r' < "$scratch/out" | wc -c)" 0
+  ok "the run directory" is "$(cd run && echo *)" "deck.cfg loss.svg metrics.csv validation.csv"
+  ok "metrics.csv: columns" grep -q \
+    "^step,tokens,loss,grad_norm,lr,step_seconds,tokens_per_second,model_tflops,mfu,peak_bytes," run/metrics.csv
+  ok "metrics.csv: a row a step" is "$(wc -l < run/metrics.csv)" 7
+  ok "metrics.csv: tokens" is "$(column run/metrics.csv tokens)" 768
+  ok "metrics.csv: seconds x tokens per second" rates_agree
+  ok "metrics.csv: the loss falls" loss_falls
+  ok "validation.csv: steps 3 and 6" is "$(cut -d, -f1 run/validation.csv | tr '\n' ' ')" "step 3 6 "
+  ok "loss.svg is a picture" grep -q "</svg>" run/loss.svg
+}
+
+test_again() {
+  train --set run.directory=again
+  ok "the same deck: the same bits" same_numbers run again
+  run "$tessera" train run/deck.cfg --set run.directory=reread
+  ok "deck.cfg of a run, read again: the same bits" same_numbers run reread
+  grep -v directory run/deck.cfg > "$scratch/a"
+  grep -v directory reread/deck.cfg > "$scratch/b"
+  ok "deck.cfg of a run, read again: the same deck" cmp "$scratch/a" "$scratch/b"
+  run $mpiexec -n 2 "$tessera" train tiny.cfg --set run.directory=two --set zero_optimization.stage=2
+  ok "two ranks" clean
+  ok "two ranks speak once" is "$(grep -c '^step 6/6' "$scratch/out")" 1
+}
+
+snapshot() { find . -type f | sort | xargs cksum; }
+
+test_not_empty() {
+  snapshot > "$scratch/before"
+  train
+  ok "a run directory that is not empty is refused, with the ways out" said 2 \
+    "run.directory: run is not empty; .*--set run.directory=.* or remove it"
+  snapshot > "$scratch/after"
+  ok "and nothing is written" cmp "$scratch/before" "$scratch/after"
+  mkdir empty
+  train --set run.directory=empty
+  ok "an empty one is taken" clean
+}
+
+test_compare() {
+  run "$tessera" compare run again
+  ok "compare: equal runs" printed "^equal for all 6 steps"
+  train --set run.directory=other --set run.seed=2
+  run "$tessera" compare run other
+  ok "compare: exit 1 when runs differ" gave 1
+  ok "compare: the first step and column" grep -q "^step 1: loss differs" "$scratch/out"
+  run "$tessera" compare run other --format json
+  json "$scratch/out" "d['equal'] is False and d['first']['step'] == 1 and d['first']['column'] == 'loss'" \
+    "compare: json"
+  run "$tessera" compare run two --tolerance 2e-6
+  ok "compare: one rank and two, to rounding" printed "^equal for all 6 steps"
+  train --set run.directory=shorter --set run.steps=4
+  run "$tessera" compare run shorter
+  ok "compare: a shorter run is not equal" gave 1
+  run "$tessera" plot run
+  ok "plot" clean
+}
+
+test_tokens() {
+  run "$tessera" tokenize text.txt text.bin
+  ok "tokenize: counts" printed "^text.bin: $(wc -c < text.txt | tr -d ' ') tokens"
+  train --set run.directory=tokens --set data.path=text.bin --set data.format=bin
+  ok "training on the .bin: the bits of the text" same_numbers run tokens
+}
+
+# ---- eval and generate ----
+
+test_eval() {
+  # the first step's loss is that of the first three samples
+  set -- eval "$golden/llama.cfg" --set "model.from=$golden/llama" --set "data.path=$golden/llama/tokens.bin" \
+    --set "data.validation_path=$golden/llama/tokens.bin" --set run.evaluate_batches=1 --set run.threads=1
+  run "$tessera" "$@"
+  ok "eval: text" printed "^loss [0-9.]+ nats a token, perplexity [0-9.]+"
+  run "$tessera" "$@" --format json
+  cp "$scratch/out" eval.json
+  json "$scratch/out" "abs(d['loss'] / json.load(open('$golden/llama/expected.json'))['losses'][0] - 1) < 1e-5" \
+    "eval: the loss torch computes"
+  run $mpiexec -n 3 "$tessera" "$@" --set train_micro_batch_size_per_gpu=1 --format json
+  json "$scratch/out" "abs(d['loss'] / json.load(open('eval.json'))['loss'] - 1) < 2e-6" "eval: the same on three ranks"
+  run "$tessera" eval "$golden/gpt2.cfg" --set "model.from=$golden/gpt2" --set "data.path=$golden/gpt2/tokens.bin" \
+    --set data.validation_fraction=0.5 --format json
+  json "$scratch/out" "d['loss'] > 0" "eval: notes on the deck are not in the json"
+}
+
+test_generate() {
+  set -- generate tiny.cfg --prompt "line 1" --tokens 40
+  run "$tessera" "$@" --seed 3
+  cp "$scratch/out" one
+  ok "generate: the prompt and 40 bytes" is "$(LC_ALL=C wc -c < one | tr -d ' ')" 47
+  ok "generate: begins with the prompt" is "$(head -c 6 one)" "line 1"
+  run "$tessera" "$@" --seed 3
+  ok "generate: the same seed, the same text" cmp one "$scratch/out"
+  run $mpiexec -n 2 "$tessera" "$@" --seed 3
+  ok "generate: two ranks write it once" cmp one "$scratch/out"
+  run "$tessera" "$@" --seed 4
+  ok "generate: another seed, another text" differ one "$scratch/out"
+  run "$tessera" "$@" --seed 3 --temperature 0
+  cp "$scratch/out" one
+  run "$tessera" "$@" --seed 4 --temperature 0
+  ok "generate: no seed at temperature 0" cmp one "$scratch/out"
+  run "$tessera" "$@" --seed 4 --top-k 1
+  ok "generate: of one token there is no choice" cmp one "$scratch/out"
+  train --set run.directory=spoke --prompt "line 7" --tokens 5
+  ok "train --prompt" printed "^line 7"
+}
+
+differ() { gave 0 && ! cmp -s "$1" "$2"; }
+
+# ---- what goes on inside ----
+
+test_timeline() {
+  run $mpiexec -n 2 "$tessera" train tiny.cfg --set run.directory=timed --set profile.timeline=trace.json
+  ok "profile.timeline" clean
+  json trace.json "any(e.get('cat') == 'linear' or 'mat' in e.get('cat', '') for e in d['traceEvents'])" \
+    "the timeline of rank 0 has products"
+  json trace.json.rank1 "all(e['dur'] >= 0 for e in d['traceEvents'] if e['ph'] == 'X')" "the timeline of rank 1"
+}
+
+# The last four bytes of the golden's file are the last element of the last norm's weight.
+write_nan() {
+  cp -r "$golden/llama" nan && chmod -R u+w nan
+  size=$(wc -c < nan/model.safetensors)
+  printf '\000\000\300\177' | dd of=nan/model.safetensors bs=1 seek=$((size - 4)) conv=notrunc 2> /dev/null
+}
+
+test_nonfinite() {
+  write_nan
+  set -- train "$golden/llama.cfg" --set model.from=nan --set "data.path=$golden/llama/tokens.bin" \
+    --set train_micro_batch_size_per_gpu=1 --set run.stop_after_nonfinite=3 --set run.threads=1
+  run $mpiexec -n 2 "$tessera" "$@" --set run.directory=nan1 --set debug.check_finite=true
+  ok "a NaN: stops after three steps with exit 1" said 1 "stopped at step 3: 3 steps in a row were not finite"
+  ok "debug.check_finite: op, rank, tensor" grep -Eq \
+    "^tessera: step 1: first value that is not finite: rank 1, op model.norm .*tensor model.norm" "$scratch/err"
+  ok "a warning a step" is "$(grep -c 'warning: step .* no update' "$scratch/err")" 3
+  ok "metrics.csv: the loss is nan" is "$(column nan1/metrics.csv loss)" nan
+  ok "metrics.csv: skipped steps are counted" is "$(column nan1/metrics.csv skipped)" 3
+  train --set run.directory=huge --set optimizer.params.lr=1e30 --set gradient_clipping=0 --set run.stop_after_nonfinite=2
+  ok "a rate that is far too large" said 1 "stopped at step .*a lower lr"
+}
+
+# The last thing drawn on the bar's line is its erasure.
+bar_is_gone() {
+  tr '\r' '\n' < "$scratch/terminal" | awk '/^\[#/ { bar = NR } /^\033\[K/ { gone = NR } END { exit !(gone > bar) }'
+}
+
+test_terminal() {
+  if ! command -v script > /dev/null; then
+    skip "a bar on a terminal" "no script(1) to make a terminal with"
+    return
+  fi
+  run script -qec "$tessera train tiny.cfg --set run.directory=terminal --set run.steps=50" "$scratch/terminal"
+  ok "on a terminal: a bar" grep -Eq "\[#+-+\] [0-9]+/50  loss .*ETA" "$scratch/terminal"
+  ok "on a terminal: the bar is gone at the end" bar_is_gone
+}
+
+test_help
+test_plan
+test_graph
+test_train
+test_again
+test_not_empty
+test_compare
+test_tokens
+test_eval
+test_generate
+test_timeline
+test_nonfinite
+test_terminal
+finish
