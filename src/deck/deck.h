@@ -174,7 +174,8 @@ typedef struct ts_deck {
   struct {
     bool check_finite; /**< Name the first op, rank and tensor that is not finite. */
     bool memcheck;     /**< Poison memory before the first write and after death. */
-    char *dump;        /**< Directory for graph dumps before and after each pass; "" for none. */
+    char *dump;        /**< Directory for a dump of the graph after each pass; "" for none. */
+    int64_t digest_every; /**< Steps between digests of all parameters in digests.csv; 0: none. */
   } debug;
   struct {
     char *timeline; /**< File for a Chrome trace; "" for none. */

@@ -33,7 +33,9 @@ static const ts_key rows[] = {
 
     FLAG(debug.check_finite, "false", 0, "Name the first op, rank and tensor that is not finite (slow)."),
     FLAG(debug.memcheck, "false", 0, "Poison memory that must not be read, catch stray writes (slow)."),
-    WORD(debug.dump, "", NULL, NULL, 0, "Directory for dumps of the graph before and after each pass."),
+    WORD(debug.dump, "", NULL, NULL, 0, "Directory for a dump of the graph after each pass."),
+    INTEGER(debug.digest_every, "0", 0, LARGE, 0,
+            "Steps between digests of all parameters, for `tessera compare`; 0 for none."),
     WORD(profile.timeline, "", NULL, NULL, 0, "File for a Chrome trace of a step by op and collective."),
 };
 

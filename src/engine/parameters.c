@@ -192,3 +192,51 @@ ts_status ts_engine_read_parameter(ts_engine *e, const char *name, float *value,
   }
   return TS_OK;
 }
+
+/* ---- digests ---- */
+
+/* Elements [from, to) of a part that this rank owns, as far as they belong to parameter p. */
+static uint64_t digest_owned(const holder *h, const ts_parameter *p, int64_t from, int64_t to) {
+  uint64_t digest = 0;
+  from = from > p->offset ? from : p->offset;
+  to = to < p->offset + p->count ? to : p->offset + p->count;
+  for (int64_t i = from; i < to; ++i) {
+    float value;
+    const char *at = (const char *) h->data + (size_t) (i - h->begin) * ts_dtype_size(h->dtype);
+    ts_convert(&value, TS_F32, at, h->dtype, 1);
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    digest += ts_mix(bits, (uint64_t) (i - p->offset));
+  }
+  return digest;
+}
+
+/* Sum over the ranks that share the parameters; unsigned sums do not depend on the order. */
+static void sum_over_ranks(ts_engine *e, uint64_t *digest, int n) {
+  ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES_DENSE);
+  uint64_t *all = ts_malloc((size_t) comm->size * (size_t) n * sizeof *all);
+  int64_t *cuts = ts_malloc(((size_t) comm->size + 1) * sizeof *cuts);
+  for (int r = 0; r <= comm->size; ++r) {
+    cuts[r] = (int64_t) r * n;
+  }
+  comm->ops->all_gather(comm, &(ts_transfer){.x = digest, .y = all, .cuts = cuts, .end = n}, 1, TS_I64);
+  for (int i = 0; i < n; ++i) {
+    digest[i] = 0;
+    for (int r = 0; r < comm->size; ++r) {
+      digest[i] += all[(size_t) r * (size_t) n + (size_t) i];
+    }
+  }
+  ts_free(all);
+  ts_free(cuts);
+}
+
+void ts_engine_digest(ts_engine *e, uint64_t *digest) {
+  const ts_layout *layout = ts_engine_layout(e);
+  for (int i = 0; i < layout->n_parameters; ++i) {
+    const ts_parameter *p = &layout->parameter[i];
+    const ts_part *part = &layout->part[p->part];
+    holder h = best_holder(e, part);
+    digest[i] = digest_owned(&h, p, part->cuts[layout->my_shard], part->cuts[layout->my_shard + 1]);
+  }
+  sum_over_ranks(e, digest, layout->n_parameters);
+}

@@ -78,6 +78,11 @@ void ts_engine_logits(ts_engine *engine, const int32_t *tokens, int64_t n, float
  * \return TS_BAD_INPUT when there is none of that name. */
 ts_status ts_engine_read_parameter(ts_engine *engine, const char *name, float *value, ts_error *err);
 
+/** A 64-bit digest of every parameter's values (fp32, the master where there is one), the same on any grid that has the
+ * same values: the sum over elements of a mix of bits and position.
+ * \param [out] digest  One per parameter of the layout, in its order; the same on all ranks. Collective over the world. */
+void ts_engine_digest(ts_engine *engine, uint64_t *digest);
+
 /** The flat layout: names, shapes and order of all parameters.  Borrowed. Not collective. */
 const ts_layout *ts_engine_layout(const ts_engine *engine);
 

@@ -230,6 +230,28 @@ static void report_nonfinite(run *r, int64_t step) {
   }
 }
 
+/* debug.digest_every: a line a parameter, so that `tessera compare` can name the first tensor that differs. */
+static ts_status write_digests(run *r, int64_t done, ts_error *err) {
+  const ts_layout *layout = ts_engine_layout(r->engine);
+  uint64_t *digest = ts_malloc((size_t) layout->n_parameters * sizeof *digest);
+  ts_engine_digest(r->engine, digest);
+  ts_status status = TS_OK;
+  if (r->rank == 0) {
+    char *path = ts_format("%s/digests.csv", r->deck->run.directory);
+    FILE *file = fopen(path, "a");
+    bool ok = file != NULL && (ftell(file) > 0 || fprintf(file, "step,tensor,digest\n") > 0);
+    for (int i = 0; ok && i < layout->n_parameters; ++i) {
+      ok = fprintf(file, "%lld,%s,%016llx\n", (long long) done, layout->parameter[i].name,
+                   (unsigned long long) digest[i]) > 0;
+    }
+    ok = file != NULL && fclose(file) == 0 && ok;
+    status = ok ? TS_OK : ts_error_add(err, "%s: cannot be written", path);
+    ts_free(path);
+  }
+  ts_free(digest);
+  return ts_world_agree(r->world, status, err);
+}
+
 static ts_status train_step(run *r, int64_t step, ts_error *err) {
   bool timed = r->deck->profile.timeline[0] != 0 && step == (r->deck->run.steps > TIMELINE_STEP ? TIMELINE_STEP : 0);
   ts_status status = timed ? ts_world_agree(r->world, begin_timeline(r, err), err) : TS_OK;
@@ -277,6 +299,9 @@ static int train(run *r, ts_error *err) {
              "gradient_clipping, or --set debug.check_finite=true to find the op", (long long) step + 1,
              (long long) r->skipped_in_a_row);
       return 1;
+    }
+    if (status == TS_OK && r->deck->debug.digest_every > 0 && (step + 1) % r->deck->debug.digest_every == 0) {
+      status = write_digests(r, step + 1, err);
     }
     if (status == TS_OK && is_time_to_validate(r, step + 1)) {
       status = validate(r, step + 1, err);
