@@ -88,7 +88,7 @@ static const op_case cases[] = {
     {TS_OP_HEAD_LOSS_TRAIN, "", 4, 4, {X, NORMAL(11, 8), INTS(2, 3), NORMAL(1)}, {WIDE(1), WIDE(1), X, NORMAL(11, 8)},
      {.head = {TS_F32}}, 0, 0, 0, 3168},
     {TS_OP_SUM_SQUARES, "", 1, 1, {NORMAL(20)}, {WIDE(1)}, {.segments = {range, 2}}, ALL, ALL, 0, 20},
-    {TS_OP_STEP_CONTROL, "", 4, 3, {WIDE(2, 7), NORMAL(1), NORMAL(1), NORMAL(1)}, {WIDE(6), NORMAL(1), NORMAL(1)},
+    {TS_OP_STEP_CONTROL, "", 4, 3, {WIDE(2, 7), WIDE(1), NORMAL(1), NORMAL(1)}, {WIDE(6), NORMAL(1), NORMAL(1)},
      {{0}}, 0, 1, 1, 0},
     {TS_OP_ADVANCE, "", 2, 1, {LONGS(1), NORMAL(1)}, {LONGS(1)}, {{0}}, 0, 0, 0, 0},
     {TS_OP_ADAMW, "with a bf16 copy", 10, 4,
