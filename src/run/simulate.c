@@ -1,0 +1,477 @@
+/* Cost: instructions x storages for the memory of each rank, collectives x ranks x pieces for the matching. */
+#include "run/simulate.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "pass/storage.h"
+
+#include <string.h>
+
+/* What is known of a storage. */
+typedef enum storage_life { UNBORN, INTACT, CLOBBERED } storage_life;
+
+/* Bytes [begin, end) of an arena; empty when arena is NONE. */
+typedef struct extent {
+  ts_arena arena;
+  int64_t begin, end;
+} extent;
+
+typedef struct storage {
+  ts_tid root;
+  extent at;
+  storage_life life;
+  ts_nid culprit; /* who wrote over it */
+} storage;
+
+typedef struct rank_state {
+  const ts_program *program;
+  ts_place *place;
+  storage *storage; /* those that have memory */
+  int n_storages;
+  int *of_root; /* index in storage, -1 for none */
+  bool *made;   /* per tensor: its node was executed, or issued, in this micro-batch */
+  int run, at;  /* the next instruction: of which run of segments */
+  ts_nid *queue;                  /* collectives issued in this run */
+  int n_issued, n_done, n_waited; /* of the queue: complete, known to be complete */
+} rank_state;
+
+typedef struct simulation {
+  rank_state *rank;
+  int n_ranks, n_runs;
+  unsigned *runs; /* segments of each run of the step */
+} simulation;
+
+static const ts_node *node_at(const rank_state *r, ts_nid n) {
+  return &r->program->graph->node[n];
+}
+
+static const char *tensor_name(const rank_state *r, ts_tid t) {
+  return r->program->graph->tensor[t].name;
+}
+
+static bool is_collective(const ts_node *node) {
+  return (ts_op_get(node->op)->flags & TS_OP_COMM) != 0;
+}
+
+/* ---- memory ---- */
+
+static extent extent_of(const rank_state *r, ts_tid t) {
+  ts_address at = t == TS_NONE ? (ts_address){0} : r->program->plan->address[t];
+  int64_t bytes = at.arena == TS_ARENA_NONE ? 0 : ts_tensor_bytes(r->program->graph, t);
+  return (extent){at.arena, at.offset, at.offset + bytes};
+}
+
+static extent workspace_of(const rank_state *r, ts_nid n) {
+  const ts_plan *plan = r->program->plan;
+  int64_t bytes = plan->workspace_bytes[n], offset = plan->workspace[n].offset;
+  return bytes > 0 ? (extent){TS_ARENA_WORK, offset, offset + bytes} : (extent){TS_ARENA_NONE, 0, 0};
+}
+
+static bool overlap(extent a, extent b) {
+  return a.arena != TS_ARENA_NONE && a.arena == b.arena && a.begin < b.end && b.begin < a.end;
+}
+
+static storage *storage_of(const rank_state *r, ts_tid t) {
+  int index = t == TS_NONE ? -1 : r->of_root[r->place[t].root];
+  return index < 0 ? NULL : &r->storage[index];
+}
+
+/* Everything else in these bytes is lost. */
+static void write_over(rank_state *r, extent at, const storage *own, ts_nid writer) {
+  for (int i = 0; i < r->n_storages; ++i) {
+    storage *s = &r->storage[i];
+    if (s != own && s->life == INTACT && overlap(s->at, at)) {
+      s->life = CLOBBERED;
+      s->culprit = writer;
+    }
+  }
+}
+
+static void write_outputs(rank_state *r, ts_nid n) {
+  const ts_node *node = node_at(r, n);
+  for (int i = 0; i < node->n_out; ++i) {
+    storage *s = storage_of(r, node->out[i]);
+    if (s != NULL && s->life == UNBORN) {
+      s->life = INTACT;
+    }
+    write_over(r, extent_of(r, node->out[i]), s, n);
+    r->made[node->out[i]] = true;
+  }
+  write_over(r, workspace_of(r, n), NULL, n);
+}
+
+/* A window has been made when what it lies on, or what lies in it, has. */
+static bool is_made(const rank_state *r, ts_tid t) {
+  const ts_node *node = ts_graph_producer(r->program->graph, t);
+  if (node == NULL || r->made[t]) {
+    return true;
+  }
+  bool all = ts_node_is_window(node);
+  for (int i = 0; i < node->n_in && all; ++i) {
+    all = is_made(r, node->in[i]);
+  }
+  return all;
+}
+
+/* Tensor i of those a node reads: its inputs, priors and beta; then those it writes.  Absent ones are TS_NONE.
+ * \return false after the last. */
+static bool nth_tensor(const ts_node *node, int i, ts_tid *t, bool *written) {
+  int n_prior = node->prior != NULL ? node->n_out : 0;
+  *written = i >= node->n_in + n_prior + 1;
+  *t = i < node->n_in             ? node->in[i]
+       : i < node->n_in + n_prior ? node->prior[i - node->n_in]
+       : !*written                ? node->beta
+       : i - node->n_in - n_prior - 1 < node->n_out ? node->out[i - node->n_in - n_prior - 1]
+                                                    : TS_NONE;
+  return i < node->n_in + n_prior + 1 + node->n_out;
+}
+
+static char *check_made(const rank_state *r, ts_nid n) {
+  const ts_node *node = node_at(r, n);
+  ts_tid t;
+  bool written;
+  for (int i = 0; nth_tensor(node, i, &t, &written); ++i) {
+    if (t != TS_NONE && !written && !is_made(r, t)) {
+      return ts_format("rank %d: %s reads %s before it is made", r->program->mesh.rank, node->name, tensor_name(r, t));
+    }
+  }
+  return NULL;
+}
+
+static char *check_storage(const rank_state *r, ts_tid t, const char *reader) {
+  const storage *s = storage_of(r, t);
+  if (s != NULL && s->life == CLOBBERED) {
+    return ts_format("rank %d: %s uses %s, but %s was written over its memory", r->program->mesh.rank, reader,
+                     tensor_name(r, t), node_at(r, s->culprit)->name);
+  }
+  return NULL;
+}
+
+/* After the node wrote: whatever it uses must still be there. */
+static char *check_intact(const rank_state *r, ts_nid n) {
+  const ts_node *node = node_at(r, n);
+  char *fault = NULL;
+  ts_tid t;
+  bool written;
+  for (int i = 0; fault == NULL && nth_tensor(node, i, &t, &written); ++i) {
+    fault = check_storage(r, t, node->name);
+  }
+  return fault;
+}
+
+/* ---- collectives in flight ---- */
+
+/* Does the collective `c` write, or when `also_reads` read, any of these bytes? */
+static bool in_flight_uses(const rank_state *r, ts_nid c, extent at, bool also_reads) {
+  const ts_node *collective = node_at(r, c);
+  ts_tid t;
+  bool written, found = overlap(workspace_of(r, c), at);
+  for (int i = 0; !found && nth_tensor(collective, i, &t, &written); ++i) {
+    found = (written || also_reads) && overlap(extent_of(r, t), at);
+  }
+  return found;
+}
+
+static char *check_flight(const rank_state *r, ts_nid n) {
+  const ts_node *node = node_at(r, n);
+  for (int k = r->n_waited; k < r->n_issued; ++k) {
+    ts_nid c = r->queue[k];
+    ts_tid t;
+    bool written, hit = in_flight_uses(r, c, workspace_of(r, n), true);
+    for (int i = 0; !hit && nth_tensor(node, i, &t, &written); ++i) {
+      hit = in_flight_uses(r, c, extent_of(r, t), written);
+    }
+    if (hit) {
+      return ts_format("rank %d: %s touches memory of %s, which is in flight", r->program->mesh.rank, node->name,
+                       node_at(r, c)->name);
+    }
+  }
+  return NULL;
+}
+
+/* ---- one rank's walk ---- */
+
+static void begin_run(const simulation *s, rank_state *r) {
+  r->at = r->n_issued = r->n_done = r->n_waited = 0;
+  if (r->run >= s->n_runs || (s->runs[r->run] & TS_SEGMENT_FORWARD) == 0) {
+    return;
+  }
+  memset(r->made, 0, (size_t) r->program->graph->n_tensors);
+  for (int i = 0; i < r->n_storages; ++i) { /* leaves keep what they hold */
+    if (r->program->graph->tensor[r->storage[i].root].producer != TS_NONE) {
+      r->storage[i].life = UNBORN;
+    }
+  }
+}
+
+static char *end_run(const simulation *s, rank_state *r) {
+  if (r->n_waited < r->n_issued) {
+    return ts_format("rank %d: %s is issued, but not waited for when its phase ends", r->program->mesh.rank,
+                     node_at(r, r->queue[r->n_waited])->name);
+  }
+  ++r->run;
+  begin_run(s, r);
+  return NULL;
+}
+
+static char *execute(rank_state *r, ts_nid n) {
+  char *fault = check_made(r, n);
+  fault = fault == NULL && !is_collective(node_at(r, n)) ? check_flight(r, n) : fault;
+  if (fault == NULL) {
+    write_outputs(r, n);
+    fault = check_intact(r, n);
+  }
+  return fault;
+}
+
+/* \param [out] blocked  The collective is not complete yet. */
+static char *wait_for(rank_state *r, ts_nid n, bool *blocked) {
+  int i = 0;
+  while (i < r->n_issued && r->queue[i] != n) {
+    ++i;
+  }
+  if (i == r->n_issued) {
+    return ts_format("rank %d: waits for %s, which was not issued", r->program->mesh.rank, node_at(r, n)->name);
+  }
+  *blocked = i >= r->n_done;
+  r->n_waited = !*blocked && r->n_waited < i + 1 ? i + 1 : r->n_waited;
+  return NULL;
+}
+
+/* Execute instructions until the rank has to wait or has done the step.
+ * \param [in,out] moved  Set when there was anything to do. */
+static char *advance(const simulation *s, rank_state *r, bool *moved) {
+  const ts_schedule *schedule = r->program->schedule;
+  while (r->run < s->n_runs) {
+    char *fault = NULL;
+    bool blocked = false;
+    if (r->at == schedule->n) {
+      fault = end_run(s, r);
+    } else {
+      const ts_instruction *instruction = &schedule->instruction[r->at];
+      if ((node_at(r, instruction->node)->segment & s->runs[r->run]) != 0) {
+        if (instruction->kind == TS_WAIT) {
+          fault = wait_for(r, instruction->node, &blocked);
+        } else {
+          fault = execute(r, instruction->node);
+        }
+        if (instruction->kind == TS_ISSUE) {
+          r->queue[r->n_issued++] = instruction->node;
+        }
+      }
+      r->at += !blocked;
+    }
+    if (fault != NULL || blocked) {
+      return fault;
+    }
+    *moved = true;
+  }
+  return NULL;
+}
+
+/* ---- matching ---- */
+
+/* The collective at the head of a rank's queue, NULL when it is empty. */
+static const ts_node *head(const rank_state *r) {
+  return r->n_done < r->n_issued ? node_at(r, r->queue[r->n_done]) : NULL;
+}
+
+static char *describe(const rank_state *r, const ts_node *node) {
+  int64_t columns = 0;
+  for (int i = 0; i < node->attr.comm.n_pieces; ++i) {
+    columns += node->attr.comm.piece[i].end - node->attr.comm.piece[i].begin;
+  }
+  return ts_format("rank %d: %s %s of %lld columns in %d pieces", r->program->mesh.rank, ts_op_get(node->op)->name,
+                   node->name, (long long) columns, node->attr.comm.n_pieces);
+}
+
+static bool same_piece(const ts_piece *a, const ts_piece *b, int group) {
+  return a->input == b->input && a->begin == b->begin && a->end == b->end &&
+         (a->cuts == b->cuts || memcmp(a->cuts, b->cuts, (size_t) (group + 1) * sizeof *a->cuts) == 0);
+}
+
+/* How two members' collectives differ, NULL when they do not. */
+static const char *difference(const rank_state *ra, const ts_node *a, const rank_state *rb, const ts_node *b) {
+  const ts_tensor *ta = ra->program->graph->tensor, *tb = rb->program->graph->tensor;
+  if (a->op != b->op) {
+    return "op differs";
+  }
+  if (strcmp(a->name, b->name) != 0) {
+    return "name differs";
+  }
+  if (a->n_in != b->n_in || a->n_out != b->n_out || a->attr.comm.into != b->attr.comm.into) {
+    return "number of values differs";
+  }
+  if (ta[a->in[0]].dtype != tb[b->in[0]].dtype || ta[a->out[0]].dtype != tb[b->out[0]].dtype) {
+    return "dtype differs";
+  }
+  if (a->attr.comm.wire != b->attr.comm.wire) {
+    return "wire dtype differs";
+  }
+  bool same = a->attr.comm.n_pieces == b->attr.comm.n_pieces && a->attr.comm.group == b->attr.comm.group;
+  for (int i = 0; same && i < a->attr.comm.n_pieces; ++i) {
+    same = same_piece(&a->attr.comm.piece[i], &b->attr.comm.piece[i], a->attr.comm.group);
+  }
+  return same ? NULL : "pieces differ";
+}
+
+/* The first member of the group of a collective that is not at a collective over the same axes, -1 when all are. */
+static int missing_member(const simulation *s, const rank_state *r, unsigned axes) {
+  int size = ts_mesh_group_size(&r->program->mesh, axes);
+  for (int i = 0; i < size; ++i) {
+    int member = ts_mesh_group_member(&r->program->mesh, axes, i);
+    const ts_node *theirs = head(&s->rank[member]);
+    if (theirs == NULL || theirs->attr.comm.axes != axes) {
+      return member;
+    }
+  }
+  return -1;
+}
+
+/* Complete the collective at the head of the first member's queue if everybody has come to it. */
+static char *match(simulation *s, rank_state *first, bool *moved) {
+  const ts_node *node = head(first);
+  if (node == NULL || ts_mesh_group_rank(&first->program->mesh, node->attr.comm.axes) != 0 ||
+      missing_member(s, first, node->attr.comm.axes) >= 0) {
+    return NULL;
+  }
+  const ts_mesh *mesh = &first->program->mesh;
+  int size = ts_mesh_group_size(mesh, node->attr.comm.axes);
+  for (int i = 1; i < size; ++i) {
+    const rank_state *other = &s->rank[ts_mesh_group_member(mesh, node->attr.comm.axes, i)];
+    const char *what = difference(first, node, other, head(other));
+    if (what != NULL) {
+      char *ours = describe(first, node), *theirs = describe(other, head(other));
+      char *fault = ts_format("%s, while %s: %s", ours, theirs, what);
+      ts_free(ours);
+      ts_free(theirs);
+      return fault;
+    }
+  }
+  for (int i = 0; i < size; ++i) {
+    ++s->rank[ts_mesh_group_member(mesh, node->attr.comm.axes, i)].n_done;
+  }
+  *moved = true;
+  return NULL;
+}
+
+/* Nobody can move: follow who waits for whom, from the first that is not done. */
+static char *explain_deadlock(const simulation *s) {
+  ts_text text = {0};
+  ts_text_add(&text, "deadlock: ");
+  int at = 0;
+  while (head(&s->rank[at]) == NULL) {
+    ++at;
+  }
+  for (int steps = 0; steps < s->n_ranks && steps < 8; ++steps) {
+    const rank_state *r = &s->rank[at];
+    const ts_node *node = head(r);
+    if (node == NULL) {
+      ts_text_add(&text, "rank %d, which has ended", at);
+      break;
+    }
+    char *line = describe(r, node);
+    at = missing_member(s, r, node->attr.comm.axes);
+    ts_text_add(&text, "%s waits for ", line);
+    ts_free(line);
+    if (steps == s->n_ranks - 1 || steps == 7) {
+      ts_text_add(&text, "rank %d", at);
+    }
+  }
+  return text.text;
+}
+
+/* ---- the step ---- */
+
+static bool is_leaf_kept(const ts_tensor *t) {
+  return t->producer == TS_NONE && t->role != TS_ROLE_PARAM;
+}
+
+static char *open_rank(rank_state *r, const ts_program *program) {
+  const ts_graph *g = program->graph;
+  *r = (rank_state){.program = program, .place = ts_storage_find(g),
+                    .storage = ts_malloc(((size_t) g->n_tensors + 1) * sizeof *r->storage),
+                    .of_root = ts_malloc(((size_t) g->n_tensors + 1) * sizeof *r->of_root),
+                    .made = ts_calloc((size_t) g->n_tensors + 1, sizeof *r->made),
+                    .queue = ts_malloc(((size_t) program->schedule->n + 1) * sizeof *r->queue)};
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    extent at = extent_of(r, t);
+    r->of_root[t] = -1;
+    if (at.arena != TS_ARENA_NONE && (at.begin < 0 || at.end > program->plan->arena_bytes[at.arena])) {
+      return ts_format("rank %d: %s lies outside its arena", program->mesh.rank, tensor_name(r, t));
+    }
+    if (r->place[t].root == t && at.arena != TS_ARENA_NONE) {
+      r->of_root[t] = r->n_storages;
+      r->storage[r->n_storages++] = (storage){t, at, is_leaf_kept(&g->tensor[t]) ? INTACT : UNBORN, TS_NONE};
+    }
+  }
+  return NULL;
+}
+
+static void close_rank(rank_state *r) {
+  ts_free(r->place);
+  ts_free(r->storage);
+  ts_free(r->of_root);
+  ts_free(r->made);
+  ts_free(r->queue);
+}
+
+/* Leaves are not touched by anything but what updates them; results wait for the host. */
+static char *check_end(const rank_state *r) {
+  const ts_graph *g = r->program->graph;
+  char *fault = NULL;
+  for (ts_tid t = 0; fault == NULL && t < g->n_tensors; ++t) {
+    fault = is_leaf_kept(&g->tensor[t]) ? check_storage(r, t, "the next step") : NULL;
+  }
+  for (int i = 0; fault == NULL && i < g->n_marks; ++i) {
+    fault = check_storage(r, g->mark[i].tensor, "the host");
+  }
+  return fault;
+}
+
+static void list_runs(simulation *s, const ts_program *program) {
+  const unsigned backward = TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT;
+  int micro_batches = program->use == TS_MODEL_TRAIN ? (int) program->deck->gradient_accumulation_steps : 0;
+  s->runs = ts_malloc((size_t) (2 * micro_batches + 1) * sizeof *s->runs);
+  for (int m = 0; m < micro_batches; ++m) {
+    s->runs[s->n_runs++] = TS_SEGMENT_FORWARD;
+    s->runs[s->n_runs++] = backward | (m == micro_batches - 1 ? TS_SEGMENT_REDUCE : 0);
+  }
+  s->runs[s->n_runs++] = TS_SEGMENT_UPDATE | (micro_batches == 0 ? TS_SEGMENT_FORWARD : 0);
+}
+
+/* All ranks as far as they come, then all collectives that have everybody, until nothing moves. */
+static char *step(simulation *s) {
+  char *fault = NULL;
+  for (bool moved = true; moved && fault == NULL;) {
+    moved = false;
+    for (int i = 0; i < s->n_ranks && fault == NULL; ++i) {
+      fault = advance(s, &s->rank[i], &moved);
+    }
+    for (int i = 0; i < s->n_ranks && fault == NULL; ++i) {
+      fault = match(s, &s->rank[i], &moved);
+    }
+  }
+  for (int i = 0; i < s->n_ranks && fault == NULL; ++i) {
+    fault = s->rank[i].run < s->n_runs ? explain_deadlock(s) : check_end(&s->rank[i]);
+  }
+  return fault;
+}
+
+char *ts_simulate_step(const ts_program *const *programs, int n_ranks) {
+  simulation s = {.n_ranks = n_ranks, .rank = ts_calloc((size_t) n_ranks, sizeof *s.rank)};
+  char *fault = NULL;
+  list_runs(&s, programs[0]);
+  for (int i = 0; i < n_ranks && fault == NULL; ++i) {
+    TS_CHECK(programs[i]->mesh.rank == i && programs[i]->mesh.ranks == n_ranks && programs[i]->use == programs[0]->use,
+             "program %d is not that of rank %d of %d", i, i, n_ranks);
+    fault = open_rank(&s.rank[i], programs[i]);
+  }
+  fault = fault == NULL ? step(&s) : fault;
+  for (int i = 0; i < n_ranks; ++i) {
+    close_rank(&s.rank[i]);
+  }
+  ts_free(s.rank);
+  ts_free(s.runs);
+  return fault;
+}
