@@ -1,0 +1,176 @@
+/* Speed of matrix products, attention and the head at the shapes of GPT-2 124M (B4 T256) and of a small Llama, beside the GEMM
+ * peak: the best of five sizes up to 4096^3 in the same run.  Medians of short runs.
+ *
+ *     kernels [THREADS [fp32|bf16]]        default: 2, both
+ */
+#include "base/log.h"
+#include "regression/kernel_run.h"
+
+#include <stdio.h>
+
+typedef struct product {
+  const char *name;
+  int64_t m, n, k;
+  bool ta, tb, wide; /* wide: fp32 result, added to (a weight gradient), or logits */
+} product;
+
+static int compare(const void *a, const void *b) {
+  double x = *(const double *) a, y = *(const double *) b;
+  return (x > y) - (x < y);
+}
+
+/* Median seconds of one call, over at least 0.3 s. */
+static double seconds_of(const run_case *c) {
+  enum { MOST = 200 };
+  double time[MOST], begin = ts_seconds();
+  run_state s;
+  run_begin(ts_backend_cpu(), c, &s);
+  s.row->run(&s.call);
+  int n = 0;
+  while (n < MOST && (n < 5 || ts_seconds() - begin < 0.3)) {
+    double start = ts_seconds();
+    s.row->run(&s.call);
+    time[n++] = ts_seconds() - start;
+  }
+  run_end(&s);
+  qsort(time, (size_t) n, sizeof *time, compare);
+  return time[n / 2];
+}
+
+/* Values do not matter for time, as long as they are no denormals. */
+static run_tensor filled(ts_dtype dtype, ts_shape shape, double value) {
+  run_tensor x = run_new(dtype, shape);
+  for (int64_t i = 0; i < run_count(&x); ++i) {
+    run_set(&x, i, value * (double) (1 + i % 7));
+  }
+  return x;
+}
+
+static double product_rate(const product *p, ts_dtype dtype, int threads) {
+  run_case c = {.op = TS_OP_MATMUL, .n_in = 2, .n_out = 1, .threads = threads};
+  ts_dtype out = p->wide ? TS_F32 : dtype;
+  c.attr.matmul.transpose_a = p->ta;
+  c.attr.matmul.transpose_b = p->tb;
+  c.attr.matmul.dtype = out;
+  c.in[0] = filled(dtype, p->ta ? TS_SHAPE(p->k, p->m) : TS_SHAPE(p->m, p->k), 0.01);
+  c.in[1] = filled(dtype, p->tb ? TS_SHAPE(p->n, p->k) : TS_SHAPE(p->k, p->n), 0.01);
+  c.out[0] = run_new(out, TS_SHAPE(p->m, p->n));
+  c.prior[0] = p->wide && p->ta ? c.out[0].data : NULL;
+  double rate = 2e-9 * (double) p->m * (double) p->n * (double) p->k / seconds_of(&c);
+  run_free(&c);
+  return rate;
+}
+
+static double peak_rate(ts_dtype dtype, int threads) {
+  static const int64_t size[] = {1024, 1536, 2048, 3072, 4096};
+  double best = 0;
+  for (int i = 0; i < 5; ++i) {
+    product p = {"square", size[i], size[i], size[i], false, false, false};
+    best = fmax(best, product_rate(&p, dtype, threads));
+  }
+  return best;
+}
+
+static void print_rate(const char *name, const char *shape, double rate, double peak) {
+  printf("  %-24s %-22s %7.0f GFLOP/s  %3.0f %% of peak\n", name, shape, rate, 100 * rate / peak);
+  fflush(stdout);
+}
+
+static void products(ts_dtype dtype, int threads, double peak) {
+  static const product shape[] = {
+      {"gpt2 qkv", 1024, 2304, 768, false, false, false},    {"gpt2 qkv dx", 1024, 768, 2304, false, true, false},
+      {"gpt2 qkv dw", 768, 2304, 1024, true, false, true},   {"gpt2 proj", 1024, 768, 768, false, false, false},
+      {"gpt2 proj dx", 1024, 768, 768, false, true, false},  {"gpt2 proj dw", 768, 768, 1024, true, false, true},
+      {"gpt2 fc", 1024, 3072, 768, false, false, false},     {"gpt2 fc dx", 1024, 768, 3072, false, true, false},
+      {"gpt2 fc dw", 768, 3072, 1024, true, false, true},    {"gpt2 fc2", 1024, 768, 3072, false, false, false},
+      {"gpt2 fc2 dx", 1024, 3072, 768, false, true, false},  {"gpt2 fc2 dw", 3072, 768, 1024, true, false, true},
+      {"llama q", 2048, 256, 256, false, true, false},       {"llama q dx", 2048, 256, 256, false, false, false},
+      {"llama q dw", 256, 256, 2048, true, false, true},     {"llama k", 2048, 128, 256, false, true, false},
+      {"llama k dw", 128, 256, 2048, true, false, true},     {"llama gate", 2048, 688, 256, false, true, false},
+      {"llama gate dx", 2048, 256, 688, false, false, false}, {"llama gate dw", 688, 256, 2048, true, false, true},
+      {"llama down", 2048, 256, 688, false, true, false},    {"llama down dw", 256, 688, 2048, true, false, true},
+      {"stride 4096 bytes", 1024, 1024, 1024, false, true, false}, {"strides 8192 bytes", 1024, 2048, 2048, false, true, false},
+      {"one row", 1, 2304, 768, false, false, false},        {"eight rows", 8, 2304, 768, false, false, false},
+  };
+  for (size_t i = 0; i < sizeof shape / sizeof *shape; ++i) {
+    char text[64];
+    snprintf(text, sizeof text, "%d x %d x %d", (int) shape[i].m, (int) shape[i].n, (int) shape[i].k);
+    print_rate(shape[i].name, text, product_rate(&shape[i], dtype, threads), peak);
+  }
+}
+
+/* FLOPs of visible pairs: 4 D each way forward, 10 D backward. */
+static void attention(int64_t batch, int64_t length, int heads, int kv_heads, int head_dim, float dropout, ts_dtype dtype,
+                      int threads, double peak) {
+  ts_attr attr = {.attention = {.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim,
+                                .scale = (float) (1 / sqrt((double) head_dim)), .causal = true, .dropout = dropout}};
+  ts_shape q = TS_SHAPE(batch, length, heads * head_dim), k = TS_SHAPE(batch, length, kv_heads * head_dim);
+  run_case f = {.op = TS_OP_ATTENTION, .attr = attr, .n_in = 6, .n_out = 2, .threads = threads};
+  f.in[0] = run_random(dtype, q, 1, 1);
+  f.in[1] = run_random(dtype, k, 2, 1);
+  f.in[2] = run_random(dtype, k, 3, 1);
+  f.out[0] = run_new(dtype, q);
+  f.out[1] = run_new(TS_F32, TS_SHAPE(batch, heads, length));
+  run_case b = {.op = TS_OP_ATTENTION_DX, .attr = attr, .n_in = 9, .n_out = 3, .threads = threads};
+  for (int i = 0; i < 6; ++i) {
+    b.in[i] = i == 0 ? run_random(dtype, q, 4, 1) : i < 4 ? run_random(dtype, i == 1 ? q : k, (uint64_t) i, 1) : f.out[i - 4];
+  }
+  if (dropout > 0) {
+    f.in[4] = run_new(TS_I64, TS_SHAPE(1));
+    f.in[5] = run_new(TS_I64, TS_SHAPE(batch));
+    b.in[7] = f.in[4];
+    b.in[8] = f.in[5];
+  }
+  b.out[0] = run_new(dtype, q);
+  b.out[1] = run_new(dtype, k);
+  b.out[2] = run_new(dtype, k);
+  double pairs = (double) (batch * heads) * (double) length * (double) (length + 1) / 2, forward = seconds_of(&f);
+  double backward = seconds_of(&b);
+  char text[64];
+  snprintf(text, sizeof text, "B%d T%d H%d/%d D%d", (int) batch, (int) length, heads, kv_heads, head_dim);
+  print_rate(dropout > 0 ? "attention, dropout" : "attention", text, 4e-9 * head_dim * pairs / forward, peak);
+  print_rate(dropout > 0 ? "attention dx, dropout" : "attention dx", text, 10e-9 * head_dim * pairs / backward, peak);
+  for (int i = 4; i < 9; ++i) {
+    b.in[i].data = NULL; /* owned by f */
+  }
+  run_free(&f);
+  run_free(&b);
+}
+
+static void head(int64_t rows, int64_t width, int64_t vocabulary, ts_dtype dtype, int threads, double peak) {
+  run_case c = {.op = TS_OP_HEAD_LOSS_TRAIN, .n_in = 4, .n_out = 4, .threads = threads};
+  c.attr.head.dtype = TS_F32;
+  c.in[0] = run_random(dtype, TS_SHAPE(1, rows, width), 1, 1);
+  c.in[1] = run_random(dtype, TS_SHAPE(vocabulary, width), 2, 0.02);
+  c.in[2] = run_new(TS_I32, TS_SHAPE(1, rows));
+  c.in[3] = filled(TS_F32, TS_SHAPE(1), 1e-3);
+  c.out[0] = run_new(TS_F64, TS_SHAPE(1));
+  c.out[1] = run_new(TS_F64, TS_SHAPE(1));
+  c.out[2] = run_new(dtype, TS_SHAPE(1, rows, width));
+  c.out[3] = run_new(TS_F32, TS_SHAPE(vocabulary, width));
+  char text[64];
+  snprintf(text, sizeof text, "%d x %d x %d", (int) rows, (int) vocabulary, (int) width);
+  print_rate("head, loss, gradients", text,
+             6e-9 * (double) rows * (double) width * (double) vocabulary / seconds_of(&c), peak);
+  run_free(&c);
+}
+
+int main(int n_arguments, char **argument) {
+  int threads = n_arguments > 1 ? atoi(argument[1]) : 2;
+  for (int i = 0; i < 2; ++i) {
+    ts_dtype dtype = i == 0 ? TS_F32 : TS_BF16;
+    if (n_arguments > 2 && strcmp(argument[2], ts_dtype_name(dtype)) != 0) {
+      continue;
+    }
+    double peak = peak_rate(dtype, threads);
+    printf("%s, %d threads, %s: peak %.0f GFLOP/s\n", ts_dtype_name(dtype), threads, ts_backend_cpu()->describe(), peak);
+    head(1024, 768, 50257, dtype, threads, peak);
+    head(2048, 256, 256, dtype, threads, peak);
+    attention(4, 256, 12, 12, 64, 0, dtype, threads, peak);
+    attention(8, 256, 4, 2, 64, 0, dtype, threads, peak);
+    attention(1, 2048, 8, 8, 128, 0, dtype, threads, peak);
+    attention(4, 256, 12, 12, 64, 0.1f, dtype, threads, peak);
+    products(dtype, threads, peak);
+  }
+  return 0;
+}
