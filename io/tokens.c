@@ -43,6 +43,43 @@ static int32_t little_int32(const uint8_t *bytes) {
                     (uint32_t) bytes[3] << 24);
 }
 
+#define BLOCK ((int64_t) 1 << 16)
+
+/* No early end, so that the compiler vectorises it: checking a file costs reading it. */
+static int32_t largest(const uint8_t *from, int64_t count) {
+  uint16_t most = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t token = (uint16_t) (from[2 * i] | from[2 * i + 1] << 8);
+    most = token > most ? token : most;
+  }
+  return most;
+}
+
+static ts_status read_bin(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err) {
+  const uint8_t *from = tokens->mapping.bytes + TS_TOKENS_BIN_HEADER + 2 * first;
+  for (int64_t i = 0; i < count; ++i) {
+    out[i] = from[2 * i] | from[2 * i + 1] << 8;
+    if (out[i] >= tokens->vocab_size) {
+      return ts_tokens_outside(tokens, first + i, out[i], err);
+    }
+  }
+  return TS_OK;
+}
+
+/* The format holds at most 2^31 tokens, so all of it is looked at before a run begins. */
+static ts_status check_bin(ts_tokens *tokens, ts_error *err) {
+  ts_status status = TS_OK;
+  int32_t *block = ts_malloc((size_t) BLOCK * sizeof *block);
+  for (int64_t first = 0; tokens->vocab_size < 65536 && first < tokens->count && status == TS_OK; first += BLOCK) {
+    int64_t count = tokens->count - first < BLOCK ? tokens->count - first : BLOCK;
+    if (largest(tokens->mapping.bytes + TS_TOKENS_BIN_HEADER + 2 * first, count) >= tokens->vocab_size) {
+      status = read_bin(tokens, first, count, block, err);
+    }
+  }
+  ts_free(block);
+  return status;
+}
+
 static ts_status open_bin(ts_tokens *tokens, ts_error *err) {
   const ts_mapping *file = &tokens->mapping;
   if (ts_mapping_open(tokens->path, &tokens->mapping, err) != TS_OK) {
@@ -65,18 +102,7 @@ static ts_status open_bin(ts_tokens *tokens, ts_error *err) {
                         found < 2 * tokens->count ? "truncated" : "header and size disagree", (long long) tokens->count,
                         (long long) found);
   }
-  return TS_OK;
-}
-
-static ts_status read_bin(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err) {
-  const uint8_t *from = tokens->mapping.bytes + TS_TOKENS_BIN_HEADER + 2 * first;
-  for (int64_t i = 0; i < count; ++i) {
-    out[i] = from[2 * i] | from[2 * i + 1] << 8;
-    if (out[i] >= tokens->vocab_size) {
-      return ts_tokens_outside(tokens, first + i, out[i], err);
-    }
-  }
-  return TS_OK;
+  return check_bin(tokens, err);
 }
 
 static const ts_tokens_format text = {.name = "text", .open = open_text, .read = read_text, .close = close_mapping};

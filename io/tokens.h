@@ -26,11 +26,11 @@ typedef struct ts_tokens ts_tokens;
 /** Open a file of tokens and check its header against its size.  Not collective.
  * \param [in]  format      "auto", "text", "bin" or "hdf5".
  * \param [in]  dataset     Name inside an HDF5 file; otherwise unused.
- * \param [in]  vocab_size  Tokens are in [0, vocab_size); 1..INT32_MAX.  Checked by ts_tokens_read; bytes of a text,
- *                          where vocab_size is under 256, here already, by reading all of it.
+ * \param [in]  vocab_size  Tokens are in [0, vocab_size); 1..INT32_MAX.  Texts and bin files that could hold others are
+ *                          read here once, all of them; the tokens of HDF5 files are checked by ts_tokens_read.
  * \param [out] out         The caller's, end with ts_tokens_close; NULL on error.
  * \return TS_BAD_INPUT: missing, unknown format, bad magic or version, size other than the header says, no such dataset
- *         or not one-dimensional integers, a byte outside the vocabulary.  Every message starts with the path. */
+ *         or not one-dimensional integers, a token outside the vocabulary.  Every message starts with the path. */
 ts_status ts_tokens_open(const char *path, const char *format, const char *dataset, int64_t vocab_size, ts_tokens **out,
                          ts_error *err);
 

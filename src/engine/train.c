@@ -10,9 +10,11 @@
 #include "io/timeline.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define TIMELINE_STEP 2 /* the first steps also warm caches and create what is created once */
 
@@ -48,6 +50,16 @@ static bool directory_has_files(const char *path) {
   return found;
 }
 
+/* The messages of \a found, moved under the key they are about. */
+static ts_status add_under(const char *key, ts_error *found, ts_error *err) {
+  if (found->count == 0) {
+    return TS_OK;
+  }
+  ts_error_add(err, "%s: %s", key, found->text);
+  ts_error_clear(found);
+  return TS_BAD_INPUT;
+}
+
 static ts_status check_directory(const ts_deck *deck, ts_error *err) {
   const char *path = deck->run.directory;
   struct stat info;
@@ -66,6 +78,22 @@ static ts_status check_directory(const ts_deck *deck, ts_error *err) {
   return TS_OK;
 }
 
+/* Before anything is written; the file itself may lie in the run directory, which does not exist yet. */
+static ts_status check_timeline(const ts_deck *deck, ts_error *err) {
+  const char *path = deck->profile.timeline, *directory = deck->run.directory, *slash = strrchr(path, '/');
+  size_t length = slash != NULL ? (size_t) (slash - path) : 0;
+  if (slash == NULL || slash == path ||
+      (strncmp(path, directory, length) == 0 && directory[length + strspn(directory + length, "/")] == 0)) {
+    return TS_OK;
+  }
+  char *parent = ts_format("%.*s", (int) length, path);
+  ts_status status = access(parent, W_OK) == 0
+                         ? TS_OK
+                         : ts_error_add(err, "profile.timeline: %s: cannot be written: %s", path, strerror(errno));
+  ts_free(parent);
+  return status;
+}
+
 static ts_status write_deck(const ts_deck *deck, ts_error *err) {
   ts_text text = {0};
   ts_deck_print(deck, &text);
@@ -80,7 +108,9 @@ static ts_status open_directory(run *r, ts_error *err) {
   if (r->rank != 0) {
     return TS_OK;
   }
-  ts_status status = ts_make_directory(r->deck->run.directory, err);
+  ts_error found = {0};
+  ts_make_directory(r->deck->run.directory, &found);
+  ts_status status = add_under("run.directory", &found, err);
   status = status == TS_OK ? write_deck(r->deck, err) : status;
   return status == TS_OK ? ts_metrics_open(r->deck->run.directory, &r->metrics, err) : status;
 }
@@ -94,7 +124,13 @@ ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err) 
                                    .validation_path = deck->data.validation_path[0] ? deck->data.validation_path : NULL,
                                    .shuffle = deck->data.shuffle, .seed = (uint64_t) deck->data.seed,
                                    .vocab_size = deck->model.vocab_size};
-  return ts_data_open(&options, data, err);
+  ts_error found = {0};
+  *data = NULL;
+  if (deck->data.path[0] == 0) {
+    return ts_error_add(err, "data.path: missing: the file of tokens or text");
+  }
+  ts_data_open(&options, data, &found);
+  return add_under("data", &found, err);
 }
 
 /* This rank's part of micro-batch m of a step: samples are dealt out in order of (micro-batch, rank, row), so that a
@@ -224,6 +260,7 @@ static void report(run *r, int64_t step, const ts_step_result *result, double se
 static void report_nonfinite(run *r, int64_t step) {
   char *where = ts_executor_take_nonfinite(ts_engine_executor(r->engine));
   if (where != NULL) {
+    ts_log_status_line(NULL);
     fprintf(stderr, "tessera: step %lld: first value that is not finite: rank %lld, %s\n", (long long) step + 1,
             (long long) r->rank, where);
     ts_free(where);
@@ -353,6 +390,7 @@ static void describe(const run *r) {
 static ts_status open_run(run *r, ts_error *err) {
   const ts_deck *deck = r->deck;
   ts_status status = r->rank == 0 ? check_directory(deck, err) : TS_OK;
+  status = status == TS_OK ? check_timeline(deck, err) : status;
   status = status == TS_OK ? ts_data_open_deck(deck, &r->data, err) : status;
   status = ts_world_agree(r->world, status, err);
   if (status != TS_OK) {

@@ -1,0 +1,212 @@
+#!/bin/sh
+# TAP: wrong input of every kind: exit 2, one message that says what and where, nothing written; and a rank that dies.
+# shellcheck source=regression/cli_common.sh
+. "${srcdir:-.}/regression/cli_common.sh"
+golden=$top/regression/golden
+
+snapshot() { find . | sort; }
+
+unchanged() {
+  snapshot > "$scratch/after"
+  cmp "$scratch/before" "$scratch/after"
+}
+
+once() { is "$(grep -Ec -e "$1" "$scratch/err")" 1; }
+
+# refused NAME PATTERN COMMAND...: exit 2, nothing on stdout, one line of stderr matches, no file is made or changed.
+refused() {
+  what=$1
+  pattern=$2
+  shift 2
+  snapshot > "$scratch/before"
+  run "$@"
+  ok "$what" said 2 "$pattern"
+  ok "$what: said once, nothing written" all_of "$pattern"
+  rm -rf run
+}
+all_of() { once "$1" && unchanged && [ ! -s "$scratch/out" ]; }
+
+# The same on one rank and on two.
+refused_train() {
+  what=$1
+  pattern=$2
+  shift 2
+  refused "$what" "$pattern" "$tessera" train "$@"
+  refused "$what, two ranks" "$pattern" $mpiexec -n 2 "$tessera" train "$@"
+}
+
+# ---- the command line ----
+
+test_words() {
+  refused "unknown command" "unknown command trian; did you mean train\?" "$tessera" trian tiny.cfg
+  refused "unknown command, two ranks" "did you mean train\?" $mpiexec -n 2 "$tessera" trian tiny.cfg
+  refused "unknown command without a neighbour" "unknown command xyzzy; .tessera --help" "$tessera" xyzzy
+  refused_train "unknown option" "train: unknown option --sett; did you mean --set\?" tiny.cfg --sett a=1
+  refused "unknown option without a neighbour" "generate: unknown option --xyzzy" "$tessera" generate --xyzzy 1
+  refused "an option without its value" "plan: --ranks needs a value: --ranks N" "$tessera" plan tiny.cfg --ranks
+  refused "an option given twice" "plan: --ranks is given twice" "$tessera" plan tiny.cfg --ranks 1 --ranks 2
+  refused "no deck" "usage: tessera train DECK" "$tessera" train
+  refused "too many decks" "usage: tessera train DECK" "$tessera" train tiny.cfg tiny.cfg
+  refused "ranks out of range" "--ranks 0: an integer from 1" "$tessera" plan tiny.cfg --ranks 0
+  refused "not a number" "--ranks x: an integer from 1" "$tessera" plan tiny.cfg --ranks x
+  refused "plan under mpiexec" "plan runs as one process" $mpiexec -n 2 "$tessera" plan tiny.cfg
+  refused "a target that is not there" "--target gpu: cpu is accepted" "$tessera" plan tiny.cfg --target gpu
+  refused "no such pass" "--pass x: the passes are precision, autodiff" "$tessera" graph tiny.cfg --pass x
+  refused "no such format" "--format x: accepted are text, dot, json" "$tessera" graph tiny.cfg --format x
+  refused "no prompt" "--prompt TEXT is missing" "$tessera" generate tiny.cfg
+  refused "an empty prompt" "--prompt: the text is empty" "$tessera" train tiny.cfg --prompt ''
+  refused "a prompt outside the vocabulary" "--prompt: byte 108 is outside the model's vocabulary of 100" \
+    "$tessera" train tiny.cfg --prompt 'l' --set model.vocab_size=100
+  refused "a run that is not there" "nowhere/metrics.csv: No such file" "$tessera" compare nowhere nowhere
+  refused "a text that is not there" "nowhere.txt: No such file" "$tessera" tokenize nowhere.txt out.bin
+  refused "validation without data" "no validation data" "$tessera" eval tiny.cfg --set data.validation_fraction=0
+}
+
+# ---- the deck ----
+
+# refused_line NAME PATTERN LINE: the line is the eighth of the deck.
+refused_line() {
+  { cat tiny.cfg; echo "$3"; } > bad.cfg
+  refused_train "$1" "$2" bad.cfg
+  rm bad.cfg
+}
+
+test_deck() {
+  refused_train "no such deck" "nowhere.cfg: No such file" nowhere.cfg
+  refused_line "unknown key" "bad.cfg:8: zero_optimizaton: unknown key; did you mean zero_optimization\?" \
+    'zero_optimizaton = { stage = 1; };'
+  refused_line "wrong type" "bad.cfg:8: steps_per_print: .*accepted: an integer" 'steps_per_print = "often";'
+  refused_line "out of range" "bad.cfg:8: zero_optimization.stage: 4 is out of range; accepted: .*3" \
+    'zero_optimization = { stage = 4; };'
+  refused_line "an integer too large for a word" "bad.cfg:8: steps_per_print: .*accepted" \
+    'steps_per_print = 99999999999999999999;'
+  refused_line "duplicate" "bad.cfg:8: .*duplicate.*|bad.cfg:8: .*twice" 'gradient_clipping = 2.0;'
+  refused_line "a syntax error" "bad.cfg:8: " 'steps_per_print = = 1;'
+  refused_line "a mixed array" "bad.cfg:8: .*0.9, 1.0|bad.cfg:8: .*1.0" 'scheduler = { type = "WarmupLR"; params = { x = [0.9, 1]; }; };'
+  refused_line "checkpoints are not there yet" "bad.cfg:8: checkpoint.*: .*not there yet" \
+    'checkpoint = { load_universal = true; };'
+  refused_train "--set of an unknown key" "--set: model.vocabsize: unknown key; did you mean model.vocab_size\?" \
+    tiny.cfg --set model.vocabsize=1
+  refused_train "--set without a value" "--set: run.steps: not an assignment" tiny.cfg --set run.steps
+  refused_train "save_every" "run.save_every: .*not there yet" tiny.cfg --set run.save_every=10
+  refused_train "resume" "run.resume: .*not there yet" tiny.cfg --set run.resume=auto
+  refused_train "heads" "model.num_attention_heads: hidden_size 32 is not a multiple of num_attention_heads 5" \
+    tiny.cfg --set model.num_attention_heads=5
+  refused_train "sequence_length" "data.sequence_length: 65 is more than model.max_position_embeddings 64" \
+    tiny.cfg --set data.sequence_length=65
+  refused_train "tensor parallelism" "tensor_parallel.autotp_size: .*not there yet" \
+    tiny.cfg --set tensor_parallel.autotp_size=2
+  refused_train "no steps" "run.steps: missing" tiny.cfg --set run.steps=0
+  refused_train "no run directory" "run.directory: missing" tiny.cfg --set run.directory=
+  refused_train "a run directory that is a file" "run.directory: tiny.cfg is a file" tiny.cfg --set run.directory=tiny.cfg
+  refused_train "a run directory that cannot be made" "run.directory: .*/dev/null" tiny.cfg \
+    --set run.directory=/dev/null/run
+  refused_train "a timeline that cannot be written" "profile.timeline: .*nowhere" tiny.cfg \
+    --set profile.timeline=nowhere/trace.json
+}
+
+test_batch() {
+  refused_train "the batch equation" "train_batch_size: 4 is not a multiple of train_micro_batch_size_per_gpu 3 x" \
+    tiny.cfg --set train_micro_batch_size_per_gpu=3
+  refused "a batch that three ranks do not divide" "train_batch_size 4 is not a multiple of .* x data-parallel size 3" \
+    $mpiexec -n 3 "$tessera" train tiny.cfg
+  refused "the whole equation" \
+    "train_batch_size 4 != train_micro_batch_size_per_gpu 2 x gradient_accumulation_steps 2 x data-parallel size 2 = 8" \
+    $mpiexec -n 2 "$tessera" train tiny.cfg --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=2
+}
+
+# ---- the data ----
+
+test_data() {
+  refused_train "no such data" "data: nowhere.txt: No such file" tiny.cfg --set data.path=nowhere.txt
+  printf 'too short' > short.txt
+  refused_train "too short data" "data: short.txt: too short: it has 9 tokens, .*sequence_length = 32 needs 33" tiny.cfg \
+    --set data.path=short.txt
+  refused_train "a token outside the vocabulary" \
+    "text.txt: the token at offset 0 is 108, outside the vocabulary: vocab_size = 100 takes 0..99" tiny.cfg \
+    --set model.vocab_size=100 --set data.shuffle=false
+  refused_train "not a token file" "data: text.txt: " tiny.cfg --set data.format=bin
+  "$tessera" tokenize text.txt cut.bin > /dev/null
+  set -- tiny.cfg --set data.path=cut.bin --set data.format=bin
+  printf '\001\001' | dd of=cut.bin bs=2 seek=10512 conv=notrunc 2> /dev/null
+  refused_train "one token outside the vocabulary" \
+    "data: cut.bin: the token at offset 10000 is 257, outside the vocabulary: vocab_size = 256" "$@"
+  truncate -s 5000 cut.bin
+  refused_train "a truncated token file" "data: cut.bin: truncated: the header says [0-9]+ tokens" "$@"
+}
+
+# ---- weights ----
+
+# refused_weights NAME PATTERN [SET...]: the directory hf as a model.
+refused_weights() {
+  what=$1
+  pattern=$2
+  shift 2
+  refused_train "$what" "$pattern" "$golden/llama.cfg" --set model.from=hf --set "data.path=$golden/llama/tokens.bin" \
+    --set train_micro_batch_size_per_gpu=1 "$@"
+  new_weights
+}
+
+new_weights() {
+  rm -rf hf
+  mkdir hf
+  cp "$golden/llama/config.json" "$golden/llama/model.safetensors" hf
+  chmod -R u+w hf
+}
+
+test_weights() {
+  new_weights
+  rm hf/config.json
+  refused_weights "no config.json" "hf/config.json: No such file"
+  rm hf/model.safetensors
+  refused_weights "no weights" "hf: has neither model.safetensors nor model.safetensors.index.json"
+  truncate -s 4000 hf/model.safetensors
+  refused_weights "truncated weights" "hf/model.safetensors: tensor .*data_offsets .* end outside the [0-9]+ bytes"
+  truncate -s 4 hf/model.safetensors
+  refused_weights "no room for a header" "hf/model.safetensors: "
+  printf '\377\377\377\177\000\000\000\000' | dd of=hf/model.safetensors conv=notrunc 2> /dev/null
+  refused_weights "a header longer than the file" "hf/model.safetensors: .*2147483647"
+  LC_ALL=C sed -i 's/"F32"/"I32"/' hf/model.safetensors
+  refused_weights "a wrong dtype" "hf/model.safetensors: tensor .* is I32 \[.*\]; the model wants a floating-point"
+  refused_weights "a wrong shape" "tensor model.embed_tokens.weight is F32 \[67, [0-9]+\]; .* \[70, [0-9]+\]" \
+    --set model.vocab_size=70
+  refused_weights "a missing tensor" "hf: there is no tensor model.layers.2.input_layernorm.weight" \
+    --set model.num_hidden_layers=3
+}
+
+# ---- a rank that dies ----
+
+# The last of the ranks that wrote their number is killed once the run has made a step.
+kill_one_rank() {
+  mkdir dying
+  timeout -k 5 60 $mpiexec -n 3 sh -c 'echo $$ >> dying/pids; exec "$@"' sh "$tessera" train tiny.cfg \
+    --set run.directory=dying/run --set train_batch_size=3 --set run.steps=100000000 > "$scratch/out" 2> "$scratch/err" \
+    < /dev/null &
+  job=$!
+  tries=0
+  while [ $tries -lt 300 ] && ! grep -q '^1,' dying/run/metrics.csv 2> /dev/null; do
+    sleep 0.1
+    tries=$((tries + 1))
+  done
+  kill -9 "$(tail -n 1 dying/pids)"
+  wait $job
+  status=$?
+}
+
+ended() { [ "$status" -ne 0 ] && [ "$status" -ne 124 ]; }
+all_gone() { for pid in $(cat dying/pids); do ! kill -0 "$pid" 2> /dev/null || return 1; done; }
+
+test_death() {
+  kill_one_rank
+  ok "a killed rank ends the job, no hang" ended
+  ok "with a message" grep -Eiq "signal 9|killed" "$scratch/out" "$scratch/err"
+  ok "and no rank stays" all_gone
+}
+
+test_words
+test_deck
+test_batch
+test_data
+test_weights
+test_death
+finish
