@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define BLOCK ((int64_t) 1 << 16)
+#define MOST_MESSAGES 10
 
 /* ---- writing ---- */
 
@@ -139,10 +140,13 @@ static ts_status initialise_from_directory(ts_engine *e, ts_error *err) {
   ts_safetensors *st;
   ts_status status = ts_safetensors_open(e->deck->model.from, &st, err);
   const ts_layout *layout = ts_engine_layout(e);
-  for (int i = 0; st != NULL && i < layout->n_parameters; ++i) {
-    if (read_tensor(e, st, &layout->parameter[i], err) != TS_OK) {
-      status = TS_BAD_INPUT;
-    }
+  int wrong = 0;
+  for (int i = 0; st != NULL && i < layout->n_parameters && wrong < MOST_MESSAGES; ++i) {
+    wrong += read_tensor(e, st, &layout->parameter[i], err) != TS_OK;
+  }
+  if (wrong > 0) {
+    status = wrong < MOST_MESSAGES ? TS_BAD_INPUT
+                                   : ts_error_add(err, "%s: perhaps more; is it another model?", e->deck->model.from);
   }
   ts_safetensors_close(&st);
   return status;
