@@ -27,9 +27,16 @@ static void add_attributes(const ts_node *node, ts_text *to) {
   switch (node->op) {
     case TS_OP_VIEW: ts_text_add(to, " {offset %lld}", (long long) a->view.offset); break;
     case TS_OP_MATMUL:
-      ts_text_add(to, " {%s%s}", a->matmul.transpose_a ? "a^T " : "", a->matmul.transpose_b ? "b^T" : "");
+      if (a->matmul.transpose_a || a->matmul.transpose_b) {
+        ts_text_add(to, " {%s%s}", a->matmul.transpose_a ? "a^T" : "", a->matmul.transpose_b ? "b^T" : "");
+      }
       break;
-    case TS_OP_DROPOUT: ts_text_add(to, " {p %g}", a->dropout.p); break;
+    case TS_OP_DROPOUT: ts_text_add(to, " {p %g}", (double) a->dropout.p); break;
+    case TS_OP_ROPE: ts_text_add(to, " {head_dim %d%s}", a->rope.head_dim, a->rope.inverse ? ", inverse" : ""); break;
+    case TS_OP_SUM_SQUARES: ts_text_add(to, " {%d ranges}", a->segments.n); break;
+    case TS_OP_ADAMW:
+      ts_text_add(to, " {%d ranges, eps %g%s}", a->adamw.n, (double) a->adamw.eps, a->adamw.decoupled ? "" : ", L2");
+      break;
     case TS_OP_ATTENTION:
     case TS_OP_ATTENTION_DX:
       ts_text_add(to, " {heads %d, kv_heads %d, head_dim %d%s}", a->attention.heads, a->attention.kv_heads,
@@ -41,8 +48,8 @@ static void add_attributes(const ts_node *node, ts_text *to) {
         for (int i = 0; i < a->comm.n_pieces; ++i) {
           columns += a->comm.piece[i].end - a->comm.piece[i].begin;
         }
-        ts_text_add(to, " {group %d, columns %lld, wire %s}", a->comm.group, (long long) columns,
-                    ts_dtype_name(a->comm.wire));
+        ts_text_add(to, " {group %d, columns %lld, wire %s%s}", a->comm.group, (long long) columns,
+                    ts_dtype_name(a->comm.wire), a->comm.into ? ", into" : "");
       }
   }
 }

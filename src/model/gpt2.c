@@ -1,5 +1,5 @@
-/* GPT-2 (Radford et al. 2019), names as in GPT2LMHeadModel: pre-norm blocks, learned positions, GELU by tanh, weights of
- * the blocks stored [in][out], the head tied to the token embedding. */
+/* GPT-2 (Radford et al. 2019), names as in GPT2LMHeadModel: pre-norm blocks, learned positions, GELU by tanh, weights
+ * of the blocks stored [in][out], the head tied to the token embedding. */
 #include "model/parts.h"
 
 #include "ops/build.h"

@@ -44,7 +44,7 @@ ts_tid ts_model_embedding(ts_model_builder *b, ts_tid table, ts_tid ids);
 ts_tid ts_model_op(ts_model_builder *b, ts_op op, const char *name, int n_in, const ts_tid *in);
 
 /** y = x w (+ bias) with parameters \a name .weight and \a name .bias.
- * \param [in] out_first  The weight is [out][in] (a torch Linear) instead of [in][out] (GPT-2's Conv1D). Not collective. */
+ * \param [in] out_first  The weight is [out][in] (a torch Linear), not [in][out] (GPT-2's Conv1D). Not collective. */
 ts_tid ts_model_linear(ts_model_builder *b, const char *name, ts_tid x, int64_t out, bool bias, bool out_first);
 
 /** Normalisation over the last dimension with parameters \a name .weight (and .bias). An empty \a name means those of

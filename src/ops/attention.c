@@ -112,7 +112,8 @@ const char *ts_shape_attention_dx(const ts_graph *g, const ts_node *node, ts_dty
   const char *why = check_heads(g, node, 1);
   const ts_tensor *q = ts_rule_in(g, node, 1);
   why = why == NULL ? check_optional(g, node, 6, q->shape.d[0], q->shape.d[1]) : why;
-  TS_RULE(ts_rule_is(g, node, 0, q->dtype, q->shape) && ts_rule_is(g, node, 4, q->dtype, q->shape), "do and o are like q");
+  TS_RULE(ts_rule_is(g, node, 0, q->dtype, q->shape) && ts_rule_is(g, node, 4, q->dtype, q->shape),
+          "do and o are like q");
   TS_RULE(ts_rule_is(g, node, 5, TS_F32, TS_SHAPE(q->shape.d[0], node->attr.attention.heads, q->shape.d[1])),
           "lse is [B][H][T] fp32");
   for (int i = 0; i < 3; ++i) {

@@ -5,7 +5,8 @@
 #include <string.h>
 
 static ts_tid build(ts_graph *g, ts_op op, const char *name, int n_in, const ts_tid *in, ts_attr attr) {
-  return ts_graph_add(g, &(ts_node_args){.op = op, .name = name, .n_in = n_in, .in = in, .attr = attr, .beta = TS_NONE});
+  return ts_graph_add(
+      g, &(ts_node_args){.op = op, .name = name, .n_in = n_in, .in = in, .attr = attr, .beta = TS_NONE});
 }
 
 #define INPUTS(...) (int) (sizeof((ts_tid[]){__VA_ARGS__}) / sizeof(ts_tid)), (const ts_tid[]){__VA_ARGS__}

@@ -52,7 +52,8 @@ typedef struct ts_adamw_inputs {
 ts_tid ts_build_adamw(ts_graph *g, const char *name, const ts_adamw_inputs *in, int n_ranges, const ts_range *range,
                       float eps, bool decoupled, bool bias_correction);
 
-/** Collectives over \a axes with \a group ranks; \a into is NULL or n tensors that are written in the pieces' columns only.
+/** Collectives over \a axes with \a group ranks; \a into is NULL or n tensors that are written in the pieces' columns
+ * only.
  * Not collective (they only write nodes). */
 ts_tid ts_build_all_gather(ts_graph *g, const char *name, unsigned axes, int group, int n, const ts_tid *x,
                            const ts_tid *into, int n_pieces, const ts_piece *piece);

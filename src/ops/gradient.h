@@ -25,7 +25,8 @@ bool ts_gradients_wanted(const ts_gradients *gradients, ts_tid tensor);
 /** Enter a gradient; a second contribution is added to the first. Not collective. */
 void ts_gradients_add(ts_gradients *gradients, ts_tid tensor, ts_tid gradient);
 
-/** The dtype a gradient of \a tensor is computed in: the accumulation dtype for a parameter, else the tensor's. Not collective. */
+/** The dtype a gradient of \a tensor is computed in: the accumulation dtype for a parameter, else the tensor's.
+ * Not collective. */
 ts_dtype ts_gradients_dtype(const ts_gradients *gradients, ts_tid tensor);
 
 /** Begin a backward node: set the segment by what \a tensor is (parameter or activation) and make the name

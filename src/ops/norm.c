@@ -42,8 +42,9 @@ void ts_gradient_layernorm(ts_gradients *gradients, const ts_node *node) {
   if (ts_gradients_wanted(gradients, w) || ts_gradients_wanted(gradients, b)) {
     char *name = ts_gradients_begin(gradients, node, w, "dw");
     const ts_tid in[] = {dy, x, node->out[1], node->out[2]};
-    ts_tid dw = ts_graph_add(g, &(ts_node_args){.op = TS_OP_LAYERNORM_DW, .name = name, .n_in = 4, .in = in,
-                                                .attr = {.norm = {node->attr.norm.eps, ts_gradients_dtype(gradients, w)}}});
+    ts_attr attr = {.norm = {node->attr.norm.eps, ts_gradients_dtype(gradients, w)}};
+    ts_tid dw = ts_graph_add(
+        g, &(ts_node_args){.op = TS_OP_LAYERNORM_DW, .name = name, .n_in = 4, .in = in, .attr = attr});
     for (int i = 0; i < 2; ++i) {
       if (ts_gradients_wanted(gradients, node->in[1 + i])) {
         ts_gradients_add(gradients, node->in[1 + i], dw + i);
@@ -109,9 +110,10 @@ void ts_gradient_rmsnorm(ts_gradients *gradients, const ts_node *node) {
   if (ts_gradients_wanted(gradients, w)) {
     char *name = ts_gradients_begin(gradients, node, w, "dw");
     const ts_tid in[] = {dy, x, node->out[1]};
-    ts_gradients_add(gradients, w,
-                     ts_graph_add(g, &(ts_node_args){.op = TS_OP_RMSNORM_DW, .name = name, .n_in = 3, .in = in,
-                                                     .attr = {.norm = {node->attr.norm.eps, ts_gradients_dtype(gradients, w)}}}));
+    ts_attr attr = {.norm = {node->attr.norm.eps, ts_gradients_dtype(gradients, w)}};
+    ts_tid dw = ts_graph_add(
+        g, &(ts_node_args){.op = TS_OP_RMSNORM_DW, .name = name, .n_in = 3, .in = in, .attr = attr});
+    ts_gradients_add(gradients, w, dw);
     ts_free(name);
   }
 }

@@ -22,8 +22,8 @@ const char *ts_index_view(const ts_node *node) {
 void ts_gradient_view(ts_gradients *gradients, const ts_node *node) {
   ts_graph *g = gradients->graph;
   ts_tid dy = ts_gradients_of(gradients, node->out[0]);
-  TS_CHECK(ts_tensor_count(g, node->in[0]) == ts_tensor_count(g, node->out[0]), "%s: the gradient of a part is not there",
-           node->name);
+  TS_CHECK(ts_tensor_count(g, node->in[0]) == ts_tensor_count(g, node->out[0]),
+           "%s: the gradient of a part is not there", node->name);
   char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
   ts_gradients_add(gradients, node->in[0], ts_build_view(g, name, dy, 0, g->tensor[node->in[0]].shape));
   ts_free(name);
@@ -113,7 +113,8 @@ void ts_gradient_concat(ts_gradients *gradients, const ts_node *node) {
 
 const char *ts_shape_pick(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *x = ts_rule_in(g, node, 0);
-  TS_RULE(x->shape.n == 3 && ts_rule_is(g, node, 1, TS_I32, TS_SHAPE(x->shape.d[0])), "x is [B][T][C], index [B] int32");
+  TS_RULE(x->shape.n == 3 && ts_rule_is(g, node, 1, TS_I32, TS_SHAPE(x->shape.d[0])),
+          "x is [B][T][C], index [B] int32");
   dtype[0] = x->dtype;
   shape[0] = TS_SHAPE(x->shape.d[0], 1, x->shape.d[2]);
   return NULL;

@@ -8,6 +8,8 @@
 #include "base/memory.h"
 #include "pass/pass.h"
 
+#include <string.h>
+
 typedef struct fusion {
   const ts_graph *from;
   int *uses;
@@ -102,7 +104,7 @@ static void fold_loss(fusion *f, ts_nid n) {
   const ts_node *dx = &f->from->node[n];
   for (ts_nid m = 0; m < n; ++m) {
     const ts_node *loss = &f->from->node[m];
-    if (loss->op == TS_OP_HEAD_LOSS && loss->in[0] == dx->in[0] && loss->in[1] == dx->in[1] && loss->in[2] == dx->in[2]) {
+    if (loss->op == TS_OP_HEAD_LOSS && memcmp(loss->in, dx->in, 3 * sizeof *dx->in) == 0) {
       f->gone[m] = true;
       f->loss_of[n] = m;
     }

@@ -35,9 +35,7 @@ typedef struct ts_pass_context {
   const ts_mesh *mesh;
   ts_target target;
   ts_model_use use;   /**< TRAIN runs every pass; LOSS and LOGITS skip those about gradients. */
-  int64_t micro_batch, accumulation; /**< Sequences per rank and micro-batch; micro-batches per step. */
-  const struct ts_layout *share_layout; /**< Layout of an engine's other program to be reused, NULL: make one. Borrowed. */
-  struct ts_layout *layout;     /**< Made by zero unless shared; owned by the program. */
+  struct ts_layout *layout;     /**< That of the engine's first program, or NULL: made by zero, then the caller's. */
   struct ts_schedule *schedule; /**< Made by schedule; owned by the program. */
   struct ts_plan *plan;         /**< Made by memory; owned by the program. */
 } ts_pass_context;
@@ -61,7 +59,8 @@ typedef void ts_pass_observer(const char *pass, const ts_graph *graph, void *use
 
 /** Run all passes of the list that apply, up to and including \a last (NULL: all).  A violation found by the verifier
  * is a programmer's mistake and ends the program, naming pass, node and rule. Not collective. */
-void ts_passes_run(ts_graph **graph, ts_pass_context *context, const char *last, ts_pass_observer *observer, void *user);
+void ts_passes_run(ts_graph **graph, ts_pass_context *context, const char *last, ts_pass_observer *observer,
+                   void *user);
 
 /** The passes. Not collective. */
 ts_pass_run ts_pass_precision, ts_pass_autodiff, ts_pass_recompute, ts_pass_zero, ts_pass_fuse, ts_pass_schedule,

@@ -40,7 +40,8 @@ static void run_pass(const ts_pass *pass, ts_graph **graph, ts_pass_context *con
   verify(*graph, pass->name);
 }
 
-void ts_passes_run(ts_graph **graph, ts_pass_context *context, const char *last, ts_pass_observer *observer, void *user) {
+void ts_passes_run(ts_graph **graph, ts_pass_context *context, const char *last, ts_pass_observer *observer,
+                   void *user) {
   unsigned facts = TS_FACT_MODEL;
   verify(*graph, "model");
   for (const ts_pass *pass = ts_passes; pass->name != NULL; ++pass) {

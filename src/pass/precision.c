@@ -8,7 +8,8 @@ static ts_tid copy_leaf(ts_graph *to, const ts_graph *from, ts_tid t, ts_tid *ma
   if (t != TS_NONE && map[t] == TS_NONE) {
     const ts_tensor *leaf = &from->tensor[t];
     to->current_unit = leaf->unit;
-    map[t] = ts_graph_leaf(to, leaf->name, leaf->role, leaf->role == TS_ROLE_PARAM ? TS_BF16 : leaf->dtype, leaf->shape);
+    ts_dtype dtype = leaf->role == TS_ROLE_PARAM ? TS_BF16 : leaf->dtype;
+    map[t] = ts_graph_leaf(to, leaf->name, leaf->role, dtype, leaf->shape);
   }
   return t == TS_NONE ? TS_NONE : map[t];
 }

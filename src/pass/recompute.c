@@ -68,7 +68,8 @@ static bool any_needed(const recompute *r, const ts_node *node) {
   return any;
 }
 
-static void emit(recompute *r, const ts_node *node, const ts_tid *in, const char *name, ts_segment segment, ts_tid *map) {
+static void emit(recompute *r, const ts_node *node, const ts_tid *in, const char *name, ts_segment segment,
+                 ts_tid *map) {
   r->to->segment = segment;
   r->to->current_unit = node->unit;
   ts_tid first = ts_graph_add(r->to, &(ts_node_args){.op = node->op, .name = name, .n_in = node->n_in, .in = in,
@@ -86,7 +87,8 @@ static ts_tid *inputs(recompute *r, const ts_node *node, bool again) {
     if (t != TS_NONE && r->from->tensor[t].producer == TS_NONE) {
       ts_graph_copy_leaf(r->to, r->from, t, r->map);
     }
-    in[i] = t == TS_NONE ? TS_NONE : again && unit_of(r, t) == node->unit && r->again[t] != TS_NONE ? r->again[t] : r->map[t];
+    bool copy = again && t != TS_NONE && unit_of(r, t) == node->unit && r->again[t] != TS_NONE;
+    in[i] = t == TS_NONE ? TS_NONE : copy ? r->again[t] : r->map[t];
   }
   return in;
 }
