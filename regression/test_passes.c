@@ -275,6 +275,37 @@ static void test_recompute_order(void) {
   end(&p);
 }
 
+static ts_graph *make_shared(void) {
+  ts_graph *g = ts_graph_create();
+  ts_tid ids = ts_graph_leaf(g, "ids", TS_ROLE_INPUT, TS_I32, TS_SHAPE(B, T));
+  ts_graph_unit(g, "table");
+  ts_tid w = ts_graph_leaf(g, "w", TS_ROLE_PARAM, TS_F32, TS_SHAPE(11, 8));
+  ts_tid x = ts_build_embedding(g, "lookup", w, ids);
+  ts_graph_unit(g, "block");
+  ts_tid a = ts_graph_add(g, &(ts_node_args){.op = TS_OP_ATTENTION, .name = "a", .n_in = 3, .in = (ts_tid[]){x, x, x},
+                                             .attr = {.attention = {.heads = 1, .kv_heads = 1, .head_dim = 8}}});
+  ts_tid y = ts_build(g, TS_OP_GELU, "y", 1, &a), z = ts_build(g, TS_OP_GELU, "z", 1, &y);
+  ts_graph_unit(g, "end");
+  ts_tid sum = ts_build(g, TS_OP_SWIGLU, "sum", 2, (ts_tid[]){y, z});
+  ts_graph_mark(g, "loss", ts_build(g, TS_OP_HEAD_LOSS, "loss", 3, (ts_tid[]){sum, w, ids}));
+  return g;
+}
+
+/* y is saved for the unit behind the block, so the block's backward need not make it again. */
+static void test_recompute_shared(void) {
+  passed p = run(TINY_LLAMA, "activation_checkpointing.enabled=true", NULL, TS_MODEL_TRAIN, "precision");
+  ts_graph_destroy(&p.graph);
+  p.graph = make_shared();
+  ts_pass_autodiff(&p.graph, &p.context);
+  ts_pass_recompute(&p.graph, &p.context);
+  const ts_node *dz = find_node(p.graph, "z.dx"), *dy = find_node(p.graph, "y.dx");
+  tap_ok(find_node(p.graph, "a.again") != NULL && dy->in[1] == find_node(p.graph, "a.again")->out[0],
+         "what only the block reads is computed again");
+  tap_ok(find_node(p.graph, "y.again") == NULL && dz->in[1] == find_node(p.graph, "y")->out[0],
+         "what another unit reads is saved once");
+  end(&p);
+}
+
 /* ---- fusion ---- */
 
 static void test_fusion(void) {
@@ -363,6 +394,7 @@ int main(void) {
    * and the final norm (fp32 [B][T][8]), the norm's statistics, and the norm's result for the head. */
   test_recompute("llama", TINY_LLAMA, L * 13, (L + 2) * 4.0 * B * T * 8 + 4.0 * B * T);
   test_recompute_order();
+  test_recompute_shared();
   test_fusion();
   test_not_fused();
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
