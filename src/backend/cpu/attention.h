@@ -39,6 +39,7 @@ typedef struct ts_attention {
   int columns; /**< head_dim rounded up to TS_MICRO_COLUMNS: the width of tiles. */
   ts_dtype dtype;
   bool pairs, causal;
+  bool direct; /**< Rows of heads in memory are rows of cells already: nothing to convert or pad. */
   int per_cell;               /**< Elements in a cell: 2 with pairs, else 1. */
   float scale, keep_scale;    /**< keep_scale: 1 / (1 - p) */
   bool drops;                 /**< There is dropout: */
@@ -62,17 +63,24 @@ TS_INLINE size_t ts_attention_at(const ts_attention *p, int64_t b, int64_t t, in
   return (size_t) (((b * p->length + t) * heads + head) * p->head_dim);
 }
 
-/** Tokens [t, t + rows) of a head as cells along the head: [rows][cells of columns].  Tokens past the end and columns
- * past head_dim are zero. Not collective. */
-void ts_attention_rows(const ts_attention *p, ts_cell *to, const void *from, int64_t b, int64_t t, int rows, int heads,
-                       int head);
+/** Rows of cells, \a stride cells apart. */
+typedef struct ts_attention_tile {
+  const ts_cell *cell;
+  int64_t stride;
+} ts_attention_tile;
 
-/** The same tile as cells along the tokens: [cells of rows][columns].  \a rows is even.
- * \return \a to, or \a from where the two are the same. Not collective. */
-const ts_cell *ts_attention_along_rows(const ts_attention *p, ts_cell *to, const ts_cell *from, int rows);
+/** Tokens [t, t + rows) of a head as cells along the head, columns in a row.  Tokens past the end and columns past
+ * head_dim are zero.
+ * \return rows in \a to, or where they are when that will do. Not collective. */
+ts_attention_tile ts_attention_rows(const ts_attention *p, ts_cell *to, const void *from, int64_t b, int64_t t, int rows,
+                                    int heads, int head);
 
-/** to [columns][rows] = from [rows][columns], cells. Not collective. */
-void ts_attention_transpose(ts_cell *to, const ts_cell *from, int rows, int columns);
+/** The same tile as cells along the tokens: columns cells in a row, for as many tokens as a cell holds; zero past \a rows.
+ * \return rows in \a to, or \a from where the two are the same. Not collective. */
+ts_attention_tile ts_attention_along_rows(const ts_attention *p, ts_cell *to, ts_attention_tile from, int rows);
+
+/** to [columns][TS_QUERIES] = the transpose of TS_QUERIES rows of \a columns cells, a multiple of 8. Not collective. */
+void ts_attention_transpose(ts_cell *to, ts_attention_tile from, int columns);
 
 /** Round [keys][TS_QUERIES] numbers to cells along the queries: [keys][cells of TS_QUERIES].
  * \return \a to, or \a from where the two are the same. Not collective. */

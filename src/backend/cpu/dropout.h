@@ -7,6 +7,8 @@
 
 #include "base/random.h"
 
+#include <string.h>
+
 /** Key of a dropout op in a step. Not collective. */
 static inline uint64_t ts_dropout_key(int64_t seed, uint64_t name) { return ts_mix((uint64_t) seed, name); }
 
@@ -25,27 +27,57 @@ static inline int ts_dropout_keep(uint64_t key, int64_t sample, int64_t element,
   return word[element % 4] >= threshold;
 }
 
-/** factor[i] = keep (first + i) ? scale : 0 for \a n elements, any range.  Vectorises over groups of four elements.
+/** Counters that are hashed together below: enough for any vector. */
+#define TS_DROPOUT_LANES 32
+
+/** ts_philox of TS_DROPOUT_LANES consecutive counters: word 4 i + j is word j of counter low + i.  A loop over counters for
+ * each round, on arrays, is what the compiler vectorises: 0.7 ns a word instead of 2.3 with AVX-512. Not collective. */
+static inline void ts_dropout_words(uint32_t word[4 * TS_DROPOUT_LANES], uint64_t key, uint64_t high, uint64_t low) {
+  uint32_t c0[TS_DROPOUT_LANES], c1[TS_DROPOUT_LANES], c2[TS_DROPOUT_LANES], c3[TS_DROPOUT_LANES];
+  uint32_t k0 = (uint32_t) key, k1 = (uint32_t) (key >> 32);
+  for (int i = 0; i < TS_DROPOUT_LANES; ++i) {
+    c0[i] = (uint32_t) (low + (uint64_t) i);
+    c1[i] = (uint32_t) ((low + (uint64_t) i) >> 32);
+    c2[i] = (uint32_t) high;
+    c3[i] = (uint32_t) (high >> 32);
+  }
+  for (int round = 0; round < 10; ++round) {
+#pragma omp simd
+    for (int i = 0; i < TS_DROPOUT_LANES; ++i) {
+      uint32_t n0 = (uint32_t) ((uint64_t) 0xCD9E8D57u * c2[i] >> 32) ^ c1[i] ^ k0;
+      uint32_t n2 = (uint32_t) ((uint64_t) 0xD2511F53u * c0[i] >> 32) ^ c3[i] ^ k1;
+      c1[i] = 0xCD9E8D57u * c2[i];
+      c3[i] = 0xD2511F53u * c0[i];
+      c0[i] = n0;
+      c2[i] = n2;
+    }
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+#pragma omp simd
+  for (int i = 0; i < TS_DROPOUT_LANES; ++i) {
+    word[4 * i] = c0[i];
+    word[4 * i + 1] = c1[i];
+    word[4 * i + 2] = c2[i];
+    word[4 * i + 3] = c3[i];
+  }
+}
+
+/** factor[i] = keep (first + i) ? scale : 0 for \a n elements, any range.
  * \param [in] scale  1 / (1 - p), or 1. Not collective. */
 static inline void ts_dropout_factors(float *factor, uint64_t key, int64_t sample, int64_t first, int64_t n,
                                       uint32_t threshold, float scale) {
-  int64_t head = (4 - first % 4) % 4 < n ? (4 - first % 4) % 4 : n, body = (n - head) / 4;
-  for (int64_t i = 0; i < head; ++i) {
-    factor[i] = ts_dropout_keep(key, sample, first + i, threshold) ? scale : 0.0f;
-  }
-  float *to = factor + head;
-  uint64_t block = (uint64_t) (first + head) / 4;
+  enum { COUNT = 4 * TS_DROPOUT_LANES };
+  for (int64_t at = first / 4 * 4; at < first + n; at += COUNT) {
+    uint32_t word[COUNT];
+    float value[COUNT];
+    ts_dropout_words(word, key, (uint64_t) sample, (uint64_t) at / 4);
 #pragma omp simd
-  for (int64_t i = 0; i < body; ++i) {
-    uint32_t word[4];
-    ts_philox(key, (uint64_t) sample, block + (uint64_t) i, word);
-    to[4 * i] = word[0] >= threshold ? scale : 0.0f;
-    to[4 * i + 1] = word[1] >= threshold ? scale : 0.0f;
-    to[4 * i + 2] = word[2] >= threshold ? scale : 0.0f;
-    to[4 * i + 3] = word[3] >= threshold ? scale : 0.0f;
-  }
-  for (int64_t i = head + 4 * body; i < n; ++i) {
-    factor[i] = ts_dropout_keep(key, sample, first + i, threshold) ? scale : 0.0f;
+    for (int i = 0; i < COUNT; ++i) {
+      value[i] = word[i] >= threshold ? scale : 0.0f;
+    }
+    int64_t begin = at < first ? first : at, end = at + COUNT < first + n ? at + COUNT : first + n;
+    memcpy(factor + (begin - first), value + (begin - at), (size_t) (end - begin) * sizeof *factor);
   }
 }
 

@@ -1,6 +1,7 @@
 /* The head and its loss in chunks of rows.  A chunk's logits are fp32 and become their own gradient in place.  Weight
- * gradients read and write dw once a chunk, so chunks are as long as LONGEST_CHUNK and CHUNK_BYTES allow.  At V = 50257 and
- * C = 768 in bf16 the sweep reaches 98 % of the GEMM peak with 512 rows, 94 % with 256, 84 % with 128.  Cost: 2 V C operations a row for the loss, 6 V C with gradients. */
+ * gradients read and write dw once a chunk, so chunks are as long as LONGEST_CHUNK and CHUNK_BYTES allow.  At V = 50257
+ * and C = 768 in bf16 a Zen 4 core reaches 98 % of its GEMM peak with 512 rows, 94 % with 256, 84 % with 128.
+ * Cost: 2 V C operations a row for the loss, 6 V C with gradients. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/gemm.h"
 #include "base/memory.h"

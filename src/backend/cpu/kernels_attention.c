@@ -7,8 +7,8 @@
 #include <omp.h>
 
 typedef struct buffers {
-  ts_cell *rows;          /* a tile as read: queries, then values */
-  ts_cell *queries, *keys, *values, *narrow, *weights;
+  ts_cell *rows;          /* a tile as read: queries, keys or values */
+  ts_cell *queries, *values, *narrow, *weights;
   float *score, *factor, *scratch;
   float *out;             /* [TS_QUERIES][columns], not yet divided by sum */
   float *max, *sum, *rescale; /* [TS_QUERIES] */
@@ -18,7 +18,6 @@ static size_t take_buffers(const ts_attention *p, char *base, buffers *b) {
   size_t at = 0, tile = (size_t) (TS_KEYS * p->columns) * sizeof(float), scores = TS_KEYS * TS_QUERIES * sizeof(float);
   b->rows = ts_attention_take(base, &at, tile);
   b->queries = ts_attention_take(base, &at, tile);
-  b->keys = ts_attention_take(base, &at, tile);
   b->values = ts_attention_take(base, &at, tile);
   b->narrow = ts_attention_take(base, &at, scores);
   b->weights = ts_attention_take(base, &at, scores);
@@ -77,10 +76,11 @@ static void rescale_out(const ts_attention *p, buffers *x) {
 
 static void key_block(const ts_attention *p, buffers *x, const void *k, const void *v, int64_t b, int head, int64_t t,
                       int64_t j, int keys) {
-  int kv_head = head / (p->heads / p->kv_heads), cells = ts_attention_cells(p, p->columns);
-  ts_attention_rows(p, x->keys, k, b, j, keys, p->kv_heads, kv_head);
-  ts_micro_run(&(ts_micro_product){.m = keys, .n = TS_QUERIES, .k = cells, .a = x->keys, .row = cells, .column = 1,
-                                   .b = x->queries, .ldb = TS_QUERIES, .c = x->score, .ldc = TS_QUERIES},
+  int kv_head = head / (p->heads / p->kv_heads);
+  ts_attention_tile rows = ts_attention_rows(p, x->rows, k, b, j, keys, p->kv_heads, kv_head);
+  ts_micro_run(&(ts_micro_product){.m = keys, .n = TS_QUERIES, .k = ts_attention_cells(p, p->columns), .a = rows.cell,
+                                   .row = rows.stride, .column = 1, .b = x->queries, .ldb = TS_QUERIES, .c = x->score,
+                                   .ldc = TS_QUERIES},
                p->pairs);
   ts_attention_mask(p, x->score, b, t, j, keys);
   softmax_block(x, keys);
@@ -90,20 +90,19 @@ static void key_block(const ts_attention *p, buffers *x, const void *k, const vo
   if (j > 0) {
     rescale_out(p, x);
   }
-  int even = (keys + 1) / 2 * 2;
-  ts_attention_rows(p, x->rows, v, b, j, even, p->kv_heads, kv_head);
-  const ts_cell *values = ts_attention_along_rows(p, x->values, x->rows, even);
+  rows = ts_attention_rows(p, x->rows, v, b, j, keys, p->kv_heads, kv_head);
+  ts_attention_tile values = ts_attention_along_rows(p, x->values, rows, keys);
   const ts_cell *weights = ts_attention_along_keys(p, x->weights, ts_attention_narrow(p, x->narrow, x->score, keys), keys);
   ts_micro_run(&(ts_micro_product){.m = TS_QUERIES, .n = p->columns, .k = ts_attention_cells(p, keys), .a = weights,
-                                   .row = 1, .column = TS_QUERIES, .b = values, .ldb = p->columns, .c = x->out,
-                                   .ldc = p->columns, .add = j > 0},
+                                   .row = 1, .column = TS_QUERIES, .b = values.cell, .ldb = values.stride,
+                                   .c = x->out, .ldc = p->columns, .add = j > 0},
                p->pairs);
 }
 
 static void query_block(const ts_attention *p, const ts_kernel_call *call, buffers *x, int64_t b, int head, int64_t t) {
   const void *q = call->in[0], *k = call->in[1], *v = call->in[2];
-  ts_attention_rows(p, x->rows, q, b, t, TS_QUERIES, p->heads, head);
-  ts_attention_transpose(x->queries, x->rows, TS_QUERIES, ts_attention_cells(p, p->columns));
+  ts_attention_tile rows = ts_attention_rows(p, x->rows, q, b, t, TS_QUERIES, p->heads, head);
+  ts_attention_transpose(x->queries, rows, ts_attention_cells(p, p->columns));
   for (int i = 0; i < TS_QUERIES; ++i) {
     x->max[i] = TS_MASKED;
     x->sum[i] = 0;

@@ -8,7 +8,7 @@
 typedef struct buffers {
   ts_cell *keys, *values, *keys_along; /* of the whole sequence */
   float *dk, *dv;                      /* likewise */
-  ts_cell *queries_rows, *queries, *queries_along, *do_rows, *d_out, *do_along;
+  ts_cell *query_rows, *queries, *queries_along, *do_rows, *d_out, *do_along;
   ts_cell *weights, *ds, *ds_along;
   float *score, *dp, *factor, *scratch, *dq;
   float *lse, *delta; /* [TS_QUERIES] */
@@ -16,14 +16,13 @@ typedef struct buffers {
 
 static size_t take_buffers(const ts_attention *p, char *base, buffers *b) {
   size_t at = 0, scores = TS_KEYS * TS_QUERIES * sizeof(float), columns = (size_t) p->columns * sizeof(float);
-  size_t whole = (size_t) (p->length + 1) / 2 * 2 * columns, tile = TS_QUERIES * columns;
-  ts_cell **wholes[] = {&b->keys, &b->values, &b->keys_along};
-  for (int i = 0; i < 3; ++i) {
-    *wholes[i] = ts_attention_take(base, &at, whole);
-  }
+  size_t whole = (size_t) p->length * columns, tile = TS_QUERIES * columns;
+  b->keys = ts_attention_take(base, &at, p->direct ? 0 : whole);
+  b->values = ts_attention_take(base, &at, p->direct ? 0 : whole);
+  b->keys_along = ts_attention_take(base, &at, p->pairs ? (whole + columns) / 2 : 0);
   b->dk = ts_attention_take(base, &at, whole);
   b->dv = ts_attention_take(base, &at, whole);
-  ts_cell **tiles[] = {&b->queries_rows, &b->queries, &b->queries_along, &b->do_rows, &b->d_out, &b->do_along};
+  ts_cell **tiles[] = {&b->query_rows, &b->queries, &b->queries_along, &b->do_rows, &b->d_out, &b->do_along};
   for (int i = 0; i < 6; ++i) {
     *tiles[i] = ts_attention_take(base, &at, tile);
   }
@@ -88,13 +87,20 @@ static void weights_and_ds(const ts_attention *p, buffers *x, int keys) {
   }
 }
 
-static void key_block(const ts_attention *p, buffers *x, const ts_cell *keys_along, const ts_cell *queries_along,
-                      const ts_cell *do_along, int64_t b, int head, int64_t t, int64_t j, int keys) {
-  int cells = ts_attention_cells(p, p->columns), query_cells = ts_attention_cells(p, TS_QUERIES);
-  ts_micro_product product = {.m = keys, .n = TS_QUERIES, .k = cells, .a = x->keys + j * cells, .row = cells, .column = 1,
+/* Tiles of a key head over the whole sequence, and of a block of queries. */
+typedef struct tiles {
+  ts_attention_tile keys, keys_along, values, queries_along, do_along;
+} tiles;
+
+static void key_block(const ts_attention *p, buffers *x, const tiles *tile, int64_t b, int head, int64_t t, int64_t j,
+                      int keys) {
+  int query_cells = ts_attention_cells(p, TS_QUERIES);
+  ts_micro_product product = {.m = keys, .n = TS_QUERIES, .k = ts_attention_cells(p, p->columns),
+                              .a = tile->keys.cell + j * tile->keys.stride, .row = tile->keys.stride, .column = 1,
                               .b = x->queries, .ldb = TS_QUERIES, .c = x->score, .ldc = TS_QUERIES};
   ts_micro_run(&product, p->pairs);
-  product.a = x->values + j * cells;
+  product.a = tile->values.cell + j * tile->values.stride;
+  product.row = tile->values.stride;
   product.b = x->d_out;
   product.c = x->dp;
   ts_micro_run(&product, p->pairs);
@@ -106,46 +112,48 @@ static void key_block(const ts_attention *p, buffers *x, const ts_cell *keys_alo
   const ts_cell *weights = ts_attention_narrow(p, x->weights, x->score, keys);
   const ts_cell *ds = ts_attention_narrow(p, x->ds, x->dp, keys);
   product = (ts_micro_product){.m = keys, .n = p->columns, .k = query_cells, .a = weights, .row = query_cells, .column = 1,
-                               .b = do_along, .ldb = p->columns, .c = x->dv + j * p->columns, .ldc = p->columns, .add = true};
+                               .b = tile->do_along.cell, .ldb = tile->do_along.stride, .c = x->dv + j * p->columns,
+                               .ldc = p->columns, .add = true};
   ts_micro_run(&product, p->pairs);
   product.a = ds;
-  product.b = queries_along;
+  product.b = tile->queries_along.cell;
+  product.ldb = tile->queries_along.stride;
   product.c = x->dk + j * p->columns;
   ts_micro_run(&product, p->pairs);
   product = (ts_micro_product){.m = TS_QUERIES, .n = p->columns, .k = ts_attention_cells(p, keys),
                                .a = ts_attention_along_keys(p, x->ds_along, ds, keys), .row = 1, .column = TS_QUERIES,
-                               .b = keys_along + j / p->per_cell * p->columns, .ldb = p->columns, .c = x->dq,
-                               .ldc = p->columns, .add = j > 0};
+                               .b = tile->keys_along.cell + j / p->per_cell * tile->keys_along.stride,
+                               .ldb = tile->keys_along.stride, .c = x->dq, .ldc = p->columns, .add = j > 0};
   ts_micro_run(&product, p->pairs);
 }
 
-static void query_block(const ts_attention *p, const ts_kernel_call *call, buffers *x, const ts_cell *keys_along, int64_t b,
-                        int head, int64_t t) {
+static void query_block(const ts_attention *p, const ts_kernel_call *call, buffers *x, tiles *tile, int64_t b, int head,
+                        int64_t t) {
   int cells = ts_attention_cells(p, p->columns);
-  ts_attention_rows(p, x->queries_rows, call->in[1], b, t, TS_QUERIES, p->heads, head);
-  ts_attention_rows(p, x->do_rows, call->in[0], b, t, TS_QUERIES, p->heads, head);
-  ts_attention_transpose(x->queries, x->queries_rows, TS_QUERIES, cells);
-  ts_attention_transpose(x->d_out, x->do_rows, TS_QUERIES, cells);
-  const ts_cell *queries_along = ts_attention_along_rows(p, x->queries_along, x->queries_rows, TS_QUERIES);
-  const ts_cell *do_along = ts_attention_along_rows(p, x->do_along, x->do_rows, TS_QUERIES);
+  ts_attention_tile queries = ts_attention_rows(p, x->query_rows, call->in[1], b, t, TS_QUERIES, p->heads, head);
+  ts_attention_tile d_out = ts_attention_rows(p, x->do_rows, call->in[0], b, t, TS_QUERIES, p->heads, head);
+  ts_attention_transpose(x->queries, queries, cells);
+  ts_attention_transpose(x->d_out, d_out, cells);
+  tile->queries_along = ts_attention_along_rows(p, x->queries_along, queries, TS_QUERIES);
+  tile->do_along = ts_attention_along_rows(p, x->do_along, d_out, TS_QUERIES);
   load_statistics(p, call, x, b, head, t);
   int64_t end = p->causal && t + TS_QUERIES < p->length ? t + TS_QUERIES : p->length;
   for (int64_t j = 0; j < end; j += TS_KEYS) {
-    key_block(p, x, keys_along, queries_along, do_along, b, head, t, j, (int) (end - j < TS_KEYS ? end - j : TS_KEYS));
+    key_block(p, x, tile, b, head, t, j, (int) (end - j < TS_KEYS ? end - j : TS_KEYS));
   }
   ts_attention_store(p, call->out[0], x->dq, NULL, b, t, TS_QUERIES, p->heads, head);
 }
 
 static void kv_head(const ts_attention *p, const ts_kernel_call *call, buffers *x, int64_t b, int kv) {
-  int rows = (int) (p->length + 1) / 2 * 2, group = p->heads / p->kv_heads;
-  ts_attention_rows(p, x->keys, call->in[2], b, 0, rows, p->kv_heads, kv);
-  ts_attention_rows(p, x->values, call->in[3], b, 0, rows, p->kv_heads, kv);
-  const ts_cell *keys_along = ts_attention_along_rows(p, x->keys_along, x->keys, rows);
+  int rows = (int) p->length, group = p->heads / p->kv_heads;
+  tiles tile = {.keys = ts_attention_rows(p, x->keys, call->in[2], b, 0, rows, p->kv_heads, kv),
+                .values = ts_attention_rows(p, x->values, call->in[3], b, 0, rows, p->kv_heads, kv)};
+  tile.keys_along = ts_attention_along_rows(p, x->keys_along, tile.keys, rows);
   memset(x->dk, 0, (size_t) (rows * p->columns) * sizeof *x->dk);
   memset(x->dv, 0, (size_t) (rows * p->columns) * sizeof *x->dv);
   for (int head = kv * group; head < (kv + 1) * group; ++head) {
     for (int64_t t = 0; t < p->length; t += TS_QUERIES) {
-      query_block(p, call, x, keys_along, b, head, t);
+      query_block(p, call, x, &tile, b, head, t);
     }
   }
   ts_attention_store(p, call->out[1], x->dk, NULL, b, 0, rows, p->kv_heads, kv);

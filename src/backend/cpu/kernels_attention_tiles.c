@@ -20,27 +20,37 @@ ts_attention ts_attention_of(const ts_graph *graph, const ts_node *node, const i
   p.columns = (p.head_dim + TS_MICRO_COLUMNS - 1) / TS_MICRO_COLUMNS * TS_MICRO_COLUMNS;
   p.pairs = p.dtype == TS_BF16 && ts_micro_pairs();
   p.per_cell = p.pairs ? 2 : 1;
+  p.direct = p.columns == p.head_dim && (p.pairs || p.dtype == TS_F32);
   p.key = seed == NULL ? 0 : ts_dropout_key(seed[0], node->attr.attention.name);
   return p;
 }
 
-void ts_attention_rows(const ts_attention *p, ts_cell *to, const void *from, int64_t b, int64_t t, int rows, int heads,
-                       int head) {
-  size_t size = ts_dtype_size(p->dtype), row_bytes = (size_t) ts_attention_cells(p, p->columns) * sizeof *to;
-  for (int i = 0; i < rows; ++i) {
-    char *row = (char *) to + (size_t) i * row_bytes;
-    size_t used = 0;
-    if (t + i < p->length) {
-      const char *source = (const char *) from + ts_attention_at(p, b, t + i, heads, head) * size;
-      used = (size_t) p->head_dim * (p->pairs ? sizeof(uint16_t) : sizeof(float));
-      if (p->dtype == TS_F32 || p->pairs) {
-        memcpy(row, source, used);
-      } else {
-        ts_widen((float *) row, (const uint16_t *) source, p->head_dim);
-      }
+static void copy_row(const ts_attention *p, ts_cell *to, const void *source, size_t row_bytes) {
+  size_t used = 0;
+  if (source != NULL) {
+    used = (size_t) p->head_dim * (p->pairs ? sizeof(uint16_t) : sizeof(float));
+    if (p->dtype == TS_F32 || p->pairs) {
+      memcpy(to, source, used);
+    } else {
+      ts_widen((float *) to, source, p->head_dim);
     }
-    memset(row + used, 0, row_bytes - used);
   }
+  memset((char *) to + used, 0, row_bytes - used);
+}
+
+ts_attention_tile ts_attention_rows(const ts_attention *p, ts_cell *to, const void *from, int64_t b, int64_t t, int rows,
+                                    int heads, int head) {
+  size_t size = ts_dtype_size(p->dtype);
+  const char *first = (const char *) from + ts_attention_at(p, b, t, heads, head) * size;
+  size_t step = (size_t) (heads * p->head_dim) * size;
+  int cells = ts_attention_cells(p, p->columns);
+  if (p->direct && t + rows <= p->length) {
+    return (ts_attention_tile){(const ts_cell *) first, (int64_t) (step / sizeof(ts_cell))};
+  }
+  for (int i = 0; i < rows; ++i) {
+    copy_row(p, to + i * cells, t + i < p->length ? first + (size_t) i * step : NULL, (size_t) cells * sizeof *to);
+  }
+  return (ts_attention_tile){to, cells};
 }
 
 /* Neighbours of two rows of bf16 as pairs. */
@@ -51,24 +61,48 @@ TS_INLINE void interleave(ts_cell *restrict to, const uint16_t *restrict low, co
   }
 }
 
-const ts_cell *ts_attention_along_rows(const ts_attention *p, ts_cell *to, const ts_cell *from, int rows) {
+ts_attention_tile ts_attention_along_rows(const ts_attention *p, ts_cell *to, ts_attention_tile from, int rows) {
   if (!p->pairs) {
     return from;
   }
-  const uint16_t *element = (const uint16_t *) from;
   for (int i = 0; i < rows; i += 2) {
-    interleave(to + i / 2 * p->columns, element + i * p->columns, element + (i + 1) * p->columns, p->columns);
+    const ts_cell *low = from.cell + i * from.stride;
+    ts_cell *pair = to + i / 2 * p->columns;
+    if (i + 1 < rows) {
+      interleave(pair, (const uint16_t *) low, (const uint16_t *) (low + from.stride), p->columns);
+    } else {
+      for (int d = 0; d < p->columns; ++d) {
+        pair[d] = ((const uint16_t *) low)[d];
+      }
+    }
   }
-  return to;
+  return (ts_attention_tile){to, p->columns};
 }
 
-void ts_attention_transpose(ts_cell *to, const ts_cell *from, int rows, int columns) {
-  enum { BLOCK = 16 }; /* rows and columns are multiples: 4 KB that stay in the first-level cache */
-  for (int i = 0; i < rows; i += BLOCK) {
-    for (int j = 0; j < columns; ++j) {
-#pragma GCC unroll 16
-      for (int k = 0; k < BLOCK; ++k) {
-        to[j * rows + i + k] = from[(i + k) * columns + j];
+/* Through the registers in squares of 8 cells: rows are read whole. */
+void ts_attention_transpose(ts_cell *to, ts_attention_tile from, int columns) {
+  typedef uint32_t vector __attribute__((vector_size(32)));
+  typedef uint32_t memory __attribute__((vector_size(32), aligned(4), may_alias));
+  for (int i = 0; i < TS_QUERIES; i += 8) {
+    for (int j = 0; j < columns; j += 8) {
+      vector row[8], half[8];
+      for (int k = 0; k < 8; ++k) {
+        row[k] = *(const memory *) (from.cell + (i + k) * from.stride + j);
+      }
+      for (int k = 0; k < 4; ++k) { /* [row pair][column] interleaved in halves of a register, then pairs, then halves */
+        half[2 * k] = __builtin_shuffle(row[2 * k], row[2 * k + 1], (vector){0, 8, 1, 9, 4, 12, 5, 13});
+        half[2 * k + 1] = __builtin_shuffle(row[2 * k], row[2 * k + 1], (vector){2, 10, 3, 11, 6, 14, 7, 15});
+      }
+      for (int k = 0; k < 2; ++k) {
+        row[4 * k] = __builtin_shuffle(half[4 * k], half[4 * k + 2], (vector){0, 1, 8, 9, 4, 5, 12, 13});
+        row[4 * k + 1] = __builtin_shuffle(half[4 * k], half[4 * k + 2], (vector){2, 3, 10, 11, 6, 7, 14, 15});
+        row[4 * k + 2] = __builtin_shuffle(half[4 * k + 1], half[4 * k + 3], (vector){0, 1, 8, 9, 4, 5, 12, 13});
+        row[4 * k + 3] = __builtin_shuffle(half[4 * k + 1], half[4 * k + 3], (vector){2, 3, 10, 11, 6, 7, 14, 15});
+      }
+      for (int k = 0; k < 4; ++k) {
+        ts_cell *column = to + (j + k) * TS_QUERIES + i;
+        *(memory *) column = __builtin_shuffle(row[k], row[k + 4], (vector){0, 1, 2, 3, 8, 9, 10, 11});
+        *(memory *) (column + 4 * TS_QUERIES) = __builtin_shuffle(row[k], row[k + 4], (vector){4, 5, 6, 7, 12, 13, 14, 15});
       }
     }
   }
@@ -132,7 +166,7 @@ void ts_attention_dropout(const ts_attention *p, float *factor, float *scratch, 
     ts_dropout_factors(scratch + i * TS_KEYS, p->key, p->sample[b], (head * p->length + t + i) * p->length + j, keys,
                        p->threshold, p->keep_scale);
   }
-  ts_attention_transpose((ts_cell *) factor, (const ts_cell *) scratch, TS_QUERIES, TS_KEYS);
+  ts_attention_transpose((ts_cell *) factor, (ts_attention_tile){(const ts_cell *) scratch, TS_KEYS}, TS_KEYS);
 }
 
 void ts_attention_store(const ts_attention *p, void *to, const float *from, const float *factor, int64_t b, int64_t t,
@@ -141,15 +175,17 @@ void ts_attention_store(const ts_attention *p, void *to, const float *from, cons
     const float *row = from + i * p->columns;
     float scale = factor == NULL ? 1.0f : factor[i];
     size_t at = ts_attention_at(p, b, t + i, heads, head);
+    float *wide = (float *) to + at;
+    uint16_t *narrow = (uint16_t *) to + at;
     if (p->dtype == TS_F32) {
-      float *out = (float *) to + at;
+#pragma omp simd
       for (int d = 0; d < p->head_dim; ++d) {
-        out[d] = scale * row[d];
+        wide[d] = scale * row[d];
       }
     } else {
-      uint16_t *out = (uint16_t *) to + at;
+#pragma omp simd
       for (int d = 0; d < p->head_dim; ++d) {
-        out[d] = ts_f32_to_bf16(scale * row[d]);
+        narrow[d] = ts_f32_to_bf16(scale * row[d]);
       }
     }
   }
