@@ -36,7 +36,7 @@ static void make_sample(int64_t sample, int64_t n, int64_t vocabulary, int32_t *
   }
 }
 
-static ts_deck *read_deck(ts_world *world, const char *text, const char *sets) {
+ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets) {
   char *list = ts_strdup(sets != NULL ? sets : ""), *word[64];
   int n = 0;
   for (char *w = strtok(list, " "); w != NULL && n < 64; w = strtok(NULL, " ")) {
@@ -65,6 +65,13 @@ static void micro_batch(ts_engine *engine, ts_world *world, const ts_deck *deck,
   ts_free(samples);
 }
 
+ts_step_result train_run_step(ts_engine *engine, ts_world *world, const ts_deck *deck, int64_t step) {
+  for (int64_t m = 0; m < deck->gradient_accumulation_steps; ++m) {
+    micro_batch(engine, world, deck, step, m);
+  }
+  return ts_engine_step(engine, (const double[2]){0, 0});
+}
+
 static void read_parameters(ts_engine *engine, train_run *run) {
   const ts_layout *layout = ts_engine_layout(engine);
   run->n_parameters = ts_layout_parameter_count(layout, false);
@@ -78,7 +85,7 @@ static void read_parameters(ts_engine *engine, train_run *run) {
 }
 
 train_run train_run_do(ts_world *world, const char *text, const char *sets, int steps) {
-  ts_deck *deck = read_deck(world, text, sets);
+  ts_deck *deck = train_run_deck(world, text, sets);
   ts_engine *engine;
   ts_error err = {0};
   const ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_TRAIN};
@@ -88,10 +95,7 @@ train_run train_run_do(ts_world *world, const char *text, const char *sets, int 
                    .work_bytes = ts_engine_program(engine)->plan->arena_bytes[TS_ARENA_WORK],
                    .live_bytes = ts_engine_program(engine)->plan->live_bytes};
   for (int step = 0; step < steps; ++step) {
-    for (int64_t m = 0; m < deck->gradient_accumulation_steps; ++m) {
-      micro_batch(engine, world, deck, step, m);
-    }
-    ts_step_result result = ts_engine_step(engine, (const double[2]){0, 0});
+    ts_step_result result = train_run_step(engine, world, deck, step);
     run.loss[step] = result.loss;
     run.norm[step] = result.grad_norm;
   }

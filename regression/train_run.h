@@ -19,6 +19,12 @@ typedef struct train_run {
  * Collective over \a world.  A deck that is refused ends the program: its text is part of the test. */
 train_run train_run_do(ts_world *world, const char *text, const char *sets, int steps);
 
+/** The deck \a text changed by \a sets, its batch resolved; end with ts_deck_destroy. Not collective. */
+ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets);
+
+/** The micro-batches and the update of step number \a step. Collective over \a world. */
+ts_step_result train_run_step(ts_engine *engine, ts_world *world, const ts_deck *deck, int64_t step);
+
 /** Free. Not collective. */
 void train_run_free(train_run *run);
 
