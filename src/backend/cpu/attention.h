@@ -28,7 +28,7 @@
 #define ts_attention_dx_run TS_ISA_NAME(ts_attention_dx_run)
 #define ts_attention_dx_prepare TS_ISA_NAME(ts_attention_dx_prepare)
 
-enum { TS_QUERIES = 64, TS_KEYS = 128 };
+enum { TS_QUERIES = 64, TS_KEYS = 128, TS_DIAGONAL = 16 };
 
 /** Stands for minus infinity: far below any score, but its differences are numbers. */
 #define TS_MASKED (-1e30f)
@@ -101,6 +101,38 @@ void ts_attention_dropout(const ts_attention *p, float *factor, float *scratch, 
  * not written.  factor NULL: 1. Not collective. */
 void ts_attention_store(const ts_attention *p, void *to, const float *from, const float *factor, int64_t b, int64_t t,
                         int rows, int heads, int head);
+
+/** c [TS_QUERIES][columns] (+)= weights b, summed over keys j.., a kept along the keys; m and k are set here.  Weights that
+ * the causal mask made zero are left out by groups of TS_DIAGONAL queries. Not collective. */
+TS_INLINE void ts_attention_sum_keys(const ts_attention *p, ts_micro_product product, int64_t t, int64_t j, int keys) {
+  bool diagonal = p->causal && j + keys > t;
+  product.m = diagonal ? TS_DIAGONAL : TS_QUERIES;
+  for (int i = 0; i < TS_QUERIES; i += product.m) {
+    int64_t seen = diagonal && t + i + TS_DIAGONAL - j < keys ? t + i + TS_DIAGONAL - j : keys;
+    product.k = ts_attention_cells(p, (int) seen);
+    ts_micro_run(&product, p->pairs);
+    product.a += product.m * product.row;
+    product.c += product.m * product.ldc;
+  }
+}
+
+/** c [keys][columns] += weights b, summed over queries t.., a kept along the queries; m and k are set here.  As above, by
+ * groups of TS_DIAGONAL keys. Not collective. */
+TS_INLINE void ts_attention_sum_queries(const ts_attention *p, ts_micro_product product, int64_t t, int64_t j, int keys) {
+  for (int i = 0, rows; i < keys; i += rows) {
+    int64_t first = p->causal && j + i > t ? j + i - t : 0;
+    int64_t until = p->causal && j + i < t ? t - j - i : p->causal ? TS_DIAGONAL : keys;
+    rows = (int) (until < keys - i ? until : keys - i);
+    int skipped = (int) first / p->per_cell;
+    ts_micro_product part = product;
+    part.m = rows;
+    part.k = ts_attention_cells(p, TS_QUERIES) - skipped;
+    part.a += i * product.row + skipped * product.column;
+    part.b += skipped * product.ldb;
+    part.c += i * product.ldc;
+    ts_micro_run(&part, p->pairs);
+  }
+}
 
 /** Take \a bytes, aligned, from memory at \a base + *at; with base NULL only advance *at. Not collective. */
 TS_INLINE void *ts_attention_take(char *base, size_t *at, size_t bytes) {

@@ -93,10 +93,10 @@ static void key_block(const ts_attention *p, buffers *x, const void *k, const vo
   rows = ts_attention_rows(p, x->rows, v, b, j, keys, p->kv_heads, kv_head);
   ts_attention_tile values = ts_attention_along_rows(p, x->values, rows, keys);
   const ts_cell *weights = ts_attention_along_keys(p, x->weights, ts_attention_narrow(p, x->narrow, x->score, keys), keys);
-  ts_micro_run(&(ts_micro_product){.m = TS_QUERIES, .n = p->columns, .k = ts_attention_cells(p, keys), .a = weights,
-                                   .row = 1, .column = TS_QUERIES, .b = values.cell, .ldb = values.stride,
-                                   .c = x->out, .ldc = p->columns, .add = j > 0},
-               p->pairs);
+  ts_attention_sum_keys(p,
+                        (ts_micro_product){.n = p->columns, .a = weights, .row = 1, .column = TS_QUERIES, .b = values.cell,
+                                           .ldb = values.stride, .c = x->out, .ldc = p->columns, .add = j > 0},
+                        t, j, keys);
 }
 
 static void query_block(const ts_attention *p, const ts_kernel_call *call, buffers *x, int64_t b, int head, int64_t t) {

@@ -111,20 +111,18 @@ static void key_block(const ts_attention *p, buffers *x, const tiles *tile, int6
   weights_and_ds(p, x, keys);
   const ts_cell *weights = ts_attention_narrow(p, x->weights, x->score, keys);
   const ts_cell *ds = ts_attention_narrow(p, x->ds, x->dp, keys);
-  product = (ts_micro_product){.m = keys, .n = p->columns, .k = query_cells, .a = weights, .row = query_cells, .column = 1,
-                               .b = tile->do_along.cell, .ldb = tile->do_along.stride, .c = x->dv + j * p->columns,
-                               .ldc = p->columns, .add = true};
-  ts_micro_run(&product, p->pairs);
+  product = (ts_micro_product){.n = p->columns, .a = weights, .row = query_cells, .column = 1, .b = tile->do_along.cell,
+                               .ldb = tile->do_along.stride, .c = x->dv + j * p->columns, .ldc = p->columns, .add = true};
+  ts_attention_sum_queries(p, product, t, j, keys);
   product.a = ds;
   product.b = tile->queries_along.cell;
   product.ldb = tile->queries_along.stride;
   product.c = x->dk + j * p->columns;
-  ts_micro_run(&product, p->pairs);
-  product = (ts_micro_product){.m = TS_QUERIES, .n = p->columns, .k = ts_attention_cells(p, keys),
-                               .a = ts_attention_along_keys(p, x->ds_along, ds, keys), .row = 1, .column = TS_QUERIES,
-                               .b = tile->keys_along.cell + j / p->per_cell * tile->keys_along.stride,
+  ts_attention_sum_queries(p, product, t, j, keys);
+  product = (ts_micro_product){.n = p->columns, .a = ts_attention_along_keys(p, x->ds_along, ds, keys), .row = 1,
+                               .column = TS_QUERIES, .b = tile->keys_along.cell + j / p->per_cell * tile->keys_along.stride,
                                .ldb = tile->keys_along.stride, .c = x->dq, .ldc = p->columns, .add = j > 0};
-  ts_micro_run(&product, p->pairs);
+  ts_attention_sum_keys(p, product, t, j, keys);
 }
 
 static void query_block(const ts_attention *p, const ts_kernel_call *call, buffers *x, tiles *tile, int64_t b, int head,
