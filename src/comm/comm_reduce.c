@@ -132,8 +132,7 @@ static void *chunk_in_wire(const reduction *r, int64_t chunk, int peer, int64_t 
       return (void *) x_at(r, &run);
     }
     ts_addend x = {x_at(r, &run), r->x};
-    unsigned char *to = slot + (size_t) (run.column - begin) * ts_dtype_size(r->wire);
-    ts_sum_ordered(to, r->wire, NULL, &x, 1, r->wire, run.count);
+    ts_copy_to_wire(slot + (size_t) (run.column - begin) * ts_dtype_size(r->wire), r->wire, &x, run.count);
   }
   return slot;
 }

@@ -21,15 +21,15 @@ static float rounded_to(ts_dtype wire, float value) {
   return wire == TS_BF16 ? ts_bf16_to_f32(ts_f32_to_bf16(value)) : value;
 }
 
-WIDE static void load(float *block, const ts_addend *a, ts_dtype wire, int64_t first, int count) {
+WIDE static void load(float *block, const ts_addend *a, ts_dtype wire, int64_t first, int64_t count) {
   if (a->dtype == TS_BF16) {
     const uint16_t *x = (const uint16_t *) a->data + first;
-    for (int i = 0; i < count; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
       block[i] = ts_bf16_to_f32(x[i]);
     }
   } else if (wire == TS_BF16) {
     const float *x = (const float *) a->data + first;
-    for (int i = 0; i < count; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
       block[i] = rounded_to(TS_BF16, x[i]);
     }
   } else {
@@ -74,8 +74,8 @@ WIDE static void add_scaled_bf16(float *block, const uint16_t *y, float beta, in
   }
 }
 
-WIDE static void store_bf16(uint16_t *y, const float *block, int count) {
-  for (int i = 0; i < count; ++i) {
+WIDE static void store_bf16(uint16_t *y, const float *block, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
     y[i] = ts_f32_to_bf16(block[i]);
   }
 }
@@ -103,5 +103,15 @@ void ts_sum_ordered(void *y, ts_dtype y_dtype, const float *beta, const ts_adden
       }
       store_bf16(to, block, some);
     }
+  }
+}
+
+void ts_copy_to_wire(void *to, ts_dtype wire, const ts_addend *addend, int64_t count) {
+  if (addend->dtype == wire) {
+    memcpy(to, addend->data, (size_t) count * ts_dtype_size(wire));
+  } else if (wire == TS_BF16) {
+    store_bf16(to, addend->data, count);
+  } else {
+    load(to, addend, wire, 0, count);
   }
 }
