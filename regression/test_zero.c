@@ -92,6 +92,24 @@ static void test_grid(const world_pair *w, const char *deck, const char *name) {
   train_run_free(&one);
 }
 
+/* Messages on both sides of 512 KiB, where MPI changes its protocol: a block of 1.6 M elements in one piece and in many. */
+static void test_message_sizes(ts_world *world) {
+  const char *base = "model.hidden_size=384 model.intermediate_size=1024 model.num_hidden_layers=1 bf16.enabled=true "
+                     "zero_optimization.stage3_param_persistence_threshold=0"; /* one layout: the norm's fp64 sums go by part */
+  train_run reference = run_with(world, train_run_llama, base, NULL, 0, 0);
+  static const long long bucket[] = {100000, 500000000};
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (int i = 0; i < 2; ++i) {
+      train_run run = run_with(world, train_run_llama, base,
+                               "zero_optimization.stage=%lld zero_optimization.reduce_bucket_size=%lld "
+                               "zero_optimization.overlap_comm=true",
+                               stage, bucket[i]);
+      expect_equal(&reference, &run, "large messages, bucket", base, bucket[i]);
+    }
+  }
+  train_run_free(&reference);
+}
+
 /* Planned memory is near the least possible. */
 static void test_plan(ts_world *world, const char *deck) {
   train_run run = run_with(world, deck, "", "zero_optimization.stage=%lld", 2, 0);
@@ -105,6 +123,8 @@ int main(int argc, char **argv) {
   w.alone = ts_world_alone(w.all);
   test_stages(w.all, train_run_llama, "run.threads=1");
   test_stages(w.all, train_run_gpt2, "bf16.enabled=true");
+  test_stages(w.all, train_run_llama, "model.tie_word_embeddings=true frozen=[\"layers.0.mlp\",\"q_proj\"]");
+  test_message_sizes(w.all);
   test_accumulation(w.all, train_run_gpt2, "run.threads=1");
   test_grid(&w, train_run_llama, "llama");
   test_grid(&w, train_run_gpt2, "gpt2");
