@@ -1,7 +1,7 @@
 /* How near the kernels that are bound by memory come to the memory: each at the sizes of GPT-2 124M (4 sequences of 256
  * tokens), against the sum of two arrays (read two, write one) in the same run.
  *
- *     benchmarks/pointwise [THREADS]
+ *     benchmarks/pointwise [THREADS [KERNEL]]
  *
  * Columns: kernel, type, microseconds, GB/s (bytes that must be read and written once), ratio to the sum of arrays.
  * Every call works on memory that has left the caches. */
@@ -262,11 +262,11 @@ static double memory_speed(int threads) {
 int main(int argc, char **argv) {
   static const ts_dtype dtypes[] = {TS_F32, TS_BF16};
   int threads = argc > 1 ? atoi(argv[1]) : 2;
-  TS_CHECK(threads > 0, "usage: pointwise [THREADS]");
+  TS_CHECK(threads > 0, "usage: pointwise [THREADS [KERNEL]]");
   double memory = memory_speed(threads);
   printf("%s, %d threads, memory %.1f GB/s\n", ts_backend_cpu()->describe(), threads, memory);
   for (size_t r = 0; r < sizeof rows / sizeof *rows; ++r) {
-    for (int d = 0; d < 2; ++d) {
+    for (int d = 0; d < 2 && (argc < 3 || strcmp(argv[2], rows[r].name) == 0); ++d) {
       ts_graph *g = ts_graph_create();
       rows[r].build(g, dtypes[d]);
       double seconds = measure(g, threads), speed = bytes_moved(g) / seconds * 1e-9;

@@ -7,6 +7,10 @@
 typedef void tile_body(float *const y[], const float *const x[], int64_t n);
 enum { MAX_IN = 3, MAX_OUT = 2 };
 
+/* Elements at a time: five buffers, and what they are read from, stay in 32 KiB of first-level cache.  With twice as many
+ * swiglu_dx takes 1.5 times as long. */
+enum { STEP = TS_TILE / 2 };
+
 static void run_tiles(const ts_kernel_call *call, tile_body *body) {
   int n_in = call->node->n_in, n_out = call->node->n_out;
   ts_source x[MAX_IN];
@@ -18,16 +22,16 @@ static void run_tiles(const ts_kernel_call *call, tile_body *body) {
     y[i] = ts_sink_of(call, i);
   }
   int64_t count = ts_call_count(call, 0);
-#pragma omp parallel for num_threads(ts_call_threads(call, ts_pieces(count, TS_TILE))) schedule(static)
-  for (int64_t at = 0; at < count; at += TS_TILE) {
-    int64_t n = ts_min(TS_TILE, count - at);
-    float in_buffer[MAX_IN][TS_TILE], out_buffer[MAX_OUT][TS_TILE], *to[MAX_OUT];
+#pragma omp parallel for num_threads(ts_call_threads(call, ts_pieces(count, STEP))) schedule(static)
+  for (int64_t at = 0; at < count; at += STEP) {
+    int64_t n = ts_min(STEP, count - at);
+    float buffer[MAX_IN + MAX_OUT][STEP], *to[MAX_OUT];
     const float *from[MAX_IN];
     for (int i = 0; i < n_in; ++i) {
-      from[i] = ts_source_read(&x[i], at, n, in_buffer[i]);
+      from[i] = ts_source_read(&x[i], at, n, buffer[i]);
     }
     for (int i = 0; i < n_out; ++i) {
-      to[i] = ts_sink_open(&y[i], at, out_buffer[i]);
+      to[i] = ts_sink_open(&y[i], at, buffer[MAX_IN + i]);
     }
     body(to, from, n);
     for (int i = 0; i < n_out; ++i) {

@@ -8,24 +8,30 @@ static size_t sum_rows_prepare(const ts_target *target, const ts_graph *graph, c
   return ts_columns_workspace(ts_shape_rows(shape), shape->d[shape->n - 1], 1);
 }
 
+/* sum += x for one row of the block.  Row by row, so that memory is read in order; the sums stay in the cache. */
+static void add_row(float *sum, const ts_source *x, int64_t row, int64_t columns) {
+  for (int64_t at = 0; at < columns; at += TS_TILE) {
+    float buffer[TS_TILE];
+    int64_t n = ts_min(TS_TILE, columns - at);
+    const float *from = ts_source_read(x, row * columns + at, n, buffer);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      sum[at + i] += from[i];
+    }
+  }
+}
+
 static void sum_rows_run(const ts_kernel_call *call) {
   ts_source x = ts_source_of(call, 0);
   int64_t rows = ts_shape_rows(&ts_call_in(call, 0)->shape), columns = ts_call_columns(call, 0);
   int64_t blocks = ts_pieces(rows, TS_ROW_BLOCK);
   float *partial = call->workspace;
-#pragma omp parallel for collapse(2) num_threads(call->threads) schedule(static)
+#pragma omp parallel for num_threads(ts_call_threads(call, blocks)) schedule(static)
   for (int64_t block = 0; block < blocks; ++block) {
-    for (int64_t at = 0; at < columns; at += TS_TILE) {
-      float sum[TS_TILE] = {0}, buffer[TS_TILE];
-      int64_t n = ts_min(TS_TILE, columns - at), first = block * TS_ROW_BLOCK;
-      for (int64_t row = first; row < ts_min(first + TS_ROW_BLOCK, rows); ++row) {
-        const float *from = ts_source_read(&x, row * columns + at, n, buffer);
-#pragma omp simd
-        for (int64_t i = 0; i < n; ++i) {
-          sum[i] += from[i];
-        }
-      }
-      memcpy(partial + block * columns + at, sum, (size_t) n * sizeof(float));
+    float *sum = partial + block * columns;
+    memset(sum, 0, (size_t) columns * sizeof *sum);
+    for (int64_t row = block * TS_ROW_BLOCK; row < ts_min((block + 1) * TS_ROW_BLOCK, rows); ++row) {
+      add_row(sum, &x, row, columns);
     }
   }
   ts_columns_finish(call, 0, partial, rows, columns);

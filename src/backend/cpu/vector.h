@@ -110,7 +110,8 @@ TS_INLINE void ts_widen(float *restrict y, const uint16_t *restrict x, int64_t n
 TS_INLINE void ts_narrow(uint16_t *restrict y, const float *restrict x, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    y[i] = ts_f32_to_bf16(x[i]);
+    uint32_t bits = (uint32_t) ts_bits_of(x[i]), rounded = bits + 0x7fffu + (bits >> 16 & 1u);
+    y[i] = (uint16_t) ((x[i] != x[i] ? bits | 0x400000u : rounded) >> 16);
   }
 }
 
@@ -145,16 +146,21 @@ TS_INLINE void ts_lanes_add_product(float lane[TS_LANES], const float *x, const 
   }
 }
 
-/** The sum of the accumulators, as a tree. Not collective. */
-TS_INLINE float ts_lanes_sum(const float lane[TS_LANES]) {
-  float fold[TS_LANES];
-  memcpy(fold, lane, sizeof fold);
-  for (int width = TS_LANES / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) {
-      fold[i] += fold[i + width];
-    }
+/** Add the second half of 2 \a width numbers to the first. Not collective. */
+TS_INLINE void ts_lanes_fold(float *x, const int width) {
+#pragma omp simd
+  for (int i = 0; i < width; ++i) {
+    x[i] += x[i + width];
   }
-  return fold[0];
+}
+
+/** The sum of the accumulators, as a tree; they are overwritten. Not collective. */
+TS_INLINE float ts_lanes_sum(float lane[TS_LANES]) {
+  ts_lanes_fold(lane, 32);
+  ts_lanes_fold(lane, 16);
+  ts_lanes_fold(lane, 8);
+  ts_lanes_fold(lane, 4);
+  return (lane[0] + lane[2]) + (lane[1] + lane[3]);
 }
 
 #endif
