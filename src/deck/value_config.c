@@ -112,10 +112,32 @@ static const char *after_number(const ts_cursor *c) {
   return p;
 }
 
+/* A literal without a fraction or an exponent. */
+static bool is_whole(const char *literal, bool *hex) {
+  *hex = literal[0] == '0' && (literal[1] == 'x' || literal[1] == 'X');
+  return *hex || strpbrk(literal, ".eE") == NULL;
+}
+
+/* False for a whole number beyond 64 bits. */
+static bool fits(const char *literal, int64_t *integer) {
+  bool hex;
+  errno = 0;
+  *integer = is_whole(literal, &hex) ? strtoll(literal, NULL, hex ? 16 : 10) : 0;
+  return errno != ERANGE;
+}
+
+/* libconfig calls a number beyond 64 bits a syntax error from version 1.7 on, so it gets another in its place. */
 static void scan_number(ts_scan *scan, ts_cursor *c, const char *stop) {
+  int64_t integer;
+  char *literal = ts_format("%.*s", (int) (stop - c->at), c->at);
   TS_GROW(scan->numbers, scan->n_numbers, scan->number_capacity);
-  scan->numbers[scan->n_numbers++] = ts_format("%.*s", (int) (stop - c->at), c->at);
-  copy(scan, c, stop, true);
+  scan->numbers[scan->n_numbers++] = literal;
+  if (fits(literal, &integer)) {
+    copy(scan, c, stop, true);
+  } else {
+    ts_text_append(&scan->text, "0", 1);
+    c->at = stop;
+  }
 }
 
 static ts_status scan_file(ts_scan *scan, const char *file, const char *text, size_t length, int depth);
@@ -212,15 +234,14 @@ static ts_origin origin_of(const ts_scan *scan, int line) {
 }
 
 static void take_number(const char *literal, ts_value *value) {
-  bool hex = literal[0] == '0' && (literal[1] == 'x' || literal[1] == 'X');
+  bool hex;
   value->real = strtod(literal, NULL);
   value->kind = TS_VALUE_REAL;
-  if (hex || strpbrk(literal, ".eE") == NULL) {
-    errno = 0;
-    value->integer = strtoll(literal, NULL, hex ? 16 : 10);
-    value->kind = errno == ERANGE ? TS_VALUE_BIG : TS_VALUE_INT;
-    value->string = errno == ERANGE ? ts_strdup(literal) : NULL;
-    value->real = value->kind == TS_VALUE_INT ? (double) value->integer : value->real;
+  if (is_whole(literal, &hex)) {
+    bool small = fits(literal, &value->integer);
+    value->kind = small ? TS_VALUE_INT : TS_VALUE_BIG;
+    value->string = small ? NULL : ts_strdup(literal);
+    value->real = small ? (double) value->integer : value->real;
   }
 }
 
