@@ -123,6 +123,22 @@ test_not_empty() {
   ok "an empty one is taken" clean
 }
 
+# Runs that part after the second step, and there in the weights that are trained.
+test_digests() {
+  train --set run.directory=digests1 --set run.steps=3 --set debug.digest_every=1
+  train --set run.directory=digests2 --set run.steps=3 --set debug.digest_every=1
+  run "$tessera" compare digests1 digests2
+  ok "compare: equal runs with digests" printed "^equal for all 3 steps"
+  train --set run.directory=digests3 --set run.steps=3 --set debug.digest_every=1 --set 'frozen=["embed"]'
+  run "$tessera" compare digests1 digests3
+  ok "compare: runs that part in the embedding" gave 1
+  ok "compare: the first tensor that differs" grep -q \
+    "^first tensor that differs: model.embed_tokens.weight, after step 1" "$scratch/out"
+  run $mpiexec -n 2 "$tessera" train tiny.cfg --set run.directory=digests4 --set run.steps=3 --set debug.digest_every=1
+  run "$tessera" compare digests1 digests4 --tolerance 2e-6 --format json
+  json "$scratch/out" "d['equal'] is True" "compare: a tolerance excuses digests"
+}
+
 test_compare() {
   run "$tessera" compare run again
   ok "compare: equal runs" printed "^equal for all 6 steps"
@@ -131,13 +147,13 @@ test_compare() {
   ok "compare: exit 1 when runs differ" gave 1
   ok "compare: the first step and column" grep -q "^step 1: loss differs" "$scratch/out"
   run "$tessera" compare run other --format json
-  json "$scratch/out" "d['equal'] is False and d['first']['step'] == 1 and d['first']['column'] == 'loss'" \
-    "compare: json"
+  json "$scratch/out" "d['equal'] is False and d['step'] == 1 and d['column'] == 'loss'" "compare: json"
   run "$tessera" compare run two --tolerance 2e-6
   ok "compare: one rank and two, to rounding" printed "^equal for all 6 steps"
   train --set run.directory=shorter --set run.steps=4
   run "$tessera" compare run shorter
   ok "compare: a shorter run is not equal" gave 1
+  test_digests
   run "$tessera" plot run
   ok "plot" clean
 }

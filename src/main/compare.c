@@ -20,6 +20,7 @@ typedef struct comparison {
   double largest;         /* relative difference of all values */
   char *tensor;           /* owned: "step,NAME" of the first digest that differs, NULL for none */
   bool has_digests;
+  bool equal; /* to the tolerance */
 } comparison;
 
 /* ---- metrics ---- */
@@ -114,8 +115,7 @@ static void print_text(const comparison *c) {
 }
 
 static void print_json(const comparison *c) {
-  bool equal = !c->differs && c->tensor == NULL && c->a.n_rows == c->b.n_rows;
-  printf("{\"equal\": %s, \"steps\": [%lld, %lld], \"largest_relative_difference\": %.17g", equal ? "true" : "false",
+  printf("{\"equal\": %s, \"steps\": [%lld, %lld], \"largest_relative_difference\": %.17g", c->equal ? "true" : "false",
          (long long) c->a.n_rows, (long long) c->b.n_rows, isfinite(c->largest) ? c->largest : -1.0);
   if (c->differs) {
     printf(", \"step\": %.0f, \"column\": \"%s\", \"relative\": %.17g", at(&c->a, c->row, "step"), c->column,
@@ -150,9 +150,10 @@ int ts_main_compare(const ts_arguments *arguments, ts_world *world, ts_error *er
   if (code == 0) {
     compare_metrics(&c, tolerance);
     compare_digests(&c, arguments->positional[0], arguments->positional[1]);
-    (json ? print_json : print_text)(&c);
     bool same_values = !c.differs && (c.tensor == NULL || tolerance > 0); /* digests know equal or not, nothing between */
-    code = same_values && c.a.n_rows == c.b.n_rows ? 0 : 1;
+    c.equal = same_values && c.a.n_rows == c.b.n_rows;
+    (json ? print_json : print_text)(&c);
+    code = c.equal ? 0 : 1;
   }
   ts_csv_free(&c.a);
   ts_csv_free(&c.b);
