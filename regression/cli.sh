@@ -253,6 +253,9 @@ test_terminal() {
   run script -qec "$tessera train tiny.cfg --set run.directory=terminal --set run.steps=50" "$scratch/terminal"
   ok "on a terminal: a bar" grep -Eq "\[#+-+\] [0-9]+/50  loss .*ETA" "$scratch/terminal"
   ok "on a terminal: the bar is gone at the end" bar_is_gone
+  run script -qec "env TESSERA_PROGRESS=bar $mpiexec -n 2 $tessera train tiny.cfg --set run.directory=terminal2 \
+    --set run.steps=50" "$scratch/terminal"
+  ok "under mpiexec on a terminal: a bar" grep -Eq "\[#+-+\] [0-9]+/50  loss .*ETA" "$scratch/terminal"
 }
 
 test_help

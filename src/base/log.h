@@ -22,11 +22,12 @@ void ts_log(ts_log_level level, const char *format, ...) __attribute__((format(p
  * \param [in] speaks  False on every rank that is not to print. */
 void ts_log_configure(ts_log_level level, bool speaks);
 
-/** Replace the line at the bottom of a terminal (the progress bar); NULL removes it.  Does nothing unless stdout is a
- * terminal and this process speaks. Not collective. */
+/** Replace the line at the bottom of a terminal (the progress bar); NULL removes it.  Does nothing unless
+ * ts_log_is_terminal. Not collective. */
 void ts_log_status_line(const char *line);
 
-/** True when stdout is a terminal and this process speaks. Not collective. */
+/** True when this process speaks and stdout is a terminal, or TESSERA_PROGRESS=bar says that it ends on one: a launcher
+ * hands its ranks a pipe. Not collective. */
 bool ts_log_is_terminal(void);
 
 /** Seconds of the monotonic clock. Not collective. */

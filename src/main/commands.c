@@ -51,7 +51,8 @@ const ts_command ts_commands[] = {
     {"train", ts_main_train, "DECK", 1, 1, "train the model a deck describes",
      "Reads the deck, plans memory, trains, and writes metrics.csv, validation.csv, deck.cfg and loss.svg into the run "
      "directory (run.directory), which must be empty or new.  Started by mpiexec or srun it uses all ranks; data "
-     "parallelism and the ZeRO stage follow from the deck.",
+     "parallelism and the ZeRO stage follow from the deck.  On a terminal it draws a progress bar; mpiexec hides the "
+     "terminal from its ranks, so set TESSERA_PROGRESS=bar there.",
      train_options, "mpiexec -n 2 tessera train inputs/quickstart.cfg --set zero_optimization.stage=3", true},
     {"plan", ts_main_plan, "DECK", 1, 1, "print the memory and the work of a rank, without running",
      "Makes the program of rank 0 of a job with N ranks and prints what every rank will need: parameters, gradients, "
