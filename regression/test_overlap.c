@@ -4,6 +4,7 @@
  * These assertions are about time.  So that a busy machine does not decide them, the kernels sleep
  * instead of computing: the schedule, the executor, the stream and the collectives are the real ones.  The shortest of
  * a few interleaved steps counts, and there are five attempts. */
+#include "tap.h"
 #include "tap_mpi.h"
 #include "train_run.h"
 
