@@ -70,11 +70,20 @@ static dnnl_primitive_attr_t attributes(const ts_product_spec *spec, ts_dnnl_con
   return result;
 }
 
+static bool is_dense(const ts_product_spec *spec) {
+  return spec->lda == (spec->transpose_a ? spec->m : spec->k) && spec->ldb == (spec->transpose_b ? spec->k : spec->n) &&
+         spec->ldc == spec->n;
+}
+
+/* The plain GEMM, below, sums slices of a short K in parallel when threads outnumber the blocks of a small result; from
+ * this size on, with K < 2048, 1 to 192 threads gave the same bits. */
+static bool is_large(const ts_product_spec *spec) { return spec->m * spec->n >= 256 * 256; }
+
 /* oneDNN's first choice copies a transposed matrix a before use; its second, the plain GEMM, does not and is up to 1.4
- * times as fast on weight gradients.  It sums in an order that depends on threads when m or n is tiny, and
- * in oneDNN 3 (seen in 3.7.2) for bf16 of any size. */
+ * times as fast on weight gradients.  It is the only choice where rows are not dense.  In oneDNN 3 (seen in 3.7.2) its
+ * bf16 sums depend on threads at any size. */
 static bool prefers_gemm(const ts_product_spec *spec) {
-  return DNNL_VERSION_MAJOR < 3 && spec->transpose_a && spec->m >= 64 && spec->n >= 64 && spec->addend != TS_ADDEND_PRIOR;
+  return DNNL_VERSION_MAJOR < 3 && spec->transpose_a && is_large(spec) && spec->addend != TS_ADDEND_PRIOR;
 }
 
 static dnnl_primitive_desc_t choose(const ts_product_spec *spec, const ts_dnnl_matmul *matmul) {
@@ -183,16 +192,15 @@ void ts_product_run(ts_product *product, const void *a, const void *b, void *c, 
   }
 }
 
-bool ts_onednn_tiles(ts_dtype in) {
+bool ts_onednn_tiles(const ts_product_spec *spec) {
   dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-  dnnl_cpu_isa_t needed = in == TS_BF16 ? dnnl_cpu_isa_avx512_core_bf16 : dnnl_cpu_isa_avx512_core;
-  return (isa & needed) != needed;
+  dnnl_cpu_isa_t needed = spec->in == TS_BF16 ? dnnl_cpu_isa_avx512_core_bf16 : dnnl_cpu_isa_avx512_core;
+  return (isa & needed) != needed || (!is_dense(spec) && !is_large(spec));
 }
 
 int64_t ts_onednn_split_k(const ts_product_spec *spec) {
   const int64_t longest = 1024;
-  bool dense = spec->lda == (spec->transpose_a ? spec->m : spec->k);
-  if ((dense && !spec->transpose_a) || spec->k < 2 * longest) {
+  if ((is_dense(spec) && !spec->transpose_a) || spec->k < 2 * longest) {
     return spec->k;
   }
   int64_t blocks = (spec->k + longest - 1) / longest;

@@ -52,13 +52,14 @@ size_t ts_product_scratch(const ts_product *product);
 void ts_product_run(ts_product *product, const void *a, const void *b, void *c, const void *bias, const void *prior,
                     void *scratch);
 
-/** True where products of operands \a in must be computed in fixed tiles by single threads: without AVX-512 (for bf16:
- * AVX512_BF16) oneDNN has no bf16 product or emulates it, and its sums depend on the number of threads. Not collective. */
-bool ts_onednn_tiles(ts_dtype in);
+/** True where a product must be computed in fixed tiles by single threads.  Without AVX-512 (for bf16: AVX512_BF16) oneDNN
+ * has no bf16 product or emulates it, and its sums depend on the number of threads; so do those of small products whose rows
+ * are not dense.  The addend and threads are not read. Not collective. */
+bool ts_onednn_tiles(const ts_product_spec *spec);
 
 /** The length of the blocks K is cut into so that the sums do not depend on the number of threads; K itself where no cut
- * is needed.  Measured with 1 to 4 threads: oneDNN adds up slices of K >= 2048 in parallel when a is transposed or its rows
- * are not dense.  Reads the sizes of a and transpose_a only. Not collective. */
+ * is needed.  Measured with 1 to 192 threads: oneDNN adds up slices of K >= 2048 in parallel when a is transposed or rows are
+ * not dense.  The addend and threads are not read. Not collective. */
 int64_t ts_onednn_split_k(const ts_product_spec *spec);
 
 /** Keep oneDNN below an instruction set ("generic", "v3"; "v4" has no effect); called before anything else here. Not collective. */
