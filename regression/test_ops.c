@@ -24,7 +24,6 @@ static const struct { ts_op op; const char *test; } elsewhere[] = {
   {TS_OP_ALL_REDUCE, "test_comm.c"},      {TS_OP_ALL_GATHER, "test_comm.c"},
   {TS_OP_REDUCE_SCATTER, "test_comm.c"},
 };
-static const op_row *const families[] = {ops_pointwise, ops_lookup, ops_norm, ops_sum, ops_rope, ops_update};
 
 static const ts_backend instruction_sets[] = {
   {.name = "generic", .kernel = ts_cpu_kernels_generic},
@@ -46,21 +45,6 @@ static bool can_run(const ts_backend *set) {
   }
 #endif
   return set != NULL;
-}
-
-ts_shape ops_shape(int variant) {
-  static const int64_t d[OPS_SHAPES][3] = {{1, 1, 1}, {2, 3, 17}, {3, 50, 67}, {2, 67, 1100}, {0, 3, 8}};
-  return TS_SHAPE(d[variant][0], d[variant][1], d[variant][2]);
-}
-
-void ops_input(run_case *c, int i, ts_dtype dtype, ts_shape shape, double std) {
-  int64_t key = c->op * 100 + i;
-  c->in[i] = run_random(dtype, shape, (uint64_t) key, std);
-  c->n_in = i + 1;
-}
-
-void ops_output(run_case *c, ts_dtype dtype, ts_shape shape) {
-  c->out[c->n_out++] = run_new(dtype, shape);
 }
 
 static run_case build(const op_row *row, int variant, ts_dtype dtype, int threads) {
@@ -203,15 +187,10 @@ static void check_row(const ts_backend *set, const op_row *row, ts_dtype dtype) 
   }
 }
 
+/* The row of an op with calls to make, or NULL. */
 static const op_row *find(ts_op op) {
-  for (size_t f = 0; f < sizeof families / sizeof *families; ++f) {
-    for (const op_row *row = families[f]; row->reference != NULL; ++row) {
-      if (row->op == op) {
-        return row;
-      }
-    }
-  }
-  return NULL;
+  const op_row *row = ops_find(op);
+  return row != NULL && row->build != NULL ? row : NULL;
 }
 
 /* The file that tests an op which has no row here, or NULL. */

@@ -21,8 +21,11 @@ typedef struct op_row {
   double tolerance;
 } op_row;
 
-/** Rows of a file, ended by one without a reference. */
-extern const op_row ops_pointwise[], ops_lookup[], ops_norm[], ops_sum[], ops_rope[], ops_update[];
+/** Rows of a file, ended by one without a reference; those of ops_products have a reference only. */
+extern const op_row ops_pointwise[], ops_lookup[], ops_norm[], ops_sum[], ops_rope[], ops_update[], ops_products[];
+
+/** The row of an op, or NULL. Not collective. */
+const op_row *ops_find(ts_op op);
 
 /** The shapes most ops are tried at: one element; odd sizes; more rows than a block and columns than a tile; no rows.
  * */
@@ -34,6 +37,9 @@ void ops_input(run_case *c, int i, ts_dtype dtype, ts_shape shape, double std);
 
 /** The next output. Not collective. */
 void ops_output(run_case *c, ts_dtype dtype, ts_shape shape);
+
+/** Whether dropout keeps an element, by the definition. Not collective. */
+bool ops_keep(int64_t seed, uint64_t name, int64_t sample, int64_t element, double p);
 
 /** Values of an fp64 input or output. Not collective. */
 static inline const double *ops_in(const run_case *c, int i) {

@@ -111,13 +111,11 @@ static void build_dropout(run_case *c, int variant, ts_dtype dtype) {
 
 static void dropout(run_case *c) {
   int64_t samples = c->in[0].shape.d[0], each = samples == 0 ? 0 : ops_count(c, 0) / samples;
+  const int64_t *seed = c->in[1].data, *sample = c->in[2].data;
   double p = c->attr.dropout.p;
-  uint64_t key = ts_mix((uint64_t) ((int64_t *) c->in[1].data)[0], c->attr.dropout.name);
   for (int64_t b = 0; b < samples; ++b) {
     for (int64_t i = 0; i < each; ++i) {
-      uint32_t word[4];
-      ts_philox(key, (uint64_t) ((int64_t *) c->in[2].data)[b], (uint64_t) i / 4, word);
-      bool keep = word[i % 4] * 0x1p-32 >= p;
+      bool keep = ops_keep(*seed, c->attr.dropout.name, sample[b], i, p);
       ops_out(c, 0)[b * each + i] = keep ? ops_in(c, 0)[b * each + i] / (1 - p) : 0;
     }
   }

@@ -12,7 +12,8 @@
 /** Key of a dropout op in a step. Not collective. */
 static inline uint64_t ts_dropout_key(int64_t seed, uint64_t name) { return ts_mix((uint64_t) seed, name); }
 
-/** A word below this is dropped: probability p to 2^-32.  An element is kept when its word * 2^-32 >= p. Not collective. */
+/** A word below this is dropped: probability p to 2^-32.  An element is kept when its word * 2^-32 >= p. Not
+ * collective. */
 static inline uint32_t ts_dropout_threshold(float p) {
   double words = (double) p * 0x1p32;
   uint64_t below = (uint64_t) words;
@@ -30,8 +31,9 @@ static inline int ts_dropout_keep(uint64_t key, int64_t sample, int64_t element,
 /** Counters that are hashed together below: enough for any vector. */
 #define TS_DROPOUT_LANES 32
 
-/** ts_philox of TS_DROPOUT_LANES consecutive counters: word 4 i + j is word j of counter low + i.  A loop over counters for
- * each round, on arrays, is what the compiler vectorises: 0.7 ns a word instead of 2.3 with AVX-512. Not collective. */
+/** ts_philox of TS_DROPOUT_LANES consecutive counters: word 4 i + j is word j of counter low + i.  A loop over
+ * counters for each round, on arrays, is what the compiler vectorises: 0.7 ns a word instead of 2.3 with AVX-512. Not
+ * collective. */
 static inline void ts_dropout_words(uint32_t word[4 * TS_DROPOUT_LANES], uint64_t key, uint64_t high, uint64_t low) {
   uint32_t c0[TS_DROPOUT_LANES], c1[TS_DROPOUT_LANES], c2[TS_DROPOUT_LANES], c3[TS_DROPOUT_LANES];
   uint32_t k0 = (uint32_t) key, k1 = (uint32_t) (key >> 32);

@@ -7,8 +7,8 @@
 typedef void tile_body(float *const y[], const float *const x[], int64_t n);
 enum { MAX_IN = 3, MAX_OUT = 2 };
 
-/* Elements at a time: five buffers, and what they are read from, stay in 32 KiB of first-level cache.  With twice as many
- * swiglu_dx takes 1.5 times as long. */
+/* Elements at a time: five buffers, and what they are read from, stay in 32 KiB of first-level cache.  With twice as
+ * many swiglu_dx takes 1.5 times as long. */
 enum { STEP = TS_TILE / 2 };
 
 static void run_tiles(const ts_kernel_call *call, tile_body *body) {

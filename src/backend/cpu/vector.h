@@ -34,8 +34,9 @@ TS_INLINE int64_t ts_bits_of_double(double x) {
 
 /** exp (x) within 1.5 ulp for |x| <= 87, garbage but no trap beyond; NaN stays.
  *
- * x = n ln 2 + r with |r| <= ln 2 / 2.  exp (r) = 1 + r + r^2 q (r), q interpolated at Chebyshev nodes (relative error
- * 1e-8).  Adding `shift` rounds to an integer and leaves n + 127 in the low bits: the exponent of 2^n. Not collective. */
+ * x = n ln 2 + r with |r| <= ln 2 / 2.  exp (r) = 1 + r + r^2 q (r), q interpolated at Chebyshev nodes (relative
+ * error 1e-8).  Adding `shift` rounds to an integer and leaves n + 127 in the low bits: the exponent of 2^n. Not
+ * collective. */
 TS_INLINE float ts_exp_bounded(float x) {
   const float shift = 0x1.8p23f + 127;
   float shifted = x * 0x1.715476p0f + shift;

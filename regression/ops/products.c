@@ -1,0 +1,176 @@
+/* References of the ops whose kernels have tests of their own: products, attention, the head, windows. */
+#include "regression/ops/ops.h"
+
+static void view(run_case *c) {
+  memcpy(ops_out(c, 0), ops_in(c, 0) + c->attr.view.offset, (size_t) run_count(&c->out[0]) * sizeof(double));
+}
+
+static void matmul(run_case *c) {
+  bool across = c->attr.matmul.transpose_a, turned = c->attr.matmul.transpose_b;
+  int64_t m = across ? ops_columns(c, 0) : ops_rows(c, 0), k = across ? ops_rows(c, 0) : ops_columns(c, 0);
+  int64_t n = turned ? ops_rows(c, 1) : ops_columns(c, 1);
+  const double *a = ops_in(c, 0), *b = ops_in(c, 1);
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = c->n_in > 2 && c->in[2].data != NULL ? ops_in(c, 2)[j] : 0;
+      for (int64_t l = 0; l < k; ++l) {
+        sum += a[across ? l * m + i : i * k + l] * b[turned ? j * k + l : l * n + j];
+      }
+      ops_out(c, 0)[i * n + j] = sum;
+    }
+  }
+}
+
+/* One query of one head: what both directions of attention need.  Optional inputs begin at `optional`. */
+typedef struct query {
+  int64_t b, h, t, length, kv; /* kv: the head of k and v */
+  int optional;
+} query;
+
+static int64_t row_at(const run_case *c, const query *q, int64_t t, bool of_keys) {
+  int64_t heads = of_keys ? c->attr.attention.kv_heads : c->attr.attention.heads, head = of_keys ? q->kv : q->h;
+  return ((q->b * q->length + t) * heads + head) * c->attr.attention.head_dim;
+}
+
+static double dot(const double *a, const double *b, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    sum += a[i] * b[i];
+  }
+  return sum;
+}
+
+static bool sees(const run_case *c, const query *q, int64_t key) {
+  const int32_t *document = c->n_in > q->optional ? c->in[q->optional].data : NULL;
+  bool same = document == NULL || document[q->b * q->length + q->t] == document[q->b * q->length + key];
+  return same && !(c->attr.attention.causal && key > q->t);
+}
+
+/* What dropout multiplies the weight of a key with. */
+static double kept(const run_case *c, const query *q, int64_t key) {
+  double p = c->attr.attention.dropout;
+  if (p == 0) {
+    return 1;
+  }
+  int64_t seed = *(const int64_t *) c->in[q->optional + 1].data;
+  int64_t sample = ((const int64_t *) c->in[q->optional + 2].data)[q->b];
+  return ops_keep(seed, c->attr.attention.name, sample, (q->h * q->length + q->t) * q->length + key, p) / (1 - p);
+}
+
+static double score(const run_case *c, const query *q, const double *queries, const double *keys, int64_t key) {
+  int64_t d = c->attr.attention.head_dim;
+  return c->attr.attention.scale * dot(queries + row_at(c, q, q->t, false), keys + row_at(c, q, key, true), d);
+}
+
+/* Call `each` for every query of every head. */
+static void for_queries(run_case *c, int q_input, int optional, void (*each)(run_case *c, const query *q)) {
+  const ts_shape *shape = &c->in[q_input].shape;
+  int64_t group = c->attr.attention.heads / c->attr.attention.kv_heads;
+  for (int64_t b = 0; b < shape->d[0]; ++b) {
+    for (int64_t h = 0; h < c->attr.attention.heads; ++h) {
+      for (int64_t t = 0; t < shape->d[1]; ++t) {
+        each(c, &(query){b, h, t, shape->d[1], h / group, optional});
+      }
+    }
+  }
+}
+
+static void attention_query(run_case *c, const query *q) {
+  int64_t d = c->attr.attention.head_dim;
+  double sum = 0, *o = ops_out(c, 0) + row_at(c, q, q->t, false);
+  memset(o, 0, (size_t) d * sizeof *o);
+  for (int64_t key = 0; key < q->length; ++key) {
+    double e = sees(c, q, key) ? exp(score(c, q, ops_in(c, 0), ops_in(c, 1), key)) : 0;
+    sum += e;
+    for (int64_t i = 0; i < d; ++i) {
+      o[i] += e * kept(c, q, key) * ops_in(c, 2)[row_at(c, q, key, true) + i];
+    }
+  }
+  for (int64_t i = 0; i < d; ++i) {
+    o[i] /= sum;
+  }
+  ops_out(c, 1)[(q->b * c->attr.attention.heads + q->h) * q->length + q->t] = log(sum);
+}
+
+static void attention(run_case *c) {
+  for_queries(c, 0, 3, attention_query);
+}
+
+static void attention_dx_query(run_case *c, const query *q) {
+  enum { DO, Q, K, V, O, LSE };
+  int64_t d = c->attr.attention.head_dim, at = row_at(c, q, q->t, false);
+  double delta = dot(ops_in(c, DO) + at, ops_in(c, O) + at, d), scale = c->attr.attention.scale;
+  double lse = ops_in(c, LSE)[(q->b * c->attr.attention.heads + q->h) * q->length + q->t];
+  for (int64_t key = 0; key < q->length; ++key) {
+    int64_t to = row_at(c, q, key, true);
+    double p = sees(c, q, key) ? exp(score(c, q, ops_in(c, Q), ops_in(c, K), key) - lse) : 0, factor = kept(c, q, key);
+    double ds = scale * p * (factor * dot(ops_in(c, DO) + at, ops_in(c, V) + to, d) - delta);
+    for (int64_t i = 0; i < d; ++i) {
+      ops_out(c, 0)[at + i] += ds * ops_in(c, K)[to + i];
+      ops_out(c, 1)[to + i] += ds * ops_in(c, Q)[at + i];
+      ops_out(c, 2)[to + i] += p * factor * ops_in(c, DO)[at + i];
+    }
+  }
+}
+
+static void attention_dx(run_case *c) {
+  for (int i = 0; i < 3; ++i) {
+    memset(ops_out(c, i), 0, (size_t) run_count(&c->out[i]) * sizeof(double));
+  }
+  for_queries(c, 1, 6, attention_dx_query);
+}
+
+static const int32_t ignored = -100;
+
+/* log (sum (exp (logits))) of a row of x. */
+static double row_lse(const run_case *c, const double *x) {
+  double sum = 0;
+  for (int64_t v = 0; v < ops_rows(c, 1); ++v) {
+    sum += exp(dot(x, ops_in(c, 1) + v * ops_columns(c, 1), ops_columns(c, 1)));
+  }
+  return log(sum);
+}
+
+static void head_loss(run_case *c) {
+  double loss = 0, valid = 0;
+  int64_t n = ops_columns(c, 0);
+  for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
+    const double *x = ops_in(c, 0) + row * n;
+    int32_t label = ((const int32_t *) c->in[2].data)[row];
+    if (label != ignored) {
+      loss += row_lse(c, x) - dot(x, ops_in(c, 1) + label * n, n);
+      valid += 1;
+    }
+  }
+  ops_out(c, 0)[0] = loss;
+  ops_out(c, 1)[0] = valid;
+}
+
+static void head_loss_dx(run_case *c) {
+  int64_t n = ops_columns(c, 0);
+  const double *w = ops_in(c, 1);
+  memset(ops_out(c, 0), 0, (size_t) ops_count(c, 0) * sizeof(double));
+  memset(ops_out(c, 1), 0, (size_t) ops_count(c, 1) * sizeof(double));
+  for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
+    const double *x = ops_in(c, 0) + row * n;
+    int32_t label = ((const int32_t *) c->in[2].data)[row];
+    double lse = row_lse(c, x), seed = label == ignored ? 0 : ops_in(c, 3)[0];
+    for (int64_t v = 0; v < ops_rows(c, 1); ++v) {
+      double slope = seed * (exp(dot(x, w + v * n, n) - lse) - (v == label));
+      for (int64_t i = 0; i < n; ++i) {
+        ops_out(c, 0)[row * n + i] += slope * w[v * n + i];
+        ops_out(c, 1)[v * n + i] += slope * x[i];
+      }
+    }
+  }
+}
+
+const op_row ops_products[] = {
+  {.op = TS_OP_VIEW, .reference = view},
+  {.op = TS_OP_MATMUL, .reference = matmul},
+  {.op = TS_OP_ATTENTION, .reference = attention},
+  {.op = TS_OP_ATTENTION_DX, .reference = attention_dx},
+  {.op = TS_OP_HEAD_LOSS, .reference = head_loss},
+  {.op = TS_OP_HEAD_LOSS_DX, .reference = head_loss_dx},
+  {.reference = NULL},
+};

@@ -1,0 +1,307 @@
+/* The gradient rule of every op that has one, in fp64: the nodes a rule adds are computed by the references of test_ops
+ * (which hold the kernels to the same references) and compared with central differences of the op itself. */
+#include "graph/op.h"
+#include "ops/build.h"
+#include "ops/gradient.h"
+#include "regression/ops/ops.h"
+#include "regression/tap.h"
+
+enum { MAX_TENSORS = 48 };
+
+/* A graph of one op with the values of its tensors: floats in fp64, whatever the graph says. */
+typedef struct gradient_case {
+  ts_graph *graph;
+  run_tensor value[MAX_TENSORS]; /* owned */
+  int n_dy; /* outputs through which a gradient comes */
+} gradient_case;
+
+static void destroy(gradient_case *c) {
+  for (int t = 0; t < MAX_TENSORS; ++t) {
+    ts_free(c->value[t].data);
+  }
+  ts_graph_destroy(&c->graph);
+}
+
+static ts_tid add_leaf(gradient_case *c, const char *name, ts_dtype dtype, ts_shape shape, run_tensor value) {
+  ts_tid t = ts_graph_leaf(c->graph, name, dtype == TS_F32 ? TS_ROLE_PARAM : TS_ROLE_INPUT, dtype, shape);
+  TS_CHECK(t < MAX_TENSORS, "too many tensors");
+  c->value[t] = value;
+  return t;
+}
+
+static ts_tid numbers(gradient_case *c, const char *name, ts_shape shape) {
+  return add_leaf(c, name, TS_F32, shape, run_random(TS_F64, shape, ts_hash_name(name), 1.0));
+}
+
+/* 0, 1, ... modulo n, each three times as large. */
+static ts_tid integers(gradient_case *c, const char *name, ts_dtype dtype, ts_shape shape, int64_t n) {
+  run_tensor value = run_new(dtype, shape);
+  for (int64_t i = 0; i < run_count(&value); ++i) {
+    run_set(&value, i, (double) (3 * i % n));
+  }
+  return add_leaf(c, name, dtype, shape, value);
+}
+
+static ts_shape activations(void) {
+  return TS_SHAPE(2, 3, 8);
+}
+
+static void build_view(gradient_case *c, int variant) {
+  (void) variant;
+  ts_build_view(c->graph, "node", numbers(c, "x", activations()), 0, TS_SHAPE(6, 8));
+}
+
+static void build_add(gradient_case *c, int variant) {
+  ts_tid a = numbers(c, "a", activations());
+  ts_build_add(c->graph, "node", a, variant == 0 ? numbers(c, "b", activations()) : a);
+}
+
+static void build_cast(gradient_case *c, int variant) {
+  (void) variant;
+  ts_build_cast(c->graph, "node", numbers(c, "x", activations()), TS_BF16);
+}
+
+static void build_gelu(gradient_case *c, int variant) {
+  (void) variant;
+  ts_build(c->graph, TS_OP_GELU, "node", 1, (ts_tid[]){numbers(c, "x", activations())});
+}
+
+static void build_swiglu(gradient_case *c, int variant) {
+  (void) variant;
+  ts_tid gate = numbers(c, "gate", activations());
+  ts_build(c->graph, TS_OP_SWIGLU, "node", 2, (ts_tid[]){gate, numbers(c, "up", activations())});
+}
+
+static void build_dropout(gradient_case *c, int variant) {
+  (void) variant;
+  ts_tid x = numbers(c, "x", activations()), seed = integers(c, "seed", TS_I64, TS_SHAPE(1), 9);
+  ts_build_dropout(c->graph, "node", x, seed, integers(c, "sample", TS_I64, TS_SHAPE(2), 9), 0.25f, 5);
+}
+
+static void build_split(gradient_case *c, int variant) {
+  (void) variant;
+  ts_build_split(c->graph, "node", numbers(c, "x", activations()), 3, (int64_t[]){5, 1, 2});
+  c->n_dy = 3;
+}
+
+static void build_concat(gradient_case *c, int variant) {
+  (void) variant;
+  ts_tid in[] = {numbers(c, "a", TS_SHAPE(2, 3)), numbers(c, "b", TS_SHAPE(2, 1)), numbers(c, "c", TS_SHAPE(2, 4))};
+  ts_build_concat(c->graph, "node", 3, in);
+}
+
+/* Bits: transposed b, a bias, more leading dimensions.  (Products with a transposed a are made by gradients only.) */
+static void build_matmul(gradient_case *c, int variant) {
+  bool turned = variant & 1, biased = variant & 2;
+  ts_tid a = numbers(c, "a", variant & 4 ? TS_SHAPE(2, 3, 4) : TS_SHAPE(6, 4));
+  ts_tid b = numbers(c, "b", turned ? TS_SHAPE(7, 4) : TS_SHAPE(4, 7));
+  ts_build_matmul(c->graph, "node", a, b, biased ? numbers(c, "bias", TS_SHAPE(7)) : TS_NONE, false, turned, TS_F32);
+}
+
+static void build_embedding(gradient_case *c, int variant) {
+  (void) variant;
+  ts_tid table = numbers(c, "table", TS_SHAPE(5, 8));
+  ts_build_embedding(c->graph, "node", table, integers(c, "ids", TS_I32, TS_SHAPE(2, 3), 4));
+}
+
+static void build_layernorm(gradient_case *c, int variant) {
+  (void) variant;
+  ts_tid x = numbers(c, "x", activations()), w = numbers(c, "w", TS_SHAPE(8));
+  ts_build_layernorm(c->graph, "node", x, w, numbers(c, "b", TS_SHAPE(8)), 1e-5f);
+}
+
+static void build_rmsnorm(gradient_case *c, int variant) {
+  (void) variant;
+  ts_tid x = numbers(c, "x", activations());
+  ts_build_rmsnorm(c->graph, "node", x, numbers(c, "w", TS_SHAPE(8)), 1e-5f);
+}
+
+static void build_rope(gradient_case *c, int variant) {
+  ts_node_args args = {.op = TS_OP_ROPE, .name = "node", .n_in = 2};
+  args.in = (ts_tid[]){numbers(c, "x", activations()), integers(c, "positions", TS_I32, TS_SHAPE(2, 3), 50)};
+  args.attr.rope.head_dim = 4;
+  args.attr.rope.theta = 100;
+  args.attr.rope.inverse = variant == 1;
+  ts_graph_add(c->graph, &args);
+}
+
+/* Bits: causal, grouped heads, documents, dropout. */
+static void build_attention(gradient_case *c, int variant) {
+  enum { B = 2, T = 5, D = 3 };
+  int kv = variant & 2 ? 2 : 4;
+  ts_tid in[6] = {numbers(c, "q", TS_SHAPE(B, T, 4 * D)), numbers(c, "k", TS_SHAPE(B, T, kv * D)),
+                  numbers(c, "v", TS_SHAPE(B, T, kv * D)), TS_NONE, TS_NONE, TS_NONE};
+  ts_node_args args = {.op = TS_OP_ATTENTION, .name = "node", .n_in = 6, .in = in};
+  args.attr.attention.heads = 4;
+  args.attr.attention.kv_heads = kv;
+  args.attr.attention.head_dim = D;
+  args.attr.attention.scale = 0.6f;
+  args.attr.attention.causal = variant & 1;
+  if (variant & 4) {
+    in[3] = integers(c, "documents", TS_I32, TS_SHAPE(B, T), 2);
+  }
+  if (variant & 8) {
+    in[4] = integers(c, "seed", TS_I64, TS_SHAPE(1), 7);
+    in[5] = integers(c, "sample", TS_I64, TS_SHAPE(B), 7);
+    args.attr.attention.dropout = 0.25f;
+    args.attr.attention.name = 3;
+  }
+  ts_graph_add(c->graph, &args);
+}
+
+/* The loss is the root: its gradient is the scalar "gradient_seed", which is there for the rule to find. */
+static void build_head_loss(gradient_case *c, int variant) {
+  (void) variant;
+  ts_tid x = numbers(c, "x", activations()), w = numbers(c, "w", TS_SHAPE(9, 8));
+  ts_tid labels = integers(c, "labels", TS_I32, TS_SHAPE(2, 3), 8);
+  run_set(&c->value[labels], 1, -100);
+  numbers(c, "gradient_seed", TS_SHAPE(1));
+  ts_build(c->graph, TS_OP_HEAD_LOSS, "node", 3, (ts_tid[]){x, w, labels});
+  c->n_dy = 0;
+}
+
+static const struct gradient_row { ts_op op; int variants; void (*build)(gradient_case *c, int variant); } rows[] = {
+  {TS_OP_VIEW, 1, build_view},           {TS_OP_ADD, 2, build_add},
+  {TS_OP_CAST, 1, build_cast},           {TS_OP_GELU, 1, build_gelu},
+  {TS_OP_SWIGLU, 1, build_swiglu},       {TS_OP_DROPOUT, 1, build_dropout},
+  {TS_OP_SPLIT, 1, build_split},         {TS_OP_CONCAT, 1, build_concat},
+  {TS_OP_MATMUL, 8, build_matmul},      {TS_OP_EMBEDDING, 1, build_embedding},
+  {TS_OP_LAYERNORM, 1, build_layernorm}, {TS_OP_RMSNORM, 1, build_rmsnorm},
+  {TS_OP_ROPE, 2, build_rope},           {TS_OP_ATTENTION, 16, build_attention},
+  {TS_OP_HEAD_LOSS, 1, build_head_loss},
+};
+
+/* Compute nodes [first, last) in fp64. */
+static void evaluate(gradient_case *c, int first, int last) {
+  for (int n = first; n < last; ++n) {
+    const ts_node *node = &c->graph->node[n];
+    run_case call = {.op = node->op, .attr = node->attr, .n_in = node->n_in, .n_out = node->n_out};
+    for (int i = 0; i < node->n_in; ++i) {
+      call.in[i] = node->in[i] == TS_NONE ? (run_tensor){0} : c->value[node->in[i]];
+    }
+    for (int i = 0; i < node->n_out; ++i) {
+      TS_CHECK(node->out[i] < MAX_TENSORS && node->prior == NULL, "a node this test cannot compute");
+      if (c->value[node->out[i]].data == NULL) {
+        c->value[node->out[i]] = run_new(TS_F64, c->graph->tensor[node->out[i]].shape);
+      }
+      call.out[i] = c->value[node->out[i]];
+    }
+    ops_find(node->op)->reference(&call);
+  }
+}
+
+/* What is differentiated: the outputs times what flows into them; the loss times the seed. */
+static double objective(gradient_case *c, const ts_tid *dy) {
+  const ts_node *node = &c->graph->node[0];
+  double sum = 0;
+  evaluate(c, 0, 1);
+  if (c->n_dy == 0) {
+    return run_get(&c->value[node->out[0]], 0) * run_get(&c->value[ts_graph_find(c->graph, "gradient_seed")], 0);
+  }
+  for (int i = 0; i < c->n_dy; ++i) {
+    for (int64_t j = 0; j < run_count(&c->value[dy[i]]); ++j) {
+      sum += run_get(&c->value[dy[i]], j) * run_get(&c->value[node->out[i]], j);
+    }
+  }
+  return sum;
+}
+
+static void move(run_tensor *x, const run_tensor *direction, double step) {
+  for (int64_t i = 0; i < run_count(x); ++i) {
+    run_set(x, i, run_get(x, i) + step * run_get(direction, i));
+  }
+}
+
+/* Relative error of the derivative along a random direction of a leaf.  The difference errs by the square of the step,
+ * 1e-10, and by 1e-16 / 1e-5 of cancellation. */
+static double direction_error(gradient_case *c, const ts_tid *dy, ts_tid leaf, ts_tid gradient) {
+  const double step = 1e-5;
+  run_tensor direction = run_random(TS_F64, c->value[leaf].shape, 4711, 1.0);
+  double slope = 0, size = 0;
+  for (int64_t i = 0; i < run_count(&direction); ++i) {
+    double term = run_get(&direction, i) * run_get(&c->value[gradient], i);
+    slope += term;
+    size += fabs(term);
+  }
+  move(&c->value[leaf], &direction, step);
+  double above = objective(c, dy);
+  move(&c->value[leaf], &direction, -2 * step);
+  double difference = (above - objective(c, dy)) / (2 * step);
+  move(&c->value[leaf], &direction, step);
+  ts_free(direction.data);
+  return size > 0 ? fabs(slope - difference) / size : fabs(difference);
+}
+
+static bool is_variable(const gradient_case *c, ts_tid t) {
+  return c->graph->tensor[t].dtype == TS_F32 && strcmp(c->graph->tensor[t].name, "gradient_seed") != 0;
+}
+
+/* Build a variant and let the rule differentiate it, for one leaf or (TS_NONE) for all.
+ * Returns the worst error, infinite where a gradient is missing or one nobody wants is there. */
+static double check_case(const struct gradient_row *row, int variant, ts_tid only) {
+  gradient_case c = {.graph = ts_graph_create(), .n_dy = 1};
+  row->build(&c, variant);
+  ts_node node = c.graph->node[0];
+  ts_tid dy[3], of[MAX_TENSORS];
+  bool wanted[MAX_TENSORS] = {false};
+  double worst = 0;
+  evaluate(&c, 0, 1);
+  ts_gradients gradients = {.graph = c.graph, .of = of, .wanted = wanted, .n = c.graph->n_tensors};
+  gradients.accumulate = TS_F32;
+  for (ts_tid t = 0; t < gradients.n; ++t) {
+    of[t] = TS_NONE;
+    bool leaf = c.graph->tensor[t].producer == TS_NONE;
+    wanted[t] = leaf ? is_variable(&c, t) && (only == TS_NONE || only == t) : true;
+  }
+  for (int i = 0; i < c.n_dy; ++i) {
+    char *name = ts_format("dy%d", i);
+    dy[i] = of[node.out[i]] = add_leaf(&c, name, c.graph->tensor[node.out[i]].dtype, c.graph->tensor[node.out[i]].shape,
+                                       run_random(TS_F64, c.graph->tensor[node.out[i]].shape, 99 + (uint64_t) i, 1.0));
+    ts_free(name);
+  }
+  ts_op_get(node.op)->gradient(&gradients, &node);
+  evaluate(&c, 1, c.graph->n_nodes);
+  for (ts_tid t = 0; t < gradients.n; ++t) {
+    bool leaf = c.graph->tensor[t].producer == TS_NONE;
+    if (leaf && (of[t] != TS_NONE) != wanted[t]) {
+      worst = INFINITY;
+    } else if (leaf && wanted[t]) {
+      worst = fmax(worst, direction_error(&c, dy, t, of[t]));
+    }
+  }
+  destroy(&c);
+  return worst;
+}
+
+/* Every variant: all gradients at once, then each alone. */
+static void check_row(const struct gradient_row *row) {
+  double worst = 0;
+  for (int variant = 0; variant < row->variants; ++variant) {
+    gradient_case c = {.graph = ts_graph_create(), .n_dy = 1};
+    row->build(&c, variant);
+    worst = fmax(worst, check_case(row, variant, TS_NONE));
+    for (ts_tid t = 0; t < c.graph->node[0].out[0]; ++t) {
+      worst = is_variable(&c, t) ? fmax(worst, check_case(row, variant, t)) : worst;
+    }
+    destroy(&c);
+  }
+  tap_ok(worst < 1e-8, "%s: gradient against differences, %d variants, error %.1e", ts_op_get(row->op)->name,
+         row->variants, worst);
+}
+
+int main(void) {
+  for (int op = 0; op < TS_N_OPS; ++op) {
+    const struct gradient_row *row = NULL;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+      row = rows[i].op == (ts_op) op ? &rows[i] : row;
+    }
+    bool has_rule = ts_op_get((ts_op) op)->gradient != ts_gradient_none;
+    if (row != NULL && has_rule) {
+      check_row(row);
+    } else if (row != NULL || has_rule) {
+      tap_ok(false, "%s: a rule without a test, or a test without a rule", ts_op_get((ts_op) op)->name);
+    }
+  }
+  tap_ok(ts_memory_live() == 0, "nothing leaked");
+  return tap_done();
+}
