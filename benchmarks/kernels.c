@@ -1,5 +1,5 @@
-/* Speed of matrix products, attention and the head at the shapes of GPT-2 124M (B4 T256) and of a small Llama, beside the GEMM
- * peak: the best of five sizes up to 4096^3 in the same run.  Medians of short runs.
+/* Speed of matrix products, attention and the head at the shapes of GPT-2 124M (B4 T256) and of a small Llama, beside
+ * the GEMM peak: the best of five sizes up to 4096^3 in the same run.  Medians of short runs.
  *
  *     kernels [THREADS [fp32|bf16]]        default: 2, both
  */
@@ -89,7 +89,8 @@ static void products(ts_dtype dtype, int threads, double peak) {
       {"llama k dw", 128, 256, 2048, true, false, true},     {"llama gate", 2048, 688, 256, false, true, false},
       {"llama gate dx", 2048, 256, 688, false, false, false}, {"llama gate dw", 688, 256, 2048, true, false, true},
       {"llama down", 2048, 256, 688, false, true, false},    {"llama down dw", 256, 688, 2048, true, false, true},
-      {"stride 4096 bytes", 1024, 1024, 1024, false, true, false}, {"strides 8192 bytes", 1024, 2048, 2048, false, true, false},
+      {"stride 4096 bytes", 1024, 1024, 1024, false, true, false},
+      {"strides 8192 bytes", 1024, 2048, 2048, false, true, false},
       {"one row", 1, 2304, 768, false, false, false},        {"eight rows", 8, 2304, 768, false, false, false},
   };
   for (size_t i = 0; i < sizeof shape / sizeof *shape; ++i) {
@@ -100,8 +101,8 @@ static void products(ts_dtype dtype, int threads, double peak) {
 }
 
 /* FLOPs of visible pairs: 4 D each way forward, 10 D backward. */
-static void attention(int64_t batch, int64_t length, int heads, int kv_heads, int head_dim, float dropout, ts_dtype dtype,
-                      int threads, double peak) {
+static void attention(int64_t batch, int64_t length, int heads, int kv_heads, int head_dim, float dropout,
+                      ts_dtype dtype, int threads, double peak) {
   ts_attr attr = {.attention = {.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim,
                                 .scale = (float) (1 / sqrt((double) head_dim)), .causal = true, .dropout = dropout}};
   ts_shape q = TS_SHAPE(batch, length, heads * head_dim), k = TS_SHAPE(batch, length, kv_heads * head_dim);
@@ -113,7 +114,7 @@ static void attention(int64_t batch, int64_t length, int heads, int kv_heads, in
   f.out[1] = run_new(TS_F32, TS_SHAPE(batch, heads, length));
   run_case b = {.op = TS_OP_ATTENTION_DX, .attr = attr, .n_in = 9, .n_out = 3, .threads = threads};
   for (int i = 0; i < 6; ++i) {
-    b.in[i] = i == 0 ? run_random(dtype, q, 4, 1) : i < 4 ? run_random(dtype, i == 1 ? q : k, (uint64_t) i, 1) : f.out[i - 4];
+    b.in[i] = i < 4 ? run_random(dtype, i < 2 ? q : k, 4 + (uint64_t) i, 1) : f.out[i - 4];
   }
   if (dropout > 0) {
     f.in[4] = run_new(TS_I64, TS_SHAPE(1));
@@ -163,7 +164,8 @@ int main(int n_arguments, char **argument) {
       continue;
     }
     double peak = peak_rate(dtype, threads);
-    printf("%s, %d threads, %s: peak %.0f GFLOP/s\n", ts_dtype_name(dtype), threads, ts_backend_cpu()->describe(), peak);
+    printf("%s, %d threads, %s: peak %.0f GFLOP/s\n", ts_dtype_name(dtype), threads, ts_backend_cpu()->describe(),
+           peak);
     head(1024, 768, 50257, dtype, threads, peak);
     head(2048, 256, 256, dtype, threads, peak);
     attention(4, 256, 12, 12, 64, 0, dtype, threads, peak);

@@ -41,8 +41,8 @@ static inline int64_t run_count(const run_tensor *x) {
   return count;
 }
 
-/** Zeroed; from ts_calloc, so that a sanitizer sees writes past the end.  An empty tensor is not an absent one: it has an
- * address. Not collective. */
+/** Zeroed; from ts_calloc, so that a sanitizer sees writes past the end.  An empty tensor is not an absent one: it has
+ * an address. Not collective. */
 static inline run_tensor run_new(ts_dtype dtype, ts_shape shape) {
   run_tensor x = {dtype, shape, NULL};
   x.data = ts_calloc((size_t) (run_count(&x) > 0 ? run_count(&x) : 1), ts_dtype_size(dtype));

@@ -1,5 +1,5 @@
-/* ATTENTION and ATTENTION_DX against fp64 at odd sizes, with groups of query heads, documents and dropout; the reference
- * itself against central differences; equal bits on 1, 2 and 3 threads. */
+/* ATTENTION and ATTENTION_DX against fp64 at odd sizes, with groups of query heads, documents and dropout; the
+ * reference itself against central differences; equal bits on 1, 2 and 3 threads. */
 #include "backend/cpu/dropout.h"
 #include "regression/kernel_run.h"
 #include "regression/tap.h"
@@ -157,8 +157,8 @@ static run_tensor tensor_of(const problem *p, const double *from, ts_dtype dtype
 
 static void add_extras(const problem *p, const reference *r, run_case *c, int first) {
   c->attr.attention = (typeof(c->attr.attention)){.heads = p->heads, .kv_heads = p->kv_heads, .head_dim = p->head_dim,
-                                                  .scale = (float) (1 / sqrt((double) p->head_dim)), .causal = p->causal,
-                                                  .dropout = p->dropout, .name = op_name};
+                                                  .scale = (float) (1 / sqrt((double) p->head_dim)),
+                                                  .causal = p->causal, .dropout = p->dropout, .name = op_name};
   c->n_in = first + 3;
   c->threads = 1;
   if (p->documents) {
@@ -263,8 +263,8 @@ static void check(const problem *p) {
     close = close && worst[i] <= tolerance;
   }
   bool equal = same_on_threads(&f) && same_on_threads(&g);
-  tap_ok(close && clean && equal, "B%d T%d H%d/%d D%d %s%s%s dropout %g%s%s", p->batch, p->length, p->heads, p->kv_heads,
-         p->head_dim, ts_dtype_name(p->dtype), p->causal ? " causal" : "", p->documents ? " documents" : "", p->dropout,
+  tap_ok(close && clean && equal, "B%d T%d H%d/%d D%d %s%s%s dropout %g%s%s", p->batch, p->length, p->heads,
+         p->kv_heads, p->head_dim, ts_dtype_name(p->dtype), p->causal ? " causal" : "", p->documents ? " documents" : "", p->dropout,
          clean ? "" : ": writes past its workspace", equal ? "" : ": depends on threads");
   if (!close) {
     tap_note("o %g lse %g dq %g dk %g dv %g, tolerance %g", worst[0], lse, worst[1], worst[2], worst[3], tolerance);
@@ -274,7 +274,8 @@ static void check(const problem *p) {
   reference_free(&r);
 }
 
-/* The gradient of the reference against central differences of sum (d_out o): error h^2, about 1e-8 of values near 1. */
+/* The gradient of the reference against central differences of sum (d_out o): error h^2, about 1e-8 of values near 1.
+ * */
 static void check_differences(void) {
   problem p = {1, 5, 4, 2, 3, true, true, 0.4f, TS_F32};
   reference r = reference_create(&p);
@@ -322,10 +323,12 @@ static void check_dropout_mean(void) {
 int main(void) {
   tap_note("%s", ts_backend_cpu()->describe());
   static const problem shapes[] = {
-      {1, 1, 1, 1, 1, true, false, 0, 0},     {2, 3, 2, 1, 5, true, false, 0, 0},     {1, 17, 3, 3, 16, false, false, 0, 0},
-      {2, 67, 4, 2, 24, true, false, 0, 0},   {1, 64, 2, 2, 64, true, false, 0, 0},   {1, 129, 6, 2, 40, true, true, 0, 0},
-      {1, 300, 2, 1, 64, true, false, 0, 0},  {1, 261, 1, 1, 80, false, true, 0, 0},  {2, 66, 2, 1, 32, true, false, 0.25f, 0},
-      {1, 193, 2, 2, 9, true, true, 0.5f, 0}, {1, 150, 1, 1, 128, true, false, 0, 0}, {1, 131, 2, 1, 17, false, false, 0.1f, 0},
+      {1, 1, 1, 1, 1, true, false, 0, 0}, {2, 3, 2, 1, 5, true, false, 0, 0},
+      {1, 17, 3, 3, 16, false, false, 0, 0}, {2, 67, 4, 2, 24, true, false, 0, 0},
+      {1, 64, 2, 2, 64, true, false, 0, 0}, {1, 129, 6, 2, 40, true, true, 0, 0},
+      {1, 300, 2, 1, 64, true, false, 0, 0}, {1, 261, 1, 1, 80, false, true, 0, 0},
+      {2, 66, 2, 1, 32, true, false, 0.25f, 0}, {1, 193, 2, 2, 9, true, true, 0.5f, 0},
+      {1, 150, 1, 1, 128, true, false, 0, 0}, {1, 131, 2, 1, 17, false, false, 0.1f, 0},
   };
   check_differences();
   check_dropout_mean();

@@ -1,5 +1,5 @@
-/* HEAD_LOSS, HEAD_LOSS_DX and HEAD_LOSS_TRAIN against fp64: ignored labels, several chunks, priors; the reference against
- * central differences; equal bits on 1, 2 and 3 threads. */
+/* HEAD_LOSS, HEAD_LOSS_DX and HEAD_LOSS_TRAIN against fp64: ignored labels, several chunks, priors; the reference
+ * against central differences; equal bits on 1, 2 and 3 threads. */
 #include "regression/kernel_run.h"
 #include "regression/tap.h"
 
@@ -157,7 +157,8 @@ static double distance(const run_tensor *x, const double *exact) {
 }
 
 /* Gradients: fp32 logits of size ten are off by some 2^-21 and so are the weights made from them: 10^-5 of the largest
- * gradient.  bf16: logit gradients are rounded to 2^-9, results once more: 2^-7.  The loss sums unrounded logits: 10^-6. */
+ * gradient.  bf16: logit gradients are rounded to 2^-9, results once more: 2^-7.  The loss sums unrounded logits:
+ * 10^-6. */
 static void check_op(const problem *p, const reference *r, ts_op op, const char *name) {
   double tolerance = p->dtype == TS_F32 && p->dw_dtype == TS_F32 ? 1e-5 : 0x1p-7;
   run_case c = make(p, r, op);
@@ -182,8 +183,8 @@ static void check_op(const problem *p, const reference *r, ts_op op, const char 
       equal = equal && run_same(&again.out[i], c.out[i].data);
     }
   }
-  tap_ok(close && clean && equal, "%s %d rows, C %d, V %d, %s, dw %s prior %d beta %g%s%s", name, (int) rows_of(p), p->width,
-         p->vocabulary, ts_dtype_name(p->dtype), ts_dtype_name(p->dw_dtype), (int) p->prior, p->beta,
+  tap_ok(close && clean && equal, "%s %d rows, C %d, V %d, %s, dw %s prior %d beta %g%s%s", name, (int) rows_of(p),
+         p->width, p->vocabulary, ts_dtype_name(p->dtype), ts_dtype_name(p->dw_dtype), (int) p->prior, p->beta,
          clean ? "" : ": writes past its workspace", equal ? "" : ": depends on threads");
   ts_free(prior.data);
   run_free(&c);

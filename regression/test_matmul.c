@@ -1,4 +1,5 @@
-/* MATMUL against fp64: odd sizes, transposes, bias, every kind of prior, both types; equal bits on 1, 2, 3 and 16 threads. */
+/* MATMUL against fp64: odd sizes, transposes, bias, every kind of prior, both types; equal bits on 1, 2, 3 and 16
+ * threads. */
 #include "regression/kernel_run.h"
 #include "regression/tap.h"
 
@@ -25,7 +26,8 @@ static run_case make(const product *p) {
 }
 
 /* The exact sum and the sum of magnitudes, to which rounding errors are proportional. */
-static double reference(const product *p, const run_case *c, const run_tensor *prior, int64_t i, int64_t j, double *size) {
+static double reference(const product *p, const run_case *c, const run_tensor *prior, int64_t i, int64_t j,
+                        double *size) {
   double sum = p->bias ? run_get(&c->in[2], j) : 0;
   *size = fabs(sum);
   for (int64_t k = 0; k < p->k; ++k) {
@@ -42,9 +44,9 @@ static double reference(const product *p, const run_case *c, const run_tensor *p
   return sum;
 }
 
-/* A sum of k fp32 terms in any order is within k 2^-24 of the magnitudes; in blocks it is far better, sqrt (k) for random
- * signs, so 2 sqrt (k) 2^-24 of them; one wrong term is 10^4 times larger.  A bf16 result adds half a unit in its last
- * place, at most 2^-8 of it, and again for a prior that is scaled before it is added. */
+/* A sum of k fp32 terms in any order is within k 2^-24 of the magnitudes; in blocks it is far better, sqrt (k) for
+ * random signs, so 2 sqrt (k) 2^-24 of them; one wrong term is 10^4 times larger.  A bf16 result adds half a unit in
+ * its last place, at most 2^-8 of it, and again for a prior that is scaled before it is added. */
 static double tolerance(const product *p, double exact, double size, double prior) {
   double rounding = 0;
   if (p->out == TS_BF16) {

@@ -2,9 +2,9 @@
  * What forward and backward attention share: the problem, tiles of its operands as cells (micro.h), the mask, dropout.
  * Included by kernels_attention*.c only.
  *
- * Scores are kept transposed, [key][query]: a vector holds one key of several queries, so that maxima and sums over keys
- * never cross lanes.  A block of queries has TS_QUERIES columns, always: what lies beyond the sequence is zero on input
- * and not written.  A block of keys has at most TS_KEYS rows.
+ * Scores are kept transposed, [key][query]: a vector holds one key of several queries, so that maxima and sums over
+ * keys never cross lanes.  A block of queries has TS_QUERIES columns, always: what lies beyond the sequence is zero on
+ * input and not written.  A block of keys has at most TS_KEYS rows.
  *
  * Nothing here is collective.
  */
@@ -49,7 +49,8 @@ typedef struct ts_attention {
   const int64_t *sample;
 } ts_attention;
 
-/** The problem of a node, for either op.  \a documents, \a seed, \a sample: the call's pointers, NULL while planning. Not collective. */
+/** The problem of a node, for either op.  \a documents, \a seed, \a sample: the call's pointers, NULL while planning.
+ * Not collective. */
 ts_attention ts_attention_of(const ts_graph *graph, const ts_node *node, const int32_t *documents, const int64_t *seed,
                              const int64_t *sample);
 
@@ -72,10 +73,11 @@ typedef struct ts_attention_tile {
 /** Tokens [t, t + rows) of a head as cells along the head, columns in a row.  Tokens past the end and columns past
  * head_dim are zero.
  * \return rows in \a to, or where they are when that will do. Not collective. */
-ts_attention_tile ts_attention_rows(const ts_attention *p, ts_cell *to, const void *from, int64_t b, int64_t t, int rows,
-                                    int heads, int head);
+ts_attention_tile ts_attention_rows(const ts_attention *p, ts_cell *to, const void *from, int64_t b, int64_t t,
+                                    int rows, int heads, int head);
 
-/** The same tile as cells along the tokens: columns cells in a row, for as many tokens as a cell holds; zero past \a rows.
+/** The same tile as cells along the tokens: columns cells in a row, for as many tokens as a cell holds; zero past \a
+ * rows.
  * \return rows in \a to, or \a from where the two are the same. Not collective. */
 ts_attention_tile ts_attention_along_rows(const ts_attention *p, ts_cell *to, ts_attention_tile from, int rows);
 
@@ -94,16 +96,16 @@ const ts_cell *ts_attention_along_keys(const ts_attention *p, ts_cell *to, const
 void ts_attention_mask(const ts_attention *p, float *score, int64_t b, int64_t t, int64_t j, int keys);
 
 /** Factors of dropout, 0 or keep_scale: [TS_KEYS][TS_QUERIES]; \a scratch holds as many. Not collective. */
-void ts_attention_dropout(const ts_attention *p, float *factor, float *scratch, int64_t b, int head, int64_t t, int64_t j,
-                          int keys);
+void ts_attention_dropout(const ts_attention *p, float *factor, float *scratch, int64_t b, int head, int64_t t,
+                          int64_t j, int keys);
 
-/** Store \a rows rows of a tile [rows][columns], each times factor[row], as tokens t.. of a head; tokens past the end are
- * not written.  factor NULL: 1. Not collective. */
+/** Store \a rows rows of a tile [rows][columns], each times factor[row], as tokens t.. of a head; tokens past the end
+ * are not written.  factor NULL: 1. Not collective. */
 void ts_attention_store(const ts_attention *p, void *to, const float *from, const float *factor, int64_t b, int64_t t,
                         int rows, int heads, int head);
 
-/** c [TS_QUERIES][columns] (+)= weights b, summed over keys j.., a kept along the keys; m and k are set here.  Weights that
- * the causal mask made zero are left out by groups of TS_DIAGONAL queries. Not collective. */
+/** c [TS_QUERIES][columns] (+)= weights b, summed over keys j.., a kept along the keys; m and k are set here.  Weights
+ * that the causal mask made zero are left out by groups of TS_DIAGONAL queries. Not collective. */
 TS_INLINE void ts_attention_sum_keys(const ts_attention *p, ts_micro_product product, int64_t t, int64_t j, int keys) {
   bool diagonal = p->causal && j + keys > t;
   product.m = diagonal ? TS_DIAGONAL : TS_QUERIES;
@@ -116,9 +118,10 @@ TS_INLINE void ts_attention_sum_keys(const ts_attention *p, ts_micro_product pro
   }
 }
 
-/** c [keys][columns] += weights b, summed over queries t.., a kept along the queries; m and k are set here.  As above, by
- * groups of TS_DIAGONAL keys. Not collective. */
-TS_INLINE void ts_attention_sum_queries(const ts_attention *p, ts_micro_product product, int64_t t, int64_t j, int keys) {
+/** c [keys][columns] += weights b, summed over queries t.., a kept along the queries; m and k are set here.  As above,
+ * by groups of TS_DIAGONAL keys. Not collective. */
+TS_INLINE void ts_attention_sum_queries(const ts_attention *p, ts_micro_product product, int64_t t, int64_t j,
+                                        int keys) {
   for (int i = 0, rows; i < keys; i += rows) {
     int64_t first = p->causal && j + i > t ? j + i - t : 0;
     int64_t until = p->causal && j + i < t ? t - j - i : p->causal ? TS_DIAGONAL : keys;

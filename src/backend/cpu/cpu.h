@@ -27,8 +27,8 @@ static inline size_t ts_cpu_align(size_t bytes) {
 
 /** Loops that files compiled once need in the best instruction set.  Sequential; types are F32 or BF16. */
 typedef struct ts_cpu_loops {
-  /** y[i] = acc[i] + bias[i] + beta * prior[i] for \a n elements, rounded once to \a dtype, the type of y and prior.  acc may be y;
-   * each of acc, bias and prior may be NULL: nothing. */
+  /** y[i] = acc[i] + bias[i] + beta * prior[i] for \a n elements, rounded once to \a dtype, the type of y and prior. 
+   * acc may be y; each of acc, bias and prior may be NULL: nothing. */
   void (*finish)(void *y, ts_dtype dtype, const float *acc, const void *bias, ts_dtype bias_dtype, const void *prior,
                  float beta, int64_t n);
   /** y[i] = x[i] in fp32. */
@@ -39,7 +39,8 @@ typedef struct ts_cpu_loops {
   void (*exp_scaled)(void *y, ts_dtype dtype, const float *x, float lse, float scale, int64_t n);
 } ts_cpu_loops;
 
-/** Kernels of elementwise ops, norms, lookups, rope, update: rows of an op, run NULL where another file has it. Not collective. */
+/** Kernels of elementwise ops, norms, lookups, rope, update: rows of an op, run NULL where another file has it. Not
+ * collective. */
 const ts_kernel *ts_cpu_kernels_generic(ts_op op);
 const ts_kernel *ts_cpu_kernels_v3(ts_op op);
 const ts_kernel *ts_cpu_kernels_v4(ts_op op);

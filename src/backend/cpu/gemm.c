@@ -95,7 +95,8 @@ static void run_chain(ts_gemm *gemm, ts_addend addend, const void *a, const void
 }
 
 /* c = acc + bias + beta prior, row by row; acc [m][n] or NULL. */
-static void finish_rows(const ts_gemm_spec *s, void *c, const float *acc, const void *bias, const void *prior, float beta) {
+static void finish_rows(const ts_gemm_spec *s, void *c, const float *acc, const void *bias, const void *prior,
+                        float beta) {
   const ts_cpu_loops *loops = ts_cpu_loops_best();
   size_t stride = (size_t) s->ldc * element(s->out);
 #pragma omp parallel for schedule(static) num_threads(s->threads)

@@ -44,7 +44,8 @@ size_t ts_gemm_workspace(const ts_gemm *gemm);
  * \param [in] prior  NULL, or c itself, or a buffer laid out like c that does not overlap it.
  * \param [in] beta   Factor of the prior; at 0 the prior is not read.
  * \param [in] workspace  64-byte aligned, ts_gemm_workspace bytes.
- * One rounding to the output type, except for a bf16 prior with beta neither 0 nor 1 in the direct way (two). Not collective. */
+ * One rounding to the output type, except for a bf16 prior with beta neither 0 nor 1 in the direct way (two). Not
+ * collective. */
 void ts_gemm_run(ts_gemm *gemm, const void *a, const void *b, void *c, const void *bias, const void *prior, float beta,
                  void *workspace);
 

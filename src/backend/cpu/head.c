@@ -51,8 +51,9 @@ static ts_gemm *make_product(head *h, const ts_gemm_spec *spec) {
 static chunk make_chunk(head *h, int64_t rows) {
   chunk c = {.rows = rows};
   int64_t ld_gradient = h->dtype == TS_F32 ? h->ld : 2 * h->ld; /* narrowed in place */
-  c.logits = make_product(h, &(ts_gemm_spec){.m = rows, .n = h->vocabulary, .k = h->width, .ldc = h->ld, .transpose_b = true,
-                                             .in = h->dtype, .out = TS_F32, .threads = h->threads});
+  c.logits = make_product(h, &(ts_gemm_spec){.m = rows, .n = h->vocabulary, .k = h->width, .ldc = h->ld,
+                                             .transpose_b = true, .in = h->dtype, .out = TS_F32,
+                                             .threads = h->threads});
   if (h->gradients) {
     c.dx = make_product(h, &(ts_gemm_spec){.m = rows, .n = h->width, .k = h->vocabulary, .lda = ld_gradient,
                                            .in = h->dtype, .out = h->dtype, .threads = h->threads});
@@ -179,8 +180,8 @@ static void finish_dw(const sweep *s, void *out) {
 #pragma omp parallel for schedule(static) num_threads(h->threads)
   for (int64_t i = 0; i < h->vocabulary; ++i) {
     const void *prior = s->prior == NULL || s->beta == 0.0f ? NULL : (const char *) s->prior + (size_t) i * row;
-    loops->finish((char *) out + (size_t) i * row, h->dw_dtype, (const float *) s->dw + i * h->width, NULL, TS_F32, prior,
-                  s->beta, h->width);
+    loops->finish((char *) out + (size_t) i * row, h->dw_dtype, (const float *) s->dw + i * h->width, NULL, TS_F32,
+                  prior, s->beta, h->width);
   }
 }
 

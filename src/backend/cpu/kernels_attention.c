@@ -1,6 +1,6 @@
-/* Forward: each block of queries of a head sees the keys block by block (online softmax; Milakov and Gimelshein 2018, Dao et
- * al. 2022), so scores take TS_KEYS x TS_QUERIES numbers per thread.  Cost: 4 D multiply-adds per visible pair of query
- * and key, whole blocks at the diagonal. */
+/* Forward: each block of queries of a head sees the keys block by block (online softmax; Milakov and Gimelshein 2018,
+ * Dao et al. 2022), so scores take TS_KEYS x TS_QUERIES numbers per thread.  Cost: 4 D multiply-adds per visible pair
+ * of query and key, whole blocks at the diagonal. */
 #include "backend/cpu/attention.h"
 
 #include <math.h>
@@ -92,10 +92,11 @@ static void key_block(const ts_attention *p, buffers *x, const void *k, const vo
   }
   rows = ts_attention_rows(p, x->rows, v, b, j, keys, p->kv_heads, kv_head);
   ts_attention_tile values = ts_attention_along_rows(p, x->values, rows, keys);
-  const ts_cell *weights = ts_attention_along_keys(p, x->weights, ts_attention_narrow(p, x->narrow, x->score, keys), keys);
+  const ts_cell *weights = ts_attention_narrow(p, x->narrow, x->score, keys);
+  weights = ts_attention_along_keys(p, x->weights, weights, keys);
   ts_attention_sum_keys(p,
-                        (ts_micro_product){.n = p->columns, .a = weights, .row = 1, .column = TS_QUERIES, .b = values.cell,
-                                           .ldb = values.stride, .c = x->out, .ldc = p->columns, .add = j > 0},
+                        (ts_micro_product){.n = p->columns, .a = weights, .row = 1, .column = TS_QUERIES,
+                                           .b = values.cell, .ldb = values.stride, .c = x->out, .ldc = p->columns, .add = j > 0},
                         t, j, keys);
 }
 

@@ -1,6 +1,6 @@
-/* Backward: weights are made again from the scores and lse.  One thread does all query heads of a key head, in order, and
- * adds up dk and dv of the whole sequence in fp32 tiles: 3 T D cells and 2 T D numbers per thread, no atomics, and sums that
- * do not depend on the number of threads.  Cost: 10 D multiply-adds per visible pair of query and key. */
+/* Backward: weights are made again from the scores and lse.  One thread does all query heads of a key head, in order,
+ * and adds up dk and dv of the whole sequence in fp32 tiles: 3 T D cells and 2 T D numbers per thread, no atomics, and
+ * sums that do not depend on the number of threads.  Cost: 10 D multiply-adds per visible pair of query and key. */
 #include "backend/cpu/attention.h"
 
 #include <omp.h>
@@ -41,7 +41,8 @@ static size_t take_buffers(const ts_attention *p, char *base, buffers *b) {
 }
 
 /* delta[i] = the row of do times that of o; both 0 past the end. */
-static void load_statistics(const ts_attention *p, const ts_kernel_call *call, buffers *x, int64_t b, int head, int64_t t) {
+static void load_statistics(const ts_attention *p, const ts_kernel_call *call, buffers *x, int64_t b, int head,
+                            int64_t t) {
   const float *lse = (const float *) call->in[5] + (b * p->heads + head) * p->length;
   for (int i = 0; i < TS_QUERIES; ++i) {
     bool inside = t + i < p->length;
@@ -111,8 +112,9 @@ static void key_block(const ts_attention *p, buffers *x, const tiles *tile, int6
   weights_and_ds(p, x, keys);
   const ts_cell *weights = ts_attention_narrow(p, x->weights, x->score, keys);
   const ts_cell *ds = ts_attention_narrow(p, x->ds, x->dp, keys);
-  product = (ts_micro_product){.n = p->columns, .a = weights, .row = query_cells, .column = 1, .b = tile->do_along.cell,
-                               .ldb = tile->do_along.stride, .c = x->dv + j * p->columns, .ldc = p->columns, .add = true};
+  product = (ts_micro_product){.n = p->columns, .a = weights, .row = query_cells, .column = 1,
+                               .b = tile->do_along.cell, .ldb = tile->do_along.stride, .c = x->dv + j * p->columns,
+                               .ldc = p->columns, .add = true};
   ts_attention_sum_queries(p, product, t, j, keys);
   product.a = ds;
   product.b = tile->queries_along.cell;
@@ -120,7 +122,8 @@ static void key_block(const ts_attention *p, buffers *x, const tiles *tile, int6
   product.c = x->dk + j * p->columns;
   ts_attention_sum_queries(p, product, t, j, keys);
   product = (ts_micro_product){.n = p->columns, .a = ts_attention_along_keys(p, x->ds_along, ds, keys), .row = 1,
-                               .column = TS_QUERIES, .b = tile->keys_along.cell + j / p->per_cell * tile->keys_along.stride,
+                               .column = TS_QUERIES,
+                               .b = tile->keys_along.cell + j / p->per_cell * tile->keys_along.stride,
                                .ldb = tile->keys_along.stride, .c = x->dq, .ldc = p->columns, .add = j > 0};
   ts_attention_sum_keys(p, product, t, j, keys);
 }

@@ -38,8 +38,8 @@ static void copy_row(const ts_attention *p, ts_cell *to, const void *source, siz
   memset((char *) to + used, 0, row_bytes - used);
 }
 
-ts_attention_tile ts_attention_rows(const ts_attention *p, ts_cell *to, const void *from, int64_t b, int64_t t, int rows,
-                                    int heads, int head) {
+ts_attention_tile ts_attention_rows(const ts_attention *p, ts_cell *to, const void *from, int64_t b, int64_t t,
+                                    int rows, int heads, int head) {
   size_t size = ts_dtype_size(p->dtype);
   const char *first = (const char *) from + ts_attention_at(p, b, t, heads, head) * size;
   size_t step = (size_t) (heads * p->head_dim) * size;
@@ -89,7 +89,7 @@ void ts_attention_transpose(ts_cell *to, ts_attention_tile from, int columns) {
       for (int k = 0; k < 8; ++k) {
         row[k] = *(const memory *) (from.cell + (i + k) * from.stride + j);
       }
-      for (int k = 0; k < 4; ++k) { /* [row pair][column] interleaved in halves of a register, then pairs, then halves */
+      for (int k = 0; k < 4; ++k) { /* interleaved by rows inside register halves, then by pairs, then by halves */
         half[2 * k] = __builtin_shuffle(row[2 * k], row[2 * k + 1], (vector){0, 8, 1, 9, 4, 12, 5, 13});
         half[2 * k + 1] = __builtin_shuffle(row[2 * k], row[2 * k + 1], (vector){2, 10, 3, 11, 6, 14, 7, 15});
       }
@@ -102,7 +102,8 @@ void ts_attention_transpose(ts_cell *to, ts_attention_tile from, int columns) {
       for (int k = 0; k < 4; ++k) {
         ts_cell *column = to + (j + k) * TS_QUERIES + i;
         *(memory *) column = __builtin_shuffle(row[k], row[k + 4], (vector){0, 1, 2, 3, 8, 9, 10, 11});
-        *(memory *) (column + 4 * TS_QUERIES) = __builtin_shuffle(row[k], row[k + 4], (vector){4, 5, 6, 7, 12, 13, 14, 15});
+        column += 4 * TS_QUERIES;
+        *(memory *) column = __builtin_shuffle(row[k], row[k + 4], (vector){4, 5, 6, 7, 12, 13, 14, 15});
       }
     }
   }
@@ -159,8 +160,8 @@ void ts_attention_mask(const ts_attention *p, float *score, int64_t b, int64_t t
   }
 }
 
-void ts_attention_dropout(const ts_attention *p, float *factor, float *scratch, int64_t b, int head, int64_t t, int64_t j,
-                          int keys) {
+void ts_attention_dropout(const ts_attention *p, float *factor, float *scratch, int64_t b, int head, int64_t t,
+                          int64_t j, int keys) {
   memset(scratch, 0, TS_QUERIES * TS_KEYS * sizeof *scratch);
   for (int i = 0; i < TS_QUERIES && t + i < p->length; ++i) {
     ts_dropout_factors(scratch + i * TS_KEYS, p->key, p->sample[b], (head * p->length + t + i) * p->length + j, keys,

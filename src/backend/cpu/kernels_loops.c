@@ -102,7 +102,8 @@ static double logsumexp(const float *x, int64_t n) {
   return (double) max + log(sum);
 }
 
-/* y may lie over x: a block is complete before it is stored, and a bf16 block ends before the next fp32 block begins. */
+/* y may lie over x: a block is complete before it is stored, and a bf16 block ends before the next fp32 block begins.
+ * */
 static void exp_scaled(void *y, ts_dtype dtype, const float *x, float lse, float scale, int64_t n) {
   float value[BLOCK];
   uint16_t narrow[BLOCK];

@@ -67,8 +67,10 @@ TS_INLINE ts_micro_vector ts_micro_multiply_add(ts_micro_vector sum, uint32_t a,
   return sum + ts_float_of((int32_t) a) * b;
 }
 
-/** \a rows x (\a vectors vectors) of c at row \a i, column \a j, held in registers over the whole of k.  Not collective. */
-TS_INLINE void ts_micro_tile(const ts_micro_product *p, int i, int j, const int rows, const int vectors, const bool pairs) {
+/** \a rows x (\a vectors vectors) of c at row \a i, column \a j, held in registers over the whole of k.  Not
+ * collective. */
+TS_INLINE void ts_micro_tile(const ts_micro_product *p, int i, int j, const int rows, const int vectors,
+                             const bool pairs) {
   ts_micro_vector sum[TS_MICRO_ROWS][TS_MICRO_VECTORS];
   const ts_cell *a = p->a + i * p->row, *b = p->b + j;
   float *c = p->c + i * p->ldc + j;

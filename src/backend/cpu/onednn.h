@@ -1,9 +1,9 @@
 /** \file
  * One matrix product of fixed shape as a oneDNN matmul primitive: made once, executed with pointers only.
  *
- * The scratchpad is the caller's.  oneDNN's sums are a function of shape and instruction set alone for the products this
- * file accepts on AVX-512 (ts_onednn_split_k says where K must be cut for that); below AVX-512 they depend on the number
- * of threads, so callers use one thread and fixed tiles there (ts_onednn_tiles).
+ * The scratchpad is the caller's.  oneDNN's sums are a function of shape and instruction set alone for the products
+ * this file accepts on AVX-512 (ts_onednn_split_k says where K must be cut for that); below AVX-512 they depend on the
+ * number of threads, so callers use one thread and fixed tiles there (ts_onednn_tiles).
  *
  * Nothing here is collective.
  */
@@ -38,7 +38,8 @@ typedef struct ts_product_spec {
 typedef struct ts_product ts_product;
 
 /** Make the primitive; the same specification a second time is cheap (oneDNN keeps the code).
- * \return owned by the caller (ts_product_destroy); NULL where oneDNN has no such product on this processor. Not collective. */
+ * \return owned by the caller (ts_product_destroy); NULL where oneDNN has no such product on this processor. Not
+ * collective. */
 ts_product *ts_product_create(const ts_product_spec *spec);
 
 /** Free and set to NULL; NULL is allowed. Not collective. */
@@ -52,17 +53,18 @@ size_t ts_product_scratch(const ts_product *product);
 void ts_product_run(ts_product *product, const void *a, const void *b, void *c, const void *bias, const void *prior,
                     void *scratch);
 
-/** True where a product must be computed in fixed tiles by single threads.  Without AVX-512 (for bf16: AVX512_BF16) oneDNN
- * has no bf16 product or emulates it, and its sums depend on the number of threads; so do those of small products whose rows
- * are not dense.  The addend and threads are not read. Not collective. */
+/** True where a product must be computed in fixed tiles by single threads.  Without AVX-512 (for bf16: AVX512_BF16)
+ * oneDNN has no bf16 product or emulates it, and its sums depend on the number of threads; so do those of small
+ * products whose rows are not dense.  The addend and threads are not read. Not collective. */
 bool ts_onednn_tiles(const ts_product_spec *spec);
 
-/** The length of the blocks K is cut into so that the sums do not depend on the number of threads; K itself where no cut
- * is needed.  Measured with 1 to 192 threads: oneDNN adds up slices of K >= 2048 in parallel when a is transposed or rows are
- * not dense.  The addend and threads are not read. Not collective. */
+/** The length of the blocks K is cut into so that the sums do not depend on the number of threads; K itself where no
+ * cut is needed.  Measured with 1 to 192 threads: oneDNN adds up slices of K >= 2048 in parallel when a is transposed
+ * or rows are not dense.  The addend and threads are not read. Not collective. */
 int64_t ts_onednn_split_k(const ts_product_spec *spec);
 
-/** Keep oneDNN below an instruction set ("generic", "v3"; "v4" has no effect); called before anything else here. Not collective. */
+/** Keep oneDNN below an instruction set ("generic", "v3"; "v4" has no effect); called before anything else here. Not
+ * collective. */
 void ts_onednn_limit(const char *isa);
 
 /** "2.6.3, avx512_core_bf16": a constant string after the first call. Not collective. */

@@ -58,11 +58,13 @@ static inline dnnl_status_t ts_dnnl_append_sum(dnnl_post_ops_t ops) {
 
 /** Implementation number \a index of a product, in oneDNN's order of preference.
  * \return owned by the caller (dnnl_primitive_desc_destroy); NULL when there are not so many. Not collective. */
-static inline dnnl_primitive_desc_t ts_dnnl_implementation(dnnl_engine_t engine, const ts_dnnl_matmul *matmul, int index) {
+static inline dnnl_primitive_desc_t ts_dnnl_implementation(dnnl_engine_t engine, const ts_dnnl_matmul *matmul,
+                                                           int index) {
   dnnl_primitive_desc_t result = NULL;
   dnnl_status_t status;
 #if DNNL_VERSION_MAJOR >= 3
-  status = dnnl_matmul_primitive_desc_create(&result, engine, matmul->a, matmul->b, matmul->bias, matmul->c, matmul->attr);
+  status = dnnl_matmul_primitive_desc_create(&result, engine, matmul->a, matmul->b, matmul->bias, matmul->c,
+                                             matmul->attr);
   for (int i = 0; i < index && status == dnnl_success; ++i) {
     status = dnnl_primitive_desc_next_impl(result);
   }
