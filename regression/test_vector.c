@@ -1,0 +1,151 @@
+/* The vector functions against libm in fp64: the errors their header promises, and the values at the ends. */
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/vector.h"
+#include "regression/tap.h"
+
+#include <math.h>
+
+enum { COUNT = 1 << 14 };
+
+/* Spacing of floats at a value, which is no subnormal. */
+static double spacing(double value) {
+  int exponent;
+  frexp(value, &exponent);
+  return ldexp(1, exponent - 24);
+}
+
+typedef float function_f(float x);
+typedef double reference_f(double x);
+
+/* Largest error in ulp on [first, last], sampled at odd multiples of an odd step. */
+static double worst_ulp(function_f *f, reference_f *reference, double first, double last) {
+  double worst = 0;
+  for (int i = 0; i < 64 * COUNT; ++i) {
+    float x = (float) (first + (last - first) * (i + 0.37) / (64 * COUNT));
+    worst = fmax(worst, fabs(f(x) - reference(x)) / spacing(reference(x)));
+  }
+  return worst;
+}
+
+static double sigmoid(double x) {
+  return 1 / (1 + exp(-x));
+}
+
+static float exp_of(float x) {
+  return ts_expf(x);
+}
+
+static float sigmoid_of(float x) {
+  return ts_sigmoidf(x);
+}
+
+static float slope_of(float x) {
+  float slope;
+  ts_sigmoid_slope(x, &slope);
+  return slope;
+}
+
+static double slope(double x) {
+  return sigmoid(x) * sigmoid(-x);
+}
+
+static void test_ends(void) {
+  tap_ok(ts_expf(-INFINITY) == 0 && ts_expf(-87.5f) == 0 && ts_expf(-3e38f) == 0, "exp is 0 below -87");
+  tap_ok(isinf(ts_expf(INFINITY)) && isinf(ts_expf(88.5f)) && isinf(ts_expf(3e38f)), "exp is infinite above 88");
+  tap_ok(isnan(ts_expf(NAN)) && isnan(ts_expf(-NAN)) && isnan(ts_expf(ts_float_of(-1))), "exp keeps NaN");
+  tap_ok(ts_expf(0.0f) == 1 && ts_sigmoidf(0.0f) == 0.5f && ts_sigmoidf(-0.0f) == 0.5f, "exp and sigmoid at 0 are exact");
+  tap_ok(ts_sigmoidf(1e30f) == 1 && ts_sigmoidf(INFINITY) == 1 && ts_sigmoidf(-1e30f) < 2e-35f &&
+           ts_sigmoidf(-INFINITY) < 2e-35f, "sigmoid is held at the ends");
+  float at_end;
+  ts_sigmoid_slope(-INFINITY, &at_end);
+  tap_ok(at_end >= 0 && at_end < 2e-35f && isfinite(slope_of(INFINITY)), "its slope vanishes there");
+  tap_ok(isnan(NAN * ts_sigmoidf(NAN)), "x sigmoid (x) keeps NaN");
+}
+
+static void test_angles(void) {
+  double worst = 0;
+  for (int i = 0; i < 16 * COUNT; ++i) {
+    double sine, cosine, x = (i - 8 * COUNT) * (i % 3 == 0 ? 1e-4 : 127.9);
+    ts_sincos(x, &sine, &cosine);
+    worst = fmax(worst, fmax(fabs(sine - sin(x)), fabs(cosine - cos(x))));
+  }
+  tap_ok(worst < 4e-9, "sine and cosine to 4e-9 up to 2^24: %.1e", worst);
+}
+
+/* Every upper half of a float, with lower halves on both sides of a tie. */
+static void test_narrow(void) {
+  static const uint32_t low[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+  int64_t wrong = 0, changed = 0;
+  for (uint32_t high = 0; high < 0x10000; ++high) {
+    float x[6], back[6];
+    uint16_t y[6];
+    for (int i = 0; i < 6; ++i) {
+      x[i] = ts_float_of((int32_t) (high << 16 | low[i]));
+    }
+    ts_narrow(y, x, 6);
+    ts_widen(back, y, 6);
+    for (int i = 0; i < 6; ++i) {
+      wrong += y[i] != ts_f32_to_bf16(x[i]) || isnan(x[i]) != isnan(back[i]);
+    }
+    changed += ts_bits_of(back[0]) != ts_bits_of(x[0]) && !isnan(x[0]);
+  }
+  tap_ok(wrong == 0, "narrowing rounds as the base does, NaN included");
+  tap_ok(changed == 0, "a bf16 comes back unchanged");
+}
+
+static void test_lanes(void) {
+  float x[3 * TS_LANES + 5];
+  int64_t wrong = 0;
+  for (int64_t n = 0; n <= 3 * TS_LANES + 5; ++n) {
+    float lane[TS_LANES] = {0}, product[TS_LANES] = {0};
+    int64_t sum = 0, squares = 0;
+    for (int64_t i = 0; i < n; ++i) { /* integers: sums are exact */
+      x[i] = (float) (i % 17 - 5);
+      sum += i % 17 - 5;
+      squares += (i % 17 - 5) * (i % 17 - 5);
+    }
+    ts_lanes_add(lane, x, n);
+    ts_lanes_add_product(product, x, x, n);
+    wrong += ts_lanes_sum(lane) != (float) sum || ts_lanes_sum(product) != (float) squares;
+  }
+  tap_ok(wrong == 0, "sums in lanes, of any length");
+}
+
+/* exp as compiled for an instruction set: through the loop of the head. */
+static void test_loops(const char *name, const ts_cpu_loops *loops) {
+  static float x[COUNT], y[COUNT];
+  double worst = 0;
+  for (int part = 0; part < 16; ++part) {
+    for (int i = 0; i < COUNT; ++i) {
+      x[i] = (float) (-87 + 174.9 * (part * COUNT + i + 0.37) / (16 * COUNT));
+    }
+    loops->exp_scaled(y, TS_F32, x, 0.0f, 1.0f, COUNT);
+    for (int i = 0; i < COUNT; ++i) {
+      worst = fmax(worst, fabs(y[i] - exp(x[i])) / spacing(exp(x[i])));
+    }
+  }
+  tap_ok(worst < 1.5, "exp in %s: %.2f ulp", name, worst);
+}
+
+int main(void) {
+  double e = worst_ulp(exp_of, exp, -87, 88), s = worst_ulp(sigmoid_of, sigmoid, -80, 80);
+  double d = worst_ulp(slope_of, slope, -79, 79);
+  tap_ok(e < 1.5, "exp: %.2f ulp", e);
+  tap_ok(s < 2.5, "sigmoid: %.2f ulp", s);
+  tap_ok(d < 6, "slope of sigmoid: %.2f ulp", d); /* two divisions' worth of roundings more */
+  test_ends();
+  test_angles();
+  test_narrow();
+  test_lanes();
+  test_loops("generic", ts_cpu_loops_generic());
+#ifdef TS_HAVE_X86_64
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    test_loops("v3", ts_cpu_loops_v3());
+  }
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
+    test_loops("v4", ts_cpu_loops_v4());
+  }
+#endif
+  return tap_done();
+}
