@@ -264,7 +264,8 @@ static void check(const problem *p) {
   }
   bool equal = same_on_threads(&f) && same_on_threads(&g);
   tap_ok(close && clean && equal, "B%d T%d H%d/%d D%d %s%s%s dropout %g%s%s", p->batch, p->length, p->heads,
-         p->kv_heads, p->head_dim, ts_dtype_name(p->dtype), p->causal ? " causal" : "", p->documents ? " documents" : "", p->dropout,
+         p->kv_heads, p->head_dim, ts_dtype_name(p->dtype), p->causal ? " causal" : "",
+         p->documents ? " documents" : "", p->dropout,
          clean ? "" : ": writes past its workspace", equal ? "" : ": depends on threads");
   if (!close) {
     tap_note("o %g lse %g dq %g dk %g dv %g, tolerance %g", worst[0], lse, worst[1], worst[2], worst[3], tolerance);

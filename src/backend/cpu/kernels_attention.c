@@ -96,7 +96,8 @@ static void key_block(const ts_attention *p, buffers *x, const void *k, const vo
   weights = ts_attention_along_keys(p, x->weights, weights, keys);
   ts_attention_sum_keys(p,
                         (ts_micro_product){.n = p->columns, .a = weights, .row = 1, .column = TS_QUERIES,
-                                           .b = values.cell, .ldb = values.stride, .c = x->out, .ldc = p->columns, .add = j > 0},
+                                           .b = values.cell, .ldb = values.stride, .c = x->out, .ldc = p->columns,
+                                           .add = j > 0},
                         t, j, keys);
 }
 
