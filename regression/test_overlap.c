@@ -1,9 +1,9 @@
 /* Overlap: with every collective held back by a delay that uses no processor, the step grows by less than a fifth of
  * the sum of the delays, and communication is counted as what it is, total and exposed.
  *
- * These assertions are about time.  So that a busy machine does not decide them, the kernels sleep
- * instead of computing: the schedule, the executor, the stream and the collectives are the real ones.  The shortest of
- * a few interleaved steps counts, and there are five attempts. */
+ * These assertions are about time.  So that a busy machine does not decide them, the kernels sleep instead of
+ * computing: the schedule, the executor, the stream and the collectives are the real ones.  The shorter of two
+ * interleaved steps counts, and there are five attempts. */
 #include "tap.h"
 #include "tap_mpi.h"
 #include "train_run.h"
