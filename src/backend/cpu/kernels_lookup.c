@@ -89,7 +89,7 @@ static size_t embedding_dw_prepare(const ts_target *target, const ts_graph *grap
 /* Columns [at, at + n) of one row of the table. */
 static void embedding_dw_tile(const ts_sink *dw, const ts_source *dy, const int32_t *token, int32_t n_tokens,
                               int64_t row, int64_t columns, int64_t at, int64_t n) {
-  float sum[TS_TILE] = {0}, buffer[TS_TILE];
+  ts_tile sum = {0}, buffer;
   for (int32_t t = 0; t < n_tokens; ++t) {
     const float *from = ts_source_read(dy, token[t] * columns + at, n, buffer);
 #pragma omp simd

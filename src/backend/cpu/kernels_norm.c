@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-static const float zeros[TS_TILE];
+static const ts_tile zeros;
 
 /* What a row is made from; mean is NULL for RMSNorm. */
 typedef struct norm_input {
@@ -29,7 +29,8 @@ static void read_centred(float *centred, const norm_input *in, int64_t row, int6
 }
 
 static float row_mean(const norm_input *in, int64_t row) {
-  float lane[TS_LANES] = {0}, buffer[TS_TILE];
+  ts_lanes lane = {0};
+  ts_tile buffer;
   for (int64_t at = 0; at < in->columns; at += TS_TILE) {
     int64_t n = ts_min(TS_TILE, in->columns - at);
     ts_lanes_add(lane, ts_source_read(&in->x, row * in->columns + at, n, buffer), n);
@@ -38,7 +39,8 @@ static float row_mean(const norm_input *in, int64_t row) {
 }
 
 static float row_mean_square(const norm_input *in, int64_t row, float mean) {
-  float lane[TS_LANES] = {0}, centred[TS_TILE];
+  ts_lanes lane = {0};
+  ts_tile centred;
   for (int64_t at = 0; at < in->columns; at += TS_TILE) {
     int64_t n = ts_min(TS_TILE, in->columns - at);
     read_centred(centred, in, row, at, n, mean);
@@ -50,7 +52,7 @@ static float row_mean_square(const norm_input *in, int64_t row, float mean) {
 /* y = (x - mean) rstd w + bias */
 static void row_forward(const ts_sink *y, const norm_input *in, const ts_source *bias, int64_t row, float mean,
                         float rstd) {
-  float centred[TS_TILE], w_buffer[TS_TILE], bias_buffer[TS_TILE], y_buffer[TS_TILE];
+  ts_tile centred, w_buffer, bias_buffer, y_buffer;
   for (int64_t at = 0; at < in->columns; at += TS_TILE) {
     int64_t n = ts_min(TS_TILE, in->columns - at), element = row * in->columns + at;
     read_centred(centred, in, row, at, n, mean);
@@ -96,7 +98,7 @@ TS_CPU_KERNEL(rmsnorm) = {.run = rmsnorm_run};
 /* One tile of a row of the backward pass: g = dy w and z = (x - mean) rstd. */
 static void read_backward(float *g, float *z, const norm_input *in, const ts_source *dy, int64_t row, int64_t at,
                           int64_t n) {
-  float dy_buffer[TS_TILE], w_buffer[TS_TILE];
+  ts_tile dy_buffer, w_buffer;
   const float *from = ts_source_read(dy, row * in->columns + at, n, dy_buffer);
   const float *w = ts_source_read(&in->w, at, n, w_buffer);
   float rstd = in->rstd[row];
@@ -110,7 +112,8 @@ static void read_backward(float *g, float *z, const norm_input *in, const ts_sou
 
 /* dx = rstd (g - mean (g) - z mean (g z)); mean (g) is absent where the norm has no mean. */
 static void row_backward(const ts_sink *dx, const norm_input *in, const ts_source *dy, int64_t row) {
-  float g[TS_TILE], z[TS_TILE], dx_buffer[TS_TILE], lane_g[TS_LANES] = {0}, lane_gz[TS_LANES] = {0};
+  ts_tile g, z, dx_buffer;
+  ts_lanes lane_g = {0}, lane_gz = {0};
   for (int64_t at = 0; at < in->columns; at += TS_TILE) {
     int64_t n = ts_min(TS_TILE, in->columns - at);
     read_backward(g, z, in, dy, row, at, n);
@@ -162,7 +165,7 @@ TS_CPU_KERNEL(rmsnorm_dx) = {.run = rmsnorm_dx_run};
 /* Sums over rows [first, last) of dy z and of dy, columns [at, at + n). */
 static void block_dw(float *dw, float *db, const norm_input *in, const ts_source *dy, int64_t first, int64_t last,
                      int64_t at, int64_t n) {
-  float dy_buffer[TS_TILE], centred[TS_TILE];
+  ts_tile dy_buffer, centred;
   memset(dw, 0, (size_t) n * sizeof *dw);
   memset(db, 0, (size_t) n * sizeof *db);
   for (int64_t row = first; row < last; ++row) {
@@ -184,7 +187,7 @@ static void run_dw(const ts_kernel_call *call, const norm_input *in) {
 #pragma omp parallel for collapse(2) num_threads(call->threads) schedule(static)
   for (int64_t block = 0; block < blocks; ++block) {
     for (int64_t at = 0; at < columns; at += TS_TILE) {
-      float w_sum[TS_TILE], b_sum[TS_TILE];
+      ts_tile w_sum, b_sum;
       int64_t n = ts_min(TS_TILE, columns - at), first = block * TS_ROW_BLOCK;
       block_dw(w_sum, b_sum, in, &dy, first, ts_min(first + TS_ROW_BLOCK, in->rows), at, n);
       memcpy(dw + block * columns + at, w_sum, (size_t) n * sizeof(float));

@@ -25,7 +25,8 @@ static void run_tiles(const ts_kernel_call *call, tile_body *body) {
 #pragma omp parallel for num_threads(ts_call_threads(call, ts_pieces(count, STEP))) schedule(static)
   for (int64_t at = 0; at < count; at += STEP) {
     int64_t n = ts_min(STEP, count - at);
-    float buffer[MAX_IN + MAX_OUT][STEP], *to[MAX_OUT];
+    float buffer[MAX_IN + MAX_OUT][STEP] __attribute__((aligned(64)));
+    float *to[MAX_OUT];
     const float *from[MAX_IN];
     for (int i = 0; i < n_in; ++i) {
       from[i] = ts_source_read(&x[i], at, n, buffer[i]);
@@ -118,7 +119,7 @@ static void copy_tiles(const ts_kernel_call *call, ts_sink y, ts_source x) {
 #pragma omp parallel for num_threads(ts_call_threads(call, ts_pieces(count, TS_TILE))) schedule(static)
   for (int64_t at = 0; at < count; at += TS_TILE) {
     int64_t n = ts_min(TS_TILE, count - at);
-    float buffer[TS_TILE];
+    ts_tile buffer;
     ts_sink_write(&y, at, n, ts_source_read(&x, at, n, buffer));
   }
 }
@@ -160,7 +161,7 @@ static void dropout_run(const ts_kernel_call *call) {
   for (int64_t b = 0; b < samples; ++b) {
     for (int64_t first = 0; first < each; first += TS_TILE) {
       int64_t n = ts_min(TS_TILE, each - first), at = b * each + first;
-      float in_buffer[TS_TILE], out_buffer[TS_TILE], factor[TS_TILE];
+      ts_tile in_buffer, out_buffer, factor;
       ts_dropout_factors(factor, key, sample[b], first, n, threshold, scale);
       const float *from = ts_source_read(&x, at, n, in_buffer);
       float *to = ts_sink_open(&y, at, out_buffer);

@@ -62,7 +62,7 @@ static void rope_run(const ts_kernel_call *call) {
   int64_t width = TS_TILE / head * head;
 #pragma omp parallel for num_threads(ts_call_threads(call, rows)) schedule(static)
   for (int64_t row = 0; row < rows; ++row) {
-    float sine[TS_TILE / 2], cosine[TS_TILE / 2], in_buffer[TS_TILE], out_buffer[TS_TILE];
+    ts_tile sine, cosine, in_buffer, out_buffer;
     row_angles(sine, cosine, call->prepared, head / 2, position[row], call->node->attr.rope.inverse ? -1.0 : 1.0);
     for (int64_t first = 0; first < columns; first += width) {
       int64_t n = ts_min(width, columns - first), at = row * columns + first;

@@ -11,7 +11,7 @@ static size_t sum_rows_prepare(const ts_target *target, const ts_graph *graph, c
 /* sum += x for one row of the block.  Row by row, so that memory is read in order; the sums stay in the cache. */
 static void add_row(float *sum, const ts_source *x, int64_t row, int64_t columns) {
   for (int64_t at = 0; at < columns; at += TS_TILE) {
-    float buffer[TS_TILE];
+    ts_tile buffer;
     int64_t n = ts_min(TS_TILE, columns - at);
     const float *from = ts_source_read(x, row * columns + at, n, buffer);
 #pragma omp simd
@@ -52,7 +52,7 @@ static double block_squares(const ts_source *x, int64_t first, int64_t count) {
   double lane[LANES] = {0}, sum = 0;
   for (int64_t at = 0; at < count; at += TS_TILE) {
     int64_t n = ts_min(TS_TILE, count - at), i = 0;
-    float buffer[TS_TILE];
+    ts_tile buffer;
     const float *from = ts_source_read(x, first + at, n, buffer);
     for (; i + LANES <= n; i += LANES) {
 #pragma omp simd

@@ -106,7 +106,7 @@ static void adamw_run(const ts_kernel_call *call) {
 #pragma omp for schedule(static) nowait
     for (int64_t at = range->offset; at < end; at += TS_TILE) {
       int64_t n = ts_min(TS_TILE, end - at);
-      float buffer[TS_TILE];
+      ts_tile buffer;
       adamw_tile(p + at, m + at, v + at, ts_source_read(&g, at, n, buffer), n, &scalars);
       if (has_copy) {
         ts_sink_write(&w, at, n, p + at);

@@ -12,6 +12,9 @@
 /** Elements of a tile. */
 #define TS_TILE 1024
 
+/** Space for a tile.  Aligned: a vector of 64 bytes that straddles lines costs twice. */
+typedef float ts_tile[TS_TILE] __attribute__((aligned(64)));
+
 /** An input of a call. */
 typedef struct ts_source {
   const void *data;
@@ -87,9 +90,9 @@ static inline float *ts_sink_open(const ts_sink *y, int64_t at, float *buffer) {
 
 /** Write elements [at, at + n), n <= TS_TILE. Not collective. */
 static inline void ts_sink_write(const ts_sink *y, int64_t at, int64_t n, const float *values) {
-  float sum[TS_TILE];
+  ts_tile sum;
   if (y->prior != NULL) {
-    float buffer[TS_TILE];
+    ts_tile buffer;
     const ts_source source = {y->prior, y->dtype};
     const float *prior = ts_source_read(&source, at, n, buffer);
     float *to = y->dtype == TS_F32 ? (float *) y->data + at : sum;

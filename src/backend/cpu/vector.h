@@ -120,6 +120,7 @@ TS_INLINE void ts_narrow(uint16_t *restrict y, const float *restrict x, int64_t 
  * alignment and the length of vectors.  Zero them, add pieces (all but the last of a multiple of TS_LANES elements),
  * then fold them. */
 #define TS_LANES 64
+typedef float ts_lanes[TS_LANES] __attribute__((aligned(64)));
 
 /** Add \a n elements of x, or of the product of x and y. Not collective. */
 TS_INLINE void ts_lanes_add(float lane[TS_LANES], const float *x, int64_t n) {
