@@ -72,15 +72,20 @@ ts_step_result train_run_step(ts_engine *engine, ts_world *world, const ts_deck 
   return ts_engine_step(engine, (const double[2]){0, 0});
 }
 
+/* A sum over all elements of a mix of bits, name and position: the same in whatever order the layout has them. */
 static void read_parameters(ts_engine *engine, train_run *run) {
   const ts_layout *layout = ts_engine_layout(engine);
-  run->n_parameters = ts_layout_parameter_count(layout, false);
-  run->parameters = ts_malloc((size_t) run->n_parameters * sizeof *run->parameters);
-  int64_t at = 0;
   for (int i = 0; i < layout->n_parameters; ++i) {
+    const ts_parameter *p = &layout->parameter[i];
+    float *value = ts_malloc((size_t) p->count * sizeof *value);
     ts_error err = {0};
-    TS_CHECK(ts_engine_read_parameter(engine, layout->parameter[i].name, run->parameters + at, &err) == TS_OK, "%s", err.text);
-    at += layout->parameter[i].count;
+    TS_CHECK(ts_engine_read_parameter(engine, p->name, value, &err) == TS_OK, "%s", err.text);
+    for (int64_t k = 0; k < p->count; ++k) {
+      uint32_t bits;
+      memcpy(&bits, &value[k], sizeof bits);
+      run->bits += ts_mix(bits, ts_hash_name(p->name) + (uint64_t) k);
+    }
+    ts_free(value);
   }
 }
 
@@ -108,25 +113,13 @@ train_run train_run_do(ts_world *world, const char *text, const char *sets, int 
 void train_run_free(train_run *run) {
   ts_free(run->loss);
   ts_free(run->norm);
-  ts_free(run->parameters);
   *run = (train_run){0};
-}
-
-/* Parameters come in the layout's order, which persistence changes: the sum of bits does not care. */
-static uint64_t parameter_bits(const train_run *run) {
-  uint64_t sum = 0;
-  for (int64_t i = 0; i < run->n_parameters; ++i) {
-    uint32_t bits;
-    memcpy(&bits, &run->parameters[i], sizeof bits);
-    sum += ts_mix(bits, 1);
-  }
-  return sum;
 }
 
 bool train_run_equal(const train_run *a, const train_run *b) {
   size_t bytes = (size_t) a->steps * sizeof *a->loss;
-  return a->steps == b->steps && a->n_parameters == b->n_parameters && memcmp(a->loss, b->loss, bytes) == 0 &&
-         memcmp(a->norm, b->norm, bytes) == 0 && parameter_bits(a) == parameter_bits(b);
+  return a->steps == b->steps && a->bits == b->bits && memcmp(a->loss, b->loss, bytes) == 0 &&
+         memcmp(a->norm, b->norm, bytes) == 0;
 }
 
 double train_run_difference(const train_run *a, const train_run *b) {

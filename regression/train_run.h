@@ -9,8 +9,7 @@
 typedef struct train_run {
   int steps;
   double *loss, *norm;     /**< Owned: one per step. */
-  float *parameters;       /**< Owned: all parameters after the last step, in the layout's order. */
-  int64_t n_parameters;
+  uint64_t bits;           /**< Of all parameters after the last step, by name and position. */
   int64_t work_bytes, live_bytes;
 } train_run;
 

@@ -74,8 +74,9 @@ void ts_unmap(void *pointer, size_t bytes) {
   }
 }
 
-static size_t proc_status(const char *key) {
-  FILE *file = fopen("/proc/self/status", "r");
+/* A "Key:  123 kB" line of a file under /proc, in bytes. */
+static size_t proc_value(const char *path, const char *key) {
+  FILE *file = fopen(path, "r");
   if (file == NULL) {
     return 0;
   }
@@ -92,9 +93,13 @@ static size_t proc_status(const char *key) {
 }
 
 size_t ts_process_rss(void) {
-  return proc_status("VmRSS");
+  return proc_value("/proc/self/status", "VmRSS");
 }
 
 size_t ts_process_peak(void) {
-  return proc_status("VmHWM");
+  return proc_value("/proc/self/status", "VmHWM");
+}
+
+size_t ts_machine_available(void) {
+  return proc_value("/proc/meminfo", "MemAvailable");
 }

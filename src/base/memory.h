@@ -38,6 +38,9 @@ void ts_unmap(void *pointer, size_t bytes);
 size_t ts_process_rss(void);
 size_t ts_process_peak(void);
 
+/** Bytes this machine could still give to processes (MemAvailable); 0 where /proc is absent. Not collective. */
+size_t ts_machine_available(void);
+
 /** Grow an array so that it holds one more element: `TS_GROW (items, n_items, capacity);` then `items[n_items++] = ...`. */
 #define TS_GROW(array, count, capacity)                                              \
   do {                                                                               \

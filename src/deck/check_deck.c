@@ -114,6 +114,9 @@ static void check_rotary(ts_reader *reader) {
     ts_reader_report(reader, TS_CHECK_ROTARY, "model.head_dim",
                      "%lld is odd; rotary positions turn pairs: hidden_size / num_attention_heads must be even",
                      (long long) m->head_dim);
+  } else if (m->head_dim > 1024) { /* what the kernels' tiles hold */
+    ts_reader_report(reader, TS_CHECK_ROTARY, "model.head_dim", "%lld is more than 1024; accepted: at most 1024",
+                     (long long) m->head_dim);
   }
 }
 

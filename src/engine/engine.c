@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define IGNORED (-100)
 
@@ -17,14 +18,16 @@ int ts_engine_threads(const ts_deck *deck, int local_ranks) {
   if (omp != NULL && atoi(omp) > 0) {
     return atoi(omp);
   }
+  /* A rank bound to some of the processors has them for itself; ranks that may run anywhere share all. */
+  long online = sysconf(_SC_NPROCESSORS_ONLN);
   cpu_set_t set;
-  int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  return cores / local_ranks > 0 ? cores / local_ranks : 1;
+  int mine = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int) online;
+  int threads = mine < online && local_ranks > 1 ? mine : mine / local_ranks;
+  return threads > 0 ? threads : 1;
 }
 
 /* ---- creation ---- */
 
-/* A program with the state of the first one; the first has the layout. */
 /* debug.dump: the graph after each pass, DIR/NN_PASS.txt, by rank 0. */
 typedef struct dump {
   const char *directory;
@@ -45,6 +48,7 @@ static void write_dump(const char *pass, const ts_graph *graph, void *user) {
   ts_text_free(&text);
 }
 
+/* A program with the state of the first one; the first has the layout. */
 static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_model_use use, int64_t batch) {
   int first = 0;
   while (first < TS_N_PROGRAMS && e->program[first] == NULL) {
@@ -74,6 +78,77 @@ static void add_programs(ts_engine *e, const ts_engine_options *o) {
   if ((o->abilities & TS_CAN_GENERATE) != 0) {
     add_program(e, TS_PROGRAM_GENERATE, o, TS_MODEL_LOGITS, 1);
   }
+}
+
+/* ---- what can be wrong with a deck only once its model is known ---- */
+
+static bool matches_some(const ts_layout *layout, const char *pattern) {
+  for (int i = 0; i < layout->n_parameters; ++i) {
+    if (ts_matches(pattern, layout->parameter[i].name) == 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* A frozen or group pattern that names nothing is a mistake; one of no_decay may be there for another family. */
+static ts_status check_patterns(const ts_deck *deck, const ts_layout *layout, ts_error *err) {
+  ts_status status = TS_OK;
+  for (int i = 0; i < deck->frozen.n; ++i) {
+    if (!matches_some(layout, deck->frozen.items[i])) {
+      status = ts_error_add(err, "frozen: \"%s\" matches no parameter; the first is called %s", deck->frozen.items[i],
+                            layout->parameter[0].name);
+    }
+  }
+  for (int i = 0; i < deck->optimizer.groups.n; ++i) {
+    if (!matches_some(layout, deck->optimizer.groups.items[i].pattern)) {
+      status = ts_error_add(err, "optimizer.groups: \"%s\" matches no parameter; the first is called %s",
+                            deck->optimizer.groups.items[i].pattern, layout->parameter[0].name);
+    }
+  }
+  for (int i = 0; i < deck->optimizer.no_decay.n; ++i) {
+    if (!matches_some(layout, deck->optimizer.no_decay.items[i])) {
+      ts_log(TS_LOG_DEBUG, "optimizer.no_decay: \"%s\" matches no parameter", deck->optimizer.no_decay.items[i]);
+    }
+  }
+  return status;
+}
+
+static ts_status check_trainable(const ts_engine *e, ts_error *err) {
+  const ts_program *p = e->program[TS_PROGRAM_TRAIN];
+  if (p == NULL) {
+    return TS_OK;
+  }
+  ts_status status = check_patterns(e->deck, p->layout, err);
+  if (ts_layout_parameter_count(p->layout, true) == 0) {
+    status = ts_error_add(err, "frozen: every parameter is frozen; there is nothing to train");
+  }
+  return status;
+}
+
+/* The ranks of this node together must fit into its memory. */
+static ts_status check_memory(const ts_engine *e, ts_error *err) {
+  int64_t peak = 0;
+  for (int i = 0; i < TS_N_PROGRAMS; ++i) {
+    if (e->program[i] != NULL && e->program[i]->plan->peak_bytes > peak) {
+      peak = e->program[i]->plan->peak_bytes;
+    }
+  }
+  double ranks = ts_world_local_size(e->world), available = (double) ts_machine_available();
+  if (available == 0 || (double) peak * ranks <= available) {
+    return TS_OK;
+  }
+  char need[32], have[32];
+  return ts_error_add(err,
+                      "not enough memory: %.0f rank%s of this node need %s each, and %s are available in all; ways out: a "
+                      "higher zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, "
+                      "activation_checkpointing.enabled, more nodes (`tessera plan` shows what each gives)",
+                      ranks, ranks > 1 ? "s" : "", ts_human_bytes((double) peak, need), ts_human_bytes(available, have));
+}
+
+static ts_status check_programs(const ts_engine *e, ts_error *err) {
+  ts_status status = check_trainable(e, err);
+  return ts_world_agree(e->world, status == TS_OK ? check_memory(e, err) : status, err);
 }
 
 static void set_scalar(ts_engine *e, int which, const char *name, double value) {
@@ -111,6 +186,11 @@ ts_status ts_engine_create(const ts_engine_options *o, ts_engine **out, ts_error
   ts_engine_schedule_from_deck(&e->schedule, o->deck);
   memset(e->index, -1, sizeof e->index);
   add_programs(e, o);
+  status = check_programs(e, err);
+  if (status != TS_OK) {
+    ts_engine_destroy(&e);
+    return status;
+  }
   const ts_program *programs[TS_N_PROGRAMS];
   for (int i = 0; i < TS_N_PROGRAMS; ++i) {
     if (e->program[i] != NULL) {

@@ -81,6 +81,9 @@ static ts_status check_directory(const ts_deck *deck, ts_error *err) {
 /* Before anything is written; the file itself may lie in the run directory, which does not exist yet. */
 static ts_status check_timeline(const ts_deck *deck, ts_error *err) {
   const char *path = deck->profile.timeline, *directory = deck->run.directory, *slash = strrchr(path, '/');
+  if (path[0] != 0 && access(path, F_OK) == 0) {
+    return ts_error_add(err, "profile.timeline: %s exists already; a run never writes over another file", path);
+  }
   size_t length = slash != NULL ? (size_t) (slash - path) : 0;
   if (slash == NULL || slash == path ||
       (strncmp(path, directory, length) == 0 && directory[length + strspn(directory + length, "/")] == 0)) {
@@ -91,6 +94,21 @@ static ts_status check_timeline(const ts_deck *deck, ts_error *err) {
                          ? TS_OK
                          : ts_error_add(err, "profile.timeline: %s: cannot be written: %s", path, strerror(errno));
   ts_free(parent);
+  return status;
+}
+
+/* The directory of debug.dump, made before anything else so that a wrong one costs nothing. */
+static ts_status check_dump(const run *r, ts_error *err) {
+  ts_error why = {0};
+  const char *path = r->deck->debug.dump;
+  ts_status status = r->rank == 0 && path[0] != 0 ? ts_make_directory(path, &why) : TS_OK;
+  if (status == TS_OK && r->rank == 0 && path[0] != 0 && access(path, W_OK) != 0) {
+    status = ts_error_add(&why, "%s: cannot be written: %s", path, strerror(errno));
+  }
+  if (status != TS_OK) {
+    ts_error_add(err, "debug.dump: %s", why.text);
+  }
+  ts_error_clear(&why);
   return status;
 }
 
@@ -322,8 +340,8 @@ static ts_status train_step(run *r, int64_t step, ts_error *err) {
 
 static bool is_time_to_validate(const run *r, int64_t done) {
   int64_t every = r->deck->run.evaluate_every;
-  return ts_data_samples(r->data, TS_SPLIT_VALIDATION) > 0 &&
-         ((every > 0 && done % every == 0) || done == r->deck->run.steps);
+  return every > 0 && ts_data_samples(r->data, TS_SPLIT_VALIDATION) > 0 &&
+         (done % every == 0 || done == r->deck->run.steps);
 }
 
 static int train(run *r, ts_error *err) {
@@ -391,12 +409,14 @@ static ts_status open_run(run *r, ts_error *err) {
   const ts_deck *deck = r->deck;
   ts_status status = r->rank == 0 ? check_directory(deck, err) : TS_OK;
   status = status == TS_OK ? check_timeline(deck, err) : status;
+  status = status == TS_OK ? check_dump(r, err) : status;
   status = status == TS_OK ? ts_data_open_deck(deck, &r->data, err) : status;
   status = ts_world_agree(r->world, status, err);
   if (status != TS_OK) {
     return status;
   }
-  unsigned abilities = TS_CAN_TRAIN | (ts_data_samples(r->data, TS_SPLIT_VALIDATION) > 0 ? TS_CAN_EVALUATE : 0) |
+  bool validates = deck->run.evaluate_every > 0 && ts_data_samples(r->data, TS_SPLIT_VALIDATION) > 0;
+  unsigned abilities = TS_CAN_TRAIN | (validates ? TS_CAN_EVALUATE : 0) |
                        (r->options->prompt != NULL ? TS_CAN_GENERATE : 0);
   const ts_engine_options options = {.world = r->world, .deck = deck, .abilities = abilities,
                                      .observer = deck->profile.timeline[0] != 0 ? record : NULL, .observer_user = r};

@@ -76,6 +76,13 @@ ts_status ts_read_deck(const ts_arguments *arguments, ts_world *world, ts_deck *
 /** Can the model continue this text: it is not empty, and its bytes are tokens of the model. Not collective. */
 ts_status ts_check_prompt(const ts_deck *deck, const char *prompt, ts_error *err);
 
+/** For commands that train nothing: one micro-batch a rank, as large as the deck says (1 when it does not), whatever the
+ * batch triple is for training. Not collective. */
+void ts_use_one_micro_batch(ts_deck *deck, int ranks);
+
+/** Warn when the model's weights come from nowhere but the seed. Not collective. */
+void ts_warn_untrained(const ts_deck *deck);
+
 /** The subcommands. `train` and `eval`, `generate` are collective over the world; the others not collective. */
 ts_command_run ts_main_train, ts_main_plan, ts_main_graph, ts_main_eval, ts_main_generate, ts_main_tokenize,
     ts_main_compare, ts_main_keys, ts_main_plot;

@@ -133,6 +133,11 @@ static void print_json(const comparison *c) {
 static ts_status read_run(const char *run, ts_csv *csv, ts_error *err) {
   char *path = ts_format("%s/metrics.csv", run);
   ts_status status = ts_csv_read(path, csv, err);
+  for (int i = 0; i < N_COMPARED && status == TS_OK; ++i) {
+    if (ts_csv_column(csv, compared[i]) < 0) {
+      status = ts_error_add(err, "%s: there is no column %s: not the metrics of a run", path, compared[i]);
+    }
+  }
   ts_free(path);
   return status;
 }

@@ -32,7 +32,10 @@ int ts_main_eval(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   bool json = strcmp(format, "json") == 0;
   int code = json || strcmp(format, "text") == 0 ? 0 : ts_error_add(err, "--format %s: text or json is accepted", format);
   code = code == 0 ? (int) ts_read_deck(arguments, world, &deck, err) : code;
-  code = code == 0 ? (int) ts_deck_resolve_batch(deck, ts_world_size(world), err) : code;
+  if (code == 0) {
+    ts_use_one_micro_batch(deck, ts_world_size(world));
+    ts_warn_untrained(deck);
+  }
   code = code == 0 ? evaluate(world, deck, json, err) : code;
   ts_deck_destroy(&deck);
   return code;

@@ -94,6 +94,10 @@ static int run_command(const ts_command *command, int ranks, int argc, char **ar
     code = command->run(&arguments, world, err);
   }
   ts_arguments_clear(&arguments);
+  if (code == 0 && (fflush(stdout) != 0 || ferror(stdout) != 0)) {
+    ts_log(TS_LOG_ERROR, "standard output cannot be written");
+    code = 1;
+  }
   if (code == TS_BAD_INPUT) {
     fail(err);
   }

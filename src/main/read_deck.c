@@ -65,3 +65,18 @@ ts_status ts_read_deck(const ts_arguments *arguments, ts_world *world, ts_deck *
   }
   return status;
 }
+
+void ts_use_one_micro_batch(ts_deck *deck, int ranks) {
+  if (deck->train_micro_batch_size_per_gpu <= 0) {
+    deck->train_micro_batch_size_per_gpu = 1;
+  }
+  deck->gradient_accumulation_steps = 1;
+  deck->train_batch_size = deck->train_micro_batch_size_per_gpu * ranks;
+}
+
+void ts_warn_untrained(const ts_deck *deck) {
+  if (deck->model.from[0] == 0) {
+    ts_log(TS_LOG_WARNING, "model.from is not set: the weights are those of the seed, untrained (checkpoints of runs "
+                           "cannot be read yet)");
+  }
+}

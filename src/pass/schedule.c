@@ -52,7 +52,8 @@ static int64_t gathered_elements(const ts_graph *g, const ts_node *node) {
   return elements;
 }
 
-static ts_nid *prefetch_order(const ts_graph *g, int64_t budget) {
+/* `budget` bounds what is gathered ahead, `most` what is gathered in all. */
+static ts_nid *prefetch_order(const ts_graph *g, int64_t budget, int64_t most) {
   ts_nid *order = ts_malloc(((size_t) g->n_nodes + 1) * sizeof *order);
   bool *issued = ts_calloc((size_t) g->n_nodes + 1, sizeof *issued);
   int n = 0;
@@ -71,7 +72,7 @@ static ts_nid *prefetch_order(const ts_graph *g, int64_t budget) {
     for (next = next > i ? next : i + 1; next < g->n_nodes && phase_of(&g->node[next]) == phase_of(node); ++next) {
       if (is_free_gather(g, &g->node[next])) {
         int64_t elements = gathered_elements(g, &g->node[next]);
-        if (ahead + elements > budget) {
+        if (ahead + elements > budget || ahead + elements + gathered_elements(g, node) > most) {
           break;
         }
         ahead += elements;
@@ -194,7 +195,8 @@ static void place_node(scheduler *s, ts_nid n, bool overlap) {
 
 void ts_pass_schedule(ts_graph **graph, ts_pass_context *context) {
   const ts_deck_zero *zero = &context->deck->zero_optimization;
-  ts_nid *order = prefetch_order(*graph, zero->overlap_comm ? zero->stage3_prefetch_bucket_size : 0);
+  ts_nid *order = prefetch_order(*graph, zero->overlap_comm ? zero->stage3_prefetch_bucket_size : 0,
+                                 zero->stage3_max_live_parameters);
   reorder(graph, order);
   ts_free(order);
   const ts_graph *g = *graph;

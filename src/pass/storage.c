@@ -61,6 +61,12 @@ static bool prior_is_free(const storage *s, ts_nid n, ts_tid prior, ts_tid out) 
   if (root->role == TS_ROLE_STATE) {
     return true;
   }
+  const ts_node *node = &s->graph->node[n];
+  for (int i = 0; i < node->n_in; ++i) {
+    if (node->in[i] != TS_NONE && resolve(s, node->in[i]).root == at.root) {
+      return false; /* the node would overwrite what it reads */
+    }
+  }
   return root->producer != TS_NONE && s->busy[at.root] <= n && p->dtype == o->dtype &&
          ts_shape_count(&p->shape) == ts_shape_count(&o->shape);
 }
