@@ -168,6 +168,31 @@ static double check_prior(const ts_backend *set, const op_row *row, int variant,
   return worst;
 }
 
+/* The op's own rule gives the outputs the types and shapes that the kernel was tried with. */
+static void check_shapes(const op_row *row) {
+  bool agree = true;
+  for (int k = 0; k < 2 * row->variants; ++k) {
+    run_case c = build(row, k / 2, k % 2 == 0 ? TS_F32 : TS_BF16, 1);
+    ts_graph *graph = ts_graph_create();
+    ts_tid in[RUN_MAX];
+    for (int i = 0; i < c.n_in; ++i) {
+      char *name = ts_format("in%d", i);
+      bool absent = c.in[i].data == NULL;
+      in[i] = absent ? TS_NONE : ts_graph_leaf(graph, name, TS_ROLE_INPUT, c.in[i].dtype, c.in[i].shape);
+      ts_free(name);
+    }
+    ts_tid out = ts_graph_add(graph, &(ts_node_args){.op = row->op, .name = "node", .n_in = c.n_in, .in = in,
+                                                     .n_out = c.n_out, .attr = c.attr});
+    for (int i = 0; i < c.n_out; ++i) {
+      const ts_tensor *tensor = &graph->tensor[out + i];
+      agree = agree && tensor->dtype == c.out[i].dtype && ts_shape_equal(&tensor->shape, &c.out[i].shape);
+    }
+    ts_graph_destroy(&graph);
+    destroy(&c);
+  }
+  tap_ok(agree, "%s: the shape rule gives what the kernel writes", properties[row->op].name);
+}
+
 static void check_row(const ts_backend *set, const op_row *row, ts_dtype dtype) {
   const char *name = properties[row->op].name;
   double worst = 0, worst_prior = 0;
@@ -278,6 +303,9 @@ static void check_dropout(const ts_backend *set) {
 int main(void) {
   for (int op = 0; op < TS_N_OPS; ++op) {
     check_coverage((ts_op) op);
+    if (find((ts_op) op) != NULL) {
+      check_shapes(find((ts_op) op));
+    }
   }
   for (size_t s = 0; s < sizeof instruction_sets / sizeof *instruction_sets; ++s) {
     const ts_backend *set = &instruction_sets[s];
