@@ -53,7 +53,8 @@ static void test_ends(void) {
   tap_ok(ts_expf(-INFINITY) == 0 && ts_expf(-87.5f) == 0 && ts_expf(-3e38f) == 0, "exp is 0 below -87");
   tap_ok(isinf(ts_expf(INFINITY)) && isinf(ts_expf(88.5f)) && isinf(ts_expf(3e38f)), "exp is infinite above 88");
   tap_ok(isnan(ts_expf(NAN)) && isnan(ts_expf(-NAN)) && isnan(ts_expf(ts_float_of(-1))), "exp keeps NaN");
-  tap_ok(ts_expf(0.0f) == 1 && ts_sigmoidf(0.0f) == 0.5f && ts_sigmoidf(-0.0f) == 0.5f, "exp and sigmoid at 0 are exact");
+  tap_ok(ts_expf(0.0f) == 1 && ts_sigmoidf(0.0f) == 0.5f && ts_sigmoidf(-0.0f) == 0.5f,
+         "exp and sigmoid at 0 are exact");
   tap_ok(ts_sigmoidf(1e30f) == 1 && ts_sigmoidf(INFINITY) == 1 && ts_sigmoidf(-1e30f) < 2e-35f &&
            ts_sigmoidf(-INFINITY) < 2e-35f, "sigmoid is held at the ends");
   float at_end;
