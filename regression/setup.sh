@@ -1,4 +1,8 @@
-# Sourced by check and quickstart from the top of the source tree: what they need before they can build.
+# Sourced by check and quickstart from the top of the source tree: what they need before they can build; and by run_test.
+
+# Open MPI by default refuses root and more ranks than cores, and binds a rank to one core; MPICH does none of this.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
 
 # One row per need: Debian package | command that succeeds when it is there.
 needs='
@@ -16,6 +20,10 @@ libpcre2-dev     | pkg-config --exists libpcre2-8
 libhwloc-dev     | pkg-config --exists hwloc
 libdnnl-dev      | printf "#include <dnnl.h>\n" | gcc -E -
 '
+# Ubuntu 24.04 built its MPICH for a launcher it does not have: mpiexec -n 2 starts two worlds of one rank.
+if grep -qs '^PRETTY_NAME="Ubuntu 24.04' /etc/os-release; then
+  needs=$(printf '%s\n' "$needs" | sed 's/^mpich /openmpi-bin /; s/^libmpich-dev/libopenmpi-dev/; s/-mpich-dev/-openmpi-dev/')
+fi
 bible_need='
 bible-kjv        | command -v bible
 '

@@ -42,6 +42,19 @@ AC_DEFUN([TS_MPI], [
   AS_IF([test -z "$MPIEXEC"], [TS_MISSING([mpiexec], [mpich])])
 ])
 
+dnl TS_LAUNCHER: $MPIEXEC and the library must belong together; where they do not, N ranks are N worlds of one.  A warning,
+dnl because a login node may not be allowed to start MPI at all.
+AC_DEFUN([TS_LAUNCHER], [
+  AC_CACHE_CHECK([whether $MPIEXEC starts one world], [ts_cv_launcher], [
+    AC_LINK_IFELSE([AC_LANG_PROGRAM([[
+      #include <mpi.h>
+      ]], [[int size; MPI_Init (0, 0); MPI_Comm_size (MPI_COMM_WORLD, &size); MPI_Finalize (); return size != 2;]])],
+      [AS_IF([(. "$srcdir/regression/setup.sh" && $MPIEXEC -n 2 ./conftest$EXEEXT) > /dev/null 2>&1 < /dev/null],
+         [ts_cv_launcher=yes], [ts_cv_launcher=no])])])
+  AS_IF([test $ts_cv_launcher = no], [AC_MSG_WARN([$MPIEXEC -n 2 does not start one world of two ranks of $CC:
+    tests on several ranks will fail.  Ubuntu 24.04's MPICH is known for this; its Open MPI works.])])
+])
+
 dnl TS_MODE: release, --enable-debug or --enable-sanitizers, and --enable-werror.  Sets TS_CFLAGS and TS_LDFLAGS, which
 dnl stand before the user's CFLAGS and LDFLAGS.
 AC_DEFUN([TS_MODE], [
