@@ -58,6 +58,7 @@ test_words() {
   refused "a prompt outside the vocabulary" "--prompt: byte 108 is outside the model's vocabulary of 100" \
     "$tessera" train tiny.cfg --prompt 'l' --set model.vocab_size=100
   refused "a run that is not there" "nowhere/metrics.csv: No such file" "$tessera" compare nowhere nowhere
+  refused "tokens over another file" "tiny.cfg exists already" "$tessera" tokenize tiny.cfg tiny.cfg
   refused "a text that is not there" "nowhere.txt: No such file" "$tessera" tokenize nowhere.txt out.bin
   refused "validation without data" "no validation data" "$tessera" eval tiny.cfg --set data.validation_fraction=0
 }
@@ -101,6 +102,15 @@ test_deck() {
   refused_train "a run directory that is a file" "run.directory: tiny.cfg is a file" tiny.cfg --set run.directory=tiny.cfg
   refused_train "a run directory that cannot be made" "run.directory: .*/dev/null" tiny.cfg \
     --set run.directory=/dev/null/run
+  refused_train "everything frozen" "frozen: every parameter is frozen" tiny.cfg --set 'frozen=["."]'
+  refused_train "a frozen pattern that matches nothing" "frozen: \"nosuch\" matches no parameter" tiny.cfg \
+    --set 'frozen=["nosuch"]'
+  refused_train "a group that matches nothing" "optimizer.groups: \"nosuch\" matches no parameter" tiny.cfg \
+    --set 'optimizer.groups=({pattern="nosuch";lr_factor=0.5;})'
+  refused_train "a head too wide" "model.head_dim: 2048 is more than 1024" tiny.cfg --set model.hidden_size=2048 \
+    --set model.num_attention_heads=1 --set model.num_key_value_heads=1
+  refused_train "a timeline over another file" "profile.timeline: tiny.cfg exists already" tiny.cfg \
+    --set profile.timeline=tiny.cfg
   refused_train "a timeline that cannot be written" "profile.timeline: .*nowhere" tiny.cfg \
     --set profile.timeline=nowhere/trace.json
 }

@@ -30,13 +30,14 @@ static void draw(const ts_progress *p, int64_t done, double loss, double tokens_
 
 void ts_progress_step(ts_progress *p, int64_t done, double loss, double lr, double tokens_per_second) {
   double now = ts_seconds();
+  bool line = ts_progress_is_shown(p, done);
   char left[32];
   ts_human_seconds((now - p->begin) / (double) done * (double) (p->steps - done), left);
-  if (ts_progress_is_shown(p, done)) {
+  if (line) {
     ts_log(TS_LOG_INFO, "step %lld/%lld  loss %.4f  lr %.3g  %.0f tokens/s  ETA %s", (long long) done,
            (long long) p->steps, loss, lr, tokens_per_second, left);
   }
-  if (now - p->shown >= REDRAW_SECONDS) {
+  if (line || now - p->shown >= REDRAW_SECONDS) { /* a line erases the bar */
     p->shown = now;
     draw(p, done, loss, tokens_per_second, left);
   }
