@@ -195,7 +195,8 @@ void ts_product_run(ts_product *product, const void *a, const void *b, void *c, 
 bool ts_onednn_tiles(const ts_product_spec *spec) {
   dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
   dnnl_cpu_isa_t needed = spec->in == TS_BF16 ? dnnl_cpu_isa_avx512_core_bf16 : dnnl_cpu_isa_avx512_core;
-  return (isa & needed) != needed || (!is_dense(spec) && !is_large(spec));
+  bool safe = is_dense(spec) || (is_large(spec) && (DNNL_VERSION_MAJOR < 3 || spec->in != TS_BF16));
+  return (isa & needed) != needed || !safe;
 }
 
 int64_t ts_onednn_split_k(const ts_product_spec *spec) {

@@ -55,7 +55,8 @@ void ts_product_run(ts_product *product, const void *a, const void *b, void *c, 
 
 /** True where a product must be computed in fixed tiles by single threads.  Without AVX-512 (for bf16: AVX512_BF16)
  * oneDNN has no bf16 product or emulates it, and its sums depend on the number of threads; so do those of small
- * products whose rows are not dense.  The addend and threads are not read. Not collective. */
+ * products whose rows are not dense, and in oneDNN 3 of all such bf16 products.  The addend and threads are not read.
+ * Not collective. */
 bool ts_onednn_tiles(const ts_product_spec *spec);
 
 /** The length of the blocks K is cut into so that the sums do not depend on the number of threads; K itself where no
