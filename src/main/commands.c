@@ -15,7 +15,7 @@ static const ts_option train_options[] = {
 static const ts_option plan_options[] = {
     SET_OPTION,
     {"--ranks", "N", "1", "number of ranks the job will have", false},
-    {"--threads", "N", "0", "threads of a rank; 0 takes the deck's, else 1", false},
+    {"--threads", "N", "0", "threads of a rank; 0: what train would use on this machine", false},
     {"--target", "TARGET", "cpu", "what the ranks run on: cpu", false},
     FORMAT_OPTION,
     END_OPTION};

@@ -1,5 +1,6 @@
 /* tessera plan: what a rank needs, without running. */
 #include "base/memory.h"
+#include "engine/tessera.h"
 #include "main/command.h"
 #include "run/program.h"
 
@@ -15,7 +16,7 @@ static ts_status make_program(const ts_arguments *arguments, const ts_deck *deck
   if (status != TS_OK) {
     return status;
   }
-  threads = threads > 0 ? threads : deck->run.threads > 0 ? deck->run.threads : 1;
+  threads = threads > 0 ? threads : ts_engine_threads(deck, mesh->ranks);
   ts_program_options options = {.deck = deck, .mesh = mesh, .target = {ts_backend_cpu(), (int) threads},
                                 .use = TS_MODEL_TRAIN, .batch = deck->train_micro_batch_size_per_gpu,
                                 .length = deck->data.sequence_length};
@@ -30,9 +31,10 @@ typedef struct plan_row {
 
 static void print_rows(const ts_program *program, const plan_row *row, int n, ts_text *to) {
   char a[32], b[32];
-  ts_text_add(to, "%s parameters, %d rank%s, ZeRO stage %lld, micro-batch %lld x %lld tokens\n\n",
+  ts_text_add(to, "%s parameters, %d rank%s x %d thread%s, ZeRO stage %lld, micro-batch %lld x %lld tokens\n\n",
               ts_human_count((double) ts_layout_parameter_count(program->layout, false), a), program->mesh.ranks,
-              program->mesh.ranks > 1 ? "s" : "", (long long) program->deck->zero_optimization.stage,
+              program->mesh.ranks > 1 ? "s" : "", program->target.threads, program->target.threads > 1 ? "s" : "",
+              (long long) program->deck->zero_optimization.stage,
               (long long) program->batch, (long long) program->length);
   ts_text_add(to, "memory of one rank\n");
   for (int i = 0; i < n; ++i) {
