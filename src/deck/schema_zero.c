@@ -46,7 +46,7 @@ static const ts_key rows[] = {
     ZERO("leaf_module.names", ANY, NULL, "what is gathered together is a unit of the model"),
     ZERO("leaf_module.name_suffixes", ANY, NULL, "what is gathered together is a unit of the model"),
     ZERO("memory_efficient_linear", BOOL, "true", PLANNED),
-    ZERO("override_module_apply", BOOL, "true", "initial weights are drawn shard by shard"),
+    ZERO("override_module_apply", BOOL, "true", "initial weights are drawn in blocks, and a rank keeps what it owns"),
     ZERO("log_trace_cache_warnings", BOOL, "false", "the order of gathers is fixed before the run"),
     ZERO("enable_sanity_checks", BOOL, "false", "debug.memcheck and the verifier are there"),
     ZERO("cpu_offload_use_pin_memory", BOOL, "false", "offload_optimizer.pin_memory has taken its place"),

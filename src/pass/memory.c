@@ -159,9 +159,8 @@ static void find_lifetimes(planner *p) {
   }
   int64_t bytes = comm_workspace(p);
   if (bytes > 0) { /* collectives run one after another: they share one workspace */
-    int index = add_item(p, (interval){.first = 0, .last = p->schedule->n, .bytes = align(bytes), .tensor = TS_NONE,
-                                       .node = TS_NONE, .buffer = true});
-    (void) index;
+    add_item(p, (interval){.first = 0, .last = p->schedule->n, .bytes = align(bytes), .tensor = TS_NONE,
+                           .node = TS_NONE, .buffer = true});
     for (ts_nid n = 0; n < p->graph->n_nodes; ++n) {
       if ((ts_op_get(p->graph->node[n].op)->flags & TS_OP_COMM) != 0) {
         p->plan->workspace_bytes[n] = bytes;
