@@ -5,7 +5,7 @@
 
 #include "base/memory.h"
 
-#include <math.h>
+#include <stdio.h>
 
 /* 32 million parameters of 16 bytes: fp32 values, gradients, two moments. */
 static const char deck_text[] =
@@ -43,10 +43,18 @@ static void check_arenas(ts_engine *engine) {
   }
 }
 
-static void test(ts_world *world, const char *sets) {
+/* The high-water mark starts again from what is resident now. */
+static void reset_peak(void) {
+  FILE *file = fopen("/proc/self/clear_refs", "w");
+  TS_CHECK(file != NULL && fputs("5", file) >= 0 && fclose(file) == 0, "the kernel cannot reset a peak");
+}
+
+/* The first run of a process also pays what libraries keep; later ones find it there. */
+static void test(ts_world *world, const char *sets, bool first) {
   ts_deck *deck = train_run_deck(world, deck_text, sets);
   ts_engine *engine;
   const ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_TRAIN};
+  reset_peak();
   size_t before = ts_process_rss();
   TS_CHECK(ts_engine_create(&options, &engine, NULL) == TS_OK, "the deck is good");
   for (int step = 0; step < 2; ++step) {
@@ -57,12 +65,12 @@ static void test(ts_world *world, const char *sets) {
   double arenas = (double) ts_executor_arena_bytes(ts_engine_executor(engine));
   check_arenas(engine);
 #ifdef __SANITIZE_ADDRESS__
-  (void) growth, (void) planned, (void) arenas;
+  (void) growth, (void) planned, (void) arenas, (void) first;
   tap_skip_all(MPI_COMM_WORLD, "%s: resident memory is the sanitizer's", sets);
 #else
   tap_ok_all(MPI_COMM_WORLD, growth >= arenas, "%s: every page of the arenas is used", sets);
   /* 3 % is the project's limit; measured 0.5 to 1.2 % below the plan on 1 to 4 ranks */
-  tap_ok_all(MPI_COMM_WORLD, fabs(growth / planned - 1) <= 0.03,
+  tap_ok_all(MPI_COMM_WORLD, growth / planned <= 1.03 && (!first || growth / planned >= 0.97),
              "%s: grows by %.1f MB, %.3f of arenas (%.1f) and reserves (%.1f)", sets, growth * 1e-6, growth / planned,
              arenas * 1e-6, (planned - arenas) * 1e-6);
 #endif
@@ -72,7 +80,10 @@ static void test(ts_world *world, const char *sets) {
 
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
-  test(world, "zero_optimization.stage=0");
+  test(world, "zero_optimization.stage=0", true);
+  test(world, "zero_optimization.stage=1 zero_optimization.overlap_comm=true", false);
+  test(world, "zero_optimization.stage=2 zero_optimization.overlap_comm=true bf16.enabled=true", false);
+  test(world, "zero_optimization.stage=3 zero_optimization.stage3_max_live_parameters=5000000", false);
   int code = tap_done_all(MPI_COMM_WORLD);
   ts_world_destroy(&world);
   return code;

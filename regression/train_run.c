@@ -65,7 +65,20 @@ static void micro_batch(ts_engine *engine, ts_world *world, const ts_deck *deck,
   ts_free(samples);
 }
 
+/* What the last step left in sums must not be read: a first micro-batch overwrites.  NaN would spread everywhere. */
+static void spoil_sums(ts_engine *engine) {
+  const ts_graph *g = ts_engine_program(engine)->graph;
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    const char *name = g->tensor[t].name;
+    bool sum = strstr(name, ".gradient") != NULL || strcmp(name, "loss_sum") == 0 || strcmp(name, "valid_sum") == 0;
+    if (g->tensor[t].role == TS_ROLE_STATE && sum) {
+      memset(ts_executor_pointer(ts_engine_executor(engine), 0, name), 0xff, (size_t) ts_tensor_bytes(g, t));
+    }
+  }
+}
+
 ts_step_result train_run_step(ts_engine *engine, ts_world *world, const ts_deck *deck, int64_t step) {
+  spoil_sums(engine);
   for (int64_t m = 0; m < deck->gradient_accumulation_steps; ++m) {
     micro_batch(engine, world, deck, step, m);
   }

@@ -21,7 +21,8 @@ train_run train_run_do(ts_world *world, const char *text, const char *sets, int 
 /** The deck \a text changed by \a sets, its batch resolved; end with ts_deck_destroy. Not collective. */
 ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets);
 
-/** The micro-batches and the update of step number \a step. Collective over \a world. */
+/** The micro-batches and the update of step number \a step; sums of the step before are spoiled with NaN first, as nothing
+ * may read them. Collective over \a world. */
 ts_step_result train_run_step(ts_engine *engine, ts_world *world, const ts_deck *deck, int64_t step);
 
 /** Free. Not collective. */
