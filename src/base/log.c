@@ -18,9 +18,14 @@ void ts_log_configure(ts_log_level level, bool speaks) {
   state.speaks = speaks;
 }
 
+/* Open MPI's launcher gives its ranks a terminal of their own, wherever its output goes. */
+static bool stdout_is_terminal(void) {
+  return isatty(STDOUT_FILENO) && getenv("OMPI_COMM_WORLD_SIZE") == NULL;
+}
+
 bool ts_log_is_terminal(void) {
   const char *wanted = getenv("TESSERA_PROGRESS");
-  return state.speaks && (isatty(STDOUT_FILENO) || (wanted != NULL && strcmp(wanted, "bar") == 0));
+  return state.speaks && (stdout_is_terminal() || (wanted != NULL && strcmp(wanted, "bar") == 0));
 }
 
 void ts_log_status_line(const char *line) {
