@@ -100,6 +100,8 @@ static const bad_deck decks[] = {
 /* What the libraries find, so that no check of ours could be turned off; and a list that then lacks its keys. */
 static const bad_deck broken[] = {
     {0, NULL, "optimizer = { groups = ( 5 ); };\n", NULL, "optimizer.groups[0]: must be a section"},
+    {0, " \n{\"train_batch_size\": 4}\n", "", NULL,
+     "bad.cfg: this is json: put deepspeed_config = \"bad.cfg\"; into a deck"},
     {0, NULL, "run = { steps = ; };\n", NULL, "bad.cfg:4: syntax error"},
     {0, NULL, "\nrun = { steps = 1;\n steps = 2; };\n", NULL, "bad.cfg:6: steps: set twice in one section"},
     {0, NULL, "run = { steps = 1; };\nrun = { seed = 2; };\n", NULL, "bad.cfg:5: run: set twice"},

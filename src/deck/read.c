@@ -89,9 +89,17 @@ static bool read_model(ts_reader *reader) {
   return readable;
 }
 
+/* No libconfig text begins with a brace; DeepSpeed's files do. */
+static bool is_json(const char *text) {
+  return text[strspn(text, " \t\r\n")] == '{';
+}
+
 static void read_all(ts_reader *reader, const char *text, size_t length, char *const *sets, int n_sets) {
   ts_value root = {0};
-  if (ts_value_from_config(&reader->source, reader->name, text, length, &root, reader->err) == TS_OK) {
+  if (is_json(text)) {
+    ts_error_add(reader->err, "%s: this is json: put deepspeed_config = \"%s\"; into a deck", reader->name,
+                 reader->name);
+  } else if (ts_value_from_config(&reader->source, reader->name, text, length, &root, reader->err) == TS_OK) {
     ts_reader_take(reader, "", &root, TS_FROM_DECK);
     for (int i = 0; i < n_sets; ++i) {
       read_set(reader, sets[i]);
