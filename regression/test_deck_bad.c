@@ -23,7 +23,10 @@ static const bad_deck decks[] = {
     {TS_CHECK_UNKNOWN_KEY, NULL, "zero_optimisation = { stage = 1; };\n", NULL,
      "bad.cfg:4: zero_optimisation: unknown key; did you mean zero_optimization?"},
     {TS_CHECK_UNKNOWN_KEY, NULL, "", "optimizer.groups[0].lr_factor=1.0",
-     "--set: optimizer.groups[0].lr_factor: unknown"},
+     "--set: optimizer.groups[0].lr_factor: list elements cannot be added one by one; give the whole list: "
+     "optimizer.groups=..."},
+    {TS_CHECK_UNKNOWN_KEY, NULL, "", "frozen[0]=wte", "frozen[0]: list elements cannot be added one by one"},
+    {TS_CHECK_UNKNOWN_KEY, NULL, "amq = 1;\n", NULL, "bad.cfg:4: amq: unknown key; did you mean amp?"},
     {TS_CHECK_TWICE, GPT2_MODEL("hidden_size = 32;"), "", NULL,
      "bad.cfg:1: model.hidden_size: 32, but model.n_embd is 64 at bad.cfg:1"},
     {TS_CHECK_TYPE, NULL, "run = {\n steps = \"many\";\n};\n", NULL,
@@ -221,6 +224,13 @@ static void test_all_at_once(void) {
   ts_free(message);
 }
 
+static void test_no_suggestion(void) {
+  bad_deck bad = {0, NULL, "foo = 1;\n", NULL, "bad.cfg:4: foo: unknown key"};
+  char *message = read_error(&bad);
+  tap_ok(message != NULL && strcmp(message, bad.expected) == 0, "a short word far from all keys gets no suggestion");
+  ts_free(message);
+}
+
 static void test_limits(void) {
   ts_text more = {0};
   for (int i = 0; i < 300; ++i) {
@@ -246,6 +256,7 @@ int main(void) {
   test_training();
   test_coverage();
   test_all_at_once();
+  test_no_suggestion();
   for (size_t i = 0; i < sizeof broken / sizeof *broken; ++i) {
     expect(&broken[i], "broken");
   }

@@ -168,7 +168,7 @@ static size_t edit_distance(const char *a, const char *b) {
 
 const char *ts_nearest(const char *word, const char *const *candidates, size_t n) {
   const char *best = NULL;
-  size_t limit = strlen(word) / 3 > 2 ? strlen(word) / 3 : 2;
+  size_t length = strlen(word), limit = length < 4 ? 1 : length < 9 ? 2 : length / 3; /* two letters change places: 2 */
   for (size_t i = 0; i < n; ++i) {
     size_t distance = edit_distance(word, candidates[i]);
     if (distance <= limit) {

@@ -45,7 +45,8 @@ ts_status ts_write_file(const char *path, const char *text, size_t length, ts_er
 /** Create a directory and its parents; existing ones are fine. Not collective. */
 ts_status ts_make_directory(const char *path, ts_error *err);
 
-/** The candidate nearest to \a word in edit distance, or NULL when none is near (more than a third of the word differs).
+/** The candidate nearest to \a word in edit distance, or NULL when none is near (more than a third of the word
+ * differs; two letters may from four on, one below).
  * \param [in] candidates  Array of \a n borrowed strings. Not collective. */
 const char *ts_nearest(const char *word, const char *const *candidates, size_t n);
 

@@ -66,17 +66,53 @@ static void report_value(ts_reader *reader, ts_deck_check check, const ts_value 
   ts_free(where);
 }
 
+/* True when rows "path[].x" exist. */
+static bool is_list_of_sections(const char *path) {
+  char *entry = ts_format("%s[]", path);
+  bool found = ts_key_is_section(entry);
+  ts_free(entry);
+  return found;
+}
+
+/* "optimizer.groups[3].pattern" needs four groups. */
+static bool entry_exists(const ts_reader *reader, const char *path) {
+  const char *bracket = strchr(path, '[');
+  return bracket == NULL || (strspn(bracket + 1, "0123456789") > 0 &&
+                             strtoll(bracket + 1, NULL, 10) < reader->deck->optimizer.groups.n);
+}
+
+/* The list that a --set like "frozen[0]" is about; newly allocated, NULL when there is none. */
+static char *list_of_entry(const ts_reader *reader, const char *path) {
+  size_t length = strcspn(path, "[");
+  char *list = ts_format("%.*s", (int) length, path);
+  bool known = ts_key_find(list) >= 0 || (is_list_of_sections(list) && !entry_exists(reader, path));
+  if (path[length] == '[' && known) {
+    return list;
+  }
+  ts_free(list);
+  return NULL;
+}
+
+static char *explain_unknown(const ts_reader *reader, const char *path, ts_origin_kind from) {
+  char *list = from == TS_FROM_SET ? list_of_entry(reader, path) : NULL;
+  bool suggest = list == NULL && reader->err->count < MANY_ERRORS && strlen(path) < LONG_PATH;
+  char *nearest = suggest ? ts_key_nearest(path) : NULL;
+  char *text = list != NULL ? ts_format("list elements cannot be added one by one; give the whole list: %s=...", list)
+               : nearest != NULL ? ts_format("unknown key; did you mean %s?", nearest)
+                                 : ts_strdup("unknown key");
+  ts_free(list);
+  ts_free(nearest);
+  return text;
+}
+
 static void unknown_key(ts_reader *reader, const char *path, const ts_value *value, ts_origin_kind from) {
   if (from == TS_FROM_MODEL) {
     ts_reader_note(reader, "%s: %s: unknown key of a config.json, ignored", value->file, path + strlen("model."));
     return;
   }
-  bool suggest = reader->err->count < MANY_ERRORS && strlen(path) < LONG_PATH;
-  char *nearest = suggest ? ts_key_nearest(path) : NULL;
-  char *text = nearest != NULL ? ts_format("unknown key; did you mean %s?", nearest) : ts_strdup("unknown key");
+  char *text = explain_unknown(reader, path, from);
   report_value(reader, TS_CHECK_UNKNOWN_KEY, value, path, text);
   ts_free(text);
-  ts_free(nearest);
 }
 
 /* Says which of two settings of one key stays; true when it is the new one. */
@@ -170,21 +206,6 @@ static void take_entries(ts_reader *reader, const char *path, ts_value *list, ts
     }
     ts_free(name);
   }
-}
-
-/* True when rows "path[].x" exist. */
-static bool is_list_of_sections(const char *path) {
-  char *entry = ts_format("%s[]", path);
-  bool found = ts_key_is_section(entry);
-  ts_free(entry);
-  return found;
-}
-
-/* "optimizer.groups[3].pattern" needs four groups. */
-static bool entry_exists(const ts_reader *reader, const char *path) {
-  const char *bracket = strchr(path, '[');
-  return bracket == NULL || (strspn(bracket + 1, "0123456789") > 0 &&
-                             strtoll(bracket + 1, NULL, 10) < reader->deck->optimizer.groups.n);
 }
 
 static void take(ts_reader *reader, const char *path, ts_value *value, ts_origin_kind from) {
