@@ -330,9 +330,14 @@ static void test_batch(void) {
       {0, 4, 0, 4, {16, 4, 1}, NULL},
       {32, 4, 2, 3, {0},
        "train_batch_size 32 != train_micro_batch_size_per_gpu 4 x gradient_accumulation_steps 2 x "
-       "data-parallel size 3 = 24"},
-      {32, 5, 0, 3, {0}, "32 is not a multiple of train_micro_batch_size_per_gpu 5 x data-parallel size 3"},
-      {32, 0, 0, 5, {0}, "32 is not a multiple of gradient_accumulation_steps 1 x data-parallel size 5"},
+       "data-parallel size 3 = 24; leave out one of the three keys and it follows"},
+      {32, 5, 0, 3, {0}, "32 is not a multiple of train_micro_batch_size_per_gpu 5 x data-parallel size 3 = 15; "
+       "accepted: a multiple of 15, or other ranks (train_batch_size = train_micro_batch_size_per_gpu 5 x "
+       "gradient_accumulation_steps x data-parallel size 3)"},
+      {32, 0, 0, 5, {0},
+       "32 is not a multiple of gradient_accumulation_steps 1 (not given) x data-parallel size 5 = 5; "
+       "accepted: a multiple of 5, or other ranks (train_batch_size = train_micro_batch_size_per_gpu x "
+       "gradient_accumulation_steps 1 (not given) x data-parallel size 5)"},
       {0, 0, 3, 2, {0}, "train_batch_size: missing"},
       {0, INT64_C(1) << 31, INT64_C(1) << 31, 8, {0}, "= more than 64 bits hold"},
       {5, 1, 0, INT64_MAX, {0}, "5 is not a multiple"},

@@ -97,7 +97,8 @@ static const bad_deck decks[] = {
      "one of the two"},
     {TS_CHECK_CYCLE, NULL, SCHEDULE("OneCycle", "cycle_min_lr = 0.1; cycle_max_lr = 0.01;"), NULL,
      "above cycle_max_lr"},
-    {TS_CHECK_BATCH, NULL, "train_batch_size = 9;\n", NULL, "9 is not a multiple of train_micro_batch_size_per_gpu 2"},
+    {TS_CHECK_BATCH, NULL, "train_batch_size = 9;\n", NULL, "9 is not a multiple of train_micro_batch_size_per_gpu 2 x "
+     "gradient_accumulation_steps 1 (not given); accepted: a multiple of 2"},
 };
 
 /* What the libraries find, so that no check of ours could be turned off; and a list that then lacks its keys. */

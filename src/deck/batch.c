@@ -3,34 +3,66 @@
 #include "deck/check.h"
 #include "deck/deck.h"
 
-static ts_status report_equation(int64_t batch, int64_t micro, int64_t steps, int64_t ranks, ts_error *err) {
+/* "name 4", "name 1 (not given)" where we assumed the value, or "name" alone for what is still unknown. */
+static void add_factor(ts_text *to, const char *name, int64_t value, bool given) {
+  ts_text_add(to, "%s", name);
+  if (value > 0) {
+    ts_text_add(to, " %lld%s", (long long) value, given ? "" : " (not given)");
+  }
+}
+
+static void add_equation(ts_text *to, const ts_deck *deck, int64_t micro, int64_t steps, int64_t ranks) {
+  add_factor(to, "train_micro_batch_size_per_gpu", micro, deck->train_micro_batch_size_per_gpu > 0);
+  ts_text_add(to, " x ");
+  add_factor(to, "gradient_accumulation_steps", steps, deck->gradient_accumulation_steps > 0);
+  ts_text_add(to, " x data-parallel size %lld", (long long) ranks);
+}
+
+static ts_status report_equation(const ts_deck *deck, int64_t micro, int64_t steps, int64_t ranks, ts_error *err) {
   int64_t product = 0;
   bool wraps = __builtin_mul_overflow(micro, steps, &product) || __builtin_mul_overflow(product, ranks, &product);
-  char value[32] = "more than 64 bits hold";
-  if (!wraps) {
-    snprintf(value, sizeof value, "%lld", (long long) product);
+  ts_text text = {0};
+  add_factor(&text, "train_batch_size", deck->train_batch_size, true);
+  ts_text_add(&text, deck->train_batch_size > 0 ? " != " : " = ");
+  add_equation(&text, deck, micro, steps, ranks);
+  if (wraps) {
+    ts_text_add(&text, " = more than 64 bits hold");
+  } else {
+    ts_text_add(&text, " = %lld; leave out one of the three keys and it follows, or start other ranks",
+                (long long) product);
   }
-  return ts_deck_report(err, TS_CHECK_BATCH_RANKS, "", "",
-                        "train_batch_size %lld != train_micro_batch_size_per_gpu %lld x gradient_accumulation_steps "
-                        "%lld x data-parallel size %lld = %s",
-                        (long long) batch, (long long) micro, (long long) steps, (long long) ranks, value);
+  ts_status status = ts_deck_report(err, TS_CHECK_BATCH_RANKS, "", "", "%s", text.text);
+  ts_text_free(&text);
+  return status;
 }
 
-static ts_status report_division(int64_t batch, const char *given, int64_t divisor, int64_t ranks, ts_error *err) {
-  return ts_deck_report(err, TS_CHECK_BATCH_RANKS, "", "",
-                        "train_batch_size %lld is not a multiple of %s %lld x data-parallel size %lld",
-                        (long long) batch, given, (long long) divisor, (long long) ranks);
-}
-
-/* batch = micro x steps x ranks, one of micro and steps unknown; what is known is `known`. */
-static ts_status divide(int64_t batch, const char *given, int64_t known, int64_t ranks, int64_t *unknown,
-                        ts_error *err) {
+static ts_status report_division(const ts_deck *deck, int64_t micro, int64_t steps, int64_t ranks, ts_error *err) {
+  ts_text text = {0};
   int64_t divisor = 0;
-  bool wraps = __builtin_mul_overflow(known, ranks, &divisor);
-  if (wraps || batch % divisor != 0) {
-    return report_division(batch, given, known, ranks, err);
+  ts_text_add(&text, "train_batch_size %lld is not a multiple of ", (long long) deck->train_batch_size);
+  micro > 0 ? add_factor(&text, "train_micro_batch_size_per_gpu", micro, true)
+            : add_factor(&text, "gradient_accumulation_steps", steps, deck->gradient_accumulation_steps > 0);
+  ts_text_add(&text, " x data-parallel size %lld", (long long) ranks);
+  if (!__builtin_mul_overflow(micro > 0 ? micro : steps, ranks, &divisor)) {
+    ts_text_add(&text, " = %lld; accepted: a multiple of %lld, or other ranks", (long long) divisor,
+                (long long) divisor);
   }
-  *unknown = batch / divisor;
+  ts_text_add(&text, " (train_batch_size = ");
+  add_equation(&text, deck, micro, steps, ranks);
+  ts_text_add(&text, ")");
+  ts_status status = ts_deck_report(err, TS_CHECK_BATCH_RANKS, "", "", "%s", text.text);
+  ts_text_free(&text);
+  return status;
+}
+
+/* batch = micro x steps x ranks, one of micro and steps is unknown, 0. */
+static ts_status divide(const ts_deck *deck, int64_t *micro, int64_t *steps, int64_t ranks, ts_error *err) {
+  int64_t divisor = 0, *unknown = *micro == 0 ? micro : steps;
+  bool wraps = __builtin_mul_overflow(*micro > 0 ? *micro : *steps, ranks, &divisor);
+  if (wraps || deck->train_batch_size % divisor != 0) {
+    return report_division(deck, *micro, *steps, ranks, err);
+  }
+  *unknown = deck->train_batch_size / divisor;
   return TS_OK;
 }
 
@@ -44,15 +76,15 @@ ts_status ts_deck_resolve_batch(ts_deck *deck, int64_t batch_parallel_size, ts_e
   }
   if (batch > 0 && micro == 0) {
     steps = steps > 0 ? steps : 1;
-    status = divide(batch, "gradient_accumulation_steps", steps, batch_parallel_size, &micro, err);
+    status = divide(deck, &micro, &steps, batch_parallel_size, err);
   } else if (batch > 0 && steps == 0) {
-    status = divide(batch, "train_micro_batch_size_per_gpu", micro, batch_parallel_size, &steps, err);
+    status = divide(deck, &micro, &steps, batch_parallel_size, err);
   }
   steps = steps > 0 ? steps : 1;
   bool wraps = __builtin_mul_overflow(micro, steps, &product) ||
                __builtin_mul_overflow(product, batch_parallel_size, &product);
   if (status == TS_OK && (wraps || (batch > 0 && product != batch))) {
-    status = report_equation(batch, micro, steps, batch_parallel_size, err);
+    status = report_equation(deck, micro, steps, batch_parallel_size, err);
   }
   if (status == TS_OK) {
     deck->train_batch_size = product;

@@ -203,6 +203,10 @@ static void check_cycle(ts_reader *reader) {
   }
 }
 
+static const char *assumed(int64_t value) {
+  return value > 0 ? "" : " (not given)";
+}
+
 /* The part of the batch equation that no number of ranks can mend. */
 static void check_batch(ts_reader *reader) {
   const ts_deck *d = reader->deck;
@@ -210,8 +214,10 @@ static void check_batch(ts_reader *reader) {
   int64_t steps = d->gradient_accumulation_steps > 0 ? d->gradient_accumulation_steps : 1;
   if (d->train_batch_size > 0 && !divides(micro * steps, d->train_batch_size)) {
     ts_reader_report(reader, TS_CHECK_BATCH, "train_batch_size",
-                     "%lld is not a multiple of train_micro_batch_size_per_gpu %lld x gradient_accumulation_steps %lld",
-                     (long long) d->train_batch_size, (long long) micro, (long long) steps);
+                     "%lld is not a multiple of train_micro_batch_size_per_gpu %lld%s x gradient_accumulation_steps "
+                     "%lld%s; accepted: a multiple of %lld",
+                     (long long) d->train_batch_size, (long long) micro, assumed(d->train_micro_batch_size_per_gpu),
+                     (long long) steps, assumed(d->gradient_accumulation_steps), (long long) (micro * steps));
   }
 }
 
