@@ -219,7 +219,7 @@ all_gone() {
 test_death() {
   kill_one_rank
   ok "a killed rank ends the job, no hang" ended
-  ok "with a message" grep -Eiq "signal 9|killed" "$scratch/out" "$scratch/err"
+  ok "with a message" grep -Eiq "signal 9|killed|EXIT CODE: 9" "$scratch/out" "$scratch/err"
   ok "and no rank stays" all_gone
 }
 
