@@ -72,6 +72,8 @@ static const bad_deck decks[] = {
     {TS_CHECK_REQUIRED,
      "model = { model_type = \"gpt2\"; n_embd = 8; n_layer = 1; n_head = 1; n_positions = 8; };\n", "",
      NULL, "bad.cfg: model.vocab_size: missing"},
+    {TS_CHECK_REQUIRED, "model = { model_type = \"gpt2\"; n_embd = 8; n_layer = 1; n_head = 1; };\n", "", NULL,
+     "bad.cfg: model: 2 keys are missing; model.from = \"DIR\" (a Hugging Face directory) supplies them"},
     {TS_CHECK_REQUIRED, NULL, "optimizer = { groups = ( { lr_factor = 2.0; } ); };\n", NULL,
      "optimizer.groups[0].pattern: missing"},
     {TS_CHECK_REQUIRED_BY, NULL, SCHEDULE("WarmupDecayLR", ""), NULL,

@@ -11,20 +11,31 @@ static bool divides(int64_t divisor, int64_t n) {
   return divisor > 0 && n % divisor == 0;
 }
 
-static void check_required(ts_reader *reader, const ts_key *key) {
+static void report_missing(ts_reader *reader, const ts_key *key, const char *path) {
+  ts_text accepted = {0};
+  if (key->type != TS_KEY_INT) { /* the help says which integer; all of them are positive */
+    ts_text_add(&accepted, " Accepted: ");
+    ts_key_describe(key, &accepted);
+  }
+  ts_reader_report(reader, TS_CHECK_REQUIRED, path, "missing: %s%s", key->help,
+                   accepted.text != NULL ? accepted.text : "");
+  ts_text_free(&accepted);
+}
+
+/* The number of places where the key is missing. */
+static int check_required(ts_reader *reader, const ts_key *key) {
   const char *entries = strstr(key->path, "[]");
-  int n = entries != NULL ? reader->deck->optimizer.groups.n : 1;
+  int n = entries != NULL ? reader->deck->optimizer.groups.n : 1, missing = 0;
   for (int e = 0; e < n; ++e) {
     char *path = entries == NULL ? ts_strdup(key->path)
                                  : ts_format("%.*s[%d]%s", (int) (entries - key->path), key->path, e, entries + 2);
     if (ts_reader_find(reader, path) == NULL) {
-      ts_text accepted = {0};
-      ts_key_describe(key, &accepted);
-      ts_reader_report(reader, TS_CHECK_REQUIRED, path, "missing: %s Accepted: %s", key->help, accepted.text);
-      ts_text_free(&accepted);
+      report_missing(reader, key, path);
+      ++missing;
     }
     ts_free(path);
   }
+  return missing;
 }
 
 static void check_only(ts_reader *reader, const ts_setting *setting) {
@@ -46,11 +57,17 @@ static void check_only(ts_reader *reader, const ts_setting *setting) {
 }
 
 void ts_reader_check_presence(ts_reader *reader) {
-  int n = ts_key_count();
+  int n = ts_key_count(), missing = 0;
   for (int i = 0; i < n; ++i) {
-    if (ts_key_at(i)->flags & TS_KEY_REQUIRED) {
-      check_required(reader, ts_key_at(i));
+    const ts_key *key = ts_key_at(i);
+    if (key->flags & TS_KEY_REQUIRED) {
+      int places = check_required(reader, key);
+      missing += strncmp(key->path, "model.", 6) == 0 ? places : 0;
     }
+  }
+  if (missing > 1 && ts_reader_find(reader, "model.from") == NULL) {
+    ts_reader_report(reader, TS_CHECK_REQUIRED, "model",
+                     "%d keys are missing; model.from = \"DIR\" (a Hugging Face directory) supplies them", missing);
   }
   for (int i = 0; i < reader->n_settings; ++i) {
     check_only(reader, &reader->settings[i]);
