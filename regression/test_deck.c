@@ -198,6 +198,22 @@ static void test_json(void) {
   ts_free(text);
 }
 
+static void test_auto(void) {
+  ts_deck *d = fixture_read("auto",
+                            GOOD_DECK "optimizer = { params = { lr = 0.002; betas = \"auto\"; }; };\n"
+                            "scheduler = { type = \"WarmupLR\"; params = { warmup_max_lr = \"Auto\"; }; };\n"
+                            "fp16 = { enabled = \"auto\"; }; train_batch_size = \"auto\";\n",
+                            "communication_data_type=fp32");
+  ts_text notes = {0};
+  ts_deck_notes(d, &notes);
+  tap_ok(d->scheduler.params.warmup_max_lr == 0.002, "\"auto\" in any case is chosen here");
+  tap_ok(strcmp(notes.text, "optimizer.params.betas: \"auto\": [0.9, 0.999]\n"
+                            "scheduler.params.warmup_max_lr: \"auto\": 0.002\nfp16.enabled: \"auto\": false\n") == 0,
+         "what \"auto\" became is said once it is known, and nothing of the batch");
+  ts_text_free(&notes);
+  ts_deck_destroy(&d);
+}
+
 static void test_bad_json(void) {
   static const char *const rows[][2] = {
       {"{\"run\": {\"steps\": 1,}}", "bad.json:1: json: "},
@@ -391,6 +407,7 @@ int main(void) {
   test_numbers();
   test_sets();
   test_json();
+  test_auto();
   test_bad_json();
   test_gpt2_config();
   test_llama_config();

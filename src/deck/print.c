@@ -40,7 +40,7 @@ static void print_strings(ts_text *to, const ts_strings *list) {
   ts_text_add(to, "]");
 }
 
-static void print_value(ts_text *to, const ts_key *key, const void *field) {
+void ts_deck_print_value(ts_text *to, const ts_key *key, const void *field) {
   const int64_t *integer = field;
   const double *real = field;
   switch (key->type) {
@@ -108,7 +108,7 @@ static void print_groups(const ts_deck *deck, ts_text *to, int depth) {
       if (strncmp(key->path, prefix, strlen(prefix)) == 0) {
         char *path = ts_format("optimizer.groups[%d].%s", e, key->path + strlen(prefix));
         ts_text_add(to, "%s = ", key->path + strlen(prefix));
-        print_value(to, key, ts_deck_field(deck, key, path));
+        ts_deck_print_value(to, key, ts_deck_field(deck, key, path));
         ts_text_add(to, "; ");
         ts_free(path);
       }
@@ -135,7 +135,7 @@ void ts_deck_print(const ts_deck *deck, ts_text *to) {
       open = key->path;
       indent(to, depth);
       ts_text_add(to, "%s = ", strrchr(open, '.') != NULL ? strrchr(open, '.') + 1 : open);
-      print_value(to, key, ts_deck_field(deck, key, key->path));
+      ts_deck_print_value(to, key, ts_deck_field(deck, key, key->path));
       ts_text_add(to, ";\n");
     }
   }

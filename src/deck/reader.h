@@ -45,7 +45,14 @@ const ts_setting *ts_reader_find(const ts_reader *reader, const char *path);
 /** Write defaults and settings into the deck, with the checks that concern one key. Not collective. */
 void ts_reader_store(ts_reader *reader);
 
-/** Fill derived fields; the deck is otherwise complete and without errors so far. Not collective. */
+/** True when the setting leaves its key to us: "auto" where the row allows it. Not collective. */
+bool ts_setting_is_auto(const ts_setting *setting);
+
+/** Append the value of a \a field as deck text. Not collective. */
+void ts_deck_print_value(ts_text *to, const ts_key *key, const void *field);
+
+/** Fill derived fields, and note what each "auto" became; the deck is otherwise complete and without errors so far.
+ * Not collective. */
 void ts_reader_resolve(ts_reader *reader);
 
 /** The checks that concern one key's presence (required, belongs to its family). Not collective. */

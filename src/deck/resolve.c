@@ -9,7 +9,7 @@
 /* Set to a value: "auto" leaves a key as if it were not there. */
 static bool given(const ts_reader *reader, const char *path) {
   const ts_setting *setting = ts_reader_find(reader, path);
-  return setting != NULL && (setting->value.kind != TS_VALUE_STRING || strcmp(setting->value.string, "auto") != 0);
+  return setting != NULL && !ts_setting_is_auto(setting);
 }
 
 static void default_int(int64_t *field, int64_t value) {
@@ -67,6 +67,23 @@ static void resolve_scheduler(ts_reader *reader) {
   }
 }
 
+/* Nothing is said of what is still open: the batch waits for the number of ranks. */
+static void note_auto(ts_reader *reader, const ts_setting *setting) {
+  const ts_key *key = ts_key_at(setting->key);
+  const void *field = ts_deck_field(reader->deck, key, setting->path);
+  bool open = field != NULL && key->type == TS_KEY_INT && key->initial == NULL && *(const int64_t *) field < key->min;
+  ts_text value = {0};
+  if (field != NULL && !open) {
+    ts_deck_print_value(&value, key, field);
+  } else if (field == NULL && key->initial != NULL) {
+    ts_text_add(&value, "%s", key->initial);
+  }
+  if (value.length > 0) {
+    ts_reader_note(reader, "%s: \"auto\": %s", setting->name, value.text);
+  }
+  ts_text_free(&value);
+}
+
 void ts_reader_resolve(ts_reader *reader) {
   ts_deck *d = reader->deck;
   resolve_model(reader);
@@ -79,5 +96,10 @@ void ts_reader_resolve(ts_reader *reader) {
   }
   if (!given(reader, "zero_optimization.overlap_comm")) {
     d->zero_optimization.overlap_comm = d->zero_optimization.stage == 3;
+  }
+  for (int i = 0; i < reader->n_settings; ++i) {
+    if (ts_setting_is_auto(&reader->settings[i])) {
+      note_auto(reader, &reader->settings[i]);
+    }
   }
 }

@@ -281,18 +281,17 @@ static void judge(ts_reader *reader, const ts_key *key, const ts_setting *settin
   }
 }
 
-static bool is_auto(const ts_key *key, const ts_value *value) {
-  return key->flags & TS_KEY_AUTO && value->kind == TS_VALUE_STRING && strcasecmp(value->string, "auto") == 0;
+bool ts_setting_is_auto(const ts_setting *setting) {
+  const ts_value *value = &setting->value;
+  bool word = value->kind == TS_VALUE_STRING && strcasecmp(value->string, "auto") == 0;
+  return word && ts_key_at(setting->key)->flags & TS_KEY_AUTO;
 }
 
 static void store_setting(ts_reader *reader, const ts_setting *setting) {
   const ts_key *key = ts_key_at(setting->key);
   ts_target target = {reader, key, setting, ts_deck_field(reader->deck, key, setting->path)};
-  if (is_auto(key, &setting->value)) {
-    if (key->offset >= 0) {
-      ts_reader_note(reader, "%s: \"auto\": %s", setting->name, key->initial != NULL ? key->initial : "chosen here");
-    }
-    return;
+  if (ts_setting_is_auto(setting)) {
+    return; /* ts_reader_resolve knows what it became */
   }
   if (key->status == TS_KEY_REFUSED) {
     target.field = NULL;
