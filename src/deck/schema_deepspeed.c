@@ -16,7 +16,7 @@
 #define HYBRID(name, type_, initial_) LATER("hybrid_engine." name, type_, initial_, "generation between steps")
 #define EIGEN(name, type_, initial_) LATER("eigenvalue." name, type_, initial_, "curvature for quantised training")
 #define MOQ(name, type_, initial_) LATER("quantize_training." name, type_, initial_, QUANTISE)
-#define SAVE(name, type_, initial_, reason) NONE("checkpoint." name, type_, initial_, reason)
+#define SAVE(name, type_, initial_) LATER("checkpoint." name, type_, initial_, "checkpoints")
 #define NEBULA(name, type_, initial_) LATER("nebula." name, type_, initial_, "checkpoints in another service")
 #define FLOPS(name, type_, initial_) \
   NONE("flops_profiler." name, type_, initial_, "FLOPs are counted in the graph: see `tessera plan` and metrics.csv")
@@ -68,18 +68,18 @@ static const ts_key rows[] = {
     MONITOR("comet.online", BOOL, NULL),
     MONITOR("comet.mode", STRING, NULL),
 
-    SAVE("tag_validation", STRING, "WARN", "checkpoints have no tags: a step has one name on all ranks"),
-    SAVE("checkpoint_serialization", BOOL, "true", "checkpoints are HDF5"),
-    SAVE("use_node_local_storage", BOOL, "false", "a checkpoint is one directory that all ranks see"),
-    SAVE("parallel_write.pipeline_stage", BOOL, "false", "every rank always writes its own shard"),
-    LATER("checkpoint.load_universal", BOOL, "false", "checkpoints"),
-    SAVE("writer.type", STRING, "FAST", "there is one writer of checkpoints"),
-    SAVE("writer.io_buffer_size", INT, "67108864", "there is one writer of checkpoints"),
-    SAVE("writer.io_buffer_double", BOOL, "true", "there is one writer of checkpoints"),
-    SAVE("writer.io_multiplier", INT, "1", "there is one writer of checkpoints"),
-    SAVE("writer.show_statistics", BOOL, "false", "there is one writer of checkpoints"),
-    SAVE("writer.data_parallel", STRING, NULL, "every rank always writes its own shard"),
-    SAVE("writer.decoupled", BOOL, "false", "there is one writer of checkpoints"),
+    NONE("checkpoint.tag_validation", STRING, "WARN", "checkpoints have no tags: a step has one name on all ranks"),
+    SAVE("checkpoint_serialization", BOOL, "true"),
+    SAVE("use_node_local_storage", BOOL, "false"),
+    SAVE("parallel_write.pipeline_stage", BOOL, "false"),
+    SAVE("load_universal", BOOL, "false"),
+    SAVE("writer.type", STRING, "FAST"),
+    SAVE("writer.io_buffer_size", INT, "67108864"),
+    SAVE("writer.io_buffer_double", BOOL, "true"),
+    SAVE("writer.io_multiplier", INT, "1"),
+    NONE("checkpoint.writer.show_statistics", BOOL, "false", "there are no statistics of a writer"),
+    SAVE("writer.data_parallel", STRING, NULL),
+    SAVE("writer.decoupled", BOOL, "false"),
     NEBULA("enabled", BOOL, "false"),
     NEBULA("enable_nebula_load", BOOL, "true"),
     NEBULA("nebula_load_path", STRING, NULL),
