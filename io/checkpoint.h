@@ -1,0 +1,137 @@
+/** \file
+ * What a checkpoint is made of, on disk.  A directory that is complete or absent (io/publication.h):
+ *
+ *     shard_00000.h5 ...  what one rank owns: per part and state a flat dataset PART/STATE of cuts[s + 1] - cuts[s]
+ *                         elements, chunked, each chunk with a fletcher32 checksum; an empty one is not there
+ *     model.h5            the index: all tables below, and every tensor as one virtual dataset with its real shape,
+ *                         /STATE/NAME ("/parameter/model.norm.weight"), whose fill value is NaN
+ *     manifest            size and hash of every other file (io/publication.h)
+ *
+ * The index is a copy of the layout it was saved with (parts, cuts, offsets), so that a reader on any other grid or stage
+ * computes which pieces of which shard files it needs.  Nothing of Tessera reads through the virtual datasets: HDF5 reads
+ * a missing shard as fill values, with success.
+ *
+ * Shards and counts are in elements, sizes in bytes where they say so.  HDF5 is not thread-safe: every function of this
+ * header takes the lock of io/hdf5.h around its calls, so they may be called beside each other and beside io/tokens.h.
+ * What is read is untrusted: every number is checked before it is used.  Nothing here is collective.
+ */
+#ifndef IO_CHECKPOINT_H
+#define IO_CHECKPOINT_H
+
+#include "base/dtype.h"
+#include "base/status.h"
+
+#include <stdint.h>
+
+#define TS_CHECKPOINT_VERSION 1 /**< A reader refuses larger ones: "written by a newer version". */
+#define TS_CHECKPOINT_LARGEST_RANK 8
+
+/** X (type, name): what a run continues from, beside tensors. */
+#define TS_CHECKPOINT_NUMBERS(X)                                                          \
+  X(int64_t, step)           /* steps finished, skipped ones included */                  \
+  X(int64_t, samples)        /* sequences trained on: position in the data */             \
+  X(int64_t, updates)        /* steps that updated: position of the lr schedule */        \
+  X(int64_t, optimizer_step) /* of the bias correction */                                 \
+  X(int64_t, skipped)        /* steps without an update */                                \
+  X(int64_t, skipped_in_a_row)                                                            \
+  X(double, loss_scale)      /* 1 without loss scaling */
+
+/** A state of a part: its dataset is PART/NAME. */
+typedef struct ts_saved_state {
+  char *name; /**< Owned: "parameter", "exp_avg", "exp_avg_sq". */
+  ts_dtype dtype;
+} ts_saved_state;
+
+typedef struct ts_saved_part {
+  char *name; /**< Owned. */
+  bool trainable;
+  int64_t count;         /**< Elements of the flat range, gaps included. */
+  int64_t *cuts;         /**< Owned: n_shards + 1, from 0 to count. */
+  int n_states;          /**< At least 1: the first is "parameter", fp32 master where there is one, else working values. */
+  ts_saved_state *state; /**< Owned. */
+} ts_saved_part;
+
+typedef struct ts_saved_parameter {
+  char *name; /**< Owned. */
+  int part;
+  int n_dims;
+  int64_t shape[TS_CHECKPOINT_LARGEST_RANK];
+  int64_t offset, count; /**< In the part's flat range; parameters do not overlap. */
+} ts_saved_parameter;
+
+/** Something recorded to be shown when it differs: "ranks" "4", "zero stage" "2", "device" "...". */
+typedef struct ts_saved_fact {
+  char *name, *value; /**< Owned. */
+} ts_saved_fact;
+
+/** All of model.h5 but the virtual datasets. */
+typedef struct ts_checkpoint {
+#define X(type, name) type name;
+  TS_CHECKPOINT_NUMBERS(X)
+#undef X
+  char *deck;   /**< Owned: the whole deck, as ts_deck_print writes it. */
+  char *source; /**< Owned: the Hugging Face directory the run began from (absolute), "" for none. */
+  int n_shards;
+  int n_parts, n_parameters, n_facts;
+  ts_saved_part *part;           /**< Owned. */
+  ts_saved_parameter *parameter; /**< Owned; in the layout's order, those of a part together. */
+  ts_saved_fact *fact;           /**< Owned. */
+} ts_checkpoint;
+
+/** Free and set to NULL; NULL is allowed.  All members were allocated with base/memory.h.  Not collective. */
+void ts_checkpoint_destroy(ts_checkpoint **checkpoint);
+
+/** "shard_00003.h5"; owned by the caller (ts_free).  Not collective. */
+char *ts_checkpoint_shard_name(int shard);
+
+/** Bytes that all shard files together will have, a little more than less.  Not collective. */
+int64_t ts_checkpoint_bytes(const ts_checkpoint *checkpoint);
+
+/** Index of the parameter of this name, -1 for none; and of a state of a part.  Not collective. */
+int ts_checkpoint_find(const ts_checkpoint *checkpoint, const char *name);
+int ts_checkpoint_find_state(const ts_saved_part *part, const char *name);
+
+/* ---- writing ---- */
+
+/** Write and sync DIRECTORY/shard_N.h5.  Not collective.
+ * \param [in] data  A pointer per state of each part, in order (parts outer, states inner): this shard's elements
+ *                   [cuts[shard], cuts[shard + 1]) in the state's dtype.  Not touched where there are none.
+ * \return TS_BAD_INPUT with "PATH: reason" when it cannot be written (a full disk, EIO); the file is useless then. */
+ts_status ts_checkpoint_write_shard(const char *directory, const ts_checkpoint *checkpoint, int shard,
+                                    const void *const *data, ts_error *err);
+
+/** Write and sync DIRECTORY/model.h5.  Not collective.  Errors as ts_checkpoint_write_shard. */
+ts_status ts_checkpoint_write_index(const char *directory, const ts_checkpoint *checkpoint, ts_error *err);
+
+/* ---- reading ---- */
+
+/** Read and check DIRECTORY/model.h5.  Not collective.
+ * \param [out] out  The caller's, end with ts_checkpoint_destroy; NULL on error.
+ * \return TS_BAD_INPUT: not there, not HDF5, a table missing or inconsistent, a newer version. */
+ts_status ts_checkpoint_read_index(const char *directory, ts_checkpoint **out, ts_error *err);
+
+/** Elements [first, first + count) of the flat range of a state of a part, wherever they lie. */
+typedef struct ts_checkpoint_piece {
+  int part, state;
+  int64_t first, count;
+  void *to; /**< Borrowed: \a count elements of \a dtype. */
+  ts_dtype dtype; /**< Converted to this (float types). */
+} ts_checkpoint_piece;
+
+typedef struct ts_checkpoint_reader ts_checkpoint_reader;
+
+/** A reader keeps at most TS_CHECKPOINT_OPEN_FILES shard files open, whatever their number, and one chunk in memory.  The
+ * directory's name is copied, \a checkpoint borrowed for its life.  Not collective. */
+#define TS_CHECKPOINT_OPEN_FILES 8
+ts_checkpoint_reader *ts_checkpoint_reader_open(const char *directory, const ts_checkpoint *checkpoint);
+
+/** Read pieces, shard by shard: each shard that is needed is opened once for all of them.  Each chunk's checksum is
+ * checked.  Not collective; one thread at a time per reader.
+ * \return TS_BAD_INPUT naming the file and dataset: missing, another size or type than the index says, a checksum that
+ *         does not hold; what \a to points to is undefined then. */
+ts_status ts_checkpoint_read(ts_checkpoint_reader *reader, const ts_checkpoint_piece *piece, int n, ts_error *err);
+
+/** Close and set to NULL; NULL is allowed.  Not collective. */
+void ts_checkpoint_reader_close(ts_checkpoint_reader **reader);
+
+#endif

@@ -1,0 +1,111 @@
+/** \file
+ * Directories of a run that appear complete or not at all: the part of a checkpoint that is not HDF5.
+ *
+ *     RUN/step_00000200.tmp/   being written, or left by a run that died; never read, removed by the next save
+ *     RUN/step_00000200/       published: every file synced, listed in `manifest`, then the directory renamed
+ *     RUN/latest               two lines: the newest published directory's name, and the hash of its manifest
+ *     RUN/step_00000400.aside/ of a future that was given up: the run was resumed from an earlier step
+ *
+ * A save is this sequence of states; a crash between any two leaves what was published before as it was:
+ *
+ *     begin ──> files ──> manifest ──> publish ──> latest ──> prune
+ *     (.tmp)   (synced)  (synced)    (rename, sync RUN)  (replaced)  (rename to .tmp, remove)
+ *
+ * `manifest` is text: "tessera checkpoint VERSION", "step N", a line "file NAME BYTES HASH" per file, and last
+ * "end FILES HASH" with the hash of all bytes before that line.  Hashes are XXH3 of 128 bits (libxxhash), 32 hex digits.
+ * A reader that finds a larger VERSION says that a newer version wrote it.
+ *
+ * Nothing here is collective: the caller agrees with the other ranks.  Messages begin with the path.
+ */
+#ifndef IO_PUBLICATION_H
+#define IO_PUBLICATION_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/** Size and hash of a file. */
+typedef struct ts_file_sum {
+  char name[32];  /**< In the directory: a plain file name. */
+  int64_t bytes;
+  uint64_t hash[2]; /**< XXH3-128, high word first. */
+} ts_file_sum;
+
+typedef struct ts_manifest {
+  int64_t step;
+  int n;
+  ts_file_sum *file; /**< Owned. */
+  uint64_t hash[2];  /**< Of the whole manifest file: what `latest` has. */
+} ts_manifest;
+
+/** "RUN/step_00000200", with suffix "", ".tmp" or ".aside"; owned by the caller (ts_free).  Not collective. */
+char *ts_step_directory(const char *run, int64_t step, const char *suffix);
+
+/** Sum of DIRECTORY/NAME.  Reads the whole file.  Not collective.  \return TS_BAD_INPUT: missing or unreadable. */
+ts_status ts_file_sum_make(const char *directory, const char *name, ts_file_sum *sum, ts_error *err);
+
+/* ---- writing: rank 0 ---- */
+
+/** Remove what is left of an earlier RUN/step_N.tmp, check that the file system has room for \a bytes more (and a
+ * hundredth), make RUN/step_N.tmp.  Not collective.  \return TS_BAD_INPUT with both numbers, or why it cannot be made. */
+ts_status ts_publication_begin(const char *run, int64_t step, int64_t bytes, ts_error *err);
+
+/** Write and sync RUN/step_N.tmp/manifest.  Not collective. */
+ts_status ts_publication_manifest(const char *run, int64_t step, const ts_file_sum *file, int n, ts_error *err);
+
+/** Sync and rename RUN/step_N.tmp to RUN/step_N, and sync RUN.  A directory that has the name already (the run went back
+ * before it) is replaced.  Not collective. */
+ts_status ts_publication_publish(const char *run, int64_t step, ts_error *err);
+
+/** Replace RUN/latest.  Not collective. */
+ts_status ts_publication_latest(const char *run, int64_t step, ts_error *err);
+
+/** Remove the oldest published directories but the \a keep newest (0: remove none).  Call it only after a publication:
+ * the newest is intact then and is never removed.  What cannot be removed is left, with a warning.  Not collective. */
+void ts_publication_prune(const char *run, int64_t keep);
+
+/** Remove RUN/step_N.tmp, as far as that is possible.  Not collective. */
+void ts_publication_abandon(const char *run, int64_t step);
+
+/** Rename every published RUN/step_M with M > \a step to RUN/step_M.aside (one that has this name is removed), and make
+ * `latest` name \a step (0: remove `latest`).  Not collective.  \return TS_BAD_INPUT when one cannot be renamed. */
+ts_status ts_publication_set_aside(const char *run, int64_t step, ts_error *err);
+
+/* ---- reading ---- */
+
+/** The steps that are published in RUN, newest first; *steps is owned by the caller (ts_free).  Not collective.
+ * \return their number; 0 also when RUN is not there. */
+int ts_published_steps(const char *run, int64_t **steps);
+
+/** True when \a path is a directory that has the files of a checkpoint (a manifest or a model.h5).  Not collective. */
+bool ts_is_checkpoint(const char *path);
+
+/** The newest checkpoint of a run, or the one itself: \a path is a RUN (its newest published step; \a tag, such as
+ * "step_00000200", names another) or a checkpoint directory.  Not collective.
+ * \param [out] directory  Owned by the caller (ts_free); NULL on error.
+ * \return TS_BAD_INPUT: neither, no such tag (the ones there are named). */
+ts_status ts_checkpoint_locate(const char *path, const char *tag, char **directory, ts_error *err);
+
+/** Read and check DIRECTORY/manifest.  Not collective.
+ * \param [out] manifest  End with ts_manifest_clear, on error too.
+ * \return TS_BAD_INPUT: gone, damaged (its own hash), of a newer version, or its step is not the directory's name. */
+ts_status ts_manifest_read(const char *directory, ts_manifest *manifest, ts_error *err);
+
+/** Free and zero.  Not collective. */
+void ts_manifest_clear(ts_manifest *manifest);
+
+/** Compare files I with I mod \a share_count == \a share of the manifest with what is there: size, then hash, on up to
+ * \a threads threads (one file each).  Share 0 also looks for files that the manifest does not list.  Not collective: the
+ * ranks of a job give their rank and size and agree on the result.
+ * \return TS_BAD_INPUT with a line for each file: missing, cut (both sizes), contents that are not those of the manifest. */
+ts_status ts_checkpoint_verify(const char *directory, const ts_manifest *manifest, int share, int share_count, int threads,
+                               ts_error *err);
+
+/** What RUN/latest says against what is there.  Not collective.
+ * \return TS_BAD_INPUT: missing though steps are published, not two such lines, names a step that is not there, or the
+ *         hash is not that of this step's manifest.  A latest that is one publication behind (a crash came between) is
+ *         fine. */
+ts_status ts_latest_verify(const char *run, ts_error *err);
+
+#endif
