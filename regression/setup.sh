@@ -19,6 +19,7 @@ libjansson-dev   | pkg-config --exists jansson
 libpcre2-dev     | pkg-config --exists libpcre2-8
 libhwloc-dev     | pkg-config --exists hwloc
 libdnnl-dev      | printf "#include <dnnl.h>\n" | gcc -E -
+libxxhash-dev    | printf "#include <xxhash.h>\n" | gcc -E -
 '
 # Ubuntu 24.04 built its MPICH for a launcher it does not have: mpiexec -n 2 starts two worlds of one rank.
 if grep -qs '^PRETTY_NAME="Ubuntu 24.04' /etc/os-release; then
