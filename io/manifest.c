@@ -203,6 +203,16 @@ ts_status ts_manifest_read(const char *directory, ts_manifest *manifest, ts_erro
   return status;
 }
 
+static int compare_name(const void *name, const void *file) {
+  return strcmp(name, ((const ts_file_sum *) file)->name);
+}
+
+int ts_manifest_find(const ts_manifest *manifest, const char *name) {
+  size_t n = (size_t) manifest->n;
+  const ts_file_sum *found = n > 0 ? bsearch(name, manifest->file, n, sizeof *found, compare_name) : NULL;
+  return found != NULL ? (int) (found - manifest->file) : -1;
+}
+
 void ts_manifest_clear(ts_manifest *manifest) {
   ts_free(manifest->file);
   *manifest = (ts_manifest){0};

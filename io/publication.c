@@ -152,18 +152,28 @@ ts_status ts_publication_manifest(const char *run, int64_t step, const ts_file_s
 
 /* ---- latest ---- */
 
-ts_status ts_publication_latest(const char *run, int64_t step, ts_error *err) {
-  char *directory = ts_step_directory(run, step, ""), *path = ts_format("%s/latest", run);
-  ts_file_sum sum;
+static ts_status write_latest(const char *run, int64_t step, const uint64_t hash[2], ts_error *err) {
+  char *path = ts_format("%s/latest", run);
   ts_text text = {0};
-  ts_status status = ts_file_sum_make(directory, "manifest", &sum, err);
-  ts_latest_print(step, sum.hash, &text);
-  status = status == TS_OK ? ts_replace_file(path, write_text, &text, err) : status;
+  ts_latest_print(step, hash, &text);
+  ts_status status = ts_replace_file(path, write_text, &text, err);
   status = status == TS_OK ? sync_directory(run, err) : status;
   ts_text_free(&text);
   ts_free(path);
+  return status;
+}
+
+static ts_status sum_manifest(const char *run, int64_t step, ts_file_sum *sum, ts_error *err) {
+  char *directory = ts_step_directory(run, step, "");
+  ts_status status = ts_file_sum_make(directory, "manifest", sum, err);
   ts_free(directory);
   return status;
+}
+
+ts_status ts_publication_latest(const char *run, int64_t step, ts_error *err) {
+  ts_file_sum sum;
+  ts_status status = sum_manifest(run, step, &sum, err);
+  return status == TS_OK ? write_latest(run, step, sum.hash, err) : status;
 }
 
 static ts_status remove_latest(const char *run, ts_error *err) {
@@ -174,14 +184,15 @@ static ts_status remove_latest(const char *run, ts_error *err) {
   return status;
 }
 
-/* Let `latest` name the newest published step up to \a step; without one it is removed. */
+/* Let `latest` name the newest published step up to \a step that has a manifest; without one it is removed. */
 static ts_status turn_back_latest(const char *run, int64_t step, ts_error *err) {
   int64_t *steps;
+  ts_file_sum sum;
   int n = ts_published_steps(run, &steps), i = 0;
-  while (i < n && steps[i] > step) {
+  while (i < n && (steps[i] > step || sum_manifest(run, steps[i], &sum, NULL) != TS_OK)) {
     ++i;
   }
-  ts_status status = i < n ? ts_publication_latest(run, steps[i], err) : remove_latest(run, err);
+  ts_status status = i < n ? write_latest(run, steps[i], sum.hash, err) : remove_latest(run, err);
   ts_free(steps);
   return status;
 }
@@ -266,15 +277,17 @@ void ts_publication_abandon(const char *run, int64_t step) {
   ts_free(directory);
 }
 
+/* `latest` goes back one step at a time, so that it is never more than one behind. */
 ts_status ts_publication_set_aside(const char *run, int64_t step, ts_error *err) {
   int64_t *steps;
-  int n = ts_published_steps(run, &steps);
-  ts_status status = turn_back_latest(run, step, err);
-  int i = 0;
+  int n = ts_published_steps(run, &steps), i = 0;
+  ts_status status = TS_OK;
   for (; i < n && steps[i] > step && status == TS_OK; ++i) {
-    status = move_aside(run, steps[i], err);
+    status = turn_back_latest(run, steps[i] - 1, err);
+    status = status == TS_OK ? move_aside(run, steps[i], err) : status;
   }
   status = status == TS_OK && i > 0 ? sync_directory(run, err) : status;
+  status = status == TS_OK ? turn_back_latest(run, step, err) : status;
   ts_free(steps);
   return status;
 }

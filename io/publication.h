@@ -11,10 +11,10 @@
  *     begin ──> files ──> manifest ──> publish ──> latest ──> prune
  *     (.tmp)   (synced)  (synced)    (rename, sync RUN)  (replaced)  (rename to .tmp, remove)
  *
- * `manifest` is text: "tessera checkpoint VERSION", "step N", a line "file NAME BYTES HASH" per file, and last
- * "end FILES HASH" with the hash of all bytes before that line.  Hashes are XXH3 of 128 bits (libxxhash), 32 hex digits.
- * A reader that finds a larger VERSION says that a newer version wrote it; the first and the last line stay as they are in
- * every version.  Names ascend.  Only these exact bytes are accepted.
+ * `manifest` is text: "tessera checkpoint VERSION", "step N", a line "file NAME BYTES HASH" per file, names ascending,
+ * and last "end FILES HASH" with the hash of all bytes before that line.  Hashes are XXH3 of 128 bits (libxxhash), 32 hex
+ * digits.  Only these exact bytes are accepted.  A reader that finds a larger VERSION says that a newer version wrote it;
+ * the first and the last line stay as they are in every version.
  *
  * Nothing here is collective: the caller agrees with the other ranks.  Messages begin with the path.
  */
@@ -36,7 +36,7 @@ typedef struct ts_file_sum {
 typedef struct ts_manifest {
   int64_t step;
   int n;
-  ts_file_sum *file; /**< Owned. */
+  ts_file_sum *file; /**< Owned; names ascend. */
   uint64_t hash[2];  /**< Of the whole manifest file: what `latest` has. */
 } ts_manifest;
 
@@ -48,36 +48,39 @@ ts_status ts_file_sum_make(const char *directory, const char *name, ts_file_sum 
 
 /* ---- writing: rank 0 ---- */
 
-/** Remove every RUN/step_M.tmp that an earlier save left (a warning where that fails), check that the file system has room for \a bytes more (and a
- * hundredth), make RUN/step_N.tmp; RUN is there already.  Not collective.  \return TS_BAD_INPUT with both numbers, or why it cannot be made. */
+/** Remove every RUN/step_M.tmp that an earlier save left (a warning where that fails), check that the file system has
+ * room for \a bytes more (and a hundredth), make RUN/step_N.tmp; RUN is there already.  Not collective.
+ * \return TS_BAD_INPUT with both numbers, or why it cannot be made. */
 ts_status ts_publication_begin(const char *run, int64_t step, int64_t bytes, ts_error *err);
 
-/** Write and sync RUN/step_N.tmp/manifest.  The files may be in any order; a name has 1 to 31 letters, digits, ".", "_" or
- * "-".  Not collective. */
+/** Write and sync RUN/step_N.tmp/manifest.  The files may be in any order; a name has 1 to 31 letters, digits, ".", "_"
+ * or "-".  Not collective. */
 ts_status ts_publication_manifest(const char *run, int64_t step, const ts_file_sum *file, int n, ts_error *err);
 
-/** Sync and rename RUN/step_N.tmp to RUN/step_N, and sync RUN.  A directory that has the name already (the run went back
- * before it) is replaced: the two exchange names, or where the file system cannot, the older one becomes RUN/step_N.aside;
- * `latest` names an earlier step before that.  Not collective. */
+/** Sync and rename RUN/step_N.tmp to RUN/step_N, and sync RUN.  A directory that has the name already (the run went
+ * back before it) is replaced: the two exchange names, or where the file system cannot, the older one becomes
+ * RUN/step_N.aside; `latest` names an earlier step before that.  Not collective. */
 ts_status ts_publication_publish(const char *run, int64_t step, ts_error *err);
 
 /** Replace RUN/latest: \a step, which is published, and its manifest's hash.  Not collective. */
 ts_status ts_publication_latest(const char *run, int64_t step, ts_error *err);
 
 /** Remove the oldest published directories but the \a keep newest (0: remove none).  Call it only after a publication
- * whose `latest` was written: the newest is intact then and is never removed.  What cannot be removed is left, with a warning.  Not collective. */
+ * whose `latest` was written: the newest is intact then and is never removed.  What cannot be removed is left, with a
+ * warning.  Not collective. */
 void ts_publication_prune(const char *run, int64_t keep);
 
 /** Remove RUN/step_N.tmp, as far as that is possible.  Not collective. */
 void ts_publication_abandon(const char *run, int64_t step);
 
-/** Rename every published RUN/step_M with M > \a step to RUN/step_M.aside (one that has this name is removed), after
- * `latest` was made to name the newest of those that stay (none: it is removed).  Not collective.  \return TS_BAD_INPUT when one cannot be renamed. */
+/** Rename every published RUN/step_M with M > \a step to RUN/step_M.aside (one that has this name is removed), newest
+ * first, and make `latest` name the newest of those that stay and have a manifest (none: it is removed).  Not collective.
+ * \return TS_BAD_INPUT when one cannot be renamed. */
 ts_status ts_publication_set_aside(const char *run, int64_t step, ts_error *err);
 
-/** For tests: let the \a count system calls of this section that change something, from the \a nth from now on (from 1),
- * fail with \a error_number and do nothing; 0, 0, 0 switches it off.  From the nth for ever is what a crash leaves.  Not
- * collective. */
+/** For tests: let the \a count system calls of this section that change something, from the \a nth from now on (from
+ * 1), fail with \a error_number and do nothing; 0, 0, 0 switches it off.  From the nth for ever is what a crash leaves.
+ * Not collective. */
 void ts_publication_set_test_failure(int64_t nth, int64_t count, int error_number);
 
 /** For tests: let the file system have \a bytes free; -1 asks it again.  Not collective. */
@@ -104,16 +107,20 @@ ts_status ts_checkpoint_locate(const char *path, const char *tag, char **directo
  *         the directory's name says (a name that says none is fine). */
 ts_status ts_manifest_read(const char *directory, ts_manifest *manifest, ts_error *err);
 
+/** Index of the file of this name, -1 for none.  Not collective. */
+int ts_manifest_find(const ts_manifest *manifest, const char *name);
+
 /** Free and zero.  Not collective. */
 void ts_manifest_clear(ts_manifest *manifest);
 
 /** Compare files I with I mod \a share_count == \a share of the manifest with what is there: size, then hash, on up to
- * \a threads threads (one file each).  Share 0 also looks for shards and a model.h5 that the manifest does not
- * list; files of other names are the user's.  Not collective: the
- * ranks of a job give their rank and size and agree on the result.
- * \return TS_BAD_INPUT with a line for each file: missing, cut (both sizes), contents that are not those of the manifest. */
-ts_status ts_checkpoint_verify(const char *directory, const ts_manifest *manifest, int share, int share_count, int threads,
-                               ts_error *err);
+ * \a threads threads (one file each).  Share 0 also looks for shards and a model.h5 that the manifest does not list;
+ * files of other names are the user's.  Not collective: the ranks of a job give their rank and size and agree on the
+ * result.
+ * \return TS_BAD_INPUT with a line for each file: missing, cut (both sizes), contents that are not those of the
+ *         manifest. */
+ts_status ts_checkpoint_verify(const char *directory, const ts_manifest *manifest, int share, int share_count,
+                               int threads, ts_error *err);
 
 /** What RUN/latest says against what is there.  Not collective.
  * \return TS_BAD_INPUT: missing though steps are published, not two such lines, names a step that is not there, or the

@@ -4,7 +4,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -30,22 +29,13 @@ static ts_status verify_file(const char *directory, const ts_file_sum *expected,
   return status;
 }
 
-static int compare_name(const void *name, const void *file) {
-  return strcmp(name, ((const ts_file_sum *) file)->name);
-}
-
-static bool is_listed(const ts_manifest *manifest, const char *name) {
-  return manifest->n > 0 &&
-         bsearch(name, manifest->file, (size_t) manifest->n, sizeof *manifest->file, compare_name) != NULL;
-}
-
 /* Files of other names harm nobody: nothing reads them. */
 static ts_status verify_unlisted(const char *directory, const ts_manifest *manifest, ts_error *err) {
   ts_status status = TS_OK;
   DIR *entries = opendir(directory);
   for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
     const char *name = entry->d_name;
-    if ((strncmp(name, "shard_", 6) == 0 || strcmp(name, "model.h5") == 0) && !is_listed(manifest, name)) {
+    if ((strncmp(name, "shard_", 6) == 0 || strcmp(name, "model.h5") == 0) && ts_manifest_find(manifest, name) < 0) {
       status = ts_error_add(err, "%s/%s: the manifest does not list it: it is another checkpoint's; move it away",
                             directory, name);
     }
