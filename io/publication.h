@@ -12,9 +12,9 @@
  *     (.tmp)   (synced)  (synced)    (rename, sync RUN)  (replaced)  (rename to .tmp, remove)
  *
  * `manifest` is text: "tessera checkpoint VERSION", "step N", a line "file NAME BYTES HASH" per file, names ascending,
- * and last "end FILES HASH" with the hash of all bytes before that line.  Hashes are XXH3 of 128 bits (libxxhash), 32 hex
- * digits.  Only these exact bytes are accepted.  A reader that finds a larger VERSION says that a newer version wrote it;
- * the first and the last line stay as they are in every version.
+ * and last "end FILES HASH" with the hash of all bytes before that line.  Hashes are XXH3 of 128 bits (libxxhash), 32
+ * hex digits.  Only these exact bytes are accepted.  A reader that finds a larger VERSION says that a newer version
+ * wrote it; the first and the last line stay as they are in every version.
  *
  * Nothing here is collective: the caller agrees with the other ranks.  Messages begin with the path.
  */
@@ -74,8 +74,8 @@ void ts_publication_prune(const char *run, int64_t keep);
 void ts_publication_abandon(const char *run, int64_t step);
 
 /** Rename every published RUN/step_M with M > \a step to RUN/step_M.aside (one that has this name is removed), newest
- * first, and make `latest` name the newest of those that stay and have a manifest (none: it is removed).  Not collective.
- * \return TS_BAD_INPUT when one cannot be renamed. */
+ * first, and make `latest` name the newest of those that stay and have a manifest (none: it is removed).  Not
+ * collective.  \return TS_BAD_INPUT when one cannot be renamed. */
 ts_status ts_publication_set_aside(const char *run, int64_t step, ts_error *err);
 
 /** For tests: let the \a count system calls of this section that change something, from the \a nth from now on (from
@@ -121,6 +121,11 @@ void ts_manifest_clear(ts_manifest *manifest);
  *         manifest. */
 ts_status ts_checkpoint_verify(const char *directory, const ts_manifest *manifest, int share, int share_count,
                                int threads, ts_error *err);
+
+/** The index against the manifest: \a step and \a n_shards are what model.h5 says.  Not collective.
+ * \return TS_BAD_INPUT: another step, or the manifest lists other shards than shard_00000.h5 to the last. */
+ts_status ts_manifest_match(const char *directory, const ts_manifest *manifest, int64_t step, int n_shards,
+                            ts_error *err);
 
 /** What RUN/latest says against what is there.  Not collective.
  * \return TS_BAD_INPUT: missing though steps are published, not two such lines, names a step that is not there, or the

@@ -65,6 +65,34 @@ ts_status ts_checkpoint_verify(const char *directory, const ts_manifest *manifes
   return share == 0 && verify_unlisted(directory, manifest, err) != TS_OK ? TS_BAD_INPUT : status;
 }
 
+static int count_shards(const ts_manifest *manifest) {
+  int n = 0;
+  for (int i = 0; i < manifest->n; ++i) {
+    n += strncmp(manifest->file[i].name, "shard_", 6) == 0;
+  }
+  return n;
+}
+
+ts_status ts_manifest_match(const char *directory, const ts_manifest *manifest, int64_t step, int n_shards,
+                            ts_error *err) {
+  int listed = count_shards(manifest);
+  if (step != manifest->step) {
+    return ts_error_add(err, "%s/model.h5: is of step %lld, the manifest of step %lld", directory, (long long) step,
+                        (long long) manifest->step);
+  }
+  if (n_shards != listed) {
+    return ts_error_add(err, "%s/model.h5: has %d shards, the manifest lists %d", directory, n_shards, listed);
+  }
+  for (int i = 0; i < n_shards; ++i) {
+    char name[32];
+    snprintf(name, sizeof name, "shard_%05d.h5", i);
+    if (ts_manifest_find(manifest, name) < 0) {
+      return ts_error_add(err, "%s/manifest: lists %d shards, but no %s", directory, listed, name);
+    }
+  }
+  return TS_OK;
+}
+
 /* ---- latest ---- */
 
 void ts_latest_print(int64_t step, const uint64_t hash[2], ts_text *to) {

@@ -535,6 +535,27 @@ static void test_shares(void) {
   ts_free(run);
 }
 
+static void test_match(void) {
+  char *run = make_run("match"), *directory = ts_step_directory(run, 200, "");
+  ts_manifest manifest;
+  ts_error err = {0};
+  save(run, 200);
+  TS_CHECK(ts_manifest_read(directory, &manifest, NULL) == TS_OK, "%s", directory);
+  tap_ok(ts_manifest_match(directory, &manifest, 200, 3, &err) == TS_OK, "step and shards of the index match");
+  tap_ok(says(ts_manifest_match(directory, &manifest, 201, 3, &err), &err,
+              "step_00000200/model.h5: is of step 201, the manifest of step 200"),
+         "an index of another step");
+  tap_ok(says(ts_manifest_match(directory, &manifest, 200, 2, &err), &err, "has 2 shards, the manifest lists 3") &&
+             says(ts_manifest_match(directory, &manifest, 200, 1 << 30, &err), &err, "shards, the manifest lists 3"),
+         "an index of fewer and of more shards");
+  strcpy(manifest.file[3].name, "shard_00003.h5");
+  tap_ok(says(ts_manifest_match(directory, &manifest, 200, 3, &err), &err, "lists 3 shards, but no shard_00002.h5"),
+         "as many shards, but another one");
+  ts_manifest_clear(&manifest);
+  ts_free(directory);
+  ts_free(run);
+}
+
 static void test_latest(void) {
   char *run = make_run("latest"), *path = path_of(run, "latest");
   size_t length;
@@ -772,6 +793,7 @@ int main(void) {
   test_bits();
   test_mixed();
   test_shares();
+  test_match();
   test_latest();
   test_hostile();
   test_many_files();
