@@ -31,8 +31,8 @@ static ts_status verify_file(const char *directory, const ts_file_sum *expected,
 
 /* Files of other names harm nobody: nothing reads them. */
 static ts_status verify_unlisted(const char *directory, const ts_manifest *manifest, ts_error *err) {
-  ts_status status = TS_OK;
   DIR *entries = opendir(directory);
+  ts_status status = entries != NULL ? TS_OK : ts_error_add(err, "%s: cannot be read: %s", directory, strerror(errno));
   for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
     const char *name = entry->d_name;
     if ((strncmp(name, "shard_", 6) == 0 || strcmp(name, "model.h5") == 0) && ts_manifest_find(manifest, name) < 0) {

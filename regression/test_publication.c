@@ -516,6 +516,8 @@ static void test_shares(void) {
   TS_CHECK(ts_manifest_read(directory, &manifest, NULL) == TS_OK, "%s", directory);
   tap_ok(ts_manifest_find(&manifest, "shard_00001.h5") == 2 && ts_manifest_find(&manifest, "shard_1") == -1,
          "the files of a manifest are found by name");
+  tap_ok(says(ts_checkpoint_verify("/nonexistent", &(ts_manifest){0}, 0, 1, 1, &err), &err, "/nonexistent: cannot be"),
+         "a directory that cannot be listed");
   put(directory, "shard_00001.h5", "?", 1);
   put(directory, "shard_00009.h5", "?", 1);
   int wrong = 0;
