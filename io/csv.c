@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LARGEST_FILE ((size_t) 1 << 30)
 
@@ -54,6 +55,30 @@ static ts_status read_lines(const char *path, char *text, ts_csv *csv, ts_error 
     ++csv->n_rows;
   }
   return csv->n_columns > 0 ? TS_OK : ts_error_add(err, "%s: has no first line with the names of its columns", path);
+}
+
+ts_status ts_csv_cut(const char *path, int64_t last, ts_error *err) {
+  char *text;
+  size_t length;
+  if (access(path, F_OK) != 0) {
+    return TS_OK;
+  }
+  ts_status status = ts_read_file(path, LARGEST_FILE, &text, &length, err);
+  if (status != TS_OK) {
+    return status;
+  }
+  ts_text kept = {0};
+  bool first = true;
+  for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+    if (first || strtoll(line, NULL, 10) <= last) {
+      ts_text_append(&kept, line, (size_t) (end + 1 - line));
+    }
+    first = false;
+  }
+  status = kept.length == length ? TS_OK : ts_write_file(path, kept.text, kept.length, err);
+  ts_text_free(&kept);
+  ts_free(text);
+  return status;
 }
 
 ts_status ts_csv_read(const char *path, ts_csv *csv, ts_error *err) {

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "io/csv.h"
 
 #include <errno.h>
 #include <math.h>
@@ -59,6 +60,25 @@ static bool write_names(FILE *file, const table *t) {
   return fflush(file) == 0;
 }
 
+/* A file that is there has these columns. */
+static ts_status check_names(const char *path, const table *t, ts_error *err) {
+  ts_text names = {0};
+  for (size_t i = 0; i < t->n_columns; ++i) {
+    ts_text_add(&names, "%s%c", t->columns[i].name, i + 1 < t->n_columns ? ',' : '\n');
+  }
+  FILE *file = fopen(path, "r");
+  char *line = NULL;
+  size_t capacity = 0;
+  bool same = file == NULL || getline(&line, &capacity, file) < 0 || strcmp(line, names.text) == 0;
+  if (file != NULL) {
+    fclose(file);
+  }
+  free(line);
+  ts_text_free(&names);
+  return same ? TS_OK
+              : ts_error_add(err, "%s: has other columns than this version writes; move it away to go on without it", path);
+}
+
 static void write_row(const ts_metrics *metrics, int which, const void *row) {
   const table *t = &tables[which];
   FILE *file = metrics->files[which];
@@ -75,16 +95,22 @@ static void write_row(const ts_metrics *metrics, int which, const void *row) {
   TS_CHECK(fflush(file) == 0 && !ferror(file), "%s cannot be written: %s", t->file, strerror(errno));
 }
 
-ts_status ts_metrics_open(const char *directory, ts_metrics **out, ts_error *err) {
-  *out = NULL;
+static ts_status open_file(const char *path, const char *mode, const table *t, FILE **file, ts_error *err) {
+  *file = fopen(path, mode);
+  bool ok = *file != NULL && (ftell(*file) > 0 || write_names(*file, t));
+  return ok ? TS_OK : ts_error_add(err, "%s: cannot be written: %s", path, strerror(errno));
+}
+
+static ts_status open_files(const char *directory, const char *mode, int64_t step, ts_metrics **out, ts_error *err) {
   ts_metrics *metrics = ts_calloc(1, sizeof *metrics);
   ts_status status = TS_OK;
   for (int i = 0; status == TS_OK && i < N_TABLES; ++i) {
     char *path = ts_format("%s/%s", directory, tables[i].file);
-    metrics->files[i] = fopen(path, "w");
-    if (metrics->files[i] == NULL || !write_names(metrics->files[i], &tables[i])) {
-      status = ts_error_add(err, "%s: cannot be written: %s", path, strerror(errno));
+    if (mode[0] == 'a') {
+      status = ts_csv_cut(path, step, err);
+      status = status == TS_OK ? check_names(path, &tables[i], err) : status;
     }
+    status = status == TS_OK ? open_file(path, mode, &tables[i], &metrics->files[i], err) : status;
     ts_free(path);
   }
   if (status != TS_OK) {
@@ -92,6 +118,14 @@ ts_status ts_metrics_open(const char *directory, ts_metrics **out, ts_error *err
   }
   *out = metrics;
   return status;
+}
+
+ts_status ts_metrics_open(const char *directory, ts_metrics **out, ts_error *err) {
+  return open_files(directory, "w", 0, out, err);
+}
+
+ts_status ts_metrics_continue(const char *directory, int64_t step, ts_metrics **out, ts_error *err) {
+  return open_files(directory, "a", step, out, err);
 }
 
 void ts_metrics_step(ts_metrics *metrics, const ts_metrics_row *row) {

@@ -28,7 +28,9 @@
   X(double, exposed_comm_seconds) /* communication that computation waited for */                 \
   X(double, data_seconds)         /* reading samples */                                           \
   X(int64_t, skipped)             /* steps without an update since the start */                   \
-  X(double, loss_scale)           /* 1 without loss scaling */
+  X(double, loss_scale)           /* 1 without loss scaling */                                    \
+  X(double, save_seconds)         /* of saves that ended since the row before: begin to published */ \
+  X(double, stall_seconds)        /* that training waited for saves since the row before */
 
 /** X (type, column): validation.csv. */
 #define TS_VALIDATION_COLUMNS(X)                                          \
@@ -56,6 +58,11 @@ typedef struct ts_metrics ts_metrics;
  * \param [out] out  The caller's, end with ts_metrics_close; NULL on error.
  * \return TS_BAD_INPUT with "PATH: reason" when a file cannot be created. */
 ts_status ts_metrics_open(const char *directory, ts_metrics **out, ts_error *err);
+
+/** As ts_metrics_open, to go on after step \a step: rows of later steps are cut off, and files that are not there are
+ * created.  Not collective.
+ * \return TS_BAD_INPUT also when a file has other columns (another version wrote it). */
+ts_status ts_metrics_continue(const char *directory, int64_t step, ts_metrics **out, ts_error *err);
 
 /** Append a row to metrics.csv.  A full disk or a lost file system ends the job.  Not collective. */
 void ts_metrics_step(ts_metrics *metrics, const ts_metrics_row *row);

@@ -1,7 +1,6 @@
 #include "base/memory.h"
+#include "io/hdf5.h"
 #include "io/tokens_format.h"
-
-#include <hdf5.h>
 
 /* Tokens of one window: values arrive as int64 so that one outside int32 is reported as it is.  512 KiB. */
 enum { WINDOW = 65536 };
@@ -22,7 +21,7 @@ static ts_status check_dataset(ts_tokens *tokens, hid_t data, ts_error *err) {
   return TS_OK;
 }
 
-static ts_status open_quietly(ts_tokens *tokens, ts_error *err) {
+static ts_status open_dataset(ts_tokens *tokens, ts_error *err) {
   hid_t file = H5Fopen(tokens->path, H5F_ACC_RDONLY, H5P_DEFAULT);
   if (file < 0) {
     return ts_error_add(err, "%s: cannot be opened as an HDF5 file", tokens->path);
@@ -43,24 +42,22 @@ static ts_status open_hdf5(ts_tokens *tokens, ts_error *err) {
   }
   ts_mapping_close(&probe);
   ts_status status;
-  H5E_BEGIN_TRY {
-    status = open_quietly(tokens, err);
-  }
-  H5E_END_TRY
+  ts_hdf5_lock();
+  status = open_dataset(tokens, err);
+  ts_hdf5_unlock();
   return status;
 }
 
 static herr_t read_window(hid_t data, int64_t first, int64_t count, int64_t *window) {
   hsize_t start = (hsize_t) first, length = (hsize_t) count;
   herr_t status;
-  H5E_BEGIN_TRY {
-    hid_t from = H5Dget_space(data), to = H5Screate_simple(1, &length, NULL);
-    status = H5Sselect_hyperslab(from, H5S_SELECT_SET, &start, NULL, &length, NULL);
-    status = status < 0 ? status : H5Dread(data, H5T_NATIVE_INT64, to, from, H5P_DEFAULT, window);
-    H5Sclose(from);
-    H5Sclose(to);
-  }
-  H5E_END_TRY
+  ts_hdf5_lock();
+  hid_t from = H5Dget_space(data), to = H5Screate_simple(1, &length, NULL);
+  status = H5Sselect_hyperslab(from, H5S_SELECT_SET, &start, NULL, &length, NULL);
+  status = status < 0 ? status : H5Dread(data, H5T_NATIVE_INT64, to, from, H5P_DEFAULT, window);
+  H5Sclose(from);
+  H5Sclose(to);
+  ts_hdf5_unlock();
   return status;
 }
 
@@ -94,7 +91,9 @@ static ts_status read_hdf5(ts_tokens *tokens, int64_t first, int64_t count, int3
 
 static void close_hdf5(ts_tokens *tokens) {
   if (tokens->data > 0) {
+    ts_hdf5_lock();
     H5Dclose((hid_t) tokens->data);
+    ts_hdf5_unlock();
   }
 }
 

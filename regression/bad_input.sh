@@ -84,13 +84,15 @@ test_deck() {
   refused_line "duplicate" "bad.cfg:8: .*duplicate.*|bad.cfg:8: .*twice" 'gradient_clipping = 2.0;'
   refused_line "a syntax error" "bad.cfg:8: " 'steps_per_print = = 1;'
   refused_line "a mixed array" "bad.cfg:8: .*0.9, 1.0|bad.cfg:8: .*1.0" 'scheduler = { type = "WarmupLR"; params = { x = [0.9, 1]; }; };'
-  refused_line "checkpoints are not there yet" "bad.cfg:8: checkpoint.*: .*not there yet" \
-    'checkpoint = { load_universal = true; };'
+  refused_line "disks of single nodes are not there yet" "bad.cfg:8: checkpoint.use_node_local_storage: .*not there yet" \
+    'checkpoint = { use_node_local_storage = true; };'
   refused_train "--set of an unknown key" "--set: model.vocabsize: unknown key; did you mean model.vocab_size\?" \
     tiny.cfg --set model.vocabsize=1
   refused_train "--set without a value" "--set: run.steps: not an assignment" tiny.cfg --set run.steps
-  refused_train "save_every" "run.save_every: .*not there yet" tiny.cfg --set run.save_every=10
-  refused_train "resume" "run.resume: .*not there yet" tiny.cfg --set run.resume=auto
+  refused_train "save_every" "run.save_every: -1 is out of range" tiny.cfg --set run.save_every=-1
+  refused_train "resume from nothing" "nowhere: " tiny.cfg --resume nowhere
+  refused_train "resume from a file" "text.txt: " tiny.cfg --set run.resume=text.txt
+  refused_train "weights from nothing" "nowhere: " tiny.cfg --weights nowhere
   refused_train "heads" "model.num_attention_heads: hidden_size 32 is not a multiple of num_attention_heads 5" \
     tiny.cfg --set model.num_attention_heads=5
   refused_train "sequence_length" "data.sequence_length: 65 is more than model.max_position_embeddings 64" \

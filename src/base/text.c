@@ -59,6 +59,14 @@ void ts_text_add_json(ts_text *to, const char *text) {
   ts_text_append(to, "\"", 1);
 }
 
+void ts_text_add_shape(ts_text *to, const int64_t *d, int n) {
+  ts_text_add(to, "[");
+  for (int i = 0; i < n; ++i) {
+    ts_text_add(to, i > 0 ? ", %lld" : "%lld", (long long) d[i]);
+  }
+  ts_text_add(to, "]");
+}
+
 void ts_text_free(ts_text *text) {
   ts_free(text->text);
   *text = (ts_text){0};

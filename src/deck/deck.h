@@ -70,12 +70,14 @@ typedef struct ts_deck_data {
 typedef struct ts_deck_run {
   char *directory; /**< "" when the deck names none (plan and graph need none). */
   int64_t steps, seed;
-  int64_t save_every, keep; /**< 0: never, all.  Other values are refused until checkpoints are there. */
+  int64_t save_every;       /**< Steps between checkpoints; 0: at the end only. */
+  int64_t keep;             /**< Newest checkpoints kept; 0: all. */
+  bool save_async;          /**< Write them while training goes on, from a copy. */
   int64_t evaluate_every;   /**< Steps between validations; 0: never. */
   int64_t evaluate_batches; /**< Global micro-batches of one validation; 0: the whole validation set. */
   char *device;             /**< "auto" or "cpu". */
   int64_t threads;          /**< Per rank; 0: the cores this rank may use. */
-  char *resume;             /**< "" for a new run; others are refused until checkpoints are there. */
+  char *resume;             /**< "never", "auto", or a run or checkpoint directory. */
   int64_t log_every;        /**< Steps between printed lines; steps_per_print unless set. */
   int64_t stop_after_nonfinite; /**< Consecutive skipped steps that end the run. */
 } ts_deck_run;

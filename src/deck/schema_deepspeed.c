@@ -16,7 +16,9 @@
 #define HYBRID(name, type_, initial_) LATER("hybrid_engine." name, type_, initial_, "generation between steps")
 #define EIGEN(name, type_, initial_) LATER("eigenvalue." name, type_, initial_, "curvature for quantised training")
 #define MOQ(name, type_, initial_) LATER("quantize_training." name, type_, initial_, QUANTISE)
-#define SAVE(name, type_, initial_) LATER("checkpoint." name, type_, initial_, "checkpoints")
+#define WRITER "there is one writer: a thread of each rank"
+#define SAVE(name, type_, initial_, reason) NONE("checkpoint." name, type_, initial_, reason)
+#define LATER_SAVE(name, type_, initial_, reason) LATER("checkpoint." name, type_, initial_, reason)
 #define NEBULA(name, type_, initial_) LATER("nebula." name, type_, initial_, "checkpoints in another service")
 #define FLOPS(name, type_, initial_) \
   NONE("flops_profiler." name, type_, initial_, "FLOPs are counted in the graph: see `tessera plan` and metrics.csv")
@@ -69,17 +71,17 @@ static const ts_key rows[] = {
     MONITOR("comet.mode", STRING, NULL),
 
     NONE("checkpoint.tag_validation", STRING, "WARN", "checkpoints have no tags: a step has one name on all ranks"),
-    SAVE("checkpoint_serialization", BOOL, "true"),
-    SAVE("use_node_local_storage", BOOL, "false"),
-    SAVE("parallel_write.pipeline_stage", BOOL, "false"),
-    SAVE("load_universal", BOOL, "false"),
-    SAVE("writer.type", STRING, "FAST"),
-    SAVE("writer.io_buffer_size", INT, "67108864"),
-    SAVE("writer.io_buffer_double", BOOL, "true"),
-    SAVE("writer.io_multiplier", INT, "1"),
-    NONE("checkpoint.writer.show_statistics", BOOL, "false", "there are no statistics of a writer"),
-    SAVE("writer.data_parallel", STRING, NULL),
-    SAVE("writer.decoupled", BOOL, "false"),
+    SAVE("checkpoint_serialization", BOOL, "true", "checkpoints are HDF5 files"),
+    LATER_SAVE("use_node_local_storage", BOOL, "false", "checkpoints on disks that only one node sees"),
+    SAVE("parallel_write.pipeline_stage", BOOL, "false", "every rank writes what it owns, at once"),
+    SAVE("load_universal", BOOL, "false", "every checkpoint loads on any grid and stage"),
+    SAVE("writer.type", STRING, "FAST", WRITER),
+    SAVE("writer.io_buffer_size", INT, "67108864", WRITER),
+    SAVE("writer.io_buffer_double", BOOL, "true", WRITER),
+    SAVE("writer.io_multiplier", INT, "1", WRITER),
+    SAVE("writer.show_statistics", BOOL, "false", "metrics.csv has save_seconds and stall_seconds"),
+    SAVE("writer.data_parallel", STRING, NULL, "every rank writes what it owns, at once"),
+    SAVE("writer.decoupled", BOOL, "false", "run.save_async decides"),
     NEBULA("enabled", BOOL, "false"),
     NEBULA("enable_nebula_load", BOOL, "true"),
     NEBULA("nebula_load_path", STRING, NULL),

@@ -1,10 +1,6 @@
 /* `data`, `run` and the keys that DeepSpeed leaves to the user's script. */
 #include "deck/schema_rows.h"
 
-#define GATED(type_, field, initial_, help_)                                                          \
-  {.path = #field, .type = TS_KEY_##type_, .status = TS_KEY_REFUSED, .initial = initial_, .min = 0, \
-   .max = LARGE, .offset = (ptrdiff_t) offsetof(ts_deck, field), .help = help_}
-
 static const ts_key rows[] = {
     {.path = "deepspeed_config", .type = TS_KEY_STRING, .offset = -1, .initial = "",
      .help = "DeepSpeed json to merge in; its path is relative to this file."},
@@ -18,15 +14,18 @@ static const ts_key rows[] = {
     INTEGER(data.seed, "1", 0, LARGE, 0, "Seed of the order."),
 
     WORD(run.directory, "", NULL, NULL, 0, "Where metrics and results go; made if absent."),
-    INTEGER(run.steps, "0", 0, LARGE, 0, "Optimizer steps to train."),
+    INTEGER(run.steps, "0", 0, LARGE, 0, "Optimizer steps to train; 0 with model.from saves its weights as a checkpoint."),
     INTEGER(run.seed, "1", 0, LARGE, 0, "Seed of initial weights and dropout."),
-    GATED(INT, run.save_every, "0", "checkpoints (steps between them)"),
-    GATED(INT, run.keep, "0", "checkpoints (how many to keep)"),
+    INTEGER(run.save_every, "0", 0, LARGE, 0, "Steps between checkpoints; 0: only when the run ends or is stopped."),
+    INTEGER(run.keep, "0", 0, LARGE, 0, "How many checkpoints to keep, the newest ones; 0 for all."),
+    FLAG(run.save_async, "true", 0,
+         "Copy the state to memory planned for it and write while training goes on; false writes it before going on."),
     INTEGER(run.evaluate_every, "0", 0, LARGE, 0, "Steps between validations; 0 for none."),
     INTEGER(run.evaluate_batches, "0", 0, LARGE, 0, "Batches of one validation; 0 for all of the validation data."),
     WORD(run.device, "auto", "auto|cpu", "cuda", 0, "Where to compute."),
     INTEGER(run.threads, "0", 0, 4096, 0, "Threads of a rank; 0 for the cores it may use."),
-    GATED(STRING, run.resume, "", "checkpoints (where to resume from)"),
+    WORD(run.resume, "never", NULL, NULL, 0,
+         "never; auto: the newest intact checkpoint of run.directory, if there is one; or a run or checkpoint directory."),
     INTEGER(run.log_every, NULL, 1, LARGE, AUTO, "Steps between printed lines (default: steps_per_print, or 10)."),
     INTEGER(run.stop_after_nonfinite, "10", 1, LARGE, 0,
             "Steps skipped in a row for a non-finite loss that end the run."),

@@ -3,6 +3,7 @@
 #include "base/random.h"
 #include "engine/engine.h"
 #include "io/safetensors.h"
+#include "pass/saved.h"
 
 #include <string.h>
 
@@ -18,29 +19,18 @@ typedef struct holder {
   int64_t begin, count;
 } holder;
 
-static holder find_holder(const ts_engine *e, const ts_part *part, const char *what, bool shard) {
-  char *name = ts_format("%s.%s", part->name, what);
+static holder find_holder(const ts_engine *e, const ts_part *part, const char *what) {
+  const ts_layout *layout = ts_engine_layout(e);
   const ts_graph *graph = ts_engine_program(e)->graph;
-  ts_tid t = ts_graph_find(graph, name);
+  ts_saved_leaf leaf;
   holder h = {0};
-  if (t != TS_NONE) {
-    h.data = ts_executor_pointer(e->executor, 0, name);
-    h.dtype = graph->tensor[t].dtype;
-    h.begin = shard ? part->cuts[ts_engine_layout(e)->my_shard] : 0;
-    h.count = shard ? part->cuts[ts_engine_layout(e)->my_shard + 1] - h.begin : part->count;
+  if (ts_saved_leaf_find(graph, layout, (int) (part - layout->part), what, &leaf)) {
+    h.data = ts_executor_pointer(e->executor, 0, graph->tensor[leaf.leaf].name);
+    h.dtype = leaf.dtype;
+    h.begin = leaf.whole ? 0 : part->cuts[layout->my_shard];
+    h.count = leaf.whole ? part->count : leaf.count;
   }
-  ts_free(name);
   return h;
-}
-
-/* A state of the optimizer is whole or a shard: as many elements as its storage has. */
-static bool is_shard(const ts_engine *e, const ts_part *part, const char *what) {
-  char *name = ts_format("%s.%s", part->name, what);
-  const ts_graph *graph = ts_engine_program(e)->graph;
-  ts_tid t = ts_graph_find(graph, name);
-  bool shard = t != TS_NONE && ts_engine_layout(e)->n_shards > 1 && ts_tensor_count(graph, t) == part->shard;
-  ts_free(name);
-  return shard;
 }
 
 static void write_holder(const holder *h, int64_t at, int64_t count, const float *value) {
@@ -54,8 +44,7 @@ static void write_holder(const holder *h, int64_t at, int64_t count, const float
 
 void ts_engine_write_parameter(ts_engine *e, const ts_parameter *p, int64_t first, int64_t count, const float *value) {
   const ts_part *part = &ts_engine_layout(e)->part[p->part];
-  holder holders[] = {find_holder(e, part, "param", false), find_holder(e, part, "param.shard", true),
-                      find_holder(e, part, "master", is_shard(e, part, "master"))};
+  holder holders[] = {find_holder(e, part, "param"), find_holder(e, part, "param.shard"), find_holder(e, part, "master")};
   for (int i = 0; i < 3; ++i) {
     write_holder(&holders[i], p->offset + first, count, value);
   }
@@ -97,14 +86,6 @@ static const ts_safetensor *find_tensor(const ts_safetensors *st, const ts_model
   return found;
 }
 
-static void print_shape(const int64_t *d, int n, ts_text *to) {
-  ts_text_add(to, "[");
-  for (int i = 0; i < n; ++i) {
-    ts_text_add(to, i > 0 ? ", %lld" : "%lld", (long long) d[i]);
-  }
-  ts_text_add(to, "]");
-}
-
 static ts_status check_shape(const ts_safetensor *t, const ts_parameter *p, ts_error *err) {
   bool same = t->n_dims == p->shape.n && memcmp(t->shape, p->shape.d, (size_t) p->shape.n * sizeof *t->shape) == 0;
   if (same && ts_dtype_is_float(t->dtype)) {
@@ -112,9 +93,9 @@ static ts_status check_shape(const ts_safetensor *t, const ts_parameter *p, ts_e
   }
   ts_text text = {0};
   ts_text_add(&text, "%s: tensor %s is %s ", t->file, t->name, t->dtype_name);
-  print_shape(t->shape, t->n_dims, &text);
+  ts_text_add_shape(&text, t->shape, t->n_dims);
   ts_text_add(&text, "; the model wants a floating-point ");
-  print_shape(p->shape.d, p->shape.n, &text);
+  ts_text_add_shape(&text, p->shape.d, p->shape.n);
   ts_status status = ts_error_add(err, "%s", text.text);
   ts_text_free(&text);
   return status;
@@ -167,11 +148,11 @@ ts_status ts_engine_initialise(ts_engine *e, ts_error *err) {
 
 /* The best copy of a part: the master, else the working values. */
 static holder best_holder(const ts_engine *e, const ts_part *part) {
-  holder h = find_holder(e, part, "master", is_shard(e, part, "master"));
+  holder h = find_holder(e, part, "master");
   if (h.data == NULL) {
-    h = find_holder(e, part, "param", false);
+    h = find_holder(e, part, "param");
   }
-  return h.data != NULL ? h : find_holder(e, part, "param.shard", true);
+  return h.data != NULL ? h : find_holder(e, part, "param.shard");
 }
 
 ts_status ts_engine_read_parameter(ts_engine *e, const char *name, float *value, ts_error *err) {

@@ -8,12 +8,12 @@
 #define BAR 24
 #define REDRAW_SECONDS 0.1
 
-void ts_progress_begin(ts_progress *p, int64_t steps, int64_t log_every) {
-  *p = (ts_progress){.steps = steps, .log_every = log_every > 0 ? log_every : (steps + 19) / 20, .begin = ts_seconds()};
+void ts_progress_begin(ts_progress *p, int64_t first, int64_t steps, int64_t log_every) {
+  *p = (ts_progress){.first = first, .steps = steps, .log_every = log_every > 0 ? log_every : (steps + 19) / 20, .begin = ts_seconds()};
 }
 
 bool ts_progress_is_shown(const ts_progress *p, int64_t done) {
-  return done % p->log_every == 0 || done == 1 || done == p->steps;
+  return done % p->log_every == 0 || done == p->first + 1 || done == p->steps;
 }
 
 static void draw(const ts_progress *p, int64_t done, double loss, double tokens_per_second, const char *left) {
@@ -32,7 +32,7 @@ void ts_progress_step(ts_progress *p, int64_t done, double loss, double lr, doub
   double now = ts_seconds();
   bool line = ts_progress_is_shown(p, done);
   char left[32];
-  ts_human_seconds((now - p->begin) / (double) done * (double) (p->steps - done), left);
+  ts_human_seconds((now - p->begin) / (double) (done - p->first) * (double) (p->steps - done), left);
   if (line) {
     ts_log(TS_LOG_INFO, "step %lld/%lld  loss %.4f  lr %.3g  %.0f tokens/s  ETA %s", (long long) done,
            (long long) p->steps, loss, lr, tokens_per_second, left);

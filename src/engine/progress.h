@@ -9,13 +9,14 @@
 #include <stdint.h>
 
 typedef struct ts_progress {
-  int64_t steps, log_every;
+  int64_t first, steps, log_every; /**< Steps done when it began, and when it ends. */
   double begin;       /**< Seconds of the clock. */
   double shown;       /**< When the bar was last drawn. */
 } ts_progress;
 
-/** Start the clock. \param [in] log_every  Steps between plain lines; 0: about twenty in all. Not collective. */
-void ts_progress_begin(ts_progress *progress, int64_t steps, int64_t log_every);
+/** Start the clock at \a first steps of \a steps.
+ * \param [in] log_every  Steps between plain lines; 0: about twenty in all. Not collective. */
+void ts_progress_begin(ts_progress *progress, int64_t first, int64_t steps, int64_t log_every);
 
 /** True when a plain line is printed after \a done steps. Not collective. */
 bool ts_progress_is_shown(const ts_progress *progress, int64_t done);

@@ -29,6 +29,7 @@ typedef struct ts_engine_options {
   ts_world *world;     /**< Borrowed for the engine's life. */
   const ts_deck *deck; /**< Borrowed; its batch triple is resolved (ts_deck_resolve_batch). */
   unsigned abilities;  /**< Mask of TS_CAN_...; memory is planned for these. */
+  bool loads;          /**< The caller loads a checkpoint next: parameters get no first values. */
   ts_executor_observer *observer; /**< For timelines; NULL for none. */
   void *observer_user;
 } ts_engine_options;

@@ -5,15 +5,18 @@
 #include "base/memory.h"
 #include "engine/peak.h"
 #include "engine/progress.h"
+#include "engine/resume.h"
+#include "engine/save.h"
+#include "engine/stop.h"
+#include "io/csv.h"
 #include "io/metrics.h"
 #include "io/plot.h"
+#include "io/publication.h"
 #include "io/timeline.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define TIMELINE_STEP 2 /* the first steps also warm caches and create what is created once */
@@ -33,50 +36,14 @@ typedef struct run {
   int64_t batch, length, ranks, rank, accumulation;
   double flops_per_step;
   double peak; /* FLOP/s of large matrix products, all ranks */
-  int64_t skipped_in_a_row, skipped;
+  ts_resume resume;
+  ts_saver *saver;
+  ts_position at; /* steps and samples done */
+  int64_t timeline_step;
+  bool stopping;
 } run;
 
 /* ---- the run directory ---- */
-
-static bool directory_has_files(const char *path) {
-  DIR *dir = opendir(path);
-  bool found = false;
-  for (struct dirent *entry; dir != NULL && !found && (entry = readdir(dir)) != NULL;) {
-    found = strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
-  }
-  if (dir != NULL) {
-    closedir(dir);
-  }
-  return found;
-}
-
-/* The messages of \a found, moved under the key they are about. */
-static ts_status add_under(const char *key, ts_error *found, ts_error *err) {
-  if (found->count == 0) {
-    return TS_OK;
-  }
-  ts_error_add(err, "%s: %s", key, found->text);
-  ts_error_clear(found);
-  return TS_BAD_INPUT;
-}
-
-static ts_status check_directory(const ts_deck *deck, ts_error *err) {
-  const char *path = deck->run.directory;
-  struct stat info;
-  if (path[0] == 0) {
-    return ts_error_add(err, "run.directory is not set: where shall the metrics go? (--set run.directory=runs/NAME)");
-  }
-  if (stat(path, &info) == 0 && !S_ISDIR(info.st_mode)) {
-    return ts_error_add(err, "run.directory: %s is a file", path);
-  }
-  if (directory_has_files(path)) {
-    return ts_error_add(err,
-                        "run.directory: %s is not empty; a run never writes over another: choose a new one "
-                        "(--set run.directory=runs/NAME) or remove it",
-                        path);
-  }
-  return TS_OK;
-}
 
 /* Before anything is written; the file itself may lie in the run directory, which does not exist yet. */
 static ts_status check_timeline(const ts_deck *deck, ts_error *err) {
@@ -122,39 +89,41 @@ static ts_status write_deck(const ts_deck *deck, ts_error *err) {
   return status;
 }
 
+static ts_status cut_digests(const char *directory, int64_t step, ts_error *err) {
+  char *path = ts_format("%s/digests.csv", directory);
+  ts_status status = ts_csv_cut(path, step, err);
+  ts_free(path);
+  return status;
+}
+
+/* Rank 0: nothing of the user's is touched before this. */
 static ts_status open_directory(run *r, ts_error *err) {
+  const char *directory = r->deck->run.directory;
   if (r->rank != 0) {
     return TS_OK;
   }
-  ts_error found = {0};
-  ts_make_directory(r->deck->run.directory, &found);
-  ts_status status = add_under("run.directory", &found, err);
+  ts_error why = {0};
+  ts_status status = TS_OK;
+  if (ts_make_directory(directory, &why) != TS_OK) {
+    status = ts_error_add(err, "run.directory: %s", why.text);
+  }
+  ts_error_clear(&why);
+  status = status == TS_OK && r->resume.same_run ? ts_publication_set_aside(directory, r->at.step, err) : status;
+  status = status == TS_OK && r->resume.same_run ? cut_digests(directory, r->at.step, err) : status;
   status = status == TS_OK ? write_deck(r->deck, err) : status;
-  return status == TS_OK ? ts_metrics_open(r->deck->run.directory, &r->metrics, err) : status;
+  if (status == TS_OK) {
+    status = r->resume.same_run ? ts_metrics_continue(directory, r->at.step, &r->metrics, err)
+                                : ts_metrics_open(directory, &r->metrics, err);
+  }
+  return status;
 }
 
 /* ---- data ---- */
 
-ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err) {
-  const ts_data_options options = {.path = deck->data.path, .format = deck->data.format, .dataset = deck->data.dataset,
-                                   .sequence_length = deck->data.sequence_length,
-                                   .validation_fraction = deck->data.validation_fraction,
-                                   .validation_path = deck->data.validation_path[0] ? deck->data.validation_path : NULL,
-                                   .shuffle = deck->data.shuffle, .seed = (uint64_t) deck->data.seed,
-                                   .vocab_size = deck->model.vocab_size};
-  ts_error found = {0};
-  *data = NULL;
-  if (deck->data.path[0] == 0) {
-    return ts_error_add(err, "data.path: missing: the file of tokens or text");
-  }
-  ts_data_open(&options, data, &found);
-  return add_under("data", &found, err);
-}
-
 /* This rank's part of micro-batch m of a step: samples are dealt out in order of (micro-batch, rank, row), so that a
  * step has the same samples on every grid. */
-static ts_status read_micro_batch(run *r, int64_t step, int64_t m, ts_error *err) {
-  int64_t first = ((step * r->accumulation + m) * r->ranks + r->rank) * r->batch;
+static ts_status read_micro_batch(run *r, int64_t m, ts_error *err) {
+  int64_t first = r->at.samples + (m * r->ranks + r->rank) * r->batch;
   for (int64_t b = 0; b < r->batch; ++b) {
     r->samples[b] = first + b;
     ts_status status = ts_data_sample(r->data, TS_SPLIT_TRAINING, first + b, r->tokens + b * (r->length + 1), err);
@@ -167,68 +136,20 @@ static ts_status read_micro_batch(run *r, int64_t step, int64_t m, ts_error *err
 
 /* ---- validation ---- */
 
-/* Rows past the end of the split are filled with the first sample and counted nowhere. */
-static ts_status read_validation(ts_data *data, int64_t first, int64_t n, int64_t batch, int64_t length,
-                                 int32_t *tokens, ts_error *err) {
-  for (int64_t b = 0; b < batch; ++b) {
-    int32_t *row = tokens + b * (length + 1);
-    ts_status status = ts_data_sample(data, TS_SPLIT_VALIDATION, first + b < n ? first + b : 0, row, err);
-    if (status != TS_OK) {
-      return status;
-    }
-    for (int64_t t = 1; first + b >= n && t <= length; ++t) {
-      row[t] = -100;
-    }
-  }
-  return TS_OK;
-}
-
-ts_status ts_validate(ts_engine *engine, ts_world *world, const ts_deck *deck, ts_data *data, double *loss,
-                      int64_t *n_batches, ts_error *err) {
-  int64_t batch = deck->train_micro_batch_size_per_gpu, length = deck->data.sequence_length;
-  int64_t ranks = ts_world_size(world), n = ts_data_samples(data, TS_SPLIT_VALIDATION), global = batch * ranks;
-  if (n == 0) {
-    return ts_error_add(err, "there is no validation data: set data.validation_fraction or data.validation_path");
-  }
-  int64_t batches = (n + global - 1) / global;
-  if (deck->run.evaluate_batches > 0 && deck->run.evaluate_batches < batches) {
-    batches = deck->run.evaluate_batches;
-  }
-  int32_t *tokens = ts_malloc((size_t) (batch * (length + 1)) * sizeof *tokens);
-  double sum = 0, valid = 0;
-  ts_status status = TS_OK;
-  for (int64_t i = 0; i < batches && status == TS_OK; ++i) {
-    int64_t first = i * global + ts_world_rank(world) * batch;
-    status = ts_world_agree(world, read_validation(data, first, n, batch, length, tokens, err), err);
-    if (status == TS_OK) {
-      double batch_loss, batch_valid;
-      ts_engine_evaluate(engine, tokens, &batch_loss, &batch_valid);
-      sum += batch_loss;
-      valid += batch_valid;
-    }
-  }
-  ts_free(tokens);
-  *loss = sum / valid;
-  if (n_batches != NULL) {
-    *n_batches = batches;
-  }
-  return status;
-}
-
-static ts_status validate(run *r, int64_t step, ts_error *err) {
+static ts_status validate(run *r, ts_error *err) {
   double start = ts_seconds(), loss;
   int64_t batches;
   ts_status status = ts_validate(r->engine, r->world, r->deck, r->data, &loss, &batches, err);
   if (status == TS_OK && r->rank == 0) {
     double seconds = ts_seconds() - start;
-    ts_metrics_validation(r->metrics, &(ts_validation_row){.step = step, .tokens = step * r->deck->train_batch_size * r->length,
+    ts_metrics_validation(r->metrics, &(ts_validation_row){.step = r->at.step, .tokens = r->at.samples * r->length,
                                                            .loss = loss, .batches = batches, .seconds = seconds});
-    ts_log(TS_LOG_INFO, "step %lld  validation loss %.4f  (%.1f s)", (long long) step, loss, seconds);
+    ts_log(TS_LOG_INFO, "step %lld  validation loss %.4f  (%.1f s)", (long long) r->at.step, loss, seconds);
   }
   return status;
 }
 
-/* ---- a step ---- */
+/* ---- what is told of a step ---- */
 
 static void record(void *user, const ts_node *node, bool collective, double start, double seconds) {
   run *r = user;
@@ -247,15 +168,17 @@ static ts_status begin_timeline(run *r, ts_error *err) {
   return status;
 }
 
-static void write_metrics(run *r, int64_t step, const ts_step_result *result, double seconds, double data_seconds) {
+static void write_metrics(run *r, const ts_step_result *result, double seconds, double data_seconds) {
   double tokens = (double) (r->deck->train_batch_size * r->length);
-  ts_metrics_row row = {.step = step + 1, .tokens = (int64_t) ((double) (step + 1) * tokens), .loss = result->loss,
+  ts_save_times saves = ts_saver_take_times(r->saver);
+  ts_metrics_row row = {.step = r->at.step, .tokens = r->at.samples * r->length, .loss = result->loss,
                         .grad_norm = result->grad_norm, .lr = result->lr, .step_seconds = seconds,
                         .tokens_per_second = tokens / seconds, .model_tflops = r->flops_per_step / seconds * 1e-12,
                         .mfu = r->flops_per_step / seconds / r->peak, .peak_bytes = (int64_t) ts_process_peak(),
                         .comm_seconds = result->communication_seconds,
                         .exposed_comm_seconds = result->exposed_seconds, .data_seconds = data_seconds,
-                        .skipped = r->skipped, .loss_scale = 1};
+                        .skipped = r->at.skipped, .loss_scale = 1, .save_seconds = saves.save,
+                        .stall_seconds = saves.stall};
   ts_metrics_step(r->metrics, &row);
 }
 
@@ -266,27 +189,27 @@ static void report_times(const ts_step_result *t, double data_seconds) {
          1e3 * t->communication_seconds, 1e3 * t->exposed_seconds);
 }
 
-static void report(run *r, int64_t step, const ts_step_result *result, double seconds) {
+static void report(run *r, const ts_step_result *result, double seconds) {
   double tokens_per_second = (double) (r->deck->train_batch_size * r->length) / seconds;
-  ts_progress_step(&r->progress, step + 1, result->loss, result->lr, tokens_per_second);
+  ts_progress_step(&r->progress, r->at.step, result->loss, result->lr, tokens_per_second);
   if (result->skipped) {
     ts_log(TS_LOG_WARNING, "step %lld: loss or gradient norm is not finite: no update (%lld in a row)",
-           (long long) step + 1, (long long) r->skipped_in_a_row);
+           (long long) r->at.step, (long long) r->at.skipped_in_a_row);
   }
 }
 
-static void report_nonfinite(run *r, int64_t step) {
+static void report_nonfinite(run *r) {
   char *where = ts_executor_take_nonfinite(ts_engine_executor(r->engine));
   if (where != NULL) {
     ts_log_status_line(NULL);
-    fprintf(stderr, "tessera: step %lld: first value that is not finite: rank %lld, %s\n", (long long) step + 1,
+    fprintf(stderr, "tessera: step %lld: first value that is not finite: rank %lld, %s\n", (long long) r->at.step,
             (long long) r->rank, where);
     ts_free(where);
   }
 }
 
 /* debug.digest_every: a line a parameter, so that `tessera compare` can name the first tensor that differs. */
-static ts_status write_digests(run *r, int64_t done, ts_error *err) {
+static ts_status write_digests(run *r, ts_error *err) {
   const ts_layout *layout = ts_engine_layout(r->engine);
   uint64_t *digest = ts_malloc((size_t) layout->n_parameters * sizeof *digest);
   ts_engine_digest(r->engine, digest);
@@ -296,7 +219,7 @@ static ts_status write_digests(run *r, int64_t done, ts_error *err) {
     FILE *file = fopen(path, "a");
     bool ok = file != NULL && (ftell(file) > 0 || fprintf(file, "step,tensor,digest\n") > 0);
     for (int i = 0; ok && i < layout->n_parameters; ++i) {
-      ok = fprintf(file, "%lld,%s,%016llx\n", (long long) done, layout->parameter[i].name,
+      ok = fprintf(file, "%lld,%s,%016llx\n", (long long) r->at.step, layout->parameter[i].name,
                    (unsigned long long) digest[i]) > 0;
     }
     ok = file != NULL && fclose(file) == 0 && ok;
@@ -307,13 +230,38 @@ static ts_status write_digests(run *r, int64_t done, ts_error *err) {
   return ts_world_agree(r->world, status, err);
 }
 
-static ts_status train_step(run *r, int64_t step, ts_error *err) {
-  bool timed = r->deck->profile.timeline[0] != 0 && step == (r->deck->run.steps > TIMELINE_STEP ? TIMELINE_STEP : 0);
+/* ---- a step ---- */
+
+static bool is_diverged(const run *r) {
+  int64_t most = r->deck->run.stop_after_nonfinite;
+  return most > 0 && r->at.skipped_in_a_row >= most;
+}
+
+static bool is_time_to_save(const run *r) {
+  int64_t every = r->deck->run.save_every;
+  bool due = r->stopping || r->at.step == r->deck->run.steps || (every > 0 && r->at.step % every == 0);
+  return due && !is_diverged(r);
+}
+
+/* What is agreed goes along with the record: who was asked to stop, whose checkpoint is still being written. */
+static ts_step_result update(run *r) {
+  bool stop = ts_stop_requested(r->rank == 0 ? r->deck->run.directory : NULL);
+  ts_step_result result = ts_engine_step(r->engine, (const double[2]){stop, ts_saver_is_working(r->saver)});
+  ++r->at.step;
+  r->at.samples += r->deck->train_batch_size;
+  r->at.skipped_in_a_row = result.skipped ? r->at.skipped_in_a_row + 1 : 0;
+  r->at.skipped += result.skipped;
+  r->stopping = result.flag[0] > 0;
+  return result;
+}
+
+static ts_status train_step(run *r, ts_error *err) {
+  bool timed = r->deck->profile.timeline[0] != 0 && r->at.step == r->timeline_step;
   ts_status status = timed ? ts_world_agree(r->world, begin_timeline(r, err), err) : TS_OK;
   double start = ts_seconds(), data_seconds = 0;
   for (int64_t m = 0; m < r->accumulation && status == TS_OK; ++m) {
     double before = ts_seconds();
-    status = ts_world_agree(r->world, read_micro_batch(r, step, m, err), err);
+    status = ts_world_agree(r->world, read_micro_batch(r, m, err), err);
     data_seconds += ts_seconds() - before;
     if (status == TS_OK) {
       ts_engine_micro_batch(r->engine, r->tokens, r->samples);
@@ -322,48 +270,81 @@ static ts_status train_step(run *r, int64_t step, ts_error *err) {
   if (status != TS_OK) {
     return status;
   }
-  ts_step_result result = ts_engine_step(r->engine, (const double[2]){0, 0});
+  ts_step_result result = update(r);
   double seconds = ts_seconds() - start;
   ts_timeline_close(&r->timeline);
-  r->skipped_in_a_row = result.skipped ? r->skipped_in_a_row + 1 : 0;
-  r->skipped += result.skipped;
-  report_nonfinite(r, step);
-  if (r->rank == 0) {
-    write_metrics(r, step, &result, seconds, data_seconds);
-    report(r, step, &result, seconds);
-    if (r->deck->wall_clock_breakdown && ts_progress_is_shown(&r->progress, step + 1)) {
+  report_nonfinite(r);
+  ts_saver_advance(r->saver, result.flag[1] > 0);
+  if (is_time_to_save(r)) {
+    ts_saver_begin(r->saver, &r->at);
+  }
+  if (r->rank == 0) { /* before the checkpoint is published: one of step N finds the rows up to N */
+    write_metrics(r, &result, seconds, data_seconds);
+    report(r, &result, seconds);
+    if (r->deck->wall_clock_breakdown && ts_progress_is_shown(&r->progress, r->at.step)) {
       report_times(&result, data_seconds);
     }
   }
   return TS_OK;
 }
 
-static bool is_time_to_validate(const run *r, int64_t done) {
+static bool is_time_to_validate(const run *r) {
   int64_t every = r->deck->run.evaluate_every;
   return every > 0 && ts_data_samples(r->data, TS_SPLIT_VALIDATION) > 0 &&
-         (done % every == 0 || done == r->deck->run.steps);
+         (r->at.step % every == 0 || r->at.step == r->deck->run.steps);
+}
+
+static ts_status after_step(run *r, ts_error *err) {
+  int64_t digest_every = r->deck->debug.digest_every;
+  ts_status status = digest_every > 0 && r->at.step % digest_every == 0 ? write_digests(r, err) : TS_OK;
+  return status == TS_OK && is_time_to_validate(r) ? validate(r, err) : status;
+}
+
+/* ---- all steps ---- */
+
+static int stop_diverged(run *r) {
+  ts_saver_finish(r->saver);
+  ts_log(TS_LOG_ERROR, "stopped at step %lld: %lld steps in a row were not finite (run.stop_after_nonfinite); a lower lr, "
+         "gradient_clipping, or --set debug.check_finite=true to find the op", (long long) r->at.step,
+         (long long) r->at.skipped_in_a_row);
+  return 1;
+}
+
+/* The state of the last step is published, or the run has failed. */
+static int end_saved(run *r) {
+  if (ts_saver_newest(r->saver) != r->at.step && !ts_saver_is_begun(r->saver, r->at.step)) {
+    ts_saver_begin(r->saver, &r->at);
+  }
+  if (!ts_saver_finish(r->saver)) {
+    ts_log(TS_LOG_ERROR, "the state of step %lld could not be saved", (long long) r->at.step);
+    return 1;
+  }
+  if (r->stopping && r->rank == 0) {
+    ts_stop_acknowledge(r->deck->run.directory);
+  }
+  if (r->at.step >= r->deck->run.steps) {
+    return 0;
+  }
+  ts_log(TS_LOG_INFO, "stopped on request after step %lld of %lld; --resume auto goes on from there",
+         (long long) r->at.step, (long long) r->deck->run.steps);
+  return TS_EXIT_UNFINISHED;
 }
 
 static int train(run *r, ts_error *err) {
   ts_status status = TS_OK;
-  for (int64_t step = 0; step < r->deck->run.steps && status == TS_OK; ++step) {
-    status = train_step(r, step, err);
-    if (status == TS_OK && r->deck->run.stop_after_nonfinite > 0 &&
-        r->skipped_in_a_row >= r->deck->run.stop_after_nonfinite) {
-      ts_log(TS_LOG_ERROR, "stopped at step %lld: %lld steps in a row were not finite (run.stop_after_nonfinite); a lower lr, "
-             "gradient_clipping, or --set debug.check_finite=true to find the op", (long long) step + 1,
-             (long long) r->skipped_in_a_row);
-      return 1;
+  while (r->at.step < r->deck->run.steps && !r->stopping && status == TS_OK) {
+    status = train_step(r, err);
+    if (status == TS_OK && is_diverged(r)) {
+      return stop_diverged(r);
     }
-    if (status == TS_OK && r->deck->debug.digest_every > 0 && (step + 1) % r->deck->debug.digest_every == 0) {
-      status = write_digests(r, step + 1, err);
-    }
-    if (status == TS_OK && is_time_to_validate(r, step + 1)) {
-      status = validate(r, step + 1, err);
-    }
+    status = status == TS_OK ? after_step(r, err) : status;
   }
   ts_progress_end(&r->progress);
-  return status;
+  if (status != TS_OK) {
+    ts_saver_finish(r->saver);
+    return status;
+  }
+  return end_saved(r);
 }
 
 /* ---- the text at the end ---- */
@@ -405,10 +386,32 @@ static void describe(const run *r) {
          ts_human_bytes((double) p->plan->arena_bytes[TS_ARENA_STATE], c));
 }
 
+/* The state the run begins with, if not that of the seed. */
+static ts_status load_state(run *r, ts_error *err) {
+  const ts_resume *resume = &r->resume;
+  if (resume->checkpoint == NULL) {
+    return r->options->weights != NULL ? ts_engine_load_weights(r->engine, r->options->weights, err) : TS_OK;
+  }
+  const ts_checkpoint *c = resume->checkpoint;
+  ts_status status = ts_engine_load(r->engine, resume->directory, c, TS_LOAD_ALL, err);
+  r->at = (ts_position){.step = c->step, .samples = c->samples, .skipped = c->skipped, .skipped_in_a_row = c->skipped_in_a_row};
+  if (status == TS_OK) {
+    ts_text text = {0};
+    bool same = ts_checkpoint_differences(c, r->engine, &text);
+    ts_log(TS_LOG_INFO, "resumed at step %lld from %s%s%s", (long long) c->step, resume->directory,
+           same ? "" : "; this job differs, so that losses may be equal to rounding only:\n", same ? "" : text.text);
+    ts_text_free(&text);
+  }
+  return status;
+}
+
 static ts_status open_run(run *r, ts_error *err) {
   const ts_deck *deck = r->deck;
-  ts_status status = r->rank == 0 ? check_directory(deck, err) : TS_OK;
-  status = status == TS_OK ? check_timeline(deck, err) : status;
+  ts_status status = ts_resume_find(r->world, deck, r->options->resume, &r->resume, err);
+  if (status != TS_OK) {
+    return status;
+  }
+  status = r->resume.same_run ? TS_OK : check_timeline(deck, err);
   status = status == TS_OK ? check_dump(r, err) : status;
   status = status == TS_OK ? ts_data_open_deck(deck, &r->data, err) : status;
   status = ts_world_agree(r->world, status, err);
@@ -419,17 +422,34 @@ static ts_status open_run(run *r, ts_error *err) {
   unsigned abilities = TS_CAN_TRAIN | (validates ? TS_CAN_EVALUATE : 0) |
                        (r->options->prompt != NULL ? TS_CAN_GENERATE : 0);
   const ts_engine_options options = {.world = r->world, .deck = deck, .abilities = abilities,
+                                     .loads = r->resume.checkpoint != NULL || r->options->weights != NULL,
                                      .observer = deck->profile.timeline[0] != 0 ? record : NULL, .observer_user = r};
   status = ts_engine_create(&options, &r->engine, err);
+  status = status == TS_OK ? load_state(r, err) : status;
   return status == TS_OK ? ts_world_agree(r->world, open_directory(r, err), err) : status;
 }
 
 static void close_run(run *r) {
   ts_metrics_close(&r->metrics);
+  ts_saver_destroy(&r->saver);
   ts_engine_destroy(&r->engine);
   ts_data_close(&r->data);
+  ts_resume_clear(&r->resume);
   ts_free(r->tokens);
   ts_free(r->samples);
+}
+
+static void prepare(run *r) {
+  const ts_program *program = ts_engine_program(r->engine);
+  r->flops_per_step = ts_program_model_flops(program, NULL) * (double) (r->accumulation * r->ranks);
+  r->peak = ts_peak_flops(program->target.threads, r->deck->bf16.enabled ? TS_BF16 : TS_F32) * (double) r->ranks;
+  r->saver = ts_saver_create(r->engine);
+  if (r->resume.same_run) {
+    ts_saver_resumed(r->saver, r->at.step);
+  }
+  r->timeline_step = r->at.step + (r->deck->run.steps - r->at.step > TIMELINE_STEP ? TIMELINE_STEP : 0);
+  describe(r);
+  ts_progress_begin(&r->progress, r->at.step, r->deck->run.steps, r->deck->run.log_every);
 }
 
 int ts_train(ts_world *world, const ts_deck *deck, const ts_train_options *options, ts_error *err) {
@@ -438,22 +458,20 @@ int ts_train(ts_world *world, const ts_deck *deck, const ts_train_options *optio
            .accumulation = deck->gradient_accumulation_steps};
   r.tokens = ts_malloc((size_t) (r.batch * (r.length + 1)) * sizeof *r.tokens);
   r.samples = ts_malloc((size_t) r.batch * sizeof *r.samples);
+  ts_stop_watch();
   int code = open_run(&r, err);
   if (code == 0) {
-    r.flops_per_step = ts_program_model_flops(ts_engine_program(r.engine), NULL) * (double) (r.accumulation * r.ranks);
-    r.peak = ts_peak_flops(ts_engine_program(r.engine)->target.threads, deck->bf16.enabled ? TS_BF16 : TS_F32) *
-             (double) r.ranks;
-    describe(&r);
-    ts_progress_begin(&r.progress, deck->run.steps, deck->run.log_every);
+    prepare(&r);
     code = train(&r, err);
     if (code == 0 && options->prompt != NULL) {
       generate(&r);
     }
-    if (code == 0 && r.rank == 0) {
+    if ((code == 0 || code == TS_EXIT_UNFINISHED) && r.rank == 0 && r.at.step > 0) {
       ts_metrics_close(&r.metrics);
-      code = ts_plot_losses(deck->run.directory, err);
+      code = ts_plot_losses(deck->run.directory, err) == TS_OK ? code : TS_BAD_INPUT;
     }
   }
   close_run(&r);
+  ts_stop_unwatch();
   return code;
 }

@@ -10,6 +10,8 @@
 typedef struct ts_train_options {
   const char *prompt;  /**< Generate from it after the last step; NULL for no text. */
   int64_t n_generate;  /**< Tokens to generate. */
+  const char *resume;  /**< "never", "auto" or a directory (engine/resume.h). */
+  const char *weights; /**< A run or checkpoint to begin a new run from; NULL for the deck's weights. */
 } ts_train_options;
 
 /** How to continue text. */
@@ -20,9 +22,11 @@ typedef struct ts_generate_options {
   uint64_t seed;
 } ts_generate_options;
 
-/** Run the deck from its first to its last step and write metrics.csv, validation.csv, deck.cfg and loss.svg into its run
- * directory.  The deck's batch is resolved.  Collective over the world.
- * \return the exit code: 0 finished, 2 the input is wrong (agreed, in \a err, nothing written), 1 the run had to stop. */
+/** Run the deck from its first step, or the one after the checkpoint it is resumed from, to its last, and write metrics.csv,
+ * validation.csv, deck.cfg, checkpoints and loss.svg into its run directory.  The deck's batch is resolved.
+ * SIGTERM, SIGUSR1 or a file STOP in the run directory end it early, saved.  Collective over the world.
+ * \return the exit code: 0 finished, TS_EXIT_UNFINISHED stopped early and saved, 2 the input is wrong (agreed, in \a err,
+ *         nothing written), 1 the run had to stop or could not be saved. */
 int ts_train(ts_world *world, const ts_deck *deck, const ts_train_options *options, ts_error *err);
 
 /** Open the deck's data set. Not collective. */

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "comm/comm.h"
 #include "deck/deck.h"
+#include "engine/tessera.h"
 
 #include <stdbool.h>
 
@@ -73,6 +74,13 @@ void ts_help_man(const ts_command *command, ts_text *to);
  * \return TS_BAD_INPUT, agreed. */
 ts_status ts_read_deck(const ts_arguments *arguments, ts_world *world, ts_deck **deck, ts_error *err);
 
+/** As ts_read_deck, where the first argument may also be a model: a run or checkpoint directory (whose deck is read), or a
+ * Hugging Face directory (whose deck is `model = { from = ...; }`).
+ * \param [out] checkpoint  Owned by the caller (ts_free): what to load the weights from; NULL for none.
+ * Collective over the world.  \return TS_BAD_INPUT, agreed. */
+ts_status ts_read_deck_or_model(const ts_arguments *arguments, ts_world *world, ts_deck **deck, char **checkpoint,
+                                ts_error *err);
+
 /** Can the model continue this text: it is not empty, and its bytes are tokens of the model. Not collective. */
 ts_status ts_check_prompt(const ts_deck *deck, const char *prompt, ts_error *err);
 
@@ -80,11 +88,14 @@ ts_status ts_check_prompt(const ts_deck *deck, const char *prompt, ts_error *err
  * batch triple is for training. Not collective. */
 void ts_use_one_micro_batch(ts_deck *deck, int ranks);
 
-/** Warn when the model's weights come from nowhere but the seed. Not collective. */
-void ts_warn_untrained(const ts_deck *deck);
+/** An engine with the weights of \a checkpoint or, when that is NULL, of the deck (with a warning when they come from nowhere
+ * but the seed).  Collective over the world.
+ * \return TS_BAD_INPUT, agreed; *engine is NULL then. */
+ts_status ts_create_engine(ts_world *world, const ts_deck *deck, unsigned abilities, const char *checkpoint,
+                           ts_engine **engine, ts_error *err);
 
 /** The subcommands. `train` and `eval`, `generate` are collective over the world; the others not collective. */
 ts_command_run ts_main_train, ts_main_plan, ts_main_graph, ts_main_eval, ts_main_generate, ts_main_tokenize,
-    ts_main_compare, ts_main_keys, ts_main_plot;
+    ts_main_compare, ts_main_keys, ts_main_plot, ts_main_verify;
 
 #endif

@@ -7,6 +7,9 @@
 
 static const ts_option train_options[] = {
     SET_OPTION,
+    {"--resume", "WHERE", NULL, "never, auto (the newest intact checkpoint of run.directory), or a run or checkpoint "
+     "directory; default: the deck's run.resume (never)", false},
+    {"--weights", "DIRECTORY", NULL, "begin a new run with the weights of this run or checkpoint", false},
     {"--prompt", "TEXT", NULL, "when training is done, let the model continue this text", false},
     {"--tokens", "N", "300", "how many tokens to generate for --prompt", false},
     {"--verbose", NULL, NULL, "print what the passes do and where memory goes", false},
@@ -45,12 +48,16 @@ static const ts_option tokenize_options[] = {END_OPTION};
 static const ts_option compare_options[] = {
     {"--tolerance", "X", "0", "relative difference that counts as equal", false}, FORMAT_OPTION, END_OPTION};
 
+static const ts_option verify_options[] = {FORMAT_OPTION, END_OPTION};
+
 static const ts_option keys_options[] = {{"--format", "FORMAT", "text", "text, or man for roff", false}, END_OPTION};
 
 const ts_command ts_commands[] = {
     {"train", ts_main_train, "DECK", 1, 1, "train the model a deck describes",
-     "Reads the deck, plans memory, trains, and writes metrics.csv, validation.csv, deck.cfg and loss.svg into the run "
-     "directory (run.directory), which must be empty or new.  Started by mpiexec or srun it uses all ranks; data "
+     "Reads the deck, plans memory, trains, and writes metrics.csv, validation.csv, deck.cfg, checkpoints and loss.svg into "
+     "the run directory (run.directory), which must be empty or new unless the run is resumed.  SIGTERM, SIGUSR1 or a file "
+     "STOP in the run directory end it after the step, saved, with exit code 75; --resume auto goes on from there, on any "
+     "number of ranks and any ZeRO stage.  Started by mpiexec or srun it uses all ranks; data "
      "parallelism and the ZeRO stage follow from the deck.  On a terminal it draws a progress bar; mpiexec hides the "
      "terminal from its ranks, so set TESSERA_PROGRESS=bar there.",
      train_options, "mpiexec -n 2 tessera train inputs/quickstart.cfg --set zero_optimization.stage=3", true},
@@ -61,13 +68,14 @@ const ts_command ts_commands[] = {
     {"graph", ts_main_graph, "DECK", 1, 1, "print the graph after a pass",
      "Prints the training step as a graph: one line a node, or dot for Graphviz, or json.", graph_options,
      "tessera graph inputs/quickstart.cfg --pass autodiff --format dot | dot -Tsvg > step.svg", false},
-    {"eval", ts_main_eval, "DECK", 1, 1, "print the loss of a model on the validation data",
-     "Evaluates the deck's model (with model.from: the weights of a Hugging Face directory) on the validation split of "
-     "its data.",
-     eval_options, "tessera eval deck.cfg --set model.from=gpt2 --format json", true},
-    {"generate", ts_main_generate, "DECK", 1, 1, "let a model continue a text",
-     "Tokens are bytes: for models trained on text files.", generate_options,
-     "tessera generate deck.cfg --prompt 'In the beginning'", true},
+    {"eval", ts_main_eval, "DECK|CHECKPOINT", 1, 1, "print the loss of a model on the validation data",
+     "Evaluates on the validation split of the deck's data.  The model is that of a checkpoint (a run directory: its newest), "
+     "with the deck the run had; or of a deck (with model.from: the weights of a Hugging Face directory).",
+     eval_options, "tessera eval runs/kjv --format json", true},
+    {"generate", ts_main_generate, "DECK|CHECKPOINT", 1, 1, "let a model continue a text",
+     "The model is that of a checkpoint (a run directory: its newest), of a Hugging Face directory, or of a deck.  Tokens are "
+     "bytes: for models trained on text files.",
+     generate_options, "tessera generate runs/kjv --prompt 'In the beginning'", true},
     {"tokenize", ts_main_tokenize, "TEXT OUTPUT.bin", 2, 2, "turn a text file into a token file, one token a byte",
      "Writes llm.c's .bin format (uint16 tokens after a header of 256 int32).", tokenize_options,
      "tessera tokenize book.txt book.bin", false},
@@ -78,6 +86,11 @@ const ts_command ts_commands[] = {
     {"plot", ts_main_plot, "RUN", 1, 1, "write RUN/loss.svg from the metrics of a run",
      "Training does it at its end; this command does it while a run goes on.", tokenize_options, "tessera plot runs/kjv",
      false},
+    {"verify", ts_main_verify, "RUN|CHECKPOINT", 1, 1, "check that checkpoints are what was written",
+     "Reads every file of a checkpoint, or of all checkpoints of a run and its `latest`, and compares size and hash with "
+     "the manifest, and the index in model.h5 with both.  A line each says intact or damaged; the reasons follow on "
+     "standard error.  Exit code 0 when all is intact, 2 when something is not.",
+     verify_options, "tessera verify runs/kjv", false},
     {"keys", ts_main_keys, "", 0, 0, "list every key of a deck: meaning, default, what is accepted",
      "All keys of DeepSpeed 0.19.6 are in the list, each with whether it works, has no effect here and why, or is refused.",
      keys_options, "tessera keys | less", false},

@@ -39,10 +39,10 @@ ts_status ts_check_prompt(const ts_deck *deck, const char *prompt, ts_error *err
                                                       (long long) deck->model.vocab_size);
 }
 
-static int generate(ts_world *world, const ts_deck *deck, const char *prompt, const ts_generate_options *o, ts_error *err) {
+static int generate(ts_world *world, const ts_deck *deck, const char *checkpoint, const char *prompt,
+                    const ts_generate_options *o, ts_error *err) {
   ts_engine *engine = NULL;
-  const ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_GENERATE};
-  ts_status status = ts_engine_create(&options, &engine, err);
+  ts_status status = ts_create_engine(world, deck, TS_CAN_GENERATE, checkpoint, &engine, err);
   if (status == TS_OK) {
     int64_t n = (int64_t) strlen(prompt);
     int32_t *tokens = ts_malloc((size_t) (n + o->n_tokens + 1) * sizeof *tokens);
@@ -65,15 +65,16 @@ static int generate(ts_world *world, const ts_deck *deck, const char *prompt, co
 
 int ts_main_generate(const ts_arguments *arguments, ts_world *world, ts_error *err) {
   ts_deck *deck = NULL;
+  char *checkpoint = NULL;
   ts_generate_options options;
   int code = (int) read_options(arguments, &options, err);
-  code = code == 0 ? (int) ts_read_deck(arguments, world, &deck, err) : code;
+  code = code == 0 ? (int) ts_read_deck_or_model(arguments, world, &deck, &checkpoint, err) : code;
   if (code == 0) {
     ts_use_one_micro_batch(deck, ts_world_size(world));
-    ts_warn_untrained(deck);
   }
   code = code == 0 ? (int) ts_check_prompt(deck, ts_argument(arguments, "--prompt"), err) : code;
-  code = code == 0 ? generate(world, deck, ts_argument(arguments, "--prompt"), &options, err) : code;
+  code = code == 0 ? generate(world, deck, checkpoint, ts_argument(arguments, "--prompt"), &options, err) : code;
+  ts_free(checkpoint);
   ts_deck_destroy(&deck);
   return code;
 }

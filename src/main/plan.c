@@ -68,6 +68,7 @@ static void print_plan(const ts_program *program, bool json, ts_text *to) {
       {"optimizer_bytes", "optimizer states", p->bytes[TS_PURPOSE_OPTIMIZER]},
       {"activation_bytes", "activations and workspaces", p->bytes[TS_PURPOSE_ACTIVATION]},
       {"buffer_bytes", "inputs and communication buffers", p->bytes[TS_PURPOSE_BUFFER]},
+      {"checkpoint_bytes", "copy for asynchronous checkpoints", p->bytes[TS_PURPOSE_CHECKPOINT]},
       {"reserve_bytes", "reserve for libraries", p->bytes[TS_PURPOSE_RESERVE]},
       {"peak_bytes", "peak", p->peak_bytes},
   };

@@ -1,9 +1,13 @@
 /* One rank reads the deck; the others read what it printed. */
 #include "base/log.h"
 #include "base/memory.h"
+#include "engine/checkpoint.h"
+#include "io/publication.h"
 #include "main/command.h"
 
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* Beside the result, not in it: stdout belongs to what eval, plan and the others print. */
 static void say_notes(const ts_deck *deck, bool stdout_is_result) {
@@ -35,11 +39,37 @@ static char *share_text(ts_world *world, ts_text *mine) {
   return text;
 }
 
-ts_status ts_read_deck(const ts_arguments *arguments, ts_world *world, ts_deck **deck, ts_error *err) {
+/* Rank 0: the deck of a file, of a checkpoint, or of a Hugging Face directory. */
+static ts_status read_here(const ts_arguments *arguments, ts_deck **deck, char **checkpoint, ts_error *err) {
   const char *path = arguments->positional[0];
+  struct stat info;
+  if (checkpoint == NULL || stat(path, &info) != 0 || !S_ISDIR(info.st_mode)) {
+    return ts_deck_read(path, arguments->sets, arguments->n_sets, deck, err);
+  }
+  char *config = ts_format("%s/config.json", path), *text = NULL;
+  ts_checkpoint *index = NULL;
+  ts_status status = TS_OK;
+  if (access(config, F_OK) == 0) {
+    text = ts_format("model = { from = \"%s\"; };\n", path);
+  } else {
+    status = ts_checkpoint_locate(path, NULL, checkpoint, err);
+    status = status == TS_OK ? ts_checkpoint_read_index(*checkpoint, &index, err) : status;
+    text = ts_strdup(index != NULL ? index->deck : NULL);
+  }
+  if (status == TS_OK) {
+    status = ts_deck_read_text(path, text, arguments->sets, arguments->n_sets, deck, err);
+  }
+  ts_checkpoint_destroy(&index);
+  ts_free(config);
+  ts_free(text);
+  return status;
+}
+
+static ts_status read_and_share(const ts_arguments *arguments, ts_world *world, ts_deck **deck, char **checkpoint,
+                                ts_error *err) {
   *deck = NULL;
   bool reads = world == NULL || ts_world_rank(world) == 0;
-  ts_status status = reads ? ts_deck_read(path, arguments->sets, arguments->n_sets, deck, err) : TS_OK;
+  ts_status status = reads ? read_here(arguments, deck, checkpoint, err) : TS_OK;
   if (status == TS_OK && reads) {
     say_notes(*deck, arguments->command->run != ts_main_train);
   }
@@ -54,7 +84,7 @@ ts_status ts_read_deck(const ts_arguments *arguments, ts_world *world, ts_deck *
     }
     char *shared = share_text(world, &text);
     if (!reads) {
-      status = ts_deck_read_text(path, shared, NULL, 0, deck, err);
+      status = ts_deck_read_text(arguments->positional[0], shared, NULL, 0, deck, err);
     }
     ts_free(shared);
     ts_text_free(&text);
@@ -62,6 +92,28 @@ ts_status ts_read_deck(const ts_arguments *arguments, ts_world *world, ts_deck *
   }
   if (status != TS_OK) {
     ts_deck_destroy(deck);
+  }
+  return status;
+}
+
+ts_status ts_read_deck(const ts_arguments *arguments, ts_world *world, ts_deck **deck, ts_error *err) {
+  return read_and_share(arguments, world, deck, NULL, err);
+}
+
+ts_status ts_read_deck_or_model(const ts_arguments *arguments, ts_world *world, ts_deck **deck, char **checkpoint,
+                                ts_error *err) {
+  *checkpoint = NULL;
+  ts_status status = read_and_share(arguments, world, deck, checkpoint, err);
+  if (status == TS_OK) {
+    ts_text path = {0};
+    ts_text_add(&path, "%s", *checkpoint != NULL ? *checkpoint : "");
+    ts_free(*checkpoint);
+    *checkpoint = share_text(world, &path);
+    ts_text_free(&path);
+    if ((*checkpoint)[0] == 0) {
+      ts_free(*checkpoint);
+      *checkpoint = NULL;
+    }
   }
   return status;
 }
@@ -74,9 +126,19 @@ void ts_use_one_micro_batch(ts_deck *deck, int ranks) {
   deck->train_batch_size = deck->train_micro_batch_size_per_gpu * ranks;
 }
 
-void ts_warn_untrained(const ts_deck *deck) {
-  if (deck->model.from[0] == 0) {
-    ts_log(TS_LOG_WARNING, "model.from is not set: the weights are those of the seed, untrained (checkpoints of runs "
-                           "cannot be read yet)");
+ts_status ts_create_engine(ts_world *world, const ts_deck *deck, unsigned abilities, const char *checkpoint,
+                           ts_engine **engine, ts_error *err) {
+  const ts_engine_options options = {.world = world, .deck = deck, .abilities = abilities, .loads = checkpoint != NULL};
+  if (checkpoint == NULL && deck->model.from[0] == 0) {
+    ts_log(TS_LOG_WARNING, "model.from is not set: the weights are those of the seed, untrained; give a run or checkpoint "
+                           "directory instead of the deck to use what was trained");
   }
+  ts_status status = ts_engine_create(&options, engine, err);
+  if (status == TS_OK && checkpoint != NULL) {
+    status = ts_engine_load_weights(*engine, checkpoint, err);
+  }
+  if (status != TS_OK) {
+    ts_engine_destroy(engine);
+  }
+  return status;
 }

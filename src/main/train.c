@@ -18,7 +18,10 @@ int ts_main_train(const ts_arguments *arguments, ts_world *world, ts_error *err)
   const char *prompt = ts_argument(arguments, "--prompt");
   code = code == 0 && prompt != NULL ? (int) ts_check_prompt(deck, prompt, err) : code;
   if (code == 0) {
-    const ts_train_options options = {.prompt = prompt, .n_generate = n_generate};
+    const char *resume = ts_argument(arguments, "--resume");
+    const ts_train_options options = {.prompt = prompt, .n_generate = n_generate,
+                                      .resume = resume != NULL ? resume : deck->run.resume,
+                                      .weights = ts_argument(arguments, "--weights")};
     code = ts_train(world, deck, &options, err);
   }
   ts_deck_destroy(&deck);

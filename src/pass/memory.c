@@ -6,6 +6,7 @@
 #include "comm/comm.h"
 #include "pass/pass.h"
 #include "pass/plan.h"
+#include "pass/saved.h"
 #include "pass/storage.h"
 
 #include <stdlib.h>
@@ -334,7 +335,12 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   plan->bytes[TS_PURPOSE_BUFFER] += buffers;
   plan->bytes[TS_PURPOSE_ACTIVATION] = plan->arena_bytes[TS_ARENA_WORK] - buffers;
   plan->bytes[TS_PURPOSE_RESERVE] = ts_reserve_bytes(context->mesh->ranks);
-  plan->peak_bytes = plan->arena_bytes[TS_ARENA_STATE] + plan->arena_bytes[TS_ARENA_WORK] + plan->bytes[TS_PURPOSE_RESERVE];
+  const ts_deck *deck = context->deck;
+  if (context->use == TS_MODEL_TRAIN && deck->run.save_every > 0 && deck->run.save_async) {
+    plan->bytes[TS_PURPOSE_CHECKPOINT] = ts_saved_bytes(g, context->layout);
+  }
+  plan->peak_bytes = plan->arena_bytes[TS_ARENA_STATE] + plan->arena_bytes[TS_ARENA_WORK] +
+                     plan->bytes[TS_PURPOSE_CHECKPOINT] + plan->bytes[TS_PURPOSE_RESERVE];
   ts_free(p.place);
   ts_free(p.of_root);
   ts_free(p.item);

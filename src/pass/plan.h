@@ -29,6 +29,7 @@ typedef enum ts_purpose {
   TS_PURPOSE_OPTIMIZER,  /**< Masters, moments, step. */
   TS_PURPOSE_ACTIVATION, /**< WORK but for what is counted as buffer. */
   TS_PURPOSE_BUFFER,     /**< Inputs, scalars, collectives' workspace, flat gradients and gathered parameters at the peak. */
+  TS_PURPOSE_CHECKPOINT, /**< The copy of the state that an asynchronous save writes from; outside the arenas. */
   TS_PURPOSE_RESERVE,    /**< What libraries keep to themselves. */
   TS_N_PURPOSES
 } ts_purpose;
@@ -40,7 +41,7 @@ typedef struct ts_plan {
   int64_t arena_bytes[TS_N_ARENAS];
   int64_t live_bytes;        /**< Largest sum of simultaneously live bytes of WORK: what no placement can undercut. */
   int64_t bytes[TS_N_PURPOSES];
-  int64_t peak_bytes;        /**< STATE + WORK + reserve. */
+  int64_t peak_bytes;        /**< STATE + WORK + checkpoint + reserve. */
 } ts_plan;
 
 /** Free and set to NULL; NULL is allowed. Not collective. */

@@ -1,0 +1,348 @@
+/* model.h5, reading.  Nothing in it is believed: columns must have the sizes that the others imply, and the layout must be
+ * one that could have been saved. */
+#include "base/memory.h"
+#include "base/text.h"
+#include "io/checkpoint_format.h"
+#include "io/hdf5.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#define LARGEST_COLUMN ((int64_t) 1 << 30) /* bytes */
+#define LONGEST_WORD 4096
+#define LONGEST_DECK ((int64_t) 1 << 20)
+
+typedef struct reading {
+  hid_t file;
+  const char *path;
+  ts_error *err;
+  bool ok; /* after the first failure nothing more is read */
+} reading;
+
+static void refuse(reading *r, const char *what, const char *why) {
+  if (r->ok) {
+    ts_error_add(r->err, "%s: %s %s", r->path, what, why);
+    r->ok = false;
+  }
+}
+
+static bool expect(reading *r, bool holds, const char *what, const char *why) {
+  if (!holds) {
+    refuse(r, what, why);
+  }
+  return r->ok;
+}
+
+/* ---- columns ---- */
+
+/* Open a dataset of the given class and rank; its dims. */
+static hid_t open_column(reading *r, const char *name, H5T_class_t class, int rank, hsize_t dims[2], size_t *width) {
+  if (!r->ok) {
+    return -1;
+  }
+  hid_t dataset = H5Dopen2(r->file, name, H5P_DEFAULT);
+  hid_t space = dataset >= 0 ? H5Dget_space(dataset) : -1, type = dataset >= 0 ? H5Dget_type(dataset) : -1;
+  bool good = space >= 0 && type >= 0 && H5Sget_simple_extent_ndims(space) == rank &&
+              H5Sget_simple_extent_dims(space, dims, NULL) == rank && H5Tget_class(type) == class &&
+              H5Tis_variable_str(type) <= 0;
+  *width = type >= 0 ? H5Tget_size(type) : 0;
+  if (type >= 0) {
+    H5Tclose(type);
+  }
+  if (space >= 0) {
+    H5Sclose(space);
+  }
+  if (dataset >= 0 && !good) {
+    H5Dclose(dataset);
+    dataset = -1;
+  }
+  expect(r, dataset >= 0, name, "is missing or is not a table of Tessera");
+  return dataset;
+}
+
+static void read_column(reading *r, hid_t dataset, hid_t type, void *to, const char *name) {
+  bool ok = H5Dread(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, to) >= 0;
+  H5Dclose(dataset);
+  expect(r, ok, name, "cannot be read");
+}
+
+/* [n0] or [n0][n1]; owned by the caller, NULL on failure.  n0 < 0: any, and set. */
+static int64_t *read_numbers(reading *r, const char *name, int64_t *n0, int64_t n1) {
+  hsize_t dims[2] = {0, 0};
+  size_t width;
+  hid_t dataset = open_column(r, name, H5T_INTEGER, n1 > 0 ? 2 : 1, dims, &width);
+  if (dataset < 0) {
+    return NULL;
+  }
+  bool fits = dims[0] <= (hsize_t) LARGEST_COLUMN / 8 && (*n0 < 0 || dims[0] == (hsize_t) *n0) &&
+              (n1 <= 0 || (dims[1] == (hsize_t) n1 && dims[0] * dims[1] <= (hsize_t) LARGEST_COLUMN / 8));
+  if (!expect(r, fits, name, "has another size than the tables beside it")) {
+    H5Dclose(dataset);
+    return NULL;
+  }
+  *n0 = (int64_t) dims[0];
+  int64_t *to = ts_calloc(dims[0] * (n1 > 0 ? dims[1] : 1) + 1, sizeof *to);
+  read_column(r, dataset, H5T_NATIVE_INT64, to, name);
+  return to;
+}
+
+/* Words of a fixed width, as one block of rows; a row may lack its terminator. */
+typedef struct words {
+  char *rows; /* owned */
+  size_t width;
+  int64_t n;
+} words;
+
+static words read_words(reading *r, const char *name, int64_t n, int64_t longest) {
+  hsize_t dims[2] = {0, 0};
+  words w = {0};
+  hid_t dataset = open_column(r, name, H5T_STRING, 1, dims, &w.width);
+  if (dataset < 0) {
+    return w;
+  }
+  bool fits = w.width >= 1 && (int64_t) w.width <= longest && dims[0] <= (hsize_t) (LARGEST_COLUMN / (int64_t) w.width) &&
+              (n < 0 || dims[0] == (hsize_t) n);
+  if (!expect(r, fits, name, "has another size than the tables beside it")) {
+    H5Dclose(dataset);
+    return w;
+  }
+  w.n = (int64_t) dims[0];
+  w.rows = ts_calloc((size_t) w.n + 1, w.width);
+  hid_t type = H5Tcopy(H5T_C_S1);
+  H5Tset_size(type, w.width);
+  H5Tset_cset(type, H5T_CSET_UTF8);
+  read_column(r, dataset, type, w.rows, name);
+  H5Tclose(type);
+  return w;
+}
+
+static char *take_word(const words *w, int64_t i) {
+  return ts_format("%.*s", (int) strnlen(w->rows + (size_t) i * w->width, w->width), w->rows + (size_t) i * w->width);
+}
+
+static bool read_attribute(reading *r, const char *name, hid_t memory, void *value) {
+  hid_t attribute = r->ok ? H5Aopen(r->file, name, H5P_DEFAULT) : -1;
+  hid_t space = attribute >= 0 ? H5Aget_space(attribute) : -1;
+  bool ok = space >= 0 && H5Sget_simple_extent_npoints(space) == 1 && H5Aread(attribute, memory, value) >= 0;
+  if (space >= 0) {
+    H5Sclose(space);
+  }
+  if (attribute >= 0) {
+    H5Aclose(attribute);
+  }
+  return expect(r, ok, name, "is missing: not the index of a checkpoint");
+}
+
+static void read_int64_t(reading *r, const char *name, int64_t *value) {
+  if (read_attribute(r, name, H5T_NATIVE_INT64, value)) {
+    expect(r, *value >= 0, name, "is negative");
+  }
+}
+
+static void read_double(reading *r, const char *name, double *value) {
+  read_attribute(r, name, H5T_NATIVE_DOUBLE, value);
+}
+
+/* ---- tables ---- */
+
+static void read_parts(reading *r, ts_checkpoint *c) {
+  words name = read_words(r, "/layout/part_name", -1, LONGEST_WORD);
+  int64_t n = name.n, width = 0;
+  int64_t *trainable = read_numbers(r, "/layout/part_trainable", &n, 0);
+  int64_t *count = read_numbers(r, "/layout/part_count", &n, 0);
+  hsize_t dims[2] = {0, 0};
+  size_t size;
+  hid_t shape = open_column(r, "/layout/part_cuts", H5T_INTEGER, 2, dims, &size);
+  if (shape >= 0) {
+    H5Dclose(shape);
+    width = (int64_t) dims[1];
+  }
+  if (expect(r, n >= 1 && n <= 1 << 24 && width >= 2 && width <= 1 << 24, "/layout", "has no parts or no shards")) {
+    int64_t *cuts = read_numbers(r, "/layout/part_cuts", &n, width);
+    c->n_shards = (int) width - 1;
+    c->n_parts = (int) n;
+    c->part = ts_calloc((size_t) n, sizeof *c->part);
+    for (int64_t i = 0; r->ok && i < n; ++i) {
+      c->part[i] = (ts_saved_part){.name = take_word(&name, i), .trainable = trainable[i] != 0, .count = count[i],
+                                   .cuts = ts_malloc((size_t) width * sizeof *cuts)};
+      memcpy(c->part[i].cuts, cuts + i * width, (size_t) width * sizeof *cuts);
+    }
+    ts_free(cuts);
+  }
+  ts_free(name.rows);
+  ts_free(trainable);
+  ts_free(count);
+}
+
+static ts_dtype dtype_named(const char *name) {
+  for (int d = 0; d < TS_N_DTYPES; ++d) {
+    if (strcmp(ts_dtype_name((ts_dtype) d), name) == 0 && (d == TS_F32 || d == TS_BF16)) {
+      return (ts_dtype) d;
+    }
+  }
+  return TS_N_DTYPES;
+}
+
+static void add_state(reading *r, ts_checkpoint *c, int64_t part, char *name, char *dtype) {
+  ts_saved_state state = {.name = name, .dtype = dtype_named(dtype)};
+  bool good = part >= 0 && part < c->n_parts && state.dtype != TS_N_DTYPES && name[0] != 0 && strchr(name, '/') == NULL;
+  if (!expect(r, good, "/layout/state_part", "has a state of no part, or of an unknown type") ||
+      !expect(r, c->part[part].n_states < 64, "/layout/state_part", "has too many states")) {
+    ts_free(name);
+  } else {
+    ts_saved_part *p = &c->part[part];
+    p->state = ts_realloc(p->state, (size_t) p->n_states + 1, sizeof *p->state);
+    p->state[p->n_states++] = state;
+  }
+  ts_free(dtype);
+}
+
+static void read_states(reading *r, ts_checkpoint *c) {
+  words name = read_words(r, "/layout/state_name", -1, LONGEST_WORD);
+  words dtype = read_words(r, "/layout/state_dtype", name.n, LONGEST_WORD);
+  int64_t n = name.n, *part = read_numbers(r, "/layout/state_part", &n, 0);
+  for (int64_t i = 0; r->ok && i < n; ++i) {
+    add_state(r, c, part[i], take_word(&name, i), take_word(&dtype, i));
+  }
+  ts_free(name.rows);
+  ts_free(dtype.rows);
+  ts_free(part);
+}
+
+/* False when the shape overflows, has an empty dimension or is no shape. */
+static bool take_shape(ts_saved_parameter *p, int64_t n_dims, const int64_t *shape) {
+  if (n_dims < 1 || n_dims > TS_CHECKPOINT_LARGEST_RANK) {
+    return false;
+  }
+  p->n_dims = (int) n_dims;
+  p->count = 1;
+  for (int d = 0; d < p->n_dims; ++d) {
+    p->shape[d] = shape[d];
+    if (shape[d] < 1 || __builtin_mul_overflow(p->count, shape[d], &p->count)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static void read_parameters(reading *r, ts_checkpoint *c) {
+  words name = read_words(r, "/layout/parameter_name", -1, LONGEST_WORD);
+  int64_t n = name.n;
+  int64_t *part = read_numbers(r, "/layout/parameter_part", &n, 0);
+  int64_t *n_dims = read_numbers(r, "/layout/parameter_n_dims", &n, 0);
+  int64_t *offset = read_numbers(r, "/layout/parameter_offset", &n, 0);
+  int64_t *shape = read_numbers(r, "/layout/parameter_shape", &n, TS_CHECKPOINT_LARGEST_RANK);
+  if (expect(r, n >= 1 && n <= 1 << 24, "/layout/parameter_name", "is empty")) {
+    c->n_parameters = (int) n;
+    c->parameter = ts_calloc((size_t) n, sizeof *c->parameter);
+  }
+  for (int64_t i = 0; r->ok && i < n; ++i) {
+    ts_saved_parameter *p = &c->parameter[i];
+    p->name = take_word(&name, i);
+    p->offset = offset[i];
+    if (expect(r, part[i] >= 0 && part[i] < c->n_parts, "/layout/parameter_part", "names no part")) {
+      p->part = (int) part[i];
+    }
+    expect(r, take_shape(p, n_dims[i], shape + i * TS_CHECKPOINT_LARGEST_RANK), "/layout/parameter_shape",
+           "has a shape that no tensor can have");
+  }
+  ts_free(name.rows);
+  ts_free(part);
+  ts_free(n_dims);
+  ts_free(offset);
+  ts_free(shape);
+}
+
+static void read_facts(reading *r, ts_checkpoint *c) {
+  words name = read_words(r, "/layout/fact_name", -1, LONGEST_WORD);
+  words value = read_words(r, "/layout/fact_value", name.n, LONGEST_WORD);
+  if (r->ok) {
+    c->fact = ts_calloc((size_t) name.n + 1, sizeof *c->fact);
+    for (int64_t i = 0; i < name.n; ++i) {
+      c->fact[c->n_facts++] = (ts_saved_fact){.name = take_word(&name, i), .value = take_word(&value, i)};
+    }
+  }
+  ts_free(name.rows);
+  ts_free(value.rows);
+}
+
+static char *read_text(reading *r, const char *name) {
+  words w = read_words(r, name, 1, LONGEST_DECK);
+  char *text = r->ok ? take_word(&w, 0) : NULL;
+  ts_free(w.rows);
+  return text;
+}
+
+/* ---- the layout as a whole ---- */
+
+static void check_part(reading *r, const ts_checkpoint *c, const ts_saved_part *part) {
+  bool cuts = part->count >= 1 && part->cuts[0] == 0 && part->cuts[c->n_shards] == part->count;
+  for (int s = 0; s < c->n_shards; ++s) {
+    cuts = cuts && part->cuts[s] <= part->cuts[s + 1];
+  }
+  expect(r, cuts, "/layout/part_cuts", "does not cut its parts from 0 to their ends in ascending order");
+  expect(r, part->n_states >= 1 && strcmp(part->state[0].name, "parameter") == 0, "/layout/state_name",
+         "has a part whose first state is not \"parameter\"");
+}
+
+static void check_layout(reading *r, const ts_checkpoint *c) {
+  for (int i = 0; r->ok && i < c->n_parts; ++i) {
+    check_part(r, c, &c->part[i]);
+  }
+  int part = 0;
+  int64_t end = 0;
+  for (int i = 0; r->ok && i < c->n_parameters; ++i) {
+    const ts_saved_parameter *p = &c->parameter[i];
+    if (p->part > part) {
+      part = p->part;
+      end = 0;
+    }
+    expect(r, p->part == part, "/layout/parameter_part", "does not list the parameters part by part");
+    expect(r, r->ok && p->offset >= end && p->count <= c->part[p->part].count &&
+                  p->offset <= c->part[p->part].count - p->count,
+           "/layout/parameter_offset", "lets a parameter overlap another or leave its part");
+    end = r->ok ? p->offset + p->count : 0;
+  }
+}
+
+static void read_all(reading *r, ts_checkpoint *c) {
+  int64_t version = 0;
+  read_int64_t(r, "tessera_checkpoint", &version);
+  if (r->ok && version > TS_CHECKPOINT_VERSION) {
+    ts_error_add(r->err, "%s: was written by a newer version (format %lld, this program reads up to %d)", r->path,
+                 (long long) version, TS_CHECKPOINT_VERSION);
+    r->ok = false;
+  }
+#define X(type, name) read_##type(r, #name, &c->name);
+  TS_CHECKPOINT_NUMBERS(X)
+#undef X
+  c->deck = read_text(r, "/deck");
+  c->source = read_text(r, "/source");
+  read_parts(r, c);
+  read_states(r, c);
+  read_parameters(r, c);
+  read_facts(r, c);
+  check_layout(r, c);
+}
+
+ts_status ts_checkpoint_read_index(const char *directory, ts_checkpoint **out, ts_error *err) {
+  char *path = ts_format("%s/model.h5", directory);
+  *out = NULL;
+  reading r = {.path = path, .err = err, .ok = true};
+  bool there = access(path, R_OK) == 0;
+  ts_hdf5_lock();
+  r.file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+  if (r.file < 0) {
+    refuse(&r, there ? "is" : "cannot be", there ? "not an HDF5 file" : "read: it is not there");
+  } else {
+    *out = ts_calloc(1, sizeof **out);
+    read_all(&r, *out);
+    H5Fclose(r.file);
+  }
+  ts_hdf5_unlock();
+  if (!r.ok) {
+    ts_checkpoint_destroy(out);
+  }
+  ts_free(path);
+  return r.ok ? TS_OK : TS_BAD_INPUT;
+}

@@ -1,0 +1,272 @@
+/* Reading pieces: each is cut by the shards' cut points, all cuts are sorted by shard, dataset and place, so that every
+ * shard file is opened once and every chunk read once for a call. */
+#include "base/memory.h"
+#include "base/text.h"
+#include "io/checkpoint_format.h"
+#include "io/checksum.h"
+#include "io/hdf5.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct open_file {
+  hid_t file; /* 0: free */
+  int shard;
+  uint64_t used;
+} open_file;
+
+struct ts_checkpoint_reader {
+  char *directory;
+  const ts_checkpoint *checkpoint;
+  open_file file[TS_CHECKPOINT_OPEN_FILES];
+  uint64_t clock;
+  hid_t dataset; /* 0: none */
+  int shard, part, state;
+  int64_t chunk;          /* elements of its chunks */
+  int64_t loaded;         /* first element of the chunk in the buffer, -1: none */
+  unsigned char *buffer;  /* owned: one chunk and its checksum */
+};
+
+/* A piece within one shard; `first` counts from the shard's first element. */
+typedef struct cut_piece {
+  int shard, part, state;
+  int64_t first, count;
+  char *to;
+  ts_dtype dtype;
+} cut_piece;
+
+ts_checkpoint_reader *ts_checkpoint_reader_open(const char *directory, const ts_checkpoint *checkpoint) {
+  ts_checkpoint_reader *r = ts_calloc(1, sizeof *r);
+  r->directory = ts_strdup(directory);
+  r->checkpoint = checkpoint;
+  r->buffer = ts_malloc((size_t) TS_CHUNK_BYTES + TS_CHECKSUM_BYTES);
+  r->loaded = -1;
+  return r;
+}
+
+static void close_dataset(ts_checkpoint_reader *r) {
+  if (r->dataset > 0) {
+    ts_hdf5_lock();
+    H5Dclose(r->dataset);
+    ts_hdf5_unlock();
+  }
+  r->dataset = 0;
+  r->loaded = -1;
+}
+
+void ts_checkpoint_reader_close(ts_checkpoint_reader **reader) {
+  ts_checkpoint_reader *r = *reader;
+  if (r == NULL) {
+    return;
+  }
+  close_dataset(r);
+  for (int i = 0; i < TS_CHECKPOINT_OPEN_FILES; ++i) {
+    if (r->file[i].file > 0) {
+      ts_hdf5_lock();
+      H5Fclose(r->file[i].file);
+      ts_hdf5_unlock();
+    }
+  }
+  ts_free(r->buffer);
+  ts_free(r->directory);
+  ts_free(r);
+  *reader = NULL;
+}
+
+/* ---- files and datasets ---- */
+
+static ts_status refuse(const ts_checkpoint_reader *r, int shard, const char *dataset, const char *why, ts_error *err) {
+  char *name = ts_checkpoint_shard_name(shard);
+  ts_error_add(err, "%s/%s: %s%s%s", r->directory, name, dataset != NULL ? dataset : "", dataset != NULL ? " " : "", why);
+  ts_free(name);
+  return TS_BAD_INPUT;
+}
+
+/* The file of a shard; the one that was used longest ago makes room. */
+static open_file *find_file(ts_checkpoint_reader *r, int shard, ts_error *err) {
+  open_file *slot = &r->file[0];
+  for (int i = 0; i < TS_CHECKPOINT_OPEN_FILES; ++i) {
+    open_file *f = &r->file[i];
+    if (f->file > 0 && f->shard == shard) {
+      f->used = ++r->clock;
+      return f;
+    }
+    slot = f->used < slot->used ? f : slot;
+  }
+  char *name = ts_checkpoint_shard_name(shard), *path = ts_format("%s/%s", r->directory, name);
+  ts_hdf5_lock();
+  if (slot->file > 0) {
+    H5Fclose(slot->file);
+  }
+  *slot = (open_file){.file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT), .shard = shard, .used = ++r->clock};
+  ts_hdf5_unlock();
+  if (slot->file < 0) {
+    ts_error_add(err, "%s: %s", path, access(path, R_OK) == 0 ? "is not an HDF5 file" : "is missing or cannot be read");
+    *slot = (open_file){0};
+  }
+  ts_free(name);
+  ts_free(path);
+  return slot->file > 0 ? slot : NULL;
+}
+
+/* Rank, size, type, chunks and filter are those the index implies.  The lock is held. */
+static bool is_as_expected(hid_t dataset, ts_dtype dtype, int64_t count, int64_t chunk) {
+  hid_t space = H5Dget_space(dataset), type = H5Dget_type(dataset), create = H5Dget_create_plist(dataset);
+  hid_t wanted = ts_checkpoint_type(dtype);
+  hsize_t dims = 0, chunks = 0;
+  unsigned flags, config;
+  size_t n_values = 0;
+  bool ok = space >= 0 && type >= 0 && create >= 0 && H5Sget_simple_extent_ndims(space) == 1 &&
+            H5Sget_simple_extent_dims(space, &dims, NULL) == 1 && dims == (hsize_t) count && H5Tequal(type, wanted) > 0 &&
+            H5Pget_layout(create) == H5D_CHUNKED && H5Pget_chunk(create, 1, &chunks) == 1 && chunks == (hsize_t) chunk &&
+            H5Pget_nfilters(create) == 1 &&
+            H5Pget_filter2(create, 0, &flags, &n_values, NULL, 0, NULL, &config) == H5Z_FILTER_FLETCHER32;
+  H5Tclose(wanted);
+  if (create >= 0) {
+    H5Pclose(create);
+  }
+  if (type >= 0) {
+    H5Tclose(type);
+  }
+  if (space >= 0) {
+    H5Sclose(space);
+  }
+  return ok;
+}
+
+static ts_status open_dataset(ts_checkpoint_reader *r, const cut_piece *p, ts_error *err) {
+  const ts_saved_part *part = &r->checkpoint->part[p->part];
+  int64_t count = part->cuts[p->shard + 1] - part->cuts[p->shard];
+  if (r->dataset > 0 && r->shard == p->shard && r->part == p->part && r->state == p->state) {
+    return TS_OK;
+  }
+  close_dataset(r);
+  open_file *f = find_file(r, p->shard, err);
+  if (f == NULL) {
+    return TS_BAD_INPUT;
+  }
+  char *name = ts_checkpoint_dataset(part, p->state);
+  ts_dtype dtype = part->state[p->state].dtype;
+  r->chunk = ts_chunk_elements(count, ts_dtype_size(dtype));
+  ts_hdf5_lock();
+  hid_t dataset = H5Dopen2(f->file, name, H5P_DEFAULT);
+  bool good = dataset >= 0 && is_as_expected(dataset, dtype, count, r->chunk);
+  if (dataset >= 0 && !good) {
+    H5Dclose(dataset);
+  }
+  ts_hdf5_unlock();
+  ts_status status = good ? TS_OK
+                          : refuse(r, p->shard, name, dataset < 0 ? "is missing" : "has another size or type than the index says", err);
+  if (good) {
+    r->dataset = dataset;
+    r->shard = p->shard;
+    r->part = p->part;
+    r->state = p->state;
+  }
+  ts_free(name);
+  return status;
+}
+
+/* ---- chunks ---- */
+
+static bool checksum_holds(const unsigned char *buffer, size_t bytes) {
+  uint32_t stored = 0;
+  for (int i = 0; i < TS_CHECKSUM_BYTES; ++i) {
+    stored |= (uint32_t) buffer[bytes + (size_t) i] << 8 * i;
+  }
+  return ts_fletcher32(buffer, bytes) == stored;
+}
+
+static ts_status load_chunk(ts_checkpoint_reader *r, int64_t first, size_t size, ts_error *err) {
+  if (r->loaded == first) {
+    return TS_OK;
+  }
+  hsize_t offset = (hsize_t) first, stored = 0;
+  uint32_t mask = 0;
+  size_t bytes = (size_t) r->chunk * size;
+  ts_hdf5_lock();
+  bool ok = H5Dget_chunk_storage_size(r->dataset, &offset, &stored) >= 0 && stored == bytes + TS_CHECKSUM_BYTES &&
+            H5Dread_chunk(r->dataset, H5P_DEFAULT, &offset, &mask, r->buffer) >= 0 && mask == 0;
+  ts_hdf5_unlock();
+  r->loaded = ok && checksum_holds(r->buffer, bytes) ? first : -1;
+  if (r->loaded >= 0) {
+    return TS_OK;
+  }
+  char *name = ts_checkpoint_dataset(&r->checkpoint->part[r->part], r->state);
+  ts_status status = refuse(r, r->shard, name, ok ? "is damaged: a checksum does not hold" : "cannot be read", err);
+  ts_free(name);
+  return status;
+}
+
+static ts_status read_cut(ts_checkpoint_reader *r, const cut_piece *p, ts_error *err) {
+  ts_status status = open_dataset(r, p, err);
+  ts_dtype dtype = r->checkpoint->part[p->part].state[p->state].dtype;
+  size_t size = ts_dtype_size(dtype);
+  for (int64_t at = p->first; status == TS_OK && at < p->first + p->count;) {
+    int64_t chunk = at / r->chunk * r->chunk, end = chunk + r->chunk < p->first + p->count ? chunk + r->chunk : p->first + p->count;
+    status = load_chunk(r, chunk, size, err);
+    if (status == TS_OK) {
+      ts_convert(p->to + (size_t) (at - p->first) * ts_dtype_size(p->dtype), p->dtype, r->buffer + (size_t) (at - chunk) * size,
+                 dtype, (size_t) (end - at));
+    }
+    at = end;
+  }
+  return status;
+}
+
+/* ---- pieces ---- */
+
+/* The shard that holds element `at` of a part. */
+static int shard_of(const ts_checkpoint *c, const ts_saved_part *part, int64_t at) {
+  int low = 0, high = c->n_shards; /* cuts[low] <= at < cuts[high] */
+  while (high - low > 1) {
+    int middle = low + (high - low) / 2;
+    if (part->cuts[middle] <= at) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+static int compare_cuts(const void *x, const void *y) {
+  const cut_piece *a = x, *b = y;
+  if (a->shard != b->shard) {
+    return a->shard < b->shard ? -1 : 1;
+  }
+  if (a->part != b->part) {
+    return a->part < b->part ? -1 : 1;
+  }
+  return a->state != b->state ? (a->state < b->state ? -1 : 1) : (a->first > b->first) - (a->first < b->first);
+}
+
+ts_status ts_checkpoint_read(ts_checkpoint_reader *r, const ts_checkpoint_piece *piece, int n, ts_error *err) {
+  const ts_checkpoint *c = r->checkpoint;
+  cut_piece *cut = NULL;
+  int n_cuts = 0, capacity = 0;
+  for (int i = 0; i < n; ++i) {
+    const ts_checkpoint_piece *p = &piece[i];
+    const ts_saved_part *part = &c->part[p->part];
+    TS_ASSERT(p->first >= 0 && p->count >= 0 && p->first + p->count <= part->count && p->state < part->n_states);
+    for (int64_t at = p->first; at < p->first + p->count;) {
+      int shard = shard_of(c, part, at);
+      int64_t end = part->cuts[shard + 1] < p->first + p->count ? part->cuts[shard + 1] : p->first + p->count;
+      TS_GROW(cut, n_cuts, capacity);
+      cut[n_cuts++] = (cut_piece){.shard = shard, .part = p->part, .state = p->state, .first = at - part->cuts[shard],
+                                  .count = end - at, .dtype = p->dtype,
+                                  .to = (char *) p->to + (size_t) (at - p->first) * ts_dtype_size(p->dtype)};
+      at = end;
+    }
+  }
+  if (n_cuts > 1) {
+    qsort(cut, (size_t) n_cuts, sizeof *cut, compare_cuts);
+  }
+  ts_status status = TS_OK;
+  for (int i = 0; i < n_cuts && status == TS_OK; ++i) {
+    status = read_cut(r, &cut[i], err);
+  }
+  ts_free(cut);
+  return status;
+}

@@ -1,0 +1,104 @@
+/* Shard files.  A chunk is copied into a buffer, given its checksum there, and handed to HDF5 as it shall lie in the file:
+ * the filter that the dataset declares never runs, and the lock is held for the write alone. */
+#include "base/memory.h"
+#include "base/text.h"
+#include "io/checkpoint_format.h"
+#include "io/checksum.h"
+#include "io/hdf5.h"
+
+#include <string.h>
+
+int64_t ts_chunk_elements(int64_t count, size_t size) {
+  int64_t most = TS_CHUNK_BYTES / (int64_t) size, n = (count + most - 1) / most;
+  return n > 0 ? (count + n - 1) / n : 1;
+}
+
+hid_t ts_checkpoint_type(ts_dtype dtype) {
+  TS_CHECK(dtype == TS_F32 || dtype == TS_BF16, "checkpoints hold no %s", ts_dtype_name(dtype));
+  hid_t type = H5Tcopy(H5T_IEEE_F32LE);
+  if (dtype == TS_BF16) {
+    H5Tset_fields(type, 15, 7, 8, 0, 7);
+    H5Tset_size(type, 2);
+  }
+  return type;
+}
+
+char *ts_checkpoint_dataset(const ts_saved_part *part, int state) {
+  return ts_format("/%s/%s", part->name, part->state[state].name);
+}
+
+static hid_t create_dataset(hid_t file, const ts_saved_part *part, int state, int64_t count) {
+  char *name = ts_checkpoint_dataset(part, state);
+  hsize_t dims = (hsize_t) count, chunk = (hsize_t) ts_chunk_elements(count, ts_dtype_size(part->state[state].dtype));
+  hid_t links = H5Pcreate(H5P_LINK_CREATE), create = H5Pcreate(H5P_DATASET_CREATE);
+  H5Pset_create_intermediate_group(links, 1);
+  H5Pset_chunk(create, 1, &chunk);
+  H5Pset_fletcher32(create);
+  H5Pset_fill_time(create, H5D_FILL_TIME_NEVER);
+  hid_t space = H5Screate_simple(1, &dims, NULL), type = ts_checkpoint_type(part->state[state].dtype);
+  hid_t dataset = H5Dcreate2(file, name, type, space, links, create, H5P_DEFAULT);
+  H5Tclose(type);
+  H5Sclose(space);
+  H5Pclose(create);
+  H5Pclose(links);
+  ts_free(name);
+  return dataset;
+}
+
+/* One chunk, the rest of a last one zero. */
+static bool write_chunk(hid_t dataset, const char *from, size_t bytes, size_t chunk, int64_t first, unsigned char *buffer) {
+  memcpy(buffer, from, bytes);
+  memset(buffer + bytes, 0, chunk - bytes);
+  uint32_t sum = ts_fletcher32(buffer, chunk);
+  for (int i = 0; i < TS_CHECKSUM_BYTES; ++i) {
+    buffer[chunk + (size_t) i] = (unsigned char) (sum >> 8 * i);
+  }
+  hsize_t offset = (hsize_t) first;
+  ts_hdf5_lock();
+  herr_t status = H5Dwrite_chunk(dataset, H5P_DEFAULT, 0, &offset, chunk + TS_CHECKSUM_BYTES, buffer);
+  ts_hdf5_unlock();
+  return status >= 0;
+}
+
+static bool write_dataset(hid_t file, const ts_saved_part *part, int state, int64_t count, const char *data,
+                          unsigned char *buffer) {
+  size_t size = ts_dtype_size(part->state[state].dtype);
+  int64_t chunk = ts_chunk_elements(count, size);
+  ts_hdf5_lock();
+  hid_t dataset = create_dataset(file, part, state, count);
+  ts_hdf5_unlock();
+  bool ok = dataset >= 0;
+  for (int64_t first = 0; ok && first < count; first += chunk) {
+    int64_t n = count - first < chunk ? count - first : chunk;
+    ok = write_chunk(dataset, data + (size_t) first * size, (size_t) n * size, (size_t) chunk * size, first, buffer);
+  }
+  ts_hdf5_lock();
+  ok = dataset >= 0 && H5Dclose(dataset) >= 0 && ok;
+  ts_hdf5_unlock();
+  return ok;
+}
+
+ts_status ts_checkpoint_write_shard(const char *directory, const ts_checkpoint *c, int shard, const void *const *data,
+                                    ts_error *err) {
+  char *name = ts_checkpoint_shard_name(shard), *path = ts_format("%s/%s", directory, name);
+  unsigned char *buffer = ts_malloc((size_t) TS_CHUNK_BYTES + TS_CHECKSUM_BYTES);
+  ts_hdf5_lock();
+  hid_t file = ts_hdf5_create(path, err);
+  ts_hdf5_unlock();
+  bool ok = true;
+  for (int i = 0; file >= 0 && ok && i < c->n_parts; ++i) {
+    const ts_saved_part *part = &c->part[i];
+    int64_t count = part->cuts[shard + 1] - part->cuts[shard];
+    for (int k = 0; ok && k < part->n_states; ++k, ++data) {
+      ok = count == 0 || write_dataset(file, part, k, count, *data, buffer);
+    }
+  }
+  ts_status status = file >= 0 ? ts_hdf5_finish(file, path, err) : TS_BAD_INPUT;
+  if (status == TS_OK && !ok) {
+    status = ts_error_add(err, "%s: HDF5 could not write it", path);
+  }
+  ts_free(buffer);
+  ts_free(path);
+  ts_free(name);
+  return status;
+}

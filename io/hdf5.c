@@ -1,0 +1,220 @@
+#include "io/hdf5.h"
+
+#include "base/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+#if H5_VERSION_GE(1, 13, 0)
+#include <H5FDdevelop.h>
+#endif
+
+#define EARLY ((size_t) 1 << 18) /* writes of at least this many bytes start their way to the disk at once */
+
+/* ---- one thread at a time ---- */
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+void ts_hdf5_lock(void) {
+  static bool quiet;
+  pthread_mutex_lock(&mutex);
+  if (!quiet) {
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    quiet = true;
+  }
+}
+
+void ts_hdf5_unlock(void) {
+  pthread_mutex_unlock(&mutex);
+}
+
+/* ---- the driver ---- */
+
+/* What outlives HDF5's own handle: the descriptor and the first failure. */
+typedef struct sink {
+  int descriptor;
+  int error; /* errno of the first failure, 0 for none: everything after it is thrown away */
+} sink;
+
+typedef struct driver_file {
+  H5FD_t public; /* HDF5's part comes first */
+  sink *sink;
+  haddr_t allocated, written; /* ends, in bytes */
+} driver_file;
+
+static atomic_llong writes_until_failure; /* 0: never */
+static atomic_int test_error;
+
+void ts_hdf5_set_test_failure(int64_t nth, int error_number) {
+  atomic_store(&test_error, error_number);
+  atomic_store(&writes_until_failure, error_number != 0 ? nth : 0);
+}
+
+static bool must_fail(void) {
+  long long left = atomic_load(&writes_until_failure);
+  if (left > 1) {
+    atomic_store(&writes_until_failure, left - 1);
+  }
+  return left == 1;
+}
+
+static H5FD_t *driver_open(const char *name, unsigned flags, hid_t fapl, haddr_t maxaddr) {
+  (void) flags, (void) fapl, (void) maxaddr;
+  int descriptor = open(name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (descriptor < 0) {
+    return NULL;
+  }
+  driver_file *file = ts_calloc(1, sizeof *file);
+  file->sink = ts_calloc(1, sizeof *file->sink);
+  file->sink->descriptor = descriptor;
+  return &file->public;
+}
+
+static herr_t driver_close(H5FD_t *public) {
+  ts_free(public); /* the sink is ts_hdf5_finish's */
+  return 0;
+}
+
+static herr_t driver_query(const H5FD_t *public, unsigned long *flags) {
+  (void) public;
+  *flags = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA | H5FD_FEAT_AGGREGATE_SMALLDATA;
+  return 0;
+}
+
+static haddr_t driver_get_eoa(const H5FD_t *public, H5FD_mem_t type) {
+  (void) type;
+  return ((const driver_file *) public)->allocated;
+}
+
+static herr_t driver_set_eoa(H5FD_t *public, H5FD_mem_t type, haddr_t end) {
+  (void) type;
+  ((driver_file *) public)->allocated = end;
+  return 0;
+}
+
+static haddr_t driver_get_eof(const H5FD_t *public, H5FD_mem_t type) {
+  (void) type;
+  return ((const driver_file *) public)->written;
+}
+
+static herr_t driver_get_handle(H5FD_t *public, hid_t fapl, void **handle) {
+  (void) fapl;
+  *handle = ((driver_file *) public)->sink;
+  return 0;
+}
+
+/* Metadata is read back now and then; what was never written reads as zeros. */
+static herr_t driver_read(H5FD_t *public, H5FD_mem_t type, hid_t dxpl, haddr_t at, size_t size, void *buffer) {
+  (void) type, (void) dxpl;
+  const driver_file *file = (const driver_file *) public;
+  memset(buffer, 0, size);
+  for (char *to = buffer; size > 0;) {
+    ssize_t n = pread(file->sink->descriptor, to, size, (off_t) at);
+    if (n == 0 || (n < 0 && errno != EINTR)) {
+      return n == 0 || file->sink->error != 0 ? 0 : -1;
+    }
+    n = n > 0 ? n : 0;
+    to += n, at += (haddr_t) n, size -= (size_t) n;
+  }
+  return 0;
+}
+
+static void write_all(sink *s, const char *from, size_t size, off_t at) {
+  size_t whole = size;
+  off_t begin = at;
+  while (size > 0 && s->error == 0) {
+    ssize_t n = must_fail() ? (errno = atomic_load(&test_error), -1) : pwrite(s->descriptor, from, size, at);
+    if (n < 0 && errno != EINTR) {
+      s->error = errno;
+    } else if (n > 0) {
+      from += n, at += n, size -= (size_t) n;
+    }
+  }
+#ifdef SYNC_FILE_RANGE_WRITE
+  if (s->error == 0 && whole >= EARLY) {
+    sync_file_range(s->descriptor, begin, (off_t) whole, SYNC_FILE_RANGE_WRITE); /* only to be early: fsync decides */
+  }
+#endif
+}
+
+static herr_t driver_write(H5FD_t *public, H5FD_mem_t type, hid_t dxpl, haddr_t at, size_t size, const void *buffer) {
+  (void) type, (void) dxpl;
+  driver_file *file = (driver_file *) public;
+  write_all(file->sink, buffer, size, (off_t) at);
+  haddr_t end = at + size;
+  file->written = end > file->written ? end : file->written;
+  return 0;
+}
+
+/* The last allocated block may not have been written to its end. */
+static herr_t driver_truncate(H5FD_t *public, hid_t dxpl, hbool_t closing) {
+  (void) dxpl, (void) closing;
+  driver_file *file = (driver_file *) public;
+  if (file->sink->error == 0 && ftruncate(file->sink->descriptor, (off_t) file->allocated) != 0) {
+    file->sink->error = errno;
+  }
+  file->written = file->allocated;
+  return 0;
+}
+
+static const H5FD_class_t driver = {
+#if H5_VERSION_GE(1, 13, 0)
+    .version = H5FD_CLASS_VERSION,
+    .value = (H5FD_class_value_t) 513, /* of the numbers for tests and private use */
+#endif
+    .name = "tessera_write",
+    .maxaddr = INT64_MAX,
+    .fc_degree = H5F_CLOSE_WEAK,
+    .open = driver_open,
+    .close = driver_close,
+    .query = driver_query,
+    .get_eoa = driver_get_eoa,
+    .set_eoa = driver_set_eoa,
+    .get_eof = driver_get_eof,
+    .get_handle = driver_get_handle,
+    .read = driver_read,
+    .write = driver_write,
+    .truncate = driver_truncate,
+    .fl_map = H5FD_FLMAP_DICHOTOMY,
+};
+
+/* ---- files ---- */
+
+hid_t ts_hdf5_create(const char *path, ts_error *err) {
+  static hid_t driver_id = -1;
+  if (driver_id < 0) {
+    driver_id = H5FDregister(&driver);
+    TS_CHECK(driver_id >= 0, "HDF5 takes no driver");
+  }
+  hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+  H5Pset_driver(access, driver_id, NULL);
+  H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110);
+  errno = 0;
+  hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+  if (file < 0) {
+    ts_error_add(err, "%s: cannot be created: %s", path, strerror(errno));
+  }
+  H5Pclose(access);
+  return file;
+}
+
+ts_status ts_hdf5_finish(hid_t file, const char *path, ts_error *err) {
+  void *handle = NULL;
+  ts_hdf5_lock();
+  bool ok = H5Fget_vfd_handle(file, H5P_DEFAULT, &handle) >= 0;
+  TS_CHECK(ok && handle != NULL, "%s is not a file of ts_hdf5_create", path);
+  bool closed = H5Fclose(file) >= 0;
+  ts_hdf5_unlock();
+  sink *s = handle;
+  if (s->error == 0 && fsync(s->descriptor) != 0) {
+    s->error = errno;
+  }
+  close(s->descriptor); /* nothing is left to fail after fsync */
+  const char *reason = s->error != 0 ? strerror(s->error) : closed ? NULL : "HDF5 could not close it";
+  ts_status status = reason == NULL ? TS_OK : ts_error_add(err, "%s: cannot be written: %s", path, reason);
+  ts_free(s);
+  return status;
+}

@@ -1,0 +1,217 @@
+#!/bin/sh
+# TAP: runs that stop and go on, on the same grid and on others.  CHECKPOINTS=all takes the whole table of grids and
+# stages (256 pairs, some minutes); otherwise a sample of it.
+# shellcheck source=regression/cli_common.sh
+. "${srcdir:-.}/regression/cli_common.sh"
+
+cat > gpt2.cfg << 'END'
+model = { model_type = "gpt2"; vocab_size = 256; n_embd = 24; n_layer = 2; n_head = 3; n_positions = 32;
+          attn_pdrop = 0.1; embd_pdrop = 0.1; resid_pdrop = 0.1; };
+data = { path = "text.txt"; format = "text"; sequence_length = 24; validation_fraction = 0.1; seed = 1; };
+run = { directory = "run"; steps = 6; seed = 1; evaluate_every = 3; threads = 1; log_every = 2; save_every = 3; };
+train_batch_size = 12;
+optimizer = { type = "AdamW"; params = { lr = 1e-2; weight_decay = 0.1; }; no_decay = ["ln_", "bias"]; };
+scheduler = { type = "WarmupCosineLR"; params = { total_num_steps = 6; warmup_num_steps = 2; }; };
+gradient_clipping = 1.0;
+zero_optimization = { stage3_param_persistence_threshold = 100; };
+debug = { digest_every = 1; };
+END
+
+# train RANKS DIRECTORY [WORD]...: keeps stdout, stderr, status.
+train() {
+  n=$1
+  directory=$2
+  shift 2
+  run $mpiexec -n "$n" "$tessera" train gpt2.cfg --set "run.directory=$directory" "$@"
+}
+
+published() { [ -f "$1/manifest" ] && [ -f "$1/model.h5" ] && [ -f "$1/shard_00000.h5" ]; }
+same() { "$tessera" compare "$@"; }
+# both COMMAND COMMAND, each one word.
+both() { eval "$1" && eval "$2"; }
+rows() { wc -l < "$1"; }
+
+# ---- saving ----
+
+test_save() {
+  train 2 save --set run.keep=2 --set run.save_every=2
+  ok "a run with checkpoints ends well" clean
+  ok "the kept ones are published" both 'published save/step_00000004' 'published save/step_00000006'
+  ok "older ones are gone" [ ! -e save/step_00000002 ]
+  ok "nothing is left over" [ -z "$(find save -name '*.tmp')" ]
+  ok "latest names the newest" [ "$(head -n 1 save/latest)" = step_00000006 ]
+  ok "metrics tell what saving took" grep -q 'save_seconds,stall_seconds$' save/metrics.csv
+  train 2 ended
+  ok "a run without save_every" gave 0
+  run "$tessera" verify save
+  ok "what is saved is intact" gave 0
+  train 2 sync --set run.save_async=false
+  ok "saved without a copy" clean
+  train 2 async
+  ok "saving beside the training and before it give the same run" same sync async
+  for file in model.h5 shard_00000.h5 shard_00001.h5; do
+    run h5diff sync/step_00000003/$file async/step_00000003/$file "$(case $file in model.h5) echo /parameter ;; esac)"
+    ok "and the same $file" gave 0
+  done
+}
+
+# ---- going on ----
+
+# resume FROM RANKS STAGE TOLERANCE NAME [WORD]...: the run FROM, cut back to step 3, goes on and ends as FROM did.
+resume() {
+  from=$1
+  ranks=$2
+  stage=$3
+  tolerance=$4
+  name=$5
+  shift 5
+  rm -rf again
+  cp -r "$from" again
+  rm -rf again/step_00000006
+  train "$ranks" again --set "zero_optimization.stage=$stage" --resume auto "$@"
+  ok "$name: goes on" gave 0
+  ok "$name: like one that never stopped" same again "$from" --tolerance "$tolerance"
+}
+
+# The largest relative difference of losses between grids in fp32: sums in another order.
+other_grid=2e-6
+
+test_table() {
+  for n in 1 2 3 4; do
+    for stage in 0 1 2 3; do
+      train $n "full_${n}_$stage" --set zero_optimization.stage=$stage
+      ok "$n ranks, stage $stage" gave 0
+    done
+  done
+  for n in 1 2 3 4; do
+    for stage in 0 1 2 3; do
+      resume "full_${n}_$stage" $n $stage 0 "$n ranks, stage $stage"
+      for m in 1 2 3 4; do
+        for t in 0 1 2 3; do
+          sampled=$(((n * 5 + stage * 3 + m * 7 + t) % 13))
+          if { [ $n -ne $m ] || [ $stage -ne $t ]; } && { [ "${CHECKPOINTS:-}" = all ] || [ $sampled -eq 0 ]; }; then
+            resume "full_${n}_$stage" $m $t $other_grid "$n ranks, stage $stage on $m ranks, stage $t"
+          fi
+        done
+      done
+    done
+  done
+}
+
+test_layouts() {
+  resume full_2_3 2 3 $other_grid "another persistence threshold" --set zero_optimization.stage3_param_persistence_threshold=100000
+  resume full_4_2 4 2 0 "memory is checked" --set debug.memcheck=true
+  train 2 bf16 --set bf16.enabled=true --set zero_optimization.stage=2
+  resume bf16 2 2 0 "bf16" --set bf16.enabled=true
+  resume bf16 2 3 0 "bf16, another stage" --set bf16.enabled=true
+  train 2 accumulated --set train_micro_batch_size_per_gpu=2
+  resume accumulated 2 0 0 "gradient accumulation" --set train_micro_batch_size_per_gpu=2
+  train 2 frozen --set 'frozen=["wte"]' --set bf16.enabled=true
+  resume frozen 2 1 0 "frozen parameters" --set 'frozen=["wte"]' --set bf16.enabled=true
+}
+
+# ---- what a user asks for ----
+
+test_requests() {
+  train 2 again --resume never
+  ok "a directory in use is refused, with --resume auto as a way out" said 2 "again is not empty.*--resume auto"
+  cp "again/metrics.csv" before.csv
+  train 2 again --resume auto
+  ok "a finished run has nothing to do" gave 0
+  ok "and is left alone" cmp before.csv again/metrics.csv
+  train 2 fresh --resume auto
+  ok "auto in a new directory begins" gave 0
+  train 2 elsewhere --resume fresh/step_00000003
+  ok "a checkpoint of another run begins a run at its step" both 'gave 0' '[ $(rows elsewhere/metrics.csv) = 4 ]'
+  train 1 weights --weights fresh
+  ok "only the weights: from step 1" both 'gave 0' '[ $(rows weights/metrics.csv) = 7 ]'
+  train 2 more --set run.steps=3
+  train 2 more --resume more
+  ok "more steps" gave 0
+  ok "as if they had been asked for at once" same more fresh
+  train 2 back --set run.save_every=2
+  train 2 back --resume back/step_00000002 --set run.steps=3 --set run.save_every=0
+  ok "back to an older step" gave 0
+  ok "the later ones are set aside" both '[ -d back/step_00000004.aside ]' '[ ! -e back/step_00000004 ]'
+  ok "and latest follows" is "$(head -n 1 back/latest)" step_00000003
+  mkdir dead
+  cp fresh/deck.cfg dead
+  head -n 3 fresh/metrics.csv > dead/metrics.csv
+  train 2 dead --resume auto
+  ok "a run that died before its first checkpoint begins anew" gave 0
+  ok "with all its rows" same dead fresh
+  train 2 other --resume fresh --set model.n_embd=36
+  ok "another model: the first tensor that differs" said 2 "of another model: .* is \[.*the deck's model has it as"
+  train 2 other --resume fresh --set model.n_layer=3
+  ok "another model: a tensor that is not there" said 2 "of another model: it has no transformer.h.2"
+  train 2 other --resume fresh --set model.n_layer=1
+  ok "another model: a tensor too many" said 2 "of another model: the deck's has no transformer.h.1"
+  ok "nothing is written" [ ! -e other ]
+}
+
+test_damage() {
+  rm -rf again
+  cp -r fresh again
+  printf x | dd of=again/step_00000006/shard_00001.h5 bs=1 seek=3000 conv=notrunc 2> /dev/null
+  train 2 again --resume auto
+  ok "the newest is damaged: the one before" gave 0
+  ok "and that is said" grep -q "step 6 is damaged and passed over: .*shard_00001.h5" "$scratch/err"
+  ok "the run ends as it did" same again fresh
+  rm again/step_00000003/manifest again/step_00000006/manifest
+  train 2 again --resume auto
+  ok "all are damaged" said 2 "every checkpoint is damaged"
+  ok "each is named" both 'grep -q step_00000003 "$scratch/err"' 'grep -q step_00000006 "$scratch/err"'
+}
+
+# ---- stopping ----
+
+# stop HOW: a long run is asked to stop after its first steps.
+stop() {
+  rm -rf stopped pids
+  timeout -k 5 60 $mpiexec -n 2 sh -c 'echo $$ >> pids; exec "$@"' sh "$tessera" train gpt2.cfg \
+    --set run.directory=stopped --set run.steps=1000000 --set run.save_every=0 --set run.evaluate_every=0 \
+    --set debug.digest_every=0 > "$scratch/out" 2> "$scratch/err" < /dev/null &
+  job=$!
+  tries=0
+  while [ $tries -lt 300 ] && ! grep -q '^3,' stopped/metrics.csv 2> /dev/null; do
+    sleep 0.1
+    tries=$((tries + 1))
+  done
+  "$@"
+  wait $job
+  status=$?
+}
+signal_one() { kill "-$1" "$(tail -n 1 pids)"; }
+signal_all() {
+  for pid in $(cat pids); do
+    kill "-$1" "$pid" 2> /dev/null
+  done
+}
+signal_twice() {
+  signal_all "$1"
+  sleep 0.02
+  signal_all "$1"
+}
+last_step() { tail -n 1 stopped/metrics.csv | cut -d, -f1; }
+
+test_stop() {
+  for how in "signal_one TERM" "signal_one USR1" "touch stopped/STOP" "signal_twice TERM"; do
+    # shellcheck disable=SC2086
+    stop $how
+    ok "$how: exit code 75" gave 75
+    ok "$how: the step that was done last is saved" published "stopped/step_$(printf %08d "$(last_step)")"
+    ok "$how: and intact" "$tessera" verify stopped
+  done
+  ok "the file STOP is gone" [ ! -e stopped/STOP ]
+  steps=$(($(last_step) + 3))
+  run $mpiexec -n 2 "$tessera" train gpt2.cfg --set run.directory=stopped --set run.steps=$steps --resume auto
+  ok "it goes on to its end" both 'gave 0' '[ $(last_step) = $steps ]'
+}
+
+test_save
+test_table
+test_layouts
+test_requests
+test_damage
+test_stop
+finish

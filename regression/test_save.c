@@ -1,0 +1,242 @@
+/* Saving, step by step: what was published before survives whatever happens to a save.  With arguments one of the jobs of
+ * kill.sh: `kill DIRECTORY STATE RANK` dies in that state of its second save; `check DIRECTORY` goes on from there. */
+#include "base/log.h"
+#include "base/memory.h"
+#include "engine/resume.h"
+#include "engine/save.h"
+#include "io/hdf5.h"
+#include "io/publication.h"
+#include "tap.h"
+#include "tap_mpi.h"
+#include "train_run.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LAST_STEP = 4 };
+
+typedef struct job {
+  ts_world *world;
+  ts_deck *deck;
+  ts_engine *engine;
+  ts_saver *saver;
+  int64_t step;
+} job;
+
+static job begin(ts_world *world, const char *directory, const char *sets) {
+  char *all = ts_format("run.directory=%s run.save_every=1 %s", directory, sets);
+  job j = {.world = world, .deck = train_run_deck(world, train_run_llama, all)};
+  ts_error err = {0};
+  const ts_engine_options options = {.world = world, .deck = j.deck, .abilities = TS_CAN_TRAIN};
+  TS_CHECK(ts_engine_create(&options, &j.engine, &err) == TS_OK, "%s", err.text);
+  j.saver = ts_saver_create(j.engine);
+  ts_free(all);
+  return j;
+}
+
+static void end(job *j) {
+  ts_saver_destroy(&j->saver);
+  ts_engine_destroy(&j->engine);
+  ts_deck_destroy(&j->deck);
+}
+
+/* One step; its save is begun.  \return the loss. */
+static double step(job *j, bool save) {
+  double loss = train_run_step(j->engine, j->world, j->deck, j->step).loss;
+  ++j->step;
+  if (save) {
+    ts_saver_begin(j->saver, &(ts_position){.step = j->step, .samples = j->step * j->deck->train_batch_size});
+  }
+  return loss;
+}
+
+/* ---- failures of the file system ---- */
+
+static int64_t newest_intact(const char *directory) {
+  int64_t *steps, found = -1;
+  int n = ts_published_steps(directory, &steps);
+  for (int i = 0; i < n && found < 0; ++i) {
+    char *path = ts_step_directory(directory, steps[i], "");
+    ts_manifest manifest = {0};
+    if (ts_manifest_read(path, &manifest, NULL) == TS_OK && ts_checkpoint_verify(path, &manifest, 0, 1, 1, NULL) == TS_OK) {
+      found = steps[i];
+    }
+    ts_manifest_clear(&manifest);
+    ts_free(path);
+  }
+  ts_free(steps);
+  return found;
+}
+
+static int count_descriptors(void) {
+  int n = 0;
+  for (int i = 0; i < 1024; ++i) {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", i);
+    n += access(path, F_OK) == 0;
+  }
+  return n;
+}
+
+/* The Nth write of rank `failing` fails, and all after it: the save is given up, the run and its next save are as ever. */
+static bool survives(job *j, const char *directory, int failing, int64_t nth, int error_number, bool *failed) {
+  int64_t before = newest_intact(directory);
+  int descriptors = count_descriptors();
+  if (ts_world_rank(j->world) == failing) {
+    ts_hdf5_set_test_failure(nth, error_number);
+  }
+  step(j, true);
+  bool saved = ts_saver_finish(j->saver);
+  ts_hdf5_set_test_failure(0, 0);
+  *failed = !saved;
+  bool kept = newest_intact(directory) == (saved ? j->step : before) && count_descriptors() == descriptors;
+  step(j, true);
+  return ts_saver_finish(j->saver) && kept && newest_intact(directory) == j->step && ts_saver_newest(j->saver) == j->step;
+}
+
+static void test_failures(ts_world *world, const char *directory, const char *sets) {
+  static const int numbers[] = {ENOSPC, EIO};
+  job j = begin(world, directory, sets);
+  step(&j, true);
+  tap_ok_all(MPI_COMM_WORLD, ts_saver_finish(j.saver), "%s: a save", sets);
+  for (int failing = 0; failing < 2; ++failing) {
+    int n_failed = 0, n = 0;
+    bool ok = true, failed = true;
+    for (int64_t nth = 1; failed && nth < 200; nth += 1 + nth / 8) {
+      ok = survives(&j, directory, failing, nth, numbers[n % 2], &failed) && ok;
+      n_failed += failed;
+      ++n;
+    }
+    tap_ok_all(MPI_COMM_WORLD, ok && n_failed > 3 && !failed,
+               "%s: writes of rank %d fail, from an early one to none: %d saves given up", sets, failing, n_failed);
+  }
+  end(&j);
+}
+
+/* ---- the order of states ---- */
+
+static int n_entered;
+static ts_save_state entered[64];
+
+static void note_state(ts_save_state state, int rank) {
+  if (rank == 0 && n_entered < 64) {
+    entered[n_entered++] = state;
+  }
+}
+
+static void test_states(ts_world *world, const char *directory) {
+  job j = begin(world, directory, "run.keep=1");
+  ts_saver_set_observer(note_state);
+  step(&j, true);
+  step(&j, false);
+  bool working;
+  do { /* as a run does: the flag is agreed, then everybody moves on */
+    int mine = ts_saver_is_working(j.saver), all;
+    MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    working = all != 0;
+    ts_saver_advance(j.saver, working);
+  } while (ts_saver_is_begun(j.saver, 1));
+  ts_saver_set_observer(NULL);
+  bool order = n_entered == TS_N_SAVE_STATES - 1 || ts_world_rank(world) != 0;
+  for (int i = 0; i < n_entered; ++i) {
+    order = order && entered[i] == (ts_save_state) (TS_SAVE_DIRECTORY + i);
+  }
+  tap_ok_all(MPI_COMM_WORLD, order, "every state once, in the order of the table");
+  tap_ok_all(MPI_COMM_WORLD, ts_saver_newest(j.saver) == 1, "and the step that was begun is published, not the one after");
+  end(&j);
+}
+
+/* ---- jobs of kill.sh ---- */
+
+static ts_save_state kill_state;
+static int kill_rank, kill_save;
+
+static void kill_there(ts_save_state state, int rank) {
+  if (state == kill_state && rank == kill_rank && ++kill_save == 2) {
+    raise(SIGKILL);
+  }
+}
+
+static int job_kill(ts_world *world, char **words) {
+  for (int i = 0; i < TS_N_SAVE_STATES; ++i) {
+    if (strcmp(ts_save_state_name((ts_save_state) i), words[1]) == 0) {
+      kill_state = (ts_save_state) i;
+    }
+  }
+  kill_rank = atoi(words[2]);
+  ts_saver_set_observer(kill_there);
+  job j = begin(world, words[0], "");
+  for (int i = 0; i < LAST_STEP; ++i) {
+    step(&j, true);
+    ts_saver_finish(j.saver);
+  }
+  end(&j);
+  return 0;
+}
+
+/* What a run that was never stopped computes. */
+static void reference(ts_world *world, double loss[LAST_STEP], uint64_t *digest) {
+  job j = begin(world, "none", "");
+  for (int i = 0; i < LAST_STEP; ++i) {
+    loss[i] = step(&j, false);
+  }
+  ts_engine_digest(j.engine, digest);
+  end(&j);
+}
+
+static int job_check(ts_world *world, char **words) {
+  job j = begin(world, words[0], "");
+  ts_error err = {0};
+  ts_resume resume;
+  ts_status status = ts_resume_find(world, j.deck, "auto", &resume, &err);
+  TS_CHECK(status == TS_OK && resume.checkpoint != NULL, "%s", err.text != NULL ? err.text : "no checkpoint");
+  TS_CHECK(ts_engine_load(j.engine, resume.directory, resume.checkpoint, TS_LOAD_ALL, &err) == TS_OK, "%s", err.text);
+  j.step = resume.checkpoint->step;
+  printf("%s", ts_world_rank(world) == 0 ? "loaded\n" : "");
+  int n = ts_engine_layout(j.engine)->n_parameters;
+  uint64_t *digest = ts_malloc((size_t) n * 2 * sizeof *digest);
+  double loss[LAST_STEP];
+  reference(world, loss, digest + n);
+  bool same = j.step >= 1;
+  while (j.step < LAST_STEP) {
+    same = step(&j, false) == loss[j.step - 1] && same;
+  }
+  ts_engine_digest(j.engine, digest);
+  same = same && memcmp(digest, digest + n, (size_t) n * sizeof *digest) == 0;
+  ts_free(digest);
+  ts_resume_clear(&resume);
+  end(&j);
+  return same ? 0 : 1;
+}
+
+int main(int argc, char **argv) {
+  ts_world *world = ts_world_create(&argc, &argv);
+  ts_log_configure(TS_LOG_ERROR, ts_world_rank(world) == 0);
+  int code;
+  if (argc > 2) {
+    code = (strcmp(argv[1], "kill") == 0 ? job_kill : job_check)(world, argv + 2);
+  } else {
+    char *directory = ts_strdup(tap_directory_all(MPI_COMM_WORLD));
+    char *states = ts_format("%s/states", directory), *copied = ts_format("%s/copied", directory),
+         *live = ts_format("%s/live", directory);
+    ts_error err = {0};
+    if (ts_world_rank(world) == 0) {
+      TS_CHECK((ts_make_directory(states, &err) | ts_make_directory(copied, &err) | ts_make_directory(live, &err)) == TS_OK,
+               "%s", err.text);
+    }
+    tap_barrier(MPI_COMM_WORLD);
+    test_states(world, states);
+    test_failures(world, copied, "run.save_async=true");
+    test_failures(world, live, "run.save_async=false");
+    ts_free(states);
+    ts_free(copied);
+    ts_free(live);
+    ts_free(directory);
+    code = tap_done_all(MPI_COMM_WORLD);
+  }
+  ts_world_destroy(&world);
+  return code;
+}

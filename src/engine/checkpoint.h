@@ -1,0 +1,42 @@
+/** \file
+ * An engine and a checkpoint: what it would save, and taking its state from one.
+ */
+#ifndef TS_ENGINE_CHECKPOINT_H
+#define TS_ENGINE_CHECKPOINT_H
+
+#include "engine/tessera.h"
+#include "io/checkpoint.h"
+
+/** The tables of a checkpoint of this engine: layout, deck, where the weights came from, and facts of this job (ranks,
+ * stage, device, libraries).  The numbers are zero.  Not collective.
+ * \return the caller's, end with ts_checkpoint_destroy. */
+ts_checkpoint *ts_engine_describe(const ts_engine *engine);
+
+/** What is taken from a checkpoint. */
+typedef enum ts_load {
+  TS_LOAD_ALL,    /**< Everything: the run goes on. */
+  TS_LOAD_WEIGHTS /**< Parameters only. */
+} ts_load;
+
+/** Read manifest and index of a checkpoint and check size and hash of every file, the ranks sharing the work.
+ * Collective over the world.
+ * \param [in]  directory   A checkpoint, not a run.
+ * \param [out] checkpoint  The index, the caller's (ts_checkpoint_destroy); NULL on error.
+ * \return TS_BAD_INPUT, agreed: damage, with file and reason. */
+ts_status ts_checkpoint_check(ts_world *world, const char *directory, ts_checkpoint **checkpoint, ts_error *err);
+
+/** Take the state from a checkpoint that was checked: each rank reads what it owns from whatever shards it lies in; what is
+ * kept whole is gathered.  Collective over the world.
+ * \return TS_BAD_INPUT, agreed: another model (the first tensor that differs), a state that is not there; the engine's
+ *         state is undefined then. */
+ts_status ts_engine_load(ts_engine *engine, const char *directory, const ts_checkpoint *checkpoint, ts_load what,
+                         ts_error *err);
+
+/** Locate (\a path is a run or a checkpoint), check and load the weights.  Collective over the world. */
+ts_status ts_engine_load_weights(ts_engine *engine, const char *path, ts_error *err);
+
+/** Append a line per fact that differs between the checkpoint and this engine ("ranks: 4, now 2").  Not collective.
+ * \return true when none does: the run goes on bit for bit. */
+bool ts_checkpoint_differences(const ts_checkpoint *checkpoint, const ts_engine *engine, ts_text *to);
+
+#endif

@@ -1,0 +1,204 @@
+/* An engine's state from a checkpoint of any grid and stage.
+ *
+ * The unit is an element of a parameter: the new layout says which ones this rank owns, the checkpoint's says in which
+ * shard files they lie.  Each rank reads its own into place and a leaf that keeps the whole is completed by an
+ * all_gather, so that a byte is read from disk once, however many ranks hold it. */
+#include "base/log.h"
+#include "base/memory.h"
+#include "engine/checkpoint.h"
+#include "engine/engine.h"
+#include "io/publication.h"
+#include "pass/saved.h"
+
+#include <string.h>
+
+/* ---- before anything is read ---- */
+
+ts_status ts_checkpoint_check(ts_world *world, const char *directory, ts_checkpoint **checkpoint, ts_error *err) {
+  ts_manifest manifest = {0};
+  *checkpoint = NULL;
+  ts_status status = ts_world_agree(world, ts_manifest_read(directory, &manifest, err), err);
+  if (status == TS_OK) {
+    status = ts_checkpoint_verify(directory, &manifest, ts_world_rank(world), ts_world_size(world), 1, err);
+    status = ts_world_agree(world, status, err);
+  }
+  if (status == TS_OK) {
+    status = ts_checkpoint_read_index(directory, checkpoint, err);
+    if (status == TS_OK && (*checkpoint)->step != manifest.step) {
+      status = ts_error_add(err, "%s: model.h5 is of step %lld, the manifest of step %lld", directory,
+                            (long long) (*checkpoint)->step, (long long) manifest.step);
+    }
+    status = ts_world_agree(world, status, err);
+  }
+  if (status != TS_OK) {
+    ts_checkpoint_destroy(checkpoint);
+  }
+  ts_manifest_clear(&manifest);
+  return status;
+}
+
+static ts_status refuse_shape(const char *directory, const ts_saved_parameter *saved, const ts_parameter *p, ts_error *err) {
+  ts_text text = {0};
+  ts_text_add_shape(&text, saved->shape, saved->n_dims);
+  ts_text_add(&text, "; the deck's model has it as ");
+  ts_text_add_shape(&text, p->shape.d, p->shape.n);
+  ts_error_add(err, "%s: is of another model: %s is %s", directory, p->name, text.text);
+  ts_text_free(&text);
+  return TS_BAD_INPUT;
+}
+
+/* The first tensor that differs is enough. */
+static ts_status check_model(const ts_engine *e, const char *directory, const ts_checkpoint *c, ts_error *err) {
+  const ts_layout *layout = ts_engine_layout(e);
+  for (int i = 0; i < layout->n_parameters; ++i) {
+    const ts_parameter *p = &layout->parameter[i];
+    int k = ts_checkpoint_find(c, p->name);
+    if (k < 0) {
+      return ts_error_add(err, "%s: is of another model: it has no %s", directory, p->name);
+    }
+    const ts_saved_parameter *saved = &c->parameter[k];
+    if (saved->n_dims != p->shape.n || memcmp(saved->shape, p->shape.d, (size_t) p->shape.n * sizeof *saved->shape) != 0) {
+      return refuse_shape(directory, saved, p, err);
+    }
+  }
+  for (int i = 0; i < c->n_parameters; ++i) {
+    if (ts_layout_find(layout, c->parameter[i].name) == NULL) {
+      return ts_error_add(err, "%s: is of another model: the deck's has no %s", directory, c->parameter[i].name);
+    }
+  }
+  return TS_OK;
+}
+
+/* ---- reading ---- */
+
+typedef struct loader {
+  ts_engine *engine;
+  const char *directory;
+  const ts_checkpoint *checkpoint;
+  ts_load what;
+  ts_checkpoint_piece *piece; /* owned */
+  int n_pieces, capacity;
+} loader;
+
+static char *leaf_data(const loader *l, const ts_saved_leaf *leaf) {
+  const ts_graph *graph = ts_engine_program(l->engine)->graph;
+  return ts_executor_pointer(l->engine->executor, 0, graph->tensor[leaf->leaf].name);
+}
+
+/* The elements of parameter p that this rank owns, into the leaf of its part. */
+static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf *leaf, ts_error *err) {
+  const ts_layout *layout = ts_engine_layout(l->engine);
+  const ts_part *part = &layout->part[p->part];
+  int64_t mine = part->cuts[layout->my_shard], end = part->cuts[layout->my_shard + 1];
+  int64_t from = p->offset > mine ? p->offset : mine, to = p->offset + p->count < end ? p->offset + p->count : end;
+  if (from >= to) {
+    return TS_OK;
+  }
+  const ts_saved_parameter *saved = &l->checkpoint->parameter[ts_checkpoint_find(l->checkpoint, p->name)];
+  int state = ts_checkpoint_find_state(&l->checkpoint->part[saved->part], leaf->state);
+  if (state < 0) {
+    return ts_error_add(err, "%s: has no %s of %s, which was frozen when it was saved; `--weights` takes the weights alone",
+                        l->directory, leaf->state, p->name);
+  }
+  char *at = leaf_data(l, leaf) + (size_t) (leaf->first + from - mine) * ts_dtype_size(leaf->dtype);
+  TS_GROW(l->piece, l->n_pieces, l->capacity);
+  l->piece[l->n_pieces++] = (ts_checkpoint_piece){.part = saved->part, .state = state, .first = saved->offset + from - p->offset,
+                                                  .count = to - from, .to = at, .dtype = leaf->dtype};
+  return TS_OK;
+}
+
+static ts_status add_part(loader *l, int index, ts_error *err) {
+  const ts_layout *layout = ts_engine_layout(l->engine);
+  const ts_part *part = &layout->part[index];
+  ts_saved_leaf leaf[TS_MOST_SAVED];
+  int n = ts_saved_leaves(ts_engine_program(l->engine)->graph, layout, index, leaf);
+  ts_status status = TS_OK;
+  for (int k = 0; k < (l->what == TS_LOAD_ALL ? n : 1); ++k) {
+    for (int i = part->first; i < part->first + part->n_parameters && status == TS_OK; ++i) {
+      status = add_piece(l, &layout->parameter[i], &leaf[k], err);
+    }
+  }
+  return status;
+}
+
+static ts_status read_pieces(loader *l, ts_error *err) {
+  ts_status status = TS_OK;
+  for (int i = 0; i < ts_engine_layout(l->engine)->n_parts && status == TS_OK; ++i) {
+    status = add_part(l, i, err);
+  }
+  ts_checkpoint_reader *reader = ts_checkpoint_reader_open(l->directory, l->checkpoint);
+  status = status == TS_OK ? ts_checkpoint_read(reader, l->piece, l->n_pieces, err) : status;
+  ts_checkpoint_reader_close(&reader);
+  return status;
+}
+
+/* ---- the rest of each part ---- */
+
+/* Everybody's elements of a leaf that keeps the whole. */
+static void complete(loader *l, int index, const ts_saved_leaf *leaf) {
+  const ts_part *part = &ts_engine_layout(l->engine)->part[index];
+  ts_comm *comm = ts_world_comm(l->engine->world, &l->engine->mesh, TS_AXES_DENSE);
+  if (leaf->whole && comm->size > 1) {
+    char *data = leaf_data(l, leaf);
+    ts_transfer transfer = {.x = data + (size_t) leaf->first * ts_dtype_size(leaf->dtype), .y = data, .cuts = part->cuts,
+                            .begin = 0, .end = part->shard};
+    comm->ops->all_gather(comm, &transfer, 1, leaf->dtype);
+  }
+}
+
+/* Working values follow from the masters, as the optimizer makes them. */
+static void derive(loader *l, int index, const ts_saved_leaf *parameter, const char *name) {
+  ts_saved_leaf leaf;
+  const ts_program *program = ts_engine_program(l->engine);
+  if (!ts_saved_leaf_find(program->graph, program->layout, index, name, &leaf) || leaf.leaf == parameter->leaf) {
+    return;
+  }
+  ts_convert(leaf_data(l, &leaf) + (size_t) leaf.first * ts_dtype_size(leaf.dtype), leaf.dtype,
+             leaf_data(l, parameter) + (size_t) parameter->first * ts_dtype_size(parameter->dtype), parameter->dtype,
+             (size_t) leaf.count);
+  complete(l, index, &leaf);
+}
+
+static void complete_part(loader *l, int index) {
+  const ts_program *program = ts_engine_program(l->engine);
+  ts_saved_leaf leaf[TS_MOST_SAVED];
+  int n = ts_saved_leaves(program->graph, program->layout, index, leaf);
+  derive(l, index, &leaf[0], "param");
+  derive(l, index, &leaf[0], "param.shard");
+  for (int k = 0; k < (l->what == TS_LOAD_ALL ? n : 1); ++k) {
+    complete(l, index, &leaf[k]);
+  }
+}
+
+static void set_numbers(loader *l) {
+  if (l->what == TS_LOAD_ALL) {
+    *(int64_t *) ts_executor_pointer(l->engine->executor, 0, "optimizer.step") = l->checkpoint->optimizer_step;
+    l->engine->updates = l->checkpoint->updates;
+  }
+}
+
+ts_status ts_engine_load(ts_engine *e, const char *directory, const ts_checkpoint *c, ts_load what, ts_error *err) {
+  loader l = {.engine = e, .directory = directory, .checkpoint = c, .what = what};
+  ts_status status = check_model(e, directory, c, err);
+  status = status == TS_OK ? read_pieces(&l, err) : status;
+  status = ts_world_agree(e->world, status, err);
+  if (status == TS_OK) {
+    for (int i = 0; i < ts_engine_layout(e)->n_parts; ++i) {
+      complete_part(&l, i);
+    }
+    set_numbers(&l);
+  }
+  ts_free(l.piece);
+  return status;
+}
+
+ts_status ts_engine_load_weights(ts_engine *e, const char *path, ts_error *err) {
+  char *directory;
+  ts_checkpoint *c = NULL;
+  ts_status status = ts_world_agree(e->world, ts_checkpoint_locate(path, NULL, &directory, err), err);
+  status = status == TS_OK ? ts_checkpoint_check(e->world, directory, &c, err) : status;
+  status = status == TS_OK ? ts_engine_load(e, directory, c, TS_LOAD_WEIGHTS, err) : status;
+  ts_checkpoint_destroy(&c);
+  ts_free(directory);
+  return status;
+}

@@ -1,0 +1,146 @@
+#include "engine/resume.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "io/publication.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- the run directory ---- */
+
+static bool has_files(const char *path) {
+  DIR *dir = opendir(path);
+  bool found = false;
+  for (struct dirent *entry; dir != NULL && !found && (entry = readdir(dir)) != NULL;) {
+    found = strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+  }
+  if (dir != NULL) {
+    closedir(dir);
+  }
+  return found;
+}
+
+static bool has_file(const char *directory, const char *name) {
+  char *path = ts_format("%s/%s", directory, name);
+  bool there = access(path, F_OK) == 0;
+  ts_free(path);
+  return there;
+}
+
+static ts_status check_is_directory(const char *path, ts_error *err) {
+  struct stat info;
+  if (path[0] == 0) {
+    return ts_error_add(err, "run.directory is not set: where shall the metrics go? (--set run.directory=runs/NAME)");
+  }
+  return stat(path, &info) != 0 || S_ISDIR(info.st_mode) ? TS_OK : ts_error_add(err, "run.directory: %s is a file", path);
+}
+
+static ts_status check_empty(const char *path, ts_error *err) {
+  if (!has_files(path)) {
+    return TS_OK;
+  }
+  return ts_error_add(err,
+                      "run.directory: %s is not empty; a run never writes over another: choose a new one "
+                      "(--set run.directory=runs/NAME), go on with what is there (--resume auto), or remove it",
+                      path);
+}
+
+/* ---- auto ---- */
+
+/* The published steps as rank 0 sees them: file systems may show other nodes an older state. */
+static int list_steps(ts_world *world, const char *run, int64_t **steps) {
+  ts_comm *all = ts_world_all(world);
+  int64_t n = all->rank == 0 ? ts_published_steps(run, steps) : 0;
+  all->ops->broadcast(all, &n, sizeof n, 0);
+  if (all->rank != 0) {
+    *steps = ts_malloc((size_t) n * sizeof **steps);
+  }
+  all->ops->broadcast(all, *steps, (size_t) n * sizeof **steps, 0);
+  return (int) n;
+}
+
+/* No checkpoint: a new run, unless the directory holds something else than a run that died early. */
+static ts_status begin_anew(ts_world *world, const char *run, ts_resume *resume, ts_error *err) {
+  resume->over = has_file(run, "deck.cfg") && has_file(run, "metrics.csv");
+  ts_status status = resume->over ? TS_OK : check_empty(run, err);
+  if (resume->over) {
+    ts_log(TS_LOG_INFO, "%s has no checkpoint yet: the run begins anew", run);
+  }
+  return ts_world_agree(world, status, err);
+}
+
+static ts_status find_newest(ts_world *world, const char *run, ts_resume *resume, ts_error *err) {
+  int64_t *steps = NULL;
+  int n = list_steps(world, run, &steps);
+  ts_error damage = {0};
+  for (int i = 0; i < n && resume->checkpoint == NULL; ++i) {
+    ts_error why = {0};
+    ts_free(resume->directory);
+    resume->directory = ts_step_directory(run, steps[i], "");
+    if (ts_checkpoint_check(world, resume->directory, &resume->checkpoint, &why) != TS_OK) {
+      ts_log(TS_LOG_WARNING, "step %lld is damaged and passed over: %s", (long long) steps[i], why.text);
+      ts_error_add(&damage, "%s", why.text);
+    }
+    ts_error_clear(&why);
+  }
+  ts_status status = TS_OK;
+  if (n == 0) {
+    status = begin_anew(world, run, resume, err);
+  } else if (resume->checkpoint == NULL) {
+    status = ts_error_add(err, "%s: every checkpoint is damaged:\n%s", run, damage.text);
+  } else {
+    resume->same_run = true;
+  }
+  ts_error_clear(&damage);
+  ts_free(steps);
+  return status;
+}
+
+/* ---- a directory ---- */
+
+static bool lies_in(const char *directory, const char *run) {
+  char *inner = realpath(directory, NULL), *outer = realpath(run, NULL);
+  size_t n = outer != NULL ? strlen(outer) : 0;
+  bool inside = inner != NULL && outer != NULL && strncmp(inner, outer, n) == 0 && inner[n] == '/';
+  free(inner);
+  free(outer);
+  return inside;
+}
+
+static ts_status find_named(ts_world *world, const char *path, const char *run, ts_resume *resume, ts_error *err) {
+  ts_status status = ts_world_agree(world, ts_checkpoint_locate(path, NULL, &resume->directory, err), err);
+  if (status != TS_OK) {
+    return status;
+  }
+  resume->same_run = lies_in(resume->directory, run);
+  status = ts_world_agree(world, resume->same_run ? TS_OK : check_empty(run, err), err);
+  return status == TS_OK ? ts_checkpoint_check(world, resume->directory, &resume->checkpoint, err) : status;
+}
+
+ts_status ts_resume_find(ts_world *world, const ts_deck *deck, const char *request, ts_resume *resume, ts_error *err) {
+  const char *run = deck->run.directory;
+  *resume = (ts_resume){0};
+  ts_status status = ts_world_agree(world, check_is_directory(run, err), err);
+  if (status == TS_OK && strcmp(request, "never") == 0) {
+    status = ts_world_agree(world, ts_world_rank(world) == 0 ? check_empty(run, err) : TS_OK, err);
+  } else if (status == TS_OK && strcmp(request, "auto") == 0) {
+    status = find_newest(world, run, resume, err);
+  } else if (status == TS_OK) {
+    status = find_named(world, request, run, resume, err);
+  }
+  if (resume->checkpoint == NULL) {
+    ts_free(resume->directory);
+    resume->directory = NULL;
+  }
+  return status;
+}
+
+void ts_resume_clear(ts_resume *resume) {
+  ts_free(resume->directory);
+  ts_checkpoint_destroy(&resume->checkpoint);
+  *resume = (ts_resume){0};
+}

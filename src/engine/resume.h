@@ -1,0 +1,27 @@
+/** \file
+ * Where a run begins: anew, or at a checkpoint.
+ */
+#ifndef TS_ENGINE_RESUME_H
+#define TS_ENGINE_RESUME_H
+
+#include "engine/checkpoint.h"
+
+/** The answer; zero is a new run.  End with ts_resume_clear. */
+typedef struct ts_resume {
+  char *directory;           /**< Owned: the checkpoint; NULL for a new run. */
+  ts_checkpoint *checkpoint; /**< Owned: its index. */
+  bool same_run;             /**< It lies in the deck's run directory, which goes on. */
+  bool over;                 /**< A new run in a directory where one died before its first checkpoint. */
+} ts_resume;
+
+/** Find and check what \a request asks for.  Collective over the world; the same answer on all ranks.
+ * \param [in] request  "never": a new run, whose directory must be empty or absent.  "auto": the newest intact checkpoint of
+ *                      the run directory (damaged newer ones are named and passed over), or a new run when there is none.
+ *                      Else a run or checkpoint directory; one outside of the run directory begins a new one there.
+ * \return TS_BAD_INPUT, agreed: the directory is in use, every checkpoint is damaged, no such checkpoint. */
+ts_status ts_resume_find(ts_world *world, const ts_deck *deck, const char *request, ts_resume *resume, ts_error *err);
+
+/** Free and zero.  Not collective. */
+void ts_resume_clear(ts_resume *resume);
+
+#endif

@@ -1,0 +1,353 @@
+#include "engine/save.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "engine/checkpoint.h"
+#include "engine/engine.h"
+#include "io/checkpoint.h"
+#include "io/publication.h"
+#include "pass/saved.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#define COPY_BLOCK ((size_t) 1 << 20)
+
+/* What the thread of a rank is asked to do. */
+typedef enum job { NOTHING, FILES, PUBLICATION } job;
+
+/* A state of a part, this rank's elements. */
+typedef struct owned {
+  const void *live; /* in the arenas */
+  void *copy;       /* in the copy; NULL without one */
+  size_t bytes;
+} owned;
+
+struct ts_saver {
+  ts_engine *engine;
+  const char *run; /* borrowed from the deck */
+  int64_t keep;
+  int rank, ranks;
+  ts_checkpoint *checkpoint; /* tables made once, numbers set by begin */
+  owned *owned;
+  const void **data; /* per state of each part: what the thread writes */
+  int n_owned;
+  unsigned char *copy;
+  size_t copy_bytes;
+  job job; /* under way, the same on all ranks */
+  pthread_t thread;
+  bool has_thread;
+  atomic_bool working;
+  ts_status status; /* of this rank's last job, valid once the thread was joined */
+  ts_error error;
+  ts_file_sum sum, index_sum; /* of this rank's shard; of model.h5 on rank 0 */
+  ts_file_sum *sums;          /* rank 0: all shards, then model.h5 */
+  int64_t newest;
+  bool failed; /* the last save that was begun */
+  double begun;
+  ts_save_times times;
+};
+
+static void (*observer)(ts_save_state state, int rank);
+
+void ts_saver_set_observer(void (*entered)(ts_save_state state, int rank)) {
+  observer = entered;
+}
+
+const char *ts_save_state_name(ts_save_state state) {
+  static const char *const names[] = {
+#define X(name) #name,
+      TS_SAVE_STATES(X)
+#undef X
+  };
+  return names[state];
+}
+
+static void enter(const ts_saver *s, ts_save_state state) {
+  if (observer != NULL) {
+    observer(state, s->rank);
+  }
+}
+
+/* ---- creation ---- */
+
+static size_t align_up(size_t bytes) {
+  return (bytes + TS_PLAN_ALIGN - 1) / TS_PLAN_ALIGN * TS_PLAN_ALIGN;
+}
+
+/* The leaves of all parts in the order of the index. */
+static void list_owned(ts_saver *s) {
+  const ts_layout *layout = ts_engine_layout(s->engine);
+  const ts_graph *graph = ts_engine_program(s->engine)->graph;
+  s->owned = ts_calloc((size_t) layout->n_parts * TS_MOST_SAVED, sizeof *s->owned);
+  s->data = ts_calloc((size_t) layout->n_parts * TS_MOST_SAVED, sizeof *s->data);
+  for (int i = 0; i < layout->n_parts; ++i) {
+    ts_saved_leaf leaf[TS_MOST_SAVED];
+    int n = ts_saved_leaves(graph, layout, i, leaf);
+    for (int k = 0; k < n; ++k) {
+      size_t size = ts_dtype_size(leaf[k].dtype);
+      const char *base = ts_executor_pointer(s->engine->executor, 0, graph->tensor[leaf[k].leaf].name);
+      s->owned[s->n_owned++] = (owned){.live = base + (size_t) leaf[k].first * size, .bytes = (size_t) leaf[k].count * size};
+    }
+  }
+}
+
+/* Memory of the copy: touched now, so that the first save does not wait for pages. */
+static void make_copy(ts_saver *s) {
+  s->copy_bytes = (size_t) ts_engine_program(s->engine)->plan->bytes[TS_PURPOSE_CHECKPOINT];
+  if (s->copy_bytes == 0) {
+    return;
+  }
+  s->copy = ts_map(s->copy_bytes);
+  memset(s->copy, 0, s->copy_bytes);
+  size_t used = 0;
+  for (int i = 0; i < s->n_owned; ++i) {
+    s->owned[i].copy = s->copy + used;
+    used += align_up(s->owned[i].bytes);
+  }
+  TS_CHECK(used <= s->copy_bytes, "the copy of the state needs %zu bytes, planned are %zu", used, s->copy_bytes);
+}
+
+ts_saver *ts_saver_create(ts_engine *engine) {
+  ts_saver *s = ts_calloc(1, sizeof *s);
+  s->engine = engine;
+  s->run = engine->deck->run.directory;
+  s->keep = engine->deck->run.keep;
+  s->rank = ts_world_rank(engine->world);
+  s->ranks = ts_world_size(engine->world);
+  s->newest = -1;
+  s->checkpoint = ts_engine_describe(engine);
+  list_owned(s);
+  make_copy(s);
+  for (int i = 0; i < s->n_owned; ++i) {
+    s->data[i] = s->copy != NULL ? s->owned[i].copy : s->owned[i].live;
+  }
+  return s;
+}
+
+/* ---- the thread ---- */
+
+static ts_status write_files(ts_saver *s, ts_error *err) {
+  char *directory = ts_step_directory(s->run, s->checkpoint->step, ".tmp");
+  char *name = ts_checkpoint_shard_name(s->rank);
+  enter(s, TS_SAVE_SHARD);
+  ts_status status = ts_checkpoint_write_shard(directory, s->checkpoint, s->rank, s->data, err);
+  if (status == TS_OK && s->rank == 0) {
+    enter(s, TS_SAVE_INDEX);
+    status = ts_checkpoint_write_index(directory, s->checkpoint, err);
+  }
+  if (status == TS_OK) {
+    enter(s, TS_SAVE_SUM);
+    status = ts_file_sum_make(directory, name, &s->sum, err);
+  }
+  if (status == TS_OK && s->rank == 0) {
+    status = ts_file_sum_make(directory, "model.h5", &s->index_sum, err);
+  }
+  ts_free(name);
+  ts_free(directory);
+  return status;
+}
+
+static ts_status publish(ts_saver *s, ts_error *err) {
+  int64_t step = s->checkpoint->step;
+  enter(s, TS_SAVE_MANIFEST);
+  ts_status status = ts_publication_manifest(s->run, step, s->sums, s->ranks + 1, err);
+  if (status == TS_OK) {
+    enter(s, TS_SAVE_PUBLISH);
+    status = ts_publication_publish(s->run, step, err);
+  }
+  if (status == TS_OK) {
+    enter(s, TS_SAVE_LATEST);
+    status = ts_publication_latest(s->run, step, err);
+  }
+  if (status == TS_OK) {
+    enter(s, TS_SAVE_PRUNE);
+    ts_publication_prune(s->run, s->keep);
+  }
+  return status;
+}
+
+static void *work(void *argument) {
+  ts_saver *s = argument;
+  s->status = (s->job == FILES ? write_files : publish)(s, &s->error);
+  atomic_store(&s->working, false);
+  return NULL;
+}
+
+static void start(ts_saver *s, bool has_part) {
+  s->status = TS_OK;
+  ts_error_clear(&s->error);
+  if (has_part) {
+    atomic_store(&s->working, true);
+    TS_CHECK(pthread_create(&s->thread, NULL, work, s) == 0, "no thread for the checkpoint");
+    s->has_thread = true;
+  }
+}
+
+static void join(ts_saver *s) {
+  if (s->has_thread) {
+    pthread_join(s->thread, NULL);
+    s->has_thread = false;
+  }
+}
+
+bool ts_saver_is_working(const ts_saver *s) {
+  return atomic_load(&s->working);
+}
+
+/* ---- the machine ---- */
+
+static void give_up(ts_saver *s, ts_error *why) {
+  s->job = NOTHING;
+  s->failed = true;
+  if (s->rank == 0) {
+    ts_publication_abandon(s->run, s->checkpoint->step);
+  }
+  ts_log(TS_LOG_WARNING, "step %lld is not saved: %s; older checkpoints are as they were", (long long) s->checkpoint->step,
+         why->text != NULL ? why->text : "failed");
+  ts_error_clear(why);
+}
+
+static void complete(ts_saver *s) {
+  double seconds = ts_seconds() - s->begun;
+  s->job = NOTHING;
+  s->newest = s->checkpoint->step;
+  s->times.save += seconds;
+  char size[32];
+  ts_log(TS_LOG_INFO, "step %lld  saved %s/step_%08lld, %s in %.2f s", (long long) s->newest, s->run, (long long) s->newest,
+         ts_human_bytes((double) ts_checkpoint_bytes(s->checkpoint), size), seconds);
+}
+
+static void collect(ts_saver *s) {
+  enter(s, TS_SAVE_COLLECT);
+  ts_comm *all = ts_world_all(s->engine->world);
+  int64_t *cuts = ts_malloc(((size_t) s->ranks + 1) * sizeof *cuts);
+  for (int r = 0; r <= s->ranks; ++r) {
+    cuts[r] = r * (int64_t) sizeof s->sum;
+  }
+  ts_free(s->sums);
+  s->sums = ts_calloc((size_t) s->ranks + 1, sizeof *s->sums);
+  ts_transfer transfer = {.x = &s->sum, .y = s->sums, .cuts = cuts, .end = sizeof s->sum};
+  all->ops->all_gather(all, &transfer, 1, TS_U8);
+  s->sums[s->ranks] = s->index_sum;
+  ts_free(cuts);
+}
+
+/* One move; every rank's thread has ended or is about to. */
+static void move_on(ts_saver *s) {
+  join(s);
+  if (ts_world_agree(s->engine->world, s->status, &s->error) != TS_OK) {
+    give_up(s, &s->error);
+  } else if (s->job == FILES) {
+    collect(s);
+    s->job = PUBLICATION;
+    start(s, s->rank == 0);
+  } else {
+    complete(s);
+  }
+}
+
+void ts_saver_advance(ts_saver *s, bool anyone_is_working) {
+  if (s->job != NOTHING && !anyone_is_working) {
+    double start_of_wait = ts_seconds();
+    move_on(s);
+    s->times.stall += ts_seconds() - start_of_wait;
+  }
+}
+
+static void finish(ts_saver *s) {
+  while (s->job != NOTHING) {
+    move_on(s);
+  }
+}
+
+bool ts_saver_finish(ts_saver *s) {
+  double start_of_wait = ts_seconds();
+  finish(s);
+  s->times.stall += ts_seconds() - start_of_wait;
+  return !s->failed;
+}
+
+static void copy_state(ts_saver *s) {
+  enter(s, TS_SAVE_COPY);
+  for (int i = 0; s->copy != NULL && i < s->n_owned; ++i) {
+    const owned *o = &s->owned[i];
+    int64_t n = (int64_t) ((o->bytes + COPY_BLOCK - 1) / COPY_BLOCK);
+#pragma omp parallel for
+    for (int64_t block = 0; block < n; ++block) {
+      size_t at = (size_t) block * COPY_BLOCK, bytes = o->bytes - at < COPY_BLOCK ? o->bytes - at : COPY_BLOCK;
+      memcpy((char *) o->copy + at, (const char *) o->live + at, bytes);
+    }
+  }
+}
+
+static void set_numbers(ts_saver *s, const ts_position *position) {
+  ts_checkpoint *c = s->checkpoint;
+  c->step = position->step;
+  c->samples = position->samples;
+  c->skipped = position->skipped;
+  c->skipped_in_a_row = position->skipped_in_a_row;
+  c->updates = s->engine->updates;
+  c->optimizer_step = *(const int64_t *) ts_executor_pointer(s->engine->executor, 0, "optimizer.step");
+  c->loss_scale = 1;
+}
+
+void ts_saver_begin(ts_saver *s, const ts_position *position) {
+  double begun = ts_seconds();
+  finish(s);
+  s->begun = begun;
+  s->failed = false;
+  set_numbers(s, position);
+  ts_error err = {0};
+  ts_status status = TS_OK;
+  if (s->rank == 0) {
+    enter(s, TS_SAVE_DIRECTORY);
+    status = ts_publication_begin(s->run, position->step, ts_checkpoint_bytes(s->checkpoint), &err);
+  }
+  if (ts_world_agree(s->engine->world, status, &err) != TS_OK) {
+    give_up(s, &err);
+  } else {
+    copy_state(s);
+    s->job = FILES;
+    start(s, true);
+    if (s->copy == NULL) { /* the state itself is being written: nobody may touch it */
+      join(s);
+    }
+  }
+  s->times.stall += ts_seconds() - begun;
+}
+
+int64_t ts_saver_newest(const ts_saver *s) {
+  return s->newest;
+}
+
+bool ts_saver_is_begun(const ts_saver *s, int64_t step) {
+  return s->job != NOTHING && s->checkpoint->step == step;
+}
+
+void ts_saver_resumed(ts_saver *s, int64_t step) {
+  s->newest = step;
+}
+
+ts_save_times ts_saver_take_times(ts_saver *s) {
+  ts_save_times times = s->times;
+  s->times = (ts_save_times){0};
+  return times;
+}
+
+void ts_saver_destroy(ts_saver **saver) {
+  ts_saver *s = *saver;
+  if (s == NULL) {
+    return;
+  }
+  join(s);
+  ts_error_clear(&s->error);
+  ts_checkpoint_destroy(&s->checkpoint);
+  ts_unmap(s->copy, s->copy_bytes);
+  ts_free(s->owned);
+  ts_free(s->data);
+  ts_free(s->sums);
+  ts_free(s);
+  *saver = NULL;
+}

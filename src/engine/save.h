@@ -1,0 +1,97 @@
+/** \file
+ * Saving: the state of an engine as a checkpoint (io/checkpoint.h, io/publication.h), written beside the training.
+ *
+ * A save is a machine of named states.  What moves it on is agreed by all ranks: either the flag that travels in the
+ * step's record (ts_saver_is_working, ts_saver_advance), or waiting for everybody (ts_saver_finish).
+ *
+ *     IDLE ─ begin ─▶ DIRECTORY ─▶ COPY ─▶ SHARD ─▶ INDEX ─▶ SUM ─▶ COLLECT ─▶ MANIFEST ─▶ PUBLISH ─▶ LATEST ─▶ PRUNE ─▶ IDLE
+ *                     rank 0       all     all     rank 0   all     all       rank 0 (until here nothing is published)
+ *                     └─ caller ────┘      └─── thread ───┘         caller    └────────── thread of rank 0 ─────────┘
+ *
+ * A failure (a full disk, EIO) on any rank abandons the save: its directory is removed, what was published before stays
+ * as it was, the run goes on.  A process that dies in any state leaves what was published before, too.
+ */
+#ifndef TS_ENGINE_SAVE_H
+#define TS_ENGINE_SAVE_H
+
+#include "engine/tessera.h"
+
+#define TS_SAVE_STATES(X)                                              \
+  X(IDLE)                                                              \
+  X(DIRECTORY) /* rank 0: RUN/step_N.tmp is made, if there is space */ \
+  X(COPY)      /* each rank copies what it owns (run.save_async) */    \
+  X(SHARD)     /* and writes it */                                     \
+  X(INDEX)     /* rank 0: model.h5 */                                  \
+  X(SUM)       /* size and hash of the files written */                \
+  X(COLLECT)   /* rank 0 gets everybody's */                           \
+  X(MANIFEST)  /* rank 0 */                                            \
+  X(PUBLISH)   /* rank 0: the directory gets its name */               \
+  X(LATEST)    /* rank 0 */                                            \
+  X(PRUNE)     /* rank 0: checkpoints beyond run.keep are removed */
+
+typedef enum ts_save_state {
+#define X(name) TS_SAVE_##name,
+  TS_SAVE_STATES(X)
+#undef X
+  TS_N_SAVE_STATES
+} ts_save_state;
+
+/** Where the training is; the rest of the numbers of a checkpoint the engine knows. */
+typedef struct ts_position {
+  int64_t step;    /**< Steps finished. */
+  int64_t samples; /**< Sequences trained on. */
+  int64_t skipped, skipped_in_a_row;
+} ts_position;
+
+typedef struct ts_saver ts_saver;
+
+/** Make a saver for the deck's run (directory, keep, save_async).  With run.save_every and run.save_async the planned memory
+ * of the copy is taken here; else saves are written from the engine's own memory and begin waits for the files.
+ * \param [in] engine  Borrowed for the saver's life; it can train. Not collective. */
+ts_saver *ts_saver_create(ts_engine *engine);
+
+/** Wait for the thread, abandon what is not published, free, set to NULL; NULL is allowed.  Call ts_saver_finish first.
+ * Not collective. */
+void ts_saver_destroy(ts_saver **saver);
+
+/** Begin to save.  An unfinished save is finished first.  The caller may train on at once.
+ * A save that cannot begin (no space) is given up with a warning. Collective over the world. */
+void ts_saver_begin(ts_saver *saver, const ts_position *position);
+
+/** True while this rank's thread is writing: to be agreed (the largest over ranks) and given to ts_saver_advance.
+ * Not collective. */
+bool ts_saver_is_working(const ts_saver *saver);
+
+/** Go on with a save when no rank is working any more: collect, publish, end.  Does nothing when there is none.
+ * \param [in] anyone_is_working  Agreed: the same on all ranks. Collective over the world. */
+void ts_saver_advance(ts_saver *saver, bool anyone_is_working);
+
+/** Wait until no save is under way. Collective over the world.
+ * \return true when the last save that was begun is published (or none was). */
+bool ts_saver_finish(ts_saver *saver);
+
+/** Step of the newest checkpoint this saver published or was told of; -1 for none.  The same on all ranks. Not
+ * collective. */
+int64_t ts_saver_newest(const ts_saver *saver);
+
+/** True from the begin of a save of \a step until it is published or given up. Not collective. */
+bool ts_saver_is_begun(const ts_saver *saver, int64_t step);
+
+/** The run was resumed from this step's checkpoint: it need not be saved again. Not collective. */
+void ts_saver_resumed(ts_saver *saver, int64_t step);
+
+/** Seconds since the last call: of saves that ended (from begin to published), and that the caller waited in any function
+ * of this header. Not collective. */
+typedef struct ts_save_times {
+  double save, stall;
+} ts_save_times;
+ts_save_times ts_saver_take_times(ts_saver *saver);
+
+/** "SHARD", ...: a constant string. Not collective. */
+const char *ts_save_state_name(ts_save_state state);
+
+/** For tests: \a entered is called by every rank that enters a state, from the thread that does; NULL for none.
+ * Set it while no save is under way. Not collective. */
+void ts_saver_set_observer(void (*entered)(ts_save_state state, int rank));
+
+#endif

@@ -1,0 +1,23 @@
+/** \file
+ * Requests to stop: SIGTERM, SIGUSR1, or a file STOP in the run directory.  One rank that was asked is enough: the request
+ * travels in the step's record (ts_engine_step), so that all ranks stop after the same step.  Nothing here is collective.
+ */
+#ifndef TS_ENGINE_STOP_H
+#define TS_ENGINE_STOP_H
+
+#include <stdbool.h>
+
+/** Note SIGTERM and SIGUSR1 from now on instead of dying of them, however often they come.  Not collective. */
+void ts_stop_watch(void);
+
+/** Die of them again, and forget what came.  Not collective. */
+void ts_stop_unwatch(void);
+
+/** Was this process asked to stop?  Not collective.
+ * \param [in] directory  The run directory where a file STOP is looked for; NULL on ranks that do not look. */
+bool ts_stop_requested(const char *directory);
+
+/** Remove the file STOP, which has done its work.  Not collective. */
+void ts_stop_acknowledge(const char *directory);
+
+#endif

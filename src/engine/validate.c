@@ -1,0 +1,69 @@
+/* Validation: the deck's data set, and the mean loss over its held-out samples. */
+#include "base/memory.h"
+#include "engine/train.h"
+
+ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err) {
+  const ts_data_options options = {.path = deck->data.path, .format = deck->data.format, .dataset = deck->data.dataset,
+                                   .sequence_length = deck->data.sequence_length,
+                                   .validation_fraction = deck->data.validation_fraction,
+                                   .validation_path = deck->data.validation_path[0] ? deck->data.validation_path : NULL,
+                                   .shuffle = deck->data.shuffle, .seed = (uint64_t) deck->data.seed,
+                                   .vocab_size = deck->model.vocab_size};
+  ts_error found = {0};
+  *data = NULL;
+  if (deck->data.path[0] == 0) {
+    return ts_error_add(err, "data.path: missing: the file of tokens or text");
+  }
+  ts_data_open(&options, data, &found);
+  ts_status status = found.count > 0 ? ts_error_add(err, "data: %s", found.text) : TS_OK;
+  ts_error_clear(&found);
+  return status;
+}
+
+/* Rows past the end of the split are filled with the first sample and counted nowhere. */
+static ts_status read_validation(ts_data *data, int64_t first, int64_t n, int64_t batch, int64_t length,
+                                 int32_t *tokens, ts_error *err) {
+  for (int64_t b = 0; b < batch; ++b) {
+    int32_t *row = tokens + b * (length + 1);
+    ts_status status = ts_data_sample(data, TS_SPLIT_VALIDATION, first + b < n ? first + b : 0, row, err);
+    if (status != TS_OK) {
+      return status;
+    }
+    for (int64_t t = 1; first + b >= n && t <= length; ++t) {
+      row[t] = -100;
+    }
+  }
+  return TS_OK;
+}
+
+ts_status ts_validate(ts_engine *engine, ts_world *world, const ts_deck *deck, ts_data *data, double *loss,
+                      int64_t *n_batches, ts_error *err) {
+  int64_t batch = deck->train_micro_batch_size_per_gpu, length = deck->data.sequence_length;
+  int64_t ranks = ts_world_size(world), n = ts_data_samples(data, TS_SPLIT_VALIDATION), global = batch * ranks;
+  if (n == 0) {
+    return ts_error_add(err, "there is no validation data: set data.validation_fraction or data.validation_path");
+  }
+  int64_t batches = (n + global - 1) / global;
+  if (deck->run.evaluate_batches > 0 && deck->run.evaluate_batches < batches) {
+    batches = deck->run.evaluate_batches;
+  }
+  int32_t *tokens = ts_malloc((size_t) (batch * (length + 1)) * sizeof *tokens);
+  double sum = 0, valid = 0;
+  ts_status status = TS_OK;
+  for (int64_t i = 0; i < batches && status == TS_OK; ++i) {
+    int64_t first = i * global + ts_world_rank(world) * batch;
+    status = ts_world_agree(world, read_validation(data, first, n, batch, length, tokens, err), err);
+    if (status == TS_OK) {
+      double batch_loss, batch_valid;
+      ts_engine_evaluate(engine, tokens, &batch_loss, &batch_valid);
+      sum += batch_loss;
+      valid += batch_valid;
+    }
+  }
+  ts_free(tokens);
+  *loss = sum / valid;
+  if (n_batches != NULL) {
+    *n_batches = batches;
+  }
+  return status;
+}

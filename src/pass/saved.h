@@ -1,0 +1,38 @@
+/** \file
+ * Which state leaves a checkpoint holds, and which of their elements are this rank's: one list for the memory plan, for
+ * saving and for loading.
+ *
+ * Of each part: "parameter" (the fp32 master where there is one, else the working values), then every other state the
+ * optimizer keeps under PART.NAME, by NAME.  Sums (gradients) are not saved: between steps nobody reads them.
+ * Nothing here is collective.
+ */
+#ifndef TS_PASS_SAVED_H
+#define TS_PASS_SAVED_H
+
+#include "graph/graph.h"
+#include "pass/layout.h"
+
+#define TS_MOST_SAVED 8 /**< States of a part, "parameter" included. */
+
+typedef struct ts_saved_leaf {
+  const char *state; /**< "parameter", "exp_avg", ...; borrowed from the graph or constant. */
+  ts_tid leaf;
+  ts_dtype dtype;
+  bool whole;      /**< The leaf holds the whole part; else this rank's shard. */
+  int64_t first;   /**< Index in the leaf of this rank's first element. */
+  int64_t count;   /**< This rank's elements: cuts[my_shard + 1] - cuts[my_shard]. */
+} ts_saved_leaf;
+
+/** The saved leaves of part \a index.  Not collective.
+ * \param [out] out  In the order of the graph, "parameter" first.
+ * \return their number, 1 at least. */
+int ts_saved_leaves(const ts_graph *graph, const ts_layout *layout, int index, ts_saved_leaf out[TS_MOST_SAVED]);
+
+/** The leaf PART.NAME as one of \a part, or false when there is none.  Not collective. */
+bool ts_saved_leaf_find(const ts_graph *graph, const ts_layout *layout, int index, const char *name, ts_saved_leaf *out);
+
+/** Bytes of a copy of everything this rank owns, for the rank that owns most: the memory of an asynchronous save.  Each
+ * state begins at a multiple of 64 bytes.  Not collective. */
+int64_t ts_saved_bytes(const ts_graph *graph, const ts_layout *layout);
+
+#endif
