@@ -3,15 +3,14 @@
 # shellcheck source=regression/cli_common.sh
 . "${srcdir:-.}/regression/cli_common.sh"
 
-# flip FILE OFFSET: the lowest bit of a byte
+# flip FILE OFFSET BIT
 flip() {
   byte=$(od -An -tu1 -j "$2" -N 1 "$1" | tr -d ' ')
   # shellcheck disable=SC2059
-  printf "\\$(printf %o $((byte ^ 1)))" | dd of="$1" bs=1 seek="$2" conv=notrunc 2> /dev/null
+  printf "\\$(printf %o $((byte ^ 1 << $3)))" | dd of="$1" bs=1 seek="$2" conv=notrunc 2> /dev/null
 }
 
 size() { wc -c < "$1" | tr -d ' '; }
-lines() { is "$(cat "$scratch/out")" "$1"; }
 
 # fresh: the run as it was saved, in run/
 fresh() { rm -rf run && cp -r saved run; }
@@ -39,7 +38,8 @@ step_00000002  4 files  N  intact"
   ok "a checkpoint" printed "^run/step_00000004/  4 files  .*  intact$"
   run "$tessera" verify run --format json
   ok "json: nothing else on stdout" is "$(head -n 1 "$scratch/out")" '{"intact": true, "checked": ['
-  ok "json: a checkpoint" printed '"name": "step_00000002", "step": 2, "files": 4, "bytes": [0-9]+, "intact": true, "errors": \[\]'
+  ok "json: a checkpoint" printed \
+    '"name": "step_00000002", "step": 2, "files": 4, "bytes": [0-9]+, "intact": true, "errors": \[\]'
   if command -v python3 > /dev/null; then
     ok "json: python reads it" python3 -m json.tool "$scratch/out"
   fi
@@ -51,11 +51,11 @@ step_00000002  4 files  N  intact"
 test_damaged() {
   for file in model.h5 shard_00000.h5 shard_00001.h5; do
     fresh
-    flip run/step_00000004/$file $(($(size run/step_00000004/$file) / 2))
+    flip run/step_00000004/$file $(($(size run/step_00000004/$file) / 2)) 0
     damaged "a bit of $file" "run/step_00000004/$file: damaged: its contents"
   done
   fresh
-  flip run/step_00000004/manifest 100
+  flip run/step_00000004/manifest 100 3
   damaged "a bit of the manifest" "run/step_00000004/manifest: damaged"
   fresh
   rm run/step_00000002/shard_00001.h5
@@ -80,6 +80,27 @@ test_damaged() {
   ok "json: the reason" grep -q '"name": "latest", "intact": false, "errors": \["run/latest: ' "$scratch/out"
 }
 
+# A file after the other, at random places; each bit is put right again.
+test_random_bits() {
+  fresh
+  set -- model.h5 shard_00000.h5 shard_00001.h5 manifest
+  missed=0
+  for number in $(awk 'BEGIN { srand(1); for (i = 0; i < 200; ++i) print int(rand() * 1e9) }'); do
+    name=$1
+    file=run/step_00000004/$name
+    offset=$((number / 8 % $(size "$file")))
+    flip "$file" $offset $((number % 8))
+    run "$tessera" verify run/step_00000004
+    said 2 "^tessera: error: run/step_00000004/$name: damaged" || missed=$((missed + 1))
+    flip "$file" $offset $((number % 8))
+    shift
+    set -- "$@" "$name"
+  done
+  ok "200 bits at random places over all files: each is seen, and its file named" is $missed 0
+  run "$tessera" verify run/step_00000004
+  ok "and the right bits are accepted" clean
+}
+
 test_no_checkpoint() {
   mkdir empty
   run "$tessera" verify empty
@@ -98,5 +119,6 @@ test_no_checkpoint() {
 
 test_intact
 test_damaged
+test_random_bits
 test_no_checkpoint
 finish
