@@ -115,12 +115,12 @@ test_layouts() {
 test_requests() {
   train 2 again --resume never
   ok "a directory in use is refused, with --resume auto as a way out" said 2 "again is not empty.*--resume auto"
-  cp "again/metrics.csv" before.csv
-  train 2 again --resume auto
-  ok "a finished run has nothing to do" gave 0
-  ok "and is left alone" cmp before.csv again/metrics.csv
   train 2 fresh --resume auto
   ok "auto in a new directory begins" gave 0
+  cp fresh/metrics.csv before.csv
+  train 2 fresh --resume auto
+  ok "a finished run has nothing to do" gave 0
+  ok "and is left alone" cmp before.csv fresh/metrics.csv
   train 2 elsewhere --resume fresh/step_00000003
   ok "a checkpoint of another run begins a run at its step" both 'gave 0' '[ $(rows elsewhere/metrics.csv) = 4 ]'
   train 1 weights --weights fresh
