@@ -271,10 +271,11 @@ bool ts_saver_finish(ts_saver *s) {
 
 static void copy_state(ts_saver *s) {
   enter(s, TS_SAVE_COPY);
+  int threads = ts_engine_program(s->engine)->target.threads;
   for (int i = 0; s->copy != NULL && i < s->n_owned; ++i) {
     const owned *o = &s->owned[i];
     int64_t n = (int64_t) ((o->bytes + COPY_BLOCK - 1) / COPY_BLOCK);
-#pragma omp parallel for
+#pragma omp parallel for num_threads(threads)
     for (int64_t block = 0; block < n; ++block) {
       size_t at = (size_t) block * COPY_BLOCK, bytes = o->bytes - at < COPY_BLOCK ? o->bytes - at : COPY_BLOCK;
       memcpy((char *) o->copy + at, (const char *) o->live + at, bytes);
