@@ -84,12 +84,40 @@ static char *make_run(const char *name, int64_t n) {
   return directory;
 }
 
+/* A run that goes on: later rows and a row without its end are cut off, files of other columns are not touched. */
+static void test_continue(void) {
+  char *directory = make_run("again", 20), *path = ts_format("%s/metrics.csv", directory);
+  ts_error err = {0};
+  FILE *file = fopen(path, "a");
+  fputs("21,half a row", file);
+  fclose(file);
+  ts_metrics *metrics;
+  tap_ok(ts_metrics_continue(directory, 7, &metrics, &err) == TS_OK, "metrics go on after step 7");
+  ts_metrics_row row = row_of(8);
+  ts_metrics_step(metrics, &row);
+  ts_metrics_close(&metrics);
+  ts_csv csv;
+  tap_ok(ts_csv_read(path, &csv, &err) == TS_OK && csv.n_rows == 8 && csv.values[6 * csv.n_columns] == 7 &&
+             csv.values[7 * csv.n_columns] == 8,
+         "with the rows up to it and the next one");
+  ts_csv_free(&csv);
+  file = fopen(path, "w");
+  fputs("step,loss\n1,2\n", file);
+  fclose(file);
+  tap_ok(ts_metrics_continue(directory, 7, &metrics, &err) == TS_BAD_INPUT && metrics == NULL &&
+             strstr(err.text, "metrics.csv: has other columns") != NULL,
+         "a file of another version is refused");
+  ts_error_clear(&err);
+  ts_free(path);
+  ts_free(directory);
+}
+
 static void test_metrics(void) {
   char *directory = make_run("run", 20), *path = ts_format("%s/metrics.csv", directory);
   ts_csv csv;
   ts_error err = {0};
-  tap_ok(ts_csv_read(path, &csv, &err) == TS_OK && csv.n_rows == 20 && csv.n_columns == 15,
-         "metrics: 20 rows, 15 columns");
+  tap_ok(ts_csv_read(path, &csv, &err) == TS_OK && csv.n_rows == 20 && csv.n_columns == 17,
+         "metrics: 20 rows, 17 columns");
   bool same = true;
   for (int64_t i = 0; i < 20; ++i) {
     ts_metrics_row row = row_of(i + 1);
@@ -107,7 +135,7 @@ static void test_metrics(void) {
   ts_csv_free(&csv);
   char *text = read_text(directory, "metrics.csv");
   const char *names = "step,tokens,loss,grad_norm,lr,step_seconds,tokens_per_second,model_tflops,mfu,peak_bytes,"
-                      "comm_seconds,exposed_comm_seconds,data_seconds,skipped,loss_scale\n";
+                      "comm_seconds,exposed_comm_seconds,data_seconds,skipped,loss_scale,save_seconds,stall_seconds\n";
   tap_ok(strncmp(text, names, strlen(names)) == 0, "metrics: the columns users know, in order");
   ts_free(text);
   text = read_text(directory, "validation.csv");
@@ -284,6 +312,7 @@ static void test_timeline(void) {
 int main(void) {
   test_print_double();
   test_metrics();
+  test_continue();
   test_rows_at_once();
   test_csv();
   test_plot();
