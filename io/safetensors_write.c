@@ -18,12 +18,12 @@ static size_t bytes_of(const ts_safetensor *t) {
   return bytes;
 }
 
-static void write_header(const ts_safetensor *tensors, int n, ts_text *to) {
+static void add_tensors(const ts_safetensor *tensors, int n, ts_text *to) {
   size_t offset = 0;
-  ts_text_add(to, "{");
+  ts_text_add(to, "{\"__metadata__\":{\"format\":\"pt\"}");
   for (int i = 0; i < n; ++i) {
     const ts_safetensor *t = &tensors[i];
-    ts_text_add(to, i > 0 ? "," : "");
+    ts_text_add(to, ",");
     ts_text_add_json(to, t->name);
     ts_text_add(to, ":{\"dtype\":\"%s\",\"shape\":[", dtype_names[t->dtype]);
     for (int d = 0; d < t->n_dims; ++d) {
@@ -38,6 +38,18 @@ static void write_header(const ts_safetensor *tensors, int n, ts_text *to) {
   }
 }
 
+void ts_safetensors_header(const ts_safetensor *tensors, int n, ts_text *to) {
+  ts_text header = {0};
+  add_tensors(tensors, n, &header);
+  char length[8];
+  for (int i = 0; i < 8; ++i) {
+    length[i] = (char) ((uint64_t) header.length >> 8 * i);
+  }
+  ts_text_append(to, length, 8);
+  ts_text_append(to, header.text, header.length);
+  ts_text_free(&header);
+}
+
 typedef struct list {
   const ts_safetensor *tensors;
   int n;
@@ -46,12 +58,8 @@ typedef struct list {
 static bool write_file(FILE *file, const void *from) {
   const list *all = from;
   ts_text header = {0};
-  write_header(all->tensors, all->n, &header);
-  uint8_t length[8];
-  for (int i = 0; i < 8; ++i) {
-    length[i] = (uint8_t) ((uint64_t) header.length >> 8 * i);
-  }
-  bool ok = fwrite(length, 1, 8, file) == 8 && fwrite(header.text, 1, header.length, file) == header.length;
+  ts_safetensors_header(all->tensors, all->n, &header);
+  bool ok = fwrite(header.text, 1, header.length, file) == header.length;
   ts_text_free(&header);
   for (int i = 0; ok && i < all->n; ++i) {
     size_t bytes = bytes_of(&all->tensors[i]);

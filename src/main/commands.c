@@ -52,6 +52,14 @@ static const ts_option verify_options[] = {FORMAT_OPTION, END_OPTION};
 
 static const ts_option keys_options[] = {{"--format", "FORMAT", "text", "text, or man for roff", false}, END_OPTION};
 
+static const ts_option consolidate_options[] = {
+    {"--tag", "TAG", NULL, "the checkpoint of a run, such as step_00000200 (default: the newest)", false},
+    {"--format", "FORMAT", "hdf5", "hdf5: one file, a dataset per parameter; safetensors: a Hugging Face directory", false},
+    {"--dtype", "DTYPE", "fp32", "fp32, bf16 or fp16", false},
+    {"--max-shard-size", "SIZE", "5GB", "largest safetensors file: 5GB, 500MB, 10MiB", false},
+    {"--exclude-frozen-parameters", NULL, NULL, "leave out parameters that are not trained", false},
+    END_OPTION};
+
 const ts_command ts_commands[] = {
     {"train", ts_main_train, "DECK", 1, 1, "train the model a deck describes",
      "Reads the deck, plans memory, trains, and writes metrics.csv, validation.csv, deck.cfg, checkpoints and loss.svg into "
@@ -94,4 +102,10 @@ const ts_command ts_commands[] = {
     {"keys", ts_main_keys, "", 0, 0, "list every key of a deck: meaning, default, what is accepted",
      "All keys of DeepSpeed 0.19.6 are in the list, each with whether it works, has no effect here and why, or is refused.",
      keys_options, "tessera keys | less", false},
+    {"zero_to_fp32", ts_main_zero_to_fp32, "CHECKPOINT|RUN OUTPUT", 2, 2, "turn a checkpoint into one model file or directory",
+     "Checks every file of the checkpoint, then streams the parameters (the fp32 masters) out of its shards, a few MB of "
+     "memory at a time.  With --format safetensors OUTPUT is a directory that transformers' from_pretrained opens: "
+     "config.json, tied weights once, the tokenizer of the directory the run began from.  OUTPUT appears complete or not at "
+     "all.  Also installed as a program of this name.",
+     consolidate_options, "zero_to_fp32 runs/kjv kjv-hf --format safetensors --dtype bf16", false},
     {NULL, NULL, NULL, 0, 0, NULL, NULL, NULL, NULL, false}};

@@ -106,12 +106,31 @@ static int run_command(const ts_command *command, int ranks, int argc, char **ar
   return code;
 }
 
+/* A link to this program that has the name of a command is that command. */
+static const ts_command *command_of_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return find_command(slash != NULL ? slash + 1 : path);
+}
+
+static int run_or_explain(const ts_command *command, int ranks, int argc, char **argv, ts_error *err) {
+  if (wants_help(argc, argv)) {
+    ts_text text = {0};
+    ts_help_command(command, &text);
+    return print_text(&text);
+  }
+  return run_command(command, ranks, argc, argv, err);
+}
+
 int main(int argc, char **argv) {
   ts_error err = {0};
   ts_text text = {0};
   int rank, ranks;
   find_launched(&rank, &ranks);
   ts_log_configure(TS_LOG_INFO, rank == 0);
+  const ts_command *named = argc > 0 ? command_of_name(argv[0]) : NULL;
+  if (named != NULL) {
+    return run_or_explain(named, ranks, argc - 1, argv + 1, &err);
+  }
   if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
     ts_help_program(&text);
     int code = print_text(&text);
@@ -129,9 +148,5 @@ int main(int argc, char **argv) {
     unknown_command(argv[1], &err);
     return fail(&err);
   }
-  if (wants_help(argc - 2, argv + 2)) {
-    ts_help_command(command, &text);
-    return print_text(&text);
-  }
-  return run_command(command, ranks, argc - 2, argv + 2, &err);
+  return run_or_explain(command, ranks, argc - 2, argv + 2, &err);
 }

@@ -1,0 +1,260 @@
+/* zero_to_fp32: a checkpoint as one model. */
+#include "base/log.h"
+#include "base/memory.h"
+#include "io/checkpoint.h"
+#include "io/consolidate.h"
+#include "io/publication.h"
+#include "main/command.h"
+#include "model/config_json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MOST_THREADS 64
+#define REDRAW_SECONDS 0.2
+#define LINE_SECONDS 10
+
+typedef struct job {
+  char *directory;     /* owned: the checkpoint */
+  const char *output;
+  char *temporary;     /* owned: OUTPUT.tmp until it is complete */
+  ts_checkpoint *checkpoint;
+  ts_consolidate_options options;
+  double begin, shown; /* seconds of the clock */
+} job;
+
+/* ---- the command line ---- */
+
+static const struct {
+  const char *name, *torch_name;
+  ts_dtype dtype;
+} dtypes[] = {{"fp32", "float32", TS_F32}, {"bf16", "bfloat16", TS_BF16}, {"fp16", "float16", TS_F16}};
+
+static const char *torch_name(ts_dtype dtype) {
+  for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; ++i) {
+    if (dtypes[i].dtype == dtype) {
+      return dtypes[i].torch_name;
+    }
+  }
+  return NULL;
+}
+
+static ts_status read_dtype(const char *word, ts_dtype *dtype, ts_error *err) {
+  for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; ++i) {
+    if (strcmp(dtypes[i].name, word) == 0) {
+      *dtype = dtypes[i].dtype;
+      return TS_OK;
+    }
+  }
+  return ts_error_add(err, "--dtype %s: fp32, bf16 or fp16 is accepted", word);
+}
+
+/* "5GB", "500MB", "1.5GiB", or bytes. */
+static ts_status read_size(const char *word, int64_t *bytes, ts_error *err) {
+  static const struct {
+    const char *unit;
+    double factor;
+  } units[] = {{"", 1}, {"B", 1}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"KiB", 1024.0},
+               {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
+  char *end;
+  double value = strtod(word, &end);
+  for (size_t i = 0; end != word && i < sizeof units / sizeof units[0]; ++i) {
+    if (strcasecmp(end, units[i].unit) == 0 && isfinite(value) && value * units[i].factor >= 1 && value * units[i].factor < 9e18) {
+      *bytes = (int64_t) (value * units[i].factor);
+      return TS_OK;
+    }
+  }
+  return ts_error_add(err, "--max-shard-size %s: a size such as 5GB, 500MB or 10MiB is accepted", word);
+}
+
+static ts_status read_options(const ts_arguments *arguments, job *j, ts_error *err) {
+  const char *format = ts_argument(arguments, "--format");
+  bool safetensors = strcmp(format, "safetensors") == 0;
+  ts_status status = safetensors || strcmp(format, "hdf5") == 0
+                         ? TS_OK
+                         : ts_error_add(err, "--format %s: hdf5 or safetensors is accepted", format);
+  j->options.format = safetensors ? TS_CONSOLIDATE_SAFETENSORS : TS_CONSOLIDATE_HDF5;
+  status |= read_dtype(ts_argument(arguments, "--dtype"), &j->options.dtype, err);
+  status |= read_size(ts_argument(arguments, "--max-shard-size"), &j->options.most_bytes, err);
+  j->options.exclude_frozen = ts_argument(arguments, "--exclude-frozen-parameters") != NULL;
+  return status;
+}
+
+static ts_status check_output(const char *output, ts_error *err) {
+  struct stat info;
+  if (output[0] == 0) {
+    return ts_error_add(err, "OUTPUT is empty: what shall the model be called?");
+  }
+  if (lstat(output, &info) == 0) {
+    return ts_error_add(err, "%s exists already; nothing is written over: choose another name or remove it", output);
+  }
+  return errno == ENOENT ? TS_OK : ts_error_add(err, "%s: %s", output, strerror(errno));
+}
+
+/* ---- the checkpoint ---- */
+
+/* Nothing is taken from a checkpoint that is not what was written. */
+static ts_status open_checkpoint(job *j, ts_error *err) {
+  ts_manifest manifest = {0};
+  long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  int threads = cores < 1 ? 1 : cores > MOST_THREADS ? MOST_THREADS : (int) cores;
+  ts_status status = ts_manifest_read(j->directory, &manifest, err);
+  status = status == TS_OK ? ts_checkpoint_verify(j->directory, &manifest, 0, 1, threads, err) : status;
+  status = status == TS_OK ? ts_checkpoint_read_index(j->directory, &j->checkpoint, err) : status;
+  status = status == TS_OK
+               ? ts_manifest_match(j->directory, &manifest, j->checkpoint->step, j->checkpoint->n_shards, err)
+               : status;
+  ts_manifest_clear(&manifest);
+  return status;
+}
+
+/* ---- what lies beside the tensors ---- */
+
+static const char *const tokenizer_files[] = {
+    "tokenizer.json",    "tokenizer_config.json", "vocab.json",        "merges.txt",          "special_tokens_map.json",
+    "added_tokens.json", "tokenizer.model",       "chat_template.jinja", "generation_config.json"};
+
+static ts_status write_text(const job *j, const char *name, const char *text, size_t length, ts_error *err) {
+  char *path = ts_format("%s/%s", j->temporary, name);
+  ts_status status = ts_write_file(path, text, length, err);
+  ts_free(path);
+  return status;
+}
+
+static ts_status copy_file(const job *j, const char *name, ts_error *err) {
+  char *path = ts_format("%s/%s", j->checkpoint->source, name), *text;
+  size_t length;
+  ts_status status = TS_OK;
+  if (access(path, F_OK) == 0) {
+    status = ts_read_file(path, (size_t) 1 << 30, &text, &length, err);
+    status = status == TS_OK ? write_text(j, name, text, length, err) : status;
+    ts_free(text);
+  }
+  ts_free(path);
+  return status;
+}
+
+static ts_status config_of_deck(const job *j, ts_text *to, ts_error *err) {
+  ts_deck *deck;
+  ts_status status = ts_deck_read_text(j->directory, j->checkpoint->deck, NULL, 0, &deck, err);
+  if (status == TS_OK) {
+    ts_model_config_json(deck, torch_name(j->options.dtype), to);
+  }
+  ts_deck_destroy(&deck);
+  return status;
+}
+
+/* config.json: that of the directory the run began from, where it still is; else made from the deck. */
+static ts_status write_directory(const job *j, ts_error *err) {
+  const char *source = j->checkpoint->source;
+  char *config = ts_format("%s/config.json", source);
+  bool there = source[0] != 0 && access(config, R_OK) == 0;
+  ts_text text = {0};
+  ts_status status = there ? ts_model_config_copy(config, torch_name(j->options.dtype), &text, err)
+                           : config_of_deck(j, &text, err);
+  if (source[0] != 0 && !there) {
+    ts_log(TS_LOG_WARNING, "%s, which the run began from, is not there any more: config.json is made from the deck, and "
+                           "tokenizer files are missing", source);
+  }
+  status = status == TS_OK ? write_text(j, "config.json", text.text, text.length, err) : status;
+  for (size_t i = 0; there && status == TS_OK && i < sizeof tokenizer_files / sizeof tokenizer_files[0]; ++i) {
+    status = copy_file(j, tokenizer_files[i], err);
+  }
+  ts_text_free(&text);
+  ts_free(config);
+  return status;
+}
+
+/* ---- progress ---- */
+
+static void show(int64_t done, int64_t bytes, void *user) {
+  job *j = user;
+  double now = ts_seconds(), part = bytes > 0 ? (double) done / (double) bytes : 1;
+  double every = ts_log_is_terminal() ? REDRAW_SECONDS : LINE_SECONDS;
+  if (now - j->shown < every) {
+    return;
+  }
+  j->shown = now;
+  char bar[25], left[32], text[128];
+  memset(bar, '-', 24);
+  memset(bar, '#', (size_t) (24 * part));
+  bar[24] = 0;
+  ts_human_seconds((now - j->begin) * (1 - part) / (part > 0 ? part : 1), left);
+  snprintf(text, sizeof text, "[%s] %3.0f %%  %.2f GB/s  ETA %s", bar, 100 * part, 1e-9 * (double) done / (now - j->begin), left);
+  if (ts_log_is_terminal()) {
+    ts_log_status_line(text);
+  } else {
+    ts_log(TS_LOG_INFO, "%3.0f %%  %.2f GB/s  ETA %s", 100 * part, 1e-9 * (double) done / (now - j->begin), left);
+  }
+}
+
+/* ---- all of it ---- */
+
+static bool sync_parent(const char *path) {
+  const char *slash = strrchr(path, '/');
+  char *parent = slash == NULL ? ts_strdup(".") : ts_format("%.*s", slash == path ? 1 : (int) (slash - path), path);
+  int directory = open(parent, O_RDONLY | O_DIRECTORY);
+  bool ok = directory >= 0 && (fsync(directory) == 0 || errno == EINVAL);
+  if (directory >= 0) {
+    close(directory);
+  }
+  ts_free(parent);
+  return ok;
+}
+
+/* Write OUTPUT.tmp, then give it its name.  \return the exit code. */
+static int write_output(job *j, ts_error *err) {
+  bool directory = j->options.format == TS_CONSOLIDATE_SAFETENSORS, broken = false;
+  if (!ts_remove_tree(j->temporary) || (directory && mkdir(j->temporary, 0777) != 0)) {
+    return ts_error_add(err, "%s: cannot be made: %s", j->temporary, strerror(errno));
+  }
+  ts_consolidated result;
+  ts_status status = ts_consolidate(&j->options, &result, &broken, err);
+  ts_log_status_line(NULL);
+  status = status == TS_OK && directory ? write_directory(j, err) : status;
+  if (status == TS_OK && (rename(j->temporary, j->output) != 0 || !sync_parent(j->output))) {
+    status = ts_error_add(err, "%s: cannot be written: %s", j->output, strerror(errno));
+    broken = true;
+  }
+  if (status != TS_OK) {
+    ts_remove_tree(j->temporary);
+    return broken ? 1 : status;
+  }
+  double seconds = ts_seconds() - j->begin;
+  char bytes[32];
+  ts_log(TS_LOG_INFO, "%s: %d tensors of step %lld, %s in %d file%s, %.1f s, %.2f GB/s", j->output, result.n_tensors,
+         (long long) j->checkpoint->step, ts_human_bytes((double) result.bytes, bytes), result.n_files,
+         result.n_files > 1 ? "s" : "", seconds, 1e-9 * (double) result.bytes / seconds);
+  return 0;
+}
+
+int ts_main_zero_to_fp32(const ts_arguments *arguments, ts_world *world, ts_error *err) {
+  (void) world;
+  job j = {.output = arguments->positional[1], .begin = ts_seconds()};
+  j.temporary = ts_format("%s.tmp", j.output);
+  int code = read_options(arguments, &j, err) == TS_OK ? (int) check_output(j.output, err) : TS_BAD_INPUT;
+  code = code == 0 ? (int) ts_checkpoint_locate(arguments->positional[0], ts_argument(arguments, "--tag"), &j.directory, err)
+                   : code;
+  code = code == 0 ? (int) open_checkpoint(&j, err) : code;
+  if (code == 0) {
+    j.options.directory = j.directory;
+    j.options.checkpoint = j.checkpoint;
+    j.options.output = j.temporary;
+    j.options.progress = show;
+    j.options.user = &j;
+    j.shown = ts_seconds();
+    code = write_output(&j, err);
+  }
+  if (code == 1) {
+    ts_log(TS_LOG_ERROR, "%s", err->text);
+  }
+  ts_checkpoint_destroy(&j.checkpoint);
+  ts_free(j.directory);
+  ts_free(j.temporary);
+  return code;
+}
