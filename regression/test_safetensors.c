@@ -412,7 +412,39 @@ static void test_mutations(void) {
   ts_free(path);
 }
 
-int main(void) {
+/* `same A B DTYPE`, for zero_to_fp32.sh: every tensor of B, whose type must be DTYPE, is in A under its name, perhaps without
+ * GPT-2's prefix, with the same elements (rounded to DTYPE). */
+static int compare(const char *a, const char *b, const char *dtype) {
+  ts_error err = {0};
+  ts_safetensors *x, *y;
+  TS_CHECK(ts_safetensors_open(a, &x, &err) == TS_OK && ts_safetensors_open(b, &y, &err) == TS_OK, "%s", err.text);
+  int wrong = ts_safetensors_count(y) == 0;
+  for (int i = 0; i < ts_safetensors_count(y); ++i) {
+    const ts_safetensor *t = ts_safetensors_at(y, i), *s = ts_safetensors_find(x, t->name);
+    s = s == NULL && strncmp(t->name, "transformer.", 12) == 0 ? ts_safetensors_find(x, t->name + 12) : s;
+    bool same = s != NULL && strcmp(t->dtype_name, dtype) == 0 && s->dtype == TS_F32 && s->n_dims == t->n_dims &&
+                memcmp(s->shape, t->shape, (size_t) s->n_dims * sizeof *s->shape) == 0;
+    if (same) {
+      void *rounded = ts_malloc(t->bytes), *values = ts_malloc(s->bytes);
+      ts_safetensors_read_f32(s, 0, s->count, values);
+      ts_convert(rounded, t->dtype, values, TS_F32, (size_t) s->count);
+      same = memcmp(rounded, t->data, t->bytes) == 0;
+      ts_free(rounded);
+      ts_free(values);
+    }
+    printf("%s", same ? "" : ts_safetensors_at(y, i)->name);
+    wrong += !same;
+  }
+  printf("%d tensors, %d differ\n", ts_safetensors_count(y), wrong);
+  ts_safetensors_close(&x);
+  ts_safetensors_close(&y);
+  return wrong > 0;
+}
+
+int main(int argc, char **argv) {
+  if (argc == 5 && strcmp(argv[1], "same") == 0) {
+    return compare(argv[2], argv[3], argv[4]);
+  }
   test_round_trip();
   test_unaligned();
   test_good_headers();

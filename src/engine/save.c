@@ -215,8 +215,12 @@ static void complete(ts_saver *s) {
   s->newest = s->checkpoint->step;
   s->times.save += seconds;
   char size[32];
+  double bytes = 0;
+  for (int i = 0; s->rank == 0 && i <= s->ranks; ++i) {
+    bytes += (double) s->sums[i].bytes;
+  }
   ts_log(TS_LOG_INFO, "step %lld  saved %s/step_%08lld, %s in %.2f s", (long long) s->newest, s->run, (long long) s->newest,
-         ts_human_bytes((double) ts_checkpoint_bytes(s->checkpoint), size), seconds);
+         ts_human_bytes(bytes, size), seconds);
 }
 
 static void collect(ts_saver *s) {

@@ -1,0 +1,157 @@
+#!/bin/sh
+# TAP: zero_to_fp32: a checkpoint as one model, and back.
+# shellcheck source=regression/cli_common.sh
+build=$(pwd)
+. "${srcdir:-.}/regression/cli_common.sh"
+zero_to_fp32=$build/zero_to_fp32
+golden=$top/regression/golden
+same() { "$build/regression/test_safetensors" same "$@"; }
+both() { eval "$1" && eval "$2"; }
+
+# import CASE RANKS [WORD]...: zero steps from a Hugging Face directory, saved in CASE.run
+import() {
+  case=$1
+  ranks=$2
+  shift 2
+  rm -rf "$case.run"
+  cat > import.cfg << END
+model = { from = "$golden/$case"; };
+data = { path = "$golden/$case/tokens.bin"; format = "bin"; sequence_length = 16; };
+run = { directory = "$case.run"; threads = 1; };
+train_micro_batch_size_per_gpu = 1;
+END
+  run $mpiexec -n "$ranks" "$tessera" train import.cfg "$@"
+}
+
+test_round_trip() {
+  for case in gpt2 gpt2_accumulate llama llama_tied llama_rope llama_sharded; do
+    import $case 3 --set zero_optimization.stage=3
+    ok "$case: zero steps" gave 0
+    run "$zero_to_fp32" $case.run $case.hf --format safetensors
+    ok "$case: a directory" clean
+    ok "$case: the tensors it began with, to the bit" same "$golden/$case" $case.hf F32
+  done
+  ok "config.json is that of the directory, but for the type of the tensors" \
+    is "$(tr -d ' \n' < llama_tied.hf/config.json | sed 's/1e-6/1e-06/')" "$(tr -d ' \n' < "$golden/llama_tied/config.json")"
+  run "$tessera" eval llama.hf --set data.path="$golden/llama/tokens.bin" --set data.sequence_length=16 \
+    --set data.validation_fraction=0.5
+  ok "eval takes the directory as a model" printed "^loss [0-9.]+ nats"
+  loss=$(cat "$scratch/out")
+  run "$tessera" eval llama.run --set data.validation_fraction=0.5
+  ok "and the checkpoint itself has the same loss" is "$(cat "$scratch/out")" "$loss"
+}
+
+test_source() {
+  mkdir source
+  cp "$golden/llama_tied"/config.json "$golden/llama_tied"/model.safetensors source
+  echo '{"words": 1}' > source/tokenizer.json
+  sed 's/"bfloat16"/"float32"/' source/config.json > source/config.new && mv source/config.new source/config.json
+  rm -rf from.run
+  run $mpiexec -n 2 "$tessera" train import.cfg --set model.from=source --set run.directory=from.run \
+    --set data.path="$golden/llama_tied/tokens.bin"
+  run "$zero_to_fp32" from.run with --format safetensors --dtype bf16
+  ok "tokenizer files come along" cmp source/tokenizer.json with/tokenizer.json
+  ok "the type of the tensors is noted" grep -q '"torch_dtype": "bfloat16"' with/config.json
+  ok "bf16: rounded to nearest" same source with BF16
+  mv source away
+  run "$zero_to_fp32" from.run without --format safetensors --dtype fp16
+  ok "without the source: config.json is made from the deck, and that is said" said 0 "source.*is not there any more"
+  ok "fp16: rounded to nearest" same away without F16
+  run "$tessera" eval without --set data.path="$golden/llama_tied/tokens.bin" --set data.sequence_length=16 \
+    --set data.validation_fraction=0.5
+  ok "and is a config that computes" printed "^loss [0-9.]+ nats"
+}
+
+test_options() {
+  run "$zero_to_fp32" llama_tied.run cut --format safetensors --max-shard-size 20KB
+  ok "several files" both 'gave 0' '[ "$(ls cut/model-*-of-*.safetensors | wc -l)" -gt 2 ]'
+  ok "none larger than asked for, but with one tensor" [ "$(find cut -name '*.safetensors' -size +40k | wc -l)" -eq 0 ]
+  ok "with an index, the same tensors" same "$golden/llama_tied" cut F32
+  run "$zero_to_fp32" llama_tied.run model.h5
+  ok "hdf5: one file" clean
+  run h5diff model.h5 "llama_tied.run/step_00000000/model.h5" /model.norm.weight /parameter/model.norm.weight
+  ok "hdf5: a vector of model.h5" gave 0
+  run h5diff model.h5 "llama_tied.run/step_00000000/model.h5" /model.layers.1.mlp.up_proj.weight \
+    /parameter/model.layers.1.mlp.up_proj.weight
+  ok "hdf5: a matrix of model.h5" gave 0
+  run h5dump -n "llama_tied.run/step_00000000/model.h5"
+  cp "$scratch/out" names
+  missing=$(tr ',{' '\n\n' < cut/model.safetensors.index.json | sed -n 's/^ *"\(model\.[^"]*weight\)".*/\1/p' |
+    while read -r name; do grep -q "/parameter/$name\$" names || echo "$name"; done)
+  ok "h5dump shows every parameter by name" both '[ -z "$missing" ]' 'grep -q /parameter/model.norm.weight names'
+  run $mpiexec -n 2 "$tessera" train tiny.cfg --set 'frozen=["embed"]' --set run.save_every=3
+  run "$zero_to_fp32" run trained --format safetensors --exclude-frozen-parameters
+  ok "without what is frozen" both 'gave 0' '! grep -q embed_tokens trained/model.safetensors'
+  run "$zero_to_fp32" run whole --format safetensors
+  ok "with it" both 'gave 0' 'grep -q embed_tokens whole/model.safetensors'
+  run "$zero_to_fp32" run tagged --format safetensors --tag step_00000003
+  ok "--tag takes an older one" both 'gave 0' 'grep -q "of step 3," "$scratch/out"'
+  ok "which differs" both '! same whole tagged F32' 'same tagged tagged F32'
+}
+
+refused() {
+  what=$1
+  pattern=$2
+  shift 2
+  find . | sort > "$scratch/before"
+  run "$zero_to_fp32" "$@"
+  ok "$what: exit 2" said 2 "$pattern"
+  find . | sort > "$scratch/after"
+  ok "$what: nothing written" cmp "$scratch/before" "$scratch/after"
+}
+
+test_refusals() {
+  refused "output exists" "whole exists already" run whole --format safetensors
+  refused "no such run" "nowhere: " nowhere out
+  refused "no such tag" "step_00000009" run out --tag step_00000009
+  refused "a format" "--format torch: hdf5 or safetensors" run out --format torch
+  refused "a dtype" "--dtype int8: fp32, bf16 or fp16" run out --dtype int8
+  refused "a size" "--max-shard-size much: a size such as" run out --max-shard-size much
+  refused "a directory that is not there" "no/where.*: No such" run no/where/out --format safetensors
+  cp -r run damaged
+  printf x | dd of=damaged/step_00000006/shard_00001.h5 bs=1 seek=3000 conv=notrunc 2> /dev/null
+  refused "damage" "shard_00001.h5" damaged out
+  mkdir out.tmp
+  echo old > out.tmp/old
+  run "$zero_to_fp32" run out --format safetensors
+  ok "what a killed one left is replaced" both 'gave 0' '[ ! -e out/old ] && [ ! -e out.tmp ]'
+}
+
+# A disk that is full: a file system of 100 KB.
+test_full_disk() {
+  mkdir full
+  if ! mount -t tmpfs -o size=100k none full 2> /dev/null; then
+    skip "a full disk" "no file system can be mounted here"
+    return
+  fi
+  for format in hdf5 safetensors; do
+    run "$zero_to_fp32" gpt2.run full/out --format $format
+    ok "$format, a full disk: exit 1 with the reason" said 1 "full/out.tmp.*No space left"
+    ok "$format, a full disk: nothing stays" [ -z "$(ls full)" ]
+  done
+  umount full
+}
+
+# 2 GB of parameters (a checkpoint of 6 GB) within 256 MB of address space, libraries included.
+test_memory() {
+  if [ "${CHECKPOINTS:-}" != all ]; then
+    skip "a model of 2 GB within 256 MB" "large: CHECKPOINTS=all does it"
+    return
+  fi
+  run $mpiexec -n 1 "$tessera" train tiny.cfg --set model.hidden_size=2048 --set model.intermediate_size=5504 \
+    --set model.num_attention_heads=16 --set model.num_key_value_heads=16 --set model.num_hidden_layers=10 --set run.steps=1 \
+    --set run.evaluate_every=0 --set run.directory=big --set train_batch_size=1
+  ok "a model of 2 GB is saved" gave 0
+  for format in hdf5 safetensors; do
+    run sh -c "ulimit -v 262144; exec '$zero_to_fp32' big big.$format --format $format"
+    ok "$format: within 256 MB" printed "2.0[0-9] GB"
+  done
+}
+
+test_round_trip
+test_memory
+test_source
+test_options
+test_refusals
+test_full_disk
+finish
