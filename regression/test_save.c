@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "engine/resume.h"
 #include "engine/save.h"
+#include "engine/stop.h"
 #include "io/hdf5.h"
 #include "io/publication.h"
 #include "tap.h"
@@ -116,6 +117,44 @@ static void test_failures(ts_world *world, const char *directory, const char *se
   end(&j);
 }
 
+/* No room for a checkpoint: said, nothing made, nothing harmed. */
+static void test_space(ts_world *world, const char *directory) {
+  job j = begin(world, directory, "");
+  step(&j, true);
+  bool before = ts_saver_finish(j.saver);
+  ts_publication_set_test_space(1000);
+  step(&j, true);
+  bool without = ts_saver_finish(j.saver);
+  ts_publication_set_test_space(-1);
+  tap_ok_all(MPI_COMM_WORLD, before && !without && newest_intact(directory) == 1, "no space: the save is given up");
+  step(&j, true);
+  tap_ok_all(MPI_COMM_WORLD, ts_saver_finish(j.saver) && newest_intact(directory) == 3, "with space again it is saved");
+  end(&j);
+}
+
+/* ---- signals while a save is under way ---- */
+
+static void signal_here(ts_save_state state, int rank) {
+  (void) state;
+  (void) rank;
+  raise(SIGTERM);
+  raise(SIGUSR1);
+}
+
+static void test_signals(ts_world *world, const char *directory) {
+  job j = begin(world, directory, "");
+  ts_stop_watch();
+  bool quiet = !ts_stop_requested(NULL);
+  ts_saver_set_observer(signal_here);
+  step(&j, true);
+  bool saved = ts_saver_finish(j.saver);
+  ts_saver_set_observer(NULL);
+  tap_ok_all(MPI_COMM_WORLD, quiet && saved && ts_stop_requested(NULL) && newest_intact(directory) == 1,
+             "signals in every state of a save are noted and harm nothing");
+  ts_stop_unwatch();
+  end(&j);
+}
+
 /* ---- the order of states ---- */
 
 static int n_entered;
@@ -212,6 +251,16 @@ static int job_check(ts_world *world, char **words) {
   return same ? 0 : 1;
 }
 
+/* A directory of its own for a test; valid until the next call. */
+static const char *make_directory(const char *parent, const char *name) {
+  static char path[512];
+  ts_error err = {0};
+  snprintf(path, sizeof path, "%s/%s", parent, name);
+  TS_CHECK(ts_make_directory(path, &err) == TS_OK, "%s", err.text);
+  tap_barrier(MPI_COMM_WORLD);
+  return path;
+}
+
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   ts_log_configure(TS_LOG_ERROR, ts_world_rank(world) == 0);
@@ -220,20 +269,11 @@ int main(int argc, char **argv) {
     code = (strcmp(argv[1], "kill") == 0 ? job_kill : job_check)(world, argv + 2);
   } else {
     char *directory = ts_strdup(tap_directory_all(MPI_COMM_WORLD));
-    char *states = ts_format("%s/states", directory), *copied = ts_format("%s/copied", directory),
-         *live = ts_format("%s/live", directory);
-    ts_error err = {0};
-    if (ts_world_rank(world) == 0) {
-      TS_CHECK((ts_make_directory(states, &err) | ts_make_directory(copied, &err) | ts_make_directory(live, &err)) == TS_OK,
-               "%s", err.text);
-    }
-    tap_barrier(MPI_COMM_WORLD);
-    test_states(world, states);
-    test_failures(world, copied, "run.save_async=true");
-    test_failures(world, live, "run.save_async=false");
-    ts_free(states);
-    ts_free(copied);
-    ts_free(live);
+    test_states(world, make_directory(directory, "states"));
+    test_space(world, make_directory(directory, "space"));
+    test_signals(world, make_directory(directory, "signals"));
+    test_failures(world, make_directory(directory, "copied"), "run.save_async=true");
+    test_failures(world, make_directory(directory, "live"), "run.save_async=false");
     ts_free(directory);
     code = tap_done_all(MPI_COMM_WORLD);
   }

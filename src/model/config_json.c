@@ -27,8 +27,6 @@ static json_t *rope_scaling(const ts_deck_rope *r) {
     json_object_set_new(scaling, "low_freq_factor", json_real(r->low_freq_factor));
     json_object_set_new(scaling, "high_freq_factor", json_real(r->high_freq_factor));
     json_object_set_new(scaling, "original_max_position_embeddings", json_integer(r->original_max_position_embeddings));
-  } else {
-    json_object_set_new(scaling, "type", json_string(r->rope_type)); /* transformers before 4.43 */
   }
   return scaling;
 }
