@@ -24,9 +24,8 @@ ts_status ts_checkpoint_check(ts_world *world, const char *directory, ts_checkpo
   }
   if (status == TS_OK) {
     status = ts_checkpoint_read_index(directory, checkpoint, err);
-    if (status == TS_OK && (*checkpoint)->step != manifest.step) {
-      status = ts_error_add(err, "%s: model.h5 is of step %lld, the manifest of step %lld", directory,
-                            (long long) (*checkpoint)->step, (long long) manifest.step);
+    if (status == TS_OK) {
+      status = ts_manifest_match(directory, &manifest, (*checkpoint)->step, (*checkpoint)->n_shards, err);
     }
     status = ts_world_agree(world, status, err);
   }
