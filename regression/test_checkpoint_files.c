@@ -8,7 +8,10 @@
 #include "regression/checkpoint_fixture.h"
 #include "regression/tap.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static uint64_t random_state;
@@ -164,10 +167,125 @@ static void test_texts(void) {
   ts_checkpoint_destroy(&c);
 }
 
+/* ---- virtual datasets: what other programs see ---- */
+
+/* A dataset of model.h5, read whole by HDF5 as fp32, which checks every checksum; false unless its shape is p's. */
+static bool read_virtual(hid_t file, const char *state, const ts_saved_parameter *p, float *to) {
+  char *name = ts_format("/%s/%s", state, p->name);
+  hsize_t dims[TS_CHECKPOINT_LARGEST_RANK] = {0};
+  hid_t dataset = H5Dopen2(file, name, H5P_DEFAULT), space = dataset >= 0 ? H5Dget_space(dataset) : -1;
+  bool same = space >= 0 && H5Sget_simple_extent_ndims(space) == p->n_dims;
+  if (same) {
+    H5Sget_simple_extent_dims(space, dims, NULL);
+  }
+  for (int d = 0; d < p->n_dims; ++d) {
+    same = same && dims[d] == (hsize_t) p->shape[d];
+  }
+  same = same && H5Dread(dataset, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, to) >= 0;
+  H5Sclose(space);
+  H5Dclose(dataset);
+  ts_free(name);
+  return same;
+}
+
+/* Wrong elements over all datasets, -1 when one cannot be read; those of \a missing (-1: none) must be NaN. */
+static int64_t virtual_differences(const char *directory, const ts_checkpoint *c, int missing) {
+  char *path = ts_format("%s/model.h5", directory);
+  int64_t wrong = 0;
+  ts_hdf5_lock();
+  hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+  for (int i = 0; i < c->n_parameters; ++i) {
+    const ts_saved_parameter *p = &c->parameter[i];
+    const ts_saved_part *part = &c->part[p->part];
+    float *read = ts_calloc((size_t) p->count, sizeof *read), *right = ts_calloc((size_t) p->count, sizeof *right);
+    for (int k = 0; wrong >= 0 && k < part->n_states; ++k) {
+      fixture_values_as(c, p->part, k, p->offset, p->count, TS_F32, right);
+      for (int64_t at = 0; missing >= 0 && at < p->count; ++at) {
+        bool gone = p->offset + at >= part->cuts[missing] && p->offset + at < part->cuts[missing + 1];
+        right[at] = gone ? NAN : right[at];
+      }
+      wrong = read_virtual(file, part->state[k].name, p, read) ? wrong : -1;
+      for (int64_t at = 0; wrong >= 0 && at < p->count; ++at) {
+        wrong += read[at] != right[at] && !(isnan(read[at]) && isnan(right[at]));
+      }
+    }
+    ts_free(read);
+    ts_free(right);
+  }
+  H5Fclose(file);
+  ts_hdf5_unlock();
+  ts_free(path);
+  return wrong;
+}
+
+static void virtual_of(const char *name, int n_shards, fixture_cuts cuts, int64_t rows) {
+  ts_checkpoint *c = fixture_checkpoint(n_shards, cuts, rows);
+  char *directory = fixture_write(name, c);
+  tap_ok(virtual_differences(directory, c, -1) == 0, "%s: HDF5 reads all tensors whole", name);
+  int missing = n_shards / 2;
+  char *shard = ts_checkpoint_shard_name(missing), *path = ts_format("%s/%s", directory, shard);
+  TS_CHECK(unlink(path) == 0, "%s", path);
+  tap_ok(virtual_differences(directory, c, missing) == 0, "%s: without %s its elements alone are NaN", name, shard);
+  ts_free(path);
+  ts_free(shard);
+  ts_checkpoint_destroy(&c);
+  ts_free(directory);
+}
+
+/* Read from a directory that has no shards. */
+static void test_virtual(void) {
+  char *elsewhere = ts_format("%s/elsewhere", tap_directory()), *here = getcwd(NULL, 0);
+  TS_CHECK(ts_make_directory(elsewhere, NULL) == TS_OK && chdir(elsewhere) == 0, "%s", elsewhere);
+  virtual_of("virtual over one", 1, CUTS_EVEN, 17);
+  virtual_of("virtual over three", 3, CUTS_EVEN, 17);
+  virtual_of("virtual over seven uneven", 7, CUTS_UNEVEN, 17);
+  virtual_of("virtual over empty ends", 5, CUTS_EMPTY_ENDS, 17);
+  virtual_of("virtual over one of three", 3, CUTS_ONE_OF_ALL, 5);
+  virtual_of("virtual over forty", 40, CUTS_UNEVEN, 3);
+  virtual_of("virtual over chunks", 2, CUTS_EVEN, 20011);
+  TS_CHECK(chdir(here) == 0, "%s", here);
+  free(here);
+  ts_free(elsewhere);
+}
+
+/* ---- many shards ---- */
+
+static void test_many(void) {
+  enum { SHARDS = 1500, LIMIT = 64 };
+  ts_checkpoint *c = fixture_checkpoint(SHARDS, CUTS_UNEVEN, 100), *read = NULL;
+  struct rlimit before, small;
+  ts_error err = {0};
+  TS_CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0, "getrlimit");
+  small = (struct rlimit){.rlim_cur = LIMIT, .rlim_max = before.rlim_max};
+  TS_CHECK(setrlimit(RLIMIT_NOFILE, &small) == 0, "setrlimit");
+  char *directory = fixture_write("many", c);
+  int open = fixture_descriptors();
+  tap_ok(ts_checkpoint_read_index(directory, &read, &err) == TS_OK && same_index(c, read), "%d shards: the index", SHARDS);
+  tap_ok(fixture_differences(directory, c) == 0, "%d shards, %d descriptors: all values", SHARDS, LIMIT);
+  ts_checkpoint_reader *reader = ts_checkpoint_reader_open(directory, c);
+  int64_t wrong = 0;
+  int most = 0;
+  for (int i = 0; i < 5; ++i) {
+    wrong += random_pieces(reader, c, 4);
+    most = fixture_descriptors() > most ? fixture_descriptors() : most;
+  }
+  tap_ok(wrong == 0 && most > open && most <= open + TS_CHECKPOINT_OPEN_FILES, "%d shards: at most %d of them open", SHARDS,
+         TS_CHECKPOINT_OPEN_FILES);
+  ts_checkpoint_reader_close(&reader);
+  tap_ok(fixture_descriptors() == open, "%d shards: none open at the end", SHARDS);
+  setrlimit(RLIMIT_NOFILE, &before);
+  ts_error_clear(&err);
+  ts_checkpoint_destroy(&read);
+  ts_checkpoint_destroy(&c);
+  ts_free(directory);
+}
+
 int main(void) {
   test_checksum();
   test_round_trips();
   test_texts();
+  test_virtual();
+  test_many();
   tap_ok(fixture_hdf5_objects() == 0, "HDF5 has nothing open");
   tap_ok(ts_memory_live() == 0, "no memory is left");
   return tap_done();
