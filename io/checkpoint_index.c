@@ -250,7 +250,7 @@ static bool write_virtual(hid_t file, const ts_checkpoint *c, const ts_saved_par
   for (int s = 0; s < c->n_shards; ++s) {
     map_shard(&m, c, p, s);
   }
-  hid_t links = H5Pcreate(H5P_LINK_CREATE), type = ts_checkpoint_type(part->state[state].dtype);
+  hid_t links = H5Pcreate(H5P_LINK_CREATE), type = ts_hdf5_type(part->state[state].dtype);
   H5Pset_create_intermediate_group(links, 1);
   H5Sselect_all(m.space);
   hid_t made = H5Dcreate2(file, name, type, m.space, links, m.create, H5P_DEFAULT);

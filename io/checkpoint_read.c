@@ -113,7 +113,7 @@ static open_file *find_file(ts_checkpoint_reader *r, int shard, ts_error *err) {
 /* Rank, size, type, chunks and filter are those the index implies.  The lock is held. */
 static bool is_as_expected(hid_t dataset, ts_dtype dtype, int64_t count, int64_t chunk) {
   hid_t space = H5Dget_space(dataset), type = H5Dget_type(dataset), create = H5Dget_create_plist(dataset);
-  hid_t wanted = ts_checkpoint_type(dtype);
+  hid_t wanted = ts_hdf5_type(dtype);
   hsize_t dims = 0, chunks = 0;
   unsigned flags, config;
   size_t n_values = 0;

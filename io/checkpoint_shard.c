@@ -13,16 +13,6 @@ int64_t ts_chunk_elements(int64_t count, size_t size) {
   return n > 0 ? (count + n - 1) / n : 1;
 }
 
-hid_t ts_checkpoint_type(ts_dtype dtype) {
-  TS_CHECK(dtype == TS_F32 || dtype == TS_BF16, "checkpoints hold no %s", ts_dtype_name(dtype));
-  hid_t type = H5Tcopy(H5T_IEEE_F32LE);
-  if (dtype == TS_BF16) {
-    H5Tset_fields(type, 15, 7, 8, 0, 7);
-    H5Tset_size(type, 2);
-  }
-  return type;
-}
-
 char *ts_checkpoint_dataset(const ts_saved_part *part, int state) {
   return ts_format("/%s/%s", part->name, part->state[state].name);
 }
@@ -35,7 +25,7 @@ static hid_t create_dataset(hid_t file, const ts_saved_part *part, int state, in
   H5Pset_chunk(create, 1, &chunk);
   H5Pset_fletcher32(create);
   H5Pset_fill_time(create, H5D_FILL_TIME_NEVER);
-  hid_t space = H5Screate_simple(1, &dims, NULL), type = ts_checkpoint_type(part->state[state].dtype);
+  hid_t space = H5Screate_simple(1, &dims, NULL), type = ts_hdf5_type(part->state[state].dtype);
   hid_t dataset = H5Dcreate2(file, name, type, space, links, create, H5P_DEFAULT);
   H5Tclose(type);
   H5Sclose(space);

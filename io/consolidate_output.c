@@ -153,26 +153,13 @@ static ts_status write_list(const ts_output *o, ts_error *err) {
 
 /* ---- HDF5 ---- */
 
-static hid_t file_type(ts_dtype dtype) {
-  hid_t type = H5Tcopy(H5T_IEEE_F32LE);
-  if (dtype == TS_BF16) {
-    H5Tset_fields(type, 15, 7, 8, 0, 7);
-    H5Tset_size(type, 2);
-  } else if (dtype == TS_F16) {
-    H5Tset_fields(type, 15, 10, 5, 0, 10);
-    H5Tset_size(type, 2);
-    H5Tset_ebias(type, 15);
-  }
-  return type;
-}
-
 static bool create_dataset(ts_output *o, int tensor) {
   const ts_saved_parameter *p = &o->options->checkpoint->parameter[o->tensor[tensor].parameter];
   hsize_t dims[TS_CHECKPOINT_LARGEST_RANK];
   for (int d = 0; d < p->n_dims; ++d) {
     dims[d] = (hsize_t) p->shape[d];
   }
-  hid_t space = H5Screate_simple(p->n_dims, dims, NULL), type = file_type(o->options->dtype);
+  hid_t space = H5Screate_simple(p->n_dims, dims, NULL), type = ts_hdf5_type(o->options->dtype);
   hid_t create = H5Pcreate(H5P_DATASET_CREATE);
   H5Pset_fill_time(create, H5D_FILL_TIME_NEVER);
   o->dataset = H5Dcreate2((hid_t) o->hdf5, p->name, type, space, H5P_DEFAULT, create, H5P_DEFAULT);
@@ -222,7 +209,7 @@ static bool select_range(hid_t space, const ts_saved_parameter *p, int64_t first
 static bool write_range(ts_output *o, int tensor, int64_t first, int64_t count, const void *data) {
   const ts_saved_parameter *p = &o->options->checkpoint->parameter[o->tensor[tensor].parameter];
   hsize_t n = (hsize_t) count;
-  hid_t to = H5Dget_space((hid_t) o->dataset), from = H5Screate_simple(1, &n, NULL), type = file_type(o->options->dtype);
+  hid_t to = H5Dget_space((hid_t) o->dataset), from = H5Screate_simple(1, &n, NULL), type = ts_hdf5_type(o->options->dtype);
   bool ok = select_range(to, p, first, count) && H5Dwrite((hid_t) o->dataset, type, from, to, H5P_DEFAULT, data) >= 0;
   H5Tclose(type);
   H5Sclose(from);

@@ -31,6 +31,20 @@ void ts_hdf5_unlock(void) {
   pthread_mutex_unlock(&mutex);
 }
 
+hid_t ts_hdf5_type(ts_dtype dtype) {
+  TS_CHECK(dtype == TS_F32 || dtype == TS_BF16 || dtype == TS_F16, "checkpoints hold no %s", ts_dtype_name(dtype));
+  hid_t type = H5Tcopy(H5T_IEEE_F32LE);
+  if (dtype == TS_BF16) {
+    H5Tset_fields(type, 15, 7, 8, 0, 7);
+    H5Tset_size(type, 2);
+  } else if (dtype == TS_F16) {
+    H5Tset_fields(type, 15, 10, 5, 0, 10);
+    H5Tset_size(type, 2);
+    H5Tset_ebias(type, 15);
+  }
+  return type;
+}
+
 /* ---- the driver ---- */
 
 /* What outlives HDF5's own handle: the descriptor and the first failure. */

@@ -11,6 +11,7 @@
 #ifndef IO_HDF5_H
 #define IO_HDF5_H
 
+#include "base/dtype.h"
 #include "base/status.h"
 
 #include <hdf5.h>
@@ -19,6 +20,10 @@
  * collective. */
 void ts_hdf5_lock(void);
 void ts_hdf5_unlock(void);
+
+/** The type in files of F32, BF16 (a float of 16 bits with 8 of exponent, which HDF5 and h5py convert) or F16; to be closed
+ * (H5Tclose).  The lock must be held.  Not collective. */
+hid_t ts_hdf5_type(ts_dtype dtype);
 
 /** Create \a path (an older file is replaced) for writing through the driver, in the newest file format of HDF5 1.10.
  * The lock must be held.  Not collective.  \return the file, or a negative number with the reason in \a err. */
