@@ -34,6 +34,19 @@ finish() {
   exit $((failures > 0))
 }
 
+# hdf5 NAME COMMAND...: a result by what one of HDF5's tools says; skipped where it is not installed.
+hdf5() {
+  what=$1
+  shift
+  if command -v "$1" > /dev/null; then
+    run "$@"
+    ok "$what" gave 0
+  else
+    status=127
+    skip "$what" "$1 is not installed (Debian: hdf5-tools)"
+  fi
+}
+
 # run COMMAND...: keeps stdout, stderr and the exit status; a hang is status 124.
 run() {
   timeout -k 5 60 "$@" > "$scratch/out" 2> "$scratch/err" < /dev/null

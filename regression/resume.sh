@@ -50,8 +50,9 @@ test_save() {
   train 2 async
   ok "saving beside the training and before it give the same run" same sync async
   for file in model.h5 shard_00000.h5 shard_00001.h5; do
-    run h5diff sync/step_00000003/$file async/step_00000003/$file "$(case $file in model.h5) echo /parameter ;; esac)"
-    ok "and the same $file" gave 0
+    group=/
+    [ $file != model.h5 ] || group=/parameter # the deck differs in the run's directory
+    hdf5 "and the same $file" h5diff sync/step_00000003/$file async/step_00000003/$file $group
   done
 }
 

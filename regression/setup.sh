@@ -25,6 +25,9 @@ libxxhash-dev    | printf "#include <xxhash.h>\n" | gcc -E -
 if grep -qs '^PRETTY_NAME="Ubuntu 24.04' /etc/os-release; then
   needs=$(printf '%s\n' "$needs" | sed 's/^mpich /openmpi-bin /; s/^libmpich-dev/libopenmpi-dev/; s/-mpich-dev/-openmpi-dev/')
 fi
+check_need='
+hdf5-tools       | command -v h5dump && command -v h5diff
+'
 bible_need='
 bible-kjv        | command -v bible
 '

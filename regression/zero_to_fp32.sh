@@ -69,16 +69,15 @@ test_options() {
   ok "with an index, the same tensors" same "$golden/llama_tied" cut F32
   run "$zero_to_fp32" llama_tied.run model.h5
   ok "hdf5: one file" clean
-  run h5diff model.h5 "llama_tied.run/step_00000000/model.h5" /model.norm.weight /parameter/model.norm.weight
-  ok "hdf5: a vector of model.h5" gave 0
-  run h5diff model.h5 "llama_tied.run/step_00000000/model.h5" /model.layers.1.mlp.up_proj.weight \
-    /parameter/model.layers.1.mlp.up_proj.weight
-  ok "hdf5: a matrix of model.h5" gave 0
-  run h5dump -n "llama_tied.run/step_00000000/model.h5"
+  hdf5 "hdf5: a vector of model.h5" h5diff model.h5 llama_tied.run/step_00000000/model.h5 /model.norm.weight \
+    /parameter/model.norm.weight
+  hdf5 "hdf5: a matrix of model.h5" h5diff model.h5 llama_tied.run/step_00000000/model.h5 \
+    /model.layers.1.mlp.up_proj.weight /parameter/model.layers.1.mlp.up_proj.weight
+  hdf5 "h5dump opens model.h5" h5dump -n llama_tied.run/step_00000000/model.h5
   cp "$scratch/out" names
   missing=$(tr ',{' '\n\n' < cut/model.safetensors.index.json | sed -n 's/^ *"\(model\.[^"]*weight\)".*/\1/p' |
     while read -r name; do grep -q "/parameter/$name\$" names || echo "$name"; done)
-  ok "h5dump shows every parameter by name" both '[ -z "$missing" ]' 'grep -q /parameter/model.norm.weight names'
+  [ "$status" -ne 0 ] || ok "h5dump shows every parameter by name" both '[ -z "$missing" ]' 'grep -q /parameter/model.norm.weight names'
   run $mpiexec -n 2 "$tessera" train tiny.cfg --set 'frozen=["embed"]' --set run.save_every=3
   run "$zero_to_fp32" run trained --format safetensors --exclude-frozen-parameters
   ok "without what is frozen" both 'gave 0' '! grep -q embed_tokens trained/model.safetensors'
