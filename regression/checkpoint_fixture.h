@@ -35,7 +35,7 @@ ts_status fixture_write_shard(const char *directory, const ts_checkpoint *c, int
  * written. Not collective. */
 char *fixture_write(const char *name, const ts_checkpoint *c);
 
-/** Number of wrong elements when all states of all parts are read whole; -1 with a note when they cannot be. Not collective. */
+/** Number of wrong elements when all states of all parts are read whole in one call; -1 with a note when they cannot be. Not collective. */
 int64_t fixture_differences(const char *directory, const ts_checkpoint *c);
 
 /** True when the status is bad and the one message starts with \a path and has \a words; clears \a err. Not collective. */
