@@ -5,15 +5,21 @@
 #include "io/checkpoint_format.h"
 #include "io/hdf5.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#define LARGEST_COLUMN ((int64_t) 1 << 30) /* bytes */
+#define MOST_ROWS ((int64_t) 1 << 24) /* of a table */
+#define MOST_ELEMENTS ((int64_t) 1 << 52) /* of all parts: times MOST_STATES and their sizes it is no overflow */
+#define MOST_STATES 64
 #define LONGEST_WORD 4096
 #define LONGEST_DECK ((int64_t) 1 << 20)
 
 typedef struct reading {
   hid_t file;
+  hsize_t bytes; /* of the file: no table is larger, which bounds the memory */
   const char *path;
   ts_error *err;
   bool ok; /* after the first failure nothing more is read */
@@ -35,6 +41,16 @@ static bool expect(reading *r, bool holds, const char *what, const char *why) {
 
 /* ---- columns ---- */
 
+/* Contiguous as it was written, and in this file. */
+static bool lies_here(hid_t dataset) {
+  hid_t create = H5Dget_create_plist(dataset);
+  bool ok = create >= 0 && H5Pget_layout(create) == H5D_CONTIGUOUS && H5Pget_external_count(create) == 0;
+  if (create >= 0) {
+    H5Pclose(create);
+  }
+  return ok;
+}
+
 /* Open a dataset of the given class and rank; its dims. */
 static hid_t open_column(reading *r, const char *name, H5T_class_t class, int rank, hsize_t dims[2], size_t *width) {
   if (!r->ok) {
@@ -42,7 +58,7 @@ static hid_t open_column(reading *r, const char *name, H5T_class_t class, int ra
   }
   hid_t dataset = H5Dopen2(r->file, name, H5P_DEFAULT);
   hid_t space = dataset >= 0 ? H5Dget_space(dataset) : -1, type = dataset >= 0 ? H5Dget_type(dataset) : -1;
-  bool good = space >= 0 && type >= 0 && H5Sget_simple_extent_ndims(space) == rank &&
+  bool good = space >= 0 && type >= 0 && lies_here(dataset) && H5Sget_simple_extent_ndims(space) == rank &&
               H5Sget_simple_extent_dims(space, dims, NULL) == rank && H5Tget_class(type) == class &&
               H5Tis_variable_str(type) <= 0;
   *width = type >= 0 ? H5Tget_size(type) : 0;
@@ -66,6 +82,10 @@ static void read_column(reading *r, hid_t dataset, hid_t type, void *to, const c
   expect(r, ok, name, "cannot be read");
 }
 
+static bool fits_file(const reading *r, hsize_t rows, hsize_t bytes_of_row) {
+  return rows <= (hsize_t) MOST_ROWS && bytes_of_row <= r->bytes && rows * bytes_of_row <= r->bytes;
+}
+
 /* [n0] or [n0][n1]; owned by the caller, NULL on failure.  n0 < 0: any, and set. */
 static int64_t *read_numbers(reading *r, const char *name, int64_t *n0, int64_t n1) {
   hsize_t dims[2] = {0, 0};
@@ -74,14 +94,15 @@ static int64_t *read_numbers(reading *r, const char *name, int64_t *n0, int64_t 
   if (dataset < 0) {
     return NULL;
   }
-  bool fits = dims[0] <= (hsize_t) LARGEST_COLUMN / 8 && (*n0 < 0 || dims[0] == (hsize_t) *n0) &&
-              (n1 <= 0 || (dims[1] == (hsize_t) n1 && dims[0] * dims[1] <= (hsize_t) LARGEST_COLUMN / 8));
+  dims[1] = n1 > 0 ? dims[1] : 1;
+  bool fits = (*n0 < 0 || dims[0] == (hsize_t) *n0) && (n1 <= 0 || dims[1] == (hsize_t) n1) &&
+              dims[1] <= (hsize_t) MOST_ROWS && fits_file(r, dims[0], dims[1] * width);
   if (!expect(r, fits, name, "has another size than the tables beside it")) {
     H5Dclose(dataset);
     return NULL;
   }
   *n0 = (int64_t) dims[0];
-  int64_t *to = ts_calloc(dims[0] * (n1 > 0 ? dims[1] : 1) + 1, sizeof *to);
+  int64_t *to = ts_calloc(dims[0] * dims[1] + 1, sizeof *to);
   read_column(r, dataset, H5T_NATIVE_INT64, to, name);
   return to;
 }
@@ -100,8 +121,8 @@ static words read_words(reading *r, const char *name, int64_t n, int64_t longest
   if (dataset < 0) {
     return w;
   }
-  bool fits = w.width >= 1 && (int64_t) w.width <= longest && dims[0] <= (hsize_t) (LARGEST_COLUMN / (int64_t) w.width) &&
-              (n < 0 || dims[0] == (hsize_t) n);
+  bool fits = w.width >= 1 && (int64_t) w.width <= longest && (n < 0 || dims[0] == (hsize_t) n) &&
+              fits_file(r, dims[0], w.width);
   if (!expect(r, fits, name, "has another size than the tables beside it")) {
     H5Dclose(dataset);
     return w;
@@ -140,7 +161,9 @@ static void read_int64_t(reading *r, const char *name, int64_t *value) {
 }
 
 static void read_double(reading *r, const char *name, double *value) {
-  read_attribute(r, name, H5T_NATIVE_DOUBLE, value);
+  if (read_attribute(r, name, H5T_NATIVE_DOUBLE, value)) {
+    expect(r, isfinite(*value) && *value > 0, name, "is not a positive number");
+  }
 }
 
 /* ---- tables ---- */
@@ -157,7 +180,7 @@ static void read_parts(reading *r, ts_checkpoint *c) {
     H5Dclose(shape);
     width = (int64_t) dims[1];
   }
-  if (expect(r, n >= 1 && n <= 1 << 24 && width >= 2 && width <= 1 << 24, "/layout", "has no parts or no shards")) {
+  if (expect(r, n >= 1 && width >= 2 && width <= MOST_ROWS, "/layout", "has no parts or no shards")) {
     int64_t *cuts = read_numbers(r, "/layout/part_cuts", &n, width);
     c->n_shards = (int) width - 1;
     c->n_parts = (int) n;
@@ -187,7 +210,7 @@ static void add_state(reading *r, ts_checkpoint *c, int64_t part, char *name, ch
   ts_saved_state state = {.name = name, .dtype = dtype_named(dtype)};
   bool good = part >= 0 && part < c->n_parts && state.dtype != TS_N_DTYPES && name[0] != 0 && strchr(name, '/') == NULL;
   if (!expect(r, good, "/layout/state_part", "has a state of no part, or of an unknown type") ||
-      !expect(r, c->part[part].n_states < 64, "/layout/state_part", "has too many states")) {
+      !expect(r, c->part[part].n_states < MOST_STATES, "/layout/state_part", "has too many states")) {
     ts_free(name);
   } else {
     ts_saved_part *p = &c->part[part];
@@ -232,7 +255,7 @@ static void read_parameters(reading *r, ts_checkpoint *c) {
   int64_t *n_dims = read_numbers(r, "/layout/parameter_n_dims", &n, 0);
   int64_t *offset = read_numbers(r, "/layout/parameter_offset", &n, 0);
   int64_t *shape = read_numbers(r, "/layout/parameter_shape", &n, TS_CHECKPOINT_LARGEST_RANK);
-  if (expect(r, n >= 1 && n <= 1 << 24, "/layout/parameter_name", "is empty")) {
+  if (expect(r, n >= 1, "/layout/parameter_name", "is empty")) {
     c->n_parameters = (int) n;
     c->parameter = ts_calloc((size_t) n, sizeof *c->parameter);
   }
@@ -285,9 +308,48 @@ static void check_part(reading *r, const ts_checkpoint *c, const ts_saved_part *
          "has a part whose first state is not \"parameter\"");
 }
 
+static int compare_names(const void *a, const void *b) {
+  return strcmp(*(char *const *) a, *(char *const *) b);
+}
+
+/* Sorts the names. */
+static void check_names(reading *r, char **name, int n, const char *what) {
+  qsort(name, (size_t) n, sizeof *name, compare_names);
+  expect(r, name[0][0] != 0, what, "has an empty name");
+  for (int i = 0; r->ok && i + 1 < n; ++i) {
+    expect(r, strcmp(name[i], name[i + 1]) != 0, what, "has a name twice");
+  }
+}
+
+static void check_all_names(reading *r, const ts_checkpoint *c) {
+  int most = c->n_parts > c->n_parameters ? c->n_parts : c->n_parameters;
+  char **name = ts_malloc((size_t) (most > MOST_STATES ? most : MOST_STATES) * sizeof *name);
+  for (int i = 0; i < c->n_parts; ++i) {
+    name[i] = c->part[i].name;
+  }
+  check_names(r, name, c->n_parts, "/layout/part_name");
+  for (int i = 0; i < c->n_parameters; ++i) {
+    name[i] = c->parameter[i].name;
+  }
+  check_names(r, name, c->n_parameters, "/layout/parameter_name");
+  for (int i = 0; i < c->n_parts; ++i) {
+    for (int k = 0; k < c->part[i].n_states; ++k) {
+      name[k] = c->part[i].state[k].name;
+    }
+    check_names(r, name, c->part[i].n_states, "/layout/state_name");
+  }
+  ts_free(name);
+}
+
 static void check_layout(reading *r, const ts_checkpoint *c) {
+  int64_t elements = 0;
   for (int i = 0; r->ok && i < c->n_parts; ++i) {
     check_part(r, c, &c->part[i]);
+    expect(r, c->part[i].count <= MOST_ELEMENTS - elements, "/layout/part_count", "counts more elements than any disk holds");
+    elements += c->part[i].count;
+  }
+  if (r->ok) {
+    check_all_names(r, c);
   }
   int part = 0;
   int64_t end = 0;
@@ -308,6 +370,7 @@ static void check_layout(reading *r, const ts_checkpoint *c) {
 static void read_all(reading *r, ts_checkpoint *c) {
   int64_t version = 0;
   read_int64_t(r, "tessera_checkpoint", &version);
+  expect(r, version >= 1, "tessera_checkpoint", "is no version");
   if (r->ok && version > TS_CHECKPOINT_VERSION) {
     ts_error_add(r->err, "%s: was written by a newer version (format %lld, this program reads up to %d)", r->path,
                  (long long) version, TS_CHECKPOINT_VERSION);
@@ -329,11 +392,13 @@ ts_status ts_checkpoint_read_index(const char *directory, ts_checkpoint **out, t
   char *path = ts_format("%s/model.h5", directory);
   *out = NULL;
   reading r = {.path = path, .err = err, .ok = true};
-  bool there = access(path, R_OK) == 0;
+  struct stat info = {0};
+  bool there = stat(path, &info) == 0 && S_ISREG(info.st_mode) && access(path, R_OK) == 0;
+  r.bytes = (hsize_t) info.st_size;
   ts_hdf5_lock();
-  r.file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+  r.file = there ? H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT) : -1;
   if (r.file < 0) {
-    refuse(&r, there ? "is" : "cannot be", there ? "not an HDF5 file" : "read: it is not there");
+    refuse(&r, there ? "is" : "cannot be", there ? "not an HDF5 file" : "read: no file that this user may read");
   } else {
     *out = ts_calloc(1, sizeof **out);
     read_all(&r, *out);
