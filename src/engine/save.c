@@ -180,8 +180,10 @@ static void start(ts_saver *s, bool has_part) {
   ts_error_clear(&s->error);
   if (has_part) {
     atomic_store(&s->working, true);
-    TS_CHECK(pthread_create(&s->thread, NULL, work, s) == 0, "no thread for the checkpoint");
-    s->has_thread = true;
+    s->has_thread = pthread_create(&s->thread, NULL, work, s) == 0;
+    if (!s->has_thread) { /* none to be had: the training waits for the files */
+      work(s);
+    }
   }
 }
 

@@ -109,7 +109,7 @@ static ts_status open_directory(run *r, ts_error *err) {
   }
   ts_error_clear(&why);
   status = status == TS_OK && r->resume.same_run ? ts_publication_set_aside(directory, r->at.step, err) : status;
-  status = status == TS_OK && r->resume.same_run ? cut_digests(directory, r->at.step, err) : status;
+  status = status == TS_OK && (r->resume.same_run || r->resume.over) ? cut_digests(directory, r->at.step, err) : status;
   status = status == TS_OK ? write_deck(r->deck, err) : status;
   if (status == TS_OK) {
     status = r->resume.same_run ? ts_metrics_continue(directory, r->at.step, &r->metrics, err)
@@ -411,7 +411,7 @@ static ts_status open_run(run *r, ts_error *err) {
   if (status != TS_OK) {
     return status;
   }
-  status = r->resume.same_run ? TS_OK : check_timeline(deck, err);
+  status = r->resume.same_run || r->resume.over ? TS_OK : check_timeline(deck, err);
   status = status == TS_OK ? check_dump(r, err) : status;
   status = status == TS_OK ? ts_data_open_deck(deck, &r->data, err) : status;
   status = ts_world_agree(r->world, status, err);
