@@ -71,8 +71,8 @@ static void hand_over(ring *r, bool ended) {
   pthread_mutex_unlock(&r->mutex);
 }
 
-static ts_status read_tensor(ring *r, ts_checkpoint_reader *reader, const ts_consolidate_options *o, int tensor, int64_t *done,
-                             int64_t bytes, ts_error *err) {
+static ts_status read_tensor(ring *r, ts_checkpoint_reader *reader, const ts_consolidate_options *o, int tensor,
+                             int64_t *done, int64_t bytes, ts_error *err) {
   const ts_saved_parameter *p = &o->checkpoint->parameter[r->output->tensor[tensor].parameter];
   int64_t most = (int64_t) (BLOCK_BYTES / sizeof(float));
   for (int64_t first = 0; first < p->count; first += most) {
@@ -80,7 +80,9 @@ static ts_status read_tensor(ring *r, ts_checkpoint_reader *reader, const ts_con
     if (b == NULL) {
       return TS_OK; /* the writer says why */
     }
-    *b = (block){.tensor = tensor, .first = first, .count = p->count - first < most ? p->count - first : most, .data = b->data};
+    b->tensor = tensor;
+    b->first = first;
+    b->count = p->count - first < most ? p->count - first : most;
     const ts_checkpoint_piece piece = {.part = p->part, .state = 0, .first = p->offset + first, .count = b->count,
                                        .to = b->data, .dtype = o->dtype};
     if (ts_checkpoint_read(reader, &piece, 1, err) != TS_OK) {

@@ -10,7 +10,7 @@
 #include "io/checkpoint.h"
 
 typedef enum ts_consolidate_format {
-  TS_CONSOLIDATE_HDF5,       /**< One file with a dataset per parameter, under its name. */
+  TS_CONSOLIDATE_HDF5,       /**< One file: a dataset per parameter, under its name; attributes step, version. */
   TS_CONSOLIDATE_SAFETENSORS /**< A directory: model.safetensors, or several files and model.safetensors.index.json. */
 } ts_consolidate_format;
 

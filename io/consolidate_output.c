@@ -17,7 +17,8 @@
 ts_output *ts_output_create(const ts_consolidate_options *o) {
   const ts_checkpoint *c = o->checkpoint;
   ts_output *out = ts_calloc(1, sizeof *out);
-  *out = (ts_output){.options = o, .current = -1, .n_files = 1, .tensor = ts_calloc((size_t) c->n_parameters, sizeof *out->tensor)};
+  *out = (ts_output){.options = o, .current = -1, .n_files = 1};
+  out->tensor = ts_calloc((size_t) c->n_parameters, sizeof *out->tensor);
   int64_t in_file = 0;
   for (int i = 0; i < c->n_parameters; ++i) {
     if (o->exclude_frozen && !c->part[c->parameter[i].part].trainable) {
@@ -58,7 +59,8 @@ void ts_output_destroy(ts_output **output) {
 /* ---- safetensors ---- */
 
 static char *file_name(const ts_output *o, int file) {
-  return o->n_files == 1 ? ts_strdup("model.safetensors") : ts_format("model-%05d-of-%05d.safetensors", file + 1, o->n_files);
+  return o->n_files == 1 ? ts_strdup("model.safetensors")
+                         : ts_format("model-%05d-of-%05d.safetensors", file + 1, o->n_files);
 }
 
 static ts_status failed(const ts_output *o, const char *name, ts_error *err) {
@@ -209,7 +211,8 @@ static bool select_range(hid_t space, const ts_saved_parameter *p, int64_t first
 static bool write_range(ts_output *o, int tensor, int64_t first, int64_t count, const void *data) {
   const ts_saved_parameter *p = &o->options->checkpoint->parameter[o->tensor[tensor].parameter];
   hsize_t n = (hsize_t) count;
-  hid_t to = H5Dget_space((hid_t) o->dataset), from = H5Screate_simple(1, &n, NULL), type = ts_hdf5_type(o->options->dtype);
+  hid_t to = H5Dget_space((hid_t) o->dataset), from = H5Screate_simple(1, &n, NULL);
+  hid_t type = ts_hdf5_type(o->options->dtype);
   bool ok = select_range(to, p, first, count) && H5Dwrite((hid_t) o->dataset, type, from, to, H5P_DEFAULT, data) >= 0;
   H5Tclose(type);
   H5Sclose(from);
@@ -236,13 +239,21 @@ static ts_status write_hdf5(ts_output *o, int tensor, int64_t first, int64_t cou
   return ok ? TS_OK : ts_error_add(err, "%s: HDF5 could not write it", o->options->output);
 }
 
+/* A number of the whole file. */
+static bool add_attribute(hid_t file, const char *name, int64_t value) {
+  hid_t space = H5Screate(H5S_SCALAR);
+  hid_t attribute = H5Acreate2(file, name, H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT);
+  bool ok = attribute >= 0 && H5Awrite(attribute, H5T_NATIVE_INT64, &value) >= 0;
+  ok = (attribute < 0 || H5Aclose(attribute) >= 0) && ok;
+  H5Sclose(space);
+  return ok;
+}
+
 static ts_status end_hdf5(ts_output *o, ts_error *err) {
   ts_hdf5_lock();
   bool ok = close_dataset(o);
-  hid_t space = H5Screate(H5S_SCALAR);
-  hid_t step = H5Acreate2((hid_t) o->hdf5, "step", H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT);
-  ok = step >= 0 && H5Awrite(step, H5T_NATIVE_INT64, &o->options->checkpoint->step) >= 0 && H5Aclose(step) >= 0 && ok;
-  H5Sclose(space);
+  ok = add_attribute((hid_t) o->hdf5, "step", o->options->checkpoint->step) && ok;
+  ok = add_attribute((hid_t) o->hdf5, "version", TS_CHECKPOINT_VERSION) && ok;
   ts_hdf5_unlock();
   ts_status status = ts_hdf5_finish((hid_t) o->hdf5, o->options->output, err);
   o->hdf5 = 0;

@@ -62,6 +62,49 @@ test_source() {
   ok "and is a config that computes" printed "^loss [0-9.]+ nats"
 }
 
+# What the deck says otherwise than the directory is in config.json, what it does not say is as it was there.
+test_override() {
+  rm -rf from.run
+  run $mpiexec -n 1 "$tessera" train import.cfg --set model.from=away --set run.directory=from.run \
+    --set data.path="$golden/llama_tied/tokens.bin" --set model.attn_pdrop=0.25 --set model.eos_token_id=7
+  run "$zero_to_fp32" from.run/ override/ --format safetensors
+  ok "OUTPUT may end in a slash" both 'clean' '[ ! -e override.tmp ]'
+  ok "config.json has what the deck said otherwise" is "$(diff llama_tied.hf/config.json override/config.json | grep '^>' | tr -d ' \n')" \
+    '>"attention_dropout":0.25,>"eos_token_id":7,'
+  sed 's/"rope_theta": [0-9.]*/"rope_theta": 30000.0/' away/config.json > away/config.new && mv away/config.new away/config.json
+  run "$zero_to_fp32" from.run changed --format safetensors
+  ok "a directory that was changed since: the model is that of the checkpoint" cmp override/config.json changed/config.json
+  echo "[1]" > away/config.json
+  refused "a config.json that is none" "away/config.json: is not a JSON object" from.run out --format safetensors
+}
+
+# Killed at any moment: there is no output, or all of it.
+test_kill() {
+  run $mpiexec -n 1 "$tessera" train tiny.cfg --set model.hidden_size=512 --set model.intermediate_size=1408 \
+    --set model.num_hidden_layers=4 --set run.steps=1 --set run.evaluate_every=0 --set run.directory=large
+  run "$zero_to_fp32" large reference --format safetensors
+  ok "a model of some size" gave 0
+  begun=0
+  halves=0
+  for format in hdf5 safetensors; do
+    for moment in 002 005 010 015 020 030 040 050 060 080 100 130 160 200 250 300 400; do
+      rm -rf cut_off
+      timeout -s KILL 0.$moment "$zero_to_fp32" large cut_off --format $format > "$scratch/out" 2> "$scratch/err"
+      [ -e cut_off.tmp ] && begun=$((begun + 1))
+      if [ $format = safetensors ] && [ -e cut_off ]; then
+        same reference cut_off F32 > /dev/null 2>&1 && [ -s cut_off/config.json ] || halves=$((halves + 1))
+      elif [ -e cut_off ]; then
+        [ "$(wc -c < cut_off)" -gt "$(wc -c < reference/model.safetensors)" ] || halves=$((halves + 1))
+      fi
+    done
+  done
+  ok "killed while it wrote" [ $begun -gt 0 ]
+  ok "never half an output" [ $halves -eq 0 ]
+  rm -rf cut_off
+  run "$zero_to_fp32" large cut_off --format safetensors
+  ok "and afterwards all of it" both 'gave 0' '[ ! -e cut_off.tmp ] && same reference cut_off F32'
+}
+
 test_options() {
   run "$zero_to_fp32" llama_tied.run cut --format safetensors --max-shard-size 20KB
   ok "several files" both 'gave 0' '[ "$(ls cut/model-*-of-*.safetensors | wc -l)" -gt 2 ]'
@@ -75,6 +118,8 @@ test_options() {
     /model.layers.1.mlp.up_proj.weight /parameter/model.layers.1.mlp.up_proj.weight
   hdf5 "h5dump opens model.h5" h5dump -n llama_tied.run/step_00000000/model.h5
   cp "$scratch/out" names
+  hdf5 "hdf5: the step" h5dump -a /step model.h5
+  hdf5 "hdf5: the version" h5dump -a /version model.h5
   missing=$(tr ',{' '\n\n' < cut/model.safetensors.index.json | sed -n 's/^ *"\(model\.[^"]*weight\)".*/\1/p' |
     while read -r name; do grep -q "/parameter/$name\$" names || echo "$name"; done)
   [ "$status" -ne 0 ] || ok "h5dump shows every parameter by name" both '[ -z "$missing" ]' 'grep -q /parameter/model.norm.weight names'
@@ -107,6 +152,7 @@ test_refusals() {
   refused "a dtype" "--dtype int8: fp32, bf16 or fp16" run out --dtype int8
   refused "a size" "--max-shard-size much: a size such as" run out --max-shard-size much
   refused "a directory that is not there" "no/where.*: No such" run no/where/out --format safetensors
+  refused "a file instead of a run" "text.txt" text.txt out
   cp -r run damaged
   printf x | dd of=damaged/step_00000006/shard_00001.h5 bs=1 seek=3000 conv=notrunc 2> /dev/null
   refused "damage" "shard_00001.h5" damaged out
@@ -128,6 +174,13 @@ test_full_disk() {
     ok "$format, a full disk: exit 1 with the reason" said 1 "full/out.tmp.*No space left"
     ok "$format, a full disk: nothing stays" [ -z "$(ls full)" ]
   done
+  cp -r "$golden/llama_tied" bulky
+  head -c 100000 /dev/zero | tr '\000' ' ' > bulky/tokenizer.json
+  rm -rf from.run
+  run $mpiexec -n 1 "$tessera" train import.cfg --set model.from=bulky --set run.directory=from.run
+  run "$zero_to_fp32" from.run full/out --format safetensors
+  ok "full after the tensors: exit 1 with the reason" said 1 "full/out.tmp/tokenizer.json.*No space left"
+  ok "full after the tensors: nothing stays" [ -z "$(ls full)" ]
   umount full
 }
 
@@ -182,6 +235,8 @@ test_round_trip
 test_trained
 test_memory
 test_source
+test_override
+test_kill
 test_options
 test_refusals
 test_full_disk

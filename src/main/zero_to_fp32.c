@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -21,10 +20,12 @@
 
 typedef struct job {
   char *directory;     /* owned: the checkpoint */
-  const char *output;
+  char *output;        /* owned */
   char *temporary;     /* owned: OUTPUT.tmp until it is complete */
   ts_checkpoint *checkpoint;
   ts_consolidate_options options;
+  ts_text config;      /* owned: config.json */
+  bool has_source;     /* the directory the run began from is still there */
   double begin, shown; /* seconds of the clock */
 } job;
 
@@ -64,8 +65,9 @@ static ts_status read_size(const char *word, int64_t *bytes, ts_error *err) {
   char *end;
   double value = strtod(word, &end);
   for (size_t i = 0; end != word && i < sizeof units / sizeof units[0]; ++i) {
-    if (strcasecmp(end, units[i].unit) == 0 && isfinite(value) && value * units[i].factor >= 1 && value * units[i].factor < 9e18) {
-      *bytes = (int64_t) (value * units[i].factor);
+    double product = value * units[i].factor; /* not a number is in no range */
+    if (strcasecmp(end, units[i].unit) == 0 && product >= 1 && product < 9e18) {
+      *bytes = (int64_t) product;
       return TS_OK;
     }
   }
@@ -96,7 +98,26 @@ static ts_status check_output(const char *output, ts_error *err) {
   return errno == ENOENT ? TS_OK : ts_error_add(err, "%s: %s", output, strerror(errno));
 }
 
+/* "out/" is "out": its temporary name lies beside it, not in it. */
+static void name_output(job *j, const char *word) {
+  size_t length = strlen(word);
+  while (length > 1 && word[length - 1] == '/') {
+    --length;
+  }
+  j->output = ts_format("%.*s", (int) length, word);
+  j->temporary = ts_format("%s.tmp", j->output);
+}
+
 /* ---- the checkpoint ---- */
+
+static void say_checked(const ts_manifest *manifest) {
+  double bytes = 0;
+  for (int i = 0; i < manifest->n; ++i) {
+    bytes += (double) manifest->file[i].bytes;
+  }
+  char human[32];
+  ts_log(TS_LOG_INFO, "checking %d files, %s", manifest->n, ts_human_bytes(bytes, human));
+}
 
 /* Nothing is taken from a checkpoint that is not what was written. */
 static ts_status open_checkpoint(job *j, ts_error *err) {
@@ -104,6 +125,9 @@ static ts_status open_checkpoint(job *j, ts_error *err) {
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
   int threads = cores < 1 ? 1 : cores > MOST_THREADS ? MOST_THREADS : (int) cores;
   ts_status status = ts_manifest_read(j->directory, &manifest, err);
+  if (status == TS_OK) {
+    say_checked(&manifest);
+  }
   status = status == TS_OK ? ts_checkpoint_verify(j->directory, &manifest, 0, 1, threads, err) : status;
   status = status == TS_OK ? ts_checkpoint_read_index(j->directory, &j->checkpoint, err) : status;
   status = status == TS_OK
@@ -139,34 +163,33 @@ static ts_status copy_file(const job *j, const char *name, ts_error *err) {
   return status;
 }
 
-static ts_status config_of_deck(const job *j, ts_text *to, ts_error *err) {
+/* config.json: that of the directory the run began from, where it still is; else made from the deck.  It is made before
+ * anything is written: what goes wrong here is the input's fault. */
+static ts_status make_config(job *j, ts_error *err) {
+  const char *source = j->checkpoint->source, *type = torch_name(j->options.dtype);
+  char *path = ts_format("%s/config.json", source);
+  j->has_source = source[0] != 0 && access(path, R_OK) == 0;
+  ts_free(path);
+  if (source[0] != 0 && !j->has_source) {
+    ts_log(TS_LOG_WARNING, "%s, which the run began from, is not there any more: config.json is made from the deck, "
+                           "and tokenizer files are missing", source);
+  }
   ts_deck *deck;
   ts_status status = ts_deck_read_text(j->directory, j->checkpoint->deck, NULL, 0, &deck, err);
-  if (status == TS_OK) {
-    ts_model_config_json(deck, torch_name(j->options.dtype), to);
+  if (status == TS_OK && j->has_source) {
+    status = ts_model_config_copy(source, deck, type, &j->config, err);
+  } else if (status == TS_OK) {
+    ts_model_config_json(deck, type, &j->config);
   }
   ts_deck_destroy(&deck);
   return status;
 }
 
-/* config.json: that of the directory the run began from, where it still is; else made from the deck. */
 static ts_status write_directory(const job *j, ts_error *err) {
-  const char *source = j->checkpoint->source;
-  char *config = ts_format("%s/config.json", source);
-  bool there = source[0] != 0 && access(config, R_OK) == 0;
-  ts_text text = {0};
-  ts_status status = there ? ts_model_config_copy(config, torch_name(j->options.dtype), &text, err)
-                           : config_of_deck(j, &text, err);
-  if (source[0] != 0 && !there) {
-    ts_log(TS_LOG_WARNING, "%s, which the run began from, is not there any more: config.json is made from the deck, and "
-                           "tokenizer files are missing", source);
-  }
-  status = status == TS_OK ? write_text(j, "config.json", text.text, text.length, err) : status;
-  for (size_t i = 0; there && status == TS_OK && i < sizeof tokenizer_files / sizeof tokenizer_files[0]; ++i) {
+  ts_status status = write_text(j, "config.json", j->config.text, j->config.length, err);
+  for (size_t i = 0; j->has_source && status == TS_OK && i < sizeof tokenizer_files / sizeof tokenizer_files[0]; ++i) {
     status = copy_file(j, tokenizer_files[i], err);
   }
-  ts_text_free(&text);
-  ts_free(config);
   return status;
 }
 
@@ -180,31 +203,52 @@ static void show(int64_t done, int64_t bytes, void *user) {
     return;
   }
   j->shown = now;
+  double rate = 1e-9 * (double) done / (now - j->begin);
   char bar[25], left[32], text[128];
   memset(bar, '-', 24);
   memset(bar, '#', (size_t) (24 * part));
   bar[24] = 0;
   ts_human_seconds((now - j->begin) * (1 - part) / (part > 0 ? part : 1), left);
-  snprintf(text, sizeof text, "[%s] %3.0f %%  %.2f GB/s  ETA %s", bar, 100 * part, 1e-9 * (double) done / (now - j->begin), left);
+  snprintf(text, sizeof text, "[%s] %3.0f %%  %.2f GB/s  ETA %s", bar, 100 * part, rate, left);
   if (ts_log_is_terminal()) {
     ts_log_status_line(text);
   } else {
-    ts_log(TS_LOG_INFO, "%3.0f %%  %.2f GB/s  ETA %s", 100 * part, 1e-9 * (double) done / (now - j->begin), left);
+    ts_log(TS_LOG_INFO, "%3.0f %%  %.2f GB/s  ETA %s", 100 * part, rate, left);
   }
 }
 
 /* ---- all of it ---- */
 
-static bool sync_parent(const char *path) {
-  const char *slash = strrchr(path, '/');
-  char *parent = slash == NULL ? ts_strdup(".") : ts_format("%.*s", slash == path ? 1 : (int) (slash - path), path);
-  int directory = open(parent, O_RDONLY | O_DIRECTORY);
+static bool sync_directory(const char *path) {
+  int directory = open(path, O_RDONLY | O_DIRECTORY);
   bool ok = directory >= 0 && (fsync(directory) == 0 || errno == EINVAL);
   if (directory >= 0) {
     close(directory);
   }
+  return ok;
+}
+
+static bool sync_parent(const char *path) {
+  const char *slash = strrchr(path, '/');
+  char *parent = slash == NULL ? ts_strdup(".") : ts_format("%.*s", slash == path ? 1 : (int) (slash - path), path);
+  bool ok = sync_directory(parent);
   ts_free(parent);
   return ok;
+}
+
+/* The complete OUTPUT.tmp gets its name: what is in it is on the disk before. */
+static ts_status give_name(const job *j, bool directory, ts_error *err) {
+  bool ok = (!directory || sync_directory(j->temporary)) && rename(j->temporary, j->output) == 0 &&
+            sync_parent(j->output);
+  return ok ? TS_OK : ts_error_add(err, "%s: cannot be written: %s", j->output, strerror(errno));
+}
+
+static void say_written(const job *j, const ts_consolidated *result) {
+  double seconds = ts_seconds() - j->begin;
+  char bytes[32];
+  ts_log(TS_LOG_INFO, "%s: %d tensors of step %lld, %s in %d file%s, %.1f s, %.2f GB/s", j->output, result->n_tensors,
+         (long long) j->checkpoint->step, ts_human_bytes((double) result->bytes, bytes), result->n_files,
+         result->n_files > 1 ? "s" : "", seconds, 1e-9 * (double) result->bytes / seconds);
 }
 
 /* Write OUTPUT.tmp, then give it its name.  \return the exit code. */
@@ -216,31 +260,41 @@ static int write_output(job *j, ts_error *err) {
   ts_consolidated result;
   ts_status status = ts_consolidate(&j->options, &result, &broken, err);
   ts_log_status_line(NULL);
-  status = status == TS_OK && directory ? write_directory(j, err) : status;
-  if (status == TS_OK && (rename(j->temporary, j->output) != 0 || !sync_parent(j->output))) {
-    status = ts_error_add(err, "%s: cannot be written: %s", j->output, strerror(errno));
-    broken = true;
+  if (status == TS_OK) {
+    status = directory ? write_directory(j, err) : TS_OK;
+    status = status == TS_OK ? give_name(j, directory, err) : status;
+    broken = status != TS_OK; /* the checkpoint was read: what fails now is the disk */
   }
   if (status != TS_OK) {
     ts_remove_tree(j->temporary);
     return broken ? 1 : status;
   }
-  double seconds = ts_seconds() - j->begin;
-  char bytes[32];
-  ts_log(TS_LOG_INFO, "%s: %d tensors of step %lld, %s in %d file%s, %.1f s, %.2f GB/s", j->output, result.n_tensors,
-         (long long) j->checkpoint->step, ts_human_bytes((double) result.bytes, bytes), result.n_files,
-         result.n_files > 1 ? "s" : "", seconds, 1e-9 * (double) result.bytes / seconds);
+  say_written(j, &result);
   return 0;
+}
+
+/* Leaving out what is frozen must leave something. */
+static ts_status check_trained(const job *j, ts_error *err) {
+  const ts_checkpoint *c = j->checkpoint;
+  for (int i = 0; i < c->n_parameters; ++i) {
+    if (!j->options.exclude_frozen || c->part[c->parameter[i].part].trainable) {
+      return TS_OK;
+    }
+  }
+  return ts_error_add(err, "%s: every parameter is frozen: --exclude-frozen-parameters leaves nothing", j->directory);
 }
 
 int ts_main_zero_to_fp32(const ts_arguments *arguments, ts_world *world, ts_error *err) {
   (void) world;
-  job j = {.output = arguments->positional[1], .begin = ts_seconds()};
-  j.temporary = ts_format("%s.tmp", j.output);
+  job j = {.begin = ts_seconds()};
+  name_output(&j, arguments->positional[1]);
   int code = read_options(arguments, &j, err) == TS_OK ? (int) check_output(j.output, err) : TS_BAD_INPUT;
-  code = code == 0 ? (int) ts_checkpoint_locate(arguments->positional[0], ts_argument(arguments, "--tag"), &j.directory, err)
-                   : code;
+  if (code == 0) {
+    code = (int) ts_checkpoint_locate(arguments->positional[0], ts_argument(arguments, "--tag"), &j.directory, err);
+  }
   code = code == 0 ? (int) open_checkpoint(&j, err) : code;
+  code = code == 0 ? (int) check_trained(&j, err) : code;
+  code = code == 0 && j.options.format == TS_CONSOLIDATE_SAFETENSORS ? (int) make_config(&j, err) : code;
   if (code == 0) {
     j.options.directory = j.directory;
     j.options.checkpoint = j.checkpoint;
@@ -254,7 +308,9 @@ int ts_main_zero_to_fp32(const ts_arguments *arguments, ts_world *world, ts_erro
     ts_log(TS_LOG_ERROR, "%s", err->text);
   }
   ts_checkpoint_destroy(&j.checkpoint);
+  ts_text_free(&j.config);
   ts_free(j.directory);
   ts_free(j.temporary);
+  ts_free(j.output);
   return code;
 }

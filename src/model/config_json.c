@@ -1,5 +1,7 @@
 #include "model/config_json.h"
 
+#include "base/memory.h"
+
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,30 +65,68 @@ static void print(json_t *config, const char *torch_dtype, ts_text *to) {
   json_decref(config);
 }
 
-void ts_model_config_json(const ts_deck *deck, const char *torch_dtype, ts_text *to) {
-  const ts_deck_model *m = &deck->model;
+static json_t *config_of(const ts_deck_model *m) {
+  json_t *config = NULL;
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
-    if (strcmp(rows[i].model_type, m->model_type) == 0) {
-      json_t *config = rows[i].config(m);
-      TS_CHECK(config != NULL, "no config.json for %s", m->model_type);
-      json_object_set_new(config, "tie_word_embeddings", json_boolean(m->tie_word_embeddings));
-      json_object_set_new(config, "initializer_range", json_real(m->initializer_range));
-      json_object_set_new(config, "bos_token_id", token(m->bos_token_id));
-      json_object_set_new(config, "eos_token_id", token(m->eos_token_id));
-      print(config, torch_dtype, to);
-      return;
-    }
+    config = strcmp(rows[i].model_type, m->model_type) == 0 ? rows[i].config(m) : config;
   }
-  TS_CHECK(false, "no config.json for %s", m->model_type);
+  TS_CHECK(config != NULL, "no config.json for %s", m->model_type);
+  json_object_set_new(config, "tie_word_embeddings", json_boolean(m->tie_word_embeddings));
+  json_object_set_new(config, "initializer_range", json_real(m->initializer_range));
+  json_object_set_new(config, "bos_token_id", token(m->bos_token_id));
+  json_object_set_new(config, "eos_token_id", token(m->eos_token_id));
+  return config;
 }
 
-ts_status ts_model_config_copy(const char *path, const char *torch_dtype, ts_text *to, ts_error *err) {
-  json_error_t why;
-  json_t *config = json_load_file(path, 0, &why);
-  if (!json_is_object(config)) {
-    json_decref(config);
-    return ts_error_add(err, "%s: is not a JSON object: %s", path, why.text);
+void ts_model_config_json(const ts_deck *deck, const char *torch_dtype, ts_text *to) {
+  print(config_of(&deck->model), torch_dtype, to);
+}
+
+/* What we would write for the directory; empty when it is no model of ours (any more). */
+static json_t *config_of_directory(const char *directory) {
+  ts_text text = {0};
+  ts_text_add(&text, "model = { from = ");
+  ts_text_add_json(&text, directory);
+  ts_text_add(&text, "; };\n");
+  ts_deck *deck;
+  ts_error unheard = {0};
+  json_t *config = ts_deck_read_text(directory, text.text, NULL, 0, &deck, &unheard) == TS_OK ? config_of(&deck->model)
+                                                                                             : json_object();
+  ts_deck_destroy(&deck);
+  ts_error_clear(&unheard);
+  ts_text_free(&text);
+  return config;
+}
+
+/* Only what differs in meaning is touched: defaults that the file leaves out stay out. */
+static void put_differences(json_t *config, const char *directory, const ts_deck *deck) {
+  json_t *ours = config_of(&deck->model), *theirs = config_of_directory(directory), *value;
+  const char *key;
+  json_object_foreach(ours, key, value) {
+    if (!json_equal(value, json_object_get(theirs, key))) {
+      json_object_set(config, key, value);
+      if (strncmp(key, "rope_", 5) == 0 && json_object_del(config, "rope_parameters") == 0) {
+        json_object_set(config, "rope_theta", json_object_get(ours, "rope_theta")); /* both were in it */
+        json_object_set(config, "rope_scaling", json_object_get(ours, "rope_scaling"));
+      }
+    }
   }
+  json_decref(ours);
+  json_decref(theirs);
+}
+
+ts_status ts_model_config_copy(const char *directory, const ts_deck *deck, const char *torch_dtype, ts_text *to,
+                               ts_error *err) {
+  json_error_t why;
+  char *path = ts_format("%s/config.json", directory);
+  json_t *config = json_load_file(path, 0, &why);
+  ts_status status = json_is_object(config) ? TS_OK : ts_error_add(err, "%s: is not a JSON object: %s", path, why.text);
+  ts_free(path);
+  if (status != TS_OK) {
+    json_decref(config);
+    return status;
+  }
+  put_differences(config, directory, deck);
   if (json_object_get(config, "dtype") != NULL) {
     json_object_set_new(config, "dtype", json_string(torch_dtype));
   }
