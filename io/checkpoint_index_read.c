@@ -15,7 +15,7 @@
 #define MOST_ELEMENTS ((int64_t) 1 << 52) /* of all parts: times MOST_STATES and their sizes it is no overflow */
 #define MOST_STATES 64
 #define LONGEST_WORD 4096
-#define LONGEST_DECK ((int64_t) 1 << 20)
+#define LONGEST_DECK ((int64_t) 16 << 20) /* more than any deck prints */
 
 typedef struct reading {
   hid_t file;

@@ -141,8 +141,8 @@ static void write_all(sink *s, const char *from, size_t size, off_t at) {
   off_t begin = at;
   while (size > 0 && s->error == 0) {
     ssize_t n = must_fail() ? (errno = atomic_load(&test_error), -1) : pwrite(s->descriptor, from, size, at);
-    if (n < 0 && errno != EINTR) {
-      s->error = errno;
+    if (n == 0 || (n < 0 && errno != EINTR)) {
+      s->error = n == 0 ? EIO : errno;
     } else if (n > 0) {
       from += n, at += n, size -= (size_t) n;
     }

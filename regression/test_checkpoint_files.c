@@ -147,7 +147,7 @@ static void test_round_trips(void) {
 static void test_texts(void) {
   ts_checkpoint *c = fixture_checkpoint(1, CUTS_EVEN, 3), *read = NULL;
   static const char bytes[] = "\"\n\\' \t{};=abc\xc3\xa9";
-  static const size_t sizes[] = {0, 1, 4095, 4096, 65535, 65536, 131072};
+  static const size_t sizes[] = {0, 1, 4095, 4096, 65535, 65536, 131072, 2 << 20};
   ts_error err = {0};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
     ts_text deck = {0};
