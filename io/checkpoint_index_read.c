@@ -396,7 +396,7 @@ ts_status ts_checkpoint_read_index(const char *directory, ts_checkpoint **out, t
   bool there = stat(path, &info) == 0 && S_ISREG(info.st_mode) && access(path, R_OK) == 0;
   r.bytes = (hsize_t) info.st_size;
   ts_hdf5_lock();
-  r.file = there ? H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT) : -1;
+  r.file = there ? ts_hdf5_open(path) : -1;
   if (r.file < 0) {
     refuse(&r, there ? "is" : "cannot be", there ? "not an HDF5 file" : "read: no file that this user may read");
   } else {

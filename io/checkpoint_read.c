@@ -99,7 +99,7 @@ static open_file *find_file(ts_checkpoint_reader *r, int shard, ts_error *err) {
   if (slot->file > 0) {
     H5Fclose(slot->file);
   }
-  *slot = (open_file){.file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT), .shard = shard, .used = ++r->clock};
+  *slot = (open_file){.file = ts_hdf5_open(path), .shard = shard, .used = ++r->clock};
   ts_hdf5_unlock();
   if (slot->file < 0) {
     ts_error_add(err, "%s: %s", path, access(path, R_OK) == 0 ? "is not an HDF5 file" : "is missing or cannot be read");

@@ -50,13 +50,23 @@ hid_t ts_hdf5_type(ts_dtype dtype) {
 /* What outlives HDF5's own handle: the descriptor and the first failure. */
 typedef struct sink {
   int descriptor;
-  int error; /* errno of the first failure, 0 for none: everything after it is thrown away */
+  int error; /* errno of the first failure, 0 for none: nothing is written after it */
 } sink;
+
+/* What was not written.  HDF5 evicts metadata from its cache when there is much of it and reads it back: finding something
+ * else there it would leave the file open inside of it. */
+typedef struct block {
+  haddr_t at;
+  size_t size;
+  char *bytes; /* owned */
+} block;
 
 typedef struct driver_file {
   H5FD_t public; /* HDF5's part comes first */
   sink *sink;
   haddr_t allocated, written; /* ends, in bytes */
+  block *lost;                /* owned: after a failure, all but large raw data, which is never read back */
+  int n_lost, capacity;
 } driver_file;
 
 static atomic_llong writes_until_failure; /* 0: never */
@@ -88,7 +98,12 @@ static H5FD_t *driver_open(const char *name, unsigned flags, hid_t fapl, haddr_t
 }
 
 static herr_t driver_close(H5FD_t *public) {
-  ts_free(public); /* the sink is ts_hdf5_finish's */
+  driver_file *file = (driver_file *) public;
+  for (int i = 0; i < file->n_lost; ++i) {
+    ts_free(file->lost[i].bytes);
+  }
+  ts_free(file->lost);
+  ts_free(file); /* the sink is ts_hdf5_finish's */
   return 0;
 }
 
@@ -120,20 +135,39 @@ static herr_t driver_get_handle(H5FD_t *public, hid_t fapl, void **handle) {
   return 0;
 }
 
-/* Metadata is read back now and then; what was never written reads as zeros. */
-static herr_t driver_read(H5FD_t *public, H5FD_mem_t type, hid_t dxpl, haddr_t at, size_t size, void *buffer) {
-  (void) type, (void) dxpl;
-  const driver_file *file = (const driver_file *) public;
-  memset(buffer, 0, size);
-  for (char *to = buffer; size > 0;) {
-    ssize_t n = pread(file->sink->descriptor, to, size, (off_t) at);
-    if (n == 0 || (n < 0 && errno != EINTR)) {
-      return n == 0 || file->sink->error != 0 ? 0 : -1;
+/* What was never written reads as zeros. */
+static int read_all(int descriptor, char *to, size_t size, off_t at) {
+  memset(to, 0, size);
+  while (size > 0) {
+    ssize_t n = pread(descriptor, to, size, at);
+    if (n == 0) {
+      return 0;
+    } else if (n > 0) {
+      to += n, at += n, size -= (size_t) n;
+    } else if (errno != EINTR) {
+      return errno;
     }
-    n = n > 0 ? n : 0;
-    to += n, at += (haddr_t) n, size -= (size_t) n;
   }
   return 0;
+}
+
+static void read_lost(const block *from, haddr_t at, size_t size, char *to) {
+  haddr_t begin = from->at > at ? from->at : at;
+  haddr_t end = from->at + from->size < at + size ? from->at + from->size : at + size;
+  if (begin < end) {
+    memcpy(to + (begin - at), from->bytes + (begin - from->at), (size_t) (end - begin));
+  }
+}
+
+static herr_t driver_read(H5FD_t *public, H5FD_mem_t type, hid_t dxpl, haddr_t at, size_t size, void *buffer) {
+  (void) type, (void) dxpl;
+  driver_file *file = (driver_file *) public;
+  int error = read_all(file->sink->descriptor, buffer, size, (off_t) at);
+  file->sink->error = file->sink->error == 0 ? error : file->sink->error;
+  for (int i = 0; i < file->n_lost; ++i) {
+    read_lost(&file->lost[i], at, size, buffer);
+  }
+  return error == 0 ? 0 : -1;
 }
 
 static void write_all(sink *s, const char *from, size_t size, off_t at) {
@@ -155,9 +189,13 @@ static void write_all(sink *s, const char *from, size_t size, off_t at) {
 }
 
 static herr_t driver_write(H5FD_t *public, H5FD_mem_t type, hid_t dxpl, haddr_t at, size_t size, const void *buffer) {
-  (void) type, (void) dxpl;
+  (void) dxpl;
   driver_file *file = (driver_file *) public;
   write_all(file->sink, buffer, size, (off_t) at);
+  if (file->sink->error != 0 && (type != H5FD_MEM_DRAW || size < EARLY)) {
+    TS_GROW(file->lost, file->n_lost, file->capacity);
+    file->lost[file->n_lost++] = (block){.at = at, .size = size, .bytes = memcpy(ts_malloc(size), buffer, size)};
+  }
   haddr_t end = at + size;
   file->written = end > file->written ? end : file->written;
   return 0;
@@ -177,7 +215,7 @@ static herr_t driver_truncate(H5FD_t *public, hid_t dxpl, hbool_t closing) {
 static const H5FD_class_t driver = {
 #if H5_VERSION_GE(1, 13, 0)
     .version = H5FD_CLASS_VERSION,
-    .value = (H5FD_class_value_t) 513, /* of the numbers for tests and private use */
+    .value = (H5FD_class_value_t) 511, /* of the range for private use */
 #endif
     .name = "tessera_write",
     .maxaddr = INT64_MAX,
@@ -196,6 +234,14 @@ static const H5FD_class_t driver = {
 };
 
 /* ---- files ---- */
+
+hid_t ts_hdf5_open(const char *path) {
+  hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+  H5Pset_file_locking(access, false, true);
+  hid_t file = H5Fopen(path, H5F_ACC_RDONLY, access);
+  H5Pclose(access);
+  return file;
+}
 
 hid_t ts_hdf5_create(const char *path, ts_error *err) {
   static hid_t driver_id = -1;

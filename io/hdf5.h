@@ -25,6 +25,11 @@ void ts_hdf5_unlock(void);
  * (H5Tclose).  The lock must be held.  Not collective. */
 hid_t ts_hdf5_type(ts_dtype dtype);
 
+/** Open a file for reading, without HDF5's lock on it: file systems of clusters often have none, and a checkpoint that
+ * somebody looks at must not be refused.  The lock of this header must be held.  Not collective.  \return the file (H5Fclose),
+ * or a negative number. */
+hid_t ts_hdf5_open(const char *path);
+
 /** Create \a path (an older file is replaced) for writing through the driver, in the newest file format of HDF5 1.10.
  * The lock must be held.  Not collective.  \return the file, or a negative number with the reason in \a err. */
 hid_t ts_hdf5_create(const char *path, ts_error *err);

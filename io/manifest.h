@@ -30,8 +30,4 @@ bool ts_is_listed_name(const char *name);
  * \a name is not what ts_step_directory makes.  Not collective. */
 const char *ts_step_of_name(const char *name, int64_t *step);
 
-/** The steps M with a directory RUN/step_M\a suffix, newest first; *steps is owned by the caller (ts_free).  Not
- * collective.  \return their number; 0 also when RUN is not there. */
-int ts_steps_with_suffix(const char *run, const char *suffix, int64_t **steps);
-
 #endif

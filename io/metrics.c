@@ -1,5 +1,6 @@
 #include "io/metrics.h"
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "io/csv.h"
@@ -9,6 +10,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct column {
   const char *name;
@@ -38,6 +40,7 @@ static const table tables[N_TABLES] = {
 
 struct ts_metrics {
   FILE *files[N_TABLES];
+  bool failed[N_TABLES]; /* the last row could not be written */
 };
 
 char *ts_print_double(double value, char *out) {
@@ -79,9 +82,11 @@ static ts_status check_names(const char *path, const table *t, ts_error *err) {
               : ts_error_add(err, "%s: has other columns than this version writes; move it away to go on without it", path);
 }
 
-static void write_row(const ts_metrics *metrics, int which, const void *row) {
+/* One write a row: a full disk leaves the rows before it, and the run goes on. */
+static void write_row(ts_metrics *metrics, int which, const void *row) {
   const table *t = &tables[which];
-  FILE *file = metrics->files[which];
+  int file = fileno(metrics->files[which]);
+  ts_text line = {0};
   for (size_t i = 0; i < t->n_columns; ++i) {
     const char *field = (const char *) row + t->columns[i].offset;
     char number[32];
@@ -90,9 +95,18 @@ static void write_row(const ts_metrics *metrics, int which, const void *row) {
     } else {
       ts_print_double(*(const double *) field, number);
     }
-    fprintf(file, "%s%c", number, i + 1 < t->n_columns ? ',' : '\n');
+    ts_text_add(&line, "%s%c", number, i + 1 < t->n_columns ? ',' : '\n');
   }
-  TS_CHECK(fflush(file) == 0 && !ferror(file), "%s cannot be written: %s", t->file, strerror(errno));
+  off_t end = lseek(file, 0, SEEK_END);
+  bool ok = write(file, line.text, line.length) == (ssize_t) line.length;
+  if (!ok && !metrics->failed[which]) {
+    ts_log(TS_LOG_WARNING, "%s cannot be written: %s; rows are missing from here on until it can", t->file, strerror(errno));
+  }
+  if (!ok && end >= 0 && ftruncate(file, end) != 0) {
+    errno = 0; /* half a row at the end is ignored by those who read */
+  }
+  metrics->failed[which] = !ok;
+  ts_text_free(&line);
 }
 
 static ts_status open_file(const char *path, const char *mode, const table *t, FILE **file, ts_error *err) {

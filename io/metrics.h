@@ -64,7 +64,8 @@ ts_status ts_metrics_open(const char *directory, ts_metrics **out, ts_error *err
  * \return TS_BAD_INPUT also when a file has other columns (another version wrote it). */
 ts_status ts_metrics_continue(const char *directory, int64_t step, ts_metrics **out, ts_error *err);
 
-/** Append a row to metrics.csv.  A full disk or a lost file system ends the job.  Not collective. */
+/** Append a row to metrics.csv.  What cannot be written (a full disk) is missing, with a warning for the first row; the
+ * rows before it stay as they were.  Not collective. */
 void ts_metrics_step(ts_metrics *metrics, const ts_metrics_row *row);
 
 /** Append a row to validation.csv; otherwise as ts_metrics_step.  Not collective. */

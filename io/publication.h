@@ -46,6 +46,17 @@ char *ts_step_directory(const char *run, int64_t step, const char *suffix);
 /** Sum of DIRECTORY/NAME.  Reads the whole file.  Not collective.  \return TS_BAD_INPUT: missing or unreadable. */
 ts_status ts_file_sum_make(const char *directory, const char *name, ts_file_sum *sum, ts_error *err);
 
+/* ---- one job at a time ---- */
+
+/** Take RUN for this process until ts_run_unlock or its end: a lock on RUN/.lock (fcntl), which names host and process.
+ * Where the file system has no locks, nobody is refused.  Not collective: one rank of a job does it.
+ * \param [out] lock  For ts_run_unlock; -1 on error.
+ * \return TS_BAD_INPUT: another job holds it (host and process), or it cannot be made. */
+ts_status ts_run_lock(const char *run, int *lock, ts_error *err);
+
+/** Give RUN back; -1 is allowed.  Not collective. */
+void ts_run_unlock(int lock);
+
 /* ---- writing: rank 0 ---- */
 
 /** Remove every RUN/step_M.tmp that an earlier save left (a warning where that fails), check that the file system has
@@ -92,6 +103,10 @@ void ts_publication_set_test_space(int64_t bytes);
 
 /* ---- reading ---- */
 
+/** The steps M with a directory RUN/step_M\a suffix, newest first; *steps is owned by the caller (ts_free).  Not
+ * collective.  \return their number; 0 also when RUN is not there. */
+int ts_steps_with_suffix(const char *run, const char *suffix, int64_t **steps);
+
 /** The steps that are published in RUN, newest first; *steps is owned by the caller (ts_free).  Not collective.
  * \return their number; 0 also when RUN is not there. */
 int ts_published_steps(const char *run, int64_t **steps);
@@ -130,6 +145,9 @@ ts_status ts_checkpoint_verify(const char *directory, const ts_manifest *manifes
  * \return TS_BAD_INPUT: another step, or the manifest lists other shards than shard_00000.h5 to the last. */
 ts_status ts_manifest_match(const char *directory, const ts_manifest *manifest, int64_t step, int n_shards,
                             ts_error *err);
+
+/** One file of a checkpoint against its manifest.  Not collective.  \return as ts_checkpoint_verify. */
+ts_status ts_checkpoint_verify_file(const char *directory, const ts_manifest *manifest, const char *name, ts_error *err);
 
 /** What RUN/latest says against what is there.  Not collective.
  * \return TS_BAD_INPUT: missing though steps are published, not two such lines, names a step that is not there, or the

@@ -78,6 +78,12 @@ bool ts_is_checkpoint(const char *path) {
 /* ---- locating ---- */
 
 static ts_status no_checkpoint(const char *path, ts_error *err) {
+  char *config = ts_format("%s/config.json", path);
+  bool is_model = access(config, F_OK) == 0;
+  ts_free(config);
+  if (is_model) {
+    return ts_error_add(err, "%s: is a Hugging Face directory, not a checkpoint: a deck takes it as model.from", path);
+  }
   return is_directory(path)
              ? ts_error_add(err, "%s: no checkpoint is there: neither its files (manifest, model.h5) nor a run's "
                                  "directories of steps (step_00000200)", path)

@@ -22,7 +22,7 @@ static ts_status check_dataset(ts_tokens *tokens, hid_t data, ts_error *err) {
 }
 
 static ts_status open_dataset(ts_tokens *tokens, ts_error *err) {
-  hid_t file = H5Fopen(tokens->path, H5F_ACC_RDONLY, H5P_DEFAULT);
+  hid_t file = ts_hdf5_open(tokens->path);
   if (file < 0) {
     return ts_error_add(err, "%s: cannot be opened as an HDF5 file", tokens->path);
   }

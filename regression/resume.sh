@@ -141,6 +141,33 @@ test_requests() {
   train 2 dead --resume auto
   ok "a run that died before its first checkpoint begins anew" gave 0
   ok "with all its rows" same dead fresh
+  train 2 fresh --resume auto --set optimizer.params.lr=2e-2 --set run.steps=7
+  ok "a setting that differs is named" said 0 "optimizer.params.lr: 0.01, now 0.02"
+  rm -rf fresh/step_00000007
+  train 2 fresh --resume auto --set run.steps=7
+  ok "steps and directories are no settings" clean
+  mkdir outer
+  cp -r fresh outer/inner
+  train 2 outer --resume outer/inner
+  ok "a run inside of the directory is another run" said 2 "outer is not empty"
+  rm -rf fresh/step_*
+  train 2 fresh --resume auto
+  ok "a run that lost its checkpoints is not begun over" said 2 "fresh is not empty"
+  train 2 locked --set run.steps=2000 &
+  tries=0
+  while [ $tries -lt 300 ] && ! [ -s locked/metrics.csv ]; do
+    sleep 0.1
+    tries=$((tries + 1))
+  done
+  timeout -k 5 60 $mpiexec -n 2 "$tessera" train gpt2.cfg --set run.directory=locked --resume auto --set run.steps=3000 \
+    > second.out 2> second.err
+  second=$?
+  touch locked/STOP
+  wait
+  ok "two jobs in one run: the second is refused" both '[ $second -eq 2 ]' 'grep -q "written by another job" second.err'
+  ok "and the first is intact" "$tessera" verify locked
+  rm -rf fresh
+  train 2 fresh
   train 2 other --resume fresh --set model.n_embd=36
   ok "another model: the first tensor that differs" said 2 "of another model: .* is \[.*the deck's model has it as"
   train 2 other --resume fresh --set model.n_layer=3
@@ -209,7 +236,26 @@ test_stop() {
   ok "it goes on to its end" both 'gave 0' '[ $(last_step) = $steps ]'
 }
 
+# A disk with room for some rows and no checkpoint: the run goes on to its end and says what is missing.
+test_full_disk() {
+  mkdir full
+  if ! mount -t tmpfs -o size=64k none full 2> /dev/null; then
+    skip "a full disk" "no file system can be mounted here"
+    return
+  fi
+  mkdir full/run
+  dd if=/dev/zero of=full/filler bs=1k count=44 2> /dev/null
+  train 2 full/run --set run.steps=200 --set run.save_every=50 --set debug.digest_every=0 --set run.evaluate_every=0 \
+    --resume never
+  ok "a full disk: the run goes on to its last step, which cannot be saved" said 1 "the state of step 200 could not be saved"
+  ok "a full disk: checkpoints are given up" is "$(grep -c 'is not saved: ' "$scratch/err")" 4
+  ok "a full disk: missing rows are said once" is "$(grep -c 'metrics.csv cannot be written' "$scratch/err")" 1
+  ok "a full disk: the rows before it can be read" same full/run full/run
+  umount full
+}
+
 test_save
+test_full_disk
 test_table
 test_layouts
 test_requests

@@ -158,6 +158,10 @@ test_refusals() {
   refused "damage" "shard_00001.h5" damaged out
   mkdir out.tmp
   echo old > out.tmp/old
+  refused "somebody else's OUTPUT.tmp" "out.tmp is in the way" run out --format safetensors
+  cp -r run/step_00000006 ck.tmp
+  refused "the checkpoint itself is called so" "ck.tmp is in the way" ck.tmp ck
+  touch out.tmp/.written_by_zero_to_fp32
   run "$zero_to_fp32" run out --format safetensors
   ok "what a killed one left is replaced" both 'gave 0' '[ ! -e out/old ] && [ ! -e out.tmp ]'
 }

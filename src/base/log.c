@@ -1,5 +1,6 @@
 #include "base/log.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,10 @@ bool ts_log_is_terminal(void) {
   return state.speaks && (stdout_is_terminal() || (wanted != NULL && strcmp(wanted, "bar") == 0));
 }
 
-void ts_log_status_line(const char *line) {
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+/* The mutex is held. */
+static void show_status(const char *line) {
   if (!ts_log_is_terminal()) {
     return;
   }
@@ -41,21 +45,34 @@ void ts_log_status_line(const char *line) {
   fflush(stdout);
 }
 
+void ts_log_status_line(const char *line) {
+  pthread_mutex_lock(&mutex);
+  show_status(line);
+  pthread_mutex_unlock(&mutex);
+}
+
+/* A line is one write: a launcher merges what its ranks print, and threads of a rank print too. */
 void ts_log(ts_log_level level, const char *format, ...) {
+  static const char *const prefixes[] = {"tessera: error: ", "tessera: warning: ", "", ""};
   if (!state.speaks || level > state.level) {
     return;
   }
-  ts_log_status_line(NULL);
-  FILE *to = level <= TS_LOG_WARNING ? stderr : stdout;
-  if (level <= TS_LOG_WARNING) {
-    fputs(level == TS_LOG_ERROR ? "tessera: error: " : "tessera: warning: ", to);
-  }
+  char *text = NULL, *line = NULL;
   va_list args;
   va_start(args, format);
-  vfprintf(to, format, args);
+  int length = vasprintf(&text, format, args);
   va_end(args);
-  fputc('\n', to);
+  if (length < 0 || asprintf(&line, "%s%s\n", prefixes[level], text) < 0) {
+    line = NULL; /* out of memory: what comes next says so */
+  }
+  pthread_mutex_lock(&mutex);
+  show_status(NULL);
+  FILE *to = level <= TS_LOG_WARNING ? stderr : stdout;
+  fputs(line != NULL ? line : format, to);
   fflush(to);
+  pthread_mutex_unlock(&mutex);
+  free(text);
+  free(line);
 }
 
 double ts_seconds(void) {

@@ -217,6 +217,12 @@ ts_status ts_deck_resolve_batch(ts_deck *deck, int64_t batch_parallel_size, ts_e
  * Not collective. */
 void ts_deck_print(const ts_deck *deck, ts_text *to);
 
+/** Append a line per key whose value differs ("  optimizer.params.lr: 0.01, now 0.02"), joined by newlines.  Parameter groups
+ * are not compared.  Not collective.
+ * \param [in] ignored  Beginnings of paths that do not count; ended by NULL.
+ * \return the number of lines. */
+int ts_deck_differences(const ts_deck *before, const ts_deck *now, const char *const *ignored, ts_text *to);
+
 /** Append one line for every key that was set but does nothing ("key: no effect: reason"), that was left to us with
  * "auto", or of a config.json that we do not know.  Not collective. */
 void ts_deck_notes(const ts_deck *deck, ts_text *to);

@@ -118,6 +118,33 @@ static void print_groups(const ts_deck *deck, ts_text *to, int depth) {
   ts_text_add(to, ");\n");
 }
 
+/* The value of a key as text, owned by the caller; NULL where the deck does not have it. */
+static char *value_text(const ts_deck *deck, const ts_key *key) {
+  ts_text text = {0};
+  if (is_there(deck, key)) {
+    ts_deck_print_value(&text, key, ts_deck_field(deck, key, key->path));
+  }
+  return text.text;
+}
+
+int ts_deck_differences(const ts_deck *before, const ts_deck *now, const char *const *ignored, ts_text *to) {
+  int n = 0;
+  for (int i = 0; i < ts_key_count(); ++i) {
+    const ts_key *key = ts_key_at(i);
+    bool skip = strchr(key->path, '[') != NULL;
+    for (const char *const *prefix = ignored; *prefix != NULL && !skip; ++prefix) {
+      skip = strncmp(key->path, *prefix, strlen(*prefix)) == 0;
+    }
+    char *a = skip ? NULL : value_text(before, key), *b = skip ? NULL : value_text(now, key);
+    if ((a != NULL || b != NULL) && (a == NULL || b == NULL || strcmp(a, b) != 0)) {
+      ts_text_add(to, "%s  %s: %s, now %s", n++ > 0 ? "\n" : "", key->path, a != NULL ? a : "not set", b != NULL ? b : "not set");
+    }
+    ts_free(a);
+    ts_free(b);
+  }
+  return n;
+}
+
 void ts_deck_print(const ts_deck *deck, ts_text *to) {
   const char *open = "";
   bool groups = false;

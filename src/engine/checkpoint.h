@@ -36,7 +36,7 @@ ts_status ts_engine_load(ts_engine *engine, const char *directory, const ts_chec
 ts_status ts_engine_load_weights(ts_engine *engine, const char *path, ts_error *err);
 
 /** Append a line per fact that differs between the checkpoint and this engine ("ranks: 4, now 2").  Not collective.
- * \return true when none does: the run goes on bit for bit. */
+ * \return true when none does: with the same deck the run goes on bit for bit. */
 bool ts_checkpoint_differences(const ts_checkpoint *checkpoint, const ts_engine *engine, ts_text *to);
 
 #endif

@@ -63,10 +63,25 @@ static int list_steps(ts_world *world, const char *run, int64_t **steps) {
   return (int) n;
 }
 
+/* What rank 0 sees is what counts. */
+static bool agree_on_rank_0(ts_world *world, bool mine) {
+  ts_comm *all = ts_world_all(world);
+  all->ops->broadcast(all, &mine, sizeof mine, 0);
+  return mine;
+}
+
+/* A run that had a checkpoint once is not begun again over what it left. */
+static bool died_early(const char *run) {
+  int64_t *aside;
+  int n = ts_steps_with_suffix(run, ".aside", &aside);
+  ts_free(aside);
+  return n == 0 && !has_file(run, "latest") && has_file(run, "deck.cfg") && has_file(run, "metrics.csv");
+}
+
 /* No checkpoint: a new run, unless the directory holds something else than a run that died early. */
 static ts_status begin_anew(ts_world *world, const char *run, ts_resume *resume, ts_error *err) {
-  resume->over = has_file(run, "deck.cfg") && has_file(run, "metrics.csv");
-  ts_status status = resume->over ? TS_OK : check_empty(run, err);
+  resume->over = agree_on_rank_0(world, died_early(run));
+  ts_status status = resume->over || ts_world_rank(world) != 0 ? TS_OK : check_empty(run, err);
   if (resume->over) {
     ts_log(TS_LOG_INFO, "%s has no checkpoint yet: the run begins anew", run);
   }
@@ -102,13 +117,17 @@ static ts_status find_newest(ts_world *world, const char *run, ts_resume *resume
 
 /* ---- a directory ---- */
 
-static bool lies_in(const char *directory, const char *run) {
+/* Is the checkpoint one of this run: its parent is the run's directory. */
+static bool is_of_run(const char *directory, const char *run) {
   char *inner = realpath(directory, NULL), *outer = realpath(run, NULL);
-  size_t n = outer != NULL ? strlen(outer) : 0;
-  bool inside = inner != NULL && outer != NULL && strncmp(inner, outer, n) == 0 && inner[n] == '/';
+  char *slash = inner != NULL ? strrchr(inner, '/') : NULL;
+  if (slash != NULL) {
+    *slash = 0;
+  }
+  bool same = slash != NULL && outer != NULL && strcmp(inner, outer) == 0;
   free(inner);
   free(outer);
-  return inside;
+  return same;
 }
 
 static ts_status find_named(ts_world *world, const char *path, const char *run, ts_resume *resume, ts_error *err) {
@@ -116,8 +135,9 @@ static ts_status find_named(ts_world *world, const char *path, const char *run, 
   if (status != TS_OK) {
     return status;
   }
-  resume->same_run = lies_in(resume->directory, run);
-  status = ts_world_agree(world, resume->same_run ? TS_OK : check_empty(run, err), err);
+  resume->same_run = agree_on_rank_0(world, is_of_run(resume->directory, run));
+  status = ts_world_rank(world) != 0 || resume->same_run ? TS_OK : check_empty(run, err);
+  status = ts_world_agree(world, status, err);
   return status == TS_OK ? ts_checkpoint_check(world, resume->directory, &resume->checkpoint, err) : status;
 }
 

@@ -333,10 +333,6 @@ bool ts_saver_is_begun(const ts_saver *s, int64_t step) {
   return s->job != NOTHING && s->checkpoint->step == step;
 }
 
-void ts_saver_resumed(ts_saver *s, int64_t step) {
-  s->newest = step;
-}
-
 ts_save_times ts_saver_take_times(ts_saver *s) {
   ts_save_times times = s->times;
   s->times = (ts_save_times){0};

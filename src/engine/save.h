@@ -70,15 +70,12 @@ void ts_saver_advance(ts_saver *saver, bool anyone_is_working);
  * \return true when the last save that was begun is published (or none was). */
 bool ts_saver_finish(ts_saver *saver);
 
-/** Step of the newest checkpoint this saver published or was told of; -1 for none.  The same on all ranks. Not
+/** Step of the newest checkpoint this saver published; -1 for none.  The same on all ranks. Not
  * collective. */
 int64_t ts_saver_newest(const ts_saver *saver);
 
 /** True from the begin of a save of \a step until it is published or given up. Not collective. */
 bool ts_saver_is_begun(const ts_saver *saver, int64_t step);
-
-/** The run was resumed from this step's checkpoint: it need not be saved again. Not collective. */
-void ts_saver_resumed(ts_saver *saver, int64_t step);
 
 /** Seconds since the last call: of saves that ended (from begin to published), and that the caller waited in any function
  * of this header. Not collective. */

@@ -39,7 +39,9 @@ typedef struct run {
   ts_resume resume;
   ts_saver *saver;
   ts_position at; /* steps and samples done */
+  int64_t saved;  /* the last step whose save was begun, or that was resumed from; -1 for none */
   int64_t timeline_step;
+  int lock; /* rank 0: the run is this job's */
   bool stopping;
 } run;
 
@@ -108,6 +110,7 @@ static ts_status open_directory(run *r, ts_error *err) {
     status = ts_error_add(err, "run.directory: %s", why.text);
   }
   ts_error_clear(&why);
+  status = status == TS_OK ? ts_run_lock(directory, &r->lock, err) : status;
   status = status == TS_OK && r->resume.same_run ? ts_publication_set_aside(directory, r->at.step, err) : status;
   status = status == TS_OK && (r->resume.same_run || r->resume.over) ? cut_digests(directory, r->at.step, err) : status;
   status = status == TS_OK ? write_deck(r->deck, err) : status;
@@ -209,11 +212,10 @@ static void report_nonfinite(run *r) {
 }
 
 /* debug.digest_every: a line a parameter, so that `tessera compare` can name the first tensor that differs. */
-static ts_status write_digests(run *r, ts_error *err) {
+static void write_digests(run *r) {
   const ts_layout *layout = ts_engine_layout(r->engine);
   uint64_t *digest = ts_malloc((size_t) layout->n_parameters * sizeof *digest);
   ts_engine_digest(r->engine, digest);
-  ts_status status = TS_OK;
   if (r->rank == 0) {
     char *path = ts_format("%s/digests.csv", r->deck->run.directory);
     FILE *file = fopen(path, "a");
@@ -223,14 +225,13 @@ static ts_status write_digests(run *r, ts_error *err) {
                    (unsigned long long) digest[i]) > 0;
     }
     ok = file != NULL && fclose(file) == 0 && ok;
-    status = ok ? TS_OK : ts_error_add(err, "%s: cannot be written", path);
+    if (!ok) {
+      ts_log(TS_LOG_WARNING, "%s: step %lld cannot be written: %s", path, (long long) r->at.step, strerror(errno));
+    }
     ts_free(path);
   }
   ts_free(digest);
-  return ts_world_agree(r->world, status, err);
 }
-
-/* ---- a step ---- */
 
 static bool is_diverged(const run *r) {
   int64_t most = r->deck->run.stop_after_nonfinite;
@@ -241,6 +242,11 @@ static bool is_time_to_save(const run *r) {
   int64_t every = r->deck->run.save_every;
   bool due = r->stopping || r->at.step == r->deck->run.steps || (every > 0 && r->at.step % every == 0);
   return due && !is_diverged(r);
+}
+
+static void save(run *r) {
+  r->saved = r->at.step;
+  ts_saver_begin(r->saver, &r->at);
 }
 
 /* What is agreed goes along with the record: who was asked to stop, whose checkpoint is still being written. */
@@ -276,7 +282,7 @@ static ts_status train_step(run *r, ts_error *err) {
   report_nonfinite(r);
   ts_saver_advance(r->saver, result.flag[1] > 0);
   if (is_time_to_save(r)) {
-    ts_saver_begin(r->saver, &r->at);
+    save(r);
   }
   if (r->rank == 0) { /* before the checkpoint is published: one of step N finds the rows up to N */
     write_metrics(r, &result, seconds, data_seconds);
@@ -295,9 +301,14 @@ static bool is_time_to_validate(const run *r) {
 }
 
 static ts_status after_step(run *r, ts_error *err) {
+  if (r->stopping) { /* whoever asked may not wait for a validation: what is saved is published first */
+    ts_saver_finish(r->saver);
+  }
   int64_t digest_every = r->deck->debug.digest_every;
-  ts_status status = digest_every > 0 && r->at.step % digest_every == 0 ? write_digests(r, err) : TS_OK;
-  return status == TS_OK && is_time_to_validate(r) ? validate(r, err) : status;
+  if (digest_every > 0 && r->at.step % digest_every == 0) {
+    write_digests(r);
+  }
+  return is_time_to_validate(r) ? validate(r, err) : TS_OK;
 }
 
 /* ---- all steps ---- */
@@ -312,8 +323,8 @@ static int stop_diverged(run *r) {
 
 /* The state of the last step is published, or the run has failed. */
 static int end_saved(run *r) {
-  if (ts_saver_newest(r->saver) != r->at.step && !ts_saver_is_begun(r->saver, r->at.step)) {
-    ts_saver_begin(r->saver, &r->at);
+  if (r->saved != r->at.step) {
+    save(r);
   }
   if (!ts_saver_finish(r->saver)) {
     ts_log(TS_LOG_ERROR, "the state of step %lld could not be saved", (long long) r->at.step);
@@ -386,9 +397,36 @@ static void describe(const run *r) {
          ts_human_bytes((double) p->plan->arena_bytes[TS_ARENA_STATE], c));
 }
 
+/* What differs from the job that saved: settings change the run, the rest at most its rounding. */
+static void say_resumed(const run *r) {
+  static const char *const ignored[] = {"run.directory", "run.steps", "run.save", "run.keep", "run.resume", "run.log_every",
+                                        "run.evaluate", "run.threads", "debug.", "profile.", "wall_clock", "steps_per_print",
+                                        "train_micro_batch", "gradient_accumulation_steps", "zero_optimization.",
+                                        "model.from", NULL};
+  const ts_checkpoint *c = r->resume.checkpoint;
+  ts_log(TS_LOG_INFO, "resumed at step %lld of %lld from %s%s", (long long) c->step, (long long) r->deck->run.steps,
+         r->resume.directory, c->step >= r->deck->run.steps ? ": nothing is left to do" : "");
+  ts_text text = {0};
+  if (!ts_checkpoint_differences(c, r->engine, &text)) {
+    ts_log(TS_LOG_INFO, "another job than the one that saved; losses may differ by rounding:\n%s", text.text);
+  }
+  ts_text_free(&text);
+  ts_deck *before;
+  if (r->rank == 0 && ts_deck_read_text(r->resume.directory, c->deck, NULL, 0, &before, NULL) == TS_OK) {
+    if (ts_deck_differences(before, r->deck, ignored, &text) > 0) {
+      ts_log(TS_LOG_WARNING, "settings differ from those the checkpoint was made with:\n%s", text.text);
+    }
+    ts_deck_destroy(&before);
+    ts_text_free(&text);
+  }
+}
+
 /* The state the run begins with, if not that of the seed. */
 static ts_status load_state(run *r, ts_error *err) {
   const ts_resume *resume = &r->resume;
+  if (resume->checkpoint != NULL && r->options->weights != NULL) {
+    ts_log(TS_LOG_INFO, "--weights is for the beginning of a run; the checkpoint has its own");
+  }
   if (resume->checkpoint == NULL) {
     return r->options->weights != NULL ? ts_engine_load_weights(r->engine, r->options->weights, err) : TS_OK;
   }
@@ -396,11 +434,7 @@ static ts_status load_state(run *r, ts_error *err) {
   ts_status status = ts_engine_load(r->engine, resume->directory, c, TS_LOAD_ALL, err);
   r->at = (ts_position){.step = c->step, .samples = c->samples, .skipped = c->skipped, .skipped_in_a_row = c->skipped_in_a_row};
   if (status == TS_OK) {
-    ts_text text = {0};
-    bool same = ts_checkpoint_differences(c, r->engine, &text);
-    ts_log(TS_LOG_INFO, "resumed at step %lld from %s%s%s", (long long) c->step, resume->directory,
-           same ? "" : "; this job differs, so that losses may be equal to rounding only:\n", same ? "" : text.text);
-    ts_text_free(&text);
+    say_resumed(r);
   }
   return status;
 }
@@ -435,6 +469,7 @@ static void close_run(run *r) {
   ts_engine_destroy(&r->engine);
   ts_data_close(&r->data);
   ts_resume_clear(&r->resume);
+  ts_run_unlock(r->lock);
   ts_free(r->tokens);
   ts_free(r->samples);
 }
@@ -444,9 +479,7 @@ static void prepare(run *r) {
   r->flops_per_step = ts_program_model_flops(program, NULL) * (double) (r->accumulation * r->ranks);
   r->peak = ts_peak_flops(program->target.threads, r->deck->bf16.enabled ? TS_BF16 : TS_F32) * (double) r->ranks;
   r->saver = ts_saver_create(r->engine);
-  if (r->resume.same_run) {
-    ts_saver_resumed(r->saver, r->at.step);
-  }
+  r->saved = r->resume.same_run ? r->at.step : -1;
   r->timeline_step = r->at.step + (r->deck->run.steps - r->at.step > TIMELINE_STEP ? TIMELINE_STEP : 0);
   describe(r);
   ts_progress_begin(&r->progress, r->at.step, r->deck->run.steps, r->deck->run.log_every);
@@ -455,7 +488,7 @@ static void prepare(run *r) {
 int ts_train(ts_world *world, const ts_deck *deck, const ts_train_options *options, ts_error *err) {
   run r = {.world = world, .deck = deck, .options = options, .batch = deck->train_micro_batch_size_per_gpu,
            .length = deck->data.sequence_length, .ranks = ts_world_size(world), .rank = ts_world_rank(world),
-           .accumulation = deck->gradient_accumulation_steps};
+           .accumulation = deck->gradient_accumulation_steps, .lock = -1};
   r.tokens = ts_malloc((size_t) (r.batch * (r.length + 1)) * sizeof *r.tokens);
   r.samples = ts_malloc((size_t) r.batch * sizeof *r.samples);
   ts_stop_watch();

@@ -39,6 +39,16 @@ static char *share_text(ts_world *world, ts_text *mine) {
   return text;
 }
 
+/* The index of a checkpoint, once it is known to be what was written. */
+static ts_status read_index(const char *directory, ts_checkpoint **index, ts_error *err) {
+  ts_manifest manifest = {0};
+  ts_status status = ts_manifest_read(directory, &manifest, err);
+  status = status == TS_OK ? ts_checkpoint_verify_file(directory, &manifest, "model.h5", err) : status;
+  status = status == TS_OK ? ts_checkpoint_read_index(directory, index, err) : status;
+  ts_manifest_clear(&manifest);
+  return status;
+}
+
 /* Rank 0: the deck of a file, of a checkpoint, or of a Hugging Face directory. */
 static ts_status read_here(const ts_arguments *arguments, ts_deck **deck, char **checkpoint, ts_error *err) {
   const char *path = arguments->positional[0];
@@ -53,7 +63,7 @@ static ts_status read_here(const ts_arguments *arguments, ts_deck **deck, char *
     text = ts_format("model = { from = \"%s\"; };\n", path);
   } else {
     status = ts_checkpoint_locate(path, NULL, checkpoint, err);
-    status = status == TS_OK ? ts_checkpoint_read_index(*checkpoint, &index, err) : status;
+    status = status == TS_OK ? read_index(*checkpoint, &index, err) : status;
     text = ts_strdup(index != NULL ? index->deck : NULL);
   }
   if (status == TS_OK) {

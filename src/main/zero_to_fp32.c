@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define MOST_THREADS 64
+#define MARK ".written_by_zero_to_fp32" /* in OUTPUT.tmp */
 #define REDRAW_SECONDS 0.2
 #define LINE_SECONDS 10
 
@@ -237,9 +238,40 @@ static bool sync_parent(const char *path) {
 }
 
 /* The complete OUTPUT.tmp gets its name: what is in it is on the disk before. */
+/* OUTPUT.tmp is a directory with a mark in it.  Without the mark it is somebody else's, and stays. */
+static ts_status make_temporary(const job *j, ts_error *err) {
+  char *mark = ts_format("%s/" MARK, j->temporary);
+  if (access(mark, F_OK) == 0) {
+    ts_remove_tree(j->temporary);
+  } else {
+    rmdir(j->temporary); /* of one killed before its mark, nothing is in it */
+  }
+  bool made = mkdir(j->temporary, 0777) == 0;
+  int file = made ? open(mark, O_CREAT | O_WRONLY | O_CLOEXEC, 0666) : -1;
+  ts_status status = TS_OK;
+  if (!made && errno == EEXIST) {
+    status = ts_error_add(err, "%s is in the way, and is not what an interrupted zero_to_fp32 left: move it or choose another "
+                               "OUTPUT", j->temporary);
+  } else if (file < 0) {
+    status = ts_error_add(err, "%s: cannot be made: %s", made ? mark : j->temporary, strerror(errno));
+  }
+  if (file >= 0) {
+    close(file);
+  }
+  ts_free(mark);
+  return status;
+}
+
+/* A directory takes OUTPUT's name; a file moves out of the directory it was written in. */
 static ts_status give_name(const job *j, bool directory, ts_error *err) {
-  bool ok = (!directory || sync_directory(j->temporary)) && rename(j->temporary, j->output) == 0 &&
-            sync_parent(j->output);
+  char *mark = ts_format("%s/" MARK, j->temporary);
+  bool ok;
+  if (directory) {
+    ok = unlink(mark) == 0 && sync_directory(j->temporary) && rename(j->temporary, j->output) == 0 && sync_parent(j->output);
+  } else {
+    ok = rename(j->options.output, j->output) == 0 && sync_parent(j->output) && ts_remove_tree(j->temporary);
+  }
+  ts_free(mark);
   return ok ? TS_OK : ts_error_add(err, "%s: cannot be written: %s", j->output, strerror(errno));
 }
 
@@ -254,8 +286,8 @@ static void say_written(const job *j, const ts_consolidated *result) {
 /* Write OUTPUT.tmp, then give it its name.  \return the exit code. */
 static int write_output(job *j, ts_error *err) {
   bool directory = j->options.format == TS_CONSOLIDATE_SAFETENSORS, broken = false;
-  if (!ts_remove_tree(j->temporary) || (directory && mkdir(j->temporary, 0777) != 0)) {
-    return ts_error_add(err, "%s: cannot be made: %s", j->temporary, strerror(errno));
+  if (make_temporary(j, err) != TS_OK) {
+    return TS_BAD_INPUT;
   }
   ts_consolidated result;
   ts_status status = ts_consolidate(&j->options, &result, &broken, err);
@@ -298,11 +330,14 @@ int ts_main_zero_to_fp32(const ts_arguments *arguments, ts_world *world, ts_erro
   if (code == 0) {
     j.options.directory = j.directory;
     j.options.checkpoint = j.checkpoint;
-    j.options.output = j.temporary;
+    bool directory = j.options.format == TS_CONSOLIDATE_SAFETENSORS;
+    char *file = ts_format("%s/model.h5", j.temporary);
+    j.options.output = directory ? j.temporary : file;
     j.options.progress = show;
     j.options.user = &j;
     j.shown = ts_seconds();
     code = write_output(&j, err);
+    ts_free(file);
   }
   if (code == 1) {
     ts_log(TS_LOG_ERROR, "%s", err->text);
