@@ -66,12 +66,13 @@ static int remove_entry(const char *path, const struct stat *info, int type, str
   return fails() || remove(path) != 0 ? -1 : 0;
 }
 
-bool ts_remove_tree(const char *path) {
+/* A directory and all in it; one that is not there is no failure. */
+static bool remove_tree(const char *path) {
   return nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT;
 }
 
 static void remove_or_warn(const char *path) {
-  if (!ts_remove_tree(path)) {
+  if (!remove_tree(path)) {
     ts_log(TS_LOG_WARNING, "%s: cannot be removed: %s", path, strerror(errno));
   }
 }
@@ -201,7 +202,7 @@ static ts_status turn_back_latest(const char *run, int64_t step, ts_error *err) 
 /* Make room for a directory at RUN/step_N.aside and move the published one there. */
 static ts_status move_aside(const char *run, int64_t step, ts_error *err) {
   char *from = ts_step_directory(run, step, ""), *to = ts_step_directory(run, step, ".aside");
-  ts_status status = ts_remove_tree(to) ? TS_OK : failed(err, to, "removed");
+  ts_status status = remove_tree(to) ? TS_OK : failed(err, to, "removed");
   if (status == TS_OK && !move(from, to)) {
     status = failed(err, from, "renamed");
   }
@@ -248,9 +249,9 @@ ts_status ts_publication_publish(const char *run, int64_t step, ts_error *err) {
 static void unpublish(const char *run, int64_t step) {
   char *from = ts_step_directory(run, step, ""), *to = ts_step_directory(run, step, ".tmp");
   ts_error err = {0};
-  if (!ts_remove_tree(to) || !move(from, to)) {
+  if (!remove_tree(to) || !move(from, to)) {
     failed(&err, from, "removed");
-  } else if (sync_directory(run, &err) == TS_OK && !ts_remove_tree(to)) {
+  } else if (sync_directory(run, &err) == TS_OK && !remove_tree(to)) {
     failed(&err, to, "removed");
   }
   if (err.count > 0) {

@@ -81,10 +81,6 @@ ts_status ts_publication_latest(const char *run, int64_t step, ts_error *err);
  * warning.  Not collective. */
 void ts_publication_prune(const char *run, int64_t keep);
 
-/** Remove a file, or a directory and all in it; one that is not there is no failure.  Not collective.
- * \return false with errno set. */
-bool ts_remove_tree(const char *path);
-
 /** Remove RUN/step_N.tmp, as far as that is possible.  Not collective. */
 void ts_publication_abandon(const char *run, int64_t step);
 

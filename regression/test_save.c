@@ -151,7 +151,6 @@ static void test_signals(ts_world *world, const char *directory) {
   ts_saver_set_observer(NULL);
   tap_ok_all(MPI_COMM_WORLD, quiet && saved && ts_stop_requested(NULL) && newest_intact(directory) == 1,
              "signals in every state of a save are noted and harm nothing");
-  ts_stop_unwatch();
   end(&j);
 }
 

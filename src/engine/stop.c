@@ -11,7 +11,6 @@ static const int signals[] = {SIGTERM, SIGUSR1};
 enum { N_SIGNALS = sizeof signals / sizeof signals[0] };
 
 static volatile sig_atomic_t came;
-static struct sigaction before[N_SIGNALS];
 
 static void note(int number) {
   (void) number;
@@ -21,16 +20,10 @@ static void note(int number) {
 void ts_stop_watch(void) {
   struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART};
   sigemptyset(&action.sa_mask);
-  for (int i = 0; i < N_SIGNALS; ++i) {
-    sigaction(signals[i], &action, &before[i]);
-  }
-}
-
-void ts_stop_unwatch(void) {
-  for (int i = 0; i < N_SIGNALS; ++i) {
-    sigaction(signals[i], &before[i], NULL);
-  }
   came = 0;
+  for (int i = 0; i < N_SIGNALS; ++i) {
+    sigaction(signals[i], &action, NULL);
+  }
 }
 
 bool ts_stop_requested(const char *directory) {

@@ -7,11 +7,9 @@
 
 #include <stdbool.h>
 
-/** Note SIGTERM and SIGUSR1 from now on instead of dying of them, however often they come.  Not collective. */
+/** Note SIGTERM and SIGUSR1 from now to the end of the process instead of dying of them, however often they come: one that
+ * comes after the last save must not change the exit code.  Forgets what came before.  Not collective. */
 void ts_stop_watch(void);
-
-/** Die of them again, and forget what came.  Not collective. */
-void ts_stop_unwatch(void);
 
 /** Was this process asked to stop?  Not collective.
  * \param [in] directory  The run directory where a file STOP is looked for; NULL on ranks that do not look. */

@@ -505,6 +505,5 @@ int ts_train(ts_world *world, const ts_deck *deck, const ts_train_options *optio
     }
   }
   close_run(&r);
-  ts_stop_unwatch();
   return code;
 }

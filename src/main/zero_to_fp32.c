@@ -7,6 +7,7 @@
 #include "main/command.h"
 #include "model/config_json.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -238,11 +239,26 @@ static bool sync_parent(const char *path) {
 }
 
 /* The complete OUTPUT.tmp gets its name: what is in it is on the disk before. */
+/* The mark goes last: a directory that is half removed is still known. */
+static void remove_temporary(const job *j) {
+  DIR *entries = opendir(j->temporary);
+  for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
+    if (strcmp(entry->d_name, MARK) != 0) {
+      unlinkat(dirfd(entries), entry->d_name, 0); /* files only; "." and ".." are refused */
+    }
+  }
+  if (entries != NULL) {
+    unlinkat(dirfd(entries), MARK, 0);
+    closedir(entries);
+  }
+  rmdir(j->temporary);
+}
+
 /* OUTPUT.tmp is a directory with a mark in it.  Without the mark it is somebody else's, and stays. */
 static ts_status make_temporary(const job *j, ts_error *err) {
   char *mark = ts_format("%s/" MARK, j->temporary);
   if (access(mark, F_OK) == 0) {
-    ts_remove_tree(j->temporary);
+    remove_temporary(j);
   } else {
     rmdir(j->temporary); /* of one killed before its mark, nothing is in it */
   }
@@ -264,14 +280,16 @@ static ts_status make_temporary(const job *j, ts_error *err) {
 
 /* A directory takes OUTPUT's name; a file moves out of the directory it was written in. */
 static ts_status give_name(const job *j, bool directory, ts_error *err) {
-  char *mark = ts_format("%s/" MARK, j->temporary);
   bool ok;
   if (directory) {
-    ok = unlink(mark) == 0 && sync_directory(j->temporary) && rename(j->temporary, j->output) == 0 && sync_parent(j->output);
+    char *mark = ts_format("%s/" MARK, j->output);
+    ok = sync_directory(j->temporary) && rename(j->temporary, j->output) == 0 && unlink(mark) == 0 &&
+         sync_parent(j->output);
+    ts_free(mark);
   } else {
-    ok = rename(j->options.output, j->output) == 0 && sync_parent(j->output) && ts_remove_tree(j->temporary);
+    ok = rename(j->options.output, j->output) == 0 && sync_parent(j->output);
+    remove_temporary(j);
   }
-  ts_free(mark);
   return ok ? TS_OK : ts_error_add(err, "%s: cannot be written: %s", j->output, strerror(errno));
 }
 
@@ -298,7 +316,7 @@ static int write_output(job *j, ts_error *err) {
     broken = status != TS_OK; /* the checkpoint was read: what fails now is the disk */
   }
   if (status != TS_OK) {
-    ts_remove_tree(j->temporary);
+    remove_temporary(j);
     return broken ? 1 : status;
   }
   say_written(j, &result);
