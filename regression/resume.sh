@@ -64,14 +64,14 @@ resume() {
   ranks=$2
   stage=$3
   tolerance=$4
-  name=$5
+  title=$5
   shift 5
   rm -rf again
   cp -r "$from" again
   rm -rf again/step_00000006
   train "$ranks" again --set "zero_optimization.stage=$stage" --resume auto "$@"
-  ok "$name: goes on" gave 0
-  ok "$name: like one that never stopped" same again "$from" --tolerance "$tolerance"
+  ok "$title: goes on" gave 0
+  ok "$title: like one that never stopped" same again "$from" --tolerance "$tolerance"
 }
 
 # The largest relative difference of losses between grids in fp32: sums in another order.
