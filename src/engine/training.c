@@ -1,0 +1,217 @@
+/* A training run's beginning and end. */
+#include "engine/training.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "engine/peak.h"
+#include "io/csv.h"
+#include "io/publication.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TIMELINE_STEP 2 /* the first steps also warm caches and create what is created once */
+
+/* ---- the run directory ---- */
+
+/* Before anything is written; the file itself may lie in the run directory, which does not exist yet. */
+static ts_status check_timeline(const ts_deck *deck, ts_error *err) {
+  const char *path = deck->profile.timeline, *directory = deck->run.directory, *slash = strrchr(path, '/');
+  if (path[0] != 0 && access(path, F_OK) == 0) {
+    return ts_error_add(err, "profile.timeline: %s exists already; a run never writes over another file", path);
+  }
+  size_t length = slash != NULL ? (size_t) (slash - path) : 0;
+  if (slash == NULL || slash == path ||
+      (strncmp(path, directory, length) == 0 && directory[length + strspn(directory + length, "/")] == 0)) {
+    return TS_OK;
+  }
+  char *parent = ts_format("%.*s", (int) length, path);
+  ts_status status = access(parent, W_OK) == 0
+                         ? TS_OK
+                         : ts_error_add(err, "profile.timeline: %s: cannot be written: %s", path, strerror(errno));
+  ts_free(parent);
+  return status;
+}
+
+/* The directory of debug.dump, made before anything else so that a wrong one costs nothing. */
+static ts_status check_dump(const ts_training *r, ts_error *err) {
+  ts_error why = {0};
+  const char *path = r->deck->debug.dump;
+  ts_status status = r->rank == 0 && path[0] != 0 ? ts_make_directory(path, &why) : TS_OK;
+  if (status == TS_OK && r->rank == 0 && path[0] != 0 && access(path, W_OK) != 0) {
+    status = ts_error_add(&why, "%s: cannot be written: %s", path, strerror(errno));
+  }
+  if (status != TS_OK) {
+    ts_error_add(err, "debug.dump: %s", why.text);
+  }
+  ts_error_clear(&why);
+  return status;
+}
+
+static ts_status write_deck(const ts_deck *deck, ts_error *err) {
+  ts_text text = {0};
+  ts_deck_print(deck, &text);
+  char *path = ts_format("%s/deck.cfg", deck->run.directory);
+  ts_status status = ts_write_file(path, text.text, text.length, err);
+  ts_free(path);
+  ts_text_free(&text);
+  return status;
+}
+
+static ts_status cut_digests(const char *directory, int64_t step, ts_error *err) {
+  char *path = ts_format("%s/digests.csv", directory);
+  ts_status status = ts_csv_cut(path, step, err);
+  ts_free(path);
+  return status;
+}
+
+/* Rank 0: nothing of the user's is touched before this. */
+static ts_status open_directory(ts_training *r, ts_error *err) {
+  const char *directory = r->deck->run.directory;
+  if (r->rank != 0) {
+    return TS_OK;
+  }
+  ts_error why = {0};
+  ts_status status = TS_OK;
+  if (ts_make_directory(directory, &why) != TS_OK) {
+    status = ts_error_add(err, "run.directory: %s", why.text);
+  }
+  ts_error_clear(&why);
+  status = status == TS_OK ? ts_run_lock(directory, &r->lock, err) : status;
+  status = status == TS_OK && r->resume.same_run ? ts_publication_set_aside(directory, r->at.step, err) : status;
+  status = status == TS_OK && (r->resume.same_run || r->resume.over) ? cut_digests(directory, r->at.step, err) : status;
+  status = status == TS_OK ? write_deck(r->deck, err) : status;
+  if (status == TS_OK) {
+    status = r->resume.same_run ? ts_metrics_continue(directory, r->at.step, &r->metrics, err)
+                                : ts_metrics_open(directory, &r->metrics, err);
+  }
+  return status;
+}
+
+/* ---- beginning ---- */
+
+static void record(void *user, const ts_node *node, bool collective, double start, double seconds) {
+  ts_training *r = user;
+  if (r->timeline != NULL) {
+    ts_timeline_event(r->timeline, node->name, ts_op_get(node->op)->name, collective ? 1 : 0, start - r->timeline_start,
+                      seconds);
+  }
+}
+
+static void describe(const ts_training *r) {
+  char a[32], b[32], c[32];
+  const ts_program *p = ts_engine_program(r->engine);
+  ts_log(TS_LOG_INFO, "%s: %s parameters, %s, %lld rank%s x %d thread%s, ZeRO stage %lld, %s", r->deck->model.model_type,
+         ts_human_count((double) ts_layout_parameter_count(p->layout, false), a), r->deck->bf16.enabled ? "bf16" : "fp32",
+         (long long) r->ranks, r->ranks > 1 ? "s" : "", p->target.threads, p->target.threads > 1 ? "s" : "",
+         (long long) r->deck->zero_optimization.stage, p->target.backend->describe());
+  ts_log(TS_LOG_INFO, "%lld steps of %lld sequences x %lld tokens; planned memory of a rank: %s, of which %s are state",
+         (long long) r->deck->run.steps, (long long) r->deck->train_batch_size, (long long) r->length,
+         ts_human_bytes((double) p->plan->peak_bytes, b),
+         ts_human_bytes((double) p->plan->arena_bytes[TS_ARENA_STATE], c));
+}
+
+/* What differs from the job that saved: settings change the run, the rest at most its rounding. */
+static void say_resumed(const ts_training *r) {
+  static const char *const ignored[] = {"run.directory", "run.steps", "run.save", "run.keep", "run.resume", "run.log_every",
+                                        "run.evaluate", "run.threads", "debug.", "profile.", "wall_clock", "steps_per_print",
+                                        "train_micro_batch", "gradient_accumulation_steps", "zero_optimization.",
+                                        "model.from", NULL};
+  const ts_checkpoint *c = r->resume.checkpoint;
+  ts_log(TS_LOG_INFO, "resumed at step %lld of %lld from %s%s", (long long) c->step, (long long) r->deck->run.steps,
+         r->resume.directory, c->step >= r->deck->run.steps ? ": nothing is left to do" : "");
+  ts_text text = {0};
+  if (!ts_checkpoint_differences(c, r->engine, &text)) {
+    ts_log(TS_LOG_INFO, "another job than the one that saved; losses may differ by rounding:\n%s", text.text);
+  }
+  ts_text_free(&text);
+  ts_deck *before;
+  if (r->rank == 0 && ts_deck_read_text(r->resume.directory, c->deck, NULL, 0, &before, NULL) == TS_OK) {
+    if (ts_deck_differences(before, r->deck, ignored, &text) > 0) {
+      ts_log(TS_LOG_WARNING, "settings differ from those the checkpoint was made with:\n%s", text.text);
+    }
+    ts_deck_destroy(&before);
+    ts_text_free(&text);
+  }
+}
+
+/* The state the run begins with, if not that of the seed. */
+static ts_status load_state(ts_training *r, ts_error *err) {
+  const ts_resume *resume = &r->resume;
+  if (resume->checkpoint != NULL && r->options->weights != NULL) {
+    ts_log(TS_LOG_INFO, "--weights is for the beginning of a run; the checkpoint has its own");
+  }
+  if (resume->checkpoint == NULL) {
+    return r->options->weights != NULL ? ts_engine_load_weights(r->engine, r->options->weights, err) : TS_OK;
+  }
+  const ts_checkpoint *c = resume->checkpoint;
+  ts_status status = ts_engine_load(r->engine, resume->directory, c, TS_LOAD_ALL, err);
+  r->at = (ts_position){.step = c->step, .samples = c->samples, .skipped = c->skipped, .skipped_in_a_row = c->skipped_in_a_row};
+  if (status == TS_OK) {
+    say_resumed(r);
+  }
+  return status;
+}
+
+static ts_status open_all(ts_training *r, ts_error *err) {
+  const ts_deck *deck = r->deck;
+  ts_status status = ts_resume_find(r->world, deck, r->options->resume, &r->resume, err);
+  if (status != TS_OK) {
+    return status;
+  }
+  status = r->resume.same_run || r->resume.over ? TS_OK : check_timeline(deck, err);
+  status = status == TS_OK ? check_dump(r, err) : status;
+  status = status == TS_OK ? ts_data_open_deck(deck, &r->data, err) : status;
+  status = ts_world_agree(r->world, status, err);
+  if (status != TS_OK) {
+    return status;
+  }
+  bool validates = deck->run.evaluate_every > 0 && ts_data_samples(r->data, TS_SPLIT_VALIDATION) > 0;
+  unsigned abilities = TS_CAN_TRAIN | (validates ? TS_CAN_EVALUATE : 0) |
+                       (r->options->prompt != NULL ? TS_CAN_GENERATE : 0);
+  const ts_engine_options options = {.world = r->world, .deck = deck, .abilities = abilities,
+                                     .loads = r->resume.checkpoint != NULL || r->options->weights != NULL,
+                                     .observer = deck->profile.timeline[0] != 0 ? record : NULL, .observer_user = r};
+  status = ts_engine_create(&options, &r->engine, err);
+  status = status == TS_OK ? load_state(r, err) : status;
+  return status == TS_OK ? ts_world_agree(r->world, open_directory(r, err), err) : status;
+}
+
+void ts_training_close(ts_training *r) {
+  ts_metrics_close(&r->metrics);
+  ts_saver_destroy(&r->saver);
+  ts_engine_destroy(&r->engine);
+  ts_data_close(&r->data);
+  ts_resume_clear(&r->resume);
+  ts_run_unlock(r->lock);
+  ts_free(r->tokens);
+  ts_free(r->samples);
+}
+
+static void prepare(ts_training *r) {
+  const ts_program *program = ts_engine_program(r->engine);
+  r->flops_per_step = ts_program_model_flops(program, NULL) * (double) (r->accumulation * r->ranks);
+  r->peak = ts_peak_flops(program->target.threads, r->deck->bf16.enabled ? TS_BF16 : TS_F32) * (double) r->ranks;
+  r->saver = ts_saver_create(r->engine);
+  r->saved = r->resume.same_run ? r->at.step : -1;
+  r->timeline_step = r->at.step + (r->deck->run.steps - r->at.step > TIMELINE_STEP ? TIMELINE_STEP : 0);
+  describe(r);
+  ts_progress_begin(&r->progress, r->at.step, r->deck->run.steps, r->deck->run.log_every);
+}
+
+ts_status ts_training_open(ts_training *r, ts_error *err) {
+  const ts_deck *deck = r->deck;
+  r->batch = deck->train_micro_batch_size_per_gpu;
+  r->length = deck->data.sequence_length;
+  r->accumulation = deck->gradient_accumulation_steps;
+  r->ranks = ts_world_size(r->world);
+  r->rank = ts_world_rank(r->world);
+  r->tokens = ts_malloc((size_t) (r->batch * (r->length + 1)) * sizeof *r->tokens);
+  r->samples = ts_malloc((size_t) r->batch * sizeof *r->samples);
+  ts_status status = open_all(r, err);
+  if (status == TS_OK) {
+    prepare(r);
+  }
+  return status;
+}

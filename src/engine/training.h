@@ -1,0 +1,47 @@
+/** \file
+ * A training run, for the files that make it up: training.c opens and closes it, train.c runs it.
+ */
+#ifndef TS_ENGINE_TRAINING_H
+#define TS_ENGINE_TRAINING_H
+
+#include "engine/progress.h"
+#include "engine/resume.h"
+#include "engine/save.h"
+#include "engine/train.h"
+#include "io/metrics.h"
+#include "io/timeline.h"
+
+typedef struct ts_training {
+  ts_world *world;
+  const ts_deck *deck;
+  const ts_train_options *options;
+  ts_engine *engine;
+  ts_data *data;
+  ts_metrics *metrics;     /* rank 0 only */
+  ts_timeline *timeline;   /* this rank's, NULL unless a step is being recorded */
+  double timeline_start;
+  ts_progress progress;
+  int32_t *tokens;
+  int64_t *samples;
+  int64_t batch, length, ranks, rank, accumulation;
+  double flops_per_step;
+  double peak; /* FLOP/s of large matrix products, all ranks */
+  ts_resume resume;
+  ts_saver *saver;
+  ts_position at; /* steps and samples done */
+  int64_t saved;  /* the last step whose save was begun, or that was resumed from; -1 for none */
+  int64_t timeline_step;
+  int lock; /* rank 0: the run is this job's */
+  bool stopping;
+} ts_training;
+
+/** Find where the run begins, open its data, make the engine with its first state, and take the run's directory: nothing of
+ * the user's is touched before all of that is well.  World, deck and options are set before, the rest is zero but for
+ * \a lock (-1).  Collective over the world.
+ * \return TS_BAD_INPUT, agreed; end with ts_training_close all the same. */
+ts_status ts_training_open(ts_training *training, ts_error *err);
+
+/** Free everything and give the directory back. Collective over the world. */
+void ts_training_close(ts_training *training);
+
+#endif
