@@ -185,6 +185,12 @@ test_damage() {
   ok "the newest is damaged: the one before" gave 0
   ok "and that is said" grep -q "step 6 is damaged and passed over: .*shard_00001.h5" "$scratch/err"
   ok "the run ends as it did" same again fresh
+  at=$(grep -abo digest_every again/step_00000006/model.h5 | head -n 1 | cut -d: -f1) # a key of the deck in it
+  printf x | dd of=again/step_00000006/model.h5 bs=1 seek="$at" conv=notrunc 2> /dev/null
+  run "$tessera" eval again
+  ok "eval trusts no index before its hash" said 2 "step_00000006/model.h5: damaged"
+  train 2 imported --weights "$top/regression/golden/gpt2"
+  ok "the weights of a Hugging Face directory come by another way, which is named" said 2 "a deck takes it as model.from"
   rm again/step_00000003/manifest again/step_00000006/manifest
   train 2 again --resume auto
   ok "all are damaged" said 2 "every checkpoint is damaged"
