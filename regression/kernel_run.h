@@ -94,8 +94,19 @@ static inline bool run_same(const run_tensor *a, const void *bytes) {
   return memcmp(a->data, bytes, (size_t) run_count(a) * ts_dtype_size(a->dtype)) == 0;
 }
 
+/** Host memory of a case and its copy on a device. */
+typedef struct run_mirror {
+  const void *host; /**< Borrowed. */
+  void *device;     /**< Owned by run_end. */
+  size_t bytes;
+  bool written;     /**< By the kernel. */
+} run_mirror;
+
 /** A kernel prepared for a case.  Points into itself: not to be moved. */
 typedef struct run_state {
+  const ts_backend *backend;
+  run_mirror mirror[3 * RUN_MAX + 2];
+  int n_mirrors;
   ts_tensor tensor[2 * RUN_MAX];
   ts_tid in[RUN_MAX], out[RUN_MAX], prior[RUN_MAX];
   const void *in_data[RUN_MAX], *prior_data[RUN_MAX];
@@ -107,9 +118,67 @@ typedef struct run_state {
   ts_kernel_call call;
 } run_state;
 
-/** Make the graph and prepare; `s->row->run (&s->call)` then runs, any number of times. Not collective. */
+/** Wait for all that is queued. Not collective. */
+static inline void run_finish(const run_state *s) {
+  void *event = s->backend->device->event_create(false);
+  s->backend->device->record(event, TS_QUEUE_COMPUTE);
+  s->backend->device->finish(event);
+  s->backend->device->event_destroy(event);
+}
+
+/** Where the backend finds host memory: there, or a copy of its own; what is one on the host is one there. Not collective. */
+static inline void *run_mirrored(run_state *s, const void *host, size_t bytes, bool written) {
+  if (s->backend->device == NULL || host == NULL) {
+    return (void *) host;
+  }
+  for (int i = 0; i < s->n_mirrors; ++i) {
+    if (s->mirror[i].host == host) {
+      s->mirror[i].written = s->mirror[i].written || written;
+      return s->mirror[i].device;
+    }
+  }
+  run_mirror *m = &s->mirror[s->n_mirrors++];
+  *m = (run_mirror){host, s->backend->allocate(bytes), bytes, written};
+  s->backend->device->copy(m->device, host, bytes, TS_QUEUE_COMPUTE);
+  run_finish(s);
+  return m->device;
+}
+
+static inline size_t run_bytes(const run_tensor *x) {
+  return (size_t) run_count(x) * ts_dtype_size(x->dtype);
+}
+
+/** Move all addresses of a call to the device. Not collective. */
+static inline void run_mirror_call(run_state *s, const run_case *c) {
+  for (int i = 0; i < c->n_in; ++i) {
+    s->in_data[i] = run_mirrored(s, c->in[i].data, run_bytes(&c->in[i]), false);
+  }
+  for (int i = 0; i < c->n_out; ++i) {
+    s->out_data[i] = run_mirrored(s, c->out[i].data, run_bytes(&c->out[i]), true);
+    s->prior_data[i] = run_mirrored(s, c->prior[i], run_bytes(&c->out[i]), false);
+  }
+  s->call.beta = run_mirrored(s, c->beta, sizeof *c->beta, false);
+  s->call.workspace = run_mirrored(s, s->workspace, s->call.workspace_bytes + RUN_GUARD, true);
+  s->call.stream = s->backend->device->stream(TS_QUEUE_COMPUTE);
+}
+
+/** Run a prepared kernel and bring its results to the host. Not collective. */
+static inline void run_go(run_state *s) {
+  s->row->run(&s->call);
+  if (s->backend->device != NULL) {
+    for (int i = 0; i < s->n_mirrors; ++i) {
+      const run_mirror *m = &s->mirror[i];
+      if (m->written) {
+        s->backend->device->copy((void *) m->host, m->device, m->bytes, TS_QUEUE_COMPUTE);
+      }
+    }
+    run_finish(s);
+  }
+}
+
+/** Make the graph and prepare; `run_go (s)` then runs, any number of times. Not collective. */
 static inline void run_begin(const ts_backend *backend, const run_case *c, run_state *s) {
-  *s = (run_state){.row = backend->kernel(c->op)};
+  *s = (run_state){.backend = backend, .row = backend->kernel(c->op)};
   bool adds = false;
   for (int i = 0; i < c->n_in; ++i) {
     s->in[i] = c->in[i].data == NULL ? TS_NONE : i;
@@ -135,6 +204,9 @@ static inline void run_begin(const ts_backend *backend, const run_case *c, run_s
   s->call = (ts_kernel_call){.graph = &s->graph, .node = &s->node, .in = s->in_data, .out = s->out_data,
                              .prior = adds ? s->prior_data : NULL, .beta = c->beta, .workspace = s->workspace,
                              .workspace_bytes = bytes, .prepared = prepared, .threads = c->threads};
+  if (backend->device != NULL) {
+    run_mirror_call(s, c);
+  }
 }
 
 /** Release.  \return true when the guard behind the workspace is untouched. Not collective. */
@@ -144,6 +216,9 @@ static inline bool run_end(run_state *s) {
     clean = clean && s->workspace[s->call.workspace_bytes + i] == 0x5a;
   }
   free(s->workspace);
+  for (int i = 0; i < s->n_mirrors; ++i) {
+    s->backend->release(s->mirror[i].device, s->mirror[i].bytes);
+  }
   if (s->row->release != NULL) {
     s->row->release(s->call.prepared);
   }
@@ -154,7 +229,7 @@ static inline bool run_end(run_state *s) {
 static inline bool run_kernel(const ts_backend *backend, const run_case *c) {
   run_state s;
   run_begin(backend, c, &s);
-  s.row->run(&s.call);
+  run_go(&s);
   return run_end(&s);
 }
 

@@ -1,8 +1,11 @@
 /* ATTENTION and ATTENTION_DX against fp64 at odd sizes, with groups of query heads, documents and dropout; the
  * reference itself against central differences; equal bits on 1, 2 and 3 threads. */
 #include "backend/cpu/dropout.h"
+#include "regression/backends.h"
 #include "regression/kernel_run.h"
 #include "regression/tap.h"
+
+static const ts_backend *backend;
 
 typedef struct problem {
   int batch, length, heads, kv_heads, head_dim;
@@ -218,7 +221,7 @@ static bool run_with(run_case *c, int threads) {
   for (int i = 0; i < c->n_out; ++i) {
     memset(c->out[i].data, 0xff, (size_t) run_count(&c->out[i]) * ts_dtype_size(c->out[i].dtype)); /* NaN */
   }
-  return run_kernel(ts_backend_cpu(), c);
+  return run_kernel(backend, c);
 }
 
 static bool same_on_threads(run_case *c) {
@@ -322,7 +325,10 @@ static void check_dropout_mean(void) {
 }
 
 int main(void) {
-  tap_note("%s", ts_backend_cpu()->describe());
+  backend = test_backend();
+  if (backend == NULL) {
+    return tap_done();
+  }
   static const problem shapes[] = {
       {1, 1, 1, 1, 1, true, false, 0, 0}, {2, 3, 2, 1, 5, true, false, 0, 0},
       {1, 17, 3, 3, 16, false, false, 0, 0}, {2, 67, 4, 2, 24, true, false, 0, 0},
@@ -340,6 +346,7 @@ int main(void) {
       check(&p);
     }
   }
+  test_backend_close();
   tap_ok(ts_memory_live() == 0, "everything is freed");
   return tap_done();
 }

@@ -1,7 +1,10 @@
 /* HEAD_LOSS, HEAD_LOSS_DX and HEAD_LOSS_TRAIN against fp64: ignored labels, several chunks, priors; the reference
  * against central differences; equal bits on 1, 2 and 3 threads. */
+#include "regression/backends.h"
 #include "regression/kernel_run.h"
 #include "regression/tap.h"
+
+static const ts_backend *backend;
 
 typedef struct problem {
   int batch, length, width, vocabulary;
@@ -143,7 +146,7 @@ static bool run_with(const problem *p, run_case *c, const run_tensor *prior, int
     }
   }
   c->threads = threads;
-  return run_kernel(ts_backend_cpu(), c);
+  return run_kernel(backend, c);
 }
 
 static double distance(const run_tensor *x, const double *exact) {
@@ -223,7 +226,10 @@ static void check_differences(void) {
 }
 
 int main(void) {
-  tap_note("%s", ts_backend_cpu()->describe());
+  backend = test_backend();
+  if (backend == NULL) {
+    return tap_done();
+  }
   check_differences();
   static const problem shapes[] = {
       {1, 1, 1, 1, 0, 0, NO_PRIOR, 1},    {1, 3, 17, 67, 0, 0, SAME, 0},       {2, 17, 3, 130, 0, 0, OTHER, 1},
@@ -239,6 +245,7 @@ int main(void) {
       check(&p);
     }
   }
+  test_backend_close();
   tap_ok(ts_memory_live() == 0, "everything is freed");
   return tap_done();
 }

@@ -1,7 +1,10 @@
 /* MATMUL against fp64: odd sizes, transposes, bias, every kind of prior, both types; equal bits on 1, 2, 3 and 16
  * threads. */
+#include "regression/backends.h"
 #include "regression/kernel_run.h"
 #include "regression/tap.h"
+
+static const ts_backend *backend;
 
 typedef struct product {
   int64_t m, n, k;
@@ -79,7 +82,7 @@ static void run_with(const product *p, run_case *c, run_tensor *prior, int threa
     memcpy(c->out[0].data, prior->data, bytes);
   }
   c->prior[0] = p->prior == NO_PRIOR ? NULL : p->prior == SAME ? c->out[0].data : prior->data;
-  *clean = run_kernel(ts_backend_cpu(), c) && *clean;
+  *clean = run_kernel(backend, c) && *clean;
 }
 
 static void check(const product *p) {
@@ -144,13 +147,17 @@ static void long_k(ts_dtype in, ts_dtype out) {
 }
 
 int main(void) {
-  tap_note("%s", ts_backend_cpu()->describe());
+  backend = test_backend();
+  if (backend == NULL) {
+    return tap_done();
+  }
   static const ts_dtype types[][2] = {{TS_F32, TS_F32}, {TS_BF16, TS_BF16}, {TS_BF16, TS_F32}, {TS_F32, TS_BF16}};
   for (int i = 0; i < 4; ++i) {
     small_sizes(types[i][0], types[i][1]);
     priors(types[i][0], types[i][1]);
     long_k(types[i][0], types[i][1]);
   }
+  test_backend_close();
   tap_ok(ts_memory_live() == 0, "everything is freed");
   return tap_done();
 }

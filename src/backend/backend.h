@@ -2,7 +2,7 @@
  * A backend: a table of kernels by op.  A row has three functions; an op without a row is not supported there.
  *
  * A kernel is called with pointers into planned memory and computes synchronously with \a threads OpenMP threads (CPU)
- * or in order on a stream (device).  It writes its outputs and its workspace, nothing else, and allocates nothing.
+ * or is queued on a stream (device).  It writes its outputs and its workspace, nothing else, and allocates nothing.
  * None of these functions is collective.
  */
 #ifndef TS_BACKEND_BACKEND_H
@@ -24,11 +24,12 @@ typedef struct ts_kernel_call {
   const void *const *in;    /**< n_in pointers; NULL where an optional input is absent. */
   void *const *out;         /**< n_out pointers. */
   const void *const *prior; /**< NULL, or n_out pointers (NULL: none); prior[i] is out[i] itself or does not overlap it. */
-  const float *beta;        /**< NULL for 1; *beta == 0 must not read the prior. */
+  const float *beta;        /**< NULL for 1; *beta == 0 must not read the prior.  In the backend's memory, like all else. */
   void *workspace;          /**< 64-byte aligned. */
   size_t workspace_bytes;
   void *prepared; /**< What the row's prepare made for this node. */
   int threads;
+  void *stream;   /**< Of the device: ts_device_ops.stream; NULL on the host. */
 } ts_kernel_call;
 
 typedef struct ts_kernel {
@@ -41,12 +42,36 @@ typedef struct ts_kernel {
   void (*release)(void *prepared);
 } ts_kernel;
 
+/** The queues of a device: what is in one runs in order, what is in two is ordered by events only. */
+typedef enum ts_queue { TS_QUEUE_COMPUTE, TS_QUEUE_COMM, TS_QUEUE_COPY, TS_N_QUEUES } ts_queue;
+
+/** What a device has that the host does not: memory of its own and queues.  A failure of the device ends the job (class b),
+ * whenever it shows, with rank, device and op named.  All but `finish` and the memory functions return at once. */
+typedef struct ts_device_ops {
+  void *(*stream)(ts_queue queue);            /**< What kernels get as their stream. */
+  void *(*allocate_host)(size_t bytes);       /**< Host memory that copies can run from; zeroed. */
+  void (*release_host)(void *memory);         /**< NULL is allowed. */
+  void (*copy)(void *to, const void *from, size_t bytes, ts_queue queue); /**< Host or device memory either way. */
+  void *(*event_create)(bool timed);
+  void (*event_destroy)(void *event);         /**< NULL is allowed. */
+  void (*record)(void *event, ts_queue queue);
+  void (*wait)(void *event, ts_queue queue);  /**< The queue goes on after the event; the host does not wait. */
+  double (*seconds)(void *from, void *to);    /**< Between two timed events that have happened. */
+  void (*finish)(void *event);                /**< The host waits for an event, watching for failures of device and peers. */
+  void (*capture_begin)(void);                /**< From now on what is queued is recorded, not run. */
+  void *(*capture_end)(void);                 /**< \return a graph; all queues that took part have been waited for by COMPUTE. */
+  void (*replay)(void *graph);                /**< Run it all in COMPUTE. */
+  void (*graph_destroy)(void *graph);         /**< NULL is allowed. */
+  void (*set_op)(const char *name);           /**< What is queued next, for messages; borrowed. */
+} ts_device_ops;
+
 typedef struct ts_backend {
   const char *name;
   const ts_kernel *(*kernel)(ts_op op);       /**< Row of an op; its run is NULL when there is none. */
   void *(*allocate)(size_t bytes);            /**< An arena: 64-byte aligned (4096 on the CPU), zeroed. */
   void (*release)(void *arena, size_t bytes); /**< NULL is allowed. */
   const char *(*describe)(void);              /**< ISA and library versions: part of the target's identity. */
+  const ts_device_ops *device;                /**< NULL: memory is the host's and kernels return when they are done. */
 } ts_backend;
 
 /** The backend of the host's processors: oneDNN for products, own kernels in the best instruction set there is.
@@ -56,6 +81,29 @@ const ts_backend *ts_backend_cpu(void);
 /** A backend whose kernels do nothing: for plans and schedules.  Workspaces are those of the CPU when
  * \a threads of the target is positive. Not collective. */
 const ts_backend *ts_backend_null(void);
+
+/** The backend of this process's GPU.  Its table, and so plans for it, exist without one; memory and queues only after
+ * ts_cuda_open.
+ * \return NULL when Tessera was built without CUDA. Not collective. */
+const ts_backend *ts_backend_cuda(void);
+
+/** How a process takes its GPU. */
+typedef struct ts_cuda_options {
+  int local_rank, local_size; /**< Of this process on its node. */
+  bool shared;                /**< Several processes may use one device (tests). */
+  bool tf32;                  /**< fp32 products may round their operands to TF32. */
+} ts_cuda_options;
+
+/** Devices that this process can see; 0 when there is no driver, or none that is new enough. Not collective. */
+int ts_cuda_devices(void);
+
+/** Bind this process to device local_rank modulo their number and make its queues.  Once per process.
+ * \return TS_BAD_INPUT with the reason: built without CUDA, no device, an old driver, another architecture than the kernels
+ * were built for, more processes than devices. Not collective. */
+ts_status ts_cuda_open(const ts_cuda_options *options, ts_error *err);
+
+/** Give back queues and handles; nothing when not open. Not collective. */
+void ts_cuda_close(void);
 
 /** Tensor of an input or output of a call. Not collective. */
 static inline const ts_tensor *ts_call_in(const ts_kernel_call *call, int i) {

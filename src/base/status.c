@@ -45,7 +45,7 @@ void ts_set_failure_context(int rank, void (*abort)(int exit_code)) {
   context.abort = abort;
 }
 
-_Noreturn void ts_die(const char *file, int line, const char *format, ...) {
+void ts_die(const char *file, int line, const char *format, ...) {
   char host[256] = "?";
   gethostname(host, sizeof host - 1);
   char message[2048];

@@ -44,7 +44,7 @@ void ts_error_clear(ts_error *err);
 void ts_set_failure_context(int rank, void (*abort)(int exit_code));
 
 /** Print "tessera: rank R on HOST: file:line: message" on stderr and end the job with exit code 1.  Not collective. */
-_Noreturn void ts_die(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void ts_die(const char *file, int line, const char *format, ...) __attribute__((noreturn, format(printf, 3, 4)));
 
 /** Class (b): \a condition must hold or the machine is broken.  Usage: TS_CHECK (ptr, "mmap of %zu bytes failed", n). */
 #define TS_CHECK(condition, ...)                      \

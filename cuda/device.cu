@@ -1,0 +1,299 @@
+/* The device of this process: binding, queues, memory, capture, and the table of the backend. */
+#include "cuda/device.h"
+
+extern "C" {
+#include "base/memory.h"
+}
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static struct device {
+  bool open, tf32;
+  int number, multiprocessors;
+  cudaStream_t stream[TS_N_QUEUES];
+  const char *op;
+  char name[256];
+} device;
+
+/* ---- failures ---- */
+
+void ts_cuda_set_op(const char *name) { device.op = name; }
+
+const char *ts_cuda_op(void) { return device.op != NULL ? device.op : "between two ops"; }
+
+void ts_cuda_check(cudaError_t code, const char *file, int line, const char *call) {
+  if (code != cudaSuccess) {
+    ts_die(file, line, "device %d, op %s: %s failed: %s (%s)", device.number, ts_cuda_op(), call, cudaGetErrorName(code),
+           cudaGetErrorString(code));
+  }
+}
+
+/* ---- binding ---- */
+
+int ts_cuda_devices(void) {
+  int n = 0, driver = 0;
+  if (cudaGetDeviceCount(&n) != cudaSuccess || cudaDriverGetVersion(&driver) != cudaSuccess) {
+    (void) cudaGetLastError();
+    return 0;
+  }
+  return n;
+}
+
+static ts_status check_driver(ts_error *err) {
+  int n = 0, driver = 0, runtime = 0;
+  cudaError_t code = cudaGetDeviceCount(&n);
+  (void) cudaGetLastError();
+  (void) cudaDriverGetVersion(&driver);
+  (void) cudaRuntimeGetVersion(&runtime);
+  if (code == cudaErrorInsufficientDriver && driver > 0) {
+    return ts_error_add(err, "run.device is cuda: the driver knows CUDA %d.%d, and this Tessera was built with CUDA %d.%d; use a newer "
+                        "driver or build with its toolkit", driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+  }
+  if (code != cudaSuccess || n == 0) {
+    return ts_error_add(err, "run.device is cuda, but this process sees no GPU (%s): check nvidia-smi, CUDA_VISIBLE_DEVICES and, under "
+                        "Slurm, --gpus-per-node; or set run.device = \"cpu\"", cudaGetErrorName(code));
+  }
+  return TS_OK;
+}
+
+static ts_status check_architecture(int number, ts_error *err) {
+  struct cudaDeviceProp prop;
+  TS_CUDA(cudaGetDeviceProperties(&prop, number));
+  int built = TS_CUDA_ARCHITECTURE, has = 10 * prop.major + prop.minor;
+  device.multiprocessors = prop.multiProcessorCount;
+  snprintf(device.name, sizeof device.name, "%s", prop.name);
+  return has == built ? TS_OK
+                      : ts_error_add(err, "GPU %d is a %s of architecture sm_%d, and the kernels were built for sm_%d; build with "
+                                     "NVCC_GENCODE=\"-gencode arch=compute_%d,code=sm_%d\"", number, prop.name, has, built, has, has);
+}
+
+static void make_queues(void) {
+  int least, greatest;
+  TS_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  for (int q = 0; q < TS_N_QUEUES; ++q) { /* messages first: what waits for them is on the critical path */
+    TS_CUDA(cudaStreamCreateWithPriority(&device.stream[q], cudaStreamNonBlocking, q == TS_QUEUE_COMM ? greatest : least));
+  }
+}
+
+ts_status ts_cuda_open(const ts_cuda_options *o, ts_error *err) {
+  ts_status status = check_driver(err);
+  if (status != TS_OK) {
+    return status;
+  }
+  int n = ts_cuda_devices();
+  if (o->local_size > n && !o->shared) {
+    return ts_error_add(err, "%d processes on this node, and each sees %d GPU%s: start one process a GPU, or let them share with "
+                        "run.share_device = true", o->local_size, n, n == 1 ? "" : "s");
+  }
+  int number = o->local_rank % n;
+  status = check_architecture(number, err);
+  if (status == TS_OK) {
+    device.number = number;
+    device.tf32 = o->tf32;
+    TS_CUDA(cudaSetDevice(number));
+    make_queues();
+    device.open = true;
+  }
+  return status;
+}
+
+void ts_cuda_close(void) {
+  if (device.open) {
+    ts_cuda_blas_close();
+    for (int q = 0; q < TS_N_QUEUES; ++q) {
+      TS_CUDA(cudaStreamDestroy(device.stream[q]));
+    }
+    memset(&device, 0, sizeof device);
+  }
+}
+
+int ts_cuda_multiprocessors(void) { return device.multiprocessors; }
+
+bool ts_cuda_tf32(void) { return device.tf32; }
+
+const char *ts_cuda_device_name(void) { return device.name; }
+
+/* ---- queues, events ---- */
+
+static void *stream(ts_queue queue) { return device.stream[queue]; }
+
+static void copy(void *to, const void *from, size_t bytes, ts_queue queue) {
+  if (bytes > 0) {
+    TS_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, device.stream[queue]));
+  }
+}
+
+static void *event_create(bool timed) {
+  cudaEvent_t event;
+  TS_CUDA(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming));
+  return event;
+}
+
+static void event_destroy(void *event) {
+  if (event != NULL) {
+    TS_CUDA(cudaEventDestroy((cudaEvent_t) event));
+  }
+}
+
+static void record(void *event, ts_queue queue) { TS_CUDA(cudaEventRecord((cudaEvent_t) event, device.stream[queue])); }
+
+static void wait(void *event, ts_queue queue) { TS_CUDA(cudaStreamWaitEvent(device.stream[queue], (cudaEvent_t) event, 0)); }
+
+static double seconds(void *from, void *to) {
+  float milliseconds;
+  TS_CUDA(cudaEventElapsedTime(&milliseconds, (cudaEvent_t) from, (cudaEvent_t) to));
+  return 1e-3 * (double) milliseconds;
+}
+
+/* Polls, so that a dead peer is noticed; sleeps once a wait is long. */
+static void finish(void *event) {
+  cudaError_t code;
+  for (long polls = 0; (code = cudaEventQuery((cudaEvent_t) event)) == cudaErrorNotReady; ++polls) {
+    if (polls % 256 == 255) {
+      ts_cuda_watch();
+    }
+    if (polls > 20000) {
+      struct timespec nap = {0, 20000};
+      nanosleep(&nap, NULL);
+    } else if (polls > 100) {
+      sched_yield();
+    }
+  }
+  ts_cuda_check(code, __FILE__, __LINE__, "what was queued before");
+}
+
+/* ---- watching ---- */
+
+enum { MOST_WATCHERS = 16 };
+static struct watcher { void (*watch)(void *); void *user; } watchers[MOST_WATCHERS];
+
+void ts_cuda_watch_add(void (*watch)(void *user), void *user) {
+  for (int i = 0; i < MOST_WATCHERS; ++i) {
+    if (watchers[i].watch == NULL) {
+      watchers[i].watch = watch;
+      watchers[i].user = user;
+      return;
+    }
+  }
+  TS_CHECK(false, "more than %d communicators to watch", MOST_WATCHERS);
+}
+
+void ts_cuda_watch_remove(void *user) {
+  for (int i = 0; i < MOST_WATCHERS; ++i) {
+    if (watchers[i].user == user) {
+      watchers[i].watch = NULL;
+      watchers[i].user = NULL;
+    }
+  }
+}
+
+void ts_cuda_watch(void) {
+  for (int i = 0; i < MOST_WATCHERS; ++i) {
+    if (watchers[i].watch != NULL) {
+      watchers[i].watch(watchers[i].user);
+    }
+  }
+}
+
+/* ---- memory ---- */
+
+size_t ts_cuda_available(void) {
+  size_t available, total;
+  TS_CUDA(cudaMemGetInfo(&available, &total));
+  return available;
+}
+
+static void *allocate(size_t bytes) {
+  void *arena = NULL;
+  cudaError_t code = cudaMalloc(&arena, bytes > 0 ? bytes : 1);
+  if (code == cudaErrorMemoryAllocation) {
+    size_t available = 0, total = 0;
+    char need[32], have[32], all[32];
+    (void) cudaGetLastError();
+    (void) cudaMemGetInfo(&available, &total);
+    ts_die(__FILE__, __LINE__, "GPU %d (%s): an arena of %s is needed, %s of %s are free; the rest is held by this process's context, "
+           "libraries and communicators and by other processes on the GPU (nvidia-smi names them).  Ways out: a higher "
+           "zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, activation_checkpointing.enabled, more GPUs "
+           "(`tessera plan` shows what each gives)", device.number, device.name, ts_human_bytes((double) bytes, need),
+           ts_human_bytes((double) available, have), ts_human_bytes((double) total, all));
+  }
+  ts_cuda_check(code, __FILE__, __LINE__, "cudaMalloc of an arena");
+  TS_CUDA(cudaMemsetAsync(arena, 0, bytes, device.stream[TS_QUEUE_COMPUTE]));
+  TS_CUDA(cudaStreamSynchronize(device.stream[TS_QUEUE_COMPUTE]));
+  return arena;
+}
+
+static void release(void *arena, size_t) {
+  if (arena != NULL) {
+    TS_CUDA(cudaFree(arena));
+  }
+}
+
+static void *allocate_host(size_t bytes) {
+  void *memory;
+  TS_CUDA(cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocDefault));
+  memset(memory, 0, bytes);
+  return memory;
+}
+
+static void release_host(void *memory) {
+  if (memory != NULL) {
+    TS_CUDA(cudaFreeHost(memory));
+  }
+}
+
+/* ---- capture ---- */
+
+static void capture_begin(void) {
+  TS_CUDA(cudaStreamBeginCapture(device.stream[TS_QUEUE_COMPUTE], cudaStreamCaptureModeThreadLocal));
+}
+
+static void *capture_end(void) {
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  TS_CUDA(cudaStreamEndCapture(device.stream[TS_QUEUE_COMPUTE], &graph));
+  TS_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+  TS_CUDA(cudaGraphDestroy(graph));
+  TS_CUDA(cudaGraphUpload(exec, device.stream[TS_QUEUE_COMPUTE]));
+  return exec;
+}
+
+static void replay(void *graph) { TS_CUDA(cudaGraphLaunch((cudaGraphExec_t) graph, device.stream[TS_QUEUE_COMPUTE])); }
+
+static void graph_destroy(void *graph) {
+  if (graph != NULL) {
+    TS_CUDA(cudaGraphExecDestroy((cudaGraphExec_t) graph));
+  }
+}
+
+/* ---- the table ---- */
+
+static const ts_kernel *kernel(ts_op op) {
+  static const ts_kernel *(*const families[])(ts_op) = {
+#define X(family) ts_cuda_##family,
+    TS_CUDA_FAMILIES(X)
+#undef X
+  };
+  const ts_kernel *row = families[0](op);
+  for (size_t f = 1; row->run == NULL && f < sizeof families / sizeof *families; ++f) {
+    row = families[f](op);
+  }
+  return row;
+}
+
+static const char *describe(void) {
+  static char text[512];
+  snprintf(text, sizeof text, "%s, sm_%d, CUDA %d.%d, %s", device.open ? device.name : "no device", TS_CUDA_ARCHITECTURE,
+           CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, ts_cuda_blas_describe());
+  return text;
+}
+
+const ts_backend *ts_backend_cuda(void) {
+  static const ts_device_ops ops = {stream, allocate_host, release_host, copy, event_create, event_destroy, record, wait, seconds,
+                                    finish, capture_begin, capture_end, replay, graph_destroy, ts_cuda_set_op};
+  static const ts_backend backend = {"cuda", kernel, allocate, release, describe, &ops};
+  return &backend;
+}

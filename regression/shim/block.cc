@@ -1,0 +1,387 @@
+/* The threads of a block as fibers.  Blocks run one after another in a random order; inside a block whoever goes on is drawn,
+ * until all have ended.  Shared memory begins as NaNs with guards between its arrays. */
+#include "regression/shim/shim.h"
+#include "regression/shim/machine.h"
+
+#include "base/dtype.h"
+
+#include <algorithm>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <vector>
+
+enum { MOST_THREADS = 1024, STACK = 128 << 10, STATIC_SHARED = 48 << 10, MOST_SHARED = 227 << 10, GUARD = 64 };
+
+/* ---- switching stacks ---- */
+
+#if defined(__x86_64__)
+/* Save what a call must keep on the old stack, go on with the new one. */
+extern "C" void shim_switch(void **save, void *to);
+__asm__(
+  ".text\n.globl shim_switch\n.type shim_switch,@function\nshim_switch:\n"
+  "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
+  "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
+  "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n  ret\n"
+  ".size shim_switch,.-shim_switch\n");
+struct fiber_context { void *stack_pointer; };
+static void prepare(fiber_context *c, char *stack, void (*entry)(void)) {
+  void **top = (void **) (stack + STACK) - 3; /* the entry sees a stack aligned as after a call */
+  *top = NULL;
+  *--top = (void *) entry;
+  c->stack_pointer = top - 6;
+}
+static void change(fiber_context *from, fiber_context *to) { shim_switch(&from->stack_pointer, to->stack_pointer); }
+#else
+struct fiber_context { ucontext_t context; };
+static void prepare(fiber_context *c, char *stack, void (*entry)(void)) {
+  getcontext(&c->context);
+  c->context.uc_stack.ss_sp = stack;
+  c->context.uc_stack.ss_size = STACK;
+  c->context.uc_link = NULL;
+  makecontext(&c->context, entry, 0);
+}
+static void change(fiber_context *from, fiber_context *to) { swapcontext(&from->context, &to->context); }
+#endif
+
+/* ---- the block ---- */
+
+struct copy { void *to; const void *from; bool valid; };
+
+struct fiber {
+  shim_thread self; /* first: shim_self points here */
+  fiber_context context;
+  bool done;
+  long exchanges;
+  std::vector<copy> open;                 /* copies of the group that is not committed */
+  std::vector<std::vector<copy>> groups;  /* committed, oldest first */
+};
+
+struct warp {
+  unsigned char slot[2][32][64]; /* of even and odd exchanges */
+  unsigned arrived[2];
+};
+
+struct array {
+  const void *key;
+  const char *name;
+  size_t offset, bytes;
+};
+
+shim_thread *shim_self;
+shim_index shim_block_dim, shim_grid_dim;
+
+static struct block {
+  int threads, live, at_barrier;
+  long generation;
+  std::vector<struct fiber> fibers;
+  std::vector<struct warp> warps;
+  std::vector<array> arrays;
+  size_t shared_used, dynamic_bytes;
+  unsigned char *shared;
+  fiber_context scheduler;
+  const std::function<void()> *body;
+} b;
+static char *stacks;
+static long launches;
+
+long shim_launches(void) { return launches; }
+
+static void die(const char *what) {
+  fprintf(stderr, "shim: block (%u, %u, %u) thread (%u, %u, %u): %s\n", shim_self->block.x, shim_self->block.y,
+          shim_self->block.z, shim_self->thread.x, shim_self->thread.y, shim_self->thread.z, what);
+  abort();
+}
+
+static fiber *self(void) { return (fiber *) shim_self; }
+
+static void pause(void) { change(&self()->context, &b.scheduler); }
+
+static void release_barrier(void) {
+  if (b.live > 0 && b.at_barrier == b.live) {
+    b.at_barrier = 0;
+    ++b.generation;
+  }
+}
+
+static void entry(void) {
+  (*b.body)();
+  fiber *f = self();
+  if (!f->open.empty() || !f->groups.empty()) {
+    die("ends with copies under way");
+  }
+  f->done = true;
+  --b.live;
+  release_barrier();
+  pause();
+}
+
+/* A thread that has ended counts as arrived, as on the device; and so does one in another __syncthreads. */
+void shim_barrier(void) {
+  long generation = b.generation;
+  ++b.at_barrier;
+  release_barrier();
+  while (b.generation == generation) {
+    pause();
+  }
+}
+
+/* Two tables in turn: whoever writes into a table again has been through the other exchange with all lanes, so nobody reads
+ * the old one any more.  Only whole warps: kernels use no other masks. */
+const unsigned char *shim_warp_exchange(unsigned mask, const void *mine, size_t bytes) {
+  fiber *f = self();
+  warp *w = &b.warps[(size_t) f->self.warp];
+  int turn = (int) (f->exchanges++ % 2), lanes = b.threads - 32 * f->self.warp;
+  unsigned expected = lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
+  if ((mask & expected) != expected) {
+    die("calls a warp function for a part of the warp");
+  }
+  memcpy(w->slot[turn][f->self.lane], mine, bytes);
+  w->arrived[turn] |= 1u << f->self.lane;
+  if (w->arrived[turn] == expected) {
+    w->arrived[1 - turn] = 0;
+  }
+  for (long patience = 0; w->arrived[turn] != expected; ++patience) {
+    if (patience > 1000000) {
+      die("waits in a warp function for lanes that never come");
+    }
+    pause();
+  }
+  return w->slot[turn][0];
+}
+
+void shim_warp_barrier(unsigned mask) {
+  char nothing = 0;
+  shim_warp_exchange(mask, &nothing, 1);
+}
+
+unsigned __ballot_sync(unsigned mask, int predicate) {
+  int mine = predicate != 0;
+  const unsigned char *table = shim_warp_exchange(mask, &mine, sizeof mine);
+  unsigned ballot = 0;
+  for (int lane = 0; lane < 32; ++lane) {
+    int theirs = 0;
+    if (32 * shim_self->warp + lane < b.threads) {
+      memcpy(&theirs, table + 64 * lane, sizeof theirs);
+    }
+    ballot |= (unsigned) theirs << lane;
+  }
+  return ballot;
+}
+
+/* ---- shared memory ---- */
+
+void *shim_shared(const void *key, size_t bytes, const char *name) {
+  for (const array &a : b.arrays) {
+    if (a.key == key) {
+      return b.shared + a.offset;
+    }
+  }
+  size_t padded = (bytes + 15) / 16 * 16;
+  if (b.shared_used + padded + GUARD > 2 * STATIC_SHARED) {
+    die("more than 48 KB of static shared memory");
+  }
+  b.arrays.push_back({key, name, b.shared_used, bytes});
+  b.shared_used += padded + GUARD;
+  return b.shared + b.arrays.back().offset;
+}
+
+void *shim_shared_dynamic(void) {
+  if (b.dynamic_bytes == 0) {
+    die("uses dynamic shared memory that the launch did not ask for");
+  }
+  return b.shared + 2 * STATIC_SHARED;
+}
+
+static void check_guards(void) {
+  size_t sum = b.dynamic_bytes;
+  for (const array &a : b.arrays) {
+    sum += a.bytes;
+    for (size_t i = a.bytes; i < (a.bytes + 15) / 16 * 16 + GUARD; ++i) {
+      if (b.shared[a.offset + i] != 0xff) {
+        fprintf(stderr, "shim: something wrote behind the shared array %s of %zu bytes\n", a.name, a.bytes);
+        abort();
+      }
+    }
+  }
+  for (size_t i = 0; i < GUARD; ++i) {
+    if (b.shared[2 * STATIC_SHARED + b.dynamic_bytes + i] != 0xff) {
+      fprintf(stderr, "shim: something wrote behind the dynamic shared memory of %zu bytes\n", b.dynamic_bytes);
+      abort();
+    }
+  }
+  if (sum > MOST_SHARED) {
+    fprintf(stderr, "shim: %zu bytes of shared memory, a block has %d\n", sum, MOST_SHARED);
+    abort();
+  }
+}
+
+/* ---- copies that run ahead ---- */
+
+static void do_copy(const copy &c) {
+  if (c.valid) {
+    memcpy(c.to, c.from, 16);
+  } else {
+    memset(c.to, 0, 16);
+  }
+}
+
+void shim_copy_ahead(void *to, const void *from, bool valid) {
+  if ((uintptr_t) to % 16 != 0 || (valid && (uintptr_t) from % 16 != 0)) {
+    die("a copy of 16 bytes is not aligned");
+  }
+  self()->open.push_back({to, from, valid});
+}
+
+void shim_copy_commit(void) {
+  fiber *f = self();
+  f->groups.push_back(std::move(f->open));
+  f->open.clear();
+}
+
+void shim_copy_wait(int groups) {
+  fiber *f = self();
+  while ((int) f->groups.size() > groups) {
+    for (const copy &c : f->groups.front()) {
+      do_copy(c);
+    }
+    f->groups.erase(f->groups.begin());
+  }
+}
+
+/* ---- matrix instructions ---- */
+
+static float bf16_of(uint32_t word, int half) { return ts_bf16_to_f32((uint16_t) (word >> (16 * half))); }
+
+void ts_mma(float d[4], const uint32_t a[4], const uint32_t bb[2]) {
+  uint32_t mine[6] = {a[0], a[1], a[2], a[3], bb[0], bb[1]};
+  const unsigned char *table = shim_warp_exchange(0xffffffffu, mine, sizeof mine);
+  float A[16][16], B[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    uint32_t w[6];
+    memcpy(w, table + 64 * lane, sizeof w);
+    int g = lane / 4, t = lane % 4;
+    for (int h = 0; h < 2; ++h) {
+      A[g][2 * t + h] = bf16_of(w[0], h);
+      A[g + 8][2 * t + h] = bf16_of(w[1], h);
+      A[g][2 * t + 8 + h] = bf16_of(w[2], h);
+      A[g + 8][2 * t + 8 + h] = bf16_of(w[3], h);
+      B[2 * t + h][g] = bf16_of(w[4], h);
+      B[2 * t + 8 + h][g] = bf16_of(w[5], h);
+    }
+  }
+  int g = shim_self->lane / 4, t = shim_self->lane % 4;
+  for (int i = 0; i < 4; ++i) {
+    int row = g + 8 * (i / 2), column = 2 * t + i % 2;
+    for (int k = 0; k < 16; ++k) {
+      d[i] += A[row][k] * B[k][column];
+    }
+  }
+}
+
+static void load_matrices(uint32_t r[4], const void *row, bool transposed) {
+  if ((uintptr_t) row % 16 != 0) {
+    die("a row of ldmatrix is not aligned to 16 bytes");
+  }
+  uint16_t values[8];
+  memcpy(values, row, sizeof values);
+  const unsigned char *table = shim_warp_exchange(0xffffffffu, values, sizeof values);
+  int major = shim_self->lane / 4, minor = 2 * (shim_self->lane % 4);
+  for (int m = 0; m < 4; ++m) {
+    uint16_t element[2];
+    for (int h = 0; h < 2; ++h) {
+      int i = transposed ? minor + h : major, j = transposed ? major : minor + h;
+      memcpy(&element[h], table + 64 * (8 * m + i) + 2 * j, 2);
+    }
+    r[m] = (uint32_t) element[0] | (uint32_t) element[1] << 16;
+  }
+}
+
+void ts_ldmatrix(uint32_t r[4], const void *row) { load_matrices(r, row, false); }
+void ts_ldmatrix_trans(uint32_t r[4], const void *row) { load_matrices(r, row, true); }
+
+/* ---- launching ---- */
+
+static void start_fiber(int i, shim_index block) {
+  fiber *f = &b.fibers[(size_t) i];
+  unsigned x = (unsigned) i;
+  f->self.thread = {x % shim_block_dim.x, x / shim_block_dim.x % shim_block_dim.y, x / (shim_block_dim.x * shim_block_dim.y)};
+  f->self.block = block;
+  f->self.lane = i % 32;
+  f->self.warp = i / 32;
+  f->done = false;
+  f->exchanges = 0;
+  prepare(&f->context, stacks + (size_t) i * STACK, entry);
+}
+
+template <typename T>
+static void shuffle(std::vector<T> &list) {
+  for (size_t i = list.size(); i > 1; --i) {
+    std::swap(list[i - 1], list[shim_random((unsigned) i)]);
+  }
+}
+
+static void run_block(shim_index block) {
+  b.live = b.threads;
+  b.at_barrier = 0;
+  b.generation = 0;
+  b.arrays.clear();
+  b.shared_used = 0;
+  memset(b.shared, 0xff, 2 * STATIC_SHARED + b.dynamic_bytes + GUARD);
+  std::fill(b.warps.begin(), b.warps.end(), warp());
+  for (int i = 0; i < b.threads; ++i) {
+    start_fiber(i, block);
+  }
+  static std::vector<int> order;
+  order.resize((size_t) b.threads);
+  for (int i = 0; i < b.threads; ++i) {
+    order[(size_t) i] = i;
+  }
+  for (long idle = 0; b.live > 0; ++idle) {
+    shuffle(order);
+    for (int i : order) {
+      fiber *f = &b.fibers[(size_t) i];
+      if (!f->done) {
+        shim_self = &f->self;
+        change(&b.scheduler, &f->context);
+      }
+    }
+    if (idle > 1000000) {
+      die("the block never ends");
+    }
+  }
+  check_guards();
+}
+
+static void run_grid(dim3 grid, dim3 block, size_t shared, const std::function<void()> &body) {
+  b.threads = (int) (block.x * block.y * block.z);
+  b.body = &body;
+  b.dynamic_bytes = shared;
+  b.fibers.resize((size_t) std::max<size_t>(b.fibers.size(), (size_t) b.threads));
+  b.warps.resize((size_t) (b.threads + 31) / 32);
+  shim_block_dim = {block.x, block.y, block.z};
+  shim_grid_dim = {grid.x, grid.y, grid.z};
+  std::vector<unsigned> order((size_t) grid.x * grid.y * grid.z);
+  for (unsigned i = 0; i < order.size(); ++i) {
+    order[i] = i;
+  }
+  shuffle(order);
+  for (unsigned i : order) {
+    run_block({i % grid.x, i / grid.x % grid.y, i / (grid.x * grid.y)});
+  }
+}
+
+cudaError_t shim_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, std::function<void()> thread) {
+  if (block.x * block.y * block.z > MOST_THREADS || block.x * block.y * block.z == 0 || shared > MOST_SHARED || grid.y > 65535 ||
+      grid.z > 65535 || block.z > 64) {
+    return cudaErrorInvalidConfiguration;
+  }
+  if (stacks == NULL) {
+    stacks = (char *) mmap(NULL, (size_t) MOST_THREADS * STACK, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    b.shared = (unsigned char *) aligned_alloc(1024, 2 * STATIC_SHARED + MOST_SHARED + GUARD + 1024 - GUARD);
+  }
+  ++launches;
+  return shim_add(stream, [=]() { run_grid(grid, block, shared, thread); });
+}

@@ -1,0 +1,545 @@
+/* Streams, events, graphs and memory of the stand-in: work is a graph of items, and a synchronisation runs items in a random
+ * order that the graph allows, until what was waited for is done. */
+#include "cuda_runtime.h"
+
+#include <functional>
+#include <memory>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#include <vector>
+
+#include "regression/shim/shim.h"
+
+using item_ref = std::shared_ptr<struct item>;
+
+/* One piece of work. */
+struct item {
+  std::function<void()> run;
+  std::vector<item_ref> after;
+  bool done = false, waits = false; /* waits: blocks for other processes */
+  double finished = 0;
+};
+
+struct shim_graph {
+  std::vector<item_ref> item; /* in order of capture */
+  cudaStream_t origin;
+};
+
+struct shim_stream {
+  item_ref last;
+  shim_graph *capture;
+};
+
+struct shim_event {
+  item_ref item;
+  shim_graph *capture; /* recorded inside a capture */
+};
+
+static std::vector<item_ref> pending;
+static std::vector<cudaStream_t> streams;
+static cudaError_t last_error;
+
+static cudaError_t fail(cudaError_t error) {
+  if (error != cudaSuccess && error != cudaErrorNotReady) {
+    last_error = error;
+  }
+  return error;
+}
+
+static double seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double) t.tv_sec + 1e-9 * (double) t.tv_nsec;
+}
+
+/* ---- chance ---- */
+
+unsigned shim_random(unsigned below) {
+  static uint64_t state;
+  if (state == 0) {
+    const char *seed = getenv("SHIM_SEED");
+    state = 0x9e3779b97f4a7c15u * (uint64_t) (seed == NULL ? 1 : 2 * atoll(seed) + 1);
+  }
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return below <= 1 ? 0 : (unsigned) ((state >> 32) % below);
+}
+
+/* ---- device memory ---- */
+
+struct allocation {
+  unsigned char *map, *data;
+  size_t map_bytes, bytes;
+};
+static std::vector<allocation> allocations;
+static size_t allocated;
+static int opened;
+
+static size_t page(void) { return (size_t) sysconf(_SC_PAGESIZE); }
+
+static size_t device_bytes(void) {
+  const char *text = getenv("SHIM_MEMORY");
+  return text != NULL ? (size_t) atoll(text) : (size_t) 4 << 30;
+}
+
+static void protect(int access) {
+  for (const allocation &a : allocations) {
+    mprotect(a.map, a.map_bytes - page(), access);
+  }
+}
+
+void shim_open(void) {
+  if (opened++ == 0) {
+    protect(PROT_READ | PROT_WRITE);
+  }
+}
+
+void shim_close(void) {
+  if (--opened == 0) {
+    protect(PROT_NONE);
+  }
+}
+
+static bool capturing(void) {
+  for (cudaStream_t s : streams) {
+    if (s->capture != NULL) {
+      return true;
+    }
+  }
+  return false;
+}
+
+enum { SLACK = 64, FILL = 0xff };
+
+cudaError_t cudaMalloc(void **device, size_t bytes) {
+  *device = NULL;
+  if (capturing()) {
+    return fail(cudaErrorStreamCaptureUnsupported);
+  }
+  if (bytes > device_bytes() - allocated) {
+    return fail(cudaErrorMemoryAllocation);
+  }
+  size_t padded = (bytes + SLACK - 1) / SLACK * SLACK, body = (padded + page() - 1) / page() * page();
+  allocation a = {NULL, NULL, body + page(), bytes};
+  a.map = (unsigned char *) mmap(NULL, a.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (a.map == MAP_FAILED) {
+    return fail(cudaErrorMemoryAllocation);
+  }
+  mprotect(a.map + body, page(), PROT_NONE);
+  a.data = a.map + body - padded;
+  memset(a.data, FILL, padded);
+  if (opened == 0) {
+    mprotect(a.map, body, PROT_NONE);
+  }
+  allocated += bytes;
+  allocations.push_back(a);
+  *device = a.data;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *device) {
+  if (capturing()) {
+    return fail(cudaErrorStreamCaptureUnsupported);
+  }
+  cudaDeviceSynchronize();
+  for (size_t i = 0; i < allocations.size(); ++i) {
+    allocation a = allocations[i];
+    if (a.data == device) {
+      mprotect(a.map, a.map_bytes - page(), PROT_READ);
+      for (unsigned char *c = a.data + a.bytes; c < a.map + a.map_bytes - page(); ++c) {
+        if (*c != FILL) {
+          fprintf(stderr, "shim: something wrote %zu bytes behind a device allocation of %zu bytes\n",
+                  (size_t) (c - a.data) - a.bytes, a.bytes);
+          abort();
+        }
+      }
+      munmap(a.map, a.map_bytes);
+      allocated -= a.bytes;
+      allocations.erase(allocations.begin() + (long) i);
+      return cudaSuccess;
+    }
+  }
+  return device == NULL ? cudaSuccess : fail(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaHostAlloc(void **host, size_t bytes, unsigned) {
+  if (capturing()) {
+    return fail(cudaErrorStreamCaptureUnsupported);
+  }
+  *host = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
+  return *host != NULL ? cudaSuccess : fail(cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaFreeHost(void *host) {
+  cudaDeviceSynchronize();
+  free(host);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total) {
+  *total = device_bytes();
+  *available = *total - allocated;
+  return cudaSuccess;
+}
+
+/* ---- running ---- */
+
+static bool is_ready(const item *i) {
+  for (const item_ref &d : i->after) {
+    if (!d->done) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static void run_item(const item_ref &i) {
+  shim_open();
+  if (i->run) {
+    i->run();
+  }
+  shim_close();
+  i->done = true;
+  i->finished = seconds();
+  i->after.clear();
+}
+
+static bool leads_to(const item *from, const item *to) {
+  if (from == to) {
+    return true;
+  }
+  for (const item_ref &d : to->after) {
+    if (!d->done && leads_to(from, d.get())) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Run until `target` is done (NULL: all).  Work that waits for other processes runs only when it must. */
+static void run_until(const item *target) {
+  while (target == NULL ? !pending.empty() : !target->done) {
+    std::vector<size_t> ready;
+    for (size_t i = 0; i < pending.size() && ready.size() < 8; ++i) {
+      const item *p = pending[i].get();
+      if (is_ready(p) && (!p->waits || target == NULL || leads_to(p, target))) {
+        ready.push_back(i);
+      }
+    }
+    if (ready.empty()) {
+      fprintf(stderr, "shim: work is waited for that can never run\n");
+      abort();
+    }
+    size_t at = ready[shim_random((unsigned) ready.size())];
+    item_ref i = pending[at];
+    pending.erase(pending.begin() + (long) at);
+    run_item(i);
+  }
+}
+
+/* Add work to a stream, or to the graph that the stream is captured into. */
+static cudaError_t add(cudaStream_t s, std::function<void()> run, bool waits) {
+  if (s == NULL) {
+    return fail(cudaErrorInvalidValue); /* the default stream orders itself with everything: not for this program */
+  }
+  item_ref i = std::make_shared<item>();
+  i->run = std::move(run);
+  i->waits = waits;
+  if (s->last != NULL && !s->last->done) {
+    i->after.push_back(s->last);
+  }
+  s->last = i;
+  (s->capture != NULL ? s->capture->item : pending).push_back(i);
+  return cudaSuccess;
+}
+
+cudaError_t shim_add(cudaStream_t stream, std::function<void()> run) { return add(stream, std::move(run), false); }
+
+cudaError_t shim_enqueue(cudaStream_t stream, void (*run)(void *arg), void *arg) {
+  std::shared_ptr<void> owned(arg, free);
+  return add(stream, [=]() { run(owned.get()); }, true);
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  return add(stream, [=]() { memmove(to, from, bytes); }, false);
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
+  return add(stream, [=]() { memset(to, value, bytes); }, false);
+}
+
+/* ---- streams and events ---- */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned) {
+  *stream = new shim_stream();
+  streams.push_back(*stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
+  return cudaStreamCreateWithFlags(stream, flags);
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  cudaDeviceSynchronize();
+  for (size_t i = 0; i < streams.size(); ++i) {
+    if (streams[i] == stream) {
+      streams.erase(streams.begin() + (long) i);
+    }
+  }
+  delete stream;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (capturing()) {
+    return fail(cudaErrorStreamCaptureUnsupported);
+  }
+  if (stream->last != NULL) {
+    run_until(stream->last.get());
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  static int impatience;
+  return ++impatience % 2 == 1 ? cudaErrorNotReady : cudaStreamSynchronize(stream);
+}
+
+cudaError_t cudaDeviceSynchronize(void) {
+  if (capturing()) {
+    return fail(cudaErrorStreamCaptureUnsupported);
+  }
+  run_until(NULL);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) {
+  *event = new shim_event();
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  cudaError_t error = add(stream, nullptr, false);
+  event->item = error == cudaSuccess ? stream->last : nullptr;
+  event->capture = error == cudaSuccess ? stream->capture : NULL;
+  return error;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (event->item == NULL || event->item->done) {
+    return cudaSuccess;
+  }
+  if (event->capture != stream->capture) {
+    if (event->capture == NULL || stream->capture != NULL) {
+      return fail(cudaErrorStreamCaptureInvalidated); /* work outside a capture cannot be waited for inside */
+    }
+    stream->capture = event->capture; /* the stream is forked into the capture */
+    stream->last = nullptr;
+  }
+  cudaError_t error = add(stream, nullptr, false);
+  if (error == cudaSuccess) {
+    stream->last->after.push_back(event->item);
+  }
+  return error;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (capturing() || event->capture != NULL) {
+    return fail(cudaErrorStreamCaptureUnsupported);
+  }
+  if (event->item != NULL) {
+    run_until(event->item.get());
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  static int impatience;
+  return ++impatience % 2 == 1 ? cudaErrorNotReady : cudaEventSynchronize(event);
+}
+
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  if (from->item == NULL || to->item == NULL) {
+    return fail(cudaErrorInvalidValue);
+  }
+  if (!from->item->done || !to->item->done) {
+    return fail(cudaErrorNotReady);
+  }
+  *milliseconds = (float) (1e3 * (to->item->finished - from->item->finished));
+  return cudaSuccess;
+}
+
+/* ---- capture ---- */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (capturing()) {
+    return fail(cudaErrorStreamCaptureUnsupported);
+  }
+  stream->capture = new shim_graph();
+  stream->capture->origin = stream;
+  stream->last = nullptr;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
+  shim_graph *g = stream->capture;
+  *graph = NULL;
+  if (g == NULL || g->origin != stream) {
+    return fail(cudaErrorStreamCaptureInvalidated);
+  }
+  bool joined = true;
+  for (cudaStream_t s : streams) {
+    if (s->capture == g) {
+      joined = joined && (s->last == NULL || (stream->last != NULL && leads_to(s->last.get(), stream->last.get())));
+    }
+  }
+  for (cudaStream_t s : streams) {
+    if (s->capture == g) {
+      s->capture = NULL;
+      s->last = nullptr;
+    }
+  }
+  *graph = g;
+  return joined ? cudaSuccess : fail(cudaErrorStreamCaptureUnjoined);
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long) {
+  *exec = new shim_graph(*graph);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+
+/* Fresh items for this launch: all after what is in the stream, and the stream goes on after all. */
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
+  std::vector<item_ref> fresh;
+  item_ref before = stream->last;
+  for (const item_ref &from : exec->item) {
+    item_ref i = std::make_shared<item>();
+    i->run = from->run;
+    i->waits = from->waits;
+    for (const item_ref &d : from->after) {
+      for (size_t k = 0; k < fresh.size(); ++k) {
+        if (exec->item[k] == d) {
+          i->after.push_back(fresh[k]);
+        }
+      }
+    }
+    if (before != NULL && !before->done) {
+      i->after.push_back(before);
+    }
+    fresh.push_back(i);
+    pending.push_back(i);
+  }
+  cudaError_t error = add(stream, nullptr, false);
+  if (error == cudaSuccess) {
+    stream->last->after.insert(stream->last->after.end(), fresh.begin(), fresh.end());
+  }
+  return error;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return cudaGraphDestroy(exec); }
+
+/* ---- the device ---- */
+
+static int devices(void) {
+  const char *text = getenv("SHIM_DEVICES");
+  return text != NULL ? atoi(text) : 1;
+}
+
+static int current;
+
+cudaError_t cudaGetDeviceCount(int *count) {
+  if (devices() <= 0) {
+    return fail(cudaErrorNoDevice);
+  }
+  *count = devices();
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  current = device;
+  return device >= 0 && device < devices() ? cudaSuccess : fail(cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaGetDevice(int *device) {
+  *device = current;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device) {
+  *prop = {};
+  const char *architecture = getenv("SHIM_ARCHITECTURE");
+  int number = architecture != NULL ? atoi(architecture) : 90;
+  snprintf(prop->name, sizeof prop->name, "stand-in %d", device);
+  prop->totalGlobalMem = device_bytes();
+  prop->major = number / 10;
+  prop->minor = number % 10;
+  prop->multiProcessorCount = 4;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device) {
+  snprintf(id, (size_t) length, "0000:%02d:00.0", device);
+  return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *version) {
+  const char *text = getenv("SHIM_DRIVER");
+  *version = text != NULL ? atoi(text) : CUDART_VERSION;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+const char *cudaGetErrorName(cudaError_t error) {
+  static const struct { cudaError_t error; const char *name; } rows[] = {
+#define ROW(name) {name, #name}
+    ROW(cudaSuccess), ROW(cudaErrorInvalidValue), ROW(cudaErrorMemoryAllocation), ROW(cudaErrorInvalidConfiguration),
+    ROW(cudaErrorInsufficientDriver), ROW(cudaErrorNoDevice), ROW(cudaErrorInvalidDevice), ROW(cudaErrorNotReady),
+    ROW(cudaErrorNoKernelImageForDevice), ROW(cudaErrorIllegalAddress), ROW(cudaErrorStreamCaptureUnsupported),
+    ROW(cudaErrorStreamCaptureInvalidated), ROW(cudaErrorStreamCaptureUnjoined)
+#undef ROW
+  };
+  for (const auto &row : rows) {
+    if (row.error == error) {
+      return row.name;
+    }
+  }
+  return "cudaErrorUnknown";
+}
+
+const char *cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
+
+cudaError_t cudaGetLastError(void) {
+  cudaError_t error = last_error;
+  last_error = cudaSuccess;
+  return error;
+}
+
+cudaError_t cudaPeekAtLastError(void) { return last_error; }
