@@ -271,6 +271,19 @@ static void graph_destroy(void *graph) {
 
 /* ---- the table ---- */
 
+/* Dense rates of the SXM parts by NVIDIA's datasheets, TFLOP/s; fp32 is that of the units without TF32. */
+static double peak_flops(ts_dtype dtype) {
+  static const struct { const char *name; double bf16, fp32; } rows[] = {
+    {"GB200", 2500, 80}, {"B200", 2250, 75}, {"GH200", 989.4, 66.9}, {"H200", 989.4, 66.9}, {"H100", 989.4, 66.9}, {"A100", 312, 19.5}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    if (strstr(device.name, rows[i].name) != NULL) {
+      return 1e12 * (dtype == TS_BF16 ? rows[i].bf16 : rows[i].fp32);
+    }
+  }
+  return 0;
+}
+
+
 static const ts_kernel *kernel(ts_op op) {
   static const ts_kernel *(*const families[])(ts_op) = {
 #define X(family) ts_cuda_##family,
@@ -293,7 +306,7 @@ static const char *describe(void) {
 
 const ts_backend *ts_backend_cuda(void) {
   static const ts_device_ops ops = {stream, allocate_host, release_host, copy, event_create, event_destroy, record, wait, seconds,
-                                    finish, capture_begin, capture_end, replay, graph_destroy, ts_cuda_set_op};
+                                    finish, capture_begin, capture_end, replay, graph_destroy, ts_cuda_set_op, peak_flops};
   static const ts_backend backend = {"cuda", kernel, allocate, release, describe, &ops};
   return &backend;
 }

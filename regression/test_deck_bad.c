@@ -55,7 +55,6 @@ static const bad_deck decks[] = {
     {TS_CHECK_WORD, NULL, "data = { format = \"csv\"; };\n", NULL, "accepted: auto, text, bin, hdf5"},
     {TS_CHECK_WORD_LATER, NULL, "optimizer = { type = \"Lion\"; };\n", NULL,
      "optimizer.type: \"Lion\" is not there yet"},
-    {TS_CHECK_WORD_LATER, NULL, "", "run.device=cuda", "--set: run.device: \"cuda\" is not there yet"},
     {TS_CHECK_WORD_LATER, NULL, "communication_data_type = \"torch.float16\";\n", NULL, "\"fp16\" is not there yet"},
     {TS_CHECK_REFUSED, NULL, "fp16 = { enabled = true; };\n", NULL, "fp16.enabled: refused, not there yet"},
     {TS_CHECK_REFUSED, NULL, "sparse_gradients = true;\n", NULL, "sparse_gradients: refused, not there yet"},

@@ -37,7 +37,7 @@ static int64_t end_of(const ts_program *program, ts_arena arena) {
 static void check_arenas(ts_engine *engine) {
   const ts_program *program = ts_engine_program(engine);
   const ts_plan *plan = program->plan;
-  int64_t planned = plan->arena_bytes[TS_ARENA_STATE] + plan->arena_bytes[TS_ARENA_WORK];
+  int64_t planned = plan->arena_bytes[TS_ARENA_STATE] + plan->arena_bytes[TS_ARENA_INPUT] + plan->arena_bytes[TS_ARENA_WORK];
   int64_t bytes = ts_executor_arena_bytes(ts_engine_executor(engine));
   tap_ok_all(MPI_COMM_WORLD, bytes == planned, "the arenas have the planned size");
   for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {

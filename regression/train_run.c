@@ -72,7 +72,11 @@ static void spoil_sums(ts_engine *engine) {
     const char *name = g->tensor[t].name;
     bool sum = strstr(name, ".gradient") != NULL || strcmp(name, "loss_sum") == 0 || strcmp(name, "valid_sum") == 0;
     if (g->tensor[t].role == TS_ROLE_STATE && sum) {
-      memset(ts_executor_pointer(ts_engine_executor(engine), 0, name), 0xff, (size_t) ts_tensor_bytes(g, t));
+      size_t bytes = (size_t) ts_tensor_bytes(g, t);
+      void *nans = ts_malloc(bytes);
+      memset(nans, 0xff, bytes);
+      ts_executor_put(ts_engine_executor(engine), ts_executor_memory(ts_engine_executor(engine), 0, name), nans, bytes);
+      ts_free(nans);
     }
   }
 }

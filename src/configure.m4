@@ -70,7 +70,9 @@ AC_DEFUN([TS_MODE], [
     enable_debug=yes
     TS_CFLAGS="$TS_CFLAGS -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
     TS_LDFLAGS="-fsanitize=address,undefined"])
-  AS_IF([test "$enable_debug" = no], [TS_CFLAGS="$TS_CFLAGS -DNDEBUG"])
+  TS_NVCCFLAGS=
+  AS_IF([test "$enable_debug" = no], [TS_CFLAGS="$TS_CFLAGS -DNDEBUG" TS_NVCCFLAGS=-DNDEBUG])
+  AC_SUBST([TS_NVCCFLAGS])
   AS_IF([test "$enable_werror" != no], [TS_CFLAGS="$TS_CFLAGS -Werror"])
   AM_CONDITIONAL([SANITIZERS], [test "$enable_sanitizers" != no])
   AC_SUBST([TS_CFLAGS])
@@ -101,6 +103,75 @@ AC_DEFUN([TS_ISA], [
   AC_SUBST([CPU_V4_CFLAGS])
 ])
 
+dnl TS_CUDA: --with-cuda=DIR must work; without the option a toolkit is used where one is found and the summary says so.  NCCL and
+dnl cuDNN are looked for in the toolkit's directory, --with-nccl=DIR and --with-cudnn=DIR.  HAVE_CUDA, HAVE_NCCL, HAVE_CUDNN; NVCC,
+dnl NVCC_GENCODE, CUDA_CPPFLAGS, CUDA_LIBS.  The driver's library is never linked: a program must start where there is none.
+AC_DEFUN([TS_CUDA], [
+  AC_ARG_WITH([cuda], [AS_HELP_STRING([--with-cuda=DIR], [CUDA toolkit (default: where nvcc is, or /usr/local/cuda)])], [], [with_cuda=guess])
+  AC_ARG_WITH([nccl], [AS_HELP_STRING([--with-nccl=DIR], [NCCL (default: in the toolkit)])], [], [with_nccl=guess])
+  AC_ARG_WITH([cudnn], [AS_HELP_STRING([--with-cudnn=DIR], [cuDNN 9 (default: in the toolkit)])], [], [with_cudnn=guess])
+  AC_ARG_VAR([NVCC], [CUDA compiler])
+  AC_ARG_VAR([NVCC_GENCODE], [architecture of the kernels])
+  AC_ARG_VAR([NVCCFLAGS], [flags for nvcc])
+  : ${NVCC_GENCODE="-gencode arch=compute_90a,code=sm_90a"}
+  : ${NVCCFLAGS="-O3"}
+  CUDA_CPPFLAGS= CUDA_LIBS= ts_have_cuda=no ts_have_nccl=no ts_have_cudnn=no
+  ts_cuda_dir=$with_cuda
+  AS_IF([test "$with_cuda" = guess || test "$with_cuda" = yes], [
+    AC_PATH_PROG([NVCC], [nvcc], [], [$PATH:/usr/local/cuda/bin])
+    AS_IF([test -n "$NVCC"], [ts_cuda_dir=$(dirname "$(dirname "$(readlink -f "$NVCC")")")])
+  ], [test "$with_cuda" != no], [: ${NVCC="$with_cuda/bin/nvcc"}])
+  AS_IF([test "$with_cuda" != no && test -n "$NVCC"], [
+    CUDA_CPPFLAGS="-I$ts_cuda_dir/include"
+    CUDA_LIBS="-L$ts_cuda_dir/lib64 -Wl,-rpath,$ts_cuda_dir/lib64 -lcublasLt -lcudart -lstdc++"
+    AC_CACHE_CHECK([whether $NVCC makes kernels for $NVCC_GENCODE], [ts_cv_cuda], [
+      ts_cv_cuda=no
+      echo '#include <cublasLt.h>
+        __global__ void f (int *x) { *x = 1; }
+        extern "C" int start () { f<<<1, 1>>> (0); return (int) cublasLtGetVersion (); }' > conftest.cu
+      AS_IF([$NVCC -ccbin "$CXX" -std=c++17 $NVCC_GENCODE -c -o conftest_cu.o conftest.cu >&AS_MESSAGE_LOG_FD 2>&1], [
+        ts_save_LIBS=$LIBS
+        LIBS="conftest_cu.o $CUDA_LIBS $LIBS"
+        AC_LINK_IFELSE([AC_LANG_PROGRAM([[int start (void);]], [[return start ();]])], [ts_cv_cuda=yes])
+        LIBS=$ts_save_LIBS])
+      rm -f conftest.cu conftest_cu.o])
+    ts_have_cuda=$ts_cv_cuda])
+  AS_IF([test $ts_have_cuda = no && test "$with_cuda" != no && test "$with_cuda" != guess],
+    [AC_MSG_ERROR([--with-cuda=$with_cuda: no nvcc there that makes and links kernels with cuBLASLt; see config.log])])
+  AS_IF([test $ts_have_cuda = yes], [
+    TS_CUDA_LIBRARY([nccl], [nccl.h], [ncclGetVersion], [int v; return ncclGetVersion (&v);])
+    TS_CUDA_LIBRARY([cudnn], [cudnn.h], [cudnnGetVersion],
+      [int a = CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR; return a + (int) cudnnGetVersion ();])
+  ], [CUDA_CPPFLAGS= CUDA_LIBS=])
+  CUDA_ARCHITECTURE=$(echo "$NVCC_GENCODE" | sed 's/.*sm_\([[0-9]]*\).*/\1/')
+  AM_CONDITIONAL([HAVE_CUDA], [test $ts_have_cuda = yes])
+  AM_CONDITIONAL([HAVE_NCCL], [test $ts_have_nccl = yes])
+  AM_CONDITIONAL([HAVE_CUDNN], [test $ts_have_cudnn = yes])
+  AC_SUBST([CUDA_CPPFLAGS])
+  AC_SUBST([CUDA_LIBS])
+  AC_SUBST([CUDA_ARCHITECTURE])
+])
+
+dnl TS_CUDA_LIBRARY(NAME, HEADER, FUNCTION, PROGRAM): a library that is used where it is there: ts_have_NAME, CUDA_CPPFLAGS, CUDA_LIBS.
+AC_DEFUN([TS_CUDA_LIBRARY], [
+  AS_IF([test "$with_$1" != no], [
+    AC_CACHE_CHECK([for $1], [ts_cv_$1], [
+      ts_cv_$1=no
+      ts_save_LIBS=$LIBS ts_save_CPPFLAGS=$CPPFLAGS
+      AS_IF([test "$with_$1" = guess || test "$with_$1" = yes], [ts_dir=], [ts_dir="$with_$1"])
+      CPPFLAGS="${ts_dir:+-I$ts_dir/include} $CUDA_CPPFLAGS $CPPFLAGS"
+      LIBS="${ts_dir:+-L$ts_dir/lib} -l$1 $CUDA_LIBS $LIBS"
+      AC_LINK_IFELSE([AC_LANG_PROGRAM([[#include <$2>]], [[$4]])], [ts_cv_$1=yes])
+      LIBS=$ts_save_LIBS CPPFLAGS=$ts_save_CPPFLAGS])
+    ts_have_$1=$ts_cv_$1
+    AS_IF([test $ts_have_$1 = yes], [
+      AS_IF([test "$with_$1" != guess && test "$with_$1" != yes], [
+        CUDA_CPPFLAGS="-I$with_$1/include $CUDA_CPPFLAGS"
+        CUDA_LIBS="-L$with_$1/lib -Wl,-rpath,$with_$1/lib $CUDA_LIBS"])
+      CUDA_LIBS="-l$1 $CUDA_LIBS"
+    ], [test "$with_$1" != guess], [AC_MSG_ERROR([--with-$1=$with_$1: not found; see config.log])])])
+])
+
 dnl TS_REPORT_MISSING: stop with the whole list, or when what was found does not link together.
 AC_DEFUN([TS_REPORT_MISSING], [
   AS_IF([test -n "$ts_missing"], [AC_MSG_ERROR([missing:$ts_missing])])
@@ -123,6 +194,9 @@ AC_DEFUN([TS_SUMMARY], [
     assertions    $enable_debug
     sanitizers    $enable_sanitizers
     kernels       generic$(test $ts_cv_isa = yes && echo " x86-64-v3 x86-64-v4")
+    CUDA          $(test $ts_have_cuda = yes && echo "$NVCC ($NVCC_GENCODE)" || echo "no: trains on processors only (--with-cuda=DIR)")
+    NCCL          $(test $ts_have_cuda = yes && test $ts_have_nccl = no && echo "no: one GPU a run only (--with-nccl=DIR)" || echo $ts_have_nccl)
+    cuDNN         $ts_have_cudnn
     HDF5          $HDF5_LIBS
     launcher      $MPIEXEC
     install to    $prefix

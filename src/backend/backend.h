@@ -63,6 +63,7 @@ typedef struct ts_device_ops {
   void (*replay)(void *graph);                /**< Run it all in COMPUTE. */
   void (*graph_destroy)(void *graph);         /**< NULL is allowed. */
   void (*set_op)(const char *name);           /**< What is queued next, for messages; borrowed. */
+  double (*peak_flops)(ts_dtype dtype);       /**< Datasheet's dense FLOP/s of products; 0 when the device is not known. */
 } ts_device_ops;
 
 typedef struct ts_backend {

@@ -102,6 +102,10 @@ int ts_world_local_rank(const ts_world *world);
  * Collective over the group at the first call for these axes, then not collective. */
 ts_comm *ts_world_comm(ts_world *world, const ts_mesh *mesh, unsigned axes);
 
+/** The same over memory of this process's GPU: its operations return when they are queued on TS_QUEUE_COMM.
+ * Collective over the group at the first call for these axes, then not collective. */
+ts_comm *ts_world_device_comm(ts_world *world, const ts_mesh *mesh, unsigned axes);
+
 /** The communicator of all processes. Not collective. */
 ts_comm *ts_world_all(ts_world *world);
 

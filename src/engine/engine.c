@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #define IGNORED (-100)
+enum { SUMMARY = 6 /* numbers that step_control makes */ };
 
 int ts_engine_threads(const ts_deck *deck, int local_ranks) {
   if (deck->run.threads > 0) {
@@ -55,7 +56,7 @@ static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_
     ++first;
   }
   ts_program_options options = {.deck = o->deck, .mesh = &e->mesh, .use = use, .batch = batch,
-                                .target = {ts_backend_cpu(), ts_engine_threads(o->deck, ts_world_local_size(o->world))},
+                                .target = {e->backend, ts_engine_threads(o->deck, ts_world_local_size(o->world))},
                                 .length = o->deck->data.sequence_length,
                                 .layout = first < TS_N_PROGRAMS ? e->program[first]->layout : NULL};
   dump d = {.directory = o->deck->debug.dump};
@@ -134,6 +135,9 @@ static ts_status check_memory(const ts_engine *e, ts_error *err) {
       peak = e->program[i]->plan->peak_bytes;
     }
   }
+  if (e->backend->device != NULL) {
+    return TS_OK; /* the arena is taken in one piece: a device says then what it lacks */
+  }
   double ranks = ts_world_local_size(e->world), available = (double) ts_machine_available();
   if (available == 0 || (double) peak * ranks <= available) {
     return TS_OK;
@@ -152,7 +156,7 @@ static ts_status check_programs(const ts_engine *e, ts_error *err) {
 }
 
 static void set_scalar(ts_engine *e, int which, const char *name, double value) {
-  float *to = ts_executor_pointer(e->executor, e->index[which], name);
+  float *to = ts_executor_input(e->executor, e->index[which], name);
   if (to != NULL) {
     *to = (float) value;
   }
@@ -161,7 +165,7 @@ static void set_scalar(ts_engine *e, int which, const char *name, double value) 
 /* Positions never change: 0 .. T - 1 in every row. */
 static void set_positions(ts_engine *e, int which) {
   const ts_program *p = e->program[which];
-  int32_t *positions = ts_executor_pointer(e->executor, e->index[which], "positions");
+  int32_t *positions = ts_executor_input(e->executor, e->index[which], "positions");
   for (int64_t i = 0; positions != NULL && i < p->batch * p->length; ++i) {
     positions[i] = (int32_t) (i % p->length);
   }
@@ -183,6 +187,11 @@ ts_status ts_engine_create(const ts_engine_options *o, ts_engine **out, ts_error
     ts_free(e);
     return status;
   }
+  status = ts_engine_backend(o->deck, o->world, &e->backend, err);
+  if (status != TS_OK) {
+    ts_free(e);
+    return status;
+  }
   ts_engine_schedule_from_deck(&e->schedule, o->deck);
   memset(e->index, -1, sizeof e->index);
   add_programs(e, o);
@@ -199,6 +208,7 @@ ts_status ts_engine_create(const ts_engine_options *o, ts_engine **out, ts_error
   }
   ts_executor_options options = {.world = o->world, .overlap = o->deck->zero_optimization.overlap_comm,
                                  .memcheck = o->deck->debug.memcheck, .check_finite = o->deck->debug.check_finite,
+                                 .graphs = o->deck->run.cuda_graphs,
                                  .observer = o->observer, .observer_user = o->observer_user};
   e->executor = ts_executor_create(programs, e->n_programs, &options);
   status = o->loads ? TS_OK : ts_engine_initialise(e, err);
@@ -227,8 +237,8 @@ void ts_engine_destroy(ts_engine **engine) {
 /* Inputs and, one later, labels. */
 static void set_tokens(ts_engine *e, int which, const int32_t *tokens) {
   const ts_program *p = e->program[which];
-  int32_t *ids = ts_executor_pointer(e->executor, e->index[which], "input_ids");
-  int32_t *labels = ts_executor_pointer(e->executor, e->index[which], "labels");
+  int32_t *ids = ts_executor_input(e->executor, e->index[which], "input_ids");
+  int32_t *labels = ts_executor_input(e->executor, e->index[which], "labels");
   for (int64_t b = 0; b < p->batch; ++b) {
     const int32_t *row = tokens + b * (p->length + 1);
     for (int64_t t = 0; t < p->length; ++t) {
@@ -245,32 +255,28 @@ void ts_engine_micro_batch(ts_engine *e, const int32_t *tokens, const int64_t *s
   int64_t n = e->micro_batches++, last = e->deck->gradient_accumulation_steps - 1;
   TS_CHECK(n <= last, "more micro-batches than gradient_accumulation_steps = %lld", (long long) last + 1);
   set_tokens(e, which, tokens);
-  int64_t *sample = ts_executor_pointer(e->executor, index, "sample");
+  int64_t *sample = ts_executor_input(e->executor, index, "sample");
   if (sample != NULL) {
     memcpy(sample, samples, (size_t) p->batch * sizeof *sample);
   }
-  int64_t *seed = ts_executor_pointer(e->executor, index, "seed");
+  int64_t *seed = ts_executor_input(e->executor, index, "seed");
   if (seed != NULL) {
     *seed = e->deck->run.seed;
   }
   set_scalar(e, which, "gradient_seed", 1 / static_tokens(e, which));
   set_scalar(e, which, "accumulate", n > 0);
   unsigned backward = TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT;
-  double start = ts_seconds();
   ts_executor_run(e->executor, index, TS_SEGMENT_FORWARD);
-  double middle = ts_seconds();
   ts_executor_run(e->executor, index, backward | (n == last ? TS_SEGMENT_REDUCE : 0));
-  e->forward_seconds += middle - start;
-  e->backward_seconds += ts_seconds() - middle;
 }
 
 /* ---- the step ---- */
 
 static void set_control(ts_engine *e, int which, const double flags[2]) {
-  double *flag = ts_executor_pointer(e->executor, e->index[which], "flags");
+  double *flag = ts_executor_input(e->executor, e->index[which], "flags");
   flag[0] = flags[0];
   flag[1] = flags[1];
-  *(double *) ts_executor_pointer(e->executor, e->index[which], "static_tokens") = static_tokens(e, which);
+  *(double *) ts_executor_input(e->executor, e->index[which], "static_tokens") = static_tokens(e, which);
   set_scalar(e, which, "max_norm", e->deck->gradient_clipping);
   set_scalar(e, which, "loss_scale", 1);
 }
@@ -283,19 +289,18 @@ ts_step_result ts_engine_step(ts_engine *e, const double flags[2]) {
   double lr = ts_lr_at(&e->schedule, e->updates);
   set_control(e, which, flags);
   set_scalar(e, which, "lr", lr);
-  float *betas = ts_executor_pointer(e->executor, index, "betas");
+  float *betas = ts_executor_input(e->executor, index, "betas");
   betas[0] = (float) ts_momentum_at(&e->schedule, e->updates);
   betas[1] = (float) e->deck->optimizer.params.betas[1];
-  double start = ts_seconds();
   ts_executor_run(e->executor, index, TS_SEGMENT_UPDATE);
-  const double *summary = ts_executor_pointer(e->executor, index, "summary");
+  double summary[SUMMARY];
+  ts_executor_get(e->executor, summary, ts_executor_memory(e->executor, index, "summary"), sizeof summary);
   ts_executor_times times = ts_executor_take_times(e->executor);
   ts_step_result result = {.loss = summary[0] / summary[1], .valid_tokens = summary[1], .grad_norm = summary[2],
                            .flag = {summary[3], summary[4]}, .skipped = summary[5] != 0, .lr = lr,
                            .communication_seconds = times.communication, .exposed_seconds = times.exposed,
-                           .forward_seconds = e->forward_seconds, .backward_seconds = e->backward_seconds,
-                           .update_seconds = ts_seconds() - start};
-  e->forward_seconds = e->backward_seconds = 0;
+                           .forward_seconds = times.forward, .backward_seconds = times.backward,
+                           .update_seconds = times.update};
   e->updates += !result.skipped;
   return result;
 }
@@ -306,7 +311,8 @@ void ts_engine_evaluate(ts_engine *e, const int32_t *tokens, double *loss_sum, d
   set_scalar(e, which, "accumulate", 0);
   set_control(e, which, (const double[2]){0, 0});
   ts_executor_run(e->executor, e->index[which], TS_SEGMENT_FORWARD | TS_SEGMENT_UPDATE);
-  const double *summary = ts_executor_pointer(e->executor, e->index[which], "summary");
+  double summary[SUMMARY];
+  ts_executor_get(e->executor, summary, ts_executor_memory(e->executor, e->index[which], "summary"), sizeof summary);
   *loss_sum = summary[0];
   *valid_tokens = summary[1];
 }
@@ -315,14 +321,15 @@ void ts_engine_logits(ts_engine *e, const int32_t *tokens, int64_t n, float *log
   const int which = TS_PROGRAM_GENERATE, index = e->index[which];
   const ts_program *p = e->program[which];
   int64_t used = n < p->length ? n : p->length;
-  int32_t *ids = ts_executor_pointer(e->executor, index, "input_ids");
+  int32_t *ids = ts_executor_input(e->executor, index, "input_ids");
   for (int64_t t = 0; t < p->length; ++t) {
     ids[t] = t < used ? tokens[n - used + t] : 0;
   }
   set_positions(e, which);
-  *(int32_t *) ts_executor_pointer(e->executor, index, "index") = (int32_t) (used - 1);
+  *(int32_t *) ts_executor_input(e->executor, index, "index") = (int32_t) (used - 1);
   ts_executor_run(e->executor, index, TS_SEGMENT_FORWARD);
-  memcpy(logits, ts_executor_pointer(e->executor, index, "logits"), (size_t) e->deck->model.vocab_size * sizeof *logits);
+  ts_executor_get(e->executor, logits, ts_executor_memory(e->executor, index, "logits"),
+                  (size_t) e->deck->model.vocab_size * sizeof *logits);
 }
 
 /* ---- what others may look at ---- */

@@ -13,6 +13,7 @@ struct ts_engine {
   ts_world *world;     /* borrowed */
   const ts_deck *deck; /* borrowed */
   ts_mesh mesh;
+  const ts_backend *backend; /* what run.device chose */
   ts_program *program[TS_N_PROGRAMS];
   int index[TS_N_PROGRAMS]; /* in the executor; -1 where there is none */
   int n_programs;
@@ -20,8 +21,12 @@ struct ts_engine {
   ts_lr_schedule schedule;
   int64_t updates;      /* steps that were not skipped */
   int64_t micro_batches; /* since the last step */
-  double forward_seconds, backward_seconds; /* since the last step */
 };
+
+/** The backend that run.device asks for, opened for this process; auto takes GPUs where every rank sees one.
+ * Collective over the world.
+ * \return TS_BAD_INPUT, agreed by all ranks: no GPU where cuda is asked for, an option that the device does not have. */
+ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backend **out, ts_error *err);
 
 /** Give every parameter its first value. Collective over the world (errors are agreed). */
 ts_status ts_engine_initialise(ts_engine *engine, ts_error *err);

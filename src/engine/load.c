@@ -12,6 +12,8 @@
 
 #include <string.h>
 
+#define BLOCK ((int64_t) 1 << 18)
+
 /* ---- before anything is read ---- */
 
 ts_status ts_checkpoint_check(ts_world *world, const char *directory, ts_checkpoint **checkpoint, ts_error *err) {
@@ -76,12 +78,13 @@ typedef struct loader {
   const ts_checkpoint *checkpoint;
   ts_load what;
   ts_checkpoint_piece *piece; /* owned */
-  int n_pieces, capacity;
+  char **memory;              /* owned: where each piece belongs, when it is read into memory of the host's first */
+  int n_pieces, capacity, memory_capacity;
 } loader;
 
 static char *leaf_data(const loader *l, const ts_saved_leaf *leaf) {
   const ts_graph *graph = ts_engine_program(l->engine)->graph;
-  return ts_executor_pointer(l->engine->executor, 0, graph->tensor[leaf->leaf].name);
+  return ts_executor_memory(l->engine->executor, 0, graph->tensor[leaf->leaf].name);
 }
 
 /* The elements of parameter p that this rank owns, into the leaf of its part. */
@@ -101,6 +104,11 @@ static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf
   }
   char *at = leaf_data(l, leaf) + (size_t) (leaf->first + from - mine) * ts_dtype_size(leaf->dtype);
   TS_GROW(l->piece, l->n_pieces, l->capacity);
+  TS_GROW(l->memory, l->n_pieces, l->memory_capacity);
+  l->memory[l->n_pieces] = at;
+  if (!ts_executor_is_host(l->engine->executor)) {
+    at = ts_malloc((size_t) (to - from) * ts_dtype_size(leaf->dtype));
+  }
   l->piece[l->n_pieces++] = (ts_checkpoint_piece){.part = saved->part, .state = state, .first = saved->offset + from - p->offset,
                                                   .count = to - from, .to = at, .dtype = leaf->dtype};
   return TS_OK;
@@ -120,13 +128,32 @@ static ts_status add_part(loader *l, int index, ts_error *err) {
   return status;
 }
 
-static ts_status read_pieces(loader *l, ts_error *err) {
-  ts_status status = TS_OK;
-  for (int i = 0; i < ts_engine_layout(l->engine)->n_parts && status == TS_OK; ++i) {
-    status = add_part(l, i, err);
+/* What was read for a device goes there. */
+static void flush_pieces(loader *l) {
+  for (int i = 0; i < l->n_pieces; ++i) {
+    const ts_checkpoint_piece *piece = &l->piece[i];
+    if (piece->to != l->memory[i]) {
+      ts_executor_put(l->engine->executor, l->memory[i], piece->to, (size_t) piece->count * ts_dtype_size(piece->dtype));
+      ts_free(piece->to);
+    }
   }
+  l->n_pieces = 0;
+}
+
+/* All at once, so that each file is opened once; for a device part by part, because the host may not have memory for all. */
+static ts_status read_pieces(loader *l, ts_error *err) {
+  int n_parts = ts_engine_layout(l->engine)->n_parts;
+  bool at_once = ts_executor_is_host(l->engine->executor);
+  ts_status status = TS_OK;
   ts_checkpoint_reader *reader = ts_checkpoint_reader_open(l->directory, l->checkpoint);
-  status = status == TS_OK ? ts_checkpoint_read(reader, l->piece, l->n_pieces, err) : status;
+  for (int i = 0; i < n_parts && status == TS_OK; ++i) {
+    status = add_part(l, i, err);
+    if (status == TS_OK && (!at_once || i == n_parts - 1)) {
+      status = ts_checkpoint_read(reader, l->piece, l->n_pieces, err);
+      flush_pieces(l);
+    }
+  }
+  flush_pieces(l);
   ts_checkpoint_reader_close(&reader);
   return status;
 }
@@ -136,12 +163,13 @@ static ts_status read_pieces(loader *l, ts_error *err) {
 /* Everybody's elements of a leaf that keeps the whole. */
 static void complete(loader *l, int index, const ts_saved_leaf *leaf) {
   const ts_part *part = &ts_engine_layout(l->engine)->part[index];
-  ts_comm *comm = ts_world_comm(l->engine->world, &l->engine->mesh, TS_AXES_DENSE);
+  ts_comm *comm = ts_executor_comm(l->engine->executor, &l->engine->mesh, TS_AXES_DENSE);
   if (leaf->whole && comm->size > 1) {
     char *data = leaf_data(l, leaf);
     ts_transfer transfer = {.x = data + (size_t) leaf->first * ts_dtype_size(leaf->dtype), .y = data, .cuts = part->cuts,
                             .begin = 0, .end = part->shard};
     comm->ops->all_gather(comm, &transfer, 1, leaf->dtype);
+    ts_executor_finish(l->engine->executor);
   }
 }
 
@@ -152,9 +180,18 @@ static void derive(loader *l, int index, const ts_saved_leaf *parameter, const c
   if (!ts_saved_leaf_find(program->graph, program->layout, index, name, &leaf) || leaf.leaf == parameter->leaf) {
     return;
   }
-  ts_convert(leaf_data(l, &leaf) + (size_t) leaf.first * ts_dtype_size(leaf.dtype), leaf.dtype,
-             leaf_data(l, parameter) + (size_t) parameter->first * ts_dtype_size(parameter->dtype), parameter->dtype,
-             (size_t) leaf.count);
+  size_t from_size = ts_dtype_size(parameter->dtype), to_size = ts_dtype_size(leaf.dtype);
+  const char *from = leaf_data(l, parameter) + (size_t) parameter->first * from_size;
+  char *to = leaf_data(l, &leaf) + (size_t) leaf.first * to_size;
+  void *block = ts_malloc(BLOCK * (from_size + to_size));
+  for (int64_t at = 0; at < leaf.count; at += BLOCK) {
+    size_t n = (size_t) (leaf.count - at < BLOCK ? leaf.count - at : BLOCK);
+    void *converted = (char *) block + BLOCK * from_size;
+    ts_executor_get(l->engine->executor, block, from + (size_t) at * from_size, n * from_size);
+    ts_convert(converted, leaf.dtype, block, parameter->dtype, n);
+    ts_executor_put(l->engine->executor, to + (size_t) at * to_size, converted, n * to_size);
+  }
+  ts_free(block);
   complete(l, index, &leaf);
 }
 
@@ -171,7 +208,8 @@ static void complete_part(loader *l, int index) {
 
 static void set_numbers(loader *l) {
   if (l->what == TS_LOAD_ALL) {
-    *(int64_t *) ts_executor_pointer(l->engine->executor, 0, "optimizer.step") = l->checkpoint->optimizer_step;
+    ts_executor_put(l->engine->executor, ts_executor_memory(l->engine->executor, 0, "optimizer.step"),
+                    &l->checkpoint->optimizer_step, sizeof l->checkpoint->optimizer_step);
     l->engine->updates = l->checkpoint->updates;
   }
 }
@@ -188,6 +226,7 @@ ts_status ts_engine_load(ts_engine *e, const char *directory, const ts_checkpoin
     set_numbers(&l);
   }
   ts_free(l.piece);
+  ts_free(l.memory);
   return status;
 }
 

@@ -14,7 +14,7 @@
 
 /* A place that holds elements [begin, begin + count) of a part. */
 typedef struct holder {
-  void *data;
+  char *data; /* in the backend's memory */
   ts_dtype dtype;
   int64_t begin, count;
 } holder;
@@ -25,7 +25,7 @@ static holder find_holder(const ts_engine *e, const ts_part *part, const char *w
   ts_saved_leaf leaf;
   holder h = {0};
   if (ts_saved_leaf_find(graph, layout, (int) (part - layout->part), what, &leaf)) {
-    h.data = ts_executor_pointer(e->executor, 0, graph->tensor[leaf.leaf].name);
+    h.data = ts_executor_memory(e->executor, 0, graph->tensor[leaf.leaf].name);
     h.dtype = leaf.dtype;
     h.begin = leaf.whole ? 0 : part->cuts[layout->my_shard];
     h.count = leaf.whole ? part->count : leaf.count;
@@ -33,12 +33,38 @@ static holder find_holder(const ts_engine *e, const ts_part *part, const char *w
   return h;
 }
 
-static void write_holder(const holder *h, int64_t at, int64_t count, const float *value) {
+/* Elements from `first` of the holder on, to or from fp32. */
+static void put(const ts_engine *e, const holder *h, int64_t first, int64_t count, const float *value) {
+  size_t size = ts_dtype_size(h->dtype);
+  char *memory = h->data + (size_t) first * size;
+  if (ts_executor_is_host(e->executor)) {
+    ts_convert(memory, h->dtype, value, TS_F32, (size_t) count);
+    return;
+  }
+  void *converted = ts_malloc((size_t) count * size);
+  ts_convert(converted, h->dtype, value, TS_F32, (size_t) count);
+  ts_executor_put(e->executor, memory, converted, (size_t) count * size);
+  ts_free(converted);
+}
+
+static void get(const ts_engine *e, const holder *h, int64_t first, int64_t count, float *value) {
+  size_t size = ts_dtype_size(h->dtype);
+  const char *memory = h->data + (size_t) first * size;
+  if (ts_executor_is_host(e->executor)) {
+    ts_convert(value, TS_F32, memory, h->dtype, (size_t) count);
+    return;
+  }
+  void *copy = ts_malloc((size_t) count * size);
+  ts_executor_get(e->executor, copy, memory, (size_t) count * size);
+  ts_convert(value, TS_F32, copy, h->dtype, (size_t) count);
+  ts_free(copy);
+}
+
+static void write_holder(const ts_engine *e, const holder *h, int64_t at, int64_t count, const float *value) {
   int64_t from = at > h->begin ? at : h->begin;
   int64_t to = at + count < h->begin + h->count ? at + count : h->begin + h->count;
   if (h->data != NULL && from < to) {
-    ts_convert((char *) h->data + (from - h->begin) * (int64_t) ts_dtype_size(h->dtype), h->dtype, value + (from - at),
-               TS_F32, (size_t) (to - from));
+    put(e, h, from - h->begin, to - from, value + (from - at));
   }
 }
 
@@ -46,7 +72,7 @@ void ts_engine_write_parameter(ts_engine *e, const ts_parameter *p, int64_t firs
   const ts_part *part = &ts_engine_layout(e)->part[p->part];
   holder holders[] = {find_holder(e, part, "param"), find_holder(e, part, "param.shard"), find_holder(e, part, "master")};
   for (int i = 0; i < 3; ++i) {
-    write_holder(&holders[i], p->offset + first, count, value);
+    write_holder(e, &holders[i], p->offset + first, count, value);
   }
 }
 
@@ -163,36 +189,38 @@ ts_status ts_engine_read_parameter(ts_engine *e, const char *name, float *value,
   }
   const ts_part *part = &layout->part[p->part];
   holder h = best_holder(e, part);
-  size_t size = ts_dtype_size(h.dtype);
-  char *whole = h.data;
-  if (h.count != part->count || h.begin != 0) {
-    whole = ts_malloc((size_t) part->count * size);
-    ts_transfer transfer = {.x = h.data, .y = whole, .cuts = part->cuts, .begin = 0, .end = part->shard};
-    ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES_DENSE);
-    comm->ops->all_gather(comm, &transfer, 1, h.dtype);
+  if (h.count == part->count && h.begin == 0) {
+    get(e, &h, p->offset, p->count, value);
+    return TS_OK;
   }
-  ts_convert(value, TS_F32, whole + (size_t) p->offset * size, h.dtype, (size_t) p->count);
-  if (whole != h.data) {
-    ts_free(whole);
-  }
+  float *whole = ts_malloc((size_t) part->count * sizeof *whole);
+  get(e, &h, 0, h.count, whole + h.begin);
+  ts_transfer transfer = {.x = whole + h.begin, .y = whole, .cuts = part->cuts, .begin = 0, .end = part->shard};
+  ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES_DENSE);
+  comm->ops->all_gather(comm, &transfer, 1, TS_F32);
+  memcpy(value, whole + p->offset, (size_t) p->count * sizeof *value);
+  ts_free(whole);
   return TS_OK;
 }
 
 /* ---- digests ---- */
 
 /* Elements [from, to) of a part that this rank owns, as far as they belong to parameter p. */
-static uint64_t digest_owned(const holder *h, const ts_parameter *p, int64_t from, int64_t to) {
+static uint64_t digest_owned(const ts_engine *e, const holder *h, const ts_parameter *p, int64_t from, int64_t to) {
   uint64_t digest = 0;
+  float *block = ts_malloc((size_t) BLOCK * sizeof *block);
   from = from > p->offset ? from : p->offset;
   to = to < p->offset + p->count ? to : p->offset + p->count;
-  for (int64_t i = from; i < to; ++i) {
-    float value;
-    const char *at = (const char *) h->data + (size_t) (i - h->begin) * ts_dtype_size(h->dtype);
-    ts_convert(&value, TS_F32, at, h->dtype, 1);
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    digest += ts_mix(bits, (uint64_t) (i - p->offset));
+  for (; from < to; from += BLOCK) {
+    int64_t count = to - from < BLOCK ? to - from : BLOCK;
+    get(e, h, from - h->begin, count, block);
+    for (int64_t i = 0; i < count; ++i) {
+      uint32_t bits;
+      memcpy(&bits, &block[i], sizeof bits);
+      digest += ts_mix(bits, (uint64_t) (from + i - p->offset));
+    }
   }
+  ts_free(block);
   return digest;
 }
 
@@ -221,7 +249,7 @@ void ts_engine_digest(ts_engine *e, uint64_t *digest) {
     const ts_parameter *p = &layout->parameter[i];
     const ts_part *part = &layout->part[p->part];
     holder h = best_holder(e, part);
-    digest[i] = digest_owned(&h, p, part->cuts[layout->my_shard], part->cuts[layout->my_shard + 1]);
+    digest[i] = digest_owned(e, &h, p, part->cuts[layout->my_shard], part->cuts[layout->my_shard + 1]);
   }
   sum_over_ranks(e, digest, layout->n_parameters);
 }

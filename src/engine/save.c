@@ -35,6 +35,7 @@ struct ts_saver {
   int n_owned;
   unsigned char *copy;
   size_t copy_bytes;
+  bool borrowed; /* the copy is for one save only */
   job job; /* under way, the same on all ranks */
   pthread_t thread;
   bool has_thread;
@@ -87,26 +88,37 @@ static void list_owned(ts_saver *s) {
     int n = ts_saved_leaves(graph, layout, i, leaf);
     for (int k = 0; k < n; ++k) {
       size_t size = ts_dtype_size(leaf[k].dtype);
-      const char *base = ts_executor_pointer(s->engine->executor, 0, graph->tensor[leaf[k].leaf].name);
+      const char *base = ts_executor_memory(s->engine->executor, 0, graph->tensor[leaf[k].leaf].name);
       s->owned[s->n_owned++] = (owned){.live = base + (size_t) leaf[k].first * size, .bytes = (size_t) leaf[k].count * size};
     }
   }
 }
 
-/* Memory of the copy: touched now, so that the first save does not wait for pages. */
-static void make_copy(ts_saver *s) {
-  s->copy_bytes = (size_t) ts_engine_program(s->engine)->plan->bytes[TS_PURPOSE_CHECKPOINT];
-  if (s->copy_bytes == 0) {
-    return;
-  }
-  s->copy = ts_map(s->copy_bytes);
-  memset(s->copy, 0, s->copy_bytes);
+/* What the thread writes: the copy, or the state itself. */
+static void point_data(ts_saver *s) {
   size_t used = 0;
   for (int i = 0; i < s->n_owned; ++i) {
-    s->owned[i].copy = s->copy + used;
+    s->owned[i].copy = s->copy != NULL ? s->copy + used : NULL;
+    s->data[i] = s->copy != NULL ? s->owned[i].copy : s->owned[i].live;
     used += align_up(s->owned[i].bytes);
   }
-  TS_CHECK(used <= s->copy_bytes, "the copy of the state needs %zu bytes, planned are %zu", used, s->copy_bytes);
+  TS_CHECK(s->copy == NULL || used <= s->copy_bytes, "the copy of the state needs %zu bytes, planned are %zu", used,
+           s->copy_bytes);
+}
+
+/* Memory of the copy: touched now, so that the first save does not wait for pages. */
+static void make_copy(ts_saver *s, size_t bytes) {
+  s->copy_bytes = bytes;
+  if (bytes > 0) {
+    s->copy = ts_executor_allocate_host(s->engine->executor, bytes);
+    memset(s->copy, 0, bytes);
+  }
+  point_data(s);
+}
+
+static void free_copy(ts_saver *s) {
+  ts_executor_release_host(s->engine->executor, s->copy, s->copy_bytes);
+  s->copy = NULL;
 }
 
 ts_saver *ts_saver_create(ts_engine *engine) {
@@ -119,10 +131,7 @@ ts_saver *ts_saver_create(ts_engine *engine) {
   s->newest = -1;
   s->checkpoint = ts_engine_describe(engine);
   list_owned(s);
-  make_copy(s);
-  for (int i = 0; i < s->n_owned; ++i) {
-    s->data[i] = s->copy != NULL ? s->owned[i].copy : s->owned[i].live;
-  }
+  make_copy(s, (size_t) ts_engine_program(s->engine)->plan->bytes[TS_PURPOSE_CHECKPOINT]);
   return s;
 }
 
@@ -275,8 +284,26 @@ bool ts_saver_finish(ts_saver *s) {
   return !s->failed;
 }
 
+static void copy_from_device(ts_saver *s) {
+  if (s->copy == NULL) { /* files are written from the host's memory: until this save is written */
+    size_t bytes = 0;
+    for (int i = 0; i < s->n_owned; ++i) {
+      bytes += align_up(s->owned[i].bytes);
+    }
+    s->borrowed = true;
+    make_copy(s, bytes);
+  }
+  for (int i = 0; i < s->n_owned; ++i) {
+    ts_executor_get(s->engine->executor, s->owned[i].copy, s->owned[i].live, s->owned[i].bytes);
+  }
+}
+
 static void copy_state(ts_saver *s) {
   enter(s, TS_SAVE_COPY);
+  if (!ts_executor_is_host(s->engine->executor)) {
+    copy_from_device(s);
+    return;
+  }
   int threads = ts_engine_program(s->engine)->target.threads;
   for (int i = 0; s->copy != NULL && i < s->n_owned; ++i) {
     const owned *o = &s->owned[i];
@@ -296,7 +323,8 @@ static void set_numbers(ts_saver *s, const ts_position *position) {
   c->skipped = position->skipped;
   c->skipped_in_a_row = position->skipped_in_a_row;
   c->updates = s->engine->updates;
-  c->optimizer_step = *(const int64_t *) ts_executor_pointer(s->engine->executor, 0, "optimizer.step");
+  ts_executor_get(s->engine->executor, &c->optimizer_step, ts_executor_memory(s->engine->executor, 0, "optimizer.step"),
+                  sizeof c->optimizer_step);
   c->loss_scale = 1;
 }
 
@@ -318,8 +346,13 @@ void ts_saver_begin(ts_saver *s, const ts_position *position) {
     copy_state(s);
     s->job = FILES;
     start(s, true);
-    if (s->copy == NULL) { /* the state itself is being written: nobody may touch it */
+    if (s->copy == NULL || s->borrowed) { /* the state itself is being written: nobody may touch it */
       join(s);
+    }
+    if (s->borrowed) {
+      free_copy(s);
+      point_data(s);
+      s->borrowed = false;
     }
   }
   s->times.stall += ts_seconds() - begun;
@@ -347,7 +380,7 @@ void ts_saver_destroy(ts_saver **saver) {
   join(s);
   ts_error_clear(&s->error);
   ts_checkpoint_destroy(&s->checkpoint);
-  ts_unmap(s->copy, s->copy_bytes);
+  free_copy(s);
   ts_free(s->owned);
   ts_free(s->data);
   ts_free(s->sums);

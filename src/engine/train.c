@@ -6,6 +6,7 @@
 #include "io/plot.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 /* ---- data ---- */
@@ -56,7 +57,7 @@ static void write_metrics(ts_training *r, const ts_step_result *result, double s
   ts_metrics_row row = {.step = r->at.step, .tokens = r->at.samples * r->length, .loss = result->loss,
                         .grad_norm = result->grad_norm, .lr = result->lr, .step_seconds = seconds,
                         .tokens_per_second = tokens / seconds, .model_tflops = r->flops_per_step / seconds * 1e-12,
-                        .mfu = r->flops_per_step / seconds / r->peak, .peak_bytes = (int64_t) ts_process_peak(),
+                        .mfu = r->peak > 0 ? r->flops_per_step / seconds / r->peak : 0, .peak_bytes = (int64_t) ts_process_peak(),
                         .comm_seconds = result->communication_seconds,
                         .exposed_comm_seconds = result->exposed_seconds, .data_seconds = data_seconds,
                         .skipped = r->at.skipped, .loss_scale = 1, .save_seconds = saves.save,
@@ -66,9 +67,12 @@ static void write_metrics(ts_training *r, const ts_step_result *result, double s
 
 /* DeepSpeed's wall_clock_breakdown: where a step's time went, on rank 0. */
 static void report_times(const ts_step_result *t, double data_seconds) {
-  ts_log(TS_LOG_INFO, "  time (ms) | data: %.2f | fwd: %.2f | bwd: %.2f | step: %.2f | comm: %.2f (exposed %.2f)",
-         1e3 * data_seconds, 1e3 * t->forward_seconds, 1e3 * t->backward_seconds, 1e3 * t->update_seconds,
-         1e3 * t->communication_seconds, 1e3 * t->exposed_seconds);
+  char *communication = isnan(t->communication_seconds)
+                            ? ts_format("inside, see profile.timeline") /* a recorded step is not timed by collective */
+                            : ts_format("%.2f (exposed %.2f)", 1e3 * t->communication_seconds, 1e3 * t->exposed_seconds);
+  ts_log(TS_LOG_INFO, "  time (ms) | data: %.2f | fwd: %.2f | bwd: %.2f | step: %.2f | comm: %s", 1e3 * data_seconds,
+         1e3 * t->forward_seconds, 1e3 * t->backward_seconds, 1e3 * t->update_seconds, communication);
+  ts_free(communication);
 }
 
 static void report(ts_training *r, const ts_step_result *result, double seconds) {

@@ -192,7 +192,9 @@ void ts_training_close(ts_training *r) {
 static void prepare(ts_training *r) {
   const ts_program *program = ts_engine_program(r->engine);
   r->flops_per_step = ts_program_model_flops(program, NULL) * (double) (r->accumulation * r->ranks);
-  r->peak = ts_peak_flops(program->target.threads, r->deck->bf16.enabled ? TS_BF16 : TS_F32) * (double) r->ranks;
+  const ts_device_ops *device = program->target.backend->device;
+  ts_dtype dtype = r->deck->bf16.enabled ? TS_BF16 : TS_F32;
+  r->peak = (device != NULL ? device->peak_flops(dtype) : ts_peak_flops(program->target.threads, dtype)) * (double) r->ranks;
   r->saver = ts_saver_create(r->engine);
   r->saved = r->resume.same_run ? r->at.step : -1;
   r->timeline_step = r->at.step + (r->deck->run.steps - r->at.step > TIMELINE_STEP ? TIMELINE_STEP : 0);

@@ -81,17 +81,29 @@ static int add_item(planner *p, interval item) {
   return p->n++;
 }
 
+/* What the host writes has its place from the first use on. */
+static void place_input(planner *p, ts_tid leaf) {
+  if (p->plan->address[leaf].arena == TS_ARENA_NONE) {
+    int64_t bytes = align(ts_tensor_bytes(p->graph, leaf)), *end = &p->plan->arena_bytes[TS_ARENA_INPUT];
+    p->plan->address[leaf] = (ts_address){TS_ARENA_INPUT, *end};
+    *end += bytes;
+  }
+}
+
 /* The root of t is live at instruction `at`. */
 static void touch(planner *p, ts_tid t, int at) {
   if (t == TS_NONE || p->graph->tensor[p->place[t].root].role == TS_ROLE_STATE) {
     return;
   }
   ts_tid root = p->place[t].root;
+  if (is_leaf(&p->graph->tensor[root])) {
+    place_input(p, root);
+    return;
+  }
   int *index = &p->of_root[root];
   if (*index < 0) {
-    bool whole = is_leaf(&p->graph->tensor[root]); /* the host writes inputs and scalars before the program runs */
-    *index = add_item(p, (interval){.first = whole ? 0 : at, .last = whole ? p->schedule->n : at, .tensor = root,
-                                    .node = TS_NONE, .buffer = whole, .bytes = align(ts_tensor_bytes(p->graph, root))});
+    *index = add_item(p, (interval){.first = at, .last = at, .tensor = root, .node = TS_NONE,
+                                    .bytes = align(ts_tensor_bytes(p->graph, root))});
   }
   interval *item = &p->item[*index];
   item->first = item->first < at ? item->first : at;
@@ -332,15 +344,15 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   record_addresses(&p);
   int64_t buffers;
   find_peak(&p, &plan->live_bytes, &buffers);
-  plan->bytes[TS_PURPOSE_BUFFER] += buffers;
+  plan->bytes[TS_PURPOSE_BUFFER] += buffers + plan->arena_bytes[TS_ARENA_INPUT];
   plan->bytes[TS_PURPOSE_ACTIVATION] = plan->arena_bytes[TS_ARENA_WORK] - buffers;
   plan->bytes[TS_PURPOSE_RESERVE] = ts_reserve_bytes(context->mesh->ranks);
   const ts_deck *deck = context->deck;
   if (context->use == TS_MODEL_TRAIN && deck->run.save_every > 0 && deck->run.save_async) {
     plan->bytes[TS_PURPOSE_CHECKPOINT] = ts_saved_bytes(g, context->layout);
   }
-  plan->peak_bytes = plan->arena_bytes[TS_ARENA_STATE] + plan->arena_bytes[TS_ARENA_WORK] +
-                     plan->bytes[TS_PURPOSE_CHECKPOINT] + plan->bytes[TS_PURPOSE_RESERVE];
+  plan->peak_bytes = plan->arena_bytes[TS_ARENA_STATE] + plan->arena_bytes[TS_ARENA_INPUT] +
+                     plan->arena_bytes[TS_ARENA_WORK] + plan->bytes[TS_PURPOSE_CHECKPOINT] + plan->bytes[TS_PURPOSE_RESERVE];
   ts_free(p.place);
   ts_free(p.of_root);
   ts_free(p.item);

@@ -1,9 +1,10 @@
 /** \file
  * The memory plan of one rank's program: where every tensor lives, to the byte.
  *
- * Two arenas.  STATE holds what lives from step to step, by name; programs of one engine share it.  WORK holds the rest:
- * inputs and scalars and the collectives' workspace for the whole program, every other storage and the kernels'
- * workspaces from their first to their last instruction.  All offsets and sizes are bytes and multiples of TS_PLAN_ALIGN.
+ * Three arenas.  STATE holds what lives from step to step, by name; programs of one engine share it.  INPUT holds what the
+ * host writes: inputs and scalars.  WORK holds the rest: the collectives' workspace for the whole program, every other
+ * storage and the kernels' workspaces from their first to their last instruction.  All offsets and sizes are bytes and
+ * multiples of TS_PLAN_ALIGN.
  * A plan is a function of graph, schedule and target.  Nothing here is collective.
  */
 #ifndef TS_PASS_PLAN_H
@@ -15,7 +16,7 @@
 
 #define TS_PLAN_ALIGN 64
 
-typedef enum ts_arena { TS_ARENA_NONE, TS_ARENA_STATE, TS_ARENA_WORK, TS_N_ARENAS } ts_arena;
+typedef enum ts_arena { TS_ARENA_NONE, TS_ARENA_STATE, TS_ARENA_INPUT, TS_ARENA_WORK, TS_N_ARENAS } ts_arena;
 
 typedef struct ts_address {
   ts_arena arena; /**< NONE: the tensor is never touched. */
@@ -41,7 +42,7 @@ typedef struct ts_plan {
   int64_t arena_bytes[TS_N_ARENAS];
   int64_t live_bytes;        /**< Largest sum of simultaneously live bytes of WORK: what no placement can undercut. */
   int64_t bytes[TS_N_PURPOSES];
-  int64_t peak_bytes;        /**< STATE + WORK + checkpoint + reserve. */
+  int64_t peak_bytes;        /**< All arenas + checkpoint + reserve. */
 } ts_plan;
 
 /** Free and set to NULL; NULL is allowed. Not collective. */

@@ -1,8 +1,13 @@
 /** \file
  * The executor: programs bound to memory, walked instruction by instruction.
  *
- * Programs of one engine share the state arena (by the names of their STATE leaves; the first program has them all) and
- * the work arena (the largest).  After creation nothing is allocated.
+ * Programs of one engine share the state arena (by the names of their STATE leaves; the first program has them all), the
+ * input arena and the work arena (the largest).  After creation nothing is allocated, but for events and recordings on a
+ * device in the first steps.
+ *
+ * On a device a run is queued and returns; the host waits where it reads (ts_executor_get, _take_times) or where it would
+ * overwrite inputs that are still being copied (ts_executor_input).  A run is queued command by command the first time,
+ * recorded the second time, and replayed from then on, unless somebody observes it or graphs are off.
  */
 #ifndef TS_RUN_EXECUTOR_H
 #define TS_RUN_EXECUTOR_H
@@ -12,7 +17,8 @@
 
 typedef struct ts_executor ts_executor;
 
-/** Told of every instruction that was executed, from the thread that executed it (collectives: the stream's). */
+/** Told of every instruction that was executed, from the thread that executed it (collectives: the stream's); of a device, once
+ * the run is done. */
 typedef void ts_executor_observer(void *user, const ts_node *node, bool collective, double start, double seconds);
 
 typedef struct ts_executor_options {
@@ -20,6 +26,7 @@ typedef struct ts_executor_options {
   bool overlap;       /**< Collectives run on a thread of their own. */
   bool memcheck;      /**< Poison memory before its first write and after its death, check every write; implies no overlap. */
   bool check_finite;  /**< Report the first non-finite output of a run. */
+  bool graphs;        /**< Device: record runs and replay them. */
   ts_executor_observer *observer;
   void *observer_user;
 } ts_executor_options;
@@ -35,15 +42,38 @@ void ts_executor_destroy(ts_executor **executor);
  * Collective over the world when they contain collectives. */
 void ts_executor_run(ts_executor *executor, int index, unsigned segments);
 
-/** Memory of a leaf or of a marked result, by name; NULL when the program has none or never touches it.
- * Inputs and scalars are to be written before the run that reads them; they keep their values while only one program
- * runs. Not collective. */
-void *ts_executor_pointer(const ts_executor *executor, int index, const char *name);
+/** Where the host writes an input or scalar, by name; NULL when the program has none or never touches it.  Valid until the next
+ * run, to be asked for again then.  Inputs keep their values while only one program runs. Not collective. */
+void *ts_executor_input(ts_executor *executor, int index, const char *name);
+
+/** Memory of a state leaf or of a marked result, by name, in the memory of the backend: for ts_executor_get and _put, for
+ * collectives, and for the host where the backend is the host's.  NULL when the program has none or never touches it.
+ * Not collective. */
+void *ts_executor_memory(const ts_executor *executor, int index, const char *name);
+
+/** Copy \a bytes bytes from the backend's memory to the host's, or back; on a device after all that is queued, and done when
+ * it returns. Not collective. */
+void ts_executor_get(ts_executor *executor, void *to, const void *memory, size_t bytes);
+void ts_executor_put(ts_executor *executor, void *memory, const void *from, size_t bytes);
+
+/** True when the backend's memory is the host's: what ts_executor_memory returns can be read and written. Not collective. */
+bool ts_executor_is_host(const ts_executor *executor);
+
+/** The communicator over \a axes that works on the backend's memory. Collective over the group at the first call. */
+ts_comm *ts_executor_comm(ts_executor *executor, const ts_mesh *mesh, unsigned axes);
+
+/** Wait for all that is queued on a device. Not collective. */
+void ts_executor_finish(ts_executor *executor);
+
+/** Host memory that a device copies to fast (zeroed); to be freed by ts_executor_release_host. Not collective. */
+void *ts_executor_allocate_host(const ts_executor *executor, size_t bytes);
+void ts_executor_release_host(const ts_executor *executor, void *memory, size_t bytes);
 
 /** What the last runs cost, summed since the last call with \a reset. Not collective. */
 typedef struct ts_executor_times {
-  double communication; /**< Seconds collectives took. */
-  double exposed;       /**< Seconds the computation waited for them. */
+  double communication; /**< Seconds collectives took; NaN on a device, where only an observer's events would tell. */
+  double exposed;       /**< Seconds the computation waited for them; NaN likewise. */
+  double forward, backward, update; /**< Seconds of the phases. */
 } ts_executor_times;
 ts_executor_times ts_executor_take_times(ts_executor *executor);
 
@@ -51,7 +81,7 @@ ts_executor_times ts_executor_take_times(ts_executor *executor);
  * \return a string owned by the caller (ts_free). Not collective. */
 char *ts_executor_take_nonfinite(ts_executor *executor);
 
-/** Bytes of both arenas: what the plan said. Not collective. */
+/** Bytes of all arenas: what the plan said. Not collective. */
 int64_t ts_executor_arena_bytes(const ts_executor *executor);
 
 #endif

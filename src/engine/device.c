@@ -1,0 +1,60 @@
+/* What an engine computes on. */
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int visible_devices(void) {
+  return ts_backend_cuda() != NULL ? ts_cuda_devices() : 0;
+}
+
+/* auto: the same answer on every rank, or nothing would fit together. */
+static ts_status choose(const char *wanted, ts_world *world, bool *cuda, ts_error *err) {
+  *cuda = strcmp(wanted, "cuda") == 0;
+  if (strcmp(wanted, "auto") != 0) {
+    return TS_OK;
+  }
+  int ranks = ts_world_size(world), mine = visible_devices() > 0;
+  ts_comm *all = ts_world_all(world);
+  int64_t *cuts = calloc((size_t) ranks + 1, sizeof *cuts);
+  unsigned char has = (unsigned char) mine, *everybody = calloc((size_t) ranks, 1);
+  TS_CHECK(cuts != NULL && everybody != NULL, "out of memory");
+  for (int r = 0; r <= ranks; ++r) {
+    cuts[r] = r;
+  }
+  all->ops->all_gather(all, &(ts_transfer){.x = &has, .y = everybody, .cuts = cuts, .end = 1}, 1, TS_U8);
+  int with = 0, without = -1;
+  for (int r = 0; r < ranks; ++r) {
+    with += everybody[r];
+    without = everybody[r] == 0 && without < 0 ? r : without;
+  }
+  free(cuts);
+  free(everybody);
+  *cuda = with == ranks;
+  return with == 0 || with == ranks
+             ? TS_OK
+             : ts_error_add(err, "run.device is auto, and %d of %d ranks see a GPU; the first that sees none is rank %d: ask for "
+                            "GPUs on every node, or set run.device = \"cpu\"", with, ranks, without);
+}
+
+static ts_status open_device(const ts_deck *deck, const ts_world *world, ts_error *err) {
+  if (ts_backend_cuda() == NULL) {
+    return ts_error_add(err, "run.device is cuda, but this Tessera was built without CUDA: configure it with --with-cuda=DIR");
+  }
+  if (deck->debug.memcheck) {
+    return ts_error_add(err, "debug.memcheck compares the host's memory; on a GPU run compute-sanitizer, or set run.device = \"cpu\"");
+  }
+  const ts_cuda_options options = {.local_rank = ts_world_local_rank(world), .local_size = ts_world_local_size(world),
+                                   .shared = deck->run.share_device, .tf32 = deck->run.tf32};
+  return ts_cuda_open(&options, err);
+}
+
+ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backend **out, ts_error *err) {
+  bool cuda;
+  ts_status status = choose(deck->run.device, world, &cuda, err);
+  *out = cuda ? ts_backend_cuda() : ts_backend_cpu();
+  if (status == TS_OK && cuda) {
+    status = open_device(deck, world, err);
+  }
+  return ts_world_agree(world, status, err);
+}

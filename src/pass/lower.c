@@ -1,0 +1,278 @@
+#include "pass/lower.h"
+
+#include "base/memory.h"
+#include "graph/op.h"
+
+#include <string.h>
+
+void ts_commands_destroy(ts_commands **commands) {
+  if (*commands != NULL) {
+    ts_free((*commands)->command);
+    ts_free(*commands);
+    *commands = NULL;
+  }
+}
+
+/* ---- lowering ---- */
+
+typedef struct lowering {
+  ts_commands *to;
+  int capacity;
+  int *event_of; /* per node: the event after its collective, -1: not queued or waited for */
+  int newest;    /* event of COMPUTE since which nothing was launched, -1: none */
+} lowering;
+
+static void emit(lowering *l, ts_command_kind kind, ts_queue queue, ts_nid node, int event) {
+  TS_GROW(l->to->command, l->to->n, l->capacity);
+  l->to->command[l->to->n++] = (ts_command){kind, queue, node, event};
+}
+
+static int record(lowering *l, ts_queue queue) {
+  emit(l, TS_COMMAND_RECORD, queue, TS_NONE, l->to->n_events);
+  return l->to->n_events++;
+}
+
+static void issue(lowering *l, ts_nid node) {
+  if (l->newest < 0) { /* the message is made of what was computed so far, in memory that was in use so far */
+    l->newest = record(l, TS_QUEUE_COMPUTE);
+    emit(l, TS_COMMAND_WAIT, TS_QUEUE_COMM, TS_NONE, l->newest);
+  }
+  emit(l, TS_COMMAND_COLLECTIVE, TS_QUEUE_COMM, node, -1);
+  l->event_of[node] = record(l, TS_QUEUE_COMM);
+}
+
+static void lower_instruction(lowering *l, const ts_instruction *instruction) {
+  ts_nid node = instruction->node;
+  switch (instruction->kind) {
+    case TS_RUN:
+      emit(l, TS_COMMAND_LAUNCH, TS_QUEUE_COMPUTE, node, -1);
+      l->newest = -1;
+      break;
+    case TS_ISSUE: issue(l, node); break;
+    case TS_WAIT:
+      if (l->event_of[node] >= 0) {
+        emit(l, TS_COMMAND_WAIT, TS_QUEUE_COMPUTE, TS_NONE, l->event_of[node]);
+        l->event_of[node] = -1;
+        l->newest = -1; /* what waited for the message is new to the other queue's next one */
+      }
+      break;
+  }
+}
+
+ts_commands *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigned segments) {
+  ts_commands *to = ts_calloc(1, sizeof *to);
+  size_t nodes = (size_t) graph->n_nodes + 1;
+  lowering l = {.to = to, .event_of = ts_malloc(nodes * sizeof *l.event_of), .newest = -1};
+  memset(l.event_of, -1, nodes * sizeof *l.event_of);
+  to->segments = segments;
+  emit(&l, TS_COMMAND_COPY_IN, TS_QUEUE_COMPUTE, TS_NONE, -1);
+  emit(&l, TS_COMMAND_CAPTURE_BEGIN, TS_QUEUE_COMPUTE, TS_NONE, -1);
+  for (int i = 0; i < schedule->n; ++i) {
+    if ((graph->node[schedule->instruction[i].node].segment & segments) != 0) {
+      lower_instruction(&l, &schedule->instruction[i]);
+    }
+  }
+  emit(&l, TS_COMMAND_CAPTURE_END, TS_QUEUE_COMPUTE, TS_NONE, -1);
+  ts_free(l.event_of);
+  return to;
+}
+
+/* ---- dumping ---- */
+
+void ts_commands_dump(const ts_commands *commands, const ts_graph *graph, ts_text *to) {
+  static const char *const kinds[] = {
+#define X(name, text) text,
+      TS_COMMANDS(X)
+#undef X
+  };
+  static const char *const queues[TS_N_QUEUES] = {"compute", "comm", "copy"};
+  for (int i = 0; i < commands->n; ++i) {
+    const ts_command *c = &commands->command[i];
+    ts_text_add(to, "%-8s %-10s", queues[c->queue], kinds[c->kind]);
+    if (c->node != TS_NONE) {
+      ts_text_add(to, " %s (%s)", graph->node[c->node].name, ts_op_get(graph->node[c->node].op)->name);
+    } else if (c->event >= 0) {
+      ts_text_add(to, " e%d", c->event);
+    }
+    ts_text_add(to, "\n");
+  }
+}
+
+/* ---- verifying ---- */
+
+/* Bytes of an arena that a command touches. */
+typedef struct access {
+  ts_arena arena;
+  int64_t begin, end;
+  bool writes;
+  ts_queue queue;
+  int at; /* place in its queue, from 1 */
+  int command;
+} access;
+
+/* How much of every queue is known to be done: a vector clock. */
+typedef struct clocks {
+  int of[TS_N_QUEUES];
+} clocks;
+
+typedef struct verifier {
+  const ts_commands *commands;
+  const ts_graph *graph;
+  const ts_plan *plan;
+  clocks queue[TS_N_QUEUES]; /* what is done when the queue's next command begins */
+  clocks *event;
+  bool *recorded;
+  struct {
+    access *access; /* in order */
+    int n, capacity;
+  } done[TS_N_QUEUES];
+  bool capturing, took_part[TS_N_QUEUES];
+} verifier;
+
+static void merge(clocks *into, const clocks *from) {
+  for (int q = 0; q < TS_N_QUEUES; ++q) {
+    into->of[q] = into->of[q] > from->of[q] ? into->of[q] : from->of[q];
+  }
+}
+
+static char *complain(const verifier *v, int first, int second) {
+  ts_text text = {0};
+  ts_commands pair = {.command = (ts_command[]){v->commands->command[first], v->commands->command[second]}, .n = 2};
+  ts_commands_dump(&pair, v->graph, &text);
+  char *message = ts_format("commands %d and %d touch the same memory and no event orders them:\n%s", first, second, text.text);
+  ts_text_free(&text);
+  return message;
+}
+
+/* The first access of a queue that overlaps with `a` and is not known to be done when `a` begins, or NULL. */
+static const access *find_conflict(const verifier *v, const access *a, ts_queue other) {
+  for (int i = v->done[other].n - 1; i >= 0; --i) {
+    const access *b = &v->done[other].access[i];
+    if (b->at <= v->queue[a->queue].of[other]) {
+      return NULL;
+    }
+    if (a->arena == b->arena && a->begin < b->end && b->begin < a->end && (a->writes || b->writes)) {
+      return b;
+    }
+  }
+  return NULL;
+}
+
+static char *touch(verifier *v, access a) {
+  if (a.arena == TS_ARENA_NONE || a.begin >= a.end) {
+    return NULL;
+  }
+  for (int q = 0; q < TS_N_QUEUES; ++q) {
+    const access *b = q == (int) a.queue ? NULL : find_conflict(v, &a, (ts_queue) q);
+    if (b != NULL) {
+      return complain(v, b->command, a.command);
+    }
+  }
+  TS_GROW(v->done[a.queue].access, v->done[a.queue].n, v->done[a.queue].capacity);
+  v->done[a.queue].access[v->done[a.queue].n++] = a;
+  return NULL;
+}
+
+static char *touch_tensor(verifier *v, access a, ts_tid t, bool writes) {
+  if (t == TS_NONE) {
+    return NULL;
+  }
+  ts_address at = v->plan->address[t];
+  a.arena = at.arena;
+  a.begin = at.offset;
+  a.end = at.offset + (at.arena == TS_ARENA_NONE ? 0 : ts_tensor_bytes(v->graph, t));
+  a.writes = writes;
+  return touch(v, a);
+}
+
+static char *touch_node(verifier *v, access a, ts_nid n) {
+  const ts_node *node = &v->graph->node[n];
+  char *wrong = touch_tensor(v, a, node->beta, false);
+  for (int i = 0; i < node->n_in && wrong == NULL; ++i) {
+    wrong = touch_tensor(v, a, node->in[i], false);
+  }
+  for (int i = 0; i < node->n_out && wrong == NULL; ++i) {
+    wrong = node->prior != NULL ? touch_tensor(v, a, node->prior[i], false) : NULL;
+    wrong = wrong == NULL ? touch_tensor(v, a, node->out[i], true) : wrong;
+  }
+  a.arena = TS_ARENA_WORK;
+  a.begin = v->plan->workspace[n].offset;
+  a.end = a.begin + v->plan->workspace_bytes[n];
+  a.writes = true;
+  return wrong == NULL ? touch(v, a) : wrong;
+}
+
+/* The graph of a capture holds what COMPUTE forked, and only if it came back. */
+static char *check_join(const verifier *v, const char *where) {
+  for (int q = 0; q < TS_N_QUEUES; ++q) {
+    if (v->took_part[q] && v->queue[TS_QUEUE_COMPUTE].of[q] < v->queue[q].of[q]) {
+      return ts_format("queue %d is not joined at the end of the %s", q, where);
+    }
+  }
+  return NULL;
+}
+
+static char *check_events(verifier *v, int i) {
+  const ts_command *c = &v->commands->command[i];
+  if (c->kind == TS_COMMAND_RECORD) {
+    v->event[c->event] = v->queue[c->queue];
+    v->recorded[c->event] = true;
+  } else if (!v->recorded[c->event]) {
+    return ts_format("command %d waits for event %d, which was not recorded", i, c->event);
+  } else {
+    merge(&v->queue[c->queue], &v->event[c->event]);
+  }
+  return NULL;
+}
+
+static char *check_capture(verifier *v, int i) {
+  const ts_command *c = &v->commands->command[i];
+  bool begin = c->kind == TS_COMMAND_CAPTURE_BEGIN;
+  if (c->queue != TS_QUEUE_COMPUTE || begin == v->capturing) {
+    return ts_format("command %d begins or ends a capture where it cannot", i);
+  }
+  char *wrong = check_join(v, begin ? "work before a capture" : "capture");
+  v->capturing = begin;
+  memset(v->recorded, 0, (size_t) v->commands->n_events + 1); /* events of one side mean nothing on the other */
+  return wrong;
+}
+
+static char *check_command(verifier *v, int i) {
+  const ts_command *c = &v->commands->command[i];
+  access a = {.queue = c->queue, .command = i};
+  v->took_part[c->queue] = true;
+  switch (c->kind) {
+    case TS_COMMAND_RECORD:
+    case TS_COMMAND_WAIT: return check_events(v, i);
+    case TS_COMMAND_CAPTURE_BEGIN:
+    case TS_COMMAND_CAPTURE_END: return check_capture(v, i);
+    default: break;
+  }
+  a.at = ++v->queue[c->queue].of[c->queue];
+  if (c->kind == TS_COMMAND_COPY_IN) {
+    a.arena = TS_ARENA_INPUT;
+    a.end = v->plan->arena_bytes[TS_ARENA_INPUT];
+    a.writes = true;
+    return v->capturing ? ts_format("command %d copies from the host inside a capture", i) : touch(v, a);
+  }
+  return v->capturing ? touch_node(v, a, c->node) : ts_format("command %d is outside the capture", i);
+}
+
+char *ts_commands_verify(const ts_commands *commands, const ts_graph *graph, const ts_plan *plan) {
+  verifier v = {.commands = commands, .graph = graph, .plan = plan,
+                .event = ts_calloc((size_t) commands->n_events + 1, sizeof *v.event),
+                .recorded = ts_calloc((size_t) commands->n_events + 1, sizeof *v.recorded)};
+  char *wrong = NULL;
+  for (int i = 0; i < commands->n && wrong == NULL; ++i) {
+    wrong = check_command(&v, i);
+  }
+  if (wrong == NULL) {
+    wrong = v.capturing ? ts_format("a capture does not end") : check_join(&v, "run");
+  }
+  ts_free(v.event);
+  ts_free(v.recorded);
+  for (int q = 0; q < TS_N_QUEUES; ++q) {
+    ts_free(v.done[q].access);
+  }
+  return wrong;
+}

@@ -1,0 +1,66 @@
+/** \file
+ * A run of segments as commands for the queues of a device.
+ *
+ * Kernels go to the COMPUTE queue, collectives to COMM.  What crosses from one queue to the other is ordered by an event: a
+ * collective begins after all computation before it, and the computation waits where the schedule says that it must.  A
+ * command is queued without waiting for anything; between CAPTURE_BEGIN and CAPTURE_END nothing else happens on the host, so
+ * the range can be recorded once and replayed.  The same commands are queued either way, hence the same results.
+ *
+ * A pure function of graph, schedule and plan: it is made, dumped and verified where there is no device.  Nothing here is
+ * collective.
+ */
+#ifndef TS_PASS_LOWER_H
+#define TS_PASS_LOWER_H
+
+#include "backend/backend.h"
+#include "base/text.h"
+#include "pass/plan.h"
+#include "pass/schedule.h"
+
+/** X (NAME, text) */
+#define TS_COMMANDS(X)                                                       \
+  X(COPY_IN, "copy_in")        /* the INPUT arena from the host's memory */  \
+  X(CAPTURE_BEGIN, "capture")                                                \
+  X(LAUNCH, "launch")          /* the node's kernel */                       \
+  X(COLLECTIVE, "collective")                                                \
+  X(RECORD, "record")          /* the event happens when the queue is here */ \
+  X(WAIT, "wait")              /* the queue goes on after the event */       \
+  X(CAPTURE_END, "end")
+
+typedef enum ts_command_kind {
+#define X(name, text) TS_COMMAND_##name,
+  TS_COMMANDS(X)
+#undef X
+  TS_N_COMMANDS
+} ts_command_kind;
+
+typedef struct ts_command {
+  ts_command_kind kind;
+  ts_queue queue;
+  ts_nid node; /**< Of LAUNCH and COLLECTIVE, else TS_NONE. */
+  int event;   /**< Of RECORD and WAIT, else -1. */
+} ts_command;
+
+typedef struct ts_commands {
+  unsigned segments;
+  ts_command *command; /**< Owned. */
+  int n, n_events;
+} ts_commands;
+
+/** Lower the instructions of \a schedule whose node's segment is in \a segments.
+ * \return the commands, end with ts_commands_destroy. Not collective. */
+ts_commands *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigned segments);
+
+/** Free and set to NULL; NULL is allowed. Not collective. */
+void ts_commands_destroy(ts_commands **commands);
+
+/** Check that two commands that touch the same bytes of an arena, one of them writing, are ordered by queues and events; that
+ * every event is recorded before it is waited for; that a capture range holds only what can be captured, begins on COMPUTE
+ * and joins every queue that took part before its end; and that the same holds at the end of the run.
+ * \return NULL, or the first thing that is wrong, owned by the caller (ts_free). Not collective. */
+char *ts_commands_verify(const ts_commands *commands, const ts_graph *graph, const ts_plan *plan);
+
+/** A line a command: "queue kind node" or "queue kind eN". Not collective. */
+void ts_commands_dump(const ts_commands *commands, const ts_graph *graph, ts_text *to);
+
+#endif

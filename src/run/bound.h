@@ -1,0 +1,93 @@
+/** \file
+ * A program bound to memory: what the executor's files share.  Private to this room.  Nothing here is collective unless it
+ * says so.
+ */
+#ifndef TS_RUN_BOUND_H
+#define TS_RUN_BOUND_H
+
+#include "pass/lower.h"
+#include "run/executor.h"
+#include "run/memcheck.h"
+#include "run/stream.h"
+
+/** A node with every address resolved. */
+typedef struct ts_bound_node {
+  ts_kernel_call call;
+  const ts_kernel *kernel;
+  const void **in, **prior;
+  void **out;
+  ts_comm *comm;
+  ts_transfer *transfer;
+  uint64_t ticket;      /**< Host: of the stream; 0: not issued since the last wait. */
+  void *begin, *end;    /**< Device: timed events, made when an observer first asks. */
+  struct ts_executor *executor;
+} ts_bound_node;
+
+/** Device: the commands of a mask of segments, and their recording. */
+typedef struct ts_bound_run {
+  ts_commands *commands; /**< Owned. */
+  void **event;          /**< Owned; commands->n_events. */
+  void *graph;           /**< Owned; NULL until captured. */
+  int times;             /**< It ran. */
+} ts_bound_run;
+
+enum { TS_MOST_RUNS = 8 };
+
+typedef struct ts_bound_program {
+  const ts_program *program;
+  ts_bound_node *node; /**< Per node of the graph. */
+  int64_t *state;      /**< Per tensor: offset in the shared state arena (STATE leaves and what lies in them). */
+  ts_memcheck *memcheck;
+  ts_bound_run run[TS_MOST_RUNS];
+  int n_runs;
+} ts_bound_program;
+
+/** Device: when a run of segments began and ended, until somebody asks. */
+typedef struct ts_span {
+  void *begin, *end;
+  unsigned segments;
+} ts_span;
+
+struct ts_executor {
+  ts_executor_options options;
+  ts_bound_program *program;
+  int n_programs;
+  const ts_backend *backend;
+  unsigned char *arena[TS_N_ARENAS];
+  size_t arena_bytes[TS_N_ARENAS];
+  unsigned char *input;  /**< What the host writes: the INPUT arena itself, or a copy in host memory. */
+  ts_executor_times times;
+  char *nonfinite;
+  /* host */
+  ts_stream *stream;
+  double busy_seen;
+  /* device */
+  unsigned char *staging;  /**< Host memory that get and put copy through. */
+  void *staged, *copied_in; /**< Events: the staging memory, the inputs have been copied. */
+  bool copying_in;
+  ts_span *span;
+  int n_spans, capacity_spans, used_spans;
+};
+
+/** Queue or run a collective. Collective over its group. */
+void ts_bound_collective(ts_bound_node *node);
+
+/** Remember the first value of the node's outputs that is not finite. Not collective. */
+void ts_bound_check_finite(ts_executor *executor, const ts_bound_node *node);
+
+/** The seconds of a phase that a mask of segments belongs to. Not collective. */
+double *ts_executor_phase(ts_executor *executor, unsigned segments);
+
+/** Walk the instructions on the host. Collective over the world when they contain collectives. */
+void ts_walk_host(ts_executor *executor, ts_bound_program *program, unsigned segments);
+
+/** Queue the commands on the device. Collective over the world when they contain collectives. */
+void ts_walk_device(ts_executor *executor, ts_bound_program *program, unsigned segments);
+
+/** Add what spans say to the times, and forget them; waits for the device. Not collective. */
+void ts_walk_device_take_spans(ts_executor *executor);
+
+/** Free what walking made. Not collective. */
+void ts_walk_device_release(ts_executor *executor, ts_bound_program *program);
+
+#endif

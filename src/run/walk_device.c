@@ -1,0 +1,176 @@
+/* Walking a program on a device: commands are queued, the second time recorded, from then on replayed. */
+#include "base/log.h"
+#include "base/memory.h"
+#include "run/bound.h"
+
+#include <math.h>
+
+enum { SPANS = 64 /* runs that nobody asked about yet, before the device is waited for */ };
+
+/* ---- the commands of a mask ---- */
+
+static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, unsigned segments) {
+  for (int i = 0; i < p->n_runs; ++i) {
+    if (p->run[i].commands->segments == segments) {
+      return &p->run[i];
+    }
+  }
+  TS_CHECK(p->n_runs < TS_MOST_RUNS, "more than %d ways to run a program", TS_MOST_RUNS);
+  ts_bound_run *r = &p->run[p->n_runs++];
+  r->commands = ts_lower(p->program->graph, p->program->schedule, segments);
+  char *wrong = ts_commands_verify(r->commands, p->program->graph, p->program->plan);
+  TS_CHECK(wrong == NULL, "the program of the device is wrong: %s", wrong);
+  r->event = ts_calloc((size_t) r->commands->n_events + 1, sizeof *r->event);
+  for (int i = 0; i < r->commands->n_events; ++i) {
+    r->event[i] = e->backend->device->event_create(false);
+  }
+  return r;
+}
+
+void ts_walk_device_release(ts_executor *e, ts_bound_program *p) {
+  const ts_device_ops *device = e->backend->device;
+  for (int i = 0; i < p->n_runs; ++i) {
+    ts_bound_run *r = &p->run[i];
+    device->graph_destroy(r->graph);
+    for (int k = 0; k < r->commands->n_events; ++k) {
+      device->event_destroy(r->event[k]);
+    }
+    ts_free(r->event);
+    ts_commands_destroy(&r->commands);
+  }
+  for (ts_nid n = 0; n < p->program->graph->n_nodes; ++n) {
+    device->event_destroy(p->node[n].begin);
+    device->event_destroy(p->node[n].end);
+  }
+}
+
+/* ---- queueing ---- */
+
+static void copy_in(ts_executor *e) {
+  const ts_device_ops *device = e->backend->device;
+  device->copy(e->arena[TS_ARENA_INPUT], e->input, e->arena_bytes[TS_ARENA_INPUT], TS_QUEUE_COMPUTE);
+  device->record(e->copied_in, TS_QUEUE_COMPUTE);
+  e->copying_in = true;
+}
+
+static void mark(const ts_device_ops *device, void **event, ts_queue queue) {
+  if (*event == NULL) {
+    *event = device->event_create(true);
+  }
+  device->record(*event, queue);
+}
+
+static void queue_node(ts_executor *e, ts_bound_node *b, ts_queue queue) {
+  const ts_device_ops *device = e->backend->device;
+  bool observed = e->options.observer != NULL;
+  device->set_op(b->call.node->name);
+  if (observed) {
+    mark(device, &b->begin, queue);
+  }
+  if (queue == TS_QUEUE_COMM) {
+    ts_bound_collective(b);
+  } else {
+    b->kernel->run(&b->call);
+  }
+  if (observed) {
+    mark(device, &b->end, queue);
+  }
+  if (e->options.check_finite && queue == TS_QUEUE_COMPUTE) {
+    ts_bound_check_finite(e, b);
+  }
+}
+
+/* The commands inside the capture range, or outside of it. */
+static void queue_commands(ts_executor *e, ts_bound_program *p, const ts_bound_run *r, bool inside) {
+  const ts_device_ops *device = e->backend->device;
+  bool here = false;
+  for (int i = 0; i < r->commands->n; ++i) {
+    const ts_command *c = &r->commands->command[i];
+    here = c->kind == TS_COMMAND_CAPTURE_BEGIN || (here && c->kind != TS_COMMAND_CAPTURE_END);
+    if (here != inside) {
+      continue;
+    }
+    switch (c->kind) {
+      case TS_COMMAND_COPY_IN: copy_in(e); break;
+      case TS_COMMAND_LAUNCH:
+      case TS_COMMAND_COLLECTIVE: queue_node(e, &p->node[c->node], c->queue); break;
+      case TS_COMMAND_RECORD: device->record(r->event[c->event], c->queue); break;
+      case TS_COMMAND_WAIT: device->wait(r->event[c->event], c->queue); break;
+      default: break;
+    }
+  }
+  device->set_op(NULL);
+}
+
+static void queue_captured(ts_executor *e, ts_bound_program *p, ts_bound_run *r) {
+  const ts_device_ops *device = e->backend->device;
+  bool records = e->options.graphs && e->options.observer == NULL && !e->options.check_finite;
+  if (!records || r->times == 0) { /* the first time libraries may still make things */
+    queue_commands(e, p, r, true);
+    return;
+  }
+  if (r->graph == NULL) {
+    device->capture_begin();
+    queue_commands(e, p, r, true);
+    r->graph = device->capture_end();
+  }
+  device->replay(r->graph);
+}
+
+/* ---- time ---- */
+
+static ts_span *next_span(ts_executor *e, unsigned segments) {
+  if (e->used_spans == SPANS) {
+    ts_walk_device_take_spans(e);
+  }
+  if (e->used_spans == e->n_spans) {
+    TS_GROW(e->span, e->n_spans, e->capacity_spans);
+    e->span[e->n_spans++] = (ts_span){.begin = e->backend->device->event_create(true),
+                                      .end = e->backend->device->event_create(true)};
+  }
+  ts_span *span = &e->span[e->used_spans++];
+  span->segments = segments;
+  return span;
+}
+
+void ts_walk_device_take_spans(ts_executor *e) {
+  const ts_device_ops *device = e->backend->device;
+  for (int i = 0; i < e->used_spans; ++i) {
+    device->finish(e->span[i].end);
+    *ts_executor_phase(e, e->span[i].segments) += device->seconds(e->span[i].begin, e->span[i].end);
+  }
+  e->used_spans = 0;
+  e->times.communication = e->times.exposed = NAN;
+}
+
+/* What an observer is told: the host's clock at the begin of the run, and the events' distances from there. */
+static void report(ts_executor *e, const ts_bound_program *p, const ts_bound_run *r, const ts_span *span, double start) {
+  const ts_device_ops *device = e->backend->device;
+  device->finish(span->end);
+  for (int i = 0; i < r->commands->n; ++i) {
+    const ts_command *c = &r->commands->command[i];
+    if (c->node != TS_NONE) {
+      const ts_bound_node *b = &p->node[c->node];
+      e->options.observer(e->options.observer_user, b->call.node, c->queue == TS_QUEUE_COMM,
+                          start + device->seconds(span->begin, b->begin), device->seconds(b->begin, b->end));
+    }
+  }
+}
+
+void ts_walk_device(ts_executor *e, ts_bound_program *p, unsigned segments) {
+  const ts_device_ops *device = e->backend->device;
+  ts_bound_run *r = find_run(e, p, segments);
+  ts_span *span = next_span(e, segments);
+  if (e->options.observer != NULL) {
+    ts_executor_finish(e); /* or the host's clock would say nothing about the device's begin */
+  }
+  double start = ts_seconds();
+  device->record(span->begin, TS_QUEUE_COMPUTE);
+  queue_commands(e, p, r, false);
+  queue_captured(e, p, r);
+  device->record(span->end, TS_QUEUE_COMPUTE);
+  ++r->times;
+  if (e->options.observer != NULL) {
+    report(e, p, r, span, start);
+  }
+}
