@@ -1,4 +1,5 @@
 /* The programs of all ranks of large grids, stepped in one process; and that the simulator names what is broken. */
+#include "regression/grid.h"
 #include "regression/tap.h"
 
 #include "base/log.h"
@@ -8,62 +9,6 @@
 #include "run/simulate.h"
 
 #include <string.h>
-
-#define COMMON                                                                                                       \
-  "data = { path = \"none\"; format = \"text\"; sequence_length = 8; };\n"                                          \
-  "run = { directory = \"none\"; steps = 1; };\n"                                                                   \
-  "train_micro_batch_size_per_gpu = 1;\n"
-
-/* 512 shards of the largest matrices have elements for every rank, those of the smallest for a few. */
-static const char llama[] =
-    "model = { model_type = \"llama\"; vocab_size = 256; hidden_size = 96; intermediate_size = 200;\n"
-    "  num_hidden_layers = 2; num_attention_heads = 6; num_key_value_heads = 2; max_position_embeddings = 32;\n"
-    "  tie_word_embeddings = false; };\n" COMMON;
-static const char gpt2[] =
-    "model = { model_type = \"gpt2\"; vocab_size = 256; n_embd = 64; n_layer = 2; n_head = 2; n_positions = 32;\n"
-    "  attn_pdrop = 0.1; embd_pdrop = 0.1; resid_pdrop = 0.1; };\n" COMMON;
-
-typedef struct grid {
-  ts_deck *deck;
-  ts_program **program; /* per rank */
-  int ranks;
-} grid;
-
-static ts_deck *read_deck(const char *text, const char *sets, int ranks) {
-  char *list = ts_strdup(sets), *word[16];
-  int n = 0;
-  for (char *w = strtok(list, " "); w != NULL && n < 16; w = strtok(NULL, " ")) {
-    word[n++] = w;
-  }
-  ts_error err = {0};
-  ts_deck *deck;
-  ts_status status = ts_deck_read_text("test", text, word, n, &deck, &err);
-  status = status == TS_OK ? ts_deck_resolve_batch(deck, ranks, &err) : status;
-  TS_CHECK(status == TS_OK, "%s", err.text);
-  ts_free(list);
-  return deck;
-}
-
-static grid make_grid(const char *text, const char *sets, int ranks, ts_model_use use) {
-  grid g = {.deck = read_deck(text, sets, ranks), .ranks = ranks,
-            .program = ts_malloc((size_t) ranks * sizeof *g.program)};
-  for (int r = 0; r < ranks; ++r) {
-    ts_mesh mesh;
-    TS_CHECK(ts_deck_mesh(g.deck, ranks, r, &mesh, NULL) == TS_OK, "the grid is dp = %d", ranks);
-    const ts_program_options options = {.deck = g.deck, .mesh = &mesh, .target = {ts_backend_null(), 1}, .use = use,
-                                        .batch = 1, .length = g.deck->data.sequence_length};
-    g.program[r] = ts_program_create(&options);
-  }
-  return g;
-}
-
-static void free_grid(grid *g) {
-  for (int r = 0; r < g->ranks; ++r) {
-    ts_program_destroy(&g->program[r]);
-  }
-  ts_free(g->program);
-  ts_deck_destroy(&g->deck);
-}
 
 static char *simulate(const grid *g) {
   return ts_simulate_step((const ts_program *const *) g->program, g->ranks);

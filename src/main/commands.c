@@ -29,7 +29,7 @@ static const ts_option graph_options[] = {
     {"--use", "USE", "train", "train, loss or logits", false},
     {"--ranks", "N", "1", "number of ranks", false},
     {"--rank", "R", "0", "whose graph", false},
-    {"--format", "FORMAT", "text", "text, dot or json", false},
+    {"--format", "FORMAT", "text", "text, dot, json, or commands: what the queues of a GPU are given", false},
     END_OPTION};
 
 static const ts_option eval_options[] = {SET_OPTION, FORMAT_OPTION, END_OPTION};

@@ -1,6 +1,7 @@
 /* tessera graph: the graph after a pass. */
 #include "base/memory.h"
 #include "main/command.h"
+#include "pass/lower.h"
 #include "run/program.h"
 
 #include <string.h>
@@ -10,7 +11,9 @@ typedef struct name_row {
   int value;
 } name_row;
 
-static const name_row formats[] = {{"text", TS_GRAPH_TEXT}, {"dot", TS_GRAPH_DOT}, {"json", TS_GRAPH_JSON}, {NULL, 0}};
+enum { COMMANDS = -1 }; /* of the graph in the end: what the queues of a GPU are given */
+static const name_row formats[] = {{"text", TS_GRAPH_TEXT}, {"dot", TS_GRAPH_DOT}, {"json", TS_GRAPH_JSON},
+                                   {"commands", COMMANDS}, {NULL, 0}};
 static const name_row uses[] = {{"train", TS_MODEL_TRAIN}, {"loss", TS_MODEL_LOSS}, {"logits", TS_MODEL_LOGITS}, {NULL, 0}};
 
 static ts_status choose(const ts_arguments *arguments, const char *option, const name_row *rows, int *value, ts_error *err) {
@@ -43,6 +46,23 @@ static ts_status check_pass(const char *name, ts_error *err) {
   return status;
 }
 
+/* The commands of every run of segments that an engine makes, verified. */
+static void add_commands(const ts_program *p, ts_text *to) {
+  static const struct { const char *name; unsigned segments; } runs[] = {
+      {"forward", TS_SEGMENT_FORWARD},
+      {"backward", TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT},
+      {"backward and reduce", TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT | TS_SEGMENT_REDUCE},
+      {"update", TS_SEGMENT_UPDATE}};
+  for (size_t i = 0; i < sizeof runs / sizeof *runs; ++i) {
+    ts_lowered *commands = ts_lower(p->graph, p->schedule, runs[i].segments);
+    char *wrong = ts_lowered_verify(commands, p->graph, p->plan);
+    TS_CHECK(wrong == NULL, "%s: %s", runs[i].name, wrong);
+    ts_text_add(to, "# %s\n", runs[i].name);
+    ts_lowered_dump(commands, p->graph, to);
+    ts_lowered_destroy(&commands);
+  }
+}
+
 int ts_main_graph(const ts_arguments *arguments, ts_world *world, ts_error *err) {
   (void) world;
   int64_t ranks = 1, rank = 0;
@@ -58,13 +78,20 @@ int ts_main_graph(const ts_arguments *arguments, ts_world *world, ts_error *err)
   status = status == TS_OK ? ts_read_deck(arguments, NULL, &deck, err) : status;
   status = status == TS_OK ? ts_deck_mesh(deck, (int) ranks, (int) rank, &mesh, err) : status;
   status = status == TS_OK ? ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
+  if (status == TS_OK && format == COMMANDS && pass != NULL) {
+    status = ts_error_add(err, "--format commands: is of the graph after all passes; leave out --pass");
+  }
   if (status == TS_OK) {
     ts_program_options options = {.deck = deck, .mesh = &mesh, .target = {ts_backend_cpu(), 1}, .use = (ts_model_use) use,
                                   .batch = use == TS_MODEL_LOGITS ? 1 : deck->train_micro_batch_size_per_gpu,
                                   .length = deck->data.sequence_length, .last_pass = pass};
     ts_program *program = ts_program_create(&options);
     ts_text text = {0};
-    ts_graph_dump(program->graph, (ts_graph_format) format, &text);
+    if (format == COMMANDS) {
+      add_commands(program, &text);
+    } else {
+      ts_graph_dump(program->graph, (ts_graph_format) format, &text);
+    }
     fputs(text.text, stdout);
     ts_text_free(&text);
     ts_program_destroy(&program);

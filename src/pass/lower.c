@@ -5,7 +5,9 @@
 
 #include <string.h>
 
-void ts_commands_destroy(ts_commands **commands) {
+static const char *const queue_names[TS_N_QUEUES] = {"compute", "comm", "copy"};
+
+void ts_lowered_destroy(ts_lowered **commands) {
   if (*commands != NULL) {
     ts_free((*commands)->command);
     ts_free(*commands);
@@ -16,28 +18,28 @@ void ts_commands_destroy(ts_commands **commands) {
 /* ---- lowering ---- */
 
 typedef struct lowering {
-  ts_commands *to;
+  ts_lowered *to;
   int capacity;
   int *event_of; /* per node: the event after its collective, -1: not queued or waited for */
   int newest;    /* event of COMPUTE since which nothing was launched, -1: none */
 } lowering;
 
-static void emit(lowering *l, ts_command_kind kind, ts_queue queue, ts_nid node, int event) {
+static void emit(lowering *l, ts_lowered_kind kind, ts_queue queue, ts_nid node, int event) {
   TS_GROW(l->to->command, l->to->n, l->capacity);
-  l->to->command[l->to->n++] = (ts_command){kind, queue, node, event};
+  l->to->command[l->to->n++] = (ts_lowered_command){kind, queue, node, event};
 }
 
 static int record(lowering *l, ts_queue queue) {
-  emit(l, TS_COMMAND_RECORD, queue, TS_NONE, l->to->n_events);
+  emit(l, TS_LOWERED_RECORD, queue, TS_NONE, l->to->n_events);
   return l->to->n_events++;
 }
 
 static void issue(lowering *l, ts_nid node) {
   if (l->newest < 0) { /* the message is made of what was computed so far, in memory that was in use so far */
     l->newest = record(l, TS_QUEUE_COMPUTE);
-    emit(l, TS_COMMAND_WAIT, TS_QUEUE_COMM, TS_NONE, l->newest);
+    emit(l, TS_LOWERED_WAIT, TS_QUEUE_COMM, TS_NONE, l->newest);
   }
-  emit(l, TS_COMMAND_COLLECTIVE, TS_QUEUE_COMM, node, -1);
+  emit(l, TS_LOWERED_COLLECTIVE, TS_QUEUE_COMM, node, -1);
   l->event_of[node] = record(l, TS_QUEUE_COMM);
 }
 
@@ -45,13 +47,13 @@ static void lower_instruction(lowering *l, const ts_instruction *instruction) {
   ts_nid node = instruction->node;
   switch (instruction->kind) {
     case TS_RUN:
-      emit(l, TS_COMMAND_LAUNCH, TS_QUEUE_COMPUTE, node, -1);
+      emit(l, TS_LOWERED_LAUNCH, TS_QUEUE_COMPUTE, node, -1);
       l->newest = -1;
       break;
     case TS_ISSUE: issue(l, node); break;
     case TS_WAIT:
       if (l->event_of[node] >= 0) {
-        emit(l, TS_COMMAND_WAIT, TS_QUEUE_COMPUTE, TS_NONE, l->event_of[node]);
+        emit(l, TS_LOWERED_WAIT, TS_QUEUE_COMPUTE, TS_NONE, l->event_of[node]);
         l->event_of[node] = -1;
         l->newest = -1; /* what waited for the message is new to the other queue's next one */
       }
@@ -59,36 +61,35 @@ static void lower_instruction(lowering *l, const ts_instruction *instruction) {
   }
 }
 
-ts_commands *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigned segments) {
-  ts_commands *to = ts_calloc(1, sizeof *to);
+ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigned segments) {
+  ts_lowered *to = ts_calloc(1, sizeof *to);
   size_t nodes = (size_t) graph->n_nodes + 1;
   lowering l = {.to = to, .event_of = ts_malloc(nodes * sizeof *l.event_of), .newest = -1};
   memset(l.event_of, -1, nodes * sizeof *l.event_of);
   to->segments = segments;
-  emit(&l, TS_COMMAND_COPY_IN, TS_QUEUE_COMPUTE, TS_NONE, -1);
-  emit(&l, TS_COMMAND_CAPTURE_BEGIN, TS_QUEUE_COMPUTE, TS_NONE, -1);
+  emit(&l, TS_LOWERED_COPY_IN, TS_QUEUE_COMPUTE, TS_NONE, -1);
+  emit(&l, TS_LOWERED_CAPTURE_BEGIN, TS_QUEUE_COMPUTE, TS_NONE, -1);
   for (int i = 0; i < schedule->n; ++i) {
     if ((graph->node[schedule->instruction[i].node].segment & segments) != 0) {
       lower_instruction(&l, &schedule->instruction[i]);
     }
   }
-  emit(&l, TS_COMMAND_CAPTURE_END, TS_QUEUE_COMPUTE, TS_NONE, -1);
+  emit(&l, TS_LOWERED_CAPTURE_END, TS_QUEUE_COMPUTE, TS_NONE, -1);
   ts_free(l.event_of);
   return to;
 }
 
 /* ---- dumping ---- */
 
-void ts_commands_dump(const ts_commands *commands, const ts_graph *graph, ts_text *to) {
+void ts_lowered_dump(const ts_lowered *commands, const ts_graph *graph, ts_text *to) {
   static const char *const kinds[] = {
 #define X(name, text) text,
-      TS_COMMANDS(X)
+      TS_LOWERED_COMMANDS(X)
 #undef X
   };
-  static const char *const queues[TS_N_QUEUES] = {"compute", "comm", "copy"};
   for (int i = 0; i < commands->n; ++i) {
-    const ts_command *c = &commands->command[i];
-    ts_text_add(to, "%-8s %-10s", queues[c->queue], kinds[c->kind]);
+    const ts_lowered_command *c = &commands->command[i];
+    ts_text_add(to, "%-8s %-10s", queue_names[c->queue], kinds[c->kind]);
     if (c->node != TS_NONE) {
       ts_text_add(to, " %s (%s)", graph->node[c->node].name, ts_op_get(graph->node[c->node].op)->name);
     } else if (c->event >= 0) {
@@ -116,7 +117,7 @@ typedef struct clocks {
 } clocks;
 
 typedef struct verifier {
-  const ts_commands *commands;
+  const ts_lowered *commands;
   const ts_graph *graph;
   const ts_plan *plan;
   clocks queue[TS_N_QUEUES]; /* what is done when the queue's next command begins */
@@ -135,13 +136,15 @@ static void merge(clocks *into, const clocks *from) {
   }
 }
 
+static const char *name_of(const verifier *v, int command) {
+  ts_nid node = v->commands->command[command].node;
+  return node == TS_NONE ? "the copy of the inputs" : v->graph->node[node].name;
+}
+
 static char *complain(const verifier *v, int first, int second) {
-  ts_text text = {0};
-  ts_commands pair = {.command = (ts_command[]){v->commands->command[first], v->commands->command[second]}, .n = 2};
-  ts_commands_dump(&pair, v->graph, &text);
-  char *message = ts_format("commands %d and %d touch the same memory and no event orders them:\n%s", first, second, text.text);
-  ts_text_free(&text);
-  return message;
+  return ts_format("commands %d (%s, queue %s) and %d (%s, queue %s) touch the same memory and no event orders them", first,
+                   name_of(v, first), queue_names[v->commands->command[first].queue], second, name_of(v, second),
+                   queue_names[v->commands->command[second].queue]);
 }
 
 /* The first access of a queue that overlaps with `a` and is not known to be done when `a` begins, or NULL. */
@@ -206,15 +209,15 @@ static char *touch_node(verifier *v, access a, ts_nid n) {
 static char *check_join(const verifier *v, const char *where) {
   for (int q = 0; q < TS_N_QUEUES; ++q) {
     if (v->took_part[q] && v->queue[TS_QUEUE_COMPUTE].of[q] < v->queue[q].of[q]) {
-      return ts_format("queue %d is not joined at the end of the %s", q, where);
+      return ts_format("queue %s is not joined at the end of the %s", queue_names[q], where);
     }
   }
   return NULL;
 }
 
 static char *check_events(verifier *v, int i) {
-  const ts_command *c = &v->commands->command[i];
-  if (c->kind == TS_COMMAND_RECORD) {
+  const ts_lowered_command *c = &v->commands->command[i];
+  if (c->kind == TS_LOWERED_RECORD) {
     v->event[c->event] = v->queue[c->queue];
     v->recorded[c->event] = true;
   } else if (!v->recorded[c->event]) {
@@ -226,8 +229,8 @@ static char *check_events(verifier *v, int i) {
 }
 
 static char *check_capture(verifier *v, int i) {
-  const ts_command *c = &v->commands->command[i];
-  bool begin = c->kind == TS_COMMAND_CAPTURE_BEGIN;
+  const ts_lowered_command *c = &v->commands->command[i];
+  bool begin = c->kind == TS_LOWERED_CAPTURE_BEGIN;
   if (c->queue != TS_QUEUE_COMPUTE || begin == v->capturing) {
     return ts_format("command %d begins or ends a capture where it cannot", i);
   }
@@ -238,18 +241,18 @@ static char *check_capture(verifier *v, int i) {
 }
 
 static char *check_command(verifier *v, int i) {
-  const ts_command *c = &v->commands->command[i];
+  const ts_lowered_command *c = &v->commands->command[i];
   access a = {.queue = c->queue, .command = i};
   v->took_part[c->queue] = true;
   switch (c->kind) {
-    case TS_COMMAND_RECORD:
-    case TS_COMMAND_WAIT: return check_events(v, i);
-    case TS_COMMAND_CAPTURE_BEGIN:
-    case TS_COMMAND_CAPTURE_END: return check_capture(v, i);
+    case TS_LOWERED_RECORD:
+    case TS_LOWERED_WAIT: return check_events(v, i);
+    case TS_LOWERED_CAPTURE_BEGIN:
+    case TS_LOWERED_CAPTURE_END: return check_capture(v, i);
     default: break;
   }
   a.at = ++v->queue[c->queue].of[c->queue];
-  if (c->kind == TS_COMMAND_COPY_IN) {
+  if (c->kind == TS_LOWERED_COPY_IN) {
     a.arena = TS_ARENA_INPUT;
     a.end = v->plan->arena_bytes[TS_ARENA_INPUT];
     a.writes = true;
@@ -258,7 +261,7 @@ static char *check_command(verifier *v, int i) {
   return v->capturing ? touch_node(v, a, c->node) : ts_format("command %d is outside the capture", i);
 }
 
-char *ts_commands_verify(const ts_commands *commands, const ts_graph *graph, const ts_plan *plan) {
+char *ts_lowered_verify(const ts_lowered *commands, const ts_graph *graph, const ts_plan *plan) {
   verifier v = {.commands = commands, .graph = graph, .plan = plan,
                 .event = ts_calloc((size_t) commands->n_events + 1, sizeof *v.event),
                 .recorded = ts_calloc((size_t) commands->n_events + 1, sizeof *v.recorded)};

@@ -18,7 +18,7 @@
 #include "pass/schedule.h"
 
 /** X (NAME, text) */
-#define TS_COMMANDS(X)                                                       \
+#define TS_LOWERED_COMMANDS(X)                                                       \
   X(COPY_IN, "copy_in")        /* the INPUT arena from the host's memory */  \
   X(CAPTURE_BEGIN, "capture")                                                \
   X(LAUNCH, "launch")          /* the node's kernel */                       \
@@ -27,40 +27,40 @@
   X(WAIT, "wait")              /* the queue goes on after the event */       \
   X(CAPTURE_END, "end")
 
-typedef enum ts_command_kind {
+typedef enum ts_lowered_kind {
 #define X(name, text) TS_COMMAND_##name,
-  TS_COMMANDS(X)
+  TS_LOWERED_COMMANDS(X)
 #undef X
-  TS_N_COMMANDS
-} ts_command_kind;
+  TS_N_LOWERED
+} ts_lowered_kind;
 
-typedef struct ts_command {
-  ts_command_kind kind;
+typedef struct ts_lowered_command {
+  ts_lowered_kind kind;
   ts_queue queue;
   ts_nid node; /**< Of LAUNCH and COLLECTIVE, else TS_NONE. */
   int event;   /**< Of RECORD and WAIT, else -1. */
-} ts_command;
+} ts_lowered_command;
 
-typedef struct ts_commands {
+typedef struct ts_lowered {
   unsigned segments;
-  ts_command *command; /**< Owned. */
+  ts_lowered_command *command; /**< Owned. */
   int n, n_events;
-} ts_commands;
+} ts_lowered;
 
 /** Lower the instructions of \a schedule whose node's segment is in \a segments.
- * \return the commands, end with ts_commands_destroy. Not collective. */
-ts_commands *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigned segments);
+ * \return the commands, end with ts_lowered_destroy. Not collective. */
+ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigned segments);
 
 /** Free and set to NULL; NULL is allowed. Not collective. */
-void ts_commands_destroy(ts_commands **commands);
+void ts_lowered_destroy(ts_lowered **commands);
 
 /** Check that two commands that touch the same bytes of an arena, one of them writing, are ordered by queues and events; that
  * every event is recorded before it is waited for; that a capture range holds only what can be captured, begins on COMPUTE
  * and joins every queue that took part before its end; and that the same holds at the end of the run.
  * \return NULL, or the first thing that is wrong, owned by the caller (ts_free). Not collective. */
-char *ts_commands_verify(const ts_commands *commands, const ts_graph *graph, const ts_plan *plan);
+char *ts_lowered_verify(const ts_lowered *commands, const ts_graph *graph, const ts_plan *plan);
 
 /** A line a command: "queue kind node" or "queue kind eN". Not collective. */
-void ts_commands_dump(const ts_commands *commands, const ts_graph *graph, ts_text *to);
+void ts_lowered_dump(const ts_lowered *commands, const ts_graph *graph, ts_text *to);
 
 #endif

@@ -25,7 +25,7 @@ typedef struct ts_bound_node {
 
 /** Device: the commands of a mask of segments, and their recording. */
 typedef struct ts_bound_run {
-  ts_commands *commands; /**< Owned. */
+  ts_lowered *commands; /**< Owned. */
   void **event;          /**< Owned; commands->n_events. */
   void *graph;           /**< Owned; NULL until captured. */
   int times;             /**< It ran. */

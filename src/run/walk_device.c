@@ -18,7 +18,7 @@ static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, unsigned segm
   TS_CHECK(p->n_runs < TS_MOST_RUNS, "more than %d ways to run a program", TS_MOST_RUNS);
   ts_bound_run *r = &p->run[p->n_runs++];
   r->commands = ts_lower(p->program->graph, p->program->schedule, segments);
-  char *wrong = ts_commands_verify(r->commands, p->program->graph, p->program->plan);
+  char *wrong = ts_lowered_verify(r->commands, p->program->graph, p->program->plan);
   TS_CHECK(wrong == NULL, "the program of the device is wrong: %s", wrong);
   r->event = ts_calloc((size_t) r->commands->n_events + 1, sizeof *r->event);
   for (int i = 0; i < r->commands->n_events; ++i) {
@@ -36,7 +36,7 @@ void ts_walk_device_release(ts_executor *e, ts_bound_program *p) {
       device->event_destroy(r->event[k]);
     }
     ts_free(r->event);
-    ts_commands_destroy(&r->commands);
+    ts_lowered_destroy(&r->commands);
   }
   for (ts_nid n = 0; n < p->program->graph->n_nodes; ++n) {
     device->event_destroy(p->node[n].begin);
@@ -85,17 +85,17 @@ static void queue_commands(ts_executor *e, ts_bound_program *p, const ts_bound_r
   const ts_device_ops *device = e->backend->device;
   bool here = false;
   for (int i = 0; i < r->commands->n; ++i) {
-    const ts_command *c = &r->commands->command[i];
-    here = c->kind == TS_COMMAND_CAPTURE_BEGIN || (here && c->kind != TS_COMMAND_CAPTURE_END);
+    const ts_lowered_command *c = &r->commands->command[i];
+    here = c->kind == TS_LOWERED_CAPTURE_BEGIN || (here && c->kind != TS_LOWERED_CAPTURE_END);
     if (here != inside) {
       continue;
     }
     switch (c->kind) {
-      case TS_COMMAND_COPY_IN: copy_in(e); break;
-      case TS_COMMAND_LAUNCH:
-      case TS_COMMAND_COLLECTIVE: queue_node(e, &p->node[c->node], c->queue); break;
-      case TS_COMMAND_RECORD: device->record(r->event[c->event], c->queue); break;
-      case TS_COMMAND_WAIT: device->wait(r->event[c->event], c->queue); break;
+      case TS_LOWERED_COPY_IN: copy_in(e); break;
+      case TS_LOWERED_LAUNCH:
+      case TS_LOWERED_COLLECTIVE: queue_node(e, &p->node[c->node], c->queue); break;
+      case TS_LOWERED_RECORD: device->record(r->event[c->event], c->queue); break;
+      case TS_LOWERED_WAIT: device->wait(r->event[c->event], c->queue); break;
       default: break;
     }
   }
@@ -148,7 +148,7 @@ static void report(ts_executor *e, const ts_bound_program *p, const ts_bound_run
   const ts_device_ops *device = e->backend->device;
   device->finish(span->end);
   for (int i = 0; i < r->commands->n; ++i) {
-    const ts_command *c = &r->commands->command[i];
+    const ts_lowered_command *c = &r->commands->command[i];
     if (c->node != TS_NONE) {
       const ts_bound_node *b = &p->node[c->node];
       e->options.observer(e->options.observer_user, b->call.node, c->queue == TS_QUEUE_COMM,
