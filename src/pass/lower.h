@@ -28,7 +28,7 @@
   X(CAPTURE_END, "end")
 
 typedef enum ts_lowered_kind {
-#define X(name, text) TS_COMMAND_##name,
+#define X(name, text) TS_LOWERED_##name,
   TS_LOWERED_COMMANDS(X)
 #undef X
   TS_N_LOWERED
