@@ -100,6 +100,7 @@ typedef struct run_mirror {
   void *device;     /**< Owned by run_end. */
   size_t bytes;
   bool written;     /**< By the kernel. */
+  bool part;        /**< Of another allocation. */
 } run_mirror;
 
 /** A kernel prepared for a case.  Points into itself: not to be moved. */
@@ -107,14 +108,15 @@ typedef struct run_state {
   const ts_backend *backend;
   run_mirror mirror[3 * RUN_MAX + 2];
   int n_mirrors;
-  ts_tensor tensor[2 * RUN_MAX];
+  ts_tensor tensor[2 * RUN_MAX + 1]; /**< Inputs, outputs, beta. */
   ts_tid in[RUN_MAX], out[RUN_MAX], prior[RUN_MAX];
   const void *in_data[RUN_MAX], *prior_data[RUN_MAX];
   void *out_data[RUN_MAX];
   ts_node node;
   ts_graph graph;
   const ts_kernel *row;
-  char *workspace; /**< Owned by run_end. */
+  char *workspace;        /**< Owned by run_end. */
+  char *device_workspace; /**< Its copy, of which only the guard comes back; owned by run_end; NULL on the host. */
   ts_kernel_call call;
 } run_state;
 
@@ -138,7 +140,7 @@ static inline void *run_mirrored(run_state *s, const void *host, size_t bytes, b
     }
   }
   run_mirror *m = &s->mirror[s->n_mirrors++];
-  *m = (run_mirror){host, s->backend->allocate(bytes), bytes, written};
+  *m = (run_mirror){host, s->backend->allocate(bytes), bytes, written, false};
   s->backend->device->copy(m->device, host, bytes, TS_QUEUE_COMPUTE);
   run_finish(s);
   return m->device;
@@ -158,7 +160,11 @@ static inline void run_mirror_call(run_state *s, const run_case *c) {
     s->prior_data[i] = run_mirrored(s, c->prior[i], run_bytes(&c->out[i]), false);
   }
   s->call.beta = run_mirrored(s, c->beta, sizeof *c->beta, false);
-  s->call.workspace = run_mirrored(s, s->workspace, s->call.workspace_bytes + RUN_GUARD, true);
+  s->call.workspace = s->device_workspace = s->backend->allocate(s->call.workspace_bytes + RUN_GUARD);
+  run_mirror *guard = &s->mirror[s->n_mirrors++];
+  *guard = (run_mirror){s->workspace + s->call.workspace_bytes, s->device_workspace + s->call.workspace_bytes, RUN_GUARD, true, true};
+  s->backend->device->copy(s->device_workspace, s->workspace, s->call.workspace_bytes + RUN_GUARD, TS_QUEUE_COMPUTE);
+  run_finish(s);
   s->call.stream = s->backend->device->stream(TS_QUEUE_COMPUTE);
 }
 
@@ -194,8 +200,10 @@ static inline void run_begin(const ts_backend *backend, const run_case *c, run_s
     s->tensor[RUN_MAX + i] = (ts_tensor){.dtype = c->out[i].dtype, .shape = c->out[i].shape};
   }
   s->node = (ts_node){.op = c->op, .name = (char *) "node", .n_in = c->n_in, .n_out = c->n_out, .in = s->in,
-                      .out = s->out, .prior = adds ? s->prior : NULL, .beta = TS_NONE, .attr = c->attr};
-  s->graph = (ts_graph){.tensor = s->tensor, .n_tensors = 2 * RUN_MAX, .node = &s->node, .n_nodes = 1};
+                      .out = s->out, .prior = adds ? s->prior : NULL,
+                      .beta = c->beta == NULL ? TS_NONE : 2 * RUN_MAX, .attr = c->attr};
+  s->tensor[2 * RUN_MAX] = (ts_tensor){.dtype = TS_F32, .shape = TS_SHAPE(1)};
+  s->graph = (ts_graph){.tensor = s->tensor, .n_tensors = 2 * RUN_MAX + 1, .node = &s->node, .n_nodes = 1};
   ts_target target = {backend, c->threads};
   void *prepared = NULL;
   size_t bytes = s->row->prepare == NULL ? 0 : s->row->prepare(&target, &s->graph, &s->node, &prepared);
@@ -217,7 +225,12 @@ static inline bool run_end(run_state *s) {
   }
   free(s->workspace);
   for (int i = 0; i < s->n_mirrors; ++i) {
-    s->backend->release(s->mirror[i].device, s->mirror[i].bytes);
+    if (!s->mirror[i].part) {
+      s->backend->release(s->mirror[i].device, s->mirror[i].bytes);
+    }
+  }
+  if (s->device_workspace != NULL) {
+    s->backend->release(s->device_workspace, s->call.workspace_bytes + RUN_GUARD);
   }
   if (s->row->release != NULL) {
     s->row->release(s->call.prepared);

@@ -19,6 +19,9 @@
 
 #define CUDART_VERSION 13000
 
+/** Of cuda/blas.h: less than on a device, for each test fills and copies it. */
+#define TS_BLAS_WORKSPACE ((size_t) 4 << 20)
+
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -1,0 +1,193 @@
+/* Measuring the candidates of products: each runs on random operands in memory of its own, and the median of a few runs by
+ * device events decides.  Cost: memory of the product's operands for that while, and MOST_RUNS + 1 runs a candidate. */
+#include "cuda/blas_plan.h"
+#include "cuda/kernel.cuh"
+
+extern "C" {
+#include "base/log.h"
+#include "base/text.h"
+}
+
+enum { RUNS = 5, FILL_THREADS = 256 };
+
+static bool measuring;
+
+/* Operands of one product in one allocation, and what is needed to run it. */
+typedef struct bench {
+  ts_blas_operands operands;
+  char *memory;
+  size_t c_bytes;
+  int *found; /* on the device: a NaN was */
+  cudaStream_t stream;
+} bench;
+
+/* Bits of numbers between -1 and 1 from their place: power, and so clocks, depend on the data. */
+static __device__ __forceinline__ float random_at(int64_t i) {
+  uint32_t x = (uint32_t) i * 0x9e3779b9u;
+  x = (x ^ (x >> 16)) * 0x85ebca6bu;
+  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+  return (float) (x >> 8) * 0x1p-23f - 1.0f;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(FILL_THREADS) fill_random(T *x, int64_t count) {
+  int64_t i = (int64_t) blockIdx.x * FILL_THREADS + threadIdx.x;
+  if (i < count) {
+    x[i] = ts_round<T>(random_at(i));
+  }
+}
+
+template <typename T>
+static void fill(void *x, size_t bytes, cudaStream_t stream) {
+  int64_t count = (int64_t) (bytes / sizeof(T));
+  ts_launch(fill_random<T>, ts_blocks(count, FILL_THREADS), FILL_THREADS, 0, stream, (T *) x, count);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(FILL_THREADS) find_nan(int *found, const T *x, int64_t rows, int64_t columns, int64_t ld) {
+  int64_t i = (int64_t) blockIdx.x * FILL_THREADS + threadIdx.x;
+  if (i < rows * columns) {
+    float value = ts_float(x[i / columns * ld + i % columns]);
+    if (value != value) {
+      *found = 1;
+    }
+  }
+}
+
+template <typename T>
+static void launch_find_nan(const bench *b, const ts_blas_spec *s) {
+  ts_launch(find_nan<T>, ts_blocks(s->m * s->n, FILL_THREADS), FILL_THREADS, 0, b->stream, b->found, (const T *) b->operands.c, s->m,
+            s->n, s->ldc);
+}
+
+static size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+/* False when the device has no room. */
+static bool make_bench(const ts_blas_spec *s, bench *b) {
+  size_t in = ts_dtype_size(s->in), out = ts_dtype_size(s->out);
+  size_t a_bytes = padded((size_t) ((s->transpose_a ? s->k : s->m) * s->lda) * in);
+  size_t b_bytes = padded((size_t) ((s->transpose_b ? s->n : s->k) * s->ldb) * in);
+  size_t aux_bytes = padded((size_t) (s->m * s->n) * out), bias_bytes = padded((size_t) s->n * out);
+  b->c_bytes = padded((size_t) (s->m * s->ldc) * out);
+  b->stream = (cudaStream_t) ts_backend_cuda()->device->stream(TS_QUEUE_COMPUTE);
+  size_t all = TS_BLAS_WORKSPACE + a_bytes + b_bytes + b->c_bytes + aux_bytes + bias_bytes + 256;
+  if (cudaMalloc((void **) &b->memory, all) != cudaSuccess) {
+    (void) cudaGetLastError();
+    return false;
+  }
+  char *at = b->memory;
+  ts_blas_operands *o = &b->operands;
+  o->workspace = at;
+  o->a = at += TS_BLAS_WORKSPACE;
+  o->b = at += a_bytes;
+  o->c = at += b_bytes;
+  o->aux = at += b->c_bytes;
+  o->bias = at += aux_bytes;
+  b->found = (int *) (at += bias_bytes);
+  o->prior = o->c;
+  TS_FOR_FLOAT(s->in, fill, (void *) o->a, a_bytes + b_bytes, b->stream);
+  TS_FOR_FLOAT(s->out, fill, o->c, b->c_bytes + aux_bytes + bias_bytes, b->stream);
+  return true;
+}
+
+/* With beta 0 on the device and a prior of NaNs: an algorithm that multiplies is of no use. */
+static bool leaves_prior(const ts_blas *blas, bench *b, const cublasLtMatmulAlgo_t *algo) {
+  int found = 0;
+  b->operands.beta = ts_blas_constant(false);
+  TS_CUDA(cudaMemsetAsync(b->operands.c, 0xff, b->c_bytes, b->stream));
+  TS_CUDA(cudaMemsetAsync(b->found, 0, sizeof *b->found, b->stream));
+  ts_blas_run_algorithm(blas, &b->operands, algo, b->stream);
+  TS_FOR_FLOAT(blas->spec.out, launch_find_nan, b, &blas->spec);
+  TS_CUDA(cudaMemcpyAsync(&found, b->found, sizeof found, cudaMemcpyDeviceToHost, b->stream));
+  TS_CUDA(cudaStreamSynchronize(b->stream));
+  TS_FOR_FLOAT(blas->spec.out, fill, b->operands.c, b->c_bytes, b->stream);
+  return !found;
+}
+
+/* Seconds of one run. */
+static double time_run(const ts_blas *blas, const bench *b, const cublasLtMatmulAlgo_t *algo, void *const event[2]) {
+  const ts_device_ops *ops = ts_backend_cuda()->device;
+  ops->record(event[0], TS_QUEUE_COMPUTE);
+  ts_blas_run_algorithm(blas, &b->operands, algo, b->stream);
+  ops->record(event[1], TS_QUEUE_COMPUTE);
+  ops->finish(event[1]);
+  return ops->seconds(event[0], event[1]);
+}
+
+/* Median of RUNS, after one that warms up. */
+static double time_algorithm(const ts_blas *blas, bench *b, const cublasLtMatmulAlgo_t *algo, void *const event[2]) {
+  double seconds[RUNS];
+  b->operands.beta = ts_blas_constant(true);
+  (void) time_run(blas, b, algo, event);
+  for (int i = 0; i < RUNS; ++i) {
+    double now = time_run(blas, b, algo, event);
+    int at = i;
+    for (; at > 0 && seconds[at - 1] > now; --at) {
+      seconds[at] = seconds[at - 1];
+    }
+    seconds[at] = now;
+  }
+  return seconds[RUNS / 2];
+}
+
+/* A later candidate must be faster by this factor: below it is noise, and the heuristic's order is the better judge. */
+static const double FASTER = 0.98;
+
+static void measure(const ts_blas *blas, bench *b) {
+  const ts_device_ops *ops = ts_backend_cuda()->device;
+  cublasLtMatmulHeuristicResult_t candidate[TS_BLAS_CANDIDATES];
+  int n = ts_blas_candidates(blas, TS_BLAS_ALIGN, candidate, TS_BLAS_CANDIDATES), best = -1;
+  double least = 0;
+  void *event[2] = {ops->event_create(true), ops->event_create(true)};
+  for (int i = 0; i < n; ++i) {
+    if (blas->spec.prior == TS_BLAS_SCALED_PRIOR && !leaves_prior(blas, b, &candidate[i].algo)) {
+      continue;
+    }
+    double seconds = time_algorithm(blas, b, &candidate[i].algo, event);
+    if (best < 0 || seconds < FASTER * least) {
+      best = i;
+      least = seconds;
+    }
+  }
+  ops->event_destroy(event[0]);
+  ops->event_destroy(event[1]);
+  char text[TS_BLAS_SPEC_TEXT];
+  TS_CHECK(n == 0 || best >= 0, "no algorithm of %s leaves the prior of the product %s alone when beta is 0", ts_cuda_blas_describe(),
+           ts_blas_spec_text(&blas->spec, text));
+  if (best >= 0) {
+    ts_blas_choices_put(&blas->spec, &candidate[best].algo);
+    ts_log(TS_LOG_DEBUG, "product %s: algorithm %d of %d, %.1f us", ts_blas_spec_text(&blas->spec, text), best, n, 1e6 * least);
+  }
+}
+
+void ts_blas_measure(const ts_blas *blas) {
+  if (!measuring || ts_blas_choices_find(&blas->spec) != NULL) {
+    return;
+  }
+  bench b = {};
+  if (make_bench(&blas->spec, &b)) {
+    measure(blas, &b);
+    TS_CUDA(cudaStreamSynchronize(b.stream));
+    TS_CUDA(cudaFree(b.memory));
+  } else {
+    char text[TS_BLAS_SPEC_TEXT];
+    ts_log(TS_LOG_WARNING, "no memory to measure the product %s: the heuristic of cuBLASLt decides",
+           ts_blas_spec_text(&blas->spec, text));
+  }
+}
+
+/* Preparing a node makes the plans of its products, whatever they are: each is measured as it is made. */
+void ts_cuda_choices_measure(const ts_graph *graph) {
+  ts_target target = {ts_backend_cuda(), 1};
+  measuring = true;
+  for (ts_nid i = 0; i < graph->n_nodes; ++i) {
+    const ts_node *node = &graph->node[i];
+    const ts_kernel *row = ts_cuda_matmul(node->op)->run != NULL ? ts_cuda_matmul(node->op) : ts_cuda_head(node->op);
+    if (row->run != NULL) {
+      void *prepared = NULL;
+      (void) row->prepare(&target, graph, node, &prepared);
+      row->release(prepared);
+    }
+  }
+  measuring = false;
+}
