@@ -46,6 +46,13 @@ static __device__ __forceinline__ void ts_mma(float d[4], const uint32_t a[4], c
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+/** 2 to the power of x, to 2 units in the last place; results below 2^-126 are 0. */
+static __device__ __forceinline__ float ts_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /** Four 8 x 8 matrices of 16-bit elements from shared memory: lane 8 i + j gives the address of row j of matrix i (16-byte
  * aligned); r[i] is elements (lane / 4, 2 (lane % 4)..+1) of matrix i, with _trans elements (2 (lane % 4)..+1, lane / 4). */
 static __device__ __forceinline__ void ts_ldmatrix(uint32_t r[4], const void *row) {

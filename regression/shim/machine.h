@@ -114,6 +114,7 @@ void ts_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaS
   }
 }
 
+static inline float ts_exp2(float x) { return exp2f(x); }
 void ts_mma(float d[4], const uint32_t a[4], const uint32_t b[2]);
 void ts_ldmatrix(uint32_t r[4], const void *row);
 void ts_ldmatrix_trans(uint32_t r[4], const void *row);

@@ -1,0 +1,48 @@
+/** \file
+ * What the files of attention share: the problem of a call and its kernels.  Private to cuda/attention*.  Pointers are device
+ * memory, everything is asynchronous on the stream.  Nothing here is collective.
+ */
+#ifndef TS_CUDA_ATTENTION_H
+#define TS_CUDA_ATTENTION_H
+
+#include "cuda/kernel.cuh"
+
+/** A call of ATTENTION or ATTENTION_DX, by value for the kernels. */
+typedef struct ts_attention_problem {
+  const void *q, *k, *v;      /**< [B][T][H D], [B][T][G D], [B][T][G D] */
+  const void *d_out;          /**< [B][T][H D]; NULL forward. */
+  void *o;                    /**< [B][T][H D]; read backward. */
+  float *lse;                 /**< [B][H][T], natural logarithm; read backward. */
+  void *dq, *dk, *dv;         /**< NULL forward. */
+  float *delta;               /**< [B][H][T]: row of do times that of o; workspace of the backward pass. */
+  const int32_t *documents;   /**< [B][T]; NULL: one document. */
+  const int64_t *seed, *sample; /**< [1], [B]; read only where there is dropout. */
+  uint64_t name;              /**< Of the op: with the seed the key of its dropout. */
+  int64_t batch, length;      /**< B, T */
+  int heads, kv_heads, head_dim; /**< H, G, D */
+  int together;               /**< Heads whose blocks run at about the same time; see ts_attention_block. */
+  float scale, keep_scale;    /**< keep_scale: 1 / (1 - p). */
+  uint32_t threshold;         /**< Of the dropout; 0: none. */
+  bool causal;
+} ts_attention_problem;
+
+/** Blocks of threads for \a tile rows of each of \a heads heads. Not collective. */
+static inline unsigned ts_attention_grid(const ts_attention_problem *p, int heads, int tile) {
+  return ts_blocks(p->length, tile) * (unsigned) (p->batch * heads);
+}
+
+/** True when the tensor cores' kernels take the call: bf16, heads of at most 128 that are a multiple of 8 elements, rows on 16
+ * bytes.  Otherwise the plain kernels do. Not collective. */
+bool ts_attention_is_tiled(const ts_attention_problem *p, ts_dtype dtype);
+
+/** o and lse by tensor cores (bf16). Not collective. */
+void ts_attention_forward(const ts_attention_problem *p, cudaStream_t stream);
+
+/** dq, dk, dv by tensor cores (bf16); delta must be there. Not collective. */
+void ts_attention_backward(const ts_attention_problem *p, cudaStream_t stream);
+
+/** The same by fp32 multiply-adds, for heads of at most 256 elements of fp32 or bf16. Not collective. */
+void ts_attention_forward_plain(const ts_attention_problem *p, ts_dtype dtype, cudaStream_t stream);
+void ts_attention_backward_plain(const ts_attention_problem *p, ts_dtype dtype, cudaStream_t stream);
+
+#endif
