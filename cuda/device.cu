@@ -304,9 +304,17 @@ static const char *describe(void) {
   return text;
 }
 
+/* Of the device's memory.  Estimates from what these libraries document; regression/gpu prints what a device says. */
+static const ts_reserve reserves[] = {
+  {"CUDA context, all kernels loaded", 600 << 20, 0, 0},
+  {"cuBLASLt, cuDNN", 64 << 20, 0, 0},
+  {"NCCL", 0, 384 << 20, 4 << 20},
+  {NULL, 0, 0, 0},
+};
+
 const ts_backend *ts_backend_cuda(void) {
   static const ts_device_ops ops = {stream, allocate_host, release_host, copy, event_create, event_destroy, record, wait, seconds,
                                     finish, capture_begin, capture_end, replay, graph_destroy, ts_cuda_set_op, peak_flops};
-  static const ts_backend backend = {"cuda", kernel, allocate, release, describe, &ops};
+  static const ts_backend backend = {"cuda", kernel, allocate, release, describe, reserves, &ops};
   return &backend;
 }

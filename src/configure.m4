@@ -172,6 +172,19 @@ AC_DEFUN([TS_CUDA_LIBRARY], [
     ], [test "$with_$1" != guess], [AC_MSG_ERROR([--with-$1=$with_$1: not found; see config.log])])])
 ])
 
+dnl TS_CXX: a C++17 compiler, for the kernels and for the stand-in that tests them where there is no GPU.  HAVE_CXX.
+AC_DEFUN([TS_CXX], [
+  AC_CACHE_CHECK([whether $CXX compiles C++17], [ts_cv_cxx], [
+    AC_LANG_PUSH([C++])
+    ts_save_CXXFLAGS=$CXXFLAGS
+    CXXFLAGS="$CXXFLAGS -std=c++17"
+    AC_COMPILE_IFELSE([AC_LANG_PROGRAM([[#include <memory>]], [[auto x = std::make_unique<int>(0); return *x;]])],
+      [ts_cv_cxx=yes], [ts_cv_cxx=no])
+    CXXFLAGS=$ts_save_CXXFLAGS
+    AC_LANG_POP([C++])])
+  AM_CONDITIONAL([HAVE_CXX], [test $ts_cv_cxx = yes])
+])
+
 dnl TS_REPORT_MISSING: stop with the whole list, or when what was found does not link together.
 AC_DEFUN([TS_REPORT_MISSING], [
   AS_IF([test -n "$ts_missing"], [AC_MSG_ERROR([missing:$ts_missing])])

@@ -66,12 +66,24 @@ typedef struct ts_device_ops {
   double (*peak_flops)(ts_dtype dtype);       /**< Datasheet's dense FLOP/s of products; 0 when the device is not known. */
 } ts_device_ops;
 
+/** A declared reserve: what a library allocates outside the plan. */
+typedef struct ts_reserve {
+  const char *name;
+  int64_t bytes;
+  int64_t bytes_if_several; /**< More when there is another rank. */
+  int64_t bytes_per_rank;   /**< Per other rank of the world. */
+} ts_reserve;
+
+/** Those of the host's processors, ended by a NULL name. */
+extern const ts_reserve ts_cpu_reserves[];
+
 typedef struct ts_backend {
   const char *name;
   const ts_kernel *(*kernel)(ts_op op);       /**< Row of an op; its run is NULL when there is none. */
   void *(*allocate)(size_t bytes);            /**< An arena: 64-byte aligned (4096 on the CPU), zeroed. */
   void (*release)(void *arena, size_t bytes); /**< NULL is allowed. */
   const char *(*describe)(void);              /**< ISA and library versions: part of the target's identity. */
+  const ts_reserve *reserves;                 /**< Ended by a NULL name; NULL for none. */
   const ts_device_ops *device;                /**< NULL: memory is the host's and kernels return when they are done. */
 } ts_backend;
 

@@ -26,6 +26,7 @@ static const char *describe(void) { return "null"; }
 
 const ts_backend *ts_backend_null(void) {
   static const ts_backend backend = {
-      .name = "null", .kernel = kernel, .allocate = ts_map, .release = ts_unmap, .describe = describe};
+      .name = "null", .kernel = kernel, .allocate = ts_map, .release = ts_unmap, .describe = describe,
+      .reserves = ts_cpu_reserves};
   return &backend;
 }

@@ -19,7 +19,7 @@ static const ts_option plan_options[] = {
     SET_OPTION,
     {"--ranks", "N", "1", "number of ranks the job will have", false},
     {"--threads", "N", "0", "threads of a rank; 0: what train would use on this machine", false},
-    {"--target", "TARGET", "cpu", "what the ranks run on: cpu", false},
+    {"--target", "TARGET", "auto", "what the ranks run on: cpu, cuda, or auto: what run.device would take here", false},
     FORMAT_OPTION,
     END_OPTION};
 

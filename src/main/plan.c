@@ -6,18 +6,30 @@
 
 #include <string.h>
 
+/* auto: what run.device says, as this machine would understand it. */
+static ts_status choose_target(const char *target, const ts_deck *deck, const ts_backend **backend, ts_error *err) {
+  const char *wanted = strcmp(target, "auto") == 0 ? deck->run.device : target;
+  bool visible = ts_backend_cuda() != NULL && ts_cuda_devices() > 0;
+  bool cuda = strcmp(wanted, "cuda") == 0 || (strcmp(wanted, "auto") == 0 && visible);
+  if (strcmp(target, "auto") != 0 && strcmp(target, "cpu") != 0 && strcmp(target, "cuda") != 0) {
+    return ts_error_add(err, "--target %s: auto, cpu and cuda are accepted", target);
+  }
+  *backend = cuda ? ts_backend_cuda() : ts_backend_cpu();
+  return *backend != NULL ? TS_OK
+                          : ts_error_add(err, "a plan for a GPU: this Tessera was built without CUDA: configure it with --with-cuda=DIR");
+}
+
 static ts_status make_program(const ts_arguments *arguments, const ts_deck *deck, ts_mesh *mesh, ts_program **program,
                               ts_error *err) {
   int64_t threads;
-  if (strcmp(ts_argument(arguments, "--target"), "cpu") != 0) {
-    return ts_error_add(err, "--target %s: cpu is accepted", ts_argument(arguments, "--target"));
-  }
-  ts_status status = ts_argument_int(arguments, "--threads", 0, 1024, &threads, err);
+  const ts_backend *backend;
+  ts_status status = choose_target(ts_argument(arguments, "--target"), deck, &backend, err);
+  status = status == TS_OK ? ts_argument_int(arguments, "--threads", 0, 1024, &threads, err) : status;
   if (status != TS_OK) {
     return status;
   }
   threads = threads > 0 ? threads : ts_engine_threads(deck, mesh->ranks);
-  ts_program_options options = {.deck = deck, .mesh = mesh, .target = {ts_backend_cpu(), (int) threads},
+  ts_program_options options = {.deck = deck, .mesh = mesh, .target = {backend, (int) threads},
                                 .use = TS_MODEL_TRAIN, .batch = deck->train_micro_batch_size_per_gpu,
                                 .length = deck->data.sequence_length};
   *program = ts_program_create(&options);
@@ -36,7 +48,8 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
               program->mesh.ranks > 1 ? "s" : "", program->target.threads, program->target.threads > 1 ? "s" : "",
               (long long) program->deck->zero_optimization.stage,
               (long long) program->batch, (long long) program->length);
-  ts_text_add(to, "memory of one rank\n");
+  bool device = program->target.backend->device != NULL;
+  ts_text_add(to, "memory of one rank%s\n", device ? " on its GPU (the copy for checkpoints: on the host)" : "");
   for (int i = 0; i < n; ++i) {
     ts_text_add(to, "  %-34s %16lld  %10s\n", row[i].label, (long long) row[i].bytes,
                 ts_human_bytes((double) row[i].bytes, b));

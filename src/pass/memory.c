@@ -22,25 +22,10 @@ void ts_plan_destroy(ts_plan **plan) {
   }
 }
 
-/* What a process grows by beside the arenas, from before the engine is made to its end: the largest of runs on 1 to 4
- * ranks, stages 0 to 3, fp32 and bf16, 1 and 2 threads (9 layers, oneDNN 2.6, MPICH 4.0 in one node), by /proc/self/smaps,
- * rounded up:
- *   pages of code and constants first used   5.6 MB (oneDNN 4.9)
- *   code that oneDNN generates, stacks       4.2 MB
- *   graphs, schedules, primitives on heap    4.7 MB, some 0.4 MB a layer
- *   MPI                                      0.7 MB with one other rank, 0.1 MB for each further one */
-const ts_reserve ts_reserves[] = {
-    {"code and constants", 6 << 20, 0},
-    {"oneDNN (generated code), stacks", 5 << 20, 0},
-    {"tables of programs, C library", 6 << 20, 0},
-    {"MPI", 1 << 20, 256 << 10},
-    {NULL, 0, 0},
-};
-
-int64_t ts_reserve_bytes(int ranks) {
+int64_t ts_reserve_bytes(const ts_backend *backend, int ranks) {
   int64_t bytes = 0;
-  for (const ts_reserve *r = ts_reserves; r->name != NULL; ++r) {
-    bytes += r->bytes + r->bytes_per_rank * (ranks - 1);
+  for (const ts_reserve *r = backend->reserves; r != NULL && r->name != NULL; ++r) {
+    bytes += r->bytes + (ranks > 1 ? r->bytes_if_several : 0) + r->bytes_per_rank * (ranks - 1);
   }
   return bytes;
 }
@@ -346,13 +331,15 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   find_peak(&p, &plan->live_bytes, &buffers);
   plan->bytes[TS_PURPOSE_BUFFER] += buffers + plan->arena_bytes[TS_ARENA_INPUT];
   plan->bytes[TS_PURPOSE_ACTIVATION] = plan->arena_bytes[TS_ARENA_WORK] - buffers;
-  plan->bytes[TS_PURPOSE_RESERVE] = ts_reserve_bytes(context->mesh->ranks);
+  const ts_backend *backend = context->target.backend;
+  plan->bytes[TS_PURPOSE_RESERVE] = ts_reserve_bytes(backend, context->mesh->ranks);
   const ts_deck *deck = context->deck;
   if (context->use == TS_MODEL_TRAIN && deck->run.save_every > 0 && deck->run.save_async) {
     plan->bytes[TS_PURPOSE_CHECKPOINT] = ts_saved_bytes(g, context->layout);
   }
   plan->peak_bytes = plan->arena_bytes[TS_ARENA_STATE] + plan->arena_bytes[TS_ARENA_INPUT] +
-                     plan->arena_bytes[TS_ARENA_WORK] + plan->bytes[TS_PURPOSE_CHECKPOINT] + plan->bytes[TS_PURPOSE_RESERVE];
+                     plan->arena_bytes[TS_ARENA_WORK] + plan->bytes[TS_PURPOSE_RESERVE] +
+                     (backend->device == NULL ? plan->bytes[TS_PURPOSE_CHECKPOINT] : 0);
   ts_free(p.place);
   ts_free(p.of_root);
   ts_free(p.item);

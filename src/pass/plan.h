@@ -30,7 +30,8 @@ typedef enum ts_purpose {
   TS_PURPOSE_OPTIMIZER,  /**< Masters, moments, step. */
   TS_PURPOSE_ACTIVATION, /**< WORK but for what is counted as buffer. */
   TS_PURPOSE_BUFFER,     /**< Inputs, scalars, collectives' workspace, flat gradients and gathered parameters at the peak. */
-  TS_PURPOSE_CHECKPOINT, /**< The copy of the state that an asynchronous save writes from; outside the arenas. */
+  TS_PURPOSE_CHECKPOINT, /**< The copy of the state that an asynchronous save writes from; outside the arenas, always in the
+                          * host's memory. */
   TS_PURPOSE_RESERVE,    /**< What libraries keep to themselves. */
   TS_N_PURPOSES
 } ts_purpose;
@@ -42,23 +43,13 @@ typedef struct ts_plan {
   int64_t arena_bytes[TS_N_ARENAS];
   int64_t live_bytes;        /**< Largest sum of simultaneously live bytes of WORK: what no placement can undercut. */
   int64_t bytes[TS_N_PURPOSES];
-  int64_t peak_bytes;        /**< All arenas + checkpoint + reserve. */
+  int64_t peak_bytes;        /**< Of the backend's memory: all arenas + reserve, on the host + checkpoint. */
 } ts_plan;
 
 /** Free and set to NULL; NULL is allowed. Not collective. */
 void ts_plan_destroy(ts_plan **plan);
 
-/** A declared reserve: what a library allocates outside the plan. */
-typedef struct ts_reserve {
-  const char *name;
-  int64_t bytes;
-  int64_t bytes_per_rank; /**< Per other rank of the world. */
-} ts_reserve;
-
-/** The table of reserves, ended by a NULL name. */
-extern const ts_reserve ts_reserves[];
-
-/** Sum of the table for a world of \a ranks ranks. Not collective. */
-int64_t ts_reserve_bytes(int ranks);
+/** Sum of the backend's reserves for a world of \a ranks ranks. Not collective. */
+int64_t ts_reserve_bytes(const ts_backend *backend, int ranks);
 
 #endif
