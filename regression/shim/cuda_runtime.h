@@ -22,6 +22,9 @@
 /** Of cuda/blas.h: less than on a device, for each test fills and copies it. */
 #define TS_BLAS_WORKSPACE ((size_t) 4 << 20)
 
+/** Of cuda/head.cu: so that small tests have several chunks. */
+#define TS_HEAD_LONGEST_CHUNK 256
+
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -1,0 +1,371 @@
+/* The head and its loss in chunks of rows.  A chunk's logits are fp32 and become their own gradient in place, in the type of
+ * x: bf16 logits would be wrong by 2^-9 of their size, some 0.02 at 10, where the loss is wanted to 10^-6.
+ *
+ * Each chunk reads and writes dw once in fp32: 8 V C bytes beside 6 V C operations a row, so that at 800 TFLOP/s and 4 TB/s
+ * a chunk of r rows spends 267 / r of its time on that: 26 % at 1024 rows, 13 % at 2048, 6.5 % at 4096, whatever V and C
+ * are.  Hence LONGEST_CHUNK, as far as CHUNK_BYTES allow: 4096 rows (823 MB of logits) at V = 50257, 1920 (985 MB)
+ * at V = 128256.
+ *
+ * Cost a row: 2 V C operations for the loss, 6 V C with gradients; bytes of logits: 8 V for the loss, 12 V with fp32 gradients,
+ * 10 V with bf16 ones, and their reading by the products. */
+#include "cuda/blas.h"
+#include "cuda/kernel.cuh"
+
+#include <float.h>
+
+extern "C" {
+#include "base/memory.h"
+}
+
+#ifndef TS_HEAD_LONGEST_CHUNK
+#define TS_HEAD_LONGEST_CHUNK 4096
+#endif
+
+enum { ROW_MULTIPLE = 128, CHUNK_BYTES = 1 << 30, IGNORED = -100, MOST_THREADS = 512, TOTAL_THREADS = 1024, LANES = 8 };
+
+/* ---- a row ---- */
+
+static __device__ __forceinline__ float block_max(float x, float *scratch) {
+  int warps = (int) blockDim.x / TS_WARP;
+  x = ts_warp_max(x);
+  if (threadIdx.x % TS_WARP == 0) {
+    scratch[threadIdx.x / TS_WARP] = x;
+  }
+  __syncthreads();
+  float max = scratch[0];
+  for (int w = 1; w < warps; ++w) {
+    max = fmaxf(max, scratch[w]);
+  }
+  __syncthreads();
+  return max;
+}
+
+/* LANES logits from i on; what is behind the row's end counts as -infinity.  Rows are padded, so that reading is allowed. */
+static __device__ __forceinline__ void load_logits(float *x, const float *row, int i, int vocabulary) {
+  ts_load<LANES>(x, row + i);
+#pragma unroll
+  for (int k = 0; k < LANES; ++k) {
+    x[k] = i + k < vocabulary ? x[k] : -INFINITY;
+  }
+}
+
+/* Largest logit and the sum of exponentials below it, in one reading: a thread's sum is scaled when its maximum grows. */
+static __device__ __forceinline__ void sum_exponentials(const float *row, int vocabulary, float *scratch, float *max, float *sum) {
+  float m = -FLT_MAX, s = 0, x[LANES];
+#pragma unroll 2
+  for (int i = (int) threadIdx.x * LANES; i < vocabulary; i += (int) blockDim.x * LANES) {
+    load_logits(x, row, i, vocabulary);
+    float larger = m;
+#pragma unroll
+    for (int k = 0; k < LANES; ++k) {
+      larger = fmaxf(larger, x[k]);
+    }
+    s *= expf(m - larger);
+    m = larger;
+#pragma unroll
+    for (int k = 0; k < LANES; ++k) {
+      s += expf(x[k] - m);
+    }
+  }
+  *max = block_max(m, scratch);
+  *sum = ts_block_sum(s * expf(m - *max), scratch);
+}
+
+/* seed (softmax - onehot) over the row's own memory.  A narrower gradient lies where logits were that other threads may still
+ * have to read: all have read a stretch when anyone writes it, and what is written lies before what comes next. */
+template <typename T>
+static __device__ __forceinline__ void differentiate(float *row, int vocabulary, int label, float lse, float seed) {
+  T *to = (T *) row;
+  int step = (int) blockDim.x * LANES, mine = (int) threadIdx.x * LANES;
+  float x[LANES], next[LANES] = {};
+  if (mine < vocabulary) {
+    load_logits(next, row, mine, vocabulary);
+  }
+  for (int start = 0; start < vocabulary; start += step) {
+    int i = start + mine;
+#pragma unroll
+    for (int k = 0; k < LANES; ++k) {
+      x[k] = seed * (expf(next[k] - lse) - (i + k == label ? 1.0f : 0.0f));
+    }
+    if (i + step < vocabulary) {
+      load_logits(next, row, i + step, vocabulary);
+    }
+    if (sizeof(T) < sizeof(float)) {
+      __syncthreads();
+    }
+    if (i < vocabulary) {
+      ts_store<LANES>(to + i, x);
+    }
+  }
+}
+
+template <typename T>
+static __device__ __forceinline__ void clear_row(float *row, int vocabulary) {
+  const float zero[LANES] = {};
+  for (int i = (int) threadIdx.x * LANES; i < vocabulary; i += (int) blockDim.x * LANES) {
+    ts_store<LANES>((T *) row + i, zero);
+  }
+}
+
+/* A block a row: its loss, and with GRADIENT its logits replaced. */
+template <typename T, bool GRADIENT>
+__global__ void __launch_bounds__(MOST_THREADS)
+head_rows(float *__restrict__ logits, double *__restrict__ loss, const int32_t *__restrict__ label, const float *__restrict__ seed,
+          int64_t ld, int vocabulary) {
+  TS_SHARED(float, scratch, MOST_THREADS / TS_WARP);
+  float *row = logits + blockIdx.x * ld;
+  int at = label[blockIdx.x];
+  if (at == IGNORED) {
+    if (GRADIENT) {
+      clear_row<T>(row, vocabulary);
+    }
+    if (threadIdx.x == 0) {
+      loss[blockIdx.x] = 0;
+    }
+    return;
+  }
+  float max, sum;
+  sum_exponentials(row, vocabulary, scratch, &max, &sum);
+  double lse = (double) max + log((double) sum);
+  if (threadIdx.x == 0) {
+    loss[blockIdx.x] = lse - (double) row[at];
+  }
+  if (GRADIENT) {
+    __syncthreads(); /* row[at] has been read */
+    differentiate<T>(row, vocabulary, at, (float) lse, *seed);
+  }
+}
+
+/* One block: thread by thread every TOTAL_THREADS-th row in order, then the threads in order. */
+static __global__ void __launch_bounds__(TOTAL_THREADS)
+head_total(double *__restrict__ loss, double *__restrict__ valid, const double *__restrict__ row_loss,
+           const int32_t *__restrict__ label, int64_t rows) {
+  TS_SHARED(double, scratch, TOTAL_THREADS / TS_WARP);
+  double sum = 0, count = 0;
+#pragma unroll 4
+  for (int64_t i = threadIdx.x; i < rows; i += TOTAL_THREADS) {
+    sum += row_loss[i];
+    count += label[i] != IGNORED ? 1 : 0;
+  }
+  sum = ts_block_sum(sum, scratch);
+  count = ts_block_sum(count, scratch);
+  if (threadIdx.x == 0) {
+    *loss = sum;
+    *valid = count;
+  }
+}
+
+/* ---- plans ---- */
+
+/* Products of a chunk of so many rows; its dw adds to what the chunks before left. */
+struct chunk {
+  int64_t rows;
+  ts_blas *logits, *dx, *dw;
+};
+
+struct head {
+  int64_t rows, vocabulary, width, ld; /* ld: floats between rows of logits */
+  int64_t chunk_rows, n_chunks;
+  chunk full, last;                    /* all chunks but the last, and the last */
+  ts_blas *first_dw;                   /* of the first chunk: adds to the op's prior, or to nothing */
+  ts_dtype dtype, dw_dtype;
+  bool loss, gradients; /* which outputs the op has */
+  bool accumulator;     /* dw is summed in fp32 in the workspace and rounded once */
+  size_t logits_bytes, loss_bytes, accumulator_bytes;
+};
+
+static int64_t rows_of_chunk(int64_t rows, int64_t ld) {
+  int64_t longest = CHUNK_BYTES / (ld * (int64_t) sizeof(float)) / ROW_MULTIPLE * ROW_MULTIPLE;
+  longest = longest < ROW_MULTIPLE ? (int64_t) ROW_MULTIPLE : longest > TS_HEAD_LONGEST_CHUNK ? TS_HEAD_LONGEST_CHUNK : longest;
+  int64_t n = (rows + longest - 1) / longest;
+  return n <= 1 ? rows : ((rows + n - 1) / n + ROW_MULTIPLE - 1) / ROW_MULTIPLE * ROW_MULTIPLE;
+}
+
+static size_t padded(int64_t bytes) { return (size_t) ((bytes + 255) / 256 * 256); }
+
+static head describe(const ts_graph *graph, const ts_node *node) {
+  const ts_tensor *x = &graph->tensor[node->in[0]], *w = &graph->tensor[node->in[1]];
+  head h = {};
+  TS_ASSERT(x->dtype == w->dtype);
+  h.rows = ts_shape_rows(&x->shape);
+  h.vocabulary = w->shape.d[0];
+  h.width = w->shape.d[1];
+  h.ld = (h.vocabulary + 15) / 16 * 16;
+  h.chunk_rows = rows_of_chunk(h.rows, h.ld);
+  h.n_chunks = h.rows == 0 ? 0 : (h.rows + h.chunk_rows - 1) / h.chunk_rows;
+  h.dtype = x->dtype;
+  h.loss = node->op != TS_OP_HEAD_LOSS_DX;
+  h.gradients = node->op != TS_OP_HEAD_LOSS;
+  h.dw_dtype = h.gradients ? graph->tensor[node->out[node->n_out - 1]].dtype : TS_F32;
+  h.accumulator = h.n_chunks > 0 && h.dw_dtype != TS_F32 && (h.n_chunks > 1 || h.dtype == TS_F32);
+  h.logits_bytes = padded(h.chunk_rows * h.ld * (int64_t) sizeof(float));
+  h.loss_bytes = padded(h.rows * (int64_t) sizeof(double));
+  h.accumulator_bytes = h.accumulator ? padded(h.vocabulary * h.width * (int64_t) sizeof(float)) : 0;
+  return h;
+}
+
+static int64_t gradient_ld(const head *h) { return h->dtype == TS_F32 ? h->ld : 2 * h->ld; }
+
+static ts_blas_spec product(const head *h, int64_t m, int64_t n, int64_t k) {
+  ts_blas_spec spec = {};
+  spec.m = m;
+  spec.n = n;
+  spec.k = k;
+  spec.in = h->dtype;
+  return spec;
+}
+
+static ts_blas *plan_logits(const head *h, int64_t rows) {
+  ts_blas_spec spec = product(h, rows, h->vocabulary, h->width);
+  spec.transpose_b = true;
+  spec.ldc = h->ld;
+  spec.out = TS_F32;
+  return ts_blas_create(&spec);
+}
+
+static ts_blas *plan_dx(const head *h, int64_t rows) {
+  ts_blas_spec spec = product(h, rows, h->width, h->vocabulary);
+  spec.lda = gradient_ld(h);
+  spec.out = h->dtype;
+  return ts_blas_create(&spec);
+}
+
+static ts_blas *plan_dw(const head *h, int64_t rows, ts_blas_prior prior) {
+  ts_blas_spec spec = product(h, h->vocabulary, h->width, rows);
+  spec.transpose_a = true;
+  spec.lda = gradient_ld(h);
+  spec.out = h->accumulator ? TS_F32 : h->dw_dtype;
+  spec.prior = prior;
+  return ts_blas_create(&spec);
+}
+
+static chunk plan_chunk(const head *h, int64_t rows, bool adds) {
+  return {rows, plan_logits(h, rows), h->gradients ? plan_dx(h, rows) : NULL,
+          h->gradients && adds ? plan_dw(h, rows, TS_BLAS_PRIOR) : NULL};
+}
+
+static ts_blas_prior prior_of(const ts_node *node) {
+  bool adds = node->prior != NULL && node->prior[node->n_out - 1] != TS_NONE;
+  return !adds ? TS_BLAS_NO_PRIOR : node->beta == TS_NONE ? TS_BLAS_PRIOR : TS_BLAS_SCALED_PRIOR;
+}
+
+static void plan(head *h, const ts_node *node) {
+  if (h->n_chunks > 1) {
+    h->full = plan_chunk(h, h->chunk_rows, h->n_chunks > 2);
+  }
+  if (h->n_chunks > 0) {
+    int64_t rows = h->rows - (h->n_chunks - 1) * h->chunk_rows;
+    h->last = plan_chunk(h, rows, h->n_chunks > 1);
+    h->first_dw = h->gradients ? plan_dw(h, h->n_chunks > 1 ? h->chunk_rows : rows, h->accumulator ? TS_BLAS_NO_PRIOR : prior_of(node))
+                               : NULL;
+  }
+}
+
+static size_t prepare(const ts_target *, const ts_graph *graph, const ts_node *node, void **prepared) {
+  head h = describe(graph, node);
+  if (prepared != NULL) {
+    head *kept = (head *) ts_calloc(1, sizeof *kept);
+    plan(&h, node);
+    *kept = h;
+    *prepared = kept;
+  }
+  return h.n_chunks == 0 ? 0 : TS_BLAS_WORKSPACE + h.logits_bytes + h.loss_bytes + h.accumulator_bytes;
+}
+
+static void destroy_chunk(chunk *c) {
+  ts_blas_destroy(&c->logits);
+  ts_blas_destroy(&c->dx);
+  ts_blas_destroy(&c->dw);
+}
+
+static void release(void *prepared) {
+  head *h = (head *) prepared;
+  destroy_chunk(&h->full);
+  destroy_chunk(&h->last);
+  ts_blas_destroy(&h->first_dw);
+  ts_free(h);
+}
+
+/* ---- one call ---- */
+
+struct sweep {
+  const head *h;
+  const char *x;
+  const void *w;
+  const int32_t *label;
+  const float *seed;
+  char *dx;
+  void *dw; /* where products write: the output or the accumulator */
+  const void *prior;
+  const float *beta;
+  char *products; /* their workspace */
+  float *logits;
+  double *row_loss;
+  cudaStream_t stream;
+};
+
+static sweep sweep_of(const ts_kernel_call *call) {
+  const head *h = (const head *) call->prepared;
+  int last = call->node->n_out - 1;
+  sweep s = {};
+  s.h = h;
+  s.x = (const char *) call->in[0];
+  s.w = call->in[1];
+  s.label = (const int32_t *) call->in[2];
+  s.products = (char *) call->workspace;
+  s.logits = (float *) (s.products + TS_BLAS_WORKSPACE);
+  s.row_loss = (double *) ((char *) s.logits + h->logits_bytes);
+  s.stream = ts_call_stream(call);
+  if (h->gradients) {
+    s.seed = (const float *) call->in[3];
+    s.dx = (char *) call->out[last - 1];
+    s.dw = h->accumulator ? (char *) s.row_loss + h->loss_bytes : (char *) call->out[last];
+    s.prior = call->prior == NULL ? NULL : call->prior[last];
+    s.beta = call->beta;
+  }
+  return s;
+}
+
+template <typename T>
+static void launch_rows(const sweep *s, int64_t first, int64_t rows) {
+  const head *h = s->h;
+  int threads = h->vocabulary <= 2048 ? 128 : h->vocabulary <= 16384 ? 256 : MOST_THREADS;
+  ts_launch(h->gradients ? head_rows<T, true> : head_rows<T, false>, (unsigned) rows, threads, 0, s->stream, s->logits,
+            s->row_loss + first, s->label + first, s->seed, h->ld, (int) h->vocabulary);
+}
+
+static void run_chunk(const sweep *s, const chunk *c, int64_t first) {
+  const head *h = s->h;
+  int64_t row_bytes = h->width * (int64_t) ts_dtype_size(h->dtype);
+  const char *x = s->x + first * row_bytes;
+  ts_blas_operands logits = {x, s->w, s->logits, NULL, NULL, NULL, NULL, s->products};
+  ts_blas_run(c->logits, &logits, s->stream);
+  TS_FOR_FLOAT(h->dtype, launch_rows, s, first, c->rows);
+  if (h->gradients) {
+    ts_blas_operands dx = {s->logits, s->w, s->dx + first * row_bytes, NULL, NULL, NULL, NULL, s->products};
+    ts_blas_operands dw = {s->logits, x, s->dw, NULL, NULL, first > 0 ? s->dw : s->prior, s->beta, s->products};
+    ts_blas_run(c->dx, &dx, s->stream);
+    ts_blas_run(first > 0 ? c->dw : h->first_dw, &dw, s->stream);
+  }
+}
+
+static void run(const ts_kernel_call *call) {
+  sweep s = sweep_of(call);
+  const head *h = s.h;
+  for (int64_t i = 0; i < h->n_chunks; ++i) {
+    run_chunk(&s, i + 1 < h->n_chunks ? &h->full : &h->last, i * h->chunk_rows);
+  }
+  if (h->gradients && (h->accumulator || h->n_chunks == 0)) {
+    ts_blas_finish(call->out[call->node->n_out - 1], h->dw_dtype, h->accumulator ? (const float *) s.dw : NULL, NULL, TS_F32, s.prior,
+                   s.beta, h->vocabulary, h->width, s.stream);
+  }
+  if (h->loss) {
+    ts_launch(head_total, 1, TOTAL_THREADS, 0, s.stream, (double *) call->out[0], (double *) call->out[1], (const double *) s.row_loss,
+              s.label, h->rows);
+  }
+}
+
+const ts_kernel *ts_cuda_head(ts_op op) {
+  static const ts_kernel row = {prepare, run, release}, none = {};
+  return op == TS_OP_HEAD_LOSS || op == TS_OP_HEAD_LOSS_DX || op == TS_OP_HEAD_LOSS_TRAIN ? &row : &none;
+}
