@@ -2,12 +2,15 @@
  *
  *     mpiexec -n RANKS benchmarks/step DECK STEPS [key=value ...]
  *
- * First the peak: the best of five square products up to 4096^3 in the deck's working dtype, through the same kernels with
- * the same threads, on all ranks at once.  Then steps on made-up tokens; the median counts.  Model FLOPs are the causal half,
- * 6 N + 6 L C T a token (run/program.h).  The table says where the median step's time went, by op, on rank 0. */
+ * First the peak: the best of five square products up to 4096^3 (on a GPU: one of 8192^3) in the deck's working dtype, through
+ * the same kernels with the same threads, on all ranks at once.  Then steps on made-up tokens; the median counts.  Model FLOPs
+ * are the causal half, 6 N + 6 L C T a token, and on a GPU also 6 N + 12 L C T, each as a part of the datasheet's rate
+ * (run/program.h).  The table says where a step's time went, by op, on rank 0; on a GPU from steps of their own, because a
+ * step that is observed is not replayed. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "engine/engine.h"
 #include "engine/peak.h"
 #include "engine/tessera.h"
 
@@ -15,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_STEPS = 100 };
+enum { MOST_STEPS = 100, WARM = 3 };
 
 static int by_value(const void *a, const void *b) {
   double x = *(const double *) a, y = *(const double *) b;
@@ -24,11 +27,12 @@ static int by_value(const void *a, const void *b) {
 
 /* ---- the peak ---- */
 
-static double find_peak(ts_dtype dtype, int threads) {
-  static const int64_t sizes[] = {512, 1024, 2048, 3072, 4096};
+static double find_peak(const ts_backend *backend, ts_dtype dtype, int threads) {
+  static const int64_t sizes[] = {512, 1024, 2048, 3072, 4096, 8192};
   double best = 0;
-  for (int i = 0; i < 5; ++i) {
-    double rate = ts_product_flops(sizes[i], dtype, threads, 0.5);
+  bool device = backend->device != NULL;
+  for (int i = device ? 5 : 0; i < (device ? 6 : 5); ++i) {
+    double rate = ts_product_flops(backend, sizes[i], dtype, threads, 0.5);
     best = rate > best ? rate : best;
   }
   return best;
@@ -68,16 +72,22 @@ static void print_profile(const profile *p, int steps, double step_seconds) {
 
 /* ---- steps ---- */
 
-static double one_step(ts_engine *engine, const ts_deck *deck, const int32_t *tokens, const int64_t *samples) {
+static double one_step(ts_engine *engine, const ts_deck *deck, const int32_t *tokens, const int64_t *samples,
+                       ts_step_result *result) {
   double start = ts_seconds();
   for (int64_t m = 0; m < deck->gradient_accumulation_steps; ++m) {
     ts_engine_micro_batch(engine, tokens, samples);
   }
-  ts_engine_step(engine, (const double[2]){0, 0});
+  *result = ts_engine_step(engine, (const double[2]){0, 0});
   return ts_seconds() - start;
 }
 
-static double run_steps(ts_engine *engine, ts_world *world, const ts_deck *deck, int steps, profile *p) {
+typedef struct measured {
+  double seconds, flops, flops_full; /* of the median step; of all ranks */
+  ts_step_result last;
+} measured;
+
+static measured run_steps(ts_engine *engine, ts_world *world, const ts_deck *deck, int steps, profile *p) {
   int64_t batch = deck->train_micro_batch_size_per_gpu, n = batch * (deck->data.sequence_length + 1);
   int32_t *tokens = ts_malloc((size_t) n * sizeof *tokens);
   int64_t *samples = ts_calloc((size_t) batch, sizeof *samples);
@@ -85,43 +95,74 @@ static double run_steps(ts_engine *engine, ts_world *world, const ts_deck *deck,
     tokens[i] = (int32_t) (ts_mix((uint64_t) ts_world_rank(world), (uint64_t) i) % (uint64_t) deck->model.vocab_size);
   }
   double seconds[MOST_STEPS];
-  one_step(engine, deck, tokens, samples);
+  measured m = {0};
+  for (int s = 0; s < WARM; ++s) { /* on a GPU the second step is recorded */
+    one_step(engine, deck, tokens, samples, &m.last);
+  }
   *p = (profile){0};
   for (int s = 0; s < steps; ++s) {
     ts_comm *all = ts_world_all(world);
     all->ops->barrier(all);
-    seconds[s] = one_step(engine, deck, tokens, samples);
+    seconds[s] = one_step(engine, deck, tokens, samples, &m.last);
   }
   ts_free(tokens);
   ts_free(samples);
   qsort(seconds, (size_t) steps, sizeof *seconds, by_value);
-  return seconds[steps / 2];
+  double batches = (double) (deck->gradient_accumulation_steps * ts_world_size(world));
+  m.seconds = seconds[steps / 2];
+  m.flops = batches * ts_program_model_flops(ts_engine_program(engine), &m.flops_full);
+  m.flops_full *= batches;
+  return m;
+}
+
+static measured measure(ts_world *world, const ts_deck *deck, int steps, bool observed, profile *p) {
+  ts_engine *engine = NULL;
+  ts_error err = {0};
+  ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_TRAIN};
+  if (observed) {
+    options.observer = observe;
+    options.observer_user = p;
+  }
+  TS_CHECK(ts_engine_create(&options, &engine, &err) == TS_OK, "%s", err.text);
+  measured m = run_steps(engine, world, deck, steps, p);
+  ts_engine_destroy(&engine);
+  return m;
+}
+
+static void print_mfu(const measured *m, double datasheet) {
+  if (datasheet > 0) {
+    printf("  MFU %.1f %% (causal half, 6N + 6LCT), %.1f %% (full, 6N + 12LCT) of the datasheet's %.1f TFLOP/s; device ms: forward %.2f, "
+           "backward %.2f, update %.2f\n", 100 * m->flops / m->seconds / datasheet, 100 * m->flops_full / m->seconds / datasheet,
+           1e-12 * datasheet, 1e3 * m->last.forward_seconds, 1e3 * m->last.backward_seconds, 1e3 * m->last.update_seconds);
+  }
 }
 
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   ts_error err = {0};
   ts_deck *deck = NULL;
-  ts_engine *engine = NULL;
+  const ts_backend *backend;
   TS_CHECK(argc >= 3, "usage: %s DECK STEPS [key=value ...]", argv[0]);
-  int steps = atoi(argv[2]) > 0 && atoi(argv[2]) < MOST_STEPS ? atoi(argv[2]) : 5;
-  TS_CHECK(ts_deck_read(argv[1], argv + 3, argc - 3, &deck, &err) == TS_OK &&
-               ts_deck_resolve_batch(deck, ts_world_size(world), &err) == TS_OK, "%s", err.text);
+  int steps = atoi(argv[2]) > 0 && atoi(argv[2]) < MOST_STEPS ? atoi(argv[2]) : 5, ranks = ts_world_size(world);
+  TS_CHECK(ts_deck_read(argv[1], argv + 3, argc - 3, &deck, &err) == TS_OK && ts_deck_resolve_batch(deck, ranks, &err) == TS_OK &&
+               ts_engine_backend(deck, world, &backend, &err) == TS_OK, "%s", err.text);
+  ts_dtype dtype = deck->bf16.enabled ? TS_BF16 : TS_F32;
   int threads = ts_engine_threads(deck, ts_world_local_size(world));
-  double peak = find_peak(deck->bf16.enabled ? TS_BF16 : TS_F32, threads) * ts_world_size(world);
+  double peak = find_peak(backend, dtype, threads) * ranks;
   profile p;
-  const ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_TRAIN, .observer = observe, .observer_user = &p};
-  TS_CHECK(ts_engine_create(&options, &engine, &err) == TS_OK, "%s", err.text);
-  double seconds = run_steps(engine, world, deck, steps, &p);
+  bool device = backend->device != NULL;
+  measured m = measure(world, deck, steps, !device, &p), observed = m;
+  if (device) {
+    observed = measure(world, deck, 3, true, &p);
+  }
   if (ts_world_rank(world) == 0) {
-    double flops = ts_program_model_flops(ts_engine_program(engine), NULL) * (double) (deck->gradient_accumulation_steps * ts_world_size(world));
     double tokens = (double) (deck->train_batch_size * deck->data.sequence_length);
     printf("%d ranks x %d threads, %s, stage %lld: peak %.1f GFLOP/s, step %.1f ms, %.0f tokens/s, %.1f GFLOP/s = %.1f %% of peak\n",
-           ts_world_size(world), threads, deck->bf16.enabled ? "bf16" : "fp32", (long long) deck->zero_optimization.stage,
-           1e-9 * peak, 1e3 * seconds, tokens / seconds, 1e-9 * flops / seconds, 100 * flops / seconds / peak);
-    print_profile(&p, steps, seconds);
+           ranks, threads, deck->bf16.enabled ? "bf16" : "fp32", (long long) deck->zero_optimization.stage, 1e-9 * peak,
+           1e3 * m.seconds, tokens / m.seconds, 1e-9 * m.flops / m.seconds, 100 * m.flops / m.seconds / peak);
+    print_mfu(&m, device ? backend->device->peak_flops(dtype) * ranks : 0);
+    print_profile(&p, device ? 3 : steps, observed.seconds);
   }
-  ts_engine_destroy(&engine);
   ts_deck_destroy(&deck);
   ts_world_destroy(&world);
   return 0;

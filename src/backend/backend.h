@@ -63,6 +63,9 @@ typedef struct ts_device_ops {
   void (*replay)(void *graph);                /**< Run it all in COMPUTE. */
   void (*graph_destroy)(void *graph);         /**< NULL is allowed. */
   void (*set_op)(const char *name);           /**< What is queued next, for messages; borrowed. */
+  void (*choices_measure)(const ts_graph *graph);            /**< Time the candidates for every product of the graph. */
+  char *(*choices_write)(void);                              /**< All choices as text; the caller's (ts_free). */
+  ts_status (*choices_read)(const char *text, ts_error *err); /**< Take them; TS_BAD_INPUT: of another device, damaged. */
   double (*peak_flops)(ts_dtype dtype);       /**< Datasheet's dense FLOP/s of products; 0 when the device is not known. */
 } ts_device_ops;
 

@@ -24,6 +24,8 @@ static const ts_key rows[] = {
     INTEGER(run.evaluate_batches, "0", 0, LARGE, 0, "Batches of one validation; 0 for all of the validation data."),
     WORD(run.device, "auto", "auto|cpu|cuda", NULL, 0, "Where to compute; auto takes GPUs where every rank sees one."),
     FLAG(run.cuda_graphs, "true", 0, "Record a step's work on a GPU once and replay it; the results are the same."),
+    FLAG(run.measure_algorithms, "true", 0,
+         "Time the candidates for every product on a GPU when a run begins; false takes the library's first."),
     FLAG(run.share_device, "false", 0, "Let several ranks of a node use one GPU: for tests."),
     FLAG(run.tf32, "false", 0, "Let fp32 products on a GPU round their operands to TF32 (10 bits)."),
     INTEGER(run.threads, "0", 0, 4096, 0, "Threads of a rank; 0 for the cores it may use."),

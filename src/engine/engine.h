@@ -28,6 +28,13 @@ struct ts_engine {
  * \return TS_BAD_INPUT, agreed by all ranks: no GPU where cuda is asked for, an option that the device does not have. */
 ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backend **out, ts_error *err);
 
+/** Choose the algorithms of the programs' products on a device, once for all ranks; nothing on the host. Collective over the
+ * world. */
+void ts_engine_choose(ts_engine *engine);
+
+/** Write them to the run directory, which exists. Not collective. */
+void ts_engine_keep_choices(const ts_engine *engine);
+
 /** Give every parameter its first value. Collective over the world (errors are agreed). */
 ts_status ts_engine_initialise(ts_engine *engine, ts_error *err);
 

@@ -3,60 +3,94 @@
 #include "backend/backend.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/random.h"
+
+#include <string.h>
+
+enum { RANDOM = 1 << 20 /* values that are repeated */ };
 
 typedef struct product {
+  const ts_backend *backend;
   void *a, *b, *c, *workspace;
   size_t bytes, workspace_bytes;
 } product;
 
-/* Values near one: neither denormals nor zeros. */
-static void fill(product *p, ts_dtype dtype) {
-  size_t size = ts_dtype_size(dtype);
-  for (size_t i = 0; i < p->bytes; ++i) {
-    ((unsigned char *) p->a)[i] = ((unsigned char *) p->b)[i] = i % size == size - 1 ? 0x3f : 0x11;
+static void wait_for(const product *p) {
+  const ts_device_ops *device = p->backend->device;
+  if (device != NULL) {
+    void *event = device->event_create(false);
+    device->record(event, TS_QUEUE_COMPUTE);
+    device->finish(event);
+    device->event_destroy(event);
   }
 }
 
-static double best_rate(const ts_kernel *kernel, const ts_kernel_call *call, double flops, double seconds) {
+/* Normal values: zeros would be multiplied faster than real data by some machines. */
+static void fill(const product *p, void *matrix, uint64_t key, ts_dtype dtype) {
+  size_t size = ts_dtype_size(dtype), bytes = RANDOM * size;
+  float *value = ts_malloc(RANDOM * sizeof *value);
+  char *block = ts_malloc(bytes);
+  ts_random_normal(key, 0, RANDOM, 1, value);
+  ts_convert(block, dtype, value, TS_F32, RANDOM);
+  for (size_t at = 0; at < p->bytes; at += bytes) {
+    size_t n = p->bytes - at < bytes ? p->bytes - at : bytes;
+    if (p->backend->device != NULL) {
+      p->backend->device->copy((char *) matrix + at, block, n, TS_QUEUE_COMPUTE);
+    } else {
+      memcpy((char *) matrix + at, block, n);
+    }
+  }
+  wait_for(p);
+  ts_free(value);
+  ts_free(block);
+}
+
+/* A device is given several at once, and waited for once. */
+static double best_rate(const product *p, const ts_kernel *kernel, const ts_kernel_call *call, double flops, double seconds) {
   double best = 0, begin = ts_seconds();
+  int times = p->backend->device != NULL ? 10 : 1;
   for (int i = 0; i < 4 || ts_seconds() - begin < seconds; ++i) {
     double start = ts_seconds();
-    kernel->run(call);
-    double rate = flops / (ts_seconds() - start);
+    for (int k = 0; k < times; ++k) {
+      kernel->run(call);
+    }
+    wait_for(p);
+    double rate = times * flops / (ts_seconds() - start);
     best = i > 0 && rate > best ? rate : best; /* the first run touches the memory */
   }
   return best;
 }
 
-double ts_product_flops(int64_t n, ts_dtype dtype, int threads, double seconds) {
-  const ts_backend *backend = ts_backend_cpu();
+double ts_product_flops(const ts_backend *backend, int64_t n, ts_dtype dtype, int threads, double seconds) {
   ts_graph *g = ts_graph_create();
   const ts_tid in[] = {ts_graph_leaf(g, "a", TS_ROLE_INPUT, dtype, TS_SHAPE(n, n)),
                        ts_graph_leaf(g, "b", TS_ROLE_INPUT, dtype, TS_SHAPE(n, n))};
   ts_graph_add(g, &(ts_node_args){.op = TS_OP_MATMUL, .name = "c", .n_in = 2, .in = in, .attr = {.matmul = {.dtype = dtype}}});
-  product p = {.bytes = (size_t) (n * n) * ts_dtype_size(dtype)};
-  p.a = ts_map(p.bytes);
-  p.b = ts_map(p.bytes);
-  p.c = ts_map(p.bytes);
-  fill(&p, dtype);
+  product p = {.backend = backend, .bytes = (size_t) (n * n) * ts_dtype_size(dtype)};
+  p.a = backend->allocate(p.bytes);
+  p.b = backend->allocate(p.bytes);
+  p.c = backend->allocate(p.bytes);
+  fill(&p, p.a, 1, dtype);
+  fill(&p, p.b, 2, dtype);
   ts_target target = {backend, threads};
   const ts_kernel *kernel = backend->kernel(TS_OP_MATMUL);
   ts_kernel_call call = {.graph = g, .node = &g->node[0], .in = (const void *[]){p.a, p.b}, .out = (void *[]){p.c},
-                         .threads = threads};
+                         .threads = threads,
+                         .stream = backend->device != NULL ? backend->device->stream(TS_QUEUE_COMPUTE) : NULL};
   p.workspace_bytes = call.workspace_bytes = kernel->prepare(&target, g, &g->node[0], &call.prepared);
-  call.workspace = p.workspace = ts_map(p.workspace_bytes);
-  double best = best_rate(kernel, &call, 2.0 * (double) n * (double) n * (double) n, seconds);
+  call.workspace = p.workspace = backend->allocate(p.workspace_bytes);
+  double best = best_rate(&p, kernel, &call, 2.0 * (double) n * (double) n * (double) n, seconds);
   if (kernel->release != NULL) {
     kernel->release(call.prepared);
   }
-  ts_unmap(p.a, p.bytes);
-  ts_unmap(p.b, p.bytes);
-  ts_unmap(p.c, p.bytes);
-  ts_unmap(p.workspace, p.workspace_bytes);
+  backend->release(p.a, p.bytes);
+  backend->release(p.b, p.bytes);
+  backend->release(p.c, p.bytes);
+  backend->release(p.workspace, p.workspace_bytes);
   ts_graph_destroy(&g);
   return best;
 }
 
 double ts_peak_flops(int threads, ts_dtype dtype) {
-  return ts_product_flops(1024, dtype, threads, 0.1);
+  return ts_product_flops(ts_backend_cpu(), 1024, dtype, threads, 0.1);
 }

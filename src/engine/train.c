@@ -42,12 +42,21 @@ static ts_status validate(ts_training *r, ts_error *err) {
 
 /* ---- what is told of a step ---- */
 
+static void record(void *user, const ts_node *node, bool collective, double start, double seconds) {
+  ts_training *r = user;
+  if (r->timeline != NULL) {
+    ts_timeline_event(r->timeline, node->name, ts_op_get(node->op)->name, collective ? 1 : 0, start - r->timeline_start,
+                      seconds);
+  }
+}
+
 static ts_status begin_timeline(ts_training *r, ts_error *err) {
   const char *path = r->deck->profile.timeline;
   char *mine = r->rank == 0 ? ts_strdup(path) : ts_format("%s.rank%lld", path, (long long) r->rank);
   ts_status status = ts_timeline_open(mine, (int) r->rank, &r->timeline, err);
   ts_free(mine);
   r->timeline_start = ts_seconds();
+  ts_executor_set_observer(ts_engine_executor(r->engine), record, r);
   return status;
 }
 
@@ -161,7 +170,10 @@ static ts_status train_step(ts_training *r, ts_error *err) {
   }
   ts_step_result result = update(r);
   double seconds = ts_seconds() - start;
-  ts_timeline_close(&r->timeline);
+  if (timed) {
+    ts_executor_set_observer(ts_engine_executor(r->engine), NULL, NULL);
+    ts_timeline_close(&r->timeline);
+  }
   report_nonfinite(r);
   ts_saver_advance(r->saver, result.flag[1] > 0);
   if (is_time_to_save(r)) {

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "engine/engine.h"
 #include "engine/peak.h"
 #include "io/csv.h"
 #include "io/publication.h"
@@ -91,14 +92,6 @@ static ts_status open_directory(ts_training *r, ts_error *err) {
 
 /* ---- beginning ---- */
 
-static void record(void *user, const ts_node *node, bool collective, double start, double seconds) {
-  ts_training *r = user;
-  if (r->timeline != NULL) {
-    ts_timeline_event(r->timeline, node->name, ts_op_get(node->op)->name, collective ? 1 : 0, start - r->timeline_start,
-                      seconds);
-  }
-}
-
 static void describe(const ts_training *r) {
   char a[32], b[32], c[32];
   const ts_program *p = ts_engine_program(r->engine);
@@ -171,8 +164,7 @@ static ts_status open_all(ts_training *r, ts_error *err) {
   unsigned abilities = TS_CAN_TRAIN | (validates ? TS_CAN_EVALUATE : 0) |
                        (r->options->prompt != NULL ? TS_CAN_GENERATE : 0);
   const ts_engine_options options = {.world = r->world, .deck = deck, .abilities = abilities,
-                                     .loads = r->resume.checkpoint != NULL || r->options->weights != NULL,
-                                     .observer = deck->profile.timeline[0] != 0 ? record : NULL, .observer_user = r};
+                                     .loads = r->resume.checkpoint != NULL || r->options->weights != NULL};
   status = ts_engine_create(&options, &r->engine, err);
   status = status == TS_OK ? load_state(r, err) : status;
   return status == TS_OK ? ts_world_agree(r->world, open_directory(r, err), err) : status;
@@ -199,6 +191,7 @@ static void prepare(ts_training *r) {
   r->saved = r->resume.same_run ? r->at.step : -1;
   r->timeline_step = r->at.step + (r->deck->run.steps - r->at.step > TIMELINE_STEP ? TIMELINE_STEP : 0);
   describe(r);
+  ts_engine_keep_choices(r->engine);
   ts_progress_begin(&r->progress, r->at.step, r->deck->run.steps, r->deck->run.log_every);
 }
 

@@ -397,6 +397,11 @@ ts_executor_times ts_executor_take_times(ts_executor *e) {
   return times;
 }
 
+void ts_executor_set_observer(ts_executor *e, ts_executor_observer *observer, void *user) {
+  e->options.observer = observer;
+  e->options.observer_user = user;
+}
+
 char *ts_executor_take_nonfinite(ts_executor *e) {
   char *text = e->nonfinite;
   e->nonfinite = NULL;
