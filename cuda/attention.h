@@ -31,6 +31,22 @@ static inline unsigned ts_attention_grid(const ts_attention_problem *p, int head
   return ts_blocks(p->length, tile) * (unsigned) (p->batch * heads);
 }
 
+/** Call F<D> (args...) with head_dim rounded up to what the tensor cores' kernels are made for. */
+#define TS_FOR_HEAD_DIM(head_dim, F, ...) \
+  do {                                    \
+    if ((head_dim) <= 16) {               \
+      F<16>(__VA_ARGS__);                 \
+    } else if ((head_dim) <= 32) {        \
+      F<32>(__VA_ARGS__);                 \
+    } else if ((head_dim) <= 64) {        \
+      F<64>(__VA_ARGS__);                 \
+    } else if ((head_dim) <= 96) {        \
+      F<96>(__VA_ARGS__);                 \
+    } else {                              \
+      F<128>(__VA_ARGS__);                \
+    }                                     \
+  } while (0)
+
 /** True when the tensor cores' kernels take the call: bf16, heads of at most 128 that are a multiple of 8 elements, rows on 16
  * bytes.  Otherwise the plain kernels do. Not collective. */
 bool ts_attention_is_tiled(const ts_attention_problem *p, ts_dtype dtype);

@@ -1,0 +1,167 @@
+/* The entries of attention: which kernels do a call, and the row sums that all of the backward ones start from. */
+#include "cuda/attention.h"
+#include "cuda/philox.cuh"
+
+extern "C" {
+#include "cuda/attention_limits.h"
+}
+
+enum { DELTA_ROWS = 4 /* of a block: one a warp */, MOST_HEAD_DIM = 256 };
+
+/* Tokens of a sequence: positions at and past its end are ints. */
+static const int64_t most_length = 1 << 30;
+
+/* Bytes of keys and values that are kept in the second-level cache (50 MB and more): half of it. */
+static const int64_t cached_bytes = 24 << 20;
+
+/* ---- the problem of a node ---- */
+
+static ts_attention_problem problem_of(const ts_graph *graph, const ts_node *node) {
+  const ts_tensor *q = &graph->tensor[node->in[node->op == TS_OP_ATTENTION ? 0 : 1]];
+  ts_attention_problem p = {};
+  p.batch = q->shape.d[0];
+  p.length = q->shape.d[1];
+  p.heads = node->attr.attention.heads;
+  p.kv_heads = node->attr.attention.kv_heads;
+  p.head_dim = node->attr.attention.head_dim;
+  p.scale = node->attr.attention.scale;
+  p.causal = node->attr.attention.causal;
+  p.name = node->attr.attention.name;
+  p.keep_scale = 1.0f / (1.0f - node->attr.attention.dropout);
+  p.threshold = ts_dropout_threshold(node->attr.attention.dropout);
+  int64_t bytes = 2 * p.length * p.head_dim * (int64_t) ts_dtype_size(q->dtype);
+  int64_t kv_heads = bytes == 0 || cached_bytes / bytes == 0 ? 1 : cached_bytes / bytes;
+  kv_heads = kv_heads < p.batch * p.kv_heads ? kv_heads : p.batch * p.kv_heads;
+  p.together = (int) kv_heads * (p.heads / p.kv_heads);
+  return p;
+}
+
+static const void *optional(const ts_kernel_call *call, int i) { return call->node->n_in > i ? call->in[i] : NULL; }
+
+/* Documents, seed and sample begin at input \a first. */
+static void add_optional(ts_attention_problem *p, const ts_kernel_call *call, int first) {
+  p->documents = (const int32_t *) optional(call, first);
+  p->seed = (const int64_t *) optional(call, first + 1);
+  p->sample = (const int64_t *) optional(call, first + 2);
+  if (p->seed == NULL || p->sample == NULL) {
+    p->threshold = 0;
+    p->keep_scale = 1;
+  }
+}
+
+bool ts_attention_is_tiled(const ts_attention_problem *p, ts_dtype dtype) {
+  const void *pointer[] = {p->q, p->k, p->v, p->o, p->d_out, p->dq, p->dk, p->dv};
+  return dtype == TS_BF16 && p->head_dim <= 128 && ts_is_wide<ts_bf16>(p->head_dim, pointer, 8);
+}
+
+/* ---- forward ---- */
+
+static void forward_run(const ts_kernel_call *call) {
+  ts_attention_problem p = problem_of(call->graph, call->node);
+  p.q = call->in[0];
+  p.k = call->in[1];
+  p.v = call->in[2];
+  p.o = call->out[0];
+  p.lse = (float *) call->out[1];
+  add_optional(&p, call, 3);
+  ts_dtype dtype = ts_call_in(call, 0)->dtype;
+  if (ts_attention_is_tiled(&p, dtype)) {
+    ts_attention_forward(&p, ts_call_stream(call));
+  } else {
+    ts_attention_forward_plain(&p, dtype, ts_call_stream(call));
+  }
+}
+
+/* ---- backward ---- */
+
+/* delta [B][H][T] = the row of do times that of o.  Reads 2 B T H D elements. */
+template <typename T, int W>
+__global__ void __launch_bounds__(DELTA_ROWS *TS_WARP)
+attention_delta(float *__restrict__ delta, const T *__restrict__ d_out, const T *__restrict__ o, int64_t rows, int64_t length, int heads,
+                int head_dim) {
+  int64_t row = (int64_t) blockIdx.x * DELTA_ROWS + threadIdx.x / TS_WARP; /* in [B][T][H] */
+  if (row >= rows) {
+    return;
+  }
+  float sum = 0;
+  for (int d = (int) (threadIdx.x % TS_WARP) * W; d < head_dim; d += TS_WARP * W) {
+    float x[W], y[W];
+    ts_load<W>(x, d_out + row * head_dim + d);
+    ts_load<W>(y, o + row * head_dim + d);
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      sum += x[i] * y[i];
+    }
+  }
+  sum = ts_warp_sum(sum);
+  if (threadIdx.x % TS_WARP == 0) {
+    int64_t token = row / heads, head = row % heads;
+    delta[(token / length * heads + head) * length + token % length] = sum;
+  }
+}
+
+template <typename T>
+static void delta(const ts_attention_problem *p, cudaStream_t stream) {
+  const void *pointer[] = {p->d_out, p->o};
+  int64_t rows = p->batch * p->length * p->heads;
+  bool wide = ts_is_wide<T>(p->head_dim, pointer, 2);
+  ts_launch(wide ? attention_delta<T, ts_lanes<T>> : attention_delta<T, 1>, ts_blocks(rows, DELTA_ROWS), DELTA_ROWS * TS_WARP, 0,
+            stream, p->delta, (const T *) p->d_out, (const T *) p->o, rows, p->length, p->heads, p->head_dim);
+}
+
+static void backward_run(const ts_kernel_call *call) {
+  ts_attention_problem p = problem_of(call->graph, call->node);
+  p.d_out = call->in[0];
+  p.q = call->in[1];
+  p.k = call->in[2];
+  p.v = call->in[3];
+  p.o = (void *) call->in[4];
+  p.lse = (float *) call->in[5];
+  p.dq = call->out[0];
+  p.dk = call->out[1];
+  p.dv = call->out[2];
+  p.delta = (float *) call->workspace;
+  add_optional(&p, call, 6);
+  ts_dtype dtype = ts_call_in(call, 1)->dtype;
+  TS_FOR_FLOAT(dtype, delta, &p, ts_call_stream(call));
+  if (ts_attention_is_tiled(&p, dtype)) {
+    ts_attention_backward(&p, ts_call_stream(call));
+  } else {
+    ts_attention_backward_plain(&p, dtype, ts_call_stream(call));
+  }
+}
+
+static size_t backward_prepare(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
+  ts_attention_problem p = problem_of(graph, node);
+  return (size_t) (p.batch * p.heads * p.length) * sizeof(float);
+}
+
+/* ---- the table ---- */
+
+bool ts_cuda_attention_supported(const ts_graph *graph, const ts_node *node, const char **why) {
+  ts_attention_problem p = problem_of(graph, node);
+  ts_dtype dtype = graph->tensor[node->in[0]].dtype;
+  const struct {
+    bool good;
+    const char *why;
+  } rules[] = {
+      {dtype == TS_F32 || dtype == TS_BF16, "attention on a GPU is in fp32 or bf16"},
+      {p.head_dim <= MOST_HEAD_DIM, "attention on a GPU has heads of at most 256 elements"},
+      {p.scale > 0, "attention on a GPU scales its scores by a positive number"},
+      {p.length <= most_length, "attention on a GPU takes sequences of at most 2^30 tokens"},
+      {p.batch * p.heads * ((p.length + 31) / 32) <= INT32_MAX, "too many heads and tokens for one launch of attention on a GPU"},
+  };
+  for (const auto &rule : rules) {
+    if (!rule.good) {
+      *why = rule.why;
+      return false;
+    }
+  }
+  *why = NULL;
+  return true;
+}
+
+const ts_kernel *ts_cuda_attention(ts_op op) {
+  static const ts_kernel forward = {NULL, forward_run, NULL}, backward = {backward_prepare, backward_run, NULL}, none = {};
+  return op == TS_OP_ATTENTION ? &forward : op == TS_OP_ATTENTION_DX ? &backward : &none;
+}

@@ -1,0 +1,204 @@
+/** \file
+ * Pieces of the tensor cores' attention kernels: tiles in shared memory, products of them, masks, dropout.
+ *
+ * A tile has rows of D bf16 (D: head_dim rounded up) and 16 bytes more, so that 8 rows of ldmatrix lie in different banks.  A
+ * warp owns 16 M rows of the tile that its results belong to.  Of a result [16 M][N] a lane holds x[m][n][4]: rows
+ * 16 m + lane / 4 and + 8 more, columns 8 n + 2 (lane % 4) and the next: {(r, c), (r, c + 1), (r + 8, c), (r + 8, c + 1)}.
+ *
+ * Nothing here is collective over ranks; functions of a warp are called by all of its lanes.
+ */
+#ifndef TS_CUDA_ATTENTION_CUH
+#define TS_CUDA_ATTENTION_CUH
+
+#include "cuda/attention.h"
+#include "cuda/philox.cuh"
+
+#define TS_LOG2E 1.4426950408889634f
+#define TS_LN2 0.6931471805599453f
+#define TS_MINUS_INFINITY (-INFINITY)
+
+/** Elements from one row of a tile to the next. */
+template <int D>
+constexpr int ts_tile_row = D + 8;
+
+/* ---- which part of the work a block does ---- */
+
+/** Heads in sections of `together`, whose keys and values fit in the second-level cache; inside a section all first tiles,
+ * then all second ones, ...: with the longest tiles first the last blocks to end are short ones. */
+typedef struct ts_attention_block {
+  int batch, head, rank; /**< rank: of the tile among those of its head, longest first when causal. */
+} ts_attention_block;
+
+static __device__ __forceinline__ ts_attention_block ts_attention_block_of(const ts_attention_problem &p, int heads, int tile) {
+  int tiles = (int) ((p.length + tile - 1) / tile), all = (int) p.batch * heads;
+  int section = (int) blockIdx.x / (p.together * tiles), at = (int) blockIdx.x % (p.together * tiles);
+  int first = section * p.together, members = min(p.together, all - first);
+  int head = first + at % members;
+  return {head / heads, head % heads, at / members};
+}
+
+/** First element of a head at token t, in [B][T][heads D]. */
+static __device__ __forceinline__ int64_t ts_attention_at(const ts_attention_problem &p, int batch, int64_t t, int heads, int head) {
+  return (((int64_t) batch * p.length + t) * heads + head) * p.head_dim;
+}
+
+/* ---- tiles ---- */
+
+/** Begin to copy ROWS rows that lie \a stride elements apart to a tile; zeros from row \a rows and column \a columns (a multiple of
+ * 8) on.  By all THREADS threads of the block. */
+template <int ROWS, int D, int THREADS>
+static __device__ __forceinline__ void ts_tile_load(ts_bf16 *tile, const ts_bf16 *from, int stride, int rows, int columns) {
+  constexpr int vectors = D / 8, across = (vectors & -vectors) < 16 ? (vectors & -vectors) : 16, down = THREADS / across;
+  static_assert(ROWS % down == 0 || ROWS < down, "a block copies whole rows");
+  int row = (int) threadIdx.x / across, first = (int) threadIdx.x % across * 8;
+#pragma unroll
+  for (int r = 0; r < ROWS; r += down) {
+#pragma unroll
+    for (int c = 0; c < D; c += 8 * across) {
+      bool inside = row + r < rows && first + c < columns;
+      if (ROWS >= down || row < ROWS) {
+        ts_copy_ahead(tile + (row + r) * ts_tile_row<D> + first + c, inside ? from + (row + r) * stride + first + c : from, inside);
+      }
+    }
+  }
+}
+
+/** Store 16 M rows of a result, times \a factor[m][half], through the rows \a tile of shared memory that only this warp uses.
+ * \a to: the first of these rows in memory; \a rows of them exist. */
+template <int M, int D>
+static __device__ __forceinline__ void ts_tile_store(ts_bf16 *to, int stride, int rows, int columns, ts_bf16 *tile,
+                                                     const float (*x)[D / 8][4], const float (*factor)[2]) {
+  int lane = (int) threadIdx.x % TS_WARP, row = lane / 4, column = lane % 4 * 2;
+  __syncwarp();
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float pair[2] = {x[m][n][2 * half] * factor[m][half], x[m][n][2 * half + 1] * factor[m][half]};
+        ts_store<2>(tile + (16 * m + 8 * half + row) * ts_tile_row<D> + 8 * n + column, pair);
+      }
+    }
+  }
+  __syncwarp();
+  for (int i = lane; i < 16 * M * (D / 8); i += TS_WARP) {
+    int r = i / (D / 8), c = i % (D / 8) * 8;
+    if (r < rows && c < columns) {
+      *(uint4 *) (to + r * stride + c) = *(const uint4 *) (tile + r * ts_tile_row<D> + c);
+    }
+  }
+}
+
+/* ---- products ---- */
+
+/** Where a lane's row for ldmatrix is in a tile: of a left operand, or a right one that is summed along its rows (_trans). */
+template <int D>
+static __device__ __forceinline__ int ts_lane_left(void) {
+  int lane = (int) threadIdx.x % TS_WARP;
+  return lane % 16 * ts_tile_row<D> + lane / 16 * 8;
+}
+/** The same of a right operand that is summed along its columns. */
+template <int D>
+static __device__ __forceinline__ int ts_lane_right(void) {
+  int lane = (int) threadIdx.x % TS_WARP;
+  return (lane / 16 * 8 + lane % 8) * ts_tile_row<D> + lane / 8 % 2 * 8;
+}
+
+/** x [16 M][N] = a [16 M][D] b [N][D]^T; a + ts_lane_left, b + ts_lane_right.  M N D / 2048 instructions. */
+template <int M, int N, int D>
+static __device__ __forceinline__ void ts_tile_product(float (*x)[N / 8][4], const ts_bf16 *a, const ts_bf16 *b) {
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int n = 0; n < N / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        x[m][n][i] = 0;
+      }
+    }
+  }
+#pragma unroll
+  for (int d = 0; d < D; d += 16) {
+    uint32_t left[M][4], right[4];
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      ts_ldmatrix(left[m], a + 16 * m * ts_tile_row<D> + d);
+    }
+#pragma unroll
+    for (int n = 0; n < N / 16; ++n) {
+      ts_ldmatrix(right, b + 16 * n * ts_tile_row<D> + d);
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        ts_mma(x[m][2 * n], left[m], right);
+        ts_mma(x[m][2 * n + 1], left[m], right + 2);
+      }
+    }
+  }
+}
+
+/** Two floats rounded to bf16, \a low in the lower half. */
+static __device__ __forceinline__ uint32_t ts_pack(float low, float high) {
+  __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  uint32_t word;
+  memcpy(&word, &pair, sizeof word);
+  return word;
+}
+
+/** sum [16 M][D] += x [16 M][N] b [N][D], x rounded to bf16; b + ts_lane_left. */
+template <int M, int N, int D>
+static __device__ __forceinline__ void ts_tile_add_product(float (*sum)[D / 8][4], const float (*x)[N / 8][4], const ts_bf16 *b) {
+#pragma unroll
+  for (int n = 0; n < N / 16; ++n) {
+    uint32_t left[M][4], right[4];
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float *from = x[m][2 * n + i / 2] + i % 2 * 2;
+        left[m][i] = ts_pack(from[0], from[1]);
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < D / 16; ++d) {
+      ts_ldmatrix_trans(right, b + 16 * n * ts_tile_row<D> + 16 * d);
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        ts_mma(sum[m][2 * d], left[m], right);
+        ts_mma(sum[m][2 * d + 1], left[m], right + 2);
+      }
+    }
+  }
+}
+
+/* ---- dropout ---- */
+
+/** What decides on the weights of one head. */
+typedef struct ts_attention_drop {
+  uint64_t key, sample, head; /**< head: element of query 0 and key 0, over T. */
+} ts_attention_drop;
+
+static __device__ __forceinline__ ts_attention_drop ts_attention_drop_of(const ts_attention_problem &p, int batch, int head) {
+  if (p.threshold == 0) {
+    return {0, 0, 0};
+  }
+  return {ts_dropout_key_of(p.seed, p.name), (uint64_t) p.sample[batch], (uint64_t) head * (uint64_t) p.length};
+}
+
+/** Whether the weights of \a query with \a key and the key after it are kept.  Four neighbours share a counter. */
+static __device__ __forceinline__ void ts_attention_keep(bool keep[2], const ts_attention_problem &p, const ts_attention_drop &drop,
+                                                         int query, int key) {
+  uint64_t element = (drop.head + (uint64_t) query) * (uint64_t) p.length + (uint64_t) key;
+  uint32_t word[4];
+  int at = (int) (element % 4);
+  ts_philox_words(drop.key, drop.sample, element / 4, word);
+  keep[0] = (at == 0 ? word[0] : at == 1 ? word[1] : at == 2 ? word[2] : word[3]) >= p.threshold;
+  uint32_t next = at == 0 ? word[1] : at == 1 ? word[2] : word[3];
+  if (at == 3) {
+    ts_philox_words(drop.key, drop.sample, element / 4 + 1, word);
+    next = word[0];
+  }
+  keep[1] = next >= p.threshold;
+}
+
+#endif

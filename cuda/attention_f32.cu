@@ -1,0 +1,352 @@
+/* Attention by plain multiply-adds, exact fp32: for fp32, and for what the tensor cores' kernels do not take.  A block of 16 x 16
+ * threads has OWN rows (queries; keys for dk and dv) and sees the other side in tiles of PASS rows.  Operands are fp32 in shared
+ * memory, scores go through it.  Thread (y, x) has rows y + 16 i and columns x + 16 j of scores, columns 4 x + 64 j .. + 3 of
+ * results: sums over a row of scores stay inside half a warp, rows inside a warp.
+ *
+ * 4 D flops for each pair of query and key in the tiles forward, 14 D backward (scores and their gradients twice). */
+#include "cuda/attention.cuh"
+
+enum { OWN = 64, PASS = 32, THREADS = 256, SIDE = 16, I = OWN / SIDE, J = PASS / SIDE, SCORE_ROW = PASS + 4 };
+
+/* Floats of a row of a tile: 16 more bytes let 8 rows lie in different banks. */
+template <int D>
+constexpr int row_floats = D + 4;
+
+/* A block's tiles in shared memory, in floats: two of its own, two that pass, two of scores. */
+template <int D>
+struct tiles {
+  float *own[2], *pass[2], *score[2];
+  static constexpr size_t bytes = ((2 * OWN + 2 * PASS) * row_floats<D> + 2 * OWN * SCORE_ROW) * sizeof(float);
+};
+
+template <int D>
+static __device__ __forceinline__ tiles<D> divide(float *all) {
+  tiles<D> t;
+  for (int i = 0; i < 2; ++i) {
+    t.own[i] = all + i * OWN * row_floats<D>;
+    t.pass[i] = all + (2 * OWN + i * PASS) * row_floats<D>;
+    t.score[i] = all + (2 * OWN + 2 * PASS) * row_floats<D> + i * OWN * SCORE_ROW;
+  }
+  return t;
+}
+
+static __device__ __forceinline__ int own_row(int i) { return (int) threadIdx.x / SIDE + SIDE * i; }
+static __device__ __forceinline__ int pass_row(int j) { return (int) threadIdx.x % SIDE + SIDE * j; }
+
+/* ROWS rows of a head from token \a first on as floats; zeros past the sequence and the head. */
+template <int ROWS, int D, typename T>
+static __device__ __forceinline__ void load(float *tile, const ts_attention_problem &p, const void *from, int batch, int first,
+                                            int heads, int head) {
+  const T *x = (const T *) from + ts_attention_at(p, batch, first, heads, head);
+  for (int i = (int) threadIdx.x; i < ROWS * D; i += THREADS) {
+    int row = i / D, d = i % D;
+    bool inside = row < p.length - first && d < p.head_dim;
+    tile[row * row_floats<D> + d] = inside ? ts_float(x[(int64_t) row * heads * p.head_dim + d]) : 0.0f;
+  }
+}
+
+/* s = own pass^T */
+template <int D>
+static __device__ __forceinline__ void product(float (*s)[J], const float *own, const float *pass) {
+#pragma unroll
+  for (int i = 0; i < I * J; ++i) {
+    s[i / J][i % J] = 0;
+  }
+#pragma unroll 4
+  for (int d = 0; d < D; d += 4) {
+    float a[I][4], b[J][4];
+#pragma unroll
+    for (int i = 0; i < I; ++i) {
+      ts_load<4>(a[i], own + own_row(i) * row_floats<D> + d);
+    }
+#pragma unroll
+    for (int j = 0; j < J; ++j) {
+      ts_load<4>(b[j], pass + pass_row(j) * row_floats<D> + d);
+    }
+#pragma unroll
+    for (int i = 0; i < I * J * 4; ++i) {
+      s[i / 4 / J][i / 4 % J] += a[i / 4 / J][i % 4] * b[i / 4 % J][i % 4];
+    }
+  }
+}
+
+/* sum += score pass; score is written by the warps that read it here. */
+template <int D>
+static __device__ __forceinline__ void add_product(float (*sum)[D / SIDE], const float *score, const float *pass) {
+#pragma unroll 4
+  for (int k = 0; k < PASS; ++k) {
+    float w[I], b[4];
+#pragma unroll
+    for (int i = 0; i < I; ++i) {
+      w[i] = score[own_row(i) * SCORE_ROW + k];
+    }
+#pragma unroll
+    for (int c = 0; c < D / 64; ++c) {
+      ts_load<4>(b, pass + k * row_floats<D> + 64 * c + (int) threadIdx.x % SIDE * 4);
+#pragma unroll
+      for (int i = 0; i < I * 4; ++i) {
+        sum[i / 4][4 * c + i % 4] += w[i / 4] * b[i % 4];
+      }
+    }
+  }
+}
+
+static __device__ __forceinline__ void put_scores(float *score, const float (*s)[J]) {
+#pragma unroll
+  for (int i = 0; i < I * J; ++i) {
+    score[own_row(i / J) * SCORE_ROW + pass_row(i % J)] = s[i / J][i % J];
+  }
+}
+
+/* The block's rows of a result, times factor[i], from token \a first on. */
+template <int D, typename T>
+static __device__ __forceinline__ void store(const ts_attention_problem &p, void *to, int batch, int first, int heads, int head,
+                                             const float (*x)[D / SIDE], const float *factor) {
+  T *at = (T *) to + ts_attention_at(p, batch, first, heads, head);
+#pragma unroll
+  for (int i = 0; i < I; ++i) {
+#pragma unroll
+    for (int c = 0; c < D / SIDE; ++c) {
+      int d = 64 * (c / 4) + (int) threadIdx.x % SIDE * 4 + c % 4;
+      if (own_row(i) < p.length - first && d < p.head_dim) {
+        at[(int64_t) own_row(i) * heads * p.head_dim + d] = ts_round<T>(x[i][c] * factor[i]);
+      }
+    }
+  }
+}
+
+static __device__ __forceinline__ bool sees(const ts_attention_problem &p, int batch, int query, int key) {
+  return query < p.length && key < p.length && (!p.causal || key <= query) &&
+         (p.documents == nullptr || p.documents[batch * p.length + query] == p.documents[batch * p.length + key]);
+}
+
+/* 0 or 1 / (1 - p) */
+static __device__ __forceinline__ float keep_factor(const ts_attention_problem &p, const ts_attention_drop &drop, int query, int key) {
+  if (p.threshold == 0) {
+    return 1;
+  }
+  bool keep[2];
+  ts_attention_keep(keep, p, drop, query, key);
+  return keep[0] ? p.keep_scale : 0.0f;
+}
+
+/* ---- forward ---- */
+
+/* Over the 16 lanes that share rows. */
+static __device__ __forceinline__ float half_warp_max(float x) {
+#pragma unroll
+  for (int lane = SIDE / 2; lane > 0; lane /= 2) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lane));
+  }
+  return x;
+}
+static __device__ __forceinline__ float half_warp_sum(float x) {
+#pragma unroll
+  for (int lane = SIDE / 2; lane > 0; lane /= 2) {
+    x += __shfl_xor_sync(0xffffffffu, x, lane);
+  }
+  return x;
+}
+
+/* Scaled, masked scores of a row to weights before dropout, and the results so far to the new maximum. */
+template <int D>
+static __device__ __forceinline__ void softmax(float *s, float *top, float *sum, float *o) {
+  float before = *top, most = s[0], add = 0;
+#pragma unroll
+  for (int j = 1; j < J; ++j) {
+    most = fmaxf(most, s[j]);
+  }
+  *top = fmaxf(before, half_warp_max(most));
+  float shift = *top == TS_MINUS_INFINITY ? 0.0f : *top; /* nothing seen so far: all weights are 0 */
+  float factor = expf(before - shift);
+#pragma unroll
+  for (int j = 0; j < J; ++j) {
+    s[j] = expf(s[j] - shift);
+    add += s[j];
+  }
+  *sum = *sum * factor + half_warp_sum(add);
+#pragma unroll
+  for (int c = 0; c < D / SIDE; ++c) {
+    o[c] *= factor;
+  }
+}
+
+template <int D, typename T>
+__global__ void __launch_bounds__(THREADS, 1)
+attention_forward_plain(ts_attention_problem p) {
+  TS_SHARED_DYNAMIC(float, all);
+  tiles<D> tile = divide<D>(all);
+  ts_attention_block block = ts_attention_block_of(p, p.heads, OWN);
+  int first = ((int) ((p.length + OWN - 1) / OWN) - 1 - block.rank) * OWN, kv_head = block.head / (p.heads / p.kv_heads);
+  int end = p.causal ? min(first + OWN, (int) p.length) : (int) p.length;
+  ts_attention_drop drop = ts_attention_drop_of(p, block.batch, block.head);
+  load<OWN, D, T>(tile.own[0], p, p.q, block.batch, first, p.heads, block.head);
+  float o[I][D / SIDE] = {}, top[I], sum[I] = {}, s[I][J];
+  for (int i = 0; i < I; ++i) {
+    top[i] = TS_MINUS_INFINITY;
+  }
+  for (int key = 0; key < end; key += PASS) {
+    __syncthreads();
+    load<PASS, D, T>(tile.pass[0], p, p.k, block.batch, key, p.kv_heads, kv_head);
+    load<PASS, D, T>(tile.pass[1], p, p.v, block.batch, key, p.kv_heads, kv_head);
+    __syncthreads();
+    product<D>(s, tile.own[0], tile.pass[0]);
+#pragma unroll
+    for (int i = 0; i < I; ++i) {
+#pragma unroll
+      for (int j = 0; j < J; ++j) {
+        s[i][j] = sees(p, block.batch, first + own_row(i), key + pass_row(j)) ? s[i][j] * p.scale : TS_MINUS_INFINITY;
+      }
+      softmax<D>(s[i], &top[i], &sum[i], o[i]);
+#pragma unroll
+      for (int j = 0; j < J; ++j) {
+        s[i][j] *= keep_factor(p, drop, first + own_row(i), key + pass_row(j));
+      }
+    }
+    put_scores(tile.score[0], s);
+    __syncwarp();
+    add_product<D>(o, tile.score[0], tile.pass[1]);
+    __syncwarp();
+  }
+#pragma unroll
+  for (int i = 0; i < I; ++i) {
+    int64_t row = first + own_row(i);
+    if (threadIdx.x % SIDE == 0 && row < p.length) {
+      p.lse[((int64_t) block.batch * p.heads + block.head) * p.length + row] = top[i] + logf(sum[i]);
+    }
+    sum[i] = 1 / sum[i];
+  }
+  store<D, T>(p, p.o, block.batch, first, p.heads, block.head, o, sum);
+}
+
+/* ---- backward ---- */
+
+/* Products to weights after dropout and to gradients of scores. */
+static __device__ __forceinline__ void weight_and_gradient(const ts_attention_problem &p, const ts_attention_drop &drop, int batch,
+                                                           int query, int key, float lse, float delta, float *s, float *d) {
+  float weight = sees(p, batch, query, key) ? expf(*s * p.scale - lse) : 0.0f, keep = keep_factor(p, drop, query, key);
+  *s = weight * keep;
+  *d = weight * (*d * keep - delta) * p.scale;
+}
+
+template <int D, typename T>
+__global__ void __launch_bounds__(THREADS, 1)
+attention_dq_plain(ts_attention_problem p) {
+  TS_SHARED_DYNAMIC(float, all);
+  tiles<D> tile = divide<D>(all);
+  ts_attention_block block = ts_attention_block_of(p, p.heads, OWN);
+  int first = ((int) ((p.length + OWN - 1) / OWN) - 1 - block.rank) * OWN, kv_head = block.head / (p.heads / p.kv_heads);
+  int end = p.causal ? min(first + OWN, (int) p.length) : (int) p.length;
+  ts_attention_drop drop = ts_attention_drop_of(p, block.batch, block.head);
+  load<OWN, D, T>(tile.own[0], p, p.q, block.batch, first, p.heads, block.head);
+  load<OWN, D, T>(tile.own[1], p, p.d_out, block.batch, first, p.heads, block.head);
+  float dq[I][D / SIDE] = {}, one[I], lse[I], delta[I], s[I][J], d[I][J];
+  for (int i = 0; i < I; ++i) {
+    int64_t row = ((int64_t) block.batch * p.heads + block.head) * p.length + first + own_row(i);
+    bool inside = first + own_row(i) < p.length;
+    lse[i] = inside ? p.lse[row] : 0.0f;
+    delta[i] = inside ? p.delta[row] : 0.0f;
+    one[i] = 1;
+  }
+  for (int key = 0; key < end; key += PASS) {
+    __syncthreads();
+    load<PASS, D, T>(tile.pass[0], p, p.k, block.batch, key, p.kv_heads, kv_head);
+    load<PASS, D, T>(tile.pass[1], p, p.v, block.batch, key, p.kv_heads, kv_head);
+    __syncthreads();
+    product<D>(s, tile.own[0], tile.pass[0]);
+    product<D>(d, tile.own[1], tile.pass[1]);
+#pragma unroll
+    for (int i = 0; i < I * J; ++i) {
+      weight_and_gradient(p, drop, block.batch, first + own_row(i / J), key + pass_row(i % J), lse[i / J], delta[i / J],
+                          &s[i / J][i % J], &d[i / J][i % J]);
+    }
+    put_scores(tile.score[0], d);
+    __syncwarp();
+    add_product<D>(dq, tile.score[0], tile.pass[0]);
+    __syncwarp();
+  }
+  store<D, T>(p, p.dq, block.batch, first, p.heads, block.head, dq, one);
+}
+
+/* The query heads of a key head one after another, in order. */
+template <int D, typename T>
+__global__ void __launch_bounds__(THREADS, 1)
+attention_dkdv_plain(ts_attention_problem p) {
+  TS_SHARED_DYNAMIC(float, all);
+  tiles<D> tile = divide<D>(all);
+  ts_attention_block block = ts_attention_block_of(p, p.kv_heads, OWN);
+  int first = block.rank * OWN, group = p.heads / p.kv_heads;
+  load<OWN, D, T>(tile.own[0], p, p.k, block.batch, first, p.kv_heads, block.head);
+  load<OWN, D, T>(tile.own[1], p, p.v, block.batch, first, p.kv_heads, block.head);
+  float dk[I][D / SIDE] = {}, dv[I][D / SIDE] = {}, one[I], s[I][J], d[I][J];
+  for (int i = 0; i < I; ++i) {
+    one[i] = 1;
+  }
+  for (int head = block.head * group; head < (block.head + 1) * group; ++head) {
+    ts_attention_drop drop = ts_attention_drop_of(p, block.batch, head);
+    int64_t statistics = ((int64_t) block.batch * p.heads + head) * p.length;
+    for (int query = p.causal ? first : 0; query < p.length; query += PASS) {
+      __syncthreads();
+      load<PASS, D, T>(tile.pass[0], p, p.q, block.batch, query, p.heads, head);
+      load<PASS, D, T>(tile.pass[1], p, p.d_out, block.batch, query, p.heads, head);
+      __syncthreads();
+      product<D>(s, tile.own[0], tile.pass[0]);
+      product<D>(d, tile.own[1], tile.pass[1]);
+#pragma unroll
+      for (int j = 0; j < J; ++j) {
+        int row = query + pass_row(j);
+        float lse = row < p.length ? p.lse[statistics + row] : 0.0f, delta = row < p.length ? p.delta[statistics + row] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < I; ++i) {
+          weight_and_gradient(p, drop, block.batch, row, first + own_row(i), lse, delta, &s[i][j], &d[i][j]);
+        }
+      }
+      put_scores(tile.score[0], s);
+      put_scores(tile.score[1], d);
+      __syncwarp();
+      add_product<D>(dv, tile.score[0], tile.pass[1]);
+      add_product<D>(dk, tile.score[1], tile.pass[0]);
+      __syncwarp();
+    }
+  }
+  store<D, T>(p, p.dk, block.batch, first, p.kv_heads, block.head, dk, one);
+  store<D, T>(p, p.dv, block.batch, first, p.kv_heads, block.head, dv, one);
+}
+
+/* ---- launching ---- */
+
+/* The problem as blocks that each have a key head. */
+static ts_attention_problem by_kv_head(const ts_attention_problem *p) {
+  ts_attention_problem kv = *p;
+  kv.together = p->together / (p->heads / p->kv_heads);
+  return kv;
+}
+
+template <int D, typename T>
+static void launch_forward(const ts_attention_problem *p, cudaStream_t stream) {
+  ts_launch(attention_forward_plain<D, T>, ts_attention_grid(p, p->heads, OWN), THREADS, tiles<D>::bytes, stream, *p);
+}
+
+template <int D, typename T>
+static void launch_backward(const ts_attention_problem *p, cudaStream_t stream) {
+  ts_launch(attention_dq_plain<D, T>, ts_attention_grid(p, p->heads, OWN), THREADS, tiles<D>::bytes, stream, *p);
+  ts_launch(attention_dkdv_plain<D, T>, ts_attention_grid(p, p->kv_heads, OWN), THREADS, tiles<D>::bytes, stream, by_kv_head(p));
+}
+
+template <typename T>
+static void choose_forward(const ts_attention_problem *p, cudaStream_t stream) {
+  (p->head_dim <= 64 ? launch_forward<64, T> : p->head_dim <= 128 ? launch_forward<128, T> : launch_forward<256, T>)(p, stream);
+}
+
+template <typename T>
+static void choose_backward(const ts_attention_problem *p, cudaStream_t stream) {
+  (p->head_dim <= 64 ? launch_backward<64, T> : p->head_dim <= 128 ? launch_backward<128, T> : launch_backward<256, T>)(p, stream);
+}
+
+void ts_attention_forward_plain(const ts_attention_problem *p, ts_dtype dtype, cudaStream_t stream) {
+  TS_FOR_FLOAT(dtype, choose_forward, p, stream);
+}
+
+void ts_attention_backward_plain(const ts_attention_problem *p, ts_dtype dtype, cudaStream_t stream) {
+  TS_FOR_FLOAT(dtype, choose_backward, p, stream);
+}

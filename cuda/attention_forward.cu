@@ -1,0 +1,211 @@
+/* Forward attention by tensor cores: a block has ROWS queries of a head, 32 a warp, and sees the keys tile by tile with an online
+ * softmax (Milakov and Gimelshein 2018, Dao 2023); scores and weights stay in registers, the next tile of keys and values is
+ * copied meanwhile.  Tiles above the diagonal are left out.
+ *
+ * 4 D flops and one power of 2 for each pair of query and key in the tiles; q, o once, k and v once for ROWS queries. */
+#include "cuda/attention.cuh"
+
+enum { M = 2 /* sixteens of queries of a warp */, WARPS = 4, ROWS = 16 * M * WARPS, THREADS = WARPS * TS_WARP };
+
+/* Keys of a tile, and blocks on a multiprocessor: 16 M D / 32 + KEYS floats of a thread are results; its registers are
+ * 65536 / (128 blocks).  The general kernel has documents and dropout to think of as well. */
+template <int D, bool GENERAL>
+struct shape {
+  static constexpr int keys = GENERAL && D > 64 ? 32 : 64, blocks = D > 64 || GENERAL ? 2 : 3;
+  static constexpr size_t shared = (ROWS + 4 * keys) * ts_tile_row<D> * sizeof(ts_bf16);
+};
+
+/* What a warp knows of its queries. */
+typedef struct queries {
+  int first;                             /* its first one */
+  float top[M][2], sum[M][2];            /* of each row: highest product, sum of powers so far (in this lane) */
+  int document[M][2];
+  ts_attention_drop drop;
+} queries;
+
+static __device__ __forceinline__ int row_of(const queries &w, int m, int half) {
+  return w.first + 16 * m + 8 * half + (int) threadIdx.x % TS_WARP / 4;
+}
+
+/* Products of keys that a query does not see become minus infinity. */
+template <int N, bool GENERAL>
+static __device__ __forceinline__ void mask(const ts_attention_problem &p, const queries &w, int batch, int key, float (*s)[N / 8][4]) {
+  key += (int) threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int last = p.causal ? min(row_of(w, m, half), (int) p.length - 1) : (int) p.length - 1;
+#pragma unroll
+      for (int n = 0; n < N / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          int j = key + 8 * n + i;
+          bool sees = j <= last;
+          if (GENERAL && p.documents != nullptr) {
+            sees = sees && p.documents[batch * p.length + j] == w.document[m][half];
+          }
+          s[m][n][2 * half + i] = sees ? s[m][n][2 * half + i] : TS_MINUS_INFINITY;
+        }
+      }
+    }
+  }
+}
+
+/* Products to powers in place; sums and results so far go over to the new highest product. */
+template <int N, int D>
+static __device__ __forceinline__ void softmax(queries &w, float scale, float (*s)[N / 8][4], float (*o)[D / 8][4]) {
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float top = w.top[m][half], sum = 0;
+#pragma unroll
+      for (int n = 0; n < N / 8; ++n) {
+        top = fmaxf(top, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+      }
+      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+      float shift = top == TS_MINUS_INFINITY ? 0.0f : top * scale; /* nothing seen so far: all powers are 0 */
+      float factor = ts_exp2(w.top[m][half] * scale - shift);
+#pragma unroll
+      for (int n = 0; n < N / 8; ++n) {
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; ++i) {
+          s[m][n][i] = ts_exp2(s[m][n][i] * scale - shift);
+          sum += s[m][n][i];
+        }
+      }
+#pragma unroll
+      for (int d = 0; d < D / 8; ++d) {
+        o[m][d][2 * half] *= factor;
+        o[m][d][2 * half + 1] *= factor;
+      }
+      w.sum[m][half] = w.sum[m][half] * factor + sum;
+      w.top[m][half] = top;
+    }
+  }
+}
+
+template <int N>
+static __device__ __forceinline__ void drop(const ts_attention_problem &p, const queries &w, int key, float (*s)[N / 8][4]) {
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int n = 0; n < N / 8; ++n) {
+        bool keep[2];
+        ts_attention_keep(keep, p, w.drop, row_of(w, m, half), key + 8 * n + (int) threadIdx.x % 4 * 2);
+        s[m][n][2 * half] = keep[0] ? s[m][n][2 * half] : 0.0f;
+        s[m][n][2 * half + 1] = keep[1] ? s[m][n][2 * half + 1] : 0.0f;
+      }
+    }
+  }
+}
+
+template <bool GENERAL>
+static __device__ __forceinline__ queries begin(const ts_attention_problem &p, int batch, int head, int first) {
+  queries w;
+  w.first = first;
+  if (GENERAL) {
+    w.drop = ts_attention_drop_of(p, batch, head);
+  }
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      w.top[m][half] = TS_MINUS_INFINITY;
+      w.sum[m][half] = 0;
+      if (GENERAL) {
+        int row = min(row_of(w, m, half), (int) p.length - 1);
+        w.document[m][half] = p.documents == nullptr ? 0 : p.documents[batch * p.length + row];
+      }
+    }
+  }
+  return w;
+}
+
+/* o and lse of the warp; its rows of the tile of queries serve as the way to memory. */
+template <int D>
+static __device__ __forceinline__ void end(const ts_attention_problem &p, const queries &w, int batch, int head, ts_bf16 *tile,
+                                           const float (*o)[D / 8][4]) {
+  float factor[M][2];
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = w.sum[m][half];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      factor[m][half] = p.keep_scale / sum;
+      int row = row_of(w, m, half);
+      if (threadIdx.x % 4 == 0 && row < p.length) {
+        p.lse[((int64_t) batch * p.heads + head) * p.length + row] = w.top[m][half] * p.scale + logf(sum);
+      }
+    }
+  }
+  ts_tile_store<M, D>((ts_bf16 *) p.o + ts_attention_at(p, batch, w.first, p.heads, head), p.heads * p.head_dim,
+                      (int) p.length - w.first, p.head_dim, tile, o, factor);
+}
+
+template <int D, bool GENERAL>
+__global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
+attention_forward(ts_attention_problem p) {
+  constexpr int N = shape<D, GENERAL>::keys;
+  TS_SHARED_DYNAMIC(ts_bf16, q_tile);
+  ts_bf16 *k_tile = q_tile + ROWS * ts_tile_row<D>, *v_tile = k_tile + 2 * N * ts_tile_row<D>;
+  ts_attention_block block = ts_attention_block_of(p, p.heads, ROWS);
+  int tiles = (int) ((p.length + ROWS - 1) / ROWS), first = (tiles - 1 - block.rank) * ROWS, warp = (int) threadIdx.x / TS_WARP;
+  int kv_head = block.head / (p.heads / p.kv_heads), stride = p.kv_heads * p.head_dim;
+  int end_key = p.causal ? min(first + ROWS, (int) p.length) : (int) p.length;
+  const ts_bf16 *k = (const ts_bf16 *) p.k + ts_attention_at(p, block.batch, 0, p.kv_heads, kv_head);
+  const ts_bf16 *v = (const ts_bf16 *) p.v + ts_attention_at(p, block.batch, 0, p.kv_heads, kv_head);
+  ts_tile_load<ROWS, D, THREADS>(q_tile, (const ts_bf16 *) p.q + ts_attention_at(p, block.batch, first, p.heads, block.head),
+                                 p.heads * p.head_dim, (int) p.length - first, p.head_dim);
+  ts_tile_load<N, D, THREADS>(k_tile, k, stride, (int) p.length, p.head_dim);
+  ts_tile_load<N, D, THREADS>(v_tile, v, stride, (int) p.length, p.head_dim);
+  ts_copy_commit();
+  queries w = begin<GENERAL>(p, block.batch, block.head, first + 16 * M * warp);
+  ts_bf16 *q = q_tile + 16 * M * warp * ts_tile_row<D>;
+  float o[M][D / 8][4] = {}, scale = p.scale * TS_LOG2E;
+  for (int key = 0, at = 0; key < end_key; key += N, at ^= N * ts_tile_row<D>) {
+    ts_copy_wait<0>();
+    __syncthreads(); /* this tile is there for all, and nobody reads the other any more */
+    if (key + N < end_key) {
+      int other = at ^ (N * ts_tile_row<D>);
+      ts_tile_load<N, D, THREADS>(k_tile + other, k + (int64_t) (key + N) * stride, stride, (int) p.length - key - N, p.head_dim);
+      ts_tile_load<N, D, THREADS>(v_tile + other, v + (int64_t) (key + N) * stride, stride, (int) p.length - key - N, p.head_dim);
+      ts_copy_commit();
+    }
+    if (!p.causal || key < w.first + 16 * M) {
+      float s[M][N / 8][4];
+      ts_tile_product<M, N, D>(s, q + ts_lane_left<D>(), k_tile + at + ts_lane_right<D>());
+      if ((GENERAL && p.documents != nullptr) || key + N > p.length || (p.causal && key + N > w.first)) {
+        mask<N, GENERAL>(p, w, block.batch, key, s);
+      }
+      softmax<N, D>(w, scale, s, o);
+      if (GENERAL && p.threshold != 0) {
+        drop<N>(p, w, key, s);
+      }
+      ts_tile_add_product<M, N, D>(o, s, v_tile + at + ts_lane_left<D>());
+    }
+  }
+  end<D>(p, w, block.batch, block.head, q, o);
+}
+
+template <int D, bool GENERAL>
+static void launch(const ts_attention_problem *p, cudaStream_t stream) {
+  ts_launch(attention_forward<D, GENERAL>, ts_attention_grid(p, p->heads, ROWS), THREADS, shape<D, GENERAL>::shared, stream, *p);
+}
+
+template <int D>
+static void choose(const ts_attention_problem *p, cudaStream_t stream) {
+  if (p->documents != NULL || p->threshold != 0) {
+    launch<D, true>(p, stream);
+  } else {
+    launch<D, false>(p, stream);
+  }
+}
+
+void ts_attention_forward(const ts_attention_problem *p, cudaStream_t stream) { TS_FOR_HEAD_DIM(p->head_dim, choose, p, stream); }

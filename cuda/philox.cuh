@@ -1,0 +1,51 @@
+/** \file
+ * Random numbers by counter inside kernels: the same words and decisions as base/random.h and backend/cpu/dropout.h, so that a
+ * GPU drops the elements that a CPU drops.  About 50 integer instructions for four words.  Nothing here is collective.
+ */
+#ifndef TS_CUDA_PHILOX_CUH
+#define TS_CUDA_PHILOX_CUH
+
+#include "cuda/kernel.cuh"
+
+extern "C" {
+#include "backend/cpu/dropout.h"
+}
+
+/** ts_philox: the words of counter (high, low). */
+static __device__ __forceinline__ void ts_philox_words(uint64_t key, uint64_t high, uint64_t low, uint32_t word[4]) {
+  uint32_t c0 = (uint32_t) low, c1 = (uint32_t) (low >> 32), c2 = (uint32_t) high, c3 = (uint32_t) (high >> 32);
+  uint32_t k0 = (uint32_t) key, k1 = (uint32_t) (key >> 32);
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    uint32_t n0 = __umulhi(0xCD9E8D57u, c2) ^ c1 ^ k0, n2 = __umulhi(0xD2511F53u, c0) ^ c3 ^ k1;
+    c1 = 0xCD9E8D57u * c2;
+    c3 = 0xD2511F53u * c0;
+    c0 = n0;
+    c2 = n2;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  word[0] = c0;
+  word[1] = c1;
+  word[2] = c2;
+  word[3] = c3;
+}
+
+/** ts_dropout_key of a step's seed, which only the device knows, and an op's name. */
+static __device__ __forceinline__ uint64_t ts_dropout_key_of(const int64_t *seed, uint64_t name) {
+  uint64_t z = (uint64_t) *seed + 0x9e3779b97f4a7c15u * (name + 1);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+/** ts_dropout_keep: whether \a element of \a sample is kept.  Four neighbours from a multiple of 4 on share a counter: who needs
+ * them calls ts_philox_words (key, sample, element / 4) once and compares each word with the threshold. */
+static __device__ __forceinline__ bool ts_dropout_keeps(uint64_t key, int64_t sample, int64_t element, uint32_t threshold) {
+  uint32_t word[4];
+  ts_philox_words(key, (uint64_t) sample, (uint64_t) element / 4, word);
+  int at = (int) (element % 4);
+  return (at == 0 ? word[0] : at == 1 ? word[1] : at == 2 ? word[2] : word[3]) >= threshold;
+}
+
+#endif
