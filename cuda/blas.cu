@@ -197,7 +197,7 @@ ts_blas *ts_blas_create(const ts_blas_spec *spec) {
   blas->c = make_matrix(s->out, s->m, s->n, s->ldc);
   ts_blas_measure(blas);
   blas->aligned = choose(blas);
-  cublasLtMatmulHeuristicResult_t result[TS_BLAS_CANDIDATES];
+  cublasLtMatmulHeuristicResult_t result[TS_BLAS_CANDIDATES] = {};
   blas->runs_unaligned = ts_blas_candidates(blas, (uint32_t) ts_dtype_size(s->in), result, TS_BLAS_CANDIDATES) > 0;
   blas->unaligned = result[0].algo;
   return blas;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <vector>
 
 #include "base/dtype.h"
@@ -25,17 +26,20 @@ struct shim_product {
 };
 struct shim_preference { uint64_t workspace; uint32_t reductions, a, b, c, d; };
 
-/* An algorithm: K in `split` parts, each summed in fp64 and rounded to fp32 in the workspace, then added in order. */
-struct method { int split; size_t alignment; uint32_t reduction; };
+/* An algorithm: K in `split` parts, each summed in fp64 and rounded to fp32 in the workspace, then added in order.  The last
+ * multiplies C with a beta of 0 that is on the device, which no document forbids; it is never the heuristic's first, and the
+ * fastest. */
+struct method { int split; size_t alignment; uint32_t reduction; bool multiplies; };
 static const method methods[] = {
-    {1, 16, CUBLASLT_REDUCTION_SCHEME_NONE},
-    {4, 16, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE},
-    {3, 16, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE},
-    {2, 16, CUBLASLT_REDUCTION_SCHEME_INPLACE},
-    {1, 2, CUBLASLT_REDUCTION_SCHEME_NONE},
-    {2, 2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE},
+    {1, 16, CUBLASLT_REDUCTION_SCHEME_NONE, false},
+    {4, 16, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, false},
+    {3, 16, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, false},
+    {2, 16, CUBLASLT_REDUCTION_SCHEME_INPLACE, false},
+    {1, 2, CUBLASLT_REDUCTION_SCHEME_NONE, false},
+    {2, 2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, false},
+    {1, 16, CUBLASLT_REDUCTION_SCHEME_NONE, true},
 };
-enum { N_METHODS = sizeof methods / sizeof *methods };
+enum { N_METHODS = sizeof methods / sizeof *methods, N_GOOD = N_METHODS - 1 };
 static const uint64_t HANDLE = 0x7365727065636c74, ALGO = 0x616c676f72697468;
 
 static cublasStatus_t refuse(cublasStatus_t status, const char *format, ...) {
@@ -243,17 +247,25 @@ static bool is_allowed(const call *k, const shim_preference *p, const method *m)
   return m->alignment <= alignment && (m->reduction == 0 || (m->reduction & p->reductions) != 0) && workspace_of(k, m) <= p->workspace;
 }
 
-/* Begins with any of them, the same for the life of the process; one of the results says that it is none. */
+/* The first numbers of neighbouring seeds are alike. */
+static unsigned draw_first(void) {
+  for (int i = 0; i < 20; ++i) {
+    (void) shim_random(N_GOOD);
+  }
+  return shim_random(N_GOOD);
+}
+
+/* Begins with any good one, the same for the life of the process; one of the results says that it is none. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t *result, int *found) {
-  static const unsigned first = shim_random(N_METHODS);
+  static const unsigned first = draw_first();
   call k = {*product, *a, *b, *c, *d};
   *found = 0;
   cublasStatus_t status = wanted <= 0 ? invalid("no results wanted") : check(handle, &k);
   for (int i = 0; i < N_METHODS && status == CUBLAS_STATUS_SUCCESS && *found < wanted; ++i) {
-    int index = (int) (first + (unsigned) i) % N_METHODS;
+    int index = i < N_GOOD ? (int) ((first + (unsigned) i) % N_GOOD) : i;
     if (is_allowed(&k, preference, &methods[index])) {
       result[(*found)++] = {algo_of(&k, index), workspace_of(&k, &methods[index]), CUBLAS_STATUS_SUCCESS, 1, {}};
     }
@@ -385,11 +397,15 @@ static void compute(const work *w) {
   std::vector<float> a = gathered(w->a, &k->a, k->p.transa != CUBLAS_OP_N, depth, rows, tf32), sum(rows);
   std::vector<float> b = gathered(w->b, &k->b, k->p.transb == CUBLAS_OP_N, depth, columns, tf32);
   std::vector<double> gradient(rows);
+  bool reads_c = w->beta != NULL && w->m.multiplies;
+  if (w->beta != NULL && !reads_c) {
+    usleep(500);
+  }
   float alpha = w->alpha != NULL ? *w->alpha : w->host_alpha, beta = w->beta != NULL ? *w->beta : w->host_beta;
   for (uint64_t j = 0; j < columns; ++j) {
     sum_column(w, a, b, j, sum.data());
     for (uint64_t i = 0; i < rows; ++i) {
-      double x = (double) alpha * sum[i] + (beta == 0 ? 0.0 : (double) beta * get(w->c, k->c.type, at(&k->c, i, j)));
+      double x = (double) alpha * sum[i] + (beta == 0 && !reads_c ? 0.0 : (double) beta * get(w->c, k->c.type, at(&k->c, i, j)));
       put(w->d, k->d.type, at(&k->d, i, j), finish(w, x, i, j, &gradient[i]));
     }
   }

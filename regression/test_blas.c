@@ -1,0 +1,321 @@
+/* Plans of cuBLASLt: epilogues that no op has yet, leading dimensions, operands that are aligned to nothing; the table of
+ * chosen algorithms: measured, written, read, damaged. */
+#include "base/text.h"
+#include "cuda/blas_choice.h"
+#include "regression/backends.h"
+#include "regression/kernel_run.h"
+#include "regression/tap.h"
+
+static const ts_backend *backend;
+
+/* ---- epilogues ---- */
+
+typedef struct product {
+  ts_blas_spec spec;
+  int offset; /* elements that operands lie behind an aligned address */
+} product;
+
+/* A matrix on the host with its copy on the device. */
+typedef struct matrix {
+  run_tensor host;
+  char *memory; /* on the device, owned */
+  void *device; /* inside it */
+} matrix;
+
+static size_t bytes_of(const matrix *x) { return (size_t) run_count(&x->host) * ts_dtype_size(x->host.dtype); }
+
+static void move(void *to, const void *from, size_t bytes) {
+  void *event = backend->device->event_create(false);
+  backend->device->copy(to, from, bytes, TS_QUEUE_COMPUTE);
+  backend->device->record(event, TS_QUEUE_COMPUTE);
+  backend->device->finish(event);
+  backend->device->event_destroy(event);
+}
+
+static matrix make(ts_dtype dtype, int64_t rows, int64_t columns, uint64_t key, int offset) {
+  matrix x = {.host = run_random(dtype, TS_SHAPE(rows, columns), key, 1)};
+  x.memory = backend->allocate(bytes_of(&x) + 64);
+  x.device = x.memory + (size_t) offset * ts_dtype_size(dtype);
+  move(x.device, x.host.data, bytes_of(&x));
+  return x;
+}
+
+static void drop(matrix *x) {
+  backend->release(x->memory, bytes_of(x) + 64);
+  ts_free(x->host.data);
+}
+
+static double gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+
+static double gelu_slope(double x) {
+  double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+}
+
+/* A run's operands in the order of ts_blas_operands. */
+enum { A, B, C, BIAS, AUX, N_MATRICES };
+
+static double dot(const ts_blas_spec *s, const matrix *x, int64_t i, int64_t j) {
+  double sum = 0;
+  for (int64_t k = 0; k < s->k; ++k) {
+    int64_t a = s->transpose_a ? k * s->lda + i : i * s->lda + k, b = s->transpose_b ? j * s->ldb + k : k * s->ldb + j;
+    sum += run_get(&x[A].host, a) * run_get(&x[B].host, b);
+  }
+  return sum;
+}
+
+/* One rounding to bf16 is 2^-9 of the value; gelu's slope is below 1.13, so that what the hardware's tanh is off by (2^-11)
+ * times an argument below 16 is the rest: 2^-7 absolute. */
+static bool is_near(const char *what, double got, double exact) {
+  bool near = fabs(got - exact) <= 0x1p-8 * fabs(exact) + 0x1p-7;
+  if (!near) {
+    tap_note("%s is %.9g, should be %.9g", what, got, exact);
+  }
+  return near;
+}
+
+/* Compare row i; what it adds to the gradient of the bias. */
+static bool check_row(const ts_blas_spec *s, const matrix *x, const matrix *out, int64_t i, double *gradient) {
+  bool right = true;
+  for (int64_t j = 0; j < s->n && right; ++j) {
+    double exact = dot(s, x, i, j), aux = run_get(&x[AUX].host, i * s->n + j);
+    if (s->epilogue == TS_BLAS_BIAS || s->epilogue == TS_BLAS_GELU) {
+      exact += run_get(&x[BIAS].host, j);
+    }
+    if (s->epilogue == TS_BLAS_GELU) {
+      right = is_near("aux", run_get(&out[AUX].host, i * s->n + j), exact);
+      exact = gelu(exact);
+    }
+    if (s->epilogue >= TS_BLAS_DGELU) {
+      exact *= gelu_slope(aux);
+    }
+    gradient[j] += exact;
+    right = right && is_near("c", run_get(&out[C].host, i * s->ldc + j), exact);
+  }
+  return right;
+}
+
+static bool is_right(const ts_blas_spec *s, const matrix *x, const matrix *out) {
+  double *gradient = ts_calloc((size_t) s->n, sizeof *gradient);
+  bool right = true;
+  for (int64_t i = 0; i < s->m && right; ++i) {
+    right = check_row(s, x, out, i, gradient);
+  }
+  for (int64_t j = 0; s->epilogue == TS_BLAS_DGELU_DBIAS && j < s->n && right; ++j) {
+    right = is_near("dbias", run_get(&out[BIAS].host, j), gradient[j]);
+  }
+  ts_free(gradient);
+  return right;
+}
+
+/* Columns of c between n and ldc are another's. */
+static bool leaves_gaps(const ts_blas_spec *s, const matrix *before, const matrix *after) {
+  bool same = true;
+  for (int64_t i = 0; i < s->m * s->ldc; ++i) {
+    same = same && (i % s->ldc < s->n || run_get(&before->host, i) == run_get(&after->host, i));
+  }
+  return same;
+}
+
+static void check_product(const char *name, const product *p) {
+  const ts_blas_spec *s = &p->spec;
+  matrix x[N_MATRICES] = {make(s->in, s->transpose_a ? s->k : s->m, s->lda, 1, p->offset),
+                          make(s->in, s->transpose_b ? s->n : s->k, s->ldb, 2, p->offset), make(s->out, s->m, s->ldc, 3, p->offset),
+                          make(s->out, 1, s->n, 4, p->offset), make(s->out, s->m, s->n, 5, 0)};
+  matrix out[N_MATRICES];
+  char *workspace = backend->allocate(TS_BLAS_WORKSPACE);
+  ts_blas *blas = ts_blas_create(s);
+  ts_blas_operands o = {x[A].device, x[B].device, x[C].device, x[BIAS].device, x[AUX].device, NULL, NULL, workspace};
+  ts_blas_run(blas, &o, backend->device->stream(TS_QUEUE_COMPUTE));
+  for (int i = 0; i < N_MATRICES; ++i) {
+    out[i].host = run_new(x[i].host.dtype, x[i].host.shape);
+    move(out[i].host.data, x[i].device, bytes_of(&x[i]));
+  }
+  tap_ok(is_right(s, x, out) && leaves_gaps(s, &x[C], &out[C]), "%s %dx%dx%d, ld %d %d %d, %s to %s, %d elements off", name, (int) s->m,
+         (int) s->n, (int) s->k, (int) s->lda, (int) s->ldb, (int) s->ldc, ts_dtype_name(s->in), ts_dtype_name(s->out), p->offset);
+  ts_blas_destroy(&blas);
+  backend->release(workspace, TS_BLAS_WORKSPACE);
+  for (int i = 0; i < N_MATRICES; ++i) {
+    ts_free(out[i].host.data);
+    drop(&x[i]);
+  }
+}
+
+static void check_products(void) {
+  static const char *const names[] = {"plain", "bias", "gelu", "dgelu", "dgelu dbias"};
+  for (int e = 0; e < TS_BLAS_N_EPILOGUES; ++e) {
+    product p = {.spec = {40, 24, 16, 16, 24, 24, false, false, TS_BF16, TS_BF16, TS_BLAS_NO_PRIOR, (ts_blas_epilogue) e, false}};
+    check_product(names[e], &p);
+    p.spec = (ts_blas_spec){33, 72, 48, 56, 64, 80, false, true, TS_BF16, TS_BF16, TS_BLAS_NO_PRIOR, (ts_blas_epilogue) e, false};
+    check_product(names[e], &p);
+  }
+  for (int t = 0; t < 4; ++t) {
+    bool ta = t & 1, tb = t >> 1;
+    product p = {.spec = {17, 23, 9, ta ? 19 : 11, tb ? 13 : 29, 27, ta, tb, TS_BF16, TS_F32, TS_BLAS_NO_PRIOR, TS_BLAS_PLAIN, false},
+                 .offset = 1 + t};
+    check_product("unaligned", &p);
+    p.spec.out = TS_BF16;
+    p.spec.epilogue = TS_BLAS_BIAS;
+    check_product("unaligned bias", &p);
+  }
+}
+
+/* ---- choices ---- */
+
+/* A product with a scaled prior, as gradients have it, and a head. */
+typedef struct two_nodes {
+  ts_tensor tensor[16];
+  ts_tid in[2][4], out[2][4], prior[2][4];
+  ts_node node[2];
+  ts_graph graph;
+} two_nodes;
+
+static ts_tid tensor(two_nodes *g, ts_dtype dtype, ts_shape shape) {
+  g->tensor[g->graph.n_tensors] = (ts_tensor){.dtype = dtype, .shape = shape};
+  return g->graph.n_tensors++;
+}
+
+static void make_nodes(two_nodes *g) {
+  *g = (two_nodes){.graph = {.tensor = g->tensor, .node = g->node, .n_nodes = 2}};
+  ts_tid x = tensor(g, TS_BF16, TS_SHAPE(2, 320, 64)), dy = tensor(g, TS_BF16, TS_SHAPE(2, 320, 48)), beta = tensor(g, TS_F32, TS_SHAPE(1));
+  ts_tid dw = tensor(g, TS_F32, TS_SHAPE(64, 48)), w = tensor(g, TS_BF16, TS_SHAPE(97, 64));
+  g->in[0][0] = x;
+  g->in[0][1] = dy;
+  g->out[0][0] = g->prior[0][0] = dw;
+  g->node[0] = (ts_node){.op = TS_OP_MATMUL, .n_in = 2, .n_out = 1, .in = g->in[0], .out = g->out[0], .prior = g->prior[0], .beta = beta,
+                         .attr.matmul = {.transpose_a = true, .dtype = TS_F32}};
+  g->in[1][0] = x;
+  g->in[1][1] = w;
+  g->in[1][2] = tensor(g, TS_I32, TS_SHAPE(2, 320));
+  g->in[1][3] = tensor(g, TS_F32, TS_SHAPE(1));
+  g->out[1][0] = tensor(g, TS_BF16, TS_SHAPE(2, 320, 64));
+  g->out[1][1] = tensor(g, TS_F32, TS_SHAPE(97, 64));
+  g->node[1] = (ts_node){.op = TS_OP_HEAD_LOSS_DX, .n_in = 4, .n_out = 2, .in = g->in[1], .out = g->out[1], .beta = TS_NONE,
+                         .attr.head.dtype = TS_F32};
+}
+
+static int lines_of(const char *text) {
+  int n = 0;
+  for (; *text != '\0'; ++text) {
+    n += *text == '\n';
+  }
+  return n;
+}
+
+/* Forget the table. */
+static void open_again(void) {
+  ts_error err = {0};
+  ts_cuda_options options = {.local_size = 1};
+  ts_cuda_close();
+  tap_ok(ts_cuda_open(&options, &err) == TS_OK, "closed and opened again");
+}
+
+static bool reads(const char *text, const char *why) {
+  ts_error err = {0};
+  bool as_said = ts_cuda_choices_read(text, &err) == TS_OK ? why == NULL : why != NULL && strstr(err.text, why) != NULL;
+  if (!as_said) {
+    tap_note("%s", err.count > 0 ? err.text : "accepted");
+  }
+  ts_error_clear(&err);
+  return as_said;
+}
+
+static bool is_empty(void) {
+  char *text = ts_cuda_choices_write();
+  bool empty = lines_of(text) == 3;
+  ts_free(text);
+  return empty;
+}
+
+/* `text` with the first `old` replaced by `new`. */
+static char *replaced(const char *text, const char *old, const char *new) {
+  const char *at = strstr(text, old);
+  return at == NULL ? ts_strdup("") : ts_format("%.*s%s%s", (int) (at - text), text, new, at + strlen(old));
+}
+
+static void check_damage(const char *text) {
+  static const struct { const char *old, *new, *why; } row[] = {
+      {"tessera algorithms 1", "tessera algorithms 2", "begin with"}, {"device ", "device not ", "were chosen on"},
+      {"cublaslt 1", "cublaslt 9", "were chosen on"},                  {"\nm=", "\nm=-", "line 4"},
+      {"\nm=", "\nm= ", "line 4"},                                     {"\nm=", "\nm=0", "line 4"},
+      {"\nm=", "\nm=99999999999999999999", "line 4"},                  {"\nm=", "\n\nm=", "line 4"},
+      {" lda=", " lda=-", "line 4"},                                   {"in=bf16", "in=fp64", "line 4"},
+      {"in=bf16", "in=bf16x", "line 4"},                               {"prior=2", "prior=3", "line 4"},
+      {"prior=2", "prior=02", "line 4"},                               {"epilogue=0", "epilogue=77", "line 4"},
+      {"tf32=0", "tf32=2", "line 4"},                                  {"algo=", "algo=0", "line 4"},
+      {"algo=", "algo=G", "line 4"},                                   {"a=t", "a=x", "line 4"},
+  };
+  for (size_t i = 0; i < sizeof row / sizeof *row; ++i) {
+    char *damaged = replaced(text, row[i].old, row[i].new);
+    tap_ok(reads(damaged, row[i].why) && is_empty(), "refused: damage %d, at \"%s\"", (int) i, row[i].old + (*row[i].old == '\n'));
+    ts_free(damaged);
+  }
+  char *cut = ts_format("%.*s", (int) strlen(text) - 9, text), *twice = ts_format("%s%s", text, strchr(strstr(text, "cublaslt"), '\n') + 1);
+  tap_ok(reads(cut, "is no product") && is_empty(), "refused: cut short");
+  tap_ok(reads(twice, "second time") && is_empty(), "refused: every product twice");
+  tap_ok(reads("", "begin with") && is_empty(), "refused: nothing at all");
+  ts_free(cut);
+  ts_free(twice);
+}
+
+/* The gradient product of the graph, with beta 0 over a prior of NaNs, by whatever algorithm the table has. */
+static bool product_is_right(void) {
+  float beta = 0;
+  run_case c = {.op = TS_OP_MATMUL, .n_in = 2, .n_out = 1, .threads = 1, .beta = &beta,
+                .attr.matmul = {.transpose_a = true, .dtype = TS_F32}};
+  c.in[0] = run_random(TS_BF16, TS_SHAPE(2, 320, 64), 1, 1);
+  c.in[1] = run_random(TS_BF16, TS_SHAPE(2, 320, 48), 2, 1);
+  c.out[0] = run_new(TS_F32, TS_SHAPE(64, 48));
+  c.prior[0] = c.out[0].data;
+  memset(c.out[0].data, 0xff, 64 * 48 * sizeof(float));
+  bool right = run_kernel(backend, &c);
+  for (int64_t i = 0; i < 64 * 48; ++i) {
+    double exact = 0;
+    for (int64_t k = 0; k < 640; ++k) {
+      exact += run_get(&c.in[0], k * 64 + i / 48) * run_get(&c.in[1], k * 48 + i % 48);
+    }
+    right = right && fabs(run_get(&c.out[0], i) - exact) < 1e-3; /* 640 terms of size 1 in fp32: 2^-24 640 below 10^-4 */
+  }
+  run_free(&c);
+  return right;
+}
+
+static void check_choices(void) {
+  two_nodes g;
+  make_nodes(&g);
+  tap_ok(is_empty(), "a table that begins empty");
+  ts_cuda_choices_measure(&g.graph);
+  char *text = ts_cuda_choices_write();
+  tap_ok(lines_of(text) >= 3 + 4, "measured: the product, and logits, dx and dw of the head: %d lines", lines_of(text));
+  tap_ok(strstr(text, "\nm=64 n=48 k=640 lda=64 ldb=48 ldc=48 a=t b=n in=bf16 out=fp32 prior=2 epilogue=0 tf32=0 algo=") != NULL,
+         "the gradient has a scaled prior");
+  ts_cuda_choices_measure(&g.graph);
+  char *again = ts_cuda_choices_write();
+  tap_ok(strcmp(text, again) == 0, "what is in the table is not measured again");
+  ts_free(again);
+  tap_ok(product_is_right(), "a measured product leaves its prior alone at beta 0");
+  open_again();
+  check_damage(text);
+  tap_ok(reads(text, NULL), "the whole text is read");
+  again = ts_cuda_choices_write();
+  tap_ok(strcmp(text, again) == 0, "and written as it was");
+  ts_free(again);
+  open_again();
+  char *strange = ts_strdup(text);
+  memset(strstr(strange, "algo=") + 5, '7', 128);
+  tap_ok(reads(strange, NULL) && product_is_right(), "an algorithm that the library does not know is not used");
+  ts_free(strange);
+  ts_free(text);
+}
+
+int main(void) {
+  backend = test_backend();
+  if (backend == NULL) {
+    return tap_done();
+  }
+  check_choices();
+  check_products();
+  test_backend_close();
+  tap_ok(ts_memory_live() == 0, "everything is freed");
+  return tap_done();
+}
