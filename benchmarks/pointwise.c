@@ -1,9 +1,9 @@
 /* How near the kernels that are bound by memory come to the memory: each at the sizes of GPT-2 124M (4 sequences of 256
- * tokens), against the sum of two arrays (read two, write one) in the same run.
+ * tokens; on a GPU 64 of 1024), against the sum of two arrays (read two, write one) in the same run, on a GPU against a copy.
  *
- *     benchmarks/pointwise [THREADS [KERNEL]]
+ *     benchmarks/pointwise [THREADS|cuda [KERNEL]]
  *
- * Columns: kernel, type, microseconds, GB/s (bytes that must be read and written once), ratio to the sum of arrays.
+ * Columns: kernel, type, microseconds, GB/s (bytes that must be read and written once), ratio to the sum of arrays or the copy.
  * Every call works on memory that has left the caches. */
 #include "backend/backend.h"
 #include "base/memory.h"
@@ -15,7 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 1024, HIDDEN = 768, INNER = 3072, VOCABULARY = 50257, MAX_TENSORS = 16 };
+enum { HIDDEN = 768, INNER = 3072, VOCABULARY = 50257, MAX_TENSORS = 16 };
+static const ts_backend *backend;
+static int64_t n_rows = 1024; /* tokens */
 
 /* Bytes after which memory has left the caches. */
 static const size_t cold_bytes = (size_t) 512 << 20;
@@ -29,7 +31,7 @@ static void build_plain(ts_graph *g, ts_op op, ts_dtype dtype, int n, int64_t co
   static const char *const names[] = {"a", "b", "c"};
   ts_tid in[3];
   for (int i = 0; i < n; ++i) {
-    in[i] = leaf(g, names[i], dtype, TS_SHAPE(4, ROWS / 4, columns));
+    in[i] = leaf(g, names[i], dtype, TS_SHAPE(4, n_rows / 4, columns));
   }
   ts_build(g, op, "node", n, in);
 }
@@ -41,37 +43,37 @@ static void build_swiglu(ts_graph *g, ts_dtype dtype) { build_plain(g, TS_OP_SWI
 static void build_swiglu_dx(ts_graph *g, ts_dtype dtype) { build_plain(g, TS_OP_SWIGLU_DX, dtype, 3, INNER); }
 
 static void build_cast(ts_graph *g, ts_dtype dtype) {
-  ts_tid x = leaf(g, "x", dtype, TS_SHAPE(ROWS, INNER));
+  ts_tid x = leaf(g, "x", dtype, TS_SHAPE(n_rows, INNER));
   ts_build_cast(g, "node", x, dtype == TS_F32 ? TS_BF16 : TS_F32);
 }
 
 static void build_accumulate(ts_graph *g, ts_dtype dtype) {
-  ts_tid prior = leaf(g, "prior", dtype, TS_SHAPE(ROWS, INNER)), x = leaf(g, "x", dtype, TS_SHAPE(ROWS, INNER));
+  ts_tid prior = leaf(g, "prior", dtype, TS_SHAPE(n_rows, INNER)), x = leaf(g, "x", dtype, TS_SHAPE(n_rows, INNER));
   ts_build_accumulate(g, "node", prior, x, leaf(g, "one", TS_F32, TS_SHAPE(1)));
 }
 
 static void build_dropout(ts_graph *g, ts_dtype dtype) {
-  ts_tid x = leaf(g, "x", dtype, TS_SHAPE(4, ROWS / 4, HIDDEN)), seed = leaf(g, "seed", TS_I64, TS_SHAPE(1));
+  ts_tid x = leaf(g, "x", dtype, TS_SHAPE(4, n_rows / 4, HIDDEN)), seed = leaf(g, "seed", TS_I64, TS_SHAPE(1));
   ts_build_dropout(g, "node", x, seed, leaf(g, "sample", TS_I64, TS_SHAPE(4)), 0.1f, 1);
 }
 
 static void build_split(ts_graph *g, ts_dtype dtype) {
   static const int64_t size[] = {HIDDEN, HIDDEN, HIDDEN};
-  ts_build_split(g, "node", leaf(g, "x", dtype, TS_SHAPE(ROWS, 3 * HIDDEN)), 3, size);
+  ts_build_split(g, "node", leaf(g, "x", dtype, TS_SHAPE(n_rows, 3 * HIDDEN)), 3, size);
 }
 
 static void build_sum_rows(ts_graph *g, ts_dtype dtype) {
-  ts_build_sum_rows(g, "node", leaf(g, "x", dtype, TS_SHAPE(ROWS, INNER)), TS_F32);
+  ts_build_sum_rows(g, "node", leaf(g, "x", dtype, TS_SHAPE(n_rows, INNER)), TS_F32);
 }
 
 static void build_embedding(ts_graph *g, ts_dtype dtype) {
   ts_tid table = leaf(g, "table", dtype, TS_SHAPE(VOCABULARY, HIDDEN));
-  ts_build_embedding(g, "node", table, leaf(g, "ids", TS_I32, TS_SHAPE(4, ROWS / 4)));
+  ts_build_embedding(g, "node", table, leaf(g, "ids", TS_I32, TS_SHAPE(4, n_rows / 4)));
 }
 
 static void build_embedding_dw(ts_graph *g, ts_dtype dtype) {
-  ts_tid dy = leaf(g, "dy", dtype, TS_SHAPE(4, ROWS / 4, HIDDEN));
-  ts_build_embedding_dw(g, "node", dy, leaf(g, "ids", TS_I32, TS_SHAPE(4, ROWS / 4)), VOCABULARY, TS_F32);
+  ts_tid dy = leaf(g, "dy", dtype, TS_SHAPE(4, n_rows / 4, HIDDEN));
+  ts_build_embedding_dw(g, "node", dy, leaf(g, "ids", TS_I32, TS_SHAPE(4, n_rows / 4)), VOCABULARY, TS_F32);
 }
 
 /* A norm and its gradients: the first n of these inputs that the op has. */
@@ -80,8 +82,8 @@ static void build_norm(ts_graph *g, ts_op op, ts_dtype dtype, const char *inputs
   int n = 0;
   for (const char *c = inputs; *c != 0; ++c) {
     char name[2] = {*c, 0};
-    in[n++] = *c == 'y' || *c == 'x'   ? leaf(g, name, dtype, TS_SHAPE(4, ROWS / 4, HIDDEN))
-              : *c == 'm' || *c == 'r' ? leaf(g, name, TS_F32, TS_SHAPE(4, ROWS / 4))
+    in[n++] = *c == 'y' || *c == 'x'   ? leaf(g, name, dtype, TS_SHAPE(4, n_rows / 4, HIDDEN))
+              : *c == 'm' || *c == 'r' ? leaf(g, name, TS_F32, TS_SHAPE(4, n_rows / 4))
                                        : leaf(g, name, dtype, TS_SHAPE(HIDDEN));
   }
   ts_node_args args = {.op = op, .name = "node", .n_in = n, .in = in};
@@ -98,7 +100,7 @@ static void build_rmsnorm_dx(ts_graph *g, ts_dtype dtype) { build_norm(g, TS_OP_
 static void build_rmsnorm_dw(ts_graph *g, ts_dtype dtype) { build_norm(g, TS_OP_RMSNORM_DW, dtype, "yxr"); }
 
 static void build_rope(ts_graph *g, ts_dtype dtype) {
-  ts_tid in[] = {leaf(g, "x", dtype, TS_SHAPE(4, ROWS / 4, HIDDEN)), leaf(g, "p", TS_I32, TS_SHAPE(4, ROWS / 4))};
+  ts_tid in[] = {leaf(g, "x", dtype, TS_SHAPE(4, n_rows / 4, HIDDEN)), leaf(g, "p", TS_I32, TS_SHAPE(4, n_rows / 4))};
   ts_node_args args = {.op = TS_OP_ROPE, .name = "node", .n_in = 2, .in = in};
   args.attr.rope.head_dim = 64;
   args.attr.rope.theta = 1e4;
@@ -141,7 +143,7 @@ static const struct { const char *name; void (*build)(ts_graph *g, ts_dtype dtyp
 
 /* One set of tensors of a graph in fresh memory; outputs in place share their input's. */
 typedef struct data_set {
-  char *memory; /* owned: ts_unmap */
+  char *memory; /* owned, of the backend */
   void *tensor[MAX_TENSORS];
 } data_set;
 
@@ -169,14 +171,27 @@ static size_t data_bytes(const ts_graph *g) {
   return bytes;
 }
 
+static void wait_for_device(void) {
+  void *event = backend->device->event_create(false);
+  backend->device->record(event, TS_QUEUE_COMPUTE);
+  backend->device->finish(event);
+  backend->device->event_destroy(event);
+}
+
 static void data_create(data_set *set, const ts_graph *g) {
   const ts_node *node = &g->node[0];
-  set->memory = ts_map(data_bytes(g));
-  char *next = set->memory;
+  set->memory = backend->allocate(data_bytes(g));
+  char *host = backend->device == NULL ? set->memory : ts_map(data_bytes(g));
+  size_t at = 0;
   for (int i = 0; i < g->n_tensors; ++i) {
-    set->tensor[i] = next;
-    next += padded(g, i);
-    fill(&g->tensor[i], set->tensor[i], ts_tensor_count(g, i));
+    set->tensor[i] = set->memory + at;
+    fill(&g->tensor[i], host + at, ts_tensor_count(g, i));
+    at += padded(g, i);
+  }
+  if (backend->device != NULL) {
+    backend->device->copy(set->memory, host, at, TS_QUEUE_COMPUTE);
+    wait_for_device();
+    ts_unmap(host, at);
   }
   for (int i = 0; i < node->n_out && i < ts_op_get(node->op)->n_inplace; ++i) {
     set->tensor[node->out[i]] = set->tensor[node->in[i]];
@@ -195,7 +210,8 @@ static void call(const ts_kernel *kernel, const ts_graph *g, const data_set *set
     out[i] = set->tensor[node->out[i]];
   }
   kernel->run(&(ts_kernel_call){.graph = g, .node = node, .in = in, .out = out, .workspace = workspace,
-                                .prepared = prepared, .threads = threads});
+                                .prepared = prepared, .threads = threads,
+                                .stream = backend->device != NULL ? backend->device->stream(TS_QUEUE_COMPUTE) : NULL});
 }
 
 static int compare_seconds(const void *a, const void *b) {
@@ -203,36 +219,66 @@ static int compare_seconds(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Seconds of one call: the fastest tenth of calls on a ring of data sets, since other work may share the machine. */
+/* Device events around a call. */
+typedef struct device_clock {
+  void *begin, *end;
+} device_clock;
+
+static void begin(device_clock *c) {
+  const ts_device_ops *device = backend->device;
+  if (device != NULL) {
+    c->begin = c->begin != NULL ? c->begin : device->event_create(true);
+    c->end = c->end != NULL ? c->end : device->event_create(true);
+    device->record(c->begin, TS_QUEUE_COMPUTE);
+  }
+}
+
+static double end(const device_clock *c) {
+  backend->device->record(c->end, TS_QUEUE_COMPUTE);
+  backend->device->finish(c->end);
+  return backend->device->seconds(c->begin, c->end);
+}
+
+static void stop(device_clock *c) {
+  if (backend->device != NULL) {
+    backend->device->event_destroy(c->begin);
+    backend->device->event_destroy(c->end);
+  }
+}
+
+/* Seconds of one call: the fastest tenth of calls on a ring of data sets, since other work may share the machine; on a GPU the
+ * median. */
 static double measure(const ts_graph *g, int threads) {
   enum { CALLS = 200 };
   double seconds[CALLS];
-  const ts_backend *backend = ts_backend_cpu();
   const ts_kernel *kernel = backend->kernel(g->node[0].op);
   ts_target target = {backend, threads};
   void *prepared = NULL;
   size_t bytes = kernel->prepare == NULL ? 0 : kernel->prepare(&target, g, &g->node[0], &prepared);
-  void *workspace = ts_map(bytes + 1);
+  void *workspace = backend->allocate(bytes + 1);
   int n = (int) (cold_bytes / data_bytes(g) + 1), calls = n == 1 ? CALLS / 10 : CALLS;
   data_set *set = ts_calloc((size_t) n, sizeof *set);
   for (int i = 0; i < n; ++i) {
     data_create(&set[i], g);
   }
+  device_clock c = {NULL, NULL};
   for (int i = 0; i < calls; ++i) {
     double start = omp_get_wtime();
+    begin(&c);
     call(kernel, g, &set[i % n], workspace, prepared, threads);
-    seconds[i] = omp_get_wtime() - start;
+    seconds[i] = backend->device != NULL ? end(&c) : omp_get_wtime() - start;
   }
   qsort(seconds, (size_t) calls, sizeof *seconds, compare_seconds);
   for (int i = 0; i < n; ++i) {
-    ts_unmap(set[i].memory, data_bytes(g));
+    backend->release(set[i].memory, data_bytes(g));
   }
   ts_free(set);
-  ts_unmap(workspace, bytes + 1);
+  backend->release(workspace, bytes + 1);
   if (kernel->release != NULL) {
     kernel->release(prepared);
   }
-  return seconds[calls / 10];
+  stop(&c);
+  return seconds[backend->device != NULL ? calls / 2 : calls / 10];
 }
 
 /* What must be read and written once: of a looked-up table only the rows. */
@@ -259,12 +305,43 @@ static double memory_speed(int threads) {
   return 3e-9 * COUNT * sizeof *a / best;
 }
 
+/* GB/s of a copy on the device, read and written. */
+static double device_speed(void) {
+  enum { BYTES = 1 << 30, RUNS = 11 };
+  char *from = backend->allocate(BYTES), *to = backend->allocate(BYTES);
+  double seconds[RUNS];
+  device_clock c = {NULL, NULL};
+  for (int i = 0; i < RUNS; ++i) {
+    begin(&c);
+    backend->device->copy(to, from, BYTES, TS_QUEUE_COMPUTE);
+    seconds[i] = end(&c);
+  }
+  qsort(seconds, RUNS, sizeof *seconds, compare_seconds);
+  stop(&c);
+  backend->release(from, BYTES);
+  backend->release(to, BYTES);
+  return 2e-9 * BYTES / seconds[RUNS / 2];
+}
+
+static void open_device(void) {
+  ts_error err = {0};
+  const ts_cuda_options options = {.local_size = 1};
+  TS_CHECK(ts_cuda_open(&options, &err) == TS_OK, "%s", err.text);
+  backend = ts_backend_cuda();
+  n_rows = 65536;
+}
+
 int main(int argc, char **argv) {
   static const ts_dtype dtypes[] = {TS_F32, TS_BF16};
-  int threads = argc > 1 ? atoi(argv[1]) : 2;
-  TS_CHECK(threads > 0, "usage: pointwise [THREADS [KERNEL]]");
-  double memory = memory_speed(threads);
-  printf("%s, %d threads, memory %.1f GB/s\n", ts_backend_cpu()->describe(), threads, memory);
+  bool cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
+  int threads = cuda ? 1 : argc > 1 ? atoi(argv[1]) : 2;
+  TS_CHECK(threads > 0, "usage: pointwise [THREADS|cuda [KERNEL]]");
+  backend = ts_backend_cpu();
+  if (cuda) {
+    open_device();
+  }
+  double memory = cuda ? device_speed() : memory_speed(threads);
+  printf("%s, %d threads, memory %.1f GB/s\n", backend->describe(), threads, memory);
   for (size_t r = 0; r < sizeof rows / sizeof *rows; ++r) {
     for (int d = 0; d < 2 && (argc < 3 || strcmp(argv[2], rows[r].name) == 0); ++d) {
       ts_graph *g = ts_graph_create();

@@ -1,0 +1,54 @@
+/* The ceilings of a device, by device events and medians: what every figure of benchmarks/gpu is to be compared with.
+ *
+ *     benchmarks/device
+ *
+ * Copy: 2 GiB from device memory to device memory, bytes read and written counted.  Products: 8192^3 in bf16 and fp32 on normal
+ * random data, through the backend's own kernel. */
+#include "backend/backend.h"
+#include "base/memory.h"
+#include "engine/peak.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { RUNS = 21 };
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *) a, y = *(const double *) b;
+  return (x > y) - (x < y);
+}
+
+static double copy_rate(const ts_backend *backend, size_t bytes) {
+  const ts_device_ops *device = backend->device;
+  void *from = backend->allocate(bytes), *to = backend->allocate(bytes), *begin = device->event_create(true), *end = device->event_create(true);
+  double seconds[RUNS];
+  for (int i = 0; i < RUNS; ++i) {
+    device->record(begin, TS_QUEUE_COMPUTE);
+    device->copy(to, from, bytes, TS_QUEUE_COMPUTE);
+    device->record(end, TS_QUEUE_COMPUTE);
+    device->finish(end);
+    seconds[i] = device->seconds(begin, end);
+  }
+  qsort(seconds, RUNS, sizeof *seconds, by_value);
+  device->event_destroy(begin);
+  device->event_destroy(end);
+  backend->release(from, bytes);
+  backend->release(to, bytes);
+  return 2 * (double) bytes / seconds[RUNS / 2];
+}
+
+int main(void) {
+  ts_error err = {0};
+  const ts_cuda_options options = {.local_size = 1};
+  if (ts_cuda_open(&options, &err) != TS_OK) {
+    fprintf(stderr, "benchmarks/device: %s\n", err.text);
+    return 2;
+  }
+  const ts_backend *backend = ts_backend_cuda();
+  printf("%s\n", backend->describe());
+  printf("device copy %.0f GB/s (read and write)\n", 1e-9 * copy_rate(backend, (size_t) 1 << 31));
+  printf("product 8192^3 bf16 %.1f TFLOP/s, fp32 %.1f TFLOP/s\n", 1e-12 * ts_product_flops(backend, 8192, TS_BF16, 1, 1),
+         1e-12 * ts_product_flops(backend, 8192, TS_F32, 1, 1));
+  ts_cuda_close();
+  return 0;
+}

@@ -1,0 +1,121 @@
+"""The shapes of benchmarks/gpu in PyTorch: torch.compile, scaled_dot_product_attention, fused AdamW on fp32 master weights,
+bf16 autocast.  Usage: python3 gpu_peer.py MODEL STEPS.  Development only; prints one line a model."""
+import sys
+import time
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+# name: (family, vocabulary, width, inner, blocks, heads, kv heads, micro-batch, length)
+SHAPES = {
+    "gpt2_124m": ("gpt2", 50304, 768, 3072, 12, 12, 12, 64, 1024),
+    "gpt2_1558m": ("gpt2", 50304, 1600, 6400, 48, 25, 25, 16, 1024),
+    "llama_1b": ("llama", 32000, 2048, 5632, 22, 32, 4, 8, 4096),
+    "llama_8b_blocks": ("llama", 128256, 4096, 14336, 12, 32, 8, 4, 4096),
+}
+DATASHEET = {"H100": 989.4e12, "H200": 989.4e12, "A100": 312e12}
+
+
+class Norm(nn.Module):
+    def __init__(self, width, bias):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def forward(self, x):
+        if self.bias is not None:
+            return F.layer_norm(x, x.shape[-1:], self.weight, self.bias)
+        return (x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype) * self.weight
+
+
+def rotate(x, cos, sin):
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+class Block(nn.Module):
+    def __init__(self, family, width, inner, heads, kv):
+        super().__init__()
+        gpt2 = family == "gpt2"
+        self.gpt2, self.heads, self.kv, self.d = gpt2, heads, kv, width // heads
+        self.n1, self.n2 = Norm(width, gpt2), Norm(width, gpt2)
+        self.q = nn.Linear(width, width, bias=gpt2)
+        self.k = nn.Linear(width, kv * self.d, bias=gpt2)
+        self.v = nn.Linear(width, kv * self.d, bias=gpt2)
+        self.o = nn.Linear(width, width, bias=gpt2)
+        self.up = nn.Linear(width, inner, bias=gpt2)
+        self.gate = None if gpt2 else nn.Linear(width, inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=gpt2)
+
+    def forward(self, x, cos, sin):
+        b, t, c = x.shape
+        h = self.n1(x)
+        q, k, v = (m(h).view(b, t, -1, self.d).transpose(1, 2) for m in (self.q, self.k, self.v))
+        if not self.gpt2:
+            q, k = rotate(q, cos, sin).to(v.dtype), rotate(k, cos, sin).to(v.dtype)
+            k, v = (z.repeat_interleave(self.heads // self.kv, 1) for z in (k, v))
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(a.transpose(1, 2).reshape(b, t, c))
+        h = self.n2(x)
+        h = F.gelu(self.up(h), approximate="tanh") if self.gpt2 else F.silu(self.gate(h)) * self.up(h)
+        return x + self.down(h)
+
+
+class Model(nn.Module):
+    def __init__(self, family, vocabulary, width, inner, blocks, heads, kv, length):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(length, width) if family == "gpt2" else None
+        self.blocks = nn.ModuleList(Block(family, width, inner, heads, kv) for _ in range(blocks))
+        self.norm = Norm(width, family == "gpt2")
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        if family == "gpt2":
+            self.head.weight = self.embedding.weight
+        angle = torch.outer(torch.arange(length), 500000.0 ** (-torch.arange(0, width // heads, 2) / (width // heads)))
+        self.register_buffer("cos", angle.cos(), persistent=False)
+        self.register_buffer("sin", angle.sin(), persistent=False)
+
+    def forward(self, ids, labels):
+        x = self.embedding(ids)
+        if self.positions is not None:
+            x = x + self.positions.weight
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), labels.flatten())
+
+
+def main():
+    name, steps = sys.argv[1], int(sys.argv[2])
+    family, vocabulary, width, inner, blocks, heads, kv, batch, length = SHAPES[name]
+    torch.manual_seed(1)
+    torch.set_float32_matmul_precision("high")
+    model = Model(family, vocabulary, width, inner, blocks, heads, kv, length).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    compiled = torch.compile(model)
+    tokens = torch.randint(0, vocabulary, (batch, length + 1), device="cuda")
+    ids, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    seconds = []
+    for step in range(3 + steps):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = compiled(ids, labels)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        if step >= 3:
+            seconds.append(time.perf_counter() - start)
+    median = sorted(seconds)[len(seconds) // 2]
+    c = width // heads * kv
+    n = blocks * (2 * width * width + 2 * width * c + (2 if family == "gpt2" else 3) * width * inner) + vocabulary * width
+    attention = blocks * width * length
+    rate = next((r for key, r in DATASHEET.items() if key in torch.cuda.get_device_name()), 0)
+    half, full = (batch * length * (6 * n + factor * attention) for factor in (6, 12))
+    mfu = f", MFU {100 * half / median / rate:.1f} % (causal half), {100 * full / median / rate:.1f} % (full)" if rate else ""
+    print(f"{name} in PyTorch {torch.__version__}: step {1e3 * median:.1f} ms, {batch * length / median:.0f} tokens/s{mfu}")
+
+
+main()
