@@ -63,11 +63,11 @@ static __device__ __forceinline__ void ts_tile_load(ts_bf16 *tile, const ts_bf16
   }
 }
 
-/** Store 16 M rows of a result, times \a factor[m][half], through the rows \a tile of shared memory that only this warp uses.
+/** Store 16 M rows of a result, times \a factor, through the rows \a tile of shared memory that only this warp uses.
  * \a to: the first of these rows in memory; \a rows of them exist. */
 template <int M, int D>
 static __device__ __forceinline__ void ts_tile_store(ts_bf16 *to, int stride, int rows, int columns, ts_bf16 *tile,
-                                                     const float (*x)[D / 8][4], const float (*factor)[2]) {
+                                                     const float (*x)[D / 8][4], float factor) {
   int lane = (int) threadIdx.x % TS_WARP, row = lane / 4, column = lane % 4 * 2;
   __syncwarp();
 #pragma unroll
@@ -76,7 +76,7 @@ static __device__ __forceinline__ void ts_tile_store(ts_bf16 *to, int stride, in
     for (int n = 0; n < D / 8; ++n) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float pair[2] = {x[m][n][2 * half] * factor[m][half], x[m][n][2 * half + 1] * factor[m][half]};
+        float pair[2] = {x[m][n][2 * half] * factor, x[m][n][2 * half + 1] * factor};
         ts_store<2>(tile + (16 * m + 8 * half + row) * ts_tile_row<D> + 8 * n + column, pair);
       }
     }

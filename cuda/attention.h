@@ -31,6 +31,13 @@ static inline unsigned ts_attention_grid(const ts_attention_problem *p, int head
   return ts_blocks(p->length, tile) * (unsigned) (p->batch * heads);
 }
 
+/** The same problem for blocks that each have a key head. Not collective. */
+static inline ts_attention_problem ts_attention_by_kv_head(const ts_attention_problem *p) {
+  ts_attention_problem kv = *p;
+  kv.together = p->together / (p->heads / p->kv_heads);
+  return kv;
+}
+
 /** Call F<D> (args...) with head_dim rounded up to what the tensor cores' kernels are made for. */
 #define TS_FOR_HEAD_DIM(head_dim, F, ...) \
   do {                                    \

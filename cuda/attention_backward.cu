@@ -1,4 +1,273 @@
-/* Backward attention: by the plain kernels so far. */
+/* Backward attention by tensor cores, in two kernels, so that every sum has one owner and no order but its own: one has a tile of
+ * keys and sees all queries of all heads of its group (dk, dv), one has a tile of queries and sees the keys (dq).  Weights are
+ * made again from the scores and lse, in registers; the tiles that pass are copied a tile ahead.  What the causal mask hides is left
+ * out by tiles.
+ *
+ * With P the weights, dS = P (dP - delta) and dP = do v^T:  dv = P^T do, dk = scale dS^T q, dq = scale dS k.
+ * 8 D flops for each pair of query and key in the tiles of the first kernel, 6 D of the second, one power of 2 in each. */
 #include "cuda/attention.cuh"
 
-void ts_attention_backward(const ts_attention_problem *p, cudaStream_t stream) { ts_attention_backward_plain(p, TS_BF16, stream); }
+/* ---- dk and dv ---- */
+
+/* Sixteens of keys of a warp, warps, queries of a tile that passes, blocks on a multiprocessor.  Results and scores of a thread
+ * are M (D + N) floats: 2 (64 + 32) or 128 + 64 of 255 registers; more keys read the queries less often. */
+template <int D, bool GENERAL>
+struct keys_shape {
+  static constexpr int m = D > 64 ? 1 : 2, warps = D > 64 ? 8 : 4, keys = 16 * m * warps, threads = warps * TS_WARP;
+  static constexpr int n = D > 64 && !GENERAL ? 64 : 32, blocks = D > 64 ? 1 : 2;
+  static constexpr size_t shared = (2 * keys + 4 * n) * ts_tile_row<D> * sizeof(ts_bf16);
+};
+
+/* Products to weights in place, and dP to dS. */
+template <int M, int N, bool GENERAL>
+static __device__ __forceinline__ void weights_of_keys(const ts_attention_problem &p, const ts_attention_drop &drop, int batch,
+                                                       int first_key, int first_query, const float *statistics,
+                                                       float (*s)[N / 8][4], float (*d)[N / 8][4]) {
+  int lane = (int) threadIdx.x % TS_WARP;
+  bool hides = p.causal && first_query < first_key + 16 * M - 1;
+  float scale = p.scale * TS_LOG2E;
+#pragma unroll
+  for (int n = 0; n < N / 8; ++n) {
+    float lse[2], delta[2];
+    ts_load<2>(lse, statistics + 8 * n + lane % 4 * 2);
+    ts_load<2>(delta, statistics + N + 8 * n + lane % 4 * 2);
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        int key = first_key + 16 * m + i / 2 * 8 + lane / 4, query = first_query + 8 * n + lane % 4 * 2 + i % 2;
+        float weight = ts_exp2(s[m][n][i] * scale - lse[i % 2]);
+        if (hides) {
+          weight = key <= query ? weight : 0.0f;
+        }
+        if (GENERAL) {
+          bool inside = key < p.length && query < p.length;
+          if (p.documents != nullptr && inside) {
+            const int32_t *document = p.documents + batch * p.length;
+            weight = document[query] == document[key] ? weight : 0.0f;
+          }
+          if (p.threshold != 0) {
+            int64_t element = ((int64_t) drop.head + query) * p.length + key;
+            bool keep = ts_dropout_keeps(drop.key, (int64_t) drop.sample, element, p.threshold);
+            s[m][n][i] = keep ? weight : 0.0f;
+            d[m][n][i] = weight * ((keep ? d[m][n][i] * p.keep_scale : 0.0f) - delta[i % 2]);
+            continue;
+          }
+        }
+        s[m][n][i] = weight;
+        d[m][n][i] = weight * (d[m][n][i] - delta[i % 2]);
+      }
+    }
+  }
+}
+
+/* lse in powers of 2 (thread < N) or delta (thread < 2 N) of the query it has in the next tile.  Past the end they make weights
+ * and gradients zero. */
+template <int N>
+static __device__ __forceinline__ float statistic(const ts_attention_problem &p, int batch, int head, int first_query) {
+  int thread = (int) threadIdx.x, query = first_query + thread % N;
+  bool inside = query < p.length;
+  int64_t at = ((int64_t) batch * p.heads + head) * p.length + query;
+  return thread >= 2 * N ? 0.0f : thread < N ? inside ? p.lse[at] * TS_LOG2E : INFINITY : inside ? p.delta[at] : 0.0f;
+}
+
+template <int D, bool GENERAL>
+__global__ void __launch_bounds__(keys_shape<D, GENERAL>::threads, keys_shape<D, GENERAL>::blocks)
+attention_dkdv(ts_attention_problem p) {
+  typedef keys_shape<D, GENERAL> shape;
+  constexpr int M = shape::m, N = shape::n, THREADS = shape::threads;
+  TS_SHARED_DYNAMIC(ts_bf16, k_tile);
+  TS_SHARED(float, statistics, 4 * N);
+  ts_bf16 *v_tile = k_tile + shape::keys * ts_tile_row<D>, *q_tile = v_tile + shape::keys * ts_tile_row<D>;
+  ts_bf16 *do_tile = q_tile + 2 * N * ts_tile_row<D>;
+  ts_attention_block block = ts_attention_block_of(p, p.kv_heads, shape::keys);
+  int first_key = block.rank * shape::keys, warp = (int) threadIdx.x / TS_WARP, group = p.heads / p.kv_heads;
+  int kv_stride = p.kv_heads * p.head_dim, stride = p.heads * p.head_dim;
+  int64_t kv_at = ts_attention_at(p, block.batch, first_key, p.kv_heads, block.head);
+  ts_tile_load<shape::keys, D, THREADS>(k_tile, (const ts_bf16 *) p.k + kv_at, kv_stride, (int) p.length - first_key, p.head_dim);
+  ts_tile_load<shape::keys, D, THREADS>(v_tile, (const ts_bf16 *) p.v + kv_at, kv_stride, (int) p.length - first_key, p.head_dim);
+  int warp_key = first_key + 16 * M * warp, begin = p.causal ? first_key : 0;
+  int head = block.head * group, query = begin, end_head = head + group;
+  int64_t at = ts_attention_at(p, block.batch, query, p.heads, head);
+  ts_tile_load<N, D, THREADS>(q_tile, (const ts_bf16 *) p.q + at, stride, (int) p.length - query, p.head_dim);
+  ts_tile_load<N, D, THREADS>(do_tile, (const ts_bf16 *) p.d_out + at, stride, (int) p.length - query, p.head_dim);
+  ts_copy_commit();
+  float mine = statistic<N>(p, block.batch, head, query);
+  float dk[M][D / 8][4] = {}, dv[M][D / 8][4] = {};
+  for (int turn = 0; head < end_head; turn ^= 1) {
+    int next_head = query + N < p.length ? head : head + 1, next_query = query + N < p.length ? query + N : begin;
+    float *statistic_tile = statistics + turn * 2 * N;
+    if ((int) threadIdx.x < 2 * N) {
+      statistic_tile[threadIdx.x] = mine;
+    }
+    ts_copy_wait<0>();
+    __syncthreads(); /* this tile is there for all, and nobody reads the other any more */
+    if (next_head < end_head) {
+      int other = (turn ^ 1) * N * ts_tile_row<D>;
+      at = ts_attention_at(p, block.batch, next_query, p.heads, next_head);
+      ts_tile_load<N, D, THREADS>(q_tile + other, (const ts_bf16 *) p.q + at, stride, (int) p.length - next_query, p.head_dim);
+      ts_tile_load<N, D, THREADS>(do_tile + other, (const ts_bf16 *) p.d_out + at, stride, (int) p.length - next_query, p.head_dim);
+      ts_copy_commit();
+      mine = statistic<N>(p, block.batch, next_head, next_query);
+    }
+    if (!p.causal || query + N > warp_key) {
+      const ts_bf16 *q = q_tile + turn * N * ts_tile_row<D>, *d_out = do_tile + turn * N * ts_tile_row<D>;
+      float s[M][N / 8][4], d[M][N / 8][4];
+      ts_tile_product<M, N, D>(s, k_tile + 16 * M * warp * ts_tile_row<D> + ts_lane_left<D>(), q + ts_lane_right<D>());
+      ts_tile_product<M, N, D>(d, v_tile + 16 * M * warp * ts_tile_row<D> + ts_lane_left<D>(), d_out + ts_lane_right<D>());
+      ts_attention_drop drop = {};
+      if (GENERAL) {
+        drop = ts_attention_drop_of(p, block.batch, head);
+      }
+      weights_of_keys<M, N, GENERAL>(p, drop, block.batch, warp_key, query, statistic_tile, s, d);
+      ts_tile_add_product<M, N, D>(dv, s, d_out + ts_lane_left<D>());
+      ts_tile_add_product<M, N, D>(dk, d, q + ts_lane_left<D>());
+    }
+    head = next_head;
+    query = next_query;
+  }
+  int64_t to = ts_attention_at(p, block.batch, warp_key, p.kv_heads, block.head);
+  int rows = (int) p.length - warp_key;
+  ts_tile_store<M, D>((ts_bf16 *) p.dk + to, kv_stride, rows, p.head_dim, k_tile + 16 * M * warp * ts_tile_row<D>, dk, p.scale);
+  ts_tile_store<M, D>((ts_bf16 *) p.dv + to, kv_stride, rows, p.head_dim, v_tile + 16 * M * warp * ts_tile_row<D>, dv, p.keep_scale);
+}
+
+/* ---- dq ---- */
+
+/* Thirty-two queries of a warp; keys of a tile that passes, blocks on a multiprocessor. */
+enum { M = 2, WARPS = 4, ROWS = 16 * M * WARPS, THREADS = WARPS * TS_WARP };
+
+template <int D>
+struct queries_shape {
+  static constexpr int n = D > 64 ? 32 : 64;
+  static constexpr size_t shared = (2 * ROWS + 4 * n) * ts_tile_row<D> * sizeof(ts_bf16);
+};
+
+/* What a warp knows of its queries. */
+typedef struct queries {
+  int first, batch;
+  float lse[M][2] /* in powers of 2 */, delta[M][2];
+  ts_attention_drop drop;
+} queries;
+
+static __device__ __forceinline__ int row_of(const queries &w, int m, int half) {
+  return w.first + 16 * m + 8 * half + (int) threadIdx.x % TS_WARP / 4;
+}
+
+template <bool GENERAL>
+static __device__ __forceinline__ queries begin(const ts_attention_problem &p, int batch, int head, int first) {
+  queries w;
+  w.first = first;
+  w.batch = batch;
+  if (GENERAL) {
+    w.drop = ts_attention_drop_of(p, batch, head);
+  }
+#pragma unroll
+  for (int i = 0; i < 2 * M; ++i) {
+    int row = row_of(w, i / 2, i % 2);
+    int64_t at = ((int64_t) batch * p.heads + head) * p.length + row;
+    w.lse[i / 2][i % 2] = row < p.length ? p.lse[at] * TS_LOG2E : INFINITY;
+    w.delta[i / 2][i % 2] = row < p.length ? p.delta[at] : 0.0f;
+  }
+  return w;
+}
+
+/* Products and dP to dS, in d. */
+template <int N, bool GENERAL>
+static __device__ __forceinline__ void gradients_of_scores(const ts_attention_problem &p, const queries &w, int first_key,
+                                                           const float (*s)[N / 8][4], float (*d)[N / 8][4]) {
+  bool hides = first_key + N > p.length || (p.causal && first_key + N > w.first + 1);
+  float scale = p.scale * TS_LOG2E;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int row = row_of(w, m, half), last = p.causal ? min(row, (int) p.length - 1) : (int) p.length - 1;
+#pragma unroll
+      for (int n = 0; n < N / 8; ++n) {
+        int key = first_key + 8 * n + (int) threadIdx.x % 4 * 2;
+        bool keep[2] = {true, true};
+        if (GENERAL && p.threshold != 0) {
+          ts_attention_keep(keep, p, w.drop, row, key);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float weight = ts_exp2(s[m][n][2 * half + i] * scale - w.lse[m][half]), *x = &d[m][n][2 * half + i];
+          if (hides) {
+            weight = key + i <= last ? weight : 0.0f;
+          }
+          if (GENERAL && p.documents != nullptr && row < p.length && key + i < p.length) {
+            const int32_t *document = p.documents + w.batch * p.length;
+            weight = document[row] == document[key + i] ? weight : 0.0f;
+          }
+          *x = GENERAL ? weight * ((keep[i] ? *x * p.keep_scale : 0.0f) - w.delta[m][half]) : weight * (*x - w.delta[m][half]);
+        }
+      }
+    }
+  }
+}
+
+template <int D, bool GENERAL>
+__global__ void __launch_bounds__(THREADS, 2)
+attention_dq(ts_attention_problem p) {
+  constexpr int N = queries_shape<D>::n;
+  TS_SHARED_DYNAMIC(ts_bf16, q_tile);
+  ts_bf16 *do_tile = q_tile + ROWS * ts_tile_row<D>, *k_tile = do_tile + ROWS * ts_tile_row<D>;
+  ts_bf16 *v_tile = k_tile + 2 * N * ts_tile_row<D>;
+  ts_attention_block block = ts_attention_block_of(p, p.heads, ROWS);
+  int tiles = (int) ((p.length + ROWS - 1) / ROWS), first = (tiles - 1 - block.rank) * ROWS, warp = (int) threadIdx.x / TS_WARP;
+  int kv_head = block.head / (p.heads / p.kv_heads), stride = p.kv_heads * p.head_dim;
+  int end_key = p.causal ? min(first + ROWS, (int) p.length) : (int) p.length;
+  const ts_bf16 *k = (const ts_bf16 *) p.k + ts_attention_at(p, block.batch, 0, p.kv_heads, kv_head);
+  const ts_bf16 *v = (const ts_bf16 *) p.v + ts_attention_at(p, block.batch, 0, p.kv_heads, kv_head);
+  int64_t at = ts_attention_at(p, block.batch, first, p.heads, block.head);
+  ts_tile_load<ROWS, D, THREADS>(q_tile, (const ts_bf16 *) p.q + at, p.heads * p.head_dim, (int) p.length - first, p.head_dim);
+  ts_tile_load<ROWS, D, THREADS>(do_tile, (const ts_bf16 *) p.d_out + at, p.heads * p.head_dim, (int) p.length - first, p.head_dim);
+  ts_tile_load<N, D, THREADS>(k_tile, k, stride, (int) p.length, p.head_dim);
+  ts_tile_load<N, D, THREADS>(v_tile, v, stride, (int) p.length, p.head_dim);
+  ts_copy_commit();
+  queries w = begin<GENERAL>(p, block.batch, block.head, first + 16 * M * warp);
+  ts_bf16 *q = q_tile + 16 * M * warp * ts_tile_row<D>, *d_out = do_tile + 16 * M * warp * ts_tile_row<D>;
+  float dq[M][D / 8][4] = {};
+  for (int key = 0, turn = 0; key < end_key; key += N, turn ^= 1) {
+    ts_copy_wait<0>();
+    __syncthreads(); /* this tile is there for all, and nobody reads the other any more */
+    if (key + N < end_key) {
+      int other = (turn ^ 1) * N * ts_tile_row<D>;
+      ts_tile_load<N, D, THREADS>(k_tile + other, k + (int64_t) (key + N) * stride, stride, (int) p.length - key - N, p.head_dim);
+      ts_tile_load<N, D, THREADS>(v_tile + other, v + (int64_t) (key + N) * stride, stride, (int) p.length - key - N, p.head_dim);
+      ts_copy_commit();
+    }
+    if (!p.causal || key < w.first + 16 * M) {
+      int tile = turn * N * ts_tile_row<D>;
+      float s[M][N / 8][4], d[M][N / 8][4];
+      ts_tile_product<M, N, D>(s, q + ts_lane_left<D>(), k_tile + tile + ts_lane_right<D>());
+      ts_tile_product<M, N, D>(d, d_out + ts_lane_left<D>(), v_tile + tile + ts_lane_right<D>());
+      gradients_of_scores<N, GENERAL>(p, w, key, s, d);
+      ts_tile_add_product<M, N, D>(dq, d, k_tile + tile + ts_lane_left<D>());
+    }
+  }
+  at = ts_attention_at(p, block.batch, w.first, p.heads, block.head);
+  ts_tile_store<M, D>((ts_bf16 *) p.dq + at, p.heads * p.head_dim, (int) p.length - w.first, p.head_dim, q, dq, p.scale);
+}
+
+/* ---- launching ---- */
+
+template <int D, bool GENERAL>
+static void launch(const ts_attention_problem *p, cudaStream_t stream) {
+  typedef keys_shape<D, GENERAL> keys;
+  ts_launch(attention_dkdv<D, GENERAL>, ts_attention_grid(p, p->kv_heads, keys::keys), keys::threads, keys::shared, stream,
+            ts_attention_by_kv_head(p));
+  ts_launch(attention_dq<D, GENERAL>, ts_attention_grid(p, p->heads, ROWS), THREADS, queries_shape<D>::shared, stream, *p);
+}
+
+template <int D>
+static void choose(const ts_attention_problem *p, cudaStream_t stream) {
+  if (p->documents != NULL || p->threshold != 0) {
+    launch<D, true>(p, stream);
+  } else {
+    launch<D, false>(p, stream);
+  }
+}
+
+void ts_attention_backward(const ts_attention_problem *p, cudaStream_t stream) { TS_FOR_HEAD_DIM(p->head_dim, choose, p, stream); }

@@ -315,13 +315,6 @@ attention_dkdv_plain(ts_attention_problem p) {
 
 /* ---- launching ---- */
 
-/* The problem as blocks that each have a key head. */
-static ts_attention_problem by_kv_head(const ts_attention_problem *p) {
-  ts_attention_problem kv = *p;
-  kv.together = p->together / (p->heads / p->kv_heads);
-  return kv;
-}
-
 template <int D, typename T>
 static void launch_forward(const ts_attention_problem *p, cudaStream_t stream) {
   ts_launch(attention_forward_plain<D, T>, ts_attention_grid(p, p->heads, OWN), THREADS, tiles<D>::bytes, stream, *p);
@@ -330,7 +323,7 @@ static void launch_forward(const ts_attention_problem *p, cudaStream_t stream) {
 template <int D, typename T>
 static void launch_backward(const ts_attention_problem *p, cudaStream_t stream) {
   ts_launch(attention_dq_plain<D, T>, ts_attention_grid(p, p->heads, OWN), THREADS, tiles<D>::bytes, stream, *p);
-  ts_launch(attention_dkdv_plain<D, T>, ts_attention_grid(p, p->kv_heads, OWN), THREADS, tiles<D>::bytes, stream, by_kv_head(p));
+  ts_launch(attention_dkdv_plain<D, T>, ts_attention_grid(p, p->kv_heads, OWN), THREADS, tiles<D>::bytes, stream, ts_attention_by_kv_head(p));
 }
 
 template <typename T>

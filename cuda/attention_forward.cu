@@ -129,8 +129,7 @@ static __device__ __forceinline__ queries begin(const ts_attention_problem &p, i
 /* o and lse of the warp; its rows of the tile of queries serve as the way to memory. */
 template <int D>
 static __device__ __forceinline__ void end(const ts_attention_problem &p, const queries &w, int batch, int head, ts_bf16 *tile,
-                                           const float (*o)[D / 8][4]) {
-  float factor[M][2];
+                                           float (*o)[D / 8][4]) {
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -138,7 +137,10 @@ static __device__ __forceinline__ void end(const ts_attention_problem &p, const 
       float sum = w.sum[m][half];
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      factor[m][half] = p.keep_scale / sum;
+#pragma unroll
+      for (int i = 0; i < D / 4; ++i) {
+        o[m][i / 2][2 * half + i % 2] /= sum;
+      }
       int row = row_of(w, m, half);
       if (threadIdx.x % 4 == 0 && row < p.length) {
         p.lse[((int64_t) batch * p.heads + head) * p.length + row] = w.top[m][half] * p.scale + logf(sum);
@@ -146,7 +148,7 @@ static __device__ __forceinline__ void end(const ts_attention_problem &p, const 
     }
   }
   ts_tile_store<M, D>((ts_bf16 *) p.o + ts_attention_at(p, batch, w.first, p.heads, head), p.heads * p.head_dim,
-                      (int) p.length - w.first, p.head_dim, tile, o, factor);
+                      (int) p.length - w.first, p.head_dim, tile, o, p.keep_scale);
 }
 
 template <int D, bool GENERAL>
