@@ -146,6 +146,23 @@ static void long_k(ts_dtype in, ts_dtype out) {
   check(&rows);
 }
 
+/* No rows, and nothing to sum: bias and prior remain. */
+static void empty(ts_dtype in, ts_dtype out) {
+  static const int64_t size[][3] = {{0, 7, 5}, {6, 9, 0}};
+  for (int i = 0; i < 2; ++i) {
+    product p = {size[i][0], size[i][1], size[i][2], false, false, true, in, out, NO_PRIOR, 1};
+    check(&p);
+    p.prior = OTHER;
+    p.beta = 0.5f;
+    check(&p);
+    p.ta = true;
+    p.bias = false;
+    p.prior = SAME;
+    p.beta = 0;
+    check(&p);
+  }
+}
+
 int main(void) {
   backend = test_backend();
   if (backend == NULL) {
@@ -156,6 +173,7 @@ int main(void) {
     small_sizes(types[i][0], types[i][1]);
     priors(types[i][0], types[i][1]);
     long_k(types[i][0], types[i][1]);
+    empty(types[i][0], types[i][1]);
   }
   test_backend_close();
   tap_ok(ts_memory_live() == 0, "everything is freed");

@@ -224,6 +224,9 @@ ts_gemm *ts_gemm_create(const ts_gemm_spec *spec) {
   s->lda = dense(s->lda, s->transpose_a ? s->m : s->k);
   s->ldb = dense(s->ldb, s->transpose_b ? s->k : s->n);
   s->ldc = dense(s->ldc, s->n);
+  if (s->m == 0 || s->n == 0 || s->k == 0) {
+    return gemm; /* no product: bias and prior alone */
+  }
   ts_product_spec whole = block_spec(gemm, s->k, TS_ADDEND_NONE);
   gemm->block = ts_onednn_split_k(&whole);
   gemm->wide = s->out == TS_BF16 && (s->in == TS_F32 || gemm->block < s->k);
@@ -261,6 +264,10 @@ void ts_gemm_run(ts_gemm *gemm, const void *a, const void *b, void *c, const voi
   const ts_gemm_spec *s = &gemm->spec;
   TS_ASSERT(prior == NULL || s->adds);
   prior = beta == 0.0f ? NULL : prior;
+  if (gemm->block == 0) {
+    finish_rows(s, c, NULL, bias, prior, beta);
+    return;
+  }
   if (gemm->tile_m > 0) {
     run_tiles(gemm, a, b, c, bias, prior, beta, workspace);
     return;
