@@ -164,6 +164,7 @@ static cublasLtMatmulAlgo_t choose(const ts_blas *blas) {
     }
     ts_log(TS_LOG_WARNING, "the chosen algorithm of the product %s is not one of %s: its heuristic decides",
            ts_blas_spec_text(&blas->spec, text), ts_cuda_blas_describe());
+    ts_blas_choices_drop(&blas->spec);
   }
   return first_candidate(blas);
 }

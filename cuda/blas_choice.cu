@@ -55,6 +55,14 @@ const unsigned char *ts_blas_choices_find(const ts_blas_spec *spec) { return fin
 
 void ts_blas_choices_put(const ts_blas_spec *spec, const void *algo) { put(&table, spec, algo); }
 
+void ts_blas_choices_drop(const ts_blas_spec *spec) {
+  for (int i = 0; i < table.n; ++i) {
+    if (same_spec(&table.row[i].spec, spec)) {
+      memmove(&table.row[i], &table.row[i + 1], (size_t) (--table.n - i) * sizeof *table.row);
+    }
+  }
+}
+
 void ts_blas_choices_clear(void) {
   ts_free(table.row);
   memset(&table, 0, sizeof table);

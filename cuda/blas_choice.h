@@ -54,6 +54,9 @@ const unsigned char *ts_blas_choices_find(const ts_blas_spec *spec);
 /** Enter one that the table lacks. Not collective. */
 void ts_blas_choices_put(const ts_blas_spec *spec, const void *algo);
 
+/** Take one out that turned out to be of no use; nothing when it is not there. Not collective. */
+void ts_blas_choices_drop(const ts_blas_spec *spec);
+
 /** Empty the table. Not collective. */
 void ts_blas_choices_clear(void);
 
