@@ -85,6 +85,10 @@ static inline int __all_sync(unsigned mask, int predicate) { return __ballot_syn
 
 #define __expf expf /* the names of the C library's own are not for declaring */
 #define __logf logf
+static inline void sincospi(double x, double *sine, double *cosine) {
+  *sine = sin(M_PI * x);
+  *cosine = cos(M_PI * x);
+}
 static inline float __fdividef(float x, float y) { return x / y; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned) ((uint64_t) a * b >> 32); }
