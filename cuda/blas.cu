@@ -1,9 +1,9 @@
 /* Plans of cuBLASLt.
  *
- * beta == 0.  NVIDIA's documentation of gemm says that C need not be valid when beta is 0, for a beta on the host or on the
- * device; that of cublasLtMatmul says nothing.  A beta that the host knows (no prior: 0, or 1) is therefore given by the host,
- * where cuBLASLt can see it.  Only a beta that changes under a captured graph is on the device, and algorithms for
- * that are tried on a prior of NaNs when they are measured (blas_measure.cu). */
+ * beta == 0.  NVIDIA's documentation of gemm says that C need not be valid when beta is 0, for a beta on the host or on
+ * the device; that of cublasLtMatmul says nothing.  A beta that the host knows (no prior: 0, or 1) is therefore given
+ * by the host, where cuBLASLt can see it.  Only a beta that changes under a captured graph is on the device, and
+ * algorithms for that are tried on a prior of NaNs when they are measured (blas_measure.cu). */
 #include "cuda/blas_plan.h"
 
 extern "C" {
@@ -23,7 +23,8 @@ static struct library {
 
 void ts_blas_check(cublasStatus_t code, const char *file, int line, const char *call) {
   if (code != CUBLAS_STATUS_SUCCESS) {
-    ts_die(file, line, "device %s, op %s: %s failed: %s", ts_cuda_device_name(), ts_cuda_op(), call, cublasLtGetStatusName(code));
+    ts_die(file, line, "device %s, op %s: %s failed: %s", ts_cuda_device_name(), ts_cuda_op(), call,
+           cublasLtGetStatusName(code));
   }
 }
 
@@ -72,7 +73,8 @@ static void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceA
   TS_BLAS(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
 }
 
-/* Rows as stored are columns there; what the product takes transposed here is then plain there and the reverse is too. */
+/* Rows as stored are columns there; what the product takes transposed here is then plain there and the reverse is
+ * too. */
 static cublasLtMatrixLayout_t make_matrix(ts_dtype dtype, int64_t rows, int64_t columns, int64_t ld) {
   cublasLtMatrixLayout_t matrix;
   TS_BLAS(cublasLtMatrixLayoutCreate(&matrix, type_of(dtype), (uint64_t) columns, (uint64_t) rows, ld));
@@ -125,8 +127,8 @@ int ts_blas_candidates(const ts_blas *blas, uint32_t alignment, cublasLtMatmulHe
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
   set_pointers(blas, (void *) (uintptr_t) alignment, (void *) (uintptr_t) TS_BLAS_ALIGN);
-  cublasStatus_t code = cublasLtMatmulAlgoGetHeuristic(library.handle, blas->product, blas->b, blas->a, blas->c, blas->c, preference,
-                                                       wanted, result, &found);
+  cublasStatus_t code = cublasLtMatmulAlgoGetHeuristic(library.handle, blas->product, blas->b, blas->a, blas->c,
+                                                       blas->c, preference, wanted, result, &found);
   TS_BLAS(cublasLtMatmulPreferenceDestroy(preference));
   for (int i = 0; code == CUBLAS_STATUS_SUCCESS && i < found; ++i) {
     if (result[i].state == CUBLAS_STATUS_SUCCESS && result[i].workspaceSize <= TS_BLAS_WORKSPACE) {
@@ -139,8 +141,8 @@ int ts_blas_candidates(const ts_blas *blas, uint32_t alignment, cublasLtMatmulHe
 static cublasLtMatmulAlgo_t first_candidate(const ts_blas *blas) {
   cublasLtMatmulHeuristicResult_t result[TS_BLAS_CANDIDATES];
   char text[TS_BLAS_SPEC_TEXT];
-  TS_CHECK(ts_blas_candidates(blas, TS_BLAS_ALIGN, result, TS_BLAS_CANDIDATES) > 0, "%s has no algorithm for the product %s",
-           ts_cuda_blas_describe(), ts_blas_spec_text(&blas->spec, text));
+  TS_CHECK(ts_blas_candidates(blas, TS_BLAS_ALIGN, result, TS_BLAS_CANDIDATES) > 0,
+           "%s has no algorithm for the product %s", ts_cuda_blas_describe(), ts_blas_spec_text(&blas->spec, text));
   return result[0].algo;
 }
 
@@ -148,7 +150,8 @@ static cublasLtMatmulAlgo_t first_candidate(const ts_blas *blas) {
 static bool is_usable(const ts_blas *blas, const cublasLtMatmulAlgo_t *algo) {
   cublasLtMatmulHeuristicResult_t result;
   memset(&result, 0, sizeof result);
-  cublasStatus_t code = cublasLtMatmulAlgoCheck(library.handle, blas->product, blas->b, blas->a, blas->c, blas->c, algo, &result);
+  cublasStatus_t code =
+      cublasLtMatmulAlgoCheck(library.handle, blas->product, blas->b, blas->a, blas->c, blas->c, algo, &result);
   return code == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= TS_BLAS_WORKSPACE;
 }
 
@@ -223,11 +226,14 @@ static bool is_aligned(const ts_blas_spec *s, const ts_blas_operands *o) {
   return bits % TS_BLAS_ALIGN == 0;
 }
 
-void ts_blas_run_algorithm(const ts_blas *blas, const ts_blas_operands *o, const cublasLtMatmulAlgo_t *algo, cudaStream_t stream) {
+void ts_blas_run_algorithm(const ts_blas *blas, const ts_blas_operands *o, const cublasLtMatmulAlgo_t *algo,
+                           cudaStream_t stream) {
   static const float one = 1, zero = 0;
   const ts_blas_spec *s = &blas->spec;
   bool scaled = s->prior == TS_BLAS_SCALED_PRIOR;
-  const float *alpha = scaled ? library.constant : &one, *beta = scaled ? o->beta : s->prior == TS_BLAS_PRIOR ? &one : &zero;
+  const float *alpha = scaled ? library.constant : &one, *beta = scaled                      ? o->beta
+                                                                 : s->prior == TS_BLAS_PRIOR ? &one
+                                                                                             : &zero;
   set_pointers(blas, o->bias, o->aux);
   TS_BLAS(cublasLtMatmul(library.handle, blas->product, alpha, o->b, blas->b, o->a, blas->a, beta,
                          s->prior == TS_BLAS_NO_PRIOR ? o->c : o->prior, blas->c, o->c, blas->c, algo, o->workspace,
@@ -240,7 +246,7 @@ void ts_blas_run(const ts_blas *blas, const ts_blas_operands *o, cudaStream_t st
   TS_ASSERT(blas->spec.prior != TS_BLAS_SCALED_PRIOR || o->beta != NULL);
   bool aligned = is_aligned(&blas->spec, o);
   char text[TS_BLAS_SPEC_TEXT];
-  TS_CHECK(aligned || blas->runs_unaligned, "op %s: %s wants operands aligned to %d bytes for the product %s", ts_cuda_op(),
-           ts_cuda_blas_describe(), TS_BLAS_ALIGN, ts_blas_spec_text(&blas->spec, text));
+  TS_CHECK(aligned || blas->runs_unaligned, "op %s: %s wants operands aligned to %d bytes for the product %s",
+           ts_cuda_op(), ts_cuda_blas_describe(), TS_BLAS_ALIGN, ts_blas_spec_text(&blas->spec, text));
   ts_blas_run_algorithm(blas, o, aligned ? &blas->aligned : &blas->unaligned, stream);
 }

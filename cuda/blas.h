@@ -1,14 +1,14 @@
 /** \file
- * Matrix products by cuBLASLt: a specification becomes a plan (descriptors and an algorithm), and a plan is run on a stream.
- * What matmul.cu and head.cu are made of.  Private to cuda/.  Nothing here is collective.
+ * Matrix products by cuBLASLt: a specification becomes a plan (descriptors and an algorithm), and a plan is run on a
+ * stream.  What matmul.cu and head.cu are made of.  Private to cuda/.  Nothing here is collective.
  *
- * Ours is row-major and cuBLASLt's order is column-major, so that c = a b is asked for as c^T = b^T a^T: nothing is moved, and
- * its bias, one value a row of its D, is one value a column of c.
+ * Ours is row-major and cuBLASLt's order is column-major, so that c = a b is asked for as c^T = b^T a^T: nothing is
+ * moved, and its bias, one value a row of its D, is one value a column of c.
  *
- * Algorithms.  A plan takes the one that the table of choices has for its specification (blas_choice.h), else the first of the
- * heuristic's; never by timing unless ts_cuda_choices_measure asks for it.  Partial sums of split K are kept in fp32 and added
- * by a second kernel: reduction schemes that round them to the output, or add in place, are not asked for.  One algorithm on
- * one type of device gives the same bits every time.
+ * Algorithms.  A plan takes the one that the table of choices has for its specification (blas_choice.h), else the first
+ * of the heuristic's; never by timing unless ts_cuda_choices_measure asks for it.  Partial sums of split K are kept in
+ * fp32 and added by a second kernel: reduction schemes that round them to the output, or add in place, are not asked
+ * for.  One algorithm on one type of device gives the same bits every time.
  */
 #ifndef TS_CUDA_BLAS_H
 #define TS_CUDA_BLAS_H
@@ -25,9 +25,9 @@ extern "C" {
 #include <stddef.h>
 #include <stdint.h>
 
-/** Bytes of workspace that every run is given: what NVIDIA recommends for this generation (cuBLAS's own default on sm_90).
- * A constant, so that a plan for memory needs no device, and so large that no useful split of K is turned down: 4 partial
- * sums of 1024 x 2048 fit.  It is planned scratch, shared by all products of the stream. */
+/** Bytes of workspace that every run is given: what NVIDIA recommends for this generation (cuBLAS's own default on
+ * sm_90).  A constant, so that a plan for memory needs no device, and so large that no useful split of K is turned down:
+ * 4 partial sums of 1024 x 2048 fit.  It is planned scratch, shared by all products of the stream. */
 #ifndef TS_BLAS_WORKSPACE
 #define TS_BLAS_WORKSPACE ((size_t) 32 << 20)
 #endif
@@ -45,15 +45,15 @@ typedef enum ts_blas_prior {
 /** What follows the product.  The last three want bf16 and n divisible by 8. */
 typedef enum ts_blas_epilogue {
   TS_BLAS_PLAIN,
-  TS_BLAS_BIAS,         /**< + bias[n] */
-  TS_BLAS_GELU,         /**< aux = a b + bias, c = gelu (aux); without rounding in between */
-  TS_BLAS_DGELU,        /**< c = (a b) gelu' (aux) */
-  TS_BLAS_DGELU_DBIAS,  /**< and bias[n] = the sum of c over rows, before it is rounded */
+  TS_BLAS_BIAS,        /**< + bias[n] */
+  TS_BLAS_GELU,        /**< aux = a b + bias, c = gelu (aux); without rounding in between */
+  TS_BLAS_DGELU,       /**< c = (a b) gelu' (aux) */
+  TS_BLAS_DGELU_DBIAS, /**< and bias[n] = the sum of c over rows, before it is rounded */
   TS_BLAS_N_EPILOGUES
 } ts_blas_epilogue;
 
-/** c [m][n] = a [m][k] b [k][n], all of them positive.  Leading dimensions in elements between rows as stored: a is stored [k][m] when
- * transpose_a, b [n][k] when transpose_b; 0 stands for dense. */
+/** c [m][n] = a [m][k] b [k][n], all of them positive.  Leading dimensions in elements between rows as stored: a is
+ * stored [k][m] when transpose_a, b [n][k] when transpose_b; 0 stands for dense. */
 typedef struct ts_blas_spec {
   int64_t m, n, k;
   int64_t lda, ldb, ldc;
@@ -61,7 +61,7 @@ typedef struct ts_blas_spec {
   ts_dtype in, out; /**< fp32 to fp32, bf16 to either.  bias has the type of c, aux too. */
   ts_blas_prior prior;
   ts_blas_epilogue epilogue;
-  bool tf32;        /**< Set by ts_blas_create, as the process was opened. */
+  bool tf32; /**< Set by ts_blas_create, as the process was opened. */
 } ts_blas_spec;
 
 /** One run's operands, all on the device; those the specification does not have are ignored. */
@@ -93,8 +93,8 @@ void ts_blas_run(const ts_blas *blas, const ts_blas_operands *operands, cudaStre
  * \param [in] prior  Like c; NULL for none.
  * \param [in] beta   On the device; NULL for 1.
  * All dense.  Bytes: 4 m n + those of c, twice with a prior.  Asynchronous on \a stream. Not collective. */
-void ts_blas_finish(void *c, ts_dtype dtype, const float *wide, const void *bias, ts_dtype bias_dtype, const void *prior,
-                    const float *beta, int64_t m, int64_t n, cudaStream_t stream);
+void ts_blas_finish(void *c, ts_dtype dtype, const float *wide, const void *bias, ts_dtype bias_dtype,
+                    const void *prior, const float *beta, int64_t m, int64_t n, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -120,8 +120,8 @@ static bool is_size(int64_t value) { return value > 0 && value <= INT32_MAX; }
 
 static bool is_possible(const ts_blas_spec *s, int prior, int epilogue) {
   return is_size(s->m) && is_size(s->n) && is_size(s->k) && s->lda >= (s->transpose_a ? s->m : s->k) &&
-         s->ldb >= (s->transpose_b ? s->k : s->n) && s->ldc >= s->n && (s->in == TS_BF16 || s->out == TS_F32) && prior >= 0 &&
-         prior < TS_BLAS_N_PRIORS && epilogue >= 0 && epilogue < TS_BLAS_N_EPILOGUES;
+         s->ldb >= (s->transpose_b ? s->k : s->n) && s->ldc >= s->n && (s->in == TS_BF16 || s->out == TS_F32) &&
+         prior >= 0 && prior < TS_BLAS_N_PRIORS && epilogue >= 0 && epilogue < TS_BLAS_N_EPILOGUES;
 }
 
 /* What was understood is written again and must be the same text: nothing is overlooked, whatever scanf let pass. */
@@ -129,7 +129,8 @@ static bool read_choice(const char *line, choice *c) {
   char a, b, in[8], out[8], again[TS_BLAS_SPEC_TEXT];
   int prior, epilogue, tf32, end = 0;
   ts_blas_spec *s = &c->spec;
-  int fields = sscanf(line, "m=%" SCNd64 " n=%" SCNd64 " k=%" SCNd64 " lda=%" SCNd64 " ldb=%" SCNd64 " ldc=%" SCNd64
+  int fields = sscanf(line,
+                      "m=%" SCNd64 " n=%" SCNd64 " k=%" SCNd64 " lda=%" SCNd64 " ldb=%" SCNd64 " ldc=%" SCNd64
                       " a=%c b=%c in=%7s out=%7s prior=%d epilogue=%d tf32=%d%n",
                       &s->m, &s->n, &s->k, &s->lda, &s->ldb, &s->ldc, &a, &b, in, out, &prior, &epilogue, &tf32, &end);
   if (fields != 13 || !is_float_name(in, &s->in) || !is_float_name(out, &s->out)) {
@@ -144,8 +145,8 @@ static bool read_choice(const char *line, choice *c) {
   s->prior = (ts_blas_prior) prior;
   s->epilogue = (ts_blas_epilogue) epilogue;
   ts_blas_spec_text(s, again);
-  return strlen(again) == (size_t) end && memcmp(again, line, (size_t) end) == 0 && strncmp(line + end, " algo=", 6) == 0 &&
-         read_algo(line + end + 6, c->algo);
+  return strlen(again) == (size_t) end && memcmp(again, line, (size_t) end) == 0 &&
+         strncmp(line + end, " algo=", 6) == 0 && read_algo(line + end + 6, c->algo);
 }
 
 /* The next line without its end, cut to what a line can have; NULL after the last. */

@@ -1,5 +1,6 @@
-/* Measuring the candidates of products: each runs on random operands in memory of its own, and the median of a few runs by
- * device events decides.  Cost: memory of the product's operands for that while, and MOST_RUNS + 1 runs a candidate. */
+/* Measuring the candidates of products: each runs on random operands in memory of its own, and the median of a few runs
+ * by device events decides.  Cost: memory of the product's operands for that while, and MOST_RUNS + 1 runs a
+ * candidate. */
 #include "cuda/blas_plan.h"
 #include "cuda/kernel.cuh"
 
@@ -44,7 +45,8 @@ static void fill(void *x, size_t bytes, cudaStream_t stream) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(FILL_THREADS) find_nan(int *found, const T *x, int64_t rows, int64_t columns, int64_t ld) {
+__global__ void __launch_bounds__(FILL_THREADS)
+    find_nan(int *found, const T *x, int64_t rows, int64_t columns, int64_t ld) {
   int64_t i = (int64_t) blockIdx.x * FILL_THREADS + threadIdx.x;
   if (i < rows * columns) {
     float value = ts_float(x[i / columns * ld + i % columns]);
@@ -56,8 +58,8 @@ __global__ void __launch_bounds__(FILL_THREADS) find_nan(int *found, const T *x,
 
 template <typename T>
 static void launch_find_nan(const bench *b, const ts_blas_spec *s) {
-  ts_launch(find_nan<T>, ts_blocks(s->m * s->n, FILL_THREADS), FILL_THREADS, 0, b->stream, b->found, (const T *) b->operands.c, s->m,
-            s->n, s->ldc);
+  ts_launch(find_nan<T>, ts_blocks(s->m * s->n, FILL_THREADS), FILL_THREADS, 0, b->stream, b->found,
+            (const T *) b->operands.c, s->m, s->n, s->ldc);
 }
 
 static size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -152,11 +154,12 @@ static void measure(const ts_blas *blas, bench *b) {
   ops->event_destroy(event[0]);
   ops->event_destroy(event[1]);
   char text[TS_BLAS_SPEC_TEXT];
-  TS_CHECK(n == 0 || best >= 0, "no algorithm of %s leaves the prior of the product %s alone when beta is 0", ts_cuda_blas_describe(),
-           ts_blas_spec_text(&blas->spec, text));
+  TS_CHECK(n == 0 || best >= 0, "no algorithm of %s leaves the prior of the product %s alone when beta is 0",
+           ts_cuda_blas_describe(), ts_blas_spec_text(&blas->spec, text));
   if (best >= 0) {
     ts_blas_choices_put(&blas->spec, &candidate[best].algo);
-    ts_log(TS_LOG_DEBUG, "product %s: algorithm %d of %d, %.1f us", ts_blas_spec_text(&blas->spec, text), best, n, 1e6 * least);
+    ts_log(TS_LOG_DEBUG, "product %s: algorithm %d of %d, %.1f us", ts_blas_spec_text(&blas->spec, text), best, n,
+           1e6 * least);
   }
 }
 

@@ -17,7 +17,7 @@ struct ts_blas {
   cublasLtMatmulDesc_t product; /**< Owned; NULL: made without a device. */
   cublasLtMatrixLayout_t a, b, c;
   cublasLtMatmulAlgo_t aligned, unaligned;
-  bool runs_unaligned;          /**< There is such an algorithm. */
+  bool runs_unaligned; /**< There is such an algorithm. */
 };
 
 /** A call of cuBLASLt that must succeed (class b). */
@@ -37,8 +37,8 @@ void ts_blas_run_algorithm(const ts_blas *blas, const ts_blas_operands *operands
 /** 1 or 0 on the device. Not collective. */
 const float *ts_blas_constant(bool one);
 
-/** While ts_cuda_choices_measure runs: measure the candidates of a plan that the table lacks and enter the fastest; else nothing.
- * Not collective. */
+/** While ts_cuda_choices_measure runs: measure the candidates of a plan that the table lacks and enter the fastest;
+ * else nothing. Not collective. */
 void ts_blas_measure(const ts_blas *blas);
 
 #endif

@@ -1,13 +1,13 @@
-/* The head and its loss in chunks of rows.  A chunk's logits are fp32 and become their own gradient in place, in the type of
- * x: bf16 logits would be wrong by 2^-9 of their size, some 0.02 at 10, where the loss is wanted to 10^-6.
+/* The head and its loss in chunks of rows.  A chunk's logits are fp32 and become their own gradient in place, in the
+ * type of x: bf16 logits would be wrong by 2^-9 of their size, some 0.02 at 10, where the loss is wanted to 10^-6.
  *
- * Each chunk reads and writes dw once in fp32: 8 V C bytes beside 6 V C operations a row, so that at 800 TFLOP/s and 4 TB/s
- * a chunk of r rows spends 267 / r of its time on that: 26 % at 1024 rows, 13 % at 2048, 6.5 % at 4096, whatever V and C
- * are.  Hence LONGEST_CHUNK, as far as CHUNK_BYTES allow: 4096 rows (823 MB of logits) at V = 50257, 1920 (985 MB)
- * at V = 128256.
+ * Each chunk reads and writes dw once in fp32: 8 V C bytes beside 6 V C operations a row, so that at 800 TFLOP/s and
+ * 4 TB/s a chunk of r rows would spend 267 / r of its products' time on that: 26 % at 1024 rows, 13 % at 2048, 6.5 % at
+ * 4096, whatever V and C are.  Hence LONGEST_CHUNK, as far as CHUNK_BYTES allow: 4096 rows (0.82 GB of logits) at
+ * V = 50257, 2048 (1.05 GB) at V = 128256.
  *
- * Cost a row: 2 V C operations for the loss, 6 V C with gradients; bytes of logits: 8 V for the loss, 12 V with fp32 gradients,
- * 10 V with bf16 ones, and their reading by the products. */
+ * Cost a row: 2 V C operations for the loss, 6 V C with gradients; bytes of logits: 8 V for the loss, 12 V with fp32
+ * gradients, 10 V with bf16 ones, and their reading by the products. */
 #include "cuda/blas.h"
 #include "cuda/kernel.cuh"
 
@@ -40,7 +40,8 @@ static __device__ __forceinline__ float block_max(float x, float *scratch) {
   return max;
 }
 
-/* LANES logits from i on; what is behind the row's end counts as -infinity.  Rows are padded, so that reading is allowed. */
+/* LANES logits from i on; what is behind the row's end counts as -infinity.  Rows are padded, so that reading is
+ * allowed. */
 static __device__ __forceinline__ void load_logits(float *x, const float *row, int i, int vocabulary) {
   ts_load<LANES>(x, row + i);
 #pragma unroll
@@ -49,8 +50,10 @@ static __device__ __forceinline__ void load_logits(float *x, const float *row, i
   }
 }
 
-/* Largest logit and the sum of exponentials below it, in one reading: a thread's sum is scaled when its maximum grows. */
-static __device__ __forceinline__ void sum_exponentials(const float *row, int vocabulary, float *scratch, float *max, float *sum) {
+/* Largest logit and the sum of exponentials below it, in one reading: a thread's sum is scaled when its maximum
+ * grows. */
+static __device__ __forceinline__ void sum_exponentials(const float *row, int vocabulary, float *scratch, float *max,
+                                                        float *sum) {
   float m = -FLT_MAX, s = 0, x[LANES];
 #pragma unroll 2
   for (int i = (int) threadIdx.x * LANES; i < vocabulary; i += (int) blockDim.x * LANES) {
@@ -71,8 +74,9 @@ static __device__ __forceinline__ void sum_exponentials(const float *row, int vo
   *sum = ts_block_sum(s * expf(m - *max), scratch);
 }
 
-/* seed (softmax - onehot) over the row's own memory.  A narrower gradient lies where logits were that other threads may still
- * have to read: all have read a stretch when anyone writes it, and what is written lies before what comes next. */
+/* seed (softmax - onehot) over the row's own memory.  A narrower gradient lies where logits were that other threads may
+ * still have to read: all have read a stretch when anyone writes it, and what is written lies before what comes
+ * next. */
 template <typename T>
 static __device__ __forceinline__ void differentiate(float *row, int vocabulary, int label, float lse, float seed) {
   T *to = (T *) row;
@@ -110,8 +114,8 @@ static __device__ __forceinline__ void clear_row(float *row, int vocabulary) {
 /* A block a row: its loss, and with GRADIENT its logits replaced. */
 template <typename T, bool GRADIENT>
 __global__ void __launch_bounds__(MOST_THREADS)
-head_rows(float *__restrict__ logits, double *__restrict__ loss, const int32_t *__restrict__ label, const float *__restrict__ seed,
-          int64_t ld, int vocabulary) {
+    head_rows(float *__restrict__ logits, double *__restrict__ loss, const int32_t *__restrict__ label,
+              const float *__restrict__ seed, int64_t ld, int vocabulary) {
   TS_SHARED(float, scratch, MOST_THREADS / TS_WARP);
   float *row = logits + blockIdx.x * ld;
   int at = label[blockIdx.x];
@@ -138,8 +142,8 @@ head_rows(float *__restrict__ logits, double *__restrict__ loss, const int32_t *
 
 /* One block: thread by thread every TOTAL_THREADS-th row in order, then the threads in order. */
 static __global__ void __launch_bounds__(TOTAL_THREADS)
-head_total(double *__restrict__ loss, double *__restrict__ valid, const double *__restrict__ row_loss,
-           const int32_t *__restrict__ label, int64_t rows) {
+    head_total(double *__restrict__ loss, double *__restrict__ valid, const double *__restrict__ row_loss,
+               const int32_t *__restrict__ label, int64_t rows) {
   TS_SHARED(double, scratch, TOTAL_THREADS / TS_WARP);
   double sum = 0, count = 0;
 #pragma unroll 4
@@ -166,8 +170,8 @@ struct chunk {
 struct head {
   int64_t rows, vocabulary, width, ld; /* ld: floats between rows of logits */
   int64_t chunk_rows, n_chunks;
-  chunk full, last;                    /* all chunks but the last, and the last */
-  ts_blas *first_dw;                   /* of the first chunk: adds to the op's prior, or to nothing */
+  chunk full, last;  /* all chunks but the last, and the last */
+  ts_blas *first_dw; /* of the first chunk: adds to the op's prior, or to nothing */
   ts_dtype dtype, dw_dtype;
   bool loss, gradients; /* which outputs the op has */
   bool accumulator;     /* dw is summed in fp32 in the workspace and rounded once */
@@ -176,7 +180,9 @@ struct head {
 
 static int64_t rows_of_chunk(int64_t rows, int64_t ld) {
   int64_t longest = CHUNK_BYTES / (ld * (int64_t) sizeof(float)) / ROW_MULTIPLE * ROW_MULTIPLE;
-  longest = longest < ROW_MULTIPLE ? (int64_t) ROW_MULTIPLE : longest > TS_HEAD_LONGEST_CHUNK ? TS_HEAD_LONGEST_CHUNK : longest;
+  longest = longest < ROW_MULTIPLE            ? (int64_t) ROW_MULTIPLE
+            : longest > TS_HEAD_LONGEST_CHUNK ? TS_HEAD_LONGEST_CHUNK
+                                              : longest;
   int64_t n = (rows + longest - 1) / longest;
   return n <= 1 ? rows : ((rows + n - 1) / n + ROW_MULTIPLE - 1) / ROW_MULTIPLE * ROW_MULTIPLE;
 }
@@ -256,7 +262,8 @@ static void plan(head *h, const ts_node *node) {
   if (h->n_chunks > 0) {
     int64_t rows = h->rows - (h->n_chunks - 1) * h->chunk_rows;
     h->last = plan_chunk(h, rows, h->n_chunks > 1);
-    h->first_dw = h->gradients ? plan_dw(h, h->n_chunks > 1 ? h->chunk_rows : rows, h->accumulator ? TS_BLAS_NO_PRIOR : prior_of(node))
+    h->first_dw = h->gradients ? plan_dw(h, h->n_chunks > 1 ? h->chunk_rows : rows,
+                                         h->accumulator ? TS_BLAS_NO_PRIOR : prior_of(node))
                                : NULL;
   }
 }
@@ -356,12 +363,12 @@ static void run(const ts_kernel_call *call) {
     run_chunk(&s, i + 1 < h->n_chunks ? &h->full : &h->last, i * h->chunk_rows);
   }
   if (h->gradients && (h->accumulator || h->n_chunks == 0)) {
-    ts_blas_finish(call->out[call->node->n_out - 1], h->dw_dtype, h->accumulator ? (const float *) s.dw : NULL, NULL, TS_F32, s.prior,
-                   s.beta, h->vocabulary, h->width, s.stream);
+    ts_blas_finish(call->out[call->node->n_out - 1], h->dw_dtype, h->accumulator ? (const float *) s.dw : NULL, NULL,
+                   TS_F32, s.prior, s.beta, h->vocabulary, h->width, s.stream);
   }
   if (h->loss) {
-    ts_launch(head_total, 1, TOTAL_THREADS, 0, s.stream, (double *) call->out[0], (double *) call->out[1], (const double *) s.row_loss,
-              s.label, h->rows);
+    ts_launch(head_total, 1, TOTAL_THREADS, 0, s.stream, (double *) call->out[0], (double *) call->out[1],
+              (const double *) s.row_loss, s.label, h->rows);
   }
 }
 

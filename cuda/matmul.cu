@@ -16,8 +16,8 @@ enum { FINISH_THREADS = 256 };
 
 /* W elements a thread; columns is a multiple of W. */
 template <typename T, typename B, int W>
-__global__ void __launch_bounds__(FINISH_THREADS)
-finish_product(T *c, const float *wide, const B *__restrict__ bias, ts_prior<T> prior, int64_t count, int64_t columns) {
+__global__ void __launch_bounds__(FINISH_THREADS) finish_product(T *c, const float *wide, const B *__restrict__ bias,
+                                                                 ts_prior<T> prior, int64_t count, int64_t columns) {
   int64_t i = ((int64_t) blockIdx.x * FINISH_THREADS + threadIdx.x) * W;
   if (i >= count) {
     return;
@@ -49,8 +49,8 @@ template <typename T, typename B, int W>
 static void launch_finish(const finish_call *f) {
   int64_t count = f->m * f->n;
   ts_prior<T> prior = {(const T *) f->prior, f->beta};
-  ts_launch(finish_product<T, B, W>, ts_blocks(count / W, FINISH_THREADS), FINISH_THREADS, 0, f->stream, (T *) f->c, f->wide,
-            (const B *) f->bias, prior, count, f->n);
+  ts_launch(finish_product<T, B, W>, ts_blocks(count / W, FINISH_THREADS), FINISH_THREADS, 0, f->stream, (T *) f->c,
+            f->wide, (const B *) f->bias, prior, count, f->n);
 }
 
 template <typename T, typename B>
@@ -63,8 +63,8 @@ static void choose_finish(const finish_call *f) {
   }
 }
 
-void ts_blas_finish(void *c, ts_dtype dtype, const float *wide, const void *bias, ts_dtype bias_dtype, const void *prior,
-                    const float *beta, int64_t m, int64_t n, cudaStream_t stream) {
+void ts_blas_finish(void *c, ts_dtype dtype, const float *wide, const void *bias, ts_dtype bias_dtype,
+                    const void *prior, const float *beta, int64_t m, int64_t n, cudaStream_t stream) {
   finish_call f = {c, wide, bias, prior, beta, m, n, stream};
   TS_FOR_FLOATS(dtype, bias_dtype, choose_finish, &f);
 }
@@ -130,8 +130,8 @@ static void run(const ts_kernel_call *call) {
     ts_blas_run(p->blas, &o, ts_call_stream(call));
   }
   if (adds_prior || p->bias_after) {
-    ts_blas_finish(call->out[0], p->c, p->blas == NULL ? NULL : product, bias, p->spec.in, adds_prior ? prior : NULL, call->beta,
-                   p->spec.m, p->spec.n, ts_call_stream(call));
+    ts_blas_finish(call->out[0], p->c, p->blas == NULL ? NULL : product, bias, p->spec.in, adds_prior ? prior : NULL,
+                   call->beta, p->spec.m, p->spec.n, ts_call_stream(call));
   }
 }
 

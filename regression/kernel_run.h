@@ -162,7 +162,8 @@ static inline void run_mirror_call(run_state *s, const run_case *c) {
   s->call.beta = run_mirrored(s, c->beta, sizeof *c->beta, false);
   s->call.workspace = s->device_workspace = s->backend->allocate(s->call.workspace_bytes + RUN_GUARD);
   run_mirror *guard = &s->mirror[s->n_mirrors++];
-  *guard = (run_mirror){s->workspace + s->call.workspace_bytes, s->device_workspace + s->call.workspace_bytes, RUN_GUARD, true, true};
+  *guard = (run_mirror){s->workspace + s->call.workspace_bytes, s->device_workspace + s->call.workspace_bytes,
+                        RUN_GUARD, true, true};
   s->backend->device->copy(s->device_workspace, s->workspace, s->call.workspace_bytes + RUN_GUARD, TS_QUEUE_COMPUTE);
   run_finish(s);
   s->call.stream = s->backend->device->stream(TS_QUEUE_COMPUTE);

@@ -1,5 +1,5 @@
-/* Plans of cuBLASLt: epilogues that no op has yet, leading dimensions, operands that are aligned to nothing; the table of
- * chosen algorithms: measured, written, read, damaged. */
+/* Plans of cuBLASLt: epilogues that no op has yet, leading dimensions, operands that are aligned to nothing; the table
+ * of chosen algorithms: measured, written, read, damaged. */
 #include "base/text.h"
 #include "cuda/blas_choice.h"
 #include "regression/backends.h"
@@ -64,8 +64,8 @@ static double dot(const ts_blas_spec *s, const matrix *x, int64_t i, int64_t j) 
   return sum;
 }
 
-/* One rounding to bf16 is 2^-9 of the value; gelu's slope is below 1.13, so that what the hardware's tanh is off by (2^-11)
- * times an argument below 16 is the rest: 2^-7 absolute. */
+/* One rounding to bf16 is 2^-9 of the value; gelu's slope is below 1.13, so that what the hardware's tanh is off by
+ * (2^-11) times an argument below 16 is the rest: 2^-7 absolute. */
 static bool is_near(const char *what, double got, double exact) {
   bool near = fabs(got - exact) <= 0x1p-8 * fabs(exact) + 0x1p-7;
   if (!near) {
@@ -120,8 +120,9 @@ static bool leaves_gaps(const ts_blas_spec *s, const matrix *before, const matri
 static void check_product(const char *name, const product *p) {
   const ts_blas_spec *s = &p->spec;
   matrix x[N_MATRICES] = {make(s->in, s->transpose_a ? s->k : s->m, s->lda, 1, p->offset),
-                          make(s->in, s->transpose_b ? s->n : s->k, s->ldb, 2, p->offset), make(s->out, s->m, s->ldc, 3, p->offset),
-                          make(s->out, 1, s->n, 4, p->offset), make(s->out, s->m, s->n, 5, 0)};
+                          make(s->in, s->transpose_b ? s->n : s->k, s->ldb, 2, p->offset),
+                          make(s->out, s->m, s->ldc, 3, p->offset), make(s->out, 1, s->n, 4, p->offset),
+                          make(s->out, s->m, s->n, 5, 0)};
   matrix out[N_MATRICES];
   char *workspace = backend->allocate(TS_BLAS_WORKSPACE);
   ts_blas *blas = ts_blas_create(s);
@@ -131,8 +132,9 @@ static void check_product(const char *name, const product *p) {
     out[i].host = run_new(x[i].host.dtype, x[i].host.shape);
     move(out[i].host.data, x[i].device, bytes_of(&x[i]));
   }
-  tap_ok(is_right(s, x, out) && leaves_gaps(s, &x[C], &out[C]), "%s %dx%dx%d, ld %d %d %d, %s to %s, %d elements off", name, (int) s->m,
-         (int) s->n, (int) s->k, (int) s->lda, (int) s->ldb, (int) s->ldc, ts_dtype_name(s->in), ts_dtype_name(s->out), p->offset);
+  tap_ok(is_right(s, x, out) && leaves_gaps(s, &x[C], &out[C]), "%s %dx%dx%d, ld %d %d %d, %s to %s, %d elements off",
+         name, (int) s->m, (int) s->n, (int) s->k, (int) s->lda, (int) s->ldb, (int) s->ldc, ts_dtype_name(s->in),
+         ts_dtype_name(s->out), p->offset);
   ts_blas_destroy(&blas);
   backend->release(workspace, TS_BLAS_WORKSPACE);
   for (int i = 0; i < N_MATRICES; ++i) {
@@ -144,14 +146,17 @@ static void check_product(const char *name, const product *p) {
 static void check_products(void) {
   static const char *const names[] = {"plain", "bias", "gelu", "dgelu", "dgelu dbias"};
   for (int e = 0; e < TS_BLAS_N_EPILOGUES; ++e) {
-    product p = {.spec = {40, 24, 16, 16, 24, 24, false, false, TS_BF16, TS_BF16, TS_BLAS_NO_PRIOR, (ts_blas_epilogue) e, false}};
+    product p = {.spec = {40, 24, 16, 16, 24, 24, false, false, TS_BF16, TS_BF16, TS_BLAS_NO_PRIOR,
+                          (ts_blas_epilogue) e, false}};
     check_product(names[e], &p);
-    p.spec = (ts_blas_spec){33, 72, 48, 56, 64, 80, false, true, TS_BF16, TS_BF16, TS_BLAS_NO_PRIOR, (ts_blas_epilogue) e, false};
+    p.spec = (ts_blas_spec){
+        33, 72, 48, 56, 64, 80, false, true, TS_BF16, TS_BF16, TS_BLAS_NO_PRIOR, (ts_blas_epilogue) e, false};
     check_product(names[e], &p);
   }
   for (int t = 0; t < 4; ++t) {
     bool ta = t & 1, tb = t >> 1;
-    product p = {.spec = {17, 23, 9, ta ? 19 : 11, tb ? 13 : 29, 27, ta, tb, TS_BF16, TS_F32, TS_BLAS_NO_PRIOR, TS_BLAS_PLAIN, false},
+    product p = {.spec = {17, 23, 9, ta ? 19 : 11, tb ? 13 : 29, 27, ta, tb, TS_BF16, TS_F32, TS_BLAS_NO_PRIOR,
+                          TS_BLAS_PLAIN, false},
                  .offset = 1 + t};
     check_product("unaligned", &p);
     p.spec.out = TS_BF16;
@@ -177,12 +182,19 @@ static ts_tid tensor(two_nodes *g, ts_dtype dtype, ts_shape shape) {
 
 static void make_nodes(two_nodes *g) {
   *g = (two_nodes){.graph = {.tensor = g->tensor, .node = g->node, .n_nodes = 2}};
-  ts_tid x = tensor(g, TS_BF16, TS_SHAPE(2, 320, 64)), dy = tensor(g, TS_BF16, TS_SHAPE(2, 320, 48)), beta = tensor(g, TS_F32, TS_SHAPE(1));
+  ts_tid x = tensor(g, TS_BF16, TS_SHAPE(2, 320, 64)), dy = tensor(g, TS_BF16, TS_SHAPE(2, 320, 48)),
+         beta = tensor(g, TS_F32, TS_SHAPE(1));
   ts_tid dw = tensor(g, TS_F32, TS_SHAPE(64, 48)), w = tensor(g, TS_BF16, TS_SHAPE(97, 64));
   g->in[0][0] = x;
   g->in[0][1] = dy;
   g->out[0][0] = g->prior[0][0] = dw;
-  g->node[0] = (ts_node){.op = TS_OP_MATMUL, .n_in = 2, .n_out = 1, .in = g->in[0], .out = g->out[0], .prior = g->prior[0], .beta = beta,
+  g->node[0] = (ts_node){.op = TS_OP_MATMUL,
+                         .n_in = 2,
+                         .n_out = 1,
+                         .in = g->in[0],
+                         .out = g->out[0],
+                         .prior = g->prior[0],
+                         .beta = beta,
                          .attr.matmul = {.transpose_a = true, .dtype = TS_F32}};
   g->in[1][0] = x;
   g->in[1][1] = w;
@@ -190,7 +202,12 @@ static void make_nodes(two_nodes *g) {
   g->in[1][3] = tensor(g, TS_F32, TS_SHAPE(1));
   g->out[1][0] = tensor(g, TS_BF16, TS_SHAPE(2, 320, 64));
   g->out[1][1] = tensor(g, TS_F32, TS_SHAPE(97, 64));
-  g->node[1] = (ts_node){.op = TS_OP_HEAD_LOSS_DX, .n_in = 4, .n_out = 2, .in = g->in[1], .out = g->out[1], .beta = TS_NONE,
+  g->node[1] = (ts_node){.op = TS_OP_HEAD_LOSS_DX,
+                         .n_in = 4,
+                         .n_out = 2,
+                         .in = g->in[1],
+                         .out = g->out[1],
+                         .beta = TS_NONE,
                          .attr.head.dtype = TS_F32};
 }
 
@@ -234,23 +251,36 @@ static char *replaced(const char *text, const char *old, const char *new) {
 }
 
 static void check_damage(const char *text) {
-  static const struct { const char *old, *new, *why; } row[] = {
-      {"tessera algorithms 1", "tessera algorithms 2", "begin with"}, {"device ", "device not ", "were chosen on"},
-      {"cublaslt 1", "cublaslt 9", "were chosen on"},                  {"\nm=", "\nm=-", "line 4"},
-      {"\nm=", "\nm= ", "line 4"},                                     {"\nm=", "\nm=0", "line 4"},
-      {"\nm=", "\nm=99999999999999999999", "line 4"},                  {"\nm=", "\n\nm=", "line 4"},
-      {" lda=", " lda=-", "line 4"},                                   {"in=bf16", "in=fp64", "line 4"},
-      {"in=bf16", "in=bf16x", "line 4"},                               {"prior=2", "prior=3", "line 4"},
-      {"prior=2", "prior=02", "line 4"},                               {"epilogue=0", "epilogue=77", "line 4"},
-      {"tf32=0", "tf32=2", "line 4"},                                  {"algo=", "algo=0", "line 4"},
-      {"algo=", "algo=G", "line 4"},                                   {"a=t", "a=x", "line 4"},
+  static const struct {
+    const char *old, *new, *why;
+  } row[] = {
+      {"tessera algorithms 1", "tessera algorithms 2", "begin with"},
+      {"device ", "device not ", "were chosen on"},
+      {"cublaslt 1", "cublaslt 9", "were chosen on"},
+      {"\nm=", "\nm=-", "line 4"},
+      {"\nm=", "\nm= ", "line 4"},
+      {"\nm=", "\nm=0", "line 4"},
+      {"\nm=", "\nm=99999999999999999999", "line 4"},
+      {"\nm=", "\n\nm=", "line 4"},
+      {" lda=", " lda=-", "line 4"},
+      {"in=bf16", "in=fp64", "line 4"},
+      {"in=bf16", "in=bf16x", "line 4"},
+      {"prior=2", "prior=3", "line 4"},
+      {"prior=2", "prior=02", "line 4"},
+      {"epilogue=0", "epilogue=77", "line 4"},
+      {"tf32=0", "tf32=2", "line 4"},
+      {"algo=", "algo=0", "line 4"},
+      {"algo=", "algo=G", "line 4"},
+      {"a=t", "a=x", "line 4"},
   };
   for (size_t i = 0; i < sizeof row / sizeof *row; ++i) {
     char *damaged = replaced(text, row[i].old, row[i].new);
-    tap_ok(reads(damaged, row[i].why) && is_empty(), "refused: damage %d, at \"%s\"", (int) i, row[i].old + (*row[i].old == '\n'));
+    tap_ok(reads(damaged, row[i].why) && is_empty(), "refused: damage %d, at \"%s\"", (int) i,
+           row[i].old + (*row[i].old == '\n'));
     ts_free(damaged);
   }
-  char *cut = ts_format("%.*s", (int) strlen(text) - 9, text), *twice = ts_format("%s%s", text, strchr(strstr(text, "cublaslt"), '\n') + 1);
+  char *cut = ts_format("%.*s", (int) strlen(text) - 9, text),
+       *twice = ts_format("%s%s", text, strchr(strstr(text, "cublaslt"), '\n') + 1);
   tap_ok(reads(cut, "is no product") && is_empty(), "refused: cut short");
   tap_ok(reads(twice, "second time") && is_empty(), "refused: every product twice");
   tap_ok(reads("", "begin with") && is_empty(), "refused: nothing at all");
@@ -261,7 +291,11 @@ static void check_damage(const char *text) {
 /* The gradient product of the graph, with beta 0 over a prior of NaNs, by whatever algorithm the table has. */
 static bool product_is_right(void) {
   float beta = 0;
-  run_case c = {.op = TS_OP_MATMUL, .n_in = 2, .n_out = 1, .threads = 1, .beta = &beta,
+  run_case c = {.op = TS_OP_MATMUL,
+                .n_in = 2,
+                .n_out = 1,
+                .threads = 1,
+                .beta = &beta,
                 .attr.matmul = {.transpose_a = true, .dtype = TS_F32}};
   c.in[0] = run_random(TS_BF16, TS_SHAPE(2, 320, 64), 1, 1);
   c.in[1] = run_random(TS_BF16, TS_SHAPE(2, 320, 48), 2, 1);
@@ -274,7 +308,8 @@ static bool product_is_right(void) {
     for (int64_t k = 0; k < 640; ++k) {
       exact += run_get(&c.in[0], k * 64 + i / 48) * run_get(&c.in[1], k * 48 + i % 48);
     }
-    right = right && fabs(run_get(&c.out[0], i) - exact) < 1e-3; /* 640 terms of size 1 in fp32: 2^-24 640 below 10^-4 */
+    right =
+        right && fabs(run_get(&c.out[0], i) - exact) < 1e-3; /* 640 terms of size 1 in fp32: 2^-24 640 below 10^-4 */
   }
   run_free(&c);
   return right;
@@ -287,8 +322,10 @@ static void check_choices(void) {
   ts_cuda_choices_measure(&g.graph);
   char *text = ts_cuda_choices_write();
   tap_ok(lines_of(text) >= 3 + 4, "measured: the product, and logits, dx and dw of the head: %d lines", lines_of(text));
-  tap_ok(strstr(text, "\nm=64 n=48 k=640 lda=64 ldb=48 ldc=48 a=t b=n in=bf16 out=fp32 prior=2 epilogue=0 tf32=0 algo=") != NULL,
-         "the gradient has a scaled prior");
+  tap_ok(
+      strstr(text, "\nm=64 n=48 k=640 lda=64 ldb=48 ldc=48 a=t b=n in=bf16 out=fp32 prior=2 epilogue=0 tf32=0 algo=") !=
+          NULL,
+      "the gradient has a scaled prior");
   ts_cuda_choices_measure(&g.graph);
   char *again = ts_cuda_choices_write();
   tap_ok(strcmp(text, again) == 0, "what is in the table is not measured again");
@@ -377,9 +414,9 @@ static double worst_error(void) {
   return worst;
 }
 
-/* fp32: 64 terms of size 1, 2^-24 each and less in the sum: below 10^-5.  TF32 cuts operands to 11 bits: an error of at most 2^-10 each,
- * so sqrt (128) 2^-11 = 0.006 is usual at most, the worst of 4096 sums some 4 times that.  It is allowed, not asked for: only the stand-in
- * must use it. */
+/* fp32: 64 terms of size 1, 2^-24 each and less in the sum: below 10^-5.  TF32 cuts operands to 11 bits: an error of at
+ * most 2^-10 each, so sqrt (128) 2^-11 = 0.006 is usual at most, the worst of 4096 sums some 4 times that.  It is
+ * allowed, not asked for: only the stand-in must use it. */
 static void check_tf32(void) {
   ts_error err = {0};
   ts_cuda_options options = {.local_size = 1, .tf32 = true};

@@ -13,8 +13,15 @@
 #include "base/dtype.h"
 #include "regression/shim/shim.h"
 
-struct shim_blas { uint64_t magic; };
-struct shim_matrix { cudaDataType_t type; uint64_t rows, columns; int64_t ld; int32_t order; };
+struct shim_blas {
+  uint64_t magic;
+};
+struct shim_matrix {
+  cudaDataType_t type;
+  uint64_t rows, columns;
+  int64_t ld;
+  int32_t order;
+};
 struct shim_product {
   cublasComputeType_t compute;
   cudaDataType_t scale;
@@ -24,19 +31,24 @@ struct shim_product {
   int64_t aux_ld;
   int32_t bias_type, aux_type;
 };
-struct shim_preference { uint64_t workspace; uint32_t reductions, a, b, c, d; };
+struct shim_preference {
+  uint64_t workspace;
+  uint32_t reductions, a, b, c, d;
+};
 
-/* An algorithm: K in `split` parts, each summed in fp64 and rounded to fp32 in the workspace, then added in order.  The last
- * multiplies C with a beta of 0 that is on the device, which no document forbids; it is never the heuristic's first, and the
- * fastest. */
-struct method { int split; size_t alignment; uint32_t reduction; bool multiplies; };
+/* An algorithm: K in `split` parts, each summed in fp64 and rounded to fp32 in the workspace, then added in order.  The
+ * last multiplies C with a beta of 0 that is on the device, which no document forbids; it is never the heuristic's
+ * first, and the fastest. */
+struct method {
+  int split;
+  size_t alignment;
+  uint32_t reduction;
+  bool multiplies;
+};
 static const method methods[] = {
-    {1, 16, CUBLASLT_REDUCTION_SCHEME_NONE, false},
-    {4, 16, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, false},
-    {3, 16, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, false},
-    {2, 16, CUBLASLT_REDUCTION_SCHEME_INPLACE, false},
-    {1, 2, CUBLASLT_REDUCTION_SCHEME_NONE, false},
-    {2, 2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, false},
+    {1, 16, CUBLASLT_REDUCTION_SCHEME_NONE, false},        {4, 16, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, false},
+    {3, 16, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, false}, {2, 16, CUBLASLT_REDUCTION_SCHEME_INPLACE, false},
+    {1, 2, CUBLASLT_REDUCTION_SCHEME_NONE, false},         {2, 2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, false},
     {1, 16, CUBLASLT_REDUCTION_SCHEME_NONE, true},
 };
 enum { N_METHODS = sizeof methods / sizeof *methods, N_GOOD = N_METHODS - 1 };
@@ -80,13 +92,18 @@ size_t cublasLtGetVersion(void) {
 }
 
 /* Where an attribute lives, with the size that the documentation gives it. */
-struct field { int attribute; void *at; size_t bytes; };
+struct field {
+  int attribute;
+  void *at;
+  size_t bytes;
+};
 
 static cublasStatus_t set(const field *row, size_t n, int attribute, const void *value, size_t bytes) {
   for (size_t i = 0; i < n; ++i) {
     if (row[i].attribute == attribute) {
       if (value == NULL || bytes != row[i].bytes) {
-        return refuse(CUBLAS_STATUS_INVALID_VALUE, "attribute %d has %zu bytes, not %zu", attribute, row[i].bytes, bytes);
+        return refuse(CUBLAS_STATUS_INVALID_VALUE, "attribute %d has %zu bytes, not %zu", attribute, row[i].bytes,
+                      bytes);
       }
       memcpy(row[i].at, value, bytes);
       return CUBLAS_STATUS_SUCCESS;
@@ -95,8 +112,8 @@ static cublasStatus_t set(const field *row, size_t n, int attribute, const void 
   return refuse(CUBLAS_STATUS_INVALID_VALUE, "no attribute %d", attribute);
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type, uint64_t rows, uint64_t columns,
-                                          int64_t ld) {
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type, uint64_t rows,
+                                          uint64_t columns, int64_t ld) {
   *layout = new shim_matrix{type, rows, columns, ld, CUBLASLT_ORDER_COL};
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -112,9 +129,11 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t m, cublas
   return set(row, 1, attribute, value, bytes);
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *product, cublasComputeType_t compute, cudaDataType_t scale) {
-  *product = new shim_product{compute, scale, CUBLASLT_POINTER_MODE_HOST, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
-                              NULL, NULL, 0, -1, -1};
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *product, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
+  *product = new shim_product{
+      compute, scale, CUBLASLT_POINTER_MODE_HOST, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, NULL, 0,
+      -1,      -1};
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -123,11 +142,14 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t p, cublasLtMatmulDescAttributes_t attribute, const void *value,
-                                              size_t bytes) {
-  const field row[] = {{CUBLASLT_MATMUL_DESC_POINTER_MODE, &p->pointer_mode, 4}, {CUBLASLT_MATMUL_DESC_TRANSA, &p->transa, 4},
-                       {CUBLASLT_MATMUL_DESC_TRANSB, &p->transb, 4}, {CUBLASLT_MATMUL_DESC_EPILOGUE, &p->epilogue, 4},
-                       {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, 8}, {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->aux, 8},
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t p, cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value, size_t bytes) {
+  const field row[] = {{CUBLASLT_MATMUL_DESC_POINTER_MODE, &p->pointer_mode, 4},
+                       {CUBLASLT_MATMUL_DESC_TRANSA, &p->transa, 4},
+                       {CUBLASLT_MATMUL_DESC_TRANSB, &p->transb, 4},
+                       {CUBLASLT_MATMUL_DESC_EPILOGUE, &p->epilogue, 4},
+                       {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, 8},
+                       {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->aux, 8},
                        {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->aux_ld, 8},
                        {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &p->bias_type, 4},
                        {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &p->aux_type, 4}};
@@ -144,12 +166,15 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttributes_t attribute,
-                                                    const void *value, size_t bytes) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
+                                                    size_t bytes) {
   const field row[] = {{CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &p->workspace, 8},
                        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &p->reductions, 4},
-                       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &p->a, 4}, {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &p->b, 4},
-                       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &p->c, 4}, {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &p->d, 4}};
+                       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &p->a, 4},
+                       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &p->b, 4},
+                       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &p->c, 4},
+                       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &p->d, 4}};
   return set(row, sizeof row / sizeof *row, attribute, value, bytes);
 }
 
@@ -165,7 +190,8 @@ static uint64_t columns_of(const shim_matrix *m, int32_t op) { return op == CUBL
 
 static bool is_sound(const shim_matrix *m) {
   uint64_t least = m->order == CUBLASLT_ORDER_COL ? m->rows : m->columns;
-  return m->rows > 0 && m->columns > 0 && m->ld >= 0 && (uint64_t) m->ld >= least && m->rows < (1u << 31) && m->columns < (1u << 31);
+  return m->rows > 0 && m->columns > 0 && m->ld >= 0 && (uint64_t) m->ld >= least && m->rows < (1u << 31) &&
+         m->columns < (1u << 31);
 }
 
 static bool same_shape(const shim_matrix *x, const shim_matrix *y) {
@@ -177,9 +203,10 @@ static bool has_bias(const shim_product *p) { return (p->epilogue & (4 | 16)) !=
 
 static cublasStatus_t check_types(const call *k) {
   bool narrow = k->a.type == CUDA_R_16BF, fast = k->p.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-  if (k->a.type != k->b.type || k->c.type != k->d.type || (!narrow && k->d.type != CUDA_R_32F) || k->p.scale != CUDA_R_32F ||
-      (narrow && fast)) {
-    return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "no product of types %d %d to %d %d", k->a.type, k->b.type, k->c.type, k->d.type);
+  if (k->a.type != k->b.type || k->c.type != k->d.type || (!narrow && k->d.type != CUDA_R_32F) ||
+      k->p.scale != CUDA_R_32F || (narrow && fast)) {
+    return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "no product of types %d %d to %d %d", k->a.type, k->b.type, k->c.type,
+                  k->d.type);
   }
   if (has_bias(&k->p) && k->p.bias_type != -1 && k->p.bias_type != k->d.type) {
     return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "the bias has the type of D");
@@ -199,7 +226,8 @@ static cublasStatus_t check(cublasLtHandle_t handle, const call *k) {
     return invalid("a matrix without elements, or a leading dimension below its rows");
   }
   if (rows_of(&k->a, p->transa) != k->d.rows || columns_of(&k->b, p->transb) != k->d.columns ||
-      columns_of(&k->a, p->transa) != rows_of(&k->b, p->transb) || !same_shape(&k->c, &k->d) || k->c.order != k->d.order) {
+      columns_of(&k->a, p->transa) != rows_of(&k->b, p->transb) || !same_shape(&k->c, &k->d) ||
+      k->c.order != k->d.order) {
     return invalid("shapes do not fit");
   }
   if (has_aux(p) && (p->aux_ld % 8 != 0 || (uint64_t) p->aux_ld < k->d.rows)) {
@@ -214,8 +242,16 @@ static size_t workspace_of(const call *k, const method *m) {
 
 /* The opaque words: which method, for which product, and their check sum. */
 static uint64_t shape_word(const call *k) {
-  uint64_t word[] = {k->d.rows, k->d.columns, columns_of(&k->a, k->p.transa), (uint64_t) k->p.transa, (uint64_t) k->p.transb,
-                     k->p.epilogue, (uint64_t) k->p.pointer_mode, (uint64_t) k->a.type, (uint64_t) k->d.type}, hash = ALGO;
+  uint64_t word[] = {k->d.rows,
+                     k->d.columns,
+                     columns_of(&k->a, k->p.transa),
+                     (uint64_t) k->p.transa,
+                     (uint64_t) k->p.transb,
+                     k->p.epilogue,
+                     (uint64_t) k->p.pointer_mode,
+                     (uint64_t) k->a.type,
+                     (uint64_t) k->d.type},
+           hash = ALGO;
   for (uint64_t w : word) {
     hash = (hash ^ w) * 0x100000001b3u;
     hash ^= hash >> 29;
@@ -224,7 +260,8 @@ static uint64_t shape_word(const call *k) {
 }
 
 static cublasLtMatmulAlgo_t algo_of(const call *k, int index) {
-  return {{ALGO, (uint64_t) index, shape_word(k), 0, 0, 0, 0, (shape_word(k) ^ (uint64_t) index) * 0x9e3779b97f4a7c15u}};
+  return {
+      {ALGO, (uint64_t) index, shape_word(k), 0, 0, 0, 0, (shape_word(k) ^ (uint64_t) index) * 0x9e3779b97f4a7c15u}};
 }
 
 static const method *method_of(const call *k, const cublasLtMatmulAlgo_t *algo) {
@@ -244,7 +281,8 @@ static bool is_allowed(const call *k, const shim_preference *p, const method *m)
   if (has_bias(&k->p) && (uintptr_t) k->p.bias % m->alignment != 0) {
     return false;
   }
-  return m->alignment <= alignment && (m->reduction == 0 || (m->reduction & p->reductions) != 0) && workspace_of(k, m) <= p->workspace;
+  return m->alignment <= alignment && (m->reduction == 0 || (m->reduction & p->reductions) != 0) &&
+         workspace_of(k, m) <= p->workspace;
 }
 
 /* The first numbers of neighbouring seeds are alike. */
@@ -256,8 +294,9 @@ static unsigned draw_first(void) {
 }
 
 /* Begins with any good one, the same for the life of the process; one of the results says that it is none. */
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t *result, int *found) {
   static const unsigned first = draw_first();
@@ -307,7 +346,8 @@ static void put(void *data, cudaDataType_t type, int64_t i, double value) {
 }
 
 static int64_t at(const shim_matrix *m, uint64_t row, uint64_t column) {
-  return m->order == CUBLASLT_ORDER_COL ? (int64_t) row + (int64_t) column * m->ld : (int64_t) row * m->ld + (int64_t) column;
+  return m->order == CUBLASLT_ORDER_COL ? (int64_t) row + (int64_t) column * m->ld
+                                        : (int64_t) row * m->ld + (int64_t) column;
 }
 
 static float to_tf32(float x) {
@@ -319,7 +359,8 @@ static float to_tf32(float x) {
 }
 
 /* op (x) as [k][width], dense, so that inner loops run along rows. */
-static std::vector<float> gathered(const void *x, const shim_matrix *m, bool k_is_row, uint64_t depth, uint64_t width, bool tf32) {
+static std::vector<float> gathered(const void *x, const shim_matrix *m, bool k_is_row, uint64_t depth, uint64_t width,
+                                   bool tf32) {
   std::vector<float> y(depth * width);
   for (uint64_t k = 0; k < depth; ++k) {
     for (uint64_t i = 0; i < width; ++i) {
@@ -348,7 +389,8 @@ struct work {
 };
 
 /* Sums of one column of D, a part of K after another; as an algorithm with workspace does, by way of it. */
-static void sum_column(const work *w, const std::vector<float> &a, const std::vector<float> &b, uint64_t column, float *sum) {
+static void sum_column(const work *w, const std::vector<float> &a, const std::vector<float> &b, uint64_t column,
+                       float *sum) {
   uint64_t rows = w->k.d.rows, columns = w->k.d.columns, depth = a.size() / rows, split = (uint64_t) w->m.split;
   std::vector<double> part(rows);
   for (uint64_t s = 0; s < split; ++s) {
@@ -405,7 +447,8 @@ static void compute(const work *w) {
   for (uint64_t j = 0; j < columns; ++j) {
     sum_column(w, a, b, j, sum.data());
     for (uint64_t i = 0; i < rows; ++i) {
-      double x = (double) alpha * sum[i] + (beta == 0 && !reads_c ? 0.0 : (double) beta * get(w->c, k->c.type, at(&k->c, i, j)));
+      double x = (double) alpha * sum[i] +
+                 (beta == 0 && !reads_c ? 0.0 : (double) beta * get(w->c, k->c.type, at(&k->c, i, j)));
       put(w->d, k->d.type, at(&k->d, i, j), finish(w, x, i, j, &gradient[i]));
     }
   }
@@ -434,10 +477,12 @@ static cublasStatus_t check_pointers(const work *w, size_t workspace_bytes) {
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void *alpha, const void *a,
-                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,
-                              const void *c, cublasLtMatrixLayout_t c_layout, void *d, cublasLtMatrixLayout_t d_layout,
-                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes, cudaStream_t stream) {
-  work w = {{*product, *a_layout, *b_layout, *c_layout, *d_layout}, {}, a, b, c, d, (float *) workspace, NULL, NULL, 0, 0};
+                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
+                              const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                              size_t workspace_bytes, cudaStream_t stream) {
+  work w = {
+      {*product, *a_layout, *b_layout, *c_layout, *d_layout}, {}, a, b, c, d, (float *) workspace, NULL, NULL, 0, 0};
   cublasStatus_t status = check(handle, &w.k);
   const method *m = status == CUBLAS_STATUS_SUCCESS && algo != NULL ? method_of(&w.k, algo) : NULL;
   if (status != CUBLAS_STATUS_SUCCESS || m == NULL) {
