@@ -32,6 +32,7 @@ struct shim_graph {
 struct shim_stream {
   item_ref last;
   shim_graph *capture;
+  item_ref outside; /* the last item before the capture */
 };
 
 struct shim_event {
@@ -351,6 +352,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
       return fail(cudaErrorStreamCaptureInvalidated); /* work outside a capture cannot be waited for inside */
     }
     stream->capture = event->capture; /* the stream is forked into the capture */
+    stream->outside = stream->last;
     stream->last = nullptr;
   }
   cudaError_t error = add(stream, nullptr, false);
@@ -394,6 +396,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   }
   stream->capture = new shim_graph();
   stream->capture->origin = stream;
+  stream->outside = stream->last;
   stream->last = nullptr;
   return cudaSuccess;
 }
@@ -413,7 +416,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
   for (cudaStream_t s : streams) {
     if (s->capture == g) {
       s->capture = NULL;
-      s->last = nullptr;
+      s->last = s->outside;
+      s->outside = nullptr;
     }
   }
   *graph = g;
