@@ -1,5 +1,6 @@
 /* What of a communicator is arithmetic. */
 #include "comm/comm_mpi.h"
+#include "comm/comm_run.h"
 
 #include "base/status.h"
 
@@ -33,4 +34,44 @@ size_t ts_comm_workspace(int size, int64_t max_columns, ts_dtype wire) {
   int64_t needed = (columns * (int64_t) ts_dtype_size(wire) + LINE - 1) / LINE * LINE;
   chunk = clipped(needed > LINE ? needed : LINE, chunk);
   return (size_t) (chunk * slots);
+}
+
+bool ts_walk_next(ts_walk *w, ts_run *out) {
+  while (w->next < w->n && w->passed < w->end) {
+    const ts_transfer *t = &w->transfer[w->next++];
+    int64_t first, count = ts_transfer_columns(t, w->rank, &first);
+    int64_t begin = w->begin > w->passed ? w->begin : w->passed;
+    int64_t end = clipped(w->end, w->passed + count);
+    *out = (ts_run){.column = begin, .first = first + begin - w->passed, .count = end - begin, .transfer = t};
+    w->passed += count;
+    if (out->count > 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+int64_t ts_shard_columns(const ts_transfer *transfer, int n, int rank) {
+  int64_t sum = 0, first;
+  for (int i = 0; i < n; ++i) {
+    sum += ts_transfer_columns(&transfer[i], rank, &first);
+  }
+  return sum;
+}
+
+int64_t ts_longest_shard(const ts_transfer *transfer, int n, int size) {
+  int64_t most = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    int64_t columns = ts_shard_columns(transfer, n, rank);
+    most = columns > most ? columns : most;
+  }
+  return most;
+}
+
+void ts_cut_equally(int64_t *cuts, int size, int64_t count) {
+  int64_t width = (count + size - 1) / size;
+  width = (width + LINE - 1) / LINE * LINE;
+  for (int rank = 0; rank <= size; ++rank) {
+    cuts[rank] = clipped(width * rank, count);
+  }
 }

@@ -1,9 +1,9 @@
 /* The table of collectives over MPI, point to point.  all_gather sends every shard straight to its place, to rank + 1
  * first: each rank sends and receives (P - 1) / P of the whole. */
 #include "comm/comm_mpi.h"
+#include "comm/comm_run.h"
 
 #include "base/memory.h"
-#include "base/random.h"
 #include "base/status.h"
 
 #include <errno.h>
@@ -29,52 +29,6 @@ static void delay_completion(void) {
     struct timespec left = {whole, (long) (1e9 * (ts_comm_switch.delay - (double) whole))};
     while (nanosleep(&left, &left) != 0 && errno == EINTR) {
     }
-  }
-}
-
-/* ---- agreement ---- */
-
-typedef enum operation { REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE } operation;
-static const char *const operation_names[] = {"reduce_scatter", "all_gather", "all_reduce"};
-
-/* A call as its neighbours see it. */
-typedef struct record {
-  int64_t operation, columns;
-  uint64_t hash; /* of all that must agree */
-} record;
-
-static record describe(const ts_comm *comm, operation op, const ts_transfer *transfer, int n, uint64_t rest) {
-  record r = {.operation = op, .hash = ts_mix(rest, (uint64_t) n)};
-  for (int i = 0; i < n; ++i) {
-    for (int rank = 0; rank < comm->size; ++rank) {
-      int64_t first;
-      r.columns += ts_transfer_columns(&transfer[i], rank, &first);
-      r.hash = ts_mix(r.hash, (uint64_t) ts_transfer_columns(&transfer[i], rank, &first));
-    }
-  }
-  return r;
-}
-
-/* Each rank compares with the one before it: around the ring any difference shows somewhere. */
-static void agree(ts_comm_mpi *c, record mine) {
-  int rank = c->base.rank, size = c->base.size, before = (rank + size - 1) % size;
-  record theirs;
-  MPI_Request request[2];
-  TS_MPI(MPI_Irecv(&theirs, (int) sizeof theirs, MPI_BYTE, before, 1, c->comm, &request[0]));
-  TS_MPI(MPI_Isend(&mine, (int) sizeof mine, MPI_BYTE, (rank + 1) % size, 1, c->comm, &request[1]));
-  ts_mpi_wait(&request[0]);
-  TS_CHECK(memcmp(&mine, &theirs, sizeof mine) == 0,
-           "rank %d is in %s of %lld elements while rank %d is in %s of %lld elements%s", c->member[rank],
-           operation_names[mine.operation], (long long) mine.columns, c->member[before],
-           operation_names[theirs.operation], (long long) theirs.columns,
-           mine.operation == theirs.operation && mine.columns == theirs.columns
-             ? ": cut points, dtypes or workspace differ" : "");
-  ts_mpi_wait(&request[1]);
-}
-
-static void agree_if_asked(ts_comm *comm, operation op, const ts_transfer *transfer, int n, uint64_t rest) {
-  if (ts_comm_switch.agree && comm->size > 1) {
-    agree((ts_comm_mpi *) comm, describe(comm, op, transfer, n, rest));
   }
 }
 
@@ -134,42 +88,34 @@ static void gather(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype d
   ts_exchange_finish(exchange);
 }
 
+static void agree(ts_comm *comm, ts_collective op, const ts_transfer *transfer, int n, uint64_t rest) {
+  const ts_comm_mpi *c = (const ts_comm_mpi *) comm;
+  ts_comm_agree(comm, c->comm, c->member, op, transfer, n, rest);
+}
+
 static void all_gather(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype dtype) {
-  agree_if_asked(comm, ALL_GATHER, transfer, n, (uint64_t) dtype);
+  agree(comm, TS_ALL_GATHER, transfer, n, (uint64_t) dtype);
   gather(comm, transfer, n, dtype);
   delay_completion();
 }
 
 /* ---- reductions ---- */
 
-static uint64_t hash_reduction(ts_dtype x, ts_dtype wire, size_t workspace_bytes) {
-  return ts_mix((uint64_t) x * TS_N_DTYPES + (uint64_t) wire, workspace_bytes);
-}
-
 static void reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x, ts_dtype wire, ts_dtype y,
                            const float *beta, void *workspace, size_t workspace_bytes) {
-  agree_if_asked(comm, REDUCE_SCATTER, transfer, n, hash_reduction(x, wire, workspace_bytes));
+  agree(comm, TS_REDUCE_SCATTER, transfer, n, ts_hash_reduction(x, wire, workspace_bytes));
   ts_comm_mpi_reduce_scatter(comm, transfer, n, x, wire, y, beta, workspace, workspace_bytes);
   delay_completion();
-}
-
-/* Equal shards of whole cache lines, the last ones shorter or empty. */
-static void cut_equally(int64_t *cuts, int size, int64_t count) {
-  int64_t width = (count + size - 1) / size;
-  width = (width + 63) / 64 * 64;
-  for (int rank = 0; rank <= size; ++rank) {
-    cuts[rank] = width * rank < count ? width * rank : count;
-  }
 }
 
 static void all_reduce(ts_comm *comm, const void *x, void *y, int64_t count, ts_dtype dtype, ts_dtype wire,
                        void *workspace, size_t workspace_bytes) {
   ts_comm_mpi *c = (ts_comm_mpi *) comm;
-  cut_equally(c->cuts, comm->size, count);
+  ts_cut_equally(c->cuts, comm->size, count);
   char *shard = (char *) y + (size_t) c->cuts[comm->rank] * ts_dtype_size(dtype);
   ts_transfer reduce = {.x = x, .y = shard, .cuts = c->cuts, .end = count};
   ts_transfer spread = {.x = shard, .y = y, .cuts = c->cuts, .end = count};
-  agree_if_asked(comm, ALL_REDUCE, &reduce, 1, hash_reduction(dtype, wire, workspace_bytes));
+  agree(comm, TS_ALL_REDUCE, &reduce, 1, ts_hash_reduction(dtype, wire, workspace_bytes));
   ts_comm_mpi_reduce_scatter(comm, &reduce, 1, dtype, wire, dtype, NULL, workspace, workspace_bytes);
   gather(comm, &spread, 1, dtype);
   delay_completion();

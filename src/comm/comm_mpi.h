@@ -93,6 +93,20 @@ int ts_comm_send_slots(int size);
 void ts_comm_mpi_reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x_dtype, ts_dtype wire,
                                 ts_dtype y_dtype, const float *beta, void *workspace, size_t workspace_bytes);
 
+typedef enum ts_collective { TS_REDUCE_SCATTER, TS_ALL_GATHER, TS_ALL_REDUCE, TS_BROADCAST } ts_collective;
+
+/** "reduce_scatter", ... Not collective. */
+const char *ts_collective_name(ts_collective op);
+
+/** When agreement is on, compare a call with the neighbours' over \a mpi; a difference ends the job.
+ * \param [in] member  World rank of each group rank, for the message.
+ * \param [in] rest    Hash of all else that must agree. Collective over the group. */
+void ts_comm_agree(const ts_comm *comm, MPI_Comm mpi, const int *member, ts_collective op, const ts_transfer *transfer,
+                   int n, uint64_t rest);
+
+/** What must agree of a reduction beside its transfers, as a hash. Not collective. */
+uint64_t ts_hash_reduction(ts_dtype x, ts_dtype wire, size_t workspace_bytes);
+
 /** Run-time switches of the tests. */
 typedef struct ts_comm_switches {
   double delay;          /**< See ts_comm_set_test_delay. */

@@ -6,6 +6,7 @@
  * straight from the sender's memory, no rank waits for another that has arrived.
  * Cost: each rank sends and receives (P - 1) / P of the whole in the wire dtype, and adds as much. */
 #include "comm/comm_mpi.h"
+#include "comm/comm_run.h"
 
 #include "base/status.h"
 
@@ -40,61 +41,13 @@ static void advance(place *p, int size) {
   }
 }
 
-/* The part of a chunk that lies in one transfer. */
-typedef struct run {
-  int64_t column; /* in the sequence of the shard */
-  int64_t first;  /* element of the whole */
-  int64_t count;
-  const ts_transfer *transfer;
-} run;
-
-typedef struct walk {
-  const reduction *r;
-  int rank; /* whose shard */
-  int64_t begin, end;
-  int next;
-  int64_t passed; /* columns of the transfers before `next` */
-} walk;
-
-static bool walk_next(walk *w, run *out) {
-  while (w->next < w->r->n && w->passed < w->end) {
-    const ts_transfer *t = &w->r->transfer[w->next++];
-    int64_t first, count = ts_transfer_columns(t, w->rank, &first);
-    int64_t begin = w->begin > w->passed ? w->begin : w->passed;
-    int64_t end = w->end < w->passed + count ? w->end : w->passed + count;
-    *out = (run){.column = begin, .first = first + begin - w->passed, .count = end - begin, .transfer = t};
-    w->passed += count;
-    if (out->count > 0) {
-      return true;
-    }
-  }
-  return false;
-}
-
-static int64_t shard_columns(const reduction *r, int rank) {
-  int64_t sum = 0, first;
-  for (int i = 0; i < r->n; ++i) {
-    sum += ts_transfer_columns(&r->transfer[i], rank, &first);
-  }
-  return sum;
-}
-
-static int64_t longest_shard(const reduction *r) {
-  int64_t most = 0;
-  for (int rank = 0; rank < r->comm->base.size; ++rank) {
-    int64_t columns = shard_columns(r, rank);
-    most = columns > most ? columns : most;
-  }
-  return most;
-}
-
-static const unsigned char *x_at(const reduction *r, const run *run) {
-  return (const unsigned char *) run->transfer->x + (size_t) run->first * ts_dtype_size(r->x);
+static const void *x_at(const reduction *r, const ts_run *run) {
+  return ts_run_in_whole(run, run->transfer->x, r->x);
 }
 
 /* Columns of a rank's shard that are in a chunk. */
 static int64_t chunk_columns(const reduction *r, int64_t chunk, int rank) {
-  int64_t left = shard_columns(r, rank) - chunk * r->columns;
+  int64_t left = ts_shard_columns(r->transfer, r->n, rank) - chunk * r->columns;
   return left < 0 ? 0 : left < r->columns ? left : r->columns;
 }
 
@@ -125,9 +78,9 @@ static void count_received(void *list, int slot) {
 /* The chunk of a peer's shard as one run of memory in the wire dtype: where it is, or copied to the slot. */
 static void *chunk_in_wire(const reduction *r, int64_t chunk, int peer, int64_t columns, unsigned char *slot) {
   int64_t begin = chunk * r->columns;
-  walk w = {.r = r, .rank = peer, .begin = begin, .end = begin + columns};
-  run run;
-  while (walk_next(&w, &run)) {
+  ts_walk w = {.transfer = r->transfer, .n = r->n, .rank = peer, .begin = begin, .end = begin + columns};
+  ts_run run;
+  while (ts_walk_next(&w, &run)) {
     if (run.count == columns && r->x == r->wire) {
       return (void *) x_at(r, &run);
     }
@@ -157,18 +110,17 @@ static bool next_send(void *list, int slot, ts_message *out) {
 static void sum_chunk(const reduction *r, int64_t chunk) {
   int rank = r->comm->base.rank, size = r->comm->base.size;
   int64_t begin = chunk * r->columns;
-  walk w = {.r = r, .rank = rank, .begin = begin, .end = begin + r->columns};
-  run run;
-  while (walk_next(&w, &run)) {
+  ts_walk w = {.transfer = r->transfer, .n = r->n, .rank = rank, .begin = begin, .end = begin + r->columns};
+  ts_run run;
+  while (ts_walk_next(&w, &run)) {
     size_t offset = (size_t) (run.column - begin) * ts_dtype_size(r->wire);
     for (int from = 0; from < size; ++from) {
       int step = (rank - from + size) % size;
       r->comm->addend[from] = step == 0 ? (ts_addend){x_at(r, &run), r->x}
                                         : (ts_addend){receive_slot(r, chunk, step) + offset, r->wire};
     }
-    int64_t place = run.first - run.transfer->cuts[rank];
-    ts_sum_ordered((unsigned char *) run.transfer->y + (size_t) place * ts_dtype_size(r->y), r->y, r->beta,
-                   r->comm->addend, size, r->wire, run.count);
+    ts_sum_ordered(ts_run_in_shard(&run, run.transfer->y, rank, r->y), r->y, r->beta, r->comm->addend, size, r->wire,
+                   run.count);
   }
 }
 
@@ -208,7 +160,7 @@ void ts_comm_mpi_reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int 
                                 ts_dtype y, const float *beta, void *workspace, size_t workspace_bytes) {
   reduction r = {.comm = (ts_comm_mpi *) comm, .transfer = transfer, .n = n, .x = x, .wire = wire, .y = y,
                  .beta = beta, .sending.step = 1, .receiving.step = 1};
-  r.longest = r.columns = longest_shard(&r);
+  r.longest = r.columns = ts_longest_shard(transfer, n, comm->size);
   if (comm->size == 1) {
     sum_chunk(&r, 0);
   } else if (r.longest > 0) {
