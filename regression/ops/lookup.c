@@ -55,13 +55,14 @@ static void concat(run_case *c) {
 /* Few rows, so that ids repeat, and rows that no id names. */
 enum { VOCABULARY = 37 };
 
-static void ids(run_case *c, ts_shape shape) {
+/* One token in \a often is the last row. */
+static void ids(run_case *c, ts_shape shape, int64_t rows, uint32_t often) {
   run_tensor *id = &c->in[c->n_in++];
   *id = run_new(TS_I32, TS_SHAPE(shape.d[0], shape.d[1]));
   for (int64_t i = 0; i < run_count(id); ++i) {
     uint32_t word[4];
     ts_philox(11, 0, (uint64_t) i, word);
-    run_set(id, i, word[0] % 3 == 0 ? VOCABULARY - 1 : word[1] % (VOCABULARY - 5));
+    run_set(id, i, (double) (word[0] % often == 0 ? rows - 1 : word[1] % (rows - 5)));
   }
 }
 
@@ -72,7 +73,7 @@ static int64_t id_of(const run_case *c, int64_t i) {
 static void build_embedding(run_case *c, int variant, ts_dtype dtype) {
   ts_shape shape = ops_shape(variant);
   ops_input(c, 0, dtype, TS_SHAPE(VOCABULARY, shape.d[2]), 1.0);
-  ids(c, shape);
+  ids(c, shape, VOCABULARY, 3);
   ops_output(c, dtype, shape);
 }
 
@@ -83,13 +84,17 @@ static void embedding(run_case *c) {
   }
 }
 
+/* The last variant: ids of more than a byte, and tokens enough for a device to cut them up, where one id has an eighth of
+ * them. */
 static void build_embedding_dw(run_case *c, int variant, ts_dtype dtype) {
-  ts_shape shape = ops_shape(variant);
+  bool is_long = variant == OPS_SHAPES;
+  ts_shape shape = is_long ? TS_SHAPE(2, 2200, 12) : ops_shape(variant);
+  int64_t rows = is_long ? 700 : VOCABULARY;
   ops_input(c, 0, dtype, shape, 1.0);
-  ids(c, shape);
-  c->attr.embedding.rows = VOCABULARY;
+  ids(c, shape, rows, is_long ? 8 : 3);
+  c->attr.embedding.rows = rows;
   c->attr.embedding.dtype = variant % 2 == 0 ? TS_F32 : dtype;
-  ops_output(c, c->attr.embedding.dtype, TS_SHAPE(VOCABULARY, shape.d[2]));
+  ops_output(c, c->attr.embedding.dtype, TS_SHAPE(rows, shape.d[2]));
 }
 
 static void embedding_dw(run_case *c) {
@@ -119,13 +124,13 @@ static void pick(run_case *c) {
   }
 }
 
-/* What is only moved is exact.  A row of the embedding's gradient adds up to 150 / 3 numbers one by one: rounding
- * errors of random sign grow to about sqrt (50) = 7. */
+/* What is only moved is exact.  A row of the embedding's gradient adds up to 4400 / 8 numbers one by one: rounding
+ * errors of random sign grow to about sqrt (550) = 24. */
 const op_row ops_lookup[] = {
   {TS_OP_SPLIT, OPS_SHAPES, build_split, split, 0},
   {TS_OP_CONCAT, OPS_SHAPES + 1, build_concat, concat, 0},
   {TS_OP_EMBEDDING, OPS_SHAPES, build_embedding, embedding, 0},
-  {TS_OP_EMBEDDING_DW, OPS_SHAPES, build_embedding_dw, embedding_dw, 7},
+  {TS_OP_EMBEDDING_DW, OPS_SHAPES + 1, build_embedding_dw, embedding_dw, 24},
   {TS_OP_PICK, OPS_SHAPES, build_pick, pick, 0},
   {.reference = NULL},
 };

@@ -63,8 +63,17 @@ static void advance(run_case *c) {
   ((int64_t *) c->out[0].data)[0] = ((const int64_t *) c->in[0].data)[0] + (ops_in(c, 1)[0] == 0);
 }
 
-/* Variants: bits 0 decoupled, 1 bias correction, 2 a working copy; the last one skips. */
-enum { SKIPPED = 8 };
+/* Variants: bits 0 decoupled, 1 bias correction, 2 a working copy; then one that skips and one of many ranges. */
+enum { SKIPPED = 8, MANY, ADAMW_VARIANTS, MANY_RANGES = 207 };
+
+/* Ranges of 12 elements and gaps of one; all their factors differ. */
+static ts_range *many_ranges(void) {
+  static ts_range ranges[MANY_RANGES];
+  for (int r = 0; r < MANY_RANGES; ++r) {
+    ranges[r] = (ts_range){13 * r, 12, 1e-3f * (float) r, 1.0f + 0.01f * (float) r};
+  }
+  return ranges;
+}
 
 static void build_adamw(run_case *c, int variant, ts_dtype dtype) {
   static ts_range ranges[] = {{0, 7, 0.0f, 1.0f}, {64, 2100, 0.1f, 1.0f}, {2176, 500, 0.1f, 0.25f}};
@@ -87,8 +96,8 @@ static void build_adamw(run_case *c, int variant, ts_dtype dtype) {
   run_set(&c->in[7], 1, 0.95);
   scalar(c, TS_F32, 0.7);
   scalar(c, TS_F32, variant == SKIPPED);
-  c->attr.adamw.range = ranges;
-  c->attr.adamw.n = 3;
+  c->attr.adamw.range = variant == MANY ? many_ranges() : ranges;
+  c->attr.adamw.n = variant == MANY ? MANY_RANGES : 3;
   c->attr.adamw.eps = 0.01f; /* large enough to be seen */
   c->attr.adamw.decoupled = variant & 1;
   c->attr.adamw.bias_correction = variant & 2;
@@ -134,6 +143,6 @@ static void adamw(run_case *c) {
 const op_row ops_update[] = {
   {TS_OP_STEP_CONTROL, sizeof steps / sizeof *steps, build_step_control, step_control, 1e-6},
   {TS_OP_ADVANCE, 2, build_advance, advance, 0},
-  {TS_OP_ADAMW, SKIPPED + 1, build_adamw, adamw, 4},
+  {TS_OP_ADAMW, ADAMW_VARIANTS, build_adamw, adamw, 4},
   {.reference = NULL},
 };
