@@ -8,8 +8,8 @@ extern "C" {
 
 enum { DELTA_ROWS = 4 /* of a block: one a warp */, MOST_HEAD_DIM = 256 };
 
-/* Tokens of a sequence: positions at and past its end are ints. */
-static const int64_t most_length = 1 << 30;
+/* Tokens of a sequence: tiles of 64 in a dimension of a grid. */
+static const int64_t most_length = 65535 * 64;
 
 /* Bytes of keys and values that are kept in the second-level cache (50 MB and more): half of it. */
 static const int64_t cached_bytes = 24 << 20;
@@ -30,9 +30,8 @@ static ts_attention_problem problem_of(const ts_graph *graph, const ts_node *nod
   p.keep_scale = 1.0f / (1.0f - node->attr.attention.dropout);
   p.threshold = ts_dropout_threshold(node->attr.attention.dropout);
   int64_t bytes = 2 * p.length * p.head_dim * (int64_t) ts_dtype_size(q->dtype);
-  int64_t kv_heads = bytes == 0 || cached_bytes / bytes == 0 ? 1 : cached_bytes / bytes;
-  kv_heads = kv_heads < p.batch * p.kv_heads ? kv_heads : p.batch * p.kv_heads;
-  p.together = (int) kv_heads * (p.heads / p.kv_heads);
+  int64_t kv_heads = bytes == 0 || cached_bytes / bytes == 0 ? 1 : cached_bytes / bytes, all = p.batch * p.kv_heads;
+  p.together = (int) (kv_heads < all ? kv_heads : all > 0 ? all : 1) * (p.heads / p.kv_heads);
   return p;
 }
 
@@ -148,8 +147,8 @@ bool ts_cuda_attention_supported(const ts_graph *graph, const ts_node *node, con
       {dtype == TS_F32 || dtype == TS_BF16, "attention on a GPU is in fp32 or bf16"},
       {p.head_dim <= MOST_HEAD_DIM, "attention on a GPU has heads of at most 256 elements"},
       {p.scale > 0, "attention on a GPU scales its scores by a positive number"},
-      {p.length <= most_length, "attention on a GPU takes sequences of at most 2^30 tokens"},
-      {p.batch * p.heads * ((p.length + 31) / 32) <= INT32_MAX, "too many heads and tokens for one launch of attention on a GPU"},
+      {p.length <= most_length, "attention on a GPU takes sequences of at most 4194240 tokens"},
+      {ts_attention_grid(&p, p.kv_heads, 64).z <= 65535, "attention on a GPU cannot take so many long sequences at once"},
   };
   for (const auto &rule : rules) {
     if (!rule.good) {

@@ -21,54 +21,62 @@
 template <int D>
 constexpr int ts_tile_row = D + 8;
 
-/* ---- which part of the work a block does ---- */
+/* ---- which part of the work a block and a warp do ---- */
 
-/** Heads in sections of `together`, whose keys and values fit in the second-level cache; inside a section all first tiles,
- * then all second ones, ...: with the longest tiles first the last blocks to end are short ones. */
+/** A head's tile; see ts_attention_grid. */
 typedef struct ts_attention_block {
-  int batch, head, rank; /**< rank: of the tile among those of its head, longest first when causal. */
+  unsigned batch, head; /**< head: of those of the sample. */
+  int rank;             /**< Of the tile among those of its head. */
+  bool any;             /**< False: nothing to do. */
 } ts_attention_block;
 
-static __device__ __forceinline__ ts_attention_block ts_attention_block_of(const ts_attention_problem &p, int heads, int tile) {
-  int tiles = (int) ((p.length + tile - 1) / tile), all = (int) p.batch * heads;
-  int section = (int) blockIdx.x / (p.together * tiles), at = (int) blockIdx.x % (p.together * tiles);
-  int first = section * p.together, members = min(p.together, all - first);
-  int head = first + at % members;
-  return {head / heads, head % heads, at / members};
+static __device__ __forceinline__ ts_attention_block ts_attention_block_of(const ts_attention_problem &p, int heads) {
+  unsigned head = blockIdx.z * gridDim.x + blockIdx.x, batch = head / (unsigned) heads;
+  return {batch, head - batch * (unsigned) heads, (int) blockIdx.y, batch < (unsigned) p.batch};
+}
+
+/** Number of the warp in its block, known to the compiler to be the same in all lanes. */
+static __device__ __forceinline__ int ts_warp_number(void) {
+  return __shfl_sync(0xffffffffu, (int) (threadIdx.x / TS_WARP), 0);
 }
 
 /** First element of a head at token t, in [B][T][heads D]. */
-static __device__ __forceinline__ int64_t ts_attention_at(const ts_attention_problem &p, int batch, int64_t t, int heads, int head) {
-  return (((int64_t) batch * p.length + t) * heads + head) * p.head_dim;
+static __device__ __forceinline__ int64_t ts_attention_at(const ts_attention_problem &p, unsigned batch, int t, int heads,
+                                                          unsigned head) {
+  return ((batch * p.length + t) * heads + head) * p.head_dim;
 }
 
 /* ---- tiles ---- */
 
-/** Begin to copy ROWS rows that lie \a stride elements apart to a tile; zeros from row \a rows and column \a columns (a multiple of
- * 8) on.  By all THREADS threads of the block. */
+/** Begin to copy ROWS tokens of a head from \a first on to a tile; zeros past the sequence and past head_dim, a multiple of 8.
+ * By all THREADS threads of the block. */
 template <int ROWS, int D, int THREADS>
-static __device__ __forceinline__ void ts_tile_load(ts_bf16 *tile, const ts_bf16 *from, int stride, int rows, int columns) {
+static __device__ __forceinline__ void ts_tile_load(ts_bf16 *tile, const ts_attention_problem &p, const void *from,
+                                                    unsigned batch, int first, int heads, unsigned head) {
   constexpr int vectors = D / 8, across = (vectors & -vectors) < 16 ? (vectors & -vectors) : 16, down = THREADS / across;
   static_assert(ROWS % down == 0 || ROWS < down, "a block copies whole rows");
-  int row = (int) threadIdx.x / across, first = (int) threadIdx.x % across * 8;
+  int row = (int) (threadIdx.x / across), column = (int) (threadIdx.x % across * 8), stride = heads * p.head_dim;
+  int rows = (int) p.length - first;
+  const ts_bf16 *x = (const ts_bf16 *) from + ts_attention_at(p, batch, first, heads, head) + row * stride + column;
+  tile += row * ts_tile_row<D> + column;
 #pragma unroll
   for (int r = 0; r < ROWS; r += down) {
 #pragma unroll
     for (int c = 0; c < D; c += 8 * across) {
-      bool inside = row + r < rows && first + c < columns;
       if (ROWS >= down || row < ROWS) {
-        ts_copy_ahead(tile + (row + r) * ts_tile_row<D> + first + c, inside ? from + (row + r) * stride + first + c : from, inside);
+        ts_copy_ahead(tile + r * ts_tile_row<D> + c, x + c, row + r < rows && column + c < p.head_dim);
       }
     }
+    x += down * stride;
   }
 }
 
-/** Store 16 M rows of a result, times \a factor, through the rows \a tile of shared memory that only this warp uses.
- * \a to: the first of these rows in memory; \a rows of them exist. */
+/** Store 16 M rows of a result, times \a factor, as tokens of a head from \a first on, through the rows \a tile of shared memory
+ * that only this warp uses; tokens past the sequence are not written. */
 template <int M, int D>
-static __device__ __forceinline__ void ts_tile_store(ts_bf16 *to, int stride, int rows, int columns, ts_bf16 *tile,
-                                                     const float (*x)[D / 8][4], float factor) {
-  int lane = (int) threadIdx.x % TS_WARP, row = lane / 4, column = lane % 4 * 2;
+static __device__ __forceinline__ void ts_tile_store(const ts_attention_problem &p, void *to, unsigned batch, int first, int heads,
+                                                     unsigned head, ts_bf16 *tile, const float (*x)[D / 8][4], float factor) {
+  int lane = (int) (threadIdx.x % TS_WARP), row = lane / 4, column = lane % 4 * 2;
   __syncwarp();
 #pragma unroll
   for (int m = 0; m < M; ++m) {
@@ -82,10 +90,12 @@ static __device__ __forceinline__ void ts_tile_store(ts_bf16 *to, int stride, in
     }
   }
   __syncwarp();
-  for (int i = lane; i < 16 * M * (D / 8); i += TS_WARP) {
-    int r = i / (D / 8), c = i % (D / 8) * 8;
-    if (r < rows && c < columns) {
-      *(uint4 *) (to + r * stride + c) = *(const uint4 *) (tile + r * ts_tile_row<D> + c);
+  ts_bf16 *y = (ts_bf16 *) to + ts_attention_at(p, batch, first, heads, head);
+#pragma unroll 4
+  for (int i = 0; i < 16 * M * (D / 8); i += TS_WARP) {
+    int r = (i + lane) / (D / 8), c = (i + lane) % (D / 8) * 8;
+    if (r < p.length - first && c < p.head_dim) {
+      *(uint4 *) (y + r * heads * p.head_dim + c) = *(const uint4 *) (tile + r * ts_tile_row<D> + c);
     }
   }
 }
@@ -95,13 +105,13 @@ static __device__ __forceinline__ void ts_tile_store(ts_bf16 *to, int stride, in
 /** Where a lane's row for ldmatrix is in a tile: of a left operand, or a right one that is summed along its rows (_trans). */
 template <int D>
 static __device__ __forceinline__ int ts_lane_left(void) {
-  int lane = (int) threadIdx.x % TS_WARP;
+  int lane = (int) (threadIdx.x % TS_WARP);
   return lane % 16 * ts_tile_row<D> + lane / 16 * 8;
 }
 /** The same of a right operand that is summed along its columns. */
 template <int D>
 static __device__ __forceinline__ int ts_lane_right(void) {
-  int lane = (int) threadIdx.x % TS_WARP;
+  int lane = (int) (threadIdx.x % TS_WARP);
   return (lane / 16 * 8 + lane % 8) * ts_tile_row<D> + lane / 8 % 2 * 8;
 }
 
@@ -178,11 +188,12 @@ typedef struct ts_attention_drop {
   uint64_t key, sample, head; /**< head: element of query 0 and key 0, over T. */
 } ts_attention_drop;
 
-static __device__ __forceinline__ ts_attention_drop ts_attention_drop_of(const ts_attention_problem &p, int batch, int head) {
+static __device__ __forceinline__ ts_attention_drop ts_attention_drop_of(const ts_attention_problem &p, unsigned batch,
+                                                                          unsigned head) {
   if (p.threshold == 0) {
     return {0, 0, 0};
   }
-  return {ts_dropout_key_of(p.seed, p.name), (uint64_t) p.sample[batch], (uint64_t) head * (uint64_t) p.length};
+  return {ts_dropout_key_of(p.seed, p.name), (uint64_t) p.sample[batch], head * (uint64_t) p.length};
 }
 
 /** Whether the weights of \a query with \a key and the key after it are kept.  Four neighbours share a counter. */

@@ -20,22 +20,19 @@ typedef struct ts_attention_problem {
   uint64_t name;              /**< Of the op: with the seed the key of its dropout. */
   int64_t batch, length;      /**< B, T */
   int heads, kv_heads, head_dim; /**< H, G, D */
-  int together;               /**< Heads whose blocks run at about the same time; see ts_attention_block. */
+  int together;               /**< Query heads whose keys and values fit in the cache; whole groups. */
   float scale, keep_scale;    /**< keep_scale: 1 / (1 - p). */
   uint32_t threshold;         /**< Of the dropout; 0: none. */
   bool causal;
 } ts_attention_problem;
 
-/** Blocks of threads for \a tile rows of each of \a heads heads. Not collective. */
-static inline unsigned ts_attention_grid(const ts_attention_problem *p, int heads, int tile) {
-  return ts_blocks(p->length, tile) * (unsigned) (p->batch * heads);
-}
-
-/** The same problem for blocks that each have a key head. Not collective. */
-static inline ts_attention_problem ts_attention_by_kv_head(const ts_attention_problem *p) {
-  ts_attention_problem kv = *p;
-  kv.together = p->together / (p->heads / p->kv_heads);
-  return kv;
+/** Blocks of threads for \a tile rows of each of \a heads heads: x the heads of a section, y their tiles, z the sections.  The
+ * device begins blocks in this order: the heads of a section, whose keys and values fit in the second-level cache together,
+ * run at about the same time, longest tiles first. Not collective. */
+static inline dim3 ts_attention_grid(const ts_attention_problem *p, int heads, int tile) {
+  int64_t all = p->batch * heads, together = (int64_t) p->together * heads / p->heads;
+  int64_t sections = (all + together - 1) / together;
+  return dim3((unsigned) ((all + sections - 1) / sections), ts_blocks(p->length, tile), (unsigned) sections);
 }
 
 /** Call F<D> (args...) with head_dim rounded up to what the tensor cores' kernels are made for. */

@@ -20,10 +20,10 @@ struct keys_shape {
 
 /* Products to weights in place, and dP to dS. */
 template <int M, int N, bool GENERAL>
-static __device__ __forceinline__ void weights_of_keys(const ts_attention_problem &p, const ts_attention_drop &drop, int batch,
+static __device__ __forceinline__ void weights_of_keys(const ts_attention_problem &p, const ts_attention_drop &drop, unsigned batch,
                                                        int first_key, int first_query, const float *statistics,
                                                        float (*s)[N / 8][4], float (*d)[N / 8][4]) {
-  int lane = (int) threadIdx.x % TS_WARP;
+  int lane = (int) (threadIdx.x % TS_WARP);
   bool hides = p.causal && first_query < first_key + 16 * M - 1;
   float scale = p.scale * TS_LOG2E;
 #pragma unroll
@@ -64,38 +64,41 @@ static __device__ __forceinline__ void weights_of_keys(const ts_attention_proble
 /* lse in powers of 2 (thread < N) or delta (thread < 2 N) of the query it has in the next tile.  Past the end they make weights
  * and gradients zero. */
 template <int N>
-static __device__ __forceinline__ float statistic(const ts_attention_problem &p, int batch, int head, int first_query) {
+static __device__ __forceinline__ float statistic(const ts_attention_problem &p, unsigned batch, unsigned head, int first_query) {
   int thread = (int) threadIdx.x, query = first_query + thread % N;
   bool inside = query < p.length;
-  int64_t at = ((int64_t) batch * p.heads + head) * p.length + query;
+  int64_t at = (batch * (int64_t) p.heads + head) * p.length + query;
   return thread >= 2 * N ? 0.0f : thread < N ? inside ? p.lse[at] * TS_LOG2E : INFINITY : inside ? p.delta[at] : 0.0f;
 }
 
 template <int D, bool GENERAL>
 __global__ void __launch_bounds__(keys_shape<D, GENERAL>::threads, keys_shape<D, GENERAL>::blocks)
-attention_dkdv(ts_attention_problem p) {
+attention_dkdv(const __grid_constant__ ts_attention_problem p) {
   typedef keys_shape<D, GENERAL> shape;
   constexpr int M = shape::m, N = shape::n, THREADS = shape::threads;
   TS_SHARED_DYNAMIC(ts_bf16, k_tile);
   TS_SHARED(float, statistics, 4 * N);
   ts_bf16 *v_tile = k_tile + shape::keys * ts_tile_row<D>, *q_tile = v_tile + shape::keys * ts_tile_row<D>;
   ts_bf16 *do_tile = q_tile + 2 * N * ts_tile_row<D>;
-  ts_attention_block block = ts_attention_block_of(p, p.kv_heads, shape::keys);
-  int first_key = block.rank * shape::keys, warp = (int) threadIdx.x / TS_WARP, group = p.heads / p.kv_heads;
-  int kv_stride = p.kv_heads * p.head_dim, stride = p.heads * p.head_dim;
-  int64_t kv_at = ts_attention_at(p, block.batch, first_key, p.kv_heads, block.head);
-  ts_tile_load<shape::keys, D, THREADS>(k_tile, (const ts_bf16 *) p.k + kv_at, kv_stride, (int) p.length - first_key, p.head_dim);
-  ts_tile_load<shape::keys, D, THREADS>(v_tile, (const ts_bf16 *) p.v + kv_at, kv_stride, (int) p.length - first_key, p.head_dim);
+  ts_attention_block block = ts_attention_block_of(p, p.kv_heads);
+  if (!block.any) {
+    return;
+  }
+  int first_key = block.rank * shape::keys, warp = ts_warp_number(), group = p.heads / p.kv_heads;
+    ts_tile_load<shape::keys, D, THREADS>(k_tile, p, p.k, block.batch, first_key, p.kv_heads, block.head);
+  ts_tile_load<shape::keys, D, THREADS>(v_tile, p, p.v, block.batch, first_key, p.kv_heads, block.head);
   int warp_key = first_key + 16 * M * warp, begin = p.causal ? first_key : 0;
-  int head = block.head * group, query = begin, end_head = head + group;
-  int64_t at = ts_attention_at(p, block.batch, query, p.heads, head);
-  ts_tile_load<N, D, THREADS>(q_tile, (const ts_bf16 *) p.q + at, stride, (int) p.length - query, p.head_dim);
-  ts_tile_load<N, D, THREADS>(do_tile, (const ts_bf16 *) p.d_out + at, stride, (int) p.length - query, p.head_dim);
+  int query = begin;
+  unsigned head = block.head * (unsigned) group, end_head = head + (unsigned) group;
+  ts_tile_load<N, D, THREADS>(q_tile, p, p.q, block.batch, query, p.heads, head);
+  ts_tile_load<N, D, THREADS>(do_tile, p, p.d_out, block.batch, query, p.heads, head);
   ts_copy_commit();
   float mine = statistic<N>(p, block.batch, head, query);
   float dk[M][D / 8][4] = {}, dv[M][D / 8][4] = {};
   for (int turn = 0; head < end_head; turn ^= 1) {
-    int next_head = query + N < p.length ? head : head + 1, next_query = query + N < p.length ? query + N : begin;
+    bool same = query + N < p.length;
+    int next_query = same ? query + N : begin;
+    unsigned next_head = same ? head : head + 1;
     float *statistic_tile = statistics + turn * 2 * N;
     if ((int) threadIdx.x < 2 * N) {
       statistic_tile[threadIdx.x] = mine;
@@ -104,9 +107,8 @@ attention_dkdv(ts_attention_problem p) {
     __syncthreads(); /* this tile is there for all, and nobody reads the other any more */
     if (next_head < end_head) {
       int other = (turn ^ 1) * N * ts_tile_row<D>;
-      at = ts_attention_at(p, block.batch, next_query, p.heads, next_head);
-      ts_tile_load<N, D, THREADS>(q_tile + other, (const ts_bf16 *) p.q + at, stride, (int) p.length - next_query, p.head_dim);
-      ts_tile_load<N, D, THREADS>(do_tile + other, (const ts_bf16 *) p.d_out + at, stride, (int) p.length - next_query, p.head_dim);
+      ts_tile_load<N, D, THREADS>(q_tile + other, p, p.q, block.batch, next_query, p.heads, next_head);
+      ts_tile_load<N, D, THREADS>(do_tile + other, p, p.d_out, block.batch, next_query, p.heads, next_head);
       ts_copy_commit();
       mine = statistic<N>(p, block.batch, next_head, next_query);
     }
@@ -126,10 +128,10 @@ attention_dkdv(ts_attention_problem p) {
     head = next_head;
     query = next_query;
   }
-  int64_t to = ts_attention_at(p, block.batch, warp_key, p.kv_heads, block.head);
-  int rows = (int) p.length - warp_key;
-  ts_tile_store<M, D>((ts_bf16 *) p.dk + to, kv_stride, rows, p.head_dim, k_tile + 16 * M * warp * ts_tile_row<D>, dk, p.scale);
-  ts_tile_store<M, D>((ts_bf16 *) p.dv + to, kv_stride, rows, p.head_dim, v_tile + 16 * M * warp * ts_tile_row<D>, dv, p.keep_scale);
+  k_tile += 16 * M * warp * ts_tile_row<D>;
+  v_tile += 16 * M * warp * ts_tile_row<D>;
+  ts_tile_store<M, D>(p, p.dk, block.batch, warp_key, p.kv_heads, block.head, k_tile, dk, p.scale);
+  ts_tile_store<M, D>(p, p.dv, block.batch, warp_key, p.kv_heads, block.head, v_tile, dv, p.keep_scale);
 }
 
 /* ---- dq ---- */
@@ -145,17 +147,18 @@ struct queries_shape {
 
 /* What a warp knows of its queries. */
 typedef struct queries {
-  int first, batch;
+  int first;
+  unsigned batch;
   float lse[M][2] /* in powers of 2 */, delta[M][2];
   ts_attention_drop drop;
 } queries;
 
 static __device__ __forceinline__ int row_of(const queries &w, int m, int half) {
-  return w.first + 16 * m + 8 * half + (int) threadIdx.x % TS_WARP / 4;
+  return w.first + 16 * m + 8 * half + (int) (threadIdx.x % TS_WARP / 4);
 }
 
 template <bool GENERAL>
-static __device__ __forceinline__ queries begin(const ts_attention_problem &p, int batch, int head, int first) {
+static __device__ __forceinline__ queries begin(const ts_attention_problem &p, unsigned batch, unsigned head, int first) {
   queries w;
   w.first = first;
   w.batch = batch;
@@ -165,7 +168,7 @@ static __device__ __forceinline__ queries begin(const ts_attention_problem &p, i
 #pragma unroll
   for (int i = 0; i < 2 * M; ++i) {
     int row = row_of(w, i / 2, i % 2);
-    int64_t at = ((int64_t) batch * p.heads + head) * p.length + row;
+    int64_t at = (batch * (int64_t) p.heads + head) * p.length + row;
     w.lse[i / 2][i % 2] = row < p.length ? p.lse[at] * TS_LOG2E : INFINITY;
     w.delta[i / 2][i % 2] = row < p.length ? p.delta[at] : 0.0f;
   }
@@ -185,7 +188,7 @@ static __device__ __forceinline__ void gradients_of_scores(const ts_attention_pr
       int row = row_of(w, m, half), last = p.causal ? min(row, (int) p.length - 1) : (int) p.length - 1;
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
-        int key = first_key + 8 * n + (int) threadIdx.x % 4 * 2;
+        int key = first_key + 8 * n + (int) (threadIdx.x % 4 * 2);
         bool keep[2] = {true, true};
         if (GENERAL && p.threshold != 0) {
           ts_attention_keep(keep, p, w.drop, row, key);
@@ -209,22 +212,22 @@ static __device__ __forceinline__ void gradients_of_scores(const ts_attention_pr
 
 template <int D, bool GENERAL>
 __global__ void __launch_bounds__(THREADS, 2)
-attention_dq(ts_attention_problem p) {
+attention_dq(const __grid_constant__ ts_attention_problem p) {
   constexpr int N = queries_shape<D>::n;
   TS_SHARED_DYNAMIC(ts_bf16, q_tile);
   ts_bf16 *do_tile = q_tile + ROWS * ts_tile_row<D>, *k_tile = do_tile + ROWS * ts_tile_row<D>;
   ts_bf16 *v_tile = k_tile + 2 * N * ts_tile_row<D>;
-  ts_attention_block block = ts_attention_block_of(p, p.heads, ROWS);
-  int tiles = (int) ((p.length + ROWS - 1) / ROWS), first = (tiles - 1 - block.rank) * ROWS, warp = (int) threadIdx.x / TS_WARP;
-  int kv_head = block.head / (p.heads / p.kv_heads), stride = p.kv_heads * p.head_dim;
+  ts_attention_block block = ts_attention_block_of(p, p.heads);
+  if (!block.any) {
+    return;
+  }
+  int first = ((int) gridDim.y - 1 - block.rank) * ROWS, warp = ts_warp_number();
+  unsigned kv_head = block.head / (unsigned) (p.heads / p.kv_heads);
   int end_key = p.causal ? min(first + ROWS, (int) p.length) : (int) p.length;
-  const ts_bf16 *k = (const ts_bf16 *) p.k + ts_attention_at(p, block.batch, 0, p.kv_heads, kv_head);
-  const ts_bf16 *v = (const ts_bf16 *) p.v + ts_attention_at(p, block.batch, 0, p.kv_heads, kv_head);
-  int64_t at = ts_attention_at(p, block.batch, first, p.heads, block.head);
-  ts_tile_load<ROWS, D, THREADS>(q_tile, (const ts_bf16 *) p.q + at, p.heads * p.head_dim, (int) p.length - first, p.head_dim);
-  ts_tile_load<ROWS, D, THREADS>(do_tile, (const ts_bf16 *) p.d_out + at, p.heads * p.head_dim, (int) p.length - first, p.head_dim);
-  ts_tile_load<N, D, THREADS>(k_tile, k, stride, (int) p.length, p.head_dim);
-  ts_tile_load<N, D, THREADS>(v_tile, v, stride, (int) p.length, p.head_dim);
+  ts_tile_load<ROWS, D, THREADS>(q_tile, p, p.q, block.batch, first, p.heads, block.head);
+  ts_tile_load<ROWS, D, THREADS>(do_tile, p, p.d_out, block.batch, first, p.heads, block.head);
+  ts_tile_load<N, D, THREADS>(k_tile, p, p.k, block.batch, 0, p.kv_heads, kv_head);
+  ts_tile_load<N, D, THREADS>(v_tile, p, p.v, block.batch, 0, p.kv_heads, kv_head);
   ts_copy_commit();
   queries w = begin<GENERAL>(p, block.batch, block.head, first + 16 * M * warp);
   ts_bf16 *q = q_tile + 16 * M * warp * ts_tile_row<D>, *d_out = do_tile + 16 * M * warp * ts_tile_row<D>;
@@ -234,8 +237,8 @@ attention_dq(ts_attention_problem p) {
     __syncthreads(); /* this tile is there for all, and nobody reads the other any more */
     if (key + N < end_key) {
       int other = (turn ^ 1) * N * ts_tile_row<D>;
-      ts_tile_load<N, D, THREADS>(k_tile + other, k + (int64_t) (key + N) * stride, stride, (int) p.length - key - N, p.head_dim);
-      ts_tile_load<N, D, THREADS>(v_tile + other, v + (int64_t) (key + N) * stride, stride, (int) p.length - key - N, p.head_dim);
+      ts_tile_load<N, D, THREADS>(k_tile + other, p, p.k, block.batch, key + N, p.kv_heads, kv_head);
+      ts_tile_load<N, D, THREADS>(v_tile + other, p, p.v, block.batch, key + N, p.kv_heads, kv_head);
       ts_copy_commit();
     }
     if (!p.causal || key < w.first + 16 * M) {
@@ -247,8 +250,7 @@ attention_dq(ts_attention_problem p) {
       ts_tile_add_product<M, N, D>(dq, d, k_tile + tile + ts_lane_left<D>());
     }
   }
-  at = ts_attention_at(p, block.batch, w.first, p.heads, block.head);
-  ts_tile_store<M, D>((ts_bf16 *) p.dq + at, p.heads * p.head_dim, (int) p.length - w.first, p.head_dim, q, dq, p.scale);
+  ts_tile_store<M, D>(p, p.dq, block.batch, w.first, p.heads, block.head, q, dq, p.scale);
 }
 
 /* ---- launching ---- */
@@ -256,8 +258,7 @@ attention_dq(ts_attention_problem p) {
 template <int D, bool GENERAL>
 static void launch(const ts_attention_problem *p, cudaStream_t stream) {
   typedef keys_shape<D, GENERAL> keys;
-  ts_launch(attention_dkdv<D, GENERAL>, ts_attention_grid(p, p->kv_heads, keys::keys), keys::threads, keys::shared, stream,
-            ts_attention_by_kv_head(p));
+  ts_launch(attention_dkdv<D, GENERAL>, ts_attention_grid(p, p->kv_heads, keys::keys), keys::threads, keys::shared, stream, *p);
   ts_launch(attention_dq<D, GENERAL>, ts_attention_grid(p, p->heads, ROWS), THREADS, queries_shape<D>::shared, stream, *p);
 }
 

@@ -30,13 +30,13 @@ static __device__ __forceinline__ tiles<D> divide(float *all) {
   return t;
 }
 
-static __device__ __forceinline__ int own_row(int i) { return (int) threadIdx.x / SIDE + SIDE * i; }
-static __device__ __forceinline__ int pass_row(int j) { return (int) threadIdx.x % SIDE + SIDE * j; }
+static __device__ __forceinline__ int own_row(int i) { return (int) (threadIdx.x / SIDE) + SIDE * i; }
+static __device__ __forceinline__ int pass_row(int j) { return (int) (threadIdx.x % SIDE) + SIDE * j; }
 
 /* ROWS rows of a head from token \a first on as floats; zeros past the sequence and the head. */
 template <int ROWS, int D, typename T>
-static __device__ __forceinline__ void load(float *tile, const ts_attention_problem &p, const void *from, int batch, int first,
-                                            int heads, int head) {
+static __device__ __forceinline__ void load(float *tile, const ts_attention_problem &p, const void *from, unsigned batch, int first,
+                                            int heads, unsigned head) {
   const T *x = (const T *) from + ts_attention_at(p, batch, first, heads, head);
   for (int i = (int) threadIdx.x; i < ROWS * D; i += THREADS) {
     int row = i / D, d = i % D;
@@ -82,7 +82,7 @@ static __device__ __forceinline__ void add_product(float (*sum)[D / SIDE], const
     }
 #pragma unroll
     for (int c = 0; c < D / 64; ++c) {
-      ts_load<4>(b, pass + k * row_floats<D> + 64 * c + (int) threadIdx.x % SIDE * 4);
+      ts_load<4>(b, pass + k * row_floats<D> + 64 * c + (int) (threadIdx.x % SIDE) * 4);
 #pragma unroll
       for (int i = 0; i < I * 4; ++i) {
         sum[i / 4][4 * c + i % 4] += w[i / 4] * b[i % 4];
@@ -100,14 +100,14 @@ static __device__ __forceinline__ void put_scores(float *score, const float (*s)
 
 /* The block's rows of a result, times factor[i], from token \a first on. */
 template <int D, typename T>
-static __device__ __forceinline__ void store(const ts_attention_problem &p, void *to, int batch, int first, int heads, int head,
+static __device__ __forceinline__ void store(const ts_attention_problem &p, void *to, unsigned batch, int first, int heads, unsigned head,
                                              const float (*x)[D / SIDE], const float *factor) {
   T *at = (T *) to + ts_attention_at(p, batch, first, heads, head);
 #pragma unroll
   for (int i = 0; i < I; ++i) {
 #pragma unroll
     for (int c = 0; c < D / SIDE; ++c) {
-      int d = 64 * (c / 4) + (int) threadIdx.x % SIDE * 4 + c % 4;
+      int d = 64 * (c / 4) + (int) (threadIdx.x % SIDE) * 4 + c % 4;
       if (own_row(i) < p.length - first && d < p.head_dim) {
         at[(int64_t) own_row(i) * heads * p.head_dim + d] = ts_round<T>(x[i][c] * factor[i]);
       }
@@ -115,7 +115,7 @@ static __device__ __forceinline__ void store(const ts_attention_problem &p, void
   }
 }
 
-static __device__ __forceinline__ bool sees(const ts_attention_problem &p, int batch, int query, int key) {
+static __device__ __forceinline__ bool sees(const ts_attention_problem &p, unsigned batch, int query, int key) {
   return query < p.length && key < p.length && (!p.causal || key <= query) &&
          (p.documents == nullptr || p.documents[batch * p.length + query] == p.documents[batch * p.length + key]);
 }
@@ -173,11 +173,15 @@ static __device__ __forceinline__ void softmax(float *s, float *top, float *sum,
 
 template <int D, typename T>
 __global__ void __launch_bounds__(THREADS, 1)
-attention_forward_plain(ts_attention_problem p) {
+attention_forward_plain(const __grid_constant__ ts_attention_problem p) {
   TS_SHARED_DYNAMIC(float, all);
   tiles<D> tile = divide<D>(all);
-  ts_attention_block block = ts_attention_block_of(p, p.heads, OWN);
-  int first = ((int) ((p.length + OWN - 1) / OWN) - 1 - block.rank) * OWN, kv_head = block.head / (p.heads / p.kv_heads);
+  ts_attention_block block = ts_attention_block_of(p, p.heads);
+  if (!block.any) {
+    return;
+  }
+  int first = ((int) gridDim.y - 1 - block.rank) * OWN;
+  unsigned kv_head = block.head / (unsigned) (p.heads / p.kv_heads);
   int end = p.causal ? min(first + OWN, (int) p.length) : (int) p.length;
   ts_attention_drop drop = ts_attention_drop_of(p, block.batch, block.head);
   load<OWN, D, T>(tile.own[0], p, p.q, block.batch, first, p.heads, block.head);
@@ -212,7 +216,7 @@ attention_forward_plain(ts_attention_problem p) {
   for (int i = 0; i < I; ++i) {
     int64_t row = first + own_row(i);
     if (threadIdx.x % SIDE == 0 && row < p.length) {
-      p.lse[((int64_t) block.batch * p.heads + block.head) * p.length + row] = top[i] + logf(sum[i]);
+      p.lse[(block.batch * (int64_t) p.heads + block.head) * p.length + row] = top[i] + logf(sum[i]);
     }
     sum[i] = 1 / sum[i];
   }
@@ -222,7 +226,7 @@ attention_forward_plain(ts_attention_problem p) {
 /* ---- backward ---- */
 
 /* Products to weights after dropout and to gradients of scores. */
-static __device__ __forceinline__ void weight_and_gradient(const ts_attention_problem &p, const ts_attention_drop &drop, int batch,
+static __device__ __forceinline__ void weight_and_gradient(const ts_attention_problem &p, const ts_attention_drop &drop, unsigned batch,
                                                            int query, int key, float lse, float delta, float *s, float *d) {
   float weight = sees(p, batch, query, key) ? expf(*s * p.scale - lse) : 0.0f, keep = keep_factor(p, drop, query, key);
   *s = weight * keep;
@@ -231,18 +235,22 @@ static __device__ __forceinline__ void weight_and_gradient(const ts_attention_pr
 
 template <int D, typename T>
 __global__ void __launch_bounds__(THREADS, 1)
-attention_dq_plain(ts_attention_problem p) {
+attention_dq_plain(const __grid_constant__ ts_attention_problem p) {
   TS_SHARED_DYNAMIC(float, all);
   tiles<D> tile = divide<D>(all);
-  ts_attention_block block = ts_attention_block_of(p, p.heads, OWN);
-  int first = ((int) ((p.length + OWN - 1) / OWN) - 1 - block.rank) * OWN, kv_head = block.head / (p.heads / p.kv_heads);
+  ts_attention_block block = ts_attention_block_of(p, p.heads);
+  if (!block.any) {
+    return;
+  }
+  int first = ((int) gridDim.y - 1 - block.rank) * OWN;
+  unsigned kv_head = block.head / (unsigned) (p.heads / p.kv_heads);
   int end = p.causal ? min(first + OWN, (int) p.length) : (int) p.length;
   ts_attention_drop drop = ts_attention_drop_of(p, block.batch, block.head);
   load<OWN, D, T>(tile.own[0], p, p.q, block.batch, first, p.heads, block.head);
   load<OWN, D, T>(tile.own[1], p, p.d_out, block.batch, first, p.heads, block.head);
   float dq[I][D / SIDE] = {}, one[I], lse[I], delta[I], s[I][J], d[I][J];
   for (int i = 0; i < I; ++i) {
-    int64_t row = ((int64_t) block.batch * p.heads + block.head) * p.length + first + own_row(i);
+    int64_t row = (block.batch * (int64_t) p.heads + block.head) * p.length + first + own_row(i);
     bool inside = first + own_row(i) < p.length;
     lse[i] = inside ? p.lse[row] : 0.0f;
     delta[i] = inside ? p.delta[row] : 0.0f;
@@ -271,20 +279,24 @@ attention_dq_plain(ts_attention_problem p) {
 /* The query heads of a key head one after another, in order. */
 template <int D, typename T>
 __global__ void __launch_bounds__(THREADS, 1)
-attention_dkdv_plain(ts_attention_problem p) {
+attention_dkdv_plain(const __grid_constant__ ts_attention_problem p) {
   TS_SHARED_DYNAMIC(float, all);
   tiles<D> tile = divide<D>(all);
-  ts_attention_block block = ts_attention_block_of(p, p.kv_heads, OWN);
-  int first = block.rank * OWN, group = p.heads / p.kv_heads;
+  ts_attention_block block = ts_attention_block_of(p, p.kv_heads);
+  if (!block.any) {
+    return;
+  }
+  int first = block.rank * OWN;
+  unsigned group = (unsigned) (p.heads / p.kv_heads);
   load<OWN, D, T>(tile.own[0], p, p.k, block.batch, first, p.kv_heads, block.head);
   load<OWN, D, T>(tile.own[1], p, p.v, block.batch, first, p.kv_heads, block.head);
   float dk[I][D / SIDE] = {}, dv[I][D / SIDE] = {}, one[I], s[I][J], d[I][J];
   for (int i = 0; i < I; ++i) {
     one[i] = 1;
   }
-  for (int head = block.head * group; head < (block.head + 1) * group; ++head) {
+  for (unsigned head = block.head * group; head < (block.head + 1) * group; ++head) {
     ts_attention_drop drop = ts_attention_drop_of(p, block.batch, head);
-    int64_t statistics = ((int64_t) block.batch * p.heads + head) * p.length;
+    int64_t statistics = (block.batch * (int64_t) p.heads + head) * p.length;
     for (int query = p.causal ? first : 0; query < p.length; query += PASS) {
       __syncthreads();
       load<PASS, D, T>(tile.pass[0], p, p.q, block.batch, query, p.heads, head);
@@ -323,7 +335,7 @@ static void launch_forward(const ts_attention_problem *p, cudaStream_t stream) {
 template <int D, typename T>
 static void launch_backward(const ts_attention_problem *p, cudaStream_t stream) {
   ts_launch(attention_dq_plain<D, T>, ts_attention_grid(p, p->heads, OWN), THREADS, tiles<D>::bytes, stream, *p);
-  ts_launch(attention_dkdv_plain<D, T>, ts_attention_grid(p, p->kv_heads, OWN), THREADS, tiles<D>::bytes, stream, ts_attention_by_kv_head(p));
+  ts_launch(attention_dkdv_plain<D, T>, ts_attention_grid(p, p->kv_heads, OWN), THREADS, tiles<D>::bytes, stream, *p);
 }
 
 template <typename T>

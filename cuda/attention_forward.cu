@@ -24,13 +24,13 @@ typedef struct queries {
 } queries;
 
 static __device__ __forceinline__ int row_of(const queries &w, int m, int half) {
-  return w.first + 16 * m + 8 * half + (int) threadIdx.x % TS_WARP / 4;
+  return w.first + 16 * m + 8 * half + (int) (threadIdx.x % TS_WARP / 4);
 }
 
 /* Products of keys that a query does not see become minus infinity. */
 template <int N, bool GENERAL>
-static __device__ __forceinline__ void mask(const ts_attention_problem &p, const queries &w, int batch, int key, float (*s)[N / 8][4]) {
-  key += (int) threadIdx.x % 4 * 2;
+static __device__ __forceinline__ void mask(const ts_attention_problem &p, const queries &w, unsigned batch, int key, float (*s)[N / 8][4]) {
+  key += (int) (threadIdx.x % 4 * 2);
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -52,22 +52,51 @@ static __device__ __forceinline__ void mask(const ts_attention_problem &p, const
   }
 }
 
-/* Products to powers in place; sums and results so far go over to the new highest product. */
+/* What is subtracted from the products of a row; while nothing is seen all powers are 0. */
+static __device__ __forceinline__ float shift_of(float top) { return top == TS_MINUS_INFINITY ? 0.0f : top; }
+
+/* Products to powers in place.  Sums and results so far go over to a new highest product only when it makes powers of more
+ * than 2^8 otherwise, for some row of the warp: seldom after the first tile. */
 template <int N, int D>
 static __device__ __forceinline__ void softmax(queries &w, float scale, float (*s)[N / 8][4], float (*o)[D / 8][4]) {
+  float top[M][2];
+  bool grows = false;
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float top = w.top[m][half], sum = 0;
+      float t = w.top[m][half];
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
-        top = fmaxf(top, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+        t = fmaxf(t, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
       }
-      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-      float shift = top == TS_MINUS_INFINITY ? 0.0f : top * scale; /* nothing seen so far: all powers are 0 */
-      float factor = ts_exp2(w.top[m][half] * scale - shift);
+      t = fmaxf(t, __shfl_xor_sync(0xffffffffu, t, 1));
+      t = fmaxf(t, __shfl_xor_sync(0xffffffffu, t, 2));
+      grows = grows || (t - w.top[m][half]) * scale > 8.0f;
+      top[m][half] = t;
+    }
+  }
+  if (__any_sync(0xffffffffu, grows)) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float factor = ts_exp2((w.top[m][half] - shift_of(top[m][half])) * scale);
+        w.top[m][half] = top[m][half];
+        w.sum[m][half] *= factor;
+#pragma unroll
+        for (int d = 0; d < D / 8; ++d) {
+          o[m][d][2 * half] *= factor;
+          o[m][d][2 * half + 1] *= factor;
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float shift = shift_of(w.top[m][half]) * scale, sum = 0;
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
 #pragma unroll
@@ -76,13 +105,7 @@ static __device__ __forceinline__ void softmax(queries &w, float scale, float (*
           sum += s[m][n][i];
         }
       }
-#pragma unroll
-      for (int d = 0; d < D / 8; ++d) {
-        o[m][d][2 * half] *= factor;
-        o[m][d][2 * half + 1] *= factor;
-      }
-      w.sum[m][half] = w.sum[m][half] * factor + sum;
-      w.top[m][half] = top;
+      w.sum[m][half] += sum;
     }
   }
 }
@@ -96,7 +119,7 @@ static __device__ __forceinline__ void drop(const ts_attention_problem &p, const
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
         bool keep[2];
-        ts_attention_keep(keep, p, w.drop, row_of(w, m, half), key + 8 * n + (int) threadIdx.x % 4 * 2);
+        ts_attention_keep(keep, p, w.drop, row_of(w, m, half), key + 8 * n + (int) (threadIdx.x % 4 * 2));
         s[m][n][2 * half] = keep[0] ? s[m][n][2 * half] : 0.0f;
         s[m][n][2 * half + 1] = keep[1] ? s[m][n][2 * half + 1] : 0.0f;
       }
@@ -105,7 +128,7 @@ static __device__ __forceinline__ void drop(const ts_attention_problem &p, const
 }
 
 template <bool GENERAL>
-static __device__ __forceinline__ queries begin(const ts_attention_problem &p, int batch, int head, int first) {
+static __device__ __forceinline__ queries begin(const ts_attention_problem &p, unsigned batch, unsigned head, int first) {
   queries w;
   w.first = first;
   if (GENERAL) {
@@ -128,7 +151,7 @@ static __device__ __forceinline__ queries begin(const ts_attention_problem &p, i
 
 /* o and lse of the warp; its rows of the tile of queries serve as the way to memory. */
 template <int D>
-static __device__ __forceinline__ void end(const ts_attention_problem &p, const queries &w, int batch, int head, ts_bf16 *tile,
+static __device__ __forceinline__ void end(const ts_attention_problem &p, const queries &w, unsigned batch, unsigned head, ts_bf16 *tile,
                                            float (*o)[D / 8][4]) {
 #pragma unroll
   for (int m = 0; m < M; ++m) {
@@ -137,36 +160,36 @@ static __device__ __forceinline__ void end(const ts_attention_problem &p, const 
       float sum = w.sum[m][half];
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      float factor = 1.0f / sum;
 #pragma unroll
       for (int i = 0; i < D / 4; ++i) {
-        o[m][i / 2][2 * half + i % 2] /= sum;
+        o[m][i / 2][2 * half + i % 2] *= factor;
       }
       int row = row_of(w, m, half);
       if (threadIdx.x % 4 == 0 && row < p.length) {
-        p.lse[((int64_t) batch * p.heads + head) * p.length + row] = w.top[m][half] * p.scale + logf(sum);
+        p.lse[(batch * (int64_t) p.heads + head) * p.length + row] = w.top[m][half] * p.scale + logf(sum);
       }
     }
   }
-  ts_tile_store<M, D>((ts_bf16 *) p.o + ts_attention_at(p, batch, w.first, p.heads, head), p.heads * p.head_dim,
-                      (int) p.length - w.first, p.head_dim, tile, o, p.keep_scale);
+  ts_tile_store<M, D>(p, p.o, batch, w.first, p.heads, head, tile, o, p.keep_scale);
 }
 
 template <int D, bool GENERAL>
 __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
-attention_forward(ts_attention_problem p) {
+attention_forward(const __grid_constant__ ts_attention_problem p) {
   constexpr int N = shape<D, GENERAL>::keys;
   TS_SHARED_DYNAMIC(ts_bf16, q_tile);
   ts_bf16 *k_tile = q_tile + ROWS * ts_tile_row<D>, *v_tile = k_tile + 2 * N * ts_tile_row<D>;
-  ts_attention_block block = ts_attention_block_of(p, p.heads, ROWS);
-  int tiles = (int) ((p.length + ROWS - 1) / ROWS), first = (tiles - 1 - block.rank) * ROWS, warp = (int) threadIdx.x / TS_WARP;
-  int kv_head = block.head / (p.heads / p.kv_heads), stride = p.kv_heads * p.head_dim;
+  ts_attention_block block = ts_attention_block_of(p, p.heads);
+  if (!block.any) {
+    return;
+  }
+  int first = ((int) gridDim.y - 1 - block.rank) * ROWS, warp = ts_warp_number();
+  unsigned kv_head = block.head / (unsigned) (p.heads / p.kv_heads);
   int end_key = p.causal ? min(first + ROWS, (int) p.length) : (int) p.length;
-  const ts_bf16 *k = (const ts_bf16 *) p.k + ts_attention_at(p, block.batch, 0, p.kv_heads, kv_head);
-  const ts_bf16 *v = (const ts_bf16 *) p.v + ts_attention_at(p, block.batch, 0, p.kv_heads, kv_head);
-  ts_tile_load<ROWS, D, THREADS>(q_tile, (const ts_bf16 *) p.q + ts_attention_at(p, block.batch, first, p.heads, block.head),
-                                 p.heads * p.head_dim, (int) p.length - first, p.head_dim);
-  ts_tile_load<N, D, THREADS>(k_tile, k, stride, (int) p.length, p.head_dim);
-  ts_tile_load<N, D, THREADS>(v_tile, v, stride, (int) p.length, p.head_dim);
+  ts_tile_load<ROWS, D, THREADS>(q_tile, p, p.q, block.batch, first, p.heads, block.head);
+  ts_tile_load<N, D, THREADS>(k_tile, p, p.k, block.batch, 0, p.kv_heads, kv_head);
+  ts_tile_load<N, D, THREADS>(v_tile, p, p.v, block.batch, 0, p.kv_heads, kv_head);
   ts_copy_commit();
   queries w = begin<GENERAL>(p, block.batch, block.head, first + 16 * M * warp);
   ts_bf16 *q = q_tile + 16 * M * warp * ts_tile_row<D>;
@@ -176,8 +199,8 @@ attention_forward(ts_attention_problem p) {
     __syncthreads(); /* this tile is there for all, and nobody reads the other any more */
     if (key + N < end_key) {
       int other = at ^ (N * ts_tile_row<D>);
-      ts_tile_load<N, D, THREADS>(k_tile + other, k + (int64_t) (key + N) * stride, stride, (int) p.length - key - N, p.head_dim);
-      ts_tile_load<N, D, THREADS>(v_tile + other, v + (int64_t) (key + N) * stride, stride, (int) p.length - key - N, p.head_dim);
+      ts_tile_load<N, D, THREADS>(k_tile + other, p, p.k, block.batch, key + N, p.kv_heads, kv_head);
+      ts_tile_load<N, D, THREADS>(v_tile + other, p, p.v, block.batch, key + N, p.kv_heads, kv_head);
       ts_copy_commit();
     }
     if (!p.causal || key < w.first + 16 * M) {
