@@ -1,18 +1,21 @@
-/* Attention as a graph of cuDNN operations.  cuDNN knows scaled-dot-product attention by the shape of this graph and runs it as one
- * flash kernel.  (Its composite operation CUDNN_BACKEND_OPERATION_SDPA_FWD has no causal mask before 9.21.)
+/* Attention as a graph of cuDNN operations.  cuDNN knows scaled-dot-product attention by the shape of this graph and
+ * runs it as one flash kernel.  (Its composite operation CUDNN_BACKEND_OPERATION_SDPA_FWD has no causal mask
+ * before 9.21.)
  *
- * Forward:   s = scale q k^T, -inf above the diagonal; m = row max of s; l = row sum of exp (s - m); o = (exp (s - m) / l) v;
- *            lse = m + log l
- * Backward:  delta = row sum of do o; p = exp (s - lse); dv = p^T do; ds = scale p (do v^T - delta); dk = ds^T q; dq = ds k
+ * Forward:   s = scale q k^T, -inf above the diagonal; m = row max of s; l = row sum of exp (s - m);
+ *            o = (exp (s - m) / l) v; lse = m + log l
+ * Backward:  delta = row sum of do o; p = exp (s - lse); dv = p^T do; ds = scale p (do v^T - delta);
+ *            dk = ds^T q; dq = ds k
  *
- * Determinism.  The usual backward graph sums dq in an fp32 tensor that the caller gives, in the order in which blocks finish.
- * Without that tensor cuDNN takes an algorithm that keeps ds, in bf16, in its workspace, and gives the same bits every time:
- * that is the one here.  Its price is a matrix of T x T numbers for each head, written and read once.  So that it stays small the
- * backward pass runs in slices, of whole samples or of some heads of one sample, one after the other in the same workspace.
+ * Determinism.  The usual backward graph sums dq in an fp32 tensor that the caller gives, in the order in which blocks
+ * finish. Without that tensor cuDNN takes an algorithm that keeps ds, in bf16, in its workspace, and gives the same
+ * bits every time: that is the one here.  Its price is a matrix of T x T numbers for each head, written and read once.
+ * So that it stays small the backward pass runs in slices, of whole samples or of some heads of one sample, one after
+ * the other in the same workspace.
  *
  * Workspace.  Measured for cuDNN 9.19 on sm_90, with all candidates of 60 shapes: forward at most 256 bytes; backward
- * 2 B H T'^2, T' being T rounded up to 128, and, where query heads share keys, 4 B H T D for dk and dv of each query head in bf16, and
- * 256 bytes.  A plan that wants more is refused. */
+ * 2 B H T'^2, T' being T rounded up to 128, and, where query heads share keys, 4 B H T D for dk and dv of each query
+ * head in bf16, and 256 bytes.  A plan that wants more is refused. */
 #include "cuda/attention_cudnn.h"
 
 #include "base/memory.h"
@@ -23,17 +26,21 @@
 
 /* A slice of attention, and the whole that it is of.  Slices of equal problems share a graph. */
 typedef struct problem {
-  int64_t batch, heads, kv_heads;           /* of a slice */
+  int64_t batch, heads, kv_heads; /* of a slice */
   int64_t all_batch, all_heads, all_kv_heads;
   int64_t length, head_dim;
-  int64_t causal, backward;                 /* 0 or 1; no padding: compared as bytes */
+  int64_t causal, backward; /* 0 or 1; no padding: compared as bytes */
 } problem;
 
-enum { UID_Q = 1, UID_K, UID_V, UID_O, UID_LSE, UID_D_OUT, UID_DQ, UID_DK, UID_DV, UID_DELTA, UID_SCALE, UID_MASKED, UID_ONE, UID_END };
+/* Numbers of the tensors: those of calls, delta, scalars. */
+enum {
+  UID_Q = 1, UID_K, UID_V, UID_O, UID_LSE, UID_D_OUT, UID_DQ, UID_DK, UID_DV,
+  UID_DELTA, UID_SCALE, UID_MASKED, UID_ONE, UID_END
+};
 enum { MOST_POINTERS = UID_END - 1, TILE = 128, SPARE = 256, ALIGN = 256 };
 
-/* Workspace of the backward pass that slices are made for: enough blocks to fill a device (8 heads of 8192 tokens, 512 blocks), not
- * more.  Where one head needs more than the second, attention is not for cuDNN. */
+/* Workspace of the backward pass that slices are made for: enough blocks to fill a device (8 heads of 8192 tokens, 512
+ * blocks), not more.  Where one head needs more than the second, attention is not for cuDNN. */
 static const int64_t wanted_workspace = (int64_t) 1 << 30, most_workspace = (int64_t) 2 << 30;
 
 /* What cuDNN made for a problem, and how many plans use it. */
@@ -48,8 +55,8 @@ typedef struct shared {
 
 struct ts_cudnn_plan {
   shared *shared;
-  float scale, masked, one;                  /* read by address when a run is queued */
-  const void *pointer[MOST_POINTERS + 1];    /* by uid, of the whole: what the packs were made of */
+  float scale, masked, one;               /* read by address when a run is queued */
+  const void *pointer[MOST_POINTERS + 1]; /* by uid, of the whole: what the packs were made of */
   void *workspace;
   ts_cudnn_pack *pack; /* one a slice */
 };
@@ -70,7 +77,9 @@ static int64_t inner_workspace(const problem *p) {
 }
 
 /* delta lies behind it. */
-static int64_t delta_bytes(const problem *p) { return p->backward ? p->batch * p->heads * p->length * (int64_t) sizeof(float) : 0; }
+static int64_t delta_bytes(const problem *p) {
+  return p->backward ? p->batch * p->heads * p->length * (int64_t) sizeof(float) : 0;
+}
 
 static int64_t workspace_bytes(const problem *p) {
   return (inner_workspace(p) + ALIGN - 1) / ALIGN * ALIGN + delta_bytes(p) + ALIGN; /* ours is aligned to 64 only */
@@ -117,7 +126,8 @@ bool ts_cudnn_supports(const ts_graph *graph, const ts_node *node) {
   int documents = backward ? 6 : 3, head_dim = node->attr.attention.head_dim;
   bool one_document = node->n_in <= documents || node->in[documents] == TS_NONE;
   if (q->dtype != TS_BF16 || (head_dim != 64 && head_dim != 96 && head_dim != 128) || !one_document ||
-      node->attr.attention.dropout > 0 || q->shape.d[0] == 0 || q->shape.d[1] < 2 /* one token has no backward there */) {
+      node->attr.attention.dropout > 0 || q->shape.d[0] == 0 ||
+      q->shape.d[1] < 2 /* one token has no backward there */) {
     return false;
   }
   problem p = problem_of(graph, node);
@@ -148,7 +158,8 @@ static ts_cudnn_shape numbers(const problem *p, int64_t heads) {
 /* {B, H, queries, keys}, which is never in memory; transposed: {B, H, keys, queries}. */
 static ts_cudnn_shape scores(const problem *p, bool transposed) {
   int64_t t = p->length;
-  return (ts_cudnn_shape){{p->batch, p->heads, t, t}, {p->heads * t * t, t * t, transposed ? 1 : t, transposed ? t : 1}};
+  return (ts_cudnn_shape){{p->batch, p->heads, t, t},
+                          {p->heads * t * t, t * t, transposed ? 1 : t, transposed ? t : 1}};
 }
 
 /* {B, H, T, D}, one for every query head, inside the graph. */
@@ -157,9 +168,13 @@ static ts_cudnn_shape full_heads(const problem *p) {
   return (ts_cudnn_shape){{p->batch, p->heads, p->length, p->head_dim}, {p->heads * head, head, p->head_dim, 1}};
 }
 
-static ts_cudnn_tensor score_tensor(ts_cudnn_graph *g, const problem *p) { return ts_cudnn_virtual(g, CUDNN_DATA_FLOAT, scores(p, false)); }
+static ts_cudnn_tensor score_tensor(ts_cudnn_graph *g, const problem *p) {
+  return ts_cudnn_virtual(g, CUDNN_DATA_FLOAT, scores(p, false));
+}
 
-static ts_cudnn_tensor number_tensor(ts_cudnn_graph *g, const problem *p) { return ts_cudnn_virtual(g, CUDNN_DATA_FLOAT, numbers(p, p->heads)); }
+static ts_cudnn_tensor number_tensor(ts_cudnn_graph *g, const problem *p) {
+  return ts_cudnn_virtual(g, CUDNN_DATA_FLOAT, numbers(p, p->heads));
+}
 
 static ts_cudnn_tensor memory(ts_cudnn_graph *g, const problem *p, int64_t uid, int64_t heads, bool transposed) {
   return ts_cudnn_memory(g, uid, CUDNN_DATA_BFLOAT16, rows(p, heads, transposed));
@@ -174,8 +189,8 @@ static ts_cudnn_tensor mask(ts_cudnn_graph *g, const problem *p, ts_cudnn_tensor
   }
   ts_cudnn_tensor query = ts_cudnn_index(g, 2, s, ts_cudnn_virtual(g, CUDNN_DATA_INT32, scores(p, false)));
   ts_cudnn_tensor key = ts_cudnn_index(g, 3, s, ts_cudnn_virtual(g, CUDNN_DATA_INT32, scores(p, false)));
-  ts_cudnn_tensor seen = ts_cudnn_binary(g, CUDNN_POINTWISE_CMP_GE, query, key,
-                                         ts_cudnn_virtual(g, CUDNN_DATA_BOOLEAN, scores(p, false)));
+  ts_cudnn_tensor seen =
+      ts_cudnn_binary(g, CUDNN_POINTWISE_CMP_GE, query, key, ts_cudnn_virtual(g, CUDNN_DATA_BOOLEAN, scores(p, false)));
   return ts_cudnn_select(g, s, ts_cudnn_scalar(g, UID_MASKED, CUDNN_DATA_FLOAT), seen, score_tensor(g, p));
 }
 
@@ -211,8 +226,8 @@ static void build_kv_gradient(ts_cudnn_graph *g, const problem *p, ts_cudnn_tens
 /* delta in memory, and through a multiplication by 1: so cuDNN knows the graph. */
 static ts_cudnn_tensor build_delta(ts_cudnn_graph *g, const problem *p, ts_cudnn_tensor d_out, ts_cudnn_tensor o) {
   ts_cudnn_tensor product = ts_cudnn_virtual(g, CUDNN_DATA_FLOAT, full_heads(p));
-  ts_cudnn_tensor sum = ts_cudnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, ts_cudnn_binary(g, CUDNN_POINTWISE_MUL, d_out, o, product),
-                                        number_tensor(g, p));
+  ts_cudnn_tensor sum = ts_cudnn_reduce(
+      g, CUDNN_REDUCE_TENSOR_ADD, ts_cudnn_binary(g, CUDNN_POINTWISE_MUL, d_out, o, product), number_tensor(g, p));
   return ts_cudnn_binary(g, CUDNN_POINTWISE_MUL, sum, ts_cudnn_scalar(g, UID_ONE, CUDNN_DATA_FLOAT),
                          ts_cudnn_memory(g, UID_DELTA, CUDNN_DATA_FLOAT, numbers(p, p->heads)));
 }
@@ -271,7 +286,8 @@ static shared *share(const problem *p, const char *device, ts_error *err) {
     return NULL;
   }
   shared *s = ts_calloc(1, sizeof *s);
-  *s = (shared){.problem = *p, .device = ts_strdup(device), .graph = graph, .choice = choice, .users = 1, .next = all_shared};
+  *s = (shared){
+      .problem = *p, .device = ts_strdup(device), .graph = graph, .choice = choice, .users = 1, .next = all_shared};
   return all_shared = s;
 }
 
@@ -346,7 +362,8 @@ static int64_t slice_offset(const problem *p, int64_t uid, int64_t slice) {
     case UID_K:
     case UID_V:
     case UID_DK:
-    case UID_DV: return (sample * p->length * p->all_kv_heads + part * p->kv_heads) * p->head_dim * (int64_t) sizeof(uint16_t);
+    case UID_DV:
+      return (sample * p->length * p->all_kv_heads + part * p->kv_heads) * p->head_dim * (int64_t) sizeof(uint16_t);
     case UID_LSE: return (sample * p->all_heads + part * p->heads) * p->length * (int64_t) sizeof(float);
     case UID_DELTA: return 0;
     default: return (sample * p->length * p->all_heads + part * p->heads) * p->head_dim * (int64_t) sizeof(uint16_t);
@@ -370,9 +387,11 @@ static ts_cudnn_pack make_pack(const ts_cudnn_plan *plan, int64_t slice) {
 }
 
 /* Where a call has the tensors of the graph. */
-static void find_pointers(const ts_cudnn_plan *plan, const ts_kernel_call *call, const void *pointer[MOST_POINTERS + 1]) {
+static void find_pointers(const ts_cudnn_plan *plan, const ts_kernel_call *call,
+                          const void *pointer[MOST_POINTERS + 1]) {
   static const int forward_in[] = {UID_Q, UID_K, UID_V}, forward_out[] = {UID_O, UID_LSE};
-  static const int backward_in[] = {UID_D_OUT, UID_Q, UID_K, UID_V, UID_O, UID_LSE}, backward_out[] = {UID_DQ, UID_DK, UID_DV};
+  static const int backward_in[] = {UID_D_OUT, UID_Q, UID_K, UID_V, UID_O, UID_LSE},
+                   backward_out[] = {UID_DQ, UID_DK, UID_DV};
   const problem *p = &plan->shared->problem;
   memset(pointer, 0, (MOST_POINTERS + 1) * sizeof *pointer);
   for (int i = 0; i < (p->backward ? 6 : 3); ++i) {

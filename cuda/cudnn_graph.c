@@ -1,8 +1,11 @@
-/* cuDNN's backend API: a descriptor is created, given attributes, and finalized.  Every descriptor of a graph belongs to it until
- * the graph ends: finalized descriptors refer to one another. */
+/* cuDNN's backend API: a descriptor is created, given attributes, and finalized.  Every descriptor of a graph belongs
+ * to it until the graph ends: finalized descriptors refer to one another.  The order of calls and the attributes are those
+ * of NVIDIA's own front end, which is not used here. */
 #include "cuda/cudnn_graph.h"
 
 #include "base/memory.h"
+#include "cuda/attention_cudnn.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -52,22 +55,22 @@ static cudnnBackendDescriptor_t create(ts_cudnn_graph *graph, cudnnBackendDescri
 }
 #define CREATE(graph, type) create((graph), CUDNN_BACKEND_##type##_DESCRIPTOR, "create " #type)
 
-static void set(ts_cudnn_graph *graph, cudnnBackendDescriptor_t to, cudnnBackendAttributeName_t attribute, cudnnBackendAttributeType_t type,
-                int64_t count, const void *value, const char *name) {
+static void set(ts_cudnn_graph *graph, cudnnBackendDescriptor_t to, cudnnBackendAttributeName_t attribute,
+                cudnnBackendAttributeType_t type, int64_t count, const void *value, const char *name) {
   if (!graph->failed) {
     check(graph, cudnnBackendSetAttribute(to, attribute, type, count, value), name);
   }
 }
-#define SET(graph, to, attribute, type, count, value) \
+#define SET(graph, to, attribute, type, count, value)                                                                  \
   set((graph), (to), CUDNN_ATTR_##attribute, CUDNN_TYPE_##type, (count), (value), "set " #attribute)
 
 /* One descriptor as an attribute of another; NULL: an optional one that is absent. */
-#define SET_DESCRIPTOR(graph, to, attribute, value)                       \
-  do {                                                                    \
-    cudnnBackendDescriptor_t set_value = (value);                         \
-    if (set_value != NULL) {                                              \
-      SET((graph), (to), attribute, BACKEND_DESCRIPTOR, 1, &set_value);   \
-    }                                                                     \
+#define SET_DESCRIPTOR(graph, to, attribute, value)                                                                    \
+  do {                                                                                                                 \
+    cudnnBackendDescriptor_t set_value = (value);                                                                      \
+    if (set_value != NULL) {                                                                                           \
+      SET((graph), (to), attribute, BACKEND_DESCRIPTOR, 1, &set_value);                                                \
+    }                                                                                                                  \
   } while (0)
 
 static void finalize(ts_cudnn_graph *graph, cudnnBackendDescriptor_t d, const char *name) {
@@ -113,8 +116,8 @@ void ts_cudnn_graph_destroy(ts_cudnn_graph **graph) {
 
 /* ---- tensors ---- */
 
-static ts_cudnn_tensor add_tensor(ts_cudnn_graph *graph, int64_t uid, cudnnDataType_t type, ts_cudnn_shape shape, bool is_virtual,
-                                  bool by_value) {
+static ts_cudnn_tensor add_tensor(ts_cudnn_graph *graph, int64_t uid, cudnnDataType_t type, ts_cudnn_shape shape,
+                                  bool is_virtual, bool by_value) {
   int64_t align = TS_CUDNN_ALIGN;
   ts_cudnn_tensor t = CREATE(graph, TENSOR);
   SET(graph, t, TENSOR_UNIQUE_ID, INT64, 1, &uid);
@@ -148,8 +151,8 @@ static void add_operation(ts_cudnn_graph *graph, cudnnBackendDescriptor_t operat
   graph->operation[graph->n_operations++] = operation;
 }
 
-static ts_cudnn_tensor pointwise(ts_cudnn_graph *graph, cudnnPointwiseMode_t mode, int64_t axis, ts_cudnn_tensor x, ts_cudnn_tensor b,
-                                 ts_cudnn_tensor t, ts_cudnn_tensor y) {
+static ts_cudnn_tensor pointwise(ts_cudnn_graph *graph, cudnnPointwiseMode_t mode, int64_t axis, ts_cudnn_tensor x,
+                                 ts_cudnn_tensor b, ts_cudnn_tensor t, ts_cudnn_tensor y) {
   bool compares = mode >= CUDNN_POINTWISE_CMP_EQ && mode <= CUDNN_POINTWISE_CMP_LE;
   cudnnDataType_t compute = compares ? CUDNN_DATA_BOOLEAN : CUDNN_DATA_FLOAT;
   cudnnBackendDescriptor_t kind = CREATE(graph, POINTWISE);
@@ -179,7 +182,8 @@ ts_cudnn_tensor ts_cudnn_binary(ts_cudnn_graph *graph, cudnnPointwiseMode_t mode
   return pointwise(graph, mode, 0, x, b, NULL, y);
 }
 
-ts_cudnn_tensor ts_cudnn_select(ts_cudnn_graph *graph, ts_cudnn_tensor x, ts_cudnn_tensor b, ts_cudnn_tensor t, ts_cudnn_tensor y) {
+ts_cudnn_tensor ts_cudnn_select(ts_cudnn_graph *graph, ts_cudnn_tensor x, ts_cudnn_tensor b, ts_cudnn_tensor t,
+                                ts_cudnn_tensor y) {
   return pointwise(graph, CUDNN_POINTWISE_BINARY_SELECT, 0, x, b, t, y);
 }
 
@@ -253,23 +257,33 @@ static int64_t find_candidates(ts_cudnn_graph *graph, cudnnBackendDescriptor_t *
     candidate[i] = CREATE(graph, ENGINECFG);
   }
   if (!graph->failed) {
-    check(graph, cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CANDIDATES,
-                                          &count, candidate), "get ENGINEHEUR_RESULTS");
+    check(graph,
+          cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                   MOST_CANDIDATES, &count, candidate),
+          "get ENGINEHEUR_RESULTS");
   }
   return graph->failed ? 0 : count < MOST_CANDIDATES ? count : MOST_CANDIDATES;
 }
 
-/* Whether the engine promises the same bits every time; its number. */
+/* False when the engine says that its bits may change; its number.  Silence is no promise: cuDNN 9.19 does not say it
+ * of blocks that add to one tensor in memory, so that graphs must not ask for that. */
 static bool is_deterministic(ts_cudnn_graph *graph, cudnnBackendDescriptor_t candidate, int64_t *number) {
   cudnnBackendDescriptor_t engine = CREATE(graph, ENGINE);
   cudnnBackendNumericalNote_t note[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
   int64_t count = 0;
-  check(graph, cudnnBackendGetAttribute(candidate, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine),
+  if (graph->failed) {
+    return false;
+  }
+  check(graph,
+        cudnnBackendGetAttribute(candidate, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
+                                 &engine),
         "get ENGINECFG_ENGINE");
   check(graph, cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count, number),
         "get ENGINE_GLOBAL_INDEX");
-  check(graph, cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                                        CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, note), "get ENGINE_NUMERICAL_NOTE");
+  check(graph,
+        cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                 CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, note),
+        "get ENGINE_NUMERICAL_NOTE");
   bool deterministic = !graph->failed;
   for (int64_t i = 0; !graph->failed && i < count; ++i) {
     deterministic = deterministic && note[i] != CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
@@ -278,7 +292,8 @@ static bool is_deterministic(ts_cudnn_graph *graph, cudnnBackendDescriptor_t can
 }
 
 /* Build one candidate; NULL, with the reason in \a why, when that fails.  Not a failure of the graph. */
-static cudnnBackendDescriptor_t try_candidate(ts_cudnn_graph *graph, cudnnBackendDescriptor_t candidate, char why[MESSAGE]) {
+static cudnnBackendDescriptor_t try_candidate(ts_cudnn_graph *graph, cudnnBackendDescriptor_t candidate,
+                                              char why[MESSAGE]) {
   cudnnBackendDescriptor_t plan = CREATE(graph, EXECUTION_PLAN);
   SET_DESCRIPTOR(graph, plan, EXECUTION_PLAN_ENGINE_CONFIG, candidate);
   SET_DESCRIPTOR(graph, plan, EXECUTION_PLAN_DEVICEPROP, graph->device);
@@ -295,37 +310,48 @@ static cudnnBackendDescriptor_t try_candidate(ts_cudnn_graph *graph, cudnnBacken
   return NULL;
 }
 
-static size_t workspace_of(ts_cudnn_graph *graph, cudnnBackendDescriptor_t plan) {
+/* Known before it is built: what is too large is not compiled. */
+static size_t workspace_of(ts_cudnn_graph *graph, cudnnBackendDescriptor_t candidate) {
   int64_t count, bytes = 0;
-  check(graph, cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes),
-        "get EXECUTION_PLAN_WORKSPACE_SIZE");
+  if (!graph->failed) {
+    check(graph,
+          cudnnBackendGetAttribute(candidate, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes),
+          "get ENGINECFG_WORKSPACE_SIZE");
+  }
   return (size_t) bytes;
+}
+
+/* Whether one candidate becomes the plan; otherwise \a why. */
+static bool take_candidate(ts_cudnn_graph *graph, cudnnBackendDescriptor_t candidate, size_t most_workspace,
+                           ts_cudnn_choice *choice, char why[MESSAGE]) {
+  if (!is_deterministic(graph, candidate, &choice->engine)) {
+    snprintf(why, MESSAGE, "engine %d is not deterministic", (int) choice->engine);
+    return false;
+  }
+  choice->workspace = workspace_of(graph, candidate);
+  if (choice->workspace > most_workspace) {
+    snprintf(why, MESSAGE, "engine %d wants %zu bytes of workspace, planned are %zu", (int) choice->engine,
+             choice->workspace, most_workspace);
+    return false;
+  }
+  graph->plan = try_candidate(graph, candidate, why);
+  return graph->plan != NULL;
 }
 
 bool ts_cudnn_graph_plan(ts_cudnn_graph *graph, size_t most_workspace, ts_cudnn_choice *choice) {
   cudnnBackendDescriptor_t candidate[MOST_CANDIDATES] = {NULL};
-  char why[MESSAGE] = "no candidate";
+  char why[MESSAGE] = "no driver, or no engine for this device and shape";
   int64_t count = find_candidates(graph, candidate);
   *choice = (ts_cudnn_choice){0};
   for (; choice->refused < count && !graph->failed; ++choice->refused) {
-    if (!is_deterministic(graph, candidate[choice->refused], &choice->engine)) {
-      snprintf(why, sizeof why, "engine %d is not deterministic", (int) choice->engine);
-      continue;
-    }
-    cudnnBackendDescriptor_t plan = try_candidate(graph, candidate[choice->refused], why);
-    choice->workspace = plan == NULL ? 0 : workspace_of(graph, plan);
-    if (plan != NULL && choice->workspace <= most_workspace) {
-      graph->plan = plan;
-      return !graph->failed;
-    }
-    if (plan != NULL) {
-      snprintf(why, sizeof why, "engine %d wants %zu bytes of workspace, planned are %zu", (int) choice->engine, choice->workspace,
-               most_workspace);
+    if (take_candidate(graph, candidate[choice->refused], most_workspace, choice, why)) {
+      graph->err = NULL; /* may end before the graph does */
+      return true;
     }
   }
   if (!graph->failed) {
     graph->failed = true;
-    ts_error_add(graph->err, "cuDNN: none of %d candidates: the last: %s", (int) count, why);
+    ts_error_add(graph->err, "cuDNN: none of %d candidates will do; the last: %s", (int) count, why);
   }
   return false;
 }
