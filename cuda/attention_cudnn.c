@@ -39,9 +39,10 @@ enum {
 };
 enum { MOST_POINTERS = UID_END - 1, TILE = 128, SPARE = 256, ALIGN = 256 };
 
-/* Workspace of the backward pass that slices are made for: enough blocks to fill a device (8 heads of 8192 tokens, 512
- * blocks), not more.  Where one head needs more than the second, attention is not for cuDNN. */
-static const int64_t wanted_workspace = (int64_t) 1 << 30, most_workspace = (int64_t) 2 << 30;
+/* Workspace of the backward pass that slices are made for: enough blocks to fill a device (8 heads of 8192 tokens are
+ * 512 blocks), not more.  Where the heads of one slice need more than the second, attention is not for cuDNN. */
+static const int64_t usual_workspace = (int64_t) 1 << 30, most_workspace = (int64_t) 2 << 30;
+static int64_t wanted_workspace = (int64_t) 1 << 30;
 
 /* What cuDNN made for a problem, and how many plans use it. */
 typedef struct shared {
@@ -98,6 +99,8 @@ static void shrink(problem *p, int64_t *part, int64_t whole) {
     }
   }
 }
+
+void ts_cudnn_slice(int64_t bytes) { wanted_workspace = bytes > 0 ? bytes : usual_workspace; }
 
 static int64_t n_slices(const problem *p) { return p->all_batch / p->batch * (p->all_kv_heads / p->kv_heads); }
 

@@ -25,6 +25,10 @@ bool ts_cudnn_supports(const ts_graph *graph, const ts_node *node);
  * share one head of keys; never above 2 GiB. Not collective. */
 size_t ts_cudnn_workspace(const ts_graph *graph, const ts_node *node);
 
+/** Let the backward pass run in slices that want at most \a bytes where that is possible, instead of 1 GiB; for
+ * tests, before any node is planned; 0: 1 GiB again. Not collective. */
+void ts_cudnn_slice(int64_t bytes);
+
 /** Whether cuDNN accepts the operations of a node that is supported: the part of a plan that needs neither device nor
  * driver.
  * \param [in] device  As for ts_cudnn_plan_create. Not collective. */
