@@ -1,7 +1,9 @@
 /* The device of this process: binding, queues, memory, capture, and the table of the backend. */
+#include "cuda/blas_choice.h"
 #include "cuda/device.h"
 
 extern "C" {
+#include "base/log.h"
 #include "base/memory.h"
 }
 
@@ -149,8 +151,13 @@ static double seconds(void *from, void *to) {
 }
 
 /* Polls, so that a dead peer is noticed; sleeps once a wait is long. */
+static double wait_began; /* by ts_seconds; 0: the host does not wait */
+
+double ts_cuda_waited(void) { return wait_began > 0 ? ts_seconds() - wait_began : 0; }
+
 static void finish(void *event) {
   cudaError_t code;
+  wait_began = ts_seconds();
   for (long polls = 0; (code = cudaEventQuery((cudaEvent_t) event)) == cudaErrorNotReady; ++polls) {
     if (polls % 256 == 255) {
       ts_cuda_watch();
@@ -162,6 +169,7 @@ static void finish(void *event) {
       sched_yield();
     }
   }
+  wait_began = 0;
   ts_cuda_check(code, __FILE__, __LINE__, "what was queued before");
 }
 
@@ -314,7 +322,8 @@ static const ts_reserve reserves[] = {
 
 const ts_backend *ts_backend_cuda(void) {
   static const ts_device_ops ops = {stream, allocate_host, release_host, copy, event_create, event_destroy, record, wait, seconds,
-                                    finish, capture_begin, capture_end, replay, graph_destroy, ts_cuda_set_op, peak_flops};
+                                    finish, capture_begin, capture_end, replay, graph_destroy, ts_cuda_set_op, ts_cuda_choices_measure, ts_cuda_choices_write,
+                                    ts_cuda_choices_read, peak_flops};
   static const ts_backend backend = {"cuda", kernel, allocate, release, describe, reserves, &ops};
   return &backend;
 }

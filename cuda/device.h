@@ -33,6 +33,9 @@ bool ts_cuda_tf32(void);
 void ts_cuda_watch_add(void (*watch)(void *user), void *user);
 void ts_cuda_watch_remove(void *user);
 
+/** Seconds of the wait that the host is in; 0 when it is in none. Not collective. */
+double ts_cuda_waited(void);
+
 /** Call all watchers. Not collective. */
 void ts_cuda_watch(void);
 
