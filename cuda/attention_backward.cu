@@ -13,17 +13,21 @@
  * are M (D + N) floats: 2 (64 + 32) or 128 + 64 of 255 registers; more keys read the queries less often. */
 template <int D, bool GENERAL>
 struct keys_shape {
-  static constexpr int m = D > 64 ? 1 : 2, warps = D > 64 ? 8 : 4, keys = 16 * m * warps, threads = warps * TS_WARP;
-  static constexpr int n = D > 64 && !GENERAL ? 64 : 32, blocks = D > 64 ? 1 : 2;
+  static constexpr int m = D > 64 || (GENERAL && D > 32) ? 1 : 2, warps = 8 / m, keys = 16 * m * warps, threads = warps * TS_WARP;
+  static constexpr int n = D > 64 && !GENERAL ? 64 : 32, blocks = m;
   static constexpr size_t shared = (2 * keys + 4 * n) * ts_tile_row<D> * sizeof(ts_bf16);
 };
 
 /* Products to weights in place, and dP to dS. */
 template <int M, int N, bool GENERAL>
-static __device__ __forceinline__ void weights_of_keys(const ts_attention_problem &p, const ts_attention_drop &drop, unsigned batch,
+static __device__ __forceinline__ void weights_of_keys(const ts_attention_problem &p, unsigned batch, unsigned head,
                                                        int first_key, int first_query, const float *statistics,
                                                        float (*s)[N / 8][4], float (*d)[N / 8][4]) {
   int lane = (int) (threadIdx.x % TS_WARP);
+  ts_attention_drop drop = {};
+  if (GENERAL) {
+    drop = ts_attention_drop_of(p, batch, head);
+  }
   bool hides = p.causal && first_query < first_key + 16 * M - 1;
   float scale = p.scale * TS_LOG2E;
 #pragma unroll
@@ -117,11 +121,7 @@ attention_dkdv(const __grid_constant__ ts_attention_problem p) {
       float s[M][N / 8][4], d[M][N / 8][4];
       ts_tile_product<M, N, D>(s, k_tile + 16 * M * warp * ts_tile_row<D> + ts_lane_left<D>(), q + ts_lane_right<D>());
       ts_tile_product<M, N, D>(d, v_tile + 16 * M * warp * ts_tile_row<D> + ts_lane_left<D>(), d_out + ts_lane_right<D>());
-      ts_attention_drop drop = {};
-      if (GENERAL) {
-        drop = ts_attention_drop_of(p, block.batch, head);
-      }
-      weights_of_keys<M, N, GENERAL>(p, drop, block.batch, warp_key, query, statistic_tile, s, d);
+      weights_of_keys<M, N, GENERAL>(p, block.batch, head, warp_key, query, statistic_tile, s, d);
       ts_tile_add_product<M, N, D>(dv, s, d_out + ts_lane_left<D>());
       ts_tile_add_product<M, N, D>(dk, d, q + ts_lane_left<D>());
     }
@@ -139,32 +139,28 @@ attention_dkdv(const __grid_constant__ ts_attention_problem p) {
 /* Thirty-two queries of a warp; keys of a tile that passes, blocks on a multiprocessor. */
 enum { M = 2, WARPS = 4, ROWS = 16 * M * WARPS, THREADS = WARPS * TS_WARP };
 
-template <int D>
+template <int D, bool GENERAL>
 struct queries_shape {
-  static constexpr int n = D > 64 ? 32 : 64;
+  static constexpr int n = D > 64 || (GENERAL && D > 32) ? 32 : 64;
   static constexpr size_t shared = (2 * ROWS + 4 * n) * ts_tile_row<D> * sizeof(ts_bf16);
 };
 
 /* What a warp knows of its queries. */
 typedef struct queries {
   int first;
-  unsigned batch;
+  unsigned batch, head;
   float lse[M][2] /* in powers of 2 */, delta[M][2];
-  ts_attention_drop drop;
 } queries;
 
 static __device__ __forceinline__ int row_of(const queries &w, int m, int half) {
   return w.first + 16 * m + 8 * half + (int) (threadIdx.x % TS_WARP / 4);
 }
 
-template <bool GENERAL>
 static __device__ __forceinline__ queries begin(const ts_attention_problem &p, unsigned batch, unsigned head, int first) {
   queries w;
   w.first = first;
   w.batch = batch;
-  if (GENERAL) {
-    w.drop = ts_attention_drop_of(p, batch, head);
-  }
+  w.head = head;
 #pragma unroll
   for (int i = 0; i < 2 * M; ++i) {
     int row = row_of(w, i / 2, i % 2);
@@ -175,33 +171,39 @@ static __device__ __forceinline__ queries begin(const ts_attention_problem &p, u
   return w;
 }
 
-/* Products and dP to dS, in d. */
+/* Products and dP to dS, in d.  Queries past the sequence have weights of zero, for their lse is infinite. */
 template <int N, bool GENERAL>
 static __device__ __forceinline__ void gradients_of_scores(const ts_attention_problem &p, const queries &w, int first_key,
                                                            const float (*s)[N / 8][4], float (*d)[N / 8][4]) {
+  ts_attention_drop drop = {};
+  if (GENERAL) {
+    drop = ts_attention_drop_of(p, w.batch, w.head);
+  }
   bool hides = first_key + N > p.length || (p.causal && first_key + N > w.first + 1);
+  int key = first_key + (int) (threadIdx.x % 4 * 2);
+  int last = (p.causal ? row_of(w, 0, 0) : (int) p.length - 1) - key; /* of the first row, from this lane's first key on */
   float scale = p.scale * TS_LOG2E;
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      int row = row_of(w, m, half), last = p.causal ? min(row, (int) p.length - 1) : (int) p.length - 1;
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
-        int key = first_key + 8 * n + (int) (threadIdx.x % 4 * 2);
+        int row = row_of(w, m, half);
         bool keep[2] = {true, true};
         if (GENERAL && p.threshold != 0) {
-          ts_attention_keep(keep, p, w.drop, row, key);
+          ts_attention_keep(keep, p, drop, row, key + 8 * n);
         }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float weight = ts_exp2(s[m][n][2 * half + i] * scale - w.lse[m][half]), *x = &d[m][n][2 * half + i];
+          int j = 8 * n + i;
           if (hides) {
-            weight = key + i <= last ? weight : 0.0f;
+            weight = j <= last + (p.causal ? 16 * m + 8 * half : 0) ? weight : 0.0f;
           }
-          if (GENERAL && p.documents != nullptr && row < p.length && key + i < p.length) {
+          if (GENERAL && p.documents != nullptr && row < p.length && key + j < p.length) {
             const int32_t *document = p.documents + w.batch * p.length;
-            weight = document[row] == document[key + i] ? weight : 0.0f;
+            weight = document[row] == document[key + j] ? weight : 0.0f;
           }
           *x = GENERAL ? weight * ((keep[i] ? *x * p.keep_scale : 0.0f) - w.delta[m][half]) : weight * (*x - w.delta[m][half]);
         }
@@ -213,7 +215,7 @@ static __device__ __forceinline__ void gradients_of_scores(const ts_attention_pr
 template <int D, bool GENERAL>
 __global__ void __launch_bounds__(THREADS, 2)
 attention_dq(const __grid_constant__ ts_attention_problem p) {
-  constexpr int N = queries_shape<D>::n;
+  constexpr int N = queries_shape<D, GENERAL>::n;
   TS_SHARED_DYNAMIC(ts_bf16, q_tile);
   ts_bf16 *do_tile = q_tile + ROWS * ts_tile_row<D>, *k_tile = do_tile + ROWS * ts_tile_row<D>;
   ts_bf16 *v_tile = k_tile + 2 * N * ts_tile_row<D>;
@@ -229,7 +231,7 @@ attention_dq(const __grid_constant__ ts_attention_problem p) {
   ts_tile_load<N, D, THREADS>(k_tile, p, p.k, block.batch, 0, p.kv_heads, kv_head);
   ts_tile_load<N, D, THREADS>(v_tile, p, p.v, block.batch, 0, p.kv_heads, kv_head);
   ts_copy_commit();
-  queries w = begin<GENERAL>(p, block.batch, block.head, first + 16 * M * warp);
+  queries w = begin(p, block.batch, block.head, first + 16 * M * warp);
   ts_bf16 *q = q_tile + 16 * M * warp * ts_tile_row<D>, *d_out = do_tile + 16 * M * warp * ts_tile_row<D>;
   float dq[M][D / 8][4] = {};
   for (int key = 0, turn = 0; key < end_key; key += N, turn ^= 1) {
@@ -259,7 +261,7 @@ template <int D, bool GENERAL>
 static void launch(const ts_attention_problem *p, cudaStream_t stream) {
   typedef keys_shape<D, GENERAL> keys;
   ts_launch(attention_dkdv<D, GENERAL>, ts_attention_grid(p, p->kv_heads, keys::keys), keys::threads, keys::shared, stream, *p);
-  ts_launch(attention_dq<D, GENERAL>, ts_attention_grid(p, p->heads, ROWS), THREADS, queries_shape<D>::shared, stream, *p);
+  ts_launch(attention_dq<D, GENERAL>, ts_attention_grid(p, p->heads, ROWS), THREADS, queries_shape<D, GENERAL>::shared, stream, *p);
 }
 
 template <int D>

@@ -11,7 +11,7 @@ enum { M = 2 /* sixteens of queries of a warp */, WARPS = 4, ROWS = 16 * M * WAR
  * 65536 / (128 blocks).  The general kernel has documents and dropout to think of as well. */
 template <int D, bool GENERAL>
 struct shape {
-  static constexpr int keys = GENERAL && D > 64 ? 32 : 64, blocks = D > 64 || GENERAL ? 2 : 3;
+  static constexpr int keys = GENERAL && D > 64 ? 32 : 64, blocks = D > 32 || GENERAL ? 2 : 3;
   static constexpr size_t shared = (ROWS + 4 * keys) * ts_tile_row<D> * sizeof(ts_bf16);
 };
 
@@ -19,31 +19,32 @@ struct shape {
 typedef struct queries {
   int first;                             /* its first one */
   float top[M][2], sum[M][2];            /* of each row: highest product, sum of powers so far (in this lane) */
-  int document[M][2];
-  ts_attention_drop drop;
 } queries;
 
 static __device__ __forceinline__ int row_of(const queries &w, int m, int half) {
   return w.first + 16 * m + 8 * half + (int) (threadIdx.x % TS_WARP / 4);
 }
 
-/* Products of keys that a query does not see become minus infinity. */
+/* Products of keys that a query does not see become minus infinity.  Queries past the sequence see what they like. */
 template <int N, bool GENERAL>
-static __device__ __forceinline__ void mask(const ts_attention_problem &p, const queries &w, unsigned batch, int key, float (*s)[N / 8][4]) {
+static __device__ __forceinline__ void mask(const ts_attention_problem &p, const queries &w, unsigned batch, int key,
+                                            float (*s)[N / 8][4]) {
   key += (int) (threadIdx.x % 4 * 2);
+  int last = (p.causal ? row_of(w, 0, 0) : (int) p.length - 1) - key; /* of the first row, from this lane's first key on */
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      int last = p.causal ? min(row_of(w, m, half), (int) p.length - 1) : (int) p.length - 1;
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          int j = key + 8 * n + i;
-          bool sees = j <= last;
+          int j = 8 * n + i;
+          bool sees = j <= last + (p.causal ? 16 * m + 8 * half : 0);
           if (GENERAL && p.documents != nullptr) {
-            sees = sees && p.documents[batch * p.length + j] == w.document[m][half];
+            const int32_t *document = p.documents + batch * p.length;
+            int row = row_of(w, m, half);
+            sees = sees && key + j < p.length && row < p.length && document[key + j] == document[row];
           }
           s[m][n][2 * half + i] = sees ? s[m][n][2 * half + i] : TS_MINUS_INFINITY;
         }
@@ -110,8 +111,11 @@ static __device__ __forceinline__ void softmax(queries &w, float scale, float (*
   }
 }
 
+/* Zeros where weights are dropped; 1 / (1 - p) comes at the end. */
 template <int N>
-static __device__ __forceinline__ void drop(const ts_attention_problem &p, const queries &w, int key, float (*s)[N / 8][4]) {
+static __device__ __forceinline__ void drop(const ts_attention_problem &p, const queries &w, unsigned batch, unsigned head, int key,
+                                            float (*s)[N / 8][4]) {
+  ts_attention_drop of = ts_attention_drop_of(p, batch, head);
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -119,7 +123,7 @@ static __device__ __forceinline__ void drop(const ts_attention_problem &p, const
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
         bool keep[2];
-        ts_attention_keep(keep, p, w.drop, row_of(w, m, half), key + 8 * n + (int) (threadIdx.x % 4 * 2));
+        ts_attention_keep(keep, p, of, row_of(w, m, half), key + 8 * n + (int) (threadIdx.x % 4 * 2));
         s[m][n][2 * half] = keep[0] ? s[m][n][2 * half] : 0.0f;
         s[m][n][2 * half + 1] = keep[1] ? s[m][n][2 * half + 1] : 0.0f;
       }
@@ -127,24 +131,13 @@ static __device__ __forceinline__ void drop(const ts_attention_problem &p, const
   }
 }
 
-template <bool GENERAL>
-static __device__ __forceinline__ queries begin(const ts_attention_problem &p, unsigned batch, unsigned head, int first) {
+static __device__ __forceinline__ queries begin(int first) {
   queries w;
   w.first = first;
-  if (GENERAL) {
-    w.drop = ts_attention_drop_of(p, batch, head);
-  }
 #pragma unroll
-  for (int m = 0; m < M; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      w.top[m][half] = TS_MINUS_INFINITY;
-      w.sum[m][half] = 0;
-      if (GENERAL) {
-        int row = min(row_of(w, m, half), (int) p.length - 1);
-        w.document[m][half] = p.documents == nullptr ? 0 : p.documents[batch * p.length + row];
-      }
-    }
+  for (int i = 0; i < 2 * M; ++i) {
+    w.top[i / 2][i % 2] = TS_MINUS_INFINITY;
+    w.sum[i / 2][i % 2] = 0;
   }
   return w;
 }
@@ -191,7 +184,7 @@ attention_forward(const __grid_constant__ ts_attention_problem p) {
   ts_tile_load<N, D, THREADS>(k_tile, p, p.k, block.batch, 0, p.kv_heads, kv_head);
   ts_tile_load<N, D, THREADS>(v_tile, p, p.v, block.batch, 0, p.kv_heads, kv_head);
   ts_copy_commit();
-  queries w = begin<GENERAL>(p, block.batch, block.head, first + 16 * M * warp);
+  queries w = begin(first + 16 * M * warp);
   ts_bf16 *q = q_tile + 16 * M * warp * ts_tile_row<D>;
   float o[M][D / 8][4] = {}, scale = p.scale * TS_LOG2E;
   for (int key = 0, at = 0; key < end_key; key += N, at ^= N * ts_tile_row<D>) {
@@ -211,7 +204,7 @@ attention_forward(const __grid_constant__ ts_attention_problem p) {
       }
       softmax<N, D>(w, scale, s, o);
       if (GENERAL && p.threshold != 0) {
-        drop<N>(p, w, key, s);
+        drop<N>(p, w, block.batch, block.head, key, s);
       }
       ts_tile_add_product<M, N, D>(o, s, v_tile + at + ts_lane_left<D>());
     }
