@@ -1,20 +1,29 @@
-/* Element by element: bound by memory.  A thread does VECTORS vectors of 16 bytes of the narrower type, or single elements where
- * something is not aligned; what is left of the last vector is done one by one. */
+/* Element by element: bound by memory.  A thread does VECTORS vectors of 16 bytes of the widest type, all read before
+ * the first is written; the last block, and all where something is not aligned, goes by single elements. */
 #include "cuda/kernel.cuh"
 #include "cuda/philox.cuh"
 
-enum { THREADS = 256, MOST_IN = 3, MOST_OUT = 2 };
+enum { THREADS = 256, VECTORS = 2, MOST_IN = 3, MOST_OUT = 2 };
+
+/* Elements of a block that takes W at a time. */
+static constexpr __host__ __device__ int64_t block_elements(int w) { return (int64_t) THREADS * VECTORS * w; }
 
 /* ---- bodies: y from x, one element ---- */
 
 struct add_body {
   enum { IN = 2, OUT = 1 };
+  template <typename T>
   static __device__ __forceinline__ void apply(float *y, const float *x) { y[0] = x[0] + x[1]; }
 };
 
-/* sigmoid (u) and its slope, without cancellation: both from exp (-|u|). */
+/* sigmoid (u) and its slope, without cancellation: both from exp (-|u|).  Results that are rounded to bf16 need no
+ * better than the machine's own power and division, 2 units in the last place of fp32 each; the exact ones would make
+ * them wait for arithmetic: about 40 instructions an element of GELU, where 25 fit into the time of its 4 bytes. */
+template <typename T>
 static __device__ __forceinline__ float sigmoid(float u, float *slope) {
-  float e = expf(-fabsf(u)), r = 1.0f / (1.0f + e);
+  bool exact = sizeof(T) == sizeof(float);
+  float e = exact ? expf(-fabsf(u)) : ts_exp2(-1.4426950409f * fabsf(u));
+  float r = exact ? 1.0f / (1.0f + e) : __fdividef(1.0f, 1.0f + e);
   *slope = e * r * r;
   return u >= 0.0f ? r : e * r;
 }
@@ -24,32 +33,36 @@ static __device__ __forceinline__ float gelu_argument(float x) { return 1.595769
 
 struct gelu_body {
   enum { IN = 1, OUT = 1 };
+  template <typename T>
   static __device__ __forceinline__ void apply(float *y, const float *x) {
     float slope;
-    y[0] = x[0] * sigmoid(gelu_argument(x[0]), &slope);
+    y[0] = x[0] * sigmoid<T>(gelu_argument(x[0]), &slope);
   }
 };
 
 struct gelu_dx_body {
   enum { IN = 2, OUT = 1 };
+  template <typename T>
   static __device__ __forceinline__ void apply(float *y, const float *x) {
-    float slope, s = sigmoid(gelu_argument(x[1]), &slope);
+    float slope, s = sigmoid<T>(gelu_argument(x[1]), &slope);
     y[0] = x[0] * (s + x[1] * slope * 1.5957691216f * (1.0f + 3.0f * 0.044715f * x[1] * x[1]));
   }
 };
 
 struct swiglu_body {
   enum { IN = 2, OUT = 1 };
+  template <typename T>
   static __device__ __forceinline__ void apply(float *y, const float *x) {
     float slope;
-    y[0] = x[0] * sigmoid(x[0], &slope) * x[1];
+    y[0] = x[0] * sigmoid<T>(x[0], &slope) * x[1];
   }
 };
 
 struct swiglu_dx_body { /* dy, gate, up -> dgate, dup */
   enum { IN = 3, OUT = 2 };
+  template <typename T>
   static __device__ __forceinline__ void apply(float *y, const float *x) {
-    float slope, s = sigmoid(x[1], &slope);
+    float slope, s = sigmoid<T>(x[1], &slope);
     y[0] = x[0] * x[2] * (s + x[1] * slope);
     y[1] = x[0] * (x[1] * s);
   }
@@ -63,12 +76,17 @@ struct pointers {
 };
 
 template <typename Body, typename T, int W>
-static __device__ __forceinline__ void do_vector(const pointers &p, ts_prior<T> prior, float beta, int64_t at) {
-  float x[Body::IN][W], y[Body::OUT][W];
+static __device__ __forceinline__ void read(float (*x)[W], const pointers &p, int64_t at) {
 #pragma unroll
   for (int k = 0; k < Body::IN; ++k) {
     ts_load<W>(x[k], (const T *) p.in[k] + at);
   }
+}
+
+template <typename Body, typename T, int W>
+static __device__ __forceinline__ void
+write(const float (*x)[W], const pointers &p, ts_prior<T> prior, float beta, int64_t at) {
+  float y[Body::OUT][W];
 #pragma unroll
   for (int i = 0; i < W; ++i) {
     float from[Body::IN], to[Body::OUT];
@@ -76,7 +94,7 @@ static __device__ __forceinline__ void do_vector(const pointers &p, ts_prior<T> 
     for (int k = 0; k < Body::IN; ++k) {
       from[k] = x[k][i];
     }
-    Body::apply(to, from);
+    Body::template apply<T>(to, from);
 #pragma unroll
     for (int k = 0; k < Body::OUT; ++k) {
       y[k][i] = to[k];
@@ -91,19 +109,38 @@ static __device__ __forceinline__ void do_vector(const pointers &p, ts_prior<T> 
 
 template <typename Body, typename T, int W>
 __global__ void __launch_bounds__(THREADS) pointwise(pointers p, ts_prior<T> prior, int64_t count) {
-  int64_t at = ((int64_t) blockIdx.x * THREADS + threadIdx.x) * W;
+  int64_t first = (int64_t) blockIdx.x * block_elements(W);
   float beta = ts_prior_beta(prior);
-  if (at + W <= count) {
-    do_vector<Body, T, W>(p, prior, beta, at);
-  } else {
-    for (; at < count; ++at) {
-      do_vector<Body, T, 1>(p, prior, beta, at);
+  if (W > 1 && first + block_elements(W) <= count) {
+    float x[VECTORS][Body::IN][W];
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) {
+      read<Body, T, W>(x[v], p, first + (v * THREADS + (int) threadIdx.x) * W);
     }
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) {
+      write<Body, T, W>(x[v], p, prior, beta, first + (v * THREADS + (int) threadIdx.x) * W);
+    }
+    return;
+  }
+  int64_t last = first + block_elements(W) < count ? first + block_elements(W) : count;
+#pragma unroll 1
+  for (int64_t at = first + threadIdx.x; at < last; at += THREADS) {
+    float x[Body::IN][1];
+    read<Body, T, 1>(x, p, at);
+    write<Body, T, 1>(x, p, prior, beta, at);
   }
 }
 
+template <typename Body, typename T, int W>
+static void launch(const ts_kernel_call *call, const pointers &p, ts_prior<T> prior) {
+  int64_t count = ts_shape_count(&ts_call_in(call, 0)->shape);
+  ts_launch(pointwise<Body, T, W>, ts_blocks(count, block_elements(W)), THREADS, 0, ts_call_stream(call), p, prior,
+            count);
+}
+
 template <typename Body, typename T>
-static void launch(const ts_kernel_call *call) {
+static void choose(const ts_kernel_call *call) {
   pointers p = {};
   const void *all[MOST_IN + MOST_OUT + 1] = {};
   for (int i = 0; i < Body::IN; ++i) {
@@ -114,21 +151,20 @@ static void launch(const ts_kernel_call *call) {
   }
   ts_prior<T> prior = ts_call_prior<T>(call, 0);
   all[MOST_IN + MOST_OUT] = prior.data;
-  int64_t count = ts_shape_count(&ts_call_in(call, 0)->shape);
-  if (ts_is_wide<T>(ts_lanes<T>, all, MOST_IN + MOST_OUT + 1)) {
-    ts_launch(pointwise<Body, T, ts_lanes<T>>, ts_blocks(count, THREADS * ts_lanes<T>), THREADS, 0, ts_call_stream(call), p, prior, count);
+  if (ts_is_wide<T>(0, all, MOST_IN + MOST_OUT + 1)) {
+    launch<Body, T, ts_lanes<T>>(call, p, prior);
   } else {
-    ts_launch(pointwise<Body, T, 1>, ts_blocks(count, THREADS), THREADS, 0, ts_call_stream(call), p, prior, count);
+    launch<Body, T, 1>(call, p, prior);
   }
 }
 
 template <typename Body>
 static void run_body(const ts_kernel_call *call) {
+  TS_ASSERT(ts_call_in(call, 0)->dtype == TS_F32 || ts_call_in(call, 0)->dtype == TS_BF16);
   if (ts_call_in(call, 0)->dtype == TS_F32) {
-    launch<Body, float>(call);
+    choose<Body, float>(call);
   } else {
-    TS_ASSERT(ts_call_in(call, 0)->dtype == TS_BF16);
-    launch<Body, ts_bf16>(call);
+    choose<Body, ts_bf16>(call);
   }
 }
 
@@ -136,38 +172,53 @@ static void run_body(const ts_kernel_call *call) {
 
 template <typename T, typename U, int W>
 __global__ void __launch_bounds__(THREADS) convert(U *y, const T *x, ts_prior<U> prior, int64_t count) {
-  int64_t at = ((int64_t) blockIdx.x * THREADS + threadIdx.x) * W;
-  float beta = ts_prior_beta(prior), v[W];
-  if (at + W <= count) {
-    ts_load<W>(v, x + at);
-    ts_add_prior<W>(v, prior, beta, at);
-    ts_store<W>(y + at, v);
+  int64_t first = (int64_t) blockIdx.x * block_elements(W);
+  float beta = ts_prior_beta(prior);
+  if (W > 1 && first + block_elements(W) <= count) {
+    float value[VECTORS][W];
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) {
+      ts_load<W>(value[v], x + first + (v * THREADS + (int) threadIdx.x) * W);
+    }
+#pragma unroll
+    for (int v = 0; v < VECTORS; ++v) {
+      int64_t at = first + (v * THREADS + (int) threadIdx.x) * W;
+      ts_add_prior<W>(value[v], prior, beta, at);
+      ts_store<W>(y + at, value[v]);
+    }
     return;
   }
-  for (; at < count; ++at) {
-    ts_load<1>(v, x + at);
-    ts_add_prior<1>(v, prior, beta, at);
-    ts_store<1>(y + at, v);
+  int64_t last = first + block_elements(W) < count ? first + block_elements(W) : count;
+#pragma unroll 1
+  for (int64_t at = first + threadIdx.x; at < last; at += THREADS) {
+    float value[1];
+    ts_load<1>(value, x + at);
+    ts_add_prior<1>(value, prior, beta, at);
+    ts_store<1>(y + at, value);
   }
 }
 
+template <typename T, typename U, int W>
+static void launch_convert(const ts_kernel_call *call, int x, ts_prior<U> prior) {
+  int64_t count = ts_shape_count(&ts_call_in(call, x)->shape);
+  ts_launch(convert<T, U, W>, ts_blocks(count, block_elements(W)), THREADS, 0, ts_call_stream(call), (U *) call->out[0],
+            (const T *) call->in[x], prior, count);
+}
+
+/* The first output = beta prior + input x. */
 template <typename T, typename U>
-static void launch_convert(const ts_kernel_call *call, int x, const void *prior_data, const float *beta) {
+static void choose_convert(const ts_kernel_call *call, int x, const void *prior_data, const float *beta) {
   const void *all[] = {call->in[x], call->out[0], prior_data};
   ts_prior<U> prior = {(const U *) prior_data, beta};
-  int64_t count = ts_shape_count(&ts_call_in(call, x)->shape);
-  enum { W = 16 / (sizeof(T) > sizeof(U) ? sizeof(T) : sizeof(U)) };
-  if (ts_is_wide<T>(ts_lanes<T>, all, 3)) {
-    ts_launch(convert<T, U, W>, ts_blocks(count, THREADS * W), THREADS, 0, ts_call_stream(call), (U *) call->out[0],
-              (const T *) call->in[x], prior, count);
+  if (ts_is_wide<T>(0, all, 3)) {
+    launch_convert<T, U, 16 / (sizeof(T) > sizeof(U) ? sizeof(T) : sizeof(U))>(call, x, prior);
   } else {
-    ts_launch(convert<T, U, 1>, ts_blocks(count, THREADS), THREADS, 0, ts_call_stream(call), (U *) call->out[0],
-              (const T *) call->in[x], prior, count);
+    launch_convert<T, U, 1>(call, x, prior);
   }
 }
 
 static void cast_run(const ts_kernel_call *call) {
-  TS_FOR_FLOATS(ts_call_in(call, 0)->dtype, ts_call_out(call, 0)->dtype, launch_convert, call, 0, NULL, NULL);
+  TS_FOR_FLOATS(ts_call_in(call, 0)->dtype, ts_call_out(call, 0)->dtype, choose_convert, call, 0, NULL, NULL);
 }
 
 /* Sums of losses and token counts: a few elements. */
@@ -186,39 +237,62 @@ static void accumulate_run(const ts_kernel_call *call) {
     ts_launch(accumulate_doubles, ts_blocks(count, THREADS), THREADS, 0, ts_call_stream(call), (double *) call->out[0],
               (const double *) call->in[0], (const double *) call->in[1], beta, count);
   } else {
-    TS_FOR_FLOATS(ts_call_in(call, 1)->dtype, ts_call_out(call, 0)->dtype, launch_convert, call, 1, call->in[0], beta);
+    TS_FOR_FLOATS(ts_call_in(call, 1)->dtype, ts_call_out(call, 0)->dtype, choose_convert, call, 1, call->in[0], beta);
   }
 }
 
-/* ---- dropout: a thread does the elements of one or two draws ---- */
+/* ---- dropout: the key once a thread, the words of four elements at a time ---- */
 
-template <typename T, int W>
-__global__ void __launch_bounds__(THREADS)
-dropout(T *y, const T *x, const int64_t *seed, const int64_t *sample, uint64_t name, uint32_t threshold, float scale, int64_t each) {
-  int64_t element = ((int64_t) blockIdx.x * THREADS + threadIdx.x) * W, at = (int64_t) blockIdx.y * each + element;
-  if (element >= each) {
-    return;
+struct dropout_attr {
+  uint64_t name;
+  uint32_t threshold;
+  float scale;
+};
+
+template <typename T>
+static __device__ __forceinline__ void
+drop_elements(T *y, const T *x, uint64_t key, int64_t sample, const dropout_attr &attr, int64_t first, int64_t end) {
+#pragma unroll 1
+  for (int64_t i = first; i < end; ++i) {
+    y[i] = ts_round<T>(ts_dropout_keeps(key, sample, i, attr.threshold) ? ts_float(x[i]) * attr.scale : 0.0f);
   }
-  uint64_t key = ts_dropout_key_of(seed, name);
+}
+
+/* W elements from a multiple of four on. */
+template <typename T, int W>
+static __device__ __forceinline__ void
+drop_vector(T *y, const T *x, uint64_t key, int64_t sample, const dropout_attr &attr, int64_t element) {
   uint32_t word[W];
+  float value[W];
+  ts_load<W>(value, x + element);
 #pragma unroll
   for (int i = 0; i < W; i += 4) {
-    ts_philox_words(key, (uint64_t) sample[blockIdx.y], (uint64_t) (element + i) / 4, word + i);
-  }
-  if (element + W <= each && each % W == 0) {
-    float v[W];
-    ts_load<W>(v, x + at);
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      v[i] = word[i] >= threshold ? v[i] * scale : 0.0f;
-    }
-    ts_store<W>(y + at, v);
-    return;
+    ts_philox_words(key, (uint64_t) sample, (uint64_t) (element + i) / 4, word + i);
   }
 #pragma unroll
   for (int i = 0; i < W; ++i) {
-    if (element + i < each) {
-      y[at + i] = ts_round<T>(word[i] >= threshold ? ts_float(x[at + i]) * scale : 0.0f);
+    value[i] = word[i] >= attr.threshold ? value[i] * attr.scale : 0.0f;
+  }
+  ts_store<W>(y + element, value);
+}
+
+/* `blocks` are those of a sample; `wide`: samples begin at multiples of 16 bytes. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+dropout(T *y, const T *x, const int64_t *seed, const int64_t *sample, dropout_attr attr, int64_t each, unsigned blocks,
+        bool wide) {
+  enum { W = ts_lanes<T> };
+  int64_t b = blockIdx.x / blocks;
+  uint64_t key = ts_dropout_key_of(seed, attr.name);
+  int64_t first = (int64_t) (blockIdx.x % blocks) * block_elements(W) + (int) threadIdx.x * W;
+#pragma unroll
+  for (int v = 0; v < VECTORS; ++v) {
+    int64_t element = first + v * THREADS * W;
+    if (wide && element + W <= each) {
+      drop_vector<T, W>(y + b * each, x + b * each, key, sample[b], attr, element);
+    } else if (element < each) {
+      int64_t end = element + W < each ? element + W : each;
+      drop_elements(y + b * each, x + b * each, key, sample[b], attr, element, end);
     }
   }
 }
@@ -226,90 +300,31 @@ dropout(T *y, const T *x, const int64_t *seed, const int64_t *sample, uint64_t n
 template <typename T>
 static void launch_dropout(const ts_kernel_call *call) {
   const ts_tensor *x = ts_call_in(call, 0);
+  const void *all[] = {call->in[0], call->out[0]};
   float p = call->node->attr.dropout.p, scale = p < 1.0f ? 1.0f / (1.0f - p) : 0.0f;
+  dropout_attr attr = {call->node->attr.dropout.name, ts_dropout_threshold(p), scale};
   int64_t samples = x->shape.d[0], each = samples > 0 ? ts_shape_count(&x->shape) / samples : 0;
-  TS_CHECK(samples <= 65535, "dropout: %lld samples in a micro-batch, at most 65535", (long long) samples);
-  enum { W = 16 / sizeof(T) };
-  TS_ASSERT((uintptr_t) call->in[0] % 16 == 0 && (uintptr_t) call->out[0] % 16 == 0);
-  ts_launch(dropout<T, W>, dim3(ts_blocks(each, THREADS * W), (unsigned) samples), THREADS, 0, ts_call_stream(call), (T *) call->out[0],
-            (const T *) call->in[0], (const int64_t *) call->in[1], (const int64_t *) call->in[2], call->node->attr.dropout.name,
-            ts_dropout_threshold(p), scale, each);
+  unsigned blocks = ts_blocks(each, block_elements(ts_lanes<T>));
+  ts_launch(dropout<T>, blocks * (unsigned) samples, THREADS, 0, ts_call_stream(call), (T *) call->out[0],
+            (const T *) call->in[0], (const int64_t *) call->in[1], (const int64_t *) call->in[2], attr, each, blocks,
+            ts_is_wide<T>(each, all, 2));
 }
 
 static void dropout_run(const ts_kernel_call *call) { TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, launch_dropout, call); }
 
-/* ---- split and concat: rows of bytes moved ---- */
-
-template <typename Unit>
-__global__ void __launch_bounds__(THREADS)
-copy_rows(Unit *to, const Unit *from, int64_t rows, int width, int64_t to_stride, int64_t from_stride) {
-  int64_t i = (int64_t) blockIdx.x * THREADS + threadIdx.x, row = i / width, column = i % width;
-  if (row < rows) {
-    to[row * to_stride + column] = from[row * from_stride + column];
-  }
-}
-
-template <typename Unit>
-static void launch_copy(void *to, const void *from, int64_t rows, size_t width, size_t to_stride, size_t from_stride, cudaStream_t stream) {
-  int64_t units = (int64_t) (width / sizeof(Unit));
-  ts_launch(copy_rows<Unit>, ts_blocks(rows * units, THREADS), THREADS, 0, stream, (Unit *) to, (const Unit *) from, rows, (int) units,
-            (int64_t) (to_stride / sizeof(Unit)), (int64_t) (from_stride / sizeof(Unit)));
-}
-
-/* Bytes of a row and between rows; all of them multiples of 2. */
-static void copy(void *to, const void *from, int64_t rows, size_t width, size_t to_stride, size_t from_stride, cudaStream_t stream) {
-  uintptr_t all = (uintptr_t) to | (uintptr_t) from | width | to_stride | from_stride;
-  if (width == 0) {
-    return;
-  }
-  if (all % 16 == 0) {
-    launch_copy<uint4>(to, from, rows, width, to_stride, from_stride, stream);
-  } else if (all % 4 == 0) {
-    launch_copy<uint32_t>(to, from, rows, width, to_stride, from_stride, stream);
-  } else {
-    launch_copy<uint16_t>(to, from, rows, width, to_stride, from_stride, stream);
-  }
-}
-
-static size_t row_bytes(const ts_tensor *t) { return (size_t) ts_columns_of(t) * ts_dtype_size(t->dtype); }
-
-static void split_run(const ts_kernel_call *call) {
-  const char *from = (const char *) call->in[0];
-  size_t whole = row_bytes(ts_call_in(call, 0));
-  for (int i = 0; i < call->node->n_out; ++i) {
-    size_t width = row_bytes(ts_call_out(call, i));
-    copy(call->out[i], from, ts_shape_rows(&ts_call_in(call, 0)->shape), width, width, whole, ts_call_stream(call));
-    from += width;
-  }
-}
-
-static void concat_run(const ts_kernel_call *call) {
-  char *to = (char *) call->out[0];
-  size_t whole = row_bytes(ts_call_out(call, 0));
-  for (int i = 0; i < call->node->n_in; ++i) {
-    size_t width = row_bytes(ts_call_in(call, i));
-    copy(to, call->in[i], ts_shape_rows(&ts_call_out(call, 0)->shape), width, whole, width, ts_call_stream(call));
-    to += width;
-  }
-}
-
 const ts_kernel *ts_cuda_pointwise(ts_op op) {
-  static const ts_kernel add = {NULL, run_body<add_body>, NULL}, gelu = {NULL, run_body<gelu_body>, NULL},
-                         gelu_dx = {NULL, run_body<gelu_dx_body>, NULL}, swiglu = {NULL, run_body<swiglu_body>, NULL},
-                         swiglu_dx = {NULL, run_body<swiglu_dx_body>, NULL}, cast = {NULL, cast_run, NULL},
-                         accumulate = {NULL, accumulate_run, NULL}, dropout = {NULL, dropout_run, NULL}, split = {NULL, split_run, NULL},
-                         concat = {NULL, concat_run, NULL}, none = {};
-  switch (op) {
-    case TS_OP_ADD: return &add;
-    case TS_OP_GELU: return &gelu;
-    case TS_OP_GELU_DX: return &gelu_dx;
-    case TS_OP_SWIGLU: return &swiglu;
-    case TS_OP_SWIGLU_DX: return &swiglu_dx;
-    case TS_OP_CAST: return &cast;
-    case TS_OP_ACCUMULATE: return &accumulate;
-    case TS_OP_DROPOUT: return &dropout;
-    case TS_OP_SPLIT: return &split;
-    case TS_OP_CONCAT: return &concat;
-    default: return &none;
+  static const struct { ts_op op; ts_kernel row; } rows[] = {
+    {TS_OP_ADD, {NULL, run_body<add_body>, NULL}},         {TS_OP_GELU, {NULL, run_body<gelu_body>, NULL}},
+    {TS_OP_GELU_DX, {NULL, run_body<gelu_dx_body>, NULL}}, {TS_OP_SWIGLU, {NULL, run_body<swiglu_body>, NULL}},
+    {TS_OP_SWIGLU_DX, {NULL, run_body<swiglu_dx_body>, NULL}},
+    {TS_OP_CAST, {NULL, cast_run, NULL}},                  {TS_OP_ACCUMULATE, {NULL, accumulate_run, NULL}},
+    {TS_OP_DROPOUT, {NULL, dropout_run, NULL}},
+  };
+  static const ts_kernel none = {};
+  for (const auto &r : rows) {
+    if (r.op == op) {
+      return &r.row;
+    }
   }
+  return &none;
 }
