@@ -83,7 +83,14 @@ static ts_blas_prior prior_of(const ts_node *node, int output) {
   return !adds ? TS_BLAS_NO_PRIOR : node->beta == TS_NONE ? TS_BLAS_PRIOR : TS_BLAS_SCALED_PRIOR;
 }
 
-static bool has_bias(const ts_node *node) { return node->n_in > 2 && node->in[2] != TS_NONE; }
+static bool has_bias(const ts_node *node) {
+  return node->op != TS_OP_MATMUL_DGELU && node->n_in > 2 && node->in[2] != TS_NONE;
+}
+
+/* The values before a GELU: written forward, read backward. */
+static void *aux_of(const ts_kernel_call *call) {
+  return call->node->op == TS_OP_MATMUL_GELU ? call->out[1] : call->node->op == TS_OP_MATMUL_DGELU ? (void *) call->in[2] : NULL;
+}
 
 static bool is_wide(const matmul *p) { return p->spec.out != p->c; }
 
@@ -102,6 +109,10 @@ static matmul describe(const ts_graph *graph, const ts_node *node) {
   p.spec.prior = is_wide(&p) ? TS_BLAS_NO_PRIOR : prior_of(node, 0);
   p.bias_after = has_bias(node) && (is_wide(&p) || p.c != a->dtype);
   p.spec.epilogue = has_bias(node) && !p.bias_after ? TS_BLAS_BIAS : TS_BLAS_PLAIN;
+  if (node->op != TS_OP_MATMUL) {
+    p.spec.epilogue = node->op == TS_OP_MATMUL_GELU ? TS_BLAS_GELU : TS_BLAS_DGELU;
+    p.bias_after = false;
+  }
   TS_ASSERT(a->dtype == b->dtype && (tb ? ts_columns_of(b) : ts_shape_rows(&b->shape)) == p.spec.k);
   TS_ASSERT(!has_bias(node) || graph->tensor[node->in[2]].dtype == a->dtype);
   return p;
@@ -126,7 +137,7 @@ static void run(const ts_kernel_call *call) {
   float *product = is_wide(p) ? (float *) ((char *) call->workspace + TS_BLAS_WORKSPACE) : (float *) call->out[0];
   bool adds_prior = p->blas == NULL || is_wide(p); /* otherwise the product does */
   if (p->blas != NULL) {
-    ts_blas_operands o = {call->in[0], call->in[1], product, (void *) bias, NULL, prior, call->beta, call->workspace};
+    ts_blas_operands o = {call->in[0], call->in[1], product, (void *) bias, aux_of(call), prior, call->beta, call->workspace};
     ts_blas_run(p->blas, &o, ts_call_stream(call));
   }
   if (adds_prior || p->bias_after) {
@@ -143,5 +154,5 @@ static void release(void *prepared) {
 
 const ts_kernel *ts_cuda_matmul(ts_op op) {
   static const ts_kernel row = {prepare, run, release}, none = {};
-  return op == TS_OP_MATMUL ? &row : &none;
+  return op == TS_OP_MATMUL || op == TS_OP_MATMUL_GELU || op == TS_OP_MATMUL_DGELU ? &row : &none;
 }

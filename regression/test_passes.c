@@ -29,6 +29,8 @@ typedef struct passed {
   ts_text seen; /* names of the passes that ran */
 } passed;
 
+static const ts_backend *backend; /* the programs are for */
+
 static void observe(const char *pass, const ts_graph *graph, void *user) {
   (void) graph;
   ts_text_add(user, "%s ", pass);
@@ -42,7 +44,7 @@ static passed run(const char *text, const char *set, const char *more, ts_model_
   TS_CHECK(ts_deck_read_text("test", text, sets, n_sets, &p.deck, &err) == TS_OK, "%s", err.text);
   TS_CHECK(ts_mesh_init(&p.mesh, (const int[]){1, 1, 1, 1, 1}, 1, 0, &err) == TS_OK, "%s", err.text);
   p.graph = ts_model_build(p.deck, use, B, T);
-  p.context = (ts_pass_context){.deck = p.deck, .mesh = &p.mesh, .target = {ts_backend_null(), 0}, .use = use};
+  p.context = (ts_pass_context){.deck = p.deck, .mesh = &p.mesh, .target = {backend, 0}, .use = use};
   ts_passes_run(&p.graph, &p.context, last, observe, &p.seen);
   return p;
 }
@@ -81,11 +83,11 @@ static bool is_forward(const ts_node *node) {
 
 static void test_list(void) {
   passed p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, NULL);
-  tap_ok(strcmp(p.seen.text, "precision autodiff recompute zero fuse schedule memory ") == 0,
+  tap_ok(strcmp(p.seen.text, "precision autodiff recompute zero fuse epilogue schedule memory ") == 0,
          "training runs every pass");
   end(&p);
   p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_LOSS, NULL);
-  tap_ok(strcmp(p.seen.text, "precision zero fuse schedule memory ") == 0, "a loss runs those without gradients");
+  tap_ok(strcmp(p.seen.text, "precision zero fuse epilogue schedule memory ") == 0, "a loss runs those without gradients");
   end(&p);
   p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, "autodiff");
   tap_ok(strcmp(p.seen.text, "precision autodiff ") == 0, "the list ends after the pass that was named");
@@ -382,7 +384,40 @@ static void test_not_fused(void) {
   expect_adds(g, 0, "a chain of sums");
 }
 
+/* ---- products with what follows them ---- */
+
+static const ts_kernel *any_kernel(ts_op op) {
+  (void) op;
+  return ts_backend_null()->kernel(TS_OP_ADD);
+}
+
+/* Of GPT-2's products one a block is followed by a GELU and one, in the backward step, by its gradient; in bf16 and where the
+ * backend has them these become one op, and with recomputation the forward one is there twice. */
+static void test_epilogue(void) {
+  const ts_backend all = {.name = "all", .kernel = any_kernel};
+  static const int fused[][2] = {{TS_OP_MATMUL_GELU, L}, {TS_OP_MATMUL_DGELU, L}, {TS_OP_GELU, 0}, {TS_OP_GELU_DX, 0}};
+  static const int twice[][2] = {{TS_OP_MATMUL_GELU, 2 * L}, {TS_OP_MATMUL_DGELU, L}, {TS_OP_GELU, 0}, {TS_OP_GELU_DX, 0}};
+  static const int apart[][2] = {{TS_OP_MATMUL_GELU, 0}, {TS_OP_MATMUL_DGELU, 0}, {TS_OP_GELU, L}, {TS_OP_GELU_DX, L}};
+  passed p = run(TINY_GPT2, "bf16.enabled=true", NULL, TS_MODEL_TRAIN, NULL);
+  expect_counts("a backend without fused products", p.graph, apart, 4);
+  int nodes = p.graph->n_nodes;
+  end(&p);
+  backend = &all;
+  p = run(TINY_GPT2, "bf16.enabled=true", NULL, TS_MODEL_TRAIN, NULL);
+  expect_counts("bf16", p.graph, fused, 4);
+  tap_ok(p.graph->n_nodes == nodes - 2 * L, "bf16: two nodes a block less");
+  end(&p);
+  p = run(TINY_GPT2, "bf16.enabled=true", "activation_checkpointing.enabled=true", TS_MODEL_TRAIN, NULL);
+  expect_counts("bf16, recomputed", p.graph, twice, 4);
+  end(&p);
+  p = run(TINY_GPT2, NULL, NULL, TS_MODEL_TRAIN, NULL);
+  expect_counts("fp32", p.graph, apart, 4);
+  end(&p);
+  backend = ts_backend_null();
+}
+
 int main(void) {
+  backend = ts_backend_null();
   test_list();
   test_precision();
   test_gradients("llama", TINY_LLAMA, UNTIED);
@@ -397,6 +432,7 @@ int main(void) {
   test_recompute_shared();
   test_fusion();
   test_not_fused();
+  test_epilogue();
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
   return tap_done();
 }

@@ -21,6 +21,54 @@ static void matmul(run_case *c) {
   }
 }
 
+/* The fused products are bf16 whatever the activations are; rows, inner and outer extents. */
+static const int64_t fused[][3] = {{1, 1, 8}, {6, 17, 24}, {70, 33, 72}};
+
+static void build_fused(run_case *c, int variant, bool turned) {
+  const int64_t *e = fused[variant];
+  ops_input(c, 0, TS_BF16, TS_SHAPE(2, e[0], e[1]), 1.0);
+  ops_input(c, 1, TS_BF16, turned ? TS_SHAPE(e[2], e[1]) : TS_SHAPE(e[1], e[2]), 1.0);
+  c->attr.matmul.transpose_b = turned;
+  c->attr.matmul.dtype = TS_BF16;
+}
+
+static void build_matmul_gelu(run_case *c, int variant, ts_dtype dtype) {
+  (void) dtype;
+  build_fused(c, variant, variant % 2 == 1);
+  ops_input(c, 2, TS_BF16, TS_SHAPE(fused[variant][2]), 1.0);
+  for (int i = 0; i < 2; ++i) {
+    ops_output(c, TS_BF16, TS_SHAPE(2, fused[variant][0], fused[variant][2]));
+  }
+}
+
+static void build_matmul_dgelu(run_case *c, int variant, ts_dtype dtype) {
+  (void) dtype;
+  build_fused(c, variant, variant % 2 == 0);
+  ops_input(c, 2, TS_BF16, TS_SHAPE(2, fused[variant][0], fused[variant][2]), 1.0);
+  ops_output(c, TS_BF16, TS_SHAPE(2, fused[variant][0], fused[variant][2]));
+}
+
+static double gelu_tanh(double x) { return tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)); }
+
+static void matmul_gelu(run_case *c) {
+  matmul(c);
+  for (int64_t i = 0; i < run_count(&c->out[0]); ++i) {
+    double x = ops_out(c, 0)[i];
+    ops_out(c, 1)[i] = x;
+    ops_out(c, 0)[i] = 0.5 * x * (1 + gelu_tanh(x));
+  }
+}
+
+static void matmul_dgelu(run_case *c) {
+  run_case product = *c;
+  product.n_in = 2;
+  matmul(&product);
+  for (int64_t i = 0; i < run_count(&c->out[0]); ++i) {
+    double x = ops_in(c, 2)[i], t = gelu_tanh(x);
+    ops_out(c, 0)[i] *= 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.79788456080286535588 * (1 + 3 * 0.044715 * x * x);
+  }
+}
+
 /* One query of one head: what both directions of attention need.  Optional inputs begin at `optional`. */
 typedef struct query {
   int64_t b, h, t, length, kv; /* kv: the head of k and v */
@@ -168,6 +216,8 @@ static void head_loss_dx(run_case *c) {
 const op_row ops_products[] = {
   {.op = TS_OP_VIEW, .reference = view},
   {.op = TS_OP_MATMUL, .reference = matmul},
+  {TS_OP_MATMUL_GELU, 3, build_matmul_gelu, matmul_gelu, 64},
+  {TS_OP_MATMUL_DGELU, 3, build_matmul_dgelu, matmul_dgelu, 64},
   {.op = TS_OP_ATTENTION, .reference = attention},
   {.op = TS_OP_ATTENTION_DX, .reference = attention_dx},
   {.op = TS_OP_HEAD_LOSS, .reference = head_loss},

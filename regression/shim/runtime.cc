@@ -493,11 +493,11 @@ cudaError_t cudaGetDevice(int *device) {
   return cudaSuccess;
 }
 
-cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device) {
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int) {
   *prop = {};
   const char *architecture = getenv("SHIM_ARCHITECTURE");
   int number = architecture != NULL ? atoi(architecture) : 90;
-  snprintf(prop->name, sizeof prop->name, "stand-in %d", device);
+  snprintf(prop->name, sizeof prop->name, "stand-in");
   prop->totalGlobalMem = device_bytes();
   prop->major = number / 10;
   prop->minor = number % 10;

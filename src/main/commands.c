@@ -15,11 +15,14 @@ static const ts_option train_options[] = {
     {"--verbose", NULL, NULL, "print what the passes do and where memory goes", false},
     END_OPTION};
 
+#define TARGET_OPTION \
+  {"--target", "TARGET", "auto", "what the ranks run on: cpu, cuda, or auto: what run.device would take here", false}
+
 static const ts_option plan_options[] = {
     SET_OPTION,
     {"--ranks", "N", "1", "number of ranks the job will have", false},
     {"--threads", "N", "0", "threads of a rank; 0: what train would use on this machine", false},
-    {"--target", "TARGET", "auto", "what the ranks run on: cpu, cuda, or auto: what run.device would take here", false},
+    TARGET_OPTION,
     FORMAT_OPTION,
     END_OPTION};
 
@@ -29,6 +32,7 @@ static const ts_option graph_options[] = {
     {"--use", "USE", "train", "train, loss or logits", false},
     {"--ranks", "N", "1", "number of ranks", false},
     {"--rank", "R", "0", "whose graph", false},
+    TARGET_OPTION,
     {"--format", "FORMAT", "text", "text, dot, json, or commands: what the queues of a GPU are given", false},
     END_OPTION};
 

@@ -69,6 +69,7 @@ int ts_main_graph(const ts_arguments *arguments, ts_world *world, ts_error *err)
   int format = 0, use = 0;
   ts_deck *deck = NULL;
   ts_mesh mesh;
+  const ts_backend *backend;
   const char *pass = ts_argument(arguments, "--pass");
   ts_status status = choose(arguments, "--format", formats, &format, err);
   status = status == TS_OK ? choose(arguments, "--use", uses, &use, err) : status;
@@ -78,11 +79,12 @@ int ts_main_graph(const ts_arguments *arguments, ts_world *world, ts_error *err)
   status = status == TS_OK ? ts_read_deck(arguments, NULL, &deck, err) : status;
   status = status == TS_OK ? ts_deck_mesh(deck, (int) ranks, (int) rank, &mesh, err) : status;
   status = status == TS_OK ? ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
+  status = status == TS_OK ? ts_choose_target(ts_argument(arguments, "--target"), deck, &backend, err) : status;
   if (status == TS_OK && format == COMMANDS && pass != NULL) {
     status = ts_error_add(err, "--format commands: is of the graph after all passes; leave out --pass");
   }
   if (status == TS_OK) {
-    ts_program_options options = {.deck = deck, .mesh = &mesh, .target = {ts_backend_cpu(), 1}, .use = (ts_model_use) use,
+    ts_program_options options = {.deck = deck, .mesh = &mesh, .target = {backend, 1}, .use = (ts_model_use) use,
                                   .batch = use == TS_MODEL_LOGITS ? 1 : deck->train_micro_batch_size_per_gpu,
                                   .length = deck->data.sequence_length, .last_pass = pass};
     ts_program *program = ts_program_create(&options);

@@ -6,24 +6,11 @@
 
 #include <string.h>
 
-/* auto: what run.device says, as this machine would understand it. */
-static ts_status choose_target(const char *target, const ts_deck *deck, const ts_backend **backend, ts_error *err) {
-  const char *wanted = strcmp(target, "auto") == 0 ? deck->run.device : target;
-  bool visible = ts_backend_cuda() != NULL && ts_cuda_devices() > 0;
-  bool cuda = strcmp(wanted, "cuda") == 0 || (strcmp(wanted, "auto") == 0 && visible);
-  if (strcmp(target, "auto") != 0 && strcmp(target, "cpu") != 0 && strcmp(target, "cuda") != 0) {
-    return ts_error_add(err, "--target %s: auto, cpu and cuda are accepted", target);
-  }
-  *backend = cuda ? ts_backend_cuda() : ts_backend_cpu();
-  return *backend != NULL ? TS_OK
-                          : ts_error_add(err, "a plan for a GPU: this Tessera was built without CUDA: configure it with --with-cuda=DIR");
-}
-
 static ts_status make_program(const ts_arguments *arguments, const ts_deck *deck, ts_mesh *mesh, ts_program **program,
                               ts_error *err) {
   int64_t threads;
   const ts_backend *backend;
-  ts_status status = choose_target(ts_argument(arguments, "--target"), deck, &backend, err);
+  ts_status status = ts_choose_target(ts_argument(arguments, "--target"), deck, &backend, err);
   status = status == TS_OK ? ts_argument_int(arguments, "--threads", 0, 1024, &threads, err) : status;
   if (status != TS_OK) {
     return status;

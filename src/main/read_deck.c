@@ -152,3 +152,15 @@ ts_status ts_create_engine(ts_world *world, const ts_deck *deck, unsigned abilit
   }
   return status;
 }
+
+ts_status ts_choose_target(const char *target, const ts_deck *deck, const ts_backend **backend, ts_error *err) {
+  const char *wanted = strcmp(target, "auto") == 0 ? deck->run.device : target;
+  bool visible = ts_backend_cuda() != NULL && ts_cuda_devices() > 0;
+  bool cuda = strcmp(wanted, "cuda") == 0 || (strcmp(wanted, "auto") == 0 && visible);
+  if (strcmp(target, "auto") != 0 && strcmp(target, "cpu") != 0 && strcmp(target, "cuda") != 0) {
+    return ts_error_add(err, "--target %s: auto, cpu and cuda are accepted", target);
+  }
+  *backend = cuda ? ts_backend_cuda() : ts_backend_cpu();
+  return *backend != NULL ? TS_OK
+                          : ts_error_add(err, "for a GPU: this Tessera was built without CUDA: configure it with --with-cuda=DIR");
+}

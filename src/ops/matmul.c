@@ -40,6 +40,43 @@ const char *ts_index_matmul(const ts_node *node) {
   return letters[node->attr.matmul.transpose_a][node->attr.matmul.transpose_b][node->n_in > 2];
 }
 
+/* The fused ops are matmuls with a narrower choice of types. */
+static const char *check_fused(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  ts_node plain = *node;
+  plain.n_in = node->op == TS_OP_MATMUL_DGELU ? 2 : node->n_in;
+  const char *why = ts_shape_matmul(g, &plain, dtype, shape);
+  if (why != NULL) {
+    return why;
+  }
+  TS_RULE(!node->attr.matmul.transpose_a, "a is not transposed");
+  TS_RULE(dtype[0] == TS_BF16 && ts_rule_in(g, node, 0)->dtype == TS_BF16, "a, b and the results are bf16");
+  TS_RULE(ts_shape_last(&shape[0]) % 8 == 0, "n is a multiple of 8");
+  return NULL;
+}
+
+const char *ts_shape_matmul_gelu(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const char *why = check_fused(g, node, dtype, shape);
+  dtype[1] = dtype[0];
+  shape[1] = shape[0];
+  return why;
+}
+
+const char *ts_shape_matmul_dgelu(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const char *why = check_fused(g, node, dtype, shape);
+  if (why == NULL) {
+    TS_RULE(ts_rule_is(g, node, 2, TS_BF16, shape[0]), "x is bf16 and has the shape of the product");
+  }
+  return why;
+}
+
+const char *ts_index_matmul_gelu(const ts_node *node) {
+  return node->attr.matmul.transpose_b ? "*k,nk,n->*n,*n" : "*k,kn,n->*n,*n";
+}
+
+const char *ts_index_matmul_dgelu(const ts_node *node) {
+  return node->attr.matmul.transpose_b ? "*k,nk,*n->*n" : "*k,kn,*n->*n";
+}
+
 double ts_flops_matmul(const ts_graph *g, const ts_node *node) {
   extents e = find_extents(g, node);
   return 2.0 * (double) e.m * (double) e.n * (double) e.k;
