@@ -150,16 +150,16 @@ static double seconds(void *from, void *to) {
   return 1e-3 * (double) milliseconds;
 }
 
-/* Polls, so that a dead peer is noticed; sleeps once a wait is long. */
 static double wait_began; /* by ts_seconds; 0: the host does not wait */
 
 double ts_cuda_waited(void) { return wait_began > 0 ? ts_seconds() - wait_began : 0; }
 
+/* Polls, so that a dead peer is noticed; sleeps once a wait is long. */
 static void finish(void *event) {
   cudaError_t code;
   wait_began = ts_seconds();
   for (long polls = 0; (code = cudaEventQuery((cudaEvent_t) event)) == cudaErrorNotReady; ++polls) {
-    if (polls % 256 == 255) {
+    if (polls % 256 == 0) {
       ts_cuda_watch();
     }
     if (polls > 20000) {

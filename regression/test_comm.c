@@ -2,103 +2,15 @@
  * one of the jobs of comm_jobs.sh. */
 #include "base/log.h"
 #include "base/memory.h"
-#include "base/random.h"
 #include "comm/comm_mpi.h"
+#include "regression/comm_cases.h"
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
 #include "run/stream.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-
-static const float betas[] = {0, 1, 0.5f};
-
-/* How the elements of a whole are cut into shards. */
-enum { EQUAL, UNEVEN, HOLES, ONE_OWNER, N_CUTS };
-static const char *const cut_names[] = {"equal", "uneven", "with empty shards", "of one owner"};
-
-typedef struct test_case {
-  ts_dtype x, wire, y;
-  const float *beta;
-  int cuts, n; /* transfers */
-  int64_t count; /* elements of the first; the others have fewer */
-  size_t workspace; /* 0: what is recommended */
-  int windows; /* the columns are reduced in so many calls */
-  bool integers;
-} test_case;
-
-static void cut(int64_t *cuts, int kind, int64_t count, int size) {
-  cuts[0] = 0;
-  for (int rank = 0; rank < size; ++rank) {
-    int64_t share = (count + size - 1) / size;
-    if (kind == UNEVEN) {
-      share = count / size + (rank % 2 == 0 ? count / (3 * size) + 1 : -(count / (4 * size)));
-    } else if (kind == HOLES) {
-      share = rank % 2 == 0 ? 0 : count;
-    } else if (kind == ONE_OWNER) {
-      share = rank == size / 2 ? count : 0;
-    }
-    int64_t left = count - cuts[rank];
-    cuts[rank + 1] = cuts[rank] + (share < left ? share : left);
-  }
-  if (kind != HOLES && kind != ONE_OWNER) {
-    cuts[size] = count;
-  }
-}
-
-/* What rank `rank` contributes to element i of transfer t: the same function on all ranks. */
-static float value(const test_case *c, int rank, int t, int64_t i) {
-  uint32_t bits[4];
-  ts_philox(7, (uint64_t) (rank * 100 + t), (uint64_t) i, bits);
-  if (c->integers) {
-    return (float) (bits[0] % 17) - 8;
-  }
-  return ldexpf((float) (int32_t) bits[0], -31 - (int) (bits[1] % 12)); /* orders of magnitude apart: order matters */
-}
-
-static float load(const void *data, ts_dtype dtype, int64_t i) {
-  return dtype == TS_BF16 ? ts_bf16_to_f32(((const uint16_t *) data)[i]) : ((const float *) data)[i];
-}
-
-static void store(void *data, ts_dtype dtype, int64_t i, float v) {
-  if (dtype == TS_BF16) {
-    ((uint16_t *) data)[i] = ts_f32_to_bf16(v);
-  } else {
-    ((float *) data)[i] = v;
-  }
-}
-
-static float rounded(ts_dtype dtype, float v) {
-  return dtype == TS_BF16 ? ts_bf16_to_f32(ts_f32_to_bf16(v)) : v;
-}
-
-static float reference_sum(const test_case *c, int size, int t, int64_t i) {
-  float sum = rounded(c->wire, rounded(c->x, value(c, 0, t, i)));
-  for (int rank = 1; rank < size; ++rank) {
-    sum += rounded(c->wire, rounded(c->x, value(c, rank, t, i)));
-  }
-  return sum;
-}
-
-static float reference(const test_case *c, int size, int t, int64_t i, float before) {
-  float sum = reference_sum(c, size, t, i);
-  if (c->beta == NULL || *c->beta == 0) {
-    return rounded(c->y, sum);
-  }
-  return rounded(c->y, (float) ((double) *c->beta * (double) before + (double) sum));
-}
-
-static float before_value(const test_case *c, int64_t i) {
-  return c->beta == NULL || *c->beta == 0 ? NAN : rounded(c->y, (float) (i % 23) - 11.25f);
-}
-
-static bool same_bits(float a, float b) {
-  return memcmp(&a, &b, sizeof a) == 0;
-}
-
-enum { MOST_TRANSFERS = 4 };
 
 typedef struct buffers {
   ts_transfer transfer[MOST_TRANSFERS];
@@ -230,10 +142,6 @@ static void test_in_place(ts_comm *comm) {
 }
 
 /* ---- all_gather ---- */
-
-static unsigned char gathered_byte(int owner, int t, int64_t i) {
-  return (unsigned char) (17 * owner + 5 * t + 3 * i + i / 256 + 1);
-}
 
 /* Columns [begin, end) of each shard of up to four transfers of `size`-byte elements. */
 static bool all_gather_is_right(ts_comm *comm, ts_dtype dtype, int cuts_kind, int n, int64_t count, int64_t begin,

@@ -6,7 +6,7 @@
 
 /* Bytes of a chunk: a message.  2 ranks of one node, 100 MB of fp32: 3.6 GB/s received with chunks of 128 KiB, 4.2 with
  * 256, 4.4 with 512, 3.9 with 1024 and more.  The total is held near 32 MiB, in large groups by smaller chunks. */
-enum { CHUNK_MOST = 512 << 10, CHUNK_LEAST = 64 << 10, TOTAL = 32 << 20, LINE = 64 };
+enum { CHUNK_MOST = 512 << 10, CHUNK_LEAST = 64 << 10, TOTAL = 32 << 20, DEVICE_TOTAL = 64 << 20, LINE = 64 };
 
 static int64_t clipped(int64_t value, int64_t most) {
   return value < most ? value : most;
@@ -34,6 +34,18 @@ size_t ts_comm_workspace(int size, int64_t max_columns, ts_dtype wire) {
   int64_t needed = (columns * (int64_t) ts_dtype_size(wire) + LINE - 1) / LINE * LINE;
   chunk = clipped(needed > LINE ? needed : LINE, chunk);
   return (size_t) (chunk * slots);
+}
+
+/* All of it is on its way at once: 64 MiB take some 200 us over the fastest links, the start of a chunk some 20. */
+size_t ts_comm_device_workspace(int size, int64_t max_columns, ts_dtype wire) {
+  if (size == 1) {
+    return 0;
+  }
+  int64_t slots = 2 * ((int64_t) size - 1), most = DEVICE_TOTAL / slots / LINE * LINE;
+  int64_t columns = clipped(max_columns, DEVICE_TOTAL); /* no overflow below */
+  int64_t needed = (columns * (int64_t) ts_dtype_size(wire) + LINE - 1) / LINE * LINE;
+  size_t bytes = (size_t) (clipped(needed, most) * slots), least = TS_COMM_WORKSPACE_MIN(size);
+  return bytes > least ? bytes : least;
 }
 
 bool ts_walk_next(ts_walk *w, ts_run *out) {

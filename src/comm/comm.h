@@ -5,7 +5,7 @@
  * its outputs are valid.  Asynchrony is the business of the stream that calls it (run/stream.h): all calls of one rank,
  * over all its communicators, come from one thread at a time and in one order that is the same on all ranks.
  * While waiting, an operation polls and yields the processor; it never blocks inside MPI and uses no memory but its
- * arguments and the workspace.
+ * arguments and the workspace.  Those of a device communicator (ts_world_device_comm) return when they are queued.
  *
  * Determinism: reduce_scatter and all_reduce add in fp32 in group-rank order, whatever the message size, the pieces and
  * the MPI.  What travels has the wire dtype; this rank's own contribution is rounded to the wire dtype too.  With
@@ -39,6 +39,9 @@ int64_t ts_transfer_columns(const ts_transfer *transfer, int rank, int64_t *firs
  * arguments alone, 0 for a group of 1.  TS_COMM_WORKSPACE_MIN (size) suffices too, with less speed and the same bits.
  * \param [in] max_columns  Columns of the longest shard, summed over the transfers of one call. Not collective. */
 size_t ts_comm_workspace(int size, int64_t max_columns, ts_dtype wire);
+
+/** The same on a device, where a chunk costs the start of a few kernels: larger ones pay. Not collective. */
+size_t ts_comm_device_workspace(int size, int64_t max_columns, ts_dtype wire);
 
 /** Bytes that suffice for any reduce_scatter over \a size ranks. */
 #define TS_COMM_WORKSPACE_MIN(size) ((size_t) 6 * 64 * (size_t) ((size) - 1))
@@ -102,9 +105,31 @@ int ts_world_local_rank(const ts_world *world);
  * Collective over the group at the first call for these axes, then not collective. */
 ts_comm *ts_world_comm(ts_world *world, const ts_mesh *mesh, unsigned axes);
 
-/** The same over memory of this process's GPU: its operations return when they are queued on TS_QUEUE_COMM.
- * Collective over the group at the first call for these axes, then not collective. */
+/** How the communicators of devices work; the same on all ranks. */
+typedef struct ts_device_options {
+  /** Reductions over an fp32 wire exchange and add in rank order too, as they always do over bf16: bits that depend on the
+   * group alone.  Otherwise NCCL adds, with fewer messages between nodes: the same build, topology and list of reductions
+   * give the same bits. */
+  bool exact;
+  double time_limit; /**< Seconds that the host waits for the device before it takes a peer for dead; 0: for ever. */
+} ts_device_options;
+
+/** Options of the device communicators made from now on (default: all zero). Not collective. */
+void ts_world_set_device_options(ts_world *world, const ts_device_options *options);
+
+/** The communicator over \a axes for memory of this process's GPU, made at the first call and owned by the world; ts_cuda_open
+ * has succeeded.  Its operations return when they are queued on TS_QUEUE_COMM, in the order of the calls: inputs may be
+ * reused and outputs are valid to what the queue does later, or after the queue.  \a beta, workspaces and all data are in the
+ * device's memory; transfers and cut points are the host's and read before the call returns.  Operations can be captured.
+ * Only the barrier makes the host wait: for the queue, then for everybody's.  The test delay has no effect.
+ * Collective over all processes at the very first call, over the group at the first call for these axes, then not
+ * collective. */
 ts_comm *ts_world_device_comm(ts_world *world, const ts_mesh *mesh, unsigned axes);
+
+/** Memory of the device that the communicators made so far will be called with, so that the network may reach it without a
+ * copy; deregister it before it is freed, when nothing is queued. Not collective. */
+void ts_world_device_register(ts_world *world, void *memory, size_t bytes);
+void ts_world_device_deregister(ts_world *world, const void *memory);
 
 /** The communicator of all processes. Not collective. */
 ts_comm *ts_world_all(ts_world *world);

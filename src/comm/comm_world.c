@@ -1,4 +1,6 @@
+#include "comm/comm_device.h"
 #include "comm/comm_mpi.h"
+#include "comm/comm_nccl.h"
 
 #include "base/memory.h"
 #include "base/status.h"
@@ -11,6 +13,10 @@ struct ts_world {
   int rank, size, local_rank, local_size;
   ts_comm **group; /* made so far; the first is all processes */
   int n_groups, capacity;
+  ts_comm **device; /* per group, NULL: none so far */
+  int n_device, device_capacity;
+  ts_device_options device_options;
+  bool placed; /* it is known who shares a device */
   bool alone; /* beside the world that started MPI */
 };
 
@@ -95,6 +101,12 @@ void ts_world_destroy(ts_world **world) {
   if (w == NULL) {
     return;
   }
+  for (int i = 0; i < w->n_device; ++i) {
+    if (w->device[i] != NULL) {
+      w->device[i]->ops->destroy(w->device[i]);
+    }
+  }
+  ts_free(w->device);
   for (int i = 0; i < w->n_groups; ++i) {
     w->group[i]->ops->destroy(w->group[i]);
   }
@@ -152,6 +164,57 @@ ts_comm *ts_world_comm(ts_world *world, const ts_mesh *mesh, unsigned axes) {
   }
   return add_group(world, ts_mesh_group_rank(mesh, axes), size, member);
 }
+
+/* ---- communicators of devices ---- */
+
+void ts_world_set_device_options(ts_world *world, const ts_device_options *options) {
+  world->device_options = *options;
+}
+
+static ts_comm *make_device_comm(ts_world *w, ts_comm *host) {
+  if (host->size == 1) {
+    return ts_comm_device_alone();
+  }
+  if (!w->placed) {
+    ts_comm_nccl_place(w->comm);
+    w->placed = true;
+  }
+  return ts_comm_nccl_create((ts_comm_mpi *) host, &w->device_options);
+}
+
+ts_comm *ts_world_device_comm(ts_world *world, const ts_mesh *mesh, unsigned axes) {
+  ts_comm *host = ts_world_comm(world, mesh, axes);
+  int at = 0;
+  while (world->group[at] != host) {
+    ++at;
+  }
+  while (world->n_device <= at) {
+    TS_GROW(world->device, world->n_device, world->device_capacity);
+    world->device[world->n_device++] = NULL;
+  }
+  if (world->device[at] == NULL) {
+    world->device[at] = make_device_comm(world, host);
+  }
+  return world->device[at];
+}
+
+void ts_world_device_register(ts_world *world, void *memory, size_t bytes) {
+  for (int i = 0; i < world->n_device; ++i) {
+    if (world->device[i] != NULL && world->device[i]->size > 1) {
+      ts_comm_nccl_register(world->device[i], memory, bytes);
+    }
+  }
+}
+
+void ts_world_device_deregister(ts_world *world, const void *memory) {
+  for (int i = 0; i < world->n_device; ++i) {
+    if (world->device[i] != NULL && world->device[i]->size > 1) {
+      ts_comm_nccl_deregister(world->device[i], memory);
+    }
+  }
+}
+
+/* ---- agreement on a status ---- */
 
 static void all_minimum(ts_world *w, int *value) {
   MPI_Request request;

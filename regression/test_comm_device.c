@@ -1,0 +1,636 @@
+/* Communicators of devices: what test_comm.c asks of the ones over MPI, on device memory, queued and captured.
+ * `test_comm_device JOB` is one of the jobs of comm_device_jobs.sh. */
+#include "backend/backend.h"
+#include "base/memory.h"
+#include "comm/comm_nccl.h"
+#include "comm/comm_device.h"
+#include "regression/comm_cases.h"
+#include "regression/tap.h"
+#include "regression/tap_mpi.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static const ts_backend *backend;
+static void *event;
+
+/* ---- memory ---- */
+
+static void finish(ts_queue queue) {
+  backend->device->record(event, queue);
+  backend->device->finish(event);
+}
+
+/* Exactly so many bytes: the stand-in and compute-sanitizer see one too many. */
+static void *put(const void *host, size_t bytes) {
+  void *memory = backend->allocate(bytes);
+  backend->device->copy(memory, host, bytes, TS_QUEUE_COMM);
+  finish(TS_QUEUE_COMM);
+  return memory;
+}
+
+static void get(void *host, const void *memory, size_t bytes) {
+  backend->device->copy(host, memory, bytes, TS_QUEUE_COMM);
+  finish(TS_QUEUE_COMM);
+}
+
+static void drop(void *memory, size_t bytes) {
+  backend->release(memory, bytes);
+}
+
+/* ---- reduce_scatter ---- */
+
+typedef struct buffers {
+  ts_transfer transfer[MOST_TRANSFERS];
+  int64_t *cuts[MOST_TRANSFERS], shard[MOST_TRANSFERS], whole[MOST_TRANSFERS];
+  void *x[MOST_TRANSFERS], *y[MOST_TRANSFERS]; /* the host's copies */
+  void *device_x[MOST_TRANSFERS], *device_y[MOST_TRANSFERS];
+  float *beta;
+  void *workspace;
+  size_t workspace_bytes;
+} buffers;
+
+static void prepare(buffers *b, const test_case *c, const ts_comm *comm) {
+  for (int t = 0; t < c->n; ++t) {
+    b->cuts[t] = ts_calloc((size_t) comm->size + 1, sizeof **b->cuts);
+    cut(b->cuts[t], (c->cuts + t) % N_CUTS, c->count / (t + 1), comm->size);
+    b->whole[t] = b->cuts[t][comm->size];
+    b->shard[t] = b->cuts[t][comm->rank + 1] - b->cuts[t][comm->rank];
+    b->x[t] = ts_calloc((size_t) b->whole[t] + 1, ts_dtype_size(c->x));
+    b->y[t] = ts_calloc((size_t) b->shard[t] + 1, ts_dtype_size(c->y));
+    for (int64_t i = 0; i < b->whole[t]; ++i) {
+      store(b->x[t], c->x, i, value(c, comm->rank, t, i));
+    }
+    for (int64_t i = 0; i < b->shard[t]; ++i) {
+      store(b->y[t], c->y, i, before_value(c, i));
+    }
+    b->device_x[t] = put(b->x[t], (size_t) b->whole[t] * ts_dtype_size(c->x));
+    b->device_y[t] = put(b->y[t], (size_t) b->shard[t] * ts_dtype_size(c->y));
+    b->transfer[t] = (ts_transfer){.x = b->device_x[t], .y = b->device_y[t], .cuts = b->cuts[t]};
+  }
+  b->beta = c->beta != NULL ? put(c->beta, sizeof *c->beta) : NULL;
+  b->workspace_bytes = c->workspace > 0 ? c->workspace : ts_comm_device_workspace(comm->size, c->count * c->n, c->wire);
+  b->workspace = backend->allocate(b->workspace_bytes);
+}
+
+static void release(buffers *b, const test_case *c) {
+  for (int t = 0; t < c->n; ++t) {
+    drop(b->device_x[t], (size_t) b->whole[t] * ts_dtype_size(c->x));
+    drop(b->device_y[t], (size_t) b->shard[t] * ts_dtype_size(c->y));
+    ts_free(b->cuts[t]);
+    ts_free(b->x[t]);
+    ts_free(b->y[t]);
+  }
+  drop(b->beta, sizeof *b->beta);
+  drop(b->workspace, b->workspace_bytes);
+}
+
+/* Column windows: [0, w), [w, 2 w), ..., the last one open-ended; queued one after another. */
+static void reduce_windows(ts_comm *comm, buffers *b, const test_case *c) {
+  for (int w = 0; w < c->windows; ++w) {
+    for (int t = 0; t < c->n; ++t) {
+      int64_t width = b->cuts[t][comm->size] / (comm->size * c->windows) + 1;
+      b->transfer[t].begin = w * width;
+      b->transfer[t].end = w + 1 < c->windows ? (w + 1) * width : INT64_MAX / 2;
+    }
+    comm->ops->reduce_scatter(comm, b->transfer, c->n, c->x, c->wire, c->y, b->beta, b->workspace, b->workspace_bytes);
+  }
+}
+
+/* Off by what another order of the sum can give: P roundings of fp32 of partial sums, which are below P times the largest
+ * addend (1), times beta, and the rounding to y's dtype. */
+static bool is_close(const test_case *c, int size, float a, float b) {
+  float limit = (float) (size * size) * 0x1p-24f + (c->y == TS_BF16 ? 0x1p-8f * (fabsf(b) + 1e-6f) : 0x1p-23f * fabsf(b));
+  return fabsf(a - b) <= limit;
+}
+
+static bool reduce_scatter_is(ts_comm *comm, const test_case *c, bool to_the_bit) {
+  buffers b;
+  prepare(&b, c, comm);
+  reduce_windows(comm, &b, c);
+  int64_t wrong = 0;
+  for (int t = 0; t < c->n; ++t) {
+    get(b.y[t], b.device_y[t], (size_t) b.shard[t] * ts_dtype_size(c->y));
+    for (int64_t i = 0; i < b.shard[t]; ++i) {
+      float expected = reference(c, comm->size, t, b.cuts[t][comm->rank] + i, before_value(c, i));
+      float is = load(b.y[t], c->y, i);
+      wrong += to_the_bit ? !same_bits(is, expected) : !is_close(c, comm->size, is, expected);
+    }
+  }
+  release(&b, c);
+  return wrong == 0;
+}
+
+static void test_dtypes(ts_comm *comm) {
+  static const ts_dtype dtypes[] = {TS_F32, TS_BF16};
+  for (int d = 0; d < 8; ++d) {
+    bool right = true;
+    test_case c = {.x = dtypes[d & 1], .wire = dtypes[(d >> 1) & 1], .y = dtypes[d >> 2], .windows = 1};
+    for (int cuts = 0; cuts < N_CUTS; ++cuts) {
+      for (int beta = -1; beta < 3; ++beta) {
+        for (int64_t count = 0; count <= 2000; count = 6 * count + 7) { /* 0, 7, 49, 301, 1813 */
+          c.cuts = cuts;
+          c.beta = beta < 0 ? NULL : &betas[beta];
+          c.count = count;
+          c.n = 1 + (int) (count % 3);
+          right = reduce_scatter_is(comm, &c, true) && right;
+        }
+      }
+    }
+    tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter of %s over %s into %s: all cuts, betas, small sizes",
+               ts_dtype_name(c.x), ts_dtype_name(c.wire), ts_dtype_name(c.y));
+  }
+}
+
+/* Chunks of all kinds: the least workspace has 32 columns and fewer in a chunk. */
+static void test_sizes(ts_comm *comm) {
+  size_t least = comm->size > 1 ? TS_COMM_WORKSPACE_MIN(comm->size) : 1;
+  const size_t workspaces[] = {0, 2048 + least, 100000};
+  for (int cuts = 0; cuts < N_CUTS; ++cuts) {
+    bool right = true;
+    for (int w = 0; w < 3; ++w) {
+      for (int n = 1; n <= MOST_TRANSFERS; n += 3) {
+        test_case c = {.x = TS_F32, .wire = n == 1 ? TS_F32 : TS_BF16, .y = TS_F32, .cuts = cuts, .n = n,
+                       .count = 24000 / comm->size, .workspace = workspaces[w], .windows = 1 + 2 * w};
+        right = reduce_scatter_is(comm, &c, true) && right;
+        c.x = TS_BF16;
+        right = reduce_scatter_is(comm, &c, true) && right;
+      }
+    }
+    tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter, first cut %s: workspaces, transfers, windows", cut_names[cuts]);
+  }
+  test_case c = {.x = TS_F32, .wire = TS_F32, .y = TS_F32, .n = 3, .count = 3000, .workspace = least, .windows = 5};
+  tap_ok_all(MPI_COMM_WORLD, reduce_scatter_is(comm, &c, true), "reduce_scatter with the least workspace, 5 windows");
+  c = (test_case){.x = TS_BF16, .wire = TS_BF16, .y = TS_F32, .n = 1, .count = 400000, .windows = 1};
+  tap_ok_all(MPI_COMM_WORLD, reduce_scatter_is(comm, &c, true), "reduce_scatter of 400,000 elements");
+}
+
+/* 40 transfers: more runs than a launch takes. */
+static void test_many_transfers(ts_comm *comm) {
+  enum { MANY = 40, EACH = 12 };
+  test_case c = {.x = TS_F32, .wire = TS_BF16, .y = TS_F32};
+  int64_t *cuts = ts_calloc((size_t) comm->size + 1, sizeof *cuts);
+  for (int rank = 0; rank <= comm->size; ++rank) {
+    cuts[rank] = rank * EACH;
+  }
+  size_t whole = (size_t) (EACH * comm->size), bytes = MANY * whole * sizeof(float), shard = MANY * EACH * sizeof(float);
+  float *x = ts_malloc(bytes), *y = ts_calloc(MANY * EACH, sizeof *y);
+  ts_transfer transfer[MANY];
+  for (size_t i = 0; i < MANY * whole; ++i) {
+    x[i] = value(&c, comm->rank, (int) (i / whole), (int64_t) (i % whole));
+  }
+  float *device_x = put(x, bytes), *device_y = put(y, shard);
+  for (int t = 0; t < MANY; ++t) {
+    transfer[t] = (ts_transfer){.x = device_x + (size_t) t * whole, .y = device_y + t * EACH, .cuts = cuts, .end = EACH};
+  }
+  size_t workspace_bytes = ts_comm_device_workspace(comm->size, MANY * EACH, TS_BF16);
+  void *workspace = backend->allocate(workspace_bytes);
+  comm->ops->reduce_scatter(comm, transfer, MANY, TS_F32, TS_BF16, TS_F32, NULL, workspace, workspace_bytes);
+  get(y, device_y, shard);
+  int wrong = 0;
+  for (int i = 0; i < MANY * EACH; ++i) {
+    wrong += !same_bits(y[i], reference_sum(&c, comm->size, i / EACH, cuts[comm->rank] + i % EACH));
+  }
+  tap_ok_all(MPI_COMM_WORLD, wrong == 0, "reduce_scatter of 40 transfers");
+  drop(workspace, workspace_bytes);
+  drop(device_x, bytes);
+  drop(device_y, shard);
+  ts_free(x);
+  ts_free(y);
+  ts_free(cuts);
+}
+
+static void test_in_place(ts_comm *comm, bool exact) {
+  test_case c = {.x = TS_F32, .wire = TS_F32, .y = TS_F32, .n = 1, .count = 12000, .windows = 1, .integers = !exact};
+  buffers b;
+  prepare(&b, &c, comm);
+  float *x = b.x[0];
+  int64_t first = b.cuts[0][comm->rank], wrong = 0;
+  b.transfer[0].y = (float *) b.device_x[0] + first;
+  reduce_windows(comm, &b, &c);
+  get(x, b.device_x[0], (size_t) c.count * sizeof *x);
+  for (int64_t i = 0; i < c.count; ++i) {
+    bool mine = i >= first && i < first + b.shard[0];
+    wrong += !same_bits(x[i], mine ? reference_sum(&c, comm->size, 0, i) : value(&c, comm->rank, 0, i));
+  }
+  tap_ok_all(MPI_COMM_WORLD, wrong == 0, "reduce_scatter onto this rank's place in x%s; the rest of x is kept",
+             exact ? "" : ", summed by NCCL");
+  release(&b, &c);
+}
+
+/* Where NCCL adds: exact on integers, else equal to rounding; over bf16 it never does. */
+static void test_sums_of_nccl(ts_comm *comm) {
+  static const ts_dtype dtypes[] = {TS_F32, TS_BF16};
+  for (int integers = 1; integers >= 0; --integers) {
+    bool right = true;
+    for (int i = 0; i < 4 * N_CUTS * 4; ++i) {
+      test_case c = {.x = dtypes[i & 1], .wire = TS_F32, .y = dtypes[(i >> 1) & 1], .windows = 1 + i % 3, .integers = integers,
+                     .cuts = (i >> 2) % N_CUTS, .n = 1 + i % MOST_TRANSFERS, .count = 2400 - 300 * (i % 3),
+                     .beta = i >> 4 == 0 ? NULL : &betas[(i >> 4) - 1], .workspace = i % 5 == 0 ? 8192 : 0};
+      right = reduce_scatter_is(comm, &c, integers != 0) && right;
+    }
+    tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter over fp32 as NCCL adds: %s", integers ? "exact on integers" : "equal to rounding");
+  }
+  test_case c = {.x = TS_F32, .wire = TS_BF16, .y = TS_F32, .n = 2, .count = 2400, .windows = 2};
+  tap_ok_all(MPI_COMM_WORLD, reduce_scatter_is(comm, &c, true), "reduce_scatter over bf16: bits of the group's order all the same");
+}
+
+/* The same call of the host's communicator. */
+static void test_same_as_mpi(ts_comm *comm, ts_comm *host) {
+  static const ts_dtype wires[] = {TS_BF16, TS_F32};
+  for (int w = 0; w < 2; ++w) {
+    test_case c = {.x = TS_F32, .wire = wires[w], .y = TS_F32, .n = 3, .count = 5000, .windows = 1, .beta = &betas[2], .cuts = UNEVEN};
+    buffers b;
+    ts_transfer transfer[MOST_TRANSFERS];
+    prepare(&b, &c, comm);
+    reduce_windows(comm, &b, &c);
+    size_t bytes = ts_comm_workspace(comm->size, 3 * c.count, c.wire);
+    void *workspace = ts_malloc(bytes);
+    for (int t = 0; t < c.n; ++t) {
+      transfer[t] = b.transfer[t];
+      transfer[t].x = b.x[t];
+      transfer[t].y = b.y[t];
+    }
+    host->ops->reduce_scatter(host, transfer, c.n, c.x, c.wire, c.y, c.beta, workspace, bytes);
+    bool right = true;
+    for (int t = 0; t < c.n; ++t) {
+      size_t size = (size_t) b.shard[t] * sizeof(float);
+      float *is = ts_malloc(size + 1);
+      get(is, b.device_y[t], size);
+      right = memcmp(is, b.y[t], size) == 0 && right;
+      ts_free(is);
+    }
+    tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter over %s: the bits of the communicator over MPI", ts_dtype_name(c.wire));
+    ts_free(workspace);
+    release(&b, &c);
+  }
+}
+
+/* ---- all_gather ---- */
+
+static bool all_gather_is_right(ts_comm *comm, ts_dtype dtype, int cuts_kind, int n, int64_t count, int64_t begin, int64_t end,
+                                bool in_place) {
+  int64_t size = (int64_t) ts_dtype_size(dtype), wrong = 0;
+  ts_transfer transfer[MOST_TRANSFERS];
+  int64_t *cuts[MOST_TRANSFERS];
+  unsigned char *host[MOST_TRANSFERS];
+  for (int t = 0; t < n; ++t) {
+    cuts[t] = ts_calloc((size_t) comm->size + 1, sizeof **cuts);
+    cut(cuts[t], (cuts_kind + t) % N_CUTS, count / (t + 1), comm->size);
+    int64_t first = cuts[t][comm->rank] * size, shard = (cuts[t][comm->rank + 1] - cuts[t][comm->rank]) * size;
+    host[t] = ts_calloc((size_t) (cuts[t][comm->size] * size) + 1, 1);
+    unsigned char *mine = ts_calloc((size_t) shard + 1, 1);
+    for (int64_t i = 0; i < shard; ++i) {
+      mine[i] = gathered_byte(comm->rank, t, i);
+    }
+    if (in_place) {
+      memcpy(host[t] + first, mine, (size_t) shard);
+    }
+    unsigned char *y = put(host[t], (size_t) (cuts[t][comm->size] * size));
+    transfer[t] = (ts_transfer){.x = in_place ? y + first : put(mine, (size_t) shard), .y = y, .cuts = cuts[t], .begin = begin,
+                                .end = end};
+    ts_free(mine);
+  }
+  comm->ops->all_gather(comm, transfer, n, dtype);
+  for (int t = 0; t < n; ++t) {
+    size_t bytes = (size_t) (cuts[t][comm->size] * size);
+    get(host[t], transfer[t].y, bytes);
+    for (int owner = 0; owner < comm->size; ++owner) {
+      for (int64_t i = 0; i < (cuts[t][owner + 1] - cuts[t][owner]) * size; ++i) {
+        bool written = (i >= begin * size && i < end * size) || (in_place && owner == comm->rank);
+        wrong += host[t][cuts[t][owner] * size + i] != (written ? gathered_byte(owner, t, i) : 0);
+      }
+    }
+    if (!in_place) {
+      drop((void *) transfer[t].x, 0);
+    }
+    drop(transfer[t].y, bytes);
+    ts_free(host[t]);
+    ts_free(cuts[t]);
+  }
+  return wrong == 0;
+}
+
+static void test_all_gather(ts_comm *comm) {
+  static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F64, TS_I64, TS_U8};
+  for (int in_place = 0; in_place <= 1; ++in_place) {
+    bool right = true;
+    for (int cuts = 0; cuts < N_CUTS; ++cuts) {
+      for (int64_t count = 0; count <= 2000; count = 6 * count + 7) {
+        ts_dtype dtype = dtypes[(count + cuts) % 5];
+        right = all_gather_is_right(comm, dtype, cuts, 1 + (int) count % 4, count, 0, count, in_place) && right;
+        right = all_gather_is_right(comm, dtype, cuts, 1 + (int) count % 4, count, count / 9, count / 3, in_place) && right;
+      }
+    }
+    for (int d = 0; d < 5; ++d) { /* shards that are one run */
+      right = all_gather_is_right(comm, dtypes[d], EQUAL, 1, 1200, 0, 1200, in_place) && right;
+    }
+    tap_ok_all(MPI_COMM_WORLD, right, "all_gather %s: all cuts, dtypes, windows", in_place ? "in place" : "of shards elsewhere");
+  }
+}
+
+/* ---- all_reduce and the rest ---- */
+
+static bool all_reduce_is_right(ts_comm *comm, ts_dtype dtype, ts_dtype wire, int64_t count, bool in_place, bool integers) {
+  test_case c = {.x = dtype, .wire = wire, .y = dtype, .integers = integers};
+  size_t size = ts_dtype_size(dtype), bytes = (size_t) count * size, workspace_bytes = ts_comm_device_workspace(comm->size, count, wire);
+  void *host = ts_calloc((size_t) count + 1, size), *workspace = backend->allocate(workspace_bytes);
+  for (int64_t i = 0; i < count; ++i) {
+    store(host, dtype, i, value(&c, comm->rank, 0, i));
+  }
+  void *x = put(host, bytes), *y = in_place ? x : backend->allocate(bytes);
+  comm->ops->all_reduce(comm, x, y, count, dtype, wire, workspace, workspace_bytes);
+  get(host, y, bytes);
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    wrong += !same_bits(load(host, dtype, i), reference(&c, comm->size, 0, i, 0));
+  }
+  drop(x, bytes);
+  if (!in_place) {
+    drop(y, bytes);
+  }
+  drop(workspace, workspace_bytes);
+  ts_free(host);
+  return wrong == 0;
+}
+
+static void test_all_reduce(ts_comm *comm, bool integers) {
+  for (int d = 0; d < 4; ++d) {
+    bool right = true;
+    ts_dtype dtype = d % 2 == 0 ? TS_F32 : TS_BF16, wire = d < 2 ? TS_F32 : TS_BF16;
+    for (int64_t count = 0; count <= 10000; count = 9 * count + 1) { /* 0, 1, 10, 91, 820, 7381 */
+      right = all_reduce_is_right(comm, dtype, wire, count, count % 2 == 0, integers) && right;
+    }
+    right = all_reduce_is_right(comm, dtype, wire, 64 * comm->size, true, integers) && right;
+    tap_ok_all(MPI_COMM_WORLD, right, "all_reduce of %s over %s%s: the reference on every rank", ts_dtype_name(dtype),
+               ts_dtype_name(wire), integers ? ", as NCCL adds integers" : "");
+  }
+}
+
+static void test_broadcast(ts_comm *comm) {
+  unsigned char data[5000];
+  bool right = true;
+  for (int root = 0; root < comm->size; ++root) {
+    for (size_t bytes = 0; bytes <= sizeof data; bytes = 8 * bytes + 5) {
+      for (size_t i = 0; i < bytes; ++i) {
+        data[i] = comm->rank == root ? gathered_byte(root, 1, (int64_t) i) : 0;
+      }
+      void *memory = put(data, bytes);
+      comm->ops->broadcast(comm, memory, bytes, root);
+      get(data, memory, bytes);
+      drop(memory, bytes);
+      for (size_t i = 0; i < bytes; ++i) {
+        right = right && data[i] == gathered_byte(root, 1, (int64_t) i);
+      }
+    }
+    comm->ops->barrier(comm);
+  }
+  tap_ok_all(MPI_COMM_WORLD, right, "broadcast from every root, barrier");
+}
+
+/* ---- queues ---- */
+
+/* One step of a made-up program over two communicators: x is copied in by COMPUTE; COMM reduces it over `a`, gathers the
+ * sums over `a` and then over `b`; COMPUTE copies the result. */
+typedef struct program {
+  ts_comm *a, *b;
+  int64_t cuts_a[65], cuts_b[65], count;
+  float *input, *x, *sum, *whole, *all, *result; /* input: host, the others: device */
+  void *workspace, *copied, *done;
+  size_t workspace_bytes;
+} program;
+
+enum { EACH = 48 /* elements of a shard */ };
+
+static void queue_program(const program *p) {
+  const ts_device_ops *d = backend->device;
+  size_t all = (size_t) p->count * (size_t) p->b->size;
+  d->copy(p->x, p->input, (size_t) p->count * sizeof(float), TS_QUEUE_COMPUTE);
+  d->record(p->copied, TS_QUEUE_COMPUTE);
+  d->wait(p->copied, TS_QUEUE_COMM);
+  ts_transfer reduce = {.x = p->x, .y = p->sum, .cuts = p->cuts_a, .end = EACH};
+  p->a->ops->reduce_scatter(p->a, &reduce, 1, TS_F32, TS_BF16, TS_F32, NULL, p->workspace, p->workspace_bytes);
+  ts_transfer gather = {.x = p->sum, .y = p->whole, .cuts = p->cuts_a, .end = EACH};
+  p->a->ops->all_gather(p->a, &gather, 1, TS_F32);
+  ts_transfer spread = {.x = p->whole, .y = p->all, .cuts = p->cuts_b, .end = p->count};
+  p->b->ops->all_gather(p->b, &spread, 1, TS_F32);
+  d->record(p->done, TS_QUEUE_COMM);
+  d->wait(p->done, TS_QUEUE_COMPUTE);
+  d->copy(p->result, p->all, all * sizeof(float), TS_QUEUE_COMPUTE);
+}
+
+static void program_create(program *p, ts_comm *a, ts_comm *b) {
+  *p = (program){.a = a, .b = b, .count = EACH * a->size};
+  for (int i = 0; i <= a->size; ++i) {
+    p->cuts_a[i] = EACH * i;
+  }
+  for (int i = 0; i <= b->size; ++i) {
+    p->cuts_b[i] = p->count * i;
+  }
+  size_t bytes = (size_t) p->count * sizeof(float);
+  p->input = backend->device->allocate_host(bytes);
+  p->x = backend->allocate(bytes);
+  p->sum = backend->allocate(EACH * sizeof(float));
+  p->whole = backend->allocate(bytes);
+  p->all = backend->allocate(bytes * (size_t) b->size);
+  p->result = backend->allocate(bytes * (size_t) b->size);
+  p->workspace_bytes = ts_comm_device_workspace(a->size, EACH, TS_BF16);
+  p->workspace = backend->allocate(p->workspace_bytes);
+  p->copied = backend->device->event_create(false);
+  p->done = backend->device->event_create(false);
+}
+
+static void program_destroy(program *p) {
+  size_t bytes = (size_t) p->count * sizeof(float);
+  backend->device->release_host(p->input);
+  drop(p->x, bytes);
+  drop(p->sum, EACH * sizeof(float));
+  drop(p->whole, bytes);
+  drop(p->all, bytes * (size_t) p->b->size);
+  drop(p->result, bytes * (size_t) p->b->size);
+  drop(p->workspace, p->workspace_bytes);
+  backend->device->event_destroy(p->copied);
+  backend->device->event_destroy(p->done);
+}
+
+static void fill(program *p, int world_rank, int step) {
+  for (int64_t i = 0; i < p->count; ++i) {
+    p->input[i] = (float) ((world_rank + 1) * (1 + (i + step) % 13)); /* exact in bf16 */
+  }
+}
+
+/* Member i of b's group sums over its own group of a: known from the mesh. */
+static bool result_is_right(const program *p, const ts_mesh *mesh, unsigned axes_a, unsigned axes_b, int step) {
+  size_t all = (size_t) p->count * (size_t) p->b->size;
+  float *result = ts_malloc(all * sizeof *result);
+  backend->device->copy(result, p->result, all * sizeof *result, TS_QUEUE_COMPUTE);
+  finish(TS_QUEUE_COMPUTE);
+  bool right = true;
+  for (int member = 0; member < p->b->size; ++member) {
+    int offset = ts_mesh_group_member(mesh, axes_b, member) - mesh->rank;
+    for (int64_t i = 0; i < p->count; ++i) {
+      float sum = 0;
+      for (int k = 0; k < p->a->size; ++k) {
+        sum += (float) ((ts_mesh_group_member(mesh, axes_a, k) + offset + 1) * (1 + (i + step) % 13));
+      }
+      right = right && result[(size_t) member * (size_t) p->count + (size_t) i] == sum;
+    }
+  }
+  ts_free(result);
+  return right;
+}
+
+/* Two communicators on one queue, the host never waiting between; then the same captured and replayed. */
+static void test_queues(ts_world *world) {
+  int ranks = ts_world_size(world), me = ts_world_rank(world);
+  for (int dp = 1; dp <= ranks; ++dp) {
+    ts_mesh mesh;
+    if (ranks % dp != 0 || ts_mesh_init(&mesh, (int[]){1, dp, 1, 1, 0 + ranks / dp}, ranks, me, NULL) != TS_OK) {
+      continue;
+    }
+    unsigned axes_a = TS_AXES(TS_AXIS_DP), axes_b = TS_AXES(TS_AXIS_TP);
+    ts_comm *a = ts_world_device_comm(world, &mesh, axes_a), *b = ts_world_device_comm(world, &mesh, axes_b);
+    bool right = a->size == dp && b->size == ranks / dp && a == ts_world_device_comm(world, &mesh, axes_a);
+    program p;
+    program_create(&p, a, b);
+    for (int step = 0; step < 3; ++step) {
+      fill(&p, me, step);
+      queue_program(&p);
+      right = result_is_right(&p, &mesh, axes_a, axes_b, step) && right;
+    }
+    tap_ok_all(MPI_COMM_WORLD, right, "two communicators on one queue, dp %d x tp %d", dp, ranks / dp);
+    right = true;
+    backend->device->capture_begin();
+    queue_program(&p);
+    void *graph = backend->device->capture_end();
+    for (int step = 3; step < 6; ++step) {
+      fill(&p, me, step);
+      backend->device->replay(graph);
+      right = result_is_right(&p, &mesh, axes_a, axes_b, step) && right;
+    }
+    tap_ok_all(MPI_COMM_WORLD, right, "the same, captured and replayed, dp %d x tp %d", dp, ranks / dp);
+    backend->device->graph_destroy(graph);
+    program_destroy(&p);
+  }
+}
+
+static void test_registration(ts_world *world, ts_comm *comm) {
+  size_t bytes = 1 << 16;
+  unsigned char *memory = backend->allocate(bytes), *host = ts_malloc(bytes);
+  ts_world_device_register(world, memory, bytes);
+  memset(host, comm->rank == comm->size - 1 ? 7 : 1, bytes);
+  backend->device->copy(memory, host, bytes, TS_QUEUE_COMM);
+  comm->ops->broadcast(comm, memory, bytes, comm->size - 1);
+  get(host, memory, bytes);
+  ts_world_device_deregister(world, memory);
+  ts_world_device_deregister(world, memory); /* nobody knows it any more */
+  drop(memory, bytes);
+  tap_ok_all(MPI_COMM_WORLD, host[0] == 7 && host[bytes - 1] == 7, "registered memory");
+  ts_free(host);
+}
+
+static void test_workspace(void) {
+  bool right = ts_comm_device_workspace(1, 1000, TS_F32) == 0;
+  for (int size = 2; size < 5000; size = 3 * size - 1) {
+    for (int64_t columns = 0; columns < INT64_MAX / 100; columns = 5 * columns + 3) {
+      size_t bytes = ts_comm_device_workspace(size, columns, TS_F32);
+      right = right && bytes >= TS_COMM_WORKSPACE_MIN(size) && bytes <= ((size_t) 64 << 20) + TS_COMM_WORKSPACE_MIN(size);
+    }
+  }
+  tap_ok_all(MPI_COMM_WORLD, right, "workspaces between the least and 64 MiB");
+}
+
+/* ---- jobs ---- */
+
+static void die(ts_comm *comm, const char *how) {
+  int64_t cuts[65];
+  for (int i = 0; i <= comm->size; ++i) {
+    cuts[i] = 100 * i;
+  }
+  float *data = backend->allocate((size_t) cuts[comm->size] * sizeof *data);
+  ts_transfer t = {.x = data + cuts[comm->rank], .y = data, .cuts = cuts, .end = 100};
+  ts_comm_set_agreement(strcmp(how, "mismatch") == 0);
+  backend->device->set_op("a.node");
+  if (strcmp(how, "mismatch") == 0 && comm->rank == 1) {
+    t.end = 99;
+  }
+  for (int i = 0; i < 3; ++i) {
+    comm->ops->all_gather(comm, &t, 1, TS_F32);
+  }
+  if (strcmp(how, "exit") == 0 && comm->rank == 1) {
+    fprintf(stderr, "rank 1 leaves\n");
+    _exit(0);
+  }
+  comm->ops->all_gather(comm, &t, 1, TS_F32);
+  comm->ops->barrier(comm);
+}
+
+/* NCCL is told of ranks that share a device, and only then; what the user set stays. */
+static void test_place(ts_world *world, const char *hostid) {
+  bool shared = ts_world_local_size(world) > ts_cuda_devices();
+  const char *is = getenv("NCCL_HOSTID"), *ctas = getenv("NCCL_MAX_CTAS");
+  bool right = hostid != NULL ? is != NULL && strcmp(is, hostid) == 0 : (is != NULL) == (shared && ts_world_size(world) > 1);
+  right = right && (!shared || ts_world_size(world) == 1 || ctas != NULL);
+  tap_ok_all(MPI_COMM_WORLD, right, "NCCL's environment of ranks that %s", shared ? "share devices" : "share no device");
+}
+
+static ts_comm *make(ts_world *world, bool exact) {
+  ts_comm *all = ts_world_all(world);
+  return all->size == 1 ? ts_comm_device_alone() : ts_comm_nccl_create((ts_comm_mpi *) all, &(ts_device_options){.exact = exact});
+}
+
+static void test_all(ts_world *world) {
+  ts_mesh mesh;
+  ts_mesh_init(&mesh, (int[]){1, 0, 1, 1, 1}, ts_world_size(world), ts_world_rank(world), NULL);
+  const char *hostid = getenv("NCCL_HOSTID");
+  ts_comm *fast = ts_world_device_comm(world, &mesh, TS_AXES_DENSE), *exact = make(world, true);
+  test_place(world, hostid);
+  test_dtypes(exact);
+  test_sizes(exact);
+  test_many_transfers(exact);
+  test_in_place(exact, true);
+  test_same_as_mpi(exact, ts_world_all(world));
+  test_all_gather(exact);
+  test_all_reduce(exact, false);
+  test_broadcast(exact);
+  if (ts_world_size(world) > 1) {
+    test_sums_of_nccl(fast);
+    test_in_place(fast, false);
+    test_all_reduce(fast, true);
+  }
+  test_queues(world);
+  test_registration(world, fast);
+  test_workspace();
+  exact->ops->destroy(exact);
+}
+
+int main(int argc, char **argv) {
+  ts_world *world = ts_world_create(&argc, &argv);
+  int status = 0;
+  if (ts_backend_cuda() == NULL || ts_cuda_devices() == 0 || (ts_world_size(world) > 1 && !ts_comm_nccl_available())) {
+    tap_skip_all(MPI_COMM_WORLD, "cuda: %s", ts_backend_cuda() == NULL  ? "built without it"
+                                             : ts_cuda_devices() == 0 ? "no device here" : ts_comm_nccl_describe());
+    status = tap_done_all(MPI_COMM_WORLD);
+    ts_world_destroy(&world);
+    return status;
+  }
+  ts_error err = {0};
+  ts_cuda_options options = {.local_rank = ts_world_local_rank(world), .local_size = ts_world_local_size(world), .shared = true};
+  TS_CHECK(ts_cuda_open(&options, &err) == TS_OK, "%s", err.text);
+  backend = ts_backend_cuda();
+  event = backend->device->event_create(false);
+  if (argc > 1) {
+    die(make(world, false), argv[1]);
+    return 0; /* comm_device_jobs.sh takes this for a failure that went unnoticed */
+  }
+  if (ts_world_rank(world) == 0) {
+    tap_note("%s, %s", backend->describe(), ts_comm_nccl_describe());
+  }
+  test_all(world);
+  status = tap_done_all(MPI_COMM_WORLD);
+  ts_world_destroy(&world);
+  backend->device->event_destroy(event);
+  ts_cuda_close();
+  return ts_memory_live() == 0 ? status : 1;
+}

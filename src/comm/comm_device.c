@@ -1,0 +1,142 @@
+/* The reductions of a device: kernels of cuda/comm_sum.h over runs of columns; and the table of a group of 1. */
+#include "comm/comm_device.h"
+
+#include "backend/backend.h"
+#include "base/memory.h"
+#include "base/status.h"
+#include "cuda/comm_sum.h"
+
+enum { LINE = 64 };
+
+static void *stream(void) {
+  return ts_backend_cuda()->device->stream(TS_QUEUE_COMM);
+}
+
+/* ---- chunks ---- */
+
+void ts_device_divide(ts_device_reduction *r, void *workspace, size_t bytes, int receive, int send) {
+  r->slot_bytes = bytes / (size_t) (receive + send) / LINE * LINE;
+  TS_CHECK(r->slot_bytes > 0, "reduce_scatter has %zu bytes of workspace, at least %zu needed", bytes,
+           TS_COMM_WORKSPACE_MIN(r->size));
+  int64_t most = (int64_t) (r->slot_bytes / ts_dtype_size(r->wire)), line = LINE / (int64_t) ts_dtype_size(r->wire);
+  int64_t chunks = (r->longest + most - 1) / most, columns = chunks > 0 ? (r->longest + chunks - 1) / chunks : line;
+  r->columns = (columns + line - 1) / line * line; /* chunks of equal length, slots of whole cache lines */
+  r->slot_bytes = (size_t) r->columns * ts_dtype_size(r->wire);
+  r->receive = workspace;
+  r->send = send > 0 ? r->receive + (size_t) receive * r->slot_bytes : NULL;
+}
+
+int64_t ts_device_chunk(const ts_device_reduction *r, int64_t begin, int rank) {
+  int64_t left = ts_shard_columns(r->transfer, r->n, rank) - begin;
+  return left < 0 ? 0 : left < r->columns ? left : r->columns;
+}
+
+unsigned char *ts_device_send_slot(const ts_device_reduction *r, int rank, bool own) {
+  return r->send + (size_t) (rank - (!own && rank > r->rank)) * r->slot_bytes;
+}
+
+static ts_walk walk_chunk(const ts_device_reduction *r, int64_t begin, int rank) {
+  return (ts_walk){.transfer = r->transfer, .n = r->n, .rank = rank, .begin = begin, .end = begin + r->columns};
+}
+
+void ts_device_pack(const ts_device_reduction *r, int64_t begin, bool own) {
+  ts_cuda_copy_run list[TS_CUDA_RUNS];
+  int n = 0;
+  for (int rank = 0; rank < r->size; ++rank) {
+    ts_walk w = walk_chunk(r, begin, rank);
+    ts_run run;
+    while ((own || rank != r->rank) && ts_walk_next(&w, &run)) {
+      size_t offset = (size_t) (run.column - begin) * ts_dtype_size(r->wire);
+      list[n++] = (ts_cuda_copy_run){.to = ts_device_send_slot(r, rank, own) + offset,
+                                     .from = ts_run_in_whole(&run, run.transfer->x, r->x), .count = run.count};
+      if (n == TS_CUDA_RUNS) {
+        ts_cuda_copy_runs(list, n, r->wire, r->x, stream());
+        n = 0;
+      }
+    }
+  }
+  ts_cuda_copy_runs(list, n, r->wire, r->x, stream());
+}
+
+void ts_device_sum(const ts_device_reduction *r, int64_t begin, const void *whole) {
+  const ts_cuda_reduction sum = {.own = whole != NULL ? r->wire : r->x, .wire = r->wire, .y = r->y, .beta = r->beta,
+                                 .rank = whole != NULL ? 0 : r->rank, .size = whole != NULL ? 1 : r->size,
+                                 .stride = (int64_t) r->slot_bytes};
+  ts_cuda_sum_run list[TS_CUDA_RUNS];
+  ts_walk w = walk_chunk(r, begin, r->rank);
+  ts_run run;
+  int n = 0;
+  while (ts_walk_next(&w, &run)) {
+    size_t offset = (size_t) (run.column - begin) * ts_dtype_size(r->wire);
+    list[n++] = (ts_cuda_sum_run){
+      .y = ts_run_in_shard(&run, run.transfer->y, r->rank, r->y), .count = run.count,
+      .own = whole != NULL ? (const char *) whole + offset : ts_run_in_whole(&run, run.transfer->x, r->x),
+      .slots = sum.size > 1 ? r->receive + offset : NULL};
+    if (n == TS_CUDA_RUNS) {
+      ts_cuda_sum_runs(&sum, list, n, stream());
+      n = 0;
+    }
+  }
+  ts_cuda_sum_runs(&sum, list, n, stream());
+}
+
+void ts_device_copy_own(const ts_transfer *transfer, int n, int rank, ts_dtype dtype) {
+  size_t size = ts_dtype_size(dtype);
+  for (int i = 0; i < n; ++i) {
+    const ts_transfer *t = &transfer[i];
+    int64_t first, columns = ts_transfer_columns(t, rank, &first);
+    const char *from = (const char *) t->x + (size_t) (first - t->cuts[rank]) * size;
+    char *to = (char *) t->y + (size_t) first * size;
+    if (from != to && columns > 0) {
+      ts_backend_cuda()->device->copy(to, from, (size_t) columns * size, TS_QUEUE_COMM);
+    }
+  }
+}
+
+/* ---- a group of 1 ---- */
+
+static void reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x, ts_dtype wire, ts_dtype y,
+                           const float *beta, void *workspace, size_t workspace_bytes) {
+  (void) workspace, (void) workspace_bytes;
+  ts_device_reduction r = {.rank = comm->rank, .size = 1, .transfer = transfer, .n = n, .x = x, .wire = wire, .y = y,
+                           .beta = beta};
+  r.columns = ts_longest_shard(transfer, n, 1);
+  ts_device_sum(&r, 0, NULL);
+}
+
+static void all_gather(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype dtype) {
+  ts_device_copy_own(transfer, n, comm->rank, dtype);
+}
+
+static void all_reduce(ts_comm *comm, const void *x, void *y, int64_t count, ts_dtype dtype, ts_dtype wire,
+                       void *workspace, size_t workspace_bytes) {
+  const int64_t cuts[] = {0, count};
+  ts_transfer t = {.x = x, .y = y, .cuts = cuts, .end = count};
+  reduce_scatter(comm, &t, 1, dtype, wire, dtype, NULL, workspace, workspace_bytes);
+}
+
+static void broadcast(ts_comm *comm, void *data, size_t bytes, int root) {
+  (void) comm, (void) data, (void) bytes, (void) root;
+}
+
+static void barrier(ts_comm *comm) {
+  (void) comm;
+  const ts_device_ops *device = ts_backend_cuda()->device;
+  void *event = device->event_create(false);
+  device->record(event, TS_QUEUE_COMM);
+  device->finish(event);
+  device->event_destroy(event);
+}
+
+static void destroy(ts_comm *comm) {
+  ts_free(comm);
+}
+
+ts_comm *ts_comm_device_alone(void) {
+  static const ts_comm_ops operations = {.name = "device", .reduce_scatter = reduce_scatter, .all_gather = all_gather,
+                                         .all_reduce = all_reduce, .broadcast = broadcast, .barrier = barrier,
+                                         .destroy = destroy};
+  ts_comm *comm = ts_calloc(1, sizeof *comm);
+  *comm = (ts_comm){.ops = &operations, .size = 1};
+  return comm;
+}

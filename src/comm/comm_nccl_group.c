@@ -1,0 +1,217 @@
+#include "comm/comm_nccl_group.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "cuda/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define CREATE_SECONDS 600.0 /* of a large job's first connections, when no other limit is given */
+
+const char *ts_comm_nccl_describe(void) {
+  static char text[32];
+  int version = NCCL_VERSION_CODE;
+  ncclGetVersion(&version);
+  snprintf(text, sizeof text, "NCCL %d.%d.%d", version / 10000, version % 10000 / 100, version % 100);
+  return text;
+}
+
+bool ts_comm_nccl_available(void) {
+  return true;
+}
+
+/* ---- failures ---- */
+
+/* "4 ranks (0, 1, 2, 3)", of a large group the first ones. */
+static void name_group(const ts_comm_nccl *c, char *text, size_t bytes) {
+  enum { MOST = 8 };
+  int used = snprintf(text, bytes, "%d ranks (", c->base.size);
+  for (int i = 0; i < c->base.size && i < MOST; ++i) {
+    used += snprintf(text + used, bytes - (size_t) used, "%s%d", i > 0 ? ", " : "", c->mpi->member[i]);
+  }
+  snprintf(text + used, bytes - (size_t) used, "%s)", c->base.size > MOST ? ", ..." : "");
+}
+
+static _Noreturn void fail(const ts_comm_nccl *c, const char *what, const char *why) {
+  char group[160], last[192] = "it was being made";
+  name_group(c, group, sizeof group);
+  if (c->number > 0) {
+    snprintf(last, sizeof last, "the last collective this rank queued there is number %ld, %s in %s", c->number,
+             ts_collective_name(c->last), c->op);
+  }
+  const char *more = c->nccl != NULL ? ncclGetLastError(c->nccl) : "";
+  ts_die(__FILE__, __LINE__, "NCCL, the communicator of %s: %s: %s%s%s; %s.  If another rank died, its message says more", group,
+         what, why, more != NULL && more[0] != '\0' ? ": " : "", more != NULL ? more : "", last);
+}
+
+void ts_nccl_check(const ts_comm_nccl *c, ncclResult_t code, const char *call) {
+  if (code != ncclSuccess && code != ncclInProgress) {
+    fail(c, call, ncclGetErrorString(code));
+  }
+}
+
+/* What the communicator says of itself. */
+static ncclResult_t state_of(const ts_comm_nccl *c) {
+  ncclResult_t state = ncclSuccess;
+  TS_NCCL(c, ncclCommGetAsyncError(c->nccl, &state));
+  return state;
+}
+
+/* Until the last call is done; NCCL takes no other before. */
+static void settle(const ts_comm_nccl *c, const char *what, double limit) {
+  double since = ts_seconds();
+  ts_patience patience = {0};
+  for (;;) {
+    ncclResult_t state = state_of(c);
+    if (state == ncclSuccess) {
+      return;
+    }
+    if (state != ncclInProgress) {
+      fail(c, what, ncclGetErrorString(state));
+    }
+    if (limit > 0 && ts_seconds() - since > limit) {
+      char why[64];
+      snprintf(why, sizeof why, "not done after %.0f s", limit);
+      fail(c, what, why);
+    }
+    ts_patience_pause(&patience);
+  }
+}
+
+/* While the host waits for the device. */
+static void watch(void *user) {
+  const ts_comm_nccl *c = user;
+  ncclResult_t state = state_of(c);
+  if (state != ncclSuccess && state != ncclInProgress) {
+    fail(c, "waiting for the device", ncclGetErrorString(state));
+  }
+  if (c->options.time_limit > 0 && ts_cuda_waited() > c->options.time_limit) {
+    char why[64];
+    snprintf(why, sizeof why, "nothing came for %.0f s", ts_cuda_waited());
+    fail(c, "waiting for the device", why);
+  }
+}
+
+/* ---- calls ---- */
+
+void ts_nccl_begin(ts_comm_nccl *c, ts_collective op) {
+  ++c->number;
+  c->last = op;
+  snprintf(c->op, sizeof c->op, "%s", ts_cuda_op());
+}
+
+void ts_nccl_open(ts_comm_nccl *c) {
+  TS_NCCL(c, ncclGroupStart());
+}
+
+void ts_nccl_close(ts_comm_nccl *c) {
+  TS_NCCL(c, ncclGroupEnd());
+  settle(c, "queueing", c->options.time_limit);
+}
+
+/* ---- registration ---- */
+
+/* What NCCL does not take it reads like any other memory. */
+void ts_comm_nccl_register(ts_comm *comm, void *memory, size_t bytes) {
+  ts_comm_nccl *c = (ts_comm_nccl *) comm;
+  for (int i = 0; i < TS_MOST_REGISTERED; ++i) {
+    if (c->registered[i].memory == NULL) {
+      if (ncclCommRegister(c->nccl, memory, bytes, &c->registered[i].handle) == ncclSuccess) {
+        c->registered[i].memory = memory;
+      }
+      return;
+    }
+  }
+}
+
+void ts_comm_nccl_deregister(ts_comm *comm, const void *memory) {
+  ts_comm_nccl *c = (ts_comm_nccl *) comm;
+  for (int i = 0; memory != NULL && i < TS_MOST_REGISTERED; ++i) {
+    if (c->registered[i].memory == memory) {
+      TS_NCCL(c, ncclCommDeregister(c->nccl, c->registered[i].handle));
+      c->registered[i].memory = NULL;
+    }
+  }
+}
+
+/* ---- who shares a device ---- */
+
+enum { HOST_BYTES = 128, PLACE_BYTES = HOST_BYTES + 32 };
+
+static int compare_places(const void *a, const void *b) {
+  return memcmp(a, b, PLACE_BYTES);
+}
+
+/* NCCL refuses two ranks on one device of one host, by the host's name and the device's bus; with another name for each rank
+ * it connects them by sockets.  Their kernels must all be on the device at once, or in turns: few blocks. */
+static void let_ranks_share(int rank, bool one_host) {
+  char name[32];
+  snprintf(name, sizeof name, "tessera-rank-%d", rank);
+  setenv("NCCL_HOSTID", name, 0);
+  setenv("NCCL_IB_DISABLE", "1", 0);
+  setenv("NCCL_MAX_CTAS", "2", 0);
+  if (one_host) {
+    setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+  }
+}
+
+void ts_comm_nccl_place(MPI_Comm all) {
+  int rank, size, device;
+  TS_MPI(MPI_Comm_rank(all, &rank));
+  TS_MPI(MPI_Comm_size(all, &size));
+  char mine[PLACE_BYTES] = "", *place = ts_calloc((size_t) size, PLACE_BYTES);
+  gethostname(mine, HOST_BYTES - 1);
+  TS_CUDA(cudaGetDevice(&device));
+  TS_CUDA(cudaDeviceGetPCIBusId(mine + HOST_BYTES, PLACE_BYTES - HOST_BYTES, device));
+  MPI_Request request;
+  TS_MPI(MPI_Iallgather(mine, PLACE_BYTES, MPI_BYTE, place, PLACE_BYTES, MPI_BYTE, all, &request));
+  ts_mpi_wait(&request);
+  qsort(place, (size_t) size, PLACE_BYTES, compare_places);
+  bool shared = false, one_host = true;
+  for (int i = 1; i < size; ++i) {
+    const char *before = place + (size_t) (i - 1) * PLACE_BYTES, *here = before + PLACE_BYTES;
+    shared = shared || memcmp(before, here, PLACE_BYTES) == 0;
+    one_host = one_host && memcmp(before, here, HOST_BYTES) == 0;
+  }
+  ts_free(place);
+  if (shared) {
+    let_ranks_share(rank, one_host);
+  }
+}
+
+/* ---- coming and going ---- */
+
+ts_comm_nccl *ts_nccl_group_create(ts_comm_mpi *mpi, const ts_device_options *options) {
+  ts_comm_nccl *c = ts_calloc(1, sizeof *c);
+  c->base = (ts_comm){.rank = mpi->base.rank, .size = mpi->base.size};
+  c->mpi = mpi;
+  c->options = *options;
+  c->cuts = ts_calloc((size_t) c->base.size + 1, sizeof *c->cuts);
+  ncclUniqueId id = {{0}};
+  if (c->base.rank == 0) {
+    TS_NCCL(c, ncclGetUniqueId(&id));
+  }
+  mpi->base.ops->broadcast(&mpi->base, &id, sizeof id, 0);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  TS_NCCL(c, ncclCommInitRankConfig(&c->nccl, c->base.size, id, c->base.rank, &config));
+  settle(c, "connecting", options->time_limit > 0 ? options->time_limit : CREATE_SECONDS);
+  ts_cuda_watch_add(watch, c);
+  return c;
+}
+
+void ts_nccl_group_destroy(ts_comm_nccl *c) {
+  ts_cuda_watch_remove(c);
+  for (int i = 0; i < TS_MOST_REGISTERED; ++i) {
+    ts_comm_nccl_deregister(&c->base, c->registered[i].memory);
+  }
+  TS_NCCL(c, ncclCommFinalize(c->nccl));
+  settle(c, "finishing", c->options.time_limit);
+  TS_NCCL(c, ncclCommDestroy(c->nccl));
+  ts_free(c->cuts);
+  ts_free(c);
+}
