@@ -1,5 +1,5 @@
-/* Rotary positions (Su et al. 2021; halves of a head as in Hugging Face).  A block does a row: its sines and cosines once, in fp64
- * because fp32 loses them at long positions, then all heads.  Bytes: 2 N C elements. */
+/* Rotary positions (Su et al. 2021; halves of a head as in Hugging Face).  A block does a row: its sines and cosines
+ * once, in fp64 because fp32 loses them at long positions, then all heads.  Bytes: 2 N C elements. */
 #include "cuda/kernel.cuh"
 
 extern "C" {
@@ -15,13 +15,24 @@ struct rope_turns {
   double of[MOST_HALF];
 };
 
+/* Column of the first element of a pair; the second is half a head on. */
+static __device__ __forceinline__ int first_of(int pair, int half) { return pair / half * 2 * half + pair % half; }
+
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS)
-rotate(T *__restrict__ y, const T *__restrict__ x, const int32_t *__restrict__ position, const __grid_constant__ rope_turns turns, int half,
-       int columns, float sign) {
+rotate(T *__restrict__ y, const T *__restrict__ x, const int32_t *__restrict__ position,
+       const __grid_constant__ rope_turns turns, int half, int columns, float sign) {
   TS_SHARED(float, sine, MOST_HALF);
   TS_SHARED(float, cosine, MOST_HALF);
   int64_t row = blockIdx.x;
+  const T *from = x + row * columns;
+  T *to = y + row * columns;
+  int pair = (int) threadIdx.x * W;
+  float a[W], b[W], u[W], v[W];
+  if (pair < columns / 2) { /* under way while the angles are computed */
+    ts_load<W>(a, from + first_of(pair, half));
+    ts_load<W>(b, from + first_of(pair, half) + half);
+  }
   for (int i = (int) threadIdx.x; i < half; i += THREADS) {
     double turn = (double) position[row] * turns.of[i], s, c;
     sincospi(2.0 * (turn - rint(turn)), &s, &c);
@@ -29,13 +40,8 @@ rotate(T *__restrict__ y, const T *__restrict__ x, const int32_t *__restrict__ p
     cosine[i] = (float) c;
   }
   __syncthreads();
-  const T *from = x + row * columns;
-  T *to = y + row * columns;
-  for (int pair = (int) threadIdx.x * W; pair < columns / 2; pair += THREADS * W) {
-    int i = pair % half, at = pair / half * 2 * half + i;
-    float a[W], b[W], u[W], v[W];
-    ts_load<W>(a, from + at);
-    ts_load<W>(b, from + at + half);
+  while (pair < columns / 2) {
+    int i = pair % half, at = first_of(pair, half);
 #pragma unroll
     for (int k = 0; k < W; ++k) {
       u[k] = a[k] * cosine[i + k] - b[k] * sine[i + k];
@@ -43,19 +49,26 @@ rotate(T *__restrict__ y, const T *__restrict__ x, const int32_t *__restrict__ p
     }
     ts_store<W>(to + at, u);
     ts_store<W>(to + at + half, v);
+    pair += THREADS * W;
+    if (pair < columns / 2) {
+      ts_load<W>(a, from + first_of(pair, half));
+      ts_load<W>(b, from + first_of(pair, half) + half);
+    }
   }
 }
 
 /* Llama 3's interpolation: long wavelengths are stretched by factor, short ones kept, the band between blended. */
 static double llama3_turns(const ts_attr *attr, double turns) {
-  double whole = attr->rope.original_max_position * turns, low = attr->rope.low_freq_factor, high = attr->rope.high_freq_factor;
+  double whole = attr->rope.original_max_position * turns; /* in the original context */
+  double low = attr->rope.low_freq_factor, high = attr->rope.high_freq_factor;
   double kept = whole < low ? 0 : whole > high ? 1 : (whole - low) / (high - low);
   return turns * (kept + (1 - kept) / attr->rope.factor);
 }
 
 static size_t prepare(const ts_target *, const ts_graph *, const ts_node *node, void **prepared) {
   const ts_attr *attr = &node->attr;
-  TS_CHECK(attr->rope.head_dim <= 2 * MOST_HALF, "rope: head_dim %d, at most %d on a GPU", attr->rope.head_dim, 2 * MOST_HALF);
+  TS_CHECK(attr->rope.head_dim <= 2 * MOST_HALF, "rope: head_dim %d, at most %d on a GPU", attr->rope.head_dim,
+           2 * MOST_HALF);
   if (prepared == NULL) {
     return 0;
   }
@@ -70,24 +83,27 @@ static size_t prepare(const ts_target *, const ts_graph *, const ts_node *node, 
   return 0;
 }
 
-template <typename T>
+template <typename T, int W>
 static void launch(const ts_kernel_call *call) {
   const ts_tensor *x = ts_call_in(call, 0);
-  const void *all[] = {call->in[0], call->out[0]};
-  int half = call->node->attr.rope.head_dim / 2, columns = (int) ts_columns_of(x);
-  int64_t rows = ts_shape_rows(&x->shape);
   float sign = call->node->attr.rope.inverse ? -1.0f : 1.0f;
   const rope_turns *turns = (const rope_turns *) call->prepared;
-  if (ts_is_wide<T>(half, all, 2)) {
-    ts_launch(rotate<T, ts_lanes<T>>, (unsigned) rows, THREADS, 0, ts_call_stream(call), (T *) call->out[0], (const T *) call->in[0],
-              (const int32_t *) call->in[1], *turns, half, columns, sign);
+  ts_launch(rotate<T, W>, (unsigned) ts_shape_rows(&x->shape), THREADS, 0, ts_call_stream(call), (T *) call->out[0],
+            (const T *) call->in[0], (const int32_t *) call->in[1], *turns, call->node->attr.rope.head_dim / 2,
+            (int) ts_columns_of(x), sign);
+}
+
+template <typename T>
+static void choose(const ts_kernel_call *call) {
+  const void *all[] = {call->in[0], call->out[0]};
+  if (ts_is_wide<T>(call->node->attr.rope.head_dim / 2, all, 2)) {
+    launch<T, ts_lanes<T>>(call);
   } else {
-    ts_launch(rotate<T, 1>, (unsigned) rows, THREADS, 0, ts_call_stream(call), (T *) call->out[0], (const T *) call->in[0],
-              (const int32_t *) call->in[1], *turns, half, columns, sign);
+    launch<T, 1>(call);
   }
 }
 
-static void run(const ts_kernel_call *call) { TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, launch, call); }
+static void run(const ts_kernel_call *call) { TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, choose, call); }
 
 const ts_kernel *ts_cuda_rope(ts_op op) {
   static const ts_kernel row = {prepare, run, ts_free}, none = {};

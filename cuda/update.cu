@@ -1,15 +1,16 @@
-/* The update: control of a step, and AdamW in one sweep over the flat shard: 28 bytes an element, 30 with a bf16 working copy. */
+/* The update: control of a step, and AdamW in one sweep over the flat shard: 28 bytes an element (26 with gradients in
+ * bf16), 2 more with a bf16 working copy. */
 #include "cuda/kernel.cuh"
 
-enum { THREADS = 256, MOST_RANGES = 80, EACH = 4, ROUNDS = 4, ELEMENTS = THREADS * EACH * ROUNDS /* of a block */ };
+enum { THREADS = 256, MOST_RANGES = 80 /* of a launch */, EACH = 4, ELEMENTS = 8 * THREADS * EACH /* of a block */ };
 
 /* ---- control ---- */
 
 /* Columns in parallel, the rows of each in order; then one thread adds the columns in order. */
 static __global__ void __launch_bounds__(THREADS)
 step_control(double *summary, float *scale, float *skip, double *__restrict__ sum, const double *__restrict__ records,
-             const double *__restrict__ static_tokens, const float *__restrict__ max_norm, const float *__restrict__ loss_scale,
-             int64_t rows, int columns) {
+             const double *__restrict__ static_tokens, const float *__restrict__ max_norm,
+             const float *__restrict__ loss_scale, int64_t rows, int columns) {
   enum { LOSS, VALID, FLAG_0, FLAG_1, SQUARES };
   for (int c = (int) threadIdx.x; c < columns; c += THREADS) {
     double value = records[c];
@@ -46,15 +47,19 @@ static size_t step_control_prepare(const ts_target *, const ts_graph *graph, con
 
 static void step_control_run(const ts_kernel_call *call) {
   const ts_shape *shape = &ts_call_in(call, 0)->shape;
-  ts_launch(step_control, 1, THREADS, 0, ts_call_stream(call), (double *) call->out[0], (float *) call->out[1], (float *) call->out[2],
-            (double *) call->workspace, (const double *) call->in[0], (const double *) call->in[1], (const float *) call->in[2],
-            (const float *) call->in[3], shape->d[0], (int) shape->d[1]);
+  ts_launch(step_control, 1, THREADS, 0, ts_call_stream(call), (double *) call->out[0], (float *) call->out[1],
+            (float *) call->out[2], (double *) call->workspace, (const double *) call->in[0],
+            (const double *) call->in[1], (const float *) call->in[2], (const float *) call->in[3], shape->d[0],
+            (int) shape->d[1]);
 }
 
-static __global__ void advance(int64_t *to, const int64_t *from, const float *skip) { *to = *from + (*skip == 0.0f ? 1 : 0); }
+static __global__ void advance(int64_t *to, const int64_t *from, const float *skip) {
+  *to = *from + (*skip == 0.0f ? 1 : 0);
+}
 
 static void advance_run(const ts_kernel_call *call) {
-  ts_launch(advance, 1, 1, 0, ts_call_stream(call), (int64_t *) call->out[0], (const int64_t *) call->in[0], (const float *) call->in[1]);
+  ts_launch(advance, 1, 1, 0, ts_call_stream(call), (int64_t *) call->out[0], (const int64_t *) call->in[0],
+            (const float *) call->in[1]);
 }
 
 /* ---- AdamW ---- */
@@ -81,7 +86,8 @@ struct adamw_scalars {
 };
 
 static __device__ adamw_scalars scalars_of(const adamw_state &s, float weight_decay, float lr_factor) {
-  double step = (double) *s.step, lr = (double) *s.lr * (double) lr_factor, beta1 = (double) s.beta[0], beta2 = (double) s.beta[1];
+  double step = (double) *s.step, lr = (double) *s.lr * (double) lr_factor;
+  double beta1 = (double) s.beta[0], beta2 = (double) s.beta[1];
   double correction1 = s.bias_correction ? -expm1(step * log(beta1)) : 1.0; /* 1 - beta^step */
   double correction2 = s.bias_correction ? -expm1(step * log(beta2)) : 1.0;
   adamw_scalars k;
@@ -120,33 +126,40 @@ static __device__ __forceinline__ void update(const adamw_state &s, const T *g, 
   }
 }
 
+/* The last range that begins at or before a block. */
+static __device__ __forceinline__ int range_of(const adamw_ranges &ranges, int64_t block) {
+  int r = 0;
+  for (int by = 64; by > 0; by /= 2) {
+    r += r + by < ranges.n && ranges.before[r + by] <= block ? by : 0;
+  }
+  return r;
+}
+static_assert(MOST_RANGES <= 128, "range_of");
+
+/* A block never crosses a range's end; one thread computes its scalars. */
 template <typename T>
-__global__ void __launch_bounds__(THREADS) adamw(adamw_state s, const T *g, const __grid_constant__ adamw_ranges ranges, bool wide) {
+__global__ void __launch_bounds__(THREADS)
+adamw(adamw_state s, const T *g, const __grid_constant__ adamw_ranges ranges, bool wide) {
   TS_SHARED(adamw_scalars, k, 1);
   if (*s.skip != 0.0f) {
     return;
   }
-  int r = 0;
-  while (r + 1 < ranges.n && ranges.before[r + 1] <= (int64_t) blockIdx.x) {
-    ++r;
-  }
+  int r = range_of(ranges, blockIdx.x);
   if (threadIdx.x == 0) {
     k[0] = scalars_of(s, ranges.weight_decay[r], ranges.lr_factor[r]);
   }
   __syncthreads();
   adamw_scalars mine = k[0];
-  int64_t first = ranges.offset[r] + ((int64_t) blockIdx.x - ranges.before[r]) * ELEMENTS, end = ranges.offset[r] + ranges.count[r];
-  bool vectors = wide && ranges.offset[r] % EACH == 0;
-#pragma unroll
-  for (int round = 0; round < ROUNDS; ++round) {
-    int64_t at = first + ((int64_t) round * THREADS + threadIdx.x) * EACH;
-    if (vectors && at + EACH <= end) {
-      update<T, EACH>(s, g, mine, at);
-    } else {
-      for (int i = 0; i < EACH && at + i < end; ++i) {
-        update<T, 1>(s, g, mine, at + i);
-      }
-    }
+  int64_t first = ranges.offset[r] + ((int64_t) blockIdx.x - ranges.before[r]) * ELEMENTS;
+  int64_t end = ranges.offset[r] + ranges.count[r], last = first + ELEMENTS < end ? first + ELEMENTS : end;
+  int64_t singles = wide && ranges.offset[r] % EACH == 0 ? last - (last - first) % EACH : first;
+#pragma unroll 1
+  for (int64_t at = first + (int) threadIdx.x * EACH; at < singles; at += THREADS * EACH) {
+    update<T, EACH>(s, g, mine, at);
+  }
+#pragma unroll 1
+  for (int64_t at = singles + threadIdx.x; at < last; at += THREADS) {
+    update<T, 1>(s, g, mine, at);
   }
 }
 
@@ -159,9 +172,9 @@ static void launch_adamw(const ts_kernel_call *call) {
   TS_ASSERT(call->out[P] == call->in[P] && call->out[M] == call->in[M] && call->out[V] == call->in[V]);
   TS_ASSERT(!has_copy || ts_call_out(call, W_COPY)->dtype == TS_BF16);
   adamw_state s = {(float *) call->out[P], (float *) call->out[M], (float *) call->out[V],
-                   has_copy ? (ts_bf16 *) call->out[W_COPY] : NULL, (const int64_t *) call->in[STEP], (const float *) call->in[LR],
-                   (const float *) call->in[BETAS], (const float *) call->in[SCALE], (const float *) call->in[SKIP], attr->adamw.eps,
-                   attr->adamw.decoupled, attr->adamw.bias_correction};
+                   has_copy ? (ts_bf16 *) call->out[W_COPY] : NULL, (const int64_t *) call->in[STEP],
+                   (const float *) call->in[LR], (const float *) call->in[BETAS], (const float *) call->in[SCALE],
+                   (const float *) call->in[SKIP], attr->adamw.eps, attr->adamw.decoupled, attr->adamw.bias_correction};
   const void *all[] = {s.p, s.m, s.v, s.w, call->in[G]};
   bool wide = ts_is_wide<T>(ts_lanes<T>, all, 5);
   for (int r = 0; r < attr->adamw.n;) {

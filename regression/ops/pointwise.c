@@ -94,9 +94,10 @@ static void swiglu_dx(run_case *c) {
   }
 }
 
+/* In the last variant samples are whole vectors of either type. */
 static void build_dropout(run_case *c, int variant, ts_dtype dtype) {
-  static const float p[] = {0.0f, 0.1f, 0.5f, 0.9f, 1.0f};
-  ts_shape shape = ops_shape(variant);
+  static const float p[OPS_SHAPES + 1] = {0.0f, 0.1f, 0.5f, 0.9f, 1.0f, 0.3f};
+  ts_shape shape = variant == OPS_SHAPES ? TS_SHAPE(3, 30, 160) : ops_shape(variant);
   ops_input(c, 0, dtype, shape, 1.0);
   c->in[c->n_in++] = run_new(TS_I64, TS_SHAPE(1));
   c->in[c->n_in++] = run_new(TS_I64, TS_SHAPE(shape.d[0]));
@@ -104,7 +105,7 @@ static void build_dropout(run_case *c, int variant, ts_dtype dtype) {
   for (int64_t b = 0; b < shape.d[0]; ++b) {
     run_set(&c->in[2], b, (double) (5000000000 + 3 * b));
   }
-  c->attr.dropout.p = p[variant % 5];
+  c->attr.dropout.p = p[variant];
   c->attr.dropout.name = ts_hash_name("h.3.attn.dropout");
   ops_output(c, dtype, shape);
 }
@@ -131,6 +132,6 @@ const op_row ops_pointwise[] = {
   {TS_OP_GELU_DX, OPS_SHAPES, build_2_1, gelu_dx, 6},
   {TS_OP_SWIGLU, OPS_SHAPES, build_2_1, swiglu, 4},
   {TS_OP_SWIGLU_DX, OPS_SHAPES, build_3_2, swiglu_dx, 6},
-  {TS_OP_DROPOUT, OPS_SHAPES, build_dropout, dropout, 2},
+  {TS_OP_DROPOUT, OPS_SHAPES + 1, build_dropout, dropout, 2},
   {.reference = NULL},
 };
