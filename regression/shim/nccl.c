@@ -167,7 +167,9 @@ static bool peer_is_dead(const struct ncclComm *comm) {
 static void run(void *argument);
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
-  if (comm->state == ncclInProgress && getenv("SHIM_NCCL_STALL") == NULL && ++comm->polls >= POLLS) {
+  if (comm->state == ncclSuccess && peer_is_dead(comm)) {
+    comm->state = refuse(ncclRemoteError, "the stand-in was told that a peer is dead");
+  } else if (comm->state == ncclInProgress && getenv("SHIM_NCCL_STALL") == NULL && ++comm->polls >= POLLS) {
     comm->polls = 0;
     comm->state = ncclSuccess;
     if (comm->ready != NULL) {
@@ -175,9 +177,6 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
       comm->ready = NULL;
       comm->state = code == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
     }
-  }
-  if (comm->state == ncclSuccess && peer_is_dead(comm)) {
-    comm->state = refuse(ncclRemoteError, "the stand-in was told that a peer is dead");
   }
   *error = comm->state;
   return ncclSuccess;
@@ -281,6 +280,9 @@ ncclResult_t ncclGroupEnd(void) {
 static ncclResult_t call(ncclComm_t comm, operation op) {
   if (comm->state != ncclSuccess || comm->finalized) {
     return refuse(ncclInvalidArgument, "called before the previous operation returned ncclSuccess");
+  }
+  if (peer_is_dead(comm)) {
+    return refuse(ncclRemoteError, "the stand-in was told that a peer is dead");
   }
   if (op.peer < 0 || op.peer >= comm->size || ((op.kind == SEND || op.kind == RECEIVE) && op.peer == comm->rank && depth == 0)) {
     return refuse(ncclInvalidArgument, "no such peer");

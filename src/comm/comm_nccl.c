@@ -231,6 +231,7 @@ static void destroy(ts_comm *comm) {
 /* Every kind of operation once: NCCL connects and allocates at the first use, kernels are loaded then. */
 static void warm_up(ts_comm_nccl *c) {
   const ts_backend *backend = ts_backend_cuda();
+  backend->device->set_op("first connections");
   size_t half = TS_NCCL_WARM_BYTES;
   size_t bytes = half > TS_COMM_WORKSPACE_MIN(c->base.size) ? half : TS_COMM_WORKSPACE_MIN(c->base.size);
   int64_t columns = (int64_t) (half / sizeof(float)) / c->base.size;
@@ -249,6 +250,7 @@ static void warm_up(ts_comm_nccl *c) {
   all_gather(&c->base, &pieces, 1, TS_F32);
   barrier(&c->base);
   backend->release(whole, half + bytes);
+  backend->device->set_op(NULL);
   ts_free(cuts);
 }
 

@@ -40,7 +40,7 @@ static _Noreturn void fail(const ts_comm_nccl *c, const char *what, const char *
   char group[160], last[192] = "it was being made";
   name_group(c, group, sizeof group);
   if (c->number > 0) {
-    snprintf(last, sizeof last, "the last collective this rank queued there is number %ld, %s in %s", c->number,
+    snprintf(last, sizeof last, "the last collective this rank queued there is number %ld, %s, op %s", c->number,
              ts_collective_name(c->last), c->op);
   }
   const char *more = c->nccl != NULL ? ncclGetLastError(c->nccl) : "";
