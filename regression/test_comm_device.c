@@ -613,7 +613,8 @@ int main(int argc, char **argv) {
   backend = ts_backend_cuda();
   event = backend->device->event_create(false);
   if (argc > 1) {
-    die(make(world, &(ts_device_options){.time_limit = atof(getenv("TEST_TIME_LIMIT"))}), argv[1]);
+    const char *limit = getenv("TEST_TIME_LIMIT");
+    die(make(world, &(ts_device_options){.time_limit = limit != NULL ? atof(limit) : 0}), argv[1]);
     return 0; /* comm_device_jobs.sh takes this for a failure that went unnoticed */
   }
   if (ts_world_rank(world) == 0) {
