@@ -31,7 +31,7 @@ typedef struct ts_attention_problem {
  * run at about the same time, longest tiles first. Not collective. */
 static inline dim3 ts_attention_grid(const ts_attention_problem *p, int heads, int tile) {
   int64_t all = p->batch * heads, together = (int64_t) p->together * heads / p->heads;
-  int64_t sections = (all + together - 1) / together;
+  int64_t sections = all == 0 ? 1 : (all + together - 1) / together;
   return dim3((unsigned) ((all + sections - 1) / sections), ts_blocks(p->length, tile), (unsigned) sections);
 }
 

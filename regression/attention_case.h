@@ -124,8 +124,9 @@ static inline void backward(const problem *p, reference *r) {
   ts_free(weight);
 }
 
-/** Random numbers in the dtype of the problem; end with reference_free. Not collective. */
-static inline reference reference_create(const problem *p) {
+/** Random numbers in the dtype of the problem; end with reference_free.
+ * \param [in] growth  Keys become longer along the sequence, the last by 1 + growth: maxima move late. Not collective. */
+static inline reference reference_create_growing(const problem *p, float growth) {
   reference r;
   for (int a = 0; a < N_ARRAYS; ++a) {
     int64_t count = count_of(p, a);
@@ -133,6 +134,9 @@ static inline reference reference_create(const problem *p) {
     r.array[a] = ts_malloc((size_t) count * sizeof(double));
     ts_random_normal((uint64_t) a + 1, 0, count, 1, value);
     for (int64_t i = 0; i < count; ++i) {
+      if (a == K) {
+        value[i] *= 1 + growth * (float) (i / (p->kv_heads * p->head_dim) % p->length) / (float) p->length;
+      }
       r.array[a][i] = p->dtype == TS_BF16 ? ts_bf16_to_f32(ts_f32_to_bf16(value[i])) : value[i];
     }
     ts_free(value);
@@ -147,6 +151,11 @@ static inline reference reference_create(const problem *p) {
     r.sample[b] = 1000 + 7 * b;
   }
   return r;
+}
+
+/** The same with keys of one length. Not collective. */
+static inline reference reference_create(const problem *p) {
+  return reference_create_growing(p, 0);
 }
 
 /** Free the arrays. Not collective. */

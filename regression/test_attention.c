@@ -37,9 +37,9 @@ static bool same_on_threads(run_case *c) {
 /* fp32: a hundred roundings of 2^-24 in exponents up to ten and sums of a hundred terms: 10^-5 leaves a factor of ten.
  * bf16: weights, score gradients and results are each rounded to 2^-9 of themselves, and delta takes the rounding of o:
  * together below 2^-6 of the largest value. */
-static void check(const problem *p) {
+static void check(const problem *p, float growth) {
   double tolerance = p->dtype == TS_F32 ? 1e-5 : 0x1p-6, worst[4];
-  reference r = reference_create(p);
+  reference r = reference_create_growing(p, growth);
   forward(p, &r);
   backward(p, &r);
   run_case f = forward_case(p, &r);
@@ -56,9 +56,9 @@ static void check(const problem *p) {
     close = close && worst[i] <= tolerance;
   }
   bool equal = same_on_threads(&f) && same_on_threads(&g);
-  tap_ok(close && clean && equal, "B%d T%d H%d/%d D%d %s%s%s dropout %g%s%s", p->batch, p->length, p->heads,
+  tap_ok(close && clean && equal, "B%d T%d H%d/%d D%d %s%s%s dropout %g%s%s%s", p->batch, p->length, p->heads,
          p->kv_heads, p->head_dim, ts_dtype_name(p->dtype), p->causal ? " causal" : "",
-         p->documents ? " documents" : "", p->dropout,
+         p->documents ? " documents" : "", p->dropout, growth > 0 ? ", growing keys" : "",
          clean ? "" : ": writes past its workspace", equal ? "" : ": depends on threads");
   if (!close) {
     tap_note("o %g lse %g dq %g dk %g dv %g, tolerance %g", worst[0], lse, worst[1], worst[2], worst[3], tolerance);
@@ -126,6 +126,11 @@ int main(void) {
       {1, 300, 2, 1, 64, true, false, 0, 0}, {1, 261, 1, 1, 80, false, true, 0, 0},
       {2, 66, 2, 1, 32, true, false, 0.25f, 0}, {1, 193, 2, 2, 9, true, true, 0.5f, 0},
       {1, 150, 1, 1, 128, true, false, 0, 0}, {1, 131, 2, 1, 17, false, false, 0.1f, 0},
+      {1, 160, 4, 1, 96, true, false, 0, 0}, {1, 260, 2, 2, 64, false, false, 0, 0},
+      {1, 140, 2, 1, 128, false, true, 0.2f, 0}, {2, 96, 2, 2, 64, true, true, 0.1f, 0},
+      {1, 70, 2, 1, 96, true, false, 0.3f, 0}, {1, 90, 2, 1, 256, true, false, 0, 0},
+      {1, 75, 2, 1, 136, true, true, 0.1f, 0}, {1, 37, 2, 2, 12, true, true, 0, 0},
+      {0, 40, 2, 1, 64, true, false, 0, 0},
   };
   check_differences();
   check_dropout_mean();
@@ -133,7 +138,10 @@ int main(void) {
     for (int dtype = TS_F32; dtype <= TS_BF16; ++dtype) {
       problem p = shapes[i];
       p.dtype = (ts_dtype) dtype;
-      check(&p);
+      check(&p, 0);
+      if (p.length >= 160) {
+        check(&p, 3);
+      }
     }
   }
   test_backend_close();
