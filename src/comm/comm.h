@@ -107,9 +107,9 @@ ts_comm *ts_world_comm(ts_world *world, const ts_mesh *mesh, unsigned axes);
 
 /** How the communicators of devices work; the same on all ranks. */
 typedef struct ts_device_options {
-  /** Reductions over an fp32 wire exchange and add in rank order too, as they always do over bf16: bits that depend on the
-   * group alone.  Otherwise NCCL adds, with fewer messages between nodes: the same build, topology and list of reductions
-   * give the same bits. */
+  /** Reductions over an fp32 wire exchange and add in rank order too, as they always do over bf16: bits that depend on
+   * the group alone.  Otherwise NCCL adds, with fewer messages between nodes: the same build, topology and list of
+   * reductions give the same bits. */
   bool exact;
   double time_limit; /**< Seconds that the host waits for the device before it takes a peer for dead; 0: for ever. */
 } ts_device_options;
@@ -117,17 +117,18 @@ typedef struct ts_device_options {
 /** Options of the device communicators made from now on (default: all zero). Not collective. */
 void ts_world_set_device_options(ts_world *world, const ts_device_options *options);
 
-/** The communicator over \a axes for memory of this process's GPU, made at the first call and owned by the world; ts_cuda_open
- * has succeeded.  Its operations return when they are queued on TS_QUEUE_COMM, in the order of the calls: inputs may be
- * reused and outputs are valid to what the queue does later, or after the queue.  \a beta, workspaces and all data are in the
- * device's memory; transfers and cut points are the host's and read before the call returns.  Operations can be captured.
- * Only the barrier makes the host wait: for the queue, then for everybody's.  The test delay has no effect.
+/** The communicator over \a axes for memory of this process's GPU, made at the first call and owned by the world;
+ * ts_cuda_open has succeeded.  Its operations return when they are queued on TS_QUEUE_COMM, in the order of the calls:
+ * inputs may be reused and outputs are valid to what the queue does later, or after the queue.  \a beta, workspaces and
+ * all data are in the device's memory; transfers and cut points are the host's and read before the call returns.
+ * Operations can be captured.  Only the barrier makes the host wait: for the queue, then for everybody's.  The test
+ * delay has no effect.
  * Collective over all processes at the very first call, over the group at the first call for these axes, then not
  * collective. */
 ts_comm *ts_world_device_comm(ts_world *world, const ts_mesh *mesh, unsigned axes);
 
-/** Memory of the device that the communicators made so far will be called with, so that the network may reach it without a
- * copy; deregister it before it is freed, when nothing is queued. Not collective. */
+/** Memory of the device that the communicators made so far will be called with, so that the network may reach it
+ * without a copy; deregister it before it is freed, when nothing is queued. Not collective. */
 void ts_world_device_register(ts_world *world, void *memory, size_t bytes);
 void ts_world_device_deregister(ts_world *world, const void *memory);
 

@@ -1,6 +1,7 @@
 /** \file
- * What reductions on a device need beside their messages: chunks, conversions to the wire, sums; and the communicator of
- * a group of 1.  Everything is queued on TS_QUEUE_COMM of the CUDA backend and returns at once.  Private to this room.
+ * What reductions on a device need beside their messages: chunks, conversions to the wire, sums; and the communicator
+ * of a group of 1.  Everything is queued on TS_QUEUE_COMM of the CUDA backend and returns at once.  Private to this
+ * room.
  */
 #ifndef TS_COMM_DEVICE_H
 #define TS_COMM_DEVICE_H
@@ -28,15 +29,15 @@ void ts_device_divide(ts_device_reduction *reduction, void *workspace, size_t by
 /** Columns of rank \a rank's shard in the chunk that begins at column \a begin. Not collective. */
 int64_t ts_device_chunk(const ts_device_reduction *reduction, int64_t begin, int rank);
 
-/** Where the send slots keep the chunk of rank \a rank's shard. \param [in] own  Is there a slot of this rank's own too?
- * Not collective. */
+/** Where the send slots keep the chunk of rank \a rank's shard.
+ * \param [in] own  Is there a slot of this rank's own, too? Not collective. */
 unsigned char *ts_device_send_slot(const ts_device_reduction *reduction, int rank, bool own);
 
 /** Convert the chunk of every rank's shard to the wire dtype in its send slot. Asynchronous. Not collective. */
 void ts_device_pack(const ts_device_reduction *reduction, int64_t begin, bool own);
 
-/** y = the sum of this rank's chunk: of x and the receive slots, or of \a whole alone, which is a sum in the wire dtype.
- * Asynchronous. Not collective. */
+/** y = the sum of this rank's chunk: of x and the receive slots, or of \a whole alone, which is a sum in the wire
+ * dtype. Asynchronous. Not collective. */
 void ts_device_sum(const ts_device_reduction *reduction, int64_t begin, const void *whole);
 
 /** Copy this rank's own columns to their place in the whole, unless they are there. Asynchronous. Not collective. */

@@ -1,14 +1,16 @@
 /* The table of collectives over NCCL.
  *
- * all_gather is ncclAllGather where the columns are whole shards of one length, which are then one run of the result; else
- * a group of ncclBroadcast, one per rank: like the ring of an all_gather it sends each byte once over each link between
- * nodes, where messages from each to each would send it to every rank of the other node, and NCCL fuses a group.
+ * all_gather is ncclAllGather where the columns are whole shards of one length, which are then one run of the result;
+ * else a group of ncclBroadcast, one per rank: like the ring of an all_gather it sends each byte once over each link
+ * between nodes, where messages from each to each would send it to every rank of the other node, and NCCL fuses a
+ * group.
  *
- * reduce_scatter over an fp32 wire is ncclReduceScatter where all shards are equally long: in place of x and y, or through
- * the workspace where columns are not one run, dtypes differ or y is added to.  Over bf16, with options.exact and for
- * uneven shards each rank sends every other its part and adds what it gets in rank order, as comm_reduce.c does.
- * Cost: each rank sends and receives (P - 1) / P of the whole in the wire dtype; the exchange sends all that leaves a node
- * for every pair of ranks. */
+ * reduce_scatter over an fp32 wire is ncclReduceScatter where all shards are equally long: in place of x and y, or
+ * through the workspace where columns are not one run, dtypes differ or y is added to.  Over bf16, with options.exact
+ * and for uneven shards each rank sends every other its part and adds what it gets in rank order, as comm_reduce.c
+ * does.
+ * Cost: each rank sends and receives (P - 1) / P of the whole in the wire dtype; the exchange sends all that
+ * leaves a node for every pair of ranks. */
 #include "comm/comm_nccl_group.h"
 
 #include "backend/backend.h"
@@ -44,7 +46,8 @@ static void gather_run(ts_comm_nccl *c, const ts_transfer *t, size_t size) {
   ts_transfer_columns(t, c->base.rank, &first);
   const char *x = (const char *) t->x + (size_t) (first - t->cuts[c->base.rank]) * size;
   if (columns > 0) {
-    TS_NCCL(c, ncclAllGather(x, (char *) t->y + (size_t) start * size, (size_t) columns * size, ncclInt8, c->nccl, stream()));
+    char *y = (char *) t->y + (size_t) start * size;
+    TS_NCCL(c, ncclAllGather(x, y, (size_t) columns * size, ncclInt8, c->nccl, stream()));
   }
 }
 
@@ -82,8 +85,9 @@ static void reduce_runs(ts_comm_nccl *c, const ts_device_reduction *r) {
     int64_t start, first, columns = ts_transfer_columns(t, 0, &start);
     ts_transfer_columns(t, r->rank, &first);
     if (columns > 0) {
-      TS_NCCL(c, ncclReduceScatter((const float *) t->x + start, (float *) t->y + (first - t->cuts[r->rank]), (size_t) columns,
-                                   ncclFloat32, ncclSum, c->nccl, stream()));
+      const float *x = (const float *) t->x + start;
+      float *y = (float *) t->y + (first - t->cuts[r->rank]);
+      TS_NCCL(c, ncclReduceScatter(x, y, (size_t) columns, ncclFloat32, ncclSum, c->nccl, stream()));
     }
   }
   ts_nccl_close(c);

@@ -1,9 +1,9 @@
 /** \file
- * A communicator over NCCL: the table of comm.h on memory of this process's GPU, on top of an MPI communicator of the same
- * group.  Operations are queued on TS_QUEUE_COMM of the CUDA backend.  Private to this room and its tests.
+ * A communicator over NCCL: the table of comm.h on memory of this process's GPU, on top of an MPI communicator of the
+ * same group.  Operations are queued on TS_QUEUE_COMM of the CUDA backend.  Private to this room and its tests.
  *
- * A failure ends the job (class b), whenever it shows: at a call, or while the host waits for the device (cuda/device.h's
- * watchers), with rank, host, the collective that this rank queued last and NCCL's own text.
+ * A failure ends the job (class b), whenever it shows: at a call, or while the host waits for the device
+ * (cuda/device.h's watchers), with rank, host, the collective that this rank queued last and NCCL's own text.
  */
 #ifndef TS_COMM_NCCL_H
 #define TS_COMM_NCCL_H
@@ -21,13 +21,14 @@ bool ts_comm_nccl_available(void);
  * Collective over \a all. */
 void ts_comm_nccl_place(MPI_Comm all);
 
-/** The communicator of the group of \a mpi, which has more than one rank; returns when NCCL has connected all of them and has
- * run every kind of operation once, so that nothing is allocated on the device later.
- * \param [in] mpi  Borrowed: to be freed after this one.  Not used by another thread meanwhile. Collective over the group. */
+/** The communicator of the group of \a mpi, which has more than one rank; returns when NCCL has connected all of them
+ * and has run every kind of operation once, so that nothing is allocated on the device later.
+ * \param [in] mpi  Borrowed: to be freed after this one.  Not used by another thread meanwhile. Collective over the
+ * group. */
 ts_comm *ts_comm_nccl_create(ts_comm_mpi *mpi, const ts_device_options *options);
 
-/** Tell NCCL of memory that the operations will be called with; NCCL may then let the network reach it without a copy.  What
- * it cannot register it uses like any other.  Up to 4 at a time. Not collective. */
+/** Tell NCCL of memory that the operations will be called with; NCCL may then let the network reach it without a copy.
+ * What it cannot register it uses like any other.  Up to 4 at a time. Not collective. */
 void ts_comm_nccl_register(ts_comm *comm, void *memory, size_t bytes);
 
 /** The memory is about to be freed; nothing that uses it is queued.  Unknown memory is ignored. Not collective. */

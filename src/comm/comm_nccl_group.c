@@ -44,8 +44,9 @@ static _Noreturn void fail(const ts_comm_nccl *c, const char *what, const char *
              ts_collective_name(c->last), c->op);
   }
   const char *more = c->nccl != NULL ? ncclGetLastError(c->nccl) : "";
-  ts_die(__FILE__, __LINE__, "NCCL, the communicator of %s: %s: %s%s%s; %s.  If another rank died, its message says more", group,
-         what, why, more != NULL && more[0] != '\0' ? ": " : "", more != NULL ? more : "", last);
+  ts_die(__FILE__, __LINE__,
+         "NCCL, the communicator of %s: %s: %s%s%s; %s.  If another rank died, its message says more", group, what, why,
+         more != NULL && more[0] != '\0' ? ": " : "", more != NULL ? more : "", last);
 }
 
 void ts_nccl_check(const ts_comm_nccl *c, ncclResult_t code, const char *call) {
@@ -146,8 +147,8 @@ static int compare_places(const void *a, const void *b) {
   return memcmp(a, b, PLACE_BYTES);
 }
 
-/* NCCL refuses two ranks on one device of one host, by the host's name and the device's bus; with another name for each rank
- * it connects them by sockets.  Their kernels must all be on the device at once, or in turns: few blocks. */
+/* NCCL refuses two ranks on one device of one host, by the host's name and the device's bus; with another name for each
+ * rank it connects them by sockets.  Their kernels must all be on the device at once, or in turns: few blocks. */
 static void let_ranks_share(int rank, bool one_host) {
   char name[32];
   snprintf(name, sizeof name, "tessera-rank-%d", rank);

@@ -11,7 +11,7 @@
 enum { TS_MOST_REGISTERED = 4 };
 
 #ifndef TS_NCCL_WARM_BYTES
-#define TS_NCCL_WARM_BYTES ((size_t) 16 << 20) /**< Of a new communicator's first operations: enough for every protocol. */
+#define TS_NCCL_WARM_BYTES ((size_t) 16 << 20) /**< Of a new communicator's first operations: for every protocol. */
 #endif
 
 typedef struct ts_comm_nccl {
@@ -38,8 +38,9 @@ void ts_nccl_check(const ts_comm_nccl *c, ncclResult_t code, const char *call);
 /** Note what is begun, for messages. Not collective. */
 void ts_nccl_begin(ts_comm_nccl *c, ts_collective op);
 
-/** Open a group of calls; close it and wait until all of them are in the stream.  Communicators here do not block, so NCCL
- * starts a thread for each group (tens of us on the host; nothing of it when a graph is replayed). Not collective. */
+/** Open a group of calls; close it and wait until all of them are in the stream.  Communicators here do not block, so
+ * NCCL starts a thread for each group (tens of us on the host; nothing of it when a graph is replayed).
+ * Not collective. */
 void ts_nccl_open(ts_comm_nccl *c);
 void ts_nccl_close(ts_comm_nccl *c);
 
