@@ -382,6 +382,9 @@ cudaError_t shim_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t strea
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     b.shared = (unsigned char *) aligned_alloc(1024, 2 * STATIC_SHARED + MOST_SHARED + GUARD + 1024 - GUARD);
   }
-  ++launches;
+  const char *fails = getenv("SHIM_FAIL_LAUNCH");
+  if (++launches == (fails != NULL ? atol(fails) : 0)) {
+    return cudaErrorIllegalAddress;
+  }
   return shim_add(stream, [=]() { run_grid(grid, block, shared, thread); });
 }

@@ -477,6 +477,11 @@ static int devices(void) {
 static int current;
 
 cudaError_t cudaGetDeviceCount(int *count) {
+  int driver;
+  cudaDriverGetVersion(&driver);
+  if (driver / 1000 < CUDART_VERSION / 1000) {
+    return fail(cudaErrorInsufficientDriver); /* and the count is left as it was, as by the real one */
+  }
   if (devices() <= 0) {
     return fail(cudaErrorNoDevice);
   }

@@ -26,6 +26,8 @@ static const ts_key rows[] = {
     FLAG(run.cuda_graphs, "true", 0, "Record a step's work on a GPU once and replay it; the results are the same."),
     FLAG(run.measure_algorithms, "true", 0,
          "Time the candidates for every product on a GPU when a run begins; false takes the library's first."),
+    WORD(run.algorithms, "", NULL, NULL, 0,
+         "algorithms.txt of another run, to compute products as it did; by default that of run.directory, if there is one."),
     FLAG(run.share_device, "false", 0, "Let several ranks of a node use one GPU: for tests."),
     FLAG(run.tf32, "false", 0, "Let fp32 products on a GPU round their operands to TF32 (10 bits)."),
     INTEGER(run.threads, "0", 0, 4096, 0, "Threads of a rank; 0 for the cores it may use."),

@@ -13,20 +13,32 @@ static char *path_of(const ts_deck *deck) {
   return ts_format("%s/algorithms.txt", deck->run.directory);
 }
 
-/* A file that does not fit is no error: it is of another device, and says so. */
-static void read_kept(const ts_engine *e) {
-  char *path = path_of(e->deck), *text = NULL;
-  ts_error err = {0};
-  if (e->deck->run.directory[0] != 0 && access(path, F_OK) == 0) {
-    ts_status status = ts_read_file(path, MOST_BYTES, &text, NULL, &err);
-    status = status == TS_OK ? e->backend->device->choices_read(text, &err) : status;
-    if (status != TS_OK) {
-      ts_log(TS_LOG_WARNING, "%s: %s; algorithms are chosen anew", path, err.text);
-    }
+static ts_status read_file(const ts_engine *e, const char *path, ts_error *err) {
+  char *text = NULL;
+  size_t length;
+  ts_status status = ts_read_file(path, MOST_BYTES, &text, &length, err);
+  ts_error why = {0};
+  if (status == TS_OK && e->backend->device->choices_read(text, &why) != TS_OK) {
+    status = ts_error_add(err, "%s: %s", path, why.text);
   }
-  ts_error_clear(&err);
+  ts_error_clear(&why);
   ts_free(text);
+  return status;
+}
+
+/* The file that the deck names has to fit; one that an earlier job left need not: it may be of another device, and says so. */
+static ts_status read_kept(const ts_engine *e, ts_error *err) {
+  if (e->deck->run.algorithms[0] != 0) {
+    return read_file(e, e->deck->run.algorithms, err);
+  }
+  char *path = path_of(e->deck);
+  ts_error why = {0};
+  if (e->deck->run.directory[0] != 0 && access(path, F_OK) == 0 && read_file(e, path, &why) != TS_OK) {
+    ts_log(TS_LOG_WARNING, "%s; algorithms are chosen anew", why.text);
+  }
+  ts_error_clear(&why);
   ts_free(path);
+  return TS_OK;
 }
 
 static char *share(ts_world *world, char *text) {
@@ -40,29 +52,35 @@ static char *share(ts_world *world, char *text) {
   return text;
 }
 
-void ts_engine_choose(ts_engine *e) {
+static void measure(const ts_engine *e) {
+  for (int i = 0; i < TS_N_PROGRAMS && e->deck->run.measure_algorithms; ++i) {
+    if (e->program[i] != NULL) {
+      e->backend->device->choices_measure(e->program[i]->graph);
+    }
+  }
+}
+
+ts_status ts_engine_choose(ts_engine *e, ts_error *err) {
   const ts_device_ops *device = e->backend->device;
   if (device == NULL) {
-    return;
+    return TS_OK;
   }
-  char *text = NULL;
-  if (ts_world_rank(e->world) == 0) {
-    read_kept(e);
-    for (int i = 0; i < TS_N_PROGRAMS && e->deck->run.measure_algorithms; ++i) {
-      if (e->program[i] != NULL) {
-        device->choices_measure(e->program[i]->graph);
-      }
-    }
-    text = device->choices_write();
+  bool first = ts_world_rank(e->world) == 0;
+  ts_status status = ts_world_agree(e->world, first ? read_kept(e, err) : TS_OK, err);
+  if (status != TS_OK) {
+    return status;
   }
-  text = share(e->world, text);
-  ts_error err = {0};
-  ts_status status = ts_world_rank(e->world) != 0 ? device->choices_read(text, &err) : TS_OK;
-  if (ts_world_agree(e->world, status, &err) != TS_OK) {
-    ts_log(TS_LOG_WARNING, "a rank does not take the algorithms of rank 0, but its library's own: %s", err.text);
+  if (first) {
+    measure(e);
   }
-  ts_error_clear(&err);
+  char *text = share(e->world, first ? device->choices_write() : NULL);
+  ts_error why = {0};
+  if (ts_world_agree(e->world, first ? TS_OK : device->choices_read(text, &why), &why) != TS_OK) {
+    ts_log(TS_LOG_WARNING, "a rank does not take the algorithms of rank 0, but its library's own: %s", why.text);
+  }
+  ts_error_clear(&why);
   ts_free(text);
+  return TS_OK;
 }
 
 void ts_engine_keep_choices(const ts_engine *e) {

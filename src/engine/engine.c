@@ -196,6 +196,7 @@ ts_status ts_engine_create(const ts_engine_options *o, ts_engine **out, ts_error
   memset(e->index, -1, sizeof e->index);
   add_programs(e, o);
   status = check_programs(e, err);
+  status = status == TS_OK ? ts_engine_choose(e, err) : status;
   if (status != TS_OK) {
     ts_engine_destroy(&e);
     return status;
@@ -210,7 +211,6 @@ ts_status ts_engine_create(const ts_engine_options *o, ts_engine **out, ts_error
                                  .memcheck = o->deck->debug.memcheck, .check_finite = o->deck->debug.check_finite,
                                  .graphs = o->deck->run.cuda_graphs,
                                  .observer = o->observer, .observer_user = o->observer_user};
-  ts_engine_choose(e);
   e->executor = ts_executor_create(programs, e->n_programs, &options);
   status = o->loads ? TS_OK : ts_engine_initialise(e, err);
   if (status != TS_OK) {

@@ -29,8 +29,9 @@ struct ts_engine {
 ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backend **out, ts_error *err);
 
 /** Choose the algorithms of the programs' products on a device, once for all ranks; nothing on the host. Collective over the
- * world. */
-void ts_engine_choose(ts_engine *engine);
+ * world.
+ * \return TS_BAD_INPUT, agreed, when the file of run.algorithms cannot be used. */
+ts_status ts_engine_choose(ts_engine *engine, ts_error *err);
 
 /** Write them to the run directory, which exists. Not collective. */
 void ts_engine_keep_choices(const ts_engine *engine);
