@@ -104,7 +104,7 @@ static const problem shapes[] = {
     {2, 128, 2, 2, 64, true, false, 0, TS_BF16},   {1, 200, 4, 2, 64, true, false, 0, TS_BF16},
     {2, 67, 4, 1, 128, true, false, 0, TS_BF16},   {1, 129, 3, 3, 96, false, false, 0, TS_BF16},
     {1, 300, 8, 2, 128, false, false, 0, TS_BF16}, {2, 256, 2, 2, 96, true, false, 0, TS_BF16},
-    {1, 2, 1, 1, 64, true, false, 0, TS_BF16},     {3, 320, 8, 4, 64, true, false, 0, TS_BF16},
+    {1, 16, 1, 1, 64, true, false, 0, TS_BF16},     {3, 320, 8, 4, 64, true, false, 0, TS_BF16},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -331,7 +331,8 @@ static void check_device(void) {
   ts_cudnn_slice(1);
   check_values(&shapes[N_SHAPES - 1], " in slices");
   ts_cudnn_slice(0);
-  problem p = {4, 1024, 16, 4, 128, true, false, 0, TS_BF16};
+  problem large = {4, 1024, 16, 4, 128, true, false, 0, TS_BF16}, small = {2, 130, 4, 2, 64, true, false, 0, TS_BF16};
+  problem p = strstr(cuda->describe(), "stand-in") != NULL ? small : large;
   reference r = reference_create(&p);
   run_case f = forward_case(&p, &r);
   check_bits(&f, "forward");
