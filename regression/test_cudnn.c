@@ -103,8 +103,8 @@ static void check_workspace(void) {
 static const problem shapes[] = {
     {2, 128, 2, 2, 64, true, false, 0, TS_BF16},   {1, 200, 4, 2, 64, true, false, 0, TS_BF16},
     {2, 67, 4, 1, 128, true, false, 0, TS_BF16},   {1, 129, 3, 3, 96, false, false, 0, TS_BF16},
-    {1, 300, 8, 2, 128, false, false, 0, TS_BF16}, {2, 256, 2, 2, 96, true, false, 0, TS_BF16},
-    {1, 16, 1, 1, 64, true, false, 0, TS_BF16},     {3, 320, 8, 4, 64, true, false, 0, TS_BF16},
+    {1, 260, 4, 1, 128, false, false, 0, TS_BF16}, {1, 256, 2, 2, 96, true, false, 0, TS_BF16},
+    {1, 16, 1, 1, 64, true, false, 0, TS_BF16},    {2, 160, 4, 2, 64, true, false, 0, TS_BF16},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -159,6 +159,7 @@ static void check_refused(void) {
 /* ---- with a device ---- */
 
 static const ts_backend *cuda;
+static bool stand_in; /* slow: less of everything */
 
 /* The plan for a described device is that of the real one: what a plan made without a device can count on. */
 static void check_described(void) {
@@ -298,7 +299,7 @@ static bool same_replayed(run_state *s, const run_case *c, void *const kept[3]) 
   return same;
 }
 
-/* Many blocks on all multiprocessors, 20 times: sums in the order of their finishing would differ. */
+/* Many blocks on all multiprocessors, many times: sums in the order of their finishing would differ. */
 static void check_bits(run_case *c, const char *what) {
   ts_backend backend = only_cudnn();
   run_state s;
@@ -307,11 +308,12 @@ static void check_bits(run_case *c, const char *what) {
   run_go(&s);
   keep_outputs(c, kept);
   bool planned = s.call.prepared != NULL, same = planned;
-  for (int i = 0; i < 20 && planned; ++i) {
+  int times = stand_in ? 2 : 20;
+  for (int i = 0; i < times && planned; ++i) {
     run_go(&s);
     same = same_outputs(c, kept) && same;
   }
-  tap_ok(same, "%s: the same bits 20 times%s", what, planned ? "" : ": refused");
+  tap_ok(same, "%s: the same bits %d times%s", what, times, planned ? "" : ": refused");
   tap_ok(planned && same_replayed(&s, c, kept), "%s: the same bits recorded and replayed", what);
   if (planned) {
     tap_note("%s: engine %lld, %zu bytes of workspace", what, (long long) ts_cudnn_plan_engine(s.call.prepared),
@@ -332,7 +334,7 @@ static void check_device(void) {
   check_values(&shapes[N_SHAPES - 1], " in slices");
   ts_cudnn_slice(0);
   problem large = {4, 1024, 16, 4, 128, true, false, 0, TS_BF16}, small = {2, 130, 4, 2, 64, true, false, 0, TS_BF16};
-  problem p = strstr(cuda->describe(), "stand-in") != NULL ? small : large;
+  problem p = stand_in ? small : large;
   reference r = reference_create(&p);
   run_case f = forward_case(&p, &r);
   check_bits(&f, "forward");
@@ -352,6 +354,7 @@ int main(void) {
   check_refused();
   cuda = test_backend();
   if (cuda != NULL) {
+    stand_in = strstr(cuda->describe(), "stand-in") != NULL;
     check_device();
     ts_cudnn_close();
     test_backend_close();
