@@ -255,6 +255,52 @@ static void test_broadcast(ts_comm *comm) {
   tap_ok_all(MPI_COMM_WORLD, right, "broadcast from every root");
 }
 
+static void test_all_to_all(ts_comm *comm) {
+  int64_t limit = ts_comm_switch.message_limit;
+  bool right = true;
+  for (size_t bytes = 0; bytes <= 30000; bytes = 7 * bytes + 5) { /* 0, 5, 40, 285, 2000, 14005 */
+    ts_comm_switch.message_limit = bytes > 300 ? 1000 : limit;
+    unsigned char *x = ts_malloc(bytes * (size_t) comm->size + 1), *y = ts_calloc(bytes * (size_t) comm->size + 1, 1);
+    for (size_t i = 0; i < bytes * (size_t) comm->size; ++i) {
+      x[i] = gathered_byte(comm->rank, (int) (i / bytes), (int64_t) (i % bytes));
+    }
+    comm->ops->all_to_all(comm, x, y, bytes);
+    for (size_t i = 0; i < bytes * (size_t) comm->size; ++i) {
+      right = right && y[i] == gathered_byte((int) (i / bytes), comm->rank, (int64_t) (i % bytes));
+    }
+    ts_free(x);
+    ts_free(y);
+  }
+  ts_comm_switch.message_limit = limit;
+  tap_ok_all(MPI_COMM_WORLD, right, "all_to_all to 14,005 bytes a block, long ones in many messages");
+}
+
+/* A token goes around, and grows. */
+static void test_send(ts_comm *comm) {
+  unsigned char data[5000];
+  bool right = true;
+  int before = (comm->rank + comm->size - 1) % comm->size, after = (comm->rank + 1) % comm->size;
+  for (size_t bytes = 0; comm->size > 1 && bytes <= sizeof data; bytes = 8 * bytes + 5) { /* 0, 5, 45, 365, 2925 */
+    for (size_t i = 0; i < bytes; ++i) {
+      data[i] = (unsigned char) i;
+    }
+    if (comm->rank == 0) {
+      comm->ops->send(comm, data, bytes, after);
+      comm->ops->receive(comm, data, bytes, before);
+    } else {
+      comm->ops->receive(comm, data, bytes, before);
+      for (size_t i = 0; i < bytes; ++i) {
+        ++data[i];
+      }
+      comm->ops->send(comm, data, bytes, after);
+    }
+    for (size_t i = 0; i < bytes; ++i) {
+      right = right && data[i] == (unsigned char) ((int) i + (comm->rank == 0 ? comm->size - 1 : comm->rank));
+    }
+  }
+  tap_ok_all(MPI_COMM_WORLD, right, "send and receive around the group");
+}
+
 /* Every grid of the world: the communicators over each set of axes have the mesh's groups, one per group. */
 static void test_groups(ts_world *world) {
   int ranks = ts_world_size(world), me = ts_world_rank(world);
@@ -417,6 +463,8 @@ int main(int argc, char **argv) {
   test_all_gather(all);
   test_all_reduce(all);
   test_broadcast(all);
+  test_all_to_all(all);
+  test_send(all);
   test_groups(world);
   test_agree(world);
   test_delay(all);

@@ -388,6 +388,61 @@ static void test_broadcast(ts_comm *comm) {
   tap_ok_all(MPI_COMM_WORLD, right, "broadcast from every root, barrier");
 }
 
+static void test_all_to_all(ts_comm *comm) {
+  bool right = true;
+  for (size_t bytes = 0; bytes <= 30000; bytes = 7 * bytes + 5) { /* 0, 5, 40, 285, 2000, 14005 */
+    unsigned char *x = ts_malloc(bytes * (size_t) comm->size + 1), *y = ts_calloc(bytes * (size_t) comm->size + 1, 1);
+    for (size_t i = 0; i < bytes * (size_t) comm->size; ++i) {
+      x[i] = gathered_byte(comm->rank, (int) (i / bytes), (int64_t) (i % bytes));
+    }
+    size_t whole = bytes * (size_t) comm->size;
+    void *device_x = put(x, whole), *device_y = put(y, whole);
+    comm->ops->all_to_all(comm, device_x, device_y, bytes);
+    get(y, device_y, whole);
+    drop(device_x, whole);
+    drop(device_y, whole);
+    for (size_t i = 0; i < bytes * (size_t) comm->size; ++i) {
+      right = right && y[i] == gathered_byte((int) (i / bytes), comm->rank, (int64_t) (i % bytes));
+    }
+    ts_free(x);
+    ts_free(y);
+  }
+  tap_ok_all(MPI_COMM_WORLD, right, "all_to_all to 14,005 bytes a block");
+}
+
+/* Everybody's bytes go around: to the next rank, from there to the one after it, ... and home again. */
+static void test_send(ts_comm *comm) {
+  unsigned char data[3000];
+  bool right = true;
+  int before = (comm->rank + comm->size - 1) % comm->size, after = (comm->rank + 1) % comm->size;
+  for (size_t bytes = 0; comm->size > 1 && bytes <= sizeof data; bytes = 8 * bytes + 5) { /* 0, 5, 45, 365, 2925 */
+    for (size_t i = 0; i < bytes; ++i) {
+      data[i] = gathered_byte(comm->rank, 0, (int64_t) i);
+    }
+    void *held = put(data, bytes), *coming = backend->allocate(bytes);
+    for (int turn = 0; turn < comm->size; ++turn) {
+      if (comm->rank == 0) {
+        comm->ops->send(comm, held, bytes, after);
+        comm->ops->receive(comm, coming, bytes, before);
+      } else {
+        comm->ops->receive(comm, coming, bytes, before);
+        comm->ops->send(comm, held, bytes, after);
+      }
+      void *other = held;
+      held = coming;
+      coming = other;
+      get(data, held, bytes);
+      int from = (comm->rank + comm->size - 1 - turn) % comm->size;
+      for (size_t i = 0; i < bytes; ++i) {
+        right = right && data[i] == gathered_byte(from, 0, (int64_t) i);
+      }
+    }
+    drop(held, bytes);
+    drop(coming, bytes);
+  }
+  tap_ok_all(MPI_COMM_WORLD, right, "send and receive around the group");
+}
+
 /* ---- queues ---- */
 
 /* One step of a made-up program over two communicators: x is copied in by COMPUTE; COMM reduces it over `a`, gathers the
@@ -586,6 +641,8 @@ static void test_all(ts_world *world) {
   test_all_gather(exact);
   test_all_reduce(exact, false);
   test_broadcast(exact);
+  test_all_to_all(exact);
+  test_send(exact);
   if (ts_world_size(world) > 1) {
     test_sums_of_nccl(fast);
     test_in_place(fast, false);

@@ -66,6 +66,13 @@ typedef struct ts_comm_ops {
                      void *workspace, size_t workspace_bytes);
   /** Copy \a bytes bytes from group rank \a root. Collective over the group. */
   void (*broadcast)(ts_comm *comm, void *data, size_t bytes, int root);
+  /** Block r of x, \a bytes bytes, goes to rank r, whose block becomes block r of y; they do not overlap.
+   * Collective over the group. */
+  void (*all_to_all)(ts_comm *comm, const void *x, void *y, size_t bytes);
+  /** One message to another group rank, which receives as many bytes.  Either may wait for the other: of two ranks that
+   * send to each other one must receive first.  Not collective: between the two. */
+  void (*send)(ts_comm *comm, const void *data, size_t bytes, int to);
+  void (*receive)(ts_comm *comm, void *data, size_t bytes, int from);
   /** Wait for everybody. Collective over the group. */
   void (*barrier)(ts_comm *comm);
   /** Free one communicator. Collective over the group. */

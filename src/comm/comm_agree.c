@@ -5,7 +5,8 @@
 #include "base/status.h"
 
 const char *ts_collective_name(ts_collective op) {
-  static const char *const names[] = {"reduce_scatter", "all_gather", "all_reduce", "broadcast"};
+  static const char *const names[] = {"reduce_scatter", "all_gather", "all_reduce", "broadcast", "all_to_all", "send",
+                                      "receive"};
   return names[op];
 }
 
@@ -16,7 +17,7 @@ typedef struct record {
 } record;
 
 static record describe(int size, ts_collective op, const ts_transfer *transfer, int n, uint64_t rest) {
-  record r = {.operation = op, .hash = ts_mix(rest, (uint64_t) n)};
+  record r = {.operation = op, .columns = n == 0 ? (int64_t) rest : 0, .hash = ts_mix(rest, (uint64_t) n)};
   for (int i = 0; i < n; ++i) {
     for (int rank = 0; rank < size; ++rank) {
       int64_t first;

@@ -153,8 +153,9 @@ static void destroy(ts_comm *comm) {
 }
 
 static const ts_comm_ops operations = {.name = "mpi", .reduce_scatter = reduce_scatter, .all_gather = all_gather,
-                                       .all_reduce = all_reduce, .broadcast = broadcast, .barrier = barrier,
-                                       .destroy = destroy};
+                                       .all_reduce = all_reduce, .broadcast = broadcast,
+                                       .all_to_all = ts_comm_mpi_all_to_all, .send = ts_comm_mpi_send,
+                                       .receive = ts_comm_mpi_receive, .barrier = barrier, .destroy = destroy};
 
 ts_comm *ts_comm_mpi_create(MPI_Comm comm, int rank, int size, int *member) {
   ts_comm_mpi *c = ts_calloc(1, sizeof *c);

@@ -93,10 +93,16 @@ int ts_comm_send_slots(int size);
 void ts_comm_mpi_reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x_dtype, ts_dtype wire,
                                 ts_dtype y_dtype, const float *beta, void *workspace, size_t workspace_bytes);
 
-typedef enum ts_collective { TS_REDUCE_SCATTER, TS_ALL_GATHER, TS_ALL_REDUCE, TS_BROADCAST } ts_collective;
+typedef enum ts_collective { TS_REDUCE_SCATTER, TS_ALL_GATHER, TS_ALL_REDUCE, TS_BROADCAST, TS_ALL_TO_ALL, TS_SEND,
+                             TS_RECEIVE } ts_collective;
 
 /** "reduce_scatter", ... Not collective. */
 const char *ts_collective_name(ts_collective op);
+
+/** Entries of the table. Collective over the group, send and receive between two ranks. */
+void ts_comm_mpi_all_to_all(ts_comm *comm, const void *x, void *y, size_t bytes);
+void ts_comm_mpi_send(ts_comm *comm, const void *data, size_t bytes, int to);
+void ts_comm_mpi_receive(ts_comm *comm, void *data, size_t bytes, int from);
 
 /** When agreement is on, compare a call with the neighbours' over \a mpi; a difference ends the job.
  * \param [in] member  World rank of each group rank, for the message.

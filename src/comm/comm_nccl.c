@@ -2,8 +2,8 @@
  *
  * all_gather is ncclAllGather where the columns are whole shards of one length, which are then one run of the result;
  * else a group of ncclBroadcast, one per rank: like the ring of an all_gather it sends each byte once over each link
- * between nodes, where messages from each to each would send it to every rank of the other node, and NCCL fuses a
- * group.
+ * between nodes, where messages from each to each would send it to every rank of the other node; from 2.30 on NCCL
+ * makes one operation of such a group.
  *
  * reduce_scatter over an fp32 wire is ncclReduceScatter where all shards are equally long: in place of x and y, or
  * through the workspace where columns are not one run, dtypes differ or y is added to.  Over bf16, with options.exact
@@ -218,6 +218,40 @@ static void broadcast(ts_comm *comm, void *data, size_t bytes, int root) {
   }
 }
 
+static void all_to_all(ts_comm *comm, const void *x, void *y, size_t bytes) {
+  ts_comm_nccl *c = (ts_comm_nccl *) comm;
+  agree(c, TS_ALL_TO_ALL, NULL, 0, bytes);
+  size_t own = (size_t) comm->rank * bytes;
+  ts_backend_cuda()->device->copy((char *) y + own, (const char *) x + own, bytes, TS_QUEUE_COMM);
+  ts_nccl_open(c);
+  for (int step = 1; bytes > 0 && step < comm->size; ++step) {
+    int to = (comm->rank + step) % comm->size, from = (comm->rank + comm->size - step) % comm->size;
+    TS_NCCL(c, ncclSend((const char *) x + (size_t) to * bytes, bytes, ncclInt8, to, c->nccl, stream()));
+    TS_NCCL(c, ncclRecv((char *) y + (size_t) from * bytes, bytes, ncclInt8, from, c->nccl, stream()));
+  }
+  ts_nccl_close(c);
+}
+
+static void send(ts_comm *comm, const void *data, size_t bytes, int to) {
+  ts_comm_nccl *c = (ts_comm_nccl *) comm;
+  ts_nccl_begin(c, TS_SEND);
+  if (bytes > 0) {
+    ts_nccl_open(c);
+    TS_NCCL(c, ncclSend(data, bytes, ncclInt8, to, c->nccl, stream()));
+    ts_nccl_close(c);
+  }
+}
+
+static void receive(ts_comm *comm, void *data, size_t bytes, int from) {
+  ts_comm_nccl *c = (ts_comm_nccl *) comm;
+  ts_nccl_begin(c, TS_RECEIVE);
+  if (bytes > 0) {
+    ts_nccl_open(c);
+    TS_NCCL(c, ncclRecv(data, bytes, ncclInt8, from, c->nccl, stream()));
+    ts_nccl_close(c);
+  }
+}
+
 static void barrier(ts_comm *comm) {
   const ts_device_ops *device = ts_backend_cuda()->device;
   void *event = device->event_create(false);
@@ -260,8 +294,8 @@ static void warm_up(ts_comm_nccl *c) {
 
 ts_comm *ts_comm_nccl_create(ts_comm_mpi *mpi, const ts_device_options *options) {
   static const ts_comm_ops operations = {.name = "nccl", .reduce_scatter = reduce_scatter, .all_gather = all_gather,
-                                         .all_reduce = all_reduce, .broadcast = broadcast, .barrier = barrier,
-                                         .destroy = destroy};
+                                         .all_reduce = all_reduce, .broadcast = broadcast, .all_to_all = all_to_all,
+                                         .send = send, .receive = receive, .barrier = barrier, .destroy = destroy};
   ts_comm_nccl *c = ts_nccl_group_create(mpi, options);
   c->base.ops = &operations;
   warm_up(c);

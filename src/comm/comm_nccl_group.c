@@ -121,8 +121,10 @@ void ts_comm_nccl_register(ts_comm *comm, void *memory, size_t bytes) {
   ts_comm_nccl *c = (ts_comm_nccl *) comm;
   for (int i = 0; i < TS_MOST_REGISTERED; ++i) {
     if (c->registered[i].memory == NULL) {
-      if (ncclCommRegister(c->nccl, memory, bytes, &c->registered[i].handle) == ncclSuccess) {
+      void *handle = NULL;
+      if (ncclCommRegister(c->nccl, memory, bytes, &handle) == ncclSuccess && handle != NULL) {
         c->registered[i].memory = memory;
+        c->registered[i].handle = handle;
       }
       return;
     }
