@@ -573,13 +573,13 @@ static void run_reshape(run *r, const descriptor *op) {
 }
 
 static void compute(run *r) {
-  memset(r->workspace, 0xee, (size_t) r->workspace_bytes);
   for (auto &each : r->places) {
     if (each.second.t.is_virtual) {
       each.second.values.assign((size_t) span(&each.second.t), NAN);
     }
   }
   for (const descriptor *op : r->operation) {
+    memset(r->workspace, 0xee, (size_t) r->workspace_bytes); /* cuDNN's all the time */
     switch (op->type) {
       case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: run_pointwise(r, op); break;
       case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: run_matmul(r, op); break;
