@@ -1,6 +1,6 @@
 /* cuDNN's backend API: a descriptor is created, given attributes, and finalized.  Every descriptor of a graph belongs
- * to it until the graph ends: finalized descriptors refer to one another.  The order of calls and the attributes are those
- * of NVIDIA's own front end, which is not used here. */
+ * to it until the graph ends: finalized descriptors refer to one another.  The order of calls and the attributes are
+ * those of NVIDIA's own front end, which is not used here. */
 #include "cuda/cudnn_graph.h"
 
 #include "base/memory.h"
