@@ -252,7 +252,7 @@ static double measure(const ts_graph *g, int threads) {
   enum { CALLS = 200 };
   double seconds[CALLS];
   const ts_kernel *kernel = backend->kernel(g->node[0].op);
-  ts_target target = {backend, threads};
+  ts_target target = {backend, threads, false};
   void *prepared = NULL;
   size_t bytes = kernel->prepare == NULL ? 0 : kernel->prepare(&target, g, &g->node[0], &prepared);
   void *workspace = backend->allocate(bytes + 1);

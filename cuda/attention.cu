@@ -3,6 +3,9 @@
 #include "cuda/philox.cuh"
 
 extern "C" {
+#include "base/log.h"
+#include "cuda/attention_choice.h"
+#include "cuda/attention_cudnn.h"
 #include "cuda/attention_limits.h"
 }
 
@@ -55,7 +58,15 @@ bool ts_attention_is_tiled(const ts_attention_problem *p, ts_dtype dtype) {
 
 /* ---- forward ---- */
 
-static void forward_run(const ts_kernel_call *call) {
+static void run_forward(const ts_attention_problem *p, ts_dtype dtype, cudaStream_t stream) {
+  if (ts_attention_is_tiled(p, dtype)) {
+    ts_attention_forward(p, stream);
+  } else {
+    ts_attention_forward_plain(p, dtype, stream);
+  }
+}
+
+static void forward_own(const ts_kernel_call *call) {
   ts_attention_problem p = problem_of(call->graph, call->node);
   p.q = call->in[0];
   p.k = call->in[1];
@@ -63,12 +74,7 @@ static void forward_run(const ts_kernel_call *call) {
   p.o = call->out[0];
   p.lse = (float *) call->out[1];
   add_optional(&p, call, 3);
-  ts_dtype dtype = ts_call_in(call, 0)->dtype;
-  if (ts_attention_is_tiled(&p, dtype)) {
-    ts_attention_forward(&p, ts_call_stream(call));
-  } else {
-    ts_attention_forward_plain(&p, dtype, ts_call_stream(call));
-  }
+  run_forward(&p, ts_call_in(call, 0)->dtype, ts_call_stream(call));
 }
 
 /* ---- backward ---- */
@@ -108,7 +114,7 @@ static void delta(const ts_attention_problem *p, cudaStream_t stream) {
             stream, p->delta, (const T *) p->d_out, (const T *) p->o, rows, p->length, p->heads, p->head_dim);
 }
 
-static void backward_run(const ts_kernel_call *call) {
+static void backward_own(const ts_kernel_call *call) {
   ts_attention_problem p = problem_of(call->graph, call->node);
   p.d_out = call->in[0];
   p.q = call->in[1];
@@ -130,9 +136,60 @@ static void backward_run(const ts_kernel_call *call) {
   }
 }
 
-static size_t backward_prepare(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
+/* ---- ours or cuDNN's ---- */
+
+void ts_attention_run_own(const ts_kernel_call *call) {
+  if (call->node->op == TS_OP_ATTENTION) {
+    forward_own(call);
+  } else {
+    backward_own(call);
+  }
+}
+
+void ts_attention_forward_of(const ts_kernel_call *call, const void *q, const void *k, const void *v, void *o, float *lse) {
+  ts_attention_problem p = problem_of(call->graph, call->node);
+  p.q = q;
+  p.k = k;
+  p.v = v;
+  p.o = o;
+  p.lse = lse;
+  p.threshold = 0;
+  p.keep_scale = 1;
+  run_forward(&p, TS_BF16, ts_call_stream(call));
+}
+
+static size_t own_workspace(const ts_graph *graph, const ts_node *node) {
   ts_attention_problem p = problem_of(graph, node);
-  return (size_t) (p.batch * p.heads * p.length) * sizeof(float);
+  return node->op == TS_OP_ATTENTION ? 0 : (size_t) (p.batch * p.heads * p.length) * sizeof(float);
+}
+
+/* The plan for memory has room for either where both may compute it. */
+static size_t prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
+  bool either = target != NULL && target->cudnn && ts_cudnn_supports(graph, node);
+  size_t own = own_workspace(graph, node), theirs = either ? ts_cudnn_workspace(graph, node) : 0;
+  ts_attention_choice question = ts_attention_question(graph, node);
+  if (prepared != NULL && either && ts_attention_by_cudnn(&question)) {
+    ts_error err = {};
+    *prepared = ts_cudnn_plan_create(graph, node, NULL, &err);
+    if (*prepared == NULL) {
+      ts_log(TS_LOG_WARNING, "%s: cuDNN was chosen and has no plan now (%s): our kernel computes it", node->name, err.text);
+    }
+    ts_error_clear(&err);
+  }
+  return own > theirs ? own : theirs;
+}
+
+static void run(const ts_kernel_call *call) {
+  if (call->prepared != NULL) {
+    ts_cudnn_plan_run((ts_cudnn_plan *) call->prepared, call);
+  } else {
+    ts_attention_run_own(call);
+  }
+}
+
+static void release(void *prepared) {
+  ts_cudnn_plan *plan = (ts_cudnn_plan *) prepared;
+  ts_cudnn_plan_destroy(&plan);
 }
 
 /* ---- the table ---- */
@@ -161,6 +218,6 @@ bool ts_cuda_attention_supported(const ts_graph *graph, const ts_node *node, con
 }
 
 const ts_kernel *ts_cuda_attention(ts_op op) {
-  static const ts_kernel forward = {NULL, forward_run, NULL}, backward = {backward_prepare, backward_run, NULL}, none = {};
-  return op == TS_OP_ATTENTION ? &forward : op == TS_OP_ATTENTION_DX ? &backward : &none;
+  static const ts_kernel row = {prepare, run, release}, none = {};
+  return op == TS_OP_ATTENTION || op == TS_OP_ATTENTION_DX ? &row : &none;
 }

@@ -55,6 +55,12 @@ static inline dim3 ts_attention_grid(const ts_attention_problem *p, int heads, i
  * bytes.  Otherwise the plain kernels do. Not collective. */
 bool ts_attention_is_tiled(const ts_attention_problem *p, ts_dtype dtype);
 
+/** A call of either op by our kernels. Not collective. */
+void ts_attention_run_own(const ts_kernel_call *call);
+
+/** o and lse of other operands, bf16 and without dropout, in the shape of the call's node. Not collective. */
+void ts_attention_forward_of(const ts_kernel_call *call, const void *q, const void *k, const void *v, void *o, float *lse);
+
 /** o and lse by tensor cores (bf16). Not collective. */
 void ts_attention_forward(const ts_attention_problem *p, cudaStream_t stream);
 

@@ -1,4 +1,5 @@
 /* The table of chosen algorithms and its text. */
+#include "cuda/attention_choice.h"
 #include "cuda/blas_choice.h"
 #include "cuda/device.h"
 
@@ -21,6 +22,8 @@ typedef struct choice {
 typedef struct choices {
   choice *row;
   int n, capacity;
+  ts_attention_choice *attention;
+  int n_attention, attention_capacity;
 } choices;
 
 static choices table;
@@ -66,6 +69,7 @@ void ts_blas_choices_drop(const ts_blas_spec *spec) {
 void ts_blas_choices_clear(void) {
   ts_free(table.row);
   memset(&table, 0, sizeof table);
+  ts_attention_choices_clear();
 }
 
 /* ---- text ---- */
@@ -95,6 +99,7 @@ char *ts_cuda_choices_write(void) {
     }
     ts_text_add(&text, "\n");
   }
+  ts_attention_choices_write(&text);
   return text.text;
 }
 
@@ -176,10 +181,29 @@ static ts_status check_head(const char **text, ts_error *err) {
   return status;
 }
 
+static bool read_attention(const char *line, choices *to) {
+  ts_attention_choice c;
+  if (to->n_attention == TS_BLAS_MOST_CHOICES || !ts_attention_choice_read(line, &c)) {
+    return false;
+  }
+  if (to->n_attention >= to->attention_capacity) {
+    to->attention_capacity = to->attention_capacity > 0 ? 2 * to->attention_capacity : 8;
+    to->attention = (ts_attention_choice *) ts_realloc(to->attention, (size_t) to->attention_capacity, sizeof *to->attention);
+  }
+  to->attention[to->n_attention++] = c;
+  return true;
+}
+
 static ts_status read_lines(const char *text, choices *to, ts_error *err) {
   char line[TS_BLAS_SPEC_TEXT + 2 * TS_BLAS_ALGO_BYTES + 16];
   for (int number = 4; next_line(&text, line, sizeof line) != NULL; ++number) {
     choice c = {};
+    if (strncmp(line, "attention ", 10) == 0) {
+      if (!read_attention(line, to)) {
+        return ts_error_add(err, "line %d is no attention with its choice: \"%.64s\"", number, line);
+      }
+      continue;
+    }
     if (!read_choice(line, &c)) {
       return ts_error_add(err, "line %d is no product with its algorithm: \"%.64s\"", number, line);
     }
@@ -203,6 +227,10 @@ ts_status ts_cuda_choices_read(const char *text, ts_error *err) {
       put(&table, &fresh.row[i].spec, fresh.row[i].algo);
     }
   }
+  for (int i = 0; status == TS_OK && i < fresh.n_attention; ++i) {
+    ts_attention_choose(&fresh.attention[i]);
+  }
   ts_free(fresh.row);
+  ts_free(fresh.attention);
   return status;
 }

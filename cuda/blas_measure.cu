@@ -181,7 +181,7 @@ void ts_blas_measure(const ts_blas *blas) {
 
 /* Preparing a node makes the plans of its products, whatever they are: each is measured as it is made. */
 void ts_cuda_choices_measure(const ts_graph *graph) {
-  ts_target target = {ts_backend_cuda(), 1};
+  ts_target target = {ts_backend_cuda(), 1, false};
   measuring = true;
   for (ts_nid i = 0; i < graph->n_nodes; ++i) {
     const ts_node *node = &graph->node[i];

@@ -1,4 +1,6 @@
 /* The device of this process: binding, queues, memory, capture, and the table of the backend. */
+#include "cuda/attention_choice.h"
+#include "cuda/attention_cudnn.h"
 #include "cuda/blas_choice.h"
 #include "cuda/device.h"
 
@@ -105,6 +107,7 @@ ts_status ts_cuda_open(const ts_cuda_options *o, ts_error *err) {
 void ts_cuda_close(void) {
   if (device.open) {
     ts_cuda_blas_close();
+    ts_cudnn_close();
     for (int q = 0; q < TS_N_QUEUES; ++q) {
       TS_CUDA(cudaStreamDestroy(device.stream[q]));
     }
@@ -307,8 +310,8 @@ static const ts_kernel *kernel(ts_op op) {
 
 static const char *describe(void) {
   static char text[512];
-  snprintf(text, sizeof text, "%s, sm_%d, CUDA %d.%d, %s", device.open ? device.name : "no device", TS_CUDA_ARCHITECTURE,
-           CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, ts_cuda_blas_describe());
+  snprintf(text, sizeof text, "%s, sm_%d, CUDA %d.%d, %s, %s", device.open ? device.name : "no device", TS_CUDA_ARCHITECTURE,
+           CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, ts_cuda_blas_describe(), ts_cudnn_describe());
   return text;
 }
 
@@ -320,9 +323,14 @@ static const ts_reserve reserves[] = {
   {NULL, 0, 0, 0},
 };
 
+static void choices_measure(const ts_graph *graph) {
+  ts_cuda_choices_measure(graph);
+  ts_attention_measure(graph);
+}
+
 const ts_backend *ts_backend_cuda(void) {
   static const ts_device_ops ops = {stream, allocate_host, release_host, copy, event_create, event_destroy, record, wait, seconds,
-                                    finish, capture_begin, capture_end, replay, graph_destroy, ts_cuda_set_op, ts_cuda_choices_measure, ts_cuda_choices_write,
+                                    finish, capture_begin, capture_end, replay, graph_destroy, ts_cuda_set_op, choices_measure, ts_cuda_choices_write,
                                     ts_cuda_choices_read, peak_flops};
   static const ts_backend backend = {"cuda", kernel, allocate, release, describe, reserves, &ops};
   return &backend;

@@ -105,6 +105,24 @@ test_algorithms() {
 both() { eval "$1" && eval "$2"; }
 told() { grep -qE "$1" "$scratch/err" "$scratch/out"; }
 
+# Heads of 64 are what cuDNN takes: the table says who computed them, and either way the run is that of the processors.
+test_attention() {
+  heads="--set model.n_embd=64 --set model.n_head=1 --set model.attn_pdrop=0.0 --set bf16.enabled=true --set run.steps=3"
+  # shellcheck disable=SC2086
+  train 1 attention $heads --set run.measure_algorithms=true
+  ok "who computes attention is measured" grep -q '^attention pass=forward .* by=' attention/algorithms.txt
+  sed 's/by=.*/by=cudnn/' attention/algorithms.txt > cudnn.txt
+  # shellcheck disable=SC2086
+  train 1 by_cudnn $heads --set run.measure_algorithms=true --set run.algorithms=cudnn.txt
+  ok "by cuDNN" clean
+  # shellcheck disable=SC2086
+  train 1 by_own $heads --set run.attention=own
+  ok "and by our kernels" clean
+  # shellcheck disable=SC2086
+  run "$cpu" train deck.cfg --set run.directory=by_cpu --set run.device=cpu $heads
+  ok "with the losses of the processors" both 'close by_cudnn by_cpu 2e-2' 'close by_own by_cpu 2e-2'
+}
+
 test_timeline() {
   train 2 timed --set run.algorithms=measured/algorithms.txt --set profile.timeline=trace.json --set zero_optimization.stage=2 --set run.steps=4
   ok "a timeline of one step" both 'grep -q matmul trace.json' 'grep -q reduce_scatter trace.json'
@@ -145,6 +163,7 @@ test_losses
 test_ranks
 test_resume
 test_algorithms
+test_attention
 test_timeline
 test_bad
 finish

@@ -53,7 +53,7 @@ static inline grid make_grid(const char *text, const char *sets, int ranks, ts_m
   for (int r = 0; r < ranks; ++r) {
     ts_mesh mesh;
     TS_CHECK(ts_deck_mesh(g.deck, ranks, r, &mesh, NULL) == TS_OK, "the grid is dp = %d", ranks);
-    const ts_program_options options = {.deck = g.deck, .mesh = &mesh, .target = {ts_backend_null(), 1}, .use = use,
+    const ts_program_options options = {.deck = g.deck, .mesh = &mesh, .target = {ts_backend_null(), 1, false}, .use = use,
                                         .batch = 1, .length = g.deck->data.sequence_length};
     g.program[r] = ts_program_create(&options);
   }

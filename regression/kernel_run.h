@@ -205,7 +205,7 @@ static inline void run_begin(const ts_backend *backend, const run_case *c, run_s
                       .beta = c->beta == NULL ? TS_NONE : 2 * RUN_MAX, .attr = c->attr};
   s->tensor[2 * RUN_MAX] = (ts_tensor){.dtype = TS_F32, .shape = TS_SHAPE(1)};
   s->graph = (ts_graph){.tensor = s->tensor, .n_tensors = 2 * RUN_MAX + 1, .node = &s->node, .n_nodes = 1};
-  ts_target target = {backend, c->threads};
+  ts_target target = {backend, c->threads, false};
   void *prepared = NULL;
   size_t bytes = s->row->prepare == NULL ? 0 : s->row->prepare(&target, &s->graph, &s->node, &prepared);
   s->workspace = aligned_alloc(64, (bytes + 63) / 64 * 64 + RUN_GUARD);

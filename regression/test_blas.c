@@ -359,7 +359,7 @@ static void check_planning(size_t workspace[N_NODES]) {
   for (int i = 0; i < N_NODES; ++i) {
     void *prepared = NULL;
     const ts_kernel *row = ts_backend_cuda()->kernel(g.node[i].op);
-    ts_target target = {ts_backend_cuda(), 1};
+    ts_target target = {ts_backend_cuda(), 1, false};
     workspace[i] = row->prepare(&target, &g.graph, &g.node[i], NULL);
     tap_ok(workspace[i] == row->prepare(&target, &g.graph, &g.node[i], &prepared) && workspace[i] >= TS_BLAS_WORKSPACE,
            "node %d needs %zu bytes of workspace", i, workspace[i]);

@@ -62,7 +62,7 @@ static subject begin(ts_world *world, const char *sets) {
   subject s = {.deck = train_run_deck(world, deck_text, sets)};
   ts_mesh mesh;
   TS_CHECK(ts_deck_mesh(s.deck, ts_world_size(world), ts_world_rank(world), &mesh, NULL) == TS_OK, "the grid is dp");
-  const ts_program_options options = {.deck = s.deck, .mesh = &mesh, .target = {&sleeping, 1}, .use = TS_MODEL_TRAIN,
+  const ts_program_options options = {.deck = s.deck, .mesh = &mesh, .target = {&sleeping, 1, false}, .use = TS_MODEL_TRAIN,
                                       .batch = 1, .length = s.deck->data.sequence_length};
   s.program = ts_program_create(&options);
   const ts_program *const programs[] = {s.program};

@@ -44,7 +44,7 @@ static passed run(const char *text, const char *set, const char *more, ts_model_
   TS_CHECK(ts_deck_read_text("test", text, sets, n_sets, &p.deck, &err) == TS_OK, "%s", err.text);
   TS_CHECK(ts_mesh_init(&p.mesh, (const int[]){1, 1, 1, 1, 1}, 1, 0, &err) == TS_OK, "%s", err.text);
   p.graph = ts_model_build(p.deck, use, B, T);
-  p.context = (ts_pass_context){.deck = p.deck, .mesh = &p.mesh, .target = {backend, 0}, .use = use};
+  p.context = (ts_pass_context){.deck = p.deck, .mesh = &p.mesh, .target = {backend, 0, false}, .use = use};
   ts_passes_run(&p.graph, &p.context, last, observe, &p.seen);
   return p;
 }

@@ -103,7 +103,7 @@ static ts_plan plan_of(size_t shape, int stage, bool recompute, const char *bf16
   status = status == TS_OK ? ts_deck_resolve_batch(deck, ranks, &err) : status;
   status = status == TS_OK ? ts_deck_mesh(deck, ranks, 0, &mesh, &err) : status;
   TS_CHECK(status == TS_OK, "%s", err.text);
-  const ts_program_options options = {.deck = deck, .mesh = &mesh, .target = {ts_backend_null(), 1},
+  const ts_program_options options = {.deck = deck, .mesh = &mesh, .target = {ts_backend_null(), 1, false},
                                       .use = TS_MODEL_TRAIN, .batch = shapes[shape].batch,
                                       .length = shapes[shape].length};
   ts_program *program = ts_program_create(&options);

@@ -15,6 +15,7 @@
 typedef struct ts_target {
   const struct ts_backend *backend;
   int threads; /**< OpenMP threads of one rank. */
+  bool cudnn;  /**< On a GPU cuDNN may compute attention where it takes it: its workspace is planned. */
 } ts_target;
 
 /** One call of a kernel. */

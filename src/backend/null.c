@@ -11,7 +11,7 @@ static size_t prepare(const ts_target *target, const ts_graph *graph, const ts_n
   if (target->threads <= 0 || row->prepare == NULL) {
     return 0;
   }
-  ts_target cpu = {ts_backend_cpu(), target->threads};
+  ts_target cpu = {ts_backend_cpu(), target->threads, false};
   return row->prepare(&cpu, graph, node, NULL);
 }
 

@@ -76,6 +76,7 @@ typedef struct ts_deck_run {
   int64_t evaluate_every;   /**< Steps between validations; 0: never. */
   int64_t evaluate_batches; /**< Global micro-batches of one validation; 0: the whole validation set. */
   char *device;             /**< "auto", "cpu" or "cuda". */
+  char *attention;          /**< "auto" or "own". */
   char *algorithms;         /**< "" or a file. */
   bool cuda_graphs, measure_algorithms, share_device, tf32;
   int64_t threads;          /**< Per rank; 0: the cores this rank may use. */

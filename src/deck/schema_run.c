@@ -28,6 +28,8 @@ static const ts_key rows[] = {
          "Time the candidates for every product on a GPU when a run begins; false takes the library's first."),
     WORD(run.algorithms, "", NULL, NULL, 0,
          "algorithms.txt of another run, to compute products as it did; by default that of run.directory, if there is one."),
+    WORD(run.attention, "auto", "auto|own", NULL, 0,
+         "On a GPU: auto takes cuDNN's where it was faster when both were timed; own never does, and plans no workspace for it."),
     FLAG(run.share_device, "false", 0, "Let several ranks of a node use one GPU: for tests."),
     FLAG(run.tf32, "false", 0, "Let fp32 products on a GPU round their operands to TF32 (10 bits)."),
     INTEGER(run.threads, "0", 0, 4096, 0, "Threads of a rank; 0 for the cores it may use."),

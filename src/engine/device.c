@@ -49,6 +49,10 @@ static ts_status open_device(const ts_deck *deck, const ts_world *world, ts_erro
   return ts_cuda_open(&options, err);
 }
 
+bool ts_engine_may_use_cudnn(const ts_deck *deck, const ts_backend *backend) {
+  return backend->device != NULL && strcmp(deck->run.attention, "auto") == 0 && deck->run.measure_algorithms;
+}
+
 ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backend **out, ts_error *err) {
   bool cuda;
   ts_status status = choose(deck->run.device, world, &cuda, err);

@@ -56,7 +56,8 @@ static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_
     ++first;
   }
   ts_program_options options = {.deck = o->deck, .mesh = &e->mesh, .use = use, .batch = batch,
-                                .target = {e->backend, ts_engine_threads(o->deck, ts_world_local_size(o->world))},
+                                .target = {e->backend, ts_engine_threads(o->deck, ts_world_local_size(o->world)),
+                                           ts_engine_may_use_cudnn(o->deck, e->backend)},
                                 .length = o->deck->data.sequence_length,
                                 .layout = first < TS_N_PROGRAMS ? e->program[first]->layout : NULL};
   dump d = {.directory = o->deck->debug.dump};

@@ -72,7 +72,7 @@ double ts_product_flops(const ts_backend *backend, int64_t n, ts_dtype dtype, in
   p.c = backend->allocate(p.bytes);
   fill(&p, p.a, 1, dtype);
   fill(&p, p.b, 2, dtype);
-  ts_target target = {backend, threads};
+  ts_target target = {backend, threads, false};
   const ts_kernel *kernel = backend->kernel(TS_OP_MATMUL);
   ts_kernel_call call = {.graph = g, .node = &g->node[0], .in = (const void *[]){p.a, p.b}, .out = (void *[]){p.c},
                          .threads = threads,

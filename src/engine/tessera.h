@@ -96,6 +96,9 @@ ts_executor *ts_engine_executor(ts_engine *engine);
 /** Updates made so far (skipped steps not counted). Not collective. */
 int64_t ts_engine_updates(const ts_engine *engine);
 
+/** Whether a plan for this backend keeps room for cuDNN's attention (ts_target.cudnn). Not collective. */
+bool ts_engine_may_use_cudnn(const ts_deck *deck, const ts_backend *backend);
+
 /** Threads a rank should use: the deck's run.threads, else OMP_NUM_THREADS, else this process's share of the cores it may
  * run on. Not collective. */
 int ts_engine_threads(const ts_deck *deck, int local_ranks);

@@ -84,7 +84,7 @@ int ts_main_graph(const ts_arguments *arguments, ts_world *world, ts_error *err)
     status = ts_error_add(err, "--format commands: is of the graph after all passes; leave out --pass");
   }
   if (status == TS_OK) {
-    ts_program_options options = {.deck = deck, .mesh = &mesh, .target = {backend, 1}, .use = (ts_model_use) use,
+    ts_program_options options = {.deck = deck, .mesh = &mesh, .target = {backend, 1, ts_engine_may_use_cudnn(deck, backend)}, .use = (ts_model_use) use,
                                   .batch = use == TS_MODEL_LOGITS ? 1 : deck->train_micro_batch_size_per_gpu,
                                   .length = deck->data.sequence_length, .last_pass = pass};
     ts_program *program = ts_program_create(&options);

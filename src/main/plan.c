@@ -16,7 +16,7 @@ static ts_status make_program(const ts_arguments *arguments, const ts_deck *deck
     return status;
   }
   threads = threads > 0 ? threads : ts_engine_threads(deck, mesh->ranks);
-  ts_program_options options = {.deck = deck, .mesh = mesh, .target = {backend, (int) threads},
+  ts_program_options options = {.deck = deck, .mesh = mesh, .target = {backend, (int) threads, ts_engine_may_use_cudnn(deck, backend)},
                                 .use = TS_MODEL_TRAIN, .batch = deck->train_micro_batch_size_per_gpu,
                                 .length = deck->data.sequence_length};
   *program = ts_program_create(&options);

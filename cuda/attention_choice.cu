@@ -1,0 +1,299 @@
+/* The table of who computes attention, its text, and the measuring. */
+#include "cuda/attention_choice.h"
+#include "cuda/attention.h"
+
+extern "C" {
+#include "base/log.h"
+#include "base/memory.h"
+#include "cuda/attention_cudnn.h"
+}
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST = 256, LINE = 192, RUNS = 5, THREADS = 256 };
+
+static struct table {
+  ts_attention_choice row[MOST];
+  int n;
+} table;
+
+/* ---- the table ---- */
+
+ts_attention_choice ts_attention_question(const ts_graph *graph, const ts_node *node) {
+  const ts_tensor *q = &graph->tensor[node->in[node->op == TS_OP_ATTENTION ? 0 : 1]];
+  ts_attention_choice c = {};
+  c.batch = q->shape.d[0];
+  c.length = q->shape.d[1];
+  c.heads = node->attr.attention.heads;
+  c.kv_heads = node->attr.attention.kv_heads;
+  c.head_dim = node->attr.attention.head_dim;
+  c.backward = node->op == TS_OP_ATTENTION_DX;
+  c.causal = node->attr.attention.causal;
+  return c;
+}
+
+static const ts_attention_choice *find(const ts_attention_choice *q) {
+  for (int i = 0; i < table.n; ++i) {
+    const ts_attention_choice *c = &table.row[i];
+    if (c->batch == q->batch && c->length == q->length && c->heads == q->heads && c->kv_heads == q->kv_heads &&
+        c->head_dim == q->head_dim && c->backward == q->backward && c->causal == q->causal) {
+      return c;
+    }
+  }
+  return NULL;
+}
+
+bool ts_attention_is_chosen(const ts_attention_choice *question) { return find(question) != NULL; }
+
+bool ts_attention_by_cudnn(const ts_attention_choice *question) {
+  const ts_attention_choice *c = find(question);
+  return c != NULL && c->cudnn;
+}
+
+void ts_attention_choose(const ts_attention_choice *choice) {
+  if (find(choice) == NULL && table.n < MOST) {
+    table.row[table.n++] = *choice;
+  }
+}
+
+void ts_attention_choices_clear(void) { table.n = 0; }
+
+/* ---- text ---- */
+
+static void write_line(const ts_attention_choice *c, char *line) {
+  snprintf(line, LINE, "attention pass=%s b=%" PRId64 " t=%" PRId64 " h=%d g=%d d=%d causal=%d by=%s", c->backward ? "backward" : "forward",
+           c->batch, c->length, c->heads, c->kv_heads, c->head_dim, c->causal, c->cudnn ? "cudnn" : "own");
+}
+
+void ts_attention_choices_write(ts_text *to) {
+  char line[LINE];
+  for (int i = 0; i < table.n; ++i) {
+    write_line(&table.row[i], line);
+    ts_text_add(to, "%s\n", line);
+  }
+}
+
+/* What was understood is written again and must be the same text. */
+bool ts_attention_choice_read(const char *line, ts_attention_choice *c) {
+  char pass[16], by[16], again[LINE];
+  int causal;
+  memset(c, 0, sizeof *c);
+  if (sscanf(line, "attention pass=%15s b=%" SCNd64 " t=%" SCNd64 " h=%d g=%d d=%d causal=%d by=%15s", pass, &c->batch, &c->length,
+             &c->heads, &c->kv_heads, &c->head_dim, &causal, by) != 8) {
+    return false;
+  }
+  c->backward = strcmp(pass, "backward") == 0;
+  c->causal = causal != 0;
+  c->cudnn = strcmp(by, "cudnn") == 0;
+  write_line(c, again);
+  return strcmp(line, again) == 0;
+}
+
+/* ---- measuring ---- */
+
+static __device__ __forceinline__ float value_at(int64_t i) {
+  uint32_t x = (uint32_t) i * 0x9e3779b9u;
+  x = (x ^ (x >> 16)) * 0x85ebca6bu;
+  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+  return (float) (x >> 8) * 0x1p-23f - 1.0f;
+}
+
+static __global__ void __launch_bounds__(THREADS) fill_values(ts_bf16 *x, int64_t count) {
+  int64_t i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+  if (i < count) {
+    x[i] = ts_round<ts_bf16>(value_at(i));
+  }
+}
+
+/* The largest |a - b| and |a|, by one block; a NaN counts as infinite. */
+static __global__ void __launch_bounds__(1024) compare_values(float *most, const ts_bf16 *a, const ts_bf16 *b, int64_t count) {
+  TS_SHARED(float, scratch, 2 * 32);
+  float difference = 0, largest = 0;
+  for (int64_t i = threadIdx.x; i < count; i += 1024) {
+    float x = ts_float(a[i]), d = fabsf(x - ts_float(b[i]));
+    difference = d <= 3e38f ? fmaxf(difference, d) : 3e38f;
+    largest = fmaxf(largest, fabsf(x));
+  }
+  difference = ts_warp_max(difference);
+  largest = ts_warp_max(largest);
+  if (threadIdx.x % TS_WARP == 0) {
+    scratch[2 * (threadIdx.x / TS_WARP)] = difference;
+    scratch[2 * (threadIdx.x / TS_WARP) + 1] = largest;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int w = 1; w < 32; ++w) {
+      difference = fmaxf(difference, scratch[2 * w]);
+      largest = fmaxf(largest, scratch[2 * w + 1]);
+    }
+    most[0] = difference;
+    most[1] = largest;
+  }
+}
+
+/* One attention's operands in one allocation: q, k, v, do, then the results of both, then lse and workspace. */
+typedef struct bench {
+  char *memory;
+  const void *in[9];
+  void *own[3], *theirs[3];
+  int n_in, n_out;
+  int64_t count[3]; /* of each result that is compared */
+  float *most;
+  ts_kernel_call call;
+  ts_cudnn_plan *plan;
+  void *event[2];
+} bench;
+
+static size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+static bool make_bench(const ts_graph *graph, const ts_node *node, size_t workspace, bench *b) {
+  ts_attention_choice c = ts_attention_question(graph, node);
+  int64_t q = c.batch * c.length * c.heads * c.head_dim, kv = c.batch * c.length * c.kv_heads * c.head_dim;
+  size_t q_bytes = padded((size_t) q * 2), kv_bytes = padded((size_t) kv * 2), lse = padded((size_t) (c.batch * c.heads * c.length) * 4);
+  size_t all = 6 * q_bytes + 6 * kv_bytes + 2 * lse + padded(workspace) + 256;
+  cudaStream_t stream = (cudaStream_t) ts_backend_cuda()->device->stream(TS_QUEUE_COMPUTE);
+  if (cudaMalloc((void **) &b->memory, all) != cudaSuccess) {
+    (void) cudaGetLastError();
+    return false;
+  }
+  char *at = b->memory;
+  auto take = [&](size_t bytes) {
+    char *part = at;
+    at += bytes;
+    return part;
+  };
+  char *xq = take(q_bytes), *xk = take(kv_bytes), *xv = take(kv_bytes), *d_out = take(q_bytes), *o = take(q_bytes), *o2 = take(q_bytes);
+  char *own_q = take(q_bytes), *own_k = take(kv_bytes), *own_v = take(kv_bytes), *their_q = take(q_bytes), *their_k = take(kv_bytes),
+       *their_v = take(kv_bytes), *lse1 = take(lse), *lse2 = take(lse);
+  b->most = (float *) take(256);
+  ts_launch(fill_values, ts_blocks((int64_t) (2 * q_bytes + 2 * kv_bytes) / 2, THREADS), THREADS, 0, stream, (ts_bf16 *) xq,
+            (int64_t) (2 * q_bytes + 2 * kv_bytes) / 2);
+  if (c.backward) {
+    const void *in[] = {d_out, xq, xk, xv, o, lse1};
+    void *own[] = {own_q, own_k, own_v}, *theirs[] = {their_q, their_k, their_v};
+    memcpy(b->in, in, sizeof in);
+    memcpy(b->own, own, sizeof own);
+    memcpy(b->theirs, theirs, sizeof theirs);
+    b->n_in = 6;
+    b->n_out = 3;
+    b->count[0] = q;
+    b->count[1] = b->count[2] = kv;
+  } else {
+    b->in[0] = xq;
+    b->in[1] = xk;
+    b->in[2] = xv;
+    b->own[0] = o;
+    b->own[1] = lse1;
+    b->theirs[0] = o2;
+    b->theirs[1] = lse2;
+    b->n_in = 3;
+    b->n_out = 2;
+    b->count[0] = q;
+  }
+  b->call.graph = graph;
+  b->call.node = node;
+  b->call.in = b->in;
+  b->call.workspace = at;
+  b->call.workspace_bytes = workspace;
+  b->call.threads = 1;
+  b->call.stream = stream;
+  if (c.backward) { /* o and lse that belong to q, k, v */
+    ts_attention_forward_of(&b->call, xq, xk, xv, o, (float *) lse1);
+  }
+  return true;
+}
+
+static void run(bench *b, bool cudnn) {
+  b->call.out = cudnn ? b->theirs : b->own;
+  if (cudnn) {
+    ts_cudnn_plan_run(b->plan, &b->call);
+  } else {
+    ts_attention_run_own(&b->call);
+  }
+}
+
+static double time_of(bench *b, bool cudnn) {
+  const ts_device_ops *device = ts_backend_cuda()->device;
+  double seconds[RUNS];
+  run(b, cudnn);
+  for (int i = 0; i < RUNS; ++i) {
+    device->record(b->event[0], TS_QUEUE_COMPUTE);
+    run(b, cudnn);
+    device->record(b->event[1], TS_QUEUE_COMPUTE);
+    device->finish(b->event[1]);
+    double now = device->seconds(b->event[0], b->event[1]);
+    int at = i;
+    for (; at > 0 && seconds[at - 1] > now; --at) {
+      seconds[at] = seconds[at - 1];
+    }
+    seconds[at] = now;
+  }
+  return seconds[RUNS / 2];
+}
+
+/* The largest difference of the results, relative to their largest values: two right kernels differ by a few roundings of 2^-9. */
+static double difference_of(bench *b) {
+  double worst = 0;
+  cudaStream_t stream = (cudaStream_t) b->call.stream;
+  for (int i = 0; i < 3 && b->count[i] > 0; ++i) {
+    float most[2];
+    ts_launch(compare_values, 1, 1024, 0, stream, b->most, (const ts_bf16 *) b->own[i], (const ts_bf16 *) b->theirs[i], b->count[i]);
+    TS_CUDA(cudaMemcpyAsync(most, b->most, sizeof most, cudaMemcpyDeviceToHost, stream));
+    TS_CUDA(cudaStreamSynchronize(stream));
+    double d = (double) most[0] / (most[1] > 0 ? (double) most[1] : 1);
+    worst = d > worst ? d : worst;
+  }
+  return worst;
+}
+
+static const double MOST_DIFFERENT = 0.05, FASTER = 0.98;
+
+static void measure(const ts_graph *graph, const ts_node *node, ts_cudnn_plan *plan, ts_attention_choice *c) {
+  const ts_device_ops *device = ts_backend_cuda()->device;
+  size_t workspace = ts_cuda_attention(node->op)->prepare(NULL, graph, node, NULL), theirs = ts_cudnn_workspace(graph, node);
+  bench b = {};
+  char line[LINE];
+  if (!make_bench(graph, node, workspace > theirs ? workspace : theirs, &b)) {
+    write_line(c, line);
+    ts_log(TS_LOG_WARNING, "no memory to measure %s: our kernel computes it", line);
+    return;
+  }
+  b.plan = plan;
+  b.event[0] = device->event_create(true);
+  b.event[1] = device->event_create(true);
+  double own = time_of(&b, false), other = time_of(&b, true), difference = difference_of(&b);
+  c->cudnn = difference <= MOST_DIFFERENT && other < FASTER * own;
+  write_line(c, line);
+  ts_log(difference <= MOST_DIFFERENT ? TS_LOG_DEBUG : TS_LOG_WARNING,
+         "%s: own %.1f us, cuDNN %.1f us, results differ by %.1e of the largest", line, 1e6 * own, 1e6 * other, difference);
+  device->event_destroy(b.event[0]);
+  device->event_destroy(b.event[1]);
+  TS_CUDA(cudaStreamSynchronize((cudaStream_t) b.call.stream));
+  TS_CUDA(cudaFree(b.memory));
+}
+
+void ts_attention_measure(const ts_graph *graph) {
+  for (ts_nid n = 0; n < graph->n_nodes; ++n) {
+    const ts_node *node = &graph->node[n];
+    bool attention = node->op == TS_OP_ATTENTION || node->op == TS_OP_ATTENTION_DX;
+    if (!attention || !ts_cudnn_supports(graph, node)) {
+      continue;
+    }
+    ts_attention_choice c = ts_attention_question(graph, node);
+    if (ts_attention_is_chosen(&c)) {
+      continue;
+    }
+    ts_error err = {};
+    ts_cudnn_plan *plan = ts_cudnn_plan_create(graph, node, NULL, &err);
+    if (plan != NULL) {
+      measure(graph, node, plan, &c);
+      ts_cudnn_plan_destroy(&plan);
+    } else {
+      ts_log(TS_LOG_DEBUG, "cuDNN has no attention for %s: %s", node->name, err.text);
+    }
+    ts_error_clear(&err);
+    ts_attention_choose(&c);
+  }
+}
