@@ -1,6 +1,6 @@
 /** \file
- * Attention in fp64, and the calls of kernels that are held against it: for the programs that test attention, in which
- * these short names stand for nothing else.  Nothing here is collective.
+ * Attention in fp64, and the calls of kernels that are held against it: for the programs that test attention, in
+ * which these short names stand for nothing else.  Nothing here is collective.
  */
 #ifndef REGRESSION_ATTENTION_CASE_H
 #define REGRESSION_ATTENTION_CASE_H
@@ -29,7 +29,9 @@ static const uint64_t op_name = 0x1234567890abcdefu;
 
 /** Elements of queries, of keys, of an array. Not collective. */
 static inline int64_t q_count(const problem *p) { return (int64_t) p->batch * p->length * p->heads * p->head_dim; }
-static inline int64_t kv_count(const problem *p) { return (int64_t) p->batch * p->length * p->kv_heads * p->head_dim; }
+static inline int64_t kv_count(const problem *p) {
+  return (int64_t) p->batch * p->length * p->kv_heads * p->head_dim;
+}
 static inline int64_t count_of(const problem *p, int array) {
   return array == K || array == V || array == DK || array == DV ? kv_count(p) : q_count(p);
 }
@@ -208,7 +210,8 @@ static inline run_case forward_case(const problem *p, const reference *r) {
   return c;
 }
 
-/** A call of ATTENTION_DX; o and lse are what the forward kernel made, as in training. Not collective. */
+/** A call of ATTENTION_DX; o and lse are what the forward kernel made, as in training.
+ * Not collective. */
 static inline run_case backward_case(const problem *p, const reference *r, const run_case *f) {
   run_case c = {.op = TS_OP_ATTENTION_DX, .n_out = 3};
   c.in[0] = tensor_of(p, r->array[D_OUT], p->dtype, p->heads);

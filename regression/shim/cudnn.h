@@ -1,7 +1,7 @@
 /** \file
  * A stand-in for cuDNN's backend API: what Tessera uses of it, with the values of NVIDIA's header.  It knows no fast
- * kernels: it computes any graph of these operations element by element, in memory of its own, when the stream does.  It
- * is strict where a mistake could hide: types of attributes, order of set and finalize, shapes, tensors that nobody
+ * kernels: it computes any graph of these operations element by element, in memory of its own, when the stream does.
+ * It is strict where a mistake could hide: types of attributes, order of set and finalize, shapes, tensors that nobody
  * writes, uids without pointers, alignment.  Its heuristic's first candidates are not deterministic, want too much
  * workspace, or cannot be built.
  *
@@ -50,7 +50,10 @@ typedef enum cudnnPointwiseMode_t {
   CUDNN_POINTWISE_BINARY_SELECT = 601
 } cudnnPointwiseMode_t;
 
-typedef enum cudnnReduceTensorOp_t { CUDNN_REDUCE_TENSOR_ADD = 0, CUDNN_REDUCE_TENSOR_MAX = 3 } cudnnReduceTensorOp_t;
+typedef enum cudnnReduceTensorOp_t {
+  CUDNN_REDUCE_TENSOR_ADD = 0,
+  CUDNN_REDUCE_TENSOR_MAX = 3
+} cudnnReduceTensorOp_t;
 typedef enum cudnnBackendHeurMode_t { CUDNN_HEUR_MODE_A = 3 } cudnnBackendHeurMode_t;
 typedef enum cudnnBackendNumericalNote_t {
   CUDNN_NUMERICAL_NOTE_TENSOR_CORE = 0,
