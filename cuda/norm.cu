@@ -1,12 +1,148 @@
-/* LayerNorm and RMSNorm: one family, RMSNorm has no mean and no bias.  A warp does a row: its elements stay in registers where
- * the row has at most MOST columns, so that each is read from memory once; longer rows are read again, from the cache.
+/* LayerNorm and RMSNorm: one family, RMSNorm has no mean and no bias.  TPR threads do a row and keep it in registers, VECTORS
+ * vectors of 16 bytes each, so that every element is read once; rows that are too long or not aligned are done by a warp that
+ * reads them again, from the cache.
  *
  * Bytes: forward 2 N C, dx 3 N C (4 with a prior), dw 2 N C elements, for N rows; statistics 8 N. */
-#include "cuda/kernel.cuh"
+#include "cuda/columns.cuh"
 
-enum { ROWS = 4 /* of a block: one a warp */, DW_ROWS = 128 /* of a partial sum of dw */, DW_COLUMNS = 32 * 4 };
+enum { ROWS = 4 /* of a block where a warp does a row */, VECTORS = 4 };
 
-/* ---- forward ---- */
+/* Threads of a block, and the row that the calling thread works on, with its place in it. */
+template <int TPR>
+constexpr int block_threads = TPR == TS_WARP ? ROWS * TS_WARP : TPR;
+
+template <int TPR>
+static __device__ __forceinline__ int64_t my_row(void) {
+  return TPR == TS_WARP ? (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP : (int64_t) blockIdx.x;
+}
+
+template <int TPR>
+static __device__ __forceinline__ float row_sum(float x, float *scratch) {
+  return TPR == TS_WARP ? ts_warp_sum(x) : ts_block_sum(x, scratch);
+}
+
+/* ---- forward, the row in registers ---- */
+
+template <typename T, int W, bool MEAN, int TPR>
+__global__ void __launch_bounds__(block_threads<TPR>)
+norm_forward_row(T *__restrict__ y, float *__restrict__ mean, float *__restrict__ rstd, const T *__restrict__ x, const T *__restrict__ w,
+                 const T *__restrict__ bias, int64_t rows, int columns, float eps) {
+  TS_SHARED(float, scratch, TS_WARP);
+  int64_t row = my_row<TPR>();
+  if (row >= rows) {
+    return;
+  }
+  int first = (int) (threadIdx.x % TPR) * W;
+  const T *from = x + row * columns;
+  float v[VECTORS][W], m = 0, squares = 0;
+#pragma unroll
+  for (int k = 0; k < VECTORS; ++k) {
+    if (first + k * TPR * W < columns) {
+      ts_load<W>(v[k], from + first + k * TPR * W);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < VECTORS; ++k) {
+#pragma unroll
+    for (int i = 0; i < W && MEAN; ++i) {
+      m += first + k * TPR * W < columns ? v[k][i] : 0.0f;
+    }
+  }
+  m = MEAN ? row_sum<TPR>(m, scratch) / (float) columns : 0.0f;
+#pragma unroll
+  for (int k = 0; k < VECTORS; ++k) {
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      squares += first + k * TPR * W < columns ? (v[k][i] - m) * (v[k][i] - m) : 0.0f;
+    }
+  }
+  float r = 1.0f / sqrtf(row_sum<TPR>(squares, scratch) / (float) columns + eps);
+#pragma unroll
+  for (int k = 0; k < VECTORS; ++k) {
+    int c = first + k * TPR * W;
+    if (c < columns) {
+      float weight[W], b[W];
+      ts_load<W>(weight, w + c);
+      if (MEAN) {
+        ts_load<W>(b, bias + c);
+      }
+#pragma unroll
+      for (int i = 0; i < W; ++i) {
+        v[k][i] = (v[k][i] - m) * r * weight[i] + (MEAN ? b[i] : 0.0f);
+      }
+      ts_store<W>(y + row * columns + c, v[k]);
+    }
+  }
+  if (first == 0) {
+    rstd[row] = r;
+    if (MEAN) {
+      mean[row] = m;
+    }
+  }
+}
+
+/* ---- dx, the row in registers ---- */
+
+template <typename T, int W, bool MEAN, int TPR>
+__global__ void __launch_bounds__(block_threads<TPR>)
+norm_dx_row(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ w, const float *__restrict__ mean,
+            const float *__restrict__ rstd, ts_prior<T> prior, int64_t rows, int columns) {
+  TS_SHARED(float, scratch, TS_WARP);
+  int64_t row = my_row<TPR>();
+  if (row >= rows) {
+    return;
+  }
+  int first = (int) (threadIdx.x % TPR) * W;
+  int64_t start = row * columns;
+  float g[VECTORS][W], z[VECTORS][W], m = MEAN ? mean[row] : 0.0f, r = rstd[row], sum = 0, projection = 0;
+#pragma unroll
+  for (int k = 0; k < VECTORS; ++k) {
+    int c = first + k * TPR * W;
+    if (c < columns) {
+      ts_load<W>(g[k], dy + start + c);
+      ts_load<W>(z[k], x + start + c);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < VECTORS; ++k) {
+    int c = first + k * TPR * W;
+    if (c < columns) {
+      float weight[W];
+      ts_load<W>(weight, w + c);
+#pragma unroll
+      for (int i = 0; i < W; ++i) {
+        g[k][i] *= weight[i];
+        z[k][i] = (z[k][i] - m) * r;
+        sum += g[k][i];
+        projection += g[k][i] * z[k][i];
+      }
+    }
+  }
+  sum = MEAN ? row_sum<TPR>(sum, scratch) / (float) columns : 0.0f;
+  projection = row_sum<TPR>(projection, scratch) / (float) columns;
+  float beta = ts_prior_beta(prior);
+#pragma unroll
+  for (int k = 0; k < VECTORS; ++k) {
+    int c = first + k * TPR * W;
+    if (c < columns) {
+#pragma unroll
+      for (int i = 0; i < W; ++i) {
+        g[k][i] = r * (g[k][i] - sum - z[k][i] * projection);
+      }
+      ts_add_prior<W>(g[k], prior, beta, start + c);
+      ts_store<W>(dx + start + c, g[k]);
+    }
+  }
+}
+
+/* Threads for a row of so many columns: 0 when it is too long for registers. */
+template <typename T>
+static int threads_of_row(int64_t columns) {
+  int64_t need = (columns + ts_lanes<T> * VECTORS - 1) / (ts_lanes<T> * VECTORS);
+  return need <= TS_WARP ? TS_WARP : need <= 128 ? 128 : need <= 512 ? 512 : 0;
+}
+
+/* ---- forward by a warp that reads the row again ---- */
 
 /* Each lane takes vectors of W elements lane, lane + 32, ... of the row. */
 template <typename T, int W, bool MEAN>
@@ -69,10 +205,28 @@ static void launch_forward(const ts_kernel_call *call) {
             (const T *) call->in[1], MEAN ? (const T *) call->in[2] : (const T *) NULL, rows, columns, call->node->attr.norm.eps);
 }
 
+template <typename T, bool MEAN, int TPR>
+static void launch_forward_row(const ts_kernel_call *call) {
+  int64_t rows = ts_shape_rows(&ts_call_in(call, 0)->shape);
+  int columns = (int) ts_columns_of(ts_call_in(call, 0));
+  ts_launch(norm_forward_row<T, ts_lanes<T>, MEAN, TPR>, TPR == TS_WARP ? ts_blocks(rows, ROWS) : (unsigned) rows, block_threads<TPR>, 0,
+            ts_call_stream(call), (T *) call->out[0], MEAN ? (float *) call->out[1] : (float *) NULL, (float *) call->out[MEAN ? 2 : 1],
+            (const T *) call->in[0], (const T *) call->in[1], MEAN ? (const T *) call->in[2] : (const T *) NULL, rows, columns,
+            call->node->attr.norm.eps);
+}
+
 template <typename T, bool MEAN>
 static void choose_forward(const ts_kernel_call *call) {
   const void *pointer[] = {call->out[0], call->in[0], call->in[1], MEAN ? call->in[2] : NULL};
-  if (ts_is_wide<T>(ts_columns_of(ts_call_in(call, 0)), pointer, 4)) {
+  int64_t columns = ts_columns_of(ts_call_in(call, 0));
+  int threads = ts_is_wide<T>(columns, pointer, 4) ? threads_of_row<T>(columns) : 0;
+  if (threads == TS_WARP) {
+    launch_forward_row<T, MEAN, TS_WARP>(call);
+  } else if (threads == 128) {
+    launch_forward_row<T, MEAN, 128>(call);
+  } else if (threads == 512) {
+    launch_forward_row<T, MEAN, 512>(call);
+  } else if (ts_is_wide<T>(columns, pointer, 4)) {
     launch_forward<T, ts_lanes<T>, MEAN>(call);
   } else {
     launch_forward<T, 1, MEAN>(call);
@@ -139,10 +293,28 @@ static void launch_dx(const ts_kernel_call *call) {
             ts_call_prior<T>(call, 0), rows, columns);
 }
 
+template <typename T, bool MEAN, int TPR>
+static void launch_dx_row(const ts_kernel_call *call) {
+  int64_t rows = ts_shape_rows(&ts_call_in(call, 1)->shape);
+  int columns = (int) ts_columns_of(ts_call_in(call, 1));
+  ts_launch(norm_dx_row<T, ts_lanes<T>, MEAN, TPR>, TPR == TS_WARP ? ts_blocks(rows, ROWS) : (unsigned) rows, block_threads<TPR>, 0,
+            ts_call_stream(call), (T *) call->out[0], (const T *) call->in[0], (const T *) call->in[1], (const T *) call->in[2],
+            MEAN ? (const float *) call->in[3] : (const float *) NULL, (const float *) call->in[MEAN ? 4 : 3],
+            ts_call_prior<T>(call, 0), rows, columns);
+}
+
 template <typename T, bool MEAN>
 static void choose_dx(const ts_kernel_call *call) {
   const void *pointer[] = {call->out[0], call->in[0], call->in[1], call->in[2], ts_call_prior<T>(call, 0).data};
-  if (ts_is_wide<T>(ts_columns_of(ts_call_in(call, 1)), pointer, 5)) {
+  int64_t columns = ts_columns_of(ts_call_in(call, 1));
+  int threads = ts_is_wide<T>(columns, pointer, 5) ? threads_of_row<T>(columns) : 0;
+  if (threads == TS_WARP) {
+    launch_dx_row<T, MEAN, TS_WARP>(call);
+  } else if (threads == 128) {
+    launch_dx_row<T, MEAN, 128>(call);
+  } else if (threads == 512) {
+    launch_dx_row<T, MEAN, 512>(call);
+  } else if (ts_is_wide<T>(columns, pointer, 5)) {
     launch_dx<T, ts_lanes<T>, MEAN>(call);
   } else {
     launch_dx<T, 1, MEAN>(call);
@@ -160,38 +332,37 @@ static void dx(const ts_kernel_call *call) {
 
 static void dx_run(const ts_kernel_call *call) { TS_FOR_FLOAT(ts_call_in(call, 1)->dtype, dx, call); }
 
-/* ---- dw = sum over rows of dy z, db = sum over rows of dy ----
- * A block sums DW_ROWS rows of DW_COLUMNS columns; a second kernel adds the blocks in order. */
+/* ---- dw = sum over rows of dy z, db = sum over rows of dy: partial sums of blocks of rows, then their sum ---- */
 
-template <typename T, bool MEAN>
-__global__ void __launch_bounds__(DW_COLUMNS)
+template <typename T, int W, bool MEAN>
+__global__ void __launch_bounds__(TS_COLUMN_THREADS)
 norm_dw_partial(float *__restrict__ dw, float *__restrict__ db, const T *__restrict__ dy, const T *__restrict__ x,
                 const float *__restrict__ mean, const float *__restrict__ rstd, int64_t rows, int columns) {
-  int c = (int) blockIdx.y * DW_COLUMNS + (int) threadIdx.x;
-  if (c >= columns) {
-    return;
-  }
-  int64_t first = (int64_t) blockIdx.x * DW_ROWS, last = first + DW_ROWS < rows ? first + DW_ROWS : rows;
-  float w_sum = 0, b_sum = 0;
-#pragma unroll 8
-  for (int64_t row = first; row < last; ++row) {
-    float g = ts_float(dy[row * columns + c]);
-    w_sum += g * ((ts_float(x[row * columns + c]) - (MEAN ? mean[row] : 0.0f)) * rstd[row]);
-    b_sum += g;
-  }
-  dw[(int64_t) blockIdx.x * columns + c] = w_sum;
-  if (MEAN) {
-    db[(int64_t) blockIdx.x * columns + c] = b_sum;
-  }
+  enum { N = MEAN ? 2 : 1 };
+  float *to[N];
+  to[0] = dw;
+  to[N - 1] = MEAN ? db : dw;
+  ts_sum_columns<N, W>(to, rows, columns, [&](float(&sum)[N][W], int64_t row, int c) {
+    float g[W], z[W], m = MEAN ? mean[row] : 0.0f, r = rstd[row];
+    ts_load<W>(g, dy + row * columns + c);
+    ts_load<W>(z, x + row * columns + c);
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      sum[0][i] += g[i] * ((z[i] - m) * r);
+      if (MEAN) {
+        sum[N - 1][i] += g[i];
+      }
+    }
+  });
 }
 
-template <typename T, bool MEAN>
+template <typename T, int W, bool MEAN>
 static void launch_dw(const ts_kernel_call *call) {
   int64_t rows = ts_shape_rows(&ts_call_in(call, 1)->shape);
   int columns = (int) ts_columns_of(ts_call_in(call, 1));
-  unsigned blocks = ts_blocks(rows, DW_ROWS);
+  unsigned blocks = ts_column_blocks(rows);
   float *dw = (float *) call->workspace, *db = dw + (int64_t) blocks * columns;
-  ts_launch(norm_dw_partial<T, MEAN>, dim3(blocks, ts_blocks(columns, DW_COLUMNS)), DW_COLUMNS, 0, ts_call_stream(call), dw, db,
+  ts_launch(norm_dw_partial<T, W, MEAN>, ts_column_grid<W>(rows, columns), TS_COLUMN_THREADS, 0, ts_call_stream(call), dw, db,
             (const T *) call->in[0], (const T *) call->in[1], MEAN ? (const float *) call->in[2] : (const float *) NULL,
             (const float *) call->in[MEAN ? 3 : 2], rows, columns);
   ts_cuda_add_rows(call, 0, dw, blocks, columns);
@@ -200,12 +371,21 @@ static void launch_dw(const ts_kernel_call *call) {
   }
 }
 
+template <typename T, bool MEAN>
+static void choose_dw(const ts_kernel_call *call) {
+  if (ts_is_wide<T>(ts_columns_of(ts_call_in(call, 1)), call->in, 2)) {
+    launch_dw<T, ts_lanes<T>, MEAN>(call);
+  } else {
+    launch_dw<T, 1, MEAN>(call);
+  }
+}
+
 template <typename T>
 static void dw(const ts_kernel_call *call) {
   if (call->node->op == TS_OP_LAYERNORM_DW) {
-    launch_dw<T, true>(call);
+    choose_dw<T, true>(call);
   } else {
-    launch_dw<T, false>(call);
+    choose_dw<T, false>(call);
   }
 }
 
@@ -213,7 +393,7 @@ static void dw_run(const ts_kernel_call *call) { TS_FOR_FLOAT(ts_call_in(call, 1
 
 static size_t dw_prepare(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
   const ts_tensor *x = &graph->tensor[node->in[1]];
-  return (size_t) node->n_out * ts_blocks(ts_shape_rows(&x->shape), DW_ROWS) * (size_t) ts_columns_of(x) * sizeof(float);
+  return (size_t) node->n_out * ts_column_blocks(ts_shape_rows(&x->shape)) * (size_t) ts_columns_of(x) * sizeof(float);
 }
 
 const ts_kernel *ts_cuda_norm(ts_op op) {

@@ -1,39 +1,44 @@
-/* Sums: over rows in fp32, in blocks of ROW_BLOCK rows; of squares in fp64, in blocks of TS_SQUARE_BLOCK elements. */
-#include "cuda/kernel.cuh"
+/* Sums: over rows in fp32, in blocks (columns.cuh); of squares in fp64, in blocks of TS_SQUARE_BLOCK elements. */
+#include "cuda/columns.cuh"
 
-enum { ROW_BLOCK = 128, COLUMNS = 128, ADD_THREADS = 128, SQUARE_THREADS = 256, MOST_RANGES = 64 };
+enum { ADD_COLUMNS = 32, ADD_GROUPS = 16, SQUARE_THREADS = 256, MOST_RANGES = 64 };
 
 /* ---- rows ---- */
 
-/* y [c] = sum over rows of x [row][c], in order. */
-template <typename T>
-__global__ void __launch_bounds__(COLUMNS)
+template <typename T, int W>
+__global__ void __launch_bounds__(TS_COLUMN_THREADS)
 sum_rows_partial(float *__restrict__ y, const T *__restrict__ x, int64_t rows, int columns) {
-  int c = (int) blockIdx.y * COLUMNS + (int) threadIdx.x;
-  if (c >= columns) {
-    return;
-  }
-  int64_t first = (int64_t) blockIdx.x * ROW_BLOCK, last = first + ROW_BLOCK < rows ? first + ROW_BLOCK : rows;
-  float sum = 0;
-#pragma unroll 8
-  for (int64_t row = first; row < last; ++row) {
-    sum += ts_float(x[row * columns + c]);
-  }
-  y[(int64_t) blockIdx.x * columns + c] = sum;
+  float *const to[1] = {y};
+  ts_sum_columns<1, W>(to, rows, columns, [&](float(&sum)[1][W], int64_t row, int c) {
+    float v[W];
+    ts_load<W>(v, x + row * columns + c);
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      sum[0][i] += v[i];
+    }
+  });
 }
 
-/* The partial sums of a column in order, with the prior. */
+/* The partial sums of 32 columns: group g takes rows g, g + 16, ... in order, then the groups are added in order, with the prior. */
 template <typename T>
-__global__ void __launch_bounds__(ADD_THREADS)
+__global__ void __launch_bounds__(ADD_COLUMNS *ADD_GROUPS)
 add_rows(T *y, const float *__restrict__ partial, ts_prior<T> prior, int64_t rows, int columns) {
-  int c = (int) (blockIdx.x * ADD_THREADS + threadIdx.x);
-  if (c >= columns) {
+  TS_SHARED(float, part, ADD_COLUMNS * ADD_GROUPS);
+  int column = (int) threadIdx.x % ADD_COLUMNS, group = (int) threadIdx.x / ADD_COLUMNS, c = (int) blockIdx.x * ADD_COLUMNS + column;
+  float sum = 0;
+  if (c < columns) {
+#pragma unroll 4
+    for (int64_t row = group; row < rows; row += ADD_GROUPS) {
+      sum += partial[row * columns + c];
+    }
+  }
+  part[group * ADD_COLUMNS + column] = sum;
+  __syncthreads();
+  if (group != 0 || c >= columns) {
     return;
   }
-  float sum = 0;
-#pragma unroll 8
-  for (int64_t row = 0; row < rows; ++row) {
-    sum += partial[row * columns + c];
+  for (int g = 1; g < ADD_GROUPS; ++g) {
+    sum += part[g * ADD_COLUMNS + column];
   }
   ts_add_prior<1>(&sum, prior, ts_prior_beta(prior), c);
   y[c] = ts_round<T>(sum);
@@ -41,30 +46,39 @@ add_rows(T *y, const float *__restrict__ partial, ts_prior<T> prior, int64_t row
 
 template <typename T>
 static void launch_add(const ts_kernel_call *call, int output, const float *partial, int64_t rows, int64_t columns) {
-  ts_launch(add_rows<T>, ts_blocks(columns, ADD_THREADS), ADD_THREADS, 0, ts_call_stream(call), (T *) call->out[output], partial,
-            ts_call_prior<T>(call, output), rows, (int) columns);
+  ts_launch(add_rows<T>, ts_blocks(columns, ADD_COLUMNS), ADD_COLUMNS * ADD_GROUPS, 0, ts_call_stream(call), (T *) call->out[output],
+            partial, ts_call_prior<T>(call, output), rows, (int) columns);
 }
 
 void ts_cuda_add_rows(const ts_kernel_call *call, int output, const float *partial, int64_t rows, int64_t columns) {
   TS_FOR_FLOAT(ts_call_out(call, output)->dtype, launch_add, call, output, partial, rows, columns);
 }
 
+template <typename T, int W>
+static void launch_partial(const ts_kernel_call *call, int64_t rows, int columns) {
+  ts_launch(sum_rows_partial<T, W>, ts_column_grid<W>(rows, columns), TS_COLUMN_THREADS, 0, ts_call_stream(call),
+            (float *) call->workspace, (const T *) call->in[0], rows, columns);
+}
+
 template <typename T>
-static void launch_partial(const ts_kernel_call *call, int64_t rows, int64_t columns) {
-  ts_launch(sum_rows_partial<T>, dim3(ts_blocks(rows, ROW_BLOCK), ts_blocks(columns, COLUMNS)), COLUMNS, 0, ts_call_stream(call),
-            (float *) call->workspace, (const T *) call->in[0], rows, (int) columns);
+static void choose_partial(const ts_kernel_call *call, int64_t rows, int columns) {
+  if (ts_is_wide<T>(columns, call->in, 1)) {
+    launch_partial<T, ts_lanes<T>>(call, rows, columns);
+  } else {
+    launch_partial<T, 1>(call, rows, columns);
+  }
 }
 
 static void sum_rows_run(const ts_kernel_call *call) {
   const ts_tensor *x = ts_call_in(call, 0);
   int64_t rows = ts_shape_rows(&x->shape), columns = ts_columns_of(x);
-  TS_FOR_FLOAT(x->dtype, launch_partial, call, rows, columns);
-  ts_cuda_add_rows(call, 0, (const float *) call->workspace, ts_blocks(rows, ROW_BLOCK), columns);
+  TS_FOR_FLOAT(x->dtype, choose_partial, call, rows, (int) columns);
+  ts_cuda_add_rows(call, 0, (const float *) call->workspace, ts_column_blocks(rows), columns);
 }
 
 static size_t sum_rows_prepare(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
   const ts_tensor *x = &graph->tensor[node->in[0]];
-  return ts_blocks(ts_shape_rows(&x->shape), ROW_BLOCK) * (size_t) ts_columns_of(x) * sizeof(float);
+  return ts_column_blocks(ts_shape_rows(&x->shape)) * (size_t) ts_columns_of(x) * sizeof(float);
 }
 
 /* ---- squares ---- */
