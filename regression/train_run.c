@@ -39,8 +39,7 @@ static void make_sample(int64_t sample, int64_t n, int64_t vocabulary, int32_t *
 ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets) {
   char *list = ts_strdup(sets != NULL ? sets : ""), *word[64];
   int n = 0;
-  word[n++] = (char *) "run.share_device=true"; /* where there is a GPU */
-  word[n++] = (char *) "run.measure_algorithms=false";
+  word[n++] = (char *) "run.device=cpu";
   for (char *w = strtok(list, " "); w != NULL && n < 64; w = strtok(NULL, " ")) {
     word[n++] = w;
   }

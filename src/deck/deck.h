@@ -78,6 +78,8 @@ typedef struct ts_deck_run {
   char *device;             /**< "auto", "cpu" or "cuda". */
   char *attention;          /**< "auto" or "own". */
   char *algorithms;         /**< "" or a file. */
+  double peer_timeout;      /**< Seconds; 0: for ever. */
+  bool exact_sums;
   bool cuda_graphs, measure_algorithms, share_device, tf32;
   int64_t threads;          /**< Per rank; 0: the cores this rank may use. */
   char *resume;             /**< "never", "auto", or a run or checkpoint directory. */

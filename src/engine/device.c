@@ -49,6 +49,10 @@ static ts_status open_device(const ts_deck *deck, const ts_world *world, ts_erro
   return ts_cuda_open(&options, err);
 }
 
+static void set_communication(const ts_deck *deck, ts_world *world) {
+  ts_world_set_device_options(world, &(ts_device_options){.exact = deck->run.exact_sums, .time_limit = deck->run.peer_timeout});
+}
+
 bool ts_engine_may_use_cudnn(const ts_deck *deck, const ts_backend *backend) {
   return backend->device != NULL && strcmp(deck->run.attention, "auto") == 0 && deck->run.measure_algorithms;
 }
@@ -59,6 +63,7 @@ ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backe
   *out = cuda ? ts_backend_cuda() : ts_backend_cpu();
   if (status == TS_OK && cuda) {
     status = open_device(deck, world, err);
+    set_communication(deck, world);
   }
   return ts_world_agree(world, status, err);
 }

@@ -128,7 +128,9 @@ static int64_t comm_workspace(const planner *p) {
         const ts_piece *piece = &node->attr.comm.piece[i];
         columns += piece->end - piece->begin;
       }
-      int64_t bytes = (int64_t) ts_comm_workspace(node->attr.comm.group, columns, node->attr.comm.wire);
+      int group = node->attr.comm.group;
+      int64_t bytes = (int64_t) (p->context->target.backend->device != NULL ? ts_comm_device_workspace : ts_comm_workspace)(
+        group, columns, node->attr.comm.wire);
       most = bytes > most ? bytes : most;
     }
   }

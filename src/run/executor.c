@@ -66,6 +66,9 @@ static void allocate(ts_executor *e) {
   for (int a = TS_ARENA_INPUT; a < TS_N_ARENAS; ++a) {
     e->arena[a] = e->arena[a - 1] + e->arena_bytes[a - 1];
   }
+  if (device != NULL && e->options.world != NULL) {
+    ts_world_device_register(e->options.world, e->arena[TS_ARENA_STATE], bytes);
+  }
   e->input = device != NULL ? e->input : e->arena[TS_ARENA_INPUT];
 }
 
@@ -223,6 +226,9 @@ void ts_executor_destroy(ts_executor **executor) {
     ts_memcheck_destroy(&p->memcheck);
     ts_free(p->node);
     ts_free(p->state);
+  }
+  if (e->backend->device != NULL && e->options.world != NULL) {
+    ts_world_device_deregister(e->options.world, e->arena[TS_ARENA_STATE]);
   }
   e->backend->release(e->arena[TS_ARENA_STATE], bytes);
   ts_free(e->program);
