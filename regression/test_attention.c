@@ -128,7 +128,7 @@ int main(void) {
       {1, 150, 1, 1, 128, true, false, 0, 0}, {1, 131, 2, 1, 17, false, false, 0.1f, 0},
       {1, 160, 4, 1, 96, true, false, 0, 0}, {1, 260, 2, 2, 64, false, false, 0, 0},
       {1, 140, 2, 1, 128, false, true, 0.2f, 0}, {2, 96, 2, 2, 64, true, true, 0.1f, 0},
-      {1, 70, 2, 1, 96, true, false, 0.3f, 0}, {1, 90, 2, 1, 256, true, false, 0, 0},
+      {1, 71, 2, 1, 96, true, false, 0.3f, 0}, {1, 90, 2, 1, 256, true, false, 0, 0},
       {1, 75, 2, 1, 136, true, true, 0.1f, 0}, {1, 37, 2, 2, 12, true, true, 0, 0},
       {0, 40, 2, 1, 64, true, false, 0, 0},
   };
