@@ -39,7 +39,7 @@ static double copy_rate(const ts_backend *backend, size_t bytes) {
 
 int main(void) {
   ts_error err = {0};
-  const ts_cuda_options options = {.local_size = 1};
+  const ts_cuda_options options = {.local_rank = 0};
   if (ts_cuda_open(&options, &err) != TS_OK) {
     fprintf(stderr, "benchmarks/device: %s\n", err.text);
     return 2;

@@ -325,7 +325,7 @@ static double device_speed(void) {
 
 static void open_device(void) {
   ts_error err = {0};
-  const ts_cuda_options options = {.local_size = 1};
+  const ts_cuda_options options = {.local_rank = 0};
   TS_CHECK(ts_cuda_open(&options, &err) == TS_OK, "%s", err.text);
   backend = ts_backend_cuda();
   n_rows = 65536;

@@ -9,6 +9,15 @@ extern "C" {
 #include "base/memory.h"
 }
 
+#ifdef TS_SHIM
+#define TS_RANGE_PUSH(name) ((void) (name))
+#define TS_RANGE_POP() ((void) 0)
+#else
+#include <nvtx3/nvToolsExt.h>
+#define TS_RANGE_PUSH(name) nvtxRangePushA(name)
+#define TS_RANGE_POP() nvtxRangePop()
+#endif
+
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,12 +28,22 @@ static struct device {
   int number, multiprocessors;
   cudaStream_t stream[TS_N_QUEUES];
   const char *op;
+  char bus[32];
   char name[256];
 } device;
 
 /* ---- failures ---- */
 
-void ts_cuda_set_op(const char *name) { device.op = name; }
+/* A range of NVTX a node, named as in the graph dump, for profilers; free where none listens. */
+void ts_cuda_set_op(const char *name) {
+  if (device.op != NULL) {
+    TS_RANGE_POP();
+  }
+  if (name != NULL) {
+    TS_RANGE_PUSH(name);
+  }
+  device.op = name;
+}
 
 const char *ts_cuda_op(void) { return device.op != NULL ? device.op : "between two ops"; }
 
@@ -83,21 +102,18 @@ static void make_queues(void) {
 }
 
 ts_status ts_cuda_open(const ts_cuda_options *o, ts_error *err) {
-  ts_status status = check_driver(err);
-  if (status != TS_OK) {
+  ts_status status = device.open ? TS_OK : check_driver(err);
+  if (device.open || status != TS_OK) {
     return status;
   }
   int n = ts_cuda_devices();
-  if (o->local_size > n && !o->shared) {
-    return ts_error_add(err, "%d processes on this node, and each sees %d GPU%s: start one process a GPU, or let them share with "
-                        "run.share_device = true", o->local_size, n, n == 1 ? "" : "s");
-  }
   int number = o->local_rank % n;
   status = check_architecture(number, err);
   if (status == TS_OK) {
     device.number = number;
     device.tf32 = o->tf32;
     TS_CUDA(cudaSetDevice(number));
+    TS_CUDA(cudaDeviceGetPCIBusId(device.bus, (int) sizeof device.bus, number));
     make_queues();
     device.open = true;
   }
@@ -114,6 +130,8 @@ void ts_cuda_close(void) {
     memset(&device, 0, sizeof device);
   }
 }
+
+const char *ts_cuda_bus_id(void) { return device.bus; }
 
 int ts_cuda_multiprocessors(void) { return device.multiprocessors; }
 

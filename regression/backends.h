@@ -17,7 +17,7 @@ static inline const ts_backend *test_backend(void) {
     return NULL;
   }
   ts_error err = {0};
-  ts_cuda_options options = {.local_size = 1};
+  ts_cuda_options options = {.local_rank = 0};
   if (ts_cuda_open(&options, &err) != TS_OK) {
     tap_ok(false, "cuda: %s", err.text);
     ts_error_clear(&err);

@@ -142,7 +142,7 @@ test_bad() {
   SHIM_ARCHITECTURE=80 train 1 none
   ok "another architecture" both 'gave 2' 'told "sm_80.*built for sm_90"'
   SHIM_DEVICES=1 train 2 none
-  ok "more ranks than devices" both 'gave 2' 'told "2 processes on this node, and each sees 1 GPU"'
+  ok "more ranks than devices" both 'gave 2' 'told "ranks 0 and 1 are both on GPU .* which has 2 ranks, and a rank sees 1 GPU"'
   SHIM_DEVICES=1 train 2 shared --set run.share_device=true --set run.steps=2
   ok "which may be asked for" gave 0
   train 1 none --set debug.memcheck=true

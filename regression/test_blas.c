@@ -222,7 +222,7 @@ static int lines_of(const char *text) {
 /* Forget the table. */
 static void open_again(void) {
   ts_error err = {0};
-  ts_cuda_options options = {.local_size = 1};
+  ts_cuda_options options = {.local_rank = 0};
   ts_cuda_close();
   tap_ok(ts_cuda_open(&options, &err) == TS_OK, "closed and opened again");
 }
@@ -419,7 +419,7 @@ static double worst_error(void) {
  * allowed, not asked for: only the stand-in must use it. */
 static void check_tf32(void) {
   ts_error err = {0};
-  ts_cuda_options options = {.local_size = 1, .tf32 = true};
+  ts_cuda_options options = {.tf32 = true};
   double plain = worst_error();
   ts_cuda_close();
   tap_ok(ts_cuda_open(&options, &err) == TS_OK, "opened with TF32");

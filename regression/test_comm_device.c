@@ -665,7 +665,7 @@ int main(int argc, char **argv) {
     return status;
   }
   ts_error err = {0};
-  ts_cuda_options options = {.local_rank = ts_world_local_rank(world), .local_size = ts_world_local_size(world), .shared = true};
+  ts_cuda_options options = {.local_rank = ts_world_local_rank(world)};
   TS_CHECK(ts_cuda_open(&options, &err) == TS_OK, "%s", err.text);
   backend = ts_backend_cuda();
   event = backend->device->event_create(false);

@@ -106,18 +106,21 @@ const ts_backend *ts_backend_cuda(void);
 
 /** How a process takes its GPU. */
 typedef struct ts_cuda_options {
-  int local_rank, local_size; /**< Of this process on its node. */
-  bool shared;                /**< Several processes may use one device (tests). */
-  bool tf32;                  /**< fp32 products may round their operands to TF32. */
+  int local_rank; /**< Of this process on its node. */
+  bool tf32;      /**< fp32 products may round their operands to TF32. */
 } ts_cuda_options;
 
 /** Devices that this process can see; 0 when there is no driver, or none that is new enough. Not collective. */
 int ts_cuda_devices(void);
 
-/** Bind this process to device local_rank modulo their number and make its queues.  Once per process.
+/** Bind this process to the device local_rank of those that it sees, modulo their number, and make its queues.  When open
+ * already: nothing, and TS_OK.
  * \return TS_BAD_INPUT with the reason: built without CUDA, no device, an old driver, another architecture than the kernels
- * were built for, more processes than devices. Not collective. */
+ * were built for. Not collective. */
 ts_status ts_cuda_open(const ts_cuda_options *options, ts_error *err);
+
+/** The PCI bus id of the bound device, the same for all processes of a node that are bound to it; "" when none is. Not collective. */
+const char *ts_cuda_bus_id(void);
 
 /** Give back queues and handles; nothing when not open. Not collective. */
 void ts_cuda_close(void);

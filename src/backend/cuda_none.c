@@ -14,5 +14,9 @@ ts_status ts_cuda_open(const ts_cuda_options *options, ts_error *err) {
   return ts_error_add(err, "this Tessera was built without CUDA: configure it with --with-cuda=DIR");
 }
 
+const char *ts_cuda_bus_id(void) {
+  return "";
+}
+
 void ts_cuda_close(void) {
 }

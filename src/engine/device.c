@@ -1,6 +1,7 @@
 /* What an engine computes on. */
 #include "engine/engine.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,9 +45,36 @@ static ts_status open_device(const ts_deck *deck, const ts_world *world, ts_erro
   if (deck->debug.memcheck) {
     return ts_error_add(err, "debug.memcheck compares the host's memory; on a GPU run compute-sanitizer, or set run.device = \"cpu\"");
   }
-  const ts_cuda_options options = {.local_rank = ts_world_local_rank(world), .local_size = ts_world_local_size(world),
-                                   .shared = deck->run.share_device, .tf32 = deck->run.tf32};
+  const ts_cuda_options options = {.local_rank = ts_world_local_rank(world), .tf32 = deck->run.tf32};
   return ts_cuda_open(&options, err);
+}
+
+enum { PLACE = 64 };
+
+/* Each rank's place: its node, by the first of its ranks, and its device's bus.  Launchers may show a rank all GPUs of its node or
+ * only its own: what counts is which device it got. */
+static ts_status check_shared(ts_world *world, ts_error *err) {
+  int ranks = ts_world_size(world), rank = ts_world_rank(world);
+  ts_comm *all = ts_world_all(world);
+  char mine[PLACE] = "", *place = calloc((size_t) ranks, PLACE);
+  int64_t *cuts = calloc((size_t) ranks + 1, sizeof *cuts);
+  TS_CHECK(place != NULL && cuts != NULL, "out of memory");
+  snprintf(mine, sizeof mine, "%d %s", rank - ts_world_local_rank(world), ts_cuda_bus_id());
+  for (int r = 0; r <= ranks; ++r) {
+    cuts[r] = (int64_t) r * PLACE;
+  }
+  all->ops->all_gather(all, &(ts_transfer){.x = mine, .y = place, .cuts = cuts, .end = PLACE}, 1, TS_U8);
+  ts_status status = TS_OK;
+  for (int r = 0; r < rank && status == TS_OK; ++r) {
+    if (strcmp(place + (size_t) r * PLACE, mine) == 0) {
+      status = ts_error_add(err, "ranks %d and %d are both on GPU %s of their node, which has %d ranks, and a rank sees %d GPU%s: start one "
+                            "rank a GPU (--gpus-per-node, --ntasks-per-node), or let them share with run.share_device = true", r, rank,
+                            ts_cuda_bus_id(), ts_world_local_size(world), ts_cuda_devices(), ts_cuda_devices() == 1 ? "" : "s");
+    }
+  }
+  free(place);
+  free(cuts);
+  return status;
 }
 
 static void set_communication(const ts_deck *deck, ts_world *world) {
@@ -62,7 +90,10 @@ ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backe
   ts_status status = choose(deck->run.device, world, &cuda, err);
   *out = cuda ? ts_backend_cuda() : ts_backend_cpu();
   if (status == TS_OK && cuda) {
-    status = open_device(deck, world, err);
+    status = ts_world_agree(world, open_device(deck, world, err), err);
+    if (status == TS_OK && !deck->run.share_device) {
+      status = check_shared(world, err);
+    }
     set_communication(deck, world);
   }
   return ts_world_agree(world, status, err);
