@@ -196,20 +196,37 @@ static __device__ __forceinline__ ts_attention_drop ts_attention_drop_of(const t
   return {ts_dropout_key_of(p.seed, p.name), (uint64_t) p.sample[batch], head * (uint64_t) p.length};
 }
 
-/** Whether the weights of \a query with \a key and the key after it are kept.  Four neighbours share a counter. */
-static __device__ __forceinline__ void ts_attention_keep(bool keep[2], const ts_attention_problem &p, const ts_attention_drop &drop,
-                                                         int query, int key) {
-  uint64_t element = (drop.head + (uint64_t) query) * (uint64_t) p.length + (uint64_t) key;
-  uint32_t word[4];
-  int at = (int) (element % 4);
-  ts_philox_words(drop.key, drop.sample, element / 4, word);
-  keep[0] = (at == 0 ? word[0] : at == 1 ? word[1] : at == 2 ? word[2] : word[3]) >= p.threshold;
-  uint32_t next = at == 0 ? word[1] : at == 1 ? word[2] : word[3];
-  if (at == 3) {
-    ts_philox_words(drop.key, drop.sample, element / 4 + 1, word);
-    next = word[0];
+/** Whether the weight of \a query with \a key is kept. */
+static __device__ __forceinline__ bool ts_attention_keeps(const ts_attention_problem &p, const ts_attention_drop &drop, int query,
+                                                          int key) {
+  int64_t element = ((int64_t) drop.head + query) * p.length + key;
+  return ts_dropout_keeps(drop.key, (int64_t) drop.sample, element, p.threshold);
+}
+
+/** Bit i: whether the weight of \a query with key \a key + i is kept, for N <= 32 keys; all are where there is no dropout.  A lane
+ * draws a row of the warp's scores this way, N / 4 + 1 counters, and hands its bits to the lanes that have the scores. */
+template <int N>
+static __device__ __forceinline__ uint32_t ts_attention_keep_run(const ts_attention_problem &p, unsigned batch, unsigned head,
+                                                                 int query, int key) {
+  static_assert(N <= 32, "a bit for each key");
+  if (p.threshold == 0) {
+    return 0xffffffffu;
   }
-  keep[1] = next >= p.threshold;
+  ts_attention_drop drop = ts_attention_drop_of(p, batch, head);
+  uint64_t element = (drop.head + (uint64_t) query) * (uint64_t) p.length + (uint64_t) key;
+  int skip = (int) (element % 4);
+  uint32_t bits = 0;
+#pragma unroll 2
+  for (int i = 0; i < N + skip; i += 4) {
+    uint32_t word[4], four = 0;
+    ts_philox_words(drop.key, drop.sample, (element + (uint64_t) i) / 4, word);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      four |= (uint32_t) (word[j] >= p.threshold) << j;
+    }
+    bits |= i >= skip ? four << (i - skip) : four >> (skip - i);
+  }
+  return bits;
 }
 
 #endif

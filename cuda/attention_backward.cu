@@ -18,48 +18,40 @@ struct keys_shape {
   static constexpr size_t shared = (2 * keys + 4 * n) * ts_tile_row<D> * sizeof(ts_bf16);
 };
 
-/* Products to weights in place, and dP to dS. */
+/* Products to weights in place, and dP to dS; \a mine: which weights of query lane are kept. */
 template <int M, int N, bool GENERAL>
-static __device__ __forceinline__ void weights_of_keys(const ts_attention_problem &p, unsigned batch, unsigned head,
-                                                       int first_key, int first_query, const float *statistics,
-                                                       float (*s)[N / 8][4], float (*d)[N / 8][4]) {
+static __device__ __forceinline__ void weights_of_keys(const ts_attention_problem &p, unsigned batch, int first_key, int first_query,
+                                                       const float *statistics, uint32_t mine, float (*s)[N / 8][4],
+                                                       float (*d)[N / 8][4]) {
   int lane = (int) (threadIdx.x % TS_WARP);
-  ts_attention_drop drop = {};
-  if (GENERAL) {
-    drop = ts_attention_drop_of(p, batch, head);
-  }
   bool hides = p.causal && first_query < first_key + 16 * M - 1;
   float scale = p.scale * TS_LOG2E;
 #pragma unroll
   for (int n = 0; n < N / 8; ++n) {
     float lse[2], delta[2];
+    uint32_t keep[2] = {0, 0};
     ts_load<2>(lse, statistics + 8 * n + lane % 4 * 2);
     ts_load<2>(delta, statistics + N + 8 * n + lane % 4 * 2);
+    if (GENERAL) {
+      keep[0] = __shfl_sync(0xffffffffu, mine, 8 * n + lane % 4 * 2) >> (lane / 4);
+      keep[1] = __shfl_sync(0xffffffffu, mine, 8 * n + lane % 4 * 2 + 1) >> (lane / 4);
+    }
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         int key = first_key + 16 * m + i / 2 * 8 + lane / 4, query = first_query + 8 * n + lane % 4 * 2 + i % 2;
-        float weight = ts_exp2(s[m][n][i] * scale - lse[i % 2]);
+        float weight = ts_exp2(s[m][n][i] * scale - lse[i % 2]), gradient = d[m][n][i];
         if (hides) {
           weight = key <= query ? weight : 0.0f;
         }
-        if (GENERAL) {
-          bool inside = key < p.length && query < p.length;
-          if (p.documents != nullptr && inside) {
-            const int32_t *document = p.documents + batch * p.length;
-            weight = document[query] == document[key] ? weight : 0.0f;
-          }
-          if (p.threshold != 0) {
-            int64_t element = ((int64_t) drop.head + query) * p.length + key;
-            bool keep = ts_dropout_keeps(drop.key, (int64_t) drop.sample, element, p.threshold);
-            s[m][n][i] = keep ? weight : 0.0f;
-            d[m][n][i] = weight * ((keep ? d[m][n][i] * p.keep_scale : 0.0f) - delta[i % 2]);
-            continue;
-          }
+        if (GENERAL && p.documents != nullptr && key < p.length && query < p.length) {
+          const int32_t *document = p.documents + batch * p.length;
+          weight = document[query] == document[key] ? weight : 0.0f;
         }
-        s[m][n][i] = weight;
-        d[m][n][i] = weight * (d[m][n][i] - delta[i % 2]);
+        bool kept = !GENERAL || (keep[i % 2] >> (16 * m + i / 2 * 8) & 1) != 0;
+        s[m][n][i] = kept ? weight : 0.0f;
+        d[m][n][i] = weight * ((GENERAL ? kept ? gradient * p.keep_scale : 0.0f : gradient) - delta[i % 2]);
       }
     }
   }
@@ -119,9 +111,12 @@ attention_dkdv(const __grid_constant__ ts_attention_problem p) {
     if (!p.causal || query + N > warp_key) {
       const ts_bf16 *q = q_tile + turn * N * ts_tile_row<D>, *d_out = do_tile + turn * N * ts_tile_row<D>;
       float s[M][N / 8][4], d[M][N / 8][4];
+      static_assert(!GENERAL || N == TS_WARP, "a lane draws for a query");
+      uint32_t mine =
+          GENERAL ? ts_attention_keep_run<16 * M>(p, block.batch, head, query + (int) (threadIdx.x % TS_WARP), warp_key) : 0;
       ts_tile_product<M, N, D>(s, k_tile + 16 * M * warp * ts_tile_row<D> + ts_lane_left<D>(), q + ts_lane_right<D>());
       ts_tile_product<M, N, D>(d, v_tile + 16 * M * warp * ts_tile_row<D> + ts_lane_left<D>(), d_out + ts_lane_right<D>());
-      weights_of_keys<M, N, GENERAL>(p, block.batch, head, warp_key, query, statistic_tile, s, d);
+      weights_of_keys<M, N, GENERAL>(p, block.batch, warp_key, query, statistic_tile, mine, s, d);
       ts_tile_add_product<M, N, D>(dv, s, d_out + ts_lane_left<D>());
       ts_tile_add_product<M, N, D>(dk, d, q + ts_lane_left<D>());
     }
@@ -141,7 +136,7 @@ enum { M = 2, WARPS = 4, ROWS = 16 * M * WARPS, THREADS = WARPS * TS_WARP };
 
 template <int D, bool GENERAL>
 struct queries_shape {
-  static constexpr int n = D > 64 || (GENERAL && D > 32) ? 32 : 64;
+  static constexpr int n = GENERAL && D > 96 ? 16 : D > 64 || GENERAL ? 32 : 64;
   static constexpr size_t shared = (2 * ROWS + 4 * n) * ts_tile_row<D> * sizeof(ts_bf16);
 };
 
@@ -171,29 +166,23 @@ static __device__ __forceinline__ queries begin(const ts_attention_problem &p, u
   return w;
 }
 
-/* Products and dP to dS, in d.  Queries past the sequence have weights of zero, for their lse is infinite. */
+/* Products and dP to dS, in d; \a mine: which weights of query lane are kept.  Queries past the sequence have weights of zero, for their lse is infinite. */
 template <int N, bool GENERAL>
 static __device__ __forceinline__ void gradients_of_scores(const ts_attention_problem &p, const queries &w, int first_key,
-                                                           const float (*s)[N / 8][4], float (*d)[N / 8][4]) {
-  ts_attention_drop drop = {};
-  if (GENERAL) {
-    drop = ts_attention_drop_of(p, w.batch, w.head);
-  }
+                                                           uint32_t mine, const float (*s)[N / 8][4], float (*d)[N / 8][4]) {
+  int lane = (int) (threadIdx.x % TS_WARP);
   bool hides = first_key + N > p.length || (p.causal && first_key + N > w.first + 1);
-  int key = first_key + (int) (threadIdx.x % 4 * 2);
+  int key = first_key + lane % 4 * 2;
   int last = (p.causal ? row_of(w, 0, 0) : (int) p.length - 1) - key; /* of the first row, from this lane's first key on */
   float scale = p.scale * TS_LOG2E;
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      int row = row_of(w, m, half);
+      uint32_t keep = GENERAL ? __shfl_sync(0xffffffffu, mine, 16 * m + 8 * half + lane / 4) >> (lane % 4 * 2) : 0;
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
-        int row = row_of(w, m, half);
-        bool keep[2] = {true, true};
-        if (GENERAL && p.threshold != 0) {
-          ts_attention_keep(keep, p, drop, row, key + 8 * n);
-        }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float weight = ts_exp2(s[m][n][2 * half + i] * scale - w.lse[m][half]), *x = &d[m][n][2 * half + i];
@@ -205,7 +194,8 @@ static __device__ __forceinline__ void gradients_of_scores(const ts_attention_pr
             const int32_t *document = p.documents + w.batch * p.length;
             weight = document[row] == document[key + j] ? weight : 0.0f;
           }
-          *x = GENERAL ? weight * ((keep[i] ? *x * p.keep_scale : 0.0f) - w.delta[m][half]) : weight * (*x - w.delta[m][half]);
+          bool kept = !GENERAL || (keep >> j & 1) != 0;
+          *x = weight * ((GENERAL ? kept ? *x * p.keep_scale : 0.0f : *x) - w.delta[m][half]);
         }
       }
     }
@@ -246,9 +236,10 @@ attention_dq(const __grid_constant__ ts_attention_problem p) {
     if (!p.causal || key < w.first + 16 * M) {
       int tile = turn * N * ts_tile_row<D>;
       float s[M][N / 8][4], d[M][N / 8][4];
+      uint32_t mine = GENERAL ? ts_attention_keep_run<GENERAL ? N : 32>(p, w.batch, w.head, w.first + (int) (threadIdx.x % TS_WARP), key) : 0;
       ts_tile_product<M, N, D>(s, q + ts_lane_left<D>(), k_tile + tile + ts_lane_right<D>());
       ts_tile_product<M, N, D>(d, d_out + ts_lane_left<D>(), v_tile + tile + ts_lane_right<D>());
-      gradients_of_scores<N, GENERAL>(p, w, key, s, d);
+      gradients_of_scores<N, GENERAL>(p, w, key, mine, s, d);
       ts_tile_add_product<M, N, D>(dq, d, k_tile + tile + ts_lane_left<D>());
     }
   }

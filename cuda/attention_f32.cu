@@ -122,12 +122,7 @@ static __device__ __forceinline__ bool sees(const ts_attention_problem &p, unsig
 
 /* 0 or 1 / (1 - p) */
 static __device__ __forceinline__ float keep_factor(const ts_attention_problem &p, const ts_attention_drop &drop, int query, int key) {
-  if (p.threshold == 0) {
-    return 1;
-  }
-  bool keep[2];
-  ts_attention_keep(keep, p, drop, query, key);
-  return keep[0] ? p.keep_scale : 0.0f;
+  return p.threshold == 0 ? 1.0f : ts_attention_keeps(p, drop, query, key) ? p.keep_scale : 0.0f;
 }
 
 /* ---- forward ---- */

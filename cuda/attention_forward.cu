@@ -11,7 +11,7 @@ enum { M = 2 /* sixteens of queries of a warp */, WARPS = 4, ROWS = 16 * M * WAR
  * 65536 / (128 blocks).  The general kernel has documents and dropout to think of as well. */
 template <int D, bool GENERAL>
 struct shape {
-  static constexpr int keys = GENERAL && D > 64 ? 32 : 64, blocks = D > 32 || GENERAL ? 2 : 3;
+  static constexpr int keys = GENERAL ? 32 : 64, blocks = D > 32 || GENERAL ? 2 : 3;
   static constexpr size_t shared = (ROWS + 4 * keys) * ts_tile_row<D> * sizeof(ts_bf16);
 };
 
@@ -111,21 +111,21 @@ static __device__ __forceinline__ void softmax(queries &w, float scale, float (*
   }
 }
 
-/* Zeros where weights are dropped; 1 / (1 - p) comes at the end. */
+/* Zeros where weights are dropped; \a mine: which of query lane are kept.  1 / (1 - p) comes at the end. */
 template <int N>
-static __device__ __forceinline__ void drop(const ts_attention_problem &p, const queries &w, unsigned batch, unsigned head, int key,
-                                            float (*s)[N / 8][4]) {
-  ts_attention_drop of = ts_attention_drop_of(p, batch, head);
+static __device__ __forceinline__ void drop(uint32_t mine, float (*s)[N / 8][4]) {
+  int lane = (int) (threadIdx.x % TS_WARP);
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      uint32_t keep = __shfl_sync(0xffffffffu, mine, 16 * m + 8 * half + lane / 4) >> (lane % 4 * 2);
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
-        bool keep[2];
-        ts_attention_keep(keep, p, of, row_of(w, m, half), key + 8 * n + (int) (threadIdx.x % 4 * 2));
-        s[m][n][2 * half] = keep[0] ? s[m][n][2 * half] : 0.0f;
-        s[m][n][2 * half + 1] = keep[1] ? s[m][n][2 * half + 1] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          s[m][n][2 * half + i] = keep >> (8 * n + i) & 1 ? s[m][n][2 * half + i] : 0.0f;
+        }
       }
     }
   }
@@ -198,13 +198,14 @@ attention_forward(const __grid_constant__ ts_attention_problem p) {
     }
     if (!p.causal || key < w.first + 16 * M) {
       float s[M][N / 8][4];
+      uint32_t mine = GENERAL ? ts_attention_keep_run<GENERAL ? N : 32>(p, block.batch, block.head, w.first + (int) (threadIdx.x % TS_WARP), key) : 0;
       ts_tile_product<M, N, D>(s, q + ts_lane_left<D>(), k_tile + at + ts_lane_right<D>());
       if ((GENERAL && p.documents != nullptr) || key + N > p.length || (p.causal && key + N > w.first)) {
         mask<N, GENERAL>(p, w, block.batch, key, s);
       }
       softmax<N, D>(w, scale, s, o);
       if (GENERAL && p.threshold != 0) {
-        drop<N>(p, w, block.batch, block.head, key, s);
+        drop<N>(mine, s);
       }
       ts_tile_add_product<M, N, D>(o, s, v_tile + at + ts_lane_left<D>());
     }
