@@ -1,9 +1,9 @@
 /** \file
  * Pieces of the tensor cores' attention kernels: tiles in shared memory, products of them, masks, dropout.
  *
- * A tile has rows of D bf16 (D: head_dim rounded up) and 16 bytes more, so that 8 rows of ldmatrix lie in different banks.  A
- * warp owns 16 M rows of the tile that its results belong to.  Of a result [16 M][N] a lane holds x[m][n][4]: rows
- * 16 m + lane / 4 and + 8 more, columns 8 n + 2 (lane % 4) and the next: {(r, c), (r, c + 1), (r + 8, c), (r + 8, c + 1)}.
+ * A tile has rows of D bf16 (D: head_dim rounded up) and 16 bytes more, so that 8 rows of ldmatrix lie in different
+ * banks.  A warp owns 16 M rows of the tile that its results belong to.  Of a result [16 M][N] a lane holds x[m][n][4]:
+ * elements (r, c), (r, c + 1), (r + 8, c), (r + 8, c + 1) with r = 16 m + lane / 4 and c = 8 n + 2 (lane % 4).
  *
  * Nothing here is collective over ranks; functions of a warp are called by all of its lanes.
  */
@@ -14,7 +14,6 @@
 #include "cuda/philox.cuh"
 
 #define TS_LOG2E 1.4426950408889634f
-#define TS_LN2 0.6931471805599453f
 #define TS_MINUS_INFINITY (-INFINITY)
 
 /** Elements from one row of a tile to the next. */
@@ -41,19 +40,20 @@ static __device__ __forceinline__ int ts_warp_number(void) {
 }
 
 /** First element of a head at token t, in [B][T][heads D]. */
-static __device__ __forceinline__ int64_t ts_attention_at(const ts_attention_problem &p, unsigned batch, int t, int heads,
-                                                          unsigned head) {
+static __device__ __forceinline__ int64_t ts_attention_at(const ts_attention_problem &p, unsigned batch, int t,
+                                                          int heads, unsigned head) {
   return ((batch * p.length + t) * heads + head) * p.head_dim;
 }
 
 /* ---- tiles ---- */
 
-/** Begin to copy ROWS tokens of a head from \a first on to a tile; zeros past the sequence and past head_dim, a multiple of 8.
- * By all THREADS threads of the block. */
+/** Begin to copy ROWS tokens of a head from \a first on to a tile; zeros past the sequence and past head_dim, a
+ * multiple of 8. By all THREADS threads of the block. */
 template <int ROWS, int D, int THREADS>
 static __device__ __forceinline__ void ts_tile_load(ts_bf16 *tile, const ts_attention_problem &p, const void *from,
                                                     unsigned batch, int first, int heads, unsigned head) {
-  constexpr int vectors = D / 8, across = (vectors & -vectors) < 16 ? (vectors & -vectors) : 16, down = THREADS / across;
+  constexpr int vectors = D / 8, across = (vectors & -vectors) < 16 ? (vectors & -vectors) : 16,
+                down = THREADS / across;
   static_assert(ROWS % down == 0 || ROWS < down, "a block copies whole rows");
   int row = (int) (threadIdx.x / across), column = (int) (threadIdx.x % across * 8), stride = heads * p.head_dim;
   int rows = (int) p.length - first;
@@ -71,11 +71,12 @@ static __device__ __forceinline__ void ts_tile_load(ts_bf16 *tile, const ts_atte
   }
 }
 
-/** Store 16 M rows of a result, times \a factor, as tokens of a head from \a first on, through the rows \a tile of shared memory
- * that only this warp uses; tokens past the sequence are not written. */
+/** Store 16 M rows of a result, times \a factor, as tokens of a head from \a first on, through the rows \a tile of
+ * shared memory that only this warp uses; tokens past the sequence are not written. */
 template <int M, int D>
-static __device__ __forceinline__ void ts_tile_store(const ts_attention_problem &p, void *to, unsigned batch, int first, int heads,
-                                                     unsigned head, ts_bf16 *tile, const float (*x)[D / 8][4], float factor) {
+static __device__ __forceinline__ void ts_tile_store(const ts_attention_problem &p, void *to, unsigned batch, int first,
+                                                     int heads, unsigned head, ts_bf16 *tile,
+                                                     const float (*x)[D / 8][4], float factor) {
   int lane = (int) (threadIdx.x % TS_WARP), row = lane / 4, column = lane % 4 * 2;
   __syncwarp();
 #pragma unroll
@@ -102,7 +103,8 @@ static __device__ __forceinline__ void ts_tile_store(const ts_attention_problem 
 
 /* ---- products ---- */
 
-/** Where a lane's row for ldmatrix is in a tile: of a left operand, or a right one that is summed along its rows (_trans). */
+/** Where a lane's row for ldmatrix is in a tile: of a left operand, or a right one that is summed along its rows
+ * (_trans). */
 template <int D>
 static __device__ __forceinline__ int ts_lane_left(void) {
   int lane = (int) (threadIdx.x % TS_WARP);
@@ -157,7 +159,8 @@ static __device__ __forceinline__ uint32_t ts_pack(float low, float high) {
 
 /** sum [16 M][D] += x [16 M][N] b [N][D], x rounded to bf16; b + ts_lane_left. */
 template <int M, int N, int D>
-static __device__ __forceinline__ void ts_tile_add_product(float (*sum)[D / 8][4], const float (*x)[N / 8][4], const ts_bf16 *b) {
+static __device__ __forceinline__ void ts_tile_add_product(float (*sum)[D / 8][4], const float (*x)[N / 8][4],
+                                                           const ts_bf16 *b) {
 #pragma unroll
   for (int n = 0; n < N / 16; ++n) {
     uint32_t left[M][4], right[4];
@@ -189,7 +192,7 @@ typedef struct ts_attention_drop {
 } ts_attention_drop;
 
 static __device__ __forceinline__ ts_attention_drop ts_attention_drop_of(const ts_attention_problem &p, unsigned batch,
-                                                                          unsigned head) {
+                                                                         unsigned head) {
   if (p.threshold == 0) {
     return {0, 0, 0};
   }
@@ -197,17 +200,18 @@ static __device__ __forceinline__ ts_attention_drop ts_attention_drop_of(const t
 }
 
 /** Whether the weight of \a query with \a key is kept. */
-static __device__ __forceinline__ bool ts_attention_keeps(const ts_attention_problem &p, const ts_attention_drop &drop, int query,
-                                                          int key) {
+static __device__ __forceinline__ bool ts_attention_keeps(const ts_attention_problem &p, const ts_attention_drop &drop,
+                                                          int query, int key) {
   int64_t element = ((int64_t) drop.head + query) * p.length + key;
   return ts_dropout_keeps(drop.key, (int64_t) drop.sample, element, p.threshold);
 }
 
-/** Bit i: whether the weight of \a query with key \a key + i is kept, for N <= 32 keys; all are where there is no dropout.  A lane
- * draws a row of the warp's scores this way, N / 4 + 1 counters, and hands its bits to the lanes that have the scores. */
+/** Bit i: whether the weight of \a query with key \a key + i is kept, for N <= 32 keys; all are where there is no
+ * dropout.  A lane draws a row of the warp's scores this way, N / 4 + 1 counters, and hands its bits to the lanes that
+ * have the scores. */
 template <int N>
-static __device__ __forceinline__ uint32_t ts_attention_keep_run(const ts_attention_problem &p, unsigned batch, unsigned head,
-                                                                 int query, int key) {
+static __device__ __forceinline__ uint32_t ts_attention_keep_run(const ts_attention_problem &p, unsigned batch,
+                                                                 unsigned head, int query, int key) {
   static_assert(N <= 32, "a bit for each key");
   if (p.threshold == 0) {
     return 0xffffffffu;

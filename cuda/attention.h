@@ -1,6 +1,6 @@
 /** \file
- * What the files of attention share: the problem of a call and its kernels.  Private to cuda/attention*.  Pointers are device
- * memory, everything is asynchronous on the stream.  Nothing here is collective.
+ * What the files of attention share: the problem of a call and its kernels.  Private to cuda/attention*.  Pointers are
+ * device memory, everything is asynchronous on the stream.  Nothing here is collective.
  */
 #ifndef TS_CUDA_ATTENTION_H
 #define TS_CUDA_ATTENTION_H
@@ -9,26 +9,26 @@
 
 /** A call of ATTENTION or ATTENTION_DX, by value for the kernels. */
 typedef struct ts_attention_problem {
-  const void *q, *k, *v;      /**< [B][T][H D], [B][T][G D], [B][T][G D] */
-  const void *d_out;          /**< [B][T][H D]; NULL forward. */
-  void *o;                    /**< [B][T][H D]; read backward. */
-  float *lse;                 /**< [B][H][T], natural logarithm; read backward. */
-  void *dq, *dk, *dv;         /**< NULL forward. */
-  float *delta;               /**< [B][H][T]: row of do times that of o; workspace of the backward pass. */
-  const int32_t *documents;   /**< [B][T]; NULL: one document. */
-  const int64_t *seed, *sample; /**< [1], [B]; read only where there is dropout. */
-  uint64_t name;              /**< Of the op: with the seed the key of its dropout. */
-  int64_t batch, length;      /**< B, T */
+  const void *q, *k, *v;         /**< [B][T][H D], [B][T][G D], [B][T][G D] */
+  const void *d_out;             /**< [B][T][H D]; NULL forward. */
+  void *o;                       /**< [B][T][H D]; read backward. */
+  float *lse;                    /**< [B][H][T], natural logarithm; read backward. */
+  void *dq, *dk, *dv;            /**< NULL forward. */
+  float *delta;                  /**< [B][H][T]: row of do times that of o; workspace of the backward pass. */
+  const int32_t *documents;      /**< [B][T]; NULL: one document. */
+  const int64_t *seed, *sample;  /**< [1], [B]; read only where there is dropout. */
+  uint64_t name;                 /**< Of the op: with the seed the key of its dropout. */
+  int64_t batch, length;         /**< B, T */
   int heads, kv_heads, head_dim; /**< H, G, D */
-  int together;               /**< Query heads whose keys and values fit in the cache; whole groups. */
-  float scale, keep_scale;    /**< keep_scale: 1 / (1 - p). */
-  uint32_t threshold;         /**< Of the dropout; 0: none. */
+  int together;                  /**< Query heads whose keys and values fit in the cache; whole groups. */
+  float scale, keep_scale;       /**< keep_scale: 1 / (1 - p). */
+  uint32_t threshold;            /**< Of the dropout; 0: none. */
   bool causal;
 } ts_attention_problem;
 
-/** Blocks of threads for \a tile rows of each of \a heads heads: x the heads of a section, y their tiles, z the sections.  The
- * device begins blocks in this order: the heads of a section, whose keys and values fit in the second-level cache together,
- * run at about the same time, longest tiles first. Not collective. */
+/** Blocks of threads for \a tile rows of each of \a heads heads: x the heads of a section, y their tiles, z the
+ * sections.  The device begins blocks in this order: the heads of a section, whose keys and values fit in the
+ * second-level cache together, run at about the same time, longest tiles first. Not collective. */
 static inline dim3 ts_attention_grid(const ts_attention_problem *p, int heads, int tile) {
   int64_t all = p->batch * heads, together = (int64_t) p->together * heads / p->heads;
   int64_t sections = all == 0 ? 1 : (all + together - 1) / together;
@@ -51,15 +51,16 @@ static inline dim3 ts_attention_grid(const ts_attention_problem *p, int heads, i
     }                                     \
   } while (0)
 
-/** True when the tensor cores' kernels take the call: bf16, heads of at most 128 that are a multiple of 8 elements, rows on 16
- * bytes.  Otherwise the plain kernels do. Not collective. */
+/** True when the tensor cores' kernels take the call: bf16, heads of at most 128 that are a multiple of 8 elements,
+ * rows on 16 bytes.  Otherwise the plain kernels do. Not collective. */
 bool ts_attention_is_tiled(const ts_attention_problem *p, ts_dtype dtype);
 
 /** A call of either op by our kernels. Not collective. */
 void ts_attention_run_own(const ts_kernel_call *call);
 
 /** o and lse of other operands, bf16 and without dropout, in the shape of the call's node. Not collective. */
-void ts_attention_forward_of(const ts_kernel_call *call, const void *q, const void *k, const void *v, void *o, float *lse);
+void ts_attention_forward_of(const ts_kernel_call *call, const void *q, const void *k, const void *v, void *o,
+                             float *lse);
 
 /** o and lse by tensor cores (bf16). Not collective. */
 void ts_attention_forward(const ts_attention_problem *p, cudaStream_t stream);

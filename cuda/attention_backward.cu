@@ -1,28 +1,30 @@
-/* Backward attention by tensor cores, in two kernels, so that every sum has one owner and no order but its own: one has a tile of
- * keys and sees all queries of all heads of its group (dk, dv), one has a tile of queries and sees the keys (dq).  Weights are
- * made again from the scores and lse, in registers; the tiles that pass are copied a tile ahead.  What the causal mask hides is left
- * out by tiles.
+/* Backward attention by tensor cores, in two kernels, so that every sum has one owner and no order but its own: one has
+ * a tile of keys and sees all queries of all heads of its group (dk, dv), one has a tile of queries and sees the keys
+ * (dq).  Weights are made again from the scores and lse, in registers; the tiles that pass are copied a tile ahead.
+ * What the causal mask hides is left out by tiles.
  *
  * With P the weights, dS = P (dP - delta) and dP = do v^T:  dv = P^T do, dk = scale dS^T q, dq = scale dS k.
- * 8 D flops for each pair of query and key in the tiles of the first kernel, 6 D of the second, one power of 2 in each. */
+ * 8 D flops for each pair of query and key in the tiles of the first kernel, 6 D of the second, one power of 2 in each.
+ */
 #include "cuda/attention.cuh"
 
 /* ---- dk and dv ---- */
 
-/* Sixteens of keys of a warp, warps, queries of a tile that passes, blocks on a multiprocessor.  Results and scores of a thread
- * are M (D + N) floats: 2 (64 + 32) or 128 + 64 of 255 registers; more keys read the queries less often. */
+/* Sixteens of keys of a warp, warps, queries of a tile that passes, blocks on a multiprocessor.  Results and scores of
+ * a thread are M (D + N) floats: 2 (64 + 32) or 128 + 64 of 255 registers; more keys read the queries less often. */
 template <int D, bool GENERAL>
 struct keys_shape {
-  static constexpr int m = D > 64 || (GENERAL && D > 32) ? 1 : 2, warps = 8 / m, keys = 16 * m * warps, threads = warps * TS_WARP;
+  static constexpr int m = D > 64 || (GENERAL && D > 32) ? 1 : 2, warps = 8 / m, keys = 16 * m * warps,
+                       threads = warps * TS_WARP;
   static constexpr int n = D > 64 && !GENERAL ? 64 : 32, blocks = m;
   static constexpr size_t shared = (2 * keys + 4 * n) * ts_tile_row<D> * sizeof(ts_bf16);
 };
 
 /* Products to weights in place, and dP to dS; \a mine: which weights of query lane are kept. */
 template <int M, int N, bool GENERAL>
-static __device__ __forceinline__ void weights_of_keys(const ts_attention_problem &p, unsigned batch, int first_key, int first_query,
-                                                       const float *statistics, uint32_t mine, float (*s)[N / 8][4],
-                                                       float (*d)[N / 8][4]) {
+static __device__ __forceinline__ void weights_of_keys(const ts_attention_problem &p, unsigned batch, int first_key,
+                                                       int first_query, const float *statistics, uint32_t mine,
+                                                       float (*s)[N / 8][4], float (*d)[N / 8][4]) {
   int lane = (int) (threadIdx.x % TS_WARP);
   bool hides = p.causal && first_query < first_key + 16 * M - 1;
   float scale = p.scale * TS_LOG2E;
@@ -57,10 +59,11 @@ static __device__ __forceinline__ void weights_of_keys(const ts_attention_proble
   }
 }
 
-/* lse in powers of 2 (thread < N) or delta (thread < 2 N) of the query it has in the next tile.  Past the end they make weights
- * and gradients zero. */
+/* lse in powers of 2 (thread < N) or delta (thread < 2 N) of the query it has in the next tile.  Past the end they make
+ * weights and gradients zero. */
 template <int N>
-static __device__ __forceinline__ float statistic(const ts_attention_problem &p, unsigned batch, unsigned head, int first_query) {
+static __device__ __forceinline__ float statistic(const ts_attention_problem &p, unsigned batch, unsigned head,
+                                                  int first_query) {
   int thread = (int) threadIdx.x, query = first_query + thread % N;
   bool inside = query < p.length;
   int64_t at = (batch * (int64_t) p.heads + head) * p.length + query;
@@ -81,7 +84,7 @@ attention_dkdv(const __grid_constant__ ts_attention_problem p) {
     return;
   }
   int first_key = block.rank * shape::keys, warp = ts_warp_number(), group = p.heads / p.kv_heads;
-    ts_tile_load<shape::keys, D, THREADS>(k_tile, p, p.k, block.batch, first_key, p.kv_heads, block.head);
+  ts_tile_load<shape::keys, D, THREADS>(k_tile, p, p.k, block.batch, first_key, p.kv_heads, block.head);
   ts_tile_load<shape::keys, D, THREADS>(v_tile, p, p.v, block.batch, first_key, p.kv_heads, block.head);
   int warp_key = first_key + 16 * M * warp, begin = p.causal ? first_key : 0;
   int query = begin;
@@ -112,11 +115,14 @@ attention_dkdv(const __grid_constant__ ts_attention_problem p) {
       const ts_bf16 *q = q_tile + turn * N * ts_tile_row<D>, *d_out = do_tile + turn * N * ts_tile_row<D>;
       float s[M][N / 8][4], d[M][N / 8][4];
       static_assert(!GENERAL || N == TS_WARP, "a lane draws for a query");
-      uint32_t mine =
-          GENERAL ? ts_attention_keep_run<16 * M>(p, block.batch, head, query + (int) (threadIdx.x % TS_WARP), warp_key) : 0;
+      uint32_t kept = 0;
+      if constexpr (GENERAL) {
+        kept = ts_attention_keep_run<16 * M>(p, block.batch, head, query + (int) (threadIdx.x % TS_WARP), warp_key);
+      }
       ts_tile_product<M, N, D>(s, k_tile + 16 * M * warp * ts_tile_row<D> + ts_lane_left<D>(), q + ts_lane_right<D>());
-      ts_tile_product<M, N, D>(d, v_tile + 16 * M * warp * ts_tile_row<D> + ts_lane_left<D>(), d_out + ts_lane_right<D>());
-      weights_of_keys<M, N, GENERAL>(p, block.batch, warp_key, query, statistic_tile, mine, s, d);
+      ts_tile_product<M, N, D>(d, v_tile + 16 * M * warp * ts_tile_row<D> + ts_lane_left<D>(),
+                               d_out + ts_lane_right<D>());
+      weights_of_keys<M, N, GENERAL>(p, block.batch, warp_key, query, statistic_tile, kept, s, d);
       ts_tile_add_product<M, N, D>(dv, s, d_out + ts_lane_left<D>());
       ts_tile_add_product<M, N, D>(dk, d, q + ts_lane_left<D>());
     }
@@ -151,7 +157,8 @@ static __device__ __forceinline__ int row_of(const queries &w, int m, int half) 
   return w.first + 16 * m + 8 * half + (int) (threadIdx.x % TS_WARP / 4);
 }
 
-static __device__ __forceinline__ queries begin(const ts_attention_problem &p, unsigned batch, unsigned head, int first) {
+static __device__ __forceinline__ queries begin(const ts_attention_problem &p, unsigned batch, unsigned head,
+                                                int first) {
   queries w;
   w.first = first;
   w.batch = batch;
@@ -166,14 +173,16 @@ static __device__ __forceinline__ queries begin(const ts_attention_problem &p, u
   return w;
 }
 
-/* Products and dP to dS, in d; \a mine: which weights of query lane are kept.  Queries past the sequence have weights of zero, for their lse is infinite. */
+/* Products and dP to dS, in d; \a mine: which weights of query lane are kept.  Queries past the sequence have weights
+ * of zero, for their lse is infinite. */
 template <int N, bool GENERAL>
-static __device__ __forceinline__ void gradients_of_scores(const ts_attention_problem &p, const queries &w, int first_key,
-                                                           uint32_t mine, const float (*s)[N / 8][4], float (*d)[N / 8][4]) {
+static __device__ __forceinline__ void gradients_of_scores(const ts_attention_problem &p, const queries &w,
+                                                           int first_key, uint32_t mine, const float (*s)[N / 8][4],
+                                                           float (*d)[N / 8][4]) {
   int lane = (int) (threadIdx.x % TS_WARP);
   bool hides = first_key + N > p.length || (p.causal && first_key + N > w.first + 1);
   int key = first_key + lane % 4 * 2;
-  int last = (p.causal ? row_of(w, 0, 0) : (int) p.length - 1) - key; /* of the first row, from this lane's first key on */
+  int last = (p.causal ? row_of(w, 0, 0) : (int) p.length - 1) - key; /* of the first row, from the lane's first key */
   float scale = p.scale * TS_LOG2E;
 #pragma unroll
   for (int m = 0; m < M; ++m) {
@@ -236,10 +245,13 @@ attention_dq(const __grid_constant__ ts_attention_problem p) {
     if (!p.causal || key < w.first + 16 * M) {
       int tile = turn * N * ts_tile_row<D>;
       float s[M][N / 8][4], d[M][N / 8][4];
-      uint32_t mine = GENERAL ? ts_attention_keep_run<GENERAL ? N : 32>(p, w.batch, w.head, w.first + (int) (threadIdx.x % TS_WARP), key) : 0;
+      uint32_t kept = 0;
+      if constexpr (GENERAL) {
+        kept = ts_attention_keep_run<N>(p, w.batch, w.head, w.first + (int) (threadIdx.x % TS_WARP), key);
+      }
       ts_tile_product<M, N, D>(s, q + ts_lane_left<D>(), k_tile + tile + ts_lane_right<D>());
       ts_tile_product<M, N, D>(d, d_out + ts_lane_left<D>(), v_tile + tile + ts_lane_right<D>());
-      gradients_of_scores<N, GENERAL>(p, w, key, mine, s, d);
+      gradients_of_scores<N, GENERAL>(p, w, key, kept, s, d);
       ts_tile_add_product<M, N, D>(dq, d, k_tile + tile + ts_lane_left<D>());
     }
   }
@@ -251,8 +263,10 @@ attention_dq(const __grid_constant__ ts_attention_problem p) {
 template <int D, bool GENERAL>
 static void launch(const ts_attention_problem *p, cudaStream_t stream) {
   typedef keys_shape<D, GENERAL> keys;
-  ts_launch(attention_dkdv<D, GENERAL>, ts_attention_grid(p, p->kv_heads, keys::keys), keys::threads, keys::shared, stream, *p);
-  ts_launch(attention_dq<D, GENERAL>, ts_attention_grid(p, p->heads, ROWS), THREADS, queries_shape<D, GENERAL>::shared, stream, *p);
+  ts_launch(attention_dkdv<D, GENERAL>, ts_attention_grid(p, p->kv_heads, keys::keys), keys::threads, keys::shared,
+            stream, *p);
+  ts_launch(attention_dq<D, GENERAL>, ts_attention_grid(p, p->heads, ROWS), THREADS, queries_shape<D, GENERAL>::shared,
+            stream, *p);
 }
 
 template <int D>
@@ -264,4 +278,6 @@ static void choose(const ts_attention_problem *p, cudaStream_t stream) {
   }
 }
 
-void ts_attention_backward(const ts_attention_problem *p, cudaStream_t stream) { TS_FOR_HEAD_DIM(p->head_dim, choose, p, stream); }
+void ts_attention_backward(const ts_attention_problem *p, cudaStream_t stream) {
+  TS_FOR_HEAD_DIM(p->head_dim, choose, p, stream);
+}

@@ -1,7 +1,7 @@
-/* Attention by plain multiply-adds, exact fp32: for fp32, and for what the tensor cores' kernels do not take.  A block of 16 x 16
- * threads has OWN rows (queries; keys for dk and dv) and sees the other side in tiles of PASS rows.  Operands are fp32 in shared
- * memory, scores go through it.  Thread (y, x) has rows y + 16 i and columns x + 16 j of scores, columns 4 x + 64 j .. + 3 of
- * results: sums over a row of scores stay inside half a warp, rows inside a warp.
+/* Attention by plain multiply-adds, exact fp32: for fp32, and for what the tensor cores' kernels do not take.  A block
+ * of 16 x 16 threads has OWN rows (queries; keys for dk and dv) and sees the other side in tiles of PASS rows. Operands
+ * are fp32 in shared memory, scores go through it.  Thread (y, x) has rows y + 16 i and columns x + 16 j of scores,
+ * columns 4 x + 64 j .. + 3 of results: sums over a row of scores stay inside half a warp, rows inside a warp.
  *
  * 4 D flops for each pair of query and key in the tiles forward, 14 D backward (scores and their gradients twice). */
 #include "cuda/attention.cuh"
@@ -35,8 +35,8 @@ static __device__ __forceinline__ int pass_row(int j) { return (int) (threadIdx.
 
 /* ROWS rows of a head from token \a first on as floats; zeros past the sequence and the head. */
 template <int ROWS, int D, typename T>
-static __device__ __forceinline__ void load(float *tile, const ts_attention_problem &p, const void *from, unsigned batch, int first,
-                                            int heads, unsigned head) {
+static __device__ __forceinline__ void load(float *tile, const ts_attention_problem &p, const void *from,
+                                            unsigned batch, int first, int heads, unsigned head) {
   const T *x = (const T *) from + ts_attention_at(p, batch, first, heads, head);
   for (int i = (int) threadIdx.x; i < ROWS * D; i += THREADS) {
     int row = i / D, d = i % D;
@@ -100,8 +100,9 @@ static __device__ __forceinline__ void put_scores(float *score, const float (*s)
 
 /* The block's rows of a result, times factor[i], from token \a first on. */
 template <int D, typename T>
-static __device__ __forceinline__ void store(const ts_attention_problem &p, void *to, unsigned batch, int first, int heads, unsigned head,
-                                             const float (*x)[D / SIDE], const float *factor) {
+static __device__ __forceinline__ void store(const ts_attention_problem &p, void *to, unsigned batch, int first,
+                                             int heads, unsigned head, const float (*x)[D / SIDE],
+                                             const float *factor) {
   T *at = (T *) to + ts_attention_at(p, batch, first, heads, head);
 #pragma unroll
   for (int i = 0; i < I; ++i) {
@@ -121,7 +122,8 @@ static __device__ __forceinline__ bool sees(const ts_attention_problem &p, unsig
 }
 
 /* 0 or 1 / (1 - p) */
-static __device__ __forceinline__ float keep_factor(const ts_attention_problem &p, const ts_attention_drop &drop, int query, int key) {
+static __device__ __forceinline__ float keep_factor(const ts_attention_problem &p, const ts_attention_drop &drop,
+                                                    int query, int key) {
   return p.threshold == 0 ? 1.0f : ts_attention_keeps(p, drop, query, key) ? p.keep_scale : 0.0f;
 }
 
@@ -221,8 +223,9 @@ attention_forward_plain(const __grid_constant__ ts_attention_problem p) {
 /* ---- backward ---- */
 
 /* Products to weights after dropout and to gradients of scores. */
-static __device__ __forceinline__ void weight_and_gradient(const ts_attention_problem &p, const ts_attention_drop &drop, unsigned batch,
-                                                           int query, int key, float lse, float delta, float *s, float *d) {
+static __device__ __forceinline__ void weight_and_gradient(const ts_attention_problem &p, const ts_attention_drop &drop,
+                                                           unsigned batch, int query, int key, float lse, float delta,
+                                                           float *s, float *d) {
   float weight = sees(p, batch, query, key) ? expf(*s * p.scale - lse) : 0.0f, keep = keep_factor(p, drop, query, key);
   *s = weight * keep;
   *d = weight * (*d * keep - delta) * p.scale;
@@ -302,7 +305,8 @@ attention_dkdv_plain(const __grid_constant__ ts_attention_problem p) {
 #pragma unroll
       for (int j = 0; j < J; ++j) {
         int row = query + pass_row(j);
-        float lse = row < p.length ? p.lse[statistics + row] : 0.0f, delta = row < p.length ? p.delta[statistics + row] : 0.0f;
+        float lse = row < p.length ? p.lse[statistics + row] : 0.0f,
+              delta = row < p.length ? p.delta[statistics + row] : 0.0f;
 #pragma unroll
         for (int i = 0; i < I; ++i) {
           weight_and_gradient(p, drop, block.batch, row, first + own_row(i), lse, delta, &s[i][j], &d[i][j]);
@@ -335,12 +339,24 @@ static void launch_backward(const ts_attention_problem *p, cudaStream_t stream) 
 
 template <typename T>
 static void choose_forward(const ts_attention_problem *p, cudaStream_t stream) {
-  (p->head_dim <= 64 ? launch_forward<64, T> : p->head_dim <= 128 ? launch_forward<128, T> : launch_forward<256, T>)(p, stream);
+  if (p->head_dim <= 64) {
+    launch_forward<64, T>(p, stream);
+  } else if (p->head_dim <= 128) {
+    launch_forward<128, T>(p, stream);
+  } else {
+    launch_forward<256, T>(p, stream);
+  }
 }
 
 template <typename T>
 static void choose_backward(const ts_attention_problem *p, cudaStream_t stream) {
-  (p->head_dim <= 64 ? launch_backward<64, T> : p->head_dim <= 128 ? launch_backward<128, T> : launch_backward<256, T>)(p, stream);
+  if (p->head_dim <= 64) {
+    launch_backward<64, T>(p, stream);
+  } else if (p->head_dim <= 128) {
+    launch_backward<128, T>(p, stream);
+  } else {
+    launch_backward<256, T>(p, stream);
+  }
 }
 
 void ts_attention_forward_plain(const ts_attention_problem *p, ts_dtype dtype, cudaStream_t stream) {

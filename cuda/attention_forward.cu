@@ -1,14 +1,16 @@
-/* Forward attention by tensor cores: a block has ROWS queries of a head, 32 a warp, and sees the keys tile by tile with an online
- * softmax (Milakov and Gimelshein 2018, Dao 2023); scores and weights stay in registers, the next tile of keys and values is
- * copied meanwhile.  Tiles above the diagonal are left out.
+/* Forward attention by tensor cores: a block has ROWS queries of a head, 32 a warp, and sees the keys tile by tile with
+ * an online softmax (Milakov and Gimelshein 2018, Dao 2023); scores and weights stay in registers, the next tile of
+ * keys and values is copied meanwhile.  Tiles above the diagonal are left out.
  *
- * 4 D flops and one power of 2 for each pair of query and key in the tiles; q, o once, k and v once for ROWS queries. */
+ * 4 D flops and one power of 2 for each pair of query and key in the tiles; q, o once, k and v once for ROWS queries.
+ */
 #include "cuda/attention.cuh"
 
 enum { M = 2 /* sixteens of queries of a warp */, WARPS = 4, ROWS = 16 * M * WARPS, THREADS = WARPS * TS_WARP };
 
-/* Keys of a tile, and blocks on a multiprocessor: 16 M D / 32 + KEYS floats of a thread are results; its registers are
- * 65536 / (128 blocks).  The general kernel has documents and dropout to think of as well. */
+/* Keys of a tile, and blocks on a multiprocessor: D + keys floats of a thread are results and scores, its registers are
+ * 65536 / (128 blocks).  The general kernel thinks of documents and dropout as well; a row of its scores is the bits of
+ * a word. */
 template <int D, bool GENERAL>
 struct shape {
   static constexpr int keys = GENERAL ? 32 : 64, blocks = D > 32 || GENERAL ? 2 : 3;
@@ -17,8 +19,8 @@ struct shape {
 
 /* What a warp knows of its queries. */
 typedef struct queries {
-  int first;                             /* its first one */
-  float top[M][2], sum[M][2];            /* of each row: highest product, sum of powers so far (in this lane) */
+  int first;                  /* its first one */
+  float top[M][2], sum[M][2]; /* of each row: highest product, sum of powers so far (in this lane) */
 } queries;
 
 static __device__ __forceinline__ int row_of(const queries &w, int m, int half) {
@@ -30,7 +32,7 @@ template <int N, bool GENERAL>
 static __device__ __forceinline__ void mask(const ts_attention_problem &p, const queries &w, unsigned batch, int key,
                                             float (*s)[N / 8][4]) {
   key += (int) (threadIdx.x % 4 * 2);
-  int last = (p.causal ? row_of(w, 0, 0) : (int) p.length - 1) - key; /* of the first row, from this lane's first key on */
+  int last = (p.causal ? row_of(w, 0, 0) : (int) p.length - 1) - key; /* of the first row, from the lane's first key */
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -56,8 +58,8 @@ static __device__ __forceinline__ void mask(const ts_attention_problem &p, const
 /* What is subtracted from the products of a row; while nothing is seen all powers are 0. */
 static __device__ __forceinline__ float shift_of(float top) { return top == TS_MINUS_INFINITY ? 0.0f : top; }
 
-/* Products to powers in place.  Sums and results so far go over to a new highest product only when it makes powers of more
- * than 2^8 otherwise, for some row of the warp: seldom after the first tile. */
+/* Products to powers in place.  Sums and results so far go over to a new highest product only when it makes powers of
+ * more than 2^8 otherwise, for some row of the warp: seldom after the first tile. */
 template <int N, int D>
 static __device__ __forceinline__ void softmax(queries &w, float scale, float (*s)[N / 8][4], float (*o)[D / 8][4]) {
   float top[M][2];
@@ -144,8 +146,8 @@ static __device__ __forceinline__ queries begin(int first) {
 
 /* o and lse of the warp; its rows of the tile of queries serve as the way to memory. */
 template <int D>
-static __device__ __forceinline__ void end(const ts_attention_problem &p, const queries &w, unsigned batch, unsigned head, ts_bf16 *tile,
-                                           float (*o)[D / 8][4]) {
+static __device__ __forceinline__ void end(const ts_attention_problem &p, const queries &w, unsigned batch,
+                                           unsigned head, ts_bf16 *tile, float (*o)[D / 8][4]) {
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -198,7 +200,10 @@ attention_forward(const __grid_constant__ ts_attention_problem p) {
     }
     if (!p.causal || key < w.first + 16 * M) {
       float s[M][N / 8][4];
-      uint32_t mine = GENERAL ? ts_attention_keep_run<GENERAL ? N : 32>(p, block.batch, block.head, w.first + (int) (threadIdx.x % TS_WARP), key) : 0;
+      uint32_t mine = 0;
+      if constexpr (GENERAL) {
+        mine = ts_attention_keep_run<N>(p, block.batch, block.head, w.first + (int) (threadIdx.x % TS_WARP), key);
+      }
       ts_tile_product<M, N, D>(s, q + ts_lane_left<D>(), k_tile + at + ts_lane_right<D>());
       if ((GENERAL && p.documents != nullptr) || key + N > p.length || (p.causal && key + N > w.first)) {
         mask<N, GENERAL>(p, w, block.batch, key, s);
@@ -215,7 +220,8 @@ attention_forward(const __grid_constant__ ts_attention_problem p) {
 
 template <int D, bool GENERAL>
 static void launch(const ts_attention_problem *p, cudaStream_t stream) {
-  ts_launch(attention_forward<D, GENERAL>, ts_attention_grid(p, p->heads, ROWS), THREADS, shape<D, GENERAL>::shared, stream, *p);
+  ts_launch(attention_forward<D, GENERAL>, ts_attention_grid(p, p->heads, ROWS), THREADS, shape<D, GENERAL>::shared,
+            stream, *p);
 }
 
 template <int D>
@@ -227,4 +233,6 @@ static void choose(const ts_attention_problem *p, cudaStream_t stream) {
   }
 }
 
-void ts_attention_forward(const ts_attention_problem *p, cudaStream_t stream) { TS_FOR_HEAD_DIM(p->head_dim, choose, p, stream); }
+void ts_attention_forward(const ts_attention_problem *p, cudaStream_t stream) {
+  TS_FOR_HEAD_DIM(p->head_dim, choose, p, stream);
+}

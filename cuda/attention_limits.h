@@ -1,5 +1,6 @@
 /** \file
- * Which attention the kernels of this directory can do: to refuse a deck before training.  C.  Nothing here is collective.
+ * Which attention the kernels of this directory can do: to refuse a deck before training.  C.  Nothing here is
+ * collective.
  */
 #ifndef TS_CUDA_ATTENTION_LIMITS_H
 #define TS_CUDA_ATTENTION_LIMITS_H
@@ -11,8 +12,8 @@ extern "C" {
 #endif
 
 /** Whether ATTENTION or ATTENTION_DX \a node can run; needs no device.
- * \param [out] why  NULL, or what is wrong with the node, a phrase for a message; static.  Set when the answer is false.
- * Not collective. */
+ * \param [out] why  NULL, or what is wrong with the node, a phrase for a message; static.  Set when the answer is
+ * false. Not collective. */
 bool ts_cuda_attention_supported(const ts_graph *graph, const ts_node *node, const char **why);
 
 #ifdef __cplusplus

@@ -42,8 +42,8 @@ static __device__ __forceinline__ uint64_t ts_dropout_key_of(const int64_t *seed
 
 /** ts_dropout_keep: whether \a element of \a sample is kept.  Four neighbours from a multiple of 4 on share a counter:
  * who needs them calls ts_philox_words (key, sample, element / 4) once and compares each word with the threshold. */
-static __device__ __forceinline__ bool
-ts_dropout_keeps(uint64_t key, int64_t sample, int64_t element, uint32_t threshold) {
+static __device__ __forceinline__ bool ts_dropout_keeps(uint64_t key, int64_t sample, int64_t element,
+                                                        uint32_t threshold) {
   uint32_t word[4];
   ts_philox_words(key, (uint64_t) sample, (uint64_t) element / 4, word);
   int at = (int) (element % 4);
