@@ -9,7 +9,7 @@ extern "C" {
 #include "cuda/attention_limits.h"
 }
 
-enum { DELTA_ROWS = 4 /* of a block: one a warp */, MOST_HEAD_DIM = 256 };
+enum { DELTA_THREADS = 128, MOST_HEAD_DIM = 256 };
 
 /* Tokens of a sequence: tiles of 64 in a dimension of a grid. */
 static const int64_t most_length = 65535 * 64;
@@ -79,17 +79,15 @@ static void forward_own(const ts_kernel_call *call) {
 
 /* ---- backward ---- */
 
-/* delta [B][H][T] = the row of do times that of o.  Reads 2 B T H D elements. */
+/* delta [B][H][T] = the row of do times that of o.  Reads 2 B T H D elements; \a span lanes, a power of 2, have a row. */
 template <typename T, int W>
-__global__ void __launch_bounds__(DELTA_ROWS *TS_WARP)
-attention_delta(float *__restrict__ delta, const T *__restrict__ d_out, const T *__restrict__ o, int64_t rows, int64_t length, int heads,
-                int head_dim) {
-  int64_t row = (int64_t) blockIdx.x * DELTA_ROWS + threadIdx.x / TS_WARP; /* in [B][T][H] */
-  if (row >= rows) {
-    return;
-  }
+__global__ void __launch_bounds__(DELTA_THREADS)
+attention_delta(float *__restrict__ delta, const T *__restrict__ d_out, const T *__restrict__ o, int64_t rows,
+                int64_t length, int heads, int head_dim, int span) {
+  int64_t row = ((int64_t) blockIdx.x * DELTA_THREADS + threadIdx.x) / span; /* in [B][T][H] */
+  int first = (int) (threadIdx.x % (unsigned) span) * W;
   float sum = 0;
-  for (int d = (int) (threadIdx.x % TS_WARP) * W; d < head_dim; d += TS_WARP * W) {
+  for (int d = first; d < head_dim && row < rows; d += span * W) {
     float x[W], y[W];
     ts_load<W>(x, d_out + row * head_dim + d);
     ts_load<W>(y, o + row * head_dim + d);
@@ -98,20 +96,34 @@ attention_delta(float *__restrict__ delta, const T *__restrict__ d_out, const T 
       sum += x[i] * y[i];
     }
   }
-  sum = ts_warp_sum(sum);
-  if (threadIdx.x % TS_WARP == 0) {
+  for (int lane = span / 2; lane > 0; lane /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, lane);
+  }
+  if (first == 0 && row < rows) {
     int64_t token = row / heads, head = row % heads;
     delta[(token / length * heads + head) * length + token % length] = sum;
   }
 }
 
+template <typename T, int W>
+static void launch_delta(const ts_attention_problem *p, cudaStream_t stream) {
+  int64_t rows = p->batch * p->length * p->heads;
+  int span = 1;
+  while (span < TS_WARP && span * W < p->head_dim) {
+    span *= 2;
+  }
+  ts_launch(attention_delta<T, W>, ts_blocks(rows * span, DELTA_THREADS), DELTA_THREADS, 0, stream, p->delta,
+            (const T *) p->d_out, (const T *) p->o, rows, p->length, p->heads, p->head_dim, span);
+}
+
 template <typename T>
 static void delta(const ts_attention_problem *p, cudaStream_t stream) {
   const void *pointer[] = {p->d_out, p->o};
-  int64_t rows = p->batch * p->length * p->heads;
-  bool wide = ts_is_wide<T>(p->head_dim, pointer, 2);
-  ts_launch(wide ? attention_delta<T, ts_lanes<T>> : attention_delta<T, 1>, ts_blocks(rows, DELTA_ROWS), DELTA_ROWS * TS_WARP, 0,
-            stream, p->delta, (const T *) p->d_out, (const T *) p->o, rows, p->length, p->heads, p->head_dim);
+  if (ts_is_wide<T>(p->head_dim, pointer, 2)) {
+    launch_delta<T, ts_lanes<T>>(p, stream);
+  } else {
+    launch_delta<T, 1>(p, stream);
+  }
 }
 
 static void backward_own(const ts_kernel_call *call) {
