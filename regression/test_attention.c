@@ -1,5 +1,8 @@
 /* ATTENTION and ATTENTION_DX against fp64 at odd sizes, with groups of query heads, documents and dropout; the
  * reference itself against central differences; equal bits on 1, 2 and 3 threads. */
+#ifdef RUN_CUDA
+#include "cuda/attention_limits.h"
+#endif
 #include "regression/attention_case.h"
 #include "regression/backends.h"
 #include "regression/tap.h"
@@ -114,6 +117,57 @@ static void check_dropout_mean(void) {
   reference_free(&r);
 }
 
+static bool all_finite(const run_tensor *x) {
+  bool finite = true;
+  for (int64_t i = 0; i < run_count(x); ++i) {
+    finite = finite && isfinite(run_get(x, i));
+  }
+  return finite;
+}
+
+/* All scores are -128 and so is lse, nearly: what stands for a masked or absent key must not become exp (128).
+ * Gradients are differences of such weights and only held to be numbers. */
+static void check_low_scores(ts_dtype dtype) {
+  problem p = {1, 37, 2, 1, 64, false, false, 0, dtype};
+  reference r = reference_create(&p);
+  for (int a = Q; a <= K; ++a) {
+    for (int64_t i = 0; i < count_of(&p, a); ++i) {
+      r.array[a][i] = a == Q ? 4 : -4;
+    }
+  }
+  forward(&p, &r);
+  run_case f = forward_case(&p, &r);
+  bool clean = run_with(&f, 1);
+  run_case g = backward_case(&p, &r, &f);
+  clean = run_with(&g, 1) && clean;
+  double o = distance(&f.out[0], r.array[O]), lse = distance(&f.out[1], r.lse);
+  bool finite = all_finite(&g.out[0]) && all_finite(&g.out[1]) && all_finite(&g.out[2]);
+  tap_ok(clean && finite && lse <= 1e-5 && o <= (dtype == TS_F32 ? 1e-5 : 0x1p-6), "scores of -128 in %s: o %g lse %g%s",
+         ts_dtype_name(dtype), o, lse, finite ? "" : ", gradients that are no numbers");
+  run_free(&f);
+  run_free(&g);
+  reference_free(&r);
+}
+
+#ifdef RUN_CUDA
+/* A deck whose attention no kernel can do is refused before training. */
+static void check_limits(void) {
+  for (int head_dim = 256; head_dim <= 257; ++head_dim) {
+    problem p = {1, 2, 1, 1, head_dim, true, false, 0, TS_BF16};
+    reference r = reference_create(&p);
+    run_case f = forward_case(&p, &r);
+    run_state s;
+    run_begin(backend, &f, &s);
+    const char *why = NULL;
+    bool good = ts_cuda_attention_supported(&s.graph, &s.node, &why);
+    tap_ok(good == (head_dim <= 256) && good == (why == NULL), "heads of %d: %s", head_dim, good ? "yes" : why);
+    run_end(&s);
+    run_free(&f);
+    reference_free(&r);
+  }
+}
+#endif
+
 int main(void) {
   backend = test_backend();
   if (backend == NULL) {
@@ -144,6 +198,11 @@ int main(void) {
       }
     }
   }
+  check_low_scores(TS_F32);
+  check_low_scores(TS_BF16);
+#ifdef RUN_CUDA
+  check_limits();
+#endif
   test_backend_close();
   tap_ok(ts_memory_live() == 0, "everything is freed");
   return tap_done();
