@@ -230,6 +230,7 @@ static __device__ __forceinline__ uint32_t ts_attention_keep_run(const ts_attent
     }
     bits |= i >= skip ? four << (i - skip) : four >> (skip - i);
   }
+  __syncwarp(); /* rows take different numbers of counters; matrix instructions want the warp whole */
   return bits;
 }
 

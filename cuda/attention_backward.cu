@@ -123,6 +123,9 @@ attention_dkdv(const __grid_constant__ ts_attention_problem p) {
       ts_tile_product<M, N, D>(d, v_tile + 16 * M * warp * ts_tile_row<D> + ts_lane_left<D>(),
                                d_out + ts_lane_right<D>());
       weights_of_keys<M, N, GENERAL>(p, block.batch, warp_key, query, statistic_tile, kept, s, d);
+      if constexpr (GENERAL) {
+        __syncwarp(); /* documents part the lanes; matrix instructions want the warp whole */
+      }
       ts_tile_add_product<M, N, D>(dv, s, d_out + ts_lane_left<D>());
       ts_tile_add_product<M, N, D>(dk, d, q + ts_lane_left<D>());
     }
@@ -252,6 +255,9 @@ attention_dq(const __grid_constant__ ts_attention_problem p) {
       ts_tile_product<M, N, D>(s, q + ts_lane_left<D>(), k_tile + tile + ts_lane_right<D>());
       ts_tile_product<M, N, D>(d, d_out + ts_lane_left<D>(), v_tile + tile + ts_lane_right<D>());
       gradients_of_scores<N, GENERAL>(p, w, key, kept, s, d);
+      if constexpr (GENERAL) {
+        __syncwarp(); /* as above */
+      }
       ts_tile_add_product<M, N, D>(dq, d, k_tile + tile + ts_lane_left<D>());
     }
   }
