@@ -1,6 +1,7 @@
 /* The device of this process: binding, queues, memory, capture, and the table of the backend. */
 #include "cuda/attention_choice.h"
 #include "cuda/attention_cudnn.h"
+#include "cuda/attention_limits.h"
 #include "cuda/blas_choice.h"
 #include "cuda/device.h"
 
@@ -341,6 +342,14 @@ static const ts_reserve reserves[] = {
   {NULL, 0, 0, 0},
 };
 
+static const char *refuses(const ts_graph *graph, const ts_node *node) {
+  const char *why = NULL;
+  if (node->op == TS_OP_ATTENTION || node->op == TS_OP_ATTENTION_DX) {
+    (void) ts_cuda_attention_supported(graph, node, &why);
+  }
+  return why;
+}
+
 static void choices_measure(const ts_graph *graph) {
   ts_cuda_choices_measure(graph);
   ts_attention_measure(graph);
@@ -349,7 +358,7 @@ static void choices_measure(const ts_graph *graph) {
 const ts_backend *ts_backend_cuda(void) {
   static const ts_device_ops ops = {stream, allocate_host, release_host, copy, event_create, event_destroy, record, wait, seconds,
                                     finish, capture_begin, capture_end, replay, graph_destroy, ts_cuda_set_op, choices_measure, ts_cuda_choices_write,
-                                    ts_cuda_choices_read, peak_flops};
+                                    ts_cuda_choices_read, refuses, peak_flops};
   static const ts_backend backend = {"cuda", kernel, allocate, release, describe, reserves, &ops};
   return &backend;
 }

@@ -147,6 +147,8 @@ test_bad() {
   ok "which may be asked for" gave 0
   train 1 none --set debug.memcheck=true
   ok "memcheck is for the host" both 'gave 2' 'told compute-sanitizer'
+  train 1 none --set model.n_embd=288 --set model.n_head=1
+  ok "heads that no kernel takes" both 'gave 2' 'told "heads of at most 256"'
   SHIM_MEMORY=1000000 train 1 none
   ok "out of device memory: what is needed and free" both 'gave 1' 'told "an arena of .* is needed, .* of .* are free"'
   SHIM_FAIL_LAUNCH=200 train 1 broken

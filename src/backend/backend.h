@@ -67,6 +67,7 @@ typedef struct ts_device_ops {
   void (*choices_measure)(const ts_graph *graph);            /**< Time the candidates for every product of the graph. */
   char *(*choices_write)(void);                              /**< All choices as text; the caller's (ts_free). */
   ts_status (*choices_read)(const char *text, ts_error *err); /**< Take them; TS_BAD_INPUT: of another device, damaged. */
+  const char *(*refuses)(const ts_graph *graph, const ts_node *node); /**< Why a node cannot run, a phrase; NULL: it can. */
   double (*peak_flops)(ts_dtype dtype);       /**< Datasheet's dense FLOP/s of products; 0 when the device is not known. */
 } ts_device_ops;
 

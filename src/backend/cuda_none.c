@@ -1,8 +1,15 @@
 /* A build without CUDA. */
 #include "backend/backend.h"
+#include "cuda/attention_limits.h"
 
 const ts_backend *ts_backend_cuda(void) {
   return NULL;
+}
+
+bool ts_cuda_attention_supported(const ts_graph *graph, const ts_node *node, const char **why) {
+  (void) graph, (void) node;
+  *why = "this Tessera was built without CUDA";
+  return false;
 }
 
 int ts_cuda_devices(void) {

@@ -151,8 +151,23 @@ static ts_status check_memory(const ts_engine *e, ts_error *err) {
                       ranks, ranks > 1 ? "s" : "", ts_human_bytes((double) peak, need), ts_human_bytes(available, have));
 }
 
+/* What the kernels of a device cannot do, known before anything is allocated; the first node is enough. */
+static ts_status check_device(const ts_engine *e, ts_error *err) {
+  for (int i = 0; i < TS_N_PROGRAMS && e->backend->device != NULL; ++i) {
+    const ts_graph *g = e->program[i] != NULL ? e->program[i]->graph : NULL;
+    for (ts_nid n = 0; g != NULL && n < g->n_nodes; ++n) {
+      const char *why = e->backend->device->refuses(g, &g->node[n]);
+      if (why != NULL) {
+        return ts_error_add(err, "%s: %s; run.device = \"cpu\" takes it", g->node[n].name, why);
+      }
+    }
+  }
+  return TS_OK;
+}
+
 static ts_status check_programs(const ts_engine *e, ts_error *err) {
   ts_status status = check_trainable(e, err);
+  status = status == TS_OK ? check_device(e, err) : status;
   return ts_world_agree(e->world, status == TS_OK ? check_memory(e, err) : status, err);
 }
 
