@@ -73,7 +73,7 @@ silent_functions() {
 wrong_includes() {
   awk -v file="$2" '
     BEGIN {
-      n = split("base:0 deck:1 graph:2 ops:2 comm:2 backend:2 cuda:2 run:3 pass:3 model:3 io:3 engine:4 main:5", rows, " ")
+      n = split("base:0 slurm:1 deck:1 graph:2 ops:2 comm:2 backend:2 cuda:2 run:3 pass:3 model:3 io:3 engine:4 main:5", rows, " ")
       for (i = 1; i <= n; ++i) { split(rows[i], row, ":"); level[row[1]] = row[2] }
       split(file, part, "/")
       room = (part[1] == "src") ? part[2] : part[1]
@@ -102,7 +102,7 @@ wrong_includes() {
 unlisted_sources() {
   (cd "$1" && cat Makefile.am */Makefile.am src/*/Makefile.am src/*/*/Makefile.am 2> /dev/null |
     tr ' \t' '\n\n' | sed 's/\.c$//' | sort -u > "$scratch/listed"
-  for file in src/*/*.[ch] src/*/*/*.[ch] src/*/*.def io/*.[ch] cuda/*.c cuda/*.h cuda/*.cu cuda/*.cuh regression/*.[ch] regression/*/*.[ch] \
+  for file in src/*/*.[ch] src/*/*/*.[ch] src/*/*.def io/*.[ch] cuda/*.c cuda/*.h cuda/*.cu cuda/*.cuh slurm/*.[ch] regression/*.[ch] regression/*/*.[ch] \
     benchmarks/*.[ch]; do
     if [ -f "$file" ] && ! grep -qxF "${file%.c}" "$scratch/listed"; then
       echo "$file"
@@ -179,12 +179,12 @@ expect_lines "$(unlisted_sources "$scratch")" "src/comm/unlisted.h" "self-test: 
 
 cd "$top" || exit 99
 tap_empty "$(unlisted_sources .)" "every source is listed"
-for file in src/*/*.h src/*/*/*.h io/*.h cuda/*.h regression/tap*.h; do
+for file in src/*/*.h src/*/*/*.h io/*.h cuda/*.h slurm/*.h regression/tap*.h; do
   if [ -f "$file" ]; then
     tap_empty "$(silent_functions "$file")" "contracts of $file"
   fi
 done
-for room in src/*/ src/*/*/ io/ cuda/; do
+for room in src/*/ src/*/*/ io/ cuda/ slurm/; do
   if [ "$room" != "src/*/*/" ]; then
     tap_empty "$(for file in "$room"*.c "$room"*.h "$room"*.cu "$room"*.cuh; do [ -f "$file" ] && wrong_includes . "$file"; done)" \
       "includes of $room"
