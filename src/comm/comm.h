@@ -139,8 +139,26 @@ ts_comm *ts_world_device_comm(ts_world *world, const ts_mesh *mesh, unsigned axe
 void ts_world_device_register(ts_world *world, void *memory, size_t bytes);
 void ts_world_device_deregister(ts_world *world, const void *memory);
 
+/** The libraries that communicate: "MPICH Version: 4.0.2, NCCL 2.28.9". Not collective. */
+const char *ts_world_libraries(void);
+
 /** The communicator of all processes. Not collective. */
 ts_comm *ts_world_all(ts_world *world);
+
+/** Memory that the ranks of a node share.  Where some ranks of a node cannot share memory with others (containers), each group
+ * that can counts as a node of its own. */
+typedef struct ts_node_memory {
+  const char *name; /**< Of the node, or where several have that name NAME.rRANK with their lowest rank: unique in the world. */
+  int n, index;     /**< Ranks of the node; this rank's place among them. */
+  const int *rank;  /**< Their world ranks, ascending. */
+  void *const *memory; /**< Of each rank: a piece of memory that all of them may read and write. */
+} ts_node_memory;
+
+/** Share \a bytes zeroed bytes of each rank with the other ranks of its node, aligned to 128. Collective over all processes. */
+ts_node_memory *ts_node_memory_create(ts_world *world, size_t bytes);
+
+/** Free and set to NULL; NULL is allowed.  Before the world is destroyed. Collective over all processes. */
+void ts_node_memory_destroy(ts_node_memory **memory);
 
 /** Agree on a status: any rank's bad input becomes everybody's, with the messages of the lowest such rank.  Every
  * function that reads user input on some ranks only calls it before the next collective.

@@ -2,6 +2,7 @@
 #include "comm/comm_mpi.h"
 #include "comm/comm_nccl.h"
 
+#include "base/heartbeat.h"
 #include "base/memory.h"
 #include "base/status.h"
 
@@ -245,7 +246,9 @@ static void share_messages(ts_world *w, int root, ts_error *err) {
 
 ts_status ts_world_agree(ts_world *world, ts_status status, ts_error *err) {
   int first = status == TS_OK ? world->size : world->rank;
+  ts_heartbeat_enter("agreement");
   all_minimum(world, &first);
+  ts_heartbeat_leave();
   if (first == world->size) {
     return TS_OK;
   }

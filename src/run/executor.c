@@ -1,5 +1,6 @@
 #include "run/executor.h"
 
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "pass/storage.h"
@@ -368,7 +369,9 @@ void ts_executor_get(ts_executor *e, void *to, const void *memory, size_t bytes)
   if (ts_executor_is_host(e)) {
     memcpy(to, memory, bytes);
   } else {
+    ts_heartbeat_enter("wait.for.device");
     stage(e, (unsigned char *) memory, to, bytes, true);
+    ts_heartbeat_leave();
   }
 }
 

@@ -1,4 +1,5 @@
 /* Walking a program on a device: commands are queued, the second time recorded, from then on replayed. */
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "run/bound.h"
@@ -165,10 +166,14 @@ void ts_walk_device(ts_executor *e, ts_bound_program *p, unsigned segments) {
     ts_executor_finish(e); /* or the host's clock would say nothing about the device's begin */
   }
   double start = ts_seconds();
+  ts_heartbeat_enter((segments & TS_SEGMENT_FORWARD) != 0  ? "queue.forward"
+                     : (segments & TS_SEGMENT_UPDATE) != 0 ? "queue.update"
+                                                           : "queue.backward");
   device->record(span->begin, TS_QUEUE_COMPUTE);
   queue_commands(e, p, r, false);
   queue_captured(e, p, r);
   device->record(span->end, TS_QUEUE_COMPUTE);
+  ts_heartbeat_leave();
   ++r->times;
   if (e->options.observer != NULL) {
     report(e, p, r, span, start);

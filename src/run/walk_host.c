@@ -1,4 +1,5 @@
 /* Walking a program on the host: kernels return when they are done, collectives run on a stream of calls. */
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "run/bound.h"
 
@@ -13,7 +14,9 @@ static void observe(const ts_bound_node *b, bool collective, double start) {
 static void run_collective(void *argument) {
   ts_bound_node *b = argument;
   double start = b->executor->options.observer != NULL ? ts_seconds() : 0;
+  ts_heartbeat_enter(b->call.node->name);
   ts_bound_collective(b);
+  ts_heartbeat_leave();
   observe(b, true, start);
 }
 

@@ -1,0 +1,87 @@
+/** \file
+ * What this process is doing: a small record that its threads keep up to date and that others read while it runs, in
+ * memory shared by the ranks of a node (engine/watchdog.h puts it there) so that somebody can tell of a rank that hangs.
+ *
+ * Writing is a few plain stores, without locks or system calls but for the clock: about 50 ns a collective.  There is one
+ * record a process; until ts_heartbeat_use names another it is one that nobody reads, so no caller needs to ask.
+ *
+ * Collectives are counted: those of a rank have one total order, the same on all ranks (comm/comm.h), so the numbers of
+ * ranks that run the same program can be compared.  On a device a collective is queued with its run: there the numbers
+ * count runs queued and waits for the device.
+ *
+ * Each field is read and written as a whole; two fields of one reading may be a few nanoseconds apart.
+ */
+#ifndef TS_BASE_HEARTBEAT_H
+#define TS_BASE_HEARTBEAT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/** Phases: name in the code, name for the user. */
+#define TS_PHASES(X)              \
+  X(STARTING, "starting")         \
+  X(LOADING, "loading")           \
+  X(COMPUTING, "forward/backward") \
+  X(UPDATING, "update")           \
+  X(SAVING, "saving")             \
+  X(VALIDATING, "validating")     \
+  X(ENDING, "ending")
+
+typedef enum ts_phase {
+#define X(name, text) TS_PHASE_##name,
+  TS_PHASES(X)
+#undef X
+  TS_N_PHASES
+} ts_phase;
+
+/** "forward/backward", ...: constant, and without blanks; "?" for a number that is none. Not collective. */
+const char *ts_phase_name(int phase);
+
+enum { TS_HEARTBEAT_NAME = 64 /**< Longest name of a collective, with its terminator; a longer one is cut. */ };
+
+/** The record.  All zero is a rank that has not begun. */
+typedef struct ts_heartbeat ts_heartbeat;
+
+/** Bytes of a record: whole cache lines. Not collective. */
+uint64_t ts_heartbeat_bytes(void);
+
+/** What a record says, for those who look. */
+typedef struct ts_beat {
+  int64_t rank, pid;     /**< pid is 0 in a record that nobody uses yet. */
+  int64_t step;          /**< The step under way, from 1; 0 before the first. */
+  int64_t micro_batch;   /**< Of the step, from 0. */
+  int phase;             /**< ts_phase. */
+  uint64_t entered;      /**< Collectives entered. */
+  uint64_t finished;     /**< Collectives finished; the rank is inside of one while it is less than entered. */
+  double since_change;   /**< Seconds since anything of the above changed. */
+  double since_step;     /**< Seconds since the step began; before the first, since the record was taken. */
+  double since_alive;    /**< Seconds since ts_heartbeat_live. */
+  char name[TS_HEARTBEAT_NAME]; /**< Of the collective entered last; printable, without blanks; "-" for none. */
+} ts_beat;
+
+/** Let \a record, zeroed, be this process's record from now on: whatever threads say goes there.  NULL: nobody reads it any
+ * more.  The memory must live until then.  No other thread speaks meanwhile. Not collective. */
+void ts_heartbeat_use(ts_heartbeat *record, int rank);
+
+/** This process's record. Not collective. */
+const ts_heartbeat *ts_heartbeat_mine(void);
+
+/** The phase changes. Not collective. */
+void ts_heartbeat_phase(ts_phase phase);
+
+/** Step \a step begins, in phase COMPUTING; micro-batch \a micro_batch begins. Not collective. */
+void ts_heartbeat_step(int64_t step);
+void ts_heartbeat_micro_batch(int64_t micro_batch);
+
+/** A collective is entered, and finished; by one thread at a time.  One inside of another counts as two, of which the
+ * first counts as finished with the second. Not collective. */
+void ts_heartbeat_enter(const char *name);
+void ts_heartbeat_leave(void);
+
+/** This process gets to run: called every second or so by a thread that never waits for anything. Not collective. */
+void ts_heartbeat_live(void);
+
+/** Read a record of any process of this node. Not collective. */
+void ts_heartbeat_read(const ts_heartbeat *record, ts_beat *out);
+
+#endif
