@@ -7,7 +7,7 @@ golden=$top/regression/golden
 # ---- help ----
 
 all_listed() {
-  for command in train plan graph eval generate tokenize compare plot verify keys zero_to_fp32; do
+  for command in train plan graph eval generate tokenize compare plot verify deck keys zero_to_fp32; do
     grep -Eq "^  $command +[a-z]" "$scratch/out" || return 1
   done
 }
@@ -18,7 +18,7 @@ test_help() {
   ok "--help lists every command" all_listed
   run "$tessera"
   ok "no command: the help, and exit 2" gave 2
-  for command in train plan graph eval generate tokenize compare plot verify keys zero_to_fp32; do
+  for command in train plan graph eval generate tokenize compare plot verify deck keys zero_to_fp32; do
     run "$tessera" $command --help
     ok "$command --help: usage" printed "^usage: tessera $command "
     ok "$command --help: an example" grep -q "^Example:" "$scratch/out"
@@ -27,6 +27,20 @@ test_help() {
   ok "--version" printed "^tessera [0-9]"
   run "$tessera" keys
   ok "keys: a key of the deck" printed "zero_optimization.stage"
+}
+
+# ---- the deck ----
+
+test_deck() {
+  run "$tessera" deck tiny.cfg --set run.steps=3 --key run.steps
+  ok "deck --key: one value" is "$(cat "$scratch/out")" 3
+  run "$tessera" deck tiny.cfg --key run.directory
+  ok "deck --key: text without quotes" is "$(cat "$scratch/out")" run
+  run "$tessera" deck tiny.cfg --key run.directry
+  ok "deck --key: what was meant" said 2 "did you mean run.directory"
+  "$tessera" deck tiny.cfg > complete.cfg
+  "$tessera" deck complete.cfg > again.cfg
+  ok "deck: what it prints is the same deck" cmp complete.cfg again.cfg
 }
 
 # ---- plan and graph ----
@@ -260,6 +274,7 @@ test_terminal() {
 }
 
 test_help
+test_deck
 test_plan
 test_graph
 test_train

@@ -54,6 +54,9 @@ static const ts_option compare_options[] = {
 
 static const ts_option verify_options[] = {FORMAT_OPTION, END_OPTION};
 
+static const ts_option deck_options[] = {
+    SET_OPTION, {"--key", "KEY", NULL, "print the value of this key only, such as run.directory", false}, END_OPTION};
+
 static const ts_option keys_options[] = {{"--format", "FORMAT", "text", "text, or man for roff", false}, END_OPTION};
 
 static const ts_option consolidate_options[] = {
@@ -103,6 +106,10 @@ const ts_command ts_commands[] = {
      "the manifest, and the index in model.h5 with both.  A line each says intact or damaged; the reasons follow on "
      "standard error.  Exit code 0 when all is intact, 2 when something is not.",
      verify_options, "tessera verify runs/kjv", false},
+    {"deck", ts_main_deck, "DECK", 1, 1, "print a deck as it is understood, or one value of it",
+     "Reads the deck with what it refers to and what --set changes, checks it, and prints it complete, with every default.  "
+     "A wrong deck ends with exit code 2: a check before a job is queued.",
+     deck_options, "tessera deck big.cfg --set run.steps=50 --key run.directory", false},
     {"keys", ts_main_keys, "", 0, 0, "list every key of a deck: meaning, default, what is accepted",
      "All keys of DeepSpeed 0.19.6 are in the list, each with whether it works, has no effect here and why, or is refused.",
      keys_options, "tessera keys | less", false},
