@@ -32,6 +32,32 @@ static __device__ __forceinline__ void ts_philox_words(uint64_t key, uint64_t hi
   word[3] = c3;
 }
 
+/** ts_f32_to_bf16_by: the bits of one of the two neighbours in bf16. */
+static __device__ __forceinline__ uint16_t ts_bf16_bits_by(float value, uint32_t random) {
+  uint32_t bits = __float_as_uint(value), magnitude = bits & 0x7fffffffu;
+  uint32_t up = magnitude > 0x7f7f0000u ? 0u : random, quiet = magnitude > 0x7f800000u ? 0x40u : 0u;
+  return (uint16_t) (((bits + up) >> 16) | quiet);
+}
+
+/** ts_random_to_bf16 for W elements from \a element on: one, or 2 or 4 from a multiple of W on. */
+template <int W>
+static __device__ __forceinline__ void ts_store_rounded(ts_bf16 *to, const float *from, uint64_t key, uint64_t round,
+                                                        int64_t element) {
+  static_assert(W == 1 || W == 2 || W == 4, "the words of a vector");
+  uint32_t word[4];
+  ts_philox_words(key, round, (uint64_t) element / 8, word);
+  int lane = (int) (element % 8);
+  uint32_t low = lane < 4 ? word[0] : word[2], high = lane < 4 ? word[1] : word[3];
+  low = W < 4 && lane % 4 >= 2 ? high : low;
+  low = W == 1 && lane % 2 == 1 ? low >> 16 : low;
+  ts_vector<uint16_t, W> v;
+#pragma unroll
+  for (int i = 0; i < W; ++i) {
+    v.x[i] = ts_bf16_bits_by(from[i], (i < 2 ? low : high) >> 16 * (i % 2) & 0xffffu);
+  }
+  *(ts_vector<uint16_t, W> *) to = v;
+}
+
 /** ts_dropout_key of a step's seed, which only the device knows, and an op's name. */
 static __device__ __forceinline__ uint64_t ts_dropout_key_of(const int64_t *seed, uint64_t name) {
   uint64_t z = (uint64_t) *seed + 0x9e3779b97f4a7c15u * (name + 1);

@@ -1,6 +1,6 @@
 /* The update: control of a step, and AdamW in one sweep over the flat shard: 28 bytes an element (26 with gradients in
  * bf16), 2 more with a bf16 working copy. */
-#include "cuda/kernel.cuh"
+#include "cuda/philox.cuh"
 
 enum { THREADS = 256, MOST_RANGES = 80 /* of a launch */, EACH = 4, ELEMENTS = 8 * THREADS * EACH /* of a block */ };
 
@@ -78,6 +78,7 @@ struct adamw_state {
   const float *lr, *beta, *scale, *skip;
   float eps;
   bool decoupled, bias_correction;
+  ts_rounding rounding; /* of w */
 };
 
 /* The scalars of a range in this step. */
@@ -104,7 +105,7 @@ static __device__ adamw_scalars scalars_of(const adamw_state &s, float weight_de
   return k;
 }
 
-template <typename T, int W>
+template <typename T, bool CHANCE, int W>
 static __device__ __forceinline__ void update(const adamw_state &s, const T *g, const adamw_scalars &k, int64_t at) {
   float p[W], m[W], v[W], gradient[W];
   ts_load<W>(p, s.p + at);
@@ -121,7 +122,9 @@ static __device__ __forceinline__ void update(const adamw_state &s, const T *g, 
   ts_store<W>(s.p + at, p);
   ts_store<W>(s.m + at, m);
   ts_store<W>(s.v + at, v);
-  if (s.w != NULL) {
+  if constexpr (CHANCE) {
+    ts_store_rounded<W>(s.w + at, p, s.rounding.key, (uint64_t) *s.step, s.rounding.first + at);
+  } else if (s.w != NULL) {
     ts_store<W>(s.w + at, p);
   }
 }
@@ -136,8 +139,9 @@ static __device__ __forceinline__ int range_of(const adamw_ranges &ranges, int64
 }
 static_assert(MOST_RANGES <= 128, "range_of");
 
-/* A block never crosses a range's end; one thread computes its scalars. */
-template <typename T>
+/* A block never crosses a range's end; one thread computes its scalars.  CHANCE: w is rounded by chance; vectors then
+ * begin at multiples of EACH in the flat range too. */
+template <typename T, bool CHANCE>
 __global__ void __launch_bounds__(THREADS)
 adamw(adamw_state s, const T *g, const __grid_constant__ adamw_ranges ranges, bool wide) {
   TS_SHARED(adamw_scalars, k, 1);
@@ -152,21 +156,22 @@ adamw(adamw_state s, const T *g, const __grid_constant__ adamw_ranges ranges, bo
   adamw_scalars mine = k[0];
   int64_t first = ranges.offset[r] + ((int64_t) blockIdx.x - ranges.before[r]) * ELEMENTS;
   int64_t end = ranges.offset[r] + ranges.count[r], last = first + ELEMENTS < end ? first + ELEMENTS : end;
-  int64_t singles = wide && ranges.offset[r] % EACH == 0 ? last - (last - first) % EACH : first;
+  bool in_step = ranges.offset[r] % EACH == 0 && (!CHANCE || s.rounding.first % EACH == 0);
+  int64_t singles = wide && in_step ? last - (last - first) % EACH : first;
 #pragma unroll 1
   for (int64_t at = first + (int) threadIdx.x * EACH; at < singles; at += THREADS * EACH) {
-    update<T, EACH>(s, g, mine, at);
+    update<T, CHANCE, EACH>(s, g, mine, at);
   }
 #pragma unroll 1
   for (int64_t at = singles + threadIdx.x; at < last; at += THREADS) {
-    update<T, 1>(s, g, mine, at);
+    update<T, CHANCE, 1>(s, g, mine, at);
   }
 }
 
 enum { P, M, V, W_COPY, G, STEP, LR, BETAS, SCALE, SKIP };
 
-template <typename T>
-static void launch_adamw(const ts_kernel_call *call) {
+template <typename T, bool CHANCE>
+static void launch_ranges(const ts_kernel_call *call) {
   const ts_attr *attr = &call->node->attr;
   bool has_copy = call->in[W_COPY] != NULL;
   TS_ASSERT(call->out[P] == call->in[P] && call->out[M] == call->in[M] && call->out[V] == call->in[V]);
@@ -174,7 +179,8 @@ static void launch_adamw(const ts_kernel_call *call) {
   adamw_state s = {(float *) call->out[P], (float *) call->out[M], (float *) call->out[V],
                    has_copy ? (ts_bf16 *) call->out[W_COPY] : NULL, (const int64_t *) call->in[STEP],
                    (const float *) call->in[LR], (const float *) call->in[BETAS], (const float *) call->in[SCALE],
-                   (const float *) call->in[SKIP], attr->adamw.eps, attr->adamw.decoupled, attr->adamw.bias_correction};
+                   (const float *) call->in[SKIP], attr->adamw.eps, attr->adamw.decoupled, attr->adamw.bias_correction,
+                   attr->adamw.rounding};
   const void *all[] = {s.p, s.m, s.v, s.w, call->in[G]};
   bool wide = ts_is_wide<T>(ts_lanes<T>, all, 5);
   for (int r = 0; r < attr->adamw.n;) {
@@ -189,7 +195,18 @@ static void launch_adamw(const ts_kernel_call *call) {
       ranges.lr_factor[ranges.n] = range->lr_factor;
       blocks += (range->count + ELEMENTS - 1) / ELEMENTS;
     }
-    ts_launch(adamw<T>, (unsigned) blocks, THREADS, 0, ts_call_stream(call), s, (const T *) call->in[G], ranges, wide);
+    ts_launch(adamw<T, CHANCE>, (unsigned) blocks, THREADS, 0, ts_call_stream(call), s, (const T *) call->in[G], ranges,
+              wide);
+  }
+}
+
+template <typename T>
+static void launch_adamw(const ts_kernel_call *call) {
+  if (call->node->attr.adamw.rounding.stochastic) {
+    TS_ASSERT(call->in[W_COPY] != NULL);
+    launch_ranges<T, true>(call);
+  } else {
+    launch_ranges<T, false>(call);
   }
 }
 

@@ -39,6 +39,83 @@ static void test_bf16(void) {
   tap_ok(ts_f32_to_bf16(3.4e38f) == 0x7f80, "bf16: overflow is infinity");
 }
 
+/* Over all numbers that may be drawn, as many go up as 65536ths are cut off: the mean is exact.  What is above the
+ * largest finite bf16 stays finite. */
+static void test_bf16_by_chance(void) {
+  int moved = 0, wrong = 0;
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    float value = ts_bf16_to_f32((uint16_t) bits);
+    uint16_t back = ts_f32_to_bf16_by(value, 0xffff);
+    moved += isnan(value) ? !isnan(ts_bf16_to_f32(back)) : back != bits;
+  }
+  tap_ok(moved == 0, "bf16 by chance: what bf16 holds is kept");
+  static const uint32_t values[] = {0x3f800001, 0x3f808000, 0xbf81ffff, 0xc2345678,
+                                    0x00000001, 0x807f1234, 0x7f7e8001, 0x3fffffff};
+  for (size_t i = 0; i < sizeof values / sizeof *values; ++i) {
+    float value;
+    memcpy(&value, &values[i], sizeof value);
+    uint32_t up = 0;
+    for (uint32_t random = 0; random < 65536; ++random) {
+      uint32_t got = ts_f32_to_bf16_by(value, random), below = values[i] >> 16;
+      up += got == below + 1;
+      wrong += got != below && got != below + 1;
+    }
+    wrong += up != (values[i] & 0xffff);
+  }
+  tap_ok(wrong == 0, "bf16 by chance: a neighbour, each as often as it is near");
+  const uint32_t nan_bits = 0xff800001;
+  float nan_low;
+  memcpy(&nan_low, &nan_bits, sizeof nan_low);
+  tap_ok(isnan(ts_bf16_to_f32(ts_f32_to_bf16_by(nan_low, 0))) &&
+             isnan(ts_bf16_to_f32(ts_f32_to_bf16_by(nan_low, 0xffff))),
+         "bf16 by chance: a NaN whose payload is cut off stays one");
+  tap_ok(ts_f32_to_bf16_by(3.4e38f, 0xffff) == 0x7f7f && ts_f32_to_bf16_by(-3.4e38f, 0xffff) == 0xff7f,
+         "bf16 by chance: no finite value becomes infinity");
+}
+
+/* Sums over a million normal numbers: the error of each has the mean 0 and at most the variance step^2 / 4, so that five
+ * standard deviations of the sum are a bound that a right function passes but for once in a million. */
+static void test_random_to_bf16(void) {
+  enum { N = 1000000 };
+  float *x = ts_malloc(N * sizeof *x);
+  uint16_t *y = ts_malloc(N * sizeof *y), *z = ts_malloc(N * sizeof *z);
+  ts_random_normal(3, 0, N, 1.0, x);
+  ts_random_to_bf16(17, 5, 0, N, x, y);
+  double error = 0, variance = 0;
+  for (int i = 0; i < N; ++i) {
+    double step = ldexp(1, ilogbf(x[i]) - 7), e = (double) ts_bf16_to_f32(y[i]) - (double) x[i];
+    error += e;
+    variance += step * step / 4;
+  }
+  tap_ok(fabs(error) < 5 * sqrt(variance), "random_to_bf16: no bias: %.2f of the standard deviation",
+         error / sqrt(variance));
+  int wrong = 0;
+  for (int from = 0; from < 300; from += 7) {
+    int n = (from * 31) % 200;
+    ts_random_to_bf16(17, 5, from, n, x + from, z);
+    wrong += memcmp(z, y + from, (size_t) n * sizeof *z) != 0;
+  }
+  tap_ok(wrong == 0, "random_to_bf16: any sub-range is the same");
+  for (int i = 0; i < N; ++i) {
+    x[i] = 1.0f + 0x1p-8f; /* a tie: up or down is a coin's two sides */
+  }
+  ts_random_to_bf16(17, 5, 0, N, x, y);
+  static const struct { uint64_t key, round; int64_t first; } others[] = {
+    {17, 6, 0}, {18, 5, 0}, {17, 5, 1}, {17, 5, 8}};
+  for (size_t k = 0; k < sizeof others / sizeof *others; ++k) {
+    ts_random_to_bf16(others[k].key, others[k].round, others[k].first, N, x, z);
+    double same = 0;
+    for (int i = 0; i < N; ++i) {
+      same += y[i] == z[i];
+    }
+    tap_ok(fabs(same - N / 2) < 5 * sqrt(N / 4.0), "random_to_bf16: key %d, round %d, element %d: others go up",
+           (int) others[k].key, (int) others[k].round, (int) others[k].first);
+  }
+  ts_free(x);
+  ts_free(y);
+  ts_free(z);
+}
+
 static uint16_t to_f16(float value) {
   uint16_t half;
   ts_convert(&half, TS_F16, &value, TS_F32, 1);
@@ -181,6 +258,8 @@ static void test_files(void) {
 int main(void) {
   test_philox();
   test_bf16();
+  test_bf16_by_chance();
+  test_random_to_bf16();
   test_f16();
   test_convert();
   test_normal();

@@ -99,6 +99,8 @@ static const bad_deck decks[] = {
     {TS_CHECK_SIZE, NULL, "", "train_batch_size=9000000000000000000", "tokens is more than can be counted"},
     {TS_CHECK_VALIDATION, NULL, "data = { validation_fraction = 0.1; validation_path = \"v\"; };\n", NULL,
      "one of the two"},
+    {TS_CHECK_ROUNDING, NULL, "", "bf16.stochastic_rounding=true",
+     "bf16.enabled is false, and fp32 parameters are not rounded"},
     {TS_CHECK_CYCLE, NULL, SCHEDULE("OneCycle", "cycle_min_lr = 0.1; cycle_max_lr = 0.01;"), NULL,
      "above cycle_max_lr"},
     {TS_CHECK_BATCH, NULL, "train_batch_size = 9;\n", NULL, "9 is not a multiple of train_micro_batch_size_per_gpu 2 x "

@@ -51,6 +51,19 @@ static inline uint16_t ts_f32_to_bf16(float value) {
   return (uint16_t) ((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
+/** fp32 to bf16 by chance: one of the two neighbours, the one further from zero with a probability of (what is cut
+ * off) / (their distance), for \a random uniform in [0, 65535]; so the mean is the value itself.  What bf16 holds is
+ * kept, so are infinities; NaN becomes quiet.  Above the largest finite bf16 the neighbour is infinity, which no finite
+ * value becomes: it is the largest finite bf16 instead. Not collective. */
+static inline uint16_t ts_f32_to_bf16_by(float value, uint32_t random) {
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  uint32_t magnitude = bits & 0x7fffffffu;
+  uint32_t up = magnitude > 0x7f7f0000u ? 0 : random;
+  uint32_t quiet = magnitude > 0x7f800000u ? 0x40u : 0;
+  return (uint16_t) (((bits + up) >> 16) | quiet);
+}
+
 /** fp16 to fp32: exact. Not collective. */
 float ts_f16_to_f32(uint16_t value);
 

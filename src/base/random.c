@@ -1,5 +1,6 @@
 #include "base/random.h"
 
+#include "base/dtype.h"
 #include "base/status.h"
 
 #include <math.h>
@@ -34,6 +35,16 @@ void ts_random_normal(uint64_t key, int64_t first, int64_t count, double std, fl
     }
     for (int64_t lane = (first + i) % 4; lane < 4 && i < count; ++lane, ++i) {
       out[i] = (float) value[lane];
+    }
+  }
+}
+
+void ts_random_to_bf16(uint64_t key, uint64_t round, int64_t first, int64_t count, const float *from, uint16_t *to) {
+  for (int64_t i = 0; i < count;) {
+    uint32_t words[4];
+    ts_philox(key, round, (uint64_t) (first + i) / 8, words);
+    for (int64_t lane = (first + i) % 8; lane < 8 && i < count; ++lane, ++i) {
+      to[i] = ts_f32_to_bf16_by(from[i], words[lane / 2] >> 16 * (lane % 2) & 0xffffu);
     }
   }
 }

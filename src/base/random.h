@@ -38,6 +38,11 @@ uint64_t ts_mix(uint64_t a, uint64_t b);
  * Box-Muller in fp64, so any sub-range of a tensor has the same values on any grid. Not collective; sequential. */
 void ts_random_normal(uint64_t key, int64_t first, int64_t count, double std, float *out);
 
+/** Round \a count fp32 values to bf16 by chance (ts_f32_to_bf16_by): elements \a first + i in round \a round of \a key,
+ * so that any sub-range of a tensor is rounded alike on any grid.  Element e takes 16 bits of the counter
+ * (round, e / 8): the lower (e even) or upper half of word e % 8 / 2. Not collective; sequential. */
+void ts_random_to_bf16(uint64_t key, uint64_t round, int64_t first, int64_t count, const float *from, uint16_t *to);
+
 /** Position \a index of a pseudo-random permutation of [0, n): a bijection computed in O (1) expected time without a
  * table (a four-round Feistel network over the enclosing power of four, walked until it lands inside [0, n)).
  * \param [in] key  Another key gives another permutation (seed and epoch). Not collective. */

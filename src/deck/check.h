@@ -38,6 +38,7 @@
   X(SIZE)            /* products of sizes within 64 bits */                                  \
   X(VALIDATION)      /* a fraction or a path, not both */                                    \
   X(CYCLE)           /* OneCycle's lower ends below the upper */                             \
+  X(ROUNDING)        /* stochastic rounding of what is in bf16 */                            \
   X(BATCH)           /* the batch triple without ranks */                                    \
   X(BATCH_RANKS)     /* the batch triple with ranks */                                       \
   X(TRAINING)        /* what training needs */

@@ -205,6 +205,14 @@ static void check_validation(ts_reader *reader) {
   }
 }
 
+static void check_rounding(ts_reader *reader) {
+  if (reader->deck->bf16.stochastic_rounding && !reader->deck->bf16.enabled) {
+    ts_reader_report(reader, TS_CHECK_ROUNDING, "bf16.stochastic_rounding",
+                     "bf16.enabled is false, and fp32 parameters are not rounded; accepted: bf16.enabled = true with it, "
+                     "or neither");
+  }
+}
+
 static void check_cycle(ts_reader *reader) {
   const ts_deck_scheduler *s = &reader->deck->scheduler;
   if (strcmp(s->type, "OneCycle") != 0) {
@@ -242,7 +250,7 @@ void ts_reader_check_deck(ts_reader *reader) {
   static void (*const checks[])(ts_reader *) = {
       check_required_by, check_total_steps, check_heads,     check_kv_heads, check_rotary,
       check_sequence,    check_activation,  check_rope,      check_token_ids, check_size,
-      check_validation,  check_cycle,       check_batch,
+      check_validation,  check_rounding,    check_cycle,       check_batch,
   };
   for (size_t i = 0; i < sizeof checks / sizeof *checks; ++i) {
     checks[i](reader);

@@ -79,6 +79,9 @@ typedef struct ts_deck_run {
   char *attention;          /**< "auto" or "own". */
   char *algorithms;         /**< "" or a file. */
   double peer_timeout;      /**< Seconds; 0: for ever. */
+  double step_timeout, first_step_timeout; /**< Seconds until a step counts as a hang (engine/watchdog.h); 0: never. */
+  double time_limit;        /**< Seconds from the beginning of the program; 0: what Slurm says. */
+  double time_margin;       /**< Seconds kept beside what saving needs (engine/time_limit.h). */
   bool exact_sums;
   bool cuda_graphs, measure_algorithms, share_device, tf32;
   int64_t threads;          /**< Per rank; 0: the cores this rank may use. */
@@ -163,6 +166,7 @@ typedef struct ts_deck {
   ts_deck_scheduler scheduler;
   struct {
     bool enabled;
+    bool stochastic_rounding; /**< Of the working copy, when it is made from the masters; only with enabled. */
   } bf16;
   ts_deck_zero zero_optimization;
   struct {

@@ -5,6 +5,7 @@
  * all_gather, so that a byte is read from disk once, however many ranks hold it. */
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/random.h"
 #include "engine/checkpoint.h"
 #include "engine/engine.h"
 #include "io/publication.h"
@@ -173,6 +174,13 @@ static void complete(loader *l, int index, const ts_saved_leaf *leaf) {
   }
 }
 
+/* Working values that the last update rounded by chance are rounded so again; before the first update, and where only the
+ * weights are loaded, they are rounded to nearest, as first values are. */
+static bool is_rounded_by_chance(const loader *l, const ts_saved_leaf *working) {
+  return l->what == TS_LOAD_ALL && l->checkpoint->optimizer_step > 0 && working->dtype == TS_BF16 &&
+         l->engine->deck->bf16.stochastic_rounding;
+}
+
 /* Working values follow from the masters, as the optimizer makes them. */
 static void derive(loader *l, int index, const ts_saved_leaf *parameter, const char *name) {
   ts_saved_leaf leaf;
@@ -183,12 +191,19 @@ static void derive(loader *l, int index, const ts_saved_leaf *parameter, const c
   size_t from_size = ts_dtype_size(parameter->dtype), to_size = ts_dtype_size(leaf.dtype);
   const char *from = leaf_data(l, parameter) + (size_t) parameter->first * from_size;
   char *to = leaf_data(l, &leaf) + (size_t) leaf.first * to_size;
+  const ts_part *part = &program->layout->part[index];
+  const ts_rounding rounding = ts_layout_rounding(l->engine->deck, part, part->cuts[program->layout->my_shard]);
   void *block = ts_malloc(BLOCK * (from_size + to_size));
   for (int64_t at = 0; at < leaf.count; at += BLOCK) {
     size_t n = (size_t) (leaf.count - at < BLOCK ? leaf.count - at : BLOCK);
     void *converted = (char *) block + BLOCK * from_size;
     ts_executor_get(l->engine->executor, block, from + (size_t) at * from_size, n * from_size);
-    ts_convert(converted, leaf.dtype, block, parameter->dtype, n);
+    if (is_rounded_by_chance(l, &leaf)) {
+      ts_random_to_bf16(rounding.key, (uint64_t) l->checkpoint->optimizer_step, rounding.first + at, (int64_t) n,
+                        block, converted);
+    } else {
+      ts_convert(converted, leaf.dtype, block, parameter->dtype, n);
+    }
     ts_executor_put(l->engine->executor, to + (size_t) at * to_size, converted, n * to_size);
   }
   ts_free(block);

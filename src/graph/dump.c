@@ -35,7 +35,8 @@ static void add_attributes(const ts_node *node, ts_text *to) {
     case TS_OP_ROPE: ts_text_add(to, " {head_dim %d%s}", a->rope.head_dim, a->rope.inverse ? ", inverse" : ""); break;
     case TS_OP_SUM_SQUARES: ts_text_add(to, " {%d ranges}", a->segments.n); break;
     case TS_OP_ADAMW:
-      ts_text_add(to, " {%d ranges, eps %g%s}", a->adamw.n, (double) a->adamw.eps, a->adamw.decoupled ? "" : ", L2");
+      ts_text_add(to, " {%d ranges, eps %g%s%s}", a->adamw.n, (double) a->adamw.eps, a->adamw.decoupled ? "" : ", L2",
+                  a->adamw.rounding.stochastic ? ", rounded by chance" : "");
       break;
     case TS_OP_ATTENTION:
     case TS_OP_ATTENTION_DX:

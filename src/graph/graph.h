@@ -83,6 +83,14 @@ typedef struct ts_range {
   float lr_factor;
 } ts_range;
 
+/** How the optimizer rounds a bf16 working copy: to nearest, or by chance with the numbers of ts_random_to_bf16, whose
+ * round is the number of the update. */
+typedef struct ts_rounding {
+  bool stochastic; /**< false: to nearest, and the rest has no meaning. */
+  uint64_t key;    /**< Of the run's seed and the flat range. */
+  int64_t first;   /**< Element of the flat range that the tensor's first one is. */
+} ts_rounding;
+
 /** Columns [begin, end) of every shard of one input of a collective. */
 typedef struct ts_piece {
   int input;           /**< Which of the inputs x_1 .. x_k, from 0. */
@@ -113,7 +121,7 @@ typedef union ts_attr {
   struct { int heads, kv_heads, head_dim; float scale; bool causal; float dropout; uint64_t name; } attention;
   struct { ts_dtype dtype; } head;
   struct { ts_range *range; int n; } segments; /**< sum_squares */
-  struct { ts_range *range; int n; float eps; bool decoupled, bias_correction; } adamw;
+  struct { ts_range *range; int n; float eps; bool decoupled, bias_correction; ts_rounding rounding; } adamw;
   struct {
     unsigned axes; /**< Mask of 1 << ts_axis. */
     int group;     /**< Ranks in the group: the shape rule needs it. */

@@ -89,11 +89,11 @@ ts_tid ts_build_advance(ts_graph *g, const char *name, ts_tid step, ts_tid skip)
 }
 
 ts_tid ts_build_adamw(ts_graph *g, const char *name, const ts_adamw_inputs *in, int n, const ts_range *range, float eps,
-                      bool decoupled, bool bias_correction) {
+                      bool decoupled, bool bias_correction, ts_rounding rounding) {
   const ts_tid list[] = {in->p, in->m, in->v, in->w, in->g, in->step, in->lr, in->betas, in->scale, in->skip};
   return ts_graph_add(g, &(ts_node_args){.op = TS_OP_ADAMW, .name = name, .n_in = 10, .in = list,
                                          .n_out = in->w == TS_NONE ? 3 : 4, .beta = TS_NONE,
-                                         .attr = {.adamw = {(ts_range *) range, n, eps, decoupled, bias_correction}}});
+                                         .attr = {.adamw = {(ts_range *) range, n, eps, decoupled, bias_correction, rounding}}});
 }
 
 static ts_tid build_comm(ts_graph *g, ts_op op, const char *name, int n, const ts_tid *x, const ts_tid *into,

@@ -50,7 +50,7 @@ typedef struct ts_adamw_inputs {
 
 /** One AdamW step over the ranges of a shard, in place.  Not collective. */
 ts_tid ts_build_adamw(ts_graph *g, const char *name, const ts_adamw_inputs *in, int n_ranges, const ts_range *range,
-                      float eps, bool decoupled, bool bias_correction);
+                      float eps, bool decoupled, bool bias_correction, ts_rounding rounding);
 
 /** Collectives over \a axes with \a group ranks; \a into is NULL or n tensors that are written in the pieces' columns
  * only.

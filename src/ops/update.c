@@ -66,6 +66,8 @@ const char *ts_shape_adamw(const ts_graph *g, const ts_node *node, ts_dtype *dty
   TS_RULE(ts_tensor_count(g, node->in[4]) == p->shape.d[0], "g has as many elements as p");
   TS_RULE((node->in[3] == TS_NONE) == (node->n_out == 3), "w' is an output when w is an input");
   TS_RULE(node->in[3] == TS_NONE || ts_tensor_count(g, node->in[3]) == p->shape.d[0], "w has as many elements as p");
+  TS_RULE(!node->attr.adamw.rounding.stochastic || (node->in[3] != TS_NONE && ts_rule_in(g, node, 3)->dtype == TS_BF16),
+          "what is rounded by chance is a w in bf16");
   TS_RULE(ts_rule_is(g, node, 5, TS_I64, TS_SHAPE(1)), "step is [1] int64");
   TS_RULE(ts_rule_is(g, node, 7, TS_F32, TS_SHAPE(2)), "betas are [2] fp32");
   for (int i = 6; i < 10; i += i == 6 ? 2 : 1) {

@@ -1,6 +1,7 @@
 #include "pass/layout.h"
 
 #include "base/memory.h"
+#include "base/random.h"
 #include "base/text.h"
 
 #include <string.h>
@@ -147,6 +148,11 @@ int64_t ts_layout_parameter_count(const ts_layout *layout, bool trainable_only) 
     }
   }
   return count;
+}
+
+ts_rounding ts_layout_rounding(const ts_deck *deck, const ts_part *part, int64_t first) {
+  uint64_t seed = ts_mix((uint64_t) deck->run.seed, ts_hash_name("bf16.stochastic_rounding"));
+  return (ts_rounding){deck->bf16.stochastic_rounding, ts_mix(seed, ts_hash_name(part->name)), first};
 }
 
 int ts_layout_ranges(const ts_layout *layout, const ts_part *part, int64_t begin, int64_t end, ts_range **ranges) {

@@ -67,6 +67,10 @@ const ts_parameter *ts_layout_find(const ts_layout *layout, const char *name);
 /** Parameters (elements, gaps not counted) of all parts, trainable ones only when asked. Not collective. */
 int64_t ts_layout_parameter_count(const ts_layout *layout, bool trainable_only);
 
+/** How the working copy of elements from \a first on of \a part is rounded (bf16.stochastic_rounding): the same numbers
+ * for an element on every grid and at every stage. Not collective. */
+ts_rounding ts_layout_rounding(const ts_deck *deck, const ts_part *part, int64_t first);
+
 /** The ranges of \a part's parameters inside elements [begin, end), offsets relative to \a begin.
  * \param [out] ranges  Owned by the caller (ts_free).
  * \return their number. Not collective. */

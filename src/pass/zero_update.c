@@ -74,7 +74,8 @@ static void update_part(ts_zero *z, int index, const control *c) {
                          .w = z->work == TS_F32 ? TS_NONE : working, .g = whole ? s->gradient : s->shard,
                          .step = c->step, .lr = c->lr, .betas = c->betas, .scale = c->scale, .skip = c->skip},
       n, range, (float) deck->optimizer.params.eps, deck->optimizer.params.adam_w_mode,
-      deck->optimizer.params.bias_correction);
+      deck->optimizer.params.bias_correction,
+      ts_layout_rounding(deck, part, whole ? 0 : part->cuts[layout->my_shard]));
   z->to->current_unit = -1;
   ts_tid written = z->work == TS_F32 ? out : out + 3;
   s->updated = window ? written : TS_NONE;

@@ -1,5 +1,6 @@
 /* The update: control of a step, and AdamW in one sweep.  AdamW moves 28 bytes an element (30 with a bf16 working copy)
  * and is bound by memory. */
+#include "backend/cpu/dropout.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/tile.h"
 
@@ -88,6 +89,38 @@ static void adamw_tile(float *p, float *m, float *v, const float *g, int64_t n, 
   }
 }
 
+/* ts_random_to_bf16 of a tile, by vectors: two elements a word. */
+static void adamw_round(uint16_t *w, const float *p, int64_t n, uint64_t key, uint64_t step, int64_t first) {
+  enum { WORDS = 4 * TS_DROPOUT_LANES, COUNT = 2 * WORDS };
+  for (int64_t at = first / 8 * 8; at < first + n; at += COUNT) {
+    uint32_t word[WORDS], random[COUNT];
+    ts_dropout_words(word, key, step, (uint64_t) at / 8);
+#pragma omp simd
+    for (int i = 0; i < WORDS; ++i) {
+      random[2 * i] = word[i] & 0xffffu;
+      random[2 * i + 1] = word[i] >> 16;
+    }
+    int64_t begin = at < first ? first : at, end = at + COUNT < first + n ? at + COUNT : first + n;
+    const float *from = p + (begin - first);
+    const uint32_t *by = random + (begin - at);
+    uint16_t *to = w + (begin - first);
+#pragma omp simd
+    for (int64_t i = 0; i < end - begin; ++i) {
+      to[i] = ts_f32_to_bf16_by(from[i], by[i]);
+    }
+  }
+}
+
+static void adamw_copy(const ts_kernel_call *call, const ts_sink *w, const float *p, int64_t at, int64_t n) {
+  const ts_rounding *rounding = &call->node->attr.adamw.rounding;
+  if (rounding->stochastic) {
+    uint64_t step = (uint64_t) *(const int64_t *) call->in[5];
+    adamw_round((uint16_t *) w->data + at, p + at, n, rounding->key, step, rounding->first + at);
+  } else {
+    ts_sink_write(w, at, n, p + at);
+  }
+}
+
 static void adamw_run(const ts_kernel_call *call) {
   enum { P, M, V, W, G, SKIP = 9 };
   if (*(const float *) call->in[SKIP] != 0.0f) {
@@ -109,7 +142,7 @@ static void adamw_run(const ts_kernel_call *call) {
       ts_tile buffer;
       adamw_tile(p + at, m + at, v + at, ts_source_read(&g, at, n, buffer), n, &scalars);
       if (has_copy) {
-        ts_sink_write(&w, at, n, p + at);
+        adamw_copy(call, &w, p, at, n);
       }
     }
   }
