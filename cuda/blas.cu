@@ -120,7 +120,7 @@ int ts_blas_candidates(const ts_blas *blas, uint32_t alignment, cublasLtMatmulHe
   cublasLtMatmulPreference_t preference;
   int found = 0, good = 0;
   TS_BLAS(cublasLtMatmulPreferenceCreate(&preference));
-  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t) TS_BLAS_WORKSPACE);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t) TS_BLAS_LIBRARY_WORKSPACE);
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, (uint32_t) CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment);
@@ -131,7 +131,7 @@ int ts_blas_candidates(const ts_blas *blas, uint32_t alignment, cublasLtMatmulHe
                                                        blas->c, preference, wanted, result, &found);
   TS_BLAS(cublasLtMatmulPreferenceDestroy(preference));
   for (int i = 0; code == CUBLAS_STATUS_SUCCESS && i < found; ++i) {
-    if (result[i].state == CUBLAS_STATUS_SUCCESS && result[i].workspaceSize <= TS_BLAS_WORKSPACE) {
+    if (result[i].state == CUBLAS_STATUS_SUCCESS && result[i].workspaceSize <= TS_BLAS_LIBRARY_WORKSPACE) {
       result[good++] = result[i];
     }
   }
@@ -150,9 +150,10 @@ static cublasLtMatmulAlgo_t first_candidate(const ts_blas *blas) {
 static bool is_usable(const ts_blas *blas, const cublasLtMatmulAlgo_t *algo) {
   cublasLtMatmulHeuristicResult_t result;
   memset(&result, 0, sizeof result);
+  set_pointers(blas, (void *) (uintptr_t) TS_BLAS_ALIGN, (void *) (uintptr_t) TS_BLAS_ALIGN);
   cublasStatus_t code =
       cublasLtMatmulAlgoCheck(library.handle, blas->product, blas->b, blas->a, blas->c, blas->c, algo, &result);
-  return code == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= TS_BLAS_WORKSPACE;
+  return code == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= TS_BLAS_LIBRARY_WORKSPACE;
 }
 
 static cublasLtMatmulAlgo_t choose(const ts_blas *blas) {
@@ -234,10 +235,11 @@ void ts_blas_run_algorithm(const ts_blas *blas, const ts_blas_operands *o, const
   const float *alpha = scaled ? library.constant : &one, *beta = scaled                      ? o->beta
                                                                  : s->prior == TS_BLAS_PRIOR ? &one
                                                                                              : &zero;
+  void *workspace = (void *) (((uintptr_t) o->workspace + 255) / 256 * 256);
   set_pointers(blas, o->bias, o->aux);
   TS_BLAS(cublasLtMatmul(library.handle, blas->product, alpha, o->b, blas->b, o->a, blas->a, beta,
-                         s->prior == TS_BLAS_NO_PRIOR ? o->c : o->prior, blas->c, o->c, blas->c, algo, o->workspace,
-                         TS_BLAS_WORKSPACE, stream));
+                         s->prior == TS_BLAS_NO_PRIOR ? o->c : o->prior, blas->c, o->c, blas->c, algo, workspace,
+                         TS_BLAS_LIBRARY_WORKSPACE, stream));
 }
 
 void ts_blas_run(const ts_blas *blas, const ts_blas_operands *o, cudaStream_t stream) {

@@ -25,12 +25,15 @@ extern "C" {
 #include <stddef.h>
 #include <stdint.h>
 
-/** Bytes of workspace that every run is given: what NVIDIA recommends for this generation (cuBLAS's own default on
+/** Bytes of workspace that cuBLASLt is given: what NVIDIA recommends for this generation (cuBLAS's own default on
  * sm_90).  A constant, so that a plan for memory needs no device, and so large that no useful split of K is turned down:
  * 4 partial sums of 1024 x 2048 fit.  It is planned scratch, shared by all products of the stream. */
-#ifndef TS_BLAS_WORKSPACE
-#define TS_BLAS_WORKSPACE ((size_t) 32 << 20)
+#ifndef TS_BLAS_LIBRARY_WORKSPACE
+#define TS_BLAS_LIBRARY_WORKSPACE ((size_t) 32 << 20)
 #endif
+
+/** What is planned for it: cuBLASLt wants its workspace at a multiple of 256 bytes, and plans promise 64. */
+#define TS_BLAS_WORKSPACE (TS_BLAS_LIBRARY_WORKSPACE + 256)
 
 /** Operands aligned to this get the plan's algorithm; others an own, slower one. */
 #define TS_BLAS_ALIGN 16

@@ -192,6 +192,7 @@ static void finish(void *event) {
     }
   }
   wait_began = 0;
+  (void) cudaGetLastError(); /* "not ready" counts as one: the next launch would be blamed for it */
   ts_cuda_check(code, __FILE__, __LINE__, "what was queued before");
 }
 

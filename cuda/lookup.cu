@@ -34,9 +34,20 @@ __global__ void __launch_bounds__(THREADS) copy_rows(row_copy c) {
   const Unit *from = (const Unit *) c.from + row * c.from_stride + skipped;
   Unit *to = (Unit *) c.to + row * c.to_stride;
   int64_t first = (int64_t) blockIdx.y * COLUMNS, last = first + COLUMNS < c.width ? first + COLUMNS : c.width;
-#pragma unroll 4
-  for (int64_t i = first + threadIdx.x % TS_WARP; i < last; i += TS_WARP) {
-    to[i] = from[i];
+  int64_t at = first + threadIdx.x % TS_WARP;
+  enum { EACH = COLUMNS / TS_WARP };
+  Unit unit[EACH]; /* all are read before the first is written */
+#pragma unroll
+  for (int i = 0; i < EACH; ++i) {
+    if (at + i * TS_WARP < last) {
+      unit[i] = from[at + i * TS_WARP];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < EACH; ++i) {
+    if (at + i * TS_WARP < last) {
+      to[at + i * TS_WARP] = unit[i];
+    }
   }
 }
 

@@ -14,8 +14,8 @@
 #include "regression/shim/machine.h"
 #else
 
-/** Static shared memory: TS_SHARED (float, sum, 32); declares float sum[32]. */
-#define TS_SHARED(type, name, count) __shared__ type name[count]
+/** Static shared memory: TS_SHARED (float, sum, 32); declares float sum[32], 16-byte aligned. */
+#define TS_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 
 /** The dynamic shared memory of the launch, as a pointer: TS_SHARED_DYNAMIC (float, tile); 16-byte aligned. */
 #define TS_SHARED_DYNAMIC(type, name)                            \

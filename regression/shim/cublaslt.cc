@@ -462,7 +462,7 @@ static bool is_aligned(const void *p, size_t bytes) { return (uintptr_t) p % byt
 static cublasStatus_t check_pointers(const work *w, size_t workspace_bytes) {
   const call *k = &w->k;
   size_t least = w->m.alignment;
-  if (workspace_of(k, &w->m) > workspace_bytes || (workspace_of(k, &w->m) > 0 && !is_aligned(w->partial, 16))) {
+  if (workspace_of(k, &w->m) > workspace_bytes || !is_aligned(w->partial, 256)) {
     return invalid("the workspace is smaller than the algorithm needs, or not aligned");
   }
   if (w->a == NULL || w->b == NULL || w->c == NULL || w->d == NULL || (has_bias(&k->p) && k->p.bias == NULL) ||

@@ -20,7 +20,7 @@
 #define CUDART_VERSION 13000
 
 /** Of cuda/blas.h: less than on a device, for each test fills and copies it. */
-#define TS_BLAS_WORKSPACE ((size_t) 4 << 20)
+#define TS_BLAS_LIBRARY_WORKSPACE ((size_t) 4 << 20)
 
 /** Of cuda/head.cu: so that small tests have several chunks. */
 #define TS_HEAD_LONGEST_CHUNK 256

@@ -45,7 +45,7 @@ static std::vector<cudaStream_t> streams;
 static cudaError_t last_error;
 
 static cudaError_t fail(cudaError_t error) {
-  if (error != cudaSuccess && error != cudaErrorNotReady) {
+  if (error != cudaSuccess) { /* cudaErrorNotReady too, as on a device */
     last_error = error;
   }
   return error;
@@ -315,7 +315,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   static int impatience;
-  return ++impatience % 2 == 1 ? cudaErrorNotReady : cudaStreamSynchronize(stream);
+  return ++impatience % 2 == 1 ? fail(cudaErrorNotReady) : cudaStreamSynchronize(stream);
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
@@ -375,7 +375,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   static int impatience;
   static const bool stuck = getenv("SHIM_STUCK") != NULL; /* a device whose work never ends */
-  return stuck || ++impatience % 2 == 1 ? cudaErrorNotReady : cudaEventSynchronize(event);
+  return stuck || ++impatience % 2 == 1 ? fail(cudaErrorNotReady) : cudaEventSynchronize(event);
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to) {
