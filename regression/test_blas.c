@@ -124,7 +124,7 @@ static void check_product(const char *name, const product *p) {
                           make(s->out, s->m, s->ldc, 3, p->offset), make(s->out, 1, s->n, 4, p->offset),
                           make(s->out, s->m, s->n, 5, 0)};
   matrix out[N_MATRICES];
-  char *memory = backend->allocate(TS_BLAS_WORKSPACE + 64), *workspace = memory + 64; /* as aligned as plans promise */
+  char *memory = backend->allocate(TS_BLAS_WORKSPACE + 128), *workspace = memory + 64; /* as aligned as plans promise */
   ts_blas *blas = ts_blas_create(s);
   ts_blas_operands o = {x[A].device, x[B].device, x[C].device, x[BIAS].device, x[AUX].device, NULL, NULL, workspace};
   ts_blas_run(blas, &o, backend->device->stream(TS_QUEUE_COMPUTE));
@@ -136,7 +136,7 @@ static void check_product(const char *name, const product *p) {
          name, (int) s->m, (int) s->n, (int) s->k, (int) s->lda, (int) s->ldb, (int) s->ldc, ts_dtype_name(s->in),
          ts_dtype_name(s->out), p->offset);
   ts_blas_destroy(&blas);
-  backend->release(memory, TS_BLAS_WORKSPACE + 64);
+  backend->release(memory, TS_BLAS_WORKSPACE + 128);
   for (int i = 0; i < N_MATRICES; ++i) {
     ts_free(out[i].host.data);
     drop(&x[i]);
