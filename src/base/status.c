@@ -45,6 +45,12 @@ void ts_set_failure_context(int rank, void (*abort)(int exit_code)) {
   context.abort = abort;
 }
 
+static void (*failure_note)(const char *message);
+
+void ts_set_failure_note(void (*note)(const char *message)) {
+  failure_note = note;
+}
+
 void ts_die(const char *file, int line, const char *format, ...) {
   char host[256] = "?";
   gethostname(host, sizeof host - 1);
@@ -59,6 +65,9 @@ void ts_die(const char *file, int line, const char *format, ...) {
     fprintf(stderr, "tessera: %s: %s:%d: %s\n", host, file, line, message);
   }
   fflush(stderr);
+  if (failure_note != NULL) {
+    failure_note(message);
+  }
   if (context.abort != NULL) {
     context.abort(1);
   }

@@ -43,6 +43,10 @@ void ts_error_clear(ts_error *err);
  */
 void ts_set_failure_context(int rank, void (*abort)(int exit_code));
 
+/** Call \a note with the message of ts_die before the job is ended, from the thread that fails; NULL for none.  It must not
+ * fail itself. Not collective. */
+void ts_set_failure_note(void (*note)(const char *message));
+
 /** Print "tessera: rank R on HOST: file:line: message" on stderr and end the job with exit code 1.  Not collective. */
 void ts_die(const char *file, int line, const char *format, ...) __attribute__((noreturn, format(printf, 3, 4)));
 

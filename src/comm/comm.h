@@ -150,6 +150,7 @@ ts_comm *ts_world_all(ts_world *world);
 typedef struct ts_node_memory {
   const char *name; /**< Of the node, or where several have that name NAME.rRANK with their lowest rank: unique in the world. */
   int n, index;     /**< Ranks of the node; this rank's place among them. */
+  int n_nodes;      /**< Of the world. */
   const int *rank;  /**< Their world ranks, ascending. */
   void *const *memory; /**< Of each rank: a piece of memory that all of them may read and write. */
 } ts_node_memory;

@@ -86,7 +86,7 @@ static void fill(node_memory *m, int world_rank, size_t stride) {
 /* A world of one has no communicator. */
 static void fill_alone(node_memory *m, const char *name, size_t stride) {
   m->comm = MPI_COMM_NULL;
-  m->base.n = 1;
+  m->base.n = m->base.n_nodes = 1;
   m->name = ts_strdup(name);
   m->rank = ts_calloc(1, sizeof *m->rank);
   m->memory = ts_calloc(1, sizeof *m->memory);
@@ -110,6 +110,8 @@ ts_node_memory *ts_node_memory_create(ts_world *world, size_t bytes) {
     split(m, all->comm, rank, names);
     fill(m, rank, stride);
     m->name = unique_name(names, m->rank[0]);
+    int first = m->base.index == 0;
+    TS_MPI(MPI_Allreduce(&first, &m->base.n_nodes, 1, MPI_INT, MPI_SUM, all->comm));
     ts_free(names);
   }
   m->base.name = m->name;

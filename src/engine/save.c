@@ -46,7 +46,7 @@ struct ts_saver {
   ts_file_sum *sums;          /* rank 0: all shards, then model.h5 */
   int64_t newest;
   bool failed; /* the last save that was begun */
-  double begun;
+  double begun, last_seconds;
   ts_save_times times;
 };
 
@@ -129,6 +129,7 @@ ts_saver *ts_saver_create(ts_engine *engine) {
   s->rank = ts_world_rank(engine->world);
   s->ranks = ts_world_size(engine->world);
   s->newest = -1;
+  s->last_seconds = -1;
   s->checkpoint = ts_engine_describe(engine);
   list_owned(s);
   make_copy(s, (size_t) ts_engine_program(s->engine)->plan->bytes[TS_PURPOSE_CHECKPOINT]);
@@ -225,6 +226,7 @@ static void complete(ts_saver *s) {
   s->job = NOTHING;
   s->newest = s->checkpoint->step;
   s->times.save += seconds;
+  s->last_seconds = seconds;
   char size[32];
   double bytes = 0;
   for (int i = 0; s->rank == 0 && i <= s->ranks; ++i) {
@@ -370,6 +372,14 @@ ts_save_times ts_saver_take_times(ts_saver *s) {
   ts_save_times times = s->times;
   s->times = (ts_save_times){0};
   return times;
+}
+
+double ts_saver_last_seconds(const ts_saver *s) {
+  return s->last_seconds;
+}
+
+int64_t ts_saver_bytes(const ts_saver *s) {
+  return ts_checkpoint_bytes(s->checkpoint);
 }
 
 void ts_saver_destroy(ts_saver **saver) {

@@ -87,6 +87,11 @@ ts_save_times ts_saver_take_times(ts_saver *saver);
 /** "SHARD", ...: a constant string. Not collective. */
 const char *ts_save_state_name(ts_save_state state);
 
+/** Seconds that the last published save took, from begin to published; -1 before the first; and bytes of a checkpoint.
+ * Not collective. */
+double ts_saver_last_seconds(const ts_saver *saver);
+int64_t ts_saver_bytes(const ts_saver *saver);
+
 /** For tests: \a entered is called by every rank that enters a state, from the thread that does; NULL for none.
  * Set it while no save is under way. Not collective. */
 void ts_saver_set_observer(void (*entered)(ts_save_state state, int rank));

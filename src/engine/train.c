@@ -1,4 +1,5 @@
 /* The training run: steps, and what is told of them. */
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/stop.h"
@@ -30,9 +31,11 @@ static ts_status read_micro_batch(ts_training *r, int64_t m, ts_error *err) {
 static ts_status validate(ts_training *r, ts_error *err) {
   double start = ts_seconds(), loss;
   int64_t batches;
+  ts_heartbeat_phase(TS_PHASE_VALIDATING);
   ts_status status = ts_validate(r->engine, r->world, r->deck, r->data, &loss, &batches, err);
   if (status == TS_OK && r->rank == 0) {
     double seconds = ts_seconds() - start;
+    r->limit.validation = seconds;
     ts_metrics_validation(r->metrics, &(ts_validation_row){.step = r->at.step, .tokens = r->at.samples * r->length,
                                                            .loss = loss, .batches = batches, .seconds = seconds});
     ts_log(TS_LOG_INFO, "step %lld  validation loss %.4f  (%.1f s)", (long long) r->at.step, loss, seconds);
@@ -137,13 +140,26 @@ static bool is_time_to_save(const ts_training *r) {
 }
 
 static void save(ts_training *r) {
+  ts_heartbeat_phase(TS_PHASE_SAVING);
   r->saved = r->at.step;
   ts_saver_begin(r->saver, &r->at);
 }
 
+/* Rank 0: the job's time is over before another step could be made and saved. */
+static bool is_time_over(ts_training *r) {
+  double last = ts_saver_last_seconds(r->saver), left = ts_watch_time_left(r->watch);
+  r->limit.save = last >= 0 ? last : r->limit.save;
+  if (left >= ts_time_limit_needed(&r->limit)) {
+    return false;
+  }
+  r->stopped_before = left > 1 ? left : 1;
+  return true;
+}
+
 /* What is agreed goes along with the record: who was asked to stop, whose checkpoint is still being written. */
 static ts_step_result update(ts_training *r) {
-  bool stop = ts_stop_requested(r->rank == 0 ? r->deck->run.directory : NULL);
+  bool stop = ts_stop_requested(r->rank == 0 ? r->deck->run.directory : NULL) || is_time_over(r);
+  ts_heartbeat_phase(TS_PHASE_UPDATING);
   ts_step_result result = ts_engine_step(r->engine, (const double[2]){stop, ts_saver_is_working(r->saver)});
   ++r->at.step;
   r->at.samples += r->deck->train_batch_size;
@@ -153,12 +169,20 @@ static ts_step_result update(ts_training *r) {
   return result;
 }
 
+static void tell_time(ts_training *r, double seconds) {
+  double tokens = (double) (r->deck->train_batch_size * r->length);
+  ts_time_limit_step(&r->limit, seconds);
+  ts_watch_speed(r->watch, seconds, tokens / seconds);
+}
+
 static ts_status train_step(ts_training *r, ts_error *err) {
   bool timed = r->deck->profile.timeline[0] != 0 && r->at.step == r->timeline_step;
   ts_status status = timed ? ts_world_agree(r->world, begin_timeline(r, err), err) : TS_OK;
   double start = ts_seconds(), data_seconds = 0;
+  ts_heartbeat_step(r->at.step + 1);
   for (int64_t m = 0; m < r->accumulation && status == TS_OK; ++m) {
     double before = ts_seconds();
+    ts_heartbeat_micro_batch(m);
     status = ts_world_agree(r->world, read_micro_batch(r, m, err), err);
     data_seconds += ts_seconds() - before;
     if (status == TS_OK) {
@@ -175,6 +199,7 @@ static ts_status train_step(ts_training *r, ts_error *err) {
     ts_timeline_close(&r->timeline);
   }
   report_nonfinite(r);
+  tell_time(r, seconds);
   ts_saver_advance(r->saver, result.flag[1] > 0);
   if (is_time_to_save(r)) {
     save(r);
@@ -209,6 +234,7 @@ static ts_status after_step(ts_training *r, ts_error *err) {
 /* ---- all steps ---- */
 
 static int stop_diverged(ts_training *r) {
+  r->failure = "steps were not finite (run.stop_after_nonfinite)";
   ts_saver_finish(r->saver);
   ts_log(TS_LOG_ERROR, "stopped at step %lld: %lld steps in a row were not finite (run.stop_after_nonfinite); a lower lr, "
          "gradient_clipping, or --set debug.check_finite=true to find the op", (long long) r->at.step,
@@ -216,13 +242,32 @@ static int stop_diverged(ts_training *r) {
   return 1;
 }
 
+static void say_stopped(const ts_training *r) {
+  if (r->stopped_before == 0) {
+    ts_log(TS_LOG_INFO, "stopped on request after step %lld of %lld; --resume auto goes on from there",
+           (long long) r->at.step, (long long) r->deck->run.steps);
+    return;
+  }
+  ts_log(TS_LOG_INFO, "stopped after step %lld of %lld, %.0f s before the end of the job's time (saving took %.1f s, "
+         "run.time_margin is %g s); --resume auto goes on from there", (long long) r->at.step,
+         (long long) r->deck->run.steps, r->stopped_before, ts_saver_last_seconds(r->saver), r->limit.margin);
+  if (r->at.step == r->first_step) {
+    ts_log(TS_LOG_WARNING, "the job's time is short: it held one step; give it more (%.0f s are needed beside loading for each "
+           "step and its save)", ts_time_limit_needed(&r->limit));
+  }
+}
+
 /* The state of the last step is published, or the run has failed. */
 static int end_saved(ts_training *r) {
+  ts_heartbeat_phase(TS_PHASE_SAVING);
   if (r->saved != r->at.step) {
     save(r);
   }
-  if (!ts_saver_finish(r->saver)) {
+  bool saved = ts_saver_finish(r->saver);
+  ts_heartbeat_phase(TS_PHASE_ENDING);
+  if (!saved) {
     ts_log(TS_LOG_ERROR, "the state of step %lld could not be saved", (long long) r->at.step);
+    r->failure = "the state of the last step could not be saved";
     return 1;
   }
   if (r->stopping && r->rank == 0) {
@@ -231,8 +276,7 @@ static int end_saved(ts_training *r) {
   if (r->at.step >= r->deck->run.steps) {
     return 0;
   }
-  ts_log(TS_LOG_INFO, "stopped on request after step %lld of %lld; --resume auto goes on from there",
-         (long long) r->at.step, (long long) r->deck->run.steps);
+  say_stopped(r);
   return TS_EXIT_UNFINISHED;
 }
 
@@ -246,6 +290,7 @@ static int train(ts_training *r, ts_error *err) {
     status = status == TS_OK ? after_step(r, err) : status;
   }
   ts_progress_end(&r->progress);
+  ts_heartbeat_phase(TS_PHASE_ENDING);
   if (status != TS_OK) {
     ts_saver_finish(r->saver);
     return status;
@@ -277,9 +322,17 @@ static void generate(ts_training *r) {
   ts_free(tokens);
 }
 
+/* Every rank comes here with the same code. */
+static void end_watch(ts_training *r, int code, const ts_error *err) {
+  const char *reason = code == TS_BAD_INPUT ? err->text : code == 1 ? r->failure : NULL;
+  const char *state = code == 0 ? "finished" : code == TS_EXIT_UNFINISHED ? "stopped" : "failed";
+  ts_watch_destroy(&r->watch, state, r->at.step, reason);
+}
+
 int ts_train(ts_world *world, const ts_deck *deck, const ts_train_options *options, ts_error *err) {
   ts_training r = {.world = world, .deck = deck, .options = options, .lock = -1};
   ts_stop_watch();
+  r.watch = ts_watch_create(world, deck);
   int code = (int) ts_training_open(&r, err);
   if (code == 0) {
     code = train(&r, err);
@@ -291,6 +344,7 @@ int ts_train(ts_world *world, const ts_deck *deck, const ts_train_options *optio
       code = ts_plot_losses(deck->run.directory, err) == TS_OK ? code : TS_BAD_INPUT;
     }
   }
+  end_watch(&r, code, err);
   ts_training_close(&r);
   return code;
 }

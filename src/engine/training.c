@@ -1,6 +1,7 @@
 /* A training run's beginning and end. */
 #include "engine/training.h"
 
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -149,6 +150,7 @@ static ts_status load_state(ts_training *r, ts_error *err) {
 
 static ts_status open_all(ts_training *r, ts_error *err) {
   const ts_deck *deck = r->deck;
+  ts_heartbeat_phase(TS_PHASE_LOADING);
   ts_status status = ts_resume_find(r->world, deck, r->options->resume, &r->resume, err);
   if (status != TS_OK) {
     return status;
@@ -189,9 +191,13 @@ static void prepare(ts_training *r) {
   r->peak = (device != NULL ? device->peak_flops(dtype) : ts_peak_flops(program->target.threads, dtype)) * (double) r->ranks;
   r->saver = ts_saver_create(r->engine);
   r->saved = r->resume.same_run ? r->at.step : -1;
+  r->limit = (ts_time_limit){.margin = r->deck->run.time_margin,
+                             .save = ts_time_limit_first_save(ts_saver_bytes(r->saver))};
   r->timeline_step = r->at.step + (r->deck->run.steps - r->at.step > TIMELINE_STEP ? TIMELINE_STEP : 0);
   describe(r);
   ts_engine_keep_choices(r->engine);
+  r->first_step = r->at.step + 1;
+  ts_watch_publish(r->watch, r->first_step);
   ts_progress_begin(&r->progress, r->at.step, r->deck->run.steps, r->deck->run.log_every);
 }
 

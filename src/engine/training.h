@@ -7,7 +7,9 @@
 #include "engine/progress.h"
 #include "engine/resume.h"
 #include "engine/save.h"
+#include "engine/time_limit.h"
 #include "engine/train.h"
+#include "engine/watchdog.h"
 #include "io/metrics.h"
 #include "io/timeline.h"
 
@@ -33,6 +35,11 @@ typedef struct ts_training {
   int64_t timeline_step;
   int lock; /* rank 0: the run is this job's */
   bool stopping;
+  ts_watch *watch;
+  ts_time_limit limit;   /* rank 0 */
+  int64_t first_step;    /* of this job, from 1 */
+  double stopped_before; /* rank 0: seconds before the end of the job's time; 0: that is not why */
+  const char *failure;   /* why the exit code is 1, for the status files */
 } ts_training;
 
 /** Find where the run begins, open its data, make the engine with its first state, and take the run's directory: nothing of

@@ -100,6 +100,6 @@ ts_status ts_create_engine(ts_world *world, const ts_deck *deck, unsigned abilit
 
 /** The subcommands. `train` and `eval`, `generate` are collective over the world; the others not collective. */
 ts_command_run ts_main_train, ts_main_plan, ts_main_graph, ts_main_eval, ts_main_generate, ts_main_tokenize,
-    ts_main_compare, ts_main_deck, ts_main_keys, ts_main_plot, ts_main_verify, ts_main_zero_to_fp32;
+    ts_main_compare, ts_main_deck, ts_main_keys, ts_main_plot, ts_main_status, ts_main_verify, ts_main_zero_to_fp32;
 
 #endif

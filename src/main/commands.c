@@ -52,6 +52,8 @@ static const ts_option tokenize_options[] = {END_OPTION};
 static const ts_option compare_options[] = {
     {"--tolerance", "X", "0", "relative difference that counts as equal", false}, FORMAT_OPTION, END_OPTION};
 
+static const ts_option status_options[] = {FORMAT_OPTION, END_OPTION};
+
 static const ts_option verify_options[] = {FORMAT_OPTION, END_OPTION};
 
 static const ts_option deck_options[] = {
@@ -101,6 +103,12 @@ const ts_command ts_commands[] = {
     {"plot", ts_main_plot, "RUN", 1, 1, "write RUN/loss.svg from the metrics of a run",
      "Training does it at its end; this command does it while a run goes on.", tokenize_options, "tessera plot runs/kjv",
      false},
+    {"status", ts_main_status, "RUN", 1, 1, "print where a run is, and which of its ranks are behind",
+     "Reads what the run writes into RUN/status every few seconds: its job, its step and speed, the newest checkpoint, per node "
+     "the ranks, their steps and the age of the last heartbeat (by the file system's clock), and the ranks that others wait for, "
+     "with the collective they did not reach.  Works from any machine that sees the directory, while the run goes on and after "
+     "it.  Exit code 0 whatever the state is, 2 when there is no such run.",
+     status_options, "tessera status runs/kjv", false},
     {"verify", ts_main_verify, "RUN|CHECKPOINT", 1, 1, "check that checkpoints are what was written",
      "Reads every file of a checkpoint, or of all checkpoints of a run and its `latest`, and compares size and hash with "
      "the manifest, and the index in model.h5 with both.  A line each says intact or damaged; the reasons follow on "
