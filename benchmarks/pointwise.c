@@ -130,7 +130,7 @@ static void build_adamw(ts_graph *g, ts_dtype dtype) {
   in.betas = leaf(g, "betas", TS_F32, TS_SHAPE(2));
   in.scale = leaf(g, "scale", TS_F32, one);
   in.skip = leaf(g, "zero", TS_F32, one);
-  ts_build_adamw(g, "node", &in, 1, &all, 1e-8f, true, true);
+  ts_build_adamw(g, "node", &in, 1, &all, 1e-8f, true, true, (ts_rounding){0});
 }
 
 static const struct { const char *name; void (*build)(ts_graph *g, ts_dtype dtype); } rows[] = {

@@ -105,6 +105,18 @@ test_layouts() {
   train 2 bf16 --set bf16.enabled=true --set zero_optimization.stage=2
   resume bf16 2 2 0 "bf16" --set bf16.enabled=true
   resume bf16 2 3 0 "bf16, another stage" --set bf16.enabled=true
+  chance="--set bf16.enabled=true --set bf16.stochastic_rounding=true"
+  # shellcheck disable=SC2086
+  {
+    train 2 chance $chance --set zero_optimization.stage=2
+    ok "bf16 rounded by chance: other losses" both '! same chance bf16 > /dev/null' '[ $(rows chance/metrics.csv) = 7 ]'
+    for stage in 0 1 2 3; do
+      resume chance 2 $stage 0 "bf16 rounded by chance, at stage $stage" $chance
+    done
+    train 1 chance1 $chance
+    ok "bf16 rounded by chance: one rank alike" same chance1 chance --tolerance 1e-5 # to nearest they are 2e-4 away
+    resume chance1 1 0 0 "bf16 rounded by chance, one rank" $chance
+  }
   train 2 accumulated --set train_micro_batch_size_per_gpu=2
   resume accumulated 2 0 0 "gradient accumulation" --set train_micro_batch_size_per_gpu=2
   train 2 frozen --set 'frozen=["wte"]' --set bf16.enabled=true
