@@ -1,6 +1,6 @@
 #include "engine/time_limit.h"
 
-#define FIRST_SAVE_SECONDS 5.0
+#define FIRST_SAVE_SECONDS 1.0
 #define FIRST_SAVE_RATE 200e6 /* bytes a second of all ranks together: a slow disk */
 
 double ts_time_limit_first_save(int64_t bytes) {
