@@ -26,6 +26,7 @@ if grep -qs '^PRETTY_NAME="Ubuntu 24.04' /etc/os-release; then
   needs=$(printf '%s\n' "$needs" | sed 's/^mpich /openmpi-bin /; s/^libmpich-dev/libopenmpi-dev/; s/-mpich-dev/-openmpi-dev/')
 fi
 check_need='
+libpmix-dev      | pkg-config --exists pmix
 g++              | command -v g++
 hdf5-tools       | command -v h5dump && command -v h5diff
 '

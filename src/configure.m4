@@ -80,6 +80,18 @@ AC_DEFUN([TS_MODE], [
   AC_SUBST([TS_LIBS])
 ])
 
+dnl TS_PMIX: used where it is found, and the summary says so; --with-pmix insists, --without-pmix does not look.  The one
+dnl dependency that is not required: a machine without Slurm has no use for it.  HAVE_PMIX, PMIX_CFLAGS; libraries to TS_LIBS.
+AC_DEFUN([TS_PMIX], [
+  AC_ARG_WITH([pmix], [AS_HELP_STRING([--without-pmix], [no srun --mpi=pmix, which is used where libpmix-dev is found])], [],
+    [with_pmix=guess])
+  ts_have_pmix=no
+  AS_IF([test "$with_pmix" != no], [
+    PKG_CHECK_MODULES([PMIX], [pmix >= 3], [ts_have_pmix=yes TS_LIBS="$TS_LIBS $PMIX_LIBS"], [
+      AS_IF([test "$with_pmix" != guess], [TS_MISSING([pkg-config module pmix], [libpmix-dev])])])])
+  AM_CONDITIONAL([HAVE_PMIX], [test $ts_have_pmix = yes])
+])
+
 dnl TS_ISA: kernels are compiled again for x86-64-v3 and -v4 where the compiler can.  HAVE_X86_64, TS_HAVE_X86_64,
 dnl CPU_V3_CFLAGS, CPU_V4_CFLAGS.
 AC_DEFUN([TS_ISA], [
@@ -211,6 +223,7 @@ AC_DEFUN([TS_SUMMARY], [
     NCCL          $(test $ts_have_cuda = yes && test $ts_have_nccl = no && echo "no: one GPU a run only (--with-nccl=DIR)" || echo $ts_have_nccl)
     cuDNN         $ts_have_cudnn
     HDF5          $HDF5_LIBS
+    PMIx          $(test $ts_have_pmix = yes && echo yes || echo "no: no srun --mpi=pmix with MPICH, only --mpi=pmi2 and mpiexec (Debian: libpmix-dev)")
     launcher      $MPIEXEC
     install to    $prefix
 

@@ -8,8 +8,9 @@
 
 static struct {
   int rank;
-  void (*abort)(int exit_code);
-} context = {-1, NULL};
+  char host[256]; /* "": not told */
+  void (*abort)(int exit_code, const char *reason);
+} context = {.rank = -1};
 
 ts_status ts_error_add(ts_error *err, const char *format, ...) {
   if (err == NULL) {
@@ -40,8 +41,9 @@ void ts_error_clear(ts_error *err) {
   }
 }
 
-void ts_set_failure_context(int rank, void (*abort)(int exit_code)) {
+void ts_set_failure_context(int rank, const char *host, void (*abort)(int exit_code, const char *reason)) {
   context.rank = rank;
+  snprintf(context.host, sizeof context.host, "%s", host != NULL ? host : "");
   context.abort = abort;
 }
 
@@ -53,7 +55,11 @@ void ts_set_failure_note(void (*note)(const char *message)) {
 
 void ts_die(const char *file, int line, const char *format, ...) {
   char host[256] = "?";
-  gethostname(host, sizeof host - 1);
+  if (context.host[0] != 0) {
+    strcpy(host, context.host);
+  } else {
+    gethostname(host, sizeof host - 1);
+  }
   char message[2048];
   va_list args;
   va_start(args, format);
@@ -69,7 +75,7 @@ void ts_die(const char *file, int line, const char *format, ...) {
     failure_note(message);
   }
   if (context.abort != NULL) {
-    context.abort(1);
+    context.abort(1, message);
   }
   exit(1);
 }

@@ -89,8 +89,10 @@ struct ts_comm {
 typedef struct ts_world ts_world;
 
 /** Start MPI (MPI_THREAD_MULTIPLE wanted, SERIALIZED accepted) and set the failure context.  Ranks are numbered node
- * by node, so the fastest mesh axes stay inside a node however the launcher placed the processes.  One world per
- * process.  Collective over all processes.  A failure ends the job. */
+ * by node, so the fastest mesh axes stay inside a node however the launcher placed the processes.  A node is what the
+ * launcher says it is where it knows (srun), else the processes that can share memory.  One world per process.  A
+ * launcher that this MPI does not understand, with which each process would be a world of its own, ends the program
+ * with exit code 2 and one message.  Collective over all processes.  A failure ends the job. */
 ts_world *ts_world_create(int *argc, char ***argv);
 
 /** A world of this process alone, beside \a world and to be destroyed before it: what one rank would compute, for
@@ -106,6 +108,15 @@ int ts_world_rank(const ts_world *world);
 int ts_world_size(const ts_world *world);
 int ts_world_local_size(const ts_world *world);
 int ts_world_local_rank(const ts_world *world);
+
+/** Nodes are numbered 0, 1, ... in the order of their ranks: the number of \a rank's node, how many there are, and the
+ * name of \a rank's node, borrowed: Slurm's where it has started us, else the host name.  Names need not differ. Not collective. */
+int ts_world_node(const ts_world *world, int rank);
+int ts_world_n_nodes(const ts_world *world);
+const char *ts_world_node_name(const ts_world *world, int rank);
+
+/** "4 ranks on 2 nodes (node0: 0-1, node1: 2-3), started by srun --mpi=pmix"; owned by the caller. Not collective. */
+char *ts_world_describe(const ts_world *world);
 
 /** The communicator over \a axes of \a mesh, created at the first call and owned by the world.  Mesh ranks are world
  * ranks.  Axes with the same members share one communicator.

@@ -1,4 +1,5 @@
 #include "comm/comm_device.h"
+#include "comm/comm_launch.h"
 #include "comm/comm_mpi.h"
 #include "comm/comm_nccl.h"
 
@@ -6,12 +7,10 @@
 #include "base/memory.h"
 #include "base/status.h"
 
-#include <stdlib.h>
-#include <time.h>
+#include <string.h>
 
 struct ts_world {
-  MPI_Comm comm; /* all processes, node by node */
-  int rank, size, local_rank, local_size;
+  ts_nodes nodes; /* all processes, node by node */
   ts_comm **group; /* made so far; the first is all processes */
   int n_groups, capacity;
   ts_comm **device; /* per group, NULL: none so far */
@@ -21,44 +20,13 @@ struct ts_world {
   bool alone; /* beside the world that started MPI */
 };
 
-/* Launchers stop forwarding output once they are told of an abort: the message gets a head start. */
-static void abort_job(int exit_code) {
-  nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
-  MPI_Abort(MPI_COMM_WORLD, exit_code);
-}
-
-/* srun without a process manager that this MPI knows starts N worlds of one rank, each of which would train alone. */
-static void check_launcher(int size) {
-  const char *tasks = getenv("SLURM_STEP_NUM_TASKS"), *job = getenv("PMIX_JOB_SIZE");
-  bool managed = getenv("PMI_SIZE") != NULL;
-  TS_CHECK(size > 1 || managed || tasks == NULL || atoi(tasks) <= 1,
-           "srun started %s tasks, but MPI sees one: use srun --mpi=pmi2, or mpiexec in the job script", tasks);
-  TS_CHECK(size > 1 || managed || job == NULL || atoi(job) <= 1,
-           "PMIx says %s processes, but MPI sees one: use a launcher that it knows (srun --mpi=pmi2, mpiexec)", job);
-}
-
-/* Number the processes node by node, each node by its lowest process. */
-static void number_ranks(ts_world *w) {
-  MPI_Comm node;
-  int leader;
-  TS_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &leader));
-  TS_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
-  TS_MPI(MPI_Comm_rank(node, &w->local_rank));
-  TS_MPI(MPI_Comm_size(node, &w->local_size));
-  TS_MPI(MPI_Bcast(&leader, 1, MPI_INT, 0, node));
-  TS_MPI(MPI_Comm_free(&node));
-  TS_MPI(MPI_Comm_split(MPI_COMM_WORLD, 0, leader, &w->comm));
-  TS_MPI(MPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN));
-  TS_MPI(MPI_Comm_rank(w->comm, &w->rank));
-}
-
 static ts_comm *add_group(ts_world *w, int rank, int size, int *member) {
   MPI_Comm comm = MPI_COMM_NULL;
   if (size > 1) {
     MPI_Group all, some;
-    TS_MPI(MPI_Comm_group(w->comm, &all));
+    TS_MPI(MPI_Comm_group(w->nodes.comm, &all));
     TS_MPI(MPI_Group_incl(all, size, member, &some));
-    TS_MPI(MPI_Comm_create_group(w->comm, some, 0, &comm));
+    TS_MPI(MPI_Comm_create_group(w->nodes.comm, some, 0, &comm));
     TS_MPI(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
     TS_MPI(MPI_Group_free(&some));
     TS_MPI(MPI_Group_free(&all));
@@ -67,33 +35,33 @@ static ts_comm *add_group(ts_world *w, int rank, int size, int *member) {
   return w->group[w->n_groups++] = ts_comm_mpi_create(comm, rank, size, member);
 }
 
-ts_world *ts_world_create(int *argc, char ***argv) {
-  ts_world *w = ts_calloc(1, sizeof *w);
-  int provided, rank;
-  TS_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) == MPI_SUCCESS, "MPI_Init_thread failed");
-  TS_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
-  TS_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-  ts_set_failure_context(rank, abort_job);
-  TS_MPI(MPI_Comm_size(MPI_COMM_WORLD, &w->size));
-  TS_CHECK(provided >= MPI_THREAD_SERIALIZED, "this MPI has no support for threads (MPI_THREAD_SERIALIZED)");
-  check_launcher(w->size);
-  number_ranks(w);
-  ts_set_failure_context(w->rank, abort_job);
-  int *member = ts_calloc((size_t) w->size, sizeof *member);
-  for (int i = 0; i < w->size; ++i) {
+/* The first group: everybody. */
+static void add_all(ts_world *w) {
+  int *member = ts_calloc((size_t) w->nodes.size, sizeof *member);
+  for (int i = 0; i < w->nodes.size; ++i) {
     member[i] = i;
   }
-  add_group(w, w->rank, w->size, member);
+  add_group(w, w->nodes.rank, w->nodes.size, member);
+}
+
+ts_world *ts_world_create(int *argc, char ***argv) {
+  ts_world *w = ts_calloc(1, sizeof *w);
+  ts_mpi_begin(argc, argv);
+  ts_nodes_find(&w->nodes);
+  add_all(w);
   return w;
 }
 
 ts_world *ts_world_alone(const ts_world *world) {
   TS_ASSERT(world != NULL);
   ts_world *w = ts_calloc(1, sizeof *w);
-  *w = (ts_world){.size = 1, .local_size = 1, .alone = true};
-  TS_MPI(MPI_Comm_dup(MPI_COMM_SELF, &w->comm));
-  TS_MPI(MPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN));
-  add_group(w, 0, 1, ts_calloc(1, sizeof(int)));
+  w->alone = true;
+  w->nodes = (ts_nodes){.size = 1, .local_size = 1, .n = 1, .of_rank = ts_calloc(1, sizeof(int))};
+  w->nodes.name = ts_calloc(1, sizeof *w->nodes.name);
+  memcpy(w->nodes.name[0], ts_world_node_name(world, ts_world_rank(world)), TS_NODE_NAME);
+  TS_MPI(MPI_Comm_dup(MPI_COMM_SELF, &w->nodes.comm));
+  TS_MPI(MPI_Comm_set_errhandler(w->nodes.comm, MPI_ERRORS_RETURN));
+  add_all(w);
   return w;
 }
 
@@ -112,30 +80,45 @@ void ts_world_destroy(ts_world **world) {
     w->group[i]->ops->destroy(w->group[i]);
   }
   ts_free(w->group);
-  TS_MPI(MPI_Comm_free(&w->comm));
+  ts_nodes_clear(&w->nodes);
   bool alone = w->alone;
-  if (!alone) {
-    ts_set_failure_context(w->rank, NULL);
-  }
   ts_free(w);
   *world = NULL;
-  TS_CHECK(alone || MPI_Finalize() == MPI_SUCCESS, "MPI_Finalize failed");
+  if (!alone) {
+    ts_mpi_end();
+  }
 }
 
 int ts_world_rank(const ts_world *world) {
-  return world->rank;
+  return world->nodes.rank;
 }
 
 int ts_world_size(const ts_world *world) {
-  return world->size;
+  return world->nodes.size;
 }
 
 int ts_world_local_size(const ts_world *world) {
-  return world->local_size;
+  return world->nodes.local_size;
 }
 
 int ts_world_local_rank(const ts_world *world) {
-  return world->local_rank;
+  return world->nodes.local_rank;
+}
+
+int ts_world_node(const ts_world *world, int rank) {
+  return world->nodes.of_rank[rank];
+}
+
+int ts_world_n_nodes(const ts_world *world) {
+  return world->nodes.n;
+}
+
+const char *ts_world_node_name(const ts_world *world, int rank) {
+  return world->nodes.name[world->nodes.of_rank[rank]];
+}
+
+char *ts_world_describe(const ts_world *world) {
+  return ts_nodes_describe(&world->nodes);
 }
 
 ts_comm *ts_world_all(ts_world *world) {
@@ -153,7 +136,7 @@ static ts_comm *find_group(const ts_world *w, const int *member, int size) {
 }
 
 ts_comm *ts_world_comm(ts_world *world, const ts_mesh *mesh, unsigned axes) {
-  TS_ASSERT(mesh->ranks == world->size && mesh->rank == world->rank);
+  TS_ASSERT(mesh->ranks == world->nodes.size && mesh->rank == world->nodes.rank);
   int size = ts_mesh_group_size(mesh, axes), *member = ts_calloc((size_t) size, sizeof *member);
   for (int i = 0; i < size; ++i) {
     member[i] = ts_mesh_group_member(mesh, axes, i);
@@ -177,7 +160,7 @@ static ts_comm *make_device_comm(ts_world *w, ts_comm *host) {
     return ts_comm_device_alone();
   }
   if (!w->placed) {
-    ts_comm_nccl_place(w->comm);
+    ts_comm_nccl_place(w->nodes.comm);
     w->placed = true;
   }
   return ts_comm_nccl_create((ts_comm_mpi *) host, &w->device_options);
@@ -219,7 +202,7 @@ void ts_world_device_deregister(ts_world *world, const void *memory) {
 
 static void all_minimum(ts_world *w, int *value) {
   MPI_Request request;
-  TS_MPI(MPI_Iallreduce(MPI_IN_PLACE, value, 1, MPI_INT, MPI_MIN, w->comm, &request));
+  TS_MPI(MPI_Iallreduce(MPI_IN_PLACE, value, 1, MPI_INT, MPI_MIN, w->nodes.comm, &request));
   ts_mpi_wait(&request);
 }
 
@@ -227,13 +210,13 @@ static void all_minimum(ts_world *w, int *value) {
 static void share_messages(ts_world *w, int root, ts_error *err) {
   ts_comm *all = ts_world_all(w);
   int64_t head[2] = {0}; /* messages, bytes of their text */
-  if (w->rank == root && err != NULL && err->count > 0) {
+  if (w->nodes.rank == root && err != NULL && err->count > 0) {
     head[0] = err->count;
     head[1] = (int64_t) strlen(err->text);
   }
   all->ops->broadcast(all, head, sizeof head, root);
   char *text = ts_calloc((size_t) head[1] + 1, 1);
-  if (w->rank == root && head[1] > 0) {
+  if (w->nodes.rank == root && head[1] > 0) {
     memcpy(text, err->text, (size_t) head[1]);
   }
   all->ops->broadcast(all, text, (size_t) head[1], root);
@@ -245,11 +228,11 @@ static void share_messages(ts_world *w, int root, ts_error *err) {
 }
 
 ts_status ts_world_agree(ts_world *world, ts_status status, ts_error *err) {
-  int first = status == TS_OK ? world->size : world->rank;
+  int first = status == TS_OK ? world->nodes.size : world->nodes.rank;
   ts_heartbeat_enter("agreement");
   all_minimum(world, &first);
   ts_heartbeat_leave();
-  if (first == world->size) {
+  if (first == world->nodes.size) {
     return TS_OK;
   }
   share_messages(world, first, err);

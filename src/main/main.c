@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "main/command.h"
+#include "slurm/launch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,27 +63,10 @@ static int print_man(int argc, char **argv, ts_error *err) {
   return print_text(&text);
 }
 
-/* What the launcher says of this process, for what does not start MPI: a row of variables per launcher. */
-static void find_launched(int *rank, int *size) {
-  static const char *const rows[][2] = {{"PMI_RANK", "PMI_SIZE"},
-                                        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                                        {"PMIX_RANK", "SLURM_STEP_NUM_TASKS"}};
-  *rank = 0;
-  *size = 1;
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
-    const char *r = getenv(rows[i][0]), *s = getenv(rows[i][1]);
-    if (r != NULL && s != NULL) {
-      *rank = atoi(r);
-      *size = atoi(s);
-      return;
-    }
-  }
-}
-
 static int run_command(const ts_command *command, int ranks, int argc, char **argv, ts_error *err) {
   if (!command->parallel && ranks > 1) {
-    ts_error_add(err, "%s runs as one process: start it without mpiexec", command->name);
-    return fail(err);
+    ts_error_add(err, "%s runs as one process: start it without %s", command->name, ts_launched()->launcher);
+    return ts_launch_exit_code(fail(err));
   }
   ts_world *world = command->parallel ? ts_world_create(&argc, &argv) : NULL;
   if (world != NULL) {
@@ -103,7 +87,7 @@ static int run_command(const ts_command *command, int ranks, int argc, char **ar
   }
   ts_error_clear(err);
   ts_world_destroy(&world);
-  return code;
+  return ts_launch_exit_code(code);
 }
 
 /* A link to this program that has the name of a command is that command. */
@@ -124,9 +108,8 @@ static int run_or_explain(const ts_command *command, int ranks, int argc, char *
 int main(int argc, char **argv) {
   ts_error err = {0};
   ts_text text = {0};
-  int rank, ranks;
-  find_launched(&rank, &ranks);
-  ts_log_configure(TS_LOG_INFO, rank == 0);
+  int ranks = ts_launched()->size;
+  ts_log_configure(TS_LOG_INFO, ts_launched()->rank == 0);
   const ts_command *named = argc > 0 ? command_of_name(argv[0]) : NULL;
   if (named != NULL) {
     return run_or_explain(named, ranks, argc - 1, argv + 1, &err);

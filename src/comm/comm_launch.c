@@ -1,0 +1,155 @@
+#include "comm/comm_launch.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "comm/comm_mpi.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* What srun calls the ways to start this MPI, and whether PMI-1 is one of MPI's own. */
+#ifdef OPEN_MPI
+static const char types[] = "--mpi=pmix";
+#else
+static const char types[] = "--mpi=pmi2 or --mpi=pmix";
+#endif
+
+static bool speaks_pmi1(void) {
+  char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length;
+  return MPI_Get_library_version(version, &length) == MPI_SUCCESS && strncmp(version, "MPICH Version", 13) == 0;
+}
+
+/* Launchers stop forwarding output once they are told of an abort: the message gets a head start. */
+static void abort_job(int exit_code, const char *reason) {
+  nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+  ts_launch_abort(exit_code, reason);
+  MPI_Abort(MPI_COMM_WORLD, exit_code);
+  _exit(exit_code);
+}
+
+/* N worlds of one rank, each of which would train alone. */
+static void refuse_worlds(char *complaint) {
+  const ts_launch *launch = ts_launched();
+  ts_log_configure(TS_LOG_INFO, launch->rank == 0);
+  ts_log(TS_LOG_ERROR, "%s", complaint);
+  ts_free(complaint);
+  MPI_Finalize();
+  ts_launch_close();
+  exit(ts_launch_exit_code(TS_BAD_INPUT));
+}
+
+void ts_mpi_begin(int *argc, char ***argv) {
+  int provided, rank, size;
+  ts_launch_open(speaks_pmi1());
+  const ts_launch *launch = ts_launched();
+  TS_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) == MPI_SUCCESS, "MPI_Init_thread failed");
+  TS_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+  TS_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+  TS_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
+  char *complaint = ts_launch_complaint(launch, size, types);
+  if (complaint != NULL) {
+    refuse_worlds(complaint);
+  }
+  if (launch->pmix && (launch->rank != rank || launch->size != size)) {
+    ts_log(TS_LOG_DEBUG, "PMIx says rank %d of %d, MPI %d of %d: PMIx is another job's and not used", launch->rank, launch->size,
+           rank, size);
+    ts_launch_distrust();
+  }
+  ts_set_failure_context(rank, launch->node_name, abort_job);
+  TS_CHECK(provided >= MPI_THREAD_SERIALIZED, "this MPI has no support for threads (MPI_THREAD_SERIALIZED)");
+}
+
+void ts_mpi_end(void) {
+  ts_set_failure_context(-1, NULL, NULL);
+  TS_CHECK(MPI_Finalize() == MPI_SUCCESS, "MPI_Finalize failed");
+  ts_launch_close();
+}
+
+/* ---- nodes ---- */
+
+/* Something that the processes of a node, and only they, have in common: its lowest process. */
+static int find_leader(void) {
+  const ts_launch *launch = ts_launched();
+  int rank, size, known;
+  MPI_Comm node;
+  TS_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+  TS_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
+  known = ts_launch_knows_nodes(launch, rank, size);
+  TS_MPI(MPI_Allreduce(MPI_IN_PLACE, &known, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));
+  if (known) {
+    TS_MPI(MPI_Comm_split(MPI_COMM_WORLD, launch->node, rank, &node));
+  } else {
+    TS_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node));
+  }
+  TS_MPI(MPI_Bcast(&rank, 1, MPI_INT, 0, node));
+  TS_MPI(MPI_Comm_free(&node));
+  return rank;
+}
+
+/* Leaders, in the order of the ranks, become numbers of nodes, and their names are the nodes'. */
+static void number_nodes(ts_nodes *nodes, int leader) {
+  char mine[TS_NODE_NAME], *names = ts_calloc((size_t) nodes->size, TS_NODE_NAME);
+  memcpy(mine, ts_launched()->node_name, sizeof mine);
+  nodes->of_rank = ts_calloc((size_t) nodes->size, sizeof *nodes->of_rank);
+  TS_MPI(MPI_Allgather(&leader, 1, MPI_INT, nodes->of_rank, 1, MPI_INT, nodes->comm));
+  TS_MPI(MPI_Allgather(mine, TS_NODE_NAME, MPI_CHAR, names, TS_NODE_NAME, MPI_CHAR, nodes->comm));
+  nodes->name = ts_calloc((size_t) nodes->size, TS_NODE_NAME);
+  for (int r = 0, last = -1; r < nodes->size; ++r) {
+    if (nodes->of_rank[r] != last) {
+      last = nodes->of_rank[r];
+      memcpy(nodes->name[nodes->n++], names + (size_t) r * TS_NODE_NAME, TS_NODE_NAME);
+    }
+    nodes->of_rank[r] = nodes->n - 1;
+  }
+  nodes->name = ts_realloc(nodes->name, (size_t) nodes->n, TS_NODE_NAME);
+  ts_free(names);
+}
+
+static void find_local(ts_nodes *nodes) {
+  for (int r = 0; r < nodes->size; ++r) {
+    if (nodes->of_rank[r] == nodes->of_rank[nodes->rank]) {
+      nodes->local_rank += r < nodes->rank;
+      ++nodes->local_size;
+    }
+  }
+}
+
+void ts_nodes_find(ts_nodes *nodes) {
+  int leader = find_leader();
+  *nodes = (ts_nodes){0};
+  TS_MPI(MPI_Comm_split(MPI_COMM_WORLD, 0, leader, &nodes->comm)); /* equal leaders keep their order */
+  TS_MPI(MPI_Comm_set_errhandler(nodes->comm, MPI_ERRORS_RETURN));
+  TS_MPI(MPI_Comm_rank(nodes->comm, &nodes->rank));
+  TS_MPI(MPI_Comm_size(nodes->comm, &nodes->size));
+  number_nodes(nodes, leader);
+  find_local(nodes);
+  ts_set_failure_context(nodes->rank, ts_launched()->node_name, abort_job);
+}
+
+char *ts_nodes_describe(const ts_nodes *nodes) {
+  enum { SHOWN = 16 };
+  ts_text text = {0};
+  const ts_launch *launch = ts_launched();
+  ts_text_add(&text, "%d rank%s on %d node%s (", nodes->size, nodes->size == 1 ? "" : "s", nodes->n, nodes->n == 1 ? "" : "s");
+  for (int r = 0; r < nodes->size && nodes->of_rank[r] < SHOWN;) {
+    int node = nodes->of_rank[r], first = r;
+    while (r < nodes->size && nodes->of_rank[r] == node) {
+      ++r;
+    }
+    ts_text_add(&text, r - first > 1 ? "%s%s: %d-%d" : "%s%s: %d", node > 0 ? ", " : "", nodes->name[node], first, r - 1);
+  }
+  ts_text_add(&text, nodes->n > SHOWN ? ", ...), %s%s" : "), %s%s", launch->launcher != NULL ? "started by " : "no launcher",
+              launch->launcher != NULL ? launch->launcher : "");
+  return text.text;
+}
+
+void ts_nodes_clear(ts_nodes *nodes) {
+  TS_MPI(MPI_Comm_free(&nodes->comm));
+  ts_free(nodes->of_rank);
+  ts_free(nodes->name);
+}
