@@ -86,7 +86,7 @@ static void forget(ts_time_left *a) {
   a->child = 0;
 }
 
-/* The child begins with no signal blocked or noted: it has nothing to do with the run's. */
+/* The child begins with no signal blocked, in a group of its own: it has nothing to do with the run's. */
 static int spawn(ts_time_left *a, int out) {
   char *words[] = {"squeue", "-h", "-j", a->job, "-o", "%L", NULL};
   posix_spawn_file_actions_t files;
@@ -99,7 +99,8 @@ static int spawn(ts_time_left *a, int out) {
   posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   posix_spawnattr_init(&attributes);
   posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
   int error = posix_spawnp(&a->child, words[0], &files, &attributes, words, environ);
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&files);
@@ -126,7 +127,7 @@ void ts_time_left_ask(ts_time_left *a) {
 }
 
 static void kill_child(ts_time_left *a) {
-  kill(a->child, SIGKILL);
+  kill(-a->child, SIGKILL); /* with what it started itself */
   waitpid(a->child, NULL, 0);
   forget(a);
 }

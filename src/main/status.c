@@ -27,18 +27,18 @@ static double patience(const summary *m) {
 }
 
 static void summarise(summary *m) {
-  int64_t least = INT64_MAX;
+  int64_t most = 0;
   for (int i = 0; i < m->s->n_nodes; ++i) {
     const ts_node_status *node = &m->s->node[i];
     m->oldest = node->age > m->oldest ? node->age : m->oldest;
     m->step_seconds = node->step_seconds > 0 ? node->step_seconds : m->step_seconds;
     m->tokens_per_second = node->tokens_per_second > 0 ? node->tokens_per_second : m->tokens_per_second;
     for (int k = 0; k < node->n; ++k) {
-      least = node->beat[k].step < least ? node->beat[k].step : least;
+      most = node->beat[k].step > most ? node->beat[k].step : most;
     }
   }
-  /* the step under way is not finished */
-  m->step = m->s->job.ended > 0 || least == INT64_MAX || least == 0 ? m->s->job.step : least - 1;
+  /* no rank begins a step before all have finished the one before it */
+  m->step = m->s->job.ended > 0 || most == 0 ? m->s->job.step : most - 1;
   int64_t *steps = NULL;
   if (ts_published_steps(m->run, &steps) > 0) {
     char *path = ts_step_directory(m->run, steps[0], "");
