@@ -20,7 +20,7 @@ enum { NODES = 2, RANKS = 2 /* of a node */ };
 
 /* All ranks are inside of collective 100 for 30 s. */
 static ts_run_status make_run(void) {
-  ts_run_status s = {.job = {.id = "abc.1", .state = "running", .job = "17", .ranks = 4, .nodes = 2, .steps = 300, .period = 5}};
+  ts_run_status s = {.job = {.id = "abc.1", .state = "running", .job = "17", .launcher = "srun", .ranks = 4, .nodes = 2, .steps = 300, .period = 5}};
   s.n_nodes = NODES;
   s.node = ts_calloc(NODES, sizeof *s.node);
   for (int i = 0; i < NODES; ++i) {

@@ -5,11 +5,9 @@
 #include "base/status.h"
 #include "base/text.h"
 
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-enum { NAME = 64, ALIGN = 128 };
+enum { ALIGN = 128 };
 
 typedef struct node_memory {
   ts_node_memory base; /* what the caller sees: its arrays are the ones below */
@@ -20,41 +18,23 @@ typedef struct node_memory {
   void **memory;
 } node_memory;
 
-/* Slurm's name of the node, which differs where the machine's does not (several nodes of a test on one machine). */
-static void name_node(char *name) {
-  const char *slurm = getenv("SLURMD_NODENAME");
-  if (slurm != NULL) {
-    strncpy(name, slurm, NAME - 1);
-  } else if (gethostname(name, NAME - 1) != 0) {
-    strcpy(name, "node");
-  }
-}
-
-/* The name of this rank's node with the lowest rank of its group where another group before it has the same. */
-static char *unique_name(const char *names, int lowest) {
-  const char *mine = names + (size_t) lowest * NAME;
+/* The name of this rank's node, with the lowest rank of its group where a group before it has the same. */
+static char *unique_name(const ts_world *world, int lowest) {
+  const char *mine = ts_world_node_name(world, lowest);
   for (int r = 0; r < lowest; ++r) {
-    if (strcmp(names + (size_t) r * NAME, mine) == 0) {
+    if (strcmp(ts_world_node_name(world, r), mine) == 0) {
       return ts_format("%s.r%d", mine, lowest);
     }
   }
   return ts_strdup(mine);
 }
 
-/* Ranks that can share memory, and whose nodes have one name. */
-static void split(node_memory *m, MPI_Comm world, int world_rank, const char *names) {
+/* Ranks of one node that can share memory: several nodes of a test are one machine, and containers divide one. */
+static void split(node_memory *m, MPI_Comm all, int node) {
   MPI_Comm shared;
-  TS_MPI(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &shared));
+  TS_MPI(MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &shared));
   TS_MPI(MPI_Comm_set_errhandler(shared, MPI_ERRORS_RETURN));
-  int size, color = 0;
-  TS_MPI(MPI_Comm_size(shared, &size));
-  int *rank = ts_calloc((size_t) size, sizeof *rank);
-  TS_MPI(MPI_Allgather(&world_rank, 1, MPI_INT, rank, 1, MPI_INT, shared));
-  while (strcmp(names + (size_t) rank[color] * NAME, names + (size_t) world_rank * NAME) != 0) {
-    ++color;
-  }
-  ts_free(rank);
-  TS_MPI(MPI_Comm_split(shared, color, 0, &m->comm));
+  TS_MPI(MPI_Comm_split(shared, node, 0, &m->comm));
   TS_MPI(MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN));
   TS_MPI(MPI_Comm_free(&shared));
 }
@@ -84,10 +64,9 @@ static void fill(node_memory *m, int world_rank, size_t stride) {
 }
 
 /* A world of one has no communicator. */
-static void fill_alone(node_memory *m, const char *name, size_t stride) {
+static void fill_alone(node_memory *m, size_t stride) {
   m->comm = MPI_COMM_NULL;
   m->base.n = m->base.n_nodes = 1;
-  m->name = ts_strdup(name);
   m->rank = ts_calloc(1, sizeof *m->rank);
   m->memory = ts_calloc(1, sizeof *m->memory);
   m->own = ts_calloc(stride + ALIGN, 1);
@@ -98,22 +77,17 @@ ts_node_memory *ts_node_memory_create(ts_world *world, size_t bytes) {
   node_memory *m = ts_calloc(1, sizeof *m);
   ts_comm_mpi *all = (ts_comm_mpi *) ts_world_all(world);
   size_t stride = (bytes + ALIGN - 1) / ALIGN * ALIGN;
-  int rank = all->base.rank, size = all->base.size;
-  char name[NAME] = {0};
-  name_node(name);
+  int rank = all->base.rank;
   m->window = MPI_WIN_NULL;
-  if (size == 1) {
-    fill_alone(m, name, stride);
+  if (all->base.size == 1) {
+    fill_alone(m, stride);
   } else {
-    char *names = ts_calloc((size_t) size, NAME);
-    TS_MPI(MPI_Allgather(name, NAME, MPI_CHAR, names, NAME, MPI_CHAR, all->comm));
-    split(m, all->comm, rank, names);
+    split(m, all->comm, ts_world_node(world, rank));
     fill(m, rank, stride);
-    m->name = unique_name(names, m->rank[0]);
     int first = m->base.index == 0;
     TS_MPI(MPI_Allreduce(&first, &m->base.n_nodes, 1, MPI_INT, MPI_SUM, all->comm));
-    ts_free(names);
   }
+  m->name = unique_name(world, m->rank[0]);
   m->base.name = m->name;
   m->base.rank = m->rank;
   m->base.memory = m->memory;

@@ -27,6 +27,7 @@ typedef struct ts_job_status {
   char id[40];     /**< Of this start of the run: files of nodes with another one are left from an earlier start. */
   char state[16];  /**< "running", "finished", "stopped" (unfinished and saved) or "failed". */
   char job[64];    /**< Slurm's number; "-" for none. */
+  char launcher[64]; /**< "srun --mpi=pmix", ...; "hand" without one. */
   char reason[512]; /**< One line, why it ended so; "" for none. */
   int64_t restart; /**< How often Slurm started this job again. */
   int64_t ranks, nodes;

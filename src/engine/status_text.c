@@ -91,8 +91,8 @@ static char *copy_text(const char *text, size_t length) {
 /* ---- the job ---- */
 
 void ts_status_print_job(const ts_job_status *j, ts_text *to) {
-  ts_text_add(to, JOB_MAGIC "\nid %s\nstate %s\njob %s\nrestart %lld\nranks %lld\nnodes %lld\nstep %lld\nsteps %lld\n", j->id,
-              j->state, j->job, (long long) j->restart, (long long) j->ranks, (long long) j->nodes, (long long) j->step,
+  ts_text_add(to, JOB_MAGIC "\nid %s\nstate %s\njob %s\nlauncher %s\nrestart %lld\nranks %lld\nnodes %lld\nstep %lld\nsteps %lld\n", j->id,
+              j->state, j->job, j->launcher, (long long) j->restart, (long long) j->ranks, (long long) j->nodes, (long long) j->step,
               (long long) j->steps);
   ts_text_add(to, "began %.3f\nended %.3f\nperiod %.3f\nreason %s\n", j->began, j->ended, j->period,
               j->reason[0] != 0 ? j->reason : "-");
@@ -104,6 +104,7 @@ static bool parse_job(lines *l, ts_job_status *j) {
   ok = ok && to_word(next_value(l, "id"), j->id, sizeof j->id);
   ok = ok && to_word(next_value(l, "state"), j->state, sizeof j->state);
   ok = ok && to_word(next_value(l, "job"), j->job, sizeof j->job);
+  ok = ok && to_word(next_value(l, "launcher"), j->launcher, sizeof j->launcher);
   ok = ok && to_integer(next_value(l, "restart"), &j->restart);
   ok = ok && to_integer(next_value(l, "ranks"), &j->ranks);
   ok = ok && to_integer(next_value(l, "nodes"), &j->nodes);

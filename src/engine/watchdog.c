@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "engine/lag.h"
 #include "engine/status_file.h"
+#include "slurm/launch.h"
 #include "slurm/time_left.h"
 
 #include <dirent.h>
@@ -312,19 +313,19 @@ static double choose_period(const ts_deck *deck) {
 
 ts_watch *ts_watch_create(ts_world *world, const ts_deck *deck) {
   ts_watch *w = ts_calloc(1, sizeof *w);
-  const char *slurm = getenv("SLURM_JOB_ID");
+  const ts_launch *launch = ts_launched();
   w->deck = deck;
   w->rank = ts_world_rank(world);
   w->period = choose_period(deck);
   w->memory = ts_node_memory_create(world, ts_heartbeat_bytes());
   ts_heartbeat_use(w->memory->memory[w->memory->index], w->rank);
   atomic_init(&w->end, w->rank == 0 && deck->run.time_limit > 0 ? ts_seconds() + deck->run.time_limit : INFINITY);
-  w->asker = w->rank == 0 && deck->run.time_limit == 0 && slurm != NULL ? ts_time_left_create(slurm) : NULL;
+  w->asker = w->rank == 0 && deck->run.time_limit == 0 && launch->job != NULL ? ts_time_left_create(launch->job) : NULL;
   w->job = (ts_job_status){.state = "running", .ranks = ts_world_size(world), .nodes = w->memory->n_nodes, .steps = deck->run.steps,
                            .period = w->period, .began = (double) time(NULL)};
-  const char *restart = getenv("SLURM_RESTART_COUNT");
-  w->job.restart = restart != NULL && atoll(restart) > 0 ? atoll(restart) : 0;
-  snprintf(w->job.job, sizeof w->job.job, "%s", slurm != NULL && slurm[0] != 0 ? slurm : "-");
+  w->job.restart = launch->restart > 0 ? launch->restart : 0;
+  snprintf(w->job.job, sizeof w->job.job, "%s", launch->job != NULL && launch->job[0] != 0 ? launch->job : "-");
+  snprintf(w->job.launcher, sizeof w->job.launcher, "%s", launch->launcher != NULL ? launch->launcher : "hand");
   snprintf(w->job.id, sizeof w->job.id, "%llx.%lx", (long long) time(NULL), (long) getpid());
   w->all = ts_world_all(world);
   w->all->ops->broadcast(w->all, w->job.id, sizeof w->job.id, 0);
