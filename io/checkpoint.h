@@ -36,6 +36,9 @@
   X(int64_t, skipped_in_a_row)                                                            \
   X(double, loss_scale)      /* 1 without loss scaling */
 
+/** "HDF5 1.10.8": the library that is loaded.  Not collective. */
+const char *ts_hdf5_library(void);
+
 /** A state of a part: its dataset is PART/NAME. */
 typedef struct ts_saved_state {
   char *name; /**< Owned: "parameter", "exp_avg", "exp_avg_sq". */

@@ -1,6 +1,7 @@
 #include "io/hdf5.h"
 
 #include "base/memory.h"
+#include "io/checkpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,6 +30,16 @@ void ts_hdf5_lock(void) {
 
 void ts_hdf5_unlock(void) {
   pthread_mutex_unlock(&mutex);
+}
+
+const char *ts_hdf5_library(void) {
+  static char text[48];
+  unsigned major = 0, minor = 0, release = 0;
+  ts_hdf5_lock();
+  H5get_libversion(&major, &minor, &release);
+  ts_hdf5_unlock();
+  snprintf(text, sizeof text, "HDF5 %u.%u.%u", major, minor, release);
+  return text;
 }
 
 hid_t ts_hdf5_type(ts_dtype dtype) {

@@ -1,12 +1,15 @@
 /* The table of collectives over MPI, point to point.  all_gather sends every shard straight to its place, to rank + 1
  * first: each rank sends and receives (P - 1) / P of the whole. */
 #include "comm/comm_mpi.h"
+#include "comm/comm_nccl.h"
 #include "comm/comm_run.h"
 
 #include "base/memory.h"
 #include "base/status.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 ts_comm_switches ts_comm_switch = {
@@ -166,4 +169,16 @@ ts_comm *ts_comm_mpi_create(MPI_Comm comm, int rank, int size, int *member) {
   c->cuts = ts_calloc((size_t) size + 1, sizeof *c->cuts);
   c->addend = ts_calloc((size_t) size, sizeof *c->addend);
   return &c->base;
+}
+
+const char *ts_world_libraries(void) {
+  static char text[256];
+  char mpi[MPI_MAX_LIBRARY_VERSION_STRING] = "MPI";
+  int length;
+  TS_MPI(MPI_Get_library_version(mpi, &length));
+  int n = snprintf(text, sizeof text, "%.*s, %s", (int) strcspn(mpi, "\n"), mpi, ts_comm_nccl_describe());
+  for (int i = 0; i < n && i < (int) sizeof text; ++i) {
+    text[i] = (char) (text[i] == '\t' ? ' ' : text[i]);
+  }
+  return text;
 }

@@ -84,6 +84,7 @@ typedef struct ts_deck_run {
   double time_margin;       /**< Seconds kept beside what saving needs (engine/time_limit.h). */
   bool exact_sums;
   bool cuda_graphs, measure_algorithms, share_device, tf32;
+  char *bind;               /**< "auto", "cores" or "none". */
   int64_t threads;          /**< Per rank; 0: the cores this rank may use. */
   char *resume;             /**< "never", "auto", or a run or checkpoint directory. */
   int64_t log_every;        /**< Steps between printed lines; steps_per_print unless set. */

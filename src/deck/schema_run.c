@@ -43,6 +43,8 @@ static const ts_key rows[] = {
            "Seconds that stopping ahead of a time limit keeps beside two saves and two steps."),
     FLAG(run.share_device, "false", 0, "Let several ranks of a node use one GPU: for tests."),
     FLAG(run.tf32, "false", 0, "Let fp32 products on a GPU round their operands to TF32 (10 bits)."),
+    WORD(run.bind, "auto", "auto|cores|none", NULL, 0,
+         "Give each rank processors of its own, near its GPU, where the launcher has not: auto does so in a job of Slurm."),
     INTEGER(run.threads, "0", 0, 4096, 0, "Threads of a rank; 0 for the cores it may use."),
     WORD(run.resume, "never", NULL, NULL, 0,
          "never; auto: the newest intact checkpoint of run.directory, if there is one; or a run or checkpoint directory."),

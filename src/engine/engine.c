@@ -2,6 +2,8 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "engine/identity.h"
+#include "engine/placement.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -208,6 +210,13 @@ ts_status ts_engine_create(const ts_engine_options *o, ts_engine **out, ts_error
     ts_free(e);
     return status;
   }
+  status = ts_identity_check(o->world, o->deck, e->backend, err);
+  if (status != TS_OK) {
+    ts_free(e);
+    return status;
+  }
+  ts_engine_place(o->world, o->deck, e->backend->device != NULL ? ts_cuda_bus_id() : "");
+  ts_engine_warn_spanning(o->world, &e->mesh);
   ts_engine_schedule_from_deck(&e->schedule, o->deck);
   memset(e->index, -1, sizeof e->index);
   add_programs(e, o);

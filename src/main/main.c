@@ -1,6 +1,7 @@
 /* The program: finds the subcommand, starts MPI where it is wanted, prints errors once. */
 #include "base/log.h"
 #include "base/memory.h"
+#include "engine/identity.h"
 #include "main/command.h"
 #include "slurm/launch.h"
 
@@ -74,7 +75,8 @@ static int run_command(const ts_command *command, int ranks, int argc, char **ar
   }
   ts_arguments arguments;
   int code = TS_BAD_INPUT;
-  if (ts_arguments_parse(command, argc, argv, &arguments, err) == TS_OK) {
+  bool one = world == NULL || ts_identity_check_build(world, err) == TS_OK;
+  if (ts_arguments_parse(command, argc, argv, &arguments, err) == TS_OK && one) {
     code = command->run(&arguments, world, err);
   }
   ts_arguments_clear(&arguments);
@@ -120,7 +122,7 @@ int main(int argc, char **argv) {
     return argc < 2 ? TS_BAD_INPUT : code;
   }
   if (strcmp(argv[1], "--version") == 0) {
-    printf("tessera %s\n", PACKAGE_VERSION);
+    printf("tessera %s (build %s)\n", PACKAGE_VERSION, ts_identity_build());
     return 0;
   }
   if (strcmp(argv[1], "man") == 0) {
