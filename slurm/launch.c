@@ -23,17 +23,29 @@ typedef struct launcher {
   bool pmix; /* has a PMIx server */
 } launcher;
 
-#define SLURM_STEP                                                                                                       \
-  .local_rank = "SLURM_LOCALID", .tasks_per_node = "SLURM_STEP_TASKS_PER_NODE", .node = "SLURM_NODEID",                  \
-  .n_nodes = "SLURM_STEP_NUM_NODES", .node_name = "SLURMD_NODENAME", .size = "SLURM_STEP_NUM_TASKS", .rank = "SLURM_PROCID"
+#define SLURM_STEP                                                                                                     \
+  .local_rank = "SLURM_LOCALID", .tasks_per_node = "SLURM_STEP_TASKS_PER_NODE", .node = "SLURM_NODEID",                \
+  .n_nodes = "SLURM_STEP_NUM_NODES", .node_name = "SLURMD_NODENAME", .size = "SLURM_STEP_NUM_TASKS",                   \
+  .rank = "SLURM_PROCID"
 
 static const launcher launchers[] = {
-    {.name = "mpirun", .mark = "OMPI_COMM_WORLD_RANK", .prefix = "", .rank = "OMPI_COMM_WORLD_RANK",
-     .size = "OMPI_COMM_WORLD_SIZE", .local_rank = "OMPI_COMM_WORLD_LOCAL_RANK", .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
+    {.name = "mpirun",
+     .mark = "OMPI_COMM_WORLD_RANK",
+     .prefix = "",
+     .rank = "OMPI_COMM_WORLD_RANK",
+     .size = "OMPI_COMM_WORLD_SIZE",
+     .local_rank = "OMPI_COMM_WORLD_LOCAL_RANK",
+     .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
      .pmix = true},
     /* Hydra also gives the name of the node it has started the process on, as the interface to use. */
-    {.name = "mpiexec", .mark = "MPI_LOCALRANKID", .prefix = "", .rank = "PMI_RANK", .size = "PMI_SIZE",
-     .local_rank = "MPI_LOCALRANKID", .local_size = "MPI_LOCALNRANKS", .node_name = "MPIR_CVAR_CH3_INTERFACE_HOSTNAME"},
+    {.name = "mpiexec",
+     .mark = "MPI_LOCALRANKID",
+     .prefix = "",
+     .rank = "PMI_RANK",
+     .size = "PMI_SIZE",
+     .local_rank = "MPI_LOCALRANKID",
+     .local_size = "MPI_LOCALNRANKS",
+     .node_name = "MPIR_CVAR_CH3_INTERFACE_HOSTNAME"},
     {.name = "srun --mpi=pmix", .mark = "PMIX_NAMESPACE", .prefix = "slurm.pmix.", SLURM_STEP, .pmix = true},
     {.name = "srun --mpi=pmi2", .mark = "PMI_JOBID", .prefix = "?", SLURM_STEP},
     {.name = "srun", .mark = "SLURM_STEP_ID", .prefix = "", SLURM_STEP},
@@ -110,7 +122,10 @@ static void read_launcher(ts_launch *launch, const launcher *l, ts_launch_lookup
 }
 
 void ts_launch_read(ts_launch *launch, ts_launch_lookup *get) {
-  *launch = (ts_launch){.size = 1, .local_rank = -1, .node = -1, .job = get("SLURM_JOB_ID"),
+  *launch = (ts_launch){.size = 1,
+                        .local_rank = -1,
+                        .node = -1,
+                        .job = get("SLURM_JOB_ID"),
                         .restart = number(get, "SLURM_RESTART_COUNT", 0)};
   for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; ++i) {
     if (recognise(&launchers[i], get)) {
@@ -169,15 +184,18 @@ char *ts_launch_complaint(const ts_launch *launch, int size, const char *types) 
     return NULL;
   }
   if (strncmp(launch->launcher, "srun", 4) != 0) {
-    return ts_format("%s started %d processes, but MPI sees one world per process: the launcher belongs to another MPI than this "
-                     "program; use that MPI's mpiexec, or srun %s",
-                     launch->launcher, launch->size, types);
+    return ts_format(
+        "%s started %d processes, but MPI sees one world per process: the launcher belongs to another MPI than this "
+        "program; use that MPI's mpiexec, or srun %s",
+        launch->launcher, launch->size, types);
   }
-  bool no_bridge = strcmp(launch->launcher, "srun --mpi=pmix") == 0 && !ts_pmix_built() && strstr(types, "pmi2") != NULL;
-  return ts_format("%s started %d tasks, but MPI sees one world per task%s: use srun %s (`srun --mpi=list` names what this Slurm "
-                   "has), or mpiexec in the job script",
-                   launch->launcher, launch->size, no_bridge ? " (this program is built without PMIx)" : "",
-                   no_bridge ? "--mpi=pmi2" : types);
+  bool no_bridge =
+      strcmp(launch->launcher, "srun --mpi=pmix") == 0 && !ts_pmix_built() && strstr(types, "pmi2") != NULL;
+  return ts_format(
+      "%s started %d tasks, but MPI sees one world per task%s: use srun %s (`srun --mpi=list` names what this Slurm "
+      "has), or mpiexec in the job script",
+      launch->launcher, launch->size, no_bridge ? " (this program is built without PMIx)" : "",
+      no_bridge ? "--mpi=pmi2" : types);
 }
 
 bool ts_launch_knows_nodes(const ts_launch *launch, int rank, int size) {

@@ -292,7 +292,8 @@ static bool start_thread(ts_pmi1 *p) {
 
 ts_pmi1 *ts_pmi1_start(int rank, int size, const char *mapping, const ts_pmi1_store *store) {
   int ends[2];
-  if (getenv("PMI_FD") != NULL || getenv("PMI_PORT") != NULL || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+  if (getenv("PMI_FD") != NULL || getenv("PMI_PORT") != NULL ||
+      socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return NULL;
   }
   ts_pmi1 *p = ts_calloc(1, sizeof *p);

@@ -19,7 +19,8 @@ static struct {
 
 /* ---- what the server knows ---- */
 
-/* Look a key up among what the server sent at the start, never asking it (see the header).  Release the value after use. */
+/* Look a key up among what the server sent at the start, never asking it (see the header).  Release the value after
+ * use. */
 static pmix_value_t *look_up(uint32_t rank, const char *key) {
   pmix_proc_t of;
   pmix_info_t optional;
@@ -103,8 +104,8 @@ typedef struct news {
 static void *announce(void *item) {
   news n = *(news *) item;
   ts_free(item);
-  long wait = session.me.rank < 20 ? (long) session.me.rank : 20;
-  nanosleep(&(struct timespec){.tv_nsec = wait * 45000000}, NULL);
+  long place = session.me.rank < 100 ? (long) session.me.rank : 100;
+  nanosleep(&(struct timespec){.tv_nsec = place * 5000000}, NULL);
   if (strcmp(n.who.nspace, session.me.nspace) != 0) {
     ts_die(__FILE__, __LINE__, "the PMIx server of this node (Slurm's slurmstepd) is gone");
   }

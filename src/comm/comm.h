@@ -110,7 +110,8 @@ int ts_world_local_size(const ts_world *world);
 int ts_world_local_rank(const ts_world *world);
 
 /** Nodes are numbered 0, 1, ... in the order of their ranks: the number of \a rank's node, how many there are, and the
- * name of \a rank's node, borrowed: Slurm's where it has started us, else the host name.  Names need not differ. Not collective. */
+ * name of \a rank's node, borrowed: Slurm's where it has started us, else the host name.  Names need not differ.
+ * Not collective. */
 int ts_world_node(const ts_world *world, int rank);
 int ts_world_n_nodes(const ts_world *world);
 const char *ts_world_node_name(const ts_world *world, int rank);

@@ -56,8 +56,8 @@ void ts_mpi_begin(int *argc, char ***argv) {
     refuse_worlds(complaint);
   }
   if (launch->pmix && (launch->rank != rank || launch->size != size)) {
-    ts_log(TS_LOG_DEBUG, "PMIx says rank %d of %d, MPI %d of %d: PMIx is another job's and not used", launch->rank, launch->size,
-           rank, size);
+    ts_log(TS_LOG_DEBUG, "PMIx says rank %d of %d, MPI %d of %d: PMIx is another job's and not used", launch->rank,
+           launch->size, rank, size);
     ts_launch_distrust();
   }
   ts_set_failure_context(rank, launch->node_name, abort_job);
@@ -135,15 +135,18 @@ char *ts_nodes_describe(const ts_nodes *nodes) {
   enum { SHOWN = 16 };
   ts_text text = {0};
   const ts_launch *launch = ts_launched();
-  ts_text_add(&text, "%d rank%s on %d node%s (", nodes->size, nodes->size == 1 ? "" : "s", nodes->n, nodes->n == 1 ? "" : "s");
+  ts_text_add(&text, "%d rank%s on %d node%s (", nodes->size, nodes->size == 1 ? "" : "s", nodes->n,
+              nodes->n == 1 ? "" : "s");
   for (int r = 0; r < nodes->size && nodes->of_rank[r] < SHOWN;) {
     int node = nodes->of_rank[r], first = r;
     while (r < nodes->size && nodes->of_rank[r] == node) {
       ++r;
     }
-    ts_text_add(&text, r - first > 1 ? "%s%s: %d-%d" : "%s%s: %d", node > 0 ? ", " : "", nodes->name[node], first, r - 1);
+    ts_text_add(&text, r - first > 1 ? "%s%s: %d-%d" : "%s%s: %d", node > 0 ? ", " : "", nodes->name[node], first,
+                r - 1);
   }
-  ts_text_add(&text, nodes->n > SHOWN ? ", ...), %s%s" : "), %s%s", launch->launcher != NULL ? "started by " : "no launcher",
+  ts_text_add(&text, nodes->n > SHOWN ? ", ...), %s%s" : "), %s%s",
+              launch->launcher != NULL ? "started by " : "no launcher",
               launch->launcher != NULL ? launch->launcher : "");
   return text.text;
 }

@@ -10,24 +10,25 @@
 
 /** The world's processes in their order, and their nodes. */
 typedef struct ts_nodes {
-  MPI_Comm comm;        /**< All processes, node by node; owned. */
-  int rank, size;       /**< In comm. */
+  MPI_Comm comm;              /**< All processes, node by node; owned. */
+  int rank, size;             /**< In comm. */
   int local_rank, local_size; /**< On the node. */
-  int n;                /**< Nodes. */
-  int *of_rank;         /**< Owned: node of each rank; ascending. */
+  int n;                      /**< Nodes. */
+  int *of_rank;               /**< Owned: node of each rank; ascending. */
   char (*name)[TS_NODE_NAME]; /**< Owned: name of each node. */
 } ts_nodes;
 
-/** Connect to the process manager, start MPI, set the failure context.  A launcher that this MPI does not understand ends this
- * process with exit code 2 and one message a job. Collective over all processes. */
+/** Connect to the process manager, start MPI, set the failure context.  A launcher that this MPI does not understand
+ * ends this process with exit code 2 and one message a job. Collective over all processes. */
 void ts_mpi_begin(int *argc, char ***argv);
 
-/** Number the processes node by node, each node by its lowest process.  A node is what the launcher says it is where every rank
- * can believe it, else the processes that can share memory.  Free with ts_nodes_clear. Collective over all processes. */
+/** Number the processes node by node, each node by its lowest process.  A node is what the launcher says it is where
+ * every rank can believe it, else the processes that can share memory.  Free with ts_nodes_clear. Collective over all
+ * processes. */
 void ts_nodes_find(ts_nodes *nodes);
 
-/** "4 ranks on 2 nodes (node0: 0-1, node1: 2-3), started by srun --mpi=pmix"; owned by the caller.  Of many nodes the first
- * ones. Not collective. */
+/** "4 ranks on 2 nodes (node0: 0-1, node1: 2-3), started by srun --mpi=pmix"; owned by the caller.  Of many nodes the
+ * first ones. Not collective. */
 char *ts_nodes_describe(const ts_nodes *nodes);
 
 /** Free what it owns. Collective over all processes. */

@@ -95,6 +95,9 @@ static ts_status open_directory(ts_training *r, ts_error *err) {
 
 static void describe(const ts_training *r) {
   char a[32], b[32], c[32];
+  char *where = ts_world_describe(r->world);
+  ts_log(ts_world_n_nodes(r->world) > 1 ? TS_LOG_INFO : TS_LOG_DEBUG, "%s", where);
+  ts_free(where);
   const ts_program *p = ts_engine_program(r->engine);
   ts_log(TS_LOG_INFO, "%s: %s parameters, %s, %lld rank%s x %d thread%s, ZeRO stage %lld, %s", r->deck->model.model_type,
          ts_human_count((double) ts_layout_parameter_count(p->layout, false), a), r->deck->bf16.enabled ? "bf16" : "fp32",
