@@ -14,7 +14,7 @@ begin() {
   shift 2
   rm -f pids
   timeout -k 5 60 $mpiexec -n "$n" sh -c 'echo $$ ${PMI_RANK:-$OMPI_COMM_WORLD_RANK} >> pids; exec "$@"' sh "$tessera" train tiny.cfg \
-    --set run.steps=100000000 --set run.evaluate_every=0 --set "run.directory=$directory" "$@" > "$scratch/out" 2> "$scratch/err" < /dev/null &
+    --set run.steps=100000000 --set run.evaluate_every=0 --set "run.directory=$directory" "$@" > "$scratch/job.out" 2> "$scratch/job.err" < /dev/null &
   job=$!
   wait_for 200 steps_taken "$directory"
 }
@@ -36,6 +36,8 @@ pid_of() { awk -v rank="$1" '$2 == rank { print $1 }' pids; }
 end() {
   wait "$job"
   status=$?
+  cp "$scratch/job.out" "$scratch/out"
+  cp "$scratch/job.err" "$scratch/err"
 }
 
 # ---- a run and its end ----
@@ -62,6 +64,20 @@ test_life() {
   run "$tessera" status run
   ok "a finished one" printed '^state +finished'
   ok "with its steps" grep -Eq '^steps +6 of 6' "$scratch/out"
+}
+
+# A file that cannot be written is told once, and the run goes on.
+test_unwritable() {
+  begin 1 blocked --set run.first_step_timeout=2
+  rm "blocked/status/$(hostname)"
+  mkdir "blocked/status/$(hostname)"
+  sleep 2
+  run "$tessera" status blocked
+  ok "a status file that cannot be written" printed '^1 damaged file '
+  touch blocked/STOP
+  end
+  ok "does not end the run" gave 75
+  ok "and is told once" is "$(grep -c 'cannot be written: Is a directory' "$scratch/err")" 1
 }
 
 # ---- ranks that hang ----
@@ -208,6 +224,7 @@ test_signals() {
 }
 
 test_life
+test_unwritable
 test_hangs
 test_killed
 test_time
