@@ -8,6 +8,7 @@
 extern "C" {
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/text.h"
 }
 
 #ifdef TS_SHIM
@@ -29,6 +30,9 @@ static struct device {
   int number, multiprocessors;
   cudaStream_t stream[TS_N_QUEUES];
   const char *op;
+  const char *run; /* queued last */
+  bool recorded;
+  double time_limit;
   char bus[32];
   char name[256];
 } device;
@@ -48,11 +52,29 @@ void ts_cuda_set_op(const char *name) {
 
 const char *ts_cuda_op(void) { return device.op != NULL ? device.op : "between two ops"; }
 
+void ts_cuda_set_run(const char *name, bool recorded) {
+  device.run = name;
+  device.recorded = recorded;
+}
+
+const char *ts_cuda_run(void) { return device.run != NULL ? device.run : "nothing of a step"; }
+
+bool ts_cuda_run_is_recorded(void) { return device.run != NULL && device.recorded; }
+
+/* What a kernel did shows at any call after it. */
+static bool is_late(cudaError_t code) { return code >= cudaErrorIllegalAddress && code < cudaErrorStreamCaptureUnsupported; }
+
 void ts_cuda_check(cudaError_t code, const char *file, int line, const char *call) {
-  if (code != cudaSuccess) {
-    ts_die(file, line, "device %d, op %s: %s failed: %s (%s)", device.number, ts_cuda_op(), call, cudaGetErrorName(code),
-           cudaGetErrorString(code));
+  if (code == cudaSuccess) {
+    return;
   }
+  if (is_late(code)) {
+    ts_die(file, line, "device %d, op %s: %s failed: %s (%s).  Something queued before may have done it; queued last: %s%s.  For the op: "
+           "environment CUDA_LAUNCH_BLOCKING=1 and --set run.cuda_graphs=false", device.number, ts_cuda_op(), call, cudaGetErrorName(code),
+           cudaGetErrorString(code), ts_cuda_run(), ts_cuda_run_is_recorded() ? ", recorded" : "");
+  }
+  ts_die(file, line, "device %d, op %s: %s failed: %s (%s)", device.number, ts_cuda_op(), call, cudaGetErrorName(code),
+         cudaGetErrorString(code));
 }
 
 /* ---- binding ---- */
@@ -113,6 +135,7 @@ ts_status ts_cuda_open(const ts_cuda_options *o, ts_error *err) {
   if (status == TS_OK) {
     device.number = number;
     device.tf32 = o->tf32;
+    device.time_limit = o->time_limit;
     TS_CUDA(cudaSetDevice(number));
     TS_CUDA(cudaDeviceGetPCIBusId(device.bus, (int) sizeof device.bus, number));
     make_queues();
@@ -172,40 +195,15 @@ static double seconds(void *from, void *to) {
   return 1e-3 * (double) milliseconds;
 }
 
-static double wait_began; /* by ts_seconds; 0: the host does not wait */
-
-double ts_cuda_waited(void) { return wait_began > 0 ? ts_seconds() - wait_began : 0; }
-
-/* Polls, so that a dead peer is noticed; sleeps once a wait is long. */
-static void finish(void *event) {
-  cudaError_t code;
-  wait_began = ts_seconds();
-  for (long polls = 0; (code = cudaEventQuery((cudaEvent_t) event)) == cudaErrorNotReady; ++polls) {
-    if (polls % 256 == 0) {
-      ts_cuda_watch();
-    }
-    if (polls > 20000) {
-      struct timespec nap = {0, 20000};
-      nanosleep(&nap, NULL);
-    } else if (polls > 100) {
-      sched_yield();
-    }
-  }
-  wait_began = 0;
-  (void) cudaGetLastError(); /* "not ready" counts as one: the next launch would be blamed for it */
-  ts_cuda_check(code, __FILE__, __LINE__, "what was queued before");
-}
-
 /* ---- watching ---- */
 
 enum { MOST_WATCHERS = 16 };
-static struct watcher { void (*watch)(void *); void *user; } watchers[MOST_WATCHERS];
+static ts_cuda_watcher watchers[MOST_WATCHERS];
 
-void ts_cuda_watch_add(void (*watch)(void *user), void *user) {
+void ts_cuda_watch_add(const ts_cuda_watcher *watcher) {
   for (int i = 0; i < MOST_WATCHERS; ++i) {
     if (watchers[i].watch == NULL) {
-      watchers[i].watch = watch;
-      watchers[i].user = user;
+      watchers[i] = *watcher;
       return;
     }
   }
@@ -215,18 +213,53 @@ void ts_cuda_watch_add(void (*watch)(void *user), void *user) {
 void ts_cuda_watch_remove(void *user) {
   for (int i = 0; i < MOST_WATCHERS; ++i) {
     if (watchers[i].user == user) {
-      watchers[i].watch = NULL;
-      watchers[i].user = NULL;
+      memset(&watchers[i], 0, sizeof watchers[i]);
     }
   }
 }
 
-void ts_cuda_watch(void) {
+/* Not blamed on one communicator: nothing is known but that something that was queued does not end. */
+static void end_wait(double waited) {
+  ts_text text = {};
+  for (int i = 0; i < MOST_WATCHERS; ++i) {
+    if (watchers[i].describe != NULL) {
+      watchers[i].describe(watchers[i].user, &text);
+    }
+  }
+  ts_die(__FILE__, __LINE__, "device %d, waiting for the device: nothing came for %.0f s (run.peer_timeout); queued last: %s%s%s.  A peer may "
+         "be dead, or a kernel does not end", device.number, waited, ts_cuda_run(), ts_cuda_run_is_recorded() ? ", recorded" : "",
+         text.text != NULL ? text.text : "");
+}
+
+static void watch(double began) {
   for (int i = 0; i < MOST_WATCHERS; ++i) {
     if (watchers[i].watch != NULL) {
       watchers[i].watch(watchers[i].user);
     }
   }
+  double waited = ts_seconds() - began;
+  if (device.time_limit > 0 && waited > device.time_limit) {
+    end_wait(waited);
+  }
+}
+
+/* Polls, so that a dead peer is noticed; sleeps once a wait is long. */
+static void finish(void *event) {
+  cudaError_t code;
+  double began = ts_seconds();
+  for (long polls = 0; (code = cudaEventQuery((cudaEvent_t) event)) == cudaErrorNotReady; ++polls) {
+    if (polls % 256 == 0) {
+      watch(began);
+    }
+    if (polls > 20000) {
+      struct timespec nap = {0, 20000};
+      nanosleep(&nap, NULL);
+    } else if (polls > 100) {
+      sched_yield();
+    }
+  }
+  (void) cudaGetLastError(); /* "not ready" counts as one: the next launch would be blamed for it */
+  ts_cuda_check(code, __FILE__, __LINE__, "what was queued before");
 }
 
 /* ---- memory ---- */
@@ -358,7 +391,7 @@ static void choices_measure(const ts_graph *graph) {
 
 const ts_backend *ts_backend_cuda(void) {
   static const ts_device_ops ops = {stream, allocate_host, release_host, copy, event_create, event_destroy, record, wait, seconds,
-                                    finish, capture_begin, capture_end, replay, graph_destroy, ts_cuda_set_op, choices_measure, ts_cuda_choices_write,
+                                    finish, capture_begin, capture_end, replay, graph_destroy, ts_cuda_set_op, ts_cuda_set_run, choices_measure, ts_cuda_choices_write,
                                     ts_cuda_choices_read, refuses, peak_flops};
   static const ts_backend backend = {"cuda", kernel, allocate, release, describe, reserves, &ops};
   return &backend;

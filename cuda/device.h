@@ -11,6 +11,7 @@ extern "C" {
 #endif
 
 #include "backend/backend.h"
+#include "base/text.h"
 
 /** A CUDA call that must succeed (class b): TS_CUDA (cudaMemsetAsync (...)). */
 #define TS_CUDA(call) ts_cuda_check((call), __FILE__, __LINE__, #call)
@@ -22,22 +23,28 @@ void ts_cuda_check(cudaError_t code, const char *file, int line, const char *cal
 void ts_cuda_set_op(const char *name);
 const char *ts_cuda_op(void);
 
+/** Name the run that is queued from now on, and whether it is a recording that is replayed: then what happens inside cannot be
+ * told op by op; borrowed until the next call.  Not collective. */
+void ts_cuda_set_run(const char *name, bool recorded);
+const char *ts_cuda_run(void);
+bool ts_cuda_run_is_recorded(void);
+
 /** Multiprocessors of the device; its name; bytes that are free on it; whether fp32 products may use TF32. Not collective. */
 int ts_cuda_multiprocessors(void);
 const char *ts_cuda_device_name(void);
 size_t ts_cuda_available(void);
 bool ts_cuda_tf32(void);
 
-/** Have \a watch called while the host waits for the device: it ends the job when it sees a failure (a dead peer). \a user names
- * it for removal. Not collective. */
-void ts_cuda_watch_add(void (*watch)(void *user), void *user);
+/** Who looks on while the host waits for the device. */
+typedef struct ts_cuda_watcher {
+  void (*watch)(void *user);                        /**< Ends the job when it sees a failure (a dead peer). */
+  void (*describe)(const void *user, ts_text *to); /**< Appends "; ..." to the message about a wait that is too long. */
+  void *user;                                       /**< Names it for removal. */
+} ts_cuda_watcher;
+
+/** Add one, copied; remove it. Not collective. */
+void ts_cuda_watch_add(const ts_cuda_watcher *watcher);
 void ts_cuda_watch_remove(void *user);
-
-/** Seconds of the wait that the host is in; 0 when it is in none. Not collective. */
-double ts_cuda_waited(void);
-
-/** Call all watchers. Not collective. */
-void ts_cuda_watch(void);
 
 /** cuBLASLt's handle goes; its version. Not collective. */
 void ts_cuda_blas_close(void);

@@ -153,12 +153,59 @@ test_bad() {
   ok "out of device memory: what is needed and free" both 'gave 1' 'told "an arena of .* is needed, .* of .* are free"'
   SHIM_FAIL_LAUNCH=200 train 1 broken
   ok "an error in mid-step names device, op and call" both '! gave 0' 'told "device 0, op [a-z_.0-9]+: .*cudaErrorIllegalAddress"'
+  SHIM_FAIL_RUN=400 train 1 late
+  ok "one that shows later, what was queued and how to find the op" both '! gave 0' \
+    'told "cudaErrorIllegalAddress.*queued last: the (update|.* pass) of a step, recorded.*CUDA_LAUNCH_BLOCKING=1"'
+  SHIM_NCCL_ERROR=1:20 train 2 dead
+  ok "a dead peer in a recorded step" both '! gave 0' \
+    'told "rank 1 on .*waiting for the device: remote process.*recorded and replayed with the step, queued last: the (update|.* pass) of a step"'
+  SHIM_NCCL_ERROR=1:20 train 2 dead_plain --set run.cuda_graphs=false
+  ok "in a plain one with the collective" both '! gave 0' 'told "rank 1 on .*remote process.*is number [0-9]+, (all_gather|reduce_scatter|all_reduce), op "'
+  SHIM_STUCK=1 train 1 stuck --set run.peer_timeout=1
+  ok "a device that does not end" both '! gave 0' 'told "waiting for the device: nothing came for 1 s .run.peer_timeout.; queued last: "'
   run "$tessera" plan deck.cfg --target cuda --ranks 2
   ok "a plan for GPUs needs none" both 'gave 0' 'told "on its GPU"'
   if ! "$cpu" plan deck.cfg --target cuda > "$scratch/out" 2> "$scratch/err"; then
     run "$cpu" train deck.cfg
     ok "a build without CUDA says so" both 'gave 2' 'told "built without CUDA"'
   fi
+}
+
+killed_itself() { [ "$status" -ne 0 ] && [ "$status" -ne 124 ]; }
+has_rows() { [ -f "$1" ] && [ "$(wc -l < "$1")" -gt 3 ]; }
+
+# kill_one DIRECTORY [WORD]...: one of two ranks dies and its launcher does not see it: the watchdog ends the job.
+kill_one() {
+  directory=$1
+  shift
+  rm -f victim
+  # shellcheck disable=SC2016
+  timeout -k 5 60 $mpiexec -n 2 sh -c '
+    [ "${PMI_RANK:-$OMPI_COMM_WORLD_RANK}" = 1 ] || exec "$@"
+    "$@" & echo $! > victim; wait; sleep 30' sh "$tessera" train deck.cfg \
+    --set run.steps=100000000 --set run.save_every=0 --set run.evaluate_every=0 --set run.step_timeout=2 \
+    --set "run.directory=$directory" "$@" > "$scratch/out" 2> "$scratch/err" < /dev/null &
+  job=$!
+  tries=200
+  while [ $tries -gt 0 ] && ! has_rows "$directory/metrics.csv"; do
+    sleep 0.05
+    tries=$((tries - 1))
+  done
+  kill -9 "$(cat victim)"
+  wait $job
+  status=$?
+  ok "$directory: a rank dies silently: the job ends" killed_itself
+  ok "$directory: and names it" told 'rank 1 on .* does not run for .*its process is (dead|gone)'
+}
+
+# UCX_TLS: a transport that reads the other's memory would end the program by itself.
+test_killed() {
+  UCX_TLS=posix,sysv,self
+  export UCX_TLS
+  kill_one killed_cpu --set run.device=cpu
+  kill_one killed
+  SHIM_STUCK=1 train 1 stuck_watched --set run.first_step_timeout=2
+  ok "a rank alone whose device does not end" both '! gave 0' 'told "takes longer than run.first_step_timeout = 2 s"'
 }
 
 test_losses
@@ -168,4 +215,5 @@ test_algorithms
 test_attention
 test_timeline
 test_bad
+test_killed
 finish

@@ -665,13 +665,13 @@ int main(int argc, char **argv) {
     return status;
   }
   ts_error err = {0};
-  ts_cuda_options options = {.local_rank = ts_world_local_rank(world)};
+  const char *limit = getenv("TEST_TIME_LIMIT");
+  ts_cuda_options options = {.local_rank = ts_world_local_rank(world), .time_limit = limit != NULL ? atof(limit) : 0};
   TS_CHECK(ts_cuda_open(&options, &err) == TS_OK, "%s", err.text);
   backend = ts_backend_cuda();
   event = backend->device->event_create(false);
   if (argc > 1) {
-    const char *limit = getenv("TEST_TIME_LIMIT");
-    die(make(world, &(ts_device_options){.time_limit = limit != NULL ? atof(limit) : 0}), argv[1]);
+    die(make(world, &(ts_device_options){.time_limit = options.time_limit}), argv[1]);
     return 0; /* comm_device_jobs.sh takes this for a failure that went unnoticed */
   }
   if (ts_world_rank(world) == 0) {

@@ -386,6 +386,6 @@ cudaError_t shim_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t strea
   if (++launches == (fails != NULL ? atol(fails) : 0)) {
     return cudaErrorIllegalAddress;
   }
-  cudaError_t code = shim_add(stream, [=]() { run_grid(grid, block, shared, thread); }), before = cudaGetLastError();
+  cudaError_t code = shim_add(stream, [=]() { shim_ran(); run_grid(grid, block, shared, thread); }), before = cudaGetLastError();
   return code != cudaSuccess ? code : before; /* a launch on a device is asked so, and blamed for what came before */
 }

@@ -7,7 +7,7 @@
  * - ncclReduceScatter adds in the order of a ring that ends at the owner: not the order of ranks.
  * - Messages of different sizes on two sides end the job; so do buffers that are still registered at the end.
  *
- * SHIM_NCCL_ERROR=RANK:N makes the communicators of world rank RANK report a dead peer after N groups; SHIM_NCCL_STALL=1 keeps
+ * SHIM_NCCL_ERROR=RANK:N makes the communicators of world rank RANK report a dead peer after N groups, queued or replayed; SHIM_NCCL_STALL=1 keeps
  * communicators from being ready.  MPI must be initialized; one thread calls.  Nothing here is collective but where NCCL is.
  */
 #ifndef SHIM_NCCL_H

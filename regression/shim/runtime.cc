@@ -43,6 +43,15 @@ struct shim_event {
 static std::vector<item_ref> pending;
 static std::vector<cudaStream_t> streams;
 static cudaError_t last_error;
+static cudaError_t late_error; /* of a kernel that ran: every call that waits gives it from then on */
+
+void shim_ran(void) {
+  static long n;
+  static const char *fails = getenv("SHIM_FAIL_RUN");
+  if (++n == (fails != NULL ? atol(fails) : 0)) {
+    late_error = cudaErrorIllegalAddress;
+  }
+}
 
 static cudaError_t fail(cudaError_t error) {
   if (error != cudaSuccess) { /* cudaErrorNotReady too, as on a device */
@@ -310,7 +319,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (stream->last != NULL) {
     run_until(stream->last.get());
   }
-  return cudaSuccess;
+  return fail(late_error);
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
@@ -369,7 +378,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (event->item != NULL) {
     run_until(event->item.get());
   }
-  return cudaSuccess;
+  return fail(late_error);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {

@@ -18,4 +18,7 @@ void shim_close(void);
 /** Work for a stream that waits for nobody outside. */
 cudaError_t shim_add(cudaStream_t stream, std::function<void()> run);
 
+/** A kernel runs: the SHIM_FAIL_RUN-th one fails, and from then on every wait. Not collective. */
+void shim_ran(void);
+
 #endif

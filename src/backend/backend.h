@@ -64,6 +64,7 @@ typedef struct ts_device_ops {
   void (*replay)(void *graph);                /**< Run it all in COMPUTE. */
   void (*graph_destroy)(void *graph);         /**< NULL is allowed. */
   void (*set_op)(const char *name);           /**< What is queued next, for messages; borrowed. */
+  void (*set_run)(const char *name, bool recorded); /**< The run it belongs to; recorded: replayed as a whole; borrowed. */
   void (*choices_measure)(const ts_graph *graph);            /**< Time the candidates for every product of the graph. */
   char *(*choices_write)(void);                              /**< All choices as text; the caller's (ts_free). */
   ts_status (*choices_read)(const char *text, ts_error *err); /**< Take them; TS_BAD_INPUT: of another device, damaged. */
@@ -109,6 +110,7 @@ const ts_backend *ts_backend_cuda(void);
 typedef struct ts_cuda_options {
   int local_rank; /**< Of this process on its node. */
   bool tf32;      /**< fp32 products may round their operands to TF32. */
+  double time_limit; /**< Seconds that the host waits for the device before it ends the job; 0: for ever. */
 } ts_cuda_options;
 
 /** Devices that this process can see; 0 when there is no driver, or none that is new enough. Not collective. */

@@ -130,7 +130,7 @@ typedef struct ts_device_options {
    * the group alone.  Otherwise NCCL adds, with fewer messages between nodes: the same build, topology and list of
    * reductions give the same bits. */
   bool exact;
-  double time_limit; /**< Seconds that the host waits for the device before it takes a peer for dead; 0: for ever. */
+  double time_limit; /**< Seconds that NCCL may take to connect or to queue before a peer is taken for dead; 0: for ever. */
 } ts_device_options;
 
 /** Options of the device communicators made from now on (default: all zero). Not collective. */

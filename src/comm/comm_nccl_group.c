@@ -36,13 +36,25 @@ static void name_group(const ts_comm_nccl *c, char *text, size_t bytes) {
   snprintf(text + used, bytes - (size_t) used, "%s)", c->base.size > MOST ? ", ..." : "");
 }
 
-static _Noreturn void fail(const ts_comm_nccl *c, const char *what, const char *why) {
-  char group[160], last[192] = "it was being made";
-  name_group(c, group, sizeof group);
-  if (c->number > 0) {
-    snprintf(last, sizeof last, "the last collective this rank queued there is number %ld, %s, op %s", c->number,
+/* What this rank queued there last.  What is recorded goes through here once and is replayed as a whole. */
+static void name_last(const ts_comm_nccl *c, bool waits, char *text, size_t bytes) {
+  if (c->number == 0) {
+    snprintf(text, bytes, "it was being made");
+  } else if (waits && ts_cuda_run_is_recorded()) {
+    snprintf(text, bytes, "its collectives are recorded and replayed with the step, queued last: %s; which of them it is in is not known, "
+             "--set run.cuda_graphs=false names it", ts_cuda_run());
+  } else {
+    snprintf(text, bytes, "the last collective this rank queued there is number %ld, %s, op %s", c->number,
              ts_collective_name(c->last), c->op);
   }
+}
+
+static const char waiting[] = "waiting for the device";
+
+static _Noreturn void fail(const ts_comm_nccl *c, const char *what, const char *why) {
+  char group[160], last[256];
+  name_group(c, group, sizeof group);
+  name_last(c, what == waiting, last, sizeof last);
   const char *more = c->nccl != NULL ? ncclGetLastError(c->nccl) : "";
   ts_die(__FILE__, __LINE__,
          "NCCL, the communicator of %s: %s: %s%s%s; %s.  If another rank died, its message says more", group, what, why,
@@ -88,13 +100,16 @@ static void watch(void *user) {
   const ts_comm_nccl *c = user;
   ncclResult_t state = state_of(c);
   if (state != ncclSuccess && state != ncclInProgress) {
-    fail(c, "waiting for the device", ncclGetErrorString(state));
+    fail(c, waiting, ncclGetErrorString(state));
   }
-  if (c->options.time_limit > 0 && ts_cuda_waited() > c->options.time_limit) {
-    char why[64];
-    snprintf(why, sizeof why, "nothing came for %.0f s", ts_cuda_waited());
-    fail(c, "waiting for the device", why);
-  }
+}
+
+static void describe(const void *user, ts_text *to) {
+  const ts_comm_nccl *c = user;
+  char group[160], last[256];
+  name_group(c, group, sizeof group);
+  name_last(c, true, last, sizeof last);
+  ts_text_add(to, "; NCCL, %s: %s", group, last);
 }
 
 /* ---- calls ---- */
@@ -203,7 +218,7 @@ ts_comm_nccl *ts_nccl_group_create(ts_comm_mpi *mpi, const ts_device_options *op
   config.blocking = 0;
   TS_NCCL(c, ncclCommInitRankConfig(&c->nccl, c->base.size, id, c->base.rank, &config));
   settle(c, "connecting", options->time_limit > 0 ? options->time_limit : CREATE_SECONDS);
-  ts_cuda_watch_add(watch, c);
+  ts_cuda_watch_add(&(ts_cuda_watcher){.watch = watch, .describe = describe, .user = c});
   return c;
 }
 

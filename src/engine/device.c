@@ -45,7 +45,8 @@ static ts_status open_device(const ts_deck *deck, const ts_world *world, ts_erro
   if (deck->debug.memcheck) {
     return ts_error_add(err, "debug.memcheck compares the host's memory; on a GPU run compute-sanitizer, or set run.device = \"cpu\"");
   }
-  const ts_cuda_options options = {.local_rank = ts_world_local_rank(world), .tf32 = deck->run.tf32};
+  const ts_cuda_options options = {.local_rank = ts_world_local_rank(world), .tf32 = deck->run.tf32,
+                                   .time_limit = deck->run.peer_timeout};
   return ts_cuda_open(&options, err);
 }
 

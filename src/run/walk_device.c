@@ -103,10 +103,14 @@ static void queue_commands(ts_executor *e, ts_bound_program *p, const ts_bound_r
   device->set_op(NULL);
 }
 
+/* The first time libraries may still make things. */
+static bool records(const ts_executor *e, const ts_bound_run *r) {
+  return e->options.graphs && e->options.observer == NULL && !e->options.check_finite && r->times > 0;
+}
+
 static void queue_captured(ts_executor *e, ts_bound_program *p, ts_bound_run *r) {
   const ts_device_ops *device = e->backend->device;
-  bool records = e->options.graphs && e->options.observer == NULL && !e->options.check_finite;
-  if (!records || r->times == 0) { /* the first time libraries may still make things */
+  if (!records(e, r)) {
     queue_commands(e, p, r, true);
     return;
   }
@@ -158,6 +162,15 @@ static void report(ts_executor *e, const ts_bound_program *p, const ts_bound_run
   }
 }
 
+/* For messages. */
+static const char *name_run(ts_model_use use, unsigned segments) {
+  return use == TS_MODEL_LOSS                    ? "the forward pass of a validation"
+         : use == TS_MODEL_LOGITS                ? "the forward pass of a generation"
+         : (segments & TS_SEGMENT_UPDATE) != 0   ? "the update of a step"
+         : (segments & TS_SEGMENT_FORWARD) != 0  ? "the forward pass of a step"
+                                                 : "the backward pass of a step";
+}
+
 void ts_walk_device(ts_executor *e, ts_bound_program *p, unsigned segments) {
   const ts_device_ops *device = e->backend->device;
   ts_bound_run *r = find_run(e, p, segments);
@@ -169,6 +182,7 @@ void ts_walk_device(ts_executor *e, ts_bound_program *p, unsigned segments) {
   ts_heartbeat_enter((segments & TS_SEGMENT_FORWARD) != 0  ? "queue.forward"
                      : (segments & TS_SEGMENT_UPDATE) != 0 ? "queue.update"
                                                            : "queue.backward");
+  device->set_run(name_run(p->program->use, segments), records(e, r));
   device->record(span->begin, TS_QUEUE_COMPUTE);
   queue_commands(e, p, r, false);
   queue_captured(e, p, r);
