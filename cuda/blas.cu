@@ -2,9 +2,11 @@
  *
  * beta == 0.  NVIDIA's documentation of gemm says that C need not be valid when beta is 0, for a beta on the host or on
  * the device; that of cublasLtMatmul says nothing.  A beta that the host knows (no prior: 0, or 1) is therefore given
- * by the host, where cuBLASLt can see it.  Only a beta that changes under a captured graph is on the device, and
- * algorithms for that are tried on a prior of NaNs when they are measured (blas_measure.cu). */
+ * by the host, where cuBLASLt can see it.  Only a beta that changes under a captured graph is on the device.  Algorithms
+ * for that are tried on a prior of NaNs when they are measured (blas_measure.cu); one that was not measured finds zeros
+ * in the prior's place when beta is 0 (settle_prior), and so is right whatever it reads. */
 #include "cuda/blas_plan.h"
+#include "cuda/kernel.cuh"
 
 extern "C" {
 #include "base/log.h"
@@ -156,20 +158,23 @@ static bool is_usable(const ts_blas *blas, const cublasLtMatmulAlgo_t *algo) {
   return code == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= TS_BLAS_LIBRARY_WORKSPACE;
 }
 
-static cublasLtMatmulAlgo_t choose(const ts_blas *blas) {
+/* What is in the table was measured, and with it that it leaves the prior alone. */
+static cublasLtMatmulAlgo_t choose(const ts_blas *blas, bool *measured) {
   static_assert(sizeof(cublasLtMatmulAlgo_t) == TS_BLAS_ALGO_BYTES, "the table keeps algorithms as bytes");
   const unsigned char *kept = ts_blas_choices_find(&blas->spec);
   if (kept != NULL) {
     cublasLtMatmulAlgo_t algo;
     char text[TS_BLAS_SPEC_TEXT];
     memcpy(&algo, kept, sizeof algo);
-    if (is_usable(blas, &algo)) {
+    *measured = is_usable(blas, &algo);
+    if (*measured) {
       return algo;
     }
     ts_log(TS_LOG_WARNING, "the chosen algorithm of the product %s is not one of %s: its heuristic decides",
            ts_blas_spec_text(&blas->spec, text), ts_cuda_blas_describe());
     ts_blas_choices_drop(&blas->spec);
   }
+  *measured = false;
   return first_candidate(blas);
 }
 
@@ -201,7 +206,7 @@ ts_blas *ts_blas_create(const ts_blas_spec *spec) {
   blas->b = s->transpose_b ? make_matrix(s->in, s->n, s->k, s->ldb) : make_matrix(s->in, s->k, s->n, s->ldb);
   blas->c = make_matrix(s->out, s->m, s->n, s->ldc);
   ts_blas_measure(blas);
-  blas->aligned = choose(blas);
+  blas->aligned = choose(blas, &blas->leaves_prior);
   cublasLtMatmulHeuristicResult_t result[TS_BLAS_CANDIDATES] = {};
   blas->runs_unaligned = ts_blas_candidates(blas, (uint32_t) ts_dtype_size(s->in), result, TS_BLAS_CANDIDATES) > 0;
   blas->unaligned = result[0].algo;
@@ -219,6 +224,49 @@ void ts_blas_destroy(ts_blas **blas) {
   ts_free(old);
   *blas = NULL;
 }
+
+/* ---- priors ---- */
+
+enum { SETTLE_THREADS = 256, SETTLE_BLOCKS = 1024 };
+
+/* c = prior, or 0 when beta is; in place there is nothing to do but for that. */
+template <typename T, int W>
+__global__ void __launch_bounds__(SETTLE_THREADS)
+    settle(T *c, const T *prior, const float *__restrict__ beta, int64_t rows, int64_t columns, int64_t ld) {
+  bool zero = *beta == 0.0f;
+  if (!zero && prior == c) {
+    return;
+  }
+  for (int64_t row = blockIdx.x; row < rows; row += SETTLE_BLOCKS) {
+    for (int64_t i = (int64_t) threadIdx.x * W; i < columns; i += SETTLE_THREADS * W) {
+      float x[W] = {};
+      if (!zero) {
+        ts_load<W>(x, prior + row * ld + i);
+      }
+      ts_store<W>(c + row * ld + i, x);
+    }
+  }
+}
+
+template <typename T>
+static void launch_settle(const ts_blas_spec *s, const ts_blas_operands *o, cudaStream_t stream) {
+  const void *pointer[] = {o->c, o->prior};
+  bool wide = ts_is_wide<T>(s->n, pointer, 2) && s->ldc % ts_lanes<T> == 0;
+  unsigned blocks = s->m < SETTLE_BLOCKS ? (unsigned) s->m : (unsigned) SETTLE_BLOCKS;
+  ts_launch(wide ? settle<T, ts_lanes<T>> : settle<T, 1>, blocks, SETTLE_THREADS, 0, stream, (T *) o->c,
+            (const T *) o->prior, o->beta, s->m, s->n, s->ldc);
+}
+
+/* The operands with c itself as a prior that may be read at any beta.  Bytes: none in place but when beta is 0, then
+ * those of c; twice that elsewhere. */
+static ts_blas_operands settle_prior(const ts_blas_spec *s, const ts_blas_operands *o, cudaStream_t stream) {
+  ts_blas_operands settled = *o;
+  TS_FOR_FLOAT(s->out, launch_settle, s, o, stream);
+  settled.prior = o->c;
+  return settled;
+}
+
+/* ---- runs ---- */
 
 static bool is_aligned(const ts_blas_spec *s, const ts_blas_operands *o) {
   uintptr_t bits = (uintptr_t) o->a | (uintptr_t) o->b | (uintptr_t) o->c;
@@ -250,5 +298,11 @@ void ts_blas_run(const ts_blas *blas, const ts_blas_operands *o, cudaStream_t st
   char text[TS_BLAS_SPEC_TEXT];
   TS_CHECK(aligned || blas->runs_unaligned, "op %s: %s wants operands aligned to %d bytes for the product %s",
            ts_cuda_op(), ts_cuda_blas_describe(), TS_BLAS_ALIGN, ts_blas_spec_text(&blas->spec, text));
-  ts_blas_run_algorithm(blas, o, aligned ? &blas->aligned : &blas->unaligned, stream);
+  const cublasLtMatmulAlgo_t *algo = aligned ? &blas->aligned : &blas->unaligned;
+  if (blas->spec.prior == TS_BLAS_SCALED_PRIOR && !(aligned && blas->leaves_prior)) {
+    ts_blas_operands settled = settle_prior(&blas->spec, o, stream);
+    ts_blas_run_algorithm(blas, &settled, algo, stream);
+  } else {
+    ts_blas_run_algorithm(blas, o, algo, stream);
+  }
 }

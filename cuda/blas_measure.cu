@@ -92,7 +92,7 @@ static bool make_bench(const ts_blas_spec *s, bench *b) {
   return true;
 }
 
-/* With beta 0 on the device and a prior of NaNs: an algorithm that multiplies is of no use. */
+/* With beta 0 on the device and a prior of NaNs: an algorithm that multiplies does not enter the table. */
 static bool leaves_prior(const ts_blas *blas, bench *b, const cublasLtMatmulAlgo_t *algo) {
   int found = 0;
   b->operands.beta = ts_blas_constant(false);
@@ -154,8 +154,6 @@ static void measure(const ts_blas *blas, bench *b) {
   ops->event_destroy(event[0]);
   ops->event_destroy(event[1]);
   char text[TS_BLAS_SPEC_TEXT];
-  TS_CHECK(n == 0 || best >= 0, "no algorithm of %s leaves the prior of the product %s alone when beta is 0",
-           ts_cuda_blas_describe(), ts_blas_spec_text(&blas->spec, text));
   if (best >= 0) {
     ts_blas_choices_put(&blas->spec, &candidate[best].algo);
     ts_log(TS_LOG_DEBUG, "product %s: algorithm %d of %d, %.1f us", ts_blas_spec_text(&blas->spec, text), best, n,

@@ -18,6 +18,7 @@ struct ts_blas {
   cublasLtMatrixLayout_t a, b, c;
   cublasLtMatmulAlgo_t aligned, unaligned;
   bool runs_unaligned; /**< There is such an algorithm. */
+  bool leaves_prior;   /**< `aligned` was seen to leave the prior alone when beta is 0. */
 };
 
 /** A call of cuBLASLt that must succeed (class b). */

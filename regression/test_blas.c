@@ -1,5 +1,5 @@
-/* Plans of cuBLASLt: epilogues that no op has yet, leading dimensions, operands that are aligned to nothing; the table
- * of chosen algorithms: measured, written, read, damaged. */
+/* Plans of cuBLASLt: epilogues that no op has yet, leading dimensions, operands that are aligned to nothing, priors at
+ * beta 0; the table of chosen algorithms: measured, written, read, damaged. */
 #include "base/text.h"
 #include "cuda/blas_choice.h"
 #include "regression/backends.h"
@@ -13,6 +13,8 @@ static const ts_backend *backend;
 typedef struct product {
   ts_blas_spec spec;
   int offset; /* elements that operands lie behind an aligned address */
+  bool other; /* the prior is not c itself */
+  float beta; /* 0: over a prior of NaNs */
 } product;
 
 /* A matrix on the host with its copy on the device. */
@@ -53,7 +55,7 @@ static double gelu_slope(double x) {
 }
 
 /* A run's operands in the order of ts_blas_operands. */
-enum { A, B, C, BIAS, AUX, N_MATRICES };
+enum { A, B, C, BIAS, AUX, PRIOR, N_MATRICES };
 
 static double dot(const ts_blas_spec *s, const matrix *x, int64_t i, int64_t j) {
   double sum = 0;
@@ -75,12 +77,16 @@ static bool is_near(const char *what, double got, double exact) {
 }
 
 /* Compare row i; what it adds to the gradient of the bias. */
-static bool check_row(const ts_blas_spec *s, const matrix *x, const matrix *out, int64_t i, double *gradient) {
+static bool check_row(const product *p, const matrix *x, const matrix *out, int64_t i, double *gradient) {
+  const ts_blas_spec *s = &p->spec;
   bool right = true;
   for (int64_t j = 0; j < s->n && right; ++j) {
     double exact = dot(s, x, i, j), aux = run_get(&x[AUX].host, i * s->n + j);
     if (s->epilogue == TS_BLAS_BIAS || s->epilogue == TS_BLAS_GELU) {
       exact += run_get(&x[BIAS].host, j);
+    }
+    if (s->prior != TS_BLAS_NO_PRIOR && p->beta != 0) {
+      exact += p->beta * run_get(&x[p->other ? PRIOR : C].host, i * s->ldc + j);
     }
     if (s->epilogue == TS_BLAS_GELU) {
       right = is_near("aux", run_get(&out[AUX].host, i * s->n + j), exact);
@@ -95,11 +101,12 @@ static bool check_row(const ts_blas_spec *s, const matrix *x, const matrix *out,
   return right;
 }
 
-static bool is_right(const ts_blas_spec *s, const matrix *x, const matrix *out) {
+static bool is_right(const product *p, const matrix *x, const matrix *out) {
+  const ts_blas_spec *s = &p->spec;
   double *gradient = ts_calloc((size_t) s->n, sizeof *gradient);
   bool right = true;
   for (int64_t i = 0; i < s->m && right; ++i) {
-    right = check_row(s, x, out, i, gradient);
+    right = check_row(p, x, out, i, gradient);
   }
   for (int64_t j = 0; s->epilogue == TS_BLAS_DGELU_DBIAS && j < s->n && right; ++j) {
     right = is_near("dbias", run_get(&out[BIAS].host, j), gradient[j]);
@@ -117,24 +124,41 @@ static bool leaves_gaps(const ts_blas_spec *s, const matrix *before, const matri
   return same;
 }
 
+static void make_nans(const ts_blas_spec *s, matrix *x) {
+  for (int64_t i = 0; i < s->m * s->ldc; ++i) {
+    if (i % s->ldc < s->n) {
+      run_set(&x->host, i, NAN);
+    }
+  }
+  move(x->device, x->host.data, bytes_of(x));
+}
+
 static void check_product(const char *name, const product *p) {
   const ts_blas_spec *s = &p->spec;
   matrix x[N_MATRICES] = {make(s->in, s->transpose_a ? s->k : s->m, s->lda, 1, p->offset),
                           make(s->in, s->transpose_b ? s->n : s->k, s->ldb, 2, p->offset),
                           make(s->out, s->m, s->ldc, 3, p->offset), make(s->out, 1, s->n, 4, p->offset),
-                          make(s->out, s->m, s->n, 5, 0)};
+                          make(s->out, s->m, s->n, 5, 0), make(s->out, s->m, s->ldc, 6, p->offset)};
   matrix out[N_MATRICES];
   char *memory = backend->allocate(TS_BLAS_WORKSPACE + 128), *workspace = memory + 64; /* as aligned as plans promise */
   ts_blas *blas = ts_blas_create(s);
-  ts_blas_operands o = {x[A].device, x[B].device, x[C].device, x[BIAS].device, x[AUX].device, NULL, NULL, workspace};
+  matrix *prior = &x[p->other ? PRIOR : C];
+  if (s->prior != TS_BLAS_NO_PRIOR && p->beta == 0) {
+    make_nans(s, prior);
+  }
+  move(memory, &p->beta, sizeof p->beta);
+  ts_blas_operands o = {x[A].device, x[B].device, x[C].device, x[BIAS].device, x[AUX].device, prior->device,
+                        (float *) memory, workspace};
   ts_blas_run(blas, &o, backend->device->stream(TS_QUEUE_COMPUTE));
   for (int i = 0; i < N_MATRICES; ++i) {
     out[i].host = run_new(x[i].host.dtype, x[i].host.shape);
     move(out[i].host.data, x[i].device, bytes_of(&x[i]));
   }
-  tap_ok(is_right(s, x, out) && leaves_gaps(s, &x[C], &out[C]), "%s %dx%dx%d, ld %d %d %d, %s to %s, %d elements off",
-         name, (int) s->m, (int) s->n, (int) s->k, (int) s->lda, (int) s->ldb, (int) s->ldc, ts_dtype_name(s->in),
-         ts_dtype_name(s->out), p->offset);
+  bool kept = memcmp(out[PRIOR].host.data, x[PRIOR].host.data, bytes_of(&x[PRIOR])) == 0;
+  tap_ok(is_right(p, x, out) && leaves_gaps(s, &x[C], &out[C]) && kept,
+         "%s %dx%dx%d, ld %d %d %d, %s to %s, %d elements off, beta %g, prior %s", name, (int) s->m, (int) s->n, (int) s->k,
+         (int) s->lda, (int) s->ldb, (int) s->ldc, ts_dtype_name(s->in), ts_dtype_name(s->out), p->offset, p->beta,
+         s->prior == TS_BLAS_NO_PRIOR ? "none" : p->other ? "elsewhere" : "in place");
   ts_blas_destroy(&blas);
   backend->release(memory, TS_BLAS_WORKSPACE + 128);
   for (int i = 0; i < N_MATRICES; ++i) {
@@ -162,6 +186,21 @@ static void check_products(void) {
     p.spec.out = TS_BF16;
     p.spec.epilogue = TS_BLAS_BIAS;
     check_product("unaligned bias", &p);
+  }
+}
+
+/* No table has these: the library's own first algorithms, aligned and not, for a beta on the device.  More rows than the
+ * blocks of one launch that goes over them. */
+static void check_priors(void) {
+  for (int i = 0; i < 16; ++i) {
+    product p = {.offset = i & 1, .other = i & 2, .beta = i & 4 ? 0.5f : 0};
+    ts_dtype out = i & 8 ? TS_BF16 : TS_F32;
+    p.spec = (ts_blas_spec){
+        40, 24, 16, 16, 24, 32, false, false, TS_BF16, out, TS_BLAS_SCALED_PRIOR, TS_BLAS_PLAIN, false};
+    check_product("prior", &p);
+    p.spec = (ts_blas_spec){
+        1100, 19, 9, 16, 19, 21, false, false, TS_BF16, out, TS_BLAS_SCALED_PRIOR, TS_BLAS_BIAS, false};
+    check_product("prior", &p);
   }
 }
 
@@ -440,6 +479,7 @@ int main(void) {
   }
   check_choices();
   check_products();
+  check_priors();
   check_planning(with);
   tap_ok(memcmp(with, without, sizeof with) == 0, "a plan needs the same with a device and without");
   check_capture();

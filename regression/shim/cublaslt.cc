@@ -37,8 +37,8 @@ struct shim_preference {
 };
 
 /* An algorithm: K in `split` parts, each summed in fp64 and rounded to fp32 in the workspace, then added in order.  The
- * last multiplies C with a beta of 0 that is on the device, which no document forbids; it is never the heuristic's
- * first, and the fastest. */
+ * last two multiply C with a beta of 0 that is on the device, which no document forbids; where beta is there they are the
+ * heuristic's first, and the fastest. */
 struct method {
   int split;
   size_t alignment;
@@ -49,9 +49,9 @@ static const method methods[] = {
     {1, 16, CUBLASLT_REDUCTION_SCHEME_NONE, false},        {4, 16, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, false},
     {3, 16, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, false}, {2, 16, CUBLASLT_REDUCTION_SCHEME_INPLACE, false},
     {1, 2, CUBLASLT_REDUCTION_SCHEME_NONE, false},         {2, 2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, false},
-    {1, 16, CUBLASLT_REDUCTION_SCHEME_NONE, true},
+    {1, 16, CUBLASLT_REDUCTION_SCHEME_NONE, true},         {2, 2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, true},
 };
-enum { N_METHODS = sizeof methods / sizeof *methods, N_GOOD = N_METHODS - 1 };
+enum { N_METHODS = sizeof methods / sizeof *methods, N_GOOD = N_METHODS - 2 };
 static const uint64_t HANDLE = 0x7365727065636c74, ALGO = 0x616c676f72697468;
 
 static cublasStatus_t refuse(cublasStatus_t status, const char *format, ...) {
@@ -293,18 +293,24 @@ static unsigned draw_first(void) {
   return shim_random(N_GOOD);
 }
 
-/* Begins with any good one, the same for the life of the process; one of the results says that it is none. */
+/* The method in place i: the good ones begin with any of them, the same for the life of the process. */
+static int place(const call *k, int i) {
+  static const unsigned first = draw_first();
+  int bad = N_METHODS - N_GOOD, good = k->p.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE ? i - bad : i;
+  return good < 0 ? N_METHODS + good : good < N_GOOD ? (int) ((first + (unsigned) good) % N_GOOD) : good;
+}
+
+/* One of the results says that it is none. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t *result, int *found) {
-  static const unsigned first = draw_first();
   call k = {*product, *a, *b, *c, *d};
   *found = 0;
   cublasStatus_t status = wanted <= 0 ? invalid("no results wanted") : check(handle, &k);
   for (int i = 0; i < N_METHODS && status == CUBLAS_STATUS_SUCCESS && *found < wanted; ++i) {
-    int index = i < N_GOOD ? (int) ((first + (unsigned) i) % N_GOOD) : i;
+    int index = place(&k, i);
     if (is_allowed(&k, preference, &methods[index])) {
       result[(*found)++] = {algo_of(&k, index), workspace_of(&k, &methods[index]), CUBLAS_STATUS_SUCCESS, 1, {}};
     }
