@@ -33,6 +33,8 @@ static struct device {
   const char *run; /* queued last */
   bool recorded;
   double time_limit;
+  size_t memory, free_at_first; /* of the device; free once this process's context was there */
+  size_t arenas;                /* bytes this process allocated by the table */
   char bus[32];
   char name[256];
 } device;
@@ -64,9 +66,30 @@ bool ts_cuda_run_is_recorded(void) { return device.run != NULL && device.recorde
 /* What a kernel did shows at any call after it. */
 static bool is_late(cudaError_t code) { return code >= cudaErrorIllegalAddress && code < cudaErrorStreamCaptureUnsupported; }
 
+/* Whoever asked: our arena, a kernel's code, a library. */
+static void end_without_memory(const char *file, int line, const char *what) {
+  size_t available = 0, total = 0;
+  char have[32], all[32], first[32], ours[32], theirs[32];
+  (void) cudaGetLastError();
+  (void) cudaMemGetInfo(&available, &total);
+  size_t gone = device.free_at_first > available ? device.free_at_first - available : 0;
+  size_t libraries = gone > device.arenas ? gone - device.arenas : 0;
+  ts_die(file, line, "GPU %d (%s): %s, %s of %s are free.  %s were free when this process had made its context; since then its arenas took %s, "
+         "its libraries and communicators (or other processes on the GPU, nvidia-smi names them) %s.  Ways out: a higher "
+         "zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, activation_checkpointing.enabled, more GPUs (`tessera plan` "
+         "shows what each gives)", device.number, device.name, what, ts_human_bytes((double) available, have),
+         ts_human_bytes((double) total, all), ts_human_bytes((double) device.free_at_first, first),
+         ts_human_bytes((double) device.arenas, ours), ts_human_bytes((double) libraries, theirs));
+}
+
 void ts_cuda_check(cudaError_t code, const char *file, int line, const char *call) {
   if (code == cudaSuccess) {
     return;
+  }
+  if (code == cudaErrorMemoryAllocation && device.open) {
+    char what[512];
+    snprintf(what, sizeof what, "out of memory in op %s, %s", ts_cuda_op(), call);
+    end_without_memory(file, line, what);
   }
   if (is_late(code)) {
     ts_die(file, line, "device %d, op %s: %s failed: %s (%s).  Something queued before may have done it; queued last: %s%s.  For the op: "
@@ -78,6 +101,14 @@ void ts_cuda_check(cudaError_t code, const char *file, int line, const char *cal
 }
 
 /* ---- binding ---- */
+
+int ts_cuda_driver(int *built) {
+  int driver = 0;
+  *built = CUDART_VERSION;
+  (void) cudaDriverGetVersion(&driver);
+  (void) cudaGetLastError();
+  return driver;
+}
 
 int ts_cuda_devices(void) {
   int n = 0, driver = 0;
@@ -138,6 +169,7 @@ ts_status ts_cuda_open(const ts_cuda_options *o, ts_error *err) {
     device.time_limit = o->time_limit;
     TS_CUDA(cudaSetDevice(number));
     TS_CUDA(cudaDeviceGetPCIBusId(device.bus, (int) sizeof device.bus, number));
+    TS_CUDA(cudaMemGetInfo(&device.free_at_first, &device.memory));
     make_queues();
     device.open = true;
   }
@@ -270,29 +302,37 @@ size_t ts_cuda_available(void) {
   return available;
 }
 
+/* The device is asked once a second at most: it takes a system call. */
+static size_t used(void) {
+  static size_t most;
+  static double asked;
+  if (asked == 0 || ts_seconds() - asked > 1) {
+    size_t available = ts_cuda_available(), now = device.free_at_first > available ? device.free_at_first - available : 0;
+    most = now > most ? now : most;
+    asked = ts_seconds();
+  }
+  return most > device.arenas ? most : device.arenas;
+}
+
 static void *allocate(size_t bytes) {
   void *arena = NULL;
   cudaError_t code = cudaMalloc(&arena, bytes > 0 ? bytes : 1);
   if (code == cudaErrorMemoryAllocation) {
-    size_t available = 0, total = 0;
-    char need[32], have[32], all[32];
-    (void) cudaGetLastError();
-    (void) cudaMemGetInfo(&available, &total);
-    ts_die(__FILE__, __LINE__, "GPU %d (%s): an arena of %s is needed, %s of %s are free; the rest is held by this process's context, "
-           "libraries and communicators and by other processes on the GPU (nvidia-smi names them).  Ways out: a higher "
-           "zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, activation_checkpointing.enabled, more GPUs "
-           "(`tessera plan` shows what each gives)", device.number, device.name, ts_human_bytes((double) bytes, need),
-           ts_human_bytes((double) available, have), ts_human_bytes((double) total, all));
+    char need[32], what[64];
+    snprintf(what, sizeof what, "an arena of %s is needed", ts_human_bytes((double) bytes, need));
+    end_without_memory(__FILE__, __LINE__, what);
   }
   ts_cuda_check(code, __FILE__, __LINE__, "cudaMalloc of an arena");
+  device.arenas += bytes;
   TS_CUDA(cudaMemsetAsync(arena, 0, bytes, device.stream[TS_QUEUE_COMPUTE]));
   TS_CUDA(cudaStreamSynchronize(device.stream[TS_QUEUE_COMPUTE]));
   return arena;
 }
 
-static void release(void *arena, size_t) {
+static void release(void *arena, size_t bytes) {
   if (arena != NULL) {
     TS_CUDA(cudaFree(arena));
+    device.arenas -= bytes <= device.arenas ? bytes : device.arenas;
   }
 }
 
@@ -392,7 +432,8 @@ static void choices_measure(const ts_graph *graph) {
 const ts_backend *ts_backend_cuda(void) {
   static const ts_device_ops ops = {stream, allocate_host, release_host, copy, event_create, event_destroy, record, wait, seconds,
                                     finish, capture_begin, capture_end, replay, graph_destroy, ts_cuda_set_op, ts_cuda_set_run, choices_measure, ts_cuda_choices_write,
-                                    ts_cuda_choices_read, refuses, peak_flops};
+                                    ts_cuda_choices_read, refuses, peak_flops,
+                                    used, ts_cuda_available};
   static const ts_backend backend = {"cuda", kernel, allocate, release, describe, reserves, &ops};
   return &backend;
 }

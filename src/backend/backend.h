@@ -70,6 +70,8 @@ typedef struct ts_device_ops {
   ts_status (*choices_read)(const char *text, ts_error *err); /**< Take them; TS_BAD_INPUT: of another device, damaged. */
   const char *(*refuses)(const ts_graph *graph, const ts_node *node); /**< Why a node cannot run, a phrase; NULL: it can. */
   double (*peak_flops)(ts_dtype dtype);       /**< Datasheet's dense FLOP/s of products; 0 when the device is not known. */
+  size_t (*used)(void);      /**< The most memory of the device that was taken since this process had its context; at least its arenas. */
+  size_t (*available)(void); /**< Bytes that are free on it. */
 } ts_device_ops;
 
 /** A declared reserve: what a library allocates outside the plan. */
@@ -115,6 +117,10 @@ typedef struct ts_cuda_options {
 
 /** Devices that this process can see; 0 when there is no driver, or none that is new enough. Not collective. */
 int ts_cuda_devices(void);
+
+/** CUDA version of the driver, 1000 major + 10 minor; 0: none.
+ * \param [out] built  The version this program was built with; 0: without CUDA. Not collective. */
+int ts_cuda_driver(int *built);
 
 /** Bind this process to the device local_rank of those that it sees, modulo their number, and make its queues.  When open
  * already: nothing, and TS_OK.

@@ -16,6 +16,11 @@ int ts_cuda_devices(void) {
   return 0;
 }
 
+int ts_cuda_driver(int *built) {
+  *built = 0;
+  return 0;
+}
+
 ts_status ts_cuda_open(const ts_cuda_options *options, ts_error *err) {
   (void) options;
   return ts_error_add(err, "this Tessera was built without CUDA: configure it with --with-cuda=DIR");

@@ -1,12 +1,23 @@
 /* What an engine computes on. */
 #include "engine/engine.h"
 
+#include "base/log.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static int visible_devices(void) {
   return ts_backend_cuda() != NULL ? ts_cuda_devices() : 0;
+}
+
+/* Whoever has a GPU and a driver wanted it used. */
+static void warn_old_driver(void) {
+  int built, driver = ts_cuda_driver(&built);
+  if (driver > 0 && driver / 1000 < built / 1000) {
+    ts_log(TS_LOG_WARNING, "run.device is auto: the driver knows CUDA %d.%d, and this Tessera was built with CUDA %d.%d: its GPUs are not used",
+           driver / 1000, driver % 1000 / 10, built / 1000, built % 1000 / 10);
+  }
 }
 
 /* auto: the same answer on every rank, or nothing would fit together. */
@@ -32,6 +43,9 @@ static ts_status choose(const char *wanted, ts_world *world, bool *cuda, ts_erro
   free(cuts);
   free(everybody);
   *cuda = with == ranks;
+  if (with == 0) {
+    warn_old_driver();
+  }
   return with == 0 || with == ranks
              ? TS_OK
              : ts_error_add(err, "run.device is auto, and %d of %d ranks see a GPU; the first that sees none is rank %d: ask for "
@@ -47,7 +61,14 @@ static ts_status open_device(const ts_deck *deck, const ts_world *world, ts_erro
   }
   const ts_cuda_options options = {.local_rank = ts_world_local_rank(world), .tf32 = deck->run.tf32,
                                    .time_limit = deck->run.peer_timeout};
-  return ts_cuda_open(&options, err);
+  ts_error mine = {0};
+  ts_status status = ts_cuda_open(&options, &mine);
+  if (status != TS_OK) {
+    int rank = ts_world_rank(world);
+    ts_error_add(err, "rank %d on %s: %s", rank, ts_world_node_name(world, rank), mine.text);
+  }
+  ts_error_clear(&mine);
+  return status;
 }
 
 enum { PLACE = 64 };
@@ -68,9 +89,9 @@ static ts_status check_shared(ts_world *world, ts_error *err) {
   ts_status status = TS_OK;
   for (int r = 0; r < rank && status == TS_OK; ++r) {
     if (strcmp(place + (size_t) r * PLACE, mine) == 0) {
-      status = ts_error_add(err, "ranks %d and %d are both on GPU %s of their node, which has %d ranks, and a rank sees %d GPU%s: start one "
+      status = ts_error_add(err, "ranks %d and %d on %s are both on GPU %s of their node, which has %d ranks, and a rank sees %d GPU%s: start one "
                             "rank a GPU (--gpus-per-node, --ntasks-per-node), or let them share with run.share_device = true", r, rank,
-                            ts_cuda_bus_id(), ts_world_local_size(world), ts_cuda_devices(), ts_cuda_devices() == 1 ? "" : "s");
+                            ts_world_node_name(world, rank), ts_cuda_bus_id(), ts_world_local_size(world), ts_cuda_devices(), ts_cuda_devices() == 1 ? "" : "s");
     }
   }
   free(place);

@@ -69,7 +69,7 @@ static void write_metrics(ts_training *r, const ts_step_result *result, double s
   ts_metrics_row row = {.step = r->at.step, .tokens = r->at.samples * r->length, .loss = result->loss,
                         .grad_norm = result->grad_norm, .lr = result->lr, .step_seconds = seconds,
                         .tokens_per_second = tokens / seconds, .model_tflops = r->flops_per_step / seconds * 1e-12,
-                        .mfu = r->peak > 0 ? r->flops_per_step / seconds / r->peak : 0, .peak_bytes = (int64_t) ts_process_peak(),
+                        .mfu = r->peak > 0 ? r->flops_per_step / seconds / r->peak : 0, .peak_bytes = ts_executor_peak_bytes(ts_engine_executor(r->engine)),
                         .comm_seconds = result->communication_seconds,
                         .exposed_comm_seconds = result->exposed_seconds, .data_seconds = data_seconds,
                         .skipped = r->at.skipped, .loss_scale = 1, .save_seconds = saves.save,

@@ -417,6 +417,10 @@ char *ts_executor_take_nonfinite(ts_executor *e) {
   return text;
 }
 
+int64_t ts_executor_peak_bytes(const ts_executor *e) {
+  return (int64_t) (e->backend->device != NULL ? e->backend->device->used() : ts_process_peak());
+}
+
 int64_t ts_executor_arena_bytes(const ts_executor *e) {
   size_t bytes = 0;
   for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {

@@ -84,6 +84,9 @@ void ts_executor_set_observer(ts_executor *executor, ts_executor_observer *obser
  * \return a string owned by the caller (ts_free). Not collective. */
 char *ts_executor_take_nonfinite(ts_executor *executor);
 
+/** The most memory this process has used: of the device (its arenas, libraries and communicators), else of the host. Not collective. */
+int64_t ts_executor_peak_bytes(const ts_executor *executor);
+
 /** Bytes of all arenas: what the plan said. Not collective. */
 int64_t ts_executor_arena_bytes(const ts_executor *executor);
 
