@@ -214,8 +214,9 @@ static void test_ends(void) {
   ts_pmi1_stop(&p);
   p = start(&s, NULL);
   put("cmd=abort exitcode=75\n");
-  tap_ok(strcmp(answer(), "closed") == 0 && s.abort_code == 75, "abort reaches the store with its code");
+  bool closed = strcmp(answer(), "closed") == 0;
   ts_pmi1_stop(&p);
+  tap_ok(closed && s.abort_code == 75, "abort reaches the store with its code");
 }
 
 int main(void) {

@@ -212,24 +212,27 @@ static bool collect_one(const char *key, int rank, ts_pmi1_take *take, void *tak
   return good;
 }
 
+typedef struct receiver {
+  ts_pmi1_take *take;
+  void *taker;
+} receiver;
+
 /* The first byte says that there is a blob: an empty one cannot be told from none. */
-static bool strip(void *arguments, int rank, const char *bytes, size_t length) {
-  void **a = arguments;
-  ts_pmi1_take *const *take = a[0];
-  return length > 0 && (*take)(a[1], rank, bytes + 1, length - 1);
+static bool strip(void *to, int rank, const char *bytes, size_t length) {
+  receiver *r = to;
+  return length > 0 && r->take(r->taker, rank, bytes + 1, length - 1);
 }
 
 static bool exchange(void *context, int round, const char *mine, size_t length, ts_pmi1_take *take, void *taker) {
   (void) context;
-  char key[32];
+  receiver to = {take, taker};
+  char key[32], *blob = ts_malloc(length + 1);
   snprintf(key, sizeof key, "tessera.pmi1.%d", round);
-  char *blob = ts_malloc(length + 1);
   blob[0] = '+';
   memcpy(blob + 1, mine, length);
-  void *arguments[] = {&take, taker};
   bool good = publish(key, blob, length + 1);
   for (int r = 0; good && r < session.size; ++r) {
-    good = collect_one(key, r, strip, arguments);
+    good = collect_one(key, r, strip, &to);
   }
   ts_free(blob);
   return good;
