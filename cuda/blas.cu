@@ -2,9 +2,9 @@
  *
  * beta == 0.  NVIDIA's documentation of gemm says that C need not be valid when beta is 0, for a beta on the host or on
  * the device; that of cublasLtMatmul says nothing.  A beta that the host knows (no prior: 0, or 1) is therefore given
- * by the host, where cuBLASLt can see it.  Only a beta that changes under a captured graph is on the device.  Algorithms
- * for that are tried on a prior of NaNs when they are measured (blas_measure.cu); one that was not measured finds zeros
- * in the prior's place when beta is 0 (settle_prior), and so is right whatever it reads. */
+ * by the host, where cuBLASLt can see it.  Only a beta that changes under a captured graph is on the device.
+ * Algorithms for that are tried on a prior of NaNs when they are measured (blas_measure.cu); one that was not measured
+ * finds zeros in the prior's place when beta is 0 (settle_prior), and so is right whatever it reads. */
 #include "cuda/blas_plan.h"
 #include "cuda/kernel.cuh"
 

@@ -37,8 +37,8 @@ struct shim_preference {
 };
 
 /* An algorithm: K in `split` parts, each summed in fp64 and rounded to fp32 in the workspace, then added in order.  The
- * last two multiply C with a beta of 0 that is on the device, which no document forbids; where beta is there they are the
- * heuristic's first, and the fastest. */
+ * last two multiply C with a beta of 0 that is on the device, which no document forbids; where beta is there they are
+ * the heuristic's first, and the fastest. */
 struct method {
   int split;
   size_t alignment;
