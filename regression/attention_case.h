@@ -85,7 +85,9 @@ static inline double weights_of(const problem *p, const reference *r, int b, int
 /** o and lse from q, k, v. Not collective. */
 static inline void forward(const problem *p, reference *r) {
   double *weight = ts_malloc((size_t) p->length * sizeof *weight);
-  memset(r->array[O], 0, (size_t) q_count(p) * sizeof(double));
+  if (q_count(p) > 0) {
+    memset(r->array[O], 0, (size_t) q_count(p) * sizeof(double));
+  }
   for (int row = 0; row < p->batch * p->heads * p->length; ++row) {
     int i = row % p->length, h = row / p->length % p->heads, b = row / p->length / p->heads;
     r->lse[row] = weights_of(p, r, b, h, i, weight);

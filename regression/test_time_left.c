@@ -2,6 +2,7 @@
 #include "tap.h"
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "slurm/time_left.h"
 
@@ -46,6 +47,8 @@ static bool ask(const char *script, double patience, double *seconds) {
     nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
   }
   ts_time_left_destroy(&asker);
+  ts_free(path);
+  ts_free(search);
   return answered;
 }
 
