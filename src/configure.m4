@@ -209,6 +209,24 @@ AC_DEFUN([TS_REPORT_MISSING], [
   LIBS=$ts_save_LIBS
 ])
 
+dnl TS_PACKAGING: what was chosen, for the module file and the pkg-config file.
+AC_DEFUN([TS_PACKAGING], [
+  module_features=
+  pc_cuda_arch=
+  AS_IF([test $ts_have_cuda = yes], [
+    module_features=", CUDA for sm_$CUDA_ARCHITECTURE"
+    pc_cuda_arch=$CUDA_ARCHITECTURE
+    AS_IF([test $ts_have_nccl = yes], [module_features="$module_features, NCCL"])
+    AS_IF([test $ts_have_cudnn = yes], [module_features="$module_features, cuDNN"])])
+  AS_IF([test $ts_have_pmix = yes], [module_features="$module_features, PMIx"])
+  AC_SUBST([module_features])
+  AC_SUBST([pc_cuda_arch])
+  AC_SUBST([ts_have_cuda])
+  AC_SUBST([ts_have_nccl])
+  AC_SUBST([ts_have_cudnn])
+  AC_SUBST([ts_have_pmix])
+])
+
 dnl TS_SUMMARY: what was chosen.
 AC_DEFUN([TS_SUMMARY], [
   cat <<SUMMARY
