@@ -338,7 +338,13 @@ static void release(void *arena, size_t bytes) {
 
 static void *allocate_host(size_t bytes) {
   void *memory;
-  TS_CUDA(cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocDefault));
+  cudaError_t code = cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocDefault);
+  if (code == cudaErrorMemoryAllocation) {
+    char need[32];
+    ts_die(__FILE__, __LINE__, "%s of the host's memory that a GPU can reach cannot be had (page-locked: the limits of the job's memory and of "
+           "`ulimit -l` hold for it)", ts_human_bytes((double) bytes, need));
+  }
+  TS_CUDA(code);
   memset(memory, 0, bytes);
   return memory;
 }

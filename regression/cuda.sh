@@ -159,6 +159,8 @@ test_bad() {
   ok "heads that no kernel takes" both 'gave 2' 'told "heads of at most 256"'
   SHIM_MEMORY=1000000 train 1 none
   ok "out of device memory: what is needed and free" both 'gave 1' 'told "an arena of .* is needed, .* of 1.00 MB are free.  1.00 MB were free when this process"'
+  SHIM_MEMORY=1000000000000000 train 1 none --set model.n_embd=98304 --set model.n_layer=12 --set model.n_head=1024
+  ok "out of the host's memory beside it" both 'gave 2' 'told "not enough memory beside the GPUs: .* 1 rank of .* need .* TB of the host"'
   SHIM_FAIL_LAUNCH=200 train 1 broken
   ok "an error in mid-step names device, op and call" both '! gave 0' 'told "device 0, op [a-z_.0-9]+: .*cudaErrorIllegalAddress"'
   SHIM_FAIL_RUN=400 train 1 late

@@ -117,8 +117,44 @@ static void make_copy(ts_saver *s, size_t bytes) {
 }
 
 static void free_copy(ts_saver *s) {
-  ts_executor_release_host(s->engine->executor, s->copy, s->copy_bytes);
+  if (s->borrowed) {
+    ts_unmap(s->copy, s->copy_bytes);
+  } else {
+    ts_executor_release_host(s->engine->executor, s->copy, s->copy_bytes);
+  }
   s->copy = NULL;
+  s->borrowed = false;
+}
+
+/* Files are written from the host's memory: where no copy was planned beside a device, of memory for this save only, which the
+ * device does not reach itself: pages that cannot be swapped for all of the state would be too many to take at once. */
+static ts_status borrow_copy(ts_saver *s, ts_error *err) {
+  if (s->copy != NULL || ts_executor_is_host(s->engine->executor)) {
+    return TS_OK;
+  }
+  size_t bytes = 0;
+  for (int i = 0; i < s->n_owned; ++i) {
+    bytes += align_up(s->owned[i].bytes);
+  }
+  double ranks = ts_world_local_size(s->engine->world), available = (double) ts_machine_available();
+  char need[32], have[32];
+  if (available > 0 && (double) bytes * ranks > available) {
+    return ts_error_add(err, "%.0f ranks of %s need %s of the host's memory each for a copy of the state, and %s are available", ranks,
+                        ts_world_node_name(s->engine->world, s->rank), ts_human_bytes((double) bytes, need),
+                        ts_human_bytes(available, have));
+  }
+  s->copy = ts_map(bytes);
+  s->copy_bytes = bytes;
+  s->borrowed = true;
+  point_data(s);
+  return TS_OK;
+}
+
+static void return_copy(ts_saver *s) {
+  if (s->borrowed) {
+    free_copy(s);
+    point_data(s);
+  }
 }
 
 ts_saver *ts_saver_create(ts_engine *engine) {
@@ -287,17 +323,10 @@ bool ts_saver_finish(ts_saver *s) {
 }
 
 static void copy_from_device(ts_saver *s) {
-  if (s->copy == NULL) { /* files are written from the host's memory: until this save is written */
-    size_t bytes = 0;
-    for (int i = 0; i < s->n_owned; ++i) {
-      bytes += align_up(s->owned[i].bytes);
-    }
-    s->borrowed = true;
-    make_copy(s, bytes);
-  }
   for (int i = 0; i < s->n_owned; ++i) {
-    ts_executor_get(s->engine->executor, s->owned[i].copy, s->owned[i].live, s->owned[i].bytes);
+    (s->borrowed ? ts_executor_get : ts_executor_fetch)(s->engine->executor, s->owned[i].copy, s->owned[i].live, s->owned[i].bytes);
   }
+  ts_executor_finish(s->engine->executor);
 }
 
 static void copy_state(ts_saver *s) {
@@ -342,8 +371,10 @@ void ts_saver_begin(ts_saver *s, const ts_position *position) {
     enter(s, TS_SAVE_DIRECTORY);
     status = ts_publication_begin(s->run, position->step, ts_checkpoint_bytes(s->checkpoint), &err);
   }
+  status = status == TS_OK ? borrow_copy(s, &err) : status;
   if (ts_world_agree(s->engine->world, status, &err) != TS_OK) {
     give_up(s, &err);
+    return_copy(s);
   } else {
     copy_state(s);
     s->job = FILES;
@@ -351,11 +382,7 @@ void ts_saver_begin(ts_saver *s, const ts_position *position) {
     if (s->copy == NULL || s->borrowed) { /* the state itself is being written: nobody may touch it */
       join(s);
     }
-    if (s->borrowed) {
-      free_copy(s);
-      point_data(s);
-      s->borrowed = false;
-    }
+    return_copy(s);
   }
   s->times.stall += ts_seconds() - begun;
 }

@@ -375,6 +375,14 @@ void ts_executor_get(ts_executor *e, void *to, const void *memory, size_t bytes)
   }
 }
 
+void ts_executor_fetch(ts_executor *e, void *to, const void *memory, size_t bytes) {
+  if (ts_executor_is_host(e)) {
+    memcpy(to, memory, bytes);
+  } else {
+    e->backend->device->copy(to, memory, bytes, TS_QUEUE_COMPUTE);
+  }
+}
+
 void ts_executor_put(ts_executor *e, void *memory, const void *from, size_t bytes) {
   if (ts_executor_is_host(e)) {
     memcpy(memory, from, bytes);
@@ -419,6 +427,15 @@ char *ts_executor_take_nonfinite(ts_executor *e) {
 
 int64_t ts_executor_peak_bytes(const ts_executor *e) {
   return (int64_t) (e->backend->device != NULL ? e->backend->device->used() : ts_process_peak());
+}
+
+int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs) {
+  int64_t inputs = 0;
+  for (int i = 0; i < n_programs; ++i) {
+    int64_t bytes = programs[i] != NULL ? programs[i]->plan->arena_bytes[TS_ARENA_INPUT] : 0;
+    inputs = bytes > inputs ? bytes : inputs;
+  }
+  return inputs + STAGING;
 }
 
 int64_t ts_executor_arena_bytes(const ts_executor *e) {

@@ -56,6 +56,13 @@ void *ts_executor_memory(const ts_executor *executor, int index, const char *nam
 void ts_executor_get(ts_executor *executor, void *to, const void *memory, size_t bytes);
 void ts_executor_put(ts_executor *executor, void *memory, const void *from, size_t bytes);
 
+/** The same as ts_executor_get into memory of ts_executor_allocate_host, without the way through staging memory: on a device queued
+ * and done after ts_executor_finish. Not collective. */
+void ts_executor_fetch(ts_executor *executor, void *to, const void *memory, size_t bytes);
+
+/** Bytes of host memory that an executor of these programs takes beside a device: a copy of the inputs, staging. Not collective. */
+int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs);
+
 /** True when the backend's memory is the host's: what ts_executor_memory returns can be read and written. Not collective. */
 bool ts_executor_is_host(const ts_executor *executor);
 
