@@ -8,7 +8,8 @@
 #include <stdbool.h>
 
 /** Note SIGTERM and SIGUSR1 from now to the end of the process instead of dying of them, however often they come: one that
- * comes after the last save must not change the exit code.  Forgets what came before.  Not collective. */
+ * comes after the last save must not change the exit code.  Forgets what came before.  The calling thread, and those it makes
+ * from now on, block them: called before any thread that computes is made.  Not collective. */
 void ts_stop_watch(void);
 
 /** Was this process asked to stop?  Not collective.
