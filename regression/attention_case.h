@@ -82,12 +82,17 @@ static inline double weights_of(const problem *p, const reference *r, int b, int
   return log(sum);
 }
 
+/** Not collective. */
+static inline void fill_zero(double *to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] = 0;
+  }
+}
+
 /** o and lse from q, k, v. Not collective. */
 static inline void forward(const problem *p, reference *r) {
   double *weight = ts_malloc((size_t) p->length * sizeof *weight);
-  if (q_count(p) > 0) {
-    memset(r->array[O], 0, (size_t) q_count(p) * sizeof(double));
-  }
+  fill_zero(r->array[O], q_count(p));
   for (int row = 0; row < p->batch * p->heads * p->length; ++row) {
     int i = row % p->length, h = row / p->length % p->heads, b = row / p->length / p->heads;
     r->lse[row] = weights_of(p, r, b, h, i, weight);
@@ -106,7 +111,7 @@ static inline void forward(const problem *p, reference *r) {
 static inline void backward(const problem *p, reference *r) {
   double *weight = ts_malloc((size_t) p->length * sizeof *weight), scale = (float) (1 / sqrt((double) p->head_dim));
   for (int a = DQ; a <= DV; ++a) {
-    memset(r->array[a], 0, (size_t) count_of(p, a) * sizeof(double));
+    fill_zero(r->array[a], count_of(p, a));
   }
   for (int row = 0; row < p->batch * p->heads * p->length; ++row) {
     int i = row % p->length, h = row / p->length % p->heads, b = row / p->length / p->heads;

@@ -66,6 +66,7 @@ static void test_environment(void) {
   double seconds = 0;
   char *end = ts_format("%lld", (long long) time(NULL) + 100);
   setenv("SLURM_JOB_END_TIME", end, 1);
+  ts_free(end);
   ts_time_left *asker = ts_time_left_create("17");
   tap_ok(ts_time_left_poll(asker, &seconds) && seconds > 90 && seconds <= 100, "SLURM_JOB_END_TIME: %.0f s", seconds);
   tap_ok(!ts_time_left_poll(asker, &seconds), "once");
