@@ -157,8 +157,8 @@ static void check_product(const char *name, const product *p) {
   bool kept = memcmp(out[PRIOR].host.data, x[PRIOR].host.data, bytes_of(&x[PRIOR])) == 0;
   tap_ok(is_right(p, x, out) && leaves_gaps(s, &x[C], &out[C]) && kept,
          "%s %dx%dx%d, ld %d %d %d, %s to %s, %d elements off, beta %g, prior %s", name, (int) s->m, (int) s->n,
-         (int) s->k, (int) s->lda, (int) s->ldb, (int) s->ldc, ts_dtype_name(s->in), ts_dtype_name(s->out), p->offset, p->beta,
-         s->prior == TS_BLAS_NO_PRIOR ? "none" : p->other ? "elsewhere" : "in place");
+         (int) s->k, (int) s->lda, (int) s->ldb, (int) s->ldc, ts_dtype_name(s->in), ts_dtype_name(s->out), p->offset,
+         p->beta, s->prior == TS_BLAS_NO_PRIOR ? "none" : p->other ? "elsewhere" : "in place");
   ts_blas_destroy(&blas);
   backend->release(memory, TS_BLAS_WORKSPACE + 128);
   for (int i = 0; i < N_MATRICES; ++i) {
