@@ -6,8 +6,9 @@
  * 4096, whatever V and C are.  Hence LONGEST_CHUNK, as far as CHUNK_BYTES allow: 4096 rows (0.82 GB of logits) at
  * V = 50257, 2048 (1.05 GB) at V = 128256.
  *
- * Cost a row: 2 V C operations for the loss, 6 V C with gradients; bytes of logits: 8 V for the loss, 12 V with fp32
- * gradients, 10 V with bf16 ones, and their reading by the products. */
+ * Cost a row: 2 V C operations for the loss, 6 V C with gradients; bytes of logits beside what the products read and
+ * write: 4 V for the loss; with gradients 8 V in fp32 and 6 V in bf16 where a row fits into shared memory (V up to
+ * 57856), else 12 V and 10 V, because it is read twice. */
 #include "cuda/blas.h"
 #include "cuda/kernel.cuh"
 
@@ -21,7 +22,10 @@ extern "C" {
 #define TS_HEAD_LONGEST_CHUNK 4096
 #endif
 
-enum { ROW_MULTIPLE = 128, CHUNK_BYTES = 1 << 30, IGNORED = -100, MOST_THREADS = 512, TOTAL_THREADS = 1024, LANES = 8 };
+enum { ROW_MULTIPLE = 128, CHUNK_BYTES = 1 << 30, IGNORED = -100, MOST_THREADS = 1024, TOTAL_THREADS = 1024 };
+
+/* Elements of a thread at a time, and shared memory for a row: of the 227 KB of a block, what its sums leave. */
+enum { LANES = 8, KEPT_BYTES = 226 << 10 };
 
 /* ---- a row ---- */
 
@@ -50,14 +54,28 @@ static __device__ __forceinline__ void load_logits(float *x, const float *row, i
   }
 }
 
+/* LANES logits to and from shared memory, which is aligned to 16 bytes. */
+static __device__ __forceinline__ void keep(float *to, const float *x) {
+  ts_store<LANES / 2>(to, x);
+  ts_store<LANES / 2>(to + LANES / 2, x + LANES / 2);
+}
+static __device__ __forceinline__ void load_kept(float *x, const float *from) {
+  ts_load<LANES / 2>(x, from);
+  ts_load<LANES / 2>(x + LANES / 2, from + LANES / 2);
+}
+
 /* Largest logit and the sum of exponentials below it, in one reading: a thread's sum is scaled when its maximum
- * grows. */
-static __device__ __forceinline__ void sum_exponentials(const float *row, int vocabulary, float *scratch, float *max,
-                                                        float *sum) {
+ * grows.  With KEPT the row is in shared memory afterwards, for all threads. */
+template <bool KEPT>
+static __device__ __forceinline__ void sum_exponentials(const float *row, float *kept, int vocabulary, float *scratch,
+                                                        float *max, float *sum) {
   float m = -FLT_MAX, s = 0, x[LANES];
 #pragma unroll 2
   for (int i = (int) threadIdx.x * LANES; i < vocabulary; i += (int) blockDim.x * LANES) {
     load_logits(x, row, i, vocabulary);
+    if (KEPT) {
+      keep(kept + i, x);
+    }
     float larger = m;
 #pragma unroll
     for (int k = 0; k < LANES; ++k) {
@@ -74,7 +92,28 @@ static __device__ __forceinline__ void sum_exponentials(const float *row, int vo
   *sum = ts_block_sum(s * expf(m - *max), scratch);
 }
 
-/* seed (softmax - onehot) over the row's own memory.  A narrower gradient lies where logits were that other threads may
+/* x = seed (softmax - onehot) of the LANES logits from i on. */
+static __device__ __forceinline__ void set_gradient(float *x, const float *logit, int i, int label, float lse,
+                                                    float seed) {
+#pragma unroll
+  for (int k = 0; k < LANES; ++k) {
+    x[k] = seed * (expf(logit[k] - lse) - (i + k == label ? 1.0f : 0.0f));
+  }
+}
+
+/* The gradient of a row in shared memory: a thread's own logits, so nobody waits. */
+template <typename T>
+static __device__ __forceinline__ void differentiate_kept(T *to, const float *kept, int vocabulary, int label,
+                                                          float lse, float seed) {
+  float x[LANES];
+  for (int i = (int) threadIdx.x * LANES; i < vocabulary; i += (int) blockDim.x * LANES) {
+    load_kept(x, kept + i);
+    set_gradient(x, x, i, label, lse, seed);
+    ts_store<LANES>(to + i, x);
+  }
+}
+
+/* The same over the row's own memory.  A narrower gradient lies where logits were that other threads may
  * still have to read: all have read a stretch when anyone writes it, and what is written lies before what comes
  * next. */
 template <typename T>
@@ -87,10 +126,7 @@ static __device__ __forceinline__ void differentiate(float *row, int vocabulary,
   }
   for (int start = 0; start < vocabulary; start += step) {
     int i = start + mine;
-#pragma unroll
-    for (int k = 0; k < LANES; ++k) {
-      x[k] = seed * (expf(next[k] - lse) - (i + k == label ? 1.0f : 0.0f));
-    }
+    set_gradient(x, next, i, label, lse, seed);
     if (i + step < vocabulary) {
       load_logits(next, row, i + step, vocabulary);
     }
@@ -111,13 +147,13 @@ static __device__ __forceinline__ void clear_row(float *row, int vocabulary) {
   }
 }
 
-/* A block a row: its loss, and with GRADIENT its logits replaced. */
-template <typename T, bool GRADIENT>
+/* A block a row: its loss, and with GRADIENT its logits replaced, KEPT: read only once. */
+template <typename T, bool GRADIENT, bool KEPT>
 __global__ void __launch_bounds__(MOST_THREADS)
     head_rows(float *__restrict__ logits, double *__restrict__ loss, const int32_t *__restrict__ label,
               const float *__restrict__ seed, int64_t ld, int vocabulary) {
   TS_SHARED(float, scratch, MOST_THREADS / TS_WARP);
-  float *row = logits + blockIdx.x * ld;
+  float *row = logits + blockIdx.x * ld, *kept = row;
   int at = label[blockIdx.x];
   if (at == IGNORED) {
     if (GRADIENT) {
@@ -128,13 +164,19 @@ __global__ void __launch_bounds__(MOST_THREADS)
     }
     return;
   }
+  if (KEPT) {
+    TS_SHARED_DYNAMIC(float, memory);
+    kept = memory;
+  }
   float max, sum;
-  sum_exponentials(row, vocabulary, scratch, &max, &sum);
+  sum_exponentials<KEPT>(row, kept, vocabulary, scratch, &max, &sum);
   double lse = (double) max + log((double) sum);
   if (threadIdx.x == 0) {
-    loss[blockIdx.x] = lse - (double) row[at];
+    loss[blockIdx.x] = lse - (double) kept[at];
   }
-  if (GRADIENT) {
+  if (GRADIENT && KEPT) {
+    differentiate_kept<T>((T *) row, kept, vocabulary, at, (float) lse, *seed);
+  } else if (GRADIENT) {
     __syncthreads(); /* row[at] has been read */
     differentiate<T>(row, vocabulary, at, (float) lse, *seed);
   }
@@ -333,12 +375,21 @@ static sweep sweep_of(const ts_kernel_call *call) {
   return s;
 }
 
+/* Threads of a row, and with that the order of its sums, depend on V alone: a row that needs a multiprocessor's whole
+ * shared memory has as many as a block may. */
+static int threads_of_row(const head *h) {
+  bool fits = h->ld * (int64_t) sizeof(float) <= KEPT_BYTES;
+  return h->vocabulary <= 2048 ? 128 : h->vocabulary <= 16384 ? 256 : fits ? MOST_THREADS : 512;
+}
+
 template <typename T>
 static void launch_rows(const sweep *s, int64_t first, int64_t rows) {
   const head *h = s->h;
-  int threads = h->vocabulary <= 2048 ? 128 : h->vocabulary <= 16384 ? 256 : MOST_THREADS;
-  ts_launch(h->gradients ? head_rows<T, true> : head_rows<T, false>, (unsigned) rows, threads, 0, s->stream, s->logits,
-            s->row_loss + first, s->label + first, s->seed, h->ld, (int) h->vocabulary);
+  int64_t bytes = h->ld * (int64_t) sizeof(float);
+  bool keeps = h->gradients && bytes <= KEPT_BYTES;
+  ts_launch(keeps ? head_rows<T, true, true> : h->gradients ? head_rows<T, true, false> : head_rows<T, false, false>,
+            (unsigned) rows, threads_of_row(h), keeps ? (size_t) bytes : 0, s->stream, s->logits, s->row_loss + first,
+            s->label + first, s->seed, h->ld, (int) h->vocabulary);
 }
 
 static void run_chunk(const sweep *s, const chunk *c, int64_t first) {

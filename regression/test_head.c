@@ -235,7 +235,8 @@ int main(void) {
       {1, 1, 1, 1, 0, 0, NO_PRIOR, 1},    {1, 3, 17, 67, 0, 0, SAME, 0},       {2, 17, 3, 130, 0, 0, OTHER, 1},
       {3, 67, 33, 257, 0, 0, SAME, 0.5f}, {2, 300, 16, 256, 0, 0, SAME, 1},    {7, 97, 8, 1024, 0, 0, OTHER, 0.5f},
       {1, 40, 24, 3000, 0, 0, SAME, 1},   {9, 130, 5, 97, 0, 0, NO_PRIOR, 1},
-      {1, 6, 4, 9001, 0, 0, OTHER, 1},
+      {1, 6, 4, 9001, 0, 0, OTHER, 1},    {1, 4, 4, 20011, 0, 0, SAME, 0},      {1, 2, 4, 57856, 0, 0, SAME, 0.5f},
+      {1, 2, 4, 57857, 0, 0, SAME, 0.5f},
   };
   static const ts_dtype types[][2] = {{TS_F32, TS_F32}, {TS_BF16, TS_F32}, {TS_BF16, TS_BF16}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {
