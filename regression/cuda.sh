@@ -152,7 +152,9 @@ test_bad() {
   SHIM_DEVICES=1 train 2 none
   ok "more ranks than devices" both 'gave 2' 'told "ranks 0 and 1 on [^ ]+ are both on GPU .* which has 2 ranks, and a rank sees 1 GPU"'
   SHIM_DEVICES=1 train 2 shared --set run.share_device=true --set run.steps=2
-  ok "which may be asked for" gave 0
+  ok "which may be asked for, and is told" both 'gave 0' 'told "ranks share a GPU"'
+  MPIR_CVAR_NUM_CLIQUES=2 MPIR_CVAR_CLIQUES_BY_BLOCK=1 SHIM_DEVICES=1 train 2 apart --set run.steps=2
+  ok "the same bus on two nodes is two devices" both clean '! told "ranks share a GPU"'
   train 1 none --set debug.memcheck=true
   ok "memcheck is for the host" both 'gave 2' 'told compute-sanitizer'
   train 1 none --set model.n_embd=288 --set model.n_head=1

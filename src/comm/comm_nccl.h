@@ -17,9 +17,10 @@ const char *ts_comm_nccl_describe(void);
 bool ts_comm_nccl_available(void);
 
 /** Find out which processes of \a all share a device, and where some do set the environment that lets NCCL run so (host
- * names of their own, sockets, few blocks), except what the user set.  Before the first communicator, once per process.
+ * names of their own, sockets, few blocks), except what the user set, and say so.  \a node is the number of this process's
+ * node.  Before the first communicator, once per process.
  * Collective over \a all. */
-void ts_comm_nccl_place(MPI_Comm all);
+void ts_comm_nccl_place(MPI_Comm all, int node);
 
 /** The communicator of the group of \a mpi, which has more than one rank; returns when NCCL has connected all of them
  * and has run every kind of operation once, so that nothing is allocated on the device later.

@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
+#include <string.h>
 
 #define CREATE_SECONDS 600.0 /* of a large job's first connections, when no other limit is given */
 
@@ -158,10 +158,14 @@ void ts_comm_nccl_deregister(ts_comm *comm, const void *memory) {
 
 /* ---- who shares a device ---- */
 
-enum { HOST_BYTES = 128, PLACE_BYTES = HOST_BYTES + 32 };
+/* Nodes by their number in the world: host names need not differ where containers run. */
+typedef struct place {
+  int node;
+  char bus[32];
+} place;
 
 static int compare_places(const void *a, const void *b) {
-  return memcmp(a, b, PLACE_BYTES);
+  return memcmp(a, b, sizeof(place));
 }
 
 /* NCCL refuses two ranks on one device of one host, by the host's name and the device's bus; with another name for each
@@ -177,26 +181,26 @@ static void let_ranks_share(int rank, bool one_host) {
   }
 }
 
-void ts_comm_nccl_place(MPI_Comm all) {
+void ts_comm_nccl_place(MPI_Comm all, int node) {
   int rank, size, device;
   TS_MPI(MPI_Comm_rank(all, &rank));
   TS_MPI(MPI_Comm_size(all, &size));
-  char mine[PLACE_BYTES] = "", *place = ts_calloc((size_t) size, PLACE_BYTES);
-  gethostname(mine, HOST_BYTES - 1);
+  place mine = {.node = node}, *of_rank = ts_calloc((size_t) size, sizeof *of_rank);
   TS_CUDA(cudaGetDevice(&device));
-  TS_CUDA(cudaDeviceGetPCIBusId(mine + HOST_BYTES, PLACE_BYTES - HOST_BYTES, device));
+  TS_CUDA(cudaDeviceGetPCIBusId(mine.bus, sizeof mine.bus, device));
+  memset(mine.bus + strlen(mine.bus), 0, sizeof mine.bus - strlen(mine.bus));
   MPI_Request request;
-  TS_MPI(MPI_Iallgather(mine, PLACE_BYTES, MPI_BYTE, place, PLACE_BYTES, MPI_BYTE, all, &request));
+  TS_MPI(MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, of_rank, sizeof mine, MPI_BYTE, all, &request));
   ts_mpi_wait(&request);
-  qsort(place, (size_t) size, PLACE_BYTES, compare_places);
+  qsort(of_rank, (size_t) size, sizeof *of_rank, compare_places);
   bool shared = false, one_host = true;
   for (int i = 1; i < size; ++i) {
-    const char *before = place + (size_t) (i - 1) * PLACE_BYTES, *here = before + PLACE_BYTES;
-    shared = shared || memcmp(before, here, PLACE_BYTES) == 0;
-    one_host = one_host && memcmp(before, here, HOST_BYTES) == 0;
+    shared = shared || compare_places(&of_rank[i - 1], &of_rank[i]) == 0;
+    one_host = one_host && of_rank[i - 1].node == of_rank[i].node;
   }
-  ts_free(place);
+  ts_free(of_rank);
   if (shared) {
+    ts_log(TS_LOG_INFO, "ranks share a GPU: NCCL connects them by sockets and keeps to few blocks, which is slow");
     let_ranks_share(rank, one_host);
   }
 }

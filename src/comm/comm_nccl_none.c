@@ -13,8 +13,8 @@ bool ts_comm_nccl_available(void) {
   return false;
 }
 
-void ts_comm_nccl_place(MPI_Comm all) {
-  (void) all;
+void ts_comm_nccl_place(MPI_Comm all, int node) {
+  (void) all, (void) node;
 }
 
 ts_comm *ts_comm_nccl_create(ts_comm_mpi *mpi, const ts_device_options *options) {

@@ -160,7 +160,7 @@ static ts_comm *make_device_comm(ts_world *w, ts_comm *host) {
     return ts_comm_device_alone();
   }
   if (!w->placed) {
-    ts_comm_nccl_place(w->nodes.comm);
+    ts_comm_nccl_place(w->nodes.comm, ts_world_node(w, w->nodes.rank));
     w->placed = true;
   }
   return ts_comm_nccl_create((ts_comm_mpi *) host, &w->device_options);
