@@ -11,6 +11,10 @@ extern "C" {
 #include "base/text.h"
 }
 
+#ifndef TS_SHIM
+#include <cudaTypedefs.h>
+#endif
+
 #ifdef TS_SHIM
 #define TS_RANGE_PUSH(name) ((void) (name))
 #define TS_RANGE_POP() ((void) 0)
@@ -147,6 +151,51 @@ static ts_status check_architecture(int number, ts_error *err) {
                                      "NVCC_GENCODE=\"-gencode arch=compute_%d,code=sm_%d\"", number, prop.name, has, built, has, has);
 }
 
+/* ---- loading ---- */
+
+enum { MOST_MODULES = 32 };
+static const void *modules[MOST_MODULES];
+static int n_modules;
+
+bool ts_cuda_module_add(const void *kernel) {
+  modules[n_modules < MOST_MODULES ? n_modules++ : MOST_MODULES - 1] = kernel;
+  return true;
+}
+
+/* The driver's functions are looked up, for its library is not linked.  A driver that lacks them loads kernels one by one, as they
+ * are launched. */
+static void load_kernels(void) {
+#if !defined TS_SHIM && CUDART_VERSION >= 12050
+  void *entry[4] = {};
+  static const struct { const char *name; unsigned version; } wanted[] = {
+    {"cuFuncGetModule", 11000}, {"cuModuleGetFunctionCount", 12040}, {"cuModuleEnumerateFunctions", 12040}, {"cuFuncLoad", 12040}};
+  bool ok = true;
+  for (int i = 0; i < 4; ++i) {
+    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    ok = ok && cudaGetDriverEntryPointByVersion(wanted[i].name, &entry[i], wanted[i].version, cudaEnableDefault, &result) == cudaSuccess &&
+         result == cudaDriverEntryPointSuccess;
+  }
+  int loaded = 0;
+  for (int m = 0; ok && m < n_modules; ++m) {
+    cudaFunction_t mark;
+    CUmodule module;
+    unsigned n = 0;
+    ok = cudaGetFuncBySymbol(&mark, modules[m]) == cudaSuccess &&
+         ((PFN_cuFuncGetModule_v11000) entry[0])(&module, (CUfunction) mark) == CUDA_SUCCESS &&
+         ((PFN_cuModuleGetFunctionCount_v12040) entry[1])(&n, module) == CUDA_SUCCESS;
+    CUfunction *function = (CUfunction *) ts_calloc(n + 1, sizeof *function);
+    ok = ok && ((PFN_cuModuleEnumerateFunctions_v12040) entry[2])(function, n, module) == CUDA_SUCCESS;
+    for (unsigned i = 0; ok && i < n; ++i) {
+      ok = ((PFN_cuFuncLoad_v12040) entry[3])(function[i]) == CUDA_SUCCESS;
+      loaded += ok;
+    }
+    ts_free(function);
+  }
+  (void) cudaGetLastError();
+  ts_log(TS_LOG_DEBUG, "%d kernels loaded%s", loaded, ok ? "" : "; the others when they are first launched");
+#endif
+}
+
 static void make_queues(void) {
   int least, greatest;
   TS_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -170,6 +219,7 @@ ts_status ts_cuda_open(const ts_cuda_options *o, ts_error *err) {
     TS_CUDA(cudaSetDevice(number));
     TS_CUDA(cudaDeviceGetPCIBusId(device.bus, (int) sizeof device.bus, number));
     TS_CUDA(cudaMemGetInfo(&device.free_at_first, &device.memory));
+    load_kernels();
     make_queues();
     device.open = true;
   }

@@ -19,6 +19,10 @@ extern "C" {
 /** End the job unless \a code is cudaSuccess, with rank, device, the op that was being issued and the call. Not collective. */
 void ts_cuda_check(cudaError_t code, const char *file, int line, const char *call);
 
+/** Remember a file's kernels by one of them, to be loaded by ts_cuda_open: else each is loaded when it is first launched, and the
+ * device's memory may be full by then.  Called before main. \return true. Not collective. */
+bool ts_cuda_module_add(const void *kernel);
+
 /** Name what is being issued, for messages; borrowed until the next call. Not collective. */
 void ts_cuda_set_op(const char *name);
 const char *ts_cuda_op(void);

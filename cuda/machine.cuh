@@ -22,6 +22,10 @@
   extern __shared__ __align__(16) unsigned char ts_shared_all[]; \
   type *name = (type *) ts_shared_all
 
+/* A kernel of each file by which the others of its module are found (cuda/device.cu loads them all before the arena). */
+static __global__ void ts_module_mark(void) {}
+static const bool ts_module_known = ts_cuda_module_add((const void *) ts_module_mark);
+
 /** Start a kernel; a grid of no blocks is no launch.  A refused launch ends the job.
  * \param [in] shared  Bytes of dynamic shared memory, up to 227 KB. Asynchronous on \a stream. Not collective. */
 template <typename... P, typename... A>
