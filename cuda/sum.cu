@@ -3,6 +3,9 @@
 
 enum { ADD_COLUMNS = 32, ADD_GROUPS = 16, SQUARE_THREADS = 256, MOST_RANGES = 64 };
 
+/* Partial sums of squares that a block adds: 2 levels up to 69e9 elements. */
+enum { ADDED = 4096 };
+
 /* ---- rows ---- */
 
 template <typename T, int W>
@@ -89,23 +92,38 @@ struct square_ranges {
   int64_t offset[MOST_RANGES], count[MOST_RANGES], before[MOST_RANGES];
 };
 
-/* One block of threads per block of TS_SQUARE_BLOCK elements. */
+/* One block of threads per block of TS_SQUARE_BLOCK elements.  A thread adds vectors of 16 bytes in order, which it reads
+ * at once where they are aligned: the order is the same where they are not. */
 template <typename T>
 __global__ void __launch_bounds__(SQUARE_THREADS)
 square_blocks(double *__restrict__ partial, const T *__restrict__ x, square_ranges ranges) {
+  constexpr int W = ts_lanes<T>;
   TS_SHARED(double, scratch, SQUARE_THREADS / TS_WARP);
   int r = 0;
   while (r + 1 < ranges.n && ranges.before[r + 1] <= (int64_t) blockIdx.x) {
     ++r;
   }
   int64_t first = ((int64_t) blockIdx.x - ranges.before[r]) * TS_SQUARE_BLOCK;
-  int64_t n = ranges.count[r] - first < TS_SQUARE_BLOCK ? ranges.count[r] - first : TS_SQUARE_BLOCK;
+  int n = (int) (ranges.count[r] - first < TS_SQUARE_BLOCK ? ranges.count[r] - first : TS_SQUARE_BLOCK);
   const T *from = x + ranges.offset[r] + first;
+  bool wide = (uintptr_t) from % 16 == 0;
   double sum = 0;
-#pragma unroll 4
-  for (int64_t i = threadIdx.x; i < n; i += SQUARE_THREADS) {
-    double value = (double) ts_float(from[i]);
-    sum += value * value;
+#pragma unroll
+  for (int start = 0; start < TS_SQUARE_BLOCK; start += SQUARE_THREADS * W) {
+    int i = start + (int) threadIdx.x * W;
+    float v[W];
+    if (wide && i + W <= n) {
+      ts_load<W>(v, from + i);
+    } else {
+#pragma unroll
+      for (int k = 0; k < W; ++k) {
+        v[k] = i + k < n ? ts_float(from[i + k]) : 0.0f;
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      sum += (double) v[k] * (double) v[k];
+    }
   }
   sum = ts_block_sum(sum, scratch);
   if (threadIdx.x == 0) {
@@ -113,18 +131,31 @@ square_blocks(double *__restrict__ partial, const T *__restrict__ x, square_rang
   }
 }
 
-/* One block: thread by thread every SQUARE_THREADS-th partial sum in order, then the threads' sums in order. */
+/* A block adds ADDED partial sums: thread by thread every SQUARE_THREADS-th in order, then the threads' sums in order. */
 static __global__ void __launch_bounds__(SQUARE_THREADS)
 add_squares(double *__restrict__ y, const double *__restrict__ partial, int64_t n) {
   TS_SHARED(double, scratch, SQUARE_THREADS / TS_WARP);
+  int64_t first = (int64_t) blockIdx.x * ADDED, end = first + ADDED < n ? first + ADDED : n;
   double sum = 0;
-  for (int64_t i = threadIdx.x; i < n; i += SQUARE_THREADS) {
+#pragma unroll 4
+  for (int64_t i = first + threadIdx.x; i < end; i += SQUARE_THREADS) {
     sum += partial[i];
   }
   sum = ts_block_sum(sum, scratch);
   if (threadIdx.x == 0) {
-    *y = sum;
+    y[blockIdx.x] = sum;
   }
+}
+
+/* Level by level until one sum is left; a level's sums lie behind those that it adds. */
+static void add_levels(double *y, double *partial, int64_t n, cudaStream_t stream) {
+  while (n > ADDED) {
+    int64_t sums = ts_blocks(n, ADDED);
+    ts_launch(add_squares, (unsigned) sums, SQUARE_THREADS, 0, stream, partial + n, (const double *) partial, n);
+    partial += n;
+    n = sums;
+  }
+  ts_launch(add_squares, 1, SQUARE_THREADS, 0, stream, y, (const double *) partial, n);
 }
 
 template <typename T>
@@ -143,8 +174,8 @@ static void launch_squares(const ts_kernel_call *call) {
     ts_launch(square_blocks<T>, (unsigned) blocks, SQUARE_THREADS, 0, ts_call_stream(call), partial, (const T *) call->in[0], ranges);
     partial += blocks;
   }
-  ts_launch(add_squares, 1, SQUARE_THREADS, 0, ts_call_stream(call), (double *) call->out[0], (const double *) call->workspace,
-            (int64_t) (partial - (double *) call->workspace));
+  double *all = (double *) call->workspace;
+  add_levels((double *) call->out[0], all, partial - all, ts_call_stream(call));
 }
 
 static void sum_squares_run(const ts_kernel_call *call) { TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, launch_squares, call); }
@@ -154,7 +185,11 @@ static size_t sum_squares_prepare(const ts_target *, const ts_graph *, const ts_
   for (int r = 0; r < node->attr.segments.n; ++r) {
     blocks += ts_blocks(node->attr.segments.range[r].count, TS_SQUARE_BLOCK);
   }
-  return blocks * sizeof(double);
+  size_t all = blocks;
+  for (; blocks > ADDED; all += blocks) {
+    blocks = ts_blocks((int64_t) blocks, ADDED);
+  }
+  return all * sizeof(double);
 }
 
 const ts_kernel *ts_cuda_sum(ts_op op) {

@@ -17,12 +17,19 @@ static void sum_rows(run_case *c) {
   }
 }
 
-/* One element; ranges with gaps, of which one is longer than two blocks; none. */
+enum { MANY = 5000 };
+
+/* One element; ranges with gaps, of which one is longer than two blocks and one begins at an odd place; none; so many that
+ * their sums are more than one block of threads adds on a device. */
 static void build_sum_squares(run_case *c, int variant, ts_dtype dtype) {
   static ts_range one[] = {{0, 1, 0, 1}};
-  static ts_range several[] = {{0, 3, 0, 1}, {64, 2 * TS_SQUARE_BLOCK + 77, 0, 1}, {9000, TS_SQUARE_BLOCK, 0, 1}};
+  static ts_range several[] = {{0, 3, 0, 1}, {64, 2 * TS_SQUARE_BLOCK + 77, 0, 1}, {9001, TS_SQUARE_BLOCK, 0, 1}};
+  static ts_range many[MANY];
   static const struct { ts_range *range; int n; int64_t count; } variants[] = {
-    {one, 1, 1}, {several, 3, 14000}, {NULL, 0, 5}};
+    {one, 1, 1}, {several, 3, 14000}, {NULL, 0, 5}, {many, MANY, 3 * MANY}};
+  for (int i = 0; i < MANY; ++i) {
+    many[i] = (ts_range){3 * i, 1 + i % 3, 0, 1};
+  }
   ops_input(c, 0, dtype, TS_SHAPE(variants[variant].count), 1.0);
   c->attr.segments.range = variants[variant].range;
   c->attr.segments.n = variants[variant].n;
@@ -44,6 +51,6 @@ static void sum_squares(run_case *c) {
  * fp64: 2^-24 * 1e-6 is 500 roundings of it. */
 const op_row ops_sum[] = {
   {TS_OP_SUM_ROWS, OPS_SHAPES, build_sum_rows, sum_rows, 8},
-  {TS_OP_SUM_SQUARES, 3, build_sum_squares, sum_squares, 1e-6},
+  {TS_OP_SUM_SQUARES, 4, build_sum_squares, sum_squares, 1e-6},
   {.reference = NULL},
 };
