@@ -91,7 +91,7 @@ static inline void run_free(run_case *c) {
 }
 
 static inline bool run_same(const run_tensor *a, const void *bytes) {
-  return memcmp(a->data, bytes, (size_t) run_count(a) * ts_dtype_size(a->dtype)) == 0;
+  return run_count(a) == 0 || memcmp(a->data, bytes, (size_t) run_count(a) * ts_dtype_size(a->dtype)) == 0;
 }
 
 /** Host memory of a case and its copy on a device. */
