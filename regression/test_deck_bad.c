@@ -15,6 +15,9 @@ typedef struct bad_deck {
   "model = { model_type = \"gpt2\"; vocab_size = 256; n_embd = 64; n_layer = 2; n_head = 4;" \
   " n_positions = 128; " more " };\n"
 
+#define ELASTIC(limit, sizes, more) \
+  "elasticity = { enabled = true; max_train_batch_size = " limit "; micro_batch_sizes = [" sizes "]; " more " };\n"
+
 static const bad_deck decks[] = {
     {TS_CHECK_UNKNOWN_KEY, NULL, "run = { stepz = 5; };\n", NULL,
      "bad.cfg:4: run.stepz: unknown key; did you mean run.steps?"},
@@ -58,8 +61,8 @@ static const bad_deck decks[] = {
     {TS_CHECK_WORD_LATER, NULL, "communication_data_type = \"torch.float16\";\n", NULL, "\"fp16\" is not there yet"},
     {TS_CHECK_REFUSED, NULL, "fp16 = { enabled = true; };\n", NULL, "fp16.enabled: refused, not there yet"},
     {TS_CHECK_REFUSED, NULL, "sparse_gradients = true;\n", NULL, "sparse_gradients: refused, not there yet"},
-    {TS_CHECK_REFUSED, NULL, "elasticity = { enabled = true; };\n", NULL,
-     "bad.cfg:4: elasticity.enabled: refused, not there yet"},
+    {TS_CHECK_REFUSED, NULL, "autotuning = { enabled = true; };\n", NULL,
+     "bad.cfg:4: autotuning.enabled: refused, not there yet"},
     {TS_CHECK_REFUSED, NULL, "", "checkpoint.use_node_local_storage=true",
      "refused, not there yet: checkpoints on disks that only one node sees; accepted: false"},
     {TS_CHECK_REFUSED, NULL, "tensor_parallel = { autotp_size = 2; };\n", NULL, "autotp_size: refused, not there yet"},
@@ -103,6 +106,35 @@ static const bad_deck decks[] = {
      "bf16.enabled is false, and fp32 parameters are not rounded"},
     {TS_CHECK_CYCLE, NULL, SCHEDULE("OneCycle", "cycle_min_lr = 0.1; cycle_max_lr = 0.01;"), NULL,
      "above cycle_max_lr"},
+    {TS_CHECK_RANGE, LLAMA_MODEL, ELASTIC("32", "2, 0, -4", ""), NULL,
+     "bad.cfg:3: elasticity.micro_batch_sizes: 0 is out of range; accepted: a list of integers, each from 1 to 2147483647"},
+    {TS_CHECK_RANGE, LLAMA_MODEL, ELASTIC("32", "2", "min_gpus = 0;"), NULL, "elasticity.min_gpus: 0 is out of range"},
+    {TS_CHECK_RANGE, LLAMA_MODEL, ELASTIC("32", "2", "num_gpus_per_node = -8;"), NULL, "num_gpus_per_node: -8 is out of range"},
+    {TS_CHECK_RANGE, LLAMA_MODEL, ELASTIC("32", "2", "max_gpus = 2147483648;"), NULL, "max_gpus: 2147483648 is out of range"},
+    {TS_CHECK_TYPE, LLAMA_MODEL, "", "elasticity.micro_batch_sizes=4", "micro_batch_sizes: 4 is not a list of integers"},
+    {TS_CHECK_TYPE, LLAMA_MODEL, "", "elasticity.micro_batch_sizes=[\"2\"]", "micro_batch_sizes: \"2\" is not an integer"},
+    {TS_CHECK_WHOLE, LLAMA_MODEL, "", "elasticity.micro_batch_sizes=[2.0, 0.5]", "micro_batch_sizes: 0.5 is not a whole number"},
+    {TS_CHECK_BIG, LLAMA_MODEL, ELASTIC("32", "2, 99999999999999999999", ""), NULL, "does not fit in 64 bits"},
+    {TS_CHECK_REQUIRED_BY, LLAMA_MODEL, "elasticity = { enabled = true; max_train_batch_size = 32; };\n", NULL,
+     "elasticity.micro_batch_sizes: missing: elasticity.enabled needs it, such as [2, 4, 6]"},
+    {TS_CHECK_REQUIRED_BY, LLAMA_MODEL, ELASTIC("32", "", ""), NULL, "bad.cfg:3: elasticity.micro_batch_sizes: missing"},
+    {TS_CHECK_REQUIRED_BY, LLAMA_MODEL, "elasticity = { enabled = true; micro_batch_sizes = [2]; };\n", NULL,
+     "elasticity.max_train_batch_size: missing: elasticity.enabled needs it"},
+    {TS_CHECK_ELASTICITY, LLAMA_MODEL, ELASTIC("32", "2, 33", ""), NULL,
+     "bad.cfg:3: elasticity.micro_batch_sizes: 33 is above elasticity.max_train_batch_size 32"},
+    {TS_CHECK_ELASTICITY, LLAMA_MODEL, ELASTIC("32", "2, 5", "num_gpus_per_node = 8;"), NULL,
+     "micro_batch_sizes: 5 is above elasticity.max_train_batch_size 32 / 8 replicas of a node = 4"},
+    {TS_CHECK_ELASTICITY, LLAMA_MODEL, ELASTIC("32", "2", "version = 0.3;"), NULL,
+     "elasticity.version: 0.3 is not there; accepted: 0.1, 0.2"},
+    {TS_CHECK_ELASTICITY, LLAMA_MODEL, ELASTIC("32", "2", "version = 0.1; model_parallel_size = 2;"), NULL,
+     "model_parallel_size: 2, but version 0.1 has no model parallelism"},
+    {TS_CHECK_ELASTICITY, LLAMA_MODEL, ELASTIC("32", "2", "model_parallel_size = 16; num_gpus_per_node = 8;"), NULL,
+     "num_gpus_per_node: 8 is not a multiple of elasticity.model_parallel_size 16"},
+    {TS_CHECK_ELASTICITY, LLAMA_MODEL, ELASTIC("32", "2", "min_gpus = 4; max_gpus = 3;"), NULL,
+     "elasticity.max_gpus: 3 is below elasticity.min_gpus 4"},
+    {TS_CHECK_ELASTIC_BATCH, NULL, ELASTIC("32", "2", ""), NULL,
+     "bad.cfg:3: train_micro_batch_size_per_gpu: elasticity.enabled chooses the batch; accepted: to leave it out, or "
+     "elasticity.ignore_non_elastic_batch_info = true"},
     {TS_CHECK_BATCH, NULL, "train_batch_size = 9;\n", NULL, "9 is not a multiple of train_micro_batch_size_per_gpu 2 x "
      "gradient_accumulation_steps 1 (not given); accepted: a multiple of 2"},
 };
@@ -173,6 +205,24 @@ static void test_conflict(void) {
   tap_ok(message == NULL, "--set decides a conflict");
   ts_free(message);
   ts_free(more);
+}
+
+/* As many micro-batch sizes as may be, and one more. */
+static void test_many_sizes(void) {
+  for (int n = 256; n <= 257; ++n) {
+    ts_text sizes = {0};
+    for (int i = 0; i < n; ++i) {
+      ts_text_add(&sizes, i > 0 ? ", 1" : "1");
+    }
+    char *more = ts_format("elasticity = { enabled = true; max_train_batch_size = 32; micro_batch_sizes = [%s]; };\n", sizes.text);
+    bad_deck bad = {TS_CHECK_ELASTICITY, LLAMA_MODEL, more, NULL, "257 sizes; accepted: at most 256"};
+    char *message = read_error(&bad);
+    tap_ok(n == 256 ? message == NULL : message != NULL && strstr(message, bad.expected) != NULL, "%d sizes: %s", n,
+           message != NULL ? message : "accepted");
+    ts_free(message);
+    ts_free(more);
+    ts_text_free(&sizes);
+  }
 }
 
 static void test_many_groups(void) {
@@ -260,6 +310,7 @@ int main(void) {
   test_checks();
   test_conflict();
   test_many_groups();
+  test_many_sizes();
   test_training();
   test_coverage();
   test_all_at_once();

@@ -1,7 +1,7 @@
 /* The batch triple, and what training needs. */
 #include "base/memory.h"
 #include "deck/check.h"
-#include "deck/deck.h"
+#include "deck/elasticity.h"
 
 /* "name 4", "name 1 (not given)" where we assumed the value, or "name" alone for what is still unknown. */
 static void add_factor(ts_text *to, const char *name, int64_t value, bool given) {
@@ -70,6 +70,9 @@ ts_status ts_deck_resolve_batch(ts_deck *deck, int64_t batch_parallel_size, ts_e
   int64_t batch = deck->train_batch_size, micro = deck->train_micro_batch_size_per_gpu;
   int64_t steps = deck->gradient_accumulation_steps, product = 0;
   ts_status status = TS_OK;
+  if (deck->elasticity.enabled) {
+    return ts_elastic_resolve(deck, batch_parallel_size, err);
+  }
   if (batch == 0 && micro == 0) {
     return ts_deck_report(err, TS_CHECK_BATCH_RANKS, "", "",
                           "train_batch_size: missing; accepted: it, or train_micro_batch_size_per_gpu");

@@ -39,6 +39,8 @@
   X(VALIDATION)      /* a fraction or a path, not both */                                    \
   X(CYCLE)           /* OneCycle's lower ends below the upper */                             \
   X(ROUNDING)        /* stochastic rounding of what is in bf16 */                            \
+  X(ELASTICITY)      /* what elasticity chooses from */                                      \
+  X(ELASTIC_BATCH)   /* elasticity, or the batch triple */                                   \
   X(BATCH)           /* the batch triple without ranks */                                    \
   X(BATCH_RANKS)     /* the batch triple with ranks */                                       \
   X(TRAINING)        /* what training needs */

@@ -237,7 +237,7 @@ static void check_batch(ts_reader *reader) {
   const ts_deck *d = reader->deck;
   int64_t micro = d->train_micro_batch_size_per_gpu > 0 ? d->train_micro_batch_size_per_gpu : 1;
   int64_t steps = d->gradient_accumulation_steps > 0 ? d->gradient_accumulation_steps : 1;
-  if (d->train_batch_size > 0 && !divides(micro * steps, d->train_batch_size)) {
+  if (!d->elasticity.enabled && d->train_batch_size > 0 && !divides(micro * steps, d->train_batch_size)) {
     ts_reader_report(reader, TS_CHECK_BATCH, "train_batch_size",
                      "%lld is not a multiple of train_micro_batch_size_per_gpu %lld%s x gradient_accumulation_steps "
                      "%lld%s; accepted: a multiple of %lld",
@@ -250,7 +250,7 @@ void ts_reader_check_deck(ts_reader *reader) {
   static void (*const checks[])(ts_reader *) = {
       check_required_by, check_total_steps, check_heads,     check_kv_heads, check_rotary,
       check_sequence,    check_activation,  check_rope,      check_token_ids, check_size,
-      check_validation,  check_rounding,    check_cycle,       check_batch,
+      check_validation,  check_rounding,    check_cycle,       check_batch,     ts_reader_check_elasticity,
   };
   for (size_t i = 0; i < sizeof checks / sizeof *checks; ++i) {
     checks[i](reader);

@@ -29,6 +29,12 @@ typedef struct ts_strings {
   char **items;
 } ts_strings;
 
+/** A list of integers; owned by the deck.  Zero is the empty list. */
+typedef struct ts_ints {
+  int n;
+  int64_t *items;
+} ts_ints;
+
 /** `model.rope_scaling`.  Meaningful fields depend on rope_type: "linear" uses factor, "llama3" all of them. */
 typedef struct ts_deck_rope {
   char *rope_type; /**< "default" (none), "linear" or "llama3". */
@@ -149,6 +155,18 @@ typedef struct ts_deck_zero {
   int64_t stage3_max_live_parameters, stage3_max_reuse_distance;
 } ts_deck_zero;
 
+/** `elasticity`: what the batch is chosen from (deck/elasticity.h). */
+typedef struct ts_deck_elasticity {
+  bool enabled;
+  int64_t max_train_batch_size; /**< Limit of the global batch, in samples. */
+  ts_ints micro_batch_sizes;
+  int64_t min_gpus, max_gpus;   /**< Numbers of ranks that count. */
+  int64_t num_gpus_per_node, model_parallel_size; /**< Version 0.2 only. */
+  bool prefer_larger_batch;
+  bool ignore_non_elastic_batch_info; /**< The batch triple may be given, and is not looked at. */
+  double version; /**< 0.1 or 0.2. */
+} ts_deck_elasticity;
+
 /** Everything.  Plain data: other rooms read the fields, only this room writes them. */
 typedef struct ts_deck {
   ts_deck_model model;
@@ -173,6 +191,7 @@ typedef struct ts_deck {
   struct {
     bool enabled; /**< Recompute each unit's forward in the backward. */
   } activation_checkpointing;
+  ts_deck_elasticity elasticity;
   struct {
     int64_t stages;
   } pipeline;
@@ -218,10 +237,22 @@ ts_status ts_deck_check_training(const ts_deck *deck, ts_error *err);
 
 /** Fill the batch triple: train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x
  * \a batch_parallel_size.  Any subset that determines the rest is enough; the micro-batch alone takes one accumulation
- * step, as does the batch alone.  Not collective; the same on every rank.
+ * step, as does the batch alone.  With elasticity.enabled all three are chosen (deck/elasticity.h), and
+ * elasticity.ignore_non_elastic_batch_info becomes true, as the deck now has them.  Not collective; the same on every rank.
  * \param [in] batch_parallel_size  Ranks that read different samples (data x expert parallel), at least 1.
  * \return TS_BAD_INPUT with the equation that does not hold; the deck is then unchanged. */
 ts_status ts_deck_resolve_batch(ts_deck *deck, int64_t batch_parallel_size, ts_error *err);
+
+/** Fill the batch triple for a run that goes on, which keeps its train_batch_size.  The deck's own triple is taken where it
+ * gives that batch on these ranks.  Where it does not (the ranks are others, or were when the triple was written), the
+ * accumulation steps follow: the micro-batch is the largest that divides and is at most the deck's (the run's, where the deck
+ * has none), since a micro-batch is as large as memory allows.  A deck whose train_batch_size is another one means to change
+ * the batch, and elasticity.enabled chooses it: then this is ts_deck_resolve_batch.  Not collective; the same on every rank.
+ * \param [in]  before  The run's deck as it was saved, its batch resolved; not owned.
+ * \param [out] said    A line is appended where ranks or triple are others than before, or than the deck says.
+ * \return TS_BAD_INPUT: \a batch_parallel_size does not divide the batch, with those near it that do. */
+ts_status ts_deck_keep_batch(ts_deck *deck, const ts_deck *before, int64_t batch_parallel_size, ts_text *said,
+                             ts_error *err);
 
 /** Append the deck as libconfig text that needs no other file and reads back to an equal deck (floats round-trip).
  * Not collective. */

@@ -40,6 +40,14 @@ static void print_strings(ts_text *to, const ts_strings *list) {
   ts_text_add(to, "]");
 }
 
+static void print_ints(ts_text *to, const ts_ints *list) {
+  ts_text_add(to, "[");
+  for (int i = 0; i < list->n; ++i) {
+    ts_text_add(to, i > 0 ? ", %lld" : "%lld", (long long) list->items[i]);
+  }
+  ts_text_add(to, "]");
+}
+
 void ts_deck_print_value(ts_text *to, const ts_key *key, const void *field) {
   const int64_t *integer = field;
   const double *real = field;
@@ -50,6 +58,7 @@ void ts_deck_print_value(ts_text *to, const ts_key *key, const void *field) {
     case TS_KEY_STRING: print_string(to, *(char *const *) field); break;
     case TS_KEY_DTYPE: ts_text_add(to, "\"%s\"", ts_dtype_name(*(const ts_dtype *) field)); break;
     case TS_KEY_STRINGS: print_strings(to, field); break;
+    case TS_KEY_INTS: print_ints(to, field); break;
     default:
       ts_text_add(to, "[");
       print_real(to, real[0]);

@@ -171,6 +171,8 @@ static void destroy_field(const ts_deck *deck, const ts_key *key, const char *pa
     ts_free(*(char **) field);
   } else if (key->type == TS_KEY_STRINGS) {
     ts_strings_clear(field);
+  } else if (key->type == TS_KEY_INTS) {
+    ts_ints_clear(field);
   }
 }
 

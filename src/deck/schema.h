@@ -20,6 +20,7 @@ typedef enum ts_key_type {
   TS_KEY_DTYPE,   /**< ts_dtype */
   TS_KEY_PAIR,    /**< double[2] */
   TS_KEY_STRINGS, /**< ts_strings */
+  TS_KEY_INTS,    /**< ts_ints, each in the range of the row */
   TS_KEY_ANY,     /**< Not stored and not looked into: a list or section of a refused feature */
   TS_N_KEY_TYPES
 } ts_key_type;

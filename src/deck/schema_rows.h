@@ -32,6 +32,8 @@
    .help = help_}
 #define DTYPE(field, initial_, accepted_, later_, help_) \
   {STORED(DTYPE, field), .initial = initial_, .accepted = accepted_, .later = later_, .help = help_}
+#define INTEGERS(field, min_, max_, help_) \
+  {STORED(INTS, field), .initial = "[]", .min = min_, .max = max_, .help = help_}
 #define STRINGS(field, initial_, flags_, help_) \
   {STORED(STRINGS, field), .initial = initial_, .flags = flags_, .help = help_}
 

@@ -69,7 +69,7 @@ static bool take_bool(const ts_target *t, const ts_value *value) {
   return true;
 }
 
-static bool take_int(const ts_target *t, const ts_value *value) {
+static bool take_integer(const ts_target *t, const ts_value *value, int64_t *field) {
   if (value->kind == TS_VALUE_BIG || (value->kind == TS_VALUE_REAL && fabs(value->real) >= 9223372036854775808.0)) {
     return fail(t, TS_CHECK_BIG, value, "does not fit in 64 bits");
   }
@@ -82,10 +82,33 @@ static bool take_int(const ts_target *t, const ts_value *value) {
   if (!in_range(t, value)) {
     return false;
   }
-  if (t->field != NULL) {
-    *(int64_t *) t->field = value->kind == TS_VALUE_INT ? value->integer : (int64_t) value->real;
+  if (field != NULL) {
+    *field = value->kind == TS_VALUE_INT ? value->integer : (int64_t) value->real;
   }
   return true;
+}
+
+static bool take_int(const ts_target *t, const ts_value *value) {
+  return take_integer(t, value, t->field);
+}
+
+static bool take_ints(const ts_target *t, const ts_value *value) {
+  ts_ints list = {0};
+  if (value->kind != TS_VALUE_LIST) {
+    return fail(t, TS_CHECK_TYPE, value, "is not a list of integers");
+  }
+  bool good = true;
+  for (int i = 0; i < value->n; ++i) {
+    int64_t item;
+    if (take_integer(t, &value->items[i], &item)) {
+      ts_ints_add(&list, item);
+    } else {
+      good = false;
+    }
+  }
+  ts_ints_clear(t->field);
+  *(ts_ints *) t->field = list;
+  return good;
 }
 
 static bool take_number(const ts_target *t, const ts_value *value, double *field) {
@@ -212,7 +235,7 @@ static bool take_any(const ts_target *t, const ts_value *value) {
 static bool (*const take_value[TS_N_KEY_TYPES])(const ts_target *, const ts_value *) = {
     [TS_KEY_BOOL] = take_bool,     [TS_KEY_INT] = take_int,     [TS_KEY_REAL] = take_real,
     [TS_KEY_STRING] = take_string, [TS_KEY_DTYPE] = take_dtype, [TS_KEY_PAIR] = take_pair,
-    [TS_KEY_ANY] = take_any,       [TS_KEY_STRINGS] = take_strings,
+    [TS_KEY_ANY] = take_any,       [TS_KEY_STRINGS] = take_strings, [TS_KEY_INTS] = take_ints,
 };
 
 static bool is_neutral(const ts_key *key, const ts_value *value) {

@@ -17,6 +17,16 @@ void ts_strings_clear(ts_strings *list) {
   *list = (ts_strings) {0};
 }
 
+void ts_ints_add(ts_ints *list, int64_t value) {
+  list->items = ts_realloc(list->items, (size_t) list->n + 1, sizeof *list->items);
+  list->items[list->n++] = value;
+}
+
+void ts_ints_clear(ts_ints *list) {
+  ts_free(list->items);
+  *list = (ts_ints) {0};
+}
+
 const char *ts_source_name(ts_source *source, const char *file) {
   ts_strings_add(&source->files, file);
   return source->files.items[source->files.n - 1];

@@ -83,4 +83,10 @@ void ts_strings_add(ts_strings *list, const char *text);
 /** Free the list's strings and make it empty. Not collective. */
 void ts_strings_clear(ts_strings *list);
 
+/** Append \a value. Not collective. */
+void ts_ints_add(ts_ints *list, int64_t value);
+
+/** Free and empty. Not collective. */
+void ts_ints_clear(ts_ints *list);
+
 #endif

@@ -159,6 +159,24 @@ ts_status ts_resume_find(ts_world *world, const ts_deck *deck, const char *reque
   return status;
 }
 
+/* ---- the batch ---- */
+
+ts_status ts_resume_batch(const ts_resume *resume, ts_deck *deck, int64_t replicas, ts_error *err) {
+  ts_deck *before = NULL;
+  if (!resume->same_run ||
+      ts_deck_read_text(resume->directory, resume->checkpoint->deck, NULL, 0, &before, NULL) != TS_OK) {
+    return ts_deck_resolve_batch(deck, replicas, err);
+  }
+  ts_text said = {0};
+  ts_status status = ts_deck_keep_batch(deck, before, replicas, &said, err);
+  if (status == TS_OK && said.length > 0) {
+    ts_log(TS_LOG_INFO, "%s", said.text);
+  }
+  ts_text_free(&said);
+  ts_deck_destroy(&before);
+  return status;
+}
+
 void ts_resume_clear(ts_resume *resume) {
   ts_free(resume->directory);
   ts_checkpoint_destroy(&resume->checkpoint);

@@ -21,6 +21,12 @@ typedef struct ts_resume {
  * \return TS_BAD_INPUT, agreed: the directory is in use, every checkpoint is damaged, no such checkpoint. */
 ts_status ts_resume_find(ts_world *world, const ts_deck *deck, const char *request, ts_resume *resume, ts_error *err);
 
+/** Fill the deck's batch triple: a run that goes on keeps the batch it had (ts_deck_keep_batch), a new one has the deck's.
+ * What changes is logged.  Not collective; the same on every rank.
+ * \param [in] replicas  Ranks that read different samples.
+ * \return TS_BAD_INPUT: the batch is not one for these ranks. */
+ts_status ts_resume_batch(const ts_resume *resume, ts_deck *deck, int64_t replicas, ts_error *err);
+
 /** Free and zero.  Not collective. */
 void ts_resume_clear(ts_resume *resume);
 

@@ -329,7 +329,7 @@ static void end_watch(ts_training *r, int code, const ts_error *err) {
   ts_watch_destroy(&r->watch, state, r->at.step, reason);
 }
 
-int ts_train(ts_world *world, const ts_deck *deck, const ts_train_options *options, ts_error *err) {
+int ts_train(ts_world *world, ts_deck *deck, const ts_train_options *options, ts_error *err) {
   ts_training r = {.world = world, .deck = deck, .options = options, .lock = -1};
   ts_stop_watch();
   r.watch = ts_watch_create(world, deck);

@@ -151,10 +151,27 @@ static ts_status load_state(ts_training *r, ts_error *err) {
   return status;
 }
 
+/* Where the run begins decides the batch; what a rank reads at a time follows. */
+static ts_status find_batch(ts_training *r, ts_error *err) {
+  ts_deck *deck = r->deck;
+  ts_mesh mesh;
+  ts_status status = ts_deck_mesh(deck, ts_world_size(r->world), ts_world_rank(r->world), &mesh, err);
+  status = status == TS_OK ? ts_resume_find(r->world, deck, r->options->resume, &r->resume, err) : status;
+  status = status == TS_OK ? ts_resume_batch(&r->resume, deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
+  if (status == TS_OK) {
+    r->batch = deck->train_micro_batch_size_per_gpu;
+    r->length = deck->data.sequence_length;
+    r->accumulation = deck->gradient_accumulation_steps;
+    r->tokens = ts_malloc((size_t) (r->batch * (r->length + 1)) * sizeof *r->tokens);
+    r->samples = ts_malloc((size_t) r->batch * sizeof *r->samples);
+  }
+  return status;
+}
+
 static ts_status open_all(ts_training *r, ts_error *err) {
   const ts_deck *deck = r->deck;
   ts_heartbeat_phase(TS_PHASE_LOADING);
-  ts_status status = ts_resume_find(r->world, deck, r->options->resume, &r->resume, err);
+  ts_status status = find_batch(r, err);
   if (status != TS_OK) {
     return status;
   }
@@ -205,14 +222,8 @@ static void prepare(ts_training *r) {
 }
 
 ts_status ts_training_open(ts_training *r, ts_error *err) {
-  const ts_deck *deck = r->deck;
-  r->batch = deck->train_micro_batch_size_per_gpu;
-  r->length = deck->data.sequence_length;
-  r->accumulation = deck->gradient_accumulation_steps;
   r->ranks = ts_world_size(r->world);
   r->rank = ts_world_rank(r->world);
-  r->tokens = ts_malloc((size_t) (r->batch * (r->length + 1)) * sizeof *r->tokens);
-  r->samples = ts_malloc((size_t) r->batch * sizeof *r->samples);
   ts_status status = open_all(r, err);
   if (status == TS_OK) {
     prepare(r);

@@ -15,7 +15,7 @@
 
 typedef struct ts_training {
   ts_world *world;
-  const ts_deck *deck;
+  ts_deck *deck; /* its batch is resolved once it is known where the run begins */
   const ts_train_options *options;
   ts_engine *engine;
   ts_data *data;

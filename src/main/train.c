@@ -6,14 +6,11 @@
 int ts_main_train(const ts_arguments *arguments, ts_world *world, ts_error *err) {
   ts_deck *deck = NULL;
   int64_t n_generate = 0;
-  ts_mesh mesh;
   if (ts_argument(arguments, "--verbose") != NULL) {
     ts_log_configure(TS_LOG_DEBUG, ts_world_rank(world) == 0);
   }
   int code = ts_argument_int(arguments, "--tokens", 0, 1 << 20, &n_generate, err);
   code = code == 0 ? (int) ts_read_deck(arguments, world, &deck, err) : code;
-  code = code == 0 ? (int) ts_deck_mesh(deck, ts_world_size(world), ts_world_rank(world), &mesh, err) : code;
-  code = code == 0 ? (int) ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : code;
   code = code == 0 ? (int) ts_deck_check_training(deck, err) : code;
   const char *prompt = ts_argument(arguments, "--prompt");
   code = code == 0 && prompt != NULL ? (int) ts_check_prompt(deck, prompt, err) : code;
