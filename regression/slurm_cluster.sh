@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Sourced: a Slurm cluster of its own on this machine: munged, slurmctld and a slurmd for each of N nodes, in one directory, for
 # whoever runs it; a second to start, a tenth to stop.  No systemd, no cgroups, nothing outside the loopback and the directory.
 #
@@ -152,12 +153,13 @@ cluster_revive() {
   cluster_spawn "slurmd.$1" slurmd -D -N "$1" -f "$SLURM_CONF"
 }
 
-# Processes that belong to this cluster by their environment or directory: steps, ranks, what a dead slurmd left.
+# Processes that belong to the cluster in directory $1 by their environment or directory: steps, ranks, what a dead slurmd left.
 cluster_leftovers() {
+  [ -n "$1" ] || return 1
   for process in /proc/[0-9]*; do
     pid=${process#/proc/}
-    if [ "$pid" != $$ ] && { tr '\0' '\n' < "$process/environ" | grep -Fqx "SLURM_CONF=$SLURM_CONF" \
-      || readlink "$process/cwd" | grep -Fq "$cluster_root/"; }; then
+    if [ "$pid" != $$ ] && { tr '\0' '\n' < "$process/environ" | grep -Fqx "SLURM_CONF=$1/slurm.conf" \
+      || readlink "$process/cwd" | grep -Fq "$1/"; }; then
       echo "$pid"
     fi
   done 2> /dev/null
@@ -180,6 +182,6 @@ cluster_stop() {
   # shellcheck disable=SC2086
   cluster_wait 3 cluster_none_alive $pids
   # shellcheck disable=SC2046,SC2086
-  kill -KILL $pids $(cluster_leftovers) 2> /dev/null
+  kill -KILL $pids $(cluster_leftovers "$cluster_root") 2> /dev/null
   cluster_root=
 }
