@@ -275,8 +275,8 @@ static bool is_aligned(const ts_blas_spec *s, const ts_blas_operands *o) {
   return bits % TS_BLAS_ALIGN == 0;
 }
 
-void ts_blas_run_algorithm(const ts_blas *blas, const ts_blas_operands *o, const cublasLtMatmulAlgo_t *algo,
-                           cudaStream_t stream) {
+cublasStatus_t ts_blas_try_algorithm(const ts_blas *blas, const ts_blas_operands *o, const cublasLtMatmulAlgo_t *algo,
+                                     cudaStream_t stream) {
   static const float one = 1, zero = 0;
   const ts_blas_spec *s = &blas->spec;
   bool scaled = s->prior == TS_BLAS_SCALED_PRIOR;
@@ -285,9 +285,14 @@ void ts_blas_run_algorithm(const ts_blas *blas, const ts_blas_operands *o, const
                                                                                              : &zero;
   void *workspace = (void *) (((uintptr_t) o->workspace + 255) / 256 * 256);
   set_pointers(blas, o->bias, o->aux);
-  TS_BLAS(cublasLtMatmul(library.handle, blas->product, alpha, o->b, blas->b, o->a, blas->a, beta,
-                         s->prior == TS_BLAS_NO_PRIOR ? o->c : o->prior, blas->c, o->c, blas->c, algo, workspace,
-                         TS_BLAS_LIBRARY_WORKSPACE, stream));
+  return cublasLtMatmul(library.handle, blas->product, alpha, o->b, blas->b, o->a, blas->a, beta,
+                        s->prior == TS_BLAS_NO_PRIOR ? o->c : o->prior, blas->c, o->c, blas->c, algo, workspace,
+                        TS_BLAS_LIBRARY_WORKSPACE, stream);
+}
+
+void ts_blas_run_algorithm(const ts_blas *blas, const ts_blas_operands *o, const cublasLtMatmulAlgo_t *algo,
+                           cudaStream_t stream) {
+  TS_BLAS(ts_blas_try_algorithm(blas, o, algo, stream));
 }
 
 void ts_blas_run(const ts_blas *blas, const ts_blas_operands *o, cudaStream_t stream) {

@@ -132,6 +132,18 @@ static double time_algorithm(const ts_blas *blas, bench *b, const cublasLtMatmul
   return seconds[RUNS / 2];
 }
 
+/* What the heuristic offers the library may still refuse when it is asked to run it. */
+static bool is_refused(const ts_blas *blas, bench *b, const cublasLtMatmulAlgo_t *algo) {
+  b->operands.beta = ts_blas_constant(true);
+  cublasStatus_t code = ts_blas_try_algorithm(blas, &b->operands, algo, b->stream);
+  if (code != CUBLAS_STATUS_SUCCESS) {
+    char text[TS_BLAS_SPEC_TEXT];
+    (void) cudaGetLastError();
+    ts_log(TS_LOG_DEBUG, "product %s: an algorithm is refused with status %d", ts_blas_spec_text(&blas->spec, text), (int) code);
+  }
+  return code != CUBLAS_STATUS_SUCCESS;
+}
+
 /* A later candidate must be faster by this factor: below it is noise, and the heuristic's order is the better judge. */
 static const double FASTER = 0.98;
 
@@ -142,6 +154,9 @@ static void measure(const ts_blas *blas, bench *b) {
   double least = 0;
   void *event[2] = {ops->event_create(true), ops->event_create(true)};
   for (int i = 0; i < n; ++i) {
+    if (is_refused(blas, b, &candidate[i].algo)) {
+      continue;
+    }
     if (blas->spec.prior == TS_BLAS_SCALED_PRIOR && !leaves_prior(blas, b, &candidate[i].algo)) {
       continue;
     }

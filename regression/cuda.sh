@@ -98,6 +98,13 @@ test_resume() {
 test_algorithms() {
   train 1 chosen --set run.measure_algorithms=true --set run.steps=3
   ok "algorithms are kept in the run directory" grep -q '^m=.* algo=' chosen/algorithms.txt
+  for method in 0 1; do
+    SHIM_BLAS_REFUSE=$method train 1 refused$method --set run.measure_algorithms=true --set run.steps=1
+    ok "algorithm $method, offered and then refused, is not chosen" clean
+  done
+  head -n 3 chosen/algorithms.txt > few.txt
+  train 1 few --set run.algorithms=few.txt --set run.measure_algorithms=true --set run.steps=1
+  ok "a named file that lacks some is told" both 'gave 0' 'told "warning: few.txt: [0-9]+ products.* are not in it"'
   cp chosen/algorithms.txt kept
   train 1 chosen --resume auto --set run.measure_algorithms=true
   ok "and used again" cmp kept chosen/algorithms.txt

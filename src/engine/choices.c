@@ -52,6 +52,26 @@ static char *share(ts_world *world, char *text) {
   return text;
 }
 
+/* Lines of the choices as they are now. */
+static int count_choices(const ts_engine *e) {
+  char *text = e->backend->device->choices_write();
+  int n = 0;
+  for (const char *c = text; *c != 0; ++c) {
+    n += *c == '\n';
+  }
+  ts_free(text);
+  return n;
+}
+
+/* Whoever names a file wants the bits of that run. */
+static void warn_incomplete(const ts_engine *e, int before) {
+  int more = count_choices(e) - before;
+  if (e->deck->run.algorithms[0] != 0 && more > 0) {
+    ts_log(TS_LOG_WARNING, "%s: %d products or attentions of this run are not in it: measured here, the bits need not be those of that run",
+           e->deck->run.algorithms, more);
+  }
+}
+
 static void measure(const ts_engine *e) {
   for (int i = 0; i < TS_N_PROGRAMS && e->deck->run.measure_algorithms; ++i) {
     if (e->program[i] != NULL) {
@@ -71,7 +91,9 @@ ts_status ts_engine_choose(ts_engine *e, ts_error *err) {
     return status;
   }
   if (first) {
+    int before = count_choices(e);
     measure(e);
+    warn_incomplete(e, before);
   }
   char *text = share(e->world, first ? device->choices_write() : NULL);
   ts_error why = {0};
