@@ -431,10 +431,12 @@ static void graph_destroy(void *graph) {
 
 /* ---- the table ---- */
 
-/* Dense rates of the SXM parts by NVIDIA's datasheets, TFLOP/s; fp32 is that of the units without TF32. */
+/* Dense rates by NVIDIA's datasheets, TFLOP/s, of the SXM parts where no other form is named; fp32 is that of the units without
+ * TF32.  The first name that is found in the device's counts. */
 static double peak_flops(ts_dtype dtype) {
   static const struct { const char *name; double bf16, fp32; } rows[] = {
-    {"GB200", 2500, 80}, {"B200", 2250, 75}, {"GH200", 989.4, 66.9}, {"H200", 989.4, 66.9}, {"H100", 989.4, 66.9}, {"A100", 312, 19.5}};
+    {"GB200", 2500, 80}, {"B200", 2250, 75}, {"GH200", 989.4, 66.9}, {"H200 NVL", 835.5, 60}, {"H200", 989.4, 66.9},
+    {"H100 NVL", 835.5, 60}, {"H100 PCIe", 756.5, 51}, {"H100", 989.4, 66.9}, {"A100", 312, 19.5}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     if (strstr(device.name, rows[i].name) != NULL) {
       return 1e12 * (dtype == TS_BF16 ? rows[i].bf16 : rows[i].fp32);

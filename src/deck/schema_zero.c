@@ -14,7 +14,7 @@ static const ts_key rows[] = {
             "What each rank keeps only its shard of: 1 optimizer states, 2 + gradients, 3 + parameters."),
     BUCKET(reduce_bucket_size, "5e8", 1, "Elements of a reduction of gradients."),
     BUCKET(allgather_bucket_size, "5e8", 1, "Elements of a gather of parameters."),
-    FLAG(zero_optimization.overlap_comm, NULL, AUTO, "Communicate while computing (default: at stage 3 only)."),
+    FLAG(zero_optimization.overlap_comm, NULL, AUTO, "Communicate while computing (default: at stage 3 only).  GPUs always do: there it has no effect."),
     BUCKET(stage3_prefetch_bucket_size, "5e7", 0, "Elements gathered ahead of their use."),
     BUCKET(stage3_param_persistence_threshold, "1e5", 0, "Parameters of at most so many elements stay gathered."),
     {.path = "zero_optimization.stage3_model_persistence_threshold", .type = TS_KEY_INT, .status = TS_KEY_REFUSED,
