@@ -56,7 +56,7 @@ AC_DEFUN([TS_LAUNCHER], [
 ])
 
 dnl TS_MODE: release, --enable-debug or --enable-sanitizers, and --enable-werror.  Sets TS_CFLAGS and TS_LDFLAGS, which
-dnl stand before the user's CFLAGS and LDFLAGS.
+dnl stand before the user's CFLAGS and LDFLAGS, and TS_SANITIZE, for the stand-in of a GPU.
 AC_DEFUN([TS_MODE], [
   AC_ARG_ENABLE([debug], [AS_HELP_STRING([--enable-debug], [keep assertions])], [], [enable_debug=no])
   AC_ARG_ENABLE([sanitizers], [AS_HELP_STRING([--enable-sanitizers],
@@ -64,11 +64,13 @@ AC_DEFUN([TS_MODE], [
   AC_ARG_ENABLE([werror], [AS_HELP_STRING([--enable-werror], [warnings are errors])], [], [enable_werror=no])
   TS_CFLAGS="-std=gnu11 -Wall -Wextra -Werror=implicit-function-declaration -fno-math-errno"
   TS_LDFLAGS=
+  TS_SANITIZE=
   TS_LIBS=
   ts_missing=
   AS_IF([test "$enable_sanitizers" != no], [
     enable_debug=yes
-    TS_CFLAGS="$TS_CFLAGS -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
+    TS_SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
+    TS_CFLAGS="$TS_CFLAGS $TS_SANITIZE"
     TS_LDFLAGS="-fsanitize=address,undefined"])
   TS_NVCCFLAGS=
   AS_IF([test "$enable_debug" = no], [TS_CFLAGS="$TS_CFLAGS -DNDEBUG" TS_NVCCFLAGS=-DNDEBUG])
@@ -77,6 +79,7 @@ AC_DEFUN([TS_MODE], [
   AM_CONDITIONAL([SANITIZERS], [test "$enable_sanitizers" != no])
   AC_SUBST([TS_CFLAGS])
   AC_SUBST([TS_LDFLAGS])
+  AC_SUBST([TS_SANITIZE])
   AC_SUBST([TS_LIBS])
 ])
 
@@ -156,6 +159,9 @@ AC_DEFUN([TS_CUDA], [
       [int a = CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR; return a + (int) cudnnGetVersion ();])
   ], [CUDA_CPPFLAGS= CUDA_LIBS=])
   CUDA_ARCHITECTURE=$(echo "$NVCC_GENCODE" | sed 's/.*sm_\([[0-9]]*\).*/\1/')
+  AS_IF([test $ts_have_cuda = yes && test "$(echo "$NVCC_GENCODE" | tr -c 'a-z0-9_' '\n' | grep -c '^sm_@<:@0-9@:>@*@<:@af@:>@*$')" != 1],
+    [AC_MSG_ERROR([NVCC_GENCODE="$NVCC_GENCODE" must name one architecture, such as "-gencode arch=compute_90a,code=sm_90a": kernels are
+      built for one, and a program checks at its start that the GPU is of it])])
   AM_CONDITIONAL([HAVE_CUDA], [test $ts_have_cuda = yes])
   AM_CONDITIONAL([HAVE_NCCL], [test $ts_have_nccl = yes])
   AM_CONDITIONAL([HAVE_CUDNN], [test $ts_have_cudnn = yes])
