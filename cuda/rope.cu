@@ -1,5 +1,6 @@
-/* Rotary positions (Su et al. 2021; halves of a head as in Hugging Face).  A block does a row: its sines and cosines
- * once, in fp64 because fp32 loses them at long positions, then all heads.  Bytes: 2 N C elements. */
+/* Rotary positions (Su et al. 2021; halves of a head as in Hugging Face).  A block does a row, or several short ones (the
+ * keys of grouped queries): their sines and cosines once, in fp64 because fp32 loses them at long positions, then all
+ * heads.  Bytes: 2 N C elements. */
 #include "cuda/kernel.cuh"
 
 extern "C" {
@@ -8,7 +9,7 @@ extern "C" {
 
 #include <math.h>
 
-enum { THREADS = 128, MOST_HALF = 128 };
+enum { THREADS = 128, MOST_HALF = 128, LEAST_LANES = 32, MOST_ROWS = THREADS / LEAST_LANES };
 
 /* Turns of each pair from one position to the next. */
 struct rope_turns {
@@ -18,30 +19,33 @@ struct rope_turns {
 /* Column of the first element of a pair; the second is half a head on. */
 static __device__ __forceinline__ int first_of(int pair, int half) { return pair / half * 2 * half + pair % half; }
 
+/* `lanes` threads a row, a divisor of THREADS. */
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS)
 rotate(T *__restrict__ y, const T *__restrict__ x, const int32_t *__restrict__ position,
-       const __grid_constant__ rope_turns turns, int half, int columns, float sign) {
-  TS_SHARED(float, sine, MOST_HALF);
-  TS_SHARED(float, cosine, MOST_HALF);
-  int64_t row = blockIdx.x;
-  const T *from = x + row * columns;
-  T *to = y + row * columns;
-  int pair = (int) threadIdx.x * W;
+       const __grid_constant__ rope_turns turns, int64_t rows, int half, int columns, int lanes, float sign) {
+  TS_SHARED(float, sine, MOST_ROWS * MOST_HALF);
+  TS_SHARED(float, cosine, MOST_ROWS * MOST_HALF);
+  int mine = (int) threadIdx.x / lanes, here = THREADS / lanes; /* row of this thread in the block, and how many */
+  int64_t first = (int64_t) blockIdx.x * here;
+  here = rows - first < here ? (int) (rows - first) : here;
+  int pairs = mine < here ? columns / 2 : 0, pair = (int) threadIdx.x % lanes * W;
+  const T *from = x + (first + mine) * columns;
+  T *to = y + (first + mine) * columns;
   float a[W], b[W], u[W], v[W];
-  if (pair < columns / 2) { /* under way while the angles are computed */
+  if (pair < pairs) { /* under way while the angles are computed */
     ts_load<W>(a, from + first_of(pair, half));
     ts_load<W>(b, from + first_of(pair, half) + half);
   }
-  for (int i = (int) threadIdx.x; i < half; i += THREADS) {
-    double turn = (double) position[row] * turns.of[i], s, c;
+  for (int i = (int) threadIdx.x; i < here * half; i += THREADS) {
+    double turn = (double) position[first + i / half] * turns.of[i % half], s, c;
     sincospi(2.0 * (turn - rint(turn)), &s, &c);
     sine[i] = sign * (float) s;
     cosine[i] = (float) c;
   }
   __syncthreads();
-  while (pair < columns / 2) {
-    int i = pair % half, at = first_of(pair, half);
+  while (pair < pairs) {
+    int i = mine * half + pair % half, at = first_of(pair, half);
 #pragma unroll
     for (int k = 0; k < W; ++k) {
       u[k] = a[k] * cosine[i + k] - b[k] * sine[i + k];
@@ -49,8 +53,8 @@ rotate(T *__restrict__ y, const T *__restrict__ x, const int32_t *__restrict__ p
     }
     ts_store<W>(to + at, u);
     ts_store<W>(to + at + half, v);
-    pair += THREADS * W;
-    if (pair < columns / 2) {
+    pair += lanes * W;
+    if (pair < pairs) {
       ts_load<W>(a, from + first_of(pair, half));
       ts_load<W>(b, from + first_of(pair, half) + half);
     }
@@ -88,9 +92,14 @@ static void launch(const ts_kernel_call *call) {
   const ts_tensor *x = ts_call_in(call, 0);
   float sign = call->node->attr.rope.inverse ? -1.0f : 1.0f;
   const rope_turns *turns = (const rope_turns *) call->prepared;
-  ts_launch(rotate<T, W>, (unsigned) ts_shape_rows(&x->shape), THREADS, 0, ts_call_stream(call), (T *) call->out[0],
-            (const T *) call->in[0], (const int32_t *) call->in[1], *turns, call->node->attr.rope.head_dim / 2,
-            (int) ts_columns_of(x), sign);
+  int64_t rows = ts_shape_rows(&x->shape), columns = ts_columns_of(x);
+  int lanes = THREADS;
+  while (lanes > LEAST_LANES && lanes / 2 * W >= columns / 2) {
+    lanes /= 2;
+  }
+  ts_launch(rotate<T, W>, ts_blocks(rows, THREADS / lanes), THREADS, 0, ts_call_stream(call), (T *) call->out[0],
+            (const T *) call->in[0], (const int32_t *) call->in[1], *turns, rows, call->node->attr.rope.head_dim / 2,
+            (int) columns, lanes, sign);
 }
 
 template <typename T>
