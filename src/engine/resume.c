@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define DECK_LIMIT (128u << 10) /* what ts_deck_read takes */
+
 /* ---- the run directory ---- */
 
 static bool has_files(const char *path) {
@@ -78,12 +80,32 @@ static bool died_early(const char *run) {
   return n == 0 && !has_file(run, "latest") && has_file(run, "deck.cfg") && has_file(run, "metrics.csv");
 }
 
+/* What the run that died had for a deck, as rank 0 reads it; NULL without one.  Requeued onto other nodes a job has the batch
+ * that it was submitted with. */
+static char *share_dead_deck(ts_world *world, const char *run) {
+  ts_comm *all = ts_world_all(world);
+  char *path = ts_format("%s/deck.cfg", run), *text = NULL;
+  size_t bytes = 0;
+  if (all->rank == 0) {
+    ts_read_file(path, DECK_LIMIT, &text, &bytes, NULL);
+  }
+  int64_t length = (int64_t) bytes;
+  all->ops->broadcast(all, &length, sizeof length, 0);
+  text = all->rank == 0 ? text : ts_calloc((size_t) length + 1, 1);
+  if (length > 0) {
+    all->ops->broadcast(all, text, (size_t) length, 0);
+  }
+  ts_free(path);
+  return text;
+}
+
 /* No checkpoint: a new run, unless the directory holds something else than a run that died early. */
 static ts_status begin_anew(ts_world *world, const char *run, ts_resume *resume, ts_error *err) {
   resume->over = agree_on_rank_0(world, died_early(run));
   ts_status status = resume->over || ts_world_rank(world) != 0 ? TS_OK : check_empty(run, err);
   if (resume->over) {
     ts_log(TS_LOG_INFO, "%s has no checkpoint yet: the run begins anew", run);
+    resume->dead = share_dead_deck(world, run);
   }
   return ts_world_agree(world, status, err);
 }
@@ -163,8 +185,8 @@ ts_status ts_resume_find(ts_world *world, const ts_deck *deck, const char *reque
 
 ts_status ts_resume_batch(const ts_resume *resume, ts_deck *deck, int64_t replicas, ts_error *err) {
   ts_deck *before = NULL;
-  if (!resume->same_run ||
-      ts_deck_read_text(resume->directory, resume->checkpoint->deck, NULL, 0, &before, NULL) != TS_OK) {
+  const char *text = resume->same_run ? resume->checkpoint->deck : resume->dead;
+  if (text == NULL || ts_deck_read_text("the run's deck", text, NULL, 0, &before, NULL) != TS_OK) {
     return ts_deck_resolve_batch(deck, replicas, err);
   }
   ts_text said = {0};
@@ -179,6 +201,7 @@ ts_status ts_resume_batch(const ts_resume *resume, ts_deck *deck, int64_t replic
 
 void ts_resume_clear(ts_resume *resume) {
   ts_free(resume->directory);
+  ts_free(resume->dead);
   ts_checkpoint_destroy(&resume->checkpoint);
   *resume = (ts_resume){0};
 }

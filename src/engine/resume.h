@@ -12,6 +12,7 @@ typedef struct ts_resume {
   ts_checkpoint *checkpoint; /**< Owned: its index. */
   bool same_run;             /**< It lies in the deck's run directory, which goes on. */
   bool over;                 /**< A new run in a directory where one died before its first checkpoint. */
+  char *dead;                /**< Owned: the deck that it left there; NULL unless `over`. */
 } ts_resume;
 
 /** Find and check what \a request asks for.  Collective over the world; the same answer on all ranks.
@@ -21,7 +22,8 @@ typedef struct ts_resume {
  * \return TS_BAD_INPUT, agreed: the directory is in use, every checkpoint is damaged, no such checkpoint. */
 ts_status ts_resume_find(ts_world *world, const ts_deck *deck, const char *request, ts_resume *resume, ts_error *err);
 
-/** Fill the deck's batch triple: a run that goes on keeps the batch it had (ts_deck_keep_batch), a new one has the deck's.
+/** Fill the deck's batch triple: a run that goes on keeps the batch it had (ts_deck_keep_batch), also from before its first
+ * checkpoint; a new one has the deck's.
  * What changes is logged.  Not collective; the same on every rank.
  * \param [in] replicas  Ranks that read different samples.
  * \return TS_BAD_INPUT: the batch is not one for these ranks. */

@@ -114,7 +114,7 @@ static void say_resumed(const ts_training *r) {
   static const char *const ignored[] = {"run.directory", "run.steps", "run.save", "run.keep", "run.resume", "run.log_every",
                                         "run.evaluate", "run.threads", "run.bind", "debug.", "profile.", "wall_clock", "steps_per_print",
                                         "run.time_", "run.step_timeout", "run.first_step_timeout", "train_micro_batch", "gradient_accumulation_steps", "zero_optimization.",
-                                        "model.from", NULL};
+                                        "model.from", "elasticity.ignore", NULL};
   const ts_checkpoint *c = r->resume.checkpoint;
   ts_log(TS_LOG_INFO, "resumed at step %lld of %lld from %s%s", (long long) c->step, (long long) r->deck->run.steps,
          r->resume.directory, c->step >= r->deck->run.steps ? ": nothing is left to do" : "");

@@ -1,5 +1,6 @@
 /* tessera plan: what a rank needs, without running. */
 #include "base/memory.h"
+#include "deck/elasticity.h"
 #include "engine/tessera.h"
 #include "main/command.h"
 #include "run/program.h"
@@ -23,6 +24,51 @@ static ts_status make_program(const ts_arguments *arguments, const ts_deck *deck
   return TS_OK;
 }
 
+/* What elasticity chooses for as many numbers of ranks as possible; empty without it. */
+static ts_elastic_batch elastic_batch(const ts_deck *deck) {
+  ts_elastic_batch choice = {0};
+  if (deck->elasticity.enabled) {
+    ts_elastic_choose(&deck->elasticity, 0, &choice);
+  }
+  return choice;
+}
+
+static void print_elasticity(const ts_deck *deck, ts_text *to) {
+  ts_elastic_batch choice = elastic_batch(deck);
+  if (choice.fits.n > 0) {
+    ts_text_add(to, "elasticity: %lld samples go with these numbers of ranks: ", (long long) choice.batch);
+    ts_elastic_list(&choice.fits, to);
+    ts_text_add(to, deck->train_batch_size == choice.batch ? "\n" : "; others have a batch of their own\n");
+  }
+  ts_free(choice.fits.items);
+}
+
+static void print_batch(const ts_program *program, ts_text *to) {
+  const ts_deck *deck = program->deck;
+  int replicas = ts_mesh_group_size(&program->mesh, TS_AXES_BATCH);
+  ts_text_add(to, "a step takes %lld samples: micro-batches of %lld x %lld accumulation step%s x %d rank%s\n",
+              (long long) deck->train_batch_size, (long long) deck->train_micro_batch_size_per_gpu,
+              (long long) deck->gradient_accumulation_steps, deck->gradient_accumulation_steps > 1 ? "s" : "", replicas,
+              replicas > 1 ? "s" : "");
+  print_elasticity(deck, to);
+}
+
+static void print_batch_json(const ts_program *program, ts_text *to) {
+  const ts_deck *deck = program->deck;
+  ts_elastic_batch choice = elastic_batch(deck);
+  ts_text_add(to, ", \"train_batch_size\": %lld, \"train_micro_batch_size_per_gpu\": %lld, \"gradient_accumulation_steps\": %lld",
+              (long long) deck->train_batch_size, (long long) deck->train_micro_batch_size_per_gpu,
+              (long long) deck->gradient_accumulation_steps);
+  if (choice.fits.n > 0) {
+    ts_text_add(to, ", \"elastic_batch_size\": %lld, \"elastic_ranks\": [", (long long) choice.batch);
+    for (int i = 0; i < choice.fits.n; ++i) {
+      ts_text_add(to, i > 0 ? ", %lld" : "%lld", (long long) choice.fits.items[i]);
+    }
+    ts_text_add(to, "]");
+  }
+  ts_free(choice.fits.items);
+}
+
 typedef struct plan_row {
   const char *key, *label;
   int64_t bytes;
@@ -30,11 +76,13 @@ typedef struct plan_row {
 
 static void print_rows(const ts_program *program, const plan_row *row, int n, ts_text *to) {
   char a[32], b[32];
-  ts_text_add(to, "%s parameters, %d rank%s x %d thread%s, ZeRO stage %lld, micro-batch %lld x %lld tokens\n\n",
+  ts_text_add(to, "%s parameters, %d rank%s x %d thread%s, ZeRO stage %lld, micro-batch %lld x %lld tokens\n",
               ts_human_count((double) ts_layout_parameter_count(program->layout, false), a), program->mesh.ranks,
               program->mesh.ranks > 1 ? "s" : "", program->target.threads, program->target.threads > 1 ? "s" : "",
               (long long) program->deck->zero_optimization.stage,
               (long long) program->batch, (long long) program->length);
+  print_batch(program, to);
+  ts_text_add(to, "\n");
   bool device = program->target.backend->device != NULL;
   ts_text_add(to, "memory of one rank%s\n", device ? " on its GPU (the copy for checkpoints: on the host)" : "");
   for (int i = 0; i < n; ++i) {
@@ -53,6 +101,7 @@ static void print_json(const ts_program *program, const plan_row *row, int n, ts
   ts_text_add(to, "{\"parameters\": %lld, \"ranks\": %d, \"stage\": %lld",
               (long long) ts_layout_parameter_count(program->layout, false), program->mesh.ranks,
               (long long) program->deck->zero_optimization.stage);
+  print_batch_json(program, to);
   for (int i = 0; i < n; ++i) {
     ts_text_add(to, ", \"%s\": %lld", row[i].key, (long long) row[i].bytes);
   }
