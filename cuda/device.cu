@@ -68,7 +68,9 @@ const char *ts_cuda_run(void) { return device.run != NULL ? device.run : "nothin
 bool ts_cuda_run_is_recorded(void) { return device.run != NULL && device.recorded; }
 
 /* What a kernel did shows at any call after it. */
-static bool is_late(cudaError_t code) { return code >= cudaErrorIllegalAddress && code < cudaErrorStreamCaptureUnsupported; }
+static bool is_late(cudaError_t code) {
+  return code >= cudaErrorIllegalAddress && code < cudaErrorStreamCaptureUnsupported;
+}
 
 /* Whoever asked: our arena, a kernel's code, a library. */
 static void end_without_memory(const char *file, int line, const char *what) {
@@ -78,10 +80,11 @@ static void end_without_memory(const char *file, int line, const char *what) {
   (void) cudaMemGetInfo(&available, &total);
   size_t gone = device.free_at_first > available ? device.free_at_first - available : 0;
   size_t libraries = gone > device.arenas ? gone - device.arenas : 0;
-  ts_die(file, line, "GPU %d (%s): %s, %s of %s are free.  %s were free when this process had made its context; since then its arenas took %s, "
-         "its libraries and communicators (or other processes on the GPU, nvidia-smi names them) %s.  Ways out: a higher "
-         "zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, activation_checkpointing.enabled, more GPUs (`tessera plan` "
-         "shows what each gives)", device.number, device.name, what, ts_human_bytes((double) available, have),
+  ts_die(file, line, "GPU %d (%s): %s, %s of %s are free.  %s were free when this process had made its context; since "
+         "then its arenas took %s, its libraries and communicators (or other processes on the GPU, nvidia-smi names them) "
+         "%s.  Ways out: a higher zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, "
+         "activation_checkpointing.enabled, more GPUs (`tessera plan` shows what each gives)", device.number,
+         device.name, what, ts_human_bytes((double) available, have),
          ts_human_bytes((double) total, all), ts_human_bytes((double) device.free_at_first, first),
          ts_human_bytes((double) device.arenas, ours), ts_human_bytes((double) libraries, theirs));
 }
@@ -96,9 +99,10 @@ void ts_cuda_check(cudaError_t code, const char *file, int line, const char *cal
     end_without_memory(file, line, what);
   }
   if (is_late(code)) {
-    ts_die(file, line, "device %d, op %s: %s failed: %s (%s).  Something queued before may have done it; queued last: %s%s.  For the op: "
-           "environment CUDA_LAUNCH_BLOCKING=1 and --set run.cuda_graphs=false", device.number, ts_cuda_op(), call, cudaGetErrorName(code),
-           cudaGetErrorString(code), ts_cuda_run(), ts_cuda_run_is_recorded() ? ", recorded" : "");
+    ts_die(file, line, "device %d, op %s: %s failed: %s (%s).  Something queued before may have done it; queued last: "
+           "%s%s.  For the op: environment CUDA_LAUNCH_BLOCKING=1 and --set run.cuda_graphs=false", device.number,
+           ts_cuda_op(), call, cudaGetErrorName(code), cudaGetErrorString(code), ts_cuda_run(),
+           ts_cuda_run_is_recorded() ? ", recorded" : "");
   }
   ts_die(file, line, "device %d, op %s: %s failed: %s (%s)", device.number, ts_cuda_op(), call, cudaGetErrorName(code),
          cudaGetErrorString(code));
@@ -162,18 +166,19 @@ bool ts_cuda_module_add(const void *kernel) {
   return true;
 }
 
-/* The driver's functions are looked up, for its library is not linked.  A driver that lacks them loads kernels one by one, as they
- * are launched. */
+/* The driver's functions are looked up, for its library is not linked.  A driver that lacks them loads kernels one by
+ * one, as they are launched. */
 static void load_kernels(void) {
 #if !defined TS_SHIM && CUDART_VERSION >= 12050
   void *entry[4] = {};
   static const struct { const char *name; unsigned version; } wanted[] = {
-    {"cuFuncGetModule", 11000}, {"cuModuleGetFunctionCount", 12040}, {"cuModuleEnumerateFunctions", 12040}, {"cuFuncLoad", 12040}};
+    {"cuFuncGetModule", 11000}, {"cuModuleGetFunctionCount", 12040}, {"cuModuleEnumerateFunctions", 12040},
+    {"cuFuncLoad", 12040}};
   bool ok = true;
   for (int i = 0; i < 4; ++i) {
     cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    ok = ok && cudaGetDriverEntryPointByVersion(wanted[i].name, &entry[i], wanted[i].version, cudaEnableDefault, &result) == cudaSuccess &&
-         result == cudaDriverEntryPointSuccess;
+    ok = ok && cudaGetDriverEntryPointByVersion(wanted[i].name, &entry[i], wanted[i].version, cudaEnableDefault,
+                                                &result) == cudaSuccess && result == cudaDriverEntryPointSuccess;
   }
   int loaded = 0;
   for (int m = 0; ok && m < n_modules; ++m) {
@@ -308,8 +313,9 @@ static void end_wait(double waited) {
       watchers[i].describe(watchers[i].user, &text);
     }
   }
-  ts_die(__FILE__, __LINE__, "device %d, waiting for the device: nothing came for %.0f s (run.peer_timeout); queued last: %s%s%s.  A peer may "
-         "be dead, or a kernel does not end", device.number, waited, ts_cuda_run(), ts_cuda_run_is_recorded() ? ", recorded" : "",
+  ts_die(__FILE__, __LINE__, "device %d, waiting for the device: nothing came for %.0f s (run.peer_timeout); queued "
+         "last: %s%s%s.  A peer may be dead, or a kernel does not end", device.number, waited, ts_cuda_run(),
+         ts_cuda_run_is_recorded() ? ", recorded" : "",
          text.text != NULL ? text.text : "");
 }
 
@@ -357,7 +363,8 @@ static size_t used(void) {
   static size_t most;
   static double asked;
   if (asked == 0 || ts_seconds() - asked > 1) {
-    size_t available = ts_cuda_available(), now = device.free_at_first > available ? device.free_at_first - available : 0;
+    size_t available = ts_cuda_available();
+    size_t now = device.free_at_first > available ? device.free_at_first - available : 0;
     most = now > most ? now : most;
     asked = ts_seconds();
   }
@@ -391,8 +398,8 @@ static void *allocate_host(size_t bytes) {
   cudaError_t code = cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocDefault);
   if (code == cudaErrorMemoryAllocation) {
     char need[32];
-    ts_die(__FILE__, __LINE__, "%s of the host's memory that a GPU can reach cannot be had (page-locked: the limits of the job's memory and of "
-           "`ulimit -l` hold for it)", ts_human_bytes((double) bytes, need));
+    ts_die(__FILE__, __LINE__, "%s of the host's memory that a GPU can reach cannot be had (page-locked: the limits of "
+           "the job's memory and of `ulimit -l` hold for it)", ts_human_bytes((double) bytes, need));
   }
   TS_CUDA(code);
   memset(memory, 0, bytes);
@@ -489,8 +496,8 @@ static void choices_measure(const ts_graph *graph) {
 
 const ts_backend *ts_backend_cuda(void) {
   static const ts_device_ops ops = {stream, allocate_host, release_host, copy, event_create, event_destroy, record, wait, seconds,
-                                    finish, capture_begin, capture_end, replay, graph_destroy, ts_cuda_set_op, ts_cuda_set_run, choices_measure, ts_cuda_choices_write,
-                                    ts_cuda_choices_read, refuses, peak_flops,
+                                    finish, capture_begin, capture_end, replay, graph_destroy, ts_cuda_set_op,
+                                    ts_cuda_set_run, choices_measure, ts_cuda_choices_write, ts_cuda_choices_read, refuses, peak_flops,
                                     used, ts_cuda_available};
   static const ts_backend backend = {"cuda", kernel, allocate, release, describe, reserves, &ops};
   return &backend;

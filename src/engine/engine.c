@@ -4,7 +4,6 @@
 #include "base/memory.h"
 #include "engine/identity.h"
 #include "engine/placement.h"
-#include "pass/saved.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -131,46 +130,6 @@ static ts_status check_trainable(const ts_engine *e, ts_error *err) {
   return status;
 }
 
-/* Beside devices the host keeps copies of the inputs and, planned or taken when one is saved, of the state. */
-static int64_t host_bytes(const ts_engine *e) {
-  const ts_program *const *program = (const ts_program *const *) e->program, *train = program[TS_PROGRAM_TRAIN];
-  return ts_executor_host_bytes(program, TS_N_PROGRAMS) + (train != NULL ? ts_saved_bytes(train->graph, train->layout) : 0);
-}
-
-static ts_status check_host_memory(const ts_engine *e, ts_error *err) {
-  double ranks = ts_world_local_size(e->world), available = (double) ts_machine_available(), each = (double) host_bytes(e);
-  if (available == 0 || each * ranks <= available) {
-    return TS_OK;
-  }
-  char need[32], have[32];
-  return ts_error_add(err, "not enough memory beside the GPUs: for checkpoints and inputs %.0f rank%s of %s need %s of the host's memory each, and %s "
-                      "are available in all; ways out: a higher zero_optimization.stage, more nodes", ranks, ranks > 1 ? "s" : "",
-                      ts_world_node_name(e->world, ts_world_rank(e->world)), ts_human_bytes(each, need), ts_human_bytes(available, have));
-}
-
-/* The ranks of this node together must fit into its memory. */
-static ts_status check_memory(const ts_engine *e, ts_error *err) {
-  int64_t peak = 0;
-  for (int i = 0; i < TS_N_PROGRAMS; ++i) {
-    if (e->program[i] != NULL && e->program[i]->plan->peak_bytes > peak) {
-      peak = e->program[i]->plan->peak_bytes;
-    }
-  }
-  if (e->backend->device != NULL) {
-    return check_host_memory(e, err); /* the arena is taken in one piece: a device says then what it lacks */
-  }
-  double ranks = ts_world_local_size(e->world), available = (double) ts_machine_available();
-  if (available == 0 || (double) peak * ranks <= available) {
-    return TS_OK;
-  }
-  char need[32], have[32];
-  return ts_error_add(err,
-                      "not enough memory: %.0f rank%s of this node need %s each, and %s are available in all; ways out: a "
-                      "higher zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, "
-                      "activation_checkpointing.enabled, more nodes (`tessera plan` shows what each gives)",
-                      ranks, ranks > 1 ? "s" : "", ts_human_bytes((double) peak, need), ts_human_bytes(available, have));
-}
-
 /* What the kernels of a device cannot do, known before anything is allocated; the first node is enough. */
 static ts_status check_device(const ts_engine *e, ts_error *err) {
   for (int i = 0; i < TS_N_PROGRAMS && e->backend->device != NULL; ++i) {
@@ -188,7 +147,7 @@ static ts_status check_device(const ts_engine *e, ts_error *err) {
 static ts_status check_programs(const ts_engine *e, ts_error *err) {
   ts_status status = check_trainable(e, err);
   status = status == TS_OK ? check_device(e, err) : status;
-  return ts_world_agree(e->world, status == TS_OK ? check_memory(e, err) : status, err);
+  return ts_world_agree(e->world, status == TS_OK ? ts_engine_check_memory(e, err) : status, err);
 }
 
 static void set_scalar(ts_engine *e, int which, const char *name, double value) {

@@ -1,0 +1,124 @@
+/* Does it fit?  Asked before anything is allocated, with what is planned. */
+#include "base/memory.h"
+#include "base/text.h"
+#include "engine/engine.h"
+#include "pass/saved.h"
+
+/* ---- of the host ---- */
+
+/* Beside devices the host keeps copies of the inputs and, planned or taken when one is saved, of the state. */
+static int64_t host_bytes(const ts_engine *e) {
+  const ts_program *const *program = (const ts_program *const *) e->program, *train = program[TS_PROGRAM_TRAIN];
+  int64_t saved = train != NULL ? ts_saved_bytes(train->graph, train->layout) : 0;
+  return ts_executor_host_bytes(program, TS_N_PROGRAMS) + saved;
+}
+
+static ts_status check_host_memory(const ts_engine *e, ts_error *err) {
+  double ranks = ts_world_local_size(e->world), each = (double) host_bytes(e);
+  double available = (double) ts_machine_available();
+  if (available == 0 || each * ranks <= available) {
+    return TS_OK;
+  }
+  char need[32], have[32];
+  return ts_error_add(err, "not enough memory beside the GPUs: for checkpoints and inputs %.0f rank%s of %s need %s of "
+                      "the host's memory each, and %s are available in all; ways out: a higher zero_optimization.stage, "
+                      "more nodes", ranks, ranks > 1 ? "s" : "", ts_world_node_name(e->world, ts_world_rank(e->world)),
+                      ts_human_bytes(each, need), ts_human_bytes(available, have));
+}
+
+/* ---- of a device ---- */
+
+/* What the executor takes in one piece: the state of the first program, the largest of the rest. */
+static int64_t arena_bytes(const ts_program *const *program, int n) {
+  int64_t bytes[TS_N_ARENAS] = {0}, all = 0;
+  for (int i = n - 1; i >= 0; --i) {
+    for (int a = TS_ARENA_STATE; program[i] != NULL && a < TS_N_ARENAS; ++a) {
+      int64_t here = program[i]->plan->arena_bytes[a];
+      bytes[a] = a == TS_ARENA_STATE || here > bytes[a] ? here : bytes[a];
+    }
+  }
+  for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    all += bytes[a];
+  }
+  return all;
+}
+
+/* The training program of another deck: what its arenas would take. */
+static void try_deck(const ts_engine *e, const ts_deck *deck, const char *change, double available, ts_text *to) {
+  const ts_program *now = e->program[TS_PROGRAM_TRAIN];
+  ts_program_options options = {.deck = deck, .mesh = &e->mesh, .use = TS_MODEL_TRAIN, .target = now->target,
+                                .batch = deck->train_micro_batch_size_per_gpu, .length = now->length};
+  ts_program *program = ts_program_create(&options);
+  double bytes = (double) arena_bytes((const ts_program *const *) &program, 1);
+  char text[32];
+  ts_text_add(to, "%s with %s: %s%s", to->length > 0 ? "," : "", change, ts_human_bytes(bytes, text),
+              bytes <= available ? ", which fits" : "");
+  ts_program_destroy(&program);
+}
+
+/* The next stage, half of the micro-batch, activations computed again: planned. */
+static void try_decks(const ts_engine *e, double available, ts_text *to) {
+  const ts_deck *deck = e->deck;
+  ts_deck other = *deck;
+  if (ts_mesh_group_size(&e->mesh, TS_AXES_BATCH) > 1 && deck->zero_optimization.stage < 3) {
+    ++other.zero_optimization.stage;
+    try_deck(e, &other, "zero_optimization.stage one higher", available, to);
+  }
+  other = *deck;
+  if (deck->train_micro_batch_size_per_gpu > 1) {
+    other.train_micro_batch_size_per_gpu /= 2;
+    try_deck(e, &other, "half the train_micro_batch_size_per_gpu", available, to);
+  }
+  other = *deck;
+  if (!deck->activation_checkpointing.enabled) {
+    other.activation_checkpointing.enabled = true;
+    try_deck(e, &other, "activation_checkpointing.enabled", available, to);
+  }
+}
+
+/* Before libraries and communicators have taken their part: what does not fit now never will. */
+static ts_status check_device_memory(const ts_engine *e, ts_error *err) {
+  double need = (double) arena_bytes((const ts_program *const *) e->program, TS_N_PROGRAMS);
+  double available = (double) e->backend->device->available();
+  if (need <= available) {
+    return TS_OK;
+  }
+  ts_text ways = {0};
+  char needs[32], have[32];
+  int rank = ts_world_rank(e->world);
+  if (e->program[TS_PROGRAM_TRAIN] != NULL) {
+    try_decks(e, available, &ways);
+  }
+  ts_error_add(err, "rank %d on %s: an arena of %s is needed, %s are free on its GPU%s%s (before NCCL and other libraries "
+               "take theirs); more GPUs need less each (`tessera plan`)", rank, ts_world_node_name(e->world, rank),
+               ts_human_bytes(need, needs), ts_human_bytes(available, have),
+               ways.length > 0 ? ";" : "", ways.length > 0 ? ways.text : "");
+  ts_text_free(&ways);
+  return TS_BAD_INPUT;
+}
+
+/* ---- of both ---- */
+
+/* The ranks of this node together must fit into its memory. */
+ts_status ts_engine_check_memory(const ts_engine *e, ts_error *err) {
+  int64_t peak = 0;
+  for (int i = 0; i < TS_N_PROGRAMS; ++i) {
+    if (e->program[i] != NULL && e->program[i]->plan->peak_bytes > peak) {
+      peak = e->program[i]->plan->peak_bytes;
+    }
+  }
+  if (e->backend->device != NULL) {
+    ts_status status = check_host_memory(e, err);
+    return status == TS_OK ? check_device_memory(e, err) : status;
+  }
+  double ranks = ts_world_local_size(e->world), available = (double) ts_machine_available();
+  if (available == 0 || (double) peak * ranks <= available) {
+    return TS_OK;
+  }
+  char need[32], have[32];
+  return ts_error_add(err,
+                      "not enough memory: %.0f rank%s of this node need %s each, and %s are available in all; ways out: a "
+                      "higher zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, "
+                      "activation_checkpointing.enabled, more nodes (`tessera plan` shows what each gives)",
+                      ranks, ranks > 1 ? "s" : "", ts_human_bytes((double) peak, need), ts_human_bytes(available, have));
+}
