@@ -104,7 +104,10 @@ ReturnToService=2
 GresTypes=gpu
 SlurmdParameters=config_overrides
 SlurmctldTimeout=30
+# A dead slurmd is noticed after 9 seconds; with the default of the latter two after 26.
 SlurmdTimeout=${cluster_slurmd_timeout:-4}
+MessageTimeout=2
+TCPTimeout=1
 KillWait=5
 MinJobAge=300
 JobRequeue=1
