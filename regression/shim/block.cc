@@ -16,6 +16,13 @@ enum { MOST_THREADS = 1024, STACK = 128 << 10, STATIC_SHARED = 48 << 10, MOST_SH
 
 /* ---- switching stacks ---- */
 
+/* A stack, for the address sanitizer: bounds, and its own stack of the frames that it follows. */
+struct shim_stack {
+  const void *bottom;
+  size_t bytes;
+  void *fake;
+};
+
 #if defined(__x86_64__)
 /* Save what a call must keep on the old stack, go on with the new one. */
 extern "C" void shim_switch(void **save, void *to);
@@ -25,25 +32,59 @@ __asm__(
   "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
   "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n  ret\n"
   ".size shim_switch,.-shim_switch\n");
-struct fiber_context { void *stack_pointer; };
-static void prepare(fiber_context *c, char *stack, void (*entry)(void)) {
+struct fiber_context {
+  shim_stack stack;
+  void *stack_pointer;
+};
+static void prepare_stack(fiber_context *c, char *stack, void (*entry)(void)) {
   void **top = (void **) (stack + STACK) - 3; /* the entry sees a stack aligned as after a call */
   *top = NULL;
   *--top = (void *) entry;
   c->stack_pointer = top - 6;
 }
-static void change(fiber_context *from, fiber_context *to) { shim_switch(&from->stack_pointer, to->stack_pointer); }
+static void change_stack(fiber_context *from, fiber_context *to) { shim_switch(&from->stack_pointer, to->stack_pointer); }
 #else
-struct fiber_context { ucontext_t context; };
-static void prepare(fiber_context *c, char *stack, void (*entry)(void)) {
+struct fiber_context {
+  shim_stack stack;
+  ucontext_t context;
+};
+static void prepare_stack(fiber_context *c, char *stack, void (*entry)(void)) {
   getcontext(&c->context);
   c->context.uc_stack.ss_sp = stack;
   c->context.uc_stack.ss_size = STACK;
   c->context.uc_link = NULL;
   makecontext(&c->context, entry, 0);
 }
-static void change(fiber_context *from, fiber_context *to) { swapcontext(&from->context, &to->context); }
+static void change_stack(fiber_context *from, fiber_context *to) { swapcontext(&from->context, &to->context); }
 #endif
+
+/* The last frames of whoever used the stack before never returned, and still have their red zones. */
+static void prepare(fiber_context *c, char *stack, void (*entry)(void)) {
+  enum { LAST_FRAMES = 4096 };
+  c->stack = {stack, STACK, NULL};
+  shim_permit(stack + STACK - LAST_FRAMES, LAST_FRAMES);
+  prepare_stack(c, stack, entry);
+}
+
+/* Go on with `to`; returns when `from` goes on, which after the `last` time it never does. */
+static void change(fiber_context *from, fiber_context *to, bool last) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(last ? NULL : &from->stack.fake, to->stack.bottom, to->stack.bytes);
+#endif
+  change_stack(from, to);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(from->stack.fake, NULL, NULL);
+#endif
+  (void) last;
+}
+
+/* The first on a new stack: learns where the stack is that it came from. */
+static void arrive(fiber_context *from) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(NULL, &from->stack.bottom, &from->stack.bytes);
+#endif
+  (void) from;
+}
 
 /* ---- the block ---- */
 
@@ -96,7 +137,7 @@ static void die(const char *what) {
 
 static fiber *self(void) { return (fiber *) shim_self; }
 
-static void pause(void) { change(&self()->context, &b.scheduler); }
+static void pause(void) { change(&self()->context, &b.scheduler, self()->done); }
 
 static void release_barrier(void) {
   if (b.live > 0 && b.at_barrier == b.live) {
@@ -106,6 +147,7 @@ static void release_barrier(void) {
 }
 
 static void entry(void) {
+  arrive(&b.scheduler);
   (*b.body)();
   fiber *f = self();
   if (!f->open.empty() || !f->groups.empty()) {
@@ -182,6 +224,7 @@ void *shim_shared(const void *key, size_t bytes, const char *name) {
   if (b.shared_used + padded + GUARD > 2 * STATIC_SHARED) {
     die("more than 48 KB of static shared memory");
   }
+  shim_permit(b.shared + b.shared_used, bytes);
   b.arrays.push_back({key, name, b.shared_used, bytes});
   b.shared_used += padded + GUARD;
   return b.shared + b.arrays.back().offset;
@@ -194,7 +237,17 @@ void *shim_shared_dynamic(void) {
   return b.shared + 2 * STATIC_SHARED;
 }
 
+/* For the address sanitizer what is not an array is out of bounds, so that it names who reads there too. */
+static void clear_shared(void) {
+  size_t bytes = 2 * STATIC_SHARED + b.dynamic_bytes + GUARD;
+  shim_permit(b.shared, bytes);
+  memset(b.shared, 0xff, bytes);
+  shim_forbid(b.shared, 2 * STATIC_SHARED);
+  shim_forbid(b.shared + bytes - GUARD, GUARD);
+}
+
 static void check_guards(void) {
+  shim_permit(b.shared, 2 * STATIC_SHARED + b.dynamic_bytes + GUARD);
   size_t sum = b.dynamic_bytes;
   for (const array &a : b.arrays) {
     sum += a.bytes;
@@ -328,7 +381,7 @@ static void run_block(shim_index block) {
   b.generation = 0;
   b.arrays.clear();
   b.shared_used = 0;
-  memset(b.shared, 0xff, 2 * STATIC_SHARED + b.dynamic_bytes + GUARD);
+  clear_shared();
   std::fill(b.warps.begin(), b.warps.end(), warp());
   for (int i = 0; i < b.threads; ++i) {
     start_fiber(i, block);
@@ -344,7 +397,7 @@ static void run_block(shim_index block) {
       fiber *f = &b.fibers[(size_t) i];
       if (!f->done) {
         shim_self = &f->self;
-        change(&b.scheduler, &f->context);
+        change(&b.scheduler, &f->context, false);
       }
     }
     if (idle > 1000000) {

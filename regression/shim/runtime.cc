@@ -143,6 +143,7 @@ cudaError_t cudaMalloc(void **device, size_t bytes) {
   mprotect(a.map + body, page(), PROT_NONE);
   a.data = a.map + body - padded;
   memset(a.data, FILL, padded);
+  shim_forbid(a.data + bytes, padded - bytes);
   if (opened == 0) {
     mprotect(a.map, body, PROT_NONE);
   }
@@ -161,6 +162,7 @@ cudaError_t cudaFree(void *device) {
     allocation a = allocations[i];
     if (a.data == device) {
       mprotect(a.map, a.map_bytes - page(), PROT_READ);
+      shim_permit(a.data, (size_t) (a.map + a.map_bytes - page() - a.data));
       for (unsigned char *c = a.data + a.bytes; c < a.map + a.map_bytes - page(); ++c) {
         if (*c != FILL) {
           fprintf(stderr, "shim: something wrote %zu bytes behind a device allocation of %zu bytes\n",

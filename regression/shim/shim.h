@@ -5,6 +5,10 @@
 #define SHIM_SHIM_H
 
 #include <functional>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
 
 #include "cuda_runtime.h"
 
@@ -20,5 +24,22 @@ cudaError_t shim_add(cudaStream_t stream, std::function<void()> run);
 
 /** A kernel runs: the SHIM_FAIL_RUN-th one fails, and from then on every wait. Not collective. */
 void shim_ran(void);
+
+/** Bytes that nobody may touch from now on, or may again. The address sanitizer is told; without it nothing is done. Not
+ * collective. */
+static inline void shim_forbid(const void *at, size_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_poison_memory_region(at, bytes);
+#endif
+  (void) at;
+  (void) bytes;
+}
+static inline void shim_permit(const void *at, size_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(at, bytes);
+#endif
+  (void) at;
+  (void) bytes;
+}
 
 #endif
