@@ -79,7 +79,7 @@ test_divides() {
     printed '^3 ranks before, 2 now: train_micro_batch_size_per_gpu 4 -> 3, gradient_accumulation_steps 1 -> 2 keeps train_batch_size 12$'
 }
 
-# Without learning the loss of a step is the mean over its samples, in any order: 17 steps of one sample tell what it should be.
+# Without learning the loss of a step is the mean over its samples, in any order: 26 steps of one sample tell what it should be.
 still="--set optimizer.params.lr=0 --set model.attn_pdrop=0 --set model.embd_pdrop=0 --set model.resid_pdrop=0"
 mean_of() { tail -n "+$(($2 + 1))" "$1/metrics.csv" | head -n "$3" | awk -F, '{ sum += $3 } END { printf "%.9f\n", sum / NR }'; }
 # near A B: relative difference up to that of other sums
@@ -88,7 +88,7 @@ near() { awk -v a="$1" -v b="$2" -v most="$other_grid" 'BEGIN { d = (a - b) / b;
 test_refused() {
   # shellcheck disable=SC2086
   {
-    train elastic.cfg 1 single 17 --set train_batch_size=1 $still
+    train elastic.cfg 1 single 26 --set train_batch_size=1 $still
     train elastic.cfg 4 odd 1 --set train_micro_batch_size_per_gpu=1 --set gradient_accumulation_steps=2 $still
     before=$(tokens odd)
     train elastic.cfg 3 odd 2 --set train_micro_batch_size_per_gpu=1 --set gradient_accumulation_steps=2 $still
@@ -96,16 +96,17 @@ test_refused() {
       said 2 'keeps its train_batch_size, and 8 / data-parallel size 3 is not a whole number; accepted: 1, 2, 4 ranks, another train_batch'
     ok "and the run is left as it was" is "$(tokens odd)" "$before"
     cp -r odd other
-    train elastic.cfg 3 odd 2 --set 'elasticity={enabled=true;max_train_batch_size=9;micro_batch_sizes=[3];}' $still
+    train elastic.cfg 3 odd 3 --set 'elasticity={enabled=true;max_train_batch_size=9;micro_batch_sizes=[3];}' $still
     ok "elasticity has a fit" \
       printed '^4 ranks before, 3 now: train_batch_size 8 -> 9, train_micro_batch_size_per_gpu 1 -> 3, gradient_accumulation_steps 2 -> 1; run.steps and'
-    train elastic.cfg 3 other 2 --set train_batch_size=9 $still
+    train elastic.cfg 3 other 3 --set train_batch_size=9 $still
     ok "another train_batch_size is taken too" printed '^4 ranks before, 3 now: train_batch_size 8 -> 9, '
   }
   for directory in odd other; do
-    ok "$directory: 8 samples a step, then 9" is "$(tokens $directory | tail -n 1)" "2,$((17 * 24))"
+    ok "$directory: 8 samples a step, then 9" is "$(tokens $directory | tail -n 2 | tr '\n' ' ')" "2,$((17 * 24)) 3,$((26 * 24)) "
     ok "$directory: the first 8" near "$(mean_of $directory 1 1)" "$(mean_of single 1 8)"
-    ok "$directory: and the 9 behind them" near "$(mean_of $directory 2 1)" "$(mean_of single 9 9)"
+    ok "$directory: the 9 behind them" near "$(mean_of $directory 2 1)" "$(mean_of single 9 9)"
+    ok "$directory: and the 9 behind those" near "$(mean_of $directory 3 1)" "$(mean_of single 18 9)"
   done
 }
 

@@ -238,6 +238,7 @@ static const struct {
     {{32, 4, 4}, {32, 4, 2}, 1, {32, 4, 8}, "2 ranks before, 1 now: gradient_accumulation_steps 4 -> 8 keeps train_batch_size 32"},
     {{32, 4, 8}, {32, 4, 2}, 4, {32, 4, 2}, "1 rank before, 4 now: gradient_accumulation_steps 8 -> 2 keeps"},
     {{32, 4, 2}, {0, 4, 2}, 16, {32, 2, 1}, "train_micro_batch_size_per_gpu 4 -> 2, gradient_accumulation_steps 2 -> 1 keeps"},
+    {{32, 2, 1}, {0, 4, 2}, 2, {32, 4, 4}, "16 ranks before, 2 now: train_micro_batch_size_per_gpu 2 -> 4, gradient_accumulation_steps 1 -> 4"},
     {{36, 4, 3}, {36, 4, 3}, 2, {36, 3, 6}, "train_micro_batch_size_per_gpu 4 -> 3, gradient_accumulation_steps 3 -> 6 keeps"},
     {{36, 4, 3}, {36, 4, 0}, 4, {36, 3, 3}, "3 ranks before, 4 now: train_micro_batch_size_per_gpu 4 -> 3 keeps"},
     {{32, 8, 1}, {32, 0, 0}, 2, {32, 8, 2}, "4 ranks before, 2 now: gradient_accumulation_steps 1 -> 2 keeps"},

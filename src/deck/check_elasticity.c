@@ -31,6 +31,16 @@ static void check_version(ts_reader *reader) {
   }
 }
 
+/* DeepSpeed's users may have divided the model by other means; here the grid is in the deck. */
+static void check_grid(ts_reader *reader) {
+  const ts_deck *d = reader->deck;
+  int64_t shared = d->tensor_parallel.autotp_size * d->sequence_parallel_size * d->pipeline.stages;
+  if (d->elasticity.model_parallel_size != shared) {
+    ts_reader_note(reader, "elasticity.model_parallel_size: %lld, but in this deck %lld rank%s a replica of the model",
+                   (long long) d->elasticity.model_parallel_size, (long long) shared, shared > 1 ? "s share" : " has");
+  }
+}
+
 static void check_gpus(ts_reader *reader) {
   const ts_deck_elasticity *e = &reader->deck->elasticity;
   if (e->max_gpus < e->min_gpus) {
@@ -87,4 +97,5 @@ void ts_reader_check_elasticity(ts_reader *reader) {
   }
   check_version(reader);
   check_gpus(reader);
+  check_grid(reader);
 }

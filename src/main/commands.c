@@ -74,7 +74,7 @@ const ts_command ts_commands[] = {
      "Reads the deck, plans memory, trains, and writes metrics.csv, validation.csv, deck.cfg, checkpoints and loss.svg into "
      "the run directory (run.directory), which must be empty or new unless the run is resumed.  SIGTERM, SIGUSR1 or a file "
      "STOP in the run directory end it after the step, saved, with exit code 75; --resume auto goes on from there, on any "
-     "number of ranks and any ZeRO stage.  Started by mpiexec or srun it uses all ranks; data "
+     "number of ranks that divides the batch, which is kept, and any ZeRO stage.  Started by mpiexec or srun it uses all ranks; data "
      "parallelism and the ZeRO stage follow from the deck.  On a terminal it draws a progress bar; mpiexec hides the "
      "terminal from its ranks, so set TESSERA_PROGRESS=bar there.",
      train_options, "mpiexec -n 2 tessera train inputs/quickstart.cfg --set zero_optimization.stage=3", true},
