@@ -60,7 +60,7 @@ static ts_deck *golden_deck(const golden *g) {
 }
 
 static bool same_list(const ts_ints *a, const ts_ints *b) {
-  return a->n == b->n && memcmp(a->items, b->items, (size_t) a->n * sizeof *a->items) == 0;
+  return a->n == b->n && (a->n == 0 || memcmp(a->items, b->items, (size_t) a->n * sizeof *a->items) == 0);
 }
 
 static bool resolves_so(ts_deck *deck, const golden *g) {
