@@ -45,8 +45,6 @@ static const ts_attention_choice *find(const ts_attention_choice *q) {
   return NULL;
 }
 
-bool ts_attention_is_chosen(const ts_attention_choice *question) { return find(question) != NULL; }
-
 bool ts_attention_by_cudnn(const ts_attention_choice *question) {
   const ts_attention_choice *c = find(question);
   return c != NULL && c->cudnn;
@@ -327,7 +325,7 @@ void ts_attention_measure(const ts_graph *graph) {
       continue;
     }
     ts_attention_choice c = ts_attention_question(graph, node);
-    if (ts_attention_is_chosen(&c)) {
+    if (find(&c) != NULL) {
       continue;
     }
     ts_error err = {};

@@ -31,9 +31,6 @@ ts_attention_choice ts_attention_question(const ts_graph *graph, const ts_node *
 /** True when the table says that cuDNN computes it. Not collective. */
 bool ts_attention_by_cudnn(const ts_attention_choice *question);
 
-/** Whether the table has an answer. Not collective. */
-bool ts_attention_is_chosen(const ts_attention_choice *question);
-
 /** Enter an answer that the table lacks. Not collective. */
 void ts_attention_choose(const ts_attention_choice *choice);
 

@@ -66,7 +66,7 @@ static __device__ __forceinline__ uint64_t ts_dropout_key_of(const int64_t *seed
   return z ^ (z >> 31);
 }
 
-/** ts_dropout_keep: whether \a element of \a sample is kept.  Four neighbours from a multiple of 4 on share a counter:
+/** Whether \a element of \a sample is kept.  Four neighbours from a multiple of 4 on share a counter:
  * who needs them calls ts_philox_words (key, sample, element / 4) once and compares each word with the threshold. */
 static __device__ __forceinline__ bool ts_dropout_keeps(uint64_t key, int64_t sample, int64_t element,
                                                         uint32_t threshold) {

@@ -186,10 +186,6 @@ int64_t ts_tokens_count(const ts_tokens *tokens) {
   return tokens->count;
 }
 
-const char *ts_tokens_path(const ts_tokens *tokens) {
-  return tokens->path;
-}
-
 ts_status ts_tokens_read(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err) {
   TS_ASSERT(first >= 0 && count >= 0 && count <= tokens->count - first);
   return tokens->format->read(tokens, first, count, out, err);

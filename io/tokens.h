@@ -37,9 +37,6 @@ ts_status ts_tokens_open(const char *path, const char *format, const char *datas
 /** Number of tokens.  Not collective. */
 int64_t ts_tokens_count(const ts_tokens *tokens);
 
-/** The path given to ts_tokens_open; owned by \a tokens.  Not collective. */
-const char *ts_tokens_path(const ts_tokens *tokens);
-
 /** Copy the tokens [first, first + count), which must be in the file, to \a out.  Not collective.  Thread-safe for text
  * and bin; an HDF5 file (the library is not thread-safe) must be read by one thread of the process at a time.
  * \return TS_BAD_INPUT naming the file, offset in tokens and value of the first token outside the vocabulary, or

@@ -248,10 +248,8 @@ static void test_table(void) {
     }
     tap_ok(listed, "%s has a case here", info->name);
     bool rules = info->shape != NULL && info->index != NULL && info->gradient != NULL && info->flops != NULL;
-    tap_ok(rules && ts_op_find(info->name) == (ts_op) op && info->n_inplace <= info->min_in && info->min_out >= 1,
-           "%s: the row is complete", info->name);
+    tap_ok(rules && info->n_inplace <= info->min_in && info->min_out >= 1, "%s: the row is complete", info->name);
   }
-  tap_ok(ts_op_find("no_such_op") == TS_N_OPS, "an unknown op is not found");
 }
 
 int main(void) {

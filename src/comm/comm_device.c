@@ -80,7 +80,8 @@ void ts_device_sum(const ts_device_reduction *r, int64_t begin, const void *whol
   ts_cuda_sum_runs(&sum, list, n, stream());
 }
 
-void ts_device_copy_own(const ts_transfer *transfer, int n, int rank, ts_dtype dtype) {
+/* Copy this rank's own columns to their place in the whole, unless they are there. */
+static void copy_own(const ts_transfer *transfer, int n, int rank, ts_dtype dtype) {
   size_t size = ts_dtype_size(dtype);
   for (int i = 0; i < n; ++i) {
     const ts_transfer *t = &transfer[i];
@@ -105,7 +106,7 @@ static void reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int n, ts
 }
 
 static void all_gather(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype dtype) {
-  ts_device_copy_own(transfer, n, comm->rank, dtype);
+  copy_own(transfer, n, comm->rank, dtype);
 }
 
 static void all_reduce(ts_comm *comm, const void *x, void *y, int64_t count, ts_dtype dtype, ts_dtype wire,

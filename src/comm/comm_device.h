@@ -40,9 +40,6 @@ void ts_device_pack(const ts_device_reduction *reduction, int64_t begin, bool ow
  * dtype. Asynchronous. Not collective. */
 void ts_device_sum(const ts_device_reduction *reduction, int64_t begin, const void *whole);
 
-/** Copy this rank's own columns to their place in the whole, unless they are there. Asynchronous. Not collective. */
-void ts_device_copy_own(const ts_transfer *transfer, int n, int rank, ts_dtype dtype);
-
 /** The communicator of a group of 1: it copies, rounding through the wire dtype. Owned by the caller.
  * Not collective. */
 ts_comm *ts_comm_device_alone(void);

@@ -353,7 +353,3 @@ const ts_layout *ts_engine_layout(const ts_engine *e) {
 ts_executor *ts_engine_executor(ts_engine *e) {
   return e->executor;
 }
-
-int64_t ts_engine_updates(const ts_engine *e) {
-  return e->updates;
-}

@@ -31,7 +31,9 @@ static double seconds_of(struct timespec t) {
   return (double) t.tv_sec + 1e-9 * (double) t.tv_nsec;
 }
 
-double ts_status_now(const char *directory) {
+/* Seconds since 1970 as the file system of this directory sees it: the time of a file that is made there and removed
+ * again, or where that is not allowed this machine's clock. */
+static double file_system_now(const char *directory) {
   struct timespec clock;
   struct stat info;
   char *path = ts_format("%s/.now.XXXXXX", directory);
@@ -62,7 +64,9 @@ static bool read_all(int file, char *text, size_t size, size_t *length) {
   return true;
 }
 
-ts_status ts_status_read_file(const char *path, size_t limit, char **text, size_t *length, double *modified) {
+/* A file that must be plain and at most `limit` bytes; links are not followed and nothing is waited for.  The text is the
+ * caller's, terminated, NULL when it cannot be read; `modified`, in seconds since 1970, may be NULL. */
+static ts_status read_file(const char *path, size_t limit, char **text, size_t *length, double *modified) {
   struct stat info;
   *text = NULL;
   int file = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
@@ -101,7 +105,7 @@ static ts_status read_job(const char *run, ts_run_status *s, ts_error *err) {
   ts_status status = TS_OK;
   if (access(path, F_OK) != 0) {
     status = ts_error_add(err, "%s: says nothing of itself (there is no status/@run): not the directory of a run", run);
-  } else if (ts_status_read_file(path, MOST_BYTES, &text, &length, NULL) != TS_OK ||
+  } else if (read_file(path, MOST_BYTES, &text, &length, NULL) != TS_OK ||
              ts_status_parse_job(text, length, &s->job) != TS_OK) {
     status = ts_error_add(err, "%s: damaged; it is written anew when the run is started again", path);
   }
@@ -114,7 +118,7 @@ static ts_status read_job(const char *run, ts_run_status *s, ts_error *err) {
 static void read_failed(const char *run, ts_run_status *s) {
   char *path = ts_status_path(run, "@failed");
   size_t length;
-  if (ts_status_read_file(path, 1 << 16, &s->failed, &length, NULL) == TS_OK) {
+  if (read_file(path, 1 << 16, &s->failed, &length, NULL) == TS_OK) {
     for (size_t i = 0; i < length; ++i) {
       char c = s->failed[i];
       s->failed[i] = (char) (c == '\n' || (c >= ' ' && c <= '~') ? c : '?');
@@ -136,7 +140,7 @@ static ts_status read_node(const char *run, const char *name, double now, ts_nod
     size_t length;
     double modified = 0;
     ts_node_status_clear(node);
-    if (ts_status_read_file(path, MOST_BYTES, &text, &length, &modified) == TS_OK) {
+    if (read_file(path, MOST_BYTES, &text, &length, &modified) == TS_OK) {
       status = ts_status_parse_node(text, length, node);
       node->age = now > modified ? now - modified : 0;
       ts_free(text);
@@ -179,7 +183,7 @@ ts_status ts_status_read(const char *run, ts_run_status *s, ts_error *err) {
   }
   read_failed(run, s);
   char *path = ts_status_directory(run);
-  double now = ts_status_now(path);
+  double now = file_system_now(path);
   DIR *directory = opendir(path);
   struct dirent *entry;
   int capacity = 0;

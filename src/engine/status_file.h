@@ -11,7 +11,7 @@
  * Readers trust nothing: a file is a plain file of bounded size, every number is checked, what is no such text is damaged.
  *
  * Ages.  What a rank said is dated by its node's monotonic clock at the writing; a file is dated by the file system's time of
- * modification, compared with what the file system says now (ts_status_now).  Clocks of two nodes are never compared.
+ * modification, compared with what the file system says now.  Clocks of two nodes are never compared.
  *
  * Nothing here is collective.
  */
@@ -81,14 +81,5 @@ ts_status ts_status_parse_job(const char *text, size_t length, ts_job_status *jo
  * \return TS_BAD_INPUT: there is no such run, or it says nothing, or \@run is damaged; the message begins with the path. */
 ts_status ts_status_read(const char *run, ts_run_status *status, ts_error *err);
 void ts_run_status_clear(ts_run_status *status);
-
-/** Now, in seconds since 1970, as the file system of this directory sees it: the time of a file that is made there and
- * removed again, or where that is not allowed this machine's clock. Not collective. */
-double ts_status_now(const char *directory);
-
-/** A file that must be plain and at most \a limit bytes; links are not followed and nothing is waited for.
- * \param [out] text  Owned by the caller (ts_free), terminated; NULL when it cannot be read.
- * \param [out] modified  Seconds since 1970; may be NULL. Not collective. */
-ts_status ts_status_read_file(const char *path, size_t limit, char **text, size_t *length, double *modified);
 
 #endif

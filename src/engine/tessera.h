@@ -93,9 +93,6 @@ const ts_program *ts_engine_program(const ts_engine *engine);
 /** The executor, for tests and metrics.  Borrowed. Not collective. */
 ts_executor *ts_engine_executor(ts_engine *engine);
 
-/** Updates made so far (skipped steps not counted). Not collective. */
-int64_t ts_engine_updates(const ts_engine *engine);
-
 /** Whether a plan for this backend keeps room for cuDNN's attention (ts_target.cudnn). Not collective. */
 bool ts_engine_may_use_cudnn(const ts_deck *deck, const ts_backend *backend);
 

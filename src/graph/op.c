@@ -1,7 +1,6 @@
 /* The op table, expanded from ops.def. */
 #include "graph/op.h"
 
-#include <string.h>
 
 #define OP(ENUM, name, min_in, max_in, min_out, max_out, inplace, flags, gradient, flops) \
   extern ts_shape_rule ts_shape_##name;                                                  \
@@ -25,14 +24,6 @@ static const ts_op_info table[TS_N_OPS] = {
 const ts_op_info *ts_op_get(ts_op op) {
   TS_ASSERT((unsigned) op < TS_N_OPS);
   return &table[op];
-}
-
-ts_op ts_op_find(const char *name) {
-  int op = 0;
-  while (op < TS_N_OPS && strcmp(table[op].name, name) != 0) {
-    ++op;
-  }
-  return (ts_op) op;
 }
 
 double ts_node_flops(const ts_graph *graph, const ts_node *node) {

@@ -47,9 +47,6 @@ typedef struct ts_op_info {
 /** The row of an op. Not collective. */
 const ts_op_info *ts_op_get(ts_op op);
 
-/** The op called \a name, or TS_N_OPS. Not collective. */
-ts_op ts_op_find(const char *name);
-
 /** FLOPs of a node, and bytes it must at least read and write once. Not collective. */
 double ts_node_flops(const ts_graph *graph, const ts_node *node);
 double ts_node_bytes(const ts_graph *graph, const ts_node *node);

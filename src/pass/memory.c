@@ -22,7 +22,8 @@ void ts_plan_destroy(ts_plan **plan) {
   }
 }
 
-int64_t ts_reserve_bytes(const ts_backend *backend, int ranks) {
+/* Sum of the backend's reserves for a world of `ranks` ranks. */
+static int64_t reserve_bytes(const ts_backend *backend, int ranks) {
   int64_t bytes = 0;
   for (const ts_reserve *r = backend->reserves; r != NULL && r->name != NULL; ++r) {
     bytes += r->bytes + (ranks > 1 ? r->bytes_if_several : 0) + r->bytes_per_rank * (ranks - 1);
@@ -334,7 +335,7 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   plan->bytes[TS_PURPOSE_BUFFER] += buffers + plan->arena_bytes[TS_ARENA_INPUT];
   plan->bytes[TS_PURPOSE_ACTIVATION] = plan->arena_bytes[TS_ARENA_WORK] - buffers;
   const ts_backend *backend = context->target.backend;
-  plan->bytes[TS_PURPOSE_RESERVE] = ts_reserve_bytes(backend, context->mesh->ranks);
+  plan->bytes[TS_PURPOSE_RESERVE] = reserve_bytes(backend, context->mesh->ranks);
   const ts_deck *deck = context->deck;
   if (context->use == TS_MODEL_TRAIN && deck->run.save_every > 0 && deck->run.save_async) {
     plan->bytes[TS_PURPOSE_CHECKPOINT] = ts_saved_bytes(g, context->layout);

@@ -49,7 +49,4 @@ typedef struct ts_plan {
 /** Free and set to NULL; NULL is allowed. Not collective. */
 void ts_plan_destroy(ts_plan **plan);
 
-/** Sum of the backend's reserves for a world of \a ranks ranks. Not collective. */
-int64_t ts_reserve_bytes(const ts_backend *backend, int ranks);
-
 #endif

@@ -21,13 +21,6 @@ static inline uint32_t ts_dropout_threshold(float p) {
   return below > UINT32_MAX ? UINT32_MAX : (uint32_t) below;
 }
 
-/** True when \a element of \a sample is kept. Not collective. */
-static inline int ts_dropout_keep(uint64_t key, int64_t sample, int64_t element, uint32_t threshold) {
-  uint32_t word[4];
-  ts_philox(key, (uint64_t) sample, (uint64_t) element / 4, word);
-  return word[element % 4] >= threshold;
-}
-
 /** Counters that are hashed together below: enough for any vector. */
 #define TS_DROPOUT_LANES 32
 
