@@ -46,10 +46,10 @@ fails "rank 1 is in reduce_scatter of 3 elements while rank 0 is in all_gather o
 job $mpiexec -n 2 regression/test_comm size
 fails "than the [48] bytes expected: the ranks are not in the same collective" \
   "different sizes: noticed without the agreement"
-job env -u PMI_SIZE -u PMIX_JOB_SIZE SLURM_STEP_NUM_TASKS=4 regression/test_comm die
-fails "srun started 4 tasks, but MPI sees one" "srun without a process manager that MPI knows"
-job env -u PMI_SIZE -u SLURM_STEP_NUM_TASKS PMIX_JOB_SIZE=3 regression/test_comm die
-fails "PMIx says 3 processes, but MPI sees one" "PMIx with an MPI that does not know it"
+job env SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 regression/test_comm die
+fails "srun started 4 tasks, but MPI sees one world per task: use srun --mpi=" "srun without a process manager that MPI knows"
+job env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=3 regression/test_comm die
+fails "mpirun started 3 processes, but MPI sees one world per process" "the launcher of another MPI"
 
 # MPICH takes ranks 0, 2 and 1, 3 for two nodes; other libraries see one node and the same must hold.
 job env MPIR_CVAR_NUM_CLIQUES=2 $mpiexec -n 4 regression/test_comm nodes
