@@ -2,8 +2,8 @@
  *
  *     benchmarks/device
  *
- * Copy: 2 GiB from device memory to device memory, bytes read and written counted.  Products: 8192^3 in bf16 and fp32 on normal
- * random data, through the backend's own kernel. */
+ * Copy: 2 GiB from device memory to device memory, bytes read and written counted.  Products: 8192^3 in bf16 and fp32
+ * on normal random data, through the backend's own kernel. */
 #include "backend/backend.h"
 #include "base/memory.h"
 #include "engine/peak.h"

@@ -1,10 +1,11 @@
 /* How near the kernels that are bound by memory come to the memory: each at the sizes of GPT-2 124M (4 sequences of 256
- * tokens; on a GPU 64 of 1024), against the sum of two arrays (read two, write one) in the same run, on a GPU against a copy.
+ * tokens; on a GPU 64 of 1024), against the sum of two arrays (read two, write one) in the same run, on a GPU against a
+ * copy.
  *
  *     benchmarks/pointwise [THREADS|cuda [KERNEL]]
  *
- * Columns: kernel, type, microseconds, GB/s (bytes that must be read and written once), ratio to the sum of arrays or the copy.
- * Every call works on memory that has left the caches. */
+ * Columns: kernel, type, microseconds, GB/s (bytes that must be read and written once), ratio to the sum of arrays or
+ * the copy.  Every call works on memory that has left the caches. */
 #include "backend/backend.h"
 #include "base/memory.h"
 #include "base/status.h"
@@ -246,8 +247,8 @@ static void stop(device_clock *c) {
   }
 }
 
-/* Seconds of one call: the fastest tenth of calls on a ring of data sets, since other work may share the machine; on a GPU the
- * median. */
+/* Seconds of one call: the fastest tenth of calls on a ring of data sets, since other work may share the machine; on a
+ * GPU the median. */
 static double measure(const ts_graph *g, int threads) {
   enum { CALLS = 200 };
   double seconds[CALLS];

@@ -1,6 +1,7 @@
 /* Checkpoints of a real engine against what the machine can do; `benchmarks/checkpoint` runs it.
  *
- *     mpiexec -n 4 benchmarks/save save DIRECTORY     plain files of the same bytes (1 MiB writes, fsync) and saves, in turn
+ *     mpiexec -n 4 benchmarks/save save DIRECTORY     plain files of the same bytes (1 MiB writes, fsync) and saves,
+ *                                                     in turn
  *     mpiexec -n 3 benchmarks/save load DIRECTORY     the newest checkpoint there, checked and loaded
  *
  * 89 M parameters in fp32 with two moments: 1.07 GB over all ranks.  Prints the median of the rounds; `wait` is what

@@ -2,11 +2,11 @@
  *
  *     mpiexec -n RANKS benchmarks/step DECK STEPS [key=value ...]
  *
- * First the peak: the best of five square products up to 4096^3 (on a GPU: one of 8192^3) in the deck's working dtype, through
- * the same kernels with the same threads, on all ranks at once.  Then steps on made-up tokens; the median counts.  Model FLOPs
- * are the causal half, 6 N + 6 L C T a token, and on a GPU also 6 N + 12 L C T, each as a part of the datasheet's rate
- * (run/program.h).  The table says where a step's time went, by op, on rank 0; on a GPU from steps of their own, because a
- * step that is observed is not replayed. */
+ * First the peak: the best of five square products up to 4096^3 (on a GPU: one of 8192^3) in the deck's working dtype,
+ * through the same kernels with the same threads, on all ranks at once.  Then steps on made-up tokens; the median
+ * counts.  Model FLOPs are the causal half, 6 N + 6 L C T a token, and on a GPU also 6 N + 12 L C T, each as a part of
+ * the datasheet's rate (run/program.h).  The table says where a step's time went, by op, on rank 0; on a GPU from steps
+ * of their own, because a step that is observed is not replayed. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"

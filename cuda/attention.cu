@@ -79,7 +79,8 @@ static void forward_own(const ts_kernel_call *call) {
 
 /* ---- backward ---- */
 
-/* delta [B][H][T] = the row of do times that of o.  Reads 2 B T H D elements; \a span lanes, a power of 2, have a row. */
+/* delta [B][H][T] = the row of do times that of o.  Reads 2 B T H D elements; \a span lanes, a power of 2, have a
+ * row. */
 template <typename T, int W>
 __global__ void __launch_bounds__(DELTA_THREADS)
 attention_delta(float *__restrict__ delta, const T *__restrict__ d_out, const T *__restrict__ o, int64_t rows,

@@ -250,7 +250,8 @@ static double time_of(bench *b, bool cudnn) {
   return seconds[RUNS / 2];
 }
 
-/* The largest difference of the results, relative to their largest values: two right kernels differ by a few roundings of 2^-9. */
+/* The largest difference of the results, relative to their largest values: two right kernels differ by a few roundings
+ * of 2^-9. */
 static double difference_of(bench *b) {
   double worst = 0;
   cudaStream_t stream = (cudaStream_t) b->call.stream;

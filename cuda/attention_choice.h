@@ -1,6 +1,6 @@
 /** \file
- * Who computes attention: our kernels, which are always there, or cuDNN, where it takes the call and was faster when both were
- * timed.  The choices are lines of the table of chosen algorithms (blas_choice.h) and live as long:
+ * Who computes attention: our kernels, which are always there, or cuDNN, where it takes the call and was faster when
+ * both were timed.  The choices are lines of the table of chosen algorithms (blas_choice.h) and live as long:
  *
  *   attention pass=forward b=8 t=4096 h=32 g=8 d=128 causal=1 by=cudnn
  *
@@ -43,8 +43,9 @@ bool ts_attention_choice_read(const char *line, ts_attention_choice *choice);
 /** Empty the table. Not collective. */
 void ts_attention_choices_clear(void);
 
-/** Time both for every attention of a graph that the table lacks and that cuDNN takes, compare what they compute, and enter the faster;
- * ours when they differ by more than bf16 explains, with a warning.  Takes memory for one at a time. Not collective. */
+/** Time both for every attention of a graph that the table lacks and that cuDNN takes, compare what they compute, and
+ * enter the faster; ours when they differ by more than bf16 explains, with a warning.  Takes memory for one at a time.
+ * Not collective. */
 void ts_attention_measure(const ts_graph *graph);
 
 #ifdef __cplusplus

@@ -26,8 +26,8 @@ extern "C" {
 #include <stdint.h>
 
 /** Bytes of workspace that cuBLASLt is given: what NVIDIA recommends for this generation (cuBLAS's own default on
- * sm_90).  A constant, so that a plan for memory needs no device, and so large that no useful split of K is turned down:
- * 4 partial sums of 1024 x 2048 fit.  It is planned scratch, shared by all products of the stream. */
+ * sm_90).  A constant, so that a plan for memory needs no device, and so large that no useful split of K is turned
+ * down: 4 partial sums of 1024 x 2048 fit.  It is planned scratch, shared by all products of the stream. */
 #ifndef TS_BLAS_LIBRARY_WORKSPACE
 #define TS_BLAS_LIBRARY_WORKSPACE ((size_t) 32 << 20)
 #endif

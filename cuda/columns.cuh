@@ -1,6 +1,6 @@
 /** \file
- * Sums over rows, column by column: a block sums BLOCK_ROWS rows of some columns, and ts_cuda_add_rows adds the blocks.  Everything in
- * an order that shapes alone decide.  Nothing here is collective.
+ * Sums over rows, column by column: a block sums BLOCK_ROWS rows of some columns, and ts_cuda_add_rows adds the blocks.
+ * Everything in an order that shapes alone decide.  Nothing here is collective.
  */
 #ifndef TS_CUDA_COLUMNS_CUH
 #define TS_CUDA_COLUMNS_CUH
@@ -13,8 +13,8 @@ enum { TS_COLUMN_WARPS = 8, TS_COLUMN_THREADS = TS_COLUMN_WARPS * TS_WARP, TS_CO
 template <int W>
 constexpr int ts_block_columns = TS_WARP * W;
 
-/** Partial sums of N quantities (1 or 2): to[k] [blockIdx.x][columns] gets the sums over this block's rows.  Warp w takes rows w, w + 8, ... in
- * order, then the warps are added in order.
+/** Partial sums of N quantities (1 or 2): to[k] [blockIdx.x][columns] gets the sums over this block's rows.  Warp w
+ * takes rows w, w + 8, ... in order, then the warps are added in order.
  * \param add  add (sum, row, c): sum[k][i] += quantity k of element (row, c + i).  Called by threads with c < columns. */
 template <int N, int W, typename F>
 static __device__ __forceinline__ void ts_sum_columns(float *const (&to)[N], int64_t rows, int columns, F add) {

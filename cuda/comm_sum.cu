@@ -1,5 +1,5 @@
-/* Sums of reductions and conversions to the wire: runs of elements, a row of the grid each.  A thread takes LANES elements,
- * which is 16 bytes of bf16 and twice that of fp32, or one where a run is not aligned to so many. */
+/* Sums of reductions and conversions to the wire: runs of elements, a row of the grid each.  A thread takes LANES
+ * elements, which is 16 bytes of bf16 and twice that of fp32, or one where a run is not aligned to so many. */
 #include "cuda/comm_sum.h"
 #include "cuda/kernel.cuh"
 

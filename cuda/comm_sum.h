@@ -1,6 +1,6 @@
 /** \file
- * The arithmetic of reductions on a device: as comm/comm_sum.h defines it, to the bit.  All functions queue their work and
- * return.  Private to cuda/ and comm's device files.  Nothing here is collective.
+ * The arithmetic of reductions on a device: as comm/comm_sum.h defines it, to the bit.  All functions queue their work
+ * and return.  Private to cuda/ and comm's device files.  Nothing here is collective.
  */
 #ifndef TS_CUDA_COMM_SUM_H
 #define TS_CUDA_COMM_SUM_H
@@ -41,8 +41,9 @@ typedef struct ts_cuda_reduction {
  * Cost: one read and one write of every element. Asynchronous on \a stream. Not collective. */
 void ts_cuda_copy_runs(const ts_cuda_copy_run *run, int n, ts_dtype to, ts_dtype from, void *stream);
 
-/** y = the contributions in rank order, each rounded to the wire dtype, in fp32; with beta *beta y + that sum; rounded once.
- * Cost: one read of every contribution, one write of y, a read with beta. Asynchronous on \a stream. Not collective. */
+/** y = the contributions in rank order, each rounded to the wire dtype, in fp32; with beta *beta y + that sum; rounded
+ * once. Cost: one read of every contribution, one write of y, a read with beta. Asynchronous on \a stream. Not
+ * collective. */
 void ts_cuda_sum_runs(const ts_cuda_reduction *sum, const ts_cuda_sum_run *run, int n, void *stream);
 
 #ifdef __cplusplus

@@ -438,8 +438,8 @@ static void graph_destroy(void *graph) {
 
 /* ---- the table ---- */
 
-/* Dense rates by NVIDIA's datasheets, TFLOP/s, of the SXM parts where no other form is named; fp32 is that of the units without
- * TF32.  The first name that is found in the device's counts. */
+/* Dense rates by NVIDIA's datasheets, TFLOP/s, of the SXM parts where no other form is named; fp32 is that of the units
+ * without TF32.  The first name that is found in the device's counts. */
 static double peak_flops(ts_dtype dtype) {
   static const struct { const char *name; double bf16, fp32; } rows[] = {
     {"GB200", 2500, 80}, {"B200", 2250, 75}, {"GH200", 989.4, 66.9}, {"H200 NVL", 835.5, 60}, {"H200", 989.4, 66.9},

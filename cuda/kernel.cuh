@@ -1,9 +1,10 @@
 /** \file
- * What the kernels share: element types, vectors of 16 bytes, sums over warps and blocks, and how an entry reads its call.
+ * What the kernels share: element types, vectors of 16 bytes, sums over warps and blocks, and how an entry reads its
+ * call.
  *
- * Rules for every kernel here.  It compiles with nvcc and as host C++ (cuda/machine.cuh).  It adds in a fixed order that
- * depends on the shape alone: no atomics on floats.  It computes in fp32 or wider and rounds once.  It reads and writes
- * 16 bytes a thread where rows allow it.  With a prior, out = beta prior + f; beta == 0 never reads the prior.
+ * Rules for every kernel here.  It compiles with nvcc and as host C++ (cuda/machine.cuh).  It adds in a fixed order
+ * that depends on the shape alone: no atomics on floats.  It computes in fp32 or wider and rounds once.  It reads and
+ * writes 16 bytes a thread where rows allow it.  With a prior, out = beta prior + f; beta == 0 never reads the prior.
  */
 #ifndef TS_CUDA_KERNEL_CUH
 #define TS_CUDA_KERNEL_CUH
@@ -157,7 +158,8 @@ static inline bool ts_is_wide(int64_t columns, const void *const *pointer, int n
   return wide;
 }
 
-/** Call F<T> (args...) for the float dtype of a tensor: TS_FOR_FLOAT (dtype, run, call); F is a template of one type. */
+/** Call F<T> (args...) for the float dtype of a tensor: TS_FOR_FLOAT (dtype, run, call); F is a template of one
+ * type. */
 #define TS_FOR_FLOAT(dtype, F, ...)                                                 \
   do {                                                                              \
     TS_ASSERT((dtype) == TS_F32 || (dtype) == TS_BF16);                             \

@@ -1,7 +1,7 @@
 /** \file
  * What of the machine's own the kernels use: launching, shared memory, copies that run ahead, matrix instructions.  The
- * kernels name no other feature of nvcc, so that they also compile as host C++ (regression/shim), where a block's threads
- * are fibers.  None of these functions is collective over ranks.
+ * kernels name no other feature of nvcc, so that they also compile as host C++ (regression/shim), where a block's
+ * threads are fibers.  None of these functions is collective over ranks.
  */
 #ifndef TS_CUDA_MACHINE_CUH
 #define TS_CUDA_MACHINE_CUH
@@ -22,7 +22,8 @@
   extern __shared__ __align__(16) unsigned char ts_shared_all[]; \
   type *name = (type *) ts_shared_all
 
-/* A kernel of each file by which the others of its module are found (cuda/device.cu loads them all before the arena). */
+/* A kernel of each file by which the others of its module are found (cuda/device.cu loads them all before the
+ * arena). */
 static __global__ void ts_module_mark(void) {}
 static const bool ts_module_known = ts_cuda_module_add((const void *) ts_module_mark);
 
@@ -40,9 +41,10 @@ void ts_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaS
   TS_CUDA(cudaGetLastError());
 }
 
-/** d [16][8] += a [16][16] b [16][8], bf16 with fp32 sums: mma.m16n8k16, row-major a, column-major b.  By all lanes of a warp;
- * with g = lane / 4 and t = lane % 4 a lane holds
- *   a: (g, 2t..2t+1), (g + 8, 2t..), (g, 2t + 8..), (g + 8, 2t + 8..)   b: (2t..2t+1, g), (2t + 8.., g)   d: (g, 2t..), (g + 8, 2t..)
+/** d [16][8] += a [16][16] b [16][8], bf16 with fp32 sums: mma.m16n8k16, row-major a, column-major b.  By all lanes of
+ * a warp; with g = lane / 4 and t = lane % 4 a lane holds
+ *   a: (g, 2t..2t+1), (g + 8, 2t..), (g, 2t + 8..), (g + 8, 2t + 8..)
+ *   b: (2t..2t+1, g), (2t + 8.., g)   d: (g, 2t..), (g + 8, 2t..)
  * the lower element in the lower half of a word. */
 static __device__ __forceinline__ void ts_mma(float d[4], const uint32_t a[4], const uint32_t b[2]) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -57,8 +59,9 @@ static __device__ __forceinline__ float ts_exp2(float x) {
   return y;
 }
 
-/** Four 8 x 8 matrices of 16-bit elements from shared memory: lane 8 i + j gives the address of row j of matrix i (16-byte
- * aligned); r[i] is elements (lane / 4, 2 (lane % 4)..+1) of matrix i, with _trans elements (2 (lane % 4)..+1, lane / 4). */
+/** Four 8 x 8 matrices of 16-bit elements from shared memory: lane 8 i + j gives the address of row j of matrix i
+ * (16-byte aligned); r[i] is elements (lane / 4, 2 (lane % 4)..+1) of matrix i, with _trans elements (2 (lane % 4)..+1,
+ * lane / 4). */
 static __device__ __forceinline__ void ts_ldmatrix(uint32_t r[4], const void *row) {
   uint32_t at = (uint32_t) __cvta_generic_to_shared(row);
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -70,8 +73,8 @@ static __device__ __forceinline__ void ts_ldmatrix_trans(uint32_t r[4], const vo
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
 
-/** Copy 16 bytes from global to shared memory without waiting, or write 16 zero bytes when not \a valid (\a from is then
- * not read).  Visible to this thread after ts_copy_wait, to the block after a barrier more. */
+/** Copy 16 bytes from global to shared memory without waiting, or write 16 zero bytes when not \a valid (\a from is
+ * then not read).  Visible to this thread after ts_copy_wait, to the block after a barrier more. */
 static __device__ __forceinline__ void ts_copy_ahead(void *to, const void *from, bool valid) {
   uint32_t at = (uint32_t) __cvta_generic_to_shared(to);
   int bytes = valid ? 16 : 0;

@@ -1,6 +1,6 @@
-/* LayerNorm and RMSNorm: one family, RMSNorm has no mean and no bias.  TPR threads do a row and keep it in registers, VECTORS
- * vectors of 16 bytes each, so that every element is read once; rows that are too long or not aligned are done by a warp that
- * reads them again, from the cache.
+/* LayerNorm and RMSNorm: one family, RMSNorm has no mean and no bias.  TPR threads do a row and keep it in registers,
+ * VECTORS vectors of 16 bytes each, so that every element is read once; rows that are too long or not aligned are done
+ * by a warp that reads them again, from the cache.
  *
  * Bytes: forward 2 N C, dx 3 N C (4 with a prior), dw 2 N C elements, for N rows; statistics 8 N. */
 #include "cuda/columns.cuh"
@@ -244,7 +244,7 @@ static void forward(const ts_kernel_call *call) {
 
 static void forward_run(const ts_kernel_call *call) { TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, forward, call); }
 
-/* ---- dx = rstd (g - mean (g) - z mean (g z)) with g = dy w and z = (x - mean) rstd; mean (g) only where there is a mean ---- */
+/* ---- dx = rstd (g - mean (g) - z mean (g z)) with g = dy w and z = (x - mean) rstd; mean (g) only with a mean ---- */
 
 template <typename T, int W, bool MEAN>
 __global__ void __launch_bounds__(ROWS *TS_WARP)

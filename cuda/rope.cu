@@ -1,6 +1,6 @@
-/* Rotary positions (Su et al. 2021; halves of a head as in Hugging Face).  A block does a row, or several short ones (the
- * keys of grouped queries): their sines and cosines once, in fp64 because fp32 loses them at long positions, then all
- * heads.  Bytes: 2 N C elements. */
+/* Rotary positions (Su et al. 2021; halves of a head as in Hugging Face).  A block does a row, or several short ones
+ * (the keys of grouped queries): their sines and cosines once, in fp64 because fp32 loses them at long positions, then
+ * all heads.  Bytes: 2 N C elements. */
 #include "cuda/kernel.cuh"
 
 extern "C" {

@@ -22,7 +22,8 @@ sum_rows_partial(float *__restrict__ y, const T *__restrict__ x, int64_t rows, i
   });
 }
 
-/* The partial sums of 32 columns: group g takes rows g, g + 16, ... in order, then the groups are added in order, with the prior. */
+/* The partial sums of 32 columns: group g takes rows g, g + 16, ... in order, then the groups are added in order, with
+ * the prior. */
 template <typename T>
 __global__ void __launch_bounds__(ADD_COLUMNS *ADD_GROUPS)
 add_rows(T *y, const float *__restrict__ partial, ts_prior<T> prior, int64_t rows, int columns) {
@@ -92,8 +93,8 @@ struct square_ranges {
   int64_t offset[MOST_RANGES], count[MOST_RANGES], before[MOST_RANGES];
 };
 
-/* One block of threads per block of TS_SQUARE_BLOCK elements.  A thread adds vectors of 16 bytes in order, which it reads
- * at once where they are aligned: the order is the same where they are not. */
+/* One block of threads per block of TS_SQUARE_BLOCK elements.  A thread adds vectors of 16 bytes in order, which it
+ * reads at once where they are aligned: the order is the same where they are not. */
 template <typename T>
 __global__ void __launch_bounds__(SQUARE_THREADS)
 square_blocks(double *__restrict__ partial, const T *__restrict__ x, square_ranges ranges) {
@@ -131,7 +132,8 @@ square_blocks(double *__restrict__ partial, const T *__restrict__ x, square_rang
   }
 }
 
-/* A block adds ADDED partial sums: thread by thread every SQUARE_THREADS-th in order, then the threads' sums in order. */
+/* A block adds ADDED partial sums: thread by thread every SQUARE_THREADS-th in order, then the threads' sums in
+ * order. */
 static __global__ void __launch_bounds__(SQUARE_THREADS)
 add_squares(double *__restrict__ y, const double *__restrict__ partial, int64_t n) {
   TS_SHARED(double, scratch, SQUARE_THREADS / TS_WARP);

@@ -7,9 +7,9 @@
  *                         /STATE/NAME ("/parameter/model.norm.weight"), whose fill value is NaN
  *     manifest            size and hash of every other file (io/publication.h)
  *
- * The index is a copy of the layout it was saved with (parts, cuts, offsets), so that a reader on any other grid or stage
- * computes which pieces of which shard files it needs.  Nothing of Tessera reads through the virtual datasets: HDF5 reads
- * a missing shard as fill values, with success.
+ * The index is a copy of the layout it was saved with (parts, cuts, offsets), so that a reader on any other grid or
+ * stage computes which pieces of which shard files it needs.  Nothing of Tessera reads through the virtual datasets:
+ * HDF5 reads a missing shard as fill values, with success.
  *
  * Shards and counts are in elements, sizes in bytes where they say so.  HDF5 is not thread-safe: every function of this
  * header takes the lock of io/hdf5.h around its calls, so they may be called beside each other and beside io/tokens.h.
@@ -123,8 +123,8 @@ typedef struct ts_checkpoint_piece {
 
 typedef struct ts_checkpoint_reader ts_checkpoint_reader;
 
-/** A reader keeps at most TS_CHECKPOINT_OPEN_FILES shard files open, whatever their number, and one chunk in memory.  The
- * directory's name is copied, \a checkpoint borrowed for its life.  Not collective. */
+/** A reader keeps at most TS_CHECKPOINT_OPEN_FILES shard files open, whatever their number, and one chunk in memory.
+ * The directory's name is copied, \a checkpoint borrowed for its life.  Not collective. */
 #define TS_CHECKPOINT_OPEN_FILES 8
 ts_checkpoint_reader *ts_checkpoint_reader_open(const char *directory, const ts_checkpoint *checkpoint);
 

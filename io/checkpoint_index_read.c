@@ -1,5 +1,5 @@
-/* model.h5, reading.  Nothing in it is believed: columns must have the sizes that the others imply, and the layout must be
- * one that could have been saved. */
+/* model.h5, reading.  Nothing in it is believed: columns must have the sizes that the others imply, and the layout must
+ * be one that could have been saved. */
 #include "base/memory.h"
 #include "base/text.h"
 #include "io/checkpoint_format.h"

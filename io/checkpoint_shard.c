@@ -1,5 +1,5 @@
-/* Shard files.  A chunk is copied into a buffer, given its checksum there, and handed to HDF5 as it shall lie in the file:
- * the filter that the dataset declares never runs, and the lock is held for the write alone. */
+/* Shard files.  A chunk is copied into a buffer, given its checksum there, and handed to HDF5 as it shall lie in the
+ * file: the filter that the dataset declares never runs, and the lock is held for the write alone. */
 #include "base/memory.h"
 #include "base/text.h"
 #include "io/checkpoint_format.h"

@@ -1,8 +1,9 @@
-/* With n words w[i] the sums are S1 = sum w[i] and S2 = sum (n - i) w[i], modulo 65535.  Modulo 65535 swapping the bytes of
- * a word multiplies it by 256, so words are taken as they lie and the two sums are multiplied at the end.
+/* With n words w[i] the sums are S1 = sum w[i] and S2 = sum (n - i) w[i], modulo 65535.  Modulo 65535 swapping the
+ * bytes of a word multiplies it by 256, so words are taken as they lie and the two sums are multiplied at the end.
  *
- * Words are added in LANES columns: after R rows acc1[l] = sum_r w[r][l] and acc2[l] = sum_r (R - r) w[r][l], two additions
- * a word that the compiler does for a vector at a time, and sum (n - i) w = LANES sum_l acc2[l] - sum_l l acc1[l]. */
+ * Words are added in LANES columns: after R rows acc1[l] = sum_r w[r][l] and acc2[l] = sum_r (R - r) w[r][l], two
+ * additions a word that the compiler does for a vector at a time, and sum (n - i) w = LANES sum_l acc2[l] - sum_l l
+ * acc1[l]. */
 #include "io/checksum.h"
 
 #include <string.h>

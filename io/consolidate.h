@@ -1,6 +1,6 @@
 /** \file
- * The parameters of a checkpoint as one model: streamed from the shard files, in the order they lie there, a few MiB at a
- * time whatever the model.  One thread reads, checks and converts while another writes.  Nothing here is collective.
+ * The parameters of a checkpoint as one model: streamed from the shard files, in the order they lie there, a few MiB at
+ * a time whatever the model.  One thread reads, checks and converts while another writes.  Nothing here is collective.
  */
 #ifndef IO_CONSOLIDATE_H
 #define IO_CONSOLIDATE_H

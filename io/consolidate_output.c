@@ -177,8 +177,8 @@ static bool close_dataset(ts_output *o) {
   return ok;
 }
 
-/* Elements [first, first + count) are a tail of a row, whole rows and a head of a row (and so on for more dimensions): boxes
- * in the order of their elements. */
+/* Elements [first, first + count) are a tail of a row, whole rows and a head of a row (and so on for more dimensions):
+ * boxes in the order of their elements. */
 static bool select_range(hid_t space, const ts_saved_parameter *p, int64_t first, int64_t count) {
   H5Sselect_none(space);
   while (count > 0) {

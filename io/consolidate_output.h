@@ -1,6 +1,6 @@
 /** \file
- * Private to consolidation: where the tensors go.  Blocks arrive in the order of the tensors and of their elements, from one
- * thread.  Nothing here is collective.
+ * Private to consolidation: where the tensors go.  Blocks arrive in the order of the tensors and of their elements,
+ * from one thread.  Nothing here is collective.
  */
 #ifndef IO_CONSOLIDATE_OUTPUT_H
 #define IO_CONSOLIDATE_OUTPUT_H

@@ -64,8 +64,8 @@ typedef struct sink {
   int error; /* errno of the first failure, 0 for none: nothing is written after it */
 } sink;
 
-/* What was not written.  HDF5 evicts metadata from its cache when there is much of it and reads it back: finding something
- * else there it would leave the file open inside of it. */
+/* What was not written.  HDF5 evicts metadata from its cache when there is much of it and reads it back: finding
+ * something else there it would leave the file open inside of it. */
 typedef struct block {
   haddr_t at;
   size_t size;

@@ -5,8 +5,8 @@
  * of the library lies between ts_hdf5_lock and ts_hdf5_unlock, held for one read or write of about a chunk at a time.
  *
  * A file that is written goes through a driver of our own (an HDF5 virtual file driver over pwrite): the first failure
- * is remembered with its errno and everything after it is thrown away while HDF5 is told that all is well.  HDF5 closes a
- * file after a failed write badly (open handles, messages at exit); this way it never sees one.
+ * is remembered with its errno and everything after it is thrown away while HDF5 is told that all is well.  HDF5 closes
+ * a file after a failed write badly (open handles, messages at exit); this way it never sees one.
  */
 #ifndef IO_HDF5_H
 #define IO_HDF5_H
@@ -21,21 +21,21 @@
 void ts_hdf5_lock(void);
 void ts_hdf5_unlock(void);
 
-/** The type in files of F32, BF16 (a float of 16 bits with 8 of exponent, which HDF5 and h5py convert) or F16; to be closed
- * (H5Tclose).  The lock must be held.  Not collective. */
+/** The type in files of F32, BF16 (a float of 16 bits with 8 of exponent, which HDF5 and h5py convert) or F16; to be
+ * closed (H5Tclose).  The lock must be held.  Not collective. */
 hid_t ts_hdf5_type(ts_dtype dtype);
 
 /** Open a file for reading, without HDF5's lock on it: file systems of clusters often have none, and a checkpoint that
- * somebody looks at must not be refused.  The lock of this header must be held.  Not collective.  \return the file (H5Fclose),
- * or a negative number. */
+ * somebody looks at must not be refused.  The lock of this header must be held.  Not collective.  \return the file
+ * (H5Fclose), or a negative number. */
 hid_t ts_hdf5_open(const char *path);
 
 /** Create \a path (an older file is replaced) for writing through the driver, in the newest file format of HDF5 1.10.
  * The lock must be held.  Not collective.  \return the file, or a negative number with the reason in \a err. */
 hid_t ts_hdf5_create(const char *path, ts_error *err);
 
-/** Close a file of ts_hdf5_create, sync it to the disk, and tell whether everything was written.  Not collective.  The lock
- * must not be held: closing takes it, syncing does not.
+/** Close a file of ts_hdf5_create, sync it to the disk, and tell whether everything was written.  Not collective.  The
+ * lock must not be held: closing takes it, syncing does not.
  * \return TS_BAD_INPUT with "PATH: reason" (the first failure). */
 ts_status ts_hdf5_finish(hid_t file, const char *path, ts_error *err);
 

@@ -19,7 +19,8 @@ typedef enum fixture_cuts {
 } fixture_cuts;
 
 /** Three parts: fp32 with three states, bf16 and frozen with one, bf16 with an fp32 second one; parameters of 1, 2, 3
- * and 8 dimensions with gaps between them.  \a rows makes the first tensor of each [rows][61].  The caller's. Not collective. */
+ * and 8 dimensions with gaps between them.  \a rows makes the first tensor of each [rows][61].  The caller's. Not
+ * collective. */
 ts_checkpoint *fixture_checkpoint(int n_shards, fixture_cuts cuts, int64_t rows);
 
 /** Value of elements [first, first + count) of a state, in its dtype. Not collective. */
@@ -35,10 +36,12 @@ ts_status fixture_write_shard(const char *directory, const ts_checkpoint *c, int
  * written. Not collective. */
 char *fixture_write(const char *name, const ts_checkpoint *c);
 
-/** Number of wrong elements when all states of all parts are read whole in one call; -1 with a note when they cannot be. Not collective. */
+/** Number of wrong elements when all states of all parts are read whole in one call; -1 with a note when they cannot
+ * be. Not collective. */
 int64_t fixture_differences(const char *directory, const ts_checkpoint *c);
 
-/** True when the status is bad and the one message starts with \a path and has \a words; clears \a err. Not collective. */
+/** True when the status is bad and the one message starts with \a path and has \a words; clears \a err. Not
+ * collective. */
 bool fixture_says(ts_status status, ts_error *err, const char *path, const char *words);
 
 /** Open descriptors of this process. Not collective. */

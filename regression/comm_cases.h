@@ -1,6 +1,6 @@
 /** \file
- * What the tests of communicators share: data that every rank can compute for every other, and the sequential reference.
- * Nothing here is collective.
+ * What the tests of communicators share: data that every rank can compute for every other, and the sequential
+ * reference. Nothing here is collective.
  */
 #ifndef REGRESSION_COMM_CASES_H
 #define REGRESSION_COMM_CASES_H

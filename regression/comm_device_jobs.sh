@@ -1,6 +1,6 @@
 #!/bin/sh
-# TAP: communicators of devices that fail, on the stand-in: the job ends at once with a message that names the rank, the group,
-# the collective and the reason.
+# TAP: communicators of devices that fail, on the stand-in: the job ends at once with a message that names the rank, the
+# group, the collective and the reason.
 if [ ! -x regression/test_comm_device_shim ]; then
   echo "1..0 # SKIP the stand-in is not built here"
   exit 0

@@ -1,6 +1,6 @@
 #!/bin/sh
-# TAP: training on a GPU, on the stand-in of one (regression/shim): the same losses as on the processors, the same bits however the
-# device orders its work, going on from one to the other, and what is told when something is wrong.
+# TAP: training on a GPU, on the stand-in of one (regression/shim): the same losses as on the processors, the same bits
+# however the device orders its work, going on from one to the other, and what is told when something is wrong.
 # shellcheck source=regression/cli_common.sh
 . "${srcdir:-.}/regression/cli_common.sh"
 cpu=$tessera

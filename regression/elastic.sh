@@ -1,6 +1,6 @@
 #!/bin/sh
-# TAP: runs that go on with other numbers of ranks keep their batch; elasticity chooses one.  A GPT-2 with dropout, whose masks
-# are drawn by sample, so that they would show samples dealt out wrongly.
+# TAP: runs that go on with other numbers of ranks keep their batch; elasticity chooses one.  A GPT-2 with dropout,
+# whose masks are drawn by sample, so that they would show samples dealt out wrongly.
 # shellcheck source=regression/cli_common.sh
 . "${srcdir:-.}/regression/cli_common.sh"
 
@@ -79,7 +79,8 @@ test_divides() {
     printed '^3 ranks before, 2 now: train_micro_batch_size_per_gpu 4 -> 3, gradient_accumulation_steps 1 -> 2 keeps train_batch_size 12$'
 }
 
-# Without learning the loss of a step is the mean over its samples, in any order: 26 steps of one sample tell what it should be.
+# Without learning the loss of a step is the mean over its samples, in any order: 26 steps of one sample tell what it
+# should be.
 still="--set optimizer.params.lr=0 --set model.attn_pdrop=0 --set model.embd_pdrop=0 --set model.resid_pdrop=0"
 mean_of() { tail -n "+$(($2 + 1))" "$1/metrics.csv" | head -n "$3" | awk -F, '{ sum += $3 } END { printf "%.9f\n", sum / NR }'; }
 # near A B: relative difference up to that of other sums

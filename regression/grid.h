@@ -1,5 +1,6 @@
 /** \file
- * The programs of all ranks of a grid in one process, for the null backend: two small models.  Nothing here is collective.
+ * The programs of all ranks of a grid in one process, for the null backend: two small models.  Nothing here is
+ * collective.
  */
 #ifndef REGRESSION_GRID_H
 #define REGRESSION_GRID_H

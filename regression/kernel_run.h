@@ -128,7 +128,8 @@ static inline void run_finish(const run_state *s) {
   s->backend->device->event_destroy(event);
 }
 
-/** Where the backend finds host memory: there, or a copy of its own; what is one on the host is one there. Not collective. */
+/** Where the backend finds host memory: there, or a copy of its own; what is one on the host is one there. Not
+ * collective. */
 static inline void *run_mirrored(run_state *s, const void *host, size_t bytes, bool written) {
   if (s->backend->device == NULL || host == NULL) {
     return (void *) host;

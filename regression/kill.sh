@@ -1,6 +1,6 @@
 #!/bin/sh
-# TAP: ranks killed while they save.  What was published before always loads, half of a checkpoint never does, and the run
-# goes on with the losses it would have had.  CHECKPOINTS=all kills at 50 random moments, otherwise at 10.
+# TAP: ranks killed while they save.  What was published before always loads, half of a checkpoint never does, and the
+# run goes on with the losses it would have had.  CHECKPOINTS=all kills at 50 random moments, otherwise at 10.
 # shellcheck source=regression/cli_common.sh
 build=$(pwd)
 . "${srcdir:-.}/regression/cli_common.sh"
@@ -84,8 +84,8 @@ test_random() {
 
 # ---- signals while it computes ----
 
-# A product must survive a signal: oneDNN's kernels keep the stack pointer in the heap, and a handler's frame damages it (one
-# signal in four, before they were blocked).  A process that is not there any more ends the hail.
+# A product must survive a signal: oneDNN's kernels keep the stack pointer in the heap, and a handler's frame damages it
+# (one signal in four, before they were blocked).  A process that is not there any more ends the hail.
 hail() {
   until [ -r hail/metrics.csv ] || ! kill -0 $job; do
     sleep 0.05

@@ -1,5 +1,6 @@
 #!/bin/sh
-# TAP: what sites are given: module file, pkg-config file, Spack's recipe; and that the documents name keys, messages and files that there are.
+# TAP: what sites are given: module file, pkg-config file, Spack's recipe; and that the documents name keys, messages
+# and files that there are.
 # shellcheck source=regression/cli_common.sh
 # shellcheck disable=SC2013,SC2016,SC2317
 build=$(pwd)

@@ -1,4 +1,5 @@
-# Sourced by check and quickstart from the top of the source tree: what they need before they can build; and by run_test.
+# Sourced by check and quickstart from the top of the source tree: what they need before they can build; and by
+# run_test.
 
 # Open MPI by default refuses root and more ranks than cores, and binds a rank to one core; MPICH does none of this.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

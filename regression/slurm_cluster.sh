@@ -1,6 +1,7 @@
 # shellcheck shell=sh
-# Sourced: a Slurm cluster of its own on this machine: munged, slurmctld and a slurmd for each of N nodes, in one directory, for
-# whoever runs it; a second to start, a tenth to stop.  No systemd, no cgroups, nothing outside the loopback and the directory.
+# Sourced: a Slurm cluster of its own on this machine: munged, slurmctld and a slurmd for each of N nodes, in one
+# directory, for whoever runs it; a second to start, a tenth to stop.  No systemd, no cgroups, nothing outside the
+# loopback and the directory.
 #
 #   cluster_missing            print the Debian packages that are not installed
 #   cluster_start DIRECTORY N  start N nodes node0, node1, ... of cluster_cores processors and cluster_gpus GPUs; exports SLURM_CONF
@@ -8,8 +9,8 @@
 #   cluster_kill NODE          kill -9 the node's slurmd
 #   cluster_revive NODE        start it again
 #
-# A GPU is a device file that is always there (Slurm wants a character device; nobody opens it): enough for CUDA_VISIBLE_DEVICES.
-# Sockets are named in 108 bytes, so DIRECTORY is short, such as mktemp -d gives.
+# A GPU is a device file that is always there (Slurm wants a character device; nobody opens it): enough for
+# CUDA_VISIBLE_DEVICES. Sockets are named in 108 bytes, so DIRECTORY is short, such as mktemp -d gives.
 cluster_cores=${cluster_cores:-4}
 cluster_gpus=${cluster_gpus:-4}
 cluster_root=
@@ -156,7 +157,8 @@ cluster_revive() {
   cluster_spawn "slurmd.$1" slurmd -D -N "$1" -f "$SLURM_CONF"
 }
 
-# Processes that belong to the cluster in directory $1 by their environment or directory: steps, ranks, what a dead slurmd left.
+# Processes that belong to the cluster in directory $1 by their environment or directory: steps, ranks, what a dead
+# slurmd left.
 cluster_leftovers() {
   [ -n "$1" ] || return 1
   for process in /proc/[0-9]*; do

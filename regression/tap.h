@@ -23,7 +23,8 @@ void tap_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /** Print a comment line: "# text".  Not collective. */
 void tap_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/** False when TEST_ONLY in the environment names others (a comma-separated list): for work on one thing. Not collective. */
+/** False when TEST_ONLY in the environment names others (a comma-separated list): for work on one thing. Not
+ * collective. */
 bool tap_wanted(const char *name);
 
 /** Print the plan.  \return The exit status of main: 0 when all results were ok and there was at least one.  Not

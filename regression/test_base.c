@@ -73,8 +73,8 @@ static void test_bf16_by_chance(void) {
          "bf16 by chance: no finite value becomes infinity");
 }
 
-/* Sums over a million normal numbers: the error of each has the mean 0 and at most the variance step^2 / 4, so that five
- * standard deviations of the sum are a bound that a right function passes but for once in a million. */
+/* Sums over a million normal numbers: the error of each has the mean 0 and at most the variance step^2 / 4, so that
+ * five standard deviations of the sum are a bound that a right function passes but for once in a million. */
 static void test_random_to_bf16(void) {
   enum { N = 1000000 };
   float *x = ts_malloc(N * sizeof *x);

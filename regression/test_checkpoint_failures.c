@@ -240,8 +240,8 @@ static void test_threads(void) {
   ts_checkpoint_destroy(&c);
 }
 
-/* An index whose metadata is more than HDF5's cache holds: it is evicted and read back, after a failure as well.  What HDF5
- * then cannot read it leaves open, which shows as memory at the end. */
+/* An index whose metadata is more than HDF5's cache holds: it is evicted and read back, after a failure as well.  What
+ * HDF5 then cannot read it leaves open, which shows as memory at the end. */
 static void test_large_index(void) {
   enum { N = 10000 };
   static const char *const names[] = {"parameter", "exp_avg", "exp_avg_sq"};

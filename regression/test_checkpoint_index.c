@@ -9,8 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The layout of fixture_checkpoint (3, CUTS_EVEN, 17): parts blocks (fp32, 3 states, 1394 elements), embedding (1 state,
- * 1045), head (2 states, 595); parameters of blocks at 0, 1040, 1251, 1357, of embedding at 7, 1044, of head at 0. */
+/* The layout of fixture_checkpoint (3, CUTS_EVEN, 17): parts blocks (fp32, 3 states, 1394 elements), embedding (1
+ * state, 1045), head (2 states, 595); parameters of blocks at 0, 1040, 1251, 1357, of embedding at 7, 1044, of head at
+ * 0. */
 static ts_checkpoint *good;
 static char *directory, *path;
 

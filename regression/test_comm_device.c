@@ -97,8 +97,8 @@ static void reduce_windows(ts_comm *comm, buffers *b, const test_case *c) {
   }
 }
 
-/* Off by what another order of the sum can give: P roundings of fp32 of partial sums, which are below P times the largest
- * addend (1), times beta, and the rounding to y's dtype. */
+/* Off by what another order of the sum can give: P roundings of fp32 of partial sums, which are below P times the
+ * largest addend (1), times beta, and the rounding to y's dtype. */
 static bool is_close(const test_case *c, int size, float a, float b) {
   float limit = (float) (size * size) * 0x1p-24f + (c->y == TS_BF16 ? 0x1p-8f * (fabsf(b) + 1e-6f) : 0x1p-23f * fabsf(b));
   return fabsf(a - b) <= limit;
@@ -445,8 +445,8 @@ static void test_send(ts_comm *comm) {
 
 /* ---- queues ---- */
 
-/* One step of a made-up program over two communicators: x is copied in by COMPUTE; COMM reduces it over `a`, gathers the
- * sums over `a` and then over `b`; COMPUTE copies the result. */
+/* One step of a made-up program over two communicators: x is copied in by COMPUTE; COMM reduces it over `a`, gathers
+ * the sums over `a` and then over `b`; COMPUTE copies the result. */
 typedef struct program {
   ts_comm *a, *b;
   int64_t cuts_a[65], cuts_b[65], count;

@@ -1,5 +1,5 @@
-/* Batches that follow the ranks: against DeepSpeed's own choice (regression/golden/elasticity.txt, made by make_elasticity.py),
- * and those of a run that goes on. */
+/* Batches that follow the ranks: against DeepSpeed's own choice (regression/golden/elasticity.txt, made by
+ * make_elasticity.py), and those of a run that goes on. */
 #include "deck/elasticity.h"
 
 #include "base/log.h"

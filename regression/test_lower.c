@@ -1,5 +1,5 @@
-/* The programs of a device, where there is none: every run of segments of every rank of several grids is lowered and verified,
- * and the verifier names what was broken. */
+/* The programs of a device, where there is none: every run of segments of every rank of several grids is lowered and
+ * verified, and the verifier names what was broken. */
 #include "pass/lower.h"
 #include "regression/grid.h"
 #include "regression/tap.h"

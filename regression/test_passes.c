@@ -391,8 +391,8 @@ static const ts_kernel *any_kernel(ts_op op) {
   return ts_backend_null()->kernel(TS_OP_ADD);
 }
 
-/* Of GPT-2's products one a block is followed by a GELU and one, in the backward step, by its gradient; in bf16 and where the
- * backend has them these become one op, and with recomputation the forward one is there twice. */
+/* Of GPT-2's products one a block is followed by a GELU and one, in the backward step, by its gradient; in bf16 and
+ * where the backend has them these become one op, and with recomputation the forward one is there twice. */
 static void test_epilogue(void) {
   const ts_backend all = {.name = "all", .kernel = any_kernel};
   static const int fused[][2] = {{TS_OP_MATMUL_GELU, L}, {TS_OP_MATMUL_DGELU, L}, {TS_OP_GELU, 0}, {TS_OP_GELU_DX, 0}};

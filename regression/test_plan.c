@@ -26,8 +26,8 @@ static double number(const json_t *root, const char *key) {
   return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-/* Rajbhandari et al., "ZeRO", SC20, figure 1: 7.5 billion parameters, 64 devices, 2 + 2 + 12 bytes a parameter.  Decimal
- * GB, equal in the digits that are printed there. */
+/* Rajbhandari et al., "ZeRO", SC20, figure 1: 7.5 billion parameters, 64 devices, 2 + 2 + 12 bytes a parameter.
+ * Decimal GB, equal in the digits that are printed there. */
 static void test_paper(void) {
   static const struct {
     double gigabytes, digits;

@@ -412,8 +412,8 @@ static void test_mutations(void) {
   ts_free(path);
 }
 
-/* `same A B DTYPE`, for zero_to_fp32.sh: every tensor of B, whose type must be DTYPE, is in A under its name, perhaps without
- * GPT-2's prefix, with the same elements (rounded to DTYPE). */
+/* `same A B DTYPE`, for zero_to_fp32.sh: every tensor of B, whose type must be DTYPE, is in A under its name, perhaps
+ * without GPT-2's prefix, with the same elements (rounded to DTYPE). */
 static int compare(const char *a, const char *b, const char *dtype) {
   ts_error err = {0};
   ts_safetensors *x, *y;

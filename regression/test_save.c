@@ -1,5 +1,6 @@
-/* Saving, step by step: what was published before survives whatever happens to a save.  With arguments one of the jobs of
- * kill.sh: `kill DIRECTORY STATE RANK` dies in that state of its second save; `check DIRECTORY` goes on from there. */
+/* Saving, step by step: what was published before survives whatever happens to a save.  With arguments one of the jobs
+ * of kill.sh: `kill DIRECTORY STATE RANK` dies in that state of its second save; `check DIRECTORY` goes on from
+ * there. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/resume.h"
@@ -82,7 +83,8 @@ static int count_descriptors(void) {
   return n;
 }
 
-/* The Nth write of rank `failing` fails, and all after it: the save is given up, the run and its next save are as ever. */
+/* The Nth write of rank `failing` fails, and all after it: the save is given up, the run and its next save are as
+ * ever. */
 static bool survives(job *j, const char *directory, int failing, int64_t nth, int error_number, bool *failed) {
   int64_t before = newest_intact(directory);
   int descriptors = count_descriptors();

@@ -1,4 +1,5 @@
-/* The status files of a run: what is written is read back, what is not one of them is refused, and who is behind is named. */
+/* The status files of a run: what is written is read back, what is not one of them is refused, and who is behind is
+ * named. */
 #include "tap.h"
 
 #include "base/memory.h"
@@ -65,7 +66,8 @@ static bool is_job(const char *text, size_t length) {
   return ts_status_parse_job(text, length, &job) == TS_OK;
 }
 
-/* How many of the texts that a function accepts when each byte in turn is changed to \a byte; and how many beginnings. */
+/* How many of the texts that a function accepts when each byte in turn is changed to \a byte; and how many
+ * beginnings. */
 static int count_accepted(bool (*accepts)(const char *, size_t), const ts_text *text, char byte, int *beginnings) {
   int n = 0;
   char *copy = ts_malloc(text->length + 1);

@@ -1,6 +1,7 @@
 /* Heartbeats in memory of a node, and the thread that keeps watch.  With arguments one of the jobs of status.sh:
- * `loop DIRECTORY RANK`: a rank computes for ever, the others wait for it in a collective; `inside DIRECTORY RANK`: they wait
- * inside of MPI, where they hold what it has of locks; `saving DIRECTORY RANK`: the same, while a checkpoint is saved. */
+ * `loop DIRECTORY RANK`: a rank computes for ever, the others wait for it in a collective; `inside DIRECTORY RANK`:
+ * they wait inside of MPI, where they hold what it has of locks; `saving DIRECTORY RANK`: the same, while a checkpoint
+ * is saved. */
 #include "tap.h"
 #include "tap_mpi.h"
 #include "train_run.h"

@@ -30,7 +30,8 @@ static void expect_equal(const train_run *reference, train_run *run, const char 
   train_run_free(run);
 }
 
-/* Thresholds 0 and huge against stage 0 with the same threshold: it makes the parts, by which the norm's fp64 sums go. */
+/* Thresholds 0 and huge against stage 0 with the same threshold: it makes the parts, by which the norm's fp64 sums
+ * go. */
 static void test_persistence(ts_world *world, const char *deck, const char *base) {
   static const long long threshold[] = {0, 1000000};
   const char *format = "zero_optimization.stage3_param_persistence_threshold=%lld zero_optimization.stage=%lld "
@@ -68,9 +69,9 @@ static void test_stages(ts_world *world, const char *deck, const char *base) {
   train_run_free(&reference);
 }
 
-/* Working copies rounded by chance are not those rounded to nearest, and the same whatever the stage.  One rank rounds by
- * the same numbers: its losses are far nearer than those of other roundings (measured: 6e-11 and 2e-8 against 1e-4), but
- * no bound is sure, because a last bit of a master decides now and then which way it goes. */
+/* Working copies rounded by chance are not those rounded to nearest, and the same whatever the stage.  One rank rounds
+ * by the same numbers: its losses are far nearer than those of other roundings (measured: 6e-11 and 2e-8 against 1e-4),
+ * but no bound is sure, because a last bit of a master decides now and then which way it goes. */
 static void test_rounding(const world_pair *w, const char *deck, const char *name) {
   const char *plain = "bf16.enabled=true", *base = "bf16.enabled=true bf16.stochastic_rounding=true";
   train_run nearest = run_with(w->all, deck, plain, NULL, 0, 0), reference = run_with(w->all, deck, base, NULL, 0, 0);
@@ -118,7 +119,8 @@ static void test_grid(const world_pair *w, const char *deck, const char *name) {
   train_run_free(&one);
 }
 
-/* Messages on both sides of 512 KiB, where MPI changes its protocol: a block of 1.6 M elements in one piece and in many. */
+/* Messages on both sides of 512 KiB, where MPI changes its protocol: a block of 1.6 M elements in one piece and in
+ * many. */
 static void test_message_sizes(ts_world *world) {
   const char *base = "model.hidden_size=384 model.intermediate_size=1024 model.num_hidden_layers=1 bf16.enabled=true "
                      "zero_optimization.stage3_param_persistence_threshold=0"; /* one layout: the norm's fp64 sums go by part */

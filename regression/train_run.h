@@ -13,16 +13,16 @@ typedef struct train_run {
   int64_t work_bytes, live_bytes;
 } train_run;
 
-/** Train \a steps steps with the deck \a text changed by \a sets ("key=value" words separated by spaces; NULL for none).
- * Tokens are a function of the global sample number alone, so runs on different grids see the same data.
+/** Train \a steps steps with the deck \a text changed by \a sets ("key=value" words separated by spaces; NULL for
+ * none).  Tokens are a function of the global sample number alone, so runs on different grids see the same data.
  * Collective over \a world.  A deck that is refused ends the program: its text is part of the test. */
 train_run train_run_do(ts_world *world, const char *text, const char *sets, int steps);
 
 /** The deck \a text changed by \a sets, its batch resolved; end with ts_deck_destroy. Not collective. */
 ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets);
 
-/** The micro-batches and the update of step number \a step; sums of the step before are spoiled with NaN first, as nothing
- * may read them. Collective over \a world. */
+/** The micro-batches and the update of step number \a step; sums of the step before are spoiled with NaN first, as
+ * nothing may read them. Collective over \a world. */
 ts_step_result train_run_step(ts_engine *engine, ts_world *world, const ts_deck *deck, int64_t step);
 
 /** Free. Not collective. */

@@ -189,7 +189,8 @@ test_full_disk() {
 }
 
 # What transformers computes from directories that zero_to_fp32 wrote after training (golden/make_trained.py), Tessera
-# computes, from those and from the same training done now: sums in another order differ by some 1e-7, 1e-5 is asked for.
+# computes, from those and from the same training done now: sums in another order differ by some 1e-7, 1e-5 is asked
+# for.
 near() { awk -v a="$1" -v b="$2" 'BEGIN { d = a / b - 1; exit !(a > 0 && d < 1e-5 && d > -1e-5) }'; }
 loss_of() {
   case=$1

@@ -19,8 +19,8 @@ static void sum_rows(run_case *c) {
 
 enum { MANY = 5000 };
 
-/* One element; ranges with gaps, of which one is longer than two blocks and one begins at an odd place; none; so many that
- * their sums are more than one block of threads adds on a device. */
+/* One element; ranges with gaps, of which one is longer than two blocks and one begins at an odd place; none; so many
+ * that their sums are more than one block of threads adds on a device. */
 static void build_sum_squares(run_case *c, int variant, ts_dtype dtype) {
   static ts_range one[] = {{0, 1, 0, 1}};
   static ts_range several[] = {{0, 3, 0, 1}, {64, 2 * TS_SQUARE_BLOCK + 77, 0, 1}, {9001, TS_SQUARE_BLOCK, 0, 1}};

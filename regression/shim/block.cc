@@ -1,5 +1,5 @@
-/* The threads of a block as fibers.  Blocks run one after another in a random order; inside a block whoever goes on is drawn,
- * until all have ended.  Shared memory begins as NaNs with guards between its arrays. */
+/* The threads of a block as fibers.  Blocks run one after another in a random order; inside a block whoever goes on is
+ * drawn, until all have ended.  Shared memory begins as NaNs with guards between its arrays. */
 #include "regression/shim/shim.h"
 #include "regression/shim/machine.h"
 
@@ -169,8 +169,8 @@ void shim_barrier(void) {
   }
 }
 
-/* Two tables in turn: whoever writes into a table again has been through the other exchange with all lanes, so nobody reads
- * the old one any more.  Only whole warps: kernels use no other masks. */
+/* Two tables in turn: whoever writes into a table again has been through the other exchange with all lanes, so nobody
+ * reads the old one any more.  Only whole warps: kernels use no other masks. */
 const unsigned char *shim_warp_exchange(unsigned mask, const void *mine, size_t bytes) {
   fiber *f = self();
   warp *w = &b.warps[(size_t) f->self.warp];

@@ -1,6 +1,6 @@
 /** \file
- * A stand-in for the CUDA runtime on a machine without a GPU: what Tessera uses of it, so that cuda/ compiles as host C++ and
- * runs for tests.  It is made to find mistakes, not to be fast:
+ * A stand-in for the CUDA runtime on a machine without a GPU: what Tessera uses of it, so that cuda/ compiles as host
+ * C++ and runs for tests.  It is made to find mistakes, not to be fast:
  *
  * - Nothing runs when it is issued.  Work waits in its streams and runs at the next synchronisation, in an order drawn from
  *   SHIM_SEED among those that streams and events allow: a missing event gives wrong numbers for some seed.
@@ -104,8 +104,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaMalloc(void **device, size_t bytes);
 cudaError_t cudaHostAlloc(void **host, size_t bytes, unsigned flags);
 
-/** Put a host function in a stream as if it were a kernel: how the stand-ins of libraries do their work.  \a arg is freed with
- * free() afterwards (once the graph is destroyed, when captured).  Device memory can be touched inside. */
+/** Put a host function in a stream as if it were a kernel: how the stand-ins of libraries do their work.  \a arg is
+ * freed with free() afterwards (once the graph is destroyed, when captured).  Device memory can be touched inside. */
 cudaError_t shim_enqueue(cudaStream_t stream, void (*run)(void *arg), void *arg);
 
 /** Kernels launched since the start. */

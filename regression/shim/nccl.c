@@ -1,5 +1,5 @@
-/* NCCL's stand-in.  A communicator is a table of world ranks and a tag; a group of calls is one piece of work in a stream,
- * whose messages all make progress together. */
+/* NCCL's stand-in.  A communicator is a table of world ranks and a tag; a group of calls is one piece of work in a
+ * stream, whose messages all make progress together. */
 #include "nccl.h"
 
 #include <mpi.h>

@@ -1,14 +1,15 @@
 /** \file
- * A stand-in for NCCL on a machine without a GPU: what Tessera uses of it, over MPI point to point, in stream order.  It is
- * made to find mistakes, not to be fast:
+ * A stand-in for NCCL on a machine without a GPU: what Tessera uses of it, over MPI point to point, in stream order.
+ * It is made to find mistakes, not to be fast:
  *
  * - Communicators are non-blocking: a group is put in its stream only after ncclCommGetAsyncError has been asked a few times,
  *   and a call before that is refused, as NCCL refuses it.
  * - ncclReduceScatter adds in the order of a ring that ends at the owner: not the order of ranks.
  * - Messages of different sizes on two sides end the job; so do buffers that are still registered at the end.
  *
- * SHIM_NCCL_ERROR=RANK:N makes the communicators of world rank RANK report a dead peer after N groups, queued or replayed; SHIM_NCCL_STALL=1 keeps
- * communicators from being ready.  MPI must be initialized; one thread calls.  Nothing here is collective but where NCCL is.
+ * SHIM_NCCL_ERROR=RANK:N makes the communicators of world rank RANK report a dead peer after N groups, queued or
+ * replayed; SHIM_NCCL_STALL=1 keeps communicators from being ready.  MPI must be initialized; one thread calls.
+ * Nothing here is collective but where NCCL is.
  */
 #ifndef SHIM_NCCL_H
 #define SHIM_NCCL_H

@@ -1,5 +1,5 @@
-/* Streams, events, graphs and memory of the stand-in: work is a graph of items, and a synchronisation runs items in a random
- * order that the graph allows, until what was waited for is done. */
+/* Streams, events, graphs and memory of the stand-in: work is a graph of items, and a synchronisation runs items in a
+ * random order that the graph allows, until what was waited for is done. */
 #include "cuda_runtime.h"
 
 #include <functional>

@@ -25,8 +25,8 @@ cudaError_t shim_add(cudaStream_t stream, std::function<void()> run);
 /** A kernel runs: the SHIM_FAIL_RUN-th one fails, and from then on every wait. Not collective. */
 void shim_ran(void);
 
-/** Bytes that nobody may touch from now on, or may again. The address sanitizer is told; without it nothing is done. Not
- * collective. */
+/** Bytes that nobody may touch from now on, or may again.  The address sanitizer is told; without it nothing is done.
+ * Not collective. */
 static inline void shim_forbid(const void *at, size_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
   __asan_poison_memory_region(at, bytes);

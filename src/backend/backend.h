@@ -46,8 +46,8 @@ typedef struct ts_kernel {
 /** The queues of a device: what is in one runs in order, what is in two is ordered by events only. */
 typedef enum ts_queue { TS_QUEUE_COMPUTE, TS_QUEUE_COMM, TS_QUEUE_COPY, TS_N_QUEUES } ts_queue;
 
-/** What a device has that the host does not: memory of its own and queues.  A failure of the device ends the job (class b),
- * whenever it shows, with rank, device and op named.  All but `finish` and the memory functions return at once. */
+/** What a device has that the host does not: memory of its own and queues.  A failure of the device ends the job (class
+ * b), whenever it shows, with rank, device and op named.  All but `finish` and the memory functions return at once. */
 typedef struct ts_device_ops {
   void *(*stream)(ts_queue queue);            /**< What kernels get as their stream. */
   void *(*allocate_host)(size_t bytes);       /**< Host memory that copies can run from; zeroed. */
@@ -122,13 +122,14 @@ int ts_cuda_devices(void);
  * \param [out] built  The version this program was built with; 0: without CUDA. Not collective. */
 int ts_cuda_driver(int *built);
 
-/** Bind this process to the device local_rank of those that it sees, modulo their number, and make its queues.  When open
- * already: nothing, and TS_OK.
+/** Bind this process to the device local_rank of those that it sees, modulo their number, and make its queues.  When
+ * open already: nothing, and TS_OK.
  * \return TS_BAD_INPUT with the reason: built without CUDA, no device, an old driver, another architecture than the kernels
  * were built for. Not collective. */
 ts_status ts_cuda_open(const ts_cuda_options *options, ts_error *err);
 
-/** The PCI bus id of the bound device, the same for all processes of a node that are bound to it; "" when none is. Not collective. */
+/** The PCI bus id of the bound device, the same for all processes of a node that are bound to it; "" when none is. Not
+ * collective. */
 const char *ts_cuda_bus_id(void);
 
 /** Give back queues and handles; nothing when not open. Not collective. */

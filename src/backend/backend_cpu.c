@@ -82,8 +82,8 @@ static const char *describe(void) {
 }
 
 /* What a process grows by beside the arenas, from before the engine is made to its end: the largest of runs on 1 to 4
- * ranks, stages 0 to 3, fp32 and bf16, 1 and 2 threads (9 layers, oneDNN 2.6, MPICH 4.0 in one node), by /proc/self/smaps,
- * rounded up:
+ * ranks, stages 0 to 3, fp32 and bf16, 1 and 2 threads (9 layers, oneDNN 2.6, MPICH 4.0 in one node), by
+ * /proc/self/smaps, rounded up:
  *   pages of code and constants first used   5.6 MB (oneDNN 4.9)
  *   code that oneDNN generates, stacks       4.2 MB
  *   graphs, schedules, primitives on heap    4.7 MB, some 0.4 MB a layer

@@ -1,9 +1,10 @@
 /** \file
  * What this process is doing: a small record that its threads keep up to date and that others read while it runs, in
- * memory shared by the ranks of a node (engine/watchdog.h puts it there) so that somebody can tell of a rank that hangs.
+ * memory shared by the ranks of a node (engine/watchdog.h puts it there) so that somebody can tell of a rank that
+ * hangs.
  *
- * Writing is a few plain stores, without locks or system calls but for the clock: about 50 ns a collective.  There is one
- * record a process; until ts_heartbeat_use names another it is one that nobody reads, so no caller needs to ask.
+ * Writing is a few plain stores, without locks or system calls but for the clock: about 50 ns a collective.  There is
+ * one record a process; until ts_heartbeat_use names another it is one that nobody reads, so no caller needs to ask.
  *
  * Collectives are counted: those of a rank have one total order, the same on all ranks (comm/comm.h), so the numbers of
  * ranks that run the same program can be compared.  On a device a collective is queued with its run: there the numbers
@@ -59,8 +60,8 @@ typedef struct ts_beat {
   char name[TS_HEARTBEAT_NAME]; /**< Of the collective entered last; printable, without blanks; "-" for none. */
 } ts_beat;
 
-/** Let \a record, zeroed, be this process's record from now on: whatever threads say goes there.  NULL: nobody reads it any
- * more.  The memory must live until then.  No other thread speaks meanwhile. Not collective. */
+/** Let \a record, zeroed, be this process's record from now on: whatever threads say goes there.  NULL: nobody reads it
+ * any more.  The memory must live until then.  No other thread speaks meanwhile. Not collective. */
 void ts_heartbeat_use(ts_heartbeat *record, int rank);
 
 /** This process's record. Not collective. */

@@ -1,7 +1,7 @@
 /** \file
- * Lines for the user, and the clock.  By default only world rank 0 speaks; errors of the user's input are printed once by
- * whoever agreed on them; a clean run prints nothing on stderr.  Threads of a process may print beside each other.  Nothing
- * here is collective.
+ * Lines for the user, and the clock.  By default only world rank 0 speaks; errors of the user's input are printed once
+ * by whoever agreed on them; a clean run prints nothing on stderr.  Threads of a process may print beside each other.
+ * Nothing here is collective.
  */
 #ifndef TS_BASE_LOG_H
 #define TS_BASE_LOG_H

@@ -15,7 +15,8 @@ void *ts_malloc(size_t bytes);
 /** \a count zeroed elements of \a size bytes; overflow of the product is fatal.  Free with ts_free. Not collective. */
 void *ts_calloc(size_t count, size_t size);
 
-/** Resize to \a count elements of \a size bytes; a NULL \a pointer allocates.  New memory is not initialised. Not collective. */
+/** Resize to \a count elements of \a size bytes; a NULL \a pointer allocates.  New memory is not initialised. Not
+ * collective. */
 void *ts_realloc(void *pointer, size_t count, size_t size);
 
 /** NULL is allowed. Not collective. */
@@ -34,14 +35,16 @@ void *ts_map(size_t bytes);
 /** Return memory of ts_map; \a bytes as given there; NULL is allowed. Not collective. */
 void ts_unmap(void *pointer, size_t bytes);
 
-/** Resident bytes of this process now, and its high-water mark (VmRSS, VmHWM); 0 where /proc is absent. Not collective. */
+/** Resident bytes of this process now, and its high-water mark (VmRSS, VmHWM); 0 where /proc is absent. Not
+ * collective. */
 size_t ts_process_rss(void);
 size_t ts_process_peak(void);
 
 /** Bytes this machine could still give to processes (MemAvailable); 0 where /proc is absent. Not collective. */
 size_t ts_machine_available(void);
 
-/** Grow an array so that it holds one more element: `TS_GROW (items, n_items, capacity);` then `items[n_items++] = ...`. */
+/** Grow an array so that it holds one more element: `TS_GROW (items, n_items, capacity);` then
+ * `items[n_items++] = ...`. */
 #define TS_GROW(array, count, capacity)                                              \
   do {                                                                               \
     if ((count) >= (capacity)) {                                                     \

@@ -5,7 +5,8 @@
  *  (b) The machine failed (MPI, oneDNN, out of memory, a system call that cannot fail in a sane world): TS_CHECK and
  *      ts_die.  Always on; prints rank, host, place and reason, then ends the whole job.
  *  (c) The user's input is wrong (deck, data, checkpoint, command line): functions return a ts_status and describe the
- *      error in a ts_error.  Nothing is printed where it is found; the caller agrees with the other ranks and prints once.
+ *      error in a ts_error.  Nothing is printed where it is found; the caller agrees with the other ranks and prints
+ *      once.
  */
 #ifndef TS_BASE_STATUS_H
 #define TS_BASE_STATUS_H
@@ -45,14 +46,15 @@ void ts_error_clear(ts_error *err);
  */
 void ts_set_failure_context(int rank, const char *host, void (*abort)(int exit_code, const char *reason));
 
-/** Call \a note with the message of ts_die before the job is ended, from the thread that fails; NULL for none.  It must not
- * fail itself. Not collective. */
+/** Call \a note with the message of ts_die before the job is ended, from the thread that fails; NULL for none.  It must
+ * not fail itself. Not collective. */
 void ts_set_failure_note(void (*note)(const char *message));
 
 /** Print "tessera: rank R on HOST: file:line: message" on stderr and end the job with exit code 1.  Not collective. */
 void ts_die(const char *file, int line, const char *format, ...) __attribute__((noreturn, format(printf, 3, 4)));
 
-/** Class (b): \a condition must hold or the machine is broken.  Usage: TS_CHECK (ptr, "mmap of %zu bytes failed", n). */
+/** Class (b): \a condition must hold or the machine is broken.  Usage: TS_CHECK (ptr, "mmap of %zu bytes failed",
+ * n). */
 #define TS_CHECK(condition, ...)                      \
   do {                                                \
     if (!(condition)) {                               \

@@ -9,7 +9,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/** A string that grows.  Zero-initialise; `text` is always terminated once something was added.  Free with ts_text_free. */
+/** A string that grows.  Zero-initialise; `text` is always terminated once something was added.  Free with
+ * ts_text_free. */
 typedef struct ts_text {
   char *text;   /**< Owned; NULL while empty. */
   size_t length; /**< Bytes without the terminator. */

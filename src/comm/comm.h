@@ -157,8 +157,8 @@ const char *ts_world_libraries(void);
 /** The communicator of all processes. Not collective. */
 ts_comm *ts_world_all(ts_world *world);
 
-/** Memory that the ranks of a node share.  Where some ranks of a node cannot share memory with others (containers), each group
- * that can counts as a node of its own. */
+/** Memory that the ranks of a node share.  Where some ranks of a node cannot share memory with others (containers),
+ * each group that can counts as a node of its own. */
 typedef struct ts_node_memory {
   const char *name; /**< Of the node, or where several have that name NAME.rRANK with their lowest rank: unique in the world. */
   int n, index;     /**< Ranks of the node; this rank's place among them. */
@@ -167,7 +167,8 @@ typedef struct ts_node_memory {
   void *const *memory; /**< Of each rank: a piece of memory that all of them may read and write. */
 } ts_node_memory;
 
-/** Share \a bytes zeroed bytes of each rank with the other ranks of its node, aligned to 128. Collective over all processes. */
+/** Share \a bytes zeroed bytes of each rank with the other ranks of its node, aligned to 128. Collective over all
+ * processes. */
 ts_node_memory *ts_node_memory_create(ts_world *world, size_t bytes);
 
 /** Free and set to NULL; NULL is allowed.  Before the world is destroyed. Collective over all processes. */

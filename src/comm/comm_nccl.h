@@ -17,8 +17,8 @@ const char *ts_comm_nccl_describe(void);
 bool ts_comm_nccl_available(void);
 
 /** Find out which processes of \a all share a device, and where some do set the environment that lets NCCL run so (host
- * names of their own, sockets, few blocks), except what the user set, and say so.  \a node is the number of this process's
- * node.  Before the first communicator, once per process.
+ * names of their own, sockets, few blocks), except what the user set, and say so.  \a node is the number of this
+ * process's node.  Before the first communicator, once per process.
  * Collective over \a all. */
 void ts_comm_nccl_place(MPI_Comm all, int node);
 

@@ -25,8 +25,8 @@ typedef enum ts_load {
  * \return TS_BAD_INPUT, agreed: damage, with file and reason. */
 ts_status ts_checkpoint_check(ts_world *world, const char *directory, ts_checkpoint **checkpoint, ts_error *err);
 
-/** Take the state from a checkpoint that was checked: each rank reads what it owns from whatever shards it lies in; what is
- * kept whole is gathered.  Collective over the world.
+/** Take the state from a checkpoint that was checked: each rank reads what it owns from whatever shards it lies in;
+ * what is kept whole is gathered.  Collective over the world.
  * \return TS_BAD_INPUT, agreed: another model (the first tensor that differs), a state that is not there; the engine's
  *         state is undefined then. */
 ts_status ts_engine_load(ts_engine *engine, const char *directory, const ts_checkpoint *checkpoint, ts_load what,

@@ -1,5 +1,5 @@
-/* Measured choices of a device: which algorithm computes each product.  They are made once and kept, because another choice is
- * another order of sums: rank 0 reads them from the run directory or measures, and everybody gets them. */
+/* Measured choices of a device: which algorithm computes each product.  They are made once and kept, because another
+ * choice is another order of sums: rank 0 reads them from the run directory or measures, and everybody gets them. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -26,7 +26,8 @@ static ts_status read_file(const ts_engine *e, const char *path, ts_error *err) 
   return status;
 }
 
-/* The file that the deck names has to fit; one that an earlier job left need not: it may be of another device, and says so. */
+/* The file that the deck names has to fit; one that an earlier job left need not: it may be of another device, and says
+ * so. */
 static ts_status read_kept(const ts_engine *e, ts_error *err) {
   if (e->deck->run.algorithms[0] != 0) {
     return read_file(e, e->deck->run.algorithms, err);

@@ -73,8 +73,8 @@ static ts_status open_device(const ts_deck *deck, const ts_world *world, ts_erro
 
 enum { PLACE = 64 };
 
-/* Each rank's place: its node, by the first of its ranks, and its device's bus.  Launchers may show a rank all GPUs of its node or
- * only its own: what counts is which device it got. */
+/* Each rank's place: its node, by the first of its ranks, and its device's bus.  Launchers may show a rank all GPUs of
+ * its node or only its own: what counts is which device it got. */
 static ts_status check_shared(ts_world *world, ts_error *err) {
   int ranks = ts_world_size(world), rank = ts_world_rank(world);
   ts_comm *all = ts_world_all(world);

@@ -28,12 +28,13 @@ struct ts_engine {
  * \return TS_BAD_INPUT, agreed by all ranks: no GPU where cuda is asked for, an option that the device does not have. */
 ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backend **out, ts_error *err);
 
-/** Fit the programs into the memory of this rank's device and, all ranks of a node together, of its host?  Not collective.
+/** Fit the programs into the memory of this rank's device and, all ranks of a node together, of its host?  Not
+ * collective.
  * \return TS_BAD_INPUT with what is needed, what is free, and what other settings would need. */
 ts_status ts_engine_check_memory(const ts_engine *engine, ts_error *err);
 
-/** Choose the algorithms of the programs' products on a device, once for all ranks; nothing on the host. Collective over the
- * world.
+/** Choose the algorithms of the programs' products on a device, once for all ranks; nothing on the host. Collective
+ * over the world.
  * \return TS_BAD_INPUT, agreed, when the file of run.algorithms cannot be used. */
 ts_status ts_engine_choose(ts_engine *engine, ts_error *err);
 

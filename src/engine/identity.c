@@ -40,7 +40,8 @@ static char *share_value(ts_world *world, const char *mine, int root) {
 
 enum { MOST_PLACES = 8, MOST_VALUES = 8 };
 
-/* "node0 (ranks 0-3), node1 (ranks 4-7)": those with rank \a like's hash, where the ranks of a node follow each other. */
+/* "node0 (ranks 0-3), node1 (ranks 4-7)": those with rank \a like's hash, where the ranks of a node follow each
+ * other. */
 static void add_places(const ts_world *world, const uint64_t *hash, int like, ts_text *to) {
   int ranks = ts_world_size(world), places = 0;
   for (int first = 0, last; first < ranks; first = last) {

@@ -1,6 +1,6 @@
 /** \file
- * Identity: is every rank the same program, with the same libraries and the same deck?  A cluster whose nodes were not all
- * updated trains with mixed results, or hangs in a collective that only some ranks know.
+ * Identity: is every rank the same program, with the same libraries and the same deck?  A cluster whose nodes were not
+ * all updated trains with mixed results, or hangs in a collective that only some ranks know.
  */
 #ifndef TS_ENGINE_IDENTITY_H
 #define TS_ENGINE_IDENTITY_H
@@ -28,8 +28,8 @@ const char *ts_identity_build(void);
  * \return TS_BAD_INPUT on all ranks, naming the nodes that differ. */
 ts_status ts_identity_check_build(ts_world *world, ts_error *err);
 
-/** The deck must have been read alike, which is an error otherwise; libraries and processors should be alike, which is warned
- * about: the losses are right, but not bit for bit those of equal nodes.  Collective over the world.
+/** The deck must have been read alike, which is an error otherwise; libraries and processors should be alike, which is
+ * warned about: the losses are right, but not bit for bit those of equal nodes.  Collective over the world.
  * \return TS_BAD_INPUT on all ranks. */
 ts_status ts_identity_check(ts_world *world, const ts_deck *deck, const ts_backend *backend, ts_error *err);
 

@@ -8,12 +8,12 @@
 
 #include <stdint.h>
 
-/** FLOP/s of an n x n x n product through the backend's own kernel: the best of several runs, at least \a seconds long in
- * all and at least three. Not collective. */
+/** FLOP/s of an n x n x n product through the backend's own kernel: the best of several runs, at least \a seconds long
+ * in all and at least three. Not collective. */
 double ts_product_flops(const ts_backend *backend, int64_t n, ts_dtype dtype, int threads, double seconds);
 
-/** FLOP/s of a large product of this process's processors, measured in about 0.2 s: a figure for metrics, not for decisions.
- * Not collective. */
+/** FLOP/s of a large product of this process's processors, measured in about 0.2 s: a figure for metrics, not for
+ * decisions. Not collective. */
 double ts_peak_flops(int threads, ts_dtype dtype);
 
 #endif

@@ -12,8 +12,8 @@
 
 enum { SET = 512, WHERE = 160 };
 
-/* A set that does not fit is cut, and then differs from others only by what is left of it: machines of a thousand processors
- * in no order. */
+/* A set that does not fit is cut, and then differs from others only by what is left of it: machines of a thousand
+ * processors in no order. */
 typedef struct place {
   char set[SET];     /* processors it may use */
   char where[WHERE]; /* the same for people; "" where nothing was chosen */

@@ -7,9 +7,9 @@
 #include "comm/comm.h"
 #include "deck/deck.h"
 
-/** Give each rank processors of its own, as run.bind says: those near its GPU, divided among the ranks of the node that may run
- * on the same ones.  A rank that the launcher has bound stays where it is.  Says what was chosen.  Before threads are counted
- * and made, so that they stay there.  Collective over the world.
+/** Give each rank processors of its own, as run.bind says: those near its GPU, divided among the ranks of the node that
+ * may run on the same ones.  A rank that the launcher has bound stays where it is.  Says what was chosen.  Before
+ * threads are counted and made, so that they stay there.  Collective over the world.
  * \param [in] bus  PCI bus of this rank's GPU, or "". */
 void ts_engine_place(ts_world *world, const ts_deck *deck, const char *bus);
 

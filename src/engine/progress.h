@@ -1,6 +1,6 @@
 /** \file
- * What a user sees while training: a bar at the bottom of a terminal, plain lines elsewhere.  Speaks through base/log, so
- * only the rank that speaks prints.  Nothing here is collective.
+ * What a user sees while training: a bar at the bottom of a terminal, plain lines elsewhere.  Speaks through base/log,
+ * so only the rank that speaks prints.  Nothing here is collective.
  */
 #ifndef TS_ENGINE_PROGRESS_H
 #define TS_ENGINE_PROGRESS_H

@@ -80,8 +80,8 @@ static bool died_early(const char *run) {
   return n == 0 && !has_file(run, "latest") && has_file(run, "deck.cfg") && has_file(run, "metrics.csv");
 }
 
-/* What the run that died had for a deck, as rank 0 reads it; NULL without one.  Requeued onto other nodes a job has the batch
- * that it was submitted with. */
+/* What the run that died had for a deck, as rank 0 reads it; NULL without one.  Requeued onto other nodes a job has the
+ * batch that it was submitted with. */
 static char *share_dead_deck(ts_world *world, const char *run) {
   ts_comm *all = ts_world_all(world);
   char *path = ts_format("%s/deck.cfg", run), *text = NULL;

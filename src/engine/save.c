@@ -126,8 +126,9 @@ static void free_copy(ts_saver *s) {
   s->borrowed = false;
 }
 
-/* Files are written from the host's memory: where no copy was planned beside a device, of memory for this save only, which the
- * device does not reach itself: pages that cannot be swapped for all of the state would be too many to take at once. */
+/* Files are written from the host's memory: where no copy was planned beside a device, of memory for this save only,
+ * which the device does not reach itself: pages that cannot be swapped for all of the state would be too many to take
+ * at once. */
 static ts_status borrow_copy(ts_saver *s, ts_error *err) {
   if (s->copy != NULL || ts_executor_is_host(s->engine->executor)) {
     return TS_OK;

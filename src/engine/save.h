@@ -4,9 +4,9 @@
  * A save is a machine of named states.  What moves it on is agreed by all ranks: either the flag that travels in the
  * step's record (ts_saver_is_working, ts_saver_advance), or waiting for everybody (ts_saver_finish).
  *
- *     IDLE ─ begin ─▶ DIRECTORY ─▶ COPY ─▶ SHARD ─▶ INDEX ─▶ SUM ─▶ COLLECT ─▶ MANIFEST ─▶ PUBLISH ─▶ LATEST ─▶ PRUNE ─▶ IDLE
- *                     rank 0       all     all     rank 0   all     all       rank 0 (until here nothing is published)
- *                     └─ caller ────┘      └─── thread ───┘         caller    └────────── thread of rank 0 ─────────┘
+ * IDLE ─ begin ─▶ DIRECTORY ─▶ COPY ─▶ SHARD ─▶ INDEX ─▶ SUM ─▶ COLLECT ─▶ MANIFEST ─▶ PUBLISH ─▶ LATEST ─▶ PRUNE ─▶ IDLE
+ *                 rank 0       all     all     rank 0   all     all       rank 0 (until here nothing is published)
+ *                 └─ caller ────┘      └─── thread ───┘         caller    └────────── thread of rank 0 ─────────┘
  *
  * A failure (a full disk, EIO) on any rank abandons the save: its directory is removed, what was published before stays
  * as it was, the run goes on.  A process that dies in any state leaves what was published before, too.
@@ -45,8 +45,8 @@ typedef struct ts_position {
 
 typedef struct ts_saver ts_saver;
 
-/** Make a saver for the deck's run (directory, keep, save_async).  With run.save_every and run.save_async the planned memory
- * of the copy is taken here; else saves are written from the engine's own memory, of
+/** Make a saver for the deck's run (directory, keep, save_async).  With run.save_every and run.save_async the planned
+ * memory of the copy is taken here; else saves are written from the engine's own memory, of
  * a device through memory of the host that is taken for this save, and begin waits for the files.
  * \param [in] engine  Borrowed for the saver's life; it can train. Not collective. */
 ts_saver *ts_saver_create(ts_engine *engine);
@@ -78,8 +78,8 @@ int64_t ts_saver_newest(const ts_saver *saver);
 /** True from the begin of a save of \a step until it is published or given up. Not collective. */
 bool ts_saver_is_begun(const ts_saver *saver, int64_t step);
 
-/** Seconds since the last call: of saves that ended (from begin to published), and that the caller waited in any function
- * of this header. Not collective. */
+/** Seconds since the last call: of saves that ended (from begin to published), and that the caller waited in any
+ * function of this header. Not collective. */
 typedef struct ts_save_times {
   double save, stall;
 } ts_save_times;

@@ -64,8 +64,8 @@ static bool read_all(int file, char *text, size_t size, size_t *length) {
   return true;
 }
 
-/* A file that must be plain and at most `limit` bytes; links are not followed and nothing is waited for.  The text is the
- * caller's, terminated, NULL when it cannot be read; `modified`, in seconds since 1970, may be NULL. */
+/* A file that must be plain and at most `limit` bytes; links are not followed and nothing is waited for.  The text is
+ * the caller's, terminated, NULL when it cannot be read; `modified`, in seconds since 1970, may be NULL. */
 static ts_status read_file(const char *path, size_t limit, char **text, size_t *length, double *modified) {
   struct stat info;
   *text = NULL;

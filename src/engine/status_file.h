@@ -1,17 +1,19 @@
 /** \file
- * What a run says of itself while it runs, as text in RUN/status, for `tessera status` and for the watchdogs of its ranks:
+ * What a run says of itself while it runs, as text in RUN/status, for `tessera status` and for the watchdogs of its
+ * ranks:
  *
  *     RUN/status/@run     the job: written when it begins and when it ends, by rank 0
  *     RUN/status/@failed  why a rank ended the job: the first one that did
  *     RUN/status/NODE     what the ranks of a node are doing: written every few seconds by one of them
  *
- * A node's file is overwritten in place and never shrinks, so that a full disk does not stop it; its second line and the
- * last but empty ones carry the number of the writing, and a reader that finds two different ones reads again.
+ * A node's file is overwritten in place and never shrinks, so that a full disk does not stop it; its second line and
+ * the last but empty ones carry the number of the writing, and a reader that finds two different ones reads again.
  *
- * Readers trust nothing: a file is a plain file of bounded size, every number is checked, what is no such text is damaged.
+ * Readers trust nothing: a file is a plain file of bounded size, every number is checked, what is no such text is
+ * damaged.
  *
- * Ages.  What a rank said is dated by its node's monotonic clock at the writing; a file is dated by the file system's time of
- * modification, compared with what the file system says now.  Clocks of two nodes are never compared.
+ * Ages.  What a rank said is dated by its node's monotonic clock at the writing; a file is dated by the file system's
+ * time of modification, compared with what the file system says now.  Clocks of two nodes are never compared.
  *
  * Nothing here is collective.
  */
@@ -65,7 +67,8 @@ typedef struct ts_run_status {
 char *ts_status_directory(const char *run);
 char *ts_status_path(const char *run, const char *name);
 
-/** The text of a node's file, filled up with empty lines to \a bytes bytes, and its reverse; the most bytes that the text of
+/** The text of a node's file, filled up with empty lines to \a bytes bytes, and its reverse; the most bytes that the
+ * text of
  * \a n ranks takes.
  * \return TS_BAD_INPUT: not such a text.  End with ts_node_status_clear in any case. Not collective. */
 size_t ts_status_node_bytes(int n);

@@ -26,8 +26,8 @@ static void set_of_signals(sigset_t *set) {
   }
 }
 
-/* oneDNN's matrix products point the stack pointer at memory of the heap: a handler that runs meanwhile, with some kB of
- * registers to save, writes over whatever lies before it.  So no handler ever runs in a thread that computes. */
+/* oneDNN's matrix products point the stack pointer at memory of the heap: a handler that runs meanwhile, with some kB
+ * of registers to save, writes over whatever lies before it.  So no handler ever runs in a thread that computes. */
 void ts_stop_watch(void) {
   struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART};
   const struct timespec at_once = {0};

@@ -1,15 +1,16 @@
 /** \file
- * Requests to stop: SIGTERM, SIGUSR1, or a file STOP in the run directory.  One rank that was asked is enough: the request
- * travels in the step's record (ts_engine_step), so that all ranks stop after the same step.  Nothing here is collective.
+ * Requests to stop: SIGTERM, SIGUSR1, or a file STOP in the run directory.  One rank that was asked is enough: the
+ * request travels in the step's record (ts_engine_step), so that all ranks stop after the same step.  Nothing here is
+ * collective.
  */
 #ifndef TS_ENGINE_STOP_H
 #define TS_ENGINE_STOP_H
 
 #include <stdbool.h>
 
-/** Note SIGTERM and SIGUSR1 from now to the end of the process instead of dying of them, however often they come: one that
- * comes after the last save must not change the exit code.  Forgets what came before.  The calling thread, and those it makes
- * from now on, block them: called before any thread that computes is made.  Not collective. */
+/** Note SIGTERM and SIGUSR1 from now to the end of the process instead of dying of them, however often they come: one
+ * that comes after the last save must not change the exit code.  Forgets what came before.  The calling thread, and
+ * those it makes from now on, block them: called before any thread that computes is made.  Not collective. */
 void ts_stop_watch(void);
 
 /** Was this process asked to stop?  Not collective.

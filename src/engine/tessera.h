@@ -9,8 +9,8 @@
  *   }
  *   ts_engine_destroy (&engine);
  *
- * One thread per process calls these functions.  Functions marked collective are called by every process of the world in
- * the same order.
+ * One thread per process calls these functions.  Functions marked collective are called by every process of the world
+ * in the same order.
  */
 #ifndef TS_ENGINE_TESSERA_H
 #define TS_ENGINE_TESSERA_H
@@ -96,8 +96,8 @@ ts_executor *ts_engine_executor(ts_engine *engine);
 /** Whether a plan for this backend keeps room for cuDNN's attention (ts_target.cudnn). Not collective. */
 bool ts_engine_may_use_cudnn(const ts_deck *deck, const ts_backend *backend);
 
-/** Threads a rank should use: the deck's run.threads, else OMP_NUM_THREADS, else this process's share of the cores it may
- * run on. Not collective. */
+/** Threads a rank should use: the deck's run.threads, else OMP_NUM_THREADS, else this process's share of the cores it
+ * may run on. Not collective. */
 int ts_engine_threads(const ts_deck *deck, int local_ranks);
 
 #endif

@@ -3,9 +3,10 @@
  *
  *     needed = 2 x the save + 2 x the slowest of the last steps + the last validation + run.time_margin
  *
- * The save's time is that of the last one; before the first, what its bytes take at a modest rate.  It is decided once a
- * step, after it was computed: the run that begins with too little time left still makes one step and saves it, so a job
- * that is started again and again goes forward by a step each time.  Used by rank 0 alone; nothing here is collective.
+ * The save's time is that of the last one; before the first, what its bytes take at a modest rate.  It is decided once
+ * a step, after it was computed: the run that begins with too little time left still makes one step and saves it, so a
+ * job that is started again and again goes forward by a step each time.  Used by rank 0 alone; nothing here is
+ * collective.
  */
 #ifndef TS_ENGINE_TIME_LIMIT_H
 #define TS_ENGINE_TIME_LIMIT_H

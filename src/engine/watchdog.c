@@ -90,8 +90,8 @@ static void collect_node(ts_watch *w, ts_node_status *node) {
   }
 }
 
-/* Opened each time: network file systems show a file to others when it is closed.  Room for the longest text is taken at the
- * first time, where the file system can, so that a disk that is full later does not matter. */
+/* Opened each time: network file systems show a file to others when it is closed.  Room for the longest text is taken
+ * at the first time, where the file system can, so that a disk that is full later does not matter. */
 static bool overwrite(const char *path, const ts_text *text, size_t most) {
   int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (file >= 0 && most > 0 && fallocate(file, FALLOC_FL_KEEP_SIZE, 0, (off_t) most) != 0) {

@@ -1,9 +1,10 @@
 /** \file
  * A thread of every rank that keeps the run's status files (engine/status_file.h) and ends a run that hangs.
  *
- * It never calls MPI and never waits for the threads that train.  Every second or so it says that its process gets to run;
- * on one rank of each node it writes RUN/status/NODE every few seconds: the lowest one that gets to run, so that a node
- * whose first rank is stopped still speaks.  On rank 0 it also asks Slurm for the time that is left (slurm/time_left.h).
+ * It never calls MPI and never waits for the threads that train.  Every second or so it says that its process gets to
+ * run; on one rank of each node it writes RUN/status/NODE every few seconds: the lowest one that gets to run, so that a
+ * node whose first rank is stopped still speaks.  On rank 0 it also asks Slurm for the time that is left
+ * (slurm/time_left.h).
  *
  * What is taken for a hang, on this rank's own clock:
  *
@@ -14,9 +15,9 @@
  *     saving, validating, ending    run.first_step_timeout   the last change of this rank's record
  *
  * so a save that is waited for and a validation are no part of a step.  All ranks wait for the one that hangs, so all
- * find it; the first rank speaks, others only where it does not (one creates RUN/status/\@failed, the rest keep silent).
- * It waits two periods for the other nodes to write, prints who is behind and which collective it did not reach
- * (engine/lag.h), and ends the job; where MPI cannot be made to end it, the process dies by SIGALRM.
+ * find it; the first rank speaks, others only where it does not (one creates RUN/status/\@failed, the rest keep
+ * silent).  It waits two periods for the other nodes to write, prints who is behind and which collective it did not
+ * reach (engine/lag.h), and ends the job; where MPI cannot be made to end it, the process dies by SIGALRM.
  */
 #ifndef TS_ENGINE_WATCHDOG_H
 #define TS_ENGINE_WATCHDOG_H
@@ -26,7 +27,8 @@
 
 typedef struct ts_watch ts_watch;
 
-/** Begin to watch this rank, whose heartbeat (base/heartbeat.h) is from now on in memory of its node; nothing is written.
+/** Begin to watch this rank, whose heartbeat (base/heartbeat.h) is from now on in memory of its node; nothing is
+ * written.
  * \param [in] deck  Borrowed. Collective over the world. */
 ts_watch *ts_watch_create(ts_world *world, const ts_deck *deck);
 
@@ -37,8 +39,8 @@ void ts_watch_publish(ts_watch *watch, int64_t first_step);
 /** Rank 0 tells how fast the run is, after each step. Not collective. */
 void ts_watch_speed(ts_watch *watch, double step_seconds, double tokens_per_second);
 
-/** Seconds until the time given to this job is over: run.time_limit, or else what Slurm said last; INFINITY for no limit
- * or none that is known, and on all ranks but rank 0.  May be negative. Not collective. */
+/** Seconds until the time given to this job is over: run.time_limit, or else what Slurm said last; INFINITY for no
+ * limit or none that is known, and on all ranks but rank 0.  May be negative. Not collective. */
 double ts_watch_time_left(const ts_watch *watch);
 
 /** Stop watching, and write how the run ended.

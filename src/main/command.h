@@ -64,7 +64,8 @@ ts_status ts_arguments_parse(const ts_command *command, int argc, char **argv, t
 /** Free what parsing allocated. Not collective. */
 void ts_arguments_clear(ts_arguments *arguments);
 
-/** `tessera --help`, `tessera COMMAND --help`, and the man page (roff) of a command or, with NULL, of the program. Not collective. */
+/** `tessera --help`, `tessera COMMAND --help`, and the man page (roff) of a command or, with NULL, of the program. Not
+ * collective. */
 void ts_help_program(ts_text *to);
 void ts_help_command(const ts_command *command, ts_text *to);
 void ts_help_man(const ts_command *command, ts_text *to);
@@ -74,12 +75,12 @@ void ts_help_man(const ts_command *command, ts_text *to);
  * \return TS_BAD_INPUT, agreed. */
 ts_status ts_read_deck(const ts_arguments *arguments, ts_world *world, ts_deck **deck, ts_error *err);
 
-/** The backend that a plan or graph is for: cpu, cuda, or with auto what run.device says, as this machine would understand it.
- * No device is needed. Not collective. */
+/** The backend that a plan or graph is for: cpu, cuda, or with auto what run.device says, as this machine would
+ * understand it. No device is needed. Not collective. */
 ts_status ts_choose_target(const char *target, const ts_deck *deck, const ts_backend **backend, ts_error *err);
 
-/** As ts_read_deck, where the first argument may also be a model: a run or checkpoint directory (whose deck is read), or a
- * Hugging Face directory (whose deck is `model = { from = ...; }`).
+/** As ts_read_deck, where the first argument may also be a model: a run or checkpoint directory (whose deck is read),
+ * or a Hugging Face directory (whose deck is `model = { from = ...; }`).
  * \param [out] checkpoint  Owned by the caller (ts_free): what to load the weights from; NULL for none.
  * Collective over the world.  \return TS_BAD_INPUT, agreed. */
 ts_status ts_read_deck_or_model(const ts_arguments *arguments, ts_world *world, ts_deck **deck, char **checkpoint,
@@ -88,12 +89,12 @@ ts_status ts_read_deck_or_model(const ts_arguments *arguments, ts_world *world, 
 /** Can the model continue this text: it is not empty, and its bytes are tokens of the model. Not collective. */
 ts_status ts_check_prompt(const ts_deck *deck, const char *prompt, ts_error *err);
 
-/** For commands that train nothing: one micro-batch a rank, as large as the deck says (1 when it does not), whatever the
- * batch triple is for training. Not collective. */
+/** For commands that train nothing: one micro-batch a rank, as large as the deck says (1 when it does not), whatever
+ * the batch triple is for training. Not collective. */
 void ts_use_one_micro_batch(ts_deck *deck, int ranks);
 
-/** An engine with the weights of \a checkpoint or, when that is NULL, of the deck (with a warning when they come from nowhere
- * but the seed).  Collective over the world.
+/** An engine with the weights of \a checkpoint or, when that is NULL, of the deck (with a warning when they come from
+ * nowhere but the seed).  Collective over the world.
  * \return TS_BAD_INPUT, agreed; *engine is NULL then. */
 ts_status ts_create_engine(ts_world *world, const ts_deck *deck, unsigned abilities, const char *checkpoint,
                            ts_engine **engine, ts_error *err);

@@ -7,8 +7,8 @@
 #include "base/text.h"
 #include "deck/deck.h"
 
-/** Append the config.json with which transformers' AutoModelForCausalLM computes the function of this deck's model.  Reading
- * it back as `model.from` gives an equal model.  Not collective.
+/** Append the config.json with which transformers' AutoModelForCausalLM computes the function of this deck's model.
+ * Reading it back as `model.from` gives an equal model.  Not collective.
  * \param [in] torch_dtype  Of the tensors beside it: "float32", "bfloat16" or "float16". */
 void ts_model_config_json(const ts_deck *deck, const char *torch_dtype, ts_text *to);
 

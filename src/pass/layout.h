@@ -3,10 +3,10 @@
  * stage: a stage only says which of parameter, gradient and optimizer state keep a rank's shard instead of the whole.
  *
  * A unit (a block, one large matrix) is a list of parts.  A part packs parameters of one kind (trainable or frozen,
- * persistent or not) in the model's order into a flat range of `count` elements; every parameter begins at a multiple of
- * TS_LAYOUT_ALIGN elements.  The range is cut by `cuts`, one more than there are shards; the last cut is `count`, so the
- * padding that equal shards would need belongs to nobody and never moves.  The gaps between parameters are never read.
- * None of these functions is collective.
+ * persistent or not) in the model's order into a flat range of `count` elements; every parameter begins at a multiple
+ * of TS_LAYOUT_ALIGN elements.  The range is cut by `cuts`, one more than there are shards; the last cut is `count`, so
+ * the padding that equal shards would need belongs to nobody and never moves.  The gaps between parameters are never
+ * read.  None of these functions is collective.
  */
 #ifndef TS_PASS_LAYOUT_H
 #define TS_PASS_LAYOUT_H

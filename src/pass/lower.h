@@ -1,13 +1,14 @@
 /** \file
  * A run of segments as commands for the queues of a device.
  *
- * Kernels go to the COMPUTE queue, collectives to COMM.  What crosses from one queue to the other is ordered by an event: a
- * collective begins after all computation before it, and the computation waits where the schedule says that it must.  A
- * command is queued without waiting for anything; between CAPTURE_BEGIN and CAPTURE_END nothing else happens on the host, so
- * the range can be recorded once and replayed.  The same commands are queued either way, hence the same results.
+ * Kernels go to the COMPUTE queue, collectives to COMM.  What crosses from one queue to the other is ordered by an
+ * event: a collective begins after all computation before it, and the computation waits where the schedule says that it
+ * must.  A command is queued without waiting for anything; between CAPTURE_BEGIN and CAPTURE_END nothing else happens
+ * on the host, so the range can be recorded once and replayed.  The same commands are queued either way, hence the same
+ * results.
  *
- * A pure function of graph, schedule and plan: it is made, dumped and verified where there is no device.  Nothing here is
- * collective.
+ * A pure function of graph, schedule and plan: it is made, dumped and verified where there is no device.  Nothing here
+ * is collective.
  */
 #ifndef TS_PASS_LOWER_H
 #define TS_PASS_LOWER_H
@@ -54,9 +55,9 @@ ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigne
 /** Free and set to NULL; NULL is allowed. Not collective. */
 void ts_lowered_destroy(ts_lowered **commands);
 
-/** Check that two commands that touch the same bytes of an arena, one of them writing, are ordered by queues and events; that
- * every event is recorded before it is waited for; that a capture range holds only what can be captured, begins on COMPUTE
- * and joins every queue that took part before its end; and that the same holds at the end of the run.
+/** Check that two commands that touch the same bytes of an arena, one of them writing, are ordered by queues and
+ * events; that every event is recorded before it is waited for; that a capture range holds only what can be captured,
+ * begins on COMPUTE and joins every queue that took part before its end; and that the same holds at the end of the run.
  * \return NULL, or the first thing that is wrong, owned by the caller (ts_free). Not collective. */
 char *ts_lowered_verify(const ts_lowered *commands, const ts_graph *graph, const ts_plan *plan);
 

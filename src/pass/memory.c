@@ -1,7 +1,7 @@
 /* Memory is planned, not allocated: every storage has a first and a last instruction; storages that are never live
  * together may share bytes.  Placement is greedy: largest first, each at the lowest offset where nothing that is live
- * at the same time lies (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020, "greedy by
- * size"); a second order (first use) is tried as well and the smaller result taken. */
+ * at the same time lies (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020, "greedy
+ * by size"); a second order (first use) is tried as well and the smaller result taken. */
 #include "base/memory.h"
 #include "comm/comm.h"
 #include "pass/pass.h"

@@ -1,10 +1,10 @@
 /** \file
  * The memory plan of one rank's program: where every tensor lives, to the byte.
  *
- * Three arenas.  STATE holds what lives from step to step, by name; programs of one engine share it.  INPUT holds what the
- * host writes: inputs and scalars.  WORK holds the rest: the collectives' workspace for the whole program, every other
- * storage and the kernels' workspaces from their first to their last instruction.  All offsets and sizes are bytes and
- * multiples of TS_PLAN_ALIGN.
+ * Three arenas.  STATE holds what lives from step to step, by name; programs of one engine share it.  INPUT holds what
+ * the host writes: inputs and scalars.  WORK holds the rest: the collectives' workspace for the whole program, every
+ * other storage and the kernels' workspaces from their first to their last instruction.  All offsets and sizes are
+ * bytes and multiples of TS_PLAN_ALIGN.
  * A plan is a function of graph, schedule and target.  Nothing here is collective.
  */
 #ifndef TS_PASS_PLAN_H

@@ -1,7 +1,7 @@
 /** \file
- * Which tensors share memory.  Every tensor lies at a byte offset in the storage of a root tensor; the ops' rows decide:
- * a window lies in its input, the inputs of a pack lie in the pack, a new version lies in the old one, and an output
- * with a prior lies in the prior when that is state or is not needed any more.  Nothing here is collective.
+ * Which tensors share memory.  Every tensor lies at a byte offset in the storage of a root tensor; the ops' rows
+ * decide: a window lies in its input, the inputs of a pack lie in the pack, a new version lies in the old one, and an
+ * output with a prior lies in the prior when that is state or is not needed any more.  Nothing here is collective.
  */
 #ifndef TS_PASS_STORAGE_H
 #define TS_PASS_STORAGE_H

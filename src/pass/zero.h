@@ -59,7 +59,8 @@ static inline bool ts_zero_is_shared(const ts_zero *z) {
 /** A state tensor of a part, "PART.what". Not collective. */
 ts_tid ts_zero_state(ts_zero *z, const ts_part *part, const char *what, ts_dtype dtype, int64_t count);
 
-/** Elements of storage for the whole of a part: room for equal shards, so that plans are the same on all ranks. Not collective. */
+/** Elements of storage for the whole of a part: room for equal shards, so that plans are the same on all ranks. Not
+ * collective. */
 int64_t ts_zero_whole(const ts_zero *z, const ts_part *part);
 
 /** This rank's shard as a window on whole storage. Not collective. */
@@ -85,7 +86,8 @@ void ts_zero_add_gradient(ts_zero *z, int index, ts_tid gradient);
 /** Reduce what the open bucket holds. Not collective (it only writes nodes). */
 void ts_zero_flush(ts_zero *z);
 
-/** Add the step's record, its control values, the optimizer and the gathers after it. Not collective (it only writes nodes).
+/** Add the step's record, its control values, the optimizer and the gathers after it. Not collective (it only writes
+ * nodes).
  * \param [in] loss, valid  Sums over this rank's micro-batches. */
 void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid);
 

@@ -1,7 +1,7 @@
 /* Which uses of a unit need a gather of their own (stage 3).
  *
- * The uses of sharded units are a sequence of visits (a node and a unit, equal neighbours merged).  Between two visits of
- * one unit its values either stay gathered or are dropped and gathered again. */
+ * The uses of sharded units are a sequence of visits (a node and a unit, equal neighbours merged).  Between two visits
+ * of one unit its values either stay gathered or are dropped and gathered again. */
 #include "pass/zero.h"
 
 #include "base/memory.h"

@@ -4,7 +4,8 @@
 #include "base/memory.h"
 
 /* A unit that fills this many elements is reduced at once even where the bucket would hold more: reductions then run
- * while the backward goes on, and stage 2 and 3 do not keep the gradients of the whole model.  Bits do not depend on it. */
+ * while the backward goes on, and stage 2 and 3 do not keep the gradients of the whole model.  Bits do not depend on
+ * it. */
 #define TS_REDUCE_EARLY ((int64_t) 1 << 21)
 
 /* Stage 0: everybody gets the sums the bucket's owners hold. */

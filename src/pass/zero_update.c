@@ -1,4 +1,5 @@
-/* The end of a step: the agreed record, the control values made from it, the optimizer, the gathers of what it wrote. */
+/* The end of a step: the agreed record, the control values made from it, the optimizer, the gathers of what it
+ * wrote. */
 #include "pass/zero.h"
 
 #include "base/memory.h"

@@ -1,6 +1,6 @@
 /** \file
- * A program bound to memory: what the executor's files share.  Private to this room.  Nothing here is collective unless it
- * says so.
+ * A program bound to memory: what the executor's files share.  Private to this room.  Nothing here is collective unless
+ * it says so.
  */
 #ifndef TS_RUN_BOUND_H
 #define TS_RUN_BOUND_H

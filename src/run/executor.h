@@ -1,13 +1,13 @@
 /** \file
  * The executor: programs bound to memory, walked instruction by instruction.
  *
- * Programs of one engine share the state arena (by the names of their STATE leaves; the first program has them all), the
- * input arena and the work arena (the largest).  After creation nothing is allocated, but for events and recordings on a
- * device in the first steps.
+ * Programs of one engine share the state arena (by the names of their STATE leaves; the first program has them all),
+ * the input arena and the work arena (the largest).  After creation nothing is allocated, but for events and recordings
+ * on a device in the first steps.
  *
- * On a device a run is queued and returns; the host waits where it reads (ts_executor_get, _take_times) or where it would
- * overwrite inputs that are still being copied (ts_executor_input).  A run is queued command by command the first time,
- * recorded the second time, and replayed from then on, unless somebody observes it or graphs are off.
+ * On a device a run is queued and returns; the host waits where it reads (ts_executor_get, _take_times) or where it
+ * would overwrite inputs that are still being copied (ts_executor_input).  A run is queued command by command the first
+ * time, recorded the second time, and replayed from then on, unless somebody observes it or graphs are off.
  */
 #ifndef TS_RUN_EXECUTOR_H
 #define TS_RUN_EXECUTOR_H
@@ -17,8 +17,8 @@
 
 typedef struct ts_executor ts_executor;
 
-/** Told of every instruction that was executed, from the thread that executed it (collectives: the stream's); of a device, once
- * the run is done. */
+/** Told of every instruction that was executed, from the thread that executed it (collectives: the stream's); of a
+ * device, once the run is done. */
 typedef void ts_executor_observer(void *user, const ts_node *node, bool collective, double start, double seconds);
 
 typedef struct ts_executor_options {
@@ -42,28 +42,30 @@ void ts_executor_destroy(ts_executor **executor);
  * Collective over the world when they contain collectives. */
 void ts_executor_run(ts_executor *executor, int index, unsigned segments);
 
-/** Where the host writes an input or scalar, by name; NULL when the program has none or never touches it.  Valid until the next
- * run, to be asked for again then.  Inputs keep their values while only one program runs. Not collective. */
+/** Where the host writes an input or scalar, by name; NULL when the program has none or never touches it.  Valid until
+ * the next run, to be asked for again then.  Inputs keep their values while only one program runs. Not collective. */
 void *ts_executor_input(ts_executor *executor, int index, const char *name);
 
-/** Memory of a state leaf or of a marked result, by name, in the memory of the backend: for ts_executor_get and _put, for
- * collectives, and for the host where the backend is the host's.  NULL when the program has none or never touches it.
- * Not collective. */
+/** Memory of a state leaf or of a marked result, by name, in the memory of the backend: for ts_executor_get and _put,
+ * for collectives, and for the host where the backend is the host's.  NULL when the program has none or never touches
+ * it. Not collective. */
 void *ts_executor_memory(const ts_executor *executor, int index, const char *name);
 
-/** Copy \a bytes bytes from the backend's memory to the host's, or back; on a device after all that is queued, and done when
- * it returns. Not collective. */
+/** Copy \a bytes bytes from the backend's memory to the host's, or back; on a device after all that is queued, and done
+ * when it returns. Not collective. */
 void ts_executor_get(ts_executor *executor, void *to, const void *memory, size_t bytes);
 void ts_executor_put(ts_executor *executor, void *memory, const void *from, size_t bytes);
 
-/** The same as ts_executor_get into memory of ts_executor_allocate_host, without the way through staging memory: on a device queued
- * and done after ts_executor_finish. Not collective. */
+/** The same as ts_executor_get into memory of ts_executor_allocate_host, without the way through staging memory: on a
+ * device queued and done after ts_executor_finish. Not collective. */
 void ts_executor_fetch(ts_executor *executor, void *to, const void *memory, size_t bytes);
 
-/** Bytes of host memory that an executor of these programs takes beside a device: a copy of the inputs, staging. Not collective. */
+/** Bytes of host memory that an executor of these programs takes beside a device: a copy of the inputs, staging. Not
+ * collective. */
 int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs);
 
-/** True when the backend's memory is the host's: what ts_executor_memory returns can be read and written. Not collective. */
+/** True when the backend's memory is the host's: what ts_executor_memory returns can be read and written. Not
+ * collective. */
 bool ts_executor_is_host(const ts_executor *executor);
 
 /** The communicator over \a axes that works on the backend's memory. Collective over the group at the first call. */
@@ -91,7 +93,8 @@ void ts_executor_set_observer(ts_executor *executor, ts_executor_observer *obser
  * \return a string owned by the caller (ts_free). Not collective. */
 char *ts_executor_take_nonfinite(ts_executor *executor);
 
-/** The most memory this process has used: of the device (its arenas, libraries and communicators), else of the host. Not collective. */
+/** The most memory this process has used: of the device (its arenas, libraries and communicators), else of the host.
+ * Not collective. */
 int64_t ts_executor_peak_bytes(const ts_executor *executor);
 
 /** Bytes of all arenas: what the plan said. Not collective. */

@@ -1,7 +1,7 @@
 /** \file
- * The memory checker of the executor: finds reads of memory before it was written (as NaN), use after death (as NaN), and
- * writes outside what an instruction owns (at once, by name).  Meant for small decks: every instruction compares the
- * whole work arena with a copy.  Nothing here is collective.
+ * The memory checker of the executor: finds reads of memory before it was written (as NaN), use after death (as NaN),
+ * and writes outside what an instruction owns (at once, by name).  Meant for small decks: every instruction compares
+ * the whole work arena with a copy.  Nothing here is collective.
  */
 #ifndef TS_RUN_MEMCHECK_H
 #define TS_RUN_MEMCHECK_H
@@ -17,7 +17,8 @@ ts_memcheck *ts_memcheck_create(const ts_program *program, void *work, size_t by
 /** Free and set to NULL; NULL is allowed. Not collective. */
 void ts_memcheck_destroy(ts_memcheck **check);
 
-/** Before the first instruction of a run: take what the host wrote, and what other programs left, as it is. Not collective. */
+/** Before the first instruction of a run: take what the host wrote, and what other programs left, as it is. Not
+ * collective. */
 void ts_memcheck_begin(ts_memcheck *check);
 
 /** After instruction \a i was executed: a byte of WORK that changed and belongs neither to its outputs nor to its
