@@ -20,7 +20,8 @@ static int by_value(const void *a, const void *b) {
 
 static double copy_rate(const ts_backend *backend, size_t bytes) {
   const ts_device_ops *device = backend->device;
-  void *from = backend->allocate(bytes), *to = backend->allocate(bytes), *begin = device->event_create(true), *end = device->event_create(true);
+  void *from = backend->allocate(bytes), *to = backend->allocate(bytes), *begin = device->event_create(true),
+       *end = device->event_create(true);
   double seconds[RUNS];
   for (int i = 0; i < RUNS; ++i) {
     device->record(begin, TS_QUEUE_COMPUTE);
@@ -47,8 +48,8 @@ int main(void) {
   const ts_backend *backend = ts_backend_cuda();
   printf("%s\n", backend->describe());
   printf("device copy %.0f GB/s (read and write)\n", 1e-9 * copy_rate(backend, (size_t) 1 << 31));
-  printf("product 8192^3 bf16 %.1f TFLOP/s, fp32 %.1f TFLOP/s\n", 1e-12 * ts_product_flops(backend, 8192, TS_BF16, 1, 1),
-         1e-12 * ts_product_flops(backend, 8192, TS_F32, 1, 1));
+  printf("product 8192^3 bf16 %.1f TFLOP/s, fp32 %.1f TFLOP/s\n",
+         1e-12 * ts_product_flops(backend, 8192, TS_BF16, 1, 1), 1e-12 * ts_product_flops(backend, 8192, TS_F32, 1, 1));
   ts_cuda_close();
   return 0;
 }

@@ -92,10 +92,11 @@ static void run_save(bench *b, const char *directory) {
       files[i] = file, copies[i] = copied, saves[i] = saved, waits[i] = waited;
     }
   }
-  double gb = 1e-9 * (double) b->bytes * b->all->size, p = median(files), s = median(saves), w = median(waits), c = median(copies);
+  double gb = 1e-9 * (double) b->bytes * b->all->size, p = median(files), s = median(saves), w = median(waits),
+         c = median(copies);
   if (b->all->rank == 0) {
-    printf("plain files        %6.3f s  %5.2f GB/s\nsave               %6.3f s  %5.2f GB/s  %.2f of plain files\n", p, gb / p, s,
-           gb / s, p / s);
+    printf("plain files        %6.3f s  %5.2f GB/s\nsave               %6.3f s  %5.2f GB/s  %.2f of plain files\n", p,
+           gb / p, s, gb / s, p / s);
     printf("wait of a save     %6.3f s  %5.2f of a memcpy of the state (%.3f s)\n", w, w / c, c);
   }
   ts_saver_destroy(&saver);

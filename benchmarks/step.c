@@ -144,8 +144,10 @@ int main(int argc, char **argv) {
   const ts_backend *backend;
   TS_CHECK(argc >= 3, "usage: %s DECK STEPS [key=value ...]", argv[0]);
   int steps = atoi(argv[2]) > 0 && atoi(argv[2]) < MOST_STEPS ? atoi(argv[2]) : 5, ranks = ts_world_size(world);
-  TS_CHECK(ts_deck_read(argv[1], argv + 3, argc - 3, &deck, &err) == TS_OK && ts_deck_resolve_batch(deck, ranks, &err) == TS_OK &&
-               ts_engine_backend(deck, world, &backend, &err) == TS_OK, "%s", err.text);
+  TS_CHECK(ts_deck_read(argv[1], argv + 3, argc - 3, &deck, &err) == TS_OK &&
+               ts_deck_resolve_batch(deck, ranks, &err) == TS_OK &&
+               ts_engine_backend(deck, world, &backend, &err) == TS_OK,
+           "%s", err.text);
   ts_dtype dtype = deck->bf16.enabled ? TS_BF16 : TS_F32;
   int threads = ts_engine_threads(deck, ts_world_local_size(world));
   double peak = find_peak(backend, dtype, threads) * ranks;

@@ -159,7 +159,8 @@ void ts_attention_run_own(const ts_kernel_call *call) {
   }
 }
 
-void ts_attention_forward_of(const ts_kernel_call *call, const void *q, const void *k, const void *v, void *o, float *lse) {
+void ts_attention_forward_of(const ts_kernel_call *call, const void *q, const void *k, const void *v, void *o,
+                             float *lse) {
   ts_attention_problem p = problem_of(call->graph, call->node);
   p.q = q;
   p.k = k;
@@ -185,7 +186,8 @@ static size_t prepare(const ts_target *target, const ts_graph *graph, const ts_n
     ts_error err = {};
     *prepared = ts_cudnn_plan_create(graph, node, NULL, &err);
     if (*prepared == NULL) {
-      ts_log(TS_LOG_WARNING, "%s: cuDNN was chosen and has no plan now (%s): our kernel computes it", node->name, err.text);
+      ts_log(TS_LOG_WARNING, "%s: cuDNN was chosen and has no plan now (%s): our kernel computes it", node->name,
+             err.text);
     }
     ts_error_clear(&err);
   }
@@ -218,7 +220,8 @@ bool ts_cuda_attention_supported(const ts_graph *graph, const ts_node *node, con
       {p.head_dim <= MOST_HEAD_DIM, "attention on a GPU has heads of at most 256 elements"},
       {p.scale > 0, "attention on a GPU scales its scores by a positive number"},
       {p.length <= most_length, "attention on a GPU takes sequences of at most 4194240 tokens"},
-      {ts_attention_grid(&p, p.kv_heads, 64).z <= 65535, "attention on a GPU cannot take so many long sequences at once"},
+      {ts_attention_grid(&p, p.kv_heads, 64).z <= 65535,
+       "attention on a GPU cannot take so many long sequences at once"},
   };
   for (const auto &rule : rules) {
     if (!rule.good) {

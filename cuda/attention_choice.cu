@@ -61,8 +61,9 @@ void ts_attention_choices_clear(void) { table.n = 0; }
 /* ---- text ---- */
 
 static void write_line(const ts_attention_choice *c, char *line) {
-  snprintf(line, LINE, "attention pass=%s b=%" PRId64 " t=%" PRId64 " h=%d g=%d d=%d causal=%d by=%s", c->backward ? "backward" : "forward",
-           c->batch, c->length, c->heads, c->kv_heads, c->head_dim, c->causal, c->cudnn ? "cudnn" : "own");
+  snprintf(line, LINE, "attention pass=%s b=%" PRId64 " t=%" PRId64 " h=%d g=%d d=%d causal=%d by=%s",
+           c->backward ? "backward" : "forward", c->batch, c->length, c->heads, c->kv_heads, c->head_dim, c->causal,
+           c->cudnn ? "cudnn" : "own");
 }
 
 void ts_attention_choices_write(ts_text *to) {
@@ -78,8 +79,8 @@ bool ts_attention_choice_read(const char *line, ts_attention_choice *c) {
   char pass[16], by[16], again[LINE];
   int causal;
   memset(c, 0, sizeof *c);
-  if (sscanf(line, "attention pass=%15s b=%" SCNd64 " t=%" SCNd64 " h=%d g=%d d=%d causal=%d by=%15s", pass, &c->batch, &c->length,
-             &c->heads, &c->kv_heads, &c->head_dim, &causal, by) != 8) {
+  if (sscanf(line, "attention pass=%15s b=%" SCNd64 " t=%" SCNd64 " h=%d g=%d d=%d causal=%d by=%15s", pass, &c->batch,
+             &c->length, &c->heads, &c->kv_heads, &c->head_dim, &causal, by) != 8) {
     return false;
   }
   c->backward = strcmp(pass, "backward") == 0;
@@ -133,7 +134,8 @@ __global__ void __launch_bounds__(1024) compare_values(float *most, const T *a, 
 }
 
 /* A sum of all words that any other bits change; whole numbers, so in any order the same. */
-static __global__ void __launch_bounds__(1024) digest_words(unsigned long long *digest, const uint32_t *x, int64_t words) {
+static __global__ void __launch_bounds__(1024)
+digest_words(unsigned long long *digest, const uint32_t *x, int64_t words) {
   TS_SHARED(unsigned long long, scratch, 32);
   unsigned long long sum = 0;
   for (int64_t i = threadIdx.x; i < words; i += 1024) {
@@ -165,7 +167,8 @@ static size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
 static bool make_bench(const ts_graph *graph, const ts_node *node, size_t workspace, bench *b) {
   ts_attention_choice c = ts_attention_question(graph, node);
   int64_t q = c.batch * c.length * c.heads * c.head_dim, kv = c.batch * c.length * c.kv_heads * c.head_dim;
-  size_t q_bytes = padded((size_t) q * 2), kv_bytes = padded((size_t) kv * 2), lse = padded((size_t) (c.batch * c.heads * c.length) * 4);
+  size_t q_bytes = padded((size_t) q * 2), kv_bytes = padded((size_t) kv * 2),
+         lse = padded((size_t) (c.batch * c.heads * c.length) * 4);
   size_t all = 6 * q_bytes + 6 * kv_bytes + 2 * lse + padded(workspace) + 256;
   cudaStream_t stream = (cudaStream_t) ts_backend_cuda()->device->stream(TS_QUEUE_COMPUTE);
   if (cudaMalloc((void **) &b->memory, all) != cudaSuccess) {
@@ -178,13 +181,14 @@ static bool make_bench(const ts_graph *graph, const ts_node *node, size_t worksp
     at += bytes;
     return part;
   };
-  char *xq = take(q_bytes), *xk = take(kv_bytes), *xv = take(kv_bytes), *d_out = take(q_bytes), *o = take(q_bytes), *o2 = take(q_bytes);
-  char *own_q = take(q_bytes), *own_k = take(kv_bytes), *own_v = take(kv_bytes), *their_q = take(q_bytes), *their_k = take(kv_bytes),
-       *their_v = take(kv_bytes), *lse1 = take(lse), *lse2 = take(lse);
+  char *xq = take(q_bytes), *xk = take(kv_bytes), *xv = take(kv_bytes), *d_out = take(q_bytes), *o = take(q_bytes),
+       *o2 = take(q_bytes);
+  char *own_q = take(q_bytes), *own_k = take(kv_bytes), *own_v = take(kv_bytes), *their_q = take(q_bytes),
+       *their_k = take(kv_bytes), *their_v = take(kv_bytes), *lse1 = take(lse), *lse2 = take(lse);
   b->most = (float *) take(256);
   b->digest = (unsigned long long *) (b->most + 4);
-  ts_launch(fill_values, ts_blocks((int64_t) (2 * q_bytes + 2 * kv_bytes) / 2, THREADS), THREADS, 0, stream, (ts_bf16 *) xq,
-            (int64_t) (2 * q_bytes + 2 * kv_bytes) / 2);
+  ts_launch(fill_values, ts_blocks((int64_t) (2 * q_bytes + 2 * kv_bytes) / 2, THREADS), THREADS, 0, stream,
+            (ts_bf16 *) xq, (int64_t) (2 * q_bytes + 2 * kv_bytes) / 2);
   if (c.backward) {
     const void *in[] = {d_out, xq, xk, xv, o, lse1};
     void *own[] = {own_q, own_k, own_v}, *theirs[] = {their_q, their_k, their_v};
@@ -258,10 +262,11 @@ static double difference_of(bench *b) {
   for (int i = 0; i < b->n_out; ++i) {
     float most[2];
     if (b->is_float[i]) {
-      ts_launch(compare_values<float>, 1, 1024, 0, stream, b->most, (const float *) b->own[i], (const float *) b->theirs[i], b->count[i]);
+      ts_launch(compare_values<float>, 1, 1024, 0, stream, b->most, (const float *) b->own[i],
+                (const float *) b->theirs[i], b->count[i]);
     } else {
-      ts_launch(compare_values<ts_bf16>, 1, 1024, 0, stream, b->most, (const ts_bf16 *) b->own[i], (const ts_bf16 *) b->theirs[i],
-                b->count[i]);
+      ts_launch(compare_values<ts_bf16>, 1, 1024, 0, stream, b->most, (const ts_bf16 *) b->own[i],
+                (const ts_bf16 *) b->theirs[i], b->count[i]);
     }
     TS_CUDA(cudaMemcpyAsync(most, b->most, sizeof most, cudaMemcpyDeviceToHost, stream));
     TS_CUDA(cudaStreamSynchronize(stream));
@@ -294,7 +299,8 @@ static const double MOST_DIFFERENT = 0.05, FASTER = 0.98;
 
 static void measure(const ts_graph *graph, const ts_node *node, ts_cudnn_plan *plan, ts_attention_choice *c) {
   const ts_device_ops *device = ts_backend_cuda()->device;
-  size_t workspace = ts_cuda_attention(node->op)->prepare(NULL, graph, node, NULL), theirs = ts_cudnn_workspace(graph, node);
+  size_t workspace = ts_cuda_attention(node->op)->prepare(NULL, graph, node, NULL),
+         theirs = ts_cudnn_workspace(graph, node);
   bench b = {};
   char line[LINE];
   if (!make_bench(graph, node, workspace > theirs ? workspace : theirs, &b)) {
@@ -310,8 +316,8 @@ static void measure(const ts_graph *graph, const ts_node *node, ts_cudnn_plan *p
   c->cudnn = right && same && other < FASTER * own;
   write_line(c, line);
   ts_log(right && same ? TS_LOG_DEBUG : TS_LOG_WARNING,
-         "%s: own %.1f us, cuDNN %.1f us, results differ by %.1e of the largest%s", line, 1e6 * own, 1e6 * other, difference,
-         same ? "" : "; cuDNN's bits change from run to run");
+         "%s: own %.1f us, cuDNN %.1f us, results differ by %.1e of the largest%s", line, 1e6 * own, 1e6 * other,
+         difference, same ? "" : "; cuDNN's bits change from run to run");
   device->event_destroy(b.event[0]);
   device->event_destroy(b.event[1]);
   TS_CUDA(cudaStreamSynchronize((cudaStream_t) b.call.stream));

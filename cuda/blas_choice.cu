@@ -188,7 +188,8 @@ static bool read_attention(const char *line, choices *to) {
   }
   if (to->n_attention >= to->attention_capacity) {
     to->attention_capacity = to->attention_capacity > 0 ? 2 * to->attention_capacity : 8;
-    to->attention = (ts_attention_choice *) ts_realloc(to->attention, (size_t) to->attention_capacity, sizeof *to->attention);
+    to->attention = (ts_attention_choice *) ts_realloc(to->attention, (size_t) to->attention_capacity,
+                                                       sizeof *to->attention);
   }
   to->attention[to->n_attention++] = c;
   return true;

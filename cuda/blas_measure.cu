@@ -46,7 +46,7 @@ static void fill(void *x, size_t bytes, cudaStream_t stream) {
 
 template <typename T>
 __global__ void __launch_bounds__(FILL_THREADS)
-    find_nan(int *found, const T *x, int64_t rows, int64_t columns, int64_t ld) {
+find_nan(int *found, const T *x, int64_t rows, int64_t columns, int64_t ld) {
   int64_t i = (int64_t) blockIdx.x * FILL_THREADS + threadIdx.x;
   if (i < rows * columns) {
     float value = ts_float(x[i / columns * ld + i % columns]);
@@ -139,7 +139,8 @@ static bool is_refused(const ts_blas *blas, bench *b, const cublasLtMatmulAlgo_t
   if (code != CUBLAS_STATUS_SUCCESS) {
     char text[TS_BLAS_SPEC_TEXT];
     (void) cudaGetLastError();
-    ts_log(TS_LOG_DEBUG, "product %s: an algorithm is refused with status %d", ts_blas_spec_text(&blas->spec, text), (int) code);
+    ts_log(TS_LOG_DEBUG, "product %s: an algorithm is refused with status %d", ts_blas_spec_text(&blas->spec, text),
+           (int) code);
   }
   return code != CUBLAS_STATUS_SUCCESS;
 }

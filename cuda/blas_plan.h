@@ -32,8 +32,8 @@ void ts_blas_check(cublasStatus_t code, const char *file, int line, const char *
 int ts_blas_candidates(const ts_blas *blas, uint32_t alignment, cublasLtMatmulHeuristicResult_t *result, int wanted);
 
 /** ts_blas_run by a given algorithm; _try gives back what cuBLASLt says to it. Not collective. */
-cublasStatus_t ts_blas_try_algorithm(const ts_blas *blas, const ts_blas_operands *operands, const cublasLtMatmulAlgo_t *algo,
-                                     cudaStream_t stream);
+cublasStatus_t ts_blas_try_algorithm(const ts_blas *blas, const ts_blas_operands *operands,
+                                     const cublasLtMatmulAlgo_t *algo, cudaStream_t stream);
 void ts_blas_run_algorithm(const ts_blas *blas, const ts_blas_operands *operands, const cublasLtMatmulAlgo_t *algo,
                            cudaStream_t stream);
 

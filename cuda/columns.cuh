@@ -21,7 +21,8 @@ static __device__ __forceinline__ void ts_sum_columns(float *const (&to)[N], int
   TS_SHARED(float, part, TS_COLUMN_WARPS * TS_WARP * N * W);
   int lane = (int) threadIdx.x % TS_WARP, warp = (int) threadIdx.x / TS_WARP;
   int c = (int) blockIdx.y * ts_block_columns<W> + lane * W;
-  int64_t first = (int64_t) blockIdx.x * TS_COLUMN_ROWS, last = first + TS_COLUMN_ROWS < rows ? first + TS_COLUMN_ROWS : rows;
+  int64_t first = (int64_t) blockIdx.x * TS_COLUMN_ROWS,
+          last = first + TS_COLUMN_ROWS < rows ? first + TS_COLUMN_ROWS : rows;
   float sum[N][W];
 #pragma unroll
   for (int k = 0; k < N; ++k) {

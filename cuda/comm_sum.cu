@@ -12,7 +12,9 @@ struct sum_runs { ts_cuda_sum_run run[TS_CUDA_RUNS]; };
 struct extent {
   int64_t longest = 0;
   bool wide = true;
-  void add(const void *pointer, ts_dtype dtype) { wide = wide && (uintptr_t) pointer % (LANES * ts_dtype_size(dtype)) == 0; }
+  void add(const void *pointer, ts_dtype dtype) {
+    wide = wide && (uintptr_t) pointer % (LANES * ts_dtype_size(dtype)) == 0;
+  }
   void add(int64_t count) { longest = count > longest ? count : longest; }
 };
 
@@ -97,7 +99,8 @@ static __device__ __forceinline__ void store_at(Y *y, float *sum, float scale) {
 }
 
 template <typename X, typename W, typename Y, int N>
-static __device__ __forceinline__ void sum_at(const ts_cuda_sum_run &run, int rank, int size, int64_t stride, float scale, int64_t at) {
+static __device__ __forceinline__ void sum_at(const ts_cuda_sum_run &run, int rank, int size, int64_t stride,
+                                              float scale, int64_t at) {
   const char *slot = (const char *) run.slots + at * (int64_t) sizeof(W);
   float sum[N];
 #pragma unroll
@@ -134,11 +137,11 @@ sum_kernel(sum_runs runs, const float *beta, int rank, int size, int64_t stride)
 template <typename X, typename W, typename Y>
 static void launch_sum(const ts_cuda_reduction *s, const sum_runs &runs, int n, extent e, cudaStream_t stream) {
   if (e.wide) {
-    ts_launch(sum_kernel<X, W, Y, LANES>, dim3(ts_blocks(e.longest, THREADS * LANES), n), THREADS, 0, stream, runs, s->beta, s->rank,
-              s->size, s->stride);
+    ts_launch(sum_kernel<X, W, Y, LANES>, dim3(ts_blocks(e.longest, THREADS * LANES), n), THREADS, 0, stream, runs,
+              s->beta, s->rank, s->size, s->stride);
   } else {
-    ts_launch(sum_kernel<X, W, Y, 1>, dim3(ts_blocks(e.longest, THREADS), n), THREADS, 0, stream, runs, s->beta, s->rank, s->size,
-              s->stride);
+    ts_launch(sum_kernel<X, W, Y, 1>, dim3(ts_blocks(e.longest, THREADS), n), THREADS, 0, stream, runs, s->beta,
+              s->rank, s->size, s->stride);
   }
 }
 

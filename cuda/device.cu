@@ -205,7 +205,8 @@ static void make_queues(void) {
   int least, greatest;
   TS_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   for (int q = 0; q < TS_N_QUEUES; ++q) { /* messages first: what waits for them is on the critical path */
-    TS_CUDA(cudaStreamCreateWithPriority(&device.stream[q], cudaStreamNonBlocking, q == TS_QUEUE_COMM ? greatest : least));
+    TS_CUDA(cudaStreamCreateWithPriority(&device.stream[q], cudaStreamNonBlocking,
+                                         q == TS_QUEUE_COMM ? greatest : least));
   }
 }
 
@@ -274,7 +275,9 @@ static void event_destroy(void *event) {
 
 static void record(void *event, ts_queue queue) { TS_CUDA(cudaEventRecord((cudaEvent_t) event, device.stream[queue])); }
 
-static void wait(void *event, ts_queue queue) { TS_CUDA(cudaStreamWaitEvent(device.stream[queue], (cudaEvent_t) event, 0)); }
+static void wait(void *event, ts_queue queue) {
+  TS_CUDA(cudaStreamWaitEvent(device.stream[queue], (cudaEvent_t) event, 0));
+}
 
 static double seconds(void *from, void *to) {
   float milliseconds;
@@ -468,8 +471,9 @@ static const ts_kernel *kernel(ts_op op) {
 
 static const char *describe(void) {
   static char text[512];
-  snprintf(text, sizeof text, "%s, sm_%d, CUDA %d.%d, %s, %s", device.open ? device.name : "no device", TS_CUDA_ARCHITECTURE,
-           CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, ts_cuda_blas_describe(), ts_cudnn_describe());
+  snprintf(text, sizeof text, "%s, sm_%d, CUDA %d.%d, %s, %s", device.open ? device.name : "no device",
+           TS_CUDA_ARCHITECTURE, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, ts_cuda_blas_describe(),
+           ts_cudnn_describe());
   return text;
 }
 

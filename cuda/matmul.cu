@@ -89,7 +89,9 @@ static bool has_bias(const ts_node *node) {
 
 /* The values before a GELU: written forward, read backward. */
 static void *aux_of(const ts_kernel_call *call) {
-  return call->node->op == TS_OP_MATMUL_GELU ? call->out[1] : call->node->op == TS_OP_MATMUL_DGELU ? (void *) call->in[2] : NULL;
+  return call->node->op == TS_OP_MATMUL_GELU    ? call->out[1]
+         : call->node->op == TS_OP_MATMUL_DGELU ? (void *) call->in[2]
+                                                : NULL;
 }
 
 static bool is_wide(const matmul *p) { return p->spec.out != p->c; }
@@ -137,7 +139,8 @@ static void run(const ts_kernel_call *call) {
   float *product = is_wide(p) ? (float *) ((char *) call->workspace + TS_BLAS_WORKSPACE) : (float *) call->out[0];
   bool adds_prior = p->blas == NULL || is_wide(p); /* otherwise the product does */
   if (p->blas != NULL) {
-    ts_blas_operands o = {call->in[0], call->in[1], product, (void *) bias, aux_of(call), prior, call->beta, call->workspace};
+    ts_blas_operands o = {call->in[0],  call->in[1], product,    (void *) bias,
+                          aux_of(call), prior,       call->beta, call->workspace};
     ts_blas_run(p->blas, &o, ts_call_stream(call));
   }
   if (adds_prior || p->bias_after) {

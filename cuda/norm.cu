@@ -25,8 +25,8 @@ static __device__ __forceinline__ float row_sum(float x, float *scratch) {
 
 template <typename T, int W, bool MEAN, int TPR>
 __global__ void __launch_bounds__(block_threads<TPR>)
-norm_forward_row(T *__restrict__ y, float *__restrict__ mean, float *__restrict__ rstd, const T *__restrict__ x, const T *__restrict__ w,
-                 const T *__restrict__ bias, int64_t rows, int columns, float eps) {
+norm_forward_row(T *__restrict__ y, float *__restrict__ mean, float *__restrict__ rstd, const T *__restrict__ x,
+                 const T *__restrict__ w, const T *__restrict__ bias, int64_t rows, int columns, float eps) {
   TS_SHARED(float, scratch, TS_WARP);
   int64_t row = my_row<TPR>();
   if (row >= rows) {
@@ -85,8 +85,9 @@ norm_forward_row(T *__restrict__ y, float *__restrict__ mean, float *__restrict_
 
 template <typename T, int W, bool MEAN, int TPR>
 __global__ void __launch_bounds__(block_threads<TPR>)
-norm_dx_row(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ w, const float *__restrict__ mean,
-            const float *__restrict__ rstd, ts_prior<T> prior, int64_t rows, int columns) {
+norm_dx_row(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ w,
+            const float *__restrict__ mean, const float *__restrict__ rstd, ts_prior<T> prior, int64_t rows,
+            int columns) {
   TS_SHARED(float, scratch, TS_WARP);
   int64_t row = my_row<TPR>();
   if (row >= rows) {
@@ -147,8 +148,8 @@ static int threads_of_row(int64_t columns) {
 /* Each lane takes vectors of W elements lane, lane + 32, ... of the row. */
 template <typename T, int W, bool MEAN>
 __global__ void __launch_bounds__(ROWS *TS_WARP)
-norm_forward(T *__restrict__ y, float *__restrict__ mean, float *__restrict__ rstd, const T *__restrict__ x, const T *__restrict__ w,
-             const T *__restrict__ bias, int64_t rows, int columns, float eps) {
+norm_forward(T *__restrict__ y, float *__restrict__ mean, float *__restrict__ rstd, const T *__restrict__ x,
+             const T *__restrict__ w, const T *__restrict__ bias, int64_t rows, int columns, float eps) {
   int64_t row = (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP;
   if (row >= rows) {
     return;
@@ -200,18 +201,20 @@ template <typename T, int W, bool MEAN>
 static void launch_forward(const ts_kernel_call *call) {
   int64_t rows = ts_shape_rows(&ts_call_in(call, 0)->shape);
   int columns = (int) ts_columns_of(ts_call_in(call, 0));
-  ts_launch(norm_forward<T, W, MEAN>, ts_blocks(rows, ROWS), ROWS * TS_WARP, 0, ts_call_stream(call), (T *) call->out[0],
-            MEAN ? (float *) call->out[1] : (float *) NULL, (float *) call->out[MEAN ? 2 : 1], (const T *) call->in[0],
-            (const T *) call->in[1], MEAN ? (const T *) call->in[2] : (const T *) NULL, rows, columns, call->node->attr.norm.eps);
+  ts_launch(norm_forward<T, W, MEAN>, ts_blocks(rows, ROWS), ROWS * TS_WARP, 0, ts_call_stream(call),
+            (T *) call->out[0], MEAN ? (float *) call->out[1] : (float *) NULL, (float *) call->out[MEAN ? 2 : 1],
+            (const T *) call->in[0], (const T *) call->in[1], MEAN ? (const T *) call->in[2] : (const T *) NULL, rows,
+            columns, call->node->attr.norm.eps);
 }
 
 template <typename T, bool MEAN, int TPR>
 static void launch_forward_row(const ts_kernel_call *call) {
   int64_t rows = ts_shape_rows(&ts_call_in(call, 0)->shape);
   int columns = (int) ts_columns_of(ts_call_in(call, 0));
-  ts_launch(norm_forward_row<T, ts_lanes<T>, MEAN, TPR>, TPR == TS_WARP ? ts_blocks(rows, ROWS) : (unsigned) rows, block_threads<TPR>, 0,
-            ts_call_stream(call), (T *) call->out[0], MEAN ? (float *) call->out[1] : (float *) NULL, (float *) call->out[MEAN ? 2 : 1],
-            (const T *) call->in[0], (const T *) call->in[1], MEAN ? (const T *) call->in[2] : (const T *) NULL, rows, columns,
+  ts_launch(norm_forward_row<T, ts_lanes<T>, MEAN, TPR>, TPR == TS_WARP ? ts_blocks(rows, ROWS) : (unsigned) rows,
+            block_threads<TPR>, 0, ts_call_stream(call), (T *) call->out[0],
+            MEAN ? (float *) call->out[1] : (float *) NULL, (float *) call->out[MEAN ? 2 : 1], (const T *) call->in[0],
+            (const T *) call->in[1], MEAN ? (const T *) call->in[2] : (const T *) NULL, rows, columns,
             call->node->attr.norm.eps);
 }
 
@@ -248,8 +251,9 @@ static void forward_run(const ts_kernel_call *call) { TS_FOR_FLOAT(ts_call_in(ca
 
 template <typename T, int W, bool MEAN>
 __global__ void __launch_bounds__(ROWS *TS_WARP)
-norm_dx(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ w, const float *__restrict__ mean,
-        const float *__restrict__ rstd, ts_prior<T> prior, int64_t rows, int columns) {
+norm_dx(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ w,
+        const float *__restrict__ mean, const float *__restrict__ rstd, ts_prior<T> prior, int64_t rows,
+        int columns) {
   int64_t row = (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP;
   if (row >= rows) {
     return;
@@ -297,10 +301,10 @@ template <typename T, bool MEAN, int TPR>
 static void launch_dx_row(const ts_kernel_call *call) {
   int64_t rows = ts_shape_rows(&ts_call_in(call, 1)->shape);
   int columns = (int) ts_columns_of(ts_call_in(call, 1));
-  ts_launch(norm_dx_row<T, ts_lanes<T>, MEAN, TPR>, TPR == TS_WARP ? ts_blocks(rows, ROWS) : (unsigned) rows, block_threads<TPR>, 0,
-            ts_call_stream(call), (T *) call->out[0], (const T *) call->in[0], (const T *) call->in[1], (const T *) call->in[2],
-            MEAN ? (const float *) call->in[3] : (const float *) NULL, (const float *) call->in[MEAN ? 4 : 3],
-            ts_call_prior<T>(call, 0), rows, columns);
+  ts_launch(norm_dx_row<T, ts_lanes<T>, MEAN, TPR>, TPR == TS_WARP ? ts_blocks(rows, ROWS) : (unsigned) rows,
+            block_threads<TPR>, 0, ts_call_stream(call), (T *) call->out[0], (const T *) call->in[0],
+            (const T *) call->in[1], (const T *) call->in[2], MEAN ? (const float *) call->in[3] : (const float *) NULL,
+            (const float *) call->in[MEAN ? 4 : 3], ts_call_prior<T>(call, 0), rows, columns);
 }
 
 template <typename T, bool MEAN>
@@ -362,9 +366,10 @@ static void launch_dw(const ts_kernel_call *call) {
   int columns = (int) ts_columns_of(ts_call_in(call, 1));
   unsigned blocks = ts_column_blocks(rows);
   float *dw = (float *) call->workspace, *db = dw + (int64_t) blocks * columns;
-  ts_launch(norm_dw_partial<T, W, MEAN>, ts_column_grid<W>(rows, columns), TS_COLUMN_THREADS, 0, ts_call_stream(call), dw, db,
-            (const T *) call->in[0], (const T *) call->in[1], MEAN ? (const float *) call->in[2] : (const float *) NULL,
-            (const float *) call->in[MEAN ? 3 : 2], rows, columns);
+  ts_launch(norm_dw_partial<T, W, MEAN>, ts_column_grid<W>(rows, columns), TS_COLUMN_THREADS, 0, ts_call_stream(call),
+            dw, db, (const T *) call->in[0], (const T *) call->in[1],
+            MEAN ? (const float *) call->in[2] : (const float *) NULL, (const float *) call->in[MEAN ? 3 : 2], rows,
+            columns);
   ts_cuda_add_rows(call, 0, dw, blocks, columns);
   if (MEAN) {
     ts_cuda_add_rows(call, 1, db, blocks, columns);
@@ -397,7 +402,8 @@ static size_t dw_prepare(const ts_target *, const ts_graph *graph, const ts_node
 }
 
 const ts_kernel *ts_cuda_norm(ts_op op) {
-  static const ts_kernel forward = {NULL, forward_run, NULL}, dx = {NULL, dx_run, NULL}, dw = {dw_prepare, dw_run, NULL}, none = {};
+  static const ts_kernel forward = {NULL, forward_run, NULL}, dx = {NULL, dx_run, NULL},
+                         dw = {dw_prepare, dw_run, NULL}, none = {};
   switch (op) {
     case TS_OP_LAYERNORM:
     case TS_OP_RMSNORM: return &forward;

@@ -28,7 +28,8 @@ template <typename T>
 __global__ void __launch_bounds__(ADD_COLUMNS *ADD_GROUPS)
 add_rows(T *y, const float *__restrict__ partial, ts_prior<T> prior, int64_t rows, int columns) {
   TS_SHARED(float, part, ADD_COLUMNS * ADD_GROUPS);
-  int column = (int) threadIdx.x % ADD_COLUMNS, group = (int) threadIdx.x / ADD_COLUMNS, c = (int) blockIdx.x * ADD_COLUMNS + column;
+  int column = (int) threadIdx.x % ADD_COLUMNS, group = (int) threadIdx.x / ADD_COLUMNS,
+      c = (int) blockIdx.x * ADD_COLUMNS + column;
   float sum = 0;
   if (c < columns) {
 #pragma unroll 4
@@ -50,8 +51,8 @@ add_rows(T *y, const float *__restrict__ partial, ts_prior<T> prior, int64_t row
 
 template <typename T>
 static void launch_add(const ts_kernel_call *call, int output, const float *partial, int64_t rows, int64_t columns) {
-  ts_launch(add_rows<T>, ts_blocks(columns, ADD_COLUMNS), ADD_COLUMNS * ADD_GROUPS, 0, ts_call_stream(call), (T *) call->out[output],
-            partial, ts_call_prior<T>(call, output), rows, (int) columns);
+  ts_launch(add_rows<T>, ts_blocks(columns, ADD_COLUMNS), ADD_COLUMNS * ADD_GROUPS, 0, ts_call_stream(call),
+            (T *) call->out[output], partial, ts_call_prior<T>(call, output), rows, (int) columns);
 }
 
 void ts_cuda_add_rows(const ts_kernel_call *call, int output, const float *partial, int64_t rows, int64_t columns) {
@@ -173,14 +174,17 @@ static void launch_squares(const ts_kernel_call *call) {
       ranges.before[ranges.n] = blocks;
       blocks += ts_blocks(ranges.count[ranges.n], TS_SQUARE_BLOCK);
     }
-    ts_launch(square_blocks<T>, (unsigned) blocks, SQUARE_THREADS, 0, ts_call_stream(call), partial, (const T *) call->in[0], ranges);
+    ts_launch(square_blocks<T>, (unsigned) blocks, SQUARE_THREADS, 0, ts_call_stream(call), partial,
+              (const T *) call->in[0], ranges);
     partial += blocks;
   }
   double *all = (double *) call->workspace;
   add_levels((double *) call->out[0], all, partial - all, ts_call_stream(call));
 }
 
-static void sum_squares_run(const ts_kernel_call *call) { TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, launch_squares, call); }
+static void sum_squares_run(const ts_kernel_call *call) {
+  TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, launch_squares, call);
+}
 
 static size_t sum_squares_prepare(const ts_target *, const ts_graph *, const ts_node *node, void **) {
   size_t blocks = 0;
@@ -195,6 +199,7 @@ static size_t sum_squares_prepare(const ts_target *, const ts_graph *, const ts_
 }
 
 const ts_kernel *ts_cuda_sum(ts_op op) {
-  static const ts_kernel rows = {sum_rows_prepare, sum_rows_run, NULL}, squares = {sum_squares_prepare, sum_squares_run, NULL}, none = {};
+  static const ts_kernel rows = {sum_rows_prepare, sum_rows_run, NULL},
+                         squares = {sum_squares_prepare, sum_squares_run, NULL}, none = {};
   return op == TS_OP_SUM_ROWS ? &rows : op == TS_OP_SUM_SQUARES ? &squares : &none;
 }

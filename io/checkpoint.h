@@ -50,7 +50,8 @@ typedef struct ts_saved_part {
   bool trainable;
   int64_t count;         /**< Elements of the flat range, gaps included. */
   int64_t *cuts;         /**< Owned: n_shards + 1, from 0 to count. */
-  int n_states;          /**< At least 1: the first is "parameter", fp32 master where there is one, else working values. */
+  /** At least 1: the first is "parameter", fp32 master where there is one, else working values. */
+  int n_states;
   ts_saved_state *state; /**< Owned. */
 } ts_saved_part;
 

@@ -345,7 +345,8 @@ static void check_layout(reading *r, const ts_checkpoint *c) {
   int64_t elements = 0;
   for (int i = 0; r->ok && i < c->n_parts; ++i) {
     check_part(r, c, &c->part[i]);
-    expect(r, c->part[i].count <= MOST_ELEMENTS - elements, "/layout/part_count", "counts more elements than any disk holds");
+    expect(r, c->part[i].count <= MOST_ELEMENTS - elements, "/layout/part_count",
+           "counts more elements than any disk holds");
     elements += r->ok ? c->part[i].count : 0;
   }
   if (r->ok) {

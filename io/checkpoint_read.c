@@ -78,7 +78,8 @@ void ts_checkpoint_reader_close(ts_checkpoint_reader **reader) {
 
 static ts_status refuse(const ts_checkpoint_reader *r, int shard, const char *dataset, const char *why, ts_error *err) {
   char *name = ts_checkpoint_shard_name(shard);
-  ts_error_add(err, "%s/%s: %s%s%s", r->directory, name, dataset != NULL ? dataset : "", dataset != NULL ? " " : "", why);
+  ts_error_add(err, "%s/%s: %s%s%s", r->directory, name, dataset != NULL ? dataset : "", dataset != NULL ? " " : "",
+               why);
   ts_free(name);
   return TS_BAD_INPUT;
 }
@@ -118,9 +119,9 @@ static bool is_as_expected(hid_t dataset, ts_dtype dtype, int64_t count, int64_t
   unsigned flags, config;
   size_t n_values = 0;
   bool ok = space >= 0 && type >= 0 && create >= 0 && H5Sget_simple_extent_ndims(space) == 1 &&
-            H5Sget_simple_extent_dims(space, &dims, NULL) == 1 && dims == (hsize_t) count && H5Tequal(type, wanted) > 0 &&
-            H5Pget_layout(create) == H5D_CHUNKED && H5Pget_chunk(create, 1, &chunks) == 1 && chunks == (hsize_t) chunk &&
-            H5Pget_nfilters(create) == 1 &&
+            H5Sget_simple_extent_dims(space, &dims, NULL) == 1 && dims == (hsize_t) count &&
+            H5Tequal(type, wanted) > 0 && H5Pget_layout(create) == H5D_CHUNKED &&
+            H5Pget_chunk(create, 1, &chunks) == 1 && chunks == (hsize_t) chunk && H5Pget_nfilters(create) == 1 &&
             H5Pget_filter2(create, 0, &flags, &n_values, NULL, 0, NULL, &config) == H5Z_FILTER_FLETCHER32;
   H5Tclose(wanted);
   if (create >= 0) {
@@ -157,7 +158,8 @@ static ts_status open_dataset(ts_checkpoint_reader *r, const cut_piece *p, ts_er
   }
   ts_hdf5_unlock();
   ts_status status = good ? TS_OK
-                          : refuse(r, p->shard, name, dataset < 0 ? "is missing" : "has another size or type than the index says", err);
+                          : refuse(r, p->shard, name,
+                                   dataset < 0 ? "is missing" : "has another size or type than the index says", err);
   if (good) {
     r->dataset = dataset;
     r->shard = p->shard;
@@ -204,11 +206,12 @@ static ts_status read_cut(ts_checkpoint_reader *r, const cut_piece *p, ts_error 
   ts_dtype dtype = r->checkpoint->part[p->part].state[p->state].dtype;
   size_t size = ts_dtype_size(dtype);
   for (int64_t at = p->first; status == TS_OK && at < p->first + p->count;) {
-    int64_t chunk = at / r->chunk * r->chunk, end = chunk + r->chunk < p->first + p->count ? chunk + r->chunk : p->first + p->count;
+    int64_t chunk = at / r->chunk * r->chunk,
+            end = chunk + r->chunk < p->first + p->count ? chunk + r->chunk : p->first + p->count;
     status = load_chunk(r, chunk, size, err);
     if (status == TS_OK) {
-      ts_convert(p->to + (size_t) (at - p->first) * ts_dtype_size(p->dtype), p->dtype, r->buffer + (size_t) (at - chunk) * size,
-                 dtype, (size_t) (end - at));
+      ts_convert(p->to + (size_t) (at - p->first) * ts_dtype_size(p->dtype), p->dtype,
+                 r->buffer + (size_t) (at - chunk) * size, dtype, (size_t) (end - at));
     }
     at = end;
   }

@@ -36,7 +36,8 @@ static hid_t create_dataset(hid_t file, const ts_saved_part *part, int state, in
 }
 
 /* One chunk, the rest of a last one zero. */
-static bool write_chunk(hid_t dataset, const char *from, size_t bytes, size_t chunk, int64_t first, unsigned char *buffer) {
+static bool write_chunk(hid_t dataset, const char *from, size_t bytes, size_t chunk, int64_t first,
+                        unsigned char *buffer) {
   memcpy(buffer, from, bytes);
   memset(buffer + bytes, 0, chunk - bytes);
   uint32_t sum = ts_fletcher32(buffer, chunk);

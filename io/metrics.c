@@ -79,7 +79,8 @@ static ts_status check_names(const char *path, const table *t, ts_error *err) {
   free(line);
   ts_text_free(&names);
   return same ? TS_OK
-              : ts_error_add(err, "%s: has other columns than this version writes; move it away to go on without it", path);
+              : ts_error_add(err, "%s: has other columns than this version writes; move it away to go on without it",
+                             path);
 }
 
 /* One write a row: a full disk leaves the rows before it, and the run goes on. */
@@ -100,7 +101,8 @@ static void write_row(ts_metrics *metrics, int which, const void *row) {
   off_t end = lseek(file, 0, SEEK_END);
   bool ok = write(file, line.text, line.length) == (ssize_t) line.length;
   if (!ok && !metrics->failed[which]) {
-    ts_log(TS_LOG_WARNING, "%s cannot be written: %s; rows are missing from here on until it can", t->file, strerror(errno));
+    ts_log(TS_LOG_WARNING, "%s cannot be written: %s; rows are missing from here on until it can", t->file,
+           strerror(errno));
   }
   if (!ok && end >= 0 && ftruncate(file, end) != 0) {
     errno = 0; /* half a row at the end is ignored by those who read */

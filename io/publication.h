@@ -143,7 +143,8 @@ ts_status ts_manifest_match(const char *directory, const ts_manifest *manifest, 
                             ts_error *err);
 
 /** One file of a checkpoint against its manifest.  Not collective.  \return as ts_checkpoint_verify. */
-ts_status ts_checkpoint_verify_file(const char *directory, const ts_manifest *manifest, const char *name, ts_error *err);
+ts_status ts_checkpoint_verify_file(const char *directory, const ts_manifest *manifest, const char *name,
+                                    ts_error *err);
 
 /** What RUN/latest says against what is there.  Not collective.
  * \return TS_BAD_INPUT: missing though steps are published, not two such lines, names a step that is not there, or the

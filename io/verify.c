@@ -65,7 +65,8 @@ ts_status ts_checkpoint_verify(const char *directory, const ts_manifest *manifes
   return share == 0 && verify_unlisted(directory, manifest, err) != TS_OK ? TS_BAD_INPUT : status;
 }
 
-ts_status ts_checkpoint_verify_file(const char *directory, const ts_manifest *manifest, const char *name, ts_error *err) {
+ts_status ts_checkpoint_verify_file(const char *directory, const ts_manifest *manifest, const char *name,
+                                    ts_error *err) {
   int i = ts_manifest_find(manifest, name);
   return i >= 0 ? verify_file(directory, &manifest->file[i], err)
                 : ts_error_add(err, "%s: the manifest lists no %s", directory, name);

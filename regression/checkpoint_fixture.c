@@ -75,7 +75,8 @@ ts_checkpoint *fixture_checkpoint(int n_shards, fixture_cuts cuts, int64_t rows)
     cut(&c->part[i], n_shards, cuts);
   }
   c->n_shards = n_shards;
-  c->step = 123456789012, c->samples = 7, c->updates = 6, c->optimizer_step = 5, c->skipped = 4, c->skipped_in_a_row = 3;
+  c->step = 123456789012, c->samples = 7, c->updates = 6, c->optimizer_step = 5, c->skipped = 4,
+  c->skipped_in_a_row = 3;
   c->loss_scale = 32768.5;
   c->deck = ts_strdup("model = { name = \"a \\\"b\\\"\"; };\n\ttrain = 1;\n");
   c->source = ts_strdup("");
@@ -104,7 +105,8 @@ void fixture_values(const ts_checkpoint *c, int part, int state, int64_t first, 
   }
 }
 
-void fixture_values_as(const ts_checkpoint *c, int part, int state, int64_t first, int64_t count, ts_dtype dtype, void *to) {
+void fixture_values_as(const ts_checkpoint *c, int part, int state, int64_t first, int64_t count, ts_dtype dtype,
+                       void *to) {
   float *own = ts_malloc((size_t) count * sizeof *own + 1);
   fixture_values(c, part, state, first, count, own);
   ts_convert(to, dtype, own, c->part[part].state[state].dtype, (size_t) count);

@@ -27,7 +27,8 @@ ts_checkpoint *fixture_checkpoint(int n_shards, fixture_cuts cuts, int64_t rows)
 void fixture_values(const ts_checkpoint *c, int part, int state, int64_t first, int64_t count, void *to);
 
 /** The same, converted to \a dtype by ts_convert. Not collective. */
-void fixture_values_as(const ts_checkpoint *c, int part, int state, int64_t first, int64_t count, ts_dtype dtype, void *to);
+void fixture_values_as(const ts_checkpoint *c, int part, int state, int64_t first, int64_t count, ts_dtype dtype,
+                       void *to);
 
 /** Write one shard. Not collective. */
 ts_status fixture_write_shard(const char *directory, const ts_checkpoint *c, int shard, ts_error *err);

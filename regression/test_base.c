@@ -233,7 +233,8 @@ static void test_text(void) {
   char out[32];
   tap_ok(strcmp(ts_human_bytes(31.4e9, out), "31.40 GB") == 0 && strcmp(ts_human_seconds(3723, out), "1:02:03") == 0,
          "numbers for people");
-  tap_ok(ts_matches("^h\\.\\d+\\.", "h.12.attn") == 1 && ts_matches("bias$", "weight") == 0 && ts_matches("(", "") == -1,
+  tap_ok(ts_matches("^h\\.\\d+\\.", "h.12.attn") == 1 && ts_matches("bias$", "weight") == 0 &&
+             ts_matches("(", "") == -1,
          "regular expressions");
 }
 
@@ -241,7 +242,8 @@ static void test_files(void) {
   ts_error err = {0};
   char *path = ts_format("%s/a/b/file", tap_directory()), *parent = ts_format("%s/a/b", tap_directory()), *text;
   size_t length;
-  tap_ok(ts_make_directory(parent, &err) == TS_OK && ts_make_directory(parent, &err) == TS_OK, "make a directory twice");
+  tap_ok(ts_make_directory(parent, &err) == TS_OK && ts_make_directory(parent, &err) == TS_OK,
+         "make a directory twice");
   tap_ok(ts_write_file(path, "x\0y", 3, &err) == TS_OK && ts_read_file(path, 3, &text, &length, &err) == TS_OK &&
              length == 3 && memcmp(text, "x\0y", 4) == 0,
          "a file reads back as written");

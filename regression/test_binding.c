@@ -46,7 +46,8 @@ static bool is(char *text, const char *expected) {
 static void test_parts(void) {
   ts_machine *m = ts_machine_create("package:2 core:4 pu:1");
   tap_ok(is(ts_binding_part(m, "0-7", 0, 1), "0-7"), "one rank has all");
-  tap_ok(is(ts_binding_part(m, "0-7", 0, 2), "0-3") && is(ts_binding_part(m, "0-7", 1, 2), "4-7"), "two ranks: a package each");
+  tap_ok(is(ts_binding_part(m, "0-7", 0, 2), "0-3") && is(ts_binding_part(m, "0-7", 1, 2), "4-7"),
+         "two ranks: a package each");
   tap_ok(is(ts_binding_part(m, "2-5", 0, 2), "2-3") && is(ts_binding_part(m, "2-5", 1, 2), "4-5"),
          "only the processors of the allocation are divided");
   tap_ok(is(ts_binding_part(m, "0-2", 2, 3), "2"), "three cores, three ranks");
@@ -109,7 +110,8 @@ static void test_near(void) {
 static void test_this(void) {
   ts_machine *m = ts_machine_create(NULL);
   char *now = ts_binding_now(m), *one = now != NULL ? ts_binding_part(m, now, 0, 1) : NULL;
-  tap_ok(one != NULL && now != NULL && strcmp(one, now) == 0, "this machine: all of %s is one part", now != NULL ? now : "?");
+  tap_ok(one != NULL && now != NULL && strcmp(one, now) == 0, "this machine: all of %s is one part",
+         now != NULL ? now : "?");
   char first[16] = "0";
   if (now != NULL) {
     snprintf(first, sizeof first, "%.*s", (int) strcspn(now, "-,"), now);

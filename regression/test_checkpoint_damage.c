@@ -56,9 +56,11 @@ static int64_t byte_of_chunk(const char *path, const char *dataset) {
   haddr_t address;
   unsigned mask;
   ts_hdf5_lock();
-  hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT), data = H5Dopen2(file, dataset, H5P_DEFAULT), space = H5Dget_space(data);
+  hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT), data = H5Dopen2(file, dataset, H5P_DEFAULT),
+        space = H5Dget_space(data);
   TS_CHECK(H5Dget_num_chunks(data, space, &n) >= 0 && n > 0, "%s: %s", path, dataset);
-  TS_CHECK(H5Dget_chunk_info(data, space, (hsize_t) random_below((int64_t) n), &offset, &mask, &address, &bytes) >= 0, "%s", path);
+  TS_CHECK(H5Dget_chunk_info(data, space, (hsize_t) random_below((int64_t) n), &offset, &mask, &address, &bytes) >= 0,
+           "%s", path);
   H5Sclose(space);
   H5Dclose(data);
   H5Fclose(file);
@@ -156,7 +158,8 @@ static void test_odd(void) {
        .chunks_written = 1, .bytes_more = -1}};
   ts_checkpoint *c = fixture_checkpoint(1, CUTS_EVEN, 1);
   c->part[0].count = c->part[0].cuts[1] = 1000;
-  char *directory = fixture_write("odd", c), *path = shard_path(directory, 0), *dataset = ts_checkpoint_dataset(&c->part[0], 0);
+  char *directory = fixture_write("odd", c), *path = shard_path(directory, 0),
+       *dataset = ts_checkpoint_dataset(&c->part[0], 0);
   ts_error err = {0};
   odd good = {"as it should be", NULL, .count = 1000, .chunk = 1000, .rank = 1, .sum = true, .chunks_written = 1};
   write_odd(path, dataset, &good);
@@ -240,7 +243,8 @@ static int in_child(const char *directory, const ts_checkpoint *c, const char *p
 }
 
 /* Over truncated and changed copies of a file of the checkpoint, and back. */
-static void damage(const char *what, const char *directory, const ts_checkpoint *c, const char *path, bool index, bool cut) {
+static void damage(const char *what, const char *directory, const ts_checkpoint *c, const char *path, bool index,
+                   bool cut) {
   int refused = 0, right = 0, wrong = 0, crashed = 0;
   size_t length;
   char *whole;
@@ -264,13 +268,15 @@ static void damage(const char *what, const char *directory, const ts_checkpoint 
     TS_CHECK(ts_write_file(path, whole, length, NULL) == TS_OK, "%s", path);
   }
   tap_note("%s: %d refused, %d right, %d wrong, %d crashes of HDF5", what, refused, right, wrong, crashed);
-  tap_ok(cut ? refused == LOOPS : wrong == 0 && refused > 0 && refused + right + crashed == LOOPS, "%s: %d times", what, LOOPS);
+  tap_ok(cut ? refused == LOOPS : wrong == 0 && refused > 0 && refused + right + crashed == LOOPS, "%s: %d times", what,
+         LOOPS);
   ts_free(whole);
 }
 
 static void test_garbage(void) {
   ts_checkpoint *c = fixture_checkpoint(2, CUTS_EVEN, 3);
-  char *directory = fixture_write("garbage", c), *shard = shard_path(directory, 1), *index = ts_format("%s/model.h5", directory);
+  char *directory = fixture_write("garbage", c), *shard = shard_path(directory, 1),
+       *index = ts_format("%s/model.h5", directory);
   damage("a shard that was cut", directory, c, shard, false, true);
   damage("a shard with a changed byte", directory, c, shard, false, false);
   damage("an index that was cut", directory, c, index, true, true);

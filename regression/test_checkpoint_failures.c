@@ -65,7 +65,8 @@ static void fail_each(const char *name, const ts_checkpoint *c, bool index, int 
     clean = clean && fixture_hdf5_objects() == 0 && fixture_descriptors() == descriptors + 1; /* the kept stderr */
   } while (status != TS_OK && n < 10000);
   int64_t said = end_stderr(kept);
-  tap_ok(status == TS_OK && n > 2 && told, "%s, %s: each of %d writes that fails is told", name, strerror(error_number), n - 1);
+  tap_ok(status == TS_OK && n > 2 && told, "%s, %s: each of %d writes that fails is told", name, strerror(error_number),
+         n - 1);
   tap_ok(clean, "%s, %s: nothing is left open", name, strerror(error_number));
   tap_ok(said == 0, "%s, %s: nothing is printed", name, strerror(error_number));
   ts_error_clear(&err);
@@ -132,7 +133,8 @@ static void test_places(void) {
     int descriptors = fixture_descriptors();
     tap_ok(fixture_says(write_one(absent, c, index, &err), &err, nowhere, strerror(ENOENT)), "%s: no directory", what);
     TS_CHECK(ts_make_directory(path, NULL) == TS_OK, "%s", path);
-    tap_ok(fixture_says(write_one(directory, c, index, &err), &err, path, strerror(EISDIR)), "%s: a directory there", what);
+    tap_ok(fixture_says(write_one(directory, c, index, &err), &err, path, strerror(EISDIR)), "%s: a directory there",
+           what);
     TS_CHECK(rmdir(path) == 0 && symlink("/dev/full", path) == 0, "%s", path);
     tap_ok(fixture_says(write_one(directory, c, index, &err), &err, path, strerror(ENOSPC)), "%s: a full device", what);
     TS_CHECK(unlink(path) == 0 && ts_write_file(path, "old", 3, NULL) == TS_OK, "%s", path);

@@ -116,7 +116,8 @@ static void round_trip(const char *name, int n_shards, fixture_cuts cuts, int64_
   ts_checkpoint *c = fixture_checkpoint(n_shards, cuts, rows), *read = NULL;
   char *directory = fixture_write(name, c);
   ts_error err = {0};
-  bool ok = tap_ok(ts_checkpoint_read_index(directory, &read, &err) == TS_OK && same_index(c, read), "%s: the index", name);
+  bool ok = tap_ok(ts_checkpoint_read_index(directory, &read, &err) == TS_OK && same_index(c, read), "%s: the index",
+                   name);
   tap_ok(ok && fixture_differences(directory, read) == 0, "%s: all values", name);
   ts_checkpoint_reader *reader = ts_checkpoint_reader_open(directory, c);
   int64_t wrong = 0;
@@ -159,7 +160,8 @@ static void test_texts(void) {
     c->deck = ts_strdup(deck.text);
     ts_text_free(&deck);
     char *directory = fixture_write("texts", c);
-    tap_ok(ts_checkpoint_read_index(directory, &read, &err) == TS_OK && same_index(c, read), "a deck of %zu bytes", sizes[i]);
+    tap_ok(ts_checkpoint_read_index(directory, &read, &err) == TS_OK && same_index(c, read), "a deck of %zu bytes",
+           sizes[i]);
     ts_error_clear(&err);
     ts_checkpoint_destroy(&read);
     ts_free(directory);
@@ -260,7 +262,8 @@ static void test_many(void) {
   TS_CHECK(setrlimit(RLIMIT_NOFILE, &small) == 0, "setrlimit");
   char *directory = fixture_write("many", c);
   int open = fixture_descriptors();
-  tap_ok(ts_checkpoint_read_index(directory, &read, &err) == TS_OK && same_index(c, read), "%d shards: the index", SHARDS);
+  tap_ok(ts_checkpoint_read_index(directory, &read, &err) == TS_OK && same_index(c, read), "%d shards: the index",
+         SHARDS);
   tap_ok(fixture_differences(directory, c) == 0, "%d shards, %d descriptors: all values", SHARDS, LIMIT);
   ts_checkpoint_reader *reader = ts_checkpoint_reader_open(directory, c);
   int64_t wrong = 0;
@@ -269,8 +272,8 @@ static void test_many(void) {
     wrong += random_pieces(reader, c, 4);
     most = fixture_descriptors() > most ? fixture_descriptors() : most;
   }
-  tap_ok(wrong == 0 && most > open && most <= open + TS_CHECKPOINT_OPEN_FILES, "%d shards: at most %d of them open", SHARDS,
-         TS_CHECKPOINT_OPEN_FILES);
+  tap_ok(wrong == 0 && most > open && most <= open + TS_CHECKPOINT_OPEN_FILES, "%d shards: at most %d of them open",
+         SHARDS, TS_CHECKPOINT_OPEN_FILES);
   ts_checkpoint_reader_close(&reader);
   tap_ok(fixture_descriptors() == open, "%d shards: none open at the end", SHARDS);
   setrlimit(RLIMIT_NOFILE, &before);

@@ -60,7 +60,8 @@ static void put_number(hid_t file, const char *table, int at, int64_t value) {
   int64_t data[256];
   hid_t dataset = H5Dopen2(file, table, H5P_DEFAULT), space = H5Dget_space(dataset);
   hssize_t n = H5Sget_simple_extent_npoints(space);
-  TS_CHECK(n <= 256 && at < n && H5Dread(dataset, H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0, "%s", table);
+  TS_CHECK(n <= 256 && at < n && H5Dread(dataset, H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0, "%s",
+           table);
   data[at] = value;
   TS_CHECK(H5Dwrite(dataset, H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0, "%s", table);
   H5Sclose(space);
@@ -94,7 +95,8 @@ static void put_attribute(hid_t file, const char *name, hid_t type, hsize_t n, c
 }
 
 /* Another table of this name, with nothing written to it. */
-static void put_table(hid_t file, const char *table, hid_t type, hid_t create, int rank, hsize_t rows, hsize_t columns) {
+static void put_table(hid_t file, const char *table, hid_t type, hid_t create, int rank, hsize_t rows,
+                      hsize_t columns) {
   hsize_t dims[3] = {rows, columns, 1};
   TS_CHECK(H5Ldelete(file, table, H5P_DEFAULT) >= 0, "%s", table);
   hid_t space = rank > 0 ? H5Screate_simple(rank, dims, NULL) : H5Screate(H5S_SCALAR);
@@ -162,7 +164,8 @@ static void test_attribute_types(void) {
     for (int kind = 0; kind < 3; ++kind) {
       hid_t file = open_good(), type = H5Tcopy(H5T_C_S1);
       H5Tset_size(type, sizeof text);
-      put_attribute(file, names[i], kind == 1 ? type : H5T_NATIVE_INT64, (hsize_t) kind, kind == 1 ? (const void *) text : two);
+      put_attribute(file, names[i], kind == 1 ? type : H5T_NATIVE_INT64, (hsize_t) kind,
+                    kind == 1 ? (const void *) text : two);
       H5Tclose(type);
       refused(file, words, what);
     }
@@ -393,7 +396,8 @@ static void test_states(void) {
     }
     TS_CHECK(ts_checkpoint_write_index(directory, c, &err) == TS_OK, "%s", err.text);
     ts_status status = ts_checkpoint_read_index(directory, &read, &err);
-    tap_ok(n == 64 ? status == TS_OK && read->part[0].n_states == 64 : fixture_says(status, &err, path, "too many states"),
+    tap_ok(n == 64 ? status == TS_OK && read->part[0].n_states == 64
+                   : fixture_says(status, &err, path, "too many states"),
            "%d states", n);
     ts_error_clear(&err);
     ts_checkpoint_destroy(&read);

@@ -100,7 +100,8 @@ static void reduce_windows(ts_comm *comm, buffers *b, const test_case *c) {
 /* Off by what another order of the sum can give: P roundings of fp32 of partial sums, which are below P times the
  * largest addend (1), times beta, and the rounding to y's dtype. */
 static bool is_close(const test_case *c, int size, float a, float b) {
-  float limit = (float) (size * size) * 0x1p-24f + (c->y == TS_BF16 ? 0x1p-8f * (fabsf(b) + 1e-6f) : 0x1p-23f * fabsf(b));
+  float limit = (float) (size * size) * 0x1p-24f +
+                (c->y == TS_BF16 ? 0x1p-8f * (fabsf(b) + 1e-6f) : 0x1p-23f * fabsf(b));
   return fabsf(a - b) <= limit;
 }
 
@@ -173,7 +174,8 @@ static void test_many_transfers(ts_comm *comm) {
   for (int rank = 0; rank <= comm->size; ++rank) {
     cuts[rank] = rank * EACH;
   }
-  size_t whole = (size_t) (EACH * comm->size), bytes = MANY * whole * sizeof(float), shard = MANY * EACH * sizeof(float);
+  size_t whole = (size_t) (EACH * comm->size), bytes = MANY * whole * sizeof(float),
+         shard = MANY * EACH * sizeof(float);
   float *x = ts_malloc(bytes), *y = ts_calloc(MANY * EACH, sizeof *y);
   ts_transfer transfer[MANY];
   for (size_t i = 0; i < MANY * whole; ++i) {
@@ -229,10 +231,12 @@ static void test_sums_of_nccl(ts_comm *comm) {
                      .beta = i >> 4 == 0 ? NULL : &betas[(i >> 4) - 1], .workspace = i % 5 == 0 ? 8192 : 0};
       right = reduce_scatter_is(comm, &c, integers != 0) && right;
     }
-    tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter over fp32 as NCCL adds: %s", integers ? "exact on integers" : "equal to rounding");
+    tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter over fp32 as NCCL adds: %s",
+               integers ? "exact on integers" : "equal to rounding");
   }
   test_case c = {.x = TS_F32, .wire = TS_BF16, .y = TS_F32, .n = 2, .count = 2400, .windows = 2};
-  tap_ok_all(MPI_COMM_WORLD, reduce_scatter_is(comm, &c, true), "reduce_scatter over bf16: bits of the group's order all the same");
+  tap_ok_all(MPI_COMM_WORLD, reduce_scatter_is(comm, &c, true),
+             "reduce_scatter over bf16: bits of the group's order all the same");
 }
 
 /* The same call of the host's communicator. */
@@ -260,7 +264,8 @@ static void test_same_as_mpi(ts_comm *comm, ts_comm *host) {
       right = memcmp(is, b.y[t], size) == 0 && right;
       ts_free(is);
     }
-    tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter over %s: the bits of the communicator over MPI", ts_dtype_name(c.wire));
+    tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter over %s: the bits of the communicator over MPI",
+               ts_dtype_name(c.wire));
     ts_free(workspace);
     release(&b, &c);
   }
@@ -268,8 +273,8 @@ static void test_same_as_mpi(ts_comm *comm, ts_comm *host) {
 
 /* ---- all_gather ---- */
 
-static bool all_gather_is_right(ts_comm *comm, ts_dtype dtype, int cuts_kind, int n, int64_t count, int64_t begin, int64_t end,
-                                bool in_place) {
+static bool all_gather_is_right(ts_comm *comm, ts_dtype dtype, int cuts_kind, int n, int64_t count, int64_t begin,
+                                int64_t end, bool in_place) {
   int64_t size = (int64_t) ts_dtype_size(dtype), wrong = 0;
   ts_transfer transfer[MOST_TRANSFERS];
   int64_t *cuts[MOST_TRANSFERS];
@@ -319,21 +324,25 @@ static void test_all_gather(ts_comm *comm) {
       for (int64_t count = 0; count <= 2000; count = 6 * count + 7) {
         ts_dtype dtype = dtypes[(count + cuts) % 5];
         right = all_gather_is_right(comm, dtype, cuts, 1 + (int) count % 4, count, 0, count, in_place) && right;
-        right = all_gather_is_right(comm, dtype, cuts, 1 + (int) count % 4, count, count / 9, count / 3, in_place) && right;
+        right = all_gather_is_right(comm, dtype, cuts, 1 + (int) count % 4, count, count / 9, count / 3, in_place) &&
+                right;
       }
     }
     for (int d = 0; d < 5; ++d) { /* shards that are one run */
       right = all_gather_is_right(comm, dtypes[d], EQUAL, 1, 1200, 0, 1200, in_place) && right;
     }
-    tap_ok_all(MPI_COMM_WORLD, right, "all_gather %s: all cuts, dtypes, windows", in_place ? "in place" : "of shards elsewhere");
+    tap_ok_all(MPI_COMM_WORLD, right, "all_gather %s: all cuts, dtypes, windows",
+               in_place ? "in place" : "of shards elsewhere");
   }
 }
 
 /* ---- all_reduce and the rest ---- */
 
-static bool all_reduce_is_right(ts_comm *comm, ts_dtype dtype, ts_dtype wire, int64_t count, bool in_place, bool integers) {
+static bool all_reduce_is_right(ts_comm *comm, ts_dtype dtype, ts_dtype wire, int64_t count, bool in_place,
+                                bool integers) {
   test_case c = {.x = dtype, .wire = wire, .y = dtype, .integers = integers};
-  size_t size = ts_dtype_size(dtype), bytes = (size_t) count * size, workspace_bytes = ts_comm_device_workspace(comm->size, count, wire);
+  size_t size = ts_dtype_size(dtype), bytes = (size_t) count * size,
+         workspace_bytes = ts_comm_device_workspace(comm->size, count, wire);
   void *host = ts_calloc((size_t) count + 1, size), *workspace = backend->allocate(workspace_bytes);
   for (int64_t i = 0; i < count; ++i) {
     store(host, dtype, i, value(&c, comm->rank, 0, i));
@@ -589,7 +598,8 @@ static void test_workspace(void) {
   for (int size = 2; size < 5000; size = 3 * size - 1) {
     for (int64_t columns = 0; columns < INT64_MAX / 100; columns = 5 * columns + 3) {
       size_t bytes = ts_comm_device_workspace(size, columns, TS_F32);
-      right = right && bytes >= TS_COMM_WORKSPACE_MIN(size) && bytes <= ((size_t) 64 << 20) + TS_COMM_WORKSPACE_MIN(size);
+      right = right && bytes >= TS_COMM_WORKSPACE_MIN(size) &&
+              bytes <= ((size_t) 64 << 20) + TS_COMM_WORKSPACE_MIN(size);
     }
   }
   tap_ok_all(MPI_COMM_WORLD, right, "workspaces between the least and 64 MiB");
@@ -617,9 +627,11 @@ static void die(ts_comm *comm, const char *how) {
 static void test_place(ts_world *world, const char *hostid) {
   bool shared = ts_world_local_size(world) > ts_cuda_devices();
   const char *is = getenv("NCCL_HOSTID"), *ctas = getenv("NCCL_MAX_CTAS");
-  bool right = hostid != NULL ? is != NULL && strcmp(is, hostid) == 0 : (is != NULL) == (shared && ts_world_size(world) > 1);
+  bool right = hostid != NULL ? is != NULL && strcmp(is, hostid) == 0
+                              : (is != NULL) == (shared && ts_world_size(world) > 1);
   right = right && (!shared || ts_world_size(world) == 1 || ctas != NULL);
-  tap_ok_all(MPI_COMM_WORLD, right, "NCCL's environment of ranks that %s", shared ? "share devices" : "share no device");
+  tap_ok_all(MPI_COMM_WORLD, right, "NCCL's environment of ranks that %s",
+             shared ? "share devices" : "share no device");
 }
 
 static ts_comm *make(ts_world *world, const ts_device_options *options) {
@@ -631,7 +643,8 @@ static void test_all(ts_world *world) {
   ts_mesh mesh;
   ts_mesh_init(&mesh, (int[]){1, 0, 1, 1, 1}, ts_world_size(world), ts_world_rank(world), NULL);
   const char *hostid = getenv("NCCL_HOSTID");
-  ts_comm *fast = ts_world_device_comm(world, &mesh, TS_AXES_DENSE), *exact = make(world, &(ts_device_options){.exact = true});
+  ts_comm *fast = ts_world_device_comm(world, &mesh, TS_AXES_DENSE),
+          *exact = make(world, &(ts_device_options){.exact = true});
   test_place(world, hostid);
   test_dtypes(exact);
   test_sizes(exact);

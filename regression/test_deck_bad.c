@@ -214,7 +214,8 @@ static void test_many_sizes(void) {
     for (int i = 0; i < n; ++i) {
       ts_text_add(&sizes, i > 0 ? ", 1" : "1");
     }
-    char *more = ts_format("elasticity = { enabled = true; max_train_batch_size = 32; micro_batch_sizes = [%s]; };\n", sizes.text);
+    char *more = ts_format("elasticity = { enabled = true; max_train_batch_size = 32; micro_batch_sizes = [%s]; };\n",
+                           sizes.text);
     bad_deck bad = {TS_CHECK_ELASTICITY, LLAMA_MODEL, more, NULL, "257 sizes; accepted: at most 256"};
     char *message = read_error(&bad);
     tap_ok(n == 256 ? message == NULL : message != NULL && strstr(message, bad.expected) != NULL, "%d sizes: %s", n,

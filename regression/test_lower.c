@@ -102,7 +102,9 @@ static bool remove_found(ts_lowered *c, int at) {
   return at >= 0;
 }
 
-static bool forget_wait_of_collective(ts_lowered *c) { return remove_found(c, find(c, TS_LOWERED_WAIT, TS_QUEUE_COMM, 0)); }
+static bool forget_wait_of_collective(ts_lowered *c) {
+  return remove_found(c, find(c, TS_LOWERED_WAIT, TS_QUEUE_COMM, 0));
+}
 
 static bool forget_last_wait(ts_lowered *c) {
   int last = -1;
@@ -160,7 +162,8 @@ static void expect_wrong(const char *what, breakage *break_it, unsigned segments
   ts_lowered *c = ts_lower(p->graph, p->schedule, segments);
   bool broken = break_it(c);
   char *wrong = ts_lowered_verify(c, p->graph, p->plan);
-  tap_ok(broken && wrong != NULL && strstr(wrong, message) != NULL, "%s is found: %s", what, wrong != NULL ? wrong : "nothing");
+  tap_ok(broken && wrong != NULL && strstr(wrong, message) != NULL, "%s is found: %s", what,
+         wrong != NULL ? wrong : "nothing");
   ts_free(wrong);
   ts_lowered_destroy(&c);
   free_grid(&g);
@@ -170,7 +173,8 @@ int main(void) {
   const unsigned forward = TS_SEGMENT_FORWARD, backward = runs[2];
   check_grids("llama", llama);
   check_grids("gpt2", gpt2);
-  expect_wrong("a collective that does not wait for what it sends", forget_wait_of_collective, backward, "no event orders them");
+  expect_wrong("a collective that does not wait for what it sends", forget_wait_of_collective, backward,
+               "no event orders them");
   expect_wrong("a kernel that does not wait for what it reads", forget_all_waits, forward, "no event orders them");
   expect_wrong("a queue that is not joined", forget_last_wait, backward, "is not joined at the end of the capture");
   expect_wrong("a wait for an event that is never recorded", forget_record, forward, "was not recorded");

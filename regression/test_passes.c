@@ -87,7 +87,8 @@ static void test_list(void) {
          "training runs every pass");
   end(&p);
   p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_LOSS, NULL);
-  tap_ok(strcmp(p.seen.text, "precision zero fuse epilogue schedule memory ") == 0, "a loss runs those without gradients");
+  tap_ok(strcmp(p.seen.text, "precision zero fuse epilogue schedule memory ") == 0,
+         "a loss runs those without gradients");
   end(&p);
   p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, "autodiff");
   tap_ok(strcmp(p.seen.text, "precision autodiff ") == 0, "the list ends after the pass that was named");

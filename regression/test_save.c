@@ -63,7 +63,8 @@ static int64_t newest_intact(const char *directory) {
   for (int i = 0; i < n && found < 0; ++i) {
     char *path = ts_step_directory(directory, steps[i], "");
     ts_manifest manifest = {0};
-    if (ts_manifest_read(path, &manifest, NULL) == TS_OK && ts_checkpoint_verify(path, &manifest, 0, 1, 1, NULL) == TS_OK) {
+    if (ts_manifest_read(path, &manifest, NULL) == TS_OK &&
+        ts_checkpoint_verify(path, &manifest, 0, 1, 1, NULL) == TS_OK) {
       found = steps[i];
     }
     ts_manifest_clear(&manifest);
@@ -97,7 +98,8 @@ static bool survives(job *j, const char *directory, int failing, int64_t nth, in
   *failed = !saved;
   bool kept = newest_intact(directory) == (saved ? j->step : before) && count_descriptors() == descriptors;
   step(j, true);
-  return ts_saver_finish(j->saver) && kept && newest_intact(directory) == j->step && ts_saver_newest(j->saver) == j->step;
+  return ts_saver_finish(j->saver) && kept && newest_intact(directory) == j->step &&
+         ts_saver_newest(j->saver) == j->step;
 }
 
 static void test_failures(ts_world *world, const char *directory, const char *sets) {
@@ -185,7 +187,8 @@ static void test_states(ts_world *world, const char *directory) {
     order = order && entered[i] == (ts_save_state) (TS_SAVE_DIRECTORY + i);
   }
   tap_ok_all(MPI_COMM_WORLD, order, "every state once, in the order of the table");
-  tap_ok_all(MPI_COMM_WORLD, ts_saver_newest(j.saver) == 1, "and the step that was begun is published, not the one after");
+  tap_ok_all(MPI_COMM_WORLD, ts_saver_newest(j.saver) == 1,
+             "and the step that was begun is published, not the one after");
   end(&j);
 }
 

@@ -92,12 +92,14 @@ static void test_text(void) {
   ts_node_status_clear(&back);
   ts_text_free(&text);
   ts_status_print_node(&s.node[1], 0, &text);
-  tap_ok(text.length <= ts_status_node_bytes(RANKS), "%zu bytes are at most %zu", text.length, ts_status_node_bytes(RANKS));
+  tap_ok(text.length <= ts_status_node_bytes(RANKS), "%zu bytes are at most %zu", text.length,
+         ts_status_node_bytes(RANKS));
   int beginnings, accepted = count_accepted(is_node, &text, 0, &beginnings);
   tap_ok(accepted == 0, "no zero byte");
   tap_ok(beginnings == 0, "no text that is cut short");
   accepted = count_accepted(is_node, &text, '\n', &beginnings);
-  tap_ok(accepted < (int) text.length / 4, "%d of %zu lines broken in two pass: in the heading only", accepted, text.length);
+  tap_ok(accepted < (int) text.length / 4, "%d of %zu lines broken in two pass: in the heading only", accepted,
+         text.length);
   count_accepted(is_node, &text, '9', &beginnings); /* for the sanitizers */
   count_accepted(is_node, &text, '\xff', &beginnings);
   ts_text_free(&text);
@@ -156,12 +158,13 @@ static void fill_directory(const char *run, const ts_run_status *s) {
 
 static void test_directory(void) {
   ts_run_status s = make_run(), back;
-  char *run = ts_format("%s/run", tap_directory()), *old = ts_status_path(run, "node0"), *fifo = ts_status_path(run, "fifo"),
-       *link = ts_status_path(run, "link"), *inner = ts_status_path(run, "inner");
+  char *run = ts_format("%s/run", tap_directory()), *old = ts_status_path(run, "node0"),
+       *fifo = ts_status_path(run, "fifo"), *link = ts_status_path(run, "link"), *inner = ts_status_path(run, "inner");
   read_run(run, &back, "No such file");
   ts_run_status_clear(&back);
   fill_directory(run, &s);
-  tap_ok(read_run(run, &back, NULL) == TS_OK && back.n_nodes == 2 && same_node(&back.node[0], &s.node[0]), "a run is read back");
+  tap_ok(read_run(run, &back, NULL) == TS_OK && back.n_nodes == 2 && same_node(&back.node[0], &s.node[0]),
+         "a run is read back");
   tap_ok(back.node[0].age < 60 && back.n_damaged == 0, "just written");
   ts_run_status_clear(&back);
   utime(old, &(struct utimbuf){.modtime = time(NULL) - 1000, .actime = 0});
@@ -174,14 +177,16 @@ static void test_directory(void) {
   write_file(run, "huge", "x", 1);
   char *huge = ts_status_path(run, "huge");
   tap_ok(truncate(huge, (off_t) 1 << 40) == 0, "a file of 1 TiB");
-  tap_ok(read_run(run, &back, NULL) == TS_OK && back.n_nodes == 2 && back.n_damaged == 5, "%d are damaged", back.n_damaged);
+  tap_ok(read_run(run, &back, NULL) == TS_OK && back.n_nodes == 2 && back.n_damaged == 5, "%d are damaged",
+         back.n_damaged);
   ts_run_status_clear(&back);
   strcpy(s.job.id, "def.2");
   fill_directory(run, &(ts_run_status){.job = s.job, .node = s.node, .n_nodes = 2});
   tap_ok(read_run(run, &back, NULL) == TS_OK && back.n_nodes == 0 && back.n_older == 2, "files of an earlier start");
   ts_run_status_clear(&back);
   write_file(run, "@failed", "rank 1: \033[31mred\n", 17);
-  tap_ok(read_run(run, &back, NULL) == TS_OK && strcmp(back.failed, "rank 1: ?[31mred") == 0, "a terminal gets no orders");
+  tap_ok(read_run(run, &back, NULL) == TS_OK && strcmp(back.failed, "rank 1: ?[31mred") == 0,
+         "a terminal gets no orders");
   ts_run_status_clear(&back);
   write_file(run, "@run", "tessera job 1\nid ", 17);
   read_run(run, &back, "damaged");
@@ -218,7 +223,8 @@ static void test_lag(void) {
   check_lag(&s, TS_LAG_NONE, "", "", "all wait in the same: nobody is behind");
   s = make_run();
   s.node[1].beat[1].entered = s.node[1].beat[1].finished = 99;
-  check_lag(&s, TS_LAG_BEHIND, "rank 3 on node1 is behind", "ranks 0-2 in collective 100 (block.3.reduce)", "one computes for ever");
+  check_lag(&s, TS_LAG_BEHIND, "rank 3 on node1 is behind", "ranks 0-2 in collective 100 (block.3.reduce)",
+            "one computes for ever");
   s = make_run();
   s.node[0].beat[1].entered = s.node[0].beat[1].finished = 99;
   s.node[0].beat[0].since_change = 1;
@@ -229,7 +235,8 @@ static void test_lag(void) {
   check_lag(&s, TS_LAG_FROZEN_RANK, "rank 2 on node1 does not run", "is stopped (1000)", "one is stopped inside of it");
   s = make_run();
   s.node[0].age = 40;
-  check_lag(&s, TS_LAG_SILENT_NODE, "no heartbeat of node node0 for 40.0 s: ranks 0-1", "collective 100", "a node is gone");
+  check_lag(&s, TS_LAG_SILENT_NODE, "no heartbeat of node node0 for 40.0 s: ranks 0-1", "collective 100",
+            "a node is gone");
   s = make_run();
   s.node[0].beat[0].entered = 98; /* inside of an older one: also behind, but another is further */
   s.node[0].beat[0].finished = s.node[0].beat[1].entered = s.node[0].beat[1].finished = 97;

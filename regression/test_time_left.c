@@ -54,7 +54,8 @@ static bool ask(const char *script, double patience, double *seconds) {
 
 static void test_asking(void) {
   double seconds = 0;
-  tap_ok(ask("[ \"$*\" = '-h -j 17 -o %L' ] && echo 1:04:32", 5, &seconds) && seconds == 3872, "squeue is asked for this job");
+  tap_ok(ask("[ \"$*\" = '-h -j 17 -o %L' ] && echo 1:04:32", 5, &seconds) && seconds == 3872,
+         "squeue is asked for this job");
   tap_ok(ask("sleep 0.3; echo 4:32", 5, &seconds) && seconds == 272, "an answer that comes late");
   tap_ok(!ask("echo 'slurm_load_jobs error: Unable to contact slurm controller'; exit 1", 0.5, &seconds), "no answer");
   tap_ok(!ask("yes", 0.5, &seconds), "one that never ends");

@@ -74,7 +74,8 @@ static void test_memory(ts_world *world) {
     ascends = ascends && (k == 0 || memory->rank[k] > memory->rank[k - 1]);
   }
   tap_ok_all(MPI_COMM_WORLD, seen && ascends, "each sees what the others wrote");
-  tap_ok_all(MPI_COMM_WORLD, memory->n == ts_world_local_size(world) && memory->n_nodes * memory->n >= ts_world_size(world),
+  tap_ok_all(MPI_COMM_WORLD,
+             memory->n == ts_world_local_size(world) && memory->n_nodes * memory->n >= ts_world_size(world),
              "%d nodes, %d ranks on %s", memory->n_nodes, memory->n, memory->name);
   ts_node_memory_destroy(&memory);
 }
@@ -89,7 +90,8 @@ static void test_beat(void) {
   ts_heartbeat_read(ts_heartbeat_mine(), &beat);
   tap_ok_all(MPI_COMM_WORLD, beat.step == 3 && beat.micro_batch == 2 && beat.entered == beat.finished + 1 &&
              beat.phase == TS_PHASE_COMPUTING, "step, micro-batch, and inside of a collective");
-  tap_ok_all(MPI_COMM_WORLD, strlen(beat.name) == TS_HEARTBEAT_NAME - 1 && strpbrk(beat.name, " \n") == NULL, "%s", beat.name);
+  tap_ok_all(MPI_COMM_WORLD, strlen(beat.name) == TS_HEARTBEAT_NAME - 1 && strpbrk(beat.name, " \n") == NULL, "%s",
+             beat.name);
   ts_heartbeat_leave();
   double start = ts_seconds();
   enum { MANY = 200000 };
@@ -104,14 +106,16 @@ static void test_beat(void) {
 
 static bool has(const char *run, const char *state, int nodes) {
   ts_run_status s;
-  bool ok = ts_status_read(run, &s, NULL) == TS_OK && strcmp(s.job.state, state) == 0 && s.n_nodes == nodes && s.n_older == 0;
+  bool ok = ts_status_read(run, &s, NULL) == TS_OK && strcmp(s.job.state, state) == 0 && s.n_nodes == nodes &&
+            s.n_older == 0;
   ts_run_status_clear(&s);
   return ok;
 }
 
 static void test_watch(ts_world *world) {
   const char *run = tap_directory_all(MPI_COMM_WORLD);
-  char *sets = ts_format("run.directory=%s run.step_timeout=1 run.first_step_timeout=4", run), *left = ts_status_path(run, "left");
+  char *sets = ts_format("run.directory=%s run.step_timeout=1 run.first_step_timeout=4", run),
+       *left = ts_status_path(run, "left");
   ts_deck *deck = train_run_deck(world, train_run_llama, sets);
   char *directory = ts_status_directory(run);
   if (ts_world_rank(world) == 0) {

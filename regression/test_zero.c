@@ -12,7 +12,8 @@ typedef struct world_pair {
   ts_world *all, *alone;
 } world_pair;
 
-static train_run run_with(ts_world *world, const char *deck, const char *base, const char *format, long long a, long long b) {
+static train_run run_with(ts_world *world, const char *deck, const char *base, const char *format, long long a,
+                          long long b) {
   ts_text sets = {0};
   ts_text_add(&sets, "%s ", base);
   if (format != NULL) {
@@ -25,7 +26,8 @@ static train_run run_with(ts_world *world, const char *deck, const char *base, c
   return run;
 }
 
-static void expect_equal(const train_run *reference, train_run *run, const char *what, const char *base, long long value) {
+static void expect_equal(const train_run *reference, train_run *run, const char *what, const char *base,
+                         long long value) {
   tap_ok_all(MPI_COMM_WORLD, train_run_equal(reference, run), "%s: %s %lld gives the same bits", base, what, value);
   train_run_free(run);
 }
@@ -62,7 +64,8 @@ static void test_stages(ts_world *world, const char *deck, const char *base) {
     }
   }
   test_persistence(world, deck, base);
-  train_run run = run_with(world, deck, base, "activation_checkpointing.enabled=true zero_optimization.stage=%lld", 3, 0);
+  train_run run = run_with(world, deck, base, "activation_checkpointing.enabled=true zero_optimization.stage=%lld", 3,
+                           0);
   expect_equal(&reference, &run, "recomputation at stage", base, 3);
   run = run_with(world, deck, base, "debug.memcheck=true zero_optimization.stage=%lld", 2, 0);
   expect_equal(&reference, &run, "memory check at stage", base, 2);
@@ -100,7 +103,8 @@ static void test_accumulation(ts_world *world, const char *deck, const char *bas
   tap_ok_all(MPI_COMM_WORLD, train_run_equal(&run[2], &run[3]), "%s: accumulation 3: stage 2 = 3", base);
   double difference = train_run_difference(&run[0], &run[2]);
   /* fp32 sums in another order; the norm of an early step has some 1e-7 of relative rounding */
-  tap_ok_all(MPI_COMM_WORLD, difference < 2e-6, "%s: accumulation 3: stage 0 against 2 within 2e-6 (%.1e)", base, difference);
+  tap_ok_all(MPI_COMM_WORLD, difference < 2e-6, "%s: accumulation 3: stage 0 against 2 within 2e-6 (%.1e)", base,
+             difference);
   for (int stage = 0; stage < 4; ++stage) {
     train_run_free(&run[stage]);
   }
@@ -123,7 +127,8 @@ static void test_grid(const world_pair *w, const char *deck, const char *name) {
  * many. */
 static void test_message_sizes(ts_world *world) {
   const char *base = "model.hidden_size=384 model.intermediate_size=1024 model.num_hidden_layers=1 bf16.enabled=true "
-                     "zero_optimization.stage3_param_persistence_threshold=0"; /* one layout: the norm's fp64 sums go by part */
+                     /* one layout: the norm's fp64 sums go by part */
+                     "zero_optimization.stage3_param_persistence_threshold=0";
   train_run reference = run_with(world, train_run_llama, base, NULL, 0, 0);
   static const long long bucket[] = {100000, 500000000};
   for (int stage = 0; stage <= 3; ++stage) {

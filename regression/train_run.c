@@ -54,7 +54,8 @@ ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets) {
 
 static void micro_batch(ts_engine *engine, ts_world *world, const ts_deck *deck, int64_t step, int64_t m) {
   int64_t batch = deck->train_micro_batch_size_per_gpu, n = deck->data.sequence_length + 1;
-  int64_t first = ((step * deck->gradient_accumulation_steps + m) * ts_world_size(world) + ts_world_rank(world)) * batch;
+  int64_t first = ((step * deck->gradient_accumulation_steps + m) * ts_world_size(world) + ts_world_rank(world)) *
+                  batch;
   int32_t *tokens = ts_malloc((size_t) (batch * n) * sizeof *tokens);
   int64_t *samples = ts_malloc((size_t) batch * sizeof *samples);
   for (int64_t b = 0; b < batch; ++b) {

@@ -42,7 +42,9 @@ static void prepare_stack(fiber_context *c, char *stack, void (*entry)(void)) {
   *--top = (void *) entry;
   c->stack_pointer = top - 6;
 }
-static void change_stack(fiber_context *from, fiber_context *to) { shim_switch(&from->stack_pointer, to->stack_pointer); }
+static void change_stack(fiber_context *from, fiber_context *to) {
+  shim_switch(&from->stack_pointer, to->stack_pointer);
+}
 #else
 struct fiber_context {
   shim_stack stack;
@@ -359,7 +361,8 @@ void ts_ldmatrix_trans(uint32_t r[4], const void *row) { load_matrices(r, row, t
 static void start_fiber(int i, shim_index block) {
   fiber *f = &b.fibers[(size_t) i];
   unsigned x = (unsigned) i;
-  f->self.thread = {x % shim_block_dim.x, x / shim_block_dim.x % shim_block_dim.y, x / (shim_block_dim.x * shim_block_dim.y)};
+  f->self.thread = {x % shim_block_dim.x, x / shim_block_dim.x % shim_block_dim.y,
+                    x / (shim_block_dim.x * shim_block_dim.y)};
   f->self.block = block;
   f->self.lane = i % 32;
   f->self.warp = i / 32;
@@ -426,8 +429,8 @@ static void run_grid(dim3 grid, dim3 block, size_t shared, const std::function<v
 }
 
 cudaError_t shim_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, std::function<void()> thread) {
-  if (block.x * block.y * block.z > MOST_THREADS || block.x * block.y * block.z == 0 || shared > MOST_SHARED || grid.y > 65535 ||
-      grid.z > 65535 || block.z > 64) {
+  if (block.x * block.y * block.z > MOST_THREADS || block.x * block.y * block.z == 0 || shared > MOST_SHARED ||
+      grid.y > 65535 || grid.z > 65535 || block.z > 64) {
     return cudaErrorInvalidConfiguration;
   }
   if (stacks == NULL) {

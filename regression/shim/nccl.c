@@ -161,7 +161,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
 static bool peer_is_dead(const struct ncclComm *comm) {
   const char *text = getenv("SHIM_NCCL_ERROR");
   int rank, groups;
-  return text != NULL && sscanf(text, "%d:%d", &rank, &groups) == 2 && rank == world_rank() && (comm->groups >= groups || comm->ran >= groups);
+  return text != NULL && sscanf(text, "%d:%d", &rank, &groups) == 2 && rank == world_rank() &&
+         (comm->groups >= groups || comm->ran >= groups);
 }
 
 static void run(void *argument);
@@ -284,7 +285,8 @@ static ncclResult_t call(ncclComm_t comm, operation op) {
   if (peer_is_dead(comm)) {
     return refuse(ncclRemoteError, "the stand-in was told that a peer is dead");
   }
-  if (op.peer < 0 || op.peer >= comm->size || ((op.kind == SEND || op.kind == RECEIVE) && op.peer == comm->rank && depth == 0)) {
+  if (op.peer < 0 || op.peer >= comm->size ||
+      ((op.kind == SEND || op.kind == RECEIVE) && op.peer == comm->rank && depth == 0)) {
     return refuse(ncclInvalidArgument, "no such peer");
   }
   if (comm->n > 0 && comm->op[0].stream != op.stream) {
@@ -305,15 +307,19 @@ static size_t bytes_of(size_t count, ncclDataType_t type) {
   return count * (type == ncclFloat32 ? 4 : type == ncclBfloat16 ? 2 : 1);
 }
 
-ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
-  return call(comm, (operation){.kind = SEND, .x = data, .bytes = bytes_of(count, type), .peer = peer, .stream = stream});
+ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return call(comm,
+              (operation){.kind = SEND, .x = data, .bytes = bytes_of(count, type), .peer = peer, .stream = stream});
 }
 
 ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
-  return call(comm, (operation){.kind = RECEIVE, .y = data, .bytes = bytes_of(count, type), .peer = peer, .stream = stream});
+  return call(comm,
+              (operation){.kind = RECEIVE, .y = data, .bytes = bytes_of(count, type), .peer = peer, .stream = stream});
 }
 
-ncclResult_t ncclAllGather(const void *x, void *y, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllGather(const void *x, void *y, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
   return call(comm, (operation){.kind = ALL_GATHER, .x = x, .y = y, .bytes = bytes_of(count, type), .stream = stream});
 }
 
@@ -322,12 +328,13 @@ ncclResult_t ncclBroadcast(const void *x, void *y, size_t count, ncclDataType_t 
   return call(comm, (operation){.kind = BROADCAST, .x = x, .y = y, .bytes = bytes_of(count, type), .peer = root, .stream = stream});
 }
 
-ncclResult_t ncclReduceScatter(const void *x, void *y, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-                               cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void *x, void *y, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
   if (type != ncclFloat32 || op != ncclSum) {
     return refuse(ncclInvalidArgument, "the stand-in adds floats only");
   }
-  return call(comm, (operation){.kind = REDUCE_SCATTER, .x = x, .y = y, .bytes = bytes_of(count, type), .stream = stream});
+  return call(comm,
+              (operation){.kind = REDUCE_SCATTER, .x = x, .y = y, .bytes = bytes_of(count, type), .stream = stream});
 }
 
 /* ---- running ---- */
@@ -342,12 +349,14 @@ typedef struct traffic {
 
 static void send(traffic *t, kind kind, const void *data, size_t bytes, int peer) {
   t->expected[t->n] = SIZE_MAX;
-  MPI_Isend(data, (int) bytes, MPI_BYTE, t->comm->member[peer], t->comm->tag + kind, MPI_COMM_WORLD, &t->request[t->n++]);
+  MPI_Isend(data, (int) bytes, MPI_BYTE, t->comm->member[peer], t->comm->tag + kind, MPI_COMM_WORLD,
+            &t->request[t->n++]);
 }
 
 static void receive(traffic *t, kind kind, void *data, size_t bytes, int peer) {
   t->expected[t->n] = bytes;
-  MPI_Irecv(data, (int) bytes, MPI_BYTE, t->comm->member[peer], t->comm->tag + kind, MPI_COMM_WORLD, &t->request[t->n++]);
+  MPI_Irecv(data, (int) bytes, MPI_BYTE, t->comm->member[peer], t->comm->tag + kind, MPI_COMM_WORLD,
+            &t->request[t->n++]);
 }
 
 static void begin(traffic *t, const operation *op, float *partial) {
@@ -407,7 +416,8 @@ static void end(const struct ncclComm *c, const operation *op, const float *part
 static void check_sizes(const traffic *t, const MPI_Status *status) {
   for (int i = 0; i < t->n; ++i) {
     int bytes = 0;
-    if (t->expected[i] != SIZE_MAX && (MPI_Get_count(&status[i], MPI_BYTE, &bytes) != MPI_SUCCESS || (size_t) bytes != t->expected[i])) {
+    if (t->expected[i] != SIZE_MAX &&
+        (MPI_Get_count(&status[i], MPI_BYTE, &bytes) != MPI_SUCCESS || (size_t) bytes != t->expected[i])) {
       end_job("two ranks disagree about the size of a message");
     }
   }
@@ -417,7 +427,9 @@ static void run(void *argument) {
   job *j = argument;
   ++j->comm->ran;
   size_t most = (size_t) j->n * 2 * (size_t) j->comm->size;
-  traffic t = {.comm = j->comm, .request = calloc(most, sizeof *t.request), .expected = calloc(most, sizeof *t.expected)};
+  traffic t = {.comm = j->comm,
+               .request = calloc(most, sizeof *t.request),
+               .expected = calloc(most, sizeof *t.expected)};
   MPI_Status *status = calloc(most, sizeof *status);
   float **partial = calloc((size_t) j->n, sizeof *partial);
   for (int i = 0; i < j->n; ++i) {

@@ -136,7 +136,8 @@ cudaError_t cudaMalloc(void **device, size_t bytes) {
   }
   size_t padded = (bytes + SLACK - 1) / SLACK * SLACK, body = (padded + page() - 1) / page() * page();
   allocation a = {NULL, NULL, body + page(), bytes};
-  a.map = (unsigned char *) mmap(NULL, a.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  a.map = (unsigned char *) mmap(NULL, a.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                                 -1, 0);
   if (a.map == MAP_FAILED) {
     return fail(cudaErrorMemoryAllocation);
   }

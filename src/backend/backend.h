@@ -24,8 +24,10 @@ typedef struct ts_kernel_call {
   const ts_node *node;
   const void *const *in;    /**< n_in pointers; NULL where an optional input is absent. */
   void *const *out;         /**< n_out pointers. */
-  const void *const *prior; /**< NULL, or n_out pointers (NULL: none); prior[i] is out[i] itself or does not overlap it. */
-  const float *beta;        /**< NULL for 1; *beta == 0 must not read the prior.  In the backend's memory, like all else. */
+  /** NULL, or n_out pointers (NULL: none); prior[i] is out[i] itself or does not overlap it. */
+  const void *const *prior;
+  /** NULL for 1; *beta == 0 must not read the prior.  In the backend's memory, like all else. */
+  const float *beta;
   void *workspace;          /**< 64-byte aligned. */
   size_t workspace_bytes;
   void *prepared; /**< What the row's prepare made for this node. */
@@ -58,18 +60,24 @@ typedef struct ts_device_ops {
   void (*record)(void *event, ts_queue queue);
   void (*wait)(void *event, ts_queue queue);  /**< The queue goes on after the event; the host does not wait. */
   double (*seconds)(void *from, void *to);    /**< Between two timed events that have happened. */
-  void (*finish)(void *event);                /**< The host waits for an event, watching for failures of device and peers. */
+  /** The host waits for an event, watching for failures of device and peers. */
+  void (*finish)(void *event);
   void (*capture_begin)(void);                /**< From now on what is queued is recorded, not run. */
-  void *(*capture_end)(void);                 /**< \return a graph; all queues that took part have been waited for by COMPUTE. */
+  /** \return a graph; all queues that took part have been waited for by COMPUTE. */
+  void *(*capture_end)(void);
   void (*replay)(void *graph);                /**< Run it all in COMPUTE. */
   void (*graph_destroy)(void *graph);         /**< NULL is allowed. */
   void (*set_op)(const char *name);           /**< What is queued next, for messages; borrowed. */
-  void (*set_run)(const char *name, bool recorded); /**< The run it belongs to; recorded: replayed as a whole; borrowed. */
+  /** The run it belongs to; recorded: replayed as a whole; borrowed. */
+  void (*set_run)(const char *name, bool recorded);
   void (*choices_measure)(const ts_graph *graph);            /**< Time the candidates for every product of the graph. */
   char *(*choices_write)(void);                              /**< All choices as text; the caller's (ts_free). */
-  ts_status (*choices_read)(const char *text, ts_error *err); /**< Take them; TS_BAD_INPUT: of another device, damaged. */
-  const char *(*refuses)(const ts_graph *graph, const ts_node *node); /**< Why a node cannot run, a phrase; NULL: it can. */
-  double (*peak_flops)(ts_dtype dtype);       /**< Datasheet's dense FLOP/s of products; 0 when the device is not known. */
+  /** Take them; TS_BAD_INPUT: of another device, damaged. */
+  ts_status (*choices_read)(const char *text, ts_error *err);
+  /** Why a node cannot run, a phrase; NULL: it can. */
+  const char *(*refuses)(const ts_graph *graph, const ts_node *node);
+  /** Datasheet's dense FLOP/s of products; 0 when the device is not known. */
+  double (*peak_flops)(ts_dtype dtype);
   size_t (*used)(void);      /**< The most memory of the device that was taken since this process had its context; at least its arenas. */
   size_t (*available)(void); /**< Bytes that are free on it. */
 } ts_device_ops;

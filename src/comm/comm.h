@@ -160,7 +160,8 @@ ts_comm *ts_world_all(ts_world *world);
 /** Memory that the ranks of a node share.  Where some ranks of a node cannot share memory with others (containers),
  * each group that can counts as a node of its own. */
 typedef struct ts_node_memory {
-  const char *name; /**< Of the node, or where several have that name NAME.rRANK with their lowest rank: unique in the world. */
+  /** Of the node, or where several have that name NAME.rRANK with their lowest rank: unique in the world. */
+  const char *name;
   int n, index;     /**< Ranks of the node; this rank's place among them. */
   int n_nodes;      /**< Of the world. */
   const int *rank;  /**< Their world ranks, ascending. */

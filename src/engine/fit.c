@@ -89,9 +89,10 @@ static ts_status check_device_memory(const ts_engine *e, ts_error *err) {
   if (e->program[TS_PROGRAM_TRAIN] != NULL) {
     try_decks(e, available, &ways);
   }
-  ts_error_add(err, "rank %d on %s: an arena of %s is needed, %s are free on its GPU%s%s (before NCCL and other libraries "
-               "take theirs); more GPUs need less each (`tessera plan`)", rank, ts_world_node_name(e->world, rank),
-               ts_human_bytes(need, needs), ts_human_bytes(available, have),
+  ts_error_add(err,
+               "rank %d on %s: an arena of %s is needed, %s are free on its GPU%s%s (before NCCL and other libraries "
+               "take theirs); more GPUs need less each (`tessera plan`)",
+               rank, ts_world_node_name(e->world, rank), ts_human_bytes(need, needs), ts_human_bytes(available, have),
                ways.length > 0 ? ";" : "", ways.length > 0 ? ways.text : "");
   ts_text_free(&ways);
   return TS_BAD_INPUT;
@@ -116,9 +117,10 @@ ts_status ts_engine_check_memory(const ts_engine *e, ts_error *err) {
     return TS_OK;
   }
   char need[32], have[32];
-  return ts_error_add(err,
-                      "not enough memory: %.0f rank%s of this node need %s each, and %s are available in all; ways out: a "
-                      "higher zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, "
-                      "activation_checkpointing.enabled, more nodes (`tessera plan` shows what each gives)",
-                      ranks, ranks > 1 ? "s" : "", ts_human_bytes((double) peak, need), ts_human_bytes(available, have));
+  return ts_error_add(
+      err,
+      "not enough memory: %.0f rank%s of this node need %s each, and %s are available in all; ways out: a "
+      "higher zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, "
+      "activation_checkpointing.enabled, more nodes (`tessera plan` shows what each gives)",
+      ranks, ranks > 1 ? "s" : "", ts_human_bytes((double) peak, need), ts_human_bytes(available, have));
 }

@@ -59,8 +59,8 @@ static int find_silent(const ts_run_status *s, ts_text *to) {
     const ts_node_status *node = &s->node[i];
     if (node->age > ts_lag_silence(s->job.period) && found++ < MOST_LINES) {
       const ts_beat *b = &node->beat[0];
-      ts_text_add(to, "  no heartbeat of node %s for %.1f s: rank%s %lld", node->node, node->age, node->n > 1 ? "s" : "",
-                  (long long) b->rank);
+      ts_text_add(to, "  no heartbeat of node %s for %.1f s: rank%s %lld", node->node, node->age,
+                  node->n > 1 ? "s" : "", (long long) b->rank);
       if (node->n > 1) {
         ts_text_add(to, "-%lld", (long long) node->beat[node->n - 1].rank);
       }

@@ -70,7 +70,8 @@ static void write_holder(const ts_engine *e, const holder *h, int64_t at, int64_
 
 void ts_engine_write_parameter(ts_engine *e, const ts_parameter *p, int64_t first, int64_t count, const float *value) {
   const ts_part *part = &ts_engine_layout(e)->part[p->part];
-  holder holders[] = {find_holder(e, part, "param"), find_holder(e, part, "param.shard"), find_holder(e, part, "master")};
+  holder holders[] = {find_holder(e, part, "param"), find_holder(e, part, "param.shard"),
+                      find_holder(e, part, "master")};
   for (int i = 0; i < 3; ++i) {
     write_holder(e, &holders[i], p->offset + first, count, value);
   }

@@ -46,7 +46,8 @@ static void fill(const product *p, void *matrix, uint64_t key, ts_dtype dtype) {
 }
 
 /* A device is given several at once, and waited for once. */
-static double best_rate(const product *p, const ts_kernel *kernel, const ts_kernel_call *call, double flops, double seconds) {
+static double best_rate(const product *p, const ts_kernel *kernel, const ts_kernel_call *call, double flops,
+                        double seconds) {
   double best = 0, begin = ts_seconds();
   int times = p->backend->device != NULL ? 10 : 1;
   for (int i = 0; i < 4 || ts_seconds() - begin < seconds; ++i) {

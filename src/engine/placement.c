@@ -98,7 +98,8 @@ static void describe(const ts_machine *machine, const char *set, const char *bus
 
 /* A job's processors are its own; on a machine that others use as well the system places threads better. */
 static bool is_wanted(const ts_deck *deck) {
-  return strcmp(deck->run.bind, "cores") == 0 || (strcmp(deck->run.bind, "auto") == 0 && getenv("SLURM_JOB_ID") != NULL);
+  return strcmp(deck->run.bind, "cores") == 0 ||
+         (strcmp(deck->run.bind, "auto") == 0 && getenv("SLURM_JOB_ID") != NULL);
 }
 
 void ts_engine_place(ts_world *world, const ts_deck *deck, const char *bus) {
@@ -158,7 +159,8 @@ int ts_placement_spanning(const ts_mesh *mesh, ts_axis axis, const int *node, ts
   int found = 0;
   for (int rank = 0; rank < mesh->ranks; ++rank) {
     ts_mesh seen;
-    if (ts_mesh_init(&seen, mesh->size, mesh->ranks, rank, NULL) == TS_OK && seen.coord[axis] == 0 && spans(&seen, axis, node)) {
+    if (ts_mesh_init(&seen, mesh->size, mesh->ranks, rank, NULL) == TS_OK && seen.coord[axis] == 0 &&
+        spans(&seen, axis, node)) {
       ts_text_add(to, "%s", found++ > 0 ? " " : "");
       add_group(&seen, axis, to);
     }
@@ -176,8 +178,9 @@ void ts_engine_warn_spanning(const ts_world *world, const ts_mesh *mesh) {
     ts_text groups = {0};
     int found = ts_placement_spanning(mesh, axes[i], node, &groups);
     if (found > 0) {
-      ts_log(TS_LOG_WARNING, "%d %s group%s of %d ranks span nodes and communicate over the network in every layer; ranks: %s",
-             found, ts_axis_name(axes[i]), found > 1 ? "s" : "", mesh->size[axes[i]], groups.text);
+      ts_log(TS_LOG_WARNING,
+             "%d %s group%s of %d ranks span nodes and communicate over the network in every layer; ranks: %s", found,
+             ts_axis_name(axes[i]), found > 1 ? "s" : "", mesh->size[axes[i]], groups.text);
     }
     ts_text_free(&groups);
   }

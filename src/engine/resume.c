@@ -38,7 +38,8 @@ static ts_status check_is_directory(const char *path, ts_error *err) {
   if (path[0] == 0) {
     return ts_error_add(err, "run.directory is not set: where shall the metrics go? (--set run.directory=runs/NAME)");
   }
-  return stat(path, &info) != 0 || S_ISDIR(info.st_mode) ? TS_OK : ts_error_add(err, "run.directory: %s is a file", path);
+  return stat(path, &info) != 0 || S_ISDIR(info.st_mode) ? TS_OK
+                                                         : ts_error_add(err, "run.directory: %s is a file", path);
 }
 
 static ts_status check_empty(const char *path, ts_error *err) {

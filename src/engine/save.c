@@ -89,7 +89,8 @@ static void list_owned(ts_saver *s) {
     for (int k = 0; k < n; ++k) {
       size_t size = ts_dtype_size(leaf[k].dtype);
       const char *base = ts_executor_memory(s->engine->executor, 0, graph->tensor[leaf[k].leaf].name);
-      s->owned[s->n_owned++] = (owned){.live = base + (size_t) leaf[k].first * size, .bytes = (size_t) leaf[k].count * size};
+      s->owned[s->n_owned++] = (owned){.live = base + (size_t) leaf[k].first * size,
+                                       .bytes = (size_t) leaf[k].count * size};
     }
   }
 }
@@ -140,9 +141,10 @@ static ts_status borrow_copy(ts_saver *s, ts_error *err) {
   double ranks = ts_world_local_size(s->engine->world), available = (double) ts_machine_available();
   char need[32], have[32];
   if (available > 0 && (double) bytes * ranks > available) {
-    return ts_error_add(err, "%.0f ranks of %s need %s of the host's memory each for a copy of the state, and %s are available", ranks,
-                        ts_world_node_name(s->engine->world, s->rank), ts_human_bytes((double) bytes, need),
-                        ts_human_bytes(available, have));
+    return ts_error_add(
+        err, "%.0f ranks of %s need %s of the host's memory each for a copy of the state, and %s are available", ranks,
+        ts_world_node_name(s->engine->world, s->rank), ts_human_bytes((double) bytes, need),
+        ts_human_bytes(available, have));
   }
   s->copy = ts_map(bytes);
   s->copy_bytes = bytes;
@@ -253,8 +255,8 @@ static void give_up(ts_saver *s, ts_error *why) {
   if (s->rank == 0) {
     ts_publication_abandon(s->run, s->checkpoint->step);
   }
-  ts_log(TS_LOG_WARNING, "step %lld is not saved: %s; older checkpoints are as they were", (long long) s->checkpoint->step,
-         why->text != NULL ? why->text : "failed");
+  ts_log(TS_LOG_WARNING, "step %lld is not saved: %s; older checkpoints are as they were",
+         (long long) s->checkpoint->step, why->text != NULL ? why->text : "failed");
   ts_error_clear(why);
 }
 
@@ -269,8 +271,8 @@ static void complete(ts_saver *s) {
   for (int i = 0; s->rank == 0 && i <= s->ranks; ++i) {
     bytes += (double) s->sums[i].bytes;
   }
-  ts_log(TS_LOG_INFO, "step %lld  saved %s/step_%08lld, %s in %.2f s", (long long) s->newest, s->run, (long long) s->newest,
-         ts_human_bytes(bytes, size), seconds);
+  ts_log(TS_LOG_INFO, "step %lld  saved %s/step_%08lld, %s in %.2f s", (long long) s->newest, s->run,
+         (long long) s->newest, ts_human_bytes(bytes, size), seconds);
 }
 
 static void collect(ts_saver *s) {
@@ -325,7 +327,8 @@ bool ts_saver_finish(ts_saver *s) {
 
 static void copy_from_device(ts_saver *s) {
   for (int i = 0; i < s->n_owned; ++i) {
-    (s->borrowed ? ts_executor_get : ts_executor_fetch)(s->engine->executor, s->owned[i].copy, s->owned[i].live, s->owned[i].bytes);
+    (s->borrowed ? ts_executor_get : ts_executor_fetch)(s->engine->executor, s->owned[i].copy, s->owned[i].live,
+                                                        s->owned[i].bytes);
   }
   ts_executor_finish(s->engine->executor);
 }

@@ -4,9 +4,9 @@
  * A save is a machine of named states.  What moves it on is agreed by all ranks: either the flag that travels in the
  * step's record (ts_saver_is_working, ts_saver_advance), or waiting for everybody (ts_saver_finish).
  *
- * IDLE ─ begin ─▶ DIRECTORY ─▶ COPY ─▶ SHARD ─▶ INDEX ─▶ SUM ─▶ COLLECT ─▶ MANIFEST ─▶ PUBLISH ─▶ LATEST ─▶ PRUNE ─▶ IDLE
- *                 rank 0       all     all     rank 0   all     all       rank 0 (until here nothing is published)
- *                 └─ caller ────┘      └─── thread ───┘         caller    └────────── thread of rank 0 ─────────┘
+ * IDLE ─begin─▶ DIRECTORY ─▶ COPY ─▶ SHARD ─▶ INDEX ─▶ SUM ─▶ COLLECT ─▶ MANIFEST ─▶ PUBLISH ─▶ LATEST ─▶ PRUNE ─▶ IDLE
+ *               rank 0       all     all     rank 0   all     all       rank 0 (until here nothing is published)
+ *               └─ caller ────┘      └─── thread ───┘         caller    └────────── thread of rank 0 ─────────┘
  *
  * A failure (a full disk, EIO) on any rank abandons the save: its directory is removed, what was published before stays
  * as it was, the run goes on.  A process that dies in any state leaves what was published before, too.

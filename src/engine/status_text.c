@@ -91,9 +91,11 @@ static char *copy_text(const char *text, size_t length) {
 /* ---- the job ---- */
 
 void ts_status_print_job(const ts_job_status *j, ts_text *to) {
-  ts_text_add(to, JOB_MAGIC "\nid %s\nstate %s\njob %s\nlauncher %s\nrestart %lld\nranks %lld\nnodes %lld\nstep %lld\nsteps %lld\n", j->id,
-              j->state, j->job, j->launcher, (long long) j->restart, (long long) j->ranks, (long long) j->nodes, (long long) j->step,
-              (long long) j->steps);
+  ts_text_add(to,
+              JOB_MAGIC
+              "\nid %s\nstate %s\njob %s\nlauncher %s\nrestart %lld\nranks %lld\nnodes %lld\nstep %lld\nsteps %lld\n",
+              j->id, j->state, j->job, j->launcher, (long long) j->restart, (long long) j->ranks, (long long) j->nodes,
+              (long long) j->step, (long long) j->steps);
   ts_text_add(to, "began %.3f\nended %.3f\nperiod %.3f\nreason %s\n", j->began, j->ended, j->period,
               j->reason[0] != 0 ? j->reason : "-");
 }
@@ -143,8 +145,10 @@ size_t ts_status_node_bytes(int n) {
 
 void ts_status_print_node(const ts_node_status *node, size_t bytes, ts_text *to) {
   size_t begin = to->length;
-  ts_text_add(to, NODE_MAGIC "\nnumber %llu\nid %s\nnode %s\nstep_seconds %.6f\ntokens_per_second %.3f\nranks %d\n" COLUMNS,
-              (unsigned long long) node->number, node->id, node->node, node->step_seconds, node->tokens_per_second, node->n);
+  ts_text_add(to,
+              NODE_MAGIC "\nnumber %llu\nid %s\nnode %s\nstep_seconds %.6f\ntokens_per_second %.3f\nranks %d\n" COLUMNS,
+              (unsigned long long) node->number, node->id, node->node, node->step_seconds, node->tokens_per_second,
+              node->n);
   for (int i = 0; i < node->n; ++i) {
     const ts_beat *b = &node->beat[i];
     ts_text_add(to, "%6lld %7lld %10lld %5lld %16s %9llu %9llu %9.3f %9.3f %9.3f %7c %s\n", (long long) b->rank,

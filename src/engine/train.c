@@ -81,7 +81,8 @@ static void write_metrics(ts_training *r, const ts_step_result *result, double s
 static void report_times(const ts_step_result *t, double data_seconds) {
   char *communication = isnan(t->communication_seconds)
                             ? ts_format("inside, see profile.timeline") /* a recorded step is not timed by collective */
-                            : ts_format("%.2f (exposed %.2f)", 1e3 * t->communication_seconds, 1e3 * t->exposed_seconds);
+                            : ts_format("%.2f (exposed %.2f)", 1e3 * t->communication_seconds,
+                                        1e3 * t->exposed_seconds);
   ts_log(TS_LOG_INFO, "  time (ms) | data: %.2f | fwd: %.2f | bwd: %.2f | step: %.2f | comm: %s", 1e3 * data_seconds,
          1e3 * t->forward_seconds, 1e3 * t->backward_seconds, 1e3 * t->update_seconds, communication);
   ts_free(communication);
@@ -236,9 +237,10 @@ static ts_status after_step(ts_training *r, ts_error *err) {
 static int stop_diverged(ts_training *r) {
   r->failure = "steps were not finite (run.stop_after_nonfinite)";
   ts_saver_finish(r->saver);
-  ts_log(TS_LOG_ERROR, "stopped at step %lld: %lld steps in a row were not finite (run.stop_after_nonfinite); a lower lr, "
-         "gradient_clipping, or --set debug.check_finite=true to find the op", (long long) r->at.step,
-         (long long) r->at.skipped_in_a_row);
+  ts_log(TS_LOG_ERROR,
+         "stopped at step %lld: %lld steps in a row were not finite (run.stop_after_nonfinite); a lower lr, "
+         "gradient_clipping, or --set debug.check_finite=true to find the op",
+         (long long) r->at.step, (long long) r->at.skipped_in_a_row);
   return 1;
 }
 
@@ -252,8 +254,10 @@ static void say_stopped(const ts_training *r) {
          "run.time_margin is %g s); --resume auto goes on from there", (long long) r->at.step,
          (long long) r->deck->run.steps, r->stopped_before, ts_saver_last_seconds(r->saver), r->limit.margin);
   if (r->at.step == r->first_step) {
-    ts_log(TS_LOG_WARNING, "the job's time is short: it held one step; give it more (%.0f s are needed beside loading for each "
-           "step and its save)", ts_time_limit_needed(&r->limit));
+    ts_log(TS_LOG_WARNING,
+           "the job's time is short: it held one step; give it more (%.0f s are needed beside loading for each "
+           "step and its save)",
+           ts_time_limit_needed(&r->limit));
   }
 }
 

@@ -99,10 +99,10 @@ static void describe(const ts_training *r) {
   ts_log(ts_world_n_nodes(r->world) > 1 ? TS_LOG_INFO : TS_LOG_DEBUG, "%s", where);
   ts_free(where);
   const ts_program *p = ts_engine_program(r->engine);
-  ts_log(TS_LOG_INFO, "%s: %s parameters, %s, %lld rank%s x %d thread%s, ZeRO stage %lld, %s", r->deck->model.model_type,
-         ts_human_count((double) ts_layout_parameter_count(p->layout, false), a), r->deck->bf16.enabled ? "bf16" : "fp32",
-         (long long) r->ranks, r->ranks > 1 ? "s" : "", p->target.threads, p->target.threads > 1 ? "s" : "",
-         (long long) r->deck->zero_optimization.stage, p->target.backend->describe());
+  ts_log(TS_LOG_INFO, "%s: %s parameters, %s, %lld rank%s x %d thread%s, ZeRO stage %lld, %s",
+         r->deck->model.model_type, ts_human_count((double) ts_layout_parameter_count(p->layout, false), a),
+         r->deck->bf16.enabled ? "bf16" : "fp32", (long long) r->ranks, r->ranks > 1 ? "s" : "", p->target.threads,
+         p->target.threads > 1 ? "s" : "", (long long) r->deck->zero_optimization.stage, p->target.backend->describe());
   ts_log(TS_LOG_INFO, "%lld steps of %lld sequences x %lld tokens; planned memory of a rank: %s, of which %s are state",
          (long long) r->deck->run.steps, (long long) r->deck->train_batch_size, (long long) r->length,
          ts_human_bytes((double) p->plan->peak_bytes, b),
@@ -208,7 +208,8 @@ static void prepare(ts_training *r) {
   r->flops_per_step = ts_program_model_flops(program, NULL) * (double) (r->accumulation * r->ranks);
   const ts_device_ops *device = program->target.backend->device;
   ts_dtype dtype = r->deck->bf16.enabled ? TS_BF16 : TS_F32;
-  r->peak = (device != NULL ? device->peak_flops(dtype) : ts_peak_flops(program->target.threads, dtype)) * (double) r->ranks;
+  r->peak = (device != NULL ? device->peak_flops(dtype) : ts_peak_flops(program->target.threads, dtype)) *
+            (double) r->ranks;
   r->saver = ts_saver_create(r->engine);
   r->saved = r->resume.same_run ? r->at.step : -1;
   r->limit = (ts_time_limit){.margin = r->deck->run.time_margin,

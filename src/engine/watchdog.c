@@ -112,7 +112,8 @@ static void write_node(ts_watch *w) {
   w->bytes = text.length; /* never less than before */
   if (!overwrite(w->path, &text, w->number == 1 ? ts_status_node_bytes(node.n) : 0) && !w->warned) {
     w->warned = true;
-    fprintf(stderr, "tessera: warning: %s: cannot be written: %s; the run goes on, `tessera status` will not see this node\n",
+    fprintf(stderr,
+            "tessera: warning: %s: cannot be written: %s; the run goes on, `tessera status` will not see this node\n",
             w->path, strerror(errno));
   }
   ts_text_free(&text);
@@ -168,8 +169,8 @@ static char *find_excess(const ts_watch *w, const ts_beat *b) {
   bool first = !atomic_load(&w->published) || b->step <= w->first_step;
   if (b->phase >= TS_PHASE_SAVING) {
     return first_limit > 0 && b->since_change > first_limit
-               ? ts_format("%s: nothing has changed for longer than run.first_step_timeout = %g s", ts_phase_name(b->phase),
-                           first_limit)
+               ? ts_format("%s: nothing has changed for longer than run.first_step_timeout = %g s",
+                           ts_phase_name(b->phase), first_limit)
                : NULL;
   }
   if (first) {
@@ -211,7 +212,8 @@ static bool note_once(const char *text) {
   if (file < 0) {
     return failed_path == NULL || errno != EEXIST;
   }
-  ssize_t n = write(file, text, strlen(text)); /* on a full disk the file is empty: still the sign that somebody speaks */
+  /* on a full disk the file is empty: still the sign that somebody speaks */
+  ssize_t n = write(file, text, strlen(text));
   (void) n;
   close(file);
   return true;

@@ -56,7 +56,8 @@ static ts_status take_option(ts_arguments *out, int argc, char **argv, int *i, t
   } else if (*i + 1 < argc) {
     value = argv[++*i];
   } else {
-    return ts_error_add(err, "%s: %s needs a value: %s %s", command->name, option->name, option->name, option->argument);
+    return ts_error_add(err, "%s: %s needs a value: %s %s", command->name, option->name, option->name,
+                        option->argument);
   }
   if (option->many) {
     out->sets[out->n_sets++] = (char *) value;

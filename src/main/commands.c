@@ -101,8 +101,8 @@ const ts_command ts_commands[] = {
      "debug.digest_every in both decks also the first tensor.  Exit code 0 when they agree, 1 when they differ.",
      compare_options, "tessera compare runs/a runs/b --tolerance 2e-6", false},
     {"plot", ts_main_plot, "RUN", 1, 1, "write RUN/loss.svg from the metrics of a run",
-     "Training does it at its end; this command does it while a run goes on.", tokenize_options, "tessera plot runs/kjv",
-     false},
+     "Training does it at its end; this command does it while a run goes on.", tokenize_options,
+     "tessera plot runs/kjv", false},
     {"status", ts_main_status, "RUN", 1, 1, "print where a run is, and which of its ranks are behind",
      "Reads what the run writes into RUN/status every few seconds: its job, its step and speed, the newest checkpoint, per node "
      "the ranks, their steps and the age of the last heartbeat (by the file system's clock), and the ranks that others wait for, "
@@ -121,7 +121,8 @@ const ts_command ts_commands[] = {
     {"keys", ts_main_keys, "", 0, 0, "list every key of a deck: meaning, default, what is accepted",
      "All keys of DeepSpeed 0.19.6 are in the list, each with whether it works, has no effect here and why, or is refused.",
      keys_options, "tessera keys | less", false},
-    {"zero_to_fp32", ts_main_zero_to_fp32, "CHECKPOINT|RUN OUTPUT", 2, 2, "turn a checkpoint into one model file or directory",
+    {"zero_to_fp32", ts_main_zero_to_fp32, "CHECKPOINT|RUN OUTPUT", 2, 2,
+     "turn a checkpoint into one model file or directory",
      "Checks every file of the checkpoint, then streams the parameters (the fp32 masters) out of its shards, a few MB of "
      "memory at a time.  With --format safetensors OUTPUT is a directory that transformers' from_pretrained opens: "
      "config.json, tied weights once, the tokenizer of the directory the run began from.  OUTPUT appears complete or not at "

@@ -100,8 +100,8 @@ static const char *tensor_name(const comparison *c) {
 static void print_text(const comparison *c) {
   long long a = (long long) c->a.n_rows, b = (long long) c->b.n_rows;
   if (c->differs) {
-    printf("step %.0f: %s differs: %.17g and %.17g (relative %.3g)\n", at(&c->a, c->row, "step"), c->column, c->value[0],
-           c->value[1], c->relative);
+    printf("step %.0f: %s differs: %.17g and %.17g (relative %.3g)\n", at(&c->a, c->row, "step"), c->column,
+           c->value[0], c->value[1], c->relative);
   } else if (a != b) {
     printf("equal for %lld steps, then one run has %lld and the other %lld\n", a < b ? a : b, a, b);
   } else {
@@ -148,14 +148,16 @@ int ts_main_compare(const ts_arguments *arguments, ts_world *world, ts_error *er
   comparison c = {0};
   const char *format = ts_argument(arguments, "--format");
   bool json = strcmp(format, "json") == 0;
-  int code = json || strcmp(format, "text") == 0 ? 0 : ts_error_add(err, "--format %s: text or json is accepted", format);
+  int code = json || strcmp(format, "text") == 0 ? 0
+                                                 : ts_error_add(err, "--format %s: text or json is accepted", format);
   code = code == 0 ? (int) ts_argument_double(arguments, "--tolerance", 0, 1, &tolerance, err) : code;
   code = code == 0 ? (int) read_run(arguments->positional[0], &c.a, err) : code;
   code = code == 0 ? (int) read_run(arguments->positional[1], &c.b, err) : code;
   if (code == 0) {
     compare_metrics(&c, tolerance);
     compare_digests(&c, arguments->positional[0], arguments->positional[1]);
-    bool same_values = !c.differs && (c.tensor == NULL || tolerance > 0); /* digests know equal or not, nothing between */
+    /* digests know equal or not, nothing between */
+    bool same_values = !c.differs && (c.tensor == NULL || tolerance > 0);
     c.equal = same_values && c.a.n_rows == c.b.n_rows;
     (json ? print_json : print_text)(&c);
     code = c.equal ? 0 : 1;

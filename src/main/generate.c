@@ -34,9 +34,10 @@ ts_status ts_check_prompt(const ts_deck *deck, const char *prompt, ts_error *err
                           (long long) deck->model.vocab_size);
     }
   }
-  return deck->model.vocab_size <= 256 ? TS_OK
-                                       : ts_error_add(err, "--prompt: tokens are bytes here, but the model has a vocabulary of %lld",
-                                                      (long long) deck->model.vocab_size);
+  return deck->model.vocab_size <= 256
+             ? TS_OK
+             : ts_error_add(err, "--prompt: tokens are bytes here, but the model has a vocabulary of %lld",
+                            (long long) deck->model.vocab_size);
 }
 
 static int generate(ts_world *world, const ts_deck *deck, const char *checkpoint, const char *prompt,

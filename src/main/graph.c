@@ -16,7 +16,8 @@ static const name_row formats[] = {{"text", TS_GRAPH_TEXT}, {"dot", TS_GRAPH_DOT
                                    {"commands", COMMANDS}, {NULL, 0}};
 static const name_row uses[] = {{"train", TS_MODEL_TRAIN}, {"loss", TS_MODEL_LOSS}, {"logits", TS_MODEL_LOGITS}, {NULL, 0}};
 
-static ts_status choose(const ts_arguments *arguments, const char *option, const name_row *rows, int *value, ts_error *err) {
+static ts_status choose(const ts_arguments *arguments, const char *option, const name_row *rows, int *value,
+                        ts_error *err) {
   const char *name = ts_argument(arguments, option);
   ts_text list = {0};
   for (const name_row *r = rows; r->name != NULL; ++r) {

@@ -45,7 +45,8 @@ void ts_help_command(const ts_command *command, ts_text *to) {
 
 void ts_help_program(ts_text *to) {
   ts_text_add(to, "Tessera %s trains transformer language models from one input deck.\n\n", PACKAGE_VERSION);
-  ts_text_add(to, "usage: tessera COMMAND ...   or, on several ranks,   mpiexec -n N tessera COMMAND ...\n\nCommands:\n");
+  ts_text_add(to,
+              "usage: tessera COMMAND ...   or, on several ranks,   mpiexec -n N tessera COMMAND ...\n\nCommands:\n");
   for (const ts_command *c = ts_commands; c->name != NULL; ++c) {
     ts_text_add(to, "  %-10s %s\n", c->name, c->summary);
   }
@@ -90,7 +91,8 @@ void ts_help_man(const ts_command *command, ts_text *to) {
       add_roff(to, c->summary);
       ts_text_add(to, "\n");
     }
-    ts_text_add(to, ".SH EXIT STATUS\n0 finished; 2 the input is wrong; 75 unfinished and saved; 1 or a signal otherwise.\n");
+    ts_text_add(
+        to, ".SH EXIT STATUS\n0 finished; 2 the input is wrong; 75 unfinished and saved; 1 or a signal otherwise.\n");
     return;
   }
   ts_text_add(to, ".TH TESSERA\\-%s 1 \"\" \"Tessera %s\"\n.SH NAME\ntessera\\-%s \\- ", command->name, PACKAGE_VERSION,

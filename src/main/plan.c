@@ -56,9 +56,11 @@ static void print_batch(const ts_program *program, ts_text *to) {
 static void print_batch_json(const ts_program *program, ts_text *to) {
   const ts_deck *deck = program->deck;
   ts_elastic_batch choice = elastic_batch(deck);
-  ts_text_add(to, ", \"train_batch_size\": %lld, \"train_micro_batch_size_per_gpu\": %lld, \"gradient_accumulation_steps\": %lld",
-              (long long) deck->train_batch_size, (long long) deck->train_micro_batch_size_per_gpu,
-              (long long) deck->gradient_accumulation_steps);
+  ts_text_add(
+      to,
+      ", \"train_batch_size\": %lld, \"train_micro_batch_size_per_gpu\": %lld, \"gradient_accumulation_steps\": %lld",
+      (long long) deck->train_batch_size, (long long) deck->train_micro_batch_size_per_gpu,
+      (long long) deck->gradient_accumulation_steps);
   if (choice.fits.n > 0) {
     ts_text_add(to, ", \"elastic_batch_size\": %lld, \"elastic_ranks\": [", (long long) choice.batch);
     for (int i = 0; i < choice.fits.n; ++i) {
@@ -89,8 +91,8 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
     ts_text_add(to, "  %-34s %16lld  %10s\n", row[i].label, (long long) row[i].bytes,
                 ts_human_bytes((double) row[i].bytes, b));
   }
-  ts_text_add(to, "  (work arena %lld bytes for %lld live at most)\n", (long long) program->plan->arena_bytes[TS_ARENA_WORK],
-              (long long) program->plan->live_bytes);
+  ts_text_add(to, "  (work arena %lld bytes for %lld live at most)\n",
+              (long long) program->plan->arena_bytes[TS_ARENA_WORK], (long long) program->plan->live_bytes);
   double full, half = ts_program_model_flops(program, &full);
   ts_text_add(to, "\nmodel FLOPs of one micro-batch\n  %-34s %16.4e\n  %-34s %16.4e\n", "causal half (6N + 6LCT)", half,
               "full attention (6N + 12LCT)", full);
@@ -105,7 +107,8 @@ static void print_json(const ts_program *program, const plan_row *row, int n, ts
   for (int i = 0; i < n; ++i) {
     ts_text_add(to, ", \"%s\": %lld", row[i].key, (long long) row[i].bytes);
   }
-  ts_text_add(to, ", \"work_bytes\": %lld, \"live_bytes\": %lld, \"model_flops\": %.17g, \"model_flops_full\": %.17g}\n",
+  ts_text_add(to,
+              ", \"work_bytes\": %lld, \"live_bytes\": %lld, \"model_flops\": %.17g, \"model_flops_full\": %.17g}\n",
               (long long) program->plan->arena_bytes[TS_ARENA_WORK], (long long) program->plan->live_bytes, half, full);
 }
 

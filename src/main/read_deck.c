@@ -140,8 +140,9 @@ ts_status ts_create_engine(ts_world *world, const ts_deck *deck, unsigned abilit
                            ts_engine **engine, ts_error *err) {
   const ts_engine_options options = {.world = world, .deck = deck, .abilities = abilities, .loads = checkpoint != NULL};
   if (checkpoint == NULL && deck->model.from[0] == 0) {
-    ts_log(TS_LOG_WARNING, "model.from is not set: the weights are those of the seed, untrained; give a run or checkpoint "
-                           "directory instead of the deck to use what was trained");
+    ts_log(TS_LOG_WARNING,
+           "model.from is not set: the weights are those of the seed, untrained; give a run or checkpoint "
+           "directory instead of the deck to use what was trained");
   }
   ts_status status = ts_engine_create(&options, engine, err);
   if (status == TS_OK && checkpoint != NULL) {
@@ -161,6 +162,7 @@ ts_status ts_choose_target(const char *target, const ts_deck *deck, const ts_bac
     return ts_error_add(err, "--target %s: auto, cpu and cuda are accepted", target);
   }
   *backend = cuda ? ts_backend_cuda() : ts_backend_cpu();
-  return *backend != NULL ? TS_OK
-                          : ts_error_add(err, "for a GPU: this Tessera was built without CUDA: configure it with --with-cuda=DIR");
+  return *backend != NULL
+             ? TS_OK
+             : ts_error_add(err, "for a GPU: this Tessera was built without CUDA: configure it with --with-cuda=DIR");
 }

@@ -94,8 +94,8 @@ static void add_job(const summary *m, ts_text *to) {
   if (strcmp(j->job, "-") != 0) {
     ts_text_add(to, "%s, restart %lld, ", j->job, (long long) j->restart);
   }
-  ts_text_add(to, "%lld rank%s on %lld node%s by %s, began ", (long long) j->ranks, j->ranks == 1 ? "" : "s", (long long) j->nodes,
-              j->nodes == 1 ? "" : "s", j->launcher);
+  ts_text_add(to, "%lld rank%s on %lld node%s by %s, began ", (long long) j->ranks, j->ranks == 1 ? "" : "s",
+              (long long) j->nodes, j->nodes == 1 ? "" : "s", j->launcher);
   add_time(j->began, to);
   if (j->ended > 0) {
     ts_text_add(to, ", ended ");

@@ -11,13 +11,13 @@ static json_t *token(int64_t id) {
 }
 
 static json_t *gpt2(const ts_deck_model *m) {
-  return json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}",
-                   "architectures", "GPT2LMHeadModel", "model_type", "gpt2", "activation_function", m->hidden_act, "vocab_size",
+  return json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "architectures",
+                   "GPT2LMHeadModel", "model_type", "gpt2", "activation_function", m->hidden_act, "vocab_size",
                    (json_int_t) m->vocab_size, "n_embd", (json_int_t) m->hidden_size, "n_inner",
                    (json_int_t) m->intermediate_size, "n_layer", (json_int_t) m->num_hidden_layers, "n_head",
                    (json_int_t) m->num_attention_heads, "n_positions", (json_int_t) m->max_position_embeddings,
-                   "layer_norm_epsilon", m->layer_norm_epsilon, "attn_pdrop", m->attn_pdrop, "embd_pdrop", m->embd_pdrop,
-                   "resid_pdrop", m->resid_pdrop);
+                   "layer_norm_epsilon", m->layer_norm_epsilon, "attn_pdrop", m->attn_pdrop, "embd_pdrop",
+                   m->embd_pdrop, "resid_pdrop", m->resid_pdrop);
 }
 
 static json_t *rope_scaling(const ts_deck_rope *r) {

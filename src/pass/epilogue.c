@@ -38,7 +38,8 @@ static bool is_marked(const ts_graph *g, ts_tid t) {
 static bool fits(const ts_graph *g, const ts_node *node) {
   const ts_tensor *y = &g->tensor[node->out[0]];
   return node->op == TS_OP_MATMUL && node->prior == NULL && !node->attr.matmul.transpose_a && y->dtype == TS_BF16 &&
-         g->tensor[node->in[0]].dtype == TS_BF16 && y->shape.d[y->shape.n - 1] % 8 == 0 && ts_shape_count(&y->shape) > 0;
+         g->tensor[node->in[0]].dtype == TS_BF16 && y->shape.d[y->shape.n - 1] % 8 == 0 &&
+         ts_shape_count(&y->shape) > 0;
 }
 
 static void find(epilogue *e, const int *uses) {
@@ -52,17 +53,21 @@ static void find(epilogue *e, const int *uses) {
     if (node->op == TS_OP_GELU && g->node[m].n_in == 3 && e->gelu_of[m] == TS_NONE) {
       e->gelu_of[m] = n;
       e->taken[n] = m;
-    } else if (node->op == TS_OP_GELU_DX && g->node[m].n_in == 2 && uses[node->in[0]] == 1 && !is_marked(g, node->in[0])) {
+    } else if (node->op == TS_OP_GELU_DX && g->node[m].n_in == 2 && uses[node->in[0]] == 1 &&
+               !is_marked(g, node->in[0])) {
       e->taken[m] = n;
     }
   }
 }
 
 static ts_tid mapped(epilogue *e, ts_tid t) {
-  return t == TS_NONE ? TS_NONE : e->from->tensor[t].producer == TS_NONE ? ts_graph_copy_leaf(e->to, e->from, t, e->map) : e->map[t];
+  return t == TS_NONE                             ? TS_NONE
+         : e->from->tensor[t].producer == TS_NONE ? ts_graph_copy_leaf(e->to, e->from, t, e->map)
+                                                  : e->map[t];
 }
 
-static ts_tid add(epilogue *e, ts_op op, const ts_node *product, const char *name, const ts_node *where, ts_tid third, int n_out) {
+static ts_tid add(epilogue *e, ts_op op, const ts_node *product, const char *name, const ts_node *where, ts_tid third,
+                  int n_out) {
   ts_tid in[] = {mapped(e, product->in[0]), mapped(e, product->in[1]), mapped(e, third)};
   e->to->segment = where->segment;
   e->to->current_unit = where->unit;

@@ -49,7 +49,8 @@ static int kind_of(const ts_graph *graph, const ts_deck *deck, ts_tid leaf) {
   if (ts_parameter_is_frozen(deck, graph->tensor[leaf].name)) {
     return FROZEN;
   }
-  return ts_tensor_count(graph, leaf) <= deck->zero_optimization.stage3_param_persistence_threshold ? PERSISTENT : LARGE;
+  return ts_tensor_count(graph, leaf) <= deck->zero_optimization.stage3_param_persistence_threshold ? PERSISTENT
+                                                                                                    : LARGE;
 }
 
 static void add_parameter(ts_layout *layout, const ts_graph *graph, const ts_deck *deck, ts_tid leaf, ts_part *part) {

@@ -44,7 +44,8 @@ typedef struct ts_layout {
   int n_parts;
   int n_shards;  /**< Size of the group that shards dense parts. */
   int my_shard;  /**< This rank's. */
-  int64_t *record_cuts; /**< Owned: where each rank's row of the step's record begins, with squares of trainable parts. */
+  /** Owned: where each rank's row of the step's record begins, with squares of trainable parts. */
+  int64_t *record_cuts;
   int64_t *loss_cuts;   /**< Owned: likewise without squares (TS_RECORD_HEAD elements a rank). */
 } ts_layout;
 

@@ -142,8 +142,8 @@ static const char *name_of(const verifier *v, int command) {
 }
 
 static char *complain(const verifier *v, int first, int second) {
-  return ts_format("commands %d (%s, queue %s) and %d (%s, queue %s) touch the same memory and no event orders them", first,
-                   name_of(v, first), queue_names[v->commands->command[first].queue], second, name_of(v, second),
+  return ts_format("commands %d (%s, queue %s) and %d (%s, queue %s) touch the same memory and no event orders them",
+                   first, name_of(v, first), queue_names[v->commands->command[first].queue], second, name_of(v, second),
                    queue_names[v->commands->command[second].queue]);
 }
 

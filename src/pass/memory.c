@@ -177,7 +177,8 @@ static int by_size(const void *a, const void *b) {
   if (x->bytes != y->bytes) {
     return x->bytes < y->bytes ? 1 : -1;
   }
-  return x->first != y->first ? (x->first > y->first) - (x->first < y->first) : (x->last > y->last) - (x->last < y->last);
+  return x->first != y->first ? (x->first > y->first) - (x->first < y->first)
+                              : (x->last > y->last) - (x->last < y->last);
 }
 
 static int by_first(const void *a, const void *b) {

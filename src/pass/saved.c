@@ -28,7 +28,8 @@ static ts_saved_leaf describe(const ts_graph *graph, const ts_layout *layout, co
                          .first = whole ? first : 0, .count = part->cuts[layout->my_shard + 1] - first};
 }
 
-bool ts_saved_leaf_find(const ts_graph *graph, const ts_layout *layout, int index, const char *name, ts_saved_leaf *out) {
+bool ts_saved_leaf_find(const ts_graph *graph, const ts_layout *layout, int index, const char *name,
+                        ts_saved_leaf *out) {
   const ts_part *part = &layout->part[index];
   char *full = ts_format("%s.%s", part->name, name);
   ts_tid leaf = ts_graph_find(graph, full);

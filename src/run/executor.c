@@ -166,7 +166,8 @@ ts_executor *ts_executor_create(const ts_program *const *programs, int n_program
   e->options = *options;
   e->n_programs = n_programs;
   e->backend = programs[0]->target.backend;
-  TS_CHECK(!options->memcheck || e->backend->device == NULL, "memcheck compares host memory; on a device use compute-sanitizer");
+  TS_CHECK(!options->memcheck || e->backend->device == NULL,
+           "memcheck compares host memory; on a device use compute-sanitizer");
   e->program = ts_calloc((size_t) n_programs, sizeof *e->program);
   for (int i = 0; i < n_programs; ++i) {
     e->program[i].program = programs[i];
@@ -289,7 +290,8 @@ void ts_bound_check_finite(ts_executor *e, const ts_bound_node *b) {
   const ts_node *node = b->call.node;
   for (int i = 0; e->nonfinite == NULL && i < node->n_out; ++i) {
     const ts_tensor *t = &g->tensor[node->out[i]];
-    int64_t at = node->op == TS_OP_ADAMW ? -1 : find_nonfinite(e, b->out[i], t->dtype, ts_tensor_count(g, node->out[i]));
+    int64_t at = node->op == TS_OP_ADAMW ? -1
+                                         : find_nonfinite(e, b->out[i], t->dtype, ts_tensor_count(g, node->out[i]));
     if (at >= 0) {
       e->nonfinite = ts_format("op %s (%s), tensor %s, element %lld", node->name, ts_op_get(node->op)->name, t->name,
                                (long long) at);

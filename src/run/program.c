@@ -54,7 +54,8 @@ static double product_parameters(const ts_deck_model *m) {
 double ts_program_model_flops(const ts_program *program, double *full_attention) {
   const ts_deck_model *m = &program->deck->model;
   double tokens = (double) (program->batch * program->length), n = product_parameters(m);
-  double attention = (double) m->num_hidden_layers * (double) (m->num_attention_heads * m->head_dim) * (double) program->length;
+  double attention = (double) m->num_hidden_layers * (double) (m->num_attention_heads * m->head_dim) *
+                     (double) program->length;
   double passes = program->use == TS_MODEL_TRAIN ? 3 : 1; /* forward, and twice as much backward */
   if (full_attention != NULL) {
     *full_attention = passes * tokens * (2 * n + 4 * attention);

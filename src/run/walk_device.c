@@ -149,7 +149,8 @@ void ts_walk_device_take_spans(ts_executor *e) {
 }
 
 /* What an observer is told: the host's clock at the begin of the run, and the events' distances from there. */
-static void report(ts_executor *e, const ts_bound_program *p, const ts_bound_run *r, const ts_span *span, double start) {
+static void report(ts_executor *e, const ts_bound_program *p, const ts_bound_run *r, const ts_span *span,
+                   double start) {
   const ts_device_ops *device = e->backend->device;
   device->finish(span->end);
   for (int i = 0; i < r->commands->n; ++i) {
