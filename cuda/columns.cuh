@@ -15,7 +15,8 @@ constexpr int ts_block_columns = TS_WARP * W;
 
 /** Partial sums of N quantities (1 or 2): to[k] [blockIdx.x][columns] gets the sums over this block's rows.  Warp w
  * takes rows w, w + 8, ... in order, then the warps are added in order.
- * \param add  add (sum, row, c): sum[k][i] += quantity k of element (row, c + i).  Called by threads with c < columns. */
+ * \param add  add (sum, row, c): sum[k][i] += quantity k of element (row, c + i).  Called by threads with c <
+ *             columns. */
 template <int N, int W, typename F>
 static __device__ __forceinline__ void ts_sum_columns(float *const (&to)[N], int64_t rows, int columns, F add) {
   TS_SHARED(float, part, TS_COLUMN_WARPS * TS_WARP * N * W);

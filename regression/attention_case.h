@@ -134,7 +134,8 @@ static inline void backward(const problem *p, reference *r) {
 }
 
 /** Random numbers in the dtype of the problem; end with reference_free.
- * \param [in] growth  Keys become longer along the sequence, the last by 1 + growth: maxima move late. Not collective. */
+ * \param [in] growth  Keys become longer along the sequence, the last by 1 + growth: maxima move late. Not
+ *                     collective. */
 static inline reference reference_create_growing(const problem *p, float growth) {
   reference r;
   for (int a = 0; a < N_ARRAYS; ++a) {

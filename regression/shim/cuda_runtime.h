@@ -2,10 +2,10 @@
  * A stand-in for the CUDA runtime on a machine without a GPU: what Tessera uses of it, so that cuda/ compiles as host
  * C++ and runs for tests.  It is made to find mistakes, not to be fast:
  *
- * - Nothing runs when it is issued.  Work waits in its streams and runs at the next synchronisation, in an order drawn from
- *   SHIM_SEED among those that streams and events allow: a missing event gives wrong numbers for some seed.
- * - Device memory can be touched by kernels and copies only (the host faults), ends at a page without access, and is filled
- *   with NaNs.
+ * - Nothing runs when it is issued.  Work waits in its streams and runs at the next synchronisation, in an order drawn
+ *   from SHIM_SEED among those that streams and events allow: a missing event gives wrong numbers for some seed.
+ * - Device memory can be touched by kernels and copies only (the host faults), ends at a page without access, and is
+ *   filled with NaNs.
  * - The threads of a block are fibers; which one goes on is drawn as well: a missing barrier shows.
  * - Capture, its forks and joins are followed as the runtime does it, and what may not happen inside is refused.
  *

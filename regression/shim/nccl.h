@@ -2,8 +2,8 @@
  * A stand-in for NCCL on a machine without a GPU: what Tessera uses of it, over MPI point to point, in stream order.
  * It is made to find mistakes, not to be fast:
  *
- * - Communicators are non-blocking: a group is put in its stream only after ncclCommGetAsyncError has been asked a few times,
- *   and a call before that is refused, as NCCL refuses it.
+ * - Communicators are non-blocking: a group is put in its stream only after ncclCommGetAsyncError has been asked a few
+ *   times, and a call before that is refused, as NCCL refuses it.
  * - ncclReduceScatter adds in the order of a ring that ends at the owner: not the order of ranks.
  * - Messages of different sizes on two sides end the job; so do buffers that are still registered at the end.
  *

@@ -41,8 +41,8 @@ void ts_error_clear(ts_error *err);
 /** Tell failure messages who speaks, and how to end the job.  Not collective.
  * \param [in] rank   World rank, -1 while unknown.
  * \param [in] host   What to call this process's node, copied; NULL: the machine's host name.
- * \param [in] abort  Called after the message is printed, with it, by any thread; must not return (MPI_Abort); NULL means
- *                    exit (1).
+ * \param [in] abort  Called after the message is printed, with it, by any thread; must not return (MPI_Abort); NULL
+ *                    means exit (1).
  */
 void ts_set_failure_context(int rank, const char *host, void (*abort)(int exit_code, const char *reason));
 

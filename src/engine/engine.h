@@ -25,7 +25,8 @@ struct ts_engine {
 
 /** The backend that run.device asks for, opened for this process; auto takes GPUs where every rank sees one.
  * Collective over the world.
- * \return TS_BAD_INPUT, agreed by all ranks: no GPU where cuda is asked for, an option that the device does not have. */
+ * \return TS_BAD_INPUT, agreed by all ranks: no GPU where cuda is asked for, an option that the device does not
+ *         have. */
 ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backend **out, ts_error *err);
 
 /** Fit the programs into the memory of this rank's device and, all ranks of a node together, of its host?  Not

@@ -16,8 +16,8 @@ typedef struct ts_trait {
 } ts_trait;
 
 /** Compare a trait of all ranks.  Collective over the world.
- * \param [out] difference  Nothing is added where all agree; else the same text on all ranks, each value with its nodes and
- *                          ranks: "build: node0 (ranks 0-3) has A; node2 (ranks 8-11) has B".
+ * \param [out] difference  Nothing is added where all agree; else the same text on all ranks, each value with its nodes
+ *                          and ranks: "build: node0 (ranks 0-3) has A; node2 (ranks 8-11) has B".
  * \return true where all agree. */
 bool ts_identity_compare(ts_world *world, const ts_trait *trait, ts_text *difference);
 

@@ -3,7 +3,8 @@
  *
  * From the plainest sign to the weakest; the first that there is wins:
  *   1. a node says nothing any more: its ranks, or its network or file system, are gone;
- *   2. a rank's process does not get to run (its thread gives no sign of life): stopped, dead, or its node is overloaded;
+ *   2. a rank's process does not get to run (its thread gives no sign of life): stopped, dead, or its node is
+ *      overloaded;
  *   3. a rank has entered fewer collectives than others, which wait in one that it did not reach;
  *   4. nobody is behind: all wait in the same collective, or all compute.
  * Nothing here is collective.

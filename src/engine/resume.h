@@ -16,10 +16,10 @@ typedef struct ts_resume {
 } ts_resume;
 
 /** Find and check what \a request asks for.  Collective over the world; the same answer on all ranks.
- * \param [in] request  "never": a new run, whose directory must be empty or absent.  "auto": the newest intact checkpoint of
- *                      the run directory (damaged newer ones are named and passed over), or a new run when there is
- *                      none.  Else a run or checkpoint directory; one outside of the run directory begins a new one
- *                      there.
+ * \param [in] request  "never": a new run, whose directory must be empty or absent.  "auto": the newest intact
+ *                      checkpoint of the run directory (damaged newer ones are named and passed over), or a new run
+ *                      when there is none.  Else a run or checkpoint directory; one outside of the run directory begins
+ *                      a new one there.
  * \return TS_BAD_INPUT, agreed: the directory is in use, every checkpoint is damaged, no such checkpoint. */
 ts_status ts_resume_find(ts_world *world, const ts_deck *deck, const char *request, ts_resume *resume, ts_error *err);
 

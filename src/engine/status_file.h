@@ -81,7 +81,8 @@ void ts_status_print_job(const ts_job_status *job, ts_text *to);
 ts_status ts_status_parse_job(const char *text, size_t length, ts_job_status *job);
 
 /** Read RUN/status: the job and all nodes of it. End with ts_run_status_clear in any case. Not collective.
- * \return TS_BAD_INPUT: there is no such run, or it says nothing, or \@run is damaged; the message begins with the path. */
+ * \return TS_BAD_INPUT: there is no such run, or it says nothing, or \@run is damaged; the message begins with the
+ *         path. */
 ts_status ts_status_read(const char *run, ts_run_status *status, ts_error *err);
 void ts_run_status_clear(ts_run_status *status);
 

@@ -43,8 +43,8 @@ ts_status ts_engine_create(const ts_engine_options *options, ts_engine **out, ts
 void ts_engine_destroy(ts_engine **engine);
 
 /** Forward and backward of one micro-batch.  The calls between two steps must be gradient_accumulation_steps.
- * \param [in] tokens   [micro-batch][sequence_length + 1] token ids: inputs and, one later, labels; a label of -100 is not
- *                      counted in the loss.
+ * \param [in] tokens   [micro-batch][sequence_length + 1] token ids: inputs and, one later, labels; a label of -100 is
+ *                      not counted in the loss.
  * \param [in] samples  [micro-batch] global sample numbers: what dropout is keyed by.
  * Collective over the world. */
 void ts_engine_micro_batch(ts_engine *engine, const int32_t *tokens, const int64_t *samples);
@@ -81,7 +81,8 @@ ts_status ts_engine_read_parameter(ts_engine *engine, const char *name, float *v
 
 /** A 64-bit digest of every parameter's values (fp32, the master where there is one), the same on any grid that has the
  * same values: the sum over elements of a mix of bits and position.
- * \param [out] digest  One per parameter of the layout, in its order; the same on all ranks. Collective over the world. */
+ * \param [out] digest  One per parameter of the layout, in its order; the same on all ranks. Collective over the
+ *                      world. */
 void ts_engine_digest(ts_engine *engine, uint64_t *digest);
 
 /** The flat layout: names, shapes and order of all parameters.  Borrowed. Not collective. */

@@ -23,7 +23,8 @@ void ts_memcheck_begin(ts_memcheck *check);
 
 /** After instruction \a i was executed: a byte of WORK that changed and belongs neither to its outputs nor to its
  * workspace ends the program with the node's name; then storages that died at \a i are poisoned.
- * \return NULL, or the description of the wrong write, owned by the caller (ts_free) - then nothing is poisoned. Not collective. */
+ * \return NULL, or the description of the wrong write, owned by the caller (ts_free) - then nothing is poisoned. Not
+ *         collective. */
 char *ts_memcheck_after(ts_memcheck *check, int i);
 
 #endif
