@@ -56,6 +56,11 @@ static void test_asking(void) {
   double seconds = 0;
   tap_ok(ask("[ \"$*\" = '-h -j 17 -o %L' ] && echo 1:04:32", 5, &seconds) && seconds == 3872,
          "squeue is asked for this job");
+  setenv("SLURM_ARRAY_JOB_ID", "15", 1);
+  setenv("SLURM_ARRAY_TASK_ID", "3", 1);
+  tap_ok(ask("[ \"$*\" = '-h -j 15_3 -o %L' ] && echo 2:00", 5, &seconds) && seconds == 120, "a task of an array");
+  unsetenv("SLURM_ARRAY_JOB_ID");
+  unsetenv("SLURM_ARRAY_TASK_ID");
   tap_ok(ask("sleep 0.3; echo 4:32", 5, &seconds) && seconds == 272, "an answer that comes late");
   tap_ok(!ask("echo 'slurm_load_jobs error: Unable to contact slurm controller'; exit 1", 0.5, &seconds), "no answer");
   tap_ok(!ask("yes", 0.5, &seconds), "one that never ends");

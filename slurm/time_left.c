@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -69,10 +70,16 @@ bool ts_time_left_parse(const char *text, double *seconds) {
 
 /* ---- asking ---- */
 
+/* Of a task of an array the id may be the whole array's: the last task's is. */
+static char *name_job(const char *job) {
+  const char *array = getenv("SLURM_ARRAY_JOB_ID"), *task = getenv("SLURM_ARRAY_TASK_ID");
+  return job != NULL && array != NULL && task != NULL ? ts_format("%s_%s", array, task) : ts_strdup(job);
+}
+
 ts_time_left *ts_time_left_create(const char *job) {
   ts_time_left *a = ts_calloc(1, sizeof *a);
   const char *end = getenv("SLURM_JOB_END_TIME");
-  a->job = ts_strdup(job);
+  a->job = name_job(job);
   a->end_time = job != NULL && end != NULL ? atof(end) : 0;
   a->out = -1;
   return a;
