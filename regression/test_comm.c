@@ -8,6 +8,7 @@
 #include "regression/tap_mpi.h"
 #include "run/stream.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -371,19 +372,24 @@ static void test_delay(ts_comm *comm) {
   double seconds = ts_seconds() - start;
   used = processor_seconds() - used;
   ts_comm_set_test_delay(0);
-  tap_ok_all(MPI_COMM_WORLD, right && seconds >= 0.2 && used < 0.05, "the test delay takes time but no processor");
+  tap_ok_all(MPI_COMM_WORLD, right && seconds >= 0.2 && used < seconds / 4, "the test delay takes time but no processor");
 }
 
-/* Rank 0 comes late by 0.3 s; the others wait without using their core for more than a quarter of it. */
+/* Rank 0 comes late by 0.3 s; the others wait without using their core for more than a quarter of the time.  On a machine that
+ * does much else a wake costs more: the best of three. */
 static void test_patience(ts_comm *comm) {
-  comm->ops->barrier(comm);
-  double start = processor_seconds();
-  if (comm->rank == 0) {
-    nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+  double least = 1;
+  for (int i = 0; i < 3; ++i) {
+    comm->ops->barrier(comm);
+    double start = ts_seconds(), used = processor_seconds();
+    if (comm->rank == 0) {
+      nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+    }
+    comm->ops->barrier(comm);
+    used = processor_seconds() - used;
+    least = fmin(least, used / (ts_seconds() - start));
   }
-  comm->ops->barrier(comm);
-  double used = processor_seconds() - start;
-  tap_ok_all(MPI_COMM_WORLD, used < 0.075, "waiting sleeps");
+  tap_ok_all(MPI_COMM_WORLD, least < 0.25, "waiting sleeps");
 }
 
 static void gather_on_stream(void *argument) {
