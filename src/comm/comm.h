@@ -175,6 +175,10 @@ ts_node_memory *ts_node_memory_create(ts_world *world, size_t bytes);
 /** Free and set to NULL; NULL is allowed.  Before the world is destroyed. Collective over all processes. */
 void ts_node_memory_destroy(ts_node_memory **memory);
 
+/** What every rank has: \a bytes bytes of each, in the order of the ranks; owned by the caller (ts_free).
+ * Collective over all processes, with the same \a bytes. */
+void *ts_world_gather(ts_world *world, const void *mine, size_t bytes);
+
 /** Agree on a status: any rank's bad input becomes everybody's, with the messages of the lowest such rank.  Every
  * function that reads user input on some ranks only calls it before the next collective.
  * \param [in,out] err  This rank's messages; replaced on ranks that had none.  May be NULL. Collective over all

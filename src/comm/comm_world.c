@@ -227,6 +227,18 @@ static void share_messages(ts_world *w, int root, ts_error *err) {
   ts_free(text);
 }
 
+void *ts_world_gather(ts_world *world, const void *mine, size_t bytes) {
+  ts_comm *all = ts_world_all(world);
+  int64_t *cuts = ts_calloc((size_t) all->size + 1, sizeof *cuts);
+  for (int r = 0; r <= all->size; ++r) {
+    cuts[r] = (int64_t) r * (int64_t) bytes;
+  }
+  void *everybody = ts_calloc((size_t) all->size, bytes);
+  all->ops->all_gather(all, &(ts_transfer){.x = mine, .y = everybody, .cuts = cuts, .end = (int64_t) bytes}, 1, TS_U8);
+  ts_free(cuts);
+  return everybody;
+}
+
 ts_status ts_world_agree(ts_world *world, ts_status status, ts_error *err) {
   int first = status == TS_OK ? world->nodes.size : world->nodes.rank;
   ts_heartbeat_enter("agreement");

@@ -2,9 +2,9 @@
 #include "engine/engine.h"
 
 #include "base/log.h"
+#include "base/memory.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static int visible_devices(void) {
@@ -27,21 +27,13 @@ static ts_status choose(const char *wanted, ts_world *world, bool *cuda, ts_erro
     return TS_OK;
   }
   int ranks = ts_world_size(world), mine = visible_devices() > 0;
-  ts_comm *all = ts_world_all(world);
-  int64_t *cuts = calloc((size_t) ranks + 1, sizeof *cuts);
-  unsigned char has = (unsigned char) mine, *everybody = calloc((size_t) ranks, 1);
-  TS_CHECK(cuts != NULL && everybody != NULL, "out of memory");
-  for (int r = 0; r <= ranks; ++r) {
-    cuts[r] = r;
-  }
-  all->ops->all_gather(all, &(ts_transfer){.x = &has, .y = everybody, .cuts = cuts, .end = 1}, 1, TS_U8);
+  unsigned char has = (unsigned char) mine, *everybody = ts_world_gather(world, &has, 1);
   int with = 0, without = -1;
   for (int r = 0; r < ranks; ++r) {
     with += everybody[r];
     without = everybody[r] == 0 && without < 0 ? r : without;
   }
-  free(cuts);
-  free(everybody);
+  ts_free(everybody);
   *cuda = with == ranks;
   if (with == 0) {
     warn_old_driver();
@@ -78,16 +70,10 @@ enum { PLACE = 64 };
 /* Each rank's place: its node, by the first of its ranks, and its device's bus.  Launchers may show a rank all GPUs of
  * its node or only its own: what counts is which device it got. */
 static ts_status check_shared(ts_world *world, ts_error *err) {
-  int ranks = ts_world_size(world), rank = ts_world_rank(world);
-  ts_comm *all = ts_world_all(world);
-  char mine[PLACE] = "", *place = calloc((size_t) ranks, PLACE);
-  int64_t *cuts = calloc((size_t) ranks + 1, sizeof *cuts);
-  TS_CHECK(place != NULL && cuts != NULL, "out of memory");
+  int rank = ts_world_rank(world);
+  char mine[PLACE] = "";
   snprintf(mine, sizeof mine, "%d %s", rank - ts_world_local_rank(world), ts_cuda_bus_id());
-  for (int r = 0; r <= ranks; ++r) {
-    cuts[r] = (int64_t) r * PLACE;
-  }
-  all->ops->all_gather(all, &(ts_transfer){.x = mine, .y = place, .cuts = cuts, .end = PLACE}, 1, TS_U8);
+  char *place = ts_world_gather(world, mine, sizeof mine);
   ts_status status = TS_OK;
   for (int r = 0; r < rank && status == TS_OK; ++r) {
     if (strcmp(place + (size_t) r * PLACE, mine) == 0) {
@@ -96,8 +82,7 @@ static ts_status check_shared(ts_world *world, ts_error *err) {
                             ts_world_node_name(world, rank), ts_cuda_bus_id(), ts_world_local_size(world), ts_cuda_devices(), ts_cuda_devices() == 1 ? "" : "s");
     }
   }
-  free(place);
-  free(cuts);
+  ts_free(place);
   return status;
 }
 

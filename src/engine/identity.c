@@ -11,20 +11,6 @@
 
 /* ---- comparing ---- */
 
-/* The hashes of all ranks; owned by the caller. */
-static uint64_t *share_hashes(ts_world *world, uint64_t mine) {
-  int ranks = ts_world_size(world);
-  int64_t *cuts = ts_calloc((size_t) ranks + 1, sizeof *cuts);
-  for (int r = 0; r <= ranks; ++r) {
-    cuts[r] = (int64_t) r * (int64_t) sizeof mine;
-  }
-  uint64_t *all = ts_calloc((size_t) ranks, sizeof *all);
-  ts_comm *comm = ts_world_all(world);
-  comm->ops->all_gather(comm, &(ts_transfer){.x = &mine, .y = all, .cuts = cuts, .end = sizeof mine}, 1, TS_U8);
-  ts_free(cuts);
-  return all;
-}
-
 /* The text of rank \a root on every rank; owned by the caller. */
 static char *share_value(ts_world *world, const char *mine, int root) {
   ts_comm *comm = ts_world_all(world);
@@ -87,7 +73,7 @@ static void describe_difference(ts_world *world, const ts_trait *trait, const ui
 }
 
 bool ts_identity_compare(ts_world *world, const ts_trait *trait, ts_text *difference) {
-  uint64_t *hash = share_hashes(world, XXH3_64bits(trait->value, strlen(trait->value)));
+  uint64_t mine = XXH3_64bits(trait->value, strlen(trait->value)), *hash = ts_world_gather(world, &mine, sizeof mine);
   bool same = true;
   for (int r = 1; r < ts_world_size(world); ++r) {
     same = same && hash[r] == hash[0];

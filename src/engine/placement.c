@@ -19,19 +19,6 @@ typedef struct place {
   char where[WHERE]; /* the same for people; "" where nothing was chosen */
 } place;
 
-static place *share(ts_world *world, const place *mine) {
-  int ranks = ts_world_size(world);
-  int64_t *cuts = ts_calloc((size_t) ranks + 1, sizeof *cuts);
-  for (int r = 0; r <= ranks; ++r) {
-    cuts[r] = (int64_t) r * (int64_t) sizeof *mine;
-  }
-  place *all = ts_calloc((size_t) ranks, sizeof *all);
-  ts_comm *comm = ts_world_all(world);
-  comm->ops->all_gather(comm, &(ts_transfer){.x = mine, .y = all, .cuts = cuts, .end = sizeof *mine}, 1, TS_U8);
-  ts_free(cuts);
-  return all;
-}
-
 /* ---- choosing ---- */
 
 /* This rank's part of the processors that it shares with others of its node; NULL: it stays where it is. */
@@ -111,7 +98,7 @@ void ts_engine_place(ts_world *world, const ts_deck *deck, const char *bus) {
   char *near = now != NULL ? ts_binding_near(machine, now, bus) : ts_strdup("");
   place mine = {0};
   snprintf(mine.set, sizeof mine.set, "%s", near);
-  place *all = share(world, &mine);
+  place *all = ts_world_gather(world, &mine, sizeof mine);
   char *chosen = now != NULL ? choose(world, machine, near, all, strcmp(near, now) != 0) : NULL;
   ts_free(all);
   if (chosen != NULL) {
@@ -121,7 +108,7 @@ void ts_engine_place(ts_world *world, const ts_deck *deck, const char *bus) {
     describe(machine, chosen != NULL ? chosen : now, bus, &mine);
   }
   mine.set[0] = (char) (chosen != NULL);
-  all = share(world, &mine);
+  all = ts_world_gather(world, &mine, sizeof mine);
   say_places(world, all, all[0].set[0] != 0 ? "divided by run.bind" : "as the launcher gave them");
   ts_free(all);
   ts_free(chosen);
