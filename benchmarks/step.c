@@ -146,9 +146,10 @@ int main(int argc, char **argv) {
   int steps = atoi(argv[2]) > 0 && atoi(argv[2]) < MOST_STEPS ? atoi(argv[2]) : 5, ranks = ts_world_size(world);
   TS_CHECK(ts_deck_read(argv[1], argv + 3, argc - 3, &deck, &err) == TS_OK &&
                ts_deck_resolve_batch(deck, ranks, &err) == TS_OK &&
+               ts_engine_decide_precision(world, deck, &err) == TS_OK &&
                ts_engine_backend(deck, world, &backend, &err) == TS_OK,
            "%s", err.text);
-  ts_dtype dtype = deck->bf16.enabled ? TS_BF16 : TS_F32;
+  ts_dtype dtype = ts_deck_dtype(deck);
   int threads = ts_engine_threads(deck, ts_world_local_size(world));
   double peak = find_peak(backend, dtype, threads) * ranks;
   profile p;
@@ -160,7 +161,7 @@ int main(int argc, char **argv) {
   if (ts_world_rank(world) == 0) {
     double tokens = (double) (deck->train_batch_size * deck->data.sequence_length);
     printf("%d ranks x %d threads, %s, stage %lld: peak %.1f GFLOP/s, step %.1f ms, %.0f tokens/s, %.1f GFLOP/s = %.1f %% of peak\n",
-           ranks, threads, deck->bf16.enabled ? "bf16" : "fp32", (long long) deck->zero_optimization.stage, 1e-9 * peak,
+           ranks, threads, ts_dtype_name(dtype), (long long) deck->zero_optimization.stage, 1e-9 * peak,
            1e3 * m.seconds, tokens / m.seconds, 1e-9 * m.flops / m.seconds, 100 * m.flops / m.seconds / peak);
     print_mfu(&m, device ? backend->device->peak_flops(dtype) * ranks : 0);
     print_profile(&p, device ? 3 : steps, observed.seconds);

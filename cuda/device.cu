@@ -498,11 +498,13 @@ static void choices_measure(const ts_graph *graph) {
   ts_attention_measure(graph);
 }
 
+static bool has_bf16() { return true; } // every architecture that the kernels are built for
+
 const ts_backend *ts_backend_cuda(void) {
   static const ts_device_ops ops = {stream, allocate_host, release_host, copy, event_create, event_destroy, record, wait, seconds,
                                     finish, capture_begin, capture_end, replay, graph_destroy, ts_cuda_set_op,
                                     ts_cuda_set_run, choices_measure, ts_cuda_choices_write, ts_cuda_choices_read, refuses, peak_flops,
                                     used, ts_cuda_available};
-  static const ts_backend backend = {"cuda", kernel, allocate, release, describe, reserves, &ops};
+  static const ts_backend backend = {"cuda", kernel, allocate, release, describe, has_bf16, reserves, &ops};
   return &backend;
 }

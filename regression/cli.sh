@@ -233,6 +233,30 @@ test_timeline() {
   json trace.json.rank1 "all(e['dur'] >= 0 for e in d['traceEvents'] if e['ph'] == 'X')" "the timeline of rank 1"
 }
 
+# What the machine of a plan computes in: bf16 where it has instructions for it.  One without AVX never has.
+working_type() { "$tessera" plan tiny.cfg --format json --set bf16.enabled=auto | sed -n 's/.*"dtype": "\([a-z0-9]*\)".*/\1/p'; }
+decided() { sed -n '/^bf16/,/^}/s/.*enabled = \(.*\);/\1/p' "$1/deck.cfg"; }
+
+test_precision() {
+  here=$(working_type)
+  word=$([ "$here" = bf16 ] && echo true || echo false)
+  ok "bf16.enabled = auto: a plan is for this machine" [ "$here" = bf16 -o "$here" = fp32 ]
+  ok "bf16.enabled = auto: fp32 without instructions for bf16" is "$(TESSERA_ISA=generic working_type)" fp32
+  run $mpiexec -n 2 "$tessera" train tiny.cfg --set bf16.enabled=auto --set run.directory=auto
+  ok "bf16.enabled = auto: the run says what it became" printed "^bf16.enabled: \"auto\": $word"
+  ok "bf16.enabled = auto: and what it became stands in its deck" is "$(decided auto)" "$word"
+  run $mpiexec -n 1 env TESSERA_ISA=generic "$tessera" train tiny.cfg --set bf16.enabled=auto --set run.directory=mixed : \
+    -n 1 "$tessera" train tiny.cfg --set bf16.enabled=auto --set run.directory=mixed
+  ok "bf16.enabled = auto: one rank without is enough for fp32" printed \
+    "^bf16.enabled: \"auto\": false: $([ "$here" = bf16 ] && echo 1 || echo 0) of 2 ranks have bf16 products, .* rank 0 on"
+  TESSERA_ISA=generic train --set bf16.enabled=auto --set run.directory=kept --set run.steps=3
+  train --set bf16.enabled=auto --set run.directory=kept --resume auto
+  ok "bf16.enabled = auto: a run that goes on keeps it" both 'printed "^bf16.enabled: .auto.: false, as the run began"' \
+    '[ "$(decided kept)" = false ]'
+  TESSERA_ISA=generic train --set bf16.enabled=true --set run.directory=slow --set run.steps=1
+  ok "bf16 that is emulated is said to be slow" printed 'bf16 \(emulated here: fp32 is faster\)'
+}
+
 # The last four bytes of the golden's file are the last element of the last norm's weight.
 write_nan() {
   cp -r "$golden/llama" nan && chmod -R u+w nan
@@ -285,6 +309,7 @@ test_tokens
 test_eval
 test_generate
 test_timeline
+test_precision
 test_nonfinite
 test_terminal
 finish

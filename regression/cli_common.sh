@@ -53,6 +53,8 @@ run() {
   status=$?
 }
 
+# both COMMAND COMMAND, each one word.
+both() { eval "$1" && eval "$2"; }
 is() { [ "$1" = "$2" ]; }
 gave() { [ "$status" -eq "$1" ]; }
 # A clean end: exit 0 and nothing on stderr.

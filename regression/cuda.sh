@@ -115,7 +115,6 @@ test_algorithms() {
   ok "those of another device are not taken, with the reason" both 'gave 0' 'told "algorithms were chosen on"'
 }
 
-both() { eval "$1" && eval "$2"; }
 told() { grep -qE "$1" "$scratch/err" "$scratch/out"; }
 
 # Heads of 64 are what cuDNN takes: the table says who computed them, and either way the run is that of the processors.
@@ -188,6 +187,8 @@ test_bad() {
   ok "a device that does not end" both '! gave 0' 'told "waiting for the device: nothing came for 1 s .run.peer_timeout.; queued last: "'
   run "$tessera" plan deck.cfg --target cuda --ranks 2
   ok "a plan for GPUs needs none" both 'gave 0' 'told "on its GPU"'
+  TESSERA_ISA=generic run "$tessera" plan deck.cfg --target cuda --set bf16.enabled=auto
+  ok "bf16.enabled = auto: GPUs have bf16 whatever the processor has" both 'gave 0' 'told "parameters, bf16, "'
   if ! "$cpu" plan deck.cfg --target cuda > "$scratch/out" 2> "$scratch/err"; then
     run "$cpu" train deck.cfg
     ok "a build without CUDA says so" both 'gave 2' 'told "built without CUDA"'

@@ -27,8 +27,6 @@ train() {
 
 published() { [ -f "$1/manifest" ] && [ -f "$1/model.h5" ] && [ -f "$1/shard_00000.h5" ]; }
 same() { "$tessera" compare "$@"; }
-# both COMMAND COMMAND, each one word.
-both() { eval "$1" && eval "$2"; }
 rows() { wc -l < "$1"; }
 
 # ---- saving ----

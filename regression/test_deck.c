@@ -163,10 +163,33 @@ static void test_sets(void) {
   tap_ok(d != NULL, "--set: %s", d != NULL ? "reads" : err.text);
   tap_ok(strcmp(d->run.device, "cpu") == 0 && d->optimizer.params.lr == 0.5 && d->optimizer.params.eps == 1e-6 &&
              d->run.steps == 300 && d->frozen.n == 2 && strcmp(d->frozen.items[1], "h.0") == 0 &&
-             strcmp(d->data.path, "my file.txt") == 0 && !d->bf16.enabled,
+             strcmp(d->data.path, "my file.txt") == 0,
          "--set overrides the file; the last one wins; words need no quotes");
   ts_deck_destroy(&d);
   ts_error_clear(&err);
+}
+
+/* What is left to the machine stays open in print and in reading back until it is decided, and is decided once. */
+static void test_switch(void) {
+  ts_deck *d = fixture_read("bf16.enabled = auto", GOOD_DECK, "bf16.enabled=auto"), *again = NULL;
+  ts_text text = {0}, notes = {0};
+  ts_error err = {0};
+  ts_deck_print(d, &text);
+  ts_deck_notes(d, &notes);
+  tap_ok(d->bf16.enabled == TS_SWITCH_AUTO && strstr(text.text, "enabled = \"auto\";") != NULL && notes.length == 0,
+         "a switch is open, printed so, and nothing is said of it yet");
+  ts_deck_read_text("again.cfg", text.text, NULL, 0, &again, &err);
+  tap_ok(again != NULL && again->bf16.enabled == TS_SWITCH_AUTO, "it reads back open: %s", err.text != NULL ? err.text : "");
+  ts_deck_decide_precision(d, false);
+  ts_deck_decide_precision(again, true);
+  tap_ok(ts_deck_dtype(d) == TS_F32 && ts_deck_dtype(again) == TS_BF16, "it is decided");
+  ts_deck_decide_precision(again, false);
+  tap_ok(ts_deck_dtype(again) == TS_BF16, "once");
+  ts_text_free(&text);
+  ts_text_free(&notes);
+  ts_error_clear(&err);
+  ts_deck_destroy(&d);
+  ts_deck_destroy(&again);
 }
 
 static const char deepspeed_json[] =
@@ -184,7 +207,7 @@ static void test_json(void) {
   ts_deck *d = fixture_read("deepspeed_config", text, "steps_per_print=5");
   tap_ok(d->train_batch_size == 16 && d->train_micro_batch_size_per_gpu == 0 && d->run.log_every == 5,
          "batch, \"auto\", --set over json");
-  tap_ok(d->optimizer.params.betas[0] == 0.8 && d->scheduler.params.warmup_num_steps == 1000 && d->bf16.enabled &&
+  tap_ok(d->optimizer.params.betas[0] == 0.8 && d->scheduler.params.warmup_num_steps == 1000 && d->bf16.enabled == TS_SWITCH_ON &&
              d->zero_optimization.stage == 2 && d->gradient_clipping == 1.0,
          "numbers as json has them; null is the default");
   ts_text notes = {0};
@@ -408,6 +431,7 @@ int main(void) {
   test_adam();
   test_numbers();
   test_sets();
+  test_switch();
   test_json();
   test_auto();
   test_bad_json();

@@ -98,7 +98,8 @@ const ts_reserve ts_cpu_reserves[] = {
 
 const ts_backend *ts_backend_cpu(void) {
   static const ts_backend backend = {
-      .name = "cpu", .kernel = kernel, .allocate = ts_map, .release = ts_unmap, .describe = describe, .reserves = ts_cpu_reserves};
+      .name = "cpu", .kernel = kernel, .allocate = ts_map, .release = ts_unmap, .describe = describe,
+      .has_bf16 = ts_onednn_has_bf16, .reserves = ts_cpu_reserves};
   isa(); /* an unknown TESSERA_ISA is reported before any work */
   return &backend;
 }

@@ -24,9 +24,11 @@ static const ts_kernel *kernel(ts_op op) {
 
 static const char *describe(void) { return "null"; }
 
+static bool has_bf16(void) { return true; }
+
 const ts_backend *ts_backend_null(void) {
   static const ts_backend backend = {
       .name = "null", .kernel = kernel, .allocate = ts_map, .release = ts_unmap, .describe = describe,
-      .reserves = ts_cpu_reserves};
+      .has_bf16 = has_bf16, .reserves = ts_cpu_reserves};
   return &backend;
 }

@@ -206,7 +206,7 @@ static void check_validation(ts_reader *reader) {
 }
 
 static void check_rounding(ts_reader *reader) {
-  if (reader->deck->bf16.stochastic_rounding && !reader->deck->bf16.enabled) {
+  if (reader->deck->bf16.stochastic_rounding && reader->deck->bf16.enabled == TS_SWITCH_OFF) {
     ts_reader_report(reader, TS_CHECK_ROUNDING, "bf16.stochastic_rounding",
                      "bf16.enabled is false, and fp32 parameters are not rounded; accepted: bf16.enabled = true with it, "
                      "or neither");

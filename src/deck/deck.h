@@ -35,6 +35,9 @@ typedef struct ts_ints {
   int64_t *items;
 } ts_ints;
 
+/** A flag that the deck may leave to the machine: it is AUTO until ts_deck_decide_precision. */
+typedef enum ts_switch { TS_SWITCH_OFF, TS_SWITCH_ON, TS_SWITCH_AUTO } ts_switch;
+
 /** `model.rope_scaling`.  Meaningful fields depend on rope_type: "linear" uses factor, "llama3" all of them. */
 typedef struct ts_deck_rope {
   char *rope_type; /**< "default" (none), "linear" or "llama3". */
@@ -184,7 +187,7 @@ typedef struct ts_deck {
   ts_strings frozen; /**< Expressions; a parameter that matches one is not trained. */
   ts_deck_scheduler scheduler;
   struct {
-    bool enabled;
+    ts_switch enabled;
     bool stochastic_rounding; /**< Of the working copy, when it is made from the masters; only with enabled. */
   } bf16;
   ts_deck_zero zero_optimization;
@@ -253,6 +256,15 @@ ts_status ts_deck_resolve_batch(ts_deck *deck, int64_t batch_parallel_size, ts_e
  * \return TS_BAD_INPUT: \a batch_parallel_size does not divide the batch, with those near it that do. */
 ts_status ts_deck_keep_batch(ts_deck *deck, const ts_deck *before, int64_t batch_parallel_size, ts_text *said,
                              ts_error *err);
+
+/** The type that the model computes in: BF16 or F32.  Not collective.
+ * bf16.enabled must not be AUTO any more (ts_engine_decide_precision, ts_deck_decide_precision). */
+ts_dtype ts_deck_dtype(const ts_deck *deck);
+
+/** Decide a bf16.enabled that is AUTO, once and before anything is built from the deck; leave any other.  Not collective; the
+ * same on every rank.
+ * \param [in] has_bf16  Every rank computes products in bf16 by instructions of its own. */
+void ts_deck_decide_precision(ts_deck *deck, bool has_bf16);
 
 /** Append the deck as libconfig text that needs no other file and reads back to an equal deck (floats round-trip).
  * Not collective. */

@@ -48,11 +48,15 @@ static void print_ints(ts_text *to, const ts_ints *list) {
   ts_text_add(to, "]");
 }
 
+static const char *const switch_words[] = {
+    [TS_SWITCH_OFF] = "false", [TS_SWITCH_ON] = "true", [TS_SWITCH_AUTO] = "\"auto\""};
+
 void ts_deck_print_value(ts_text *to, const ts_key *key, const void *field) {
   const int64_t *integer = field;
   const double *real = field;
   switch (key->type) {
     case TS_KEY_BOOL: ts_text_add(to, *(const bool *) field ? "true" : "false"); break;
+    case TS_KEY_SWITCH: ts_text_add(to, "%s", switch_words[*(const ts_switch *) field]); break;
     case TS_KEY_INT: ts_text_add(to, "%lld%s", (long long) *integer, *integer > INT32_MAX ? "L" : ""); break;
     case TS_KEY_REAL: print_real(to, *real); break;
     case TS_KEY_STRING: print_string(to, *(char *const *) field); break;

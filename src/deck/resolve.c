@@ -40,6 +40,13 @@ static void resolve_model(ts_reader *reader) {
   m->from_config = false;
 }
 
+static void resolve_precision(ts_reader *reader) {
+  const ts_setting *setting = ts_reader_find(reader, "bf16.enabled");
+  if (setting != NULL && ts_setting_is_auto(setting)) {
+    reader->deck->bf16.enabled = TS_SWITCH_AUTO;
+  }
+}
+
 static void resolve_optimizer(ts_reader *reader) {
   ts_deck_optimizer *o = &reader->deck->optimizer;
   bool adamw = strcmp(o->type, "AdamW") == 0;
@@ -67,11 +74,12 @@ static void resolve_scheduler(ts_reader *reader) {
   }
 }
 
-/* Nothing is said of what is still open: the batch waits for the number of ranks. */
+/* Nothing is said of what is still open: the batch waits for the number of ranks, a switch for the machine. */
 static void note_auto(ts_reader *reader, const ts_setting *setting) {
   const ts_key *key = ts_key_at(setting->key);
   const void *field = ts_deck_field(reader->deck, key, setting->path);
-  bool open = field != NULL && key->type == TS_KEY_INT && key->initial == NULL && *(const int64_t *) field < key->min;
+  bool open = key->type == TS_KEY_SWITCH ||
+              (field != NULL && key->type == TS_KEY_INT && key->initial == NULL && *(const int64_t *) field < key->min);
   ts_text value = {0};
   if (field != NULL && !open) {
     ts_deck_print_value(&value, key, field);
@@ -87,6 +95,7 @@ static void note_auto(ts_reader *reader, const ts_setting *setting) {
 void ts_reader_resolve(ts_reader *reader) {
   ts_deck *d = reader->deck;
   resolve_model(reader);
+  resolve_precision(reader);
   resolve_optimizer(reader);
   resolve_scheduler(reader);
   default_int(&d->data.sequence_length, d->model.max_position_embeddings);

@@ -186,7 +186,7 @@ static void describe_number(const ts_key *key, const char *what, ts_text *to) {
 
 void ts_key_describe(const ts_key *key, ts_text *to) {
   static const char *const plain[TS_N_KEY_TYPES] = {
-      [TS_KEY_BOOL] = "true, false",
+      [TS_KEY_BOOL] = "true, false",       [TS_KEY_SWITCH] = "true, false",
       [TS_KEY_STRING] = "a string in double quotes",
       [TS_KEY_STRINGS] = "a list of strings, [\"a\", \"b\"]",
       [TS_KEY_ANY] = "a list or section",
@@ -214,7 +214,7 @@ void ts_key_describe(const ts_key *key, ts_text *to) {
 
 const char *ts_key_type_name(ts_key_type type) {
   static const char *const names[TS_N_KEY_TYPES] = {
-      [TS_KEY_BOOL] = "true/false", [TS_KEY_INT] = "integer",   [TS_KEY_REAL] = "number",
+      [TS_KEY_BOOL] = "true/false", [TS_KEY_SWITCH] = "true/false", [TS_KEY_INT] = "integer",   [TS_KEY_REAL] = "number",
       [TS_KEY_STRING] = "string",   [TS_KEY_DTYPE] = "type",    [TS_KEY_PAIR] = "two numbers",
       [TS_KEY_STRINGS] = "strings", [TS_KEY_INTS] = "integers", [TS_KEY_ANY] = "section",
   };

@@ -23,6 +23,7 @@
 
 /* Keys that work. */
 #define FLAG(field, initial_, flags_, help_) {STORED(BOOL, field), .initial = initial_, .flags = flags_, .help = help_}
+#define SWITCH(field, initial_, help_) {STORED(SWITCH, field), .initial = initial_, .flags = AUTO, .help = help_}
 #define INTEGER(field, initial_, min_, max_, flags_, help_) \
   {STORED(INT, field), .initial = initial_, .min = min_, .max = max_, .flags = flags_, .help = help_}
 #define NUMBER(field, initial_, min_, max_, flags_, help_) \

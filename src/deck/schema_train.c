@@ -40,7 +40,8 @@ static const ts_key rows[] = {
     LATER("data_types.param_dtype", STRING, NULL, "a type of the weights other than that of bf16 and fp32 training"),
     LATER("data_types.buffer_dtype", STRING, NULL, "a type of the buffers other than that of bf16 and fp32 training"),
 
-    FLAG(bf16.enabled, "false", AUTO, "Compute in bf16; master weights, moments and sums stay in fp32."),
+    SWITCH(bf16.enabled, "false", "Compute in bf16; master weights, moments and sums stay in fp32.  \"auto\": where every rank has "
+           "instructions for it, since fp32 is faster elsewhere; decided once, and kept on resume."),
     FLAG(bf16.stochastic_rounding, "false", 0,
          "Round the master weights to their bf16 copies up or down by chance, so that the mean of a copy is its master; "
          "the same numbers on any grid and after a resume.  Not a key of DeepSpeed."),

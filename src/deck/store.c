@@ -69,6 +69,15 @@ static bool take_bool(const ts_target *t, const ts_value *value) {
   return true;
 }
 
+/* "auto" is not stored here: ts_reader_resolve. */
+static bool take_switch(const ts_target *t, const ts_value *value) {
+  if (value->kind != TS_VALUE_BOOL) {
+    return fail(t, TS_CHECK_TYPE, value, "is not a truth value");
+  }
+  *(ts_switch *) t->field = value->truth ? TS_SWITCH_ON : TS_SWITCH_OFF;
+  return true;
+}
+
 static bool take_integer(const ts_target *t, const ts_value *value, int64_t *field) {
   if (value->kind == TS_VALUE_BIG || (value->kind == TS_VALUE_REAL && fabs(value->real) >= 9223372036854775808.0)) {
     return fail(t, TS_CHECK_BIG, value, "does not fit in 64 bits");
@@ -235,7 +244,7 @@ static bool take_any(const ts_target *t, const ts_value *value) {
 static bool (*const take_value[TS_N_KEY_TYPES])(const ts_target *, const ts_value *) = {
     [TS_KEY_BOOL] = take_bool,     [TS_KEY_INT] = take_int,     [TS_KEY_REAL] = take_real,
     [TS_KEY_STRING] = take_string, [TS_KEY_DTYPE] = take_dtype, [TS_KEY_PAIR] = take_pair,
-    [TS_KEY_ANY] = take_any,       [TS_KEY_STRINGS] = take_strings, [TS_KEY_INTS] = take_ints,
+    [TS_KEY_ANY] = take_any,       [TS_KEY_SWITCH] = take_switch,       [TS_KEY_STRINGS] = take_strings, [TS_KEY_INTS] = take_ints,
 };
 
 static bool is_neutral(const ts_key *key, const ts_value *value) {

@@ -54,7 +54,7 @@ static void add_facts(ts_checkpoint *c, const ts_engine *e) {
   add_fact(c, "ZeRO stage", ts_format("%lld", (long long) deck->zero_optimization.stage));
   add_fact(c, "threads of a rank", ts_format("%d", p->target.threads));
   add_fact(c, "device", ts_strdup(p->target.backend->describe()));
-  add_fact(c, "precision", ts_strdup(deck->bf16.enabled ? "bf16" : "fp32"));
+  add_fact(c, "precision", ts_strdup(ts_dtype_name(ts_deck_dtype(deck))));
   add_fact(c, "micro-batch", ts_format("%lld x %lld", (long long) deck->train_micro_batch_size_per_gpu,
                                        (long long) deck->gradient_accumulation_steps));
 }

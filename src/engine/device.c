@@ -20,24 +20,27 @@ static void warn_old_driver(void) {
   }
 }
 
+/* How many ranks have it, and the first that has not (-1: none).  Collective. */
+static int count_ranks(ts_world *world, bool mine, int *without) {
+  int ranks = ts_world_size(world), with = 0;
+  unsigned char has = (unsigned char) mine, *everybody = ts_world_gather(world, &has, 1);
+  *without = -1;
+  for (int r = 0; r < ranks; ++r) {
+    with += everybody[r];
+    *without = everybody[r] == 0 && *without < 0 ? r : *without;
+  }
+  ts_free(everybody);
+  return with;
+}
+
 /* auto: the same answer on every rank, or nothing would fit together. */
 static ts_status choose(const char *wanted, ts_world *world, bool *cuda, ts_error *err) {
   *cuda = strcmp(wanted, "cuda") == 0;
   if (strcmp(wanted, "auto") != 0) {
     return TS_OK;
   }
-  int ranks = ts_world_size(world), mine = visible_devices() > 0;
-  unsigned char has = (unsigned char) mine, *everybody = ts_world_gather(world, &has, 1);
-  int with = 0, without = -1;
-  for (int r = 0; r < ranks; ++r) {
-    with += everybody[r];
-    without = everybody[r] == 0 && without < 0 ? r : without;
-  }
-  ts_free(everybody);
+  int without, ranks = ts_world_size(world), with = count_ranks(world, visible_devices() > 0, &without);
   *cuda = with == ranks;
-  if (with == 0) {
-    warn_old_driver();
-  }
   return with == 0 || with == ranks
              ? TS_OK
              : ts_error_add(err, "run.device is auto, and %d of %d ranks see a GPU; the first that sees none is rank %d: ask for "
@@ -95,10 +98,35 @@ bool ts_engine_may_use_cudnn(const ts_deck *deck, const ts_backend *backend) {
   return backend->device != NULL && strcmp(deck->run.attention, "auto") == 0 && deck->run.measure_algorithms;
 }
 
+ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_error *err) {
+  bool cuda;
+  int without;
+  if (deck->bf16.enabled != TS_SWITCH_AUTO) {
+    return TS_OK;
+  }
+  ts_status status = ts_world_agree(world, choose(deck->run.device, world, &cuda, err), err);
+  const ts_backend *backend = cuda ? ts_backend_cuda() : ts_backend_cpu();
+  if (status != TS_OK || backend == NULL) {
+    return status; /* without CUDA: ts_engine_backend refuses it */
+  }
+  int with = count_ranks(world, backend->has_bf16(), &without);
+  ts_deck_decide_precision(deck, without < 0);
+  if (without < 0) {
+    ts_log(TS_LOG_INFO, "bf16.enabled: \"auto\": true: all ranks have bf16 products");
+  } else {
+    ts_log(TS_LOG_INFO, "bf16.enabled: \"auto\": false: %d of %d ranks have bf16 products, and fp32 is faster without; the first is rank %d on %s",
+           with, ts_world_size(world), without, ts_world_node_name(world, without));
+  }
+  return TS_OK;
+}
+
 ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backend **out, ts_error *err) {
   bool cuda;
   ts_status status = choose(deck->run.device, world, &cuda, err);
   *out = cuda ? ts_backend_cuda() : ts_backend_cpu();
+  if (status == TS_OK && !cuda && strcmp(deck->run.device, "auto") == 0) {
+    warn_old_driver();
+  }
   if (status == TS_OK && cuda) {
     status = ts_world_agree(world, open_device(deck, world, err), err);
     if (status == TS_OK && !deck->run.share_device) {

@@ -182,12 +182,26 @@ ts_status ts_resume_find(ts_world *world, const ts_deck *deck, const char *reque
   return status;
 }
 
-/* ---- the batch ---- */
+/* ---- what a run keeps ---- */
+
+/* Owned by the caller; NULL without one. */
+static ts_deck *parse(const char *text) {
+  ts_deck *deck = NULL;
+  return text != NULL && ts_deck_read_text("the run's deck", text, NULL, 0, &deck, NULL) == TS_OK ? deck : NULL;
+}
+
+void ts_resume_precision(const ts_resume *resume, ts_deck *deck) {
+  ts_deck *before = parse(resume->checkpoint != NULL ? resume->checkpoint->deck : resume->dead);
+  if (before != NULL && before->bf16.enabled != TS_SWITCH_AUTO && deck->bf16.enabled == TS_SWITCH_AUTO) {
+    ts_deck_decide_precision(deck, before->bf16.enabled == TS_SWITCH_ON);
+    ts_log(TS_LOG_INFO, "bf16.enabled: \"auto\": %s, as the run began", before->bf16.enabled == TS_SWITCH_ON ? "true" : "false");
+  }
+  ts_deck_destroy(&before);
+}
 
 ts_status ts_resume_batch(const ts_resume *resume, ts_deck *deck, int64_t replicas, ts_error *err) {
-  ts_deck *before = NULL;
-  const char *text = resume->same_run ? resume->checkpoint->deck : resume->dead;
-  if (text == NULL || ts_deck_read_text("the run's deck", text, NULL, 0, &before, NULL) != TS_OK) {
+  ts_deck *before = parse(resume->same_run ? resume->checkpoint->deck : resume->dead);
+  if (before == NULL) {
     return ts_deck_resolve_batch(deck, replicas, err);
   }
   ts_text said = {0};

@@ -27,12 +27,18 @@ enum { TS_CAN_TRAIN = 1, TS_CAN_EVALUATE = 2, TS_CAN_GENERATE = 4 };
 
 typedef struct ts_engine_options {
   ts_world *world;     /**< Borrowed for the engine's life. */
-  const ts_deck *deck; /**< Borrowed; its batch triple is resolved (ts_deck_resolve_batch). */
+  const ts_deck *deck; /**< Borrowed; its batch triple is resolved (ts_deck_resolve_batch), its
+                        * precision decided (ts_engine_decide_precision). */
   unsigned abilities;  /**< Mask of TS_CAN_...; memory is planned for these. */
   bool loads;          /**< The caller loads a checkpoint next: parameters get no first values. */
   ts_executor_observer *observer; /**< For timelines; NULL for none. */
   void *observer_user;
 } ts_engine_options;
+
+/** Decide a bf16.enabled that the deck leaves to the machine ("auto"): true where the device of every rank has instructions for
+ * it.  To be called before ts_engine_create, which takes a deck that is decided.  Collective over the world.
+ * \return TS_BAD_INPUT, agreed: run.device is auto and only some ranks see a GPU. */
+ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_error *err);
 
 /** Plan, allocate and initialise the parameters from the deck's seed or from `model.from`.
  * Collective over the world.

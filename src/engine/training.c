@@ -93,6 +93,11 @@ static ts_status open_directory(ts_training *r, ts_error *err) {
 
 /* ---- beginning ---- */
 
+static const char *describe_precision(const ts_training *r) {
+  bool slow = !ts_engine_program(r->engine)->target.backend->has_bf16();
+  return ts_deck_dtype(r->deck) == TS_F32 ? "fp32" : slow ? "bf16 (emulated here: fp32 is faster)" : "bf16";
+}
+
 static void describe(const ts_training *r) {
   char a[32], b[32], c[32];
   char *where = ts_world_describe(r->world);
@@ -101,7 +106,7 @@ static void describe(const ts_training *r) {
   const ts_program *p = ts_engine_program(r->engine);
   ts_log(TS_LOG_INFO, "%s: %s parameters, %s, %lld rank%s x %d thread%s, ZeRO stage %lld, %s",
          r->deck->model.model_type, ts_human_count((double) ts_layout_parameter_count(p->layout, false), a),
-         r->deck->bf16.enabled ? "bf16" : "fp32", (long long) r->ranks, r->ranks > 1 ? "s" : "", p->target.threads,
+         describe_precision(r), (long long) r->ranks, r->ranks > 1 ? "s" : "", p->target.threads,
          p->target.threads > 1 ? "s" : "", (long long) r->deck->zero_optimization.stage, p->target.backend->describe());
   ts_log(TS_LOG_INFO, "%lld steps of %lld sequences x %lld tokens; planned memory of a rank: %s, of which %s are state",
          (long long) r->deck->run.steps, (long long) r->deck->train_batch_size, (long long) r->length,
@@ -151,12 +156,16 @@ static ts_status load_state(ts_training *r, ts_error *err) {
   return status;
 }
 
-/* Where the run begins decides the batch; what a rank reads at a time follows. */
+/* Where the run begins decides precision and batch; what a rank reads at a time follows. */
 static ts_status find_batch(ts_training *r, ts_error *err) {
   ts_deck *deck = r->deck;
   ts_mesh mesh;
   ts_status status = ts_deck_mesh(deck, ts_world_size(r->world), ts_world_rank(r->world), &mesh, err);
   status = status == TS_OK ? ts_resume_find(r->world, deck, r->options->resume, &r->resume, err) : status;
+  if (status == TS_OK) {
+    ts_resume_precision(&r->resume, deck);
+    status = ts_engine_decide_precision(r->world, deck, err);
+  }
   status = status == TS_OK ? ts_resume_batch(&r->resume, deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
   if (status == TS_OK) {
     r->batch = deck->train_micro_batch_size_per_gpu;
@@ -207,7 +216,7 @@ static void prepare(ts_training *r) {
   const ts_program *program = ts_engine_program(r->engine);
   r->flops_per_step = ts_program_model_flops(program, NULL) * (double) (r->accumulation * r->ranks);
   const ts_device_ops *device = program->target.backend->device;
-  ts_dtype dtype = r->deck->bf16.enabled ? TS_BF16 : TS_F32;
+  ts_dtype dtype = ts_deck_dtype(r->deck);
   r->peak = (device != NULL ? device->peak_flops(dtype) : ts_peak_flops(program->target.threads, dtype)) *
             (double) r->ranks;
   r->saver = ts_saver_create(r->engine);

@@ -76,8 +76,8 @@ void ts_help_man(const ts_command *command, ts_text *to);
 ts_status ts_read_deck(const ts_arguments *arguments, ts_world *world, ts_deck **deck, ts_error *err);
 
 /** The backend that a plan or graph is for: cpu, cuda, or with auto what run.device says, as this machine would
- * understand it. No device is needed. Not collective. */
-ts_status ts_choose_target(const char *target, const ts_deck *deck, const ts_backend **backend, ts_error *err);
+ * understand it.  A bf16.enabled that the deck leaves open is decided for it. No device is needed. Not collective. */
+ts_status ts_choose_target(const char *target, ts_deck *deck, const ts_backend **backend, ts_error *err);
 
 /** As ts_read_deck, where the first argument may also be a model: a run or checkpoint directory (whose deck is read),
  * or a Hugging Face directory (whose deck is `model = { from = ...; }`).
@@ -96,7 +96,7 @@ void ts_use_one_micro_batch(ts_deck *deck, int ranks);
 /** An engine with the weights of \a checkpoint or, when that is NULL, of the deck (with a warning when they come from
  * nowhere but the seed).  Collective over the world.
  * \return TS_BAD_INPUT, agreed; *engine is NULL then. */
-ts_status ts_create_engine(ts_world *world, const ts_deck *deck, unsigned abilities, const char *checkpoint,
+ts_status ts_create_engine(ts_world *world, ts_deck *deck, unsigned abilities, const char *checkpoint,
                            ts_engine **engine, ts_error *err);
 
 /** The subcommands. `train` and `eval`, `generate` are collective over the world; the others not collective. */

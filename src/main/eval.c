@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-static int evaluate(ts_world *world, const ts_deck *deck, const char *checkpoint, bool json, ts_error *err) {
+static int evaluate(ts_world *world, ts_deck *deck, const char *checkpoint, bool json, ts_error *err) {
   ts_data *data = NULL;
   ts_engine *engine = NULL;
   double loss = 0;

@@ -40,7 +40,7 @@ ts_status ts_check_prompt(const ts_deck *deck, const char *prompt, ts_error *err
                             (long long) deck->model.vocab_size);
 }
 
-static int generate(ts_world *world, const ts_deck *deck, const char *checkpoint, const char *prompt,
+static int generate(ts_world *world, ts_deck *deck, const char *checkpoint, const char *prompt,
                     const ts_generate_options *o, ts_error *err) {
   ts_engine *engine = NULL;
   ts_status status = ts_create_engine(world, deck, TS_CAN_GENERATE, checkpoint, &engine, err);

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-static ts_status make_program(const ts_arguments *arguments, const ts_deck *deck, ts_mesh *mesh, ts_program **program,
+static ts_status make_program(const ts_arguments *arguments, ts_deck *deck, ts_mesh *mesh, ts_program **program,
                               ts_error *err) {
   int64_t threads;
   const ts_backend *backend;
@@ -78,8 +78,9 @@ typedef struct plan_row {
 
 static void print_rows(const ts_program *program, const plan_row *row, int n, ts_text *to) {
   char a[32], b[32];
-  ts_text_add(to, "%s parameters, %d rank%s x %d thread%s, ZeRO stage %lld, micro-batch %lld x %lld tokens\n",
-              ts_human_count((double) ts_layout_parameter_count(program->layout, false), a), program->mesh.ranks,
+  ts_text_add(to, "%s parameters, %s, %d rank%s x %d thread%s, ZeRO stage %lld, micro-batch %lld x %lld tokens\n",
+              ts_human_count((double) ts_layout_parameter_count(program->layout, false), a),
+              ts_dtype_name(ts_deck_dtype(program->deck)), program->mesh.ranks,
               program->mesh.ranks > 1 ? "s" : "", program->target.threads, program->target.threads > 1 ? "s" : "",
               (long long) program->deck->zero_optimization.stage,
               (long long) program->batch, (long long) program->length);
@@ -100,8 +101,9 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
 
 static void print_json(const ts_program *program, const plan_row *row, int n, ts_text *to) {
   double full, half = ts_program_model_flops(program, &full);
-  ts_text_add(to, "{\"parameters\": %lld, \"ranks\": %d, \"stage\": %lld",
-              (long long) ts_layout_parameter_count(program->layout, false), program->mesh.ranks,
+  ts_text_add(to, "{\"parameters\": %lld, \"dtype\": \"%s\", \"ranks\": %d, \"stage\": %lld",
+              (long long) ts_layout_parameter_count(program->layout, false),
+              ts_dtype_name(ts_deck_dtype(program->deck)), program->mesh.ranks,
               (long long) program->deck->zero_optimization.stage);
   print_batch_json(program, to);
   for (int i = 0; i < n; ++i) {

@@ -136,15 +136,17 @@ void ts_use_one_micro_batch(ts_deck *deck, int ranks) {
   deck->train_batch_size = deck->train_micro_batch_size_per_gpu * ranks;
 }
 
-ts_status ts_create_engine(ts_world *world, const ts_deck *deck, unsigned abilities, const char *checkpoint,
+ts_status ts_create_engine(ts_world *world, ts_deck *deck, unsigned abilities, const char *checkpoint,
                            ts_engine **engine, ts_error *err) {
   const ts_engine_options options = {.world = world, .deck = deck, .abilities = abilities, .loads = checkpoint != NULL};
+  *engine = NULL;
   if (checkpoint == NULL && deck->model.from[0] == 0) {
     ts_log(TS_LOG_WARNING,
            "model.from is not set: the weights are those of the seed, untrained; give a run or checkpoint "
            "directory instead of the deck to use what was trained");
   }
-  ts_status status = ts_engine_create(&options, engine, err);
+  ts_status status = ts_engine_decide_precision(world, deck, err);
+  status = status == TS_OK ? ts_engine_create(&options, engine, err) : status;
   if (status == TS_OK && checkpoint != NULL) {
     status = ts_engine_load_weights(*engine, checkpoint, err);
   }
@@ -154,7 +156,7 @@ ts_status ts_create_engine(ts_world *world, const ts_deck *deck, unsigned abilit
   return status;
 }
 
-ts_status ts_choose_target(const char *target, const ts_deck *deck, const ts_backend **backend, ts_error *err) {
+ts_status ts_choose_target(const char *target, ts_deck *deck, const ts_backend **backend, ts_error *err) {
   const char *wanted = strcmp(target, "auto") == 0 ? deck->run.device : target;
   bool visible = ts_backend_cuda() != NULL && ts_cuda_devices() > 0;
   bool cuda = strcmp(wanted, "cuda") == 0 || (strcmp(wanted, "auto") == 0 && visible);
@@ -162,7 +164,9 @@ ts_status ts_choose_target(const char *target, const ts_deck *deck, const ts_bac
     return ts_error_add(err, "--target %s: auto, cpu and cuda are accepted", target);
   }
   *backend = cuda ? ts_backend_cuda() : ts_backend_cpu();
-  return *backend != NULL
-             ? TS_OK
-             : ts_error_add(err, "for a GPU: this Tessera was built without CUDA: configure it with --with-cuda=DIR");
+  if (*backend == NULL) {
+    return ts_error_add(err, "for a GPU: this Tessera was built without CUDA: configure it with --with-cuda=DIR");
+  }
+  ts_deck_decide_precision(deck, (*backend)->has_bf16());
+  return TS_OK;
 }

@@ -34,7 +34,7 @@ static void copy_node(ts_graph *to, const ts_graph *from, const ts_node *node, t
 }
 
 void ts_pass_precision(ts_graph **graph, ts_pass_context *context) {
-  if (!context->deck->bf16.enabled) {
+  if (ts_deck_dtype(context->deck) == TS_F32) {
     return;
   }
   ts_tid *map;

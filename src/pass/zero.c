@@ -186,7 +186,7 @@ void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
   }
   ts_zero z = {.from = *graph, .context = context, .layout = context->layout,
                .stage = context->layout->n_shards > 1 ? (int) deck->zero_optimization.stage : 0,
-               .work = deck->bf16.enabled ? TS_BF16 : TS_F32, .accumulate = deck->data_types.grad_accum_dtype};
+               .work = ts_deck_dtype(deck), .accumulate = deck->data_types.grad_accum_dtype};
   z.to = ts_graph_rewrite(*graph, &z.map);
   z.part = ts_calloc((size_t) z.layout->n_parts, sizeof *z.part);
   z.window = ts_malloc((size_t) z.layout->n_parameters * sizeof *z.window);

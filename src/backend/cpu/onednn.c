@@ -192,11 +192,18 @@ void ts_product_run(ts_product *product, const void *a, const void *b, void *c, 
   }
 }
 
+static bool has_isa(dnnl_cpu_isa_t needed) {
+  return (dnnl_get_effective_cpu_isa() & needed) == needed;
+}
+
+bool ts_onednn_has_bf16(void) {
+  return has_isa(dnnl_cpu_isa_avx512_core_bf16);
+}
+
 bool ts_onednn_tiles(const ts_product_spec *spec) {
-  dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-  dnnl_cpu_isa_t needed = spec->in == TS_BF16 ? dnnl_cpu_isa_avx512_core_bf16 : dnnl_cpu_isa_avx512_core;
+  bool fast = spec->in == TS_BF16 ? ts_onednn_has_bf16() : has_isa(dnnl_cpu_isa_avx512_core);
   bool safe = is_dense(spec) || (is_large(spec) && (DNNL_VERSION_MAJOR < 3 || spec->in != TS_BF16));
-  return (isa & needed) != needed || !safe;
+  return !fast || !safe;
 }
 
 int64_t ts_onednn_split_k(const ts_product_spec *spec) {

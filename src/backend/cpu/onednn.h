@@ -68,6 +68,9 @@ int64_t ts_onednn_split_k(const ts_product_spec *spec);
  * collective. */
 void ts_onednn_limit(const char *isa);
 
+/** True where oneDNN's bf16 products are AVX512_BF16 or AMX instructions, and not emulated. Not collective. */
+bool ts_onednn_has_bf16(void);
+
 /** "2.6.3, avx512_core_bf16": a constant string after the first call. Not collective. */
 const char *ts_onednn_describe(void);
 
