@@ -152,11 +152,21 @@ unknown_messages() {
     done
 }
 
+# What the first line of ./quickstart promises is what its deck says.
+promised() {
+  parameters=$("$tessera" plan "$top/inputs/quickstart.cfg" --format json | sed 's/.*"parameters": \([0-9]*\).*/\1/')
+  echo "$(awk "BEGIN { printf \"%.1f\", $parameters / 1e6 }") million parameters for $(
+    "$tessera" deck "$top/inputs/quickstart.cfg" --key run.steps) steps"
+}
+
 test_documents() {
   "$tessera" keys > deck.keys
   ok "keys that documents name are there" empty "$(unknown_keys)"
   ok "links of documents lead somewhere" empty "$(dead_links)"
   ok "the variables of train.sbatch are told" empty "$(untold_variables)"
+  ok "quickstart says what it will do: $(promised)" grep -qF "$(promised)" "$top/quickstart"
+  TESSERA_ISA=generic run "$tessera" plan "$top/inputs/quickstart.cfg"
+  ok "and computes in fp32 where bf16 would be emulated" printed 'parameters, fp32, '
   ok "messages that documents quote are said" empty "$(unknown_messages)"
 }
 
