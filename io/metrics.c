@@ -1,16 +1,14 @@
 #include "io/metrics.h"
 
-#include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "io/csv.h"
+#include "io/rows.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct column {
   const char *name;
@@ -39,8 +37,7 @@ static const table tables[N_TABLES] = {
     [VALIDATION] = {"validation.csv", validation_columns, sizeof validation_columns / sizeof validation_columns[0]}};
 
 struct ts_metrics {
-  FILE *files[N_TABLES];
-  bool failed[N_TABLES]; /* the last row could not be written */
+  ts_rows *rows[N_TABLES];
 };
 
 char *ts_print_double(double value, char *out) {
@@ -56,37 +53,29 @@ char *ts_print_double(double value, char *out) {
   return out;
 }
 
-static bool write_names(FILE *file, const table *t) {
+static void add_names(const table *t, ts_text *to) {
   for (size_t i = 0; i < t->n_columns; ++i) {
-    fprintf(file, "%s%c", t->columns[i].name, i + 1 < t->n_columns ? ',' : '\n');
+    ts_text_add(to, "%s%c", t->columns[i].name, i + 1 < t->n_columns ? ',' : '\n');
   }
-  return fflush(file) == 0;
 }
 
 /* A file that is there has these columns. */
-static ts_status check_names(const char *path, const table *t, ts_error *err) {
-  ts_text names = {0};
-  for (size_t i = 0; i < t->n_columns; ++i) {
-    ts_text_add(&names, "%s%c", t->columns[i].name, i + 1 < t->n_columns ? ',' : '\n');
-  }
+static ts_status check_names(const char *path, const char *names, ts_error *err) {
   FILE *file = fopen(path, "r");
   char *line = NULL;
   size_t capacity = 0;
-  bool same = file == NULL || getline(&line, &capacity, file) < 0 || strcmp(line, names.text) == 0;
+  bool same = file == NULL || getline(&line, &capacity, file) < 0 || strcmp(line, names) == 0;
   if (file != NULL) {
     fclose(file);
   }
   free(line);
-  ts_text_free(&names);
   return same ? TS_OK
               : ts_error_add(err, "%s: has other columns than this version writes; move it away to go on without it",
                              path);
 }
 
-/* One write a row: a full disk leaves the rows before it, and the run goes on. */
 static void write_row(ts_metrics *metrics, int which, const void *row) {
   const table *t = &tables[which];
-  int file = fileno(metrics->files[which]);
   ts_text line = {0};
   for (size_t i = 0; i < t->n_columns; ++i) {
     const char *field = (const char *) row + t->columns[i].offset;
@@ -98,36 +87,28 @@ static void write_row(ts_metrics *metrics, int which, const void *row) {
     }
     ts_text_add(&line, "%s%c", number, i + 1 < t->n_columns ? ',' : '\n');
   }
-  off_t end = lseek(file, 0, SEEK_END);
-  bool ok = write(file, line.text, line.length) == (ssize_t) line.length;
-  if (!ok && !metrics->failed[which]) {
-    ts_log(TS_LOG_WARNING, "%s cannot be written: %s; rows are missing from here on until it can", t->file,
-           strerror(errno));
-  }
-  if (!ok && end >= 0 && ftruncate(file, end) != 0) {
-    errno = 0; /* half a row at the end is ignored by those who read */
-  }
-  metrics->failed[which] = !ok;
+  ts_rows_add(metrics->rows[which], line.text, line.length);
   ts_text_free(&line);
 }
 
-static ts_status open_file(const char *path, const char *mode, const table *t, FILE **file, ts_error *err) {
-  *file = fopen(path, mode);
-  bool ok = *file != NULL && (ftell(*file) > 0 || write_names(*file, t));
-  return ok ? TS_OK : ts_error_add(err, "%s: cannot be written: %s", path, strerror(errno));
+static ts_status open_table(const char *directory, bool again, int64_t step, const table *t, ts_rows **rows,
+                            ts_error *err) {
+  char *path = ts_format("%s/%s", directory, t->file);
+  ts_text names = {0};
+  add_names(t, &names);
+  ts_status status = again ? ts_csv_cut(path, step, err) : TS_OK;
+  status = status == TS_OK && again ? check_names(path, names.text, err) : status;
+  status = status == TS_OK ? ts_rows_open(path, !again, names.text, rows, err) : status;
+  ts_text_free(&names);
+  ts_free(path);
+  return status;
 }
 
-static ts_status open_files(const char *directory, const char *mode, int64_t step, ts_metrics **out, ts_error *err) {
+static ts_status open_tables(const char *directory, bool again, int64_t step, ts_metrics **out, ts_error *err) {
   ts_metrics *metrics = ts_calloc(1, sizeof *metrics);
   ts_status status = TS_OK;
   for (int i = 0; status == TS_OK && i < N_TABLES; ++i) {
-    char *path = ts_format("%s/%s", directory, tables[i].file);
-    if (mode[0] == 'a') {
-      status = ts_csv_cut(path, step, err);
-      status = status == TS_OK ? check_names(path, &tables[i], err) : status;
-    }
-    status = status == TS_OK ? open_file(path, mode, &tables[i], &metrics->files[i], err) : status;
-    ts_free(path);
+    status = open_table(directory, again, step, &tables[i], &metrics->rows[i], err);
   }
   if (status != TS_OK) {
     ts_metrics_close(&metrics);
@@ -137,11 +118,11 @@ static ts_status open_files(const char *directory, const char *mode, int64_t ste
 }
 
 ts_status ts_metrics_open(const char *directory, ts_metrics **out, ts_error *err) {
-  return open_files(directory, "w", 0, out, err);
+  return open_tables(directory, false, 0, out, err);
 }
 
 ts_status ts_metrics_continue(const char *directory, int64_t step, ts_metrics **out, ts_error *err) {
-  return open_files(directory, "a", step, out, err);
+  return open_tables(directory, true, step, out, err);
 }
 
 void ts_metrics_step(ts_metrics *metrics, const ts_metrics_row *row) {
@@ -152,14 +133,18 @@ void ts_metrics_validation(ts_metrics *metrics, const ts_validation_row *row) {
   write_row(metrics, VALIDATION, row);
 }
 
+void ts_metrics_flush(ts_metrics *metrics) {
+  for (int i = 0; i < N_TABLES; ++i) {
+    ts_rows_flush(metrics->rows[i]);
+  }
+}
+
 void ts_metrics_close(ts_metrics **metrics) {
   if (*metrics == NULL) {
     return;
   }
   for (int i = 0; i < N_TABLES; ++i) {
-    if ((*metrics)->files[i] != NULL) {
-      fclose((*metrics)->files[i]);
-    }
+    ts_rows_close(&(*metrics)->rows[i]);
   }
   ts_free(*metrics);
   *metrics = NULL;

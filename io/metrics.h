@@ -1,9 +1,9 @@
 /** \file
  * The numbers of a run: RUN/metrics.csv with a row per optimizer step, RUN/validation.csv with a row per validation.
  * The first line names the columns; each row is on disk (in the kernel) when the call returns, so a run can be watched
- * and a run that died keeps its rows.  A double is written with the fewest digits that read back as the same double, so
- * two runs are bit-identical exactly where their files are.  Files are read with io/csv.h.  Nothing here is collective:
- * one rank writes.
+ * and a run that died keeps its rows; on a full disk rows wait in memory (io/rows.h).  A double is written with the
+ * fewest digits that read back as the same double, so two runs are bit-identical exactly where their files are.  Files
+ * are read with io/csv.h.  Nothing here is collective: one rank writes.
  */
 #ifndef IO_METRICS_H
 #define IO_METRICS_H
@@ -64,12 +64,14 @@ ts_status ts_metrics_open(const char *directory, ts_metrics **out, ts_error *err
  * \return TS_BAD_INPUT also when a file has other columns (another version wrote it). */
 ts_status ts_metrics_continue(const char *directory, int64_t step, ts_metrics **out, ts_error *err);
 
-/** Append a row to metrics.csv.  What cannot be written (a full disk) is missing, with a warning for the first row; the
- * rows before it stay as they were.  Not collective. */
+/** Append a row to metrics.csv.  Not collective. */
 void ts_metrics_step(ts_metrics *metrics, const ts_metrics_row *row);
 
-/** Append a row to validation.csv; otherwise as ts_metrics_step.  Not collective. */
+/** Append a row to validation.csv.  Not collective. */
 void ts_metrics_validation(ts_metrics *metrics, const ts_validation_row *row);
+
+/** Try again to write the rows that wait.  Not collective. */
+void ts_metrics_flush(ts_metrics *metrics);
 
 /** Close and free; NULL handles are allowed; sets the handle to NULL.  Not collective. */
 void ts_metrics_close(ts_metrics **metrics);

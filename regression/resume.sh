@@ -252,26 +252,7 @@ test_stop() {
   ok "it goes on to its end" both 'gave 0' '[ $(last_step) = $steps ]'
 }
 
-# A disk with room for some rows and no checkpoint: the run goes on to its end and says what is missing.
-test_full_disk() {
-  mkdir full
-  if ! mount -t tmpfs -o size=64k none full 2> /dev/null; then
-    skip "a full disk" "no file system can be mounted here"
-    return
-  fi
-  mkdir full/run
-  dd if=/dev/zero of=full/filler bs=1k count=44 2> /dev/null
-  train 2 full/run --set run.steps=200 --set run.save_every=50 --set debug.digest_every=0 --set run.evaluate_every=0 \
-    --resume never
-  ok "a full disk: the run goes on to its last step, which cannot be saved" said 1 "the state of step 200 could not be saved"
-  ok "a full disk: checkpoints are given up" is "$(grep -c 'is not saved: ' "$scratch/err")" 4
-  ok "a full disk: missing rows are said once" is "$(grep -c 'metrics.csv cannot be written' "$scratch/err")" 1
-  ok "a full disk: the rows before it can be read" same full/run full/run
-  umount full
-}
-
 test_save
-test_full_disk
 test_table
 test_layouts
 test_requests

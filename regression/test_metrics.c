@@ -1,17 +1,24 @@
 /* The numbers of a run: written, read back to the bit, drawn; the timeline is JSON. */
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/text.h"
 #include "io/csv.h"
 #include "io/metrics.h"
 #include "io/plot.h"
+#include "io/rows.h"
 #include "io/timeline.h"
 #include "regression/tap.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 static char *path_of(const char *name) {
   return ts_format("%s/%s", tap_directory(), name);
@@ -34,6 +41,14 @@ static void write_text(const char *directory, const char *name, const char *text
   char *path = ts_format("%s/%s", directory, name);
   TS_CHECK(ts_write_file(path, text, strlen(text), NULL) == TS_OK, "%s", path);
   ts_free(path);
+}
+
+static int count(const char *text, const char *part) {
+  int n = 0;
+  for (const char *at = text; (at = strstr(at, part)) != NULL; at += strlen(part)) {
+    ++n;
+  }
+  return n;
 }
 
 static void test_print_double(void) {
@@ -164,6 +179,101 @@ static void test_rows_at_once(void) {
   ts_free(directory);
 }
 
+/* ---- a full disk ---- */
+
+static void limit_files(rlim_t bytes) {
+  struct rlimit limit;
+  TS_CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0, "getrlimit");
+  limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+  TS_CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0, "setrlimit");
+}
+
+static int begin_stderr(const char *path) {
+  int kept = dup(2), file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+  TS_CHECK(kept >= 0 && file >= 0 && dup2(file, 2) == 2 && close(file) == 0, "%s", path);
+  return kept;
+}
+
+static void end_stderr(int kept) {
+  fflush(stderr);
+  TS_CHECK(dup2(kept, 2) == 2 && close(kept) == 0, "stderr");
+}
+
+static int64_t whole_rows(const char *directory, bool *in_order) {
+  char *path = ts_format("%s/metrics.csv", directory);
+  ts_csv csv;
+  int64_t n = ts_csv_read(path, &csv, NULL) == TS_OK ? csv.n_rows : -1;
+  for (int64_t i = 0; i < n; ++i) {
+    *in_order = *in_order && csv.values[i * csv.n_columns] == (double) (i + 1);
+  }
+  ts_csv_free(&csv);
+  ts_free(path);
+  return n;
+}
+
+/* Files that may not grow, as on a full disk: the first row that meets the limit finds room for a part of it. */
+static void test_full(void) {
+  char *directory = path_of("full"), *said = path_of("full.stderr");
+  ts_metrics *metrics;
+  TS_CHECK(ts_make_directory(directory, NULL) == TS_OK && ts_metrics_open(directory, &metrics, NULL) == TS_OK, "%s",
+           directory);
+  signal(SIGXFSZ, SIG_IGN);
+  int kept = begin_stderr(said);
+  bool in_order = true;
+  limit_files(1000);
+  for (int64_t i = 1; i <= 100; ++i) {
+    ts_metrics_row row = row_of(i);
+    errno = ENOENT; /* of something else, before */
+    ts_metrics_step(metrics, &row);
+  }
+  end_stderr(kept);
+  int64_t before = whole_rows(directory, &in_order);
+  char *text = read_text(directory, "metrics.csv"), *warning = read_text(tap_directory(), "full.stderr");
+  tap_ok(before > 0 && before < 100 && in_order && text[strlen(text) - 1] == '\n',
+         "a full disk: %lld whole rows", (long long) before);
+  tap_ok(count(warning, "cannot be written: File too large") == 1 && count(warning, "\n") == 1,
+         "a full disk: said once, with the reason: %s", warning);
+  limit_files(2000);
+  ts_metrics_flush(metrics);
+  int64_t more = whole_rows(directory, &in_order);
+  tap_ok(more > before && more < 100 && in_order, "room for a part of what waits: %lld whole rows", (long long) more);
+  limit_files(RLIM_INFINITY);
+  ts_metrics_step(metrics, &(ts_metrics_row){.step = 101});
+  tap_ok(whole_rows(directory, &in_order) == 101 && in_order, "room again: no row is missing");
+  ts_metrics_close(&metrics);
+  ts_free(warning);
+  ts_free(text);
+  ts_free(said);
+  ts_free(directory);
+}
+
+/* More lines than may wait. */
+static void test_lost(void) {
+  enum { LINE = 1 << 20, LINES = 20 };
+  char *path = path_of("lost.csv"), *said = path_of("lost.stderr"), *line = ts_malloc(LINE);
+  ts_rows *rows;
+  memset(line, '1', LINE - 1);
+  line[LINE - 1] = '\n';
+  TS_CHECK(ts_rows_open(path, true, "x\n", &rows, NULL) == TS_OK, "%s", path);
+  int kept = begin_stderr(said);
+  limit_files(4000);
+  for (int i = 0; i < LINES; ++i) {
+    ts_rows_add(rows, line, LINE);
+  }
+  limit_files(RLIM_INFINITY);
+  ts_rows_close(&rows);
+  end_stderr(kept);
+  char *text = read_text(tap_directory(), "lost.csv"), *warning = read_text(tap_directory(), "lost.stderr");
+  tap_ok(count(text, "\n") == 1 + TS_ROWS_MOST / LINE, "16 MiB of lines wait");
+  tap_ok(count(warning, "those that come now are lost") == 1 && count(warning, "4 lines could not be written") == 1,
+         "those beyond are counted: %s", warning);
+  ts_free(warning);
+  ts_free(text);
+  ts_free(line);
+  ts_free(said);
+  ts_free(path);
+}
+
 static void test_csv(void) {
   const struct {
     const char *label, *text, *message; /* no message: accepted */
@@ -191,14 +301,6 @@ static void test_csv(void) {
     ts_error_clear(&err);
   }
   ts_free(path);
-}
-
-static int count(const char *text, const char *part) {
-  int n = 0;
-  for (const char *at = text; (at = strstr(at, part)) != NULL; at += strlen(part)) {
-    ++n;
-  }
-  return n;
 }
 
 /* The coordinates of a line stay inside the picture, whatever the losses are. */
@@ -310,10 +412,13 @@ static void test_timeline(void) {
 }
 
 int main(void) {
+  ts_log_configure(TS_LOG_WARNING, true);
   test_print_double();
   test_metrics();
   test_continue();
   test_rows_at_once();
+  test_full();
+  test_lost();
   test_csv();
   test_plot();
   test_long_plot();

@@ -13,6 +13,7 @@
 #include "train_run.h"
 
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,6 +137,56 @@ static void test_space(ts_world *world, const char *directory) {
   end(&j);
 }
 
+/* ---- trying again ---- */
+
+static bool asks(const ts_retry *r, double now, double end, ts_retry_answer answer) {
+  return ts_retry_ask(r, now, end) == answer;
+}
+
+static void test_clock(void) {
+  ts_retry r = {.every = 60, .timeout = 200};
+  bool ok = asks(&r, 1e9, INFINITY, TS_RETRY_NO);
+  ts_retry_failed(&r, 1000);
+  ok = ok && asks(&r, 1059, INFINITY, TS_RETRY_NO) && asks(&r, 1060, INFINITY, TS_RETRY_AGAIN);
+  ts_retry_failed(&r, 1061);
+  ok = ok && asks(&r, 1120, INFINITY, TS_RETRY_NO) && asks(&r, 1121, INFINITY, TS_RETRY_AGAIN) && r.n == 2;
+  tap_ok_all(MPI_COMM_WORLD, ok, "a save that failed is tried again a minute after each failure");
+  ok = asks(&r, 1199, INFINITY, TS_RETRY_AGAIN) && asks(&r, 1200, INFINITY, TS_RETRY_LAST);
+  tap_ok_all(MPI_COMM_WORLD, ok, "for the last time when the time since the first one is over");
+  ok = asks(&r, 1070, 1070, TS_RETRY_LAST) && asks(&r, 1070, 1071, TS_RETRY_NO) && asks(&r, 1070, -INFINITY, TS_RETRY_LAST);
+  tap_ok_all(MPI_COMM_WORLD, ok, "or when the job's time is");
+  ts_retry_succeeded(&r);
+  ok = asks(&r, 1e9, -INFINITY, TS_RETRY_NO);
+  ts_retry_failed(&r, 5000);
+  ok = ok && asks(&r, 5100, INFINITY, TS_RETRY_AGAIN) && asks(&r, 5200, INFINITY, TS_RETRY_LAST);
+  tap_ok_all(MPI_COMM_WORLD, ok, "one that succeeds begins the time anew");
+  r.timeout = 0;
+  tap_ok_all(MPI_COMM_WORLD, asks(&r, 1e9, INFINITY, TS_RETRY_AGAIN), "run.save_timeout = 0: for ever");
+}
+
+/* What a saver knows of its failures; every rank the same. */
+static void test_retry(ts_world *world, const char *directory) {
+  test_clock();
+  job j = begin(world, directory, "run.save_retry=1e-6 run.save_timeout=1e6");
+  bool ok = ts_saver_retry(j.saver, INFINITY) == TS_RETRY_NO;
+  ts_publication_set_test_space(1000);
+  for (int i = 0; i < 2; ++i) {
+    step(&j, true);
+    ok = !ts_saver_finish(j.saver) && ok;
+  }
+  ts_publication_set_test_space(-1);
+  ts_save_failures failures = ts_saver_failures(j.saver);
+  ok = ok && failures.n == 2 && failures.seconds >= 0 && strstr(failures.why, "a checkpoint needs") != NULL;
+  tap_ok_all(MPI_COMM_WORLD, ok, "two saves failed, and why: %s", failures.why);
+  ok = ts_saver_retry(j.saver, INFINITY) == TS_RETRY_AGAIN && ts_saver_retry(j.saver, -INFINITY) == TS_RETRY_LAST;
+  step(&j, true);
+  ok = ok && ts_saver_retry(j.saver, -INFINITY) == TS_RETRY_NO; /* one is under way */
+  ok = ts_saver_finish(j.saver) && ok;
+  ok = ok && ts_saver_failures(j.saver).n == 0 && ts_saver_retry(j.saver, -INFINITY) == TS_RETRY_NO;
+  tap_ok_all(MPI_COMM_WORLD, ok && newest_intact(directory) == j.step, "the next one succeeds, and no other is due");
+  end(&j);
+}
+
 /* ---- signals while a save is under way ---- */
 
 static void signal_here(ts_save_state state, int rank) {
@@ -155,6 +206,13 @@ static void test_signals(ts_world *world, const char *directory) {
   ts_saver_set_observer(NULL);
   tap_ok_all(MPI_COMM_WORLD, quiet && saved && ts_stop_requested(NULL) && newest_intact(directory) == 1,
              "signals in every state of a save are noted and harm nothing");
+  ts_stop_forget();
+  quiet = !ts_stop_requested(NULL) && !ts_stop_terminated();
+  raise(SIGUSR1);
+  bool other = ts_stop_requested(NULL) && !ts_stop_terminated();
+  raise(SIGTERM);
+  tap_ok_all(MPI_COMM_WORLD, quiet && other && ts_stop_terminated() && ts_stop_terminated(),
+             "they can be forgotten; SIGTERM is told from SIGUSR1");
   end(&j);
 }
 
@@ -275,6 +333,7 @@ int main(int argc, char **argv) {
     char *directory = ts_strdup(tap_directory_all(MPI_COMM_WORLD));
     test_states(world, make_directory(directory, "states"));
     test_space(world, make_directory(directory, "space"));
+    test_retry(world, make_directory(directory, "retry"));
     test_signals(world, make_directory(directory, "signals"));
     test_failures(world, make_directory(directory, "copied"), "run.save_async=true");
     test_failures(world, make_directory(directory, "live"), "run.save_async=false");

@@ -90,6 +90,8 @@ typedef struct ts_deck_run {
   double peer_timeout;      /**< Seconds; 0: for ever. */
   double step_timeout, first_step_timeout; /**< Seconds until a step counts as a hang (engine/watchdog.h); 0: never. */
   double time_limit;        /**< Seconds from the beginning of the program; 0: what Slurm says. */
+  double save_retry;        /**< Seconds between two tries of a save that fails (engine/retry.h). */
+  double save_timeout;      /**< Seconds of failing saves after which the run stops; 0: never. */
   double time_margin;       /**< Seconds kept beside what saving needs (engine/time_limit.h). */
   bool exact_sums;
   bool cuda_graphs, measure_algorithms, share_device, tf32;

@@ -46,6 +46,8 @@ struct ts_saver {
   ts_file_sum *sums;          /* rank 0: all shards, then model.h5 */
   int64_t newest;
   bool failed; /* the last save that was begun */
+  ts_retry retry;
+  char *why; /* the last save that failed did */
   double begun, last_seconds;
   ts_save_times times;
 };
@@ -165,6 +167,7 @@ ts_saver *ts_saver_create(ts_engine *engine) {
   s->engine = engine;
   s->run = engine->deck->run.directory;
   s->keep = engine->deck->run.keep;
+  s->retry = (ts_retry){.every = engine->deck->run.save_retry, .timeout = engine->deck->run.save_timeout};
   s->rank = ts_world_rank(engine->world);
   s->ranks = ts_world_size(engine->world);
   s->newest = -1;
@@ -249,14 +252,27 @@ bool ts_saver_is_working(const ts_saver *s) {
 
 /* ---- the machine ---- */
 
+/* Once for a row of failures: a disk that is full for an hour fills no log. */
+static void tell_failure(const ts_saver *s) {
+  char *limit = s->retry.timeout > 0 ? ts_format(", and after %g s without success the run stops (run.save_timeout)",
+                                                 s->retry.timeout)
+                                     : ts_strdup("");
+  ts_log(s->retry.n == 1 ? TS_LOG_WARNING : TS_LOG_DEBUG,
+         "step %lld is not saved: %s; older checkpoints are as they were.  A save is tried again every %g s%s",
+         (long long) s->checkpoint->step, s->why, s->retry.every, limit);
+  ts_free(limit);
+}
+
 static void give_up(ts_saver *s, ts_error *why) {
   s->job = NOTHING;
   s->failed = true;
+  ts_retry_failed(&s->retry, ts_seconds());
+  ts_free(s->why);
+  s->why = ts_strdup(why->text != NULL ? why->text : "failed");
   if (s->rank == 0) {
     ts_publication_abandon(s->run, s->checkpoint->step);
   }
-  ts_log(TS_LOG_WARNING, "step %lld is not saved: %s; older checkpoints are as they were",
-         (long long) s->checkpoint->step, why->text != NULL ? why->text : "failed");
+  tell_failure(s);
   ts_error_clear(why);
 }
 
@@ -271,8 +287,11 @@ static void complete(ts_saver *s) {
   for (int i = 0; s->rank == 0 && i <= s->ranks; ++i) {
     bytes += (double) s->sums[i].bytes;
   }
-  ts_log(TS_LOG_INFO, "step %lld  saved %s/step_%08lld, %s in %.2f s", (long long) s->newest, s->run,
-         (long long) s->newest, ts_human_bytes(bytes, size), seconds);
+  char *before = s->retry.n > 0 ? ts_format(", after %lld that failed", (long long) s->retry.n) : ts_strdup("");
+  ts_log(TS_LOG_INFO, "step %lld  saved %s/step_%08lld, %s in %.2f s%s", (long long) s->newest, s->run,
+         (long long) s->newest, ts_human_bytes(bytes, size), seconds, before);
+  ts_free(before);
+  ts_retry_succeeded(&s->retry);
 }
 
 static void collect(ts_saver *s) {
@@ -391,6 +410,15 @@ void ts_saver_begin(ts_saver *s, const ts_position *position) {
   s->times.stall += ts_seconds() - begun;
 }
 
+ts_retry_answer ts_saver_retry(const ts_saver *s, double end) {
+  return s->job == NOTHING ? ts_retry_ask(&s->retry, ts_seconds(), end) : TS_RETRY_NO;
+}
+
+ts_save_failures ts_saver_failures(const ts_saver *s) {
+  double seconds = s->retry.n > 0 ? ts_seconds() - s->retry.first : 0;
+  return (ts_save_failures){.n = s->retry.n, .seconds = seconds, .why = s->why};
+}
+
 int64_t ts_saver_newest(const ts_saver *s) {
   return s->newest;
 }
@@ -425,6 +453,7 @@ void ts_saver_destroy(ts_saver **saver) {
   ts_free(s->owned);
   ts_free(s->data);
   ts_free(s->sums);
+  ts_free(s->why);
   ts_free(s);
   *saver = NULL;
 }

@@ -8,12 +8,15 @@
  *               rank 0       all     all     rank 0   all     all       rank 0 (until here nothing is published)
  *               └─ caller ────┘      └─── thread ───┘         caller    └────────── thread of rank 0 ─────────┘
  *
- * A failure (a full disk, EIO) on any rank abandons the save: its directory is removed, what was published before stays
- * as it was, the run goes on.  A process that dies in any state leaves what was published before, too.
+ * A failure (a full disk, EIO) on any rank abandons the save, from whatever state back to IDLE: its directory is
+ * removed, what was published before stays as it was, the run goes on.  It is for the caller to begin another save when
+ * that is due (ts_saver_retry, engine/retry.h), of the state that the run has then.  A process that dies in any state
+ * leaves what was published before, too.
  */
 #ifndef TS_ENGINE_SAVE_H
 #define TS_ENGINE_SAVE_H
 
+#include "engine/retry.h"
 #include "engine/tessera.h"
 
 #define TS_SAVE_STATES(X)                                              \
@@ -45,7 +48,7 @@ typedef struct ts_position {
 
 typedef struct ts_saver ts_saver;
 
-/** Make a saver for the deck's run (directory, keep, save_async).  With run.save_every and run.save_async the planned
+/** Make a saver for the deck's run (directory, keep, save_async, save_retry, save_timeout).  With run.save_every and run.save_async the planned
  * memory of the copy is taken here; else saves are written from the engine's own memory, of
  * a device through memory of the host that is taken for this save, and begin waits for the files.
  * \param [in] engine  Borrowed for the saver's life; it can train. Not collective. */
@@ -56,7 +59,8 @@ ts_saver *ts_saver_create(ts_engine *engine);
 void ts_saver_destroy(ts_saver **saver);
 
 /** Begin to save.  An unfinished save is finished first.  The caller may train on at once.
- * A save that cannot begin (no space) is given up with a warning. Collective over the world. */
+ * A save that cannot begin (no space) is given up; the first in a row of failures is warned about. Collective over the
+ * world. */
 void ts_saver_begin(ts_saver *saver, const ts_position *position);
 
 /** True while this rank's thread is writing: to be agreed (the largest over ranks) and given to ts_saver_advance.
@@ -70,6 +74,21 @@ void ts_saver_advance(ts_saver *saver, bool anyone_is_working);
 /** Wait until no save is under way. Collective over the world.
  * \return true when the last save that was begun is published (or none was). */
 bool ts_saver_finish(ts_saver *saver);
+
+/** Is it time to begin another save because the last one failed?  No while one is under way.
+ * \param [in] end  As for ts_retry_ask.
+ * Not collective: rank 0's answer counts. */
+ts_retry_answer ts_saver_retry(const ts_saver *saver, double end);
+
+/** How many saves failed since one succeeded, the seconds since the first of them (this rank's clock), and why the last
+ * one did: borrowed until the next failure, NULL without one.  Not collective; but for the seconds the same on all
+ * ranks. */
+typedef struct ts_save_failures {
+  int64_t n;
+  double seconds;
+  const char *why;
+} ts_save_failures;
+ts_save_failures ts_saver_failures(const ts_saver *saver);
 
 /** Step of the newest checkpoint this saver published; -1 for none.  The same on all ranks. Not
  * collective. */

@@ -8,15 +8,16 @@
 #include <time.h>
 #include <unistd.h>
 
-static const int signals[] = {SIGTERM, SIGUSR1};
-enum { N_SIGNALS = sizeof signals / sizeof signals[0] };
+enum { TERM, USR1, N_SIGNALS };
+static const int signals[N_SIGNALS] = {[TERM] = SIGTERM, [USR1] = SIGUSR1};
 
-static volatile sig_atomic_t came;
+static volatile sig_atomic_t came[N_SIGNALS];
 
 /* In threads of libraries, which do not block the signals; in ours they stay pending. */
 static void note(int number) {
-  (void) number;
-  came = 1;
+  for (int i = 0; i < N_SIGNALS; ++i) {
+    came[i] = came[i] || signals[i] == number;
+  }
 }
 
 static void set_of_signals(sigset_t *set) {
@@ -30,7 +31,6 @@ static void set_of_signals(sigset_t *set) {
  * of registers to save, writes over whatever lies before it.  So no handler ever runs in a thread that computes. */
 void ts_stop_watch(void) {
   struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART};
-  const struct timespec at_once = {0};
   sigset_t set;
   set_of_signals(&set);
   sigemptyset(&action.sa_mask);
@@ -38,30 +38,40 @@ void ts_stop_watch(void) {
     sigaction(signals[i], &action, NULL);
   }
   pthread_sigmask(SIG_BLOCK, &set, NULL);
-  while (sigtimedwait(&set, NULL, &at_once) > 0) {
-  }
-  came = 0;
+  ts_stop_forget();
 }
 
-static bool is_pending(void) {
+void ts_stop_forget(void) {
+  const struct timespec at_once = {0};
+  sigset_t set;
+  set_of_signals(&set);
+  while (sigtimedwait(&set, NULL, &at_once) > 0) {
+  }
+  for (int i = 0; i < N_SIGNALS; ++i) {
+    came[i] = 0;
+  }
+}
+
+static bool has_come(int i) {
   sigset_t pending;
-  bool found = false;
   sigemptyset(&pending);
   sigpending(&pending);
-  for (int i = 0; i < N_SIGNALS; ++i) {
-    found = found || sigismember(&pending, signals[i]) == 1;
-  }
-  return found;
+  return came[i] || sigismember(&pending, signals[i]) == 1;
+}
+
+bool ts_stop_terminated(void) {
+  return has_come(TERM);
+}
+
+static bool has_file(const char *directory) {
+  char *path = ts_format("%s/STOP", directory);
+  bool there = access(path, F_OK) == 0;
+  ts_free(path);
+  return there;
 }
 
 bool ts_stop_requested(const char *directory) {
-  came = came || is_pending();
-  if (!came && directory != NULL) {
-    char *path = ts_format("%s/STOP", directory);
-    came = access(path, F_OK) == 0;
-    ts_free(path);
-  }
-  return came != 0;
+  return has_come(TERM) || has_come(USR1) || (directory != NULL && has_file(directory));
 }
 
 void ts_stop_acknowledge(const char *directory) {

@@ -13,6 +13,12 @@
  * those it makes from now on, block them: called before any thread that computes is made.  Not collective. */
 void ts_stop_watch(void);
 
+/** Forget what came until now, for ts_stop_terminated.  Not collective. */
+void ts_stop_forget(void);
+
+/** Has a SIGTERM come, since ts_stop_forget or ever?  Not collective. */
+bool ts_stop_terminated(void);
+
 /** Was this process asked to stop?  Not collective.
  * \param [in] directory  The run directory where a file STOP is looked for; NULL on ranks that do not look. */
 bool ts_stop_requested(const char *directory);

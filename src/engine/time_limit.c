@@ -11,10 +11,14 @@ void ts_time_limit_step(ts_time_limit *limit, double seconds) {
   limit->step[limit->n_steps++ % TS_TIME_LIMIT_STEPS] = seconds;
 }
 
+double ts_time_limit_last_save(const ts_time_limit *limit) {
+  return 2 * limit->save + limit->margin;
+}
+
 double ts_time_limit_needed(const ts_time_limit *limit) {
   double slowest = 0;
   for (int i = 0; i < TS_TIME_LIMIT_STEPS; ++i) {
     slowest = limit->step[i] > slowest ? limit->step[i] : slowest;
   }
-  return 2 * limit->save + 2 * slowest + limit->validation + limit->margin;
+  return ts_time_limit_last_save(limit) + 2 * slowest + limit->validation;
 }

@@ -31,6 +31,9 @@ double ts_time_limit_first_save(int64_t bytes);
 /** A step took \a seconds. Not collective. */
 void ts_time_limit_step(ts_time_limit *limit, double seconds);
 
+/** What is kept for one more try of a last save that failed: 2 x the save + run.time_margin. Not collective. */
+double ts_time_limit_last_save(const ts_time_limit *limit);
+
 /** What stopping needs: see above. Not collective. */
 double ts_time_limit_needed(const ts_time_limit *limit);
 

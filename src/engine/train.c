@@ -6,7 +6,6 @@
 #include "engine/training.h"
 #include "io/plot.h"
 
-#include <errno.h>
 #include <math.h>
 #include <string.h>
 
@@ -113,60 +112,28 @@ static void write_digests(ts_training *r) {
   uint64_t *digest = ts_malloc((size_t) layout->n_parameters * sizeof *digest);
   ts_engine_digest(r->engine, digest);
   if (r->rank == 0) {
-    char *path = ts_format("%s/digests.csv", r->deck->run.directory);
-    FILE *file = fopen(path, "a");
-    bool ok = file != NULL && (ftell(file) > 0 || fprintf(file, "step,tensor,digest\n") > 0);
-    for (int i = 0; ok && i < layout->n_parameters; ++i) {
-      ok = fprintf(file, "%lld,%s,%016llx\n", (long long) r->at.step, layout->parameter[i].name,
-                   (unsigned long long) digest[i]) > 0;
+    ts_text lines = {0};
+    for (int i = 0; i < layout->n_parameters; ++i) {
+      ts_text_add(&lines, "%lld,%s,%016llx\n", (long long) r->at.step, layout->parameter[i].name,
+                  (unsigned long long) digest[i]);
     }
-    ok = file != NULL && fclose(file) == 0 && ok;
-    if (!ok) {
-      ts_log(TS_LOG_WARNING, "%s: step %lld cannot be written: %s", path, (long long) r->at.step, strerror(errno));
-    }
-    ts_free(path);
+    ts_rows_add(r->digests, lines.text, lines.length);
+    ts_text_free(&lines);
   }
   ts_free(digest);
 }
 
-static bool is_diverged(const ts_training *r) {
-  int64_t most = r->deck->run.stop_after_nonfinite;
-  return most > 0 && r->at.skipped_in_a_row >= most;
-}
-
-static bool is_time_to_save(const ts_training *r) {
-  int64_t every = r->deck->run.save_every;
-  bool due = r->stopping || r->at.step == r->deck->run.steps || (every > 0 && r->at.step % every == 0);
-  return due && !is_diverged(r);
-}
-
-static void save(ts_training *r) {
-  ts_heartbeat_phase(TS_PHASE_SAVING);
-  r->saved = r->at.step;
-  ts_saver_begin(r->saver, &r->at);
-}
-
-/* Rank 0: the job's time is over before another step could be made and saved. */
-static bool is_time_over(ts_training *r) {
-  double last = ts_saver_last_seconds(r->saver), left = ts_watch_time_left(r->watch);
-  r->limit.save = last >= 0 ? last : r->limit.save;
-  if (left >= ts_time_limit_needed(&r->limit)) {
-    return false;
-  }
-  r->stopped_before = left > 1 ? left : 1;
-  return true;
-}
-
-/* What is agreed goes along with the record: who was asked to stop, whose checkpoint is still being written. */
+/* What is agreed goes along with the record: what ranks ask for, whose checkpoint is still being written. */
 static ts_step_result update(ts_training *r) {
-  bool stop = ts_stop_requested(r->rank == 0 ? r->deck->run.directory : NULL) || is_time_over(r);
+  double request = ts_training_request(r);
   ts_heartbeat_phase(TS_PHASE_UPDATING);
-  ts_step_result result = ts_engine_step(r->engine, (const double[2]){stop, ts_saver_is_working(r->saver)});
+  ts_step_result result = ts_engine_step(r->engine, (const double[2]){request, ts_saver_is_working(r->saver)});
   ++r->at.step;
   r->at.samples += r->deck->train_batch_size;
   r->at.skipped_in_a_row = result.skipped ? r->at.skipped_in_a_row + 1 : 0;
   r->at.skipped += result.skipped;
-  r->stopping = result.flag[0] > 0;
+  r->request = (int) result.flag[0];
+  r->stopping = r->request == TS_REQUEST_STOP;
   return result;
 }
 
@@ -202,8 +169,8 @@ static ts_status train_step(ts_training *r, ts_error *err) {
   report_nonfinite(r);
   tell_time(r, seconds);
   ts_saver_advance(r->saver, result.flag[1] > 0);
-  if (is_time_to_save(r)) {
-    save(r);
+  if (ts_training_is_time_to_save(r)) {
+    ts_training_save(r);
   }
   if (r->rank == 0) { /* before the checkpoint is published: one of step N finds the rows up to N */
     write_metrics(r, &result, seconds, data_seconds);
@@ -222,8 +189,8 @@ static bool is_time_to_validate(const ts_training *r) {
 }
 
 static ts_status after_step(ts_training *r, ts_error *err) {
-  if (r->stopping) { /* whoever asked may not wait for a validation: what is saved is published first */
-    ts_saver_finish(r->saver);
+  if (r->request >= TS_RETRY_LAST) { /* whoever asked may not wait for a validation: what is saved is published first */
+    r->unsaved = !ts_saver_finish(r->saver);
   }
   int64_t digest_every = r->deck->debug.digest_every;
   if (digest_every > 0 && r->at.step % digest_every == 0) {
@@ -261,34 +228,38 @@ static void say_stopped(const ts_training *r) {
   }
 }
 
+/* A last step that changed nothing is no end that anybody wanted. */
+static int end_finished(ts_training *r) {
+  if (r->at.skipped_in_a_row == 0) {
+    return 0;
+  }
+  r->failure = "the last step was not finite";
+  ts_log(TS_LOG_ERROR,
+         "%s: loss or gradient norm of step %lld; saved is the state before the %lld of this kind at the end; a lower "
+         "lr, gradient_clipping, or --set debug.check_finite=true to find the op", r->failure, (long long) r->at.step,
+         (long long) r->at.skipped_in_a_row);
+  return 1;
+}
+
 /* The state of the last step is published, or the run has failed. */
-static int end_saved(ts_training *r) {
-  ts_heartbeat_phase(TS_PHASE_SAVING);
-  if (r->saved != r->at.step) {
-    save(r);
-  }
-  bool saved = ts_saver_finish(r->saver);
+static int end_saved(ts_training *r, ts_error *err) {
+  int code = ts_training_save_last(r, err);
   ts_heartbeat_phase(TS_PHASE_ENDING);
-  if (!saved) {
-    ts_log(TS_LOG_ERROR, "the state of step %lld could not be saved", (long long) r->at.step);
-    r->failure = "the state of the last step could not be saved";
-    return 1;
-  }
   if (r->stopping && r->rank == 0) {
     ts_stop_acknowledge(r->deck->run.directory);
   }
-  if (r->at.step >= r->deck->run.steps) {
-    return 0;
+  if (code == 0 && r->at.step < r->deck->run.steps) {
+    say_stopped(r);
+    return TS_EXIT_UNFINISHED;
   }
-  say_stopped(r);
-  return TS_EXIT_UNFINISHED;
+  return code == 0 ? end_finished(r) : code;
 }
 
 static int train(ts_training *r, ts_error *err) {
   ts_status status = TS_OK;
-  while (r->at.step < r->deck->run.steps && !r->stopping && status == TS_OK) {
+  while (r->at.step < r->deck->run.steps && !r->stopping && !r->unsaved && status == TS_OK) {
     status = train_step(r, err);
-    if (status == TS_OK && is_diverged(r)) {
+    if (status == TS_OK && ts_training_is_diverged(r)) {
       return stop_diverged(r);
     }
     status = status == TS_OK ? after_step(r, err) : status;
@@ -299,7 +270,7 @@ static int train(ts_training *r, ts_error *err) {
     ts_saver_finish(r->saver);
     return status;
   }
-  return end_saved(r);
+  return end_saved(r, err);
 }
 
 /* ---- the text at the end ---- */
@@ -326,6 +297,16 @@ static void generate(ts_training *r) {
   ts_free(tokens);
 }
 
+/* Rank 0.  A picture that cannot be drawn is no failure of the run: `tessera plot` does it again. */
+static void draw(ts_training *r) {
+  ts_error err = {0};
+  ts_metrics_close(&r->metrics);
+  if (ts_plot_losses(r->deck->run.directory, &err) != TS_OK) {
+    ts_log(TS_LOG_WARNING, "%s", err.text);
+  }
+  ts_error_clear(&err);
+}
+
 /* Every rank comes here with the same code. */
 static void end_watch(ts_training *r, int code, const ts_error *err) {
   const char *reason = code == TS_BAD_INPUT ? err->text : code == 1 ? r->failure : NULL;
@@ -343,9 +324,8 @@ int ts_train(ts_world *world, ts_deck *deck, const ts_train_options *options, ts
     if (code == 0 && options->prompt != NULL) {
       generate(&r);
     }
-    if ((code == 0 || code == TS_EXIT_UNFINISHED) && r.rank == 0 && r.at.step > 0) {
-      ts_metrics_close(&r.metrics);
-      code = ts_plot_losses(deck->run.directory, err) == TS_OK ? code : TS_BAD_INPUT;
+    if (code != TS_BAD_INPUT && r.rank == 0 && r.at.step > 0) {
+      draw(&r);
     }
   }
   end_watch(&r, code, err);

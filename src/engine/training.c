@@ -61,9 +61,14 @@ static ts_status write_deck(const ts_deck *deck, ts_error *err) {
   return status;
 }
 
-static ts_status cut_digests(const char *directory, int64_t step, ts_error *err) {
-  char *path = ts_format("%s/digests.csv", directory);
-  ts_status status = ts_csv_cut(path, step, err);
+/* debug.digest_every: those up to the step where the run begins stay. */
+static ts_status open_digests(ts_training *r, ts_error *err) {
+  bool again = r->resume.same_run || r->resume.over;
+  char *path = ts_format("%s/digests.csv", r->deck->run.directory);
+  ts_status status = again ? ts_csv_cut(path, r->at.step, err) : TS_OK;
+  if (status == TS_OK && r->deck->debug.digest_every > 0) {
+    status = ts_rows_open(path, !again, "step,tensor,digest\n", &r->digests, err);
+  }
   ts_free(path);
   return status;
 }
@@ -82,13 +87,12 @@ static ts_status open_directory(ts_training *r, ts_error *err) {
   ts_error_clear(&why);
   status = status == TS_OK ? ts_run_lock(directory, &r->lock, err) : status;
   status = status == TS_OK && r->resume.same_run ? ts_publication_set_aside(directory, r->at.step, err) : status;
-  status = status == TS_OK && (r->resume.same_run || r->resume.over) ? cut_digests(directory, r->at.step, err) : status;
   status = status == TS_OK ? write_deck(r->deck, err) : status;
   if (status == TS_OK) {
     status = r->resume.same_run ? ts_metrics_continue(directory, r->at.step, &r->metrics, err)
                                 : ts_metrics_open(directory, &r->metrics, err);
   }
-  return status;
+  return status == TS_OK ? open_digests(r, err) : status;
 }
 
 /* ---- beginning ---- */
@@ -203,6 +207,7 @@ static ts_status open_all(ts_training *r, ts_error *err) {
 
 void ts_training_close(ts_training *r) {
   ts_metrics_close(&r->metrics);
+  ts_rows_close(&r->digests);
   ts_saver_destroy(&r->saver);
   ts_engine_destroy(&r->engine);
   ts_data_close(&r->data);

@@ -11,6 +11,7 @@
 #include "engine/train.h"
 #include "engine/watchdog.h"
 #include "io/metrics.h"
+#include "io/rows.h"
 #include "io/timeline.h"
 
 typedef struct ts_training {
@@ -20,6 +21,7 @@ typedef struct ts_training {
   ts_engine *engine;
   ts_data *data;
   ts_metrics *metrics;     /* rank 0 only */
+  ts_rows *digests;        /* rank 0 only; NULL without debug.digest_every */
   ts_timeline *timeline;   /* this rank's, NULL unless a step is being recorded */
   double timeline_start;
   ts_progress progress;
@@ -34,7 +36,9 @@ typedef struct ts_training {
   int64_t saved;  /* the last step whose save was begun, or that was resumed from; -1 for none */
   int64_t timeline_step;
   int lock; /* rank 0: the run is this job's */
+  int request;  /* agreed after each step: a ts_retry_answer, or TS_REQUEST_STOP */
   bool stopping;
+  bool unsaved; /* the last save before the end has failed */
   ts_watch *watch;
   ts_time_limit limit;   /* rank 0 */
   int64_t first_step;    /* of this job, from 1 */
@@ -51,5 +55,27 @@ ts_status ts_training_open(ts_training *training, ts_error *err);
 
 /** Free everything and give the directory back. Collective over the world. */
 void ts_training_close(ts_training *training);
+
+/** What a rank asks for beyond another save, in the step's record: the largest of all ranks' counts. */
+enum { TS_REQUEST_STOP = TS_RETRY_LAST + 1 };
+
+/** What this rank asks for now: TS_REQUEST_STOP (a signal, the file STOP, the job's time), on rank 0 also another try of
+ * a save that failed. Not collective. */
+double ts_training_request(ts_training *training);
+
+/** So many steps in a row were not finite that the run ends. Not collective; the same on all ranks. */
+bool ts_training_is_diverged(const ts_training *training);
+
+/** Is a save due after this step? Not collective; the same on all ranks. */
+bool ts_training_is_time_to_save(const ts_training *training);
+
+/** Begin to save. Collective over the world. */
+void ts_training_save(ts_training *training);
+
+/** Publish the state of the last step.  Where that fails the run waits and tries again, for run.save_timeout after the
+ * first failure, or as long as the job's time allows; then, or when SIGTERM comes, it ends without.  Collective over
+ * the world.
+ * \return 0; TS_BAD_INPUT, in \a err; 1 after SIGTERM, said. */
+int ts_training_save_last(ts_training *training, ts_error *err);
 
 #endif
