@@ -25,7 +25,7 @@ static void read_names(char *line, ts_csv *csv) {
 static bool read_row(const char *line, int n_columns, double *row) {
   for (int i = 0; i < n_columns; ++i) {
     char *end;
-    row[i] = strtod(line, &end);
+    row[i] = ts_shown(strtod(line, &end));
     if (end == line || *end != (i + 1 < n_columns ? ',' : 0)) {
       return false;
     }

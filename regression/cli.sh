@@ -257,11 +257,12 @@ test_precision() {
   ok "bf16 that is emulated is said to be slow" printed 'bf16 \(emulated here: fp32 is faster\)'
 }
 
-# The last four bytes of the golden's file are the last element of the last norm's weight.
+# The last four bytes of the golden's file are the last element of the last norm's weight.  The NaN has a sign, as those that
+# processors make, which printf would show.
 write_nan() {
   cp -r "$golden/llama" nan && chmod -R u+w nan
   size=$(wc -c < nan/model.safetensors)
-  printf '\000\000\300\177' | dd of=nan/model.safetensors bs=1 seek=$((size - 4)) conv=notrunc 2> /dev/null
+  printf '\000\000\300\377' | dd of=nan/model.safetensors bs=1 seek=$((size - 4)) conv=notrunc 2> /dev/null
 }
 
 test_nonfinite() {
@@ -277,7 +278,32 @@ test_nonfinite() {
   ok "metrics.csv: skipped steps are counted" is "$(column nan1/metrics.csv skipped)" 3
   train --set run.directory=huge --set optimizer.params.lr=1e30 --set gradient_clipping=0 --set run.stop_after_nonfinite=2
   ok "a rate that is far too large" said 1 "stopped at step .*a lower lr"
+  test_last_nonfinite
 }
+
+no_sign() { ! grep -re '-nan' "$scratch/out" "$scratch/err" signs/*.csv signs/*.svg signs/status; }
+
+test_last_nonfinite() {
+  set -- train "$golden/llama.cfg" --set model.from=nan --set "data.path=$golden/llama/tokens.bin" --set run.directory=signs \
+    --set run.steps=7 --set run.evaluate_every=7 --set data.validation_fraction=0.5 --set run.threads=1
+  run "$tessera" "$@"
+  ok "a last step that is not finite: exit 1" said 1 "the last step was not finite: loss or gradient norm of step 7;"
+  ok "its checkpoint is there" [ -f signs/step_00000007/manifest ]
+  ok "a NaN without a sign: log, tables, picture" both 'no_sign' 'grep -Eq "loss nan" "$scratch/out"'
+  run "$tessera" status signs
+  ok "status says so, without one" both 'printed "^state +failed: the last step was not finite"' no_sign
+  run "$tessera" eval signs
+  ok "eval: without one" both 'printed "^loss nan nats a token, perplexity nan"' no_sign
+  run "$tessera" eval signs --format json
+  json "$scratch/out" "d['loss'] is None and d['perplexity'] is None" "eval: null in json"
+  sed 's/,nan/,-nan/' signs/metrics.csv > "$scratch/a" && cp "$scratch/a" signs/metrics.csv
+  run "$tessera" compare signs run
+  ok "compare: without one, of a table that has it" no_sign_printed
+  run "$tessera" "$@" --resume auto
+  ok "it is no better when it is begun again: exit 1" said 1 "the last step was not finite"
+}
+both() { eval "$1" && eval "$2"; }
+no_sign_printed() { ! grep -e '-nan' "$scratch/out"; }
 
 # The last thing drawn on the bar's line is its erasure.
 bar_is_gone() {

@@ -4,6 +4,7 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <errno.h>
+#include <math.h>
 #include <pcre2.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -203,6 +204,15 @@ int ts_matches(const char *pattern, const char *text) {
   pcre2_match_data_free(match);
   pcre2_code_free(regex);
   return found;
+}
+
+double ts_shown(double value) {
+  return isnan(value) ? (double) NAN : value;
+}
+
+char *ts_json_number(double value, char *out) {
+  snprintf(out, 32, isfinite(value) ? "%.17g" : "null", value);
+  return out;
 }
 
 char *ts_human_bytes(double bytes, char *out) {

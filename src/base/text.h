@@ -58,6 +58,14 @@ const char *ts_nearest(const char *word, const char *const *candidates, size_t n
  * \return 1 match, 0 none, -1 the pattern is not a valid expression. Not collective. */
 int ts_matches(const char *pattern, const char *text);
 
+/** A computed number as it may be shown: a NaN loses the sign that the processor happened to give it, which printf
+ * would show as "-nan".  Applied where numbers come from: the step's record, a validation, a table. Not collective. */
+double ts_shown(double value);
+
+/** A number of JSON, of all its digits, or "null", which JSON has for NaN and infinity; into \a out of at least 32
+ * bytes; returns \a out. Not collective. */
+char *ts_json_number(double value, char *out);
+
 /** "1.50 GB" (decimal units), "12.3 M", "1:02:03" into \a out of at least 32 bytes; returns \a out. Not collective. */
 char *ts_human_bytes(double bytes, char *out);
 char *ts_human_count(double count, char *out);

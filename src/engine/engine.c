@@ -299,7 +299,8 @@ ts_step_result ts_engine_step(ts_engine *e, const double flags[2]) {
   double summary[SUMMARY];
   ts_executor_get(e->executor, summary, ts_executor_memory(e->executor, index, "summary"), sizeof summary);
   ts_executor_times times = ts_executor_take_times(e->executor);
-  ts_step_result result = {.loss = summary[0] / summary[1], .valid_tokens = summary[1], .grad_norm = summary[2],
+  ts_step_result result = {.loss = ts_shown(summary[0] / summary[1]), .valid_tokens = summary[1],
+                           .grad_norm = ts_shown(summary[2]),
                            .flag = {summary[3], summary[4]}, .skipped = summary[5] != 0, .lr = lr,
                            .communication_seconds = times.communication, .exposed_seconds = times.exposed,
                            .forward_seconds = times.forward, .backward_seconds = times.backward,

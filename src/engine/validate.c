@@ -1,5 +1,6 @@
 /* Validation: the deck's data set, and the mean loss over its held-out samples. */
 #include "base/memory.h"
+#include "base/text.h"
 #include "engine/train.h"
 
 ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err) {
@@ -61,7 +62,7 @@ ts_status ts_validate(ts_engine *engine, ts_world *world, const ts_deck *deck, t
     }
   }
   ts_free(tokens);
-  *loss = sum / valid;
+  *loss = ts_shown(sum / valid);
   if (n_batches != NULL) {
     *n_batches = batches;
   }
