@@ -23,7 +23,7 @@
   X(double, tokens_per_second)    /* over all ranks */                                            \
   X(double, model_tflops)         /* model FLOPs (not recomputation) per second, over all ranks */ \
   X(double, mfu)                  /* of the peak, 0..1; 0 when the peak is not known */           \
-  X(int64_t, peak_bytes)          /* high-water mark of the writing process */                    \
+  X(int64_t, peak_bytes)          /* most memory rank 0 has had: GPU's, else all of its process */ \
   X(double, comm_seconds)         /* communication, hidden or not */                              \
   X(double, exposed_comm_seconds) /* communication that computation waited for */                 \
   X(double, data_seconds)         /* reading samples */                                           \

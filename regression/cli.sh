@@ -63,6 +63,15 @@ test_plan() {
     ('parameter_bytes', 'gradient_bytes', 'optimizer_bytes', 'activation_bytes', 'buffer_bytes'))" "plan: json fields"
 }
 
+# What two figures of the same name count.
+test_peak() {
+  run "$tessera" plan tiny.cfg
+  ok "plan: says what its peak is" printed "^  peak: the sum of these +[0-9]+ "
+  ok "and what metrics.csv's is" grep -q "peak_bytes in metrics.csv is that of the whole process" "$scratch/out"
+  run "$tessera" plan tiny.cfg --target cuda
+  ok "of a GPU, too" printed "peak_bytes in metrics.csv is this"
+}
+
 test_graph() {
   for pass in precision autodiff recompute zero fuse schedule memory; do
     run "$tessera" graph tiny.cfg --pass $pass --ranks 2 --format json
@@ -326,6 +335,7 @@ test_terminal() {
 test_help
 test_deck
 test_plan
+test_peak
 test_graph
 test_train
 test_again

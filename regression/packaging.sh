@@ -159,6 +159,12 @@ promised() {
     "$tessera" deck "$top/inputs/quickstart.cfg" --key run.steps) steps"
 }
 
+untold_columns() {
+  for column in $(sed -n '/define TS_METRICS_COLUMNS/,/^$/s/^  X([a-z0-9_]*, \([a-z_]*\)) .*/\1/p' "$top/io/metrics.h"); do
+    grep -q "^|.*\`$column\`" "$top/README.md" || echo "README.md: nothing of the column $column"
+  done
+}
+
 test_documents() {
   "$tessera" keys > deck.keys
   ok "keys that documents name are there" empty "$(unknown_keys)"
@@ -167,6 +173,7 @@ test_documents() {
   ok "quickstart says what it will do: $(promised)" grep -qF "$(promised)" "$top/quickstart"
   TESSERA_ISA=generic run "$tessera" plan "$top/inputs/quickstart.cfg"
   ok "and computes in fp32 where bf16 would be emulated" printed 'parameters, fp32, '
+  ok "columns of metrics.csv are told" empty "$(untold_columns)"
   ok "messages that documents quote are said" empty "$(unknown_messages)"
 }
 
