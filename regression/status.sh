@@ -151,6 +151,58 @@ test_killed() {
   ok "a cut @run" said 2 'status/@run: damaged'
 }
 
+# ---- suspended ----
+
+is_suspended() { "$tessera" status suspended | grep -Eq '^state +suspended'; }
+is_running() { "$tessera" status suspended | grep -Eq '^state +running'; }
+
+# status_of JOB STATE: a squeue of our own says what state the job has.
+status_of() {
+  mkdir -p bin
+  printf '#!/bin/sh\n[ "$*" = "-h -j %s -o %%T" ] && echo %s\n' "$1" "$2" > bin/squeue
+  chmod +x bin/squeue
+  run env PATH="$work/bin:$PATH" "$tessera" status suspended
+}
+
+test_suspended() {
+  begin 2 suspended --set run.step_timeout=2
+  kill -STOP "$(pid_of 0)" "$(pid_of 1)"
+  wait_for 200 is_suspended
+  run "$tessera" status suspended
+  ok "a run whose processes are stopped is suspended" printed '^state +suspended: its processes are stopped; SIGCONT'
+  ok "and nobody is behind" absent '^behind'
+  run "$tessera" status suspended --format json
+  ok "as json" printed '"state": "suspended"'
+  kill -CONT "$(pid_of 0)" "$(pid_of 1)"
+  wait_for 200 is_running
+  ok "it goes on" is_running
+  sed 's/^job .*/job 17/' suspended/status/@run > "$scratch/a" && cp "$scratch/a" suspended/status/@run
+  kill -9 "$(pid_of 0)" "$(pid_of 1)"
+  end
+  sleep 3
+  status_of 17 SUSPENDED
+  ok "Slurm says that a job is suspended" printed '^state +suspended by Slurm: `scontrol resume 17`'
+  status_of 17 RUNNING
+  ok "or that it is not" printed '^state +no heartbeat for'
+}
+absent() { ! grep -Eq "$1" "$scratch/out"; }
+
+# What is saved has been finished, however old a node's file is.
+test_steps() {
+  train 2 steps --set run.steps=6 --set run.save_every=3
+  sed 's/^state .*/state running/; s/^step .*/step 0/; s/^ended .*/ended 0.000/; s/^reason .*/reason -/' steps/status/@run > "$scratch/a"
+  cp "$scratch/a" steps/status/@run
+  for file in steps/status/[!@]*; do
+    awk '/^ *[0-9]+ +[0-9]+ / { sub(/ 6 +0 /, " 2     0 ") } { print }' "$file" > "$scratch/a" && cp "$scratch/a" "$file"
+  done
+  run "$tessera" status steps
+  ok "the steps are not behind what is saved" both 'printed "^steps +6 of 6"' 'grep -Eq "^saved +step_00000006" "$scratch/out"'
+  ok "while a node's file is" grep -Eq '^[^ ]+ +0 +2 ' "$scratch/out"
+  run "$tessera" status steps --format json
+  ok "nor as json" printed '"step": 6, "steps": 6'
+}
+both() { eval "$1" && eval "$2"; }
+
 # ---- time ----
 
 train() {
@@ -182,7 +234,7 @@ test_time() {
 
 # Slurm is asked: a squeue of our own says what is left.
 test_slurm() {
-  mkdir bin
+  mkdir -p bin
   printf '#!/bin/sh\n[ "$*" = "-h -j 17 -o %%L" ] && echo 0:04\n' > bin/squeue
   chmod +x bin/squeue
   (
@@ -228,6 +280,8 @@ test_life
 test_unwritable
 test_hangs
 test_killed
+test_suspended
+test_steps
 test_time
 test_slurm
 test_signals true

@@ -234,13 +234,28 @@ static void test_lag(void) {
   s.node[1].process[0] = 'T';
   check_lag(&s, TS_LAG_FROZEN_RANK, "rank 2 on node1 does not run", "is stopped (1000)", "one is stopped inside of it");
   s = make_run();
+  s.node[1].beat[0].since_alive = 20; /* rank 2 inside of 99, which gave ranks 0 and 3 what they needed, but not rank 1 */
+  s.node[1].beat[0].entered = s.node[0].beat[1].entered = 99;
+  s.node[1].beat[0].finished = s.node[0].beat[1].finished = 98;
+  check_lag(&s, TS_LAG_FROZEN_RANK, "waiting: ranks 0, 3 in collective 100", "waiting: rank 1 in collective 99",
+            "those that wait in the collective before are named, too, and who is stopped waits for nobody");
+  s = make_run();
   s.node[0].age = 40;
   check_lag(&s, TS_LAG_SILENT_NODE, "no heartbeat of node node0 for 40.0 s: ranks 0-1", "collective 100",
             "a node is gone");
   s = make_run();
   s.node[0].beat[0].entered = 98; /* inside of an older one: also behind, but another is further */
   s.node[0].beat[0].finished = s.node[0].beat[1].entered = s.node[0].beat[1].finished = 97;
-  check_lag(&s, TS_LAG_BEHIND, "rank 1 on node0 is behind", "ranks 2-3 in", "the furthest behind is named");
+  check_lag(&s, TS_LAG_BEHIND, "rank 1 on node0 is behind", "ranks 2-3 in collective 100", "the furthest behind is named");
+  s = make_run();
+  s.node[0].beat[0].entered = 98;
+  s.node[0].beat[0].finished = s.node[0].beat[1].entered = s.node[0].beat[1].finished = 97;
+  check_lag(&s, TS_LAG_BEHIND, "ranks 2-3 in collective 100", "waiting: rank 0 in collective 98",
+            "and all that wait, in whatever collective");
+  s = make_run();
+  s.node[1].age = 40;
+  check_lag(&s, TS_LAG_SILENT_NODE, "ranks 2-3; last seen", "waiting: ranks 0-1 in collective 100",
+            "a node that is gone does not wait");
   ts_text text = {0};
   ts_lag_add_ranks((const int64_t[]){0, 1, 2, 5, 7, 8}, 6, &text);
   tap_ok(strcmp(text.text, "0-2, 5, 7-8") == 0, "ranks: %s", text.text);

@@ -13,9 +13,13 @@
 #include "engine/status_file.h"
 #include "engine/watchdog.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 /* ---- hanging ---- */
 
@@ -141,6 +145,35 @@ static void test_watch(ts_world *world) {
   ts_free(sets);
 }
 
+/* All of this process, as `scontrol suspend` does it; a child wakes it up. */
+static void stop_for(double seconds) {
+  pid_t mine = getpid(), child = fork();
+  if (child == 0) {
+    nanosleep(&(struct timespec){.tv_sec = (time_t) seconds, .tv_nsec = (long) (1e9 * (seconds - (double) (time_t) seconds))}, NULL);
+    kill(mine, SIGCONT);
+    _exit(0);
+  }
+  raise(SIGSTOP);
+  waitpid(child, NULL, 0);
+}
+
+/* A step of which two thirds of the time are spent stopped: one that is no hang. */
+static void test_suspended(ts_world *world) {
+  const char *run = tap_directory_all(MPI_COMM_WORLD);
+  char *sets = ts_format("run.directory=%s run.step_timeout=2 run.first_step_timeout=60", run);
+  ts_deck *deck = train_run_deck(world, train_run_llama, sets);
+  ts_watch *watch = ts_watch_create(world, deck);
+  ts_watch_publish(watch, 1);
+  ts_heartbeat_step(2);
+  tap_barrier(MPI_COMM_WORLD);
+  stop_for(3.5);
+  nanosleep(&(struct timespec){.tv_sec = 1, .tv_nsec = 600000000}, NULL);
+  tap_ok_all(MPI_COMM_WORLD, true, "a run that was suspended in a step goes on");
+  ts_watch_destroy(&watch, "finished", 2, NULL);
+  ts_deck_destroy(&deck);
+  ts_free(sets);
+}
+
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   ts_log_configure(TS_LOG_ERROR, ts_world_rank(world) == 0);
@@ -150,6 +183,7 @@ int main(int argc, char **argv) {
   } else {
     test_memory(world);
     test_watch(world);
+    test_suspended(world);
     code = tap_done_all(MPI_COMM_WORLD);
   }
   ts_world_destroy(&world);

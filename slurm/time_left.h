@@ -2,8 +2,7 @@
  * How long Slurm lets this job run.
  *
  * SLURM_JOB_END_TIME says it where Slurm is new enough; `squeue -o %L` says it everywhere, and knows of a limit that was
- * changed since.  squeue is asked by a process of its own that nobody waits for: a controller that does not answer costs
- * nothing but the answer.  Nothing here is collective: one rank of a job asks.
+ * changed since (slurm/squeue.h).  Nothing here is collective: one rank of a job asks.
  */
 #ifndef TS_SLURM_TIME_LEFT_H
 #define TS_SLURM_TIME_LEFT_H

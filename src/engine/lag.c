@@ -97,35 +97,43 @@ static int find_frozen(const ts_run_status *s, ts_text *to) {
 
 /* ---- 3. collectives ---- */
 
-typedef struct extremes {
-  uint64_t least;
-  const ts_beat *waiting; /* in the one entered last */
-  double waited;
-} extremes;
+static uint64_t find_least(const ts_run_status *s) {
+  uint64_t least = UINT64_MAX;
+  for (int i = 0; i < s->n_nodes; ++i) {
+    for (int k = 0; k < s->node[i].n; ++k) {
+      least = s->node[i].beat[k].entered < least ? s->node[i].beat[k].entered : least;
+    }
+  }
+  return least;
+}
 
-static extremes find_extremes(const ts_run_status *s) {
-  extremes e = {.least = UINT64_MAX};
+/* Somebody who can be seen to wait: not one of those that hold the others up. */
+static bool waits(const ts_run_status *s, const ts_node_status *node, int i) {
+  return is_inside(&node->beat[i]) && node->age <= ts_lag_silence(s->job.period) && !is_frozen(s, node, i);
+}
+
+/* The one that waits in the collective entered last, of those before collective `below`. */
+static const ts_beat *find_waiting(const ts_run_status *s, uint64_t below) {
+  const ts_beat *last = NULL;
   for (int i = 0; i < s->n_nodes; ++i) {
     for (int k = 0; k < s->node[i].n; ++k) {
       const ts_beat *b = &s->node[i].beat[k];
-      e.least = b->entered < e.least ? b->entered : e.least;
-      if (is_inside(b) && (e.waiting == NULL || b->entered > e.waiting->entered)) {
-        e.waiting = b;
-        e.waited = b->since_change;
+      if (waits(s, &s->node[i], k) && b->entered < below && (last == NULL || b->entered > last->entered)) {
+        last = b;
       }
     }
   }
-  return e;
+  return last;
 }
 
 /* The ranks that wait in the same. */
-static void add_waiting(const ts_run_status *s, const ts_beat *waiting, const char *why, ts_text *to) {
+static void add_together(const ts_run_status *s, const ts_beat *waiting, const char *why, ts_text *to) {
   int64_t *rank = NULL;
   int n = 0, capacity = 0;
   for (int i = 0; i < s->n_nodes; ++i) {
     for (int k = 0; k < s->node[i].n; ++k) {
       const ts_beat *b = &s->node[i].beat[k];
-      if (is_inside(b) && b->entered == waiting->entered) {
+      if (waits(s, &s->node[i], k) && b->entered == waiting->entered) {
         TS_GROW(rank, n, capacity);
         rank[n++] = b->rank;
       }
@@ -138,37 +146,48 @@ static void add_waiting(const ts_run_status *s, const ts_beat *waiting, const ch
   ts_free(rank);
 }
 
-static int find_behind(const ts_run_status *s, const extremes *e, ts_text *to) {
+/* All that wait, a line a collective: a rank that got what it needs of the one before is already in the next, where the
+ * others still wait for the same culprit.  `least`: the last collective of those that were named. */
+static void add_waiting(const ts_run_status *s, uint64_t least, const char *why, ts_text *to) {
+  const ts_beat *b = find_waiting(s, UINT64_MAX);
+  for (int lines = 0; b != NULL && b->entered > least && lines < MOST_LINES; ++lines) {
+    add_together(s, b, why, to);
+    b = find_waiting(s, b->entered);
+  }
+}
+
+static int find_behind(const ts_run_status *s, ts_text *to) {
+  uint64_t least = find_least(s);
   int found = 0;
-  if (e->least >= e->waiting->entered) {
+  if (least >= find_waiting(s, UINT64_MAX)->entered) {
     return 0;
   }
   for (int i = 0; i < s->n_nodes; ++i) {
     const ts_node_status *node = &s->node[i];
     for (int k = 0; k < node->n; ++k) {
       const ts_beat *b = &node->beat[k];
-      if (b->entered == e->least && found++ < MOST_LINES) {
+      if (b->entered == least && found++ < MOST_LINES) {
         ts_text_add(to, "  rank %lld on %s is behind: ", (long long) b->rank, node->node);
         add_place(b, node->age, to);
         ts_text_add(to, "\n");
       }
     }
   }
-  add_waiting(s, e->waiting, found > 1 ? ", which they did not reach" : ", which it did not reach", to);
+  add_waiting(s, least, found > 1 ? ", which they did not reach" : ", which it did not reach", to);
   return found;
 }
 
 ts_lag ts_lag_find(const ts_run_status *s, double waited, ts_text *to) {
   int silent = find_silent(s, to), frozen = find_frozen(s, to);
-  extremes e = find_extremes(s);
-  bool waits = e.waiting != NULL && e.waited >= waited;
+  const ts_beat *waiting = find_waiting(s, UINT64_MAX);
+  bool long_enough = waiting != NULL && waiting->since_change >= waited;
   if (silent + frozen > 0) {
-    if (waits) {
-      add_waiting(s, e.waiting, "", to);
+    if (long_enough) {
+      add_waiting(s, 0, "", to);
     }
     return silent > 0 ? TS_LAG_SILENT_NODE : TS_LAG_FROZEN_RANK;
   }
-  return waits && find_behind(s, &e, to) > 0 ? TS_LAG_BEHIND : TS_LAG_NONE;
+  return long_enough && find_behind(s, to) > 0 ? TS_LAG_BEHIND : TS_LAG_NONE;
 }
 
 void ts_lag_add_all(const ts_run_status *s, ts_text *to) {

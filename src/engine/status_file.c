@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -25,6 +26,24 @@ char *ts_status_path(const char *run, const char *name) {
     *c = (char) (*c == '/' || (c == last && *c == '.') ? '_' : *c);
   }
   return path;
+}
+
+char ts_status_process(int64_t pid) {
+  char text[512], state = '?';
+  char *path = ts_format("/proc/%lld/stat", (long long) pid);
+  FILE *file = fopen(path, "r");
+  if (file == NULL) {
+    state = pid > 0 && errno == ENOENT ? 'X' : '?';
+  } else {
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    text[n] = 0;
+    const char *end = strrchr(text, ')'); /* "PID (NAME) STATE ..." */
+    state = end != NULL && end[1] == ' ' ? end[2] : '?';
+    state = state == 't' ? 'T' : state == 'I' ? 'S' : state; /* traced; idle */
+    fclose(file);
+  }
+  ts_free(path);
+  return strchr("RSDTZX", state) != NULL ? state : '?';
 }
 
 static double seconds_of(struct timespec t) {

@@ -47,7 +47,7 @@ typedef struct ts_node_status {
   double tokens_per_second;
   int n;
   ts_beat *beat;  /**< Owned; ranks ascend. */
-  char *process;  /**< Owned; of each rank's process: R, S, D, T, Z as in /proc, X gone, ? unknown. */
+  char *process;  /**< Owned; of each rank's process: ts_status_process. */
   double age;     /**< Seconds since it was written. */
 } ts_node_status;
 
@@ -66,6 +66,10 @@ typedef struct ts_run_status {
  * Not collective. */
 char *ts_status_directory(const char *run);
 char *ts_status_path(const char *run, const char *name);
+
+/** What a process of this machine does: R, S, D, T (stopped), Z as in /proc, X: gone, ?: unknown, or no number of this
+ * machine's (a container has its own). Not collective. */
+char ts_status_process(int64_t pid);
 
 /** The text of a node's file, filled up with empty lines to \a bytes bytes, and its reverse; the most bytes that the
  * text of

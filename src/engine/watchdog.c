@@ -47,6 +47,7 @@ struct ts_watch {
   double wrote;
   bool warned;
   double late; /* when a hang was found; 0: none */
+  double ticked, resumed; /* when this thread ran last, and last went on after the process had been stopped */
   bool silent; /* somebody else speaks */
   ts_time_left *asker;
   double asked;
@@ -56,25 +57,6 @@ struct ts_watch {
 };
 
 /* ---- writing ---- */
-
-/* 'X': gone; '?': this is not a number of this machine's (a container has its own). */
-static char process_state(int64_t pid) {
-  char text[512], state = '?';
-  char *path = ts_format("/proc/%lld/stat", (long long) pid);
-  FILE *file = fopen(path, "r");
-  if (file == NULL) {
-    state = pid > 0 && errno == ENOENT ? 'X' : '?';
-  } else {
-    size_t n = fread(text, 1, sizeof text - 1, file);
-    text[n] = 0;
-    const char *end = strrchr(text, ')'); /* "PID (NAME) STATE ..." */
-    state = end != NULL && end[1] == ' ' ? end[2] : '?';
-    state = state == 't' ? 'T' : state == 'I' ? 'S' : state; /* traced; idle */
-    fclose(file);
-  }
-  ts_free(path);
-  return strchr("RSDTZX", state) != NULL ? state : '?';
-}
 
 static void collect_node(ts_watch *w, ts_node_status *node) {
   *node = (ts_node_status){.number = ++w->number, .n = w->memory->n, .step_seconds = atomic_load(&w->step_seconds),
@@ -86,7 +68,7 @@ static void collect_node(ts_watch *w, ts_node_status *node) {
   for (int i = 0; i < node->n; ++i) {
     ts_heartbeat_read(w->memory->memory[i], &node->beat[i]);
     node->beat[i].rank = w->memory->rank[i];
-    node->process[i] = process_state(node->beat[i].pid);
+    node->process[i] = ts_status_process(node->beat[i].pid);
   }
 }
 
@@ -163,23 +145,25 @@ double ts_watch_time_left(const ts_watch *w) {
 
 /* ---- hangs ---- */
 
-/* What a rank does for too long, as a sentence owned by the caller; NULL when it does not. */
-static char *find_excess(const ts_watch *w, const ts_beat *b) {
+/* What a rank does for too long, as a sentence owned by the caller; NULL when it does not.  It has not been stopped for
+ * `awake` seconds. */
+static char *find_excess(const ts_watch *w, const ts_beat *b, double awake) {
+  double since_change = fmin(b->since_change, awake), since_step = fmin(b->since_step, awake);
   double step_limit = w->deck->run.step_timeout, first_limit = w->deck->run.first_step_timeout;
   bool first = !atomic_load(&w->published) || b->step <= w->first_step;
   if (b->phase >= TS_PHASE_SAVING) {
-    return first_limit > 0 && b->since_change > first_limit
+    return first_limit > 0 && since_change > first_limit
                ? ts_format("%s: nothing has changed for longer than run.first_step_timeout = %g s",
                            ts_phase_name(b->phase), first_limit)
                : NULL;
   }
   if (first) {
-    return first_limit > 0 && b->since_step > first_limit
+    return first_limit > 0 && since_step > first_limit
                ? ts_format("%s takes longer than run.first_step_timeout = %g s",
                            b->step > 0 ? "the first step, with loading," : ts_phase_name(b->phase), first_limit)
                : NULL;
   }
-  return step_limit > 0 && b->since_step > step_limit
+  return step_limit > 0 && since_step > step_limit
              ? ts_format("step %lld takes longer than run.step_timeout = %g s", (long long) b->step, step_limit)
              : NULL;
 }
@@ -242,7 +226,7 @@ static void end_job(ts_watch *w, const char *excess) {
 static void keep_watch(ts_watch *w, double now) {
   ts_beat beat;
   ts_heartbeat_read(ts_heartbeat_mine(), &beat);
-  char *excess = find_excess(w, &beat);
+  char *excess = find_excess(w, &beat, now - w->resumed);
   if (excess == NULL) {
     w->late = 0;
     return;
@@ -255,6 +239,21 @@ static void keep_watch(ts_watch *w, double now) {
     ts_die(__FILE__, __LINE__, "%s, and who said so did not end the job", excess);
   }
   ts_free(excess);
+}
+
+/* A process that did not run for long was stopped, or its machine was: nothing of that time is anybody's fault, and the
+ * job has as much time left as it had. */
+static void note_stop(ts_watch *w, double now) {
+  double gap = now - w->ticked - ts_lag_tick(w->period);
+  if (w->ticked > 0 && gap > ts_lag_frozen(w->period)) {
+    w->resumed = now;
+    w->late = 0;
+    w->asked = 0;
+    if (w->asker != NULL) {
+      atomic_store(&w->end, atomic_load(&w->end) + gap);
+    }
+  }
+  w->ticked = now;
 }
 
 /* ---- the thread ---- */
@@ -277,6 +276,7 @@ static void *watch(void *argument) {
   ts_watch *w = argument;
   do {
     double now = ts_seconds();
+    note_stop(w, now);
     ts_heartbeat_live();
     keep_status(w, now);
     keep_time(w, now);

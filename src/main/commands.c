@@ -108,7 +108,8 @@ const ts_command ts_commands[] = {
     {"status", ts_main_status, "RUN", 1, 1, "print where a run is, and which of its ranks are behind",
      "Reads what the run writes into RUN/status every few seconds: its job, its step and speed, the newest checkpoint, per node "
      "the ranks, their steps and the age of the last heartbeat (by the file system's clock), and the ranks that others wait for, "
-     "with the collective they did not reach.  Works from any machine that sees the directory, while the run goes on and after "
+     "with the collective they did not reach.  A run that says nothing is dead, or suspended where Slurm or this machine knows it.  "
+     "Works from any machine that sees the directory, while the run goes on and after "
      "it.  Exit code 0 whatever the state is, 2 when there is no such run.",
      status_options, "tessera status runs/kjv", false},
     {"verify", ts_main_verify, "RUN|CHECKPOINT", 1, 1, "check that checkpoints are what was written",

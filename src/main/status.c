@@ -2,6 +2,7 @@
 #include "base/memory.h"
 #include "engine/lag.h"
 #include "engine/status_file.h"
+#include "engine/suspension.h"
 #include "io/publication.h"
 #include "main/command.h"
 
@@ -16,6 +17,7 @@ typedef struct summary {
   double step_seconds, tokens_per_second;
   double oldest;    /* heartbeat */
   char *newest;     /* owned; name of the newest checkpoint, NULL for none */
+  char *suspended;  /* owned; how, NULL when it is not */
   ts_lag lag;
   ts_text behind;
 } summary;
@@ -24,6 +26,18 @@ typedef struct summary {
 static double patience(const summary *m) {
   double two = 2 * m->s->job.period, three = 3 * m->step_seconds;
   return two > three ? two : three;
+}
+
+/* A file of a node is some seconds old: what is saved has been finished, whatever it says. */
+static void find_newest(summary *m) {
+  int64_t *steps = NULL;
+  if (ts_published_steps(m->run, &steps) > 0) {
+    char *path = ts_step_directory(m->run, steps[0], "");
+    m->newest = ts_strdup(strrchr(path, '/') + 1);
+    m->step = steps[0] > m->step ? steps[0] : m->step;
+    ts_free(path);
+  }
+  ts_free(steps);
 }
 
 static void summarise(summary *m) {
@@ -39,14 +53,12 @@ static void summarise(summary *m) {
   }
   /* no rank begins a step before all have finished the one before it */
   m->step = m->s->job.ended > 0 || most == 0 ? m->s->job.step : most - 1;
-  int64_t *steps = NULL;
-  if (ts_published_steps(m->run, &steps) > 0) {
-    char *path = ts_step_directory(m->run, steps[0], "");
-    m->newest = ts_strdup(strrchr(path, '/') + 1);
-    ts_free(path);
+  find_newest(m);
+  if (m->s->job.ended > 0) {
+    return;
   }
-  ts_free(steps);
-  if (m->s->job.ended == 0) {
+  m->suspended = m->s->failed == NULL ? ts_suspension_find(m->s) : NULL;
+  if (m->suspended == NULL) { /* then everybody is behind */
     m->lag = ts_lag_find(m->s, patience(m), &m->behind);
   }
 }
@@ -69,6 +81,9 @@ static char *describe_state(const summary *m) {
   }
   if (m->s->failed != NULL) {
     return ts_format("failed: %.*s", (int) strcspn(m->s->failed, "\n"), m->s->failed);
+  }
+  if (m->suspended != NULL) {
+    return ts_strdup(m->suspended);
   }
   if (is_silent(m)) {
     char age[32];
@@ -159,8 +174,9 @@ static void add_json_string(ts_text *to, const char *key, const char *value) {
 static void print_json(const summary *m, ts_text *to) {
   const ts_job_status *j = &m->s->job;
   bool killed = j->ended == 0 && (m->s->failed != NULL || is_silent(m));
+  const char *how = m->s->failed != NULL ? "failed" : m->suspended != NULL ? "suspended" : "silent";
   ts_text_add(to, "{");
-  add_json_string(to, "state", !killed ? j->state : m->s->failed != NULL ? "failed" : "silent");
+  add_json_string(to, "state", killed ? how : j->state);
   ts_text_add(to, ", ");
   add_json_string(to, "reason", j->reason[0] != 0 ? j->reason : m->s->failed);
   ts_text_add(to, ", ");
@@ -202,6 +218,7 @@ int ts_main_status(const ts_arguments *arguments, ts_world *world, ts_error *err
     ts_text_free(&text);
     ts_text_free(&m.behind);
     ts_free(m.newest);
+    ts_free(m.suspended);
   }
   ts_run_status_clear(&s);
   return status;
