@@ -56,7 +56,7 @@ json() {
 
 test_plan() {
   run "$tessera" plan tiny.cfg --ranks 2
-  ok "plan" printed "^  peak +[0-9]+"
+  ok "plan" printed "^  peak: the sum of these +[0-9]+"
   run "$tessera" plan tiny.cfg --ranks 4 --format json --set zero_optimization.stage=3
   ok "plan --format json: nothing else on stdout" is "$(wc -l < "$scratch/out")" 1
   json "$scratch/out" "d['parameters'] == 23712 and d['peak_bytes'] > d['reserve_bytes'] > 0 and all(k in d for k in
@@ -163,6 +163,32 @@ test_digests() {
   json "$scratch/out" "d['equal'] is True" "compare: a tolerance excuses digests"
 }
 
+# changed COLUMN PART: the run with one number of step 3 larger by this part of it.
+changed() {
+  mkdir -p changed
+  awk -F, -v OFS=, -v name="$1" -v part="$2" 'NR == 1 { for (i = 1; i <= NF; ++i) if ($i == name) c = i }
+    NR == 4 { $c = sprintf("%.17g", $c * (1 + part)) } { print }' run/metrics.csv > changed/metrics.csv
+  run "$tessera" compare run changed --tolerance 2e-6 $3
+}
+
+# Another grid: the loss to 2e-6, the norm to 1e-3, the rest exactly.
+test_tolerances() {
+  changed grad_norm 5e-4
+  ok "compare --tolerance 2e-6: the norm may differ by 1e-3" printed "^equal is: loss to 2e-06, grad_norm to 0.001, the other columns exactly"
+  changed grad_norm 2e-3
+  ok "but not by more" both 'gave 1' 'grep -q "^step 3: grad_norm differs" "$scratch/out"'
+  changed grad_norm 2e-3 '--norm-tolerance 1e-2'
+  ok "unless --norm-tolerance says so" gave 0
+  changed loss 1e-5
+  ok "the loss may not" both 'gave 1' 'grep -q "^step 3: loss differs" "$scratch/out"'
+  changed lr 1e-7
+  ok "nor may another column" both 'gave 1' 'grep -q "^step 3: lr differs" "$scratch/out"'
+  changed loss 1e-7 '--format json'
+  json "$scratch/out" "d['equal'] and d['tolerance'] == {'loss': 2e-6, 'grad_norm': 1e-3}" "compare: tolerances in json"
+  run "$tessera" compare --help
+  ok "compare --help: the tolerances" printed "loss should differ by less than 2e-6 and grad_norm by less"
+}
+
 test_compare() {
   run "$tessera" compare run again
   ok "compare: equal runs" printed "^equal for all 6 steps"
@@ -174,6 +200,7 @@ test_compare() {
   json "$scratch/out" "d['equal'] is False and d['step'] == 1 and d['column'] == 'loss'" "compare: json"
   run "$tessera" compare run two --tolerance 2e-6
   ok "compare: one rank and two, to rounding" printed "^equal for all 6 steps"
+  test_tolerances
   train --set run.directory=shorter --set run.steps=4
   run "$tessera" compare run shorter
   ok "compare: a shorter run is not equal" gave 1
