@@ -42,6 +42,13 @@ AC_DEFUN([TS_MPI], [
   AS_IF([test -z "$MPIEXEC"], [TS_MISSING([mpiexec], [mpich])])
 ])
 
+dnl TS_OPENMP: gcc has it, clang has it from a package.  OPENMP_CFLAGS.
+AC_DEFUN([TS_OPENMP], [
+  AC_OPENMP
+  AS_IF([test "${ac_cv_prog_c_openmp:-unsupported}" = unsupported],
+    [TS_MISSING([OpenMP through CC=$CC], [libomp-dev for clang, libgomp1 for gcc])])
+])
+
 dnl TS_LAUNCHER: $MPIEXEC and the library must belong together; where they do not, N ranks are N worlds of one.  A warning,
 dnl because a login node may not be allowed to start MPI at all.
 AC_DEFUN([TS_LAUNCHER], [

@@ -8,6 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef __clang__
+#define COMPILER __VERSION__ /* which has its name */
+#else
+#define COMPILER "gcc " __VERSION__
+#endif
+
 typedef struct isa_row {
   const char *name;
   bool (*supported)(void);
@@ -77,7 +83,7 @@ static const ts_kernel *kernel(ts_op op) {
 
 static const char *describe(void) {
   static char text[128];
-  snprintf(text, sizeof text, "oneDNN %s, %s kernels, gcc %s", ts_onednn_describe(), isa()->name, __VERSION__);
+  snprintf(text, sizeof text, "oneDNN %s, %s kernels, %s", ts_onednn_describe(), isa()->name, COMPILER);
   return text;
 }
 

@@ -79,6 +79,13 @@ ts_attention_tile ts_attention_along_rows(const ts_attention *p, ts_cell *to, ts
   return (ts_attention_tile){to, p->columns};
 }
 
+/* Elements of two vectors after one another, by constant numbers: two compilers, two names. */
+#ifdef __clang__
+#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define PICK(a, b, ...) __builtin_shuffle(a, b, (vector){__VA_ARGS__})
+#endif
+
 /* Through the registers in squares of 8 cells: rows are read whole. */
 void ts_attention_transpose(ts_cell *to, ts_attention_tile from, int columns) {
   typedef uint32_t vector __attribute__((vector_size(32)));
@@ -90,20 +97,20 @@ void ts_attention_transpose(ts_cell *to, ts_attention_tile from, int columns) {
         row[k] = *(const memory *) (from.cell + (i + k) * from.stride + j);
       }
       for (int k = 0; k < 4; ++k) { /* interleaved by rows inside register halves, then by pairs, then by halves */
-        half[2 * k] = __builtin_shuffle(row[2 * k], row[2 * k + 1], (vector){0, 8, 1, 9, 4, 12, 5, 13});
-        half[2 * k + 1] = __builtin_shuffle(row[2 * k], row[2 * k + 1], (vector){2, 10, 3, 11, 6, 14, 7, 15});
+        half[2 * k] = PICK(row[2 * k], row[2 * k + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        half[2 * k + 1] = PICK(row[2 * k], row[2 * k + 1], 2, 10, 3, 11, 6, 14, 7, 15);
       }
       for (int k = 0; k < 2; ++k) {
-        row[4 * k] = __builtin_shuffle(half[4 * k], half[4 * k + 2], (vector){0, 1, 8, 9, 4, 5, 12, 13});
-        row[4 * k + 1] = __builtin_shuffle(half[4 * k], half[4 * k + 2], (vector){2, 3, 10, 11, 6, 7, 14, 15});
-        row[4 * k + 2] = __builtin_shuffle(half[4 * k + 1], half[4 * k + 3], (vector){0, 1, 8, 9, 4, 5, 12, 13});
-        row[4 * k + 3] = __builtin_shuffle(half[4 * k + 1], half[4 * k + 3], (vector){2, 3, 10, 11, 6, 7, 14, 15});
+        row[4 * k] = PICK(half[4 * k], half[4 * k + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+        row[4 * k + 1] = PICK(half[4 * k], half[4 * k + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        row[4 * k + 2] = PICK(half[4 * k + 1], half[4 * k + 3], 0, 1, 8, 9, 4, 5, 12, 13);
+        row[4 * k + 3] = PICK(half[4 * k + 1], half[4 * k + 3], 2, 3, 10, 11, 6, 7, 14, 15);
       }
       for (int k = 0; k < 4; ++k) {
         ts_cell *column = to + (j + k) * TS_QUERIES + i;
-        *(memory *) column = __builtin_shuffle(row[k], row[k + 4], (vector){0, 1, 2, 3, 8, 9, 10, 11});
+        *(memory *) column = PICK(row[k], row[k + 4], 0, 1, 2, 3, 8, 9, 10, 11);
         column += 4 * TS_QUERIES;
-        *(memory *) column = __builtin_shuffle(row[k], row[k + 4], (vector){4, 5, 6, 7, 12, 13, 14, 15});
+        *(memory *) column = PICK(row[k], row[k + 4], 4, 5, 6, 7, 12, 13, 14, 15);
       }
     }
   }

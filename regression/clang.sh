@@ -1,0 +1,42 @@
+#!/bin/sh
+# TAP: another compiler.  All of the library is built with clang, where there is one, and the kernels pass their tests; and
+# configure names the package of clang's OpenMP where that is not there.
+# shellcheck source=regression/cli_common.sh
+. "${srcdir:-.}/regression/cli_common.sh"
+unset MAKEFLAGS MFLAGS MAKELEVEL
+srcdir=$top
+export MPICH_CC=clang OMPI_CC=clang srcdir
+mpicc=${MPICC:-mpicc}
+
+none() {
+  echo "1..0 # SKIP $1"
+  exit 0
+}
+command -v clang > /dev/null || none "clang is not installed"
+$mpicc --version 2>&1 | grep -q clang || none "$mpicc does not take another compiler"
+echo 'int main(void) { return 0; }' > program.c
+$mpicc -fopenmp -o program program.c 2> /dev/null || none "clang's OpenMP is not installed (Debian: libomp-dev)"
+
+# long COMMAND...: as run, for what takes more than a minute on a busy machine.
+long() {
+  timeout -k 5 500 nice "$@" > "$scratch/out" 2> "$scratch/err" < /dev/null
+  status=$?
+}
+
+# -O2 vectorises, too, and takes less time.
+long "$top/configure" -q --cache-file=cache CC="$mpicc" CFLAGS=-O2 --without-cuda --without-pmix
+ok "configure" gave 0
+long make -s -j2 regression/test_attention regression/test_head regression/test_matmul regression/test_ops regression/test_vector
+ok "everything is compiled" gave 0
+ok "without a warning" is "$(grep -c 'warning:' "$scratch/err")" 0
+for test in attention head matmul ops vector; do
+  long "$top/regression/run_test" regression/test_$test
+  ok "test_$test" gave 0
+  ok "test_$test: nothing failed" is "$(grep -c '^not ok' "$scratch/out")" 0
+done
+mkdir missing
+sed 's/^\(ac_cv_prog_c_openmp=\).*/\1unsupported/' cache > missing/cache
+cd missing || exit 1
+long "$top/configure" -q --cache-file=cache CC="$mpicc" CFLAGS=-O2 --without-cuda --without-pmix
+ok "a compiler without OpenMP: configure names the package" said 1 'OpenMP through CC=.*Debian: libomp-dev for clang'
+finish
