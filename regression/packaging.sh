@@ -23,10 +23,11 @@ foreach command {conflict prereq module-whatis prepend-path append-path setenv} 
 source [lindex $argv 0]
 ModulesHelp
 END
-  run tclsh load.tcl "$build/slurm/tessera.module"
+  run tclsh load.tcl "$made/tessera.module"
 }
 
-config() { PKG_CONFIG_PATH=$build/slurm pkg-config "$@" tessera; }
+made=$build/slurm
+config() { PKG_CONFIG_PATH=$made pkg-config "$@" tessera; }
 
 test_made() {
   ok "nothing is left to be replaced" empty "$(grep -n '@[A-Za-z_]*@' "$build/slurm/tessera.module" "$build/slurm/tessera.pc")"
@@ -47,6 +48,50 @@ test_made() {
   ok "module file: help" grep -q "Tessera $version" "$scratch/err"
 }
 both() { printed "$1" && printed "$2"; }
+
+# ---- a prefix with blanks ----
+
+long() {
+  timeout -k 5 500 nice env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL "$@" > "$scratch/out" 2> "$scratch/err" < /dev/null
+  status=$?
+}
+
+# Tcl puts braces around a word with blanks; some versions of pkg-config a backslash before each.
+test_blanks_made() {
+  mkdir other
+  (cd other && long "$top/configure" -q --prefix="$work/a place" --without-cuda --without-pmix; exit $status)
+  ok "a prefix with blanks: configure" is $? 0
+  made=$work/other/slurm
+  ok "pkg-config: the programs" is "$(config --variable=bindir | tr -d '\\')" "$work/a place/bin"
+  if command -v tclsh > /dev/null; then
+    load_module
+    ok "module file: PATH and the job scripts" both "^prepend-path PATH [{]$work/a place/bin[}]\$" \
+      "^setenv TESSERA_JOBSCRIPTS [{]$work/a place/share/tessera/slurm[}]\$"
+  else
+    skip "module file: PATH and the job scripts" "tclsh is not installed (Debian: tcl)"
+  fi
+}
+
+# installed PREFIX DESTDIR: what `make install` puts there, by name.
+installed() {
+  long make -s -C "$build" install prefix="$1" DESTDIR="$2"
+  [ "$status" -eq 0 ] || return
+  (cd "$2$1" && find . | sort)
+}
+
+test_blanks_installed() {
+  installed /plain "$work/one" > plain.files
+  ok "make install" both_files plain.files
+  installed "/a place" "$work/a stage" > blanks.files
+  ok "make install to a place with blanks" both_files blanks.files
+  ok "the same files" cmp plain.files blanks.files
+  run "$work/a stage/a place/bin/zero_to_fp32" --help
+  ok "zero_to_fp32 is there, and is the program" printed "^usage: tessera zero_to_fp32"
+  long make -s -C "$build" uninstall prefix="/a place" DESTDIR="$work/a stage"
+  ok "make uninstall" gave 0
+  ok "leaves no file" is "$(find "$work/a stage" ! -type d)" ""
+}
+both_files() { gave 0 && grep -qx ./bin/tessera "$1" && grep -q '^./share/modulefiles/tessera/' "$1"; }
 
 # ---- Spack's recipe ----
 
@@ -178,6 +223,8 @@ test_documents() {
 }
 
 test_made
+test_blanks_made
+test_blanks_installed
 test_recipe
 test_documents
 finish
