@@ -17,7 +17,7 @@ fill() {
   mkdir full/run
   : > "$scratch/out"
   : > "$scratch/err"
-  dd if=/dev/zero of=full/filler bs=1k count=8172 2> /dev/null
+  dd if=/dev/zero of=full/filler bs=1k count=8152 2> /dev/null
 }
 
 train() {
@@ -78,6 +78,8 @@ test_timeout() {
     ok "lines of $table.csv wait: said once, with the reason" is "$(count "$table.csv cannot be written: No space left")" 1
     ok "those that are lost are counted" is "$(count "$table.csv: [0-9]+ lines could not")" 1
   done
+  run "$tessera" status full/run
+  ok "status says why it ended" printed "^state +failed: step 40 is not saved: "
   ok "the rows before can be read" "$tessera" compare full/run full/run
   fill
   train --set run.steps=100000000 --set run.evaluate_every=0 --set run.save_every=50 --set run.save_retry=0.2 \
@@ -92,7 +94,7 @@ test_room_again() {
   begin 100000000
   rm full/filler
   wait_for told_saved
-  dd if=/dev/zero of=full/filler bs=1k count=8172 2> /dev/null
+  dd if=/dev/zero of=full/filler bs=1k count=8152 2> /dev/null
   wait_for grep -q 'metrics.csv cannot be written' "$scratch/err"
   sleep 0.3
   rm full/filler

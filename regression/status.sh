@@ -170,7 +170,7 @@ test_suspended() {
   wait_for 200 is_suspended
   run "$tessera" status suspended
   ok "a run whose processes are stopped is suspended" printed '^state +suspended: its processes are stopped; SIGCONT'
-  ok "and nobody is behind" absent '^behind'
+  ok "so are its nodes, and nobody is behind" both 'grep -Eq "ago +suspended\$" "$scratch/out"' "absent '^behind'"
   run "$tessera" status suspended --format json
   ok "as json" printed '"state": "suspended"'
   kill -CONT "$(pid_of 0)" "$(pid_of 1)"

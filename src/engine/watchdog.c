@@ -340,7 +340,10 @@ static void write_job(const ts_watch *w) {
   ts_error err = {0};
   char *path = ts_status_path(w->deck->run.directory, "@run");
   ts_status_print_job(&w->job, &text);
-  if (ts_write_file(path, text.text, text.length, &err) != TS_OK) {
+  /* on a full disk there is no room for another file; this one has grown by its reason only */
+  bool ok = ts_write_file(path, text.text, text.length, &err) == TS_OK ||
+            (access(path, F_OK) == 0 && overwrite(path, &text, 0));
+  if (!ok) {
     ts_log(TS_LOG_WARNING, "%s; the run goes on, `tessera status` will not know of it", err.text);
   }
   ts_error_clear(&err);

@@ -136,8 +136,9 @@ static void add_node(const summary *m, const ts_node_status *node, ts_text *to) 
   snprintf(steps, sizeof steps, low < high ? "%lld-%lld" : "%lld", (long long) low, (long long) high);
   snprintf(age, sizeof age, "%.1f s ago", node->age);
   bool silent = node->age > ts_lag_silence(m->s->job.period);
+  const char *quiet = m->suspended != NULL ? "suspended" : "no heartbeat";
   ts_text_add(to, "%-20s %-11s %-13s %-14s %s\n", node->node, ranks, steps, age,
-              m->s->job.ended > 0 ? m->s->job.state : silent ? "no heartbeat" : ts_phase_name(node->beat[0].phase));
+              m->s->job.ended > 0 ? m->s->job.state : silent ? quiet : ts_phase_name(node->beat[0].phase));
 }
 
 static void print_text(const summary *m, ts_text *to) {
