@@ -138,6 +138,18 @@ static bool check_overlap(const reader *r, ts_safetensors_file *file) {
   return true;
 }
 
+/* Bytes that no tensor has: another file was appended, or the header is another file's. */
+static bool check_end(const reader *r, const ts_safetensors_file *file) {
+  int64_t end = 0;
+  for (int i = 0; i < file->n_tensors; ++i) {
+    int64_t mine = (const uint8_t *) file->tensors[i].data - r->data + (int64_t) file->tensors[i].bytes;
+    end = mine > end ? mine : end;
+  }
+  int64_t rest = r->data_bytes - end;
+  return HOLDS(r, TRAILING, rest <= 0, "%s: %lld byte%s the last tensor: header and data are not of one file",
+               file->path, (long long) rest, rest == 1 ? " follows" : "s follow");
+}
+
 static bool read_header(reader *r, ts_safetensors_file *file) {
   const ts_mapping *map = &file->mapping;
   uint64_t length = 0, room = map->size < 8 ? 0 : map->size - 8;
@@ -167,7 +179,7 @@ ts_status ts_safetensors_file_open(ts_safetensors_check off, const char *path, t
   *out = (ts_safetensors_file){.path = ts_strdup(path)};
   reader r = {.off = off, .err = err};
   if (ts_mapping_open(path, &out->mapping, err) != TS_OK || !read_header(&r, out) || !read_tensors(&r, out) ||
-      !check_overlap(&r, out)) {
+      !check_overlap(&r, out) || !check_end(&r, out)) {
     return TS_BAD_INPUT;
   }
   if (out->n_tensors > 0) {

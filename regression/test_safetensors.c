@@ -185,22 +185,22 @@ static const struct {
      2, "duplicate object key"},
     {TS_SAFETENSORS_CHECK_DTYPE, "a dtype that is a number", X("5", "[1]", "[0,4]"), 4, "dtype is not a string"},
     {TS_SAFETENSORS_CHECK_SHAPE, "a shape that is a number", X("\"F32\"", "1", "[0,4]"), 4, "shape is not a list"},
-    {TS_SAFETENSORS_CHECK_SHAPE, "a length that is a float", X("\"F32\"", "[0.5]", "[0,0]"), 4, "shape is not a list"},
+    {TS_SAFETENSORS_CHECK_SHAPE, "a length that is a float", X("\"F32\"", "[0.5]", "[0,0]"), 0, "shape is not a list"},
     {TS_SAFETENSORS_CHECK_RANK, "nine dimensions", X("\"F32\"", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), 4, "9 dimensions"},
     {TS_SAFETENSORS_CHECK_NEGATIVE, "negative lengths", X("\"U8\"", "[-2,-2]", "[0,4]"), 4, "negative length"},
     {TS_SAFETENSORS_CHECK_OVERFLOW, "a product that wraps to 0", X("\"U8\"", "[4294967296,4294967296]", "[0,0]"), 0,
      "the product of the shape overflows"},
     {TS_SAFETENSORS_CHECK_OVERFLOW, "an unknown dtype whose product wraps",
      X("\"F4\"", "[4294967296,4294967296]", "[0,0]"), 0, "the product of the shape overflows"},
-    {TS_SAFETENSORS_CHECK_OFFSETS, "three offsets", X("\"F32\"", "[1]", "[0,4,8]"), 8, "not a list of two integers"},
-    {TS_SAFETENSORS_CHECK_OFFSETS, "offsets that are strings", X("\"F32\"", "[0]", "[\"0\",\"4\"]"), 8,
+    {TS_SAFETENSORS_CHECK_OFFSETS, "three offsets", X("\"F32\"", "[1]", "[0,4,8]"), 4, "not a list of two integers"},
+    {TS_SAFETENSORS_CHECK_OFFSETS, "offsets that are strings", X("\"F32\"", "[0]", "[\"0\",\"4\"]"), 0,
      "not a list of two integers"},
-    {TS_SAFETENSORS_CHECK_ORDER, "an end before the begin", X("\"F4\"", "[1]", "[4,0]"), 4, "[4, 0] are not a range"},
-    {TS_SAFETENSORS_CHECK_ORDER, "a negative begin", X("\"F32\"", "[1]", "[-4,0]"), 4, "[-4, 0] are not a range"},
+    {TS_SAFETENSORS_CHECK_ORDER, "an end before the begin", X("\"F4\"", "[1]", "[4,0]"), 0, "[4, 0] are not a range"},
+    {TS_SAFETENSORS_CHECK_ORDER, "a negative begin", X("\"F32\"", "[1]", "[-4,0]"), 0, "[-4, 0] are not a range"},
     {TS_SAFETENSORS_CHECK_RANGE, "truncated data", X("\"F32\"", "[2]", "[0,8]"), 7, "end outside the 7 bytes"},
     {TS_SAFETENSORS_CHECK_RANGE, "offsets far outside", X("\"U8\"", "[4]", "[1099511627776,1099511627780]"), 4,
      "end outside the 4 bytes"},
-    {TS_SAFETENSORS_CHECK_BYTES, "too little data for the shape", X("\"F32\"", "[2]", "[0,4]"), 8,
+    {TS_SAFETENSORS_CHECK_BYTES, "too little data for the shape", X("\"F32\"", "[2]", "[0,4]"), 4,
      "4 bytes of data; its dtype F32 and shape need 8"},
     {TS_SAFETENSORS_CHECK_BYTES, "too much data for the shape", X("\"BF16\"", "[2]", "[0,8]"), 8, "shape need 4"},
     {TS_SAFETENSORS_CHECK_OVERLAP, "two tensors share a byte",
@@ -210,7 +210,10 @@ static const struct {
     {TS_SAFETENSORS_CHECK_OVERLAP, "a tensor inside another, an empty one between",
      "{\"x\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]},\"z\":{\"dtype\":\"U8\",\"shape\":[0],"
      "\"data_offsets\":[2,2]},\"y\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[3,5]}}",
-     8, "tensors x and y overlap"}};
+     8, "tensors x and y overlap"},
+    {TS_SAFETENSORS_CHECK_TRAILING, "a byte behind the last tensor", X("\"U8\"", "[4]", "[0,4]"), 5,
+     "1 byte follows the last tensor"},
+    {TS_SAFETENSORS_CHECK_TRAILING, "data without a tensor", "{}", 4, "4 bytes follow the last tensor"}};
 
 static void test_header_rules(void) {
   char *path = path_of("bad.safetensors");
