@@ -4,12 +4,14 @@
 #include "base/text.h"
 #include "io/safetensors_file.h"
 
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 struct ts_safetensors {
+  char *directory; /* owned; NULL for a single file */
   int n_files;
   ts_safetensors_file *files; /* owned */
   int n_tensors;
@@ -115,6 +117,23 @@ static ts_status open_index(ts_safetensors_check off, const char *directory, con
 
 /* ---- files and directories ---- */
 
+/* What torch saves has a name, and a command that makes safetensors of it. */
+static ts_status refuse_directory(const char *path, ts_error *err) {
+  static const char *const names[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
+  const char *found = NULL;
+  for (int i = 0; i < 2 && found == NULL; ++i) {
+    char *file = ts_format("%s/%s", path, names[i]);
+    found = access(file, F_OK) == 0 ? names[i] : NULL;
+    ts_free(file);
+  }
+  return found == NULL
+             ? ts_error_add(err, "%s: has neither model.safetensors nor model.safetensors.index.json", path)
+             : ts_error_add(err, "%s: has %s and no model.safetensors, which alone is read; this writes it beside: "
+                                 "python3 -c 'from transformers import AutoModelForCausalLM as M; "
+                                 "M.from_pretrained(\"%s\", torch_dtype=\"auto\").save_pretrained(\"%s\")'",
+                            path, found, path, path);
+}
+
 static ts_status open_one(ts_safetensors_check off, const char *path, ts_safetensors *st, ts_error *err) {
   st->files = ts_calloc(1, sizeof *st->files);
   st->n_files = 1;
@@ -137,7 +156,7 @@ static ts_status open_directory(ts_safetensors_check off, const char *path, ts_s
   } else if (access(index, F_OK) == 0) {
     status = open_index(off, path, index, st, err);
   } else {
-    status = ts_error_add(err, "%s: has neither model.safetensors nor model.safetensors.index.json", path);
+    status = refuse_directory(path, err);
   }
   ts_free(file);
   ts_free(index);
@@ -153,6 +172,7 @@ ts_status ts_safetensors_open_without(ts_safetensors_check off, const char *path
   struct stat info;
   bool directory = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
   ts_safetensors *st = ts_calloc(1, sizeof *st);
+  st->directory = directory ? ts_strdup(path) : NULL;
   ts_status status = directory ? open_directory(off, path, st, err) : open_one(off, path, st, err);
   if (status != TS_OK) {
     ts_safetensors_close(&st);
@@ -186,6 +206,65 @@ const ts_safetensor *ts_safetensors_at(const ts_safetensors *st, int index) {
   return st->tensors[index];
 }
 
+/* ---- what is not read ---- */
+
+typedef struct names {
+  int n, most;
+  ts_text *to;
+} names;
+
+static void add_name(names *to, const char *name, const char *in) {
+  if (to->n++ < to->most) {
+    ts_text_add(to->to, "%s%s%s%s", to->n > 1 ? ", " : "", name, in != NULL ? " in " : "", in != NULL ? in : "");
+  }
+}
+
+static const char *base_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash != NULL ? slash + 1 : path;
+}
+
+static void add_tensors(const ts_safetensors *st, names *to) {
+  for (int i = 0; i < st->n_files; ++i) {
+    for (int k = 0; k < st->files[i].n_tensors; ++k) {
+      const ts_safetensor *t = &st->files[i].tensors[k];
+      if (ts_safetensors_find(st, t->name) != t) {
+        add_name(to, t->name, base_name(t->file));
+      }
+    }
+  }
+}
+
+static int holds_tensors(const struct dirent *entry) {
+  const char *dot = strrchr(entry->d_name, '.');
+  return (dot != NULL && strcmp(dot, ".safetensors") == 0) || strncmp(entry->d_name, "adapter_model.", 14) == 0;
+}
+
+static void add_files(const ts_safetensors *st, names *to) {
+  struct dirent **entry = NULL;
+  int n = scandir(st->directory, &entry, holds_tensors, alphasort);
+  for (int i = 0; i < n; ++i) {
+    char *path = ts_format("%s/%s", st->directory, entry[i]->d_name);
+    if (find_file(st, path) < 0) {
+      add_name(to, entry[i]->d_name, NULL);
+    }
+    ts_free(path);
+    free(entry[i]);
+  }
+  free(entry);
+}
+
+int ts_safetensors_unlisted(const ts_safetensors *st, int most, ts_text *to) {
+  names all = {.most = most, .to = to};
+  if (st->directory != NULL) {
+    add_files(st, &all);
+    add_tensors(st, &all);
+  }
+  return all.n;
+}
+
+/* ---- values ---- */
+
 void ts_safetensors_read_f32(const ts_safetensor *tensor, int64_t first, int64_t count, float *out) {
   TS_ASSERT(ts_dtype_is_float(tensor->dtype) && first >= 0 && count >= 0 && count <= tensor->count - first);
   size_t size = ts_dtype_size(tensor->dtype);
@@ -208,6 +287,7 @@ void ts_safetensors_close(ts_safetensors **st) {
   }
   ts_free((*st)->files);
   ts_free((*st)->tensors);
+  ts_free((*st)->directory);
   ts_free(*st);
   *st = NULL;
 }

@@ -41,7 +41,8 @@ typedef struct ts_safetensors ts_safetensors;
  * \param [in]  path  A directory: `model.safetensors` there, else the shards of `model.safetensors.index.json`, of
  *                    which only the tensors listed in weight_map are there.  Or a .safetensors file.
  * \param [out] out   The caller's, end with ts_safetensors_close; NULL on error.
- * \return TS_BAD_INPUT naming the file, the tensor and what is wrong. */
+ * \return TS_BAD_INPUT naming the file, the tensor and what is wrong; for a directory with weights of another format, the
+ *         command that converts them. */
 ts_status ts_safetensors_open(const char *path, ts_safetensors **out, ts_error *err);
 
 /** The tensor of exactly this name, or NULL.  Not collective; O (log n). */
@@ -50,6 +51,13 @@ const ts_safetensor *ts_safetensors_find(const ts_safetensors *st, const char *n
 /** Number of tensors, and the one at an index, in the order of their names.  Not collective. */
 int ts_safetensors_count(const ts_safetensors *st);
 const ts_safetensor *ts_safetensors_at(const ts_safetensors *st, int index);
+
+/** What lies beside these tensors and is not among them: other .safetensors files of the directory and adapters (files
+ * called adapter_model.*), and tensors of the shards that the index does not list.  Not collective.
+ * \param [in]  most   How many to name.
+ * \param [out] names  Appended: "adapter_model.safetensors, x in model-00001-of-00002.safetensors".
+ * \return their number. */
+int ts_safetensors_unlisted(const ts_safetensors *st, int most, ts_text *names);
 
 /** Convert the elements [first, first + count), which must be in the tensor, to fp32; dtype must be F32, BF16, F16 or
  * F64 (programmer errors otherwise).  F64 is rounded to nearest even.  Not collective. */

@@ -186,6 +186,80 @@ test_weights() {
     --set model.num_hidden_layers=3
 }
 
+# ---- what a model does not read ----
+
+# unread NAME PATTERN [WORD]...: a run from the directory hf, on `ranks`, says so once and goes on.
+ranks=2
+unread() {
+  what=$1
+  pattern=$2
+  shift 2
+  for n in $ranks; do
+    run $mpiexec -n $n "$tessera" train unread.cfg "$@"
+    ok "$what: $n ranks" both 'said 0 "$pattern"' 'once "$pattern"'
+    rm -rf run
+  done
+}
+both() { eval "$1" && eval "$2"; }
+add() { "${tessera%/*}/regression/test_safetensors" add hf/model.safetensors "$@"; }
+
+tied_weights() {
+  rm -rf hf
+  mkdir hf
+  cp "$golden/llama_tied/config.json" "$golden/llama_tied/model.safetensors" hf
+  chmod -R u+w hf
+}
+
+test_unread() {
+  cat > unread.cfg << END
+model = { from = "hf"; };
+data = { path = "$golden/llama_tied/tokens.bin"; format = "bin"; sequence_length = 16; };
+run = { directory = "run"; threads = 1; };
+train_micro_batch_size_per_gpu = 1;
+END
+  tied_weights
+  add model.layers.0.self_attn.rotary_emb.inv_freq model.norm.weight 1
+  add lm_head.weight model.embed_tokens.weight 1
+  run "$tessera" train unread.cfg
+  ok "buffers, and a head that is the embedding: nothing to say" clean
+  rm -rf run
+  for name in q k v o; do
+    add model.layers.1.self_attn.${name}_proj.bias model.norm.weight 1
+  done
+  ranks="1 3"
+  unread "biases" "hf: 4 tensors are not read \(.*k_proj.bias, .* and 1 more\): biases .*model.attention_bias"
+  ranks=2
+  ok "buffers are not among them" is "$(grep -c 'not read' "$scratch/err")" 1
+  tied_weights
+  unread "layers" "hf: 9 tensors are not read \(model.layers.1.*and 6 more\): layers beyond model.num_hidden_layers" \
+    --set model.num_hidden_layers=1
+  add base_model.model.layers.0.q_proj.lora_A.weight model.norm.weight 1
+  unread "LoRA" "hf: 1 tensor is not read \(base_model.*lora_A.weight\): LoRA weights.*merge"
+  add norm.weight model.norm.weight 1
+  unread "a second copy" "not read \(norm.weight\): parameters that are there under another name"
+  add score.weight model.norm.weight 1
+  unread "something else" "hf: 1 tensor is not read \(score.weight\): the model has nothing of that name"
+  tied_weights
+  cp hf/model.safetensors hf/adapter_model.safetensors
+  unread "another file" "hf: 1 thing is not read \(adapter_model.safetensors\): only model.safetensors is"
+  tied_weights
+  add lm_head.weight model.embed_tokens.weight 1.0001
+  refused_train "a head that is not the embedding" "hf/model.safetensors: lm_head.weight differs from \
+model.embed_tokens.weight, .*--set model.tie_word_embeddings=false" unread.cfg
+  run "$tessera" train unread.cfg --set model.tie_word_embeddings=false
+  ok "which the way out takes" clean
+  rm -rf run
+  tied_weights
+  add lm_head.weight model.embed_tokens.weight inf
+  unread "values that are not finite" "hf/model.safetensors: [0-9]+ of 2272 values of lm_head.weight are not finite" \
+    --set model.tie_word_embeddings=false
+  tied_weights
+  mv hf/model.safetensors hf/pytorch_model.bin
+  refused_train "torch's weights" "hf: has pytorch_model.bin and no model.safetensors.*: python3 -c 'from transformers .*\
+from_pretrained\(\"hf\".*save_pretrained\(\"hf\"\)'" unread.cfg
+  rm -rf hf
+}
+
 # ---- a rank that dies ----
 
 # The last of the ranks that wrote their number is killed once the run has made a step.
@@ -232,5 +306,6 @@ test_deck
 test_batch
 test_data
 test_weights
+test_unread
 test_death
 finish

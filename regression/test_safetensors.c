@@ -444,7 +444,36 @@ static int compare(const char *a, const char *b, const char *dtype) {
   return wrong > 0;
 }
 
+/* `add FILE NAME LIKE FACTOR`, for shell tests: the file gets a tensor with the values of one of its own (F32), times a
+ * factor. */
+static int add(const char *path, const char *name, const char *like, double factor) {
+  ts_error err = {0};
+  ts_safetensors *st;
+  TS_CHECK(ts_safetensors_open(path, &st, &err) == TS_OK && ts_safetensors_find(st, like) != NULL, "%s", path);
+  int n = ts_safetensors_count(st);
+  ts_safetensor *tensor = ts_calloc((size_t) n + 1, sizeof *tensor);
+  for (int i = 0; i < n; ++i) {
+    tensor[i] = *ts_safetensors_at(st, i);
+  }
+  tensor[n] = *ts_safetensors_find(st, like);
+  float *values = ts_malloc(tensor[n].bytes);
+  ts_safetensors_read_f32(&tensor[n], 0, tensor[n].count, values);
+  for (int64_t i = 0; i < tensor[n].count; ++i) {
+    values[i] *= (float) factor;
+  }
+  tensor[n].name = name;
+  tensor[n].data = values;
+  TS_CHECK(ts_safetensors_write(path, tensor, n + 1, &err) == TS_OK, "%s", err.text);
+  ts_free(values);
+  ts_free(tensor);
+  ts_safetensors_close(&st);
+  return 0;
+}
+
 int main(int argc, char **argv) {
+  if (argc == 6 && strcmp(argv[1], "add") == 0) {
+    return add(argv[2], argv[3], argv[4], atof(argv[5]));
+  }
   if (argc == 5 && strcmp(argv[1], "same") == 0) {
     return compare(argv[2], argv[3], argv[4]);
   }

@@ -2,13 +2,12 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "engine/engine.h"
-#include "io/safetensors.h"
+#include "engine/import.h"
 #include "pass/saved.h"
 
 #include <string.h>
 
 #define BLOCK ((int64_t) 1 << 16)
-#define MOST_MESSAGES 10
 
 /* ---- writing ---- */
 
@@ -97,72 +96,9 @@ static void initialise_from_seed(ts_engine *e, const ts_parameter *p) {
   ts_free(block);
 }
 
-/* Checkpoints of one family differ in whether names carry the model's prefix. */
-static const ts_safetensor *find_tensor(const ts_safetensors *st, const ts_model_family *family, const char *name) {
-  const ts_safetensor *found = ts_safetensors_find(st, name);
-  for (const char *const *prefix = family->prefixes; found == NULL && *prefix != NULL; ++prefix) {
-    size_t n = strlen(*prefix);
-    if (strncmp(name, *prefix, n) == 0) {
-      found = ts_safetensors_find(st, name + n);
-    } else {
-      char *longer = ts_format("%s%s", *prefix, name);
-      found = ts_safetensors_find(st, longer);
-      ts_free(longer);
-    }
-  }
-  return found;
-}
-
-static ts_status check_shape(const ts_safetensor *t, const ts_parameter *p, ts_error *err) {
-  bool same = t->n_dims == p->shape.n && memcmp(t->shape, p->shape.d, (size_t) p->shape.n * sizeof *t->shape) == 0;
-  if (same && ts_dtype_is_float(t->dtype)) {
-    return TS_OK;
-  }
-  ts_text text = {0};
-  ts_text_add(&text, "%s: tensor %s is %s ", t->file, t->name, t->dtype_name);
-  ts_text_add_shape(&text, t->shape, t->n_dims);
-  ts_text_add(&text, "; the model wants a floating-point ");
-  ts_text_add_shape(&text, p->shape.d, p->shape.n);
-  ts_status status = ts_error_add(err, "%s", text.text);
-  ts_text_free(&text);
-  return status;
-}
-
-static ts_status read_tensor(ts_engine *e, const ts_safetensors *st, const ts_parameter *p, ts_error *err) {
-  const ts_safetensor *t = find_tensor(st, ts_model_family_find(e->deck->model.model_type), p->name);
-  if (t == NULL) {
-    return ts_error_add(err, "%s: there is no tensor %s", e->deck->model.from, p->name);
-  }
-  ts_status status = check_shape(t, p, err);
-  float *block = ts_malloc((size_t) BLOCK * sizeof *block);
-  for (int64_t first = 0; status == TS_OK && first < p->count; first += BLOCK) {
-    int64_t count = p->count - first < BLOCK ? p->count - first : BLOCK;
-    ts_safetensors_read_f32(t, first, count, block);
-    ts_engine_write_parameter(e, p, first, count, block);
-  }
-  ts_free(block);
-  return status;
-}
-
-static ts_status initialise_from_directory(ts_engine *e, ts_error *err) {
-  ts_safetensors *st;
-  ts_status status = ts_safetensors_open(e->deck->model.from, &st, err);
-  const ts_layout *layout = ts_engine_layout(e);
-  int wrong = 0;
-  for (int i = 0; st != NULL && i < layout->n_parameters && wrong < MOST_MESSAGES; ++i) {
-    wrong += read_tensor(e, st, &layout->parameter[i], err) != TS_OK;
-  }
-  if (wrong > 0) {
-    status = wrong < MOST_MESSAGES ? TS_BAD_INPUT
-                                   : ts_error_add(err, "%s: perhaps more; is it another model?", e->deck->model.from);
-  }
-  ts_safetensors_close(&st);
-  return status;
-}
-
 ts_status ts_engine_initialise(ts_engine *e, ts_error *err) {
   if (e->deck->model.from[0] != 0) {
-    return ts_world_agree(e->world, initialise_from_directory(e, err), err);
+    return ts_world_agree(e->world, ts_engine_import(e, err), err);
   }
   const ts_layout *layout = ts_engine_layout(e);
   for (int i = 0; i < layout->n_parameters; ++i) {

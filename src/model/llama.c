@@ -83,6 +83,9 @@ static ts_init init(const ts_deck *deck, const char *parameter) {
   return (ts_init){TS_INIT_NORMAL, deck->model.initializer_range};
 }
 
-static const char *const prefixes[] = {"model.", NULL};
+static const char *const prefixes[] = {"model.", "module.", NULL};
+static const char *const buffers[] = {".rotary_emb.inv_freq", NULL};
 
-const ts_model_family ts_model_llama = {.name = "llama", .build = build, .init = init, .prefixes = prefixes};
+const ts_model_family ts_model_llama = {.name = "llama", .build = build, .init = init,
+                                        .embedding = "model.embed_tokens.weight", .prefixes = prefixes,
+                                        .buffers = buffers};

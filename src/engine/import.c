@@ -1,0 +1,133 @@
+#include "engine/import.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "engine/engine.h"
+
+#include <math.h>
+#include <string.h>
+
+#define BLOCK ((int64_t) 1 << 16)
+#define MOST_MESSAGES 10
+
+/* ---- names ---- */
+
+static const char *const *prefixes_of(const ts_engine *e) {
+  return ts_model_family_find(e->deck->model.model_type)->prefixes;
+}
+
+/* \a name without the prefix, or with it where it had none; newly allocated. */
+static char *with_or_without(const char *prefix, const char *name) {
+  size_t n = strlen(prefix);
+  return strncmp(name, prefix, n) == 0 ? ts_strdup(name + n) : ts_format("%s%s", prefix, name);
+}
+
+const ts_safetensor *ts_import_find(const ts_engine *e, const ts_safetensors *st, const char *name) {
+  const ts_safetensor *found = ts_safetensors_find(st, name);
+  for (const char *const *prefix = prefixes_of(e); found == NULL && *prefix != NULL; ++prefix) {
+    char *other = with_or_without(*prefix, name);
+    found = ts_safetensors_find(st, other);
+    ts_free(other);
+  }
+  return found;
+}
+
+const ts_parameter *ts_import_parameter(const ts_engine *e, const char *tensor) {
+  const ts_layout *layout = ts_engine_layout(e);
+  const ts_parameter *found = ts_layout_find(layout, tensor);
+  for (const char *const *prefix = prefixes_of(e); found == NULL && *prefix != NULL; ++prefix) {
+    char *other = with_or_without(*prefix, tensor);
+    found = ts_layout_find(layout, other);
+    ts_free(other);
+  }
+  return found;
+}
+
+/* ---- values ---- */
+
+/* Tensors with values that are not finite. */
+typedef struct nonfinite {
+  int n_tensors;
+  const ts_safetensor *first;
+  int64_t count; /* of the first */
+} nonfinite;
+
+static int64_t count_nonfinite(const float *value, int64_t n) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    count += !isfinite(value[i]);
+  }
+  return count;
+}
+
+static void note_nonfinite(nonfinite *all, const ts_safetensor *t, int64_t count) {
+  if (count > 0 && all->n_tensors++ == 0) {
+    all->first = t;
+    all->count = count;
+  }
+}
+
+static void say_nonfinite(const nonfinite *all) {
+  if (all->n_tensors > 0) {
+    const ts_safetensor *t = all->first;
+    char *more = all->n_tensors > 1 ? ts_format(", and %d more tensors have such", all->n_tensors - 1) : ts_strdup("");
+    ts_log(TS_LOG_WARNING, "%s: %lld of %lld values of %s are not finite (NaN or infinite)%s: no loss will be either",
+           t->file, (long long) all->count, (long long) t->count, t->name, more);
+    ts_free(more);
+  }
+}
+
+static ts_status check_shape(const ts_safetensor *t, const ts_parameter *p, ts_error *err) {
+  bool same = t->n_dims == p->shape.n && memcmp(t->shape, p->shape.d, (size_t) p->shape.n * sizeof *t->shape) == 0;
+  if (same && ts_dtype_is_float(t->dtype)) {
+    return TS_OK;
+  }
+  ts_text text = {0};
+  ts_text_add(&text, "%s: tensor %s is %s ", t->file, t->name, t->dtype_name);
+  ts_text_add_shape(&text, t->shape, t->n_dims);
+  ts_text_add(&text, "; the model wants a floating-point ");
+  ts_text_add_shape(&text, p->shape.d, p->shape.n);
+  ts_status status = ts_error_add(err, "%s", text.text);
+  ts_text_free(&text);
+  return status;
+}
+
+static ts_status read_tensor(ts_engine *e, const ts_safetensors *st, const ts_parameter *p, nonfinite *all, ts_error *err) {
+  const ts_safetensor *t = ts_import_find(e, st, p->name);
+  if (t == NULL) {
+    return ts_error_add(err, "%s: there is no tensor %s", e->deck->model.from, p->name);
+  }
+  ts_status status = check_shape(t, p, err);
+  float *block = ts_malloc((size_t) BLOCK * sizeof *block);
+  int64_t wrong = 0;
+  for (int64_t first = 0; status == TS_OK && first < p->count; first += BLOCK) {
+    int64_t count = p->count - first < BLOCK ? p->count - first : BLOCK;
+    ts_safetensors_read_f32(t, first, count, block);
+    wrong += count_nonfinite(block, count);
+    ts_engine_write_parameter(e, p, first, count, block);
+  }
+  note_nonfinite(all, t, wrong);
+  ts_free(block);
+  return status;
+}
+
+ts_status ts_engine_import(ts_engine *e, ts_error *err) {
+  ts_safetensors *st;
+  nonfinite all = {0};
+  ts_status status = ts_safetensors_open(e->deck->model.from, &st, err);
+  const ts_layout *layout = ts_engine_layout(e);
+  int wrong = 0;
+  for (int i = 0; st != NULL && i < layout->n_parameters && wrong < MOST_MESSAGES; ++i) {
+    wrong += read_tensor(e, st, &layout->parameter[i], &all, err) != TS_OK;
+  }
+  if (wrong > 0) {
+    status = wrong < MOST_MESSAGES ? TS_BAD_INPUT
+                                   : ts_error_add(err, "%s: perhaps more; is it another model?", e->deck->model.from);
+  }
+  if (st != NULL && ts_import_check_unread(e, st, err) != TS_OK) {
+    status = TS_BAD_INPUT;
+  }
+  say_nonfinite(&all);
+  ts_safetensors_close(&st);
+  return status;
+}
