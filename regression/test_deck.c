@@ -326,6 +326,21 @@ static void test_llama_config(void) {
   }
 }
 
+static void test_default_tokens(void) {
+  ts_deck *d = read_model("config.json with its class's tokens",
+                          "{\"model_type\": \"gpt2\", \"n_embd\": 8, \"n_layer\": 1, \"n_head\": 1, \"n_positions\": 8,"
+                          " \"vocab_size\": 256, \"bos_token_id\": 50256, \"eos_token_id\": 255}",
+                          "");
+  ts_text notes = {0};
+  ts_deck_notes(d, &notes);
+  tap_ok(d->model.bos_token_id == -1 && d->model.eos_token_id == 255 &&
+             strstr(notes.text, "config.json: model.bos_token_id: 50256 is not below vocab_size 256: taken as none") &&
+             strstr(notes.text, "eos_token_id") == NULL,
+         "default tokens above the vocabulary are noted, and none");
+  ts_text_free(&notes);
+  ts_deck_destroy(&d);
+}
+
 static void test_round_trip(void) {
   static const char *const more[] = {
       "",
@@ -437,6 +452,7 @@ int main(void) {
   test_bad_json();
   test_gpt2_config();
   test_llama_config();
+  test_default_tokens();
   test_round_trip();
   test_batch();
   test_manual();

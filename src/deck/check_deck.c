@@ -163,13 +163,19 @@ static void check_rope(ts_reader *reader) {
   }
 }
 
+/* A config.json has its class's defaults, whatever its vocabulary: transformers warns, and so does this. */
 static void check_token_ids(ts_reader *reader) {
-  const ts_deck_model *m = &reader->deck->model;
-  const int64_t ids[] = {m->bos_token_id, m->eos_token_id};
+  ts_deck_model *m = &reader->deck->model;
+  int64_t *const ids[] = {&m->bos_token_id, &m->eos_token_id};
   static const char *const paths[] = {"model.bos_token_id", "model.eos_token_id"};
   for (int i = 0; i < 2; ++i) {
-    if (ids[i] >= m->vocab_size) {
-      ts_reader_report(reader, TS_CHECK_TOKEN_IDS, paths[i], "%lld is not below vocab_size %lld", (long long) ids[i],
+    const ts_setting *setting = ts_reader_find(reader, paths[i]);
+    if (*ids[i] >= m->vocab_size && setting != NULL && setting->from == TS_FROM_MODEL) {
+      ts_reader_note(reader, "%s: %s: %lld is not below vocab_size %lld: taken as none", setting->value.file,
+                     setting->name, (long long) *ids[i], (long long) m->vocab_size);
+      *ids[i] = -1;
+    } else if (*ids[i] >= m->vocab_size) {
+      ts_reader_report(reader, TS_CHECK_TOKEN_IDS, paths[i], "%lld is not below vocab_size %lld", (long long) *ids[i],
                        (long long) m->vocab_size);
     }
   }
