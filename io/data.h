@@ -31,7 +31,7 @@ typedef enum ts_split {
 /** The keys of `data` in the deck, and the model's vocabulary.  Strings are borrowed during ts_data_open only. */
 typedef struct ts_data_options {
   const char *path;            /**< The token file. */
-  const char *format;          /**< "auto", "text", "bin" or "hdf5" (io/tokens.h); NULL means "auto". */
+  const char *format;          /**< "auto", "text", "bin", "uint16" or "hdf5" (io/tokens.h); NULL means "auto". */
   const char *dataset;         /**< Name inside an HDF5 file; NULL or "" means "tokens". */
   int64_t sequence_length;     /**< T, at least 1. */
   double validation_fraction;  /**< [0, 1); 0: none.  Must be 0 with validation_path. */

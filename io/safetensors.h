@@ -41,8 +41,8 @@ typedef struct ts_safetensors ts_safetensors;
  * \param [in]  path  A directory: `model.safetensors` there, else the shards of `model.safetensors.index.json`, of
  *                    which only the tensors listed in weight_map are there.  Or a .safetensors file.
  * \param [out] out   The caller's, end with ts_safetensors_close; NULL on error.
- * \return TS_BAD_INPUT naming the file, the tensor and what is wrong; for a directory with weights of another format, the
- *         command that converts them. */
+ * \return TS_BAD_INPUT naming the file, the tensor and what is wrong; for a directory with weights of another format,
+ *         the command that converts them. */
 ts_status ts_safetensors_open(const char *path, ts_safetensors **out, ts_error *err);
 
 /** The tensor of exactly this name, or NULL.  Not collective; O (log n). */

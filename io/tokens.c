@@ -5,6 +5,7 @@
 #include "io/tokens_format.h"
 
 #include <string.h>
+#include <strings.h>
 
 ts_status ts_tokens_outside(const ts_tokens *tokens, int64_t offset, int64_t value, ts_error *err) {
   return ts_error_add(err,
@@ -56,7 +57,7 @@ static int32_t largest(const uint8_t *from, int64_t count) {
 }
 
 static ts_status read_bin(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err) {
-  const uint8_t *from = tokens->mapping.bytes + TS_TOKENS_BIN_HEADER + 2 * first;
+  const uint8_t *from = tokens->mapping.bytes + tokens->head + 2 * first;
   for (int64_t i = 0; i < count; ++i) {
     out[i] = from[2 * i] | from[2 * i + 1] << 8;
     if (out[i] >= tokens->vocab_size) {
@@ -72,7 +73,7 @@ static ts_status check_bin(ts_tokens *tokens, ts_error *err) {
   int32_t *block = ts_malloc((size_t) BLOCK * sizeof *block);
   for (int64_t first = 0; tokens->vocab_size < 65536 && first < tokens->count && status == TS_OK; first += BLOCK) {
     int64_t count = tokens->count - first < BLOCK ? tokens->count - first : BLOCK;
-    if (largest(tokens->mapping.bytes + TS_TOKENS_BIN_HEADER + 2 * first, count) >= tokens->vocab_size) {
+    if (largest(tokens->mapping.bytes + tokens->head + 2 * first, count) >= tokens->vocab_size) {
       status = read_bin(tokens, first, count, block, err);
     }
   }
@@ -92,9 +93,12 @@ static ts_status open_bin(ts_tokens *tokens, ts_error *err) {
   int32_t magic = little_int32(file->bytes), version = little_int32(file->bytes + 4);
   if (magic != TS_TOKENS_BIN_MAGIC || version != TS_TOKENS_BIN_VERSION) {
     return ts_error_add(
-        err, "%s: not a token file that can be read here: magic %d, version %d; accepted: magic %d, version %d",
+        err,
+        "%s: not a token file that can be read here: magic %d, version %d; accepted: magic %d, version %d, or with "
+        "data.format = \"uint16\" a file of uint16 tokens without a header, as nanoGPT writes it",
         tokens->path, magic, version, TS_TOKENS_BIN_MAGIC, TS_TOKENS_BIN_VERSION);
   }
+  tokens->head = TS_TOKENS_BIN_HEADER;
   tokens->count = little_int32(file->bytes + 8);
   int64_t found = (int64_t) file->size - TS_TOKENS_BIN_HEADER;
   if (tokens->count < 0 || found != 2 * tokens->count) {
@@ -105,6 +109,18 @@ static ts_status open_bin(ts_tokens *tokens, ts_error *err) {
   return check_bin(tokens, err);
 }
 
+static ts_status open_uint16(ts_tokens *tokens, ts_error *err) {
+  if (ts_mapping_open(tokens->path, &tokens->mapping, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
+  if (tokens->mapping.size % 2 != 0) {
+    return ts_error_add(err, "%s: truncated: %zu bytes are no whole number of tokens of 2 bytes", tokens->path,
+                        tokens->mapping.size);
+  }
+  tokens->count = (int64_t) (tokens->mapping.size / 2);
+  return tokens->count <= INT32_MAX ? check_bin(tokens, err) : TS_OK;
+}
+
 static const ts_tokens_format text = {.name = "text", .open = open_text, .read = read_text, .close = close_mapping};
 static const ts_tokens_format bin = {.name = "bin",
                                      .magic = "\x88\xd8\x34\x01", /* 20240520, little-endian */
@@ -113,7 +129,9 @@ static const ts_tokens_format bin = {.name = "bin",
                                      .open = open_bin,
                                      .read = read_bin,
                                      .close = close_mapping};
-static const ts_tokens_format *const formats[] = {&text, &bin, &ts_tokens_hdf5};
+static const ts_tokens_format uint16 = {
+    .name = "uint16", .open = open_uint16, .read = read_bin, .close = close_mapping};
+static const ts_tokens_format *const formats[] = {&text, &bin, &uint16, &ts_tokens_hdf5};
 enum { N_FORMATS = sizeof formats / sizeof formats[0] };
 
 static const ts_tokens_format *find_format(const char *name) {
@@ -125,31 +143,43 @@ static const ts_tokens_format *find_format(const char *name) {
   return NULL;
 }
 
-static bool ends_with(const char *word, const char *end) {
-  size_t n = strlen(word), m = end == NULL ? 0 : strlen(end);
-  return m > 0 && n >= m && strcmp(word + n - m, end) == 0;
+bool ts_tokens_is_called(const char *path, const char *extension) {
+  size_t n = strlen(path), m = extension == NULL ? 0 : strlen(extension);
+  return m > 0 && n >= m && strcasecmp(path + n - m, extension) == 0;
 }
 
-static ts_status guess_format(const char *path, const ts_tokens_format **out, ts_error *err) {
+/* NULL where no first bytes are known. */
+static ts_status guess_by_head(const char *path, const ts_tokens_format **out, ts_error *err) {
   ts_mapping file;
   if (ts_mapping_open(path, &file, err) != TS_OK) {
     return TS_BAD_INPUT;
   }
-  *out = NULL;
   for (int i = 0; i < N_FORMATS && *out == NULL; ++i) {
     size_t n = formats[i]->magic_bytes;
     if (n > 0 && file.size >= n && memcmp(file.bytes, formats[i]->magic, n) == 0) {
       *out = formats[i];
     }
   }
+  ts_status status = *out != NULL ? TS_OK : ts_tokens_check_head(path, &file, err);
   ts_mapping_close(&file);
+  return status;
+}
+
+static ts_status guess_by_name(const char *path, const ts_tokens_format **out, ts_error *err) {
   for (int i = 0; i < N_FORMATS && *out == NULL; ++i) {
-    if (ends_with(path, formats[i]->extensions[0]) || ends_with(path, formats[i]->extensions[1])) {
+    if (ts_tokens_is_called(path, formats[i]->extensions[0]) || ts_tokens_is_called(path, formats[i]->extensions[1])) {
       *out = formats[i];
     }
   }
+  return *out != NULL ? TS_OK : ts_tokens_check_name(path, err);
+}
+
+static ts_status guess_format(const char *path, const ts_tokens_format **out, ts_error *err) {
+  *out = NULL;
+  ts_status status = guess_by_head(path, out, err);
+  status = status == TS_OK && *out == NULL ? guess_by_name(path, out, err) : status;
   *out = *out == NULL ? &text : *out;
-  return TS_OK;
+  return status;
 }
 
 static ts_status choose_format(const char *path, const char *name, const ts_tokens_format **out, ts_error *err) {
@@ -157,8 +187,9 @@ static ts_status choose_format(const char *path, const char *name, const ts_toke
     return guess_format(path, out, err);
   }
   *out = find_format(name);
-  return *out != NULL ? TS_OK
-                      : ts_error_add(err, "%s: unknown format \"%s\"; accepted: auto, text, bin, hdf5", path, name);
+  return *out != NULL
+             ? TS_OK
+             : ts_error_add(err, "%s: unknown format \"%s\"; accepted: auto, text, bin, uint16, hdf5", path, name);
 }
 
 ts_status ts_tokens_open(const char *path, const char *format, const char *dataset, int64_t vocab_size, ts_tokens **out,

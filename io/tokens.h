@@ -3,10 +3,12 @@
  *
  *     text   each byte is a token, 0..255; memory-mapped
  *     bin    llm.c's: 256 little-endian int32 (20240520, 1, number of tokens, 0...), then uint16 tokens; memory-mapped
+ *     uint16 nanoGPT's: uint16 tokens and nothing else; memory-mapped
  *     hdf5   a 1-dimensional dataset of any integer type, contiguous or chunked, filtered or not; read in windows
  *
  * "auto" takes the format whose magic the file starts with, else the one of its extension (.bin, .h5, .hdf5), else
- * text.  Offsets and counts are in tokens.  Nothing here is collective.
+ * text; it refuses what is known to be none of these (compressed files, tables, json), with the command that helps.
+ * Offsets and counts are in tokens.  Nothing here is collective.
  */
 #ifndef IO_TOKENS_H
 #define IO_TOKENS_H
@@ -24,21 +26,23 @@ enum {
 typedef struct ts_tokens ts_tokens;
 
 /** Open a file of tokens and check its header against its size.  Not collective.
- * \param [in]  format      "auto", "text", "bin" or "hdf5".
+ * \param [in]  format      "auto", "text", "bin", "uint16" or "hdf5".
  * \param [in]  dataset     Name inside an HDF5 file; otherwise unused.
  * \param [in]  vocab_size  Tokens are in [0, vocab_size); 1..INT32_MAX.  Texts and bin files that could hold others are
- *                          read here once, all of them; the tokens of HDF5 files are checked by ts_tokens_read.
+ *                          read here once, all of them, and so are uint16 files of up to 2^31 tokens; the tokens of
+ *                          others are checked by ts_tokens_read.
  * \param [out] out         The caller's, end with ts_tokens_close; NULL on error.
- * \return TS_BAD_INPUT: missing, unknown format, bad magic or version, size other than the header says, no such dataset
- *         or not one-dimensional integers, a token outside the vocabulary.  Every message starts with the path. */
+ * \return TS_BAD_INPUT: missing, unknown format, a file of another kind, bad magic or version, size other than the
+ *         header says, no such dataset or not one-dimensional integers, a token outside the vocabulary.  Every message
+ *         starts with the path. */
 ts_status ts_tokens_open(const char *path, const char *format, const char *dataset, int64_t vocab_size, ts_tokens **out,
                          ts_error *err);
 
 /** Number of tokens.  Not collective. */
 int64_t ts_tokens_count(const ts_tokens *tokens);
 
-/** Copy the tokens [first, first + count), which must be in the file, to \a out.  Not collective.  Thread-safe for text
- * and bin; an HDF5 file (the library is not thread-safe) must be read by one thread of the process at a time.
+/** Copy the tokens [first, first + count), which must be in the file, to \a out.  Not collective.  Thread-safe but
+ * for HDF5: an HDF5 file (the library is not thread-safe) must be read by one thread of the process at a time.
  * \return TS_BAD_INPUT naming the file, offset in tokens and value of the first token outside the vocabulary, or
  *         that HDF5 could not read; \a out is undefined then. */
 ts_status ts_tokens_read(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err);

@@ -26,7 +26,8 @@ struct ts_tokens {
   char *dataset; /**< Owned. */
   int64_t vocab_size;
   int64_t count;
-  ts_mapping mapping; /**< text, bin */
+  ts_mapping mapping; /**< text, bin, uint16 */
+  size_t head;        /**< bin, uint16: bytes before the first token. */
   int64_t data;       /**< hdf5: the dataset's hid_t; 0 when there is none. */
 };
 
@@ -35,5 +36,14 @@ extern const ts_tokens_format ts_tokens_hdf5;
 
 /** The error of a token outside the vocabulary; \a offset in tokens.  Not collective. */
 ts_status ts_tokens_outside(const ts_tokens *tokens, int64_t offset, int64_t value, ts_error *err);
+
+/** True when \a path ends in \a extension (".bin"), in either case; NULL is no extension.  Not collective. */
+bool ts_tokens_is_called(const char *path, const char *extension);
+
+/** Is this one of the files that hold no tokens as they lie (compressed, a table, json): by its first bytes, or by its
+ * name.  Not collective.
+ * \return TS_BAD_INPUT with what it is and the command that makes a text or tokens of it. */
+ts_status ts_tokens_check_head(const char *path, const ts_mapping *file, ts_error *err);
+ts_status ts_tokens_check_name(const char *path, ts_error *err);
 
 #endif

@@ -144,6 +144,13 @@ test_data() {
   refused_train "one token outside the vocabulary" \
     "data: cut.bin: the token at offset 10000 is 257, outside the vocabulary: vocab_size = 256" "$@"
   truncate -s 5000 cut.bin
+  head -c 3000 text.txt | gzip > text.gz
+  refused_train "a compressed text" "data: text.gz: is compressed .gzip., .*: gzip -dc text.gz > data .data.format" \
+    tiny.cfg --set data.path=text.gz --set data.format=auto
+  sh -c "$(sed -n 's/.* of it: \(.*\) (data.format.*/\1/p' "$scratch/err")"
+  run "$tessera" train tiny.cfg --set data.path=data --set data.format=auto
+  ok "and the command makes one that is taken" clean
+  rm -rf run data text.gz
   refused_train "a truncated token file" "data: cut.bin: truncated: the header says [0-9]+ tokens" "$@"
 }
 
@@ -255,8 +262,8 @@ model.embed_tokens.weight, .*--set model.tie_word_embeddings=false" unread.cfg
     --set model.tie_word_embeddings=false
   tied_weights
   mv hf/model.safetensors hf/pytorch_model.bin
-  refused_train "torch's weights" "hf: has pytorch_model.bin and no model.safetensors.*: python3 -c 'from transformers .*\
-from_pretrained\(\"hf\".*save_pretrained\(\"hf\"\)'" unread.cfg
+  refused_train "torch's weights" "hf: has pytorch_model.bin and no model.safetensors.*: python3 -c 'from transformers\
+.*from_pretrained\(\"hf\".*save_pretrained\(\"hf\"\)'" unread.cfg
   rm -rf hf
 }
 

@@ -267,6 +267,61 @@ static void test_bin(void) {
   }
 }
 
+/* nanoGPT's: tokens and nothing else. */
+static void test_uint16(void) {
+  uint8_t bytes[2200] = {0};
+  for (int i = 0; i < 1100; ++i) {
+    bytes[2 * i] = (uint8_t) (7 * i);
+    bytes[2 * i + 1] = (uint8_t) (7 * i >> 8);
+  }
+  char *path = write_bytes("train.bin", bytes, sizeof bytes);
+  ts_data_options options = options_of(path, 16);
+  open_fails(&options, "uint16: auto names the format", "train.bin", "data.format = \"uint16\"", "nanoGPT");
+  options.format = "uint16";
+  ts_data *data = open_ok(&options, "uint16");
+  tap_ok(ts_data_tokens(data) == 1100 && sample_is(data, TS_SPLIT_TRAINING, 0, 0, 7, 65536) &&
+             sample_is(data, TS_SPLIT_TRAINING, 67, 7 * 16 * 67, 7, 65536),
+         "uint16: tokens from the first byte on");
+  ts_data_close(&data);
+  options.vocab_size = 7000;
+  open_fails(&options, "uint16: a token outside the vocabulary is found at open", "offset 1000 is 7000", "", "");
+  ts_free(path);
+  path = write_bytes("odd.bin", bytes, 2199);
+  options = options_of(path, 16);
+  options.format = "uint16";
+  open_fails(&options, "uint16: half a token", "odd.bin: truncated: 2199 bytes", "", "");
+  ts_free(path);
+}
+
+/* What is no text and no tokens is known by its first bytes or by its name, and refused unless the format is given. */
+static void test_foreign(void) {
+  static const struct {
+    const char *name, *head;
+    size_t n;
+    const char *message, *command;
+  } rows[] = {{"a.txt", "\x1f\x8b", 2, "compressed (gzip)", "gzip -dc "},
+              {"b", "\x28\xb5\x2f\xfd", 4, "compressed (zstd)", "zstd -dc "},
+              {"c.bin", "\xfd" "7zXZ", 6, "compressed (xz)", "xz -dc "},
+              {"d", "BZh91AY&SY", 10, "compressed (bzip2)", "bzip2 -dc "},
+              {"e", "PK\x03\x04", 4, "an archive (zip)", "unzip -p "},
+              {"f.bin", "\x93NUMPY", 6, "an array of numpy", "numpy.load(\""},
+              {"g", "PAR1", 4, "a table (Parquet)", "read_table(\""},
+              {"h.arrow", "", 0, "a table (Arrow)", "open_stream(\""},
+              {"i.JSONL", "{\"text\": \"", 10, "json, an object a line", "json.loads(l)[\"text\"]"},
+              {"j.json", "[", 1, "is json", "json.load(open(\""}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+    char bytes[64] = {0};
+    memcpy(bytes, rows[i].head, rows[i].n);
+    char *path = write_bytes(rows[i].name, bytes, sizeof bytes);
+    ts_data_options options = options_of(path, 16);
+    open_fails(&options, rows[i].message, rows[i].message, rows[i].command, path);
+    options.format = "text";
+    ts_data *data = open_ok(&options, "as text all the same");
+    ts_data_close(&data);
+    ts_free(path);
+  }
+}
+
 static void test_write_bin(void) {
   char *text = write_text("write.txt", 70000), *path = path_of("write.bin"), *nowhere = path_of("no/such/x.bin");
   int64_t count = -1;
@@ -409,7 +464,7 @@ static void test_wrong_paths(void) {
   open_fails(&options, "a validation file that is too short", "none.txt", "too short", "");
   options.format = "parquet";
   open_fails(&options, "an unknown format", "short.txt", "unknown format \"parquet\"",
-             "accepted: auto, text, bin, hdf5");
+             "accepted: auto, text, bin, uint16, hdf5");
   ts_free(missing);
   ts_free(fifo);
   ts_free(none);
@@ -461,6 +516,8 @@ int main(void) {
   test_split();
   test_shuffle();
   test_bin();
+  test_uint16();
+  test_foreign();
   test_write_bin();
   test_hdf5();
   test_hdf5_errors();

@@ -55,7 +55,7 @@ static const bad_deck decks[] = {
     {TS_CHECK_RANGE, NULL, "train_batch_size = 0;\n", NULL, "train_batch_size: 0 is out of range"},
     {TS_CHECK_WORD, NULL, "optimizer = { type = \"Rprop\"; };\n", NULL,
      "optimizer.type: \"Rprop\" is not known; accepted: AdamW, Adam"},
-    {TS_CHECK_WORD, NULL, "data = { format = \"csv\"; };\n", NULL, "accepted: auto, text, bin, hdf5"},
+    {TS_CHECK_WORD, NULL, "data = { format = \"csv\"; };\n", NULL, "accepted: auto, text, bin, uint16, hdf5"},
     {TS_CHECK_WORD_LATER, NULL, "optimizer = { type = \"Lion\"; };\n", NULL,
      "optimizer.type: \"Lion\" is not there yet"},
     {TS_CHECK_WORD_LATER, NULL, "communication_data_type = \"torch.float16\";\n", NULL, "\"fp16\" is not there yet"},

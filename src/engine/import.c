@@ -92,7 +92,8 @@ static ts_status check_shape(const ts_safetensor *t, const ts_parameter *p, ts_e
   return status;
 }
 
-static ts_status read_tensor(ts_engine *e, const ts_safetensors *st, const ts_parameter *p, nonfinite *all, ts_error *err) {
+static ts_status read_tensor(ts_engine *e, const ts_safetensors *st, const ts_parameter *p, nonfinite *all,
+                             ts_error *err) {
   const ts_safetensor *t = ts_import_find(e, st, p->name);
   if (t == NULL) {
     return ts_error_add(err, "%s: there is no tensor %s", e->deck->model.from, p->name);

@@ -8,22 +8,23 @@
 #include "engine/tessera.h"
 #include "io/safetensors.h"
 
-/** Read every parameter from the deck's model.from.  What the directory has beside them is named (ts_import_check_unread),
- * and so is the first tensor with a value that is not finite.  Every rank reads; not collective: the caller agrees.
- * \return TS_BAD_INPUT: it cannot be read, a tensor is missing or of another shape or type, the head is another matrix than
- *         the embedding it is tied to. */
+/** Read every parameter from the deck's model.from.  What the directory has beside them is named
+ * (ts_import_check_unread), and so is the first tensor with a value that is not finite.  Every rank reads; not
+ * collective: the caller agrees.
+ * \return TS_BAD_INPUT: it cannot be read, a tensor is missing or of another shape or type, the head is another matrix
+ *         than the embedding it is tied to. */
 ts_status ts_engine_import(ts_engine *engine, ts_error *err);
 
-/** The tensor of parameter \a name of this engine's model, NULL for none: checkpoints of one family differ in whether names
- * carry a prefix.  Not collective. */
+/** The tensor of parameter \a name of this engine's model, NULL for none: checkpoints of one family differ in whether
+ * names carry a prefix.  Not collective. */
 const ts_safetensor *ts_import_find(const ts_engine *engine, const ts_safetensors *st, const char *name);
 
 /** The parameter that a tensor of this name is one of, NULL for none.  Not collective. */
 const ts_parameter *ts_import_parameter(const ts_engine *engine, const char *tensor);
 
 /** Warn of every tensor of \a st that is no parameter and no known buffer, by kind, with how many there are, the first
- * names and what that means; and of files that nobody reads.  A head that a tied model does not read must be the embedding.
- * Rank 0 looks and speaks.  Not collective.
+ * names and what that means; and of files that nobody reads.  A head that a tied model does not read must be the
+ * embedding.  Rank 0 looks and speaks.  Not collective.
  * \return TS_BAD_INPUT on rank 0: the head differs. */
 ts_status ts_import_check_unread(const ts_engine *engine, const ts_safetensors *st, ts_error *err);
 
