@@ -4,10 +4,13 @@
 #include "base/text.h"
 #include "io/consolidate_output.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <string.h>
 
 #define BLOCK_BYTES ((size_t) 1 << 20)
+#define LARGEST_F16 65504.0f
+#define FIRST_INFINITE_F16 65520.0f /* from here on rounding to nearest gives infinity */
 enum { N_BLOCKS = 3 };
 
 /* Elements [first, first + count) of a tensor, on their way. */
@@ -27,6 +30,8 @@ typedef struct ring {
   pthread_cond_t changed;
   ts_output *output;
   ts_error error; /* the writer's */
+  float *wide;    /* owned: BLOCK_BYTES, values on their way to F16; NULL for other types */
+  ts_consolidated *result;
 } ring;
 
 static void *write_blocks(void *argument) {
@@ -71,10 +76,46 @@ static void hand_over(ring *r, bool ended) {
   pthread_mutex_unlock(&r->mutex);
 }
 
+/* The values of fp16 that are infinite only there, as they shall be written; returns their number. */
+static int64_t narrow(float *value, int64_t n, bool saturate) {
+  int64_t beyond = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    bool is_beyond = fabsf(value[i]) >= FIRST_INFINITE_F16 && isfinite(value[i]);
+    beyond += is_beyond;
+    value[i] = is_beyond && saturate ? copysignf(LARGEST_F16, value[i]) : value[i];
+  }
+  return beyond;
+}
+
+static ts_status read_block(ring *r, ts_checkpoint_reader *reader, const ts_consolidate_options *o, block *b,
+                            ts_error *err) {
+  const ts_saved_parameter *p = &o->checkpoint->parameter[r->output->tensor[b->tensor].parameter];
+  ts_checkpoint_piece piece = {.part = p->part, .state = 0, .first = p->offset + b->first, .count = b->count,
+                               .to = b->data, .dtype = o->dtype};
+  if (r->wide == NULL) {
+    return ts_checkpoint_read(reader, &piece, 1, err);
+  }
+  piece.to = r->wide;
+  piece.dtype = TS_F32;
+  ts_status status = ts_checkpoint_read(reader, &piece, 1, err);
+  if (status == TS_OK) {
+    r->result->n_beyond += narrow(r->wide, b->count, o->saturate);
+    ts_convert(b->data, TS_F16, r->wide, TS_F32, (size_t) b->count);
+  }
+  return status;
+}
+
+/* A tensor was read that had \a before values beyond fp16 before it. */
+static void note_beyond(ts_consolidated *result, const ts_saved_parameter *p, int64_t before) {
+  if (result->n_beyond > before && result->n_tensors_beyond++ == 0) {
+    result->first_beyond = p->name;
+  }
+}
+
 static ts_status read_tensor(ring *r, ts_checkpoint_reader *reader, const ts_consolidate_options *o, int tensor,
                              int64_t *done, int64_t bytes, ts_error *err) {
   const ts_saved_parameter *p = &o->checkpoint->parameter[r->output->tensor[tensor].parameter];
-  int64_t most = (int64_t) (BLOCK_BYTES / sizeof(float));
+  int64_t most = (int64_t) (BLOCK_BYTES / sizeof(float)), before = r->result->n_beyond;
   for (int64_t first = 0; first < p->count; first += most) {
     block *b = next_block(r);
     if (b == NULL) {
@@ -83,9 +124,7 @@ static ts_status read_tensor(ring *r, ts_checkpoint_reader *reader, const ts_con
     b->tensor = tensor;
     b->first = first;
     b->count = p->count - first < most ? p->count - first : most;
-    const ts_checkpoint_piece piece = {.part = p->part, .state = 0, .first = p->offset + first, .count = b->count,
-                                       .to = b->data, .dtype = o->dtype};
-    if (ts_checkpoint_read(reader, &piece, 1, err) != TS_OK) {
+    if (read_block(r, reader, o, b, err) != TS_OK) {
       return TS_BAD_INPUT;
     }
     hand_over(r, false);
@@ -94,11 +133,14 @@ static ts_status read_tensor(ring *r, ts_checkpoint_reader *reader, const ts_con
       o->progress(*done, bytes, o->user);
     }
   }
+  note_beyond(r->result, p, before);
   return TS_OK;
 }
 
-static ts_status stream(const ts_consolidate_options *o, ts_output *output, bool *broken, ts_error *err) {
-  ring r = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .output = output};
+static ts_status stream(const ts_consolidate_options *o, ts_output *output, ts_consolidated *result, bool *broken,
+                        ts_error *err) {
+  ring r = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .output = output,
+            .wide = o->dtype == TS_F16 ? ts_malloc(BLOCK_BYTES) : NULL, .result = result};
   pthread_t writer;
   for (int i = 0; i < N_BLOCKS; ++i) {
     r.block[i].data = ts_malloc(BLOCK_BYTES);
@@ -121,18 +163,47 @@ static ts_status stream(const ts_consolidate_options *o, ts_output *output, bool
   for (int i = 0; i < N_BLOCKS; ++i) {
     ts_free(r.block[i].data);
   }
+  ts_free(r.wide);
   return status;
+}
+
+/* ---- the hashes, meanwhile ---- */
+
+typedef struct check {
+  const ts_consolidate_options *options;
+  ts_status status;
+  ts_error error; /* its thread's, until that is joined */
+} check;
+
+static void *check_files(void *argument) {
+  check *c = argument;
+  const ts_consolidate_options *o = c->options;
+  c->status = ts_checkpoint_verify(o->directory, o->manifest, 0, 1, o->threads, &c->error);
+  return NULL;
 }
 
 ts_status ts_consolidate(const ts_consolidate_options *o, ts_consolidated *result, bool *broken, ts_error *err) {
   ts_output *output = ts_output_create(o);
+  *result = (ts_consolidated){.n_tensors = output->n_tensors, .n_files = output->n_files, .bytes = output->bytes};
   *broken = false;
-  ts_status status = stream(o, output, broken, err);
+  check c = {.options = o};
+  ts_error own = {0};
+  pthread_t checker;
+  TS_CHECK(pthread_create(&checker, NULL, check_files, &c) == 0, "no thread to check with");
+  ts_status status = stream(o, output, result, broken, &own);
   if (status == TS_OK) {
-    status = ts_output_end(output, err);
+    status = ts_output_end(output, &own);
     *broken = status != TS_OK;
   }
-  *result = (ts_consolidated){.n_tensors = output->n_tensors, .n_files = output->n_files, .bytes = output->bytes};
   ts_output_destroy(&output);
+  pthread_join(checker, NULL);
+  if (c.status != TS_OK) { /* says which file, and why what was read of it was wrong */
+    *broken = false;
+    status = ts_error_add(err, "%s", c.error.text);
+  } else if (status != TS_OK) {
+    ts_error_add(err, "%s", own.text);
+  }
+  ts_error_clear(&c.error);
+  ts_error_clear(&own);
   return status;
 }

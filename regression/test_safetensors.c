@@ -470,7 +470,28 @@ static int add(const char *path, const char *name, const char *like, double fact
   return 0;
 }
 
+/* `within DIRECTORY LIMIT`: no value of a float tensor is larger. */
+static int compare_with(const char *path, double limit) {
+  ts_error err = {0};
+  ts_safetensors *st;
+  int wrong = 0;
+  TS_CHECK(ts_safetensors_open(path, &st, &err) == TS_OK, "%s", err.text);
+  for (int i = 0; i < ts_safetensors_count(st); ++i) {
+    const ts_safetensor *t = ts_safetensors_at(st, i);
+    for (int64_t k = 0; k < t->count; ++k) {
+      float value;
+      ts_safetensors_read_f32(t, k, 1, &value);
+      wrong += !(fabs(value) <= limit);
+    }
+  }
+  ts_safetensors_close(&st);
+  return wrong > 0;
+}
+
 int main(int argc, char **argv) {
+  if (argc == 4 && strcmp(argv[1], "within") == 0) {
+    return compare_with(argv[2], atof(argv[3]));
+  }
   if (argc == 6 && strcmp(argv[1], "add") == 0) {
     return add(argv[2], argv[3], argv[4], atof(argv[5]));
   }

@@ -133,6 +133,33 @@ test_options() {
   ok "which differs" both '! same whole tagged F32' 'same tagged tagged F32'
 }
 
+# As DeepSpeed's own zero_to_fp32.py is called.
+test_spellings() {
+  run "$zero_to_fp32" run spelt --max_shard_size 20KB --safe_serialization --exclude_frozen_parameters -t step_00000003
+  ok "DeepSpeed's spellings" both 'gave 0' 'grep -q "of step 3," "$scratch/out"'
+  ok "do what they say there" both '[ "$(ls spelt/model-*-of-*.safetensors | wc -l)" -gt 2 ]' \
+    '! grep -q embed_tokens spelt/model.safetensors.index.json'
+  refused "-t and --tag" "--tag a and -t b: one of the two" run out --tag a -t b
+  refused "-t without its value" "zero_to_fp32: -t needs a value: -t TAG" run out -t
+}
+
+# Weights beyond fp16 are an error, or 65504: 2272 values of the embedding, 0.02 wide, times 1e7.
+test_fp16() {
+  rm -rf wide wide.run
+  cp -r "$golden/llama_tied" wide
+  chmod -R u+w wide
+  "$build/regression/test_safetensors" add wide/model.safetensors lm_head.weight model.embed_tokens.weight 1e7
+  run $mpiexec -n 2 "$tessera" train import.cfg --set model.from=wide --set model.tie_word_embeddings=false \
+    --set data.path="$golden/llama_tied/tokens.bin" --set run.directory=wide.run
+  refused "beyond fp16" "[0-9]+ values of 1 tensor are beyond fp16, .*in lm_head.weight: --saturate .*--dtype bf16" \
+    wide.run out --format safetensors --dtype fp16
+  run "$zero_to_fp32" wide.run narrow --format safetensors --dtype fp16 --saturate
+  ok "with --saturate they are counted and cut off" said 0 "of 1 tensor are beyond fp16, .*lm_head.weight; 65504 or"
+  ok "with --saturate nothing is infinite" "$build/regression/test_safetensors" within narrow 65504
+  run "$zero_to_fp32" wide.run wide.bf16 --format safetensors --dtype bf16
+  ok "bf16 holds them" clean
+}
+
 refused() {
   what=$1
   pattern=$2
@@ -155,7 +182,11 @@ test_refusals() {
   refused "a file instead of a run" "text.txt" text.txt out
   cp -r run damaged
   printf x | dd of=damaged/step_00000006/shard_00001.h5 bs=1 seek=3000 conv=notrunc 2> /dev/null
-  refused "damage" "shard_00001.h5" damaged out
+  refused "damage" "shard_00001.h5: damaged" damaged out
+  cp run/step_00000006/shard_00001.h5 damaged/step_00000006
+  size=$(wc -c < damaged/step_00000006/shard_00001.h5)
+  printf x | dd of=damaged/step_00000006/shard_00001.h5 bs=1 seek=$((size - 300)) conv=notrunc 2> /dev/null
+  refused "damage behind the last parameter" "shard_00001.h5: damaged" damaged out --format safetensors
   mkdir out.tmp
   echo old > out.tmp/old
   refused "somebody else's OUTPUT.tmp" "out.tmp is in the way" run out --format safetensors
@@ -243,6 +274,8 @@ test_source
 test_override
 test_kill
 test_options
+test_spellings
+test_fp16
 test_refusals
 test_full_disk
 finish

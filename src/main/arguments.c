@@ -13,9 +13,18 @@ static int count_options(const ts_command *command) {
   return n;
 }
 
+/* DeepSpeed's programs have an underscore where these have a dash. */
+static bool is_spelt(const char *option, const char *word, size_t length) {
+  bool same = strlen(option) == length;
+  for (size_t i = 0; i < length && same; ++i) {
+    same = option[i] == word[i] || (i > 1 && option[i] == '-' && word[i] == '_');
+  }
+  return same;
+}
+
 static int find_option(const ts_command *command, const char *name, size_t length) {
   for (int i = 0; command->options[i].name != NULL; ++i) {
-    if (strlen(command->options[i].name) == length && strncmp(command->options[i].name, name, length) == 0) {
+    if (is_spelt(command->options[i].name, name, length)) {
       return i;
     }
   }
@@ -35,6 +44,11 @@ static ts_status unknown_option(const ts_command *command, const char *word, ts_
                                         word, command->name);
   ts_free(names);
   return status;
+}
+
+/* Words with one dash are arguments, unless the command has such an option. */
+static bool is_option(const ts_command *command, const char *word) {
+  return word[0] == '-' && (word[1] == '-' || find_option(command, word, strlen(word)) >= 0);
 }
 
 /* One option at argv[*i]; *i is left at the last word it took. */
@@ -78,7 +92,7 @@ ts_status ts_arguments_parse(const ts_command *command, int argc, char **argv, t
   for (int i = 0; i < argc && status == TS_OK; ++i) {
     if (options && strcmp(argv[i], "--") == 0) {
       options = false;
-    } else if (options && argv[i][0] == '-' && argv[i][1] == '-') {
+    } else if (options && is_option(command, argv[i])) {
       status = take_option(out, argc, argv, &i, err);
     } else {
       out->positional[out->n_positional++] = argv[i];

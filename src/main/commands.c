@@ -69,8 +69,11 @@ static const ts_option consolidate_options[] = {
     {"--tag", "TAG", NULL, "the checkpoint of a run, such as step_00000200 (default: the newest)", false},
     {"--format", "FORMAT", "hdf5", "hdf5: one file, a dataset per parameter; safetensors: a Hugging Face directory", false},
     {"--dtype", "DTYPE", "fp32", "fp32, bf16 or fp16", false},
+    {"--saturate", NULL, NULL, "fp16: write 65504 for what is beyond it; without this such values are an error", false},
     {"--max-shard-size", "SIZE", "5GB", "largest safetensors file: 5GB, 500MB, 10MiB", false},
     {"--exclude-frozen-parameters", NULL, NULL, "leave out parameters that are not trained", false},
+    {"--safe-serialization", NULL, NULL, "as DeepSpeed says --format safetensors", false},
+    {"-t", "TAG", NULL, "as DeepSpeed says --tag", false},
     END_OPTION};
 
 const ts_command ts_commands[] = {
@@ -131,9 +134,10 @@ const ts_command ts_commands[] = {
      keys_options, "tessera keys | less", false},
     {"zero_to_fp32", ts_main_zero_to_fp32, "CHECKPOINT|RUN OUTPUT", 2, 2,
      "turn a checkpoint into one model file or directory",
-     "Checks every file of the checkpoint, then streams the parameters (the fp32 masters) out of its shards, a few MB of "
-     "memory at a time.  With --format safetensors OUTPUT is a directory that transformers' from_pretrained opens: "
-     "config.json, tied weights once, the tokenizer of the directory the run began from.  OUTPUT appears complete or not at "
-     "all.  Also installed as a program of this name.",
+     "Streams the parameters (the fp32 masters) out of the shards of the checkpoint, a few MB of memory at a time, and "
+     "meanwhile hashes every byte of every file against the manifest: OUTPUT is there when all was intact.  With --format "
+     "safetensors OUTPUT is a directory that transformers' from_pretrained opens: config.json, tied weights once, the "
+     "tokenizer of the directory the run began from.  OUTPUT appears complete or not at all.  DeepSpeed's spellings of the "
+     "options are taken, with underscores too.  Also installed as a program of this name.",
      consolidate_options, "zero_to_fp32 runs/kjv kjv-hf --format safetensors --dtype bf16", false},
     {NULL, NULL, NULL, 0, 0, NULL, NULL, NULL, NULL, false}};

@@ -24,6 +24,7 @@ typedef struct job {
   char *directory;     /* owned: the checkpoint */
   char *output;        /* owned */
   char *temporary;     /* owned: OUTPUT.tmp until it is complete */
+  ts_manifest manifest;
   ts_checkpoint *checkpoint;
   ts_consolidate_options options;
   ts_text config;      /* owned: config.json */
@@ -76,16 +77,29 @@ static ts_status read_size(const char *word, int64_t *bytes, ts_error *err) {
   return ts_error_add(err, "--max-shard-size %s: a size such as 5GB, 500MB or 10MiB is accepted", word);
 }
 
-static ts_status read_options(const ts_arguments *arguments, job *j, ts_error *err) {
+/* -t is DeepSpeed's word for --tag. */
+static ts_status read_tag(const ts_arguments *arguments, const char **tag, ts_error *err) {
+  const char *brief = ts_argument(arguments, "-t");
+  *tag = ts_argument(arguments, "--tag");
+  if (*tag != NULL && brief != NULL) {
+    return ts_error_add(err, "--tag %s and -t %s: one of the two is accepted", *tag, brief);
+  }
+  *tag = *tag != NULL ? *tag : brief;
+  return TS_OK;
+}
+
+static ts_status read_options(const ts_arguments *arguments, job *j, const char **tag, ts_error *err) {
   const char *format = ts_argument(arguments, "--format");
-  bool safetensors = strcmp(format, "safetensors") == 0;
+  bool safetensors = strcmp(format, "safetensors") == 0 || ts_argument(arguments, "--safe-serialization") != NULL;
   ts_status status = safetensors || strcmp(format, "hdf5") == 0
                          ? TS_OK
                          : ts_error_add(err, "--format %s: hdf5 or safetensors is accepted", format);
   j->options.format = safetensors ? TS_CONSOLIDATE_SAFETENSORS : TS_CONSOLIDATE_HDF5;
   status |= read_dtype(ts_argument(arguments, "--dtype"), &j->options.dtype, err);
   status |= read_size(ts_argument(arguments, "--max-shard-size"), &j->options.most_bytes, err);
+  status |= read_tag(arguments, tag, err);
   j->options.exclude_frozen = ts_argument(arguments, "--exclude-frozen-parameters") != NULL;
+  j->options.saturate = ts_argument(arguments, "--saturate") != NULL;
   return status;
 }
 
@@ -112,6 +126,11 @@ static void name_output(job *j, const char *word) {
 
 /* ---- the checkpoint ---- */
 
+static int count_threads(void) {
+  long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  return cores < 1 ? 1 : cores > MOST_THREADS ? MOST_THREADS : (int) cores;
+}
+
 static void say_checked(const ts_manifest *manifest) {
   double bytes = 0;
   for (int i = 0; i < manifest->n; ++i) {
@@ -121,22 +140,17 @@ static void say_checked(const ts_manifest *manifest) {
   ts_log(TS_LOG_INFO, "checking %d files, %s", manifest->n, ts_human_bytes(bytes, human));
 }
 
-/* Nothing is taken from a checkpoint that is not what was written. */
+/* The index is checked before it is read; the shards while they are. */
 static ts_status open_checkpoint(job *j, ts_error *err) {
-  ts_manifest manifest = {0};
-  long cores = sysconf(_SC_NPROCESSORS_ONLN);
-  int threads = cores < 1 ? 1 : cores > MOST_THREADS ? MOST_THREADS : (int) cores;
-  ts_status status = ts_manifest_read(j->directory, &manifest, err);
+  ts_status status = ts_manifest_read(j->directory, &j->manifest, err);
   if (status == TS_OK) {
-    say_checked(&manifest);
+    say_checked(&j->manifest);
   }
-  status = status == TS_OK ? ts_checkpoint_verify(j->directory, &manifest, 0, 1, threads, err) : status;
+  status = status == TS_OK ? ts_checkpoint_verify_file(j->directory, &j->manifest, "model.h5", err) : status;
   status = status == TS_OK ? ts_checkpoint_read_index(j->directory, &j->checkpoint, err) : status;
-  status = status == TS_OK
-               ? ts_manifest_match(j->directory, &manifest, j->checkpoint->step, j->checkpoint->n_shards, err)
-               : status;
-  ts_manifest_clear(&manifest);
-  return status;
+  return status == TS_OK
+             ? ts_manifest_match(j->directory, &j->manifest, j->checkpoint->step, j->checkpoint->n_shards, err)
+             : status;
 }
 
 /* ---- what lies beside the tensors ---- */
@@ -238,7 +252,6 @@ static bool sync_parent(const char *path) {
   return ok;
 }
 
-/* The complete OUTPUT.tmp gets its name: what is in it is on the disk before. */
 /* The mark goes last: a directory that is half removed is still known. */
 static void remove_temporary(const job *j) {
   DIR *entries = opendir(j->temporary);
@@ -278,7 +291,8 @@ static ts_status make_temporary(const job *j, ts_error *err) {
   return status;
 }
 
-/* A directory takes OUTPUT's name; a file moves out of the directory it was written in. */
+/* The complete OUTPUT.tmp gets its name: what is in it is on the disk before.  A directory takes OUTPUT's; a file moves out
+ * of the directory it was written in. */
 static ts_status give_name(const job *j, bool directory, ts_error *err) {
   bool ok;
   if (directory) {
@@ -301,6 +315,25 @@ static void say_written(const job *j, const ts_consolidated *result) {
          result->n_files > 1 ? "s" : "", seconds, 1e-9 * (double) result->bytes / seconds);
 }
 
+/* Weights that are finite shall not become infinite unasked. */
+static ts_status check_beyond(const job *j, const ts_consolidated *result, ts_error *err) {
+  if (result->n_beyond == 0) {
+    return TS_OK;
+  }
+  char *what = ts_format("%lld value%s of %d tensor%s are beyond fp16, which ends at 65504; the first is in %s",
+                         (long long) result->n_beyond, result->n_beyond > 1 ? "s" : "", result->n_tensors_beyond,
+                         result->n_tensors_beyond > 1 ? "s" : "", result->first_beyond);
+  ts_status status = TS_OK;
+  if (j->options.saturate) {
+    ts_log(TS_LOG_WARNING, "%s; 65504 or -65504 is written for them", what);
+  } else {
+    status = ts_error_add(err, "%s: %s: --saturate writes 65504 or -65504 for them, --dtype bf16 has their range",
+                          j->directory, what);
+  }
+  ts_free(what);
+  return status;
+}
+
 /* Write OUTPUT.tmp, then give it its name.  \return the exit code. */
 static int write_output(job *j, ts_error *err) {
   bool directory = j->options.format == TS_CONSOLIDATE_SAFETENSORS, broken = false;
@@ -310,6 +343,7 @@ static int write_output(job *j, ts_error *err) {
   ts_consolidated result;
   ts_status status = ts_consolidate(&j->options, &result, &broken, err);
   ts_log_status_line(NULL);
+  status = status == TS_OK ? check_beyond(j, &result, err) : status;
   if (status == TS_OK) {
     status = directory ? write_directory(j, err) : TS_OK;
     status = status == TS_OK ? give_name(j, directory, err) : status;
@@ -337,17 +371,18 @@ static ts_status check_trained(const job *j, ts_error *err) {
 int ts_main_zero_to_fp32(const ts_arguments *arguments, ts_world *world, ts_error *err) {
   (void) world;
   job j = {.begin = ts_seconds()};
+  const char *tag = NULL;
   name_output(&j, arguments->positional[1]);
-  int code = read_options(arguments, &j, err) == TS_OK ? (int) check_output(j.output, err) : TS_BAD_INPUT;
-  if (code == 0) {
-    code = (int) ts_checkpoint_locate(arguments->positional[0], ts_argument(arguments, "--tag"), &j.directory, err);
-  }
+  int code = read_options(arguments, &j, &tag, err) == TS_OK ? (int) check_output(j.output, err) : TS_BAD_INPUT;
+  code = code == 0 ? (int) ts_checkpoint_locate(arguments->positional[0], tag, &j.directory, err) : code;
   code = code == 0 ? (int) open_checkpoint(&j, err) : code;
   code = code == 0 ? (int) check_trained(&j, err) : code;
   code = code == 0 && j.options.format == TS_CONSOLIDATE_SAFETENSORS ? (int) make_config(&j, err) : code;
   if (code == 0) {
     j.options.directory = j.directory;
     j.options.checkpoint = j.checkpoint;
+    j.options.manifest = &j.manifest;
+    j.options.threads = count_threads();
     bool directory = j.options.format == TS_CONSOLIDATE_SAFETENSORS;
     char *file = ts_format("%s/model.h5", j.temporary);
     j.options.output = directory ? j.temporary : file;
@@ -361,6 +396,7 @@ int ts_main_zero_to_fp32(const ts_arguments *arguments, ts_world *world, ts_erro
     ts_log(TS_LOG_ERROR, "%s", err->text);
   }
   ts_checkpoint_destroy(&j.checkpoint);
+  ts_manifest_clear(&j.manifest);
   ts_text_free(&j.config);
   ts_free(j.directory);
   ts_free(j.temporary);
