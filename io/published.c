@@ -64,25 +64,26 @@ int ts_published_steps(const char *run, int64_t **steps) {
   return ts_steps_with_suffix(run, "", steps);
 }
 
+static bool has_file(const char *directory, const char *name) {
+  char *path = ts_format("%s/%s", directory, name);
+  bool there = access(path, F_OK) == 0;
+  ts_free(path);
+  return there;
+}
+
 bool ts_is_checkpoint(const char *path) {
-  static const char *const names[] = {"manifest", "model.h5"};
-  bool found = false;
-  for (int i = 0; i < 2 && !found; ++i) {
-    char *file = ts_format("%s/%s", path, names[i]);
-    found = access(file, F_OK) == 0;
-    ts_free(file);
-  }
-  return found;
+  return has_file(path, "manifest") || has_file(path, "model.h5");
 }
 
 /* ---- locating ---- */
 
 static ts_status no_checkpoint(const char *path, ts_error *err) {
-  char *config = ts_format("%s/config.json", path);
-  bool is_model = access(config, F_OK) == 0;
-  ts_free(config);
-  if (is_model) {
+  if (has_file(path, "config.json") &&
+      (has_file(path, "model.safetensors") || has_file(path, "model.safetensors.index.json"))) {
     return ts_error_add(err, "%s: is a Hugging Face directory, not a checkpoint: a deck takes it as model.from", path);
+  }
+  if (ts_deepspeed_refuse(path, err) != TS_OK) {
+    return TS_BAD_INPUT;
   }
   return is_directory(path)
              ? ts_error_add(err, "%s: no checkpoint is there: neither its files (manifest, model.h5) nor a run's "

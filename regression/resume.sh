@@ -207,6 +207,29 @@ test_damage() {
   ok "each is named" both 'grep -q step_00000003 "$scratch/err"' 'grep -q step_00000006 "$scratch/err"'
 }
 
+# What DeepSpeed leaves: by its names, whatever is in the files.
+test_deepspeed() {
+  mkdir -p deep/global_step20
+  touch deep/global_step20/mp_rank_00_model_states.pt
+  echo global_step20 > deep/latest
+  train 2 other --resume deep
+  ok "DeepSpeed's checkpoint, without ZeRO: how to take its weights" said 2 "deep: is a checkpoint of DeepSpeed, .*\
+torch.load\(\"deep/global_step20/mp_rank_00_model_states.pt\".*model.from = OUT"
+  touch deep/global_step20/zero_pp_rank_0_mp_rank_00_optim_states.pt
+  train 2 other --resume deep
+  ok "with ZeRO: by its own command" said 2 "python3 -m deepspeed.utils.zero_to_fp32 deep OUT -t global_step20 --safe_ser"
+  train 2 other --resume deep/global_step20
+  ok "the directory of a step" said 2 "zero_to_fp32 .*/deep OUT -t global_step20 --safe_serialization"
+  train 2 deep --resume auto
+  ok "as run.directory" said 2 "deep: is a checkpoint of DeepSpeed"
+  touch deep/config.json
+  train 2 other --weights deep
+  ok "as weights, beside a config.json" said 2 "deep: is a checkpoint of DeepSpeed"
+  touch deep/model.safetensors
+  train 2 other --weights deep
+  ok "beside a whole model: that is taken" said 2 "deep: is a Hugging Face directory.*model.from"
+}
+
 # ---- stopping ----
 
 # stop HOW: a long run is asked to stop after its first steps.
@@ -257,5 +280,6 @@ test_table
 test_layouts
 test_requests
 test_damage
+test_deepspeed
 test_stop
 finish

@@ -177,6 +177,7 @@ test_refusals() {
   refused "no such tag" "step_00000009" run out --tag step_00000009
   refused "a format" "--format torch: hdf5 or safetensors" run out --format torch
   refused "a dtype" "--dtype int8: fp32, bf16 or fp16" run out --dtype int8
+  refused "--saturate without fp16" "--saturate: only --dtype fp16" run out --saturate
   refused "a size" "--max-shard-size much: a size such as" run out --max-shard-size much
   refused "a directory that is not there" "no/where.*: No such" run no/where/out --format safetensors
   refused "a file instead of a run" "text.txt" text.txt out

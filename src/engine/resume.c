@@ -103,7 +103,11 @@ static char *share_dead_deck(ts_world *world, const char *run) {
 /* No checkpoint: a new run, unless the directory holds something else than a run that died early. */
 static ts_status begin_anew(ts_world *world, const char *run, ts_resume *resume, ts_error *err) {
   resume->over = agree_on_rank_0(world, died_early(run));
-  ts_status status = resume->over || ts_world_rank(world) != 0 ? TS_OK : check_empty(run, err);
+  ts_status status = TS_OK;
+  if (!resume->over && ts_world_rank(world) == 0) {
+    status = ts_deepspeed_refuse(run, err);
+    status = status == TS_OK ? check_empty(run, err) : status;
+  }
   if (resume->over) {
     ts_log(TS_LOG_INFO, "%s has no checkpoint yet: the run begins anew", run);
     resume->dead = share_dead_deck(world, run);

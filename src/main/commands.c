@@ -135,9 +135,9 @@ const ts_command ts_commands[] = {
     {"zero_to_fp32", ts_main_zero_to_fp32, "CHECKPOINT|RUN OUTPUT", 2, 2,
      "turn a checkpoint into one model file or directory",
      "Streams the parameters (the fp32 masters) out of the shards of the checkpoint, a few MB of memory at a time, and "
-     "meanwhile hashes every byte of every file against the manifest: OUTPUT is there when all was intact.  With --format "
-     "safetensors OUTPUT is a directory that transformers' from_pretrained opens: config.json, tied weights once, the "
-     "tokenizer of the directory the run began from.  OUTPUT appears complete or not at all.  DeepSpeed's spellings of the "
-     "options are taken, with underscores too.  Also installed as a program of this name.",
+     "meanwhile hashes every byte of every file against the manifest: OUTPUT is there when all was intact.  With "
+     "--format safetensors OUTPUT is a directory that transformers' from_pretrained opens: config.json, tied weights "
+     "once, the tokenizer of the directory the run began from.  OUTPUT appears complete or not at all.  DeepSpeed's "
+     "spellings of the options are taken, with underscores too.  Also installed as a program of this name.",
      consolidate_options, "zero_to_fp32 runs/kjv kjv-hf --format safetensors --dtype bf16", false},
     {NULL, NULL, NULL, 0, 0, NULL, NULL, NULL, NULL, false}};

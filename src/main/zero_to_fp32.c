@@ -100,6 +100,9 @@ static ts_status read_options(const ts_arguments *arguments, job *j, const char 
   status |= read_tag(arguments, tag, err);
   j->options.exclude_frozen = ts_argument(arguments, "--exclude-frozen-parameters") != NULL;
   j->options.saturate = ts_argument(arguments, "--saturate") != NULL;
+  if (j->options.saturate && j->options.dtype != TS_F16) {
+    status |= ts_error_add(err, "--saturate: only --dtype fp16 has so small a range");
+  }
   return status;
 }
 
@@ -291,8 +294,8 @@ static ts_status make_temporary(const job *j, ts_error *err) {
   return status;
 }
 
-/* The complete OUTPUT.tmp gets its name: what is in it is on the disk before.  A directory takes OUTPUT's; a file moves out
- * of the directory it was written in. */
+/* The complete OUTPUT.tmp gets its name: what is in it is on the disk before.  A directory takes OUTPUT's; a file moves
+ * out of the directory it was written in. */
 static ts_status give_name(const job *j, bool directory, ts_error *err) {
   bool ok;
   if (directory) {

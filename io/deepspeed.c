@@ -1,0 +1,84 @@
+/* Checkpoints of DeepSpeed: not read here, but known, with the command that makes weights of them.
+ *
+ *     DIR/latest                                      "global_step200"
+ *     DIR/global_step200/mp_rank_00_model_states.pt   zero_pp_rank_0_mp_rank_00_model_states.pt at stage 3
+ *     DIR/global_step200/..._optim_states.pt          from stage 1 on: its zero_to_fp32 needs them */
+#include "base/memory.h"
+#include "io/manifest.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct found {
+  char *directory, *tag; /* owned */
+  char *states;          /* owned: the first file of model states */
+  bool has_optimizer;
+} found;
+
+static bool ends_in(const char *name, const char *end) {
+  size_t n = strlen(name), m = strlen(end);
+  return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+static void look_into(const char *path, found *f) {
+  DIR *entries = opendir(path);
+  for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
+    f->has_optimizer = f->has_optimizer || ends_in(entry->d_name, "_optim_states.pt");
+    if (ends_in(entry->d_name, "_model_states.pt") && (f->states == NULL || strcmp(entry->d_name, f->states) < 0)) {
+      ts_free(f->states);
+      f->states = ts_strdup(entry->d_name);
+    }
+  }
+  if (entries != NULL) {
+    closedir(entries);
+  }
+}
+
+/* What DIR/latest names, or the directory of a step itself. */
+static bool find(const char *path, found *f) {
+  char *latest = ts_format("%s/latest", path), *tag = NULL;
+  size_t length;
+  if (ts_read_file(latest, 256, &tag, &length, NULL) == TS_OK) {
+    tag[strcspn(tag, " \t\r\n/")] = 0;
+    char *inner = ts_format("%s/%s", path, tag);
+    look_into(inner, f);
+    f->directory = ts_strdup(path);
+    f->tag = ts_strdup(tag);
+    ts_free(inner);
+  } else {
+    char *real = realpath(path, NULL), *slash = real != NULL ? strrchr(real, '/') : NULL;
+    look_into(path, f);
+    f->directory = ts_format("%.*s", slash != NULL ? (int) (slash - real) : 0, real != NULL ? real : "");
+    f->tag = ts_strdup(slash != NULL ? slash + 1 : "");
+    free(real);
+  }
+  ts_free(tag);
+  ts_free(latest);
+  return f->states != NULL;
+}
+
+static ts_status explain(const char *path, const found *f, ts_error *err) {
+  char *command =
+      f->has_optimizer
+          ? ts_format("`python3 -m deepspeed.utils.zero_to_fp32 %s OUT -t %s --safe_serialization` (without the last "
+                      "word when the head is tied)", f->directory, f->tag)
+          : ts_format("`mkdir OUT && python3 -c 'import safetensors.torch as s, torch; s.save_file({k: v.clone() "
+                      "for k, v in torch.load(\"%s/%s/%s\", weights_only=False)[\"module\"].items()}, "
+                      "\"OUT/model.safetensors\")'`", f->directory, f->tag, f->states);
+  ts_status status = ts_error_add(err, "%s: is a checkpoint of DeepSpeed, of which the weights can be taken: %s, then "
+                                       "copy the model's config.json into OUT and begin a run with model.from = OUT",
+                                  path, command);
+  ts_free(command);
+  return status;
+}
+
+ts_status ts_deepspeed_refuse(const char *path, ts_error *err) {
+  found f = {0};
+  ts_status status = find(path, &f) ? explain(path, &f, err) : TS_OK;
+  ts_free(f.directory);
+  ts_free(f.tag);
+  ts_free(f.states);
+  return status;
+}
