@@ -48,10 +48,11 @@ ts_status ts_file_sum_make(const char *directory, const char *name, ts_file_sum 
 
 /* ---- one job at a time ---- */
 
-/** Take RUN for this process until ts_run_unlock or its end: a lock on RUN/.lock (fcntl), which names host and process.
- * Where the file system has no locks, nobody is refused.  Not collective: one rank of a job does it.
+/** Take RUN for this process until ts_run_unlock or its end: a lock on RUN/.lock (fcntl).  The file stays; its one line
+ * is of whoever took RUN last: "job 12 restart 1 host node0 pid 4711", without Slurm "host node0 pid 4711".  Where the
+ * file system has no locks, nobody is refused.  Not collective: one rank of a job does it.
  * \param [out] lock  For ts_run_unlock; -1 on error.
- * \return TS_BAD_INPUT: another job holds it (host and process), or it cannot be made. */
+ * \return TS_BAD_INPUT: another job holds it (that line), or it cannot be made. */
 ts_status ts_run_lock(const char *run, int *lock, ts_error *err);
 
 /** Give RUN back; -1 is allowed.  Not collective. */

@@ -1,29 +1,44 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "io/publication.h"
+#include "slurm/launch.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-/* "HOST, process PID" of whoever wrote it last. */
+/* The line of whoever wrote it last. */
 static void read_holder(int file, char *holder, size_t size) {
   ssize_t n = pread(file, holder, size - 1, 0);
   holder[n > 0 ? n : 0] = 0;
   holder[strcspn(holder, "\n")] = 0;
 }
 
+/* slurm/train.sbatch reads it too, from other nodes: there is always a whole line. */
 static void write_holder(int file) {
-  char host[256] = "?";
-  gethostname(host, sizeof host - 1);
-  char *holder = ts_format("%s, process %ld\n", host, (long) getpid());
-  size_t length = strlen(holder);
-  /* only for the message: a full disk does not matter */
-  if (ftruncate(file, 0) != 0 || pwrite(file, holder, length, 0) != (ssize_t) length) {
+  const ts_launch *launch = ts_launched();
+  ts_text holder = {0};
+  if (launch->job != NULL) {
+    ts_text_add(&holder, "job %s restart %d ", launch->job, launch->restart);
+  }
+  ts_text_add(&holder, "host %s pid %ld\n", launch->node_name, (long) getpid());
+  ssize_t length = (ssize_t) holder.length;
+  /* only for messages: a full disk does not matter */
+  if (pwrite(file, holder.text, holder.length, 0) != length || ftruncate(file, length) != 0) {
     errno = 0;
   }
-  ts_free(holder);
+  ts_text_free(&holder);
+}
+
+static ts_status refuse(const char *run, const char *holder, ts_error *err) {
+  long long job;
+  char stop[64] = "stop it";
+  if (sscanf(holder, "job %lld", &job) == 1) {
+    snprintf(stop, sizeof stop, "stop it (scancel %lld)", job);
+  }
+  return ts_error_add(err, "%s is being written by another job (%s): wait for its end, or %s", run, holder, stop);
 }
 
 ts_status ts_run_lock(const char *run, int *lock, ts_error *err) {
@@ -37,7 +52,7 @@ ts_status ts_run_lock(const char *run, int *lock, ts_error *err) {
   } else if (fcntl(file, F_SETLK, &range) != 0 && (errno == EACCES || errno == EAGAIN)) {
     char holder[300];
     read_holder(file, holder, sizeof holder);
-    status = ts_error_add(err, "%s is being written by another job (%s): wait for its end, or stop it", run, holder);
+    status = refuse(run, holder, err);
     close(file);
   } else {
     write_holder(file);

@@ -174,7 +174,8 @@ test_requests() {
   second=$?
   touch locked/STOP
   wait
-  ok "two jobs in one run: the second is refused" both '[ $second -eq 2 ]' 'grep -q "written by another job" second.err'
+  ok "two jobs in one run: the second is refused" both '[ $second -eq 2 ]' \
+    'grep -q "written by another job (host .* pid [0-9]*): wait for its end, or stop it$" second.err'
   ok "and the first is intact" "$tessera" verify locked
   rm -rf fresh
   train 2 fresh

@@ -6,8 +6,10 @@
 #include "regression/tap.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -784,7 +786,47 @@ static void test_locate(void) {
   ts_free(run);
 }
 
+/* ---- one job at a time ---- */
+
+/* Another process is refused with these words. */
+static bool refused(const char *run, const char *words) {
+  fflush(stdout);
+  pid_t child = fork();
+  TS_CHECK(child >= 0, "fork");
+  if (child == 0) {
+    ts_error err = {0};
+    int lock;
+    _exit(!says(ts_run_lock(run, &lock, &err), &err, words) || lock != -1);
+  }
+  int status;
+  return waitpid(child, &status, 0) == child && status == 0;
+}
+
+static void test_lock(void) {
+  static const char before[] = "job 123456789 restart 123456789 host another pid 123456789\n";
+  char *run = make_run("lock"), *line = ts_format("job 77 restart 2 host n5 pid %ld", (long) getpid());
+  char *words = ts_format("lock is being written by another job (%s): wait for its end, or stop it (scancel 77)", line);
+  int lock;
+  size_t length;
+  put(run, ".lock", before, strlen(before));
+  tap_ok(ts_run_lock(run, &lock, NULL) == TS_OK, "a run that nobody holds is taken");
+  tap_ok(refused(run, words), "another process is refused, with Slurm's job and host");
+  char *text = get(run, ".lock", &length);
+  bool whole = length == strlen(line) + 1 && strncmp(text, line, length - 1) == 0;
+  tap_ok(whole, "of an older, longer line nothing is left");
+  ts_run_unlock(lock);
+  ts_free(text);
+  ts_free(words);
+  ts_free(line);
+  ts_free(run);
+}
+
 int main(void) {
+  setenv("SLURM_JOB_ID", "77", 1); /* before anything asks who started this process */
+  setenv("SLURM_RESTART_COUNT", "2", 1);
+  setenv("SLURMD_NODENAME", "n5", 1);
+  unsetenv("SLURM_STEP_ID");
+  test_lock();
   test_save();
   test_died();
   test_failures();
