@@ -65,9 +65,13 @@ static const row rows[] = {
     {"the batch script",
      {"SLURM_JOB_ID=7", "SLURM_PROCID=0", "SLURM_LOCALID=0", "SLURM_NODEID=0", "SLURM_NTASKS=4", "SLURMD_NODENAME=n0"},
      {NULL, 0, 1, -1, 0, -1, 0, "n0", "7", 0, false}},
+    {"srun in a heterogeneous job",
+     {STEP, "SLURM_HET_SIZE=2", "SLURM_JOB_NUM_NODES_HET_GROUP_0=2", "SLURM_JOB_NUM_NODES_HET_GROUP_1=3"},
+     {"srun", 2, 3, 0, 1, 1, 2, "n1", "7", 0, false, 5}},
     {"numbers that are none",
      {"SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_PROCID=-1", "SLURM_STEP_NUM_TASKS=3x",
-      "SLURM_LOCALID=", "SLURM_NODEID=99999999999999999999", "SLURM_STEP_TASKS_PER_NODE=2", "SLURMD_NODENAME="},
+      "SLURM_LOCALID=", "SLURM_NODEID=99999999999999999999", "SLURM_STEP_TASKS_PER_NODE=2", "SLURMD_NODENAME=",
+      "SLURM_HET_SIZE=99999999", "SLURM_JOB_NUM_NODES_HET_GROUP_0=-1"},
      {"srun", 0, 0, -1, 0, -1, 0, "", "7", 0, false}},
 };
 
@@ -86,10 +90,12 @@ static void test_rows(void) {
     bool good = same_text(l.launcher, e->launcher) && l.rank == e->rank && l.size == e->size &&
                 l.local_rank == e->local_rank && l.local_size == e->local_size && l.node == e->node &&
                 l.n_nodes == e->n_nodes && same_text(l.job, e->job) && l.restart == e->restart && l.pmix == e->pmix &&
+                l.het_nodes == e->het_nodes &&
                 strcmp(l.node_name, e->node_name[0] != 0 ? e->node_name : host) == 0;
     if (!tap_ok(good, "%s", rows[i].name)) {
-      tap_note("%s, %d of %d, local %d of %d, node %d of %d, %s, job %s, restart %d, pmix %d", l.launcher, l.rank,
-               l.size, l.local_rank, l.local_size, l.node, l.n_nodes, l.node_name, l.job, l.restart, l.pmix);
+      tap_note("%s, %d of %d, local %d of %d, node %d of %d, %s, job %s, restart %d, pmix %d, het %d", l.launcher,
+               l.rank, l.size, l.local_rank, l.local_size, l.node, l.n_nodes, l.node_name, l.job, l.restart, l.pmix,
+               l.het_nodes);
     }
   }
 }
@@ -141,6 +147,12 @@ static void test_complaints(void) {
          "worlds of one under another MPI's mpiexec are refused");
   tap_ok(complains(&none, 4, types, NULL) && complains(&one, 1, types, NULL) && complains(&hand, 1, types, NULL),
          "one world, one task and no launcher are right");
+  const ts_launch part = {.launcher = "srun --mpi=pmi2", .size = 2, .n_nodes = 1, .het_nodes = 3};
+  const ts_launch all = {.launcher = "srun --mpi=pmi2", .size = 2, .n_nodes = 3, .het_nodes = 3};
+  tap_ok(complains(&part, 2, types, "has 3 nodes, but srun started ranks on 1") &&
+             complains(&part, 2, types, "--het-group=0,1"),
+         "one component of a heterogeneous job is refused, with the way out");
+  tap_ok(complains(&all, 2, types, NULL), "all of its components are right");
 }
 
 static void test_trust(void) {

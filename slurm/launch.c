@@ -12,6 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { MOST_COMPONENTS = 1024 };
+
 /* ---- launchers ---- */
 
 /* A launcher: how it is recognised, and the variables that say who this process is; NULL: none says so. */
@@ -97,6 +99,17 @@ static int tasks_of_node(const char *list, int node) {
   return 0;
 }
 
+/* Slurm describes each component of a heterogeneous job by variables with its number. */
+static int count_het_nodes(ts_launch_lookup *get) {
+  int components = number(get, "SLURM_HET_SIZE", 0), nodes = 0;
+  for (int i = 0; i < components && i < MOST_COMPONENTS && nodes < 1 << 28; ++i) {
+    char *variable = ts_format("SLURM_JOB_NUM_NODES_HET_GROUP_%d", i);
+    nodes += number(get, variable, 0);
+    ts_free(variable);
+  }
+  return components > 1 ? nodes : 0;
+}
+
 static void name_node(ts_launch *launch, const char *said) {
   launch->node_name[0] = 0;
   if (said != NULL && said[0] != 0) {
@@ -126,6 +139,7 @@ void ts_launch_read(ts_launch *launch, ts_launch_lookup *get) {
                         .local_rank = -1,
                         .node = -1,
                         .job = get("SLURM_JOB_ID"),
+                        .het_nodes = count_het_nodes(get),
                         .restart = number(get, "SLURM_RESTART_COUNT", 0)};
   for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; ++i) {
     if (recognise(&launchers[i], get)) {
@@ -179,7 +193,20 @@ void ts_launch_distrust(void) {
 
 /* ---- one world? ---- */
 
-char *ts_launch_complaint(const ts_launch *launch, int size, const char *types) {
+/* srun without --het-group starts ranks on the first component only. */
+static char *complain_of_components(const ts_launch *launch) {
+  bool idle = launch->n_nodes > 0 && launch->n_nodes < launch->het_nodes;
+  if (!idle || launch->launcher == NULL || strncmp(launch->launcher, "srun", 4) != 0) {
+    return NULL;
+  }
+  return ts_format(
+      "a heterogeneous job has %d nodes, but srun started ranks on %d and the others would idle: use srun "
+      "--het-group=0,1,... with the number of every component, or ask for a job of one component (salloc or sbatch "
+      "without \":\"; its nodes need not have equal numbers of ranks)",
+      launch->het_nodes, launch->n_nodes);
+}
+
+static char *complain_of_worlds(const ts_launch *launch, int size, const char *types) {
   if (launch->launcher == NULL || size > 1 || launch->size <= 1) {
     return NULL;
   }
@@ -196,6 +223,11 @@ char *ts_launch_complaint(const ts_launch *launch, int size, const char *types) 
       "has), or mpiexec in the job script",
       launch->launcher, launch->size, no_bridge ? " (this program is built without PMIx)" : "",
       no_bridge ? "--mpi=pmi2" : types);
+}
+
+char *ts_launch_complaint(const ts_launch *launch, int size, const char *types) {
+  char *complaint = complain_of_worlds(launch, size, types);
+  return complaint != NULL ? complaint : complain_of_components(launch);
 }
 
 bool ts_launch_knows_nodes(const ts_launch *launch, int rank, int size) {

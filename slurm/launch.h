@@ -36,6 +36,7 @@ typedef struct ts_launch {
   const char *job;              /**< SLURM_JOB_ID, borrowed from the environment; NULL outside Slurm. */
   int restart;                  /**< How often Slurm has requeued the job; 0 outside Slurm. */
   bool pmix; /**< PMIX_* in the environment are about this process; after ts_launch_open: it is connected. */
+  int het_nodes; /**< Of all components of a heterogeneous job; 0: the job is none. */
 } ts_launch;
 
 /** The value of an environment variable, or NULL. */
@@ -57,8 +58,8 @@ void ts_launch_open(bool speaks_pmi1);
 /** After MPI has ended: end the bridge and the connection. Not collective. */
 void ts_launch_close(void);
 
-/** What is wrong when \a size is what MPI sees, for the user and with the way out; NULL when it is right.  Owned by the
- * caller.
+/** What is wrong when \a size is what MPI sees, for the user and with the way out; NULL when it is right: worlds of
+ * one, a step of srun that leaves components of a heterogeneous job idle.  Owned by the caller.
  * \param [in] types  The --mpi= that this MPI understands: "--mpi=pmi2 or --mpi=pmix". Not collective. */
 char *ts_launch_complaint(const ts_launch *launch, int size, const char *types);
 

@@ -32,8 +32,8 @@ static void abort_job(int exit_code, const char *reason) {
   _exit(exit_code);
 }
 
-/* N worlds of one rank, each of which would train alone. */
-static void refuse_worlds(char *complaint) {
+/* Ranks that would train alone, or let others idle. */
+static void refuse_launch(char *complaint) {
   const ts_launch *launch = ts_launched();
   ts_log_configure(TS_LOG_INFO, launch->rank == 0);
   ts_log(TS_LOG_ERROR, "%s", complaint);
@@ -53,7 +53,7 @@ void ts_mpi_begin(int *argc, char ***argv) {
   TS_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
   char *complaint = ts_launch_complaint(launch, size, types);
   if (complaint != NULL) {
-    refuse_worlds(complaint);
+    refuse_launch(complaint);
   }
   if (launch->pmix && (launch->rank != rank || launch->size != size)) {
     ts_log(TS_LOG_DEBUG, "PMIx says rank %d of %d, MPI %d of %d: PMIx is another job's and not used", launch->rank,
