@@ -1,6 +1,6 @@
 #!/bin/sh
-# TAP: another compiler.  All of the library is built with clang, where there is one, and the kernels pass their tests; and
-# configure names the package of clang's OpenMP where that is not there.
+# TAP: another compiler.  All of the library is built with clang, where there is one, and the kernels pass their tests;
+# and configure names the package of clang's OpenMP where that is not there.
 # shellcheck source=regression/cli_common.sh
 . "${srcdir:-.}/regression/cli_common.sh"
 unset MAKEFLAGS MFLAGS MAKELEVEL
@@ -26,10 +26,12 @@ long() {
 # -O2 vectorises, too, and takes less time.
 long "$top/configure" -q --cache-file=cache CC="$mpicc" CFLAGS=-O2 --without-cuda --without-pmix
 ok "configure" gave 0
-long make -s -j2 regression/test_attention regression/test_head regression/test_matmul regression/test_ops regression/test_vector
+tests="attention head matmul ops vector"
+# shellcheck disable=SC2086
+long make -s -j2 $(printf 'regression/test_%s ' $tests)
 ok "everything is compiled" gave 0
 ok "without a warning" is "$(grep -c 'warning:' "$scratch/err")" 0
-for test in attention head matmul ops vector; do
+for test in $tests; do
   long "$top/regression/run_test" regression/test_$test
   ok "test_$test" gave 0
   ok "test_$test: nothing failed" is "$(grep -c '^not ok' "$scratch/out")" 0

@@ -1,6 +1,7 @@
 #!/bin/sh
-# TAP: runs on a disk without room.  A save that fails is tried again while the run goes on; what has gone on for too long
-# ends it; rows of its tables wait in memory.
+# TAP: runs on a disk without room.  A save that fails is tried again while the run goes on; what has gone on for too
+# long ends it; rows of its tables wait in memory.
+# shellcheck disable=SC2013,SC2016,SC2317
 # shellcheck source=regression/cli_common.sh
 . "${srcdir:-.}/regression/cli_common.sh"
 
@@ -21,16 +22,16 @@ fill() {
 }
 
 train() {
-  timeout -k 5 60 $mpiexec -n 2 sh -c 'echo $$ >> pids; exec "$@"' sh "$tessera" train tiny.cfg --set run.directory=full/run \
-    "$@" > "$scratch/out" 2> "$scratch/err" < /dev/null
+  timeout -k 5 60 $mpiexec -n 2 sh -c 'echo $$ >> pids; exec "$@"' sh "$tessera" train tiny.cfg \
+    --set run.directory=full/run "$@" > "$scratch/out" 2> "$scratch/err" < /dev/null
   status=$?
 }
 
 # begin STEPS: a run beside this script; returns when its first save has failed.
 begin() {
   (
-    train --set run.save_retry=0.1 --set "run.steps=$1" --set run.save_every=40 --set run.keep=1 --set run.evaluate_every=20 \
-      --set debug.digest_every=20
+    train --set run.save_retry=0.1 --set "run.steps=$1" --set run.save_every=40 --set run.keep=1 \
+      --set run.evaluate_every=20 --set debug.digest_every=20
     exit $status
   ) &
   job=$!

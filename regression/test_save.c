@@ -153,7 +153,8 @@ static void test_clock(void) {
   tap_ok_all(MPI_COMM_WORLD, ok, "a save that failed is tried again a minute after each failure");
   ok = asks(&r, 1199, INFINITY, TS_RETRY_AGAIN) && asks(&r, 1200, INFINITY, TS_RETRY_LAST);
   tap_ok_all(MPI_COMM_WORLD, ok, "for the last time when the time since the first one is over");
-  ok = asks(&r, 1070, 1070, TS_RETRY_LAST) && asks(&r, 1070, 1071, TS_RETRY_NO) && asks(&r, 1070, -INFINITY, TS_RETRY_LAST);
+  ok = asks(&r, 1070, 1070, TS_RETRY_LAST) && asks(&r, 1070, 1071, TS_RETRY_NO) &&
+       asks(&r, 1070, -INFINITY, TS_RETRY_LAST);
   tap_ok_all(MPI_COMM_WORLD, ok, "or when the job's time is");
   ts_retry_succeeded(&r);
   ok = asks(&r, 1e9, -INFINITY, TS_RETRY_NO);

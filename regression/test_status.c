@@ -234,7 +234,8 @@ static void test_lag(void) {
   s.node[1].process[0] = 'T';
   check_lag(&s, TS_LAG_FROZEN_RANK, "rank 2 on node1 does not run", "is stopped (1000)", "one is stopped inside of it");
   s = make_run();
-  s.node[1].beat[0].since_alive = 20; /* rank 2 inside of 99, which gave ranks 0 and 3 what they needed, but not rank 1 */
+  /* rank 2 is stopped inside of 99, in which it gave ranks 0 and 3 what they needed, but not rank 1 */
+  s.node[1].beat[0].since_alive = 20;
   s.node[1].beat[0].entered = s.node[0].beat[1].entered = 99;
   s.node[1].beat[0].finished = s.node[0].beat[1].finished = 98;
   check_lag(&s, TS_LAG_FROZEN_RANK, "waiting: ranks 0, 3 in collective 100", "waiting: rank 1 in collective 99",
@@ -246,7 +247,8 @@ static void test_lag(void) {
   s = make_run();
   s.node[0].beat[0].entered = 98; /* inside of an older one: also behind, but another is further */
   s.node[0].beat[0].finished = s.node[0].beat[1].entered = s.node[0].beat[1].finished = 97;
-  check_lag(&s, TS_LAG_BEHIND, "rank 1 on node0 is behind", "ranks 2-3 in collective 100", "the furthest behind is named");
+  check_lag(&s, TS_LAG_BEHIND, "rank 1 on node0 is behind", "ranks 2-3 in collective 100",
+            "the furthest behind is named");
   s = make_run();
   s.node[0].beat[0].entered = 98;
   s.node[0].beat[0].finished = s.node[0].beat[1].entered = s.node[0].beat[1].finished = 97;

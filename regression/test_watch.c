@@ -146,10 +146,10 @@ static void test_watch(ts_world *world) {
 }
 
 /* All of this process, as `scontrol suspend` does it; a child wakes it up. */
-static void stop_for(double seconds) {
+static void stop_for(long milliseconds) {
   pid_t mine = getpid(), child = fork();
   if (child == 0) {
-    nanosleep(&(struct timespec){.tv_sec = (time_t) seconds, .tv_nsec = (long) (1e9 * (seconds - (double) (time_t) seconds))}, NULL);
+    nanosleep(&(struct timespec){.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1000000}, NULL);
     kill(mine, SIGCONT);
     _exit(0);
   }
@@ -166,7 +166,7 @@ static void test_suspended(ts_world *world) {
   ts_watch_publish(watch, 1);
   ts_heartbeat_step(2);
   tap_barrier(MPI_COMM_WORLD);
-  stop_for(3.5);
+  stop_for(3500);
   nanosleep(&(struct timespec){.tv_sec = 1, .tv_nsec = 600000000}, NULL);
   tap_ok_all(MPI_COMM_WORLD, true, "a run that was suspended in a step goes on");
   ts_watch_destroy(&watch, "finished", 2, NULL);

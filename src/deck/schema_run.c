@@ -25,7 +25,7 @@ static const ts_key rows[] = {
     NUMBER(run.save_retry, "60", 0, 1e6, OPEN_MIN,
            "Seconds until a save that failed (a full disk) is tried again, after a step; the run goes on meanwhile."),
     NUMBER(run.save_timeout, "1800", 0, 1e6, 0,
-           "Seconds without a save that succeeds, from the first that failed, after which the run stops with exit code 2; 0: never."),
+           "Seconds of saves that fail, from the first one, after which the run stops with exit code 2; 0: never."),
     INTEGER(run.evaluate_every, "0", 0, LARGE, 0, "Steps between validations; 0 for none."),
     INTEGER(run.evaluate_batches, "0", 0, LARGE, 0, "Batches of one validation; 0 for all of the validation data."),
     WORD(run.device, "auto", "auto|cpu|cuda", NULL, 0, "Where to compute; auto takes GPUs where every rank sees one."),

@@ -13,5 +13,8 @@ void ts_retry_succeeded(ts_retry *r) {
 
 ts_retry_answer ts_retry_ask(const ts_retry *r, double now, double end) {
   double limit = fmin(r->timeout > 0 ? r->first + r->timeout : INFINITY, end);
-  return r->n == 0 ? TS_RETRY_NO : now >= limit ? TS_RETRY_LAST : now >= r->last + r->every ? TS_RETRY_AGAIN : TS_RETRY_NO;
+  if (r->n > 0 && now >= limit) {
+    return TS_RETRY_LAST;
+  }
+  return r->n > 0 && now >= r->last + r->every ? TS_RETRY_AGAIN : TS_RETRY_NO;
 }

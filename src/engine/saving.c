@@ -82,10 +82,10 @@ static char *describe_unsaved(const ts_training *r) {
   int64_t newest = ts_saver_newest(r->saver), from = newest >= 0 ? newest : r->resume.same_run ? r->first_step - 1 : 0;
   char time[32], *where = from > 0 ? ts_format("it goes on from step %lld", (long long) from)
                                    : ts_strdup("it begins anew, as there is no checkpoint");
-  char *text = ts_format("step %lld is not saved: %s.  %lld save%s failed in %s.  Make room in %s, then start the "
-                         "run again with --resume auto: %s", (long long) r->at.step, failures.why, (long long) failures.n,
-                         failures.n == 1 ? "" : "s", ts_human_seconds(failures.seconds, time), r->deck->run.directory,
-                         where);
+  char *text = ts_format("step %lld is not saved: %s.  %lld save%s failed in %s.  Make room in %s, then start the run "
+                         "again with --resume auto: %s",
+                         (long long) r->at.step, failures.why, (long long) failures.n, failures.n == 1 ? "" : "s",
+                         ts_human_seconds(failures.seconds, time), r->deck->run.directory, where);
   ts_free(where);
   return text;
 }

@@ -59,8 +59,8 @@ void ts_training_close(ts_training *training);
 /** What a rank asks for beyond another save, in the step's record: the largest of all ranks' counts. */
 enum { TS_REQUEST_STOP = TS_RETRY_LAST + 1 };
 
-/** What this rank asks for now: TS_REQUEST_STOP (a signal, the file STOP, the job's time), on rank 0 also another try of
- * a save that failed. Not collective. */
+/** What this rank asks for now: TS_REQUEST_STOP (a signal, the file STOP, the job's time), on rank 0 also another try
+ * of a save that failed. Not collective. */
 double ts_training_request(ts_training *training);
 
 /** So many steps in a row were not finite that the run ends. Not collective; the same on all ranks. */

@@ -107,8 +107,9 @@ const ts_command ts_commands[] = {
      "tessera tokenize book.txt book.bin", false},
     {"compare", ts_main_compare, "RUN RUN", 2, 2, "find the first step at which two runs differ",
      "Compares the metrics of two run directories row by row and names the first step and column that differ; with "
-     "debug.digest_every in both decks also the first tensor.  The same deck on the same grid gives the same bits; on another "
-     "grid, in fp32, the loss should differ by less than 2e-6 and grad_norm by less than 1e-3: --tolerance 2e-6.  Exit code 0 when they agree, 1 when they differ.",
+     "debug.digest_every in both decks also the first tensor.  The same deck on the same grid gives the same "
+     "bits; on another grid, in fp32, the loss should differ by less than 2e-6 and grad_norm by less than 1e-3: --tolerance 2e-6.  "
+     "Exit code 0 when they agree, 1 when they differ.",
      compare_options, "tessera compare runs/a runs/b --tolerance 2e-6", false},
     {"plot", ts_main_plot, "RUN", 1, 1, "write RUN/loss.svg from the metrics of a run",
      "Training does it at its end; this command does it while a run goes on.", tokenize_options,

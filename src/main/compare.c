@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Columns that say what was computed, not how fast; and which of the tolerances is theirs.  The norm is a sum of squares
- * of gradients that nearly cancel: on another grid it differs by far more than the loss. */
+/* Columns that say what was computed, not how fast; and which of the tolerances is theirs.  The norm is that of
+ * gradients, sums that nearly cancel: on another grid it differs by far more than the loss. */
 enum { EXACT, LOSS, NORM, N_TOLERANCES };
 #define NORM_TO_LOSS 500
 static const struct {
@@ -107,7 +107,8 @@ static const char *tensor_name(const comparison *c) {
 
 static void print_tolerances(const comparison *c) {
   if (c->tolerance[LOSS] > 0 || c->tolerance[NORM] > 0) {
-    printf("equal is: loss to %g, grad_norm to %g, the other columns exactly\n", c->tolerance[LOSS], c->tolerance[NORM]);
+    printf("equal is: loss to %g, grad_norm to %g, the other columns exactly\n", c->tolerance[LOSS],
+           c->tolerance[NORM]);
   }
 }
 
@@ -133,9 +134,10 @@ static void print_text(const comparison *c) {
 
 static void print_json(const comparison *c) {
   double largest = fmax(c->largest[EXACT], fmax(c->largest[LOSS], c->largest[NORM]));
-  printf("{\"equal\": %s, \"steps\": [%lld, %lld], \"largest_relative_difference\": %.17g, \"tolerance\": {\"loss\": %g, "
-         "\"grad_norm\": %g}", c->equal ? "true" : "false", (long long) c->a.n_rows, (long long) c->b.n_rows,
-         isfinite(largest) ? largest : -1.0, c->tolerance[LOSS], c->tolerance[NORM]);
+  printf("{\"equal\": %s, \"steps\": [%lld, %lld], \"largest_relative_difference\": %.17g, ",
+         c->equal ? "true" : "false", (long long) c->a.n_rows, (long long) c->b.n_rows,
+         isfinite(largest) ? largest : -1.0);
+  printf("\"tolerance\": {\"loss\": %g, \"grad_norm\": %g}", c->tolerance[LOSS], c->tolerance[NORM]);
   if (c->differs) {
     printf(", \"step\": %.0f, \"column\": \"%s\", \"relative\": %.17g", at(&c->a, c->row, "step"), c->column,
            isfinite(c->relative) ? c->relative : -1.0);

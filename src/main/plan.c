@@ -93,8 +93,8 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
                 ts_human_bytes((double) row[i].bytes, b));
   }
   ts_text_add(to, device ? "  (a run's peak_bytes in metrics.csv is this, with what libraries really take)\n"
-                         : "  (a run's peak_bytes in metrics.csv is that of the whole process: with the program, MPI and other\n"
-                           "  libraries, some 0.2 GB more)\n");
+                         : "  (a run's peak_bytes in metrics.csv is that of the whole process: with the program,\n"
+                           "  MPI and other libraries, some 0.2 GB more)\n");
   ts_text_add(to, "  (work arena %lld bytes for %lld live at most)\n",
               (long long) program->plan->arena_bytes[TS_ARENA_WORK], (long long) program->plan->live_bytes);
   double full, half = ts_program_model_flops(program, &full);
@@ -119,6 +119,7 @@ static void print_json(const ts_program *program, const plan_row *row, int n, ts
 
 static void print_plan(const ts_program *program, bool json, ts_text *to) {
   const ts_plan *p = program->plan;
+  bool device = program->target.backend->device != NULL;
   const plan_row row[] = {
       {"parameter_bytes", "parameters", p->bytes[TS_PURPOSE_PARAMETER]},
       {"gradient_bytes", "gradients", p->bytes[TS_PURPOSE_GRADIENT]},
@@ -127,8 +128,7 @@ static void print_plan(const ts_program *program, bool json, ts_text *to) {
       {"buffer_bytes", "inputs and communication buffers", p->bytes[TS_PURPOSE_BUFFER]},
       {"checkpoint_bytes", "copy for asynchronous checkpoints", p->bytes[TS_PURPOSE_CHECKPOINT]},
       {"reserve_bytes", "reserve for libraries", p->bytes[TS_PURPOSE_RESERVE]},
-      {"peak_bytes", program->target.backend->device != NULL ? "peak: the sum but for that copy" : "peak: the sum of these",
-       p->peak_bytes},
+      {"peak_bytes", device ? "peak: the sum but for that copy" : "peak: the sum of these", p->peak_bytes},
   };
   (json ? print_json : print_rows)(program, row, (int) (sizeof row / sizeof row[0]), to);
 }
