@@ -114,8 +114,8 @@ bool ts_is_checkpoint(const char *path);
 /** The newest checkpoint of a run, or the one itself: \a path is a RUN (its newest published step; \a tag, such as
  * "step_00000200", names another) or a checkpoint directory.  Not collective.
  * \param [out] directory  Owned by the caller (ts_free); NULL on error.
- * \return TS_BAD_INPUT: neither (for a Hugging Face directory or a checkpoint of DeepSpeed with what to do), no such tag
- *         (the ones there are named). */
+ * \return TS_BAD_INPUT: neither (for a Hugging Face directory or a checkpoint of DeepSpeed with what to do), no such
+ *         tag (the ones there are named). */
 ts_status ts_checkpoint_locate(const char *path, const char *tag, char **directory, ts_error *err);
 
 /** Refuse a checkpoint of DeepSpeed (what holds its `latest`, or the directory of a step) with the command that makes

@@ -263,7 +263,9 @@ model.embed_tokens.weight, .*--set model.tie_word_embeddings=false" unread.cfg
   tied_weights
   mv hf/model.safetensors hf/pytorch_model.bin
   refused_train "torch's weights" "hf: has pytorch_model.bin and no model.safetensors.*: python3 -c 'from transformers\
-.*from_pretrained\(\"hf\".*save_pretrained\(\"hf\"\)'" unread.cfg
+.*from_pretrained\(\"/.*/hf\".*save_pretrained\(\"/.*/hf\"\)'" unread.cfg
+  mv hf/config.json hf/adapter_config.json
+  refused_train "an adapter alone" "unread.cfg:1: model.from: .*it is a LoRA adapter, .*merge_and_unload" unread.cfg
   rm -rf hf
 }
 

@@ -218,7 +218,7 @@ test_deepspeed() {
 torch.load\(\"deep/global_step20/mp_rank_00_model_states.pt\".*model.from = OUT"
   touch deep/global_step20/zero_pp_rank_0_mp_rank_00_optim_states.pt
   train 2 other --resume deep
-  ok "with ZeRO: by its own command" said 2 "python3 -m deepspeed.utils.zero_to_fp32 deep OUT -t global_step20 --safe_ser"
+  ok "with ZeRO: by its own command" said 2 "python3 -m deepspeed.utils.zero_to_fp32 deep OUT -t global_step20 --safe_"
   train 2 other --resume deep/global_step20
   ok "the directory of a step" said 2 "zero_to_fp32 .*/deep OUT -t global_step20 --safe_serialization"
   train 2 deep --resume auto
@@ -229,6 +229,47 @@ torch.load\(\"deep/global_step20/mp_rank_00_model_states.pt\".*model.from = OUT"
   touch deep/model.safetensors
   train 2 other --weights deep
   ok "beside a whole model: that is taken" said 2 "deep: is a Hugging Face directory.*model.from"
+}
+
+# A run that began from a Hugging Face directory goes on when that is gone.
+test_gone() {
+  golden=$top/regression/golden/llama
+  rm -rf decks gone
+  mkdir -p decks/hf elsewhere2
+  cp "$golden/config.json" "$golden/model.safetensors" decks/hf
+  echo '{"words": 1}' > decks/hf/tokenizer.json
+  cat > decks/gone.cfg << END
+model = { from = "hf"; };
+data = { path = "$golden/tokens.bin"; format = "bin"; sequence_length = 17; };
+run = { directory = "gone"; steps = 4; threads = 1; save_every = 2; };
+train_batch_size = 2;
+END
+  run $mpiexec -n 2 "$tessera" train decks/gone.cfg
+  ok "model.from is relative to its deck" clean
+  ok "in the run's deck.cfg it is absolute" grep -q "from = \"$work/decks/hf\"" gone/deck.cfg
+  cp -r gone whole2
+  rm -rf decks/hf
+  for deck in ../gone/deck.cfg ../decks/gone.cfg; do
+    rm -rf gone/step_00000004
+    cd elsewhere2 || exit 1
+    run $mpiexec -n 2 "$tessera" train $deck --set run.directory=../gone --resume auto
+    cd .. || exit 1
+    ok "$deck, from elsewhere and without the directory: goes on" gave 0
+    ok "$deck: as if it were there" same gone whole2
+  done
+  ok "the deck's own says what it takes" grep -q "decks/hf is not there; ../gone/from/config.json is" "$scratch/out"
+  ok "the tokenizer is kept too" grep -q words gone/from/tokenizer.json
+  run "$tessera" train decks/gone.cfg --set run.directory=gone2
+  ok "a new run is refused, with place and key" said 2 "decks/gone.cfg:1: model.from: .*/hf/config.json: No such file"
+  rm -r gone/from
+  run "$tessera" train decks/gone.cfg --resume auto
+  ok "a run that has kept nothing: its deck is the way" said 2 "goes on with gone/deck.cfg as its deck"
+  mkdir hf
+  cp "$golden/config.json" "$golden/model.safetensors" hf
+  run "$tessera" train decks/gone.cfg --set run.directory=gone2
+  ok "a deck for the working directory: the way out" said 2 "hf is in the working directory: --set model.from=hf takes"
+  run "$tessera" train decks/gone.cfg --set run.directory=gone2 --set model.from=hf
+  ok "which works" gave 0
 }
 
 # ---- stopping ----
@@ -282,5 +323,6 @@ test_layouts
 test_requests
 test_damage
 test_deepspeed
+test_gone
 test_stop
 finish

@@ -3,6 +3,8 @@
 #include "deck/value.h"
 #include "regression/deck_fixture.h"
 
+#include <stdlib.h>
+
 static void test_rows(void) {
   int n = ts_key_count(), bad = 0;
   for (int i = 0; i < n; ++i) {
@@ -326,6 +328,40 @@ static void test_llama_config(void) {
   }
 }
 
+/* model.from is relative to the file that says it (a --set: to the working directory), and printed absolute. */
+static void test_from_path(void) {
+  static const char config[] = "{\"model_type\": \"gpt2\", \"n_embd\": 8, \"n_layer\": 1, \"n_head\": 1,"
+                               " \"n_positions\": 8, \"vocab_size\": 256}";
+  char *directory = ts_format("%s/hf", tap_directory()), *name = ts_format("%s/deck.cfg", tap_directory());
+  TS_CHECK(ts_make_directory(directory, NULL) == TS_OK, "%s", directory);
+  ts_free(fixture_file("hf/config.json", config));
+  char *set = ts_format("model.from=%s", directory), *real = realpath(directory, NULL);
+  ts_deck *d = NULL;
+  ts_text text = {0};
+  ts_deck_read_text(name, "model = { from = \"hf\"; }; train_batch_size = 4;", NULL, 0, &d, NULL);
+  tap_ok(d != NULL && strcmp(d->model.from, real) == 0, "model.from beside the deck");
+  ts_deck_print(d, &text);
+  ts_deck_destroy(&d);
+  ts_deck_read_text("elsewhere/deck.cfg", text.text, NULL, 0, &d, NULL);
+  tap_ok(d != NULL && strcmp(d->model.from, real) == 0, "printed, it is the same from elsewhere");
+  ts_deck_destroy(&d);
+  ts_deck_read_text("elsewhere/deck.cfg", "train_batch_size = 4;", &set, 1, &d, NULL);
+  tap_ok(d != NULL && strcmp(d->model.from, real) == 0, "a --set is not beside the deck");
+  ts_deck_destroy(&d);
+  ts_error err = {0};
+  ts_deck_read_text("elsewhere/deck.cfg", "\nmodel = { from = \"regression\"; };", NULL, 0, &d, &err);
+  tap_ok(d == NULL && strstr(err.text, "elsewhere/deck.cfg:2: model.from: ") != NULL &&
+             strstr(err.text, "/elsewhere/regression/config.json: No such file") != NULL &&
+             strstr(err.text, "regression is in the working directory: --set model.from=regression") != NULL,
+         "what lies in the working directory alone is refused, with the way: %s", err.text);
+  ts_error_clear(&err);
+  ts_text_free(&text);
+  free(real);
+  ts_free(set);
+  ts_free(name);
+  ts_free(directory);
+}
+
 static void test_default_tokens(void) {
   ts_deck *d = read_model("config.json with its class's tokens",
                           "{\"model_type\": \"gpt2\", \"n_embd\": 8, \"n_layer\": 1, \"n_head\": 1, \"n_positions\": 8,"
@@ -452,6 +488,7 @@ int main(void) {
   test_bad_json();
   test_gpt2_config();
   test_llama_config();
+  test_from_path();
   test_default_tokens();
   test_round_trip();
   test_batch();

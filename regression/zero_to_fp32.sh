@@ -54,8 +54,12 @@ test_source() {
   ok "the type of the tensors is noted" grep -q '"torch_dtype": "bfloat16"' with/config.json
   ok "bf16: rounded to nearest" same source with BF16
   mv source away
+  run "$zero_to_fp32" from.run kept --format safetensors --dtype bf16
+  ok "without the source: the run has kept what is needed" both clean 'cmp with/config.json kept/config.json'
+  ok "tokenizer files too" cmp with/tokenizer.json kept/tokenizer.json
+  rm -r from.run/from
   run "$zero_to_fp32" from.run without --format safetensors --dtype fp16
-  ok "without the source: config.json is made from the deck, and that is said" said 0 "source.*is not there any more"
+  ok "without both: config.json is made from the deck, and that is said" said 0 "source.*is not there any more"
   ok "fp16: rounded to nearest" same away without F16
   run "$tessera" eval without --set data.path="$golden/llama_tied/tokens.bin" --set data.sequence_length=16 \
     --set data.validation_fraction=0.5
@@ -71,6 +75,7 @@ test_override() {
   ok "OUTPUT may end in a slash" both 'clean' '[ ! -e override.tmp ]'
   ok "config.json has what the deck said otherwise" is "$(diff llama_tied.hf/config.json override/config.json | grep '^>' | tr -d ' \n')" \
     '>"attention_dropout":0.25,>"eos_token_id":7,'
+  rm -r from.run/from
   sed 's/"rope_theta": [0-9.]*/"rope_theta": 30000.0/' away/config.json > away/config.new && mv away/config.new away/config.json
   run "$zero_to_fp32" from.run changed --format safetensors
   ok "a directory that was changed since: the model is that of the checkpoint" cmp override/config.json changed/config.json

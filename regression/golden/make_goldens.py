@@ -228,8 +228,8 @@ def deck(name, case):
     params = "\n                         ".join(f"{key} = {literal(value)};" for key, value in s.items())
     scheduler = f'scheduler = {{ type = "{kind}";\n              params = {{ {params} }}; }};\n' if params else ""
     no_decay = ", ".join(f'"{pattern}"' for pattern in NO_DECAY)
-    return (f"# Written by make_goldens.py.  Paths are relative to the top of the source tree.\n"
-            f'model = {{ from = "regression/golden/{name}"; }};\n'
+    return (f"# Written by make_goldens.py.  data.path is relative to the top of the source tree.\n"
+            f'model = {{ from = "{name}"; }};\n'
             f'data = {{ path = "regression/golden/{name}/tokens.bin"; format = "bin"; '
             f'sequence_length = {case["length"]};\n         validation_fraction = 0.0; shuffle = false; }};\n'
             f'run = {{ directory = "runs/{name}"; steps = {STEPS}; }};\n'

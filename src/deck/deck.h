@@ -48,7 +48,7 @@ typedef struct ts_deck_rope {
 /** `model`: Hugging Face's names.  Derived sizes are filled in (head_dim, num_key_value_heads, intermediate_size). */
 typedef struct ts_deck_model {
   char *model_type; /**< The family: "gpt2" or "llama". */
-  char *from;       /**< Hugging Face directory to take the weights from; "" to initialise from run.seed. */
+  char *from;       /**< Hugging Face directory to take the weights from, absolute; "" to initialise from run.seed. */
   bool from_config; /**< The keys in config.json of `from` are still to be merged: always false after ts_deck_read. */
   int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers;
   int64_t num_attention_heads, num_key_value_heads, head_dim;
@@ -219,6 +219,9 @@ typedef struct ts_deck {
   ts_strings notes; /**< For ts_deck_notes. */
 } ts_deck;
 
+/** In a run's directory: what it keeps of model.from, config.json and the tokenizer's files. */
+#define TS_RUN_FROM "from"
+
 /** Read, merge and check a deck of at most 128 KiB.  Errors of the input are reported all at once (the first hundred),
  * each "FILE:LINE: key: problem; accepted: ...".  Not collective.
  * \param [in]  path    libconfig file, or NULL for an empty deck (everything from \a sets).
@@ -229,7 +232,7 @@ typedef struct ts_deck {
 ts_status ts_deck_read(const char *path, char *const *sets, int n_sets, ts_deck **out, ts_error *err);
 
 /** As ts_deck_read, from \a text instead of a file; \a name stands for the file in messages, and relative
- * `deepspeed_config` and includes start from the directory part of \a name.  Not collective. */
+ * `deepspeed_config`, `model.from` and includes start from the directory part of \a name.  Not collective. */
 ts_status ts_deck_read_text(const char *name, const char *text, char *const *sets, int n_sets, ts_deck **out,
                             ts_error *err);
 

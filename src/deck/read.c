@@ -7,8 +7,7 @@
 #define DECK_LIMIT (128u << 10)
 #define SET_NAME "--set"
 
-/* `path` seen from the directory of `file`; newly allocated. */
-static char *beside(const char *file, const char *path) {
+char *ts_reader_beside(const char *file, const char *path) {
   const char *slash = *path == '/' ? NULL : strrchr(file, '/');
   return ts_format("%.*s%s", slash != NULL ? (int) (slash - file) + 1 : 0, file, path);
 }
@@ -34,55 +33,22 @@ static void read_set(ts_reader *reader, const char *set) {
   ts_free(key);
 }
 
-static const char *string_of(const ts_setting *setting) {
+const char *ts_setting_string(const ts_setting *setting) {
   return setting != NULL && setting->value.kind == TS_VALUE_STRING ? setting->value.string : "";
 }
 
-/* False when there is a file and it cannot be read; so too below. */
+/* False when there is a file and it cannot be read. */
 static bool read_deepspeed(ts_reader *reader) {
   const ts_setting *setting = ts_reader_find(reader, "deepspeed_config");
-  const char *name = string_of(setting);
+  const char *name = ts_setting_string(setting);
   if (*name == '\0') {
     return true;
   }
-  char *path = setting->from == TS_FROM_SET ? ts_strdup(name) : beside(setting->value.file, name);
+  char *path = setting->from == TS_FROM_SET ? ts_strdup(name) : ts_reader_beside(setting->value.file, name);
   ts_value json = {0};
   bool readable = ts_value_from_json(&reader->source, path, &json, reader->err) == TS_OK;
   if (readable) {
     ts_reader_take(reader, "", &json, TS_FROM_JSON);
-  }
-  ts_value_clear(&json);
-  ts_free(path);
-  return readable;
-}
-
-/* Newer files list several tokens that end a text; generation stops at the first. */
-static void first_token(ts_reader *reader, ts_value *section) {
-  for (int i = 0; i < section->n; ++i) {
-    ts_value *value = &section->items[i];
-    bool token = strcmp(section->names[i], "eos_token_id") == 0 || strcmp(section->names[i], "bos_token_id") == 0;
-    if (token && value->kind == TS_VALUE_LIST && value->n > 0) {
-      ts_value first = value->items[0];
-      value->items[0] = (ts_value) {0};
-      ts_reader_note(reader, "%s: %s: the first of %d is used", value->file, section->names[i], value->n);
-      ts_value_clear(value);
-      *value = first;
-    }
-  }
-}
-
-static bool read_model(ts_reader *reader) {
-  const ts_setting *wanted = ts_reader_find(reader, "model.from_config");
-  const char *from = string_of(ts_reader_find(reader, "model.from"));
-  if (*from == '\0' || (wanted != NULL && wanted->value.kind == TS_VALUE_BOOL && !wanted->value.truth)) {
-    return true;
-  }
-  char *path = ts_format("%s/config.json", from);
-  ts_value json = {0};
-  bool readable = ts_value_from_json(&reader->source, path, &json, reader->err) == TS_OK;
-  if (readable) {
-    first_token(reader, &json);
-    ts_reader_take(reader, "model", &json, TS_FROM_MODEL);
   }
   ts_value_clear(&json);
   ts_free(path);
@@ -105,7 +71,7 @@ static void read_all(ts_reader *reader, const char *text, size_t length, char *c
       read_set(reader, sets[i]);
     }
     bool complete = read_deepspeed(reader);
-    complete = read_model(reader) && complete;
+    complete = ts_reader_read_model(reader) && complete;
     ts_reader_store(reader);
     if (complete) { /* else what is missing may be in the file */
       ts_reader_check_presence(reader);

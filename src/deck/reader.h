@@ -42,6 +42,17 @@ void ts_reader_take(ts_reader *reader, const char *prefix, ts_value *section, ts
 /** The setting of a canonical path, or NULL when the user left it out. Not collective. */
 const ts_setting *ts_reader_find(const ts_reader *reader, const char *path);
 
+/** The setting's string, "" for another kind of value and for NULL. Not collective. */
+const char *ts_setting_string(const ts_setting *setting);
+
+/** \a path seen from the directory of \a file; newly allocated (ts_free). Not collective. */
+char *ts_reader_beside(const char *file, const char *path);
+
+/** Make model.from absolute, and take in the config.json that is there; where the directory is gone, the copy
+ * that the run in run.directory keeps (TS_RUN_FROM).  Errors go to reader->err. Not collective.
+ * \return false when there is a file and it cannot be read. */
+bool ts_reader_read_model(ts_reader *reader);
+
 /** Write defaults and settings into the deck, with the checks that concern one key. Not collective. */
 void ts_reader_store(ts_reader *reader);
 

@@ -22,7 +22,8 @@ static const ts_key rows[] = {
     WORD(model.model_type, NULL, "gpt2|llama", "mistral|mixtral|qwen2|qwen3|gemma|gpt_neox|bert|t5", REQUIRED,
          "Model family."),
     WORD(model.from, "", NULL, NULL, 0,
-         "Hugging Face directory: config.json fills this section, the safetensors are the initial weights."),
+         "Hugging Face directory: config.json fills this section, the safetensors are the initial weights.  Its path "
+         "is relative to this file (--set: to the working directory)."),
     FLAG(model.from_config, "true", 0, "Merge config.json of `from`; false takes the weights only."),
     MODEL_INTEGER(vocab_size, NULL, 1, REQUIRED, NULL, "Size of the vocabulary; 256 for text as bytes."),
     MODEL_INTEGER(hidden_size, NULL, 1, REQUIRED, NULL, "Width of the model."),

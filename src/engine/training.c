@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "engine/peak.h"
+#include "io/companions.h"
 #include "io/csv.h"
 #include "io/publication.h"
 
@@ -61,6 +62,17 @@ static ts_status write_deck(const ts_deck *deck, ts_error *err) {
   return status;
 }
 
+/* With this the run goes on, and becomes a Hugging Face directory again, when the one it began from is gone. */
+static void keep_companions(const ts_deck *deck) {
+  char *to = ts_format("%s/" TS_RUN_FROM, deck->run.directory);
+  ts_error err = {0};
+  if (deck->model.from[0] != 0 && ts_companions_keep(deck->model.from, to, &err) != TS_OK) {
+    ts_log(TS_LOG_WARNING, "config.json and tokenizer are not kept: %s", err.text);
+  }
+  ts_error_clear(&err);
+  ts_free(to);
+}
+
 /* debug.digest_every: those up to the step where the run begins stay. */
 static ts_status open_digests(ts_training *r, ts_error *err) {
   bool again = r->resume.same_run || r->resume.over;
@@ -89,6 +101,7 @@ static ts_status open_directory(ts_training *r, ts_error *err) {
   status = status == TS_OK && r->resume.same_run ? ts_publication_set_aside(directory, r->at.step, err) : status;
   status = status == TS_OK ? write_deck(r->deck, err) : status;
   if (status == TS_OK) {
+    keep_companions(r->deck);
     status = r->resume.same_run ? ts_metrics_continue(directory, r->at.step, &r->metrics, err)
                                 : ts_metrics_open(directory, &r->metrics, err);
   }

@@ -5,6 +5,7 @@
 #include "io/publication.h"
 #include "main/command.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -49,6 +50,17 @@ static ts_status read_index(const char *directory, ts_checkpoint **index, ts_err
   return status;
 }
 
+/* The deck of a Hugging Face directory, whatever characters its name has; owned by the caller (ts_free). */
+static char *deck_of_model(const char *directory) {
+  char *real = realpath(directory, NULL);
+  ts_text text = {0};
+  ts_text_add(&text, "model = { from = ");
+  ts_text_add_json(&text, real != NULL ? real : directory);
+  ts_text_add(&text, "; };\n");
+  free(real);
+  return text.text;
+}
+
 /* Rank 0: the deck of a file, of a checkpoint, or of a Hugging Face directory. */
 static ts_status read_here(const ts_arguments *arguments, ts_deck **deck, char **checkpoint, ts_error *err) {
   const char *path = arguments->positional[0];
@@ -60,7 +72,7 @@ static ts_status read_here(const ts_arguments *arguments, ts_deck **deck, char *
   ts_checkpoint *index = NULL;
   ts_status status = TS_OK;
   if (access(config, F_OK) == 0) {
-    text = ts_format("model = { from = \"%s\"; };\n", path);
+    text = deck_of_model(path);
   } else {
     status = ts_checkpoint_locate(path, NULL, checkpoint, err);
     status = status == TS_OK ? read_index(*checkpoint, &index, err) : status;

@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "io/checkpoint.h"
+#include "io/companions.h"
 #include "io/consolidate.h"
 #include "io/publication.h"
 #include "main/command.h"
@@ -28,7 +29,7 @@ typedef struct job {
   ts_checkpoint *checkpoint;
   ts_consolidate_options options;
   ts_text config;      /* owned: config.json */
-  bool has_source;     /* the directory the run began from is still there */
+  char *source;        /* owned: a directory with the config.json and the tokenizer of the model; NULL for none */
   double begin, shown; /* seconds of the clock */
 } job;
 
@@ -158,45 +159,37 @@ static ts_status open_checkpoint(job *j, ts_error *err) {
 
 /* ---- what lies beside the tensors ---- */
 
-static const char *const tokenizer_files[] = {
-    "tokenizer.json",    "tokenizer_config.json", "vocab.json",        "merges.txt",          "special_tokens_map.json",
-    "added_tokens.json", "tokenizer.model",       "chat_template.jinja", "generation_config.json"};
-
-static ts_status write_text(const job *j, const char *name, const char *text, size_t length, ts_error *err) {
-  char *path = ts_format("%s/%s", j->temporary, name);
-  ts_status status = ts_write_file(path, text, length, err);
+static bool has_config(const char *directory) {
+  char *path = ts_format("%s/config.json", directory);
+  bool there = access(path, R_OK) == 0;
   ts_free(path);
-  return status;
+  return there;
 }
 
-static ts_status copy_file(const job *j, const char *name, ts_error *err) {
-  char *path = ts_format("%s/%s", j->checkpoint->source, name), *text;
-  size_t length;
-  ts_status status = TS_OK;
-  if (access(path, F_OK) == 0) {
-    status = ts_read_file(path, (size_t) 1 << 30, &text, &length, err);
-    status = status == TS_OK ? write_text(j, name, text, length, err) : status;
-    ts_free(text);
-  }
-  ts_free(path);
-  return status;
-}
-
-/* config.json: that of the directory the run began from, where it still is; else made from the deck.  It is made before
- * anything is written: what goes wrong here is the input's fault. */
-static ts_status make_config(job *j, ts_error *err) {
-  const char *source = j->checkpoint->source, *type = torch_name(j->options.dtype);
-  char *path = ts_format("%s/config.json", source);
-  j->has_source = source[0] != 0 && access(path, R_OK) == 0;
-  ts_free(path);
-  if (source[0] != 0 && !j->has_source) {
+/* What the run kept of the directory it began from, which may have changed; else that directory; else nothing. */
+static void find_source(job *j) {
+  const char *began = j->checkpoint->source;
+  char *kept = ts_format("%s/../" TS_RUN_FROM, j->directory);
+  if (began[0] != 0 && has_config(kept)) {
+    j->source = ts_strdup(kept);
+  } else if (began[0] != 0 && has_config(began)) {
+    j->source = ts_strdup(began);
+  } else if (began[0] != 0) {
     ts_log(TS_LOG_WARNING, "%s, which the run began from, is not there any more: config.json is made from the deck, "
-                           "and tokenizer files are missing", source);
+                           "and tokenizer files are missing", began);
   }
+  ts_free(kept);
+}
+
+/* config.json: that of the directory the run began from; else made from the deck.  It is made before anything is
+ * written: what goes wrong here is the input's fault. */
+static ts_status make_config(job *j, ts_error *err) {
+  const char *type = torch_name(j->options.dtype);
   ts_deck *deck;
+  find_source(j);
   ts_status status = ts_deck_read_text(j->directory, j->checkpoint->deck, NULL, 0, &deck, err);
-  if (status == TS_OK && j->has_source) {
-    status = ts_model_config_copy(source, deck, type, &j->config, err);
+  if (status == TS_OK && j->source != NULL) {
+    status = ts_model_config_copy(j->source, deck, type, &j->config, err);
   } else if (status == TS_OK) {
     ts_model_config_json(deck, type, &j->config);
   }
@@ -205,11 +198,10 @@ static ts_status make_config(job *j, ts_error *err) {
 }
 
 static ts_status write_directory(const job *j, ts_error *err) {
-  ts_status status = write_text(j, "config.json", j->config.text, j->config.length, err);
-  for (size_t i = 0; j->has_source && status == TS_OK && i < sizeof tokenizer_files / sizeof tokenizer_files[0]; ++i) {
-    status = copy_file(j, tokenizer_files[i], err);
-  }
-  return status;
+  char *path = ts_format("%s/config.json", j->temporary);
+  ts_status status = ts_write_file(path, j->config.text, j->config.length, err);
+  ts_free(path);
+  return status == TS_OK && j->source != NULL ? ts_companions_copy(j->source, j->temporary, err) : status;
 }
 
 /* ---- progress ---- */
@@ -401,6 +393,7 @@ int ts_main_zero_to_fp32(const ts_arguments *arguments, ts_world *world, ts_erro
   ts_checkpoint_destroy(&j.checkpoint);
   ts_manifest_clear(&j.manifest);
   ts_text_free(&j.config);
+  ts_free(j.source);
   ts_free(j.directory);
   ts_free(j.temporary);
   ts_free(j.output);

@@ -90,8 +90,9 @@ static json_t *config_of_directory(const char *directory) {
   ts_text_add(&text, "; };\n");
   ts_deck *deck;
   ts_error unheard = {0};
-  json_t *config = ts_deck_read_text(directory, text.text, NULL, 0, &deck, &unheard) == TS_OK ? config_of(&deck->model)
-                                                                                             : json_object();
+  json_t *config = ts_deck_read_text("config.json", text.text, NULL, 0, &deck, &unheard) == TS_OK
+                       ? config_of(&deck->model)
+                       : json_object();
   ts_deck_destroy(&deck);
   ts_error_clear(&unheard);
   ts_text_free(&text);

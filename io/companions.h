@@ -1,0 +1,18 @@
+/** \file
+ * What lies beside the weights in a Hugging Face directory and belongs to the model: config.json and the files of the
+ * tokenizer.  Nothing here is collective.
+ */
+#ifndef IO_COMPANIONS_H
+#define IO_COMPANIONS_H
+
+#include "base/status.h"
+
+/** Copy the files of the tokenizer that are in \a from into \a to, which is there.  Each appears complete or not at all.
+ * Not collective.  \return TS_BAD_INPUT with "PATH: reason". */
+ts_status ts_companions_copy(const char *from, const char *to, ts_error *err);
+
+/** Keep those and config.json in \a to, which is made; config.json comes last, so where it is all are.  Nothing is done
+ * where it is already, or where \a from has none.  Not collective.  \return TS_BAD_INPUT with "PATH: reason". */
+ts_status ts_companions_keep(const char *from, const char *to, ts_error *err);
+
+#endif

@@ -1,0 +1,120 @@
+/* `model.from`: a Hugging Face directory, whose config.json fills the section `model`. */
+#include "base/memory.h"
+#include "deck/reader.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Newer files list several tokens that end a text; generation stops at the first. */
+static void first_token(ts_reader *reader, ts_value *section) {
+  for (int i = 0; i < section->n; ++i) {
+    ts_value *value = &section->items[i];
+    bool token = strcmp(section->names[i], "eos_token_id") == 0 || strcmp(section->names[i], "bos_token_id") == 0;
+    if (token && value->kind == TS_VALUE_LIST && value->n > 0) {
+      ts_value first = value->items[0];
+      value->items[0] = (ts_value) {0};
+      ts_reader_note(reader, "%s: %s: the first of %d is used", value->file, section->names[i], value->n);
+      ts_value_clear(value);
+      *value = first;
+    }
+  }
+}
+
+/* DIRECTORY/NAME, newly allocated; NULL where that is not there. */
+static char *find_file(const char *directory, const char *name) {
+  char *path = ts_format("%s/%s", directory, name);
+  bool there = *directory != '\0' && access(path, F_OK) == 0;
+  if (!there) {
+    ts_free(path);
+  }
+  return there ? path : NULL;
+}
+
+/* \a path as it is called from anywhere; newly allocated. */
+static char *absolute(const char *path) {
+  char *real = realpath(path, NULL), *here = getcwd(NULL, 0), *name;
+  if (real != NULL || *path == '/' || here == NULL) {
+    name = ts_strdup(real != NULL ? real : path);
+  } else {
+    name = ts_format("%s/%s", here, path);
+  }
+  free(real);
+  free(here);
+  return name;
+}
+
+/* Relative to the file that says it (a --set: to the working directory), and absolute from here on, so that the printed
+ * deck means the same anywhere.  Decks were written relative to the working directory once.
+ * Returns what to do where only that is there, newly allocated, else NULL. */
+static char *resolve_from(ts_setting *setting) {
+  char *name = setting->value.string, *hint = NULL;
+  char *path = setting->from == TS_FROM_SET ? ts_strdup(name) : ts_reader_beside(setting->value.file, name);
+  if (access(path, F_OK) != 0 && access(name, F_OK) == 0) {
+    hint = ts_format("it is relative to the deck, and %s is in the working directory: --set model.from=%s takes that",
+                     name, name);
+  }
+  setting->value.string = absolute(path);
+  ts_free(path);
+  ts_free(name);
+  return hint;
+}
+
+/* The directory is gone, or holds no model: what to do. */
+static char *explain(const ts_reader *reader, const char *from, const char *hint) {
+  char *adapter = find_file(from, "adapter_config.json");
+  char *deck = find_file(ts_setting_string(ts_reader_find(reader, "run.directory")), "deck.cfg");
+  char *text = hint != NULL ? ts_format("; %s", hint)
+               : adapter != NULL
+                   ? ts_format("; it is a LoRA adapter, and this merges it into its model: python3 -c 'from peft import "
+                               "AutoPeftModelForCausalLM as M; M.from_pretrained(\"%s\").merge_and_unload()."
+                               "save_pretrained(\"OUT\")'", from)
+               : deck != NULL ? ts_format("; a run that began from it goes on with %s as its deck", deck)
+                              : ts_strdup("");
+  ts_free(adapter);
+  ts_free(deck);
+  return text;
+}
+
+static bool read_config(ts_reader *reader, const ts_setting *setting, const char *hint) {
+  const char *from = setting->value.string, *run = ts_setting_string(ts_reader_find(reader, "run.directory"));
+  char *path = ts_format("%s/config.json", from), *kept = NULL;
+  ts_value json = {0};
+  ts_error problem = {0};
+  if (access(from, F_OK) != 0 && hint == NULL && (kept = find_file(run, TS_RUN_FROM "/config.json")) != NULL) {
+    ts_reader_note(reader, "model.from: %s is not there; %s is: enough to go on with that run, not to begin one", from,
+                   kept);
+  }
+  bool readable = ts_value_from_json(&reader->source, kept != NULL ? kept : path, &json, &problem) == TS_OK;
+  if (readable) {
+    first_token(reader, &json);
+    ts_reader_take(reader, "model", &json, TS_FROM_MODEL);
+  } else {
+    char *where = ts_reader_where(reader, setting), *help = explain(reader, from, hint);
+    ts_error_add(reader->err, "%s: model.from: %s%s", where, problem.text, help);
+    ts_free(where);
+    ts_free(help);
+  }
+  ts_error_clear(&problem);
+  ts_value_clear(&json);
+  ts_free(kept);
+  ts_free(path);
+  return readable;
+}
+
+bool ts_reader_read_model(ts_reader *reader) {
+  const ts_setting *wanted = ts_reader_find(reader, "model.from_config");
+  ts_setting *setting = (ts_setting *) ts_reader_find(reader, "model.from");
+  bool readable = true;
+  if (*ts_setting_string(setting) == '\0') {
+    return true;
+  }
+  char *hint = resolve_from(setting);
+  if (wanted == NULL || wanted->value.kind != TS_VALUE_BOOL || wanted->value.truth) {
+    readable = read_config(reader, setting, hint);
+  } else if (hint != NULL) {
+    ts_reader_note(reader, "model.from: %s is not there; %s", setting->value.string, hint);
+  }
+  ts_free(hint);
+  return readable;
+}
