@@ -239,9 +239,53 @@ static void test_auto(void) {
   ts_deck_destroy(&d);
 }
 
+static ts_deck *read_beside(const char *json, const char *more, char *set) {
+  ts_free(fixture_file("ds.json", json));
+  char *text = ts_format("%s%s\ndeepspeed_config = \"%s/ds.json\";\n", LLAMA_MODEL, more, tap_directory());
+  ts_deck *d = fixture_read("a json", text, set);
+  ts_free(text);
+  return d;
+}
+
+/* What DeepSpeed takes as json: hjson's comments and commas.  Lines stay right. */
+static void test_relaxed_json(void) {
+  static const char *const good[] = {
+      "{\n # one\n \"run\": {\"steps\": 5, /* two\n three */ \"seed\": 4,},\n // four, \"five\": 6\n \"data\": {\"path\": \"a//b # c\"}, }\n# end",
+      "{ \"run\": {\n \"steps\": 5\n \"seed\": 4 // no comma\n }\n \"data\": {\"path\": \"a//b # c\"}\n}",
+      "#!\n{\"run\":{\"steps\":5#x\n,\"seed\":4//y\n},\"data\":{\"path\":\"a//b # c\",},\"frozen\":[\"x\"\n\"y\",\n],}",
+      "{ \"_comment\": {\"any\": [1]}, \"run\": {\"steps\": 5, \"seed\": 4, \"_why\": 3}, \"_\": null, \"data\": {\"path\": \"a//b # c\"}}",
+  };
+  static const char *const bad[][2] = {
+      {"{ # x\n \"run\": {\n \"steps\": -1 /* \n */ } }", "ds.json:3: run.steps: -1 is out of range"},
+      {"{\n /* \n\n */ \"run\": {\n // { \"steps\": 3 }\n \"stepz\": 1 } }", "ds.json:6: run.stepz: unknown key"},
+      {"{ \"run\": { \"steps\": 1 \"seed\": 2 } }", "ds.json:1: json: "},
+      {"{ \"run\": { \"steps\": 1,, \"seed\": 2 } }", "ds.json:1: json: "},
+      {"{ \"run\", : { \"steps\": 1 } }", "ds.json:1: json: "},
+      {"{ \"frozen\": [,] }", "ds.json:1: json: "},
+      {"{\n \"run\": { \"device\": cpu } }", "ds.json:2: json: invalid token near 'cpu'; keys and strings need double quotes"},
+      {"{ \"run\": { \"steps\": 1 } /* open", "ds.json:1: json: "},
+  };
+  for (size_t i = 0; i < sizeof good / sizeof *good; ++i) {
+    ts_deck *d = read_beside(good[i], "train_batch_size = 8;", NULL);
+    tap_ok(d != NULL && d->run.steps == 5 && d->run.seed == 4 && strcmp(d->data.path, "a//b # c") == 0, "hjson %zu", i);
+    ts_deck_destroy(&d);
+  }
+  char *text = ts_format("%sdeepspeed_config = \"%s/ds.json\";\n", GOOD_DECK, tap_directory());
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
+    ts_deck *d = NULL;
+    ts_error err = {0};
+    ts_free(fixture_file("ds.json", bad[i][0]));
+    ts_deck_read_text("good.cfg", text, NULL, 0, &d, &err);
+    tap_ok(d == NULL && strstr(err.text, bad[i][1]) != NULL, "bad hjson %zu: %s", i, bad[i][1]);
+    ts_deck_destroy(&d);
+    ts_error_clear(&err);
+  }
+  ts_free(text);
+}
+
 static void test_bad_json(void) {
   static const char *const rows[][2] = {
-      {"{\"run\": {\"steps\": 1,}}", "bad.json:1: json: "},
+      {"{\"run\": {\"steps\": 1 2}}", "bad.json:1: json: "},
       {"{\"run\": {\"steps\": 1, \"steps\": 2}}", "bad.json:1: json: duplicate object key near '\"steps\"'"},
       {"{\"run\":\n {\"steps\": 99999999999999999999}}", "bad.json:2: json: too big integer"},
       {"{\"gradient_clipping\": 1e999}", "bad.json:1: json: real number overflow"},
@@ -485,6 +529,7 @@ int main(void) {
   test_switch();
   test_json();
   test_auto();
+  test_relaxed_json();
   test_bad_json();
   test_gpt2_config();
   test_llama_config();

@@ -13,9 +13,9 @@ static const char deck_text[] = GOOD_DECK
     "/* a comment */ zero_optimization : { stage = 2; }; gradient_clipping = .5;\n";
 
 static const char json_text[] =
-    "{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3, \"betas\": [0.9, 0.99]}},\n"
-    " \"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\": 5e8}, \"fp16\": {\"enabled\": false},\n"
-    " \"frozen\": [\"a\"], \"bf16\": {\"enabled\": \"auto\"}, \"gradient_clipping\": null}\n";
+    "{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", \"betas\": [0.9, 0.99],}}, // the rest\n"
+    " \"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\": \"auto\"}, /* \"fp16\" */ \"fp16\": {\"enabled\": false}\n"
+    " \"frozen\": [\"a\"], \"bf16\": {\"enabled\": \"auto\"}, # none\n \"gradient_clipping\": null, \"_why\": [1]}\n";
 
 static const char model_text[] =
     "{\"model_type\": \"llama\", \"hidden_size\": 64, \"intermediate_size\": 172, \"num_hidden_layers\": 2,\n"

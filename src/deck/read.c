@@ -46,7 +46,7 @@ static bool read_deepspeed(ts_reader *reader) {
   }
   char *path = setting->from == TS_FROM_SET ? ts_strdup(name) : ts_reader_beside(setting->value.file, name);
   ts_value json = {0};
-  bool readable = ts_value_from_json(&reader->source, path, &json, reader->err) == TS_OK;
+  bool readable = ts_value_from_json(&reader->source, path, true, &json, reader->err) == TS_OK;
   if (readable) {
     ts_reader_take(reader, "", &json, TS_FROM_JSON);
   }

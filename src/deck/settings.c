@@ -229,6 +229,9 @@ static void take(ts_reader *reader, const char *path, ts_value *value, ts_origin
 
 void ts_reader_take(ts_reader *reader, const char *prefix, ts_value *section, ts_origin_kind from) {
   for (int i = 0; i < section->n; ++i) {
+    if (from == TS_FROM_JSON && *section->names[i] == '_') {
+      continue; /* a comment, as in "_comment" */
+    }
     const char *dot = *prefix != '\0' ? "." : "";
     char *path = ts_format("%s%s%s", prefix, dot, section->names[i]);
     if (from != TS_FROM_SET && strpbrk(section->names[i], ".[") != NULL) {

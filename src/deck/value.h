@@ -65,8 +65,14 @@ char *ts_config_twice(const char *text, int line);
  * \return TS_BAD_INPUT with the reason, without a place. Not collective. */
 ts_status ts_value_from_word(ts_source *source, const char *file, const char *word, ts_value *value, ts_error *err);
 
-/** Read a json object from a file of at most 1 MiB.  Duplicate keys are errors. Arguments as above. Not collective. */
-ts_status ts_value_from_json(ts_source *source, const char *file, ts_value *value, ts_error *err);
+/** Read a json object from a file of at most 1 MiB.  Duplicate keys are errors. Arguments as above. Not collective.
+ * \param [in] relaxed  Take comments and commas as ts_json_relax does. */
+ts_status ts_value_from_json(ts_source *source, const char *file, bool relaxed, ts_value *value, ts_error *err);
+
+/** Append the json \a text of \a length bytes without its comments (#, //, a pair of slash and star), without a comma before a
+ * closing bracket, and with one where only the end of a line parts two entries.  Every line stays where it was. Not
+ * collective. */
+void ts_json_relax(const char *text, size_t length, ts_text *to);
 
 /** Free what \a value owns and make it NULL. Not collective. */
 void ts_value_clear(ts_value *value);

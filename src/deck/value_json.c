@@ -76,24 +76,39 @@ static void convert(json_t *json, ts_json *source, ts_value *value) {
   }
 }
 
-ts_status ts_value_from_json(ts_source *source, const char *file, ts_value *value, ts_error *err) {
-  *value = (ts_value) {0};
-  char *text = NULL;
-  size_t length = 0;
-  if (ts_read_file(file, JSON_LIMIT, &text, &length, err) != TS_OK) {
-    return TS_BAD_INPUT;
-  }
+static ts_status parse(ts_source *source, const char *file, const char *text, size_t length, ts_value *value,
+                       ts_error *err) {
   json_error_t problem;
   json_t *json = json_loadb(text, length, JSON_REJECT_DUPLICATES, &problem);
   ts_status status = TS_OK;
   if (json == NULL) {
-    status = ts_error_add(err, "%s:%d: json: %s", file, problem.line, problem.text);
+    bool word = strncmp(problem.text, "invalid token", strlen("invalid token")) == 0;
+    status = ts_error_add(err, "%s:%d: json: %s%s", file, problem.line, problem.text,
+                          word ? "; keys and strings need double quotes" : "");
   } else if (!json_is_object(json)) {
     status = ts_error_add(err, "%s:1: json: the file must hold an object, { ... }", file);
   } else {
     convert(json, &(ts_json) {ts_source_name(source, file), text, 1}, value);
   }
   json_decref(json);
+  return status;
+}
+
+ts_status ts_value_from_json(ts_source *source, const char *file, bool relaxed, ts_value *value, ts_error *err) {
+  *value = (ts_value) {0};
+  char *text = NULL;
+  size_t length = 0;
+  if (ts_read_file(file, JSON_LIMIT, &text, &length, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
+  ts_text plain = {0};
+  if (relaxed) {
+    ts_json_relax(text, length, &plain);
+  } else {
+    ts_text_append(&plain, text, length);
+  }
+  ts_status status = parse(source, file, plain.text != NULL ? plain.text : "", plain.length, value, err);
+  ts_text_free(&plain);
   ts_free(text);
   return status;
 }
