@@ -99,20 +99,19 @@ test_deck() {
     tiny.cfg --set data.sequence_length=65
   refused_train "tensor parallelism" "tensor_parallel.autotp_size: .*not there yet" \
     tiny.cfg --set tensor_parallel.autotp_size=2
-  refused_train "no steps" "run.steps: missing" tiny.cfg --set run.steps=0
-  refused_train "no run directory" "run.directory: missing" tiny.cfg --set run.directory=
-  refused_train "a run directory that is a file" "run.directory: tiny.cfg is a file" tiny.cfg --set run.directory=tiny.cfg
+  refused_train "no steps" "--set: run.steps: missing" tiny.cfg --set run.steps=0
+  refused_train "no run directory" "--set: run.directory: missing" tiny.cfg --set run.directory=
+  refused_train "a run directory that is a file" "--set: run.directory: tiny.cfg is a file" tiny.cfg --set run.directory=tiny.cfg
   refused_train "a run directory that cannot be made" "run.directory: .*/dev/null" tiny.cfg \
     --set run.directory=/dev/null/run
-  refused_train "everything frozen" "frozen: every parameter is frozen" tiny.cfg --set 'frozen=["."]'
-  refused_train "a frozen pattern that matches nothing" "frozen: \"nosuch\" matches no parameter" tiny.cfg \
-    --set 'frozen=["nosuch"]'
-  refused_train "a group that matches nothing" "optimizer.groups: \"nosuch\" matches no parameter" tiny.cfg \
+  refused_train "everything frozen" "--set: frozen: every parameter is frozen" tiny.cfg --set 'frozen=["."]'
+  refused_line "a frozen pattern that matches nothing" "bad.cfg:8: frozen: \"nosuch\" matches no parameter" 'frozen = ["nosuch"];'
+  refused_train "a group that matches nothing" "--set: optimizer.groups.0..pattern: \"nosuch\" matches no parameter" tiny.cfg \
     --set 'optimizer.groups=({pattern="nosuch";lr_factor=0.5;})'
   refused_train "a head too wide" "model.head_dim: 2048 is more than 1024" tiny.cfg --set model.hidden_size=2048 \
     --set model.num_attention_heads=1 --set model.num_key_value_heads=1
-  refused_train "a timeline over another file" "profile.timeline: tiny.cfg exists already" tiny.cfg \
-    --set profile.timeline=tiny.cfg
+  refused_line "a timeline over another file" "bad.cfg:8: profile.timeline: tiny.cfg exists already" \
+    'profile = { timeline = "tiny.cfg"; };'
   refused_train "a timeline that cannot be written" "profile.timeline: .*nowhere" tiny.cfg \
     --set profile.timeline=nowhere/trace.json
 }
@@ -120,38 +119,45 @@ test_deck() {
 test_batch() {
   refused_train "the batch equation" "train_batch_size: 4 is not a multiple of train_micro_batch_size_per_gpu 3 x" \
     tiny.cfg --set train_micro_batch_size_per_gpu=3
-  refused "a batch that three ranks do not divide" "train_batch_size 4 is not a multiple of .* x data-parallel size 3" \
+  refused "a batch that three ranks do not divide" "tiny.cfg:5: train_batch_size: 4 is not a multiple of .* x data-parallel size 3" \
     $mpiexec -n 3 "$tessera" train tiny.cfg
   refused "the whole equation" \
-    "train_batch_size 4 != train_micro_batch_size_per_gpu 2 x gradient_accumulation_steps 2 x data-parallel size 2 = 8" \
+    "tiny.cfg:5: train_batch_size: 4 != train_micro_batch_size_per_gpu 2 x gradient_accumulation_steps 2 x data-parallel size 2 = 8" \
     $mpiexec -n 2 "$tessera" train tiny.cfg --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=2
 }
 
 # ---- the data ----
 
 test_data() {
-  refused_train "no such data" "data: nowhere.txt: No such file" tiny.cfg --set data.path=nowhere.txt
+  refused_train "no such data" "--set: data.path: nowhere.txt: No such file" tiny.cfg --set data.path=nowhere.txt
+  sed 's/text.txt/nowhere.txt/' tiny.cfg > bad.cfg
+  refused_train "no such data, by the deck" "bad.cfg:3: data.path: nowhere.txt: No such file" bad.cfg
+  sed 's/validation_fraction = 0.1/validation_path = "nowhere.txt"/' tiny.cfg > bad.cfg
+  refused_train "no such validation data" "bad.cfg:3: data.validation_path: nowhere.txt: No such file" bad.cfg
   printf 'too short' > short.txt
-  refused_train "too short data" "data: short.txt: too short: it has 9 tokens, .*sequence_length = 32 needs 33" tiny.cfg \
+  refused_train "too short data" "--set: data.path: short.txt: too short: it has 9 tokens, .*sequence_length = 32 needs 33" tiny.cfg \
     --set data.path=short.txt
   refused_train "a token outside the vocabulary" \
-    "text.txt: the token at offset 0 is 108, outside the vocabulary: vocab_size = 100 takes 0..99" tiny.cfg \
+    "tiny.cfg:3: data.path: text.txt: the token at offset 0 is 108, outside the vocabulary: vocab_size = 100 takes 0..99" tiny.cfg \
     --set model.vocab_size=100 --set data.shuffle=false
-  refused_train "not a token file" "data: text.txt: " tiny.cfg --set data.format=bin
+  refused_train "not a token file" "tiny.cfg:3: data.path: text.txt: " tiny.cfg --set data.format=bin
   "$tessera" tokenize text.txt cut.bin > /dev/null
   set -- tiny.cfg --set data.path=cut.bin --set data.format=bin
   printf '\001\001' | dd of=cut.bin bs=2 seek=10512 conv=notrunc 2> /dev/null
   refused_train "one token outside the vocabulary" \
-    "data: cut.bin: the token at offset 10000 is 257, outside the vocabulary: vocab_size = 256" "$@"
+    "--set: data.path: cut.bin: the token at offset 10000 is 257, outside the vocabulary: vocab_size = 256" "$@"
+  sed 's/text.txt/cut.bin/; s/"text"/"bin"/' tiny.cfg > bad.cfg
+  refused "one token outside the vocabulary, found by another rank than the first" "bad.cfg:3: data.path: cut.bin: the token at offset" \
+    $mpiexec -n 4 "$tessera" train bad.cfg --set run.steps=100
   truncate -s 5000 cut.bin
   head -c 3000 text.txt | gzip > text.gz
-  refused_train "a compressed text" "data: text.gz: is compressed .gzip., .*: gzip -dc text.gz > data .data.format" \
+  refused_train "a compressed text" "--set: data.path: text.gz: is compressed .gzip., .*: gzip -dc text.gz > data .data.format" \
     tiny.cfg --set data.path=text.gz --set data.format=auto
   sh -c "$(sed -n 's/.* of it: \(.*\) (data.format.*/\1/p' "$scratch/err")"
   run "$tessera" train tiny.cfg --set data.path=data --set data.format=auto
   ok "and the command makes one that is taken" clean
   rm -rf run data text.gz
-  refused_train "a truncated token file" "data: cut.bin: truncated: the header says [0-9]+ tokens" "$@"
+  refused_train "a truncated token file" "--set: data.path: cut.bin: truncated: the header says [0-9]+ tokens" "$@"
 }
 
 # ---- weights ----

@@ -139,7 +139,7 @@ test_not_empty() {
   snapshot > "$scratch/before"
   train
   ok "a run directory that is not empty is refused, with the ways out" said 2 \
-    "run.directory: run is not empty; .*--set run.directory=.* or remove it"
+    "tiny.cfg:4: run.directory: run is not empty; .*--set run.directory=.* or remove it"
   snapshot > "$scratch/after"
   ok "and nothing is written" cmp "$scratch/before" "$scratch/after"
   mkdir empty

@@ -283,6 +283,39 @@ static void test_relaxed_json(void) {
   ts_free(text);
 }
 
+/* Each key knows where it came from, also on ranks that read a printed deck. */
+static void test_origins(void) {
+  ts_deck *d = read_beside("{\n \"gradient_clipping\": 0.5,\n \"zero_optimization\": { \"stage\": 1 } }", "\ndata = { path = \"x\"; };\ntrain_batch_size = 3;",
+                           "run.steps=7");
+  char *json = ts_format("%s/ds.json", tap_directory());
+  const char *expected[][2] = {{"data.path", "good.cfg:4"}, {"train_batch_size", "good.cfg:5"}, {"run.steps", "--set"}, {"run.seed", "good.cfg"}};
+  ts_text origins = {0}, text = {0};
+  ts_deck *again = NULL;
+  ts_deck_print_origins(d, &origins);
+  ts_deck_print(d, &text);
+  ts_deck_read_text("good.cfg", text.text, NULL, 0, &again, NULL);
+  ts_deck_take_origins(again, origins.text);
+  for (size_t i = 0; i < sizeof expected / sizeof *expected; ++i) {
+    tap_ok(strcmp(ts_deck_origin(d, expected[i][0]), expected[i][1]) == 0 && strcmp(ts_deck_origin(again, expected[i][0]), expected[i][1]) == 0,
+           "%s was set at %s", expected[i][0], ts_deck_origin(d, expected[i][0]));
+  }
+  tap_ok(strncmp(ts_deck_origin(again, "gradient_clipping"), json, strlen(json)) == 0 &&
+             strcmp(ts_deck_origin(again, "gradient_clipping") + strlen(json), ":2") == 0 &&
+             strcmp(ts_deck_origin(again, "zero_optimization.stage") + strlen(json), ":3") == 0,
+         "a json's key at its line, under its own name");
+  ts_error err = {0};
+  tap_ok(ts_deck_resolve_batch(again, 2, &err) == TS_BAD_INPUT &&
+             strncmp(err.text, "good.cfg:5: train_batch_size: 3 is not a multiple of ", 53) == 0, "a batch that does not divide");
+  ts_error_clear(&err);
+  tap_ok(ts_deck_error(d, "data.path", &err, "%d", 1) == TS_BAD_INPUT && strcmp(err.text, "good.cfg:4: data.path: 1") == 0, "ts_deck_error");
+  ts_error_clear(&err);
+  ts_text_free(&origins);
+  ts_text_free(&text);
+  ts_free(json);
+  ts_deck_destroy(&d);
+  ts_deck_destroy(&again);
+}
+
 static void test_bad_json(void) {
   static const char *const rows[][2] = {
       {"{\"run\": {\"steps\": 1 2}}", "bad.json:1: json: "},
@@ -465,7 +498,7 @@ static void test_batch(void) {
       {32, 0, 0, 4, {32, 8, 1}, NULL},
       {0, 4, 0, 4, {16, 4, 1}, NULL},
       {32, 4, 2, 3, {0},
-       "train_batch_size 32 != train_micro_batch_size_per_gpu 4 x gradient_accumulation_steps 2 x "
+       "train_batch_size: 32 != train_micro_batch_size_per_gpu 4 x gradient_accumulation_steps 2 x "
        "data-parallel size 3 = 24; leave out one of the three keys and it follows"},
       {32, 5, 0, 3, {0}, "32 is not a multiple of train_micro_batch_size_per_gpu 5 x data-parallel size 3 = 15; "
        "accepted: a multiple of 15, or other ranks (train_batch_size = train_micro_batch_size_per_gpu 5 x "
@@ -530,6 +563,7 @@ int main(void) {
   test_json();
   test_auto();
   test_relaxed_json();
+  test_origins();
   test_bad_json();
   test_gpt2_config();
   test_llama_config();

@@ -246,7 +246,7 @@ static void test_many_groups(void) {
 static void test_training(void) {
   ts_deck *deck = fixture_read("deck without data", GOOD_DECK, NULL);
   ts_error err = {0};
-  tap_ok(ts_deck_check_training(deck, &err) == TS_BAD_INPUT && strstr(err.text, "data.path: missing") != NULL &&
+  tap_ok(ts_deck_check_training(deck, &err) == TS_BAD_INPUT && strstr(err.text, "good.cfg: data.path: missing") != NULL &&
              strstr(err.text, "run.directory: missing") != NULL && strstr(err.text, "run.steps: missing") != NULL,
          "TRAINING: what is missing is named");
   ts_error_clear(&err);

@@ -152,9 +152,9 @@ static void test_json(void) {
              deck->train_micro_batch_size_per_gpu == 17 && deck->gradient_accumulation_steps == 9,
          "DeepSpeed's own example on 64 ranks: 9792 = 17 x 9 x 64");
   ts_status unfit = ts_deck_resolve_batch(deck, 128, &err);
-  tap_ok(unfit == TS_BAD_INPUT && strcmp(err.text, "elasticity: data-parallel size 128 does not fit train_batch_size 9792; "
+  tap_ok(unfit == TS_BAD_INPUT && strstr(err.text, "elastic.json:1: elasticity.max_train_batch_size: data-parallel size 128 does not fit train_batch_size 9792; "
                                                  "accepted: 32, 34, 36, 48, 51, 64 ..., 306, 408, 576, 612, 816, 1224 (23 numbers), or "
-                                                 "elasticity.version = 0.2") == 0,
+                                                 "elasticity.version = 0.2") != NULL,
          "on 128: %s", err.text);
   ts_error_clear(&err);
   ts_text printed = {0};
@@ -183,9 +183,9 @@ static void test_unfit(void) {
     int64_t ranks;
   } rows[] = {
       {"elasticity={enabled=true; max_train_batch_size=8; micro_batch_sizes=[2, 3];}",
-       "no micro-batch size x data-parallel size 5 is within elasticity.max_train_batch_size 8; accepted: fewer ranks", 5},
+       "no micro-batch size x data-parallel size 5 is within 8; accepted: fewer ranks", 5},
       {"elasticity={enabled=true; version=0.1; max_train_batch_size=8; micro_batch_sizes=[2]; min_gpus=9; max_gpus=12;}",
-       "no number of ranks from elasticity.min_gpus 9 to max_gpus 12 fits a batch of at most max_train_batch_size 8", 9},
+       "no number of ranks from elasticity.min_gpus 9 to max_gpus 12 fits a batch of at most 8", 9},
       {"elasticity={enabled=true; max_train_batch_size=2147483647; micro_batch_sizes=[2147483647];}",
        "no micro-batch size x data-parallel size 2147483647 is within", INT64_C(2147483647)},
   };
@@ -253,7 +253,7 @@ static const struct {
     {{32, 4, 2}, {0, 4, 2}, 3, {0}, "a run that goes on keeps its train_batch_size, and 32 / data-parallel size 3 is not a whole "
      "number; accepted: 1, 2, 4 ranks, another train_batch_size, or elasticity.enabled = true with micro_batch_sizes and "
      "max_train_batch_size"},
-    {{32, 4, 2}, {64, 4, 2}, 2, {0}, "train_batch_size 64 != train_micro_batch_size_per_gpu 4"},
+    {{32, 4, 2}, {64, 4, 2}, 2, {0}, "train_batch_size: 64 != train_micro_batch_size_per_gpu 4"},
     {{32, 0, 0}, {0, 4, 2}, 2, {16, 4, 2}, NULL}, /* a saved deck that does not say is none to keep to */
 };
 

@@ -1,4 +1,4 @@
-/* The batch triple, and what training needs. */
+/* The batch triple. */
 #include "base/memory.h"
 #include "deck/check.h"
 #include "deck/elasticity.h"
@@ -18,12 +18,20 @@ static void add_equation(ts_text *to, const ts_deck *deck, int64_t micro, int64_
   ts_text_add(to, " x data-parallel size %lld", (long long) ranks);
 }
 
+/* At the key that the user gave, if any. */
+static ts_status report(const ts_deck *deck, const char *key, const char *problem, ts_error *err) {
+  return ts_deck_report(err, TS_CHECK_BATCH_RANKS, ts_deck_origin(deck, key), key, "%s", problem);
+}
+
 static ts_status report_equation(const ts_deck *deck, int64_t micro, int64_t steps, int64_t ranks, ts_error *err) {
   int64_t product = 0;
   bool wraps = __builtin_mul_overflow(micro, steps, &product) || __builtin_mul_overflow(product, ranks, &product);
   ts_text text = {0};
-  add_factor(&text, "train_batch_size", deck->train_batch_size, true);
-  ts_text_add(&text, deck->train_batch_size > 0 ? " != " : " = ");
+  if (deck->train_batch_size > 0) {
+    ts_text_add(&text, "%lld != ", (long long) deck->train_batch_size);
+  } else {
+    ts_text_add(&text, "train_batch_size = ");
+  }
   add_equation(&text, deck, micro, steps, ranks);
   if (wraps) {
     ts_text_add(&text, " = more than 64 bits hold");
@@ -31,7 +39,8 @@ static ts_status report_equation(const ts_deck *deck, int64_t micro, int64_t ste
     ts_text_add(&text, " = %lld; leave out one of the three keys and it follows, or start other ranks",
                 (long long) product);
   }
-  ts_status status = ts_deck_report(err, TS_CHECK_BATCH_RANKS, "", "", "%s", text.text);
+  ts_status status =
+      report(deck, deck->train_batch_size > 0 ? "train_batch_size" : "train_micro_batch_size_per_gpu", text.text, err);
   ts_text_free(&text);
   return status;
 }
@@ -39,7 +48,7 @@ static ts_status report_equation(const ts_deck *deck, int64_t micro, int64_t ste
 static ts_status report_division(const ts_deck *deck, int64_t micro, int64_t steps, int64_t ranks, ts_error *err) {
   ts_text text = {0};
   int64_t divisor = 0;
-  ts_text_add(&text, "train_batch_size %lld is not a multiple of ", (long long) deck->train_batch_size);
+  ts_text_add(&text, "%lld is not a multiple of ", (long long) deck->train_batch_size);
   micro > 0 ? add_factor(&text, "train_micro_batch_size_per_gpu", micro, true)
             : add_factor(&text, "gradient_accumulation_steps", steps, deck->gradient_accumulation_steps > 0);
   ts_text_add(&text, " x data-parallel size %lld", (long long) ranks);
@@ -50,7 +59,7 @@ static ts_status report_division(const ts_deck *deck, int64_t micro, int64_t ste
   ts_text_add(&text, " (train_batch_size = ");
   add_equation(&text, deck, micro, steps, ranks);
   ts_text_add(&text, ")");
-  ts_status status = ts_deck_report(err, TS_CHECK_BATCH_RANKS, "", "", "%s", text.text);
+  ts_status status = report(deck, "train_batch_size", text.text, err);
   ts_text_free(&text);
   return status;
 }
@@ -74,8 +83,7 @@ ts_status ts_deck_resolve_batch(ts_deck *deck, int64_t batch_parallel_size, ts_e
     return ts_elastic_resolve(deck, batch_parallel_size, err);
   }
   if (batch == 0 && micro == 0) {
-    return ts_deck_report(err, TS_CHECK_BATCH_RANKS, "", "",
-                          "train_batch_size: missing; accepted: it, or train_micro_batch_size_per_gpu");
+    return report(deck, "train_batch_size", "missing; accepted: it, or train_micro_batch_size_per_gpu", err);
   }
   if (batch > 0 && micro == 0) {
     steps = steps > 0 ? steps : 1;
@@ -93,25 +101,6 @@ ts_status ts_deck_resolve_batch(ts_deck *deck, int64_t batch_parallel_size, ts_e
     deck->train_batch_size = product;
     deck->train_micro_batch_size_per_gpu = micro;
     deck->gradient_accumulation_steps = steps;
-  }
-  return status;
-}
-
-ts_status ts_deck_check_training(const ts_deck *deck, ts_error *err) {
-  const struct {
-    const char *key, *help;
-    bool missing;
-  } needs[] = {
-      {"data.path", "the training data", *deck->data.path == '\0'},
-      {"run.directory", "where the results go", *deck->run.directory == '\0'},
-      {"run.steps", "how many steps to train", deck->run.steps == 0 && *deck->model.from == '\0'},
-  };
-  ts_status status = TS_OK;
-  for (size_t i = 0; i < sizeof needs / sizeof *needs; ++i) {
-    if (needs[i].missing &&
-        ts_deck_report(err, TS_CHECK_TRAINING, "", needs[i].key, "missing: %s", needs[i].help) != TS_OK) {
-      status = TS_BAD_INPUT;
-    }
   }
   return status;
 }

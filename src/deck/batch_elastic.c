@@ -6,23 +6,25 @@
 
 /* ---- elasticity ---- */
 
-static ts_status report_unfit(const ts_deck_elasticity *e, int64_t ranks, const ts_elastic_batch *choice, ts_error *err) {
+static ts_status report_unfit(const ts_deck *deck, int64_t ranks, const ts_elastic_batch *choice, ts_error *err) {
+  const ts_deck_elasticity *e = &deck->elasticity;
+  const char *limit = "elasticity.max_train_batch_size";
   ts_text text = {0};
   if (e->version > 0.1) {
-    ts_text_add(&text, "no micro-batch size x data-parallel size %lld is within elasticity.max_train_batch_size %lld; "
+    ts_text_add(&text, "no micro-batch size x data-parallel size %lld is within %lld; "
                 "accepted: fewer ranks, a smaller size, or a larger limit", (long long) ranks,
                 (long long) e->max_train_batch_size);
   } else if (choice->fits.n == 0) {
     ts_text_add(&text, "no number of ranks from elasticity.min_gpus %lld to max_gpus %lld fits a batch of at most "
-                "max_train_batch_size %lld", (long long) e->min_gpus, (long long) e->max_gpus,
+                "%lld", (long long) e->min_gpus, (long long) e->max_gpus,
                 (long long) e->max_train_batch_size);
   } else {
-    ts_text_add(&text, "elasticity: data-parallel size %lld does not fit train_batch_size %lld; accepted: ", (long long) ranks,
+    ts_text_add(&text, "data-parallel size %lld does not fit train_batch_size %lld; accepted: ", (long long) ranks,
                 (long long) choice->batch);
     ts_elastic_list(&choice->fits, &text);
     ts_text_add(&text, ", or elasticity.version = 0.2");
   }
-  ts_status status = ts_deck_report(err, TS_CHECK_BATCH_RANKS, "", "", "%s", text.text);
+  ts_status status = ts_deck_report(err, TS_CHECK_BATCH_RANKS, ts_deck_origin(deck, limit), limit, "%s", text.text);
   ts_text_free(&text);
   return status;
 }
@@ -30,7 +32,7 @@ static ts_status report_unfit(const ts_deck_elasticity *e, int64_t ranks, const 
 ts_status ts_elastic_resolve(ts_deck *deck, int64_t replicas, ts_error *err) {
   ts_elastic_batch choice;
   ts_elastic_choose(&deck->elasticity, replicas, &choice);
-  ts_status status = choice.micro > 0 ? TS_OK : report_unfit(&deck->elasticity, replicas, &choice, err);
+  ts_status status = choice.micro > 0 ? TS_OK : report_unfit(deck, replicas, &choice, err);
   if (choice.micro > 0) {
     deck->train_batch_size = choice.batch;
     deck->train_micro_batch_size_per_gpu = choice.micro;
@@ -62,7 +64,8 @@ static int64_t largest_divisor(int64_t n, int64_t most) {
   return largest;
 }
 
-static ts_status report_kept(int64_t batch, int64_t ranks, ts_error *err) {
+static ts_status report_kept(const ts_deck *deck, int64_t batch, int64_t ranks, ts_error *err) {
+  const char *key = "train_batch_size";
   ts_text text = {0};
   ts_ints fits = {0};
   for (int64_t i = 1; i <= batch && i <= 2 * ranks; ++i) { /* what is near the ranks there are */
@@ -75,7 +78,7 @@ static ts_status report_kept(int64_t batch, int64_t ranks, ts_error *err) {
   ts_elastic_list(&fits, &text);
   ts_text_add(&text, " ranks, another train_batch_size, or elasticity.enabled = true with micro_batch_sizes and "
               "max_train_batch_size");
-  ts_status status = ts_deck_report(err, TS_CHECK_BATCH_RANKS, "", "", "%s", text.text);
+  ts_status status = ts_deck_report(err, TS_CHECK_BATCH_RANKS, ts_deck_origin(deck, key), key, "%s", text.text);
   ts_text_free(&text);
   ts_ints_clear(&fits);
   return status;
@@ -133,7 +136,7 @@ ts_status ts_deck_keep_batch(ts_deck *deck, const ts_deck *before, int64_t ranks
   if (replicas_of(before) == 0 || deck->elasticity.enabled || another) {
     status = ts_deck_resolve_batch(deck, ranks, err);
   } else if (batch % ranks != 0) {
-    status = report_kept(batch, ranks, err);
+    status = report_kept(deck, batch, ranks, err);
   } else if (!holds_as_it_is(deck, before, ranks)) {
     kept = true;
     deck->train_batch_size = batch;

@@ -11,7 +11,8 @@
  * (heads divide the hidden size, the sequence fits the positions, ...).  What depends on the number of ranks is checked
  * by ts_deck_resolve_batch and by the mesh.  Sizes called "elements" count numbers, not bytes.
  *
- * No function here is collective: one rank reads, prints with ts_deck_print, and the others read that text.
+ * No function here is collective: one rank reads, prints with ts_deck_print, and the others read that text, with the places of
+ * the keys beside it (ts_deck_print_origins).
  */
 #ifndef TS_DECK_DECK_H
 #define TS_DECK_DECK_H
@@ -217,6 +218,7 @@ typedef struct ts_deck {
     char *timeline; /**< File for a Chrome trace; "" for none. */
   } profile;
   ts_strings notes; /**< For ts_deck_notes. */
+  ts_strings origins; /**< For ts_deck_origin. */
 } ts_deck;
 
 /** In a run's directory: what it keeps of model.from, config.json and the tokenizer's files. */
@@ -280,6 +282,20 @@ void ts_deck_print(const ts_deck *deck, ts_text *to);
  * \param [in] ignored  Beginnings of paths that do not count; ended by NULL.
  * \return the number of lines. */
 int ts_deck_differences(const ts_deck *before, const ts_deck *now, const char *const *ignored, ts_text *to);
+
+/** Where the canonical \a path was set: "deck.cfg:12", "ds.json:4", "--set"; the deck's name for what nobody set.  Borrowed; "" for
+ * a deck that was not read.  Not collective. */
+const char *ts_deck_origin(const ts_deck *deck, const char *path);
+
+/** Add "deck.cfg:12: data.path: problem" to \a err: what is found wrong after the deck was read.  Not collective.
+ * \return TS_BAD_INPUT. */
+ts_status ts_deck_error(const ts_deck *deck, const char *path, ts_error *err, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/** Append the places of all keys as text, and take them from it: a deck that was read from a printed one is then told of as
+ * the user wrote it.  Not collective. */
+void ts_deck_print_origins(const ts_deck *deck, ts_text *to);
+void ts_deck_take_origins(ts_deck *deck, const char *text);
 
 /** Append one line for every key that was set but does nothing ("key: no effect: reason"), that was left to us with
  * "auto", or of a config.json that we do not know.  Not collective. */

@@ -85,7 +85,7 @@ static bool read_config(ts_reader *reader, const ts_setting *setting, const char
     ts_reader_note(reader, "model.from: %s is not there; %s is: enough to go on with that run, not to begin one", from,
                    kept);
   }
-  bool readable = ts_value_from_json(&reader->source, kept != NULL ? kept : path, &json, &problem) == TS_OK;
+  bool readable = ts_value_from_json(&reader->source, kept != NULL ? kept : path, false, &json, &problem) == TS_OK;
   if (readable) {
     first_token(reader, &json);
     ts_reader_take(reader, "model", &json, TS_FROM_MODEL);

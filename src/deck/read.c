@@ -82,6 +82,7 @@ static void read_all(ts_reader *reader, const char *text, size_t length, char *c
     ts_reader_resolve(reader);
     ts_reader_check_deck(reader);
   }
+  ts_reader_keep_origins(reader);
 }
 
 static void clear_reader(ts_reader *reader) {
@@ -164,5 +165,6 @@ void ts_deck_destroy(ts_deck **deck) {
   }
   ts_free(d->optimizer.groups.items);
   ts_strings_clear(&d->notes);
+  ts_strings_clear(&d->origins);
   ts_free(d);
 }

@@ -78,6 +78,9 @@ void ts_reader_check_elasticity(ts_reader *reader);
 /** "file:line" of a setting, the deck's name without one; newly allocated, ts_free. Not collective. */
 char *ts_reader_where(const ts_reader *reader, const ts_setting *setting);
 
+/** Keep the places of all settings in the deck (ts_deck_origin). Not collective. */
+void ts_reader_keep_origins(const ts_reader *reader);
+
 /** ts_deck_report at the place where \a path was set. Not collective. */
 ts_status ts_reader_report(const ts_reader *reader, ts_deck_check check, const char *path, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

@@ -49,12 +49,12 @@ static ts_status choose(const char *wanted, ts_world *world, bool *cuda, ts_erro
 
 static ts_status open_device(const ts_deck *deck, const ts_world *world, ts_error *err) {
   if (ts_backend_cuda() == NULL) {
-    return ts_error_add(
-        err, "run.device is cuda, but this Tessera was built without CUDA: configure it with --with-cuda=DIR");
+    return ts_deck_error(deck, "run.device", err,
+                         "cuda, but this Tessera was built without CUDA: configure it with --with-cuda=DIR");
   }
   if (deck->debug.memcheck) {
-    return ts_error_add(
-        err, "debug.memcheck compares the host's memory; on a GPU run compute-sanitizer, or set run.device = \"cpu\"");
+    return ts_deck_error(deck, "debug.memcheck", err,
+                         "it compares the host's memory; on a GPU run compute-sanitizer, or set run.device = \"cpu\"");
   }
   const ts_cuda_options options = {.local_rank = ts_world_local_rank(world), .tf32 = deck->run.tf32,
                                    .time_limit = deck->run.peer_timeout};

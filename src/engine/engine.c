@@ -100,14 +100,16 @@ static ts_status check_patterns(const ts_deck *deck, const ts_layout *layout, ts
   ts_status status = TS_OK;
   for (int i = 0; i < deck->frozen.n; ++i) {
     if (!matches_some(layout, deck->frozen.items[i])) {
-      status = ts_error_add(err, "frozen: \"%s\" matches no parameter; the first is called %s", deck->frozen.items[i],
-                            layout->parameter[0].name);
+      status = ts_deck_error(deck, "frozen", err, "\"%s\" matches no parameter; the first is called %s", deck->frozen.items[i],
+                             layout->parameter[0].name);
     }
   }
   for (int i = 0; i < deck->optimizer.groups.n; ++i) {
     if (!matches_some(layout, deck->optimizer.groups.items[i].pattern)) {
-      status = ts_error_add(err, "optimizer.groups: \"%s\" matches no parameter; the first is called %s",
-                            deck->optimizer.groups.items[i].pattern, layout->parameter[0].name);
+      char *key = ts_format("optimizer.groups[%d].pattern", i);
+      status = ts_deck_error(deck, key, err, "\"%s\" matches no parameter; the first is called %s",
+                             deck->optimizer.groups.items[i].pattern, layout->parameter[0].name);
+      ts_free(key);
     }
   }
   for (int i = 0; i < deck->optimizer.no_decay.n; ++i) {
@@ -125,7 +127,7 @@ static ts_status check_trainable(const ts_engine *e, ts_error *err) {
   }
   ts_status status = check_patterns(e->deck, p->layout, err);
   if (ts_layout_parameter_count(p->layout, true) == 0) {
-    status = ts_error_add(err, "frozen: every parameter is frozen; there is nothing to train");
+    status = ts_deck_error(e->deck, "frozen", err, "every parameter is frozen; there is nothing to train");
   }
   return status;
 }

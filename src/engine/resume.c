@@ -33,23 +33,25 @@ static bool has_file(const char *directory, const char *name) {
   return there;
 }
 
-static ts_status check_is_directory(const char *path, ts_error *err) {
+static ts_status check_is_directory(const ts_deck *deck, ts_error *err) {
+  const char *path = deck->run.directory;
   struct stat info;
   if (path[0] == 0) {
-    return ts_error_add(err, "run.directory is not set: where shall the metrics go? (--set run.directory=runs/NAME)");
+    return ts_deck_error(deck, "run.directory", err, "not set: where shall the metrics go? (--set run.directory=runs/NAME)");
   }
-  return stat(path, &info) != 0 || S_ISDIR(info.st_mode) ? TS_OK
-                                                         : ts_error_add(err, "run.directory: %s is a file", path);
+  bool good = stat(path, &info) != 0 || S_ISDIR(info.st_mode);
+  return good ? TS_OK : ts_deck_error(deck, "run.directory", err, "%s is a file", path);
 }
 
-static ts_status check_empty(const char *path, ts_error *err) {
+static ts_status check_empty(const ts_deck *deck, ts_error *err) {
+  const char *path = deck->run.directory;
   if (!has_files(path)) {
     return TS_OK;
   }
-  return ts_error_add(err,
-                      "run.directory: %s is not empty; a run never writes over another: choose a new one "
-                      "(--set run.directory=runs/NAME), go on with what is there (--resume auto), or remove it",
-                      path);
+  return ts_deck_error(deck, "run.directory", err,
+                       "%s is not empty; a run never writes over another: choose a new one "
+                       "(--set run.directory=runs/NAME), go on with what is there (--resume auto), or remove it",
+                       path);
 }
 
 /* ---- auto ---- */
@@ -101,12 +103,13 @@ static char *share_dead_deck(ts_world *world, const char *run) {
 }
 
 /* No checkpoint: a new run, unless the directory holds something else than a run that died early. */
-static ts_status begin_anew(ts_world *world, const char *run, ts_resume *resume, ts_error *err) {
+static ts_status begin_anew(ts_world *world, const ts_deck *deck, ts_resume *resume, ts_error *err) {
+  const char *run = deck->run.directory;
   resume->over = agree_on_rank_0(world, died_early(run));
   ts_status status = TS_OK;
   if (!resume->over && ts_world_rank(world) == 0) {
     status = ts_deepspeed_refuse(run, err);
-    status = status == TS_OK ? check_empty(run, err) : status;
+    status = status == TS_OK ? check_empty(deck, err) : status;
   }
   if (resume->over) {
     ts_log(TS_LOG_INFO, "%s has no checkpoint yet: the run begins anew", run);
@@ -115,7 +118,8 @@ static ts_status begin_anew(ts_world *world, const char *run, ts_resume *resume,
   return ts_world_agree(world, status, err);
 }
 
-static ts_status find_newest(ts_world *world, const char *run, ts_resume *resume, ts_error *err) {
+static ts_status find_newest(ts_world *world, const ts_deck *deck, ts_resume *resume, ts_error *err) {
+  const char *run = deck->run.directory;
   int64_t *steps = NULL;
   int n = list_steps(world, run, &steps);
   ts_error damage = {0};
@@ -131,7 +135,7 @@ static ts_status find_newest(ts_world *world, const char *run, ts_resume *resume
   }
   ts_status status = TS_OK;
   if (n == 0) {
-    status = begin_anew(world, run, resume, err);
+    status = begin_anew(world, deck, resume, err);
   } else if (resume->checkpoint == NULL) {
     status = ts_error_add(err, "%s: every checkpoint is damaged:\n%s", run, damage.text);
   } else {
@@ -157,27 +161,26 @@ static bool is_of_run(const char *directory, const char *run) {
   return same;
 }
 
-static ts_status find_named(ts_world *world, const char *path, const char *run, ts_resume *resume, ts_error *err) {
+static ts_status find_named(ts_world *world, const char *path, const ts_deck *deck, ts_resume *resume, ts_error *err) {
   ts_status status = ts_world_agree(world, ts_checkpoint_locate(path, NULL, &resume->directory, err), err);
   if (status != TS_OK) {
     return status;
   }
-  resume->same_run = agree_on_rank_0(world, is_of_run(resume->directory, run));
-  status = ts_world_rank(world) != 0 || resume->same_run ? TS_OK : check_empty(run, err);
+  resume->same_run = agree_on_rank_0(world, is_of_run(resume->directory, deck->run.directory));
+  status = ts_world_rank(world) != 0 || resume->same_run ? TS_OK : check_empty(deck, err);
   status = ts_world_agree(world, status, err);
   return status == TS_OK ? ts_checkpoint_check(world, resume->directory, &resume->checkpoint, err) : status;
 }
 
 ts_status ts_resume_find(ts_world *world, const ts_deck *deck, const char *request, ts_resume *resume, ts_error *err) {
-  const char *run = deck->run.directory;
   *resume = (ts_resume){0};
-  ts_status status = ts_world_agree(world, check_is_directory(run, err), err);
+  ts_status status = ts_world_agree(world, check_is_directory(deck, err), err);
   if (status == TS_OK && strcmp(request, "never") == 0) {
-    status = ts_world_agree(world, ts_world_rank(world) == 0 ? check_empty(run, err) : TS_OK, err);
+    status = ts_world_agree(world, ts_world_rank(world) == 0 ? check_empty(deck, err) : TS_OK, err);
   } else if (status == TS_OK && strcmp(request, "auto") == 0) {
-    status = find_newest(world, run, resume, err);
+    status = find_newest(world, deck, resume, err);
   } else if (status == TS_OK) {
-    status = find_named(world, request, run, resume, err);
+    status = find_named(world, request, deck, resume, err);
   }
   if (resume->checkpoint == NULL) {
     ts_free(resume->directory);

@@ -17,7 +17,8 @@ static ts_status read_micro_batch(ts_training *r, int64_t m, ts_error *err) {
   int64_t first = r->at.samples + (m * r->ranks + r->rank) * r->batch;
   for (int64_t b = 0; b < r->batch; ++b) {
     r->samples[b] = first + b;
-    ts_status status = ts_data_sample(r->data, TS_SPLIT_TRAINING, first + b, r->tokens + b * (r->length + 1), err);
+    int32_t *row = r->tokens + b * (r->length + 1);
+    ts_status status = ts_data_sample_deck(r->deck, r->data, TS_SPLIT_TRAINING, first + b, row, err);
     if (status != TS_OK) {
       return status;
     }

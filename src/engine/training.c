@@ -22,7 +22,7 @@
 static ts_status check_timeline(const ts_deck *deck, ts_error *err) {
   const char *path = deck->profile.timeline, *directory = deck->run.directory, *slash = strrchr(path, '/');
   if (path[0] != 0 && access(path, F_OK) == 0) {
-    return ts_error_add(err, "profile.timeline: %s exists already; a run never writes over another file", path);
+    return ts_deck_error(deck, "profile.timeline", err, "%s exists already; a run never writes over another file", path);
   }
   size_t length = slash != NULL ? (size_t) (slash - path) : 0;
   if (slash == NULL || slash == path ||
@@ -32,7 +32,7 @@ static ts_status check_timeline(const ts_deck *deck, ts_error *err) {
   char *parent = ts_format("%.*s", (int) length, path);
   ts_status status = access(parent, W_OK) == 0
                          ? TS_OK
-                         : ts_error_add(err, "profile.timeline: %s: cannot be written: %s", path, strerror(errno));
+                         : ts_deck_error(deck, "profile.timeline", err, "%s: cannot be written: %s", path, strerror(errno));
   ts_free(parent);
   return status;
 }
@@ -46,7 +46,7 @@ static ts_status check_dump(const ts_training *r, ts_error *err) {
     status = ts_error_add(&why, "%s: cannot be written: %s", path, strerror(errno));
   }
   if (status != TS_OK) {
-    ts_error_add(err, "debug.dump: %s", why.text);
+    ts_deck_error(r->deck, "debug.dump", err, "%s", why.text);
   }
   ts_error_clear(&why);
   return status;
@@ -94,7 +94,7 @@ static ts_status open_directory(ts_training *r, ts_error *err) {
   ts_error why = {0};
   ts_status status = TS_OK;
   if (ts_make_directory(directory, &why) != TS_OK) {
-    status = ts_error_add(err, "run.directory: %s", why.text);
+    status = ts_deck_error(r->deck, "run.directory", err, "%s", why.text);
   }
   ts_error_clear(&why);
   status = status == TS_OK ? ts_run_lock(directory, &r->lock, err) : status;

@@ -3,6 +3,26 @@
 #include "base/text.h"
 #include "engine/train.h"
 
+#include <string.h>
+
+/* The room's messages begin with the file they are about. */
+static ts_status blame(const ts_deck *deck, const char *problem, ts_error *err) {
+  const char *other = deck->data.validation_path;
+  size_t length = strlen(other);
+  bool validation = length > 0 && strcmp(other, deck->data.path) != 0 && strncmp(problem, other, length) == 0 && problem[length] == ':';
+  return ts_deck_error(deck, validation ? "data.validation_path" : "data.path", err, "%s", problem);
+}
+
+ts_status ts_data_sample_deck(const ts_deck *deck, ts_data *data, ts_split split, int64_t position, int32_t *tokens, ts_error *err) {
+  ts_error found = {0};
+  ts_status status = ts_data_sample(data, split, position, tokens, &found);
+  if (status != TS_OK) {
+    status = blame(deck, found.text, err);
+  }
+  ts_error_clear(&found);
+  return status;
+}
+
 ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err) {
   const ts_data_options options = {.path = deck->data.path, .format = deck->data.format, .dataset = deck->data.dataset,
                                    .sequence_length = deck->data.sequence_length,
@@ -13,20 +33,20 @@ ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err) 
   ts_error found = {0};
   *data = NULL;
   if (deck->data.path[0] == 0) {
-    return ts_error_add(err, "data.path: missing: the file of tokens or text");
+    return ts_deck_error(deck, "data.path", err, "missing: the file of tokens or text");
   }
   ts_data_open(&options, data, &found);
-  ts_status status = found.count > 0 ? ts_error_add(err, "data: %s", found.text) : TS_OK;
+  ts_status status = found.count > 0 ? blame(deck, found.text, err) : TS_OK;
   ts_error_clear(&found);
   return status;
 }
 
 /* Rows past the end of the split are filled with the first sample and counted nowhere. */
-static ts_status read_validation(ts_data *data, int64_t first, int64_t n, int64_t batch, int64_t length,
+static ts_status read_validation(const ts_deck *deck, ts_data *data, int64_t first, int64_t n, int64_t batch, int64_t length,
                                  int32_t *tokens, ts_error *err) {
   for (int64_t b = 0; b < batch; ++b) {
     int32_t *row = tokens + b * (length + 1);
-    ts_status status = ts_data_sample(data, TS_SPLIT_VALIDATION, first + b < n ? first + b : 0, row, err);
+    ts_status status = ts_data_sample_deck(deck, data, TS_SPLIT_VALIDATION, first + b < n ? first + b : 0, row, err);
     if (status != TS_OK) {
       return status;
     }
@@ -42,7 +62,7 @@ ts_status ts_validate(ts_engine *engine, ts_world *world, const ts_deck *deck, t
   int64_t batch = deck->train_micro_batch_size_per_gpu, length = deck->data.sequence_length;
   int64_t ranks = ts_world_size(world), n = ts_data_samples(data, TS_SPLIT_VALIDATION), global = batch * ranks;
   if (n == 0) {
-    return ts_error_add(err, "there is no validation data: set data.validation_fraction or data.validation_path");
+    return ts_deck_error(deck, "data.validation_fraction", err, "there is no validation data: set it or data.validation_path");
   }
   int64_t batches = (n + global - 1) / global;
   if (deck->run.evaluate_batches > 0 && deck->run.evaluate_batches < batches) {
@@ -53,7 +73,7 @@ ts_status ts_validate(ts_engine *engine, ts_world *world, const ts_deck *deck, t
   ts_status status = TS_OK;
   for (int64_t i = 0; i < batches && status == TS_OK; ++i) {
     int64_t first = i * global + ts_world_rank(world) * batch;
-    status = ts_world_agree(world, read_validation(data, first, n, batch, length, tokens, err), err);
+    status = ts_world_agree(world, read_validation(deck, data, first, n, batch, length, tokens, err), err);
     if (status == TS_OK) {
       double batch_loss, batch_valid;
       ts_engine_evaluate(engine, tokens, &batch_loss, &batch_valid);
