@@ -126,6 +126,30 @@ test_batch() {
     $mpiexec -n 2 "$tessera" train tiny.cfg --set train_micro_batch_size_per_gpu=2 --set gradient_accumulation_steps=2
 }
 
+# ---- a DeepSpeed json ----
+
+# refused_json NAME PATTERN JSON: the json beside the deck.
+refused_json() {
+  { cat tiny.cfg; echo 'deepspeed_config = "ds.json";'; } > bad.cfg
+  printf '%s\n' "$3" > ds.json
+  refused_train "$1" "$2" bad.cfg
+}
+
+test_json() {
+  refused_json "fp16 in a json" "ds.json:2: fp16.enabled: refused, .*--set fp16.enabled=false --set bf16.enabled=true" \
+    '{ // of a template
+  "fp16": {"enabled": true, "initial_scale_power": 12}, }'
+  refused_json "another axis" "ds.json:1: tensor_parallel.autotp_size: refused, not there yet" '{"tensor_parallel": {"autotp_size": 2}}'
+  refused_json "what DeepSpeed has no more" "ds.json:1: amp.enabled: refused, removed from DeepSpeed" '{"amp": {"enabled": true}}'
+  refused_json "a batch that does not divide" "bad.cfg:5: train_batch_size: 4 is not a multiple of .* x gradient_accumulation_steps 3" \
+    '{
+  "gradient_accumulation_steps": 3}'
+  echo '{"zero_optimization": {"stage": 2, "cpu_offload": true}}' > ds.json
+  refused "offload on a GPU" "ds.json:1: zero_optimization.offload_optimizer.device: \"cpu\": refused, not there yet on GPUs" \
+    "$tessera" plan bad.cfg --target cuda
+  rm bad.cfg ds.json
+}
+
 # ---- the data ----
 
 test_data() {
@@ -319,6 +343,7 @@ test_death() {
 test_words
 test_deck
 test_batch
+test_json
 test_data
 test_weights
 test_unread

@@ -60,14 +60,20 @@ static const bad_deck decks[] = {
      "optimizer.type: \"Lion\" is not there yet"},
     {TS_CHECK_WORD_LATER, NULL, "communication_data_type = \"torch.float16\";\n", NULL, "\"fp16\" is not there yet"},
     {TS_CHECK_REFUSED, NULL, "fp16 = { enabled = true; };\n", NULL, "fp16.enabled: refused, not there yet"},
-    {TS_CHECK_REFUSED, NULL, "sparse_gradients = true;\n", NULL, "sparse_gradients: refused, not there yet"},
+    {TS_CHECK_REFUSED, NULL, "sparse_gradients = true;\n", NULL, "sparse_gradients: refused, removed from DeepSpeed"},
+    {TS_CHECK_REFUSED, NULL, "amp = { enabled = true; opt_level = \"O2\"; };\n", NULL, "bad.cfg:4: amp.enabled: refused, removed from DeepSpeed"},
+    {TS_CHECK_REFUSED, NULL, "zero_optimization = { mics_shard_size = 4; };\n", NULL, "mics_shard_size: refused, removed from DeepSpeed"},
+    {TS_CHECK_REFUSED, NULL, "optimizer = { params = { max_grad_norm = 1.0; }; };\n", NULL,
+     "accepted: 0.0, or --set optimizer.params.max_grad_norm=0 --set gradient_clipping=NORM"},
     {TS_CHECK_REFUSED, NULL, "autotuning = { enabled = true; };\n", NULL,
      "bad.cfg:4: autotuning.enabled: refused, not there yet"},
     {TS_CHECK_REFUSED, NULL, "", "checkpoint.use_node_local_storage=true",
      "refused, not there yet: checkpoints on disks that only one node sees; accepted: false"},
     {TS_CHECK_REFUSED, NULL, "tensor_parallel = { autotp_size = 2; };\n", NULL, "autotp_size: refused, not there yet"},
-    {TS_CHECK_REFUSED, NULL, "zero_optimization = { offload_optimizer = { device = \"cpu\"; }; };\n", NULL,
-     "zero_optimization.offload_optimizer.device: refused, not there yet"},
+    {TS_CHECK_WORD_LATER, NULL, "zero_optimization = { offload_optimizer = { device = \"nvme\"; }; };\n", NULL,
+     "zero_optimization.offload_optimizer.device: \"nvme\" is not there yet; accepted: none, cpu"},
+    {TS_CHECK_WORD_LATER, NULL, "optimizer = { type = \"ZeroOneAdam\"; };\n", NULL,
+     "optimizer.type: \"ZeroOneAdam\" is removed from DeepSpeed, which refuses it too; accepted: AdamW, Adam"},
     {TS_CHECK_REGEX, NULL, "frozen = [\"wte(\"];\n", NULL, "frozen: \"wte(\" is not a valid regular expression"},
     {TS_CHECK_REGEX, NULL, "optimizer = { groups = ( { pattern = \"[\"; } ); };\n", NULL, "not a valid regular"},
     {TS_CHECK_ONLY, NULL, SCHEDULE("WarmupLR", "cycle_min_lr = 1.0;"), NULL,
@@ -263,10 +269,29 @@ static void test_training(void) {
   ts_deck_destroy(&deck);
 }
 
+/* The same deck on processors and on GPUs. */
+static void test_gpu(void) {
+  ts_deck *deck = fixture_read("deck with offload", GOOD_DECK "zero_optimization = {\n offload_param = { device = \"cpu\"; };\n"
+                               " offload_optimizer = { device = \"cpu\"; }; };\n", NULL);
+  ts_error err = {0};
+  tap_ok(ts_deck_check_gpu(deck, &err) == TS_BAD_INPUT && err.count == 2 &&
+             strstr(err.text, "good.cfg:6: zero_optimization.offload_optimizer.device: \"cpu\": refused, not there yet on GPUs: offload of "
+                              "state to host memory; accepted: --set zero_optimization.offload_optimizer.device=none, or "
+                              "run.device = \"cpu\"") != NULL, "GPU: offload is refused");
+  ts_error_clear(&err);
+  ts_deck_test_disable(TS_CHECK_GPU);
+  tap_ok(ts_deck_check_gpu(deck, &err) == TS_OK, "GPU off: it passes");
+  ts_deck_test_disable(TS_N_DECK_CHECKS);
+  ts_deck_destroy(&deck);
+  deck = fixture_read("deck without", GOOD_DECK, NULL);
+  tap_ok(ts_deck_check_gpu(deck, &err) == TS_OK, "GPU: nothing else is");
+  ts_deck_destroy(&deck);
+}
+
 static void test_coverage(void) {
   for (int check = 0; check < TS_N_DECK_CHECKS; ++check) {
     bool own = check == TS_CHECK_CONFLICT || check == TS_CHECK_GROUPS || check == TS_CHECK_TRAINING ||
-               check == TS_CHECK_BATCH_RANKS;
+               check == TS_CHECK_BATCH_RANKS || check == TS_CHECK_GPU;
     for (size_t i = 0; i < sizeof decks / sizeof *decks && !own; ++i) {
       own = (int) decks[i].check == check;
     }
@@ -313,6 +338,7 @@ int main(void) {
   test_many_groups();
   test_many_sizes();
   test_training();
+  test_gpu();
   test_coverage();
   test_all_at_once();
   test_no_suggestion();

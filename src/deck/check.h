@@ -20,8 +20,8 @@
   X(FINITE)          /* a number too large for a double */                                   \
   X(RANGE)           /* below or above what the row accepts */                               \
   X(WORD)            /* a word that is not one of the accepted */                            \
-  X(WORD_LATER)      /* a word that is known but not there yet */                            \
-  X(REFUSED)         /* a key that is not there yet */                                       \
+  X(WORD_LATER)      /* a word that is known but not there yet, or no more */                \
+  X(REFUSED)         /* a key that is not there yet, or no more */                           \
   X(REGEX)           /* not a valid expression */                                            \
   X(ONLY)            /* a parameter of another family, optimizer or schedule */              \
   X(REQUIRED)        /* a missing key */                                                     \
@@ -43,7 +43,8 @@
   X(ELASTIC_BATCH)   /* elasticity, or the batch triple */                                   \
   X(BATCH)           /* the batch triple without ranks */                                    \
   X(BATCH_RANKS)     /* the batch triple with ranks */                                       \
-  X(TRAINING)        /* what training needs */
+  X(TRAINING)        /* what training needs */                                               \
+  X(GPU)             /* what a GPU cannot take */
 
 typedef enum ts_deck_check {
 #define X(name) TS_CHECK_##name,

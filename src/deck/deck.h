@@ -152,6 +152,11 @@ typedef struct ts_deck_scheduler {
   } params;
 } ts_deck_scheduler;
 
+/** `zero_optimization.offload_param` and `offload_optimizer`. */
+typedef struct ts_deck_offload {
+  char *device; /**< "none" or "cpu"; with the latter ts_deck_check_gpu refuses a GPU. */
+} ts_deck_offload;
+
 /** `zero_optimization`; sizes in elements. */
 typedef struct ts_deck_zero {
   int64_t stage; /**< 0..3 */
@@ -159,6 +164,7 @@ typedef struct ts_deck_zero {
   bool overlap_comm; /**< Resolved: unless set, true at stage 3 only (as DeepSpeed). */
   int64_t stage3_prefetch_bucket_size, stage3_param_persistence_threshold;
   int64_t stage3_max_live_parameters, stage3_max_reuse_distance;
+  ts_deck_offload offload_param, offload_optimizer;
 } ts_deck_zero;
 
 /** `elasticity`: what the batch is chosen from (deck/elasticity.h). */
@@ -244,6 +250,11 @@ void ts_deck_destroy(ts_deck **deck);
 /** What training needs and planning does not: data.path, run.directory and run.steps.  Not collective.
  * \return TS_BAD_INPUT naming each that the deck lacks. */
 ts_status ts_deck_check_training(const ts_deck *deck, ts_error *err);
+
+/** What a run on GPUs cannot take and one on processors can: state in the host's memory.  Not collective; the same on every
+ * rank.
+ * \return TS_BAD_INPUT naming each such key. */
+ts_status ts_deck_check_gpu(const ts_deck *deck, ts_error *err);
 
 /** Fill the batch triple: train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x
  * \a batch_parallel_size.  Any subset that determines the rest is enough; the micro-batch alone takes one accumulation

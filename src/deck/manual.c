@@ -4,7 +4,8 @@
 #include <string.h>
 
 static const char *const status_names[] = {
-    [TS_KEY_WORKS] = "works", [TS_KEY_NO_EFFECT] = "no effect", [TS_KEY_REFUSED] = "refused, not there yet"};
+    [TS_KEY_WORKS] = "works", [TS_KEY_NO_EFFECT] = "no effect", [TS_KEY_REFUSED] = "refused, not there yet",
+    [TS_KEY_REMOVED] = "refused, removed from DeepSpeed"};
 
 /* Roff takes a backslash, and a dot or quote that begins a line, for its own. */
 static void add_man(ts_text *to, const char *text) {
@@ -32,6 +33,9 @@ static void add_details(ts_text *to, const ts_key *key) {
     ts_key_describe(key, &accepted);
     ts_text_add(to, " Accepted: %s.", accepted.text);
     ts_text_free(&accepted);
+  }
+  if (key->instead != NULL) {
+    ts_text_add(to, " Instead: %s.", key->instead);
   }
   if (key->only != NULL) {
     ts_text_add(to, " Only with %s = %s.", ts_key_selector(key), key->only);

@@ -59,6 +59,10 @@ void ts_reader_store(ts_reader *reader);
 /** True when the setting leaves its key to us: "auto" where the row allows it. Not collective. */
 bool ts_setting_is_auto(const ts_setting *setting);
 
+/** Store deck text that is known to be right, such as a default, in the field of a row without list entries. Not
+ * collective. */
+void ts_reader_store_text(ts_reader *reader, const ts_key *key, const char *text);
+
 /** Append the value of a \a field as deck text. Not collective. */
 void ts_deck_print_value(ts_text *to, const ts_key *key, const void *field);
 

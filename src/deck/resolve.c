@@ -92,6 +92,13 @@ static void note_auto(ts_reader *reader, const ts_setting *setting) {
   ts_text_free(&value);
 }
 
+static void note_offload(ts_reader *reader, const char *path, const ts_deck_offload *offload) {
+  if (strcmp(offload->device, "none") != 0) {
+    ts_reader_note(reader, "%s: \"%s\": no effect on processors, where all state is in host memory; GPUs refuse it", path,
+                   offload->device);
+  }
+}
+
 void ts_reader_resolve(ts_reader *reader) {
   ts_deck *d = reader->deck;
   resolve_model(reader);
@@ -106,6 +113,8 @@ void ts_reader_resolve(ts_reader *reader) {
   if (!given(reader, "zero_optimization.overlap_comm")) {
     d->zero_optimization.overlap_comm = d->zero_optimization.stage == 3;
   }
+  note_offload(reader, "zero_optimization.offload_param.device", &d->zero_optimization.offload_param);
+  note_offload(reader, "zero_optimization.offload_optimizer.device", &d->zero_optimization.offload_optimizer);
   for (int i = 0; i < reader->n_settings; ++i) {
     if (ts_setting_is_auto(&reader->settings[i])) {
       note_auto(reader, &reader->settings[i]);

@@ -29,7 +29,8 @@ typedef enum ts_key_type {
 typedef enum ts_key_status {
   TS_KEY_WORKS,
   TS_KEY_NO_EFFECT, /**< Accepted; ts_deck_notes says why it changes nothing. */
-  TS_KEY_REFUSED    /**< Not there yet: only its neutral value `initial`, or anything while its section is off. */
+  TS_KEY_REFUSED,   /**< Not there yet: only its neutral value `initial`, or anything while its section is off. */
+  TS_KEY_REMOVED    /**< The same for what DeepSpeed itself has no more. */
 } ts_key_status;
 
 typedef enum ts_key_flags {
@@ -52,8 +53,11 @@ typedef struct ts_key {
   double min, max;      /**< Numbers only. */
   const char *accepted; /**< "a|b": the only strings; case does not matter, this spelling is stored.  NULL: any. */
   const char *later;    /**< "c|d": known strings that are refused as not there yet. */
+  const char *gone;     /**< "e|f": words that DeepSpeed has no more. */
+  const char *instead;  /**< A way out to name where the key is refused; NULL for none. */
   const char *only;     /**< "x|y": the key belongs to these values of its section's selector (ts_key_selector). */
   const char *alias;    /**< Path of the row that this one is another name of; all else then comes from there. */
+  const char *values;   /**< "false=0|true=1": the alias is a flag that stood for these values; one not listed says nothing. */
   const char *help;     /**< One line: what it does, why it has no effect, or what is refused. */
 } ts_key;
 

@@ -2,7 +2,7 @@
 #include "deck/schema_rows.h"
 
 #define QUANTISE "training with quantised or pruned weights"
-#define COMPRESS(name, type_, initial_) LATER("compression_training." name, type_, initial_, QUANTISE)
+#define COMPRESS(name, type_, initial_) REMOVED("compression_training." name, type_, initial_, QUANTISE)
 #define PRUNING(section, method_)                               \
   COMPRESS(section ".shared_parameters.enabled", BOOL, "false"), \
   COMPRESS(section ".shared_parameters.method", STRING, method_), \
@@ -10,15 +10,15 @@
   COMPRESS(section ".different_groups", ANY, NULL)
 #define TUNE(name, type_, initial_) LATER("autotuning." name, type_, initial_, "runs that search for settings")
 #define DATA(name, type_, initial_) LATER("data_efficiency." name, type_, initial_, "curricula and token dropping")
-#define CURRICULUM(name, type_, initial_) LATER("curriculum_learning." name, type_, initial_, "curricula")
-#define SPARSE(name, type_, initial_) LATER("sparse_attention." name, type_, initial_, "sparse attention")
+#define CURRICULUM(name, type_, initial_) REMOVED("curriculum_learning." name, type_, initial_, "curricula")
+#define SPARSE(name, type_, initial_) REMOVED("sparse_attention." name, type_, initial_, "sparse attention")
 #define HYBRID(name, type_, initial_) LATER("hybrid_engine." name, type_, initial_, "generation between steps")
-#define EIGEN(name, type_, initial_) LATER("eigenvalue." name, type_, initial_, "curvature for quantised training")
-#define MOQ(name, type_, initial_) LATER("quantize_training." name, type_, initial_, QUANTISE)
+#define EIGEN(name, type_, initial_) REMOVED("eigenvalue." name, type_, initial_, "curvature for quantised training")
+#define MOQ(name, type_, initial_) REMOVED("quantize_training." name, type_, initial_, QUANTISE)
 #define WRITER "there is one writer: a thread of each rank"
 #define SAVE(name, type_, initial_, reason) NONE("checkpoint." name, type_, initial_, reason)
 #define LATER_SAVE(name, type_, initial_, reason) LATER("checkpoint." name, type_, initial_, reason)
-#define NEBULA(name, type_, initial_) LATER("nebula." name, type_, initial_, "checkpoints in another service")
+#define NEBULA(name, type_, initial_) REMOVED("nebula." name, type_, initial_, "checkpoints in another service")
 #define FLOPS(name, type_, initial_) \
   NONE("flops_profiler." name, type_, initial_, "FLOPs are counted in the graph: see `tessera plan` and metrics.csv")
 #define COMMS(name, type_, initial_) \
@@ -29,12 +29,14 @@ static const ts_key rows[] = {
     NONE("memory_breakdown", BOOL, "false", "`tessera plan` prints where memory goes"),
     NONE("dump_state", BOOL, "false", "the run directory holds the complete deck"),
     NONE("log_level", STRING, NULL, "the command line decides"),
+    NONE("disable_python_gc", BOOL, "false", "there is no Python to collect garbage of"),
+    NONE("cuda_visible_devices", ANY, NULL, "the launcher and run.device decide which GPUs are used"),
     NONE("vocabulary_size", INT, NULL, "model.vocab_size decides"),
-    NONE("graph_harvesting", BOOL, "false", "the whole step is one graph"),
+    NONE("graph_harvesting", BOOL, "false", "the whole step is one graph (and DeepSpeed has it no more)"),
     NONE("dataloader_drop_last", BOOL, "false", "an epoch has whole samples only, and batches run on into the next"),
     NONE("timers.throughput.enabled", BOOL, "true", "throughput is always measured"),
     NONE("timers.throughput.synchronized", BOOL, "true", "throughput is always measured over whole steps"),
-    LATER("sparse_gradients", BOOL, "false", "sparse gradients of embeddings"),
+    REMOVED("sparse_gradients", BOOL, "false", "sparse gradients of embeddings"),
     LATER("datastates_ckpt", ANY, NULL, "checkpoints of another library"),
 
     FLOPS("enabled", BOOL, "false"),
@@ -49,6 +51,8 @@ static const ts_key rows[] = {
     COMMS("prof_all", BOOL, "true"),
     COMMS("debug", BOOL, "false"),
     COMMS("prof_ops", ANY, NULL),
+    NONE("comms_config", ANY, NULL, "DeepSpeed does not read it either; metrics.csv and profile.timeline show communication"),
+    NONE("monitor_config", ANY, NULL, "DeepSpeed does not read it either; metrics.csv is in the run directory"),
     MONITOR("tensorboard.enabled", BOOL, "false"),
     MONITOR("tensorboard.output_path", STRING, ""),
     MONITOR("tensorboard.job_name", STRING, NULL),
@@ -165,9 +169,9 @@ static const ts_key rows[] = {
     CURRICULUM("max_difficulty", INT, NULL),
     CURRICULUM("schedule_type", STRING, NULL),
     CURRICULUM("schedule_config", ANY, NULL),
-    LATER("progressive_layer_drop.enabled", BOOL, "false", "layers that are left out at random"),
-    LATER("progressive_layer_drop.theta", REAL, "1.0", "layers that are left out at random"),
-    LATER("progressive_layer_drop.gamma", REAL, "0.001", "layers that are left out at random"),
+    REMOVED("progressive_layer_drop.enabled", BOOL, "false", "layers that are left out at random"),
+    REMOVED("progressive_layer_drop.theta", REAL, "1.0", "layers that are left out at random"),
+    REMOVED("progressive_layer_drop.gamma", REAL, "0.001", "layers that are left out at random"),
 
     SPARSE("mode", STRING, NULL),
     SPARSE("block", INT, NULL),

@@ -38,13 +38,23 @@
 #define STRINGS(field, initial_, flags_, help_) \
   {STORED(STRINGS, field), .initial = initial_, .flags = flags_, .help = help_}
 
-/* Another name of a key; one without an effect; one that is refused unless it has its neutral value. */
+/* Another name of a key; an old flag for some of its values; one without an effect; one that is refused unless it has its neutral
+ * value, because it is not there yet (with another way to what it asks for), or because DeepSpeed has it no more. */
 #define ALIAS(path_, target) {.path = path_, .alias = target, .offset = -1, .help = "Another name of " target "."}
+#define SPELLING(path_, target, values_, help_) \
+  {.path = path_, .alias = target, .values = values_, .offset = -1, .help = help_}
 #define NONE(path_, type_, initial_, reason)                                                              \
   {.path = path_, .type = TS_KEY_##type_, .status = TS_KEY_NO_EFFECT, .offset = -1, .initial = initial_, \
    .min = -HUGE_REAL, .max = HUGE_REAL, .flags = AUTO, .help = reason}
 #define LATER(path_, type_, initial_, reason)                                                            \
   {.path = path_, .type = TS_KEY_##type_, .status = TS_KEY_REFUSED, .offset = -1, .initial = initial_, \
+   .min = -HUGE_REAL, .max = HUGE_REAL, .flags = AUTO, .help = reason}
+
+#define LATER_BUT(path_, type_, initial_, reason, instead_)                                                  \
+  {.path = path_, .type = TS_KEY_##type_, .status = TS_KEY_REFUSED, .offset = -1, .initial = initial_, \
+   .min = -HUGE_REAL, .max = HUGE_REAL, .flags = AUTO, .instead = instead_, .help = reason}
+#define REMOVED(path_, type_, initial_, reason)                                                          \
+  {.path = path_, .type = TS_KEY_##type_, .status = TS_KEY_REMOVED, .offset = -1, .initial = initial_, \
    .min = -HUGE_REAL, .max = HUGE_REAL, .flags = AUTO, .help = reason}
 
 #define TABLE(name, rows) const ts_key_table name = {rows, (int) (sizeof(rows) / sizeof *(rows))}

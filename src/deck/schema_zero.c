@@ -3,13 +3,17 @@
 
 #define ZERO(name, type_, initial_, reason) NONE("zero_optimization." name, type_, initial_, reason)
 #define NOT_YET(name, type_, initial_, reason) LATER("zero_optimization." name, type_, initial_, reason)
-#define OFFLOAD(name, type_, initial_) NOT_YET(name, type_, initial_, "offload of state to host memory or files")
+#define GONE(name, type_, initial_, reason) REMOVED("zero_optimization." name, type_, initial_, reason)
+#define OFFLOAD(name, type_, initial_) ZERO(name, type_, initial_, "nothing is moved: on processors all state is in host memory")
+#define DEVICE(field, help_) WORD(zero_optimization.field.device, "none", "none|cpu", "nvme", AUTO, help_)
 #define BUCKET(name, initial_, min_, help_) INTEGER(zero_optimization.name, initial_, min_, LARGE, AUTO, help_)
 #define ZENFLOW(name, type_, initial_) NOT_YET("zenflow." name, type_, initial_, "updates that run behind the step")
 #define AIO(name, type_, initial_) NONE("aio." name, type_, initial_, "only offload to files uses it")
 #define PLANNED "memory is planned before the run and tensors die after their last use"
 
 static const ts_key rows[] = {
+    SPELLING("zero_optimization", "zero_optimization.stage", "false=0|true=1",
+             "An old spelling: false is zero_optimization.stage = 0, true is 1."),
     INTEGER(zero_optimization.stage, "0", 0, 3, 0,
             "What each rank keeps only its shard of: 1 optimizer states, 2 + gradients, 3 + parameters."),
     BUCKET(reduce_bucket_size, "5e8", 1, "Elements of a reduction of gradients."),
@@ -34,6 +38,9 @@ static const ts_key rows[] = {
     ZERO("sub_group_size", INT, "1e9", "the update runs over a whole shard in planned memory"),
     ZERO("round_robin_gradients", BOOL, "false", "it balances copies of offload, and the shards are equal"),
     ZERO("ignore_unused_parameters", BOOL, "true", "the graph knows which parameters are used"),
+    ZERO("find_unused_parameters", BOOL, "false", "the graph knows which parameters are used"),
+    ZERO("compute_grad_norm", BOOL, "true", "the norm is always computed"),
+    ZERO("parameter_alignment", BOOL, "false", "parameters always begin at multiples of 64 bytes"),
     ZERO("legacy_stage1", BOOL, "false", "there is one implementation of all stages"),
     ZERO("stage3_module_granularity_threshold", INT, "0", "what is gathered together is a unit of the model"),
     ALIAS("zero_optimization.module_granularity_threshold", "zero_optimization.stage3_module_granularity_threshold"),
@@ -59,13 +66,13 @@ static const ts_key rows[] = {
           "zero_optimization.stage3_gather_16bit_weights_on_model_save"),
     ALIAS("zero_optimization.stage3_gather_fp16_weights_on_model_save",
           "zero_optimization.stage3_gather_16bit_weights_on_model_save"),
-    OFFLOAD("offload_param.device", STRING, "none"),
+    DEVICE(offload_param, "Where parameters wait for their use; cpu has no effect on processors, and GPUs refuse it."),
     OFFLOAD("offload_param.nvme_path", STRING, NULL),
     OFFLOAD("offload_param.buffer_count", INT, "5"),
     OFFLOAD("offload_param.buffer_size", INT, "1e8"),
     OFFLOAD("offload_param.max_in_cpu", INT, "1e9"),
     OFFLOAD("offload_param.pin_memory", BOOL, "true"),
-    OFFLOAD("offload_optimizer.device", STRING, "none"),
+    DEVICE(offload_optimizer, "Where optimizer states are; cpu has no effect on processors, and GPUs refuse it."),
     OFFLOAD("offload_optimizer.nvme_path", STRING, NULL),
     OFFLOAD("offload_optimizer.buffer_count", INT, "4"),
     OFFLOAD("offload_optimizer.pin_memory", BOOL, "true"),
@@ -75,8 +82,12 @@ static const ts_key rows[] = {
     OFFLOAD("offload_optimizer.ratio", REAL, "1.0"),
     OFFLOAD("offload_optimizer.super_offload", BOOL, "false"),
     OFFLOAD("offload_optimizer.cpuadam_cores_perc", REAL, "0.8"),
-    OFFLOAD("cpu_offload", BOOL, "false"),
-    OFFLOAD("cpu_offload_param", BOOL, "false"),
+    SPELLING("zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device", "true=cpu",
+             "An old spelling: true is zero_optimization.offload_optimizer.device = \"cpu\"."),
+    SPELLING("zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device", "true=cpu",
+             "An old spelling: true is zero_optimization.offload_param.device = \"cpu\"."),
+    SPELLING("zero_optimization.cpu_offload_params", "zero_optimization.offload_param.device", "true=cpu",
+             "An old spelling: true is zero_optimization.offload_param.device = \"cpu\"."),
     ZENFLOW("topk_ratio", REAL, NULL),
     ZENFLOW("select_strategy", STRING, NULL),
     ZENFLOW("select_interval", INT, NULL),
@@ -91,12 +102,14 @@ static const ts_key rows[] = {
     NOT_YET("zero_quantized_weights", BOOL, "false", "quantised communication"),
     NOT_YET("zero_quantized_nontrainable_weights", BOOL, "false", "quantised communication"),
     NOT_YET("zero_quantized_gradients", BOOL, "false", "quantised communication"),
-    NOT_YET("zeropp_loco_param", ANY, NULL, "quantised communication"),
-    NOT_YET("mics_shard_size", INT, "-1", "shards over a part of the ranks"),
-    NOT_YET("mics_hierarchical_params_gather", BOOL, "false", "shards over a part of the ranks"),
+    GONE("zeropp_loco_param", ANY, NULL, "quantised communication"),
+    GONE("mics_shard_size", INT, "-1", "shards over a part of the ranks"),
+    GONE("mics_hierarchical_params_gather", BOOL, "false", "shards over a part of the ranks"),
     NONE("zero_allow_untested_optimizer", BOOL, "false", "every optimizer here works with every stage"),
     NONE("zero_force_ds_cpu_optimizer", BOOL, "true", "only offload uses it"),
     NONE("allgather_size", INT, "5e8", "zero_optimization.allgather_bucket_size has taken its place"),
+    NONE("zero_reduce_scatter", BOOL, "true", "gradients are always reduced by a reduce-scatter"),
+    NONE("zero_max_elements_per_comm", INT, "5e8", "zero_optimization.reduce_bucket_size has taken its place"),
     NONE("disable_allgather", BOOL, "false", "parameters are always gathered by an all-gather"),
 
     FLAG(activation_checkpointing.enabled, "false", 0, "Recompute each block's forward pass in the backward pass."),

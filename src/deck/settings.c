@@ -148,9 +148,33 @@ static void clear_setting(ts_setting *setting) {
   ts_value_clear(&setting->value);
 }
 
+/* An old flag becomes what it stood for; false where it stood for nothing, or is no flag. */
+static bool translate(ts_reader *reader, const ts_key *row, const char *name, ts_value *value) {
+  if (value->kind != TS_VALUE_BOOL) {
+    report_value(reader, TS_CHECK_TYPE, value, name,
+                 ts_key_is_section(name) ? "must be a section, { ... }, or true, false" : "must be true or false");
+    return false;
+  }
+  const char *wanted = value->truth ? "true=" : "false=", *item = strstr(row->values, wanted);
+  if (item == NULL) {
+    return false;
+  }
+  ts_value meant = {0};
+  char *word = ts_format("%.*s", (int) strcspn(item + strlen(wanted), "|"), item + strlen(wanted));
+  TS_CHECK(ts_value_from_word(&reader->source, "schema", word, &meant, NULL) == TS_OK, "%s of %s", word, name);
+  meant.file = value->file;
+  meant.line = value->line;
+  *value = meant;
+  ts_free(word);
+  return true;
+}
+
 /* Moves the value out. */
 static void add(ts_reader *reader, int key, const char *name, ts_value *value, ts_origin_kind from) {
   const ts_key *row = ts_key_at(key);
+  if (row->values != NULL && !translate(reader, row, name, value)) {
+    return;
+  }
   ts_setting setting = {.path = ts_strdup(row->alias != NULL ? row->alias : name),
                         .name = ts_strdup(name),
                         .key = ts_key_canonical(key),
@@ -213,7 +237,7 @@ static void take(ts_reader *reader, const char *path, ts_value *value, ts_origin
   if (value->kind == TS_VALUE_NULL) {
     return;
   }
-  if (key >= 0) {
+  if (key >= 0 && !(value->kind == TS_VALUE_SECTION && ts_key_is_section(path))) {
     add(reader, key, path, value, from);
   } else if (!ts_key_is_section(path)) {
     unknown_key(reader, path, value, from);

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
+#define REMOVED "removed from DeepSpeed, which refuses it too"
+
 /* One setting on its way into the deck. */
 typedef struct ts_target {
   ts_reader *reader;
@@ -27,19 +29,24 @@ void *ts_deck_field(const ts_deck *deck, const ts_key *key, const char *path) {
   return base + key->offset;
 }
 
-ts_value ts_key_initial(const ts_key *key) {
+/* Of text that this room wrote itself; NULL is no value. */
+static ts_value value_of(const ts_key *key, const char *text) {
   ts_source source = {0};
   ts_value value = {0};
-  bool text = key->type == TS_KEY_STRING || key->type == TS_KEY_DTYPE;
-  if (key->initial != NULL && text) {
-    value = (ts_value) {.kind = TS_VALUE_STRING, .string = ts_strdup(key->initial)};
-  } else if (key->initial != NULL) {
+  bool word = key->type == TS_KEY_STRING || key->type == TS_KEY_DTYPE;
+  if (text != NULL && word) {
+    value = (ts_value) {.kind = TS_VALUE_STRING, .string = ts_strdup(text)};
+  } else if (text != NULL) {
     ts_error err = {0};
-    TS_CHECK(ts_value_from_word(&source, "schema", key->initial, &value, &err) == TS_OK, "default of %s", key->path);
+    TS_CHECK(ts_value_from_word(&source, "schema", text, &value, &err) == TS_OK, "%s of %s", text, key->path);
   }
   value.file = NULL;
   ts_source_clear(&source);
   return value;
+}
+
+ts_value ts_key_initial(const ts_key *key) {
+  return value_of(key, key->initial);
 }
 
 static bool fail(const ts_target *t, ts_deck_check check, const ts_value *value, const char *problem) {
@@ -148,6 +155,12 @@ static bool take_pair(const ts_target *t, const ts_value *value) {
   return take_number(t, &value->items[0], &pair[0]) && take_number(t, &value->items[1], &pair[1]);
 }
 
+static bool fail_word(const ts_target *t, const ts_value *value) {
+  bool later = ts_key_listed(t->key->later, value->string, NULL, NULL), gone = ts_key_listed(t->key->gone, value->string, NULL, NULL);
+  return fail(t, later || gone ? TS_CHECK_WORD_LATER : TS_CHECK_WORD, value,
+              later ? "is not there yet" : gone ? "is " REMOVED : "is not known");
+}
+
 static bool word_accepted(const ts_target *t, const ts_value *value, char **spelling) {
   const char *word = value->string;
   size_t length = 0;
@@ -158,9 +171,7 @@ static bool word_accepted(const ts_target *t, const ts_value *value, char **spel
     return fail(t, TS_CHECK_REGEX, value, "is not a valid regular expression");
   }
   if (t->key->accepted != NULL && !ts_key_listed(t->key->accepted, value->string, &word, &length)) {
-    return ts_key_listed(t->key->later, value->string, NULL, NULL)
-               ? fail(t, TS_CHECK_WORD_LATER, value, "is not there yet")
-               : fail(t, TS_CHECK_WORD, value, "is not known");
+    return fail_word(t, value);
   }
   *spelling = ts_format("%.*s", (int) (length > 0 ? length : strlen(word)), word);
   return true;
@@ -261,40 +272,58 @@ static bool is_neutral(const ts_key *key, const ts_value *value) {
   return neutral;
 }
 
-static bool is_off(const ts_value *value) {
-  return value->kind == TS_VALUE_STRING ? strcmp(value->string, "none") == 0
-                                        : value->kind == TS_VALUE_BOOL && !value->truth;
+/* What the switch of a section says: its setting, or its default. */
+static bool is_off(const ts_reader *reader, const ts_key *key) {
+  const ts_setting *setting = ts_reader_find(reader, key->path);
+  bool given = setting != NULL && !ts_setting_is_auto(setting);
+  ts_value initial = ts_key_initial(key);
+  const ts_value *value = given ? &setting->value : &initial;
+  bool off = value->kind == TS_VALUE_BOOL && !value->truth;
+  ts_value_clear(&initial);
+  return off;
 }
 
-/* The switch of a section ("fp16.enabled") whose value leaves it off; NULL when it is on or has none. */
-static const char *off_switch(const ts_reader *reader, const char *section, int length) {
-  static const char *const names[] = {"enabled", "device", "shared_parameters.enabled"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+/* The switch of a section ("fp16.enabled"), or NULL. */
+static const ts_key *section_switch(const char *section, int length) {
+  static const char *const names[] = {"enabled", "shared_parameters.enabled"};
+  int key = -1;
+  for (size_t i = 0; i < sizeof names / sizeof *names && key < 0; ++i) {
     char *path = ts_format("%.*s.%s", length, section, names[i]);
-    int key = ts_key_find(path);
-    const ts_setting *setting = key >= 0 ? ts_reader_find(reader, path) : NULL;
+    key = ts_key_find(path);
     ts_free(path);
-    if (key < 0) {
-      continue;
-    }
-    ts_value initial = ts_key_initial(ts_key_at(key));
-    bool off = is_off(setting != NULL ? &setting->value : &initial);
-    ts_value_clear(&initial);
-    if (off) {
-      return ts_key_at(key)->path;
-    }
   }
-  return NULL;
+  return key >= 0 ? ts_key_at(key) : NULL;
 }
 
-static const char *nearest_off_switch(const ts_reader *reader, const char *path) {
-  for (int length = (int) strlen(path) - 1; length > 0; --length) {
-    const char *off = path[length] == '.' ? off_switch(reader, path, length) : NULL;
-    if (off != NULL && strcmp(off, path) != 0) {
-      return off;
+/* Of the switches above a key the nearest that is off; else the nearest, or NULL. */
+static const ts_key *nearest_switch(const ts_reader *reader, const char *path, bool *off) {
+  const ts_key *nearest = NULL;
+  *off = false;
+  for (int length = (int) strlen(path) - 1; length > 0 && !*off; --length) {
+    const ts_key *key = path[length] == '.' ? section_switch(path, length) : NULL;
+    if (key != NULL && strcmp(key->path, path) != 0) {
+      *off = is_off(reader, key);
+      nearest = *off || nearest == NULL ? key : nearest;
     }
   }
-  return NULL;
+  return nearest;
+}
+
+static bool is_refused(const ts_key *key) {
+  return key->status == TS_KEY_REFUSED || key->status == TS_KEY_REMOVED;
+}
+
+static void refuse(ts_reader *reader, const ts_key *key, const ts_setting *setting) {
+  bool off;
+  const ts_key *above = nearest_switch(reader, setting->path, &off);
+  if (off) {
+    ts_reader_note(reader, "%s: no effect: %s leaves its section off", setting->name, above->path);
+  } else if (above == NULL || !is_refused(above)) { /* else the section is refused already */
+    ts_reader_report(reader, TS_CHECK_REFUSED, setting->path, "refused, %s: %s; accepted: %s%s%s",
+                     key->status == TS_KEY_REMOVED ? REMOVED : "not there yet", key->help,
+                     key->initial == NULL ? "to leave it out" : *key->initial == '\0' ? "\"\"" : key->initial,
+                     key->instead != NULL ? ", or " : "", key->instead != NULL ? key->instead : "");
+  }
 }
 
 /* What the row's status says about a setting that the user made. */
@@ -302,14 +331,8 @@ static void judge(ts_reader *reader, const ts_key *key, const ts_setting *settin
   bool silent = setting->from == TS_FROM_MODEL && key->flags & TS_KEY_SILENT;
   if (key->status == TS_KEY_NO_EFFECT && !silent) {
     ts_reader_note(reader, "%s: no effect: %s", setting->name, key->help);
-  } else if (key->status == TS_KEY_REFUSED && !is_neutral(key, &setting->value)) {
-    const char *off = nearest_off_switch(reader, setting->path);
-    if (off != NULL) {
-      ts_reader_note(reader, "%s: no effect: %s leaves its section off", setting->name, off);
-      return;
-    }
-    ts_reader_report(reader, TS_CHECK_REFUSED, setting->path, "refused, not there yet: %s; accepted: %s", key->help,
-                     key->initial == NULL ? "to leave it out" : *key->initial == '\0' ? "\"\"" : key->initial);
+  } else if (is_refused(key) && !is_neutral(key, &setting->value)) {
+    refuse(reader, key, setting);
   }
 }
 
@@ -325,7 +348,7 @@ static void store_setting(ts_reader *reader, const ts_setting *setting) {
   if (ts_setting_is_auto(setting)) {
     return; /* ts_reader_resolve knows what it became */
   }
-  if (key->status == TS_KEY_REFUSED) {
+  if (is_refused(key)) {
     target.field = NULL;
   }
   if (take_value[key->type](&target, &setting->value)) {
@@ -333,15 +356,23 @@ static void store_setting(ts_reader *reader, const ts_setting *setting) {
   }
 }
 
-static void store_default(ts_reader *reader, const ts_key *key, const char *path) {
+static void store_text(ts_reader *reader, const ts_key *key, const char *path, const char *text) {
   ts_target target = {reader, key, NULL, ts_deck_field(reader->deck, key, path)};
-  ts_value initial = ts_key_initial(key);
+  ts_value value = value_of(key, text);
+  TS_CHECK(take_value[key->type](&target, &value), "%s of %s", text, key->path);
+  ts_value_clear(&value);
+}
+
+void ts_reader_store_text(ts_reader *reader, const ts_key *key, const char *text) {
+  store_text(reader, key, key->path, text);
+}
+
+static void store_default(ts_reader *reader, const ts_key *key, const char *path) {
   if (key->type == TS_KEY_STRING) {
-    *(char **) target.field = ts_strdup(key->initial != NULL ? key->initial : "");
+    *(char **) ts_deck_field(reader->deck, key, path) = ts_strdup(key->initial != NULL ? key->initial : "");
   } else if (key->initial != NULL) {
-    TS_CHECK(take_value[key->type](&target, &initial), "default of %s", key->path);
+    store_text(reader, key, path, key->initial);
   }
-  ts_value_clear(&initial);
 }
 
 static void store_defaults(ts_reader *reader) {

@@ -123,6 +123,7 @@ ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_error *e
 ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backend **out, ts_error *err) {
   bool cuda;
   ts_status status = choose(deck->run.device, world, &cuda, err);
+  status = status == TS_OK && cuda ? ts_deck_check_gpu(deck, err) : status;
   *out = cuda ? ts_backend_cuda() : ts_backend_cpu();
   if (status == TS_OK && !cuda && strcmp(deck->run.device, "auto") == 0) {
     warn_old_driver();

@@ -183,6 +183,9 @@ ts_status ts_choose_target(const char *target, ts_deck *deck, const ts_backend *
   if (strcmp(target, "auto") != 0 && strcmp(target, "cpu") != 0 && strcmp(target, "cuda") != 0) {
     return ts_error_add(err, "--target %s: auto, cpu and cuda are accepted", target);
   }
+  if (cuda && ts_deck_check_gpu(deck, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
   *backend = cuda ? ts_backend_cuda() : ts_backend_cpu();
   if (*backend == NULL) {
     return ts_error_add(err, "for a GPU: this Tessera was built without CUDA: configure it with --with-cuda=DIR");
