@@ -133,6 +133,37 @@ test_again() {
   ok "two ranks speak once" is "$(grep -c '^step 6/6' "$scratch/out")" 1
 }
 
+# A json of Hugging Face's family beside a deck that is the trainer, and the deck that it makes.
+test_json() {
+  cat > ds.json << 'END'
+{ # what axolotl has for stage 3
+  "_comment": "on processors the offload changes nothing",
+  "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": true}, "sub_group_size": 0,
+    "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto",},
+  "fp16": {"enabled": "auto", "initial_scale_power": 32}, "optimizer": {"type": "AdamW", "params": {"lr": "auto", "eps": "auto"}},
+  "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": "auto", "warmup_num_steps": "auto", "total_num_steps": "auto"}},
+  "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "gradient_clipping": "auto"
+}
+END
+  { cat tiny.cfg; echo 'deepspeed_config = "ds.json";'; } > ds.cfg
+  run $mpiexec -n 2 "$tessera" train ds.cfg --set run.directory=json
+  ok "a DeepSpeed json on processors" clean
+  ok "it says what \"auto\" became" printed '^scheduler.params.total_num_steps: "auto": 6 \(run.steps\)$'
+  ok "and that offload has no effect" printed '^zero_optimization.offload_optimizer.device: "cpu": no effect on processors'
+  for key in optimizer.params.lr=0.01 scheduler.params.warmup_max_lr=0.01 scheduler.params.warmup_num_steps=1 \
+    zero_optimization.reduce_bucket_size=1024 zero_optimization.stage3_prefetch_bucket_size=921 \
+    zero_optimization.stage3_param_persistence_threshold=320 train_micro_batch_size_per_gpu=2; do
+    run "$tessera" deck json/deck.cfg --key "${key%%=*}"
+    ok "deck.cfg has $key" is "$(cat "$scratch/out")" "${key#*=}"
+  done
+  run $mpiexec -n 2 "$tessera" train tiny.cfg --set run.directory=plain --set zero_optimization.stage=3 --set scheduler.type=WarmupDecayLR \
+    --set 'scheduler.params={warmup_max_lr=0.01;warmup_num_steps=1;total_num_steps=6;}' \
+    --set zero_optimization.stage3_param_persistence_threshold=320
+  ok "the same run without a json: the same bits" same_numbers json plain
+  run "$tessera" plan ds.cfg --ranks 2 --target cuda
+  ok "offload is refused on a GPU, with line and way out" said 2 "ds.json:3: zero_optimization.offload_optimizer.device: .*=none, or run.device"
+}
+
 snapshot() { find . -type f | sort | xargs cksum; }
 
 test_not_empty() {
@@ -366,6 +397,7 @@ test_peak
 test_graph
 test_train
 test_again
+test_json
 test_not_empty
 test_compare
 test_tokens

@@ -226,18 +226,31 @@ static void test_json(void) {
 static void test_auto(void) {
   ts_deck *d = fixture_read("auto",
                             GOOD_DECK "optimizer = { params = { lr = 0.002; betas = \"auto\"; }; };\n"
-                            "scheduler = { type = \"WarmupLR\"; params = { warmup_max_lr = \"Auto\"; }; };\n"
+                            "scheduler = { type = \"WarmupLR\"; params = { warmup_max_lr = \"Auto\"; warmup_type = \"auto\"; }; };\n"
                             "fp16 = { enabled = \"auto\"; }; train_batch_size = \"auto\";\n",
                             "communication_data_type=fp32");
   ts_text notes = {0};
   ts_deck_notes(d, &notes);
   tap_ok(d->scheduler.params.warmup_max_lr == 0.002, "\"auto\" in any case is chosen here");
-  tap_ok(strcmp(notes.text, "optimizer.params.betas: \"auto\": [0.9, 0.999]\n"
-                            "scheduler.params.warmup_max_lr: \"auto\": 0.002\nfp16.enabled: \"auto\": false\n") == 0,
-         "what \"auto\" became is said once it is known, and nothing of the batch");
+  tap_ok(strcmp(notes.text, "optimizer.params.betas: \"auto\": [0.9, 0.999] (Hugging Face's default of adam_beta1, adam_beta2)\n"
+                            "scheduler.params.warmup_max_lr: \"auto\": 0.002 (optimizer.params.lr)\n"
+                            "scheduler.params.warmup_type: \"auto\": \"log\"\n"
+                            "fp16.enabled: \"auto\": false (Hugging Face's default of fp16)\n") == 0,
+         "what \"auto\" became and why is said once it is known, and nothing of the batch: %s", notes.text);
   ts_text_free(&notes);
   ts_deck_destroy(&d);
 }
+
+#define LINE(key) key "\": \"auto\", \""
+static const char all_auto[] =
+    "{ \"" LINE("train_batch_size") LINE("train_micro_batch_size_per_gpu") LINE("gradient_accumulation_steps")
+    LINE("gradient_clipping") "fp16\": { \"enabled\": \"auto\", \"initial_scale_power\": 32 },\n"
+    "  \"optimizer\": { \"type\": \"AdamW\", \"params\": { \"" LINE("lr") LINE("betas") LINE("eps") "weight_decay\": \"auto\" } },\n"
+    "  \"scheduler\": { \"type\": \"WarmupDecayLR\", \"params\": { \"" LINE("warmup_min_lr") LINE("warmup_max_lr")
+    LINE("warmup_num_steps") "total_num_steps\": \"auto\" } },\n"
+    "  \"zero_optimization\": { \"stage\": 3, \"" LINE("reduce_bucket_size") LINE("allgather_bucket_size")
+    LINE("stage3_prefetch_bucket_size") LINE("overlap_comm") LINE("stage3_gather_16bit_weights_on_model_save")
+    "stage3_param_persistence_threshold\": \"auto\" } }\n";
 
 static ts_deck *read_beside(const char *json, const char *more, char *set) {
   ts_free(fixture_file("ds.json", json));
@@ -245,6 +258,87 @@ static ts_deck *read_beside(const char *json, const char *more, char *set) {
   ts_deck *d = fixture_read("a json", text, set);
   ts_free(text);
   return d;
+}
+
+/* Hugging Face's values where the deck is silent; the deck's, without a word, where it is not. */
+static void test_auto_json(void) {
+  ts_deck *d = read_beside(all_auto, "run = { steps = 900; };", NULL);
+  const ts_deck_zero *z = &d->zero_optimization;
+  tap_ok(d->optimizer.params.lr == 5e-5 && d->optimizer.params.betas[1] == 0.999 && d->optimizer.params.eps == 1e-8 &&
+             d->optimizer.params.weight_decay == 0 && d->gradient_clipping == 1.0,
+         "\"auto\": the optimizer of TrainingArguments");
+  tap_ok(d->scheduler.params.warmup_min_lr == 0 && d->scheduler.params.warmup_max_lr == 5e-5 &&
+             d->scheduler.params.warmup_num_steps == 1 && d->scheduler.params.total_num_steps == 900,
+         "\"auto\": the schedule warms up to lr in one step and ends with the run");
+  tap_ok(z->reduce_bucket_size == 64 * 64 && z->stage3_prefetch_bucket_size == 3686 && z->stage3_param_persistence_threshold == 640 &&
+             z->allgather_bucket_size == 500000000 && z->overlap_comm,
+         "\"auto\": buckets follow from hidden_size; what Hugging Face does not fill has its default");
+  tap_ok(d->train_micro_batch_size_per_gpu == 8 && ts_deck_resolve_batch(d, 3, NULL) == TS_OK && d->train_batch_size == 24,
+         "\"auto\": a micro-batch of 8 where nothing says otherwise");
+  ts_deck_destroy(&d);
+  d = read_beside(all_auto, "run = { steps = 900; }; train_batch_size = 32; optimizer = { params = { lr = 2e-3; weight_decay = 0.1; }; };"
+                  "scheduler = { params = { warmup_num_steps = 50; }; }; zero_optimization = { reduce_bucket_size = 77; };",
+                  "gradient_clipping=0.5");
+  tap_ok(d->optimizer.params.lr == 2e-3 && d->optimizer.params.weight_decay == 0.1 && d->gradient_clipping == 0.5 &&
+             d->scheduler.params.warmup_max_lr == 2e-3 && d->scheduler.params.warmup_num_steps == 50 &&
+             d->zero_optimization.reduce_bucket_size == 77,
+         "the deck is the trainer: its values stand beside \"auto\"");
+  tap_ok(d->train_micro_batch_size_per_gpu == 0 && ts_deck_resolve_batch(d, 4, NULL) == TS_OK &&
+             d->train_micro_batch_size_per_gpu == 8 && d->gradient_accumulation_steps == 1,
+         "a batch that is given determines the rest");
+  ts_text notes = {0};
+  ts_deck_notes(d, &notes);
+  tap_ok(strstr(notes.text, "optimizer.params.lr: ") == NULL && strstr(notes.text, "optimizer.params.eps: \"auto\": 1e-08 (Hugging Face's "
+         "default of adam_epsilon)") != NULL, "said of what the deck left out only");
+  ts_text_free(&notes);
+  ts_deck_destroy(&d);
+  d = read_beside(all_auto, "run = { steps = 9; }; optimizer = { params = { lr = 1e-3; }; };", "optimizer.params.lr=auto");
+  tap_ok(d->optimizer.params.lr == 5e-5, "--set KEY=auto is stronger than the deck");
+  ts_deck_destroy(&d);
+  d = read_beside("{ \"gradient_clipping\": 0.25, \"train_batch_size\": 6 }", "gradient_clipping = \"auto\";", NULL);
+  tap_ok(d->gradient_clipping == 0.25, "an \"auto\" of the deck takes what the json says");
+  ts_deck_destroy(&d);
+}
+
+/* Numbers of 64 bits come through a formula whole; what is too large for it is as large as can be. */
+static void test_auto_large(void) {
+  ts_deck *d = read_beside(all_auto, "run = { steps = 9223372036854775807; };", NULL);
+  tap_ok(d->scheduler.params.total_num_steps == INT64_MAX, "total_num_steps is run.steps to the last bit");
+  ts_deck_destroy(&d);
+}
+
+static void test_auto_rules(void) {
+  int bad = 0;
+  for (int i = 0; i < ts_auto_count(); ++i) {
+    int key = ts_key_find(ts_auto_at(i)->path);
+    if (key < 0 || (ts_key_at(key)->flags & TS_KEY_AUTO) == 0 || ts_key_at(key)->alias != NULL) {
+      tap_note("%s has a rule for \"auto\", which its row does not accept", ts_auto_at(i)->path);
+      ++bad;
+    }
+  }
+  tap_ok(bad == 0 && ts_auto_find("run.steps") == NULL, "the %d rules for \"auto\" belong to keys that accept it", ts_auto_count());
+}
+
+/* doc/deepspeed.md has a line of each rule. */
+static void test_auto_documented(void) {
+  char *text = NULL;
+  size_t length;
+  ts_error err = {0};
+  tap_ok(ts_read_file(tap_path("doc/deepspeed.md"), 1 << 20, &text, &length, &err) == TS_OK, "doc/deepspeed.md");
+  int missing = 0;
+  for (int i = 0; i < ts_auto_count() && text != NULL; ++i) {
+    const ts_auto *row = ts_auto_at(i);
+    char *line = row->argument != NULL ? ts_format("| `%s` | %s | %s |\n", row->path, row->formula, row->argument)
+                                       : ts_format("| `%s` | %s | |\n", row->path, row->formula);
+    if (strstr(text, line) == NULL) {
+      tap_note("not there: %s", line);
+      ++missing;
+    }
+    ts_free(line);
+  }
+  tap_ok(missing == 0, "it has every rule for \"auto\" as the deck follows it");
+  ts_error_clear(&err);
+  ts_free(text);
 }
 
 /* What DeepSpeed takes as json: hjson's comments and commas.  Lines stay right. */
@@ -590,7 +684,7 @@ static void test_manual(void) {
   }
   tap_ok(missing == 0, "the manual has every row");
   tap_ok(strstr(text.text, "zero_optimization.stage  (integer, default 0)") != NULL &&
-             strstr(text.text, "Accepted: an integer from 0 to 3.") != NULL &&
+             strstr(text.text, "Accepted: an integer from 0 to 3, \"auto\": 2 (Hugging Face's default of zero_stage).") != NULL &&
              strstr(text.text, "refused, not there yet: ") != NULL && strstr(text.text, "no effect: ") != NULL &&
              strstr(text.text, "refused, removed from DeepSpeed: ") != NULL,
          "with type, default, range and status");
@@ -615,6 +709,10 @@ int main(void) {
   test_switch();
   test_json();
   test_auto();
+  test_auto_json();
+  test_auto_large();
+  test_auto_rules();
+  test_auto_documented();
   test_relaxed_json();
   test_spellings();
   test_fp16();

@@ -63,10 +63,16 @@ bool ts_setting_is_auto(const ts_setting *setting);
  * collective. */
 void ts_reader_store_text(ts_reader *reader, const ts_key *key, const char *text);
 
+/** Give each key that is "auto" and has a rule (ts_auto) its value; what waits for the ranks stays open. Not collective. */
+void ts_reader_fill_auto(ts_reader *reader);
+
+/** Note what each "auto" became, and why. Not collective. */
+void ts_reader_note_auto(ts_reader *reader);
+
 /** Append the value of a \a field as deck text. Not collective. */
 void ts_deck_print_value(ts_text *to, const ts_key *key, const void *field);
 
-/** Fill derived fields, and note what each "auto" became; the deck is otherwise complete and without errors so far.
+/** Fill derived fields and those that are "auto", with notes; the deck is otherwise complete and without errors so far.
  * Not collective. */
 void ts_reader_resolve(ts_reader *reader);
 

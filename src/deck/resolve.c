@@ -60,7 +60,7 @@ static void resolve_optimizer(ts_reader *reader) {
 static void resolve_scheduler(ts_reader *reader) {
   ts_deck *d = reader->deck;
   ts_deck_scheduler *s = &d->scheduler;
-  if (!given(reader, "scheduler.params.warmup_max_lr")) {
+  if (ts_reader_find(reader, "scheduler.params.warmup_max_lr") == NULL) {
     s->params.warmup_max_lr = strcmp(s->type, "WarmupDecayLR") == 0 ? 1e-3 : d->optimizer.params.lr;
   }
   if (!given(reader, "scheduler.params.cycle_second_step_size")) {
@@ -69,27 +69,6 @@ static void resolve_scheduler(ts_reader *reader) {
   if (!given(reader, "scheduler.params.cycle_second_stair_count")) {
     s->params.cycle_second_stair_count = s->params.cycle_first_stair_count;
   }
-  if (ts_reader_find(reader, "scheduler.params.total_num_steps") != NULL) {
-    default_int(&s->params.total_num_steps, d->run.steps);
-  }
-}
-
-/* Nothing is said of what is still open: the batch waits for the number of ranks, a switch for the machine. */
-static void note_auto(ts_reader *reader, const ts_setting *setting) {
-  const ts_key *key = ts_key_at(setting->key);
-  const void *field = ts_deck_field(reader->deck, key, setting->path);
-  bool open = key->type == TS_KEY_SWITCH ||
-              (field != NULL && key->type == TS_KEY_INT && key->initial == NULL && *(const int64_t *) field < key->min);
-  ts_text value = {0};
-  if (field != NULL && !open) {
-    ts_deck_print_value(&value, key, field);
-  } else if (field == NULL && key->initial != NULL) {
-    ts_text_add(&value, "%s", key->initial);
-  }
-  if (value.length > 0) {
-    ts_reader_note(reader, "%s: \"auto\": %s", setting->name, value.text);
-  }
-  ts_text_free(&value);
 }
 
 static void note_offload(ts_reader *reader, const char *path, const ts_deck_offload *offload) {
@@ -103,6 +82,7 @@ void ts_reader_resolve(ts_reader *reader) {
   ts_deck *d = reader->deck;
   resolve_model(reader);
   resolve_precision(reader);
+  ts_reader_fill_auto(reader);
   resolve_optimizer(reader);
   resolve_scheduler(reader);
   default_int(&d->data.sequence_length, d->model.max_position_embeddings);
@@ -115,9 +95,5 @@ void ts_reader_resolve(ts_reader *reader) {
   }
   note_offload(reader, "zero_optimization.offload_param.device", &d->zero_optimization.offload_param);
   note_offload(reader, "zero_optimization.offload_optimizer.device", &d->zero_optimization.offload_optimizer);
-  for (int i = 0; i < reader->n_settings; ++i) {
-    if (ts_setting_is_auto(&reader->settings[i])) {
-      note_auto(reader, &reader->settings[i]);
-    }
-  }
+  ts_reader_note_auto(reader);
 }

@@ -207,8 +207,14 @@ void ts_key_describe(const ts_key *key, ts_text *to) {
   } else {
     ts_text_add(to, "%s", plain[key->type]);
   }
+  const ts_auto *row = key->flags & TS_KEY_AUTO ? ts_auto_find(key->path) : NULL;
   if (key->flags & TS_KEY_AUTO) {
-    ts_text_add(to, ", \"auto\"");
+    ts_text_add(to, ", \"auto\"%s%s", row != NULL ? ": " : "", row != NULL ? row->formula : "");
+  }
+  if (row != NULL && row->argument != NULL) {
+    ts_text_add(to, " (");
+    ts_auto_explain(row, to);
+    ts_text_add(to, ")");
   }
 }
 

@@ -34,7 +34,7 @@ typedef enum ts_key_status {
 } ts_key_status;
 
 typedef enum ts_key_flags {
-  TS_KEY_AUTO = 1,     /**< "auto" leaves it at its default. */
+  TS_KEY_AUTO = 1,     /**< "auto" is accepted: the value of its ts_auto, or else its default. */
   TS_KEY_REQUIRED = 2, /**< A deck without it is an error. */
   TS_KEY_REGEX = 4,    /**< Each string is a PCRE2 expression. */
   TS_KEY_OVERRIDE = 8, /**< The deck may say otherwise than config.json. */
@@ -60,6 +60,14 @@ typedef struct ts_key {
   const char *values;   /**< "false=0|true=1": the alias is a flag that stood for these values; one not listed says nothing. */
   const char *help;     /**< One line: what it does, why it has no effect, or what is refused. */
 } ts_key;
+
+/** What a key that is "auto" becomes where the deck does not say otherwise: Hugging Face's rule for it. */
+typedef struct ts_auto {
+  const char *path;     /**< Of a row with TS_KEY_AUTO. */
+  const char *formula;  /**< A value as in a deck, or a product of numbers and keys: "10 * model.hidden_size". */
+  const char *argument; /**< Whose default the formula is ("learning_rate"); NULL where it follows from other keys. */
+  bool late;            /**< The batch: open until the ranks are known, where what is given determines it. */
+} ts_auto;
 
 typedef struct ts_key_table {
   const ts_key *keys;
@@ -99,6 +107,18 @@ bool ts_key_listed(const char *list, const char *word, const char **spelling, si
 
 /** Append what the row accepts: "an integer from 1 to 3", "fp32, bf16". Not collective. */
 void ts_key_describe(const ts_key *key, ts_text *to);
+
+/** Number of rules for "auto". Not collective. */
+int ts_auto_count(void);
+
+/** Rule \a index; a later one may need the value of an earlier one. Not collective. */
+const ts_auto *ts_auto_at(int index);
+
+/** The rule of \a path, or NULL. Not collective. */
+const ts_auto *ts_auto_find(const char *path);
+
+/** Append where the value comes from: "run.steps", "Hugging Face's default of learning_rate". Not collective. */
+void ts_auto_explain(const ts_auto *row, ts_text *to);
 
 /** "integer", "text", ...: a constant string. Not collective. */
 const char *ts_key_type_name(ts_key_type type);

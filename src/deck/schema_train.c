@@ -137,7 +137,7 @@ static const ts_key rows[] = {
     SCHEDULE_INTEGER(warmup_num_steps, "1000", 1, WARMUPS, "Steps of the warm-up."),
     {STORED(STRING, scheduler.params.warmup_type), .initial = "log", .accepted = "log|linear", .flags = AUTO,
      .only = WARMUPS, .help = "Shape of the warm-up."},
-    SCHEDULE_INTEGER(total_num_steps, NULL, 1, TOTAL, "Steps of the whole schedule (\"auto\": run.steps)."),
+    SCHEDULE_INTEGER(total_num_steps, NULL, 1, TOTAL, "Steps of the whole schedule."),
     SCHEDULE_NUMBER(warmup_min_ratio, "0.0", 0, HUGE_REAL, COSINE, "First learning rate as a part of lr."),
     SCHEDULE_NUMBER(cos_min_ratio, "0.0001", 0, HUGE_REAL, COSINE, "Last learning rate as a part of lr."),
     SCHEDULE_NUMBER(cycle_min_lr, NULL, 0, HUGE_REAL, CYCLE, "Lower end of the cycle."),

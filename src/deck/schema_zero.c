@@ -14,7 +14,7 @@
 static const ts_key rows[] = {
     SPELLING("zero_optimization", "zero_optimization.stage", "false=0|true=1",
              "An old spelling: false is zero_optimization.stage = 0, true is 1."),
-    INTEGER(zero_optimization.stage, "0", 0, 3, 0,
+    INTEGER(zero_optimization.stage, "0", 0, 3, AUTO,
             "What each rank keeps only its shard of: 1 optimizer states, 2 + gradients, 3 + parameters."),
     BUCKET(reduce_bucket_size, "5e8", 1, "Elements of a reduction of gradients."),
     BUCKET(allgather_bucket_size, "5e8", 1, "Elements of a gather of parameters."),

@@ -117,8 +117,12 @@ static void unknown_key(ts_reader *reader, const char *path, const ts_value *val
 
 /* Says which of two settings of one key stays; true when it is the new one. */
 static bool new_wins(ts_reader *reader, const ts_setting *old, const ts_setting *new) {
+  bool was_auto = ts_setting_is_auto(old), is_auto = ts_setting_is_auto(new);
   if (old->from == TS_FROM_SET || new->from == TS_FROM_SET) {
     return new->from == TS_FROM_SET;
+  }
+  if (was_auto != is_auto) { /* "auto" is what the other one says */
+    return was_auto;
   }
   if (ts_value_equal(&old->value, &new->value)) {
     return false;
