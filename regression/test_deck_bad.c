@@ -61,8 +61,10 @@ static const bad_deck decks[] = {
     {TS_CHECK_WORD_LATER, NULL, "communication_data_type = \"torch.float16\";\n", NULL, "\"fp16\" is not there yet"},
     {TS_CHECK_REFUSED, NULL, "fp16 = { enabled = true; };\n", NULL, "fp16.enabled: refused, not there yet"},
     {TS_CHECK_REFUSED, NULL, "sparse_gradients = true;\n", NULL, "sparse_gradients: refused, removed from DeepSpeed"},
-    {TS_CHECK_REFUSED, NULL, "amp = { enabled = true; opt_level = \"O2\"; };\n", NULL, "bad.cfg:4: amp.enabled: refused, removed from DeepSpeed"},
-    {TS_CHECK_REFUSED, NULL, "zero_optimization = { mics_shard_size = 4; };\n", NULL, "mics_shard_size: refused, removed from DeepSpeed"},
+    {TS_CHECK_REFUSED, NULL, "amp = { enabled = true; opt_level = \"O2\"; };\n", NULL,
+     "bad.cfg:4: amp.enabled: refused, removed from DeepSpeed"},
+    {TS_CHECK_REFUSED, NULL, "zero_optimization = { mics_shard_size = 4; };\n", NULL,
+     "mics_shard_size: refused, removed from DeepSpeed"},
     {TS_CHECK_REFUSED, NULL, "optimizer = { params = { max_grad_norm = 1.0; }; };\n", NULL,
      "accepted: 0.0, or --set optimizer.params.max_grad_norm=0 --set gradient_clipping=NORM"},
     {TS_CHECK_REFUSED, NULL, "autotuning = { enabled = true; };\n", NULL,
@@ -252,7 +254,8 @@ static void test_many_groups(void) {
 static void test_training(void) {
   ts_deck *deck = fixture_read("deck without data", GOOD_DECK, NULL);
   ts_error err = {0};
-  tap_ok(ts_deck_check_training(deck, &err) == TS_BAD_INPUT && strstr(err.text, "good.cfg: data.path: missing") != NULL &&
+  tap_ok(ts_deck_check_training(deck, &err) == TS_BAD_INPUT &&
+             strstr(err.text, "good.cfg: data.path: missing") != NULL &&
              strstr(err.text, "run.directory: missing") != NULL && strstr(err.text, "run.steps: missing") != NULL,
          "TRAINING: what is missing is named");
   ts_error_clear(&err);
@@ -271,13 +274,15 @@ static void test_training(void) {
 
 /* The same deck on processors and on GPUs. */
 static void test_gpu(void) {
-  ts_deck *deck = fixture_read("deck with offload", GOOD_DECK "zero_optimization = {\n offload_param = { device = \"cpu\"; };\n"
+  ts_deck *deck = fixture_read("deck with offload", GOOD_DECK "zero_optimization = {\n"
+                               " offload_param = { device = \"cpu\"; };\n"
                                " offload_optimizer = { device = \"cpu\"; }; };\n", NULL);
   ts_error err = {0};
   tap_ok(ts_deck_check_gpu(deck, &err) == TS_BAD_INPUT && err.count == 2 &&
-             strstr(err.text, "good.cfg:6: zero_optimization.offload_optimizer.device: \"cpu\": refused, not there yet on GPUs: offload of "
-                              "state to host memory; accepted: --set zero_optimization.offload_optimizer.device=none, or "
-                              "run.device = \"cpu\"") != NULL, "GPU: offload is refused");
+             strstr(err.text, "good.cfg:6: zero_optimization.offload_optimizer.device: \"cpu\": refused, not there yet "
+                              "on GPUs: offload of state to host memory; accepted: "
+                              "--set zero_optimization.offload_optimizer.device=none, or run.device = \"cpu\"") != NULL,
+         "GPU: offload is refused");
   ts_error_clear(&err);
   ts_deck_test_disable(TS_CHECK_GPU);
   tap_ok(ts_deck_check_gpu(deck, &err) == TS_OK, "GPU off: it passes");

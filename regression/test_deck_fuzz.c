@@ -14,7 +14,8 @@ static const char deck_text[] = GOOD_DECK
 
 static const char json_text[] =
     "{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", \"betas\": [0.9, 0.99],}}, // the rest\n"
-    " \"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\": \"auto\"}, /* \"fp16\" */ \"fp16\": {\"enabled\": false}\n"
+    " \"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\": \"auto\"}, /* \"fp16\" */\n"
+    " \"fp16\": {\"enabled\": false}\n"
     " \"frozen\": [\"a\"], \"bf16\": {\"enabled\": \"auto\"}, # none\n \"gradient_clipping\": null, \"_why\": [1]}\n";
 
 static const char model_text[] =

@@ -1,5 +1,5 @@
-/* DeepSpeed jsons of other projects (regression/deck/jsons), each beside a deck of few words and beside one that is the trainer:
- * what runs runs as it is, what does not is refused where it should be. */
+/* DeepSpeed jsons of other projects (regression/deck/jsons), each beside a deck of few words and beside one that is the
+ * trainer: what runs runs as it is, what does not is refused where it should be. */
 #include "deck/value.h"
 #include "regression/deck_fixture.h"
 
@@ -7,7 +7,8 @@
 
 #define RANKS 8
 #define BARE LLAMA_MODEL "data = { path = \"x\"; }; run = { steps = 100; };\n"
-#define TRAINER BARE "train_batch_size = 64; gradient_clipping = 0.5; optimizer = { params = { weight_decay = 0.1; }; };\n"
+#define TRAINER BARE "train_batch_size = 64; gradient_clipping = 0.5;\n" \
+  "optimizer = { params = { weight_decay = 0.1; }; };\n"
 
 typedef struct json_case {
   char *name, *expected;
@@ -52,7 +53,8 @@ static void add_line(const json_file *f, ts_text *to, const char *line) {
 static void begin_case(json_file *f, const char *line) {
   const char *colon = strrchr(line, ':');
   f->cases = ts_realloc(f->cases, (size_t) f->n_cases + 1, sizeof *f->cases);
-  f->cases[f->n_cases++] = (json_case) {.name = ts_format("%.*s", (int) (colon - line - 2), line + 2), .expected = ts_strdup(colon + 2)};
+  f->cases[f->n_cases++] = (json_case) {.name = ts_format("%.*s", (int) (colon - line - 2), line + 2),
+                                        .expected = ts_strdup(colon + 2)};
 }
 
 static void take_line(json_file *f, const char *line) {
@@ -120,14 +122,15 @@ static bool reads_back(const ts_deck *d) {
   return same;
 }
 
-static void expect_runs(const json_case *c, const char *deck, const char *which, char *const *sets, int n_sets, bool gpu) {
+static void expect_runs(const json_case *c, const char *deck, const char *which, char *const *sets, int n_sets,
+                        bool gpu) {
   ts_error err = {0}, device = {0};
   ts_deck *d = read_case(c, deck, sets, n_sets, &err);
   bool good = d != NULL && ts_deck_resolve_batch(d, RANKS, &err) == TS_OK && reads_back(d);
   tap_ok(good, "%s, %s: %s", c->name, which, err.text != NULL ? err.text : "runs");
   bool taken = d != NULL && ts_deck_check_gpu(d, &device) == TS_OK;
-  tap_ok(d == NULL || (taken == gpu && (gpu || strstr(device.text, "ds.json:") != NULL)), "%s, %s, on a GPU: %s", c->name, which,
-         device.text != NULL ? device.text : "runs");
+  bool right = taken == gpu && (gpu || strstr(device.text, "ds.json:") != NULL);
+  tap_ok(d == NULL || right, "%s, %s, on a GPU: %s", c->name, which, device.text != NULL ? device.text : "runs");
   ts_error_clear(&err);
   ts_error_clear(&device);
   ts_deck_destroy(&d);
@@ -137,21 +140,23 @@ static void expect_refused(const json_case *c, const char *key) {
   ts_error err = {0};
   char *place = ts_format(": %s: ", key);
   ts_deck *d = read_case(c, BARE, NULL, 0, &err);
-  tap_ok(d == NULL && strstr(err.text, place) != NULL, "%s: %s", c->name, err.text != NULL ? err.text : "is not refused");
+  tap_ok(d == NULL && strstr(err.text, place) != NULL, "%s: %s", c->name,
+         err.text != NULL ? err.text : "is not refused");
   ts_deck_destroy(&d);
   ts_error_clear(&err);
   ts_free(place);
 }
 
 static void test_case(const json_case *c) {
-  char *sets[] = {"fp16.enabled=false", "bf16.enabled=true", strchr(c->expected, '=') != NULL ? strchr(c->expected, ' ') + 1 : NULL};
+  char *more = strchr(c->expected, '=') != NULL ? strchr(c->expected, ' ') + 1 : NULL;
+  char *sets[] = {"fp16.enabled=false", "bf16.enabled=true", more};
   bool host = strstr(c->expected, "host") != NULL;
   if (strcmp(c->expected, "runs") == 0 || strcmp(c->expected, "host") == 0) {
     expect_runs(c, BARE, "beside a bare deck", NULL, 0, !host);
     expect_runs(c, TRAINER, "beside a trainer", NULL, 0, !host);
   } else if (strncmp(c->expected, "fp16", 4) == 0) {
     expect_refused(c, "fp16.enabled");
-    expect_runs(c, BARE, "by its way out", sets, sets[2] != NULL ? 3 : 2, !host && sets[2] == NULL);
+    expect_runs(c, BARE, "by its way out", sets, more != NULL ? 3 : 2, !host && more == NULL);
   } else {
     expect_refused(c, c->expected);
   }

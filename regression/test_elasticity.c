@@ -152,7 +152,8 @@ static void test_json(void) {
              deck->train_micro_batch_size_per_gpu == 17 && deck->gradient_accumulation_steps == 9,
          "DeepSpeed's own example on 64 ranks: 9792 = 17 x 9 x 64");
   ts_status unfit = ts_deck_resolve_batch(deck, 128, &err);
-  tap_ok(unfit == TS_BAD_INPUT && strstr(err.text, "elastic.json:1: elasticity.max_train_batch_size: data-parallel size 128 does not fit train_batch_size 9792; "
+  tap_ok(unfit == TS_BAD_INPUT && strstr(err.text, "elastic.json:1: elasticity.max_train_batch_size: "
+                                                   "data-parallel size 128 does not fit train_batch_size 9792; "
                                                  "accepted: 32, 34, 36, 48, 51, 64 ..., 306, 408, 576, 612, 816, 1224 (23 numbers), or "
                                                  "elasticity.version = 0.2") != NULL,
          "on 128: %s", err.text);

@@ -11,8 +11,8 @@
  * (heads divide the hidden size, the sequence fits the positions, ...).  What depends on the number of ranks is checked
  * by ts_deck_resolve_batch and by the mesh.  Sizes called "elements" count numbers, not bytes.
  *
- * No function here is collective: one rank reads, prints with ts_deck_print, and the others read that text, with the places of
- * the keys beside it (ts_deck_print_origins).
+ * No function here is collective: one rank reads, prints with ts_deck_print, and the others read that text, with the
+ * places of the keys beside it (ts_deck_print_origins).
  */
 #ifndef TS_DECK_DECK_H
 #define TS_DECK_DECK_H
@@ -251,8 +251,8 @@ void ts_deck_destroy(ts_deck **deck);
  * \return TS_BAD_INPUT naming each that the deck lacks. */
 ts_status ts_deck_check_training(const ts_deck *deck, ts_error *err);
 
-/** What a run on GPUs cannot take and one on processors can: state in the host's memory.  Not collective; the same on every
- * rank.
+/** What a run on GPUs cannot take and one on processors can: state in the host's memory.  Not collective; the same on
+ * every rank.
  * \return TS_BAD_INPUT naming each such key. */
 ts_status ts_deck_check_gpu(const ts_deck *deck, ts_error *err);
 
@@ -294,8 +294,8 @@ void ts_deck_print(const ts_deck *deck, ts_text *to);
  * \return the number of lines. */
 int ts_deck_differences(const ts_deck *before, const ts_deck *now, const char *const *ignored, ts_text *to);
 
-/** Where the canonical \a path was set: "deck.cfg:12", "ds.json:4", "--set"; the deck's name for what nobody set.  Borrowed; "" for
- * a deck that was not read.  Not collective. */
+/** Where the canonical \a path was set: "deck.cfg:12", "ds.json:4", "--set"; the deck's name for what nobody set.
+ * Borrowed; "" for a deck that was not read.  Not collective. */
 const char *ts_deck_origin(const ts_deck *deck, const char *path);
 
 /** Add "deck.cfg:12: data.path: problem" to \a err: what is found wrong after the deck was read.  Not collective.
@@ -303,8 +303,8 @@ const char *ts_deck_origin(const ts_deck *deck, const char *path);
 ts_status ts_deck_error(const ts_deck *deck, const char *path, ts_error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/** Append the places of all keys as text, and take them from it: a deck that was read from a printed one is then told of as
- * the user wrote it.  Not collective. */
+/** Append the places of all keys as text, and take them from it: a deck that was read from a printed one is then told
+ * of as the user wrote it.  Not collective. */
 void ts_deck_print_origins(const ts_deck *deck, ts_text *to);
 void ts_deck_take_origins(ts_deck *deck, const char *text);
 

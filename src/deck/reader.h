@@ -63,7 +63,8 @@ bool ts_setting_is_auto(const ts_setting *setting);
  * collective. */
 void ts_reader_store_text(ts_reader *reader, const ts_key *key, const char *text);
 
-/** Give each key that is "auto" and has a rule (ts_auto) its value; what waits for the ranks stays open. Not collective. */
+/** Give each key that is "auto" and has a rule (ts_auto) its value; what waits for the ranks stays open. Not
+ * collective. */
 void ts_reader_fill_auto(ts_reader *reader);
 
 /** Note what each "auto" became, and why. Not collective. */

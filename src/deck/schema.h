@@ -57,7 +57,7 @@ typedef struct ts_key {
   const char *instead;  /**< A way out to name where the key is refused; NULL for none. */
   const char *only;     /**< "x|y": the key belongs to these values of its section's selector (ts_key_selector). */
   const char *alias;    /**< Path of the row that this one is another name of; all else then comes from there. */
-  const char *values;   /**< "false=0|true=1": the alias is a flag that stood for these values; one not listed says nothing. */
+  const char *values;   /**< "false=0|true=1": the alias is a flag that stood for these; one not listed says nothing. */
   const char *help;     /**< One line: what it does, why it has no effect, or what is refused. */
 } ts_key;
 

@@ -1,13 +1,14 @@
-/* What "auto" becomes: the value that Hugging Face's trainer would have filled in.  The deck is the trainer here, so what it says
- * comes first; these rows are for what it leaves out, or leaves "auto" itself.
+/* What "auto" becomes: the value that Hugging Face's trainer would have filled in.  The deck is the trainer here, so
+ * what it says comes first; these rows are for what it leaves out, or leaves "auto" itself.
  *
- * The rules are those of transformers 5.23, integrations/deepspeed.py (HfTrainerDeepSpeedConfig.trainer_config_process and
- * trainer_config_finalize) with the defaults of its training_args.py (TrainingArguments, get_warmup_steps), and of accelerate
- * 1.15, accelerator.py (Accelerator._prepare_deepspeed) and utils/dataclasses.py (DeepSpeedPlugin.__post_init__).  An "auto" of any
- * other key is dropped by DeepSpeed (runtime/config_utils.py, DeepSpeedConfigModel): the key has its default.
+ * The rules are those of transformers 5.23, integrations/deepspeed.py (HfTrainerDeepSpeedConfig.trainer_config_process
+ * and trainer_config_finalize) with the defaults of its training_args.py (TrainingArguments, get_warmup_steps), and of
+ * accelerate 1.15, accelerator.py (Accelerator._prepare_deepspeed) and utils/dataclasses.py
+ * (DeepSpeedPlugin.__post_init__).  An "auto" of any other key is dropped by DeepSpeed (runtime/config_utils.py,
+ * DeepSpeedConfigModel): the key has its default.
  *
- * Two are wider than there: the sizes that belong to stage 3 are taken at every stage (below it they change nothing there, and
- * here all stages shall give the same bits).  bf16.enabled is decided on the machine. */
+ * Two are wider than there: the sizes that belong to stage 3 are taken at every stage (below it they change nothing
+ * there, and here all stages shall give the same bits).  bf16.enabled is decided on the machine. */
 #include "deck/schema.h"
 
 #include <string.h>

@@ -51,7 +51,7 @@ static const ts_key rows[] = {
     COMMS("prof_all", BOOL, "true"),
     COMMS("debug", BOOL, "false"),
     COMMS("prof_ops", ANY, NULL),
-    NONE("comms_config", ANY, NULL, "DeepSpeed does not read it either; metrics.csv and profile.timeline show communication"),
+    NONE("comms_config", ANY, NULL, "DeepSpeed does not read it either; profile.timeline shows communication"),
     NONE("monitor_config", ANY, NULL, "DeepSpeed does not read it either; metrics.csv is in the run directory"),
     MONITOR("tensorboard.enabled", BOOL, "false"),
     MONITOR("tensorboard.output_path", STRING, ""),

@@ -38,8 +38,8 @@
 #define STRINGS(field, initial_, flags_, help_) \
   {STORED(STRINGS, field), .initial = initial_, .flags = flags_, .help = help_}
 
-/* Another name of a key; an old flag for some of its values; one without an effect; one that is refused unless it has its neutral
- * value, because it is not there yet (with another way to what it asks for), or because DeepSpeed has it no more. */
+/* Another name of a key; an old flag for some of its values; one without an effect; one that is refused unless it has
+ * its neutral value: not there yet, the same with another way to what it asks for, and what DeepSpeed has no more. */
 #define ALIAS(path_, target) {.path = path_, .alias = target, .offset = -1, .help = "Another name of " target "."}
 #define SPELLING(path_, target, values_, help_) \
   {.path = path_, .alias = target, .values = values_, .offset = -1, .help = help_}

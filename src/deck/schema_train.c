@@ -20,7 +20,8 @@
    .offset = (ptrdiff_t) offsetof(ts_deck_group, field), __VA_ARGS__}
 
 #define OTHER(name, type_, initial_, owner) LATER("optimizer.params." name, type_, initial_, "a parameter of " owner)
-#define ONE_BIT(name, type_, initial_, owner) REMOVED("optimizer.params." name, type_, initial_, "a parameter of " owner)
+#define ONE_BIT(name, type_, initial_, owner) \
+  REMOVED("optimizer.params." name, type_, initial_, "a parameter of " owner)
 #define FP16(name, type_, initial_) LATER("fp16." name, type_, initial_, "fp16 with loss scaling")
 
 static const ts_key rows[] = {
@@ -37,7 +38,8 @@ static const ts_key rows[] = {
     LATER("gradient_allreduce_op", STRING, "mean", "gradients that are summed over ranks, not averaged"),
     DTYPE(communication_data_type, NULL, "fp32|bf16", "fp16",
           "Type of gradients on the wire (default: data_types.grad_accum_dtype); sums are always fp32."),
-    SPELLING("fp32_allreduce", "communication_data_type", "true=fp32", "An old spelling: true is communication_data_type = \"fp32\"."),
+    SPELLING("fp32_allreduce", "communication_data_type", "true=fp32",
+             "An old spelling: true is communication_data_type = \"fp32\"."),
     NONE("seq_parallel_communication_data_type", STRING, "fp32", "sequence_parallel_size is 1"),
     ALIAS("seq_parallel_comm_data_type", "seq_parallel_communication_data_type"),
     DTYPE(data_types.grad_accum_dtype, "fp32", "fp32|bf16", "fp16", "Type in which gradients are kept and summed."),
@@ -60,7 +62,8 @@ static const ts_key rows[] = {
     ALIAS("bfloat16.bf16_master_weights_and_grads", "bf16.bf16_master_weights_and_grads"),
     ALIAS("bfloat16.bf16_optimizer_states", "bf16.bf16_optimizer_states"),
 
-    LATER_BUT("fp16.enabled", BOOL, "false", "fp16 with loss scaling", "--set fp16.enabled=false --set bf16.enabled=true"),
+    LATER_BUT("fp16.enabled", BOOL, "false", "fp16 with loss scaling",
+              "--set fp16.enabled=false --set bf16.enabled=true"),
     FP16("auto_cast", BOOL, "false"),
     FP16("loss_scale", REAL, "0.0"),
     FP16("initial_scale_power", INT, "16"),
@@ -76,7 +79,8 @@ static const ts_key rows[] = {
     LATER("torch_autocast.lower_precision_safe_modules", ANY, NULL, "per-operation precision; bf16.enabled is there"),
 
     {STORED(STRING, optimizer.type), .initial = "AdamW", .accepted = "AdamW|Adam",
-     .later = "Lamb|MuAdam|MuAdamW|MuSGD|Lion|Muon|Adagrad|SGD", .gone = "OneBitAdam|ZeroOneAdam|OneBitLamb", .help = "Optimizer."},
+     .later = "Lamb|MuAdam|MuAdamW|MuSGD|Lion|Muon|Adagrad|SGD", .gone = "OneBitAdam|ZeroOneAdam|OneBitLamb",
+     .help = "Optimizer."},
     NUMBER(optimizer.params.lr, "1e-3", 0, HUGE_REAL, AUTO, "Learning rate."),
     {STORED(PAIR, optimizer.params.betas), .initial = "[0.9, 0.999]", .min = 0, .max = 1, .flags = AUTO | OPEN_MAX,
      .help = "Decay of the first and second moment."},

@@ -4,7 +4,8 @@
 #define ZERO(name, type_, initial_, reason) NONE("zero_optimization." name, type_, initial_, reason)
 #define NOT_YET(name, type_, initial_, reason) LATER("zero_optimization." name, type_, initial_, reason)
 #define GONE(name, type_, initial_, reason) REMOVED("zero_optimization." name, type_, initial_, reason)
-#define OFFLOAD(name, type_, initial_) ZERO(name, type_, initial_, "nothing is moved: on processors all state is in host memory")
+#define OFFLOAD(name, type_, initial_) \
+  ZERO(name, type_, initial_, "nothing is moved: on processors all state is in host memory")
 #define DEVICE(field, help_) WORD(zero_optimization.field.device, "none", "none|cpu", "nvme", AUTO, help_)
 #define BUCKET(name, initial_, min_, help_) INTEGER(zero_optimization.name, initial_, min_, LARGE, AUTO, help_)
 #define ZENFLOW(name, type_, initial_) NOT_YET("zenflow." name, type_, initial_, "updates that run behind the step")

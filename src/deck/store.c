@@ -156,7 +156,8 @@ static bool take_pair(const ts_target *t, const ts_value *value) {
 }
 
 static bool fail_word(const ts_target *t, const ts_value *value) {
-  bool later = ts_key_listed(t->key->later, value->string, NULL, NULL), gone = ts_key_listed(t->key->gone, value->string, NULL, NULL);
+  bool later = ts_key_listed(t->key->later, value->string, NULL, NULL);
+  bool gone = ts_key_listed(t->key->gone, value->string, NULL, NULL);
   return fail(t, later || gone ? TS_CHECK_WORD_LATER : TS_CHECK_WORD, value,
               later ? "is not there yet" : gone ? "is " REMOVED : "is not known");
 }

@@ -1,5 +1,5 @@
-/* The json that DeepSpeed takes: it reads its configuration with hjson.  Comments, trailing commas and ends of lines in the
- * place of commas become plain json here, with every line where it was; strings and keys without quotes stay errors. */
+/* The json that DeepSpeed takes: it reads its configuration with hjson.  Comments, trailing commas and ends of lines in
+ * the place of commas become plain json here, each line where it was; strings and keys without quotes stay errors. */
 #include "deck/value.h"
 
 #include <ctype.h>
@@ -38,6 +38,10 @@ static const char *after_string(const char *p, const char *end) {
   return p < end ? p + 1 : end;
 }
 
+static bool ends_token(const char *p, const char *end) {
+  return isspace((unsigned char) *p) || strchr(",:{}[]\"", *p) != NULL || after_comment(p, end) > p;
+}
+
 static const char *after_token(const char *p, const char *end) {
   if (*p == '"') {
     return after_string(p, end);
@@ -45,7 +49,8 @@ static const char *after_token(const char *p, const char *end) {
   if (*p == '{' || *p == '[') {
     return p + 1;
   }
-  for (++p; p < end && !isspace((unsigned char) *p) && strchr(",:{}[]\"", *p) == NULL && after_comment(p, end) == p; ++p) {
+  for (++p; p < end && !ends_token(p, end);) {
+    ++p;
   }
   return p;
 }

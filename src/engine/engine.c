@@ -100,8 +100,8 @@ static ts_status check_patterns(const ts_deck *deck, const ts_layout *layout, ts
   ts_status status = TS_OK;
   for (int i = 0; i < deck->frozen.n; ++i) {
     if (!matches_some(layout, deck->frozen.items[i])) {
-      status = ts_deck_error(deck, "frozen", err, "\"%s\" matches no parameter; the first is called %s", deck->frozen.items[i],
-                             layout->parameter[0].name);
+      status = ts_deck_error(deck, "frozen", err, "\"%s\" matches no parameter; the first is called %s",
+                             deck->frozen.items[i], layout->parameter[0].name);
     }
   }
   for (int i = 0; i < deck->optimizer.groups.n; ++i) {

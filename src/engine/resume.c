@@ -37,7 +37,8 @@ static ts_status check_is_directory(const ts_deck *deck, ts_error *err) {
   const char *path = deck->run.directory;
   struct stat info;
   if (path[0] == 0) {
-    return ts_deck_error(deck, "run.directory", err, "not set: where shall the metrics go? (--set run.directory=runs/NAME)");
+    return ts_deck_error(deck, "run.directory", err,
+                         "not set: where shall the metrics go? (--set run.directory=runs/NAME)");
   }
   bool good = stat(path, &info) != 0 || S_ISDIR(info.st_mode);
   return good ? TS_OK : ts_deck_error(deck, "run.directory", err, "%s is a file", path);

@@ -22,7 +22,8 @@
 static ts_status check_timeline(const ts_deck *deck, ts_error *err) {
   const char *path = deck->profile.timeline, *directory = deck->run.directory, *slash = strrchr(path, '/');
   if (path[0] != 0 && access(path, F_OK) == 0) {
-    return ts_deck_error(deck, "profile.timeline", err, "%s exists already; a run never writes over another file", path);
+    return ts_deck_error(deck, "profile.timeline", err, "%s exists already; a run never writes over another file",
+                         path);
   }
   size_t length = slash != NULL ? (size_t) (slash - path) : 0;
   if (slash == NULL || slash == path ||
@@ -32,7 +33,8 @@ static ts_status check_timeline(const ts_deck *deck, ts_error *err) {
   char *parent = ts_format("%.*s", (int) length, path);
   ts_status status = access(parent, W_OK) == 0
                          ? TS_OK
-                         : ts_deck_error(deck, "profile.timeline", err, "%s: cannot be written: %s", path, strerror(errno));
+                         : ts_deck_error(deck, "profile.timeline", err, "%s: cannot be written: %s", path,
+                                         strerror(errno));
   ts_free(parent);
   return status;
 }

@@ -9,11 +9,13 @@
 static ts_status blame(const ts_deck *deck, const char *problem, ts_error *err) {
   const char *other = deck->data.validation_path;
   size_t length = strlen(other);
-  bool validation = length > 0 && strcmp(other, deck->data.path) != 0 && strncmp(problem, other, length) == 0 && problem[length] == ':';
+  bool named = length > 0 && strncmp(problem, other, length) == 0 && problem[length] == ':';
+  bool validation = named && strcmp(other, deck->data.path) != 0;
   return ts_deck_error(deck, validation ? "data.validation_path" : "data.path", err, "%s", problem);
 }
 
-ts_status ts_data_sample_deck(const ts_deck *deck, ts_data *data, ts_split split, int64_t position, int32_t *tokens, ts_error *err) {
+ts_status ts_data_sample_deck(const ts_deck *deck, ts_data *data, ts_split split, int64_t position, int32_t *tokens,
+                              ts_error *err) {
   ts_error found = {0};
   ts_status status = ts_data_sample(data, split, position, tokens, &found);
   if (status != TS_OK) {
@@ -42,8 +44,8 @@ ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err) 
 }
 
 /* Rows past the end of the split are filled with the first sample and counted nowhere. */
-static ts_status read_validation(const ts_deck *deck, ts_data *data, int64_t first, int64_t n, int64_t batch, int64_t length,
-                                 int32_t *tokens, ts_error *err) {
+static ts_status read_validation(const ts_deck *deck, ts_data *data, int64_t first, int64_t n, int64_t batch,
+                                 int64_t length, int32_t *tokens, ts_error *err) {
   for (int64_t b = 0; b < batch; ++b) {
     int32_t *row = tokens + b * (length + 1);
     ts_status status = ts_data_sample_deck(deck, data, TS_SPLIT_VALIDATION, first + b < n ? first + b : 0, row, err);
@@ -62,7 +64,8 @@ ts_status ts_validate(ts_engine *engine, ts_world *world, const ts_deck *deck, t
   int64_t batch = deck->train_micro_batch_size_per_gpu, length = deck->data.sequence_length;
   int64_t ranks = ts_world_size(world), n = ts_data_samples(data, TS_SPLIT_VALIDATION), global = batch * ranks;
   if (n == 0) {
-    return ts_deck_error(deck, "data.validation_fraction", err, "there is no validation data: set it or data.validation_path");
+    return ts_deck_error(deck, "data.validation_fraction", err,
+                         "there is no validation data: set it or data.validation_path");
   }
   int64_t batches = (n + global - 1) / global;
   if (deck->run.evaluate_batches > 0 && deck->run.evaluate_batches < batches) {

@@ -87,7 +87,7 @@ static ts_status read_here(const ts_arguments *arguments, ts_deck **deck, char *
   return status;
 }
 
-/* Rank 0's deck on every rank, with the places of its keys: whoever finds something wrong says where the user wrote it. */
+/* Rank 0's deck on every rank, with the places of its keys: who finds something wrong says where the user wrote it. */
 static ts_status share_deck(const char *name, ts_world *world, ts_deck **deck, ts_error *err) {
   bool reads = ts_world_rank(world) == 0;
   ts_text text = {0}, origins = {0};
