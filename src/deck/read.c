@@ -3,6 +3,7 @@
 #include "deck/reader.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #define DECK_LIMIT (128u << 10)
 #define SET_NAME "--set"
@@ -37,6 +38,21 @@ const char *ts_setting_string(const ts_setting *setting) {
   return setting != NULL && setting->value.kind == TS_VALUE_STRING ? setting->value.string : "";
 }
 
+/* The json that a setting names; where there is none, the setting is what is wrong. */
+static bool read_json(ts_reader *reader, const ts_setting *setting, const char *path, ts_value *json) {
+  ts_error problem = {0};
+  bool readable = ts_value_from_json(&reader->source, path, true, json, &problem) == TS_OK;
+  if (!readable && access(path, R_OK) != 0) {
+    char *where = ts_reader_where(reader, setting);
+    ts_error_add(reader->err, "%s: %s: %s", where, setting->name, problem.text);
+    ts_free(where);
+  } else if (!readable) {
+    ts_error_add(reader->err, "%s", problem.text);
+  }
+  ts_error_clear(&problem);
+  return readable;
+}
+
 /* False when there is a file and it cannot be read. */
 static bool read_deepspeed(ts_reader *reader) {
   const ts_setting *setting = ts_reader_find(reader, "deepspeed_config");
@@ -46,7 +62,7 @@ static bool read_deepspeed(ts_reader *reader) {
   }
   char *path = setting->from == TS_FROM_SET ? ts_strdup(name) : ts_reader_beside(setting->value.file, name);
   ts_value json = {0};
-  bool readable = ts_value_from_json(&reader->source, path, true, &json, reader->err) == TS_OK;
+  bool readable = read_json(reader, setting, path, &json);
   if (readable) {
     ts_reader_take(reader, "", &json, TS_FROM_JSON);
   }
