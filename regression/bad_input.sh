@@ -206,7 +206,7 @@ new_weights() {
 test_weights() {
   new_weights
   rm hf/config.json
-  refused_weights "no config.json" "--set: model.from: hf/config.json: No such file"
+  refused_weights "no config.json" "--set: model.from: /.*/hf/config.json: No such file"
   rm hf/model.safetensors
   refused_weights "no weights" "hf: has neither model.safetensors nor model.safetensors.index.json"
   truncate -s 4000 hf/model.safetensors

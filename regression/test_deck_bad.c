@@ -160,7 +160,7 @@ static const bad_deck broken[] = {
     {0, NULL, "", "optimizer.params.betas=[0.9, 1]", "--set: optimizer.params.betas: an array [ ] holds"},
     {0, NULL, "@include \"absent.cfg\"\n", NULL, "bad.cfg:4: @include: absent.cfg: "},
     {0, NULL, "deepspeed_config = \"absent.json\";\n", NULL, "bad.cfg:4: deepspeed_config: absent.json: No such file"},
-    {0, "\nmodel = { from = \"absent\"; };\n", "", NULL, "bad.cfg:2: model.from: absent/config.json: No such file"},
+    {0, "\nmodel = { from = \"absent\"; };\n", "", NULL, "bad.cfg:2: model.from: /"},
 };
 
 static char *read_error(const bad_deck *bad) {
