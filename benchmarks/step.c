@@ -142,11 +142,12 @@ int main(int argc, char **argv) {
   ts_error err = {0};
   ts_deck *deck = NULL;
   const ts_backend *backend;
+  ts_text said = {0};
   TS_CHECK(argc >= 3, "usage: %s DECK STEPS [key=value ...]", argv[0]);
   int steps = atoi(argv[2]) > 0 && atoi(argv[2]) < MOST_STEPS ? atoi(argv[2]) : 5, ranks = ts_world_size(world);
   TS_CHECK(ts_deck_read(argv[1], argv + 3, argc - 3, &deck, &err) == TS_OK &&
                ts_deck_resolve_batch(deck, ranks, &err) == TS_OK &&
-               ts_engine_decide_precision(world, deck, &err) == TS_OK &&
+               ts_engine_decide_precision(world, deck, &said, &err) == TS_OK &&
                ts_engine_backend(deck, world, &backend, &err) == TS_OK,
            "%s", err.text);
   ts_dtype dtype = ts_deck_dtype(deck);
@@ -166,6 +167,7 @@ int main(int argc, char **argv) {
     print_mfu(&m, device ? backend->device->peak_flops(dtype) * ranks : 0);
     print_profile(&p, device ? 3 : steps, observed.seconds);
   }
+  ts_text_free(&said);
   ts_deck_destroy(&deck);
   ts_world_destroy(&world);
   return 0;

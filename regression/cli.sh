@@ -307,18 +307,26 @@ decided() { sed -n '/^bf16/,/^}/s/.*enabled = \(.*\);/\1/p' "$1/deck.cfg"; }
 test_precision() {
   here=$(working_type)
   word=$([ "$here" = bf16 ] && echo true || echo false)
-  ok "bf16.enabled = auto: a plan is for this machine" [ "$here" = bf16 -o "$here" = fp32 ]
+  if grep -qs '^flags' /proc/cpuinfo; then
+    has=$(grep -qsw avx512_bf16 /proc/cpuinfo && echo bf16 || echo fp32)
+    ok "bf16.enabled = auto: a plan is for this machine" is "$here" "$has"
+  fi
   ok "bf16.enabled = auto: fp32 without instructions for bf16" is "$(TESSERA_ISA=generic working_type)" fp32
   run $mpiexec -n 2 "$tessera" train tiny.cfg --set bf16.enabled=auto --set run.directory=auto
   ok "bf16.enabled = auto: the run says what it became" printed "^bf16.enabled: \"auto\": $word"
   ok "bf16.enabled = auto: and what it became stands in its deck" is "$(decided auto)" "$word"
+  run "$tessera" eval tiny.cfg --set bf16.enabled=auto --format json
+  ok "bf16.enabled = auto: on stderr where stdout is for the result" both 'gave 0' \
+    '[ "$(cut -c1 < "$scratch/out")" = "{" ] && grep -q "^bf16.enabled: .auto.: " "$scratch/err"'
+  TESSERA_ISA=generic train --set bf16.enabled=auto --set bf16.stochastic_rounding=true --set run.directory=chance
+  ok "bf16.enabled = auto: fp32 is not rounded by chance, and that is said" printed 'auto.: false: .*stochastic_rounding has no effect'
   run $mpiexec -n 1 env TESSERA_ISA=generic "$tessera" train tiny.cfg --set bf16.enabled=auto --set run.directory=mixed : \
     -n 1 "$tessera" train tiny.cfg --set bf16.enabled=auto --set run.directory=mixed
   ok "bf16.enabled = auto: one rank without is enough for fp32" printed \
     "^bf16.enabled: \"auto\": false: $([ "$here" = bf16 ] && echo 1 || echo 0) of 2 ranks have bf16 products, .* rank 0 on"
   TESSERA_ISA=generic train --set bf16.enabled=auto --set run.directory=kept --set run.steps=3
   train --set bf16.enabled=auto --set run.directory=kept --resume auto
-  ok "bf16.enabled = auto: a run that goes on keeps it" both 'printed "^bf16.enabled: .auto.: false, as the run began"' \
+  ok "bf16.enabled = auto: a run that goes on keeps it" both 'printed "^bf16.enabled: .auto.: false: as the run began"' \
     '[ "$(decided kept)" = false ]'
   TESSERA_ISA=generic train --set bf16.enabled=true --set run.directory=slow --set run.steps=1
   ok "bf16 that is emulated is said to be slow" printed 'bf16 \(emulated here: fp32 is faster\)'

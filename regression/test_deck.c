@@ -173,7 +173,8 @@ static void test_sets(void) {
 
 /* What is left to the machine stays open in print and in reading back until it is decided, and is decided once. */
 static void test_switch(void) {
-  ts_deck *d = fixture_read("bf16.enabled = auto", GOOD_DECK, "bf16.enabled=auto"), *again = NULL;
+  const char *rounded = GOOD_DECK "bf16 = { enabled = \"auto\"; stochastic_rounding = true; };\n";
+  ts_deck *d = fixture_read("bf16.enabled = auto", rounded, NULL), *again = NULL;
   ts_text text = {0}, notes = {0};
   ts_error err = {0};
   ts_deck_print(d, &text);
@@ -182,11 +183,15 @@ static void test_switch(void) {
          "a switch is open, printed so, and nothing is said of it yet");
   ts_deck_read_text("again.cfg", text.text, NULL, 0, &again, &err);
   tap_ok(again != NULL && again->bf16.enabled == TS_SWITCH_AUTO, "it reads back open: %s", err.text != NULL ? err.text : "");
-  ts_deck_decide_precision(d, false);
-  ts_deck_decide_precision(again, true);
+  ts_deck_decide_precision(d, false, "the test says so", &notes);
+  ts_deck_decide_precision(again, true, "the test says so", &notes);
   tap_ok(ts_deck_dtype(d) == TS_F32 && ts_deck_dtype(again) == TS_BF16, "it is decided");
-  ts_deck_decide_precision(again, false);
+  ts_deck_decide_precision(again, false, "the test says so", &notes);
   tap_ok(ts_deck_dtype(again) == TS_BF16, "once");
+  tap_ok(!d->bf16.stochastic_rounding && again->bf16.stochastic_rounding, "fp32 has no rounding by chance");
+  tap_ok(strcmp(notes.text, "bf16.enabled: \"auto\": false: the test says so; "
+                              "bf16.stochastic_rounding has no effect: fp32 parameters are not roundedbf16.enabled: \"auto\": true: the test says so") == 0,
+         "and said each time: %s", notes.text);
   ts_text_free(&text);
   ts_text_free(&notes);
   ts_error_clear(&err);
@@ -556,7 +561,7 @@ static void test_llama_config(void) {
   static const char base[] =
       "{\"model_type\": \"llama\", \"hidden_size\": 2048, \"intermediate_size\": 8192, \"num_hidden_layers\": 16,"
       " \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"vocab_size\": 128256, \"rms_norm_eps\": 1e-05,"
-      " \"max_position_embeddings\": 131072, \"eos_token_id\": [128001, 128008], \"tie_word_embeddings\": true,"
+      " \"max_position_embeddings\": 131072, \"eos_token_id\": [128256, 128001, 128008], \"tie_word_embeddings\": true,"
       " \"attention_dropout\": 0.0, \"hidden_act\": \"silu\", \"pretraining_tp\": 1,"
       " \"torch_dtype\": \"bfloat16\", %s}";
   static const char *const ropes[] = {

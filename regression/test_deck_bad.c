@@ -161,6 +161,11 @@ static const bad_deck broken[] = {
     {0, NULL, "@include \"absent.cfg\"\n", NULL, "bad.cfg:4: @include: absent.cfg: "},
     {0, NULL, "deepspeed_config = \"absent.json\";\n", NULL, "bad.cfg:4: deepspeed_config: absent.json: No such file"},
     {0, "\nmodel = { from = \"absent\"; };\n", "", NULL, "bad.cfg:2: model.from: /"},
+    {0, NULL, "scheduler = { type = \"OneCycle\"; params = { cycle_min_lr = \"auto\"; cycle_max_lr = \"auto\"; }; };\n", NULL,
+     "scheduler.params.cycle_max_lr: missing: scheduler.type = \"OneCycle\" needs it"},
+    {0, NULL, "bf16 = { enabled = \"auto\"; bf16_master_weights_and_grads = true; };\n", NULL,
+     "bf16.bf16_master_weights_and_grads: refused, not there yet"},
+    {0, NULL, "steps_per_print = \"often\";\n", NULL, "\"often\" is not an integer; accepted: an integer"},
 };
 
 static char *read_error(const bad_deck *bad) {

@@ -74,6 +74,12 @@ void ts_reader_check_presence(ts_reader *reader) {
   }
 }
 
+/* Given, or "auto" with a rule for it. */
+static bool has_value(const ts_reader *reader, const char *path) {
+  const ts_setting *setting = ts_reader_find(reader, path);
+  return setting != NULL && (!ts_setting_is_auto(setting) || ts_auto_find(path) != NULL);
+}
+
 /* Keys that a value of another key asks for. */
 static void check_required_by(ts_reader *reader) {
   static const struct {
@@ -91,7 +97,7 @@ static void check_required_by(ts_reader *reader) {
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     const ts_key *key = ts_key_at(ts_key_find(rows[i].selector));
     const char *value = *(char **) ts_deck_field(reader->deck, key, rows[i].selector);
-    if (strcmp(value, rows[i].value) == 0 && ts_reader_find(reader, rows[i].path) == NULL) {
+    if (strcmp(value, rows[i].value) == 0 && !has_value(reader, rows[i].path)) {
       ts_reader_report(reader, TS_CHECK_REQUIRED_BY, rows[i].path, "missing: %s = \"%s\" needs it", rows[i].selector,
                        value);
     }

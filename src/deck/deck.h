@@ -279,10 +279,12 @@ ts_status ts_deck_keep_batch(ts_deck *deck, const ts_deck *before, int64_t batch
  * bf16.enabled must not be AUTO any more (ts_engine_decide_precision, ts_deck_decide_precision). */
 ts_dtype ts_deck_dtype(const ts_deck *deck);
 
-/** Decide a bf16.enabled that is AUTO, once and before anything is built from the deck; leave any other.  Not collective; the
- * same on every rank.
- * \param [in] has_bf16  Every rank computes products in bf16 by instructions of its own. */
-void ts_deck_decide_precision(ts_deck *deck, bool has_bf16);
+/** Decide a bf16.enabled that is AUTO, once and before anything is built from the deck; leave any other.  What is for bf16 alone
+ * (stochastic_rounding) is put out where it becomes false.  Not collective; the same on every rank.
+ * \param [in]  bf16  Every rank computes products in bf16 by instructions of its own.
+ * \param [in]  why   For people.
+ * \param [out] said  A line without its end is appended where there was something to decide. */
+void ts_deck_decide_precision(ts_deck *deck, bool bf16, const char *why, ts_text *said);
 
 /** Append the deck as libconfig text that needs no other file and reads back to an equal deck (floats round-trip).
  * Not collective. */

@@ -6,15 +6,36 @@
 #include <string.h>
 #include <unistd.h>
 
+static int64_t vocabulary_of(const ts_value *section) {
+  for (int i = 0; i < section->n; ++i) {
+    if (strcmp(section->names[i], "vocab_size") == 0 && section->items[i].kind == TS_VALUE_INT) {
+      return section->items[i].integer;
+    }
+  }
+  return INT64_MAX;
+}
+
+/* The first token of a list that the vocabulary has; 0 where none is. */
+static int first_known(const ts_value *list, int64_t vocabulary) {
+  for (int i = 0; i < list->n; ++i) {
+    if (list->items[i].kind == TS_VALUE_INT && list->items[i].integer < vocabulary) {
+      return i;
+    }
+  }
+  return 0;
+}
+
 /* Newer files list several tokens that end a text; generation stops at the first. */
 static void first_token(ts_reader *reader, ts_value *section) {
   for (int i = 0; i < section->n; ++i) {
     ts_value *value = &section->items[i];
     bool token = strcmp(section->names[i], "eos_token_id") == 0 || strcmp(section->names[i], "bos_token_id") == 0;
     if (token && value->kind == TS_VALUE_LIST && value->n > 0) {
-      ts_value first = value->items[0];
-      value->items[0] = (ts_value) {0};
-      ts_reader_note(reader, "%s: %s: the first of %d is used", value->file, section->names[i], value->n);
+      int chosen = first_known(value, vocabulary_of(section));
+      ts_value first = value->items[chosen];
+      value->items[chosen] = (ts_value) {0};
+      ts_reader_note(reader, "%s: %s: %lld, the first of %d that the vocabulary has, is used", value->file, section->names[i],
+                     (long long) first.integer, value->n);
       ts_value_clear(value);
       *value = first;
     }

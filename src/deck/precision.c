@@ -6,8 +6,13 @@ ts_dtype ts_deck_dtype(const ts_deck *deck) {
   return deck->bf16.enabled == TS_SWITCH_ON ? TS_BF16 : TS_F32;
 }
 
-void ts_deck_decide_precision(ts_deck *deck, bool has_bf16) {
-  if (deck->bf16.enabled == TS_SWITCH_AUTO) {
-    deck->bf16.enabled = has_bf16 ? TS_SWITCH_ON : TS_SWITCH_OFF;
+void ts_deck_decide_precision(ts_deck *deck, bool bf16, const char *why, ts_text *said) {
+  if (deck->bf16.enabled != TS_SWITCH_AUTO) {
+    return;
   }
+  bool idle = !bf16 && deck->bf16.stochastic_rounding;
+  deck->bf16.enabled = bf16 ? TS_SWITCH_ON : TS_SWITCH_OFF;
+  deck->bf16.stochastic_rounding = bf16 && deck->bf16.stochastic_rounding;
+  ts_text_add(said, "bf16.enabled: \"auto\": %s: %s%s", bf16 ? "true" : "false", why,
+              idle ? "; bf16.stochastic_rounding has no effect: fp32 parameters are not rounded" : "");
 }

@@ -207,6 +207,7 @@ void ts_key_describe(const ts_key *key, ts_text *to) {
   } else {
     ts_text_add(to, "%s", plain[key->type]);
   }
+  ts_text_add(to, "%s", key->flags & TS_KEY_ENDLESS ? ", \"inf\"" : "");
   const ts_auto *row = key->flags & TS_KEY_AUTO ? ts_auto_find(key->path) : NULL;
   if (key->flags & TS_KEY_AUTO) {
     ts_text_add(to, ", \"auto\"%s%s", row != NULL ? ": " : "", row != NULL ? row->formula : "");

@@ -40,7 +40,8 @@ typedef enum ts_key_flags {
   TS_KEY_OVERRIDE = 8, /**< The deck may say otherwise than config.json. */
   TS_KEY_SILENT = 16,  /**< No note when it comes from config.json. */
   TS_KEY_OPEN_MIN = 32,
-  TS_KEY_OPEN_MAX = 64 /**< The bound itself is excluded. */
+  TS_KEY_OPEN_MAX = 64, /**< The bound itself is excluded. */
+  TS_KEY_ENDLESS = 128  /**< "inf" is the largest integer. */
 } ts_key_flags;
 
 typedef struct ts_key {

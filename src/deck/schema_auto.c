@@ -4,8 +4,8 @@
  * The rules are those of transformers 5.23, integrations/deepspeed.py (HfTrainerDeepSpeedConfig.trainer_config_process
  * and trainer_config_finalize) with the defaults of its training_args.py (TrainingArguments, get_warmup_steps), and of
  * accelerate 1.15, accelerator.py (Accelerator._prepare_deepspeed) and utils/dataclasses.py
- * (DeepSpeedPlugin.__post_init__).  An "auto" of any other key is dropped by DeepSpeed (runtime/config_utils.py,
- * DeepSpeedConfigModel): the key has its default.
+ * (DeepSpeedPlugin.__post_init__).  An "auto" of any other key is the key's default, as DeepSpeed drops it from
+ * the sections that it reads with DeepSpeedConfigModel (runtime/config_utils.py); where there is no default it is missing.
  *
  * Two are wider than there: the sizes that belong to stage 3 are taken at every stage (below it they change nothing
  * there, and here all stages shall give the same bits).  bf16.enabled is decided on the machine. */
@@ -24,7 +24,7 @@ static const ts_auto rows[] = {
     {"optimizer.params.betas", "[0.9, 0.999]", "adam_beta1, adam_beta2", false},
     {"optimizer.params.eps", "1e-8", "adam_epsilon", false},
     {"optimizer.params.weight_decay", "0.0", "weight_decay", false},
-    {"scheduler.params.warmup_min_lr", "0.0", NULL, false},
+    {"scheduler.params.warmup_min_lr", "0.0", "warmup_min_lr", false},
     {"scheduler.params.warmup_max_lr", "optimizer.params.lr", NULL, false},
     {"scheduler.params.warmup_num_steps", "1", "warmup_steps (0), and at least 1", false},
     {"scheduler.params.total_num_steps", "run.steps", NULL, false},

@@ -29,7 +29,7 @@ static const ts_key rows[] = {
     INTEGER(train_micro_batch_size_per_gpu, NULL, 1, SIZE, AUTO, "Samples of one forward on one rank."),
     INTEGER(gradient_accumulation_steps, NULL, 1, SIZE, AUTO, "Micro-batches summed before an optimizer step."),
     NONE("managed_gradient_accumulation", BOOL, "true", "the schedule of a step decides where accumulation ends"),
-    INTEGER(steps_per_print, NULL, 1, LARGE, AUTO, "Steps between printed lines."),
+    INTEGER(steps_per_print, NULL, 1, LARGE, AUTO | ENDLESS, "Steps between printed lines; \"inf\" for the first and the last."),
     FLAG(wall_clock_breakdown, "false", 0, "Print where the time of a step goes."),
     NUMBER(gradient_clipping, "1.0", 0, HUGE_REAL, AUTO, "Largest global norm of the gradient; 0 for no clipping."),
     ALIAS("max_grad_norm", "gradient_clipping"),

@@ -105,6 +105,10 @@ static bool take_integer(const ts_target *t, const ts_value *value, int64_t *fie
 }
 
 static bool take_int(const ts_target *t, const ts_value *value) {
+  if (t->key->flags & TS_KEY_ENDLESS && value->kind == TS_VALUE_STRING && strcasecmp(value->string, "inf") == 0) {
+    *(int64_t *) t->field = INT64_MAX;
+    return true;
+  }
   return take_integer(t, value, t->field);
 }
 
@@ -276,10 +280,11 @@ static bool is_neutral(const ts_key *key, const ts_value *value) {
 /* What the switch of a section says: its setting, or its default. */
 static bool is_off(const ts_reader *reader, const ts_key *key) {
   const ts_setting *setting = ts_reader_find(reader, key->path);
-  bool given = setting != NULL && !ts_setting_is_auto(setting);
+  bool left = setting != NULL && ts_setting_is_auto(setting);
   ts_value initial = ts_key_initial(key);
-  const ts_value *value = given ? &setting->value : &initial;
-  bool off = value->kind == TS_VALUE_BOOL && !value->truth;
+  const ts_value *value = setting != NULL && !left ? &setting->value : &initial;
+  bool open = left && key->type == TS_KEY_SWITCH; /* the machine may turn it on */
+  bool off = value->kind == TS_VALUE_BOOL && !value->truth && !open;
   ts_value_clear(&initial);
   return off;
 }

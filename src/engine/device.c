@@ -98,7 +98,7 @@ bool ts_engine_may_use_cudnn(const ts_deck *deck, const ts_backend *backend) {
   return backend->device != NULL && strcmp(deck->run.attention, "auto") == 0 && deck->run.measure_algorithms;
 }
 
-ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_error *err) {
+ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_text *said, ts_error *err) {
   bool cuda;
   int without;
   if (deck->bf16.enabled != TS_SWITCH_AUTO) {
@@ -110,13 +110,11 @@ ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_error *e
     return status; /* without CUDA: ts_engine_backend refuses it */
   }
   int with = count_ranks(world, backend->has_bf16(), &without);
-  ts_deck_decide_precision(deck, without < 0);
-  if (without < 0) {
-    ts_log(TS_LOG_INFO, "bf16.enabled: \"auto\": true: all ranks have bf16 products");
-  } else {
-    ts_log(TS_LOG_INFO, "bf16.enabled: \"auto\": false: %d of %d ranks have bf16 products, and fp32 is faster without; the first is rank %d on %s",
-           with, ts_world_size(world), without, ts_world_node_name(world, without));
-  }
+  char *why = without < 0 ? ts_strdup("all ranks have bf16 products")
+                          : ts_format("%d of %d ranks have bf16 products, and fp32 is faster without; the first is rank %d on %s",
+                                      with, ts_world_size(world), without, ts_world_node_name(world, without));
+  ts_deck_decide_precision(deck, without < 0, why, said);
+  ts_free(why);
   return TS_OK;
 }
 

@@ -198,11 +198,10 @@ static ts_deck *parse(const char *text) {
   return text != NULL && ts_deck_read_text("the run's deck", text, NULL, 0, &deck, NULL) == TS_OK ? deck : NULL;
 }
 
-void ts_resume_precision(const ts_resume *resume, ts_deck *deck) {
+void ts_resume_precision(const ts_resume *resume, ts_deck *deck, ts_text *said) {
   ts_deck *before = parse(resume->checkpoint != NULL ? resume->checkpoint->deck : resume->dead);
-  if (before != NULL && before->bf16.enabled != TS_SWITCH_AUTO && deck->bf16.enabled == TS_SWITCH_AUTO) {
-    ts_deck_decide_precision(deck, before->bf16.enabled == TS_SWITCH_ON);
-    ts_log(TS_LOG_INFO, "bf16.enabled: \"auto\": %s, as the run began", before->bf16.enabled == TS_SWITCH_ON ? "true" : "false");
+  if (before != NULL && before->bf16.enabled != TS_SWITCH_AUTO) {
+    ts_deck_decide_precision(deck, before->bf16.enabled == TS_SWITCH_ON, "as the run began", said);
   }
   ts_deck_destroy(&before);
 }

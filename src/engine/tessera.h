@@ -37,8 +37,9 @@ typedef struct ts_engine_options {
 
 /** Decide a bf16.enabled that the deck leaves to the machine ("auto"): true where the device of every rank has instructions for
  * it.  To be called before ts_engine_create, which takes a deck that is decided.  Collective over the world.
+ * \param [out] said  The line of ts_deck_decide_precision, the same on all ranks.
  * \return TS_BAD_INPUT, agreed: run.device is auto and only some ranks see a GPU. */
-ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_error *err);
+ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_text *said, ts_error *err);
 
 /** Plan, allocate and initialise the parameters from the deck's seed or from `model.from`.
  * Collective over the world.

@@ -175,6 +175,18 @@ static ts_status load_state(ts_training *r, ts_error *err) {
   return status;
 }
 
+/* As the run began, else as the machine can. */
+static ts_status decide_precision(ts_training *r, ts_error *err) {
+  ts_text said = {0};
+  ts_resume_precision(&r->resume, r->deck, &said);
+  ts_status status = ts_engine_decide_precision(r->world, r->deck, &said, err);
+  if (said.length > 0) {
+    ts_log(TS_LOG_INFO, "%s", said.text);
+  }
+  ts_text_free(&said);
+  return status;
+}
+
 /* Where the run begins decides precision and batch; what a rank reads at a time follows. */
 static ts_status find_batch(ts_training *r, ts_error *err) {
   ts_deck *deck = r->deck;
@@ -182,8 +194,7 @@ static ts_status find_batch(ts_training *r, ts_error *err) {
   ts_status status = ts_deck_mesh(deck, ts_world_size(r->world), ts_world_rank(r->world), &mesh, err);
   status = status == TS_OK ? ts_resume_find(r->world, deck, r->options->resume, &r->resume, err) : status;
   if (status == TS_OK) {
-    ts_resume_precision(&r->resume, deck);
-    status = ts_engine_decide_precision(r->world, deck, err);
+    status = decide_precision(r, err);
   }
   status = status == TS_OK ? ts_resume_batch(&r->resume, deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
   if (status == TS_OK) {

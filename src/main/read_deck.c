@@ -165,7 +165,12 @@ ts_status ts_create_engine(ts_world *world, ts_deck *deck, unsigned abilities, c
            "model.from is not set: the weights are those of the seed, untrained; give a run or checkpoint "
            "directory instead of the deck to use what was trained");
   }
-  ts_status status = ts_engine_decide_precision(world, deck, err);
+  ts_text said = {0};
+  ts_status status = ts_engine_decide_precision(world, deck, &said, err);
+  if (said.length > 0 && ts_world_rank(world) == 0) { /* stdout is for the result */
+    fprintf(stderr, "%s\n", said.text);
+  }
+  ts_text_free(&said);
   status = status == TS_OK ? ts_engine_create(&options, engine, err) : status;
   if (status == TS_OK && checkpoint != NULL) {
     status = ts_engine_load_weights(*engine, checkpoint, err);
@@ -190,6 +195,8 @@ ts_status ts_choose_target(const char *target, ts_deck *deck, const ts_backend *
   if (*backend == NULL) {
     return ts_error_add(err, "for a GPU: this Tessera was built without CUDA: configure it with --with-cuda=DIR");
   }
-  ts_deck_decide_precision(deck, (*backend)->has_bf16());
+  ts_text said = {0}; /* what is printed names the type */
+  ts_deck_decide_precision(deck, (*backend)->has_bf16(), "", &said);
+  ts_text_free(&said);
   return TS_OK;
 }
