@@ -57,7 +57,6 @@ send() {
   done
 }
 
-both() { eval "$1" && eval "$2"; }
 count() { grep -Ec "$1" "$scratch/err"; }
 rows() { wc -l < "full/run/$1"; }
 last() { tail -n 1 "full/run/$1" | cut -d, -f1; }
@@ -67,6 +66,34 @@ told_waiting() { grep -q 'the run waits until its last step' "$scratch/err"; }
 told_saved() { grep -Eq 'saved full/run/step_[0-9]+, .*, after [0-9]+ that failed' "$scratch/out"; }
 
 # ---- no room for long ----
+
+# There is room for the files that begin a save and not for the rest, and the next save begins before that one has failed.
+test_files() {
+  mkdir few
+  mount -t tmpfs -o size=16m,nr_inodes=40 none few
+  mkdir few/run
+  i=0
+  while [ $i -lt 37 ] && : > "few/$i" 2> /dev/null; do
+    i=$((i + 1))
+  done
+  for i in 0 1 2 3 4 5 6 7 8 9; do
+    rm "few/$i"
+  done
+  run "$tessera" train tiny.cfg --set run.directory=few/run --set run.steps=100000000 --set run.evaluate_every=0 \
+    --set run.save_every=1 --set run.keep=0 --set run.save_retry=0.2 --set run.save_timeout=1
+  ok "a save a step, none complete: the run stops" said 2 "step [1-9][0-9]* is not saved: .* saves? failed in 0:0"
+  umount -l few
+}
+
+test_limit() {
+  "$tessera" train tiny.cfg --set run.directory=limited --set run.steps=100000000 --set run.evaluate_every=0 --set run.save_every=20 \
+    --set run.save_retry=0.2 --set run.save_timeout=1 > "$scratch/out" 2> "$scratch/err" &
+  job=$!
+  wait_for [ -s limited/metrics.csv ]
+  prlimit --pid $job --fsize=1000
+  end
+  ok "files that may not grow (ulimit -f) are as a full disk" said 2 "is not saved: .*File too large"
+}
 
 test_timeout() {
   fill
@@ -140,6 +167,8 @@ test_last_save() {
   ok "but not beyond the job's time" said 2 'step [0-9]+ is not saved: .* saves? failed in'
 }
 
+test_files
+test_limit
 test_timeout
 test_room_again
 test_last_save

@@ -209,15 +209,15 @@ static ts_status publish(ts_saver *s, ts_error *err) {
     enter(s, TS_SAVE_PUBLISH);
     status = ts_publication_publish(s->run, step, err);
   }
-  if (status == TS_OK) {
-    enter(s, TS_SAVE_LATEST);
-    status = ts_publication_latest(s->run, step, err);
+  if (status != TS_OK) {
+    return status;
   }
-  if (status == TS_OK) {
+  enter(s, TS_SAVE_LATEST); /* what is published is saved, whatever becomes of the file that names it */
+  if (ts_publication_latest(s->run, step, err) == TS_OK) {
     enter(s, TS_SAVE_PRUNE);
     ts_publication_prune(s->run, s->keep);
   }
-  return status;
+  return TS_OK;
 }
 
 static void *work(void *argument) {
@@ -291,6 +291,9 @@ static void complete(ts_saver *s) {
   ts_log(TS_LOG_INFO, "step %lld  saved %s/step_%08lld, %s in %.2f s%s", (long long) s->newest, s->run,
          (long long) s->newest, ts_human_bytes(bytes, size), seconds, before);
   ts_free(before);
+  if (s->error.count > 0) { /* rank 0 */
+    ts_log(TS_LOG_WARNING, "%s: it names an older checkpoint; --resume auto finds this one", s->error.text);
+  }
   ts_retry_succeeded(&s->retry);
 }
 
@@ -411,7 +414,8 @@ void ts_saver_begin(ts_saver *s, const ts_position *position) {
 }
 
 ts_retry_answer ts_saver_retry(const ts_saver *s, double end) {
-  return s->job == NOTHING ? ts_retry_ask(&s->retry, ts_seconds(), end) : TS_RETRY_NO;
+  ts_retry_answer answer = ts_retry_ask(&s->retry, ts_seconds(), end);
+  return s->job == NOTHING || answer == TS_RETRY_LAST ? answer : TS_RETRY_NO; /* one that is under way is a try */
 }
 
 ts_save_failures ts_saver_failures(const ts_saver *s) {

@@ -75,7 +75,8 @@ void ts_saver_advance(ts_saver *saver, bool anyone_is_working);
  * \return true when the last save that was begun is published (or none was). */
 bool ts_saver_finish(ts_saver *saver);
 
-/** Is it time to begin another save because the last one failed?  No while one is under way.
+/** Is it time to begin another save because the last one failed?  While one is under way only for the last: with save_every
+ * there may always be one.
  * \param [in] end  As for ts_retry_ask.
  * Not collective: rank 0's answer counts. */
 ts_retry_answer ts_saver_retry(const ts_saver *saver, double end);

@@ -38,6 +38,7 @@ void ts_stop_watch(void) {
     sigaction(signals[i], &action, NULL);
   }
   pthread_sigmask(SIG_BLOCK, &set, NULL);
+  signal(SIGXFSZ, SIG_IGN); /* a file that may grow no more (ulimit -f) is a write that fails, as on a full disk */
   ts_stop_forget();
 }
 

@@ -47,9 +47,8 @@ typedef struct ts_training {
 } ts_training;
 
 /** Find where the run begins, open its data, make the engine with its first state, and take the run's directory:
- * nothing of the user's is touched before all of that is well.  World, deck and options are set before, the rest is
- * zero but for
- * \a lock (-1).  Collective over the world.
+ * nothing of the user's is touched before all of that is well.  World, deck and options are set before, the rest is zero
+ * but for \a lock (-1).  Collective over the world.
  * \return TS_BAD_INPUT, agreed; end with ts_training_close all the same. */
 ts_status ts_training_open(ts_training *training, ts_error *err);
 

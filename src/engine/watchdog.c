@@ -253,7 +253,6 @@ static void note_stop(ts_watch *w, double now) {
       atomic_store(&w->end, atomic_load(&w->end) + gap);
     }
   }
-  w->ticked = now;
 }
 
 /* ---- the thread ---- */
@@ -281,6 +280,7 @@ static void *watch(void *argument) {
     keep_status(w, now);
     keep_time(w, now);
     keep_watch(w, now);
+    w->ticked = ts_seconds(); /* what counts is the sleep: a file system may be slow */
   } while (sleep_a_tick(w));
   return NULL;
 }

@@ -51,7 +51,7 @@ static const ts_option tokenize_options[] = {END_OPTION};
 
 static const ts_option compare_options[] = {
     {"--tolerance", "X", "0", "relative difference of the loss that counts as equal; columns but grad_norm must be equal "
-     "exactly, and with a tolerance digests may differ", false},
+     "exactly, and with a tolerance of either kind digests may differ", false},
     {"--norm-tolerance", "X", NULL, "the same of grad_norm (default: 500 times --tolerance)", false},
     FORMAT_OPTION,
     END_OPTION};

@@ -184,7 +184,7 @@ int ts_main_compare(const ts_arguments *arguments, ts_world *world, ts_error *er
     compare_metrics(&c);
     compare_digests(&c, arguments->positional[0], arguments->positional[1]);
     /* digests know equal or not, nothing between */
-    bool same_values = !c.differs && (c.tensor == NULL || c.tolerance[LOSS] > 0);
+    bool same_values = !c.differs && (c.tensor == NULL || c.tolerance[LOSS] > 0 || c.tolerance[NORM] > 0);
     c.equal = same_values && c.a.n_rows == c.b.n_rows;
     (json ? print_json : print_text)(&c);
     code = c.equal ? 0 : 1;

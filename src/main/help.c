@@ -50,8 +50,8 @@ void ts_help_program(ts_text *to) {
   for (const ts_command *c = ts_commands; c->name != NULL; ++c) {
     ts_text_add(to, "  %-10s %s\n", c->name, c->summary);
   }
-  ts_text_add(to, "\n`tessera COMMAND --help` says more of each.  Exit codes: 0 finished; 2 the input is wrong;\n"
-                  "75 unfinished and saved; 1 or a signal otherwise.\n");
+  ts_text_add(to, "\n`tessera COMMAND --help` says more of each.  Exit codes: 0 finished; 2 the input is wrong,\n"
+                  "or there was no room to save; 75 unfinished and saved; 1 or a signal otherwise.\n");
 }
 
 /* roff takes a leading dot or quote, and backslashes, as its own. */
@@ -92,7 +92,7 @@ void ts_help_man(const ts_command *command, ts_text *to) {
       ts_text_add(to, "\n");
     }
     ts_text_add(
-        to, ".SH EXIT STATUS\n0 finished; 2 the input is wrong; 75 unfinished and saved; 1 or a signal otherwise.\n");
+        to, ".SH EXIT STATUS\n0 finished; 2 the input is wrong, or there was no room to save; 75 unfinished and saved; 1 or a signal otherwise.\n");
     return;
   }
   ts_text_add(to, ".TH TESSERA\\-%s 1 \"\" \"Tessera %s\"\n.SH NAME\ntessera\\-%s \\- ", command->name, PACKAGE_VERSION,
