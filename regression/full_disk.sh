@@ -76,7 +76,7 @@ test_files() {
   while [ $i -lt 37 ] && : > "few/$i" 2> /dev/null; do
     i=$((i + 1))
   done
-  for i in 0 1 2 3 4 5 6 7 8 9; do
+  for i in 0 1 2 3 4 5 6 7 8 9 10 11 12; do
     rm "few/$i"
   done
   run "$tessera" train tiny.cfg --set run.directory=few/run --set run.steps=100000000 --set run.evaluate_every=0 \
