@@ -24,6 +24,7 @@
   X(RANGE)          /* end is inside the file */                               \
   X(BYTES)          /* end - begin is the size that dtype and shape give */    \
   X(OVERLAP)        /* no two tensors share a byte */                          \
+  X(HOLE)           /* and no byte before or between them is nobody's */       \
   X(TRAILING)       /* the last one ends where the file does */                \
   X(INDEX_JSON)     /* an index is a JSON object with an object weight_map */  \
   X(INDEX_FILE)     /* of strings that are plain file names */                 \

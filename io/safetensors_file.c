@@ -119,21 +119,27 @@ static int compare_names(const void *a, const void *b) {
   return strcmp(((const ts_safetensor *) a)->name, ((const ts_safetensor *) b)->name);
 }
 
-static bool check_overlap(const reader *r, ts_safetensors_file *file) {
+/* Each byte up to the last tensor's end is one tensor's: none is shared, none is nobody's. */
+static bool check_places(const reader *r, ts_safetensors_file *file) {
   const ts_safetensor *before = NULL;
+  int64_t end = 0;
   if (file->n_tensors > 0) {
     qsort(file->tensors, (size_t) file->n_tensors, sizeof *file->tensors, compare_data);
   }
   for (int i = 0; i < file->n_tensors; ++i) {
     const ts_safetensor *t = &file->tensors[i];
+    int64_t begin = (const uint8_t *) t->data - r->data;
     if (t->bytes == 0) {
       continue;
     }
-    if (!HOLDS(r, OVERLAP, before == NULL || (const char *) before->data + before->bytes <= (const char *) t->data,
-               "%s: tensors %s and %s overlap", t->file, before->name, t->name)) {
+    if (!HOLDS(r, OVERLAP, before == NULL || end <= begin, "%s: tensors %s and %s overlap", t->file, before->name,
+               t->name) ||
+        !HOLDS(r, HOLE, begin <= end, "%s: tensor %s begins at byte %lld of the data, not at %lld: the format forbids "
+                                      "holes", t->file, t->name, (long long) begin, (long long) end)) {
       return false;
     }
     before = t;
+    end = begin + (int64_t) t->bytes;
   }
   return true;
 }
@@ -179,7 +185,7 @@ ts_status ts_safetensors_file_open(ts_safetensors_check off, const char *path, t
   *out = (ts_safetensors_file){.path = ts_strdup(path)};
   reader r = {.off = off, .err = err};
   if (ts_mapping_open(path, &out->mapping, err) != TS_OK || !read_header(&r, out) || !read_tensors(&r, out) ||
-      !check_overlap(&r, out) || !check_end(&r, out)) {
+      !check_places(&r, out) || !check_end(&r, out)) {
     return TS_BAD_INPUT;
   }
   if (out->n_tensors > 0) {
