@@ -140,10 +140,13 @@ test_options() {
 
 # As DeepSpeed's own zero_to_fp32.py is called.
 test_spellings() {
-  run "$zero_to_fp32" run spelt --max_shard_size 20KB --safe_serialization --exclude_frozen_parameters -t step_00000003
+  run "$zero_to_fp32" run spelt --max_shard_size 20KB --safe_serialization --exclude_frozen_parameters -t step_00000003 -d
   ok "DeepSpeed's spellings" both 'gave 0' 'grep -q "of step 3," "$scratch/out"'
   ok "do what they say there" both '[ "$(ls spelt/model-*-of-*.safetensors | wc -l)" -gt 2 ]' \
     '! grep -q embed_tokens spelt/model.safetensors.index.json'
+  run "$zero_to_fp32" run debugged --debug --safe-serialization --format safetensors
+  ok "--debug, and one format said twice" both clean '[ -s debugged/config.json ]'
+  refused "two formats" "--format hdf5 and --safe-serialization, .*: one of the two" run out --safe_serialization --format hdf5
   refused "-t and --tag" "--tag a and -t b: one of the two" run out --tag a -t b
   refused "-t without its value" "zero_to_fp32: -t needs a value: -t TAG" run out -t
 }

@@ -67,13 +67,16 @@ static const ts_option keys_options[] = {{"--format", "FORMAT", "text", "text, o
 
 static const ts_option consolidate_options[] = {
     {"--tag", "TAG", NULL, "the checkpoint of a run, such as step_00000200 (default: the newest)", false},
-    {"--format", "FORMAT", "hdf5", "hdf5: one file, a dataset per parameter; safetensors: a Hugging Face directory", false},
+    {"--format", "FORMAT", NULL,
+     "hdf5: one file, a dataset per parameter (default); safetensors: a Hugging Face directory", false},
     {"--dtype", "DTYPE", "fp32", "fp32, bf16 or fp16", false},
     {"--saturate", NULL, NULL, "fp16: write 65504 for what is beyond it; without this such values are an error", false},
     {"--max-shard-size", "SIZE", "5GB", "largest safetensors file: 5GB, 500MB, 10MiB", false},
     {"--exclude-frozen-parameters", NULL, NULL, "leave out parameters that are not trained", false},
     {"--safe-serialization", NULL, NULL, "as DeepSpeed says --format safetensors", false},
     {"-t", "TAG", NULL, "as DeepSpeed says --tag", false},
+    {"--debug", NULL, NULL, "DeepSpeed's, taken without an effect", false},
+    {"-d", NULL, NULL, "as DeepSpeed says --debug", false},
     END_OPTION};
 
 const ts_command ts_commands[] = {

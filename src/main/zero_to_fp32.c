@@ -89,13 +89,21 @@ static ts_status read_tag(const ts_arguments *arguments, const char **tag, ts_er
   return TS_OK;
 }
 
+/* --safe-serialization is DeepSpeed's word for --format safetensors; beside another format it cannot be meant. */
+static ts_status read_format(const ts_arguments *arguments, ts_consolidate_format *format, ts_error *err) {
+  const char *word = ts_argument(arguments, "--format");
+  bool safe = ts_argument(arguments, "--safe-serialization") != NULL;
+  bool safetensors = word != NULL ? strcmp(word, "safetensors") == 0 : safe;
+  *format = safetensors ? TS_CONSOLIDATE_SAFETENSORS : TS_CONSOLIDATE_HDF5;
+  if (word != NULL && !safetensors && strcmp(word, "hdf5") != 0) {
+    return ts_error_add(err, "--format %s: hdf5 or safetensors is accepted", word);
+  }
+  return !safe || safetensors ? TS_OK : ts_error_add(err, "--format hdf5 and --safe-serialization, which is --format "
+                                                          "safetensors: one of the two is accepted");
+}
+
 static ts_status read_options(const ts_arguments *arguments, job *j, const char **tag, ts_error *err) {
-  const char *format = ts_argument(arguments, "--format");
-  bool safetensors = strcmp(format, "safetensors") == 0 || ts_argument(arguments, "--safe-serialization") != NULL;
-  ts_status status = safetensors || strcmp(format, "hdf5") == 0
-                         ? TS_OK
-                         : ts_error_add(err, "--format %s: hdf5 or safetensors is accepted", format);
-  j->options.format = safetensors ? TS_CONSOLIDATE_SAFETENSORS : TS_CONSOLIDATE_HDF5;
+  ts_status status = read_format(arguments, &j->options.format, err);
   status |= read_dtype(ts_argument(arguments, "--dtype"), &j->options.dtype, err);
   status |= read_size(ts_argument(arguments, "--max-shard-size"), &j->options.most_bytes, err);
   status |= read_tag(arguments, tag, err);
