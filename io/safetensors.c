@@ -126,12 +126,17 @@ static ts_status refuse_directory(const char *path, ts_error *err) {
     found = access(file, F_OK) == 0 ? names[i] : NULL;
     ts_free(file);
   }
-  return found == NULL
-             ? ts_error_add(err, "%s: has neither model.safetensors nor model.safetensors.index.json", path)
-             : ts_error_add(err, "%s: has %s and no model.safetensors, which alone is read; this writes it beside: "
-                                 "python3 -c 'from transformers import AutoModelForCausalLM as M; "
-                                 "M.from_pretrained(\"%s\", torch_dtype=\"auto\").save_pretrained(\"%s\")'",
-                            path, found, path, path);
+  if (found == NULL) {
+    return ts_error_add(err, "%s: has neither model.safetensors nor model.safetensors.index.json", path);
+  }
+  ts_text word = {0};
+  ts_text_add_shell(&word, path);
+  ts_status status = ts_error_add(err, "%s: has %s and no model.safetensors, which alone is read; this writes it "
+                                       "beside: python3 -c 'import sys, transformers as t; "
+                                       "t.AutoModelForCausalLM.from_pretrained(sys.argv[1], torch_dtype=\"auto\")"
+                                       ".save_pretrained(sys.argv[1])' %s", path, found, word.text);
+  ts_text_free(&word);
+  return status;
 }
 
 static ts_status open_one(ts_safetensors_check off, const char *path, ts_safetensors *st, ts_error *err) {

@@ -174,13 +174,13 @@ test_data() {
   refused "one token outside the vocabulary, found by another rank than the first" "bad.cfg:3: data.path: cut.bin: the token at offset" \
     $mpiexec -n 4 "$tessera" train bad.cfg --set run.steps=100
   truncate -s 5000 cut.bin
-  head -c 3000 text.txt | gzip > text.gz
-  refused_train "a compressed text" "--set: data.path: text.gz: is compressed .gzip., .*: gzip -dc text.gz > data .data.format" \
-    tiny.cfg --set data.path=text.gz --set data.format=auto
+  head -c 3000 text.txt | gzip > "it's a.txt.gz"
+  refused_train "a compressed text" "path: it's a.txt.gz: is compressed .gzip., .*: gzip -dc < 'it.*gz' > 'it.*txt' .data.format" \
+    tiny.cfg --set "data.path=it's a.txt.gz" --set data.format=auto
   sh -c "$(sed -n 's/.* of it: \(.*\) (data.format.*/\1/p' "$scratch/err")"
-  run "$tessera" train tiny.cfg --set data.path=data --set data.format=auto
+  run "$tessera" train tiny.cfg --set "data.path=it's a.txt" --set data.format=auto
   ok "and the command makes one that is taken" clean
-  rm -rf run data text.gz
+  rm -rf run "it's a.txt" "it's a.txt.gz"
   refused_train "a truncated token file" "--set: data.path: cut.bin: truncated: the header says [0-9]+ tokens" "$@"
 }
 
@@ -292,8 +292,11 @@ model.embed_tokens.weight, .*--set model.tie_word_embeddings=false" unread.cfg
     --set model.tie_word_embeddings=false
   tied_weights
   mv hf/model.safetensors hf/pytorch_model.bin
-  refused_train "torch's weights" "hf: has pytorch_model.bin and no model.safetensors.*: python3 -c 'from transformers\
-.*from_pretrained\(\"/.*/hf\".*save_pretrained\(\"/.*/hf\"\)'" unread.cfg
+  refused_train "torch's weights" "hf: has pytorch_model.bin and no model.safetensors.*: python3 -c 'import sys, trans\
+.*from_pretrained\(sys.argv\[1\].*save_pretrained\(sys.argv\[1\]\)' /.*/hf$" unread.cfg
+  cp -r hf "it's"
+  refused_train "in a directory with a quote" "save_pretrained.*\)' '/.*/it'\\\\''s'" unread.cfg --set "model.from=it's"
+  rm -rf "it's"
   mv hf/config.json hf/adapter_config.json
   refused_train "an adapter alone" "unread.cfg:1: model.from: .*it is a LoRA adapter, .*merge_and_unload" unread.cfg
   rm -rf hf

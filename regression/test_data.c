@@ -299,16 +299,21 @@ static void test_foreign(void) {
     const char *name, *head;
     size_t n;
     const char *message, *command;
-  } rows[] = {{"a.txt", "\x1f\x8b", 2, "compressed (gzip)", "gzip -dc "},
-              {"b", "\x28\xb5\x2f\xfd", 4, "compressed (zstd)", "zstd -dc "},
-              {"c.bin", "\xfd" "7zXZ", 6, "compressed (xz)", "xz -dc "},
-              {"d", "BZh91AY&SY", 10, "compressed (bzip2)", "bzip2 -dc "},
-              {"e", "PK\x03\x04", 4, "an archive (zip)", "unzip -p "},
-              {"f.bin", "\x93NUMPY", 6, "an array of numpy", "numpy.load(\""},
-              {"g", "PAR1", 4, "a table (Parquet)", "read_table(\""},
-              {"h.arrow", "", 0, "a table (Arrow)", "open_stream(\""},
+  } rows[] = {{"a.txt", "\x1f\x8b\x08", 3, "compressed (gzip)", " > unpacked-a.txt "},
+              {"a.jsonl.gz", "\x1f\x8b\x08", 3, "compressed (gzip)", "make a.jsonl of it: gzip -dc < "},
+              {"train.bin.GZ", "\x1f\x8b\x08", 3, "compressed (gzip)", " > train.bin "},
+              {"b.jsonl.zst", "\x28\xb5\x2f\xfd", 4, "compressed (zstd)", "make b.jsonl of it: zstd -dc < "},
+              {"c.bin", "\xfd" "7zXZ", 6, "compressed (xz)", "xz -dc < "},
+              {"d", "BZh91AY&SY", 10, "compressed (bzip2)", "bzip2 -dc < "},
+              {"e", "PK\x03\x04", 4, "an archive (zip", "name a file of it: unzip "},
+              {"e.npz", "PK\x03\x04", 4, "several arrays of numpy", "numpy.load(sys.argv[1])[\"NAME\"]"},
+              {"e.pt", "PK\x03\x04", 4, "a file of torch", "torch.load(sys.argv[1]"},
+              {"f.bin", "\x93NUMPY", 6, "an array of numpy", "one dimension of integers"},
+              {"g", "PAR1", 4, "a table (Parquet)", "read_table("},
+              {"h.arrow", "", 0, "a table (Arrow stream)", "open_stream("},
+              {"i.arrow", "ARROW1\0", 8, "a table (Arrow file)", "open_file("},
               {"i.JSONL", "{\"text\": \"", 10, "json, an object a line", "json.loads(l)[\"text\"]"},
-              {"j.json", "[", 1, "is json", "json.load(open(\""}};
+              {"j.json", "[", 1, "is json", "json.load(open("}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
     char bytes[64] = {0};
     memcpy(bytes, rows[i].head, rows[i].n);
@@ -320,6 +325,29 @@ static void test_foreign(void) {
     ts_data_close(&data);
     ts_free(path);
   }
+}
+
+/* Names are words of the shell in every command; what is unpacked keeps the kind its name says. */
+static void test_foreign_names(void) {
+  char *blank = write_bytes("it's a.jsonl.gz", "\x1f\x8b\x08", 3);
+  char *array = write_bytes("two \"x\".npy", "\x93NUMPY", 6);
+  char *word = ts_format("'%s/it'\\''s a.jsonl.gz'", tap_directory());
+  ts_data_options options = options_of(blank, 16);
+  open_fails(&options, "a blank and a quote", word, "> 'it'\\''s a.jsonl'", "");
+  options = options_of(array, 16);
+  open_fails(&options, "double quotes", "' '/", "/two \"x\".npy'", "");
+  ts_free(write_bytes("tar.tar", (char[512]){[257] = 'u', 's', 't', 'a', 'r'}, 512));
+  char *tar = path_of("tar.tar"), *bytes = write_bytes("bytes", "\x1f\x8b\x09 0123456789abcdef", 20);
+  options = options_of(tar, 16);
+  open_fails(&options, "a tar", "an archive (tar)", "tar -xf ", "");
+  options = options_of(bytes, 16);
+  ts_data *data = open_ok(&options, "two bytes do not make a gzip");
+  ts_data_close(&data);
+  ts_free(blank);
+  ts_free(array);
+  ts_free(word);
+  ts_free(tar);
+  ts_free(bytes);
 }
 
 static void test_write_bin(void) {
@@ -518,6 +546,7 @@ int main(void) {
   test_bin();
   test_uint16();
   test_foreign();
+  test_foreign_names();
   test_write_bin();
   test_hdf5();
   test_hdf5_errors();

@@ -60,6 +60,16 @@ void ts_text_add_json(ts_text *to, const char *text) {
   ts_text_append(to, "\"", 1);
 }
 
+void ts_text_add_shell(ts_text *to, const char *word) {
+  static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-:,@%";
+  bool quoted = word[0] == 0 || word[strspn(word, plain)] != 0;
+  ts_text_append(to, "'", quoted);
+  for (const char *c = word; *c != 0; ++c) {
+    ts_text_add(to, *c == '\'' ? "'\\''" : "%c", *c);
+  }
+  ts_text_append(to, "'", quoted);
+}
+
 void ts_text_add_shape(ts_text *to, const int64_t *d, int n) {
   ts_text_add(to, "[");
   for (int i = 0; i < n; ++i) {

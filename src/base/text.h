@@ -26,6 +26,9 @@ void ts_text_append(ts_text *to, const char *bytes, size_t length);
 /** Append \a text as a quoted JSON string. Not collective. */
 void ts_text_add_json(ts_text *to, const char *text);
 
+/** Append \a word as one word of a POSIX shell, in single quotes where it needs them. Not collective. */
+void ts_text_add_shell(ts_text *to, const char *word);
+
 /** Append a shape: "[2, 3]". Not collective. */
 void ts_text_add_shape(ts_text *to, const int64_t *d, int n);
 

@@ -81,17 +81,23 @@ static char *resolve_from(ts_setting *setting) {
   return hint;
 }
 
+static char *merge_adapter(const char *from) {
+  ts_text way = {0};
+  ts_text_add(&way, "; it is a LoRA adapter, and this merges it into its model: python3 -c 'import peft, sys; "
+                    "peft.AutoPeftModelForCausalLM.from_pretrained(sys.argv[1]).merge_and_unload()"
+                    ".save_pretrained(\"OUT\")' ");
+  ts_text_add_shell(&way, from);
+  return way.text;
+}
+
 /* The directory is gone, or holds no model: what to do. */
 static char *explain(const ts_reader *reader, const char *from, const char *hint) {
   char *adapter = find_file(from, "adapter_config.json");
   char *deck = find_file(ts_setting_string(ts_reader_find(reader, "run.directory")), "deck.cfg");
-  char *text = hint != NULL ? ts_format("; %s", hint)
-               : adapter != NULL
-                   ? ts_format("; it is a LoRA adapter, and this merges it into its model: python3 -c 'from peft import "
-                               "AutoPeftModelForCausalLM as M; M.from_pretrained(\"%s\").merge_and_unload()."
-                               "save_pretrained(\"OUT\")'", from)
-               : deck != NULL ? ts_format("; a run that began from it goes on with %s as its deck", deck)
-                              : ts_strdup("");
+  char *text = hint != NULL      ? ts_format("; %s", hint)
+               : adapter != NULL ? merge_adapter(from)
+               : deck != NULL    ? ts_format("; a run that began from it goes on with %s as its deck", deck)
+                                 : ts_strdup("");
   ts_free(adapter);
   ts_free(deck);
   return text;
