@@ -9,7 +9,8 @@
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#define STEP "global_step"
 
 typedef struct found {
   char *directory, *tag; /* owned */
@@ -36,23 +37,53 @@ static void look_into(const char *path, found *f) {
   }
 }
 
-/* What DIR/latest names, or the directory of a step itself. */
+static void look_into_step(const char *path, const char *tag, found *f) {
+  char *inner = ts_format("%s/%s", path, tag);
+  look_into(inner, f);
+  f->directory = ts_strdup(path);
+  f->tag = ts_strdup(tag);
+  ts_free(inner);
+}
+
+/* The newest DIR/global_step20 of a directory that was copied without its `latest`; NULL for none. */
+static char *find_step(const char *path) {
+  DIR *entries = opendir(path);
+  char *newest = NULL;
+  for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
+    if (strncmp(entry->d_name, STEP, strlen(STEP)) == 0 &&
+        (newest == NULL || atoll(entry->d_name + strlen(STEP)) > atoll(newest + strlen(STEP)))) {
+      ts_free(newest);
+      newest = ts_strdup(entry->d_name);
+    }
+  }
+  if (entries != NULL) {
+    closedir(entries);
+  }
+  return newest;
+}
+
+/* The directory of a step itself. */
+static void find_itself(const char *path, found *f) {
+  char *real = realpath(path, NULL), *slash = real != NULL ? strrchr(real, '/') : NULL;
+  look_into(path, f);
+  f->directory = ts_format("%.*s", slash != NULL ? (int) (slash - real) : 0, real != NULL ? real : "");
+  f->tag = ts_strdup(slash != NULL ? slash + 1 : "");
+  free(real);
+}
+
+/* What DIR/latest names, else the newest step there, else the directory of a step itself. */
 static bool find(const char *path, found *f) {
   char *latest = ts_format("%s/latest", path), *tag = NULL;
   size_t length;
   if (ts_read_file(latest, 256, &tag, &length, NULL) == TS_OK) {
     tag[strcspn(tag, " \t\r\n/")] = 0;
-    char *inner = ts_format("%s/%s", path, tag);
-    look_into(inner, f);
-    f->directory = ts_strdup(path);
-    f->tag = ts_strdup(tag);
-    ts_free(inner);
   } else {
-    char *real = realpath(path, NULL), *slash = real != NULL ? strrchr(real, '/') : NULL;
-    look_into(path, f);
-    f->directory = ts_format("%.*s", slash != NULL ? (int) (slash - real) : 0, real != NULL ? real : "");
-    f->tag = ts_strdup(slash != NULL ? slash + 1 : "");
-    free(real);
+    tag = find_step(path);
+  }
+  if (tag != NULL) {
+    look_into_step(path, tag, f);
+  } else {
+    find_itself(path, f);
   }
   ts_free(tag);
   ts_free(latest);
@@ -60,17 +91,26 @@ static bool find(const char *path, found *f) {
 }
 
 static ts_status explain(const char *path, const found *f, ts_error *err) {
-  char *command =
-      f->has_optimizer
-          ? ts_format("`python3 -m deepspeed.utils.zero_to_fp32 %s OUT -t %s --safe_serialization` (without the last "
-                      "word when the head is tied)", f->directory, f->tag)
-          : ts_format("`mkdir OUT && python3 -c 'import safetensors.torch as s, torch; s.save_file({k: v.clone() "
-                      "for k, v in torch.load(\"%s/%s/%s\", weights_only=False)[\"module\"].items()}, "
-                      "\"OUT/model.safetensors\")'`", f->directory, f->tag, f->states);
+  ts_text command = {0};
+  if (f->has_optimizer) {
+    ts_text_add(&command, "`python3 -m deepspeed.utils.zero_to_fp32 ");
+    ts_text_add_shell(&command, f->directory);
+    ts_text_add(&command, " OUT -t ");
+    ts_text_add_shell(&command, f->tag);
+    ts_text_add(&command, " --safe_serialization` (without the last word when the head is tied)");
+  } else {
+    char *states = ts_format("%s/%s/%s", f->directory, f->tag, f->states);
+    ts_text_add(&command, "`mkdir OUT && python3 -c 'import safetensors.torch as s, sys, torch; s.save_file({k: v.clone() "
+                          "for k, v in torch.load(sys.argv[1], weights_only=False)[\"module\"].items()}, "
+                          "\"OUT/model.safetensors\")' ");
+    ts_text_add_shell(&command, states);
+    ts_text_add(&command, "`");
+    ts_free(states);
+  }
   ts_status status = ts_error_add(err, "%s: is a checkpoint of DeepSpeed, of which the weights can be taken: %s, then "
                                        "copy the model's config.json into OUT and begin a run with model.from = OUT",
-                                  path, command);
-  ts_free(command);
+                                  path, command.text);
+  ts_text_free(&command);
   return status;
 }
 

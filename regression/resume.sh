@@ -215,12 +215,16 @@ test_deepspeed() {
   echo global_step20 > deep/latest
   train 2 other --resume deep
   ok "DeepSpeed's checkpoint, without ZeRO: how to take its weights" said 2 "deep: is a checkpoint of DeepSpeed, .*\
-torch.load\(\"deep/global_step20/mp_rank_00_model_states.pt\".*model.from = OUT"
+torch.load\(sys.argv\[1\].* deep/global_step20/mp_rank_00_model_states.pt., .*model.from = OUT"
   touch deep/global_step20/zero_pp_rank_0_mp_rank_00_optim_states.pt
   train 2 other --resume deep
   ok "with ZeRO: by its own command" said 2 "python3 -m deepspeed.utils.zero_to_fp32 deep OUT -t global_step20 --safe_"
   train 2 other --resume deep/global_step20
   ok "the directory of a step" said 2 "zero_to_fp32 .*/deep OUT -t global_step20 --safe_serialization"
+  mkdir -p "it's/global_step9"
+  cp -r deep/global_step20 "it's"
+  train 2 other --resume "it's"
+  ok "without latest: the newest step, as a shell's word" said 2 "zero_to_fp32 'it'\\\\''s' OUT -t global_step20"
   train 2 deep --resume auto
   ok "as run.directory" said 2 "deep: is a checkpoint of DeepSpeed"
   touch deep/config.json
