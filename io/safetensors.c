@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "io/publication.h"
 #include "io/safetensors_file.h"
 
 #include <dirent.h>
@@ -125,6 +126,9 @@ static ts_status refuse_directory(const char *path, ts_error *err) {
     char *file = ts_format("%s/%s", path, names[i]);
     found = access(file, F_OK) == 0 ? names[i] : NULL;
     ts_free(file);
+  }
+  if (found == NULL && ts_deepspeed_refuse(path, err) != TS_OK) {
+    return TS_BAD_INPUT;
   }
   if (found == NULL) {
     return ts_error_add(err, "%s: has neither model.safetensors nor model.safetensors.index.json", path);

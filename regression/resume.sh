@@ -230,6 +230,11 @@ torch.load\(sys.argv\[1\].* deep/global_step20/mp_rank_00_model_states.pt., .*mo
   touch deep/config.json
   train 2 other --weights deep
   ok "as weights, beside a config.json" said 2 "deep: is a checkpoint of DeepSpeed"
+  cp "$top/regression/golden/gpt2/config.json" deep
+  { echo 'model = { from = "deep"; }; train_micro_batch_size_per_gpu = 1;'
+    echo "data = { path = \"$top/regression/golden/gpt2/tokens.bin\"; format = \"bin\"; sequence_length = 16; };"; } > deep.cfg
+  run "$tessera" train deep.cfg --set run.directory=other
+  ok "as model.from, beside a config.json" said 2 "deep: is a checkpoint of DeepSpeed"
   touch deep/model.safetensors
   train 2 other --weights deep
   ok "beside a whole model: that is taken" said 2 "deep: is a Hugging Face directory.*model.from"
