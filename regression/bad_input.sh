@@ -299,6 +299,9 @@ model.embed_tokens.weight, .*--set model.tie_word_embeddings=false" unread.cfg
   rm -rf "it's"
   mv hf/config.json hf/adapter_config.json
   refused_train "an adapter alone" "unread.cfg:1: model.from: .*it is a LoRA adapter, .*merge_and_unload" unread.cfg
+  mv hf/adapter_config.json hf/zero_to_fp32.py
+  refused_train "DeepSpeed's checkpoint" "unread.cfg:1: model.from: .*a checkpoint of DeepSpeed, .*zero_to_fp32.py /.*/hf OUT" \
+    unread.cfg
   rm -rf hf
 }
 

@@ -90,15 +90,29 @@ static char *merge_adapter(const char *from) {
   return way.text;
 }
 
+/* DeepSpeed leaves this script in what it saves; io, which knows the rest, is above this room. */
+static char *take_weights(const char *script, const char *from) {
+  ts_text way = {0};
+  ts_text_add(&way, "; it is a checkpoint of DeepSpeed, of which this makes weights: python3 ");
+  ts_text_add_shell(&way, script);
+  ts_text_add(&way, " ");
+  ts_text_add_shell(&way, from);
+  ts_text_add(&way, " OUT --safe_serialization; then copy the model's config.json into OUT and begin with model.from = "
+                    "OUT");
+  return way.text;
+}
+
 /* The directory is gone, or holds no model: what to do. */
 static char *explain(const ts_reader *reader, const char *from, const char *hint) {
-  char *adapter = find_file(from, "adapter_config.json");
+  char *adapter = find_file(from, "adapter_config.json"), *script = find_file(from, "zero_to_fp32.py");
   char *deck = find_file(ts_setting_string(ts_reader_find(reader, "run.directory")), "deck.cfg");
   char *text = hint != NULL      ? ts_format("; %s", hint)
                : adapter != NULL ? merge_adapter(from)
+               : script != NULL  ? take_weights(script, from)
                : deck != NULL    ? ts_format("; a run that began from it goes on with %s as its deck", deck)
                                  : ts_strdup("");
   ts_free(adapter);
+  ts_free(script);
   ts_free(deck);
   return text;
 }
