@@ -3,6 +3,8 @@
 #include "base/memory.h"
 #include "base/text.h"
 
+#include <errno.h>
+#include <string.h>
 #include <unistd.h>
 
 #define CONFIG "config.json"
@@ -30,6 +32,14 @@ static ts_status copy_file(const char *from, const char *to, const char *name, t
   return status;
 }
 
+static ts_status remove_file(const char *directory, const char *name, ts_error *err) {
+  char *path = ts_format("%s/%s", directory, name);
+  bool gone = unlink(path) == 0 || errno == ENOENT || errno == ENOTDIR;
+  ts_status status = gone ? TS_OK : ts_error_add(err, "%s: cannot be removed: %s", path, strerror(errno));
+  ts_free(path);
+  return status;
+}
+
 ts_status ts_companions_copy(const char *from, const char *to, ts_error *err) {
   ts_status status = TS_OK;
   for (size_t i = 0; status == TS_OK && i < sizeof names / sizeof names[0]; ++i) {
@@ -45,4 +55,17 @@ ts_status ts_companions_keep(const char *from, const char *to, ts_error *err) {
   ts_status status = ts_make_directory(to, err);
   status = status == TS_OK ? ts_companions_copy(from, to, err) : status;
   return status == TS_OK ? copy_file(from, to, CONFIG, err) : status;
+}
+
+/* config.json first: while it is there, so are all. */
+ts_status ts_companions_remove(const char *from, ts_error *err) {
+  ts_status status = remove_file(from, CONFIG, err);
+  for (size_t i = 0; status == TS_OK && i < sizeof names / sizeof names[0]; ++i) {
+    status = remove_file(from, names[i], err);
+  }
+  return status;
+}
+
+bool ts_companions_are_in(const char *directory) {
+  return has_file(directory, CONFIG);
 }

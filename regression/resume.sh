@@ -281,6 +281,33 @@ END
   ok "which works" gave 0
 }
 
+# RUN/from is of the directory that the run's weights came from.
+test_from() {
+    for d in A B; do
+    mkdir $d
+    cp "$golden/config.json" "$golden/model.safetensors" $d
+    echo "{\"words of\": \"$d\"}" > $d/tokenizer.json
+  done
+  echo of A > A/merges.txt
+  sed 's|"hf"|"../A"|; s|"gone"|"died"|' decks/gone.cfg > decks/run.cfg
+  run "$tessera" train decks/run.cfg
+  cp -r died begun
+  rm -rf died/step_* died/latest # killed before its first checkpoint
+  run "$tessera" train decks/run.cfg --set model.from=B --resume auto
+  ok "begun anew from another directory: it has that one's tokenizer" both 'gave 0' 'cmp B/tokenizer.json died/from/tokenizer.json'
+  ok "and no file of the one before" [ ! -e died/from/merges.txt ]
+  run "$tessera" zero_to_fp32 died out --safe_serialization
+  ok "so has what is exported" both 'gave 0' 'cmp B/tokenizer.json out/tokenizer.json'
+  run "$tessera" train decks/run.cfg --set run.directory=begun --set model.from=B --set run.steps=5 --resume auto
+  ok "a run that goes on keeps its own" both 'gave 0' 'cmp A/tokenizer.json begun/from/tokenizer.json'
+  rm -r A
+  run "$tessera" train begun/deck.cfg --resume begun --set run.directory=branch --set run.steps=6
+  ok "a checkpoint of another run, whose directory is gone: what that run kept" both 'gave 0' 'diff -r begun/from branch/from'
+  rm -rf out
+  run "$tessera" zero_to_fp32 branch out --safe_serialization
+  ok "is exported" both 'gave 0' 'cmp begun/from/tokenizer.json out/tokenizer.json'
+}
+
 # ---- stopping ----
 
 # stop HOW: a long run is asked to stop after its first steps.
@@ -333,5 +360,6 @@ test_requests
 test_damage
 test_deepspeed
 test_gone
+test_from
 test_stop
 finish

@@ -64,14 +64,30 @@ static ts_status write_deck(const ts_deck *deck, ts_error *err) {
   return status;
 }
 
-/* With this the run goes on, and becomes a Hugging Face directory again, when the one it began from is gone. */
-static void keep_companions(const ts_deck *deck) {
-  char *to = ts_format("%s/" TS_RUN_FROM, deck->run.directory);
+/* What a checkpoint's run kept belongs to its weights, and may be all that is left; else the directory of the deck. */
+static char *find_companions(const ts_training *r) {
+  const char *from = r->deck->model.from;
+  char *kept = r->resume.directory != NULL ? ts_format("%s/../" TS_RUN_FROM, r->resume.directory) : ts_strdup(from);
+  if (!ts_companions_are_in(kept)) {
+    ts_free(kept);
+    kept = ts_strdup(from);
+  }
+  return kept;
+}
+
+/* With this the run goes on, and becomes a Hugging Face directory again, when the one it began from is gone.  Another run
+ * than the one that left it there has its own; where model.from is gone, the deck was read from what is there. */
+static void keep_companions(const ts_training *r) {
+  char *to = ts_format("%s/" TS_RUN_FROM, r->deck->run.directory), *from = find_companions(r);
   ts_error err = {0};
-  if (deck->model.from[0] != 0 && ts_companions_keep(deck->model.from, to, &err) != TS_OK) {
+  bool old = !r->resume.same_run && (from[0] == 0 || ts_companions_are_in(from));
+  ts_status status = old ? ts_companions_remove(to, &err) : TS_OK;
+  status = status == TS_OK && from[0] != 0 ? ts_companions_keep(from, to, &err) : status;
+  if (status != TS_OK) {
     ts_log(TS_LOG_WARNING, "config.json and tokenizer are not kept: %s", err.text);
   }
   ts_error_clear(&err);
+  ts_free(from);
   ts_free(to);
 }
 
@@ -103,7 +119,7 @@ static ts_status open_directory(ts_training *r, ts_error *err) {
   status = status == TS_OK && r->resume.same_run ? ts_publication_set_aside(directory, r->at.step, err) : status;
   status = status == TS_OK ? write_deck(r->deck, err) : status;
   if (status == TS_OK) {
-    keep_companions(r->deck);
+    keep_companions(r);
     status = r->resume.same_run ? ts_metrics_continue(directory, r->at.step, &r->metrics, err)
                                 : ts_metrics_open(directory, &r->metrics, err);
   }
