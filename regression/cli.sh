@@ -362,7 +362,7 @@ test_last_nonfinite() {
   set -- train "$golden/llama.cfg" --set model.from=nan --set "data.path=$golden/llama/tokens.bin" --set run.directory=signs \
     --set run.steps=7 --set run.evaluate_every=7 --set data.validation_fraction=0.5 --set run.threads=1
   run "$tessera" "$@"
-  ok "a last step that is not finite: exit 1" said 1 "the last step was not finite: loss or gradient norm of step 7;"
+  ok "a last step that is not finite: exit 1" said 1 "the last step was not finite: loss or gradient norm; steps 1 to 7 were without an update"
   ok "its checkpoint is there" [ -f signs/step_00000007/manifest ]
   ok "a NaN without a sign: log, tables, picture" both 'no_sign' 'grep -Eq "loss nan" "$scratch/out"'
   run "$tessera" status signs
@@ -376,6 +376,8 @@ test_last_nonfinite() {
   ok "compare: without one, of a table that has it" no_sign_printed
   run "$tessera" "$@" --resume auto
   ok "it is no better when it is begun again: exit 1" said 1 "the last step was not finite"
+  run "$tessera" "$@" --set run.directory=sign --set run.steps=1 --set run.evaluate_every=0
+  ok "a single step" said 1 "the last step was not finite: loss or gradient norm; step 1 was without an update"
 }
 both() { eval "$1" && eval "$2"; }
 no_sign_printed() { ! grep -e '-nan' "$scratch/out"; }

@@ -234,11 +234,14 @@ static int end_finished(ts_training *r) {
   if (r->at.skipped_in_a_row == 0) {
     return 0;
   }
+  long long last = r->at.step, in_a_row = r->at.skipped_in_a_row;
   r->failure = "the last step was not finite";
+  char *steps = in_a_row == 1 ? ts_format("step %lld was", last)
+                              : ts_format("steps %lld to %lld were", last - in_a_row + 1, last);
   ts_log(TS_LOG_ERROR,
-         "%s: loss or gradient norm of step %lld; saved is the state before the %lld of this kind at the end; a lower "
-         "lr, gradient_clipping, or --set debug.check_finite=true to find the op", r->failure, (long long) r->at.step,
-         (long long) r->at.skipped_in_a_row);
+         "%s: loss or gradient norm; %s without an update, and what is saved has the weights from before; a lower lr, "
+         "gradient_clipping, or --set debug.check_finite=true to find the op", r->failure, steps);
+  ts_free(steps);
   return 1;
 }
 
