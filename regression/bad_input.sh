@@ -90,8 +90,8 @@ test_deck() {
     tiny.cfg --set model.vocabsize=1
   refused_train "--set without a value" "--set: run.steps: not an assignment" tiny.cfg --set run.steps
   refused_train "save_every" "run.save_every: -1 is out of range" tiny.cfg --set run.save_every=-1
-  refused_train "resume from nothing" "nowhere: " tiny.cfg --resume nowhere
-  refused_train "resume from a file" "text.txt: " tiny.cfg --set run.resume=text.txt
+  refused_train "resume from nothing" "error: nowhere: " tiny.cfg --resume nowhere
+  refused_train "resume from a file" "--set: run.resume: text.txt: " tiny.cfg --set run.resume=text.txt
   refused_train "weights from nothing" "nowhere: " tiny.cfg --weights nowhere
   refused_train "heads" "model.num_attention_heads: hidden_size 32 is not a multiple of num_attention_heads 5" \
     tiny.cfg --set model.num_attention_heads=5
@@ -208,18 +208,20 @@ test_weights() {
   rm hf/config.json
   refused_weights "no config.json" "--set: model.from: /.*/hf/config.json: No such file"
   rm hf/model.safetensors
-  refused_weights "no weights" "hf: has neither model.safetensors nor model.safetensors.index.json"
+  refused_weights "no weights" "--set: model.from: /.*/hf: has neither model.safetensors nor model.safetensors.index.json"
   truncate -s 4000 hf/model.safetensors
-  refused_weights "truncated weights" "hf/model.safetensors: tensor .*data_offsets .* end outside the [0-9]+ bytes"
+  refused_weights "truncated weights" "--set: model.from: /.*/hf/model.safetensors: tensor .*data_offsets .* end outside the [0-9]+ bytes"
   truncate -s 4 hf/model.safetensors
   refused_weights "no room for a header" "hf/model.safetensors: "
   printf '\377\377\377\177\000\000\000\000' | dd of=hf/model.safetensors conv=notrunc 2> /dev/null
   refused_weights "a header longer than the file" "hf/model.safetensors: .*2147483647"
   LC_ALL=C sed -i 's/"F32"/"I32"/' hf/model.safetensors
-  refused_weights "a wrong dtype" "hf/model.safetensors: tensor .* is I32 \[.*\]; the model wants a floating-point"
-  refused_weights "a wrong shape" "tensor model.embed_tokens.weight is F32 \[67, [0-9]+\]; .* \[70, [0-9]+\]" \
+  refused_weights "a wrong dtype" "--set: model.from: /.*/hf/model.safetensors: tensor .* is I32 \[.*\]; the model wants a floating-point"
+  refused_weights "a wrong shape" "--set: model.from: /.*: tensor model.embed_tokens.weight is F32 \[67, [0-9]+\]; .* \[70, [0-9]+\]" \
     --set model.vocab_size=70
-  refused_weights "a missing tensor" "hf: there is no tensor model.layers.2.input_layernorm.weight" \
+  printf x >> hf/model.safetensors
+  refused_weights "a byte too many" "--set: model.from: /.*/hf/model.safetensors: "
+  refused_weights "a missing tensor" "--set: model.from: /.*/hf: there is no tensor model.layers.2.input_layernorm.weight" \
     --set model.num_hidden_layers=3
 }
 
@@ -281,7 +283,7 @@ END
   unread "another file" "hf: 1 thing is not read \(adapter_model.safetensors\): only model.safetensors is"
   tied_weights
   add lm_head.weight model.embed_tokens.weight 1.0001
-  refused_train "a head that is not the embedding" "hf/model.safetensors: lm_head.weight differs from \
+  refused_train "a head that is not the embedding" "unread.cfg:1: model.from: /.*/hf/model.safetensors: lm_head.weight differs from \
 model.embed_tokens.weight, .*--set model.tie_word_embeddings=false" unread.cfg
   run "$tessera" train unread.cfg --set model.tie_word_embeddings=false
   ok "which the way out takes" clean

@@ -185,6 +185,8 @@ test_requests() {
   ok "another model: a tensor that is not there" said 2 "of another model: it has no transformer.h.2"
   train 2 other --resume fresh --set model.n_layer=1
   ok "another model: a tensor too many" said 2 "of another model: the deck's has no transformer.h.1"
+  train 2 other --set run.resume=fresh --set model.n_layer=1
+  ok "another model than the deck's run.resume" said 2 "--set: run.resume: fresh/.* of another model"
   ok "nothing is written" [ ! -e other ]
 }
 
@@ -204,7 +206,7 @@ test_damage() {
   ok "the weights of a Hugging Face directory come by another way, which is named" said 2 "a deck takes it as model.from"
   rm again/step_00000003/manifest again/step_00000006/manifest
   train 2 again --resume auto
-  ok "all are damaged" said 2 "every checkpoint is damaged"
+  ok "all are damaged" said 2 "--set: run.directory: again: every checkpoint is damaged"
   ok "each is named" both 'grep -q step_00000003 "$scratch/err"' 'grep -q step_00000006 "$scratch/err"'
 }
 
@@ -225,8 +227,10 @@ torch.load\(sys.argv\[1\].* deep/global_step20/mp_rank_00_model_states.pt., .*mo
   cp -r deep/global_step20 "it's"
   train 2 other --resume "it's"
   ok "without latest: the newest step, as a shell's word" said 2 "zero_to_fp32 'it'\\\\''s' OUT -t global_step20"
+  train 2 other --set run.resume=deep
+  ok "a request of the deck" said 2 "--set: run.resume: deep: is a checkpoint of DeepSpeed"
   train 2 deep --resume auto
-  ok "as run.directory" said 2 "deep: is a checkpoint of DeepSpeed"
+  ok "as run.directory" said 2 "--set: run.directory: deep: is a checkpoint of DeepSpeed"
   touch deep/config.json
   train 2 other --weights deep
   ok "as weights, beside a config.json" said 2 "deep: is a checkpoint of DeepSpeed"
@@ -270,6 +274,8 @@ END
   ok "the tokenizer is kept too" grep -q words gone/from/tokenizer.json
   run "$tessera" train decks/gone.cfg --set run.directory=gone2
   ok "a new run is refused, with place and key" said 2 "decks/gone.cfg:1: model.from: .*/hf/config.json: No such file"
+  run $mpiexec -n 2 "$tessera" train gone/deck.cfg --set run.directory=gone2
+  ok "also by the deck of that run" said 2 "gone/deck.cfg:[0-9]+: model.from: .*/decks/hf: No such file"
   rm -r gone/from
   run "$tessera" train decks/gone.cfg --resume auto
   ok "a run that has kept nothing: its deck is the way" said 2 "goes on with gone/deck.cfg as its deck"

@@ -9,6 +9,7 @@
 
 #define BLOCK ((int64_t) 1 << 16)
 #define MOST_MESSAGES 10
+#define FROM "model.from"
 
 /* ---- names ---- */
 
@@ -70,14 +71,16 @@ static void note_nonfinite(nonfinite *all, const ts_safetensor *t, int64_t count
 static void say_nonfinite(const nonfinite *all) {
   if (all->n_tensors > 0) {
     const ts_safetensor *t = all->first;
-    char *more = all->n_tensors > 1 ? ts_format(", and %d more tensors have such", all->n_tensors - 1) : ts_strdup("");
+    int others = all->n_tensors - 1;
+    char *more = others > 0 ? ts_format(", and values of %d more tensor%s too", others, others > 1 ? "s" : "")
+                            : ts_strdup("");
     ts_log(TS_LOG_WARNING, "%s: %lld of %lld values of %s are not finite (NaN or infinite)%s: no loss will be either",
            t->file, (long long) all->count, (long long) t->count, t->name, more);
     ts_free(more);
   }
 }
 
-static ts_status check_shape(const ts_safetensor *t, const ts_parameter *p, ts_error *err) {
+static ts_status check_shape(const ts_deck *deck, const ts_safetensor *t, const ts_parameter *p, ts_error *err) {
   bool same = t->n_dims == p->shape.n && memcmp(t->shape, p->shape.d, (size_t) p->shape.n * sizeof *t->shape) == 0;
   if (same && ts_dtype_is_float(t->dtype)) {
     return TS_OK;
@@ -87,7 +90,7 @@ static ts_status check_shape(const ts_safetensor *t, const ts_parameter *p, ts_e
   ts_text_add_shape(&text, t->shape, t->n_dims);
   ts_text_add(&text, "; the model wants a floating-point ");
   ts_text_add_shape(&text, p->shape.d, p->shape.n);
-  ts_status status = ts_error_add(err, "%s", text.text);
+  ts_status status = ts_deck_error(deck, FROM, err, "%s", text.text);
   ts_text_free(&text);
   return status;
 }
@@ -96,9 +99,9 @@ static ts_status read_tensor(ts_engine *e, const ts_safetensors *st, const ts_pa
                              ts_error *err) {
   const ts_safetensor *t = ts_import_find(e, st, p->name);
   if (t == NULL) {
-    return ts_error_add(err, "%s: there is no tensor %s", e->deck->model.from, p->name);
+    return ts_deck_error(e->deck, FROM, err, "%s: there is no tensor %s", e->deck->model.from, p->name);
   }
-  ts_status status = check_shape(t, p, err);
+  ts_status status = check_shape(e->deck, t, p, err);
   float *block = ts_malloc((size_t) BLOCK * sizeof *block);
   int64_t wrong = 0;
   for (int64_t first = 0; status == TS_OK && first < p->count; first += BLOCK) {
@@ -112,10 +115,20 @@ static ts_status read_tensor(ts_engine *e, const ts_safetensors *st, const ts_pa
   return status;
 }
 
+static ts_status open_directory(const ts_deck *deck, ts_safetensors **st, ts_error *err) {
+  ts_error why = {0};
+  ts_status status = ts_safetensors_open(deck->model.from, st, &why);
+  if (status != TS_OK) {
+    ts_deck_error(deck, FROM, err, "%s", why.text);
+  }
+  ts_error_clear(&why);
+  return status;
+}
+
 ts_status ts_engine_import(ts_engine *e, ts_error *err) {
   ts_safetensors *st;
   nonfinite all = {0};
-  ts_status status = ts_safetensors_open(e->deck->model.from, &st, err);
+  ts_status status = open_directory(e->deck, &st, err);
   const ts_layout *layout = ts_engine_layout(e);
   int wrong = 0;
   for (int i = 0; st != NULL && i < layout->n_parameters && wrong < MOST_MESSAGES; ++i) {
@@ -123,7 +136,8 @@ ts_status ts_engine_import(ts_engine *e, ts_error *err) {
   }
   if (wrong > 0) {
     status = wrong < MOST_MESSAGES ? TS_BAD_INPUT
-                                   : ts_error_add(err, "%s: perhaps more; is it another model?", e->deck->model.from);
+                                   : ts_deck_error(e->deck, FROM, err, "%s: perhaps more; is it another model?",
+                                                   e->deck->model.from);
   }
   if (st != NULL && ts_import_check_unread(e, st, err) != TS_OK) {
     status = TS_BAD_INPUT;

@@ -109,7 +109,9 @@ static ts_status begin_anew(ts_world *world, const ts_deck *deck, ts_resume *res
   resume->over = agree_on_rank_0(world, died_early(run));
   ts_status status = TS_OK;
   if (!resume->over && ts_world_rank(world) == 0) {
-    status = ts_deepspeed_refuse(run, err);
+    ts_error why = {0};
+    status = ts_deepspeed_refuse(run, &why) == TS_OK ? TS_OK : ts_deck_error(deck, "run.directory", err, "%s", why.text);
+    ts_error_clear(&why);
     status = status == TS_OK ? check_empty(deck, err) : status;
   }
   if (resume->over) {
@@ -138,7 +140,7 @@ static ts_status find_newest(ts_world *world, const ts_deck *deck, ts_resume *re
   if (n == 0) {
     status = begin_anew(world, deck, resume, err);
   } else if (resume->checkpoint == NULL) {
-    status = ts_error_add(err, "%s: every checkpoint is damaged:\n%s", run, damage.text);
+    status = ts_deck_error(deck, "run.directory", err, "%s: every checkpoint is damaged:\n%s", run, damage.text);
   } else {
     resume->same_run = true;
   }
@@ -162,15 +164,25 @@ static bool is_of_run(const char *directory, const char *run) {
   return same;
 }
 
+ts_status ts_resume_refuse(const ts_deck *deck, const char *request, const char *problem, ts_error *err) {
+  return strcmp(request, deck->run.resume) == 0 ? ts_deck_error(deck, "run.resume", err, "%s", problem)
+                                                : ts_error_add(err, "%s", problem);
+}
+
 static ts_status find_named(ts_world *world, const char *path, const ts_deck *deck, ts_resume *resume, ts_error *err) {
-  ts_status status = ts_world_agree(world, ts_checkpoint_locate(path, NULL, &resume->directory, err), err);
-  if (status != TS_OK) {
-    return status;
+  ts_error why = {0};
+  ts_status status = ts_world_agree(world, ts_checkpoint_locate(path, NULL, &resume->directory, &why), &why);
+  if (status == TS_OK) {
+    resume->same_run = agree_on_rank_0(world, is_of_run(resume->directory, deck->run.directory));
+    status = ts_world_rank(world) != 0 || resume->same_run ? TS_OK : check_empty(deck, err);
+    status = ts_world_agree(world, status, err);
+    status = status == TS_OK ? ts_checkpoint_check(world, resume->directory, &resume->checkpoint, &why) : status;
   }
-  resume->same_run = agree_on_rank_0(world, is_of_run(resume->directory, deck->run.directory));
-  status = ts_world_rank(world) != 0 || resume->same_run ? TS_OK : check_empty(deck, err);
-  status = ts_world_agree(world, status, err);
-  return status == TS_OK ? ts_checkpoint_check(world, resume->directory, &resume->checkpoint, err) : status;
+  if (why.count > 0) {
+    ts_resume_refuse(deck, path, why.text, err);
+  }
+  ts_error_clear(&why);
+  return status;
 }
 
 ts_status ts_resume_find(ts_world *world, const ts_deck *deck, const char *request, ts_resume *resume, ts_error *err) {

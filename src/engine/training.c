@@ -183,7 +183,12 @@ static ts_status load_state(ts_training *r, ts_error *err) {
     return r->options->weights != NULL ? ts_engine_load_weights(r->engine, r->options->weights, err) : TS_OK;
   }
   const ts_checkpoint *c = resume->checkpoint;
-  ts_status status = ts_engine_load(r->engine, resume->directory, c, TS_LOAD_ALL, err);
+  ts_error why = {0};
+  ts_status status = ts_engine_load(r->engine, resume->directory, c, TS_LOAD_ALL, &why);
+  if (status != TS_OK) {
+    ts_resume_refuse(r->deck, r->options->resume, why.text, err);
+  }
+  ts_error_clear(&why);
   r->at = (ts_position){.step = c->step, .samples = c->samples, .skipped = c->skipped, .skipped_in_a_row = c->skipped_in_a_row};
   if (status == TS_OK) {
     say_resumed(r);

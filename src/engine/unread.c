@@ -112,10 +112,10 @@ static ts_status check_head(const ts_engine *e, const ts_safetensors *st, const 
   if (comparable && find_difference(head, embedding) < 0) {
     return TS_OK;
   }
-  return ts_error_add(err,
-                      "%s: %s differs from %s, but model.tie_word_embeddings = true makes one matrix of the two; "
-                      "`--set model.tie_word_embeddings=false` keeps both",
-                      head->file, head->name, embedding->name);
+  return ts_deck_error(e->deck, "model.from", err,
+                       "%s: %s differs from %s, but model.tie_word_embeddings = true makes one matrix of the two; "
+                       "`--set model.tie_word_embeddings=false` keeps both",
+                       head->file, head->name, embedding->name);
 }
 
 /* ---- all of it ---- */
