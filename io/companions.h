@@ -15,7 +15,8 @@ ts_status ts_companions_copy(const char *from, const char *to, ts_error *err);
  * where it is already, or where \a from has none.  Not collective.  \return TS_BAD_INPUT with "PATH: reason". */
 ts_status ts_companions_keep(const char *from, const char *to, ts_error *err);
 
-/** Remove what ts_companions_keep keeps; anything else in \a from stays, and what is not there is no error.  Not collective.
+/** Remove what ts_companions_keep keeps; anything else in \a from stays, and what is not there is no error.
+ * Not collective.
  * \return TS_BAD_INPUT with "PATH: reason". */
 ts_status ts_companions_remove(const char *from, ts_error *err);
 

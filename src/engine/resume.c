@@ -110,7 +110,9 @@ static ts_status begin_anew(ts_world *world, const ts_deck *deck, ts_resume *res
   ts_status status = TS_OK;
   if (!resume->over && ts_world_rank(world) == 0) {
     ts_error why = {0};
-    status = ts_deepspeed_refuse(run, &why) == TS_OK ? TS_OK : ts_deck_error(deck, "run.directory", err, "%s", why.text);
+    if (ts_deepspeed_refuse(run, &why) != TS_OK) {
+      status = ts_deck_error(deck, "run.directory", err, "%s", why.text);
+    }
     ts_error_clear(&why);
     status = status == TS_OK ? check_empty(deck, err) : status;
   }

@@ -23,8 +23,8 @@ typedef struct ts_resume {
  * \return TS_BAD_INPUT, agreed: the directory is in use, every checkpoint is damaged, no such checkpoint. */
 ts_status ts_resume_find(ts_world *world, const ts_deck *deck, const char *request, ts_resume *resume, ts_error *err);
 
-/** Add \a problem of the checkpoint that \a request asks for to \a err, with the place of run.resume where the deck is who
- * asks.  Not collective.
+/** Add \a problem of the checkpoint that \a request asks for to \a err, with the place of run.resume where the deck is
+ * who asks.  Not collective.
  * \return TS_BAD_INPUT. */
 ts_status ts_resume_refuse(const ts_deck *deck, const char *request, const char *problem, ts_error *err);
 

@@ -75,8 +75,8 @@ static char *find_companions(const ts_training *r) {
   return kept;
 }
 
-/* With this the run goes on, and becomes a Hugging Face directory again, when the one it began from is gone.  Another run
- * than the one that left it there has its own; where model.from is gone, the deck was read from what is there. */
+/* With this the run goes on, and becomes a Hugging Face directory again, when the one it began from is gone.  Another
+ * run than the one that left it there has its own; where model.from is gone, the deck was read from what is there. */
 static void keep_companions(const ts_training *r) {
   char *to = ts_format("%s/" TS_RUN_FROM, r->deck->run.directory), *from = find_companions(r);
   ts_error err = {0};
