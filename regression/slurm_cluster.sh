@@ -6,6 +6,7 @@
 #   cluster_missing            print the Debian packages that are not installed
 #   cluster_start DIRECTORY N  start N nodes node0, node1, ... of cluster_cores processors and cluster_gpus GPUs; exports SLURM_CONF
 #   cluster_stop               stop every daemon and whatever jobs left behind; to be called in any case, by a trap
+#   cluster_set KEY VALUE      change a line of slurm.conf
 #   cluster_kill NODE          kill -9 the node's slurmd
 #   cluster_revive NODE        start it again
 #
@@ -147,6 +148,11 @@ cluster_start() {
     cluster_revive "node$i"
   done
   cluster_wait 20 cluster_all_idle
+}
+
+cluster_set() {
+  sed -i "s/^$1=.*/$1=$2/" "$SLURM_CONF"
+  scontrol reconfigure
 }
 
 cluster_kill() {

@@ -1,0 +1,399 @@
+#!/bin/bash
+# TAP: the job scripts without a Slurm: their waiting under signals, and what they decide and say, with stand-ins of Slurm's
+# commands and of the program.  regression/slurm has the same scripts on a real one.
+# shellcheck source=regression/cli_common.sh
+# shellcheck disable=SC2016,SC2317
+. "${srcdir:-.}/regression/cli_common.sh"
+script=$top/slurm/train.sbatch
+unset TESSERA_MPI TESSERA_BIND TESSERA_LOGS TESSERA_ENV_FILE DS_ENV_FILE
+unset "${!SLURM_@}"
+HOME=$work
+both() { eval "$1" && eval "$2"; }
+
+# ---- waiting ----
+
+# The functions of the script with these names.
+functions() {
+  local name
+  for name in "$@"; do
+    sed -n "/^$name() {/,/^}/p" "$script"
+  done
+}
+
+# send SIGNAL SIGNAL PROCESS: both, three times, at random moments.
+send() {
+  local i
+  for i in 1 2 3; do
+    sleep "0.0$((RANDOM % 4))"
+    kill -"$1" "$3" && kill -"$2" "$3"
+  done 2> /dev/null
+}
+
+# A program that lasts long enough for all of them, then says so and ends with 7.
+cat > lasting << 'END'
+#!/bin/sh
+trap '' TERM USR1
+: > "$1.begun"
+sleep 0.25
+: > "$1.ended"
+exit 7
+END
+chmod +x lasting
+
+await() {
+  until [ -e "$1" ]; do
+    sleep 0.05
+  done
+}
+
+rank_round() {
+  local mine=$PWD/rank$1 process status signals=(TERM USR1)
+  SLURM_PROCID=1 SLURM_STEP_ID=0 SLURMD_NODENAME=n bash -c 'rank "$@"' bash "$mine.exit" ./lasting "$mine" > "$mine.said" 2>&1 &
+  process=$!
+  await "$mine.begun"
+  send "${signals[$1 % 2]}" "${signals[1 - $1 % 2]}" "$process"
+  wait "$process" 2> /dev/null
+  status=$?
+  [ -e "$mine.ended" ] && [ "$status" = 7 ] || echo "rank $1: status $status, $(ls "$mine".*) $(cat "$mine.said")" >> lost
+}
+
+step_round() {
+  local mine=$PWD/step$1 process signals=(TERM USR1)
+  bash -c "$(functions on_signal wait_for_step)
+    say() { :; }
+    attend() { :; }
+    ask_to_stop() { :; }
+    stopping=
+    trap 'on_signal USR1' USR1
+    trap 'on_signal TERM' TERM
+    ./lasting $mine &
+    step=\$!
+    wait_for_step
+    status=\$?
+    [ -e $mine.ended ] && echo \$status" > "$mine.said" 2>&1 &
+  process=$!
+  await "$mine.begun"
+  send "${signals[$1 % 2]}" "${signals[1 - $1 % 2]}" "$process"
+  wait "$process" 2> /dev/null || echo "step $1: left early" >> lost
+}
+
+# 300 rounds of a function, 25 at a time.
+rounds() {
+  local i
+  : > lost
+  for ((i = 0; i < 300; ++i)); do
+    "$1" "$i" &
+    [ $((i % 25)) -ne 24 ] || wait
+  done
+  wait
+  sed 's/^/# /' lost
+  [ ! -s lost ]
+}
+
+test_waiting() {
+  eval "$(functions rank end_with_the_dead)"
+  export -f rank
+  ok "300 ranks under TERM and USR1: each wrapper lasts as long as its program and tells its status" rounds rank_round
+  ok "300 steps under TERM and USR1: the script waits until srun is gone" rounds step_round
+  echo "# $(cat step*.said | grep -cvx 7) of 300 statuses of srun were lost to a signal"
+  rm -f rank* step*
+}
+
+# ---- a Slurm of stand-ins ----
+
+# In the directory "slurm" of a case: state, restarts and command are what Slurm says of the job, requeue what becomes of a requeue
+# (yes; no; late: it is done and an error is given); calls collects what was asked for.
+mkdir bin
+cat > bin/scontrol << 'END'
+#!/bin/sh
+echo "scontrol $*" >> slurm/calls
+case "$1 $2" in
+  "show job") cat << SHOWN
+JobId=$3 JobName=job
+   JobState=$(cat slurm/state) Reason=None Dependency=(null)
+   Requeue=1 Restarts=$(cat slurm/restarts) BatchFlag=1 Reboot=0 ExitCode=0:0
+   Command=$(cat slurm/command)
+SHOWN
+    ;;
+  requeue*)
+    [ "$(cat slurm/requeue)" = no ] || echo $(($(cat slurm/restarts) + 1)) > slurm/restarts
+    [ "$(cat slurm/requeue)" = yes ] || { echo "Socket timed out" >&2; exit 1; } ;;
+esac
+END
+# As srun: rank 0 alone, and a process that ends the step when srun is killed.
+cat > bin/srun << 'END'
+#!/bin/bash
+echo "srun $*" >> slurm/calls
+[ "$*" != --mpi=list ] || { echo "MPI plugin types are... none pmi2"; exit; }
+for word in "$@"; do
+  case $word in --output=*) log=${word#--output=} ;; esac
+done
+while [ "$1" != bash ]; do
+  shift
+done
+(trap '' TERM; while kill -0 $$; do sleep 0.1; done 2> /dev/null; [ -e slurm/srun.ended ] || echo "step killed" >> slurm/calls) &
+SLURM_PROCID=0 SLURM_STEP_ID=0 SLURMD_NODENAME=n0 "$@" >> "$log" 2>&1 < /dev/null
+status=$?
+: > slurm/srun.ended
+exit $status
+END
+cat > bin/scancel << 'END'
+#!/bin/sh
+echo "scancel $*" >> slurm/calls
+END
+# The program: as it is, but trains by what stands in the file "train", a part of a shell script.
+cat > bin/program << END
+#!/bin/bash
+[ "\$1 \$2" = "train --help" ] || [ "\$1" = deck ] && exec "$tessera" "\$@"
+saved() { mkdir -p "run/step_0000000\$1" && : > "run/step_0000000\$1/manifest"; }
+. ./train
+END
+chmod +x bin/*
+
+# begin CASE [NAME=VALUE]... -- WORD...: the script as life $restart of job 7, in a directory of its own where the file "train" is.
+begin() {
+  local variables=(SLURM_JOB_ID=7 SLURM_JOB_NAME=job SLURM_JOB_NUM_NODES=1 SLURM_JOB_NODELIST=n0 SLURM_CPUS_ON_NODE=4
+    SLURM_JOB_CPUS_PER_NODE=4 SLURM_RESTART_COUNT="$restart" TESSERA="$work/bin/program" PATH="$work/bin:$PATH")
+  local case=$1
+  shift
+  while [ "$1" != -- ]; do
+    variables+=("$1")
+    shift
+  done
+  shift
+  mkdir -p "$case/slurm"
+  (
+    cd "$case" || exit
+    cp ../tiny.cfg ../text.txt .
+    echo RUNNING > slurm/state
+    echo "$restart" > slurm/restarts
+    [ -e slurm/requeue ] || echo yes > slurm/requeue
+    [ -e slurm/command ] || echo "$script tiny.cfg" > slurm/command
+    rm -f slurm/srun.ended
+    timeout -k 5 60 env "${variables[@]}" bash "$script" "$@" > out 2>&1 < /dev/null
+    echo $? > status
+  )
+}
+
+# look CASE: its exit code in $status; what was said is asked for by says, what was asked of Slurm by asked.
+look() {
+  looked=$1
+  status=$(cat "$1/status")
+  cp "$1/out" "$scratch/out"
+  : > "$scratch/err"
+}
+
+job() {
+  begin "$@"
+  look "$1"
+}
+
+restart=0
+trains() { mkdir -p "$1"; echo "$2" > "$1/train"; }
+asked() { grep -Eq -e "$1" "$looked/slurm/calls"; }
+never() { ! "$@"; }
+says() { grep -Eq -e "$1" "$scratch/out"; }
+queued() { asked '^scontrol requeue 7$'; }
+
+# ---- what becomes of the job ----
+
+# name | what the run does | exit code of the job | queued again | what is said
+endings='all steps|saved 6|0|no|finished: run, step 6$
+exit 0 with steps left|saved 3|0|yes|failed with exit status 0 at step 3 of 6
+no checkpoint at all|exit 0|0|yes|failed with exit status 0 at step 0 of 6
+the last step was not finite|saved 6; exit 1|1|no|no step is left to do: not queued again
+killed behind the last step|saved 6; kill -9 $$|137|no|no step is left to do: not queued again
+stopped|saved 3; exit 75|0|yes|stopped and saved: run, step 3 of 6
+failed|exit 9|0|yes|failed with exit status 9
+refused|echo train: wrong; exit 2|2|no|train: wrong
+half a checkpoint|mkdir -p run/step_00000006; saved 3; exit 0|0|yes|at step 3 of 6
+latest is one behind|saved 3; saved 6; echo step_00000003 > run/latest|0|no|finished: run, step 6$
+latest is of what is gone|saved 3; echo step_00000006 > run/latest; exit 1|0|yes|to go on from step 3$'
+
+test_endings() {
+  local n=0 what does code again words
+  while IFS='|' read -r _ does _; do
+    n=$((n + 1))
+    trains "ending$n" "$does"
+    begin "ending$n" -- tiny.cfg --set run.directory=run &
+  done <<< "$endings"
+  wait
+  n=0
+  while IFS='|' read -r what _ code again words; do
+    n=$((n + 1))
+    look "ending$n"
+    ok "$what: exit code $code" is "$status" "$code"
+    ok "$what: what is said" says "$words"
+    if [ "$again" = yes ]; then
+      ok "$what: queued again, not finished" both queued 'never says finished:'
+    else
+      ok "$what: not queued again" never queued
+    fi
+  done <<< "$endings"
+}
+
+# ---- orphans, and other jobs ----
+
+test_orphans() {
+  trains orphan 'saved 6; echo 1 > logs/job-7.life; sleep 1'
+  begin orphan -- tiny.cfg --set run.directory=run &
+  trains locked 'saved 6; echo "job 7 restart 1 host n1 pid 5" > run/.lock'
+  begin locked -- tiny.cfg --set run.directory=run &
+  trains hanging 'echo 1 > logs/job-7.life; trap "" TERM; echo $$ > process; sleep 30'
+  begin hanging -- tiny.cfg --set run.directory=run &
+  trains taken 'saved 3; echo "job 8 restart 0 host n1 pid 5" > run/.lock; exit 1'
+  begin taken -- tiny.cfg --set run.directory=run &
+  restart=1
+  trains earlier 'saved 3; exit 1'
+  mkdir -p earlier/run earlier/logs
+  echo "job 6 restart 9 host n1 pid 5" > earlier/run/.lock
+  echo 0 > earlier/logs/job-7.life
+  begin earlier -- tiny.cfg --set run.directory=run &
+  restart=0
+  trains dead 'echo 0 > logs/job-7.r0.exit.died; for i in 1 2 3 4 5 6 7 8; do sleep 1; grep -q scancel slurm/calls && exit 9; done'
+  begin dead -- tiny.cfg --set run.directory=run &
+  wait
+  look orphan
+  ok "an orphan whose step ends is silent and does not queue the job" both 'never says "finished|queued"' 'never queued'
+  ok "an orphan leaves its successor's file" is "$(cat orphan/logs/job-7.life)" 1
+  look locked
+  ok "an orphan by the lock of the run" both 'never says "finished|queued"' 'never queued'
+  look hanging
+  kill -9 "$(cat hanging/process)"
+  ok "an orphan's srun is killed" [ "$status" -gt 128 ]
+  ok "and takes nothing along" never asked 'step killed|scancel|requeue'
+  look taken
+  ok "a run that another job has taken meanwhile is left to it" both 'never queued' 'says "of another job .job 8 restart 0"'
+  look earlier
+  ok "one that another job had before is not" queued
+  ok "a life that did not say goodbye is given time" says 'has not said goodbye'
+  ok "a life that ends says goodbye" [ ! -e earlier/logs/job-7.life ]
+  look dead
+  ok "a rank that died: the rest of its step is killed" asked '^scancel --signal=KILL 7\.0$'
+}
+
+# ---- queueing ----
+
+test_requeue() {
+  mkdir -p late/slurm no/slurm
+  echo late > late/slurm/requeue
+  trains late 'saved 3; exit 75'
+  job late -- tiny.cfg --set run.directory=run
+  ok "Slurm says no to a requeue that it has done: nothing is wrong" both '[ "$status" = 0 ]' 'never says "did not queue"'
+  echo no > no/slurm/requeue
+  trains no 'saved 3; exit 75'
+  job no -- tiny.cfg --set run.directory=run
+  ok "Slurm says no three times: so it is said" both '[ "$status" = 75 ]' 'says "did not queue the job again"'
+  trains third 'exit 9'
+  for restart in 0 1 2; do
+    job third -- tiny.cfg --set run.directory=run
+  done
+  ok "the third life without a checkpoint is the last" both '[ "$status" = 1 ]' 'says "3 times in a row"'
+  : > third/logs/job-7.failures
+  job third -- tiny.cfg --set run.directory=run
+  ok "the number of failures is lost: no life for ever" both '[ "$status" = 1 ]' 'says "3 times in a row"'
+  restart=0
+}
+
+# A disk with room for the directories alone.
+test_full_disk() {
+  mkdir -p full/logs
+  if ! mount -t tmpfs -o size=4k,nr_inodes=100 none full/logs 2> /dev/null; then
+    skip "a full disk" "no file system can be mounted here"
+    return
+  fi
+  cat /dev/zero > full/logs/filler 2> /dev/null
+  restart=1
+  trains full 'exit 75'
+  job full -- tiny.cfg --set run.directory=run
+  ok "a full disk: stopped is not finished" never says finished:
+  ok "a full disk: no queueing for ever" both 'never queued' 'says "failures cannot be written"'
+  trains full 'exit 2'
+  job full -- tiny.cfg --set run.directory=run
+  ok "a full disk: refused stays refused" both '[ "$status" = 2 ]' 'never queued'
+  trains full 'exit 0'
+  job full -- tiny.cfg --set run.directory=run
+  ok "a full disk: 0 alone is not finished" both 'never says finished:' 'never queued'
+  umount full/logs
+  restart=0
+}
+
+# ---- words ----
+
+test_words() {
+  trains words 'echo "$*" > words; saved 6'
+  job words -- --set run.directory=run --resume=never tiny.cfg --set=run.seed=3 --verbose
+  ok "options before the deck" is "$(cat words/words)" \
+    "train tiny.cfg --set run.directory=run --set run.seed=3 --verbose --resume never"
+  job words -- --nodes=2 tiny.cfg
+  ok "--nodes=2 before the deck is sbatch's" both '[ "$status" = 2 ]' 'says "come before the script: sbatch --nodes=2 "'
+  job words -- tiny.cfg -N2
+  ok "-N2 behind the deck too" both '[ "$status" = 2 ]' 'says "come before the script: sbatch -N2 "'
+  job words -- tiny.cfg other.cfg
+  ok "two decks" both '[ "$status" = 2 ]' 'says "other.cfg: one deck is expected"'
+  job words -- tiny.cfg --set
+  ok "an option without its value" both '[ "$status" = 2 ]' 'says "--set needs a value"'
+  job words --
+  ok "no deck" both '[ "$status" = 2 ]' 'says "usage: sbatch"'
+  job words SLURM_HET_SIZE=2 SLURM_JOB_NUM_NODES_HET_GROUP_0=1 SLURM_NTASKS_HET_GROUP_0=1 SLURM_JOB_NUM_NODES_HET_GROUP_1=1 \
+    SLURM_NTASKS_HET_GROUP_1=2 -- tiny.cfg
+  ok "a heterogeneous job" both '[ "$status" = 2 ]' 'says "sbatch --nodes=2 --ntasks=3 slurm/train.sbatch tiny.cfg"'
+}
+
+test_layout() {
+  trains layout 'saved 6'
+  job layout SLURM_JOB_NUM_NODES=3 SLURM_NTASKS=4 'SLURM_JOB_CPUS_PER_NODE=2,1(x2)' -- tiny.cfg --set run.directory=run
+  ok "4 ranks on 3 nodes are 4" both 'says "nodes: 3, ranks: 4, processors of the nodes: 2,1"' \
+    'asked "srun --nodes=3 --ntasks=4 --mpi"'
+  job layout SLURM_NTASKS=4 SLURM_CPUS_ON_NODE=1 SLURM_JOB_CPUS_PER_NODE=1 -- tiny.cfg --set run.directory=run
+  ok "more ranks than processors" both 'says "nodes: 1, ranks: 4, processors of the nodes: 1,"' 'never says "0 processors"'
+  job layout SLURM_JOB_NUM_NODES=2 SLURM_NTASKS=8 SLURM_NTASKS_PER_NODE=2 -- tiny.cfg --set run.directory=run
+  ok "fewer nodes than before with --ntasks-per-node" asked "srun --nodes=2 --ntasks=4 --ntasks-per-node=2"
+}
+
+# What the script says of the newest checkpoint is what the run resumes from.
+test_resumes() {
+  trains resumes "exec $tessera \"\$@\""
+  job resumes -- tiny.cfg --set run.directory=run --set run.save_every=2
+  ok "the program itself: finished" both '[ "$status" = 0 ]' 'says "finished: run, step 6"'
+  rm -r resumes/run/step_00000006
+  sed -i 's/.*/x/; 1s/.*/step_00000002/' resumes/run/latest
+  job resumes -- tiny.cfg --set run.directory=run
+  ok "latest is one behind: where it goes on" both 'says "newest checkpoint: step 4"' \
+    'grep -q "^resumed at step 4 of 6" resumes/logs/job-7.r0.log'
+  rm -f resumes/logs/*.log
+  job resumes -- tiny.cfg --set run.directory=run --resume run/step_00000002
+  ok "another checkpoint is asked for: it is named" both 'says "--resume run/step_00000002"' \
+    'grep -q "^resumed at step 2 of 6" resumes/logs/job-7.r0.log'
+}
+
+# The script's own directory, and what it says where Slurm does not know it.
+test_home() {
+  local place="$work/a place/bin" copy
+  mkdir -p "$place" "$work/a place/share/tessera/slurm" home/slurm
+  ln -s "$work/bin/program" "$place/tessera"
+  copy="$work/a place/share/tessera/slurm/my job"
+  cp "$script" "$copy"
+  trains home 'saved 6'
+  echo "$copy tiny.cfg --set run.directory=run" > home/slurm/command
+  job home TESSERA= PATH="$work/bin:/usr/bin:/bin" -- tiny.cfg --set run.directory=run
+  ok "a copy with another name and blanks finds its program" says "slurm/../../../bin/tessera$"
+  echo "$work/mine.sh tiny.cfg" > home/slurm/command
+  cp "$script" mine.sh
+  job home TESSERA= PATH="$work/bin:/usr/bin:/bin" -- tiny.cfg --set run.directory=run
+  ok "a copy far from the program says where it lies" both '[ "$status" = 2 ]' 'says "it lies in $work\): set TESSERA="'
+  echo "(null)" > home/slurm/command
+  job home TESSERA= PATH="$work/bin:/usr/bin:/bin" -- tiny.cfg --set run.directory=run
+  ok "a script from a pipe says that Slurm does not know" both '[ "$status" = 2 ]' 'says "Slurm does not say where\): set TESSERA="'
+}
+
+test_waiting
+test_endings
+test_orphans
+test_requeue
+test_full_disk
+test_words
+test_layout
+test_resumes
+test_home
+finish
