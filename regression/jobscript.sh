@@ -77,13 +77,13 @@ step_round() {
   wait "$process" 2> /dev/null || echo "step $1: left early" >> lost
 }
 
-# 300 rounds of a function, 25 at a time.
+# 300 rounds of a function, 50 at a time.
 rounds() {
   local i
   : > lost
   for ((i = 0; i < 300; ++i)); do
     "$1" "$i" &
-    [ $((i % 25)) -ne 24 ] || wait
+    [ $((i % 50)) -ne 49 ] || wait
   done
   wait
   sed 's/^/# /' lost
@@ -131,7 +131,7 @@ done
 while [ "$1" != bash ]; do
   shift
 done
-(trap '' TERM; while kill -0 $$; do sleep 0.1; done 2> /dev/null; [ -e slurm/srun.ended ] || echo "step killed" >> slurm/calls) &
+(trap '' TERM; while kill -0 $$; do sleep 0.3; done 2> /dev/null; [ -e slurm/srun.ended ] || echo "step killed" >> slurm/calls) &
 SLURM_PROCID=0 SLURM_STEP_ID=0 SLURMD_NODENAME=n0 "$@" >> "$log" 2>&1 < /dev/null
 status=$?
 : > slurm/srun.ended
@@ -141,16 +141,22 @@ cat > bin/scancel << 'END'
 #!/bin/sh
 echo "scancel $*" >> slurm/calls
 END
-# The program: as it is, but trains by what stands in the file "train", a part of a shell script.
-cat > bin/program << END
+# The program: trains by what stands in the file "train", a part of a shell script.
+"$tessera" train --help > help
+cat > bin/program << 'END'
 #!/bin/bash
-[ "\$1 \$2" = "train --help" ] || [ "\$1" = deck ] && exec "$tessera" "\$@"
-saved() { mkdir -p "run/step_0000000\$1" && : > "run/step_0000000\$1/manifest"; }
-. ./train
+saved() { mkdir -p "run/step_0000000$1" && : > "run/step_0000000$1/manifest"; }
+case $* in
+  "train --help") cat ../help ;;
+  *"--key run.steps") echo 6 ;;
+  *"--key run.directory") echo run ;;
+  *) . ./train ;;
+esac
 END
 chmod +x bin/*
 
 # begin CASE [NAME=VALUE]... -- WORD...: the script as life $restart of job 7, in a directory of its own where the file "train" is.
+script_of_job=$script
 begin() {
   local variables=(SLURM_JOB_ID=7 SLURM_JOB_NAME=job SLURM_JOB_NUM_NODES=1 SLURM_JOB_NODELIST=n0 SLURM_CPUS_ON_NODE=4
     SLURM_JOB_CPUS_PER_NODE=4 SLURM_RESTART_COUNT="$restart" TESSERA="$work/bin/program" PATH="$work/bin:$PATH")
@@ -170,7 +176,7 @@ begin() {
     [ -e slurm/requeue ] || echo yes > slurm/requeue
     [ -e slurm/command ] || echo "$script tiny.cfg" > slurm/command
     rm -f slurm/srun.ended
-    timeout -k 5 60 env "${variables[@]}" bash "$script" "$@" > out 2>&1 < /dev/null
+    timeout -k 5 60 env "${variables[@]}" bash "$script_of_job" "$@" > out 2>&1 < /dev/null
     echo $? > status
   )
 }
@@ -215,7 +221,7 @@ test_endings() {
   while IFS='|' read -r _ does _; do
     n=$((n + 1))
     trains "ending$n" "$does"
-    begin "ending$n" -- tiny.cfg --set run.directory=run &
+    begin "ending$n" -- tiny.cfg &
   done <<< "$endings"
   wait
   n=0
@@ -236,22 +242,26 @@ test_endings() {
 
 test_orphans() {
   trains orphan 'saved 6; echo 1 > logs/job-7.life; sleep 1'
-  begin orphan -- tiny.cfg --set run.directory=run &
+  begin orphan -- tiny.cfg &
   trains locked 'saved 6; echo "job 7 restart 1 host n1 pid 5" > run/.lock'
-  begin locked -- tiny.cfg --set run.directory=run &
+  begin locked -- tiny.cfg &
   trains hanging 'echo 1 > logs/job-7.life; trap "" TERM; echo $$ > process; sleep 30'
-  begin hanging -- tiny.cfg --set run.directory=run &
+  begin hanging -- tiny.cfg &
   trains taken 'saved 3; echo "job 8 restart 0 host n1 pid 5" > run/.lock; exit 1'
-  begin taken -- tiny.cfg --set run.directory=run &
+  begin taken -- tiny.cfg &
   restart=1
   trains earlier 'saved 3; exit 1'
   mkdir -p earlier/run earlier/logs
   echo "job 6 restart 9 host n1 pid 5" > earlier/run/.lock
   echo 0 > earlier/logs/job-7.life
-  begin earlier -- tiny.cfg --set run.directory=run &
+  begin earlier -- tiny.cfg &
   restart=0
+  trains reused 'saved 6; sleep 4'
+  mkdir -p reused/run
+  echo "job 7 restart 5 host n1 pid 5" > reused/run/.lock
+  begin reused -- tiny.cfg &
   trains dead 'echo 0 > logs/job-7.r0.exit.died; for i in 1 2 3 4 5 6 7 8; do sleep 1; grep -q scancel slurm/calls && exit 9; done'
-  begin dead -- tiny.cfg --set run.directory=run &
+  begin dead -- tiny.cfg &
   wait
   look orphan
   ok "an orphan whose step ends is silent and does not queue the job" both 'never says "finished|queued"' 'never queued'
@@ -268,6 +278,8 @@ test_orphans() {
   ok "one that another job had before is not" queued
   ok "a life that did not say goodbye is given time" says 'has not said goodbye'
   ok "a life that ends says goodbye" [ ! -e earlier/logs/job-7.life ]
+  look reused
+  ok "a line of a job with the same number of long ago makes no orphan" says 'finished: run'
   look dead
   ok "a rank that died: the rest of its step is killed" asked '^scancel --signal=KILL 7\.0$'
 }
@@ -278,19 +290,23 @@ test_requeue() {
   mkdir -p late/slurm no/slurm
   echo late > late/slurm/requeue
   trains late 'saved 3; exit 75'
-  job late -- tiny.cfg --set run.directory=run
-  ok "Slurm says no to a requeue that it has done: nothing is wrong" both '[ "$status" = 0 ]' 'never says "did not queue"'
+  begin late -- tiny.cfg &
   echo no > no/slurm/requeue
   trains no 'saved 3; exit 75'
-  job no -- tiny.cfg --set run.directory=run
-  ok "Slurm says no three times: so it is said" both '[ "$status" = 75 ]' 'says "did not queue the job again"'
+  begin no -- tiny.cfg &
   trains third 'exit 9'
   for restart in 0 1 2; do
-    job third -- tiny.cfg --set run.directory=run
+    begin third -- tiny.cfg
   done
+  wait
+  look late
+  ok "Slurm says no to a requeue that it has done: nothing is wrong" both '[ "$status" = 0 ]' 'never says "did not queue"'
+  look no
+  ok "Slurm says no three times: so it is said" both '[ "$status" = 75 ]' 'says "did not queue the job again"'
+  look third
   ok "the third life without a checkpoint is the last" both '[ "$status" = 1 ]' 'says "3 times in a row"'
   : > third/logs/job-7.failures
-  job third -- tiny.cfg --set run.directory=run
+  job third -- tiny.cfg
   ok "the number of failures is lost: no life for ever" both '[ "$status" = 1 ]' 'says "3 times in a row"'
   restart=0
 }
@@ -302,17 +318,23 @@ test_full_disk() {
     skip "a full disk" "no file system can be mounted here"
     return
   fi
-  cat /dev/zero > full/logs/filler 2> /dev/null
   restart=1
+  trains full 'saved 3; exit 75'
+  echo 0 > full/logs/job-7.failures
+  cat /dev/zero > full/logs/filler 2> /dev/null
+  job full -- tiny.cfg
+  ok "a full disk: who goes forward is queued again" queued
+  rm -r full/logs/* full/slurm/calls
+  cat /dev/zero > full/logs/filler 2> /dev/null
   trains full 'exit 75'
-  job full -- tiny.cfg --set run.directory=run
+  job full -- tiny.cfg
   ok "a full disk: stopped is not finished" never says finished:
   ok "a full disk: no queueing for ever" both 'never queued' 'says "failures cannot be written"'
   trains full 'exit 2'
-  job full -- tiny.cfg --set run.directory=run
+  job full -- tiny.cfg
   ok "a full disk: refused stays refused" both '[ "$status" = 2 ]' 'never queued'
   trains full 'exit 0'
-  job full -- tiny.cfg --set run.directory=run
+  job full -- tiny.cfg
   ok "a full disk: 0 alone is not finished" both 'never says finished:' 'never queued'
   umount full/logs
   restart=0
@@ -320,49 +342,64 @@ test_full_disk() {
 
 # ---- words ----
 
+# what stands after the script | what is said
+refusals='--nodes=2 tiny.cfg|come before the script: sbatch --nodes=2 
+tiny.cfg -N2|come before the script: sbatch -N2 
+tiny.cfg other.cfg|other.cfg: one deck is expected
+tiny.cfg --set|--set needs a value
+--verbose|usage: sbatch'
+
 test_words() {
+  local n=0 words what
   trains words 'echo "$*" > words; saved 6'
-  job words -- --set run.directory=run --resume=never tiny.cfg --set=run.seed=3 --verbose
+  begin words -- --set run.directory=run --resume=never tiny.cfg --set=run.seed=3 --verbose &
+  begin components SLURM_HET_SIZE=2 SLURM_JOB_NUM_NODES_HET_GROUP_0=1 SLURM_NTASKS_HET_GROUP_0=1 \
+    SLURM_JOB_NUM_NODES_HET_GROUP_1=1 SLURM_NTASKS_HET_GROUP_1=2 -- tiny.cfg &
+  while IFS='|' read -r words what; do
+    n=$((n + 1))
+    # shellcheck disable=SC2086
+    begin "refusal$n" -- $words
+    look "refusal$n"
+    ok "$words: refused, with the way out" both '[ "$status" = 2 ]' 'says "$what"'
+  done <<< "$refusals"
+  wait
+  look words
   ok "options before the deck" is "$(cat words/words)" \
     "train tiny.cfg --set run.directory=run --set run.seed=3 --verbose --resume never"
-  job words -- --nodes=2 tiny.cfg
-  ok "--nodes=2 before the deck is sbatch's" both '[ "$status" = 2 ]' 'says "come before the script: sbatch --nodes=2 "'
-  job words -- tiny.cfg -N2
-  ok "-N2 behind the deck too" both '[ "$status" = 2 ]' 'says "come before the script: sbatch -N2 "'
-  job words -- tiny.cfg other.cfg
-  ok "two decks" both '[ "$status" = 2 ]' 'says "other.cfg: one deck is expected"'
-  job words -- tiny.cfg --set
-  ok "an option without its value" both '[ "$status" = 2 ]' 'says "--set needs a value"'
-  job words --
-  ok "no deck" both '[ "$status" = 2 ]' 'says "usage: sbatch"'
-  job words SLURM_HET_SIZE=2 SLURM_JOB_NUM_NODES_HET_GROUP_0=1 SLURM_NTASKS_HET_GROUP_0=1 SLURM_JOB_NUM_NODES_HET_GROUP_1=1 \
-    SLURM_NTASKS_HET_GROUP_1=2 -- tiny.cfg
+  look components
   ok "a heterogeneous job" both '[ "$status" = 2 ]' 'says "sbatch --nodes=2 --ntasks=3 slurm/train.sbatch tiny.cfg"'
 }
 
 test_layout() {
-  trains layout 'saved 6'
-  job layout SLURM_JOB_NUM_NODES=3 SLURM_NTASKS=4 'SLURM_JOB_CPUS_PER_NODE=2,1(x2)' -- tiny.cfg --set run.directory=run
+  local case
+  for case in uneven crowded fewer; do
+    trains $case 'saved 6'
+  done
+  begin uneven SLURM_JOB_NUM_NODES=3 SLURM_NTASKS=4 'SLURM_JOB_CPUS_PER_NODE=2,1(x2)' -- tiny.cfg &
+  begin crowded SLURM_NTASKS=4 SLURM_CPUS_ON_NODE=1 SLURM_JOB_CPUS_PER_NODE=1 -- tiny.cfg &
+  begin fewer SLURM_JOB_NUM_NODES=2 SLURM_NTASKS=8 SLURM_NTASKS_PER_NODE=2 -- tiny.cfg &
+  wait
+  look uneven
   ok "4 ranks on 3 nodes are 4" both 'says "nodes: 3, ranks: 4, processors of the nodes: 2,1"' \
     'asked "srun --nodes=3 --ntasks=4 --mpi"'
-  job layout SLURM_NTASKS=4 SLURM_CPUS_ON_NODE=1 SLURM_JOB_CPUS_PER_NODE=1 -- tiny.cfg --set run.directory=run
+  look crowded
   ok "more ranks than processors" both 'says "nodes: 1, ranks: 4, processors of the nodes: 1,"' 'never says "0 processors"'
-  job layout SLURM_JOB_NUM_NODES=2 SLURM_NTASKS=8 SLURM_NTASKS_PER_NODE=2 -- tiny.cfg --set run.directory=run
+  look fewer
   ok "fewer nodes than before with --ntasks-per-node" asked "srun --nodes=2 --ntasks=4 --ntasks-per-node=2"
 }
 
 # What the script says of the newest checkpoint is what the run resumes from.
 test_resumes() {
   trains resumes "exec $tessera \"\$@\""
-  job resumes -- tiny.cfg --set run.directory=run --set run.save_every=2
+  job resumes -- tiny.cfg --set run.save_every=2
   ok "the program itself: finished" both '[ "$status" = 0 ]' 'says "finished: run, step 6"'
   rm -r resumes/run/step_00000006
   sed -i 's/.*/x/; 1s/.*/step_00000002/' resumes/run/latest
-  job resumes -- tiny.cfg --set run.directory=run
+  job resumes -- tiny.cfg
   ok "latest is one behind: where it goes on" both 'says "newest checkpoint: step 4"' \
     'grep -q "^resumed at step 4 of 6" resumes/logs/job-7.r0.log'
   rm -f resumes/logs/*.log
-  job resumes -- tiny.cfg --set run.directory=run --resume run/step_00000002
+  job resumes -- tiny.cfg --resume run/step_00000002
   ok "another checkpoint is asked for: it is named" both 'says "--resume run/step_00000002"' \
     'grep -q "^resumed at step 2 of 6" resumes/logs/job-7.r0.log'
 }
@@ -376,15 +413,45 @@ test_home() {
   cp "$script" "$copy"
   trains home 'saved 6'
   echo "$copy tiny.cfg --set run.directory=run" > home/slurm/command
-  job home TESSERA= PATH="$work/bin:/usr/bin:/bin" -- tiny.cfg --set run.directory=run
+  job home TESSERA= PATH="$work/bin:/usr/bin:/bin" -- tiny.cfg
   ok "a copy with another name and blanks finds its program" says "slurm/../../../bin/tessera$"
   echo "$work/mine.sh tiny.cfg" > home/slurm/command
   cp "$script" mine.sh
-  job home TESSERA= PATH="$work/bin:/usr/bin:/bin" -- tiny.cfg --set run.directory=run
+  job home TESSERA= PATH="$work/bin:/usr/bin:/bin" -- tiny.cfg
   ok "a copy far from the program says where it lies" both '[ "$status" = 2 ]' 'says "it lies in $work\): set TESSERA="'
   echo "(null)" > home/slurm/command
-  job home TESSERA= PATH="$work/bin:/usr/bin:/bin" -- tiny.cfg --set run.directory=run
+  job home TESSERA= PATH="$work/bin:/usr/bin:/bin" -- tiny.cfg
   ok "a script from a pipe says that Slurm does not know" both '[ "$status" = 2 ]' 'says "Slurm does not say where\): set TESSERA="'
+}
+
+# The other two find their program and their neighbour as train.sbatch does.
+test_others() {
+  local place="$work/a place/share/tessera/slurm"
+  cp "$top/slurm/array.sbatch" "$place/my array"
+  cp "$script" "$place/train.sbatch"
+  trains array 'echo "$*" > words; saved 6'
+  mkdir -p array/slurm
+  echo "--set run.seed=1" > array/variants
+  echo "$place/my array tiny.cfg variants" > array/slurm/command
+  script_of_job="$place/my array"
+  job array SLURM_ARRAY_TASK_ID=1 SLURM_ARRAY_JOB_ID=7 -- tiny.cfg variants --verbose
+  ok "array.sbatch with another name and blanks" \
+    is "$(cat array/words)" "train tiny.cfg --verbose --set run.seed=1 --set run.directory=run/1 --resume auto"
+  job array SLURM_ARRAY_TASK_ID=1 SLURM_ARRAY_JOB_ID=7 -- -N2 tiny.cfg variants
+  ok "array.sbatch: -N2 behind the script" both '[ "$status" = 2 ]' 'says "sbatch.s own come before the script"'
+  echo "(null)" > array/slurm/command
+  job array SLURM_ARRAY_TASK_ID=1 SLURM_ARRAY_JOB_ID=7 -- tiny.cfg variants
+  ok "array.sbatch from a pipe" both '[ "$status" = 2 ]' 'says "TESSERA_SCRIPTS=DIRECTORY"'
+  cp "$top/slurm/consolidate.sbatch" "$place/my consolidation"
+  script_of_job="$place/my consolidation"
+  mkdir -p consolidated/slurm
+  echo 'echo "$*" > words' > consolidated/train
+  echo "$place/my consolidation run out" > consolidated/slurm/command
+  job consolidated TESSERA= PATH="$work/bin:/usr/bin:/bin" -- run out
+  ok "consolidate.sbatch with another name and blanks" is "$(cat consolidated/words)" "zero_to_fp32 run out"
+  job consolidated TESSERA=none -- run out
+  ok "consolidate.sbatch: TESSERA is no program" both '[ "$status" = 2 ]' 'says "TESSERA=none is not a program"'
+  script_of_job=$script
 }
 
 test_waiting
@@ -396,4 +463,5 @@ test_words
 test_layout
 test_resumes
 test_home
+test_others
 finish
