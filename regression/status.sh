@@ -172,7 +172,7 @@ test_suspended() {
   ok "a run whose processes are stopped is suspended" printed '^state +suspended: its processes are stopped; SIGCONT'
   ok "so are its nodes, and nobody is behind" both 'grep -Eq "ago +suspended\$" "$scratch/out"' "absent '^behind'"
   run "$tessera" status suspended --format json
-  ok "as json" printed '"state": "suspended"'
+  ok "as json" printed '"state": "suspended", "reason": "suspended: its processes are stopped; SIGCONT'
   kill -CONT "$(pid_of 0)" "$(pid_of 1)"
   wait_for 200 is_running
   ok "it goes on" is_running

@@ -179,7 +179,7 @@ static void print_json(const summary *m, ts_text *to) {
   ts_text_add(to, "{");
   add_json_string(to, "state", killed ? how : j->state);
   ts_text_add(to, ", ");
-  add_json_string(to, "reason", j->reason[0] != 0 ? j->reason : m->s->failed);
+  add_json_string(to, "reason", j->reason[0] != 0 ? j->reason : m->s->failed != NULL ? m->s->failed : m->suspended);
   ts_text_add(to, ", ");
   add_json_string(to, "job", strcmp(j->job, "-") != 0 ? j->job : NULL);
   ts_text_add(to, ", \"restart\": %lld, \"ranks\": %lld, \"step\": %lld, \"steps\": %lld, \"step_seconds\": %.6g, "
