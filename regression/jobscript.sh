@@ -91,7 +91,7 @@ rounds() {
 }
 
 test_waiting() {
-  eval "$(functions rank end_with_the_dead)"
+  eval "$(functions rank)"
   export -f rank
   ok "300 ranks under TERM and USR1: each wrapper lasts as long as its program and tells its status" rounds rank_round
   ok "300 steps under TERM and USR1: the script waits until srun is gone" rounds step_round
@@ -102,22 +102,29 @@ test_waiting() {
 # ---- a Slurm of stand-ins ----
 
 # In the directory "slurm" of a case: state, restarts and command are what Slurm says of the job, requeue what becomes of a requeue
-# (yes; no; late: it is done and an error is given); calls collects what was asked for.
+# (yes; no; late: it is done and an error is given; cancelled: the job is, meanwhile; a line a time, the last for ever); deaf has a line
+# for each question that is not answered; calls collects what was asked for, script is the script's process, usr1 has a line for each
+# USR1 that srun was told to hand on.
 mkdir bin
 cat > bin/scontrol << 'END'
 #!/bin/sh
 echo "scontrol $*" >> slurm/calls
 case "$1 $2" in
-  "show job") cat << SHOWN
+  "show job")
+    [ ! -s slurm/deaf ] || { sed -i 1d slurm/deaf; echo "Unable to contact slurm controller" >&2; exit 1; }
+    cat << SHOWN
 JobId=$3 JobName=job
-   JobState=$(cat slurm/state) Reason=None Dependency=(null)
+   JobState=$(cut -d ' ' -f 1 slurm/state) Reason=$(cut -d ' ' -f 2 slurm/state) Dependency=(null)
    Requeue=1 Restarts=$(cat slurm/restarts) BatchFlag=1 Reboot=0 ExitCode=0:0
    Command=$(cat slurm/command)
 SHOWN
     ;;
   requeue*)
-    [ "$(cat slurm/requeue)" = no ] || echo $(($(cat slurm/restarts) + 1)) > slurm/restarts
-    [ "$(cat slurm/requeue)" = yes ] || { echo "Socket timed out" >&2; exit 1; } ;;
+    read -r answer < slurm/requeue
+    [ "$(wc -l < slurm/requeue)" -lt 2 ] || sed -i 1d slurm/requeue
+    [ "$answer" != cancelled ] || echo CANCELLED None > slurm/state
+    [ "$answer" = no ] || [ "$answer" = cancelled ] || echo $(($(cat slurm/restarts) + 1)) > slurm/restarts
+    [ "$answer" = yes ] || { echo "Socket timed out" >&2; exit 1; } ;;
 esac
 END
 # As srun: rank 0 alone, and a process that ends the step when srun is killed.
@@ -132,8 +139,14 @@ while [ "$1" != bash ]; do
   shift
 done
 (trap '' TERM; while kill -0 $$; do sleep 0.3; done 2> /dev/null; [ -e slurm/srun.ended ] || echo "step killed" >> slurm/calls) &
-SLURM_PROCID=0 SLURM_STEP_ID=0 SLURMD_NODENAME=n0 "$@" >> "$log" 2>&1 < /dev/null
-status=$?
+echo $PPID > slurm/script
+SLURM_PROCID=0 SLURM_STEP_ID=0 SLURMD_NODENAME=n0 "$@" >> "$log" 2>&1 < /dev/null &
+rank=$!
+trap 'echo told >> slurm/usr1' USR1
+while kill -0 $rank; do
+  wait $rank
+  status=$?
+done 2> /dev/null
 : > slurm/srun.ended
 exit $status
 END
@@ -150,6 +163,7 @@ case $* in
   "train --help") cat ../help ;;
   *"--key run.steps") echo 6 ;;
   *"--key run.directory") echo run ;;
+  *"--key run.resume") cat resume 2> /dev/null || echo never ;;
   *) . ./train ;;
 esac
 END
@@ -171,7 +185,7 @@ begin() {
   (
     cd "$case" || exit
     cp ../tiny.cfg ../text.txt .
-    echo RUNNING > slurm/state
+    [ -e slurm/state ] || echo RUNNING None > slurm/state
     echo "$restart" > slurm/restarts
     [ -e slurm/requeue ] || echo yes > slurm/requeue
     [ -e slurm/command ] || echo "$script tiny.cfg" > slurm/command
@@ -286,7 +300,13 @@ test_orphans() {
 
 # ---- queueing ----
 
+# Minutes are tenths of a second for who has this in front of PATH.
+mkdir hasty
+printf '#!/bin/sh\nexec /bin/sleep 0.1\n' > hasty/sleep
+chmod +x hasty/sleep
+
 test_requeue() {
+  local case
   mkdir -p late/slurm no/slurm
   echo late > late/slurm/requeue
   trains late 'saved 3; exit 75'
@@ -299,6 +319,30 @@ test_requeue() {
     begin third -- tiny.cfg
   done
   wait
+  mkdir -p second/slurm cancelled/slurm limit/slurm gone/slurm deaf/slurm
+  printf '%s\n' no no yes > second/slurm/requeue
+  printf '%s\n' cancelled yes > cancelled/slurm/requeue
+  echo COMPLETING TimeLimit > limit/slurm/state
+  echo COMPLETING None > gone/slurm/state
+  printf '%s\n' no no > deaf/slurm/deaf
+  restart=0
+  for case in second cancelled limit gone; do
+    trains $case 'saved 3; exit 75'
+    begin $case -- tiny.cfg &
+  done
+  trains deaf 'saved 3; exit 75'
+  begin deaf PATH="$work/hasty:$work/bin:$PATH" -- tiny.cfg &
+  wait
+  look second
+  ok "Slurm says no twice: it is asked again" both '[ "$status" = 0 ]' 'never says "did not queue"'
+  look cancelled
+  ok "a job that is cancelled meanwhile is not revived" is "$(grep -c '^scontrol requeue' cancelled/slurm/calls)" 1
+  look limit
+  ok "a job that meets its limit is queued again" queued
+  look gone
+  ok "one that Slurm ends for another reason is not" both 'never queued' 'says "Slurm is ending this job"'
+  look deaf
+  ok "a slurmctld that does not answer is asked again" both queued 'says "slurmctld does not answer"'
   look late
   ok "Slurm says no to a requeue that it has done: nothing is wrong" both '[ "$status" = 0 ]' 'never says "did not queue"'
   look no
@@ -306,9 +350,77 @@ test_requeue() {
   look third
   ok "the third life without a checkpoint is the last" both '[ "$status" = 1 ]' 'says "3 times in a row"'
   : > third/logs/job-7.failures
+  restart=2
   job third -- tiny.cfg
   ok "the number of failures is lost: no life for ever" both '[ "$status" = 1 ]' 'says "3 times in a row"'
   restart=0
+}
+
+# Ranks of a former life hold the run for a while.
+test_held() {
+  trains held 'if [ -e asked ]; then saved 6; else : > asked
+    echo "run.directory: run is being written by another job (job 7 restart 0 host n0 pid 5)"; exit 2; fi'
+  restart=1
+  job held PATH="$work/hasty:$work/bin:$PATH" -- tiny.cfg
+  ok "a run that ranks of a former life hold is tried again" both 'says "again in a minute"' 'says "finished: run, step 6"'
+  rm -r held/asked held/run held/logs
+  sed -i 's/job 7/job 8/' held/train
+  job held PATH="$work/hasty:$work/bin:$PATH" -- tiny.cfg
+  ok "one that another job holds is not" is "$status" 2
+  restart=0
+}
+
+# A signal to the script reaches the ranks, also one that comes too early for them.
+test_signals() {
+  trains told 'kill -USR1 $(cat slurm/script); for i in 1 2 3 4 5; do sleep 1; [ ! -e slurm/usr1 ] || { saved 3; exit 75; }; done'
+  begin told -- tiny.cfg &
+  trains early 'kill -USR1 $(cat slurm/script); for i in 1 2 3 4 5 6 7 8 9; do sleep 1; [ $(wc -l < slurm/usr1) -lt 2 ] || exit 75; done'
+  begin early -- tiny.cfg &
+  wait
+  look told
+  ok "USR1 to the script: saved, queued again" both queued 'says "USR1, ahead of the time limit" && says "stopped and saved: run, step 3"'
+  look early
+  ok "it is told again to who did not listen" both queued 'says "before there was anything new to save"'
+}
+
+# How lives begin.  life CASE RESTART DOES WORD...: what --resume they are given.
+life() {
+  local case=$1
+  restart=$2
+  trains "$case" "echo \"\$*\" > words; $3"
+  shift 3
+  job "$case" -- tiny.cfg "$@"
+  restart=0
+  resumed=$(sed -n 's/.*--resume //p' "$case/words")
+}
+
+test_begins() {
+  life plain 0 'exit 9'
+  ok "a run begins with --resume auto" is "$resumed" auto
+  mkdir deck
+  echo other > deck/resume
+  life deck 0 'exit 9'
+  ok "or as run.resume of the deck says" is "$resumed" other
+  life deck 1 'saved 3; exit 9'
+  ok "in the next life too, while nothing is saved" is "$resumed" other
+  life deck 2 'exit 9'
+  ok "and from there when something is" is "$resumed" auto
+  life never 0 'exit 9' --resume never
+  ok "never is for the first life" both 'is "$resumed" never' 'life never 1 "exit 9" --resume never; is "$resumed" auto'
+  mkdir -p full_of_steps/run/step_00000003
+  : > full_of_steps/run/step_00000003/manifest
+  life full_of_steps 0 'kill -9 $$' --resume never
+  life full_of_steps 1 'exit 2' --resume never
+  ok "and stays where checkpoints are of another run" is "$resumed" never
+  mkdir -p back/run/step_0000000{2,6}
+  : > back/run/step_00000002/manifest
+  : > back/run/step_00000006/manifest
+  life back 0 'exit 9' --resume run/step_00000002
+  ok "a life that is to go back and dies before: queued again" queued
+  life back 1 'mv run/step_00000006 run/step_00000006.aside; exit 9' --resume run/step_00000002
+  ok "and the next one goes back" is "$resumed" run/step_00000002
+  life back 2 'saved 3; exit 9' --resume run/step_00000002
+  ok "one that went back goes on from there" is "$resumed" auto
 }
 
 # A disk with room for the directories alone.
@@ -347,6 +459,7 @@ refusals='--nodes=2 tiny.cfg|come before the script: sbatch --nodes=2
 tiny.cfg -N2|come before the script: sbatch -N2 
 tiny.cfg other.cfg|other.cfg: one deck is expected
 tiny.cfg --set|--set needs a value
+tiny.cfg --help|train --help. prints it here
 --verbose|usage: sbatch'
 
 test_words() {
@@ -366,19 +479,45 @@ test_words() {
   look words
   ok "options before the deck" is "$(cat words/words)" \
     "train tiny.cfg --set run.directory=run --set run.seed=3 --verbose --resume never"
+  printf 'A=1\nSLURM_NTASKS=3\n' > environment1
+  printf 'TESSERA_LOGS=elsewhere\n' > environment2
+  for n in 1 2; do
+    begin "environment$n.case" TESSERA_ENV_FILE="$work/environment$n" -- tiny.cfg
+    look "environment$n.case"
+    ok "an environment file with what is not for it" both '[ "$status" = 2 ]' "says 'environment$n:$((3 - n)): (SLURM_NTASKS|TESSERA_LOGS) is'"
+  done
+  trains names 'saved 6'
+  job names 'SLURM_JOB_NAME=a\b%j' -- tiny.cfg
+  ok "% in a job's name is no pattern of srun, a backslash none either" \
+    both "asked '--output=logs/a_b%%j-7.r0.log'" 'says "log: logs/a_b%j-7.r0.log"'
+  sed 's/^  : # module load .*/  [ -z "$NOBODY_SET_THIS" ]/' "$script" > site.sbatch
+  script_of_job=$work/site.sbatch
+  trains site 'saved 6'
+  job site -- tiny.cfg
+  script_of_job=$script
+  ok "site_setup may read what is not set" says "finished: run"
   look components
   ok "a heterogeneous job" both '[ "$status" = 2 ]' 'says "sbatch --nodes=2 --ntasks=3 slurm/train.sbatch tiny.cfg"'
 }
 
 test_layout() {
   local case
-  for case in uneven crowded fewer; do
+  for case in uneven crowded fewer gpus poor chosen; do
     trains $case 'saved 6'
   done
+  begin gpus SLURM_JOB_NUM_NODES=2 SLURM_GPUS_ON_NODE=2 'SLURM_JOB_CPUS_PER_NODE=2(x2)' -- tiny.cfg &
+  begin poor SLURM_GPUS_ON_NODE=8 SLURM_JOB_CPUS_PER_NODE=1 -- tiny.cfg &
+  begin chosen SLURM_GPUS_ON_NODE=8 SLURM_NTASKS=1 SLURM_JOB_CPUS_PER_NODE=1 SLURM_CPUS_PER_TASK=1 -- tiny.cfg &
   begin uneven SLURM_JOB_NUM_NODES=3 SLURM_NTASKS=4 'SLURM_JOB_CPUS_PER_NODE=2,1(x2)' -- tiny.cfg &
   begin crowded SLURM_NTASKS=4 SLURM_CPUS_ON_NODE=1 SLURM_JOB_CPUS_PER_NODE=1 -- tiny.cfg &
   begin fewer SLURM_JOB_NUM_NODES=2 SLURM_NTASKS=8 SLURM_NTASKS_PER_NODE=2 -- tiny.cfg &
   wait
+  look gpus
+  ok "a rank a GPU" asked "srun --nodes=2 --ntasks=4 --ntasks-per-node=2"
+  look poor
+  ok "fewer processors than GPUs: refused, with the way out" both '[ "$status" = 2 ]' 'says "ntasks-per-node=8 asks"'
+  look chosen
+  ok "--ntasks is what was asked for" asked "srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1"
   look uneven
   ok "4 ranks on 3 nodes are 4" both 'says "nodes: 3, ranks: 4, processors of the nodes: 2,1"' \
     'asked "srun --nodes=3 --ntasks=4 --mpi"'
@@ -431,12 +570,20 @@ test_others() {
   cp "$script" "$place/train.sbatch"
   trains array 'echo "$*" > words; saved 6'
   mkdir -p array/slurm
-  echo "--set run.seed=1" > array/variants
+  printf '%s\r\n' "--set run.seed=1" "" "# a word" "--prompt ''" > array/variants
   echo "$place/my array tiny.cfg variants" > array/slurm/command
   script_of_job="$place/my array"
   job array SLURM_ARRAY_TASK_ID=1 SLURM_ARRAY_JOB_ID=7 -- tiny.cfg variants --verbose
   ok "array.sbatch with another name and blanks" \
     is "$(cat array/words)" "train tiny.cfg --verbose --set run.seed=1 --set run.directory=run/1 --resume auto"
+  job array SLURM_ARRAY_TASK_ID=2 SLURM_ARRAY_JOB_ID=7 -- tiny.cfg variants
+  ok "an empty line is the deck as it is" is "$(cat array/words)" "train tiny.cfg --set run.directory=run/2 --resume auto"
+  job array SLURM_ARRAY_TASK_ID=3 SLURM_ARRAY_JOB_ID=7 -- tiny.cfg variants
+  ok "a comment is none" both '[ "$status" = 2 ]' 'says "variants:3: a comment is no variant"'
+  job array SLURM_ARRAY_TASK_ID=4 SLURM_ARRAY_JOB_ID=7 -- tiny.cfg variants
+  ok "an empty word is one" is "$(cat array/words)" "train tiny.cfg --prompt  --set run.directory=run/4 --resume auto"
+  job array SLURM_ARRAY_TASK_ID=5 SLURM_ARRAY_JOB_ID=7 -- tiny.cfg variants
+  ok "behind the last line" both '[ "$status" = 2 ]' 'says "variants has no line 5 \(4 lines\)"'
   job array SLURM_ARRAY_TASK_ID=1 SLURM_ARRAY_JOB_ID=7 -- -N2 tiny.cfg variants
   ok "array.sbatch: -N2 behind the script" both '[ "$status" = 2 ]' 'says "sbatch.s own come before the script"'
   echo "(null)" > array/slurm/command
@@ -458,6 +605,9 @@ test_waiting
 test_endings
 test_orphans
 test_requeue
+test_held
+test_signals
+test_begins
 test_full_disk
 test_words
 test_layout

@@ -151,6 +151,11 @@ test_requests() {
   train 2 dead --resume auto
   ok "a run that died before its first checkpoint begins anew" gave 0
   ok "with all its rows" same dead fresh
+  mkdir early
+  cp fresh/deck.cfg early
+  head -n 1 fresh/metrics.csv > early/metrics.csv
+  train 2 early --resume fresh/step_00000003
+  ok "so does one that is to begin at another's checkpoint" both 'gave 0' 'same early elsewhere'
   train 2 fresh --resume auto --set optimizer.params.lr=2e-2 --set run.steps=7
   ok "a setting that differs is named" said 0 "optimizer.params.lr: 0.01, now 0.02"
   rm -rf fresh/step_00000007

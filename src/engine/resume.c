@@ -103,10 +103,16 @@ static char *share_dead_deck(ts_world *world, const char *run) {
   return text;
 }
 
+/* A run that died early is begun over. */
+static void take_dead_run(ts_world *world, const char *run, ts_resume *resume) {
+  resume->over = agree_on_rank_0(world, died_early(run));
+  resume->dead = resume->over ? share_dead_deck(world, run) : NULL;
+}
+
 /* No checkpoint: a new run, unless the directory holds something else than a run that died early. */
 static ts_status begin_anew(ts_world *world, const ts_deck *deck, ts_resume *resume, ts_error *err) {
   const char *run = deck->run.directory;
-  resume->over = agree_on_rank_0(world, died_early(run));
+  take_dead_run(world, run, resume);
   ts_status status = TS_OK;
   if (!resume->over && ts_world_rank(world) == 0) {
     ts_error why = {0};
@@ -118,7 +124,6 @@ static ts_status begin_anew(ts_world *world, const ts_deck *deck, ts_resume *res
   }
   if (resume->over) {
     ts_log(TS_LOG_INFO, "%s has no checkpoint yet: the run begins anew", run);
-    resume->dead = share_dead_deck(world, run);
   }
   return ts_world_agree(world, status, err);
 }
@@ -176,7 +181,10 @@ static ts_status find_named(ts_world *world, const char *path, const ts_deck *de
   ts_status status = ts_world_agree(world, ts_checkpoint_locate(path, NULL, &resume->directory, &why), &why);
   if (status == TS_OK) {
     resume->same_run = agree_on_rank_0(world, is_of_run(resume->directory, deck->run.directory));
-    status = ts_world_rank(world) != 0 || resume->same_run ? TS_OK : check_empty(deck, err);
+    if (!resume->same_run) { /* a life that died before its first checkpoint is no reason to refuse the next one */
+      take_dead_run(world, deck->run.directory, resume);
+      status = ts_world_rank(world) != 0 || resume->over ? TS_OK : check_empty(deck, err);
+    }
     status = ts_world_agree(world, status, err);
     status = status == TS_OK ? ts_checkpoint_check(world, resume->directory, &resume->checkpoint, &why) : status;
   }
