@@ -17,7 +17,9 @@ static bool close_written(hid_t dataset, herr_t status) {
 static bool write_numbers(hid_t file, const char *name, const int64_t *data, int64_t n0, int64_t n1) {
   hsize_t dims[2] = {(hsize_t) n0, (hsize_t) n1};
   hid_t space = H5Screate_simple(n1 > 0 ? 2 : 1, dims, NULL);
-  hid_t dataset = H5Dcreate2(file, name, H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+  hid_t create = ts_hdf5_dataset_properties();
+  hid_t dataset = H5Dcreate2(file, name, H5T_STD_I64LE, space, H5P_DEFAULT, create, H5P_DEFAULT);
+  H5Pclose(create);
   H5Sclose(space);
   return close_written(dataset, H5Dwrite(dataset, H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, data));
 }
@@ -35,8 +37,10 @@ static bool write_words(hid_t file, const char *name, const char *const *word, i
   hid_t space = H5Screate_simple(1, &dims, NULL), type = H5Tcopy(H5T_C_S1);
   H5Tset_size(type, width);
   H5Tset_cset(type, H5T_CSET_UTF8);
-  hid_t dataset = H5Dcreate2(file, name, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+  hid_t create = ts_hdf5_dataset_properties();
+  hid_t dataset = H5Dcreate2(file, name, type, space, H5P_DEFAULT, create, H5P_DEFAULT);
   bool ok = close_written(dataset, H5Dwrite(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, rows));
+  H5Pclose(create);
   H5Tclose(type);
   H5Sclose(space);
   ts_free(rows);
@@ -131,8 +135,7 @@ static bool write_tables(hid_t file, const ts_checkpoint *c) {
     most += (size_t) c->part[i].n_states;
   }
   columns to = {.file = file, .word = ts_malloc(most * sizeof *to.word), .number = ts_malloc(most * sizeof *to.number)};
-  hid_t group = H5Gcreate2(file, "/layout", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
-  to.ok = group >= 0 && H5Gclose(group) >= 0;
+  to.ok = ts_hdf5_make_group(file, "layout");
   WORDS(&to, c->n_parts, "/layout/part_name", c->part[i].name);
   NUMBERS(&to, c->n_parts, "/layout/part_trainable", c->part[i].trainable);
   NUMBERS(&to, c->n_parts, "/layout/part_count", c->part[i].count);
@@ -244,18 +247,17 @@ static bool write_virtual(hid_t file, const ts_checkpoint *c, const ts_saved_par
     dims[d] = (hsize_t) p->shape[d];
   }
   char *dataset = ts_checkpoint_dataset(part, state), *name = ts_format("/%s/%s", part->state[state].name, p->name);
-  mapping m = {.create = H5Pcreate(H5P_DATASET_CREATE), .space = H5Screate_simple(p->n_dims, dims, NULL), .n_dims = p->n_dims,
-               .dims = dims, .dataset = dataset, .ok = true};
+  mapping m = {.create = ts_hdf5_dataset_properties(), .space = H5Screate_simple(p->n_dims, dims, NULL),
+               .n_dims = p->n_dims, .dims = dims, .dataset = dataset, .ok = true};
   m.ok = H5Pset_fill_value(m.create, H5T_NATIVE_FLOAT, &nothing) >= 0;
   for (int s = 0; s < c->n_shards; ++s) {
     map_shard(&m, c, p, s);
   }
-  hid_t links = H5Pcreate(H5P_LINK_CREATE), type = ts_hdf5_type(part->state[state].dtype);
-  H5Pset_create_intermediate_group(links, 1);
+  hid_t type = ts_hdf5_type(part->state[state].dtype);
   H5Sselect_all(m.space);
-  hid_t made = H5Dcreate2(file, name, type, m.space, links, m.create, H5P_DEFAULT);
+  bool group = ts_hdf5_make_group(file, part->state[state].name);
+  hid_t made = group ? H5Dcreate2(file, name, type, m.space, H5P_DEFAULT, m.create, H5P_DEFAULT) : -1;
   bool ok = m.ok && made >= 0 && H5Dclose(made) >= 0;
-  H5Pclose(links);
   H5Tclose(type);
   H5Sclose(m.space);
   H5Pclose(m.create);

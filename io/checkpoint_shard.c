@@ -20,17 +20,16 @@ char *ts_checkpoint_dataset(const ts_saved_part *part, int state) {
 static hid_t create_dataset(hid_t file, const ts_saved_part *part, int state, int64_t count) {
   char *name = ts_checkpoint_dataset(part, state);
   hsize_t dims = (hsize_t) count, chunk = (hsize_t) ts_chunk_elements(count, ts_dtype_size(part->state[state].dtype));
-  hid_t links = H5Pcreate(H5P_LINK_CREATE), create = H5Pcreate(H5P_DATASET_CREATE);
-  H5Pset_create_intermediate_group(links, 1);
+  hid_t create = ts_hdf5_dataset_properties();
   H5Pset_chunk(create, 1, &chunk);
   H5Pset_fletcher32(create);
   H5Pset_fill_time(create, H5D_FILL_TIME_NEVER);
   hid_t space = H5Screate_simple(1, &dims, NULL), type = ts_hdf5_type(part->state[state].dtype);
-  hid_t dataset = H5Dcreate2(file, name, type, space, links, create, H5P_DEFAULT);
+  bool group = ts_hdf5_make_group(file, part->name);
+  hid_t dataset = group ? H5Dcreate2(file, name, type, space, H5P_DEFAULT, create, H5P_DEFAULT) : -1;
   H5Tclose(type);
   H5Sclose(space);
   H5Pclose(create);
-  H5Pclose(links);
   ts_free(name);
   return dataset;
 }

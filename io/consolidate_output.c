@@ -162,7 +162,7 @@ static bool create_dataset(ts_output *o, int tensor) {
     dims[d] = (hsize_t) p->shape[d];
   }
   hid_t space = H5Screate_simple(p->n_dims, dims, NULL), type = ts_hdf5_type(o->options->dtype);
-  hid_t create = H5Pcreate(H5P_DATASET_CREATE);
+  hid_t create = ts_hdf5_dataset_properties();
   H5Pset_fill_time(create, H5D_FILL_TIME_NEVER);
   o->dataset = H5Dcreate2((hid_t) o->hdf5, p->name, type, space, H5P_DEFAULT, create, H5P_DEFAULT);
   H5Pclose(create);

@@ -246,6 +246,23 @@ static const H5FD_class_t driver = {
 
 /* ---- files ---- */
 
+hid_t ts_hdf5_dataset_properties(void) {
+  hid_t create = H5Pcreate(H5P_DATASET_CREATE);
+  H5Pset_obj_track_times(create, false);
+  return create;
+}
+
+bool ts_hdf5_make_group(hid_t file, const char *name) {
+  if (H5Lexists(file, name, H5P_DEFAULT) > 0) {
+    return true;
+  }
+  hid_t create = H5Pcreate(H5P_GROUP_CREATE);
+  H5Pset_obj_track_times(create, false);
+  hid_t group = H5Gcreate2(file, name, H5P_DEFAULT, create, H5P_DEFAULT);
+  H5Pclose(create);
+  return group >= 0 && H5Gclose(group) >= 0;
+}
+
 hid_t ts_hdf5_open(const char *path) {
   hid_t access = H5Pcreate(H5P_FILE_ACCESS);
   H5Pset_file_locking(access, false, true);
@@ -264,10 +281,13 @@ hid_t ts_hdf5_create(const char *path, ts_error *err) {
   H5Pset_driver(access, driver_id, NULL);
   H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110);
   errno = 0;
-  hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, access);
+  hid_t create = H5Pcreate(H5P_FILE_CREATE);
+  H5Pset_obj_track_times(create, false); /* of the root */
+  hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, create, access);
   if (file < 0) {
     ts_error_add(err, "%s: cannot be created: %s", path, strerror(errno));
   }
+  H5Pclose(create);
   H5Pclose(access);
   return file;
 }

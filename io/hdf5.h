@@ -34,6 +34,14 @@ hid_t ts_hdf5_open(const char *path);
  * The lock must be held.  Not collective.  \return the file, or a negative number with the reason in \a err. */
 hid_t ts_hdf5_create(const char *path, ts_error *err);
 
+/** Properties to create a dataset with: no time in it, so that equal states are equal files.  Not collective.
+ * \return to be closed by H5Pclose. */
+hid_t ts_hdf5_dataset_properties(void);
+
+/** Make the group /NAME unless it is there, likewise without times.  Not collective.
+ * \return false when it cannot be made. */
+bool ts_hdf5_make_group(hid_t file, const char *name);
+
 /** Close a file of ts_hdf5_create, sync it to the disk, and tell whether everything was written.  Not collective.  The
  * lock must not be held: closing takes it, syncing does not.
  * \return TS_BAD_INPUT with "PATH: reason" (the first failure). */

@@ -151,6 +151,7 @@ test_requests() {
   train 2 dead --resume auto
   ok "a run that died before its first checkpoint begins anew" gave 0
   ok "with all its rows" same dead fresh
+  ok "and files of the same bytes" cmp dead/step_00000006/shard_00001.h5 fresh/step_00000006/shard_00001.h5
   mkdir early
   cp fresh/deck.cfg early
   head -n 1 fresh/metrics.csv > early/metrics.csv

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+#include <unordered_set>
 #include <vector>
 
 #include "regression/shim/shim.h"
@@ -222,13 +223,20 @@ static void run_item(const item_ref &i) {
   i->after.clear();
 }
 
+/* Is `to` to wait for `from`?  Every item is looked at once: there are more ways than items. */
 static bool leads_to(const item *from, const item *to) {
-  if (from == to) {
-    return true;
-  }
-  for (const item_ref &d : to->after) {
-    if (!d->done && leads_to(from, d.get())) {
+  std::unordered_set<const item *> seen = {to};
+  std::vector<const item *> open = {to};
+  while (!open.empty()) {
+    const item *i = open.back();
+    open.pop_back();
+    if (i == from) {
       return true;
+    }
+    for (const item_ref &d : i->after) {
+      if (!d->done && seen.insert(d.get()).second) {
+        open.push_back(d.get());
+      }
     }
   }
   return false;
