@@ -24,7 +24,7 @@ static int64_t n_rows = 1024; /* tokens */
 static const size_t cold_bytes = (size_t) 512 << 20;
 
 static ts_tid leaf(ts_graph *g, const char *name, ts_dtype dtype, ts_shape shape) {
-  return ts_graph_leaf(g, name, TS_ROLE_INPUT, dtype, shape);
+  return ts_graph_leaf(g, name, TS_ROLE_INPUT, dtype, shape, -1);
 }
 
 /* An op whose inputs are n activations of one shape. */
@@ -34,7 +34,7 @@ static void build_plain(ts_graph *g, ts_op op, ts_dtype dtype, int n, int64_t co
   for (int i = 0; i < n; ++i) {
     in[i] = leaf(g, names[i], dtype, TS_SHAPE(4, n_rows / 4, columns));
   }
-  ts_build(g, op, "node", n, in);
+  ts_build(ts_graph_site(g), op, "node", n, in);
 }
 
 static void build_add(ts_graph *g, ts_dtype dtype) { build_plain(g, TS_OP_ADD, dtype, 2, HIDDEN); }
@@ -45,36 +45,36 @@ static void build_swiglu_dx(ts_graph *g, ts_dtype dtype) { build_plain(g, TS_OP_
 
 static void build_cast(ts_graph *g, ts_dtype dtype) {
   ts_tid x = leaf(g, "x", dtype, TS_SHAPE(n_rows, INNER));
-  ts_build_cast(g, "node", x, dtype == TS_F32 ? TS_BF16 : TS_F32);
+  ts_build_cast(ts_graph_site(g), "node", x, dtype == TS_F32 ? TS_BF16 : TS_F32);
 }
 
 static void build_accumulate(ts_graph *g, ts_dtype dtype) {
   ts_tid prior = leaf(g, "prior", dtype, TS_SHAPE(n_rows, INNER)), x = leaf(g, "x", dtype, TS_SHAPE(n_rows, INNER));
-  ts_build_accumulate(g, "node", prior, x, leaf(g, "one", TS_F32, TS_SHAPE(1)));
+  ts_build_accumulate(ts_graph_site(g), "node", prior, x, leaf(g, "one", TS_F32, TS_SHAPE(1)));
 }
 
 static void build_dropout(ts_graph *g, ts_dtype dtype) {
   ts_tid x = leaf(g, "x", dtype, TS_SHAPE(4, n_rows / 4, HIDDEN)), seed = leaf(g, "seed", TS_I64, TS_SHAPE(1));
-  ts_build_dropout(g, "node", x, seed, leaf(g, "sample", TS_I64, TS_SHAPE(4)), 0.1f, 1);
+  ts_build_dropout(ts_graph_site(g), "node", x, seed, leaf(g, "sample", TS_I64, TS_SHAPE(4)), 0.1f, 1);
 }
 
 static void build_split(ts_graph *g, ts_dtype dtype) {
   static const int64_t size[] = {HIDDEN, HIDDEN, HIDDEN};
-  ts_build_split(g, "node", leaf(g, "x", dtype, TS_SHAPE(n_rows, 3 * HIDDEN)), 3, size);
+  ts_build_split(ts_graph_site(g), "node", leaf(g, "x", dtype, TS_SHAPE(n_rows, 3 * HIDDEN)), 3, size);
 }
 
 static void build_sum_rows(ts_graph *g, ts_dtype dtype) {
-  ts_build_sum_rows(g, "node", leaf(g, "x", dtype, TS_SHAPE(n_rows, INNER)), TS_F32);
+  ts_build_sum_rows(ts_graph_site(g), "node", leaf(g, "x", dtype, TS_SHAPE(n_rows, INNER)), TS_F32);
 }
 
 static void build_embedding(ts_graph *g, ts_dtype dtype) {
   ts_tid table = leaf(g, "table", dtype, TS_SHAPE(VOCABULARY, HIDDEN));
-  ts_build_embedding(g, "node", table, leaf(g, "ids", TS_I32, TS_SHAPE(4, n_rows / 4)));
+  ts_build_embedding(ts_graph_site(g), "node", table, leaf(g, "ids", TS_I32, TS_SHAPE(4, n_rows / 4)));
 }
 
 static void build_embedding_dw(ts_graph *g, ts_dtype dtype) {
   ts_tid dy = leaf(g, "dy", dtype, TS_SHAPE(4, n_rows / 4, HIDDEN));
-  ts_build_embedding_dw(g, "node", dy, leaf(g, "ids", TS_I32, TS_SHAPE(4, n_rows / 4)), VOCABULARY, TS_F32);
+  ts_build_embedding_dw(ts_graph_site(g), "node", dy, leaf(g, "ids", TS_I32, TS_SHAPE(4, n_rows / 4)), VOCABULARY, TS_F32);
 }
 
 /* A norm and its gradients: the first n of these inputs that the op has. */
@@ -87,10 +87,10 @@ static void build_norm(ts_graph *g, ts_op op, ts_dtype dtype, const char *inputs
               : *c == 'm' || *c == 'r' ? leaf(g, name, TS_F32, TS_SHAPE(4, n_rows / 4))
                                        : leaf(g, name, dtype, TS_SHAPE(HIDDEN));
   }
-  ts_node_args args = {.op = op, .name = "node", .n_in = n, .in = in};
+  ts_node args = {.op = op, .name = "node", .n_in = n, .in = in};
   args.attr.norm.eps = 1e-5f;
   args.attr.norm.dtype = TS_F32;
-  ts_graph_add(g, &args);
+  ts_graph_add(ts_graph_site(g), &args);
 }
 
 static void build_layernorm(ts_graph *g, ts_dtype dtype) { build_norm(g, TS_OP_LAYERNORM, dtype, "xwb"); }
@@ -102,17 +102,17 @@ static void build_rmsnorm_dw(ts_graph *g, ts_dtype dtype) { build_norm(g, TS_OP_
 
 static void build_rope(ts_graph *g, ts_dtype dtype) {
   ts_tid in[] = {leaf(g, "x", dtype, TS_SHAPE(4, n_rows / 4, HIDDEN)), leaf(g, "p", TS_I32, TS_SHAPE(4, n_rows / 4))};
-  ts_node_args args = {.op = TS_OP_ROPE, .name = "node", .n_in = 2, .in = in};
+  ts_node args = {.op = TS_OP_ROPE, .name = "node", .n_in = 2, .in = in};
   args.attr.rope.head_dim = 64;
   args.attr.rope.theta = 1e4;
-  ts_graph_add(g, &args);
+  ts_graph_add(ts_graph_site(g), &args);
 }
 
 enum { PARAMETERS = 32 << 20 }; /* a quarter of the model: as far beyond the caches as all of it */
 
 static void build_sum_squares(ts_graph *g, ts_dtype dtype) {
   static const ts_range all = {0, PARAMETERS, 0, 1};
-  ts_build_sum_squares(g, "node", leaf(g, "x", dtype, TS_SHAPE(PARAMETERS)), 1, &all);
+  ts_build_sum_squares(ts_graph_site(g), "node", leaf(g, "x", dtype, TS_SHAPE(PARAMETERS)), 1, &all);
 }
 
 static void build_adamw(ts_graph *g, ts_dtype dtype) {
@@ -131,7 +131,7 @@ static void build_adamw(ts_graph *g, ts_dtype dtype) {
   in.betas = leaf(g, "betas", TS_F32, TS_SHAPE(2));
   in.scale = leaf(g, "scale", TS_F32, one);
   in.skip = leaf(g, "zero", TS_F32, one);
-  ts_build_adamw(g, "node", &in, 1, &all, 1e-8f, true, true, (ts_rounding){0});
+  ts_build_adamw(ts_graph_site(g), "node", &in, 1, &all, 1e-8f, true, true, (ts_rounding){0});
 }
 
 static const struct { const char *name; void (*build)(ts_graph *g, ts_dtype dtype); } rows[] = {

@@ -23,7 +23,7 @@ static void destroy(gradient_case *c) {
 }
 
 static ts_tid add_leaf(gradient_case *c, const char *name, ts_dtype dtype, ts_shape shape, run_tensor value) {
-  ts_tid t = ts_graph_leaf(c->graph, name, dtype == TS_F32 ? TS_ROLE_PARAM : TS_ROLE_INPUT, dtype, shape);
+  ts_tid t = ts_graph_leaf(c->graph, name, dtype == TS_F32 ? TS_ROLE_PARAM : TS_ROLE_INPUT, dtype, shape, -1);
   TS_CHECK(t < MAX_TENSORS, "too many tensors");
   c->value[t] = value;
   return t;
@@ -48,46 +48,46 @@ static ts_shape activations(void) {
 
 static void build_view(gradient_case *c, int variant) {
   (void) variant;
-  ts_build_view(c->graph, "node", numbers(c, "x", activations()), 0, TS_SHAPE(6, 8));
+  ts_build_view(ts_graph_site(c->graph), "node", numbers(c, "x", activations()), 0, TS_SHAPE(6, 8));
 }
 
 static void build_add(gradient_case *c, int variant) {
   ts_tid a = numbers(c, "a", activations());
-  ts_build_add(c->graph, "node", a, variant == 0 ? numbers(c, "b", activations()) : a);
+  ts_build_add(ts_graph_site(c->graph), "node", a, variant == 0 ? numbers(c, "b", activations()) : a);
 }
 
 static void build_cast(gradient_case *c, int variant) {
   (void) variant;
-  ts_build_cast(c->graph, "node", numbers(c, "x", activations()), TS_BF16);
+  ts_build_cast(ts_graph_site(c->graph), "node", numbers(c, "x", activations()), TS_BF16);
 }
 
 static void build_gelu(gradient_case *c, int variant) {
   (void) variant;
-  ts_build(c->graph, TS_OP_GELU, "node", 1, (ts_tid[]){numbers(c, "x", activations())});
+  ts_build(ts_graph_site(c->graph), TS_OP_GELU, "node", 1, (ts_tid[]){numbers(c, "x", activations())});
 }
 
 static void build_swiglu(gradient_case *c, int variant) {
   (void) variant;
   ts_tid gate = numbers(c, "gate", activations());
-  ts_build(c->graph, TS_OP_SWIGLU, "node", 2, (ts_tid[]){gate, numbers(c, "up", activations())});
+  ts_build(ts_graph_site(c->graph), TS_OP_SWIGLU, "node", 2, (ts_tid[]){gate, numbers(c, "up", activations())});
 }
 
 static void build_dropout(gradient_case *c, int variant) {
   (void) variant;
   ts_tid x = numbers(c, "x", activations()), seed = integers(c, "seed", TS_I64, TS_SHAPE(1), 9);
-  ts_build_dropout(c->graph, "node", x, seed, integers(c, "sample", TS_I64, TS_SHAPE(2), 9), 0.25f, 5);
+  ts_build_dropout(ts_graph_site(c->graph), "node", x, seed, integers(c, "sample", TS_I64, TS_SHAPE(2), 9), 0.25f, 5);
 }
 
 static void build_split(gradient_case *c, int variant) {
   (void) variant;
-  ts_build_split(c->graph, "node", numbers(c, "x", activations()), 3, (int64_t[]){5, 1, 2});
+  ts_build_split(ts_graph_site(c->graph), "node", numbers(c, "x", activations()), 3, (int64_t[]){5, 1, 2});
   c->n_dy = 3;
 }
 
 static void build_concat(gradient_case *c, int variant) {
   (void) variant;
   ts_tid in[] = {numbers(c, "a", TS_SHAPE(2, 3)), numbers(c, "b", TS_SHAPE(2, 1)), numbers(c, "c", TS_SHAPE(2, 4))};
-  ts_build_concat(c->graph, "node", 3, in);
+  ts_build_concat(ts_graph_site(c->graph), "node", 3, in);
 }
 
 /* Bits: transposed b, a bias, more leading dimensions.  (Products with a transposed a are made by gradients only.) */
@@ -95,34 +95,34 @@ static void build_matmul(gradient_case *c, int variant) {
   bool turned = variant & 1, biased = variant & 2;
   ts_tid a = numbers(c, "a", variant & 4 ? TS_SHAPE(2, 3, 4) : TS_SHAPE(6, 4));
   ts_tid b = numbers(c, "b", turned ? TS_SHAPE(7, 4) : TS_SHAPE(4, 7));
-  ts_build_matmul(c->graph, "node", a, b, biased ? numbers(c, "bias", TS_SHAPE(7)) : TS_NONE, false, turned, TS_F32);
+  ts_build_matmul(ts_graph_site(c->graph), "node", a, b, biased ? numbers(c, "bias", TS_SHAPE(7)) : TS_NONE, false, turned, TS_F32);
 }
 
 static void build_embedding(gradient_case *c, int variant) {
   (void) variant;
   ts_tid table = numbers(c, "table", TS_SHAPE(5, 8));
-  ts_build_embedding(c->graph, "node", table, integers(c, "ids", TS_I32, TS_SHAPE(2, 3), 4));
+  ts_build_embedding(ts_graph_site(c->graph), "node", table, integers(c, "ids", TS_I32, TS_SHAPE(2, 3), 4));
 }
 
 static void build_layernorm(gradient_case *c, int variant) {
   (void) variant;
   ts_tid x = numbers(c, "x", activations()), w = numbers(c, "w", TS_SHAPE(8));
-  ts_build_layernorm(c->graph, "node", x, w, numbers(c, "b", TS_SHAPE(8)), 1e-5f);
+  ts_build_layernorm(ts_graph_site(c->graph), "node", x, w, numbers(c, "b", TS_SHAPE(8)), 1e-5f);
 }
 
 static void build_rmsnorm(gradient_case *c, int variant) {
   (void) variant;
   ts_tid x = numbers(c, "x", activations());
-  ts_build_rmsnorm(c->graph, "node", x, numbers(c, "w", TS_SHAPE(8)), 1e-5f);
+  ts_build_rmsnorm(ts_graph_site(c->graph), "node", x, numbers(c, "w", TS_SHAPE(8)), 1e-5f);
 }
 
 static void build_rope(gradient_case *c, int variant) {
-  ts_node_args args = {.op = TS_OP_ROPE, .name = "node", .n_in = 2};
+  ts_node args = {.op = TS_OP_ROPE, .name = "node", .n_in = 2};
   args.in = (ts_tid[]){numbers(c, "x", activations()), integers(c, "positions", TS_I32, TS_SHAPE(2, 3), 50)};
   args.attr.rope.head_dim = 4;
   args.attr.rope.theta = 100;
   args.attr.rope.inverse = variant == 1;
-  ts_graph_add(c->graph, &args);
+  ts_graph_add(ts_graph_site(c->graph), &args);
 }
 
 /* Bits: causal, grouped heads, documents, dropout. */
@@ -131,7 +131,7 @@ static void build_attention(gradient_case *c, int variant) {
   int kv = variant & 2 ? 2 : 4;
   ts_tid in[6] = {numbers(c, "q", TS_SHAPE(B, T, 4 * D)), numbers(c, "k", TS_SHAPE(B, T, kv * D)),
                   numbers(c, "v", TS_SHAPE(B, T, kv * D)), TS_NONE, TS_NONE, TS_NONE};
-  ts_node_args args = {.op = TS_OP_ATTENTION, .name = "node", .n_in = 6, .in = in};
+  ts_node args = {.op = TS_OP_ATTENTION, .name = "node", .n_in = 6, .in = in};
   args.attr.attention.heads = 4;
   args.attr.attention.kv_heads = kv;
   args.attr.attention.head_dim = D;
@@ -146,7 +146,7 @@ static void build_attention(gradient_case *c, int variant) {
     args.attr.attention.dropout = 0.25f;
     args.attr.attention.name = 3;
   }
-  ts_graph_add(c->graph, &args);
+  ts_graph_add(ts_graph_site(c->graph), &args);
 }
 
 /* The loss is the root: its gradient is the scalar "gradient_seed", which is there for the rule to find. */
@@ -156,7 +156,7 @@ static void build_head_loss(gradient_case *c, int variant) {
   ts_tid labels = integers(c, "labels", TS_I32, TS_SHAPE(2, 3), 8);
   run_set(&c->value[labels], 1, -100);
   numbers(c, "gradient_seed", TS_SHAPE(1));
-  ts_build(c->graph, TS_OP_HEAD_LOSS, "node", 3, (ts_tid[]){x, w, labels});
+  ts_build(ts_graph_site(c->graph), TS_OP_HEAD_LOSS, "node", 3, (ts_tid[]){x, w, labels});
   c->n_dy = 0;
 }
 

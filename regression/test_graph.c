@@ -1,6 +1,7 @@
 /* The graph: building, marks, rewriting, dumps, and the verifier, each rule with a graph that only it rejects. */
 #include "base/memory.h"
 #include "graph/op.h"
+#include "graph/rewrite.h"
 #include "graph/verify.h"
 #include "ops/build.h"
 #include "regression/tap.h"
@@ -13,16 +14,15 @@ enum { B = 2, T = 3, C = 8 };
 /* x -> norm -> product -> gelu -> + x, in two units: leaves x, norm.weight, w; nodes 0 .. 3. */
 static ts_graph *make(void) {
   ts_graph *g = ts_graph_create();
-  ts_graph_unit(g, "first");
-  ts_tid x = ts_graph_leaf(g, "x", TS_ROLE_INPUT, TS_F32, TS_SHAPE(B, T, C));
-  ts_tid norm = ts_graph_leaf(g, "norm.weight", TS_ROLE_PARAM, TS_F32, TS_SHAPE(C));
-  ts_tid y = ts_build_rmsnorm(g, "norm", x, norm, 1e-5f);
-  ts_graph_unit(g, "second");
-  ts_tid w = ts_graph_leaf(g, "w", TS_ROLE_PARAM, TS_F32, TS_SHAPE(C, C));
-  y = ts_build_matmul(g, "product", y, w, TS_NONE, false, true, TS_F32);
-  y = ts_build(g, TS_OP_GELU, "gelu", 1, &y);
-  y = ts_build_add(g, "sum", x, y);
-  ts_graph_unit(g, NULL);
+  ts_site at = {g, TS_SEGMENT_FORWARD, ts_graph_unit(g, "first")};
+  ts_tid x = ts_graph_leaf(g, "x", TS_ROLE_INPUT, TS_F32, TS_SHAPE(B, T, C), -1);
+  ts_tid norm = ts_graph_leaf(g, "norm.weight", TS_ROLE_PARAM, TS_F32, TS_SHAPE(C), at.unit);
+  ts_tid y = ts_build_rmsnorm(at, "norm", x, norm, 1e-5f);
+  at.unit = ts_graph_unit(g, "second");
+  ts_tid w = ts_graph_leaf(g, "w", TS_ROLE_PARAM, TS_F32, TS_SHAPE(C, C), at.unit);
+  y = ts_build_matmul(at, "product", y, w, TS_NONE, false, true, TS_F32);
+  y = ts_build(at, TS_OP_GELU, "gelu", 1, &y);
+  y = ts_build_add(at, "sum", x, y);
   ts_graph_mark(g, "result", y);
   return g;
 }
@@ -61,8 +61,8 @@ static void test_building(void) {
 static void test_ownership(void) {
   ts_graph *g = ts_graph_create();
   int64_t size[] = {3, 5};
-  ts_tid x = ts_graph_leaf(g, "x", TS_ROLE_INPUT, TS_F32, TS_SHAPE(B, C));
-  ts_build_split(g, "split", x, 2, size);
+  ts_tid x = ts_graph_leaf(g, "x", TS_ROLE_INPUT, TS_F32, TS_SHAPE(B, C), -1);
+  ts_build_split(ts_graph_site(g), "split", x, 2, size);
   size[0] = 5;
   tap_ok(g->node[0].attr.split.size[0] == 3, "attributes are copied");
   ts_graph_destroy(&g);
@@ -70,29 +70,95 @@ static void test_ownership(void) {
 
 /* ---- rewriting ---- */
 
+static bool same_dumps(const ts_graph *g, const ts_graph *h, ts_graph_format format) {
+  char *a = dump(g, format), *b = dump(h, format);
+  bool same = strcmp(a, b) == 0;
+  ts_free(a);
+  ts_free(b);
+  return same;
+}
+
 static void test_rewriting(void) {
-  ts_graph *g = make();
-  ts_graph_leaf(g, "nobody reads it", TS_ROLE_INPUT, TS_I32, TS_SHAPE(1));
-  ts_tid *map;
-  ts_graph *to = ts_graph_rewrite(g, &map);
+  ts_graph *g = make(), *expected = make();
+  ts_graph_leaf(g, "nobody reads it", TS_ROLE_INPUT, TS_I32, TS_SHAPE(1), -1);
+  ts_rewrite r = ts_rewrite_begin(g);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    ts_graph_copy_with_leaves(to, g, n, map);
+    ts_rewrite_copy(&r, n);
   }
-  ts_graph_copy_marks(to, g, map);
-  ts_graph *expected = make();
-  char *a = dump(to, TS_GRAPH_TEXT), *b = dump(expected, TS_GRAPH_TEXT);
-  tap_ok(strcmp(a, b) == 0, "a copy is equal but for the leaf that nobody reads");
-  ts_free(a);
-  ts_free(b);
-  a = dump(to, TS_GRAPH_JSON);
-  b = dump(expected, TS_GRAPH_JSON);
-  tap_ok(strcmp(a, b) == 0, "in segments, units and work, too");
-  ts_free(a);
-  ts_free(b);
-  ts_free(map);
+  ts_rewrite_marks(&r);
+  ts_rewrite_end(&r, &g);
+  tap_ok(same_dumps(g, expected, TS_GRAPH_TEXT), "a copy is equal but for the leaf that nobody reads");
+  tap_ok(same_dumps(g, expected, TS_GRAPH_JSON), "in segments, units and work, too");
   ts_graph_destroy(&g);
-  ts_graph_destroy(&to);
   ts_graph_destroy(&expected);
+}
+
+/* again = beta * sum + product's factors, in another segment and unit, read by a node that is to read another one. */
+static ts_graph *make_prior(void) {
+  ts_graph *g = make();
+  ts_site at = {g, TS_SEGMENT_BACKWARD_WEIGHT, 0};
+  ts_tid prior = g->node[3].out[0], beta = ts_graph_leaf(g, "beta", TS_ROLE_INPUT, TS_F32, TS_SHAPE(1), -1);
+  ts_tid again = ts_graph_add(at, &(ts_node){.op = TS_OP_MATMUL, .name = "again", .n_in = 2, .in = g->node[1].in,
+                                             .prior = &prior, .beta = beta, .attr = g->node[1].attr});
+  ts_graph_mark(g, "result", ts_build(at, TS_OP_GELU, "late", 1, &again));
+  return g;
+}
+
+static void test_rewriting_priors(void) {
+  ts_graph *g = make_prior(), *expected = make_prior();
+  ts_rewrite r = ts_rewrite_begin(g);
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    ts_rewrite_copy(&r, n);
+  }
+  ts_rewrite_marks(&r);
+  ts_rewrite_end(&r, &g);
+  tap_ok(same_dumps(g, expected, TS_GRAPH_TEXT) && same_dumps(g, expected, TS_GRAPH_JSON), "priors and betas, too");
+  ts_graph_destroy(&g);
+  ts_graph_destroy(&expected);
+}
+
+/* What a pass changes, is changed; who reads a node that is gone reads what takes its place. */
+static void test_rewriting_changes(void) {
+  ts_graph *g = make_prior();
+  ts_rewrite r = ts_rewrite_begin(g);
+  r.instead[g->node[4].out[0]] = g->node[1].out[0]; /* again: product */
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    ts_node node = n == 4 ? (ts_node){0} : ts_rewrite_node(&r, n);
+    if (n == 1) {
+      node.name = "renamed";
+      node.segment = TS_SEGMENT_REDUCE;
+      node.unit = -1;
+      r.in[0] = ts_rewrite_tensor(&r, ts_graph_find(g, "x"));
+    }
+    if (n != 4) {
+      ts_rewrite_add(&r, n, &node);
+    }
+  }
+  ts_rewrite_marks(&r);
+  ts_rewrite_end(&r, &g);
+  const ts_node *product = &g->node[1], *late = &g->node[4];
+  tap_ok(strcmp(product->name, "renamed") == 0 && product->segment == TS_SEGMENT_REDUCE && product->unit == -1 &&
+             product->in[0] == ts_graph_find(g, "x") && product->attr.matmul.transpose_b,
+         "a copy may be changed before it is added");
+  tap_ok(g->n_nodes == 5 && late->in[0] == product->out[0] && ts_graph_find(g, "beta") == TS_NONE,
+         "a node that is gone is replaced where it is read, and its leaves are gone");
+  tap_ok(ts_graph_marked(g, "result") == late->out[0], "marks follow");
+  ts_graph_destroy(&g);
+}
+
+/* A window on a leaf is there for whoever reads it first. */
+static void test_rewriting_windows(void) {
+  ts_graph *g = ts_graph_create();
+  ts_tid state = ts_graph_leaf(g, "state", TS_ROLE_STATE, TS_F32, TS_SHAPE(B * C), -1);
+  ts_tid view = ts_build_view(ts_graph_site(g), "window", state, 0, TS_SHAPE(B, C));
+  ts_build(ts_graph_site(g), TS_OP_GELU, "late", 1, &view);
+  ts_rewrite r = ts_rewrite_begin(g);
+  ts_rewrite_copy(&r, 1);
+  ts_rewrite_copy(&r, 0);
+  ts_rewrite_marks(&r);
+  ts_rewrite_end(&r, &g);
+  tap_ok(g->n_nodes == 2 && g->node[1].in[0] == g->node[0].out[0], "a window on a leaf follows its reader, once");
+  ts_graph_destroy(&g);
 }
 
 /* ---- dumps ---- */
@@ -135,34 +201,43 @@ static void test_dumps(void) {
 
 enum { NORM, PRODUCT, GELU, SUM };
 
+/* Nodes do not change: only to break them. */
+static void set_input(ts_graph *g, ts_nid n, int i, ts_tid t) {
+  ((ts_tid *) g->node[n].in)[i] = t;
+}
+
+static void set_prior(ts_graph *g, ts_nid n, ts_tid t) {
+  ts_tid *prior = ts_malloc(sizeof *prior);
+  *prior = t;
+  g->node[n].prior = prior;
+}
+
 static void break_ids(ts_graph *g) {
   g->tensor[g->node[NORM].out[1]].producer = SUM; /* an output that nobody reads */
 }
 
 static void break_ids_input(ts_graph *g) {
-  g->node[GELU].in[0] = g->n_tensors;
+  set_input(g, GELU, 0, g->n_tensors);
 }
 
 static void break_arity(ts_graph *g) {
-  ts_tid index = ts_graph_leaf(g, "index", TS_ROLE_INPUT, TS_I32, TS_SHAPE(B));
-  ts_build(g, TS_OP_PICK, "pick", 2, (ts_tid[]){ts_graph_find(g, "x"), index});
+  ts_tid index = ts_graph_leaf(g, "index", TS_ROLE_INPUT, TS_I32, TS_SHAPE(B), -1);
+  ts_build(ts_graph_site(g), TS_OP_PICK, "pick", 2, (ts_tid[]){ts_graph_find(g, "x"), index});
   ts_node *pick = &g->node[g->n_nodes - 1];
-  pick->in = ts_realloc(pick->in, 3, sizeof *pick->in);
-  pick->in[pick->n_in++] = index;
+  pick->in = ts_realloc((void *) pick->in, 3, sizeof *pick->in);
+  set_input(g, g->n_nodes - 1, pick->n_in++, index);
 }
 
 static void break_arity_absent(ts_graph *g) {
-  g->node[SUM].in[1] = TS_NONE;
+  set_input(g, SUM, 1, TS_NONE);
 }
 
 static void break_order(ts_graph *g) {
-  g->node[PRODUCT].in[0] = g->node[SUM].out[0];
+  set_input(g, PRODUCT, 0, g->node[SUM].out[0]);
 }
 
 static void break_order_prior(ts_graph *g) {
-  ts_node *product = &g->node[PRODUCT];
-  product->prior = ts_malloc(sizeof *product->prior);
-  product->prior[0] = g->node[SUM].out[0];
+  set_prior(g, PRODUCT, g->node[SUM].out[0]);
 }
 
 static void break_shape(ts_graph *g) {
@@ -170,20 +245,16 @@ static void break_shape(ts_graph *g) {
 }
 
 static void break_shape_input(ts_graph *g) {
-  g->node[SUM].in[1] = ts_graph_find(g, "w"); /* [C][C] */
+  set_input(g, SUM, 1, ts_graph_find(g, "w")); /* [C][C] */
 }
 
 static void break_prior(ts_graph *g) {
-  ts_node *gelu = &g->node[GELU];
-  gelu->prior = ts_malloc(sizeof *gelu->prior);
-  gelu->prior[0] = ts_graph_find(g, "x");
+  set_prior(g, GELU, ts_graph_find(g, "x"));
 }
 
 static void break_prior_type(ts_graph *g) {
-  ts_tid narrow = ts_graph_leaf(g, "narrow", TS_ROLE_INPUT, TS_BF16, TS_SHAPE(B, T, C));
-  ts_node *product = &g->node[PRODUCT];
-  product->prior = ts_malloc(sizeof *product->prior);
-  product->prior[0] = narrow;
+  ts_tid narrow = ts_graph_leaf(g, "narrow", TS_ROLE_INPUT, TS_BF16, TS_SHAPE(B, T, C), -1);
+  set_prior(g, PRODUCT, narrow);
 }
 
 static void break_segment(ts_graph *g) {
@@ -196,24 +267,24 @@ static void break_letters(ts_graph *g) {
 }
 
 static ts_tid accumulate(ts_graph *g, const char *name, ts_tid sum, ts_tid beta) {
-  return ts_build_accumulate(g, name, sum, g->node[SUM].out[0], beta);
+  return ts_build_accumulate(ts_graph_site(g), name, sum, g->node[SUM].out[0], beta);
 }
 
 static void break_version(ts_graph *g) {
-  ts_tid sum = ts_graph_leaf(g, "state", TS_ROLE_STATE, TS_F32, TS_SHAPE(B, T, C));
-  ts_tid beta = ts_graph_leaf(g, "beta", TS_ROLE_INPUT, TS_F32, TS_SHAPE(1));
+  ts_tid sum = ts_graph_leaf(g, "state", TS_ROLE_STATE, TS_F32, TS_SHAPE(B, T, C), -1);
+  ts_tid beta = ts_graph_leaf(g, "beta", TS_ROLE_INPUT, TS_F32, TS_SHAPE(1), -1);
   accumulate(g, "once", sum, beta);
   accumulate(g, "twice", sum, beta);
 }
 
 /* A prior in state is written over. */
 static void break_version_prior(ts_graph *g) {
-  ts_tid sum = ts_graph_leaf(g, "state", TS_ROLE_STATE, TS_F32, TS_SHAPE(B, T, C));
-  ts_tid view = ts_build_view(g, "window", sum, 0, TS_SHAPE(B, T, C));
+  ts_tid sum = ts_graph_leaf(g, "state", TS_ROLE_STATE, TS_F32, TS_SHAPE(B, T, C), -1);
+  ts_tid view = ts_build_view(ts_graph_site(g), "window", sum, 0, TS_SHAPE(B, T, C));
   ts_tid in[] = {ts_graph_find(g, "x"), ts_graph_find(g, "w")};
-  ts_graph_add(g, &(ts_node_args){.op = TS_OP_MATMUL, .name = "again", .n_in = 2, .in = in, .prior = &view,
+  ts_graph_add(ts_graph_site(g), &(ts_node){.op = TS_OP_MATMUL, .name = "again", .n_in = 2, .in = in, .prior = &view,
                                   .beta = TS_NONE, .attr = {.matmul = {.dtype = TS_F32}}});
-  ts_build(g, TS_OP_GELU, "late", 1, &view);
+  ts_build(ts_graph_site(g), TS_OP_GELU, "late", 1, &view);
 }
 
 static void break_names(ts_graph *g) {
@@ -306,6 +377,9 @@ int main(void) {
   test_building();
   test_ownership();
   test_rewriting();
+  test_rewriting_priors();
+  test_rewriting_changes();
+  test_rewriting_windows();
   test_dumps();
   test_verifier();
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");

@@ -179,10 +179,10 @@ static void check_shapes(const op_row *row) {
     for (int i = 0; i < c.n_in; ++i) {
       char *name = ts_format("in%d", i);
       bool absent = c.in[i].data == NULL;
-      in[i] = absent ? TS_NONE : ts_graph_leaf(graph, name, TS_ROLE_INPUT, c.in[i].dtype, c.in[i].shape);
+      in[i] = absent ? TS_NONE : ts_graph_leaf(graph, name, TS_ROLE_INPUT, c.in[i].dtype, c.in[i].shape, -1);
       ts_free(name);
     }
-    ts_tid out = ts_graph_add(graph, &(ts_node_args){.op = row->op, .name = "node", .n_in = c.n_in, .in = in,
+    ts_tid out = ts_graph_add(ts_graph_site(graph), &(ts_node){.op = row->op, .name = "node", .n_in = c.n_in, .in = in,
                                                      .n_out = c.n_out, .attr = c.attr});
     for (int i = 0; i < c.n_out; ++i) {
       const ts_tensor *tensor = &graph->tensor[out + i];

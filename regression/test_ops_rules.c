@@ -120,7 +120,7 @@ static setting make(const op_case *c) {
   setting s = {.graph = ts_graph_create()};
   for (int i = 0; i < c->n_in; ++i) {
     char *name = ts_format("in%d", i);
-    s.in[i] = ts_graph_leaf(s.graph, name, TS_ROLE_STATE, c->in[i].dtype, c->in[i].shape);
+    s.in[i] = ts_graph_leaf(s.graph, name, TS_ROLE_STATE, c->in[i].dtype, c->in[i].shape, -1);
     ts_free(name);
   }
   s.node = (ts_node){.op = c->op, .name = (char *) "node", .n_in = c->n_in, .n_out = c->n_out, .attr = c->attr};
@@ -182,7 +182,7 @@ static int count_operands(const char *list, const char *end) {
 static void test_in_graph(const op_case *c) {
   const ts_op_info *info = ts_op_get(c->op);
   setting s = make(c);
-  ts_graph_add(s.graph, &(ts_node_args){.op = c->op, .name = "node", .n_in = c->n_in, .in = s.in, .n_out = c->n_out,
+  ts_graph_add(ts_graph_site(s.graph), &(ts_node){.op = c->op, .name = "node", .n_in = c->n_in, .in = s.in, .n_out = c->n_out,
                                         .attr = c->attr, .beta = TS_NONE});
   const ts_node *node = &s.graph->node[0];
   ts_text why = {0};

@@ -280,17 +280,17 @@ static void test_recompute_order(void) {
 
 static ts_graph *make_shared(void) {
   ts_graph *g = ts_graph_create();
-  ts_tid ids = ts_graph_leaf(g, "ids", TS_ROLE_INPUT, TS_I32, TS_SHAPE(B, T));
-  ts_graph_unit(g, "table");
-  ts_tid w = ts_graph_leaf(g, "w", TS_ROLE_PARAM, TS_F32, TS_SHAPE(11, 8));
-  ts_tid x = ts_build_embedding(g, "lookup", w, ids);
-  ts_graph_unit(g, "block");
-  ts_tid a = ts_graph_add(g, &(ts_node_args){.op = TS_OP_ATTENTION, .name = "a", .n_in = 3, .in = (ts_tid[]){x, x, x},
+  ts_tid ids = ts_graph_leaf(g, "ids", TS_ROLE_INPUT, TS_I32, TS_SHAPE(B, T), -1);
+  ts_site at = {g, TS_SEGMENT_FORWARD, ts_graph_unit(g, "table")};
+  ts_tid w = ts_graph_leaf(g, "w", TS_ROLE_PARAM, TS_F32, TS_SHAPE(11, 8), at.unit);
+  ts_tid x = ts_build_embedding(at, "lookup", w, ids);
+  at.unit = ts_graph_unit(g, "block");
+  ts_tid a = ts_graph_add(at, &(ts_node){.op = TS_OP_ATTENTION, .name = "a", .n_in = 3, .in = (ts_tid[]){x, x, x},
                                              .attr = {.attention = {.heads = 1, .kv_heads = 1, .head_dim = 8}}});
-  ts_tid y = ts_build(g, TS_OP_GELU, "y", 1, &a), z = ts_build(g, TS_OP_GELU, "z", 1, &y);
-  ts_graph_unit(g, "end");
-  ts_tid sum = ts_build(g, TS_OP_SWIGLU, "sum", 2, (ts_tid[]){y, z});
-  ts_graph_mark(g, "loss", ts_build(g, TS_OP_HEAD_LOSS, "loss", 3, (ts_tid[]){sum, w, ids}));
+  ts_tid y = ts_build(at, TS_OP_GELU, "y", 1, &a), z = ts_build(at, TS_OP_GELU, "z", 1, &y);
+  at.unit = ts_graph_unit(g, "end");
+  ts_tid sum = ts_build(at, TS_OP_SWIGLU, "sum", 2, (ts_tid[]){y, z});
+  ts_graph_mark(g, "loss", ts_build(at, TS_OP_HEAD_LOSS, "loss", 3, (ts_tid[]){sum, w, ids}));
   return g;
 }
 
@@ -340,9 +340,9 @@ static void test_fusion(void) {
 /* Graphs in which a fold would be wrong. */
 static ts_graph *make_sum(ts_tid *x, ts_tid *product) {
   ts_graph *g = ts_graph_create();
-  *x = ts_graph_leaf(g, "x", TS_ROLE_INPUT, TS_F32, TS_SHAPE(2, 8));
-  ts_tid w = ts_graph_leaf(g, "w", TS_ROLE_INPUT, TS_F32, TS_SHAPE(8, 8));
-  *product = ts_build_matmul(g, "product", *x, w, TS_NONE, false, false, TS_F32);
+  *x = ts_graph_leaf(g, "x", TS_ROLE_INPUT, TS_F32, TS_SHAPE(2, 8), -1);
+  ts_tid w = ts_graph_leaf(g, "w", TS_ROLE_INPUT, TS_F32, TS_SHAPE(8, 8), -1);
+  *product = ts_build_matmul(ts_graph_site(g), "product", *x, w, TS_NONE, false, false, TS_F32);
   return g;
 }
 
@@ -357,31 +357,31 @@ static void expect_adds(ts_graph *g, int adds, const char *what) {
 static void test_not_fused(void) {
   ts_tid x, y;
   ts_graph *g = make_sum(&x, &y);
-  ts_graph_mark(g, "sum", ts_build_add(g, "add", x, y));
+  ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add", x, y));
   expect_adds(g, 0, "a product added to what was there before");
   g = make_sum(&x, &y);
-  ts_tid late = ts_build(g, TS_OP_GELU, "late", 1, &x);
-  ts_graph_mark(g, "sum", ts_build_add(g, "add", late, y));
+  ts_tid late = ts_build(ts_graph_site(g), TS_OP_GELU, "late", 1, &x);
+  ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add", late, y));
   expect_adds(g, 1, "a term that is made after the product");
   g = make_sum(&x, &y);
-  ts_graph_mark(g, "other", ts_build(g, TS_OP_GELU, "other", 1, &y));
-  ts_graph_mark(g, "sum", ts_build_add(g, "add", x, y));
+  ts_graph_mark(g, "other", ts_build(ts_graph_site(g), TS_OP_GELU, "other", 1, &y));
+  ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add", x, y));
   expect_adds(g, 1, "a product that somebody else reads");
   g = make_sum(&x, &y);
   ts_graph_mark(g, "product", y);
-  ts_graph_mark(g, "sum", ts_build_add(g, "add", x, y));
+  ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add", x, y));
   expect_adds(g, 1, "a product that is a result");
   g = make_sum(&x, &y);
-  ts_graph_mark(g, "sum", ts_build_add(g, "add", y, y));
+  ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add", y, y));
   expect_adds(g, 1, "a product added to itself");
   g = make_sum(&x, &y);
-  y = ts_build(g, TS_OP_GELU, "gelu", 1, &y);
-  ts_graph_mark(g, "sum", ts_build_add(g, "add", x, y));
+  y = ts_build(ts_graph_site(g), TS_OP_GELU, "gelu", 1, &y);
+  ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add", x, y));
   expect_adds(g, 1, "an op that cannot add");
   g = make_sum(&x, &y);
-  y = ts_build_add(g, "add", x, y);
-  ts_tid again = ts_build_matmul(g, "again", y, ts_graph_find(g, "w"), TS_NONE, false, false, TS_F32);
-  ts_graph_mark(g, "sum", ts_build_add(g, "add2", y, again));
+  y = ts_build_add(ts_graph_site(g), "add", x, y);
+  ts_tid again = ts_build_matmul(ts_graph_site(g), "again", y, ts_graph_find(g, "w"), TS_NONE, false, false, TS_F32);
+  ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add2", y, again));
   expect_adds(g, 0, "a chain of sums");
 }
 

@@ -104,11 +104,14 @@ static ts_node *a_reduction(ts_program *p) {
   return &p->graph->node[p->schedule->instruction[at].node];
 }
 
-static void change_piece(ts_program *p) { a_reduction(p)->attr.comm.piece[0].end -= 32; }
+/* Nodes do not change: only to break them. */
+static ts_piece *a_piece(ts_program *p) { return (ts_piece *) a_reduction(p)->attr.comm.piece; }
+
+static void change_piece(ts_program *p) { a_piece(p)->end -= 32; }
 static void change_wire(ts_program *p) { a_reduction(p)->attr.comm.wire = TS_BF16; }
 static void change_pieces_at_equal_columns(ts_program *p) {
-  a_reduction(p)->attr.comm.piece[0].begin += 32;
-  a_reduction(p)->attr.comm.piece[0].end += 32;
+  a_piece(p)->begin += 32;
+  a_piece(p)->end += 32;
 }
 
 static void drop_first_wait(ts_program *p) { remove_instruction(p, find_instruction(p, TS_WAIT, TS_OP_ALL_GATHER, 0)); }
@@ -193,12 +196,12 @@ static ts_program make_two_gathers(int rank, bool dp_first, const int64_t *cuts)
   ts_program p = {.use = TS_MODEL_LOSS, .graph = ts_graph_create(), .schedule = ts_calloc(1, sizeof *p.schedule),
                   .plan = ts_calloc(1, sizeof *p.plan)};
   TS_CHECK(ts_mesh_init(&p.mesh, (const int[TS_N_AXES]){1, 2, 1, 2, 1}, 4, rank, NULL) == TS_OK, "2 x 2");
-  ts_tid x = ts_graph_leaf(p.graph, "x", TS_ROLE_STATE, TS_F32, TS_SHAPE(32));
+  ts_tid x = ts_graph_leaf(p.graph, "x", TS_ROLE_STATE, TS_F32, TS_SHAPE(32), -1);
   p.schedule->instruction = ts_calloc(4, sizeof *p.schedule->instruction);
   for (int i = 0; i < 2; ++i) {
     ts_piece piece = {.input = 0, .cuts = cuts, .begin = 0, .end = 32};
     bool dp = dp_first == (i == 0);
-    ts_build_all_gather(p.graph, dp ? "over_dp" : "over_sp", TS_AXES(dp ? TS_AXIS_DP : TS_AXIS_SP), 2, 1, &x, NULL, 1,
+    ts_build_all_gather(ts_graph_site(p.graph), dp ? "over_dp" : "over_sp", TS_AXES(dp ? TS_AXIS_DP : TS_AXIS_SP), 2, 1, &x, NULL, 1,
                         &piece);
     p.schedule->instruction[p.schedule->n++] = (ts_instruction){TS_ISSUE, i};
     p.schedule->instruction[p.schedule->n++] = (ts_instruction){TS_WAIT, i};

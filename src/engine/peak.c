@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
+#include "ops/build.h"
 
 #include <string.h>
 
@@ -64,9 +65,9 @@ static double best_rate(const product *p, const ts_kernel *kernel, const ts_kern
 
 double ts_product_flops(const ts_backend *backend, int64_t n, ts_dtype dtype, int threads, double seconds) {
   ts_graph *g = ts_graph_create();
-  const ts_tid in[] = {ts_graph_leaf(g, "a", TS_ROLE_INPUT, dtype, TS_SHAPE(n, n)),
-                       ts_graph_leaf(g, "b", TS_ROLE_INPUT, dtype, TS_SHAPE(n, n))};
-  ts_graph_add(g, &(ts_node_args){.op = TS_OP_MATMUL, .name = "c", .n_in = 2, .in = in, .attr = {.matmul = {.dtype = dtype}}});
+  const ts_tid in[] = {ts_graph_leaf(g, "a", TS_ROLE_INPUT, dtype, TS_SHAPE(n, n), -1),
+                       ts_graph_leaf(g, "b", TS_ROLE_INPUT, dtype, TS_SHAPE(n, n), -1)};
+  ts_build_matmul(ts_graph_site(g), "c", in[0], in[1], TS_NONE, false, false, dtype);
   product p = {.backend = backend, .bytes = (size_t) (n * n) * ts_dtype_size(dtype)};
   p.a = backend->allocate(p.bytes);
   p.b = backend->allocate(p.bytes);

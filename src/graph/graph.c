@@ -8,25 +8,22 @@
 /* ---- life ---- */
 
 ts_graph *ts_graph_create(void) {
-  ts_graph *g = ts_calloc(1, sizeof *g);
-  g->segment = TS_SEGMENT_FORWARD;
-  g->current_unit = -1;
-  return g;
+  return ts_calloc(1, sizeof(ts_graph));
 }
 
 static void clear_node(ts_node *node) {
-  ts_free(node->name);
-  ts_free(node->in);
+  ts_free((void *) node->name);
+  ts_free((void *) node->in);
   ts_free(node->out);
-  ts_free(node->prior);
+  ts_free((void *) node->prior);
   switch (node->op) {
-    case TS_OP_PACK: ts_free(node->attr.pack.offset); break;
-    case TS_OP_SPLIT: ts_free(node->attr.split.size); break;
-    case TS_OP_SUM_SQUARES: ts_free(node->attr.segments.range); break;
-    case TS_OP_ADAMW: ts_free(node->attr.adamw.range); break;
+    case TS_OP_PACK: ts_free((void *) node->attr.pack.offset); break;
+    case TS_OP_SPLIT: ts_free((void *) node->attr.split.size); break;
+    case TS_OP_SUM_SQUARES: ts_free((void *) node->attr.segments.range); break;
+    case TS_OP_ADAMW: ts_free((void *) node->attr.adamw.range); break;
     default:
       if ((ts_op_get(node->op)->flags & TS_OP_COMM) != 0) {
-        ts_free(node->attr.comm.piece);
+        ts_free((void *) node->attr.comm.piece);
       }
   }
 }
@@ -57,17 +54,18 @@ void ts_graph_destroy(ts_graph **graph) {
 }
 
 int ts_graph_unit(ts_graph *g, const char *name) {
-  if (name == NULL) {
-    return g->current_unit = -1;
-  }
   for (int u = 0; u < g->n_units; ++u) {
     if (strcmp(g->unit[u], name) == 0) {
-      return g->current_unit = u;
+      return u;
     }
   }
   TS_GROW(g->unit, g->n_units, g->unit_capacity);
   g->unit[g->n_units] = ts_strdup(name);
-  return g->current_unit = g->n_units++;
+  return g->n_units++;
+}
+
+ts_site ts_graph_site(ts_graph *g) {
+  return (ts_site){g, TS_SEGMENT_FORWARD, -1};
 }
 
 /* ---- shapes ---- */
@@ -117,10 +115,18 @@ ts_tid ts_graph_find(const ts_graph *g, const char *name) {
   return TS_NONE;
 }
 
-ts_tid ts_graph_leaf(ts_graph *g, const char *name, ts_role role, ts_dtype dtype, ts_shape shape) {
-  TS_CHECK(role != TS_ROLE_VALUE && ts_graph_find(g, name) == TS_NONE, "leaf %s exists already", name);
-  return add_tensor(g, (ts_tensor){.name = ts_strdup(name), .role = role, .dtype = dtype, .shape = shape,
-                                   .producer = TS_NONE, .unit = g->current_unit});
+ts_tid ts_graph_add_leaf(ts_graph *g, const ts_tensor *like) {
+  TS_CHECK(like->role != TS_ROLE_VALUE && ts_graph_find(g, like->name) == TS_NONE, "leaf %s exists already",
+           like->name);
+  ts_tensor leaf = *like;
+  leaf.name = ts_strdup(like->name);
+  leaf.producer = TS_NONE;
+  return add_tensor(g, leaf);
+}
+
+ts_tid ts_graph_leaf(ts_graph *g, const char *name, ts_role role, ts_dtype dtype, ts_shape shape, int unit) {
+  return ts_graph_add_leaf(
+      g, &(ts_tensor){.name = (char *) name, .role = role, .dtype = dtype, .shape = shape, .unit = unit});
 }
 
 const ts_node *ts_graph_producer(const ts_graph *g, ts_tid t) {
@@ -171,21 +177,29 @@ static void add_outputs(ts_graph *g, ts_node *node) {
   ts_free(shape);
 }
 
-ts_tid ts_graph_add(ts_graph *g, const ts_node_args *args) {
-  const ts_op_info *info = ts_op_get(args->op);
-  ts_node node = {.op = args->op, .name = ts_strdup(args->name), .n_in = args->n_in,
-                  .n_out = args->n_out > 0 ? args->n_out : info->min_out, .beta = TS_NONE, .attr = args->attr,
-                  .segment = g->segment, .unit = g->current_unit};
-  TS_CHECK(node.n_in >= info->min_in && (info->max_in < 0 || node.n_in <= info->max_in) &&
-               (info->max_out < 0 || node.n_out <= info->max_out),
-           "%s: %s takes %d to %d inputs, %d are given", args->name, info->name, info->min_in, info->max_in, node.n_in);
-  for (int i = 0; i < node.n_in; ++i) {
-    TS_CHECK(args->in[i] >= TS_NONE && args->in[i] < g->n_tensors, "%s: input %d does not exist", args->name, i);
+static void check_arity(const ts_graph *g, const ts_node *node) {
+  const ts_op_info *info = ts_op_get(node->op);
+  TS_CHECK(node->n_in >= info->min_in && (info->max_in < 0 || node->n_in <= info->max_in) &&
+               (info->max_out < 0 || node->n_out <= info->max_out),
+           "%s: %s takes %d to %d inputs, %d are given", node->name, info->name, info->min_in, info->max_in, node->n_in);
+  for (int i = 0; i < node->n_in; ++i) {
+    TS_CHECK(node->in[i] >= TS_NONE && node->in[i] < g->n_tensors, "%s: input %d does not exist", node->name, i);
   }
-  node.in = copy(args->in, (size_t) node.n_in, sizeof *node.in);
-  node.prior = copy(args->prior, (size_t) node.n_out, sizeof *node.prior);
-  bool into = (info->flags & TS_OP_COMM) != 0 && args->attr.comm.into;
-  node.beta = node.prior != NULL || into ? args->beta : TS_NONE;
+}
+
+ts_tid ts_graph_add(ts_site at, const ts_node *like) {
+  ts_graph *g = at.graph;
+  const ts_op_info *info = ts_op_get(like->op);
+  ts_node node = *like;
+  node.segment = at.segment;
+  node.unit = at.unit;
+  node.n_out = like->n_out > 0 ? like->n_out : info->min_out;
+  check_arity(g, &node);
+  bool into = (info->flags & TS_OP_COMM) != 0 && like->attr.comm.into;
+  node.beta = like->prior != NULL || into ? like->beta : TS_NONE;
+  node.name = ts_strdup(like->name);
+  node.in = copy(like->in, (size_t) node.n_in, sizeof *node.in);
+  node.prior = copy(like->prior, (size_t) node.n_out, sizeof *node.prior);
   node.out = ts_malloc((size_t) node.n_out * sizeof *node.out);
   for (int i = 0; i < node.n_out; ++i) {
     node.out[i] = TS_NONE;
@@ -233,6 +247,15 @@ ts_tid ts_graph_marked(const ts_graph *g, const char *name) {
     }
   }
   return TS_NONE;
+}
+
+bool ts_graph_is_marked(const ts_graph *g, ts_tid tensor) {
+  for (int i = 0; i < g->n_marks; ++i) {
+    if (g->mark[i].tensor == tensor) {
+      return true;
+    }
+  }
+  return false;
 }
 
 void ts_graph_mark_gradient(ts_graph *g, const char *parameter, ts_tid gradient) {

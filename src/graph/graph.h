@@ -3,8 +3,8 @@
  *
  * A node applies one op (graph/ops.def) to tensors and makes new ones.  Nodes are stored in an order in which every
  * tensor is made before it is used; this order is the order of execution until the schedule pass changes it.  A node is
- * never changed after it was added: a pass writes a new graph (ts_graph_rewrite helps).  Tensor and node ids are dense,
- * so side tables are arrays.  Nothing in this room knows of MPI, a device or a file, and nothing executes.
+ * never changed after it was added: a pass writes a new graph (graph/rewrite.h).  Tensor and node ids are dense, so
+ * side tables are arrays.  Nothing in this room knows of MPI, a device or a file, and nothing executes.
  *
  * Storage: a tensor is a value.  Two tensors may be two versions of one storage (an update in place) or a window on
  * another's; the op's row says so, and pass/memory derives the storage of every tensor from it.
@@ -104,14 +104,14 @@ enum { TS_ROPE_DEFAULT, TS_ROPE_LLAMA3, TS_ROPE_LINEAR };
 /** Attributes, by op. Arrays are owned by the node (copied by ts_graph_add). */
 typedef union ts_attr {
   struct { int64_t offset; ts_shape shape; } view;
-  struct { int64_t *offset; int64_t count; } pack; /**< One offset per input; count elements in all. */
+  struct { const int64_t *offset; int64_t count; } pack; /**< One offset per input; count elements in all. */
   struct { ts_dtype dtype; } cast;
   struct { bool transpose_a, transpose_b; ts_dtype dtype; } matmul;
   struct { ts_dtype dtype; } sum_rows;
   struct { int64_t rows; ts_dtype dtype; } embedding;
   struct { float eps; ts_dtype dtype; } norm;
   struct { float p; uint64_t name; } dropout;
-  struct { int64_t *size; } split;
+  struct { const int64_t *size; } split;
   struct {
     int head_dim;
     bool inverse;
@@ -120,26 +120,28 @@ typedef union ts_attr {
   } rope;
   struct { int heads, kv_heads, head_dim; float scale; bool causal; float dropout; uint64_t name; } attention;
   struct { ts_dtype dtype; } head;
-  struct { ts_range *range; int n; } segments; /**< sum_squares */
-  struct { ts_range *range; int n; float eps; bool decoupled, bias_correction; ts_rounding rounding; } adamw;
+  struct { const ts_range *range; int n; } segments; /**< sum_squares */
+  struct { const ts_range *range; int n; float eps; bool decoupled, bias_correction; ts_rounding rounding; } adamw;
   struct {
     unsigned axes; /**< Mask of 1 << ts_axis. */
     int group;     /**< Ranks in the group: the shape rule needs it. */
     ts_dtype wire; /**< What travels in a reduction. */
     bool into;
-    ts_piece *piece;
+    const ts_piece *piece;
     int n_pieces;
   } comm;
 } ts_attr;
 
+/** A node, and what ts_graph_add is given to make one. */
 typedef struct ts_node {
   ts_op op;
-  char *name; /**< Owned; stable: does not depend on parallelism or on other nodes. */
+  const char *name; /**< Owned; stable: does not depend on parallelism or on other nodes. */
   int n_in, n_out;
-  ts_tid *in;    /**< Owned; TS_NONE where an optional input is absent. */
-  ts_tid *out;   /**< Owned. */
-  ts_tid *prior; /**< Owned; NULL, or for each output what it adds to (TS_NONE: none).  out = beta prior + f (in). */
-  ts_tid beta;   /**< [1] fp32, or TS_NONE for 1.  beta = 0 never reads the prior. */
+  const ts_tid *in;    /**< Owned; TS_NONE where an optional input is absent. */
+  ts_tid *out;         /**< Owned. */
+  /** Owned; NULL, or for each output what it adds to (TS_NONE: none).  out = beta prior + f (in). */
+  const ts_tid *prior;
+  ts_tid beta;         /**< [1] fp32, or TS_NONE for 1.  beta = 0 never reads the prior. */
   ts_attr attr;
   ts_segment segment;
   int unit;
@@ -161,41 +163,43 @@ typedef struct ts_graph {
   int n_units, unit_capacity;
   ts_mark *mark; /**< Owned. */
   int n_marks, mark_capacity;
-  ts_segment segment; /**< Given to nodes added from now on. */
-  int current_unit;   /**< Likewise; -1 for none. */
 } ts_graph;
 
-/** An empty graph in segment FORWARD, outside any unit.  End with ts_graph_destroy. Not collective. */
+/** Where new nodes go: a graph, and what they belong to in it. */
+typedef struct ts_site {
+  ts_graph *graph;
+  ts_segment segment;
+  int unit; /**< -1 for none. */
+} ts_site;
+
+/** An empty graph.  End with ts_graph_destroy. Not collective. */
 ts_graph *ts_graph_create(void);
 
 /** Free a graph and set the pointer to NULL; NULL is allowed. Not collective. */
 void ts_graph_destroy(ts_graph **graph);
 
-/** Begin (or return to) the unit called \a name; -1 is given to NULL. Not collective. \return its index. */
+/** The unit called \a name, added at the first call. Not collective. \return its index. */
 int ts_graph_unit(ts_graph *graph, const char *name);
 
-/** Add a leaf.  \a name is copied and must be new among leaves. Not collective. */
-ts_tid ts_graph_leaf(ts_graph *graph, const char *name, ts_role role, ts_dtype dtype, ts_shape shape);
+/** The segment FORWARD of \a graph, outside any unit. Not collective. */
+ts_site ts_graph_site(ts_graph *graph);
+
+/** Add a leaf like \a like, whose name is copied and must be new among leaves. Not collective. */
+ts_tid ts_graph_add_leaf(ts_graph *graph, const ts_tensor *like);
+
+/** Add a leaf of these properties, likewise.
+ * \param [in] unit  The unit it belongs to, -1 for none. Not collective. */
+ts_tid ts_graph_leaf(ts_graph *graph, const char *name, ts_role role, ts_dtype dtype, ts_shape shape, int unit);
 
 /** The leaf called \a name, or TS_NONE. Not collective. */
 ts_tid ts_graph_find(const ts_graph *graph, const char *name);
 
-/** What ts_graph_add copies into the new node. */
-typedef struct ts_node_args {
-  ts_op op;
-  const char *name;
-  int n_in;
-  const ts_tid *in;
-  int n_out; /**< Only for ops with a variable number of outputs; 0: the row's minimum. */
-  ts_attr attr;
-  const ts_tid *prior; /**< NULL or n_out entries. */
-  ts_tid beta;         /**< Read only when prior or a collective's `into` is given; TS_NONE for 1 (or overwrite). */
-} ts_node_args;
-
-/** Add a node: check the arity, run the op's shape rule, create the outputs.  A mismatch is a programmer's mistake:
- * the message names node, inputs and rule. Not collective.
+/** Add a node like \a like, at a place: check the arity, run the op's shape rule, create the outputs.  A mismatch is a
+ * programmer's mistake: the message names node, inputs and rule. Not collective.
+ * \param [in] like  All of it is copied but out, segment and unit, which are given new; n_out 0 stands for the row's
+ *                   minimum; beta is read only when prior or a collective's `into` is given.
  * \return the first output; the others follow it (ids first + 1, ...). */
-ts_tid ts_graph_add(ts_graph *graph, const ts_node_args *args);
+ts_tid ts_graph_add(ts_site at, const ts_node *like);
 
 /** The node that made \a tensor, NULL for a leaf.  Borrowed, valid until the next node is added. Not collective. */
 const ts_node *ts_graph_producer(const ts_graph *graph, ts_tid tensor);
@@ -207,32 +211,15 @@ int64_t ts_shape_count(const ts_shape *shape);
 int64_t ts_shape_rows(const ts_shape *shape);
 bool ts_shape_equal(const ts_shape *a, const ts_shape *b);
 
-/** Copy a node of \a from into \a to with its inputs (prior and beta too) looked up in \a map; enters its outputs into
- * \a map.  The copy takes the node's own segment and unit unless \a to is told otherwise afterwards.
- * \param [in,out] map  from's tensor ids to to's; every input must have an entry (TS_NONE maps to itself).
- * Not collective. \return the new node's id. */
-ts_nid ts_graph_copy_node(ts_graph *to, const ts_graph *from, ts_nid node, ts_tid *map);
-
-/** Start a rewrite of \a from: an empty graph with the same units.  Leaves are copied on demand by ts_graph_copy_leaf,
- * so that a leaf nobody uses any more disappears.
- * \param [out] map  Owned by the caller (ts_free): n_tensors entries of TS_NONE. Not collective. */
-ts_graph *ts_graph_rewrite(const ts_graph *from, ts_tid **map);
-
-/** The copy of leaf \a tensor in \a to, made at the first call. Not collective. */
-ts_tid ts_graph_copy_leaf(ts_graph *to, const ts_graph *from, ts_tid tensor, ts_tid *map);
-
-/** As ts_graph_copy_node, copying the leaves it reads as well. Not collective. */
-ts_nid ts_graph_copy_with_leaves(ts_graph *to, const ts_graph *from, ts_nid node, ts_tid *map);
-
-/** Copy the marks whose tensors have an entry in \a map. Not collective. */
-void ts_graph_copy_marks(ts_graph *to, const ts_graph *from, const ts_tid *map);
-
 /** Give \a tensor a name that the host or a later pass looks for; an older mark of this name is replaced.
  * Not collective. */
 void ts_graph_mark(ts_graph *graph, const char *name, ts_tid tensor);
 
 /** The tensor marked \a name, or TS_NONE. Not collective. */
 ts_tid ts_graph_marked(const ts_graph *graph, const char *name);
+
+/** True when \a tensor has a mark. Not collective. */
+bool ts_graph_is_marked(const ts_graph *graph, ts_tid tensor);
 
 /** Mark the gradient of the PARAM leaf \a parameter; and find it, or TS_NONE. Not collective. */
 void ts_graph_mark_gradient(ts_graph *graph, const char *parameter, ts_tid gradient);

@@ -1,92 +1,123 @@
-/* Writing a new graph from an old one. */
+#include "graph/rewrite.h"
+
 #include "base/memory.h"
-#include "graph/graph.h"
 #include "graph/op.h"
 
-ts_graph *ts_graph_rewrite(const ts_graph *from, ts_tid **map) {
-  ts_graph *to = ts_graph_create();
+static ts_tid *all_none(int n) {
+  ts_tid *list = ts_malloc(((size_t) n + 1) * sizeof *list);
+  for (int i = 0; i <= n; ++i) {
+    list[i] = TS_NONE;
+  }
+  return list;
+}
+
+static int widest(const ts_graph *g) {
+  int most = 1;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    most = g->node[n].n_in > most ? g->node[n].n_in : most;
+    most = g->node[n].n_out > most ? g->node[n].n_out : most;
+  }
+  return most;
+}
+
+ts_rewrite ts_rewrite_begin(const ts_graph *from) {
+  int most = widest(from);
+  ts_rewrite r = {.from = from, .to = ts_graph_create(), .map = all_none(from->n_tensors),
+                  .instead = all_none(from->n_tensors), .in = all_none(most), .prior = all_none(most)};
   for (int u = 0; u < from->n_units; ++u) {
-    ts_graph_unit(to, from->unit[u]);
+    ts_graph_unit(r.to, from->unit[u]);
   }
-  to->current_unit = -1;
-  *map = ts_malloc(((size_t) from->n_tensors + 1) * sizeof **map);
-  for (ts_tid t = 0; t < from->n_tensors; ++t) {
-    (*map)[t] = TS_NONE;
-  }
-  return to;
+  return r;
 }
 
-ts_tid ts_graph_copy_leaf(ts_graph *to, const ts_graph *from, ts_tid t, ts_tid *map) {
-  TS_ASSERT(from->tensor[t].producer == TS_NONE);
-  if (map[t] == TS_NONE) {
-    const ts_tensor *leaf = &from->tensor[t];
-    int unit = to->current_unit;
-    to->current_unit = leaf->unit;
-    map[t] = ts_graph_leaf(to, leaf->name, leaf->role, leaf->dtype, leaf->shape);
-    to->current_unit = unit;
+static ts_tid newest(const ts_rewrite *r, ts_tid t) {
+  while (r->instead[t] != TS_NONE) {
+    t = r->instead[t];
   }
-  return map[t];
+  return t;
 }
 
-static ts_tid look_up(const ts_graph *from, const ts_node *node, ts_tid t, const ts_tid *map) {
+void ts_rewrite_marks(ts_rewrite *r) {
+  for (int i = 0; i < r->from->n_marks; ++i) {
+    ts_tid t = r->map[newest(r, r->from->mark[i].tensor)];
+    if (t != TS_NONE) {
+      ts_graph_mark(r->to, r->from->mark[i].name, t);
+    }
+  }
+}
+
+void ts_rewrite_end(ts_rewrite *r, ts_graph **graph) {
+  ts_free(r->map);
+  ts_free(r->instead);
+  ts_free(r->in);
+  ts_free(r->prior);
+  ts_graph_destroy(graph);
+  *graph = r->to;
+}
+
+/* ---- tensors ---- */
+
+ts_tid ts_rewrite_leaf(ts_rewrite *r, ts_tid t, ts_dtype dtype) {
+  ts_tensor leaf = r->from->tensor[t];
+  TS_ASSERT(leaf.producer == TS_NONE && r->map[t] == TS_NONE);
+  leaf.dtype = dtype;
+  return r->map[t] = ts_graph_add_leaf(r->to, &leaf);
+}
+
+static bool is_window_on_leaf(const ts_graph *g, ts_tid t) {
+  const ts_node *producer = ts_graph_producer(g, t);
+  return producer != NULL && producer->op == TS_OP_VIEW && g->tensor[producer->in[0]].producer == TS_NONE;
+}
+
+ts_tid ts_rewrite_tensor(ts_rewrite *r, ts_tid t) {
   if (t == TS_NONE) {
     return TS_NONE;
   }
-  TS_CHECK(map[t] != TS_NONE, "%s reads %s, which the rewritten graph does not have", node->name, from->tensor[t].name);
-  return map[t];
+  t = newest(r, t);
+  const ts_tensor *tensor = &r->from->tensor[t];
+  if (r->map[t] == TS_NONE && tensor->producer == TS_NONE) {
+    ts_rewrite_leaf(r, t, tensor->dtype);
+  } else if (r->map[t] == TS_NONE && is_window_on_leaf(r->from, t)) {
+    ts_node view = r->from->node[tensor->producer];
+    ts_tid leaf = ts_rewrite_tensor(r, view.in[0]);
+    view.in = &leaf;
+    ts_rewrite_add(r, tensor->producer, &view);
+  }
+  TS_CHECK(r->map[t] != TS_NONE, "%s is read, but is not in the rewritten graph", tensor->name);
+  return r->map[t];
 }
 
-static ts_tid *look_up_all(const ts_graph *from, const ts_node *node, const ts_tid *list, int n, const ts_tid *map) {
-  ts_tid *out = ts_malloc(((size_t) n + 1) * sizeof *out);
+/* ---- nodes ---- */
+
+static void look_up(ts_rewrite *r, const ts_tid *list, int n, ts_tid *out) {
   for (int i = 0; i < n; ++i) {
-    out[i] = look_up(from, node, list[i], map);
-  }
-  return out;
-}
-
-ts_nid ts_graph_copy_node(ts_graph *to, const ts_graph *from, ts_nid n, ts_tid *map) {
-  const ts_node *node = &from->node[n];
-  ts_tid *in = look_up_all(from, node, node->in, node->n_in, map);
-  ts_tid *prior = node->prior != NULL ? look_up_all(from, node, node->prior, node->n_out, map) : NULL;
-  ts_segment segment = to->segment;
-  int unit = to->current_unit;
-  to->segment = node->segment;
-  to->current_unit = node->unit;
-  ts_tid first = ts_graph_add(to, &(ts_node_args){.op = node->op, .name = node->name, .n_in = node->n_in, .in = in,
-                                                  .n_out = node->n_out, .attr = node->attr, .prior = prior,
-                                                  .beta = look_up(from, node, node->beta, map)});
-  to->segment = segment;
-  to->current_unit = unit;
-  for (int i = 0; i < node->n_out; ++i) {
-    map[node->out[i]] = first + i;
-  }
-  ts_free(in);
-  ts_free(prior);
-  return to->n_nodes - 1;
-}
-
-static void copy_leaf_of(ts_graph *to, const ts_graph *from, ts_tid t, ts_tid *map) {
-  if (t != TS_NONE && from->tensor[t].producer == TS_NONE) {
-    ts_graph_copy_leaf(to, from, t, map);
+    out[i] = ts_rewrite_tensor(r, list[i]);
   }
 }
 
-ts_nid ts_graph_copy_with_leaves(ts_graph *to, const ts_graph *from, ts_nid n, ts_tid *map) {
-  const ts_node *node = &from->node[n];
-  for (int i = 0; i < node->n_in; ++i) {
-    copy_leaf_of(to, from, node->in[i], map);
+ts_node ts_rewrite_node(ts_rewrite *r, ts_nid n) {
+  ts_node node = r->from->node[n];
+  look_up(r, node.in, node.n_in, r->in);
+  node.in = r->in;
+  if (node.prior != NULL) {
+    look_up(r, node.prior, node.n_out, r->prior);
+    node.prior = r->prior;
   }
-  for (int i = 0; node->prior != NULL && i < node->n_out; ++i) {
-    copy_leaf_of(to, from, node->prior[i], map);
-  }
-  copy_leaf_of(to, from, node->beta, map);
-  return ts_graph_copy_node(to, from, n, map);
+  node.beta = ts_rewrite_tensor(r, node.beta);
+  return node;
 }
 
-void ts_graph_copy_marks(ts_graph *to, const ts_graph *from, const ts_tid *map) {
-  for (int i = 0; i < from->n_marks; ++i) {
-    if (map[from->mark[i].tensor] != TS_NONE) {
-      ts_graph_mark(to, from->mark[i].name, map[from->mark[i].tensor]);
-    }
+void ts_rewrite_add(ts_rewrite *r, ts_nid n, const ts_node *node) {
+  const ts_node *old = &r->from->node[n];
+  ts_tid first = ts_graph_add((ts_site){r->to, node->segment, node->unit}, node);
+  for (int i = 0; i < old->n_out; ++i) {
+    r->map[old->out[i]] = first + i;
+  }
+}
+
+void ts_rewrite_copy(ts_rewrite *r, ts_nid n) {
+  if (r->map[r->from->node[n].out[0]] == TS_NONE) {
+    ts_node node = ts_rewrite_node(r, n);
+    ts_rewrite_add(r, n, &node);
   }
 }

@@ -10,7 +10,7 @@
 static ts_tid attention(ts_model_builder *b, ts_tid x) {
   int64_t c = b->model->hidden_size;
   ts_tid qkv = ts_model_linear(b, "attn.c_attn", x, 3 * c, true, false);
-  ts_tid q = ts_build_split(b->graph, ts_model_name_of(b, "attn.split").text, qkv, 3, (int64_t[]){c, c, c});
+  ts_tid q = ts_build_split(b->at, ts_model_name_of(b, "attn.split").text, qkv, 3, (int64_t[]){c, c, c});
   ts_tid o = ts_model_attention(b, "attn", q, q + 1, q + 2);
   o = ts_model_linear(b, "attn.c_proj", o, c, true, false);
   return ts_model_dropout(b, "attn.resid_dropout", o, b->model->resid_pdrop);

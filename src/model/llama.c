@@ -25,8 +25,8 @@ static ts_tid rope(ts_model_builder *b, const char *base, ts_tid x) {
   const ts_deck_rope *r = &b->model->rope_scaling;
   ts_model_name name = ts_model_name_of(b, base);
   return ts_graph_add(
-      b->graph,
-      &(ts_node_args){.op = TS_OP_ROPE, .name = name.text, .n_in = 2, .in = (ts_tid[]){x, b->positions},
+      b->at,
+      &(ts_node){.op = TS_OP_ROPE, .name = name.text, .n_in = 2, .in = (ts_tid[]){x, b->positions},
                       .beta = TS_NONE,
                       .attr = {.rope = {.head_dim = (int) b->model->head_dim,
                                         .scaling = find_scaling(r->rope_type),

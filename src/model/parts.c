@@ -37,30 +37,34 @@ void ts_model_unit(ts_model_builder *b, const char *format, ...) {
   int length = vsnprintf(b->prefix, sizeof b->prefix - 1, format, args);
   va_end(args);
   TS_ASSERT(length > 0 && (size_t) length < sizeof b->prefix - 1);
-  ts_graph_unit(b->graph, b->prefix);
+  b->at.unit = ts_graph_unit(b->at.graph, b->prefix);
   strcat(b->prefix, ".");
 }
 
 /* ---- leaves ---- */
+
+static ts_tid input(ts_graph *g, const char *name, ts_dtype dtype, ts_shape shape) {
+  return ts_graph_leaf(g, name, TS_ROLE_INPUT, dtype, shape, -1);
+}
 
 ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, int64_t batch, int64_t length, double dropout,
                                 ts_graph *g) {
   ts_shape rows = TS_SHAPE(batch, length);
   bool drops = use == TS_MODEL_TRAIN && dropout > 0;
   return (ts_model_builder){
-      .model = &deck->model, .graph = g, .use = use, .batch = batch, .length = length,
-      .input_ids = ts_graph_leaf(g, "input_ids", TS_ROLE_INPUT, TS_I32, rows),
-      .positions = ts_graph_leaf(g, "positions", TS_ROLE_INPUT, TS_I32, rows),
-      .labels = use != TS_MODEL_LOGITS ? ts_graph_leaf(g, "labels", TS_ROLE_INPUT, TS_I32, rows) : TS_NONE,
-      .index = use == TS_MODEL_LOGITS ? ts_graph_leaf(g, "index", TS_ROLE_INPUT, TS_I32, TS_SHAPE(batch)) : TS_NONE,
-      .seed = drops ? ts_graph_leaf(g, "seed", TS_ROLE_SCALAR, TS_I64, TS_SHAPE(1)) : TS_NONE,
-      .sample = drops ? ts_graph_leaf(g, "sample", TS_ROLE_INPUT, TS_I64, TS_SHAPE(batch)) : TS_NONE};
+      .model = &deck->model, .at = ts_graph_site(g), .use = use, .batch = batch, .length = length,
+      .input_ids = input(g, "input_ids", TS_I32, rows),
+      .positions = input(g, "positions", TS_I32, rows),
+      .labels = use != TS_MODEL_LOGITS ? input(g, "labels", TS_I32, rows) : TS_NONE,
+      .index = use == TS_MODEL_LOGITS ? input(g, "index", TS_I32, TS_SHAPE(batch)) : TS_NONE,
+      .seed = drops ? ts_graph_leaf(g, "seed", TS_ROLE_SCALAR, TS_I64, TS_SHAPE(1), -1) : TS_NONE,
+      .sample = drops ? input(g, "sample", TS_I64, TS_SHAPE(batch)) : TS_NONE};
 }
 
 static ts_tid parameter(ts_model_builder *b, const char *base, const char *suffix, ts_shape shape) {
   ts_model_name n = make_name(b, base, suffix);
-  ts_tid t = ts_graph_find(b->graph, n.text);
-  return t != TS_NONE ? t : ts_graph_leaf(b->graph, n.text, TS_ROLE_PARAM, TS_F32, shape);
+  ts_tid t = ts_graph_find(b->at.graph, n.text);
+  return t != TS_NONE ? t : ts_graph_leaf(b->at.graph, n.text, TS_ROLE_PARAM, TS_F32, shape, b->at.unit);
 }
 
 ts_tid ts_model_matrix(ts_model_builder *b, int64_t rows) {
@@ -68,36 +72,36 @@ ts_tid ts_model_matrix(ts_model_builder *b, int64_t rows) {
 }
 
 static int64_t last_extent(const ts_model_builder *b, ts_tid x) {
-  const ts_shape *shape = &b->graph->tensor[x].shape;
+  const ts_shape *shape = &b->at.graph->tensor[x].shape;
   return shape->d[shape->n - 1];
 }
 
 /* ---- pieces ---- */
 
 ts_tid ts_model_embedding(ts_model_builder *b, ts_tid table, ts_tid ids) {
-  return ts_build_embedding(b->graph, ts_model_name_of(b, "").text, table, ids);
+  return ts_build_embedding(b->at, ts_model_name_of(b, "").text, table, ids);
 }
 
 ts_tid ts_model_linear(ts_model_builder *b, const char *base, ts_tid x, int64_t out, bool bias, bool out_first) {
   int64_t in = last_extent(b, x);
   ts_tid w = parameter(b, base, ".weight", out_first ? TS_SHAPE(out, in) : TS_SHAPE(in, out));
   ts_tid add = bias ? parameter(b, base, ".bias", TS_SHAPE(out)) : TS_NONE;
-  return ts_build_matmul(b->graph, ts_model_name_of(b, base).text, x, w, add, false, out_first, TS_F32);
+  return ts_build_matmul(b->at, ts_model_name_of(b, base).text, x, w, add, false, out_first, TS_F32);
 }
 
 ts_tid ts_model_layernorm(ts_model_builder *b, const char *base, ts_tid x) {
   ts_shape shape = TS_SHAPE(last_extent(b, x));
   ts_tid w = parameter(b, base, ".weight", shape), bias = parameter(b, base, ".bias", shape);
-  return ts_build_layernorm(b->graph, ts_model_name_of(b, base).text, x, w, bias, (float) b->model->layer_norm_epsilon);
+  return ts_build_layernorm(b->at, ts_model_name_of(b, base).text, x, w, bias, (float) b->model->layer_norm_epsilon);
 }
 
 ts_tid ts_model_rmsnorm(ts_model_builder *b, const char *base, ts_tid x) {
   ts_tid w = parameter(b, base, ".weight", TS_SHAPE(last_extent(b, x)));
-  return ts_build_rmsnorm(b->graph, ts_model_name_of(b, base).text, x, w, (float) b->model->rms_norm_eps);
+  return ts_build_rmsnorm(b->at, ts_model_name_of(b, base).text, x, w, (float) b->model->rms_norm_eps);
 }
 
 ts_tid ts_model_op(ts_model_builder *b, ts_op op, const char *base, int n_in, const ts_tid *in) {
-  return ts_build(b->graph, op, ts_model_name_of(b, base).text, n_in, in);
+  return ts_build(b->at, op, ts_model_name_of(b, base).text, n_in, in);
 }
 
 ts_tid ts_model_add(ts_model_builder *b, const char *base, ts_tid x, ts_tid y) {
@@ -109,7 +113,7 @@ ts_tid ts_model_dropout(ts_model_builder *b, const char *base, ts_tid x, double 
     return x;
   }
   ts_model_name n = ts_model_name_of(b, base);
-  return ts_build_dropout(b->graph, n.text, x, b->seed, b->sample, (float) p, ts_hash_name(n.text));
+  return ts_build_dropout(b->at, n.text, x, b->seed, b->sample, (float) p, ts_hash_name(n.text));
 }
 
 ts_tid ts_model_attention(ts_model_builder *b, const char *base, ts_tid q, ts_tid k, ts_tid v) {
@@ -118,8 +122,8 @@ ts_tid ts_model_attention(ts_model_builder *b, const char *base, ts_tid q, ts_ti
   bool drops = b->use == TS_MODEL_TRAIN && m->attn_pdrop > 0;
   ts_tid in[] = {q, k, v, TS_NONE, b->seed, b->sample};
   return ts_graph_add(
-      b->graph,
-      &(ts_node_args){.op = TS_OP_ATTENTION, .name = n.text, .n_in = drops ? 6 : 3, .in = in, .beta = TS_NONE,
+      b->at,
+      &(ts_node){.op = TS_OP_ATTENTION, .name = n.text, .n_in = drops ? 6 : 3, .in = in, .beta = TS_NONE,
                       .attr = {.attention = {.heads = (int) m->num_attention_heads,
                                              .kv_heads = (int) m->num_key_value_heads,
                                              .head_dim = (int) m->head_dim,
@@ -131,9 +135,8 @@ ts_tid ts_model_attention(ts_model_builder *b, const char *base, ts_tid q, ts_ti
 
 void ts_model_head(ts_model_builder *b, ts_tid x, ts_tid tied,
                    ts_tid (*norm)(ts_model_builder *b, const char *base, ts_tid x)) {
-  ts_graph *g = b->graph;
   if (b->use == TS_MODEL_LOGITS) {
-    x = ts_build(g, TS_OP_PICK, "pick", 2, (ts_tid[]){x, b->index});
+    x = ts_build(b->at, TS_OP_PICK, "pick", 2, (ts_tid[]){x, b->index});
   }
   x = norm(b, "", x);
   ts_tid w = tied;
@@ -142,11 +145,10 @@ void ts_model_head(ts_model_builder *b, ts_tid x, ts_tid tied,
     w = ts_model_matrix(b, b->model->vocab_size);
   }
   if (b->use == TS_MODEL_LOGITS) {
-    ts_graph_mark(g, "logits", ts_build_matmul(g, "logits", x, w, TS_NONE, false, true, TS_F32));
+    ts_graph_mark(b->at.graph, "logits", ts_build_matmul(b->at, "logits", x, w, TS_NONE, false, true, TS_F32));
   } else {
-    ts_tid loss = ts_build(g, TS_OP_HEAD_LOSS, "loss", 3, (ts_tid[]){x, w, b->labels});
-    ts_graph_mark(g, "loss", loss);
-    ts_graph_mark(g, "valid", loss + 1);
+    ts_tid loss = ts_build(b->at, TS_OP_HEAD_LOSS, "loss", 3, (ts_tid[]){x, w, b->labels});
+    ts_graph_mark(b->at.graph, "loss", loss);
+    ts_graph_mark(b->at.graph, "valid", loss + 1);
   }
-  ts_graph_unit(g, NULL);
 }

@@ -19,12 +19,13 @@ const char *ts_index_rope(const ts_node *node) {
 }
 
 void ts_gradient_rope(ts_gradients *gradients, const ts_node *node) {
-  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
   const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[1]};
   ts_attr attr = node->attr;
   attr.rope.inverse = !attr.rope.inverse;
   ts_gradients_add(gradients, node->in[0],
-                   ts_graph_add(gradients->graph, &(ts_node_args){.op = TS_OP_ROPE, .name = name, .n_in = 2, .in = in,
+                   ts_graph_add(at, &(ts_node){.op = TS_OP_ROPE, .name = name, .n_in = 2, .in = in,
                                                                   .attr = attr}));
   ts_free(name);
 }
@@ -92,13 +93,14 @@ double ts_flops_attention_dx(const ts_graph *g, const ts_node *node) {
 }
 
 void ts_gradient_attention(ts_gradients *gradients, const ts_node *node) {
-  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
   ts_tid in[9] = {ts_gradients_of(gradients, node->out[0]), node->in[0], node->in[1], node->in[2], node->out[0],
                   node->out[1], TS_NONE, TS_NONE, TS_NONE};
   for (int i = 3; i < node->n_in; ++i) {
     in[i + 3] = node->in[i];
   }
-  ts_tid dx = ts_graph_add(gradients->graph, &(ts_node_args){.op = TS_OP_ATTENTION_DX, .name = name,
+  ts_tid dx = ts_graph_add(at, &(ts_node){.op = TS_OP_ATTENTION_DX, .name = name,
                                                              .n_in = node->n_in + 3, .in = in, .attr = node->attr});
   for (int i = 0; i < 3; ++i) {
     if (ts_gradients_wanted(gradients, node->in[i])) {

@@ -4,99 +4,99 @@
 
 #include <string.h>
 
-static ts_tid build(ts_graph *g, ts_op op, const char *name, int n_in, const ts_tid *in, ts_attr attr) {
+static ts_tid build(ts_site at, ts_op op, const char *name, int n_in, const ts_tid *in, ts_attr attr) {
   return ts_graph_add(
-      g, &(ts_node_args){.op = op, .name = name, .n_in = n_in, .in = in, .attr = attr, .beta = TS_NONE});
+      at, &(ts_node){.op = op, .name = name, .n_in = n_in, .in = in, .attr = attr, .beta = TS_NONE});
 }
 
 #define INPUTS(...) (int) (sizeof((ts_tid[]){__VA_ARGS__}) / sizeof(ts_tid)), (const ts_tid[]){__VA_ARGS__}
 
-ts_tid ts_build(ts_graph *g, ts_op op, const char *name, int n_in, const ts_tid *in) {
-  return build(g, op, name, n_in, in, (ts_attr){0});
+ts_tid ts_build(ts_site at, ts_op op, const char *name, int n_in, const ts_tid *in) {
+  return build(at, op, name, n_in, in, (ts_attr){0});
 }
 
-ts_tid ts_build_view(ts_graph *g, const char *name, ts_tid x, int64_t offset, ts_shape shape) {
-  return build(g, TS_OP_VIEW, name, INPUTS(x), (ts_attr){.view = {offset, shape}});
+ts_tid ts_build_view(ts_site at, const char *name, ts_tid x, int64_t offset, ts_shape shape) {
+  return build(at, TS_OP_VIEW, name, INPUTS(x), (ts_attr){.view = {offset, shape}});
 }
 
-ts_tid ts_build_pack(ts_graph *g, const char *name, int n, const ts_tid *x, const int64_t *offset, int64_t count) {
-  return build(g, TS_OP_PACK, name, n, x, (ts_attr){.pack = {(int64_t *) offset, count}});
+ts_tid ts_build_pack(ts_site at, const char *name, int n, const ts_tid *x, const int64_t *offset, int64_t count) {
+  return build(at, TS_OP_PACK, name, n, x, (ts_attr){.pack = {offset, count}});
 }
 
-ts_tid ts_build_add(ts_graph *g, const char *name, ts_tid a, ts_tid b) {
-  return build(g, TS_OP_ADD, name, INPUTS(a, b), (ts_attr){0});
+ts_tid ts_build_add(ts_site at, const char *name, ts_tid a, ts_tid b) {
+  return build(at, TS_OP_ADD, name, INPUTS(a, b), (ts_attr){0});
 }
 
-ts_tid ts_build_cast(ts_graph *g, const char *name, ts_tid x, ts_dtype dtype) {
-  return build(g, TS_OP_CAST, name, INPUTS(x), (ts_attr){.cast = {dtype}});
+ts_tid ts_build_cast(ts_site at, const char *name, ts_tid x, ts_dtype dtype) {
+  return build(at, TS_OP_CAST, name, INPUTS(x), (ts_attr){.cast = {dtype}});
 }
 
-ts_tid ts_build_accumulate(ts_graph *g, const char *name, ts_tid prior, ts_tid x, ts_tid beta) {
-  return build(g, TS_OP_ACCUMULATE, name, INPUTS(prior, x, beta), (ts_attr){0});
+ts_tid ts_build_accumulate(ts_site at, const char *name, ts_tid prior, ts_tid x, ts_tid beta) {
+  return build(at, TS_OP_ACCUMULATE, name, INPUTS(prior, x, beta), (ts_attr){0});
 }
 
-ts_tid ts_build_dropout(ts_graph *g, const char *name, ts_tid x, ts_tid seed, ts_tid sample, float p, uint64_t key) {
-  return build(g, TS_OP_DROPOUT, name, INPUTS(x, seed, sample), (ts_attr){.dropout = {p, key}});
+ts_tid ts_build_dropout(ts_site at, const char *name, ts_tid x, ts_tid seed, ts_tid sample, float p, uint64_t key) {
+  return build(at, TS_OP_DROPOUT, name, INPUTS(x, seed, sample), (ts_attr){.dropout = {p, key}});
 }
 
-ts_tid ts_build_split(ts_graph *g, const char *name, ts_tid x, int n, const int64_t *size) {
-  return ts_graph_add(g, &(ts_node_args){.op = TS_OP_SPLIT, .name = name, .n_in = 1, .in = &x, .n_out = n,
-                                         .attr = {.split = {(int64_t *) size}}, .beta = TS_NONE});
+ts_tid ts_build_split(ts_site at, const char *name, ts_tid x, int n, const int64_t *size) {
+  return ts_graph_add(at, &(ts_node){.op = TS_OP_SPLIT, .name = name, .n_in = 1, .in = &x, .n_out = n,
+                                         .attr = {.split = {size}}, .beta = TS_NONE});
 }
 
-ts_tid ts_build_concat(ts_graph *g, const char *name, int n, const ts_tid *x) {
-  return build(g, TS_OP_CONCAT, name, n, x, (ts_attr){0});
+ts_tid ts_build_concat(ts_site at, const char *name, int n, const ts_tid *x) {
+  return build(at, TS_OP_CONCAT, name, n, x, (ts_attr){0});
 }
 
-ts_tid ts_build_matmul(ts_graph *g, const char *name, ts_tid a, ts_tid b, ts_tid bias, bool transpose_a,
+ts_tid ts_build_matmul(ts_site at, const char *name, ts_tid a, ts_tid b, ts_tid bias, bool transpose_a,
                        bool transpose_b, ts_dtype dtype) {
   const ts_tid in[] = {a, b, bias};
-  return build(g, TS_OP_MATMUL, name, bias == TS_NONE ? 2 : 3, in,
+  return build(at, TS_OP_MATMUL, name, bias == TS_NONE ? 2 : 3, in,
                (ts_attr){.matmul = {transpose_a, transpose_b, dtype}});
 }
 
-ts_tid ts_build_sum_rows(ts_graph *g, const char *name, ts_tid x, ts_dtype dtype) {
-  return build(g, TS_OP_SUM_ROWS, name, INPUTS(x), (ts_attr){.sum_rows = {dtype}});
+ts_tid ts_build_sum_rows(ts_site at, const char *name, ts_tid x, ts_dtype dtype) {
+  return build(at, TS_OP_SUM_ROWS, name, INPUTS(x), (ts_attr){.sum_rows = {dtype}});
 }
 
-ts_tid ts_build_embedding(ts_graph *g, const char *name, ts_tid table, ts_tid ids) {
-  return build(g, TS_OP_EMBEDDING, name, INPUTS(table, ids), (ts_attr){0});
+ts_tid ts_build_embedding(ts_site at, const char *name, ts_tid table, ts_tid ids) {
+  return build(at, TS_OP_EMBEDDING, name, INPUTS(table, ids), (ts_attr){0});
 }
 
-ts_tid ts_build_embedding_dw(ts_graph *g, const char *name, ts_tid dy, ts_tid ids, int64_t rows, ts_dtype dtype) {
-  return build(g, TS_OP_EMBEDDING_DW, name, INPUTS(dy, ids), (ts_attr){.embedding = {rows, dtype}});
+ts_tid ts_build_embedding_dw(ts_site at, const char *name, ts_tid dy, ts_tid ids, int64_t rows, ts_dtype dtype) {
+  return build(at, TS_OP_EMBEDDING_DW, name, INPUTS(dy, ids), (ts_attr){.embedding = {rows, dtype}});
 }
 
-ts_tid ts_build_layernorm(ts_graph *g, const char *name, ts_tid x, ts_tid w, ts_tid b, float eps) {
-  return build(g, TS_OP_LAYERNORM, name, INPUTS(x, w, b), (ts_attr){.norm = {eps, TS_F32}});
+ts_tid ts_build_layernorm(ts_site at, const char *name, ts_tid x, ts_tid w, ts_tid b, float eps) {
+  return build(at, TS_OP_LAYERNORM, name, INPUTS(x, w, b), (ts_attr){.norm = {eps, TS_F32}});
 }
 
-ts_tid ts_build_rmsnorm(ts_graph *g, const char *name, ts_tid x, ts_tid w, float eps) {
-  return build(g, TS_OP_RMSNORM, name, INPUTS(x, w), (ts_attr){.norm = {eps, TS_F32}});
+ts_tid ts_build_rmsnorm(ts_site at, const char *name, ts_tid x, ts_tid w, float eps) {
+  return build(at, TS_OP_RMSNORM, name, INPUTS(x, w), (ts_attr){.norm = {eps, TS_F32}});
 }
 
-ts_tid ts_build_sum_squares(ts_graph *g, const char *name, ts_tid x, int n, const ts_range *range) {
-  return build(g, TS_OP_SUM_SQUARES, name, INPUTS(x), (ts_attr){.segments = {(ts_range *) range, n}});
+ts_tid ts_build_sum_squares(ts_site at, const char *name, ts_tid x, int n, const ts_range *range) {
+  return build(at, TS_OP_SUM_SQUARES, name, INPUTS(x), (ts_attr){.segments = {range, n}});
 }
 
-ts_tid ts_build_step_control(ts_graph *g, const char *name, ts_tid records, ts_tid static_tokens, ts_tid max_norm,
+ts_tid ts_build_step_control(ts_site at, const char *name, ts_tid records, ts_tid static_tokens, ts_tid max_norm,
                              ts_tid loss_scale) {
-  return build(g, TS_OP_STEP_CONTROL, name, INPUTS(records, static_tokens, max_norm, loss_scale), (ts_attr){0});
+  return build(at, TS_OP_STEP_CONTROL, name, INPUTS(records, static_tokens, max_norm, loss_scale), (ts_attr){0});
 }
 
-ts_tid ts_build_advance(ts_graph *g, const char *name, ts_tid step, ts_tid skip) {
-  return build(g, TS_OP_ADVANCE, name, INPUTS(step, skip), (ts_attr){0});
+ts_tid ts_build_advance(ts_site at, const char *name, ts_tid step, ts_tid skip) {
+  return build(at, TS_OP_ADVANCE, name, INPUTS(step, skip), (ts_attr){0});
 }
 
-ts_tid ts_build_adamw(ts_graph *g, const char *name, const ts_adamw_inputs *in, int n, const ts_range *range, float eps,
+ts_tid ts_build_adamw(ts_site at, const char *name, const ts_adamw_inputs *in, int n, const ts_range *range, float eps,
                       bool decoupled, bool bias_correction, ts_rounding rounding) {
   const ts_tid list[] = {in->p, in->m, in->v, in->w, in->g, in->step, in->lr, in->betas, in->scale, in->skip};
-  return ts_graph_add(g, &(ts_node_args){.op = TS_OP_ADAMW, .name = name, .n_in = 10, .in = list,
+  return ts_graph_add(at, &(ts_node){.op = TS_OP_ADAMW, .name = name, .n_in = 10, .in = list,
                                          .n_out = in->w == TS_NONE ? 3 : 4, .beta = TS_NONE,
-                                         .attr = {.adamw = {(ts_range *) range, n, eps, decoupled, bias_correction, rounding}}});
+                                         .attr = {.adamw = {range, n, eps, decoupled, bias_correction, rounding}}});
 }
 
-static ts_tid build_comm(ts_graph *g, ts_op op, const char *name, int n, const ts_tid *x, const ts_tid *into,
+static ts_tid build_comm(ts_site at, ts_op op, const char *name, int n, const ts_tid *x, const ts_tid *into,
                          ts_tid beta, ts_attr attr) {
   ts_tid *in = ts_malloc((size_t) (2 * n) * sizeof *in);
   memcpy(in, x, (size_t) n * sizeof *in);
@@ -104,23 +104,23 @@ static ts_tid build_comm(ts_graph *g, ts_op op, const char *name, int n, const t
     memcpy(in + n, into, (size_t) n * sizeof *in);
   }
   attr.comm.into = into != NULL;
-  ts_tid y = ts_graph_add(g, &(ts_node_args){.op = op, .name = name, .n_in = into != NULL ? 2 * n : n, .in = in,
+  ts_tid y = ts_graph_add(at, &(ts_node){.op = op, .name = name, .n_in = into != NULL ? 2 * n : n, .in = in,
                                              .n_out = n, .attr = attr, .beta = beta});
   ts_free(in);
   return y;
 }
 
-ts_tid ts_build_all_gather(ts_graph *g, const char *name, unsigned axes, int group, int n, const ts_tid *x,
+ts_tid ts_build_all_gather(ts_site at, const char *name, unsigned axes, int group, int n, const ts_tid *x,
                            const ts_tid *into, int n_pieces, const ts_piece *piece) {
-  ts_dtype dtype = g->tensor[x[0]].dtype;
-  return build_comm(g, TS_OP_ALL_GATHER, name, n, x, into, TS_NONE,
-                    (ts_attr){.comm = {.axes = axes, .group = group, .wire = dtype, .piece = (ts_piece *) piece,
+  ts_dtype dtype = at.graph->tensor[x[0]].dtype;
+  return build_comm(at, TS_OP_ALL_GATHER, name, n, x, into, TS_NONE,
+                    (ts_attr){.comm = {.axes = axes, .group = group, .wire = dtype, .piece = piece,
                                        .n_pieces = n_pieces}});
 }
 
-ts_tid ts_build_reduce_scatter(ts_graph *g, const char *name, unsigned axes, int group, ts_dtype wire, int n,
+ts_tid ts_build_reduce_scatter(ts_site at, const char *name, unsigned axes, int group, ts_dtype wire, int n,
                                const ts_tid *x, const ts_tid *into, ts_tid beta, int n_pieces, const ts_piece *piece) {
-  return build_comm(g, TS_OP_REDUCE_SCATTER, name, n, x, into, beta,
-                    (ts_attr){.comm = {.axes = axes, .group = group, .wire = wire, .piece = (ts_piece *) piece,
+  return build_comm(at, TS_OP_REDUCE_SCATTER, name, n, x, into, beta,
+                    (ts_attr){.comm = {.axes = axes, .group = group, .wire = wire, .piece = piece,
                                        .n_pieces = n_pieces}});
 }

@@ -1,5 +1,5 @@
 /** \file
- * Typed builders: one call per op.  Each adds a node called \a name and gives its first output (the others follow).
+ * Typed builders: one call per op.  Each adds a node called \a name at a place and gives its first output (the others follow).
  * Dtypes left to the op are those of the inputs.  A wrong shape is a programmer's mistake and ends the program.
  * None of these functions is collective; the collectives' builders only write nodes.
  */
@@ -9,38 +9,38 @@
 #include "graph/graph.h"
 
 /** Any op with fixed inputs and no attributes. Not collective. */
-ts_tid ts_build(ts_graph *g, ts_op op, const char *name, int n_in, const ts_tid *in);
+ts_tid ts_build(ts_site at, ts_op op, const char *name, int n_in, const ts_tid *in);
 
 /** Windows. Not collective. */
-ts_tid ts_build_view(ts_graph *g, const char *name, ts_tid x, int64_t offset, ts_shape shape);
-ts_tid ts_build_pack(ts_graph *g, const char *name, int n, const ts_tid *x, const int64_t *offset, int64_t count);
+ts_tid ts_build_view(ts_site at, const char *name, ts_tid x, int64_t offset, ts_shape shape);
+ts_tid ts_build_pack(ts_site at, const char *name, int n, const ts_tid *x, const int64_t *offset, int64_t count);
 
 /** Element by element. Not collective. */
-ts_tid ts_build_add(ts_graph *g, const char *name, ts_tid a, ts_tid b);
-ts_tid ts_build_cast(ts_graph *g, const char *name, ts_tid x, ts_dtype dtype);
-ts_tid ts_build_accumulate(ts_graph *g, const char *name, ts_tid prior, ts_tid x, ts_tid beta);
-ts_tid ts_build_dropout(ts_graph *g, const char *name, ts_tid x, ts_tid seed, ts_tid sample, float p, uint64_t key);
-ts_tid ts_build_split(ts_graph *g, const char *name, ts_tid x, int n, const int64_t *size);
-ts_tid ts_build_concat(ts_graph *g, const char *name, int n, const ts_tid *x);
+ts_tid ts_build_add(ts_site at, const char *name, ts_tid a, ts_tid b);
+ts_tid ts_build_cast(ts_site at, const char *name, ts_tid x, ts_dtype dtype);
+ts_tid ts_build_accumulate(ts_site at, const char *name, ts_tid prior, ts_tid x, ts_tid beta);
+ts_tid ts_build_dropout(ts_site at, const char *name, ts_tid x, ts_tid seed, ts_tid sample, float p, uint64_t key);
+ts_tid ts_build_split(ts_site at, const char *name, ts_tid x, int n, const int64_t *size);
+ts_tid ts_build_concat(ts_site at, const char *name, int n, const ts_tid *x);
 
 /** Products; \a bias may be TS_NONE. Not collective. */
-ts_tid ts_build_matmul(ts_graph *g, const char *name, ts_tid a, ts_tid b, ts_tid bias, bool transpose_a,
+ts_tid ts_build_matmul(ts_site at, const char *name, ts_tid a, ts_tid b, ts_tid bias, bool transpose_a,
                        bool transpose_b, ts_dtype dtype);
-ts_tid ts_build_sum_rows(ts_graph *g, const char *name, ts_tid x, ts_dtype dtype);
+ts_tid ts_build_sum_rows(ts_site at, const char *name, ts_tid x, ts_dtype dtype);
 
 /** Lookups. Not collective. */
-ts_tid ts_build_embedding(ts_graph *g, const char *name, ts_tid table, ts_tid ids);
-ts_tid ts_build_embedding_dw(ts_graph *g, const char *name, ts_tid dy, ts_tid ids, int64_t rows, ts_dtype dtype);
+ts_tid ts_build_embedding(ts_site at, const char *name, ts_tid table, ts_tid ids);
+ts_tid ts_build_embedding_dw(ts_site at, const char *name, ts_tid dy, ts_tid ids, int64_t rows, ts_dtype dtype);
 
 /** Norms. Not collective. */
-ts_tid ts_build_layernorm(ts_graph *g, const char *name, ts_tid x, ts_tid w, ts_tid b, float eps);
-ts_tid ts_build_rmsnorm(ts_graph *g, const char *name, ts_tid x, ts_tid w, float eps);
+ts_tid ts_build_layernorm(ts_site at, const char *name, ts_tid x, ts_tid w, ts_tid b, float eps);
+ts_tid ts_build_rmsnorm(ts_site at, const char *name, ts_tid x, ts_tid w, float eps);
 
 /** The update. Not collective. */
-ts_tid ts_build_sum_squares(ts_graph *g, const char *name, ts_tid x, int n_ranges, const ts_range *range);
-ts_tid ts_build_step_control(ts_graph *g, const char *name, ts_tid records, ts_tid static_tokens, ts_tid max_norm,
+ts_tid ts_build_sum_squares(ts_site at, const char *name, ts_tid x, int n_ranges, const ts_range *range);
+ts_tid ts_build_step_control(ts_site at, const char *name, ts_tid records, ts_tid static_tokens, ts_tid max_norm,
                              ts_tid loss_scale);
-ts_tid ts_build_advance(ts_graph *g, const char *name, ts_tid step, ts_tid skip);
+ts_tid ts_build_advance(ts_site at, const char *name, ts_tid step, ts_tid skip);
 
 typedef struct ts_adamw_inputs {
   ts_tid p, m, v;
@@ -49,15 +49,15 @@ typedef struct ts_adamw_inputs {
 } ts_adamw_inputs;
 
 /** One AdamW step over the ranges of a shard, in place.  Not collective. */
-ts_tid ts_build_adamw(ts_graph *g, const char *name, const ts_adamw_inputs *in, int n_ranges, const ts_range *range,
+ts_tid ts_build_adamw(ts_site at, const char *name, const ts_adamw_inputs *in, int n_ranges, const ts_range *range,
                       float eps, bool decoupled, bool bias_correction, ts_rounding rounding);
 
 /** Collectives over \a axes with \a group ranks; \a into is NULL or n tensors that are written in the pieces' columns
  * only.
  * Not collective (they only write nodes). */
-ts_tid ts_build_all_gather(ts_graph *g, const char *name, unsigned axes, int group, int n, const ts_tid *x,
+ts_tid ts_build_all_gather(ts_site at, const char *name, unsigned axes, int group, int n, const ts_tid *x,
                            const ts_tid *into, int n_pieces, const ts_piece *piece);
-ts_tid ts_build_reduce_scatter(ts_graph *g, const char *name, unsigned axes, int group, ts_dtype wire, int n,
+ts_tid ts_build_reduce_scatter(ts_site at, const char *name, unsigned axes, int group, ts_dtype wire, int n,
                                const ts_tid *x, const ts_tid *into, ts_tid beta, int n_pieces, const ts_piece *piece);
 
 #endif

@@ -18,9 +18,10 @@ const char *ts_index_embedding(const ts_node *node) {
 }
 
 void ts_gradient_embedding(ts_gradients *gradients, const ts_node *node) {
-  char *name = ts_gradients_begin(gradients, node, node->in[0], "dw");
+  char *name = ts_format("%s.dw", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
   ts_gradients_add(gradients, node->in[0],
-                   ts_build_embedding_dw(gradients->graph, name, ts_gradients_of(gradients, node->out[0]), node->in[1],
+                   ts_build_embedding_dw(at, name, ts_gradients_of(gradients, node->out[0]), node->in[1],
                                          gradients->graph->tensor[node->in[0]].shape.d[0],
                                          ts_gradients_dtype(gradients, node->in[0])));
   ts_free(name);

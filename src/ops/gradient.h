@@ -13,6 +13,7 @@ struct ts_gradients {
   ts_tid *of;           /**< Owned: per tensor its gradient so far. */
   bool *wanted;         /**< Owned: per tensor, whether something trainable is behind it. */
   int n;                /**< Entries in both: tensors of the forward graph. */
+  int unit;             /**< Of the node that is differentiated: its backward nodes belong to it too. */
   ts_dtype accumulate;  /**< Dtype of parameter gradients. */
 };
 
@@ -29,8 +30,7 @@ void ts_gradients_add(ts_gradients *gradients, ts_tid tensor, ts_tid gradient);
  * Not collective. */
 ts_dtype ts_gradients_dtype(const ts_gradients *gradients, ts_tid tensor);
 
-/** Begin a backward node: set the segment by what \a tensor is (parameter or activation) and make the name
- * "FORWARD.suffix"; free it with ts_free. Not collective. */
-char *ts_gradients_begin(ts_gradients *gradients, const ts_node *node, ts_tid tensor, const char *suffix);
+/** Where a node goes that makes a gradient of \a tensor: a parameter's or an activation's segment. Not collective. */
+ts_site ts_gradients_site(const ts_gradients *gradients, ts_tid tensor);
 
 #endif

@@ -52,12 +52,12 @@ void ts_gradient_head_loss(ts_gradients *gradients, const ts_node *node) {
   ts_graph *g = gradients->graph;
   ts_tid seed = ts_graph_find(g, "gradient_seed");
   if (seed == TS_NONE) {
-    seed = ts_graph_leaf(g, "gradient_seed", TS_ROLE_SCALAR, TS_F32, TS_SHAPE(1));
-    g->tensor[seed].unit = -1;
+    seed = ts_graph_leaf(g, "gradient_seed", TS_ROLE_SCALAR, TS_F32, TS_SHAPE(1), -1);
   }
-  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
   const ts_tid in[] = {node->in[0], node->in[1], node->in[2], seed};
-  ts_tid dx = ts_graph_add(g, &(ts_node_args){.op = TS_OP_HEAD_LOSS_DX, .name = name, .n_in = 4, .in = in,
+  ts_tid dx = ts_graph_add(at, &(ts_node){.op = TS_OP_HEAD_LOSS_DX, .name = name, .n_in = 4, .in = in,
                                               .attr = {.head = {ts_gradients_dtype(gradients, node->in[1])}}});
   for (int i = 0; i < 2; ++i) {
     if (ts_gradients_wanted(gradients, node->in[i])) {

@@ -83,9 +83,10 @@ double ts_flops_matmul(const ts_graph *g, const ts_node *node) {
 }
 
 static void gradient_of_a(ts_gradients *gradients, const ts_node *node, ts_tid dy) {
-  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
   ts_gradients_add(gradients, node->in[0],
-                   ts_build_matmul(gradients->graph, name, dy, node->in[1], TS_NONE, false,
+                   ts_build_matmul(at, name, dy, node->in[1], TS_NONE, false,
                                    !node->attr.matmul.transpose_b, ts_gradients_dtype(gradients, node->in[0])));
   ts_free(name);
 }
@@ -93,9 +94,10 @@ static void gradient_of_a(ts_gradients *gradients, const ts_node *node, ts_tid d
 /* b [k][n]: a^T dy; b [n][k]: dy^T a. */
 static void gradient_of_b(ts_gradients *gradients, const ts_node *node, ts_tid dy) {
   bool tb = node->attr.matmul.transpose_b;
-  char *name = ts_gradients_begin(gradients, node, node->in[1], "dw");
+  char *name = ts_format("%s.dw", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[1]);
   ts_gradients_add(gradients, node->in[1],
-                   ts_build_matmul(gradients->graph, name, tb ? dy : node->in[0], tb ? node->in[0] : dy, TS_NONE, true,
+                   ts_build_matmul(at, name, tb ? dy : node->in[0], tb ? node->in[0] : dy, TS_NONE, true,
                                    false, ts_gradients_dtype(gradients, node->in[1])));
   ts_free(name);
 }
@@ -110,9 +112,10 @@ void ts_gradient_matmul(ts_gradients *gradients, const ts_node *node) {
     gradient_of_b(gradients, node, dy);
   }
   if (node->n_in > 2 && ts_gradients_wanted(gradients, node->in[2])) {
-    char *name = ts_gradients_begin(gradients, node, node->in[2], "db");
+    char *name = ts_format("%s.db", node->name);
+    ts_site at = ts_gradients_site(gradients, node->in[2]);
     ts_gradients_add(gradients, node->in[2],
-                     ts_build_sum_rows(gradients->graph, name, dy, ts_gradients_dtype(gradients, node->in[2])));
+                     ts_build_sum_rows(at, name, dy, ts_gradients_dtype(gradients, node->in[2])));
     ts_free(name);
   }
 }

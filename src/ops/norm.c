@@ -31,20 +31,21 @@ const char *ts_index_layernorm(const ts_node *node) {
 }
 
 void ts_gradient_layernorm(ts_gradients *gradients, const ts_node *node) {
-  ts_graph *g = gradients->graph;
   ts_tid dy = ts_gradients_of(gradients, node->out[0]), x = node->in[0], w = node->in[1], b = node->in[2];
   if (ts_gradients_wanted(gradients, x)) {
-    char *name = ts_gradients_begin(gradients, node, x, "dx");
+    char *name = ts_format("%s.dx", node->name);
+    ts_site at = ts_gradients_site(gradients, x);
     const ts_tid in[] = {dy, x, w, node->out[1], node->out[2]};
-    ts_gradients_add(gradients, x, ts_build(g, TS_OP_LAYERNORM_DX, name, 5, in));
+    ts_gradients_add(gradients, x, ts_build(at, TS_OP_LAYERNORM_DX, name, 5, in));
     ts_free(name);
   }
   if (ts_gradients_wanted(gradients, w) || ts_gradients_wanted(gradients, b)) {
-    char *name = ts_gradients_begin(gradients, node, w, "dw");
+    char *name = ts_format("%s.dw", node->name);
+    ts_site at = ts_gradients_site(gradients, w);
     const ts_tid in[] = {dy, x, node->out[1], node->out[2]};
     ts_attr attr = {.norm = {node->attr.norm.eps, ts_gradients_dtype(gradients, w)}};
     ts_tid dw = ts_graph_add(
-        g, &(ts_node_args){.op = TS_OP_LAYERNORM_DW, .name = name, .n_in = 4, .in = in, .attr = attr});
+        at, &(ts_node){.op = TS_OP_LAYERNORM_DW, .name = name, .n_in = 4, .in = in, .attr = attr});
     for (int i = 0; i < 2; ++i) {
       if (ts_gradients_wanted(gradients, node->in[1 + i])) {
         ts_gradients_add(gradients, node->in[1 + i], dw + i);
@@ -99,20 +100,21 @@ const char *ts_index_rmsnorm(const ts_node *node) {
 }
 
 void ts_gradient_rmsnorm(ts_gradients *gradients, const ts_node *node) {
-  ts_graph *g = gradients->graph;
   ts_tid dy = ts_gradients_of(gradients, node->out[0]), x = node->in[0], w = node->in[1];
   if (ts_gradients_wanted(gradients, x)) {
-    char *name = ts_gradients_begin(gradients, node, x, "dx");
+    char *name = ts_format("%s.dx", node->name);
+    ts_site at = ts_gradients_site(gradients, x);
     const ts_tid in[] = {dy, x, w, node->out[1]};
-    ts_gradients_add(gradients, x, ts_build(g, TS_OP_RMSNORM_DX, name, 4, in));
+    ts_gradients_add(gradients, x, ts_build(at, TS_OP_RMSNORM_DX, name, 4, in));
     ts_free(name);
   }
   if (ts_gradients_wanted(gradients, w)) {
-    char *name = ts_gradients_begin(gradients, node, w, "dw");
+    char *name = ts_format("%s.dw", node->name);
+    ts_site at = ts_gradients_site(gradients, w);
     const ts_tid in[] = {dy, x, node->out[1]};
     ts_attr attr = {.norm = {node->attr.norm.eps, ts_gradients_dtype(gradients, w)}};
     ts_tid dw = ts_graph_add(
-        g, &(ts_node_args){.op = TS_OP_RMSNORM_DW, .name = name, .n_in = 3, .in = in, .attr = attr});
+        at, &(ts_node){.op = TS_OP_RMSNORM_DW, .name = name, .n_in = 3, .in = in, .attr = attr});
     ts_gradients_add(gradients, w, dw);
     ts_free(name);
   }

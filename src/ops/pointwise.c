@@ -57,9 +57,10 @@ const char *ts_index_cast(const ts_node *node) {
 }
 
 void ts_gradient_cast(ts_gradients *gradients, const ts_node *node) {
-  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
   ts_gradients_add(gradients, node->in[0],
-                   ts_build_cast(gradients->graph, name, ts_gradients_of(gradients, node->out[0]),
+                   ts_build_cast(at, name, ts_gradients_of(gradients, node->out[0]),
                                  ts_gradients_dtype(gradients, node->in[0])));
   ts_free(name);
 }
@@ -84,9 +85,10 @@ const char *ts_index_gelu(const ts_node *node) {
 }
 
 void ts_gradient_gelu(ts_gradients *gradients, const ts_node *node) {
-  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
   const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[0]};
-  ts_gradients_add(gradients, node->in[0], ts_build(gradients->graph, TS_OP_GELU_DX, name, 2, in));
+  ts_gradients_add(gradients, node->in[0], ts_build(at, TS_OP_GELU_DX, name, 2, in));
   ts_free(name);
 }
 
@@ -109,9 +111,10 @@ const char *ts_index_swiglu(const ts_node *node) {
 }
 
 void ts_gradient_swiglu(ts_gradients *gradients, const ts_node *node) {
-  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
   const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[0], node->in[1]};
-  ts_tid dx = ts_build(gradients->graph, TS_OP_SWIGLU_DX, name, 3, in);
+  ts_tid dx = ts_build(at, TS_OP_SWIGLU_DX, name, 3, in);
   for (int i = 0; i < 2; ++i) {
     if (ts_gradients_wanted(gradients, node->in[i])) {
       ts_gradients_add(gradients, node->in[i], dx + i);
@@ -143,9 +146,10 @@ const char *ts_index_dropout(const ts_node *node) {
 }
 
 void ts_gradient_dropout(ts_gradients *gradients, const ts_node *node) {
-  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
   ts_gradients_add(gradients, node->in[0],
-                   ts_build_dropout(gradients->graph, name, ts_gradients_of(gradients, node->out[0]), node->in[1],
+                   ts_build_dropout(at, name, ts_gradients_of(gradients, node->out[0]), node->in[1],
                                     node->in[2], node->attr.dropout.p, node->attr.dropout.name));
   ts_free(name);
 }

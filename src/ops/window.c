@@ -24,8 +24,9 @@ void ts_gradient_view(ts_gradients *gradients, const ts_node *node) {
   ts_tid dy = ts_gradients_of(gradients, node->out[0]);
   TS_CHECK(ts_tensor_count(g, node->in[0]) == ts_tensor_count(g, node->out[0]),
            "%s: the gradient of a part is not there", node->name);
-  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
-  ts_gradients_add(gradients, node->in[0], ts_build_view(g, name, dy, 0, g->tensor[node->in[0]].shape));
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
+  ts_gradients_add(gradients, node->in[0], ts_build_view(at, name, dy, 0, g->tensor[node->in[0]].shape));
   ts_free(name);
 }
 
@@ -69,8 +70,9 @@ void ts_gradient_split(ts_gradients *gradients, const ts_node *node) {
     dy[i] = ts_gradients_of(gradients, node->out[i]);
     TS_CHECK(dy[i] != TS_NONE, "%s: output %d has no gradient", node->name, i);
   }
-  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
-  ts_gradients_add(gradients, node->in[0], ts_build_concat(gradients->graph, name, node->n_out, dy));
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
+  ts_gradients_add(gradients, node->in[0], ts_build_concat(at, name, node->n_out, dy));
   ts_free(name);
   ts_free(dy);
 }
@@ -100,8 +102,9 @@ void ts_gradient_concat(ts_gradients *gradients, const ts_node *node) {
   for (int i = 0; i < node->n_in; ++i) {
     size[i] = ts_shape_last(&g->tensor[node->in[i]].shape);
   }
-  char *name = ts_gradients_begin(gradients, node, node->in[0], "dx");
-  ts_tid dx = ts_build_split(g, name, ts_gradients_of(gradients, node->out[0]), node->n_in, size);
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
+  ts_tid dx = ts_build_split(at, name, ts_gradients_of(gradients, node->out[0]), node->n_in, size);
   for (int i = 0; i < node->n_in; ++i) {
     if (ts_gradients_wanted(gradients, node->in[i])) {
       ts_gradients_add(gradients, node->in[i], dx + i);

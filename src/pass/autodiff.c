@@ -20,14 +20,10 @@ ts_dtype ts_gradients_dtype(const ts_gradients *gradients, ts_tid t) {
   return tensor->role == TS_ROLE_PARAM ? gradients->accumulate : tensor->dtype;
 }
 
-static void set_segment(ts_gradients *gradients, ts_tid t) {
-  gradients->graph->segment = gradients->graph->tensor[t].role == TS_ROLE_PARAM ? TS_SEGMENT_BACKWARD_WEIGHT
-                                                                               : TS_SEGMENT_BACKWARD_INPUT;
-}
-
-char *ts_gradients_begin(ts_gradients *gradients, const ts_node *node, ts_tid t, const char *suffix) {
-  set_segment(gradients, t);
-  return ts_format("%s.%s", node->name, suffix);
+ts_site ts_gradients_site(const ts_gradients *gradients, ts_tid t) {
+  bool parameter = gradients->graph->tensor[t].role == TS_ROLE_PARAM;
+  return (ts_site){gradients->graph, parameter ? TS_SEGMENT_BACKWARD_WEIGHT : TS_SEGMENT_BACKWARD_INPUT,
+                   gradients->unit};
 }
 
 void ts_gradients_add(ts_gradients *gradients, ts_tid t, ts_tid gradient) {
@@ -38,8 +34,7 @@ void ts_gradients_add(ts_gradients *gradients, ts_tid t, ts_tid gradient) {
     return;
   }
   char *name = ts_format("%s.gradient", gradients->graph->tensor[t].name);
-  set_segment(gradients, t);
-  *of = ts_build_add(gradients->graph, name, *of, gradient);
+  *of = ts_build_add(ts_gradients_site(gradients, t), name, *of, gradient);
   ts_free(name);
 }
 
@@ -90,11 +85,10 @@ void ts_pass_autodiff(ts_graph **graph, ts_pass_context *context) {
   for (ts_nid n = g->n_nodes - 1; n >= 0; --n) {
     ts_node node = g->node[n]; /* the array moves while nodes are added; what the node points to does not */
     if (is_reached(&gradients, &node, loss)) {
-      g->current_unit = node.unit;
+      gradients.unit = node.unit;
       ts_op_get(node.op)->gradient(&gradients, &node);
     }
   }
-  g->current_unit = -1;
   mark_gradients(&gradients);
   ts_free(gradients.of);
   ts_free(gradients.wanted);

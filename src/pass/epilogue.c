@@ -6,13 +6,12 @@
  * A GELU alone reads and writes every activation of the inner width once, forward and backward; in the product it costs
  * neither, and it sees the sum before it is rounded. */
 #include "base/memory.h"
-#include "graph/op.h"
+#include "graph/rewrite.h"
 #include "pass/pass.h"
 
 typedef struct epilogue {
+  ts_rewrite rewrite;
   const ts_graph *from;
-  ts_graph *to;
-  ts_tid *map;
   ts_nid *gelu_of; /* per matmul: the gelu it takes in, TS_NONE */
   ts_nid *taken;   /* per node that is gone: by whom; TS_NONE: it stays */
 } epilogue;
@@ -23,15 +22,6 @@ static ts_nid *all_none(int n) {
     list[i] = TS_NONE;
   }
   return list;
-}
-
-static bool is_marked(const ts_graph *g, ts_tid t) {
-  for (int i = 0; i < g->n_marks; ++i) {
-    if (g->mark[i].tensor == t) {
-      return true;
-    }
-  }
-  return false;
 }
 
 /* A product whose result the fused ops can have: bf16, whole vectors of 8, nothing added. */
@@ -54,40 +44,39 @@ static void find(epilogue *e, const int *uses) {
       e->gelu_of[m] = n;
       e->taken[n] = m;
     } else if (node->op == TS_OP_GELU_DX && g->node[m].n_in == 2 && uses[node->in[0]] == 1 &&
-               !is_marked(g, node->in[0])) {
+               !ts_graph_is_marked(g, node->in[0])) {
       e->taken[m] = n;
     }
   }
 }
 
-static ts_tid mapped(epilogue *e, ts_tid t) {
-  return t == TS_NONE                             ? TS_NONE
-         : e->from->tensor[t].producer == TS_NONE ? ts_graph_copy_leaf(e->to, e->from, t, e->map)
-                                                  : e->map[t];
-}
-
-static ts_tid add(epilogue *e, ts_op op, const ts_node *product, const char *name, const ts_node *where, ts_tid third,
-                  int n_out) {
-  ts_tid in[] = {mapped(e, product->in[0]), mapped(e, product->in[1]), mapped(e, third)};
-  e->to->segment = where->segment;
-  e->to->current_unit = where->unit;
-  return ts_graph_add(e->to, &(ts_node_args){.op = op, .name = name, .n_in = 3, .in = in, .n_out = n_out,
-                                             .attr = product->attr});
+/* The product with another op's name and place, one more input and the outputs of both. */
+static ts_tid fuse(epilogue *e, ts_op op, ts_nid product, const ts_node *like, ts_tid third, int n_out) {
+  ts_rewrite *r = &e->rewrite;
+  ts_node node = ts_rewrite_node(r, product);
+  ts_tid in[] = {node.in[0], node.in[1], ts_rewrite_tensor(r, third)};
+  node.op = op;
+  node.name = like->name;
+  node.n_in = 3;
+  node.in = in;
+  node.n_out = n_out;
+  return ts_graph_add((ts_site){r->to, like->segment, like->unit}, &node);
 }
 
 static void write_node(epilogue *e, ts_nid n) {
   const ts_graph *g = e->from;
+  ts_tid *map = e->rewrite.map;
   const ts_node *node = &g->node[n];
   ts_nid before = node->op == TS_OP_GELU_DX ? g->tensor[node->in[0]].producer : TS_NONE;
   if (e->gelu_of[n] != TS_NONE) {
     const ts_node *gelu = &g->node[e->gelu_of[n]];
-    ts_tid first = add(e, TS_OP_MATMUL_GELU, node, gelu->name, node, node->in[2], 2);
-    e->map[gelu->out[0]] = first;
-    e->map[node->out[0]] = first + 1;
+    ts_tid first = fuse(e, TS_OP_MATMUL_GELU, n, gelu, node->in[2], 2);
+    map[gelu->out[0]] = first;
+    map[node->out[0]] = first + 1;
   } else if (before != TS_NONE && e->taken[before] == n) {
-    e->map[node->out[0]] = add(e, TS_OP_MATMUL_DGELU, &g->node[before], node->name, node, node->in[1], 1);
+    map[node->out[0]] = fuse(e, TS_OP_MATMUL_DGELU, before, node, node->in[1], 1);
   } else if (e->taken[n] == TS_NONE) {
-    ts_graph_copy_with_leaves(e->to, g, n, e->map);
+    ts_rewrite_copy(&e->rewrite, n);
   }
 }
 
@@ -97,19 +86,15 @@ void ts_pass_epilogue(ts_graph **graph, ts_pass_context *context) {
     return;
   }
   const ts_graph *g = *graph;
-  epilogue e = {.from = g, .gelu_of = all_none(g->n_nodes), .taken = all_none(g->n_nodes)};
+  epilogue e = {.rewrite = ts_rewrite_begin(g), .from = g, .gelu_of = all_none(g->n_nodes), .taken = all_none(g->n_nodes)};
   int *uses = ts_graph_use_counts(g);
   find(&e, uses);
-  e.to = ts_graph_rewrite(g, &e.map);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     write_node(&e, n);
   }
-  e.to->current_unit = -1;
-  ts_graph_copy_marks(e.to, g, e.map);
-  ts_free(e.map);
   ts_free(e.gelu_of);
   ts_free(e.taken);
   ts_free(uses);
-  ts_graph_destroy(graph);
-  *graph = e.to;
+  ts_rewrite_marks(&e.rewrite);
+  ts_rewrite_end(&e.rewrite, graph);
 }

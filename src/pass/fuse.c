@@ -6,15 +6,16 @@
  *
  * f must have no other reader, be an op that adds, and come after a; a window on a leaf can be made at any time. */
 #include "base/memory.h"
+#include "graph/rewrite.h"
 #include "pass/pass.h"
 
 #include <string.h>
 
 typedef struct fusion {
+  ts_rewrite rewrite; /* instead: of a tensor whose node is gone */
   const ts_graph *from;
   int *uses;
   bool *gone;       /* per node: not copied */
-  ts_tid *instead;  /* per tensor of a node that is gone: the tensor that takes its place */
   ts_tid *prior;    /* per tensor: what its producer adds to */
   ts_tid *beta;
   ts_nid *loss_of;  /* per node: the head_loss that a head_loss_dx takes in, TS_NONE */
@@ -26,15 +27,6 @@ static bool adds(const ts_node *node, int output) {
     return false;
   }
   return node->op == TS_OP_HEAD_LOSS_DX ? output == 1 : node->op == TS_OP_HEAD_LOSS_TRAIN ? output == 3 : true;
-}
-
-static bool is_marked(const ts_graph *g, ts_tid t) {
-  for (int i = 0; i < g->n_marks; ++i) {
-    if (g->mark[i].tensor == t) {
-      return true;
-    }
-  }
-  return false;
 }
 
 /* Is `t` there before node n runs? */
@@ -49,25 +41,25 @@ static bool is_before(const fusion *f, ts_tid t, ts_nid n) {
 /* Can the producer of x add to `prior`? */
 static bool can_fold(const fusion *f, ts_tid x, ts_tid prior) {
   const ts_tensor *tensor = &f->from->tensor[x];
-  if (tensor->producer == TS_NONE || f->uses[x] != 1 || is_marked(f->from, x)) {
+  if (tensor->producer == TS_NONE || f->uses[x] != 1 || ts_graph_is_marked(f->from, x)) {
     return false;
   }
   const ts_node *node = &f->from->node[tensor->producer];
-  return !f->gone[tensor->producer] && adds(node, x - node->out[0]) && f->from->tensor[prior].dtype == tensor->dtype &&
+  return node->prior == NULL && !f->gone[tensor->producer] && adds(node, x - node->out[0]) && f->from->tensor[prior].dtype == tensor->dtype &&
          is_before(f, prior, tensor->producer);
 }
 
 /* Follow what has been folded already. */
 static ts_tid newest(const fusion *f, ts_tid t) {
-  while (f->instead[t] != TS_NONE) {
-    t = f->instead[t];
+  while (f->rewrite.instead[t] != TS_NONE) {
+    t = f->rewrite.instead[t];
   }
   return t;
 }
 
 static void replace(fusion *f, ts_nid n, ts_tid x) {
   f->gone[n] = true;
-  f->instead[f->from->node[n].out[0]] = x;
+  f->rewrite.instead[f->from->node[n].out[0]] = x;
   f->uses[x] = f->uses[f->from->node[n].out[0]];
 }
 
@@ -124,51 +116,30 @@ static void find(fusion *f) {
 
 /* ---- the new graph ---- */
 
-typedef struct writer {
-  const fusion *f;
-  ts_graph *to;
-  ts_tid *map;
-} writer;
-
-static ts_tid mapped(writer *w, ts_tid t) {
-  if (t == TS_NONE) {
-    return TS_NONE;
-  }
-  t = newest(w->f, t);
-  const ts_tensor *tensor = &w->f->from->tensor[t];
-  if (w->map[t] == TS_NONE && tensor->producer == TS_NONE) {
-    ts_graph_copy_leaf(w->to, w->f->from, t, w->map);
-  } else if (w->map[t] == TS_NONE) { /* a window on a leaf, wanted early */
-    ts_graph_copy_with_leaves(w->to, w->f->from, tensor->producer, w->map);
-  }
-  return w->map[t];
-}
-
-static void write_node(writer *w, ts_nid n) {
-  const fusion *f = w->f;
-  const ts_node *node = &f->from->node[n], *loss = f->loss_of[n] != TS_NONE ? &f->from->node[f->loss_of[n]] : NULL;
-  int skip = loss != NULL ? 2 : 0, n_out = node->n_out + skip; /* loss and valid come first */
-  ts_tid *in = ts_malloc(((size_t) node->n_in + 1) * sizeof *in), *prior = ts_malloc((size_t) n_out * sizeof *prior);
-  for (int i = 0; i < node->n_in; ++i) {
-    in[i] = mapped(w, node->in[i]);
-  }
-  ts_tid beta = mapped(w, node->beta);
+/* A head_loss_dx that takes its head_loss in has that one's outputs in front of its own. */
+static void write_node(fusion *f, ts_nid n) {
+  ts_rewrite *r = &f->rewrite;
+  const ts_node *old = &f->from->node[n], *loss = f->loss_of[n] != TS_NONE ? &f->from->node[f->loss_of[n]] : NULL;
+  ts_node node = ts_rewrite_node(r, n);
+  int skip = loss != NULL ? loss->n_out : 0;
+  node.n_out += skip;
+  ts_tid *prior = ts_malloc((size_t) node.n_out * sizeof *prior);
   bool any = false;
-  for (int i = 0; i < n_out; ++i) {
-    ts_tid t = i < skip ? TS_NONE : node->out[i - skip];
-    prior[i] = t == TS_NONE ? TS_NONE : mapped(w, f->prior[t]);
+  for (int i = 0; i < node.n_out; ++i) {
+    ts_tid t = i < skip ? TS_NONE : old->out[i - skip];
+    prior[i] = t == TS_NONE || node.prior == NULL ? TS_NONE : node.prior[i - skip];
+    if (t != TS_NONE && f->prior[t] != TS_NONE) {
+      prior[i] = ts_rewrite_tensor(r, f->prior[t]);
+      node.beta = ts_rewrite_tensor(r, f->beta[t]);
+    }
     any = any || prior[i] != TS_NONE;
-    beta = t != TS_NONE && f->beta[t] != TS_NONE ? mapped(w, f->beta[t]) : beta;
   }
-  w->to->segment = node->segment;
-  w->to->current_unit = node->unit;
-  ts_tid first = ts_graph_add(w->to, &(ts_node_args){.op = loss != NULL ? TS_OP_HEAD_LOSS_TRAIN : node->op,
-                                                     .name = node->name, .n_in = node->n_in, .in = in, .n_out = n_out,
-                                                     .attr = node->attr, .prior = any ? prior : NULL, .beta = beta});
-  for (int i = 0; i < n_out; ++i) {
-    w->map[i < skip ? loss->out[i] : node->out[i - skip]] = first + i;
+  node.op = loss != NULL ? TS_OP_HEAD_LOSS_TRAIN : node.op;
+  node.prior = any ? prior : NULL;
+  ts_tid first = ts_graph_add((ts_site){r->to, node.segment, node.unit}, &node);
+  for (int i = 0; i < node.n_out; ++i) {
+    r->map[i < skip ? loss->out[i] : old->out[i - skip]] = first + i;
   }
-  ts_free(in);
   ts_free(prior);
 }
 
@@ -183,31 +154,20 @@ static ts_tid *all_none(int n) {
 void ts_pass_fuse(ts_graph **graph, ts_pass_context *context) {
   (void) context;
   const ts_graph *g = *graph;
-  fusion f = {.from = g, .uses = ts_graph_use_counts(g), .gone = ts_calloc((size_t) g->n_nodes + 1, 1),
-              .instead = all_none(g->n_tensors), .prior = all_none(g->n_tensors), .beta = all_none(g->n_tensors),
-              .loss_of = all_none(g->n_nodes)};
+  fusion f = {.rewrite = ts_rewrite_begin(g), .from = g, .uses = ts_graph_use_counts(g),
+              .gone = ts_calloc((size_t) g->n_nodes + 1, 1), .prior = all_none(g->n_tensors),
+              .beta = all_none(g->n_tensors), .loss_of = all_none(g->n_nodes)};
   find(&f);
-  writer w = {.f = &f};
-  w.to = ts_graph_rewrite(g, &w.map);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    if (!f.gone[n] && w.map[g->node[n].out[0]] == TS_NONE) {
-      write_node(&w, n);
+    if (!f.gone[n] && f.rewrite.map[g->node[n].out[0]] == TS_NONE) {
+      write_node(&f, n);
     }
   }
-  w.to->current_unit = -1;
-  for (int i = 0; i < g->n_marks; ++i) {
-    ts_tid t = newest(&f, g->mark[i].tensor);
-    if (w.map[t] != TS_NONE) {
-      ts_graph_mark(w.to, g->mark[i].name, w.map[t]);
-    }
-  }
-  ts_free(w.map);
   ts_free(f.uses);
   ts_free(f.gone);
-  ts_free(f.instead);
   ts_free(f.prior);
   ts_free(f.beta);
   ts_free(f.loss_of);
-  ts_graph_destroy(graph);
-  *graph = w.to;
+  ts_rewrite_marks(&f.rewrite);
+  ts_rewrite_end(&f.rewrite, graph);
 }

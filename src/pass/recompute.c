@@ -2,12 +2,12 @@
  * computed for itself is not kept for the backward but computed again, from what other units made, right before the
  * block's first backward node.  Dropout repeats its mask because its numbers are a function of name and position. */
 #include "base/memory.h"
+#include "graph/rewrite.h"
 #include "pass/pass.h"
 
 typedef struct recompute {
+  ts_rewrite rewrite;
   const ts_graph *from;
-  ts_graph *to;
-  ts_tid *map;   /* old tensor to new */
   ts_tid *again; /* old tensor to its recomputed copy, TS_NONE where there is none */
   bool *block;   /* per unit: is recomputed */
   bool *begun;   /* per unit: its copies exist */
@@ -68,29 +68,27 @@ static bool any_needed(const recompute *r, const ts_node *node) {
   return any;
 }
 
-static void emit(recompute *r, const ts_node *node, const ts_tid *in, const char *name, ts_segment segment,
-                 ts_tid *map) {
-  r->to->segment = segment;
-  r->to->current_unit = node->unit;
-  ts_tid first = ts_graph_add(r->to, &(ts_node_args){.op = node->op, .name = name, .n_in = node->n_in, .in = in,
-                                                     .n_out = node->n_out, .attr = node->attr});
-  for (int i = 0; i < node->n_out; ++i) {
-    map[node->out[i]] = first + i;
+/* What the unit computed for itself is read from its recomputed copy. */
+static ts_node copy_node(recompute *r, ts_nid n, bool again) {
+  ts_node node = ts_rewrite_node(&r->rewrite, n);
+  for (int i = 0; again && i < node.n_in; ++i) {
+    ts_tid t = r->from->node[n].in[i];
+    if (t != TS_NONE && unit_of(r, t) == node.unit && r->again[t] != TS_NONE) {
+      r->rewrite.in[i] = r->again[t];
+    }
   }
+  return node;
 }
 
-/* Inputs in the new graph; a recomputed copy where the reader belongs to the backward of the unit. */
-static ts_tid *inputs(recompute *r, const ts_node *node, bool again) {
-  ts_tid *in = ts_malloc(((size_t) node->n_in + 1) * sizeof *in);
-  for (int i = 0; i < node->n_in; ++i) {
-    ts_tid t = node->in[i];
-    if (t != TS_NONE && r->from->tensor[t].producer == TS_NONE) {
-      ts_graph_copy_leaf(r->to, r->from, t, r->map);
-    }
-    bool copy = again && t != TS_NONE && unit_of(r, t) == node->unit && r->again[t] != TS_NONE;
-    in[i] = t == TS_NONE ? TS_NONE : copy ? r->again[t] : r->map[t];
+static void repeat_node(recompute *r, ts_nid n) {
+  ts_node node = copy_node(r, n, true);
+  char *name = ts_format("%s.again", node.name);
+  node.name = name;
+  ts_tid first = ts_graph_add((ts_site){r->rewrite.to, TS_SEGMENT_BACKWARD_INPUT, node.unit}, &node);
+  for (int i = 0; i < node.n_out; ++i) {
+    r->again[r->from->node[n].out[i]] = first + i;
   }
-  return in;
+  ts_free(name);
 }
 
 static void repeat_unit(recompute *r, int unit) {
@@ -98,11 +96,7 @@ static void repeat_unit(recompute *r, int unit) {
   for (ts_nid n = 0; n < r->from->n_nodes; ++n) {
     const ts_node *node = &r->from->node[n];
     if (node->unit == unit && is_forward(node) && any_needed(r, node)) {
-      ts_tid *in = inputs(r, node, true);
-      char *name = ts_format("%s.again", node->name);
-      emit(r, node, in, name, TS_SEGMENT_BACKWARD_INPUT, r->again);
-      ts_free(name);
-      ts_free(in);
+      repeat_node(r, n);
     }
   }
   r->begun[unit] = true;
@@ -115,9 +109,8 @@ static void walk(recompute *r) {
     if (backward_of_block && !r->begun[node->unit]) {
       repeat_unit(r, node->unit);
     }
-    ts_tid *in = inputs(r, node, backward_of_block);
-    emit(r, node, in, node->name, node->segment, r->map);
-    ts_free(in);
+    ts_node copy = copy_node(r, n, backward_of_block);
+    ts_rewrite_add(&r->rewrite, n, &copy);
   }
 }
 
@@ -131,17 +124,14 @@ void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
   for (size_t t = 0; t < tensors; ++t) {
     r.again[t] = TS_NONE;
   }
-  r.to = ts_graph_rewrite(*graph, &r.map);
+  r.rewrite = ts_rewrite_begin(*graph);
   classify(&r);
   walk(&r);
-  r.to->current_unit = -1;
-  ts_graph_copy_marks(r.to, *graph, r.map);
-  ts_free(r.map);
   ts_free(r.again);
   ts_free(r.block);
   ts_free(r.begun);
   ts_free(r.shared);
   ts_free(r.needed);
-  ts_graph_destroy(graph);
-  *graph = r.to;
+  ts_rewrite_marks(&r.rewrite);
+  ts_rewrite_end(&r.rewrite, graph);
 }

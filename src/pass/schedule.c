@@ -7,6 +7,7 @@
 #include "pass/schedule.h"
 
 #include "base/memory.h"
+#include "graph/rewrite.h"
 #include "pass/pass.h"
 #include "pass/storage.h"
 
@@ -87,15 +88,12 @@ static ts_nid *prefetch_order(const ts_graph *g, int64_t budget, int64_t most) {
 }
 
 static void reorder(ts_graph **graph, const ts_nid *order) {
-  ts_tid *map;
-  ts_graph *to = ts_graph_rewrite(*graph, &map);
-  for (int i = 0; i < (*graph)->n_nodes; ++i) {
-    ts_graph_copy_with_leaves(to, *graph, order[i], map);
+  ts_rewrite r = ts_rewrite_begin(*graph);
+  for (int i = 0; i < r.from->n_nodes; ++i) {
+    ts_rewrite_copy(&r, order[i]);
   }
-  ts_graph_copy_marks(to, *graph, map);
-  ts_free(map);
-  ts_graph_destroy(graph);
-  *graph = to;
+  ts_rewrite_marks(&r);
+  ts_rewrite_end(&r, graph);
 }
 
 /* ---- places of completion ---- */

@@ -21,9 +21,7 @@
 
 ts_tid ts_zero_state(ts_zero *z, const ts_part *part, const char *what, ts_dtype dtype, int64_t count) {
   char *name = ts_format("%s.%s", part->name, what);
-  z->to->current_unit = part->unit;
-  ts_tid t = ts_graph_leaf(z->to, name, TS_ROLE_STATE, dtype, TS_SHAPE(count));
-  z->to->current_unit = -1;
+  ts_tid t = ts_graph_leaf(z->rewrite.to, name, TS_ROLE_STATE, dtype, TS_SHAPE(count), part->unit);
   ts_free(name);
   return t;
 }
@@ -32,9 +30,9 @@ int64_t ts_zero_whole(const ts_zero *z, const ts_part *part) {
   return z->layout->n_shards * part->shard;
 }
 
-ts_tid ts_zero_my_window(ts_zero *z, const ts_part *part, ts_tid whole) {
+ts_tid ts_zero_my_window(const ts_zero *z, ts_site at, const ts_part *part, ts_tid whole) {
   char *name = ts_format("%s.mine", part->name);
-  ts_tid t = ts_build_view(z->to, name, whole, z->layout->my_shard * part->shard, TS_SHAPE(part->shard));
+  ts_tid t = ts_build_view(at, name, whole, z->layout->my_shard * part->shard, TS_SHAPE(part->shard));
   ts_free(name);
   return t;
 }
@@ -61,7 +59,7 @@ static void make_storage(ts_zero *z) {
 
 /* ---- windows and gathers ---- */
 
-static void gather_unit(ts_zero *z, int unit) {
+static void gather_unit(ts_zero *z, ts_site at, int unit) {
   size_t limit = (size_t) z->layout->n_parts;
   ts_tid *x = ts_malloc(limit * sizeof *x);
   int *which = ts_malloc(limit * sizeof *which);
@@ -75,8 +73,8 @@ static void gather_unit(ts_zero *z, int unit) {
       x[n++] = z->part[i].param;
     }
   }
-  char *name = ts_format("%s.gather", z->to->unit[unit]);
-  ts_tid y = ts_build_all_gather(z->to, name, TS_AXES_DENSE, z->layout->n_shards, n, x, NULL, n, piece);
+  char *name = ts_format("%s.gather", at.graph->unit[unit]);
+  ts_tid y = ts_build_all_gather(at, name, TS_AXES_DENSE, z->layout->n_shards, n, x, NULL, n, piece);
   for (int k = 0; k < n; ++k) {
     const ts_part *part = &z->layout->part[which[k]];
     z->part[which[k]].whole = y + k;
@@ -91,41 +89,34 @@ static void gather_unit(ts_zero *z, int unit) {
 }
 
 /* Every parameter a node reads becomes a window on the whole of its part. */
-static void map_inputs(ts_zero *z, const ts_node *node) {
+static void map_inputs(ts_zero *z, ts_site at, const ts_node *node) {
+  const ts_graph *from = z->rewrite.from;
   for (int i = 0; i < node->n_in; ++i) {
     ts_tid t = node->in[i];
-    if (t == TS_NONE || z->from->tensor[t].role != TS_ROLE_PARAM) {
+    if (t == TS_NONE || from->tensor[t].role != TS_ROLE_PARAM) {
       continue;
     }
-    const ts_parameter *p = ts_layout_find(z->layout, z->from->tensor[t].name);
+    const ts_parameter *p = ts_layout_find(z->layout, from->tensor[t].name);
     TS_ASSERT(p != NULL);
     ts_tid *window = &z->window[p - z->layout->parameter];
     if (*window == TS_NONE) {
-      *window = ts_build_view(z->to, p->name, z->part[p->part].whole, p->offset, p->shape);
+      *window = ts_build_view(at, p->name, z->part[p->part].whole, p->offset, p->shape);
     }
-    z->map[t] = *window;
-  }
-}
-
-static void map_leaves(ts_zero *z, const ts_node *node) {
-  for (int i = 0; i < node->n_in; ++i) {
-    ts_tid t = node->in[i];
-    if (t != TS_NONE && z->from->tensor[t].producer == TS_NONE && z->from->tensor[t].role != TS_ROLE_PARAM) {
-      ts_graph_copy_leaf(z->to, z->from, t, z->map);
-    }
+    z->rewrite.map[t] = *window;
   }
 }
 
 /* The parameter each tensor of the old graph is the gradient of, -1 for the rest. */
 static int *find_gradients(const ts_zero *z) {
-  int *of = ts_malloc((size_t) z->from->n_tensors * sizeof *of);
-  for (ts_tid t = 0; t < z->from->n_tensors; ++t) {
+  const ts_graph *from = z->rewrite.from;
+  int *of = ts_malloc((size_t) from->n_tensors * sizeof *of);
+  for (ts_tid t = 0; t < from->n_tensors; ++t) {
     of[t] = -1;
   }
   for (int i = 0; ts_zero_is_training(z) && i < z->layout->n_parameters; ++i) {
     const ts_parameter *p = &z->layout->parameter[i];
     if (z->layout->part[p->part].trainable) {
-      ts_tid gradient = ts_graph_gradient_of(z->from, ts_graph_find(z->from, p->name));
+      ts_tid gradient = ts_graph_gradient_of(from, ts_graph_find(from, p->name));
       TS_CHECK(gradient != TS_NONE, "parameter %s has no gradient: nothing of the loss depends on it", p->name);
       of[gradient] = i;
     }
@@ -137,45 +128,44 @@ static void walk(ts_zero *z) {
   int *gradient_of = find_gradients(z);
   int *units = NULL, *gathers = z->stage == 3 ? ts_zero_plan_gathers(z, &units) : NULL;
   int next = 0;
-  for (ts_nid n = 0; n < z->from->n_nodes; ++n) {
-    const ts_node *node = &z->from->node[n];
-    z->to->segment = node->segment;
-    z->to->current_unit = node->unit;
+  ts_site at = ts_graph_site(z->rewrite.to);
+  for (ts_nid n = 0; n < z->rewrite.from->n_nodes; ++n) {
+    const ts_node *node = &z->rewrite.from->node[n];
+    at.segment = node->segment;
+    at.unit = node->unit;
     for (int k = 0; gathers != NULL && k < gathers[n]; ++k) {
-      gather_unit(z, units[next++]);
+      gather_unit(z, at, units[next++]);
     }
-    map_inputs(z, node);
-    map_leaves(z, node);
-    ts_graph_copy_node(z->to, z->from, n, z->map);
+    map_inputs(z, at, node);
+    ts_rewrite_copy(&z->rewrite, n);
     for (int i = 0; i < node->n_out; ++i) {
       if (gradient_of[node->out[i]] >= 0) {
-        ts_zero_add_gradient(z, gradient_of[node->out[i]], z->map[node->out[i]]);
+        ts_zero_add_gradient(z, at, gradient_of[node->out[i]], z->rewrite.map[node->out[i]]);
       }
     }
   }
-  ts_zero_flush(z);
+  ts_zero_flush(z, at);
   ts_free(gradient_of);
   ts_free(gathers);
   ts_free(units);
 }
 
 /* This rank's sum over micro-batches of one of the results named at the model's loss. */
-static ts_tid sum_result(ts_zero *z, const char *result, const char *state) {
-  ts_tid value = z->map[ts_graph_marked(z->from, result)];
-  ts_tid sum = ts_graph_leaf(z->to, state, TS_ROLE_STATE, TS_F64, TS_SHAPE(1));
-  return ts_build_accumulate(z->to, state, sum, value, z->beta);
+static ts_tid sum_result(ts_zero *z, ts_site at, const char *result, const char *state) {
+  ts_tid value = ts_rewrite_tensor(&z->rewrite, ts_graph_marked(z->rewrite.from, result));
+  ts_tid sum = ts_graph_leaf(at.graph, state, TS_ROLE_STATE, TS_F64, TS_SHAPE(1), -1);
+  return ts_build_accumulate(at, state, sum, value, z->beta);
 }
 
 static void finish(ts_zero *z) {
-  z->to->current_unit = -1;
+  ts_graph *to = z->rewrite.to;
   if (z->context->use == TS_MODEL_LOGITS) {
-    ts_graph_mark(z->to, "logits", z->map[ts_graph_marked(z->from, "logits")]);
+    ts_graph_mark(to, "logits", ts_rewrite_tensor(&z->rewrite, ts_graph_marked(z->rewrite.from, "logits")));
     return;
   }
   /* after the last node of the micro-batch: a fused loss is made among the gradients */
-  z->to->segment = ts_zero_is_training(z) ? TS_SEGMENT_BACKWARD_WEIGHT : TS_SEGMENT_FORWARD;
-  ts_tid loss = sum_result(z, "loss", "loss_sum"), valid = sum_result(z, "valid", "valid_sum");
-  z->to->segment = TS_SEGMENT_UPDATE;
+  ts_site at = {to, ts_zero_is_training(z) ? TS_SEGMENT_BACKWARD_WEIGHT : TS_SEGMENT_FORWARD, -1};
+  ts_tid loss = sum_result(z, at, "loss", "loss_sum"), valid = sum_result(z, at, "valid", "valid_sum");
   ts_zero_add_update(z, loss, valid);
 }
 
@@ -184,16 +174,15 @@ void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
   if (context->layout == NULL) {
     context->layout = ts_layout_create(*graph, deck, context->mesh);
   }
-  ts_zero z = {.from = *graph, .context = context, .layout = context->layout,
+  ts_zero z = {.rewrite = ts_rewrite_begin(*graph), .context = context, .layout = context->layout,
                .stage = context->layout->n_shards > 1 ? (int) deck->zero_optimization.stage : 0,
                .work = ts_deck_dtype(deck), .accumulate = deck->data_types.grad_accum_dtype};
-  z.to = ts_graph_rewrite(*graph, &z.map);
   z.part = ts_calloc((size_t) z.layout->n_parts, sizeof *z.part);
   z.window = ts_malloc((size_t) z.layout->n_parameters * sizeof *z.window);
   for (int i = 0; i < z.layout->n_parameters; ++i) {
     z.window[i] = TS_NONE;
   }
-  z.beta = ts_graph_leaf(z.to, "accumulate", TS_ROLE_INPUT, TS_F32, TS_SHAPE(1));
+  z.beta = ts_graph_leaf(z.rewrite.to, "accumulate", TS_ROLE_INPUT, TS_F32, TS_SHAPE(1), -1);
   make_storage(&z);
   walk(&z);
   finish(&z);
@@ -202,8 +191,6 @@ void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
   }
   ts_free(z.part);
   ts_free(z.window);
-  ts_free(z.map);
   ts_bucket_free(&z.reduce);
-  ts_graph_destroy(graph);
-  *graph = z.to;
+  ts_rewrite_end(&z.rewrite, graph);
 }

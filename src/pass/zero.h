@@ -4,6 +4,7 @@
 #ifndef TS_PASS_ZERO_H
 #define TS_PASS_ZERO_H
 
+#include "graph/rewrite.h"
 #include "ops/build.h"
 #include "pass/pass.h"
 
@@ -28,9 +29,7 @@ typedef struct ts_bucket {
 } ts_bucket;
 
 typedef struct ts_zero {
-  const ts_graph *from;
-  ts_graph *to;
-  ts_tid *map;
+  ts_rewrite rewrite;
   ts_pass_context *context;
   ts_layout *layout;
   ts_part_state *part;
@@ -64,14 +63,14 @@ ts_tid ts_zero_state(ts_zero *z, const ts_part *part, const char *what, ts_dtype
 int64_t ts_zero_whole(const ts_zero *z, const ts_part *part);
 
 /** This rank's shard as a window on whole storage. Not collective. */
-ts_tid ts_zero_my_window(ts_zero *z, const ts_part *part, ts_tid whole);
+ts_tid ts_zero_my_window(const ts_zero *z, ts_site at, const ts_part *part, ts_tid whole);
 
 /** Emit the collective of a bucket with entries and empty it. Not collective (it only writes nodes). */
-typedef void ts_bucket_emit(ts_zero *z, ts_bucket *bucket);
+typedef void ts_bucket_emit(ts_zero *z, ts_site at, ts_bucket *bucket);
 
 /** Enter all columns of a part's \a x; whenever the bucket holds \a limit elements over all ranks it is emitted.
  * Pieces never change bits, so the limit is only a matter of time and memory. Not collective (it only writes nodes). */
-void ts_bucket_add(ts_zero *z, ts_bucket *bucket, int part, ts_tid x, int64_t limit, ts_bucket_emit *emit);
+void ts_bucket_add(ts_zero *z, ts_site at, ts_bucket *bucket, int part, ts_tid x, int64_t limit, ts_bucket_emit *emit);
 
 /** Free the arrays. Not collective. */
 void ts_bucket_free(ts_bucket *bucket);
@@ -80,11 +79,11 @@ void ts_bucket_free(ts_bucket *bucket);
 char *ts_bucket_name(const ts_zero *z, const ts_bucket *bucket, const char *what);
 
 /** Enter the gradient \a gradient of parameter \a index (in the new graph); reduces what is complete.
- * Not collective (it only writes nodes). */
-void ts_zero_add_gradient(ts_zero *z, int index, ts_tid gradient);
+ * \param [in] at  Where its node is.  Not collective (it only writes nodes). */
+void ts_zero_add_gradient(ts_zero *z, ts_site at, int index, ts_tid gradient);
 
 /** Reduce what the open bucket holds. Not collective (it only writes nodes). */
-void ts_zero_flush(ts_zero *z);
+void ts_zero_flush(ts_zero *z, ts_site at);
 
 /** Add the step's record, its control values, the optimizer and the gathers after it. Not collective (it only writes
  * nodes).
@@ -94,7 +93,7 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid);
 /** Which uses of units need a gather of their own (stage 3): between two uses a unit stays gathered when at most
  * stage3_max_reuse_distance elements of other units are used meanwhile and at most stage3_max_live_parameters elements
  * are then gathered at once.
- * \return for each node of z->from the number of units to gather before it; the units follow one another in *units
+ * \return for each node of the old graph the number of units to gather before it; the units follow one another in *units
  * (both owned by the caller, ts_free). Not collective. */
 int *ts_zero_plan_gathers(const ts_zero *z, int **units);
 

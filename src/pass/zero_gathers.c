@@ -14,7 +14,7 @@ typedef struct visit {
 } visit;
 
 static int64_t *unit_elements(const ts_zero *z) {
-  int64_t *elements = ts_calloc((size_t) z->from->n_units + 1, sizeof *elements);
+  int64_t *elements = ts_calloc((size_t) z->rewrite.from->n_units + 1, sizeof *elements);
   for (int i = 0; i < z->layout->n_parts; ++i) {
     if (ts_zero_parameter_is_sharded(z, &z->layout->part[i])) {
       elements[z->layout->part[i].unit] += z->layout->part[i].count;
@@ -24,23 +24,23 @@ static int64_t *unit_elements(const ts_zero *z) {
 }
 
 static int sharded_unit(const ts_zero *z, ts_tid t) {
-  if (t == TS_NONE || z->from->tensor[t].role != TS_ROLE_PARAM) {
+  if (t == TS_NONE || z->rewrite.from->tensor[t].role != TS_ROLE_PARAM) {
     return -1;
   }
-  const ts_part *part = &z->layout->part[ts_layout_find(z->layout, z->from->tensor[t].name)->part];
+  const ts_part *part = &z->layout->part[ts_layout_find(z->layout, z->rewrite.from->tensor[t].name)->part];
   return ts_zero_parameter_is_sharded(z, part) ? part->unit : -1;
 }
 
 static visit *find_visits(const ts_zero *z, int *n_visits) {
   visit *v = NULL;
   int n = 0, capacity = 0;
-  int *last = ts_malloc(((size_t) z->from->n_units + 1) * sizeof *last);
-  for (int u = 0; u < z->from->n_units; ++u) {
+  int *last = ts_malloc(((size_t) z->rewrite.from->n_units + 1) * sizeof *last);
+  for (int u = 0; u < z->rewrite.from->n_units; ++u) {
     last[u] = -1;
   }
-  for (ts_nid node = 0; node < z->from->n_nodes; ++node) {
-    for (int i = 0; i < z->from->node[node].n_in; ++i) {
-      int unit = sharded_unit(z, z->from->node[node].in[i]);
+  for (ts_nid node = 0; node < z->rewrite.from->n_nodes; ++node) {
+    for (int i = 0; i < z->rewrite.from->node[node].n_in; ++i) {
+      int unit = sharded_unit(z, z->rewrite.from->node[node].in[i]);
       if (unit >= 0 && (last[unit] < 0 || last[unit] != n - 1)) {
         TS_GROW(v, n, capacity);
         v[n] = (visit){.node = node, .unit = unit, .previous = last[unit]};
@@ -79,7 +79,7 @@ int *ts_zero_plan_gathers(const ts_zero *z, int **units) {
   int64_t *elements = unit_elements(z);
   int n;
   visit *v = find_visits(z, &n);
-  int *gathers = ts_calloc((size_t) z->from->n_nodes + 1, sizeof *gathers);
+  int *gathers = ts_calloc((size_t) z->rewrite.from->n_nodes + 1, sizeof *gathers);
   *units = ts_malloc(((size_t) n + 1) * sizeof **units);
   int n_units = 0;
   for (int i = 0; i < n; ++i) {
