@@ -37,11 +37,21 @@ static void build_plain(ts_graph *g, ts_op op, ts_dtype dtype, int n, int64_t co
   ts_build(ts_graph_site(g), op, "node", n, in);
 }
 
-static void build_add(ts_graph *g, ts_dtype dtype) { build_plain(g, TS_OP_ADD, dtype, 2, HIDDEN); }
-static void build_gelu(ts_graph *g, ts_dtype dtype) { build_plain(g, TS_OP_GELU, dtype, 1, INNER); }
-static void build_gelu_dx(ts_graph *g, ts_dtype dtype) { build_plain(g, TS_OP_GELU_DX, dtype, 2, INNER); }
-static void build_swiglu(ts_graph *g, ts_dtype dtype) { build_plain(g, TS_OP_SWIGLU, dtype, 2, INNER); }
-static void build_swiglu_dx(ts_graph *g, ts_dtype dtype) { build_plain(g, TS_OP_SWIGLU_DX, dtype, 3, INNER); }
+static void build_add(ts_graph *g, ts_dtype dtype) {
+  build_plain(g, TS_OP_ADD, dtype, 2, HIDDEN);
+}
+static void build_gelu(ts_graph *g, ts_dtype dtype) {
+  build_plain(g, TS_OP_GELU, dtype, 1, INNER);
+}
+static void build_gelu_dx(ts_graph *g, ts_dtype dtype) {
+  build_plain(g, TS_OP_GELU_DX, dtype, 2, INNER);
+}
+static void build_swiglu(ts_graph *g, ts_dtype dtype) {
+  build_plain(g, TS_OP_SWIGLU, dtype, 2, INNER);
+}
+static void build_swiglu_dx(ts_graph *g, ts_dtype dtype) {
+  build_plain(g, TS_OP_SWIGLU_DX, dtype, 3, INNER);
+}
 
 static void build_cast(ts_graph *g, ts_dtype dtype) {
   ts_tid x = leaf(g, "x", dtype, TS_SHAPE(n_rows, INNER));
@@ -74,7 +84,8 @@ static void build_embedding(ts_graph *g, ts_dtype dtype) {
 
 static void build_embedding_dw(ts_graph *g, ts_dtype dtype) {
   ts_tid dy = leaf(g, "dy", dtype, TS_SHAPE(4, n_rows / 4, HIDDEN));
-  ts_build_embedding_dw(ts_graph_site(g), "node", dy, leaf(g, "ids", TS_I32, TS_SHAPE(4, n_rows / 4)), VOCABULARY, TS_F32);
+  ts_build_embedding_dw(ts_graph_site(g), "node", dy, leaf(g, "ids", TS_I32, TS_SHAPE(4, n_rows / 4)), VOCABULARY,
+                        TS_F32);
 }
 
 /* A norm and its gradients: the first n of these inputs that the op has. */
@@ -93,12 +104,24 @@ static void build_norm(ts_graph *g, ts_op op, ts_dtype dtype, const char *inputs
   ts_graph_add(ts_graph_site(g), &args);
 }
 
-static void build_layernorm(ts_graph *g, ts_dtype dtype) { build_norm(g, TS_OP_LAYERNORM, dtype, "xwb"); }
-static void build_layernorm_dx(ts_graph *g, ts_dtype dtype) { build_norm(g, TS_OP_LAYERNORM_DX, dtype, "yxwmr"); }
-static void build_layernorm_dw(ts_graph *g, ts_dtype dtype) { build_norm(g, TS_OP_LAYERNORM_DW, dtype, "yxmr"); }
-static void build_rmsnorm(ts_graph *g, ts_dtype dtype) { build_norm(g, TS_OP_RMSNORM, dtype, "xw"); }
-static void build_rmsnorm_dx(ts_graph *g, ts_dtype dtype) { build_norm(g, TS_OP_RMSNORM_DX, dtype, "yxwr"); }
-static void build_rmsnorm_dw(ts_graph *g, ts_dtype dtype) { build_norm(g, TS_OP_RMSNORM_DW, dtype, "yxr"); }
+static void build_layernorm(ts_graph *g, ts_dtype dtype) {
+  build_norm(g, TS_OP_LAYERNORM, dtype, "xwb");
+}
+static void build_layernorm_dx(ts_graph *g, ts_dtype dtype) {
+  build_norm(g, TS_OP_LAYERNORM_DX, dtype, "yxwmr");
+}
+static void build_layernorm_dw(ts_graph *g, ts_dtype dtype) {
+  build_norm(g, TS_OP_LAYERNORM_DW, dtype, "yxmr");
+}
+static void build_rmsnorm(ts_graph *g, ts_dtype dtype) {
+  build_norm(g, TS_OP_RMSNORM, dtype, "xw");
+}
+static void build_rmsnorm_dx(ts_graph *g, ts_dtype dtype) {
+  build_norm(g, TS_OP_RMSNORM_DX, dtype, "yxwr");
+}
+static void build_rmsnorm_dw(ts_graph *g, ts_dtype dtype) {
+  build_norm(g, TS_OP_RMSNORM_DW, dtype, "yxr");
+}
 
 static void build_rope(ts_graph *g, ts_dtype dtype) {
   ts_tid in[] = {leaf(g, "x", dtype, TS_SHAPE(4, n_rows / 4, HIDDEN)), leaf(g, "p", TS_I32, TS_SHAPE(4, n_rows / 4))};
@@ -134,13 +157,30 @@ static void build_adamw(ts_graph *g, ts_dtype dtype) {
   ts_build_adamw(ts_graph_site(g), "node", &in, 1, &all, 1e-8f, true, true, (ts_rounding){0});
 }
 
-static const struct { const char *name; void (*build)(ts_graph *g, ts_dtype dtype); } rows[] = {
-  {"add", build_add}, {"cast", build_cast}, {"accumulate", build_accumulate}, {"gelu", build_gelu},
-  {"gelu_dx", build_gelu_dx}, {"swiglu", build_swiglu}, {"swiglu_dx", build_swiglu_dx}, {"dropout", build_dropout},
-  {"split", build_split}, {"sum_rows", build_sum_rows}, {"embedding", build_embedding},
-  {"embedding_dw", build_embedding_dw}, {"layernorm", build_layernorm}, {"layernorm_dx", build_layernorm_dx},
-  {"layernorm_dw", build_layernorm_dw}, {"rmsnorm", build_rmsnorm}, {"rmsnorm_dx", build_rmsnorm_dx},
-  {"rmsnorm_dw", build_rmsnorm_dw}, {"rope", build_rope}, {"sum_squares", build_sum_squares}, {"adamw", build_adamw}};
+static const struct {
+  const char *name;
+  void (*build)(ts_graph *g, ts_dtype dtype);
+} rows[] = {{"add", build_add},
+            {"cast", build_cast},
+            {"accumulate", build_accumulate},
+            {"gelu", build_gelu},
+            {"gelu_dx", build_gelu_dx},
+            {"swiglu", build_swiglu},
+            {"swiglu_dx", build_swiglu_dx},
+            {"dropout", build_dropout},
+            {"split", build_split},
+            {"sum_rows", build_sum_rows},
+            {"embedding", build_embedding},
+            {"embedding_dw", build_embedding_dw},
+            {"layernorm", build_layernorm},
+            {"layernorm_dx", build_layernorm_dx},
+            {"layernorm_dw", build_layernorm_dw},
+            {"rmsnorm", build_rmsnorm},
+            {"rmsnorm_dx", build_rmsnorm_dx},
+            {"rmsnorm_dw", build_rmsnorm_dw},
+            {"rope", build_rope},
+            {"sum_squares", build_sum_squares},
+            {"adamw", build_adamw}};
 
 /* One set of tensors of a graph in fresh memory; outputs in place share their input's. */
 typedef struct data_set {
@@ -210,8 +250,13 @@ static void call(const ts_kernel *kernel, const ts_graph *g, const data_set *set
   for (int i = 0; i < node->n_out; ++i) {
     out[i] = set->tensor[node->out[i]];
   }
-  kernel->run(&(ts_kernel_call){.graph = g, .node = node, .in = in, .out = out, .workspace = workspace,
-                                .prepared = prepared, .threads = threads,
+  kernel->run(&(ts_kernel_call){.graph = g,
+                                .node = node,
+                                .in = in,
+                                .out = out,
+                                .workspace = workspace,
+                                .prepared = prepared,
+                                .threads = threads,
                                 .stream = backend->device != NULL ? backend->device->stream(TS_QUEUE_COMPUTE) : NULL});
 }
 

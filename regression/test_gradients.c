@@ -12,7 +12,7 @@ enum { MAX_TENSORS = 48 };
 typedef struct gradient_case {
   ts_graph *graph;
   run_tensor value[MAX_TENSORS]; /* owned */
-  int n_dy; /* outputs through which a gradient comes */
+  int n_dy;                      /* outputs through which a gradient comes */
 } gradient_case;
 
 static void destroy(gradient_case *c) {
@@ -95,7 +95,8 @@ static void build_matmul(gradient_case *c, int variant) {
   bool turned = variant & 1, biased = variant & 2;
   ts_tid a = numbers(c, "a", variant & 4 ? TS_SHAPE(2, 3, 4) : TS_SHAPE(6, 4));
   ts_tid b = numbers(c, "b", turned ? TS_SHAPE(7, 4) : TS_SHAPE(4, 7));
-  ts_build_matmul(ts_graph_site(c->graph), "node", a, b, biased ? numbers(c, "bias", TS_SHAPE(7)) : TS_NONE, false, turned, TS_F32);
+  ts_build_matmul(ts_graph_site(c->graph), "node", a, b, biased ? numbers(c, "bias", TS_SHAPE(7)) : TS_NONE, false,
+                  turned, TS_F32);
 }
 
 static void build_embedding(gradient_case *c, int variant) {
@@ -129,8 +130,12 @@ static void build_rope(gradient_case *c, int variant) {
 static void build_attention(gradient_case *c, int variant) {
   enum { B = 2, T = 5, D = 3 };
   int kv = variant & 2 ? 2 : 4;
-  ts_tid in[6] = {numbers(c, "q", TS_SHAPE(B, T, 4 * D)), numbers(c, "k", TS_SHAPE(B, T, kv * D)),
-                  numbers(c, "v", TS_SHAPE(B, T, kv * D)), TS_NONE, TS_NONE, TS_NONE};
+  ts_tid in[6] = {numbers(c, "q", TS_SHAPE(B, T, 4 * D)),
+                  numbers(c, "k", TS_SHAPE(B, T, kv * D)),
+                  numbers(c, "v", TS_SHAPE(B, T, kv * D)),
+                  TS_NONE,
+                  TS_NONE,
+                  TS_NONE};
   ts_node args = {.op = TS_OP_ATTENTION, .name = "node", .n_in = 6, .in = in};
   args.attr.attention.heads = 4;
   args.attr.attention.kv_heads = kv;
@@ -160,15 +165,19 @@ static void build_head_loss(gradient_case *c, int variant) {
   c->n_dy = 0;
 }
 
-static const struct gradient_row { ts_op op; int variants; void (*build)(gradient_case *c, int variant); } rows[] = {
-  {TS_OP_VIEW, 1, build_view},           {TS_OP_ADD, 2, build_add},
-  {TS_OP_CAST, 1, build_cast},           {TS_OP_GELU, 1, build_gelu},
-  {TS_OP_SWIGLU, 1, build_swiglu},       {TS_OP_DROPOUT, 1, build_dropout},
-  {TS_OP_SPLIT, 1, build_split},         {TS_OP_CONCAT, 1, build_concat},
-  {TS_OP_MATMUL, 8, build_matmul},      {TS_OP_EMBEDDING, 1, build_embedding},
-  {TS_OP_LAYERNORM, 1, build_layernorm}, {TS_OP_RMSNORM, 1, build_rmsnorm},
-  {TS_OP_ROPE, 2, build_rope},           {TS_OP_ATTENTION, 16, build_attention},
-  {TS_OP_HEAD_LOSS, 1, build_head_loss},
+static const struct gradient_row {
+  ts_op op;
+  int variants;
+  void (*build)(gradient_case *c, int variant);
+} rows[] = {
+    {TS_OP_VIEW, 1, build_view},           {TS_OP_ADD, 2, build_add},
+    {TS_OP_CAST, 1, build_cast},           {TS_OP_GELU, 1, build_gelu},
+    {TS_OP_SWIGLU, 1, build_swiglu},       {TS_OP_DROPOUT, 1, build_dropout},
+    {TS_OP_SPLIT, 1, build_split},         {TS_OP_CONCAT, 1, build_concat},
+    {TS_OP_MATMUL, 8, build_matmul},       {TS_OP_EMBEDDING, 1, build_embedding},
+    {TS_OP_LAYERNORM, 1, build_layernorm}, {TS_OP_RMSNORM, 1, build_rmsnorm},
+    {TS_OP_ROPE, 2, build_rope},           {TS_OP_ATTENTION, 16, build_attention},
+    {TS_OP_HEAD_LOSS, 1, build_head_loss},
 };
 
 /* Compute nodes [first, last) in fp64. */

@@ -1,5 +1,6 @@
 /* The graph: building, marks, rewriting, dumps, and the verifier, each rule with a graph that only it rejects. */
 #include "base/memory.h"
+#include "graph/attribute.h"
 #include "graph/op.h"
 #include "graph/rewrite.h"
 #include "graph/verify.h"
@@ -68,6 +69,34 @@ static void test_ownership(void) {
   ts_graph_destroy(&g);
 }
 
+/* Equal is what has equal members and arrays, not equal addresses. */
+static void test_attributes(void) {
+  int64_t cuts[] = {0, 5, 8};
+  ts_range range[] = {{0, 5, 0, 1}}, other_range[] = {{0, 5, 0.5f, 1}};
+  ts_piece piece[] = {{0, cuts, 0, 5}}, other_piece[] = {{0, cuts, 0, 4}};
+  const struct {
+    ts_op op;
+    ts_attr a, b;
+  } rows[] = {
+      {TS_OP_VIEW, {.view = {0, TS_SHAPE(2, 4)}}, {.view = {0, TS_SHAPE(4, 2)}}},
+      {TS_OP_MATMUL, {.matmul = {false, true, TS_F32}}, {.matmul = {false, true, TS_BF16}}},
+      {TS_OP_ROPE, {.rope = {.head_dim = 4, .theta = 1e4}}, {.rope = {.head_dim = 4, .theta = 5e5}}},
+      {TS_OP_DROPOUT, {.dropout = {0.5f, 1}}, {.dropout = {0.5f, 2}}},
+      {TS_OP_SUM_SQUARES, {.segments = {range, 1}}, {.segments = {other_range, 1}}},
+      {TS_OP_ADAMW, {.adamw = {.range = range, .n = 1}}, {.adamw = {.range = range, .n = 1, .rounding.key = 1}}},
+      {TS_OP_ALL_GATHER, {.comm = {.piece = piece, .n_pieces = 1}}, {.comm = {.piece = other_piece, .n_pieces = 1}}}};
+  bool equal = true, different = true;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    ts_node a = {.op = rows[i].op, .attr = rows[i].a}, b = {.op = rows[i].op, .attr = rows[i].b}, copy = a;
+    ts_attributes_own(&copy);
+    equal = ts_attributes_equal(&a, &copy) && equal;
+    different = !ts_attributes_equal(&a, &b) && different;
+    ts_attributes_free(&copy);
+  }
+  tap_ok(equal, "a copy has equal attributes");
+  tap_ok(different, "attributes that differ in one member do");
+}
+
 /* ---- rewriting ---- */
 
 static bool same_dumps(const ts_graph *g, const ts_graph *h, ts_graph_format format) {
@@ -98,8 +127,13 @@ static ts_graph *make_prior(void) {
   ts_graph *g = make();
   ts_site at = {g, TS_SEGMENT_BACKWARD_WEIGHT, 0};
   ts_tid prior = g->node[3].out[0], beta = ts_graph_leaf(g, "beta", TS_ROLE_INPUT, TS_F32, TS_SHAPE(1), -1);
-  ts_tid again = ts_graph_add(at, &(ts_node){.op = TS_OP_MATMUL, .name = "again", .n_in = 2, .in = g->node[1].in,
-                                             .prior = &prior, .beta = beta, .attr = g->node[1].attr});
+  ts_tid again = ts_graph_add(at, &(ts_node){.op = TS_OP_MATMUL,
+                                             .name = "again",
+                                             .n_in = 2,
+                                             .in = g->node[1].in,
+                                             .prior = &prior,
+                                             .beta = beta,
+                                             .attr = g->node[1].attr});
   ts_graph_mark(g, "result", ts_build(at, TS_OP_GELU, "late", 1, &again));
   return g;
 }
@@ -163,16 +197,15 @@ static void test_rewriting_windows(void) {
 
 /* ---- dumps ---- */
 
-static const char text_dump[] =
-    "# 4 nodes, 8 tensors, 2 units\n"
-    "input  x fp32[2x3x8]\n"
-    "param  norm.weight fp32[8]\n"
-    "param  w fp32[8x8]\n"
-    "forward  norm: norm, norm:1 = rmsnorm(x, norm.weight)  fp32[2x3x8]\n"
-    "forward  product: product = matmul(norm, w) {b^T}  fp32[2x3x8]\n"
-    "forward  gelu: gelu = gelu(product)  fp32[2x3x8]\n"
-    "forward  sum: sum = add(x, gelu)  fp32[2x3x8]\n"
-    "mark   result = sum\n";
+static const char text_dump[] = "# 4 nodes, 8 tensors, 2 units\n"
+                                "input  x fp32[2x3x8]\n"
+                                "param  norm.weight fp32[8]\n"
+                                "param  w fp32[8x8]\n"
+                                "forward  norm: norm, norm:1 = rmsnorm(x, norm.weight)  fp32[2x3x8]\n"
+                                "forward  product: product = matmul(norm, w) {b^T}  fp32[2x3x8]\n"
+                                "forward  gelu: gelu = gelu(product)  fp32[2x3x8]\n"
+                                "forward  sum: sum = add(x, gelu)  fp32[2x3x8]\n"
+                                "mark   result = sum\n";
 
 static void test_dumps(void) {
   ts_graph *g = make();
@@ -282,8 +315,13 @@ static void break_version_prior(ts_graph *g) {
   ts_tid sum = ts_graph_leaf(g, "state", TS_ROLE_STATE, TS_F32, TS_SHAPE(B, T, C), -1);
   ts_tid view = ts_build_view(ts_graph_site(g), "window", sum, 0, TS_SHAPE(B, T, C));
   ts_tid in[] = {ts_graph_find(g, "x"), ts_graph_find(g, "w")};
-  ts_graph_add(ts_graph_site(g), &(ts_node){.op = TS_OP_MATMUL, .name = "again", .n_in = 2, .in = in, .prior = &view,
-                                  .beta = TS_NONE, .attr = {.matmul = {.dtype = TS_F32}}});
+  ts_graph_add(ts_graph_site(g), &(ts_node){.op = TS_OP_MATMUL,
+                                            .name = "again",
+                                            .n_in = 2,
+                                            .in = in,
+                                            .prior = &view,
+                                            .beta = TS_NONE,
+                                            .attr = {.matmul = {.dtype = TS_F32}}});
   ts_build(ts_graph_site(g), TS_OP_GELU, "late", 1, &view);
 }
 
@@ -376,6 +414,7 @@ static void test_verifier(void) {
 int main(void) {
   test_building();
   test_ownership();
+  test_attributes();
   test_rewriting();
   test_rewriting_priors();
   test_rewriting_changes();

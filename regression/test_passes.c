@@ -8,12 +8,12 @@
 #include "pass/plan.h"
 #include "pass/schedule.h"
 
-#define TINY_LLAMA                                                                                                  \
-  "model = { model_type = \"llama\"; vocab_size = 11; hidden_size = 8; intermediate_size = 12;\n"                   \
-  "  num_hidden_layers = 2; num_attention_heads = 4; num_key_value_heads = 2; max_position_embeddings = 16; };\n"   \
+#define TINY_LLAMA                                                                                                \
+  "model = { model_type = \"llama\"; vocab_size = 11; hidden_size = 8; intermediate_size = 12;\n"                 \
+  "  num_hidden_layers = 2; num_attention_heads = 4; num_key_value_heads = 2; max_position_embeddings = 16; };\n" \
   "train_micro_batch_size_per_gpu = 2;\n"
-#define TINY_GPT2                                                                                                   \
-  "model = { model_type = \"gpt2\"; vocab_size = 11; n_embd = 8; n_layer = 2; n_head = 2; n_positions = 16; };\n"   \
+#define TINY_GPT2                                                                                                 \
+  "model = { model_type = \"gpt2\"; vocab_size = 11; n_embd = 8; n_layer = 2; n_head = 2; n_positions = 16; };\n" \
   "train_micro_batch_size_per_gpu = 2;\n"
 #define UNTIED "model.tie_word_embeddings=false"
 #define TIED "model.tie_word_embeddings=true"
@@ -180,8 +180,12 @@ static void test_backward_order(void) {
   }
   tap_ok(reversed == 0 && backward > 0 && unit == 0, "backward: unit by unit, in reverse");
   tap_ok(first_backward + backward == g->n_nodes, "backward: after all of the forward");
-  static const int rows[][2] = {{TS_OP_ATTENTION_DX, L}, {TS_OP_SWIGLU_DX, L},       {TS_OP_RMSNORM_DX, 2 * L + 1},
-                                {TS_OP_RMSNORM_DW, 2 * L + 1}, {TS_OP_HEAD_LOSS_DX, 1}, {TS_OP_EMBEDDING_DW, 1},
+  static const int rows[][2] = {{TS_OP_ATTENTION_DX, L},
+                                {TS_OP_SWIGLU_DX, L},
+                                {TS_OP_RMSNORM_DX, 2 * L + 1},
+                                {TS_OP_RMSNORM_DW, 2 * L + 1},
+                                {TS_OP_HEAD_LOSS_DX, 1},
+                                {TS_OP_EMBEDDING_DW, 1},
                                 {TS_OP_ROPE, 4 * L}};
   expect_counts("llama", g, rows, sizeof rows / sizeof *rows);
   const ts_node *rope = find_node(g, "model.layers.0.self_attn.q_rope.dx");
@@ -285,8 +289,11 @@ static ts_graph *make_shared(void) {
   ts_tid w = ts_graph_leaf(g, "w", TS_ROLE_PARAM, TS_F32, TS_SHAPE(11, 8), at.unit);
   ts_tid x = ts_build_embedding(at, "lookup", w, ids);
   at.unit = ts_graph_unit(g, "block");
-  ts_tid a = ts_graph_add(at, &(ts_node){.op = TS_OP_ATTENTION, .name = "a", .n_in = 3, .in = (ts_tid[]){x, x, x},
-                                             .attr = {.attention = {.heads = 1, .kv_heads = 1, .head_dim = 8}}});
+  ts_tid a = ts_graph_add(at, &(ts_node){.op = TS_OP_ATTENTION,
+                                         .name = "a",
+                                         .n_in = 3,
+                                         .in = (ts_tid[]){x, x, x},
+                                         .attr = {.attention = {.heads = 1, .kv_heads = 1, .head_dim = 8}}});
   ts_tid y = ts_build(at, TS_OP_GELU, "y", 1, &a), z = ts_build(at, TS_OP_GELU, "z", 1, &y);
   at.unit = ts_graph_unit(g, "end");
   ts_tid sum = ts_build(at, TS_OP_SWIGLU, "sum", 2, (ts_tid[]){y, z});
@@ -314,8 +321,8 @@ static void test_recompute_shared(void) {
 static void test_fusion(void) {
   passed p = run(TINY_LLAMA, TIED, NULL, TS_MODEL_TRAIN, "fuse");
   const ts_graph *g = p.graph;
-  static const int rows[][2] = {{TS_OP_ADD, 0}, {TS_OP_ACCUMULATE, 2}, {TS_OP_HEAD_LOSS, 0}, {TS_OP_HEAD_LOSS_DX, 0},
-                                {TS_OP_HEAD_LOSS_TRAIN, 1}};
+  static const int rows[][2] = {
+      {TS_OP_ADD, 0}, {TS_OP_ACCUMULATE, 2}, {TS_OP_HEAD_LOSS, 0}, {TS_OP_HEAD_LOSS_DX, 0}, {TS_OP_HEAD_LOSS_TRAIN, 1}};
   expect_counts("llama fused", g, rows, sizeof rows / sizeof *rows); /* the sums of loss and tokens remain */
   const ts_node *o = find_node(g, "model.layers.0.self_attn.o_proj"), *loss = find_node(g, "loss.dx");
   const ts_node *table = find_node(g, "model.embed_tokens.dw");
@@ -397,7 +404,8 @@ static const ts_kernel *any_kernel(ts_op op) {
 static void test_epilogue(void) {
   const ts_backend all = {.name = "all", .kernel = any_kernel};
   static const int fused[][2] = {{TS_OP_MATMUL_GELU, L}, {TS_OP_MATMUL_DGELU, L}, {TS_OP_GELU, 0}, {TS_OP_GELU_DX, 0}};
-  static const int twice[][2] = {{TS_OP_MATMUL_GELU, 2 * L}, {TS_OP_MATMUL_DGELU, L}, {TS_OP_GELU, 0}, {TS_OP_GELU_DX, 0}};
+  static const int twice[][2] = {
+      {TS_OP_MATMUL_GELU, 2 * L}, {TS_OP_MATMUL_DGELU, L}, {TS_OP_GELU, 0}, {TS_OP_GELU_DX, 0}};
   static const int apart[][2] = {{TS_OP_MATMUL_GELU, 0}, {TS_OP_MATMUL_DGELU, 0}, {TS_OP_GELU, L}, {TS_OP_GELU_DX, L}};
   passed p = run(TINY_GPT2, "bf16.enabled=true", NULL, TS_MODEL_TRAIN, NULL);
   expect_counts("a backend without fused products", p.graph, apart, 4);

@@ -26,8 +26,7 @@ static void expect_clean(const char *name, const char *text, const char *sets, i
 
 static void test_stages(const char *name, const char *text) {
   static const char *const variant[] = {
-      "zero_optimization.overlap_comm=true",
-      "zero_optimization.overlap_comm=false gradient_accumulation_steps=3",
+      "zero_optimization.overlap_comm=true", "zero_optimization.overlap_comm=false gradient_accumulation_steps=3",
       "zero_optimization.overlap_comm=true gradient_accumulation_steps=3 bf16.enabled=true "
       "zero_optimization.reduce_bucket_size=30000 zero_optimization.allgather_bucket_size=20000",
       "zero_optimization.overlap_comm=true activation_checkpointing.enabled=true "
@@ -40,7 +39,8 @@ static void test_stages(const char *name, const char *text) {
       ts_free(sets);
     }
     char *sets = ts_format("zero_optimization.stage=%d zero_optimization.overlap_comm=true "
-                           "zero_optimization.stage3_param_persistence_threshold=1000", stage);
+                           "zero_optimization.stage3_param_persistence_threshold=1000",
+                           stage);
     expect_clean(name, text, sets, 512, TS_MODEL_TRAIN);
     expect_clean(name, text, sets, 64, TS_MODEL_LOSS);
     ts_free(sets);
@@ -93,8 +93,12 @@ static void swap_gathers(ts_program *p) {
   list[b] = first;
 }
 
-static void drop_a_gather(ts_program *p) { drop_collective(p, TS_OP_ALL_GATHER, 0); }
-static void drop_a_reduction(ts_program *p) { drop_collective(p, TS_OP_REDUCE_SCATTER, 0); }
+static void drop_a_gather(ts_program *p) {
+  drop_collective(p, TS_OP_ALL_GATHER, 0);
+}
+static void drop_a_reduction(ts_program *p) {
+  drop_collective(p, TS_OP_REDUCE_SCATTER, 0);
+}
 static void drop_last_gather(ts_program *p) {
   drop_collective(p, TS_OP_ALL_GATHER, count_issues(p, TS_OP_ALL_GATHER) - 1);
 }
@@ -105,16 +109,24 @@ static ts_node *a_reduction(ts_program *p) {
 }
 
 /* Nodes do not change: only to break them. */
-static ts_piece *a_piece(ts_program *p) { return (ts_piece *) a_reduction(p)->attr.comm.piece; }
+static ts_piece *a_piece(ts_program *p) {
+  return (ts_piece *) a_reduction(p)->attr.comm.piece;
+}
 
-static void change_piece(ts_program *p) { a_piece(p)->end -= 32; }
-static void change_wire(ts_program *p) { a_reduction(p)->attr.comm.wire = TS_BF16; }
+static void change_piece(ts_program *p) {
+  a_piece(p)->end -= 32;
+}
+static void change_wire(ts_program *p) {
+  a_reduction(p)->attr.comm.wire = TS_BF16;
+}
 static void change_pieces_at_equal_columns(ts_program *p) {
   a_piece(p)->begin += 32;
   a_piece(p)->end += 32;
 }
 
-static void drop_first_wait(ts_program *p) { remove_instruction(p, find_instruction(p, TS_WAIT, TS_OP_ALL_GATHER, 0)); }
+static void drop_first_wait(ts_program *p) {
+  remove_instruction(p, find_instruction(p, TS_WAIT, TS_OP_ALL_GATHER, 0));
+}
 static void drop_last_wait(ts_program *p) {
   int n = count_issues(p, TS_OP_ALL_GATHER);
   remove_instruction(p, find_instruction(p, TS_WAIT, TS_OP_ALL_GATHER, n - 1));
@@ -137,7 +149,9 @@ static void share_memory(ts_program *p) {
   p->plan->address[kept] = p->plan->address[made];
 }
 
-static void shrink_arena(ts_program *p) { p->plan->arena_bytes[TS_ARENA_WORK] -= TS_PLAN_ALIGN; }
+static void shrink_arena(ts_program *p) {
+  p->plan->arena_bytes[TS_ARENA_WORK] -= TS_PLAN_ALIGN;
+}
 
 typedef struct fault_row {
   const char *what;
@@ -154,24 +168,48 @@ typedef struct fault_row {
 #define HEAD_ALONE STAGE(2) " zero_optimization.reduce_bucket_size=24576"
 
 static const fault_row faults[] = {
-    {"two gathers in another order", SHARDED, 3, swap_gathers,
+    {"two gathers in another order",
+     SHARDED,
+     3,
+     swap_gathers,
      {"rank 0: all_gather", "rank 3: all_gather", "name differs"}},
     {"a gather dropped that is needed", SHARDED, 3, drop_a_gather, {"rank 3:", "reads", "before it is made"}},
-    {"a reduction dropped", HEAD_ALONE, 5, drop_a_reduction,
+    {"a reduction dropped",
+     HEAD_ALONE,
+     5,
+     drop_a_reduction,
      {"rank 0: reduce_scatter", "rank 5: reduce_scatter", "name differs"}},
-    {"the last gather dropped", STAGE(1) SMALL, 5, drop_last_gather,
+    {"the last gather dropped",
+     STAGE(1) SMALL,
+     5,
+     drop_last_gather,
      {"deadlock", "rank 0: all_gather", "waits for rank 5, which has ended"}},
-    {"a piece that is shorter", STAGE(2), 2, change_piece,
+    {"a piece that is shorter",
+     STAGE(2),
+     2,
+     change_piece,
      {"rank 0: reduce_scatter", "rank 2: reduce_scatter", "pieces differ"}},
-    {"a piece that lies elsewhere", STAGE(2), 0, change_pieces_at_equal_columns,
+    {"a piece that lies elsewhere",
+     STAGE(2),
+     0,
+     change_pieces_at_equal_columns,
      {"rank 0: reduce_scatter", "rank 1: reduce_scatter", "pieces differ"}},
-    {"another wire dtype", STAGE(2), 7, change_wire,
+    {"another wire dtype",
+     STAGE(2),
+     7,
+     change_wire,
      {"rank 0: reduce_scatter", "rank 7: reduce_scatter", "wire dtype differ"}},
     {"a gather not waited for", SHARDED, 4, drop_first_wait, {"rank 4:", "touches memory of", "in flight"}},
-    {"the last gather not waited for", STAGE(1), 4, drop_last_wait,
+    {"the last gather not waited for",
+     STAGE(1),
+     4,
+     drop_last_wait,
      {"rank 4:", "gather_update", "not waited for when its phase ends"}},
     {"a reduction waited for too early", STAGE(2), 1, wait_too_early, {"rank 1:", "waits for", "not issued"}},
-    {"two values in one place", STAGE(0), 6, share_memory,
+    {"two values in one place",
+     STAGE(0),
+     6,
+     share_memory,
      {"rank 6:", "was written over its memory", "input_layernorm:1"}},
     {"an arena too small", STAGE(0), 6, shrink_arena, {"rank 6:", "outside its arena", ""}},
 };
@@ -193,7 +231,9 @@ static void test_fault(const fault_row *row) {
 
 /* A program of two gathers, over dp and over sp, in the order asked for. */
 static ts_program make_two_gathers(int rank, bool dp_first, const int64_t *cuts) {
-  ts_program p = {.use = TS_MODEL_LOSS, .graph = ts_graph_create(), .schedule = ts_calloc(1, sizeof *p.schedule),
+  ts_program p = {.use = TS_MODEL_LOSS,
+                  .graph = ts_graph_create(),
+                  .schedule = ts_calloc(1, sizeof *p.schedule),
                   .plan = ts_calloc(1, sizeof *p.plan)};
   TS_CHECK(ts_mesh_init(&p.mesh, (const int[TS_N_AXES]){1, 2, 1, 2, 1}, 4, rank, NULL) == TS_OK, "2 x 2");
   ts_tid x = ts_graph_leaf(p.graph, "x", TS_ROLE_STATE, TS_F32, TS_SHAPE(32), -1);
@@ -201,8 +241,8 @@ static ts_program make_two_gathers(int rank, bool dp_first, const int64_t *cuts)
   for (int i = 0; i < 2; ++i) {
     ts_piece piece = {.input = 0, .cuts = cuts, .begin = 0, .end = 32};
     bool dp = dp_first == (i == 0);
-    ts_build_all_gather(ts_graph_site(p.graph), dp ? "over_dp" : "over_sp", TS_AXES(dp ? TS_AXIS_DP : TS_AXIS_SP), 2, 1, &x, NULL, 1,
-                        &piece);
+    ts_build_all_gather(ts_graph_site(p.graph), dp ? "over_dp" : "over_sp", TS_AXES(dp ? TS_AXIS_DP : TS_AXIS_SP), 2, 1,
+                        &x, NULL, 1, &piece);
     p.schedule->instruction[p.schedule->n++] = (ts_instruction){TS_ISSUE, i};
     p.schedule->instruction[p.schedule->n++] = (ts_instruction){TS_WAIT, i};
   }

@@ -76,7 +76,10 @@ double ts_product_flops(const ts_backend *backend, int64_t n, ts_dtype dtype, in
   fill(&p, p.b, 2, dtype);
   ts_target target = {backend, threads, false};
   const ts_kernel *kernel = backend->kernel(TS_OP_MATMUL);
-  ts_kernel_call call = {.graph = g, .node = &g->node[0], .in = (const void *[]){p.a, p.b}, .out = (void *[]){p.c},
+  ts_kernel_call call = {.graph = g,
+                         .node = &g->node[0],
+                         .in = (const void *[]){p.a, p.b},
+                         .out = (void *[]){p.c},
                          .threads = threads,
                          .stream = backend->device != NULL ? backend->device->stream(TS_QUEUE_COMPUTE) : NULL};
   p.workspace_bytes = call.workspace_bytes = kernel->prepare(&target, g, &g->node[0], &call.prepared);

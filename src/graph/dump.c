@@ -1,6 +1,6 @@
 /* The graph as text, for people (text, dot) and programs (json). */
 #include "base/memory.h"
-#include "graph/graph.h"
+#include "graph/attribute.h"
 #include "graph/op.h"
 
 static void add_name(const ts_graph *g, ts_tid t, ts_text *to) {
@@ -22,46 +22,13 @@ static void add_list(const ts_graph *g, const ts_tid *list, int n, ts_text *to) 
   }
 }
 
-static void add_attributes(const ts_node *node, ts_text *to) {
-  const ts_attr *a = &node->attr;
-  switch (node->op) {
-    case TS_OP_VIEW: ts_text_add(to, " {offset %lld}", (long long) a->view.offset); break;
-    case TS_OP_MATMUL:
-      if (a->matmul.transpose_a || a->matmul.transpose_b) {
-        ts_text_add(to, " {%s%s}", a->matmul.transpose_a ? "a^T" : "", a->matmul.transpose_b ? "b^T" : "");
-      }
-      break;
-    case TS_OP_DROPOUT: ts_text_add(to, " {p %g}", (double) a->dropout.p); break;
-    case TS_OP_ROPE: ts_text_add(to, " {head_dim %d%s}", a->rope.head_dim, a->rope.inverse ? ", inverse" : ""); break;
-    case TS_OP_SUM_SQUARES: ts_text_add(to, " {%d ranges}", a->segments.n); break;
-    case TS_OP_ADAMW:
-      ts_text_add(to, " {%d ranges, eps %g%s%s}", a->adamw.n, (double) a->adamw.eps, a->adamw.decoupled ? "" : ", L2",
-                  a->adamw.rounding.stochastic ? ", rounded by chance" : "");
-      break;
-    case TS_OP_ATTENTION:
-    case TS_OP_ATTENTION_DX:
-      ts_text_add(to, " {heads %d, kv_heads %d, head_dim %d%s}", a->attention.heads, a->attention.kv_heads,
-                  a->attention.head_dim, a->attention.causal ? ", causal" : "");
-      break;
-    default:
-      if ((ts_op_get(node->op)->flags & TS_OP_COMM) != 0) {
-        int64_t columns = 0;
-        for (int i = 0; i < a->comm.n_pieces; ++i) {
-          columns += a->comm.piece[i].end - a->comm.piece[i].begin;
-        }
-        ts_text_add(to, " {group %d, columns %lld, wire %s%s}", a->comm.group, (long long) columns,
-                    ts_dtype_name(a->comm.wire), a->comm.into ? ", into" : "");
-      }
-  }
-}
-
 void ts_node_print(const ts_graph *g, const ts_node *node, ts_text *to) {
   ts_text_add(to, "%s: ", node->name);
   add_list(g, node->out, node->n_out, to);
   ts_text_add(to, " = %s(", ts_op_get(node->op)->name);
   add_list(g, node->in, node->n_in, to);
   ts_text_add(to, ")");
-  add_attributes(node, to);
+  ts_attributes_print(node, to);
   for (int i = 0; node->prior != NULL && i < node->n_out; ++i) {
     if (node->prior[i] != TS_NONE) {
       ts_text_add(to, " + ");

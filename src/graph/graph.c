@@ -1,6 +1,7 @@
 #include "graph/graph.h"
 
 #include "base/memory.h"
+#include "graph/attribute.h"
 #include "graph/op.h"
 
 #include <string.h>
@@ -16,16 +17,7 @@ static void clear_node(ts_node *node) {
   ts_free((void *) node->in);
   ts_free(node->out);
   ts_free((void *) node->prior);
-  switch (node->op) {
-    case TS_OP_PACK: ts_free((void *) node->attr.pack.offset); break;
-    case TS_OP_SPLIT: ts_free((void *) node->attr.split.size); break;
-    case TS_OP_SUM_SQUARES: ts_free((void *) node->attr.segments.range); break;
-    case TS_OP_ADAMW: ts_free((void *) node->attr.adamw.range); break;
-    default:
-      if ((ts_op_get(node->op)->flags & TS_OP_COMM) != 0) {
-        ts_free((void *) node->attr.comm.piece);
-      }
-  }
+  ts_attributes_free(node);
 }
 
 void ts_graph_destroy(ts_graph **graph) {
@@ -142,23 +134,6 @@ static void *copy(const void *from, size_t count, size_t size) {
   return memcpy(ts_malloc(count * size), from, count * size);
 }
 
-/* The node gets its own copies of the arrays its attributes point to. */
-static void own_attributes(ts_node *node) {
-  ts_attr *a = &node->attr;
-  switch (node->op) {
-    case TS_OP_PACK: a->pack.offset = copy(a->pack.offset, (size_t) node->n_in, sizeof *a->pack.offset); break;
-    case TS_OP_SPLIT: a->split.size = copy(a->split.size, (size_t) node->n_out, sizeof *a->split.size); break;
-    case TS_OP_SUM_SQUARES:
-      a->segments.range = copy(a->segments.range, (size_t) a->segments.n, sizeof *a->segments.range);
-      break;
-    case TS_OP_ADAMW: a->adamw.range = copy(a->adamw.range, (size_t) a->adamw.n, sizeof *a->adamw.range); break;
-    default:
-      if ((ts_op_get(node->op)->flags & TS_OP_COMM) != 0) {
-        a->comm.piece = copy(a->comm.piece, (size_t) a->comm.n_pieces, sizeof *a->comm.piece);
-      }
-  }
-}
-
 static void add_outputs(ts_graph *g, ts_node *node) {
   ts_dtype *dtype = ts_calloc((size_t) node->n_out, sizeof *dtype);
   ts_shape *shape = ts_calloc((size_t) node->n_out, sizeof *shape);
@@ -170,8 +145,12 @@ static void add_outputs(ts_graph *g, ts_node *node) {
   }
   for (int i = 0; i < node->n_out; ++i) {
     char *name = i == 0 ? ts_strdup(node->name) : ts_format("%s:%d", node->name, i);
-    node->out[i] = add_tensor(g, (ts_tensor){.name = name, .role = TS_ROLE_VALUE, .dtype = dtype[i], .shape = shape[i],
-                                             .producer = g->n_nodes, .unit = node->unit});
+    node->out[i] = add_tensor(g, (ts_tensor){.name = name,
+                                             .role = TS_ROLE_VALUE,
+                                             .dtype = dtype[i],
+                                             .shape = shape[i],
+                                             .producer = g->n_nodes,
+                                             .unit = node->unit});
   }
   ts_free(dtype);
   ts_free(shape);
@@ -181,7 +160,8 @@ static void check_arity(const ts_graph *g, const ts_node *node) {
   const ts_op_info *info = ts_op_get(node->op);
   TS_CHECK(node->n_in >= info->min_in && (info->max_in < 0 || node->n_in <= info->max_in) &&
                (info->max_out < 0 || node->n_out <= info->max_out),
-           "%s: %s takes %d to %d inputs, %d are given", node->name, info->name, info->min_in, info->max_in, node->n_in);
+           "%s: %s takes %d to %d inputs, %d are given", node->name, info->name, info->min_in, info->max_in,
+           node->n_in);
   for (int i = 0; i < node->n_in; ++i) {
     TS_CHECK(node->in[i] >= TS_NONE && node->in[i] < g->n_tensors, "%s: input %d does not exist", node->name, i);
   }
@@ -204,7 +184,7 @@ ts_tid ts_graph_add(ts_site at, const ts_node *like) {
   for (int i = 0; i < node.n_out; ++i) {
     node.out[i] = TS_NONE;
   }
-  own_attributes(&node);
+  ts_attributes_own(&node);
   add_outputs(g, &node);
   TS_GROW(g->node, g->n_nodes, g->node_capacity);
   g->node[g->n_nodes++] = node;

@@ -41,8 +41,7 @@ typedef struct ts_shape {
 } ts_shape;
 
 /** Shape literal: TS_SHAPE (B, T, C). */
-#define TS_SHAPE(...)                                                            \
-  ((ts_shape){.n = (int) (sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .d = {__VA_ARGS__}})
+#define TS_SHAPE(...) ((ts_shape){.n = (int) (sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .d = {__VA_ARGS__}})
 
 /** What a leaf (a tensor no node makes) is, or TS_ROLE_VALUE for a node's output. */
 typedef enum ts_role {
@@ -103,25 +102,66 @@ enum { TS_ROPE_DEFAULT, TS_ROPE_LLAMA3, TS_ROPE_LINEAR };
 
 /** Attributes, by op. Arrays are owned by the node (copied by ts_graph_add). */
 typedef union ts_attr {
-  struct { int64_t offset; ts_shape shape; } view;
-  struct { const int64_t *offset; int64_t count; } pack; /**< One offset per input; count elements in all. */
-  struct { ts_dtype dtype; } cast;
-  struct { bool transpose_a, transpose_b; ts_dtype dtype; } matmul;
-  struct { ts_dtype dtype; } sum_rows;
-  struct { int64_t rows; ts_dtype dtype; } embedding;
-  struct { float eps; ts_dtype dtype; } norm;
-  struct { float p; uint64_t name; } dropout;
-  struct { const int64_t *size; } split;
+  struct {
+    int64_t offset;
+    ts_shape shape;
+  } view;
+  struct {
+    const int64_t *offset;
+    int64_t count;
+  } pack; /**< One offset per input; count elements in all. */
+  struct {
+    ts_dtype dtype;
+  } cast;
+  struct {
+    bool transpose_a, transpose_b;
+    ts_dtype dtype;
+  } matmul;
+  struct {
+    ts_dtype dtype;
+  } sum_rows;
+  struct {
+    int64_t rows;
+    ts_dtype dtype;
+  } embedding;
+  struct {
+    float eps;
+    ts_dtype dtype;
+  } norm;
+  struct {
+    float p;
+    uint64_t name;
+  } dropout;
+  struct {
+    const int64_t *size;
+  } split;
   struct {
     int head_dim;
     bool inverse;
     int scaling; /**< TS_ROPE_... */
     double theta, factor, low_freq_factor, high_freq_factor, original_max_position;
   } rope;
-  struct { int heads, kv_heads, head_dim; float scale; bool causal; float dropout; uint64_t name; } attention;
-  struct { ts_dtype dtype; } head;
-  struct { const ts_range *range; int n; } segments; /**< sum_squares */
-  struct { const ts_range *range; int n; float eps; bool decoupled, bias_correction; ts_rounding rounding; } adamw;
+  struct {
+    int heads, kv_heads, head_dim;
+    float scale;
+    bool causal;
+    float dropout;
+    uint64_t name;
+  } attention;
+  struct {
+    ts_dtype dtype;
+  } head;
+  struct {
+    const ts_range *range;
+    int n;
+  } segments; /**< sum_squares */
+  struct {
+    const ts_range *range;
+    int n;
+    float eps;
+    bool decoupled, bias_correction;
+    ts_rounding rounding;
+  } adamw;
   struct {
     unsigned axes; /**< Mask of 1 << ts_axis. */
     int group;     /**< Ranks in the group: the shape rule needs it. */
@@ -137,11 +177,11 @@ typedef struct ts_node {
   ts_op op;
   const char *name; /**< Owned; stable: does not depend on parallelism or on other nodes. */
   int n_in, n_out;
-  const ts_tid *in;    /**< Owned; TS_NONE where an optional input is absent. */
-  ts_tid *out;         /**< Owned. */
+  const ts_tid *in; /**< Owned; TS_NONE where an optional input is absent. */
+  ts_tid *out;      /**< Owned. */
   /** Owned; NULL, or for each output what it adds to (TS_NONE: none).  out = beta prior + f (in). */
   const ts_tid *prior;
-  ts_tid beta;         /**< [1] fp32, or TS_NONE for 1.  beta = 0 never reads the prior. */
+  ts_tid beta; /**< [1] fp32, or TS_NONE for 1.  beta = 0 never reads the prior. */
   ts_attr attr;
   ts_segment segment;
   int unit;

@@ -1,22 +1,35 @@
 /* The op table, expanded from ops.def. */
 #include "graph/op.h"
 
-
-#define OP(ENUM, name, min_in, max_in, min_out, max_out, inplace, flags, gradient, flops) \
-  extern ts_shape_rule ts_shape_##name;                                                  \
-  extern ts_index_rule ts_index_##name;                                                  \
-  extern ts_gradient_rule ts_gradient_##gradient;                                        \
+#define OP(ENUM, name, in, out, flags, attribute, cut, gradient, flops) \
+  extern const ts_attribute ts_attribute_##attribute;                   \
+  extern ts_shape_rule ts_shape_##name;                                 \
+  extern ts_index_rule ts_index_##name;                                 \
+  extern ts_cut_rule ts_cut_##cut;                                      \
+  extern ts_gradient_rule ts_gradient_##gradient;                       \
   extern ts_flops_rule ts_flops_##flops;
 #include "graph/ops.def"
 #undef OP
 
-/* The flags as ops.def spells them. */
-enum { ALIAS = TS_OP_ALIAS, ADDS = TS_OP_ADDS, COMM = TS_OP_COMM, UPDATE = TS_OP_IS_UPDATE, ROWS = TS_OP_ROWS };
+/* The words of ops.def. */
+enum { ALIAS = TS_OP_ALIAS, COMM = TS_OP_COMM, UPDATE = TS_OP_IS_UPDATE };
+#define BIT(i) (1u << (i))
+#define ALL (~0u)
+#define IN(min, max, mask) .min_in = min, .max_in = max, .optional = mask
+#define OUT(min, max, inplace, mask) .min_out = min, .max_out = max, .n_inplace = inplace, .adds = mask
 
 static const ts_op_info table[TS_N_OPS] = {
-#define OP(ENUM, name, min_in, max_in, min_out, max_out, inplace, flags, gradient, flops)                         \
-  {#name, min_in, max_in, min_out, max_out, inplace, flags, ts_shape_##name, ts_index_##name, ts_gradient_##gradient, \
-   ts_flops_##flops},
+#define OP(ENUM, name_, in, out, flags_, attribute_, cut_, gradient_, flops_) \
+  {.name = #name_,                                                            \
+   in,                                                                        \
+   out,                                                                       \
+   .flags = flags_,                                                           \
+   .attribute = &ts_attribute_##attribute_,                                   \
+   .shape = ts_shape_##name_,                                                 \
+   .index = ts_index_##name_,                                                 \
+   .cut = ts_cut_##cut_,                                                      \
+   .gradient = ts_gradient_##gradient_,                                       \
+   .flops = ts_flops_##flops_},
 #include "graph/ops.def"
 #undef OP
 };
@@ -24,6 +37,10 @@ static const ts_op_info table[TS_N_OPS] = {
 const ts_op_info *ts_op_get(ts_op op) {
   TS_ASSERT((unsigned) op < TS_N_OPS);
   return &table[op];
+}
+
+bool ts_op_adds(ts_op op, int output) {
+  return (ts_op_get(op)->adds >> output & 1) != 0;
 }
 
 double ts_node_flops(const ts_graph *graph, const ts_node *node) {

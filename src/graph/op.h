@@ -5,9 +5,11 @@
 #ifndef TS_GRAPH_OP_H
 #define TS_GRAPH_OP_H
 
+#include "graph/attribute.h"
+#include "graph/cut.h"
 #include "graph/graph.h"
 
-enum { TS_OP_ALIAS = 1, TS_OP_ADDS = 2, TS_OP_COMM = 4, TS_OP_IS_UPDATE = 8, TS_OP_ROWS = 16 };
+enum { TS_OP_ALIAS = 1, TS_OP_COMM = 2, TS_OP_IS_UPDATE = 4 };
 
 /** Elements per block of the sum of squares, part of the definition of the gradient norm. */
 #define TS_SQUARE_BLOCK 4096
@@ -17,9 +19,9 @@ enum { TS_OP_ALIAS = 1, TS_OP_ADDS = 2, TS_OP_COMM = 4, TS_OP_IS_UPDATE = 8, TS_
  * \return NULL, or why the inputs do not fit: a constant string. Not collective. */
 typedef const char *ts_shape_rule(const ts_graph *graph, const ts_node *node, ts_dtype *dtype, ts_shape *shape);
 
-/** The node's sharding rule as index letters per tensor, like an einsum: "btk,nk->btn".  '*' stands for any leading
- * dimensions.  A letter in inputs and outputs may be sharded; only in inputs: sharding it leaves a partial sum; a
- * capital letter must be whole on every rank; '.' takes no part.  Inputs in order, absent optional ones included.
+/** The indices of a node's tensors as letters, like an einsum: "btk,nk->btn".  '*' stands for any leading dimensions; a
+ * capital letter must be whole on every rank; '.' takes no part.  Inputs in order, absent optional ones included.  What
+ * may be divided along them is ts_node_cut's to say (graph/cut.h).
  * \return a constant string, "" when the op has no such rule (windows, collectives, update). Not collective. */
 typedef const char *ts_index_rule(const ts_node *node);
 
@@ -34,18 +36,25 @@ typedef double ts_flops_rule(const ts_graph *graph, const ts_node *node);
 
 typedef struct ts_op_info {
   const char *name;
-  int min_in, max_in;   /**< max -1: any number. */
+  int min_in, max_in; /**< max -1: any number. */
+  unsigned optional;  /**< Bit i: input i may be absent. */
   int min_out, max_out;
   int n_inplace;
+  unsigned adds; /**< Bit i: output i can be added to a prior. */
   unsigned flags;
+  const ts_attribute *attribute;
   ts_shape_rule *shape;
   ts_index_rule *index;
+  ts_cut_rule *cut;
   ts_gradient_rule *gradient; /**< ts_gradient_none where the op is not differentiated. */
   ts_flops_rule *flops;
 } ts_op_info;
 
 /** The row of an op. Not collective. */
 const ts_op_info *ts_op_get(ts_op op);
+
+/** True when output \a output of an op can be added to a prior. Not collective. */
+bool ts_op_adds(ts_op op, int output);
 
 /** FLOPs of a node, and bytes it must at least read and write once. Not collective. */
 double ts_node_flops(const ts_graph *graph, const ts_node *node);

@@ -22,8 +22,12 @@ static int widest(const ts_graph *g) {
 
 ts_rewrite ts_rewrite_begin(const ts_graph *from) {
   int most = widest(from);
-  ts_rewrite r = {.from = from, .to = ts_graph_create(), .map = all_none(from->n_tensors),
-                  .instead = all_none(from->n_tensors), .in = all_none(most), .prior = all_none(most)};
+  ts_rewrite r = {.from = from,
+                  .to = ts_graph_create(),
+                  .map = all_none(from->n_tensors),
+                  .instead = all_none(from->n_tensors),
+                  .in = all_none(most),
+                  .prior = all_none(most)};
   for (int u = 0; u < from->n_units; ++u) {
     ts_graph_unit(r.to, from->unit[u]);
   }

@@ -56,8 +56,8 @@ static const char *rule_arity(const verifier *v, const ts_node *node) {
   const ts_op_info *info = ts_op_get(node->op);
   bool in = node->n_in >= info->min_in && (info->max_in < 0 || node->n_in <= info->max_in);
   bool out = node->n_out >= info->min_out && (info->max_out < 0 || node->n_out <= info->max_out);
-  for (int i = 0; in && i < info->min_in; ++i) {
-    if (node->in[i] == TS_NONE && !(node->op == TS_OP_ADAMW && i == 3)) {
+  for (int i = 0; in && i < node->n_in; ++i) {
+    if (node->in[i] == TS_NONE && (info->optional >> i & 1) == 0) {
       return "an input that it needs is absent";
     }
   }
@@ -82,11 +82,11 @@ static const char *rule_prior(const verifier *v, const ts_node *node) {
   if (node->prior == NULL) {
     return NULL;
   }
-  if ((ts_op_get(node->op)->flags & TS_OP_ADDS) == 0) {
-    return "the op cannot add to a prior";
-  }
   for (int i = 0; i < node->n_out; ++i) {
     if (node->prior[i] != TS_NONE) {
+      if (!ts_op_adds(node->op, i)) {
+        return "the op cannot add to a prior";
+      }
       const ts_tensor *a = &v->graph->tensor[node->prior[i]], *b = &v->graph->tensor[node->out[i]];
       if (a->dtype != b->dtype || ts_shape_count(&a->shape) != ts_shape_count(&b->shape)) {
         return "a prior is not like its output";

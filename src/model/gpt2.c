@@ -61,6 +61,9 @@ static ts_init init(const ts_deck *deck, const char *parameter) {
 static const char *const prefixes[] = {"transformer.", "module.", NULL};
 static const char *const buffers[] = {".attn.bias", ".attn.masked_bias", NULL}; /* the causal mask */
 
-const ts_model_family ts_model_gpt2 = {.name = "gpt2", .build = build, .init = init,
-                                       .embedding = "transformer.wte.weight", .prefixes = prefixes,
+const ts_model_family ts_model_gpt2 = {.name = "gpt2",
+                                       .build = build,
+                                       .init = init,
+                                       .embedding = "transformer.wte.weight",
+                                       .prefixes = prefixes,
                                        .buffers = buffers};

@@ -25,16 +25,18 @@ static ts_tid rope(ts_model_builder *b, const char *base, ts_tid x) {
   const ts_deck_rope *r = &b->model->rope_scaling;
   ts_model_name name = ts_model_name_of(b, base);
   return ts_graph_add(
-      b->at,
-      &(ts_node){.op = TS_OP_ROPE, .name = name.text, .n_in = 2, .in = (ts_tid[]){x, b->positions},
-                      .beta = TS_NONE,
-                      .attr = {.rope = {.head_dim = (int) b->model->head_dim,
-                                        .scaling = find_scaling(r->rope_type),
-                                        .theta = b->model->rope_theta,
-                                        .factor = r->factor,
-                                        .low_freq_factor = r->low_freq_factor,
-                                        .high_freq_factor = r->high_freq_factor,
-                                        .original_max_position = (double) r->original_max_position_embeddings}}});
+      b->at, &(ts_node){.op = TS_OP_ROPE,
+                        .name = name.text,
+                        .n_in = 2,
+                        .in = (ts_tid[]){x, b->positions},
+                        .beta = TS_NONE,
+                        .attr = {.rope = {.head_dim = (int) b->model->head_dim,
+                                          .scaling = find_scaling(r->rope_type),
+                                          .theta = b->model->rope_theta,
+                                          .factor = r->factor,
+                                          .low_freq_factor = r->low_freq_factor,
+                                          .high_freq_factor = r->high_freq_factor,
+                                          .original_max_position = (double) r->original_max_position_embeddings}}});
 }
 
 static ts_tid attention(ts_model_builder *b, ts_tid x) {
@@ -86,6 +88,9 @@ static ts_init init(const ts_deck *deck, const char *parameter) {
 static const char *const prefixes[] = {"model.", "module.", NULL};
 static const char *const buffers[] = {".rotary_emb.inv_freq", NULL};
 
-const ts_model_family ts_model_llama = {.name = "llama", .build = build, .init = init,
-                                        .embedding = "model.embed_tokens.weight", .prefixes = prefixes,
+const ts_model_family ts_model_llama = {.name = "llama",
+                                        .build = build,
+                                        .init = init,
+                                        .embedding = "model.embed_tokens.weight",
+                                        .prefixes = prefixes,
                                         .buffers = buffers};

@@ -51,14 +51,17 @@ ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, int64_t b
                                 ts_graph *g) {
   ts_shape rows = TS_SHAPE(batch, length);
   bool drops = use == TS_MODEL_TRAIN && dropout > 0;
-  return (ts_model_builder){
-      .model = &deck->model, .at = ts_graph_site(g), .use = use, .batch = batch, .length = length,
-      .input_ids = input(g, "input_ids", TS_I32, rows),
-      .positions = input(g, "positions", TS_I32, rows),
-      .labels = use != TS_MODEL_LOGITS ? input(g, "labels", TS_I32, rows) : TS_NONE,
-      .index = use == TS_MODEL_LOGITS ? input(g, "index", TS_I32, TS_SHAPE(batch)) : TS_NONE,
-      .seed = drops ? ts_graph_leaf(g, "seed", TS_ROLE_SCALAR, TS_I64, TS_SHAPE(1), -1) : TS_NONE,
-      .sample = drops ? input(g, "sample", TS_I64, TS_SHAPE(batch)) : TS_NONE};
+  return (ts_model_builder){.model = &deck->model,
+                            .at = ts_graph_site(g),
+                            .use = use,
+                            .batch = batch,
+                            .length = length,
+                            .input_ids = input(g, "input_ids", TS_I32, rows),
+                            .positions = input(g, "positions", TS_I32, rows),
+                            .labels = use != TS_MODEL_LOGITS ? input(g, "labels", TS_I32, rows) : TS_NONE,
+                            .index = use == TS_MODEL_LOGITS ? input(g, "index", TS_I32, TS_SHAPE(batch)) : TS_NONE,
+                            .seed = drops ? ts_graph_leaf(g, "seed", TS_ROLE_SCALAR, TS_I64, TS_SHAPE(1), -1) : TS_NONE,
+                            .sample = drops ? input(g, "sample", TS_I64, TS_SHAPE(batch)) : TS_NONE};
 }
 
 static ts_tid parameter(ts_model_builder *b, const char *base, const char *suffix, ts_shape shape) {
@@ -121,16 +124,18 @@ ts_tid ts_model_attention(ts_model_builder *b, const char *base, ts_tid q, ts_ti
   ts_model_name n = ts_model_name_of(b, base);
   bool drops = b->use == TS_MODEL_TRAIN && m->attn_pdrop > 0;
   ts_tid in[] = {q, k, v, TS_NONE, b->seed, b->sample};
-  return ts_graph_add(
-      b->at,
-      &(ts_node){.op = TS_OP_ATTENTION, .name = n.text, .n_in = drops ? 6 : 3, .in = in, .beta = TS_NONE,
-                      .attr = {.attention = {.heads = (int) m->num_attention_heads,
-                                             .kv_heads = (int) m->num_key_value_heads,
-                                             .head_dim = (int) m->head_dim,
-                                             .scale = (float) (1 / sqrt((double) m->head_dim)),
-                                             .causal = true,
-                                             .dropout = drops ? (float) m->attn_pdrop : 0,
-                                             .name = ts_hash_name(n.text)}}});
+  return ts_graph_add(b->at, &(ts_node){.op = TS_OP_ATTENTION,
+                                        .name = n.text,
+                                        .n_in = drops ? 6 : 3,
+                                        .in = in,
+                                        .beta = TS_NONE,
+                                        .attr = {.attention = {.heads = (int) m->num_attention_heads,
+                                                               .kv_heads = (int) m->num_key_value_heads,
+                                                               .head_dim = (int) m->head_dim,
+                                                               .scale = (float) (1 / sqrt((double) m->head_dim)),
+                                                               .causal = true,
+                                                               .dropout = drops ? (float) m->attn_pdrop : 0,
+                                                               .name = ts_hash_name(n.text)}}});
 }
 
 void ts_model_head(ts_model_builder *b, ts_tid x, ts_tid tied,

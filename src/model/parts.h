@@ -9,7 +9,7 @@
 
 typedef struct ts_model_builder {
   const ts_deck_model *model; /**< Borrowed. */
-  ts_site at; /**< The graph, and the current unit. */
+  ts_site at;                 /**< The graph, and the current unit. */
   ts_model_use use;
   int64_t batch, length;
   ts_tid input_ids, positions, labels, index;

@@ -18,6 +18,15 @@ const char *ts_index_rope(const ts_node *node) {
   return "bth,bt->bth";
 }
 
+bool ts_cut_rope(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
+  bool can = ts_cut_letters(g, node, index, cut);
+  if (can && index == 'h') { /* whole heads */
+    cut->units /= node->attr.rope.head_dim;
+    cut->in[0].unit = cut->out[0].unit = node->attr.rope.head_dim;
+  }
+  return can;
+}
+
 void ts_gradient_rope(ts_gradients *gradients, const ts_node *node) {
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
@@ -25,8 +34,7 @@ void ts_gradient_rope(ts_gradients *gradients, const ts_node *node) {
   ts_attr attr = node->attr;
   attr.rope.inverse = !attr.rope.inverse;
   ts_gradients_add(gradients, node->in[0],
-                   ts_graph_add(at, &(ts_node){.op = TS_OP_ROPE, .name = name, .n_in = 2, .in = in,
-                                                                  .attr = attr}));
+                   ts_graph_add(at, &(ts_node){.op = TS_OP_ROPE, .name = name, .n_in = 2, .in = in, .attr = attr}));
   ts_free(name);
 }
 
@@ -77,6 +85,54 @@ const char *ts_index_attention(const ts_node *node) {
   return "";
 }
 
+/* ---- cuts: by samples (b), and by key heads with their query heads (h) ---- */
+
+/* A unit is one key head.  The attributes of a whole have had every unit, those of a part its own. */
+static void localise_heads(ts_attr *attr, int64_t units) {
+  attr->attention.heads = (int) (attr->attention.heads / attr->attention.kv_heads * units);
+  attr->attention.kv_heads = (int) units;
+}
+
+/* Per tensor its role: q (and what is like it), k, lse, documents, sample; seed has no index. */
+static ts_slice slice_role(const ts_node *node, char role, char index) {
+  int64_t d = node->attr.attention.head_dim, heads = node->attr.attention.heads / node->attr.attention.kv_heads;
+  if (role == '-') {
+    return (ts_slice){-1, 1};
+  }
+  if (index == 'b') {
+    return (ts_slice){0, 1};
+  }
+  return role == 'q'   ? (ts_slice){2, heads * d}
+         : role == 'k' ? (ts_slice){2, d}
+         : role == 'l' ? (ts_slice){1, heads}
+                       : (ts_slice){-1, 1};
+}
+
+static bool cut_roles(const ts_graph *g, const ts_node *node, const char *in, const char *out, char index,
+                      ts_cut *cut) {
+  bool heads = index == 'h' && node->attr.attention.dropout == 0; /* its numbers follow from the head's place */
+  if (index != 'b' && !heads) {
+    return false;
+  }
+  *cut = (ts_cut){.units = index == 'b' ? ts_rule_in(g, node, 0)->shape.d[0] : node->attr.attention.kv_heads,
+                  .localise = index == 'b' ? NULL : localise_heads};
+  for (int i = 0; i < node->n_in; ++i) {
+    cut->in[i] = slice_role(node, in[i], index);
+  }
+  for (int i = 0; i < node->n_out; ++i) {
+    cut->out[i] = slice_role(node, out[i], index);
+  }
+  return true;
+}
+
+bool ts_cut_attention(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
+  return cut_roles(g, node, "qkkd-s", "ql", index, cut);
+}
+
+bool ts_cut_attention_dx(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
+  return cut_roles(g, node, "qqkkqld-s", "qkk", index, cut);
+}
+
 /* Two products of T x T x D for each head, half of them when causal. */
 static double product_flops(const ts_graph *g, const ts_node *node, int q) {
   const ts_shape *shape = &ts_rule_in(g, node, q)->shape;
@@ -95,13 +151,20 @@ double ts_flops_attention_dx(const ts_graph *g, const ts_node *node) {
 void ts_gradient_attention(ts_gradients *gradients, const ts_node *node) {
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
-  ts_tid in[9] = {ts_gradients_of(gradients, node->out[0]), node->in[0], node->in[1], node->in[2], node->out[0],
-                  node->out[1], TS_NONE, TS_NONE, TS_NONE};
+  ts_tid in[9] = {ts_gradients_of(gradients, node->out[0]),
+                  node->in[0],
+                  node->in[1],
+                  node->in[2],
+                  node->out[0],
+                  node->out[1],
+                  TS_NONE,
+                  TS_NONE,
+                  TS_NONE};
   for (int i = 3; i < node->n_in; ++i) {
     in[i + 3] = node->in[i];
   }
-  ts_tid dx = ts_graph_add(at, &(ts_node){.op = TS_OP_ATTENTION_DX, .name = name,
-                                                             .n_in = node->n_in + 3, .in = in, .attr = node->attr});
+  ts_tid dx = ts_graph_add(
+      at, &(ts_node){.op = TS_OP_ATTENTION_DX, .name = name, .n_in = node->n_in + 3, .in = in, .attr = node->attr});
   for (int i = 0; i < 3; ++i) {
     if (ts_gradients_wanted(gradients, node->in[i])) {
       ts_gradients_add(gradients, node->in[i], dx + i);

@@ -5,11 +5,13 @@
 #include <string.h>
 
 static ts_tid build(ts_site at, ts_op op, const char *name, int n_in, const ts_tid *in, ts_attr attr) {
-  return ts_graph_add(
-      at, &(ts_node){.op = op, .name = name, .n_in = n_in, .in = in, .attr = attr, .beta = TS_NONE});
+  return ts_graph_add(at, &(ts_node){.op = op, .name = name, .n_in = n_in, .in = in, .attr = attr, .beta = TS_NONE});
 }
 
-#define INPUTS(...) (int) (sizeof((ts_tid[]){__VA_ARGS__}) / sizeof(ts_tid)), (const ts_tid[]){__VA_ARGS__}
+#define INPUTS(...)                                                            \
+  (int) (sizeof((ts_tid[]){__VA_ARGS__}) / sizeof(ts_tid)), (const ts_tid[]) { \
+    __VA_ARGS__                                                                \
+  }
 
 ts_tid ts_build(ts_site at, ts_op op, const char *name, int n_in, const ts_tid *in) {
   return build(at, op, name, n_in, in, (ts_attr){0});
@@ -40,8 +42,13 @@ ts_tid ts_build_dropout(ts_site at, const char *name, ts_tid x, ts_tid seed, ts_
 }
 
 ts_tid ts_build_split(ts_site at, const char *name, ts_tid x, int n, const int64_t *size) {
-  return ts_graph_add(at, &(ts_node){.op = TS_OP_SPLIT, .name = name, .n_in = 1, .in = &x, .n_out = n,
-                                         .attr = {.split = {size}}, .beta = TS_NONE});
+  return ts_graph_add(at, &(ts_node){.op = TS_OP_SPLIT,
+                                     .name = name,
+                                     .n_in = 1,
+                                     .in = &x,
+                                     .n_out = n,
+                                     .attr = {.split = {size}},
+                                     .beta = TS_NONE});
 }
 
 ts_tid ts_build_concat(ts_site at, const char *name, int n, const ts_tid *x) {
@@ -91,9 +98,13 @@ ts_tid ts_build_advance(ts_site at, const char *name, ts_tid step, ts_tid skip) 
 ts_tid ts_build_adamw(ts_site at, const char *name, const ts_adamw_inputs *in, int n, const ts_range *range, float eps,
                       bool decoupled, bool bias_correction, ts_rounding rounding) {
   const ts_tid list[] = {in->p, in->m, in->v, in->w, in->g, in->step, in->lr, in->betas, in->scale, in->skip};
-  return ts_graph_add(at, &(ts_node){.op = TS_OP_ADAMW, .name = name, .n_in = 10, .in = list,
-                                         .n_out = in->w == TS_NONE ? 3 : 4, .beta = TS_NONE,
-                                         .attr = {.adamw = {range, n, eps, decoupled, bias_correction, rounding}}});
+  return ts_graph_add(at, &(ts_node){.op = TS_OP_ADAMW,
+                                     .name = name,
+                                     .n_in = 10,
+                                     .in = list,
+                                     .n_out = in->w == TS_NONE ? 3 : 4,
+                                     .beta = TS_NONE,
+                                     .attr = {.adamw = {range, n, eps, decoupled, bias_correction, rounding}}});
 }
 
 static ts_tid build_comm(ts_site at, ts_op op, const char *name, int n, const ts_tid *x, const ts_tid *into,
@@ -104,8 +115,10 @@ static ts_tid build_comm(ts_site at, ts_op op, const char *name, int n, const ts
     memcpy(in + n, into, (size_t) n * sizeof *in);
   }
   attr.comm.into = into != NULL;
-  ts_tid y = ts_graph_add(at, &(ts_node){.op = op, .name = name, .n_in = into != NULL ? 2 * n : n, .in = in,
-                                             .n_out = n, .attr = attr, .beta = beta});
+  ts_tid y = ts_graph_add(
+      at,
+      &(ts_node){
+          .op = op, .name = name, .n_in = into != NULL ? 2 * n : n, .in = in, .n_out = n, .attr = attr, .beta = beta});
   ts_free(in);
   return y;
 }
@@ -113,14 +126,14 @@ static ts_tid build_comm(ts_site at, ts_op op, const char *name, int n, const ts
 ts_tid ts_build_all_gather(ts_site at, const char *name, unsigned axes, int group, int n, const ts_tid *x,
                            const ts_tid *into, int n_pieces, const ts_piece *piece) {
   ts_dtype dtype = at.graph->tensor[x[0]].dtype;
-  return build_comm(at, TS_OP_ALL_GATHER, name, n, x, into, TS_NONE,
-                    (ts_attr){.comm = {.axes = axes, .group = group, .wire = dtype, .piece = piece,
-                                       .n_pieces = n_pieces}});
+  return build_comm(
+      at, TS_OP_ALL_GATHER, name, n, x, into, TS_NONE,
+      (ts_attr){.comm = {.axes = axes, .group = group, .wire = dtype, .piece = piece, .n_pieces = n_pieces}});
 }
 
 ts_tid ts_build_reduce_scatter(ts_site at, const char *name, unsigned axes, int group, ts_dtype wire, int n,
                                const ts_tid *x, const ts_tid *into, ts_tid beta, int n_pieces, const ts_piece *piece) {
-  return build_comm(at, TS_OP_REDUCE_SCATTER, name, n, x, into, beta,
-                    (ts_attr){.comm = {.axes = axes, .group = group, .wire = wire, .piece = piece,
-                                       .n_pieces = n_pieces}});
+  return build_comm(
+      at, TS_OP_REDUCE_SCATTER, name, n, x, into, beta,
+      (ts_attr){.comm = {.axes = axes, .group = group, .wire = wire, .piece = piece, .n_pieces = n_pieces}});
 }

@@ -17,6 +17,11 @@ const char *ts_index_embedding(const ts_node *node) {
   return "vc,bt->btc";
 }
 
+/* Ids count rows of the whole table. */
+bool ts_cut_table(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
+  return index != 'v' && ts_cut_letters(g, node, index, cut);
+}
+
 void ts_gradient_embedding(ts_gradients *gradients, const ts_node *node) {
   char *name = ts_format("%s.dw", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);

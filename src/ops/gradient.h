@@ -9,12 +9,12 @@
 #include "graph/op.h"
 
 struct ts_gradients {
-  ts_graph *graph;      /**< The graph being extended. */
-  ts_tid *of;           /**< Owned: per tensor its gradient so far. */
-  bool *wanted;         /**< Owned: per tensor, whether something trainable is behind it. */
-  int n;                /**< Entries in both: tensors of the forward graph. */
-  int unit;             /**< Of the node that is differentiated: its backward nodes belong to it too. */
-  ts_dtype accumulate;  /**< Dtype of parameter gradients. */
+  ts_graph *graph;     /**< The graph being extended. */
+  ts_tid *of;          /**< Owned: per tensor its gradient so far. */
+  bool *wanted;        /**< Owned: per tensor, whether something trainable is behind it. */
+  int n;               /**< Entries in both: tensors of the forward graph. */
+  int unit;            /**< Of the node that is differentiated: its backward nodes belong to it too. */
+  ts_dtype accumulate; /**< Dtype of parameter gradients. */
 };
 
 /** The gradient of a forward tensor, TS_NONE when nothing flows into it. Not collective. */

@@ -34,6 +34,11 @@ const char *ts_index_head_loss(const ts_node *node) {
   return "btc,vc,bt->.,.";
 }
 
+/* Sums over rows, but a logarithm of sums over the vocabulary. */
+bool ts_cut_head(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
+  return (index == 'b' || index == 't') && ts_cut_letters(g, node, index, cut);
+}
+
 double ts_flops_head_loss(const ts_graph *g, const ts_node *node) {
   const ts_shape *x = &ts_rule_in(g, node, 0)->shape, *w = &ts_rule_in(g, node, 1)->shape;
   return 2.0 * (double) ts_shape_count(x) * (double) w->d[0];
@@ -57,8 +62,11 @@ void ts_gradient_head_loss(ts_gradients *gradients, const ts_node *node) {
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
   const ts_tid in[] = {node->in[0], node->in[1], node->in[2], seed};
-  ts_tid dx = ts_graph_add(at, &(ts_node){.op = TS_OP_HEAD_LOSS_DX, .name = name, .n_in = 4, .in = in,
-                                              .attr = {.head = {ts_gradients_dtype(gradients, node->in[1])}}});
+  ts_tid dx = ts_graph_add(at, &(ts_node){.op = TS_OP_HEAD_LOSS_DX,
+                                          .name = name,
+                                          .n_in = 4,
+                                          .in = in,
+                                          .attr = {.head = {ts_gradients_dtype(gradients, node->in[1])}}});
   for (int i = 0; i < 2; ++i) {
     if (ts_gradients_wanted(gradients, node->in[i])) {
       ts_gradients_add(gradients, node->in[i], dx + i);

@@ -13,8 +13,8 @@ static extents find_extents(const ts_graph *g, const ts_node *node) {
   const ts_shape *a = &ts_rule_in(g, node, 0)->shape, *b = &ts_rule_in(g, node, 1)->shape;
   bool ta = node->attr.matmul.transpose_a, tb = node->attr.matmul.transpose_b;
   int64_t rows_a = ts_shape_rows(a), rows_b = ts_shape_rows(b);
-  extents e = {.m = ta ? ts_shape_last(a) : rows_a, .k = ta ? rows_a : ts_shape_last(a),
-               .n = tb ? rows_b : ts_shape_last(b)};
+  extents e = {
+      .m = ta ? ts_shape_last(a) : rows_a, .k = ta ? rows_a : ts_shape_last(a), .n = tb ? rows_b : ts_shape_last(b)};
   if (e.k != (tb ? ts_shape_last(b) : rows_b)) {
     e.k = -1;
   }
@@ -38,6 +38,12 @@ const char *ts_index_matmul(const ts_node *node) {
   static const char *const letters[2][2][2] = {{{"*k,kn->*n", "*k,kn,n->*n"}, {"*k,nk->*n", "*k,nk,n->*n"}},
                                                {{"*m,*n->mn", "*m,*n,n->mn"}, {"*m,n*->mn", "*m,n*,n->mn"}}};
   return letters[node->attr.matmul.transpose_a][node->attr.matmul.transpose_b][node->n_in > 2];
+}
+
+/* What is added or applied to a product needs the whole sum. */
+bool ts_cut_matmul(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
+  bool needs_sum = node->op == TS_OP_MATMUL_GELU || node->n_in > 2;
+  return ts_cut_letters(g, node, index, cut) && (cut->out[0].dim >= 0 || !needs_sum);
 }
 
 /* The fused ops are matmuls with a narrower choice of types. */
@@ -86,8 +92,8 @@ static void gradient_of_a(ts_gradients *gradients, const ts_node *node, ts_tid d
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
   ts_gradients_add(gradients, node->in[0],
-                   ts_build_matmul(at, name, dy, node->in[1], TS_NONE, false,
-                                   !node->attr.matmul.transpose_b, ts_gradients_dtype(gradients, node->in[0])));
+                   ts_build_matmul(at, name, dy, node->in[1], TS_NONE, false, !node->attr.matmul.transpose_b,
+                                   ts_gradients_dtype(gradients, node->in[0])));
   ts_free(name);
 }
 
@@ -97,8 +103,8 @@ static void gradient_of_b(ts_gradients *gradients, const ts_node *node, ts_tid d
   char *name = ts_format("%s.dw", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[1]);
   ts_gradients_add(gradients, node->in[1],
-                   ts_build_matmul(at, name, tb ? dy : node->in[0], tb ? node->in[0] : dy, TS_NONE, true,
-                                   false, ts_gradients_dtype(gradients, node->in[1])));
+                   ts_build_matmul(at, name, tb ? dy : node->in[0], tb ? node->in[0] : dy, TS_NONE, true, false,
+                                   ts_gradients_dtype(gradients, node->in[1])));
   ts_free(name);
 }
 

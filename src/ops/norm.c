@@ -44,8 +44,7 @@ void ts_gradient_layernorm(ts_gradients *gradients, const ts_node *node) {
     ts_site at = ts_gradients_site(gradients, w);
     const ts_tid in[] = {dy, x, node->out[1], node->out[2]};
     ts_attr attr = {.norm = {node->attr.norm.eps, ts_gradients_dtype(gradients, w)}};
-    ts_tid dw = ts_graph_add(
-        at, &(ts_node){.op = TS_OP_LAYERNORM_DW, .name = name, .n_in = 4, .in = in, .attr = attr});
+    ts_tid dw = ts_graph_add(at, &(ts_node){.op = TS_OP_LAYERNORM_DW, .name = name, .n_in = 4, .in = in, .attr = attr});
     for (int i = 0; i < 2; ++i) {
       if (ts_gradients_wanted(gradients, node->in[1 + i])) {
         ts_gradients_add(gradients, node->in[1 + i], dw + i);
@@ -113,8 +112,7 @@ void ts_gradient_rmsnorm(ts_gradients *gradients, const ts_node *node) {
     ts_site at = ts_gradients_site(gradients, w);
     const ts_tid in[] = {dy, x, node->out[1]};
     ts_attr attr = {.norm = {node->attr.norm.eps, ts_gradients_dtype(gradients, w)}};
-    ts_tid dw = ts_graph_add(
-        at, &(ts_node){.op = TS_OP_RMSNORM_DW, .name = name, .n_in = 3, .in = in, .attr = attr});
+    ts_tid dw = ts_graph_add(at, &(ts_node){.op = TS_OP_RMSNORM_DW, .name = name, .n_in = 3, .in = in, .attr = attr});
     ts_gradients_add(gradients, w, dw);
     ts_free(name);
   }

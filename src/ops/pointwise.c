@@ -59,9 +59,9 @@ const char *ts_index_cast(const ts_node *node) {
 void ts_gradient_cast(ts_gradients *gradients, const ts_node *node) {
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
-  ts_gradients_add(gradients, node->in[0],
-                   ts_build_cast(at, name, ts_gradients_of(gradients, node->out[0]),
-                                 ts_gradients_dtype(gradients, node->in[0])));
+  ts_gradients_add(
+      gradients, node->in[0],
+      ts_build_cast(at, name, ts_gradients_of(gradients, node->out[0]), ts_gradients_dtype(gradients, node->in[0])));
   ts_free(name);
 }
 
@@ -145,11 +145,16 @@ const char *ts_index_dropout(const ts_node *node) {
   return "btc,.,b->btc";
 }
 
+/* The numbers of an element follow from its place in the sample. */
+bool ts_cut_batch(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
+  return index == 'b' && ts_cut_letters(g, node, index, cut);
+}
+
 void ts_gradient_dropout(ts_gradients *gradients, const ts_node *node) {
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
   ts_gradients_add(gradients, node->in[0],
-                   ts_build_dropout(at, name, ts_gradients_of(gradients, node->out[0]), node->in[1],
-                                    node->in[2], node->attr.dropout.p, node->attr.dropout.name));
+                   ts_build_dropout(at, name, ts_gradients_of(gradients, node->out[0]), node->in[1], node->in[2],
+                                    node->attr.dropout.p, node->attr.dropout.name));
   ts_free(name);
 }

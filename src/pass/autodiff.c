@@ -77,7 +77,9 @@ static void mark_gradients(ts_gradients *gradients) {
 
 void ts_pass_autodiff(ts_graph **graph, ts_pass_context *context) {
   ts_graph *g = *graph; /* nodes are only added: the forward part stays as it is */
-  ts_gradients gradients = {.graph = g, .n = g->n_tensors, .accumulate = context->deck->data_types.grad_accum_dtype,
+  ts_gradients gradients = {.graph = g,
+                            .n = g->n_tensors,
+                            .accumulate = context->deck->data_types.grad_accum_dtype,
                             .of = ts_malloc((size_t) g->n_tensors * sizeof *gradients.of),
                             .wanted = ts_calloc((size_t) g->n_tensors, sizeof *gradients.wanted)};
   find_wanted(&gradients, context->deck);

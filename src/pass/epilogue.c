@@ -86,7 +86,8 @@ void ts_pass_epilogue(ts_graph **graph, ts_pass_context *context) {
     return;
   }
   const ts_graph *g = *graph;
-  epilogue e = {.rewrite = ts_rewrite_begin(g), .from = g, .gelu_of = all_none(g->n_nodes), .taken = all_none(g->n_nodes)};
+  epilogue e = {
+      .rewrite = ts_rewrite_begin(g), .from = g, .gelu_of = all_none(g->n_nodes), .taken = all_none(g->n_nodes)};
   int *uses = ts_graph_use_counts(g);
   find(&e, uses);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {

@@ -15,19 +15,11 @@ typedef struct fusion {
   ts_rewrite rewrite; /* instead: of a tensor whose node is gone */
   const ts_graph *from;
   int *uses;
-  bool *gone;       /* per node: not copied */
-  ts_tid *prior;    /* per tensor: what its producer adds to */
+  bool *gone;    /* per node: not copied */
+  ts_tid *prior; /* per tensor: what its producer adds to */
   ts_tid *beta;
-  ts_nid *loss_of;  /* per node: the head_loss that a head_loss_dx takes in, TS_NONE */
+  ts_nid *loss_of; /* per node: the head_loss that a head_loss_dx takes in, TS_NONE */
 } fusion;
-
-/* Which outputs an op can add to a prior. */
-static bool adds(const ts_node *node, int output) {
-  if ((ts_op_get(node->op)->flags & TS_OP_ADDS) == 0) {
-    return false;
-  }
-  return node->op == TS_OP_HEAD_LOSS_DX ? output == 1 : node->op == TS_OP_HEAD_LOSS_TRAIN ? output == 3 : true;
-}
 
 /* Is `t` there before node n runs? */
 static bool is_before(const fusion *f, ts_tid t, ts_nid n) {
@@ -45,8 +37,8 @@ static bool can_fold(const fusion *f, ts_tid x, ts_tid prior) {
     return false;
   }
   const ts_node *node = &f->from->node[tensor->producer];
-  return node->prior == NULL && !f->gone[tensor->producer] && adds(node, x - node->out[0]) && f->from->tensor[prior].dtype == tensor->dtype &&
-         is_before(f, prior, tensor->producer);
+  return node->prior == NULL && !f->gone[tensor->producer] && ts_op_adds(node->op, x - node->out[0]) &&
+         f->from->tensor[prior].dtype == tensor->dtype && is_before(f, prior, tensor->producer);
 }
 
 /* Follow what has been folded already. */
@@ -154,9 +146,13 @@ static ts_tid *all_none(int n) {
 void ts_pass_fuse(ts_graph **graph, ts_pass_context *context) {
   (void) context;
   const ts_graph *g = *graph;
-  fusion f = {.rewrite = ts_rewrite_begin(g), .from = g, .uses = ts_graph_use_counts(g),
-              .gone = ts_calloc((size_t) g->n_nodes + 1, 1), .prior = all_none(g->n_tensors),
-              .beta = all_none(g->n_tensors), .loss_of = all_none(g->n_nodes)};
+  fusion f = {.rewrite = ts_rewrite_begin(g),
+              .from = g,
+              .uses = ts_graph_use_counts(g),
+              .gone = ts_calloc((size_t) g->n_nodes + 1, 1),
+              .prior = all_none(g->n_tensors),
+              .beta = all_none(g->n_tensors),
+              .loss_of = all_none(g->n_nodes)};
   find(&f);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     if (!f.gone[n] && f.rewrite.map[g->node[n].out[0]] == TS_NONE) {

@@ -1,4 +1,5 @@
 /* Working dtypes: with bf16, parameters and activations are bf16; statistics, losses and logits stay as they are. */
+#include "graph/attribute.h"
 #include "graph/rewrite.h"
 #include "pass/pass.h"
 
@@ -22,8 +23,9 @@ void ts_pass_precision(ts_graph **graph, ts_pass_context *context) {
   for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
     narrow_parameters(&r, &r.from->node[n]);
     ts_node node = ts_rewrite_node(&r, n);
-    if (node.op == TS_OP_MATMUL && r.from->node[n].out[0] != logits) {
-      node.attr.matmul.dtype = TS_BF16;
+    ts_dtype *dtype = ts_attributes_dtype(&node);
+    if (dtype != NULL && r.from->node[n].out[0] != logits) {
+      *dtype = TS_BF16;
     }
     ts_rewrite_add(&r, n, &node);
   }

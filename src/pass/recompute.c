@@ -119,8 +119,12 @@ void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
     return;
   }
   size_t tensors = (size_t) (*graph)->n_tensors + 1, units = (size_t) (*graph)->n_units + 1;
-  recompute r = {.from = *graph, .again = ts_malloc(tensors * sizeof *r.again), .block = ts_calloc(units, 1),
-                 .begun = ts_calloc(units, 1), .shared = ts_calloc(tensors, 1), .needed = ts_calloc(tensors, 1)};
+  recompute r = {.from = *graph,
+                 .again = ts_malloc(tensors * sizeof *r.again),
+                 .block = ts_calloc(units, 1),
+                 .begun = ts_calloc(units, 1),
+                 .shared = ts_calloc(tensors, 1),
+                 .needed = ts_calloc(tensors, 1)};
   for (size_t t = 0; t < tensors; ++t) {
     r.again[t] = TS_NONE;
   }

@@ -199,7 +199,9 @@ void ts_pass_schedule(ts_graph **graph, ts_pass_context *context) {
   ts_free(order);
   const ts_graph *g = *graph;
   ts_place *place = ts_storage_find(g);
-  scheduler s = {.graph = g, .place = place, .schedule = ts_calloc(1, sizeof *s.schedule),
+  scheduler s = {.graph = g,
+                 .place = place,
+                 .schedule = ts_calloc(1, sizeof *s.schedule),
                  .pending = ts_malloc(((size_t) g->n_nodes + 1) * sizeof *s.pending)};
   int phase = 0;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {

@@ -174,9 +174,12 @@ void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
   if (context->layout == NULL) {
     context->layout = ts_layout_create(*graph, deck, context->mesh);
   }
-  ts_zero z = {.rewrite = ts_rewrite_begin(*graph), .context = context, .layout = context->layout,
+  ts_zero z = {.rewrite = ts_rewrite_begin(*graph),
+               .context = context,
+               .layout = context->layout,
                .stage = context->layout->n_shards > 1 ? (int) deck->zero_optimization.stage : 0,
-               .work = ts_deck_dtype(deck), .accumulate = deck->data_types.grad_accum_dtype};
+               .work = ts_deck_dtype(deck),
+               .accumulate = deck->data_types.grad_accum_dtype};
   z.part = ts_calloc((size_t) z.layout->n_parts, sizeof *z.part);
   z.window = ts_malloc((size_t) z.layout->n_parameters * sizeof *z.window);
   for (int i = 0; i < z.layout->n_parameters; ++i) {

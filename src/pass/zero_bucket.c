@@ -12,7 +12,8 @@ static void reserve(ts_bucket *b) {
   }
 }
 
-void ts_bucket_add(ts_zero *z, ts_site at, ts_bucket *b, int part_index, ts_tid x, int64_t limit, ts_bucket_emit *emit) {
+void ts_bucket_add(ts_zero *z, ts_site at, ts_bucket *b, int part_index, ts_tid x, int64_t limit,
+                   ts_bucket_emit *emit) {
   const ts_part *part = &z->layout->part[part_index];
   int64_t most = limit / z->layout->n_shards / TS_LAYOUT_ALIGN * TS_LAYOUT_ALIGN;
   most = most < TS_LAYOUT_ALIGN ? TS_LAYOUT_ALIGN : most;

@@ -71,15 +71,20 @@ static void update_part(ts_zero *z, int index, const control *c) {
                            whole ? part->count : part->cuts[layout->my_shard + 1], &range);
   const ts_deck *deck = z->context->deck;
   char *name = ts_format("%s.adamw", part->name);
-  ts_tid out = ts_build_adamw(
-      site(z), name,
-      &(ts_adamw_inputs){.p = master, .m = ts_zero_state(z, part, "exp_avg", TS_F32, count),
-                         .v = ts_zero_state(z, part, "exp_avg_sq", TS_F32, count),
-                         .w = z->work == TS_F32 ? TS_NONE : working, .g = whole ? s->gradient : s->shard,
-                         .step = c->step, .lr = c->lr, .betas = c->betas, .scale = c->scale, .skip = c->skip},
-      n, range, (float) deck->optimizer.params.eps, deck->optimizer.params.adam_w_mode,
-      deck->optimizer.params.bias_correction,
-      ts_layout_rounding(deck, part, whole ? 0 : part->cuts[layout->my_shard]));
+  ts_tid out = ts_build_adamw(site(z), name,
+                              &(ts_adamw_inputs){.p = master,
+                                                 .m = ts_zero_state(z, part, "exp_avg", TS_F32, count),
+                                                 .v = ts_zero_state(z, part, "exp_avg_sq", TS_F32, count),
+                                                 .w = z->work == TS_F32 ? TS_NONE : working,
+                                                 .g = whole ? s->gradient : s->shard,
+                                                 .step = c->step,
+                                                 .lr = c->lr,
+                                                 .betas = c->betas,
+                                                 .scale = c->scale,
+                                                 .skip = c->skip},
+                              n, range, (float) deck->optimizer.params.eps, deck->optimizer.params.adam_w_mode,
+                              deck->optimizer.params.bias_correction,
+                              ts_layout_rounding(deck, part, whole ? 0 : part->cuts[layout->my_shard]));
   ts_tid written = z->work == TS_F32 ? out : out + 3;
   s->updated = window ? written : TS_NONE;
   ts_free(name);
@@ -128,7 +133,9 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid) {
   if (!ts_zero_is_training(z)) {
     return;
   }
-  control c = {.scale = summary + 1, .skip = summary + 2, .lr = scalar(z, "lr", TS_F32, 1),
+  control c = {.scale = summary + 1,
+               .skip = summary + 2,
+               .lr = scalar(z, "lr", TS_F32, 1),
                .betas = scalar(z, "betas", TS_F32, 2)};
   ts_tid step = ts_graph_leaf(z->rewrite.to, "optimizer.step", TS_ROLE_STATE, TS_I64, TS_SHAPE(1), -1);
   c.step = ts_build_advance(site(z), "optimizer.advance", step, c.skip);

@@ -111,8 +111,11 @@ static void bind_transfers(ts_bound_node *b) {
   b->transfer = ts_calloc((size_t) node->attr.comm.n_pieces, sizeof *b->transfer);
   for (int i = 0; i < node->attr.comm.n_pieces; ++i) {
     const ts_piece *piece = &node->attr.comm.piece[i];
-    b->transfer[i] = (ts_transfer){.x = b->in[piece->input], .y = b->out[piece->input], .cuts = piece->cuts,
-                                   .begin = piece->begin, .end = piece->end};
+    b->transfer[i] = (ts_transfer){.x = b->in[piece->input],
+                                   .y = b->out[piece->input],
+                                   .cuts = piece->cuts,
+                                   .begin = piece->begin,
+                                   .end = piece->end};
   }
 }
 
@@ -135,11 +138,17 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n) {
       b->prior[i] = resolve(e, p, node->prior[i]);
     }
   }
-  b->call = (ts_kernel_call){.graph = g, .node = node, .in = b->in, .out = b->out, .prior = b->prior,
-                             .beta = resolve(e, p, node->beta), .prepared = b->call.prepared,
-                             .threads = program->target.threads,
-                             .workspace_bytes = (size_t) program->plan->workspace_bytes[n],
-                             .stream = e->backend->device != NULL ? e->backend->device->stream(TS_QUEUE_COMPUTE) : NULL};
+  b->call =
+      (ts_kernel_call){.graph = g,
+                       .node = node,
+                       .in = b->in,
+                       .out = b->out,
+                       .prior = b->prior,
+                       .beta = resolve(e, p, node->beta),
+                       .prepared = b->call.prepared,
+                       .threads = program->target.threads,
+                       .workspace_bytes = (size_t) program->plan->workspace_bytes[n],
+                       .stream = e->backend->device != NULL ? e->backend->device->stream(TS_QUEUE_COMPUTE) : NULL};
   if (b->call.workspace_bytes > 0) {
     b->call.workspace = e->arena[TS_ARENA_WORK] + program->plan->workspace[n].offset;
   }
@@ -284,14 +293,14 @@ static int64_t find_nonfinite(ts_executor *e, const void *memory, ts_dtype dtype
   return at;
 }
 
-/* Packed gradients have gaps that nobody writes: only what kernels compute is looked at. */
+/* Packed gradients, and what is updated, have gaps that nobody writes: only what kernels compute is looked at. */
 void ts_bound_check_finite(ts_executor *e, const ts_bound_node *b) {
   const ts_graph *g = b->call.graph;
   const ts_node *node = b->call.node;
   for (int i = 0; e->nonfinite == NULL && i < node->n_out; ++i) {
     const ts_tensor *t = &g->tensor[node->out[i]];
-    int64_t at = node->op == TS_OP_ADAMW ? -1
-                                         : find_nonfinite(e, b->out[i], t->dtype, ts_tensor_count(g, node->out[i]));
+    bool gaps = (ts_op_get(node->op)->flags & TS_OP_IS_UPDATE) != 0;
+    int64_t at = gaps ? -1 : find_nonfinite(e, b->out[i], t->dtype, ts_tensor_count(g, node->out[i]));
     if (at >= 0) {
       e->nonfinite = ts_format("op %s (%s), tensor %s, element %lld", node->name, ts_op_get(node->op)->name, t->name,
                                (long long) at);

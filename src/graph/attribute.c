@@ -1,0 +1,230 @@
+#include "graph/attribute.h"
+
+#include "base/memory.h"
+#include "graph/op.h"
+
+#include <stddef.h>
+#include <string.h>
+
+/* A member that is compared; a shape as two, because of the gap between them. */
+typedef struct member {
+  size_t offset, bytes;
+} member;
+
+enum { MOST_MEMBERS = 10, NOWHERE = -1 };
+
+struct ts_attribute {
+  member member[MOST_MEMBERS]; /* ended by bytes 0 */
+  int array;                   /* offset of the pointer to what the node owns, or NOWHERE */
+  size_t element;              /* bytes of an element of it */
+  int (*count)(const ts_node *node);
+  int dtype; /* offset of the outputs' type, or NOWHERE */
+  void (*print)(const ts_attr *attr, ts_text *to);
+};
+
+/* ---- how many elements an array has ---- */
+
+static int count_inputs(const ts_node *node) {
+  return node->n_in;
+}
+
+static int count_outputs(const ts_node *node) {
+  return node->n_out;
+}
+
+static int count_segments(const ts_node *node) {
+  return node->attr.segments.n;
+}
+
+static int count_adamw(const ts_node *node) {
+  return node->attr.adamw.n;
+}
+
+static int count_pieces(const ts_node *node) {
+  return node->attr.comm.n_pieces;
+}
+
+/* ---- text ---- */
+
+static void print_view(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {offset %lld}", (long long) a->view.offset);
+}
+
+static void print_matmul(const ts_attr *a, ts_text *to) {
+  if (a->matmul.transpose_a || a->matmul.transpose_b) {
+    ts_text_add(to, " {%s%s}", a->matmul.transpose_a ? "a^T" : "", a->matmul.transpose_b ? "b^T" : "");
+  }
+}
+
+static void print_dropout(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {p %g}", (double) a->dropout.p);
+}
+
+static void print_rope(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {head_dim %d%s}", a->rope.head_dim, a->rope.inverse ? ", inverse" : "");
+}
+
+static void print_attention(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {heads %d, kv_heads %d, head_dim %d%s}", a->attention.heads, a->attention.kv_heads,
+              a->attention.head_dim, a->attention.causal ? ", causal" : "");
+}
+
+static void print_segments(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {%d ranges}", a->segments.n);
+}
+
+static void print_adamw(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {%d ranges, eps %g%s%s}", a->adamw.n, (double) a->adamw.eps, a->adamw.decoupled ? "" : ", L2",
+              a->adamw.rounding.stochastic ? ", rounded by chance" : "");
+}
+
+static void print_comm(const ts_attr *a, ts_text *to) {
+  int64_t columns = 0;
+  for (int i = 0; i < a->comm.n_pieces; ++i) {
+    columns += a->comm.piece[i].end - a->comm.piece[i].begin;
+  }
+  ts_text_add(to, " {group %d, columns %lld, wire %s%s}", a->comm.group, (long long) columns,
+              ts_dtype_name(a->comm.wire), a->comm.into ? ", into" : "");
+}
+
+/* ---- the table ---- */
+
+#define MEMBER(m) \
+  { offsetof(ts_attr, m), sizeof((ts_attr *) 0)->m }
+#define ARRAY(m, n) .array = (int) offsetof(ts_attr, m), .element = sizeof *((ts_attr *) 0)->m, .count = n
+#define NO_ARRAY .array = NOWHERE
+#define DTYPE(m) .dtype = (int) offsetof(ts_attr, m)
+#define NO_DTYPE .dtype = NOWHERE
+
+const ts_attribute ts_attribute_none = {NO_ARRAY, NO_DTYPE};
+
+const ts_attribute ts_attribute_view = {
+    {MEMBER(view.offset), MEMBER(view.shape.n), MEMBER(view.shape.d)}, NO_ARRAY, NO_DTYPE, .print = print_view};
+
+const ts_attribute ts_attribute_pack = {{MEMBER(pack.count)}, ARRAY(pack.offset, count_inputs), NO_DTYPE};
+
+const ts_attribute ts_attribute_cast = {{MEMBER(cast.dtype)}, NO_ARRAY, DTYPE(cast.dtype)};
+
+const ts_attribute ts_attribute_matmul = {
+    {MEMBER(matmul.transpose_a), MEMBER(matmul.transpose_b), MEMBER(matmul.dtype)},
+    NO_ARRAY,
+    DTYPE(matmul.dtype),
+    .print = print_matmul};
+
+const ts_attribute ts_attribute_sum_rows = {{MEMBER(sum_rows.dtype)}, NO_ARRAY, DTYPE(sum_rows.dtype)};
+
+const ts_attribute ts_attribute_embedding = {
+    {MEMBER(embedding.rows), MEMBER(embedding.dtype)}, NO_ARRAY, DTYPE(embedding.dtype)};
+
+const ts_attribute ts_attribute_eps = {{MEMBER(norm.eps)}, NO_ARRAY, NO_DTYPE};
+
+const ts_attribute ts_attribute_norm = {{MEMBER(norm.eps), MEMBER(norm.dtype)}, NO_ARRAY, DTYPE(norm.dtype)};
+
+const ts_attribute ts_attribute_dropout = {
+    {MEMBER(dropout.p), MEMBER(dropout.name)}, NO_ARRAY, NO_DTYPE, .print = print_dropout};
+
+const ts_attribute ts_attribute_split = {{{0}}, ARRAY(split.size, count_outputs), NO_DTYPE};
+
+const ts_attribute ts_attribute_rope = {{MEMBER(rope.head_dim), MEMBER(rope.inverse), MEMBER(rope.scaling),
+                                         MEMBER(rope.theta), MEMBER(rope.factor), MEMBER(rope.low_freq_factor),
+                                         MEMBER(rope.high_freq_factor), MEMBER(rope.original_max_position)},
+                                        NO_ARRAY,
+                                        NO_DTYPE,
+                                        .print = print_rope};
+
+const ts_attribute ts_attribute_attention = {
+    {MEMBER(attention.heads), MEMBER(attention.kv_heads), MEMBER(attention.head_dim), MEMBER(attention.scale),
+     MEMBER(attention.causal), MEMBER(attention.dropout), MEMBER(attention.name)},
+    NO_ARRAY,
+    NO_DTYPE,
+    .print = print_attention};
+
+const ts_attribute ts_attribute_head = {{MEMBER(head.dtype)}, NO_ARRAY, DTYPE(head.dtype)};
+
+const ts_attribute ts_attribute_segments = {
+    {MEMBER(segments.n)}, ARRAY(segments.range, count_segments), NO_DTYPE, .print = print_segments};
+
+const ts_attribute ts_attribute_adamw = {{MEMBER(adamw.n), MEMBER(adamw.eps), MEMBER(adamw.decoupled),
+                                          MEMBER(adamw.bias_correction), MEMBER(adamw.rounding.stochastic),
+                                          MEMBER(adamw.rounding.key), MEMBER(adamw.rounding.first)},
+                                         ARRAY(adamw.range, count_adamw),
+                                         NO_DTYPE,
+                                         .print = print_adamw};
+
+const ts_attribute ts_attribute_comm = {
+    {MEMBER(comm.axes), MEMBER(comm.group), MEMBER(comm.wire), MEMBER(comm.into), MEMBER(comm.n_pieces)},
+    ARRAY(comm.piece, count_pieces),
+    NO_DTYPE,
+    .print = print_comm};
+
+/* ---- what is done with them ---- */
+
+static const ts_attribute *row_of(const ts_node *node) {
+  return ts_op_get(node->op)->attribute;
+}
+
+static const void *get_array(const ts_node *node) {
+  return *(const void *const *) ((const char *) &node->attr + row_of(node)->array);
+}
+
+static void set_array(ts_node *node, const void *array) {
+  *(const void **) ((char *) &node->attr + row_of(node)->array) = array;
+}
+
+static size_t array_bytes(const ts_node *node) {
+  return (size_t) row_of(node)->count(node) * row_of(node)->element;
+}
+
+void ts_attributes_own(ts_node *node) {
+  if (row_of(node)->array != NOWHERE) {
+    size_t bytes = array_bytes(node);
+    set_array(node, bytes > 0 ? memcpy(ts_malloc(bytes), get_array(node), bytes) : NULL);
+  }
+}
+
+void ts_attributes_free(ts_node *node) {
+  if (row_of(node)->array != NOWHERE) {
+    ts_free((void *) get_array(node));
+  }
+}
+
+static bool same_pieces(const ts_node *a, const ts_node *b) {
+  for (int i = 0; i < a->attr.comm.n_pieces; ++i) {
+    const ts_piece *p = &a->attr.comm.piece[i], *q = &b->attr.comm.piece[i];
+    if (p->input != q->input || p->cuts != q->cuts || p->begin != q->begin || p->end != q->end) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static bool same_arrays(const ts_node *a, const ts_node *b) {
+  const ts_attribute *row = row_of(a);
+  if (row == &ts_attribute_comm) { /* a piece has a gap */
+    return same_pieces(a, b);
+  }
+  return row->array == NOWHERE || memcmp(get_array(a), get_array(b), array_bytes(a)) == 0;
+}
+
+bool ts_attributes_equal(const ts_node *a, const ts_node *b) {
+  if (a->op != b->op || a->n_in != b->n_in || a->n_out != b->n_out) {
+    return false;
+  }
+  for (const member *m = row_of(a)->member; m->bytes > 0; ++m) {
+    if (memcmp((const char *) &a->attr + m->offset, (const char *) &b->attr + m->offset, m->bytes) != 0) {
+      return false;
+    }
+  }
+  return same_arrays(a, b);
+}
+
+void ts_attributes_print(const ts_node *node, ts_text *to) {
+  if (row_of(node)->print != NULL) {
+    row_of(node)->print(&node->attr, to);
+  }
+}
+
+ts_dtype *ts_attributes_dtype(ts_node *node) {
+  int at = row_of(node)->dtype;
+  return at == NOWHERE ? NULL : (ts_dtype *) ((char *) &node->attr + at);
+}
