@@ -4,9 +4,9 @@
  *
  * `bytes` is the whole in its own dtype; GB/s counts what each rank receives in the wire dtype, (P - 1) / P of the
  * whole, per second; `copies` is the time in units of a memcpy of the whole.  Best of five. */
+#include "comm/comm.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "comm/comm.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,9 @@ static void copy(bench *b) {
 
 static void gather(bench *b) {
   b->transfer = (ts_transfer){.x = (char *) b->y + (size_t) b->cuts[b->comm->rank] * ts_dtype_size(b->dtype),
-                              .y = b->y, .cuts = b->cuts, .end = b->count};
+                              .y = b->y,
+                              .cuts = b->cuts,
+                              .end = b->count};
   b->comm->ops->all_gather(b->comm, &b->transfer, 1, b->dtype);
 }
 

@@ -78,20 +78,32 @@ static void print_rate(const char *name, const char *shape, double rate, double 
 
 static void products(ts_dtype dtype, int threads, double peak) {
   static const product shape[] = {
-      {"gpt2 qkv", 1024, 2304, 768, false, false, false},    {"gpt2 qkv dx", 1024, 768, 2304, false, true, false},
-      {"gpt2 qkv dw", 768, 2304, 1024, true, false, true},   {"gpt2 proj", 1024, 768, 768, false, false, false},
-      {"gpt2 proj dx", 1024, 768, 768, false, true, false},  {"gpt2 proj dw", 768, 768, 1024, true, false, true},
-      {"gpt2 fc", 1024, 3072, 768, false, false, false},     {"gpt2 fc dx", 1024, 768, 3072, false, true, false},
-      {"gpt2 fc dw", 768, 3072, 1024, true, false, true},    {"gpt2 fc2", 1024, 768, 3072, false, false, false},
-      {"gpt2 fc2 dx", 1024, 3072, 768, false, true, false},  {"gpt2 fc2 dw", 3072, 768, 1024, true, false, true},
-      {"llama q", 2048, 256, 256, false, true, false},       {"llama q dx", 2048, 256, 256, false, false, false},
-      {"llama q dw", 256, 256, 2048, true, false, true},     {"llama k", 2048, 128, 256, false, true, false},
-      {"llama k dw", 128, 256, 2048, true, false, true},     {"llama gate", 2048, 688, 256, false, true, false},
-      {"llama gate dx", 2048, 256, 688, false, false, false}, {"llama gate dw", 688, 256, 2048, true, false, true},
-      {"llama down", 2048, 256, 688, false, true, false},    {"llama down dw", 256, 688, 2048, true, false, true},
+      {"gpt2 qkv", 1024, 2304, 768, false, false, false},
+      {"gpt2 qkv dx", 1024, 768, 2304, false, true, false},
+      {"gpt2 qkv dw", 768, 2304, 1024, true, false, true},
+      {"gpt2 proj", 1024, 768, 768, false, false, false},
+      {"gpt2 proj dx", 1024, 768, 768, false, true, false},
+      {"gpt2 proj dw", 768, 768, 1024, true, false, true},
+      {"gpt2 fc", 1024, 3072, 768, false, false, false},
+      {"gpt2 fc dx", 1024, 768, 3072, false, true, false},
+      {"gpt2 fc dw", 768, 3072, 1024, true, false, true},
+      {"gpt2 fc2", 1024, 768, 3072, false, false, false},
+      {"gpt2 fc2 dx", 1024, 3072, 768, false, true, false},
+      {"gpt2 fc2 dw", 3072, 768, 1024, true, false, true},
+      {"llama q", 2048, 256, 256, false, true, false},
+      {"llama q dx", 2048, 256, 256, false, false, false},
+      {"llama q dw", 256, 256, 2048, true, false, true},
+      {"llama k", 2048, 128, 256, false, true, false},
+      {"llama k dw", 128, 256, 2048, true, false, true},
+      {"llama gate", 2048, 688, 256, false, true, false},
+      {"llama gate dx", 2048, 256, 688, false, false, false},
+      {"llama gate dw", 688, 256, 2048, true, false, true},
+      {"llama down", 2048, 256, 688, false, true, false},
+      {"llama down dw", 256, 688, 2048, true, false, true},
       {"stride 4096 bytes", 1024, 1024, 1024, false, true, false},
       {"strides 8192 bytes", 1024, 2048, 2048, false, true, false},
-      {"one row", 1, 2304, 768, false, false, false},        {"eight rows", 8, 2304, 768, false, false, false},
+      {"one row", 1, 2304, 768, false, false, false},
+      {"eight rows", 8, 2304, 768, false, false, false},
   };
   for (size_t i = 0; i < sizeof shape / sizeof *shape; ++i) {
     char text[64];
@@ -103,8 +115,12 @@ static void products(ts_dtype dtype, int threads, double peak) {
 /* FLOPs of visible pairs: 4 D each way forward, 10 D backward. */
 static void attention(int64_t batch, int64_t length, int heads, int kv_heads, int head_dim, float dropout,
                       ts_dtype dtype, int threads, double peak) {
-  ts_attr attr = {.attention = {.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim,
-                                .scale = (float) (1 / sqrt((double) head_dim)), .causal = true, .dropout = dropout}};
+  ts_attr attr = {.attention = {.heads = heads,
+                                .kv_heads = kv_heads,
+                                .head_dim = head_dim,
+                                .scale = (float) (1 / sqrt((double) head_dim)),
+                                .causal = true,
+                                .dropout = dropout}};
   ts_shape q = TS_SHAPE(batch, length, heads * head_dim), k = TS_SHAPE(batch, length, kv_heads * head_dim);
   run_case f = {.op = TS_OP_ATTENTION, .attr = attr, .n_in = 6, .n_out = 2, .threads = threads};
   f.in[0] = run_random(dtype, q, 1, 1);

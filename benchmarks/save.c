@@ -6,10 +6,10 @@
  *
  * 89 M parameters in fp32 with two moments: 1.07 GB over all ranks.  Prints the median of the rounds; `wait` is what
  * training stands still for, against a memcpy of the same bytes. */
+#include "engine/save.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/resume.h"
-#include "engine/save.h"
 #include "io/publication.h"
 
 #include <fcntl.h>
@@ -20,13 +20,14 @@
 
 enum { ROUNDS = 5 };
 
-static const char deck_text[] =
-    "model = { model_type = \"llama\"; vocab_size = 256; hidden_size = 768; intermediate_size = 2048; num_hidden_layers = 12;\n"
-    "  num_attention_heads = 12; num_key_value_heads = 12; max_position_embeddings = 16; tie_word_embeddings = true; };\n"
-    "data = { path = \"none\"; sequence_length = 16; };\n"
-    "run = { steps = 1; save_every = 1; threads = 1; };\n"
-    "train_micro_batch_size_per_gpu = 1;\n"
-    "zero_optimization = { stage = 3; };\n";
+static const char deck_text[] = "model = { model_type = \"llama\"; vocab_size = 256; hidden_size = 768; "
+                                "intermediate_size = 2048; num_hidden_layers = 12;\n"
+                                "  num_attention_heads = 12; num_key_value_heads = 12; max_position_embeddings = 16; "
+                                "tie_word_embeddings = true; };\n"
+                                "data = { path = \"none\"; sequence_length = 16; };\n"
+                                "run = { steps = 1; save_every = 1; threads = 1; };\n"
+                                "train_micro_batch_size_per_gpu = 1;\n"
+                                "zero_optimization = { stage = 3; };\n";
 
 typedef struct bench {
   ts_world *world;

@@ -131,9 +131,11 @@ static measured measure(ts_world *world, const ts_deck *deck, int steps, bool ob
 
 static void print_mfu(const measured *m, double datasheet) {
   if (datasheet > 0) {
-    printf("  MFU %.1f %% (causal half, 6N + 6LCT), %.1f %% (full, 6N + 12LCT) of the datasheet's %.1f TFLOP/s; device ms: forward %.2f, "
-           "backward %.2f, update %.2f\n", 100 * m->flops / m->seconds / datasheet, 100 * m->flops_full / m->seconds / datasheet,
-           1e-12 * datasheet, 1e3 * m->last.forward_seconds, 1e3 * m->last.backward_seconds, 1e3 * m->last.update_seconds);
+    printf("  MFU %.1f %% (causal half, 6N + 6LCT), %.1f %% (full, 6N + 12LCT) of the datasheet's %.1f TFLOP/s; device "
+           "ms: forward %.2f, "
+           "backward %.2f, update %.2f\n",
+           100 * m->flops / m->seconds / datasheet, 100 * m->flops_full / m->seconds / datasheet, 1e-12 * datasheet,
+           1e3 * m->last.forward_seconds, 1e3 * m->last.backward_seconds, 1e3 * m->last.update_seconds);
   }
 }
 
@@ -161,7 +163,8 @@ int main(int argc, char **argv) {
   }
   if (ts_world_rank(world) == 0) {
     double tokens = (double) (deck->train_batch_size * deck->data.sequence_length);
-    printf("%d ranks x %d threads, %s, stage %lld: peak %.1f GFLOP/s, step %.1f ms, %.0f tokens/s, %.1f GFLOP/s = %.1f %% of peak\n",
+    printf("%d ranks x %d threads, %s, stage %lld: peak %.1f GFLOP/s, step %.1f ms, %.0f tokens/s, %.1f GFLOP/s = %.1f "
+           "%% of peak\n",
            ranks, threads, ts_dtype_name(dtype), (long long) deck->zero_optimization.stage, 1e-9 * peak,
            1e3 * m.seconds, tokens / m.seconds, 1e-9 * m.flops / m.seconds, 100 * m.flops / m.seconds / peak);
     print_mfu(&m, device ? backend->device->peak_flops(dtype) * ranks : 0);

@@ -38,7 +38,9 @@ static ts_attention_problem problem_of(const ts_graph *graph, const ts_node *nod
   return p;
 }
 
-static const void *optional(const ts_kernel_call *call, int i) { return call->node->n_in > i ? call->in[i] : NULL; }
+static const void *optional(const ts_kernel_call *call, int i) {
+  return call->node->n_in > i ? call->in[i] : NULL;
+}
 
 /* Documents, seed and sample begin at input \a first. */
 static void add_optional(ts_attention_problem *p, const ts_kernel_call *call, int first) {
@@ -83,8 +85,8 @@ static void forward_own(const ts_kernel_call *call) {
  * row. */
 template <typename T, int W>
 __global__ void __launch_bounds__(DELTA_THREADS)
-attention_delta(float *__restrict__ delta, const T *__restrict__ d_out, const T *__restrict__ o, int64_t rows,
-                int64_t length, int heads, int head_dim, int span) {
+    attention_delta(float *__restrict__ delta, const T *__restrict__ d_out, const T *__restrict__ o, int64_t rows,
+                    int64_t length, int heads, int head_dim, int span) {
   int64_t row = ((int64_t) blockIdx.x * DELTA_THREADS + threadIdx.x) / span; /* in [B][T][H] */
   int first = (int) (threadIdx.x % (unsigned) span) * W;
   float sum = 0;
@@ -106,8 +108,7 @@ attention_delta(float *__restrict__ delta, const T *__restrict__ d_out, const T 
   }
 }
 
-template <typename T, int W>
-static void launch_delta(const ts_attention_problem *p, cudaStream_t stream) {
+template <typename T, int W> static void launch_delta(const ts_attention_problem *p, cudaStream_t stream) {
   int64_t rows = p->batch * p->length * p->heads;
   int span = 1;
   while (span < TS_WARP && span * W < p->head_dim) {
@@ -117,8 +118,7 @@ static void launch_delta(const ts_attention_problem *p, cudaStream_t stream) {
             (const T *) p->d_out, (const T *) p->o, rows, p->length, p->heads, p->head_dim, span);
 }
 
-template <typename T>
-static void delta(const ts_attention_problem *p, cudaStream_t stream) {
+template <typename T> static void delta(const ts_attention_problem *p, cudaStream_t stream) {
   const void *pointer[] = {p->d_out, p->o};
   if (ts_is_wide<T>(p->head_dim, pointer, 2)) {
     launch_delta<T, ts_lanes<T>>(p, stream);

@@ -17,8 +17,7 @@
 #define TS_MINUS_INFINITY (-INFINITY)
 
 /** Elements from one row of a tile to the next. */
-template <int D>
-constexpr int ts_tile_row = D + 8;
+template <int D> constexpr int ts_tile_row = D + 8;
 
 /* ---- which part of the work a block and a warp do ---- */
 
@@ -105,14 +104,12 @@ static __device__ __forceinline__ void ts_tile_store(const ts_attention_problem 
 
 /** Where a lane's row for ldmatrix is in a tile: of a left operand, or a right one that is summed along its rows
  * (_trans). */
-template <int D>
-static __device__ __forceinline__ int ts_lane_left(void) {
+template <int D> static __device__ __forceinline__ int ts_lane_left(void) {
   int lane = (int) (threadIdx.x % TS_WARP);
   return lane % 16 * ts_tile_row<D> + lane / 16 * 8;
 }
 /** The same of a right operand that is summed along its columns. */
-template <int D>
-static __device__ __forceinline__ int ts_lane_right(void) {
+template <int D> static __device__ __forceinline__ int ts_lane_right(void) {
   int lane = (int) (threadIdx.x % TS_WARP);
   return (lane / 16 * 8 + lane % 8) * ts_tile_row<D> + lane / 8 % 2 * 8;
 }

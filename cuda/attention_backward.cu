@@ -12,8 +12,7 @@
 
 /* Sixteens of keys of a warp, warps, queries of a tile that passes, blocks on a multiprocessor.  Results and scores of
  * a thread are M (D + N) floats: 2 (64 + 32) or 128 + 64 of 255 registers; more keys read the queries less often. */
-template <int D, bool GENERAL>
-struct keys_shape {
+template <int D, bool GENERAL> struct keys_shape {
   static constexpr int m = D > 64 || (GENERAL && D > 32) ? 1 : 2, warps = 8 / m, keys = 16 * m * warps,
                        threads = warps * TS_WARP;
   static constexpr int n = D > 64 && !GENERAL ? 64 : 32, blocks = m;
@@ -72,7 +71,7 @@ static __device__ __forceinline__ float statistic(const ts_attention_problem &p,
 
 template <int D, bool GENERAL>
 __global__ void __launch_bounds__(keys_shape<D, GENERAL>::threads, keys_shape<D, GENERAL>::blocks)
-attention_dkdv(const __grid_constant__ ts_attention_problem p) {
+    attention_dkdv(const __grid_constant__ ts_attention_problem p) {
   typedef keys_shape<D, GENERAL> shape;
   constexpr int M = shape::m, N = shape::n, THREADS = shape::threads;
   TS_SHARED_DYNAMIC(ts_bf16, k_tile);
@@ -143,8 +142,7 @@ attention_dkdv(const __grid_constant__ ts_attention_problem p) {
 /* Thirty-two queries of a warp; keys of a tile that passes, blocks on a multiprocessor. */
 enum { M = 2, WARPS = 4, ROWS = 16 * M * WARPS, THREADS = WARPS * TS_WARP };
 
-template <int D, bool GENERAL>
-struct queries_shape {
+template <int D, bool GENERAL> struct queries_shape {
   static constexpr int n = GENERAL && D > 96 ? 16 : D > 64 || GENERAL ? 32 : 64;
   static constexpr size_t shared = (2 * ROWS + 4 * n) * ts_tile_row<D> * sizeof(ts_bf16);
 };
@@ -215,8 +213,7 @@ static __device__ __forceinline__ void gradients_of_scores(const ts_attention_pr
 }
 
 template <int D, bool GENERAL>
-__global__ void __launch_bounds__(THREADS, 2)
-attention_dq(const __grid_constant__ ts_attention_problem p) {
+__global__ void __launch_bounds__(THREADS, 2) attention_dq(const __grid_constant__ ts_attention_problem p) {
   constexpr int N = queries_shape<D, GENERAL>::n;
   TS_SHARED_DYNAMIC(ts_bf16, q_tile);
   ts_bf16 *do_tile = q_tile + ROWS * ts_tile_row<D>, *k_tile = do_tile + ROWS * ts_tile_row<D>;
@@ -266,8 +263,7 @@ attention_dq(const __grid_constant__ ts_attention_problem p) {
 
 /* ---- launching ---- */
 
-template <int D, bool GENERAL>
-static void launch(const ts_attention_problem *p, cudaStream_t stream) {
+template <int D, bool GENERAL> static void launch(const ts_attention_problem *p, cudaStream_t stream) {
   typedef keys_shape<D, GENERAL> keys;
   ts_launch(attention_dkdv<D, GENERAL>, ts_attention_grid(p, p->kv_heads, keys::keys), keys::threads, keys::shared,
             stream, *p);
@@ -275,8 +271,7 @@ static void launch(const ts_attention_problem *p, cudaStream_t stream) {
             stream, *p);
 }
 
-template <int D>
-static void choose(const ts_attention_problem *p, cudaStream_t stream) {
+template <int D> static void choose(const ts_attention_problem *p, cudaStream_t stream) {
   if (p->documents != NULL || p->threshold != 0) {
     launch<D, true>(p, stream);
   } else {

@@ -1,6 +1,6 @@
 /* The table of who computes attention, its text, and the measuring. */
-#include "cuda/attention_choice.h"
 #include "cuda/attention.h"
+#include "cuda/attention_choice.h"
 
 extern "C" {
 #include "base/log.h"
@@ -56,7 +56,9 @@ void ts_attention_choose(const ts_attention_choice *choice) {
   }
 }
 
-void ts_attention_choices_clear(void) { table.n = 0; }
+void ts_attention_choices_clear(void) {
+  table.n = 0;
+}
 
 /* ---- text ---- */
 
@@ -135,7 +137,7 @@ __global__ void __launch_bounds__(1024) compare_values(float *most, const T *a, 
 
 /* A sum of all words that any other bits change; whole numbers, so in any order the same. */
 static __global__ void __launch_bounds__(1024)
-digest_words(unsigned long long *digest, const uint32_t *x, int64_t words) {
+    digest_words(unsigned long long *digest, const uint32_t *x, int64_t words) {
   TS_SHARED(unsigned long long, scratch, 32);
   unsigned long long sum = 0;
   for (int64_t i = threadIdx.x; i < words; i += 1024) {
@@ -162,7 +164,9 @@ typedef struct bench {
   void *event[2];
 } bench;
 
-static size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
+static size_t padded(size_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
 
 static bool make_bench(const ts_graph *graph, const ts_node *node, size_t workspace, bench *b) {
   ts_attention_choice c = ts_attention_question(graph, node);

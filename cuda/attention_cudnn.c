@@ -34,8 +34,20 @@ typedef struct problem {
 
 /* Numbers of the tensors: those of calls, delta, scalars. */
 enum {
-  UID_Q = 1, UID_K, UID_V, UID_O, UID_LSE, UID_D_OUT, UID_DQ, UID_DK, UID_DV,
-  UID_DELTA, UID_SCALE, UID_MASKED, UID_ONE, UID_END
+  UID_Q = 1,
+  UID_K,
+  UID_V,
+  UID_O,
+  UID_LSE,
+  UID_D_OUT,
+  UID_DQ,
+  UID_DK,
+  UID_DV,
+  UID_DELTA,
+  UID_SCALE,
+  UID_MASKED,
+  UID_ONE,
+  UID_END
 };
 enum { MOST_POINTERS = UID_END - 1, TILE = 128, SPARE = 256, ALIGN = 256 };
 
@@ -66,7 +78,9 @@ static shared *all_shared;
 
 /* ---- slices and their workspace ---- */
 
-static int64_t padded_length(const problem *p) { return (p->length + TILE - 1) / TILE * TILE; }
+static int64_t padded_length(const problem *p) {
+  return (p->length + TILE - 1) / TILE * TILE;
+}
 
 /* Bytes of cuDNN's workspace for a slice. */
 static int64_t inner_workspace(const problem *p) {
@@ -100,9 +114,13 @@ static void shrink(problem *p, int64_t *part, int64_t whole) {
   }
 }
 
-void ts_cudnn_slice(int64_t bytes) { wanted_workspace = bytes > 0 ? bytes : usual_workspace; }
+void ts_cudnn_slice(int64_t bytes) {
+  wanted_workspace = bytes > 0 ? bytes : usual_workspace;
+}
 
-static int64_t n_slices(const problem *p) { return p->all_batch / p->batch * (p->all_kv_heads / p->kv_heads); }
+static int64_t n_slices(const problem *p) {
+  return p->all_batch / p->batch * (p->all_kv_heads / p->kv_heads);
+}
 
 /* ---- which nodes ---- */
 
@@ -272,7 +290,9 @@ bool ts_cudnn_accepts(const ts_graph *graph, const ts_node *node, const char *de
   return accepted;
 }
 
-static bool same_device(const char *a, const char *b) { return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0; }
+static bool same_device(const char *a, const char *b) {
+  return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
 
 /* What cuDNN has for the problem, with one more user; NULL when it is refused. */
 static shared *share(const problem *p, const char *device, ts_error *err) {
@@ -349,13 +369,19 @@ void ts_cudnn_plan_destroy(ts_cudnn_plan **plan) {
   }
 }
 
-size_t ts_cudnn_plan_workspace(const ts_cudnn_plan *plan) { return plan->shared->choice.workspace; }
+size_t ts_cudnn_plan_workspace(const ts_cudnn_plan *plan) {
+  return plan->shared->choice.workspace;
+}
 
-int64_t ts_cudnn_plan_engine(const ts_cudnn_plan *plan) { return plan->shared->choice.engine; }
+int64_t ts_cudnn_plan_engine(const ts_cudnn_plan *plan) {
+  return plan->shared->choice.engine;
+}
 
 /* ---- runs ---- */
 
-static char *aligned(void *workspace) { return (char *) (((uintptr_t) workspace + ALIGN - 1) / ALIGN * ALIGN); }
+static char *aligned(void *workspace) {
+  return (char *) (((uintptr_t) workspace + ALIGN - 1) / ALIGN * ALIGN);
+}
 
 /* Bytes from the first element of a tensor of the whole to that of a slice. */
 static int64_t slice_offset(const problem *p, int64_t uid, int64_t slice) {

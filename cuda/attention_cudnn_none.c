@@ -13,7 +13,9 @@ size_t ts_cudnn_workspace(const ts_graph *graph, const ts_node *node) {
   return 0;
 }
 
-void ts_cudnn_slice(int64_t bytes) { (void) bytes; }
+void ts_cudnn_slice(int64_t bytes) {
+  (void) bytes;
+}
 
 bool ts_cudnn_accepts(const ts_graph *graph, const ts_node *node, const char *device, ts_error *err) {
   return ts_cudnn_plan_create(graph, node, device, err) != NULL;
@@ -27,7 +29,9 @@ ts_cudnn_plan *ts_cudnn_plan_create(const ts_graph *graph, const ts_node *node, 
   return NULL;
 }
 
-void ts_cudnn_plan_destroy(ts_cudnn_plan **plan) { *plan = NULL; }
+void ts_cudnn_plan_destroy(ts_cudnn_plan **plan) {
+  *plan = NULL;
+}
 
 size_t ts_cudnn_plan_workspace(const ts_cudnn_plan *plan) {
   (void) plan;
@@ -44,6 +48,9 @@ void ts_cudnn_plan_run(ts_cudnn_plan *plan, const ts_kernel_call *call) {
   ts_die(__FILE__, __LINE__, "built without cuDNN, but given a plan of it (%p)", (void *) plan);
 }
 
-void ts_cudnn_close(void) {}
+void ts_cudnn_close(void) {
+}
 
-const char *ts_cudnn_describe(void) { return "no cuDNN"; }
+const char *ts_cudnn_describe(void) {
+  return "no cuDNN";
+}

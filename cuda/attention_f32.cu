@@ -9,18 +9,15 @@
 enum { OWN = 64, PASS = 32, THREADS = 256, SIDE = 16, I = OWN / SIDE, J = PASS / SIDE, SCORE_ROW = PASS + 4 };
 
 /* Floats of a row of a tile: 16 more bytes let 8 rows lie in different banks. */
-template <int D>
-constexpr int row_floats = D + 4;
+template <int D> constexpr int row_floats = D + 4;
 
 /* A block's tiles in shared memory, in floats: two of its own, two that pass, two of scores. */
-template <int D>
-struct tiles {
+template <int D> struct tiles {
   float *own[2], *pass[2], *score[2];
   static constexpr size_t bytes = ((2 * OWN + 2 * PASS) * row_floats<D> + 2 * OWN * SCORE_ROW) * sizeof(float);
 };
 
-template <int D>
-static __device__ __forceinline__ tiles<D> divide(float *all) {
+template <int D> static __device__ __forceinline__ tiles<D> divide(float *all) {
   tiles<D> t;
   for (int i = 0; i < 2; ++i) {
     t.own[i] = all + i * OWN * row_floats<D>;
@@ -30,8 +27,12 @@ static __device__ __forceinline__ tiles<D> divide(float *all) {
   return t;
 }
 
-static __device__ __forceinline__ int own_row(int i) { return (int) (threadIdx.x / SIDE) + SIDE * i; }
-static __device__ __forceinline__ int pass_row(int j) { return (int) (threadIdx.x % SIDE) + SIDE * j; }
+static __device__ __forceinline__ int own_row(int i) {
+  return (int) (threadIdx.x / SIDE) + SIDE * i;
+}
+static __device__ __forceinline__ int pass_row(int j) {
+  return (int) (threadIdx.x % SIDE) + SIDE * j;
+}
 
 /* ROWS rows of a head from token \a first on as floats; zeros past the sequence and the head. */
 template <int ROWS, int D, typename T>
@@ -46,8 +47,7 @@ static __device__ __forceinline__ void load(float *tile, const ts_attention_prob
 }
 
 /* s = own pass^T */
-template <int D>
-static __device__ __forceinline__ void product(float (*s)[J], const float *own, const float *pass) {
+template <int D> static __device__ __forceinline__ void product(float (*s)[J], const float *own, const float *pass) {
 #pragma unroll
   for (int i = 0; i < I * J; ++i) {
     s[i / J][i % J] = 0;
@@ -146,8 +146,7 @@ static __device__ __forceinline__ float half_warp_sum(float x) {
 }
 
 /* Scaled, masked scores of a row to weights before dropout, and the results so far to the new maximum. */
-template <int D>
-static __device__ __forceinline__ void softmax(float *s, float *top, float *sum, float *o) {
+template <int D> static __device__ __forceinline__ void softmax(float *s, float *top, float *sum, float *o) {
   float before = *top, most = s[0], add = 0;
 #pragma unroll
   for (int j = 1; j < J; ++j) {
@@ -169,8 +168,7 @@ static __device__ __forceinline__ void softmax(float *s, float *top, float *sum,
 }
 
 template <int D, typename T>
-__global__ void __launch_bounds__(THREADS, 1)
-attention_forward_plain(const __grid_constant__ ts_attention_problem p) {
+__global__ void __launch_bounds__(THREADS, 1) attention_forward_plain(const __grid_constant__ ts_attention_problem p) {
   TS_SHARED_DYNAMIC(float, all);
   tiles<D> tile = divide<D>(all);
   ts_attention_block block = ts_attention_block_of(p, p.heads);
@@ -232,8 +230,7 @@ static __device__ __forceinline__ void weight_and_gradient(const ts_attention_pr
 }
 
 template <int D, typename T>
-__global__ void __launch_bounds__(THREADS, 1)
-attention_dq_plain(const __grid_constant__ ts_attention_problem p) {
+__global__ void __launch_bounds__(THREADS, 1) attention_dq_plain(const __grid_constant__ ts_attention_problem p) {
   TS_SHARED_DYNAMIC(float, all);
   tiles<D> tile = divide<D>(all);
   ts_attention_block block = ts_attention_block_of(p, p.heads);
@@ -276,8 +273,7 @@ attention_dq_plain(const __grid_constant__ ts_attention_problem p) {
 
 /* The query heads of a key head one after another, in order. */
 template <int D, typename T>
-__global__ void __launch_bounds__(THREADS, 1)
-attention_dkdv_plain(const __grid_constant__ ts_attention_problem p) {
+__global__ void __launch_bounds__(THREADS, 1) attention_dkdv_plain(const __grid_constant__ ts_attention_problem p) {
   TS_SHARED_DYNAMIC(float, all);
   tiles<D> tile = divide<D>(all);
   ts_attention_block block = ts_attention_block_of(p, p.kv_heads);
@@ -326,19 +322,16 @@ attention_dkdv_plain(const __grid_constant__ ts_attention_problem p) {
 
 /* ---- launching ---- */
 
-template <int D, typename T>
-static void launch_forward(const ts_attention_problem *p, cudaStream_t stream) {
+template <int D, typename T> static void launch_forward(const ts_attention_problem *p, cudaStream_t stream) {
   ts_launch(attention_forward_plain<D, T>, ts_attention_grid(p, p->heads, OWN), THREADS, tiles<D>::bytes, stream, *p);
 }
 
-template <int D, typename T>
-static void launch_backward(const ts_attention_problem *p, cudaStream_t stream) {
+template <int D, typename T> static void launch_backward(const ts_attention_problem *p, cudaStream_t stream) {
   ts_launch(attention_dq_plain<D, T>, ts_attention_grid(p, p->heads, OWN), THREADS, tiles<D>::bytes, stream, *p);
   ts_launch(attention_dkdv_plain<D, T>, ts_attention_grid(p, p->kv_heads, OWN), THREADS, tiles<D>::bytes, stream, *p);
 }
 
-template <typename T>
-static void choose_forward(const ts_attention_problem *p, cudaStream_t stream) {
+template <typename T> static void choose_forward(const ts_attention_problem *p, cudaStream_t stream) {
   if (p->head_dim <= 64) {
     launch_forward<64, T>(p, stream);
   } else if (p->head_dim <= 128) {
@@ -348,8 +341,7 @@ static void choose_forward(const ts_attention_problem *p, cudaStream_t stream) {
   }
 }
 
-template <typename T>
-static void choose_backward(const ts_attention_problem *p, cudaStream_t stream) {
+template <typename T> static void choose_backward(const ts_attention_problem *p, cudaStream_t stream) {
   if (p->head_dim <= 64) {
     launch_backward<64, T>(p, stream);
   } else if (p->head_dim <= 128) {

@@ -11,8 +11,7 @@ enum { M = 2 /* sixteens of queries of a warp */, WARPS = 4, ROWS = 16 * M * WAR
 /* Keys of a tile, and blocks on a multiprocessor: D + keys floats of a thread are results and scores, its registers are
  * 65536 / (128 blocks).  The general kernel thinks of documents and dropout as well; a row of its scores is the bits of
  * a word. */
-template <int D, bool GENERAL>
-struct shape {
+template <int D, bool GENERAL> struct shape {
   static constexpr int keys = GENERAL ? 32 : 64, blocks = D > 32 || GENERAL ? 2 : 3;
   static constexpr size_t shared = (ROWS + 4 * keys) * ts_tile_row<D> * sizeof(ts_bf16);
 };
@@ -56,7 +55,9 @@ static __device__ __forceinline__ void mask(const ts_attention_problem &p, const
 }
 
 /* What is subtracted from the products of a row; while nothing is seen all powers are 0. */
-static __device__ __forceinline__ float shift_of(float top) { return top == TS_MINUS_INFINITY ? 0.0f : top; }
+static __device__ __forceinline__ float shift_of(float top) {
+  return top == TS_MINUS_INFINITY ? 0.0f : top;
+}
 
 /* Products to powers in place.  Sums and results so far go over to a new highest product only when it makes powers of
  * more than 2^8 otherwise, for some row of the warp: seldom after the first tile. */
@@ -114,8 +115,7 @@ static __device__ __forceinline__ void softmax(queries &w, float scale, float (*
 }
 
 /* Zeros where weights are dropped; \a mine: which of query lane are kept.  1 / (1 - p) comes at the end. */
-template <int N>
-static __device__ __forceinline__ void drop(uint32_t mine, float (*s)[N / 8][4]) {
+template <int N> static __device__ __forceinline__ void drop(uint32_t mine, float (*s)[N / 8][4]) {
   int lane = (int) (threadIdx.x % TS_WARP);
 #pragma unroll
   for (int m = 0; m < M; ++m) {
@@ -171,7 +171,7 @@ static __device__ __forceinline__ void end(const ts_attention_problem &p, const 
 
 template <int D, bool GENERAL>
 __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
-attention_forward(const __grid_constant__ ts_attention_problem p) {
+    attention_forward(const __grid_constant__ ts_attention_problem p) {
   constexpr int N = shape<D, GENERAL>::keys;
   TS_SHARED_DYNAMIC(ts_bf16, q_tile);
   ts_bf16 *k_tile = q_tile + ROWS * ts_tile_row<D>, *v_tile = k_tile + 2 * N * ts_tile_row<D>;
@@ -218,14 +218,12 @@ attention_forward(const __grid_constant__ ts_attention_problem p) {
   end<D>(p, w, block.batch, block.head, q, o);
 }
 
-template <int D, bool GENERAL>
-static void launch(const ts_attention_problem *p, cudaStream_t stream) {
+template <int D, bool GENERAL> static void launch(const ts_attention_problem *p, cudaStream_t stream) {
   ts_launch(attention_forward<D, GENERAL>, ts_attention_grid(p, p->heads, ROWS), THREADS, shape<D, GENERAL>::shared,
             stream, *p);
 }
 
-template <int D>
-static void choose(const ts_attention_problem *p, cudaStream_t stream) {
+template <int D> static void choose(const ts_attention_problem *p, cudaStream_t stream) {
   if (p->documents != NULL || p->threshold != 0) {
     launch<D, true>(p, stream);
   } else {

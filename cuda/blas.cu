@@ -56,7 +56,9 @@ const char *ts_cuda_blas_describe(void) {
   return text;
 }
 
-const float *ts_blas_constant(bool one) { return library.constant + (one ? 0 : 1); }
+const float *ts_blas_constant(bool one) {
+  return library.constant + (one ? 0 : 1);
+}
 
 /* ---- descriptors ---- */
 
@@ -65,8 +67,7 @@ static cudaDataType_t type_of(ts_dtype dtype) {
   return dtype == TS_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-template <typename V>
-static void set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, V value) {
+template <typename V> static void set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, V value) {
   TS_BLAS(cublasLtMatmulDescSetAttribute(product, attribute, &value, sizeof value));
 }
 
@@ -87,8 +88,12 @@ static const uint32_t epilogues[TS_BLAS_N_EPILOGUES] = {CUBLASLT_EPILOGUE_DEFAUL
                                                         CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
                                                         CUBLASLT_EPILOGUE_DGELU_BGRAD};
 
-static bool has_bias(const ts_blas_spec *s) { return s->epilogue != TS_BLAS_PLAIN && s->epilogue != TS_BLAS_DGELU; }
-static bool has_aux(const ts_blas_spec *s) { return s->epilogue >= TS_BLAS_GELU; }
+static bool has_bias(const ts_blas_spec *s) {
+  return s->epilogue != TS_BLAS_PLAIN && s->epilogue != TS_BLAS_DGELU;
+}
+static bool has_aux(const ts_blas_spec *s) {
+  return s->epilogue >= TS_BLAS_GELU;
+}
 
 static cublasLtMatmulDesc_t make_product(const ts_blas_spec *s) {
   cublasLtMatmulDesc_t product;
@@ -248,8 +253,7 @@ __global__ void __launch_bounds__(SETTLE_THREADS)
   }
 }
 
-template <typename T>
-static void launch_settle(const ts_blas_spec *s, const ts_blas_operands *o, cudaStream_t stream) {
+template <typename T> static void launch_settle(const ts_blas_spec *s, const ts_blas_operands *o, cudaStream_t stream) {
   const void *pointer[] = {o->c, o->prior};
   bool wide = ts_is_wide<T>(s->n, pointer, 2) && s->ldc % ts_lanes<T> == 0;
   unsigned blocks = s->m < SETTLE_BLOCKS ? (unsigned) s->m : (unsigned) SETTLE_BLOCKS;

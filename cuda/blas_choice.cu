@@ -54,9 +54,13 @@ static void put(choices *to, const ts_blas_spec *spec, const void *algo) {
   memcpy(to->row[to->n++].algo, algo, TS_BLAS_ALGO_BYTES);
 }
 
-const unsigned char *ts_blas_choices_find(const ts_blas_spec *spec) { return find(&table, spec); }
+const unsigned char *ts_blas_choices_find(const ts_blas_spec *spec) {
+  return find(&table, spec);
+}
 
-void ts_blas_choices_put(const ts_blas_spec *spec, const void *algo) { put(&table, spec, algo); }
+void ts_blas_choices_put(const ts_blas_spec *spec, const void *algo) {
+  put(&table, spec, algo);
+}
 
 void ts_blas_choices_drop(const ts_blas_spec *spec) {
   for (int i = 0; i < table.n; ++i) {
@@ -108,7 +112,9 @@ static bool is_float_name(const char *name, ts_dtype *dtype) {
   return strcmp(name, ts_dtype_name(*dtype)) == 0;
 }
 
-static int digit_of(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
+static int digit_of(char c) {
+  return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
 
 static bool read_algo(const char *text, unsigned char *algo) {
   for (int k = 0; k < TS_BLAS_ALGO_BYTES; ++k) {
@@ -121,7 +127,9 @@ static bool read_algo(const char *text, unsigned char *algo) {
   return text[2 * TS_BLAS_ALGO_BYTES] == '\0';
 }
 
-static bool is_size(int64_t value) { return value > 0 && value <= INT32_MAX; }
+static bool is_size(int64_t value) {
+  return value > 0 && value <= INT32_MAX;
+}
 
 static bool is_possible(const ts_blas_spec *s, int prior, int epilogue) {
   return is_size(s->m) && is_size(s->n) && is_size(s->k) && s->lda >= (s->transpose_a ? s->m : s->k) &&
@@ -188,8 +196,8 @@ static bool read_attention(const char *line, choices *to) {
   }
   if (to->n_attention >= to->attention_capacity) {
     to->attention_capacity = to->attention_capacity > 0 ? 2 * to->attention_capacity : 8;
-    to->attention = (ts_attention_choice *) ts_realloc(to->attention, (size_t) to->attention_capacity,
-                                                       sizeof *to->attention);
+    to->attention =
+        (ts_attention_choice *) ts_realloc(to->attention, (size_t) to->attention_capacity, sizeof *to->attention);
   }
   to->attention[to->n_attention++] = c;
   return true;

@@ -30,23 +30,21 @@ static __device__ __forceinline__ float random_at(int64_t i) {
   return (float) (x >> 8) * 0x1p-23f - 1.0f;
 }
 
-template <typename T>
-__global__ void __launch_bounds__(FILL_THREADS) fill_random(T *x, int64_t count) {
+template <typename T> __global__ void __launch_bounds__(FILL_THREADS) fill_random(T *x, int64_t count) {
   int64_t i = (int64_t) blockIdx.x * FILL_THREADS + threadIdx.x;
   if (i < count) {
     x[i] = ts_round<T>(random_at(i));
   }
 }
 
-template <typename T>
-static void fill(void *x, size_t bytes, cudaStream_t stream) {
+template <typename T> static void fill(void *x, size_t bytes, cudaStream_t stream) {
   int64_t count = (int64_t) (bytes / sizeof(T));
   ts_launch(fill_random<T>, ts_blocks(count, FILL_THREADS), FILL_THREADS, 0, stream, (T *) x, count);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(FILL_THREADS)
-find_nan(int *found, const T *x, int64_t rows, int64_t columns, int64_t ld) {
+    find_nan(int *found, const T *x, int64_t rows, int64_t columns, int64_t ld) {
   int64_t i = (int64_t) blockIdx.x * FILL_THREADS + threadIdx.x;
   if (i < rows * columns) {
     float value = ts_float(x[i / columns * ld + i % columns]);
@@ -56,13 +54,14 @@ find_nan(int *found, const T *x, int64_t rows, int64_t columns, int64_t ld) {
   }
 }
 
-template <typename T>
-static void launch_find_nan(const bench *b, const ts_blas_spec *s) {
+template <typename T> static void launch_find_nan(const bench *b, const ts_blas_spec *s) {
   ts_launch(find_nan<T>, ts_blocks(s->m * s->n, FILL_THREADS), FILL_THREADS, 0, b->stream, b->found,
             (const T *) b->operands.c, s->m, s->n, s->ldc);
 }
 
-static size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
+static size_t padded(size_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
 
 /* False when the device has no room. */
 static bool make_bench(const ts_blas_spec *s, bench *b) {

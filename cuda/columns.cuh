@@ -10,8 +10,7 @@
 enum { TS_COLUMN_WARPS = 8, TS_COLUMN_THREADS = TS_COLUMN_WARPS * TS_WARP, TS_COLUMN_ROWS = 128 };
 
 /** Columns of a block whose threads take W each. */
-template <int W>
-constexpr int ts_block_columns = TS_WARP * W;
+template <int W> constexpr int ts_block_columns = TS_WARP *W;
 
 /** Partial sums of N quantities (1 or 2): to[k] [blockIdx.x][columns] gets the sums over this block's rows.  Warp w
  * takes rows w, w + 8, ... in order, then the warps are added in order.
@@ -19,7 +18,7 @@ constexpr int ts_block_columns = TS_WARP * W;
  *             columns. */
 template <int N, int W, typename F>
 static __device__ __forceinline__ void ts_sum_columns(float *const (&to)[N], int64_t rows, int columns, F add) {
-  TS_SHARED(float, part, TS_COLUMN_WARPS * TS_WARP * N * W);
+  TS_SHARED(float, part, TS_COLUMN_WARPS *TS_WARP *N *W);
   int lane = (int) threadIdx.x % TS_WARP, warp = (int) threadIdx.x / TS_WARP;
   int c = (int) blockIdx.y * ts_block_columns<W> + lane * W;
   int64_t first = (int64_t) blockIdx.x * TS_COLUMN_ROWS,
@@ -60,9 +59,10 @@ static __device__ __forceinline__ void ts_sum_columns(float *const (&to)[N], int
 }
 
 /** Blocks of rows; the grid of a kernel that sums columns. */
-static inline unsigned ts_column_blocks(int64_t rows) { return ts_blocks(rows, TS_COLUMN_ROWS); }
-template <int W>
-static inline dim3 ts_column_grid(int64_t rows, int columns) {
+static inline unsigned ts_column_blocks(int64_t rows) {
+  return ts_blocks(rows, TS_COLUMN_ROWS);
+}
+template <int W> static inline dim3 ts_column_grid(int64_t rows, int columns) {
   return dim3(ts_column_blocks(rows), ts_blocks(columns, ts_block_columns<W>));
 }
 

@@ -5,8 +5,12 @@
 
 enum { THREADS = 256, LANES = 8 };
 
-struct copy_runs { ts_cuda_copy_run run[TS_CUDA_RUNS]; };
-struct sum_runs { ts_cuda_sum_run run[TS_CUDA_RUNS]; };
+struct copy_runs {
+  ts_cuda_copy_run run[TS_CUDA_RUNS];
+};
+struct sum_runs {
+  ts_cuda_sum_run run[TS_CUDA_RUNS];
+};
 
 /* Of all runs: most elements; whether every pointer allows vectors. */
 struct extent {
@@ -15,7 +19,9 @@ struct extent {
   void add(const void *pointer, ts_dtype dtype) {
     wide = wide && (uintptr_t) pointer % (LANES * ts_dtype_size(dtype)) == 0;
   }
-  void add(int64_t count) { longest = count > longest ? count : longest; }
+  void add(int64_t count) {
+    longest = count > longest ? count : longest;
+  }
 };
 
 /* ---- copies ---- */
@@ -27,9 +33,7 @@ static __device__ __forceinline__ void copy_at(const ts_cuda_copy_run &run, int6
   ts_store<N>((T *) run.to + at, x);
 }
 
-template <typename T, typename F, int N>
-__global__ void __launch_bounds__(THREADS)
-copy_kernel(copy_runs runs) {
+template <typename T, typename F, int N> __global__ void __launch_bounds__(THREADS) copy_kernel(copy_runs runs) {
   const ts_cuda_copy_run &run = runs.run[blockIdx.y];
   int64_t at = ((int64_t) blockIdx.x * THREADS + threadIdx.x) * N;
   if (at + N <= run.count) {
@@ -41,8 +45,7 @@ copy_kernel(copy_runs runs) {
   }
 }
 
-template <typename T, typename F>
-static void launch_copy(const copy_runs &runs, int n, extent e, cudaStream_t stream) {
+template <typename T, typename F> static void launch_copy(const copy_runs &runs, int n, extent e, cudaStream_t stream) {
   if (e.wide) {
     ts_launch(copy_kernel<T, F, LANES>, dim3(ts_blocks(e.longest, THREADS * LANES), n), THREADS, 0, stream, runs);
   } else {
@@ -68,14 +71,12 @@ void ts_cuda_copy_runs(const ts_cuda_copy_run *run, int n, ts_dtype to, ts_dtype
 /* ---- sums ---- */
 
 /* Rounded to the wire dtype W. */
-template <typename W>
-static __device__ __forceinline__ float to_wire(float x) {
+template <typename W> static __device__ __forceinline__ float to_wire(float x) {
   return ts_float(ts_round<W>(x));
 }
 
 /* sum += x for N elements of \a from. */
-template <typename W, int N, typename T>
-static __device__ __forceinline__ void add_at(float *sum, const T *from) {
+template <typename W, int N, typename T> static __device__ __forceinline__ void add_at(float *sum, const T *from) {
   float x[N];
   ts_load<N>(x, from);
 #pragma unroll
@@ -85,8 +86,7 @@ static __device__ __forceinline__ void add_at(float *sum, const T *from) {
 }
 
 /* y = sum, or scale y + sum formed in fp64, where the product of two fp32 is exact. */
-template <typename Y, int N>
-static __device__ __forceinline__ void store_at(Y *y, float *sum, float scale) {
+template <typename Y, int N> static __device__ __forceinline__ void store_at(Y *y, float *sum, float scale) {
   if (scale != 0.0f) {
     float old[N];
     ts_load<N>(old, y);
@@ -121,7 +121,7 @@ static __device__ __forceinline__ void sum_at(const ts_cuda_sum_run &run, int ra
 
 template <typename X, typename W, typename Y, int N>
 __global__ void __launch_bounds__(THREADS, 4)
-sum_kernel(sum_runs runs, const float *beta, int rank, int size, int64_t stride) {
+    sum_kernel(sum_runs runs, const float *beta, int rank, int size, int64_t stride) {
   const ts_cuda_sum_run &run = runs.run[blockIdx.y];
   float scale = beta != nullptr ? *beta : 0.0f;
   int64_t at = ((int64_t) blockIdx.x * THREADS + threadIdx.x) * N;

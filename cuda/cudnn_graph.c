@@ -61,16 +61,16 @@ static void set(ts_cudnn_graph *graph, cudnnBackendDescriptor_t to, cudnnBackend
     check(graph, cudnnBackendSetAttribute(to, attribute, type, count, value), name);
   }
 }
-#define SET(graph, to, attribute, type, count, value)                                                                  \
+#define SET(graph, to, attribute, type, count, value) \
   set((graph), (to), CUDNN_ATTR_##attribute, CUDNN_TYPE_##type, (count), (value), "set " #attribute)
 
 /* One descriptor as an attribute of another; NULL: an optional one that is absent. */
-#define SET_DESCRIPTOR(graph, to, attribute, value)                                                                    \
-  do {                                                                                                                 \
-    cudnnBackendDescriptor_t set_value = (value);                                                                      \
-    if (set_value != NULL) {                                                                                           \
-      SET((graph), (to), attribute, BACKEND_DESCRIPTOR, 1, &set_value);                                                \
-    }                                                                                                                  \
+#define SET_DESCRIPTOR(graph, to, attribute, value)                     \
+  do {                                                                  \
+    cudnnBackendDescriptor_t set_value = (value);                       \
+    if (set_value != NULL) {                                            \
+      SET((graph), (to), attribute, BACKEND_DESCRIPTOR, 1, &set_value); \
+    }                                                                   \
   } while (0)
 
 static void finalize(ts_cudnn_graph *graph, cudnnBackendDescriptor_t d, const char *name) {

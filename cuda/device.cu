@@ -56,16 +56,22 @@ void ts_cuda_set_op(const char *name) {
   device.op = name;
 }
 
-const char *ts_cuda_op(void) { return device.op != NULL ? device.op : "between two ops"; }
+const char *ts_cuda_op(void) {
+  return device.op != NULL ? device.op : "between two ops";
+}
 
 void ts_cuda_set_run(const char *name, bool recorded) {
   device.run = name;
   device.recorded = recorded;
 }
 
-const char *ts_cuda_run(void) { return device.run != NULL ? device.run : "nothing of a step"; }
+const char *ts_cuda_run(void) {
+  return device.run != NULL ? device.run : "nothing of a step";
+}
 
-bool ts_cuda_run_is_recorded(void) { return device.run != NULL && device.recorded; }
+bool ts_cuda_run_is_recorded(void) {
+  return device.run != NULL && device.recorded;
+}
 
 /* What a kernel did shows at any call after it. */
 static bool is_late(cudaError_t code) {
@@ -80,13 +86,15 @@ static void end_without_memory(const char *file, int line, const char *what) {
   (void) cudaMemGetInfo(&available, &total);
   size_t gone = device.free_at_first > available ? device.free_at_first - available : 0;
   size_t libraries = gone > device.arenas ? gone - device.arenas : 0;
-  ts_die(file, line, "GPU %d (%s): %s, %s of %s are free.  %s were free when this process had made its context; since "
-         "then its arenas took %s, its libraries and communicators (or other processes on the GPU, nvidia-smi names them) "
-         "%s.  Ways out: a higher zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, "
-         "activation_checkpointing.enabled, more GPUs (`tessera plan` shows what each gives)", device.number,
-         device.name, what, ts_human_bytes((double) available, have),
-         ts_human_bytes((double) total, all), ts_human_bytes((double) device.free_at_first, first),
-         ts_human_bytes((double) device.arenas, ours), ts_human_bytes((double) libraries, theirs));
+  ts_die(
+      file, line,
+      "GPU %d (%s): %s, %s of %s are free.  %s were free when this process had made its context; since "
+      "then its arenas took %s, its libraries and communicators (or other processes on the GPU, nvidia-smi names them) "
+      "%s.  Ways out: a higher zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, "
+      "activation_checkpointing.enabled, more GPUs (`tessera plan` shows what each gives)",
+      device.number, device.name, what, ts_human_bytes((double) available, have), ts_human_bytes((double) total, all),
+      ts_human_bytes((double) device.free_at_first, first), ts_human_bytes((double) device.arenas, ours),
+      ts_human_bytes((double) libraries, theirs));
 }
 
 void ts_cuda_check(cudaError_t code, const char *file, int line, const char *call) {
@@ -99,9 +107,10 @@ void ts_cuda_check(cudaError_t code, const char *file, int line, const char *cal
     end_without_memory(file, line, what);
   }
   if (is_late(code)) {
-    ts_die(file, line, "device %d, op %s: %s failed: %s (%s).  Something queued before may have done it; queued last: "
-           "%s%s.  For the op: environment CUDA_LAUNCH_BLOCKING=1 and --set run.cuda_graphs=false", device.number,
-           ts_cuda_op(), call, cudaGetErrorName(code), cudaGetErrorString(code), ts_cuda_run(),
+    ts_die(file, line,
+           "device %d, op %s: %s failed: %s (%s).  Something queued before may have done it; queued last: "
+           "%s%s.  For the op: environment CUDA_LAUNCH_BLOCKING=1 and --set run.cuda_graphs=false",
+           device.number, ts_cuda_op(), call, cudaGetErrorName(code), cudaGetErrorString(code), ts_cuda_run(),
            ts_cuda_run_is_recorded() ? ", recorded" : "");
   }
   ts_die(file, line, "device %d, op %s: %s failed: %s (%s)", device.number, ts_cuda_op(), call, cudaGetErrorName(code),
@@ -134,12 +143,18 @@ static ts_status check_driver(ts_error *err) {
   (void) cudaDriverGetVersion(&driver);
   (void) cudaRuntimeGetVersion(&runtime);
   if (code == cudaErrorInsufficientDriver && driver > 0) {
-    return ts_error_add(err, "run.device is cuda: the driver knows CUDA %d.%d, and this Tessera was built with CUDA %d.%d; use a newer "
-                        "driver or build with its toolkit", driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    return ts_error_add(
+        err,
+        "run.device is cuda: the driver knows CUDA %d.%d, and this Tessera was built with CUDA %d.%d; use a newer "
+        "driver or build with its toolkit",
+        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
   }
   if (code != cudaSuccess || n == 0) {
-    return ts_error_add(err, "run.device is cuda, but this process sees no GPU (%s): check nvidia-smi, CUDA_VISIBLE_DEVICES and, under "
-                        "Slurm, --gpus-per-node; or set run.device = \"cpu\"", cudaGetErrorName(code));
+    return ts_error_add(
+        err,
+        "run.device is cuda, but this process sees no GPU (%s): check nvidia-smi, CUDA_VISIBLE_DEVICES and, under "
+        "Slurm, --gpus-per-node; or set run.device = \"cpu\"",
+        cudaGetErrorName(code));
   }
   return TS_OK;
 }
@@ -150,9 +165,12 @@ static ts_status check_architecture(int number, ts_error *err) {
   int built = TS_CUDA_ARCHITECTURE, has = 10 * prop.major + prop.minor;
   device.multiprocessors = prop.multiProcessorCount;
   snprintf(device.name, sizeof device.name, "%s", prop.name);
-  return has == built ? TS_OK
-                      : ts_error_add(err, "GPU %d is a %s of architecture sm_%d, and the kernels were built for sm_%d; build with "
-                                     "NVCC_GENCODE=\"-gencode arch=compute_%d,code=sm_%d\"", number, prop.name, has, built, has, has);
+  return has == built
+             ? TS_OK
+             : ts_error_add(err,
+                            "GPU %d is a %s of architecture sm_%d, and the kernels were built for sm_%d; build with "
+                            "NVCC_GENCODE=\"-gencode arch=compute_%d,code=sm_%d\"",
+                            number, prop.name, has, built, has, has);
 }
 
 /* ---- loading ---- */
@@ -171,14 +189,20 @@ bool ts_cuda_module_add(const void *kernel) {
 static void load_kernels(void) {
 #if !defined TS_SHIM && CUDART_VERSION >= 12050
   void *entry[4] = {};
-  static const struct { const char *name; unsigned version; } wanted[] = {
-    {"cuFuncGetModule", 11000}, {"cuModuleGetFunctionCount", 12040}, {"cuModuleEnumerateFunctions", 12040},
-    {"cuFuncLoad", 12040}};
+  static const struct {
+    const char *name;
+    unsigned version;
+  } wanted[] = {{"cuFuncGetModule", 11000},
+                {"cuModuleGetFunctionCount", 12040},
+                {"cuModuleEnumerateFunctions", 12040},
+                {"cuFuncLoad", 12040}};
   bool ok = true;
   for (int i = 0; i < 4; ++i) {
     cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    ok = ok && cudaGetDriverEntryPointByVersion(wanted[i].name, &entry[i], wanted[i].version, cudaEnableDefault,
-                                                &result) == cudaSuccess && result == cudaDriverEntryPointSuccess;
+    ok = ok &&
+         cudaGetDriverEntryPointByVersion(wanted[i].name, &entry[i], wanted[i].version, cudaEnableDefault, &result) ==
+             cudaSuccess &&
+         result == cudaDriverEntryPointSuccess;
   }
   int loaded = 0;
   for (int m = 0; ok && m < n_modules; ++m) {
@@ -205,8 +229,8 @@ static void make_queues(void) {
   int least, greatest;
   TS_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   for (int q = 0; q < TS_N_QUEUES; ++q) { /* messages first: what waits for them is on the critical path */
-    TS_CUDA(cudaStreamCreateWithPriority(&device.stream[q], cudaStreamNonBlocking,
-                                         q == TS_QUEUE_COMM ? greatest : least));
+    TS_CUDA(
+        cudaStreamCreateWithPriority(&device.stream[q], cudaStreamNonBlocking, q == TS_QUEUE_COMM ? greatest : least));
   }
 }
 
@@ -243,17 +267,27 @@ void ts_cuda_close(void) {
   }
 }
 
-const char *ts_cuda_bus_id(void) { return device.bus; }
+const char *ts_cuda_bus_id(void) {
+  return device.bus;
+}
 
-int ts_cuda_multiprocessors(void) { return device.multiprocessors; }
+int ts_cuda_multiprocessors(void) {
+  return device.multiprocessors;
+}
 
-bool ts_cuda_tf32(void) { return device.tf32; }
+bool ts_cuda_tf32(void) {
+  return device.tf32;
+}
 
-const char *ts_cuda_device_name(void) { return device.name; }
+const char *ts_cuda_device_name(void) {
+  return device.name;
+}
 
 /* ---- queues, events ---- */
 
-static void *stream(ts_queue queue) { return device.stream[queue]; }
+static void *stream(ts_queue queue) {
+  return device.stream[queue];
+}
 
 static void copy(void *to, const void *from, size_t bytes, ts_queue queue) {
   if (bytes > 0) {
@@ -273,7 +307,9 @@ static void event_destroy(void *event) {
   }
 }
 
-static void record(void *event, ts_queue queue) { TS_CUDA(cudaEventRecord((cudaEvent_t) event, device.stream[queue])); }
+static void record(void *event, ts_queue queue) {
+  TS_CUDA(cudaEventRecord((cudaEvent_t) event, device.stream[queue]));
+}
 
 static void wait(void *event, ts_queue queue) {
   TS_CUDA(cudaStreamWaitEvent(device.stream[queue], (cudaEvent_t) event, 0));
@@ -316,9 +352,10 @@ static void end_wait(double waited) {
       watchers[i].describe(watchers[i].user, &text);
     }
   }
-  ts_die(__FILE__, __LINE__, "device %d, waiting for the device: nothing came for %.0f s (run.peer_timeout); queued "
-         "last: %s%s%s.  A peer may be dead, or a kernel does not end", device.number, waited, ts_cuda_run(),
-         ts_cuda_run_is_recorded() ? ", recorded" : "",
+  ts_die(__FILE__, __LINE__,
+         "device %d, waiting for the device: nothing came for %.0f s (run.peer_timeout); queued "
+         "last: %s%s%s.  A peer may be dead, or a kernel does not end",
+         device.number, waited, ts_cuda_run(), ts_cuda_run_is_recorded() ? ", recorded" : "",
          text.text != NULL ? text.text : "");
 }
 
@@ -401,8 +438,10 @@ static void *allocate_host(size_t bytes) {
   cudaError_t code = cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocDefault);
   if (code == cudaErrorMemoryAllocation) {
     char need[32];
-    ts_die(__FILE__, __LINE__, "%s of the host's memory that a GPU can reach cannot be had (page-locked: the limits of "
-           "the job's memory and of `ulimit -l` hold for it)", ts_human_bytes((double) bytes, need));
+    ts_die(__FILE__, __LINE__,
+           "%s of the host's memory that a GPU can reach cannot be had (page-locked: the limits of "
+           "the job's memory and of `ulimit -l` hold for it)",
+           ts_human_bytes((double) bytes, need));
   }
   TS_CUDA(code);
   memset(memory, 0, bytes);
@@ -431,7 +470,9 @@ static void *capture_end(void) {
   return exec;
 }
 
-static void replay(void *graph) { TS_CUDA(cudaGraphLaunch((cudaGraphExec_t) graph, device.stream[TS_QUEUE_COMPUTE])); }
+static void replay(void *graph) {
+  TS_CUDA(cudaGraphLaunch((cudaGraphExec_t) graph, device.stream[TS_QUEUE_COMPUTE]));
+}
 
 static void graph_destroy(void *graph) {
   if (graph != NULL) {
@@ -444,9 +485,12 @@ static void graph_destroy(void *graph) {
 /* Dense rates by NVIDIA's datasheets, TFLOP/s, of the SXM parts where no other form is named; fp32 is that of the units
  * without TF32.  The first name that is found in the device's counts. */
 static double peak_flops(ts_dtype dtype) {
-  static const struct { const char *name; double bf16, fp32; } rows[] = {
-    {"GB200", 2500, 80}, {"B200", 2250, 75}, {"GH200", 989.4, 66.9}, {"H200 NVL", 835.5, 60}, {"H200", 989.4, 66.9},
-    {"H100 NVL", 835.5, 60}, {"H100 PCIe", 756.5, 51}, {"H100", 989.4, 66.9}, {"A100", 312, 19.5}};
+  static const struct {
+    const char *name;
+    double bf16, fp32;
+  } rows[] = {{"GB200", 2500, 80},      {"B200", 2250, 75},    {"GH200", 989.4, 66.9},
+              {"H200 NVL", 835.5, 60},  {"H200", 989.4, 66.9}, {"H100 NVL", 835.5, 60},
+              {"H100 PCIe", 756.5, 51}, {"H100", 989.4, 66.9}, {"A100", 312, 19.5}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     if (strstr(device.name, rows[i].name) != NULL) {
       return 1e12 * (dtype == TS_BF16 ? rows[i].bf16 : rows[i].fp32);
@@ -455,11 +499,10 @@ static double peak_flops(ts_dtype dtype) {
   return 0;
 }
 
-
 static const ts_kernel *kernel(ts_op op) {
   static const ts_kernel *(*const families[])(ts_op) = {
 #define X(family) ts_cuda_##family,
-    TS_CUDA_FAMILIES(X)
+      TS_CUDA_FAMILIES(X)
 #undef X
   };
   const ts_kernel *row = families[0](op);
@@ -479,10 +522,10 @@ static const char *describe(void) {
 
 /* Of the device's memory.  Estimates from what these libraries document; regression/gpu prints what a device says. */
 static const ts_reserve reserves[] = {
-  {"CUDA context, all kernels loaded", 600 << 20, 0, 0},
-  {"cuBLASLt, cuDNN", 64 << 20, 0, 0},
-  {"NCCL", 0, 384 << 20, 4 << 20},
-  {NULL, 0, 0, 0},
+    {"CUDA context, all kernels loaded", 600 << 20, 0, 0},
+    {"cuBLASLt, cuDNN", 64 << 20, 0, 0},
+    {"NCCL", 0, 384 << 20, 4 << 20},
+    {NULL, 0, 0, 0},
 };
 
 static const char *refuses(const ts_graph *graph, const ts_node *node) {
@@ -498,13 +541,34 @@ static void choices_measure(const ts_graph *graph) {
   ts_attention_measure(graph);
 }
 
-static bool has_bf16() { return true; } // every architecture that the kernels are built for
+static bool has_bf16() {
+  return true;
+} // every architecture that the kernels are built for
 
 const ts_backend *ts_backend_cuda(void) {
-  static const ts_device_ops ops = {stream, allocate_host, release_host, copy, event_create, event_destroy, record, wait, seconds,
-                                    finish, capture_begin, capture_end, replay, graph_destroy, ts_cuda_set_op,
-                                    ts_cuda_set_run, choices_measure, ts_cuda_choices_write, ts_cuda_choices_read, refuses, peak_flops,
-                                    used, ts_cuda_available};
+  static const ts_device_ops ops = {stream,
+                                    allocate_host,
+                                    release_host,
+                                    copy,
+                                    event_create,
+                                    event_destroy,
+                                    record,
+                                    wait,
+                                    seconds,
+                                    finish,
+                                    capture_begin,
+                                    capture_end,
+                                    replay,
+                                    graph_destroy,
+                                    ts_cuda_set_op,
+                                    ts_cuda_set_run,
+                                    choices_measure,
+                                    ts_cuda_choices_write,
+                                    ts_cuda_choices_read,
+                                    refuses,
+                                    peak_flops,
+                                    used,
+                                    ts_cuda_available};
   static const ts_backend backend = {"cuda", kernel, allocate, release, describe, has_bf16, reserves, &ops};
   return &backend;
 }

@@ -44,9 +44,9 @@ bool ts_cuda_tf32(void);
 
 /** Who looks on while the host waits for the device. */
 typedef struct ts_cuda_watcher {
-  void (*watch)(void *user);                        /**< Ends the job when it sees a failure (a dead peer). */
+  void (*watch)(void *user);                       /**< Ends the job when it sees a failure (a dead peer). */
   void (*describe)(const void *user, ts_text *to); /**< Appends "; ..." to the message about a wait that is too long. */
-  void *user;                                       /**< Names it for removal. */
+  void *user;                                      /**< Names it for removal. */
 } ts_cuda_watcher;
 
 /** Add one, copied; remove it. Not collective. */
@@ -66,8 +66,7 @@ const char *ts_cuda_blas_describe(void);
 void ts_cuda_add_rows(const ts_kernel_call *call, int output, const float *partial, int64_t rows, int64_t columns);
 
 /* Rows of the table, a file per op family.  Not collective. */
-#define TS_CUDA_FAMILIES(X) \
-  X(norm) X(pointwise) X(rope) X(lookup) X(sum) X(update) X(matmul) X(attention) X(head)
+#define TS_CUDA_FAMILIES(X) X(norm) X(pointwise) X(rope) X(lookup) X(sum) X(update) X(matmul) X(attention) X(head)
 #define X(family) const ts_kernel *ts_cuda_##family(ts_op op);
 TS_CUDA_FAMILIES(X)
 #undef X

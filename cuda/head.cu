@@ -139,8 +139,7 @@ static __device__ __forceinline__ void differentiate(float *row, int vocabulary,
   }
 }
 
-template <typename T>
-static __device__ __forceinline__ void clear_row(float *row, int vocabulary) {
+template <typename T> static __device__ __forceinline__ void clear_row(float *row, int vocabulary) {
   const float zero[LANES] = {};
   for (int i = (int) threadIdx.x * LANES; i < vocabulary; i += (int) blockDim.x * LANES) {
     ts_store<LANES>((T *) row + i, zero);
@@ -229,7 +228,9 @@ static int64_t rows_of_chunk(int64_t rows, int64_t ld) {
   return n <= 1 ? rows : ((rows + n - 1) / n + ROW_MULTIPLE - 1) / ROW_MULTIPLE * ROW_MULTIPLE;
 }
 
-static size_t padded(int64_t bytes) { return (size_t) ((bytes + 255) / 256 * 256); }
+static size_t padded(int64_t bytes) {
+  return (size_t) ((bytes + 255) / 256 * 256);
+}
 
 static head describe(const ts_graph *graph, const ts_node *node) {
   const ts_tensor *x = &graph->tensor[node->in[0]], *w = &graph->tensor[node->in[1]];
@@ -252,7 +253,9 @@ static head describe(const ts_graph *graph, const ts_node *node) {
   return h;
 }
 
-static int64_t gradient_ld(const head *h) { return h->dtype == TS_F32 ? h->ld : 2 * h->ld; }
+static int64_t gradient_ld(const head *h) {
+  return h->dtype == TS_F32 ? h->ld : 2 * h->ld;
+}
 
 static ts_blas_spec product(const head *h, int64_t m, int64_t n, int64_t k) {
   ts_blas_spec spec = {};
@@ -382,12 +385,13 @@ static int threads_of_row(const head *h) {
   return h->vocabulary <= 2048 ? 128 : h->vocabulary <= 16384 ? 256 : fits ? MOST_THREADS : 512;
 }
 
-template <typename T>
-static void launch_rows(const sweep *s, int64_t first, int64_t rows) {
+template <typename T> static void launch_rows(const sweep *s, int64_t first, int64_t rows) {
   const head *h = s->h;
   int64_t bytes = h->ld * (int64_t) sizeof(float);
   bool keeps = h->gradients && bytes <= KEPT_BYTES;
-  ts_launch(keeps ? head_rows<T, true, true> : h->gradients ? head_rows<T, true, false> : head_rows<T, false, false>,
+  ts_launch(keeps          ? head_rows<T, true, true>
+            : h->gradients ? head_rows<T, true, false>
+                           : head_rows<T, false, false>,
             (unsigned) rows, threads_of_row(h), keeps ? (size_t) bytes : 0, s->stream, s->logits, s->row_loss + first,
             s->label + first, s->seed, h->ld, (int) h->vocabulary);
 }

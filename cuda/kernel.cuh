@@ -23,40 +23,37 @@ enum { TS_WARP = 32 };
 
 /* ---- elements ---- */
 
-static __device__ __forceinline__ float ts_float(float x) { return x; }
-static __device__ __forceinline__ float ts_float(ts_bf16 x) { return __bfloat162float(x); }
-template <typename T>
-__device__ __forceinline__ T ts_round(float x);
-template <>
-__device__ __forceinline__ float ts_round<float>(float x) {
+static __device__ __forceinline__ float ts_float(float x) {
   return x;
 }
-template <>
-__device__ __forceinline__ ts_bf16 ts_round<ts_bf16>(float x) {
+static __device__ __forceinline__ float ts_float(ts_bf16 x) {
+  return __bfloat162float(x);
+}
+template <typename T> __device__ __forceinline__ T ts_round(float x);
+template <> __device__ __forceinline__ float ts_round<float>(float x) {
+  return x;
+}
+template <> __device__ __forceinline__ ts_bf16 ts_round<ts_bf16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
 /** N elements that are read and written together. */
-template <typename T, int N>
-struct __align__(sizeof(T) * N) ts_vector {
+template <typename T, int N> struct __align__(sizeof(T) * N) ts_vector {
   T x[N];
 };
 
 /** Elements of 16 bytes. */
-template <typename T>
-constexpr int ts_lanes = 16 / (int) sizeof(T);
+template <typename T> constexpr int ts_lanes = 16 / (int) sizeof(T);
 
 /** N elements at \a from (aligned to their size) as floats, and back. */
-template <int N, typename T>
-static __device__ __forceinline__ void ts_load(float *to, const T *from) {
+template <int N, typename T> static __device__ __forceinline__ void ts_load(float *to, const T *from) {
   ts_vector<T, N> v = *(const ts_vector<T, N> *) from;
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     to[i] = ts_float(v.x[i]);
   }
 }
-template <int N, typename T>
-static __device__ __forceinline__ void ts_store(T *to, const float *from) {
+template <int N, typename T> static __device__ __forceinline__ void ts_store(T *to, const float *from) {
   ts_vector<T, N> v;
 #pragma unroll
   for (int i = 0; i < N; ++i) {
@@ -66,15 +63,13 @@ static __device__ __forceinline__ void ts_store(T *to, const float *from) {
 }
 
 /** What an output adds to. */
-template <typename T>
-struct ts_prior {
+template <typename T> struct ts_prior {
   const T *data;     /**< NULL: none. */
   const float *beta; /**< NULL: 1. */
 };
 
 /** beta, or 0 where there is no prior. */
-template <typename T>
-static __device__ __forceinline__ float ts_prior_beta(ts_prior<T> prior) {
+template <typename T> static __device__ __forceinline__ float ts_prior_beta(ts_prior<T> prior) {
   return prior.data == nullptr ? 0.0f : prior.beta == nullptr ? 1.0f : *prior.beta;
 }
 
@@ -94,8 +89,7 @@ static __device__ __forceinline__ void ts_add_prior(float *x, ts_prior<T> prior,
 /* ---- sums ---- */
 
 /** Sum over the warp, in every lane. */
-template <typename T>
-static __device__ __forceinline__ T ts_warp_sum(T x) {
+template <typename T> static __device__ __forceinline__ T ts_warp_sum(T x) {
 #pragma unroll
   for (int lane = TS_WARP / 2; lane > 0; lane /= 2) {
     x += __shfl_xor_sync(0xffffffffu, x, lane);
@@ -113,8 +107,7 @@ static __device__ __forceinline__ float ts_warp_max(float x) {
 
 /** Sum over a block of whole warps, in every thread.
  * \param scratch  Shared, one element a warp; free again when the function returns. */
-template <typename T>
-static __device__ __forceinline__ T ts_block_sum(T x, T *scratch) {
+template <typename T> static __device__ __forceinline__ T ts_block_sum(T x, T *scratch) {
   int warp = (int) threadIdx.x / TS_WARP, warps = (int) blockDim.x / TS_WARP;
   x = ts_warp_sum(x);
   if (threadIdx.x % TS_WARP == 0) {
@@ -137,20 +130,22 @@ static inline cudaStream_t ts_call_stream(const ts_kernel_call *call) {
 }
 
 /** What output \a i of a call adds to. */
-template <typename T>
-static inline ts_prior<T> ts_call_prior(const ts_kernel_call *call, int i) {
+template <typename T> static inline ts_prior<T> ts_call_prior(const ts_kernel_call *call, int i) {
   const void *data = call->prior == NULL ? NULL : call->prior[i];
   return {(const T *) data, call->beta};
 }
 
-static inline int64_t ts_columns_of(const ts_tensor *t) { return t->shape.d[t->shape.n - 1]; }
+static inline int64_t ts_columns_of(const ts_tensor *t) {
+  return t->shape.d[t->shape.n - 1];
+}
 
 /** Blocks of \a size threads for \a count items of work. */
-static inline unsigned ts_blocks(int64_t count, int64_t size) { return (unsigned) ((count + size - 1) / size); }
+static inline unsigned ts_blocks(int64_t count, int64_t size) {
+  return (unsigned) ((count + size - 1) / size);
+}
 
 /** True when rows of \a columns elements of T and all \a n pointers allow 16-byte accesses. */
-template <typename T>
-static inline bool ts_is_wide(int64_t columns, const void *const *pointer, int n) {
+template <typename T> static inline bool ts_is_wide(int64_t columns, const void *const *pointer, int n) {
   bool wide = columns % ts_lanes<T> == 0;
   for (int i = 0; i < n; ++i) {
     wide = wide && (uintptr_t) pointer[i] % 16 == 0;
@@ -160,29 +155,29 @@ static inline bool ts_is_wide(int64_t columns, const void *const *pointer, int n
 
 /** Call F<T> (args...) for the float dtype of a tensor: TS_FOR_FLOAT (dtype, run, call); F is a template of one
  * type. */
-#define TS_FOR_FLOAT(dtype, F, ...)                                                 \
-  do {                                                                              \
-    TS_ASSERT((dtype) == TS_F32 || (dtype) == TS_BF16);                             \
-    if ((dtype) == TS_F32) {                                                        \
-      F<float>(__VA_ARGS__);                                                        \
-    } else {                                                                        \
-      F<ts_bf16>(__VA_ARGS__);                                                      \
-    }                                                                               \
+#define TS_FOR_FLOAT(dtype, F, ...)                     \
+  do {                                                  \
+    TS_ASSERT((dtype) == TS_F32 || (dtype) == TS_BF16); \
+    if ((dtype) == TS_F32) {                            \
+      F<float>(__VA_ARGS__);                            \
+    } else {                                            \
+      F<ts_bf16>(__VA_ARGS__);                          \
+    }                                                   \
   } while (0)
 
 /** The same for two dtypes: F<A, B>. */
-#define TS_FOR_FLOATS(a, b, F, ...)                                                 \
-  do {                                                                              \
+#define TS_FOR_FLOATS(a, b, F, ...)                                                    \
+  do {                                                                                 \
     TS_ASSERT(((a) == TS_F32 || (a) == TS_BF16) && ((b) == TS_F32 || (b) == TS_BF16)); \
-    if ((a) == TS_F32 && (b) == TS_F32) {                                           \
-      F<float, float>(__VA_ARGS__);                                                 \
-    } else if ((a) == TS_F32) {                                                     \
-      F<float, ts_bf16>(__VA_ARGS__);                                               \
-    } else if ((b) == TS_F32) {                                                     \
-      F<ts_bf16, float>(__VA_ARGS__);                                               \
-    } else {                                                                        \
-      F<ts_bf16, ts_bf16>(__VA_ARGS__);                                             \
-    }                                                                               \
+    if ((a) == TS_F32 && (b) == TS_F32) {                                              \
+      F<float, float>(__VA_ARGS__);                                                    \
+    } else if ((a) == TS_F32) {                                                        \
+      F<float, ts_bf16>(__VA_ARGS__);                                                  \
+    } else if ((b) == TS_F32) {                                                        \
+      F<ts_bf16, float>(__VA_ARGS__);                                                  \
+    } else {                                                                           \
+      F<ts_bf16, ts_bf16>(__VA_ARGS__);                                                \
+    }                                                                                  \
   } while (0)
 
 #endif

@@ -24,8 +24,7 @@ struct row_copy {
 };
 
 /* A warp copies a tile of a row. */
-template <typename Unit>
-__global__ void __launch_bounds__(THREADS) copy_rows(row_copy c) {
+template <typename Unit> __global__ void __launch_bounds__(THREADS) copy_rows(row_copy c) {
   int64_t row = (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP;
   if (row >= c.rows) {
     return;
@@ -51,8 +50,7 @@ __global__ void __launch_bounds__(THREADS) copy_rows(row_copy c) {
   }
 }
 
-template <typename Unit>
-static void launch_copy(row_copy c, cudaStream_t stream) {
+template <typename Unit> static void launch_copy(row_copy c, cudaStream_t stream) {
   int64_t size = (int64_t) sizeof(Unit);
   c.width /= size;
   c.to_stride /= size;
@@ -73,7 +71,9 @@ static void copy(const row_copy &c, cudaStream_t stream) {
   }
 }
 
-static int64_t row_bytes(const ts_tensor *t) { return ts_columns_of(t) * (int64_t) ts_dtype_size(t->dtype); }
+static int64_t row_bytes(const ts_tensor *t) {
+  return ts_columns_of(t) * (int64_t) ts_dtype_size(t->dtype);
+}
 
 static void split_run(const ts_kernel_call *call) {
   const char *from = (const char *) call->in[0];
@@ -118,7 +118,7 @@ static __global__ void __launch_bounds__(THREADS) clear_starts(int32_t *start, i
 }
 
 static __global__ void __launch_bounds__(THREADS)
-find_starts(int32_t *start, const int32_t *__restrict__ key, int64_t n) {
+    find_starts(int32_t *start, const int32_t *__restrict__ key, int64_t n) {
   int64_t i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
   if (i < n && (i == 0 || key[i - 1] != key[i])) {
     start[key[i]] = (int32_t) i;
@@ -128,7 +128,7 @@ find_starts(int32_t *start, const int32_t *__restrict__ key, int64_t n) {
 /* Rows that no token named, a warp a row. */
 template <typename U, int W>
 __global__ void __launch_bounds__(THREADS)
-fill_others(U *dw, const int32_t *__restrict__ start, ts_prior<U> prior, int64_t rows, int columns) {
+    fill_others(U *dw, const int32_t *__restrict__ start, ts_prior<U> prior, int64_t rows, int columns) {
   int64_t row = (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP;
   float beta = ts_prior_beta(prior);
   if (row >= rows || start[row] >= 0 || (prior.data == dw && beta == 1.0f)) {
@@ -142,8 +142,7 @@ fill_others(U *dw, const int32_t *__restrict__ start, ts_prior<U> prior, int64_t
   }
 }
 
-template <int W>
-static __device__ __forceinline__ void add(float *sum, const float *value) {
+template <int W> static __device__ __forceinline__ void add(float *sum, const float *value) {
 #pragma unroll
   for (int i = 0; i < W; ++i) {
     sum[i] += value[i];
@@ -152,8 +151,7 @@ static __device__ __forceinline__ void add(float *sum, const float *value) {
 
 /* The sorted list and where sums go.  partial [chunk][2][columns]: of the id that goes on from the chunk before, and of
  * the one that goes on into the next; an id that does both is in the first. */
-template <typename U>
-struct sums {
+template <typename U> struct sums {
   U *dw;
   float *partial;
   const int32_t *key, *token, *start;
@@ -164,8 +162,8 @@ struct sums {
 
 /* The sum of an id over places [begin, end) of a chunk, to where it belongs. */
 template <typename U, int W>
-static __device__ __forceinline__ void
-leave(const sums<U> &s, float *sum, float beta, int32_t id, int64_t begin, int64_t end, int c) {
+static __device__ __forceinline__ void leave(const sums<U> &s, float *sum, float beta, int32_t id, int64_t begin,
+                                             int64_t end, int c) {
   int64_t chunk = blockIdx.x, first = chunk * CHUNK;
   bool from_before = begin == first && first > 0 && s.key[first - 1] == id;
   bool goes_on = end == first + CHUNK && end < s.n && s.key[end] == id;
@@ -236,8 +234,7 @@ static __device__ __forceinline__ int64_t last_chunk(const int32_t *key, int64_t
 }
 
 /* The id that goes on from chunk blockIdx.x into the next, if it began in this one: its partial sums in order. */
-template <typename U, int W>
-__global__ void __launch_bounds__(TILE) add_chunks(sums<U> s) {
+template <typename U, int W> __global__ void __launch_bounds__(TILE) add_chunks(sums<U> s) {
   int c = (int) (blockIdx.y * TILE + threadIdx.x) * W;
   int64_t begin = blockIdx.x, next = (begin + 1) * CHUNK;
   int32_t id = s.key[next];
@@ -278,7 +275,8 @@ static dw_workspace divide(char *memory, int64_t tokens, int64_t rows, int64_t c
 
 static size_t embedding_dw_prepare(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
   return divide(NULL, ts_tensor_count(graph, node->in[1]), node->attr.embedding.rows,
-                ts_columns_of(&graph->tensor[node->in[0]])).bytes;
+                ts_columns_of(&graph->tensor[node->in[0]]))
+      .bytes;
 }
 
 template <typename T, typename U, int W>
@@ -292,14 +290,19 @@ static void launch_sums(const ts_kernel_call *call, const sums<U> &s, int32_t *s
   ts_launch(add_chunks<U, W>, dim3(chunks > 1 ? chunks - 1 : 0, tiles), TILE, 0, stream, s);
 }
 
-template <typename T, typename U>
-static void launch_dw(const ts_kernel_call *call) {
+template <typename T, typename U> static void launch_dw(const ts_kernel_call *call) {
   int64_t tokens = ts_shape_count(&ts_call_in(call, 1)->shape), rows = call->node->attr.embedding.rows;
   int columns = (int) ts_columns_of(ts_call_in(call, 0));
   dw_workspace w = divide((char *) call->workspace, tokens, rows, columns);
   int sorted = ts_sort_run(&w.sort, (const int32_t *) call->in[1], tokens, rows, ts_call_stream(call));
-  sums<U> s = {(U *) call->out[0],        w.partial, w.sort.key[sorted], w.sort.place[sorted], w.start,
-               ts_call_prior<U>(call, 0), tokens,    columns};
+  sums<U> s = {(U *) call->out[0],
+               w.partial,
+               w.sort.key[sorted],
+               w.sort.place[sorted],
+               w.start,
+               ts_call_prior<U>(call, 0),
+               tokens,
+               columns};
   enum { W = 4 };
   const void *all[] = {call->in[0], call->out[0], s.prior.data, call->workspace};
   if (columns % W == 0 && ts_is_wide<T>(0, all, 4)) {
@@ -314,12 +317,15 @@ static void embedding_dw_run(const ts_kernel_call *call) {
 }
 
 const ts_kernel *ts_cuda_lookup(ts_op op) {
-  static const struct { ts_op op; ts_kernel row; } rows[] = {
-    {TS_OP_SPLIT, {NULL, split_run, NULL}},
-    {TS_OP_CONCAT, {NULL, concat_run, NULL}},
-    {TS_OP_EMBEDDING, {NULL, embedding_run, NULL}},
-    {TS_OP_PICK, {NULL, pick_run, NULL}},
-    {TS_OP_EMBEDDING_DW, {embedding_dw_prepare, embedding_dw_run, NULL}},
+  static const struct {
+    ts_op op;
+    ts_kernel row;
+  } rows[] = {
+      {TS_OP_SPLIT, {NULL, split_run, NULL}},
+      {TS_OP_CONCAT, {NULL, concat_run, NULL}},
+      {TS_OP_EMBEDDING, {NULL, embedding_run, NULL}},
+      {TS_OP_PICK, {NULL, pick_run, NULL}},
+      {TS_OP_EMBEDDING_DW, {embedding_dw_prepare, embedding_dw_run, NULL}},
   };
   static const ts_kernel none = {};
   for (const auto &r : rows) {

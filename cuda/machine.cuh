@@ -24,7 +24,8 @@
 
 /* A kernel of each file by which the others of its module are found (cuda/device.cu loads them all before the
  * arena). */
-static __global__ void ts_module_mark(void) {}
+static __global__ void ts_module_mark(void) {
+}
 static const bool ts_module_known = ts_cuda_module_add((const void *) ts_module_mark);
 
 /** Start a kernel; a grid of no blocks is no launch.  A refused launch ends the job.
@@ -66,12 +67,16 @@ static __device__ __forceinline__ float ts_exp2(float x) {
 static __device__ __forceinline__ void ts_ldmatrix(uint32_t r[4], const void *row) {
   uint32_t at = (uint32_t) __cvta_generic_to_shared(row);
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at)
+               : "memory");
 }
 static __device__ __forceinline__ void ts_ldmatrix_trans(uint32_t r[4], const void *row) {
   uint32_t at = (uint32_t) __cvta_generic_to_shared(row);
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at)
+               : "memory");
 }
 
 /** Copy 16 bytes from global to shared memory without waiting, or write 16 zero bytes when not \a valid (\a from is
@@ -86,8 +91,7 @@ static __device__ __forceinline__ void ts_copy_commit(void) {
   asm volatile("cp.async.commit_group;" : : : "memory");
 }
 /** Wait until at most N groups of this thread are under way. */
-template <int N>
-static __device__ __forceinline__ void ts_copy_wait(void) {
+template <int N> static __device__ __forceinline__ void ts_copy_wait(void) {
   asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
 

@@ -45,16 +45,14 @@ struct finish_call {
   cudaStream_t stream;
 };
 
-template <typename T, typename B, int W>
-static void launch_finish(const finish_call *f) {
+template <typename T, typename B, int W> static void launch_finish(const finish_call *f) {
   int64_t count = f->m * f->n;
   ts_prior<T> prior = {(const T *) f->prior, f->beta};
   ts_launch(finish_product<T, B, W>, ts_blocks(count / W, FINISH_THREADS), FINISH_THREADS, 0, f->stream, (T *) f->c,
             f->wide, (const B *) f->bias, prior, count, f->n);
 }
 
-template <typename T, typename B>
-static void choose_finish(const finish_call *f) {
+template <typename T, typename B> static void choose_finish(const finish_call *f) {
   const void *pointer[] = {f->c, f->wide, f->prior};
   if (ts_is_wide<ts_bf16>(f->n, pointer, 3)) {
     launch_finish<T, B, 4>(f);
@@ -94,7 +92,9 @@ static void *aux_of(const ts_kernel_call *call) {
                                                 : NULL;
 }
 
-static bool is_wide(const matmul *p) { return p->spec.out != p->c; }
+static bool is_wide(const matmul *p) {
+  return p->spec.out != p->c;
+}
 
 static matmul describe(const ts_graph *graph, const ts_node *node) {
   const ts_tensor *a = &graph->tensor[node->in[0]], *b = &graph->tensor[node->in[1]];
@@ -120,7 +120,9 @@ static matmul describe(const ts_graph *graph, const ts_node *node) {
   return p;
 }
 
-static bool is_product(const matmul *p) { return p->spec.m > 0 && p->spec.n > 0 && p->spec.k > 0; }
+static bool is_product(const matmul *p) {
+  return p->spec.m > 0 && p->spec.n > 0 && p->spec.k > 0;
+}
 
 static size_t prepare(const ts_target *, const ts_graph *graph, const ts_node *node, void **prepared) {
   matmul p = describe(graph, node);

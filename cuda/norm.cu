@@ -8,16 +8,13 @@
 enum { ROWS = 4 /* of a block where a warp does a row */, VECTORS = 4 };
 
 /* Threads of a block, and the row that the calling thread works on, with its place in it. */
-template <int TPR>
-constexpr int block_threads = TPR == TS_WARP ? ROWS * TS_WARP : TPR;
+template <int TPR> constexpr int block_threads = TPR == TS_WARP ? ROWS *TS_WARP : TPR;
 
-template <int TPR>
-static __device__ __forceinline__ int64_t my_row(void) {
+template <int TPR> static __device__ __forceinline__ int64_t my_row(void) {
   return TPR == TS_WARP ? (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP : (int64_t) blockIdx.x;
 }
 
-template <int TPR>
-static __device__ __forceinline__ float row_sum(float x, float *scratch) {
+template <int TPR> static __device__ __forceinline__ float row_sum(float x, float *scratch) {
   return TPR == TS_WARP ? ts_warp_sum(x) : ts_block_sum(x, scratch);
 }
 
@@ -25,8 +22,8 @@ static __device__ __forceinline__ float row_sum(float x, float *scratch) {
 
 template <typename T, int W, bool MEAN, int TPR>
 __global__ void __launch_bounds__(block_threads<TPR>)
-norm_forward_row(T *__restrict__ y, float *__restrict__ mean, float *__restrict__ rstd, const T *__restrict__ x,
-                 const T *__restrict__ w, const T *__restrict__ bias, int64_t rows, int columns, float eps) {
+    norm_forward_row(T *__restrict__ y, float *__restrict__ mean, float *__restrict__ rstd, const T *__restrict__ x,
+                     const T *__restrict__ w, const T *__restrict__ bias, int64_t rows, int columns, float eps) {
   TS_SHARED(float, scratch, TS_WARP);
   int64_t row = my_row<TPR>();
   if (row >= rows) {
@@ -85,9 +82,9 @@ norm_forward_row(T *__restrict__ y, float *__restrict__ mean, float *__restrict_
 
 template <typename T, int W, bool MEAN, int TPR>
 __global__ void __launch_bounds__(block_threads<TPR>)
-norm_dx_row(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ w,
-            const float *__restrict__ mean, const float *__restrict__ rstd, ts_prior<T> prior, int64_t rows,
-            int columns) {
+    norm_dx_row(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ w,
+                const float *__restrict__ mean, const float *__restrict__ rstd, ts_prior<T> prior, int64_t rows,
+                int columns) {
   TS_SHARED(float, scratch, TS_WARP);
   int64_t row = my_row<TPR>();
   if (row >= rows) {
@@ -137,8 +134,7 @@ norm_dx_row(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const T *_
 }
 
 /* Threads for a row of so many columns: 0 when it is too long for registers. */
-template <typename T>
-static int threads_of_row(int64_t columns) {
+template <typename T> static int threads_of_row(int64_t columns) {
   int64_t need = (columns + ts_lanes<T> * VECTORS - 1) / (ts_lanes<T> * VECTORS);
   return need <= TS_WARP ? TS_WARP : need <= 128 ? 128 : need <= 512 ? 512 : 0;
 }
@@ -148,8 +144,8 @@ static int threads_of_row(int64_t columns) {
 /* Each lane takes vectors of W elements lane, lane + 32, ... of the row. */
 template <typename T, int W, bool MEAN>
 __global__ void __launch_bounds__(ROWS *TS_WARP)
-norm_forward(T *__restrict__ y, float *__restrict__ mean, float *__restrict__ rstd, const T *__restrict__ x,
-             const T *__restrict__ w, const T *__restrict__ bias, int64_t rows, int columns, float eps) {
+    norm_forward(T *__restrict__ y, float *__restrict__ mean, float *__restrict__ rstd, const T *__restrict__ x,
+                 const T *__restrict__ w, const T *__restrict__ bias, int64_t rows, int columns, float eps) {
   int64_t row = (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP;
   if (row >= rows) {
     return;
@@ -197,8 +193,7 @@ norm_forward(T *__restrict__ y, float *__restrict__ mean, float *__restrict__ rs
   }
 }
 
-template <typename T, int W, bool MEAN>
-static void launch_forward(const ts_kernel_call *call) {
+template <typename T, int W, bool MEAN> static void launch_forward(const ts_kernel_call *call) {
   int64_t rows = ts_shape_rows(&ts_call_in(call, 0)->shape);
   int columns = (int) ts_columns_of(ts_call_in(call, 0));
   ts_launch(norm_forward<T, W, MEAN>, ts_blocks(rows, ROWS), ROWS * TS_WARP, 0, ts_call_stream(call),
@@ -207,8 +202,7 @@ static void launch_forward(const ts_kernel_call *call) {
             columns, call->node->attr.norm.eps);
 }
 
-template <typename T, bool MEAN, int TPR>
-static void launch_forward_row(const ts_kernel_call *call) {
+template <typename T, bool MEAN, int TPR> static void launch_forward_row(const ts_kernel_call *call) {
   int64_t rows = ts_shape_rows(&ts_call_in(call, 0)->shape);
   int columns = (int) ts_columns_of(ts_call_in(call, 0));
   ts_launch(norm_forward_row<T, ts_lanes<T>, MEAN, TPR>, TPR == TS_WARP ? ts_blocks(rows, ROWS) : (unsigned) rows,
@@ -218,8 +212,7 @@ static void launch_forward_row(const ts_kernel_call *call) {
             call->node->attr.norm.eps);
 }
 
-template <typename T, bool MEAN>
-static void choose_forward(const ts_kernel_call *call) {
+template <typename T, bool MEAN> static void choose_forward(const ts_kernel_call *call) {
   const void *pointer[] = {call->out[0], call->in[0], call->in[1], MEAN ? call->in[2] : NULL};
   int64_t columns = ts_columns_of(ts_call_in(call, 0));
   int threads = ts_is_wide<T>(columns, pointer, 4) ? threads_of_row<T>(columns) : 0;
@@ -236,8 +229,7 @@ static void choose_forward(const ts_kernel_call *call) {
   }
 }
 
-template <typename T>
-static void forward(const ts_kernel_call *call) {
+template <typename T> static void forward(const ts_kernel_call *call) {
   if (call->node->op == TS_OP_LAYERNORM) {
     choose_forward<T, true>(call);
   } else {
@@ -245,15 +237,17 @@ static void forward(const ts_kernel_call *call) {
   }
 }
 
-static void forward_run(const ts_kernel_call *call) { TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, forward, call); }
+static void forward_run(const ts_kernel_call *call) {
+  TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, forward, call);
+}
 
 /* ---- dx = rstd (g - mean (g) - z mean (g z)) with g = dy w and z = (x - mean) rstd; mean (g) only with a mean ---- */
 
 template <typename T, int W, bool MEAN>
 __global__ void __launch_bounds__(ROWS *TS_WARP)
-norm_dx(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ w,
-        const float *__restrict__ mean, const float *__restrict__ rstd, ts_prior<T> prior, int64_t rows,
-        int columns) {
+    norm_dx(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ w,
+            const float *__restrict__ mean, const float *__restrict__ rstd, ts_prior<T> prior, int64_t rows,
+            int columns) {
   int64_t row = (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP;
   if (row >= rows) {
     return;
@@ -287,8 +281,7 @@ norm_dx(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const T *__res
   }
 }
 
-template <typename T, int W, bool MEAN>
-static void launch_dx(const ts_kernel_call *call) {
+template <typename T, int W, bool MEAN> static void launch_dx(const ts_kernel_call *call) {
   int64_t rows = ts_shape_rows(&ts_call_in(call, 1)->shape);
   int columns = (int) ts_columns_of(ts_call_in(call, 1));
   ts_launch(norm_dx<T, W, MEAN>, ts_blocks(rows, ROWS), ROWS * TS_WARP, 0, ts_call_stream(call), (T *) call->out[0],
@@ -297,8 +290,7 @@ static void launch_dx(const ts_kernel_call *call) {
             ts_call_prior<T>(call, 0), rows, columns);
 }
 
-template <typename T, bool MEAN, int TPR>
-static void launch_dx_row(const ts_kernel_call *call) {
+template <typename T, bool MEAN, int TPR> static void launch_dx_row(const ts_kernel_call *call) {
   int64_t rows = ts_shape_rows(&ts_call_in(call, 1)->shape);
   int columns = (int) ts_columns_of(ts_call_in(call, 1));
   ts_launch(norm_dx_row<T, ts_lanes<T>, MEAN, TPR>, TPR == TS_WARP ? ts_blocks(rows, ROWS) : (unsigned) rows,
@@ -307,8 +299,7 @@ static void launch_dx_row(const ts_kernel_call *call) {
             (const float *) call->in[MEAN ? 4 : 3], ts_call_prior<T>(call, 0), rows, columns);
 }
 
-template <typename T, bool MEAN>
-static void choose_dx(const ts_kernel_call *call) {
+template <typename T, bool MEAN> static void choose_dx(const ts_kernel_call *call) {
   const void *pointer[] = {call->out[0], call->in[0], call->in[1], call->in[2], ts_call_prior<T>(call, 0).data};
   int64_t columns = ts_columns_of(ts_call_in(call, 1));
   int threads = ts_is_wide<T>(columns, pointer, 5) ? threads_of_row<T>(columns) : 0;
@@ -325,8 +316,7 @@ static void choose_dx(const ts_kernel_call *call) {
   }
 }
 
-template <typename T>
-static void dx(const ts_kernel_call *call) {
+template <typename T> static void dx(const ts_kernel_call *call) {
   if (call->node->op == TS_OP_LAYERNORM_DX) {
     choose_dx<T, true>(call);
   } else {
@@ -334,14 +324,16 @@ static void dx(const ts_kernel_call *call) {
   }
 }
 
-static void dx_run(const ts_kernel_call *call) { TS_FOR_FLOAT(ts_call_in(call, 1)->dtype, dx, call); }
+static void dx_run(const ts_kernel_call *call) {
+  TS_FOR_FLOAT(ts_call_in(call, 1)->dtype, dx, call);
+}
 
 /* ---- dw = sum over rows of dy z, db = sum over rows of dy: partial sums of blocks of rows, then their sum ---- */
 
 template <typename T, int W, bool MEAN>
 __global__ void __launch_bounds__(TS_COLUMN_THREADS)
-norm_dw_partial(float *__restrict__ dw, float *__restrict__ db, const T *__restrict__ dy, const T *__restrict__ x,
-                const float *__restrict__ mean, const float *__restrict__ rstd, int64_t rows, int columns) {
+    norm_dw_partial(float *__restrict__ dw, float *__restrict__ db, const T *__restrict__ dy, const T *__restrict__ x,
+                    const float *__restrict__ mean, const float *__restrict__ rstd, int64_t rows, int columns) {
   enum { N = MEAN ? 2 : 1 };
   float *to[N];
   to[0] = dw;
@@ -360,8 +352,7 @@ norm_dw_partial(float *__restrict__ dw, float *__restrict__ db, const T *__restr
   });
 }
 
-template <typename T, int W, bool MEAN>
-static void launch_dw(const ts_kernel_call *call) {
+template <typename T, int W, bool MEAN> static void launch_dw(const ts_kernel_call *call) {
   int64_t rows = ts_shape_rows(&ts_call_in(call, 1)->shape);
   int columns = (int) ts_columns_of(ts_call_in(call, 1));
   unsigned blocks = ts_column_blocks(rows);
@@ -376,8 +367,7 @@ static void launch_dw(const ts_kernel_call *call) {
   }
 }
 
-template <typename T, bool MEAN>
-static void choose_dw(const ts_kernel_call *call) {
+template <typename T, bool MEAN> static void choose_dw(const ts_kernel_call *call) {
   if (ts_is_wide<T>(ts_columns_of(ts_call_in(call, 1)), call->in, 2)) {
     launch_dw<T, ts_lanes<T>, MEAN>(call);
   } else {
@@ -385,8 +375,7 @@ static void choose_dw(const ts_kernel_call *call) {
   }
 }
 
-template <typename T>
-static void dw(const ts_kernel_call *call) {
+template <typename T> static void dw(const ts_kernel_call *call) {
   if (call->node->op == TS_OP_LAYERNORM_DW) {
     choose_dw<T, true>(call);
   } else {
@@ -394,7 +383,9 @@ static void dw(const ts_kernel_call *call) {
   }
 }
 
-static void dw_run(const ts_kernel_call *call) { TS_FOR_FLOAT(ts_call_in(call, 1)->dtype, dw, call); }
+static void dw_run(const ts_kernel_call *call) {
+  TS_FOR_FLOAT(ts_call_in(call, 1)->dtype, dw, call);
+}
 
 static size_t dw_prepare(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
   const ts_tensor *x = &graph->tensor[node->in[1]];

@@ -6,21 +6,23 @@
 enum { THREADS = 256, VECTORS = 2, MOST_IN = 3, MOST_OUT = 2 };
 
 /* Elements of a block that takes W at a time. */
-static constexpr __host__ __device__ int64_t block_elements(int w) { return (int64_t) THREADS * VECTORS * w; }
+static constexpr __host__ __device__ int64_t block_elements(int w) {
+  return (int64_t) THREADS * VECTORS * w;
+}
 
 /* ---- bodies: y from x, one element ---- */
 
 struct add_body {
   enum { IN = 2, OUT = 1 };
-  template <typename T>
-  static __device__ __forceinline__ void apply(float *y, const float *x) { y[0] = x[0] + x[1]; }
+  template <typename T> static __device__ __forceinline__ void apply(float *y, const float *x) {
+    y[0] = x[0] + x[1];
+  }
 };
 
 /* sigmoid (u) and its slope, without cancellation: both from exp (-|u|).  Results that are rounded to bf16 need no
  * better than the machine's own power and division, 2 units in the last place of fp32 each; the exact ones would make
  * them wait for arithmetic: about 40 instructions an element of GELU, where 25 fit into the time of its 4 bytes. */
-template <typename T>
-static __device__ __forceinline__ float sigmoid(float u, float *slope) {
+template <typename T> static __device__ __forceinline__ float sigmoid(float u, float *slope) {
   bool exact = sizeof(T) == sizeof(float);
   float e = exact ? expf(-fabsf(u)) : ts_exp2(-1.4426950409f * fabsf(u));
   float r = exact ? 1.0f / (1.0f + e) : __fdividef(1.0f, 1.0f + e);
@@ -29,12 +31,13 @@ static __device__ __forceinline__ float sigmoid(float u, float *slope) {
 }
 
 /* gelu (x) = x sigmoid (2 u), u = sqrt (2 / pi) (x + 0.044715 x^3): the tanh form. */
-static __device__ __forceinline__ float gelu_argument(float x) { return 1.5957691216f * (x + 0.044715f * x * x * x); }
+static __device__ __forceinline__ float gelu_argument(float x) {
+  return 1.5957691216f * (x + 0.044715f * x * x * x);
+}
 
 struct gelu_body {
   enum { IN = 1, OUT = 1 };
-  template <typename T>
-  static __device__ __forceinline__ void apply(float *y, const float *x) {
+  template <typename T> static __device__ __forceinline__ void apply(float *y, const float *x) {
     float slope;
     y[0] = x[0] * sigmoid<T>(gelu_argument(x[0]), &slope);
   }
@@ -42,8 +45,7 @@ struct gelu_body {
 
 struct gelu_dx_body {
   enum { IN = 2, OUT = 1 };
-  template <typename T>
-  static __device__ __forceinline__ void apply(float *y, const float *x) {
+  template <typename T> static __device__ __forceinline__ void apply(float *y, const float *x) {
     float slope, s = sigmoid<T>(gelu_argument(x[1]), &slope);
     y[0] = x[0] * (s + x[1] * slope * 1.5957691216f * (1.0f + 3.0f * 0.044715f * x[1] * x[1]));
   }
@@ -51,8 +53,7 @@ struct gelu_dx_body {
 
 struct swiglu_body {
   enum { IN = 2, OUT = 1 };
-  template <typename T>
-  static __device__ __forceinline__ void apply(float *y, const float *x) {
+  template <typename T> static __device__ __forceinline__ void apply(float *y, const float *x) {
     float slope;
     y[0] = x[0] * sigmoid<T>(x[0], &slope) * x[1];
   }
@@ -60,8 +61,7 @@ struct swiglu_body {
 
 struct swiglu_dx_body { /* dy, gate, up -> dgate, dup */
   enum { IN = 3, OUT = 2 };
-  template <typename T>
-  static __device__ __forceinline__ void apply(float *y, const float *x) {
+  template <typename T> static __device__ __forceinline__ void apply(float *y, const float *x) {
     float slope, s = sigmoid<T>(x[1], &slope);
     y[0] = x[0] * x[2] * (s + x[1] * slope);
     y[1] = x[0] * (x[1] * s);
@@ -84,8 +84,8 @@ static __device__ __forceinline__ void read(float (*x)[W], const pointers &p, in
 }
 
 template <typename Body, typename T, int W>
-static __device__ __forceinline__ void
-write(const float (*x)[W], const pointers &p, ts_prior<T> prior, float beta, int64_t at) {
+static __device__ __forceinline__ void write(const float (*x)[W], const pointers &p, ts_prior<T> prior, float beta,
+                                             int64_t at) {
   float y[Body::OUT][W];
 #pragma unroll
   for (int i = 0; i < W; ++i) {
@@ -139,8 +139,7 @@ static void launch(const ts_kernel_call *call, const pointers &p, ts_prior<T> pr
             count);
 }
 
-template <typename Body, typename T>
-static void choose(const ts_kernel_call *call) {
+template <typename Body, typename T> static void choose(const ts_kernel_call *call) {
   pointers p = {};
   const void *all[MOST_IN + MOST_OUT + 1] = {};
   for (int i = 0; i < Body::IN; ++i) {
@@ -158,8 +157,7 @@ static void choose(const ts_kernel_call *call) {
   }
 }
 
-template <typename Body>
-static void run_body(const ts_kernel_call *call) {
+template <typename Body> static void run_body(const ts_kernel_call *call) {
   TS_ASSERT(ts_call_in(call, 0)->dtype == TS_F32 || ts_call_in(call, 0)->dtype == TS_BF16);
   if (ts_call_in(call, 0)->dtype == TS_F32) {
     choose<Body, float>(call);
@@ -223,7 +221,7 @@ static void cast_run(const ts_kernel_call *call) {
 
 /* Sums of losses and token counts: a few elements. */
 static __global__ void __launch_bounds__(THREADS)
-accumulate_doubles(double *y, const double *prior, const double *x, const float *beta, int64_t count) {
+    accumulate_doubles(double *y, const double *prior, const double *x, const float *beta, int64_t count) {
   int64_t i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
   if (i < count) {
     y[i] = *beta == 0.0f ? x[i] : (double) *beta * prior[i] + x[i];
@@ -250,8 +248,8 @@ struct dropout_attr {
 };
 
 template <typename T>
-static __device__ __forceinline__ void
-drop_elements(T *y, const T *x, uint64_t key, int64_t sample, const dropout_attr &attr, int64_t first, int64_t end) {
+static __device__ __forceinline__ void drop_elements(T *y, const T *x, uint64_t key, int64_t sample,
+                                                     const dropout_attr &attr, int64_t first, int64_t end) {
 #pragma unroll 1
   for (int64_t i = first; i < end; ++i) {
     y[i] = ts_round<T>(ts_dropout_keeps(key, sample, i, attr.threshold) ? ts_float(x[i]) * attr.scale : 0.0f);
@@ -260,8 +258,8 @@ drop_elements(T *y, const T *x, uint64_t key, int64_t sample, const dropout_attr
 
 /* W elements from a multiple of four on. */
 template <typename T, int W>
-static __device__ __forceinline__ void
-drop_vector(T *y, const T *x, uint64_t key, int64_t sample, const dropout_attr &attr, int64_t element) {
+static __device__ __forceinline__ void drop_vector(T *y, const T *x, uint64_t key, int64_t sample,
+                                                   const dropout_attr &attr, int64_t element) {
   uint32_t word[W];
   float value[W];
   ts_load<W>(value, x + element);
@@ -278,9 +276,8 @@ drop_vector(T *y, const T *x, uint64_t key, int64_t sample, const dropout_attr &
 
 /* `blocks` are those of a sample; `wide`: samples begin at multiples of 16 bytes. */
 template <typename T>
-__global__ void __launch_bounds__(THREADS)
-dropout(T *y, const T *x, const int64_t *seed, const int64_t *sample, dropout_attr attr, int64_t each, unsigned blocks,
-        bool wide) {
+__global__ void __launch_bounds__(THREADS) dropout(T *y, const T *x, const int64_t *seed, const int64_t *sample,
+                                                   dropout_attr attr, int64_t each, unsigned blocks, bool wide) {
   enum { W = ts_lanes<T> };
   int64_t b = blockIdx.x / blocks;
   uint64_t key = ts_dropout_key_of(seed, attr.name);
@@ -297,8 +294,7 @@ dropout(T *y, const T *x, const int64_t *seed, const int64_t *sample, dropout_at
   }
 }
 
-template <typename T>
-static void launch_dropout(const ts_kernel_call *call) {
+template <typename T> static void launch_dropout(const ts_kernel_call *call) {
   const ts_tensor *x = ts_call_in(call, 0);
   const void *all[] = {call->in[0], call->out[0]};
   float p = call->node->attr.dropout.p, scale = p < 1.0f ? 1.0f / (1.0f - p) : 0.0f;
@@ -310,15 +306,23 @@ static void launch_dropout(const ts_kernel_call *call) {
             ts_is_wide<T>(each, all, 2));
 }
 
-static void dropout_run(const ts_kernel_call *call) { TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, launch_dropout, call); }
+static void dropout_run(const ts_kernel_call *call) {
+  TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, launch_dropout, call);
+}
 
 const ts_kernel *ts_cuda_pointwise(ts_op op) {
-  static const struct { ts_op op; ts_kernel row; } rows[] = {
-    {TS_OP_ADD, {NULL, run_body<add_body>, NULL}},         {TS_OP_GELU, {NULL, run_body<gelu_body>, NULL}},
-    {TS_OP_GELU_DX, {NULL, run_body<gelu_dx_body>, NULL}}, {TS_OP_SWIGLU, {NULL, run_body<swiglu_body>, NULL}},
-    {TS_OP_SWIGLU_DX, {NULL, run_body<swiglu_dx_body>, NULL}},
-    {TS_OP_CAST, {NULL, cast_run, NULL}},                  {TS_OP_ACCUMULATE, {NULL, accumulate_run, NULL}},
-    {TS_OP_DROPOUT, {NULL, dropout_run, NULL}},
+  static const struct {
+    ts_op op;
+    ts_kernel row;
+  } rows[] = {
+      {TS_OP_ADD, {NULL, run_body<add_body>, NULL}},
+      {TS_OP_GELU, {NULL, run_body<gelu_body>, NULL}},
+      {TS_OP_GELU_DX, {NULL, run_body<gelu_dx_body>, NULL}},
+      {TS_OP_SWIGLU, {NULL, run_body<swiglu_body>, NULL}},
+      {TS_OP_SWIGLU_DX, {NULL, run_body<swiglu_dx_body>, NULL}},
+      {TS_OP_CAST, {NULL, cast_run, NULL}},
+      {TS_OP_ACCUMULATE, {NULL, accumulate_run, NULL}},
+      {TS_OP_DROPOUT, {NULL, dropout_run, NULL}},
   };
   static const ts_kernel none = {};
   for (const auto &r : rows) {

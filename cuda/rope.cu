@@ -17,15 +17,17 @@ struct rope_turns {
 };
 
 /* Column of the first element of a pair; the second is half a head on. */
-static __device__ __forceinline__ int first_of(int pair, int half) { return pair / half * 2 * half + pair % half; }
+static __device__ __forceinline__ int first_of(int pair, int half) {
+  return pair / half * 2 * half + pair % half;
+}
 
 /* `lanes` threads a row, a divisor of THREADS. */
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS)
-rotate(T *__restrict__ y, const T *__restrict__ x, const int32_t *__restrict__ position,
-       const __grid_constant__ rope_turns turns, int64_t rows, int half, int columns, int lanes, float sign) {
-  TS_SHARED(float, sine, MOST_ROWS * MOST_HALF);
-  TS_SHARED(float, cosine, MOST_ROWS * MOST_HALF);
+    rotate(T *__restrict__ y, const T *__restrict__ x, const int32_t *__restrict__ position,
+           const __grid_constant__ rope_turns turns, int64_t rows, int half, int columns, int lanes, float sign) {
+  TS_SHARED(float, sine, MOST_ROWS *MOST_HALF);
+  TS_SHARED(float, cosine, MOST_ROWS *MOST_HALF);
   int mine = (int) threadIdx.x / lanes, here = THREADS / lanes; /* row of this thread in the block, and how many */
   int64_t first = (int64_t) blockIdx.x * here;
   here = rows - first < here ? (int) (rows - first) : here;
@@ -87,8 +89,7 @@ static size_t prepare(const ts_target *, const ts_graph *, const ts_node *node, 
   return 0;
 }
 
-template <typename T, int W>
-static void launch(const ts_kernel_call *call) {
+template <typename T, int W> static void launch(const ts_kernel_call *call) {
   const ts_tensor *x = ts_call_in(call, 0);
   float sign = call->node->attr.rope.inverse ? -1.0f : 1.0f;
   const rope_turns *turns = (const rope_turns *) call->prepared;
@@ -102,8 +103,7 @@ static void launch(const ts_kernel_call *call) {
             (int) columns, lanes, sign);
 }
 
-template <typename T>
-static void choose(const ts_kernel_call *call) {
+template <typename T> static void choose(const ts_kernel_call *call) {
   const void *all[] = {call->in[0], call->out[0]};
   if (ts_is_wide<T>(call->node->attr.rope.head_dim / 2, all, 2)) {
     launch<T, ts_lanes<T>>(call);
@@ -112,7 +112,9 @@ static void choose(const ts_kernel_call *call) {
   }
 }
 
-static void run(const ts_kernel_call *call) { TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, choose, call); }
+static void run(const ts_kernel_call *call) {
+  TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, choose, call);
+}
 
 const ts_kernel *ts_cuda_rope(ts_op op) {
   static const ts_kernel row = {prepare, run, ts_free}, none = {};

@@ -34,7 +34,7 @@ static inline void ts_sort_divide(ts_sort *sort, char *memory, int64_t n, size_t
 
 /* How often each digit occurs in each block's keys: count [bin][block]. */
 static __global__ void __launch_bounds__(TS_SORT_BINS)
-ts_sort_count(int *__restrict__ count, const int32_t *__restrict__ key, int64_t n, int shift) {
+    ts_sort_count(int *__restrict__ count, const int32_t *__restrict__ key, int64_t n, int shift) {
   TS_SHARED(int, bin, TS_SORT_BINS);
   bin[threadIdx.x] = 0;
   __syncthreads();
@@ -83,8 +83,8 @@ static __global__ void __launch_bounds__(1024) ts_sort_scan(int *count, int n) {
 /* Keys to where they go, those with equal digits in the order they had: the warps of a block one after another, and in
  * a warp by the number of lower lanes with the same digit. */
 static __global__ void __launch_bounds__(TS_SORT_BINS)
-ts_sort_move(int32_t *__restrict__ key_to, int32_t *__restrict__ place_to, const int32_t *__restrict__ key,
-             const int32_t *__restrict__ place, const int *__restrict__ first_of, int64_t n, int shift) {
+    ts_sort_move(int32_t *__restrict__ key_to, int32_t *__restrict__ place_to, const int32_t *__restrict__ key,
+                 const int32_t *__restrict__ place, const int *__restrict__ first_of, int64_t n, int shift) {
   TS_SHARED(int, next, TS_SORT_BINS);
   next[threadIdx.x] = first_of[(int64_t) threadIdx.x * gridDim.x + blockIdx.x];
   __syncthreads();

@@ -10,7 +10,7 @@ enum { ADDED = 4096 };
 
 template <typename T, int W>
 __global__ void __launch_bounds__(TS_COLUMN_THREADS)
-sum_rows_partial(float *__restrict__ y, const T *__restrict__ x, int64_t rows, int columns) {
+    sum_rows_partial(float *__restrict__ y, const T *__restrict__ x, int64_t rows, int columns) {
   float *const to[1] = {y};
   ts_sum_columns<1, W>(to, rows, columns, [&](float(&sum)[1][W], int64_t row, int c) {
     float v[W];
@@ -26,8 +26,8 @@ sum_rows_partial(float *__restrict__ y, const T *__restrict__ x, int64_t rows, i
  * the prior. */
 template <typename T>
 __global__ void __launch_bounds__(ADD_COLUMNS *ADD_GROUPS)
-add_rows(T *y, const float *__restrict__ partial, ts_prior<T> prior, int64_t rows, int columns) {
-  TS_SHARED(float, part, ADD_COLUMNS * ADD_GROUPS);
+    add_rows(T *y, const float *__restrict__ partial, ts_prior<T> prior, int64_t rows, int columns) {
+  TS_SHARED(float, part, ADD_COLUMNS *ADD_GROUPS);
   int column = (int) threadIdx.x % ADD_COLUMNS, group = (int) threadIdx.x / ADD_COLUMNS,
       c = (int) blockIdx.x * ADD_COLUMNS + column;
   float sum = 0;
@@ -59,14 +59,12 @@ void ts_cuda_add_rows(const ts_kernel_call *call, int output, const float *parti
   TS_FOR_FLOAT(ts_call_out(call, output)->dtype, launch_add, call, output, partial, rows, columns);
 }
 
-template <typename T, int W>
-static void launch_partial(const ts_kernel_call *call, int64_t rows, int columns) {
+template <typename T, int W> static void launch_partial(const ts_kernel_call *call, int64_t rows, int columns) {
   ts_launch(sum_rows_partial<T, W>, ts_column_grid<W>(rows, columns), TS_COLUMN_THREADS, 0, ts_call_stream(call),
             (float *) call->workspace, (const T *) call->in[0], rows, columns);
 }
 
-template <typename T>
-static void choose_partial(const ts_kernel_call *call, int64_t rows, int columns) {
+template <typename T> static void choose_partial(const ts_kernel_call *call, int64_t rows, int columns) {
   if (ts_is_wide<T>(columns, call->in, 1)) {
     launch_partial<T, ts_lanes<T>>(call, rows, columns);
   } else {
@@ -98,7 +96,7 @@ struct square_ranges {
  * reads at once where they are aligned: the order is the same where they are not. */
 template <typename T>
 __global__ void __launch_bounds__(SQUARE_THREADS)
-square_blocks(double *__restrict__ partial, const T *__restrict__ x, square_ranges ranges) {
+    square_blocks(double *__restrict__ partial, const T *__restrict__ x, square_ranges ranges) {
   constexpr int W = ts_lanes<T>;
   TS_SHARED(double, scratch, SQUARE_THREADS / TS_WARP);
   int r = 0;
@@ -136,7 +134,7 @@ square_blocks(double *__restrict__ partial, const T *__restrict__ x, square_rang
 /* A block adds ADDED partial sums: thread by thread every SQUARE_THREADS-th in order, then the threads' sums in
  * order. */
 static __global__ void __launch_bounds__(SQUARE_THREADS)
-add_squares(double *__restrict__ y, const double *__restrict__ partial, int64_t n) {
+    add_squares(double *__restrict__ y, const double *__restrict__ partial, int64_t n) {
   TS_SHARED(double, scratch, SQUARE_THREADS / TS_WARP);
   int64_t first = (int64_t) blockIdx.x * ADDED, end = first + ADDED < n ? first + ADDED : n;
   double sum = 0;
@@ -161,8 +159,7 @@ static void add_levels(double *y, double *partial, int64_t n, cudaStream_t strea
   ts_launch(add_squares, 1, SQUARE_THREADS, 0, stream, y, (const double *) partial, n);
 }
 
-template <typename T>
-static void launch_squares(const ts_kernel_call *call) {
+template <typename T> static void launch_squares(const ts_kernel_call *call) {
   const ts_node *node = call->node;
   double *partial = (double *) call->workspace;
   for (int r = 0; r < node->attr.segments.n;) {

@@ -8,9 +8,9 @@ enum { THREADS = 256, MOST_RANGES = 80 /* of a launch */, EACH = 4, ELEMENTS = 8
 
 /* Columns in parallel, the rows of each in order; then one thread adds the columns in order. */
 static __global__ void __launch_bounds__(THREADS)
-step_control(double *summary, float *scale, float *skip, double *__restrict__ sum, const double *__restrict__ records,
-             const double *__restrict__ static_tokens, const float *__restrict__ max_norm,
-             const float *__restrict__ loss_scale, int64_t rows, int columns) {
+    step_control(double *summary, float *scale, float *skip, double *__restrict__ sum,
+                 const double *__restrict__ records, const double *__restrict__ static_tokens,
+                 const float *__restrict__ max_norm, const float *__restrict__ loss_scale, int64_t rows, int columns) {
   enum { LOSS, VALID, FLAG_0, FLAG_1, SQUARES };
   for (int c = (int) threadIdx.x; c < columns; c += THREADS) {
     double value = records[c];
@@ -143,7 +143,7 @@ static_assert(MOST_RANGES <= 128, "range_of");
  * begin at multiples of EACH in the flat range too. */
 template <typename T, bool CHANCE>
 __global__ void __launch_bounds__(THREADS)
-adamw(adamw_state s, const T *g, const __grid_constant__ adamw_ranges ranges, bool wide) {
+    adamw(adamw_state s, const T *g, const __grid_constant__ adamw_ranges ranges, bool wide) {
   TS_SHARED(adamw_scalars, k, 1);
   if (*s.skip != 0.0f) {
     return;
@@ -170,16 +170,23 @@ adamw(adamw_state s, const T *g, const __grid_constant__ adamw_ranges ranges, bo
 
 enum { P, M, V, W_COPY, G, STEP, LR, BETAS, SCALE, SKIP };
 
-template <typename T, bool CHANCE>
-static void launch_ranges(const ts_kernel_call *call) {
+template <typename T, bool CHANCE> static void launch_ranges(const ts_kernel_call *call) {
   const ts_attr *attr = &call->node->attr;
   bool has_copy = call->in[W_COPY] != NULL;
   TS_ASSERT(call->out[P] == call->in[P] && call->out[M] == call->in[M] && call->out[V] == call->in[V]);
   TS_ASSERT(!has_copy || ts_call_out(call, W_COPY)->dtype == TS_BF16);
-  adamw_state s = {(float *) call->out[P], (float *) call->out[M], (float *) call->out[V],
-                   has_copy ? (ts_bf16 *) call->out[W_COPY] : NULL, (const int64_t *) call->in[STEP],
-                   (const float *) call->in[LR], (const float *) call->in[BETAS], (const float *) call->in[SCALE],
-                   (const float *) call->in[SKIP], attr->adamw.eps, attr->adamw.decoupled, attr->adamw.bias_correction,
+  adamw_state s = {(float *) call->out[P],
+                   (float *) call->out[M],
+                   (float *) call->out[V],
+                   has_copy ? (ts_bf16 *) call->out[W_COPY] : NULL,
+                   (const int64_t *) call->in[STEP],
+                   (const float *) call->in[LR],
+                   (const float *) call->in[BETAS],
+                   (const float *) call->in[SCALE],
+                   (const float *) call->in[SKIP],
+                   attr->adamw.eps,
+                   attr->adamw.decoupled,
+                   attr->adamw.bias_correction,
                    attr->adamw.rounding};
   const void *all[] = {s.p, s.m, s.v, s.w, call->in[G]};
   bool wide = ts_is_wide<T>(ts_lanes<T>, all, 5);
@@ -200,8 +207,7 @@ static void launch_ranges(const ts_kernel_call *call) {
   }
 }
 
-template <typename T>
-static void launch_adamw(const ts_kernel_call *call) {
+template <typename T> static void launch_adamw(const ts_kernel_call *call) {
   if (call->node->attr.adamw.rounding.stochastic) {
     TS_ASSERT(call->in[W_COPY] != NULL);
     launch_ranges<T, true>(call);
@@ -210,7 +216,9 @@ static void launch_adamw(const ts_kernel_call *call) {
   }
 }
 
-static void adamw_run(const ts_kernel_call *call) { TS_FOR_FLOAT(ts_call_in(call, G)->dtype, launch_adamw, call); }
+static void adamw_run(const ts_kernel_call *call) {
+  TS_FOR_FLOAT(ts_call_in(call, G)->dtype, launch_adamw, call);
+}
 
 const ts_kernel *ts_cuda_update(ts_op op) {
   static const ts_kernel control = {step_control_prepare, step_control_run, NULL}, advance = {NULL, advance_run, NULL},

@@ -27,14 +27,14 @@
 #define TS_CHECKPOINT_LARGEST_RANK 8
 
 /** X (type, name): what a run continues from, beside tensors. */
-#define TS_CHECKPOINT_NUMBERS(X)                                                          \
-  X(int64_t, step)           /* steps finished, skipped ones included */                  \
-  X(int64_t, samples)        /* sequences trained on: position in the data */             \
-  X(int64_t, updates)        /* steps that updated: position of the lr schedule */        \
-  X(int64_t, optimizer_step) /* of the bias correction */                                 \
-  X(int64_t, skipped)        /* steps without an update */                                \
-  X(int64_t, skipped_in_a_row)                                                            \
-  X(double, loss_scale)      /* 1 without loss scaling */
+#define TS_CHECKPOINT_NUMBERS(X)                                                   \
+  X(int64_t, step)           /* steps finished, skipped ones included */           \
+  X(int64_t, samples)        /* sequences trained on: position in the data */      \
+  X(int64_t, updates)        /* steps that updated: position of the lr schedule */ \
+  X(int64_t, optimizer_step) /* of the bias correction */                          \
+  X(int64_t, skipped)        /* steps without an update */                         \
+  X(int64_t, skipped_in_a_row)                                                     \
+  X(double, loss_scale) /* 1 without loss scaling */
 
 /** "HDF5 1.10.8": the library that is loaded.  Not collective. */
 const char *ts_hdf5_library(void);
@@ -48,8 +48,8 @@ typedef struct ts_saved_state {
 typedef struct ts_saved_part {
   char *name; /**< Owned. */
   bool trainable;
-  int64_t count;         /**< Elements of the flat range, gaps included. */
-  int64_t *cuts;         /**< Owned: n_shards + 1, from 0 to count. */
+  int64_t count; /**< Elements of the flat range, gaps included. */
+  int64_t *cuts; /**< Owned: n_shards + 1, from 0 to count. */
   /** At least 1: the first is "parameter", fp32 master where there is one, else working values. */
   int n_states;
   ts_saved_state *state; /**< Owned. */
@@ -118,7 +118,7 @@ ts_status ts_checkpoint_read_index(const char *directory, ts_checkpoint **out, t
 typedef struct ts_checkpoint_piece {
   int part, state;
   int64_t first, count;
-  void *to; /**< Borrowed: \a count elements of \a dtype. */
+  void *to;       /**< Borrowed: \a count elements of \a dtype. */
   ts_dtype dtype; /**< Converted to this (float types). */
 } ts_checkpoint_piece;
 

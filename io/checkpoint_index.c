@@ -70,18 +70,18 @@ typedef struct columns {
   bool ok;
 } columns;
 
-#define WORDS(to, n, name, expression)               \
-  do {                                               \
-    for (int i = 0; i < (n); ++i) {                  \
-      (to)->word[i] = (expression);                  \
-    }                                                \
+#define WORDS(to, n, name, expression)                                   \
+  do {                                                                   \
+    for (int i = 0; i < (n); ++i) {                                      \
+      (to)->word[i] = (expression);                                      \
+    }                                                                    \
     (to)->ok = (to)->ok && write_words((to)->file, name, (to)->word, n); \
   } while (0)
-#define NUMBERS(to, n, name, expression)             \
-  do {                                               \
-    for (int i = 0; i < (n); ++i) {                  \
-      (to)->number[i] = (expression);                \
-    }                                                \
+#define NUMBERS(to, n, name, expression)                                        \
+  do {                                                                          \
+    for (int i = 0; i < (n); ++i) {                                             \
+      (to)->number[i] = (expression);                                           \
+    }                                                                           \
     (to)->ok = (to)->ok && write_numbers((to)->file, name, (to)->number, n, 0); \
   } while (0)
 
@@ -247,8 +247,12 @@ static bool write_virtual(hid_t file, const ts_checkpoint *c, const ts_saved_par
     dims[d] = (hsize_t) p->shape[d];
   }
   char *dataset = ts_checkpoint_dataset(part, state), *name = ts_format("/%s/%s", part->state[state].name, p->name);
-  mapping m = {.create = ts_hdf5_dataset_properties(), .space = H5Screate_simple(p->n_dims, dims, NULL),
-               .n_dims = p->n_dims, .dims = dims, .dataset = dataset, .ok = true};
+  mapping m = {.create = ts_hdf5_dataset_properties(),
+               .space = H5Screate_simple(p->n_dims, dims, NULL),
+               .n_dims = p->n_dims,
+               .dims = dims,
+               .dataset = dataset,
+               .ok = true};
   m.ok = H5Pset_fill_value(m.create, H5T_NATIVE_FLOAT, &nothing) >= 0;
   for (int s = 0; s < c->n_shards; ++s) {
     map_shard(&m, c, p, s);

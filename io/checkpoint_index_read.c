@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MOST_ROWS ((int64_t) 1 << 24) /* of a table */
+#define MOST_ROWS ((int64_t) 1 << 24)     /* of a table */
 #define MOST_ELEMENTS ((int64_t) 1 << 52) /* of all parts: times MOST_STATES and their sizes it is no overflow */
 #define MOST_STATES 64
 #define LONGEST_WORD 4096
@@ -186,7 +186,9 @@ static void read_parts(reading *r, ts_checkpoint *c) {
     c->n_parts = (int) n;
     c->part = ts_calloc((size_t) n, sizeof *c->part);
     for (int64_t i = 0; r->ok && i < n; ++i) {
-      c->part[i] = (ts_saved_part){.name = take_word(&name, i), .trainable = trainable[i] != 0, .count = count[i],
+      c->part[i] = (ts_saved_part){.name = take_word(&name, i),
+                                   .trainable = trainable[i] != 0,
+                                   .count = count[i],
                                    .cuts = ts_malloc((size_t) width * sizeof *cuts)};
       memcpy(c->part[i].cuts, cuts + i * width, (size_t) width * sizeof *cuts);
     }
@@ -361,8 +363,9 @@ static void check_layout(reading *r, const ts_checkpoint *c) {
       end = 0;
     }
     expect(r, p->part == part, "/layout/parameter_part", "does not list the parameters part by part");
-    expect(r, r->ok && p->offset >= end && p->count <= c->part[p->part].count &&
-                  p->offset <= c->part[p->part].count - p->count,
+    expect(r,
+           r->ok && p->offset >= end && p->count <= c->part[p->part].count &&
+               p->offset <= c->part[p->part].count - p->count,
            "/layout/parameter_offset", "lets a parameter overlap another or leave its part");
     end = r->ok ? p->offset + p->count : 0;
   }

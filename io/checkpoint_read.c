@@ -23,9 +23,9 @@ struct ts_checkpoint_reader {
   uint64_t clock;
   hid_t dataset; /* 0: none */
   int shard, part, state;
-  int64_t chunk;          /* elements of its chunks */
-  int64_t loaded;         /* first element of the chunk in the buffer, -1: none */
-  unsigned char *buffer;  /* owned: one chunk and its checksum */
+  int64_t chunk;         /* elements of its chunks */
+  int64_t loaded;        /* first element of the chunk in the buffer, -1: none */
+  unsigned char *buffer; /* owned: one chunk and its checksum */
 };
 
 /* A piece within one shard; `first` counts from the shard's first element. */
@@ -257,8 +257,12 @@ ts_status ts_checkpoint_read(ts_checkpoint_reader *r, const ts_checkpoint_piece 
       int shard = shard_of(c, part, at);
       int64_t end = part->cuts[shard + 1] < p->first + p->count ? part->cuts[shard + 1] : p->first + p->count;
       TS_GROW(cut, n_cuts, capacity);
-      cut[n_cuts++] = (cut_piece){.shard = shard, .part = p->part, .state = p->state, .first = at - part->cuts[shard],
-                                  .count = end - at, .dtype = p->dtype,
+      cut[n_cuts++] = (cut_piece){.shard = shard,
+                                  .part = p->part,
+                                  .state = p->state,
+                                  .first = at - part->cuts[shard],
+                                  .count = end - at,
+                                  .dtype = p->dtype,
                                   .to = (char *) p->to + (size_t) (at - p->first) * ts_dtype_size(p->dtype)};
       at = end;
     }

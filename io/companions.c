@@ -10,9 +10,9 @@
 #define CONFIG "config.json"
 #define LARGEST ((size_t) 1 << 30)
 
-static const char *const names[] = {
-    "tokenizer.json",    "tokenizer_config.json", "vocab.json",        "merges.txt",          "special_tokens_map.json",
-    "added_tokens.json", "tokenizer.model",       "chat_template.jinja", "generation_config.json"};
+static const char *const names[] = {"tokenizer.json",  "tokenizer_config.json",   "vocab.json",
+                                    "merges.txt",      "special_tokens_map.json", "added_tokens.json",
+                                    "tokenizer.model", "chat_template.jinja",     "generation_config.json"};
 
 static bool has_file(const char *directory, const char *name) {
   char *path = ts_format("%s/%s", directory, name);

@@ -7,8 +7,8 @@
 
 #include "base/status.h"
 
-/** Copy the files of the tokenizer that are in \a from into \a to, which is there.  Each appears complete or not at all.
- * Not collective.  \return TS_BAD_INPUT with "PATH: reason". */
+/** Copy the files of the tokenizer that are in \a from into \a to, which is there.  Each appears complete or not at
+ * all. Not collective.  \return TS_BAD_INPUT with "PATH: reason". */
 ts_status ts_companions_copy(const char *from, const char *to, ts_error *err);
 
 /** Keep those and config.json in \a to, which is made; config.json comes last, so where it is all are.  Nothing is done

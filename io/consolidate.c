@@ -23,9 +23,9 @@ typedef struct block {
 /* A ring of blocks between the thread that reads and the one that writes. */
 typedef struct ring {
   block block[N_BLOCKS];
-  int first, n;  /* full ones */
-  bool ended;    /* no more will come */
-  bool broken;   /* the writer has given up: blocks are dropped */
+  int first, n; /* full ones */
+  bool ended;   /* no more will come */
+  bool broken;  /* the writer has given up: blocks are dropped */
   pthread_mutex_t mutex;
   pthread_cond_t changed;
   ts_output *output;
@@ -90,8 +90,8 @@ static int64_t narrow(float *value, int64_t n, bool saturate) {
 static ts_status read_block(ring *r, ts_checkpoint_reader *reader, const ts_consolidate_options *o, block *b,
                             ts_error *err) {
   const ts_saved_parameter *p = &o->checkpoint->parameter[r->output->tensor[b->tensor].parameter];
-  ts_checkpoint_piece piece = {.part = p->part, .state = 0, .first = p->offset + b->first, .count = b->count,
-                               .to = b->data, .dtype = o->dtype};
+  ts_checkpoint_piece piece = {
+      .part = p->part, .state = 0, .first = p->offset + b->first, .count = b->count, .to = b->data, .dtype = o->dtype};
   if (r->wide == NULL) {
     return ts_checkpoint_read(reader, &piece, 1, err);
   }
@@ -139,8 +139,11 @@ static ts_status read_tensor(ring *r, ts_checkpoint_reader *reader, const ts_con
 
 static ts_status stream(const ts_consolidate_options *o, ts_output *output, ts_consolidated *result, bool *broken,
                         ts_error *err) {
-  ring r = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .output = output,
-            .wide = o->dtype == TS_F16 ? ts_malloc(BLOCK_BYTES) : NULL, .result = result};
+  ring r = {.mutex = PTHREAD_MUTEX_INITIALIZER,
+            .changed = PTHREAD_COND_INITIALIZER,
+            .output = output,
+            .wide = o->dtype == TS_F16 ? ts_malloc(BLOCK_BYTES) : NULL,
+            .result = result};
   pthread_t writer;
   for (int i = 0; i < N_BLOCKS; ++i) {
     r.block[i].data = ts_malloc(BLOCK_BYTES);

@@ -23,10 +23,10 @@ typedef struct ts_consolidate_options {
   int threads;                     /**< That hash files. */
   const char *output;              /**< A file that is (re)placed, or an existing directory. */
   ts_consolidate_format format;
-  ts_dtype dtype;                  /**< F32, BF16 or F16; rounded to nearest even. */
-  bool saturate;                   /**< F16: a finite value beyond it becomes the largest one, not infinite. */
-  int64_t most_bytes;              /**< Tensors of one safetensors file; a larger tensor has a file of its own. */
-  bool exclude_frozen;             /**< Leave out what is not trained. */
+  ts_dtype dtype;      /**< F32, BF16 or F16; rounded to nearest even. */
+  bool saturate;       /**< F16: a finite value beyond it becomes the largest one, not infinite. */
+  int64_t most_bytes;  /**< Tensors of one safetensors file; a larger tensor has a file of its own. */
+  bool exclude_frozen; /**< Leave out what is not trained. */
   void (*progress)(int64_t done, int64_t bytes, void *user); /**< Bytes written so far and in all; NULL for nobody.
                                                                   Called by the thread that called ts_consolidate. */
   void *user;
@@ -35,9 +35,9 @@ typedef struct ts_consolidate_options {
 /** What was written. */
 typedef struct ts_consolidated {
   int n_tensors, n_files;
-  int64_t bytes;       /**< Of the tensors. */
-  int64_t n_beyond;    /**< F16: finite values beyond it, */
-  int n_tensors_beyond; /**< the tensors that have them, */
+  int64_t bytes;            /**< Of the tensors. */
+  int64_t n_beyond;         /**< F16: finite values beyond it, */
+  int n_tensors_beyond;     /**< the tensors that have them, */
   const char *first_beyond; /**< and the first one's name, the checkpoint's; NULL for none. */
 } ts_consolidated;
 

@@ -22,11 +22,7 @@
 
 #include <stdint.h>
 
-typedef enum ts_split {
-  TS_SPLIT_TRAINING,
-  TS_SPLIT_VALIDATION,
-  TS_N_SPLITS
-} ts_split;
+typedef enum ts_split { TS_SPLIT_TRAINING, TS_SPLIT_VALIDATION, TS_N_SPLITS } ts_split;
 
 /** The keys of `data` in the deck, and the model's vocabulary.  Strings are borrowed during ts_data_open only. */
 typedef struct ts_data_options {

@@ -100,15 +100,17 @@ static ts_status explain(const char *path, const found *f, ts_error *err) {
     ts_text_add(&command, " --safe_serialization` (without the last word when the head is tied)");
   } else {
     char *states = ts_format("%s/%s/%s", f->directory, f->tag, f->states);
-    ts_text_add(&command, "`mkdir OUT && python3 -c 'import safetensors.torch as s, sys, torch; s.save_file({k: v.clone() "
-                          "for k, v in torch.load(sys.argv[1], weights_only=False)[\"module\"].items()}, "
-                          "\"OUT/model.safetensors\")' ");
+    ts_text_add(&command,
+                "`mkdir OUT && python3 -c 'import safetensors.torch as s, sys, torch; s.save_file({k: v.clone() "
+                "for k, v in torch.load(sys.argv[1], weights_only=False)[\"module\"].items()}, "
+                "\"OUT/model.safetensors\")' ");
     ts_text_add_shell(&command, states);
     ts_text_add(&command, "`");
     ts_free(states);
   }
-  ts_status status = ts_error_add(err, "%s: is a checkpoint of DeepSpeed, of which the weights can be taken: %s, then "
-                                       "copy the model's config.json into OUT and begin a run with model.from = OUT",
+  ts_status status = ts_error_add(err,
+                                  "%s: is a checkpoint of DeepSpeed, of which the weights can be taken: %s, then "
+                                  "copy the model's config.json into OUT and begin a run with model.from = OUT",
                                   path, command.text);
   ts_text_free(&command);
   return status;

@@ -187,8 +187,10 @@ static ts_status check_step(const char *directory, int64_t found, ts_error *err)
   bool wrong = slash != NULL && ts_step_of_name(slash + 1, &step) != NULL && step != found;
   free(real);
   return !wrong ? TS_OK
-                : ts_error_add(err, "%s/manifest: is of step %lld: the directory was renamed or holds another "
-                                    "checkpoint's manifest", directory, (long long) found);
+                : ts_error_add(err,
+                               "%s/manifest: is of step %lld: the directory was renamed or holds another "
+                               "checkpoint's manifest",
+                               directory, (long long) found);
 }
 
 ts_status ts_manifest_read(const char *directory, ts_manifest *manifest, ts_error *err) {

@@ -108,9 +108,10 @@ static ts_status check_space(const char *run, int64_t bytes, ts_error *err) {
   char need[32], there[32];
   double needed = 1.01 * (double) bytes, available = free_bytes(run);
   return needed <= available ? TS_OK
-                             : ts_error_add(err, "%s: a checkpoint needs %s and %s are free there; make room or let "
-                                                 "fewer be kept", run, ts_human_bytes(needed, need),
-                                            ts_human_bytes(available, there));
+                             : ts_error_add(err,
+                                            "%s: a checkpoint needs %s and %s are free there; make room or let "
+                                            "fewer be kept",
+                                            run, ts_human_bytes(needed, need), ts_human_bytes(available, there));
 }
 
 ts_status ts_publication_begin(const char *run, int64_t step, int64_t bytes, ts_error *err) {

@@ -28,7 +28,7 @@
 
 /** Size and hash of a file. */
 typedef struct ts_file_sum {
-  char name[32];  /**< In the directory: a plain file name. */
+  char name[32]; /**< In the directory: a plain file name. */
   int64_t bytes;
   uint64_t hash[2]; /**< XXH3-128, high word first. */
 } ts_file_sum;

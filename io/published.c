@@ -86,8 +86,10 @@ static ts_status no_checkpoint(const char *path, ts_error *err) {
     return TS_BAD_INPUT;
   }
   return is_directory(path)
-             ? ts_error_add(err, "%s: no checkpoint is there: neither its files (manifest, model.h5) nor a run's "
-                                 "directories of steps (step_00000200)", path)
+             ? ts_error_add(err,
+                            "%s: no checkpoint is there: neither its files (manifest, model.h5) nor a run's "
+                            "directories of steps (step_00000200)",
+                            path)
              : ts_error_add(err, "%s: is not a directory: a run or one of its checkpoints is needed", path);
 }
 

@@ -135,10 +135,12 @@ static ts_status refuse_directory(const char *path, ts_error *err) {
   }
   ts_text word = {0};
   ts_text_add_shell(&word, path);
-  ts_status status = ts_error_add(err, "%s: has %s and no model.safetensors, which alone is read; this writes it "
-                                       "beside: python3 -c 'import sys, transformers as t; "
-                                       "t.AutoModelForCausalLM.from_pretrained(sys.argv[1], torch_dtype=\"auto\")"
-                                       ".save_pretrained(sys.argv[1])' %s", path, found, word.text);
+  ts_status status = ts_error_add(err,
+                                  "%s: has %s and no model.safetensors, which alone is read; this writes it "
+                                  "beside: python3 -c 'import sys, transformers as t; "
+                                  "t.AutoModelForCausalLM.from_pretrained(sys.argv[1], torch_dtype=\"auto\")"
+                                  ".save_pretrained(sys.argv[1])' %s",
+                                  path, found, word.text);
   ts_text_free(&word);
   return status;
 }

@@ -134,8 +134,10 @@ static bool check_places(const reader *r, ts_safetensors_file *file) {
     }
     if (!HOLDS(r, OVERLAP, before == NULL || end <= begin, "%s: tensors %s and %s overlap", t->file, before->name,
                t->name) ||
-        !HOLDS(r, HOLE, begin <= end, "%s: tensor %s begins at byte %lld of the data, not at %lld: the format forbids "
-                                      "holes", t->file, t->name, (long long) begin, (long long) end)) {
+        !HOLDS(r, HOLE, begin <= end,
+               "%s: tensor %s begins at byte %lld of the data, not at %lld: the format forbids "
+               "holes",
+               t->file, t->name, (long long) begin, (long long) end)) {
       return false;
     }
     before = t;

@@ -17,7 +17,7 @@ typedef enum ts_timeline_thread {
 #define X(name, text) TS_TIMELINE_##name,
   TS_TIMELINE_THREADS(X)
 #undef X
-  TS_N_TIMELINE_THREADS
+      TS_N_TIMELINE_THREADS
 } ts_timeline_thread;
 
 typedef struct ts_timeline ts_timeline;

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #define PYTHON(code) "python3 -c 'import sys, " code "' @"
-#define TABLE(module, table)                                                                                   \
-  "make data.txt of it: " PYTHON(module "; open(\"data.txt\", \"w\").writelines(t + \"\\n\" for t in " table    \
+#define TABLE(module, table)                                                                                 \
+  "make data.txt of it: " PYTHON(module "; open(\"data.txt\", \"w\").writelines(t + \"\\n\" for t in " table \
                                         "[\"text\"].to_pylist())")
 
 /* A row with head and extension needs both. */
@@ -23,35 +23,36 @@ typedef struct foreign {
 static const foreign rows[] = {
     {"compressed (gzip)", "\x1f\x8b\x08", 3, 0, NULL, ".gz", "make # of it: gzip -dc < @ > #"},
     {"compressed (zstd)", "\x28\xb5\x2f\xfd", 4, 0, NULL, ".zst", "make # of it: zstd -dc < @ > #"},
-    {"compressed (xz)", "\xfd" "7zXZ", 6, 0, NULL, ".xz", "make # of it: xz -dc < @ > #"},
+    {"compressed (xz)",
+     "\xfd"
+     "7zXZ",
+     6, 0, NULL, ".xz", "make # of it: xz -dc < @ > #"},
     {"compressed (bzip2)", "1AY&SY", 6, 4, NULL, ".bz2", "make # of it: bzip2 -dc < @ > #"},
     {"several arrays of numpy", "PK\x03\x04", 4, 0, ".npz", NULL,
-     "make data.npy of the one with the tokens, here called NAME: "
-     PYTHON("numpy; numpy.save(\"data.npy\", numpy.load(sys.argv[1])[\"NAME\"])")},
+     "make data.npy of the one with the tokens, here called NAME: " PYTHON(
+         "numpy; numpy.save(\"data.npy\", numpy.load(sys.argv[1])[\"NAME\"])")},
     {"a file of torch", "PK\x03\x04", 4, 0, ".pt", NULL,
-     "when it is one tensor, make data.npy of it: "
-     PYTHON("numpy, torch; numpy.save(\"data.npy\", torch.load(sys.argv[1], weights_only=True).numpy())")},
+     "when it is one tensor, make data.npy of it: " PYTHON(
+         "numpy, torch; numpy.save(\"data.npy\", torch.load(sys.argv[1], weights_only=True).numpy())")},
     {"an archive (zip, as torch writes too)", "PK\x03\x04", 4, 0, NULL, NULL,
      "unpack it and name a file of it: unzip @"},
     {"an archive (tar)", "ustar", 5, 257, NULL, NULL, "unpack it and name a file of it: tar -xf @"},
     {"an array of numpy", "\x93NUMPY", 6, 0, NULL, NULL,
-     "when it is one dimension of integers, make data.h5 of it: "
-     PYTHON("h5py, numpy; a = numpy.load(sys.argv[1], mmap_mode=\"r\"); a.ndim == 1 and a.dtype.kind in \"iu\" or "
-            "sys.exit(f\"one dimension of integers is needed, not {a.dtype} {a.shape}\"); "
-            "h5py.File(\"data.h5\", \"w\")[\"tokens\"] = a")},
-    {"a table (Parquet)", "PAR1", 4, 0, NULL, NULL,
-     TABLE("pyarrow.parquet as p", "p.read_table(sys.argv[1])")},
+     "when it is one dimension of integers, make data.h5 of it: " PYTHON(
+         "h5py, numpy; a = numpy.load(sys.argv[1], mmap_mode=\"r\"); a.ndim == 1 and a.dtype.kind in \"iu\" or "
+         "sys.exit(f\"one dimension of integers is needed, not {a.dtype} {a.shape}\"); "
+         "h5py.File(\"data.h5\", \"w\")[\"tokens\"] = a")},
+    {"a table (Parquet)", "PAR1", 4, 0, NULL, NULL, TABLE("pyarrow.parquet as p", "p.read_table(sys.argv[1])")},
     {"a table (Arrow file)", "ARROW1", 6, 0, NULL, NULL,
      TABLE("pyarrow as p", "p.ipc.open_file(sys.argv[1]).read_all()")},
     {"a table (Arrow stream)", NULL, 0, 0, ".arrow", NULL,
      TABLE("pyarrow as p", "p.ipc.open_stream(sys.argv[1]).read_all()")},
     {"json, an object a line", NULL, 0, 0, ".jsonl", NULL,
-     "make data.txt of it: "
-     PYTHON("json; open(\"data.txt\", \"w\").writelines(json.loads(l)[\"text\"] + \"\\n\" "
-            "for l in open(sys.argv[1]))")},
+     "make data.txt of it: " PYTHON("json; open(\"data.txt\", \"w\").writelines(json.loads(l)[\"text\"] + \"\\n\" "
+                                    "for l in open(sys.argv[1]))")},
     {"json", NULL, 0, 0, ".json", NULL,
-     "make data.txt of it: "
-     PYTHON("json; open(\"data.txt\", \"w\").writelines(r[\"text\"] + \"\\n\" for r in json.load(open(sys.argv[1])))")},
+     "make data.txt of it: " PYTHON(
+         "json; open(\"data.txt\", \"w\").writelines(r[\"text\"] + \"\\n\" for r in json.load(open(sys.argv[1])))")},
 };
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
 
@@ -81,8 +82,10 @@ static ts_status refuse(const foreign *row, const char *path, ts_error *err) {
       ts_text_append(&way, c, 1);
     }
   }
-  ts_status status = ts_error_add(err, "%s: is %s, not a text or tokens; %s (data.format = \"text\" would take its "
-                                       "bytes as they are)", path, row->what, way.text);
+  ts_status status = ts_error_add(err,
+                                  "%s: is %s, not a text or tokens; %s (data.format = \"text\" would take its "
+                                  "bytes as they are)",
+                                  path, row->what, way.text);
   ts_text_free(&way);
   return status;
 }

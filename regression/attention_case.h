@@ -28,7 +28,9 @@ static const int64_t seed = 12345;
 static const uint64_t op_name = 0x1234567890abcdefu;
 
 /** Elements of queries, of keys, of an array. Not collective. */
-static inline int64_t q_count(const problem *p) { return (int64_t) p->batch * p->length * p->heads * p->head_dim; }
+static inline int64_t q_count(const problem *p) {
+  return (int64_t) p->batch * p->length * p->heads * p->head_dim;
+}
 static inline int64_t kv_count(const problem *p) {
   return (int64_t) p->batch * p->length * p->kv_heads * p->head_dim;
 }
@@ -43,8 +45,7 @@ static inline double *row_of(const problem *p, double *x, int b, int t, int head
 
 /** Whether query i sees key j. Not collective. */
 static inline bool visible(const problem *p, const reference *r, int b, int i, int j) {
-  return (!p->causal || j <= i) &&
-         (!p->documents || r->document[b * p->length + i] == r->document[b * p->length + j]);
+  return (!p->causal || j <= i) && (!p->documents || r->document[b * p->length + i] == r->document[b * p->length + j]);
 }
 
 /** What dropout multiplies a weight by. Not collective. */
@@ -189,9 +190,13 @@ static inline run_tensor tensor_of(const problem *p, const double *from, ts_dtyp
 
 /** Attributes and the optional inputs, from input \a first on. Not collective. */
 static inline void add_extras(const problem *p, const reference *r, run_case *c, int first) {
-  c->attr.attention = (typeof(c->attr.attention)){.heads = p->heads, .kv_heads = p->kv_heads, .head_dim = p->head_dim,
+  c->attr.attention = (typeof(c->attr.attention)){.heads = p->heads,
+                                                  .kv_heads = p->kv_heads,
+                                                  .head_dim = p->head_dim,
                                                   .scale = (float) (1 / sqrt((double) p->head_dim)),
-                                                  .causal = p->causal, .dropout = p->dropout, .name = op_name};
+                                                  .causal = p->causal,
+                                                  .dropout = p->dropout,
+                                                  .name = op_name};
   c->n_in = first + 3;
   c->threads = 1;
   if (p->documents) {

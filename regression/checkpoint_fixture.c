@@ -30,8 +30,11 @@ static void add_parameter(ts_checkpoint *c, const char *name, int64_t gap, int n
   c->parameter = ts_realloc(c->parameter, (size_t) c->n_parameters + 1, sizeof *c->parameter);
   ts_saved_parameter *p = &c->parameter[c->n_parameters++];
   ts_saved_part *part = &c->part[c->n_parts - 1];
-  *p = (ts_saved_parameter){.name = ts_format("%s.%d.%s", part->name, n_dims, name), .part = c->n_parts - 1,
-                            .n_dims = n_dims, .offset = part->count + gap, .count = 1};
+  *p = (ts_saved_parameter){.name = ts_format("%s.%d.%s", part->name, n_dims, name),
+                            .part = c->n_parts - 1,
+                            .n_dims = n_dims,
+                            .offset = part->count + gap,
+                            .count = 1};
   for (int d = 0; d < n_dims; ++d) {
     p->shape[d] = shape[d];
     p->count *= shape[d];
@@ -51,7 +54,8 @@ static void cut(ts_saved_part *part, int n, fixture_cuts how) {
     cuts[s] = how == CUTS_EVEN     ? part->count * s / n
               : how == CUTS_UNEVEN ? (int64_t) (ts_mix((uint64_t) part->count, (uint64_t) s) % (uint64_t) part->count)
               : how == CUTS_EMPTY_ENDS && inner > 0 ? part->count * (s - 1) / inner
-                                                    : s > n / 2 ? part->count : 0;
+              : s > n / 2                           ? part->count
+                                                    : 0;
   }
   cuts[n] = part->count;
   qsort(cuts, (size_t) n + 1, sizeof *cuts, compare_numbers);
@@ -163,7 +167,8 @@ int64_t fixture_differences(const char *directory, const ts_checkpoint *c) {
   int n = 0;
   for (int i = 0; i < c->n_parts; ++i) {
     for (int k = 0; k < c->part[i].n_states; ++k) {
-      piece[n] = (ts_checkpoint_piece){.part = i, .state = k, .count = c->part[i].count, .dtype = c->part[i].state[k].dtype};
+      piece[n] =
+          (ts_checkpoint_piece){.part = i, .state = k, .count = c->part[i].count, .dtype = c->part[i].state[k].dtype};
       piece[n].to = ts_calloc((size_t) piece[n].count, ts_dtype_size(piece[n].dtype));
       ++n;
     }

@@ -27,7 +27,7 @@ long() {
 long "$top/configure" -q --cache-file=cache CC="$mpicc" CFLAGS=-O2 --without-cuda --without-pmix
 ok "configure" gave 0
 tests="attention head matmul ops vector"
-# shellcheck disable=SC2086
+# shellcheck disable=SC2046,SC2086 # words
 long make -s -j2 $(printf 'regression/test_%s ' $tests)
 ok "everything is compiled" gave 0
 ok "without a warning" is "$(grep -c 'warning:' "$scratch/err")" 0

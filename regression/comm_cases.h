@@ -20,10 +20,10 @@ static const char *const cut_names[] = {"equal", "uneven", "with empty shards", 
 typedef struct test_case {
   ts_dtype x, wire, y;
   const float *beta;
-  int cuts, n; /* transfers */
-  int64_t count; /* elements of the first; the others have fewer */
+  int cuts, n;      /* transfers */
+  int64_t count;    /* elements of the first; the others have fewer */
   size_t workspace; /* 0: what is recommended */
-  int windows; /* the columns are reduced in so many calls */
+  int windows;      /* the columns are reduced in so many calls */
   bool integers;
 } test_case;
 

@@ -148,7 +148,8 @@ test_bad() {
   ok "no device" both 'gave 2' 'told "rank 0 on [^ ]+: run.device is cuda, but this process sees no GPU"'
   ok "nothing is written" [ ! -e none ]
   train 2 host --set zero_optimization.offload_optimizer.device=cpu
-  ok "offload to the host" both 'gave 2 && [ ! -e host ]' 'told "error: --set: zero_optimization.offload_optimizer.device: .cpu.: refused, not there yet on GPUs"'
+  ok "offload to the host" both 'gave 2 && [ ! -e host ]' \
+    'told "error: --set: zero_optimization.offload_optimizer.device: .cpu.: refused, not there yet on GPUs"'
   SHIM_DEVICES=0 train 1 auto --set run.device=auto --set run.steps=1
   ok "auto takes the processors then" both 'gave 0' 'told oneDNN'
   SHIM_DRIVER=12040 train 1 none

@@ -11,8 +11,8 @@
 
 #include <string.h>
 
-#define LLAMA_MODEL                                                                                              \
-  "model = { model_type = \"llama\"; vocab_size = 256; hidden_size = 64; intermediate_size = 172;\n"             \
+#define LLAMA_MODEL                                                                                  \
+  "model = { model_type = \"llama\"; vocab_size = 256; hidden_size = 64; intermediate_size = 172;\n" \
   "  num_hidden_layers = 2; num_attention_heads = 4; num_key_value_heads = 2; max_position_embeddings = 128; };\n"
 
 #define GOOD_DECK LLAMA_MODEL "train_micro_batch_size_per_gpu = 2;\n"

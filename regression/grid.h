@@ -11,9 +11,9 @@
 
 #include <string.h>
 
-#define COMMON                                                                                                       \
-  "data = { path = \"none\"; format = \"text\"; sequence_length = 8; };\n"                                          \
-  "run = { directory = \"none\"; steps = 1; };\n"                                                                   \
+#define COMMON                                                             \
+  "data = { path = \"none\"; format = \"text\"; sequence_length = 8; };\n" \
+  "run = { directory = \"none\"; steps = 1; };\n"                          \
   "train_micro_batch_size_per_gpu = 1;\n"
 
 /* 512 shards of the largest matrices have elements for every rank, those of the smallest for a few. */
@@ -49,13 +49,17 @@ static inline ts_deck *read_deck(const char *text, const char *sets, int ranks) 
 
 /** The programs of all ranks. Not collective. */
 static inline grid make_grid(const char *text, const char *sets, int ranks, ts_model_use use) {
-  grid g = {.deck = read_deck(text, sets, ranks), .ranks = ranks,
-            .program = ts_malloc((size_t) ranks * sizeof *g.program)};
+  grid g = {
+      .deck = read_deck(text, sets, ranks), .ranks = ranks, .program = ts_malloc((size_t) ranks * sizeof *g.program)};
   for (int r = 0; r < ranks; ++r) {
     ts_mesh mesh;
     TS_CHECK(ts_deck_mesh(g.deck, ranks, r, &mesh, NULL) == TS_OK, "the grid is dp = %d", ranks);
-    const ts_program_options options = {.deck = g.deck, .mesh = &mesh, .target = {ts_backend_null(), 1, false}, .use = use,
-                                        .batch = 1, .length = g.deck->data.sequence_length};
+    const ts_program_options options = {.deck = g.deck,
+                                        .mesh = &mesh,
+                                        .target = {ts_backend_null(), 1, false},
+                                        .use = use,
+                                        .batch = 1,
+                                        .length = g.deck->data.sequence_length};
     g.program[r] = ts_program_create(&options);
   }
   return g;

@@ -99,8 +99,8 @@ typedef struct run_mirror {
   const void *host; /**< Borrowed. */
   void *device;     /**< Owned by run_end. */
   size_t bytes;
-  bool written;     /**< By the kernel. */
-  bool part;        /**< Of another allocation. */
+  bool written; /**< By the kernel. */
+  bool part;    /**< Of another allocation. */
 } run_mirror;
 
 /** A kernel prepared for a case.  Points into itself: not to be moved. */
@@ -201,9 +201,15 @@ static inline void run_begin(const ts_backend *backend, const run_case *c, run_s
     adds = adds || c->prior[i] != NULL;
     s->tensor[RUN_MAX + i] = (ts_tensor){.dtype = c->out[i].dtype, .shape = c->out[i].shape};
   }
-  s->node = (ts_node){.op = c->op, .name = (char *) "node", .n_in = c->n_in, .n_out = c->n_out, .in = s->in,
-                      .out = s->out, .prior = adds ? s->prior : NULL,
-                      .beta = c->beta == NULL ? TS_NONE : 2 * RUN_MAX, .attr = c->attr};
+  s->node = (ts_node){.op = c->op,
+                      .name = (char *) "node",
+                      .n_in = c->n_in,
+                      .n_out = c->n_out,
+                      .in = s->in,
+                      .out = s->out,
+                      .prior = adds ? s->prior : NULL,
+                      .beta = c->beta == NULL ? TS_NONE : 2 * RUN_MAX,
+                      .attr = c->attr};
   s->tensor[2 * RUN_MAX] = (ts_tensor){.dtype = TS_F32, .shape = TS_SHAPE(1)};
   s->graph = (ts_graph){.tensor = s->tensor, .n_tensors = 2 * RUN_MAX + 1, .node = &s->node, .n_nodes = 1};
   ts_target target = {backend, c->threads, false};
@@ -211,9 +217,16 @@ static inline void run_begin(const ts_backend *backend, const run_case *c, run_s
   size_t bytes = s->row->prepare == NULL ? 0 : s->row->prepare(&target, &s->graph, &s->node, &prepared);
   s->workspace = aligned_alloc(64, (bytes + 63) / 64 * 64 + RUN_GUARD);
   memset(s->workspace, 0x5a, bytes + RUN_GUARD);
-  s->call = (ts_kernel_call){.graph = &s->graph, .node = &s->node, .in = s->in_data, .out = s->out_data,
-                             .prior = adds ? s->prior_data : NULL, .beta = c->beta, .workspace = s->workspace,
-                             .workspace_bytes = bytes, .prepared = prepared, .threads = c->threads};
+  s->call = (ts_kernel_call){.graph = &s->graph,
+                             .node = &s->node,
+                             .in = s->in_data,
+                             .out = s->out_data,
+                             .prior = adds ? s->prior_data : NULL,
+                             .beta = c->beta,
+                             .workspace = s->workspace,
+                             .workspace_bytes = bytes,
+                             .prepared = prepared,
+                             .threads = c->threads};
   if (backend->device != NULL) {
     run_mirror_call(s, c);
   }

@@ -111,7 +111,8 @@ stop_ranks() {
   end
   ok "$title: the job ends" job_failed
   ok "$title: they are named" grep -Eq "$expected" "$scratch/err"
-  ok "$title: and in which collective the others wait" grep -Eq 'waiting: .* in collective [0-9]+ \((agreement|[a-z_.]*(reduce|gather)[a-z_.0-9]*)\) for' "$scratch/err"
+  ok "$title: and in which collective the others wait" grep -Eq \
+    'waiting: .* in collective [0-9]+ \((agreement|[a-z_.]*(reduce|gather)[a-z_.0-9]*)\) for' "$scratch/err"
   ok "$title: one speaks" is "$(grep -c 'tessera: error' "$scratch/err")" 1
   show
   run "$tessera" status stopped

@@ -76,7 +76,7 @@ static void check(const problem *p, float growth) {
 }
 
 /* The gradient of the reference against central differences of sum (d_out o): error h^2, about 1e-8 of values near 1.
- * */
+ */
 static void check_differences(void) {
   problem p = {1, 5, 4, 2, 3, true, true, 0.4f, TS_F32};
   reference r = reference_create(&p);
@@ -179,16 +179,16 @@ int main(void) {
     return tap_done();
   }
   static const problem shapes[] = {
-      {1, 1, 1, 1, 1, true, false, 0, 0}, {2, 3, 2, 1, 5, true, false, 0, 0},
-      {1, 17, 3, 3, 16, false, false, 0, 0}, {2, 67, 4, 2, 24, true, false, 0, 0},
-      {1, 64, 2, 2, 64, true, false, 0, 0}, {1, 129, 6, 2, 40, true, true, 0, 0},
-      {1, 300, 2, 1, 64, true, false, 0, 0}, {1, 261, 1, 1, 80, false, true, 0, 0},
-      {2, 66, 2, 1, 32, true, false, 0.25f, 0}, {1, 193, 2, 2, 9, true, true, 0.5f, 0},
-      {1, 150, 1, 1, 128, true, false, 0, 0}, {1, 131, 2, 1, 17, false, false, 0.1f, 0},
-      {1, 160, 4, 1, 96, true, false, 0, 0}, {1, 260, 2, 2, 64, false, false, 0, 0},
+      {1, 1, 1, 1, 1, true, false, 0, 0},        {2, 3, 2, 1, 5, true, false, 0, 0},
+      {1, 17, 3, 3, 16, false, false, 0, 0},     {2, 67, 4, 2, 24, true, false, 0, 0},
+      {1, 64, 2, 2, 64, true, false, 0, 0},      {1, 129, 6, 2, 40, true, true, 0, 0},
+      {1, 300, 2, 1, 64, true, false, 0, 0},     {1, 261, 1, 1, 80, false, true, 0, 0},
+      {2, 66, 2, 1, 32, true, false, 0.25f, 0},  {1, 193, 2, 2, 9, true, true, 0.5f, 0},
+      {1, 150, 1, 1, 128, true, false, 0, 0},    {1, 131, 2, 1, 17, false, false, 0.1f, 0},
+      {1, 160, 4, 1, 96, true, false, 0, 0},     {1, 260, 2, 2, 64, false, false, 0, 0},
       {1, 140, 2, 1, 128, false, true, 0.2f, 0}, {2, 96, 2, 2, 64, true, true, 0.1f, 0},
-      {1, 71, 2, 1, 96, true, false, 0.3f, 0}, {1, 90, 2, 1, 256, true, false, 0, 0},
-      {1, 75, 2, 1, 136, true, true, 0.1f, 0}, {1, 37, 2, 2, 12, true, true, 0, 0},
+      {1, 71, 2, 1, 96, true, false, 0.3f, 0},   {1, 90, 2, 1, 256, true, false, 0, 0},
+      {1, 75, 2, 1, 136, true, true, 0.1f, 0},   {1, 37, 2, 2, 12, true, true, 0, 0},
       {0, 40, 2, 1, 64, true, false, 0, 0},
   };
   check_differences();

@@ -100,8 +100,10 @@ static void test_random_to_bf16(void) {
     x[i] = 1.0f + 0x1p-8f; /* a tie: up or down is a coin's two sides */
   }
   ts_random_to_bf16(17, 5, 0, N, x, y);
-  static const struct { uint64_t key, round; int64_t first; } others[] = {
-    {17, 6, 0}, {18, 5, 0}, {17, 5, 1}, {17, 5, 8}};
+  static const struct {
+    uint64_t key, round;
+    int64_t first;
+  } others[] = {{17, 6, 0}, {18, 5, 0}, {17, 5, 1}, {17, 5, 8}};
   for (size_t k = 0; k < sizeof others / sizeof *others; ++k) {
     ts_random_to_bf16(others[k].key, others[k].round, others[k].first, N, x, z);
     double same = 0;
@@ -211,8 +213,12 @@ static void test_nearest(void) {
   static const char *const keys[] = {"stage", "overlap_comm", "reduce_bucket_size", "betas"};
   const struct {
     const char *word, *expected;
-  } cases[] = {{"stgae", "stage"}, {"overlap_com", "overlap_comm"}, {"reduce_buckets_size", "reduce_bucket_size"},
-               {"stage", "stage"}, {"gradient", NULL},              {"", NULL}};
+  } cases[] = {{"stgae", "stage"},
+               {"overlap_com", "overlap_comm"},
+               {"reduce_buckets_size", "reduce_bucket_size"},
+               {"stage", "stage"},
+               {"gradient", NULL},
+               {"", NULL}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
     const char *found = ts_nearest(cases[i].word, keys, 4);
     tap_ok(found == cases[i].expected || (found && cases[i].expected && strcmp(found, cases[i].expected) == 0),

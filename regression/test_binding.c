@@ -8,31 +8,33 @@
 #include <string.h>
 
 /* Two packages with a NUMA node and two cores each; a GPU on the second. */
-static const char gpu_machine[] =
-    "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
-    "<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n"
-    "<topology version=\"2.0\">\n"
-    " <object type=\"Machine\" os_index=\"0\" cpuset=\"0xf\" complete_cpuset=\"0xf\" allowed_cpuset=\"0xf\" nodeset=\"0x3\" "
-    "complete_nodeset=\"0x3\" allowed_nodeset=\"0x3\" gp_index=\"1\">\n"
-#define SOCKET(n, set, node)                                                                                         \
-  "  <object type=\"Package\" os_index=\"" #n "\" cpuset=\"" set "\" complete_cpuset=\"" set "\" nodeset=\"" node     \
-  "\" complete_nodeset=\"" node "\" gp_index=\"1" #n "\">\n"                                                          \
-  "   <object type=\"NUMANode\" os_index=\"" #n "\" cpuset=\"" set "\" complete_cpuset=\"" set "\" nodeset=\"" node   \
+static const char gpu_machine[] = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
+                                  "<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n"
+                                  "<topology version=\"2.0\">\n"
+                                  " <object type=\"Machine\" os_index=\"0\" cpuset=\"0xf\" complete_cpuset=\"0xf\" "
+                                  "allowed_cpuset=\"0xf\" nodeset=\"0x3\" "
+                                  "complete_nodeset=\"0x3\" allowed_nodeset=\"0x3\" gp_index=\"1\">\n"
+#define SOCKET(n, set, node)                                                                                        \
+  "  <object type=\"Package\" os_index=\"" #n "\" cpuset=\"" set "\" complete_cpuset=\"" set "\" nodeset=\"" node   \
+  "\" complete_nodeset=\"" node "\" gp_index=\"1" #n "\">\n"                                                        \
+  "   <object type=\"NUMANode\" os_index=\"" #n "\" cpuset=\"" set "\" complete_cpuset=\"" set "\" nodeset=\"" node \
   "\" complete_nodeset=\"" node "\" gp_index=\"2" #n "\" local_memory=\"1073741824\"/>\n"
-#define CORE(n, set, node)                                                                                            \
-  "   <object type=\"Core\" os_index=\"" #n "\" cpuset=\"" set "\" complete_cpuset=\"" set "\" nodeset=\"" node       \
-  "\" complete_nodeset=\"" node "\" gp_index=\"3" #n "\"><object type=\"PU\" os_index=\"" #n "\" cpuset=\"" set       \
-  "\" complete_cpuset=\"" set "\" nodeset=\"" node "\" complete_nodeset=\"" node "\" gp_index=\"4" #n "\"/></object>\n"
-    SOCKET(0, "0x3", "0x1") CORE(0, "0x1", "0x1") CORE(1, "0x2", "0x1")
-    "  </object>\n"
-    SOCKET(1, "0xc", "0x2") CORE(2, "0x4", "0x2") CORE(3, "0x8", "0x2")
-    "   <object type=\"Bridge\" gp_index=\"50\" bridge_type=\"0-1\" depth=\"0\" bridge_pci=\"0000:[80-9f]\">\n"
-    "    <object type=\"PCIDev\" gp_index=\"51\" pci_busid=\"0000:9b:00.0\" pci_type=\"0302 [10de:2335] [10de:0001] a1\" "
-    "pci_link_speed=\"31.5\"/>\n"
-    "   </object>\n"
-    "  </object>\n"
-    " </object>\n"
-    "</topology>\n";
+#define CORE(n, set, node)                                                                                      \
+  "   <object type=\"Core\" os_index=\"" #n "\" cpuset=\"" set "\" complete_cpuset=\"" set "\" nodeset=\"" node \
+  "\" complete_nodeset=\"" node "\" gp_index=\"3" #n "\"><object type=\"PU\" os_index=\"" #n "\" cpuset=\"" set \
+  "\" complete_cpuset=\"" set "\" nodeset=\"" node "\" complete_nodeset=\"" node "\" gp_index=\"4" #n           \
+  "\"/></object>\n"
+    SOCKET(0, "0x3", "0x1") CORE(0, "0x1", "0x1") CORE(1, "0x2", "0x1") "  </object>\n" SOCKET(1, "0xc", "0x2")
+        CORE(2, "0x4", "0x2")
+            CORE(3, "0x8", "0x2") "   <object type=\"Bridge\" gp_index=\"50\" bridge_type=\"0-1\" depth=\"0\" "
+                                  "bridge_pci=\"0000:[80-9f]\">\n"
+                                  "    <object type=\"PCIDev\" gp_index=\"51\" pci_busid=\"0000:9b:00.0\" "
+                                  "pci_type=\"0302 [10de:2335] [10de:0001] a1\" "
+                                  "pci_link_speed=\"31.5\"/>\n"
+                                  "   </object>\n"
+                                  "  </object>\n"
+                                  " </object>\n"
+                                  "</topology>\n";
 
 static bool is(char *text, const char *expected) {
   bool same = text == NULL ? expected == NULL : expected != NULL && strcmp(text, expected) == 0;

@@ -24,7 +24,9 @@ typedef struct matrix {
   void *device; /* inside it */
 } matrix;
 
-static size_t bytes_of(const matrix *x) { return (size_t) run_count(&x->host) * ts_dtype_size(x->host.dtype); }
+static size_t bytes_of(const matrix *x) {
+  return (size_t) run_count(&x->host) * ts_dtype_size(x->host.dtype);
+}
 
 static void move(void *to, const void *from, size_t bytes) {
   void *event = backend->device->event_create(false);
@@ -47,7 +49,9 @@ static void drop(matrix *x) {
   ts_free(x->host.data);
 }
 
-static double gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+static double gelu(double x) {
+  return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
 
 static double gelu_slope(double x) {
   double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
@@ -137,8 +141,10 @@ static void check_product(const char *name, const product *p) {
   const ts_blas_spec *s = &p->spec;
   matrix x[N_MATRICES] = {make(s->in, s->transpose_a ? s->k : s->m, s->lda, 1, p->offset),
                           make(s->in, s->transpose_b ? s->n : s->k, s->ldb, 2, p->offset),
-                          make(s->out, s->m, s->ldc, 3, p->offset), make(s->out, 1, s->n, 4, p->offset),
-                          make(s->out, s->m, s->n, 5, 0), make(s->out, s->m, s->ldc, 6, p->offset)};
+                          make(s->out, s->m, s->ldc, 3, p->offset),
+                          make(s->out, 1, s->n, 4, p->offset),
+                          make(s->out, s->m, s->n, 5, 0),
+                          make(s->out, s->m, s->ldc, 6, p->offset)};
   matrix out[N_MATRICES];
   char *memory = backend->allocate(TS_BLAS_WORKSPACE + 128), *workspace = memory + 64; /* as aligned as plans promise */
   ts_blas *blas = ts_blas_create(s);
@@ -147,8 +153,8 @@ static void check_product(const char *name, const product *p) {
     make_nans(s, prior);
   }
   move(memory, &p->beta, sizeof p->beta);
-  ts_blas_operands o = {x[A].device, x[B].device, x[C].device, x[BIAS].device, x[AUX].device, prior->device,
-                        (float *) memory, workspace};
+  ts_blas_operands o = {x[A].device,   x[B].device,   x[C].device,      x[BIAS].device,
+                        x[AUX].device, prior->device, (float *) memory, workspace};
   ts_blas_run(blas, &o, backend->device->stream(TS_QUEUE_COMPUTE));
   for (int i = 0; i < N_MATRICES; ++i) {
     out[i].host = run_new(x[i].host.dtype, x[i].host.shape);
@@ -158,7 +164,10 @@ static void check_product(const char *name, const product *p) {
   tap_ok(is_right(p, x, out) && leaves_gaps(s, &x[C], &out[C]) && kept,
          "%s %dx%dx%d, ld %d %d %d, %s to %s, %d elements off, beta %g, prior %s", name, (int) s->m, (int) s->n,
          (int) s->k, (int) s->lda, (int) s->ldb, (int) s->ldc, ts_dtype_name(s->in), ts_dtype_name(s->out), p->offset,
-         p->beta, s->prior == TS_BLAS_NO_PRIOR ? "none" : p->other ? "elsewhere" : "in place");
+         p->beta,
+         s->prior == TS_BLAS_NO_PRIOR ? "none"
+         : p->other                   ? "elsewhere"
+                                      : "in place");
   ts_blas_destroy(&blas);
   backend->release(memory, TS_BLAS_WORKSPACE + 128);
   for (int i = 0; i < N_MATRICES; ++i) {
@@ -195,11 +204,11 @@ static void check_priors(void) {
   for (int i = 0; i < 16; ++i) {
     product p = {.offset = i & 1, .other = i & 2, .beta = i & 4 ? 0.5f : 0};
     ts_dtype out = i & 8 ? TS_BF16 : TS_F32;
-    p.spec = (ts_blas_spec){
-        40, 24, 16, 16, 24, 32, false, false, TS_BF16, out, TS_BLAS_SCALED_PRIOR, TS_BLAS_PLAIN, false};
+    p.spec =
+        (ts_blas_spec){40, 24, 16, 16, 24, 32, false, false, TS_BF16, out, TS_BLAS_SCALED_PRIOR, TS_BLAS_PLAIN, false};
     check_product("prior", &p);
-    p.spec = (ts_blas_spec){
-        1100, 19, 9, 16, 19, 21, false, false, TS_BF16, out, TS_BLAS_SCALED_PRIOR, TS_BLAS_BIAS, false};
+    p.spec =
+        (ts_blas_spec){1100, 19, 9, 16, 19, 21, false, false, TS_BF16, out, TS_BLAS_SCALED_PRIOR, TS_BLAS_BIAS, false};
     check_product("prior", &p);
   }
 }

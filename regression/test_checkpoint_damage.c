@@ -97,7 +97,7 @@ static void test_chunks(const char *name, const ts_checkpoint *c) {
 
 typedef struct odd {
   const char *what, *words;
-  int64_t count, chunk;       /* 0: none */
+  int64_t count, chunk; /* 0: none */
   int rank;
   bool integers, wide;        /* another type */
   bool shuffle, deflate, sum; /* filters */
@@ -118,7 +118,8 @@ static void write_odd(const char *path, const char *dataset, const odd *o) {
     H5Pset_chunk(create, o->rank, chunk);
   }
   TS_CHECK((!o->shuffle || H5Pset_shuffle(create) >= 0) && (!o->deflate || H5Pset_deflate(create, 1) >= 0) &&
-           (!o->sum || H5Pset_fletcher32(create) >= 0), "%s", path);
+               (!o->sum || H5Pset_fletcher32(create) >= 0),
+           "%s", path);
   hid_t type = o->integers ? H5T_STD_I32LE : o->wide ? H5T_IEEE_F64LE : H5T_IEEE_F32LE;
   hid_t data = H5Dcreate2(file, dataset, type, space, links, create, H5P_DEFAULT);
   TS_CHECK(data >= 0, "%s", o->what);
@@ -147,7 +148,8 @@ static void test_odd(void) {
       {"integers", other, .count = 1000, .chunk = 1000, .rank = 1, .integers = true, .sum = true, .chunks_written = 1},
       {"fp64", other, .count = 1000, .chunk = 1000, .rank = 1, .wide = true, .sum = true, .chunks_written = 1},
       {"no checksums", other, .count = 1000, .chunk = 1000, .rank = 1, .chunks_written = 1},
-      {"a filter before", other, .count = 1000, .chunk = 1000, .rank = 1, .shuffle = true, .sum = true, .chunks_written = 1},
+      {"a filter before", other, .count = 1000, .chunk = 1000, .rank = 1, .shuffle = true, .sum = true,
+       .chunks_written = 1},
       {"another filter", other, .count = 1000, .chunk = 1000, .rank = 1, .shuffle = true, .chunks_written = 1},
       {"a chunk that is not there", "cannot be read", .count = 1000, .chunk = 1000, .rank = 1, .sum = true},
       {"a chunk without its checksum", "cannot be read", .count = 1000, .chunk = 1000, .rank = 1, .sum = true,

@@ -248,18 +248,28 @@ static void test_large_index(void) {
   enum { N = 10000 };
   static const char *const names[] = {"parameter", "exp_avg", "exp_avg_sq"};
   ts_checkpoint *c = ts_calloc(1, sizeof *c);
-  *c = (ts_checkpoint){.deck = ts_strdup("deck"), .source = ts_strdup(""), .loss_scale = 1, .n_shards = 1, .n_parts = 1,
-                       .n_parameters = N, .part = ts_calloc(1, sizeof *c->part),
+  *c = (ts_checkpoint){.deck = ts_strdup("deck"),
+                       .source = ts_strdup(""),
+                       .loss_scale = 1,
+                       .n_shards = 1,
+                       .n_parts = 1,
+                       .n_parameters = N,
+                       .part = ts_calloc(1, sizeof *c->part),
                        .parameter = ts_calloc(N, sizeof *c->parameter)};
   ts_saved_part *part = c->part;
-  *part = (ts_saved_part){.name = ts_strdup("all"), .trainable = true, .count = 2 * N, .n_states = 3,
-                          .cuts = ts_calloc(2, sizeof *part->cuts), .state = ts_calloc(3, sizeof *part->state)};
+  *part = (ts_saved_part){.name = ts_strdup("all"),
+                          .trainable = true,
+                          .count = 2 * N,
+                          .n_states = 3,
+                          .cuts = ts_calloc(2, sizeof *part->cuts),
+                          .state = ts_calloc(3, sizeof *part->state)};
   part->cuts[1] = part->count;
   for (int i = 0; i < 3; ++i) {
     part->state[i] = (ts_saved_state){.name = ts_strdup(names[i]), .dtype = TS_F32};
   }
   for (int i = 0; i < N; ++i) {
-    c->parameter[i] = (ts_saved_parameter){.name = ts_format("p%d", i), .n_dims = 1, .shape = {2}, .offset = 2 * i, .count = 2};
+    c->parameter[i] =
+        (ts_saved_parameter){.name = ts_format("p%d", i), .n_dims = 1, .shape = {2}, .offset = 2 * i, .count = 2};
   }
   char *directory = make_directory("large_index");
   ts_error err = {0};

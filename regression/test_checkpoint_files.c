@@ -92,7 +92,9 @@ static int64_t random_pieces(ts_checkpoint_reader *reader, const ts_checkpoint *
   for (int i = 0; i < n; ++i) {
     int part = (int) random_below(c->n_parts);
     int64_t first = random_below(c->part[part].count + 1), rest = c->part[part].count - first;
-    piece[i] = (ts_checkpoint_piece){.part = part, .state = (int) random_below(c->part[part].n_states), .first = first,
+    piece[i] = (ts_checkpoint_piece){.part = part,
+                                     .state = (int) random_below(c->part[part].n_states),
+                                     .first = first,
                                      .count = random_below((i % 2 == 0 && rest > 50 ? 50 : rest) + 1),
                                      .dtype = random_below(2) == 0 ? TS_F32 : TS_BF16};
     piece[i].to = ts_calloc((size_t) piece[i].count + 1, ts_dtype_size(piece[i].dtype));
@@ -116,8 +118,8 @@ static void round_trip(const char *name, int n_shards, fixture_cuts cuts, int64_
   ts_checkpoint *c = fixture_checkpoint(n_shards, cuts, rows), *read = NULL;
   char *directory = fixture_write(name, c);
   ts_error err = {0};
-  bool ok = tap_ok(ts_checkpoint_read_index(directory, &read, &err) == TS_OK && same_index(c, read), "%s: the index",
-                   name);
+  bool ok =
+      tap_ok(ts_checkpoint_read_index(directory, &read, &err) == TS_OK && same_index(c, read), "%s: the index", name);
   tap_ok(ok && fixture_differences(directory, read) == 0, "%s: all values", name);
   ts_checkpoint_reader *reader = ts_checkpoint_reader_open(directory, c);
   int64_t wrong = 0;

@@ -18,9 +18,14 @@ static char *directory, *path;
 static const char *const number_tables[] = {
     "/layout/part_trainable", "/layout/part_count",       "/layout/part_cuts",        "/layout/state_part",
     "/layout/parameter_part", "/layout/parameter_n_dims", "/layout/parameter_offset", "/layout/parameter_shape"};
-static const char *const word_tables[] = {"/layout/part_name",      "/layout/state_name", "/layout/state_dtype",
-                                          "/layout/parameter_name", "/layout/fact_name",  "/layout/fact_value",
-                                          "/deck",                  "/source"};
+static const char *const word_tables[] = {"/layout/part_name",
+                                          "/layout/state_name",
+                                          "/layout/state_dtype",
+                                          "/layout/parameter_name",
+                                          "/layout/fact_name",
+                                          "/layout/fact_value",
+                                          "/deck",
+                                          "/source"};
 enum {
   N_NUMBER_TABLES = sizeof number_tables / sizeof *number_tables,
   N_WORD_TABLES = sizeof word_tables / sizeof *word_tables,
@@ -182,36 +187,35 @@ static void test_numbers(void) {
     int at;
     int64_t value;
     const char *words;
-  } cases[] = {
-      {"cuts that begin at 1", "part_cuts", 0, 1, "part_cuts does not cut"},
-      {"cuts that begin at -1", "part_cuts", 0, -1, "part_cuts does not cut"},
-      {"cuts that end before the part", "part_cuts", 3, 1393, "part_cuts does not cut"},
-      {"cuts that end after the part", "part_cuts", 7, 1046, "part_cuts does not cut"},
-      {"cuts that descend", "part_cuts", 1, 1000, "part_cuts does not cut"},
-      {"a negative cut", "part_cuts", 5, -7, "part_cuts does not cut"},
-      {"a large cut", "part_cuts", 10, INT64_MAX, "part_cuts does not cut"},
-      {"a part of another count", "part_count", 2, 594, "part_cuts does not cut"},
-      {"a state of part 3", "state_part", 5, 3, "state of no part"},
-      {"a state of part -1", "state_part", 0, -1, "state of no part"},
-      {"a state of part 2^32", "state_part", 0, (int64_t) 1 << 32, "state of no part"},
-      {"a part without states", "state_part", 3, 2, "first state is not \"parameter\""},
-      {"a parameter of part 3", "parameter_part", 6, 3, "names no part"},
-      {"a parameter of part -1", "parameter_part", 0, -1, "names no part"},
-      {"a parameter of part 2^32", "parameter_part", 0, (int64_t) 1 << 32, "names no part"},
-      {"parameters not part by part", "parameter_part", 6, 0, "part by part"},
-      {"0 dimensions", "parameter_n_dims", 1, 0, "shape that no tensor"},
-      {"9 dimensions", "parameter_n_dims", 3, 9, "shape that no tensor"},
-      {"-1 dimensions", "parameter_n_dims", 3, -1, "shape that no tensor"},
-      {"2^32 + 1 dimensions", "parameter_n_dims", 1, ((int64_t) 1 << 32) + 1, "shape that no tensor"},
-      {"an empty dimension", "parameter_shape", 1, 0, "shape that no tensor"},
-      {"a negative dimension", "parameter_shape", 0, -17, "shape that no tensor"},
-      {"a shape of 2^64 + elements", "parameter_shape", 0, INT64_MAX / 2, "shape that no tensor"},
-      {"a shape larger than its part", "parameter_shape", 8, INT64_MAX, "leave its part"},
-      {"a parameter over the one before", "parameter_offset", 1, 1036, "overlap another"},
-      {"a parameter over the one behind", "parameter_shape", 1, 62, "overlap another"},
-      {"a parameter beyond its part", "parameter_offset", 6, 1, "leave its part"},
-      {"a parameter far beyond its part", "parameter_offset", 6, INT64_MAX, "leave its part"},
-      {"a parameter before its part", "parameter_offset", 0, -1, "leave its part"}};
+  } cases[] = {{"cuts that begin at 1", "part_cuts", 0, 1, "part_cuts does not cut"},
+               {"cuts that begin at -1", "part_cuts", 0, -1, "part_cuts does not cut"},
+               {"cuts that end before the part", "part_cuts", 3, 1393, "part_cuts does not cut"},
+               {"cuts that end after the part", "part_cuts", 7, 1046, "part_cuts does not cut"},
+               {"cuts that descend", "part_cuts", 1, 1000, "part_cuts does not cut"},
+               {"a negative cut", "part_cuts", 5, -7, "part_cuts does not cut"},
+               {"a large cut", "part_cuts", 10, INT64_MAX, "part_cuts does not cut"},
+               {"a part of another count", "part_count", 2, 594, "part_cuts does not cut"},
+               {"a state of part 3", "state_part", 5, 3, "state of no part"},
+               {"a state of part -1", "state_part", 0, -1, "state of no part"},
+               {"a state of part 2^32", "state_part", 0, (int64_t) 1 << 32, "state of no part"},
+               {"a part without states", "state_part", 3, 2, "first state is not \"parameter\""},
+               {"a parameter of part 3", "parameter_part", 6, 3, "names no part"},
+               {"a parameter of part -1", "parameter_part", 0, -1, "names no part"},
+               {"a parameter of part 2^32", "parameter_part", 0, (int64_t) 1 << 32, "names no part"},
+               {"parameters not part by part", "parameter_part", 6, 0, "part by part"},
+               {"0 dimensions", "parameter_n_dims", 1, 0, "shape that no tensor"},
+               {"9 dimensions", "parameter_n_dims", 3, 9, "shape that no tensor"},
+               {"-1 dimensions", "parameter_n_dims", 3, -1, "shape that no tensor"},
+               {"2^32 + 1 dimensions", "parameter_n_dims", 1, ((int64_t) 1 << 32) + 1, "shape that no tensor"},
+               {"an empty dimension", "parameter_shape", 1, 0, "shape that no tensor"},
+               {"a negative dimension", "parameter_shape", 0, -17, "shape that no tensor"},
+               {"a shape of 2^64 + elements", "parameter_shape", 0, INT64_MAX / 2, "shape that no tensor"},
+               {"a shape larger than its part", "parameter_shape", 8, INT64_MAX, "leave its part"},
+               {"a parameter over the one before", "parameter_offset", 1, 1036, "overlap another"},
+               {"a parameter over the one behind", "parameter_shape", 1, 62, "overlap another"},
+               {"a parameter beyond its part", "parameter_offset", 6, 1, "leave its part"},
+               {"a parameter far beyond its part", "parameter_offset", 6, INT64_MAX, "leave its part"},
+               {"a parameter before its part", "parameter_offset", 0, -1, "leave its part"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
     hid_t file = open_good();
     char *table = ts_format("/layout/%s", cases[i].table);

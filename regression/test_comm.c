@@ -111,14 +111,25 @@ static void test_sizes(ts_comm *comm) {
     bool right = true;
     for (int w = 0; w < 5; ++w) {
       for (int n = 1; n <= MOST_TRANSFERS; n += 3) {
-        test_case c = {.x = TS_F32, .wire = w % 2 == 0 ? TS_F32 : TS_BF16, .y = TS_F32, .cuts = cuts, .n = n,
-                       .count = 800000 / comm->size, .workspace = workspaces[w], .windows = 1 + 2 * (w % 3)};
+        test_case c = {.x = TS_F32,
+                       .wire = w % 2 == 0 ? TS_F32 : TS_BF16,
+                       .y = TS_F32,
+                       .cuts = cuts,
+                       .n = n,
+                       .count = 800000 / comm->size,
+                       .workspace = workspaces[w],
+                       .windows = 1 + 2 * (w % 3)};
         right = reduce_scatter_is_right(comm, &c) && right;
       }
     }
     tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter, first cut %s: workspaces, transfers, windows", cut_names[cuts]);
   }
-  test_case c = {.x = TS_F32, .wire = TS_F32, .y = TS_F32, .n = 3, .count = 20000, .workspace = least > 0 ? least : 1,
+  test_case c = {.x = TS_F32,
+                 .wire = TS_F32,
+                 .y = TS_F32,
+                 .n = 3,
+                 .count = 20000,
+                 .workspace = least > 0 ? least : 1,
                  .windows = 20};
   tap_ok_all(MPI_COMM_WORLD, reduce_scatter_is_right(comm, &c), "reduce_scatter with the least workspace, 20 windows");
 }
@@ -372,11 +383,12 @@ static void test_delay(ts_comm *comm) {
   double seconds = ts_seconds() - start;
   used = processor_seconds() - used;
   ts_comm_set_test_delay(0);
-  tap_ok_all(MPI_COMM_WORLD, right && seconds >= 0.2 && used < seconds / 4, "the test delay takes time but no processor");
+  tap_ok_all(MPI_COMM_WORLD, right && seconds >= 0.2 && used < seconds / 4,
+             "the test delay takes time but no processor");
 }
 
-/* Rank 0 comes late by 0.3 s; the others wait without using their core for more than a quarter of the time.  On a machine that
- * does much else a wake costs more: the best of three. */
+/* Rank 0 comes late by 0.3 s; the others wait without using their core for more than a quarter of the time.  On a
+ * machine that does much else a wake costs more: the best of three. */
 static void test_patience(ts_comm *comm) {
   double least = 1;
   for (int i = 0; i < 3; ++i) {

@@ -2,8 +2,8 @@
  * `test_comm_device JOB` is one of the jobs of comm_device_jobs.sh. */
 #include "backend/backend.h"
 #include "base/memory.h"
-#include "comm/comm_nccl.h"
 #include "comm/comm_device.h"
+#include "comm/comm_nccl.h"
 #include "regression/comm_cases.h"
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
@@ -100,8 +100,8 @@ static void reduce_windows(ts_comm *comm, buffers *b, const test_case *c) {
 /* Off by what another order of the sum can give: P roundings of fp32 of partial sums, which are below P times the
  * largest addend (1), times beta, and the rounding to y's dtype. */
 static bool is_close(const test_case *c, int size, float a, float b) {
-  float limit = (float) (size * size) * 0x1p-24f +
-                (c->y == TS_BF16 ? 0x1p-8f * (fabsf(b) + 1e-6f) : 0x1p-23f * fabsf(b));
+  float limit =
+      (float) (size * size) * 0x1p-24f + (c->y == TS_BF16 ? 0x1p-8f * (fabsf(b) + 1e-6f) : 0x1p-23f * fabsf(b));
   return fabsf(a - b) <= limit;
 }
 
@@ -151,8 +151,14 @@ static void test_sizes(ts_comm *comm) {
     bool right = true;
     for (int w = 0; w < 3; ++w) {
       for (int n = 1; n <= MOST_TRANSFERS; n += 3) {
-        test_case c = {.x = TS_F32, .wire = n == 1 ? TS_F32 : TS_BF16, .y = TS_F32, .cuts = cuts, .n = n,
-                       .count = 24000 / comm->size, .workspace = workspaces[w], .windows = 1 + 2 * w};
+        test_case c = {.x = TS_F32,
+                       .wire = n == 1 ? TS_F32 : TS_BF16,
+                       .y = TS_F32,
+                       .cuts = cuts,
+                       .n = n,
+                       .count = 24000 / comm->size,
+                       .workspace = workspaces[w],
+                       .windows = 1 + 2 * w};
         right = reduce_scatter_is(comm, &c, true) && right;
         c.x = TS_BF16;
         right = reduce_scatter_is(comm, &c, true) && right;
@@ -183,7 +189,8 @@ static void test_many_transfers(ts_comm *comm) {
   }
   float *device_x = put(x, bytes), *device_y = put(y, shard);
   for (int t = 0; t < MANY; ++t) {
-    transfer[t] = (ts_transfer){.x = device_x + (size_t) t * whole, .y = device_y + t * EACH, .cuts = cuts, .end = EACH};
+    transfer[t] =
+        (ts_transfer){.x = device_x + (size_t) t * whole, .y = device_y + t * EACH, .cuts = cuts, .end = EACH};
   }
   size_t workspace_bytes = ts_comm_device_workspace(comm->size, MANY * EACH, TS_BF16);
   void *workspace = backend->allocate(workspace_bytes);
@@ -226,9 +233,16 @@ static void test_sums_of_nccl(ts_comm *comm) {
   for (int integers = 1; integers >= 0; --integers) {
     bool right = true;
     for (int i = 0; i < 4 * N_CUTS * 4; ++i) {
-      test_case c = {.x = dtypes[i & 1], .wire = TS_F32, .y = dtypes[(i >> 1) & 1], .windows = 1 + i % 3, .integers = integers,
-                     .cuts = (i >> 2) % N_CUTS, .n = 1 + i % MOST_TRANSFERS, .count = 2400 - 300 * (i % 3),
-                     .beta = i >> 4 == 0 ? NULL : &betas[(i >> 4) - 1], .workspace = i % 5 == 0 ? 8192 : 0};
+      test_case c = {.x = dtypes[i & 1],
+                     .wire = TS_F32,
+                     .y = dtypes[(i >> 1) & 1],
+                     .windows = 1 + i % 3,
+                     .integers = integers,
+                     .cuts = (i >> 2) % N_CUTS,
+                     .n = 1 + i % MOST_TRANSFERS,
+                     .count = 2400 - 300 * (i % 3),
+                     .beta = i >> 4 == 0 ? NULL : &betas[(i >> 4) - 1],
+                     .workspace = i % 5 == 0 ? 8192 : 0};
       right = reduce_scatter_is(comm, &c, integers != 0) && right;
     }
     tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter over fp32 as NCCL adds: %s",
@@ -243,7 +257,14 @@ static void test_sums_of_nccl(ts_comm *comm) {
 static void test_same_as_mpi(ts_comm *comm, ts_comm *host) {
   static const ts_dtype wires[] = {TS_BF16, TS_F32};
   for (int w = 0; w < 2; ++w) {
-    test_case c = {.x = TS_F32, .wire = wires[w], .y = TS_F32, .n = 3, .count = 5000, .windows = 1, .beta = &betas[2], .cuts = UNEVEN};
+    test_case c = {.x = TS_F32,
+                   .wire = wires[w],
+                   .y = TS_F32,
+                   .n = 3,
+                   .count = 5000,
+                   .windows = 1,
+                   .beta = &betas[2],
+                   .cuts = UNEVEN};
     buffers b;
     ts_transfer transfer[MOST_TRANSFERS];
     prepare(&b, &c, comm);
@@ -292,8 +313,8 @@ static bool all_gather_is_right(ts_comm *comm, ts_dtype dtype, int cuts_kind, in
       memcpy(host[t] + first, mine, (size_t) shard);
     }
     unsigned char *y = put(host[t], (size_t) (cuts[t][comm->size] * size));
-    transfer[t] = (ts_transfer){.x = in_place ? y + first : put(mine, (size_t) shard), .y = y, .cuts = cuts[t], .begin = begin,
-                                .end = end};
+    transfer[t] = (ts_transfer){
+        .x = in_place ? y + first : put(mine, (size_t) shard), .y = y, .cuts = cuts[t], .begin = begin, .end = end};
     ts_free(mine);
   }
   comm->ops->all_gather(comm, transfer, n, dtype);
@@ -324,8 +345,8 @@ static void test_all_gather(ts_comm *comm) {
       for (int64_t count = 0; count <= 2000; count = 6 * count + 7) {
         ts_dtype dtype = dtypes[(count + cuts) % 5];
         right = all_gather_is_right(comm, dtype, cuts, 1 + (int) count % 4, count, 0, count, in_place) && right;
-        right = all_gather_is_right(comm, dtype, cuts, 1 + (int) count % 4, count, count / 9, count / 3, in_place) &&
-                right;
+        right =
+            all_gather_is_right(comm, dtype, cuts, 1 + (int) count % 4, count, count / 9, count / 3, in_place) && right;
       }
     }
     for (int d = 0; d < 5; ++d) { /* shards that are one run */
@@ -598,8 +619,8 @@ static void test_workspace(void) {
   for (int size = 2; size < 5000; size = 3 * size - 1) {
     for (int64_t columns = 0; columns < INT64_MAX / 100; columns = 5 * columns + 3) {
       size_t bytes = ts_comm_device_workspace(size, columns, TS_F32);
-      right = right && bytes >= TS_COMM_WORKSPACE_MIN(size) &&
-              bytes <= ((size_t) 64 << 20) + TS_COMM_WORKSPACE_MIN(size);
+      right =
+          right && bytes >= TS_COMM_WORKSPACE_MIN(size) && bytes <= ((size_t) 64 << 20) + TS_COMM_WORKSPACE_MIN(size);
     }
   }
   tap_ok_all(MPI_COMM_WORLD, right, "workspaces between the least and 64 MiB");
@@ -627,8 +648,8 @@ static void die(ts_comm *comm, const char *how) {
 static void test_place(ts_world *world, const char *hostid) {
   bool shared = ts_world_local_size(world) > ts_cuda_devices();
   const char *is = getenv("NCCL_HOSTID"), *ctas = getenv("NCCL_MAX_CTAS");
-  bool right = hostid != NULL ? is != NULL && strcmp(is, hostid) == 0
-                              : (is != NULL) == (shared && ts_world_size(world) > 1);
+  bool right =
+      hostid != NULL ? is != NULL && strcmp(is, hostid) == 0 : (is != NULL) == (shared && ts_world_size(world) > 1);
   right = right && (!shared || ts_world_size(world) == 1 || ctas != NULL);
   tap_ok_all(MPI_COMM_WORLD, right, "NCCL's environment of ranks that %s",
              shared ? "share devices" : "share no device");
@@ -671,8 +692,10 @@ int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   int status = 0;
   if (ts_backend_cuda() == NULL || ts_cuda_devices() == 0 || (ts_world_size(world) > 1 && !ts_comm_nccl_available())) {
-    tap_skip_all(MPI_COMM_WORLD, "cuda: %s", ts_backend_cuda() == NULL  ? "built without it"
-                                             : ts_cuda_devices() == 0 ? "no device here" : ts_comm_nccl_describe());
+    tap_skip_all(MPI_COMM_WORLD, "cuda: %s",
+                 ts_backend_cuda() == NULL ? "built without it"
+                 : ts_cuda_devices() == 0  ? "no device here"
+                                           : ts_comm_nccl_describe());
     status = tap_done_all(MPI_COMM_WORLD);
     ts_world_destroy(&world);
     return status;

@@ -135,7 +135,9 @@ static void check_accepted(void) {
   ts_cudnn_slice(0);
 }
 
-static bool names(const ts_error *err, const char *what) { return err->count == 1 && strstr(err->text, what) != NULL; }
+static bool names(const ts_error *err, const char *what) {
+  return err->count == 1 && strstr(err->text, what) != NULL;
+}
 
 static void check_refused(void) {
   ts_cudnn_shape a = {{1, 1, 64, 32}, {2048, 2048, 32, 1}}, b = {{1, 1, 48, 64}, {3072, 3072, 64, 1}};

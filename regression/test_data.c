@@ -303,7 +303,10 @@ static void test_foreign(void) {
               {"a.jsonl.gz", "\x1f\x8b\x08", 3, "compressed (gzip)", "make a.jsonl of it: gzip -dc < "},
               {"train.bin.GZ", "\x1f\x8b\x08", 3, "compressed (gzip)", " > train.bin "},
               {"b.jsonl.zst", "\x28\xb5\x2f\xfd", 4, "compressed (zstd)", "make b.jsonl of it: zstd -dc < "},
-              {"c.bin", "\xfd" "7zXZ", 6, "compressed (xz)", "xz -dc < "},
+              {"c.bin",
+               "\xfd"
+               "7zXZ",
+               6, "compressed (xz)", "xz -dc < "},
               {"d", "BZh91AY&SY", 10, "compressed (bzip2)", "bzip2 -dc < "},
               {"e", "PK\x03\x04", 4, "an archive (zip", "name a file of it: unzip "},
               {"e.npz", "PK\x03\x04", 4, "several arrays of numpy", "numpy.load(sys.argv[1])[\"NAME\"]"},

@@ -157,8 +157,13 @@ static void test_numbers(void) {
 }
 
 static void test_sets(void) {
-  char *sets[] = {"run.device=cpu", "optimizer.params={ lr = 0.5; eps = 1e-6; }", "run.steps=1", "run.steps=3e2",
-                  "frozen=[\"wte\", \"h.0\"]", "data.path=my file.txt", "bf16.enabled=auto"};
+  char *sets[] = {"run.device=cpu",
+                  "optimizer.params={ lr = 0.5; eps = 1e-6; }",
+                  "run.steps=1",
+                  "run.steps=3e2",
+                  "frozen=[\"wte\", \"h.0\"]",
+                  "data.path=my file.txt",
+                  "bf16.enabled=auto"};
   ts_deck *d = NULL;
   ts_error err = {0};
   ts_deck_read_text("good.cfg", GOOD_DECK "run = { steps = 9; };\n", sets, 7, &d, &err);
@@ -182,7 +187,8 @@ static void test_switch(void) {
   tap_ok(d->bf16.enabled == TS_SWITCH_AUTO && strstr(text.text, "enabled = \"auto\";") != NULL && notes.length == 0,
          "a switch is open, printed so, and nothing is said of it yet");
   ts_deck_read_text("again.cfg", text.text, NULL, 0, &again, &err);
-  tap_ok(again != NULL && again->bf16.enabled == TS_SWITCH_AUTO, "it reads back open: %s", err.text != NULL ? err.text : "");
+  tap_ok(again != NULL && again->bf16.enabled == TS_SWITCH_AUTO, "it reads back open: %s",
+         err.text != NULL ? err.text : "");
   ts_deck_decide_precision(d, false, "the test says so", &notes);
   ts_deck_decide_precision(again, true, "the test says so", &notes);
   tap_ok(ts_deck_dtype(d) == TS_F32 && ts_deck_dtype(again) == TS_BF16, "it is decided");
@@ -190,7 +196,8 @@ static void test_switch(void) {
   tap_ok(ts_deck_dtype(again) == TS_BF16, "once");
   tap_ok(!d->bf16.stochastic_rounding && again->bf16.stochastic_rounding, "fp32 has no rounding by chance");
   tap_ok(strcmp(notes.text, "bf16.enabled: \"auto\": false: the test says so; "
-                              "bf16.stochastic_rounding has no effect: fp32 parameters are not roundedbf16.enabled: \"auto\": true: the test says so") == 0,
+                            "bf16.stochastic_rounding has no effect: fp32 parameters are not roundedbf16.enabled: "
+                            "\"auto\": true: the test says so") == 0,
          "and said each time: %s", notes.text);
   ts_text_free(&text);
   ts_text_free(&notes);
@@ -214,8 +221,8 @@ static void test_json(void) {
   ts_deck *d = fixture_read("deepspeed_config", text, "steps_per_print=5");
   tap_ok(d->train_batch_size == 16 && d->train_micro_batch_size_per_gpu == 0 && d->run.log_every == 5,
          "batch, \"auto\", --set over json");
-  tap_ok(d->optimizer.params.betas[0] == 0.8 && d->scheduler.params.warmup_num_steps == 1000 && d->bf16.enabled == TS_SWITCH_ON &&
-             d->zero_optimization.stage == 2 && d->gradient_clipping == 1.0,
+  tap_ok(d->optimizer.params.betas[0] == 0.8 && d->scheduler.params.warmup_num_steps == 1000 &&
+             d->bf16.enabled == TS_SWITCH_ON && d->zero_optimization.stage == 2 && d->gradient_clipping == 1.0,
          "numbers as json has them; null is the default");
   ts_text notes = {0};
   ts_deck_notes(d, &notes);
@@ -231,9 +238,9 @@ static void test_json(void) {
 static void test_auto(void) {
   ts_deck *d = fixture_read("auto",
                             GOOD_DECK "optimizer = { params = { lr = 0.002; betas = \"auto\"; }; };\n"
-                            "scheduler = { type = \"WarmupLR\";\n"
-                            "  params = { warmup_max_lr = \"Auto\"; warmup_type = \"auto\"; }; };\n"
-                            "fp16 = { enabled = \"auto\"; }; train_batch_size = \"auto\";\n",
+                                      "scheduler = { type = \"WarmupLR\";\n"
+                                      "  params = { warmup_max_lr = \"Auto\"; warmup_type = \"auto\"; }; };\n"
+                                      "fp16 = { enabled = \"auto\"; }; train_batch_size = \"auto\";\n",
                             "communication_data_type=fp32");
   ts_text notes = {0};
   ts_deck_notes(d, &notes);
@@ -250,15 +257,21 @@ static void test_auto(void) {
 
 #define LINE(key) key "\": \"auto\", \""
 static const char all_auto[] =
-    "{ \"" LINE("train_batch_size") LINE("train_micro_batch_size_per_gpu") LINE("gradient_accumulation_steps")
-    LINE("gradient_clipping") "fp16\": { \"enabled\": \"auto\", \"initial_scale_power\": 32 },\n"
-    "  \"optimizer\": { \"type\": \"AdamW\", \"params\": { \"" LINE("lr") LINE("betas") LINE("eps")
-    "weight_decay\": \"auto\" } },\n"
-    "  \"scheduler\": { \"type\": \"WarmupDecayLR\", \"params\": { \"" LINE("warmup_min_lr") LINE("warmup_max_lr")
-    LINE("warmup_num_steps") "total_num_steps\": \"auto\" } },\n"
-    "  \"zero_optimization\": { \"stage\": 3, \"" LINE("reduce_bucket_size") LINE("allgather_bucket_size")
-    LINE("stage3_prefetch_bucket_size") LINE("overlap_comm") LINE("stage3_gather_16bit_weights_on_model_save")
-    "stage3_param_persistence_threshold\": \"auto\" } }\n";
+    "{ \"" LINE("train_batch_size") LINE("train_micro_batch_size_per_gpu") LINE("gradient_accumulation_steps") LINE(
+        "gradient_clipping") "fp16\": { \"enabled\": \"auto\", \"initial_scale_power\": 32 },\n"
+                             "  \"optimizer\": { \"type\": \"AdamW\", \"params\": { \"" LINE("lr") LINE("betas") LINE(
+                                 "eps") "weight_decay\": \"auto\" } },\n"
+                                        "  \"scheduler\": { \"type\": \"WarmupDecayLR\", \"params\": { \"" LINE(
+                                            "warmup_min_lr") LINE("warmup_max_lr")
+                                            LINE("warmup_num_steps") "total_num_steps\": \"auto\" } },\n"
+                                                                     "  \"zero_optimization\": { \"stage\": 3, \"" LINE(
+                                                                         "reduce_bucket_size")
+                                                                         LINE("allgather_bucket_size") LINE(
+                                                                             "stage3_prefetch_bucket_size")
+                                                                             LINE("overlap_comm") LINE(
+                                                                                 "stage3_gather_16bit_weights_on_model_"
+                                                                                 "save") "stage3_param_persistence_"
+                                                                                         "threshold\": \"auto\" } }\n";
 
 static ts_deck *read_beside(const char *json, const char *more, char *set) {
   ts_free(fixture_file("ds.json", json));
@@ -285,7 +298,8 @@ static void test_auto_json(void) {
   tap_ok(resolved && d->train_micro_batch_size_per_gpu == 8 && d->train_batch_size == 24,
          "\"auto\": a micro-batch of 8 where nothing says otherwise");
   ts_deck_destroy(&d);
-  d = read_beside(all_auto, "run = { steps = 900; }; train_batch_size = 32;\n"
+  d = read_beside(all_auto,
+                  "run = { steps = 900; }; train_batch_size = 32;\n"
                   "optimizer = { params = { lr = 2e-3; weight_decay = 0.1; }; };\n"
                   "scheduler = { params = { warmup_num_steps = 50; }; };\n"
                   "zero_optimization = { reduce_bucket_size = 77; };",
@@ -409,7 +423,8 @@ static void test_spellings(void) {
          "false is stage 0, and says nothing of the wire");
   ts_deck_destroy(&d);
   d = read_beside("{ \"zero_optimization\": { \"stage\": 2, \"cpu_offload\": true, \"cpu_offload_params\": false },\n"
-                  "  \"train_batch_size\": 4 }", "", NULL);
+                  "  \"train_batch_size\": 4 }",
+                  "", NULL);
   ts_text notes = {0};
   ts_deck_notes(d, &notes);
   tap_ok(strcmp(d->zero_optimization.offload_optimizer.device, "cpu") == 0 &&
@@ -421,7 +436,8 @@ static void test_spellings(void) {
   ts_deck_destroy(&d);
   d = read_beside("{ \"comms_config\": {\"verbose\": false}, \"monitor_config\": {\"enabled\": true, \"tag\": \"x\"},\n"
                   "  \"cuda_visible_devices\": 0, \"compile\": {\"disable\": false, \"backend\": \"inductor\"},\n"
-                  "  \"train_batch_size\": 4 }", "", NULL);
+                  "  \"train_batch_size\": 4 }",
+                  "", NULL);
   ts_deck_notes(d, &notes);
   tap_ok(strstr(notes.text, "comms_config: no effect: ") != NULL &&
              strstr(notes.text, "monitor_config: no effect: ") != NULL &&
@@ -678,13 +694,26 @@ static void test_batch(void) {
       {0, 4, 2, 4, {32, 4, 2}, NULL},
       {32, 0, 0, 4, {32, 8, 1}, NULL},
       {0, 4, 0, 4, {16, 4, 1}, NULL},
-      {32, 4, 2, 3, {0},
+      {32,
+       4,
+       2,
+       3,
+       {0},
        "train_batch_size: 32 != train_micro_batch_size_per_gpu 4 x gradient_accumulation_steps 2 x "
        "data-parallel size 3 = 24; leave out one of the three keys and it follows"},
-      {32, 5, 0, 3, {0}, "32 is not a multiple of train_micro_batch_size_per_gpu 5 x data-parallel size 3 = 15; "
+      {32,
+       5,
+       0,
+       3,
+       {0},
+       "32 is not a multiple of train_micro_batch_size_per_gpu 5 x data-parallel size 3 = 15; "
        "accepted: a multiple of 15, or other ranks (train_batch_size = train_micro_batch_size_per_gpu 5 x "
        "gradient_accumulation_steps x data-parallel size 3)"},
-      {32, 0, 0, 5, {0},
+      {32,
+       0,
+       0,
+       5,
+       {0},
        "32 is not a multiple of gradient_accumulation_steps 1 (not given) x data-parallel size 5 = 5; "
        "accepted: a multiple of 5, or other ranks (train_batch_size = train_micro_batch_size_per_gpu x "
        "gradient_accumulation_steps 1 (not given) x data-parallel size 5)"},

@@ -11,7 +11,7 @@ typedef struct bad_deck {
 } bad_deck;
 
 #define SCHEDULE(type, params) "scheduler = { type = \"" type "\"; params = { " params " }; };\n"
-#define GPT2_MODEL(more)                                                                                    \
+#define GPT2_MODEL(more)                                                                     \
   "model = { model_type = \"gpt2\"; vocab_size = 256; n_embd = 64; n_layer = 2; n_head = 4;" \
   " n_positions = 128; " more " };\n"
 
@@ -82,9 +82,8 @@ static const bad_deck decks[] = {
      "scheduler.params.cycle_min_lr: has no meaning with scheduler.type = \"WarmupLR\"; it belongs to OneCycle"},
     {TS_CHECK_ONLY, GPT2_MODEL("rope_theta = 5e5;"), "", NULL,
      "model.rope_theta: has no meaning with model.model_type"},
-    {TS_CHECK_REQUIRED,
-     "model = { model_type = \"gpt2\"; n_embd = 8; n_layer = 1; n_head = 1; n_positions = 8; };\n", "",
-     NULL, "bad.cfg: model.vocab_size: missing"},
+    {TS_CHECK_REQUIRED, "model = { model_type = \"gpt2\"; n_embd = 8; n_layer = 1; n_head = 1; n_positions = 8; };\n",
+     "", NULL, "bad.cfg: model.vocab_size: missing"},
     {TS_CHECK_REQUIRED, "model = { model_type = \"gpt2\"; n_embd = 8; n_layer = 1; n_head = 1; };\n", "", NULL,
      "bad.cfg: model: 2 keys are missing; model.from = \"DIR\" (a Hugging Face directory) supplies them"},
     {TS_CHECK_REQUIRED, NULL, "optimizer = { groups = ( { lr_factor = 2.0; } ); };\n", NULL,
@@ -105,8 +104,10 @@ static const bad_deck decks[] = {
      "model.rope_scaling={rope_type=\"llama3\"; factor=8.0; low_freq_factor=4.0; original_max_position_embeddings=64;}",
      "low_freq_factor: 4 is not below high_freq_factor 4"},
     {TS_CHECK_TOKEN_IDS, NULL, "", "model.eos_token_id=256", "model.eos_token_id: 256 is not below vocab_size 256"},
-    {TS_CHECK_SIZE, NULL, "", "model={hidden_size=2147483647; intermediate_size=2147483647; num_attention_heads=1; "
-     "num_key_value_heads=1; head_dim=2;}", "parameters are more than can be counted"},
+    {TS_CHECK_SIZE, NULL, "",
+     "model={hidden_size=2147483647; intermediate_size=2147483647; num_attention_heads=1; "
+     "num_key_value_heads=1; head_dim=2;}",
+     "parameters are more than can be counted"},
     {TS_CHECK_SIZE, NULL, "", "train_batch_size=9000000000000000000", "tokens is more than can be counted"},
     {TS_CHECK_VALIDATION, NULL, "data = { validation_fraction = 0.1; validation_path = \"v\"; };\n", NULL,
      "one of the two"},
@@ -115,17 +116,24 @@ static const bad_deck decks[] = {
     {TS_CHECK_CYCLE, NULL, SCHEDULE("OneCycle", "cycle_min_lr = 0.1; cycle_max_lr = 0.01;"), NULL,
      "above cycle_max_lr"},
     {TS_CHECK_RANGE, LLAMA_MODEL, ELASTIC("32", "2, 0, -4", ""), NULL,
-     "bad.cfg:3: elasticity.micro_batch_sizes: 0 is out of range; accepted: a list of integers, each from 1 to 2147483647"},
+     "bad.cfg:3: elasticity.micro_batch_sizes: 0 is out of range; accepted: a list of integers, each from 1 to "
+     "2147483647"},
     {TS_CHECK_RANGE, LLAMA_MODEL, ELASTIC("32", "2", "min_gpus = 0;"), NULL, "elasticity.min_gpus: 0 is out of range"},
-    {TS_CHECK_RANGE, LLAMA_MODEL, ELASTIC("32", "2", "num_gpus_per_node = -8;"), NULL, "num_gpus_per_node: -8 is out of range"},
-    {TS_CHECK_RANGE, LLAMA_MODEL, ELASTIC("32", "2", "max_gpus = 2147483648;"), NULL, "max_gpus: 2147483648 is out of range"},
-    {TS_CHECK_TYPE, LLAMA_MODEL, "", "elasticity.micro_batch_sizes=4", "micro_batch_sizes: 4 is not a list of integers"},
-    {TS_CHECK_TYPE, LLAMA_MODEL, "", "elasticity.micro_batch_sizes=[\"2\"]", "micro_batch_sizes: \"2\" is not an integer"},
-    {TS_CHECK_WHOLE, LLAMA_MODEL, "", "elasticity.micro_batch_sizes=[2.0, 0.5]", "micro_batch_sizes: 0.5 is not a whole number"},
+    {TS_CHECK_RANGE, LLAMA_MODEL, ELASTIC("32", "2", "num_gpus_per_node = -8;"), NULL,
+     "num_gpus_per_node: -8 is out of range"},
+    {TS_CHECK_RANGE, LLAMA_MODEL, ELASTIC("32", "2", "max_gpus = 2147483648;"), NULL,
+     "max_gpus: 2147483648 is out of range"},
+    {TS_CHECK_TYPE, LLAMA_MODEL, "", "elasticity.micro_batch_sizes=4",
+     "micro_batch_sizes: 4 is not a list of integers"},
+    {TS_CHECK_TYPE, LLAMA_MODEL, "", "elasticity.micro_batch_sizes=[\"2\"]",
+     "micro_batch_sizes: \"2\" is not an integer"},
+    {TS_CHECK_WHOLE, LLAMA_MODEL, "", "elasticity.micro_batch_sizes=[2.0, 0.5]",
+     "micro_batch_sizes: 0.5 is not a whole number"},
     {TS_CHECK_BIG, LLAMA_MODEL, ELASTIC("32", "2, 99999999999999999999", ""), NULL, "does not fit in 64 bits"},
     {TS_CHECK_REQUIRED_BY, LLAMA_MODEL, "elasticity = { enabled = true; max_train_batch_size = 32; };\n", NULL,
      "elasticity.micro_batch_sizes: missing: elasticity.enabled needs it, such as [2, 4, 6]"},
-    {TS_CHECK_REQUIRED_BY, LLAMA_MODEL, ELASTIC("32", "", ""), NULL, "bad.cfg:3: elasticity.micro_batch_sizes: missing"},
+    {TS_CHECK_REQUIRED_BY, LLAMA_MODEL, ELASTIC("32", "", ""), NULL,
+     "bad.cfg:3: elasticity.micro_batch_sizes: missing"},
     {TS_CHECK_REQUIRED_BY, LLAMA_MODEL, "elasticity = { enabled = true; micro_batch_sizes = [2]; };\n", NULL,
      "elasticity.max_train_batch_size: missing: elasticity.enabled needs it"},
     {TS_CHECK_ELASTICITY, LLAMA_MODEL, ELASTIC("32", "2, 33", ""), NULL,
@@ -143,7 +151,8 @@ static const bad_deck decks[] = {
     {TS_CHECK_ELASTIC_BATCH, NULL, ELASTIC("32", "2", ""), NULL,
      "bad.cfg:3: train_micro_batch_size_per_gpu: elasticity.enabled chooses the batch; accepted: to leave it out, or "
      "elasticity.ignore_non_elastic_batch_info = true"},
-    {TS_CHECK_BATCH, NULL, "train_batch_size = 9;\n", NULL, "9 is not a multiple of train_micro_batch_size_per_gpu 2 x "
+    {TS_CHECK_BATCH, NULL, "train_batch_size = 9;\n", NULL,
+     "9 is not a multiple of train_micro_batch_size_per_gpu 2 x "
      "gradient_accumulation_steps 1 (not given); accepted: a multiple of 2"},
 };
 
@@ -161,8 +170,8 @@ static const bad_deck broken[] = {
     {0, NULL, "@include \"absent.cfg\"\n", NULL, "bad.cfg:4: @include: absent.cfg: "},
     {0, NULL, "deepspeed_config = \"absent.json\";\n", NULL, "bad.cfg:4: deepspeed_config: absent.json: No such file"},
     {0, "\nmodel = { from = \"absent\"; };\n", "", NULL, "bad.cfg:2: model.from: /"},
-    {0, NULL, "scheduler = { type = \"OneCycle\"; params = { cycle_min_lr = \"auto\"; cycle_max_lr = \"auto\"; }; };\n", NULL,
-     "scheduler.params.cycle_max_lr: missing: scheduler.type = \"OneCycle\" needs it"},
+    {0, NULL, "scheduler = { type = \"OneCycle\"; params = { cycle_min_lr = \"auto\"; cycle_max_lr = \"auto\"; }; };\n",
+     NULL, "scheduler.params.cycle_max_lr: missing: scheduler.type = \"OneCycle\" needs it"},
     {0, NULL, "bf16 = { enabled = \"auto\"; bf16_master_weights_and_grads = true; };\n", NULL,
      "bf16.bf16_master_weights_and_grads: refused, not there yet"},
     {0, NULL, "steps_per_print = \"often\";\n", NULL, "\"often\" is not an integer; accepted: an integer"},
@@ -280,9 +289,11 @@ static void test_training(void) {
 
 /* The same deck on processors and on GPUs. */
 static void test_gpu(void) {
-  ts_deck *deck = fixture_read("deck with offload", GOOD_DECK "zero_optimization = {\n"
-                               " offload_param = { device = \"cpu\"; };\n"
-                               " offload_optimizer = { device = \"cpu\"; }; };\n", NULL);
+  ts_deck *deck = fixture_read("deck with offload",
+                               GOOD_DECK "zero_optimization = {\n"
+                                         " offload_param = { device = \"cpu\"; };\n"
+                                         " offload_optimizer = { device = \"cpu\"; }; };\n",
+                               NULL);
   ts_error err = {0};
   tap_ok(ts_deck_check_gpu(deck, &err) == TS_BAD_INPUT && err.count == 2 &&
              strstr(err.text, "good.cfg:6: zero_optimization.offload_optimizer.device: \"cpu\": refused, not there yet "
@@ -337,7 +348,7 @@ static void test_limits(void) {
   ts_free(message);
   ts_text_free(&more);
   ts_text_add(&more, "#%*s\n", 200000, "");
-  bad = (bad_deck) {0, NULL, more.text, NULL, "larger than 131072 bytes"};
+  bad = (bad_deck){0, NULL, more.text, NULL, "larger than 131072 bytes"};
   expect(&bad, "size");
   ts_text_free(&more);
 }

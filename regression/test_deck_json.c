@@ -7,8 +7,9 @@
 
 #define RANKS 8
 #define BARE LLAMA_MODEL "data = { path = \"x\"; }; run = { steps = 100; };\n"
-#define TRAINER BARE "train_batch_size = 64; gradient_clipping = 0.5;\n" \
-  "optimizer = { params = { weight_decay = 0.1; }; };\n"
+#define TRAINER                                            \
+  BARE "train_batch_size = 64; gradient_clipping = 0.5;\n" \
+       "optimizer = { params = { weight_decay = 0.1; }; };\n"
 
 typedef struct json_case {
   char *name, *expected;
@@ -53,8 +54,8 @@ static void add_line(const json_file *f, ts_text *to, const char *line) {
 static void begin_case(json_file *f, const char *line) {
   const char *colon = strrchr(line, ':');
   f->cases = ts_realloc(f->cases, (size_t) f->n_cases + 1, sizeof *f->cases);
-  f->cases[f->n_cases++] = (json_case) {.name = ts_format("%.*s", (int) (colon - line - 2), line + 2),
-                                        .expected = ts_strdup(colon + 2)};
+  f->cases[f->n_cases++] =
+      (json_case){.name = ts_format("%.*s", (int) (colon - line - 2), line + 2), .expected = ts_strdup(colon + 2)};
 }
 
 static void take_line(json_file *f, const char *line) {

@@ -28,10 +28,10 @@ static void read_list(const char *text, ts_ints *list) {
 static bool read_golden(const char *line, golden *g) {
   const char *sizes = strchr(line, ':'), *choice = sizes != NULL ? strchr(sizes + 1, ':') : NULL;
   const char *fits = choice != NULL ? strchr(choice + 1, ':') : NULL;
-  *g = (golden) {0};
+  *g = (golden){0};
   if (fits == NULL || sscanf(choice, ": %lld %lld", &g->batch, &g->micro) != 2 ||
-      sscanf(line, "%7s %lld %lld %lld %lld %lld %lld %lld", g->version, &g->limit, &g->min_gpus, &g->max_gpus, &g->per_node,
-             &g->parallel, &g->larger, &g->replicas) != 8) {
+      sscanf(line, "%7s %lld %lld %lld %lld %lld %lld %lld", g->version, &g->limit, &g->min_gpus, &g->max_gpus,
+             &g->per_node, &g->parallel, &g->larger, &g->replicas) != 8) {
     return false;
   }
   read_list(sizes + 1, &g->sizes);
@@ -42,9 +42,12 @@ static bool read_golden(const char *line, golden *g) {
 /* Through the text of a deck, so that what DeepSpeed accepts passes the checks too. */
 static ts_deck *golden_deck(const golden *g) {
   ts_text text = {0};
-  ts_text_add(&text, "%s elasticity = { enabled = true; version = %s; max_train_batch_size = %lld; min_gpus = %lld; max_gpus = %lld;"
-              " num_gpus_per_node = %lld; model_parallel_size = %lld; prefer_larger_batch = %s; micro_batch_sizes = [", LLAMA_MODEL,
-              g->version, g->limit, g->min_gpus, g->max_gpus, g->per_node, g->parallel, g->larger ? "true" : "false");
+  ts_text_add(
+      &text,
+      "%s elasticity = { enabled = true; version = %s; max_train_batch_size = %lld; min_gpus = %lld; max_gpus = %lld;"
+      " num_gpus_per_node = %lld; model_parallel_size = %lld; prefer_larger_batch = %s; micro_batch_sizes = [",
+      LLAMA_MODEL, g->version, g->limit, g->min_gpus, g->max_gpus, g->per_node, g->parallel,
+      g->larger ? "true" : "false");
   for (int i = 0; i < g->sizes.n; ++i) {
     ts_text_add(&text, i > 0 ? ", %lld" : "%lld", (long long) g->sizes.items[i]);
   }
@@ -111,8 +114,8 @@ static void test_golden(void) {
     ts_ints_clear(&g.fits);
   }
   tap_ok(wrong == 0, "%d of %d cases as DeepSpeed has them", n - wrong, n);
-  tap_ok(n - unfit >= 300 && unfit >= 200 && nodes >= 100 && models >= 80, "%d with ranks that do not fit, %d with nodes, %d with parts of a model",
-         unfit, nodes, models);
+  tap_ok(n - unfit >= 300 && unfit >= 200 && nodes >= 100 && models >= 80,
+         "%d with ranks that do not fit, %d with nodes, %d with parts of a model", unfit, nodes, models);
   ts_free(text);
 }
 
@@ -135,16 +138,19 @@ static void test_composite(void) {
     }
   }
   wrong += ts_elastic_composite(END + 1) != END || ts_elastic_composite(INT64_MAX) != END;
-  tap_ok(wrong == 0 && records == 38, "%d highly composite numbers, the last of DeepSpeed's list is the largest", records);
+  tap_ok(wrong == 0 && records == 38, "%d highly composite numbers, the last of DeepSpeed's list is the largest",
+         records);
   ts_free(divisors);
 }
 
 /* ---- DeepSpeed's json ---- */
 
 static void test_json(void) {
-  char *path = fixture_file("elastic.json", "{\"elasticity\": {\"enabled\": true, \"max_train_batch_size\": 10000,\n"
-                            "\"micro_batch_sizes\": [8, 12, 16, 17], \"min_gpus\": 32, \"max_gpus\": 1500, \"min_time\": 20,\n"
-                            "\"version\": 0.1}}");
+  char *path =
+      fixture_file("elastic.json",
+                   "{\"elasticity\": {\"enabled\": true, \"max_train_batch_size\": 10000,\n"
+                   "\"micro_batch_sizes\": [8, 12, 16, 17], \"min_gpus\": 32, \"max_gpus\": 1500, \"min_time\": 20,\n"
+                   "\"version\": 0.1}}");
   char *text = ts_format("%s deepspeed_config = \"%s\";\n", LLAMA_MODEL, path);
   ts_deck *deck = fixture_read("a json", text, NULL);
   ts_error err = {0};
@@ -152,10 +158,11 @@ static void test_json(void) {
              deck->train_micro_batch_size_per_gpu == 17 && deck->gradient_accumulation_steps == 9,
          "DeepSpeed's own example on 64 ranks: 9792 = 17 x 9 x 64");
   ts_status unfit = ts_deck_resolve_batch(deck, 128, &err);
-  tap_ok(unfit == TS_BAD_INPUT && strstr(err.text, "elastic.json:1: elasticity.max_train_batch_size: "
-                                                   "data-parallel size 128 does not fit train_batch_size 9792; "
-                                                 "accepted: 32, 34, 36, 48, 51, 64 ..., 306, 408, 576, 612, 816, 1224 (23 numbers), or "
-                                                 "elasticity.version = 0.2") != NULL,
+  tap_ok(unfit == TS_BAD_INPUT &&
+             strstr(err.text, "elastic.json:1: elasticity.max_train_batch_size: "
+                              "data-parallel size 128 does not fit train_batch_size 9792; "
+                              "accepted: 32, 34, 36, 48, 51, 64 ..., 306, 408, 576, 612, 816, 1224 (23 numbers), or "
+                              "elasticity.version = 0.2") != NULL,
          "on 128: %s", err.text);
   ts_error_clear(&err);
   ts_text printed = {0};
@@ -185,7 +192,8 @@ static void test_unfit(void) {
   } rows[] = {
       {"elasticity={enabled=true; max_train_batch_size=8; micro_batch_sizes=[2, 3];}",
        "no micro-batch size x data-parallel size 5 is within 8; accepted: fewer ranks", 5},
-      {"elasticity={enabled=true; version=0.1; max_train_batch_size=8; micro_batch_sizes=[2]; min_gpus=9; max_gpus=12;}",
+      {"elasticity={enabled=true; version=0.1; max_train_batch_size=8; micro_batch_sizes=[2]; min_gpus=9; "
+       "max_gpus=12;}",
        "no number of ranks from elasticity.min_gpus 9 to max_gpus 12 fits a batch of at most 8", 9},
       {"elasticity={enabled=true; max_train_batch_size=2147483647; micro_batch_sizes=[2147483647];}",
        "no micro-batch size x data-parallel size 2147483647 is within", INT64_C(2147483647)},
@@ -203,8 +211,14 @@ static void test_unfit(void) {
 
 /* The most there may be of everything takes no time to speak of. */
 static void test_large(void) {
-  ts_deck_elasticity e = {.enabled = true, .max_train_batch_size = INT32_MAX, .min_gpus = 1, .max_gpus = INT32_MAX,
-                          .num_gpus_per_node = 1, .model_parallel_size = 1, .prefer_larger_batch = true, .version = 0.2};
+  ts_deck_elasticity e = {.enabled = true,
+                          .max_train_batch_size = INT32_MAX,
+                          .min_gpus = 1,
+                          .max_gpus = INT32_MAX,
+                          .num_gpus_per_node = 1,
+                          .model_parallel_size = 1,
+                          .prefer_larger_batch = true,
+                          .version = 0.2};
   for (int i = 1; i <= TS_ELASTIC_SIZES; ++i) {
     ts_ints_add(&e.micro_batch_sizes, i);
   }
@@ -215,7 +229,8 @@ static void test_large(void) {
   ts_ints_clear(&choice.fits);
   ts_elastic_choose(&e, 0, &choice);
   tap_ok(choice.batch > 0 && choice.batch <= INT32_MAX && choice.fits.n > 500 && choice.fits.n <= 1536,
-         "a batch of %lld has %d numbers of ranks (%.3f s)", (long long) choice.batch, choice.fits.n, ts_seconds() - start);
+         "a batch of %lld has %d numbers of ranks (%.3f s)", (long long) choice.batch, choice.fits.n,
+         ts_seconds() - start);
   ts_ints_clear(&choice.fits);
   ts_ints_clear(&e.micro_batch_sizes);
 }
@@ -233,26 +248,59 @@ static const struct {
   const char *said;
 } kept[] = {
     {{32, 4, 2}, {0, 4, 2}, 4, {32, 4, 2}, NULL},
-    {{32, 4, 2}, {0, 4, 2}, 2, {32, 4, 4}, "4 ranks before, 2 now: gradient_accumulation_steps 2 -> 4 keeps train_batch_size 32"},
-    {{32, 4, 4}, {0, 4, 2}, 2, {32, 4, 4}, "train_batch_size 32 is kept: train_micro_batch_size_per_gpu 4 x "
+    {{32, 4, 2},
+     {0, 4, 2},
+     2,
+     {32, 4, 4},
+     "4 ranks before, 2 now: gradient_accumulation_steps 2 -> 4 keeps train_batch_size 32"},
+    {{32, 4, 4},
+     {0, 4, 2},
+     2,
+     {32, 4, 4},
+     "train_batch_size 32 is kept: train_micro_batch_size_per_gpu 4 x "
      "gradient_accumulation_steps 4 x 2 ranks (not what the deck says; to change the batch, set train_batch_size)"},
-    {{32, 4, 4}, {32, 4, 2}, 1, {32, 4, 8}, "2 ranks before, 1 now: gradient_accumulation_steps 4 -> 8 keeps train_batch_size 32"},
+    {{32, 4, 4},
+     {32, 4, 2},
+     1,
+     {32, 4, 8},
+     "2 ranks before, 1 now: gradient_accumulation_steps 4 -> 8 keeps train_batch_size 32"},
     {{32, 4, 8}, {32, 4, 2}, 4, {32, 4, 2}, "1 rank before, 4 now: gradient_accumulation_steps 8 -> 2 keeps"},
-    {{32, 4, 2}, {0, 4, 2}, 16, {32, 2, 1}, "train_micro_batch_size_per_gpu 4 -> 2, gradient_accumulation_steps 2 -> 1 keeps"},
-    {{32, 2, 1}, {0, 4, 2}, 2, {32, 4, 4}, "16 ranks before, 2 now: train_micro_batch_size_per_gpu 2 -> 4, gradient_accumulation_steps 1 -> 4"},
-    {{36, 4, 3}, {36, 4, 3}, 2, {36, 3, 6}, "train_micro_batch_size_per_gpu 4 -> 3, gradient_accumulation_steps 3 -> 6 keeps"},
+    {{32, 4, 2},
+     {0, 4, 2},
+     16,
+     {32, 2, 1},
+     "train_micro_batch_size_per_gpu 4 -> 2, gradient_accumulation_steps 2 -> 1 keeps"},
+    {{32, 2, 1},
+     {0, 4, 2},
+     2,
+     {32, 4, 4},
+     "16 ranks before, 2 now: train_micro_batch_size_per_gpu 2 -> 4, gradient_accumulation_steps 1 -> 4"},
+    {{36, 4, 3},
+     {36, 4, 3},
+     2,
+     {36, 3, 6},
+     "train_micro_batch_size_per_gpu 4 -> 3, gradient_accumulation_steps 3 -> 6 keeps"},
     {{36, 4, 3}, {36, 4, 0}, 4, {36, 3, 3}, "3 ranks before, 4 now: train_micro_batch_size_per_gpu 4 -> 3 keeps"},
     {{32, 8, 1}, {32, 0, 0}, 2, {32, 8, 2}, "4 ranks before, 2 now: gradient_accumulation_steps 1 -> 2 keeps"},
     {{32, 8, 1}, {32, 0, 0}, 8, {32, 4, 1}, "4 ranks before, 8 now: train_micro_batch_size_per_gpu 8 -> 4 keeps"},
     {{32, 4, 2}, {32, 0, 4}, 4, {32, 2, 4}, NULL},
     {{32, 4, 2}, {32, 2, 0}, 4, {32, 2, 4}, NULL},
     {{32, 4, 2}, {64, 4, 0}, 4, {64, 4, 4}, NULL},
-    {{32, 4, 2}, {64, 4, 0}, 2, {64, 4, 8}, "4 ranks before, 2 now: train_batch_size 32 -> 64, gradient_accumulation_steps 2 -> 8; "
+    {{32, 4, 2},
+     {64, 4, 0},
+     2,
+     {64, 4, 8},
+     "4 ranks before, 2 now: train_batch_size 32 -> 64, gradient_accumulation_steps 2 -> 8; "
      "run.steps and the learning rate's schedule go on counting steps, the data goes on where it was"},
     {{32, 4, 2}, {33, 0, 0}, 3, {33, 11, 1}, "train_batch_size 32 -> 33"},
     {{31, 1, 31}, {31, 4, 0}, 1, {31, 1, 31}, "is kept"},
-    {{32, 4, 2}, {0, 4, 2}, 3, {0}, "a run that goes on keeps its train_batch_size, and 32 / data-parallel size 3 is not a whole "
-     "number; accepted: 1, 2, 4 ranks, another train_batch_size, or elasticity.enabled = true with micro_batch_sizes and "
+    {{32, 4, 2},
+     {0, 4, 2},
+     3,
+     {0},
+     "a run that goes on keeps its train_batch_size, and 32 / data-parallel size 3 is not a whole "
+     "number; accepted: 1, 2, 4 ranks, another train_batch_size, or elasticity.enabled = true with micro_batch_sizes "
+     "and "
      "max_train_batch_size"},
     {{32, 4, 2}, {64, 4, 2}, 2, {0}, "train_batch_size: 64 != train_micro_batch_size_per_gpu 4"},
     {{32, 0, 0}, {0, 4, 2}, 2, {16, 4, 2}, NULL}, /* a saved deck that does not say is none to keep to */
@@ -261,8 +309,12 @@ static const struct {
 static void test_keep(void) {
   for (size_t i = 0; i < sizeof kept / sizeof *kept; ++i) {
     const triple *b = &kept[i].before, *a = &kept[i].asked, *k = &kept[i].kept;
-    ts_deck before = {.train_batch_size = b->batch, .train_micro_batch_size_per_gpu = b->micro, .gradient_accumulation_steps = b->steps};
-    ts_deck deck = {.train_batch_size = a->batch, .train_micro_batch_size_per_gpu = a->micro, .gradient_accumulation_steps = a->steps};
+    ts_deck before = {.train_batch_size = b->batch,
+                      .train_micro_batch_size_per_gpu = b->micro,
+                      .gradient_accumulation_steps = b->steps};
+    ts_deck deck = {.train_batch_size = a->batch,
+                    .train_micro_batch_size_per_gpu = a->micro,
+                    .gradient_accumulation_steps = a->steps};
     ts_text said = {0};
     ts_error err = {0};
     ts_status status = ts_deck_keep_batch(&deck, &before, kept[i].ranks, &said, &err);
@@ -270,9 +322,11 @@ static void test_keep(void) {
     bool silent = kept[i].said == NULL ? text == NULL : text != NULL && strstr(text, kept[i].said) != NULL;
     const triple *expected = k->batch > 0 ? k : a; /* refused: unchanged */
     tap_ok((status == TS_OK) == (k->batch > 0) && silent && deck.train_batch_size == expected->batch &&
-               deck.train_micro_batch_size_per_gpu == expected->micro && deck.gradient_accumulation_steps == expected->steps,
+               deck.train_micro_batch_size_per_gpu == expected->micro &&
+               deck.gradient_accumulation_steps == expected->steps,
            "kept %zu: %lld x %lld on %lld: %s", i, (long long) deck.train_micro_batch_size_per_gpu,
-           (long long) deck.gradient_accumulation_steps, (long long) kept[i].ranks, text != NULL ? text : "nothing to say");
+           (long long) deck.gradient_accumulation_steps, (long long) kept[i].ranks,
+           text != NULL ? text : "nothing to say");
     ts_text_free(&said);
     ts_error_clear(&err);
   }

@@ -53,8 +53,10 @@ static ts_deck *read_deck(ts_world *world, const golden *g, int64_t stage, bool 
                  ts_format("data.path=%s/%s/tokens.bin", tap_path("regression/golden"), g->name),
                  ts_format("train_micro_batch_size_per_gpu=%lld", (long long) g->micro_batch / ts_world_size(world)),
                  ts_format("zero_optimization.stage=%lld", (long long) stage),
-                 ts_format("bf16.enabled=%s", bf16 ? "true" : "false"), ts_strdup("run.threads=1"),
-                 ts_strdup("run.share_device=true"), ts_strdup("run.measure_algorithms=false")};
+                 ts_format("bf16.enabled=%s", bf16 ? "true" : "false"),
+                 ts_strdup("run.threads=1"),
+                 ts_strdup("run.share_device=true"),
+                 ts_strdup("run.measure_algorithms=false")};
   const int n = sizeof set / sizeof set[0];
   ts_error err = {0};
   ts_deck *deck;

@@ -21,7 +21,9 @@ typedef struct reference {
   double loss, valid;
 } reference;
 
-static int64_t rows_of(const problem *p) { return (int64_t) p->batch * p->length; }
+static int64_t rows_of(const problem *p) {
+  return (int64_t) p->batch * p->length;
+}
 
 static double *random_values(int64_t count, uint64_t key, double std, ts_dtype dtype) {
   float *value = ts_malloc((size_t) count * sizeof *value);
@@ -82,7 +84,8 @@ static void compute(const problem *p, reference *r) {
 
 static reference reference_create(const problem *p) {
   int64_t n_x = rows_of(p) * p->width, n_w = (int64_t) p->vocabulary * p->width;
-  reference r = {.x = random_values(n_x, 1, 1, p->dtype), .w = random_values(n_w, 2, 0.5, p->dtype),
+  reference r = {.x = random_values(n_x, 1, 1, p->dtype),
+                 .w = random_values(n_w, 2, 0.5, p->dtype),
                  .prior = random_values(n_w, 3, 0.1, p->dw_dtype)};
   r.dx = ts_calloc((size_t) n_x, sizeof *r.dx);
   r.dw = ts_calloc((size_t) n_w, sizeof *r.dw);
@@ -232,11 +235,10 @@ int main(void) {
   }
   check_differences();
   static const problem shapes[] = {
-      {1, 1, 1, 1, 0, 0, NO_PRIOR, 1},    {1, 3, 17, 67, 0, 0, SAME, 0},       {2, 17, 3, 130, 0, 0, OTHER, 1},
-      {3, 67, 33, 257, 0, 0, SAME, 0.5f}, {2, 300, 16, 256, 0, 0, SAME, 1},    {7, 97, 8, 1024, 0, 0, OTHER, 0.5f},
-      {1, 40, 24, 3000, 0, 0, SAME, 1},   {9, 130, 5, 97, 0, 0, NO_PRIOR, 1},
-      {1, 6, 4, 9001, 0, 0, OTHER, 1},    {1, 4, 4, 20011, 0, 0, SAME, 0},      {1, 2, 4, 57856, 0, 0, SAME, 0.5f},
-      {1, 2, 4, 57857, 0, 0, SAME, 0.5f},
+      {1, 1, 1, 1, 0, 0, NO_PRIOR, 1},    {1, 3, 17, 67, 0, 0, SAME, 0},      {2, 17, 3, 130, 0, 0, OTHER, 1},
+      {3, 67, 33, 257, 0, 0, SAME, 0.5f}, {2, 300, 16, 256, 0, 0, SAME, 1},   {7, 97, 8, 1024, 0, 0, OTHER, 0.5f},
+      {1, 40, 24, 3000, 0, 0, SAME, 1},   {9, 130, 5, 97, 0, 0, NO_PRIOR, 1}, {1, 6, 4, 9001, 0, 0, OTHER, 1},
+      {1, 4, 4, 20011, 0, 0, SAME, 0},    {1, 2, 4, 57856, 0, 0, SAME, 0.5f}, {1, 2, 4, 57857, 0, 0, SAME, 0.5f},
   };
   static const ts_dtype types[][2] = {{TS_F32, TS_F32}, {TS_BF16, TS_F32}, {TS_BF16, TS_BF16}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {

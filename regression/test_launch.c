@@ -21,8 +21,8 @@ static const char *look_up(const char *variable) {
 }
 
 /* A step of 3 tasks on 2 nodes, task 2; seen with Slurm 22.05. */
-#define STEP                                                                                                           \
-  "SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_PROCID=2", "SLURM_STEP_NUM_TASKS=3", "SLURM_LOCALID=0",                  \
+#define STEP                                                                                          \
+  "SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_PROCID=2", "SLURM_STEP_NUM_TASKS=3", "SLURM_LOCALID=0", \
       "SLURM_NODEID=1", "SLURM_STEP_NUM_NODES=2", "SLURM_STEP_TASKS_PER_NODE=2,1", "SLURMD_NODENAME=n1"
 #define HYDRA "PMI_FD=5", "PMI_RANK=3", "PMI_SIZE=4", "MPI_LOCALRANKID=1", "MPI_LOCALNRANKS=2"
 
@@ -70,8 +70,8 @@ static const row rows[] = {
      {"srun", 2, 3, 0, 1, 1, 2, "n1", "7", 0, false, 5}},
     {"numbers that are none",
      {"SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_PROCID=-1", "SLURM_STEP_NUM_TASKS=3x",
-      "SLURM_LOCALID=", "SLURM_NODEID=99999999999999999999", "SLURM_STEP_TASKS_PER_NODE=2", "SLURMD_NODENAME=",
-      "SLURM_HET_SIZE=99999999", "SLURM_JOB_NUM_NODES_HET_GROUP_0=-1"},
+      "SLURM_LOCALID=", "SLURM_NODEID=99999999999999999999", "SLURM_STEP_TASKS_PER_NODE=2",
+      "SLURMD_NODENAME=", "SLURM_HET_SIZE=99999999", "SLURM_JOB_NUM_NODES_HET_GROUP_0=-1"},
      {"srun", 0, 0, -1, 0, -1, 0, "", "7", 0, false}},
 };
 
@@ -90,8 +90,7 @@ static void test_rows(void) {
     bool good = same_text(l.launcher, e->launcher) && l.rank == e->rank && l.size == e->size &&
                 l.local_rank == e->local_rank && l.local_size == e->local_size && l.node == e->node &&
                 l.n_nodes == e->n_nodes && same_text(l.job, e->job) && l.restart == e->restart && l.pmix == e->pmix &&
-                l.het_nodes == e->het_nodes &&
-                strcmp(l.node_name, e->node_name[0] != 0 ? e->node_name : host) == 0;
+                l.het_nodes == e->het_nodes && strcmp(l.node_name, e->node_name[0] != 0 ? e->node_name : host) == 0;
     if (!tap_ok(good, "%s", rows[i].name)) {
       tap_note("%s, %d of %d, local %d of %d, node %d of %d, %s, job %s, restart %d, pmix %d, het %d", l.launcher,
                l.rank, l.size, l.local_rank, l.local_size, l.node, l.n_nodes, l.node_name, l.job, l.restart, l.pmix,

@@ -4,9 +4,9 @@
 #include "regression/grid.h"
 #include "regression/tap.h"
 
-static const unsigned runs[] = {
-    TS_SEGMENT_FORWARD, TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT,
-    TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT | TS_SEGMENT_REDUCE, TS_SEGMENT_UPDATE};
+static const unsigned runs[] = {TS_SEGMENT_FORWARD, TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT,
+                                TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT | TS_SEGMENT_REDUCE,
+                                TS_SEGMENT_UPDATE};
 enum { RUNS = sizeof runs / sizeof *runs };
 
 static int count(const ts_lowered *c, ts_lowered_kind kind) {
@@ -52,16 +52,18 @@ static void check_grid(const char *name, const char *text, const char *sets, int
       ts_lowered_destroy(&c);
     }
   }
-  tap_ok(wrong == NULL && complete && (ranks == 1 || collectives > 0), "%s on %d ranks, %s: %d collectives: %s", name, ranks, sets,
-         collectives, wrong != NULL ? wrong : complete ? "ordered" : "a node is missing");
+  tap_ok(wrong == NULL && complete && (ranks == 1 || collectives > 0), "%s on %d ranks, %s: %d collectives: %s", name,
+         ranks, sets, collectives,
+         wrong != NULL ? wrong
+         : complete    ? "ordered"
+                       : "a node is missing");
   ts_free(wrong);
   free_grid(&g);
 }
 
 static void check_grids(const char *name, const char *text) {
   static const char *const variant[] = {
-      "zero_optimization.overlap_comm=true",
-      "zero_optimization.overlap_comm=false gradient_accumulation_steps=3",
+      "zero_optimization.overlap_comm=true", "zero_optimization.overlap_comm=false gradient_accumulation_steps=3",
       "zero_optimization.overlap_comm=true gradient_accumulation_steps=3 bf16.enabled=true "
       "zero_optimization.reduce_bucket_size=30000 zero_optimization.allgather_bucket_size=20000",
       "zero_optimization.overlap_comm=true activation_checkpointing.enabled=true "
@@ -122,7 +124,9 @@ static bool forget_all_waits(ts_lowered *c) {
   return any;
 }
 
-static bool forget_record(ts_lowered *c) { return remove_found(c, find(c, TS_LOWERED_RECORD, TS_QUEUE_COMM, 0)); }
+static bool forget_record(ts_lowered *c) {
+  return remove_found(c, find(c, TS_LOWERED_RECORD, TS_QUEUE_COMM, 0));
+}
 
 static bool record_early(ts_lowered *c) { /* the event before the collective instead of after it */
   int at = find(c, TS_LOWERED_COLLECTIVE, TS_QUEUE_COMM, 0);
@@ -141,7 +145,9 @@ static bool copy_inside(ts_lowered *c) {
   return first.kind == TS_LOWERED_COPY_IN;
 }
 
-static bool forget_end(ts_lowered *c) { return remove_found(c, find(c, TS_LOWERED_CAPTURE_END, TS_QUEUE_COMPUTE, 0)); }
+static bool forget_end(ts_lowered *c) {
+  return remove_found(c, find(c, TS_LOWERED_CAPTURE_END, TS_QUEUE_COMPUTE, 0));
+}
 
 static bool launch_outside(ts_lowered *c) {
   return remove_found(c, find(c, TS_LOWERED_CAPTURE_BEGIN, TS_QUEUE_COMPUTE, 0));
@@ -156,8 +162,10 @@ static bool launch_elsewhere(ts_lowered *c) { /* a kernel in the queue of collec
 }
 
 static void expect_wrong(const char *what, breakage *break_it, unsigned segments, const char *message) {
-  grid g = make_grid(llama, "zero_optimization.stage=3 zero_optimization.overlap_comm=true "
-                            "zero_optimization.stage3_param_persistence_threshold=0", 4, TS_MODEL_TRAIN);
+  grid g = make_grid(llama,
+                     "zero_optimization.stage=3 zero_optimization.overlap_comm=true "
+                     "zero_optimization.stage3_param_persistence_threshold=0",
+                     4, TS_MODEL_TRAIN);
   const ts_program *p = g.program[1];
   ts_lowered *c = ts_lower(p->graph, p->schedule, segments);
   bool broken = break_it(c);

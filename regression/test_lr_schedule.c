@@ -12,8 +12,8 @@ static const double tolerance = 1e-12;
 
 /* The case as a DeepSpeed configuration. */
 static char *write_config(json_t *c) {
-  json_t *params = json_pack("{s:O, s:[O,f]}", "lr", json_object_get(c, "lr"), "betas", json_object_get(c, "momentum"),
-                             0.999);
+  json_t *params =
+      json_pack("{s:O, s:[O,f]}", "lr", json_object_get(c, "lr"), "betas", json_object_get(c, "momentum"), 0.999);
   json_t *config = json_pack("{s:i, s:{s:s, s:o}, s:{s:O, s:O}}", "train_micro_batch_size_per_gpu", 1, "optimizer",
                              "type", "AdamW", "params", params, "scheduler", "type", json_object_get(c, "type"),
                              "params", json_object_get(c, "params"));
@@ -103,7 +103,7 @@ int main(void) {
   tap_ok(json_array_size(cases) >= 30, "schedules.json is there: %zu cases %s", json_array_size(cases),
          cases == NULL ? error.text : "");
   size_t i;
-  json_array_foreach (cases, i, c) {
+  json_array_foreach(cases, i, c) {
     test_case(c);
   }
   json_decref(cases);

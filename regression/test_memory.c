@@ -37,8 +37,8 @@ static int64_t end_of(const ts_program *program, ts_arena arena) {
 static void check_arenas(ts_engine *engine) {
   const ts_program *program = ts_engine_program(engine);
   const ts_plan *plan = program->plan;
-  int64_t planned = plan->arena_bytes[TS_ARENA_STATE] + plan->arena_bytes[TS_ARENA_INPUT] +
-                    plan->arena_bytes[TS_ARENA_WORK];
+  int64_t planned =
+      plan->arena_bytes[TS_ARENA_STATE] + plan->arena_bytes[TS_ARENA_INPUT] + plan->arena_bytes[TS_ARENA_WORK];
   int64_t bytes = ts_executor_arena_bytes(ts_engine_executor(engine));
   tap_ok_all(MPI_COMM_WORLD, bytes == planned, "the arenas have the planned size");
   for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
@@ -98,8 +98,8 @@ int main(int argc, char **argv) {
   test(world, "zero_optimization.stage=1 zero_optimization.overlap_comm=true", false);
   test(world, "zero_optimization.stage=2 zero_optimization.overlap_comm=true bf16.enabled=true", false);
   test(world, "zero_optimization.stage=3 zero_optimization.stage3_max_live_parameters=5000000", false);
-  char *sets = ts_format("run.save_every=1 run.directory=%s zero_optimization.stage=1",
-                         tap_directory_all(MPI_COMM_WORLD));
+  char *sets =
+      ts_format("run.save_every=1 run.directory=%s zero_optimization.stage=1", tap_directory_all(MPI_COMM_WORLD));
   test(world, sets, false);
   ts_free(sets);
   int code = tap_done_all(MPI_COMM_WORLD);

@@ -74,8 +74,8 @@ static int wrong_grids(int size[TS_N_AXES], int axis, int rest, int ranks, int *
 static bool refused(const int size[TS_N_AXES], int ranks, const char *message) {
   ts_mesh mesh;
   ts_error err = {0};
-  bool as_expected = ts_mesh_init(&mesh, size, ranks, 0, &err) == TS_BAD_INPUT && err.count == 1 &&
-                     strcmp(err.text, message) == 0;
+  bool as_expected =
+      ts_mesh_init(&mesh, size, ranks, 0, &err) == TS_BAD_INPUT && err.count == 1 && strcmp(err.text, message) == 0;
   if (!as_expected) {
     tap_note("got: %s", err.text != NULL ? err.text : "success");
   }

@@ -229,8 +229,8 @@ static void test_full(void) {
   end_stderr(kept);
   int64_t before = whole_rows(directory, &in_order);
   char *text = read_text(directory, "metrics.csv"), *warning = read_text(tap_directory(), "full.stderr");
-  tap_ok(before > 0 && before < 100 && in_order && text[strlen(text) - 1] == '\n',
-         "a full disk: %lld whole rows", (long long) before);
+  tap_ok(before > 0 && before < 100 && in_order && text[strlen(text) - 1] == '\n', "a full disk: %lld whole rows",
+         (long long) before);
   tap_ok(count(warning, "cannot be written: File too large") == 1 && count(warning, "\n") == 1,
          "a full disk: said once, with the reason: %s", warning);
   limit_files(2000);

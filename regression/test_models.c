@@ -6,23 +6,23 @@
 
 #include <math.h>
 
-#define TINY_GPT2                                                                                                   \
-  "model = { model_type = \"gpt2\"; vocab_size = 11; n_embd = 8; n_layer = 1; n_head = 2; n_positions = 16; };\n"   \
+#define TINY_GPT2                                                                                                 \
+  "model = { model_type = \"gpt2\"; vocab_size = 11; n_embd = 8; n_layer = 1; n_head = 2; n_positions = 16; };\n" \
   "train_micro_batch_size_per_gpu = 2;\n"
-#define TINY_LLAMA                                                                                                  \
-  "model = { model_type = \"llama\"; vocab_size = 11; hidden_size = 8; intermediate_size = 12;\n"                   \
-  "  num_hidden_layers = 1; num_attention_heads = 4; num_key_value_heads = 2; max_position_embeddings = 16;\n"      \
+#define TINY_LLAMA                                                                                             \
+  "model = { model_type = \"llama\"; vocab_size = 11; hidden_size = 8; intermediate_size = 12;\n"              \
+  "  num_hidden_layers = 1; num_attention_heads = 4; num_key_value_heads = 2; max_position_embeddings = 16;\n" \
   "  tie_word_embeddings = false; };\ntrain_micro_batch_size_per_gpu = 2;\n"
-#define GPT2_124M                                                                                                   \
-  "model = { model_type = \"gpt2\"; vocab_size = 50257; n_embd = 768; n_layer = 12; n_head = 12;\n"                 \
+#define GPT2_124M                                                                                   \
+  "model = { model_type = \"gpt2\"; vocab_size = 50257; n_embd = 768; n_layer = 12; n_head = 12;\n" \
   "  n_positions = 1024; };\ntrain_micro_batch_size_per_gpu = 1;\n"
 #define LLAMA2_7B                                                                                                   \
   "model = { model_type = \"llama\"; vocab_size = 32000; hidden_size = 4096; intermediate_size = 11008;\n"          \
   "  num_hidden_layers = 32; num_attention_heads = 32; num_key_value_heads = 32; max_position_embeddings = 4096;\n" \
   "  tie_word_embeddings = false; };\ntrain_micro_batch_size_per_gpu = 1;\n"
-#define LLAMA32_1B                                                                                                  \
-  "model = { model_type = \"llama\"; vocab_size = 128256; hidden_size = 2048; intermediate_size = 8192;\n"          \
-  "  num_hidden_layers = 16; num_attention_heads = 32; num_key_value_heads = 8; max_position_embeddings = 4096;\n"  \
+#define LLAMA32_1B                                                                                                 \
+  "model = { model_type = \"llama\"; vocab_size = 128256; hidden_size = 2048; intermediate_size = 8192;\n"         \
+  "  num_hidden_layers = 16; num_attention_heads = 32; num_key_value_heads = 8; max_position_embeddings = 4096;\n" \
   "  tie_word_embeddings = true; };\ntrain_micro_batch_size_per_gpu = 1;\n"
 
 enum { B = 2, T = 4 };
@@ -66,37 +66,35 @@ static void expect_parameters(const char *what, const ts_graph *g, const char *e
   ts_text_free(&text);
 }
 
-static const char gpt2_parameters[] =
-    "transformer.wte.weight 11x8 transformer.wte\n"
-    "transformer.wpe.weight 16x8 transformer.wpe\n"
-    "transformer.h.0.ln_1.weight 8 transformer.h.0\n"
-    "transformer.h.0.ln_1.bias 8 transformer.h.0\n"
-    "transformer.h.0.attn.c_attn.weight 8x24 transformer.h.0\n"
-    "transformer.h.0.attn.c_attn.bias 24 transformer.h.0\n"
-    "transformer.h.0.attn.c_proj.weight 8x8 transformer.h.0\n"
-    "transformer.h.0.attn.c_proj.bias 8 transformer.h.0\n"
-    "transformer.h.0.ln_2.weight 8 transformer.h.0\n"
-    "transformer.h.0.ln_2.bias 8 transformer.h.0\n"
-    "transformer.h.0.mlp.c_fc.weight 8x32 transformer.h.0\n"
-    "transformer.h.0.mlp.c_fc.bias 32 transformer.h.0\n"
-    "transformer.h.0.mlp.c_proj.weight 32x8 transformer.h.0\n"
-    "transformer.h.0.mlp.c_proj.bias 8 transformer.h.0\n"
-    "transformer.ln_f.weight 8 transformer.ln_f\n"
-    "transformer.ln_f.bias 8 transformer.ln_f\n";
+static const char gpt2_parameters[] = "transformer.wte.weight 11x8 transformer.wte\n"
+                                      "transformer.wpe.weight 16x8 transformer.wpe\n"
+                                      "transformer.h.0.ln_1.weight 8 transformer.h.0\n"
+                                      "transformer.h.0.ln_1.bias 8 transformer.h.0\n"
+                                      "transformer.h.0.attn.c_attn.weight 8x24 transformer.h.0\n"
+                                      "transformer.h.0.attn.c_attn.bias 24 transformer.h.0\n"
+                                      "transformer.h.0.attn.c_proj.weight 8x8 transformer.h.0\n"
+                                      "transformer.h.0.attn.c_proj.bias 8 transformer.h.0\n"
+                                      "transformer.h.0.ln_2.weight 8 transformer.h.0\n"
+                                      "transformer.h.0.ln_2.bias 8 transformer.h.0\n"
+                                      "transformer.h.0.mlp.c_fc.weight 8x32 transformer.h.0\n"
+                                      "transformer.h.0.mlp.c_fc.bias 32 transformer.h.0\n"
+                                      "transformer.h.0.mlp.c_proj.weight 32x8 transformer.h.0\n"
+                                      "transformer.h.0.mlp.c_proj.bias 8 transformer.h.0\n"
+                                      "transformer.ln_f.weight 8 transformer.ln_f\n"
+                                      "transformer.ln_f.bias 8 transformer.ln_f\n";
 
-static const char llama_parameters[] =
-    "model.embed_tokens.weight 11x8 model.embed_tokens\n"
-    "model.layers.0.input_layernorm.weight 8 model.layers.0\n"
-    "model.layers.0.self_attn.q_proj.weight 8x8 model.layers.0\n"
-    "model.layers.0.self_attn.k_proj.weight 4x8 model.layers.0\n"
-    "model.layers.0.self_attn.v_proj.weight 4x8 model.layers.0\n"
-    "model.layers.0.self_attn.o_proj.weight 8x8 model.layers.0\n"
-    "model.layers.0.post_attention_layernorm.weight 8 model.layers.0\n"
-    "model.layers.0.mlp.gate_proj.weight 12x8 model.layers.0\n"
-    "model.layers.0.mlp.up_proj.weight 12x8 model.layers.0\n"
-    "model.layers.0.mlp.down_proj.weight 8x12 model.layers.0\n"
-    "model.norm.weight 8 model.norm\n"
-    "lm_head.weight 11x8 lm_head\n";
+static const char llama_parameters[] = "model.embed_tokens.weight 11x8 model.embed_tokens\n"
+                                       "model.layers.0.input_layernorm.weight 8 model.layers.0\n"
+                                       "model.layers.0.self_attn.q_proj.weight 8x8 model.layers.0\n"
+                                       "model.layers.0.self_attn.k_proj.weight 4x8 model.layers.0\n"
+                                       "model.layers.0.self_attn.v_proj.weight 4x8 model.layers.0\n"
+                                       "model.layers.0.self_attn.o_proj.weight 8x8 model.layers.0\n"
+                                       "model.layers.0.post_attention_layernorm.weight 8 model.layers.0\n"
+                                       "model.layers.0.mlp.gate_proj.weight 12x8 model.layers.0\n"
+                                       "model.layers.0.mlp.up_proj.weight 12x8 model.layers.0\n"
+                                       "model.layers.0.mlp.down_proj.weight 8x12 model.layers.0\n"
+                                       "model.norm.weight 8 model.norm\n"
+                                       "lm_head.weight 11x8 lm_head\n";
 
 static void check_graph(const char *what, const ts_graph *g) {
   ts_text why = {0};

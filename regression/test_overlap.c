@@ -37,14 +37,18 @@ static void run_product(const ts_kernel_call *call) {
   nanosleep(&(struct timespec){.tv_nsec = PRODUCT_NANOSECONDS}, NULL);
 }
 
-static void run_nothing(const ts_kernel_call *call) { (void) call; }
+static void run_nothing(const ts_kernel_call *call) {
+  (void) call;
+}
 
 static const ts_kernel *sleeping_kernel(ts_op op) {
   static const ts_kernel product = {NULL, run_product, NULL}, nothing = {NULL, run_nothing, NULL};
   return op == TS_OP_MATMUL ? &product : &nothing;
 }
 
-static const char *describe(void) { return "sleeping"; }
+static const char *describe(void) {
+  return "sleeping";
+}
 
 static const ts_backend sleeping = {
     .name = "sleeping", .kernel = sleeping_kernel, .allocate = ts_map, .release = ts_unmap, .describe = describe};
@@ -62,8 +66,12 @@ static subject begin(ts_world *world, const char *sets) {
   subject s = {.deck = train_run_deck(world, deck_text, sets)};
   ts_mesh mesh;
   TS_CHECK(ts_deck_mesh(s.deck, ts_world_size(world), ts_world_rank(world), &mesh, NULL) == TS_OK, "the grid is dp");
-  const ts_program_options options = {.deck = s.deck, .mesh = &mesh, .target = {&sleeping, 1, false}, .use = TS_MODEL_TRAIN,
-                                      .batch = 1, .length = s.deck->data.sequence_length};
+  const ts_program_options options = {.deck = s.deck,
+                                      .mesh = &mesh,
+                                      .target = {&sleeping, 1, false},
+                                      .use = TS_MODEL_TRAIN,
+                                      .batch = 1,
+                                      .length = s.deck->data.sequence_length};
   s.program = ts_program_create(&options);
   const ts_program *const programs[] = {s.program};
   const ts_executor_options execution = {.world = world, .overlap = s.deck->zero_optimization.overlap_comm};

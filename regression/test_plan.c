@@ -29,9 +29,7 @@ static double number(const json_t *root, const char *key) {
 /* Rajbhandari et al., "ZeRO", SC20, figure 1: 7.5 billion parameters, 64 devices, 2 + 2 + 12 bytes a parameter.
  * Decimal GB, equal in the digits that are printed there. */
 static void test_paper(void) {
-  static const struct {
-    double gigabytes, digits;
-  } paper[] = {{120, 1}, {31.4, 0.1}, {16.6, 0.1}, {1.9, 0.1}};
+  static const struct { double gigabytes, digits; } paper[] = {{120, 1}, {31.4, 0.1}, {16.6, 0.1}, {1.9, 0.1}};
   for (int stage = 0; stage <= 3; ++stage) {
     double start = ts_seconds();
     char *set = ts_format("--set zero_optimization.stage=%d", stage);
@@ -68,9 +66,9 @@ static const char rest[] =
     "data = { path = \"none\"; format = \"text\"; }; run = { directory = \"none\"; steps = 1; };\n"
     "zero_optimization = { overlap_comm = true; };\n";
 
-#define LLAMA(vocabulary, hidden, inner, layers, heads, kv_heads, positions)                                           \
-  "model_type = \"llama\"; vocab_size = " #vocabulary "; hidden_size = " #hidden "; intermediate_size = " #inner       \
-  "; num_hidden_layers = " #layers "; num_attention_heads = " #heads "; num_key_value_heads = " #kv_heads              \
+#define LLAMA(vocabulary, hidden, inner, layers, heads, kv_heads, positions)                                     \
+  "model_type = \"llama\"; vocab_size = " #vocabulary "; hidden_size = " #hidden "; intermediate_size = " #inner \
+  "; num_hidden_layers = " #layers "; num_attention_heads = " #heads "; num_key_value_heads = " #kv_heads        \
   "; max_position_embeddings = " #positions ";"
 #define GPT2(vocabulary, hidden, layers, heads, positions)                                                             \
   "model_type = \"gpt2\"; vocab_size = " #vocabulary "; n_embd = " #hidden "; n_layer = " #layers "; n_head = " #heads \
@@ -94,8 +92,7 @@ static ts_plan plan_of(size_t shape, int stage, bool recompute, const char *bf16
                          shapes[shape].model, rest, shapes[shape].batch);
   char *set[4] = {ts_format("zero_optimization.stage=%d", stage),
                   ts_format("activation_checkpointing.enabled=%s", recompute ? "true" : "false"),
-                  ts_format("bf16.enabled=%s", bf16),
-                  ts_format("data.sequence_length=%d", shapes[shape].length)};
+                  ts_format("bf16.enabled=%s", bf16), ts_format("data.sequence_length=%d", shapes[shape].length)};
   ts_error err = {0};
   ts_deck *deck;
   ts_mesh mesh;
@@ -103,8 +100,11 @@ static ts_plan plan_of(size_t shape, int stage, bool recompute, const char *bf16
   status = status == TS_OK ? ts_deck_resolve_batch(deck, ranks, &err) : status;
   status = status == TS_OK ? ts_deck_mesh(deck, ranks, 0, &mesh, &err) : status;
   TS_CHECK(status == TS_OK, "%s", err.text);
-  const ts_program_options options = {.deck = deck, .mesh = &mesh, .target = {ts_backend_null(), 1, false},
-                                      .use = TS_MODEL_TRAIN, .batch = shapes[shape].batch,
+  const ts_program_options options = {.deck = deck,
+                                      .mesh = &mesh,
+                                      .target = {ts_backend_null(), 1, false},
+                                      .use = TS_MODEL_TRAIN,
+                                      .batch = shapes[shape].batch,
                                       .length = shapes[shape].length};
   ts_program *program = ts_program_create(&options);
   ts_plan plan = *program->plan; /* only its numbers outlive the program */

@@ -705,8 +705,8 @@ static void test_sums(void) {
   ts_error err = {0};
   put(run, "empty", "", 0);
   /* the published value for no input */
-  tap_ok(ts_file_sum_make(run, "empty", &sum, &err) == TS_OK && sum.bytes == 0 &&
-             sum.hash[0] == 0x99aa06d3014798d8u && sum.hash[1] == 0x6001c324468d497fu,
+  tap_ok(ts_file_sum_make(run, "empty", &sum, &err) == TS_OK && sum.bytes == 0 && sum.hash[0] == 0x99aa06d3014798d8u &&
+             sum.hash[1] == 0x6001c324468d497fu,
          "the sum of an empty file");
   for (int i = 0; i < LONG; ++i) {
     bytes[i] = (char) (i * 31 + i / 251);
@@ -758,8 +758,9 @@ static void test_locate(void) {
   tap_ok(locates(run, NULL, new), "locate: the newest of a run");
   tap_ok(locates(run, "step_00000200", old) && locates(run, "step_00000400", new), "locate: by tag");
   tap_ok(locates(old, NULL, old), "locate: a checkpoint itself");
-  static const char *const bad[] = {"step_200", "step_00000600", "step_00000600.tmp", "../locate/step_00000200",
-                                    "step_00000200/", "", "200", "latest", "step_000000200"};
+  static const char *const bad[] = {
+      "step_200", "step_00000600", "step_00000600.tmp", "../locate/step_00000200", "step_00000200/", "",
+      "200",      "latest",        "step_000000200"};
   int wrong = 0;
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
     char *words = ts_format("there is no checkpoint %s; there are step_00000400, step_00000200", bad[i]);

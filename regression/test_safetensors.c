@@ -358,17 +358,10 @@ static size_t mutate(char *bytes, size_t n, uint64_t *counter) {
   for (uint32_t change = 1 + draw(counter, 4); change > 0; --change) {
     uint32_t at = draw(counter, (uint32_t) n);
     switch (draw(counter, 4)) {
-    case 0:
-      bytes[at] = (char) draw(counter, 256);
-      break;
-    case 1:
-      bytes[at] = (char) "0123456789-.[]{},\""[draw(counter, 18)];
-      break;
-    case 2:
-      n = draw(counter, 16) == 0 ? at + 1 : n;
-      break;
-    default:
-      memmove(bytes + at, bytes + draw(counter, at + 1), (n - at) / 4);
+      case 0: bytes[at] = (char) draw(counter, 256); break;
+      case 1: bytes[at] = (char) "0123456789-.[]{},\""[draw(counter, 18)]; break;
+      case 2: n = draw(counter, 16) == 0 ? at + 1 : n; break;
+      default: memmove(bytes + at, bytes + draw(counter, at + 1), (n - at) / 4);
     }
   }
   return n;

@@ -21,7 +21,14 @@ enum { NODES = 2, RANKS = 2 /* of a node */ };
 
 /* All ranks are inside of collective 100 for 30 s. */
 static ts_run_status make_run(void) {
-  ts_run_status s = {.job = {.id = "abc.1", .state = "running", .job = "17", .launcher = "srun", .ranks = 4, .nodes = 2, .steps = 300, .period = 5}};
+  ts_run_status s = {.job = {.id = "abc.1",
+                             .state = "running",
+                             .job = "17",
+                             .launcher = "srun",
+                             .ranks = 4,
+                             .nodes = 2,
+                             .steps = 300,
+                             .period = 5}};
   s.n_nodes = NODES;
   s.node = ts_calloc(NODES, sizeof *s.node);
   for (int i = 0; i < NODES; ++i) {
@@ -31,8 +38,15 @@ static ts_run_status make_run(void) {
     node->beat = ts_calloc(RANKS, sizeof *node->beat);
     node->process = ts_calloc(RANKS, 1);
     for (int k = 0; k < RANKS; ++k) {
-      node->beat[k] = (ts_beat){.rank = RANKS * i + k, .pid = 1000 + k, .step = 12, .phase = TS_PHASE_COMPUTING, .entered = 100,
-                                .finished = 99, .since_change = 30, .since_step = 31, .since_alive = 0.5};
+      node->beat[k] = (ts_beat){.rank = RANKS * i + k,
+                                .pid = 1000 + k,
+                                .step = 12,
+                                .phase = TS_PHASE_COMPUTING,
+                                .entered = 100,
+                                .finished = 99,
+                                .since_change = 30,
+                                .since_step = 31,
+                                .since_alive = 0.5};
       strcpy(node->beat[k].name, "block.3.reduce");
       node->process[k] = 'S';
     }
@@ -109,11 +123,15 @@ static void test_text(void) {
   tap_ok(accepted == 0 && beginnings == 0, "no zero byte and no part of it");
   count_accepted(is_job, &text, '\xff', &beginnings);
   ts_text_free(&text);
-  static const char *const wrong[] = {"", "\n", "tessera node 1\n", "tessera node 2\nnumber 1\n",
-                                      "tessera node 1\nnumber 1\nid a\nnode b\nstep_seconds 0\ntokens_per_second 0\nranks 65536\nx\n",
-                                      "tessera node 1\nnumber 1\nid a\nnode b\nstep_seconds nan\ntokens_per_second 0\nranks 1\nx\n",
-                                      "tessera node 1\nnumber -1\nid a\nnode b\nstep_seconds 0\ntokens_per_second 0\nranks 1\nx\n",
-                                      "tessera node 1\nnumber 99999999999999999999\n"};
+  static const char *const wrong[] = {
+      "",
+      "\n",
+      "tessera node 1\n",
+      "tessera node 2\nnumber 1\n",
+      "tessera node 1\nnumber 1\nid a\nnode b\nstep_seconds 0\ntokens_per_second 0\nranks 65536\nx\n",
+      "tessera node 1\nnumber 1\nid a\nnode b\nstep_seconds nan\ntokens_per_second 0\nranks 1\nx\n",
+      "tessera node 1\nnumber -1\nid a\nnode b\nstep_seconds 0\ntokens_per_second 0\nranks 1\nx\n",
+      "tessera node 1\nnumber 99999999999999999999\n"};
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
     tap_ok(!is_node(wrong[i], strlen(wrong[i])), "refused: case %zu", i);
   }

@@ -85,8 +85,8 @@ static void test_times(bool threaded) {
   double exposed = ts_stream_wait(stream, ticket), total = ts_seconds() - start;
   if (threaded) {
     tap_ok(issue < 0.1, "%s: issue returns at once (%.4f s)", kind, issue);
-    tap_ok(total >= 0.1 && exposed <= total - 0.06,
-           "%s: only the rest is exposed (%.4f s of %.4f s)", kind, exposed, total);
+    tap_ok(total >= 0.1 && exposed <= total - 0.06, "%s: only the rest is exposed (%.4f s of %.4f s)", kind, exposed,
+           total);
   } else {
     tap_ok(issue >= 0.1 && exposed >= 0.1 && exposed <= total - 0.06,
            "%s: all of the call is exposed (%.4f s of %.4f s)", kind, exposed, total);

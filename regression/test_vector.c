@@ -56,7 +56,8 @@ static void test_ends(void) {
   tap_ok(ts_expf(0.0f) == 1 && ts_sigmoidf(0.0f) == 0.5f && ts_sigmoidf(-0.0f) == 0.5f,
          "exp and sigmoid at 0 are exact");
   tap_ok(ts_sigmoidf(1e30f) == 1 && ts_sigmoidf(INFINITY) == 1 && ts_sigmoidf(-1e30f) < 2e-35f &&
-           ts_sigmoidf(-INFINITY) < 2e-35f, "sigmoid is held at the ends");
+             ts_sigmoidf(-INFINITY) < 2e-35f,
+         "sigmoid is held at the ends");
   float at_end;
   ts_sigmoid_slope(-INFINITY, &at_end);
   tap_ok(at_end >= 0 && at_end < 2e-35f && isfinite(slope_of(INFINITY)), "its slope vanishes there");

@@ -92,8 +92,10 @@ static void test_beat(void) {
   ts_heartbeat_leave();
   ts_heartbeat_enter("a name with blanks \n and more letters than there is room for in the record of a rank");
   ts_heartbeat_read(ts_heartbeat_mine(), &beat);
-  tap_ok_all(MPI_COMM_WORLD, beat.step == 3 && beat.micro_batch == 2 && beat.entered == beat.finished + 1 &&
-             beat.phase == TS_PHASE_COMPUTING, "step, micro-batch, and inside of a collective");
+  tap_ok_all(MPI_COMM_WORLD,
+             beat.step == 3 && beat.micro_batch == 2 && beat.entered == beat.finished + 1 &&
+                 beat.phase == TS_PHASE_COMPUTING,
+             "step, micro-batch, and inside of a collective");
   tap_ok_all(MPI_COMM_WORLD, strlen(beat.name) == TS_HEARTBEAT_NAME - 1 && strpbrk(beat.name, " \n") == NULL, "%s",
              beat.name);
   ts_heartbeat_leave();
@@ -110,8 +112,8 @@ static void test_beat(void) {
 
 static bool has(const char *run, const char *state, int nodes) {
   ts_run_status s;
-  bool ok = ts_status_read(run, &s, NULL) == TS_OK && strcmp(s.job.state, state) == 0 && s.n_nodes == nodes &&
-            s.n_older == 0;
+  bool ok =
+      ts_status_read(run, &s, NULL) == TS_OK && strcmp(s.job.state, state) == 0 && s.n_nodes == nodes && s.n_older == 0;
   ts_run_status_clear(&s);
   return ok;
 }

@@ -64,8 +64,8 @@ static void test_stages(ts_world *world, const char *deck, const char *base) {
     }
   }
   test_persistence(world, deck, base);
-  train_run run = run_with(world, deck, base, "activation_checkpointing.enabled=true zero_optimization.stage=%lld", 3,
-                           0);
+  train_run run =
+      run_with(world, deck, base, "activation_checkpointing.enabled=true zero_optimization.stage=%lld", 3, 0);
   expect_equal(&reference, &run, "recomputation at stage", base, 3);
   run = run_with(world, deck, base, "debug.memcheck=true zero_optimization.stage=%lld", 2, 0);
   expect_equal(&reference, &run, "memory check at stage", base, 2);

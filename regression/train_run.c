@@ -7,14 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char train_run_llama[] =
-    "model = { model_type = \"llama\"; vocab_size = 67; hidden_size = 36; intermediate_size = 41; num_hidden_layers = 2;\n"
-    "  num_attention_heads = 6; num_key_value_heads = 2; max_position_embeddings = 32; tie_word_embeddings = false; };\n"
-    "data = { path = \"none\"; format = \"text\"; sequence_length = 17; };\n"
-    "run = { directory = \"none\"; steps = 4; seed = 3; threads = 1; };\n"
-    "train_batch_size = 12;\n"
-    "optimizer = { type = \"AdamW\"; params = { lr = 1e-2; betas = [0.9, 0.95]; weight_decay = 0.1; }; no_decay = [\"norm\"]; };\n"
-    "gradient_clipping = 1.0;\n";
+const char train_run_llama[] = "model = { model_type = \"llama\"; vocab_size = 67; hidden_size = 36; intermediate_size "
+                               "= 41; num_hidden_layers = 2;\n"
+                               "  num_attention_heads = 6; num_key_value_heads = 2; max_position_embeddings = 32; "
+                               "tie_word_embeddings = false; };\n"
+                               "data = { path = \"none\"; format = \"text\"; sequence_length = 17; };\n"
+                               "run = { directory = \"none\"; steps = 4; seed = 3; threads = 1; };\n"
+                               "train_batch_size = 12;\n"
+                               "optimizer = { type = \"AdamW\"; params = { lr = 1e-2; betas = [0.9, 0.95]; "
+                               "weight_decay = 0.1; }; no_decay = [\"norm\"]; };\n"
+                               "gradient_clipping = 1.0;\n";
 
 const char train_run_gpt2[] =
     "model = { model_type = \"gpt2\"; vocab_size = 67; n_embd = 36; n_layer = 2; n_head = 3; n_positions = 32;\n"
@@ -22,7 +24,8 @@ const char train_run_gpt2[] =
     "data = { path = \"none\"; format = \"text\"; sequence_length = 17; };\n"
     "run = { directory = \"none\"; steps = 4; seed = 3; threads = 1; };\n"
     "train_batch_size = 12;\n"
-    "optimizer = { type = \"AdamW\"; params = { lr = 1e-2; betas = [0.9, 0.95]; weight_decay = 0.1; }; no_decay = [\"ln_\", \"bias\"]; };\n"
+    "optimizer = { type = \"AdamW\"; params = { lr = 1e-2; betas = [0.9, 0.95]; weight_decay = 0.1; }; no_decay = "
+    "[\"ln_\", \"bias\"]; };\n"
     "gradient_clipping = 1.0;\n";
 
 /* A walk with a drift: the next token is the last one plus 0 .. 3, so there is something to learn. */
@@ -54,8 +57,8 @@ ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets) {
 
 static void micro_batch(ts_engine *engine, ts_world *world, const ts_deck *deck, int64_t step, int64_t m) {
   int64_t batch = deck->train_micro_batch_size_per_gpu, n = deck->data.sequence_length + 1;
-  int64_t first = ((step * deck->gradient_accumulation_steps + m) * ts_world_size(world) + ts_world_rank(world)) *
-                  batch;
+  int64_t first =
+      ((step * deck->gradient_accumulation_steps + m) * ts_world_size(world) + ts_world_rank(world)) * batch;
   int32_t *tokens = ts_malloc((size_t) (batch * n) * sizeof *tokens);
   int64_t *samples = ts_malloc((size_t) batch * sizeof *samples);
   for (int64_t b = 0; b < batch; ++b) {
@@ -114,7 +117,8 @@ train_run train_run_do(ts_world *world, const char *text, const char *sets, int 
   ts_error err = {0};
   const ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_TRAIN};
   TS_CHECK(ts_engine_create(&options, &engine, &err) == TS_OK, "%s", err.text);
-  train_run run = {.steps = steps, .loss = ts_calloc((size_t) steps, sizeof *run.loss),
+  train_run run = {.steps = steps,
+                   .loss = ts_calloc((size_t) steps, sizeof *run.loss),
                    .norm = ts_calloc((size_t) steps, sizeof *run.norm),
                    .work_bytes = ts_engine_program(engine)->plan->arena_bytes[TS_ARENA_WORK],
                    .live_bytes = ts_engine_program(engine)->plan->live_bytes};

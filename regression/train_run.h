@@ -8,8 +8,8 @@
 
 typedef struct train_run {
   int steps;
-  double *loss, *norm;     /**< Owned: one per step. */
-  uint64_t bits;           /**< Of all parameters after the last step, by name and position. */
+  double *loss, *norm; /**< Owned: one per step. */
+  uint64_t bits;       /**< Of all parameters after the last step, by name and position. */
   int64_t work_bytes, live_bytes;
 } train_run;
 

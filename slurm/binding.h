@@ -15,16 +15,16 @@
 
 typedef struct ts_machine ts_machine;
 
-/** Look at this machine, or for tests at what \a description says (hwloc's synthetic text, "package:2 core:4 pu:2", or its XML).
- * NULL is returned when hwloc cannot; free with ts_machine_destroy. Not collective. */
+/** Look at this machine, or for tests at what \a description says (hwloc's synthetic text, "package:2 core:4 pu:2", or
+ * its XML). NULL is returned when hwloc cannot; free with ts_machine_destroy. Not collective. */
 ts_machine *ts_machine_create(const char *description);
 void ts_machine_destroy(ts_machine **machine);
 
 /** Where this process may run now; owned by the caller, NULL when the system does not say. Not collective. */
 char *ts_binding_now(const ts_machine *machine);
 
-/** Those of \a set that are nearest to the device on PCI bus \a bus ("0000:1b:00.0"); all of them when the device is not known
- * or near none of them.  Owned by the caller. Not collective. */
+/** Those of \a set that are nearest to the device on PCI bus \a bus ("0000:1b:00.0"); all of them when the device is
+ * not known or near none of them.  Owned by the caller. Not collective. */
 char *ts_binding_near(const ts_machine *machine, const char *set, const char *bus);
 
 /** Part \a index of \a parts of \a set, in whole cores, as far apart from the other parts as the caches allow.

@@ -25,9 +25,9 @@ typedef struct launcher {
   bool pmix; /* has a PMIx server */
 } launcher;
 
-#define SLURM_STEP                                                                                                     \
-  .local_rank = "SLURM_LOCALID", .tasks_per_node = "SLURM_STEP_TASKS_PER_NODE", .node = "SLURM_NODEID",                \
-  .n_nodes = "SLURM_STEP_NUM_NODES", .node_name = "SLURMD_NODENAME", .size = "SLURM_STEP_NUM_TASKS",                   \
+#define SLURM_STEP                                                                                      \
+  .local_rank = "SLURM_LOCALID", .tasks_per_node = "SLURM_STEP_TASKS_PER_NODE", .node = "SLURM_NODEID", \
+  .n_nodes = "SLURM_STEP_NUM_NODES", .node_name = "SLURMD_NODENAME", .size = "SLURM_STEP_NUM_TASKS",    \
   .rank = "SLURM_PROCID"
 
 static const launcher launchers[] = {

@@ -35,7 +35,7 @@ typedef struct ts_launch {
   char node_name[TS_NODE_NAME]; /**< Slurm's name, which may differ from the machine's; else the host name. */
   const char *job;              /**< SLURM_JOB_ID, borrowed from the environment; NULL outside Slurm. */
   int restart;                  /**< How often Slurm has requeued the job; 0 outside Slurm. */
-  bool pmix; /**< PMIX_* in the environment are about this process; after ts_launch_open: it is connected. */
+  bool pmix;     /**< PMIX_* in the environment are about this process; after ts_launch_open: it is connected. */
   int het_nodes; /**< Of all components of a heterogeneous job; 0: the job is none. */
 } ts_launch;
 

@@ -9,9 +9,9 @@
  *     MPI --PMI_FD-- socket pair -- thread --exchange-- store -- PMIx server
  *
  * Cost: per barrier one exchange of the text that each rank has put since the last, and a table of all of it:
- * O(ranks).  MPICH needs a few barriers at its start and one at its end; between them the thread sleeps.  The lines come
- * from this process's own MPI, but are checked all the same: none is longer than the announced maxima allow, and what
- * is wrong is answered with an error or ends the service, never more. Spawning processes and publishing names are
+ * O(ranks).  MPICH needs a few barriers at its start and one at its end; between them the thread sleeps.  The lines
+ * come from this process's own MPI, but are checked all the same: none is longer than the announced maxima allow, and
+ * what is wrong is answered with an error or ends the service, never more. Spawning processes and publishing names are
  * refused.
  */
 #ifndef TS_SLURM_PMI1_H

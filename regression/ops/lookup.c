@@ -127,10 +127,10 @@ static void pick(run_case *c) {
 /* What is only moved is exact.  A row of the embedding's gradient adds up to 16600 / 32 numbers one by one:
  * rounding errors of random sign grow to about sqrt (519) = 23. */
 const op_row ops_lookup[] = {
-  {TS_OP_SPLIT, OPS_SHAPES, build_split, split, 0},
-  {TS_OP_CONCAT, OPS_SHAPES + 1, build_concat, concat, 0},
-  {TS_OP_EMBEDDING, OPS_SHAPES, build_embedding, embedding, 0},
-  {TS_OP_EMBEDDING_DW, OPS_SHAPES + 1, build_embedding_dw, embedding_dw, 23},
-  {TS_OP_PICK, OPS_SHAPES, build_pick, pick, 0},
-  {.reference = NULL},
+    {TS_OP_SPLIT, OPS_SHAPES, build_split, split, 0},
+    {TS_OP_CONCAT, OPS_SHAPES + 1, build_concat, concat, 0},
+    {TS_OP_EMBEDDING, OPS_SHAPES, build_embedding, embedding, 0},
+    {TS_OP_EMBEDDING_DW, OPS_SHAPES + 1, build_embedding_dw, embedding_dw, 23},
+    {TS_OP_PICK, OPS_SHAPES, build_pick, pick, 0},
+    {.reference = NULL},
 };

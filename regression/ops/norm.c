@@ -137,8 +137,7 @@ static void dx_of(run_case *c, const double *mean, const double *rstd) {
       projection += dy[i] * w[i] * (x[i] - m) * r;
     }
     for (int64_t i = 0; i < n; ++i) {
-      ops_out(c, 0)[row * n + i] =
-        r * (dy[i] * w[i] - sum / (double) n - (x[i] - m) * r * projection / (double) n);
+      ops_out(c, 0)[row * n + i] = r * (dy[i] * w[i] - sum / (double) n - (x[i] - m) * r * projection / (double) n);
     }
   }
 }
@@ -196,11 +195,11 @@ static void rmsnorm_dw(run_case *c) {
  * to numbers near 1, and a gradient cancels what it projects out.  Column sums add 64 rows in a chain, whose rounding
  * errors, of random sign, grow to about sqrt (64) = 8. */
 const op_row ops_norm[] = {
-  {TS_OP_LAYERNORM, SHAPES, build_layernorm, layernorm, 6},
-  {TS_OP_LAYERNORM_DX, SHAPES, build_layernorm_dx, layernorm_dx, 6},
-  {TS_OP_LAYERNORM_DW, SHAPES, build_layernorm_dw, layernorm_dw, 8},
-  {TS_OP_RMSNORM, SHAPES, build_rmsnorm, rmsnorm, 6},
-  {TS_OP_RMSNORM_DX, SHAPES, build_rmsnorm_dx, rmsnorm_dx, 6},
-  {TS_OP_RMSNORM_DW, SHAPES, build_rmsnorm_dw, rmsnorm_dw, 8},
-  {.reference = NULL},
+    {TS_OP_LAYERNORM, SHAPES, build_layernorm, layernorm, 6},
+    {TS_OP_LAYERNORM_DX, SHAPES, build_layernorm_dx, layernorm_dx, 6},
+    {TS_OP_LAYERNORM_DW, SHAPES, build_layernorm_dw, layernorm_dw, 8},
+    {TS_OP_RMSNORM, SHAPES, build_rmsnorm, rmsnorm, 6},
+    {TS_OP_RMSNORM_DX, SHAPES, build_rmsnorm_dx, rmsnorm_dx, 6},
+    {TS_OP_RMSNORM_DW, SHAPES, build_rmsnorm_dw, rmsnorm_dw, 8},
+    {.reference = NULL},
 };

@@ -28,7 +28,7 @@ extern const op_row ops_pointwise[], ops_lookup[], ops_norm[], ops_sum[], ops_ro
 const op_row *ops_find(ts_op op);
 
 /** The shapes most ops are tried at: one element; odd sizes; more rows than a block and columns than a tile; no rows.
- * */
+ */
 enum { OPS_SHAPES = 5 };
 ts_shape ops_shape(int variant);
 

@@ -125,13 +125,13 @@ static void dropout(run_case *c) {
 /* A few roundings each.  GELU's argument is large, and with it its rounding, only where the sigmoid is already 0 or
  * 1. */
 const op_row ops_pointwise[] = {
-  {TS_OP_ADD, OPS_SHAPES, build_2_1, add, 2},
-  {TS_OP_CAST, OPS_SHAPES, build_cast, copy, 0},
-  {TS_OP_ACCUMULATE, OPS_SHAPES + 3, build_accumulate, accumulate, 2},
-  {TS_OP_GELU, OPS_SHAPES, build_1_1, gelu, 4},
-  {TS_OP_GELU_DX, OPS_SHAPES, build_2_1, gelu_dx, 6},
-  {TS_OP_SWIGLU, OPS_SHAPES, build_2_1, swiglu, 4},
-  {TS_OP_SWIGLU_DX, OPS_SHAPES, build_3_2, swiglu_dx, 6},
-  {TS_OP_DROPOUT, OPS_SHAPES + 1, build_dropout, dropout, 2},
-  {.reference = NULL},
+    {TS_OP_ADD, OPS_SHAPES, build_2_1, add, 2},
+    {TS_OP_CAST, OPS_SHAPES, build_cast, copy, 0},
+    {TS_OP_ACCUMULATE, OPS_SHAPES + 3, build_accumulate, accumulate, 2},
+    {TS_OP_GELU, OPS_SHAPES, build_1_1, gelu, 4},
+    {TS_OP_GELU_DX, OPS_SHAPES, build_2_1, gelu_dx, 6},
+    {TS_OP_SWIGLU, OPS_SHAPES, build_2_1, swiglu, 4},
+    {TS_OP_SWIGLU_DX, OPS_SHAPES, build_3_2, swiglu_dx, 6},
+    {TS_OP_DROPOUT, OPS_SHAPES + 1, build_dropout, dropout, 2},
+    {.reference = NULL},
 };

@@ -48,7 +48,9 @@ static void build_matmul_dgelu(run_case *c, int variant, ts_dtype dtype) {
   ops_output(c, TS_BF16, TS_SHAPE(2, fused[variant][0], fused[variant][2]));
 }
 
-static double gelu_tanh(double x) { return tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)); }
+static double gelu_tanh(double x) {
+  return tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));
+}
 
 static void matmul_gelu(run_case *c) {
   matmul(c);
@@ -214,13 +216,13 @@ static void head_loss_dx(run_case *c) {
 }
 
 const op_row ops_products[] = {
-  {.op = TS_OP_VIEW, .reference = view},
-  {.op = TS_OP_MATMUL, .reference = matmul},
-  {TS_OP_MATMUL_GELU, 3, build_matmul_gelu, matmul_gelu, 64},
-  {TS_OP_MATMUL_DGELU, 3, build_matmul_dgelu, matmul_dgelu, 64},
-  {.op = TS_OP_ATTENTION, .reference = attention},
-  {.op = TS_OP_ATTENTION_DX, .reference = attention_dx},
-  {.op = TS_OP_HEAD_LOSS, .reference = head_loss},
-  {.op = TS_OP_HEAD_LOSS_DX, .reference = head_loss_dx},
-  {.reference = NULL},
+    {.op = TS_OP_VIEW, .reference = view},
+    {.op = TS_OP_MATMUL, .reference = matmul},
+    {TS_OP_MATMUL_GELU, 3, build_matmul_gelu, matmul_gelu, 64},
+    {TS_OP_MATMUL_DGELU, 3, build_matmul_dgelu, matmul_dgelu, 64},
+    {.op = TS_OP_ATTENTION, .reference = attention},
+    {.op = TS_OP_ATTENTION_DX, .reference = attention_dx},
+    {.op = TS_OP_HEAD_LOSS, .reference = head_loss},
+    {.op = TS_OP_HEAD_LOSS_DX, .reference = head_loss_dx},
+    {.reference = NULL},
 };

@@ -2,10 +2,15 @@
 
 /* {heads, head dimension, largest position} and the scaling.  The last one fills a block's table of angles on a GPU:
  * several rows of the longest head. */
-static const struct { int64_t heads; int head_dim; int32_t span; int scaling; bool inverse; } variants[] = {
-  {1, 2, 1, TS_ROPE_DEFAULT, false},     {3, 6, 5000, TS_ROPE_DEFAULT, true},
-  {5, 64, 131072, TS_ROPE_LLAMA3, false}, {9, 128, 131072, TS_ROPE_LLAMA3, true},
-  {2, 10, 1 << 23, TS_ROPE_LINEAR, false}, {1, 256, 131072, TS_ROPE_LLAMA3, true}};
+static const struct {
+  int64_t heads;
+  int head_dim;
+  int32_t span;
+  int scaling;
+  bool inverse;
+} variants[] = {{1, 2, 1, TS_ROPE_DEFAULT, false},       {3, 6, 5000, TS_ROPE_DEFAULT, true},
+                {5, 64, 131072, TS_ROPE_LLAMA3, false},  {9, 128, 131072, TS_ROPE_LLAMA3, true},
+                {2, 10, 1 << 23, TS_ROPE_LINEAR, false}, {1, 256, 131072, TS_ROPE_LLAMA3, true}};
 
 static void build_rope(run_case *c, int variant, ts_dtype dtype) {
   int64_t batch = 2, length = 1 + 7 * variant;
@@ -57,6 +62,6 @@ static void rope(run_case *c) {
 
 /* Sine and cosine are exact to 2^-25, the sum rounds twice more. */
 const op_row ops_rope[] = {
-  {TS_OP_ROPE, sizeof variants / sizeof *variants, build_rope, rope, 4},
-  {.reference = NULL},
+    {TS_OP_ROPE, sizeof variants / sizeof *variants, build_rope, rope, 4},
+    {.reference = NULL},
 };

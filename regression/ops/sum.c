@@ -25,8 +25,11 @@ static void build_sum_squares(run_case *c, int variant, ts_dtype dtype) {
   static ts_range one[] = {{0, 1, 0, 1}};
   static ts_range several[] = {{0, 3, 0, 1}, {64, 2 * TS_SQUARE_BLOCK + 77, 0, 1}, {9001, TS_SQUARE_BLOCK, 0, 1}};
   static ts_range many[MANY];
-  static const struct { ts_range *range; int n; int64_t count; } variants[] = {
-    {one, 1, 1}, {several, 3, 14000}, {NULL, 0, 5}, {many, MANY, 3 * MANY}};
+  static const struct {
+    ts_range *range;
+    int n;
+    int64_t count;
+  } variants[] = {{one, 1, 1}, {several, 3, 14000}, {NULL, 0, 5}, {many, MANY, 3 * MANY}};
   for (int i = 0; i < MANY; ++i) {
     many[i] = (ts_range){3 * i, 1 + i % 3, 0, 1};
   }
@@ -50,7 +53,7 @@ static void sum_squares(run_case *c) {
 /* A column adds 64 rows in a chain, whose rounding errors, of random sign, grow to about sqrt (64) = 8.  Squares add in
  * fp64: 2^-24 * 1e-6 is 500 roundings of it. */
 const op_row ops_sum[] = {
-  {TS_OP_SUM_ROWS, OPS_SHAPES, build_sum_rows, sum_rows, 8},
-  {TS_OP_SUM_SQUARES, 4, build_sum_squares, sum_squares, 1e-6},
-  {.reference = NULL},
+    {TS_OP_SUM_ROWS, OPS_SHAPES, build_sum_rows, sum_rows, 8},
+    {TS_OP_SUM_SQUARES, 4, build_sum_squares, sum_squares, 1e-6},
+    {.reference = NULL},
 };

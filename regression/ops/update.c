@@ -7,19 +7,23 @@ static void scalar(run_case *c, ts_dtype dtype, double value) {
 }
 
 /* Ordinary; clipped; no clipping asked for; the four ways to skip; a flag raised. */
-static const struct { double loss, valid, flag, square, static_tokens, max_norm, scale; } steps[] = {
-  {5.5, 100, 0, 4.0, 128, 1e9, 1}, {5.5, 100, 0, 4.0, 128, 0.5, 1024}, {5.5, 128, 1, 9.0, 128, 0, 1},
-  {NAN, 100, 0, 4.0, 128, 1, 1},   {5.5, 100, 0, NAN, 128, 1, 1},      {5.5, 100, 0, INFINITY, 128, 1, 1},
-  {0, 0, 0, 0, 128, 1, 1},         {5.5, 100, 3, 0.0, 128, 1.0, 1}};
+static const struct {
+  double loss, valid, flag, square, static_tokens, max_norm, scale;
+} steps[] = {{5.5, 100, 0, 4.0, 128, 1e9, 1}, {5.5, 100, 0, 4.0, 128, 0.5, 1024}, {5.5, 128, 1, 9.0, 128, 0, 1},
+             {NAN, 100, 0, 4.0, 128, 1, 1},   {5.5, 100, 0, NAN, 128, 1, 1},      {5.5, 100, 0, INFINITY, 128, 1, 1},
+             {0, 0, 0, 0, 128, 1, 1},         {5.5, 100, 3, 0.0, 128, 1.0, 1}};
 
 static void build_step_control(run_case *c, int variant, ts_dtype dtype) {
   (void) dtype;
   enum { ROWS = 3, COLUMNS = 6 };
   c->in[c->n_in++] = run_new(TS_F64, TS_SHAPE(ROWS, COLUMNS));
   for (int r = 0; r < ROWS; ++r) {
-    const double row[COLUMNS] = {steps[variant].loss * (1 + r), steps[variant].valid * (1 + r),
-                                 r == 1 ? steps[variant].flag : 0, r == 2 ? 2 * steps[variant].flag : 0,
-                                 0.1 * (r + 1), steps[variant].square};
+    const double row[COLUMNS] = {steps[variant].loss * (1 + r),
+                                 steps[variant].valid * (1 + r),
+                                 r == 1 ? steps[variant].flag : 0,
+                                 r == 2 ? 2 * steps[variant].flag : 0,
+                                 0.1 * (r + 1),
+                                 steps[variant].square};
     for (int j = 0; j < COLUMNS; ++j) {
       run_set(&c->in[0], r * COLUMNS + j, row[j]);
     }
@@ -143,8 +147,8 @@ static void adamw(run_case *c) {
 /* The scale is one rounding of an fp64 number.  AdamW: a chain of about ten roundings, of terms no larger than the
  * largest. */
 const op_row ops_update[] = {
-  {TS_OP_STEP_CONTROL, sizeof steps / sizeof *steps, build_step_control, step_control, 1e-6},
-  {TS_OP_ADVANCE, 2, build_advance, advance, 0},
-  {TS_OP_ADAMW, ADAMW_VARIANTS, build_adamw, adamw, 4},
-  {.reference = NULL},
+    {TS_OP_STEP_CONTROL, sizeof steps / sizeof *steps, build_step_control, step_control, 1e-6},
+    {TS_OP_ADVANCE, 2, build_advance, advance, 0},
+    {TS_OP_ADAMW, ADAMW_VARIANTS, build_adamw, adamw, 4},
+    {.reference = NULL},
 };

@@ -1,7 +1,7 @@
 /* The threads of a block as fibers.  Blocks run one after another in a random order; inside a block whoever goes on is
  * drawn, until all have ended.  Shared memory begins as NaNs with guards between its arrays. */
-#include "regression/shim/shim.h"
 #include "regression/shim/machine.h"
+#include "regression/shim/shim.h"
 
 #include "base/dtype.h"
 
@@ -26,12 +26,11 @@ struct shim_stack {
 #if defined(__x86_64__)
 /* Save what a call must keep on the old stack, go on with the new one. */
 extern "C" void shim_switch(void **save, void *to);
-__asm__(
-  ".text\n.globl shim_switch\n.type shim_switch,@function\nshim_switch:\n"
-  "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
-  "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
-  "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n  ret\n"
-  ".size shim_switch,.-shim_switch\n");
+__asm__(".text\n.globl shim_switch\n.type shim_switch,@function\nshim_switch:\n"
+        "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
+        "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
+        "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n  ret\n"
+        ".size shim_switch,.-shim_switch\n");
 struct fiber_context {
   shim_stack stack;
   void *stack_pointer;
@@ -57,7 +56,9 @@ static void prepare_stack(fiber_context *c, char *stack, void (*entry)(void)) {
   c->context.uc_link = NULL;
   makecontext(&c->context, entry, 0);
 }
-static void change_stack(fiber_context *from, fiber_context *to) { swapcontext(&from->context, &to->context); }
+static void change_stack(fiber_context *from, fiber_context *to) {
+  swapcontext(&from->context, &to->context);
+}
 #endif
 
 /* The last frames of whoever used the stack before never returned, and still have their red zones. */
@@ -90,15 +91,19 @@ static void arrive(fiber_context *from) {
 
 /* ---- the block ---- */
 
-struct copy { void *to; const void *from; bool valid; };
+struct copy {
+  void *to;
+  const void *from;
+  bool valid;
+};
 
 struct fiber {
   shim_thread self; /* first: shim_self points here */
   fiber_context context;
   bool done;
   long exchanges;
-  std::vector<copy> open;                 /* copies of the group that is not committed */
-  std::vector<std::vector<copy>> groups;  /* committed, oldest first */
+  std::vector<copy> open;                /* copies of the group that is not committed */
+  std::vector<std::vector<copy>> groups; /* committed, oldest first */
 };
 
 struct warp {
@@ -129,7 +134,9 @@ static struct block {
 static char *stacks;
 static long launches;
 
-long shim_launches(void) { return launches; }
+long shim_launches(void) {
+  return launches;
+}
 
 static void die(const char *what) {
   fprintf(stderr, "shim: block (%u, %u, %u) thread (%u, %u, %u): %s\n", shim_self->block.x, shim_self->block.y,
@@ -137,9 +144,13 @@ static void die(const char *what) {
   abort();
 }
 
-static fiber *self(void) { return (fiber *) shim_self; }
+static fiber *self(void) {
+  return (fiber *) shim_self;
+}
 
-static void pause(void) { change(&self()->context, &b.scheduler, self()->done); }
+static void pause(void) {
+  change(&self()->context, &b.scheduler, self()->done);
+}
 
 static void release_barrier(void) {
   if (b.live > 0 && b.at_barrier == b.live) {
@@ -307,7 +318,9 @@ void shim_copy_wait(int groups) {
 
 /* ---- matrix instructions ---- */
 
-static float bf16_of(uint32_t word, int half) { return ts_bf16_to_f32((uint16_t) (word >> (16 * half))); }
+static float bf16_of(uint32_t word, int half) {
+  return ts_bf16_to_f32((uint16_t) (word >> (16 * half)));
+}
 
 void ts_mma(float d[4], const uint32_t a[4], const uint32_t bb[2]) {
   uint32_t mine[6] = {a[0], a[1], a[2], a[3], bb[0], bb[1]};
@@ -353,8 +366,12 @@ static void load_matrices(uint32_t r[4], const void *row, bool transposed) {
   }
 }
 
-void ts_ldmatrix(uint32_t r[4], const void *row) { load_matrices(r, row, false); }
-void ts_ldmatrix_trans(uint32_t r[4], const void *row) { load_matrices(r, row, true); }
+void ts_ldmatrix(uint32_t r[4], const void *row) {
+  load_matrices(r, row, false);
+}
+void ts_ldmatrix_trans(uint32_t r[4], const void *row) {
+  load_matrices(r, row, true);
+}
 
 /* ---- launching ---- */
 
@@ -371,8 +388,7 @@ static void start_fiber(int i, shim_index block) {
   prepare(&f->context, stacks + (size_t) i * STACK, entry);
 }
 
-template <typename T>
-static void shuffle(std::vector<T> &list) {
+template <typename T> static void shuffle(std::vector<T> &list) {
   for (size_t i = list.size(); i > 1; --i) {
     std::swap(list[i - 1], list[shim_random((unsigned) i)]);
   }
@@ -442,6 +458,11 @@ cudaError_t shim_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t strea
   if (++launches == (fails != NULL ? atol(fails) : 0)) {
     return cudaErrorIllegalAddress;
   }
-  cudaError_t code = shim_add(stream, [=]() { shim_ran(); run_grid(grid, block, shared, thread); }), before = cudaGetLastError();
+  cudaError_t code = shim_add(stream,
+                              [=]() {
+                                shim_ran();
+                                run_grid(grid, block, shared, thread);
+                              }),
+              before = cudaGetLastError();
   return code != cudaSuccess ? code : before; /* a launch on a device is asked so, and blamed for what came before */
 }

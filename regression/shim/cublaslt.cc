@@ -64,7 +64,9 @@ static cublasStatus_t refuse(cublasStatus_t status, const char *format, ...) {
   return status;
 }
 
-static cublasStatus_t invalid(const char *why) { return refuse(CUBLAS_STATUS_INVALID_VALUE, "%s", why); }
+static cublasStatus_t invalid(const char *why) {
+  return refuse(CUBLAS_STATUS_INVALID_VALUE, "%s", why);
+}
 
 /* ---- handles and descriptors ---- */
 
@@ -185,8 +187,12 @@ struct call {
   shim_matrix a, b, c, d;
 };
 
-static uint64_t rows_of(const shim_matrix *m, int32_t op) { return op == CUBLAS_OP_N ? m->rows : m->columns; }
-static uint64_t columns_of(const shim_matrix *m, int32_t op) { return op == CUBLAS_OP_N ? m->columns : m->rows; }
+static uint64_t rows_of(const shim_matrix *m, int32_t op) {
+  return op == CUBLAS_OP_N ? m->rows : m->columns;
+}
+static uint64_t columns_of(const shim_matrix *m, int32_t op) {
+  return op == CUBLAS_OP_N ? m->columns : m->rows;
+}
 
 static bool is_sound(const shim_matrix *m) {
   uint64_t least = m->order == CUBLASLT_ORDER_COL ? m->rows : m->columns;
@@ -198,8 +204,12 @@ static bool same_shape(const shim_matrix *x, const shim_matrix *y) {
   return x->type == y->type && x->rows == y->rows && x->columns == y->columns;
 }
 
-static bool has_aux(const shim_product *p) { return (p->epilogue & 128) != 0; }
-static bool has_bias(const shim_product *p) { return (p->epilogue & (4 | 16)) != 0; }
+static bool has_aux(const shim_product *p) {
+  return (p->epilogue & 128) != 0;
+}
+static bool has_bias(const shim_product *p) {
+  return (p->epilogue & (4 | 16)) != 0;
+}
 
 static cublasStatus_t check_types(const call *k) {
   bool narrow = k->a.type == CUDA_R_16BF, fast = k->p.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
@@ -274,7 +284,9 @@ static const method *method_of(const call *k, const cublasLtMatmulAlgo_t *algo) 
 
 /* ---- choosing ---- */
 
-static size_t minimum(size_t a, size_t b) { return a < b ? a : b; }
+static size_t minimum(size_t a, size_t b) {
+  return a < b ? a : b;
+}
 
 static bool is_allowed(const call *k, const shim_preference *p, const method *m) {
   size_t alignment = minimum(minimum(p->a, p->b), minimum(p->c, p->d));
@@ -377,7 +389,9 @@ static std::vector<float> gathered(const void *x, const shim_matrix *m, bool k_i
   return y;
 }
 
-static double gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+static double gelu(double x) {
+  return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
 
 static double gelu_slope(double x) {
   double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
@@ -463,7 +477,9 @@ static void compute(const work *w) {
   }
 }
 
-static bool is_aligned(const void *p, size_t bytes) { return (uintptr_t) p % bytes == 0; }
+static bool is_aligned(const void *p, size_t bytes) {
+  return (uintptr_t) p % bytes == 0;
+}
 
 static cublasStatus_t check_pointers(const work *w, size_t workspace_bytes) {
   const call *k = &w->k;

@@ -48,7 +48,9 @@ static cudnnStatus_t refuse(cudnnStatus_t status, const char *why) {
   snprintf(last_error, sizeof last_error, "shim: %s", why);
   return status;
 }
-static cudnnStatus_t bad(const char *why) { return refuse(CUDNN_STATUS_BAD_PARAM, why); }
+static cudnnStatus_t bad(const char *why) {
+  return refuse(CUDNN_STATUS_BAD_PARAM, why);
+}
 
 /* ---- attributes ---- */
 
@@ -60,44 +62,48 @@ static const struct rule {
   int64_t count;
   bool required;
 } rules[] = {
-#define RULE(owner, name, type, count, required)                                                                       \
+#define RULE(owner, name, type, count, required) \
   {CUDNN_BACKEND_##owner##_DESCRIPTOR, CUDNN_ATTR_##name, CUDNN_TYPE_##type, count, required},
     RULE(TENSOR, TENSOR_UNIQUE_ID, INT64, 1, true) RULE(TENSOR, TENSOR_DATA_TYPE, DATA_TYPE, 1, true) RULE(
         TENSOR, TENSOR_BYTE_ALIGNMENT, INT64, 1, true) RULE(TENSOR, TENSOR_DIMENSIONS, INT64, DIMS, true)
         RULE(TENSOR, TENSOR_STRIDES, INT64, DIMS, true) RULE(TENSOR, TENSOR_IS_VIRTUAL, BOOLEAN, 1, false) RULE(
             TENSOR, TENSOR_IS_BY_VALUE, BOOLEAN, 1, false) RULE(POINTWISE, POINTWISE_MODE, POINTWISE_MODE, 1, true)
             RULE(POINTWISE, POINTWISE_MATH_PREC, DATA_TYPE, 1, true) RULE(POINTWISE, POINTWISE_AXIS, INT64, 1, false)
-                RULE(OPERATION_POINTWISE, OPERATION_POINTWISE_PW_DESCRIPTOR, BACKEND_DESCRIPTOR, 1, true) RULE(
-                    OPERATION_POINTWISE, OPERATION_POINTWISE_XDESC, BACKEND_DESCRIPTOR, 1,
-                    true) RULE(OPERATION_POINTWISE, OPERATION_POINTWISE_BDESC, BACKEND_DESCRIPTOR, 1,
-                               false) RULE(OPERATION_POINTWISE, OPERATION_POINTWISE_TDESC, BACKEND_DESCRIPTOR, 1, false)
-                    RULE(OPERATION_POINTWISE, OPERATION_POINTWISE_YDESC, BACKEND_DESCRIPTOR, 1, true) RULE(
-                        MATMUL, MATMUL_COMP_TYPE, DATA_TYPE,
-                        1, true) RULE(OPERATION_MATMUL, OPERATION_MATMUL_DESC, BACKEND_DESCRIPTOR, 1,
-                                      true) RULE(OPERATION_MATMUL, OPERATION_MATMUL_ADESC, BACKEND_DESCRIPTOR, 1, true)
-                        RULE(OPERATION_MATMUL, OPERATION_MATMUL_BDESC, BACKEND_DESCRIPTOR, 1,
-                             true) RULE(OPERATION_MATMUL, OPERATION_MATMUL_CDESC, BACKEND_DESCRIPTOR, 1, true)
-                            RULE(REDUCTION, REDUCTION_OPERATOR, REDUCTION_OPERATOR_TYPE, 1, true) RULE(
-                                REDUCTION, REDUCTION_COMP_TYPE,
-                                DATA_TYPE, 1, true) RULE(REDUCTION, REDUCTION_IS_DETERMINISTIC, BOOLEAN, 1, false)
-                                RULE(OPERATION_REDUCTION, OPERATION_REDUCTION_DESC, BACKEND_DESCRIPTOR, 1,
-                                     true) RULE(OPERATION_REDUCTION, OPERATION_REDUCTION_XDESC, BACKEND_DESCRIPTOR,
-                                                1, true) RULE(OPERATION_REDUCTION, OPERATION_REDUCTION_YDESC,
-                                                              BACKEND_DESCRIPTOR, 1, true)
-                                    RULE(OPERATION_RESHAPE, OPERATION_RESHAPE_XDESC, BACKEND_DESCRIPTOR, 1, true) RULE(
-                                        OPERATION_RESHAPE, OPERATION_RESHAPE_YDESC, BACKEND_DESCRIPTOR, 1,
-                                        true) RULE(OPERATIONGRAPH, OPERATIONGRAPH_OPS, BACKEND_DESCRIPTOR, 0,
-                                                   true) RULE(OPERATIONGRAPH, OPERATIONGRAPH_HANDLE, HANDLE, 1, false)
-                                        RULE(DEVICEPROP, DEVICEPROP_JSON_REPRESENTATION, CHAR, 0, true) RULE(
-                                            ENGINEHEUR, ENGINEHEUR_OPERATION_GRAPH, BACKEND_DESCRIPTOR, 1,
-                                            true) RULE(ENGINEHEUR, ENGINEHEUR_MODE, HEUR_MODE, 1, true)
-                                            RULE(ENGINEHEUR, ENGINEHEUR_DEVICEPROP, BACKEND_DESCRIPTOR, 1, false) RULE(
-                                                EXECUTION_PLAN, EXECUTION_PLAN_ENGINE_CONFIG, BACKEND_DESCRIPTOR, 1,
-                                                true) RULE(EXECUTION_PLAN, EXECUTION_PLAN_HANDLE, HANDLE, 1, false)
-                                                RULE(EXECUTION_PLAN, EXECUTION_PLAN_DEVICEPROP, BACKEND_DESCRIPTOR, 1,
-                                                     false) RULE(VARIANT_PACK, VARIANT_PACK_UNIQUE_IDS, INT64, 0, true)
-                                                    RULE(VARIANT_PACK, VARIANT_PACK_DATA_POINTERS, VOID_PTR, 0, true)
-                                                        RULE(VARIANT_PACK, VARIANT_PACK_WORKSPACE, VOID_PTR, 1, true)
+                RULE(OPERATION_POINTWISE, OPERATION_POINTWISE_PW_DESCRIPTOR, BACKEND_DESCRIPTOR, 1,
+                     true) RULE(OPERATION_POINTWISE, OPERATION_POINTWISE_XDESC, BACKEND_DESCRIPTOR, 1, true)
+                    RULE(OPERATION_POINTWISE, OPERATION_POINTWISE_BDESC, BACKEND_DESCRIPTOR, 1, false) RULE(
+                        OPERATION_POINTWISE, OPERATION_POINTWISE_TDESC, BACKEND_DESCRIPTOR,
+                        1, false) RULE(OPERATION_POINTWISE, OPERATION_POINTWISE_YDESC, BACKEND_DESCRIPTOR,
+                                       1, true) RULE(MATMUL, MATMUL_COMP_TYPE, DATA_TYPE, 1, true)
+                        RULE(OPERATION_MATMUL, OPERATION_MATMUL_DESC, BACKEND_DESCRIPTOR, 1,
+                             true) RULE(OPERATION_MATMUL, OPERATION_MATMUL_ADESC, BACKEND_DESCRIPTOR, 1, true)
+                            RULE(OPERATION_MATMUL, OPERATION_MATMUL_BDESC, BACKEND_DESCRIPTOR, 1,
+                                 true) RULE(OPERATION_MATMUL, OPERATION_MATMUL_CDESC, BACKEND_DESCRIPTOR, 1, true)
+                                RULE(REDUCTION, REDUCTION_OPERATOR, REDUCTION_OPERATOR_TYPE, 1, true) RULE(
+                                    REDUCTION, REDUCTION_COMP_TYPE,
+                                    DATA_TYPE, 1, true) RULE(REDUCTION, REDUCTION_IS_DETERMINISTIC, BOOLEAN, 1, false)
+                                    RULE(OPERATION_REDUCTION, OPERATION_REDUCTION_DESC, BACKEND_DESCRIPTOR, 1,
+                                         true) RULE(OPERATION_REDUCTION, OPERATION_REDUCTION_XDESC, BACKEND_DESCRIPTOR,
+                                                    1, true) RULE(OPERATION_REDUCTION, OPERATION_REDUCTION_YDESC,
+                                                                  BACKEND_DESCRIPTOR, 1, true)
+                                        RULE(OPERATION_RESHAPE, OPERATION_RESHAPE_XDESC, BACKEND_DESCRIPTOR, 1,
+                                             true) RULE(OPERATION_RESHAPE, OPERATION_RESHAPE_YDESC, BACKEND_DESCRIPTOR,
+                                                        1, true) RULE(OPERATIONGRAPH, OPERATIONGRAPH_OPS,
+                                                                      BACKEND_DESCRIPTOR, 0, true)
+                                            RULE(OPERATIONGRAPH, OPERATIONGRAPH_HANDLE, HANDLE, 1,
+                                                 false) RULE(DEVICEPROP, DEVICEPROP_JSON_REPRESENTATION, CHAR, 0, true)
+                                                RULE(ENGINEHEUR, ENGINEHEUR_OPERATION_GRAPH, BACKEND_DESCRIPTOR, 1,
+                                                     true) RULE(ENGINEHEUR, ENGINEHEUR_MODE, HEUR_MODE, 1, true)
+                                                    RULE(ENGINEHEUR, ENGINEHEUR_DEVICEPROP, BACKEND_DESCRIPTOR, 1,
+                                                         false) RULE(EXECUTION_PLAN, EXECUTION_PLAN_ENGINE_CONFIG,
+                                                                     BACKEND_DESCRIPTOR, 1, true)
+                                                        RULE(EXECUTION_PLAN, EXECUTION_PLAN_HANDLE, HANDLE, 1,
+                                                             false) RULE(EXECUTION_PLAN, EXECUTION_PLAN_DEVICEPROP,
+                                                                         BACKEND_DESCRIPTOR, 1, false)
+                                                            RULE(VARIANT_PACK, VARIANT_PACK_UNIQUE_IDS, INT64, 0, true)
+                                                                RULE(VARIANT_PACK, VARIANT_PACK_DATA_POINTERS, VOID_PTR,
+                                                                     0, true) RULE(VARIANT_PACK, VARIANT_PACK_WORKSPACE,
+                                                                                   VOID_PTR, 1, true)
 #undef RULE
 };
 
@@ -113,8 +119,7 @@ static size_t size_of(cudnnBackendAttributeType_t type) {
   }
 }
 
-template <typename T>
-static T value_of(const descriptor *d, int name, T absent, int64_t i = 0) {
+template <typename T> static T value_of(const descriptor *d, int name, T absent, int64_t i = 0) {
   auto at = d->set.find(name);
   if (at == d->set.end()) {
     return absent;
@@ -237,7 +242,9 @@ static cudnnStatus_t check_reduction(const descriptor *d) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-static int64_t elements(const tensor *t) { return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3]; }
+static int64_t elements(const tensor *t) {
+  return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3];
+}
 
 static cudnnStatus_t check_reshape(const descriptor *d) {
   tensor x = read_tensor(child(d, CUDNN_ATTR_OPERATION_RESHAPE_XDESC)),
@@ -465,8 +472,7 @@ static int64_t offset(const tensor *t, const int64_t *index, const int64_t *dim)
   return at;
 }
 
-template <typename F>
-static void for_each(const int64_t *dim, F f) {
+template <typename F> static void for_each(const int64_t *dim, F f) {
   int64_t i[DIMS];
   for (i[0] = 0; i[0] < dim[0]; ++i[0]) {
     for (i[1] = 0; i[1] < dim[1]; ++i[1]) {
@@ -660,10 +666,14 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-size_t cudnnGetVersion(void) { return CUDNN_VERSION; }
+size_t cudnnGetVersion(void) {
+  return CUDNN_VERSION;
+}
 
 const char *cudnnGetErrorString(cudnnStatus_t status) {
   return status == CUDNN_STATUS_SUCCESS ? "CUDNN_STATUS_SUCCESS" : "CUDNN_STATUS of the stand-in";
 }
 
-void cudnnGetLastErrorString(char *message, size_t size) { snprintf(message, size, "%s", last_error); }
+void cudnnGetLastErrorString(char *message, size_t size) {
+  snprintf(message, size, "%s", last_error);
+}

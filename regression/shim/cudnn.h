@@ -50,10 +50,7 @@ typedef enum cudnnPointwiseMode_t {
   CUDNN_POINTWISE_BINARY_SELECT = 601
 } cudnnPointwiseMode_t;
 
-typedef enum cudnnReduceTensorOp_t {
-  CUDNN_REDUCE_TENSOR_ADD = 0,
-  CUDNN_REDUCE_TENSOR_MAX = 3
-} cudnnReduceTensorOp_t;
+typedef enum cudnnReduceTensorOp_t { CUDNN_REDUCE_TENSOR_ADD = 0, CUDNN_REDUCE_TENSOR_MAX = 3 } cudnnReduceTensorOp_t;
 typedef enum cudnnBackendHeurMode_t { CUDNN_HEUR_MODE_A = 3 } cudnnBackendHeurMode_t;
 typedef enum cudnnBackendNumericalNote_t {
   CUDNN_NUMERICAL_NOTE_TENSOR_CORE = 0,

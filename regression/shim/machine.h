@@ -20,16 +20,34 @@
 #define __align__(n) alignas(n)
 #define __grid_constant__
 
-struct alignas(16) float4 { float x, y, z, w; };
-struct alignas(8) float2 { float x, y; };
-struct alignas(16) uint4 { unsigned x, y, z, w; };
-struct alignas(8) uint2 { unsigned x, y; };
-struct alignas(16) int4 { int x, y, z, w; };
-static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-static inline float2 make_float2(float x, float y) { return {x, y}; }
-static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+static inline float4 make_float4(float x, float y, float z, float w) {
+  return {x, y, z, w};
+}
+static inline float2 make_float2(float x, float y) {
+  return {x, y};
+}
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+  return {x, y, z, w};
+}
 
-struct shim_index { unsigned x, y, z; };
+struct shim_index {
+  unsigned x, y, z;
+};
 
 /** Where the running fiber is. */
 struct shim_thread {
@@ -56,32 +74,39 @@ void shim_copy_commit(void);
 void shim_copy_wait(int groups);
 cudaError_t shim_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, std::function<void()> thread);
 
-static inline void __syncthreads(void) { shim_barrier(); }
-static inline void __syncwarp(unsigned mask = 0xffffffffu) { shim_warp_barrier(mask); }
+static inline void __syncthreads(void) {
+  shim_barrier();
+}
+static inline void __syncwarp(unsigned mask = 0xffffffffu) {
+  shim_warp_barrier(mask);
+}
 
-template <typename T>
-static inline T shim_shuffle(unsigned mask, T x, int from) {
+template <typename T> static inline T shim_shuffle(unsigned mask, T x, int from) {
   T y;
   memcpy(&y, shim_warp_exchange(mask, &x, sizeof x) + 64 * (from & 31), sizeof y);
   return y;
 }
-template <typename T>
-static inline T __shfl_sync(unsigned mask, T x, int from) { return shim_shuffle(mask, x, from); }
-template <typename T>
-static inline T __shfl_xor_sync(unsigned mask, T x, int bits) { return shim_shuffle(mask, x, shim_self->lane ^ bits); }
-template <typename T>
-static inline T __shfl_down_sync(unsigned mask, T x, unsigned by) {
+template <typename T> static inline T __shfl_sync(unsigned mask, T x, int from) {
+  return shim_shuffle(mask, x, from);
+}
+template <typename T> static inline T __shfl_xor_sync(unsigned mask, T x, int bits) {
+  return shim_shuffle(mask, x, shim_self->lane ^ bits);
+}
+template <typename T> static inline T __shfl_down_sync(unsigned mask, T x, unsigned by) {
   int from = shim_self->lane + (int) by;
   return shim_shuffle(mask, x, from < 32 ? from : shim_self->lane);
 }
-template <typename T>
-static inline T __shfl_up_sync(unsigned mask, T x, unsigned by) {
+template <typename T> static inline T __shfl_up_sync(unsigned mask, T x, unsigned by) {
   int from = shim_self->lane - (int) by;
   return shim_shuffle(mask, x, from >= 0 ? from : shim_self->lane);
 }
 unsigned __ballot_sync(unsigned mask, int predicate);
-static inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
-static inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
+static inline int __any_sync(unsigned mask, int predicate) {
+  return __ballot_sync(mask, predicate) != 0;
+}
+static inline int __all_sync(unsigned mask, int predicate) {
+  return __ballot_sync(mask, !predicate) == 0;
+}
 
 #define __expf expf /* the names of the C library's own are not for declaring */
 #define __logf logf
@@ -89,25 +114,54 @@ static inline void sincospi(double x, double *sine, double *cosine) {
   *sine = sin(M_PI * x);
   *cosine = cos(M_PI * x);
 }
-static inline float __fdividef(float x, float y) { return x / y; }
-static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
-static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned) ((uint64_t) a * b >> 32); }
-static inline int __popc(unsigned x) { return __builtin_popcount(x); }
-static inline int __ffs(int x) { return __builtin_ffs(x); }
-static inline int min(int a, int b) { return a < b ? a : b; }
-static inline int max(int a, int b) { return a > b ? a : b; }
-static inline unsigned __float_as_uint(float x) { unsigned u; memcpy(&u, &x, 4); return u; }
-static inline float __uint_as_float(unsigned u) { float x; memcpy(&x, &u, 4); return x; }
-template <typename T>
-static inline T __ldg(const T *x) { return *x; }
-template <typename T>
-static inline T __ldcs(const T *x) { return *x; }
-template <typename T>
-static inline void __stcs(T *to, T x) { *to = x; }
-static inline int atomicAdd(int *to, int x) { int old = *to; *to = old + x; return old; }
+static inline float __fdividef(float x, float y) {
+  return x / y;
+}
+static inline float rsqrtf(float x) {
+  return 1.0f / sqrtf(x);
+}
+static inline unsigned __umulhi(unsigned a, unsigned b) {
+  return (unsigned) ((uint64_t) a * b >> 32);
+}
+static inline int __popc(unsigned x) {
+  return __builtin_popcount(x);
+}
+static inline int __ffs(int x) {
+  return __builtin_ffs(x);
+}
+static inline int min(int a, int b) {
+  return a < b ? a : b;
+}
+static inline int max(int a, int b) {
+  return a > b ? a : b;
+}
+static inline unsigned __float_as_uint(float x) {
+  unsigned u;
+  memcpy(&u, &x, 4);
+  return u;
+}
+static inline float __uint_as_float(unsigned u) {
+  float x;
+  memcpy(&x, &u, 4);
+  return x;
+}
+template <typename T> static inline T __ldg(const T *x) {
+  return *x;
+}
+template <typename T> static inline T __ldcs(const T *x) {
+  return *x;
+}
+template <typename T> static inline void __stcs(T *to, T x) {
+  *to = x;
+}
+static inline int atomicAdd(int *to, int x) {
+  int old = *to;
+  *to = old + x;
+  return old;
+}
 
-#define TS_SHARED(type, name, count)                            \
-  static const char name##_key = 0;                             \
+#define TS_SHARED(type, name, count) \
+  static const char name##_key = 0;  \
   type(&name)[count] = *(type(*)[count]) shim_shared(&name##_key, sizeof(type) * (count), #name)
 #define TS_SHARED_DYNAMIC(type, name) type *name = (type *) shim_shared_dynamic()
 
@@ -118,13 +172,20 @@ void ts_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaS
   }
 }
 
-static inline float ts_exp2(float x) { return exp2f(x); }
+static inline float ts_exp2(float x) {
+  return exp2f(x);
+}
 void ts_mma(float d[4], const uint32_t a[4], const uint32_t b[2]);
 void ts_ldmatrix(uint32_t r[4], const void *row);
 void ts_ldmatrix_trans(uint32_t r[4], const void *row);
-static inline void ts_copy_ahead(void *to, const void *from, bool valid) { shim_copy_ahead(to, from, valid); }
-static inline void ts_copy_commit(void) { shim_copy_commit(); }
-template <int N>
-static inline void ts_copy_wait(void) { shim_copy_wait(N); }
+static inline void ts_copy_ahead(void *to, const void *from, bool valid) {
+  shim_copy_ahead(to, from, valid);
+}
+static inline void ts_copy_commit(void) {
+  shim_copy_commit();
+}
+template <int N> static inline void ts_copy_wait(void) {
+  shim_copy_wait(N);
+}
 
 #endif

@@ -36,7 +36,7 @@ struct ncclComm {
   int *member; /* rank in MPI_COMM_WORLD */
   ncclResult_t state;
   int polls, groups, ran, registered; /* a replayed group runs again and is not queued again */
-  operation *op; /* of the open group */
+  operation *op;                      /* of the open group */
   int n, capacity;
   job *ready; /* to be put in its stream */
   bool finalized;
@@ -234,8 +234,13 @@ ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle) {
 }
 
 const char *ncclGetErrorString(ncclResult_t result) {
-  static const char *const texts[] = {"no error", "unhandled cuda error", "unhandled system error", "internal error",
-                                      "invalid argument", "invalid usage", "remote process exited or there was a network error",
+  static const char *const texts[] = {"no error",
+                                      "unhandled cuda error",
+                                      "unhandled system error",
+                                      "internal error",
+                                      "invalid argument",
+                                      "invalid usage",
+                                      "remote process exited or there was a network error",
                                       "NCCL operation in progress"};
   return (unsigned) result < sizeof texts / sizeof *texts ? texts[result] : "unknown result code";
 }
@@ -325,7 +330,9 @@ ncclResult_t ncclAllGather(const void *x, void *y, size_t count, ncclDataType_t 
 
 ncclResult_t ncclBroadcast(const void *x, void *y, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {
-  return call(comm, (operation){.kind = BROADCAST, .x = x, .y = y, .bytes = bytes_of(count, type), .peer = root, .stream = stream});
+  return call(
+      comm,
+      (operation){.kind = BROADCAST, .x = x, .y = y, .bytes = bytes_of(count, type), .peer = root, .stream = stream});
 }
 
 ncclResult_t ncclReduceScatter(const void *x, void *y, size_t count, ncclDataType_t type, ncclRedOp_t op,
@@ -427,9 +434,8 @@ static void run(void *argument) {
   job *j = argument;
   ++j->comm->ran;
   size_t most = (size_t) j->n * 2 * (size_t) j->comm->size;
-  traffic t = {.comm = j->comm,
-               .request = calloc(most, sizeof *t.request),
-               .expected = calloc(most, sizeof *t.expected)};
+  traffic t = {
+      .comm = j->comm, .request = calloc(most, sizeof *t.request), .expected = calloc(most, sizeof *t.expected)};
   MPI_Status *status = calloc(most, sizeof *status);
   float **partial = calloc((size_t) j->n, sizeof *partial);
   for (int i = 0; i < j->n; ++i) {

@@ -23,7 +23,8 @@
 #define NCCL_PATCH 9
 #define NCCL_VERSION_CODE 22809
 #define NCCL_UNIQUE_ID_BYTES 128
-#define NCCL_CONFIG_INITIALIZER {sizeof(ncclConfig_t), INT_MIN, INT_MIN, INT_MIN, NULL}
+#define NCCL_CONFIG_INITIALIZER \
+  { sizeof(ncclConfig_t), INT_MIN, INT_MIN, INT_MIN, NULL }
 
 /** Bytes that a new communicator is warmed up with: less than on a device. */
 #define TS_NCCL_WARM_BYTES ((size_t) 4096)
@@ -33,7 +34,9 @@ extern "C" {
 #endif
 
 typedef struct ncclComm *ncclComm_t;
-typedef struct ncclUniqueId { char internal[NCCL_UNIQUE_ID_BYTES]; } ncclUniqueId;
+typedef struct ncclUniqueId {
+  char internal[NCCL_UNIQUE_ID_BYTES];
+} ncclUniqueId;
 
 typedef enum ncclResult {
   ncclSuccess = 0,

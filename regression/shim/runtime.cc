@@ -91,7 +91,9 @@ static std::vector<allocation> allocations;
 static size_t allocated;
 static int opened;
 
-static size_t page(void) { return (size_t) sysconf(_SC_PAGESIZE); }
+static size_t page(void) {
+  return (size_t) sysconf(_SC_PAGESIZE);
+}
 
 static size_t device_bytes(void) {
   const char *text = getenv("SHIM_MEMORY");
@@ -279,19 +281,24 @@ static cudaError_t add(cudaStream_t s, std::function<void()> run, bool waits) {
   return cudaSuccess;
 }
 
-cudaError_t shim_add(cudaStream_t stream, std::function<void()> run) { return add(stream, std::move(run), false); }
+cudaError_t shim_add(cudaStream_t stream, std::function<void()> run) {
+  return add(stream, std::move(run), false);
+}
 
 cudaError_t shim_enqueue(cudaStream_t stream, void (*run)(void *arg), void *arg) {
   std::shared_ptr<void> owned(arg, free);
-  return add(stream, [=]() { run(owned.get()); }, true);
+  return add(
+      stream, [=]() { run(owned.get()); }, true);
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
-  return add(stream, [=]() { memmove(to, from, bytes); }, false);
+  return add(
+      stream, [=]() { memmove(to, from, bytes); }, false);
 }
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
-  return add(stream, [=]() { memset(to, value, bytes); }, false);
+  return add(
+      stream, [=]() { memset(to, value, bytes); }, false);
 }
 
 /* ---- streams and events ---- */
@@ -450,7 +457,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
   return cudaSuccess;
 }
 
-cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
+  return cudaSuccess;
+}
 
 /* Fresh items for this launch: all after what is in the stream, and the stream goes on after all. */
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
@@ -485,7 +494,9 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   return cudaSuccess;
 }
 
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return cudaGraphDestroy(exec); }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  return cudaGraphDestroy(exec);
+}
 
 /* ---- the device ---- */
 
@@ -548,12 +559,24 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
 }
 
 const char *cudaGetErrorName(cudaError_t error) {
-  static const struct { cudaError_t error; const char *name; } rows[] = {
+  static const struct {
+    cudaError_t error;
+    const char *name;
+  } rows[] = {
 #define ROW(name) {name, #name}
-    ROW(cudaSuccess), ROW(cudaErrorInvalidValue), ROW(cudaErrorMemoryAllocation), ROW(cudaErrorInvalidConfiguration),
-    ROW(cudaErrorInsufficientDriver), ROW(cudaErrorNoDevice), ROW(cudaErrorInvalidDevice), ROW(cudaErrorNotReady),
-    ROW(cudaErrorNoKernelImageForDevice), ROW(cudaErrorIllegalAddress), ROW(cudaErrorStreamCaptureUnsupported),
-    ROW(cudaErrorStreamCaptureInvalidated), ROW(cudaErrorStreamCaptureUnjoined)
+      ROW(cudaSuccess),
+      ROW(cudaErrorInvalidValue),
+      ROW(cudaErrorMemoryAllocation),
+      ROW(cudaErrorInvalidConfiguration),
+      ROW(cudaErrorInsufficientDriver),
+      ROW(cudaErrorNoDevice),
+      ROW(cudaErrorInvalidDevice),
+      ROW(cudaErrorNotReady),
+      ROW(cudaErrorNoKernelImageForDevice),
+      ROW(cudaErrorIllegalAddress),
+      ROW(cudaErrorStreamCaptureUnsupported),
+      ROW(cudaErrorStreamCaptureInvalidated),
+      ROW(cudaErrorStreamCaptureUnjoined)
 #undef ROW
   };
   for (const auto &row : rows) {
@@ -564,7 +587,9 @@ const char *cudaGetErrorName(cudaError_t error) {
   return "cudaErrorUnknown";
 }
 
-const char *cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(error); }
+const char *cudaGetErrorString(cudaError_t error) {
+  return cudaGetErrorName(error);
+}
 
 cudaError_t cudaGetLastError(void) {
   cudaError_t error = last_error;
@@ -572,4 +597,6 @@ cudaError_t cudaGetLastError(void) {
   return error;
 }
 
-cudaError_t cudaPeekAtLastError(void) { return last_error; }
+cudaError_t cudaPeekAtLastError(void) {
+  return last_error;
+}

@@ -22,17 +22,17 @@ typedef struct ts_target {
 typedef struct ts_kernel_call {
   const ts_graph *graph;
   const ts_node *node;
-  const void *const *in;    /**< n_in pointers; NULL where an optional input is absent. */
-  void *const *out;         /**< n_out pointers. */
+  const void *const *in; /**< n_in pointers; NULL where an optional input is absent. */
+  void *const *out;      /**< n_out pointers. */
   /** NULL, or n_out pointers (NULL: none); prior[i] is out[i] itself or does not overlap it. */
   const void *const *prior;
   /** NULL for 1; *beta == 0 must not read the prior.  In the backend's memory, like all else. */
   const float *beta;
-  void *workspace;          /**< 64-byte aligned. */
+  void *workspace; /**< 64-byte aligned. */
   size_t workspace_bytes;
   void *prepared; /**< What the row's prepare made for this node. */
   int threads;
-  void *stream;   /**< Of the device: ts_device_ops.stream; NULL on the host. */
+  void *stream; /**< Of the device: ts_device_ops.stream; NULL on the host. */
 } ts_kernel_call;
 
 typedef struct ts_kernel {
@@ -51,34 +51,35 @@ typedef enum ts_queue { TS_QUEUE_COMPUTE, TS_QUEUE_COMM, TS_QUEUE_COPY, TS_N_QUE
 /** What a device has that the host does not: memory of its own and queues.  A failure of the device ends the job (class
  * b), whenever it shows, with rank, device and op named.  All but `finish` and the memory functions return at once. */
 typedef struct ts_device_ops {
-  void *(*stream)(ts_queue queue);            /**< What kernels get as their stream. */
-  void *(*allocate_host)(size_t bytes);       /**< Host memory that copies can run from; zeroed. */
-  void (*release_host)(void *memory);         /**< NULL is allowed. */
+  void *(*stream)(ts_queue queue);      /**< What kernels get as their stream. */
+  void *(*allocate_host)(size_t bytes); /**< Host memory that copies can run from; zeroed. */
+  void (*release_host)(void *memory);   /**< NULL is allowed. */
   void (*copy)(void *to, const void *from, size_t bytes, ts_queue queue); /**< Host or device memory either way. */
   void *(*event_create)(bool timed);
-  void (*event_destroy)(void *event);         /**< NULL is allowed. */
+  void (*event_destroy)(void *event); /**< NULL is allowed. */
   void (*record)(void *event, ts_queue queue);
-  void (*wait)(void *event, ts_queue queue);  /**< The queue goes on after the event; the host does not wait. */
-  double (*seconds)(void *from, void *to);    /**< Between two timed events that have happened. */
+  void (*wait)(void *event, ts_queue queue); /**< The queue goes on after the event; the host does not wait. */
+  double (*seconds)(void *from, void *to);   /**< Between two timed events that have happened. */
   /** The host waits for an event, watching for failures of device and peers. */
   void (*finish)(void *event);
-  void (*capture_begin)(void);                /**< From now on what is queued is recorded, not run. */
+  void (*capture_begin)(void); /**< From now on what is queued is recorded, not run. */
   /** \return a graph; all queues that took part have been waited for by COMPUTE. */
   void *(*capture_end)(void);
-  void (*replay)(void *graph);                /**< Run it all in COMPUTE. */
-  void (*graph_destroy)(void *graph);         /**< NULL is allowed. */
-  void (*set_op)(const char *name);           /**< What is queued next, for messages; borrowed. */
+  void (*replay)(void *graph);        /**< Run it all in COMPUTE. */
+  void (*graph_destroy)(void *graph); /**< NULL is allowed. */
+  void (*set_op)(const char *name);   /**< What is queued next, for messages; borrowed. */
   /** The run it belongs to; recorded: replayed as a whole; borrowed. */
   void (*set_run)(const char *name, bool recorded);
-  void (*choices_measure)(const ts_graph *graph);            /**< Time the candidates for every product of the graph. */
-  char *(*choices_write)(void);                              /**< All choices as text; the caller's (ts_free). */
+  void (*choices_measure)(const ts_graph *graph); /**< Time the candidates for every product of the graph. */
+  char *(*choices_write)(void);                   /**< All choices as text; the caller's (ts_free). */
   /** Take them; TS_BAD_INPUT: of another device, damaged. */
   ts_status (*choices_read)(const char *text, ts_error *err);
   /** Why a node cannot run, a phrase; NULL: it can. */
   const char *(*refuses)(const ts_graph *graph, const ts_node *node);
   /** Datasheet's dense FLOP/s of products; 0 when the device is not known. */
   double (*peak_flops)(ts_dtype dtype);
-  size_t (*used)(void);      /**< The most memory of the device that was taken since this process had its context; at least its arenas. */
+  /** The most memory of the device that was taken since this process had its context; at least its arenas. */
+  size_t (*used)(void);
   size_t (*available)(void); /**< Bytes that are free on it. */
 } ts_device_ops;
 
@@ -99,9 +100,9 @@ typedef struct ts_backend {
   void *(*allocate)(size_t bytes);            /**< An arena: 64-byte aligned (4096 on the CPU), zeroed. */
   void (*release)(void *arena, size_t bytes); /**< NULL is allowed. */
   const char *(*describe)(void);              /**< ISA and library versions: part of the target's identity. */
-  bool (*has_bf16)(void);                     /**< Products in bf16 are instructions here: faster than fp32, not slower. */
-  const ts_reserve *reserves;                 /**< Ended by a NULL name; NULL for none. */
-  const ts_device_ops *device;                /**< NULL: memory is the host's and kernels return when they are done. */
+  bool (*has_bf16)(void);      /**< Products in bf16 are instructions here: faster than fp32, not slower. */
+  const ts_reserve *reserves;  /**< Ended by a NULL name; NULL for none. */
+  const ts_device_ops *device; /**< NULL: memory is the host's and kernels return when they are done. */
 } ts_backend;
 
 /** The backend of the host's processors: oneDNN for products, own kernels in the best instruction set there is.
@@ -119,8 +120,8 @@ const ts_backend *ts_backend_cuda(void);
 
 /** How a process takes its GPU. */
 typedef struct ts_cuda_options {
-  int local_rank; /**< Of this process on its node. */
-  bool tf32;      /**< fp32 products may round their operands to TF32. */
+  int local_rank;    /**< Of this process on its node. */
+  bool tf32;         /**< fp32 products may round their operands to TF32. */
   double time_limit; /**< Seconds that the host waits for the device before it ends the job; 0: for ever. */
 } ts_cuda_options;
 

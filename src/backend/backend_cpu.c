@@ -22,7 +22,9 @@ typedef struct isa_row {
   const ts_cpu_loops *(*loops)(void);
 } isa_row;
 
-static bool always(void) { return true; }
+static bool always(void) {
+  return true;
+}
 
 #ifdef __x86_64__
 static bool has_v3(void) {
@@ -72,7 +74,9 @@ static const isa_row *isa(void) {
   return chosen;
 }
 
-const ts_cpu_loops *ts_cpu_loops_best(void) { return isa()->loops(); }
+const ts_cpu_loops *ts_cpu_loops_best(void) {
+  return isa()->loops();
+}
 
 static const ts_kernel *kernel(ts_op op) {
   const ts_kernel *row = ts_cpu_matmul(op);
@@ -103,9 +107,13 @@ const ts_reserve ts_cpu_reserves[] = {
 };
 
 const ts_backend *ts_backend_cpu(void) {
-  static const ts_backend backend = {
-      .name = "cpu", .kernel = kernel, .allocate = ts_map, .release = ts_unmap, .describe = describe,
-      .has_bf16 = ts_onednn_has_bf16, .reserves = ts_cpu_reserves};
+  static const ts_backend backend = {.name = "cpu",
+                                     .kernel = kernel,
+                                     .allocate = ts_map,
+                                     .release = ts_unmap,
+                                     .describe = describe,
+                                     .has_bf16 = ts_onednn_has_bf16,
+                                     .reserves = ts_cpu_reserves};
   isa(); /* an unknown TESSERA_ISA is reported before any work */
   return &backend;
 }

@@ -15,20 +15,30 @@ static size_t prepare(const ts_target *target, const ts_graph *graph, const ts_n
   return row->prepare(&cpu, graph, node, NULL);
 }
 
-static void run(const ts_kernel_call *call) { (void) call; }
+static void run(const ts_kernel_call *call) {
+  (void) call;
+}
 
 static const ts_kernel *kernel(ts_op op) {
   static const ts_kernel row = {prepare, run, NULL}, none = {0};
   return ts_backend_cpu()->kernel(op)->run != NULL ? &row : &none;
 }
 
-static const char *describe(void) { return "null"; }
+static const char *describe(void) {
+  return "null";
+}
 
-static bool has_bf16(void) { return true; }
+static bool has_bf16(void) {
+  return true;
+}
 
 const ts_backend *ts_backend_null(void) {
-  static const ts_backend backend = {
-      .name = "null", .kernel = kernel, .allocate = ts_map, .release = ts_unmap, .describe = describe,
-      .has_bf16 = has_bf16, .reserves = ts_cpu_reserves};
+  static const ts_backend backend = {.name = "null",
+                                     .kernel = kernel,
+                                     .allocate = ts_map,
+                                     .release = ts_unmap,
+                                     .describe = describe,
+                                     .has_bf16 = has_bf16,
+                                     .reserves = ts_cpu_reserves};
   return &backend;
 }

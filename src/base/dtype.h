@@ -9,20 +9,20 @@
 #include <string.h>
 
 /** X (name, C storage type, spelling in decks and safetensors headers) */
-#define TS_DTYPES(X)         \
-  X(F32, float, "fp32")      \
-  X(BF16, uint16_t, "bf16")  \
-  X(F16, uint16_t, "fp16")   \
-  X(F64, double, "fp64")     \
-  X(I32, int32_t, "int32")   \
-  X(I64, int64_t, "int64")   \
+#define TS_DTYPES(X)        \
+  X(F32, float, "fp32")     \
+  X(BF16, uint16_t, "bf16") \
+  X(F16, uint16_t, "fp16")  \
+  X(F64, double, "fp64")    \
+  X(I32, int32_t, "int32")  \
+  X(I64, int64_t, "int64")  \
   X(U8, uint8_t, "uint8")
 
 typedef enum ts_dtype {
 #define X(name, type, text) TS_##name,
   TS_DTYPES(X)
 #undef X
-  TS_N_DTYPES
+      TS_N_DTYPES
 } ts_dtype;
 
 /** Bytes of one element. Not collective. */

@@ -19,20 +19,20 @@
 #include <stdint.h>
 
 /** Phases: name in the code, name for the user. */
-#define TS_PHASES(X)              \
-  X(STARTING, "starting")         \
-  X(LOADING, "loading")           \
+#define TS_PHASES(X)               \
+  X(STARTING, "starting")          \
+  X(LOADING, "loading")            \
   X(COMPUTING, "forward/backward") \
-  X(UPDATING, "update")           \
-  X(SAVING, "saving")             \
-  X(VALIDATING, "validating")     \
+  X(UPDATING, "update")            \
+  X(SAVING, "saving")              \
+  X(VALIDATING, "validating")      \
   X(ENDING, "ending")
 
 typedef enum ts_phase {
 #define X(name, text) TS_PHASE_##name,
   TS_PHASES(X)
 #undef X
-  TS_N_PHASES
+      TS_N_PHASES
 } ts_phase;
 
 /** "forward/backward", ...: constant, and without blanks; "?" for a number that is none. Not collective. */
@@ -48,15 +48,15 @@ uint64_t ts_heartbeat_bytes(void);
 
 /** What a record says, for those who look. */
 typedef struct ts_beat {
-  int64_t rank, pid;     /**< pid is 0 in a record that nobody uses yet. */
-  int64_t step;          /**< The step under way, from 1; 0 before the first. */
-  int64_t micro_batch;   /**< Of the step, from 0. */
-  int phase;             /**< ts_phase. */
-  uint64_t entered;      /**< Collectives entered. */
-  uint64_t finished;     /**< Collectives finished; the rank is inside of one while it is less than entered. */
-  double since_change;   /**< Seconds since anything of the above changed. */
-  double since_step;     /**< Seconds since the step began; before the first, since the record was taken. */
-  double since_alive;    /**< Seconds since ts_heartbeat_live. */
+  int64_t rank, pid;            /**< pid is 0 in a record that nobody uses yet. */
+  int64_t step;                 /**< The step under way, from 1; 0 before the first. */
+  int64_t micro_batch;          /**< Of the step, from 0. */
+  int phase;                    /**< ts_phase. */
+  uint64_t entered;             /**< Collectives entered. */
+  uint64_t finished;            /**< Collectives finished; the rank is inside of one while it is less than entered. */
+  double since_change;          /**< Seconds since anything of the above changed. */
+  double since_step;            /**< Seconds since the step began; before the first, since the record was taken. */
+  double since_alive;           /**< Seconds since ts_heartbeat_live. */
   char name[TS_HEARTBEAT_NAME]; /**< Of the collective entered last; printable, without blanks; "-" for none. */
 } ts_beat;
 

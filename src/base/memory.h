@@ -45,12 +45,12 @@ size_t ts_machine_available(void);
 
 /** Grow an array so that it holds one more element: `TS_GROW (items, n_items, capacity);` then
  * `items[n_items++] = ...`. */
-#define TS_GROW(array, count, capacity)                                              \
-  do {                                                                               \
-    if ((count) >= (capacity)) {                                                     \
-      (capacity) = (capacity) > 0 ? 2 * (capacity) : 8;                              \
-      (array) = ts_realloc((array), (size_t) (capacity), sizeof *(array));           \
-    }                                                                                \
+#define TS_GROW(array, count, capacity)                                    \
+  do {                                                                     \
+    if ((count) >= (capacity)) {                                           \
+      (capacity) = (capacity) > 0 ? 2 * (capacity) : 8;                    \
+      (array) = ts_realloc((array), (size_t) (capacity), sizeof *(array)); \
+    }                                                                      \
   } while (0)
 
 #endif

@@ -55,11 +55,11 @@ void ts_die(const char *file, int line, const char *format, ...) __attribute__((
 
 /** Class (b): \a condition must hold or the machine is broken.  Usage: TS_CHECK (ptr, "mmap of %zu bytes failed",
  * n). */
-#define TS_CHECK(condition, ...)                      \
-  do {                                                \
-    if (!(condition)) {                               \
-      ts_die(__FILE__, __LINE__, __VA_ARGS__);        \
-    }                                                 \
+#define TS_CHECK(condition, ...)               \
+  do {                                         \
+    if (!(condition)) {                        \
+      ts_die(__FILE__, __LINE__, __VA_ARGS__); \
+    }                                          \
   } while (0)
 
 /** Class (a). */

@@ -12,7 +12,7 @@
 /** A string that grows.  Zero-initialise; `text` is always terminated once something was added.  Free with
  * ts_text_free. */
 typedef struct ts_text {
-  char *text;   /**< Owned; NULL while empty. */
+  char *text;    /**< Owned; NULL while empty. */
   size_t length; /**< Bytes without the terminator. */
   size_t capacity;
 } ts_text;

@@ -44,7 +44,7 @@ size_t ts_comm_workspace(int size, int64_t max_columns, ts_dtype wire);
 size_t ts_comm_device_workspace(int size, int64_t max_columns, ts_dtype wire);
 
 /** Bytes that suffice for any reduce_scatter over \a size ranks. */
-#define TS_COMM_WORKSPACE_MIN(size) ((size_t) 6 * 64 * (size_t) ((size) - 1))
+#define TS_COMM_WORKSPACE_MIN(size) ((size_t) 6 * 64 * (size_t) ((size) -1))
 
 typedef struct ts_comm ts_comm;
 
@@ -130,7 +130,8 @@ typedef struct ts_device_options {
    * the group alone.  Otherwise NCCL adds, with fewer messages between nodes: the same build, topology and list of
    * reductions give the same bits. */
   bool exact;
-  double time_limit; /**< Seconds that NCCL may take to connect or to queue before a peer is taken for dead; 0: for ever. */
+  /** Seconds that NCCL may take to connect or to queue before a peer is taken for dead; 0: for ever. */
+  double time_limit;
 } ts_device_options;
 
 /** Options of the device communicators made from now on (default: all zero). Not collective. */
@@ -162,9 +163,9 @@ ts_comm *ts_world_all(ts_world *world);
 typedef struct ts_node_memory {
   /** Of the node, or where several have that name NAME.rRANK with their lowest rank: unique in the world. */
   const char *name;
-  int n, index;     /**< Ranks of the node; this rank's place among them. */
-  int n_nodes;      /**< Of the world. */
-  const int *rank;  /**< Their world ranks, ascending. */
+  int n, index;        /**< Ranks of the node; this rank's place among them. */
+  int n_nodes;         /**< Of the world. */
+  const int *rank;     /**< Their world ranks, ascending. */
   void *const *memory; /**< Of each rank: a piece of memory that all of them may read and write. */
 } ts_node_memory;
 

@@ -5,8 +5,8 @@
 #include "base/status.h"
 
 const char *ts_collective_name(ts_collective op) {
-  static const char *const names[] = {"reduce_scatter", "all_gather", "all_reduce", "broadcast", "all_to_all", "send",
-                                      "receive"};
+  static const char *const names[] = {"reduce_scatter", "all_gather", "all_reduce", "broadcast",
+                                      "all_to_all",     "send",       "receive"};
   return names[op];
 }
 
@@ -49,6 +49,7 @@ void ts_comm_agree(const ts_comm *comm, MPI_Comm mpi, const int *member, ts_coll
            ts_collective_name(op), (long long) mine.columns, member[before],
            ts_collective_name((ts_collective) theirs.operation), (long long) theirs.columns,
            mine.operation == theirs.operation && mine.columns == theirs.columns
-             ? ": cut points, dtypes or workspace differ" : "");
+               ? ": cut points, dtypes or workspace differ"
+               : "");
   ts_mpi_wait(&request[1]);
 }

@@ -48,7 +48,8 @@ void ts_device_pack(const ts_device_reduction *r, int64_t begin, bool own) {
     while ((own || rank != r->rank) && ts_walk_next(&w, &run)) {
       size_t offset = (size_t) (run.column - begin) * ts_dtype_size(r->wire);
       list[n++] = (ts_cuda_copy_run){.to = ts_device_send_slot(r, rank, own) + offset,
-                                     .from = ts_run_in_whole(&run, run.transfer->x, r->x), .count = run.count};
+                                     .from = ts_run_in_whole(&run, run.transfer->x, r->x),
+                                     .count = run.count};
       if (n == TS_CUDA_RUNS) {
         ts_cuda_copy_runs(list, n, r->wire, r->x, stream());
         n = 0;
@@ -59,8 +60,12 @@ void ts_device_pack(const ts_device_reduction *r, int64_t begin, bool own) {
 }
 
 void ts_device_sum(const ts_device_reduction *r, int64_t begin, const void *whole) {
-  const ts_cuda_reduction sum = {.own = whole != NULL ? r->wire : r->x, .wire = r->wire, .y = r->y, .beta = r->beta,
-                                 .rank = whole != NULL ? 0 : r->rank, .size = whole != NULL ? 1 : r->size,
+  const ts_cuda_reduction sum = {.own = whole != NULL ? r->wire : r->x,
+                                 .wire = r->wire,
+                                 .y = r->y,
+                                 .beta = r->beta,
+                                 .rank = whole != NULL ? 0 : r->rank,
+                                 .size = whole != NULL ? 1 : r->size,
                                  .stride = (int64_t) r->slot_bytes};
   ts_cuda_sum_run list[TS_CUDA_RUNS];
   ts_walk w = walk_chunk(r, begin, r->rank);
@@ -68,10 +73,11 @@ void ts_device_sum(const ts_device_reduction *r, int64_t begin, const void *whol
   int n = 0;
   while (ts_walk_next(&w, &run)) {
     size_t offset = (size_t) (run.column - begin) * ts_dtype_size(r->wire);
-    list[n++] = (ts_cuda_sum_run){
-      .y = ts_run_in_shard(&run, run.transfer->y, r->rank, r->y), .count = run.count,
-      .own = whole != NULL ? (const char *) whole + offset : ts_run_in_whole(&run, run.transfer->x, r->x),
-      .slots = sum.size > 1 ? r->receive + offset : NULL};
+    list[n++] = (ts_cuda_sum_run){.y = ts_run_in_shard(&run, run.transfer->y, r->rank, r->y),
+                                  .count = run.count,
+                                  .own = whole != NULL ? (const char *) whole + offset
+                                                       : ts_run_in_whole(&run, run.transfer->x, r->x),
+                                  .slots = sum.size > 1 ? r->receive + offset : NULL};
     if (n == TS_CUDA_RUNS) {
       ts_cuda_sum_runs(&sum, list, n, stream());
       n = 0;
@@ -99,8 +105,8 @@ static void copy_own(const ts_transfer *transfer, int n, int rank, ts_dtype dtyp
 static void reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x, ts_dtype wire, ts_dtype y,
                            const float *beta, void *workspace, size_t workspace_bytes) {
   (void) workspace, (void) workspace_bytes;
-  ts_device_reduction r = {.rank = comm->rank, .size = 1, .transfer = transfer, .n = n, .x = x, .wire = wire, .y = y,
-                           .beta = beta};
+  ts_device_reduction r = {
+      .rank = comm->rank, .size = 1, .transfer = transfer, .n = n, .x = x, .wire = wire, .y = y, .beta = beta};
   r.columns = ts_longest_shard(transfer, n, 1);
   ts_device_sum(&r, 0, NULL);
 }
@@ -148,9 +154,16 @@ static void destroy(ts_comm *comm) {
 }
 
 ts_comm *ts_comm_device_alone(void) {
-  static const ts_comm_ops operations = {.name = "device", .reduce_scatter = reduce_scatter, .all_gather = all_gather,
-                                         .all_reduce = all_reduce, .broadcast = broadcast, .all_to_all = all_to_all,
-                                         .send = send, .receive = receive, .barrier = barrier, .destroy = destroy};
+  static const ts_comm_ops operations = {.name = "device",
+                                         .reduce_scatter = reduce_scatter,
+                                         .all_gather = all_gather,
+                                         .all_reduce = all_reduce,
+                                         .broadcast = broadcast,
+                                         .all_to_all = all_to_all,
+                                         .send = send,
+                                         .receive = receive,
+                                         .barrier = barrier,
+                                         .destroy = destroy};
   ts_comm *comm = ts_calloc(1, sizeof *comm);
   *comm = (ts_comm){.ops = &operations, .size = 1};
   return comm;

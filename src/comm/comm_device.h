@@ -14,9 +14,9 @@ typedef struct ts_device_reduction {
   const ts_transfer *transfer;
   int n;
   ts_dtype x, wire, y;
-  const float *beta;      /**< In the device's memory, or NULL. */
-  int64_t longest;        /**< Columns of the longest shard: chunks of all ranks end there. */
-  int64_t columns;        /**< Per chunk. */
+  const float *beta; /**< In the device's memory, or NULL. */
+  int64_t longest;   /**< Columns of the longest shard: chunks of all ranks end there. */
+  int64_t columns;   /**< Per chunk. */
   size_t slot_bytes;
   unsigned char *receive; /**< Slots of the other ranks, in rank order. */
   unsigned char *send;    /**< Slots of what leaves; NULL: it leaves from where it is. */

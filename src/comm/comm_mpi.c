@@ -14,9 +14,9 @@
 
 ts_comm_switches ts_comm_switch = {
 #ifndef NDEBUG
-  .agree = true,
+    .agree = true,
 #endif
-  .message_limit = 1 << 30};
+    .message_limit = 1 << 30};
 
 void ts_comm_set_agreement(bool on) {
   ts_comm_switch.agree = on;
@@ -78,8 +78,8 @@ static void copy_own(const ts_transfer *t, int rank, size_t size) {
 }
 
 static void gather(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype dtype) {
-  gather_list send = {.comm = comm, .transfer = transfer, .n = n, .step = 1, .size = (int64_t) ts_dtype_size(dtype),
-                      .sends = true};
+  gather_list send = {
+      .comm = comm, .transfer = transfer, .n = n, .step = 1, .size = (int64_t) ts_dtype_size(dtype), .sends = true};
   gather_list receive = send;
   receive.sends = false;
   ts_exchange *exchange = &((ts_comm_mpi *) comm)->exchange;
@@ -155,10 +155,16 @@ static void destroy(ts_comm *comm) {
   ts_free(c);
 }
 
-static const ts_comm_ops operations = {.name = "mpi", .reduce_scatter = reduce_scatter, .all_gather = all_gather,
-                                       .all_reduce = all_reduce, .broadcast = broadcast,
-                                       .all_to_all = ts_comm_mpi_all_to_all, .send = ts_comm_mpi_send,
-                                       .receive = ts_comm_mpi_receive, .barrier = barrier, .destroy = destroy};
+static const ts_comm_ops operations = {.name = "mpi",
+                                       .reduce_scatter = reduce_scatter,
+                                       .all_gather = all_gather,
+                                       .all_reduce = all_reduce,
+                                       .broadcast = broadcast,
+                                       .all_to_all = ts_comm_mpi_all_to_all,
+                                       .send = ts_comm_mpi_send,
+                                       .receive = ts_comm_mpi_receive,
+                                       .barrier = barrier,
+                                       .destroy = destroy};
 
 ts_comm *ts_comm_mpi_create(MPI_Comm comm, int rank, int size, int *member) {
   ts_comm_mpi *c = ts_calloc(1, sizeof *c);

@@ -74,10 +74,10 @@ void ts_exchange_finish(ts_exchange *exchange);
 /** A communicator over MPI. */
 typedef struct ts_comm_mpi {
   ts_comm base;
-  MPI_Comm comm;       /**< Owned; MPI_COMM_NULL for a group of 1. */
-  int *member;         /**< Owned; world rank of each group rank. */
-  int64_t *cuts;       /**< Owned; size + 1 cut points for all_reduce. */
-  ts_addend *addend;   /**< Owned; one per rank. */
+  MPI_Comm comm;     /**< Owned; MPI_COMM_NULL for a group of 1. */
+  int *member;       /**< Owned; world rank of each group rank. */
+  int64_t *cuts;     /**< Owned; size + 1 cut points for all_reduce. */
+  ts_addend *addend; /**< Owned; one per rank. */
   ts_exchange exchange;
 } ts_comm_mpi;
 
@@ -93,8 +93,15 @@ int ts_comm_send_slots(int size);
 void ts_comm_mpi_reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x_dtype, ts_dtype wire,
                                 ts_dtype y_dtype, const float *beta, void *workspace, size_t workspace_bytes);
 
-typedef enum ts_collective { TS_REDUCE_SCATTER, TS_ALL_GATHER, TS_ALL_REDUCE, TS_BROADCAST, TS_ALL_TO_ALL, TS_SEND,
-                             TS_RECEIVE } ts_collective;
+typedef enum ts_collective {
+  TS_REDUCE_SCATTER,
+  TS_ALL_GATHER,
+  TS_ALL_REDUCE,
+  TS_BROADCAST,
+  TS_ALL_TO_ALL,
+  TS_SEND,
+  TS_RECEIVE
+} ts_collective;
 
 /** "reduce_scatter", ... Not collective. */
 const char *ts_collective_name(ts_collective op);

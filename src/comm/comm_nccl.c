@@ -293,9 +293,16 @@ static void warm_up(ts_comm_nccl *c) {
 }
 
 ts_comm *ts_comm_nccl_create(ts_comm_mpi *mpi, const ts_device_options *options) {
-  static const ts_comm_ops operations = {.name = "nccl", .reduce_scatter = reduce_scatter, .all_gather = all_gather,
-                                         .all_reduce = all_reduce, .broadcast = broadcast, .all_to_all = all_to_all,
-                                         .send = send, .receive = receive, .barrier = barrier, .destroy = destroy};
+  static const ts_comm_ops operations = {.name = "nccl",
+                                         .reduce_scatter = reduce_scatter,
+                                         .all_gather = all_gather,
+                                         .all_reduce = all_reduce,
+                                         .broadcast = broadcast,
+                                         .all_to_all = all_to_all,
+                                         .send = send,
+                                         .receive = receive,
+                                         .barrier = barrier,
+                                         .destroy = destroy};
   ts_comm_nccl *c = ts_nccl_group_create(mpi, options);
   c->base.ops = &operations;
   warm_up(c);

@@ -41,8 +41,11 @@ static void name_last(const ts_comm_nccl *c, bool waits, char *text, size_t byte
   if (c->number == 0) {
     snprintf(text, bytes, "it was being made");
   } else if (waits && ts_cuda_run_is_recorded()) {
-    snprintf(text, bytes, "its collectives are recorded and replayed with the step, queued last: %s; which of them it is in is not known, "
-             "--set run.cuda_graphs=false names it", ts_cuda_run());
+    snprintf(text, bytes,
+             "its collectives are recorded and replayed with the step, queued last: %s; which of them it is in is not "
+             "known, "
+             "--set run.cuda_graphs=false names it",
+             ts_cuda_run());
   } else {
     snprintf(text, bytes, "the last collective this rank queued there is number %ld, %s, op %s", c->number,
              ts_collective_name(c->last), c->op);

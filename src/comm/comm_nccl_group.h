@@ -24,9 +24,9 @@ typedef struct ts_comm_nccl {
     const void *memory; /**< NULL: free. */
     void *handle;
   } registered[TS_MOST_REGISTERED];
-  long number;          /**< Collectives begun. */
-  ts_collective last;   /**< The last of them, */
-  char op[64];          /**< and its name in the graph. */
+  long number;        /**< Collectives begun. */
+  ts_collective last; /**< The last of them, */
+  char op[64];        /**< and its name in the graph. */
 } ts_comm_nccl;
 
 /** A call of NCCL that must succeed (class b), or may be in progress: TS_NCCL (c, ncclSend (...)). */

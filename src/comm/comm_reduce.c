@@ -63,7 +63,8 @@ static bool next_receive(void *list, int slot, ts_message *out) {
   if (bytes == 0 || r->receiving.chunk >= r->summed + DEPTH) {
     return false;
   }
-  *out = (ts_message){.data = receive_slot(r, r->receiving.chunk, r->receiving.step), .bytes = bytes,
+  *out = (ts_message){.data = receive_slot(r, r->receiving.chunk, r->receiving.step),
+                      .bytes = bytes,
                       .peer = (base->rank + base->size - r->receiving.step) % base->size};
   r->chunk_of[slot] = r->receiving.chunk;
   advance(&r->receiving, base->size);
@@ -99,7 +100,8 @@ static bool next_send(void *list, int slot, ts_message *out) {
     if (columns > 0) {
       unsigned char *staging = r->send + (size_t) slot * r->slot_bytes;
       *out = (ts_message){.data = chunk_in_wire(r, r->sending.chunk, peer, columns, staging),
-                          .bytes = columns * (int64_t) ts_dtype_size(r->wire), .peer = peer};
+                          .bytes = columns * (int64_t) ts_dtype_size(r->wire),
+                          .peer = peer};
       advance(&r->sending, base->size);
       return true;
     }
@@ -116,8 +118,8 @@ static void sum_chunk(const reduction *r, int64_t chunk) {
     size_t offset = (size_t) (run.column - begin) * ts_dtype_size(r->wire);
     for (int from = 0; from < size; ++from) {
       int step = (rank - from + size) % size;
-      r->comm->addend[from] = step == 0 ? (ts_addend){x_at(r, &run), r->x}
-                                        : (ts_addend){receive_slot(r, chunk, step) + offset, r->wire};
+      r->comm->addend[from] =
+          step == 0 ? (ts_addend){x_at(r, &run), r->x} : (ts_addend){receive_slot(r, chunk, step) + offset, r->wire};
     }
     ts_sum_ordered(ts_run_in_shard(&run, run.transfer->y, rank, r->y), r->y, r->beta, r->comm->addend, size, r->wire,
                    run.count);
@@ -158,8 +160,15 @@ static void divide_workspace(reduction *r, void *workspace, size_t bytes) {
 
 void ts_comm_mpi_reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x, ts_dtype wire,
                                 ts_dtype y, const float *beta, void *workspace, size_t workspace_bytes) {
-  reduction r = {.comm = (ts_comm_mpi *) comm, .transfer = transfer, .n = n, .x = x, .wire = wire, .y = y,
-                 .beta = beta, .sending.step = 1, .receiving.step = 1};
+  reduction r = {.comm = (ts_comm_mpi *) comm,
+                 .transfer = transfer,
+                 .n = n,
+                 .x = x,
+                 .wire = wire,
+                 .y = y,
+                 .beta = beta,
+                 .sending.step = 1,
+                 .receiving.step = 1};
   r.longest = r.columns = ts_longest_shard(transfer, n, comm->size);
   if (comm->size == 1) {
     sum_chunk(&r, 0);

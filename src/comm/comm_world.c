@@ -10,14 +10,14 @@
 #include <string.h>
 
 struct ts_world {
-  ts_nodes nodes; /* all processes, node by node */
+  ts_nodes nodes;  /* all processes, node by node */
   ts_comm **group; /* made so far; the first is all processes */
   int n_groups, capacity;
   ts_comm **device; /* per group, NULL: none so far */
   int n_device, device_capacity;
   ts_device_options device_options;
   bool placed; /* it is known who shares a device */
-  bool alone; /* beside the world that started MPI */
+  bool alone;  /* beside the world that started MPI */
 };
 
 static ts_comm *add_group(ts_world *w, int rank, int size, int *member) {

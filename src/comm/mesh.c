@@ -24,8 +24,8 @@ static ts_status equation_error(const int size[TS_N_AXES], int ranks, ts_error *
   char text[256];
   int length = 0;
   for (int a = 0; a < TS_N_AXES; ++a) {
-    length += snprintf(text + length, sizeof text - (size_t) length, "%s%s %d", a > 0 ? " x " : "", axis_names[a],
-                       size[a]);
+    length +=
+        snprintf(text + length, sizeof text - (size_t) length, "%s%s %d", a > 0 ? " x " : "", axis_names[a], size[a]);
   }
   int64_t product = multiply(size, TS_N_AXES);
   if (product == INT64_MAX) {

@@ -92,8 +92,8 @@ ts_status ts_deck_resolve_batch(ts_deck *deck, int64_t batch_parallel_size, ts_e
     status = divide(deck, &micro, &steps, batch_parallel_size, err);
   }
   steps = steps > 0 ? steps : 1;
-  bool wraps = __builtin_mul_overflow(micro, steps, &product) ||
-               __builtin_mul_overflow(product, batch_parallel_size, &product);
+  bool wraps =
+      __builtin_mul_overflow(micro, steps, &product) || __builtin_mul_overflow(product, batch_parallel_size, &product);
   if (status == TS_OK && (wraps || (batch > 0 && product != batch))) {
     status = report_equation(deck, micro, steps, batch_parallel_size, err);
   }

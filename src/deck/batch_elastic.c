@@ -11,13 +11,15 @@ static ts_status report_unfit(const ts_deck *deck, int64_t ranks, const ts_elast
   const char *limit = "elasticity.max_train_batch_size";
   ts_text text = {0};
   if (e->version > 0.1) {
-    ts_text_add(&text, "no micro-batch size x data-parallel size %lld is within %lld; "
-                "accepted: fewer ranks, a smaller size, or a larger limit", (long long) ranks,
-                (long long) e->max_train_batch_size);
+    ts_text_add(&text,
+                "no micro-batch size x data-parallel size %lld is within %lld; "
+                "accepted: fewer ranks, a smaller size, or a larger limit",
+                (long long) ranks, (long long) e->max_train_batch_size);
   } else if (choice->fits.n == 0) {
-    ts_text_add(&text, "no number of ranks from elasticity.min_gpus %lld to max_gpus %lld fits a batch of at most "
-                "%lld", (long long) e->min_gpus, (long long) e->max_gpus,
-                (long long) e->max_train_batch_size);
+    ts_text_add(&text,
+                "no number of ranks from elasticity.min_gpus %lld to max_gpus %lld fits a batch of at most "
+                "%lld",
+                (long long) e->min_gpus, (long long) e->max_gpus, (long long) e->max_train_batch_size);
   } else {
     ts_text_add(&text, "data-parallel size %lld does not fit train_batch_size %lld; accepted: ", (long long) ranks,
                 (long long) choice->batch);
@@ -73,11 +75,14 @@ static ts_status report_kept(const ts_deck *deck, int64_t batch, int64_t ranks, 
       ts_ints_add(&fits, i);
     }
   }
-  ts_text_add(&text, "a run that goes on keeps its train_batch_size, and %lld / data-parallel size %lld is not a whole number; "
-              "accepted: ", (long long) batch, (long long) ranks);
+  ts_text_add(
+      &text,
+      "a run that goes on keeps its train_batch_size, and %lld / data-parallel size %lld is not a whole number; "
+      "accepted: ",
+      (long long) batch, (long long) ranks);
   ts_elastic_list(&fits, &text);
   ts_text_add(&text, " ranks, another train_batch_size, or elasticity.enabled = true with micro_batch_sizes and "
-              "max_train_batch_size");
+                     "max_train_batch_size");
   ts_status status = ts_deck_report(err, TS_CHECK_BATCH_RANKS, ts_deck_origin(deck, key), key, "%s", text.text);
   ts_text_free(&text);
   ts_ints_clear(&fits);
@@ -96,22 +101,26 @@ static void say_changes(const ts_deck *deck, const ts_deck *before, int64_t rank
   add_change(&text, "train_batch_size", before->train_batch_size, deck->train_batch_size);
   add_change(&text, "train_micro_batch_size_per_gpu", before->train_micro_batch_size_per_gpu,
              deck->train_micro_batch_size_per_gpu);
-  add_change(&text, "gradient_accumulation_steps", before->gradient_accumulation_steps, deck->gradient_accumulation_steps);
-  ts_text_add(said, "%lld rank%s before, %lld now: %s", (long long) replicas_of(before), replicas_of(before) > 1 ? "s" : "",
-              (long long) ranks, text.text);
+  add_change(&text, "gradient_accumulation_steps", before->gradient_accumulation_steps,
+             deck->gradient_accumulation_steps);
+  ts_text_add(said, "%lld rank%s before, %lld now: %s", (long long) replicas_of(before),
+              replicas_of(before) > 1 ? "s" : "", (long long) ranks, text.text);
   if (before->train_batch_size == deck->train_batch_size) {
     ts_text_add(said, " keeps train_batch_size %lld", (long long) deck->train_batch_size);
   } else {
-    ts_text_add(said, "; run.steps and the learning rate's schedule go on counting steps, the data goes on where it was");
+    ts_text_add(said,
+                "; run.steps and the learning rate's schedule go on counting steps, the data goes on where it was");
   }
   ts_text_free(&text);
 }
 
 static void say_kept(const ts_deck *deck, int64_t ranks, ts_text *said) {
-  ts_text_add(said, "train_batch_size %lld is kept: train_micro_batch_size_per_gpu %lld x gradient_accumulation_steps %lld x %lld "
-              "rank%s (not what the deck says; to change the batch, set train_batch_size)",
-              (long long) deck->train_batch_size, (long long) deck->train_micro_batch_size_per_gpu,
-              (long long) deck->gradient_accumulation_steps, (long long) ranks, ranks > 1 ? "s" : "");
+  ts_text_add(
+      said,
+      "train_batch_size %lld is kept: train_micro_batch_size_per_gpu %lld x gradient_accumulation_steps %lld x %lld "
+      "rank%s (not what the deck says; to change the batch, set train_batch_size)",
+      (long long) deck->train_batch_size, (long long) deck->train_micro_batch_size_per_gpu,
+      (long long) deck->gradient_accumulation_steps, (long long) ranks, ranks > 1 ? "s" : "");
 }
 
 /* The deck's own triple, where it gives the run's batch on these ranks with no larger micro-batch than was asked for or
@@ -120,7 +129,8 @@ static bool holds_as_it_is(ts_deck *deck, const ts_deck *before, int64_t ranks) 
   ts_deck plan = *deck;
   ts_error none = {0};
   bool small = deck->train_micro_batch_size_per_gpu > 0;
-  bool holds = ts_deck_resolve_batch(&plan, ranks, &none) == TS_OK && plan.train_batch_size == before->train_batch_size &&
+  bool holds = ts_deck_resolve_batch(&plan, ranks, &none) == TS_OK &&
+               plan.train_batch_size == before->train_batch_size &&
                (small || plan.train_micro_batch_size_per_gpu <= before->train_micro_batch_size_per_gpu);
   if (holds) {
     *deck = plan;
@@ -144,7 +154,8 @@ ts_status ts_deck_keep_batch(ts_deck *deck, const ts_deck *before, int64_t ranks
     deck->train_micro_batch_size_per_gpu = micro;
     deck->gradient_accumulation_steps = batch / ranks / micro;
   }
-  if (status == TS_OK && replicas_of(before) > 0 && (replicas_of(before) != ranks || (deck->elasticity.enabled && deck->train_batch_size != batch))) {
+  if (status == TS_OK && replicas_of(before) > 0 &&
+      (replicas_of(before) != ranks || (deck->elasticity.enabled && deck->train_batch_size != batch))) {
     say_changes(deck, before, ranks, said);
   } else if (status == TS_OK && kept) {
     say_kept(deck, ranks, said);

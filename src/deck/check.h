@@ -10,47 +10,47 @@
 
 #include <stdbool.h>
 
-#define TS_DECK_CHECKS(X)                                                                    \
-  X(UNKNOWN_KEY)     /* no row of that path */                                               \
-  X(TWICE)           /* one key under two names */                                           \
-  X(CONFLICT)        /* the deck against a json or a config.json */                          \
-  X(TYPE)            /* a string where a number belongs */                                   \
-  X(WHOLE)           /* 5.5 where an integer belongs */                                      \
-  X(BIG)             /* an integer beyond 64 bits */                                         \
-  X(FINITE)          /* a number too large for a double */                                   \
-  X(RANGE)           /* below or above what the row accepts */                               \
-  X(WORD)            /* a word that is not one of the accepted */                            \
-  X(WORD_LATER)      /* a word that is known but not there yet, or no more */                \
-  X(REFUSED)         /* a key that is not there yet, or no more */                           \
-  X(REGEX)           /* not a valid expression */                                            \
-  X(ONLY)            /* a parameter of another family, optimizer or schedule */              \
-  X(REQUIRED)        /* a missing key */                                                     \
-  X(REQUIRED_BY)     /* a key that another key's value asks for */                           \
-  X(SET)             /* a --set that is not key=value */                                     \
-  X(GROUPS)          /* too many optimizer.groups */                                         \
-  X(HEADS)           /* heads divide hidden_size */                                          \
-  X(KV_HEADS)        /* key and value heads divide the query heads */                        \
-  X(ROTARY)          /* an even head_dim for rotary positions */                             \
-  X(SEQUENCE)        /* sequence_length within the positions */                              \
-  X(ACTIVATION)      /* the family's activation */                                           \
-  X(ROPE)            /* llama3's factors in order */                                         \
-  X(TOKEN_IDS)       /* bos and eos within the vocabulary */                                 \
-  X(SIZE)            /* products of sizes within 64 bits */                                  \
-  X(VALIDATION)      /* a fraction or a path, not both */                                    \
-  X(CYCLE)           /* OneCycle's lower ends below the upper */                             \
-  X(ROUNDING)        /* stochastic rounding of what is in bf16 */                            \
-  X(ELASTICITY)      /* what elasticity chooses from */                                      \
-  X(ELASTIC_BATCH)   /* elasticity, or the batch triple */                                   \
-  X(BATCH)           /* the batch triple without ranks */                                    \
-  X(BATCH_RANKS)     /* the batch triple with ranks */                                       \
-  X(TRAINING)        /* what training needs */                                               \
-  X(GPU)             /* what a GPU cannot take */
+#define TS_DECK_CHECKS(X)                                                     \
+  X(UNKNOWN_KEY)   /* no row of that path */                                  \
+  X(TWICE)         /* one key under two names */                              \
+  X(CONFLICT)      /* the deck against a json or a config.json */             \
+  X(TYPE)          /* a string where a number belongs */                      \
+  X(WHOLE)         /* 5.5 where an integer belongs */                         \
+  X(BIG)           /* an integer beyond 64 bits */                            \
+  X(FINITE)        /* a number too large for a double */                      \
+  X(RANGE)         /* below or above what the row accepts */                  \
+  X(WORD)          /* a word that is not one of the accepted */               \
+  X(WORD_LATER)    /* a word that is known but not there yet, or no more */   \
+  X(REFUSED)       /* a key that is not there yet, or no more */              \
+  X(REGEX)         /* not a valid expression */                               \
+  X(ONLY)          /* a parameter of another family, optimizer or schedule */ \
+  X(REQUIRED)      /* a missing key */                                        \
+  X(REQUIRED_BY)   /* a key that another key's value asks for */              \
+  X(SET)           /* a --set that is not key=value */                        \
+  X(GROUPS)        /* too many optimizer.groups */                            \
+  X(HEADS)         /* heads divide hidden_size */                             \
+  X(KV_HEADS)      /* key and value heads divide the query heads */           \
+  X(ROTARY)        /* an even head_dim for rotary positions */                \
+  X(SEQUENCE)      /* sequence_length within the positions */                 \
+  X(ACTIVATION)    /* the family's activation */                              \
+  X(ROPE)          /* llama3's factors in order */                            \
+  X(TOKEN_IDS)     /* bos and eos within the vocabulary */                    \
+  X(SIZE)          /* products of sizes within 64 bits */                     \
+  X(VALIDATION)    /* a fraction or a path, not both */                       \
+  X(CYCLE)         /* OneCycle's lower ends below the upper */                \
+  X(ROUNDING)      /* stochastic rounding of what is in bf16 */               \
+  X(ELASTICITY)    /* what elasticity chooses from */                         \
+  X(ELASTIC_BATCH) /* elasticity, or the batch triple */                      \
+  X(BATCH)         /* the batch triple without ranks */                       \
+  X(BATCH_RANKS)   /* the batch triple with ranks */                          \
+  X(TRAINING)      /* what training needs */                                  \
+  X(GPU)           /* what a GPU cannot take */
 
 typedef enum ts_deck_check {
 #define X(name) TS_CHECK_##name,
   TS_DECK_CHECKS(X)
 #undef X
-  TS_N_DECK_CHECKS
+      TS_N_DECK_CHECKS
 } ts_deck_check;
 
 /** Add "where: key: problem" to \a err unless \a check is turned off; empty \a where or \a key are left out.

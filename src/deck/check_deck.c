@@ -164,8 +164,8 @@ static void check_activation(ts_reader *reader) {
 static void check_rope(ts_reader *reader) {
   const ts_deck_rope *r = &reader->deck->model.rope_scaling;
   if (strcmp(r->rope_type, "llama3") == 0 && r->low_freq_factor >= r->high_freq_factor) {
-    ts_reader_report(reader, TS_CHECK_ROPE, "model.rope_scaling.low_freq_factor",
-                     "%g is not below high_freq_factor %g", r->low_freq_factor, r->high_freq_factor);
+    ts_reader_report(reader, TS_CHECK_ROPE, "model.rope_scaling.low_freq_factor", "%g is not below high_freq_factor %g",
+                     r->low_freq_factor, r->high_freq_factor);
   }
 }
 
@@ -219,9 +219,10 @@ static void check_validation(ts_reader *reader) {
 
 static void check_rounding(ts_reader *reader) {
   if (reader->deck->bf16.stochastic_rounding && reader->deck->bf16.enabled == TS_SWITCH_OFF) {
-    ts_reader_report(reader, TS_CHECK_ROUNDING, "bf16.stochastic_rounding",
-                     "bf16.enabled is false, and fp32 parameters are not rounded; accepted: bf16.enabled = true with it, "
-                     "or neither");
+    ts_reader_report(
+        reader, TS_CHECK_ROUNDING, "bf16.stochastic_rounding",
+        "bf16.enabled is false, and fp32 parameters are not rounded; accepted: bf16.enabled = true with it, "
+        "or neither");
   }
 }
 
@@ -260,9 +261,9 @@ static void check_batch(ts_reader *reader) {
 
 void ts_reader_check_deck(ts_reader *reader) {
   static void (*const checks[])(ts_reader *) = {
-      check_required_by, check_total_steps, check_heads,     check_kv_heads, check_rotary,
-      check_sequence,    check_activation,  check_rope,      check_token_ids, check_size,
-      check_validation,  check_rounding,    check_cycle,       check_batch,     ts_reader_check_elasticity,
+      check_required_by, check_total_steps, check_heads, check_kv_heads,  check_rotary,
+      check_sequence,    check_activation,  check_rope,  check_token_ids, check_size,
+      check_validation,  check_rounding,    check_cycle, check_batch,     ts_reader_check_elasticity,
   };
   for (size_t i = 0; i < sizeof checks / sizeof *checks; ++i) {
     checks[i](reader);

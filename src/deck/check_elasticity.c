@@ -19,7 +19,8 @@ static int64_t replicas_of_node(const ts_deck_elasticity *e) {
 static void check_version(ts_reader *reader) {
   const ts_deck_elasticity *e = &reader->deck->elasticity;
   if (e->version != 0.1 && e->version != 0.2) {
-    ts_reader_report(reader, TS_CHECK_ELASTICITY, "elasticity.version", "%g is not there; accepted: 0.1, 0.2", e->version);
+    ts_reader_report(reader, TS_CHECK_ELASTICITY, "elasticity.version", "%g is not there; accepted: 0.1, 0.2",
+                     e->version);
   } else if (e->version == 0.1 && e->model_parallel_size > 1) {
     ts_reader_report(reader, TS_CHECK_ELASTICITY, "elasticity.model_parallel_size",
                      "%lld, but version 0.1 has no model parallelism; accepted: 1, or elasticity.version = 0.2",
@@ -59,8 +60,8 @@ static void check_sizes(ts_reader *reader) {
   for (int i = 0; i < e->micro_batch_sizes.n; ++i) {
     if (e->micro_batch_sizes.items[i] > limit) {
       ts_reader_report(reader, TS_CHECK_ELASTICITY, SIZES, "%lld is above %s %lld / %lld replicas of a node = %lld",
-                       (long long) e->micro_batch_sizes.items[i], LIMIT, (long long) e->max_train_batch_size, (long long) n,
-                       (long long) limit);
+                       (long long) e->micro_batch_sizes.items[i], LIMIT, (long long) e->max_train_batch_size,
+                       (long long) n, (long long) limit);
       return;
     }
   }
@@ -68,7 +69,8 @@ static void check_sizes(ts_reader *reader) {
 
 /* Elasticity decides all three: one that the user set would be silently something else. */
 static void check_triple(ts_reader *reader) {
-  static const char *const paths[] = {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"};
+  static const char *const paths[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
+                                      "gradient_accumulation_steps"};
   bool ignored = reader->deck->elasticity.ignore_non_elastic_batch_info;
   for (int i = 0; i < 3; ++i) {
     if (is_given(reader, paths[i]) && ignored) {

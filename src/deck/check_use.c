@@ -36,7 +36,8 @@ ts_status ts_deck_check_gpu(const ts_deck *deck, ts_error *err) {
     if (strcmp(rows[i].offload->device, "none") != 0 &&
         ts_deck_report(err, TS_CHECK_GPU, ts_deck_origin(deck, rows[i].key), rows[i].key,
                        "\"%s\": refused, not there yet on GPUs: offload of state to host memory; accepted: "
-                       "--set %s=none, or run.device = \"cpu\"", rows[i].offload->device, rows[i].key) != TS_OK) {
+                       "--set %s=none, or run.device = \"cpu\"",
+                       rows[i].offload->device, rows[i].key) != TS_OK) {
       status = TS_BAD_INPUT;
     }
   }

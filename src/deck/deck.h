@@ -80,26 +80,26 @@ typedef struct ts_deck_data {
 typedef struct ts_deck_run {
   char *directory; /**< "" when the deck names none (plan and graph need none). */
   int64_t steps, seed;
-  int64_t save_every;       /**< Steps between checkpoints; 0: at the end only. */
-  int64_t keep;             /**< Newest checkpoints kept; 0: all. */
-  bool save_async;          /**< Write them while training goes on, from a copy. */
-  int64_t evaluate_every;   /**< Steps between validations; 0: never. */
-  int64_t evaluate_batches; /**< Global micro-batches of one validation; 0: the whole validation set. */
-  char *device;             /**< "auto", "cpu" or "cuda". */
-  char *attention;          /**< "auto" or "own". */
-  char *algorithms;         /**< "" or a file. */
-  double peer_timeout;      /**< Seconds; 0: for ever. */
+  int64_t save_every;                      /**< Steps between checkpoints; 0: at the end only. */
+  int64_t keep;                            /**< Newest checkpoints kept; 0: all. */
+  bool save_async;                         /**< Write them while training goes on, from a copy. */
+  int64_t evaluate_every;                  /**< Steps between validations; 0: never. */
+  int64_t evaluate_batches;                /**< Global micro-batches of one validation; 0: the whole validation set. */
+  char *device;                            /**< "auto", "cpu" or "cuda". */
+  char *attention;                         /**< "auto" or "own". */
+  char *algorithms;                        /**< "" or a file. */
+  double peer_timeout;                     /**< Seconds; 0: for ever. */
   double step_timeout, first_step_timeout; /**< Seconds until a step counts as a hang (engine/watchdog.h); 0: never. */
-  double time_limit;        /**< Seconds from the beginning of the program; 0: what Slurm says. */
-  double save_retry;        /**< Seconds between two tries of a save that fails (engine/retry.h). */
-  double save_timeout;      /**< Seconds of failing saves after which the run stops; 0: never. */
-  double time_margin;       /**< Seconds kept beside what saving needs (engine/time_limit.h). */
+  double time_limit;                       /**< Seconds from the beginning of the program; 0: what Slurm says. */
+  double save_retry;                       /**< Seconds between two tries of a save that fails (engine/retry.h). */
+  double save_timeout;                     /**< Seconds of failing saves after which the run stops; 0: never. */
+  double time_margin;                      /**< Seconds kept beside what saving needs (engine/time_limit.h). */
   bool exact_sums;
   bool cuda_graphs, measure_algorithms, share_device, tf32;
-  char *bind;               /**< "auto", "cores" or "none". */
-  int64_t threads;          /**< Per rank; 0: the cores this rank may use. */
-  char *resume;             /**< "never", "auto", or a run or checkpoint directory. */
-  int64_t log_every;        /**< Steps between printed lines; steps_per_print unless set. */
+  char *bind;                   /**< "auto", "cores" or "none". */
+  int64_t threads;              /**< Per rank; 0: the cores this rank may use. */
+  char *resume;                 /**< "never", "auto", or a run or checkpoint directory. */
+  int64_t log_every;            /**< Steps between printed lines; steps_per_print unless set. */
   int64_t stop_after_nonfinite; /**< Consecutive skipped steps that end the run. */
 } ts_deck_run;
 
@@ -143,7 +143,7 @@ typedef struct ts_deck_scheduler {
     char *warmup_type; /**< "log" or "linear". */
     double warmup_min_ratio, cos_min_ratio;
     double cycle_min_lr, cycle_max_lr, decay_lr_rate;
-    int64_t cycle_first_step_size, cycle_second_step_size; /**< The second is resolved (default: the first). */
+    int64_t cycle_first_step_size, cycle_second_step_size;     /**< The second is resolved (default: the first). */
     int64_t cycle_first_stair_count, cycle_second_stair_count; /**< The second is resolved (default: the first). */
     int64_t decay_step_size;
     bool cycle_momentum;
@@ -172,11 +172,11 @@ typedef struct ts_deck_elasticity {
   bool enabled;
   int64_t max_train_batch_size; /**< Limit of the global batch, in samples. */
   ts_ints micro_batch_sizes;
-  int64_t min_gpus, max_gpus;   /**< Numbers of ranks that count. */
+  int64_t min_gpus, max_gpus;                     /**< Numbers of ranks that count. */
   int64_t num_gpus_per_node, model_parallel_size; /**< Version 0.2 only. */
   bool prefer_larger_batch;
   bool ignore_non_elastic_batch_info; /**< The batch triple may be given, and is not looked at. */
-  double version; /**< 0.1 or 0.2. */
+  double version;                     /**< 0.1 or 0.2. */
 } ts_deck_elasticity;
 
 /** Everything.  Plain data: other rooms read the fields, only this room writes them. */
@@ -187,7 +187,7 @@ typedef struct ts_deck {
   int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps; /**< 0: not given (yet). */
   int64_t steps_per_print;
   bool wall_clock_breakdown;
-  double gradient_clipping; /**< Largest global norm; 0: no clipping. */
+  double gradient_clipping;         /**< Largest global norm; 0: no clipping. */
   ts_dtype communication_data_type; /**< Wire of gradient reductions, F32 or BF16 (default: grad_accum_dtype). */
   struct {
     ts_dtype grad_accum_dtype; /**< F32 or BF16 */
@@ -215,15 +215,15 @@ typedef struct ts_deck {
     int64_t autoep_size;
   } expert_parallel; /**< These four are grid sizes: 1 until the axes are there. */
   struct {
-    bool check_finite; /**< Name the first op, rank and tensor that is not finite. */
-    bool memcheck;     /**< Poison memory before the first write and after death. */
-    char *dump;        /**< Directory for a dump of the graph after each pass; "" for none. */
+    bool check_finite;    /**< Name the first op, rank and tensor that is not finite. */
+    bool memcheck;        /**< Poison memory before the first write and after death. */
+    char *dump;           /**< Directory for a dump of the graph after each pass; "" for none. */
     int64_t digest_every; /**< Steps between digests of all parameters in digests.csv; 0: none. */
   } debug;
   struct {
     char *timeline; /**< File for a Chrome trace; "" for none. */
   } profile;
-  ts_strings notes; /**< For ts_deck_notes. */
+  ts_strings notes;   /**< For ts_deck_notes. */
   ts_strings origins; /**< For ts_deck_origin. */
 } ts_deck;
 
@@ -259,16 +259,18 @@ ts_status ts_deck_check_gpu(const ts_deck *deck, ts_error *err);
 /** Fill the batch triple: train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x
  * \a batch_parallel_size.  Any subset that determines the rest is enough; the micro-batch alone takes one accumulation
  * step, as does the batch alone.  With elasticity.enabled all three are chosen (deck/elasticity.h), and
- * elasticity.ignore_non_elastic_batch_info becomes true, as the deck now has them.  Not collective; the same on every rank.
+ * elasticity.ignore_non_elastic_batch_info becomes true, as the deck now has them.  Not collective; the same on every
+ * rank.
  * \param [in] batch_parallel_size  Ranks that read different samples (data x expert parallel), at least 1.
  * \return TS_BAD_INPUT with the equation that does not hold; the deck is then unchanged. */
 ts_status ts_deck_resolve_batch(ts_deck *deck, int64_t batch_parallel_size, ts_error *err);
 
-/** Fill the batch triple for a run that goes on, which keeps its train_batch_size.  The deck's own triple is taken where it
- * gives that batch on these ranks.  Where it does not (the ranks are others, or were when the triple was written), the
- * accumulation steps follow: the micro-batch is the largest that divides and is at most the deck's (the run's, where the deck
- * has none), since a micro-batch is as large as memory allows.  A deck whose train_batch_size is another one means to change
- * the batch, and elasticity.enabled chooses it: then this is ts_deck_resolve_batch.  Not collective; the same on every rank.
+/** Fill the batch triple for a run that goes on, which keeps its train_batch_size.  The deck's own triple is taken
+ * where it gives that batch on these ranks.  Where it does not (the ranks are others, or were when the triple was
+ * written), the accumulation steps follow: the micro-batch is the largest that divides and is at most the deck's (the
+ * run's, where the deck has none), since a micro-batch is as large as memory allows.  A deck whose train_batch_size is
+ * another one means to change the batch, and elasticity.enabled chooses it: then this is ts_deck_resolve_batch.  Not
+ * collective; the same on every rank.
  * \param [in]  before  The run's deck as it was saved, its batch resolved; not owned.
  * \param [out] said    A line is appended where ranks or triple are others than before, or than the deck says.
  * \return TS_BAD_INPUT: \a batch_parallel_size does not divide the batch, with those near it that do. */
@@ -279,8 +281,8 @@ ts_status ts_deck_keep_batch(ts_deck *deck, const ts_deck *before, int64_t batch
  * bf16.enabled must not be AUTO any more (ts_engine_decide_precision, ts_deck_decide_precision). */
 ts_dtype ts_deck_dtype(const ts_deck *deck);
 
-/** Decide a bf16.enabled that is AUTO, once and before anything is built from the deck; leave any other.  What is for bf16 alone
- * (stochastic_rounding) is put out where it becomes false.  Not collective; the same on every rank.
+/** Decide a bf16.enabled that is AUTO, once and before anything is built from the deck; leave any other.  What is for
+ * bf16 alone (stochastic_rounding) is put out where it becomes false.  Not collective; the same on every rank.
  * \param [in]  bf16  Every rank computes products in bf16 by instructions of its own.
  * \param [in]  why   For people.
  * \param [out] said  A line without its end is appended where there was something to decide. */
@@ -290,8 +292,8 @@ void ts_deck_decide_precision(ts_deck *deck, bool bf16, const char *why, ts_text
  * Not collective. */
 void ts_deck_print(const ts_deck *deck, ts_text *to);
 
-/** Append a line per key whose value differs ("  optimizer.params.lr: 0.01, now 0.02"), joined by newlines.  Parameter groups
- * are not compared.  Not collective.
+/** Append a line per key whose value differs ("  optimizer.params.lr: 0.01, now 0.02"), joined by newlines.  Parameter
+ * groups are not compared.  Not collective.
  * \param [in] ignored  Beginnings of paths that do not count; ended by NULL.
  * \return the number of lines. */
 int ts_deck_differences(const ts_deck *before, const ts_deck *now, const char *const *ignored, ts_text *to);

@@ -15,12 +15,12 @@ typedef struct ts_record {
   int divisors;
 } ts_record;
 
-/* A number with the most divisors up to a limit, if it is the smallest such, has exponents that do not grow from one prime to
- * the next: a few hundred candidates, instead of DeepSpeed's table. */
+/* A number with the most divisors up to a limit, if it is the smallest such, has exponents that do not grow from one
+ * prime to the next: a few hundred candidates, instead of DeepSpeed's table. */
 static void search_composite(int64_t number, int divisors, int prime, int most, int64_t limit, ts_record *best) {
   static const int primes[] = {2, 3, 5, 7, 11, 13, 17}; /* the product of one more is above MOST_COMPOSITE */
   if (divisors > best->divisors || (divisors == best->divisors && number < best->number)) {
-    *best = (ts_record) {number, divisors};
+    *best = (ts_record){number, divisors};
   }
   if (prime == (int) (sizeof primes / sizeof *primes)) {
     return;
@@ -158,11 +158,14 @@ void ts_elastic_choose(const ts_deck_elasticity *e, int64_t replicas, ts_elastic
   bool by_node = e->version > 0.1;
   int64_t unit = by_node ? e->num_gpus_per_node / e->model_parallel_size : 1;
   int64_t gpus = by_node ? e->num_gpus_per_node : 1;
-  ts_wish wish = {.sizes = &e->micro_batch_sizes, .limit = e->max_train_batch_size / unit, .fewest = e->min_gpus / gpus,
-                  .most = e->max_gpus / gpus, .larger = e->prefer_larger_batch};
+  ts_wish wish = {.sizes = &e->micro_batch_sizes,
+                  .limit = e->max_train_batch_size / unit,
+                  .fewest = e->min_gpus / gpus,
+                  .most = e->max_gpus / gpus,
+                  .larger = e->prefer_larger_batch};
   wish.fewest = wish.fewest > 0 ? wish.fewest : 1;
   wish.most = wish.most > 0 ? wish.most : wish.limit / smallest_size(wish.sizes); /* DeepSpeed: 0 is no bound */
-  *choice = (ts_elastic_batch) {0};
+  *choice = (ts_elastic_batch){0};
   choose_candidate(&wish, choice);
   choice->batch *= unit;
   for (int i = 0; i < choice->fits.n; ++i) {

@@ -33,7 +33,7 @@ static void first_token(ts_reader *reader, ts_value *section) {
     if (token && value->kind == TS_VALUE_LIST && value->n > 0) {
       int chosen = first_known(value, vocabulary_of(section));
       ts_value first = value->items[chosen];
-      value->items[chosen] = (ts_value) {0};
+      value->items[chosen] = (ts_value){0};
       ts_reader_note(reader, "%s: %s: %lld, the first of %d that the vocabulary has, is used", value->file,
                      section->names[i], (long long) first.integer, value->n);
       ts_value_clear(value);
@@ -111,8 +111,8 @@ static char *explain(const ts_reader *reader, const char *from, const char *hint
                : script != NULL  ? take_weights(script, from)
                : deck != NULL    ? ts_format("; a run that began from it goes on with %s as its deck", deck)
                : access(from, F_OK) != 0
-                 ? ts_strdup("; a run that began from it goes on with the deck.cfg of its run directory")
-                 : ts_strdup("");
+                   ? ts_strdup("; a run that began from it goes on with the deck.cfg of its run directory")
+                   : ts_strdup("");
   ts_free(adapter);
   ts_free(script);
   ts_free(deck);

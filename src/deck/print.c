@@ -150,7 +150,8 @@ int ts_deck_differences(const ts_deck *before, const ts_deck *now, const char *c
     }
     char *a = skip ? NULL : value_text(before, key), *b = skip ? NULL : value_text(now, key);
     if ((a != NULL || b != NULL) && (a == NULL || b == NULL || strcmp(a, b) != 0)) {
-      ts_text_add(to, "%s  %s: %s, now %s", n++ > 0 ? "\n" : "", key->path, a != NULL ? a : "not set", b != NULL ? b : "not set");
+      ts_text_add(to, "%s  %s: %s, now %s", n++ > 0 ? "\n" : "", key->path, a != NULL ? a : "not set",
+                  b != NULL ? b : "not set");
     }
     ts_free(a);
     ts_free(b);

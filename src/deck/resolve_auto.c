@@ -39,7 +39,7 @@ static bool multiply_by(ts_product *p, const ts_deck *deck, const char *factor) 
 
 /* From left to right, as Python computes it. */
 static bool evaluate(const ts_deck *deck, const char *formula, ts_product *p) {
-  *p = (ts_product) {1, 1, true};
+  *p = (ts_product){1, 1, true};
   for (const char *at = formula; *at != '\0';) {
     size_t length = strcspn(at, " ");
     char *factor = ts_format("%.*s", (int) length, at);

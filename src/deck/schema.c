@@ -6,8 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
-static const ts_key_table *const tables[] = {&ts_keys_model,    &ts_keys_run,      &ts_keys_train, &ts_keys_zero,
-                                             &ts_keys_parallel, &ts_keys_deepspeed};
+static const ts_key_table *const tables[] = {&ts_keys_model, &ts_keys_run,      &ts_keys_train,
+                                             &ts_keys_zero,  &ts_keys_parallel, &ts_keys_deepspeed};
 
 /* Bounds beyond this are there for the 64 bits, not for the user. */
 #define SHOWN 9.2e18
@@ -138,9 +138,8 @@ char *ts_key_nearest(const char *path) {
   return nearest;
 }
 
-static const char *const selectors[][2] = {{"model.", "model.model_type"},
-                                           {"optimizer.params.", "optimizer.type"},
-                                           {"scheduler.params.", "scheduler.type"}};
+static const char *const selectors[][2] = {
+    {"model.", "model.model_type"}, {"optimizer.params.", "optimizer.type"}, {"scheduler.params.", "scheduler.type"}};
 
 const char *ts_key_selector(const ts_key *key) {
   for (size_t i = 0; key->only != NULL && i < sizeof selectors / sizeof *selectors; ++i) {
@@ -180,20 +179,25 @@ static void describe_number(const ts_key *key, const char *what, ts_text *to) {
   }
   if (high) {
     ts_text_add(to, "%s %s %.15g", low && (key->flags & TS_KEY_OPEN_MAX) ? " and" : "",
-                key->flags & TS_KEY_OPEN_MAX ? "below" : low ? "to" : "up to", key->max);
+                key->flags & TS_KEY_OPEN_MAX ? "below"
+                : low                        ? "to"
+                                             : "up to",
+                key->max);
   }
 }
 
 void ts_key_describe(const ts_key *key, ts_text *to) {
   static const char *const plain[TS_N_KEY_TYPES] = {
-      [TS_KEY_BOOL] = "true, false",       [TS_KEY_SWITCH] = "true, false",
+      [TS_KEY_BOOL] = "true, false",
+      [TS_KEY_SWITCH] = "true, false",
       [TS_KEY_STRING] = "a string in double quotes",
       [TS_KEY_STRINGS] = "a list of strings, [\"a\", \"b\"]",
       [TS_KEY_ANY] = "a list or section",
   };
   if (key->flags & TS_KEY_REGEX) {
-    ts_text_add(to, "%s", key->type == TS_KEY_STRINGS ? "a list of regular expressions, [\"a\", \"b.*c\"]"
-                                                      : "a regular expression in double quotes");
+    ts_text_add(to, "%s",
+                key->type == TS_KEY_STRINGS ? "a list of regular expressions, [\"a\", \"b.*c\"]"
+                                            : "a regular expression in double quotes");
   } else if (key->accepted != NULL) {
     describe_list(key->accepted, to);
   } else if (key->type == TS_KEY_INT) {
@@ -221,9 +225,10 @@ void ts_key_describe(const ts_key *key, ts_text *to) {
 
 const char *ts_key_type_name(ts_key_type type) {
   static const char *const names[TS_N_KEY_TYPES] = {
-      [TS_KEY_BOOL] = "true/false", [TS_KEY_SWITCH] = "true/false", [TS_KEY_INT] = "integer",   [TS_KEY_REAL] = "number",
-      [TS_KEY_STRING] = "string",   [TS_KEY_DTYPE] = "type",    [TS_KEY_PAIR] = "two numbers",
-      [TS_KEY_STRINGS] = "strings", [TS_KEY_INTS] = "integers", [TS_KEY_ANY] = "section",
+      [TS_KEY_BOOL] = "true/false",  [TS_KEY_SWITCH] = "true/false", [TS_KEY_INT] = "integer",
+      [TS_KEY_REAL] = "number",      [TS_KEY_STRING] = "string",     [TS_KEY_DTYPE] = "type",
+      [TS_KEY_PAIR] = "two numbers", [TS_KEY_STRINGS] = "strings",   [TS_KEY_INTS] = "integers",
+      [TS_KEY_ANY] = "section",
   };
   return names[type];
 }

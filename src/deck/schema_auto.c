@@ -5,7 +5,8 @@
  * and trainer_config_finalize) with the defaults of its training_args.py (TrainingArguments, get_warmup_steps), and of
  * accelerate 1.15, accelerator.py (Accelerator._prepare_deepspeed) and utils/dataclasses.py
  * (DeepSpeedPlugin.__post_init__).  An "auto" of any other key is the key's default, as DeepSpeed drops it from
- * the sections that it reads with DeepSpeedConfigModel (runtime/config_utils.py); where there is no default it is missing.
+ * the sections that it reads with DeepSpeedConfigModel (runtime/config_utils.py); where there is no default it is
+ * missing.
  *
  * Two are wider than there: the sizes that belong to stage 3 are taken at every stage (below it they change nothing
  * there, and here all stages shall give the same bits).  bf16.enabled is decided on the machine. */

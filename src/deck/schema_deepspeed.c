@@ -3,11 +3,11 @@
 
 #define QUANTISE "training with quantised or pruned weights"
 #define COMPRESS(name, type_, initial_) REMOVED("compression_training." name, type_, initial_, QUANTISE)
-#define PRUNING(section, method_)                               \
-  COMPRESS(section ".shared_parameters.enabled", BOOL, "false"), \
-  COMPRESS(section ".shared_parameters.method", STRING, method_), \
-  COMPRESS(section ".shared_parameters.schedule_offset", INT, "1000"), \
-  COMPRESS(section ".different_groups", ANY, NULL)
+#define PRUNING(section, method_)                                          \
+  COMPRESS(section ".shared_parameters.enabled", BOOL, "false"),           \
+      COMPRESS(section ".shared_parameters.method", STRING, method_),      \
+      COMPRESS(section ".shared_parameters.schedule_offset", INT, "1000"), \
+      COMPRESS(section ".different_groups", ANY, NULL)
 #define TUNE(name, type_, initial_) LATER("autotuning." name, type_, initial_, "runs that search for settings")
 #define DATA(name, type_, initial_) LATER("data_efficiency." name, type_, initial_, "curricula and token dropping")
 #define CURRICULUM(name, type_, initial_) REMOVED("curriculum_learning." name, type_, initial_, "curricula")
@@ -92,21 +92,27 @@ static const ts_key rows[] = {
     NEBULA("persistent_time_interval", INT, "100"),
     NEBULA("num_of_version_in_retention", INT, "2"),
 
-    FLAG(elasticity.enabled, "false", 0, "Choose the batch so that many numbers of ranks divide it, and refuse the others: as "
+    FLAG(elasticity.enabled, "false", 0,
+         "Choose the batch so that many numbers of ranks divide it, and refuse the others: as "
          "DeepSpeed does; `tessera plan` shows the choice and the numbers."),
-    INTEGER(elasticity.max_train_batch_size, NULL, 1, SIZE, 0, "Limit of train_batch_size; needed with elasticity.enabled."),
-    INTEGERS(elasticity.micro_batch_sizes, 1, SIZE, "The micro-batch sizes that a rank may have, 256 at most; needed with "
+    INTEGER(elasticity.max_train_batch_size, NULL, 1, SIZE, 0,
+            "Limit of train_batch_size; needed with elasticity.enabled."),
+    INTEGERS(elasticity.micro_batch_sizes, 1, SIZE,
+             "The micro-batch sizes that a rank may have, 256 at most; needed with "
              "elasticity.enabled."),
     INTEGER(elasticity.min_gpus, "1", 1, SIZE, 0, "Fewest ranks that the batch is chosen for."),
     INTEGER(elasticity.max_gpus, "10000", 1, SIZE, 0, "Most ranks that the batch is chosen for."),
     INTEGER(elasticity.num_gpus_per_node, "1", 1, SIZE, 0, "Version 0.2: ranks come in whole nodes of this many."),
-    INTEGER(elasticity.model_parallel_size, "1", 1, SIZE, 0, "Version 0.2: ranks that share a replica of the model; "
+    INTEGER(elasticity.model_parallel_size, "1", 1, SIZE, 0,
+            "Version 0.2: ranks that share a replica of the model; "
             "num_gpus_per_node is a multiple of it."),
     NONE("elasticity.min_time", INT, "0", "whoever starts the jobs decides when the ranks change"),
     FLAG(elasticity.prefer_larger_batch, "true", 0, "Of equally good batches the largest, else the smallest."),
-    FLAG(elasticity.ignore_non_elastic_batch_info, "false", 0, "Allow train_batch_size, train_micro_batch_size_per_gpu and "
+    FLAG(elasticity.ignore_non_elastic_batch_info, "false", 0,
+         "Allow train_batch_size, train_micro_batch_size_per_gpu and "
          "gradient_accumulation_steps to be given; they are then not looked at."),
-    NUMBER(elasticity.version, "0.2", 0, HUGE_REAL, 0, "The rule: 0.1, or 0.2 (whole nodes; a number of ranks that does not "
+    NUMBER(elasticity.version, "0.2", 0, HUGE_REAL, 0,
+           "The rule: 0.1, or 0.2 (whole nodes; a number of ranks that does not "
            "fit gets a batch of its own)."),
 
     TUNE("enabled", BOOL, "false"),

@@ -3,17 +3,23 @@
 
 #define GPT2 .only = "gpt2"
 #define LLAMA .only = "llama"
-#define MODEL_INTEGER(field, initial_, min_, flags_, only_, help_)                                                   \
-  {STORED(INT, model.field), .initial = initial_, .min = min_, .max = SIZE, .flags = flags_, .only = only_, \
-   .help = help_}
-#define MODEL_NUMBER(field, initial_, max_, flags_, only_, help_)                                                    \
-  {STORED(REAL, model.field), .initial = initial_, .min = 0, .max = max_, .flags = flags_, .only = only_, \
-   .help = help_}
+#define MODEL_INTEGER(field, initial_, min_, flags_, only_, help_)                                           \
+  {                                                                                                          \
+    STORED(INT, model.field), .initial = initial_, .min = min_, .max = SIZE, .flags = flags_, .only = only_, \
+                              .help = help_                                                                  \
+  }
+#define MODEL_NUMBER(field, initial_, max_, flags_, only_, help_)                                          \
+  {                                                                                                        \
+    STORED(REAL, model.field), .initial = initial_, .min = 0, .max = max_, .flags = flags_, .only = only_, \
+                               .help = help_                                                               \
+  }
 
 /* What a config.json says about other programs. */
-#define FOREIGN(name, reason)                                                                                       \
-  {.path = "model." name, .type = TS_KEY_ANY, .status = TS_KEY_NO_EFFECT, .flags = TS_KEY_SILENT, .offset = -1, \
-   .help = reason}
+#define FOREIGN(name, reason)                                                                                    \
+  {                                                                                                              \
+    .path = "model." name, .type = TS_KEY_ANY, .status = TS_KEY_NO_EFFECT, .flags = TS_KEY_SILENT, .offset = -1, \
+    .help = reason                                                                                               \
+  }
 #define GENERATION "a default of another program's text generation"
 #define HEADS "describes a head that is not the language model's"
 #define NEUTRAL(name, type_, initial_, reason) LATER("model." name, type_, initial_, reason)

@@ -1,9 +1,11 @@
 /* The grid: pipelines, tensor, sequence and expert parallelism, and the compiler of them. */
 #include "deck/schema_rows.h"
 
-#define GRID(field, help_)                                                                                          \
-  {.path = #field, .type = TS_KEY_INT, .status = TS_KEY_REFUSED, .offset = (ptrdiff_t) offsetof(ts_deck, field), \
-   .initial = "1", .min = 0, .max = SIZE, .flags = AUTO, .help = help_}
+#define GRID(field, help_)                                                                                        \
+  {                                                                                                               \
+    .path = #field, .type = TS_KEY_INT, .status = TS_KEY_REFUSED, .offset = (ptrdiff_t) offsetof(ts_deck, field), \
+    .initial = "1", .min = 0, .max = SIZE, .flags = AUTO, .help = help_                                           \
+  }
 #define PIPE(name, type_, initial_, reason) NONE("pipeline." name, type_, initial_, reason)
 #define TP(name, type_, initial_) LATER("tensor_parallel." name, type_, initial_, "tensor parallelism")
 #define EP(name, type_, initial_) LATER("expert_parallel." name, type_, initial_, "mixtures of experts")
@@ -74,8 +76,13 @@ static const ts_key rows[] = {
     EP("shared_experts_pattern", STRING, NULL),
     EP("shared_experts_gate_pattern", STRING, NULL),
 
-    {.path = "compile.passes", .type = TS_KEY_STRINGS, .status = TS_KEY_NO_EFFECT, .offset = -1, .accepted = "z1|z3",
-     .later = "autosp|autotp", .help = "every run is compiled; passes follow from the other keys"},
+    {.path = "compile.passes",
+     .type = TS_KEY_STRINGS,
+     .status = TS_KEY_NO_EFFECT,
+     .offset = -1,
+     .accepted = "z1|z3",
+     .later = "autosp|autotp",
+     .help = "every run is compiled; passes follow from the other keys"},
     COMPILE("deepcompile", BOOL, "false"),
     COMPILE("autoep_non_moe", BOOL, "false"),
     COMPILE("enabled", BOOL, "false"),

@@ -2,7 +2,10 @@
 #include "deck/schema_rows.h"
 
 static const ts_key rows[] = {
-    {.path = "deepspeed_config", .type = TS_KEY_STRING, .offset = -1, .initial = "",
+    {.path = "deepspeed_config",
+     .type = TS_KEY_STRING,
+     .offset = -1,
+     .initial = "",
      .help = "DeepSpeed json to merge in; its path is relative to this file."},
     WORD(data.path, "", NULL, NULL, 0, "Training data: a text, a .bin of tokens, or an HDF5 file."),
     WORD(data.format, "auto", "auto|text|bin|uint16|hdf5", NULL, 0,
@@ -16,7 +19,8 @@ static const ts_key rows[] = {
     INTEGER(data.seed, "1", 0, LARGE, 0, "Seed of the order."),
 
     WORD(run.directory, "", NULL, NULL, 0, "Where metrics and results go; made if absent."),
-    INTEGER(run.steps, "0", 0, LARGE, 0, "Optimizer steps to train; 0 with model.from saves its weights as a checkpoint."),
+    INTEGER(run.steps, "0", 0, LARGE, 0,
+            "Optimizer steps to train; 0 with model.from saves its weights as a checkpoint."),
     INTEGER(run.seed, "1", 0, LARGE, 0, "Seed of initial weights and dropout."),
     INTEGER(run.save_every, "0", 0, LARGE, 0, "Steps between checkpoints; 0: only when the run ends or is stopped."),
     INTEGER(run.keep, "0", 0, LARGE, 0, "How many checkpoints to keep, the newest ones; 0 for all."),
@@ -33,27 +37,36 @@ static const ts_key rows[] = {
     FLAG(run.measure_algorithms, "true", 0,
          "Time the candidates for every product on a GPU when a run begins; false takes the library's first."),
     WORD(run.algorithms, "", NULL, NULL, 0,
-         "algorithms.txt of another run, to compute products as it did; by default that of run.directory, if there is one."),
+         "algorithms.txt of another run, to compute products as it did; by default that of run.directory, if there is "
+         "one."),
     WORD(run.attention, "auto", "auto|own", NULL, 0,
-         "On a GPU: auto takes cuDNN's where it was faster when both were timed; own never does, and plans no workspace for it."),
+         "On a GPU: auto takes cuDNN's where it was faster when both were timed; own never does, and plans no "
+         "workspace for it."),
     FLAG(run.exact_sums, "false", 0,
-         "On GPUs, sums over an fp32 wire in rank order too, as on processors and over bf16: bits that do not depend on how NCCL adds."),
-    NUMBER(run.peer_timeout, "1800", 0, 1e6, 0, "Seconds that a GPU may keep its host waiting before a peer is taken for dead; 0: for ever."),
+         "On GPUs, sums over an fp32 wire in rank order too, as on processors and over bf16: bits that do not depend "
+         "on how NCCL adds."),
+    NUMBER(run.peer_timeout, "1800", 0, 1e6, 0,
+           "Seconds that a GPU may keep its host waiting before a peer is taken for dead; 0: for ever."),
     NUMBER(run.step_timeout, "600", 0, 1e6, 0,
-           "Seconds after which a step counts as a hang: the ranks that are behind are named and the job is ended; 0: never."),
+           "Seconds after which a step counts as a hang: the ranks that are behind are named and the job is ended; 0: "
+           "never."),
     NUMBER(run.first_step_timeout, "1800", 0, 1e6, 0,
-           "The same for the first step of a job with all that comes before it, and for a save or a validation in which nothing moves."),
+           "The same for the first step of a job with all that comes before it, and for a save or a validation in "
+           "which nothing moves."),
     NUMBER(run.time_limit, "0", 0, 1e9, 0,
-           "Seconds after which the run stops, saved before that; 0: the time limit of its Slurm job, where there is one."),
+           "Seconds after which the run stops, saved before that; 0: the time limit of its Slurm job, where there is "
+           "one."),
     NUMBER(run.time_margin, "60", 0, 1e6, 0,
            "Seconds that stopping ahead of a time limit keeps beside two saves and two steps."),
     FLAG(run.share_device, "false", 0, "Let several ranks of a node use one GPU: for tests."),
     FLAG(run.tf32, "false", 0, "Let fp32 products on a GPU round their operands to TF32 (10 bits)."),
     WORD(run.bind, "auto", "auto|cores|none", NULL, 0,
-         "Give each rank processors of its own, near its GPU, where the launcher has not: auto does so in a job of Slurm."),
+         "Give each rank processors of its own, near its GPU, where the launcher has not: auto does so in a job of "
+         "Slurm."),
     INTEGER(run.threads, "0", 0, 4096, 0, "Threads of a rank; 0 for the cores it may use."),
     WORD(run.resume, "never", NULL, NULL, 0,
-         "never; auto: the newest intact checkpoint of run.directory, if there is one; or a run or checkpoint directory."),
+         "never; auto: the newest intact checkpoint of run.directory, if there is one; or a run or checkpoint "
+         "directory."),
     INTEGER(run.log_every, NULL, 1, LARGE, AUTO, "Steps between printed lines (default: steps_per_print, or 10)."),
     INTEGER(run.stop_after_nonfinite, "10", 1, LARGE, 0,
             "Steps skipped in a row for a non-finite loss that end the run."),

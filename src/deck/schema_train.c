@@ -8,16 +8,22 @@
 #define COSINE "WarmupCosineLR"
 #define CYCLE "OneCycle"
 
-#define SCHEDULE_INTEGER(name, initial_, min_, only_, help_)                                                       \
-  {STORED(INT, scheduler.params.name), .initial = initial_, .min = min_, .max = LARGE, .flags = AUTO, .only = only_, \
-   .help = help_}
-#define SCHEDULE_NUMBER(name, initial_, min_, max_, only_, help_)                                                  \
-  {STORED(REAL, scheduler.params.name), .initial = initial_, .min = min_, .max = max_, .flags = AUTO, .only = only_, \
-   .help = help_}
+#define SCHEDULE_INTEGER(name, initial_, min_, only_, help_)                                                          \
+  {                                                                                                                   \
+    STORED(INT, scheduler.params.name), .initial = initial_, .min = min_, .max = LARGE, .flags = AUTO, .only = only_, \
+                                        .help = help_                                                                 \
+  }
+#define SCHEDULE_NUMBER(name, initial_, min_, max_, only_, help_)                                                     \
+  {                                                                                                                   \
+    STORED(REAL, scheduler.params.name), .initial = initial_, .min = min_, .max = max_, .flags = AUTO, .only = only_, \
+                                         .help = help_                                                                \
+  }
 
-#define GROUP(type_, field, ...)                                                                        \
-  {.path = "optimizer.groups[]." #field, .type = TS_KEY_##type_, .status = TS_KEY_WORKS,                \
-   .offset = (ptrdiff_t) offsetof(ts_deck_group, field), __VA_ARGS__}
+#define GROUP(type_, field, ...)                                                          \
+  {                                                                                       \
+    .path = "optimizer.groups[]." #field, .type = TS_KEY_##type_, .status = TS_KEY_WORKS, \
+    .offset = (ptrdiff_t) offsetof(ts_deck_group, field), __VA_ARGS__                     \
+  }
 
 #define OTHER(name, type_, initial_, owner) LATER("optimizer.params." name, type_, initial_, "a parameter of " owner)
 #define ONE_BIT(name, type_, initial_, owner) \
@@ -29,7 +35,8 @@ static const ts_key rows[] = {
     INTEGER(train_micro_batch_size_per_gpu, NULL, 1, SIZE, AUTO, "Samples of one forward on one rank."),
     INTEGER(gradient_accumulation_steps, NULL, 1, SIZE, AUTO, "Micro-batches summed before an optimizer step."),
     NONE("managed_gradient_accumulation", BOOL, "true", "the schedule of a step decides where accumulation ends"),
-    INTEGER(steps_per_print, NULL, 1, LARGE, AUTO | ENDLESS, "Steps between printed lines; \"inf\" for the first and the last."),
+    INTEGER(steps_per_print, NULL, 1, LARGE, AUTO | ENDLESS,
+            "Steps between printed lines; \"inf\" for the first and the last."),
     FLAG(wall_clock_breakdown, "false", 0, "Print where the time of a step goes."),
     NUMBER(gradient_clipping, "1.0", 0, HUGE_REAL, AUTO, "Largest global norm of the gradient; 0 for no clipping."),
     ALIAS("max_grad_norm", "gradient_clipping"),
@@ -47,11 +54,13 @@ static const ts_key rows[] = {
     NONE("data_types.keep_in_fp32_modules", ANY, NULL, "it is about buffers, and there are none beside the weights"),
     LATER("data_types.buffer_dtype", STRING, NULL, "a type of the buffers other than that of bf16 and fp32 training"),
 
-    SWITCH(bf16.enabled, "false", "Compute in bf16; master weights, moments and sums stay in fp32.  \"auto\": where every rank has "
+    SWITCH(bf16.enabled, "false",
+           "Compute in bf16; master weights, moments and sums stay in fp32.  \"auto\": where every rank has "
            "instructions for it, since fp32 is faster elsewhere; decided once, and kept on resume."),
-    FLAG(bf16.stochastic_rounding, "false", 0,
-         "Round the master weights to their bf16 copies up or down by chance, so that the mean of a copy is its master; "
-         "the same numbers on any grid and after a resume.  Not a key of DeepSpeed."),
+    FLAG(
+        bf16.stochastic_rounding, "false", 0,
+        "Round the master weights to their bf16 copies up or down by chance, so that the mean of a copy is its master; "
+        "the same numbers on any grid and after a resume.  Not a key of DeepSpeed."),
     NONE("bf16.immediate_grad_update", BOOL, "false", "gradients go into their shard as soon as they are reduced"),
     NONE("bf16.check_grad_overflow", BOOL, "true", "a step with a non-finite norm is always skipped"),
     LATER("bf16.bf16_master_weights_and_grads", BOOL, "false", "master weights in bf16"),

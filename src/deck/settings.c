@@ -77,8 +77,8 @@ static bool is_list_of_sections(const char *path) {
 /* "optimizer.groups[3].pattern" needs four groups. */
 static bool entry_exists(const ts_reader *reader, const char *path) {
   const char *bracket = strchr(path, '[');
-  return bracket == NULL || (strspn(bracket + 1, "0123456789") > 0 &&
-                             strtoll(bracket + 1, NULL, 10) < reader->deck->optimizer.groups.n);
+  return bracket == NULL ||
+         (strspn(bracket + 1, "0123456789") > 0 && strtoll(bracket + 1, NULL, 10) < reader->deck->optimizer.groups.n);
 }
 
 /* The list that a --set like "frozen[0]" is about; newly allocated, NULL when there is none. */
@@ -184,7 +184,7 @@ static void add(ts_reader *reader, int key, const char *name, ts_value *value, t
                         .key = ts_key_canonical(key),
                         .from = from,
                         .value = *value};
-  *value = (ts_value) {0};
+  *value = (ts_value){0};
   ts_setting *old = (ts_setting *) ts_reader_find(reader, setting.path);
   if (old == NULL) {
     TS_GROW(reader->settings, reader->n_settings, reader->capacity);

@@ -35,7 +35,7 @@ static ts_value value_of(const ts_key *key, const char *text) {
   ts_value value = {0};
   bool word = key->type == TS_KEY_STRING || key->type == TS_KEY_DTYPE;
   if (text != NULL && word) {
-    value = (ts_value) {.kind = TS_VALUE_STRING, .string = ts_strdup(text)};
+    value = (ts_value){.kind = TS_VALUE_STRING, .string = ts_strdup(text)};
   } else if (text != NULL) {
     ts_error err = {0};
     TS_CHECK(ts_value_from_word(&source, "schema", text, &value, &err) == TS_OK, "%s of %s", text, key->path);
@@ -163,7 +163,9 @@ static bool fail_word(const ts_target *t, const ts_value *value) {
   bool later = ts_key_listed(t->key->later, value->string, NULL, NULL);
   bool gone = ts_key_listed(t->key->gone, value->string, NULL, NULL);
   return fail(t, later || gone ? TS_CHECK_WORD_LATER : TS_CHECK_WORD, value,
-              later ? "is not there yet" : gone ? "is " REMOVED : "is not known");
+              later  ? "is not there yet"
+              : gone ? "is " REMOVED
+                     : "is not known");
 }
 
 static bool word_accepted(const ts_target *t, const ts_value *value, char **spelling) {
@@ -198,8 +200,8 @@ static bool take_string(const ts_target *t, const ts_value *value) {
 
 /* torch's names of the types are DeepSpeed's other spellings. */
 static const char *dtype_name(const char *word) {
-  static const char *const names[][2] = {{"float32", "fp32"}, {"float", "fp32"}, {"bfloat16", "bf16"},
-                                         {"float16", "fp16"}, {"half", "fp16"}};
+  static const char *const names[][2] = {
+      {"float32", "fp32"}, {"float", "fp32"}, {"bfloat16", "bf16"}, {"float16", "fp16"}, {"half", "fp16"}};
   word = strncasecmp(word, "torch.", 6) == 0 ? word + 6 : word;
   for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
     if (strcasecmp(word, names[i][0]) == 0) {
@@ -258,9 +260,10 @@ static bool take_any(const ts_target *t, const ts_value *value) {
 }
 
 static bool (*const take_value[TS_N_KEY_TYPES])(const ts_target *, const ts_value *) = {
-    [TS_KEY_BOOL] = take_bool,     [TS_KEY_INT] = take_int,     [TS_KEY_REAL] = take_real,
-    [TS_KEY_STRING] = take_string, [TS_KEY_DTYPE] = take_dtype, [TS_KEY_PAIR] = take_pair,
-    [TS_KEY_ANY] = take_any,       [TS_KEY_SWITCH] = take_switch,       [TS_KEY_STRINGS] = take_strings, [TS_KEY_INTS] = take_ints,
+    [TS_KEY_BOOL] = take_bool,     [TS_KEY_INT] = take_int,       [TS_KEY_REAL] = take_real,
+    [TS_KEY_STRING] = take_string, [TS_KEY_DTYPE] = take_dtype,   [TS_KEY_PAIR] = take_pair,
+    [TS_KEY_ANY] = take_any,       [TS_KEY_SWITCH] = take_switch, [TS_KEY_STRINGS] = take_strings,
+    [TS_KEY_INTS] = take_ints,
 };
 
 static bool is_neutral(const ts_key *key, const ts_value *value) {
@@ -327,7 +330,9 @@ static void refuse(ts_reader *reader, const ts_key *key, const ts_setting *setti
   } else if (above == NULL || !is_refused(above)) { /* else the section is refused already */
     ts_reader_report(reader, TS_CHECK_REFUSED, setting->path, "refused, %s: %s; accepted: %s%s%s",
                      key->status == TS_KEY_REMOVED ? REMOVED : "not there yet", key->help,
-                     key->initial == NULL ? "to leave it out" : *key->initial == '\0' ? "\"\"" : key->initial,
+                     key->initial == NULL    ? "to leave it out"
+                     : *key->initial == '\0' ? "\"\""
+                                             : key->initial,
                      key->instead != NULL ? ", or " : "", key->instead != NULL ? key->instead : "");
   }
 }

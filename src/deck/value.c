@@ -14,7 +14,7 @@ void ts_strings_clear(ts_strings *list) {
     ts_free(list->items[i]);
   }
   ts_free(list->items);
-  *list = (ts_strings) {0};
+  *list = (ts_strings){0};
 }
 
 void ts_ints_add(ts_ints *list, int64_t value) {
@@ -24,7 +24,7 @@ void ts_ints_add(ts_ints *list, int64_t value) {
 
 void ts_ints_clear(ts_ints *list) {
   ts_free(list->items);
-  *list = (ts_ints) {0};
+  *list = (ts_ints){0};
 }
 
 const char *ts_source_name(ts_source *source, const char *file) {
@@ -46,7 +46,7 @@ void ts_value_clear(ts_value *value) {
   ts_free(value->items);
   ts_free(value->names);
   ts_free(value->string);
-  *value = (ts_value) {0};
+  *value = (ts_value){0};
 }
 
 static bool is_number(const ts_value *value) {
@@ -83,9 +83,7 @@ void ts_value_describe(const ts_value *value, ts_text *to) {
     case TS_VALUE_INT: ts_text_add(to, "%lld", (long long) value->integer); break;
     case TS_VALUE_REAL: ts_text_add(to, "%.15g", value->real); break;
     case TS_VALUE_BIG: ts_text_add(to, "%s", value->string); break;
-    case TS_VALUE_STRING:
-      ts_text_add(to, "\"%.40s%s\"", value->string, strlen(value->string) > 40 ? "..." : "");
-      break;
+    case TS_VALUE_STRING: ts_text_add(to, "\"%.40s%s\"", value->string, strlen(value->string) > 40 ? "..." : ""); break;
     case TS_VALUE_LIST: ts_text_add(to, "a list of %d", value->n); break;
     default: ts_text_add(to, "a section");
   }

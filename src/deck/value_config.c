@@ -23,12 +23,12 @@ typedef struct ts_origin {
 
 typedef struct ts_scan {
   ts_source *source;
-  ts_text text;       /* What libconfig gets. */
-  ts_origin *lines;   /* Of the lines of text, from 0. */
+  ts_text text;     /* What libconfig gets. */
+  ts_origin *lines; /* Of the lines of text, from 0. */
   int n_lines, line_capacity;
-  char **numbers;     /* As written, in order. */
+  char **numbers; /* As written, in order. */
   int n_numbers, number_capacity, next_number;
-  bool has_lines;     /* False for a word of the command line. */
+  bool has_lines; /* False for a word of the command line. */
   ts_error *err;
 } ts_scan;
 
@@ -45,7 +45,7 @@ static ts_status fail(const ts_scan *scan, ts_origin at, const char *problem) {
 
 static void begin_line(ts_scan *scan, const ts_cursor *c) {
   TS_GROW(scan->lines, scan->n_lines, scan->line_capacity);
-  scan->lines[scan->n_lines++] = (ts_origin) {c->file, scan->has_lines ? c->line : 0};
+  scan->lines[scan->n_lines++] = (ts_origin){c->file, scan->has_lines ? c->line : 0};
 }
 
 /* Copies up to `to`, keeping track of lines; when `visible` is false only the line ends. */
@@ -188,7 +188,7 @@ static bool string_allowed(const ts_scan *scan) {
 static ts_status scan_token(ts_scan *scan, ts_cursor *c) {
   const char *stop = after_number(c);
   if (*c->at == '"' && !string_allowed(scan)) {
-    return fail(scan, (ts_origin) {c->file, c->line}, "syntax error: a string belongs after = or into a list");
+    return fail(scan, (ts_origin){c->file, c->line}, "syntax error: a string belongs after = or into a list");
   }
   if (*c->at == '"') {
     copy(scan, c, after_string(c), true);
@@ -264,7 +264,7 @@ static void convert_entries(ts_scan *scan, config_setting_t *setting, ts_value *
 /* The parser's stack bounds the depth of the recursion. */
 static void convert(ts_scan *scan, config_setting_t *setting, ts_value *value) {
   ts_origin origin = origin_of(scan, config_setting_source_line(setting));
-  *value = (ts_value) {.file = origin.file, .line = origin.line};
+  *value = (ts_value){.file = origin.file, .line = origin.line};
   if (config_setting_is_aggregate(setting)) {
     convert_entries(scan, setting, value);
   } else if (config_setting_is_number(setting)) {
@@ -316,7 +316,7 @@ static ts_status parse(ts_scan *scan, ts_value *value) {
 static ts_status read_text(ts_source *source, const char *file, const char *text, size_t length, bool has_lines,
                            ts_value *value, ts_error *err) {
   ts_scan scan = {.source = source, .has_lines = has_lines, .err = err};
-  *value = (ts_value) {0};
+  *value = (ts_value){0};
   ts_status status = scan_file(&scan, ts_source_name(source, file), text, length, 0);
   if (status == TS_OK) {
     status = parse(&scan, value);
@@ -343,12 +343,12 @@ ts_status ts_value_from_word(ts_source *source, const char *file, const char *wo
   bool single = status == TS_OK && root.n == 1;
   if (single) {
     *value = root.items[0];
-    root.items[0] = (ts_value) {0};
+    root.items[0] = (ts_value){0};
   } else if (*word != '\0' && strchr("[({\"", *word) != NULL) {
-    *value = (ts_value) {0};
+    *value = (ts_value){0};
     status = ts_error_add(err, "%s", problem.text != NULL ? problem.text : "one value is wanted");
   } else {
-    *value = (ts_value) {.kind = TS_VALUE_STRING, .string = ts_strdup(word), .file = ts_source_name(source, file)};
+    *value = (ts_value){.kind = TS_VALUE_STRING, .string = ts_strdup(word), .file = ts_source_name(source, file)};
     status = TS_OK;
   }
   ts_value_clear(&root);

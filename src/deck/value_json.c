@@ -62,13 +62,13 @@ static void convert(json_t *json, ts_json *source, ts_value *value) {
       [JSON_INTEGER] = TS_VALUE_INT,    [JSON_REAL] = TS_VALUE_REAL,  [JSON_TRUE] = TS_VALUE_BOOL,
       [JSON_FALSE] = TS_VALUE_BOOL,     [JSON_NULL] = TS_VALUE_NULL,
   };
-  *value = (ts_value) {.kind = kinds[json_typeof(json)],
-                       .file = source->file,
-                       .line = source->line,
-                       .truth = json_is_true(json),
-                       .integer = json_integer_value(json),
-                       .real = json_number_value(json),
-                       .string = ts_strdup(json_string_value(json))};
+  *value = (ts_value){.kind = kinds[json_typeof(json)],
+                      .file = source->file,
+                      .line = source->line,
+                      .truth = json_is_true(json),
+                      .integer = json_integer_value(json),
+                      .real = json_number_value(json),
+                      .string = ts_strdup(json_string_value(json))};
   if (value->kind == TS_VALUE_SECTION) {
     convert_object(json, source, value);
   } else if (value->kind == TS_VALUE_LIST) {
@@ -88,14 +88,14 @@ static ts_status parse(ts_source *source, const char *file, const char *text, si
   } else if (!json_is_object(json)) {
     status = ts_error_add(err, "%s:1: json: the file must hold an object, { ... }", file);
   } else {
-    convert(json, &(ts_json) {ts_source_name(source, file), text, 1}, value);
+    convert(json, &(ts_json){ts_source_name(source, file), text, 1}, value);
   }
   json_decref(json);
   return status;
 }
 
 ts_status ts_value_from_json(ts_source *source, const char *file, bool relaxed, ts_value *value, ts_error *err) {
-  *value = (ts_value) {0};
+  *value = (ts_value){0};
   char *text = NULL;
   size_t length = 0;
   if (ts_read_file(file, JSON_LIMIT, &text, &length, err) != TS_OK) {

@@ -37,7 +37,7 @@ static const char *take_name(ts_names *names, const char *p, int line) {
   const char *next = p + length + strspn(p + length, " \t\r\n");
   if ((*next == '=' || *next == ':') && names->n_open > 0) {
     TS_GROW(names->items, names->n, names->capacity);
-    names->items[names->n++] = (ts_name) {p, length, line, names->open[names->n_open - 1]};
+    names->items[names->n++] = (ts_name){p, length, line, names->open[names->n_open - 1]};
   }
   return p + length;
 }

@@ -12,7 +12,10 @@ static ts_saved_part describe_part(const ts_graph *graph, const ts_layout *layou
   const ts_part *part = &layout->part[index];
   ts_saved_leaf leaf[TS_MOST_SAVED];
   int n = ts_saved_leaves(graph, layout, index, leaf);
-  ts_saved_part saved = {.name = ts_strdup(part->name), .trainable = part->trainable, .count = part->count, .n_states = n,
+  ts_saved_part saved = {.name = ts_strdup(part->name),
+                         .trainable = part->trainable,
+                         .count = part->count,
+                         .n_states = n,
                          .cuts = ts_malloc(((size_t) layout->n_shards + 1) * sizeof *saved.cuts),
                          .state = ts_calloc((size_t) n, sizeof *saved.state)};
   memcpy(saved.cuts, part->cuts, ((size_t) layout->n_shards + 1) * sizeof *saved.cuts);
@@ -23,8 +26,8 @@ static ts_saved_part describe_part(const ts_graph *graph, const ts_layout *layou
 }
 
 static ts_saved_parameter describe_parameter(const ts_parameter *p) {
-  ts_saved_parameter saved = {.name = ts_strdup(p->name), .part = p->part, .n_dims = p->shape.n, .offset = p->offset,
-                              .count = p->count};
+  ts_saved_parameter saved = {
+      .name = ts_strdup(p->name), .part = p->part, .n_dims = p->shape.n, .offset = p->offset, .count = p->count};
   TS_CHECK(p->shape.n <= TS_CHECKPOINT_LARGEST_RANK, "%s has %d dimensions", p->name, p->shape.n);
   memcpy(saved.shape, p->shape.d, (size_t) p->shape.n * sizeof *saved.shape);
   return saved;
@@ -55,8 +58,9 @@ static void add_facts(ts_checkpoint *c, const ts_engine *e) {
   add_fact(c, "threads of a rank", ts_format("%d", p->target.threads));
   add_fact(c, "device", ts_strdup(p->target.backend->describe()));
   add_fact(c, "precision", ts_strdup(ts_dtype_name(ts_deck_dtype(deck))));
-  add_fact(c, "micro-batch", ts_format("%lld x %lld", (long long) deck->train_micro_batch_size_per_gpu,
-                                       (long long) deck->gradient_accumulation_steps));
+  add_fact(c, "micro-batch",
+           ts_format("%lld x %lld", (long long) deck->train_micro_batch_size_per_gpu,
+                     (long long) deck->gradient_accumulation_steps));
 }
 
 bool ts_checkpoint_differences(const ts_checkpoint *checkpoint, const ts_engine *engine, ts_text *to) {

@@ -68,7 +68,9 @@ static int count_choices(const ts_engine *e) {
 static void warn_incomplete(const ts_engine *e, int before) {
   int more = count_choices(e) - before;
   if (e->deck->run.algorithms[0] != 0 && more > 0) {
-    ts_log(TS_LOG_WARNING, "%s: %d products or attentions of this run are not in it: measured here, the bits need not be those of that run",
+    ts_log(TS_LOG_WARNING,
+           "%s: %d products or attentions of this run are not in it: measured here, the bits need not be those of that "
+           "run",
            e->deck->run.algorithms, more);
   }
 }

@@ -15,7 +15,9 @@ static int visible_devices(void) {
 static void warn_old_driver(void) {
   int built, driver = ts_cuda_driver(&built);
   if (driver > 0 && driver / 1000 < built / 1000) {
-    ts_log(TS_LOG_WARNING, "run.device is auto: the driver knows CUDA %d.%d, and this Tessera was built with CUDA %d.%d: its GPUs are not used",
+    ts_log(TS_LOG_WARNING,
+           "run.device is auto: the driver knows CUDA %d.%d, and this Tessera was built with CUDA %d.%d: its GPUs are "
+           "not used",
            driver / 1000, driver % 1000 / 10, built / 1000, built % 1000 / 10);
   }
 }
@@ -43,8 +45,11 @@ static ts_status choose(const char *wanted, ts_world *world, bool *cuda, ts_erro
   *cuda = with == ranks;
   return with == 0 || with == ranks
              ? TS_OK
-             : ts_error_add(err, "run.device is auto, and %d of %d ranks see a GPU; the first that sees none is rank %d: ask for "
-                            "GPUs on every node, or set run.device = \"cpu\"", with, ranks, without);
+             : ts_error_add(
+                   err,
+                   "run.device is auto, and %d of %d ranks see a GPU; the first that sees none is rank %d: ask for "
+                   "GPUs on every node, or set run.device = \"cpu\"",
+                   with, ranks, without);
 }
 
 static ts_status open_device(const ts_deck *deck, const ts_world *world, ts_error *err) {
@@ -56,8 +61,8 @@ static ts_status open_device(const ts_deck *deck, const ts_world *world, ts_erro
     return ts_deck_error(deck, "debug.memcheck", err,
                          "it compares the host's memory; on a GPU run compute-sanitizer, or set run.device = \"cpu\"");
   }
-  const ts_cuda_options options = {.local_rank = ts_world_local_rank(world), .tf32 = deck->run.tf32,
-                                   .time_limit = deck->run.peer_timeout};
+  const ts_cuda_options options = {
+      .local_rank = ts_world_local_rank(world), .tf32 = deck->run.tf32, .time_limit = deck->run.peer_timeout};
   ts_error mine = {0};
   ts_status status = ts_cuda_open(&options, &mine);
   if (status != TS_OK) {
@@ -80,9 +85,13 @@ static ts_status check_shared(ts_world *world, ts_error *err) {
   ts_status status = TS_OK;
   for (int r = 0; r < rank && status == TS_OK; ++r) {
     if (strcmp(place + (size_t) r * PLACE, mine) == 0) {
-      status = ts_error_add(err, "ranks %d and %d on %s are both on GPU %s of their node, which has %d ranks, and a rank sees %d GPU%s: start one "
-                            "rank a GPU (--gpus-per-node, --ntasks-per-node), or let them share with run.share_device = true", r, rank,
-                            ts_world_node_name(world, rank), ts_cuda_bus_id(), ts_world_local_size(world), ts_cuda_devices(), ts_cuda_devices() == 1 ? "" : "s");
+      status = ts_error_add(
+          err,
+          "ranks %d and %d on %s are both on GPU %s of their node, which has %d ranks, and a rank sees %d GPU%s: start "
+          "one "
+          "rank a GPU (--gpus-per-node, --ntasks-per-node), or let them share with run.share_device = true",
+          r, rank, ts_world_node_name(world, rank), ts_cuda_bus_id(), ts_world_local_size(world), ts_cuda_devices(),
+          ts_cuda_devices() == 1 ? "" : "s");
     }
   }
   ts_free(place);
@@ -90,8 +99,8 @@ static ts_status check_shared(ts_world *world, ts_error *err) {
 }
 
 static void set_communication(const ts_deck *deck, ts_world *world) {
-  ts_world_set_device_options(world, &(ts_device_options){.exact = deck->run.exact_sums,
-                                                          .time_limit = deck->run.peer_timeout});
+  ts_world_set_device_options(
+      world, &(ts_device_options){.exact = deck->run.exact_sums, .time_limit = deck->run.peer_timeout});
 }
 
 bool ts_engine_may_use_cudnn(const ts_deck *deck, const ts_backend *backend) {
@@ -110,9 +119,11 @@ ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_text *sa
     return status; /* without CUDA: ts_engine_backend refuses it */
   }
   int with = count_ranks(world, backend->has_bf16(), &without);
-  char *why = without < 0 ? ts_strdup("all ranks have bf16 products")
-                          : ts_format("%d of %d ranks have bf16 products, and fp32 is faster without; the first is rank %d on %s",
-                                      with, ts_world_size(world), without, ts_world_node_name(world, without));
+  char *why =
+      without < 0
+          ? ts_strdup("all ranks have bf16 products")
+          : ts_format("%d of %d ranks have bf16 products, and fp32 is faster without; the first is rank %d on %s", with,
+                      ts_world_size(world), without, ts_world_node_name(world, without));
   ts_deck_decide_precision(deck, without < 0, why, said);
   ts_free(why);
   return TS_OK;

@@ -57,7 +57,10 @@ static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_
   while (first < TS_N_PROGRAMS && e->program[first] == NULL) {
     ++first;
   }
-  ts_program_options options = {.deck = o->deck, .mesh = &e->mesh, .use = use, .batch = batch,
+  ts_program_options options = {.deck = o->deck,
+                                .mesh = &e->mesh,
+                                .use = use,
+                                .batch = batch,
                                 .target = {e->backend, ts_engine_threads(o->deck, ts_world_local_size(o->world)),
                                            ts_engine_may_use_cudnn(o->deck, e->backend)},
                                 .length = o->deck->data.sequence_length,
@@ -211,10 +214,13 @@ ts_status ts_engine_create(const ts_engine_options *o, ts_engine **out, ts_error
       programs[e->index[i]] = e->program[i];
     }
   }
-  ts_executor_options options = {.world = o->world, .overlap = o->deck->zero_optimization.overlap_comm,
-                                 .memcheck = o->deck->debug.memcheck, .check_finite = o->deck->debug.check_finite,
+  ts_executor_options options = {.world = o->world,
+                                 .overlap = o->deck->zero_optimization.overlap_comm,
+                                 .memcheck = o->deck->debug.memcheck,
+                                 .check_finite = o->deck->debug.check_finite,
                                  .graphs = o->deck->run.cuda_graphs,
-                                 .observer = o->observer, .observer_user = o->observer_user};
+                                 .observer = o->observer,
+                                 .observer_user = o->observer_user};
   e->executor = ts_executor_create(programs, e->n_programs, &options);
   status = o->loads ? TS_OK : ts_engine_initialise(e, err);
   if (status != TS_OK) {
@@ -301,11 +307,16 @@ ts_step_result ts_engine_step(ts_engine *e, const double flags[2]) {
   double summary[SUMMARY];
   ts_executor_get(e->executor, summary, ts_executor_memory(e->executor, index, "summary"), sizeof summary);
   ts_executor_times times = ts_executor_take_times(e->executor);
-  ts_step_result result = {.loss = ts_shown(summary[0] / summary[1]), .valid_tokens = summary[1],
+  ts_step_result result = {.loss = ts_shown(summary[0] / summary[1]),
+                           .valid_tokens = summary[1],
                            .grad_norm = ts_shown(summary[2]),
-                           .flag = {summary[3], summary[4]}, .skipped = summary[5] != 0, .lr = lr,
-                           .communication_seconds = times.communication, .exposed_seconds = times.exposed,
-                           .forward_seconds = times.forward, .backward_seconds = times.backward,
+                           .flag = {summary[3], summary[4]},
+                           .skipped = summary[5] != 0,
+                           .lr = lr,
+                           .communication_seconds = times.communication,
+                           .exposed_seconds = times.exposed,
+                           .forward_seconds = times.forward,
+                           .backward_seconds = times.backward,
                            .update_seconds = times.update};
   e->updates += !result.skipped;
   return result;

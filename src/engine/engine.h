@@ -19,7 +19,7 @@ struct ts_engine {
   int n_programs;
   ts_executor *executor;
   ts_lr_schedule schedule;
-  int64_t updates;      /* steps that were not skipped */
+  int64_t updates;       /* steps that were not skipped */
   int64_t micro_batches; /* since the last step */
 };
 

@@ -20,10 +20,13 @@ static ts_status check_host_memory(const ts_engine *e, ts_error *err) {
     return TS_OK;
   }
   char need[32], have[32];
-  return ts_error_add(err, "not enough memory beside the GPUs: for checkpoints and inputs %.0f rank%s of %s need %s of "
-                      "the host's memory each, and %s are available in all; ways out: a higher zero_optimization.stage, "
-                      "more nodes", ranks, ranks > 1 ? "s" : "", ts_world_node_name(e->world, ts_world_rank(e->world)),
-                      ts_human_bytes(each, need), ts_human_bytes(available, have));
+  return ts_error_add(
+      err,
+      "not enough memory beside the GPUs: for checkpoints and inputs %.0f rank%s of %s need %s of "
+      "the host's memory each, and %s are available in all; ways out: a higher zero_optimization.stage, "
+      "more nodes",
+      ranks, ranks > 1 ? "s" : "", ts_world_node_name(e->world, ts_world_rank(e->world)), ts_human_bytes(each, need),
+      ts_human_bytes(available, have));
 }
 
 /* ---- of a device ---- */
@@ -46,8 +49,12 @@ static int64_t arena_bytes(const ts_program *const *program, int n) {
 /* The training program of another deck: what its arenas would take. */
 static void try_deck(const ts_engine *e, const ts_deck *deck, const char *change, double available, ts_text *to) {
   const ts_program *now = e->program[TS_PROGRAM_TRAIN];
-  ts_program_options options = {.deck = deck, .mesh = &e->mesh, .use = TS_MODEL_TRAIN, .target = now->target,
-                                .batch = deck->train_micro_batch_size_per_gpu, .length = now->length};
+  ts_program_options options = {.deck = deck,
+                                .mesh = &e->mesh,
+                                .use = TS_MODEL_TRAIN,
+                                .target = now->target,
+                                .batch = deck->train_micro_batch_size_per_gpu,
+                                .length = now->length};
   ts_program *program = ts_program_create(&options);
   double bytes = (double) arena_bytes((const ts_program *const *) &program, 1);
   char text[32];

@@ -108,8 +108,8 @@ ts_status ts_identity_check_build(ts_world *world, ts_error *err) {
   ts_text difference = {0};
   ts_status status = TS_OK;
   if (!ts_identity_compare(world, &(ts_trait){"build", value}, &difference)) {
-    status = ts_error_add(err, "the ranks are not one program: %s: install the same tessera on every node",
-                          difference.text);
+    status =
+        ts_error_add(err, "the ranks are not one program: %s: install the same tessera on every node", difference.text);
   }
   ts_text_free(&difference);
   ts_free(value);
@@ -131,10 +131,10 @@ static ts_status check_deck(ts_world *world, const ts_deck *deck, ts_error *err)
 }
 
 ts_status ts_identity_check(ts_world *world, const ts_deck *deck, const ts_backend *backend, ts_error *err) {
-  const ts_trait traits[] = {{"communication", ts_world_libraries()},
-                             {"HDF5", ts_hdf5_library()},
-                             {backend->device != NULL ? "device and its libraries" : "processor and its libraries",
-                              backend->describe()}};
+  const ts_trait traits[] = {
+      {"communication", ts_world_libraries()},
+      {"HDF5", ts_hdf5_library()},
+      {backend->device != NULL ? "device and its libraries" : "processor and its libraries", backend->describe()}};
   for (size_t i = 0; i < sizeof traits / sizeof *traits; ++i) {
     ts_text difference = {0};
     if (!ts_identity_compare(world, &traits[i], &difference)) {

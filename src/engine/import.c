@@ -72,8 +72,8 @@ static void say_nonfinite(const nonfinite *all) {
   if (all->n_tensors > 0) {
     const ts_safetensor *t = all->first;
     int others = all->n_tensors - 1;
-    char *more = others > 0 ? ts_format(", and values of %d more tensor%s too", others, others > 1 ? "s" : "")
-                            : ts_strdup("");
+    char *more =
+        others > 0 ? ts_format(", and values of %d more tensor%s too", others, others > 1 ? "s" : "") : ts_strdup("");
     ts_log(TS_LOG_WARNING, "%s: %lld of %lld values of %s are not finite (NaN or infinite)%s: no loss will be either",
            t->file, (long long) all->count, (long long) t->count, t->name, more);
     ts_free(more);
@@ -135,9 +135,9 @@ ts_status ts_engine_import(ts_engine *e, ts_error *err) {
     wrong += read_tensor(e, st, &layout->parameter[i], &all, err) != TS_OK;
   }
   if (wrong > 0) {
-    status = wrong < MOST_MESSAGES ? TS_BAD_INPUT
-                                   : ts_deck_error(e->deck, FROM, err, "%s: perhaps more; is it another model?",
-                                                   e->deck->model.from);
+    status = wrong < MOST_MESSAGES
+                 ? TS_BAD_INPUT
+                 : ts_deck_error(e->deck, FROM, err, "%s: perhaps more; is it another model?", e->deck->model.from);
   }
   if (st != NULL && ts_import_check_unread(e, st, err) != TS_OK) {
     status = TS_BAD_INPUT;

@@ -39,7 +39,8 @@ ts_status ts_checkpoint_check(ts_world *world, const char *directory, ts_checkpo
   return status;
 }
 
-static ts_status refuse_shape(const char *directory, const ts_saved_parameter *saved, const ts_parameter *p, ts_error *err) {
+static ts_status refuse_shape(const char *directory, const ts_saved_parameter *saved, const ts_parameter *p,
+                              ts_error *err) {
   ts_text text = {0};
   ts_text_add_shape(&text, saved->shape, saved->n_dims);
   ts_text_add(&text, "; the deck's model has it as ");
@@ -59,7 +60,8 @@ static ts_status check_model(const ts_engine *e, const char *directory, const ts
       return ts_error_add(err, "%s: is of another model: it has no %s", directory, p->name);
     }
     const ts_saved_parameter *saved = &c->parameter[k];
-    if (saved->n_dims != p->shape.n || memcmp(saved->shape, p->shape.d, (size_t) p->shape.n * sizeof *saved->shape) != 0) {
+    if (saved->n_dims != p->shape.n ||
+        memcmp(saved->shape, p->shape.d, (size_t) p->shape.n * sizeof *saved->shape) != 0) {
       return refuse_shape(directory, saved, p, err);
     }
   }
@@ -100,7 +102,8 @@ static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf
   const ts_saved_parameter *saved = &l->checkpoint->parameter[ts_checkpoint_find(l->checkpoint, p->name)];
   int state = ts_checkpoint_find_state(&l->checkpoint->part[saved->part], leaf->state);
   if (state < 0) {
-    return ts_error_add(err, "%s: has no %s of %s, which was frozen when it was saved; `--weights` takes the weights alone",
+    return ts_error_add(err,
+                        "%s: has no %s of %s, which was frozen when it was saved; `--weights` takes the weights alone",
                         l->directory, leaf->state, p->name);
   }
   char *at = leaf_data(l, leaf) + (size_t) (leaf->first + from - mine) * ts_dtype_size(leaf->dtype);
@@ -110,8 +113,12 @@ static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf
   if (!ts_executor_is_host(l->engine->executor)) {
     at = ts_malloc((size_t) (to - from) * ts_dtype_size(leaf->dtype));
   }
-  l->piece[l->n_pieces++] = (ts_checkpoint_piece){.part = saved->part, .state = state, .first = saved->offset + from - p->offset,
-                                                  .count = to - from, .to = at, .dtype = leaf->dtype};
+  l->piece[l->n_pieces++] = (ts_checkpoint_piece){.part = saved->part,
+                                                  .state = state,
+                                                  .first = saved->offset + from - p->offset,
+                                                  .count = to - from,
+                                                  .to = at,
+                                                  .dtype = leaf->dtype};
   return TS_OK;
 }
 
@@ -134,14 +141,16 @@ static void flush_pieces(loader *l) {
   for (int i = 0; i < l->n_pieces; ++i) {
     const ts_checkpoint_piece *piece = &l->piece[i];
     if (piece->to != l->memory[i]) {
-      ts_executor_put(l->engine->executor, l->memory[i], piece->to, (size_t) piece->count * ts_dtype_size(piece->dtype));
+      ts_executor_put(l->engine->executor, l->memory[i], piece->to,
+                      (size_t) piece->count * ts_dtype_size(piece->dtype));
       ts_free(piece->to);
     }
   }
   l->n_pieces = 0;
 }
 
-/* All at once, so that each file is opened once; for a device part by part, because the host may not have memory for all. */
+/* All at once, so that each file is opened once; for a device part by part, because the host may not have memory for
+ * all. */
 static ts_status read_pieces(loader *l, ts_error *err) {
   int n_parts = ts_engine_layout(l->engine)->n_parts;
   bool at_once = ts_executor_is_host(l->engine->executor);
@@ -167,15 +176,18 @@ static void complete(loader *l, int index, const ts_saved_leaf *leaf) {
   ts_comm *comm = ts_executor_comm(l->engine->executor, &l->engine->mesh, TS_AXES_DENSE);
   if (leaf->whole && comm->size > 1) {
     char *data = leaf_data(l, leaf);
-    ts_transfer transfer = {.x = data + (size_t) leaf->first * ts_dtype_size(leaf->dtype), .y = data, .cuts = part->cuts,
-                            .begin = 0, .end = part->shard};
+    ts_transfer transfer = {.x = data + (size_t) leaf->first * ts_dtype_size(leaf->dtype),
+                            .y = data,
+                            .cuts = part->cuts,
+                            .begin = 0,
+                            .end = part->shard};
     comm->ops->all_gather(comm, &transfer, 1, leaf->dtype);
     ts_executor_finish(l->engine->executor);
   }
 }
 
-/* Working values that the last update rounded by chance are rounded so again; before the first update, and where only the
- * weights are loaded, they are rounded to nearest, as first values are. */
+/* Working values that the last update rounded by chance are rounded so again; before the first update, and where only
+ * the weights are loaded, they are rounded to nearest, as first values are. */
 static bool is_rounded_by_chance(const loader *l, const ts_saved_leaf *working) {
   return l->what == TS_LOAD_ALL && l->checkpoint->optimizer_step > 0 && working->dtype == TS_BF16 &&
          l->engine->deck->bf16.stochastic_rounding;
@@ -199,8 +211,8 @@ static void derive(loader *l, int index, const ts_saved_leaf *parameter, const c
     void *converted = (char *) block + BLOCK * from_size;
     ts_executor_get(l->engine->executor, block, from + (size_t) at * from_size, n * from_size);
     if (is_rounded_by_chance(l, &leaf)) {
-      ts_random_to_bf16(rounding.key, (uint64_t) l->checkpoint->optimizer_step, rounding.first + at, (int64_t) n,
-                        block, converted);
+      ts_random_to_bf16(rounding.key, (uint64_t) l->checkpoint->optimizer_step, rounding.first + at, (int64_t) n, block,
+                        converted);
     } else {
       ts_convert(converted, leaf.dtype, block, parameter->dtype, n);
     }

@@ -61,8 +61,8 @@ typedef struct ts_lr_schedule {
   bool warmup_linear; /**< warmup_type: "linear" rather than "log". */
   double warmup_min_ratio, cos_min_ratio;
   double cycle_min_lr, cycle_max_lr, decay_lr_rate;
-  int64_t cycle_first_step_size;  /**< Positive. */
-  int64_t cycle_second_step_size; /**< Not negative; resolved, its default is the first. */
+  int64_t cycle_first_step_size;                             /**< Positive. */
+  int64_t cycle_second_step_size;                            /**< Not negative; resolved, its default is the first. */
   int64_t cycle_first_stair_count, cycle_second_stair_count; /**< 0: no stairs; the second is resolved like the size. */
   int64_t decay_step_size;                                   /**< 0: no decay. */
   bool cycle_momentum;

@@ -9,7 +9,10 @@
 #define REDRAW_SECONDS 0.1
 
 void ts_progress_begin(ts_progress *p, int64_t first, int64_t steps, int64_t log_every) {
-  *p = (ts_progress){.first = first, .steps = steps, .log_every = log_every > 0 ? log_every : (steps + 19) / 20, .begin = ts_seconds()};
+  *p = (ts_progress){.first = first,
+                     .steps = steps,
+                     .log_every = log_every > 0 ? log_every : (steps + 19) / 20,
+                     .begin = ts_seconds()};
 }
 
 bool ts_progress_is_shown(const ts_progress *p, int64_t done) {

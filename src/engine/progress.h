@@ -10,8 +10,8 @@
 
 typedef struct ts_progress {
   int64_t first, steps, log_every; /**< Steps done when it began, and when it ends. */
-  double begin;       /**< Seconds of the clock. */
-  double shown;       /**< When the bar was last drawn. */
+  double begin;                    /**< Seconds of the clock. */
+  double shown;                    /**< When the bar was last drawn. */
 } ts_progress;
 
 /** Start the clock at \a first steps of \a steps.

@@ -35,8 +35,8 @@ ts_status ts_resume_refuse(const ts_deck *deck, const char *request, const char 
  * \return TS_BAD_INPUT: the batch is not one for these ranks. */
 ts_status ts_resume_batch(const ts_resume *resume, ts_deck *deck, int64_t replicas, ts_error *err);
 
-/** Decide a bf16.enabled that the deck leaves to the machine as the run did that goes on, also before its first checkpoint;
- * one of a new run stays open.  Not collective; the same on every rank.
+/** Decide a bf16.enabled that the deck leaves to the machine as the run did that goes on, also before its first
+ * checkpoint; one of a new run stays open.  Not collective; the same on every rank.
  * \param [out] said  As for ts_deck_decide_precision. */
 void ts_resume_precision(const ts_resume *resume, ts_deck *deck, ts_text *said);
 

@@ -17,9 +17,9 @@
 
 /** All zero but for the first two is a run whose saves succeed.  Times are seconds of ts_seconds. */
 typedef struct ts_retry {
-  double every;    /**< run.save_retry. */
-  double timeout;  /**< run.save_timeout; 0: for ever. */
-  int64_t n;       /**< Saves that failed since one succeeded. */
+  double every;       /**< run.save_retry. */
+  double timeout;     /**< run.save_timeout; 0: for ever. */
+  int64_t n;          /**< Saves that failed since one succeeded. */
   double first, last; /**< When the first and the last of them failed. */
 } ts_retry;
 

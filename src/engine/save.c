@@ -36,7 +36,7 @@ struct ts_saver {
   unsigned char *copy;
   size_t copy_bytes;
   bool borrowed; /* the copy is for one save only */
-  job job; /* under way, the same on all ranks */
+  job job;       /* under way, the same on all ranks */
   pthread_t thread;
   bool has_thread;
   atomic_bool working;
@@ -91,8 +91,8 @@ static void list_owned(ts_saver *s) {
     for (int k = 0; k < n; ++k) {
       size_t size = ts_dtype_size(leaf[k].dtype);
       const char *base = ts_executor_memory(s->engine->executor, 0, graph->tensor[leaf[k].leaf].name);
-      s->owned[s->n_owned++] = (owned){.live = base + (size_t) leaf[k].first * size,
-                                       .bytes = (size_t) leaf[k].count * size};
+      s->owned[s->n_owned++] =
+          (owned){.live = base + (size_t) leaf[k].first * size, .bytes = (size_t) leaf[k].count * size};
     }
   }
 }
@@ -254,9 +254,9 @@ bool ts_saver_is_working(const ts_saver *s) {
 
 /* Once for a row of failures: a disk that is full for an hour fills no log. */
 static void tell_failure(const ts_saver *s) {
-  char *limit = s->retry.timeout > 0 ? ts_format(", and after %g s without success the run stops (run.save_timeout)",
-                                                 s->retry.timeout)
-                                     : ts_strdup("");
+  char *limit = s->retry.timeout > 0
+                    ? ts_format(", and after %g s without success the run stops (run.save_timeout)", s->retry.timeout)
+                    : ts_strdup("");
   ts_log(s->retry.n == 1 ? TS_LOG_WARNING : TS_LOG_DEBUG,
          "step %lld is not saved: %s; older checkpoints are as they were.  A save is tried again every %g s%s",
          (long long) s->checkpoint->step, s->why, s->retry.every, limit);

@@ -36,7 +36,7 @@ typedef enum ts_save_state {
 #define X(name) TS_SAVE_##name,
   TS_SAVE_STATES(X)
 #undef X
-  TS_N_SAVE_STATES
+      TS_N_SAVE_STATES
 } ts_save_state;
 
 /** Where the training is; the rest of the numbers of a checkpoint the engine knows. */
@@ -49,8 +49,8 @@ typedef struct ts_position {
 typedef struct ts_saver ts_saver;
 
 /** Make a saver for the deck's run (directory, keep, save_async, save_retry, save_timeout).  With run.save_every and
- * run.save_async the planned memory of the copy is taken here; else saves are written from the engine's own memory, of a
- * device through memory of the host that is taken for this save, and begin waits for the files.
+ * run.save_async the planned memory of the copy is taken here; else saves are written from the engine's own memory, of
+ * a device through memory of the host that is taken for this save, and begin waits for the files.
  * \param [in] engine  Borrowed for the saver's life; it can train. Not collective. */
 ts_saver *ts_saver_create(ts_engine *engine);
 
@@ -75,8 +75,8 @@ void ts_saver_advance(ts_saver *saver, bool anyone_is_working);
  * \return true when the last save that was begun is published (or none was). */
 bool ts_saver_finish(ts_saver *saver);
 
-/** Is it time to begin another save because the last one failed?  While one is under way only for the last: with save_every
- * there may always be one.
+/** Is it time to begin another save because the last one failed?  While one is under way only for the last: with
+ * save_every there may always be one.
  * \param [in] end  As for ts_retry_ask.
  * Not collective: rank 0's answer counts. */
 ts_retry_answer ts_saver_retry(const ts_saver *saver, double end);

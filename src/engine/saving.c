@@ -8,7 +8,10 @@
 #include <math.h>
 #include <time.h>
 
-#define TICK (struct timespec){.tv_nsec = 250000000} /* between two looks at the clock, while all ranks wait */
+#define TICK             \
+  (struct timespec) {    \
+    .tv_nsec = 250000000 \
+  } /* between two looks at the clock, while all ranks wait */
 
 /* ---- what is asked for ---- */
 

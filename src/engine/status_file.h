@@ -26,12 +26,12 @@
 
 /** The job. */
 typedef struct ts_job_status {
-  char id[40];     /**< Of this start of the run: files of nodes with another one are left from an earlier start. */
-  char state[16];  /**< "running", "finished", "stopped" (unfinished and saved) or "failed". */
-  char job[64];    /**< Slurm's number; "-" for none. */
+  char id[40];       /**< Of this start of the run: files of nodes with another one are left from an earlier start. */
+  char state[16];    /**< "running", "finished", "stopped" (unfinished and saved) or "failed". */
+  char job[64];      /**< Slurm's number; "-" for none. */
   char launcher[64]; /**< "srun --mpi=pmix", ...; "hand" without one. */
-  char reason[512]; /**< One line, why it ended so; "" for none. */
-  int64_t restart; /**< How often Slurm started this job again. */
+  char reason[512];  /**< One line, why it ended so; "" for none. */
+  int64_t restart;   /**< How often Slurm started this job again. */
   int64_t ranks, nodes;
   int64_t step, steps; /**< Finished when it was written, and to do. */
   double began, ended; /**< Seconds since 1970 on rank 0's clock; ended is 0 while it runs. */
@@ -41,14 +41,14 @@ typedef struct ts_job_status {
 /** A node. */
 typedef struct ts_node_status {
   char node[80];
-  char id[40]; /**< Of the job. */
-  uint64_t number;       /**< Of the writing, from 1. */
-  double step_seconds;   /**< Of the last step, as rank 0 saw it; 0 on other nodes. */
+  char id[40];         /**< Of the job. */
+  uint64_t number;     /**< Of the writing, from 1. */
+  double step_seconds; /**< Of the last step, as rank 0 saw it; 0 on other nodes. */
   double tokens_per_second;
   int n;
-  ts_beat *beat;  /**< Owned; ranks ascend. */
-  char *process;  /**< Owned; of each rank's process: ts_status_process. */
-  double age;     /**< Seconds since it was written. */
+  ts_beat *beat; /**< Owned; ranks ascend. */
+  char *process; /**< Owned; of each rank's process: ts_status_process. */
+  double age;    /**< Seconds since it was written. */
 } ts_node_status;
 
 /** All that a run says. */

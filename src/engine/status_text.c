@@ -141,14 +141,15 @@ size_t ts_status_node_bytes(int n) {
   return HEADER_BYTES + RANK_BYTES * (size_t) n;
 }
 
-#define COLUMNS "  rank     pid       step micro            phase   entered  finished    change      step     alive process collective\n"
+#define COLUMNS                                                                                                 \
+  "  rank     pid       step micro            phase   entered  finished    change      step     alive process " \
+  "collective\n"
 
 void ts_status_print_node(const ts_node_status *node, size_t bytes, ts_text *to) {
   size_t begin = to->length;
-  ts_text_add(to,
-              NODE_MAGIC "\nnumber %llu\nid %s\nnode %s\nstep_seconds %.6f\ntokens_per_second %.3f\nranks %d\n" COLUMNS,
-              (unsigned long long) node->number, node->id, node->node, node->step_seconds, node->tokens_per_second,
-              node->n);
+  ts_text_add(
+      to, NODE_MAGIC "\nnumber %llu\nid %s\nnode %s\nstep_seconds %.6f\ntokens_per_second %.3f\nranks %d\n" COLUMNS,
+      (unsigned long long) node->number, node->id, node->node, node->step_seconds, node->tokens_per_second, node->n);
   for (int i = 0; i < node->n; ++i) {
     const ts_beat *b = &node->beat[i];
     ts_text_add(to, "%6lld %7lld %10lld %5lld %16s %9llu %9llu %9.3f %9.3f %9.3f %7c %s\n", (long long) b->rank,

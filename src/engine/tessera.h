@@ -26,17 +26,18 @@ typedef struct ts_engine ts_engine;
 enum { TS_CAN_TRAIN = 1, TS_CAN_EVALUATE = 2, TS_CAN_GENERATE = 4 };
 
 typedef struct ts_engine_options {
-  ts_world *world;     /**< Borrowed for the engine's life. */
-  const ts_deck *deck; /**< Borrowed; its batch triple is resolved (ts_deck_resolve_batch), its
+  ts_world *world;                /**< Borrowed for the engine's life. */
+  const ts_deck *deck;            /**< Borrowed; its batch triple is resolved (ts_deck_resolve_batch), its
                         * precision decided (ts_engine_decide_precision). */
-  unsigned abilities;  /**< Mask of TS_CAN_...; memory is planned for these. */
-  bool loads;          /**< The caller loads a checkpoint next: parameters get no first values. */
+  unsigned abilities;             /**< Mask of TS_CAN_...; memory is planned for these. */
+  bool loads;                     /**< The caller loads a checkpoint next: parameters get no first values. */
   ts_executor_observer *observer; /**< For timelines; NULL for none. */
   void *observer_user;
 } ts_engine_options;
 
-/** Decide a bf16.enabled that the deck leaves to the machine ("auto"): true where the device of every rank has instructions for
- * it.  To be called before ts_engine_create, which takes a deck that is decided.  Collective over the world.
+/** Decide a bf16.enabled that the deck leaves to the machine ("auto"): true where the device of every rank has
+ * instructions for it.  To be called before ts_engine_create, which takes a deck that is decided.  Collective over the
+ * world.
  * \param [out] said  The line of ts_deck_decide_precision, the same on all ranks.
  * \return TS_BAD_INPUT, agreed: run.device is auto and only some ranks see a GPU. */
 ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_text *said, ts_error *err);
@@ -58,13 +59,13 @@ void ts_engine_micro_batch(ts_engine *engine, const int32_t *tokens, const int64
 
 /** The agreed result of a step; the same on every rank but for the times. */
 typedef struct ts_step_result {
-  double loss;          /**< Mean over all valid tokens of the global batch. */
-  double grad_norm;     /**< Before clipping. */
+  double loss;      /**< Mean over all valid tokens of the global batch. */
+  double grad_norm; /**< Before clipping. */
   double lr;
   double valid_tokens;
-  bool skipped;         /**< Loss or norm was not finite: nothing was updated. */
-  double flag[2];       /**< Largest value any rank gave in \a flags. */
-  double communication_seconds, exposed_seconds; /**< This rank's, since the last step. */
+  bool skipped;                                             /**< Loss or norm was not finite: nothing was updated. */
+  double flag[2];                                           /**< Largest value any rank gave in \a flags. */
+  double communication_seconds, exposed_seconds;            /**< This rank's, since the last step. */
   double forward_seconds, backward_seconds, update_seconds; /**< Likewise: wall time of the phases. */
 } ts_step_result;
 

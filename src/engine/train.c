@@ -36,8 +36,11 @@ static ts_status validate(ts_training *r, ts_error *err) {
   if (status == TS_OK && r->rank == 0) {
     double seconds = ts_seconds() - start;
     r->limit.validation = seconds;
-    ts_metrics_validation(r->metrics, &(ts_validation_row){.step = r->at.step, .tokens = r->at.samples * r->length,
-                                                           .loss = loss, .batches = batches, .seconds = seconds});
+    ts_metrics_validation(r->metrics, &(ts_validation_row){.step = r->at.step,
+                                                           .tokens = r->at.samples * r->length,
+                                                           .loss = loss,
+                                                           .batches = batches,
+                                                           .seconds = seconds});
     ts_log(TS_LOG_INFO, "step %lld  validation loss %.4f  (%.1f s)", (long long) r->at.step, loss, seconds);
   }
   return status;
@@ -66,23 +69,32 @@ static ts_status begin_timeline(ts_training *r, ts_error *err) {
 static void write_metrics(ts_training *r, const ts_step_result *result, double seconds, double data_seconds) {
   double tokens = (double) (r->deck->train_batch_size * r->length);
   ts_save_times saves = ts_saver_take_times(r->saver);
-  ts_metrics_row row = {.step = r->at.step, .tokens = r->at.samples * r->length, .loss = result->loss,
-                        .grad_norm = result->grad_norm, .lr = result->lr, .step_seconds = seconds,
-                        .tokens_per_second = tokens / seconds, .model_tflops = r->flops_per_step / seconds * 1e-12,
-                        .mfu = r->peak > 0 ? r->flops_per_step / seconds / r->peak : 0, .peak_bytes = ts_executor_peak_bytes(ts_engine_executor(r->engine)),
+  ts_metrics_row row = {.step = r->at.step,
+                        .tokens = r->at.samples * r->length,
+                        .loss = result->loss,
+                        .grad_norm = result->grad_norm,
+                        .lr = result->lr,
+                        .step_seconds = seconds,
+                        .tokens_per_second = tokens / seconds,
+                        .model_tflops = r->flops_per_step / seconds * 1e-12,
+                        .mfu = r->peak > 0 ? r->flops_per_step / seconds / r->peak : 0,
+                        .peak_bytes = ts_executor_peak_bytes(ts_engine_executor(r->engine)),
                         .comm_seconds = result->communication_seconds,
-                        .exposed_comm_seconds = result->exposed_seconds, .data_seconds = data_seconds,
-                        .skipped = r->at.skipped, .loss_scale = 1, .save_seconds = saves.save,
+                        .exposed_comm_seconds = result->exposed_seconds,
+                        .data_seconds = data_seconds,
+                        .skipped = r->at.skipped,
+                        .loss_scale = 1,
+                        .save_seconds = saves.save,
                         .stall_seconds = saves.stall};
   ts_metrics_step(r->metrics, &row);
 }
 
 /* DeepSpeed's wall_clock_breakdown: where a step's time went, on rank 0. */
 static void report_times(const ts_step_result *t, double data_seconds) {
-  char *communication = isnan(t->communication_seconds)
-                            ? ts_format("inside, see profile.timeline") /* a recorded step is not timed by collective */
-                            : ts_format("%.2f (exposed %.2f)", 1e3 * t->communication_seconds,
-                                        1e3 * t->exposed_seconds);
+  char *communication =
+      isnan(t->communication_seconds)
+          ? ts_format("inside, see profile.timeline") /* a recorded step is not timed by collective */
+          : ts_format("%.2f (exposed %.2f)", 1e3 * t->communication_seconds, 1e3 * t->exposed_seconds);
   ts_log(TS_LOG_INFO, "  time (ms) | data: %.2f | fwd: %.2f | bwd: %.2f | step: %.2f | comm: %s", 1e3 * data_seconds,
          1e3 * t->forward_seconds, 1e3 * t->backward_seconds, 1e3 * t->update_seconds, communication);
   ts_free(communication);
@@ -218,9 +230,11 @@ static void say_stopped(const ts_training *r) {
            (long long) r->at.step, (long long) r->deck->run.steps);
     return;
   }
-  ts_log(TS_LOG_INFO, "stopped after step %lld of %lld, %.0f s before the end of the job's time (saving took %.1f s, "
-         "run.time_margin is %g s); --resume auto goes on from there", (long long) r->at.step,
-         (long long) r->deck->run.steps, r->stopped_before, ts_saver_last_seconds(r->saver), r->limit.margin);
+  ts_log(TS_LOG_INFO,
+         "stopped after step %lld of %lld, %.0f s before the end of the job's time (saving took %.1f s, "
+         "run.time_margin is %g s); --resume auto goes on from there",
+         (long long) r->at.step, (long long) r->deck->run.steps, r->stopped_before, ts_saver_last_seconds(r->saver),
+         r->limit.margin);
   if (r->at.step == r->first_step) {
     ts_log(TS_LOG_WARNING,
            "the job's time is short: it held one step; give it more (%.0f s are needed beside loading for each "
@@ -240,7 +254,8 @@ static int end_finished(ts_training *r) {
                               : ts_format("steps %lld to %lld were", last - in_a_row + 1, last);
   ts_log(TS_LOG_ERROR,
          "%s: loss or gradient norm; %s without an update, and what is saved has the weights from before; a lower lr, "
-         "gradient_clipping, or --set debug.check_finite=true to find the op", r->failure, steps);
+         "gradient_clipping, or --set debug.check_finite=true to find the op",
+         r->failure, steps);
   ts_free(steps);
   return 1;
 }

@@ -31,10 +31,9 @@ static ts_status check_timeline(const ts_deck *deck, ts_error *err) {
     return TS_OK;
   }
   char *parent = ts_format("%.*s", (int) length, path);
-  ts_status status = access(parent, W_OK) == 0
-                         ? TS_OK
-                         : ts_deck_error(deck, "profile.timeline", err, "%s: cannot be written: %s", path,
-                                         strerror(errno));
+  ts_status status = access(parent, W_OK) == 0 ? TS_OK
+                                               : ts_deck_error(deck, "profile.timeline", err,
+                                                               "%s: cannot be written: %s", path, strerror(errno));
   ts_free(parent);
   return status;
 }
@@ -151,10 +150,17 @@ static void describe(const ts_training *r) {
 
 /* What differs from the job that saved: settings change the run, the rest at most its rounding. */
 static void say_resumed(const ts_training *r) {
-  static const char *const ignored[] = {"run.directory", "run.steps", "run.save", "run.keep", "run.resume", "run.log_every",
-                                        "run.evaluate", "run.threads", "run.bind", "debug.", "profile.", "wall_clock", "steps_per_print",
-                                        "run.time_", "run.step_timeout", "run.first_step_timeout", "train_micro_batch", "gradient_accumulation_steps", "zero_optimization.",
-                                        "model.from", "elasticity.ignore", NULL};
+  static const char *const ignored[] = {"run.directory",      "run.steps",
+                                        "run.save",           "run.keep",
+                                        "run.resume",         "run.log_every",
+                                        "run.evaluate",       "run.threads",
+                                        "run.bind",           "debug.",
+                                        "profile.",           "wall_clock",
+                                        "steps_per_print",    "run.time_",
+                                        "run.step_timeout",   "run.first_step_timeout",
+                                        "train_micro_batch",  "gradient_accumulation_steps",
+                                        "zero_optimization.", "model.from",
+                                        "elasticity.ignore",  NULL};
   const ts_checkpoint *c = r->resume.checkpoint;
   ts_log(TS_LOG_INFO, "resumed at step %lld of %lld from %s%s", (long long) c->step, (long long) r->deck->run.steps,
          r->resume.directory, c->step >= r->deck->run.steps ? ": nothing is left to do" : "");
@@ -189,7 +195,8 @@ static ts_status load_state(ts_training *r, ts_error *err) {
     ts_resume_refuse(r->deck, r->options->resume, why.text, err);
   }
   ts_error_clear(&why);
-  r->at = (ts_position){.step = c->step, .samples = c->samples, .skipped = c->skipped, .skipped_in_a_row = c->skipped_in_a_row};
+  r->at = (ts_position){
+      .step = c->step, .samples = c->samples, .skipped = c->skipped, .skipped_in_a_row = c->skipped_in_a_row};
   if (status == TS_OK) {
     say_resumed(r);
   }
@@ -243,9 +250,11 @@ static ts_status open_all(ts_training *r, ts_error *err) {
     return status;
   }
   bool validates = deck->run.evaluate_every > 0 && ts_data_samples(r->data, TS_SPLIT_VALIDATION) > 0;
-  unsigned abilities = TS_CAN_TRAIN | (validates ? TS_CAN_EVALUATE : 0) |
-                       (r->options->prompt != NULL ? TS_CAN_GENERATE : 0);
-  const ts_engine_options options = {.world = r->world, .deck = deck, .abilities = abilities,
+  unsigned abilities =
+      TS_CAN_TRAIN | (validates ? TS_CAN_EVALUATE : 0) | (r->options->prompt != NULL ? TS_CAN_GENERATE : 0);
+  const ts_engine_options options = {.world = r->world,
+                                     .deck = deck,
+                                     .abilities = abilities,
                                      .loads = r->resume.checkpoint != NULL || r->options->weights != NULL};
   status = ts_engine_create(&options, &r->engine, err);
   status = status == TS_OK ? load_state(r, err) : status;
@@ -269,12 +278,12 @@ static void prepare(ts_training *r) {
   r->flops_per_step = ts_program_model_flops(program, NULL) * (double) (r->accumulation * r->ranks);
   const ts_device_ops *device = program->target.backend->device;
   ts_dtype dtype = ts_deck_dtype(r->deck);
-  r->peak = (device != NULL ? device->peak_flops(dtype) : ts_peak_flops(program->target.threads, dtype)) *
-            (double) r->ranks;
+  r->peak =
+      (device != NULL ? device->peak_flops(dtype) : ts_peak_flops(program->target.threads, dtype)) * (double) r->ranks;
   r->saver = ts_saver_create(r->engine);
   r->saved = r->resume.same_run ? r->at.step : -1;
-  r->limit = (ts_time_limit){.margin = r->deck->run.time_margin,
-                             .save = ts_time_limit_first_save(ts_saver_bytes(r->saver))};
+  r->limit =
+      (ts_time_limit){.margin = r->deck->run.time_margin, .save = ts_time_limit_first_save(ts_saver_bytes(r->saver))};
   r->timeline_step = r->at.step + (r->deck->run.steps - r->at.step > TIMELINE_STEP ? TIMELINE_STEP : 0);
   describe(r);
   ts_engine_keep_choices(r->engine);

@@ -20,9 +20,9 @@ typedef struct ts_training {
   const ts_train_options *options;
   ts_engine *engine;
   ts_data *data;
-  ts_metrics *metrics;     /* rank 0 only */
-  ts_rows *digests;        /* rank 0 only; NULL without debug.digest_every */
-  ts_timeline *timeline;   /* this rank's, NULL unless a step is being recorded */
+  ts_metrics *metrics;   /* rank 0 only */
+  ts_rows *digests;      /* rank 0 only; NULL without debug.digest_every */
+  ts_timeline *timeline; /* this rank's, NULL unless a step is being recorded */
   double timeline_start;
   ts_progress progress;
   int32_t *tokens;
@@ -35,8 +35,8 @@ typedef struct ts_training {
   ts_position at; /* steps and samples done */
   int64_t saved;  /* the last step whose save was begun, or that was resumed from; -1 for none */
   int64_t timeline_step;
-  int lock; /* rank 0: the run is this job's */
-  int request;  /* agreed after each step: a ts_retry_answer, or TS_REQUEST_STOP */
+  int lock;    /* rank 0: the run is this job's */
+  int request; /* agreed after each step: a ts_retry_answer, or TS_REQUEST_STOP */
   bool stopping;
   bool unsaved; /* the last save before the end has failed */
   ts_watch *watch;
@@ -47,8 +47,8 @@ typedef struct ts_training {
 } ts_training;
 
 /** Find where the run begins, open its data, make the engine with its first state, and take the run's directory:
- * nothing of the user's is touched before all of that is well.  World, deck and options are set before, the rest is zero
- * but for \a lock (-1).  Collective over the world.
+ * nothing of the user's is touched before all of that is well.  World, deck and options are set before, the rest is
+ * zero but for \a lock (-1).  Collective over the world.
  * \return TS_BAD_INPUT, agreed; end with ts_training_close all the same. */
 ts_status ts_training_open(ts_training *training, ts_error *err);
 

@@ -26,11 +26,14 @@ ts_status ts_data_sample_deck(const ts_deck *deck, ts_data *data, ts_split split
 }
 
 ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err) {
-  const ts_data_options options = {.path = deck->data.path, .format = deck->data.format, .dataset = deck->data.dataset,
+  const ts_data_options options = {.path = deck->data.path,
+                                   .format = deck->data.format,
+                                   .dataset = deck->data.dataset,
                                    .sequence_length = deck->data.sequence_length,
                                    .validation_fraction = deck->data.validation_fraction,
                                    .validation_path = deck->data.validation_path[0] ? deck->data.validation_path : NULL,
-                                   .shuffle = deck->data.shuffle, .seed = (uint64_t) deck->data.seed,
+                                   .shuffle = deck->data.shuffle,
+                                   .seed = (uint64_t) deck->data.seed,
                                    .vocab_size = deck->model.vocab_size};
   ts_error found = {0};
   *data = NULL;

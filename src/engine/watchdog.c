@@ -21,9 +21,9 @@
 
 #define MOST_PERIOD 5.0
 #define LEAST_PERIOD 0.2
-#define STAGGER 0.5      /* seconds between the ranks that speak where others do not */
+#define STAGGER 0.5 /* seconds between the ranks that speak where others do not */
 enum { MOST_STAGGERED = 8, ALARM = 20 };
-#define LEAST_ASKED 15.0  /* seconds between two questions to Slurm */
+#define LEAST_ASKED 15.0 /* seconds between two questions to Slurm */
 #define MOST_ASKED 300.0
 
 struct ts_watch {
@@ -46,9 +46,9 @@ struct ts_watch {
   size_t bytes; /* of the file */
   double wrote;
   bool warned;
-  double late; /* when a hang was found; 0: none */
+  double late;            /* when a hang was found; 0: none */
   double ticked, resumed; /* when this thread ran last, and last went on after the process had been stopped */
-  bool silent; /* somebody else speaks */
+  bool silent;            /* somebody else speaks */
   ts_time_left *asker;
   double asked;
   /* between the threads */
@@ -59,7 +59,9 @@ struct ts_watch {
 /* ---- writing ---- */
 
 static void collect_node(ts_watch *w, ts_node_status *node) {
-  *node = (ts_node_status){.number = ++w->number, .n = w->memory->n, .step_seconds = atomic_load(&w->step_seconds),
+  *node = (ts_node_status){.number = ++w->number,
+                           .n = w->memory->n,
+                           .step_seconds = atomic_load(&w->step_seconds),
                            .tokens_per_second = atomic_load(&w->tokens_per_second)};
   memcpy(node->id, w->job.id, sizeof node->id);
   snprintf(node->node, sizeof node->node, "%s", w->memory->name);
@@ -323,8 +325,12 @@ ts_watch *ts_watch_create(ts_world *world, const ts_deck *deck) {
   ts_heartbeat_use(w->memory->memory[w->memory->index], w->rank);
   atomic_init(&w->end, w->rank == 0 && deck->run.time_limit > 0 ? ts_seconds() + deck->run.time_limit : INFINITY);
   w->asker = w->rank == 0 && deck->run.time_limit == 0 && launch->job != NULL ? ts_time_left_create(launch->job) : NULL;
-  w->job = (ts_job_status){.state = "running", .ranks = ts_world_size(world), .nodes = w->memory->n_nodes, .steps = deck->run.steps,
-                           .period = w->period, .began = (double) time(NULL)};
+  w->job = (ts_job_status){.state = "running",
+                           .ranks = ts_world_size(world),
+                           .nodes = w->memory->n_nodes,
+                           .steps = deck->run.steps,
+                           .period = w->period,
+                           .began = (double) time(NULL)};
   w->job.restart = launch->restart > 0 ? launch->restart : 0;
   snprintf(w->job.job, sizeof w->job.job, "%s", launch->job != NULL && launch->job[0] != 0 ? launch->job : "-");
   snprintf(w->job.launcher, sizeof w->job.launcher, "%s", launch->launcher != NULL ? launch->launcher : "hand");

@@ -19,8 +19,8 @@
  *
  * All ranks wait for the one that hangs, so all find it; the first rank speaks, others only where it does not (one
  * creates RUN/status/\@failed, the rest keep silent).  It waits two periods for the other nodes to write, prints who is
- * behind and which collective it did not reach (engine/lag.h), and ends the job; where MPI cannot be made to end it, the
- * process dies by SIGALRM.
+ * behind and which collective it did not reach (engine/lag.h), and ends the job; where MPI cannot be made to end it,
+ * the process dies by SIGALRM.
  */
 #ifndef TS_ENGINE_WATCHDOG_H
 #define TS_ENGINE_WATCHDOG_H

@@ -9,7 +9,8 @@
 
 typedef struct ts_attribute ts_attribute; /**< A row of the table. */
 
-/** Give the node its own copy of the array that its attributes point to, if there is one; and free it. Not collective. */
+/** Give the node its own copy of the array that its attributes point to, if there is one; and free it. Not collective.
+ */
 void ts_attributes_own(ts_node *node);
 void ts_attributes_free(ts_node *node);
 

@@ -11,7 +11,8 @@
 
 #include "graph/graph.h"
 
-/** Where a tensor is cut: along which dimension, into units of how many elements; dim -1: it does not have the index. */
+/** Where a tensor is cut: along which dimension, into units of how many elements; dim -1: it does not have the index.
+ */
 typedef struct ts_slice {
   int dim;
   int64_t unit;

@@ -98,8 +98,7 @@ ts_status ts_arguments_parse(const ts_command *command, int argc, char **argv, t
       out->positional[out->n_positional++] = argv[i];
     }
   }
-  if (status == TS_OK &&
-      (out->n_positional < command->min_positional || out->n_positional > command->max_positional)) {
+  if (status == TS_OK && (out->n_positional < command->min_positional || out->n_positional > command->max_positional)) {
     status = ts_error_add(err, "usage: tessera %s %s [OPTION]...; `tessera %s --help` says more", command->name,
                           command->usage, command->name);
   }

@@ -17,7 +17,7 @@ typedef struct ts_option {
   const char *argument; /**< What the value is called in the help; NULL for a switch. */
   const char *fallback; /**< Value when it is not given; NULL for none. */
   const char *help;
-  bool many;            /**< May be given several times (--set). */
+  bool many; /**< May be given several times (--set). */
 } ts_option;
 
 typedef struct ts_arguments {
@@ -35,7 +35,7 @@ typedef int ts_command_run(const ts_arguments *arguments, ts_world *world, ts_er
 typedef struct ts_command {
   const char *name;
   ts_command_run *run;
-  const char *usage;   /**< Positional arguments, as in a synopsis. */
+  const char *usage; /**< Positional arguments, as in a synopsis. */
   int min_positional, max_positional;
   const char *summary; /**< One line. */
   const char *description;

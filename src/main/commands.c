@@ -1,14 +1,19 @@
 /* The table of subcommands. */
 #include "main/command.h"
 
-#define SET_OPTION {"--set", "KEY=VALUE", NULL, "change one key of the deck (may be given several times)", true}
-#define FORMAT_OPTION {"--format", "FORMAT", "text", "text, or json for programs", false}
-#define END_OPTION {NULL, NULL, NULL, NULL, false}
+#define SET_OPTION \
+  { "--set", "KEY=VALUE", NULL, "change one key of the deck (may be given several times)", true }
+#define FORMAT_OPTION \
+  { "--format", "FORMAT", "text", "text, or json for programs", false }
+#define END_OPTION \
+  { NULL, NULL, NULL, NULL, false }
 
 static const ts_option train_options[] = {
     SET_OPTION,
-    {"--resume", "WHERE", NULL, "never, auto (the newest intact checkpoint of run.directory), or a run or checkpoint "
-     "directory; default: the deck's run.resume (never)", false},
+    {"--resume", "WHERE", NULL,
+     "never, auto (the newest intact checkpoint of run.directory), or a run or checkpoint "
+     "directory; default: the deck's run.resume (never)",
+     false},
     {"--weights", "DIRECTORY", NULL, "begin a new run with the weights of this run or checkpoint", false},
     {"--prompt", "TEXT", NULL, "when training is done, let the model continue this text", false},
     {"--tokens", "N", "300", "how many tokens to generate for --prompt", false},
@@ -16,7 +21,7 @@ static const ts_option train_options[] = {
     END_OPTION};
 
 #define TARGET_OPTION \
-  {"--target", "TARGET", "auto", "what the ranks run on: cpu, cuda, or auto: what run.device would take here", false}
+  { "--target", "TARGET", "auto", "what the ranks run on: cpu, cuda, or auto: what run.device would take here", false }
 
 static const ts_option plan_options[] = {
     SET_OPTION,
@@ -50,8 +55,10 @@ static const ts_option generate_options[] = {
 static const ts_option tokenize_options[] = {END_OPTION};
 
 static const ts_option compare_options[] = {
-    {"--tolerance", "X", "0", "relative difference of the loss that counts as equal; columns but grad_norm must be equal "
-     "exactly, and with a tolerance of either kind digests may differ", false},
+    {"--tolerance", "X", "0",
+     "relative difference of the loss that counts as equal; columns but grad_norm must be equal "
+     "exactly, and with a tolerance of either kind digests may differ",
+     false},
     {"--norm-tolerance", "X", NULL, "the same of grad_norm (default: 500 times --tolerance)", false},
     FORMAT_OPTION,
     END_OPTION};
@@ -81,28 +88,36 @@ static const ts_option consolidate_options[] = {
 
 const ts_command ts_commands[] = {
     {"train", ts_main_train, "DECK", 1, 1, "train the model a deck describes",
-     "Reads the deck, plans memory, trains, and writes metrics.csv, validation.csv, deck.cfg, checkpoints and loss.svg into "
-     "the run directory (run.directory), which must be empty or new unless the run is resumed.  SIGTERM, SIGUSR1 or a file "
-     "STOP in the run directory end it after the step, saved, with exit code 75; --resume auto goes on from there, on any "
-     "number of ranks that divides the batch, which is kept, and any ZeRO stage.  Started by mpiexec or srun it uses all ranks; data "
+     "Reads the deck, plans memory, trains, and writes metrics.csv, validation.csv, deck.cfg, checkpoints and loss.svg "
+     "into "
+     "the run directory (run.directory), which must be empty or new unless the run is resumed.  SIGTERM, SIGUSR1 or a "
+     "file "
+     "STOP in the run directory end it after the step, saved, with exit code 75; --resume auto goes on from there, on "
+     "any "
+     "number of ranks that divides the batch, which is kept, and any ZeRO stage.  Started by mpiexec or srun it uses "
+     "all ranks; data "
      "parallelism and the ZeRO stage follow from the deck.  On a terminal it draws a progress bar; mpiexec hides the "
      "terminal from its ranks, so set TESSERA_PROGRESS=bar there.",
      train_options, "mpiexec -n 2 tessera train inputs/quickstart.cfg --set zero_optimization.stage=3", true},
     {"plan", ts_main_plan, "DECK", 1, 1, "print the memory and the work of a rank, without running",
      "Makes the program of rank 0 of a job with N ranks and prints what every rank will need: parameters, gradients, "
-     "optimizer states, activations, buffers, reserves and their sum, the peak, in bytes.  The peak is what Tessera plans and "
-     "checks before it trains; peak_bytes in metrics.csv is the most memory that the whole process has had, on a processor some "
+     "optimizer states, activations, buffers, reserves and their sum, the peak, in bytes.  The peak is what Tessera "
+     "plans and "
+     "checks before it trains; peak_bytes in metrics.csv is the most memory that the whole process has had, on a "
+     "processor some "
      "0.2 GB more for the program, MPI and other libraries.  Needs no MPI: run it on a login node.",
      plan_options, "tessera plan big.cfg --ranks 64 --set zero_optimization.stage=2", false},
     {"graph", ts_main_graph, "DECK", 1, 1, "print the graph after a pass",
      "Prints the training step as a graph: one line a node, or dot for Graphviz, or json.", graph_options,
      "tessera graph inputs/quickstart.cfg --pass autodiff --format dot | dot -Tsvg > step.svg", false},
     {"eval", ts_main_eval, "DECK|CHECKPOINT", 1, 1, "print the loss of a model on the validation data",
-     "Evaluates on the validation split of the deck's data.  The model is that of a checkpoint (a run directory: its newest), "
+     "Evaluates on the validation split of the deck's data.  The model is that of a checkpoint (a run directory: its "
+     "newest), "
      "with the deck the run had; or of a deck (with model.from: the weights of a Hugging Face directory).",
      eval_options, "tessera eval runs/kjv --format json", true},
     {"generate", ts_main_generate, "DECK|CHECKPOINT", 1, 1, "let a model continue a text",
-     "The model is that of a checkpoint (a run directory: its newest), of a Hugging Face directory, or of a deck.  Tokens are "
+     "The model is that of a checkpoint (a run directory: its newest), of a Hugging Face directory, or of a deck.  "
+     "Tokens are "
      "bytes: for models trained on text files.",
      generate_options, "tessera generate runs/kjv --prompt 'In the beginning'", true},
     {"tokenize", ts_main_tokenize, "TEXT OUTPUT.bin", 2, 2, "turn a text file into a token file, one token a byte",
@@ -111,30 +126,37 @@ const ts_command ts_commands[] = {
     {"compare", ts_main_compare, "RUN RUN", 2, 2, "find the first step at which two runs differ",
      "Compares the metrics of two run directories row by row and names the first step and column that differ; with "
      "debug.digest_every in both decks also the first tensor.  The same deck on the same grid gives the same "
-     "bits; on another grid, in fp32, the loss should differ by less than 2e-6 and grad_norm by less than 1e-3: --tolerance 2e-6.  "
+     "bits; on another grid, in fp32, the loss should differ by less than 2e-6 and grad_norm by less than 1e-3: "
+     "--tolerance 2e-6.  "
      "Exit code 0 when they agree, 1 when they differ.",
      compare_options, "tessera compare runs/a runs/b --tolerance 2e-6", false},
     {"plot", ts_main_plot, "RUN", 1, 1, "write RUN/loss.svg from the metrics of a run",
      "Training does it at its end; this command does it while a run goes on.", tokenize_options,
      "tessera plot runs/kjv", false},
     {"status", ts_main_status, "RUN", 1, 1, "print where a run is, and which of its ranks are behind",
-     "Reads what the run writes into RUN/status every few seconds: its job, its step and speed, the newest checkpoint, per node "
-     "the ranks, their steps and the age of the last heartbeat (by the file system's clock), and the ranks that others wait for, "
-     "with the collective they did not reach.  A run that says nothing is dead, or suspended where Slurm or this machine knows it.  "
+     "Reads what the run writes into RUN/status every few seconds: its job, its step and speed, the newest checkpoint, "
+     "per node "
+     "the ranks, their steps and the age of the last heartbeat (by the file system's clock), and the ranks that others "
+     "wait for, "
+     "with the collective they did not reach.  A run that says nothing is dead, or suspended where Slurm or this "
+     "machine knows it.  "
      "Works from any machine that sees the directory, while the run goes on and after "
      "it.  Exit code 0 whatever the state is, 2 when there is no such run.",
      status_options, "tessera status runs/kjv", false},
     {"verify", ts_main_verify, "RUN|CHECKPOINT", 1, 1, "check that checkpoints are what was written",
-     "Reads every file of a checkpoint, or of all checkpoints of a run and its `latest`, and compares size and hash with "
+     "Reads every file of a checkpoint, or of all checkpoints of a run and its `latest`, and compares size and hash "
+     "with "
      "the manifest, and the index in model.h5 with both.  A line each says intact or damaged; the reasons follow on "
      "standard error.  Exit code 0 when all is intact, 2 when something is not.",
      verify_options, "tessera verify runs/kjv", false},
     {"deck", ts_main_deck, "DECK", 1, 1, "print a deck as it is understood, or one value of it",
-     "Reads the deck with what it refers to and what --set changes, checks it, and prints it complete, with every default.  "
+     "Reads the deck with what it refers to and what --set changes, checks it, and prints it complete, with every "
+     "default.  "
      "A wrong deck ends with exit code 2: a check before a job is queued.",
      deck_options, "tessera deck big.cfg --set run.steps=50 --key run.directory", false},
     {"keys", ts_main_keys, "", 0, 0, "list every key of a deck: meaning, default, what is accepted",
-     "All keys of DeepSpeed 0.19.6 are in the list, each with whether it works, has no effect here and why, or is refused.",
+     "All keys of DeepSpeed 0.19.6 are in the list, each with whether it works, has no effect here and why, or is "
+     "refused.",
      keys_options, "tessera keys | less", false},
     {"zero_to_fp32", ts_main_zero_to_fp32, "CHECKPOINT|RUN OUTPUT", 2, 2,
      "turn a checkpoint into one model file or directory",

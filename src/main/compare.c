@@ -25,7 +25,7 @@ typedef struct comparison {
   const char *column;
   double value[2], relative;
   double tolerance[N_TOLERANCES], largest[N_TOLERANCES]; /* relative differences: accepted, found */
-  char *tensor;           /* owned: "step,NAME" of the first digest that differs, NULL for none */
+  char *tensor; /* owned: "step,NAME" of the first digest that differs, NULL for none */
   bool has_digests;
   bool equal; /* to the tolerance */
 } comparison;
@@ -167,7 +167,8 @@ static ts_status read_tolerances(const ts_arguments *arguments, double tolerance
   ts_status status = ts_argument_double(arguments, "--tolerance", 0, 1, &tolerance[LOSS], err);
   tolerance[NORM] = NORM_TO_LOSS * tolerance[LOSS];
   return status != TS_OK || ts_argument(arguments, "--norm-tolerance") == NULL
-             ? status : ts_argument_double(arguments, "--norm-tolerance", 0, 1, &tolerance[NORM], err);
+             ? status
+             : ts_argument_double(arguments, "--norm-tolerance", 0, 1, &tolerance[NORM], err);
 }
 
 int ts_main_compare(const ts_arguments *arguments, ts_world *world, ts_error *err) {
@@ -175,8 +176,8 @@ int ts_main_compare(const ts_arguments *arguments, ts_world *world, ts_error *er
   comparison c = {0};
   const char *format = ts_argument(arguments, "--format");
   bool json = strcmp(format, "json") == 0;
-  int code = json || strcmp(format, "text") == 0 ? 0
-                                                 : ts_error_add(err, "--format %s: text or json is accepted", format);
+  int code =
+      json || strcmp(format, "text") == 0 ? 0 : ts_error_add(err, "--format %s: text or json is accepted", format);
   code = code == 0 ? (int) read_tolerances(arguments, c.tolerance, err) : code;
   code = code == 0 ? (int) read_run(arguments->positional[0], &c.a, err) : code;
   code = code == 0 ? (int) read_run(arguments->positional[1], &c.b, err) : code;

@@ -38,8 +38,8 @@ int ts_main_eval(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   char *checkpoint = NULL;
   const char *format = ts_argument(arguments, "--format");
   bool json = strcmp(format, "json") == 0;
-  int code = json || strcmp(format, "text") == 0 ? 0
-                                                 : ts_error_add(err, "--format %s: text or json is accepted", format);
+  int code =
+      json || strcmp(format, "text") == 0 ? 0 : ts_error_add(err, "--format %s: text or json is accepted", format);
   code = code == 0 ? (int) ts_read_deck_or_model(arguments, world, &deck, &checkpoint, err) : code;
   if (code == 0) {
     ts_use_one_micro_batch(deck, ts_world_size(world));

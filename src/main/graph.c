@@ -12,9 +12,10 @@ typedef struct name_row {
 } name_row;
 
 enum { COMMANDS = -1 }; /* of the graph in the end: what the queues of a GPU are given */
-static const name_row formats[] = {{"text", TS_GRAPH_TEXT}, {"dot", TS_GRAPH_DOT}, {"json", TS_GRAPH_JSON},
-                                   {"commands", COMMANDS}, {NULL, 0}};
-static const name_row uses[] = {{"train", TS_MODEL_TRAIN}, {"loss", TS_MODEL_LOSS}, {"logits", TS_MODEL_LOGITS}, {NULL, 0}};
+static const name_row formats[] = {
+    {"text", TS_GRAPH_TEXT}, {"dot", TS_GRAPH_DOT}, {"json", TS_GRAPH_JSON}, {"commands", COMMANDS}, {NULL, 0}};
+static const name_row uses[] = {
+    {"train", TS_MODEL_TRAIN}, {"loss", TS_MODEL_LOSS}, {"logits", TS_MODEL_LOGITS}, {NULL, 0}};
 
 static ts_status choose(const ts_arguments *arguments, const char *option, const name_row *rows, int *value,
                         ts_error *err) {
@@ -49,11 +50,13 @@ static ts_status check_pass(const char *name, ts_error *err) {
 
 /* The commands of every run of segments that an engine makes, verified. */
 static void add_commands(const ts_program *p, ts_text *to) {
-  static const struct { const char *name; unsigned segments; } runs[] = {
-      {"forward", TS_SEGMENT_FORWARD},
-      {"backward", TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT},
-      {"backward and reduce", TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT | TS_SEGMENT_REDUCE},
-      {"update", TS_SEGMENT_UPDATE}};
+  static const struct {
+    const char *name;
+    unsigned segments;
+  } runs[] = {{"forward", TS_SEGMENT_FORWARD},
+              {"backward", TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT},
+              {"backward and reduce", TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT | TS_SEGMENT_REDUCE},
+              {"update", TS_SEGMENT_UPDATE}};
   for (size_t i = 0; i < sizeof runs / sizeof *runs; ++i) {
     ts_lowered *commands = ts_lower(p->graph, p->schedule, runs[i].segments);
     char *wrong = ts_lowered_verify(commands, p->graph, p->plan);
@@ -85,9 +88,13 @@ int ts_main_graph(const ts_arguments *arguments, ts_world *world, ts_error *err)
     status = ts_error_add(err, "--format commands: is of the graph after all passes; leave out --pass");
   }
   if (status == TS_OK) {
-    ts_program_options options = {.deck = deck, .mesh = &mesh, .target = {backend, 1, ts_engine_may_use_cudnn(deck, backend)}, .use = (ts_model_use) use,
+    ts_program_options options = {.deck = deck,
+                                  .mesh = &mesh,
+                                  .target = {backend, 1, ts_engine_may_use_cudnn(deck, backend)},
+                                  .use = (ts_model_use) use,
                                   .batch = use == TS_MODEL_LOGITS ? 1 : deck->train_micro_batch_size_per_gpu,
-                                  .length = deck->data.sequence_length, .last_pass = pass};
+                                  .length = deck->data.sequence_length,
+                                  .last_pass = pass};
     ts_program *program = ts_program_create(&options);
     ts_text text = {0};
     if (format == COMMANDS) {

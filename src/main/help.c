@@ -91,8 +91,8 @@ void ts_help_man(const ts_command *command, ts_text *to) {
       add_roff(to, c->summary);
       ts_text_add(to, "\n");
     }
-    ts_text_add(
-        to, ".SH EXIT STATUS\n0 finished; 2 the input is wrong, or there was no room to save; 75 unfinished and saved; 1 or a signal otherwise.\n");
+    ts_text_add(to, ".SH EXIT STATUS\n0 finished; 2 the input is wrong, or there was no room to save; 75 unfinished "
+                    "and saved; 1 or a signal otherwise.\n");
     return;
   }
   ts_text_add(to, ".TH TESSERA\\-%s 1 \"\" \"Tessera %s\"\n.SH NAME\ntessera\\-%s \\- ", command->name, PACKAGE_VERSION,

@@ -16,9 +16,12 @@ int ts_main_keys(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   }
   ts_text text = {0};
   if (man) {
-    ts_text_add(&text, ".TH TESSERA\\-DECK 5 \"\" \"Tessera %s\"\n.SH NAME\ntessera\\-deck \\- the input deck\n"
-                       ".SH DESCRIPTION\nA deck is a file in libconfig's syntax.  Its keys are DeepSpeed's and Hugging Face's; "
-                       "each can be changed on the command line with \\-\\-set KEY=VALUE.\n.SH KEYS\n", PACKAGE_VERSION);
+    ts_text_add(
+        &text,
+        ".TH TESSERA\\-DECK 5 \"\" \"Tessera %s\"\n.SH NAME\ntessera\\-deck \\- the input deck\n"
+        ".SH DESCRIPTION\nA deck is a file in libconfig's syntax.  Its keys are DeepSpeed's and Hugging Face's; "
+        "each can be changed on the command line with \\-\\-set KEY=VALUE.\n.SH KEYS\n",
+        PACKAGE_VERSION);
   }
   ts_deck_manual(&text, man ? TS_DECK_MAN : TS_DECK_TEXT);
   fputs(text.text, stdout);

@@ -17,8 +17,11 @@ static ts_status make_program(const ts_arguments *arguments, ts_deck *deck, ts_m
     return status;
   }
   threads = threads > 0 ? threads : ts_engine_threads(deck, mesh->ranks);
-  ts_program_options options = {.deck = deck, .mesh = mesh, .target = {backend, (int) threads, ts_engine_may_use_cudnn(deck, backend)},
-                                .use = TS_MODEL_TRAIN, .batch = deck->train_micro_batch_size_per_gpu,
+  ts_program_options options = {.deck = deck,
+                                .mesh = mesh,
+                                .target = {backend, (int) threads, ts_engine_may_use_cudnn(deck, backend)},
+                                .use = TS_MODEL_TRAIN,
+                                .batch = deck->train_micro_batch_size_per_gpu,
                                 .length = deck->data.sequence_length};
   *program = ts_program_create(&options);
   return TS_OK;
@@ -80,10 +83,10 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
   char a[32], b[32];
   ts_text_add(to, "%s parameters, %s, %d rank%s x %d thread%s, ZeRO stage %lld, micro-batch %lld x %lld tokens\n",
               ts_human_count((double) ts_layout_parameter_count(program->layout, false), a),
-              ts_dtype_name(ts_deck_dtype(program->deck)), program->mesh.ranks,
-              program->mesh.ranks > 1 ? "s" : "", program->target.threads, program->target.threads > 1 ? "s" : "",
-              (long long) program->deck->zero_optimization.stage,
-              (long long) program->batch, (long long) program->length);
+              ts_dtype_name(ts_deck_dtype(program->deck)), program->mesh.ranks, program->mesh.ranks > 1 ? "s" : "",
+              program->target.threads, program->target.threads > 1 ? "s" : "",
+              (long long) program->deck->zero_optimization.stage, (long long) program->batch,
+              (long long) program->length);
   print_batch(program, to);
   ts_text_add(to, "\n");
   bool device = program->target.backend->device != NULL;

@@ -13,11 +13,11 @@
 typedef struct summary {
   const ts_run_status *s;
   const char *run;
-  int64_t step;     /* finished by all */
+  int64_t step; /* finished by all */
   double step_seconds, tokens_per_second;
-  double oldest;    /* heartbeat */
-  char *newest;     /* owned; name of the newest checkpoint, NULL for none */
-  char *suspended;  /* owned; how, NULL when it is not */
+  double oldest;   /* heartbeat */
+  char *newest;    /* owned; name of the newest checkpoint, NULL for none */
+  char *suspended; /* owned; how, NULL when it is not */
   ts_lag lag;
   ts_text behind;
 } summary;
@@ -138,7 +138,9 @@ static void add_node(const summary *m, const ts_node_status *node, ts_text *to) 
   bool silent = node->age > ts_lag_silence(m->s->job.period);
   const char *quiet = m->suspended != NULL ? "suspended" : "no heartbeat";
   ts_text_add(to, "%-20s %-11s %-13s %-14s %s\n", node->node, ranks, steps, age,
-              m->s->job.ended > 0 ? m->s->job.state : silent ? quiet : ts_phase_name(node->beat[0].phase));
+              m->s->job.ended > 0 ? m->s->job.state
+              : silent            ? quiet
+                                  : ts_phase_name(node->beat[0].phase));
 }
 
 static void print_text(const summary *m, ts_text *to) {
@@ -182,9 +184,11 @@ static void print_json(const summary *m, ts_text *to) {
   add_json_string(to, "reason", j->reason[0] != 0 ? j->reason : m->s->failed != NULL ? m->s->failed : m->suspended);
   ts_text_add(to, ", ");
   add_json_string(to, "job", strcmp(j->job, "-") != 0 ? j->job : NULL);
-  ts_text_add(to, ", \"restart\": %lld, \"ranks\": %lld, \"step\": %lld, \"steps\": %lld, \"step_seconds\": %.6g, "
-              "\"tokens_per_second\": %.6g, \"oldest_heartbeat\": %.3f, ", (long long) j->restart, (long long) j->ranks,
-              (long long) m->step, (long long) j->steps, m->step_seconds, m->tokens_per_second, m->oldest);
+  ts_text_add(to,
+              ", \"restart\": %lld, \"ranks\": %lld, \"step\": %lld, \"steps\": %lld, \"step_seconds\": %.6g, "
+              "\"tokens_per_second\": %.6g, \"oldest_heartbeat\": %.3f, ",
+              (long long) j->restart, (long long) j->ranks, (long long) m->step, (long long) j->steps, m->step_seconds,
+              m->tokens_per_second, m->oldest);
   add_json_string(to, "saved", m->newest);
   ts_text_add(to, ", ");
   add_json_string(to, "behind", m->behind.text);

@@ -1,6 +1,6 @@
 /* tessera train */
-#include "base/log.h"
 #include "engine/train.h"
+#include "base/log.h"
 #include "main/command.h"
 
 int ts_main_train(const ts_arguments *arguments, ts_world *world, ts_error *err) {
@@ -16,7 +16,8 @@ int ts_main_train(const ts_arguments *arguments, ts_world *world, ts_error *err)
   code = code == 0 && prompt != NULL ? (int) ts_check_prompt(deck, prompt, err) : code;
   if (code == 0) {
     const char *resume = ts_argument(arguments, "--resume");
-    const ts_train_options options = {.prompt = prompt, .n_generate = n_generate,
+    const ts_train_options options = {.prompt = prompt,
+                                      .n_generate = n_generate,
                                       .resume = resume != NULL ? resume : deck->run.resume,
                                       .weights = ts_argument(arguments, "--weights")};
     code = ts_train(world, deck, &options, err);

@@ -22,9 +22,9 @@
 #define LINE_SECONDS 10
 
 typedef struct job {
-  char *directory;     /* owned: the checkpoint */
-  char *output;        /* owned */
-  char *temporary;     /* owned: OUTPUT.tmp until it is complete */
+  char *directory; /* owned: the checkpoint */
+  char *output;    /* owned */
+  char *temporary; /* owned: OUTPUT.tmp until it is complete */
   ts_manifest manifest;
   ts_checkpoint *checkpoint;
   ts_consolidate_options options;
@@ -64,8 +64,8 @@ static ts_status read_size(const char *word, int64_t *bytes, ts_error *err) {
   static const struct {
     const char *unit;
     double factor;
-  } units[] = {{"", 1}, {"B", 1}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"KiB", 1024.0},
-               {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
+  } units[] = {{"", 1},      {"B", 1},        {"KB", 1e3},        {"MB", 1e6},           {"GB", 1e9},
+               {"TB", 1e12}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
   char *end;
   double value = strtod(word, &end);
   for (size_t i = 0; end != word && i < sizeof units / sizeof units[0]; ++i) {
@@ -98,8 +98,9 @@ static ts_status read_format(const ts_arguments *arguments, ts_consolidate_forma
   if (word != NULL && !safetensors && strcmp(word, "hdf5") != 0) {
     return ts_error_add(err, "--format %s: hdf5 or safetensors is accepted", word);
   }
-  return !safe || safetensors ? TS_OK : ts_error_add(err, "--format hdf5 and --safe-serialization, which is --format "
-                                                          "safetensors: one of the two is accepted");
+  return !safe || safetensors ? TS_OK
+                              : ts_error_add(err, "--format hdf5 and --safe-serialization, which is --format "
+                                                  "safetensors: one of the two is accepted");
 }
 
 static ts_status read_options(const ts_arguments *arguments, job *j, const char **tag, ts_error *err) {
@@ -183,8 +184,10 @@ static void find_source(job *j) {
   } else if (began[0] != 0 && has_config(began)) {
     j->source = ts_strdup(began);
   } else if (began[0] != 0) {
-    ts_log(TS_LOG_WARNING, "%s, which the run began from, is not there any more: config.json is made from the deck, "
-                           "and tokenizer files are missing", began);
+    ts_log(TS_LOG_WARNING,
+           "%s, which the run began from, is not there any more: config.json is made from the deck, "
+           "and tokenizer files are missing",
+           began);
   }
   ts_free(kept);
 }
@@ -282,8 +285,11 @@ static ts_status make_temporary(const job *j, ts_error *err) {
   int file = made ? open(mark, O_CREAT | O_WRONLY | O_CLOEXEC, 0666) : -1;
   ts_status status = TS_OK;
   if (!made && errno == EEXIST) {
-    status = ts_error_add(err, "%s is in the way, and is not what an interrupted zero_to_fp32 left: move it or choose another "
-                               "OUTPUT", j->temporary);
+    status =
+        ts_error_add(err,
+                     "%s is in the way, and is not what an interrupted zero_to_fp32 left: move it or choose another "
+                     "OUTPUT",
+                     j->temporary);
   } else if (file < 0) {
     status = ts_error_add(err, "%s: cannot be made: %s", made ? mark : j->temporary, strerror(errno));
   }

@@ -35,14 +35,14 @@ static json_t *rope_scaling(const ts_deck_rope *r) {
 
 static json_t *llama(const ts_deck_model *m) {
   return json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:f, s:f, s:o, s:f}",
-                   "architectures", "LlamaForCausalLM", "model_type", "llama", "hidden_act", m->hidden_act, "vocab_size",
-                   (json_int_t) m->vocab_size, "hidden_size", (json_int_t) m->hidden_size, "intermediate_size",
-                   (json_int_t) m->intermediate_size, "num_hidden_layers", (json_int_t) m->num_hidden_layers,
-                   "num_attention_heads", (json_int_t) m->num_attention_heads, "num_key_value_heads",
-                   (json_int_t) m->num_key_value_heads, "head_dim", (json_int_t) m->head_dim, "max_position_embeddings",
-                   (json_int_t) m->max_position_embeddings, "attention_bias", m->attention_bias, "mlp_bias", m->mlp_bias,
-                   "rms_norm_eps", m->rms_norm_eps, "rope_theta", m->rope_theta, "rope_scaling",
-                   rope_scaling(&m->rope_scaling), "attention_dropout", m->attn_pdrop);
+                   "architectures", "LlamaForCausalLM", "model_type", "llama", "hidden_act", m->hidden_act,
+                   "vocab_size", (json_int_t) m->vocab_size, "hidden_size", (json_int_t) m->hidden_size,
+                   "intermediate_size", (json_int_t) m->intermediate_size, "num_hidden_layers",
+                   (json_int_t) m->num_hidden_layers, "num_attention_heads", (json_int_t) m->num_attention_heads,
+                   "num_key_value_heads", (json_int_t) m->num_key_value_heads, "head_dim", (json_int_t) m->head_dim,
+                   "max_position_embeddings", (json_int_t) m->max_position_embeddings, "attention_bias",
+                   m->attention_bias, "mlp_bias", m->mlp_bias, "rms_norm_eps", m->rms_norm_eps, "rope_theta",
+                   m->rope_theta, "rope_scaling", rope_scaling(&m->rope_scaling), "attention_dropout", m->attn_pdrop);
 }
 
 static const struct {

@@ -24,10 +24,10 @@ typedef struct ts_init {
 } ts_init;
 
 typedef struct ts_model_family {
-  const char *name;               /**< model_type in config.json. */
+  const char *name; /**< model_type in config.json. */
   void (*build)(const ts_deck *deck, ts_model_use use, int64_t batch, int64_t length, ts_graph *graph);
   ts_init (*init)(const ts_deck *deck, const char *parameter); /**< As Hugging Face's _init_weights. */
-  const char *embedding;       /**< The parameter that a tied head is. */
+  const char *embedding;                                       /**< The parameter that a tied head is. */
   const char *const *prefixes; /**< Prefixes a checkpoint's names may have more or less than ours; NULL-terminated. */
   const char *const *buffers;  /**< Ends of names of tensors that are constants, not weights; NULL-terminated. */
 } ts_model_family;

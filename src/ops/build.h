@@ -1,7 +1,7 @@
 /** \file
- * Typed builders: one call per op.  Each adds a node called \a name at a place and gives its first output (the others follow).
- * Dtypes left to the op are those of the inputs.  A wrong shape is a programmer's mistake and ends the program.
- * None of these functions is collective; the collectives' builders only write nodes.
+ * Typed builders: one call per op.  Each adds a node called \a name at a place and gives its first output (the others
+ * follow). Dtypes left to the op are those of the inputs.  A wrong shape is a programmer's mistake and ends the
+ * program. None of these functions is collective; the collectives' builders only write nodes.
  */
 #ifndef TS_OPS_BUILD_H
 #define TS_OPS_BUILD_H

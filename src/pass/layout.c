@@ -56,8 +56,11 @@ static int kind_of(const ts_graph *graph, const ts_deck *deck, ts_tid leaf) {
 static void add_parameter(ts_layout *layout, const ts_graph *graph, const ts_deck *deck, ts_tid leaf, ts_part *part) {
   const ts_tensor *tensor = &graph->tensor[leaf];
   ts_parameter *p = &layout->parameter[layout->n_parameters++];
-  *p = (ts_parameter){.name = ts_strdup(tensor->name), .shape = tensor->shape, .part = layout->n_parts,
-                      .offset = align_up(part->count, TS_LAYOUT_ALIGN), .count = ts_tensor_count(graph, leaf)};
+  *p = (ts_parameter){.name = ts_strdup(tensor->name),
+                      .shape = tensor->shape,
+                      .part = layout->n_parts,
+                      .offset = align_up(part->count, TS_LAYOUT_ALIGN),
+                      .count = ts_tensor_count(graph, leaf)};
   set_group(p, deck);
   part->count = p->offset + p->count;
   ++part->n_parameters;
@@ -90,8 +93,8 @@ ts_layout *ts_layout_create(const ts_graph *graph, const ts_deck *deck, const ts
   int capacity = 0, n_trainable = 0;
   for (int unit = 0; unit < graph->n_units; ++unit) {
     for (int kind = 0; kind < N_KINDS; ++kind) {
-      ts_part part = {.unit = unit, .trainable = kind != FROZEN, .persistent = kind == PERSISTENT,
-                      .first = layout->n_parameters};
+      ts_part part = {
+          .unit = unit, .trainable = kind != FROZEN, .persistent = kind == PERSISTENT, .first = layout->n_parameters};
       for (ts_tid t = 0; t < graph->n_tensors; ++t) {
         const ts_tensor *tensor = &graph->tensor[t];
         if (tensor->role == TS_ROLE_PARAM && tensor->unit == unit && kind_of(graph, deck, t) == kind) {
@@ -164,8 +167,8 @@ int ts_layout_ranges(const ts_layout *layout, const ts_part *part, int64_t begin
     int64_t from = p->offset > begin ? p->offset : begin;
     int64_t to = p->offset + p->count < end ? p->offset + p->count : end;
     if (from < to) {
-      (*ranges)[n++] = (ts_range){.offset = from - begin, .count = to - from, .weight_decay = p->weight_decay,
-                                  .lr_factor = p->lr_factor};
+      (*ranges)[n++] = (ts_range){
+          .offset = from - begin, .count = to - from, .weight_decay = p->weight_decay, .lr_factor = p->lr_factor};
     }
   }
   return n;

@@ -262,7 +262,9 @@ static char *check_command(verifier *v, int i) {
 }
 
 char *ts_lowered_verify(const ts_lowered *commands, const ts_graph *graph, const ts_plan *plan) {
-  verifier v = {.commands = commands, .graph = graph, .plan = plan,
+  verifier v = {.commands = commands,
+                .graph = graph,
+                .plan = plan,
                 .event = ts_calloc((size_t) commands->n_events + 1, sizeof *v.event),
                 .recorded = ts_calloc((size_t) commands->n_events + 1, sizeof *v.recorded)};
   char *wrong = NULL;

@@ -19,20 +19,20 @@
 #include "pass/schedule.h"
 
 /** X (NAME, text) */
-#define TS_LOWERED_COMMANDS(X)                                                       \
-  X(COPY_IN, "copy_in")        /* the INPUT arena from the host's memory */  \
-  X(CAPTURE_BEGIN, "capture")                                                \
-  X(LAUNCH, "launch")          /* the node's kernel */                       \
-  X(COLLECTIVE, "collective")                                                \
-  X(RECORD, "record")          /* the event happens when the queue is here */ \
-  X(WAIT, "wait")              /* the queue goes on after the event */       \
+#define TS_LOWERED_COMMANDS(X)                                       \
+  X(COPY_IN, "copy_in") /* the INPUT arena from the host's memory */ \
+  X(CAPTURE_BEGIN, "capture")                                        \
+  X(LAUNCH, "launch") /* the node's kernel */                        \
+  X(COLLECTIVE, "collective")                                        \
+  X(RECORD, "record") /* the event happens when the queue is here */ \
+  X(WAIT, "wait")     /* the queue goes on after the event */        \
   X(CAPTURE_END, "end")
 
 typedef enum ts_lowered_kind {
 #define X(name, text) TS_LOWERED_##name,
   TS_LOWERED_COMMANDS(X)
 #undef X
-  TS_N_LOWERED
+      TS_N_LOWERED
 } ts_lowered_kind;
 
 typedef struct ts_lowered_command {

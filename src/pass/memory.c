@@ -88,8 +88,10 @@ static void touch(planner *p, ts_tid t, int at) {
   }
   int *index = &p->of_root[root];
   if (*index < 0) {
-    *index = add_item(p, (interval){.first = at, .last = at, .tensor = root, .node = TS_NONE,
-                                    .bytes = align(ts_tensor_bytes(p->graph, root))});
+    *index = add_item(
+        p,
+        (interval){
+            .first = at, .last = at, .tensor = root, .node = TS_NONE, .bytes = align(ts_tensor_bytes(p->graph, root))});
   }
   interval *item = &p->item[*index];
   item->first = item->first < at ? item->first : at;
@@ -130,8 +132,9 @@ static int64_t comm_workspace(const planner *p) {
         columns += piece->end - piece->begin;
       }
       int group = node->attr.comm.group;
-      int64_t bytes = (int64_t) (p->context->target.backend->device != NULL ? ts_comm_device_workspace : ts_comm_workspace)(
-        group, columns, node->attr.comm.wire);
+      int64_t bytes = (int64_t) (p->context->target.backend->device != NULL
+                                     ? ts_comm_device_workspace
+                                     : ts_comm_workspace)(group, columns, node->attr.comm.wire);
       most = bytes > most ? bytes : most;
     }
   }
@@ -160,8 +163,12 @@ static void find_lifetimes(planner *p) {
   }
   int64_t bytes = comm_workspace(p);
   if (bytes > 0) { /* collectives run one after another: they share one workspace */
-    add_item(p, (interval){.first = 0, .last = p->schedule->n, .bytes = align(bytes), .tensor = TS_NONE,
-                           .node = TS_NONE, .buffer = true});
+    add_item(p, (interval){.first = 0,
+                           .last = p->schedule->n,
+                           .bytes = align(bytes),
+                           .tensor = TS_NONE,
+                           .node = TS_NONE,
+                           .buffer = true});
     for (ts_nid n = 0; n < p->graph->n_nodes; ++n) {
       if ((ts_op_get(p->graph->node[n].op)->flags & TS_OP_COMM) != 0) {
         p->plan->workspace_bytes[n] = bytes;
@@ -324,8 +331,12 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   plan->address = ts_calloc(n_tensors, sizeof *plan->address);
   plan->workspace = ts_calloc(n_nodes, sizeof *plan->workspace);
   plan->workspace_bytes = ts_calloc(n_nodes, sizeof *plan->workspace_bytes);
-  planner p = {.graph = g, .schedule = context->schedule, .context = context, .plan = plan,
-               .place = ts_storage_find(g), .of_root = ts_malloc(n_tensors * sizeof *p.of_root)};
+  planner p = {.graph = g,
+               .schedule = context->schedule,
+               .context = context,
+               .plan = plan,
+               .place = ts_storage_find(g),
+               .of_root = ts_malloc(n_tensors * sizeof *p.of_root)};
   memset(p.of_root, -1, n_tensors * sizeof *p.of_root);
   place_state(&p);
   find_lifetimes(&p);

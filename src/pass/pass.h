@@ -17,14 +17,14 @@
 
 /** Facts about a graph that passes establish. */
 typedef enum ts_fact {
-  TS_FACT_MODEL = 1,      /**< The forward step of one device. */
-  TS_FACT_PRECISION = 2,  /**< Working dtypes are decided. */
-  TS_FACT_GRADIENTS = 4,  /**< Backward nodes exist. */
-  TS_FACT_RECOMPUTE = 8,  /**< What is saved and what is computed again is decided. */
-  TS_FACT_LAYOUT = 16,    /**< Parameters are windows on flat storage; gathers, reductions and the update exist. */
+  TS_FACT_MODEL = 1,     /**< The forward step of one device. */
+  TS_FACT_PRECISION = 2, /**< Working dtypes are decided. */
+  TS_FACT_GRADIENTS = 4, /**< Backward nodes exist. */
+  TS_FACT_RECOMPUTE = 8, /**< What is saved and what is computed again is decided. */
+  TS_FACT_LAYOUT = 16,   /**< Parameters are windows on flat storage; gathers, reductions and the update exist. */
   TS_FACT_FUSED = 32,
-  TS_FACT_SCHEDULE = 64,  /**< The order is final; collectives have their places of issue and completion. */
-  TS_FACT_MEMORY = 128    /**< Every tensor has an address. */
+  TS_FACT_SCHEDULE = 64, /**< The order is final; collectives have their places of issue and completion. */
+  TS_FACT_MEMORY = 128   /**< Every tensor has an address. */
 } ts_fact;
 
 struct ts_schedule;
@@ -34,7 +34,7 @@ typedef struct ts_pass_context {
   const ts_deck *deck;
   const ts_mesh *mesh;
   ts_target target;
-  ts_model_use use;   /**< TRAIN runs every pass; LOSS and LOGITS skip those about gradients. */
+  ts_model_use use;             /**< TRAIN runs every pass; LOSS and LOGITS skip those about gradients. */
   struct ts_layout *layout;     /**< That of the engine's first program, or NULL: made by zero, then the caller's. */
   struct ts_schedule *schedule; /**< Made by schedule; owned by the program. */
   struct ts_plan *plan;         /**< Made by memory; owned by the program. */

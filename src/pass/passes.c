@@ -8,8 +8,7 @@
 const ts_pass ts_passes[] = {
     {"precision", ts_pass_precision, TS_FACT_MODEL, TS_FACT_PRECISION, TS_FACT_GRADIENTS, false,
      "working dtypes of parameters and activations"},
-    {"autodiff", ts_pass_autodiff, TS_FACT_PRECISION, TS_FACT_GRADIENTS, TS_FACT_LAYOUT, true,
-     "the backward step"},
+    {"autodiff", ts_pass_autodiff, TS_FACT_PRECISION, TS_FACT_GRADIENTS, TS_FACT_LAYOUT, true, "the backward step"},
     {"recompute", ts_pass_recompute, TS_FACT_GRADIENTS, TS_FACT_RECOMPUTE, TS_FACT_LAYOUT, true,
      "activation checkpointing by unit"},
     {"zero", ts_pass_zero, TS_FACT_PRECISION, TS_FACT_LAYOUT, TS_FACT_FUSED, false,

@@ -29,21 +29,22 @@ typedef enum ts_purpose {
   TS_PURPOSE_GRADIENT,   /**< Sums over micro-batches. */
   TS_PURPOSE_OPTIMIZER,  /**< Masters, moments, step. */
   TS_PURPOSE_ACTIVATION, /**< WORK but for what is counted as buffer. */
-  TS_PURPOSE_BUFFER,     /**< Inputs, scalars, collectives' workspace, flat gradients and gathered parameters at the peak. */
-  TS_PURPOSE_CHECKPOINT, /**< The copy of the state that an asynchronous save writes from; outside the arenas, always in the
-                          * host's memory. */
-  TS_PURPOSE_RESERVE,    /**< What libraries keep to themselves. */
+  /** Inputs, scalars, collectives' workspace, flat gradients and gathered parameters at the peak. */
+  TS_PURPOSE_BUFFER,
+  /** The copy of the state that an asynchronous save writes from; outside the arenas, always in the host's memory. */
+  TS_PURPOSE_CHECKPOINT,
+  TS_PURPOSE_RESERVE, /**< What libraries keep to themselves. */
   TS_N_PURPOSES
 } ts_purpose;
 
 typedef struct ts_plan {
-  ts_address *address;       /**< Owned; per tensor. */
-  ts_address *workspace;     /**< Owned; per node. */
-  int64_t *workspace_bytes;  /**< Owned; per node. */
+  ts_address *address;      /**< Owned; per tensor. */
+  ts_address *workspace;    /**< Owned; per node. */
+  int64_t *workspace_bytes; /**< Owned; per node. */
   int64_t arena_bytes[TS_N_ARENAS];
-  int64_t live_bytes;        /**< Largest sum of simultaneously live bytes of WORK: what no placement can undercut. */
+  int64_t live_bytes; /**< Largest sum of simultaneously live bytes of WORK: what no placement can undercut. */
   int64_t bytes[TS_N_PURPOSES];
-  int64_t peak_bytes;        /**< Of the backend's memory: all arenas + reserve, on the host + checkpoint. */
+  int64_t peak_bytes; /**< Of the backend's memory: all arenas + reserve, on the host + checkpoint. */
 } ts_plan;
 
 /** Free and set to NULL; NULL is allowed. Not collective. */

@@ -24,8 +24,12 @@ static const char *state_name(const char *leaf, const char *part) {
 static ts_saved_leaf describe(const ts_graph *graph, const ts_layout *layout, const ts_part *part, ts_tid leaf,
                               const char *state, bool whole) {
   int64_t first = part->cuts[layout->my_shard];
-  return (ts_saved_leaf){.state = state, .leaf = leaf, .dtype = graph->tensor[leaf].dtype, .whole = whole,
-                         .first = whole ? first : 0, .count = part->cuts[layout->my_shard + 1] - first};
+  return (ts_saved_leaf){.state = state,
+                         .leaf = leaf,
+                         .dtype = graph->tensor[leaf].dtype,
+                         .whole = whole,
+                         .first = whole ? first : 0,
+                         .count = part->cuts[layout->my_shard + 1] - first};
 }
 
 bool ts_saved_leaf_find(const ts_graph *graph, const ts_layout *layout, int index, const char *name,

@@ -18,9 +18,9 @@ typedef struct ts_saved_leaf {
   const char *state; /**< "parameter", "exp_avg", ...; borrowed from the graph or constant. */
   ts_tid leaf;
   ts_dtype dtype;
-  bool whole;      /**< The leaf holds the whole part; else this rank's shard. */
-  int64_t first;   /**< Index in the leaf of this rank's first element. */
-  int64_t count;   /**< This rank's elements: cuts[my_shard + 1] - cuts[my_shard]. */
+  bool whole;    /**< The leaf holds the whole part; else this rank's shard. */
+  int64_t first; /**< Index in the leaf of this rank's first element. */
+  int64_t count; /**< This rank's elements: cuts[my_shard + 1] - cuts[my_shard]. */
 } ts_saved_leaf;
 
 /** The saved leaves of part \a index.  Not collective.

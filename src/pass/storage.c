@@ -5,7 +5,7 @@
 
 typedef struct storage {
   const ts_graph *graph;
-  ts_place *link;  /* a tensor's parent and its offset there; itself for a root */
+  ts_place *link;   /* a tensor's parent and its offset there; itself for a root */
   ts_nid *last_use; /* last node that reads a tensor */
   ts_nid *busy;     /* of a root: the last use of any tensor known to lie in it */
 } storage;
@@ -110,8 +110,10 @@ bool ts_node_is_window(const ts_node *node) {
 
 ts_place *ts_storage_find(const ts_graph *graph) {
   size_t n = (size_t) graph->n_tensors;
-  storage s = {.graph = graph, .link = ts_malloc((n + 1) * sizeof *s.link),
-               .last_use = ts_calloc(n + 1, sizeof *s.last_use), .busy = ts_calloc(n + 1, sizeof *s.busy)};
+  storage s = {.graph = graph,
+               .link = ts_malloc((n + 1) * sizeof *s.link),
+               .last_use = ts_calloc(n + 1, sizeof *s.last_use),
+               .busy = ts_calloc(n + 1, sizeof *s.busy)};
   find_last_uses(&s);
   for (ts_tid t = 0; t < graph->n_tensors; ++t) {
     s.link[t] = (ts_place){t, 0};

@@ -93,8 +93,8 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid);
 /** Which uses of units need a gather of their own (stage 3): between two uses a unit stays gathered when at most
  * stage3_max_reuse_distance elements of other units are used meanwhile and at most stage3_max_live_parameters elements
  * are then gathered at once.
- * \return for each node of the old graph the number of units to gather before it; the units follow one another in *units
- * (both owned by the caller, ts_free). Not collective. */
+ * \return for each node of the old graph the number of units to gather before it; the units follow one another in
+ * *units (both owned by the caller, ts_free). Not collective. */
 int *ts_zero_plan_gathers(const ts_zero *z, int **units);
 
 #endif

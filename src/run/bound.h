@@ -18,17 +18,17 @@ typedef struct ts_bound_node {
   void **out;
   ts_comm *comm;
   ts_transfer *transfer;
-  uint64_t ticket;      /**< Host: of the stream; 0: not issued since the last wait. */
-  void *begin, *end;    /**< Device: timed events, made when an observer first asks. */
+  uint64_t ticket;   /**< Host: of the stream; 0: not issued since the last wait. */
+  void *begin, *end; /**< Device: timed events, made when an observer first asks. */
   struct ts_executor *executor;
 } ts_bound_node;
 
 /** Device: the commands of a mask of segments, and their recording. */
 typedef struct ts_bound_run {
   ts_lowered *commands; /**< Owned. */
-  void **event;          /**< Owned; commands->n_events. */
-  void *graph;           /**< Owned; NULL until captured. */
-  int times;             /**< It ran. */
+  void **event;         /**< Owned; commands->n_events. */
+  void *graph;          /**< Owned; NULL until captured. */
+  int times;            /**< It ran. */
 } ts_bound_run;
 
 enum { TS_MOST_RUNS = 8 };
@@ -55,14 +55,14 @@ struct ts_executor {
   const ts_backend *backend;
   unsigned char *arena[TS_N_ARENAS];
   size_t arena_bytes[TS_N_ARENAS];
-  unsigned char *input;  /**< What the host writes: the INPUT arena itself, or a copy in host memory. */
+  unsigned char *input; /**< What the host writes: the INPUT arena itself, or a copy in host memory. */
   ts_executor_times times;
   char *nonfinite;
   /* host */
   ts_stream *stream;
   double busy_seen;
   /* device */
-  unsigned char *staging;  /**< Host memory that get and put copy through. */
+  unsigned char *staging;   /**< Host memory that get and put copy through. */
   void *staged, *copied_in; /**< Events: the staging memory, the inputs have been copied. */
   bool copying_in;
   ts_span *span;

@@ -22,12 +22,12 @@ typedef struct ts_executor ts_executor;
 typedef void ts_executor_observer(void *user, const ts_node *node, bool collective, double start, double seconds);
 
 typedef struct ts_executor_options {
-  ts_world *world;    /**< Borrowed; may be NULL when no program has collectives. */
-  bool overlap;       /**< Collectives run on a thread of their own. */
+  ts_world *world; /**< Borrowed; may be NULL when no program has collectives. */
+  bool overlap;    /**< Collectives run on a thread of their own. */
   /** Poison memory before its first write and after its death, check every write; implies no overlap. */
   bool memcheck;
-  bool check_finite;  /**< Report the first non-finite output of a run. */
-  bool graphs;        /**< Device: record runs and replay them. */
+  bool check_finite; /**< Report the first non-finite output of a run. */
+  bool graphs;       /**< Device: record runs and replay them. */
   ts_executor_observer *observer;
   void *observer_user;
 } ts_executor_options;

@@ -18,8 +18,8 @@ ts_program *ts_program_create(const ts_program_options *o) {
   program->target = o->target;
   program->owns_layout = o->layout == NULL;
   program->graph = ts_model_build(o->deck, o->use, o->batch, o->length);
-  ts_pass_context context = {.deck = o->deck, .mesh = &program->mesh, .target = o->target, .use = o->use,
-                             .layout = (ts_layout *) o->layout};
+  ts_pass_context context = {
+      .deck = o->deck, .mesh = &program->mesh, .target = o->target, .use = o->use, .layout = (ts_layout *) o->layout};
   ts_passes_run(&program->graph, &context, o->last_pass, o->observer, o->observer_user);
   program->layout = context.layout;
   program->schedule = context.schedule;
@@ -54,8 +54,8 @@ static double product_parameters(const ts_deck_model *m) {
 double ts_program_model_flops(const ts_program *program, double *full_attention) {
   const ts_deck_model *m = &program->deck->model;
   double tokens = (double) (program->batch * program->length), n = product_parameters(m);
-  double attention = (double) m->num_hidden_layers * (double) (m->num_attention_heads * m->head_dim) *
-                     (double) program->length;
+  double attention =
+      (double) m->num_hidden_layers * (double) (m->num_attention_heads * m->head_dim) * (double) program->length;
   double passes = program->use == TS_MODEL_TRAIN ? 3 : 1; /* forward, and twice as much backward */
   if (full_attention != NULL) {
     *full_attention = passes * tokens * (2 * n + 4 * attention);

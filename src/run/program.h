@@ -11,14 +11,14 @@
 #include "pass/schedule.h"
 
 typedef struct ts_program_options {
-  const ts_deck *deck;  /**< Borrowed for the program's life. */
-  const ts_mesh *mesh;  /**< Copied. */
+  const ts_deck *deck; /**< Borrowed for the program's life. */
+  const ts_mesh *mesh; /**< Copied. */
   ts_target target;
   ts_model_use use;
-  int64_t batch;        /**< Sequences of one micro-batch of one rank. */
-  int64_t length;       /**< Tokens of a sequence. */
-  const ts_layout *layout; /**< Layout of the engine's first program, borrowed; NULL makes (and owns) one. */
-  const char *last_pass;   /**< Stop after this pass; NULL for all. */
+  int64_t batch;              /**< Sequences of one micro-batch of one rank. */
+  int64_t length;             /**< Tokens of a sequence. */
+  const ts_layout *layout;    /**< Layout of the engine's first program, borrowed; NULL makes (and owns) one. */
+  const char *last_pass;      /**< Stop after this pass; NULL for all. */
   ts_pass_observer *observer; /**< Sees the graph after each pass; NULL for none. */
   void *observer_user;
 } ts_program_options;
@@ -29,8 +29,8 @@ typedef struct ts_program {
   const ts_deck *deck;
   ts_mesh mesh;
   ts_target target;
-  ts_graph *graph;       /**< Owned. */
-  ts_layout *layout;     /**< Owned when owns_layout. */
+  ts_graph *graph;   /**< Owned. */
+  ts_layout *layout; /**< Owned when owns_layout. */
   bool owns_layout;
   ts_schedule *schedule; /**< Owned; NULL when stopped before it. */
   ts_plan *plan;         /**< Owned; NULL when stopped before it. */

@@ -28,9 +28,9 @@ typedef struct rank_state {
   ts_place *place;
   storage *storage; /* those that have memory */
   int n_storages;
-  int *of_root; /* index in storage, -1 for none */
-  bool *made;   /* per tensor: its node was executed, or issued, in this micro-batch */
-  int run, at;  /* the next instruction: of which run of segments */
+  int *of_root;                   /* index in storage, -1 for none */
+  bool *made;                     /* per tensor: its node was executed, or issued, in this micro-batch */
+  int run, at;                    /* the next instruction: of which run of segments */
   ts_nid *queue;                  /* collectives issued in this run */
   int n_issued, n_done, n_waited; /* of the queue: complete, known to be complete */
 } rank_state;
@@ -118,9 +118,9 @@ static bool is_made(const rank_state *r, ts_tid t) {
 static bool nth_tensor(const ts_node *node, int i, ts_tid *t, bool *written) {
   int n_prior = node->prior != NULL ? node->n_out : 0;
   *written = i >= node->n_in + n_prior + 1;
-  *t = i < node->n_in             ? node->in[i]
-       : i < node->n_in + n_prior ? node->prior[i - node->n_in]
-       : !*written                ? node->beta
+  *t = i < node->n_in                               ? node->in[i]
+       : i < node->n_in + n_prior                   ? node->prior[i - node->n_in]
+       : !*written                                  ? node->beta
        : i - node->n_in - n_prior - 1 < node->n_out ? node->out[i - node->n_in - n_prior - 1]
                                                     : TS_NONE;
   return i < node->n_in + n_prior + 1 + node->n_out;
@@ -389,7 +389,8 @@ static bool is_leaf_kept(const ts_tensor *t) {
 
 static char *open_rank(rank_state *r, const ts_program *program) {
   const ts_graph *g = program->graph;
-  *r = (rank_state){.program = program, .place = ts_storage_find(g),
+  *r = (rank_state){.program = program,
+                    .place = ts_storage_find(g),
                     .storage = ts_malloc(((size_t) g->n_tensors + 1) * sizeof *r->storage),
                     .of_root = ts_malloc(((size_t) g->n_tensors + 1) * sizeof *r->of_root),
                     .made = ts_calloc((size_t) g->n_tensors + 1, sizeof *r->made),

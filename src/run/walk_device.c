@@ -130,8 +130,8 @@ static ts_span *next_span(ts_executor *e, unsigned segments) {
   }
   if (e->used_spans == e->n_spans) {
     TS_GROW(e->span, e->n_spans, e->capacity_spans);
-    e->span[e->n_spans++] = (ts_span){.begin = e->backend->device->event_create(true),
-                                      .end = e->backend->device->event_create(true)};
+    e->span[e->n_spans++] =
+        (ts_span){.begin = e->backend->device->event_create(true), .end = e->backend->device->event_create(true)};
   }
   ts_span *span = &e->span[e->used_spans++];
   span->segments = segments;
@@ -165,11 +165,11 @@ static void report(ts_executor *e, const ts_bound_program *p, const ts_bound_run
 
 /* For messages. */
 static const char *name_run(ts_model_use use, unsigned segments) {
-  return use == TS_MODEL_LOSS                    ? "the forward pass of a validation"
-         : use == TS_MODEL_LOGITS                ? "the forward pass of a generation"
-         : (segments & TS_SEGMENT_UPDATE) != 0   ? "the update of a step"
-         : (segments & TS_SEGMENT_FORWARD) != 0  ? "the forward pass of a step"
-                                                 : "the backward pass of a step";
+  return use == TS_MODEL_LOSS                   ? "the forward pass of a validation"
+         : use == TS_MODEL_LOGITS               ? "the forward pass of a generation"
+         : (segments & TS_SEGMENT_UPDATE) != 0  ? "the update of a step"
+         : (segments & TS_SEGMENT_FORWARD) != 0 ? "the forward pass of a step"
+                                                : "the backward pass of a step";
 }
 
 void ts_walk_device(ts_executor *e, ts_bound_program *p, unsigned segments) {

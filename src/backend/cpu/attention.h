@@ -39,13 +39,13 @@ typedef struct ts_attention {
   int columns; /**< head_dim rounded up to TS_MICRO_COLUMNS: the width of tiles. */
   ts_dtype dtype;
   bool pairs, causal;
-  bool direct; /**< Rows of heads in memory are rows of cells already: nothing to convert or pad. */
-  int per_cell;               /**< Elements in a cell: 2 with pairs, else 1. */
-  float scale, keep_scale;    /**< keep_scale: 1 / (1 - p) */
-  bool drops;                 /**< There is dropout: */
-  uint32_t threshold;         /**< its threshold, */
-  uint64_t key;               /**< and key. */
-  const int32_t *documents;   /**< NULL: one document. */
+  bool direct;              /**< Rows of heads in memory are rows of cells already: nothing to convert or pad. */
+  int per_cell;             /**< Elements in a cell: 2 with pairs, else 1. */
+  float scale, keep_scale;  /**< keep_scale: 1 / (1 - p) */
+  bool drops;               /**< There is dropout: */
+  uint32_t threshold;       /**< its threshold, */
+  uint64_t key;             /**< and key. */
+  const int32_t *documents; /**< NULL: one document. */
   const int64_t *sample;
 } ts_attention;
 

@@ -10,7 +10,9 @@
 #include <string.h>
 
 /** Key of a dropout op in a step. Not collective. */
-static inline uint64_t ts_dropout_key(int64_t seed, uint64_t name) { return ts_mix((uint64_t) seed, name); }
+static inline uint64_t ts_dropout_key(int64_t seed, uint64_t name) {
+  return ts_mix((uint64_t) seed, name);
+}
 
 /** A word below this is dropped: probability p to 2^-32.  An element is kept when its word * 2^-32 >= p. Not
  * collective. */

@@ -17,14 +17,18 @@ struct ts_gemm {
   bool wide;     /* the products write an fp32 accumulator in the workspace */
   int64_t block; /* K is done in blocks of so many, the last one shorter */
   ts_product *first[TS_N_ADDENDS], *middle, *last;
-  int64_t tile_m, tile_n, tile_k;      /* all 0: not in tiles */
-  ts_product **set_tile, **add_tile;   /* owned; one per thread */
+  int64_t tile_m, tile_n, tile_k;    /* all 0: not in tiles */
+  ts_product **set_tile, **add_tile; /* owned; one per thread */
   size_t scratch, workspace;
 };
 
-static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t min(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
 
-static size_t element(ts_dtype dtype) { return ts_dtype_size(dtype); }
+static size_t element(ts_dtype dtype) {
+  return ts_dtype_size(dtype);
+}
 
 /* ---- direct and wide ---- */
 
@@ -215,7 +219,9 @@ static void run_tiles(ts_gemm *gemm, const void *a, const void *b, void *c, cons
 
 /* ---- the object ---- */
 
-static int64_t dense(int64_t ld, int64_t columns) { return ld == 0 ? columns : ld; }
+static int64_t dense(int64_t ld, int64_t columns) {
+  return ld == 0 ? columns : ld;
+}
 
 ts_gemm *ts_gemm_create(const ts_gemm_spec *spec) {
   ts_gemm *gemm = ts_calloc(1, sizeof *gemm);
@@ -257,7 +263,9 @@ void ts_gemm_destroy(ts_gemm **gemm) {
   *gemm = NULL;
 }
 
-size_t ts_gemm_workspace(const ts_gemm *gemm) { return gemm->workspace; }
+size_t ts_gemm_workspace(const ts_gemm *gemm) {
+  return gemm->workspace;
+}
 
 void ts_gemm_run(ts_gemm *gemm, const void *a, const void *b, void *c, const void *bias, const void *prior, float beta,
                  void *workspace) {

@@ -23,10 +23,10 @@ typedef struct ts_gemm_spec {
   int64_t m, n, k;
   int64_t lda, ldb, ldc;
   bool transpose_a, transpose_b;
-  bool bias;         /**< In the type of the inputs. */
-  bool adds;         /**< May be run with a prior. */
-  ts_dtype in, out;  /**< F32 or BF16 */
-  int threads;       /**< OpenMP threads that run it. */
+  bool bias;        /**< In the type of the inputs. */
+  bool adds;        /**< May be run with a prior. */
+  ts_dtype in, out; /**< F32 or BF16 */
+  int threads;      /**< OpenMP threads that run it. */
 } ts_gemm_spec;
 
 typedef struct ts_gemm ts_gemm;

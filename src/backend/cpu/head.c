@@ -51,15 +51,31 @@ static ts_gemm *make_product(head *h, const ts_gemm_spec *spec) {
 static chunk make_chunk(head *h, int64_t rows) {
   chunk c = {.rows = rows};
   int64_t ld_gradient = h->dtype == TS_F32 ? h->ld : 2 * h->ld; /* narrowed in place */
-  c.logits = make_product(h, &(ts_gemm_spec){.m = rows, .n = h->vocabulary, .k = h->width, .ldc = h->ld,
-                                             .transpose_b = true, .in = h->dtype, .out = TS_F32,
+  c.logits = make_product(h, &(ts_gemm_spec){.m = rows,
+                                             .n = h->vocabulary,
+                                             .k = h->width,
+                                             .ldc = h->ld,
+                                             .transpose_b = true,
+                                             .in = h->dtype,
+                                             .out = TS_F32,
                                              .threads = h->threads});
   if (h->gradients) {
-    c.dx = make_product(h, &(ts_gemm_spec){.m = rows, .n = h->width, .k = h->vocabulary, .lda = ld_gradient,
-                                           .in = h->dtype, .out = h->dtype, .threads = h->threads});
-    c.dw = make_product(h, &(ts_gemm_spec){.m = h->vocabulary, .n = h->width, .k = rows, .lda = ld_gradient,
-                                           .transpose_a = true, .adds = true, .in = h->dtype,
-                                           .out = h->accumulator ? TS_F32 : h->dw_dtype, .threads = h->threads});
+    c.dx = make_product(h, &(ts_gemm_spec){.m = rows,
+                                           .n = h->width,
+                                           .k = h->vocabulary,
+                                           .lda = ld_gradient,
+                                           .in = h->dtype,
+                                           .out = h->dtype,
+                                           .threads = h->threads});
+    c.dw = make_product(h, &(ts_gemm_spec){.m = h->vocabulary,
+                                           .n = h->width,
+                                           .k = rows,
+                                           .lda = ld_gradient,
+                                           .transpose_a = true,
+                                           .adds = true,
+                                           .in = h->dtype,
+                                           .out = h->accumulator ? TS_F32 : h->dw_dtype,
+                                           .threads = h->threads});
   }
   return c;
 }

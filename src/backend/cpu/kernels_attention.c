@@ -7,10 +7,10 @@
 #include <omp.h>
 
 typedef struct buffers {
-  ts_cell *rows;          /* a tile as read: queries, keys or values */
+  ts_cell *rows; /* a tile as read: queries, keys or values */
   ts_cell *queries, *values, *narrow, *weights;
   float *score, *factor, *scratch;
-  float *out;             /* [TS_QUERIES][columns], not yet divided by sum */
+  float *out;                 /* [TS_QUERIES][columns], not yet divided by sum */
   float *max, *sum, *rescale; /* [TS_QUERIES] */
 } buffers;
 
@@ -78,8 +78,15 @@ static void key_block(const ts_attention *p, buffers *x, const void *k, const vo
                       int64_t j, int keys) {
   int kv_head = head / (p->heads / p->kv_heads);
   ts_attention_tile rows = ts_attention_rows(p, x->rows, k, b, j, keys, p->kv_heads, kv_head);
-  ts_micro_run(&(ts_micro_product){.m = keys, .n = TS_QUERIES, .k = ts_attention_cells(p, p->columns), .a = rows.cell,
-                                   .row = rows.stride, .column = 1, .b = x->queries, .ldb = TS_QUERIES, .c = x->score,
+  ts_micro_run(&(ts_micro_product){.m = keys,
+                                   .n = TS_QUERIES,
+                                   .k = ts_attention_cells(p, p->columns),
+                                   .a = rows.cell,
+                                   .row = rows.stride,
+                                   .column = 1,
+                                   .b = x->queries,
+                                   .ldb = TS_QUERIES,
+                                   .c = x->score,
                                    .ldc = TS_QUERIES},
                p->pairs);
   ts_attention_mask(p, x->score, b, t, j, keys);
@@ -95,8 +102,14 @@ static void key_block(const ts_attention *p, buffers *x, const void *k, const vo
   const ts_cell *weights = ts_attention_narrow(p, x->narrow, x->score, keys);
   weights = ts_attention_along_keys(p, x->weights, weights, keys);
   ts_attention_sum_keys(p,
-                        (ts_micro_product){.n = p->columns, .a = weights, .row = 1, .column = TS_QUERIES,
-                                           .b = values.cell, .ldb = values.stride, .c = x->out, .ldc = p->columns,
+                        (ts_micro_product){.n = p->columns,
+                                           .a = weights,
+                                           .row = 1,
+                                           .column = TS_QUERIES,
+                                           .b = values.cell,
+                                           .ldb = values.stride,
+                                           .c = x->out,
+                                           .ldc = p->columns,
                                            .add = j > 0},
                         t, j, keys);
 }
@@ -123,7 +136,9 @@ static void query_block(const ts_attention *p, const ts_kernel_call *call, buffe
   ts_attention_store(p, call->out[0], x->out, x->sum, b, t, TS_QUERIES, p->heads, head);
 }
 
-static const void *optional(const ts_kernel_call *call, int i) { return call->node->n_in > i ? call->in[i] : NULL; }
+static const void *optional(const ts_kernel_call *call, int i) {
+  return call->node->n_in > i ? call->in[i] : NULL;
+}
 
 size_t ts_attention_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
   ts_attention p = ts_attention_of(graph, node, NULL, NULL, NULL);

@@ -96,9 +96,16 @@ typedef struct tiles {
 static void key_block(const ts_attention *p, buffers *x, const tiles *tile, int64_t b, int head, int64_t t, int64_t j,
                       int keys) {
   int query_cells = ts_attention_cells(p, TS_QUERIES);
-  ts_micro_product product = {.m = keys, .n = TS_QUERIES, .k = ts_attention_cells(p, p->columns),
-                              .a = tile->keys.cell + j * tile->keys.stride, .row = tile->keys.stride, .column = 1,
-                              .b = x->queries, .ldb = TS_QUERIES, .c = x->score, .ldc = TS_QUERIES};
+  ts_micro_product product = {.m = keys,
+                              .n = TS_QUERIES,
+                              .k = ts_attention_cells(p, p->columns),
+                              .a = tile->keys.cell + j * tile->keys.stride,
+                              .row = tile->keys.stride,
+                              .column = 1,
+                              .b = x->queries,
+                              .ldb = TS_QUERIES,
+                              .c = x->score,
+                              .ldc = TS_QUERIES};
   ts_micro_run(&product, p->pairs);
   product.a = tile->values.cell + j * tile->values.stride;
   product.row = tile->values.stride;
@@ -112,19 +119,30 @@ static void key_block(const ts_attention *p, buffers *x, const tiles *tile, int6
   weights_and_ds(p, x, keys);
   const ts_cell *weights = ts_attention_narrow(p, x->weights, x->score, keys);
   const ts_cell *ds = ts_attention_narrow(p, x->ds, x->dp, keys);
-  product = (ts_micro_product){.n = p->columns, .a = weights, .row = query_cells, .column = 1,
-                               .b = tile->do_along.cell, .ldb = tile->do_along.stride, .c = x->dv + j * p->columns,
-                               .ldc = p->columns, .add = true};
+  product = (ts_micro_product){.n = p->columns,
+                               .a = weights,
+                               .row = query_cells,
+                               .column = 1,
+                               .b = tile->do_along.cell,
+                               .ldb = tile->do_along.stride,
+                               .c = x->dv + j * p->columns,
+                               .ldc = p->columns,
+                               .add = true};
   ts_attention_sum_queries(p, product, t, j, keys);
   product.a = ds;
   product.b = tile->queries_along.cell;
   product.ldb = tile->queries_along.stride;
   product.c = x->dk + j * p->columns;
   ts_attention_sum_queries(p, product, t, j, keys);
-  product = (ts_micro_product){.n = p->columns, .a = ts_attention_along_keys(p, x->ds_along, ds, keys), .row = 1,
+  product = (ts_micro_product){.n = p->columns,
+                               .a = ts_attention_along_keys(p, x->ds_along, ds, keys),
+                               .row = 1,
                                .column = TS_QUERIES,
                                .b = tile->keys_along.cell + j / p->per_cell * tile->keys_along.stride,
-                               .ldb = tile->keys_along.stride, .c = x->dq, .ldc = p->columns, .add = j > 0};
+                               .ldb = tile->keys_along.stride,
+                               .c = x->dq,
+                               .ldc = p->columns,
+                               .add = j > 0};
   ts_attention_sum_keys(p, product, t, j, keys);
 }
 
@@ -161,7 +179,9 @@ static void kv_head(const ts_attention *p, const ts_kernel_call *call, buffers *
   ts_attention_store(p, call->out[2], x->dv, NULL, b, 0, rows, p->kv_heads, kv);
 }
 
-static const void *optional(const ts_kernel_call *call, int i) { return call->node->n_in > i ? call->in[i] : NULL; }
+static const void *optional(const ts_kernel_call *call, int i) {
+  return call->node->n_in > i ? call->in[i] : NULL;
+}
 
 size_t ts_attention_dx_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
   ts_attention p = ts_attention_of(graph, node, NULL, NULL, NULL);

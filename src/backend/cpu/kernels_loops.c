@@ -99,11 +99,11 @@ static double logsumexp(const float *x, int64_t n) {
     }
     sum += ts_lanes_sum(lane);
   }
-  return (double) max + log(sum);
+  return (double) max + log(sum); // cppcheck-suppress invalidFunctionArg
 }
 
 /* y may lie over x: a block is complete before it is stored, and a bf16 block ends before the next fp32 block begins.
- * */
+ */
 static void exp_scaled(void *y, ts_dtype dtype, const float *x, float lse, float scale, int64_t n) {
   float value[BLOCK];
   uint16_t narrow[BLOCK];

@@ -2,7 +2,7 @@
 
 static const ts_kernel *const table[TS_N_OPS] = {
 #define X(ENUM, name) [TS_OP_##ENUM] = &TS_ISA_NAME(ts_cpu_kernel_##name),
-  TS_CPU_KERNELS(X)
+    TS_CPU_KERNELS(X)
 #undef X
 };
 

@@ -68,12 +68,16 @@ static adamw_scalars adamw_scalars_of(const ts_kernel_call *call, const ts_range
   double step = (double) *(const int64_t *) call->in[5], lr = (double) *(const float *) call->in[6] * range->lr_factor;
   double correction1 = attr->adamw.bias_correction ? 1 - pow(beta[0], step) : 1;
   double correction2 = attr->adamw.bias_correction ? 1 - pow(beta[1], step) : 1;
-  return (adamw_scalars){
-    .scale = *(const float *) call->in[8],
-    .keep = (float) (attr->adamw.decoupled ? 1 - lr * range->weight_decay : 1),
-    .l2 = attr->adamw.decoupled ? 0 : range->weight_decay,
-    .beta1 = beta[0], .rest1 = (float) (1.0 - beta[0]), .beta2 = beta[1], .rest2 = (float) (1.0 - beta[1]),
-    .rate = (float) (lr / correction1), .root = (float) (1 / sqrt(correction2)), .eps = attr->adamw.eps};
+  return (adamw_scalars){.scale = *(const float *) call->in[8],
+                         .keep = (float) (attr->adamw.decoupled ? 1 - lr * range->weight_decay : 1),
+                         .l2 = attr->adamw.decoupled ? 0 : range->weight_decay,
+                         .beta1 = beta[0],
+                         .rest1 = (float) (1.0 - beta[0]),
+                         .beta2 = beta[1],
+                         .rest2 = (float) (1.0 - beta[1]),
+                         .rate = (float) (lr / correction1),
+                         .root = (float) (1 / sqrt(correction2)),
+                         .eps = attr->adamw.eps};
 }
 
 static void adamw_tile(float *p, float *m, float *v, const float *g, int64_t n, const adamw_scalars *s) {
@@ -115,7 +119,7 @@ static void adamw_round(uint16_t *w, const float *p, int64_t n, uint64_t key, ui
 static void adamw_copy(const ts_kernel_call *call, const ts_sink *w, const float *p, int64_t at, int64_t n) {
   const ts_rounding *rounding = &call->node->attr.adamw.rounding;
   if (rounding->stochastic) {
-    uint64_t step = (uint64_t) *(const int64_t *) call->in[5];
+    uint64_t step = (uint64_t) * (const int64_t *) call->in[5];
     adamw_round((uint16_t *) w->data + at, p + at, n, rounding->key, step, rounding->first + at);
   } else {
     ts_sink_write(w, at, n, p + at);

@@ -10,10 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CHECK(call)                                                                            \
-  do {                                                                                         \
-    dnnl_status_t status_ = (call);                                                            \
-    TS_CHECK(status_ == dnnl_success, "%s: oneDNN status %d", #call, (int) status_);           \
+#define CHECK(call)                                                                  \
+  do {                                                                               \
+    dnnl_status_t status_ = (call);                                                  \
+    TS_CHECK(status_ == dnnl_success, "%s: oneDNN status %d", #call, (int) status_); \
   } while (0)
 
 /* The arguments of an execution, in the order of ts_product.memory. */
@@ -77,7 +77,9 @@ static bool is_dense(const ts_product_spec *spec) {
 
 /* The plain GEMM, below, sums slices of a short K in parallel when threads outnumber the blocks of a small result; from
  * this size on, with K < 2048, 1 to 192 threads gave the same bits. */
-static bool is_large(const ts_product_spec *spec) { return spec->m * spec->n >= 256 * 256; }
+static bool is_large(const ts_product_spec *spec) {
+  return spec->m * spec->n >= 256 * 256;
+}
 
 /* oneDNN's first choice copies a transposed matrix a before use; its second, the plain GEMM, does not and is up to 1.4
  * times as fast on weight gradients.  It is the only choice where rows are not dense.  In oneDNN 3 (seen in 3.7.2) its
@@ -169,13 +171,18 @@ void ts_product_destroy(ts_product **product) {
   *product = NULL;
 }
 
-size_t ts_product_scratch(const ts_product *product) { return product == NULL ? 0 : product->scratch; }
+size_t ts_product_scratch(const ts_product *product) {
+  return product == NULL ? 0 : product->scratch;
+}
 
 void ts_product_run(ts_product *product, const void *a, const void *b, void *c, const void *bias, const void *prior,
                     void *scratch) {
-  static const int arg[N_ARGS] = {
-      DNNL_ARG_SRC,  DNNL_ARG_WEIGHTS,   DNNL_ARG_DST,
-      DNNL_ARG_BIAS, DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, DNNL_ARG_SCRATCHPAD};
+  static const int arg[N_ARGS] = {DNNL_ARG_SRC,
+                                  DNNL_ARG_WEIGHTS,
+                                  DNNL_ARG_DST,
+                                  DNNL_ARG_BIAS,
+                                  DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1,
+                                  DNNL_ARG_SCRATCHPAD};
   const void *pointer[N_ARGS] = {a, b, c, bias, prior, scratch};
   dnnl_exec_arg_t args[N_ARGS];
   int n = 0;

@@ -63,8 +63,8 @@ static inline dnnl_primitive_desc_t ts_dnnl_implementation(dnnl_engine_t engine,
   dnnl_primitive_desc_t result = NULL;
   dnnl_status_t status;
 #if DNNL_VERSION_MAJOR >= 3
-  status = dnnl_matmul_primitive_desc_create(&result, engine, matmul->a, matmul->b, matmul->bias, matmul->c,
-                                             matmul->attr);
+  status =
+      dnnl_matmul_primitive_desc_create(&result, engine, matmul->a, matmul->b, matmul->bias, matmul->c, matmul->attr);
   for (int i = 0; i < index && status == dnnl_success; ++i) {
     status = dnnl_primitive_desc_next_impl(result);
   }
