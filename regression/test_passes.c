@@ -6,6 +6,7 @@
 #include "ops/build.h"
 #include "pass/pass.h"
 #include "pass/plan.h"
+#include "pass/saved.h"
 #include "pass/schedule.h"
 
 #define TINY_LLAMA                                                                                                \
@@ -425,6 +426,37 @@ static void test_epilogue(void) {
   backend = ts_backend_null();
 }
 
+/* ---- state ---- */
+
+/* A leaf that says what it holds is planned and saved; here moments of a part that is frozen and has none. */
+static void test_state(void) {
+  static const ts_held held[] = {{TS_STATE_EXP_AVG, 0, true}, {TS_STATE_GRADIENT, 0, true}};
+  passed before = run(TINY_GPT2, "frozen=[\"wte\"]", "bf16.enabled=true", TS_MODEL_TRAIN, NULL);
+  passed p = run(TINY_GPT2, "frozen=[\"wte\"]", "bf16.enabled=true", TS_MODEL_TRAIN, "epilogue");
+  ts_saved_leaf leaf[TS_MOST_SAVED];
+  int64_t count = p.context.layout->part[0].count, saved = ts_saved_bytes(p.graph, p.context.layout);
+  tap_ok(ts_saved_leaves(p.graph, p.context.layout, 0, leaf) == 1 && leaf[0].dtype == TS_BF16,
+         "of a frozen part its working values are saved");
+  ts_tid moment = ts_graph_state(p.graph, "more", held[0], TS_F32, TS_SHAPE(count), 0);
+  ts_graph_state(p.graph, "sum", held[1], TS_F32, TS_SHAPE(count), 0);
+  ts_pass_schedule(&p.graph, &p.context);
+  moment = ts_graph_find(p.graph, "more");
+  tap_ok(moment == TS_NONE, "state that nobody reads is gone with the next pass");
+  moment = ts_graph_state(p.graph, "more", held[0], TS_F32, TS_SHAPE(count), 0);
+  ts_graph_state(p.graph, "sum", held[1], TS_F32, TS_SHAPE(count), 0);
+  ts_pass_memory(&p.graph, &p.context);
+  const int64_t *a = before.context.plan->bytes, *b = p.context.plan->bytes, bytes = (4 * count + 63) / 64 * 64;
+  tap_ok(b[TS_PURPOSE_OPTIMIZER] - a[TS_PURPOSE_OPTIMIZER] == bytes &&
+             b[TS_PURPOSE_GRADIENT] - a[TS_PURPOSE_GRADIENT] == bytes,
+         "another state is planned for its purpose");
+  tap_ok(ts_saved_leaves(p.graph, p.context.layout, 0, leaf) == 2 && leaf[1].leaf == moment &&
+             strcmp(leaf[1].state, "exp_avg") == 0 && leaf[1].whole && leaf[1].count == count,
+         "and saved, where its row says so");
+  tap_ok(ts_saved_bytes(p.graph, p.context.layout) - saved == bytes, "with room in the copy");
+  end(&before);
+  end(&p);
+}
+
 int main(void) {
   backend = ts_backend_null();
   test_list();
@@ -441,6 +473,7 @@ int main(void) {
   test_recompute_shared();
   test_fusion();
   test_not_fused();
+  test_state();
   test_epilogue();
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
   return tap_done();

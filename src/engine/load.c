@@ -194,10 +194,11 @@ static bool is_rounded_by_chance(const loader *l, const ts_saved_leaf *working) 
 }
 
 /* Working values follow from the masters, as the optimizer makes them. */
-static void derive(loader *l, int index, const ts_saved_leaf *parameter, const char *name) {
+static void derive(loader *l, int index, const ts_saved_leaf *parameter) {
   ts_saved_leaf leaf;
   const ts_program *program = ts_engine_program(l->engine);
-  if (!ts_saved_leaf_find(program->graph, program->layout, index, name, &leaf) || leaf.leaf == parameter->leaf) {
+  if (!ts_saved_leaf_find(program->graph, program->layout, index, TS_STATE_PARAMETER, &leaf) ||
+      leaf.leaf == parameter->leaf) {
     return;
   }
   size_t from_size = ts_dtype_size(parameter->dtype), to_size = ts_dtype_size(leaf.dtype);
@@ -226,8 +227,7 @@ static void complete_part(loader *l, int index) {
   const ts_program *program = ts_engine_program(l->engine);
   ts_saved_leaf leaf[TS_MOST_SAVED];
   int n = ts_saved_leaves(program->graph, program->layout, index, leaf);
-  derive(l, index, &leaf[0], "param");
-  derive(l, index, &leaf[0], "param.shard");
+  derive(l, index, &leaf[0]);
   for (int k = 0; k < (l->what == TS_LOAD_ALL ? n : 1); ++k) {
     complete(l, index, &leaf[k]);
   }

@@ -18,12 +18,12 @@ typedef struct holder {
   int64_t begin, count;
 } holder;
 
-static holder find_holder(const ts_engine *e, const ts_part *part, const char *what) {
+static holder find_holder(const ts_engine *e, const ts_part *part, ts_state state) {
   const ts_layout *layout = ts_engine_layout(e);
   const ts_graph *graph = ts_engine_program(e)->graph;
   ts_saved_leaf leaf;
   holder h = {0};
-  if (ts_saved_leaf_find(graph, layout, (int) (part - layout->part), what, &leaf)) {
+  if (ts_saved_leaf_find(graph, layout, (int) (part - layout->part), state, &leaf)) {
     h.data = ts_executor_memory(e->executor, 0, graph->tensor[leaf.leaf].name);
     h.dtype = leaf.dtype;
     h.begin = leaf.whole ? 0 : part->cuts[layout->my_shard];
@@ -69,9 +69,8 @@ static void write_holder(const ts_engine *e, const holder *h, int64_t at, int64_
 
 void ts_engine_write_parameter(ts_engine *e, const ts_parameter *p, int64_t first, int64_t count, const float *value) {
   const ts_part *part = &ts_engine_layout(e)->part[p->part];
-  holder holders[] = {find_holder(e, part, "param"), find_holder(e, part, "param.shard"),
-                      find_holder(e, part, "master")};
-  for (int i = 0; i < 3; ++i) {
+  holder holders[] = {find_holder(e, part, TS_STATE_PARAMETER), find_holder(e, part, TS_STATE_MASTER)};
+  for (int i = 0; i < 2; ++i) {
     write_holder(e, &holders[i], p->offset + first, count, value);
   }
 }
@@ -111,11 +110,8 @@ ts_status ts_engine_initialise(ts_engine *e, ts_error *err) {
 
 /* The best copy of a part: the master, else the working values. */
 static holder best_holder(const ts_engine *e, const ts_part *part) {
-  holder h = find_holder(e, part, "master");
-  if (h.data == NULL) {
-    h = find_holder(e, part, "param");
-  }
-  return h.data != NULL ? h : find_holder(e, part, "param.shard");
+  holder h = find_holder(e, part, TS_STATE_MASTER);
+  return h.data != NULL ? h : find_holder(e, part, TS_STATE_PARAMETER);
 }
 
 ts_status ts_engine_read_parameter(ts_engine *e, const char *name, float *value, ts_error *err) {

@@ -121,6 +121,22 @@ ts_tid ts_graph_leaf(ts_graph *g, const char *name, ts_role role, ts_dtype dtype
       g, &(ts_tensor){.name = (char *) name, .role = role, .dtype = dtype, .shape = shape, .unit = unit});
 }
 
+ts_tid ts_graph_state(ts_graph *g, const char *name, ts_held held, ts_dtype dtype, ts_shape shape, int unit) {
+  return ts_graph_add_leaf(
+      g, &(ts_tensor){
+             .name = (char *) name, .role = TS_ROLE_STATE, .dtype = dtype, .shape = shape, .held = held, .unit = unit});
+}
+
+ts_tid ts_graph_find_state(const ts_graph *g, ts_state state, int part) {
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    const ts_tensor *tensor = &g->tensor[t];
+    if (tensor->role == TS_ROLE_STATE && tensor->held.state == state && tensor->held.part == part) {
+      return t;
+    }
+  }
+  return TS_NONE;
+}
+
 const ts_node *ts_graph_producer(const ts_graph *g, ts_tid t) {
   return t == TS_NONE || g->tensor[t].producer == TS_NONE ? NULL : &g->node[g->tensor[t].producer];
 }

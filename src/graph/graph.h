@@ -64,12 +64,29 @@ typedef enum ts_segment {
 /** Where a tensor's memory is. */
 typedef enum ts_space { TS_SPACE_DEVICE, TS_SPACE_PINNED, TS_SPACE_HOST, TS_SPACE_NVME } ts_space;
 
+/** The kinds of state (graph/states.def; pass/state.h knows more of them). */
+typedef enum ts_state {
+  TS_STATE_NONE,
+#define STATE(ENUM, ...) TS_STATE_##ENUM,
+#include "graph/states.def"
+#undef STATE
+  TS_N_STATES
+} ts_state;
+
+/** What a STATE leaf holds. */
+typedef struct ts_held {
+  ts_state state;
+  int part;   /**< Of the flat layout, -1 for none. */
+  bool whole; /**< Of the part; else this rank's shard. */
+} ts_held;
+
 typedef struct ts_tensor {
   char *name; /**< Owned; unique among leaves; a node's outputs are named "node" or "node:1", "node:2". */
   ts_role role;
   ts_space space;
   ts_dtype dtype;
   ts_shape shape;
+  ts_held held;    /**< Of a STATE leaf. */
   ts_nid producer; /**< TS_NONE for a leaf. */
   int unit;        /**< The unit of the model it belongs to, -1 for none (inputs, scalars). */
 } ts_tensor;
@@ -233,6 +250,12 @@ ts_tid ts_graph_leaf(ts_graph *graph, const char *name, ts_role role, ts_dtype d
 
 /** The leaf called \a name, or TS_NONE. Not collective. */
 ts_tid ts_graph_find(const ts_graph *graph, const char *name);
+
+/** Add a STATE leaf. Not collective. */
+ts_tid ts_graph_state(ts_graph *graph, const char *name, ts_held held, ts_dtype dtype, ts_shape shape, int unit);
+
+/** The first leaf that holds \a state of part \a part, or TS_NONE. Not collective. */
+ts_tid ts_graph_find_state(const ts_graph *graph, ts_state state, int part);
 
 /** Add a node like \a like, at a place: check the arity, run the op's shape rule, create the outputs.  A mismatch is a
  * programmer's mistake: the message names node, inputs and rule. Not collective.

@@ -7,6 +7,7 @@
 #include "pass/pass.h"
 #include "pass/plan.h"
 #include "pass/saved.h"
+#include "pass/state.h"
 #include "pass/storage.h"
 
 #include <stdlib.h>
@@ -270,24 +271,6 @@ static void find_peak(planner *p, int64_t *peak, int64_t *buffers_at_peak) {
   ts_free(buffer);
 }
 
-static ts_purpose purpose_of(const char *name) {
-  static const struct {
-    const char *suffix;
-    ts_purpose purpose;
-  } rows[] = {{".param", TS_PURPOSE_PARAMETER},      {".param.shard", TS_PURPOSE_PARAMETER},
-              {".gradient", TS_PURPOSE_GRADIENT},    {".gradient.shard", TS_PURPOSE_GRADIENT},
-              {".master", TS_PURPOSE_OPTIMIZER},     {".exp_avg", TS_PURPOSE_OPTIMIZER},
-              {".exp_avg_sq", TS_PURPOSE_OPTIMIZER}, {"optimizer.step", TS_PURPOSE_OPTIMIZER}};
-  size_t length = strlen(name);
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
-    size_t n = strlen(rows[i].suffix);
-    if (length >= n && strcmp(name + length - n, rows[i].suffix) == 0) {
-      return rows[i].purpose;
-    }
-  }
-  return TS_PURPOSE_BUFFER;
-}
-
 static void place_state(planner *p) {
   for (ts_tid t = 0; t < p->graph->n_tensors; ++t) {
     const ts_tensor *tensor = &p->graph->tensor[t];
@@ -295,7 +278,7 @@ static void place_state(planner *p) {
       int64_t bytes = align(ts_tensor_bytes(p->graph, t)), *end = &p->plan->arena_bytes[TS_ARENA_STATE];
       p->plan->address[t] = (ts_address){TS_ARENA_STATE, *end};
       *end += bytes;
-      p->plan->bytes[purpose_of(tensor->name)] += bytes;
+      p->plan->bytes[ts_state_get(tensor->held.state)->purpose] += bytes;
     }
   }
 }

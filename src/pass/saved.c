@@ -1,64 +1,56 @@
 #include "pass/saved.h"
 
 #include "base/memory.h"
-#include "base/text.h"
 #include "pass/plan.h"
+#include "pass/state.h"
 
 #include <string.h>
 
-/* "exp_avg" of "PART.exp_avg"; NULL for what belongs to another part or is not saved under its own name. */
-static const char *state_name(const char *leaf, const char *part) {
-  static const char *const others[] = {"param", "gradient", "master"};
-  size_t n = strlen(part);
-  if (strncmp(leaf, part, n) != 0 || leaf[n] != '.' || strchr(leaf + n + 1, '.') != NULL) {
-    return NULL;
-  }
-  for (size_t i = 0; i < sizeof others / sizeof others[0]; ++i) {
-    if (strcmp(leaf + n + 1, others[i]) == 0) {
-      return NULL;
-    }
-  }
-  return leaf + n + 1;
-}
-
-static ts_saved_leaf describe(const ts_graph *graph, const ts_layout *layout, const ts_part *part, ts_tid leaf,
-                              const char *state, bool whole) {
+static ts_saved_leaf describe(const ts_graph *graph, const ts_layout *layout, ts_tid leaf) {
+  const ts_tensor *tensor = &graph->tensor[leaf];
+  const ts_part *part = &layout->part[tensor->held.part];
   int64_t first = part->cuts[layout->my_shard];
-  return (ts_saved_leaf){.state = state,
+  return (ts_saved_leaf){.state = ts_state_get(tensor->held.state)->saved,
                          .leaf = leaf,
-                         .dtype = graph->tensor[leaf].dtype,
-                         .whole = whole,
-                         .first = whole ? first : 0,
+                         .dtype = tensor->dtype,
+                         .whole = tensor->held.whole,
+                         .first = tensor->held.whole ? first : 0,
                          .count = part->cuts[layout->my_shard + 1] - first};
 }
 
-bool ts_saved_leaf_find(const ts_graph *graph, const ts_layout *layout, int index, const char *name,
-                        ts_saved_leaf *out) {
-  const ts_part *part = &layout->part[index];
-  char *full = ts_format("%s.%s", part->name, name);
-  ts_tid leaf = ts_graph_find(graph, full);
-  ts_free(full);
-  if (leaf == TS_NONE) {
-    return false;
+bool ts_saved_leaf_find(const ts_graph *graph, const ts_layout *layout, int index, ts_state state, ts_saved_leaf *out) {
+  ts_tid leaf = ts_graph_find_state(graph, state, index);
+  if (leaf != TS_NONE) {
+    *out = describe(graph, layout, leaf);
   }
-  bool shard = strcmp(name, "param") != 0 && layout->n_shards > 1 && ts_tensor_count(graph, leaf) == part->shard;
-  *out = describe(graph, layout, part, leaf, name, !shard);
-  return true;
+  return leaf != TS_NONE;
+}
+
+/* Is there a state of the part with the same name in checkpoints and a row before? */
+static bool is_covered(const ts_graph *graph, const ts_held *held) {
+  const char *saved = ts_state_get(held->state)->saved;
+  for (ts_state s = TS_STATE_NONE; s < held->state; ++s) {
+    const char *other = ts_state_get(s)->saved;
+    if (other != NULL && strcmp(other, saved) == 0 && ts_graph_find_state(graph, s, held->part) != TS_NONE) {
+      return true;
+    }
+  }
+  return false;
 }
 
 int ts_saved_leaves(const ts_graph *graph, const ts_layout *layout, int index, ts_saved_leaf out[TS_MOST_SAVED]) {
-  const ts_part *part = &layout->part[index];
-  bool found = ts_saved_leaf_find(graph, layout, index, "master", &out[0]) ||
-               ts_saved_leaf_find(graph, layout, index, "param", &out[0]) ||
-               ts_saved_leaf_find(graph, layout, index, "param.shard", &out[0]);
-  TS_CHECK(found, "part %s has no parameters", part->name);
-  out[0].state = "parameter";
+  const char *part = layout->part[index].name;
+  bool found = ts_saved_leaf_find(graph, layout, index, TS_STATE_MASTER, &out[0]) ||
+               ts_saved_leaf_find(graph, layout, index, TS_STATE_PARAMETER, &out[0]);
+  TS_CHECK(found, "part %s has no parameters", part);
   int n = 1;
   for (ts_tid t = 0; t < graph->n_tensors; ++t) {
-    const char *state = graph->tensor[t].role == TS_ROLE_STATE ? state_name(graph->tensor[t].name, part->name) : NULL;
-    if (state != NULL) {
-      TS_CHECK(n < TS_MOST_SAVED, "part %s has more than %d states", part->name, TS_MOST_SAVED);
-      ts_saved_leaf_find(graph, layout, index, state, &out[n++]);
+    const ts_tensor *tensor = &graph->tensor[t];
+    bool saved = tensor->role == TS_ROLE_STATE && tensor->held.part == index &&
+                 ts_state_get(tensor->held.state)->saved != NULL && !is_covered(graph, &tensor->held);
+    if (saved && t != out[0].leaf) {
+      TS_CHECK(n < TS_MOST_SAVED, "part %s has more than %d states", part, TS_MOST_SAVED);
+      out[n++] = describe(graph, layout, t);
     }
   }
   return n;

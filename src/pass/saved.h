@@ -28,9 +28,8 @@ typedef struct ts_saved_leaf {
  * \return their number, 1 at least. */
 int ts_saved_leaves(const ts_graph *graph, const ts_layout *layout, int index, ts_saved_leaf out[TS_MOST_SAVED]);
 
-/** The leaf PART.NAME as one of \a part, or false when there is none.  Not collective. */
-bool ts_saved_leaf_find(const ts_graph *graph, const ts_layout *layout, int index, const char *name,
-                        ts_saved_leaf *out);
+/** The leaf that holds \a state of part \a index, or false when there is none.  Not collective. */
+bool ts_saved_leaf_find(const ts_graph *graph, const ts_layout *layout, int index, ts_state state, ts_saved_leaf *out);
 
 /** Bytes of a copy of everything this rank owns, for the rank that owns most: the memory of an asynchronous save.  Each
  * state begins at a multiple of 64 bytes.  Not collective. */

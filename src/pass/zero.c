@@ -19,9 +19,12 @@
 
 /* ---- storage ---- */
 
-ts_tid ts_zero_state(ts_zero *z, const ts_part *part, const char *what, ts_dtype dtype, int64_t count) {
-  char *name = ts_format("%s.%s", part->name, what);
-  ts_tid t = ts_graph_leaf(z->rewrite.to, name, TS_ROLE_STATE, dtype, TS_SHAPE(count), part->unit);
+ts_tid ts_zero_state(ts_zero *z, int index, ts_state state, ts_dtype dtype, bool whole) {
+  const ts_part *part = &z->layout->part[index];
+  const ts_state_info *info = ts_state_get(state);
+  char *name = ts_format("%s.%s", part->name, whole ? info->name : info->shard);
+  ts_tid t = ts_graph_state(z->rewrite.to, name, (ts_held){state, index, whole}, dtype,
+                            TS_SHAPE(whole ? ts_zero_whole(z, part) : part->shard), part->unit);
   ts_free(name);
   return t;
 }
@@ -42,14 +45,12 @@ static void make_storage(ts_zero *z) {
     const ts_part *part = &z->layout->part[i];
     ts_part_state *s = &z->part[i];
     bool sharded = ts_zero_parameter_is_sharded(z, part);
-    s->param = ts_zero_state(z, part, sharded ? "param.shard" : "param", z->work,
-                             sharded ? part->shard : ts_zero_whole(z, part));
+    s->param = ts_zero_state(z, i, TS_STATE_PARAMETER, z->work, !sharded);
     s->whole = sharded ? TS_NONE : s->param;
     s->gradient = s->shard = TS_NONE;
     if (part->trainable && ts_zero_is_training(z)) {
       bool shard = z->stage >= 2;
-      s->gradient = ts_zero_state(z, part, shard ? "gradient.shard" : "gradient", z->accumulate,
-                                  shard ? part->shard : ts_zero_whole(z, part));
+      s->gradient = ts_zero_state(z, i, TS_STATE_GRADIENT, z->accumulate, !shard);
       s->shard = shard ? s->gradient : TS_NONE;
       s->missing = part->n_parameters;
       s->produced = ts_malloc((size_t) part->n_parameters * sizeof *s->produced);
@@ -153,7 +154,7 @@ static void walk(ts_zero *z) {
 /* This rank's sum over micro-batches of one of the results named at the model's loss. */
 static ts_tid sum_result(ts_zero *z, ts_site at, const char *result, const char *state) {
   ts_tid value = ts_rewrite_tensor(&z->rewrite, ts_graph_marked(z->rewrite.from, result));
-  ts_tid sum = ts_graph_leaf(at.graph, state, TS_ROLE_STATE, TS_F64, TS_SHAPE(1), -1);
+  ts_tid sum = ts_graph_state(at.graph, state, (ts_held){TS_STATE_SUM, -1, true}, TS_F64, TS_SHAPE(1), -1);
   return ts_build_accumulate(at, state, sum, value, z->beta);
 }
 

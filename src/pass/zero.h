@@ -7,6 +7,7 @@
 #include "graph/rewrite.h"
 #include "ops/build.h"
 #include "pass/pass.h"
+#include "pass/state.h"
 
 /* What the pass knows about a part while it walks the graph: always the newest version of each value. */
 typedef struct ts_part_state {
@@ -55,8 +56,8 @@ static inline bool ts_zero_is_shared(const ts_zero *z) {
   return z->layout->n_shards > 1;
 }
 
-/** A state tensor of a part, "PART.what". Not collective. */
-ts_tid ts_zero_state(ts_zero *z, const ts_part *part, const char *what, ts_dtype dtype, int64_t count);
+/** A state tensor of part \a index, for the whole of it or this rank's shard. Not collective. */
+ts_tid ts_zero_state(ts_zero *z, int index, ts_state state, ts_dtype dtype, bool whole);
 
 /** Elements of storage for the whole of a part: room for equal shards, so that plans are the same on all ranks. Not
  * collective. */

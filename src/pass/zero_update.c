@@ -62,10 +62,9 @@ static void update_part(ts_zero *z, int index, const control *c) {
   const ts_part *part = &layout->part[index];
   ts_part_state *s = &z->part[index];
   bool whole = z->stage == 0;
-  int64_t count = whole ? ts_zero_whole(z, part) : part->shard;
   bool window = !whole && !ts_zero_parameter_is_sharded(z, part);
   ts_tid working = window ? ts_zero_my_window(z, site(z), part, s->param) : s->param;
-  ts_tid master = z->work == TS_F32 ? working : ts_zero_state(z, part, "master", TS_F32, count);
+  ts_tid master = z->work == TS_F32 ? working : ts_zero_state(z, index, TS_STATE_MASTER, TS_F32, whole);
   ts_range *range;
   int n = ts_layout_ranges(layout, part, whole ? 0 : part->cuts[layout->my_shard],
                            whole ? part->count : part->cuts[layout->my_shard + 1], &range);
@@ -73,8 +72,8 @@ static void update_part(ts_zero *z, int index, const control *c) {
   char *name = ts_format("%s.adamw", part->name);
   ts_tid out = ts_build_adamw(site(z), name,
                               &(ts_adamw_inputs){.p = master,
-                                                 .m = ts_zero_state(z, part, "exp_avg", TS_F32, count),
-                                                 .v = ts_zero_state(z, part, "exp_avg_sq", TS_F32, count),
+                                                 .m = ts_zero_state(z, index, TS_STATE_EXP_AVG, TS_F32, whole),
+                                                 .v = ts_zero_state(z, index, TS_STATE_EXP_AVG_SQ, TS_F32, whole),
                                                  .w = z->work == TS_F32 ? TS_NONE : working,
                                                  .g = whole ? s->gradient : s->shard,
                                                  .step = c->step,
@@ -137,7 +136,8 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid) {
                .skip = summary + 2,
                .lr = scalar(z, "lr", TS_F32, 1),
                .betas = scalar(z, "betas", TS_F32, 2)};
-  ts_tid step = ts_graph_leaf(z->rewrite.to, "optimizer.step", TS_ROLE_STATE, TS_I64, TS_SHAPE(1), -1);
+  ts_tid step = ts_graph_state(z->rewrite.to, ts_state_get(TS_STATE_UPDATES)->name,
+                               (ts_held){TS_STATE_UPDATES, -1, true}, TS_I64, TS_SHAPE(1), -1);
   c.step = ts_build_advance(site(z), "optimizer.advance", step, c.skip);
   update_parts(z, &c);
 }

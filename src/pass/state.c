@@ -1,0 +1,13 @@
+#include "pass/state.h"
+
+static const ts_state_info rows[TS_N_STATES] = {
+    [TS_STATE_NONE] = {NULL, NULL, TS_PURPOSE_BUFFER, NULL},
+#define STATE(ENUM, name, shard, purpose, saved) [TS_STATE_##ENUM] = {name, shard, TS_PURPOSE_##purpose, saved},
+#include "graph/states.def"
+#undef STATE
+};
+
+const ts_state_info *ts_state_get(ts_state state) {
+  TS_ASSERT((unsigned) state < TS_N_STATES);
+  return &rows[state];
+}

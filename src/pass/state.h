@@ -1,0 +1,19 @@
+/** \file
+ * What is known of each kind of state: the rows of graph/states.def.  Nothing here is collective.
+ */
+#ifndef TS_PASS_STATE_H
+#define TS_PASS_STATE_H
+
+#include "graph/graph.h"
+#include "pass/plan.h"
+
+typedef struct ts_state_info {
+  const char *name, *shard; /**< Of the leaf, behind its part's; NULL for one with a name of its own. */
+  ts_purpose purpose;
+  const char *saved; /**< Its name in checkpoints; NULL: not saved. */
+} ts_state_info;
+
+/** The row of a state; of TS_STATE_NONE one that is a buffer and not saved. Not collective. */
+const ts_state_info *ts_state_get(ts_state state);
+
+#endif
