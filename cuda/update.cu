@@ -1,6 +1,7 @@
 /* The update: control of a step, and AdamW in one sweep over the flat shard: 28 bytes an element (26 with gradients in
  * bf16), 2 more with a bf16 working copy. */
 #include "cuda/philox.cuh"
+#include "graph/record.h"
 
 enum { THREADS = 256, MOST_RANGES = 80 /* of a launch */, EACH = 4, ELEMENTS = 8 * THREADS * EACH /* of a block */ };
 
@@ -11,12 +12,11 @@ static __global__ void __launch_bounds__(THREADS)
     step_control(double *summary, float *scale, float *skip, double *__restrict__ sum,
                  const double *__restrict__ records, const double *__restrict__ static_tokens,
                  const float *__restrict__ max_norm, const float *__restrict__ loss_scale, int64_t rows, int columns) {
-  enum { LOSS, VALID, FLAG_0, FLAG_1, SQUARES };
   for (int c = (int) threadIdx.x; c < columns; c += THREADS) {
     double value = records[c];
     for (int64_t r = 1; r < rows; ++r) {
       double next = records[r * columns + c];
-      value = c == FLAG_0 || c == FLAG_1 ? fmax(value, next) : value + next;
+      value = c >= TS_RECORD_FLAGS && c < TS_RECORD_SQUARES ? fmax(value, next) : value + next;
     }
     sum[c] = value;
   }
@@ -25,18 +25,19 @@ static __global__ void __launch_bounds__(THREADS)
     return;
   }
   double squares = 0;
-  for (int c = SQUARES; c < columns; ++c) {
+  for (int c = TS_RECORD_SQUARES; c < columns; ++c) {
     squares += sum[c];
   }
-  double factor = *static_tokens / sum[VALID] / (double) *loss_scale, norm = factor * sqrt(squares);
-  bool bad = !isfinite(sum[LOSS]) || !isfinite(norm) || !(sum[VALID] > 0);
+  double factor = *static_tokens / sum[TS_RECORD_VALID] / (double) *loss_scale, norm = factor * sqrt(squares);
+  bool bad = !isfinite(sum[TS_RECORD_LOSS]) || !isfinite(norm) || !(sum[TS_RECORD_VALID] > 0);
   double most = (double) *max_norm, clip = most > 0 ? fmin(1.0, most / (norm + 1e-6)) : 1.0;
-  summary[0] = sum[LOSS];
-  summary[1] = sum[VALID];
-  summary[2] = norm;
-  summary[3] = sum[FLAG_0];
-  summary[4] = sum[FLAG_1];
-  summary[5] = bad ? 1.0 : 0.0;
+  summary[TS_SUMMARY_LOSS] = sum[TS_RECORD_LOSS];
+  summary[TS_SUMMARY_VALID] = sum[TS_RECORD_VALID];
+  summary[TS_SUMMARY_NORM] = norm;
+  for (int i = 0; i < TS_N_FLAGS; ++i) {
+    summary[TS_SUMMARY_FLAGS + i] = sum[TS_RECORD_FLAGS + i];
+  }
+  summary[TS_SUMMARY_SKIP] = bad ? 1.0 : 0.0;
   *scale = (float) (factor * clip);
   *skip = bad ? 1.0f : 0.0f;
 }

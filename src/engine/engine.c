@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "engine/identity.h"
 #include "engine/placement.h"
+#include "graph/record.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -11,8 +12,6 @@
 #include <unistd.h>
 
 #define IGNORED (-100)
-enum { SUMMARY = 6 /* numbers that step_control makes */ };
-
 int ts_engine_threads(const ts_deck *deck, int local_ranks) {
   if (deck->run.threads > 0) {
     return (int) deck->run.threads;
@@ -304,14 +303,14 @@ ts_step_result ts_engine_step(ts_engine *e, const double flags[2]) {
   betas[0] = (float) ts_momentum_at(&e->schedule, e->updates);
   betas[1] = (float) e->deck->optimizer.params.betas[1];
   ts_executor_run(e->executor, index, TS_SEGMENT_UPDATE);
-  double summary[SUMMARY];
+  double summary[TS_SUMMARY_SIZE];
   ts_executor_get(e->executor, summary, ts_executor_memory(e->executor, index, "summary"), sizeof summary);
   ts_executor_times times = ts_executor_take_times(e->executor);
-  ts_step_result result = {.loss = ts_shown(summary[0] / summary[1]),
-                           .valid_tokens = summary[1],
-                           .grad_norm = ts_shown(summary[2]),
-                           .flag = {summary[3], summary[4]},
-                           .skipped = summary[5] != 0,
+  ts_step_result result = {.loss = ts_shown(summary[TS_SUMMARY_LOSS] / summary[TS_SUMMARY_VALID]),
+                           .valid_tokens = summary[TS_SUMMARY_VALID],
+                           .grad_norm = ts_shown(summary[TS_SUMMARY_NORM]),
+                           .flag = {summary[TS_SUMMARY_FLAGS], summary[TS_SUMMARY_FLAGS + 1]},
+                           .skipped = summary[TS_SUMMARY_SKIP] != 0,
                            .lr = lr,
                            .communication_seconds = times.communication,
                            .exposed_seconds = times.exposed,
@@ -328,10 +327,10 @@ void ts_engine_evaluate(ts_engine *e, const int32_t *tokens, double *loss_sum, d
   set_scalar(e, which, "accumulate", 0);
   set_control(e, which, (const double[2]){0, 0});
   ts_executor_run(e->executor, e->index[which], TS_SEGMENT_FORWARD | TS_SEGMENT_UPDATE);
-  double summary[SUMMARY];
+  double summary[TS_SUMMARY_SIZE];
   ts_executor_get(e->executor, summary, ts_executor_memory(e->executor, e->index[which], "summary"), sizeof summary);
-  *loss_sum = summary[0];
-  *valid_tokens = summary[1];
+  *loss_sum = summary[TS_SUMMARY_LOSS];
+  *valid_tokens = summary[TS_SUMMARY_VALID];
 }
 
 void ts_engine_logits(ts_engine *e, const int32_t *tokens, int64_t n, float *logits) {

@@ -1,4 +1,5 @@
 /* The end of the step: norms, control values, the optimizer. */
+#include "graph/record.h"
 #include "ops/rules.h"
 
 static const char *no_letters(const ts_node *node) {
@@ -28,14 +29,14 @@ const char *ts_index_sum_squares(const ts_node *node) {
 
 const char *ts_shape_step_control(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *records = ts_rule_in(g, node, 0);
-  TS_RULE(records->dtype == TS_F64 && records->shape.n == 2 && records->shape.d[1] >= 4,
-          "records are [ranks][4 or more] fp64");
+  TS_RULE(records->dtype == TS_F64 && records->shape.n == 2 && records->shape.d[1] >= TS_RECORD_SQUARES,
+          "records are [ranks][columns of a record] fp64");
   TS_RULE(ts_rule_is(g, node, 1, TS_F64, TS_SHAPE(1)), "static_tokens is [1] fp64");
   for (int i = 2; i < 4; ++i) {
     TS_RULE(ts_rule_is(g, node, i, TS_F32, TS_SHAPE(1)), "max_norm and loss_scale are [1] fp32");
   }
   dtype[0] = TS_F64;
-  shape[0] = TS_SHAPE(6);
+  shape[0] = TS_SHAPE(TS_SUMMARY_SIZE);
   dtype[1] = dtype[2] = TS_F32;
   shape[1] = shape[2] = TS_SHAPE(1);
   return NULL;

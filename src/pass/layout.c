@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/text.h"
+#include "graph/record.h"
 
 #include <string.h>
 
@@ -110,8 +111,8 @@ ts_layout *ts_layout_create(const ts_graph *graph, const ts_deck *deck, const ts
       }
     }
   }
-  layout->record_cuts = row_cuts(layout->n_shards, TS_RECORD_HEAD + n_trainable);
-  layout->loss_cuts = row_cuts(layout->n_shards, TS_RECORD_HEAD);
+  layout->record_cuts = row_cuts(layout->n_shards, TS_RECORD_SQUARES + n_trainable);
+  layout->loss_cuts = row_cuts(layout->n_shards, TS_RECORD_SQUARES);
   return layout;
 }
 

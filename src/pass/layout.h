@@ -44,13 +44,10 @@ typedef struct ts_layout {
   int n_parts;
   int n_shards; /**< Size of the group that shards dense parts. */
   int my_shard; /**< This rank's. */
-  /** Owned: where each rank's row of the step's record begins, with squares of trainable parts. */
+  /** Owned: where each rank's row of the step's record begins (graph/record.h), with squares of trainable parts. */
   int64_t *record_cuts;
-  int64_t *loss_cuts; /**< Owned: likewise without squares (TS_RECORD_HEAD elements a rank). */
+  int64_t *loss_cuts; /**< Owned: likewise without squares. */
 } ts_layout;
-
-/** Elements of a record before the sums of squares: loss, valid tokens, two flags of the host. */
-#define TS_RECORD_HEAD 4
 
 /** Build the table from the graph's PARAM leaves (their units, shapes) and the deck (groups, frozen patterns,
  * persistence threshold).  End with ts_layout_destroy. Not collective. */

@@ -3,6 +3,7 @@
 #include "pass/zero.h"
 
 #include "base/memory.h"
+#include "graph/record.h"
 
 /* Values every optimizer node reads. */
 typedef struct control {
@@ -17,7 +18,7 @@ static ts_site site(const ts_zero *z) {
   return (ts_site){z->rewrite.to, TS_SEGMENT_UPDATE, -1};
 }
 
-/* This rank's row: loss, valid tokens, two flags of the host, and the sum of squares of each part's shard.
+/* This rank's row (graph/record.h), with the sum of squares of each part's shard.
  * \return the row; *n elements. */
 static ts_tid make_row(ts_zero *z, ts_tid loss, ts_tid valid, int64_t *n) {
   const ts_layout *layout = z->layout;
@@ -25,8 +26,8 @@ static ts_tid make_row(ts_zero *z, ts_tid loss, ts_tid valid, int64_t *n) {
   int n_entries = 0;
   entry[n_entries++] = loss;
   entry[n_entries++] = valid;
-  entry[n_entries++] = scalar(z, "flags", TS_F64, 2);
-  *n = TS_RECORD_HEAD;
+  entry[n_entries++] = scalar(z, "flags", TS_F64, TS_N_FLAGS);
+  *n = TS_RECORD_SQUARES;
   for (int i = 0; i < layout->n_parts; ++i) {
     const ts_part *part = &layout->part[i];
     if (z->part[i].shard != TS_NONE) {

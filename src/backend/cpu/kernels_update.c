@@ -3,6 +3,7 @@
 #include "backend/cpu/dropout.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/tile.h"
+#include "graph/record.h"
 
 #include "base/status.h"
 
@@ -26,27 +27,28 @@ static double column_max(const double *records, int64_t rows, int64_t columns, i
 }
 
 static void step_control_run(const ts_kernel_call *call) {
-  enum { LOSS, VALID, FLAG_0, FLAG_1, SQUARES };
   const double *records = call->in[0];
   double static_tokens = *(const double *) call->in[1], max_norm = *(const float *) call->in[2];
   double loss_scale = *(const float *) call->in[3];
   const ts_shape *shape = &ts_call_in(call, 0)->shape;
   int64_t rows = shape->d[0], columns = shape->d[1];
-  double loss = column_sum(records, rows, columns, LOSS), valid = column_sum(records, rows, columns, VALID);
+  double loss = column_sum(records, rows, columns, TS_RECORD_LOSS),
+         valid = column_sum(records, rows, columns, TS_RECORD_VALID);
   double squares = 0;
-  for (int64_t c = SQUARES; c < columns; ++c) {
+  for (int64_t c = TS_RECORD_SQUARES; c < columns; ++c) {
     squares += column_sum(records, rows, columns, c);
   }
   double factor = static_tokens / valid / loss_scale, norm = factor * sqrt(squares);
   bool skip = !isfinite(loss) || !isfinite(norm) || !(valid > 0);
   double clip = max_norm > 0 ? fmin(1, max_norm / (norm + 1e-6)) : 1;
   double *summary = call->out[0];
-  summary[0] = loss;
-  summary[1] = valid;
-  summary[2] = norm;
-  summary[3] = column_max(records, rows, columns, FLAG_0);
-  summary[4] = column_max(records, rows, columns, FLAG_1);
-  summary[5] = skip;
+  summary[TS_SUMMARY_LOSS] = loss;
+  summary[TS_SUMMARY_VALID] = valid;
+  summary[TS_SUMMARY_NORM] = norm;
+  for (int i = 0; i < TS_N_FLAGS; ++i) {
+    summary[TS_SUMMARY_FLAGS + i] = column_max(records, rows, columns, TS_RECORD_FLAGS + i);
+  }
+  summary[TS_SUMMARY_SKIP] = skip;
   *(float *) call->out[1] = (float) (factor * clip);
   *(float *) call->out[2] = skip ? 1.0f : 0.0f;
 }
