@@ -267,6 +267,23 @@ static void test_broadcast(ts_comm *comm) {
   tap_ok_all(MPI_COMM_WORLD, right, "broadcast from every root");
 }
 
+/* From every root: a text, one of no characters, none; what the others hold is not read. */
+static void test_share_text(ts_world *world) {
+  char many[5000] = {0};
+  memset(many, 'x', sizeof many - 1);
+  const char *const texts[] = {"rank by rank", many, "", NULL};
+  bool right = true;
+  for (int root = 0; root < ts_world_size(world); ++root) {
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; ++i) {
+      const char *want = texts[i];
+      char *got = ts_world_share_text(world, ts_world_rank(world) == root ? want : "other", root);
+      right = right && (want == NULL ? got == NULL : got != NULL && got != want && strcmp(got, want) == 0);
+      ts_free(got);
+    }
+  }
+  tap_ok_all(MPI_COMM_WORLD, right, "a text of every root, empty and none too, is everybody's own");
+}
+
 static void test_all_to_all(ts_comm *comm) {
   int64_t limit = ts_comm_switch.message_limit;
   bool right = true;
@@ -481,6 +498,7 @@ int main(int argc, char **argv) {
   test_all_gather(all);
   test_all_reduce(all);
   test_broadcast(all);
+  test_share_text(world);
   test_all_to_all(all);
   test_send(all);
   test_groups(world);

@@ -180,6 +180,11 @@ void ts_node_memory_destroy(ts_node_memory **memory);
  * Collective over all processes, with the same \a bytes. */
 void *ts_world_gather(ts_world *world, const void *mine, size_t bytes);
 
+/** The text of rank \a root on every rank; owned by the caller (ts_free); NULL where \a mine is NULL there.  It cannot
+ * fail for what the text is; a failure of MPI ends the job.  Collective over all processes, with the same \a root.
+ * \param [in] mine  Read on \a root alone. */
+char *ts_world_share_text(ts_world *world, const char *mine, int root);
+
 /** Agree on a status: any rank's bad input becomes everybody's, with the messages of the lowest such rank.  Every
  * function that reads user input on some ranks only calls it before the next collective.
  * \param [in,out] err  This rank's messages; replaced on ranks that had none.  May be NULL. Collective over all

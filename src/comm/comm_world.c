@@ -198,34 +198,7 @@ void ts_world_device_deregister(ts_world *world, const void *memory) {
   }
 }
 
-/* ---- agreement on a status ---- */
-
-static void all_minimum(ts_world *w, int *value) {
-  MPI_Request request;
-  TS_MPI(MPI_Iallreduce(MPI_IN_PLACE, value, 1, MPI_INT, MPI_MIN, w->nodes.comm, &request));
-  ts_mpi_wait(&request);
-}
-
-/* The messages of rank \a root come to the ranks that have none. */
-static void share_messages(ts_world *w, int root, ts_error *err) {
-  ts_comm *all = ts_world_all(w);
-  int64_t head[2] = {0}; /* messages, bytes of their text */
-  if (w->nodes.rank == root && err != NULL && err->count > 0) {
-    head[0] = err->count;
-    head[1] = (int64_t) strlen(err->text);
-  }
-  all->ops->broadcast(all, head, sizeof head, root);
-  char *text = ts_calloc((size_t) head[1] + 1, 1);
-  if (w->nodes.rank == root && head[1] > 0) {
-    memcpy(text, err->text, (size_t) head[1]);
-  }
-  all->ops->broadcast(all, text, (size_t) head[1], root);
-  if (err != NULL && err->count == 0 && head[0] > 0) {
-    ts_error_add(err, "%s", text);
-    err->count = (int) head[0];
-  }
-  ts_free(text);
-}
+/* ---- what ranks have and say ---- */
 
 void *ts_world_gather(ts_world *world, const void *mine, size_t bytes) {
   ts_comm *all = ts_world_all(world);
@@ -237,6 +210,40 @@ void *ts_world_gather(ts_world *world, const void *mine, size_t bytes) {
   all->ops->all_gather(all, &(ts_transfer){.x = mine, .y = everybody, .cuts = cuts, .end = (int64_t) bytes}, 1, TS_U8);
   ts_free(cuts);
   return everybody;
+}
+
+char *ts_world_share_text(ts_world *world, const char *mine, int root) {
+  ts_comm *all = ts_world_all(world);
+  bool has = all->rank == root && mine != NULL;
+  int64_t bytes = has ? (int64_t) strlen(mine) + 1 : 0; /* 0: no text */
+  all->ops->broadcast(all, &bytes, sizeof bytes, root);
+  if (bytes == 0) {
+    return NULL;
+  }
+  char *text = has ? ts_strdup(mine) : ts_malloc((size_t) bytes);
+  all->ops->broadcast(all, text, (size_t) bytes, root);
+  return text;
+}
+
+/* ---- agreement on a status ---- */
+
+static void all_minimum(ts_world *w, int *value) {
+  MPI_Request request;
+  TS_MPI(MPI_Iallreduce(MPI_IN_PLACE, value, 1, MPI_INT, MPI_MIN, w->nodes.comm, &request));
+  ts_mpi_wait(&request);
+}
+
+/* The messages of rank \a root come to the ranks that have none. */
+static void share_messages(ts_world *w, int root, ts_error *err) {
+  ts_comm *all = ts_world_all(w);
+  int count = err != NULL ? err->count : 0;
+  char *text = ts_world_share_text(w, count > 0 ? err->text : NULL, root);
+  all->ops->broadcast(all, &count, sizeof count, root);
+  if (err != NULL && err->count == 0 && count > 0) {
+    ts_error_add(err, "%s", text);
+    err->count = count;
+  }
+  ts_free(text);
 }
 
 ts_status ts_world_agree(ts_world *world, ts_status status, ts_error *err) {

@@ -42,17 +42,6 @@ static ts_status read_kept(const ts_engine *e, ts_error *err) {
   return TS_OK;
 }
 
-static char *share(ts_world *world, char *text) {
-  ts_comm *all = ts_world_all(world);
-  int64_t length = text != NULL ? (int64_t) strlen(text) : 0;
-  all->ops->broadcast(all, &length, sizeof length, 0);
-  if (text == NULL) {
-    text = ts_calloc((size_t) length + 1, 1);
-  }
-  all->ops->broadcast(all, text, (size_t) length, 0);
-  return text;
-}
-
 /* Lines of the choices as they are now. */
 static int count_choices(const ts_engine *e) {
   char *text = e->backend->device->choices_write();
@@ -98,7 +87,8 @@ ts_status ts_engine_choose(ts_engine *e, ts_error *err) {
     measure(e);
     warn_incomplete(e, before);
   }
-  char *text = share(e->world, first ? device->choices_write() : NULL);
+  char *mine = first ? device->choices_write() : NULL, *text = ts_world_share_text(e->world, mine, 0);
+  ts_free(mine);
   ts_error why = {0};
   if (ts_world_agree(e->world, first ? TS_OK : device->choices_read(text, &why), &why) != TS_OK) {
     ts_log(TS_LOG_WARNING, "a rank does not take the algorithms of rank 0, but its library's own: %s", why.text);

@@ -11,19 +11,6 @@
 
 /* ---- comparing ---- */
 
-/* The text of rank \a root on every rank; owned by the caller. */
-static char *share_value(ts_world *world, const char *mine, int root) {
-  ts_comm *comm = ts_world_all(world);
-  int64_t length = (int64_t) strlen(mine);
-  comm->ops->broadcast(comm, &length, sizeof length, root);
-  char *text = ts_calloc((size_t) length + 1, 1);
-  if (ts_world_rank(world) == root) {
-    memcpy(text, mine, (size_t) length);
-  }
-  comm->ops->broadcast(comm, text, (size_t) length, root);
-  return text;
-}
-
 enum { MOST_PLACES = 8, MOST_VALUES = 8 };
 
 /* "node0 (ranks 0-3), node1 (ranks 4-7)": those with rank \a like's hash, where the ranks of a node follow each
@@ -63,7 +50,7 @@ static void describe_difference(ts_world *world, const ts_trait *trait, const ui
   ts_text_add(to, "%s: ", trait->name);
   for (int r = 0; r < ts_world_size(world) && values < MOST_VALUES; ++r) {
     if (is_first_of_its_value(hash, r)) {
-      char *value = share_value(world, trait->value, r);
+      char *value = ts_world_share_text(world, trait->value, r);
       ts_text_add(to, "%s", values++ > 0 ? "; " : "");
       add_places(world, hash, r, to);
       ts_text_add(to, " has %s", value);

@@ -87,18 +87,13 @@ static bool died_early(const char *run) {
 /* What the run that died had for a deck, as rank 0 reads it; NULL without one.  Requeued onto other nodes a job has the
  * batch that it was submitted with. */
 static char *share_dead_deck(ts_world *world, const char *run) {
-  ts_comm *all = ts_world_all(world);
-  char *path = ts_format("%s/deck.cfg", run), *text = NULL;
-  size_t bytes = 0;
-  if (all->rank == 0) {
-    ts_read_file(path, DECK_LIMIT, &text, &bytes, NULL);
+  char *path = ts_format("%s/deck.cfg", run), *mine = NULL;
+  size_t bytes;
+  if (ts_world_rank(world) == 0) {
+    ts_read_file(path, DECK_LIMIT, &mine, &bytes, NULL);
   }
-  int64_t length = (int64_t) bytes;
-  all->ops->broadcast(all, &length, sizeof length, 0);
-  text = all->rank == 0 ? text : ts_calloc((size_t) length + 1, 1);
-  if (length > 0) {
-    all->ops->broadcast(all, text, (size_t) length, 0);
-  }
+  char *text = ts_world_share_text(world, mine, 0);
+  ts_free(mine);
   ts_free(path);
   return text;
 }

@@ -27,19 +27,6 @@ static void say_notes(const ts_deck *deck, bool stdout_is_result) {
   ts_text_free(&notes);
 }
 
-/* The printed deck of rank 0 on every rank; owned by the caller (ts_free). */
-static char *share_text(ts_world *world, ts_text *mine) {
-  ts_comm *all = ts_world_all(world);
-  int64_t length = (int64_t) mine->length;
-  all->ops->broadcast(all, &length, sizeof length, 0);
-  char *text = ts_calloc((size_t) length + 1, 1);
-  if (all->rank == 0) {
-    memcpy(text, mine->text, (size_t) length);
-  }
-  all->ops->broadcast(all, text, (size_t) length, 0);
-  return text;
-}
-
 /* The index of a checkpoint, once it is known to be what was written. */
 static ts_status read_index(const char *directory, ts_checkpoint **index, ts_error *err) {
   ts_manifest manifest = {0};
@@ -95,10 +82,10 @@ static ts_status share_deck(const char *name, ts_world *world, ts_deck **deck, t
     ts_deck_print(*deck, &text);
     ts_deck_print_origins(*deck, &origins);
   }
-  char *shared = share_text(world, &text), *places = share_text(world, &origins);
+  char *shared = ts_world_share_text(world, text.text, 0), *places = ts_world_share_text(world, origins.text, 0);
   ts_status status = reads ? TS_OK : ts_deck_read_text(name, shared, NULL, 0, deck, err);
   if (status == TS_OK && !reads) {
-    ts_deck_take_origins(*deck, places);
+    ts_deck_take_origins(*deck, places != NULL ? places : ""); /* NULL: the deck sets no key */
   }
   ts_free(shared);
   ts_free(places);
@@ -135,15 +122,9 @@ ts_status ts_read_deck_or_model(const ts_arguments *arguments, ts_world *world, 
   *checkpoint = NULL;
   ts_status status = read_and_share(arguments, world, deck, checkpoint, err);
   if (status == TS_OK) {
-    ts_text path = {0};
-    ts_text_add(&path, "%s", *checkpoint != NULL ? *checkpoint : "");
-    ts_free(*checkpoint);
-    *checkpoint = share_text(world, &path);
-    ts_text_free(&path);
-    if ((*checkpoint)[0] == 0) {
-      ts_free(*checkpoint);
-      *checkpoint = NULL;
-    }
+    char *path = *checkpoint;
+    *checkpoint = ts_world_share_text(world, path, 0);
+    ts_free(path);
   }
   return status;
 }
