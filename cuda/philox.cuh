@@ -1,7 +1,6 @@
 /** \file
- * Random numbers by counter inside kernels: the same words and decisions as base/random.h and backend/cpu/dropout.h, so
- * that a GPU drops the elements that a CPU drops.  About 80 integer instructions for four words.  Nothing here is
- * collective.
+ * Random numbers by counter inside kernels: the same words and decisions as base/random.h and base/dropout.h, so that a
+ * GPU drops the elements that a CPU drops.  About 80 integer instructions for four words.  Nothing here is collective.
  */
 #ifndef TS_CUDA_PHILOX_CUH
 #define TS_CUDA_PHILOX_CUH
@@ -9,7 +8,7 @@
 #include "cuda/kernel.cuh"
 
 extern "C" {
-#include "backend/cpu/dropout.h"
+#include "base/dropout.h"
 }
 
 /** ts_philox: the words of counter (high, low). */

@@ -5,7 +5,7 @@
 #ifndef REGRESSION_ATTENTION_CASE_H
 #define REGRESSION_ATTENTION_CASE_H
 
-#include "backend/cpu/dropout.h"
+#include "base/dropout.h"
 #include "regression/kernel_run.h"
 
 typedef struct problem {

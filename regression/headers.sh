@@ -1,6 +1,6 @@
 #!/bin/sh
-# TAP: each function of each header says whether it is collective, the includes point down the rooms, and each source is
-# listed in a Makefile.am (or the distribution would lack it).
+# TAP: each function of each header says whether it is collective, the includes point down the rooms and never around,
+# and each source is listed in a Makefile.am (or the distribution would lack it).
 top=$(cd "${srcdir:-.}" && pwd)
 results=0
 failures=0
@@ -98,6 +98,40 @@ wrong_includes() {
     }' "$1/$2"
 }
 
+# Print each include between rooms of the tree in the first argument that is part of a cycle of rooms, or of a way from
+# one cycle to another: what is left when includes of rooms that include nothing, and by rooms that nothing includes, are
+# taken away as long as there are any.
+cycles() {
+  (cd "$1" && find src io cuda slurm -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' 2> /dev/null | sort |
+    xargs awk '
+      FNR == 1 { split(FILENAME, part, "/"); room = (part[1] == "src") ? part[2] : part[1] }
+      /^[ \t]*#[ \t]*include[ \t]*"/ {
+        to = $0
+        sub(/^[^"]*"/, "", to)
+        sub(/\/.*/, "", to)
+        if (to != room) { places[room, to] = places[room, to] FILENAME ":" FNR ": " room " includes " to "\n" }
+      }
+      END {
+        do {
+          split("", includes)
+          split("", included)
+          for (edge in places) {
+            split(edge, end, SUBSEP)
+            includes[end[1]] = included[end[2]] = 1
+          }
+          gone = 0
+          for (edge in places) {
+            split(edge, end, SUBSEP)
+            if (!(end[2] in includes) || !(end[1] in included)) {
+              gone = 1
+              delete places[edge]
+            }
+          }
+        } while (gone)
+        for (edge in places) { printf "%s", places[edge] }
+      }' | sort)
+}
+
 # Print each source of the tree in the first argument that none of its fragments names; a program is named without .c.
 unlisted_sources() {
   (cd "$1" && cat Makefile.am */Makefile.am src/*/Makefile.am src/*/*/Makefile.am 2> /dev/null |
@@ -171,6 +205,18 @@ expect_lines "$(wrong_includes "$scratch" src/model/x.c | cut -d: -f2 | tr '\n' 
 printf '#include <mpi.h>\n#include "base/x.h"\n' > "$scratch/src/comm/comm_mpi.c"
 tap_empty "$(wrong_includes "$scratch" src/comm/comm_mpi.c)" "self-test: comm_mpi may include mpi.h"
 
+ring=$scratch/ring
+mkdir -p "$ring/src/main" "$ring/src/comm" "$ring/src/ops/cpu" "$ring/src/base" "$ring/cuda"
+printf '#include "comm/x.h"\n#include "main/y.h"\n' > "$ring/src/main/x.c"
+printf '#include <mpi.h>\n#include "base/x.h"\n  # include "cuda/x.h"\n' > "$ring/src/comm/x.c"
+printf '#include "ops/x.h"\n' > "$ring/cuda/x.cu"
+printf '#include "ops/x.h"\n#include "base/x.h"\n' > "$ring/src/ops/cpu/x.c"
+touch "$ring/src/base/x.h"
+tap_empty "$(cycles "$ring")" "self-test: rooms without a cycle are accepted"
+printf '#include "base/x.h"\n#include "comm/x.h"\n' > "$ring/src/ops/cpu/x.h"
+expect_lines "$(cycles "$ring" | cut -d: -f1,2 | tr '\n' ' ')" "cuda/x.cu:1 src/comm/x.c:3 src/ops/cpu/x.h:2 " \
+  "self-test: a cycle of three rooms is found, and not who includes it or what it includes"
+
 mkdir -p "$scratch/regression"
 touch "$scratch/src/comm/unlisted.h" "$scratch/regression/test_a.c"
 printf 'a_SOURCES = src/comm/comm_mpi.c \\\n  src/model/x.c src/graph/x.c\n' > "$scratch/src/comm/Makefile.am"
@@ -179,6 +225,7 @@ expect_lines "$(unlisted_sources "$scratch")" "src/comm/unlisted.h" "self-test: 
 
 cd "$top" || exit 99
 tap_empty "$(unlisted_sources .)" "every source is listed"
+tap_empty "$(cycles .)" "no room includes itself by way of others"
 for file in src/*/*.h src/*/*/*.h io/*.h cuda/*.h slurm/*.h regression/tap*.h; do
   if [ -f "$file" ]; then
     tap_empty "$(silent_functions "$file")" "contracts of $file"

@@ -1,5 +1,5 @@
 #include "backend/cpu/attention.h"
-#include "backend/cpu/dropout.h"
+#include "base/dropout.h"
 
 ts_attention ts_attention_of(const ts_graph *graph, const ts_node *node, const int32_t *documents, const int64_t *seed,
                              const int64_t *sample) {

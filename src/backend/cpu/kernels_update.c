@@ -1,10 +1,10 @@
 /* The update: control of a step, and AdamW in one sweep.  AdamW moves 28 bytes an element (30 with a bf16 working copy)
  * and is bound by memory. */
-#include "backend/cpu/dropout.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/tile.h"
 #include "graph/record.h"
 
+#include "base/dropout.h"
 #include "base/status.h"
 
 #include <math.h>

@@ -2,8 +2,8 @@
  * Which elements a dropout keeps: a pure function of the step's seed, the op's stable name, the global number of the
  * sample and the element, so that any grid, any order and recomputation drop the same elements.
  */
-#ifndef TS_BACKEND_CPU_DROPOUT_H
-#define TS_BACKEND_CPU_DROPOUT_H
+#ifndef TS_BASE_DROPOUT_H
+#define TS_BASE_DROPOUT_H
 
 #include "base/random.h"
 
