@@ -132,6 +132,21 @@ cycles() {
       }' | sort)
 }
 
+# Print "FILES NAME" for each static function's name that stands in more than one file of the tree in the first argument,
+# the most frequent first.
+shared_names() {
+  (cd "$1" && find src io cuda slurm -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' 2> /dev/null | sort | xargs awk '
+    /^static / {
+      name = $0
+      gsub(/__(launch_bounds|attribute)__ *\(\(?[^)]*\)?\)/, "", name)
+      if (name !~ /^[^=(]*[ *][A-Za-z_0-9]+\(/) { next }
+      sub(/\(.*/, "", name)
+      sub(/.*[ *]/, "", name)
+      if (!((FILENAME, name) in seen)) { seen[FILENAME, name] = ++files[name] }
+    }
+    END { for (name in files) { if (files[name] > 1) { print files[name], name } } }' | sort -k1,1nr -k2)
+}
+
 # Print each source of the tree in the first argument that none of its fragments names; a program is named without .c.
 unlisted_sources() {
   (cd "$1" && cat Makefile.am */Makefile.am src/*/Makefile.am src/*/*/Makefile.am 2> /dev/null |
@@ -217,6 +232,12 @@ printf '#include "base/x.h"\n#include "comm/x.h"\n' > "$ring/src/ops/cpu/x.h"
 expect_lines "$(cycles "$ring" | cut -d: -f1,2 | tr '\n' ' ')" "cuda/x.cu:1 src/comm/x.c:3 src/ops/cpu/x.h:2 " \
   "self-test: a cycle of three rooms is found, and not who includes it or what it includes"
 
+printf 'static int f(int x);\nstatic int f(int x) {\nstatic ts_x *g(void) {\nstatic int (*h)(void);\nstatic int once = f(1);\n' \
+  > "$ring/src/base/a.c"
+printf 'static ts_x *g(void) {\nstatic int (*h)(void);\nstatic int other = f(1);\nint f(int x) {\n' > "$ring/src/ops/b.c"
+printf 'static __global__ void __launch_bounds__(N) f(int x) {\nstatic void g() {\n' > "$ring/cuda/c.cu"
+expect_lines "$(shared_names "$ring" | tr '\n' ' ')" "3 g 2 f " "self-test: names of static functions in several files are counted"
+
 mkdir -p "$scratch/regression"
 touch "$scratch/src/comm/unlisted.h" "$scratch/regression/test_a.c"
 printf 'a_SOURCES = src/comm/comm_mpi.c \\\n  src/model/x.c src/graph/x.c\n' > "$scratch/src/comm/Makefile.am"
@@ -226,6 +247,8 @@ expect_lines "$(unlisted_sources "$scratch")" "src/comm/unlisted.h" "self-test: 
 cd "$top" || exit 99
 tap_empty "$(unlisted_sources .)" "every source is listed"
 tap_empty "$(cycles .)" "no room includes itself by way of others"
+shared_names . | awk 'NR <= 5 { most = most (NR > 1 ? ", " : "") $2 " (" $1 ")" }
+  END { print "# " NR " names of static functions stand in more than one file, most often " most }'
 for file in src/*/*.h src/*/*/*.h io/*.h cuda/*.h slurm/*.h regression/tap*.h; do
   if [ -f "$file" ]; then
     tap_empty "$(silent_functions "$file")" "contracts of $file"
