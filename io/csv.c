@@ -1,5 +1,6 @@
 #include "io/csv.h"
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
 
@@ -57,26 +58,61 @@ static ts_status read_lines(const char *path, char *text, ts_csv *csv, ts_error 
   return csv->n_columns > 0 ? TS_OK : ts_error_add(err, "%s: has no first line with the names of its columns", path);
 }
 
-ts_status ts_csv_cut(const char *path, int64_t last, ts_error *err) {
+/* How many of the columns \a names come after those of the first line; -1 when it does not begin as they do. */
+static int count_new(const char *line, size_t length, const char *names) {
+  bool begins = strncmp(line, names, length) == 0 && (names[length] == ',' || names[length] == '\n');
+  int n = 0;
+  for (const char *c = names + length; begins && *c != 0; ++c) {
+    n += *c == ',';
+  }
+  return begins ? n : -1;
+}
+
+/* The table with all of \a names and the rows up to \a last, each with as many fields. */
+static void keep_rows(const char *text, const char *names, int64_t last, int n_new, ts_text *to) {
+  const char *line = strchr(text, '\n') + 1;
+  ts_text_append(to, names, strlen(names));
+  for (const char *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+    if (strtoll(line, NULL, 10) <= last) {
+      ts_text_append(to, line, (size_t) (end - line));
+      for (int i = 0; i < n_new; ++i) {
+        ts_text_add(to, ",nan");
+      }
+      ts_text_add(to, "\n");
+    }
+  }
+}
+
+static ts_status continue_table(const char *path, const char *text, size_t length, const char *names, int64_t last,
+                                ts_error *err) {
+  const char *end = strchr(text, '\n');
+  int n_new = end != NULL ? count_new(text, (size_t) (end - text), names) : 0;
+  if (n_new < 0) {
+    return ts_error_add(err, "%s: has other columns than this version writes; move it away to go on without it", path);
+  }
+  ts_text kept = {0};
+  if (end != NULL) {
+    keep_rows(text, names, last, n_new, &kept);
+  }
+  bool same = n_new == 0 && kept.length == length;
+  ts_status status = same ? TS_OK : ts_write_file(path, kept.text, kept.length, err);
+  if (status == TS_OK && n_new > 0) {
+    ts_log(TS_LOG_INFO, "%s: is of an earlier version; the new columns come last, nan in the rows it has", path);
+  }
+  ts_text_free(&kept);
+  return status;
+}
+
+ts_status ts_csv_continue(const char *path, const char *names, int64_t last, ts_error *err) {
   char *text;
   size_t length;
   if (access(path, F_OK) != 0) {
     return TS_OK;
   }
-  ts_status status = ts_read_file(path, LARGEST_FILE, &text, &length, err);
-  if (status != TS_OK) {
-    return status;
+  if (ts_read_file(path, LARGEST_FILE, &text, &length, err) != TS_OK) {
+    return TS_BAD_INPUT;
   }
-  ts_text kept = {0};
-  bool first = true;
-  for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
-    if (first || strtoll(line, NULL, 10) <= last) {
-      ts_text_append(&kept, line, (size_t) (end + 1 - line));
-    }
-    first = false;
-  }
-  status = kept.length == length ? TS_OK : ts_write_file(path, kept.text, kept.length, err);
-  ts_text_free(&kept);
+  ts_status status = continue_table(path, text, length, names, last, err);
   ts_free(text);
   return status;
 }

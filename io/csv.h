@@ -24,10 +24,15 @@ typedef struct ts_csv {
  *         there are columns. */
 ts_status ts_csv_read(const char *path, ts_csv *csv, ts_error *err);
 
-/** Keep the first line of a table and the rows whose first column, an integer, is at most \a last; a last line without
- * its newline goes.  The file is replaced as a whole; one that is not there is fine.  Other columns may hold anything.
- * Not collective.  \return TS_BAD_INPUT with "PATH: reason" when it cannot be read or written. */
-ts_status ts_csv_cut(const char *path, int64_t last, ts_error *err);
+/** Make a table that is to go on one of the columns \a names: rows whose first column, an integer, is above \a last go,
+ * so does a last line without its newline.  A table that an earlier version wrote, whose columns \a names begins with,
+ * gets the others, last, with "nan" in the rows that are there, which every reader takes for a number; that is said.
+ * The file is replaced as a whole; one that is not there is fine.  Columns but the first may hold anything.  Not
+ * collective.
+ * \param [in] names  The first line, with its newline.
+ * \return TS_BAD_INPUT with "PATH: reason": it has other columns, and is left as it was then, or it cannot be read or
+ *         written. */
+ts_status ts_csv_continue(const char *path, const char *names, int64_t last, ts_error *err);
 
 /** Number of the column \a name, or -1.  Not collective. */
 int ts_csv_column(const ts_csv *csv, const char *name);

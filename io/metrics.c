@@ -59,21 +59,6 @@ static void add_names(const table *t, ts_text *to) {
   }
 }
 
-/* A file that is there has these columns. */
-static ts_status check_names(const char *path, const char *names, ts_error *err) {
-  FILE *file = fopen(path, "r");
-  char *line = NULL;
-  size_t capacity = 0;
-  bool same = file == NULL || getline(&line, &capacity, file) < 0 || strcmp(line, names) == 0;
-  if (file != NULL) {
-    fclose(file);
-  }
-  free(line);
-  return same ? TS_OK
-              : ts_error_add(err, "%s: has other columns than this version writes; move it away to go on without it",
-                             path);
-}
-
 static void write_row(ts_metrics *metrics, int which, const void *row) {
   const table *t = &tables[which];
   ts_text line = {0};
@@ -96,8 +81,7 @@ static ts_status open_table(const char *directory, bool again, int64_t step, con
   char *path = ts_format("%s/%s", directory, t->file);
   ts_text names = {0};
   add_names(t, &names);
-  ts_status status = again ? ts_csv_cut(path, step, err) : TS_OK;
-  status = status == TS_OK && again ? check_names(path, names.text, err) : status;
+  ts_status status = again ? ts_csv_continue(path, names.text, step, err) : TS_OK;
   status = status == TS_OK ? ts_rows_open(path, !again, names.text, rows, err) : status;
   ts_text_free(&names);
   ts_free(path);

@@ -12,7 +12,8 @@
 
 #include <stdint.h>
 
-/** X (type, column): metrics.csv.  Both tables make the struct, the first line and the rows. */
+/** X (type, column): metrics.csv.  Both tables make the struct, the first line and the rows.  New columns come last:
+ * runs of earlier versions go on. */
 #define TS_METRICS_COLUMNS(X)                                                                        \
   X(int64_t, step)                /* optimizer steps finished, from 1 */                             \
   X(int64_t, tokens)              /* trained on since the start, over all ranks */                   \
@@ -59,9 +60,10 @@ typedef struct ts_metrics ts_metrics;
  * \return TS_BAD_INPUT with "PATH: reason" when a file cannot be created. */
 ts_status ts_metrics_open(const char *directory, ts_metrics **out, ts_error *err);
 
-/** As ts_metrics_open, to go on after step \a step: rows of later steps are cut off, and files that are not there are
- * created.  Not collective.
- * \return TS_BAD_INPUT also when a file has other columns (another version wrote it). */
+/** As ts_metrics_open, to go on after step \a step: rows of later steps are cut off, files that are not there are
+ * created, and columns that an earlier version did not have come last, "nan" in its rows (ts_csv_continue).  Not
+ * collective.
+ * \return TS_BAD_INPUT also when a file has columns that these do not begin with (a newer version wrote it). */
 ts_status ts_metrics_continue(const char *directory, int64_t step, ts_metrics **out, ts_error *err);
 
 /** Append a row to metrics.csv.  Not collective. */

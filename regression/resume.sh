@@ -157,6 +157,19 @@ test_requests() {
   head -n 1 fresh/metrics.csv > early/metrics.csv
   train 2 early --resume fresh/step_00000003
   ok "so does one that is to begin at another's checkpoint" both 'gave 0' 'same early elsewhere'
+  cp -r fresh older
+  rm -rf older/step_00000006
+  sed 's/,[^,]*$//' fresh/metrics.csv > older/metrics.csv
+  train 2 older --resume auto
+  ok "a run of a version with fewer columns goes on, which is said" both clean 'grep -q "older/metrics.csv: is of an earlier version" "$scratch/out"'
+  ok "with all columns" is "$(head -n 1 older/metrics.csv)" "$(head -n 1 fresh/metrics.csv)"
+  ok "its rows have all that they had" is "$(sed -n '2,4s/,nan$//p' older/metrics.csv)" "$(sed -n '2,4s/,[^,]*$//p' fresh/metrics.csv)"
+  ok "and the whole is as of one version" both 'same older fresh' '[ $(rows older/metrics.csv) = 7 ]'
+  sed -i '1s/tokens/words/' older/metrics.csv
+  cp older/metrics.csv before.csv
+  train 2 older --resume auto
+  ok "other columns are refused, with what to do" said 2 "older/metrics.csv: has other columns .*; move it away"
+  ok "and left alone" cmp before.csv older/metrics.csv
   train 2 fresh --resume auto --set optimizer.params.lr=2e-2 --set run.steps=7
   ok "a setting that differs is named" said 0 "optimizer.params.lr: 0.01, now 0.02"
   rm -rf fresh/step_00000007

@@ -127,6 +127,92 @@ static void test_continue(void) {
   ts_free(directory);
 }
 
+/* The first n lines, without the last `columns` columns; owned by the caller. */
+static char *without_last(const char *text, int n, int columns) {
+  ts_text out = {0};
+  for (const char *line = text, *end; n > 0 && (end = strchr(line, '\n')) != NULL; line = end + 1, --n) {
+    const char *cut = end;
+    for (int i = 0; i < columns; ++i) {
+      cut = memrchr(line, ',', (size_t) (cut - line));
+    }
+    ts_text_append(&out, line, (size_t) (cut - line));
+    ts_text_add(&out, "\n");
+  }
+  return out.text;
+}
+
+/* A run of a version that had fewer columns goes on with all of them: its rows as they were, and nan. */
+static void test_fewer_columns(int columns) {
+  char *directory = make_run("earlier", 20), *path = ts_format("%s/metrics.csv", directory);
+  char *whole = read_text(directory, "metrics.csv"), *old = without_last(whole, 21, columns);
+  char *validation = read_text(directory, "validation.csv"), *old_validation = without_last(validation, 3, 1);
+  write_text(directory, "metrics.csv", old);
+  write_text(directory, "validation.csv", old_validation);
+  ts_metrics *metrics;
+  ts_error err = {0};
+  tap_ok(ts_metrics_continue(directory, 18, &metrics, &err) == TS_OK, "%d columns fewer: the run goes on%s", columns,
+         err.count > 0 ? err.text : "");
+  for (int64_t i = 19; metrics != NULL && i <= 20; ++i) {
+    ts_metrics_row row = row_of(i);
+    ts_metrics_step(metrics, &row);
+  }
+  ts_metrics_close(&metrics);
+  char *now = read_text(directory, "metrics.csv"), *cut = without_last(now, 21, columns);
+  tap_ok(strcmp(cut, old) == 0, "%d columns fewer: the earlier ones are as they were, in all rows", columns);
+  tap_ok(strncmp(now, whole, (size_t) (strchr(whole, '\n') - whole)) == 0 && count(now, ",nan\n") == 18,
+         "%d columns fewer: the first line has the new ones last, the rows nan", columns);
+  ts_csv csv;
+  tap_ok(ts_csv_read(path, &csv, &err) == TS_OK && csv.n_rows == 20 && csv.n_columns == 17 &&
+             isnan(csv.values[17 * 17 + 16]) && csv.values[18 * 17 + 16] == 0 &&
+             ts_plot_losses(directory, &err) == TS_OK,
+         "%d columns fewer: what reads and draws a run takes it", columns);
+  ts_csv_free(&csv);
+  ts_free(now);
+  now = read_text(directory, "validation.csv");
+  ts_free(cut);
+  cut = without_last(now, 3, 1);
+  char *one = without_last(old_validation, 2, 0); /* the second is of step 20 */
+  tap_ok(strcmp(cut, one) == 0 && count(now, ",nan\n") == 1, "%d columns fewer: validation.csv too", columns);
+  ts_error_clear(&err);
+  char *all[] = {one, cut, now, old_validation, validation, old, whole, path, directory};
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) {
+    ts_free(all[i]);
+  }
+}
+
+/* First lines that are no earlier version's, or none: a table and what it is then (NULL: refused and as it was). */
+static void test_other_columns(void) {
+  static const char names[] = "step,name,more\n";
+  const struct {
+    const char *label, *text, *after;
+  } cases[] = {{"equal columns", "step,name,more\n1,x,2\n3,y,4\n", "step,name,more\n1,x,2\n"},
+               {"words", "step,name\n1,x\n3,y\n", "step,name,more\n1,x,nan\n"},
+               {"as long as it was", "step,name\n1,x\n3,abcde\n", "step,name,more\n1,x,nan\n"},
+               {"no rows", "step\n", names},
+               {"an empty file", "", ""},
+               {"half of a first line", "step,na", ""},
+               {"half of a name", "step,na\n1,x\n", NULL},
+               {"another order", "name,step\nx,1\n", NULL},
+               {"a column that is gone", "step,more\n1,2\n", NULL},
+               {"a newer version's", "step,name,more,most\n1,x,2,3\n3,x,2,3\n", NULL},
+               {"an empty first line", "\n1,x\n", NULL}};
+  char *path = path_of("columns.csv");
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+    write_text(tap_directory(), "columns.csv", cases[i].text);
+    ts_error err = {0};
+    ts_status status = ts_csv_continue(path, names, 2, &err);
+    char *text = read_text(tap_directory(), "columns.csv");
+    bool refused =
+        status == TS_BAD_INPUT && strstr(err.text, "has other columns than this version writes; move") != NULL;
+    tap_ok((cases[i].after != NULL ? status == TS_OK : refused) &&
+               strcmp(text, cases[i].after != NULL ? cases[i].after : cases[i].text) == 0,
+           "columns: %s", cases[i].label);
+    ts_error_clear(&err);
+    ts_free(text);
+  }
+  ts_free(path);
+}
+
 static void test_metrics(void) {
   char *directory = make_run("run", 20), *path = ts_format("%s/metrics.csv", directory);
   ts_csv csv;
@@ -416,6 +502,9 @@ int main(void) {
   test_print_double();
   test_metrics();
   test_continue();
+  test_fewer_columns(1);
+  test_fewer_columns(3);
+  test_other_columns();
   test_rows_at_once();
   test_full();
   test_lost();

@@ -93,10 +93,11 @@ static void keep_companions(const ts_training *r) {
 /* debug.digest_every: those up to the step where the run begins stay. */
 static ts_status open_digests(ts_training *r, ts_error *err) {
   bool again = r->resume.same_run || r->resume.over;
+  const char *names = "step,tensor,digest\n";
   char *path = ts_format("%s/digests.csv", r->deck->run.directory);
-  ts_status status = again ? ts_csv_cut(path, r->at.step, err) : TS_OK;
+  ts_status status = again ? ts_csv_continue(path, names, r->at.step, err) : TS_OK;
   if (status == TS_OK && r->deck->debug.digest_every > 0) {
-    status = ts_rows_open(path, !again, "step,tensor,digest\n", &r->digests, err);
+    status = ts_rows_open(path, !again, names, &r->digests, err);
   }
   ts_free(path);
   return status;
