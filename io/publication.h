@@ -50,13 +50,16 @@ ts_status ts_file_sum_make(const char *directory, const char *name, ts_file_sum 
 
 /** Take RUN for this process until ts_run_unlock or its end: a lock on RUN/.lock (fcntl).  The file stays; its one line
  * is of whoever took RUN last: "job 12 restart 1 host node0 pid 4711", without Slurm "host node0 pid 4711".  Where the
- * file system has no locks, nobody is refused.  Not collective: one rank of a job does it.
+ * file system has no locks, nobody is refused, and a warning says so.  Not collective: one rank of a job does it.
  * \param [out] lock  For ts_run_unlock; -1 on error.
  * \return TS_BAD_INPUT: another job holds it (that line), or it cannot be made. */
 ts_status ts_run_lock(const char *run, int *lock, ts_error *err);
 
 /** Give RUN back; -1 is allowed.  Not collective. */
 void ts_run_unlock(int lock);
+
+/** For tests: let every lock from now on fail with \a error_number; 0 switches it off.  Not collective. */
+void ts_run_lock_set_test_failure(int error_number);
 
 /* ---- writing: rank 0 ---- */
 

@@ -6,6 +6,7 @@
 #include "regression/tap.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -822,12 +823,52 @@ static void test_lock(void) {
   ts_free(run);
 }
 
+/* What a lock says that fails with this, and whether the run is taken; owned by the caller. */
+static char *lock_fails(const char *run, int error_number, bool *taken) {
+  char *said = path_of(tap_directory(), "said");
+  int kept = dup(2), file = open(said, O_RDWR | O_CREAT | O_TRUNC, 0600), lock = -1;
+  size_t length;
+  TS_CHECK(kept >= 0 && file >= 0 && dup2(file, 2) == 2 && close(file) == 0, "%s", said);
+  ts_run_lock_set_test_failure(error_number);
+  *taken = ts_run_lock(run, &lock, NULL) == TS_OK && lock >= 0;
+  ts_run_lock_set_test_failure(0);
+  ts_run_unlock(lock);
+  fflush(stderr);
+  TS_CHECK(dup2(kept, 2) == 2 && close(kept) == 0, "stderr");
+  ts_free(said);
+  return get(tap_directory(), "said", &length);
+}
+
+static void test_no_locks(void) {
+  static const int without[] = {ENOLCK, ENOSYS, EOPNOTSUPP, EINVAL}, held[] = {EACCES, EAGAIN};
+  char *run = make_run("no-locks");
+  bool taken;
+  for (size_t i = 0; i < sizeof without / sizeof *without; ++i) {
+    char *said = lock_fails(run, without[i], &taken), *line = strchr(said, '\n');
+    bool once = line != NULL && line[1] == 0 && strstr(said, "no-locks/.lock: cannot be locked (") != NULL &&
+                strstr(said, strerror(without[i])) != NULL && strstr(said, "nothing keeps a second job from") != NULL;
+    tap_ok(taken && once, "a file system without locks: the run is taken, which is said once: %s",
+           strerror(without[i]));
+    ts_free(said);
+  }
+  for (size_t i = 0; i < sizeof held / sizeof *held; ++i) {
+    char *said = lock_fails(run, held[i], &taken);
+    tap_ok(!taken && said[0] == 0, "a lock of another job is no lack of locks: %s", strerror(held[i]));
+    ts_free(said);
+  }
+  char *said = lock_fails(run, 0, &taken);
+  tap_ok(taken && said[0] == 0, "a lock that is got is not spoken of");
+  ts_free(said);
+  ts_free(run);
+}
+
 int main(void) {
   setenv("SLURM_JOB_ID", "77", 1); /* before anything asks who started this process */
   setenv("SLURM_RESTART_COUNT", "2", 1);
   setenv("SLURMD_NODENAME", "n5", 1);
   unsetenv("SLURM_STEP_ID");
   test_lock();
+  test_no_locks();
   test_save();
   test_died();
   test_failures();
