@@ -20,6 +20,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "base/text.h"
 
 #include <stdint.h>
 
@@ -113,6 +114,15 @@ ts_status ts_checkpoint_write_index(const char *directory, const ts_checkpoint *
  * \param [out] out  The caller's, end with ts_checkpoint_destroy; NULL on error.
  * \return TS_BAD_INPUT: not there, not HDF5, a table missing or inconsistent, a newer version. */
 ts_status ts_checkpoint_read_index(const char *directory, ts_checkpoint **out, ts_error *err);
+
+/** Append all of a checkpoint to \a to, as bytes for ts_checkpoint_unpack in another process of this job.  Not
+ * collective.
+ * \param [in] checkpoint  As it was afterwards. */
+void ts_checkpoint_pack(ts_checkpoint *checkpoint, ts_text *to);
+
+/** What ts_checkpoint_pack packed; the bytes are believed.  Not collective.
+ * \return the caller's, end with ts_checkpoint_destroy. */
+ts_checkpoint *ts_checkpoint_unpack(const char *bytes);
 
 /** Elements [first, first + count) of the flat range of a state of a part, wherever they lie. */
 typedef struct ts_checkpoint_piece {

@@ -263,7 +263,17 @@ bool ts_hdf5_make_group(hid_t file, const char *name) {
   return group >= 0 && H5Gclose(group) >= 0;
 }
 
+static int64_t opens;
+
+int64_t ts_hdf5_test_opens(void) {
+  ts_hdf5_lock();
+  int64_t n = opens;
+  ts_hdf5_unlock();
+  return n;
+}
+
 hid_t ts_hdf5_open(const char *path) {
+  ++opens;
   hid_t access = H5Pcreate(H5P_FILE_ACCESS);
   H5Pset_file_locking(access, false, true);
   hid_t file = H5Fopen(path, H5F_ACC_RDONLY, access);

@@ -47,6 +47,9 @@ bool ts_hdf5_make_group(hid_t file, const char *name);
  * \return TS_BAD_INPUT with "PATH: reason" (the first failure). */
 ts_status ts_hdf5_finish(hid_t file, const char *path, ts_error *err);
 
+/** For tests: how many files this process has asked ts_hdf5_open for.  The lock must not be held.  Not collective. */
+int64_t ts_hdf5_test_opens(void);
+
 /** For tests: let the \a nth write from now on (counted over all files of this process, from 1) and all later ones fail
  * with \a error_number; 0 switches it off.  Not collective. */
 void ts_hdf5_set_test_failure(int64_t nth, int error_number);

@@ -121,6 +121,12 @@ static void round_trip(const char *name, int n_shards, fixture_cuts cuts, int64_
   bool ok =
       tap_ok(ts_checkpoint_read_index(directory, &read, &err) == TS_OK && same_index(c, read), "%s: the index", name);
   tap_ok(ok && fixture_differences(directory, read) == 0, "%s: all values", name);
+  ts_text packed = {0};
+  ts_checkpoint_pack(c, &packed);
+  ts_checkpoint *unpacked = ts_checkpoint_unpack(packed.text);
+  ts_text_free(&packed);
+  tap_ok(same_index(c, unpacked), "%s: what another rank gets of it", name);
+  ts_checkpoint_destroy(&unpacked);
   ts_checkpoint_reader *reader = ts_checkpoint_reader_open(directory, c);
   int64_t wrong = 0;
   for (int i = 0; i < n_reads; ++i) {

@@ -252,6 +252,56 @@ static void test_states(ts_world *world, const char *directory) {
   end(&j);
 }
 
+/* ---- reading back ---- */
+
+/* Rank 0: the files of step 1 as those of step 9, which their index contradicts. */
+static void publish_contradiction(const char *run) {
+  char *from = ts_step_directory(run, 1, ""), *to = ts_step_directory(run, 9, ".tmp");
+  ts_manifest manifest = {0};
+  TS_CHECK(ts_manifest_read(from, &manifest, NULL) == TS_OK && ts_publication_begin(run, 9, 1, NULL) == TS_OK, "%s",
+           to);
+  for (int i = 0; i < manifest.n; ++i) {
+    char *old = ts_format("%s/%s", from, manifest.file[i].name), *new = ts_format("%s/%s", to, manifest.file[i].name);
+    TS_CHECK(link(old, new) == 0, "%s", new);
+    ts_free(old);
+    ts_free(new);
+  }
+  TS_CHECK(ts_publication_manifest(run, 9, manifest.file, manifest.n, NULL) == TS_OK &&
+               ts_publication_publish(run, 9, NULL) == TS_OK,
+           "%s", to);
+  ts_manifest_clear(&manifest);
+  ts_free(from);
+  ts_free(to);
+}
+
+/* Rank 0 reads the index, and all ranks have it, or the same error. */
+static void test_index(ts_world *world, const char *directory) {
+  job j = begin(world, directory, "");
+  step(&j, true);
+  ts_saver_finish(j.saver);
+  ts_error err = {0};
+  ts_checkpoint *c;
+  char *path = ts_step_directory(directory, 1, "");
+  int64_t before = ts_hdf5_test_opens();
+  bool ok = ts_checkpoint_check(world, path, &c, &err) == TS_OK && c->step == 1 && c->n_shards == ts_world_size(world);
+  tap_ok_all(MPI_COMM_WORLD, ok && strstr(c->deck, "steps") != NULL, "every rank has the index");
+  tap_ok_all(MPI_COMM_WORLD, ts_hdf5_test_opens() - before == (ts_world_rank(world) == 0), "one has opened it");
+  tap_ok_all(MPI_COMM_WORLD, ok && ts_engine_load(j.engine, path, c, TS_LOAD_ALL, &err) == TS_OK, "it loads");
+  ts_checkpoint_destroy(&c);
+  ts_free(path);
+  path = ts_step_directory(directory, 9, "");
+  if (ts_world_rank(world) == 0) {
+    publish_contradiction(directory);
+  }
+  tap_barrier(MPI_COMM_WORLD);
+  ok = ts_checkpoint_check(world, path, &c, &err) == TS_BAD_INPUT && c == NULL && err.count == 1;
+  tap_ok_all(MPI_COMM_WORLD, ok && strstr(err.text, "is of step 1, the manifest of step 9") != NULL,
+             "an index that is refused: the same error on every rank");
+  ts_error_clear(&err);
+  ts_free(path);
+  end(&j);
+}
+
 /* ---- jobs of kill.sh ---- */
 
 static ts_save_state kill_state;
@@ -334,6 +384,7 @@ int main(int argc, char **argv) {
   } else {
     char *directory = ts_strdup(tap_directory_all(MPI_COMM_WORLD));
     test_states(world, make_directory(directory, "states"));
+    test_index(world, make_directory(directory, "index"));
     test_space(world, make_directory(directory, "space"));
     test_retry(world, make_directory(directory, "retry"));
     test_signals(world, make_directory(directory, "signals"));

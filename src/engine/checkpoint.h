@@ -21,7 +21,7 @@ typedef enum ts_load {
 /** Read manifest and index of a checkpoint and check size and hash of every file, the ranks sharing the work.
  * Collective over the world.
  * \param [in]  directory   A checkpoint, not a run.
- * \param [out] checkpoint  The index, the caller's (ts_checkpoint_destroy); NULL on error.
+ * \param [out] checkpoint  The index as rank 0 read it, the caller's (ts_checkpoint_destroy); NULL on error.
  * \return TS_BAD_INPUT, agreed: damage, with file and reason. */
 ts_status ts_checkpoint_check(ts_world *world, const char *directory, ts_checkpoint **checkpoint, ts_error *err);
 

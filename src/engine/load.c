@@ -17,6 +17,31 @@
 
 /* ---- before anything is read ---- */
 
+/* Rank 0: of a file that many ranks open at once a file system makes a queue. */
+static ts_status read_index(const char *directory, const ts_manifest *manifest, ts_checkpoint **checkpoint,
+                            ts_error *err) {
+  ts_status status = ts_checkpoint_read_index(directory, checkpoint, err);
+  return status != TS_OK ? status
+                         : ts_manifest_match(directory, manifest, (*checkpoint)->step, (*checkpoint)->n_shards, err);
+}
+
+/* The others: what rank 0 read. */
+static void share_index(ts_comm *all, ts_checkpoint **checkpoint) {
+  ts_text packed = {0};
+  if (all->rank == 0) {
+    ts_checkpoint_pack(*checkpoint, &packed);
+  }
+  int64_t length = (int64_t) packed.length;
+  all->ops->broadcast(all, &length, sizeof length, 0);
+  char *bytes = all->rank == 0 ? packed.text : ts_malloc((size_t) length);
+  all->ops->broadcast(all, bytes, (size_t) length, 0);
+  if (all->rank != 0) {
+    *checkpoint = ts_checkpoint_unpack(bytes);
+    ts_free(bytes);
+  }
+  ts_text_free(&packed);
+}
+
 ts_status ts_checkpoint_check(ts_world *world, const char *directory, ts_checkpoint **checkpoint, ts_error *err) {
   ts_manifest manifest = {0};
   *checkpoint = NULL;
@@ -26,13 +51,12 @@ ts_status ts_checkpoint_check(ts_world *world, const char *directory, ts_checkpo
     status = ts_world_agree(world, status, err);
   }
   if (status == TS_OK) {
-    status = ts_checkpoint_read_index(directory, checkpoint, err);
-    if (status == TS_OK) {
-      status = ts_manifest_match(directory, &manifest, (*checkpoint)->step, (*checkpoint)->n_shards, err);
-    }
+    status = ts_world_rank(world) == 0 ? read_index(directory, &manifest, checkpoint, err) : TS_OK;
     status = ts_world_agree(world, status, err);
   }
-  if (status != TS_OK) {
+  if (status == TS_OK) {
+    share_index(ts_world_all(world), checkpoint);
+  } else {
     ts_checkpoint_destroy(checkpoint);
   }
   ts_manifest_clear(&manifest);
