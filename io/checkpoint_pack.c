@@ -1,4 +1,5 @@
-/* A checkpoint's tables as bytes, for the other ranks of a job: one walk packs and unpacks, so the two cannot differ. */
+/* A checkpoint's tables as bytes, for the other ranks of a job: one walk packs and unpacks, so the two cannot
+ * differ. */
 #include "base/memory.h"
 #include "io/checkpoint.h"
 
