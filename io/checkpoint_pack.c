@@ -1,5 +1,4 @@
-/* A checkpoint's tables as bytes, for the other ranks of a job: one walk packs and unpacks, so the two cannot
- * differ. */
+/* The tables of a checkpoint as bytes, for other ranks: one walk packs and unpacks, so that the two cannot differ. */
 #include "base/memory.h"
 #include "io/checkpoint.h"
 

@@ -91,6 +91,7 @@ static ts_status continue_table(const char *path, const char *text, size_t lengt
     return ts_error_add(err, "%s: has other columns than this version writes; move it away to go on without it", path);
   }
   ts_text kept = {0};
+  ts_text_add(&kept, "%s", ""); /* a file of nothing is written from something */
   if (end != NULL) {
     keep_rows(text, names, last, n_new, &kept);
   }
