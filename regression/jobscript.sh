@@ -62,7 +62,6 @@ step_round() {
   bash -c "$(functions on_signal wait_for_step)
     say() { :; }
     attend() { :; }
-    ask_to_stop() { :; }
     stopping=
     trap 'on_signal USR1' USR1
     trap 'on_signal TERM' TERM

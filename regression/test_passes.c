@@ -426,6 +426,27 @@ static void test_epilogue(void) {
   backend = ts_backend_null();
 }
 
+/* A sum with beta and one without it, of two outputs of one node, which has one beta. */
+static void test_one_beta(void) {
+  ts_graph *g = ts_graph_create();
+  ts_site at = ts_graph_site(g);
+  ts_tid in[4], sum = ts_graph_leaf(g, "sum", TS_ROLE_STATE, TS_F32, TS_SHAPE(8), -1);
+  for (int i = 0; i < 4; ++i) {
+    in[i] = ts_graph_leaf(g, (const char *[]){"dy", "x", "mean", "rstd"}[i], TS_ROLE_INPUT, TS_F32,
+                          i < 2 ? TS_SHAPE(2, 8) : TS_SHAPE(2), -1);
+  }
+  ts_tid more = ts_graph_leaf(g, "more", TS_ROLE_INPUT, TS_F32, TS_SHAPE(8), -1);
+  ts_tid beta = ts_graph_leaf(g, "beta", TS_ROLE_INPUT, TS_F32, TS_SHAPE(1), -1);
+  ts_tid dw =
+      ts_graph_add(at, &(ts_node){.op = TS_OP_LAYERNORM_DW, .name = "dw", .n_in = 4, .in = in, .beta = TS_NONE});
+  ts_graph_mark(g, "w", ts_build_accumulate(at, "w", sum, dw, beta));
+  ts_graph_mark(g, "b", ts_build_add(at, "b", more, dw + 1));
+  ts_pass_fuse(&g, &(ts_pass_context){0});
+  tap_ok(count_op(g, TS_OP_ACCUMULATE) == 0 && count_op(g, TS_OP_ADD) == 1,
+         "priors with another beta are not folded into one node");
+  ts_graph_destroy(&g);
+}
+
 /* ---- state ---- */
 
 /* A leaf that says what it holds is planned and saved; here moments of a part that is frozen and has none. */
@@ -473,6 +494,7 @@ int main(void) {
   test_recompute_shared();
   test_fusion();
   test_not_fused();
+  test_one_beta();
   test_state();
   test_epilogue();
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");

@@ -6,6 +6,14 @@
 
 #include <string.h>
 
+int32_t *ts_ids_none(int n) {
+  int32_t *list = ts_malloc(((size_t) n + 1) * sizeof *list);
+  for (int i = 0; i <= n; ++i) {
+    list[i] = TS_NONE;
+  }
+  return list;
+}
+
 /* ---- life ---- */
 
 ts_graph *ts_graph_create(void) {

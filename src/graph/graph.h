@@ -25,6 +25,10 @@ typedef int32_t ts_tid; /**< A tensor of a graph. */
 typedef int32_t ts_nid; /**< A node of a graph. */
 #define TS_NONE (-1)    /**< No tensor, no node. */
 
+/** A side table for \a n tensors or nodes: \a n + 1 entries of TS_NONE, owned by the caller (ts_free).
+ * Not collective. */
+int32_t *ts_ids_none(int n);
+
 typedef enum ts_op {
 #define OP(ENUM, ...) TS_OP_##ENUM,
 #include "graph/ops.def"

@@ -3,14 +3,6 @@
 #include "base/memory.h"
 #include "graph/op.h"
 
-static ts_tid *all_none(int n) {
-  ts_tid *list = ts_malloc(((size_t) n + 1) * sizeof *list);
-  for (int i = 0; i <= n; ++i) {
-    list[i] = TS_NONE;
-  }
-  return list;
-}
-
 static int widest(const ts_graph *g) {
   int most = 1;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
@@ -24,17 +16,17 @@ ts_rewrite ts_rewrite_begin(const ts_graph *from) {
   int most = widest(from);
   ts_rewrite r = {.from = from,
                   .to = ts_graph_create(),
-                  .map = all_none(from->n_tensors),
-                  .instead = all_none(from->n_tensors),
-                  .in = all_none(most),
-                  .prior = all_none(most)};
+                  .map = ts_ids_none(from->n_tensors),
+                  .instead = ts_ids_none(from->n_tensors),
+                  .in = ts_ids_none(most),
+                  .prior = ts_ids_none(most)};
   for (int u = 0; u < from->n_units; ++u) {
     ts_graph_unit(r.to, from->unit[u]);
   }
   return r;
 }
 
-static ts_tid newest(const ts_rewrite *r, ts_tid t) {
+ts_tid ts_rewrite_newest(const ts_rewrite *r, ts_tid t) {
   while (r->instead[t] != TS_NONE) {
     t = r->instead[t];
   }
@@ -43,7 +35,7 @@ static ts_tid newest(const ts_rewrite *r, ts_tid t) {
 
 void ts_rewrite_marks(ts_rewrite *r) {
   for (int i = 0; i < r->from->n_marks; ++i) {
-    ts_tid t = r->map[newest(r, r->from->mark[i].tensor)];
+    ts_tid t = r->map[ts_rewrite_newest(r, r->from->mark[i].tensor)];
     if (t != TS_NONE) {
       ts_graph_mark(r->to, r->from->mark[i].name, t);
     }
@@ -77,7 +69,7 @@ ts_tid ts_rewrite_tensor(ts_rewrite *r, ts_tid t) {
   if (t == TS_NONE) {
     return TS_NONE;
   }
-  t = newest(r, t);
+  t = ts_rewrite_newest(r, t);
   const ts_tensor *tensor = &r->from->tensor[t];
   if (r->map[t] == TS_NONE && tensor->producer == TS_NONE) {
     ts_rewrite_leaf(r, t, tensor->dtype);

@@ -40,6 +40,9 @@ void ts_rewrite_end(ts_rewrite *r, ts_graph **graph);
  * first asked for; anything else must be there. Not collective. */
 ts_tid ts_rewrite_tensor(ts_rewrite *r, ts_tid tensor);
 
+/** The tensor of the old graph that takes the place of \a tensor there, by `instead`. Not collective. */
+ts_tid ts_rewrite_newest(const ts_rewrite *r, ts_tid tensor);
+
 /** A leaf, in another type: before anybody asked for it. Not collective. \return what stands for it from now on. */
 ts_tid ts_rewrite_leaf(ts_rewrite *r, ts_tid leaf, ts_dtype dtype);
 

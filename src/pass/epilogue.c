@@ -16,14 +16,6 @@ typedef struct epilogue {
   ts_nid *taken;   /* per node that is gone: by whom; TS_NONE: it stays */
 } epilogue;
 
-static ts_nid *all_none(int n) {
-  ts_nid *list = ts_malloc(((size_t) n + 1) * sizeof *list);
-  for (int i = 0; i <= n; ++i) {
-    list[i] = TS_NONE;
-  }
-  return list;
-}
-
 /* A product whose result the fused ops can have: bf16, whole vectors of 8, nothing added. */
 static bool fits(const ts_graph *g, const ts_node *node) {
   const ts_tensor *y = &g->tensor[node->out[0]];
@@ -87,7 +79,7 @@ void ts_pass_epilogue(ts_graph **graph, ts_pass_context *context) {
   }
   const ts_graph *g = *graph;
   epilogue e = {
-      .rewrite = ts_rewrite_begin(g), .from = g, .gelu_of = all_none(g->n_nodes), .taken = all_none(g->n_nodes)};
+      .rewrite = ts_rewrite_begin(g), .from = g, .gelu_of = ts_ids_none(g->n_nodes), .taken = ts_ids_none(g->n_nodes)};
   int *uses = ts_graph_use_counts(g);
   find(&e, uses);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {

@@ -30,23 +30,25 @@ static bool is_before(const fusion *f, ts_tid t, ts_nid n) {
   return f->from->tensor[t].producer < n;
 }
 
-/* Can the producer of x add to `prior`? */
-static bool can_fold(const fusion *f, ts_tid x, ts_tid prior) {
+/* A node has one beta for the priors of all its outputs. */
+static bool beta_fits(const fusion *f, const ts_node *node, ts_tid beta) {
+  bool fits = true;
+  for (int i = 0; i < node->n_out; ++i) {
+    fits = fits && (f->prior[node->out[i]] == TS_NONE || f->beta[node->out[i]] == beta);
+  }
+  return fits;
+}
+
+/* Can the producer of x add to beta times `prior`? */
+static bool can_fold(const fusion *f, ts_tid x, ts_tid prior, ts_tid beta) {
   const ts_tensor *tensor = &f->from->tensor[x];
   if (tensor->producer == TS_NONE || f->uses[x] != 1 || ts_graph_is_marked(f->from, x)) {
     return false;
   }
   const ts_node *node = &f->from->node[tensor->producer];
   return node->prior == NULL && !f->gone[tensor->producer] && ts_op_adds(node->op, x - node->out[0]) &&
-         f->from->tensor[prior].dtype == tensor->dtype && is_before(f, prior, tensor->producer);
-}
-
-/* Follow what has been folded already. */
-static ts_tid newest(const fusion *f, ts_tid t) {
-  while (f->rewrite.instead[t] != TS_NONE) {
-    t = f->rewrite.instead[t];
-  }
-  return t;
+         f->from->tensor[prior].dtype == tensor->dtype && is_before(f, prior, tensor->producer) &&
+         beta_fits(f, node, beta);
 }
 
 static void replace(fusion *f, ts_nid n, ts_tid x) {
@@ -57,14 +59,14 @@ static void replace(fusion *f, ts_nid n, ts_tid x) {
 
 static void fold_add(fusion *f, ts_nid n) {
   const ts_node *node = &f->from->node[n];
-  ts_tid a = newest(f, node->in[0]), b = newest(f, node->in[1]);
+  ts_tid a = ts_rewrite_newest(&f->rewrite, node->in[0]), b = ts_rewrite_newest(&f->rewrite, node->in[1]);
   if (a == b) {
     return;
   }
-  if (can_fold(f, b, a) && f->prior[b] == TS_NONE) {
+  if (can_fold(f, b, a, TS_NONE) && f->prior[b] == TS_NONE) {
     f->prior[b] = a;
     replace(f, n, b);
-  } else if (can_fold(f, a, b) && f->prior[a] == TS_NONE) {
+  } else if (can_fold(f, a, b, TS_NONE) && f->prior[a] == TS_NONE) {
     f->prior[a] = b;
     replace(f, n, a);
   }
@@ -73,11 +75,11 @@ static void fold_add(fusion *f, ts_nid n) {
 /* accumulate (a, x): the first in x's chain of priors takes a. */
 static void fold_accumulate(fusion *f, ts_nid n) {
   const ts_node *node = &f->from->node[n];
-  ts_tid x = newest(f, node->in[1]), first = x;
+  ts_tid x = ts_rewrite_newest(&f->rewrite, node->in[1]), first = x;
   while (f->prior[first] != TS_NONE && f->uses[f->prior[first]] == 1) {
     first = f->prior[first];
   }
-  if (f->prior[first] == TS_NONE && f->uses[x] == 1 && can_fold(f, first, node->in[0])) {
+  if (f->prior[first] == TS_NONE && f->uses[x] == 1 && can_fold(f, first, node->in[0], node->in[2])) {
     f->prior[first] = node->in[0];
     f->beta[first] = node->in[2];
     replace(f, n, x);
@@ -135,14 +137,6 @@ static void write_node(fusion *f, ts_nid n) {
   ts_free(prior);
 }
 
-static ts_tid *all_none(int n) {
-  ts_tid *list = ts_malloc(((size_t) n + 1) * sizeof *list);
-  for (int i = 0; i <= n; ++i) {
-    list[i] = TS_NONE;
-  }
-  return list;
-}
-
 void ts_pass_fuse(ts_graph **graph, ts_pass_context *context) {
   (void) context;
   const ts_graph *g = *graph;
@@ -150,9 +144,9 @@ void ts_pass_fuse(ts_graph **graph, ts_pass_context *context) {
               .from = g,
               .uses = ts_graph_use_counts(g),
               .gone = ts_calloc((size_t) g->n_nodes + 1, 1),
-              .prior = all_none(g->n_tensors),
-              .beta = all_none(g->n_tensors),
-              .loss_of = all_none(g->n_nodes)};
+              .prior = ts_ids_none(g->n_tensors),
+              .beta = ts_ids_none(g->n_tensors),
+              .loss_of = ts_ids_none(g->n_nodes)};
   find(&f);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     if (!f.gone[n] && f.rewrite.map[g->node[n].out[0]] == TS_NONE) {

@@ -120,14 +120,11 @@ void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
   }
   size_t tensors = (size_t) (*graph)->n_tensors + 1, units = (size_t) (*graph)->n_units + 1;
   recompute r = {.from = *graph,
-                 .again = ts_malloc(tensors * sizeof *r.again),
+                 .again = ts_ids_none((*graph)->n_tensors),
                  .block = ts_calloc(units, 1),
                  .begun = ts_calloc(units, 1),
                  .shared = ts_calloc(tensors, 1),
                  .needed = ts_calloc(tensors, 1)};
-  for (size_t t = 0; t < tensors; ++t) {
-    r.again[t] = TS_NONE;
-  }
   r.rewrite = ts_rewrite_begin(*graph);
   classify(&r);
   walk(&r);

@@ -2,8 +2,8 @@
  * Which state leaves a checkpoint holds, and which of their elements are this rank's: one list for the memory plan, for
  * saving and for loading.
  *
- * Of each part: "parameter" (the fp32 master where there is one, else the working values), then every other state the
- * optimizer keeps under PART.NAME, by NAME.  Sums (gradients) are not saved: between steps nobody reads them.
+ * Of each part: "parameter" (the fp32 master where there is one, else the working values), then every other state whose
+ * row has a name in checkpoints (graph/states.def).
  * Nothing here is collective.
  */
 #ifndef TS_PASS_SAVED_H
@@ -15,7 +15,7 @@
 #define TS_MOST_SAVED 8 /**< States of a part, "parameter" included. */
 
 typedef struct ts_saved_leaf {
-  const char *state; /**< "parameter", "exp_avg", ...; borrowed from the graph or constant. */
+  const char *state; /**< "parameter", "exp_avg", ...; constant. */
   ts_tid leaf;
   ts_dtype dtype;
   bool whole;    /**< The leaf holds the whole part; else this rank's shard. */
