@@ -72,14 +72,27 @@ static void print_profile(const profile *p, int steps, double step_seconds) {
 
 /* ---- steps ---- */
 
-static double one_step(ts_engine *engine, const ts_deck *deck, const int32_t *tokens, const int64_t *samples,
-                       ts_step_result *result) {
+static double one_step(ts_engine *engine, const ts_batch *batch, ts_step_result *result) {
   double start = ts_seconds();
-  for (int64_t m = 0; m < deck->gradient_accumulation_steps; ++m) {
-    ts_engine_micro_batch(engine, tokens, samples);
-  }
-  *result = ts_engine_step(engine, (const double[2]){0, 0});
+  *result = ts_engine_train_step(engine, &(ts_step_input){.batch = batch});
   return ts_seconds() - start;
+}
+
+/* Tokens at random, of this rank's own. */
+static ts_batch *make_batch(ts_world *world, const ts_deck *deck) {
+  int64_t n = deck->data.sequence_length + 1;
+  ts_batch *batch =
+      ts_batch_create(deck->train_micro_batch_size_per_gpu * deck->gradient_accumulation_steps, n - 1);
+  int32_t *tokens = ts_malloc((size_t) n * sizeof *tokens);
+  for (int64_t i = 0; i < batch->samples; ++i) {
+    for (int64_t t = 0; t < n; ++t) {
+      uint64_t number = ts_mix((uint64_t) ts_world_rank(world), (uint64_t) (i * n + t));
+      tokens[t] = (int32_t) (number % (uint64_t) deck->model.vocab_size);
+    }
+    ts_batch_set(batch, i, i, tokens);
+  }
+  ts_free(tokens);
+  return batch;
 }
 
 typedef struct measured {
@@ -88,30 +101,24 @@ typedef struct measured {
 } measured;
 
 static measured run_steps(ts_engine *engine, ts_world *world, const ts_deck *deck, int steps, profile *p) {
-  int64_t batch = deck->train_micro_batch_size_per_gpu, n = batch * (deck->data.sequence_length + 1);
-  int32_t *tokens = ts_malloc((size_t) n * sizeof *tokens);
-  int64_t *samples = ts_calloc((size_t) batch, sizeof *samples);
-  for (int64_t i = 0; i < n; ++i) {
-    tokens[i] = (int32_t) (ts_mix((uint64_t) ts_world_rank(world), (uint64_t) i) % (uint64_t) deck->model.vocab_size);
-  }
+  ts_batch *batch = make_batch(world, deck);
   double seconds[MOST_STEPS];
   measured m = {0};
   for (int s = 0; s < WARM; ++s) { /* on a GPU the second step is recorded */
-    one_step(engine, deck, tokens, samples, &m.last);
+    one_step(engine, batch, &m.last);
   }
   *p = (profile){0};
   for (int s = 0; s < steps; ++s) {
     ts_comm *all = ts_world_all(world);
     all->ops->barrier(all);
-    seconds[s] = one_step(engine, deck, tokens, samples, &m.last);
+    seconds[s] = one_step(engine, batch, &m.last);
   }
-  ts_free(tokens);
-  ts_free(samples);
+  ts_batch_destroy(&batch);
   qsort(seconds, (size_t) steps, sizeof *seconds, by_value);
-  double batches = (double) (deck->gradient_accumulation_steps * ts_world_size(world));
+  const ts_program *program = ts_engine_program(engine);
   m.seconds = seconds[steps / 2];
-  m.flops = batches * ts_program_model_flops(ts_engine_program(engine), &m.flops_full);
-  m.flops_full *= batches;
+  m.flops = ts_program_step_flops(program);
+  m.flops_full = m.flops * program->flops_full_attention / program->flops;
   return m;
 }
 

@@ -98,12 +98,15 @@ int ts_checkpoint_find_state(const ts_saved_part *part, const char *name);
 
 /* ---- writing ---- */
 
+/** Where the elements of a shard come from: give elements [first, first + count) of state \a state of part \a part,
+ * counted from the shard's first one, in the state's dtype. */
+typedef void ts_checkpoint_source(void *user, int part, int state, int64_t first, int64_t count, void *to);
+
 /** Write and sync DIRECTORY/shard_N.h5.  Not collective.
- * \param [in] data  A pointer per state of each part, in order (parts outer, states inner): this shard's elements
- *                   [cuts[shard], cuts[shard + 1]) in the state's dtype.  Not touched where there are none.
+ * \param [in] source  Asked for every element once, in order, a chunk at a time, from the calling thread.
  * \return TS_BAD_INPUT with "PATH: reason" when it cannot be written (a full disk, EIO); the file is useless then. */
 ts_status ts_checkpoint_write_shard(const char *directory, const ts_checkpoint *checkpoint, int shard,
-                                    const void *const *data, ts_error *err);
+                                    ts_checkpoint_source *source, void *user, ts_error *err);
 
 /** Write and sync DIRECTORY/model.h5.  Not collective.  Errors as ts_checkpoint_write_shard. */
 ts_status ts_checkpoint_write_index(const char *directory, const ts_checkpoint *checkpoint, ts_error *err);
@@ -124,12 +127,17 @@ void ts_checkpoint_pack(ts_checkpoint *checkpoint, ts_text *to);
  * \return the caller's, end with ts_checkpoint_destroy. */
 ts_checkpoint *ts_checkpoint_unpack(const char *bytes);
 
+/** Where elements go that are not read into memory: \a count values, \a at elements from the piece's first. */
+typedef void ts_checkpoint_sink(void *user, int64_t at, int64_t count, const void *values);
+
 /** Elements [first, first + count) of the flat range of a state of a part, wherever they lie. */
 typedef struct ts_checkpoint_piece {
   int part, state;
   int64_t first, count;
-  void *to;       /**< Borrowed: \a count elements of \a dtype. */
   ts_dtype dtype; /**< Converted to this (float types). */
+  void *to;       /**< Borrowed: \a count elements of \a dtype; or NULL, then: */
+  ts_checkpoint_sink *sink; /**< Called as they are read, in any order, from the calling thread. */
+  void *user;               /**< Borrowed. */
 } ts_checkpoint_piece;
 
 typedef struct ts_checkpoint_reader ts_checkpoint_reader;
@@ -142,7 +150,7 @@ ts_checkpoint_reader *ts_checkpoint_reader_open(const char *directory, const ts_
 /** Read pieces, shard by shard: each shard that is needed is opened once for all of them.  Each chunk's checksum is
  * checked.  Not collective; one thread at a time per reader.
  * \return TS_BAD_INPUT naming the file and dataset: missing, another size or type than the index says, a checksum that
- *         does not hold; what \a to points to is undefined then. */
+ *         does not hold; what was read is undefined then. */
 ts_status ts_checkpoint_read(ts_checkpoint_reader *reader, const ts_checkpoint_piece *piece, int n, ts_error *err);
 
 /** Close and set to NULL; NULL is allowed.  Not collective. */

@@ -26,14 +26,15 @@ struct ts_checkpoint_reader {
   int64_t chunk;         /* elements of its chunks */
   int64_t loaded;        /* first element of the chunk in the buffer, -1: none */
   unsigned char *buffer; /* owned: one chunk and its checksum */
+  void *converted;       /* owned: a chunk in any type, for sinks */
 };
 
 /* A piece within one shard; `first` counts from the shard's first element. */
 typedef struct cut_piece {
   int shard, part, state;
   int64_t first, count;
-  char *to;
-  ts_dtype dtype;
+  int64_t at; /* its place in the piece */
+  const ts_checkpoint_piece *piece;
 } cut_piece;
 
 ts_checkpoint_reader *ts_checkpoint_reader_open(const char *directory, const ts_checkpoint *checkpoint) {
@@ -69,6 +70,7 @@ void ts_checkpoint_reader_close(ts_checkpoint_reader **reader) {
     }
   }
   ts_free(r->buffer);
+  ts_free(r->converted);
   ts_free(r->directory);
   ts_free(r);
   *reader = NULL;
@@ -201,6 +203,21 @@ static ts_status load_chunk(ts_checkpoint_reader *r, int64_t first, size_t size,
   return status;
 }
 
+/* `n` elements of a piece from its element `at` on. */
+static void hand_over(ts_checkpoint_reader *r, const ts_checkpoint_piece *piece, int64_t at, const void *values,
+                      ts_dtype dtype, int64_t n) {
+  size_t size = ts_dtype_size(piece->dtype);
+  if (piece->to != NULL) {
+    ts_convert((char *) piece->to + (size_t) at * size, piece->dtype, values, dtype, (size_t) n);
+    return;
+  }
+  if (r->converted == NULL) {
+    r->converted = ts_malloc((size_t) TS_CHUNK_BYTES * sizeof(double));
+  }
+  ts_convert(r->converted, piece->dtype, values, dtype, (size_t) n);
+  piece->sink(piece->user, at, n, r->converted);
+}
+
 static ts_status read_cut(ts_checkpoint_reader *r, const cut_piece *p, ts_error *err) {
   ts_status status = open_dataset(r, p, err);
   ts_dtype dtype = r->checkpoint->part[p->part].state[p->state].dtype;
@@ -210,8 +227,7 @@ static ts_status read_cut(ts_checkpoint_reader *r, const cut_piece *p, ts_error 
             end = chunk + r->chunk < p->first + p->count ? chunk + r->chunk : p->first + p->count;
     status = load_chunk(r, chunk, size, err);
     if (status == TS_OK) {
-      ts_convert(p->to + (size_t) (at - p->first) * ts_dtype_size(p->dtype), p->dtype,
-                 r->buffer + (size_t) (at - chunk) * size, dtype, (size_t) (end - at));
+      hand_over(r, p->piece, p->at + at - p->first, r->buffer + (size_t) (at - chunk) * size, dtype, end - at);
     }
     at = end;
   }
@@ -262,8 +278,8 @@ ts_status ts_checkpoint_read(ts_checkpoint_reader *r, const ts_checkpoint_piece 
                                   .state = p->state,
                                   .first = at - part->cuts[shard],
                                   .count = end - at,
-                                  .dtype = p->dtype,
-                                  .to = (char *) p->to + (size_t) (at - p->first) * ts_dtype_size(p->dtype)};
+                                  .at = at - p->first,
+                                  .piece = p};
       at = end;
     }
   }

@@ -17,6 +17,13 @@ char *ts_checkpoint_dataset(const ts_saved_part *part, int state) {
   return ts_format("/%s/%s", part->name, part->state[state].name);
 }
 
+typedef struct shard_writer {
+  const ts_checkpoint *checkpoint;
+  ts_checkpoint_source *source;
+  void *user;
+  unsigned char *buffer; /* a chunk and its checksum */
+} shard_writer;
+
 static hid_t create_dataset(hid_t file, const ts_saved_part *part, int state, int64_t count) {
   char *name = ts_checkpoint_dataset(part, state);
   hsize_t dims = (hsize_t) count, chunk = (hsize_t) ts_chunk_elements(count, ts_dtype_size(part->state[state].dtype));
@@ -34,10 +41,8 @@ static hid_t create_dataset(hid_t file, const ts_saved_part *part, int state, in
   return dataset;
 }
 
-/* One chunk, the rest of a last one zero. */
-static bool write_chunk(hid_t dataset, const char *from, size_t bytes, size_t chunk, int64_t first,
-                        unsigned char *buffer) {
-  memcpy(buffer, from, bytes);
+/* One chunk of which `bytes` are in the buffer, the rest of a last one zero. */
+static bool write_chunk(hid_t dataset, size_t bytes, size_t chunk, int64_t first, unsigned char *buffer) {
   memset(buffer + bytes, 0, chunk - bytes);
   uint32_t sum = ts_fletcher32(buffer, chunk);
   for (int i = 0; i < TS_CHECKSUM_BYTES; ++i) {
@@ -50,8 +55,8 @@ static bool write_chunk(hid_t dataset, const char *from, size_t bytes, size_t ch
   return status >= 0;
 }
 
-static bool write_dataset(hid_t file, const ts_saved_part *part, int state, int64_t count, const char *data,
-                          unsigned char *buffer) {
+static bool write_dataset(hid_t file, const shard_writer *w, int index, int state, int64_t count) {
+  const ts_saved_part *part = &w->checkpoint->part[index];
   size_t size = ts_dtype_size(part->state[state].dtype);
   int64_t chunk = ts_chunk_elements(count, size);
   ts_hdf5_lock();
@@ -60,7 +65,8 @@ static bool write_dataset(hid_t file, const ts_saved_part *part, int state, int6
   bool ok = dataset >= 0;
   for (int64_t first = 0; ok && first < count; first += chunk) {
     int64_t n = count - first < chunk ? count - first : chunk;
-    ok = write_chunk(dataset, data + (size_t) first * size, (size_t) n * size, (size_t) chunk * size, first, buffer);
+    w->source(w->user, index, state, first, n, w->buffer);
+    ok = write_chunk(dataset, (size_t) n * size, (size_t) chunk * size, first, w->buffer);
   }
   ts_hdf5_lock();
   ok = dataset >= 0 && H5Dclose(dataset) >= 0 && ok;
@@ -68,10 +74,10 @@ static bool write_dataset(hid_t file, const ts_saved_part *part, int state, int6
   return ok;
 }
 
-ts_status ts_checkpoint_write_shard(const char *directory, const ts_checkpoint *c, int shard, const void *const *data,
-                                    ts_error *err) {
+ts_status ts_checkpoint_write_shard(const char *directory, const ts_checkpoint *c, int shard,
+                                    ts_checkpoint_source *source, void *user, ts_error *err) {
   char *name = ts_checkpoint_shard_name(shard), *path = ts_format("%s/%s", directory, name);
-  unsigned char *buffer = ts_malloc((size_t) TS_CHUNK_BYTES + TS_CHECKSUM_BYTES);
+  const shard_writer w = {c, source, user, ts_malloc((size_t) TS_CHUNK_BYTES + TS_CHECKSUM_BYTES)};
   ts_hdf5_lock();
   hid_t file = ts_hdf5_create(path, err);
   ts_hdf5_unlock();
@@ -79,15 +85,15 @@ ts_status ts_checkpoint_write_shard(const char *directory, const ts_checkpoint *
   for (int i = 0; file >= 0 && ok && i < c->n_parts; ++i) {
     const ts_saved_part *part = &c->part[i];
     int64_t count = part->cuts[shard + 1] - part->cuts[shard];
-    for (int k = 0; ok && k < part->n_states; ++k, ++data) {
-      ok = count == 0 || write_dataset(file, part, k, count, *data, buffer);
+    for (int k = 0; ok && k < part->n_states; ++k) {
+      ok = count == 0 || write_dataset(file, &w, i, k, count);
     }
   }
   ts_status status = file >= 0 ? ts_hdf5_finish(file, path, err) : TS_BAD_INPUT;
   if (status == TS_OK && !ok) {
     status = ts_error_add(err, "%s: HDF5 could not write it", path);
   }
-  ts_free(buffer);
+  ts_free(w.buffer);
   ts_free(path);
   ts_free(name);
   return status;

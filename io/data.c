@@ -20,6 +20,7 @@ struct ts_data {
   int64_t sequence_length;
   bool shuffle;
   uint64_t seed;
+  int32_t *tokens; /* owned: one sample */
 };
 
 static const char *or_default(const char *text, const char *fallback) {
@@ -84,6 +85,7 @@ ts_status ts_data_open(const ts_data_options *options, ts_data **out, ts_error *
     ts_data_close(&data);
     return TS_BAD_INPUT;
   }
+  data->tokens = ts_malloc(((size_t) options->sequence_length + 1) * sizeof *data->tokens);
   *out = data;
   return TS_OK;
 }
@@ -107,11 +109,21 @@ ts_status ts_data_sample(ts_data *data, ts_split split, int64_t position, int32_
   return ts_tokens_read(from->tokens, (from->first + sample) * length, length + 1, tokens, err);
 }
 
+ts_status ts_data_read(ts_data *data, ts_split split, int64_t position, ts_batch *batch, int64_t i, ts_error *err) {
+  TS_ASSERT(batch->length == data->sequence_length && i < batch->samples);
+  ts_status status = ts_data_sample(data, split, position, data->tokens, err);
+  if (status == TS_OK) {
+    ts_batch_set(batch, i, position, data->tokens);
+  }
+  return status;
+}
+
 void ts_data_close(ts_data **data) {
   if (*data != NULL) {
     for (int split = 0; split < TS_N_SPLITS; ++split) {
       ts_tokens_close(&(*data)->files[split]);
     }
+    ts_free((*data)->tokens);
     ts_free(*data);
     *data = NULL;
   }

@@ -119,21 +119,18 @@ void fixture_values_as(const ts_checkpoint *c, int part, int state, int64_t firs
 
 /* ---- files ---- */
 
+typedef struct shard_values {
+  const ts_checkpoint *checkpoint;
+  int shard;
+} shard_values;
+
+static void give(void *user, int part, int state, int64_t first, int64_t count, void *to) {
+  const shard_values *s = user;
+  fixture_values(s->checkpoint, part, state, s->checkpoint->part[part].cuts[s->shard] + first, count, to);
+}
+
 ts_status fixture_write_shard(const char *directory, const ts_checkpoint *c, int shard, ts_error *err) {
-  void *data[N_DATASETS] = {NULL};
-  int n = 0;
-  for (int i = 0; i < c->n_parts; ++i) {
-    int64_t first = c->part[i].cuts[shard], count = c->part[i].cuts[shard + 1] - first;
-    for (int k = 0; k < c->part[i].n_states; ++k, ++n) {
-      data[n] = ts_malloc((size_t) count * ts_dtype_size(c->part[i].state[k].dtype));
-      fixture_values(c, i, k, first, count, data[n]);
-    }
-  }
-  ts_status status = ts_checkpoint_write_shard(directory, c, shard, (const void *const *) data, err);
-  while (n > 0) {
-    ts_free(data[--n]);
-  }
-  return status;
+  return ts_checkpoint_write_shard(directory, c, shard, give, &(shard_values){c, shard}, err);
 }
 
 char *fixture_write(const char *name, const ts_checkpoint *c) {

@@ -143,19 +143,20 @@ static void test_logits(const trial *t) {
   ts_free(tokens);
 }
 
-static void micro_batch(const trial *t, int64_t step, int64_t m) {
-  const int64_t batch = t->deck->train_micro_batch_size_per_gpu, row = t->deck->data.sequence_length + 1;
-  int64_t turn = step * t->deck->gradient_accumulation_steps + m;
-  int64_t first = (turn * ts_world_size(t->world) + ts_world_rank(t->world)) * batch;
-  int32_t *tokens = ts_calloc((size_t) (batch * row), sizeof *tokens);
-  int64_t *samples = ts_calloc((size_t) batch, sizeof *samples);
-  for (int64_t b = 0; b < batch; ++b) {
-    samples[b] = first + b;
-    read_sample(t, first + b, tokens + b * row);
+static ts_step_result one_step(const trial *t, int64_t step) {
+  const ts_deck *deck = t->deck;
+  const ts_mesh *mesh = ts_engine_mesh(t->engine);
+  int64_t each = deck->train_micro_batch_size_per_gpu, accumulation = deck->gradient_accumulation_steps;
+  int64_t groups = ts_mesh_group_size(mesh, TS_AXES_BATCH), group = ts_mesh_group_rank(mesh, TS_AXES_BATCH);
+  ts_batch *batch = ts_batch_create(each * accumulation, deck->data.sequence_length);
+  for (int64_t i = 0; i < batch->samples; ++i) {
+    int64_t sample = ((step * accumulation + i / each) * groups + group) * each + i % each;
+    ts_error err = {0};
+    TS_CHECK(ts_data_read(t->data, TS_SPLIT_TRAINING, sample, batch, i, &err) == TS_OK, "%s", err.text);
   }
-  ts_engine_micro_batch(t->engine, tokens, samples);
-  ts_free(samples);
-  ts_free(tokens);
+  ts_step_result result = ts_engine_train_step(t->engine, &(ts_step_input){.batch = batch});
+  ts_batch_destroy(&batch);
+  return result;
 }
 
 /* Relative difference from element \a step of an expected list; absolute where 0 is expected. */
@@ -175,10 +176,7 @@ static deviation run_steps(const trial *t) {
   const int64_t steps = (int64_t) json_array_size(json_object_get(t->expected, "losses"));
   double loss = 0, norm = 0, lr = 0;
   for (int64_t step = 0; step < steps; ++step) {
-    for (int64_t m = 0; m < t->deck->gradient_accumulation_steps; ++m) {
-      micro_batch(t, step, m);
-    }
-    ts_step_result result = ts_engine_step(t->engine, (const double[2]){0, 0});
+    ts_step_result result = one_step(t, step);
     loss = fmax(loss, from_expected(t, "losses", step, result.loss));
     norm = fmax(norm, from_expected(t, "grad_norms", step, result.grad_norm));
     lr = fmax(lr, from_expected(t, "lrs", step, result.lr));

@@ -62,7 +62,7 @@ static void test(ts_world *world, const char *sets, bool first) {
   TS_CHECK(ts_engine_create(&options, &engine, NULL) == TS_OK, "the deck is good");
   ts_saver *saver = deck->run.save_every > 0 ? ts_saver_create(engine) : NULL;
   for (int step = 0; step < 2; ++step) {
-    train_run_step(engine, world, deck, step);
+    train_run_step(engine, deck, step);
     if (saver != NULL) {
       ts_saver_begin(saver, &(ts_position){.step = step + 1});
     }

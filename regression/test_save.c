@@ -48,7 +48,7 @@ static void end(job *j) {
 
 /* One step; its save is begun.  \return the loss. */
 static double step(job *j, bool save) {
-  double loss = train_run_step(j->engine, j->world, j->deck, j->step).loss;
+  double loss = train_run_step(j->engine, j->deck, j->step).loss;
   ++j->step;
   if (save) {
     ts_saver_begin(j->saver, &(ts_position){.step = j->step, .samples = j->step * j->deck->train_batch_size});

@@ -233,6 +233,7 @@ static void test_fault(const fault_row *row) {
 static ts_program make_two_gathers(int rank, bool dp_first, const int64_t *cuts) {
   ts_program p = {.use = TS_MODEL_LOSS,
                   .graph = ts_graph_create(),
+                  .step = ts_step_create(TS_MODEL_LOSS, 1),
                   .schedule = ts_calloc(1, sizeof *p.schedule),
                   .plan = ts_calloc(1, sizeof *p.plan)};
   TS_CHECK(ts_mesh_init(&p.mesh, (const int[TS_N_AXES]){1, 2, 1, 2, 1}, 4, rank, NULL) == TS_OK, "2 x 2");
@@ -264,6 +265,7 @@ static char *simulate_two_gathers(const bool dp_first[4]) {
   char *fault = ts_simulate_step(list, 4);
   for (int r = 0; r < 4; ++r) {
     ts_graph_destroy(&program[r].graph);
+    ts_step_destroy(&program[r].step);
     ts_schedule_destroy(&program[r].schedule);
     ts_plan_destroy(&program[r].plan);
   }

@@ -55,19 +55,21 @@ ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets) {
   return deck;
 }
 
-static void micro_batch(ts_engine *engine, ts_world *world, const ts_deck *deck, int64_t step, int64_t m) {
-  int64_t batch = deck->train_micro_batch_size_per_gpu, n = deck->data.sequence_length + 1;
-  int64_t first =
-      ((step * deck->gradient_accumulation_steps + m) * ts_world_size(world) + ts_world_rank(world)) * batch;
-  int32_t *tokens = ts_malloc((size_t) (batch * n) * sizeof *tokens);
-  int64_t *samples = ts_malloc((size_t) batch * sizeof *samples);
-  for (int64_t b = 0; b < batch; ++b) {
-    samples[b] = first + b;
-    make_sample(first + b, n, deck->model.vocab_size, tokens + b * n);
+/* This rank's samples of a step. */
+static ts_batch *make_batch(const ts_engine *engine, const ts_deck *deck, int64_t step) {
+  const ts_mesh *mesh = ts_engine_mesh(engine);
+  int64_t each = deck->train_micro_batch_size_per_gpu, n = deck->data.sequence_length + 1;
+  int64_t groups = ts_mesh_group_size(mesh, TS_AXES_BATCH), group = ts_mesh_group_rank(mesh, TS_AXES_BATCH);
+  ts_batch *batch = ts_batch_create(each * deck->gradient_accumulation_steps, n - 1);
+  int32_t *tokens = ts_malloc((size_t) n * sizeof *tokens);
+  for (int64_t i = 0; i < batch->samples; ++i) {
+    int64_t m = step * deck->gradient_accumulation_steps + i / each;
+    int64_t sample = (m * groups + group) * each + i % each;
+    make_sample(sample, n, deck->model.vocab_size, tokens);
+    ts_batch_set(batch, i, sample, tokens);
   }
-  ts_engine_micro_batch(engine, tokens, samples);
   ts_free(tokens);
-  ts_free(samples);
+  return batch;
 }
 
 /* What the last step left in sums must not be read: a first micro-batch overwrites.  NaN would spread everywhere. */
@@ -80,18 +82,18 @@ static void spoil_sums(ts_engine *engine) {
       size_t bytes = (size_t) ts_tensor_bytes(g, t);
       void *nans = ts_malloc(bytes);
       memset(nans, 0xff, bytes);
-      ts_executor_put(ts_engine_executor(engine), ts_executor_memory(ts_engine_executor(engine), 0, name), nans, bytes);
+      ts_executor_write_state(ts_engine_executor(engine), t, 0, ts_tensor_count(g, t), nans);
       ts_free(nans);
     }
   }
 }
 
-ts_step_result train_run_step(ts_engine *engine, ts_world *world, const ts_deck *deck, int64_t step) {
+ts_step_result train_run_step(ts_engine *engine, const ts_deck *deck, int64_t step) {
   spoil_sums(engine);
-  for (int64_t m = 0; m < deck->gradient_accumulation_steps; ++m) {
-    micro_batch(engine, world, deck, step, m);
-  }
-  return ts_engine_step(engine, (const double[2]){0, 0});
+  ts_batch *batch = make_batch(engine, deck, step);
+  ts_step_result result = ts_engine_train_step(engine, &(ts_step_input){.batch = batch});
+  ts_batch_destroy(&batch);
+  return result;
 }
 
 /* A sum over all elements of a mix of bits, name and position: the same in whatever order the layout has them. */
@@ -123,7 +125,7 @@ train_run train_run_do(ts_world *world, const char *text, const char *sets, int 
                    .work_bytes = ts_engine_program(engine)->plan->arena_bytes[TS_ARENA_WORK],
                    .live_bytes = ts_engine_program(engine)->plan->live_bytes};
   for (int step = 0; step < steps; ++step) {
-    ts_step_result result = train_run_step(engine, world, deck, step);
+    ts_step_result result = train_run_step(engine, deck, step);
     run.loss[step] = result.loss;
     run.norm[step] = result.grad_norm;
   }

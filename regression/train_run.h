@@ -22,8 +22,8 @@ train_run train_run_do(ts_world *world, const char *text, const char *sets, int 
 ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets);
 
 /** The micro-batches and the update of step number \a step; sums of the step before are spoiled with NaN first, as
- * nothing may read them. Collective over \a world. */
-ts_step_result train_run_step(ts_engine *engine, ts_world *world, const ts_deck *deck, int64_t step);
+ * nothing may read them. Collective over the engine's world. */
+ts_step_result train_run_step(ts_engine *engine, const ts_deck *deck, int64_t step);
 
 /** Free. Not collective. */
 void train_run_free(train_run *run);

@@ -49,10 +49,17 @@ ts_status ts_mesh_init(ts_mesh *mesh, const int size[TS_N_AXES], int ranks, int 
   if (multiply(mesh->size, TS_N_AXES) != ranks) {
     return equation_error(mesh->size, ranks, err);
   }
-  for (int a = TS_N_AXES - 1, rest = rank; a >= 0; rest /= mesh->size[a--]) {
-    mesh->coord[a] = rest % mesh->size[a];
-  }
+  *mesh = ts_mesh_at(mesh, rank);
   return TS_OK;
+}
+
+ts_mesh ts_mesh_at(const ts_mesh *mesh, int rank) {
+  ts_mesh at = *mesh;
+  at.rank = rank;
+  for (int a = TS_N_AXES - 1, rest = rank; a >= 0; rest /= mesh->size[a--]) {
+    at.coord[a] = rest % mesh->size[a];
+  }
+  return at;
 }
 
 int ts_mesh_group_size(const ts_mesh *mesh, unsigned axes) {
@@ -69,6 +76,10 @@ int ts_mesh_group_rank(const ts_mesh *mesh, unsigned axes) {
     rank = (axes & TS_AXES(a)) != 0 ? rank * mesh->size[a] + mesh->coord[a] : rank;
   }
   return rank;
+}
+
+int ts_mesh_group_number(const ts_mesh *mesh, unsigned axes) {
+  return ts_mesh_group_rank(mesh, TS_AXES_ALL & ~axes);
 }
 
 int ts_mesh_group_member(const ts_mesh *mesh, unsigned axes, int i) {

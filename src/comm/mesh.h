@@ -12,6 +12,7 @@
 typedef enum ts_axis { TS_AXIS_PP, TS_AXIS_DP, TS_AXIS_EP, TS_AXIS_SP, TS_AXIS_TP, TS_N_AXES } ts_axis;
 
 #define TS_AXES(axis) (1u << (axis))
+#define TS_AXES_ALL ((1u << TS_N_AXES) - 1)
 /** Axes over which the batch is split, and over which dense parameters are sharded. */
 #define TS_AXES_BATCH (TS_AXES(TS_AXIS_DP) | TS_AXES(TS_AXIS_EP))
 #define TS_AXES_DENSE (TS_AXES(TS_AXIS_DP) | TS_AXES(TS_AXIS_EP) | TS_AXES(TS_AXIS_SP))
@@ -29,9 +30,15 @@ typedef struct ts_mesh {
  *   "pp 1 x dp 3 x ep 1 x sp 1 x tp 1 = 3, but there are 4 ranks". Not collective. */
 ts_status ts_mesh_init(ts_mesh *mesh, const int size[TS_N_AXES], int ranks, int rank, ts_error *err);
 
+/** The same mesh seen from another rank. Not collective. */
+ts_mesh ts_mesh_at(const ts_mesh *mesh, int rank);
+
 /** Ranks in the group over \a axes, and this rank's place in it. Not collective. */
 int ts_mesh_group_size(const ts_mesh *mesh, unsigned axes);
 int ts_mesh_group_rank(const ts_mesh *mesh, unsigned axes);
+
+/** Which of the groups over \a axes this rank's is: its place along the other axes, from 0. Not collective. */
+int ts_mesh_group_number(const ts_mesh *mesh, unsigned axes);
 
 /** Mesh rank of the member \a i of this rank's group over \a axes. Not collective. */
 int ts_mesh_group_member(const ts_mesh *mesh, unsigned axes, int i);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static ts_saved_part describe_part(const ts_graph *graph, const ts_layout *layout, int index) {
+static ts_saved_part describe_part(const ts_graph *graph, const ts_layout *layout, const ts_mesh *mesh, int index) {
   const ts_part *part = &layout->part[index];
   ts_saved_leaf leaf[TS_MOST_SAVED];
   int n = ts_saved_leaves(graph, layout, index, leaf);
@@ -16,9 +16,9 @@ static ts_saved_part describe_part(const ts_graph *graph, const ts_layout *layou
                          .trainable = part->trainable,
                          .count = part->count,
                          .n_states = n,
-                         .cuts = ts_malloc(((size_t) layout->n_shards + 1) * sizeof *saved.cuts),
+                         .cuts = ts_malloc(((size_t) mesh->ranks + 1) * sizeof *saved.cuts),
                          .state = ts_calloc((size_t) n, sizeof *saved.state)};
-  memcpy(saved.cuts, part->cuts, ((size_t) layout->n_shards + 1) * sizeof *saved.cuts);
+  ts_layout_mesh_cuts(part, mesh, saved.cuts);
   for (int i = 0; i < n; ++i) {
     saved.state[i] = (ts_saved_state){.name = ts_strdup(leaf[i].state), .dtype = leaf[i].dtype};
   }
@@ -93,13 +93,13 @@ ts_checkpoint *ts_engine_describe(const ts_engine *e) {
   char *source = e->deck->model.from[0] != 0 ? realpath(e->deck->model.from, NULL) : NULL;
   c->source = ts_strdup(source != NULL ? source : e->deck->model.from);
   free(source);
-  c->n_shards = layout->n_shards;
+  c->n_shards = e->mesh.ranks;
   c->n_parts = layout->n_parts;
   c->n_parameters = layout->n_parameters;
   c->part = ts_calloc((size_t) c->n_parts, sizeof *c->part);
   c->parameter = ts_calloc((size_t) c->n_parameters, sizeof *c->parameter);
   for (int i = 0; i < c->n_parts; ++i) {
-    c->part[i] = describe_part(ts_engine_program(e)->graph, layout, i);
+    c->part[i] = describe_part(ts_engine_program(e)->graph, layout, &e->mesh, i);
   }
   for (int i = 0; i < c->n_parameters; ++i) {
     c->parameter[i] = describe_parameter(&layout->parameter[i]);

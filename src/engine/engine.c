@@ -1,5 +1,6 @@
 #include "engine/engine.h"
 
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/identity.h"
@@ -11,7 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define IGNORED (-100)
 int ts_engine_threads(const ts_deck *deck, int local_ranks) {
   if (deck->run.threads > 0) {
     return (int) deck->run.threads;
@@ -161,15 +161,6 @@ static void set_scalar(ts_engine *e, int which, const char *name, double value) 
   }
 }
 
-/* Positions never change: 0 .. T - 1 in every row. */
-static void set_positions(ts_engine *e, int which) {
-  const ts_program *p = e->program[which];
-  int32_t *positions = ts_executor_input(e->executor, e->index[which], "positions");
-  for (int64_t i = 0; positions != NULL && i < p->batch * p->length; ++i) {
-    positions[i] = (int32_t) (i % p->length);
-  }
-}
-
 static double static_tokens(const ts_engine *e, int which) {
   const ts_program *p = e->program[which];
   double micro_batches = which == TS_PROGRAM_TRAIN ? (double) e->deck->gradient_accumulation_steps : 1;
@@ -181,7 +172,12 @@ ts_status ts_engine_create(const ts_engine_options *o, ts_engine **out, ts_error
   ts_engine *e = ts_calloc(1, sizeof *e);
   e->world = o->world;
   e->deck = o->deck;
-  ts_status status = ts_deck_mesh(o->deck, ts_world_size(o->world), ts_world_rank(o->world), &e->mesh, err);
+  ts_status status = TS_OK;
+  if (o->mesh != NULL) {
+    e->mesh = *o->mesh;
+  } else {
+    status = ts_deck_mesh(o->deck, ts_world_size(o->world), ts_world_rank(o->world), &e->mesh, err);
+  }
   if (status != TS_OK) {
     ts_free(e);
     return status;
@@ -242,93 +238,97 @@ void ts_engine_destroy(ts_engine **engine) {
   *engine = NULL;
 }
 
-/* ---- one micro-batch ---- */
+/* ---- the host's part of a run ---- */
 
-/* Inputs and, one later, labels. */
-static void set_tokens(ts_engine *e, int which, const int32_t *tokens) {
+/* The samples of micro-batch `m`: every input that the program has. */
+static void set_inputs(ts_engine *e, int which, const ts_batch *batch, int64_t m) {
   const ts_program *p = e->program[which];
-  int32_t *ids = ts_executor_input(e->executor, e->index[which], "input_ids");
-  int32_t *labels = ts_executor_input(e->executor, e->index[which], "labels");
-  for (int64_t b = 0; b < p->batch; ++b) {
-    const int32_t *row = tokens + b * (p->length + 1);
-    for (int64_t t = 0; t < p->length; ++t) {
-      ids[b * p->length + t] = row[t] == IGNORED ? 0 : row[t];
-      labels[b * p->length + t] = row[t + 1];
+  TS_CHECK(batch->length == p->length && (m + 1) * p->batch <= batch->samples,
+           "a batch of %lld samples of %lld tokens is not what the program takes", (long long) batch->samples,
+           (long long) batch->length);
+  for (int i = 0; i < TS_N_INPUTS; ++i) {
+    size_t bytes = (size_t) p->batch * ts_batch_bytes(batch, (ts_input_kind) i);
+    void *to = ts_executor_input(e->executor, e->index[which], ts_input_get((ts_input_kind) i)->name);
+    if (to != NULL) {
+      memcpy(to, (const char *) batch->input[i] + (size_t) m * bytes, bytes);
     }
   }
-  set_positions(e, which);
 }
 
-void ts_engine_micro_batch(ts_engine *e, const int32_t *tokens, const int64_t *samples) {
-  const int which = TS_PROGRAM_TRAIN, index = e->index[which];
-  const ts_program *p = e->program[which];
-  int64_t n = e->micro_batches++, last = e->deck->gradient_accumulation_steps - 1;
-  TS_CHECK(n <= last, "more micro-batches than gradient_accumulation_steps = %lld", (long long) last + 1);
-  set_tokens(e, which, tokens);
-  int64_t *sample = ts_executor_input(e->executor, index, "sample");
-  if (sample != NULL) {
-    memcpy(sample, samples, (size_t) p->batch * sizeof *sample);
-  }
-  int64_t *seed = ts_executor_input(e->executor, index, "seed");
+static void set_micro_batch(ts_engine *e, const ts_batch *batch, int m) {
+  const int which = TS_PROGRAM_TRAIN;
+  set_inputs(e, which, batch, m);
+  int64_t *seed = ts_executor_input(e->executor, e->index[which], "seed");
   if (seed != NULL) {
     *seed = e->deck->run.seed;
   }
   set_scalar(e, which, "gradient_seed", 1 / static_tokens(e, which));
-  set_scalar(e, which, "accumulate", n > 0);
-  unsigned backward = TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT;
-  ts_executor_run(e->executor, index, TS_SEGMENT_FORWARD);
-  ts_executor_run(e->executor, index, backward | (n == last ? TS_SEGMENT_REDUCE : 0));
+  set_scalar(e, which, "accumulate", m > 0);
 }
 
-/* ---- the step ---- */
-
-static void set_control(ts_engine *e, int which, const double flags[2]) {
+static void set_control(ts_engine *e, int which, const double flags[TS_N_FLAGS]) {
   double *flag = ts_executor_input(e->executor, e->index[which], "flags");
-  flag[0] = flags[0];
-  flag[1] = flags[1];
+  memcpy(flag, flags, TS_N_FLAGS * sizeof *flag);
   *(double *) ts_executor_input(e->executor, e->index[which], "static_tokens") = static_tokens(e, which);
   set_scalar(e, which, "max_norm", e->deck->gradient_clipping);
   set_scalar(e, which, "loss_scale", 1);
 }
 
-ts_step_result ts_engine_step(ts_engine *e, const double flags[2]) {
-  const int which = TS_PROGRAM_TRAIN, index = e->index[which];
-  TS_CHECK(e->micro_batches == e->deck->gradient_accumulation_steps, "a step after %lld of %lld micro-batches",
-           (long long) e->micro_batches, (long long) e->deck->gradient_accumulation_steps);
-  e->micro_batches = 0;
-  double lr = ts_lr_at(&e->schedule, e->updates);
+static void set_update(ts_engine *e, const ts_step_input *input) {
+  const int which = TS_PROGRAM_TRAIN;
+  double flags[TS_N_FLAGS] = {0};
+  if (input->flags != NULL) {
+    input->flags(input->user, flags);
+  }
+  ts_heartbeat_phase(TS_PHASE_UPDATING);
   set_control(e, which, flags);
-  set_scalar(e, which, "lr", lr);
-  float *betas = ts_executor_input(e->executor, index, "betas");
+  set_scalar(e, which, "lr", ts_lr_at(&e->schedule, e->updates));
+  float *betas = ts_executor_input(e->executor, e->index[which], "betas");
   betas[0] = (float) ts_momentum_at(&e->schedule, e->updates);
   betas[1] = (float) e->deck->optimizer.params.betas[1];
-  ts_executor_run(e->executor, index, TS_SEGMENT_UPDATE);
+}
+
+/* ---- the step ---- */
+
+ts_step_result ts_engine_train_step(ts_engine *e, const ts_step_input *input) {
+  const int which = TS_PROGRAM_TRAIN, index = e->index[which];
+  const ts_step *step = e->program[which]->step;
+  for (int i = 0; i < step->n; ++i) {
+    const ts_run *run = &step->run[i];
+    if (run->phase == TS_RUN_FORWARD) {
+      ts_heartbeat_micro_batch(run->micro_batch);
+      set_micro_batch(e, input->batch, run->micro_batch);
+    } else if (run->phase == TS_RUN_UPDATE) {
+      set_update(e, input);
+    }
+    ts_executor_run(e->executor, index, i);
+  }
   double summary[TS_SUMMARY_SIZE];
-  ts_executor_get(e->executor, summary, ts_executor_memory(e->executor, index, "summary"), sizeof summary);
+  ts_executor_read_result(e->executor, index, "summary", summary);
   ts_executor_times times = ts_executor_take_times(e->executor);
   ts_step_result result = {.loss = ts_shown(summary[TS_SUMMARY_LOSS] / summary[TS_SUMMARY_VALID]),
                            .valid_tokens = summary[TS_SUMMARY_VALID],
                            .grad_norm = ts_shown(summary[TS_SUMMARY_NORM]),
                            .flag = {summary[TS_SUMMARY_FLAGS], summary[TS_SUMMARY_FLAGS + 1]},
                            .skipped = summary[TS_SUMMARY_SKIP] != 0,
-                           .lr = lr,
+                           .lr = ts_lr_at(&e->schedule, e->updates),
                            .communication_seconds = times.communication,
                            .exposed_seconds = times.exposed,
-                           .forward_seconds = times.forward,
-                           .backward_seconds = times.backward,
-                           .update_seconds = times.update};
+                           .forward_seconds = times.phase[TS_RUN_FORWARD],
+                           .backward_seconds = times.phase[TS_RUN_BACKWARD],
+                           .update_seconds = times.phase[TS_RUN_UPDATE]};
   e->updates += !result.skipped;
   return result;
 }
 
-void ts_engine_evaluate(ts_engine *e, const int32_t *tokens, double *loss_sum, double *valid_tokens) {
+void ts_engine_evaluate(ts_engine *e, const ts_batch *batch, double *loss_sum, double *valid_tokens) {
   const int which = TS_PROGRAM_EVALUATE;
-  set_tokens(e, which, tokens);
+  set_inputs(e, which, batch, 0);
   set_scalar(e, which, "accumulate", 0);
-  set_control(e, which, (const double[2]){0, 0});
-  ts_executor_run(e->executor, e->index[which], TS_SEGMENT_FORWARD | TS_SEGMENT_UPDATE);
+  set_control(e, which, (const double[TS_N_FLAGS]){0});
+  ts_executor_run(e->executor, e->index[which], 0);
   double summary[TS_SUMMARY_SIZE];
-  ts_executor_get(e->executor, summary, ts_executor_memory(e->executor, e->index[which], "summary"), sizeof summary);
+  ts_executor_read_result(e->executor, e->index[which], "summary", summary);
   *loss_sum = summary[TS_SUMMARY_LOSS];
   *valid_tokens = summary[TS_SUMMARY_VALID];
 }
@@ -337,15 +337,16 @@ void ts_engine_logits(ts_engine *e, const int32_t *tokens, int64_t n, float *log
   const int which = TS_PROGRAM_GENERATE, index = e->index[which];
   const ts_program *p = e->program[which];
   int64_t used = n < p->length ? n : p->length;
-  int32_t *ids = ts_executor_input(e->executor, index, "input_ids");
-  for (int64_t t = 0; t < p->length; ++t) {
-    ids[t] = t < used ? tokens[n - used + t] : 0;
-  }
-  set_positions(e, which);
+  int32_t *window = ts_calloc((size_t) p->length + 1, sizeof *window);
+  memcpy(window, tokens + n - used, (size_t) used * sizeof *window);
+  ts_batch *batch = ts_batch_create(1, p->length);
+  ts_batch_set(batch, 0, 0, window);
+  set_inputs(e, which, batch, 0);
   *(int32_t *) ts_executor_input(e->executor, index, "index") = (int32_t) (used - 1);
-  ts_executor_run(e->executor, index, TS_SEGMENT_FORWARD);
-  ts_executor_get(e->executor, logits, ts_executor_memory(e->executor, index, "logits"),
-                  (size_t) e->deck->model.vocab_size * sizeof *logits);
+  ts_executor_run(e->executor, index, 0);
+  ts_executor_read_result(e->executor, index, "logits", logits);
+  ts_batch_destroy(&batch);
+  ts_free(window);
 }
 
 /* ---- what others may look at ---- */
@@ -361,6 +362,10 @@ const ts_program *ts_engine_program(const ts_engine *e) {
 
 const ts_layout *ts_engine_layout(const ts_engine *e) {
   return ts_engine_program(e)->layout;
+}
+
+const ts_mesh *ts_engine_mesh(const ts_engine *e) {
+  return &e->mesh;
 }
 
 ts_executor *ts_engine_executor(ts_engine *e) {

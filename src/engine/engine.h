@@ -19,8 +19,7 @@ struct ts_engine {
   int n_programs;
   ts_executor *executor;
   ts_lr_schedule schedule;
-  int64_t updates;       /* steps that were not skipped */
-  int64_t micro_batches; /* since the last step */
+  int64_t updates; /* steps that were not skipped */
 };
 
 /** The backend that run.device asks for, opened for this process; auto takes GPUs where every rank sees one.

@@ -99,26 +99,32 @@ static ts_status check_model(const ts_engine *e, const char *directory, const ts
 
 /* ---- reading ---- */
 
+/* Where elements that are read go. */
+typedef struct destination {
+  ts_executor *executor; /* borrowed */
+  ts_tid leaf;
+  int64_t first;
+} destination;
+
 typedef struct loader {
   ts_engine *engine;
   const char *directory;
   const ts_checkpoint *checkpoint;
   ts_load what;
   ts_checkpoint_piece *piece; /* owned */
-  char **memory;              /* owned: where each piece belongs, when it is read into memory of the host's first */
-  int n_pieces, capacity, memory_capacity;
+  destination *to;            /* owned: of each piece */
+  int n_pieces, piece_capacity, to_capacity;
 } loader;
 
-static char *leaf_data(const loader *l, const ts_saved_leaf *leaf) {
-  const ts_graph *graph = ts_engine_program(l->engine)->graph;
-  return ts_executor_memory(l->engine->executor, 0, graph->tensor[leaf->leaf].name);
+static void take(void *user, int64_t at, int64_t count, const void *values) {
+  const destination *to = user;
+  ts_executor_write_state(to->executor, to->leaf, to->first + at, count, values);
 }
 
-/* The elements of parameter p that this rank owns, into the leaf of its part. */
+/* The elements of parameter p that this rank has, into the leaf of its part. */
 static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf *leaf, ts_error *err) {
-  const ts_layout *layout = ts_engine_layout(l->engine);
-  const ts_part *part = &layout->part[p->part];
-  int64_t mine = part->cuts[layout->my_shard], end = part->cuts[layout->my_shard + 1];
+  const ts_part *part = &ts_engine_layout(l->engine)->part[p->part];
+  int64_t mine = ts_part_begin(part), end = ts_part_end(part);
   int64_t from = p->offset > mine ? p->offset : mine, to = p->offset + p->count < end ? p->offset + p->count : end;
   if (from >= to) {
     return TS_OK;
@@ -130,19 +136,15 @@ static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf
                         "%s: has no %s of %s, which was frozen when it was saved; `--weights` takes the weights alone",
                         l->directory, leaf->state, p->name);
   }
-  char *at = leaf_data(l, leaf) + (size_t) (leaf->first + from - mine) * ts_dtype_size(leaf->dtype);
-  TS_GROW(l->piece, l->n_pieces, l->capacity);
-  TS_GROW(l->memory, l->n_pieces, l->memory_capacity);
-  l->memory[l->n_pieces] = at;
-  if (!ts_executor_is_host(l->engine->executor)) {
-    at = ts_malloc((size_t) (to - from) * ts_dtype_size(leaf->dtype));
-  }
+  TS_GROW(l->piece, l->n_pieces, l->piece_capacity);
+  TS_GROW(l->to, l->n_pieces, l->to_capacity);
+  l->to[l->n_pieces] = (destination){l->engine->executor, leaf->leaf, leaf->first + from - mine};
   l->piece[l->n_pieces++] = (ts_checkpoint_piece){.part = saved->part,
                                                   .state = state,
                                                   .first = saved->offset + from - p->offset,
                                                   .count = to - from,
-                                                  .to = at,
-                                                  .dtype = leaf->dtype};
+                                                  .dtype = leaf->dtype,
+                                                  .sink = take};
   return TS_OK;
 }
 
@@ -160,34 +162,17 @@ static ts_status add_part(loader *l, int index, ts_error *err) {
   return status;
 }
 
-/* What was read for a device goes there. */
-static void flush_pieces(loader *l) {
-  for (int i = 0; i < l->n_pieces; ++i) {
-    const ts_checkpoint_piece *piece = &l->piece[i];
-    if (piece->to != l->memory[i]) {
-      ts_executor_put(l->engine->executor, l->memory[i], piece->to,
-                      (size_t) piece->count * ts_dtype_size(piece->dtype));
-      ts_free(piece->to);
-    }
-  }
-  l->n_pieces = 0;
-}
-
-/* All at once, so that each file is opened once; for a device part by part, because the host may not have memory for
- * all. */
+/* All at once, so that each file is opened once. */
 static ts_status read_pieces(loader *l, ts_error *err) {
-  int n_parts = ts_engine_layout(l->engine)->n_parts;
-  bool at_once = ts_executor_is_host(l->engine->executor);
   ts_status status = TS_OK;
-  ts_checkpoint_reader *reader = ts_checkpoint_reader_open(l->directory, l->checkpoint);
-  for (int i = 0; i < n_parts && status == TS_OK; ++i) {
+  for (int i = 0; i < ts_engine_layout(l->engine)->n_parts && status == TS_OK; ++i) {
     status = add_part(l, i, err);
-    if (status == TS_OK && (!at_once || i == n_parts - 1)) {
-      status = ts_checkpoint_read(reader, l->piece, l->n_pieces, err);
-      flush_pieces(l);
-    }
   }
-  flush_pieces(l);
+  for (int i = 0; i < l->n_pieces; ++i) {
+    l->piece[i].user = &l->to[i];
+  }
+  ts_checkpoint_reader *reader = ts_checkpoint_reader_open(l->directory, l->checkpoint);
+  status = status == TS_OK ? ts_checkpoint_read(reader, l->piece, l->n_pieces, err) : status;
   ts_checkpoint_reader_close(&reader);
   return status;
 }
@@ -197,16 +182,8 @@ static ts_status read_pieces(loader *l, ts_error *err) {
 /* Everybody's elements of a leaf that keeps the whole. */
 static void complete(loader *l, int index, const ts_saved_leaf *leaf) {
   const ts_part *part = &ts_engine_layout(l->engine)->part[index];
-  ts_comm *comm = ts_executor_comm(l->engine->executor, &l->engine->mesh, TS_AXES_DENSE);
-  if (leaf->whole && comm->size > 1) {
-    char *data = leaf_data(l, leaf);
-    ts_transfer transfer = {.x = data + (size_t) leaf->first * ts_dtype_size(leaf->dtype),
-                            .y = data,
-                            .cuts = part->cuts,
-                            .begin = 0,
-                            .end = part->shard};
-    comm->ops->all_gather(comm, &transfer, 1, leaf->dtype);
-    ts_executor_finish(l->engine->executor);
+  if (leaf->whole) {
+    ts_executor_gather_state(l->engine->executor, leaf->leaf, part->axes, part->cuts);
   }
 }
 
@@ -225,25 +202,23 @@ static void derive(loader *l, int index, const ts_saved_leaf *parameter) {
       leaf.leaf == parameter->leaf) {
     return;
   }
-  size_t from_size = ts_dtype_size(parameter->dtype), to_size = ts_dtype_size(leaf.dtype);
-  const char *from = leaf_data(l, parameter) + (size_t) parameter->first * from_size;
-  char *to = leaf_data(l, &leaf) + (size_t) leaf.first * to_size;
   const ts_part *part = &program->layout->part[index];
-  const ts_rounding rounding = ts_layout_rounding(l->engine->deck, part, part->cuts[program->layout->my_shard]);
-  void *block = ts_malloc(BLOCK * (from_size + to_size));
+  const ts_rounding rounding = ts_layout_rounding(l->engine->deck, part, ts_part_begin(part));
+  size_t from_size = ts_dtype_size(parameter->dtype), to_size = ts_dtype_size(leaf.dtype);
+  void *block = ts_malloc(BLOCK * from_size), *converted = ts_malloc(BLOCK * to_size);
   for (int64_t at = 0; at < leaf.count; at += BLOCK) {
-    size_t n = (size_t) (leaf.count - at < BLOCK ? leaf.count - at : BLOCK);
-    void *converted = (char *) block + BLOCK * from_size;
-    ts_executor_get(l->engine->executor, block, from + (size_t) at * from_size, n * from_size);
+    int64_t n = leaf.count - at < BLOCK ? leaf.count - at : BLOCK;
+    ts_executor_read_state(l->engine->executor, parameter->leaf, parameter->first + at, n, block);
     if (is_rounded_by_chance(l, &leaf)) {
-      ts_random_to_bf16(rounding.key, (uint64_t) l->checkpoint->optimizer_step, rounding.first + at, (int64_t) n, block,
+      ts_random_to_bf16(rounding.key, (uint64_t) l->checkpoint->optimizer_step, rounding.first + at, n, block,
                         converted);
     } else {
-      ts_convert(converted, leaf.dtype, block, parameter->dtype, n);
+      ts_convert(converted, leaf.dtype, block, parameter->dtype, (size_t) n);
     }
-    ts_executor_put(l->engine->executor, to + (size_t) at * to_size, converted, n * to_size);
+    ts_executor_write_state(l->engine->executor, leaf.leaf, leaf.first + at, n, converted);
   }
   ts_free(block);
+  ts_free(converted);
   complete(l, index, &leaf);
 }
 
@@ -259,8 +234,8 @@ static void complete_part(loader *l, int index) {
 
 static void set_numbers(loader *l) {
   if (l->what == TS_LOAD_ALL) {
-    ts_executor_put(l->engine->executor, ts_executor_memory(l->engine->executor, 0, "optimizer.step"),
-                    &l->checkpoint->optimizer_step, sizeof l->checkpoint->optimizer_step);
+    ts_tid updates = ts_graph_find_state(ts_engine_program(l->engine)->graph, TS_STATE_UPDATES, -1);
+    ts_executor_write_state(l->engine->executor, updates, 0, 1, &l->checkpoint->optimizer_step);
     l->engine->updates = l->checkpoint->updates;
   }
 }
@@ -277,7 +252,7 @@ ts_status ts_engine_load(ts_engine *e, const char *directory, const ts_checkpoin
     set_numbers(&l);
   }
   ts_free(l.piece);
-  ts_free(l.memory);
+  ts_free(l.to);
   return status;
 }
 

@@ -11,50 +11,36 @@
 
 /* ---- writing ---- */
 
-/* A place that holds elements [begin, begin + count) of a part. */
+/* A leaf that holds elements [begin, begin + count) of a part. */
 typedef struct holder {
-  char *data; /* in the backend's memory */
+  ts_tid leaf; /* TS_NONE: there is none */
   ts_dtype dtype;
   int64_t begin, count;
 } holder;
 
 static holder find_holder(const ts_engine *e, const ts_part *part, ts_state state) {
   const ts_layout *layout = ts_engine_layout(e);
-  const ts_graph *graph = ts_engine_program(e)->graph;
   ts_saved_leaf leaf;
-  holder h = {0};
-  if (ts_saved_leaf_find(graph, layout, (int) (part - layout->part), state, &leaf)) {
-    h.data = ts_executor_memory(e->executor, 0, graph->tensor[leaf.leaf].name);
-    h.dtype = leaf.dtype;
-    h.begin = leaf.whole ? 0 : part->cuts[layout->my_shard];
-    h.count = leaf.whole ? part->count : leaf.count;
+  if (!ts_saved_leaf_find(ts_engine_program(e)->graph, layout, (int) (part - layout->part), state, &leaf)) {
+    return (holder){.leaf = TS_NONE};
   }
-  return h;
+  return (holder){.leaf = leaf.leaf,
+                  .dtype = leaf.dtype,
+                  .begin = leaf.whole ? 0 : ts_part_begin(part),
+                  .count = leaf.whole ? part->count : leaf.count};
 }
 
 /* Elements from `first` of the holder on, to or from fp32. */
 static void put(const ts_engine *e, const holder *h, int64_t first, int64_t count, const float *value) {
-  size_t size = ts_dtype_size(h->dtype);
-  char *memory = h->data + (size_t) first * size;
-  if (ts_executor_is_host(e->executor)) {
-    ts_convert(memory, h->dtype, value, TS_F32, (size_t) count);
-    return;
-  }
-  void *converted = ts_malloc((size_t) count * size);
+  void *converted = ts_malloc((size_t) count * ts_dtype_size(h->dtype));
   ts_convert(converted, h->dtype, value, TS_F32, (size_t) count);
-  ts_executor_put(e->executor, memory, converted, (size_t) count * size);
+  ts_executor_write_state(e->executor, h->leaf, first, count, converted);
   ts_free(converted);
 }
 
 static void get(const ts_engine *e, const holder *h, int64_t first, int64_t count, float *value) {
-  size_t size = ts_dtype_size(h->dtype);
-  const char *memory = h->data + (size_t) first * size;
-  if (ts_executor_is_host(e->executor)) {
-    ts_convert(value, TS_F32, memory, h->dtype, (size_t) count);
-    return;
-  }
-  void *copy = ts_malloc((size_t) count * size);
-  ts_executor_get(e->executor, copy, memory, (size_t) count * size);
+  void *copy = ts_malloc((size_t) count * ts_dtype_size(h->dtype) + 1);
+  ts_executor_read_state(e->executor, h->leaf, first, count, copy);
   ts_convert(value, TS_F32, copy, h->dtype, (size_t) count);
   ts_free(copy);
 }
@@ -62,7 +48,7 @@ static void get(const ts_engine *e, const holder *h, int64_t first, int64_t coun
 static void write_holder(const ts_engine *e, const holder *h, int64_t at, int64_t count, const float *value) {
   int64_t from = at > h->begin ? at : h->begin;
   int64_t to = at + count < h->begin + h->count ? at + count : h->begin + h->count;
-  if (h->data != NULL && from < to) {
+  if (h->leaf != TS_NONE && from < to) {
     put(e, h, from - h->begin, to - from, value + (from - at));
   }
 }
@@ -111,7 +97,7 @@ ts_status ts_engine_initialise(ts_engine *e, ts_error *err) {
 /* The best copy of a part: the master, else the working values. */
 static holder best_holder(const ts_engine *e, const ts_part *part) {
   holder h = find_holder(e, part, TS_STATE_MASTER);
-  return h.data != NULL ? h : find_holder(e, part, TS_STATE_PARAMETER);
+  return h.leaf != TS_NONE ? h : find_holder(e, part, TS_STATE_PARAMETER);
 }
 
 ts_status ts_engine_read_parameter(ts_engine *e, const char *name, float *value, ts_error *err) {
@@ -129,7 +115,7 @@ ts_status ts_engine_read_parameter(ts_engine *e, const char *name, float *value,
   float *whole = ts_malloc((size_t) part->count * sizeof *whole);
   get(e, &h, 0, h.count, whole + h.begin);
   ts_transfer transfer = {.x = whole + h.begin, .y = whole, .cuts = part->cuts, .begin = 0, .end = part->shard};
-  ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES_DENSE);
+  ts_comm *comm = ts_world_comm(e->world, &e->mesh, part->axes);
   comm->ops->all_gather(comm, &transfer, 1, TS_F32);
   memcpy(value, whole + p->offset, (size_t) p->count * sizeof *value);
   ts_free(whole);
@@ -157,9 +143,9 @@ static uint64_t digest_owned(const ts_engine *e, const holder *h, const ts_param
   return digest;
 }
 
-/* Sum over the ranks that share the parameters; unsigned sums do not depend on the order. */
+/* Sum over all ranks; unsigned sums do not depend on the order. */
 static void sum_over_ranks(ts_engine *e, uint64_t *digest, int n) {
-  ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES_DENSE);
+  ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES_ALL);
   uint64_t *all = ts_malloc((size_t) comm->size * (size_t) n * sizeof *all);
   int64_t *cuts = ts_malloc(((size_t) comm->size + 1) * sizeof *cuts);
   for (int r = 0; r <= comm->size; ++r) {
@@ -182,7 +168,8 @@ void ts_engine_digest(ts_engine *e, uint64_t *digest) {
     const ts_parameter *p = &layout->parameter[i];
     const ts_part *part = &layout->part[p->part];
     holder h = best_holder(e, part);
-    digest[i] = digest_owned(e, &h, p, part->cuts[layout->my_shard], part->cuts[layout->my_shard + 1]);
+    int64_t begin = ts_part_begin(part);
+    digest[i] = digest_owned(e, &h, p, begin, part->owned ? ts_part_end(part) : begin);
   }
   sum_over_ranks(e, digest, layout->n_parameters);
 }

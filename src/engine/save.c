@@ -12,16 +12,15 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define COPY_BLOCK ((size_t) 1 << 20)
-
 /* What the thread of a rank is asked to do. */
 typedef enum job { NOTHING, FILES, PUBLICATION } job;
 
-/* A state of a part, this rank's elements. */
+/* A state of a part: the elements that this rank saves. */
 typedef struct owned {
-  const void *live; /* in the arenas */
-  void *copy;       /* in the copy; NULL without one */
-  size_t bytes;
+  ts_tid leaf;
+  int64_t first, count;
+  size_t size;         /* bytes of an element */
+  unsigned char *copy; /* its place in the copy; NULL without one */
 } owned;
 
 struct ts_saver {
@@ -30,13 +29,10 @@ struct ts_saver {
   int64_t keep;
   int rank, ranks;
   ts_checkpoint *checkpoint; /* tables made once, numbers set by begin */
-  owned *owned;
-  const void **data; /* per state of each part: what the thread writes */
-  int n_owned;
-  unsigned char *copy;
+  owned *owned;              /* [part][state], TS_MOST_SAVED of each */
+  unsigned char *copy;       /* NULL: files are written from the state itself */
   size_t copy_bytes;
-  bool borrowed; /* the copy is for one save only */
-  job job;       /* under way, the same on all ranks */
+  job job; /* under way, the same on all ranks */
   pthread_t thread;
   bool has_thread;
   atomic_bool working;
@@ -79,31 +75,20 @@ static size_t align_up(size_t bytes) {
   return (bytes + TS_PLAN_ALIGN - 1) / TS_PLAN_ALIGN * TS_PLAN_ALIGN;
 }
 
-/* The leaves of all parts in the order of the index. */
+/* The leaves of all parts as the index has them, each with its place in the copy. */
 static void list_owned(ts_saver *s) {
   const ts_layout *layout = ts_engine_layout(s->engine);
-  const ts_graph *graph = ts_engine_program(s->engine)->graph;
+  size_t used = 0;
   s->owned = ts_calloc((size_t) layout->n_parts * TS_MOST_SAVED, sizeof *s->owned);
-  s->data = ts_calloc((size_t) layout->n_parts * TS_MOST_SAVED, sizeof *s->data);
   for (int i = 0; i < layout->n_parts; ++i) {
     ts_saved_leaf leaf[TS_MOST_SAVED];
-    int n = ts_saved_leaves(graph, layout, i, leaf);
+    int n = ts_saved_leaves(ts_engine_program(s->engine)->graph, layout, i, leaf);
     for (int k = 0; k < n; ++k) {
-      size_t size = ts_dtype_size(leaf[k].dtype);
-      const char *base = ts_executor_memory(s->engine->executor, 0, graph->tensor[leaf[k].leaf].name);
-      s->owned[s->n_owned++] =
-          (owned){.live = base + (size_t) leaf[k].first * size, .bytes = (size_t) leaf[k].count * size};
+      owned *o = &s->owned[i * TS_MOST_SAVED + k];
+      *o = (owned){leaf[k].leaf, leaf[k].first, leaf[k].owned, ts_dtype_size(leaf[k].dtype), NULL};
+      o->copy = s->copy != NULL ? s->copy + used : NULL;
+      used += align_up((size_t) o->count * o->size);
     }
-  }
-}
-
-/* What the thread writes: the copy, or the state itself. */
-static void point_data(ts_saver *s) {
-  size_t used = 0;
-  for (int i = 0; i < s->n_owned; ++i) {
-    s->owned[i].copy = s->copy != NULL ? s->copy + used : NULL;
-    s->data[i] = s->copy != NULL ? s->owned[i].copy : s->owned[i].live;
-    used += align_up(s->owned[i].bytes);
   }
   TS_CHECK(s->copy == NULL || used <= s->copy_bytes, "the copy of the state needs %zu bytes, planned are %zu", used,
            s->copy_bytes);
@@ -115,50 +100,6 @@ static void make_copy(ts_saver *s, size_t bytes) {
   if (bytes > 0) {
     s->copy = ts_executor_allocate_host(s->engine->executor, bytes);
     memset(s->copy, 0, bytes);
-  }
-  point_data(s);
-}
-
-static void free_copy(ts_saver *s) {
-  if (s->borrowed) {
-    ts_unmap(s->copy, s->copy_bytes);
-  } else {
-    ts_executor_release_host(s->engine->executor, s->copy, s->copy_bytes);
-  }
-  s->copy = NULL;
-  s->borrowed = false;
-}
-
-/* Files are written from the host's memory: where no copy was planned beside a device, of memory for this save only,
- * which the device does not reach itself: pages that cannot be swapped for all of the state would be too many to take
- * at once. */
-static ts_status borrow_copy(ts_saver *s, ts_error *err) {
-  if (s->copy != NULL || ts_executor_is_host(s->engine->executor)) {
-    return TS_OK;
-  }
-  size_t bytes = 0;
-  for (int i = 0; i < s->n_owned; ++i) {
-    bytes += align_up(s->owned[i].bytes);
-  }
-  double ranks = ts_world_local_size(s->engine->world), available = (double) ts_machine_available();
-  char need[32], have[32];
-  if (available > 0 && (double) bytes * ranks > available) {
-    return ts_error_add(
-        err, "%.0f ranks of %s need %s of the host's memory each for a copy of the state, and %s are available", ranks,
-        ts_world_node_name(s->engine->world, s->rank), ts_human_bytes((double) bytes, need),
-        ts_human_bytes(available, have));
-  }
-  s->copy = ts_map(bytes);
-  s->copy_bytes = bytes;
-  s->borrowed = true;
-  point_data(s);
-  return TS_OK;
-}
-
-static void return_copy(ts_saver *s) {
-  if (s->borrowed) {
-    free_copy(s);
-    point_data(s);
   }
 }
 
@@ -173,18 +114,29 @@ ts_saver *ts_saver_create(ts_engine *engine) {
   s->newest = -1;
   s->last_seconds = -1;
   s->checkpoint = ts_engine_describe(engine);
-  list_owned(s);
   make_copy(s, (size_t) ts_engine_program(s->engine)->plan->bytes[TS_PURPOSE_CHECKPOINT]);
+  list_owned(s);
   return s;
 }
 
 /* ---- the thread ---- */
 
+/* What the shard is written from: the copy, or the state, which nobody touches meanwhile. */
+static void give(void *user, int part, int state, int64_t first, int64_t count, void *to) {
+  const ts_saver *s = user;
+  const owned *o = &s->owned[part * TS_MOST_SAVED + state];
+  if (o->copy != NULL) {
+    memcpy(to, o->copy + (size_t) first * o->size, (size_t) count * o->size);
+  } else {
+    ts_executor_read_state(s->engine->executor, o->leaf, o->first + first, count, to);
+  }
+}
+
 static ts_status write_files(ts_saver *s, ts_error *err) {
   char *directory = ts_step_directory(s->run, s->checkpoint->step, ".tmp");
   char *name = ts_checkpoint_shard_name(s->rank);
   enter(s, TS_SAVE_SHARD);
-  ts_status status = ts_checkpoint_write_shard(directory, s->checkpoint, s->rank, s->data, err);
+  ts_status status = ts_checkpoint_write_shard(directory, s->checkpoint, s->rank, give, s, err);
   if (status == TS_OK && s->rank == 0) {
     enter(s, TS_SAVE_INDEX);
     status = ts_checkpoint_write_index(directory, s->checkpoint, err);
@@ -227,15 +179,14 @@ static void *work(void *argument) {
   return NULL;
 }
 
-static void start(ts_saver *s, bool has_part) {
+/* \param [in] beside  On a thread, while the caller goes on. */
+static void start(ts_saver *s, bool beside) {
   s->status = TS_OK;
   ts_error_clear(&s->error);
-  if (has_part) {
-    atomic_store(&s->working, true);
-    s->has_thread = pthread_create(&s->thread, NULL, work, s) == 0;
-    if (!s->has_thread) { /* none to be had: the training waits for the files */
-      work(s);
-    }
+  atomic_store(&s->working, true);
+  s->has_thread = beside && pthread_create(&s->thread, NULL, work, s) == 0;
+  if (!s->has_thread) { /* or none is to be had: the training waits for the files */
+    work(s);
   }
 }
 
@@ -320,7 +271,10 @@ static void move_on(ts_saver *s) {
   } else if (s->job == FILES) {
     collect(s);
     s->job = PUBLICATION;
-    start(s, s->rank == 0);
+    s->status = TS_OK;
+    if (s->rank == 0) {
+      start(s, true);
+    }
   } else {
     complete(s);
   }
@@ -347,30 +301,16 @@ bool ts_saver_finish(ts_saver *s) {
   return !s->failed;
 }
 
-static void copy_from_device(ts_saver *s) {
-  for (int i = 0; i < s->n_owned; ++i) {
-    (s->borrowed ? ts_executor_get : ts_executor_fetch)(s->engine->executor, s->owned[i].copy, s->owned[i].live,
-                                                        s->owned[i].bytes);
-  }
-  ts_executor_finish(s->engine->executor);
-}
-
 static void copy_state(ts_saver *s) {
   enter(s, TS_SAVE_COPY);
-  if (!ts_executor_is_host(s->engine->executor)) {
-    copy_from_device(s);
-    return;
-  }
-  int threads = ts_engine_program(s->engine)->target.threads;
-  for (int i = 0; s->copy != NULL && i < s->n_owned; ++i) {
+  int n = s->copy != NULL ? s->checkpoint->n_parts * TS_MOST_SAVED : 0;
+  for (int i = 0; i < n; ++i) {
     const owned *o = &s->owned[i];
-    int64_t n = (int64_t) ((o->bytes + COPY_BLOCK - 1) / COPY_BLOCK);
-#pragma omp parallel for num_threads(threads)
-    for (int64_t block = 0; block < n; ++block) {
-      size_t at = (size_t) block * COPY_BLOCK, bytes = o->bytes - at < COPY_BLOCK ? o->bytes - at : COPY_BLOCK;
-      memcpy((char *) o->copy + at, (const char *) o->live + at, bytes);
+    if (o->count > 0) {
+      ts_executor_copy_state(s->engine->executor, o->leaf, o->first, o->count, o->copy);
     }
   }
+  ts_executor_finish(s->engine->executor);
 }
 
 static void set_numbers(ts_saver *s, const ts_position *position) {
@@ -380,8 +320,8 @@ static void set_numbers(ts_saver *s, const ts_position *position) {
   c->skipped = position->skipped;
   c->skipped_in_a_row = position->skipped_in_a_row;
   c->updates = s->engine->updates;
-  ts_executor_get(s->engine->executor, &c->optimizer_step, ts_executor_memory(s->engine->executor, 0, "optimizer.step"),
-                  sizeof c->optimizer_step);
+  ts_tid updates = ts_graph_find_state(ts_engine_program(s->engine)->graph, TS_STATE_UPDATES, -1);
+  ts_executor_read_state(s->engine->executor, updates, 0, 1, &c->optimizer_step);
   c->loss_scale = 1;
 }
 
@@ -397,18 +337,12 @@ void ts_saver_begin(ts_saver *s, const ts_position *position) {
     enter(s, TS_SAVE_DIRECTORY);
     status = ts_publication_begin(s->run, position->step, ts_checkpoint_bytes(s->checkpoint), &err);
   }
-  status = status == TS_OK ? borrow_copy(s, &err) : status;
   if (ts_world_agree(s->engine->world, status, &err) != TS_OK) {
     give_up(s, &err);
-    return_copy(s);
   } else {
     copy_state(s);
     s->job = FILES;
-    start(s, true);
-    if (s->copy == NULL || s->borrowed) { /* the state itself is being written: nobody may touch it */
-      join(s);
-    }
-    return_copy(s);
+    start(s, s->copy != NULL); /* else the state itself is written: nobody may touch it */
   }
   s->times.stall += ts_seconds() - begun;
 }
@@ -453,9 +387,8 @@ void ts_saver_destroy(ts_saver **saver) {
   join(s);
   ts_error_clear(&s->error);
   ts_checkpoint_destroy(&s->checkpoint);
-  free_copy(s);
+  ts_executor_release_host(s->engine->executor, s->copy, s->copy_bytes);
   ts_free(s->owned);
-  ts_free(s->data);
   ts_free(s->sums);
   ts_free(s->why);
   ts_free(s);

@@ -49,8 +49,8 @@ typedef struct ts_position {
 typedef struct ts_saver ts_saver;
 
 /** Make a saver for the deck's run (directory, keep, save_async, save_retry, save_timeout).  With run.save_every and
- * run.save_async the planned memory of the copy is taken here; else saves are written from the engine's own memory, of
- * a device through memory of the host that is taken for this save, and begin waits for the files.
+ * run.save_async the planned memory of the copy is taken here; else saves are written from the engine's own state, and
+ * begin waits for the files.
  * \param [in] engine  Borrowed for the saver's life; it can train. Not collective. */
 ts_saver *ts_saver_create(ts_engine *engine);
 

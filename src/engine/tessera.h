@@ -4,8 +4,8 @@
  *   ts_engine *engine;
  *   if (ts_engine_create (&options, &engine, &err) != TS_OK) ...          // the same answer on every rank
  *   for (step ...) {
- *     for (micro-batch ...) ts_engine_micro_batch (engine, tokens, samples);  // forward and backward, gradients summed
- *     ts_engine_step (engine, ...);                                         // reduce, clip, update
+ *     for (sample ...) ts_batch_set (batch, ...);                           // this rank's samples of the whole step
+ *     ts_engine_train_step (engine, &input);                                // forward, backward, reduce, clip, update
  *   }
  *   ts_engine_destroy (&engine);
  *
@@ -17,6 +17,8 @@
 
 #include "comm/comm.h"
 #include "deck/deck.h"
+#include "graph/record.h"
+#include "io/batch.h"
 #include "run/executor.h"
 #include "run/program.h"
 
@@ -29,6 +31,7 @@ typedef struct ts_engine_options {
   ts_world *world;                /**< Borrowed for the engine's life. */
   const ts_deck *deck;            /**< Borrowed; its batch triple is resolved (ts_deck_resolve_batch), its
                         * precision decided (ts_engine_decide_precision). */
+  const ts_mesh *mesh;            /**< Copied; NULL: what the deck asks for (ts_deck_mesh). */
   unsigned abilities;             /**< Mask of TS_CAN_...; memory is planned for these. */
   bool loads;                     /**< The caller loads a checkpoint next: parameters get no first values. */
   ts_executor_observer *observer; /**< For timelines; NULL for none. */
@@ -50,13 +53,6 @@ ts_status ts_engine_create(const ts_engine_options *options, ts_engine **out, ts
 /** Free and set to NULL; NULL is allowed. Collective over the world. */
 void ts_engine_destroy(ts_engine **engine);
 
-/** Forward and backward of one micro-batch.  The calls between two steps must be gradient_accumulation_steps.
- * \param [in] tokens   [micro-batch][sequence_length + 1] token ids: inputs and, one later, labels; a label of -100 is
- *                      not counted in the loss.
- * \param [in] samples  [micro-batch] global sample numbers: what dropout is keyed by.
- * Collective over the world. */
-void ts_engine_micro_batch(ts_engine *engine, const int32_t *tokens, const int64_t *samples);
-
 /** The agreed result of a step; the same on every rank but for the times. */
 typedef struct ts_step_result {
   double loss;      /**< Mean over all valid tokens of the global batch. */
@@ -64,19 +60,29 @@ typedef struct ts_step_result {
   double lr;
   double valid_tokens;
   bool skipped;                                             /**< Loss or norm was not finite: nothing was updated. */
-  double flag[2];                                           /**< Largest value any rank gave in \a flags. */
+  double flag[TS_N_FLAGS];                                           /**< Largest value any rank gave in \a flags. */
   double communication_seconds, exposed_seconds;            /**< This rank's, since the last step. */
   double forward_seconds, backward_seconds, update_seconds; /**< Likewise: wall time of the phases. */
 } ts_step_result;
 
-/** Reduce what is left to reduce, agree on the record, clip, update.
- * \param [in] flags  Two values of this rank, of which everybody gets the largest (a stop request, seconds).
- * Collective over the world. */
-ts_step_result ts_engine_step(ts_engine *engine, const double flags[2]);
+/** What a step works on. */
+typedef struct ts_step_input {
+  /** This rank's samples of all micro-batches, one after another; borrowed during the call. */
+  const ts_batch *batch;
+  /** Asked once, after the last micro-batch: values of this rank of which everybody gets the largest (a stop request,
+   * seconds); NULL for zeros. */
+  void (*flags)(void *user, double flags[TS_N_FLAGS]);
+  void *user;
+} ts_step_input;
+
+/** A whole step: forward and backward of gradient_accumulation_steps micro-batches, reduce, agree on the record, clip,
+ * update.  A rank's samples are its share by ts_engine_mesh: ranks that differ in other axes than TS_AXES_BATCH give the
+ * same ones. Collective over the world. */
+ts_step_result ts_engine_train_step(ts_engine *engine, const ts_step_input *input);
 
 /** Sum of the loss over valid tokens and their number, over all ranks, of one micro-batch a rank, without dropout.
  * Collective over the world. */
-void ts_engine_evaluate(ts_engine *engine, const int32_t *tokens, double *loss_sum, double *valid_tokens);
+void ts_engine_evaluate(ts_engine *engine, const ts_batch *batch, double *loss_sum, double *valid_tokens);
 
 /** Logits of the token after \a n tokens (1 <= n; the last sequence_length are used).
  * \param [out] logits  [vocab_size] fp32. Collective over the world: every rank gives the same tokens. */
@@ -98,6 +104,9 @@ const ts_layout *ts_engine_layout(const ts_engine *engine);
 
 /** The first program (training, else evaluation, else generation): its plan and graph.  Borrowed. Not collective. */
 const ts_program *ts_engine_program(const ts_engine *engine);
+
+/** The grid, seen from this rank.  Borrowed. Not collective. */
+const ts_mesh *ts_engine_mesh(const ts_engine *engine);
 
 /** The executor, for tests and metrics.  Borrowed. Not collective. */
 ts_executor *ts_engine_executor(ts_engine *engine);

@@ -11,19 +11,17 @@
 
 /* ---- data ---- */
 
-/* This rank's part of micro-batch m of a step: samples are dealt out in order of (micro-batch, rank, row), so that a
- * step has the same samples on every grid. */
-static ts_status read_micro_batch(ts_training *r, int64_t m, ts_error *err) {
-  int64_t first = r->at.samples + (m * r->ranks + r->rank) * r->batch;
-  for (int64_t b = 0; b < r->batch; ++b) {
-    r->samples[b] = first + b;
-    int32_t *row = r->tokens + b * (r->length + 1);
-    ts_status status = ts_data_sample_deck(r->deck, r->data, TS_SPLIT_TRAINING, first + b, row, err);
-    if (status != TS_OK) {
-      return status;
-    }
+/* This rank's samples of a step: dealt out in order of (micro-batch, batch coordinate, row), so that a step has the same
+ * samples on every grid. */
+static ts_status read_batch(ts_training *r, ts_error *err) {
+  int64_t groups = ts_mesh_group_size(&r->mesh, TS_AXES_BATCH), group = ts_mesh_group_rank(&r->mesh, TS_AXES_BATCH);
+  ts_status status = TS_OK;
+  for (int64_t i = 0; i < r->batch->samples && status == TS_OK; ++i) {
+    int64_t m = i / r->micro_batch, row = i % r->micro_batch;
+    int64_t position = r->at.samples + (m * groups + group) * r->micro_batch + row;
+    status = ts_data_read_deck(r->deck, r->data, TS_SPLIT_TRAINING, position, r->batch, i, err);
   }
-  return TS_OK;
+  return status;
 }
 
 /* ---- validation ---- */
@@ -137,17 +135,19 @@ static void write_digests(ts_training *r) {
 }
 
 /* What is agreed goes along with the record: what ranks ask for, whose checkpoint is still being written. */
-static ts_step_result update(ts_training *r) {
-  double request = ts_training_request(r);
-  ts_heartbeat_phase(TS_PHASE_UPDATING);
-  ts_step_result result = ts_engine_step(r->engine, (const double[2]){request, ts_saver_is_working(r->saver)});
+static void ask(void *user, double flags[TS_N_FLAGS]) {
+  ts_training *r = user;
+  flags[0] = ts_training_request(r);
+  flags[1] = ts_saver_is_working(r->saver);
+}
+
+static void count_step(ts_training *r, const ts_step_result *result) {
   ++r->at.step;
   r->at.samples += r->deck->train_batch_size;
-  r->at.skipped_in_a_row = result.skipped ? r->at.skipped_in_a_row + 1 : 0;
-  r->at.skipped += result.skipped;
-  r->request = (int) result.flag[0];
+  r->at.skipped_in_a_row = result->skipped ? r->at.skipped_in_a_row + 1 : 0;
+  r->at.skipped += result->skipped;
+  r->request = (int) result->flag[0];
   r->stopping = r->request == TS_REQUEST_STOP;
-  return result;
 }
 
 static void tell_time(ts_training *r, double seconds) {
@@ -159,21 +159,15 @@ static void tell_time(ts_training *r, double seconds) {
 static ts_status train_step(ts_training *r, ts_error *err) {
   bool timed = r->deck->profile.timeline[0] != 0 && r->at.step == r->timeline_step;
   ts_status status = timed ? ts_world_agree(r->world, begin_timeline(r, err), err) : TS_OK;
-  double start = ts_seconds(), data_seconds = 0;
+  double start = ts_seconds();
   ts_heartbeat_step(r->at.step + 1);
-  for (int64_t m = 0; m < r->accumulation && status == TS_OK; ++m) {
-    double before = ts_seconds();
-    ts_heartbeat_micro_batch(m);
-    status = ts_world_agree(r->world, read_micro_batch(r, m, err), err);
-    data_seconds += ts_seconds() - before;
-    if (status == TS_OK) {
-      ts_engine_micro_batch(r->engine, r->tokens, r->samples);
-    }
-  }
+  status = status == TS_OK ? ts_world_agree(r->world, read_batch(r, err), err) : status;
+  double data_seconds = ts_seconds() - start;
   if (status != TS_OK) {
     return status;
   }
-  ts_step_result result = update(r);
+  ts_step_result result = ts_engine_train_step(r->engine, &(ts_step_input){r->batch, ask, r});
+  count_step(r, &result);
   double seconds = ts_seconds() - start;
   if (timed) {
     ts_executor_set_observer(ts_engine_executor(r->engine), NULL, NULL);

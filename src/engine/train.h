@@ -33,9 +33,9 @@ int ts_train(ts_world *world, ts_deck *deck, const ts_train_options *options, ts
 /** Open the deck's data set. Not collective. */
 ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err);
 
-/** ts_data_sample, whose errors name the deck's key and where it was set. Not collective. */
-ts_status ts_data_sample_deck(const ts_deck *deck, ts_data *data, ts_split split, int64_t position, int32_t *tokens,
-                              ts_error *err);
+/** ts_data_read, whose errors name the deck's key and where it was set. Not collective. */
+ts_status ts_data_read_deck(const ts_deck *deck, ts_data *data, ts_split split, int64_t position, ts_batch *batch,
+                            int64_t i, ts_error *err);
 
 /** Mean loss over the validation split (at most run.evaluate_batches global micro-batches when that is positive).
  * \param [out] n_batches  Global micro-batches used; may be NULL.

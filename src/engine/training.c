@@ -219,19 +219,16 @@ static ts_status decide_precision(ts_training *r, ts_error *err) {
 /* Where the run begins decides precision and batch; what a rank reads at a time follows. */
 static ts_status find_batch(ts_training *r, ts_error *err) {
   ts_deck *deck = r->deck;
-  ts_mesh mesh;
-  ts_status status = ts_deck_mesh(deck, ts_world_size(r->world), ts_world_rank(r->world), &mesh, err);
+  ts_status status = ts_deck_mesh(deck, ts_world_size(r->world), ts_world_rank(r->world), &r->mesh, err);
   status = status == TS_OK ? ts_resume_find(r->world, deck, r->options->resume, &r->resume, err) : status;
   if (status == TS_OK) {
     status = decide_precision(r, err);
   }
-  status = status == TS_OK ? ts_resume_batch(&r->resume, deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
+  status = status == TS_OK ? ts_resume_batch(&r->resume, deck, ts_mesh_group_size(&r->mesh, TS_AXES_BATCH), err) : status;
   if (status == TS_OK) {
-    r->batch = deck->train_micro_batch_size_per_gpu;
+    r->micro_batch = deck->train_micro_batch_size_per_gpu;
     r->length = deck->data.sequence_length;
-    r->accumulation = deck->gradient_accumulation_steps;
-    r->tokens = ts_malloc((size_t) (r->batch * (r->length + 1)) * sizeof *r->tokens);
-    r->samples = ts_malloc((size_t) r->batch * sizeof *r->samples);
+    r->batch = ts_batch_create(r->micro_batch * deck->gradient_accumulation_steps, r->length);
   }
   return status;
 }
@@ -255,6 +252,7 @@ static ts_status open_all(ts_training *r, ts_error *err) {
       TS_CAN_TRAIN | (validates ? TS_CAN_EVALUATE : 0) | (r->options->prompt != NULL ? TS_CAN_GENERATE : 0);
   const ts_engine_options options = {.world = r->world,
                                      .deck = deck,
+                                     .mesh = &r->mesh,
                                      .abilities = abilities,
                                      .loads = r->resume.checkpoint != NULL || r->options->weights != NULL};
   status = ts_engine_create(&options, &r->engine, err);
@@ -270,13 +268,12 @@ void ts_training_close(ts_training *r) {
   ts_data_close(&r->data);
   ts_resume_clear(&r->resume);
   ts_run_unlock(r->lock);
-  ts_free(r->tokens);
-  ts_free(r->samples);
+  ts_batch_destroy(&r->batch);
 }
 
 static void prepare(ts_training *r) {
   const ts_program *program = ts_engine_program(r->engine);
-  r->flops_per_step = ts_program_model_flops(program, NULL) * (double) (r->accumulation * r->ranks);
+  r->flops_per_step = ts_program_step_flops(program);
   const ts_device_ops *device = program->target.backend->device;
   ts_dtype dtype = ts_deck_dtype(r->deck);
   r->peak =

@@ -25,9 +25,10 @@ typedef struct ts_training {
   ts_timeline *timeline; /* this rank's, NULL unless a step is being recorded */
   double timeline_start;
   ts_progress progress;
-  int32_t *tokens;
-  int64_t *samples;
-  int64_t batch, length, ranks, rank, accumulation;
+  ts_mesh mesh;
+  ts_batch *batch;              /* this rank's samples of a step */
+  int64_t micro_batch, length;  /* samples of a micro-batch, tokens of a sample */
+  int64_t ranks, rank;
   double flops_per_step;
   double peak; /* FLOP/s of large matrix products, all ranks */
   ts_resume resume;

@@ -1,5 +1,4 @@
 /* Validation: the deck's data set, and the mean loss over its held-out samples. */
-#include "base/memory.h"
 #include "base/text.h"
 #include "engine/train.h"
 
@@ -14,10 +13,10 @@ static ts_status blame(const ts_deck *deck, const char *problem, ts_error *err) 
   return ts_deck_error(deck, validation ? "data.validation_path" : "data.path", err, "%s", problem);
 }
 
-ts_status ts_data_sample_deck(const ts_deck *deck, ts_data *data, ts_split split, int64_t position, int32_t *tokens,
-                              ts_error *err) {
+ts_status ts_data_read_deck(const ts_deck *deck, ts_data *data, ts_split split, int64_t position, ts_batch *batch,
+                            int64_t i, ts_error *err) {
   ts_error found = {0};
-  ts_status status = ts_data_sample(data, split, position, tokens, &found);
+  ts_status status = ts_data_read(data, split, position, batch, i, &found);
   if (status != TS_OK) {
     status = blame(deck, found.text, err);
   }
@@ -46,26 +45,25 @@ ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err) 
   return status;
 }
 
-/* Rows past the end of the split are filled with the first sample and counted nowhere. */
-static ts_status read_validation(const ts_deck *deck, ts_data *data, int64_t first, int64_t n, int64_t batch,
-                                 int64_t length, int32_t *tokens, ts_error *err) {
-  for (int64_t b = 0; b < batch; ++b) {
-    int32_t *row = tokens + b * (length + 1);
-    ts_status status = ts_data_sample_deck(deck, data, TS_SPLIT_VALIDATION, first + b < n ? first + b : 0, row, err);
-    if (status != TS_OK) {
-      return status;
-    }
-    for (int64_t t = 1; first + b >= n && t <= length; ++t) {
-      row[t] = -100;
+/* Samples past the end of the split are filled with the first one and counted nowhere. */
+static ts_status read_validation(const ts_deck *deck, ts_data *data, int64_t first, ts_batch *batch, ts_error *err) {
+  int64_t n = ts_data_samples(data, TS_SPLIT_VALIDATION);
+  ts_status status = TS_OK;
+  for (int64_t i = 0; i < batch->samples && status == TS_OK; ++i) {
+    bool past = first + i >= n;
+    status = ts_data_read_deck(deck, data, TS_SPLIT_VALIDATION, past ? 0 : first + i, batch, i, err);
+    if (status == TS_OK && past) {
+      ts_batch_ignore(batch, i);
     }
   }
-  return TS_OK;
+  return status;
 }
 
 ts_status ts_validate(ts_engine *engine, ts_world *world, const ts_deck *deck, ts_data *data, double *loss,
                       int64_t *n_batches, ts_error *err) {
-  int64_t batch = deck->train_micro_batch_size_per_gpu, length = deck->data.sequence_length;
-  int64_t ranks = ts_world_size(world), n = ts_data_samples(data, TS_SPLIT_VALIDATION), global = batch * ranks;
+  const ts_mesh *mesh = ts_engine_mesh(engine);
+  int64_t micro_batch = deck->train_micro_batch_size_per_gpu, n = ts_data_samples(data, TS_SPLIT_VALIDATION);
+  int64_t global = micro_batch * ts_mesh_group_size(mesh, TS_AXES_BATCH);
   if (n == 0) {
     return ts_deck_error(deck, "data.validation_fraction", err,
                          "there is no validation data: set it or data.validation_path");
@@ -74,20 +72,20 @@ ts_status ts_validate(ts_engine *engine, ts_world *world, const ts_deck *deck, t
   if (deck->run.evaluate_batches > 0 && deck->run.evaluate_batches < batches) {
     batches = deck->run.evaluate_batches;
   }
-  int32_t *tokens = ts_malloc((size_t) (batch * (length + 1)) * sizeof *tokens);
+  ts_batch *batch = ts_batch_create(micro_batch, deck->data.sequence_length);
   double sum = 0, valid = 0;
   ts_status status = TS_OK;
   for (int64_t i = 0; i < batches && status == TS_OK; ++i) {
-    int64_t first = i * global + ts_world_rank(world) * batch;
-    status = ts_world_agree(world, read_validation(deck, data, first, n, batch, length, tokens, err), err);
+    int64_t first = i * global + ts_mesh_group_rank(mesh, TS_AXES_BATCH) * micro_batch;
+    status = ts_world_agree(world, read_validation(deck, data, first, batch, err), err);
     if (status == TS_OK) {
       double batch_loss, batch_valid;
-      ts_engine_evaluate(engine, tokens, &batch_loss, &batch_valid);
+      ts_engine_evaluate(engine, batch, &batch_loss, &batch_valid);
       sum += batch_loss;
       valid += batch_valid;
     }
   }
-  ts_free(tokens);
+  ts_batch_destroy(&batch);
   *loss = ts_shown(sum / valid);
   if (n_batches != NULL) {
     *n_batches = batches;

@@ -64,6 +64,10 @@ int ts_graph_unit(ts_graph *g, const char *name) {
   return g->n_units++;
 }
 
+int ts_segment_phase(ts_segment segment) {
+  return segment == TS_SEGMENT_FORWARD ? 0 : segment == TS_SEGMENT_UPDATE ? 2 : 1;
+}
+
 ts_site ts_graph_site(ts_graph *g) {
   return (ts_site){g, TS_SEGMENT_FORWARD, -1};
 }

@@ -9,10 +9,13 @@
 #include "graph/cut.h"
 #include "graph/graph.h"
 
-enum { TS_OP_ALIAS = 1, TS_OP_COMM = 2, TS_OP_IS_UPDATE = 4 };
+enum { TS_OP_ALIAS = 1, TS_OP_COMM = 2, TS_OP_IS_UPDATE = 4, TS_OP_PRODUCT = 8 };
 
 /** Elements per block of the sum of squares, part of the definition of the gradient norm. */
 #define TS_SQUARE_BLOCK 4096
+
+/** A label that is not counted in the loss. */
+#define TS_IGNORED (-100)
 
 /** The types and shapes of a node's outputs, from its inputs and attributes.
  * \param [out] dtype, shape  n_out entries.

@@ -48,20 +48,16 @@ static ts_status check_pass(const char *name, ts_error *err) {
   return status;
 }
 
-/* The commands of every run of segments that an engine makes, verified. */
+/* The commands of every run of the step that differs from those before it, verified. */
 static void add_commands(const ts_program *p, ts_text *to) {
-  static const struct {
-    const char *name;
-    unsigned segments;
-  } runs[] = {{"forward", TS_SEGMENT_FORWARD},
-              {"backward", TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT},
-              {"backward and reduce", TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT | TS_SEGMENT_REDUCE},
-              {"update", TS_SEGMENT_UPDATE}};
-  for (size_t i = 0; i < sizeof runs / sizeof *runs; ++i) {
-    ts_lowered *commands = ts_lower(p->graph, p->schedule, runs[i].segments);
+  for (int i = 0; i < p->step->n; ++i) {
+    if (!ts_step_is_new(p->step, i)) {
+      continue;
+    }
+    ts_lowered *commands = ts_lower(p->graph, p->schedule, p->step->run[i].segments);
     char *wrong = ts_lowered_verify(commands, p->graph, p->plan);
-    TS_CHECK(wrong == NULL, "%s: %s", runs[i].name, wrong);
-    ts_text_add(to, "# %s\n", runs[i].name);
+    TS_CHECK(wrong == NULL, "%s: %s", p->step->run[i].name, wrong);
+    ts_text_add(to, "# %s\n", p->step->run[i].name);
     ts_lowered_dump(commands, p->graph, to);
     ts_lowered_destroy(&commands);
   }

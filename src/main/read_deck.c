@@ -129,12 +129,18 @@ ts_status ts_read_deck_or_model(const ts_arguments *arguments, ts_world *world, 
   return status;
 }
 
-void ts_use_one_micro_batch(ts_deck *deck, int ranks) {
+ts_status ts_use_one_micro_batch(ts_deck *deck, const ts_world *world, ts_error *err) {
+  ts_mesh mesh;
+  ts_status status = ts_deck_mesh(deck, ts_world_size(world), ts_world_rank(world), &mesh, err);
+  if (status != TS_OK) {
+    return status;
+  }
   if (deck->train_micro_batch_size_per_gpu <= 0) {
     deck->train_micro_batch_size_per_gpu = 1;
   }
   deck->gradient_accumulation_steps = 1;
-  deck->train_batch_size = deck->train_micro_batch_size_per_gpu * ranks;
+  deck->train_batch_size = deck->train_micro_batch_size_per_gpu * ts_mesh_group_size(&mesh, TS_AXES_BATCH);
+  return TS_OK;
 }
 
 ts_status ts_create_engine(ts_world *world, ts_deck *deck, unsigned abilities, const char *checkpoint,

@@ -68,10 +68,14 @@ static void add_parameter(ts_layout *layout, const ts_graph *graph, const ts_dec
 }
 
 /* Equal shards, aligned; the last ones may be short or empty. */
-static void cut(ts_part *part, int n_shards) {
-  part->shard = align_up((part->count + n_shards - 1) / n_shards, TS_LAYOUT_ALIGN);
-  part->cuts = ts_malloc((size_t) (n_shards + 1) * sizeof *part->cuts);
-  for (int r = 0; r <= n_shards; ++r) {
+static void cut_part(ts_part *part, const ts_mesh *mesh, unsigned axes) {
+  part->axes = axes;
+  part->group = ts_mesh_group_size(mesh, axes);
+  part->rank = ts_mesh_group_rank(mesh, axes);
+  part->owned = ts_mesh_group_number(mesh, axes) == part->home;
+  part->shard = align_up((part->count + part->group - 1) / part->group, TS_LAYOUT_ALIGN);
+  part->cuts = ts_malloc((size_t) (part->group + 1) * sizeof *part->cuts);
+  for (int r = 0; r <= part->group; ++r) {
     int64_t begin = r * part->shard;
     part->cuts[r] = begin < part->count ? begin : part->count;
   }
@@ -88,8 +92,6 @@ static int64_t *row_cuts(int n_rows, int64_t length) {
 
 ts_layout *ts_layout_create(const ts_graph *graph, const ts_deck *deck, const ts_mesh *mesh) {
   ts_layout *layout = ts_calloc(1, sizeof *layout);
-  layout->n_shards = ts_mesh_group_size(mesh, TS_AXES_DENSE);
-  layout->my_shard = ts_mesh_group_rank(mesh, TS_AXES_DENSE);
   layout->parameter = ts_calloc((size_t) graph->n_tensors + 1, sizeof *layout->parameter);
   int capacity = 0, n_trainable = 0;
   for (int unit = 0; unit < graph->n_units; ++unit) {
@@ -104,15 +106,15 @@ ts_layout *ts_layout_create(const ts_graph *graph, const ts_deck *deck, const ts
       }
       if (part.n_parameters > 0) {
         part.name = ts_format("%s%s", graph->unit[unit], kind_suffix[kind]);
-        cut(&part, layout->n_shards);
+        cut_part(&part, mesh, TS_AXES_DENSE);
         TS_GROW(layout->part, layout->n_parts, capacity);
         layout->part[layout->n_parts++] = part;
         n_trainable += part.trainable;
       }
     }
   }
-  layout->record_cuts = row_cuts(layout->n_shards, TS_RECORD_SQUARES + n_trainable);
-  layout->loss_cuts = row_cuts(layout->n_shards, TS_RECORD_SQUARES);
+  layout->record_cuts = row_cuts(mesh->ranks, TS_RECORD_SQUARES + n_trainable);
+  layout->loss_cuts = row_cuts(mesh->ranks, TS_RECORD_SQUARES);
   return layout;
 }
 
@@ -134,6 +136,16 @@ void ts_layout_destroy(ts_layout **layout) {
   ts_free(l->loss_cuts);
   ts_free(l);
   *layout = NULL;
+}
+
+void ts_layout_mesh_cuts(const ts_part *part, const ts_mesh *mesh, int64_t *cuts) {
+  cuts[0] = 0;
+  for (int r = 0; r < mesh->ranks; ++r) {
+    ts_mesh at = ts_mesh_at(mesh, r);
+    bool owns = ts_mesh_group_number(&at, part->axes) == part->home;
+    int i = ts_mesh_group_rank(&at, part->axes);
+    cuts[r + 1] = cuts[r] + (owns ? part->cuts[i + 1] - part->cuts[i] : 0);
+  }
 }
 
 const ts_parameter *ts_layout_find(const ts_layout *layout, const char *name) {

@@ -1,12 +1,18 @@
 /** \file
  * The flat layout: which flat ranges hold which parameters, and who owns which elements.  One table for every ZeRO
  * stage: a stage only says which of parameter, gradient and optimizer state keep a rank's shard instead of the whole.
+ * Every rank of the mesh has the same table, but for its own place in it.
  *
  * A unit (a block, one large matrix) is a list of parts.  A part packs parameters of one kind (trainable or frozen,
  * persistent or not) in the model's order into a flat range of `count` elements; every parameter begins at a multiple
  * of TS_LAYOUT_ALIGN elements.  The range is cut by `cuts`, one more than there are shards; the last cut is `count`, so
  * the padding that equal shards would need belongs to nobody and never moves.  The gaps between parameters are never
- * read.  None of these functions is collective.
+ * read.
+ *
+ * A part is spread over mesh axes: the ranks that differ in these alone are a group, and each of a group holds one
+ * shard.  Where the mesh has other axes there are several such groups; the part's home is the one that owns it, the
+ * others hold replicas, which are updated alike and neither counted nor saved.  So every element has one owner.
+ * None of these functions is collective.
  */
 #ifndef TS_PASS_LAYOUT_H
 #define TS_PASS_LAYOUT_H
@@ -34,17 +40,29 @@ typedef struct ts_part {
   int first, n_parameters; /**< Its parameters are consecutive in ts_layout.parameter. */
   int64_t count;           /**< Elements of the flat range, gaps included. */
   int64_t shard;           /**< Elements of the largest shard: what a rank's shard storage holds. */
-  int64_t *cuts;           /**< Owned: n_shards + 1. */
+  unsigned axes;           /**< Mesh axes that its shards are spread over. */
+  int home;                /**< The group over these axes that owns it (ts_mesh_group_number). */
+  int group;               /**< Ranks of a group. */
+  int64_t *cuts;           /**< Owned: group + 1. */
+  int rank;                /**< This rank's place in its group. */
+  bool owned;              /**< This rank's group is the home. */
 } ts_part;
+
+/** This rank's shard of a part: elements [begin, end) of the flat range. Not collective. */
+static inline int64_t ts_part_begin(const ts_part *part) {
+  return part->cuts[part->rank];
+}
+static inline int64_t ts_part_end(const ts_part *part) {
+  return part->cuts[part->rank + 1];
+}
 
 typedef struct ts_layout {
   ts_parameter *parameter; /**< Owned. */
   int n_parameters;
   ts_part *part; /**< Owned. */
   int n_parts;
-  int n_shards; /**< Size of the group that shards dense parts. */
-  int my_shard; /**< This rank's. */
-  /** Owned: where each rank's row of the step's record begins (graph/record.h), with squares of trainable parts. */
+  /** Owned: where the row of each rank of the mesh begins in the step's record (pass/record.h), with squares of
+   * trainable parts. */
   int64_t *record_cuts;
   int64_t *loss_cuts; /**< Owned: likewise without squares. */
 } ts_layout;
@@ -55,6 +73,10 @@ ts_layout *ts_layout_create(const ts_graph *graph, const ts_deck *deck, const ts
 
 /** Free and set to NULL; NULL is allowed. Not collective. */
 void ts_layout_destroy(ts_layout **layout);
+
+/** The cut points of a part over all ranks of the mesh, in order of mesh rank: who is not of its home owns nothing.
+ * \param [out] cuts  mesh->ranks + 1 entries. Not collective. */
+void ts_layout_mesh_cuts(const ts_part *part, const ts_mesh *mesh, int64_t *cuts);
 
 /** True when the deck's `frozen` patterns name this parameter. Not collective. */
 bool ts_parameter_is_frozen(const ts_deck *deck, const char *name);

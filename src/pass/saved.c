@@ -6,16 +6,23 @@
 
 #include <string.h>
 
+/* This rank's share of a state of a part. */
 static ts_saved_leaf describe(const ts_graph *graph, const ts_layout *layout, ts_tid leaf) {
   const ts_tensor *tensor = &graph->tensor[leaf];
+  const ts_state_info *info = ts_state_get(tensor->held.state);
   const ts_part *part = &layout->part[tensor->held.part];
-  int64_t first = part->cuts[layout->my_shard];
-  return (ts_saved_leaf){.state = ts_state_get(tensor->held.state)->saved,
-                         .leaf = leaf,
-                         .dtype = tensor->dtype,
-                         .whole = tensor->held.whole,
-                         .first = tensor->held.whole ? first : 0,
-                         .count = part->cuts[layout->my_shard + 1] - first};
+  ts_saved_leaf s = {
+      .state = info->saved, .leaf = leaf, .dtype = tensor->dtype, .block = info->block, .whole = tensor->held.whole};
+  if (s.block == 0) { /* everybody has all of it */
+    s.count = ts_tensor_count(graph, leaf);
+    s.owned = part->owned && part->rank == 0 ? s.count : 0;
+    return s;
+  }
+  int64_t begin = ts_state_elements(s.block, ts_part_begin(part));
+  s.first = s.whole ? begin : 0;
+  s.count = ts_state_elements(s.block, ts_part_end(part)) - begin;
+  s.owned = part->owned ? s.count : 0;
+  return s;
 }
 
 bool ts_saved_leaf_find(const ts_graph *graph, const ts_layout *layout, int index, ts_state state, ts_saved_leaf *out) {
@@ -62,7 +69,8 @@ int64_t ts_saved_bytes(const ts_graph *graph, const ts_layout *layout) {
     ts_saved_leaf leaf[TS_MOST_SAVED];
     int n = ts_saved_leaves(graph, layout, i, leaf);
     for (int k = 0; k < n; ++k) {
-      int64_t size = layout->part[i].shard * (int64_t) ts_dtype_size(leaf[k].dtype);
+      int64_t most = leaf[k].block > 0 ? ts_state_elements(leaf[k].block, layout->part[i].shard) : leaf[k].count;
+      int64_t size = most * (int64_t) ts_dtype_size(leaf[k].dtype);
       bytes += (size + TS_PLAN_ALIGN - 1) / TS_PLAN_ALIGN * TS_PLAN_ALIGN;
     }
   }

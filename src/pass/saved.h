@@ -18,9 +18,11 @@ typedef struct ts_saved_leaf {
   const char *state; /**< "parameter", "exp_avg", ...; constant. */
   ts_tid leaf;
   ts_dtype dtype;
+  int64_t block; /**< Elements of the part that one of the leaf's stands for; 0: the leaf has a shape of its own. */
   bool whole;    /**< The leaf holds the whole part; else this rank's shard. */
   int64_t first; /**< Index in the leaf of this rank's first element. */
-  int64_t count; /**< This rank's elements: cuts[my_shard + 1] - cuts[my_shard]. */
+  int64_t count; /**< This rank's elements of the leaf. */
+  int64_t owned; /**< Those that it saves: all, or none where it holds a replica. */
 } ts_saved_leaf;
 
 /** The saved leaves of part \a index.  Not collective.

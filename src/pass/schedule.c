@@ -25,16 +25,11 @@ static bool is_collective(const ts_node *node) {
   return (ts_op_get(node->op)->flags & TS_OP_COMM) != 0;
 }
 
-/* 0 forward, 1 backward with its reductions, 2 update. */
-static int phase_of(const ts_node *node) {
-  return node->segment == TS_SEGMENT_FORWARD ? 0 : node->segment == TS_SEGMENT_UPDATE ? 2 : 1;
-}
-
 /* ---- prefetch: a new order of nodes ---- */
 
 /* A gather of state alone may be issued at any time. */
 static bool is_free_gather(const ts_graph *g, const ts_node *node) {
-  if (node->op != TS_OP_ALL_GATHER || node->attr.comm.into || phase_of(node) == 2) {
+  if (node->op != TS_OP_ALL_GATHER || node->attr.comm.into || ts_segment_phase(node->segment) == 2) {
     return false;
   }
   for (int i = 0; i < node->n_in; ++i) {
@@ -70,7 +65,7 @@ static ts_nid *prefetch_order(const ts_graph *g, int64_t budget, int64_t most) {
     if (!is_free_gather(g, node)) {
       continue;
     }
-    for (next = next > i ? next : i + 1; next < g->n_nodes && phase_of(&g->node[next]) == phase_of(node); ++next) {
+    for (next = next > i ? next : i + 1; next < g->n_nodes && ts_segment_phase(g->node[next].segment) == ts_segment_phase(node->segment); ++next) {
       if (is_free_gather(g, &g->node[next])) {
         int64_t elements = gathered_elements(g, &g->node[next]);
         if (ahead + elements > budget || ahead + elements + gathered_elements(g, node) > most) {
@@ -208,9 +203,9 @@ void ts_pass_schedule(ts_graph **graph, ts_pass_context *context) {
     if (ts_node_is_window(&g->node[n])) {
       continue;
     }
-    if (phase_of(&g->node[n]) != phase) {
+    if (ts_segment_phase(g->node[n].segment) != phase) {
       wait_for(&s, s.n_pending);
-      phase = phase_of(&g->node[n]);
+      phase = ts_segment_phase(g->node[n].segment);
     }
     place_node(&s, n, zero->overlap_comm);
   }

@@ -11,9 +11,15 @@ typedef struct ts_state_info {
   const char *name, *shard; /**< Of the leaf, behind its part's; NULL for one with a name of its own. */
   ts_purpose purpose;
   const char *saved; /**< Its name in checkpoints; NULL: not saved. */
+  int64_t block;     /**< Elements of the part that one of the state's stands for; 0: it has a shape of its own. */
 } ts_state_info;
 
 /** The row of a state; of TS_STATE_NONE one that is a buffer and not saved. Not collective. */
 const ts_state_info *ts_state_get(ts_state state);
+
+/** Elements of a state with \a block > 0 that stand for the first \a elements of its part. Not collective. */
+static inline int64_t ts_state_elements(int64_t block, int64_t elements) {
+  return (elements + block - 1) / block;
+}
 
 #endif

@@ -22,20 +22,22 @@
 ts_tid ts_zero_state(ts_zero *z, int index, ts_state state, ts_dtype dtype, bool whole) {
   const ts_part *part = &z->layout->part[index];
   const ts_state_info *info = ts_state_get(state);
+  TS_CHECK(info->block > 0 && TS_LAYOUT_ALIGN % info->block == 0, "state %s: its blocks do not fit in shards", info->name);
+  int64_t count = ts_state_elements(info->block, whole ? ts_zero_whole(part) : part->shard);
   char *name = ts_format("%s.%s", part->name, whole ? info->name : info->shard);
-  ts_tid t = ts_graph_state(z->rewrite.to, name, (ts_held){state, index, whole}, dtype,
-                            TS_SHAPE(whole ? ts_zero_whole(z, part) : part->shard), part->unit);
+  ts_tid t =
+      ts_graph_state(z->rewrite.to, name, (ts_held){state, index, whole}, dtype, TS_SHAPE(count), part->unit);
   ts_free(name);
   return t;
 }
 
-int64_t ts_zero_whole(const ts_zero *z, const ts_part *part) {
-  return z->layout->n_shards * part->shard;
+int64_t ts_zero_whole(const ts_part *part) {
+  return part->group * part->shard;
 }
 
-ts_tid ts_zero_my_window(const ts_zero *z, ts_site at, const ts_part *part, ts_tid whole) {
+ts_tid ts_zero_my_window(ts_site at, const ts_part *part, ts_tid whole) {
   char *name = ts_format("%s.mine", part->name);
-  ts_tid t = ts_build_view(at, name, whole, z->layout->my_shard * part->shard, TS_SHAPE(part->shard));
+  ts_tid t = ts_build_view(at, name, whole, part->rank * part->shard, TS_SHAPE(part->shard));
   ts_free(name);
   return t;
 }
@@ -49,7 +51,7 @@ static void make_storage(ts_zero *z) {
     s->whole = sharded ? TS_NONE : s->param;
     s->gradient = s->shard = TS_NONE;
     if (part->trainable && ts_zero_is_training(z)) {
-      bool shard = z->stage >= 2;
+      bool shard = ts_zero_stage(z, part) >= 2;
       s->gradient = ts_zero_state(z, i, TS_STATE_GRADIENT, z->accumulate, !shard);
       s->shard = shard ? s->gradient : TS_NONE;
       s->missing = part->n_parameters;
@@ -60,33 +62,30 @@ static void make_storage(ts_zero *z) {
 
 /* ---- windows and gathers ---- */
 
-static void gather_unit(ts_zero *z, ts_site at, int unit) {
-  size_t limit = (size_t) z->layout->n_parts;
-  ts_tid *x = ts_malloc(limit * sizeof *x);
-  int *which = ts_malloc(limit * sizeof *which);
-  ts_piece *piece = ts_malloc(limit * sizeof *piece);
-  int n = 0;
-  for (int i = 0; i < z->layout->n_parts; ++i) {
-    const ts_part *part = &z->layout->part[i];
-    if (part->unit == unit && ts_zero_parameter_is_sharded(z, part)) {
-      piece[n] = (ts_piece){.input = n, .cuts = part->cuts, .begin = 0, .end = part->shard};
-      which[n] = i;
-      x[n++] = z->part[i].param;
-    }
-  }
-  char *name = ts_format("%s.gather", at.graph->unit[unit]);
-  ts_tid y = ts_build_all_gather(at, name, TS_AXES_DENSE, z->layout->n_shards, n, x, NULL, n, piece);
-  for (int k = 0; k < n; ++k) {
-    const ts_part *part = &z->layout->part[which[k]];
-    z->part[which[k]].whole = y + k;
+static void emit_gather(ts_zero *z, ts_site at, ts_bucket *b) {
+  const ts_part *first = &z->layout->part[b->part[0]];
+  char *name = ts_format("%s.gather", at.graph->unit[first->unit]);
+  ts_tid y = ts_build_all_gather(at, name, b->axes, b->group, b->n, b->x, NULL, b->n, b->piece);
+  for (int k = 0; k < b->n; ++k) {
+    const ts_part *part = &z->layout->part[b->part[k]];
+    z->part[b->part[k]].whole = y + k;
     for (int p = part->first; p < part->first + part->n_parameters; ++p) {
       z->window[p] = TS_NONE;
     }
   }
   ts_free(name);
-  ts_free(x);
-  ts_free(which);
-  ts_free(piece);
+}
+
+static void gather_unit(ts_zero *z, ts_site at, int unit) {
+  ts_bucket bucket = {0};
+  for (int i = 0; i < z->layout->n_parts; ++i) {
+    const ts_part *part = &z->layout->part[i];
+    if (part->unit == unit && ts_zero_parameter_is_sharded(z, part)) {
+      ts_bucket_add(z, at, &bucket, i, z->part[i].param, INT64_MAX, emit_gather);
+    }
+  }
+  ts_bucket_flush(z, at, &bucket, emit_gather);
+  ts_bucket_free(&bucket);
 }
 
 /* Every parameter a node reads becomes a window on the whole of its part. */
@@ -178,7 +177,7 @@ void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
   ts_zero z = {.rewrite = ts_rewrite_begin(*graph),
                .context = context,
                .layout = context->layout,
-               .stage = context->layout->n_shards > 1 ? (int) deck->zero_optimization.stage : 0,
+               .stage = (int) deck->zero_optimization.stage,
                .work = ts_deck_dtype(deck),
                .accumulate = deck->data_types.grad_accum_dtype};
   z.part = ts_calloc((size_t) z.layout->n_parts, sizeof *z.part);

@@ -20,8 +20,10 @@ typedef struct ts_part_state {
   int missing;      /* how many are still to come */
 } ts_part_state;
 
-/* What one collective will carry: columns of the shards of several parts. */
+/* What one collective will carry: columns of the shards of several parts, all spread over the same axes. */
 typedef struct ts_bucket {
+  unsigned axes;
+  int group;
   ts_tid *x;
   int *part;
   ts_piece *piece;
@@ -35,15 +37,20 @@ typedef struct ts_zero {
   ts_layout *layout;
   ts_part_state *part;
   ts_tid *window; /* per parameter: its window on part.whole, TS_NONE when there is none yet */
-  int stage;      /* 0 when there is nobody to share with */
+  int stage;      /* the deck's */
   ts_dtype work, accumulate;
   ts_tid beta;
   ts_bucket reduce; /* gradients waiting to be reduced */
 } ts_zero;
 
+/** The stage as it is for a part: 0 where there is nobody to share with. Not collective. */
+static inline int ts_zero_stage(const ts_zero *z, const ts_part *part) {
+  return part->group > 1 ? z->stage : 0;
+}
+
 /** True when this rank keeps only its shard of the part's parameters. Not collective. */
 static inline bool ts_zero_parameter_is_sharded(const ts_zero *z, const ts_part *part) {
-  return z->stage == 3 && !part->persistent;
+  return ts_zero_stage(z, part) == 3 && !part->persistent;
 }
 
 /** True when the graph is differentiated. Not collective. */
@@ -51,27 +58,26 @@ static inline bool ts_zero_is_training(const ts_zero *z) {
   return z->context->use == TS_MODEL_TRAIN;
 }
 
-/** True when there is more than one rank to share with. Not collective. */
-static inline bool ts_zero_is_shared(const ts_zero *z) {
-  return z->layout->n_shards > 1;
-}
-
 /** A state tensor of part \a index, for the whole of it or this rank's shard. Not collective. */
 ts_tid ts_zero_state(ts_zero *z, int index, ts_state state, ts_dtype dtype, bool whole);
 
 /** Elements of storage for the whole of a part: room for equal shards, so that plans are the same on all ranks. Not
  * collective. */
-int64_t ts_zero_whole(const ts_zero *z, const ts_part *part);
+int64_t ts_zero_whole(const ts_part *part);
 
 /** This rank's shard as a window on whole storage. Not collective. */
-ts_tid ts_zero_my_window(const ts_zero *z, ts_site at, const ts_part *part, ts_tid whole);
+ts_tid ts_zero_my_window(ts_site at, const ts_part *part, ts_tid whole);
 
 /** Emit the collective of a bucket with entries and empty it. Not collective (it only writes nodes). */
 typedef void ts_bucket_emit(ts_zero *z, ts_site at, ts_bucket *bucket);
 
-/** Enter all columns of a part's \a x; whenever the bucket holds \a limit elements over all ranks it is emitted.
+/** Enter all columns of a part's \a x; whenever the bucket holds \a limit elements over all ranks, or those of another
+ * group, it is emitted.
  * Pieces never change bits, so the limit is only a matter of time and memory. Not collective (it only writes nodes). */
 void ts_bucket_add(ts_zero *z, ts_site at, ts_bucket *bucket, int part, ts_tid x, int64_t limit, ts_bucket_emit *emit);
+
+/** Emit what it holds, if anything. Not collective (it only writes nodes). */
+void ts_bucket_flush(ts_zero *z, ts_site at, ts_bucket *bucket, ts_bucket_emit *emit);
 
 /** Free the arrays. Not collective. */
 void ts_bucket_free(ts_bucket *bucket);

@@ -15,8 +15,13 @@ static void reserve(ts_bucket *b) {
 void ts_bucket_add(ts_zero *z, ts_site at, ts_bucket *b, int part_index, ts_tid x, int64_t limit,
                    ts_bucket_emit *emit) {
   const ts_part *part = &z->layout->part[part_index];
-  int64_t most = limit / z->layout->n_shards / TS_LAYOUT_ALIGN * TS_LAYOUT_ALIGN;
+  int64_t most = limit / part->group / TS_LAYOUT_ALIGN * TS_LAYOUT_ALIGN;
   most = most < TS_LAYOUT_ALIGN ? TS_LAYOUT_ALIGN : most;
+  if (b->axes != part->axes) {
+    ts_bucket_flush(z, at, b, emit);
+    b->axes = part->axes;
+    b->group = part->group;
+  }
   for (int64_t begin = 0, end; begin < part->shard; begin = end) {
     int64_t room = most - b->columns;
     end = part->shard - begin < room ? part->shard : begin + room;
@@ -27,10 +32,16 @@ void ts_bucket_add(ts_zero *z, ts_site at, ts_bucket *b, int part_index, ts_tid 
     ++b->n;
     b->columns += end - begin;
     if (b->columns >= most) {
-      emit(z, at, b);
-      b->n = 0;
-      b->columns = 0;
+      ts_bucket_flush(z, at, b, emit);
     }
+  }
+}
+
+void ts_bucket_flush(ts_zero *z, ts_site at, ts_bucket *b, ts_bucket_emit *emit) {
+  if (b->n > 0) {
+    emit(z, at, b);
+    b->n = 0;
+    b->columns = 0;
   }
 }
 

@@ -16,7 +16,7 @@ static void gather_gradients(ts_zero *z, ts_site at, const ts_bucket *b) {
     into[i] = z->part[b->part[i]].gradient;
   }
   char *name = ts_bucket_name(z, b, "gather_gradient");
-  ts_tid y = ts_build_all_gather(at, name, TS_AXES_DENSE, z->layout->n_shards, b->n, x, into, b->n, b->piece);
+  ts_tid y = ts_build_all_gather(at, name, b->axes, b->group, b->n, x, into, b->n, b->piece);
   for (int i = 0; i < b->n; ++i) {
     z->part[b->part[i]].gradient = y + i;
   }
@@ -26,16 +26,15 @@ static void gather_gradients(ts_zero *z, ts_site at, const ts_bucket *b) {
 }
 
 static void reduce(ts_zero *z, ts_site at, ts_bucket *b) {
-  bool every_micro_batch = z->stage >= 2;
+  bool every_micro_batch = z->stage >= 2; /* a bucket is of parts that are shared */
   at.segment = every_micro_batch ? TS_SEGMENT_BACKWARD_WEIGHT : TS_SEGMENT_REDUCE;
   ts_tid *into = ts_malloc((size_t) b->n * sizeof *into);
   for (int i = 0; i < b->n; ++i) {
     into[i] = z->part[b->part[i]].shard;
   }
   char *name = ts_bucket_name(z, b, "reduce");
-  ts_tid y =
-      ts_build_reduce_scatter(at, name, TS_AXES_DENSE, z->layout->n_shards, z->context->deck->communication_data_type,
-                              b->n, b->x, into, every_micro_batch ? z->beta : TS_NONE, b->n, b->piece);
+  ts_tid y = ts_build_reduce_scatter(at, name, b->axes, b->group, z->context->deck->communication_data_type, b->n, b->x,
+                                     into, every_micro_batch ? z->beta : TS_NONE, b->n, b->piece);
   for (int i = 0; i < b->n; ++i) {
     z->part[b->part[i]].shard = y + i;
   }
@@ -47,16 +46,12 @@ static void reduce(ts_zero *z, ts_site at, ts_bucket *b) {
 }
 
 void ts_zero_flush(ts_zero *z, ts_site at) {
-  if (z->reduce.n > 0) {
-    reduce(z, at, &z->reduce);
-    z->reduce.n = 0;
-    z->reduce.columns = 0;
-  }
+  ts_bucket_flush(z, at, &z->reduce, reduce);
 }
 
 static void send(ts_zero *z, ts_site at, int part_index, ts_tid flat) {
   ts_bucket_add(z, at, &z->reduce, part_index, flat, z->context->deck->zero_optimization.reduce_bucket_size, reduce);
-  if (z->reduce.columns * z->layout->n_shards >= TS_REDUCE_EARLY) {
+  if (z->reduce.columns * z->reduce.group >= TS_REDUCE_EARLY) {
     ts_zero_flush(z, at);
   }
 }
@@ -77,13 +72,13 @@ static ts_tid pack(const ts_zero *z, ts_site at, const ts_part *part, const ts_t
 static void complete(ts_zero *z, ts_site at, int part_index) {
   const ts_part *part = &z->layout->part[part_index];
   ts_part_state *s = &z->part[part_index];
-  if (z->stage >= 2) {
+  if (ts_zero_stage(z, part) >= 2) {
     send(z, at, part_index, pack(z, at, part, s->produced, part->count));
     return;
   }
-  s->gradient = pack(z, at, part, s->produced, ts_zero_whole(z, part));
-  if (ts_zero_is_shared(z)) {
-    s->shard = ts_zero_my_window(z, at, part, s->gradient);
+  s->gradient = pack(z, at, part, s->produced, ts_zero_whole(part));
+  if (part->group > 1) {
+    s->shard = ts_zero_my_window(at, part, s->gradient);
     send(z, at, part_index, s->gradient);
   } else {
     s->shard = s->gradient;
@@ -94,7 +89,7 @@ void ts_zero_add_gradient(ts_zero *z, ts_site at, int index, ts_tid gradient) {
   const ts_parameter *p = &z->layout->parameter[index];
   const ts_part *part = &z->layout->part[p->part];
   ts_part_state *s = &z->part[p->part];
-  if (z->stage < 2) {
+  if (ts_zero_stage(z, part) < 2) {
     ts_site weights = {at.graph, TS_SEGMENT_BACKWARD_WEIGHT, at.unit};
     char *name = ts_format("%s.sum", p->name);
     ts_tid sum = ts_build_view(weights, name, s->gradient, p->offset, p->shape);

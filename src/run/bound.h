@@ -23,29 +23,26 @@ typedef struct ts_bound_node {
   struct ts_executor *executor;
 } ts_bound_node;
 
-/** Device: the commands of a mask of segments, and their recording. */
+/** Device: the commands of a run of the step, and their recording. */
 typedef struct ts_bound_run {
-  ts_lowered *commands; /**< Owned. */
+  ts_lowered *commands; /**< Owned; NULL before its first time. */
   void **event;         /**< Owned; commands->n_events. */
   void *graph;          /**< Owned; NULL until captured. */
   int times;            /**< It ran. */
 } ts_bound_run;
-
-enum { TS_MOST_RUNS = 8 };
 
 typedef struct ts_bound_program {
   const ts_program *program;
   ts_bound_node *node; /**< Per node of the graph. */
   int64_t *state;      /**< Per tensor: offset in the shared state arena (STATE leaves and what lies in them). */
   ts_memcheck *memcheck;
-  ts_bound_run run[TS_MOST_RUNS];
-  int n_runs;
+  ts_bound_run *run;      /**< Device: per run of the step; those alike share the first's. */
 } ts_bound_program;
 
-/** Device: when a run of segments began and ended, until somebody asks. */
+/** Device: when a run began and ended, until somebody asks. */
 typedef struct ts_span {
   void *begin, *end;
-  unsigned segments;
+  ts_run_phase phase;
 } ts_span;
 
 struct ts_executor {
@@ -75,14 +72,24 @@ void ts_bound_collective(ts_bound_node *node);
 /** Remember the first value of the node's outputs that is not finite. Not collective. */
 void ts_bound_check_finite(ts_executor *executor, const ts_bound_node *node);
 
-/** The seconds of a phase that a mask of segments belongs to. Not collective. */
-double *ts_executor_phase(ts_executor *executor, unsigned segments);
+/** The communicator over \a axes that works on the backend's memory. Collective over the group at the first call. */
+ts_comm *ts_bound_comm(ts_executor *executor, const ts_mesh *mesh, unsigned axes);
 
-/** Walk the instructions on the host. Collective over the world when they contain collectives. */
-void ts_walk_host(ts_executor *executor, ts_bound_program *program, unsigned segments);
+/** Take memory for all arenas of the programs, and give it back. Not collective. */
+void ts_bound_allocate(ts_executor *executor);
+void ts_bound_release(ts_executor *executor);
 
-/** Queue the commands on the device. Collective over the world when they contain collectives. */
-void ts_walk_device(ts_executor *executor, ts_bound_program *program, unsigned segments);
+/** Copy bytes of the backend's memory to the host's; on a device after all that is queued. Not collective. */
+void ts_bound_read(ts_executor *executor, void *to, const void *memory, size_t bytes);
+
+/** Where a tensor lies, in the backend's memory; NULL for TS_NONE and what is never touched. Not collective. */
+void *ts_bound_address(const ts_executor *executor, const ts_bound_program *program, ts_tid tensor);
+
+/** Walk the instructions of a run on the host. Collective over the world when they contain collectives. */
+void ts_walk_host(ts_executor *executor, ts_bound_program *program, int run);
+
+/** Queue the commands of a run on the device. Collective over the world when they contain collectives. */
+void ts_walk_device(ts_executor *executor, ts_bound_program *program, int run);
 
 /** Add what spans say to the times, and forget them; waits for the device. Not collective. */
 void ts_walk_device_take_spans(ts_executor *executor);

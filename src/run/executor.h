@@ -5,7 +5,7 @@
  * the input arena and the work arena (the largest).  After creation nothing is allocated, but for events and recordings
  * on a device in the first steps.
  *
- * On a device a run is queued and returns; the host waits where it reads (ts_executor_get, _take_times) or where it
+ * On a device a run is queued and returns; the host waits where it reads (ts_executor_read_..., _take_times) or where it
  * would overwrite inputs that are still being copied (ts_executor_input).  A run is queued command by command the first
  * time, recorded the second time, and replayed from then on, unless somebody observes it or graphs are off.
  */
@@ -39,38 +39,33 @@ ts_executor *ts_executor_create(const ts_program *const *programs, int n_program
 /** Free and set to NULL; NULL is allowed. Collective over the world. */
 void ts_executor_destroy(ts_executor **executor);
 
-/** Execute the instructions of program \a index whose segment is in \a segments (a mask of ts_segment), in order.
- * Collective over the world when they contain collectives. */
-void ts_executor_run(ts_executor *executor, int index, unsigned segments);
+/** Execute run \a run (an index) of the step of program \a index: its instructions in order. Collective over the world
+ * when they contain collectives. */
+void ts_executor_run(ts_executor *executor, int index, int run);
 
 /** Where the host writes an input or scalar, by name; NULL when the program has none or never touches it.  Valid until
  * the next run, to be asked for again then.  Inputs keep their values while only one program runs. Not collective. */
 void *ts_executor_input(ts_executor *executor, int index, const char *name);
 
-/** Memory of a state leaf or of a marked result, by name, in the memory of the backend: for ts_executor_get and _put,
- * for collectives, and for the host where the backend is the host's.  NULL when the program has none or never touches
- * it. Not collective. */
-void *ts_executor_memory(const ts_executor *executor, int index, const char *name);
+/** Elements [first, first + count) of a STATE leaf of the first program's graph, in the leaf's dtype: to or from memory
+ * of the host; on a device after all that is queued, and done when it returns. Not collective. */
+void ts_executor_read_state(ts_executor *executor, ts_tid leaf, int64_t first, int64_t count, void *to);
+void ts_executor_write_state(ts_executor *executor, ts_tid leaf, int64_t first, int64_t count, const void *from);
 
-/** Copy \a bytes bytes from the backend's memory to the host's, or back; on a device after all that is queued, and done
- * when it returns. Not collective. */
-void ts_executor_get(ts_executor *executor, void *to, const void *memory, size_t bytes);
-void ts_executor_put(ts_executor *executor, void *memory, const void *from, size_t bytes);
+/** Read into memory of ts_executor_allocate_host, fast: on the host with the program's threads, on a device queued and
+ * done after ts_executor_finish. Not collective. */
+void ts_executor_copy_state(ts_executor *executor, ts_tid leaf, int64_t first, int64_t count, void *to);
 
-/** The same as ts_executor_get into memory of ts_executor_allocate_host, without the way through staging memory: on a
- * device queued and done after ts_executor_finish. Not collective. */
-void ts_executor_fetch(ts_executor *executor, void *to, const void *memory, size_t bytes);
+/** Complete a STATE leaf of which each rank of the group over \a axes has written its own elements [cuts[r], cuts[r +
+ * 1]): everybody gets all. Collective over the group. */
+void ts_executor_gather_state(ts_executor *executor, ts_tid leaf, unsigned axes, const int64_t *cuts);
+
+/** Read a marked result of a program, whole, once its run is done. Not collective. */
+void ts_executor_read_result(ts_executor *executor, int index, const char *name, void *to);
 
 /** Bytes of host memory that an executor of these programs takes beside a device: a copy of the inputs, staging. Not
  * collective. */
 int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs);
-
-/** True when the backend's memory is the host's: what ts_executor_memory returns can be read and written. Not
- * collective. */
-bool ts_executor_is_host(const ts_executor *executor);
-
-/** The communicator over \a axes that works on the backend's memory. Collective over the group at the first call. */
-ts_comm *ts_executor_comm(ts_executor *executor, const ts_mesh *mesh, unsigned axes);
 
 /** Wait for all that is queued on a device. Not collective. */
 void ts_executor_finish(ts_executor *executor);
@@ -83,7 +78,7 @@ void ts_executor_release_host(const ts_executor *executor, void *memory, size_t 
 typedef struct ts_executor_times {
   double communication; /**< Seconds collectives took; NaN on a device, where only an observer's events would tell. */
   double exposed;       /**< Seconds the computation waited for them; NaN likewise. */
-  double forward, backward, update; /**< Seconds of the phases. */
+  double phase[TS_N_RUN_PHASES]; /**< Seconds of the runs of each phase. */
 } ts_executor_times;
 ts_executor_times ts_executor_take_times(ts_executor *executor);
 

@@ -1,11 +1,27 @@
 #include "run/program.h"
 
 #include "base/memory.h"
+#include "graph/op.h"
 
 ts_status ts_deck_mesh(const ts_deck *deck, int ranks, int rank, ts_mesh *mesh, ts_error *err) {
   const int size[TS_N_AXES] = {(int) deck->pipeline.stages, 0, (int) deck->expert_parallel.autoep_size,
                                (int) deck->sequence_parallel_size, (int) deck->tensor_parallel.autotp_size};
   return ts_mesh_init(mesh, size, ranks, rank, err);
+}
+
+/* Of the model's forward graph, before any pass. */
+static void count_flops(ts_program *program) {
+  double passes = program->use == TS_MODEL_TRAIN ? 3 : 1; /* forward, and twice as much backward */
+  const ts_graph *g = program->graph;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    if ((ts_op_get(node->op)->flags & TS_OP_PRODUCT) != 0) {
+      double flops = passes * ts_node_flops(g, node);
+      bool half = node->op == TS_OP_ATTENTION && node->attr.attention.causal;
+      program->flops += flops;
+      program->flops_full_attention += half ? 2 * flops : flops;
+    }
+  }
 }
 
 ts_program *ts_program_create(const ts_program_options *o) {
@@ -17,7 +33,10 @@ ts_program *ts_program_create(const ts_program_options *o) {
   program->mesh = *o->mesh;
   program->target = o->target;
   program->owns_layout = o->layout == NULL;
+  bool accumulates = o->use == TS_MODEL_TRAIN && o->deck->gradient_accumulation_steps > 0;
+  program->step = ts_step_create(o->use, accumulates ? (int) o->deck->gradient_accumulation_steps : 1);
   program->graph = ts_model_build(o->deck, o->use, o->batch, o->length);
+  count_flops(program);
   ts_pass_context context = {
       .deck = o->deck, .mesh = &program->mesh, .target = o->target, .use = o->use, .layout = (ts_layout *) o->layout};
   ts_passes_run(&program->graph, &context, o->last_pass, o->observer, o->observer_user);
@@ -36,29 +55,20 @@ void ts_program_destroy(ts_program **program) {
   if (p->owns_layout) {
     ts_layout_destroy(&p->layout);
   }
+  ts_step_destroy(&p->step);
   ts_schedule_destroy(&p->schedule);
   ts_plan_destroy(&p->plan);
   ts_free(p);
   *program = NULL;
 }
 
-/* Parameters in matrix products per token: every matrix but the tables that are only looked up. */
-static double product_parameters(const ts_deck_model *m) {
-  double c = (double) m->hidden_size, heads = (double) (m->num_attention_heads * m->head_dim),
-         kv = (double) (m->num_key_value_heads * m->head_dim), inner = (double) m->intermediate_size;
-  bool gated = m->hidden_act[0] == 's'; /* silu: gate and up */
-  double block = c * heads + 2 * c * kv + heads * c + (gated ? 3 : 2) * c * inner;
-  return block * (double) m->num_hidden_layers + c * (double) m->vocab_size;
+double ts_program_model_flops(const ts_program *program, double *full_attention) {
+  if (full_attention != NULL) {
+    *full_attention = program->flops_full_attention;
+  }
+  return program->flops;
 }
 
-double ts_program_model_flops(const ts_program *program, double *full_attention) {
-  const ts_deck_model *m = &program->deck->model;
-  double tokens = (double) (program->batch * program->length), n = product_parameters(m);
-  double attention =
-      (double) m->num_hidden_layers * (double) (m->num_attention_heads * m->head_dim) * (double) program->length;
-  double passes = program->use == TS_MODEL_TRAIN ? 3 : 1; /* forward, and twice as much backward */
-  if (full_attention != NULL) {
-    *full_attention = passes * tokens * (2 * n + 4 * attention);
-  }
-  return passes * tokens * (2 * n + 2 * attention);
+double ts_program_step_flops(const ts_program *program) {
+  return program->flops * program->step->micro_batches * ts_mesh_group_size(&program->mesh, TS_AXES_BATCH);
 }

@@ -9,6 +9,7 @@
 #include "pass/pass.h"
 #include "pass/plan.h"
 #include "pass/schedule.h"
+#include "pass/step.h"
 
 typedef struct ts_program_options {
   const ts_deck *deck; /**< Borrowed for the program's life. */
@@ -30,6 +31,8 @@ typedef struct ts_program {
   ts_mesh mesh;
   ts_target target;
   ts_graph *graph;   /**< Owned. */
+  double flops, flops_full_attention; /**< See ts_program_model_flops. */
+  ts_step *step;     /**< Owned: the runs of one step. */
   ts_layout *layout; /**< Owned when owns_layout. */
   bool owns_layout;
   ts_schedule *schedule; /**< Owned; NULL when stopped before it. */
@@ -46,10 +49,14 @@ ts_program *ts_program_create(const ts_program_options *options);
 /** Free and set to NULL; NULL is allowed. Not collective. */
 void ts_program_destroy(ts_program **program);
 
-/** FLOPs of the model's mathematics for one micro-batch of one rank: forward and backward of matrix products and
- * attention with the causal half (6 N + 6 L C T per token for training, 2 N + 2 L C T for evaluation).
+/** FLOPs of the model's mathematics for one micro-batch: forward and backward of matrix products and attention with the
+ * causal half (6 N + 6 L C T per token for training, 2 N + 2 L C T for evaluation), counted on the whole model's graph,
+ * however many ranks share the work.
  * \param [out] full_attention  The same with attention counted without the causal mask (6 N + 12 L C T); may be NULL.
  * Not collective. */
 double ts_program_model_flops(const ts_program *program, double *full_attention);
+
+/** Those of a step: all micro-batches of all ranks. Not collective. */
+double ts_program_step_flops(const ts_program *program);
 
 #endif

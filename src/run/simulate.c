@@ -30,15 +30,15 @@ typedef struct rank_state {
   int n_storages;
   int *of_root;                   /* index in storage, -1 for none */
   bool *made;                     /* per tensor: its node was executed, or issued, in this micro-batch */
-  int run, at;                    /* the next instruction: of which run of segments */
+  int run, at;                    /* the next instruction: of which run of the step */
   ts_nid *queue;                  /* collectives issued in this run */
   int n_issued, n_done, n_waited; /* of the queue: complete, known to be complete */
 } rank_state;
 
 typedef struct simulation {
   rank_state *rank;
-  int n_ranks, n_runs;
-  unsigned *runs; /* segments of each run of the step */
+  int n_ranks;
+  const ts_step *step;
 } simulation;
 
 static const ts_node *node_at(const rank_state *r, ts_nid n) {
@@ -193,7 +193,7 @@ static char *check_flight(const rank_state *r, ts_nid n) {
 
 static void begin_run(const simulation *s, rank_state *r) {
   r->at = r->n_issued = r->n_done = r->n_waited = 0;
-  if (r->run >= s->n_runs || (s->runs[r->run] & TS_SEGMENT_FORWARD) == 0) {
+  if (r->run >= s->step->n || s->step->run[r->run].phase != TS_RUN_FORWARD) {
     return;
   }
   memset(r->made, 0, (size_t) r->program->graph->n_tensors);
@@ -242,14 +242,14 @@ static char *wait_for(rank_state *r, ts_nid n, bool *blocked) {
  * \param [in,out] moved  Set when there was anything to do. */
 static char *advance(const simulation *s, rank_state *r, bool *moved) {
   const ts_schedule *schedule = r->program->schedule;
-  while (r->run < s->n_runs) {
+  while (r->run < s->step->n) {
     char *fault = NULL;
     bool blocked = false;
     if (r->at == schedule->n) {
       fault = end_run(s, r);
     } else {
       const ts_instruction *instruction = &schedule->instruction[r->at];
-      if ((node_at(r, instruction->node)->segment & s->runs[r->run]) != 0) {
+      if ((node_at(r, instruction->node)->segment & s->step->run[r->run].segments) != 0) {
         if (instruction->kind == TS_WAIT) {
           fault = wait_for(r, instruction->node, &blocked);
         } else {
@@ -430,17 +430,6 @@ static char *check_end(const rank_state *r) {
   return fault;
 }
 
-static void list_runs(simulation *s, const ts_program *program) {
-  const unsigned backward = TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT;
-  int micro_batches = program->use == TS_MODEL_TRAIN ? (int) program->deck->gradient_accumulation_steps : 0;
-  s->runs = ts_malloc((size_t) (2 * micro_batches + 1) * sizeof *s->runs);
-  for (int m = 0; m < micro_batches; ++m) {
-    s->runs[s->n_runs++] = TS_SEGMENT_FORWARD;
-    s->runs[s->n_runs++] = backward | (m == micro_batches - 1 ? TS_SEGMENT_REDUCE : 0);
-  }
-  s->runs[s->n_runs++] = TS_SEGMENT_UPDATE | (micro_batches == 0 ? TS_SEGMENT_FORWARD : 0);
-}
-
 /* All ranks as far as they come, then all collectives that have everybody, until nothing moves. */
 static char *step(simulation *s) {
   char *fault = NULL;
@@ -454,15 +443,15 @@ static char *step(simulation *s) {
     }
   }
   for (int i = 0; i < s->n_ranks && fault == NULL; ++i) {
-    fault = s->rank[i].run < s->n_runs ? explain_deadlock(s) : check_end(&s->rank[i]);
+    fault = s->rank[i].run < s->step->n ? explain_deadlock(s) : check_end(&s->rank[i]);
   }
   return fault;
 }
 
 char *ts_simulate_step(const ts_program *const *programs, int n_ranks) {
-  simulation s = {.n_ranks = n_ranks, .rank = ts_calloc((size_t) n_ranks, sizeof *s.rank)};
+  simulation s = {
+      .n_ranks = n_ranks, .rank = ts_calloc((size_t) n_ranks, sizeof *s.rank), .step = programs[0]->step};
   char *fault = NULL;
-  list_runs(&s, programs[0]);
   for (int i = 0; i < n_ranks && fault == NULL; ++i) {
     TS_CHECK(programs[i]->mesh.rank == i && programs[i]->mesh.ranks == n_ranks && programs[i]->use == programs[0]->use,
              "program %d is not that of rank %d of %d", i, i, n_ranks);
@@ -473,6 +462,5 @@ char *ts_simulate_step(const ts_program *const *programs, int n_ranks) {
     close_rank(&s.rank[i]);
   }
   ts_free(s.rank);
-  ts_free(s.runs);
   return fault;
 }

@@ -8,17 +8,20 @@
 
 enum { SPANS = 64 /* runs that nobody asked about yet, before the device is waited for */ };
 
-/* ---- the commands of a mask ---- */
+/* ---- the commands of a run ---- */
 
-static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, unsigned segments) {
-  for (int i = 0; i < p->n_runs; ++i) {
-    if (p->run[i].commands->segments == segments) {
-      return &p->run[i];
-    }
+/* Runs with the same segments and slot are one recording. */
+static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, int run) {
+  const ts_step *step = p->program->step;
+  int first = 0;
+  while (step->run[first].segments != step->run[run].segments || step->run[first].slot != step->run[run].slot) {
+    ++first;
   }
-  TS_CHECK(p->n_runs < TS_MOST_RUNS, "more than %d ways to run a program", TS_MOST_RUNS);
-  ts_bound_run *r = &p->run[p->n_runs++];
-  r->commands = ts_lower(p->program->graph, p->program->schedule, segments);
+  ts_bound_run *r = &p->run[first];
+  if (r->commands != NULL) {
+    return r;
+  }
+  r->commands = ts_lower(p->program->graph, p->program->schedule, step->run[run].segments);
   char *wrong = ts_lowered_verify(r->commands, p->program->graph, p->program->plan);
   TS_CHECK(wrong == NULL, "the program of the device is wrong: %s", wrong);
   r->event = ts_calloc((size_t) r->commands->n_events + 1, sizeof *r->event);
@@ -30,8 +33,11 @@ static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, unsigned segm
 
 void ts_walk_device_release(ts_executor *e, ts_bound_program *p) {
   const ts_device_ops *device = e->backend->device;
-  for (int i = 0; i < p->n_runs; ++i) {
+  for (int i = 0; i < p->program->step->n; ++i) {
     ts_bound_run *r = &p->run[i];
+    if (r->commands == NULL) {
+      continue;
+    }
     device->graph_destroy(r->graph);
     for (int k = 0; k < r->commands->n_events; ++k) {
       device->event_destroy(r->event[k]);
@@ -124,7 +130,7 @@ static void queue_captured(ts_executor *e, ts_bound_program *p, ts_bound_run *r)
 
 /* ---- time ---- */
 
-static ts_span *next_span(ts_executor *e, unsigned segments) {
+static ts_span *next_span(ts_executor *e, ts_run_phase phase) {
   if (e->used_spans == SPANS) {
     ts_walk_device_take_spans(e);
   }
@@ -134,7 +140,7 @@ static ts_span *next_span(ts_executor *e, unsigned segments) {
         (ts_span){.begin = e->backend->device->event_create(true), .end = e->backend->device->event_create(true)};
   }
   ts_span *span = &e->span[e->used_spans++];
-  span->segments = segments;
+  span->phase = phase;
   return span;
 }
 
@@ -142,7 +148,7 @@ void ts_walk_device_take_spans(ts_executor *e) {
   const ts_device_ops *device = e->backend->device;
   for (int i = 0; i < e->used_spans; ++i) {
     device->finish(e->span[i].end);
-    *ts_executor_phase(e, e->span[i].segments) += device->seconds(e->span[i].begin, e->span[i].end);
+    e->times.phase[e->span[i].phase] += device->seconds(e->span[i].begin, e->span[i].end);
   }
   e->used_spans = 0;
   e->times.communication = e->times.exposed = NAN;
@@ -164,26 +170,26 @@ static void report(ts_executor *e, const ts_bound_program *p, const ts_bound_run
 }
 
 /* For messages. */
-static const char *name_run(ts_model_use use, unsigned segments) {
-  return use == TS_MODEL_LOSS                   ? "the forward pass of a validation"
-         : use == TS_MODEL_LOGITS               ? "the forward pass of a generation"
-         : (segments & TS_SEGMENT_UPDATE) != 0  ? "the update of a step"
-         : (segments & TS_SEGMENT_FORWARD) != 0 ? "the forward pass of a step"
-                                                : "the backward pass of a step";
+static const char *name_run(ts_model_use use, ts_run_phase phase) {
+  static const char *const names[TS_N_RUN_PHASES] = {
+      "the forward pass of a step", "the backward pass of a step", "the update of a step"};
+  return use == TS_MODEL_LOSS     ? "the forward pass of a validation"
+         : use == TS_MODEL_LOGITS ? "the forward pass of a generation"
+                                  : names[phase];
 }
 
-void ts_walk_device(ts_executor *e, ts_bound_program *p, unsigned segments) {
+void ts_walk_device(ts_executor *e, ts_bound_program *p, int run) {
+  static const char *const queueing[TS_N_RUN_PHASES] = {"queue.forward", "queue.backward", "queue.update"};
   const ts_device_ops *device = e->backend->device;
-  ts_bound_run *r = find_run(e, p, segments);
-  ts_span *span = next_span(e, segments);
+  ts_run_phase phase = p->program->step->run[run].phase;
+  ts_bound_run *r = find_run(e, p, run);
+  ts_span *span = next_span(e, phase);
   if (e->options.observer != NULL) {
     ts_executor_finish(e); /* or the host's clock would say nothing about the device's begin */
   }
   double start = ts_seconds();
-  ts_heartbeat_enter((segments & TS_SEGMENT_FORWARD) != 0  ? "queue.forward"
-                     : (segments & TS_SEGMENT_UPDATE) != 0 ? "queue.update"
-                                                           : "queue.backward");
-  device->set_run(name_run(p->program->use, segments), records(e, r));
+  ts_heartbeat_enter(queueing[phase]);
+  device->set_run(name_run(p->program->use, phase), records(e, r));
   device->record(span->begin, TS_QUEUE_COMPUTE);
   queue_commands(e, p, r, false);
   queue_captured(e, p, r);

@@ -36,7 +36,8 @@ static void wait_node(ts_executor *e, ts_bound_node *b) {
   }
 }
 
-void ts_walk_host(ts_executor *e, ts_bound_program *p, unsigned segments) {
+void ts_walk_host(ts_executor *e, ts_bound_program *p, int run) {
+  const ts_run *what = &p->program->step->run[run];
   const ts_schedule *schedule = p->program->schedule;
   double start = ts_seconds();
   if (p->memcheck != NULL) {
@@ -45,7 +46,7 @@ void ts_walk_host(ts_executor *e, ts_bound_program *p, unsigned segments) {
   for (int i = 0; i < schedule->n; ++i) {
     const ts_instruction *instruction = &schedule->instruction[i];
     ts_bound_node *b = &p->node[instruction->node];
-    if ((b->call.node->segment & segments) == 0) {
+    if ((b->call.node->segment & what->segments) == 0) {
       continue;
     }
     switch (instruction->kind) {
@@ -61,5 +62,5 @@ void ts_walk_host(ts_executor *e, ts_bound_program *p, unsigned segments) {
   double busy = ts_stream_busy_seconds(e->stream);
   e->times.communication += busy - e->busy_seen;
   e->busy_seen = busy;
-  *ts_executor_phase(e, segments) += ts_seconds() - start;
+  e->times.phase[what->phase] += ts_seconds() - start;
 }

@@ -1,0 +1,62 @@
+/** \file
+ * Batches: what a model is given of its samples, as a table of named inputs.  Every input of every sample is made here,
+ * from tokens; whoever runs a model copies inputs by name and knows nothing of what they mean.
+ *
+ * Counts are in samples and elements.  No function here is collective.
+ */
+#ifndef IO_BATCH_H
+#define IO_BATCH_H
+
+#include "base/dtype.h"
+#include "graph/op.h"
+
+#include <stdint.h>
+
+/** X (NAME, name in the graph, dtype, has a sequence dimension): of a sample [sequence_length] or [1] */
+#define TS_INPUTS(X)                                                                                 \
+  X(INPUT_IDS, "input_ids", TS_I32, true)                                                            \
+  X(LABELS, "labels", TS_I32, true)       /* the token after each; TS_IGNORED: not counted */        \
+  X(POSITIONS, "positions", TS_I32, true) /* in its document */                                      \
+  X(DOCUMENTS, "documents", TS_I32, true) /* tokens of different documents do not see each other */  \
+  X(SAMPLE, "sample", TS_I64, false)      /* the sample's number in the run: what dropout is keyed by */
+
+typedef enum ts_input_kind {
+#define X(NAME, name, dtype, is_sequence) TS_INPUT_##NAME,
+  TS_INPUTS(X)
+#undef X
+      TS_N_INPUTS
+} ts_input_kind;
+
+typedef struct ts_input {
+  const char *name;
+  ts_dtype dtype;
+  bool is_sequence; /**< Its one dimension is the sequence, and can be divided as one; else one element a sample. */
+} ts_input;
+
+/** The row of an input. Not collective. */
+const ts_input *ts_input_get(ts_input_kind kind);
+
+typedef struct ts_batch {
+  int64_t samples, length; /**< length: tokens of a sample. */
+  void *input[TS_N_INPUTS]; /**< Owned: [samples] of each. */
+} ts_batch;
+
+/** Room for \a samples samples of \a length tokens, all zero; end with ts_batch_destroy. Not collective. */
+ts_batch *ts_batch_create(int64_t samples, int64_t length);
+
+/** Free and set to NULL; NULL is allowed. Not collective. */
+void ts_batch_destroy(ts_batch **batch);
+
+/** Bytes of one sample of an input. Not collective. */
+size_t ts_batch_bytes(const ts_batch *batch, ts_input_kind kind);
+
+/** Make the inputs of sample \a i of the batch.
+ * \param [in] number  The sample's number in the run.
+ * \param [in] tokens  [length + 1]: inputs and, one later, labels, one document.  TS_IGNORED among them is a label that
+ *                     is not counted, and token 0 as an input. Not collective. */
+void ts_batch_set(ts_batch *batch, int64_t i, int64_t number, const int32_t *tokens);
+
+/** Sample \a i takes part and is counted nowhere: no label of it is. Not collective. */
+void ts_batch_ignore(ts_batch *batch, int64_t i);
+
+#endif

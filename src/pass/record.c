@@ -1,0 +1,66 @@
+#include "pass/record.h"
+
+#include "base/memory.h"
+#include "graph/record.h"
+#include "ops/build.h"
+
+ts_tid ts_record_scalar(ts_site at, const char *name, ts_dtype dtype, int64_t count) {
+  return ts_graph_leaf(at.graph, name, TS_ROLE_SCALAR, dtype, TS_SHAPE(count), -1);
+}
+
+/* The loss is made where the model ends, once for all ranks along tp. */
+static bool owns_loss(const ts_mesh *mesh) {
+  return mesh->coord[TS_AXIS_TP] == 0 && mesh->coord[TS_AXIS_PP] == mesh->size[TS_AXIS_PP] - 1;
+}
+
+/* The sum of squares of this rank's shard of a part. */
+static ts_tid add_squares(ts_site at, const ts_layout *layout, const ts_part *part, ts_tid shard) {
+  ts_range *range;
+  int64_t begin = ts_part_begin(part), end = part->owned ? ts_part_end(part) : begin;
+  int n = ts_layout_ranges(layout, part, begin, end, &range);
+  char *name = ts_format("%s.squares", part->name);
+  ts_tid squares = ts_build_sum_squares(at, name, shard, n, range);
+  ts_free(name);
+  ts_free(range);
+  return squares;
+}
+
+/* This rank's row; *n elements. */
+static ts_tid make_row(ts_site at, const ts_mesh *mesh, const ts_layout *layout, const ts_record_row *row, int64_t *n) {
+  ts_tid *entry = ts_malloc((size_t) (layout->n_parts + 3) * sizeof *entry);
+  int n_entries = 0;
+  ts_tid zero = owns_loss(mesh) ? TS_NONE : ts_record_scalar(at, "zero", TS_F64, 1); /* never written */
+  entry[n_entries++] = zero == TS_NONE ? row->loss : zero;
+  entry[n_entries++] = zero == TS_NONE ? row->valid : zero;
+  entry[n_entries++] = ts_record_scalar(at, "flags", TS_F64, TS_N_FLAGS);
+  *n = TS_RECORD_SQUARES;
+  for (int i = 0; i < layout->n_parts; ++i) {
+    if (row->shard[i] != TS_NONE) {
+      entry[n_entries++] = add_squares(at, layout, &layout->part[i], row->shard[i]);
+      ++*n;
+    }
+  }
+  ts_tid made = ts_build_concat(at, "record", n_entries, entry);
+  ts_free(entry);
+  return made;
+}
+
+/* Every rank's row, [ranks][n]. */
+static ts_tid gather_rows(ts_site at, const ts_mesh *mesh, const ts_layout *layout, ts_tid row, int64_t n) {
+  if (mesh->ranks > 1) {
+    const int64_t *cuts = n > TS_RECORD_SQUARES ? layout->record_cuts : layout->loss_cuts;
+    ts_piece piece = {.input = 0, .cuts = cuts, .begin = 0, .end = n};
+    row = ts_build_all_gather(at, "record.gather", TS_AXES_ALL, mesh->ranks, 1, &row, NULL, 1, &piece);
+  }
+  return ts_build_view(at, "records", row, 0, TS_SHAPE(mesh->ranks, n));
+}
+
+ts_record_result ts_record_add(ts_site at, const ts_mesh *mesh, const ts_layout *layout, const ts_record_row *row) {
+  int64_t n;
+  ts_tid mine = make_row(at, mesh, layout, row, &n), all = gather_rows(at, mesh, layout, mine, n);
+  ts_tid summary =
+      ts_build_step_control(at, "control", all, ts_record_scalar(at, "static_tokens", TS_F64, 1),
+                            ts_record_scalar(at, "max_norm", TS_F32, 1), ts_record_scalar(at, "loss_scale", TS_F32, 1));
+  ts_graph_mark(at.graph, "summary", summary);
+  return (ts_record_result){.summary = summary, .scale = summary + 1, .skip = summary + 2};
+}

@@ -1,0 +1,193 @@
+/* Binding programs: communicators and kernels first, then memory, then addresses. */
+#include "base/memory.h"
+#include "pass/storage.h"
+#include "run/bound.h"
+
+static bool is_collective(const ts_node *node) {
+  return (ts_op_get(node->op)->flags & TS_OP_COMM) != 0;
+}
+
+ts_comm *ts_bound_comm(ts_executor *e, const ts_mesh *mesh, unsigned axes) {
+  return e->backend->device != NULL ? ts_world_device_comm(e->options.world, mesh, axes)
+                                    : ts_world_comm(e->options.world, mesh, axes);
+}
+
+static void prepare_program(ts_executor *e, ts_bound_program *p) {
+  const ts_graph *g = p->program->graph;
+  p->node = ts_calloc((size_t) g->n_nodes + 1, sizeof *p->node);
+  p->run = ts_calloc((size_t) p->program->step->n, sizeof *p->run);
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    ts_bound_node *b = &p->node[n];
+    b->executor = e;
+    if (ts_node_is_window(node)) {
+      continue;
+    }
+    if (is_collective(node)) {
+      b->comm = ts_bound_comm(e, &p->program->mesh, node->attr.comm.axes);
+      continue;
+    }
+    b->kernel = e->backend->kernel(node->op);
+    TS_CHECK(b->kernel->run != NULL, "backend %s has no kernel for %s", e->backend->name, ts_op_get(node->op)->name);
+    if (b->kernel->prepare != NULL) {
+      b->kernel->prepare(&p->program->target, g, node, &b->call.prepared);
+    }
+  }
+}
+
+/* How far each tensor in STATE is from where its own plan puts it. */
+static void share_state(ts_bound_program *b, const ts_bound_program *first) {
+  const ts_graph *g = b->program->graph;
+  b->state = ts_calloc((size_t) g->n_tensors + 1, sizeof *b->state);
+  if (b == first) {
+    return;
+  }
+  ts_place *place = ts_storage_find(g);
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    const ts_tensor *root = &g->tensor[place[t].root];
+    if (root->role != TS_ROLE_STATE) {
+      continue;
+    }
+    ts_tid theirs = ts_graph_find(first->program->graph, root->name);
+    TS_CHECK(theirs != TS_NONE && ts_tensor_bytes(first->program->graph, theirs) == ts_tensor_bytes(g, place[t].root),
+             "state %s is not in the first program, or has another size there", root->name);
+    b->state[t] = first->program->plan->address[theirs].offset - b->program->plan->address[place[t].root].offset;
+  }
+  ts_free(place);
+}
+
+static void bind_transfers(ts_bound_node *b) {
+  const ts_node *node = b->call.node;
+  b->transfer = ts_calloc((size_t) node->attr.comm.n_pieces, sizeof *b->transfer);
+  for (int i = 0; i < node->attr.comm.n_pieces; ++i) {
+    const ts_piece *piece = &node->attr.comm.piece[i];
+    b->transfer[i] = (ts_transfer){.x = b->in[piece->input],
+                                   .y = b->out[piece->input],
+                                   .cuts = piece->cuts,
+                                   .begin = piece->begin,
+                                   .end = piece->end};
+  }
+}
+
+static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n) {
+  const ts_program *program = p->program;
+  const ts_graph *g = program->graph;
+  const ts_node *node = &g->node[n];
+  ts_bound_node *b = &p->node[n];
+  b->in = ts_calloc((size_t) node->n_in, sizeof *b->in);
+  b->out = ts_calloc((size_t) node->n_out, sizeof *b->out);
+  for (int i = 0; i < node->n_in; ++i) {
+    b->in[i] = ts_bound_address(e, p, node->in[i]);
+  }
+  for (int i = 0; i < node->n_out; ++i) {
+    b->out[i] = ts_bound_address(e, p, node->out[i]);
+  }
+  if (node->prior != NULL) {
+    b->prior = ts_calloc((size_t) node->n_out, sizeof *b->prior);
+    for (int i = 0; i < node->n_out; ++i) {
+      b->prior[i] = ts_bound_address(e, p, node->prior[i]);
+    }
+  }
+  b->call =
+      (ts_kernel_call){.graph = g,
+                       .node = node,
+                       .in = b->in,
+                       .out = b->out,
+                       .prior = b->prior,
+                       .beta = ts_bound_address(e, p, node->beta),
+                       .prepared = b->call.prepared,
+                       .threads = program->target.threads,
+                       .workspace_bytes = (size_t) program->plan->workspace_bytes[n],
+                       .stream = e->backend->device != NULL ? e->backend->device->stream(TS_QUEUE_COMPUTE) : NULL};
+  if (b->call.workspace_bytes > 0) {
+    b->call.workspace = e->arena[TS_ARENA_WORK] + program->plan->workspace[n].offset;
+  }
+  if (is_collective(node)) {
+    bind_transfers(b);
+  }
+}
+
+static void bind_program(ts_executor *e, ts_bound_program *p) {
+  const ts_graph *g = p->program->graph;
+  share_state(p, &e->program[0]);
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    if (!ts_node_is_window(&g->node[n])) {
+      bind_node(e, p, n);
+    }
+  }
+  if (e->options.memcheck) {
+    p->memcheck = ts_memcheck_create(p->program, e->arena[TS_ARENA_WORK], e->arena_bytes[TS_ARENA_WORK]);
+  }
+}
+
+ts_executor *ts_executor_create(const ts_program *const *programs, int n_programs, const ts_executor_options *options) {
+  ts_executor *e = ts_calloc(1, sizeof *e);
+  e->options = *options;
+  e->n_programs = n_programs;
+  e->backend = programs[0]->target.backend;
+  TS_CHECK(!options->memcheck || e->backend->device == NULL,
+           "memcheck compares host memory; on a device use compute-sanitizer");
+  e->program = ts_calloc((size_t) n_programs, sizeof *e->program);
+  for (int i = 0; i < n_programs; ++i) {
+    e->program[i].program = programs[i];
+    prepare_program(e, &e->program[i]);
+  }
+  ts_bound_allocate(e);
+  for (int i = 0; i < n_programs; ++i) {
+    bind_program(e, &e->program[i]);
+  }
+  if (e->backend->device == NULL) {
+    e->stream = ts_stream_create(options->overlap && !options->memcheck);
+  }
+  return e;
+}
+
+static void release_node(ts_bound_node *b) {
+  if (b->kernel != NULL && b->kernel->release != NULL && b->call.prepared != NULL) {
+    b->kernel->release(b->call.prepared);
+  }
+  ts_free(b->in);
+  ts_free(b->out);
+  ts_free(b->prior);
+  ts_free(b->transfer);
+}
+
+static void release_device(ts_executor *e) {
+  const ts_device_ops *device = e->backend->device;
+  ts_executor_finish(e);
+  for (int i = 0; i < e->n_programs; ++i) {
+    ts_walk_device_release(e, &e->program[i]);
+  }
+  for (int i = 0; i < e->n_spans; ++i) {
+    device->event_destroy(e->span[i].begin);
+    device->event_destroy(e->span[i].end);
+  }
+  ts_free(e->span);
+}
+
+void ts_executor_destroy(ts_executor **executor) {
+  ts_executor *e = *executor;
+  if (e == NULL) {
+    return;
+  }
+  ts_stream_destroy(&e->stream);
+  if (e->backend->device != NULL) {
+    release_device(e);
+  }
+  for (int i = 0; i < e->n_programs; ++i) {
+    ts_bound_program *p = &e->program[i];
+    for (ts_nid n = 0; n < p->program->graph->n_nodes; ++n) {
+      release_node(&p->node[n]);
+    }
+    ts_memcheck_destroy(&p->memcheck);
+    ts_free(p->node);
+    ts_free(p->state);
+    ts_free(p->run);
+  }
+  ts_bound_release(e);
+  ts_free(e->program);
+  ts_free(e->nonfinite);
+  ts_free(e);
+  *executor = NULL;
+}
+

@@ -1,0 +1,218 @@
+/* The memory of an executor: arenas, and how others reach what lies in them. */
+#include "base/heartbeat.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "run/bound.h"
+
+#include <string.h>
+
+enum { STAGING = 4 << 20 };
+#define COPY_BLOCK ((size_t) 1 << 20)
+
+/* ---- arenas ---- */
+
+void ts_bound_allocate(ts_executor *e) {
+  const ts_device_ops *device = e->backend->device;
+  e->arena_bytes[TS_ARENA_STATE] = (size_t) e->program[0].program->plan->arena_bytes[TS_ARENA_STATE];
+  for (int i = 0; i < e->n_programs; ++i) {
+    for (int a = TS_ARENA_INPUT; a < TS_N_ARENAS; ++a) {
+      size_t bytes = (size_t) e->program[i].program->plan->arena_bytes[a];
+      e->arena_bytes[a] = bytes > e->arena_bytes[a] ? bytes : e->arena_bytes[a];
+    }
+  }
+  if (device != NULL) {
+    e->input = device->allocate_host(e->arena_bytes[TS_ARENA_INPUT]);
+    e->staging = device->allocate_host(STAGING);
+    e->staged = device->event_create(false);
+    e->copied_in = device->event_create(false);
+  }
+  size_t bytes = 0; /* one arena that holds all: what does not fit is known at once */
+  for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    bytes += e->arena_bytes[a];
+  }
+  e->arena[TS_ARENA_STATE] = e->backend->allocate(bytes);
+  for (int a = TS_ARENA_INPUT; a < TS_N_ARENAS; ++a) {
+    e->arena[a] = e->arena[a - 1] + e->arena_bytes[a - 1];
+  }
+  if (device != NULL && e->options.world != NULL) {
+    ts_world_device_register(e->options.world, e->arena[TS_ARENA_STATE], bytes);
+  }
+  e->input = device != NULL ? e->input : e->arena[TS_ARENA_INPUT];
+}
+
+void ts_bound_release(ts_executor *e) {
+  const ts_device_ops *device = e->backend->device;
+  if (device != NULL) {
+    device->event_destroy(e->staged);
+    device->event_destroy(e->copied_in);
+    device->release_host(e->staging);
+    device->release_host(e->input);
+  }
+  if (device != NULL && e->options.world != NULL) {
+    ts_world_device_deregister(e->options.world, e->arena[TS_ARENA_STATE]);
+  }
+  e->backend->release(e->arena[TS_ARENA_STATE], (size_t) ts_executor_arena_bytes(e));
+}
+
+/* Move a program's state leaves to where the first program has them; windows move along with their leaf. */
+void *ts_bound_address(const ts_executor *e, const ts_bound_program *b, ts_tid t) {
+  if (t == TS_NONE) {
+    return NULL;
+  }
+  ts_address at = b->program->plan->address[t];
+  if (at.arena == TS_ARENA_NONE) {
+    return NULL;
+  }
+  return e->arena[at.arena] + at.offset + (at.arena == TS_ARENA_STATE ? b->state[t] : 0);
+}
+
+/* ---- inputs ---- */
+
+void *ts_executor_input(ts_executor *e, int index, const char *name) {
+  const ts_program *program = e->program[index].program;
+  ts_tid t = ts_graph_find(program->graph, name);
+  if (t == TS_NONE || program->plan->address[t].arena != TS_ARENA_INPUT) {
+    return NULL;
+  }
+  if (e->copying_in) {
+    e->backend->device->finish(e->copied_in);
+    e->copying_in = false;
+  }
+  return e->input + program->plan->address[t].offset;
+}
+
+void ts_executor_finish(ts_executor *e) {
+  if (e->backend->device != NULL) {
+    for (int q = 0; q < TS_N_QUEUES; ++q) {
+      e->backend->device->record(e->staged, (ts_queue) q);
+      e->backend->device->finish(e->staged);
+    }
+  }
+}
+
+/* Block by block through the staging memory: pageable memory would be copied so by the driver anyway. */
+static void stage(ts_executor *e, unsigned char *device_memory, unsigned char *host, size_t bytes, bool out) {
+  const ts_device_ops *device = e->backend->device;
+  for (size_t at = 0; at < bytes; at += STAGING) {
+    size_t n = bytes - at < STAGING ? bytes - at : STAGING;
+    if (!out) {
+      memcpy(e->staging, host + at, n);
+    }
+    device->copy(out ? e->staging : device_memory + at, out ? device_memory + at : e->staging, n, TS_QUEUE_COMPUTE);
+    device->record(e->staged, TS_QUEUE_COMPUTE);
+    device->finish(e->staged);
+    if (out) {
+      memcpy(host + at, e->staging, n);
+    }
+  }
+}
+
+void ts_bound_read(ts_executor *e, void *to, const void *memory, size_t bytes) {
+  if (e->backend->device == NULL) {
+    memcpy(to, memory, bytes);
+  } else {
+    ts_heartbeat_enter("wait.for.device");
+    stage(e, (unsigned char *) memory, to, bytes, true);
+    ts_heartbeat_leave();
+  }
+}
+
+/* ---- state and results ---- */
+
+/* Where elements of a leaf lie; *bytes of them. */
+static unsigned char *find_state(const ts_executor *e, ts_tid leaf, int64_t first, int64_t count, size_t *bytes) {
+  const ts_graph *g = e->program[0].program->graph;
+  TS_ASSERT(g->tensor[leaf].role == TS_ROLE_STATE && first >= 0 && first + count <= ts_tensor_count(g, leaf));
+  size_t size = ts_dtype_size(g->tensor[leaf].dtype);
+  *bytes = (size_t) count * size;
+  return (unsigned char *) ts_bound_address(e, &e->program[0], leaf) + (size_t) first * size;
+}
+
+void ts_executor_read_state(ts_executor *e, ts_tid leaf, int64_t first, int64_t count, void *to) {
+  size_t bytes;
+  const void *memory = find_state(e, leaf, first, count, &bytes);
+  ts_bound_read(e, to, memory, bytes);
+}
+
+void ts_executor_write_state(ts_executor *e, ts_tid leaf, int64_t first, int64_t count, const void *from) {
+  size_t bytes;
+  unsigned char *memory = find_state(e, leaf, first, count, &bytes);
+  if (e->backend->device == NULL) {
+    memcpy(memory, from, bytes);
+  } else {
+    stage(e, memory, (unsigned char *) from, bytes, false);
+  }
+}
+
+static void copy_on_host(const void *from, void *to, size_t bytes, int threads) {
+  int64_t n = (int64_t) ((bytes + COPY_BLOCK - 1) / COPY_BLOCK);
+#pragma omp parallel for num_threads(threads)
+  for (int64_t block = 0; block < n; ++block) {
+    size_t at = (size_t) block * COPY_BLOCK, length = bytes - at < COPY_BLOCK ? bytes - at : COPY_BLOCK;
+    memcpy((char *) to + at, (const char *) from + at, length);
+  }
+}
+
+void ts_executor_copy_state(ts_executor *e, ts_tid leaf, int64_t first, int64_t count, void *to) {
+  size_t bytes;
+  const void *memory = find_state(e, leaf, first, count, &bytes);
+  if (e->backend->device == NULL) {
+    copy_on_host(memory, to, bytes, e->program[0].program->target.threads);
+  } else {
+    e->backend->device->copy(to, memory, bytes, TS_QUEUE_COMPUTE);
+  }
+}
+
+void ts_executor_gather_state(ts_executor *e, ts_tid leaf, unsigned axes, const int64_t *cuts) {
+  const ts_program *first = e->program[0].program;
+  ts_comm *comm = ts_bound_comm(e, &first->mesh, axes);
+  if (comm->size > 1) {
+    ts_dtype dtype = first->graph->tensor[leaf].dtype;
+    char *memory = ts_bound_address(e, &e->program[0], leaf);
+    ts_transfer transfer = {.x = memory + (size_t) cuts[comm->rank] * ts_dtype_size(dtype),
+                            .y = memory,
+                            .cuts = cuts,
+                            .begin = 0,
+                            .end = cuts[comm->size]};
+    comm->ops->all_gather(comm, &transfer, 1, dtype);
+    ts_executor_finish(e);
+  }
+}
+
+void ts_executor_read_result(ts_executor *e, int index, const char *name, void *to) {
+  const ts_graph *g = e->program[index].program->graph;
+  ts_tid t = ts_graph_marked(g, name);
+  TS_CHECK(t != TS_NONE, "program %d has no result %s", index, name);
+  ts_bound_read(e, to, ts_bound_address(e, &e->program[index], t), (size_t) ts_tensor_bytes(g, t));
+}
+
+/* ---- memory of the host ---- */
+
+void *ts_executor_allocate_host(const ts_executor *e, size_t bytes) {
+  return e->backend->device == NULL ? ts_map(bytes) : e->backend->device->allocate_host(bytes);
+}
+
+void ts_executor_release_host(const ts_executor *e, void *memory, size_t bytes) {
+  if (memory != NULL && e->backend->device == NULL) {
+    ts_unmap(memory, bytes);
+  } else if (memory != NULL) {
+    e->backend->device->release_host(memory);
+  }
+}
+
+int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs) {
+  int64_t inputs = 0;
+  for (int i = 0; i < n_programs; ++i) {
+    int64_t bytes = programs[i] != NULL ? programs[i]->plan->arena_bytes[TS_ARENA_INPUT] : 0;
+    inputs = bytes > inputs ? bytes : inputs;
+  }
+  return inputs + STAGING;
+}
+
+int64_t ts_executor_arena_bytes(const ts_executor *e) {
+  size_t bytes = 0;
+  for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    bytes += e->arena_bytes[a];
+  }
+  return (int64_t) bytes;
+}

@@ -1,0 +1,93 @@
+/* Running what was bound, and what is seen of it. */
+#include "base/memory.h"
+#include "run/bound.h"
+
+#include <math.h>
+
+void ts_bound_collective(ts_bound_node *b) {
+  const ts_node *node = b->call.node;
+  const ts_graph *g = b->call.graph;
+  ts_dtype x = g->tensor[node->in[0]].dtype, y = g->tensor[node->out[0]].dtype;
+  const ts_comm_ops *ops = b->comm->ops;
+  if (node->op == TS_OP_ALL_GATHER) {
+    ops->all_gather(b->comm, b->transfer, node->attr.comm.n_pieces, x);
+  } else if (node->op == TS_OP_REDUCE_SCATTER) {
+    ops->reduce_scatter(b->comm, b->transfer, node->attr.comm.n_pieces, x, node->attr.comm.wire, y, b->call.beta,
+                        b->call.workspace, b->call.workspace_bytes);
+  } else {
+    TS_ASSERT(node->op == TS_OP_ALL_REDUCE);
+    ops->all_reduce(b->comm, b->in[0], b->out[0], ts_tensor_count(g, node->in[0]), x, node->attr.comm.wire,
+                    b->call.workspace, b->call.workspace_bytes);
+  }
+}
+
+static int64_t first_nonfinite(const void *data, ts_dtype dtype, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    bool finite = dtype == TS_F32    ? isfinite(((const float *) data)[i])
+                  : dtype == TS_F64  ? isfinite(((const double *) data)[i])
+                  : dtype == TS_BF16 ? (((const uint16_t *) data)[i] & 0x7f80) != 0x7f80
+                                     : true;
+    if (!finite) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+/* The same where the memory may be a device's. */
+static int64_t find_nonfinite(ts_executor *e, const void *memory, ts_dtype dtype, int64_t count) {
+  if (e->backend->device == NULL) {
+    return first_nonfinite(memory, dtype, count);
+  }
+  size_t bytes = (size_t) count * ts_dtype_size(dtype);
+  void *copy = ts_malloc(bytes + 1);
+  ts_bound_read(e, copy, memory, bytes);
+  int64_t at = first_nonfinite(copy, dtype, count);
+  ts_free(copy);
+  return at;
+}
+
+/* Packed gradients, and what is updated, have gaps that nobody writes: only what kernels compute is looked at. */
+void ts_bound_check_finite(ts_executor *e, const ts_bound_node *b) {
+  const ts_graph *g = b->call.graph;
+  const ts_node *node = b->call.node;
+  for (int i = 0; e->nonfinite == NULL && i < node->n_out; ++i) {
+    const ts_tensor *t = &g->tensor[node->out[i]];
+    bool gaps = (ts_op_get(node->op)->flags & TS_OP_IS_UPDATE) != 0;
+    int64_t at = gaps ? -1 : find_nonfinite(e, b->out[i], t->dtype, ts_tensor_count(g, node->out[i]));
+    if (at >= 0) {
+      e->nonfinite = ts_format("op %s (%s), tensor %s, element %lld", node->name, ts_op_get(node->op)->name, t->name,
+                               (long long) at);
+    }
+  }
+}
+
+void ts_executor_run(ts_executor *e, int index, int run) {
+  (e->backend->device != NULL ? ts_walk_device : ts_walk_host)(e, &e->program[index], run);
+}
+
+/* ---- what was seen ---- */
+
+ts_executor_times ts_executor_take_times(ts_executor *e) {
+  if (e->backend->device != NULL) {
+    ts_walk_device_take_spans(e);
+  }
+  ts_executor_times times = e->times;
+  e->times = (ts_executor_times){0};
+  return times;
+}
+
+void ts_executor_set_observer(ts_executor *e, ts_executor_observer *observer, void *user) {
+  e->options.observer = observer;
+  e->options.observer_user = user;
+}
+
+char *ts_executor_take_nonfinite(ts_executor *e) {
+  char *text = e->nonfinite;
+  e->nonfinite = NULL;
+  return text;
+}
+
+int64_t ts_executor_peak_bytes(const ts_executor *e) {
+  return (int64_t) (e->backend->device != NULL ? e->backend->device->used() : ts_process_peak());
+}
