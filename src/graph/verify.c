@@ -96,14 +96,10 @@ static const char *rule_prior(const verifier *v, const ts_node *node) {
   return NULL;
 }
 
-static int phase_of(ts_segment segment) {
-  return segment == TS_SEGMENT_FORWARD ? 0 : segment == TS_SEGMENT_UPDATE ? 2 : 1;
-}
-
 static const char *rule_segment(const verifier *v, const ts_node *node) {
   for (int i = 0; i < node->n_in; ++i) {
     const ts_node *producer = node->in[i] == TS_NONE ? NULL : ts_graph_producer(v->graph, node->in[i]);
-    if (producer != NULL && phase_of(producer->segment) > phase_of(node->segment)) {
+    if (producer != NULL && ts_segment_phase(producer->segment) > ts_segment_phase(node->segment)) {
       return "it reads what a later phase makes";
     }
   }
