@@ -19,7 +19,7 @@ static const int64_t cached_bytes = 24 << 20;
 
 /* ---- the problem of a node ---- */
 
-static ts_attention_problem problem_of(const ts_graph *graph, const ts_node *node) {
+static ts_attention_problem own_problem(const ts_graph *graph, const ts_node *node) {
   const ts_tensor *q = &graph->tensor[node->in[node->op == TS_OP_ATTENTION ? 0 : 1]];
   ts_attention_problem p = {};
   p.batch = q->shape.d[0];
@@ -38,15 +38,11 @@ static ts_attention_problem problem_of(const ts_graph *graph, const ts_node *nod
   return p;
 }
 
-static const void *optional(const ts_kernel_call *call, int i) {
-  return call->node->n_in > i ? call->in[i] : NULL;
-}
-
 /* Documents, seed and sample begin at input \a first. */
-static void add_optional(ts_attention_problem *p, const ts_kernel_call *call, int first) {
-  p->documents = (const int32_t *) optional(call, first);
-  p->seed = (const int64_t *) optional(call, first + 1);
-  p->sample = (const int64_t *) optional(call, first + 2);
+static void add_ts_call_optional(ts_attention_problem *p, const ts_kernel_call *call, int first) {
+  p->documents = (const int32_t *) ts_call_optional(call, first);
+  p->seed = (const int64_t *) ts_call_optional(call, first + 1);
+  p->sample = (const int64_t *) ts_call_optional(call, first + 2);
   if (p->seed == NULL || p->sample == NULL) {
     p->threshold = 0;
     p->keep_scale = 1;
@@ -69,13 +65,13 @@ static void run_forward(const ts_attention_problem *p, ts_dtype dtype, cudaStrea
 }
 
 static void forward_own(const ts_kernel_call *call) {
-  ts_attention_problem p = problem_of(call->graph, call->node);
+  ts_attention_problem p = own_problem(call->graph, call->node);
   p.q = call->in[0];
   p.k = call->in[1];
   p.v = call->in[2];
   p.o = call->out[0];
   p.lse = (float *) call->out[1];
-  add_optional(&p, call, 3);
+  add_ts_call_optional(&p, call, 3);
   run_forward(&p, ts_call_in(call, 0)->dtype, ts_call_stream(call));
 }
 
@@ -128,7 +124,7 @@ template <typename T> static void delta(const ts_attention_problem *p, cudaStrea
 }
 
 static void backward_own(const ts_kernel_call *call) {
-  ts_attention_problem p = problem_of(call->graph, call->node);
+  ts_attention_problem p = own_problem(call->graph, call->node);
   p.d_out = call->in[0];
   p.q = call->in[1];
   p.k = call->in[2];
@@ -139,7 +135,7 @@ static void backward_own(const ts_kernel_call *call) {
   p.dk = call->out[1];
   p.dv = call->out[2];
   p.delta = (float *) call->workspace;
-  add_optional(&p, call, 6);
+  add_ts_call_optional(&p, call, 6);
   ts_dtype dtype = ts_call_in(call, 1)->dtype;
   TS_FOR_FLOAT(dtype, delta, &p, ts_call_stream(call));
   if (ts_attention_is_tiled(&p, dtype)) {
@@ -161,7 +157,7 @@ void ts_attention_run_own(const ts_kernel_call *call) {
 
 void ts_attention_forward_of(const ts_kernel_call *call, const void *q, const void *k, const void *v, void *o,
                              float *lse) {
-  ts_attention_problem p = problem_of(call->graph, call->node);
+  ts_attention_problem p = own_problem(call->graph, call->node);
   p.q = q;
   p.k = k;
   p.v = v;
@@ -173,12 +169,12 @@ void ts_attention_forward_of(const ts_kernel_call *call, const void *q, const vo
 }
 
 static size_t own_workspace(const ts_graph *graph, const ts_node *node) {
-  ts_attention_problem p = problem_of(graph, node);
+  ts_attention_problem p = own_problem(graph, node);
   return node->op == TS_OP_ATTENTION ? 0 : (size_t) (p.batch * p.heads * p.length) * sizeof(float);
 }
 
 /* The plan for memory has room for either where both may compute it. */
-static size_t prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
+static size_t set_up_attention(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
   bool either = target != NULL && target->cudnn && ts_cudnn_supports(graph, node);
   size_t own = own_workspace(graph, node), theirs = either ? ts_cudnn_workspace(graph, node) : 0;
   ts_attention_choice question = ts_attention_question(graph, node);
@@ -194,7 +190,7 @@ static size_t prepare(const ts_target *target, const ts_graph *graph, const ts_n
   return own > theirs ? own : theirs;
 }
 
-static void run(const ts_kernel_call *call) {
+static void launch_attention(const ts_kernel_call *call) {
   if (call->prepared != NULL) {
     ts_cudnn_plan_run((ts_cudnn_plan *) call->prepared, call);
   } else {
@@ -202,7 +198,7 @@ static void run(const ts_kernel_call *call) {
   }
 }
 
-static void release(void *prepared) {
+static void take_down_attention(void *prepared) {
   ts_cudnn_plan *plan = (ts_cudnn_plan *) prepared;
   ts_cudnn_plan_destroy(&plan);
 }
@@ -210,7 +206,7 @@ static void release(void *prepared) {
 /* ---- the table ---- */
 
 bool ts_cuda_attention_supported(const ts_graph *graph, const ts_node *node, const char **why) {
-  ts_attention_problem p = problem_of(graph, node);
+  ts_attention_problem p = own_problem(graph, node);
   ts_dtype dtype = graph->tensor[node->in[0]].dtype;
   const struct {
     bool good;
@@ -234,6 +230,6 @@ bool ts_cuda_attention_supported(const ts_graph *graph, const ts_node *node, con
 }
 
 const ts_kernel *ts_cuda_attention(ts_op op) {
-  static const ts_kernel row = {prepare, run, release}, none = {};
+  static const ts_kernel row = {set_up_attention, launch_attention, take_down_attention}, none = {};
   return op == TS_OP_ATTENTION || op == TS_OP_ATTENTION_DX ? &row : &none;
 }

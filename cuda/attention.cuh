@@ -38,6 +38,11 @@ static __device__ __forceinline__ int ts_warp_number(void) {
   return __shfl_sync(0xffffffffu, (int) (threadIdx.x / TS_WARP), 0);
 }
 
+/** Row m, half of a warp's result that this lane holds, where the first one is row \a first. */
+static __device__ __forceinline__ int ts_result_row(int first, int m, int half) {
+  return first + 16 * m + 8 * half + (int) (threadIdx.x % TS_WARP / 4);
+}
+
 /** First element of a head at token t, in [B][T][heads D]. */
 static __device__ __forceinline__ int64_t ts_attention_at(const ts_attention_problem &p, unsigned batch, int t,
                                                           int heads, unsigned head) {

@@ -154,19 +154,15 @@ typedef struct queries {
   float lse[M][2] /* in powers of 2 */, delta[M][2];
 } queries;
 
-static __device__ __forceinline__ int row_of(const queries &w, int m, int half) {
-  return w.first + 16 * m + 8 * half + (int) (threadIdx.x % TS_WARP / 4);
-}
-
-static __device__ __forceinline__ queries begin(const ts_attention_problem &p, unsigned batch, unsigned head,
-                                                int first) {
+static __device__ __forceinline__ queries load_queries(const ts_attention_problem &p, unsigned batch, unsigned head,
+                                                       int first) {
   queries w;
   w.first = first;
   w.batch = batch;
   w.head = head;
 #pragma unroll
   for (int i = 0; i < 2 * M; ++i) {
-    int row = row_of(w, i / 2, i % 2);
+    int row = ts_result_row(w.first, i / 2, i % 2);
     int64_t at = (batch * (int64_t) p.heads + head) * p.length + row;
     w.lse[i / 2][i % 2] = row < p.length ? p.lse[at] * TS_LOG2E : INFINITY;
     w.delta[i / 2][i % 2] = row < p.length ? p.delta[at] : 0.0f;
@@ -183,13 +179,14 @@ static __device__ __forceinline__ void gradients_of_scores(const ts_attention_pr
   int lane = (int) (threadIdx.x % TS_WARP);
   bool hides = first_key + N > p.length || (p.causal && first_key + N > w.first + 1);
   int key = first_key + lane % 4 * 2;
-  int last = (p.causal ? row_of(w, 0, 0) : (int) p.length - 1) - key; /* of the first row, from the lane's first key */
+  int last = (p.causal ? ts_result_row(w.first, 0, 0) : (int) p.length - 1) -
+             key; /* of the first row, from the lane's first key */
   float scale = p.scale * TS_LOG2E;
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      int row = row_of(w, m, half);
+      int row = ts_result_row(w.first, m, half);
       uint32_t keep = GENERAL ? __shfl_sync(0xffffffffu, mine, 16 * m + 8 * half + lane / 4) >> (lane % 4 * 2) : 0;
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
@@ -230,7 +227,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dq(const __grid_constant
   ts_tile_load<N, D, THREADS>(k_tile, p, p.k, block.batch, 0, p.kv_heads, kv_head);
   ts_tile_load<N, D, THREADS>(v_tile, p, p.v, block.batch, 0, p.kv_heads, kv_head);
   ts_copy_commit();
-  queries w = begin(p, block.batch, block.head, first + 16 * M * warp);
+  queries w = load_queries(p, block.batch, block.head, first + 16 * M * warp);
   ts_bf16 *q = q_tile + 16 * M * warp * ts_tile_row<D>, *d_out = do_tile + 16 * M * warp * ts_tile_row<D>;
   float dq[M][D / 8][4] = {};
   for (int key = 0, turn = 0; key < end_key; key += N, turn ^= 1) {
@@ -263,7 +260,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dq(const __grid_constant
 
 /* ---- launching ---- */
 
-template <int D, bool GENERAL> static void launch(const ts_attention_problem *p, cudaStream_t stream) {
+template <int D, bool GENERAL> static void launch_backward_tiles(const ts_attention_problem *p, cudaStream_t stream) {
   typedef keys_shape<D, GENERAL> keys;
   ts_launch(attention_dkdv<D, GENERAL>, ts_attention_grid(p, p->kv_heads, keys::keys), keys::threads, keys::shared,
             stream, *p);
@@ -271,14 +268,14 @@ template <int D, bool GENERAL> static void launch(const ts_attention_problem *p,
             stream, *p);
 }
 
-template <int D> static void choose(const ts_attention_problem *p, cudaStream_t stream) {
+template <int D> static void choose_backward_kind(const ts_attention_problem *p, cudaStream_t stream) {
   if (p->documents != NULL || p->threshold != 0) {
-    launch<D, true>(p, stream);
+    launch_backward_tiles<D, true>(p, stream);
   } else {
-    launch<D, false>(p, stream);
+    launch_backward_tiles<D, false>(p, stream);
   }
 }
 
 void ts_attention_backward(const ts_attention_problem *p, cudaStream_t stream) {
-  TS_FOR_HEAD_DIM(p->head_dim, choose, p, stream);
+  TS_FOR_HEAD_DIM(p->head_dim, choose_backward_kind, p, stream);
 }

@@ -34,7 +34,7 @@ ts_attention_choice ts_attention_question(const ts_graph *graph, const ts_node *
   return c;
 }
 
-static const ts_attention_choice *find(const ts_attention_choice *q) {
+static const ts_attention_choice *find_choice(const ts_attention_choice *q) {
   for (int i = 0; i < table.n; ++i) {
     const ts_attention_choice *c = &table.row[i];
     if (c->batch == q->batch && c->length == q->length && c->heads == q->heads && c->kv_heads == q->kv_heads &&
@@ -46,12 +46,12 @@ static const ts_attention_choice *find(const ts_attention_choice *q) {
 }
 
 bool ts_attention_by_cudnn(const ts_attention_choice *question) {
-  const ts_attention_choice *c = find(question);
+  const ts_attention_choice *c = find_choice(question);
   return c != NULL && c->cudnn;
 }
 
 void ts_attention_choose(const ts_attention_choice *choice) {
-  if (find(choice) == NULL && table.n < MOST) {
+  if (find_choice(choice) == NULL && table.n < MOST) {
     table.row[table.n++] = *choice;
   }
 }
@@ -164,16 +164,12 @@ typedef struct bench {
   void *event[2];
 } bench;
 
-static size_t padded(size_t bytes) {
-  return (bytes + 255) / 256 * 256;
-}
-
-static bool make_bench(const ts_graph *graph, const ts_node *node, size_t workspace, bench *b) {
+static bool make_attention_bench(const ts_graph *graph, const ts_node *node, size_t workspace, bench *b) {
   ts_attention_choice c = ts_attention_question(graph, node);
   int64_t q = c.batch * c.length * c.heads * c.head_dim, kv = c.batch * c.length * c.kv_heads * c.head_dim;
-  size_t q_bytes = padded((size_t) q * 2), kv_bytes = padded((size_t) kv * 2),
-         lse = padded((size_t) (c.batch * c.heads * c.length) * 4);
-  size_t all = 6 * q_bytes + 6 * kv_bytes + 2 * lse + padded(workspace) + 256;
+  size_t q_bytes = ts_align_up((size_t) q * 2, TS_CUDA_ALIGN), kv_bytes = ts_align_up((size_t) kv * 2, TS_CUDA_ALIGN),
+         lse = ts_align_up((size_t) (c.batch * c.heads * c.length) * 4, TS_CUDA_ALIGN);
+  size_t all = 6 * q_bytes + 6 * kv_bytes + 2 * lse + ts_align_up(workspace, TS_CUDA_ALIGN) + 256;
   cudaStream_t stream = (cudaStream_t) ts_backend_cuda()->device->stream(TS_QUEUE_COMPUTE);
   if (cudaMalloc((void **) &b->memory, all) != cudaSuccess) {
     (void) cudaGetLastError();
@@ -230,7 +226,7 @@ static bool make_bench(const ts_graph *graph, const ts_node *node, size_t worksp
   return true;
 }
 
-static void run(bench *b, bool cudnn) {
+static void run_candidate(bench *b, bool cudnn) {
   b->call.out = cudnn ? b->theirs : b->own;
   if (cudnn) {
     ts_cudnn_plan_run(b->plan, &b->call);
@@ -242,10 +238,10 @@ static void run(bench *b, bool cudnn) {
 static double time_of(bench *b, bool cudnn) {
   const ts_device_ops *device = ts_backend_cuda()->device;
   double seconds[RUNS];
-  run(b, cudnn);
+  run_candidate(b, cudnn);
   for (int i = 0; i < RUNS; ++i) {
     device->record(b->event[0], TS_QUEUE_COMPUTE);
-    run(b, cudnn);
+    run_candidate(b, cudnn);
     device->record(b->event[1], TS_QUEUE_COMPUTE);
     device->finish(b->event[1]);
     double now = device->seconds(b->event[0], b->event[1]);
@@ -286,7 +282,7 @@ static bool repeats(bench *b) {
   unsigned long long first[3] = {}, now = 0;
   bool same = true;
   for (int time = 0; time < REPEATS; ++time) {
-    run(b, true);
+    run_candidate(b, true);
     for (int i = 0; i < b->n_out; ++i) {
       int64_t bytes = b->count[i] * (b->is_float[i] ? 4 : 2);
       ts_launch(digest_words, 1, 1024, 0, stream, b->digest, (const uint32_t *) b->theirs[i], bytes / 4);
@@ -301,13 +297,13 @@ static bool repeats(bench *b) {
 
 static const double MOST_DIFFERENT = 0.05, FASTER = 0.98;
 
-static void measure(const ts_graph *graph, const ts_node *node, ts_cudnn_plan *plan, ts_attention_choice *c) {
+static void measure_attention(const ts_graph *graph, const ts_node *node, ts_cudnn_plan *plan, ts_attention_choice *c) {
   const ts_device_ops *device = ts_backend_cuda()->device;
   size_t workspace = ts_cuda_attention(node->op)->prepare(NULL, graph, node, NULL),
          theirs = ts_cudnn_workspace(graph, node);
   bench b = {};
   char line[LINE];
-  if (!make_bench(graph, node, workspace > theirs ? workspace : theirs, &b)) {
+  if (!make_attention_bench(graph, node, workspace > theirs ? workspace : theirs, &b)) {
     write_line(c, line);
     ts_log(TS_LOG_WARNING, "no memory to measure %s: our kernel computes it", line);
     return;
@@ -336,13 +332,13 @@ void ts_attention_measure(const ts_graph *graph) {
       continue;
     }
     ts_attention_choice c = ts_attention_question(graph, node);
-    if (find(&c) != NULL) {
+    if (find_choice(&c) != NULL) {
       continue;
     }
     ts_error err = {};
     ts_cudnn_plan *plan = ts_cudnn_plan_create(graph, node, NULL, &err);
     if (plan != NULL) {
-      measure(graph, node, plan, &c);
+      measure_attention(graph, node, plan, &c);
       ts_cudnn_plan_destroy(&plan);
     } else {
       ts_log(TS_LOG_DEBUG, "cuDNN has no attention for %s: %s", node->name, err.text);

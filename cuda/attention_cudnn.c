@@ -204,7 +204,7 @@ static ts_cudnn_tensor memory(ts_cudnn_graph *g, const problem *p, int64_t uid, 
 /* ---- graphs ---- */
 
 /* s, or -inf where the key comes after the query. */
-static ts_cudnn_tensor mask(ts_cudnn_graph *g, const problem *p, ts_cudnn_tensor s) {
+static ts_cudnn_tensor add_mask(ts_cudnn_graph *g, const problem *p, ts_cudnn_tensor s) {
   if (!p->causal) {
     return s;
   }
@@ -221,7 +221,7 @@ static void build_forward(ts_cudnn_graph *g, const problem *p) {
   ts_cudnn_tensor lse = ts_cudnn_memory(g, UID_LSE, CUDNN_DATA_FLOAT, numbers(p, p->all_heads));
   ts_cudnn_tensor scale = ts_cudnn_scalar(g, UID_SCALE, CUDNN_DATA_FLOAT);
   ts_cudnn_tensor s = ts_cudnn_matmul(g, q, kt, score_tensor(g, p));
-  s = mask(g, p, ts_cudnn_binary(g, CUDNN_POINTWISE_MUL, s, scale, score_tensor(g, p)));
+  s = add_mask(g, p, ts_cudnn_binary(g, CUDNN_POINTWISE_MUL, s, scale, score_tensor(g, p)));
   ts_cudnn_tensor max = ts_cudnn_reduce(g, CUDNN_REDUCE_TENSOR_MAX, s, number_tensor(g, p));
   ts_cudnn_tensor e = ts_cudnn_binary(g, CUDNN_POINTWISE_SUB, s, max, score_tensor(g, p));
   e = ts_cudnn_unary(g, CUDNN_POINTWISE_EXP, e, score_tensor(g, p));
@@ -262,7 +262,7 @@ static void build_backward(ts_cudnn_graph *g, const problem *p) {
   ts_cudnn_tensor delta = build_delta(g, p, d_out, o);
   ts_cudnn_tensor s = ts_cudnn_matmul(g, q, kt, score_tensor(g, p));
   s = ts_cudnn_binary(g, CUDNN_POINTWISE_MUL, s, scale, score_tensor(g, p));
-  s = mask(g, p, ts_cudnn_binary(g, CUDNN_POINTWISE_SUB, s, lse, score_tensor(g, p)));
+  s = add_mask(g, p, ts_cudnn_binary(g, CUDNN_POINTWISE_SUB, s, lse, score_tensor(g, p)));
   ts_cudnn_tensor weights = ts_cudnn_unary(g, CUDNN_POINTWISE_EXP, s, score_tensor(g, p));
   build_kv_gradient(g, p, weights, d_out, UID_DV);
   ts_cudnn_tensor ds = ts_cudnn_matmul(g, d_out, vt, score_tensor(g, p));
@@ -276,7 +276,7 @@ static void build_backward(ts_cudnn_graph *g, const problem *p) {
 
 /* ---- plans ---- */
 
-static ts_cudnn_graph *build(const problem *p, const char *device, ts_error *err) {
+static ts_cudnn_graph *build_attention_graph(const problem *p, const char *device, ts_error *err) {
   ts_cudnn_graph *graph = ts_cudnn_graph_create(device, err);
   (p->backward ? build_backward : build_forward)(graph, p);
   return graph;
@@ -284,7 +284,7 @@ static ts_cudnn_graph *build(const problem *p, const char *device, ts_error *err
 
 bool ts_cudnn_accepts(const ts_graph *graph, const ts_node *node, const char *device, ts_error *err) {
   problem p = problem_of(graph, node);
-  ts_cudnn_graph *g = build(&p, device, err);
+  ts_cudnn_graph *g = build_attention_graph(&p, device, err);
   bool accepted = ts_cudnn_graph_close(g);
   ts_cudnn_graph_destroy(&g);
   return accepted;
@@ -303,7 +303,7 @@ static shared *share(const problem *p, const char *device, ts_error *err) {
     }
   }
   ts_cudnn_choice choice;
-  ts_cudnn_graph *graph = build(p, device, err);
+  ts_cudnn_graph *graph = build_attention_graph(p, device, err);
   if (!ts_cudnn_graph_close(graph) || !ts_cudnn_graph_plan(graph, (size_t) inner_workspace(p), &choice)) {
     ts_cudnn_graph_destroy(&graph);
     return NULL;

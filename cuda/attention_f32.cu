@@ -36,8 +36,8 @@ static __device__ __forceinline__ int pass_row(int j) {
 
 /* ROWS rows of a head from token \a first on as floats; zeros past the sequence and the head. */
 template <int ROWS, int D, typename T>
-static __device__ __forceinline__ void load(float *tile, const ts_attention_problem &p, const void *from,
-                                            unsigned batch, int first, int heads, unsigned head) {
+static __device__ __forceinline__ void load_head_tile(float *tile, const ts_attention_problem &p, const void *from,
+                                                      unsigned batch, int first, int heads, unsigned head) {
   const T *x = (const T *) from + ts_attention_at(p, batch, first, heads, head);
   for (int i = (int) threadIdx.x; i < ROWS * D; i += THREADS) {
     int row = i / D, d = i % D;
@@ -47,7 +47,8 @@ static __device__ __forceinline__ void load(float *tile, const ts_attention_prob
 }
 
 /* s = own pass^T */
-template <int D> static __device__ __forceinline__ void product(float (*s)[J], const float *own, const float *pass) {
+template <int D>
+static __device__ __forceinline__ void multiply_tile_rows(float (*s)[J], const float *own, const float *pass) {
 #pragma unroll
   for (int i = 0; i < I * J; ++i) {
     s[i / J][i % J] = 0;
@@ -100,9 +101,9 @@ static __device__ __forceinline__ void put_scores(float *score, const float (*s)
 
 /* The block's rows of a result, times factor[i], from token \a first on. */
 template <int D, typename T>
-static __device__ __forceinline__ void store(const ts_attention_problem &p, void *to, unsigned batch, int first,
-                                             int heads, unsigned head, const float (*x)[D / SIDE],
-                                             const float *factor) {
+static __device__ __forceinline__ void store_head_tile(const ts_attention_problem &p, void *to, unsigned batch,
+                                                       int first, int heads, unsigned head, const float (*x)[D / SIDE],
+                                                       const float *factor) {
   T *at = (T *) to + ts_attention_at(p, batch, first, heads, head);
 #pragma unroll
   for (int i = 0; i < I; ++i) {
@@ -146,7 +147,7 @@ static __device__ __forceinline__ float half_warp_sum(float x) {
 }
 
 /* Scaled, masked scores of a row to weights before dropout, and the results so far to the new maximum. */
-template <int D> static __device__ __forceinline__ void softmax(float *s, float *top, float *sum, float *o) {
+template <int D> static __device__ __forceinline__ void softmax_plain(float *s, float *top, float *sum, float *o) {
   float before = *top, most = s[0], add = 0;
 #pragma unroll
   for (int j = 1; j < J; ++j) {
@@ -179,24 +180,24 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward_plain(const __gr
   unsigned kv_head = block.head / (unsigned) (p.heads / p.kv_heads);
   int end = p.causal ? min(first + OWN, (int) p.length) : (int) p.length;
   ts_attention_drop drop = ts_attention_drop_of(p, block.batch, block.head);
-  load<OWN, D, T>(tile.own[0], p, p.q, block.batch, first, p.heads, block.head);
+  load_head_tile<OWN, D, T>(tile.own[0], p, p.q, block.batch, first, p.heads, block.head);
   float o[I][D / SIDE] = {}, top[I], sum[I] = {}, s[I][J];
   for (int i = 0; i < I; ++i) {
     top[i] = TS_MINUS_INFINITY;
   }
   for (int key = 0; key < end; key += PASS) {
     __syncthreads();
-    load<PASS, D, T>(tile.pass[0], p, p.k, block.batch, key, p.kv_heads, kv_head);
-    load<PASS, D, T>(tile.pass[1], p, p.v, block.batch, key, p.kv_heads, kv_head);
+    load_head_tile<PASS, D, T>(tile.pass[0], p, p.k, block.batch, key, p.kv_heads, kv_head);
+    load_head_tile<PASS, D, T>(tile.pass[1], p, p.v, block.batch, key, p.kv_heads, kv_head);
     __syncthreads();
-    product<D>(s, tile.own[0], tile.pass[0]);
+    multiply_tile_rows<D>(s, tile.own[0], tile.pass[0]);
 #pragma unroll
     for (int i = 0; i < I; ++i) {
 #pragma unroll
       for (int j = 0; j < J; ++j) {
         s[i][j] = sees(p, block.batch, first + own_row(i), key + pass_row(j)) ? s[i][j] * p.scale : TS_MINUS_INFINITY;
       }
-      softmax<D>(s[i], &top[i], &sum[i], o[i]);
+      softmax_plain<D>(s[i], &top[i], &sum[i], o[i]);
 #pragma unroll
       for (int j = 0; j < J; ++j) {
         s[i][j] *= keep_factor(p, drop, first + own_row(i), key + pass_row(j));
@@ -215,7 +216,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward_plain(const __gr
     }
     sum[i] = 1 / sum[i];
   }
-  store<D, T>(p, p.o, block.batch, first, p.heads, block.head, o, sum);
+  store_head_tile<D, T>(p, p.o, block.batch, first, p.heads, block.head, o, sum);
 }
 
 /* ---- backward ---- */
@@ -241,8 +242,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dq_plain(const __grid_co
   unsigned kv_head = block.head / (unsigned) (p.heads / p.kv_heads);
   int end = p.causal ? min(first + OWN, (int) p.length) : (int) p.length;
   ts_attention_drop drop = ts_attention_drop_of(p, block.batch, block.head);
-  load<OWN, D, T>(tile.own[0], p, p.q, block.batch, first, p.heads, block.head);
-  load<OWN, D, T>(tile.own[1], p, p.d_out, block.batch, first, p.heads, block.head);
+  load_head_tile<OWN, D, T>(tile.own[0], p, p.q, block.batch, first, p.heads, block.head);
+  load_head_tile<OWN, D, T>(tile.own[1], p, p.d_out, block.batch, first, p.heads, block.head);
   float dq[I][D / SIDE] = {}, one[I], lse[I], delta[I], s[I][J], d[I][J];
   for (int i = 0; i < I; ++i) {
     int64_t row = (block.batch * (int64_t) p.heads + block.head) * p.length + first + own_row(i);
@@ -253,11 +254,11 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dq_plain(const __grid_co
   }
   for (int key = 0; key < end; key += PASS) {
     __syncthreads();
-    load<PASS, D, T>(tile.pass[0], p, p.k, block.batch, key, p.kv_heads, kv_head);
-    load<PASS, D, T>(tile.pass[1], p, p.v, block.batch, key, p.kv_heads, kv_head);
+    load_head_tile<PASS, D, T>(tile.pass[0], p, p.k, block.batch, key, p.kv_heads, kv_head);
+    load_head_tile<PASS, D, T>(tile.pass[1], p, p.v, block.batch, key, p.kv_heads, kv_head);
     __syncthreads();
-    product<D>(s, tile.own[0], tile.pass[0]);
-    product<D>(d, tile.own[1], tile.pass[1]);
+    multiply_tile_rows<D>(s, tile.own[0], tile.pass[0]);
+    multiply_tile_rows<D>(d, tile.own[1], tile.pass[1]);
 #pragma unroll
     for (int i = 0; i < I * J; ++i) {
       weight_and_gradient(p, drop, block.batch, first + own_row(i / J), key + pass_row(i % J), lse[i / J], delta[i / J],
@@ -268,7 +269,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dq_plain(const __grid_co
     add_product<D>(dq, tile.score[0], tile.pass[0]);
     __syncwarp();
   }
-  store<D, T>(p, p.dq, block.batch, first, p.heads, block.head, dq, one);
+  store_head_tile<D, T>(p, p.dq, block.batch, first, p.heads, block.head, dq, one);
 }
 
 /* The query heads of a key head one after another, in order. */
@@ -282,8 +283,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkdv_plain(const __grid_
   }
   int first = block.rank * OWN;
   unsigned group = (unsigned) (p.heads / p.kv_heads);
-  load<OWN, D, T>(tile.own[0], p, p.k, block.batch, first, p.kv_heads, block.head);
-  load<OWN, D, T>(tile.own[1], p, p.v, block.batch, first, p.kv_heads, block.head);
+  load_head_tile<OWN, D, T>(tile.own[0], p, p.k, block.batch, first, p.kv_heads, block.head);
+  load_head_tile<OWN, D, T>(tile.own[1], p, p.v, block.batch, first, p.kv_heads, block.head);
   float dk[I][D / SIDE] = {}, dv[I][D / SIDE] = {}, one[I], s[I][J], d[I][J];
   for (int i = 0; i < I; ++i) {
     one[i] = 1;
@@ -293,11 +294,11 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkdv_plain(const __grid_
     int64_t statistics = (block.batch * (int64_t) p.heads + head) * p.length;
     for (int query = p.causal ? first : 0; query < p.length; query += PASS) {
       __syncthreads();
-      load<PASS, D, T>(tile.pass[0], p, p.q, block.batch, query, p.heads, head);
-      load<PASS, D, T>(tile.pass[1], p, p.d_out, block.batch, query, p.heads, head);
+      load_head_tile<PASS, D, T>(tile.pass[0], p, p.q, block.batch, query, p.heads, head);
+      load_head_tile<PASS, D, T>(tile.pass[1], p, p.d_out, block.batch, query, p.heads, head);
       __syncthreads();
-      product<D>(s, tile.own[0], tile.pass[0]);
-      product<D>(d, tile.own[1], tile.pass[1]);
+      multiply_tile_rows<D>(s, tile.own[0], tile.pass[0]);
+      multiply_tile_rows<D>(d, tile.own[1], tile.pass[1]);
 #pragma unroll
       for (int j = 0; j < J; ++j) {
         int row = query + pass_row(j);
@@ -316,45 +317,45 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkdv_plain(const __grid_
       __syncwarp();
     }
   }
-  store<D, T>(p, p.dk, block.batch, first, p.kv_heads, block.head, dk, one);
-  store<D, T>(p, p.dv, block.batch, first, p.kv_heads, block.head, dv, one);
+  store_head_tile<D, T>(p, p.dk, block.batch, first, p.kv_heads, block.head, dk, one);
+  store_head_tile<D, T>(p, p.dv, block.batch, first, p.kv_heads, block.head, dv, one);
 }
 
 /* ---- launching ---- */
 
-template <int D, typename T> static void launch_forward(const ts_attention_problem *p, cudaStream_t stream) {
+template <int D, typename T> static void launch_plain_forward(const ts_attention_problem *p, cudaStream_t stream) {
   ts_launch(attention_forward_plain<D, T>, ts_attention_grid(p, p->heads, OWN), THREADS, tiles<D>::bytes, stream, *p);
 }
 
-template <int D, typename T> static void launch_backward(const ts_attention_problem *p, cudaStream_t stream) {
+template <int D, typename T> static void launch_plain_backward(const ts_attention_problem *p, cudaStream_t stream) {
   ts_launch(attention_dq_plain<D, T>, ts_attention_grid(p, p->heads, OWN), THREADS, tiles<D>::bytes, stream, *p);
   ts_launch(attention_dkdv_plain<D, T>, ts_attention_grid(p, p->kv_heads, OWN), THREADS, tiles<D>::bytes, stream, *p);
 }
 
-template <typename T> static void choose_forward(const ts_attention_problem *p, cudaStream_t stream) {
+template <typename T> static void choose_plain_forward(const ts_attention_problem *p, cudaStream_t stream) {
   if (p->head_dim <= 64) {
-    launch_forward<64, T>(p, stream);
+    launch_plain_forward<64, T>(p, stream);
   } else if (p->head_dim <= 128) {
-    launch_forward<128, T>(p, stream);
+    launch_plain_forward<128, T>(p, stream);
   } else {
-    launch_forward<256, T>(p, stream);
+    launch_plain_forward<256, T>(p, stream);
   }
 }
 
-template <typename T> static void choose_backward(const ts_attention_problem *p, cudaStream_t stream) {
+template <typename T> static void choose_plain_backward(const ts_attention_problem *p, cudaStream_t stream) {
   if (p->head_dim <= 64) {
-    launch_backward<64, T>(p, stream);
+    launch_plain_backward<64, T>(p, stream);
   } else if (p->head_dim <= 128) {
-    launch_backward<128, T>(p, stream);
+    launch_plain_backward<128, T>(p, stream);
   } else {
-    launch_backward<256, T>(p, stream);
+    launch_plain_backward<256, T>(p, stream);
   }
 }
 
 void ts_attention_forward_plain(const ts_attention_problem *p, ts_dtype dtype, cudaStream_t stream) {
-  TS_FOR_FLOAT(dtype, choose_forward, p, stream);
+  TS_FOR_FLOAT(dtype, choose_plain_forward, p, stream);
 }
 
 void ts_attention_backward_plain(const ts_attention_problem *p, ts_dtype dtype, cudaStream_t stream) {
-  TS_FOR_FLOAT(dtype, choose_backward, p, stream);
+  TS_FOR_FLOAT(dtype, choose_plain_backward, p, stream);
 }

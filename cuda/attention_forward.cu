@@ -22,16 +22,13 @@ typedef struct queries {
   float top[M][2], sum[M][2]; /* of each row: highest product, sum of powers so far (in this lane) */
 } queries;
 
-static __device__ __forceinline__ int row_of(const queries &w, int m, int half) {
-  return w.first + 16 * m + 8 * half + (int) (threadIdx.x % TS_WARP / 4);
-}
-
 /* Products of keys that a query does not see become minus infinity.  Queries past the sequence see what they like. */
 template <int N, bool GENERAL>
-static __device__ __forceinline__ void mask(const ts_attention_problem &p, const queries &w, unsigned batch, int key,
-                                            float (*s)[N / 8][4]) {
+static __device__ __forceinline__ void mask_scores(const ts_attention_problem &p, const queries &w, unsigned batch,
+                                                   int key, float (*s)[N / 8][4]) {
   key += (int) (threadIdx.x % 4 * 2);
-  int last = (p.causal ? row_of(w, 0, 0) : (int) p.length - 1) - key; /* of the first row, from the lane's first key */
+  int last = (p.causal ? ts_result_row(w.first, 0, 0) : (int) p.length - 1) -
+             key; /* of the first row, from the lane's first key */
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -44,7 +41,7 @@ static __device__ __forceinline__ void mask(const ts_attention_problem &p, const
           bool sees = j <= last + (p.causal ? 16 * m + 8 * half : 0);
           if (GENERAL && p.documents != nullptr) {
             const int32_t *document = p.documents + batch * p.length;
-            int row = row_of(w, m, half);
+            int row = ts_result_row(w.first, m, half);
             sees = sees && key + j < p.length && row < p.length && document[key + j] == document[row];
           }
           s[m][n][2 * half + i] = sees ? s[m][n][2 * half + i] : TS_MINUS_INFINITY;
@@ -115,7 +112,7 @@ static __device__ __forceinline__ void softmax(queries &w, float scale, float (*
 }
 
 /* Zeros where weights are dropped; \a mine: which of query lane are kept.  1 / (1 - p) comes at the end. */
-template <int N> static __device__ __forceinline__ void drop(uint32_t mine, float (*s)[N / 8][4]) {
+template <int N> static __device__ __forceinline__ void drop_scores(uint32_t mine, float (*s)[N / 8][4]) {
   int lane = (int) (threadIdx.x % TS_WARP);
 #pragma unroll
   for (int m = 0; m < M; ++m) {
@@ -133,7 +130,7 @@ template <int N> static __device__ __forceinline__ void drop(uint32_t mine, floa
   }
 }
 
-static __device__ __forceinline__ queries begin(int first) {
+static __device__ __forceinline__ queries begin_queries(int first) {
   queries w;
   w.first = first;
 #pragma unroll
@@ -160,7 +157,7 @@ static __device__ __forceinline__ void end(const ts_attention_problem &p, const 
       for (int i = 0; i < D / 4; ++i) {
         o[m][i / 2][2 * half + i % 2] *= factor;
       }
-      int row = row_of(w, m, half);
+      int row = ts_result_row(w.first, m, half);
       if (threadIdx.x % 4 == 0 && row < p.length) {
         p.lse[(batch * (int64_t) p.heads + head) * p.length + row] = w.top[m][half] * p.scale + logf(sum);
       }
@@ -186,7 +183,7 @@ __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
   ts_tile_load<N, D, THREADS>(k_tile, p, p.k, block.batch, 0, p.kv_heads, kv_head);
   ts_tile_load<N, D, THREADS>(v_tile, p, p.v, block.batch, 0, p.kv_heads, kv_head);
   ts_copy_commit();
-  queries w = begin(first + 16 * M * warp);
+  queries w = begin_queries(first + 16 * M * warp);
   ts_bf16 *q = q_tile + 16 * M * warp * ts_tile_row<D>;
   float o[M][D / 8][4] = {}, scale = p.scale * TS_LOG2E;
   for (int key = 0, at = 0; key < end_key; key += N, at ^= N * ts_tile_row<D>) {
@@ -206,11 +203,11 @@ __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
       }
       ts_tile_product<M, N, D>(s, q + ts_lane_left<D>(), k_tile + at + ts_lane_right<D>());
       if ((GENERAL && p.documents != nullptr) || key + N > p.length || (p.causal && key + N > w.first)) {
-        mask<N, GENERAL>(p, w, block.batch, key, s);
+        mask_scores<N, GENERAL>(p, w, block.batch, key, s);
       }
       softmax<N, D>(w, scale, s, o);
       if (GENERAL && p.threshold != 0) {
-        drop<N>(mine, s);
+        drop_scores<N>(mine, s);
       }
       ts_tile_add_product<M, N, D>(o, s, v_tile + at + ts_lane_left<D>());
     }
@@ -218,19 +215,19 @@ __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
   end<D>(p, w, block.batch, block.head, q, o);
 }
 
-template <int D, bool GENERAL> static void launch(const ts_attention_problem *p, cudaStream_t stream) {
+template <int D, bool GENERAL> static void launch_forward_tiles(const ts_attention_problem *p, cudaStream_t stream) {
   ts_launch(attention_forward<D, GENERAL>, ts_attention_grid(p, p->heads, ROWS), THREADS, shape<D, GENERAL>::shared,
             stream, *p);
 }
 
-template <int D> static void choose(const ts_attention_problem *p, cudaStream_t stream) {
+template <int D> static void choose_forward_kind(const ts_attention_problem *p, cudaStream_t stream) {
   if (p->documents != NULL || p->threshold != 0) {
-    launch<D, true>(p, stream);
+    launch_forward_tiles<D, true>(p, stream);
   } else {
-    launch<D, false>(p, stream);
+    launch_forward_tiles<D, false>(p, stream);
   }
 }
 
 void ts_attention_forward(const ts_attention_problem *p, cudaStream_t stream) {
-  TS_FOR_HEAD_DIM(p->head_dim, choose, p, stream);
+  TS_FOR_HEAD_DIM(p->head_dim, choose_forward_kind, p, stream);
 }

@@ -67,12 +67,14 @@ static cudaDataType_t type_of(ts_dtype dtype) {
   return dtype == TS_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-template <typename V> static void set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, V value) {
+template <typename V>
+static void set_attribute(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, V value) {
   TS_BLAS(cublasLtMatmulDescSetAttribute(product, attribute, &value, sizeof value));
 }
 
 template <typename V>
-static void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, V value) {
+static void set_attribute(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+                          V value) {
   TS_BLAS(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
 }
 
@@ -88,36 +90,36 @@ static const uint32_t epilogues[TS_BLAS_N_EPILOGUES] = {CUBLASLT_EPILOGUE_DEFAUL
                                                         CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
                                                         CUBLASLT_EPILOGUE_DGELU_BGRAD};
 
-static bool has_bias(const ts_blas_spec *s) {
+static bool adds_bias(const ts_blas_spec *s) {
   return s->epilogue != TS_BLAS_PLAIN && s->epilogue != TS_BLAS_DGELU;
 }
 static bool has_aux(const ts_blas_spec *s) {
   return s->epilogue >= TS_BLAS_GELU;
 }
 
-static cublasLtMatmulDesc_t make_product(const ts_blas_spec *s) {
+static cublasLtMatmulDesc_t make_matmul_desc(const ts_blas_spec *s) {
   cublasLtMatmulDesc_t product;
   cublasComputeType_t compute = s->in == TS_F32 && s->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   TS_BLAS(cublasLtMatmulDescCreate(&product, compute, CUDA_R_32F));
-  set(product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t) (s->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
-  set(product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t) (s->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
-  set(product, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogues[s->epilogue]);
+  set_attribute(product, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t) (s->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
+  set_attribute(product, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t) (s->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
+  set_attribute(product, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogues[s->epilogue]);
   if (s->prior == TS_BLAS_SCALED_PRIOR) {
-    set(product, CUBLASLT_MATMUL_DESC_POINTER_MODE, (int32_t) CUBLASLT_POINTER_MODE_DEVICE);
+    set_attribute(product, CUBLASLT_MATMUL_DESC_POINTER_MODE, (int32_t) CUBLASLT_POINTER_MODE_DEVICE);
   }
   if (has_aux(s)) {
-    set(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s->n);
+    set_attribute(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s->n);
   }
   return product;
 }
 
 /* Addresses of epilogues; until they are known, numbers as aligned as they will be: the heuristic looks at that. */
 static void set_pointers(const ts_blas *blas, void *bias, void *aux) {
-  if (has_bias(&blas->spec)) {
-    set(blas->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  if (adds_bias(&blas->spec)) {
+    set_attribute(blas->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   }
   if (has_aux(&blas->spec)) {
-    set(blas->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+    set_attribute(blas->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
   }
 }
 
@@ -127,12 +129,13 @@ int ts_blas_candidates(const ts_blas *blas, uint32_t alignment, cublasLtMatmulHe
   cublasLtMatmulPreference_t preference;
   int found = 0, good = 0;
   TS_BLAS(cublasLtMatmulPreferenceCreate(&preference));
-  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t) TS_BLAS_LIBRARY_WORKSPACE);
-  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, (uint32_t) CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
+  set_attribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t) TS_BLAS_LIBRARY_WORKSPACE);
+  set_attribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                (uint32_t) CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+  set_attribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment);
+  set_attribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment);
+  set_attribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment);
+  set_attribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
   set_pointers(blas, (void *) (uintptr_t) alignment, (void *) (uintptr_t) TS_BLAS_ALIGN);
   cublasStatus_t code = cublasLtMatmulAlgoGetHeuristic(library.handle, blas->product, blas->b, blas->a, blas->c,
                                                        blas->c, preference, wanted, result, &found);
@@ -164,7 +167,7 @@ static bool is_usable(const ts_blas *blas, const cublasLtMatmulAlgo_t *algo) {
 }
 
 /* What is in the table was measured, and with it that it leaves the prior alone. */
-static cublasLtMatmulAlgo_t choose(const ts_blas *blas, bool *measured) {
+static cublasLtMatmulAlgo_t choose_algorithm(const ts_blas *blas, bool *measured) {
   static_assert(sizeof(cublasLtMatmulAlgo_t) == TS_BLAS_ALGO_BYTES, "the table keeps algorithms as bytes");
   const unsigned char *kept = ts_blas_choices_find(&blas->spec);
   if (kept != NULL) {
@@ -206,12 +209,12 @@ ts_blas *ts_blas_create(const ts_blas_spec *spec) {
     open_library();
   }
   const ts_blas_spec *s = &blas->spec;
-  blas->product = make_product(s);
+  blas->product = make_matmul_desc(s);
   blas->a = s->transpose_a ? make_matrix(s->in, s->k, s->m, s->lda) : make_matrix(s->in, s->m, s->k, s->lda);
   blas->b = s->transpose_b ? make_matrix(s->in, s->n, s->k, s->ldb) : make_matrix(s->in, s->k, s->n, s->ldb);
   blas->c = make_matrix(s->out, s->m, s->n, s->ldc);
   ts_blas_measure(blas);
-  blas->aligned = choose(blas, &blas->leaves_prior);
+  blas->aligned = choose_algorithm(blas, &blas->leaves_prior);
   cublasLtMatmulHeuristicResult_t result[TS_BLAS_CANDIDATES] = {};
   blas->runs_unaligned = ts_blas_candidates(blas, (uint32_t) ts_dtype_size(s->in), result, TS_BLAS_CANDIDATES) > 0;
   blas->unaligned = result[0].algo;
@@ -274,7 +277,7 @@ static ts_blas_operands settle_prior(const ts_blas_spec *s, const ts_blas_operan
 
 static bool is_aligned(const ts_blas_spec *s, const ts_blas_operands *o) {
   uintptr_t bits = (uintptr_t) o->a | (uintptr_t) o->b | (uintptr_t) o->c;
-  bits |= has_bias(s) ? (uintptr_t) o->bias : 0;
+  bits |= adds_bias(s) ? (uintptr_t) o->bias : 0;
   bits |= s->prior != TS_BLAS_NO_PRIOR ? (uintptr_t) o->prior : 0;
   return bits % TS_BLAS_ALIGN == 0;
 }

@@ -19,7 +19,7 @@
 extern "C" {
 #endif
 
-#include "base/dtype.h"
+#include "graph/graph.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,6 +44,12 @@ typedef enum ts_blas_prior {
   TS_BLAS_SCALED_PRIOR, /**< c = beta prior + a b, beta on the device */
   TS_BLAS_N_PRIORS
 } ts_blas_prior;
+
+/** How the product that computes \a output of \a node treats its prior. Not collective. */
+static inline ts_blas_prior ts_blas_prior_of(const ts_node *node, int output) {
+  bool adds = node->prior != NULL && node->prior[output] != TS_NONE;
+  return !adds ? TS_BLAS_NO_PRIOR : node->beta == TS_NONE ? TS_BLAS_PRIOR : TS_BLAS_SCALED_PRIOR;
+}
 
 /** What follows the product.  The last three want bf16 and n divisible by 8. */
 typedef enum ts_blas_epilogue {

@@ -36,7 +36,7 @@ static bool same_spec(const ts_blas_spec *x, const ts_blas_spec *y) {
          x->prior == y->prior && x->epilogue == y->epilogue && x->tf32 == y->tf32;
 }
 
-static const unsigned char *find(const choices *in, const ts_blas_spec *spec) {
+static const unsigned char *find_algorithm(const choices *in, const ts_blas_spec *spec) {
   for (int i = 0; i < in->n; ++i) {
     if (same_spec(&in->row[i].spec, spec)) {
       return in->row[i].algo;
@@ -45,7 +45,7 @@ static const unsigned char *find(const choices *in, const ts_blas_spec *spec) {
   return NULL;
 }
 
-static void put(choices *to, const ts_blas_spec *spec, const void *algo) {
+static void put_algorithm(choices *to, const ts_blas_spec *spec, const void *algo) {
   if (to->n >= to->capacity) {
     to->capacity = to->capacity > 0 ? 2 * to->capacity : 32;
     to->row = (choice *) ts_realloc(to->row, (size_t) to->capacity, sizeof *to->row);
@@ -55,11 +55,11 @@ static void put(choices *to, const ts_blas_spec *spec, const void *algo) {
 }
 
 const unsigned char *ts_blas_choices_find(const ts_blas_spec *spec) {
-  return find(&table, spec);
+  return find_algorithm(&table, spec);
 }
 
 void ts_blas_choices_put(const ts_blas_spec *spec, const void *algo) {
-  put(&table, spec, algo);
+  put_algorithm(&table, spec, algo);
 }
 
 void ts_blas_choices_drop(const ts_blas_spec *spec) {
@@ -163,7 +163,7 @@ static bool read_choice(const char *line, choice *c) {
 }
 
 /* The next line without its end, cut to what a line can have; NULL after the last. */
-static const char *next_line(const char **text, char *line, size_t room) {
+static const char *cut_line(const char **text, char *line, size_t room) {
   if (**text == '\0') {
     return NULL;
   }
@@ -174,13 +174,13 @@ static const char *next_line(const char **text, char *line, size_t room) {
   return line;
 }
 
-static ts_status check_head(const char **text, ts_error *err) {
+static ts_status check_first_lines(const char **text, ts_error *err) {
   char *right = head_text(), mine[512], theirs[512];
   const char *want = right;
   ts_status status = TS_OK;
   for (int i = 0; i < 3 && status == TS_OK; ++i) {
-    (void) next_line(&want, mine, sizeof mine);
-    if (next_line(text, theirs, sizeof theirs) == NULL || strcmp(mine, theirs) != 0) {
+    (void) cut_line(&want, mine, sizeof mine);
+    if (cut_line(text, theirs, sizeof theirs) == NULL || strcmp(mine, theirs) != 0) {
       status = i == 0 ? ts_error_add(err, "this is no file of chosen algorithms: it does not begin with \"%s\"", mine)
                       : ts_error_add(err, "algorithms were chosen on \"%.128s\", and this is \"%s\"", theirs, mine);
     }
@@ -203,9 +203,9 @@ static bool read_attention(const char *line, choices *to) {
   return true;
 }
 
-static ts_status read_lines(const char *text, choices *to, ts_error *err) {
+static ts_status read_algorithms(const char *text, choices *to, ts_error *err) {
   char line[TS_BLAS_SPEC_TEXT + 2 * TS_BLAS_ALGO_BYTES + 16];
-  for (int number = 4; next_line(&text, line, sizeof line) != NULL; ++number) {
+  for (int number = 4; cut_line(&text, line, sizeof line) != NULL; ++number) {
     choice c = {};
     if (strncmp(line, "attention ", 10) == 0) {
       if (!read_attention(line, to)) {
@@ -216,24 +216,24 @@ static ts_status read_lines(const char *text, choices *to, ts_error *err) {
     if (!read_choice(line, &c)) {
       return ts_error_add(err, "line %d is no product with its algorithm: \"%.64s\"", number, line);
     }
-    if (find(to, &c.spec) != NULL) {
+    if (find_algorithm(to, &c.spec) != NULL) {
       return ts_error_add(err, "line %d has a product for the second time", number);
     }
     if (to->n == TS_BLAS_MOST_CHOICES) {
       return ts_error_add(err, "line %d is one of more than %d products", number, TS_BLAS_MOST_CHOICES);
     }
-    put(to, &c.spec, c.algo);
+    put_algorithm(to, &c.spec, c.algo);
   }
   return TS_OK;
 }
 
 ts_status ts_cuda_choices_read(const char *text, ts_error *err) {
   choices fresh = {};
-  ts_status status = check_head(&text, err);
-  status = status == TS_OK ? read_lines(text, &fresh, err) : status;
+  ts_status status = check_first_lines(&text, err);
+  status = status == TS_OK ? read_algorithms(text, &fresh, err) : status;
   for (int i = 0; status == TS_OK && i < fresh.n; ++i) {
-    if (find(&table, &fresh.row[i].spec) == NULL) {
-      put(&table, &fresh.row[i].spec, fresh.row[i].algo);
+    if (find_algorithm(&table, &fresh.row[i].spec) == NULL) {
+      put_algorithm(&table, &fresh.row[i].spec, fresh.row[i].algo);
     }
   }
   for (int i = 0; status == TS_OK && i < fresh.n_attention; ++i) {

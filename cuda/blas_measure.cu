@@ -6,6 +6,7 @@
 
 extern "C" {
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 }
 
@@ -37,7 +38,7 @@ template <typename T> __global__ void __launch_bounds__(FILL_THREADS) fill_rando
   }
 }
 
-template <typename T> static void fill(void *x, size_t bytes, cudaStream_t stream) {
+template <typename T> static void fill_operand(void *x, size_t bytes, cudaStream_t stream) {
   int64_t count = (int64_t) (bytes / sizeof(T));
   ts_launch(fill_random<T>, ts_blocks(count, FILL_THREADS), FILL_THREADS, 0, stream, (T *) x, count);
 }
@@ -59,17 +60,14 @@ template <typename T> static void launch_find_nan(const bench *b, const ts_blas_
             (const T *) b->operands.c, s->m, s->n, s->ldc);
 }
 
-static size_t padded(size_t bytes) {
-  return (bytes + 255) / 256 * 256;
-}
-
 /* False when the device has no room. */
-static bool make_bench(const ts_blas_spec *s, bench *b) {
+static bool make_product_bench(const ts_blas_spec *s, bench *b) {
   size_t in = ts_dtype_size(s->in), out = ts_dtype_size(s->out);
-  size_t a_bytes = padded((size_t) ((s->transpose_a ? s->k : s->m) * s->lda) * in);
-  size_t b_bytes = padded((size_t) ((s->transpose_b ? s->n : s->k) * s->ldb) * in);
-  size_t aux_bytes = padded((size_t) (s->m * s->n) * out), bias_bytes = padded((size_t) s->n * out);
-  b->c_bytes = padded((size_t) (s->m * s->ldc) * out);
+  size_t a_bytes = ts_align_up((size_t) ((s->transpose_a ? s->k : s->m) * s->lda) * in, TS_CUDA_ALIGN);
+  size_t b_bytes = ts_align_up((size_t) ((s->transpose_b ? s->n : s->k) * s->ldb) * in, TS_CUDA_ALIGN);
+  size_t aux_bytes = ts_align_up((size_t) (s->m * s->n) * out, TS_CUDA_ALIGN),
+         bias_bytes = ts_align_up((size_t) s->n * out, TS_CUDA_ALIGN);
+  b->c_bytes = ts_align_up((size_t) (s->m * s->ldc) * out, TS_CUDA_ALIGN);
   b->stream = (cudaStream_t) ts_backend_cuda()->device->stream(TS_QUEUE_COMPUTE);
   size_t all = TS_BLAS_WORKSPACE + a_bytes + b_bytes + b->c_bytes + aux_bytes + bias_bytes + 256;
   if (cudaMalloc((void **) &b->memory, all) != cudaSuccess) {
@@ -86,8 +84,8 @@ static bool make_bench(const ts_blas_spec *s, bench *b) {
   o->bias = at += aux_bytes;
   b->found = (int *) (at += bias_bytes);
   o->prior = o->c;
-  TS_FOR_FLOAT(s->in, fill, (void *) o->a, a_bytes + b_bytes, b->stream);
-  TS_FOR_FLOAT(s->out, fill, o->c, b->c_bytes + aux_bytes + bias_bytes, b->stream);
+  TS_FOR_FLOAT(s->in, fill_operand, (void *) o->a, a_bytes + b_bytes, b->stream);
+  TS_FOR_FLOAT(s->out, fill_operand, o->c, b->c_bytes + aux_bytes + bias_bytes, b->stream);
   return true;
 }
 
@@ -101,7 +99,7 @@ static bool leaves_prior(const ts_blas *blas, bench *b, const cublasLtMatmulAlgo
   TS_FOR_FLOAT(blas->spec.out, launch_find_nan, b, &blas->spec);
   TS_CUDA(cudaMemcpyAsync(&found, b->found, sizeof found, cudaMemcpyDeviceToHost, b->stream));
   TS_CUDA(cudaStreamSynchronize(b->stream));
-  TS_FOR_FLOAT(blas->spec.out, fill, b->operands.c, b->c_bytes, b->stream);
+  TS_FOR_FLOAT(blas->spec.out, fill_operand, b->operands.c, b->c_bytes, b->stream);
   return !found;
 }
 
@@ -132,7 +130,7 @@ static double time_algorithm(const ts_blas *blas, bench *b, const cublasLtMatmul
 }
 
 /* What the heuristic offers the library may still refuse when it is asked to run it. */
-static bool is_refused(const ts_blas *blas, bench *b, const cublasLtMatmulAlgo_t *algo) {
+static bool library_refuses(const ts_blas *blas, bench *b, const cublasLtMatmulAlgo_t *algo) {
   b->operands.beta = ts_blas_constant(true);
   cublasStatus_t code = ts_blas_try_algorithm(blas, &b->operands, algo, b->stream);
   if (code != CUBLAS_STATUS_SUCCESS) {
@@ -147,14 +145,14 @@ static bool is_refused(const ts_blas *blas, bench *b, const cublasLtMatmulAlgo_t
 /* A later candidate must be faster by this factor: below it is noise, and the heuristic's order is the better judge. */
 static const double FASTER = 0.98;
 
-static void measure(const ts_blas *blas, bench *b) {
+static void measure_candidates(const ts_blas *blas, bench *b) {
   const ts_device_ops *ops = ts_backend_cuda()->device;
   cublasLtMatmulHeuristicResult_t candidate[TS_BLAS_CANDIDATES];
   int n = ts_blas_candidates(blas, TS_BLAS_ALIGN, candidate, TS_BLAS_CANDIDATES), best = -1;
   double least = 0;
   void *event[2] = {ops->event_create(true), ops->event_create(true)};
   for (int i = 0; i < n; ++i) {
-    if (is_refused(blas, b, &candidate[i].algo)) {
+    if (library_refuses(blas, b, &candidate[i].algo)) {
       continue;
     }
     if (blas->spec.prior == TS_BLAS_SCALED_PRIOR && !leaves_prior(blas, b, &candidate[i].algo)) {
@@ -181,8 +179,8 @@ void ts_blas_measure(const ts_blas *blas) {
     return;
   }
   bench b = {};
-  if (make_bench(&blas->spec, &b)) {
-    measure(blas, &b);
+  if (make_product_bench(&blas->spec, &b)) {
+    measure_candidates(blas, &b);
     TS_CUDA(cudaStreamSynchronize(b.stream));
     TS_CUDA(cudaFree(b.memory));
   } else {

@@ -45,7 +45,8 @@ template <typename T, typename F, int N> __global__ void __launch_bounds__(THREA
   }
 }
 
-template <typename T, typename F> static void launch_copy(const copy_runs &runs, int n, extent e, cudaStream_t stream) {
+template <typename T, typename F>
+static void launch_copy_runs(const copy_runs &runs, int n, extent e, cudaStream_t stream) {
   if (e.wide) {
     ts_launch(copy_kernel<T, F, LANES>, dim3(ts_blocks(e.longest, THREADS * LANES), n), THREADS, 0, stream, runs);
   } else {
@@ -64,7 +65,7 @@ void ts_cuda_copy_runs(const ts_cuda_copy_run *run, int n, ts_dtype to, ts_dtype
       e.add(runs.run[i].to, to);
       e.add(runs.run[i].from, from);
     }
-    TS_FOR_FLOATS(to, from, launch_copy, runs, some, e, (cudaStream_t) stream);
+    TS_FOR_FLOATS(to, from, launch_copy_runs, runs, some, e, (cudaStream_t) stream);
   }
 }
 

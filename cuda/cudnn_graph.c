@@ -29,7 +29,7 @@ static cudnnHandle_t process_handle;
 
 /* ---- failures ---- */
 
-static bool check(ts_cudnn_graph *graph, cudnnStatus_t status, const char *what) {
+static bool check_cudnn(ts_cudnn_graph *graph, cudnnStatus_t status, const char *what) {
   if (status == CUDNN_STATUS_SUCCESS) {
     return true;
   }
@@ -46,7 +46,7 @@ static bool check(ts_cudnn_graph *graph, cudnnStatus_t status, const char *what)
 
 static cudnnBackendDescriptor_t create(ts_cudnn_graph *graph, cudnnBackendDescriptorType_t type, const char *name) {
   cudnnBackendDescriptor_t made = NULL;
-  if (graph->failed || !check(graph, cudnnBackendCreateDescriptor(type, &made), name)) {
+  if (graph->failed || !check_cudnn(graph, cudnnBackendCreateDescriptor(type, &made), name)) {
     return NULL;
   }
   TS_GROW(graph->owned, graph->n_owned, graph->owned_capacity);
@@ -55,14 +55,14 @@ static cudnnBackendDescriptor_t create(ts_cudnn_graph *graph, cudnnBackendDescri
 }
 #define CREATE(graph, type) create((graph), CUDNN_BACKEND_##type##_DESCRIPTOR, "create " #type)
 
-static void set(ts_cudnn_graph *graph, cudnnBackendDescriptor_t to, cudnnBackendAttributeName_t attribute,
-                cudnnBackendAttributeType_t type, int64_t count, const void *value, const char *name) {
+static void set_checked(ts_cudnn_graph *graph, cudnnBackendDescriptor_t to, cudnnBackendAttributeName_t attribute,
+                        cudnnBackendAttributeType_t type, int64_t count, const void *value, const char *name) {
   if (!graph->failed) {
-    check(graph, cudnnBackendSetAttribute(to, attribute, type, count, value), name);
+    check_cudnn(graph, cudnnBackendSetAttribute(to, attribute, type, count, value), name);
   }
 }
 #define SET(graph, to, attribute, type, count, value) \
-  set((graph), (to), CUDNN_ATTR_##attribute, CUDNN_TYPE_##type, (count), (value), "set " #attribute)
+  set_checked((graph), (to), CUDNN_ATTR_##attribute, CUDNN_TYPE_##type, (count), (value), "set " #attribute)
 
 /* One descriptor as an attribute of another; NULL: an optional one that is absent. */
 #define SET_DESCRIPTOR(graph, to, attribute, value)                     \
@@ -75,7 +75,7 @@ static void set(ts_cudnn_graph *graph, cudnnBackendDescriptor_t to, cudnnBackend
 
 static void finalize(ts_cudnn_graph *graph, cudnnBackendDescriptor_t d, const char *name) {
   if (!graph->failed) {
-    check(graph, cudnnBackendFinalize(d), name);
+    check_cudnn(graph, cudnnBackendFinalize(d), name);
   }
 }
 #define FINALIZE(graph, d, type) finalize((graph), (d), "finalize " #type)
@@ -85,7 +85,7 @@ static void finalize(ts_cudnn_graph *graph, cudnnBackendDescriptor_t d, const ch
 static void find_device(ts_cudnn_graph *graph, const char *device) {
   if (device == NULL) {
     if (process_handle == NULL) {
-      check(graph, cudnnCreate(&process_handle), "cudnnCreate");
+      check_cudnn(graph, cudnnCreate(&process_handle), "cudnnCreate");
     }
     graph->handle = process_handle;
     return;
@@ -116,8 +116,8 @@ void ts_cudnn_graph_destroy(ts_cudnn_graph **graph) {
 
 /* ---- tensors ---- */
 
-static ts_cudnn_tensor add_tensor(ts_cudnn_graph *graph, int64_t uid, cudnnDataType_t type, ts_cudnn_shape shape,
-                                  bool is_virtual, bool by_value) {
+static ts_cudnn_tensor make_tensor(ts_cudnn_graph *graph, int64_t uid, cudnnDataType_t type, ts_cudnn_shape shape,
+                                   bool is_virtual, bool by_value) {
   int64_t align = TS_CUDNN_ALIGN;
   ts_cudnn_tensor t = CREATE(graph, TENSOR);
   SET(graph, t, TENSOR_UNIQUE_ID, INT64, 1, &uid);
@@ -133,15 +133,15 @@ static ts_cudnn_tensor add_tensor(ts_cudnn_graph *graph, int64_t uid, cudnnDataT
 
 ts_cudnn_tensor ts_cudnn_memory(ts_cudnn_graph *graph, int64_t uid, cudnnDataType_t type, ts_cudnn_shape shape) {
   TS_ASSERT(0 < uid && uid < FIRST_VIRTUAL);
-  return add_tensor(graph, uid, type, shape, false, false);
+  return make_tensor(graph, uid, type, shape, false, false);
 }
 
 ts_cudnn_tensor ts_cudnn_scalar(ts_cudnn_graph *graph, int64_t uid, cudnnDataType_t type) {
-  return add_tensor(graph, uid, type, (ts_cudnn_shape){{1, 1, 1, 1}, {1, 1, 1, 1}}, false, true);
+  return make_tensor(graph, uid, type, (ts_cudnn_shape){{1, 1, 1, 1}, {1, 1, 1, 1}}, false, true);
 }
 
 ts_cudnn_tensor ts_cudnn_virtual(ts_cudnn_graph *graph, cudnnDataType_t type, ts_cudnn_shape shape) {
-  return add_tensor(graph, graph->next_virtual++, type, shape, true, false);
+  return make_tensor(graph, graph->next_virtual++, type, shape, true, false);
 }
 
 /* ---- operations ---- */
@@ -257,10 +257,10 @@ static int64_t find_candidates(ts_cudnn_graph *graph, cudnnBackendDescriptor_t *
     candidate[i] = CREATE(graph, ENGINECFG);
   }
   if (!graph->failed) {
-    check(graph,
-          cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                   MOST_CANDIDATES, &count, candidate),
-          "get ENGINEHEUR_RESULTS");
+    check_cudnn(graph,
+                cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                         MOST_CANDIDATES, &count, candidate),
+                "get ENGINEHEUR_RESULTS");
   }
   return graph->failed ? 0 : count < MOST_CANDIDATES ? count : MOST_CANDIDATES;
 }
@@ -274,16 +274,17 @@ static bool is_deterministic(ts_cudnn_graph *graph, cudnnBackendDescriptor_t can
   if (graph->failed) {
     return false;
   }
-  check(graph,
-        cudnnBackendGetAttribute(candidate, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
-                                 &engine),
-        "get ENGINECFG_ENGINE");
-  check(graph, cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count, number),
-        "get ENGINE_GLOBAL_INDEX");
-  check(graph,
-        cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                                 CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, note),
-        "get ENGINE_NUMERICAL_NOTE");
+  check_cudnn(graph,
+              cudnnBackendGetAttribute(candidate, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
+                                       &engine),
+              "get ENGINECFG_ENGINE");
+  check_cudnn(graph,
+              cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count, number),
+              "get ENGINE_GLOBAL_INDEX");
+  check_cudnn(graph,
+              cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                       CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, note),
+              "get ENGINE_NUMERICAL_NOTE");
   bool deterministic = !graph->failed;
   for (int64_t i = 0; !graph->failed && i < count; ++i) {
     deterministic = deterministic && note[i] != CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
@@ -311,12 +312,13 @@ static cudnnBackendDescriptor_t try_candidate(ts_cudnn_graph *graph, cudnnBacken
 }
 
 /* Known before it is built: what is too large is not compiled. */
-static size_t workspace_of(ts_cudnn_graph *graph, cudnnBackendDescriptor_t candidate) {
+static size_t candidate_workspace(ts_cudnn_graph *graph, cudnnBackendDescriptor_t candidate) {
   int64_t count, bytes = 0;
   if (!graph->failed) {
-    check(graph,
-          cudnnBackendGetAttribute(candidate, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes),
-          "get ENGINECFG_WORKSPACE_SIZE");
+    check_cudnn(
+        graph,
+        cudnnBackendGetAttribute(candidate, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes),
+        "get ENGINECFG_WORKSPACE_SIZE");
   }
   return (size_t) bytes;
 }
@@ -328,7 +330,7 @@ static bool take_candidate(ts_cudnn_graph *graph, cudnnBackendDescriptor_t candi
     snprintf(why, MESSAGE, "engine %d is not deterministic", (int) choice->engine);
     return false;
   }
-  choice->workspace = workspace_of(graph, candidate);
+  choice->workspace = candidate_workspace(graph, candidate);
   if (choice->workspace > most_workspace) {
     snprintf(why, MESSAGE, "engine %d wants %zu bytes of workspace, planned are %zu", (int) choice->engine,
              choice->workspace, most_workspace);

@@ -285,11 +285,11 @@ const char *ts_cuda_device_name(void) {
 
 /* ---- queues, events ---- */
 
-static void *stream(ts_queue queue) {
+static void *queue_stream(ts_queue queue) {
   return device.stream[queue];
 }
 
-static void copy(void *to, const void *from, size_t bytes, ts_queue queue) {
+static void queue_copy(void *to, const void *from, size_t bytes, ts_queue queue) {
   if (bytes > 0) {
     TS_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, device.stream[queue]));
   }
@@ -307,7 +307,7 @@ static void event_destroy(void *event) {
   }
 }
 
-static void record(void *event, ts_queue queue) {
+static void record_event(void *event, ts_queue queue) {
   TS_CUDA(cudaEventRecord((cudaEvent_t) event, device.stream[queue]));
 }
 
@@ -359,7 +359,7 @@ static void end_wait(double waited) {
          text.text != NULL ? text.text : "");
 }
 
-static void watch(double began) {
+static void watch_wait(double began) {
   for (int i = 0; i < MOST_WATCHERS; ++i) {
     if (watchers[i].watch != NULL) {
       watchers[i].watch(watchers[i].user);
@@ -372,12 +372,12 @@ static void watch(double began) {
 }
 
 /* Polls, so that a dead peer is noticed; sleeps once a wait is long. */
-static void finish(void *event) {
+static void finish_event(void *event) {
   cudaError_t code;
   double began = ts_seconds();
   for (long polls = 0; (code = cudaEventQuery((cudaEvent_t) event)) == cudaErrorNotReady; ++polls) {
     if (polls % 256 == 0) {
-      watch(began);
+      watch_wait(began);
     }
     if (polls > 20000) {
       struct timespec nap = {0, 20000};
@@ -411,7 +411,7 @@ static size_t used(void) {
   return most > device.arenas ? most : device.arenas;
 }
 
-static void *allocate(size_t bytes) {
+static void *allocate_arena(size_t bytes) {
   void *arena = NULL;
   cudaError_t code = cudaMalloc(&arena, bytes > 0 ? bytes : 1);
   if (code == cudaErrorMemoryAllocation) {
@@ -426,7 +426,7 @@ static void *allocate(size_t bytes) {
   return arena;
 }
 
-static void release(void *arena, size_t bytes) {
+static void release_arena(void *arena, size_t bytes) {
   if (arena != NULL) {
     TS_CUDA(cudaFree(arena));
     device.arenas -= bytes <= device.arenas ? bytes : device.arenas;
@@ -499,7 +499,7 @@ static double peak_flops(ts_dtype dtype) {
   return 0;
 }
 
-static const ts_kernel *kernel(ts_op op) {
+static const ts_kernel *cuda_kernel(ts_op op) {
   static const ts_kernel *(*const families[])(ts_op) = {
 #define X(family) ts_cuda_##family,
       TS_CUDA_FAMILIES(X)
@@ -512,7 +512,7 @@ static const ts_kernel *kernel(ts_op op) {
   return row;
 }
 
-static const char *describe(void) {
+static const char *describe_device(void) {
   static char text[512];
   snprintf(text, sizeof text, "%s, sm_%d, CUDA %d.%d, %s, %s", device.open ? device.name : "no device",
            TS_CUDA_ARCHITECTURE, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, ts_cuda_blas_describe(),
@@ -541,21 +541,21 @@ static void choices_measure(const ts_graph *graph) {
   ts_attention_measure(graph);
 }
 
-static bool has_bf16() {
+static bool cuda_has_bf16() {
   return true;
 } // every architecture that the kernels are built for
 
 const ts_backend *ts_backend_cuda(void) {
-  static const ts_device_ops ops = {stream,
+  static const ts_device_ops ops = {queue_stream,
                                     allocate_host,
                                     release_host,
-                                    copy,
+                                    queue_copy,
                                     event_create,
                                     event_destroy,
-                                    record,
+                                    record_event,
                                     wait,
                                     seconds,
-                                    finish,
+                                    finish_event,
                                     capture_begin,
                                     capture_end,
                                     replay,
@@ -569,6 +569,7 @@ const ts_backend *ts_backend_cuda(void) {
                                     peak_flops,
                                     used,
                                     ts_cuda_available};
-  static const ts_backend backend = {"cuda", kernel, allocate, release, describe, has_bf16, reserves, &ops};
+  static const ts_backend backend = {"cuda",          cuda_kernel,   allocate_arena, release_arena,
+                                     describe_device, cuda_has_bf16, reserves,       &ops};
   return &backend;
 }

@@ -14,6 +14,9 @@ extern "C" {
 #include "backend/backend.h"
 #include "base/text.h"
 
+/** What cudaMalloc aligns to, and cuBLASLt wants of its workspace, bytes. */
+#define TS_CUDA_ALIGN 256
+
 /** A CUDA call that must succeed (class b): TS_CUDA (cudaMemsetAsync (...)). */
 #define TS_CUDA(call) ts_cuda_check((call), __FILE__, __LINE__, #call)
 

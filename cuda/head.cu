@@ -228,11 +228,7 @@ static int64_t rows_of_chunk(int64_t rows, int64_t ld) {
   return n <= 1 ? rows : ((rows + n - 1) / n + ROW_MULTIPLE - 1) / ROW_MULTIPLE * ROW_MULTIPLE;
 }
 
-static size_t padded(int64_t bytes) {
-  return (size_t) ((bytes + 255) / 256 * 256);
-}
-
-static head describe(const ts_graph *graph, const ts_node *node) {
+static head describe_head(const ts_graph *graph, const ts_node *node) {
   const ts_tensor *x = &graph->tensor[node->in[0]], *w = &graph->tensor[node->in[1]];
   head h = {};
   TS_ASSERT(x->dtype == w->dtype);
@@ -247,9 +243,10 @@ static head describe(const ts_graph *graph, const ts_node *node) {
   h.gradients = node->op != TS_OP_HEAD_LOSS;
   h.dw_dtype = h.gradients ? graph->tensor[node->out[node->n_out - 1]].dtype : TS_F32;
   h.accumulator = h.n_chunks > 0 && h.dw_dtype != TS_F32 && (h.n_chunks > 1 || h.dtype == TS_F32);
-  h.logits_bytes = padded(h.chunk_rows * h.ld * (int64_t) sizeof(float));
-  h.loss_bytes = padded(h.rows * (int64_t) sizeof(double));
-  h.accumulator_bytes = h.accumulator ? padded(h.vocabulary * h.width * (int64_t) sizeof(float)) : 0;
+  h.logits_bytes = ts_align_up((size_t) (h.chunk_rows * h.ld) * sizeof(float), TS_CUDA_ALIGN);
+  h.loss_bytes = ts_align_up((size_t) h.rows * sizeof(double), TS_CUDA_ALIGN);
+  h.accumulator_bytes =
+      h.accumulator ? ts_align_up((size_t) (h.vocabulary * h.width) * sizeof(float), TS_CUDA_ALIGN) : 0;
   return h;
 }
 
@@ -295,11 +292,6 @@ static chunk plan_chunk(const head *h, int64_t rows, bool adds) {
           h->gradients && adds ? plan_dw(h, rows, TS_BLAS_PRIOR) : NULL};
 }
 
-static ts_blas_prior prior_of(const ts_node *node) {
-  bool adds = node->prior != NULL && node->prior[node->n_out - 1] != TS_NONE;
-  return !adds ? TS_BLAS_NO_PRIOR : node->beta == TS_NONE ? TS_BLAS_PRIOR : TS_BLAS_SCALED_PRIOR;
-}
-
 static void plan(head *h, const ts_node *node) {
   if (h->n_chunks > 1) {
     h->full = plan_chunk(h, h->chunk_rows, h->n_chunks > 2);
@@ -308,13 +300,13 @@ static void plan(head *h, const ts_node *node) {
     int64_t rows = h->rows - (h->n_chunks - 1) * h->chunk_rows;
     h->last = plan_chunk(h, rows, h->n_chunks > 1);
     h->first_dw = h->gradients ? plan_dw(h, h->n_chunks > 1 ? h->chunk_rows : rows,
-                                         h->accumulator ? TS_BLAS_NO_PRIOR : prior_of(node))
+                                         h->accumulator ? TS_BLAS_NO_PRIOR : ts_blas_prior_of(node, node->n_out - 1))
                                : NULL;
   }
 }
 
-static size_t prepare(const ts_target *, const ts_graph *graph, const ts_node *node, void **prepared) {
-  head h = describe(graph, node);
+static size_t set_up_head(const ts_target *, const ts_graph *graph, const ts_node *node, void **prepared) {
+  head h = describe_head(graph, node);
   if (prepared != NULL) {
     head *kept = (head *) ts_calloc(1, sizeof *kept);
     plan(&h, node);
@@ -324,16 +316,16 @@ static size_t prepare(const ts_target *, const ts_graph *graph, const ts_node *n
   return h.n_chunks == 0 ? 0 : TS_BLAS_WORKSPACE + h.logits_bytes + h.loss_bytes + h.accumulator_bytes;
 }
 
-static void destroy_chunk(chunk *c) {
+static void take_down_chunk(chunk *c) {
   ts_blas_destroy(&c->logits);
   ts_blas_destroy(&c->dx);
   ts_blas_destroy(&c->dw);
 }
 
-static void release(void *prepared) {
+static void take_down_head(void *prepared) {
   head *h = (head *) prepared;
-  destroy_chunk(&h->full);
-  destroy_chunk(&h->last);
+  take_down_chunk(&h->full);
+  take_down_chunk(&h->last);
   ts_blas_destroy(&h->first_dw);
   ts_free(h);
 }
@@ -356,7 +348,7 @@ struct sweep {
   cudaStream_t stream;
 };
 
-static sweep sweep_of(const ts_kernel_call *call) {
+static sweep begin_sweep(const ts_kernel_call *call) {
   const head *h = (const head *) call->prepared;
   int last = call->node->n_out - 1;
   sweep s = {};
@@ -380,7 +372,7 @@ static sweep sweep_of(const ts_kernel_call *call) {
 
 /* Threads of a row, and with that the order of its sums, depend on V alone: a row that needs a multiprocessor's whole
  * shared memory has as many as a block may. */
-static int threads_of_row(const head *h) {
+static int threads_of_logits(const head *h) {
   bool fits = h->ld * (int64_t) sizeof(float) <= KEPT_BYTES;
   return h->vocabulary <= 2048 ? 128 : h->vocabulary <= 16384 ? 256 : fits ? MOST_THREADS : 512;
 }
@@ -392,11 +384,11 @@ template <typename T> static void launch_rows(const sweep *s, int64_t first, int
   ts_launch(keeps          ? head_rows<T, true, true>
             : h->gradients ? head_rows<T, true, false>
                            : head_rows<T, false, false>,
-            (unsigned) rows, threads_of_row(h), keeps ? (size_t) bytes : 0, s->stream, s->logits, s->row_loss + first,
-            s->label + first, s->seed, h->ld, (int) h->vocabulary);
+            (unsigned) rows, threads_of_logits(h), keeps ? (size_t) bytes : 0, s->stream, s->logits,
+            s->row_loss + first, s->label + first, s->seed, h->ld, (int) h->vocabulary);
 }
 
-static void run_chunk(const sweep *s, const chunk *c, int64_t first) {
+static void launch_chunk(const sweep *s, const chunk *c, int64_t first) {
   const head *h = s->h;
   int64_t row_bytes = h->width * (int64_t) ts_dtype_size(h->dtype);
   const char *x = s->x + first * row_bytes;
@@ -411,11 +403,11 @@ static void run_chunk(const sweep *s, const chunk *c, int64_t first) {
   }
 }
 
-static void run(const ts_kernel_call *call) {
-  sweep s = sweep_of(call);
+static void launch_head(const ts_kernel_call *call) {
+  sweep s = begin_sweep(call);
   const head *h = s.h;
   for (int64_t i = 0; i < h->n_chunks; ++i) {
-    run_chunk(&s, i + 1 < h->n_chunks ? &h->full : &h->last, i * h->chunk_rows);
+    launch_chunk(&s, i + 1 < h->n_chunks ? &h->full : &h->last, i * h->chunk_rows);
   }
   if (h->gradients && (h->accumulator || h->n_chunks == 0)) {
     ts_blas_finish(call->out[call->node->n_out - 1], h->dw_dtype, h->accumulator ? (const float *) s.dw : NULL, NULL,
@@ -428,6 +420,6 @@ static void run(const ts_kernel_call *call) {
 }
 
 const ts_kernel *ts_cuda_head(ts_op op) {
-  static const ts_kernel row = {prepare, run, release}, none = {};
+  static const ts_kernel row = {set_up_head, launch_head, take_down_head}, none = {};
   return op == TS_OP_HEAD_LOSS || op == TS_OP_HEAD_LOSS_DX || op == TS_OP_HEAD_LOSS_TRAIN ? &row : &none;
 }

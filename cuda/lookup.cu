@@ -60,7 +60,7 @@ template <typename Unit> static void launch_copy(row_copy c, cudaStream_t stream
 }
 
 /* Width and strides in bytes: all of them multiples of 2. */
-static void copy(const row_copy &c, cudaStream_t stream) {
+static void copy_by_width(const row_copy &c, cudaStream_t stream) {
   int64_t all = (int64_t) c.to | (int64_t) c.from | c.width | c.to_stride | c.from_stride | c.index_stride;
   if (all % 16 == 0) {
     launch_copy<uint4>(c, stream);
@@ -71,40 +71,41 @@ static void copy(const row_copy &c, cudaStream_t stream) {
   }
 }
 
-static int64_t row_bytes(const ts_tensor *t) {
+static int64_t bytes_of_row(const ts_tensor *t) {
   return ts_columns_of(t) * (int64_t) ts_dtype_size(t->dtype);
 }
 
-static void split_run(const ts_kernel_call *call) {
+static void split_launch(const ts_kernel_call *call) {
   const char *from = (const char *) call->in[0];
-  int64_t rows = ts_shape_rows(&ts_call_in(call, 0)->shape), whole = row_bytes(ts_call_in(call, 0));
+  int64_t rows = ts_shape_rows(&ts_call_in(call, 0)->shape), whole = bytes_of_row(ts_call_in(call, 0));
   for (int i = 0; i < call->node->n_out; ++i) {
-    int64_t width = row_bytes(ts_call_out(call, i));
-    copy({call->out[i], from, NULL, rows, width, width, whole, 0}, ts_call_stream(call));
+    int64_t width = bytes_of_row(ts_call_out(call, i));
+    copy_by_width({call->out[i], from, NULL, rows, width, width, whole, 0}, ts_call_stream(call));
     from += width;
   }
 }
 
-static void concat_run(const ts_kernel_call *call) {
+static void concat_launch(const ts_kernel_call *call) {
   char *to = (char *) call->out[0];
-  int64_t rows = ts_shape_rows(&ts_call_out(call, 0)->shape), whole = row_bytes(ts_call_out(call, 0));
+  int64_t rows = ts_shape_rows(&ts_call_out(call, 0)->shape), whole = bytes_of_row(ts_call_out(call, 0));
   for (int i = 0; i < call->node->n_in; ++i) {
-    int64_t width = row_bytes(ts_call_in(call, i));
-    copy({to, call->in[i], NULL, rows, width, whole, width, 0}, ts_call_stream(call));
+    int64_t width = bytes_of_row(ts_call_in(call, i));
+    copy_by_width({to, call->in[i], NULL, rows, width, whole, width, 0}, ts_call_stream(call));
     to += width;
   }
 }
 
-static void embedding_run(const ts_kernel_call *call) {
-  int64_t rows = ts_shape_count(&ts_call_in(call, 1)->shape), bytes = row_bytes(ts_call_in(call, 0));
-  copy({call->out[0], call->in[0], (const int32_t *) call->in[1], rows, bytes, bytes, 0, bytes}, ts_call_stream(call));
+static void embedding_launch(const ts_kernel_call *call) {
+  int64_t rows = ts_shape_count(&ts_call_in(call, 1)->shape), bytes = bytes_of_row(ts_call_in(call, 0));
+  copy_by_width({call->out[0], call->in[0], (const int32_t *) call->in[1], rows, bytes, bytes, 0, bytes},
+                ts_call_stream(call));
 }
 
-static void pick_run(const ts_kernel_call *call) {
+static void pick_launch(const ts_kernel_call *call) {
   const ts_tensor *x = ts_call_in(call, 0);
-  int64_t samples = x->shape.d[0], bytes = row_bytes(x), sample = x->shape.d[1] * bytes;
-  copy({call->out[0], call->in[0], (const int32_t *) call->in[1], samples, bytes, bytes, sample, bytes},
-       ts_call_stream(call));
+  int64_t samples = x->shape.d[0], bytes = bytes_of_row(x), sample = x->shape.d[1] * bytes;
+  copy_by_width({call->out[0], call->in[0], (const int32_t *) call->in[1], samples, bytes, bytes, sample, bytes},
+                ts_call_stream(call));
 }
 
 /* ---- the sums ---- */
@@ -264,7 +265,7 @@ struct dw_workspace {
   size_t bytes;
 };
 
-static dw_workspace divide(char *memory, int64_t tokens, int64_t rows, int64_t columns) {
+static dw_workspace divide_dw_workspace(char *memory, int64_t tokens, int64_t rows, int64_t columns) {
   dw_workspace w = {};
   ts_sort_divide(&w.sort, memory, tokens, &w.bytes);
   w.start = (int32_t *) ts_sort_take(memory, (size_t) rows * sizeof(int32_t), &w.bytes);
@@ -273,9 +274,9 @@ static dw_workspace divide(char *memory, int64_t tokens, int64_t rows, int64_t c
   return w;
 }
 
-static size_t embedding_dw_prepare(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
-  return divide(NULL, ts_tensor_count(graph, node->in[1]), node->attr.embedding.rows,
-                ts_columns_of(&graph->tensor[node->in[0]]))
+static size_t embedding_dw_set_up(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
+  return divide_dw_workspace(NULL, ts_tensor_count(graph, node->in[1]), node->attr.embedding.rows,
+                             ts_columns_of(&graph->tensor[node->in[0]]))
       .bytes;
 }
 
@@ -290,10 +291,10 @@ static void launch_sums(const ts_kernel_call *call, const sums<U> &s, int32_t *s
   ts_launch(add_chunks<U, W>, dim3(chunks > 1 ? chunks - 1 : 0, tiles), TILE, 0, stream, s);
 }
 
-template <typename T, typename U> static void launch_dw(const ts_kernel_call *call) {
+template <typename T, typename U> static void launch_embedding_dw(const ts_kernel_call *call) {
   int64_t tokens = ts_shape_count(&ts_call_in(call, 1)->shape), rows = call->node->attr.embedding.rows;
   int columns = (int) ts_columns_of(ts_call_in(call, 0));
-  dw_workspace w = divide((char *) call->workspace, tokens, rows, columns);
+  dw_workspace w = divide_dw_workspace((char *) call->workspace, tokens, rows, columns);
   int sorted = ts_sort_run(&w.sort, (const int32_t *) call->in[1], tokens, rows, ts_call_stream(call));
   sums<U> s = {(U *) call->out[0],
                w.partial,
@@ -312,8 +313,8 @@ template <typename T, typename U> static void launch_dw(const ts_kernel_call *ca
   }
 }
 
-static void embedding_dw_run(const ts_kernel_call *call) {
-  TS_FOR_FLOATS(ts_call_in(call, 0)->dtype, ts_call_out(call, 0)->dtype, launch_dw, call);
+static void embedding_dw_launch(const ts_kernel_call *call) {
+  TS_FOR_FLOATS(ts_call_in(call, 0)->dtype, ts_call_out(call, 0)->dtype, launch_embedding_dw, call);
 }
 
 const ts_kernel *ts_cuda_lookup(ts_op op) {
@@ -321,11 +322,11 @@ const ts_kernel *ts_cuda_lookup(ts_op op) {
     ts_op op;
     ts_kernel row;
   } rows[] = {
-      {TS_OP_SPLIT, {NULL, split_run, NULL}},
-      {TS_OP_CONCAT, {NULL, concat_run, NULL}},
-      {TS_OP_EMBEDDING, {NULL, embedding_run, NULL}},
-      {TS_OP_PICK, {NULL, pick_run, NULL}},
-      {TS_OP_EMBEDDING_DW, {embedding_dw_prepare, embedding_dw_run, NULL}},
+      {TS_OP_SPLIT, {NULL, split_launch, NULL}},
+      {TS_OP_CONCAT, {NULL, concat_launch, NULL}},
+      {TS_OP_EMBEDDING, {NULL, embedding_launch, NULL}},
+      {TS_OP_PICK, {NULL, pick_launch, NULL}},
+      {TS_OP_EMBEDDING_DW, {embedding_dw_set_up, embedding_dw_launch, NULL}},
   };
   static const ts_kernel none = {};
   for (const auto &r : rows) {

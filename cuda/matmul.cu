@@ -76,11 +76,6 @@ struct matmul {
   bool bias_after; /* the epilogue cannot add it */
 };
 
-static ts_blas_prior prior_of(const ts_node *node, int output) {
-  bool adds = node->prior != NULL && node->prior[output] != TS_NONE;
-  return !adds ? TS_BLAS_NO_PRIOR : node->beta == TS_NONE ? TS_BLAS_PRIOR : TS_BLAS_SCALED_PRIOR;
-}
-
 static bool has_bias(const ts_node *node) {
   return node->op != TS_OP_MATMUL_DGELU && node->n_in > 2 && node->in[2] != TS_NONE;
 }
@@ -96,7 +91,7 @@ static bool is_wide(const matmul *p) {
   return p->spec.out != p->c;
 }
 
-static matmul describe(const ts_graph *graph, const ts_node *node) {
+static matmul describe_matmul(const ts_graph *graph, const ts_node *node) {
   const ts_tensor *a = &graph->tensor[node->in[0]], *b = &graph->tensor[node->in[1]];
   bool ta = node->attr.matmul.transpose_a, tb = node->attr.matmul.transpose_b;
   matmul p = {};
@@ -108,7 +103,7 @@ static matmul describe(const ts_graph *graph, const ts_node *node) {
   p.spec.transpose_b = tb;
   p.spec.in = a->dtype;
   p.spec.out = a->dtype == TS_F32 ? TS_F32 : p.c;
-  p.spec.prior = is_wide(&p) ? TS_BLAS_NO_PRIOR : prior_of(node, 0);
+  p.spec.prior = is_wide(&p) ? TS_BLAS_NO_PRIOR : ts_blas_prior_of(node, 0);
   p.bias_after = has_bias(node) && (is_wide(&p) || p.c != a->dtype);
   p.spec.epilogue = has_bias(node) && !p.bias_after ? TS_BLAS_BIAS : TS_BLAS_PLAIN;
   if (node->op != TS_OP_MATMUL) {
@@ -124,8 +119,8 @@ static bool is_product(const matmul *p) {
   return p->spec.m > 0 && p->spec.n > 0 && p->spec.k > 0;
 }
 
-static size_t prepare(const ts_target *, const ts_graph *graph, const ts_node *node, void **prepared) {
-  matmul p = describe(graph, node);
+static size_t set_up_matmul(const ts_target *, const ts_graph *graph, const ts_node *node, void **prepared) {
+  matmul p = describe_matmul(graph, node);
   if (prepared != NULL) {
     matmul *kept = (matmul *) ts_calloc(1, sizeof *kept);
     *kept = p;
@@ -135,7 +130,7 @@ static size_t prepare(const ts_target *, const ts_graph *graph, const ts_node *n
   return !is_product(&p) ? 0 : TS_BLAS_WORKSPACE + (is_wide(&p) ? (size_t) (p.spec.m * p.spec.n) * sizeof(float) : 0);
 }
 
-static void run(const ts_kernel_call *call) {
+static void launch_matmul(const ts_kernel_call *call) {
   const matmul *p = (const matmul *) call->prepared;
   const void *bias = has_bias(call->node) ? call->in[2] : NULL, *prior = call->prior == NULL ? NULL : call->prior[0];
   float *product = is_wide(p) ? (float *) ((char *) call->workspace + TS_BLAS_WORKSPACE) : (float *) call->out[0];
@@ -151,13 +146,13 @@ static void run(const ts_kernel_call *call) {
   }
 }
 
-static void release(void *prepared) {
+static void take_down_matmul(void *prepared) {
   matmul *p = (matmul *) prepared;
   ts_blas_destroy(&p->blas);
   ts_free(p);
 }
 
 const ts_kernel *ts_cuda_matmul(ts_op op) {
-  static const ts_kernel row = {prepare, run, release}, none = {};
+  static const ts_kernel row = {set_up_matmul, launch_matmul, take_down_matmul}, none = {};
   return op == TS_OP_MATMUL || op == TS_OP_MATMUL_GELU || op == TS_OP_MATMUL_DGELU ? &row : &none;
 }

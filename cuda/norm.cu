@@ -237,7 +237,7 @@ template <typename T> static void forward(const ts_kernel_call *call) {
   }
 }
 
-static void forward_run(const ts_kernel_call *call) {
+static void forward_launch(const ts_kernel_call *call) {
   TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, forward, call);
 }
 
@@ -324,7 +324,7 @@ template <typename T> static void dx(const ts_kernel_call *call) {
   }
 }
 
-static void dx_run(const ts_kernel_call *call) {
+static void dx_launch(const ts_kernel_call *call) {
   TS_FOR_FLOAT(ts_call_in(call, 1)->dtype, dx, call);
 }
 
@@ -383,18 +383,18 @@ template <typename T> static void dw(const ts_kernel_call *call) {
   }
 }
 
-static void dw_run(const ts_kernel_call *call) {
+static void dw_launch(const ts_kernel_call *call) {
   TS_FOR_FLOAT(ts_call_in(call, 1)->dtype, dw, call);
 }
 
-static size_t dw_prepare(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
+static size_t dw_set_up(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
   const ts_tensor *x = &graph->tensor[node->in[1]];
   return (size_t) node->n_out * ts_column_blocks(ts_shape_rows(&x->shape)) * (size_t) ts_columns_of(x) * sizeof(float);
 }
 
 const ts_kernel *ts_cuda_norm(ts_op op) {
-  static const ts_kernel forward = {NULL, forward_run, NULL}, dx = {NULL, dx_run, NULL},
-                         dw = {dw_prepare, dw_run, NULL}, none = {};
+  static const ts_kernel forward = {NULL, forward_launch, NULL}, dx = {NULL, dx_launch, NULL},
+                         dw = {dw_set_up, dw_launch, NULL}, none = {};
   switch (op) {
     case TS_OP_LAYERNORM:
     case TS_OP_RMSNORM: return &forward;

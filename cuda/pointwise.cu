@@ -133,13 +133,13 @@ __global__ void __launch_bounds__(THREADS) pointwise(pointers p, ts_prior<T> pri
 }
 
 template <typename Body, typename T, int W>
-static void launch(const ts_kernel_call *call, const pointers &p, ts_prior<T> prior) {
+static void launch_pointwise(const ts_kernel_call *call, const pointers &p, ts_prior<T> prior) {
   int64_t count = ts_shape_count(&ts_call_in(call, 0)->shape);
   ts_launch(pointwise<Body, T, W>, ts_blocks(count, block_elements(W)), THREADS, 0, ts_call_stream(call), p, prior,
             count);
 }
 
-template <typename Body, typename T> static void choose(const ts_kernel_call *call) {
+template <typename Body, typename T> static void choose_lanes(const ts_kernel_call *call) {
   pointers p = {};
   const void *all[MOST_IN + MOST_OUT + 1] = {};
   for (int i = 0; i < Body::IN; ++i) {
@@ -151,18 +151,18 @@ template <typename Body, typename T> static void choose(const ts_kernel_call *ca
   ts_prior<T> prior = ts_call_prior<T>(call, 0);
   all[MOST_IN + MOST_OUT] = prior.data;
   if (ts_is_wide<T>(0, all, MOST_IN + MOST_OUT + 1)) {
-    launch<Body, T, ts_lanes<T>>(call, p, prior);
+    launch_pointwise<Body, T, ts_lanes<T>>(call, p, prior);
   } else {
-    launch<Body, T, 1>(call, p, prior);
+    launch_pointwise<Body, T, 1>(call, p, prior);
   }
 }
 
 template <typename Body> static void run_body(const ts_kernel_call *call) {
   TS_ASSERT(ts_call_in(call, 0)->dtype == TS_F32 || ts_call_in(call, 0)->dtype == TS_BF16);
   if (ts_call_in(call, 0)->dtype == TS_F32) {
-    choose<Body, float>(call);
+    choose_lanes<Body, float>(call);
   } else {
-    choose<Body, ts_bf16>(call);
+    choose_lanes<Body, ts_bf16>(call);
   }
 }
 
@@ -215,7 +215,7 @@ static void choose_convert(const ts_kernel_call *call, int x, const void *prior_
   }
 }
 
-static void cast_run(const ts_kernel_call *call) {
+static void cast_launch(const ts_kernel_call *call) {
   TS_FOR_FLOATS(ts_call_in(call, 0)->dtype, ts_call_out(call, 0)->dtype, choose_convert, call, 0, NULL, NULL);
 }
 
@@ -228,7 +228,7 @@ static __global__ void __launch_bounds__(THREADS)
   }
 }
 
-static void accumulate_run(const ts_kernel_call *call) {
+static void accumulate_launch(const ts_kernel_call *call) {
   const float *beta = (const float *) call->in[2];
   int64_t count = ts_shape_count(&ts_call_in(call, 0)->shape);
   if (ts_call_out(call, 0)->dtype == TS_F64) {
@@ -306,7 +306,7 @@ template <typename T> static void launch_dropout(const ts_kernel_call *call) {
             ts_is_wide<T>(each, all, 2));
 }
 
-static void dropout_run(const ts_kernel_call *call) {
+static void dropout_launch(const ts_kernel_call *call) {
   TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, launch_dropout, call);
 }
 
@@ -320,9 +320,9 @@ const ts_kernel *ts_cuda_pointwise(ts_op op) {
       {TS_OP_GELU_DX, {NULL, run_body<gelu_dx_body>, NULL}},
       {TS_OP_SWIGLU, {NULL, run_body<swiglu_body>, NULL}},
       {TS_OP_SWIGLU_DX, {NULL, run_body<swiglu_dx_body>, NULL}},
-      {TS_OP_CAST, {NULL, cast_run, NULL}},
-      {TS_OP_ACCUMULATE, {NULL, accumulate_run, NULL}},
-      {TS_OP_DROPOUT, {NULL, dropout_run, NULL}},
+      {TS_OP_CAST, {NULL, cast_launch, NULL}},
+      {TS_OP_ACCUMULATE, {NULL, accumulate_launch, NULL}},
+      {TS_OP_DROPOUT, {NULL, dropout_launch, NULL}},
   };
   static const ts_kernel none = {};
   for (const auto &r : rows) {

@@ -71,7 +71,7 @@ static double llama3_turns(const ts_attr *attr, double turns) {
   return turns * (kept + (1 - kept) / attr->rope.factor);
 }
 
-static size_t prepare(const ts_target *, const ts_graph *, const ts_node *node, void **prepared) {
+static size_t set_up_rope(const ts_target *, const ts_graph *, const ts_node *node, void **prepared) {
   const ts_attr *attr = &node->attr;
   TS_CHECK(attr->rope.head_dim <= 2 * MOST_HALF, "rope: head_dim %d, at most %d on a GPU", attr->rope.head_dim,
            2 * MOST_HALF);
@@ -89,7 +89,7 @@ static size_t prepare(const ts_target *, const ts_graph *, const ts_node *node, 
   return 0;
 }
 
-template <typename T, int W> static void launch(const ts_kernel_call *call) {
+template <typename T, int W> static void launch_turns(const ts_kernel_call *call) {
   const ts_tensor *x = ts_call_in(call, 0);
   float sign = call->node->attr.rope.inverse ? -1.0f : 1.0f;
   const rope_turns *turns = (const rope_turns *) call->prepared;
@@ -103,20 +103,20 @@ template <typename T, int W> static void launch(const ts_kernel_call *call) {
             (int) columns, lanes, sign);
 }
 
-template <typename T> static void choose(const ts_kernel_call *call) {
+template <typename T> static void choose_turns(const ts_kernel_call *call) {
   const void *all[] = {call->in[0], call->out[0]};
   if (ts_is_wide<T>(call->node->attr.rope.head_dim / 2, all, 2)) {
-    launch<T, ts_lanes<T>>(call);
+    launch_turns<T, ts_lanes<T>>(call);
   } else {
-    launch<T, 1>(call);
+    launch_turns<T, 1>(call);
   }
 }
 
-static void run(const ts_kernel_call *call) {
-  TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, choose, call);
+static void launch_rope(const ts_kernel_call *call) {
+  TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, choose_turns, call);
 }
 
 const ts_kernel *ts_cuda_rope(ts_op op) {
-  static const ts_kernel row = {prepare, run, ts_free}, none = {};
+  static const ts_kernel row = {set_up_rope, launch_rope, ts_free}, none = {};
   return op == TS_OP_ROPE ? &row : &none;
 }

@@ -8,6 +8,10 @@
 
 #include "cuda/kernel.cuh"
 
+extern "C" {
+#include "base/memory.h"
+}
+
 enum { TS_SORT_KEYS = 2048 /**< Of a block. */, TS_SORT_BITS = 8, TS_SORT_BINS = 1 << TS_SORT_BITS };
 
 /** Memory of a sort: ids in order and the places they had, two of each: a pass reads one and writes the other. */
@@ -16,10 +20,11 @@ typedef struct ts_sort {
   int *count; /* [bins][blocks] */
 } ts_sort;
 
-/** The next \a bytes of \a memory, at a multiple of 256 from \a used on, which grows; NULL of NULL. Not collective. */
+/** The next \a bytes of \a memory, at a multiple of TS_CUDA_ALIGN from \a used on, which grows; NULL of NULL.
+ * Not collective. */
 static inline void *ts_sort_take(char *memory, size_t bytes, size_t *used) {
   char *part = memory == NULL ? NULL : memory + *used;
-  *used += (bytes + 255) / 256 * 256;
+  *used += ts_align_up(bytes, TS_CUDA_ALIGN);
   return part;
 }
 

@@ -72,14 +72,14 @@ template <typename T> static void choose_partial(const ts_kernel_call *call, int
   }
 }
 
-static void sum_rows_run(const ts_kernel_call *call) {
+static void sum_rows_launch(const ts_kernel_call *call) {
   const ts_tensor *x = ts_call_in(call, 0);
   int64_t rows = ts_shape_rows(&x->shape), columns = ts_columns_of(x);
   TS_FOR_FLOAT(x->dtype, choose_partial, call, rows, (int) columns);
   ts_cuda_add_rows(call, 0, (const float *) call->workspace, ts_column_blocks(rows), columns);
 }
 
-static size_t sum_rows_prepare(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
+static size_t sum_rows_set_up(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
   const ts_tensor *x = &graph->tensor[node->in[0]];
   return ts_column_blocks(ts_shape_rows(&x->shape)) * (size_t) ts_columns_of(x) * sizeof(float);
 }
@@ -179,11 +179,11 @@ template <typename T> static void launch_squares(const ts_kernel_call *call) {
   add_levels((double *) call->out[0], all, partial - all, ts_call_stream(call));
 }
 
-static void sum_squares_run(const ts_kernel_call *call) {
+static void sum_squares_launch(const ts_kernel_call *call) {
   TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, launch_squares, call);
 }
 
-static size_t sum_squares_prepare(const ts_target *, const ts_graph *, const ts_node *node, void **) {
+static size_t sum_squares_set_up(const ts_target *, const ts_graph *, const ts_node *node, void **) {
   size_t blocks = 0;
   for (int r = 0; r < node->attr.segments.n; ++r) {
     blocks += ts_blocks(node->attr.segments.range[r].count, TS_SQUARE_BLOCK);
@@ -196,7 +196,7 @@ static size_t sum_squares_prepare(const ts_target *, const ts_graph *, const ts_
 }
 
 const ts_kernel *ts_cuda_sum(ts_op op) {
-  static const ts_kernel rows = {sum_rows_prepare, sum_rows_run, NULL},
-                         squares = {sum_squares_prepare, sum_squares_run, NULL}, none = {};
+  static const ts_kernel rows = {sum_rows_set_up, sum_rows_launch, NULL},
+                         squares = {sum_squares_set_up, sum_squares_launch, NULL}, none = {};
   return op == TS_OP_SUM_ROWS ? &rows : op == TS_OP_SUM_SQUARES ? &squares : &none;
 }

@@ -42,11 +42,11 @@ static __global__ void __launch_bounds__(THREADS)
   *skip = bad ? 1.0f : 0.0f;
 }
 
-static size_t step_control_prepare(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
+static size_t step_control_set_up(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
   return (size_t) graph->tensor[node->in[0]].shape.d[1] * sizeof(double);
 }
 
-static void step_control_run(const ts_kernel_call *call) {
+static void step_control_launch(const ts_kernel_call *call) {
   const ts_shape *shape = &ts_call_in(call, 0)->shape;
   ts_launch(step_control, 1, THREADS, 0, ts_call_stream(call), (double *) call->out[0], (float *) call->out[1],
             (float *) call->out[2], (double *) call->workspace, (const double *) call->in[0],
@@ -54,12 +54,12 @@ static void step_control_run(const ts_kernel_call *call) {
             (int) shape->d[1]);
 }
 
-static __global__ void advance(int64_t *to, const int64_t *from, const float *skip) {
+static __global__ void advance_number(int64_t *to, const int64_t *from, const float *skip) {
   *to = *from + (*skip == 0.0f ? 1 : 0);
 }
 
-static void advance_run(const ts_kernel_call *call) {
-  ts_launch(advance, 1, 1, 0, ts_call_stream(call), (int64_t *) call->out[0], (const int64_t *) call->in[0],
+static void advance_launch(const ts_kernel_call *call) {
+  ts_launch(advance_number, 1, 1, 0, ts_call_stream(call), (int64_t *) call->out[0], (const int64_t *) call->in[0],
             (const float *) call->in[1]);
 }
 
@@ -107,7 +107,8 @@ static __device__ adamw_scalars scalars_of(const adamw_state &s, float weight_de
 }
 
 template <typename T, bool CHANCE, int W>
-static __device__ __forceinline__ void update(const adamw_state &s, const T *g, const adamw_scalars &k, int64_t at) {
+static __device__ __forceinline__ void update_elements(const adamw_state &s, const T *g, const adamw_scalars &k,
+                                                       int64_t at) {
   float p[W], m[W], v[W], gradient[W];
   ts_load<W>(p, s.p + at);
   ts_load<W>(m, s.m + at);
@@ -161,11 +162,11 @@ __global__ void __launch_bounds__(THREADS)
   int64_t singles = wide && in_step ? last - (last - first) % EACH : first;
 #pragma unroll 1
   for (int64_t at = first + (int) threadIdx.x * EACH; at < singles; at += THREADS * EACH) {
-    update<T, CHANCE, EACH>(s, g, mine, at);
+    update_elements<T, CHANCE, EACH>(s, g, mine, at);
   }
 #pragma unroll 1
   for (int64_t at = singles + threadIdx.x; at < last; at += THREADS) {
-    update<T, CHANCE, 1>(s, g, mine, at);
+    update_elements<T, CHANCE, 1>(s, g, mine, at);
   }
 }
 
@@ -217,12 +218,12 @@ template <typename T> static void launch_adamw(const ts_kernel_call *call) {
   }
 }
 
-static void adamw_run(const ts_kernel_call *call) {
+static void adamw_launch(const ts_kernel_call *call) {
   TS_FOR_FLOAT(ts_call_in(call, G)->dtype, launch_adamw, call);
 }
 
 const ts_kernel *ts_cuda_update(ts_op op) {
-  static const ts_kernel control = {step_control_prepare, step_control_run, NULL}, advance = {NULL, advance_run, NULL},
-                         adamw = {NULL, adamw_run, NULL}, none = {};
+  static const ts_kernel control = {step_control_set_up, step_control_launch, NULL},
+                         advance = {NULL, advance_launch, NULL}, adamw = {NULL, adamw_launch, NULL}, none = {};
   return op == TS_OP_STEP_CONTROL ? &control : op == TS_OP_ADVANCE ? &advance : op == TS_OP_ADAMW ? &adamw : &none;
 }

@@ -25,7 +25,7 @@ typedef struct reading {
   bool ok; /* after the first failure nothing more is read */
 } reading;
 
-static void refuse(reading *r, const char *what, const char *why) {
+static void refuse_index(reading *r, const char *what, const char *why) {
   if (r->ok) {
     ts_error_add(r->err, "%s: %s %s", r->path, what, why);
     r->ok = false;
@@ -34,7 +34,7 @@ static void refuse(reading *r, const char *what, const char *why) {
 
 static bool expect(reading *r, bool holds, const char *what, const char *why) {
   if (!holds) {
-    refuse(r, what, why);
+    refuse_index(r, what, why);
   }
   return r->ok;
 }
@@ -291,7 +291,7 @@ static void read_facts(reading *r, ts_checkpoint *c) {
   ts_free(value.rows);
 }
 
-static char *read_text(reading *r, const char *name) {
+static char *read_deck_copy(reading *r, const char *name) {
   words w = read_words(r, name, 1, LONGEST_DECK);
   char *text = r->ok ? take_word(&w, 0) : NULL;
   ts_free(w.rows);
@@ -310,13 +310,13 @@ static void check_part(reading *r, const ts_checkpoint *c, const ts_saved_part *
          "has a part whose first state is not \"parameter\"");
 }
 
-static int compare_names(const void *a, const void *b) {
+static int compare_strings(const void *a, const void *b) {
   return strcmp(*(char *const *) a, *(char *const *) b);
 }
 
 /* Sorts the names. */
 static void check_names(reading *r, char **name, int n, const char *what) {
-  qsort(name, (size_t) n, sizeof *name, compare_names);
+  qsort(name, (size_t) n, sizeof *name, compare_strings);
   expect(r, name[0][0] != 0, what, "has an empty name");
   for (int i = 0; r->ok && i + 1 < n; ++i) {
     expect(r, strcmp(name[i], name[i + 1]) != 0, what, "has a name twice");
@@ -371,7 +371,7 @@ static void check_layout(reading *r, const ts_checkpoint *c) {
   }
 }
 
-static void read_all(reading *r, ts_checkpoint *c) {
+static void read_datasets(reading *r, ts_checkpoint *c) {
   int64_t version = 0;
   read_int64_t(r, "tessera_checkpoint", &version);
   expect(r, version >= 1, "tessera_checkpoint", "is no version");
@@ -383,8 +383,8 @@ static void read_all(reading *r, ts_checkpoint *c) {
 #define X(type, name) read_##type(r, #name, &c->name);
   TS_CHECKPOINT_NUMBERS(X)
 #undef X
-  c->deck = read_text(r, "/deck");
-  c->source = read_text(r, "/source");
+  c->deck = read_deck_copy(r, "/deck");
+  c->source = read_deck_copy(r, "/source");
   read_parts(r, c);
   read_states(r, c);
   read_parameters(r, c);
@@ -402,10 +402,10 @@ ts_status ts_checkpoint_read_index(const char *directory, ts_checkpoint **out, t
   ts_hdf5_lock();
   r.file = there ? ts_hdf5_open(path) : -1;
   if (r.file < 0) {
-    refuse(&r, there ? "is" : "cannot be", there ? "not an HDF5 file" : "read: no file that this user may read");
+    refuse_index(&r, there ? "is" : "cannot be", there ? "not an HDF5 file" : "read: no file that this user may read");
   } else {
     *out = ts_calloc(1, sizeof **out);
-    read_all(&r, *out);
+    read_datasets(&r, *out);
     H5Fclose(r.file);
   }
   ts_hdf5_unlock();

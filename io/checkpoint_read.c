@@ -46,7 +46,7 @@ ts_checkpoint_reader *ts_checkpoint_reader_open(const char *directory, const ts_
   return r;
 }
 
-static void close_dataset(ts_checkpoint_reader *r) {
+static void close_shard_dataset(ts_checkpoint_reader *r) {
   if (r->dataset > 0) {
     ts_hdf5_lock();
     H5Dclose(r->dataset);
@@ -61,7 +61,7 @@ void ts_checkpoint_reader_close(ts_checkpoint_reader **reader) {
   if (r == NULL) {
     return;
   }
-  close_dataset(r);
+  close_shard_dataset(r);
   for (int i = 0; i < TS_CHECKPOINT_OPEN_FILES; ++i) {
     if (r->file[i].file > 0) {
       ts_hdf5_lock();
@@ -78,7 +78,8 @@ void ts_checkpoint_reader_close(ts_checkpoint_reader **reader) {
 
 /* ---- files and datasets ---- */
 
-static ts_status refuse(const ts_checkpoint_reader *r, int shard, const char *dataset, const char *why, ts_error *err) {
+static ts_status refuse_shard(const ts_checkpoint_reader *r, int shard, const char *dataset, const char *why,
+                              ts_error *err) {
   char *name = ts_checkpoint_shard_name(shard);
   ts_error_add(err, "%s/%s: %s%s%s", r->directory, name, dataset != NULL ? dataset : "", dataset != NULL ? " " : "",
                why);
@@ -87,7 +88,7 @@ static ts_status refuse(const ts_checkpoint_reader *r, int shard, const char *da
 }
 
 /* The file of a shard; the one that was used longest ago makes room. */
-static open_file *find_file(ts_checkpoint_reader *r, int shard, ts_error *err) {
+static open_file *find_shard_file(ts_checkpoint_reader *r, int shard, ts_error *err) {
   open_file *slot = &r->file[0];
   for (int i = 0; i < TS_CHECKPOINT_OPEN_FILES; ++i) {
     open_file *f = &r->file[i];
@@ -138,14 +139,14 @@ static bool is_as_expected(hid_t dataset, ts_dtype dtype, int64_t count, int64_t
   return ok;
 }
 
-static ts_status open_dataset(ts_checkpoint_reader *r, const cut_piece *p, ts_error *err) {
+static ts_status open_shard_dataset(ts_checkpoint_reader *r, const cut_piece *p, ts_error *err) {
   const ts_saved_part *part = &r->checkpoint->part[p->part];
   int64_t count = part->cuts[p->shard + 1] - part->cuts[p->shard];
   if (r->dataset > 0 && r->shard == p->shard && r->part == p->part && r->state == p->state) {
     return TS_OK;
   }
-  close_dataset(r);
-  open_file *f = find_file(r, p->shard, err);
+  close_shard_dataset(r);
+  open_file *f = find_shard_file(r, p->shard, err);
   if (f == NULL) {
     return TS_BAD_INPUT;
   }
@@ -159,9 +160,10 @@ static ts_status open_dataset(ts_checkpoint_reader *r, const cut_piece *p, ts_er
     H5Dclose(dataset);
   }
   ts_hdf5_unlock();
-  ts_status status = good ? TS_OK
-                          : refuse(r, p->shard, name,
-                                   dataset < 0 ? "is missing" : "has another size or type than the index says", err);
+  ts_status status =
+      good ? TS_OK
+           : refuse_shard(r, p->shard, name,
+                          dataset < 0 ? "is missing" : "has another size or type than the index says", err);
   if (good) {
     r->dataset = dataset;
     r->shard = p->shard;
@@ -198,7 +200,8 @@ static ts_status load_chunk(ts_checkpoint_reader *r, int64_t first, size_t size,
     return TS_OK;
   }
   char *name = ts_checkpoint_dataset(&r->checkpoint->part[r->part], r->state);
-  ts_status status = refuse(r, r->shard, name, ok ? "is damaged: a checksum does not hold" : "cannot be read", err);
+  ts_status status =
+      refuse_shard(r, r->shard, name, ok ? "is damaged: a checksum does not hold" : "cannot be read", err);
   ts_free(name);
   return status;
 }
@@ -219,7 +222,7 @@ static void hand_over(ts_checkpoint_reader *r, const ts_checkpoint_piece *piece,
 }
 
 static ts_status read_cut(ts_checkpoint_reader *r, const cut_piece *p, ts_error *err) {
-  ts_status status = open_dataset(r, p, err);
+  ts_status status = open_shard_dataset(r, p, err);
   ts_dtype dtype = r->checkpoint->part[p->part].state[p->state].dtype;
   size_t size = ts_dtype_size(dtype);
   for (int64_t at = p->first; status == TS_OK && at < p->first + p->count;) {

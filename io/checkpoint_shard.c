@@ -24,7 +24,7 @@ typedef struct shard_writer {
   unsigned char *buffer; /* a chunk and its checksum */
 } shard_writer;
 
-static hid_t create_dataset(hid_t file, const ts_saved_part *part, int state, int64_t count) {
+static hid_t create_part_dataset(hid_t file, const ts_saved_part *part, int state, int64_t count) {
   char *name = ts_checkpoint_dataset(part, state);
   hsize_t dims = (hsize_t) count, chunk = (hsize_t) ts_chunk_elements(count, ts_dtype_size(part->state[state].dtype));
   hid_t create = ts_hdf5_dataset_properties();
@@ -60,7 +60,7 @@ static bool write_dataset(hid_t file, const shard_writer *w, int index, int stat
   size_t size = ts_dtype_size(part->state[state].dtype);
   int64_t chunk = ts_chunk_elements(count, size);
   ts_hdf5_lock();
-  hid_t dataset = create_dataset(file, part, state, count);
+  hid_t dataset = create_part_dataset(file, part, state, count);
   ts_hdf5_unlock();
   bool ok = dataset >= 0;
   for (int64_t first = 0; ok && first < count; first += chunk) {

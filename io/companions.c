@@ -14,13 +14,6 @@ static const char *const names[] = {"tokenizer.json",  "tokenizer_config.json", 
                                     "merges.txt",      "special_tokens_map.json", "added_tokens.json",
                                     "tokenizer.model", "chat_template.jinja",     "generation_config.json"};
 
-static bool has_file(const char *directory, const char *name) {
-  char *path = ts_format("%s/%s", directory, name);
-  bool there = access(path, F_OK) == 0;
-  ts_free(path);
-  return there;
-}
-
 static ts_status copy_file(const char *from, const char *to, const char *name, ts_error *err) {
   char *source = ts_format("%s/%s", from, name), *copy = ts_format("%s/%s", to, name), *text;
   size_t length;
@@ -43,13 +36,13 @@ static ts_status remove_file(const char *directory, const char *name, ts_error *
 ts_status ts_companions_copy(const char *from, const char *to, ts_error *err) {
   ts_status status = TS_OK;
   for (size_t i = 0; status == TS_OK && i < sizeof names / sizeof names[0]; ++i) {
-    status = has_file(from, names[i]) ? copy_file(from, to, names[i], err) : TS_OK;
+    status = ts_has_file(from, names[i]) ? copy_file(from, to, names[i], err) : TS_OK;
   }
   return status;
 }
 
 ts_status ts_companions_keep(const char *from, const char *to, ts_error *err) {
-  if (has_file(to, CONFIG) || !has_file(from, CONFIG)) {
+  if (ts_has_file(to, CONFIG) || !ts_has_file(from, CONFIG)) {
     return TS_OK;
   }
   ts_status status = ts_make_directory(to, err);
@@ -67,5 +60,5 @@ ts_status ts_companions_remove(const char *from, ts_error *err) {
 }
 
 bool ts_companions_are_in(const char *directory) {
-  return has_file(directory, CONFIG);
+  return ts_has_file(directory, CONFIG);
 }

@@ -112,8 +112,8 @@ static void note_beyond(ts_consolidated *result, const ts_saved_parameter *p, in
   }
 }
 
-static ts_status read_tensor(ring *r, ts_checkpoint_reader *reader, const ts_consolidate_options *o, int tensor,
-                             int64_t *done, int64_t bytes, ts_error *err) {
+static ts_status read_tensor_blocks(ring *r, ts_checkpoint_reader *reader, const ts_consolidate_options *o, int tensor,
+                                    int64_t *done, int64_t bytes, ts_error *err) {
   const ts_saved_parameter *p = &o->checkpoint->parameter[r->output->tensor[tensor].parameter];
   int64_t most = (int64_t) (BLOCK_BYTES / sizeof(float)), before = r->result->n_beyond;
   for (int64_t first = 0; first < p->count; first += most) {
@@ -137,8 +137,8 @@ static ts_status read_tensor(ring *r, ts_checkpoint_reader *reader, const ts_con
   return TS_OK;
 }
 
-static ts_status stream(const ts_consolidate_options *o, ts_output *output, ts_consolidated *result, bool *broken,
-                        ts_error *err) {
+static ts_status stream_tensors(const ts_consolidate_options *o, ts_output *output, ts_consolidated *result,
+                                bool *broken, ts_error *err) {
   ring r = {.mutex = PTHREAD_MUTEX_INITIALIZER,
             .changed = PTHREAD_COND_INITIALIZER,
             .output = output,
@@ -153,7 +153,7 @@ static ts_status stream(const ts_consolidate_options *o, ts_output *output, ts_c
   ts_status status = TS_OK;
   int64_t done = 0;
   for (int i = 0; i < output->n_tensors && status == TS_OK; ++i) {
-    status = read_tensor(&r, reader, o, i, &done, output->bytes, err);
+    status = read_tensor_blocks(&r, reader, o, i, &done, output->bytes, err);
   }
   ts_checkpoint_reader_close(&reader);
   hand_over(&r, true);
@@ -193,7 +193,7 @@ ts_status ts_consolidate(const ts_consolidate_options *o, ts_consolidated *resul
   ts_error own = {0};
   pthread_t checker;
   TS_CHECK(pthread_create(&checker, NULL, check_files, &c) == 0, "no thread to check with");
-  ts_status status = stream(o, output, result, broken, &own);
+  ts_status status = stream_tensors(o, output, result, broken, &own);
   if (status == TS_OK) {
     status = ts_output_end(output, &own);
     *broken = status != TS_OK;

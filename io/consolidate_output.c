@@ -63,7 +63,7 @@ static char *file_name(const ts_output *o, int file) {
                          : ts_format("model-%05d-of-%05d.safetensors", file + 1, o->n_files);
 }
 
-static ts_status failed(const ts_output *o, const char *name, ts_error *err) {
+static ts_status output_failed(const ts_output *o, const char *name, ts_error *err) {
   return ts_error_add(err, "%s/%s: cannot be written: %s", o->options->output, name, strerror(errno));
 }
 
@@ -73,7 +73,7 @@ static ts_status end_file(ts_output *o, ts_error *err) {
   }
   char *name = file_name(o, o->current);
   bool ok = fflush(o->file) == 0 && fsync(fileno(o->file)) == 0;
-  ts_status status = ok ? TS_OK : failed(o, name, err);
+  ts_status status = ok ? TS_OK : output_failed(o, name, err);
   fclose(o->file); /* nothing is left to fail after fsync */
   o->file = NULL;
   ts_free(name);
@@ -111,7 +111,7 @@ static ts_status begin_file(ts_output *o, int file, ts_error *err) {
     setvbuf(o->file, NULL, _IONBF, 0); /* blocks are large already */
     ok = fwrite(header.text, 1, header.length, o->file) == header.length;
   }
-  status = ok ? TS_OK : failed(o, name, err);
+  status = ok ? TS_OK : output_failed(o, name, err);
   ts_text_free(&header);
   ts_free(path);
   ts_free(name);
@@ -122,7 +122,7 @@ static ts_status write_safetensors(ts_output *o, int tensor, size_t bytes, const
   ts_status status = o->current == o->tensor[tensor].file ? TS_OK : begin_file(o, o->tensor[tensor].file, err);
   if (status == TS_OK && fwrite(data, 1, bytes, o->file) != bytes) {
     char *name = file_name(o, o->current);
-    status = failed(o, name, err);
+    status = output_failed(o, name, err);
     ts_free(name);
   }
   o->in_file += (int64_t) bytes;
@@ -155,7 +155,7 @@ static ts_status write_list(const ts_output *o, ts_error *err) {
 
 /* ---- HDF5 ---- */
 
-static bool create_dataset(ts_output *o, int tensor) {
+static bool create_tensor_dataset(ts_output *o, int tensor) {
   const ts_saved_parameter *p = &o->options->checkpoint->parameter[o->tensor[tensor].parameter];
   hsize_t dims[TS_CHECKPOINT_LARGEST_RANK];
   for (int d = 0; d < p->n_dims; ++d) {
@@ -171,7 +171,7 @@ static bool create_dataset(ts_output *o, int tensor) {
   return o->dataset >= 0;
 }
 
-static bool close_dataset(ts_output *o) {
+static bool close_tensor_dataset(ts_output *o) {
   bool ok = o->dataset <= 0 || H5Dclose((hid_t) o->dataset) >= 0;
   o->dataset = 0;
   return ok;
@@ -227,7 +227,7 @@ static ts_status write_hdf5(ts_output *o, int tensor, int64_t first, int64_t cou
     o->hdf5 = ts_hdf5_create(o->options->output, err);
   }
   if (o->hdf5 > 0 && o->current != tensor) {
-    ok = close_dataset(o) && create_dataset(o, tensor);
+    ok = close_tensor_dataset(o) && create_tensor_dataset(o, tensor);
     o->current = tensor;
   }
   ok = o->hdf5 > 0 && ok && write_range(o, tensor, first, count, data);
@@ -251,7 +251,7 @@ static bool add_attribute(hid_t file, const char *name, int64_t value) {
 
 static ts_status end_hdf5(ts_output *o, ts_error *err) {
   ts_hdf5_lock();
-  bool ok = close_dataset(o);
+  bool ok = close_tensor_dataset(o);
   ok = add_attribute((hid_t) o->hdf5, "step", o->options->checkpoint->step) && ok;
   ok = add_attribute((hid_t) o->hdf5, "version", TS_CHECKPOINT_VERSION) && ok;
   ts_hdf5_unlock();

@@ -18,16 +18,11 @@ typedef struct found {
   bool has_optimizer;
 } found;
 
-static bool ends_in(const char *name, const char *end) {
-  size_t n = strlen(name), m = strlen(end);
-  return n >= m && strcmp(name + n - m, end) == 0;
-}
-
 static void look_into(const char *path, found *f) {
   DIR *entries = opendir(path);
   for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
-    f->has_optimizer = f->has_optimizer || ends_in(entry->d_name, "_optim_states.pt");
-    if (ends_in(entry->d_name, "_model_states.pt") && (f->states == NULL || strcmp(entry->d_name, f->states) < 0)) {
+    f->has_optimizer = f->has_optimizer || ts_ends_in(entry->d_name, "_optim_states.pt");
+    if (ts_ends_in(entry->d_name, "_model_states.pt") && (f->states == NULL || strcmp(entry->d_name, f->states) < 0)) {
       ts_free(f->states);
       f->states = ts_strdup(entry->d_name);
     }
@@ -72,7 +67,7 @@ static void find_itself(const char *path, found *f) {
 }
 
 /* What DIR/latest names, else the newest step there, else the directory of a step itself. */
-static bool find(const char *path, found *f) {
+static bool find_checkpoint(const char *path, found *f) {
   char *latest = ts_format("%s/latest", path), *tag = NULL;
   size_t length;
   if (ts_read_file(latest, 256, &tag, &length, NULL) == TS_OK) {
@@ -90,7 +85,7 @@ static bool find(const char *path, found *f) {
   return f->states != NULL;
 }
 
-static ts_status explain(const char *path, const found *f, ts_error *err) {
+static ts_status explain_conversion(const char *path, const found *f, ts_error *err) {
   ts_text command = {0};
   if (f->has_optimizer) {
     ts_text_add(&command, "`python3 -m deepspeed.utils.zero_to_fp32 ");
@@ -118,7 +113,7 @@ static ts_status explain(const char *path, const found *f, ts_error *err) {
 
 ts_status ts_deepspeed_refuse(const char *path, ts_error *err) {
   found f = {0};
-  ts_status status = find(path, &f) ? explain(path, &f, err) : TS_OK;
+  ts_status status = find_checkpoint(path, &f) ? explain_conversion(path, &f, err) : TS_OK;
   ts_free(f.directory);
   ts_free(f.tag);
   ts_free(f.states);

@@ -147,7 +147,7 @@ static herr_t driver_get_handle(H5FD_t *public, hid_t fapl, void **handle) {
 }
 
 /* What was never written reads as zeros. */
-static int read_all(int descriptor, char *to, size_t size, off_t at) {
+static int read_fully(int descriptor, char *to, size_t size, off_t at) {
   memset(to, 0, size);
   while (size > 0) {
     ssize_t n = pread(descriptor, to, size, at);
@@ -173,7 +173,7 @@ static void read_lost(const block *from, haddr_t at, size_t size, char *to) {
 static herr_t driver_read(H5FD_t *public, H5FD_mem_t type, hid_t dxpl, haddr_t at, size_t size, void *buffer) {
   (void) type, (void) dxpl;
   driver_file *file = (driver_file *) public;
-  int error = read_all(file->sink->descriptor, buffer, size, (off_t) at);
+  int error = read_fully(file->sink->descriptor, buffer, size, (off_t) at);
   file->sink->error = file->sink->error == 0 ? error : file->sink->error;
   for (int i = 0; i < file->n_lost; ++i) {
     read_lost(&file->lost[i], at, size, buffer);

@@ -96,7 +96,7 @@ void ts_manifest_print(const ts_manifest *manifest, ts_text *to) {
 }
 
 /* Copy the line at \a *at, without its end, and step over it; false for none and for one too long to be right. */
-static bool next_line(const char **at, char line[128]) {
+static bool take_line(const char **at, char line[128]) {
   const char *end = strchr(*at, '\n');
   if (end == NULL || end - *at >= 128) {
     return false;
@@ -138,15 +138,15 @@ static bool parse_file(const char *line, ts_manifest *out) {
   return true;
 }
 
-static bool parse(const char *text, ts_manifest *out) {
+static bool parse_manifest(const char *text, ts_manifest *out) {
   char line[128];
   long long step;
-  if (!next_line(&text, line) || !next_line(&text, line) || sscanf(line, "step %lld", &step) != 1 || step < 0) {
+  if (!take_line(&text, line) || !take_line(&text, line) || sscanf(line, "step %lld", &step) != 1 || step < 0) {
     return false;
   }
   out->step = step;
   int capacity = 0;
-  while (next_line(&text, line) && strncmp(line, "file ", 5) == 0) {
+  while (take_line(&text, line) && strncmp(line, "file ", 5) == 0) {
     TS_GROW(out->file, out->n, capacity);
     if (!parse_file(line, out)) {
       return false;
@@ -163,7 +163,8 @@ static bool is_canonical(const ts_manifest *manifest, const char *bytes, size_t 
   return same;
 }
 
-static ts_status read_text(const char *path, const char *text, size_t length, ts_manifest *out, ts_error *err) {
+static ts_status read_manifest_text(const char *path, const char *text, size_t length, ts_manifest *out,
+                                    ts_error *err) {
   if (!is_sealed(text, length)) {
     return ts_error_add(err, "%s: damaged: its last line is not the hash of the lines before", path);
   }
@@ -172,7 +173,7 @@ static ts_status read_text(const char *path, const char *text, size_t length, ts
     return ts_error_add(err, "%s: written by a newer version of tessera: format %d, this one reads up to %d", path,
                         version, TS_MANIFEST_VERSION);
   }
-  if (!parse(text, out) || !is_canonical(out, text, length)) {
+  if (!parse_manifest(text, out) || !is_canonical(out, text, length)) {
     return ts_error_add(err, "%s: is not a manifest of format %d", path, TS_MANIFEST_VERSION);
   }
   ts_hash_bytes(text, length, out->hash);
@@ -198,7 +199,7 @@ ts_status ts_manifest_read(const char *directory, ts_manifest *manifest, ts_erro
   char *path = ts_format("%s/manifest", directory), *text;
   size_t length;
   ts_status status = ts_read_file(path, LARGEST_MANIFEST, &text, &length, err);
-  status = status == TS_OK ? read_text(path, text, length, manifest, err) : status;
+  status = status == TS_OK ? read_manifest_text(path, text, length, manifest, err) : status;
   status = status == TS_OK ? check_step(directory, manifest->step, err) : status;
   ts_free(text);
   ts_free(path);

@@ -98,7 +98,7 @@ static curve smooth_curve(const curve *raw) {
 
 /* ---- the axes ---- */
 
-static void widen(const curve *c, chart *chart) {
+static void widen_axes(const curve *c, chart *chart) {
   for (int i = 0; i < c->n; ++i) {
     chart->x.low = fmin(chart->x.low, c->points[i].step);
     chart->x.high = fmax(chart->x.high, c->points[i].step);
@@ -238,7 +238,7 @@ static void draw_chart(const chart *chart, ts_text *svg) {
 }
 
 /* The last part of the directory's real path, so that "." has a name too. */
-static char *name_of(const char *directory) {
+static char *directory_name(const char *directory) {
   char *real = realpath(directory, NULL);
   const char *path = real != NULL ? real : directory, *slash = strrchr(path, '/');
   char *name = ts_strdup(slash != NULL && slash[1] != 0 ? slash + 1 : path);
@@ -263,10 +263,10 @@ ts_status ts_plot_losses(const char *directory, ts_error *err) {
                  .y = {INFINITY, -INFINITY, 0, HEIGHT - BOTTOM, TOP}};
   ts_status status = read_chart(directory, &chart, err);
   if (status == TS_OK) {
-    chart.title = name_of(directory);
+    chart.title = directory_name(directory);
     chart.smooth = smooth_curve(&chart.training);
-    widen(&chart.training, &chart);
-    widen(&chart.validation, &chart);
+    widen_axes(&chart.training, &chart);
+    widen_axes(&chart.validation, &chart);
     choose_ticks(&chart.x, 8, 0);
     chart.x.tick = fmax(chart.x.tick, 1);
     choose_ticks(&chart.y, 6, 0.04);

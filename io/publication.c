@@ -40,7 +40,7 @@ static bool fails(void) {
 
 /* ---- steps of a publication ---- */
 
-static ts_status failed(ts_error *err, const char *path, const char *what) {
+static ts_status path_failed(ts_error *err, const char *path, const char *what) {
   return ts_error_add(err, "%s: cannot be %s: %s", path, what, strerror(errno));
 }
 
@@ -52,7 +52,7 @@ static bool move(const char *from, const char *to) {
 static ts_status sync_directory(const char *path, ts_error *err) {
   int file = fails() ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   bool ok = file >= 0 && !fails() && (fsync(file) == 0 || errno == EINVAL);
-  ts_status status = ok ? TS_OK : failed(err, path, "synced to the disk");
+  ts_status status = ok ? TS_OK : path_failed(err, path, "synced to the disk");
   if (file >= 0) {
     close(file);
   }
@@ -119,7 +119,7 @@ ts_status ts_publication_begin(const char *run, int64_t step, int64_t bytes, ts_
   remove_leftovers(run);
   ts_status status = check_space(run, bytes, err);
   if (status == TS_OK && (fails() || mkdir(directory, 0777) != 0)) {
-    status = failed(err, directory, "made");
+    status = path_failed(err, directory, "made");
   }
   ts_free(directory);
   return status;
@@ -127,7 +127,7 @@ ts_status ts_publication_begin(const char *run, int64_t step, int64_t bytes, ts_
 
 /* ---- manifest ---- */
 
-static int compare_names(const void *a, const void *b) {
+static int compare_file_names(const void *a, const void *b) {
   return strcmp(((const ts_file_sum *) a)->name, ((const ts_file_sum *) b)->name);
 }
 
@@ -138,7 +138,7 @@ ts_status ts_publication_manifest(const char *run, int64_t step, const ts_file_s
     manifest.file[i] = file[i];
   }
   if (n > 0) {
-    qsort(manifest.file, (size_t) n, sizeof *manifest.file, compare_names);
+    qsort(manifest.file, (size_t) n, sizeof *manifest.file, compare_file_names);
   }
   char *directory = ts_step_directory(run, step, ".tmp"), *path = ts_format("%s/manifest", directory);
   ts_text text = {0};
@@ -180,7 +180,7 @@ ts_status ts_publication_latest(const char *run, int64_t step, ts_error *err) {
 static ts_status remove_latest(const char *run, ts_error *err) {
   char *path = ts_format("%s/latest", run);
   bool ok = !fails() && (unlink(path) == 0 || errno == ENOENT);
-  ts_status status = ok ? TS_OK : failed(err, path, "removed");
+  ts_status status = ok ? TS_OK : path_failed(err, path, "removed");
   ts_free(path);
   return status;
 }
@@ -203,9 +203,9 @@ static ts_status turn_back_latest(const char *run, int64_t step, ts_error *err) 
 /* Make room for a directory at RUN/step_N.aside and move the published one there. */
 static ts_status move_aside(const char *run, int64_t step, ts_error *err) {
   char *from = ts_step_directory(run, step, ""), *to = ts_step_directory(run, step, ".aside");
-  ts_status status = remove_tree(to) ? TS_OK : failed(err, to, "removed");
+  ts_status status = remove_tree(to) ? TS_OK : path_failed(err, to, "removed");
   if (status == TS_OK && !move(from, to)) {
-    status = failed(err, from, "renamed");
+    status = path_failed(err, from, "renamed");
   }
   ts_free(to);
   ts_free(from);
@@ -214,15 +214,15 @@ static ts_status move_aside(const char *run, int64_t step, ts_error *err) {
 
 /* Two directories exchange their names, so that at no moment there is none; where the file system cannot do that, the
  * older one goes aside first. */
-static ts_status exchange(const char *run, int64_t step, const char *from, const char *to, ts_error *err) {
+static ts_status exchange_names(const char *run, int64_t step, const char *from, const char *to, ts_error *err) {
   if (!fails() && renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0) {
     return TS_OK;
   }
   if (errno != EINVAL && errno != ENOSYS) {
-    return failed(err, from, "renamed");
+    return path_failed(err, from, "renamed");
   }
   ts_status status = move_aside(run, step, err);
-  return status != TS_OK || move(from, to) ? status : failed(err, from, "renamed");
+  return status != TS_OK || move(from, to) ? status : path_failed(err, from, "renamed");
 }
 
 ts_status ts_publication_publish(const char *run, int64_t step, ts_error *err) {
@@ -231,9 +231,9 @@ ts_status ts_publication_publish(const char *run, int64_t step, ts_error *err) {
   ts_status status = sync_directory(from, err);
   if (status == TS_OK && again) {
     status = turn_back_latest(run, step - 1, err); /* it has the hash of the older one */
-    status = status == TS_OK ? exchange(run, step, from, to, err) : status;
+    status = status == TS_OK ? exchange_names(run, step, from, to, err) : status;
   } else if (status == TS_OK && !move(from, to)) {
-    status = failed(err, from, "renamed");
+    status = path_failed(err, from, "renamed");
   }
   status = status == TS_OK ? sync_directory(run, err) : status;
   if (status == TS_OK && again) {
@@ -251,9 +251,9 @@ static void unpublish(const char *run, int64_t step) {
   char *from = ts_step_directory(run, step, ""), *to = ts_step_directory(run, step, ".tmp");
   ts_error err = {0};
   if (!remove_tree(to) || !move(from, to)) {
-    failed(&err, from, "removed");
+    path_failed(&err, from, "removed");
   } else if (sync_directory(run, &err) == TS_OK && !remove_tree(to)) {
-    failed(&err, to, "removed");
+    path_failed(&err, to, "removed");
   }
   if (err.count > 0) {
     ts_log(TS_LOG_WARNING, "%s", err.text);

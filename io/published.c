@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 char *ts_step_directory(const char *run, int64_t step, const char *suffix) {
   return ts_format("%s/step_%08lld%s", run, (long long) step, suffix);
@@ -64,22 +63,15 @@ int ts_published_steps(const char *run, int64_t **steps) {
   return ts_steps_with_suffix(run, "", steps);
 }
 
-static bool has_file(const char *directory, const char *name) {
-  char *path = ts_format("%s/%s", directory, name);
-  bool there = access(path, F_OK) == 0;
-  ts_free(path);
-  return there;
-}
-
 bool ts_is_checkpoint(const char *path) {
-  return has_file(path, "manifest") || has_file(path, "model.h5");
+  return ts_has_file(path, "manifest") || ts_has_file(path, "model.h5");
 }
 
 /* ---- locating ---- */
 
 static ts_status no_checkpoint(const char *path, ts_error *err) {
-  if (has_file(path, "config.json") &&
-      (has_file(path, "model.safetensors") || has_file(path, "model.safetensors.index.json"))) {
+  if (ts_has_file(path, "config.json") &&
+      (ts_has_file(path, "model.safetensors") || ts_has_file(path, "model.safetensors.index.json"))) {
     return ts_error_add(err, "%s: is a Hugging Face directory, not a checkpoint: a deck takes it as model.from", path);
   }
   if (ts_deepspeed_refuse(path, err) != TS_OK) {

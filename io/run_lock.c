@@ -18,7 +18,7 @@ static void read_holder(int file, char *holder, size_t size) {
 }
 
 /* slurm/train.sbatch reads it too, from other nodes: there is always a whole line. */
-static void write_holder(int file) {
+static void write_lock_holder(int file) {
   const ts_launch *launch = ts_launched();
   ts_text holder = {0};
   if (launch->job != NULL) {
@@ -33,7 +33,7 @@ static void write_holder(int file) {
   ts_text_free(&holder);
 }
 
-static ts_status refuse(const char *run, const char *holder, ts_error *err) {
+static ts_status refuse_run(const char *run, const char *holder, ts_error *err) {
   long long job;
   char stop[64] = "stop it";
   if (sscanf(holder, "job %lld", &job) == 1) {
@@ -49,7 +49,7 @@ void ts_run_lock_set_test_failure(int error_number) {
 }
 
 /* 0, or errno is why not. */
-static int take(int file) {
+static int take_lock(int file) {
   struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
   errno = test_error;
   return test_error != 0 ? -1 : fcntl(file, F_SETLK, &range);
@@ -66,7 +66,7 @@ static void warn_no_lock(const char *path, const char *run) {
 ts_status ts_run_lock(const char *run, int *lock, ts_error *err) {
   char *path = ts_format("%s/.lock", run);
   int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  bool opened = file >= 0, got = opened && take(file) == 0;
+  bool opened = file >= 0, got = opened && take_lock(file) == 0;
   ts_status status = TS_OK;
   *lock = -1;
   if (!opened) {
@@ -74,13 +74,13 @@ ts_status ts_run_lock(const char *run, int *lock, ts_error *err) {
   } else if (!got && (errno == EACCES || errno == EAGAIN)) {
     char holder[300];
     read_holder(file, holder, sizeof holder);
-    status = refuse(run, holder, err);
+    status = refuse_run(run, holder, err);
     close(file);
   } else {
     if (!got) {
       warn_no_lock(path, run);
     }
-    write_holder(file);
+    write_lock_holder(file);
     *lock = file;
   }
   ts_free(path);

@@ -22,7 +22,7 @@ struct ts_safetensors {
 /* ---- shards ---- */
 
 /* The weight_map of an index, checked; a new reference to the whole index, NULL on error. */
-static json_t *read_index(ts_safetensors_check off, const char *path, ts_error *err) {
+static json_t *read_weight_map(ts_safetensors_check off, const char *path, ts_error *err) {
   char *text;
   size_t length;
   json_error_t why = {0};
@@ -45,7 +45,7 @@ static bool is_plain(const char *file) {
   return file != NULL && file[0] != 0 && strchr(file, '/') == NULL && strcmp(file, ".") != 0 && strcmp(file, "..") != 0;
 }
 
-static int find_file(const ts_safetensors *st, const char *path) {
+static int find_open_file(const ts_safetensors *st, const char *path) {
   for (int i = 0; i < st->n_files; ++i) {
     if (strcmp(st->files[i].path, path) == 0) {
       return i;
@@ -69,7 +69,7 @@ static int open_shard(const shards *s, const char *name, const char *file) {
     return -1;
   }
   char *path = ts_format("%s/%s", s->directory, file != NULL ? file : "");
-  int i = find_file(s->st, path);
+  int i = find_open_file(s->st, path);
   if (i < 0) {
     i = s->st->n_files++;
     if (ts_safetensors_file_open(s->off, path, &s->st->files[i], s->err) != TS_OK) {
@@ -106,7 +106,7 @@ static ts_status open_shards(const shards *s, const json_t *map) {
 
 static ts_status open_index(ts_safetensors_check off, const char *directory, const char *index, ts_safetensors *st,
                             ts_error *err) {
-  json_t *json = read_index(off, index, err);
+  json_t *json = read_weight_map(off, index, err);
   if (json == NULL) {
     return TS_BAD_INPUT;
   }
@@ -159,7 +159,7 @@ static ts_status open_one(ts_safetensors_check off, const char *path, ts_safeten
   return TS_OK;
 }
 
-static ts_status open_directory(ts_safetensors_check off, const char *path, ts_safetensors *st, ts_error *err) {
+static ts_status open_weights(ts_safetensors_check off, const char *path, ts_safetensors *st, ts_error *err) {
   char *file = ts_format("%s/model.safetensors", path), *index = ts_format("%s/model.safetensors.index.json", path);
   ts_status status;
   if (access(file, F_OK) == 0) {
@@ -174,7 +174,7 @@ static ts_status open_directory(ts_safetensors_check off, const char *path, ts_s
   return status;
 }
 
-static int compare_names(const void *a, const void *b) {
+static int compare_tensor_pointers(const void *a, const void *b) {
   return strcmp((*(const ts_safetensor *const *) a)->name, (*(const ts_safetensor *const *) b)->name);
 }
 
@@ -184,13 +184,13 @@ ts_status ts_safetensors_open_without(ts_safetensors_check off, const char *path
   bool directory = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
   ts_safetensors *st = ts_calloc(1, sizeof *st);
   st->directory = directory ? ts_strdup(path) : NULL;
-  ts_status status = directory ? open_directory(off, path, st, err) : open_one(off, path, st, err);
+  ts_status status = directory ? open_weights(off, path, st, err) : open_one(off, path, st, err);
   if (status != TS_OK) {
     ts_safetensors_close(&st);
     return status;
   }
   if (st->n_tensors > 0) {
-    qsort(st->tensors, (size_t) st->n_tensors, sizeof *st->tensors, compare_names);
+    qsort(st->tensors, (size_t) st->n_tensors, sizeof *st->tensors, compare_tensor_pointers);
   }
   *out = st;
   return TS_OK;
@@ -202,9 +202,9 @@ ts_status ts_safetensors_open(const char *path, ts_safetensors **out, ts_error *
 
 const ts_safetensor *ts_safetensors_find(const ts_safetensors *st, const char *name) {
   const ts_safetensor key = {.name = name}, *pointer = &key;
-  const ts_safetensor *const *found =
-      st->n_tensors == 0 ? NULL
-                         : bsearch(&pointer, st->tensors, (size_t) st->n_tensors, sizeof *st->tensors, compare_names);
+  const ts_safetensor *const *found = st->n_tensors == 0 ? NULL
+                                                         : bsearch(&pointer, st->tensors, (size_t) st->n_tensors,
+                                                                   sizeof *st->tensors, compare_tensor_pointers);
   return found != NULL ? *found : NULL;
 }
 
@@ -224,7 +224,7 @@ typedef struct names {
   ts_text *to;
 } names;
 
-static void add_name(names *to, const char *name, const char *in) {
+static void list_name(names *to, const char *name, const char *in) {
   if (to->n++ < to->most) {
     ts_text_add(to->to, "%s%s%s%s", to->n > 1 ? ", " : "", name, in != NULL ? " in " : "", in != NULL ? in : "");
   }
@@ -235,12 +235,12 @@ static const char *base_name(const char *path) {
   return slash != NULL ? slash + 1 : path;
 }
 
-static void add_tensors(const ts_safetensors *st, names *to) {
+static void list_duplicates(const ts_safetensors *st, names *to) {
   for (int i = 0; i < st->n_files; ++i) {
     for (int k = 0; k < st->files[i].n_tensors; ++k) {
       const ts_safetensor *t = &st->files[i].tensors[k];
       if (ts_safetensors_find(st, t->name) != t) {
-        add_name(to, t->name, base_name(t->file));
+        list_name(to, t->name, base_name(t->file));
       }
     }
   }
@@ -256,8 +256,8 @@ static void add_files(const ts_safetensors *st, names *to) {
   int n = scandir(st->directory, &entry, holds_tensors, alphasort);
   for (int i = 0; i < n; ++i) {
     char *path = ts_format("%s/%s", st->directory, entry[i]->d_name);
-    if (find_file(st, path) < 0) {
-      add_name(to, entry[i]->d_name, NULL);
+    if (find_open_file(st, path) < 0) {
+      list_name(to, entry[i]->d_name, NULL);
     }
     ts_free(path);
     free(entry[i]);
@@ -269,7 +269,7 @@ int ts_safetensors_unlisted(const ts_safetensors *st, int most, ts_text *to) {
   names all = {.most = most, .to = to};
   if (st->directory != NULL) {
     add_files(st, &all);
-    add_tensors(st, &all);
+    list_duplicates(st, &all);
   }
   return all.n;
 }

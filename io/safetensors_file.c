@@ -115,7 +115,7 @@ static int compare_data(const void *a, const void *b) {
   return (x->data > y->data) - (x->data < y->data);
 }
 
-static int compare_names(const void *a, const void *b) {
+static int compare_tensor_names(const void *a, const void *b) {
   return strcmp(((const ts_safetensor *) a)->name, ((const ts_safetensor *) b)->name);
 }
 
@@ -147,7 +147,7 @@ static bool check_places(const reader *r, ts_safetensors_file *file) {
 }
 
 /* Bytes that no tensor has: another file was appended, or the header is another file's. */
-static bool check_end(const reader *r, const ts_safetensors_file *file) {
+static bool check_trailing(const reader *r, const ts_safetensors_file *file) {
   int64_t end = 0;
   for (int i = 0; i < file->n_tensors; ++i) {
     int64_t mine = (const uint8_t *) file->tensors[i].data - r->data + (int64_t) file->tensors[i].bytes;
@@ -187,19 +187,20 @@ ts_status ts_safetensors_file_open(ts_safetensors_check off, const char *path, t
   *out = (ts_safetensors_file){.path = ts_strdup(path)};
   reader r = {.off = off, .err = err};
   if (ts_mapping_open(path, &out->mapping, err) != TS_OK || !read_header(&r, out) || !read_tensors(&r, out) ||
-      !check_places(&r, out) || !check_end(&r, out)) {
+      !check_places(&r, out) || !check_trailing(&r, out)) {
     return TS_BAD_INPUT;
   }
   if (out->n_tensors > 0) {
-    qsort(out->tensors, (size_t) out->n_tensors, sizeof *out->tensors, compare_names);
+    qsort(out->tensors, (size_t) out->n_tensors, sizeof *out->tensors, compare_tensor_names);
   }
   return TS_OK;
 }
 
 const ts_safetensor *ts_safetensors_file_find(const ts_safetensors_file *file, const char *name) {
   const ts_safetensor key = {.name = name};
-  return file->n_tensors == 0 ? NULL
-                              : bsearch(&key, file->tensors, (size_t) file->n_tensors, sizeof key, compare_names);
+  return file->n_tensors == 0
+             ? NULL
+             : bsearch(&key, file->tensors, (size_t) file->n_tensors, sizeof key, compare_tensor_names);
 }
 
 void ts_safetensors_file_close(ts_safetensors_file *file) {

@@ -18,7 +18,7 @@ static size_t bytes_of(const ts_safetensor *t) {
   return bytes;
 }
 
-static void add_tensors(const ts_safetensor *tensors, int n, ts_text *to) {
+static void add_entries(const ts_safetensor *tensors, int n, ts_text *to) {
   size_t offset = 0;
   ts_text_add(to, "{\"__metadata__\":{\"format\":\"pt\"}");
   for (int i = 0; i < n; ++i) {
@@ -40,7 +40,7 @@ static void add_tensors(const ts_safetensor *tensors, int n, ts_text *to) {
 
 void ts_safetensors_header(const ts_safetensor *tensors, int n, ts_text *to) {
   ts_text header = {0};
-  add_tensors(tensors, n, &header);
+  add_entries(tensors, n, &header);
   char length[8];
   for (int i = 0; i < 8; ++i) {
     length[i] = (char) ((uint64_t) header.length >> 8 * i);

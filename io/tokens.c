@@ -31,7 +31,7 @@ static ts_status open_text(ts_tokens *tokens, ts_error *err) {
   return TS_OK;
 }
 
-static ts_status read_text(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err) {
+static ts_status read_text_tokens(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err) {
   (void) err;
   for (int64_t i = 0; i < count; ++i) {
     out[i] = tokens->mapping.bytes[first + i];
@@ -47,7 +47,7 @@ static int32_t little_int32(const uint8_t *bytes) {
 #define BLOCK ((int64_t) 1 << 16)
 
 /* No early end, so that the compiler vectorises it: checking a file costs reading it. */
-static int32_t largest(const uint8_t *from, int64_t count) {
+static int32_t largest_token(const uint8_t *from, int64_t count) {
   uint16_t most = 0;
   for (int64_t i = 0; i < count; ++i) {
     uint16_t token = (uint16_t) (from[2 * i] | from[2 * i + 1] << 8);
@@ -73,7 +73,7 @@ static ts_status check_bin(ts_tokens *tokens, ts_error *err) {
   int32_t *block = ts_malloc((size_t) BLOCK * sizeof *block);
   for (int64_t first = 0; tokens->vocab_size < 65536 && first < tokens->count && status == TS_OK; first += BLOCK) {
     int64_t count = tokens->count - first < BLOCK ? tokens->count - first : BLOCK;
-    if (largest(tokens->mapping.bytes + tokens->head + 2 * first, count) >= tokens->vocab_size) {
+    if (largest_token(tokens->mapping.bytes + tokens->head + 2 * first, count) >= tokens->vocab_size) {
       status = read_bin(tokens, first, count, block, err);
     }
   }
@@ -121,7 +121,8 @@ static ts_status open_uint16(ts_tokens *tokens, ts_error *err) {
   return tokens->count <= INT32_MAX ? check_bin(tokens, err) : TS_OK;
 }
 
-static const ts_tokens_format text = {.name = "text", .open = open_text, .read = read_text, .close = close_mapping};
+static const ts_tokens_format text = {
+    .name = "text", .open = open_text, .read = read_text_tokens, .close = close_mapping};
 static const ts_tokens_format bin = {.name = "bin",
                                      .magic = "\x88\xd8\x34\x01", /* 20240520, little-endian */
                                      .magic_bytes = 4,

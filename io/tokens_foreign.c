@@ -71,7 +71,7 @@ static void add_unpacked(ts_text *to, const char *packed, const char *path) {
   ts_text_free(&word);
 }
 
-static ts_status refuse(const foreign *row, const char *path, ts_error *err) {
+static ts_status refuse_foreign(const foreign *row, const char *path, ts_error *err) {
   ts_text way = {0};
   for (const char *c = row->way; *c != 0; ++c) {
     if (*c == '@') {
@@ -96,7 +96,7 @@ ts_status ts_tokens_check_head(const char *path, const ts_mapping *file, ts_erro
     if (row->head != NULL && file->size >= row->at + row->head_bytes &&
         memcmp(file->bytes + row->at, row->head, row->head_bytes) == 0 &&
         (row->extension == NULL || ts_tokens_is_called(path, row->extension))) {
-      return refuse(row, path, err);
+      return refuse_foreign(row, path, err);
     }
   }
   return TS_OK;
@@ -105,7 +105,7 @@ ts_status ts_tokens_check_head(const char *path, const ts_mapping *file, ts_erro
 ts_status ts_tokens_check_name(const char *path, ts_error *err) {
   for (int i = 0; i < N_ROWS; ++i) {
     if (rows[i].head == NULL && ts_tokens_is_called(path, rows[i].extension)) {
-      return refuse(&rows[i], path, err);
+      return refuse_foreign(&rows[i], path, err);
     }
   }
   return TS_OK;

@@ -21,7 +21,7 @@ static ts_status check_dataset(ts_tokens *tokens, hid_t data, ts_error *err) {
   return TS_OK;
 }
 
-static ts_status open_dataset(ts_tokens *tokens, ts_error *err) {
+static ts_status open_token_dataset(ts_tokens *tokens, ts_error *err) {
   hid_t file = ts_hdf5_open(tokens->path);
   if (file < 0) {
     return ts_error_add(err, "%s: cannot be opened as an HDF5 file", tokens->path);
@@ -43,7 +43,7 @@ static ts_status open_hdf5(ts_tokens *tokens, ts_error *err) {
   ts_mapping_close(&probe);
   ts_status status;
   ts_hdf5_lock();
-  status = open_dataset(tokens, err);
+  status = open_token_dataset(tokens, err);
   ts_hdf5_unlock();
   return status;
 }

@@ -45,7 +45,7 @@ void ts_machine_destroy(ts_machine **machine) {
 
 /* ---- sets and their text ---- */
 
-static char *text_of(hwloc_const_bitmap_t set) {
+static char *bitmap_text(hwloc_const_bitmap_t set) {
   char *text, *mine;
   TS_CHECK(hwloc_bitmap_list_asprintf(&text, set) >= 0, "out of memory");
   mine = ts_strdup(text);
@@ -72,7 +72,7 @@ char *ts_binding_now(const ts_machine *machine) {
   TS_CHECK(set != NULL, "out of memory");
   if (machine->is_this && hwloc_get_cpubind(machine->topology, set, HWLOC_CPUBIND_PROCESS) == 0) {
     hwloc_bitmap_and(set, set, hwloc_topology_get_allowed_cpuset(machine->topology));
-    text = text_of(set);
+    text = bitmap_text(set);
   }
   hwloc_bitmap_free(set);
   return text;
@@ -86,7 +86,7 @@ char *ts_binding_near(const ts_machine *machine, const char *set, const char *bu
   }
   hwloc_bitmap_t near = set_of(set);
   hwloc_bitmap_and(near, near, home->cpuset);
-  char *text = hwloc_bitmap_iszero(near) ? ts_strdup(set) : text_of(near);
+  char *text = hwloc_bitmap_iszero(near) ? ts_strdup(set) : bitmap_text(near);
   hwloc_bitmap_free(near);
   return text;
 }
@@ -94,7 +94,7 @@ char *ts_binding_near(const ts_machine *machine, const char *set, const char *bu
 /* ---- dividing ---- */
 
 /* hwloc_distrib divides what lies below its roots: a copy of the machine that holds the set alone. */
-static hwloc_bitmap_t *divide(hwloc_topology_t whole, hwloc_const_bitmap_t set, int parts) {
+static hwloc_bitmap_t *divide_cores(hwloc_topology_t whole, hwloc_const_bitmap_t set, int parts) {
   hwloc_topology_t restricted;
   TS_CHECK(hwloc_topology_dup(&restricted, whole) == 0, "out of memory");
   hwloc_bitmap_t *part = ts_calloc((size_t) parts, sizeof *part);
@@ -113,8 +113,8 @@ char *ts_binding_part(const ts_machine *machine, const char *set, int index, int
   hwloc_bitmap_t all = set_of(set);
   char *text = NULL;
   if (cores_in(machine->topology, all) >= parts) {
-    hwloc_bitmap_t *part = divide(machine->topology, all, parts);
-    text = text_of(part[index]);
+    hwloc_bitmap_t *part = divide_cores(machine->topology, all, parts);
+    text = bitmap_text(part[index]);
     for (int i = 0; i < parts; ++i) {
       hwloc_bitmap_free(part[i]);
     }
@@ -136,7 +136,7 @@ void ts_binding_describe(const ts_machine *machine, const char *text, ts_text *t
   TS_CHECK(nodes != NULL, "out of memory");
   int cores = cores_in(machine->topology, set);
   hwloc_cpuset_to_nodeset(machine->topology, set, nodes);
-  char *numa = text_of(nodes);
+  char *numa = bitmap_text(nodes);
   ts_text_add(to, "%d core%s, processors %s (NUMA node %s)", cores, cores == 1 ? "" : "s", text, numa);
   ts_free(numa);
   hwloc_bitmap_free(nodes);

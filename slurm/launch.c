@@ -71,7 +71,7 @@ static bool recognise(const launcher *l, ts_launch_lookup *get) {
 }
 
 /* A whole number that is not negative; \a fallback when the variable is missing or no number. */
-static int number(ts_launch_lookup *get, const char *variable, int fallback) {
+static int variable_number(ts_launch_lookup *get, const char *variable, int fallback) {
   const char *text = variable != NULL ? get(variable) : NULL;
   if (text == NULL || text[0] < '0' || text[0] > '9') {
     return fallback;
@@ -101,10 +101,10 @@ static int tasks_of_node(const char *list, int node) {
 
 /* Slurm describes each component of a heterogeneous job by variables with its number. */
 static int count_het_nodes(ts_launch_lookup *get) {
-  int components = number(get, "SLURM_HET_SIZE", 0), nodes = 0;
+  int components = variable_number(get, "SLURM_HET_SIZE", 0), nodes = 0;
   for (int i = 0; i < components && i < MOST_COMPONENTS && nodes < 1 << 28; ++i) {
     char *variable = ts_format("SLURM_JOB_NUM_NODES_HET_GROUP_%d", i);
-    nodes += number(get, variable, 0);
+    nodes += variable_number(get, variable, 0);
     ts_free(variable);
   }
   return components > 1 ? nodes : 0;
@@ -122,12 +122,12 @@ static void name_node(ts_launch *launch, const char *said) {
 static void read_launcher(ts_launch *launch, const launcher *l, ts_launch_lookup *get) {
   launch->launcher = l->name;
   launch->pmix = l->pmix;
-  launch->rank = number(get, l->rank, 0);
-  launch->size = number(get, l->size, 0);
-  launch->local_rank = number(get, l->local_rank, -1);
-  launch->local_size = number(get, l->local_size, 0);
-  launch->node = number(get, l->node, -1);
-  launch->n_nodes = number(get, l->n_nodes, 0);
+  launch->rank = variable_number(get, l->rank, 0);
+  launch->size = variable_number(get, l->size, 0);
+  launch->local_rank = variable_number(get, l->local_rank, -1);
+  launch->local_size = variable_number(get, l->local_size, 0);
+  launch->node = variable_number(get, l->node, -1);
+  launch->n_nodes = variable_number(get, l->n_nodes, 0);
   if (l->tasks_per_node != NULL) {
     launch->local_size = tasks_of_node(get(l->tasks_per_node), launch->node);
   }
@@ -140,7 +140,7 @@ void ts_launch_read(ts_launch *launch, ts_launch_lookup *get) {
                         .node = -1,
                         .job = get("SLURM_JOB_ID"),
                         .het_nodes = count_het_nodes(get),
-                        .restart = number(get, "SLURM_RESTART_COUNT", 0)};
+                        .restart = variable_number(get, "SLURM_RESTART_COUNT", 0)};
   for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; ++i) {
     if (recognise(&launchers[i], get)) {
       read_launcher(launch, &launchers[i], get);

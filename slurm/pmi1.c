@@ -82,7 +82,7 @@ static const char *recall(const ts_pmi1 *p, const char *key) {
 }
 
 /* One rank's lines "key=value\n" of an exchange. */
-static bool take(void *taker, int rank, const char *text, size_t length) {
+static bool take_lines(void *taker, int rank, const char *text, size_t length) {
   (void) rank;
   for (const char *end = text + length; text < end;) {
     const char *newline = memchr(text, '\n', (size_t) (end - text));
@@ -181,7 +181,7 @@ static bool on_get(ts_pmi1 *p, const char *line) {
 static bool on_barrier(ts_pmi1 *p, const char *line) {
   (void) line;
   const char *mine = p->fresh.text != NULL ? p->fresh.text : "";
-  bool exchanged = p->store.exchange(p->store.context, p->round++, mine, p->fresh.length, take, p);
+  bool exchanged = p->store.exchange(p->store.context, p->round++, mine, p->fresh.length, take_lines, p);
   ts_text_free(&p->fresh);
   return say(p, exchanged ? "cmd=barrier_out rc=0\n" : "cmd=barrier_out rc=-1\n") && exchanged;
 }
@@ -266,7 +266,7 @@ static void serve(ts_pmi1 *p) {
 }
 
 /* MPI, should it wait for an answer, reads the end of the stream and gives up with a message of its own. */
-static void *run(void *pmi1) {
+static void *run_bridge(void *pmi1) {
   serve(pmi1);
   shutdown(((ts_pmi1 *) pmi1)->mine, SHUT_RDWR);
   return NULL;
@@ -281,11 +281,11 @@ static void set_number(const char *variable, int number) {
 }
 
 /* Signals are for the threads of the program. */
-static bool start_thread(ts_pmi1 *p) {
+static bool start_bridge(ts_pmi1 *p) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  bool started = pthread_create(&p->thread, NULL, run, p) == 0;
+  bool started = pthread_create(&p->thread, NULL, run_bridge, p) == 0;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   return started;
 }
@@ -304,7 +304,7 @@ ts_pmi1 *ts_pmi1_start(int rank, int size, const char *mapping, const ts_pmi1_st
   set_number("PMI_FD", ends[1]);
   set_number("PMI_RANK", rank);
   set_number("PMI_SIZE", size);
-  p->running = start_thread(p);
+  p->running = start_bridge(p);
   if (!p->running) {
     ts_pmi1_stop(&p);
   }

@@ -21,7 +21,7 @@ static struct {
 
 /* Look a key up among what the server sent at the start, never asking it (see the header).  Release the value after
  * use. */
-static pmix_value_t *look_up(uint32_t rank, const char *key) {
+static pmix_value_t *look_up_key(uint32_t rank, const char *key) {
   pmix_proc_t of;
   pmix_info_t optional;
   pmix_value_t *value = NULL;
@@ -34,8 +34,8 @@ static pmix_value_t *look_up(uint32_t rank, const char *key) {
 }
 
 /* A key that is a number; \a fallback when it is not there. */
-static int number(uint32_t rank, const char *key, int fallback) {
-  pmix_value_t *value = look_up(rank, key);
+static int key_number(uint32_t rank, const char *key, int fallback) {
+  pmix_value_t *value = look_up_key(rank, key);
   int n = fallback;
   if (value != NULL) {
     pmix_status_t status;
@@ -47,8 +47,8 @@ static int number(uint32_t rank, const char *key, int fallback) {
 }
 
 /* A key that is text, cut to \a limit bytes; \a out is left alone when it is not there. */
-static void text_of(uint32_t rank, const char *key, char *out, size_t limit) {
-  pmix_value_t *value = look_up(rank, key);
+static void key_text(uint32_t rank, const char *key, char *out, size_t limit) {
+  pmix_value_t *value = look_up_key(rank, key);
   if (value != NULL && value->type == PMIX_STRING && value->data.string != NULL) {
     strncpy(out, value->data.string, limit - 1);
     out[limit - 1] = 0;
@@ -58,19 +58,19 @@ static void text_of(uint32_t rank, const char *key, char *out, size_t limit) {
   }
 }
 
-static void read_job(ts_launch *launch) {
+static void read_place(ts_launch *launch) {
   uint32_t me = session.me.rank;
   launch->rank = (int) me;
-  launch->size = session.size = number(PMIX_RANK_WILDCARD, PMIX_JOB_SIZE, launch->size);
-  launch->local_rank = number(me, PMIX_LOCAL_RANK, launch->local_rank);
-  launch->local_size = number(PMIX_RANK_WILDCARD, PMIX_LOCAL_SIZE, launch->local_size);
-  launch->node = number(me, PMIX_NODEID, launch->node);
-  launch->n_nodes = number(PMIX_RANK_WILDCARD, PMIX_NUM_NODES, launch->n_nodes);
-  text_of(me, PMIX_HOSTNAME, launch->node_name, sizeof launch->node_name);
+  launch->size = session.size = key_number(PMIX_RANK_WILDCARD, PMIX_JOB_SIZE, launch->size);
+  launch->local_rank = key_number(me, PMIX_LOCAL_RANK, launch->local_rank);
+  launch->local_size = key_number(PMIX_RANK_WILDCARD, PMIX_LOCAL_SIZE, launch->local_size);
+  launch->node = key_number(me, PMIX_NODEID, launch->node);
+  launch->n_nodes = key_number(PMIX_RANK_WILDCARD, PMIX_NUM_NODES, launch->n_nodes);
+  key_text(me, PMIX_HOSTNAME, launch->node_name, sizeof launch->node_name);
 }
 
 char *ts_pmix_mapping(void) {
-  pmix_value_t *value = session.open ? look_up(PMIX_RANK_WILDCARD, PMIX_ANL_MAP) : NULL;
+  pmix_value_t *value = session.open ? look_up_key(PMIX_RANK_WILDCARD, PMIX_ANL_MAP) : NULL;
   char *mapping = value != NULL && value->type == PMIX_STRING ? ts_strdup(value->data.string) : NULL;
   if (value != NULL) {
     PMIX_VALUE_RELEASE(value);
@@ -109,7 +109,7 @@ static void *announce(void *item) {
     ts_die(__FILE__, __LINE__, "the PMIx server of this node (Slurm's slurmstepd) is gone");
   }
   char node[TS_NODE_NAME] = "an unknown node";
-  text_of(n.who.rank, PMIX_HOSTNAME, node, sizeof node);
+  key_text(n.who.rank, PMIX_HOSTNAME, node, sizeof node);
   ts_die(__FILE__, __LINE__, "rank %u on %s %s", n.who.rank, node, n.what);
 }
 
@@ -157,7 +157,7 @@ bool ts_pmix_open(ts_launch *launch) {
   session.open = PMIx_Init(&session.me, NULL, 0) == PMIX_SUCCESS;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (session.open) {
-    read_job(launch);
+    read_place(launch);
     watch_peers();
   }
   return session.open;
@@ -182,7 +182,7 @@ void ts_pmix_abort(int exit_code, const char *reason) {
 
 /* ---- the store of the PMI-1 bridge ---- */
 
-static bool publish(const char *key, const char *text, size_t length) {
+static bool publish_key(const char *key, const char *text, size_t length) {
   pmix_value_t value = {.type = PMIX_BYTE_OBJECT, .data.bo = {.bytes = (char *) text, .size = length}};
   pmix_proc_t everybody;
   pmix_info_t collect;
@@ -223,14 +223,14 @@ static bool strip(void *to, int rank, const char *bytes, size_t length) {
   return length > 0 && r->take(r->taker, rank, bytes + 1, length - 1);
 }
 
-static bool exchange(void *context, int round, const char *mine, size_t length, ts_pmi1_take *take, void *taker) {
+static bool exchange_keys(void *context, int round, const char *mine, size_t length, ts_pmi1_take *take, void *taker) {
   (void) context;
   receiver to = {take, taker};
   char key[32], *blob = ts_malloc(length + 1);
   snprintf(key, sizeof key, "tessera.pmi1.%d", round);
   blob[0] = '+';
   memcpy(blob + 1, mine, length);
-  bool good = publish(key, blob, length + 1);
+  bool good = publish_key(key, blob, length + 1);
   for (int r = 0; good && r < session.size; ++r) {
     good = collect_one(key, r, strip, &to);
   }
@@ -243,4 +243,4 @@ static void abort_by_store(void *context, int exit_code, const char *reason) {
   ts_pmix_abort(exit_code, reason);
 }
 
-const ts_pmi1_store ts_pmix_store = {.exchange = exchange, .abort = abort_by_store};
+const ts_pmi1_store ts_pmix_store = {.exchange = exchange_keys, .abort = abort_by_store};

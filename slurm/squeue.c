@@ -33,7 +33,7 @@ ts_squeue *ts_squeue_create(const char *job, const char *format) {
   return a;
 }
 
-static void forget(ts_squeue *a) {
+static void forget_child(ts_squeue *a) {
   if (a->out >= 0) {
     close(a->out);
   }
@@ -73,7 +73,7 @@ void ts_squeue_ask(ts_squeue *a) {
   int error = spawn(a, ends[1]);
   close(ends[1]);
   if (error != 0) {
-    forget(a);
+    forget_child(a);
     if (error == ENOENT) { /* not there: nobody asks again */
       ts_free(a->job);
       a->job = NULL;
@@ -84,7 +84,7 @@ void ts_squeue_ask(ts_squeue *a) {
 static void kill_child(ts_squeue *a) {
   kill(-a->child, SIGKILL); /* with what it started itself */
   waitpid(a->child, NULL, 0);
-  forget(a);
+  forget_child(a);
 }
 
 bool ts_squeue_is_asked(const ts_squeue *a) {
@@ -111,7 +111,7 @@ const char *ts_squeue_poll(ts_squeue *a) {
   read_some(a);
   a->answer[a->length] = 0;
   a->answer[strcspn(a->answer, "\n")] = 0;
-  forget(a);
+  forget_child(a);
   return a->answer + strspn(a->answer, " ");
 }
 

@@ -154,4 +154,9 @@ static inline const ts_tensor *ts_call_out(const ts_kernel_call *call, int i) {
   return &call->graph->tensor[call->node->out[i]];
 }
 
+/** Input \a i of a call; NULL where the node has fewer, or has none there. Not collective. */
+static inline const void *ts_call_optional(const ts_kernel_call *call, int i) {
+  return call->node->n_in > i ? call->in[i] : NULL;
+}
+
 #endif

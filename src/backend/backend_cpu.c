@@ -51,7 +51,7 @@ enum { N_ROWS = sizeof rows / sizeof *rows };
 static const isa_row *chosen;
 
 /* The best there is, or what TESSERA_ISA asks for: never more than the processor has. */
-static void choose(void) {
+static void choose_isa(void) {
   const char *wanted = getenv("TESSERA_ISA");
   const isa_row *best = &rows[0];
   bool known = wanted == NULL;
@@ -70,7 +70,7 @@ static void choose(void) {
 
 static const isa_row *isa(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, choose);
+  pthread_once(&once, choose_isa);
   return chosen;
 }
 
@@ -78,14 +78,14 @@ const ts_cpu_loops *ts_cpu_loops_best(void) {
   return isa()->loops();
 }
 
-static const ts_kernel *kernel(ts_op op) {
+static const ts_kernel *cpu_kernel(ts_op op) {
   const ts_kernel *row = ts_cpu_matmul(op);
   row = row->run != NULL ? row : ts_cpu_head(op);
   row = row->run != NULL ? row : isa()->attention(op);
   return row->run != NULL ? row : isa()->kernels(op);
 }
 
-static const char *describe(void) {
+static const char *describe_cpu(void) {
   static char text[128];
   snprintf(text, sizeof text, "oneDNN %s, %s kernels, %s", ts_onednn_describe(), isa()->name, COMPILER);
   return text;
@@ -108,10 +108,10 @@ const ts_reserve ts_cpu_reserves[] = {
 
 const ts_backend *ts_backend_cpu(void) {
   static const ts_backend backend = {.name = "cpu",
-                                     .kernel = kernel,
+                                     .kernel = cpu_kernel,
                                      .allocate = ts_map,
                                      .release = ts_unmap,
-                                     .describe = describe,
+                                     .describe = describe_cpu,
                                      .has_bf16 = ts_onednn_has_bf16,
                                      .reserves = ts_cpu_reserves};
   isa(); /* an unknown TESSERA_ISA is reported before any work */

@@ -3,7 +3,7 @@
 #include "base/status.h"
 
 /* What the CPU's row of the op would need; the row's own function does not know its op, the node does. */
-static size_t prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
+static size_t prepare_like_cpu(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
   if (prepared != NULL) {
     *prepared = NULL;
   }
@@ -15,30 +15,30 @@ static size_t prepare(const ts_target *target, const ts_graph *graph, const ts_n
   return row->prepare(&cpu, graph, node, NULL);
 }
 
-static void run(const ts_kernel_call *call) {
+static void run_nothing(const ts_kernel_call *call) {
   (void) call;
 }
 
-static const ts_kernel *kernel(ts_op op) {
-  static const ts_kernel row = {prepare, run, NULL}, none = {0};
+static const ts_kernel *null_kernel(ts_op op) {
+  static const ts_kernel row = {prepare_like_cpu, run_nothing, NULL}, none = {0};
   return ts_backend_cpu()->kernel(op)->run != NULL ? &row : &none;
 }
 
-static const char *describe(void) {
+static const char *describe_null(void) {
   return "null";
 }
 
-static bool has_bf16(void) {
+static bool null_has_bf16(void) {
   return true;
 }
 
 const ts_backend *ts_backend_null(void) {
   static const ts_backend backend = {.name = "null",
-                                     .kernel = kernel,
+                                     .kernel = null_kernel,
                                      .allocate = ts_map,
                                      .release = ts_unmap,
-                                     .describe = describe,
-                                     .has_bf16 = has_bf16,
+                                     .describe = describe_null,
+                                     .has_bf16 = null_has_bf16,
                                      .reserves = ts_cpu_reserves};
   return &backend;
 }

@@ -65,7 +65,7 @@ static uint16_t f32_to_f16(float value) {
   return (uint16_t) (sign | (((uint32_t) (exponent + 14) << 10) + (steps - 1024u)));
 }
 
-static double load(const void *from, ts_dtype dtype, size_t i) {
+static double load_element(const void *from, ts_dtype dtype, size_t i) {
   switch (dtype) {
     case TS_F32: return ((const float *) from)[i];
     case TS_BF16: return ts_bf16_to_f32(((const uint16_t *) from)[i]);
@@ -76,7 +76,7 @@ static double load(const void *from, ts_dtype dtype, size_t i) {
   return 0;
 }
 
-static void store(void *to, ts_dtype dtype, size_t i, double value) {
+static void store_element(void *to, ts_dtype dtype, size_t i, double value) {
   switch (dtype) {
     case TS_F32: ((float *) to)[i] = (float) value; return;
     case TS_BF16: ((uint16_t *) to)[i] = ts_f32_to_bf16((float) value); return;
@@ -92,6 +92,6 @@ void ts_convert(void *to, ts_dtype to_dtype, const void *from, ts_dtype from_dty
     return;
   }
   for (size_t i = 0; i < count; ++i) {
-    store(to, to_dtype, i, load(from, from_dtype, i));
+    store_element(to, to_dtype, i, load_element(from, from_dtype, i));
   }
 }

@@ -43,6 +43,11 @@ size_t ts_process_peak(void);
 /** Bytes this machine could still give to processes (MemAvailable); 0 where /proc is absent. Not collective. */
 size_t ts_machine_available(void);
 
+/** \a bytes rounded up to a multiple of \a align. Not collective. */
+static inline size_t ts_align_up(size_t bytes, size_t align) {
+  return (bytes + align - 1) / align * align;
+}
+
 /** Grow an array so that it holds one more element: `TS_GROW (items, n_items, capacity);` then
  * `items[n_items++] = ...`. */
 #define TS_GROW(array, count, capacity)                                    \

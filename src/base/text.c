@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void reserve(ts_text *to, size_t more) {
+static void reserve_text(ts_text *to, size_t more) {
   size_t need = to->length + more + 1;
   if (need > to->capacity) {
     size_t capacity = to->capacity * 2 > need ? to->capacity * 2 : need + 64;
@@ -21,13 +21,13 @@ static void reserve(ts_text *to, size_t more) {
   }
 }
 
-static void add_list(ts_text *to, const char *format, va_list args) {
+static void add_arguments(ts_text *to, const char *format, va_list args) {
   va_list again;
   va_copy(again, args);
   int length = vsnprintf(NULL, 0, format, again);
   va_end(again);
   TS_CHECK(length >= 0, "bad format: %s", format);
-  reserve(to, (size_t) length);
+  reserve_text(to, (size_t) length);
   vsnprintf(to->text + to->length, (size_t) length + 1, format, args);
   to->length += (size_t) length;
 }
@@ -35,12 +35,12 @@ static void add_list(ts_text *to, const char *format, va_list args) {
 void ts_text_add(ts_text *to, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  add_list(to, format, args);
+  add_arguments(to, format, args);
   va_end(args);
 }
 
 void ts_text_append(ts_text *to, const char *bytes, size_t length) {
-  reserve(to, length);
+  reserve_text(to, length);
   memcpy(to->text + to->length, bytes, length);
   to->length += length;
   to->text[to->length] = 0;
@@ -87,9 +87,21 @@ char *ts_format(const char *format, ...) {
   ts_text text = {0};
   va_list args;
   va_start(args, format);
-  add_list(&text, format, args);
+  add_arguments(&text, format, args);
   va_end(args);
   return text.text;
+}
+
+bool ts_has_file(const char *directory, const char *name) {
+  char *path = ts_format("%s/%s", directory, name);
+  bool there = access(path, F_OK) == 0;
+  ts_free(path);
+  return there;
+}
+
+bool ts_ends_in(const char *text, const char *end) {
+  size_t n = strlen(text), m = strlen(end);
+  return n >= m && strcmp(text + n - m, end) == 0;
 }
 
 ts_status ts_read_file(const char *path, size_t limit, char **text, size_t *length, ts_error *err) {

@@ -49,8 +49,14 @@ ts_status ts_read_file(const char *path, size_t limit, char **text, size_t *leng
  * \return TS_BAD_INPUT with the reason. Not collective. */
 ts_status ts_write_file(const char *path, const char *text, size_t length, ts_error *err);
 
+/** Is there a \a name in \a directory, whatever it is? Not collective. */
+bool ts_has_file(const char *directory, const char *name);
+
 /** Create a directory and its parents; existing ones are fine. Not collective. */
 ts_status ts_make_directory(const char *path, ts_error *err);
+
+/** True when \a text ends in \a end. Not collective. */
+bool ts_ends_in(const char *text, const char *end);
 
 /** The candidate nearest to \a word in edit distance, or NULL when none is near (more than a third of the word
  * differs; two letters may from four on, one below).

@@ -16,7 +16,7 @@ typedef struct record {
   uint64_t hash; /* of all that must agree */
 } record;
 
-static record describe(int size, ts_collective op, const ts_transfer *transfer, int n, uint64_t rest) {
+static record describe_collective(int size, ts_collective op, const ts_transfer *transfer, int n, uint64_t rest) {
   record r = {.operation = op, .columns = n == 0 ? (int64_t) rest : 0, .hash = ts_mix(rest, (uint64_t) n)};
   for (int i = 0; i < n; ++i) {
     for (int rank = 0; rank < size; ++rank) {
@@ -39,7 +39,7 @@ void ts_comm_agree(const ts_comm *comm, MPI_Comm mpi, const int *member, ts_coll
   if (!ts_comm_switch.agree || size == 1) {
     return;
   }
-  record mine = describe(size, op, transfer, n, rest), theirs;
+  record mine = describe_collective(size, op, transfer, n, rest), theirs;
   MPI_Request request[2];
   TS_MPI(MPI_Irecv(&theirs, (int) sizeof theirs, MPI_BYTE, before, 1, mpi, &request[0]));
   TS_MPI(MPI_Isend(&mine, (int) sizeof mine, MPI_BYTE, (rank + 1) % size, 1, mpi, &request[1]));

@@ -8,7 +8,7 @@
 
 enum { LINE = 64 };
 
-static void *stream(void) {
+void *ts_comm_stream(void) {
   return ts_backend_cuda()->device->stream(TS_QUEUE_COMM);
 }
 
@@ -51,12 +51,12 @@ void ts_device_pack(const ts_device_reduction *r, int64_t begin, bool own) {
                                      .from = ts_run_in_whole(&run, run.transfer->x, r->x),
                                      .count = run.count};
       if (n == TS_CUDA_RUNS) {
-        ts_cuda_copy_runs(list, n, r->wire, r->x, stream());
+        ts_cuda_copy_runs(list, n, r->wire, r->x, ts_comm_stream());
         n = 0;
       }
     }
   }
-  ts_cuda_copy_runs(list, n, r->wire, r->x, stream());
+  ts_cuda_copy_runs(list, n, r->wire, r->x, ts_comm_stream());
 }
 
 void ts_device_sum(const ts_device_reduction *r, int64_t begin, const void *whole) {
@@ -79,15 +79,15 @@ void ts_device_sum(const ts_device_reduction *r, int64_t begin, const void *whol
                                                        : ts_run_in_whole(&run, run.transfer->x, r->x),
                                   .slots = sum.size > 1 ? r->receive + offset : NULL};
     if (n == TS_CUDA_RUNS) {
-      ts_cuda_sum_runs(&sum, list, n, stream());
+      ts_cuda_sum_runs(&sum, list, n, ts_comm_stream());
       n = 0;
     }
   }
-  ts_cuda_sum_runs(&sum, list, n, stream());
+  ts_cuda_sum_runs(&sum, list, n, ts_comm_stream());
 }
 
 /* Copy this rank's own columns to their place in the whole, unless they are there. */
-static void copy_own(const ts_transfer *transfer, int n, int rank, ts_dtype dtype) {
+static void copy_own_alone(const ts_transfer *transfer, int n, int rank, ts_dtype dtype) {
   size_t size = ts_dtype_size(dtype);
   for (int i = 0; i < n; ++i) {
     const ts_transfer *t = &transfer[i];
@@ -102,8 +102,8 @@ static void copy_own(const ts_transfer *transfer, int n, int rank, ts_dtype dtyp
 
 /* ---- a group of 1 ---- */
 
-static void reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x, ts_dtype wire, ts_dtype y,
-                           const float *beta, void *workspace, size_t workspace_bytes) {
+static void reduce_scatter_alone(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x, ts_dtype wire,
+                                 ts_dtype y, const float *beta, void *workspace, size_t workspace_bytes) {
   (void) workspace, (void) workspace_bytes;
   ts_device_reduction r = {
       .rank = comm->rank, .size = 1, .transfer = transfer, .n = n, .x = x, .wire = wire, .y = y, .beta = beta};
@@ -111,36 +111,36 @@ static void reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int n, ts
   ts_device_sum(&r, 0, NULL);
 }
 
-static void all_gather(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype dtype) {
-  copy_own(transfer, n, comm->rank, dtype);
+static void all_gather_alone(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype dtype) {
+  copy_own_alone(transfer, n, comm->rank, dtype);
 }
 
-static void all_reduce(ts_comm *comm, const void *x, void *y, int64_t count, ts_dtype dtype, ts_dtype wire,
-                       void *workspace, size_t workspace_bytes) {
+static void all_reduce_alone(ts_comm *comm, const void *x, void *y, int64_t count, ts_dtype dtype, ts_dtype wire,
+                             void *workspace, size_t workspace_bytes) {
   const int64_t cuts[] = {0, count};
   ts_transfer t = {.x = x, .y = y, .cuts = cuts, .end = count};
-  reduce_scatter(comm, &t, 1, dtype, wire, dtype, NULL, workspace, workspace_bytes);
+  reduce_scatter_alone(comm, &t, 1, dtype, wire, dtype, NULL, workspace, workspace_bytes);
 }
 
-static void broadcast(ts_comm *comm, void *data, size_t bytes, int root) {
+static void broadcast_alone(ts_comm *comm, void *data, size_t bytes, int root) {
   (void) comm, (void) data, (void) bytes, (void) root;
 }
 
-static void all_to_all(ts_comm *comm, const void *x, void *y, size_t bytes) {
+static void all_to_all_alone(ts_comm *comm, const void *x, void *y, size_t bytes) {
   (void) comm;
   ts_backend_cuda()->device->copy(y, x, bytes, TS_QUEUE_COMM);
 }
 
-static void send(ts_comm *comm, const void *data, size_t bytes, int to) {
+static void send_alone(ts_comm *comm, const void *data, size_t bytes, int to) {
   (void) comm, (void) data, (void) bytes, (void) to;
   TS_ASSERT(!"a peer in a group of 1");
 }
 
-static void receive(ts_comm *comm, void *data, size_t bytes, int from) {
-  send(comm, data, bytes, from);
+static void receive_alone(ts_comm *comm, void *data, size_t bytes, int from) {
+  send_alone(comm, data, bytes, from);
 }
 
-static void barrier(ts_comm *comm) {
+static void barrier_alone(ts_comm *comm) {
   (void) comm;
   const ts_device_ops *device = ts_backend_cuda()->device;
   void *event = device->event_create(false);
@@ -149,21 +149,21 @@ static void barrier(ts_comm *comm) {
   device->event_destroy(event);
 }
 
-static void destroy(ts_comm *comm) {
+static void destroy_alone(ts_comm *comm) {
   ts_free(comm);
 }
 
 ts_comm *ts_comm_device_alone(void) {
   static const ts_comm_ops operations = {.name = "device",
-                                         .reduce_scatter = reduce_scatter,
-                                         .all_gather = all_gather,
-                                         .all_reduce = all_reduce,
-                                         .broadcast = broadcast,
-                                         .all_to_all = all_to_all,
-                                         .send = send,
-                                         .receive = receive,
-                                         .barrier = barrier,
-                                         .destroy = destroy};
+                                         .reduce_scatter = reduce_scatter_alone,
+                                         .all_gather = all_gather_alone,
+                                         .all_reduce = all_reduce_alone,
+                                         .broadcast = broadcast_alone,
+                                         .all_to_all = all_to_all_alone,
+                                         .send = send_alone,
+                                         .receive = receive_alone,
+                                         .barrier = barrier_alone,
+                                         .destroy = destroy_alone};
   ts_comm *comm = ts_calloc(1, sizeof *comm);
   *comm = (ts_comm){.ops = &operations, .size = 1};
   return comm;

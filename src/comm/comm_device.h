@@ -22,6 +22,9 @@ typedef struct ts_device_reduction {
   unsigned char *send;    /**< Slots of what leaves; NULL: it leaves from where it is. */
 } ts_device_reduction;
 
+/** The stream of TS_QUEUE_COMM, a cudaStream_t. Not collective. */
+void *ts_comm_stream(void);
+
 /** Divide a workspace into \a receive slots for what comes and \a send slots for what leaves, and set the columns of a
  * chunk by their size.  A workspace too small for one cache line a slot ends the job. Not collective. */
 void ts_device_divide(ts_device_reduction *reduction, void *workspace, size_t bytes, int receive, int send);

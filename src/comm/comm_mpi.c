@@ -77,7 +77,7 @@ static void copy_own(const ts_transfer *t, int rank, size_t size) {
   }
 }
 
-static void gather(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype dtype) {
+static void gather_by_mpi(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype dtype) {
   gather_list send = {
       .comm = comm, .transfer = transfer, .n = n, .step = 1, .size = (int64_t) ts_dtype_size(dtype), .sends = true};
   gather_list receive = send;
@@ -91,42 +91,42 @@ static void gather(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype d
   ts_exchange_finish(exchange);
 }
 
-static void agree(ts_comm *comm, ts_collective op, const ts_transfer *transfer, int n, uint64_t rest) {
+static void agree_by_mpi(ts_comm *comm, ts_collective op, const ts_transfer *transfer, int n, uint64_t rest) {
   const ts_comm_mpi *c = (const ts_comm_mpi *) comm;
   ts_comm_agree(comm, c->comm, c->member, op, transfer, n, rest);
 }
 
-static void all_gather(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype dtype) {
-  agree(comm, TS_ALL_GATHER, transfer, n, (uint64_t) dtype);
-  gather(comm, transfer, n, dtype);
+static void all_gather_by_mpi(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype dtype) {
+  agree_by_mpi(comm, TS_ALL_GATHER, transfer, n, (uint64_t) dtype);
+  gather_by_mpi(comm, transfer, n, dtype);
   delay_completion();
 }
 
 /* ---- reductions ---- */
 
-static void reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x, ts_dtype wire, ts_dtype y,
-                           const float *beta, void *workspace, size_t workspace_bytes) {
-  agree(comm, TS_REDUCE_SCATTER, transfer, n, ts_hash_reduction(x, wire, workspace_bytes));
+static void reduce_scatter_by_mpi(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x, ts_dtype wire,
+                                  ts_dtype y, const float *beta, void *workspace, size_t workspace_bytes) {
+  agree_by_mpi(comm, TS_REDUCE_SCATTER, transfer, n, ts_hash_reduction(x, wire, workspace_bytes));
   ts_comm_mpi_reduce_scatter(comm, transfer, n, x, wire, y, beta, workspace, workspace_bytes);
   delay_completion();
 }
 
-static void all_reduce(ts_comm *comm, const void *x, void *y, int64_t count, ts_dtype dtype, ts_dtype wire,
-                       void *workspace, size_t workspace_bytes) {
+static void all_reduce_by_mpi(ts_comm *comm, const void *x, void *y, int64_t count, ts_dtype dtype, ts_dtype wire,
+                              void *workspace, size_t workspace_bytes) {
   ts_comm_mpi *c = (ts_comm_mpi *) comm;
   ts_cut_equally(c->cuts, comm->size, count);
   char *shard = (char *) y + (size_t) c->cuts[comm->rank] * ts_dtype_size(dtype);
   ts_transfer reduce = {.x = x, .y = shard, .cuts = c->cuts, .end = count};
   ts_transfer spread = {.x = shard, .y = y, .cuts = c->cuts, .end = count};
-  agree(comm, TS_ALL_REDUCE, &reduce, 1, ts_hash_reduction(dtype, wire, workspace_bytes));
+  agree_by_mpi(comm, TS_ALL_REDUCE, &reduce, 1, ts_hash_reduction(dtype, wire, workspace_bytes));
   ts_comm_mpi_reduce_scatter(comm, &reduce, 1, dtype, wire, dtype, NULL, workspace, workspace_bytes);
-  gather(comm, &spread, 1, dtype);
+  gather_by_mpi(comm, &spread, 1, dtype);
   delay_completion();
 }
 
 /* ---- the rest ---- */
 
-static void broadcast(ts_comm *comm, void *data, size_t bytes, int root) {
+static void broadcast_by_mpi(ts_comm *comm, void *data, size_t bytes, int root) {
   for (size_t done = 0; comm->size > 1 && done < bytes;) {
     size_t some = bytes - done < (size_t) 1 << 30 ? bytes - done : (size_t) 1 << 30;
     MPI_Request request;
@@ -136,7 +136,7 @@ static void broadcast(ts_comm *comm, void *data, size_t bytes, int root) {
   }
 }
 
-static void barrier(ts_comm *comm) {
+static void barrier_by_mpi(ts_comm *comm) {
   if (comm->size > 1) {
     MPI_Request request;
     TS_MPI(MPI_Ibarrier(((ts_comm_mpi *) comm)->comm, &request));
@@ -144,7 +144,7 @@ static void barrier(ts_comm *comm) {
   }
 }
 
-static void destroy(ts_comm *comm) {
+static void destroy_by_mpi(ts_comm *comm) {
   ts_comm_mpi *c = (ts_comm_mpi *) comm;
   if (c->comm != MPI_COMM_NULL) {
     TS_MPI(MPI_Comm_free(&c->comm));
@@ -156,15 +156,15 @@ static void destroy(ts_comm *comm) {
 }
 
 static const ts_comm_ops operations = {.name = "mpi",
-                                       .reduce_scatter = reduce_scatter,
-                                       .all_gather = all_gather,
-                                       .all_reduce = all_reduce,
-                                       .broadcast = broadcast,
+                                       .reduce_scatter = reduce_scatter_by_mpi,
+                                       .all_gather = all_gather_by_mpi,
+                                       .all_reduce = all_reduce_by_mpi,
+                                       .broadcast = broadcast_by_mpi,
                                        .all_to_all = ts_comm_mpi_all_to_all,
                                        .send = ts_comm_mpi_send,
                                        .receive = ts_comm_mpi_receive,
-                                       .barrier = barrier,
-                                       .destroy = destroy};
+                                       .barrier = barrier_by_mpi,
+                                       .destroy = destroy_by_mpi};
 
 ts_comm *ts_comm_mpi_create(MPI_Comm comm, int rank, int size, int *member) {
   ts_comm_mpi *c = ts_calloc(1, sizeof *c);

@@ -18,11 +18,7 @@
 #include "base/status.h"
 #include "comm/comm_device.h"
 
-static cudaStream_t stream(void) {
-  return ts_backend_cuda()->device->stream(TS_QUEUE_COMM);
-}
-
-static void agree(ts_comm_nccl *c, ts_collective op, const ts_transfer *transfer, int n, uint64_t rest) {
+static void agree_by_nccl(ts_comm_nccl *c, ts_collective op, const ts_transfer *transfer, int n, uint64_t rest) {
   ts_nccl_begin(c, op);
   ts_comm_agree(&c->base, c->mpi->comm, c->mpi->member, op, transfer, n, rest);
 }
@@ -47,7 +43,7 @@ static void gather_run(ts_comm_nccl *c, const ts_transfer *t, size_t size) {
   const char *x = (const char *) t->x + (size_t) (first - t->cuts[c->base.rank]) * size;
   if (columns > 0) {
     char *y = (char *) t->y + (size_t) start * size;
-    TS_NCCL(c, ncclAllGather(x, y, (size_t) columns * size, ncclInt8, c->nccl, stream()));
+    TS_NCCL(c, ncclAllGather(x, y, (size_t) columns * size, ncclInt8, c->nccl, ts_comm_stream()));
   }
 }
 
@@ -57,12 +53,12 @@ static void gather_pieces(ts_comm_nccl *c, const ts_transfer *t, size_t size) {
     char *y = (char *) t->y + (size_t) first * size;
     const char *x = rank == c->base.rank ? (const char *) t->x + (size_t) (first - t->cuts[rank]) * size : y;
     if (columns > 0) {
-      TS_NCCL(c, ncclBroadcast(x, y, (size_t) columns * size, ncclInt8, rank, c->nccl, stream()));
+      TS_NCCL(c, ncclBroadcast(x, y, (size_t) columns * size, ncclInt8, rank, c->nccl, ts_comm_stream()));
     }
   }
 }
 
-static void gather(ts_comm_nccl *c, const ts_transfer *transfer, int n, ts_dtype dtype) {
+static void gather_by_nccl(ts_comm_nccl *c, const ts_transfer *transfer, int n, ts_dtype dtype) {
   ts_nccl_open(c);
   for (int i = 0; i < n; ++i) {
     (is_one_run(&transfer[i], c->base.size) ? gather_run : gather_pieces)(c, &transfer[i], ts_dtype_size(dtype));
@@ -70,10 +66,10 @@ static void gather(ts_comm_nccl *c, const ts_transfer *transfer, int n, ts_dtype
   ts_nccl_close(c);
 }
 
-static void all_gather(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype dtype) {
+static void all_gather_by_nccl(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype dtype) {
   ts_comm_nccl *c = (ts_comm_nccl *) comm;
-  agree(c, TS_ALL_GATHER, transfer, n, (uint64_t) dtype);
-  gather(c, transfer, n, dtype);
+  agree_by_nccl(c, TS_ALL_GATHER, transfer, n, (uint64_t) dtype);
+  gather_by_nccl(c, transfer, n, dtype);
 }
 
 /* ---- reductions: NCCL adds ---- */
@@ -87,7 +83,7 @@ static void reduce_runs(ts_comm_nccl *c, const ts_device_reduction *r) {
     if (columns > 0) {
       const float *x = (const float *) t->x + start;
       float *y = (float *) t->y + (first - t->cuts[r->rank]);
-      TS_NCCL(c, ncclReduceScatter(x, y, (size_t) columns, ncclFloat32, ncclSum, c->nccl, stream()));
+      TS_NCCL(c, ncclReduceScatter(x, y, (size_t) columns, ncclFloat32, ncclSum, c->nccl, ts_comm_stream()));
     }
   }
   ts_nccl_close(c);
@@ -100,7 +96,7 @@ static void reduce_packed(ts_comm_nccl *c, ts_device_reduction *r, void *workspa
     unsigned char *sum = ts_device_send_slot(r, r->rank, true);
     ts_device_pack(r, begin, true);
     ts_nccl_open(c);
-    TS_NCCL(c, ncclReduceScatter(r->send, sum, (size_t) r->columns, ncclFloat32, ncclSum, c->nccl, stream()));
+    TS_NCCL(c, ncclReduceScatter(r->send, sum, (size_t) r->columns, ncclFloat32, ncclSum, c->nccl, ts_comm_stream()));
     ts_nccl_close(c);
     ts_device_sum(r, begin, sum);
   }
@@ -127,12 +123,13 @@ static bool shards_are_equal(const ts_device_reduction *r) {
 static void send_chunk(ts_comm_nccl *c, const ts_device_reduction *r, int64_t begin, int to, ncclDataType_t type) {
   int64_t columns = ts_device_chunk(r, begin, to);
   if (r->send != NULL && columns > 0) {
-    TS_NCCL(c, ncclSend(ts_device_send_slot(r, to, false), (size_t) columns, type, to, c->nccl, stream()));
+    TS_NCCL(c, ncclSend(ts_device_send_slot(r, to, false), (size_t) columns, type, to, c->nccl, ts_comm_stream()));
   }
   ts_walk w = {.transfer = r->transfer, .n = r->n, .rank = to, .begin = begin, .end = begin + r->columns};
   ts_run run;
   while (r->send == NULL && ts_walk_next(&w, &run)) {
-    TS_NCCL(c, ncclSend(ts_run_in_whole(&run, run.transfer->x, r->x), (size_t) run.count, type, to, c->nccl, stream()));
+    TS_NCCL(c, ncclSend(ts_run_in_whole(&run, run.transfer->x, r->x), (size_t) run.count, type, to, c->nccl,
+                        ts_comm_stream()));
   }
 }
 
@@ -141,17 +138,17 @@ static void receive_chunk(ts_comm_nccl *c, const ts_device_reduction *r, int64_t
   unsigned char *slot = r->receive + (size_t) (from - (from > r->rank)) * r->slot_bytes;
   int64_t columns = ts_device_chunk(r, begin, r->rank);
   if (r->send != NULL && columns > 0) {
-    TS_NCCL(c, ncclRecv(slot, (size_t) columns, type, from, c->nccl, stream()));
+    TS_NCCL(c, ncclRecv(slot, (size_t) columns, type, from, c->nccl, ts_comm_stream()));
   }
   ts_walk w = {.transfer = r->transfer, .n = r->n, .rank = r->rank, .begin = begin, .end = begin + r->columns};
   ts_run run;
   while (r->send == NULL && ts_walk_next(&w, &run)) {
     unsigned char *to = slot + (size_t) (run.column - begin) * ts_dtype_size(r->wire);
-    TS_NCCL(c, ncclRecv(to, (size_t) run.count, type, from, c->nccl, stream()));
+    TS_NCCL(c, ncclRecv(to, (size_t) run.count, type, from, c->nccl, ts_comm_stream()));
   }
 }
 
-static void exchange(ts_comm_nccl *c, ts_device_reduction *r, void *workspace, size_t bytes) {
+static void exchange_chunks(ts_comm_nccl *c, ts_device_reduction *r, void *workspace, size_t bytes) {
   int peers = r->size - 1;
   ncclDataType_t type = r->wire == TS_BF16 ? ncclBfloat16 : ncclFloat32;
   ts_device_divide(r, workspace, bytes, peers, r->x == r->wire ? 0 : peers);
@@ -171,7 +168,7 @@ static void exchange(ts_comm_nccl *c, ts_device_reduction *r, void *workspace, s
 
 /* ---- reductions ---- */
 
-static void reduce(ts_comm_nccl *c, ts_device_reduction *r, void *workspace, size_t bytes) {
+static void reduce_by_nccl(ts_comm_nccl *c, ts_device_reduction *r, void *workspace, size_t bytes) {
   r->rank = c->base.rank;
   r->size = c->base.size;
   r->longest = ts_longest_shard(r->transfer, r->n, r->size);
@@ -181,78 +178,78 @@ static void reduce(ts_comm_nccl *c, ts_device_reduction *r, void *workspace, siz
   } else if (!ordered && shards_are_equal(r)) {
     reduce_packed(c, r, workspace, bytes);
   } else {
-    exchange(c, r, workspace, bytes);
+    exchange_chunks(c, r, workspace, bytes);
   }
 }
 
-static void reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x, ts_dtype wire, ts_dtype y,
-                           const float *beta, void *workspace, size_t workspace_bytes) {
+static void reduce_scatter_by_nccl(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x, ts_dtype wire,
+                                   ts_dtype y, const float *beta, void *workspace, size_t workspace_bytes) {
   ts_comm_nccl *c = (ts_comm_nccl *) comm;
   ts_device_reduction r = {.transfer = transfer, .n = n, .x = x, .wire = wire, .y = y, .beta = beta};
-  agree(c, TS_REDUCE_SCATTER, transfer, n, ts_hash_reduction(x, wire, workspace_bytes));
-  reduce(c, &r, workspace, workspace_bytes);
+  agree_by_nccl(c, TS_REDUCE_SCATTER, transfer, n, ts_hash_reduction(x, wire, workspace_bytes));
+  reduce_by_nccl(c, &r, workspace, workspace_bytes);
 }
 
-static void all_reduce(ts_comm *comm, const void *x, void *y, int64_t count, ts_dtype dtype, ts_dtype wire,
-                       void *workspace, size_t workspace_bytes) {
+static void all_reduce_by_nccl(ts_comm *comm, const void *x, void *y, int64_t count, ts_dtype dtype, ts_dtype wire,
+                               void *workspace, size_t workspace_bytes) {
   ts_comm_nccl *c = (ts_comm_nccl *) comm;
   ts_cut_equally(c->cuts, comm->size, count);
   char *shard = (char *) y + (size_t) c->cuts[comm->rank] * ts_dtype_size(dtype);
   ts_transfer in = {.x = x, .y = shard, .cuts = c->cuts, .end = count};
   ts_transfer out = {.x = shard, .y = y, .cuts = c->cuts, .end = count};
   ts_device_reduction r = {.transfer = &in, .n = 1, .x = dtype, .wire = wire, .y = dtype};
-  agree(c, TS_ALL_REDUCE, &in, 1, ts_hash_reduction(dtype, wire, workspace_bytes));
-  reduce(c, &r, workspace, workspace_bytes);
-  gather(c, &out, 1, dtype);
+  agree_by_nccl(c, TS_ALL_REDUCE, &in, 1, ts_hash_reduction(dtype, wire, workspace_bytes));
+  reduce_by_nccl(c, &r, workspace, workspace_bytes);
+  gather_by_nccl(c, &out, 1, dtype);
 }
 
 /* ---- the rest ---- */
 
-static void broadcast(ts_comm *comm, void *data, size_t bytes, int root) {
+static void broadcast_by_nccl(ts_comm *comm, void *data, size_t bytes, int root) {
   ts_comm_nccl *c = (ts_comm_nccl *) comm;
   ts_nccl_begin(c, TS_BROADCAST);
   if (bytes > 0) {
     ts_nccl_open(c);
-    TS_NCCL(c, ncclBroadcast(data, data, bytes, ncclInt8, root, c->nccl, stream()));
+    TS_NCCL(c, ncclBroadcast(data, data, bytes, ncclInt8, root, c->nccl, ts_comm_stream()));
     ts_nccl_close(c);
   }
 }
 
-static void all_to_all(ts_comm *comm, const void *x, void *y, size_t bytes) {
+static void all_to_all_by_nccl(ts_comm *comm, const void *x, void *y, size_t bytes) {
   ts_comm_nccl *c = (ts_comm_nccl *) comm;
-  agree(c, TS_ALL_TO_ALL, NULL, 0, bytes);
+  agree_by_nccl(c, TS_ALL_TO_ALL, NULL, 0, bytes);
   size_t own = (size_t) comm->rank * bytes;
   ts_backend_cuda()->device->copy((char *) y + own, (const char *) x + own, bytes, TS_QUEUE_COMM);
   ts_nccl_open(c);
   for (int step = 1; bytes > 0 && step < comm->size; ++step) {
     int to = (comm->rank + step) % comm->size, from = (comm->rank + comm->size - step) % comm->size;
-    TS_NCCL(c, ncclSend((const char *) x + (size_t) to * bytes, bytes, ncclInt8, to, c->nccl, stream()));
-    TS_NCCL(c, ncclRecv((char *) y + (size_t) from * bytes, bytes, ncclInt8, from, c->nccl, stream()));
+    TS_NCCL(c, ncclSend((const char *) x + (size_t) to * bytes, bytes, ncclInt8, to, c->nccl, ts_comm_stream()));
+    TS_NCCL(c, ncclRecv((char *) y + (size_t) from * bytes, bytes, ncclInt8, from, c->nccl, ts_comm_stream()));
   }
   ts_nccl_close(c);
 }
 
-static void send(ts_comm *comm, const void *data, size_t bytes, int to) {
+static void send_by_nccl(ts_comm *comm, const void *data, size_t bytes, int to) {
   ts_comm_nccl *c = (ts_comm_nccl *) comm;
   ts_nccl_begin(c, TS_SEND);
   if (bytes > 0) {
     ts_nccl_open(c);
-    TS_NCCL(c, ncclSend(data, bytes, ncclInt8, to, c->nccl, stream()));
+    TS_NCCL(c, ncclSend(data, bytes, ncclInt8, to, c->nccl, ts_comm_stream()));
     ts_nccl_close(c);
   }
 }
 
-static void receive(ts_comm *comm, void *data, size_t bytes, int from) {
+static void receive_by_nccl(ts_comm *comm, void *data, size_t bytes, int from) {
   ts_comm_nccl *c = (ts_comm_nccl *) comm;
   ts_nccl_begin(c, TS_RECEIVE);
   if (bytes > 0) {
     ts_nccl_open(c);
-    TS_NCCL(c, ncclRecv(data, bytes, ncclInt8, from, c->nccl, stream()));
+    TS_NCCL(c, ncclRecv(data, bytes, ncclInt8, from, c->nccl, ts_comm_stream()));
     ts_nccl_close(c);
   }
 }
 
-static void barrier(ts_comm *comm) {
+static void barrier_by_nccl(ts_comm *comm) {
   const ts_device_ops *device = ts_backend_cuda()->device;
   void *event = device->event_create(false);
   device->record(event, TS_QUEUE_COMM);
@@ -262,7 +259,7 @@ static void barrier(ts_comm *comm) {
   host->ops->barrier(host);
 }
 
-static void destroy(ts_comm *comm) {
+static void destroy_by_nccl(ts_comm *comm) {
   ts_nccl_group_destroy((ts_comm_nccl *) comm);
 }
 
@@ -282,11 +279,11 @@ static void warm_up(ts_comm_nccl *c) {
   const ts_transfer in = {.x = whole, .y = shard, .cuts = cuts, .end = columns};
   const ts_transfer out = {.x = shard, .y = whole, .cuts = cuts, .end = columns};
   const ts_transfer pieces = {.x = shard, .y = whole, .cuts = cuts, .end = columns / 2};
-  reduce_scatter(&c->base, &in, 1, TS_F32, TS_F32, TS_F32, NULL, workspace, bytes);
-  reduce_scatter(&c->base, &in, 1, TS_F32, TS_BF16, TS_F32, NULL, workspace, bytes);
-  all_gather(&c->base, &out, 1, TS_F32);
-  all_gather(&c->base, &pieces, 1, TS_F32);
-  barrier(&c->base);
+  reduce_scatter_by_nccl(&c->base, &in, 1, TS_F32, TS_F32, TS_F32, NULL, workspace, bytes);
+  reduce_scatter_by_nccl(&c->base, &in, 1, TS_F32, TS_BF16, TS_F32, NULL, workspace, bytes);
+  all_gather_by_nccl(&c->base, &out, 1, TS_F32);
+  all_gather_by_nccl(&c->base, &pieces, 1, TS_F32);
+  barrier_by_nccl(&c->base);
   backend->release(whole, half + bytes);
   backend->device->set_op(NULL);
   ts_free(cuts);
@@ -294,15 +291,15 @@ static void warm_up(ts_comm_nccl *c) {
 
 ts_comm *ts_comm_nccl_create(ts_comm_mpi *mpi, const ts_device_options *options) {
   static const ts_comm_ops operations = {.name = "nccl",
-                                         .reduce_scatter = reduce_scatter,
-                                         .all_gather = all_gather,
-                                         .all_reduce = all_reduce,
-                                         .broadcast = broadcast,
-                                         .all_to_all = all_to_all,
-                                         .send = send,
-                                         .receive = receive,
-                                         .barrier = barrier,
-                                         .destroy = destroy};
+                                         .reduce_scatter = reduce_scatter_by_nccl,
+                                         .all_gather = all_gather_by_nccl,
+                                         .all_reduce = all_reduce_by_nccl,
+                                         .broadcast = broadcast_by_nccl,
+                                         .all_to_all = all_to_all_by_nccl,
+                                         .send = send_by_nccl,
+                                         .receive = receive_by_nccl,
+                                         .barrier = barrier_by_nccl,
+                                         .destroy = destroy_by_nccl};
   ts_comm_nccl *c = ts_nccl_group_create(mpi, options);
   c->base.ops = &operations;
   warm_up(c);

@@ -54,7 +54,7 @@ static void name_last(const ts_comm_nccl *c, bool waits, char *text, size_t byte
 
 static const char waiting[] = "waiting for the device";
 
-static _Noreturn void fail(const ts_comm_nccl *c, const char *what, const char *why) {
+static _Noreturn void fail_group(const ts_comm_nccl *c, const char *what, const char *why) {
   char group[160], last[256];
   name_group(c, group, sizeof group);
   name_last(c, what == waiting, last, sizeof last);
@@ -66,7 +66,7 @@ static _Noreturn void fail(const ts_comm_nccl *c, const char *what, const char *
 
 void ts_nccl_check(const ts_comm_nccl *c, ncclResult_t code, const char *call) {
   if (code != ncclSuccess && code != ncclInProgress) {
-    fail(c, call, ncclGetErrorString(code));
+    fail_group(c, call, ncclGetErrorString(code));
   }
 }
 
@@ -87,27 +87,27 @@ static void settle(const ts_comm_nccl *c, const char *what, double limit) {
       return;
     }
     if (state != ncclInProgress) {
-      fail(c, what, ncclGetErrorString(state));
+      fail_group(c, what, ncclGetErrorString(state));
     }
     if (limit > 0 && ts_seconds() - since > limit) {
       char why[64];
       snprintf(why, sizeof why, "not done after %.0f s", limit);
-      fail(c, what, why);
+      fail_group(c, what, why);
     }
     ts_patience_pause(&patience);
   }
 }
 
 /* While the host waits for the device. */
-static void watch(void *user) {
+static void watch_group(void *user) {
   const ts_comm_nccl *c = user;
   ncclResult_t state = state_of(c);
   if (state != ncclSuccess && state != ncclInProgress) {
-    fail(c, waiting, ncclGetErrorString(state));
+    fail_group(c, waiting, ncclGetErrorString(state));
   }
 }
 
-static void describe(const void *user, ts_text *to) {
+static void describe_group(const void *user, ts_text *to) {
   const ts_comm_nccl *c = user;
   char group[160], last[256];
   name_group(c, group, sizeof group);
@@ -225,7 +225,7 @@ ts_comm_nccl *ts_nccl_group_create(ts_comm_mpi *mpi, const ts_device_options *op
   config.blocking = 0;
   TS_NCCL(c, ncclCommInitRankConfig(&c->nccl, c->base.size, id, c->base.rank, &config));
   settle(c, "connecting", options->time_limit > 0 ? options->time_limit : CREATE_SECONDS);
-  ts_cuda_watch_add(&(ts_cuda_watcher){.watch = watch, .describe = describe, .user = c});
+  ts_cuda_watch_add(&(ts_cuda_watcher){.watch = watch_group, .describe = describe_group, .user = c});
   return c;
 }
 

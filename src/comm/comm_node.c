@@ -39,7 +39,7 @@ static void split(node_memory *m, MPI_Comm all, int node) {
   TS_MPI(MPI_Comm_free(&shared));
 }
 
-static void allocate(node_memory *m, size_t stride) {
+static void allocate_shared(node_memory *m, size_t stride) {
   char *base;
   MPI_Aint bytes = m->base.index == 0 ? (MPI_Aint) (stride * (size_t) m->base.n + ALIGN) : 0;
   TS_MPI(MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, m->comm, &base, &m->window));
@@ -54,13 +54,13 @@ static void allocate(node_memory *m, size_t stride) {
   TS_MPI(MPI_Barrier(m->comm));
 }
 
-static void fill(node_memory *m, int world_rank, size_t stride) {
+static void fill_memory(node_memory *m, int world_rank, size_t stride) {
   TS_MPI(MPI_Comm_size(m->comm, &m->base.n));
   TS_MPI(MPI_Comm_rank(m->comm, &m->base.index));
   m->rank = ts_calloc((size_t) m->base.n, sizeof *m->rank);
   m->memory = ts_calloc((size_t) m->base.n, sizeof *m->memory);
   TS_MPI(MPI_Allgather(&world_rank, 1, MPI_INT, m->rank, 1, MPI_INT, m->comm));
-  allocate(m, stride);
+  allocate_shared(m, stride);
 }
 
 /* A world of one has no communicator. */
@@ -83,7 +83,7 @@ ts_node_memory *ts_node_memory_create(ts_world *world, size_t bytes) {
     fill_alone(m, stride);
   } else {
     split(m, all->comm, ts_world_node(world, rank));
-    fill(m, rank, stride);
+    fill_memory(m, rank, stride);
     int first = m->base.index == 0;
     TS_MPI(MPI_Allreduce(&first, &m->base.n_nodes, 1, MPI_INT, MPI_SUM, all->comm));
   }

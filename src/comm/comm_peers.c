@@ -12,7 +12,7 @@ typedef struct block_list {
   bool sends;
 } block_list;
 
-static bool next_block(void *list, int slot, ts_message *out) {
+static bool next_peer_block(void *list, int slot, ts_message *out) {
   (void) slot;
   block_list *b = list;
   int rank = b->comm->rank, size = b->comm->size;
@@ -35,7 +35,7 @@ void ts_comm_mpi_all_to_all(ts_comm *comm, const void *x, void *y, size_t bytes)
   ts_comm_agree(comm, c->comm, c->member, TS_ALL_TO_ALL, NULL, 0, bytes);
   block_list send = {.comm = comm, .data = (char *) x, .bytes = (int64_t) bytes, .step = 1, .sends = true};
   block_list receive = {.comm = comm, .data = y, .bytes = (int64_t) bytes, .step = 1};
-  ts_exchange_begin(&c->exchange, next_block, NULL, &receive, next_block, &send, TS_SLOTS);
+  ts_exchange_begin(&c->exchange, next_peer_block, NULL, &receive, next_peer_block, &send, TS_SLOTS);
   if (bytes > 0) {
     memcpy((char *) y + (size_t) comm->rank * bytes, (const char *) x + (size_t) comm->rank * bytes, bytes);
   }

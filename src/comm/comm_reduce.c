@@ -34,7 +34,7 @@ typedef struct reduction {
   int64_t summed;                /* chunks */
 } reduction;
 
-static void advance(place *p, int size) {
+static void advance_place(place *p, int size) {
   if (++p->step == size) {
     p->step = 1;
     ++p->chunk;
@@ -67,7 +67,7 @@ static bool next_receive(void *list, int slot, ts_message *out) {
                       .bytes = bytes,
                       .peer = (base->rank + base->size - r->receiving.step) % base->size};
   r->chunk_of[slot] = r->receiving.chunk;
-  advance(&r->receiving, base->size);
+  advance_place(&r->receiving, base->size);
   return true;
 }
 
@@ -94,7 +94,7 @@ static void *chunk_in_wire(const reduction *r, int64_t chunk, int peer, int64_t 
 static bool next_send(void *list, int slot, ts_message *out) {
   reduction *r = list;
   const ts_comm *base = &r->comm->base;
-  for (; r->sending.chunk * r->columns < r->longest; advance(&r->sending, base->size)) {
+  for (; r->sending.chunk * r->columns < r->longest; advance_place(&r->sending, base->size)) {
     int peer = (base->rank + r->sending.step) % base->size;
     int64_t columns = chunk_columns(r, r->sending.chunk, peer);
     if (columns > 0) {
@@ -102,7 +102,7 @@ static bool next_send(void *list, int slot, ts_message *out) {
       *out = (ts_message){.data = chunk_in_wire(r, r->sending.chunk, peer, columns, staging),
                           .bytes = columns * (int64_t) ts_dtype_size(r->wire),
                           .peer = peer};
-      advance(&r->sending, base->size);
+      advance_place(&r->sending, base->size);
       return true;
     }
   }

@@ -20,7 +20,7 @@ struct ts_world {
   bool alone;  /* beside the world that started MPI */
 };
 
-static ts_comm *add_group(ts_world *w, int rank, int size, int *member) {
+static ts_comm *make_group(ts_world *w, int rank, int size, int *member) {
   MPI_Comm comm = MPI_COMM_NULL;
   if (size > 1) {
     MPI_Group all, some;
@@ -41,7 +41,7 @@ static void add_all(ts_world *w) {
   for (int i = 0; i < w->nodes.size; ++i) {
     member[i] = i;
   }
-  add_group(w, w->nodes.rank, w->nodes.size, member);
+  make_group(w, w->nodes.rank, w->nodes.size, member);
 }
 
 ts_world *ts_world_create(int *argc, char ***argv) {
@@ -146,7 +146,7 @@ ts_comm *ts_world_comm(ts_world *world, const ts_mesh *mesh, unsigned axes) {
     ts_free(member);
     return found;
   }
-  return add_group(world, ts_mesh_group_rank(mesh, axes), size, member);
+  return make_group(world, ts_mesh_group_rank(mesh, axes), size, member);
 }
 
 /* ---- communicators of devices ---- */

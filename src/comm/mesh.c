@@ -10,7 +10,7 @@ const char *ts_axis_name(ts_axis axis) {
 }
 
 /* Saturates: extents come from the user's deck. */
-static int64_t multiply(const int size[TS_N_AXES], ts_axis without) {
+static int64_t multiply_sizes(const int size[TS_N_AXES], ts_axis without) {
   int64_t product = 1;
   for (int a = 0; a < TS_N_AXES; ++a) {
     if (a != (int) without) {
@@ -27,7 +27,7 @@ static ts_status equation_error(const int size[TS_N_AXES], int ranks, ts_error *
     length +=
         snprintf(text + length, sizeof text - (size_t) length, "%s%s %d", a > 0 ? " x " : "", axis_names[a], size[a]);
   }
-  int64_t product = multiply(size, TS_N_AXES);
+  int64_t product = multiply_sizes(size, TS_N_AXES);
   if (product == INT64_MAX) {
     return ts_error_add(err, "%s is too large, and there are %d ranks", text, ranks);
   }
@@ -43,10 +43,10 @@ ts_status ts_mesh_init(ts_mesh *mesh, const int size[TS_N_AXES], int ranks, int 
     }
   }
   if (size[TS_AXIS_DP] == 0) {
-    int64_t others = multiply(mesh->size, TS_AXIS_DP);
+    int64_t others = multiply_sizes(mesh->size, TS_AXIS_DP);
     mesh->size[TS_AXIS_DP] = others <= ranks ? (int) (ranks / others) : 1;
   }
-  if (multiply(mesh->size, TS_N_AXES) != ranks) {
+  if (multiply_sizes(mesh->size, TS_N_AXES) != ranks) {
     return equation_error(mesh->size, ranks, err);
   }
   *mesh = ts_mesh_at(mesh, rank);

@@ -19,7 +19,7 @@ static void add_equation(ts_text *to, const ts_deck *deck, int64_t micro, int64_
 }
 
 /* At the key that the user gave, if any. */
-static ts_status report(const ts_deck *deck, const char *key, const char *problem, ts_error *err) {
+static ts_status report_key(const ts_deck *deck, const char *key, const char *problem, ts_error *err) {
   return ts_deck_report(err, TS_CHECK_BATCH_RANKS, ts_deck_origin(deck, key), key, "%s", problem);
 }
 
@@ -39,8 +39,8 @@ static ts_status report_equation(const ts_deck *deck, int64_t micro, int64_t ste
     ts_text_add(&text, " = %lld; leave out one of the three keys and it follows, or start other ranks",
                 (long long) product);
   }
-  ts_status status =
-      report(deck, deck->train_batch_size > 0 ? "train_batch_size" : "train_micro_batch_size_per_gpu", text.text, err);
+  ts_status status = report_key(
+      deck, deck->train_batch_size > 0 ? "train_batch_size" : "train_micro_batch_size_per_gpu", text.text, err);
   ts_text_free(&text);
   return status;
 }
@@ -59,13 +59,13 @@ static ts_status report_division(const ts_deck *deck, int64_t micro, int64_t ste
   ts_text_add(&text, " (train_batch_size = ");
   add_equation(&text, deck, micro, steps, ranks);
   ts_text_add(&text, ")");
-  ts_status status = report(deck, "train_batch_size", text.text, err);
+  ts_status status = report_key(deck, "train_batch_size", text.text, err);
   ts_text_free(&text);
   return status;
 }
 
 /* batch = micro x steps x ranks, one of micro and steps is unknown, 0. */
-static ts_status divide(const ts_deck *deck, int64_t *micro, int64_t *steps, int64_t ranks, ts_error *err) {
+static ts_status divide_batch(const ts_deck *deck, int64_t *micro, int64_t *steps, int64_t ranks, ts_error *err) {
   int64_t divisor = 0, *unknown = *micro == 0 ? micro : steps;
   bool wraps = __builtin_mul_overflow(*micro > 0 ? *micro : *steps, ranks, &divisor);
   if (wraps || deck->train_batch_size % divisor != 0) {
@@ -83,13 +83,13 @@ ts_status ts_deck_resolve_batch(ts_deck *deck, int64_t batch_parallel_size, ts_e
     return ts_elastic_resolve(deck, batch_parallel_size, err);
   }
   if (batch == 0 && micro == 0) {
-    return report(deck, "train_batch_size", "missing; accepted: it, or train_micro_batch_size_per_gpu", err);
+    return report_key(deck, "train_batch_size", "missing; accepted: it, or train_micro_batch_size_per_gpu", err);
   }
   if (batch > 0 && micro == 0) {
     steps = steps > 0 ? steps : 1;
-    status = divide(deck, &micro, &steps, batch_parallel_size, err);
+    status = divide_batch(deck, &micro, &steps, batch_parallel_size, err);
   } else if (batch > 0 && steps == 0) {
-    status = divide(deck, &micro, &steps, batch_parallel_size, err);
+    status = divide_batch(deck, &micro, &steps, batch_parallel_size, err);
   }
   steps = steps > 0 ? steps : 1;
   bool wraps =

@@ -230,8 +230,11 @@ typedef struct ts_deck {
 /** In a run's directory: what it keeps of model.from, config.json and the tokenizer's files. */
 #define TS_RUN_FROM "from"
 
-/** Read, merge and check a deck of at most 128 KiB.  Errors of the input are reported all at once (the first hundred),
- * each "FILE:LINE: key: problem; accepted: ...".  Not collective.
+/** Bytes of a deck with its includes: libconfig compares each name with all before it, time grows with the square. */
+#define TS_DECK_LIMIT (128u << 10)
+
+/** Read, merge and check a deck of at most TS_DECK_LIMIT bytes.  Errors of the input are reported all at once (the
+ * first hundred), each "FILE:LINE: key: problem; accepted: ...".  Not collective.
  * \param [in]  path    libconfig file, or NULL for an empty deck (everything from \a sets).
  * \param [in]  sets    \a n_sets strings "key.path=value", applied over the file; not owned.  A value that is not a
  *                      libconfig value is taken as a string, so `--set run.device=cpu` needs no quotes.

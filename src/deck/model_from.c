@@ -103,7 +103,7 @@ static char *take_weights(const char *script, const char *from) {
 }
 
 /* The directory is gone, or holds no model: what to do. */
-static char *explain(const ts_reader *reader, const char *from, const char *hint) {
+static char *explain_directory(const ts_reader *reader, const char *from, const char *hint) {
   char *adapter = find_file(from, "adapter_config.json"), *script = find_file(from, "zero_to_fp32.py");
   char *deck = find_file(ts_setting_string(ts_reader_find(reader, "run.directory")), "deck.cfg");
   char *text = hint != NULL      ? ts_format("; %s", hint)
@@ -133,7 +133,7 @@ static bool read_config(ts_reader *reader, const ts_setting *setting, const char
     first_token(reader, &json);
     ts_reader_take(reader, "model", &json, TS_FROM_MODEL);
   } else {
-    char *where = ts_reader_where(reader, setting), *help = explain(reader, from, hint);
+    char *where = ts_reader_where(reader, setting), *help = explain_directory(reader, from, hint);
     ts_error_add(reader->err, "%s: model.from: %s%s", where, problem.text, help);
     ts_free(where);
     ts_free(help);

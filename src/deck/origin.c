@@ -8,17 +8,17 @@
 #include <string.h>
 
 /* An entry is "path\tplace"; that of the deck itself has no path. */
-static void add(ts_deck *deck, const char *path, const char *place) {
+static void add_origin(ts_deck *deck, const char *path, const char *place) {
   char *entry = ts_format("%s\t%s", path, place);
   ts_strings_add(&deck->origins, entry);
   ts_free(entry);
 }
 
 void ts_reader_keep_origins(const ts_reader *reader) {
-  add(reader->deck, "", reader->name);
+  add_origin(reader->deck, "", reader->name);
   for (int i = 0; i < reader->n_settings; ++i) {
     char *place = ts_reader_where(reader, &reader->settings[i]);
-    add(reader->deck, reader->settings[i].path, place);
+    add_origin(reader->deck, reader->settings[i].path, place);
     ts_free(place);
   }
 }

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DECK_LIMIT (128u << 10)
 #define SET_NAME "--set"
 
 char *ts_reader_beside(const char *file, const char *path) {
@@ -76,7 +75,7 @@ static bool is_json(const char *text) {
   return text[strspn(text, " \t\r\n")] == '{';
 }
 
-static void read_all(ts_reader *reader, const char *text, size_t length, char *const *sets, int n_sets) {
+static void read_sources(ts_reader *reader, const char *text, size_t length, char *const *sets, int n_sets) {
   ts_value root = {0};
   if (is_json(text)) {
     ts_error_add(reader->err, "%s: this is json: put deepspeed_config = \"%s\"; into a deck", reader->name,
@@ -111,11 +110,11 @@ static void clear_reader(ts_reader *reader) {
   ts_source_clear(&reader->source);
 }
 
-static ts_status read_text(const char *name, const char *text, size_t length, char *const *sets, int n_sets,
-                           ts_deck **out, ts_error *err) {
+static ts_status read_deck_text(const char *name, const char *text, size_t length, char *const *sets, int n_sets,
+                                ts_deck **out, ts_error *err) {
   ts_error errors = {0};
   ts_reader reader = {.deck = ts_calloc(1, sizeof(ts_deck)), .err = &errors, .name = name};
-  read_all(&reader, text, length, sets, n_sets);
+  read_sources(&reader, text, length, sets, n_sets);
   clear_reader(&reader);
   if (errors.count == 0) {
     *out = reader.deck;
@@ -130,20 +129,20 @@ static ts_status read_text(const char *name, const char *text, size_t length, ch
 ts_status ts_deck_read_text(const char *name, const char *text, char *const *sets, int n_sets, ts_deck **out,
                             ts_error *err) {
   *out = NULL;
-  return read_text(name, text, strlen(text), sets, n_sets, out, err);
+  return read_deck_text(name, text, strlen(text), sets, n_sets, out, err);
 }
 
 ts_status ts_deck_read(const char *path, char *const *sets, int n_sets, ts_deck **out, ts_error *err) {
   *out = NULL;
   if (path == NULL) {
-    return read_text(SET_NAME, "", 0, sets, n_sets, out, err);
+    return read_deck_text(SET_NAME, "", 0, sets, n_sets, out, err);
   }
   char *text = NULL;
   size_t length = 0;
-  if (ts_read_file(path, DECK_LIMIT, &text, &length, err) != TS_OK) {
+  if (ts_read_file(path, TS_DECK_LIMIT, &text, &length, err) != TS_OK) {
     return TS_BAD_INPUT;
   }
-  ts_status status = read_text(path, text, length, sets, n_sets, out, err);
+  ts_status status = read_deck_text(path, text, length, sets, n_sets, out, err);
   ts_free(text);
   return status;
 }

@@ -13,7 +13,7 @@ typedef struct ts_product {
   bool exact;
 } ts_product;
 
-static void multiply(ts_product *p, double real, int64_t whole, bool exact) {
+static void multiply_number(ts_product *p, double real, int64_t whole, bool exact) {
   p->real *= real;
   p->exact = p->exact && exact && !__builtin_mul_overflow(p->whole, whole, &p->whole);
 }
@@ -26,11 +26,11 @@ static bool multiply_by(ts_product *p, const ts_deck *deck, const char *factor) 
   char *stop = NULL;
   double number = strtod(factor, &stop);
   if (key != NULL && key->type == TS_KEY_INT && field != NULL) {
-    multiply(p, (double) *(const int64_t *) field, *(const int64_t *) field, true);
+    multiply_number(p, (double) *(const int64_t *) field, *(const int64_t *) field, true);
   } else if (key != NULL && key->type == TS_KEY_REAL && field != NULL) {
-    multiply(p, *(const double *) field, 0, false);
+    multiply_number(p, *(const double *) field, 0, false);
   } else if (key == NULL && stop > factor && *stop == '\0') {
-    multiply(p, number, (int64_t) number, number == floor(number));
+    multiply_number(p, number, (int64_t) number, number == floor(number));
   } else {
     return false;
   }
@@ -38,7 +38,7 @@ static bool multiply_by(ts_product *p, const ts_deck *deck, const char *factor) 
 }
 
 /* From left to right, as Python computes it. */
-static bool evaluate(const ts_deck *deck, const char *formula, ts_product *p) {
+static bool evaluate_formula(const ts_deck *deck, const char *formula, ts_product *p) {
   *p = (ts_product){1, 1, true};
   for (const char *at = formula; *at != '\0';) {
     size_t length = strcspn(at, " ");
@@ -54,9 +54,9 @@ static bool evaluate(const ts_deck *deck, const char *formula, ts_product *p) {
 }
 
 /* The formula's value as deck text, newly allocated; NULL for an integer that is still open. */
-static char *value_text(const ts_deck *deck, const ts_key *key, const char *formula) {
+static char *formula_text(const ts_deck *deck, const ts_key *key, const char *formula) {
   ts_product p;
-  if (!evaluate(deck, formula, &p)) {
+  if (!evaluate_formula(deck, formula, &p)) {
     return ts_strdup(formula);
   }
   if (key->type != TS_KEY_INT) {
@@ -71,9 +71,9 @@ static bool is_auto(const ts_reader *reader, const char *path) {
   return setting != NULL && ts_setting_is_auto(setting);
 }
 
-static void fill(ts_reader *reader, const ts_auto *row) {
+static void fill_auto(ts_reader *reader, const ts_auto *row) {
   const ts_key *key = ts_key_at(ts_key_find(row->path));
-  char *text = key->offset >= 0 ? value_text(reader->deck, key, row->formula) : NULL;
+  char *text = key->offset >= 0 ? formula_text(reader->deck, key, row->formula) : NULL;
   if (text != NULL) {
     ts_reader_store_text(reader, key, text);
   }
@@ -86,7 +86,7 @@ static void fill_batch(ts_reader *reader) {
   const char *micro = "train_micro_batch_size_per_gpu";
   bool left = is_auto(reader, micro) || is_auto(reader, "train_batch_size");
   if (left && !d->elasticity.enabled && d->train_batch_size == 0 && d->train_micro_batch_size_per_gpu == 0) {
-    fill(reader, ts_auto_find(micro));
+    fill_auto(reader, ts_auto_find(micro));
   }
 }
 
@@ -94,14 +94,14 @@ void ts_reader_fill_auto(ts_reader *reader) {
   for (int i = 0; i < ts_auto_count(); ++i) {
     const ts_auto *row = ts_auto_at(i);
     if (!row->late && is_auto(reader, row->path)) {
-      fill(reader, row);
+      fill_auto(reader, row);
     }
   }
   fill_batch(reader);
 }
 
 /* Nothing is said of what is still open: the batch waits for the number of ranks, a switch for the machine. */
-static void note(ts_reader *reader, const ts_setting *setting) {
+static void note_auto(ts_reader *reader, const ts_setting *setting) {
   const ts_key *key = ts_key_at(setting->key);
   const ts_auto *row = ts_auto_find(key->path);
   const void *field = ts_deck_field(reader->deck, key, setting->path);
@@ -127,7 +127,7 @@ static void note(ts_reader *reader, const ts_setting *setting) {
 void ts_reader_note_auto(ts_reader *reader) {
   for (int i = 0; i < reader->n_settings; ++i) {
     if (ts_setting_is_auto(&reader->settings[i])) {
-      note(reader, &reader->settings[i]);
+      note_auto(reader, &reader->settings[i]);
     }
   }
 }

@@ -174,7 +174,7 @@ static bool translate(ts_reader *reader, const ts_key *row, const char *name, ts
 }
 
 /* Moves the value out. */
-static void add(ts_reader *reader, int key, const char *name, ts_value *value, ts_origin_kind from) {
+static void add_setting(ts_reader *reader, int key, const char *name, ts_value *value, ts_origin_kind from) {
   const ts_key *row = ts_key_at(key);
   if (row->values != NULL && !translate(reader, row, name, value)) {
     return;
@@ -197,9 +197,9 @@ static void add(ts_reader *reader, int key, const char *name, ts_value *value, t
   }
 }
 
-static void take(ts_reader *reader, const char *path, ts_value *value, ts_origin_kind from);
+static void take_value(ts_reader *reader, const char *path, ts_value *value, ts_origin_kind from);
 
-static void forget(ts_reader *reader, const char *prefix) {
+static void forget_settings(ts_reader *reader, const char *prefix) {
   int kept = 0;
   for (int i = 0; i < reader->n_settings; ++i) {
     if (strncmp(reader->settings[i].path, prefix, strlen(prefix)) == 0) {
@@ -220,7 +220,7 @@ static void take_entries(ts_reader *reader, const char *path, ts_value *list, ts
   }
   if (from == TS_FROM_SET) {
     char *prefix = ts_format("%s[", path);
-    forget(reader, prefix);
+    forget_settings(reader, prefix);
     ts_free(prefix);
     groups->n = 0;
   }
@@ -236,13 +236,13 @@ static void take_entries(ts_reader *reader, const char *path, ts_value *list, ts
   }
 }
 
-static void take(ts_reader *reader, const char *path, ts_value *value, ts_origin_kind from) {
+static void take_value(ts_reader *reader, const char *path, ts_value *value, ts_origin_kind from) {
   int key = entry_exists(reader, path) ? ts_key_find(path) : -1;
   if (value->kind == TS_VALUE_NULL) {
     return;
   }
   if (key >= 0 && !(value->kind == TS_VALUE_SECTION && ts_key_is_section(path))) {
-    add(reader, key, path, value, from);
+    add_setting(reader, key, path, value, from);
   } else if (!ts_key_is_section(path)) {
     unknown_key(reader, path, value, from);
   } else if (is_list_of_sections(path)) {
@@ -265,7 +265,7 @@ void ts_reader_take(ts_reader *reader, const char *prefix, ts_value *section, ts
     if (from != TS_FROM_SET && strpbrk(section->names[i], ".[") != NULL) {
       unknown_key(reader, path, &section->items[i], from); /* json allows such names; paths do not */
     } else {
-      take(reader, path, &section->items[i], from);
+      take_value(reader, path, &section->items[i], from);
     }
     ts_free(path);
   }

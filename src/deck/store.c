@@ -49,7 +49,7 @@ ts_value ts_key_initial(const ts_key *key) {
   return value_of(key, key->initial);
 }
 
-static bool fail(const ts_target *t, ts_deck_check check, const ts_value *value, const char *problem) {
+static bool fail_value(const ts_target *t, ts_deck_check check, const ts_value *value, const char *problem) {
   ts_text text = {0};
   ts_value_describe(value, &text);
   ts_text_add(&text, " %s; accepted: ", problem);
@@ -63,12 +63,12 @@ static bool in_range(const ts_target *t, const ts_value *value) {
   double x = value->real, min = t->key->min, max = t->key->max;
   bool low = t->key->flags & TS_KEY_OPEN_MIN ? x <= min : x < min;
   bool high = t->key->flags & TS_KEY_OPEN_MAX ? x >= max : x > max;
-  return !low && !high ? true : fail(t, TS_CHECK_RANGE, value, "is out of range");
+  return !low && !high ? true : fail_value(t, TS_CHECK_RANGE, value, "is out of range");
 }
 
 static bool take_bool(const ts_target *t, const ts_value *value) {
   if (value->kind != TS_VALUE_BOOL) {
-    return fail(t, TS_CHECK_TYPE, value, "is not a truth value");
+    return fail_value(t, TS_CHECK_TYPE, value, "is not a truth value");
   }
   if (t->field != NULL) {
     *(bool *) t->field = value->truth;
@@ -79,7 +79,7 @@ static bool take_bool(const ts_target *t, const ts_value *value) {
 /* "auto" is not stored here: ts_reader_resolve. */
 static bool take_switch(const ts_target *t, const ts_value *value) {
   if (value->kind != TS_VALUE_BOOL) {
-    return fail(t, TS_CHECK_TYPE, value, "is not a truth value");
+    return fail_value(t, TS_CHECK_TYPE, value, "is not a truth value");
   }
   *(ts_switch *) t->field = value->truth ? TS_SWITCH_ON : TS_SWITCH_OFF;
   return true;
@@ -87,13 +87,13 @@ static bool take_switch(const ts_target *t, const ts_value *value) {
 
 static bool take_integer(const ts_target *t, const ts_value *value, int64_t *field) {
   if (value->kind == TS_VALUE_BIG || (value->kind == TS_VALUE_REAL && fabs(value->real) >= 9223372036854775808.0)) {
-    return fail(t, TS_CHECK_BIG, value, "does not fit in 64 bits");
+    return fail_value(t, TS_CHECK_BIG, value, "does not fit in 64 bits");
   }
   if (value->kind != TS_VALUE_INT && value->kind != TS_VALUE_REAL) {
-    return fail(t, TS_CHECK_TYPE, value, "is not an integer");
+    return fail_value(t, TS_CHECK_TYPE, value, "is not an integer");
   }
   if (value->kind == TS_VALUE_REAL && value->real != floor(value->real)) {
-    return fail(t, TS_CHECK_WHOLE, value, "is not a whole number");
+    return fail_value(t, TS_CHECK_WHOLE, value, "is not a whole number");
   }
   if (!in_range(t, value)) {
     return false;
@@ -115,7 +115,7 @@ static bool take_int(const ts_target *t, const ts_value *value) {
 static bool take_ints(const ts_target *t, const ts_value *value) {
   ts_ints list = {0};
   if (value->kind != TS_VALUE_LIST) {
-    return fail(t, TS_CHECK_TYPE, value, "is not a list of integers");
+    return fail_value(t, TS_CHECK_TYPE, value, "is not a list of integers");
   }
   bool good = true;
   for (int i = 0; i < value->n; ++i) {
@@ -133,10 +133,10 @@ static bool take_ints(const ts_target *t, const ts_value *value) {
 
 static bool take_number(const ts_target *t, const ts_value *value, double *field) {
   if (value->kind != TS_VALUE_INT && value->kind != TS_VALUE_REAL && value->kind != TS_VALUE_BIG) {
-    return fail(t, TS_CHECK_TYPE, value, "is not a number");
+    return fail_value(t, TS_CHECK_TYPE, value, "is not a number");
   }
   if (!isfinite(value->real)) {
-    return fail(t, TS_CHECK_FINITE, value, "is too large");
+    return fail_value(t, TS_CHECK_FINITE, value, "is too large");
   }
   if (!in_range(t, value)) {
     return false;
@@ -153,7 +153,7 @@ static bool take_real(const ts_target *t, const ts_value *value) {
 
 static bool take_pair(const ts_target *t, const ts_value *value) {
   if (value->kind != TS_VALUE_LIST || value->n != 2) {
-    return fail(t, TS_CHECK_TYPE, value, "is not a list of two numbers");
+    return fail_value(t, TS_CHECK_TYPE, value, "is not a list of two numbers");
   }
   double *pair = t->field;
   return take_number(t, &value->items[0], &pair[0]) && take_number(t, &value->items[1], &pair[1]);
@@ -162,20 +162,20 @@ static bool take_pair(const ts_target *t, const ts_value *value) {
 static bool fail_word(const ts_target *t, const ts_value *value) {
   bool later = ts_key_listed(t->key->later, value->string, NULL, NULL);
   bool gone = ts_key_listed(t->key->gone, value->string, NULL, NULL);
-  return fail(t, later || gone ? TS_CHECK_WORD_LATER : TS_CHECK_WORD, value,
-              later  ? "is not there yet"
-              : gone ? "is " REMOVED
-                     : "is not known");
+  return fail_value(t, later || gone ? TS_CHECK_WORD_LATER : TS_CHECK_WORD, value,
+                    later  ? "is not there yet"
+                    : gone ? "is " REMOVED
+                           : "is not known");
 }
 
 static bool word_accepted(const ts_target *t, const ts_value *value, char **spelling) {
   const char *word = value->string;
   size_t length = 0;
   if (value->kind != TS_VALUE_STRING) {
-    return fail(t, TS_CHECK_TYPE, value, "is not a string");
+    return fail_value(t, TS_CHECK_TYPE, value, "is not a string");
   }
   if (t->key->flags & TS_KEY_REGEX && ts_matches(value->string, "") < 0) {
-    return fail(t, TS_CHECK_REGEX, value, "is not a valid regular expression");
+    return fail_value(t, TS_CHECK_REGEX, value, "is not a valid regular expression");
   }
   if (t->key->accepted != NULL && !ts_key_listed(t->key->accepted, value->string, &word, &length)) {
     return fail_word(t, value);
@@ -232,7 +232,7 @@ static bool take_dtype(const ts_target *t, const ts_value *value) {
 static bool take_strings(const ts_target *t, const ts_value *value) {
   ts_strings list = {0};
   if (value->kind != TS_VALUE_LIST) {
-    return fail(t, TS_CHECK_TYPE, value, "is not a list of strings");
+    return fail_value(t, TS_CHECK_TYPE, value, "is not a list of strings");
   }
   bool good = true;
   for (int i = 0; i < value->n; ++i) {
@@ -322,7 +322,7 @@ static bool is_refused(const ts_key *key) {
   return key->status == TS_KEY_REFUSED || key->status == TS_KEY_REMOVED;
 }
 
-static void refuse(ts_reader *reader, const ts_key *key, const ts_setting *setting) {
+static void refuse_key(ts_reader *reader, const ts_key *key, const ts_setting *setting) {
   bool off;
   const ts_key *above = nearest_switch(reader, setting->path, &off);
   if (off) {
@@ -343,7 +343,7 @@ static void judge(ts_reader *reader, const ts_key *key, const ts_setting *settin
   if (key->status == TS_KEY_NO_EFFECT && !silent) {
     ts_reader_note(reader, "%s: no effect: %s", setting->name, key->help);
   } else if (is_refused(key) && !is_neutral(key, &setting->value)) {
-    refuse(reader, key, setting);
+    refuse_key(reader, key, setting);
   }
 }
 

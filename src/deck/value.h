@@ -69,6 +69,9 @@ ts_status ts_value_from_word(ts_source *source, const char *file, const char *wo
  * \param [in] relaxed  Take comments and commas as ts_json_relax does. */
 ts_status ts_value_from_json(ts_source *source, const char *file, bool relaxed, ts_value *value, ts_error *err);
 
+/** The place after the string that begins at \a text, a quote; its end where the string has none. Not collective. */
+const char *ts_json_skip_string(const char *text);
+
 /** Append the json \a text of \a length bytes without its comments (#, //, a pair of slash and star), without a comma
  * before a closing bracket, and with one where only the end of a line parts two entries.  Every line stays where it
  * was. Not collective. */

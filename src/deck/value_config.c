@@ -2,6 +2,7 @@
  * line came from, and collects the numbers in order: libconfig's tree has them in the same order, and its own
  * conversion wraps integers silently. */
 #include "base/memory.h"
+#include "deck/deck.h"
 #include "deck/value.h"
 
 #include <ctype.h>
@@ -10,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* libconfig compares each name with all before it: time grows with the square. */
-#define DECK_LIMIT (128u << 10)
 #define INCLUDE_DEPTH 10
 #define MIXED "mismatched element type in array"
 #define TWICE "duplicate setting name"
@@ -38,7 +37,7 @@ typedef struct ts_cursor {
   int line, depth;
 } ts_cursor;
 
-static ts_status fail(const ts_scan *scan, ts_origin at, const char *problem) {
+static ts_status fail_at(const ts_scan *scan, ts_origin at, const char *problem) {
   return scan->has_lines ? ts_error_add(scan->err, "%s:%d: %s", at.file, at.line, problem)
                          : ts_error_add(scan->err, "%s", problem);
 }
@@ -49,7 +48,7 @@ static void begin_line(ts_scan *scan, const ts_cursor *c) {
 }
 
 /* Copies up to `to`, keeping track of lines; when `visible` is false only the line ends. */
-static void copy(ts_scan *scan, ts_cursor *c, const char *to, bool visible) {
+static void copy_until(ts_scan *scan, ts_cursor *c, const char *to, bool visible) {
   for (; c->at < to; ++c->at) {
     if (visible || *c->at == '\n') {
       ts_text_append(&scan->text, c->at, 1);
@@ -61,7 +60,7 @@ static void copy(ts_scan *scan, ts_cursor *c, const char *to, bool visible) {
   }
 }
 
-static const char *after_string(const ts_cursor *c) {
+static const char *end_of_string(const ts_cursor *c) {
   const char *p = c->at + 1;
   while (p < c->end && *p != '"') {
     p += *p == '\\' && p + 1 < c->end ? 2 : 1;
@@ -69,7 +68,7 @@ static const char *after_string(const ts_cursor *c) {
   return p < c->end ? p + 1 : c->end;
 }
 
-static const char *after_comment(const ts_cursor *c) {
+static const char *end_of_comment(const ts_cursor *c) {
   if (c->at[0] == '/' && c->at[1] == '*') {
     const char *stop = memmem(c->at + 2, (size_t) (c->end - c->at - 2), "*/", 2);
     return stop != NULL ? stop + 2 : c->end;
@@ -119,7 +118,7 @@ static bool is_whole(const char *literal, bool *hex) {
 }
 
 /* False for a whole number beyond 64 bits. */
-static bool fits(const char *literal, int64_t *integer) {
+static bool fits_int64(const char *literal, int64_t *integer) {
   bool hex;
   errno = 0;
   *integer = is_whole(literal, &hex) ? strtoll(literal, NULL, hex ? 16 : 10) : 0;
@@ -132,8 +131,8 @@ static void scan_number(ts_scan *scan, ts_cursor *c, const char *stop) {
   char *literal = ts_format("%.*s", (int) (stop - c->at), c->at);
   TS_GROW(scan->numbers, scan->n_numbers, scan->number_capacity);
   scan->numbers[scan->n_numbers++] = literal;
-  if (fits(literal, &integer)) {
-    copy(scan, c, stop, true);
+  if (fits_int64(literal, &integer)) {
+    copy_until(scan, c, stop, true);
   } else {
     ts_text_append(&scan->text, "0", 1);
     c->at = stop;
@@ -165,7 +164,7 @@ static ts_status scan_include(ts_scan *scan, ts_cursor *c, const char *path) {
     return ts_error_add(scan->err, "%s:%d: @include: more than %d files deep", c->file, c->line, INCLUDE_DEPTH);
   }
   ts_error problem = {0};
-  if (ts_read_file(path, DECK_LIMIT, &text, &length, &problem) != TS_OK) {
+  if (ts_read_file(path, TS_DECK_LIMIT, &text, &length, &problem) != TS_OK) {
     ts_error_add(scan->err, "%s:%d: @include: %s", c->file, c->line, problem.text);
     ts_error_clear(&problem);
     return TS_BAD_INPUT;
@@ -188,26 +187,26 @@ static bool string_allowed(const ts_scan *scan) {
 static ts_status scan_token(ts_scan *scan, ts_cursor *c) {
   const char *stop = after_number(c);
   if (*c->at == '"' && !string_allowed(scan)) {
-    return fail(scan, (ts_origin){c->file, c->line}, "syntax error: a string belongs after = or into a list");
+    return fail_at(scan, (ts_origin){c->file, c->line}, "syntax error: a string belongs after = or into a list");
   }
   if (*c->at == '"') {
-    copy(scan, c, after_string(c), true);
+    copy_until(scan, c, end_of_string(c), true);
   } else if (*c->at == '#' || (c->at[0] == '/' && (c->at[1] == '/' || c->at[1] == '*'))) {
-    copy(scan, c, after_comment(c), false);
+    copy_until(scan, c, end_of_comment(c), false);
   } else if (isalpha((unsigned char) *c->at) || *c->at == '*') {
-    copy(scan, c, after_name(c), true);
+    copy_until(scan, c, after_name(c), true);
   } else if (stop > c->at) {
     scan_number(scan, c, stop);
   } else {
-    copy(scan, c, c->at + 1, true);
+    copy_until(scan, c, c->at + 1, true);
   }
   return TS_OK;
 }
 
 static ts_status scan_file(ts_scan *scan, const char *file, const char *text, size_t length, int depth) {
   ts_cursor c = {file, text, text + length, 1, depth};
-  if (memchr(text, '\0', length) != NULL || scan->text.length + length > DECK_LIMIT) {
-    return ts_error_add(scan->err, "%s: not a text file, or larger than %u bytes", file, DECK_LIMIT);
+  if (memchr(text, '\0', length) != NULL || scan->text.length + length > TS_DECK_LIMIT) {
+    return ts_error_add(scan->err, "%s: not a text file, or larger than %u bytes", file, TS_DECK_LIMIT);
   }
   ts_status status = TS_OK;
   begin_line(scan, &c);
@@ -233,19 +232,19 @@ static ts_origin origin_of(const ts_scan *scan, int line) {
   return scan->lines[i];
 }
 
-static void take_number(const char *literal, ts_value *value) {
+static void take_config_number(const char *literal, ts_value *value) {
   bool hex;
   value->real = strtod(literal, NULL);
   value->kind = TS_VALUE_REAL;
   if (is_whole(literal, &hex)) {
-    bool small = fits(literal, &value->integer);
+    bool small = fits_int64(literal, &value->integer);
     value->kind = small ? TS_VALUE_INT : TS_VALUE_BIG;
     value->string = small ? NULL : ts_strdup(literal);
     value->real = small ? (double) value->integer : value->real;
   }
 }
 
-static void convert(ts_scan *scan, config_setting_t *setting, ts_value *value);
+static void convert_setting(ts_scan *scan, config_setting_t *setting, ts_value *value);
 
 static void convert_entries(ts_scan *scan, config_setting_t *setting, ts_value *value) {
   int n = config_setting_length(setting);
@@ -257,19 +256,19 @@ static void convert_entries(ts_scan *scan, config_setting_t *setting, ts_value *
     if (value->names != NULL) {
       value->names[value->n] = ts_strdup(config_setting_name(entry));
     }
-    convert(scan, entry, &value->items[value->n]);
+    convert_setting(scan, entry, &value->items[value->n]);
   }
 }
 
 /* The parser's stack bounds the depth of the recursion. */
-static void convert(ts_scan *scan, config_setting_t *setting, ts_value *value) {
+static void convert_setting(ts_scan *scan, config_setting_t *setting, ts_value *value) {
   ts_origin origin = origin_of(scan, config_setting_source_line(setting));
   *value = (ts_value){.file = origin.file, .line = origin.line};
   if (config_setting_is_aggregate(setting)) {
     convert_entries(scan, setting, value);
   } else if (config_setting_is_number(setting)) {
     TS_CHECK(scan->next_number < scan->n_numbers, "libconfig found a number that is not in its text");
-    take_number(scan->numbers[scan->next_number++], value);
+    take_config_number(scan->numbers[scan->next_number++], value);
   } else if (config_setting_type(setting) == CONFIG_TYPE_BOOL) {
     value->kind = TS_VALUE_BOOL;
     value->truth = config_setting_get_bool(setting) != 0;
@@ -281,7 +280,7 @@ static void convert(ts_scan *scan, config_setting_t *setting, ts_value *value) {
 }
 
 /* libconfig's message in the words of this room; newly allocated. */
-static char *explain(const ts_scan *scan, const char *text, int line) {
+static char *explain_syntax(const ts_scan *scan, const char *text, int line) {
   if (text == NULL) {
     return ts_strdup("syntax error");
   }
@@ -297,29 +296,29 @@ static char *explain(const ts_scan *scan, const char *text, int line) {
   return ts_strdup(text);
 }
 
-static ts_status parse(ts_scan *scan, ts_value *value) {
+static ts_status parse_config(ts_scan *scan, ts_value *value) {
   config_t config;
   config_init(&config);
   ts_status status = TS_OK;
   if (config_read_string(&config, scan->text.text != NULL ? scan->text.text : "") == CONFIG_TRUE) {
-    convert(scan, config_root_setting(&config), value);
+    convert_setting(scan, config_root_setting(&config), value);
   } else {
     ts_origin origin = origin_of(scan, config_error_line(&config));
-    char *problem = explain(scan, config_error_text(&config), config_error_line(&config));
-    status = fail(scan, origin, problem);
+    char *problem = explain_syntax(scan, config_error_text(&config), config_error_line(&config));
+    status = fail_at(scan, origin, problem);
     ts_free(problem);
   }
   config_destroy(&config);
   return status;
 }
 
-static ts_status read_text(ts_source *source, const char *file, const char *text, size_t length, bool has_lines,
-                           ts_value *value, ts_error *err) {
+static ts_status read_config_text(ts_source *source, const char *file, const char *text, size_t length, bool has_lines,
+                                  ts_value *value, ts_error *err) {
   ts_scan scan = {.source = source, .has_lines = has_lines, .err = err};
   *value = (ts_value){0};
   ts_status status = scan_file(&scan, ts_source_name(source, file), text, length, 0);
   if (status == TS_OK) {
-    status = parse(&scan, value);
+    status = parse_config(&scan, value);
   }
   for (int i = 0; i < scan.n_numbers; ++i) {
     ts_free(scan.numbers[i]);
@@ -332,14 +331,14 @@ static ts_status read_text(ts_source *source, const char *file, const char *text
 
 ts_status ts_value_from_config(ts_source *source, const char *file, const char *text, size_t length, ts_value *value,
                                ts_error *err) {
-  return read_text(source, file, text, length, true, value, err);
+  return read_config_text(source, file, text, length, true, value, err);
 }
 
 ts_status ts_value_from_word(ts_source *source, const char *file, const char *word, ts_value *value, ts_error *err) {
   char *text = ts_format("value = %s;", word);
   ts_value root = {0};
   ts_error problem = {0};
-  ts_status status = read_text(source, file, text, strlen(text), false, &root, &problem);
+  ts_status status = read_config_text(source, file, text, strlen(text), false, &root, &problem);
   bool single = status == TS_OK && root.n == 1;
   if (single) {
     *value = root.items[0];

@@ -13,7 +13,7 @@ typedef struct ts_json {
   int line;
 } ts_json;
 
-static const char *skip_string(const char *p) {
+const char *ts_json_skip_string(const char *p) {
   for (++p; *p != '\0' && *p != '"'; ++p) {
     p += *p == '\\' && p[1] != '\0';
   }
@@ -23,7 +23,7 @@ static const char *skip_string(const char *p) {
 /* To the line of the next key: a string that a colon follows. */
 static void next_key(ts_json *source) {
   for (const char *p = source->at; *p != '\0';) {
-    const char *stop = *p == '"' ? skip_string(p) : p + 1;
+    const char *stop = *p == '"' ? ts_json_skip_string(p) : p + 1;
     if (*p == '"' && stop[strspn(stop, " \t\r\n")] == ':') {
       source->at = stop;
       return;
@@ -33,7 +33,7 @@ static void next_key(ts_json *source) {
   }
 }
 
-static void convert(json_t *json, ts_json *source, ts_value *value);
+static void convert_json(json_t *json, ts_json *source, ts_value *value);
 
 static void convert_object(json_t *json, ts_json *source, ts_value *value) {
   const char *name;
@@ -43,7 +43,7 @@ static void convert_object(json_t *json, ts_json *source, ts_value *value) {
   json_object_foreach(json, name, item) {
     value->names[value->n] = ts_strdup(name);
     next_key(source);
-    convert(item, source, &value->items[value->n++]);
+    convert_json(item, source, &value->items[value->n++]);
   }
 }
 
@@ -51,12 +51,12 @@ static void convert_array(json_t *json, ts_json *source, ts_value *value) {
   value->n = (int) json_array_size(json);
   value->items = ts_calloc(json_array_size(json), sizeof *value->items);
   for (int i = 0; i < value->n; ++i) {
-    convert(json_array_get(json, (size_t) i), source, &value->items[i]);
+    convert_json(json_array_get(json, (size_t) i), source, &value->items[i]);
   }
 }
 
 /* The parser bounds the depth of the recursion (2048). */
-static void convert(json_t *json, ts_json *source, ts_value *value) {
+static void convert_json(json_t *json, ts_json *source, ts_value *value) {
   static const ts_value_kind kinds[] = {
       [JSON_OBJECT] = TS_VALUE_SECTION, [JSON_ARRAY] = TS_VALUE_LIST, [JSON_STRING] = TS_VALUE_STRING,
       [JSON_INTEGER] = TS_VALUE_INT,    [JSON_REAL] = TS_VALUE_REAL,  [JSON_TRUE] = TS_VALUE_BOOL,
@@ -76,8 +76,8 @@ static void convert(json_t *json, ts_json *source, ts_value *value) {
   }
 }
 
-static ts_status parse(ts_source *source, const char *file, const char *text, size_t length, ts_value *value,
-                       ts_error *err) {
+static ts_status parse_json(ts_source *source, const char *file, const char *text, size_t length, ts_value *value,
+                            ts_error *err) {
   json_error_t problem;
   json_t *json = json_loadb(text, length, JSON_REJECT_DUPLICATES, &problem);
   ts_status status = TS_OK;
@@ -88,7 +88,7 @@ static ts_status parse(ts_source *source, const char *file, const char *text, si
   } else if (!json_is_object(json)) {
     status = ts_error_add(err, "%s:1: json: the file must hold an object, { ... }", file);
   } else {
-    convert(json, &(ts_json){ts_source_name(source, file), text, 1}, value);
+    convert_json(json, &(ts_json){ts_source_name(source, file), text, 1}, value);
   }
   json_decref(json);
   return status;
@@ -107,7 +107,7 @@ ts_status ts_value_from_json(ts_source *source, const char *file, bool relaxed, 
   } else {
     ts_text_append(&plain, text, length);
   }
-  ts_status status = parse(source, file, plain.text != NULL ? plain.text : "", plain.length, value, err);
+  ts_status status = parse_json(source, file, plain.text != NULL ? plain.text : "", plain.length, value, err);
   ts_text_free(&plain);
   ts_free(text);
   return status;

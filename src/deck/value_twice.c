@@ -17,13 +17,6 @@ typedef struct ts_names {
   int n_open, open_capacity, n_sections;
 } ts_names;
 
-static const char *skip_string(const char *p) {
-  for (++p; *p != '\0' && *p != '"'; ++p) {
-    p += *p == '\\' && p[1] != '\0';
-  }
-  return *p == '"' ? p + 1 : p;
-}
-
 static void open_section(ts_names *names) {
   TS_GROW(names->open, names->n_open, names->open_capacity);
   names->open[names->n_open++] = names->n_sections++;
@@ -63,7 +56,7 @@ char *ts_config_twice(const char *text, int line) {
   for (const char *p = text; *p != '\0';) {
     const char *start = p;
     if (*p == '"') {
-      p = skip_string(p);
+      p = ts_json_skip_string(p);
     } else if (isalpha((unsigned char) *p) || *p == '*') {
       p = take_name(&names, p, at_line);
     } else {

@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define DECK_LIMIT (128u << 10) /* what ts_deck_read takes */
 
 /* ---- the run directory ---- */
 
@@ -24,13 +23,6 @@ static bool has_files(const char *path) {
     closedir(dir);
   }
   return found;
-}
-
-static bool has_file(const char *directory, const char *name) {
-  char *path = ts_format("%s/%s", directory, name);
-  bool there = access(path, F_OK) == 0;
-  ts_free(path);
-  return there;
 }
 
 static ts_status check_is_directory(const ts_deck *deck, ts_error *err) {
@@ -81,7 +73,7 @@ static bool died_early(const char *run) {
   int64_t *aside;
   int n = ts_steps_with_suffix(run, ".aside", &aside);
   ts_free(aside);
-  return n == 0 && !has_file(run, "latest") && has_file(run, "deck.cfg") && has_file(run, "metrics.csv");
+  return n == 0 && !ts_has_file(run, "latest") && ts_has_file(run, "deck.cfg") && ts_has_file(run, "metrics.csv");
 }
 
 /* What the run that died had for a deck, as rank 0 reads it; NULL without one.  Requeued onto other nodes a job has the
@@ -90,7 +82,7 @@ static char *share_dead_deck(ts_world *world, const char *run) {
   char *path = ts_format("%s/deck.cfg", run), *mine = NULL;
   size_t bytes;
   if (ts_world_rank(world) == 0) {
-    ts_read_file(path, DECK_LIMIT, &mine, &bytes, NULL);
+    ts_read_file(path, TS_DECK_LIMIT, &mine, &bytes, NULL);
   }
   char *text = ts_world_share_text(world, mine, 0);
   ts_free(mine);

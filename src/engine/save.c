@@ -71,10 +71,6 @@ static void enter(const ts_saver *s, ts_save_state state) {
 
 /* ---- creation ---- */
 
-static size_t align_up(size_t bytes) {
-  return (bytes + TS_PLAN_ALIGN - 1) / TS_PLAN_ALIGN * TS_PLAN_ALIGN;
-}
-
 /* The leaves of all parts as the index has them, each with its place in the copy. */
 static void list_owned(ts_saver *s) {
   const ts_layout *layout = ts_engine_layout(s->engine);
@@ -87,7 +83,7 @@ static void list_owned(ts_saver *s) {
       owned *o = &s->owned[i * TS_MOST_SAVED + k];
       *o = (owned){leaf[k].leaf, leaf[k].first, leaf[k].owned, ts_dtype_size(leaf[k].dtype), NULL};
       o->copy = s->copy != NULL ? s->copy + used : NULL;
-      used += align_up((size_t) o->count * o->size);
+      used += (size_t) ts_plan_align(o->count * (int64_t) o->size);
     }
   }
   TS_CHECK(s->copy == NULL || used <= s->copy_bytes, "the copy of the state needs %zu bytes, planned are %zu", used,

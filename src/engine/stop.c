@@ -64,15 +64,8 @@ bool ts_stop_terminated(void) {
   return has_come(TERM);
 }
 
-static bool has_file(const char *directory) {
-  char *path = ts_format("%s/STOP", directory);
-  bool there = access(path, F_OK) == 0;
-  ts_free(path);
-  return there;
-}
-
 bool ts_stop_requested(const char *directory) {
-  return has_come(TERM) || has_come(USR1) || (directory != NULL && has_file(directory));
+  return has_come(TERM) || has_come(USR1) || (directory != NULL && ts_has_file(directory, "STOP"));
 }
 
 void ts_stop_acknowledge(const char *directory) {

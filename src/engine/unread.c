@@ -11,11 +11,6 @@
 #define BLOCK ((int64_t) 1 << 16)
 #define HEAD "lm_head.weight"
 
-static bool ends_in(const char *text, const char *end) {
-  size_t n = strlen(text), m = strlen(end);
-  return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 /* ---- kinds of tensors ---- */
 
 /* The name of the same tensor in layer 0, newly allocated: the first number between dots is the layer's. */
@@ -47,7 +42,7 @@ static bool is_layer_beyond(const ts_engine *e, const char *name) {
 
 static bool is_bias(const ts_engine *e, const char *name) {
   char *first = in_first_layer(name), *weight = NULL;
-  if (ends_in(first, ".bias")) {
+  if (ts_ends_in(first, ".bias")) {
     weight = ts_format("%.*s.weight", (int) (strlen(first) - strlen(".bias")), first);
   }
   bool found = weight != NULL && ts_import_parameter(e, weight) != NULL;
@@ -122,7 +117,7 @@ static ts_status check_head(const ts_engine *e, const ts_safetensors *st, const 
 
 static bool is_buffer(const ts_engine *e, const char *name) {
   const char *const *buffer = ts_model_family_find(e->deck->model.model_type)->buffers;
-  while (*buffer != NULL && !ends_in(name, *buffer)) {
+  while (*buffer != NULL && !ts_ends_in(name, *buffer)) {
     ++buffer;
   }
   return *buffer != NULL;

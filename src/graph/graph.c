@@ -64,10 +64,6 @@ int ts_graph_unit(ts_graph *g, const char *name) {
   return g->n_units++;
 }
 
-int ts_segment_phase(ts_segment segment) {
-  return segment == TS_SEGMENT_FORWARD ? 0 : segment == TS_SEGMENT_UPDATE ? 2 : 1;
-}
-
 ts_site ts_graph_site(ts_graph *g) {
   return (ts_site){g, TS_SEGMENT_FORWARD, -1};
 }
@@ -155,7 +151,7 @@ const ts_node *ts_graph_producer(const ts_graph *g, ts_tid t) {
 
 /* ---- nodes ---- */
 
-static void *copy(const void *from, size_t count, size_t size) {
+static void *copy_array(const void *from, size_t count, size_t size) {
   if (from == NULL || count == 0) {
     return NULL;
   }
@@ -206,8 +202,8 @@ ts_tid ts_graph_add(ts_site at, const ts_node *like) {
   bool into = (info->flags & TS_OP_COMM) != 0 && like->attr.comm.into;
   node.beta = like->prior != NULL || into ? like->beta : TS_NONE;
   node.name = ts_strdup(like->name);
-  node.in = copy(like->in, (size_t) node.n_in, sizeof *node.in);
-  node.prior = copy(like->prior, (size_t) node.n_out, sizeof *node.prior);
+  node.in = copy_array(like->in, (size_t) node.n_in, sizeof *node.in);
+  node.prior = copy_array(like->prior, (size_t) node.n_out, sizeof *node.prior);
   node.out = ts_malloc((size_t) node.n_out * sizeof *node.out);
   for (int i = 0; i < node.n_out; ++i) {
     node.out[i] = TS_NONE;

@@ -65,8 +65,10 @@ typedef enum ts_segment {
   TS_SEGMENT_UPDATE = 16
 } ts_segment;
 
-/** 0 forward, 1 backward with its reductions, 2 update: nothing reads what a later phase makes. Not collective. */
-int ts_segment_phase(ts_segment segment);
+/** Segments in their order: 0 forward, 1 backward with its reductions, 2 update. Not collective. */
+static inline int ts_segment_phase(ts_segment segment) {
+  return segment == TS_SEGMENT_FORWARD ? 0 : segment == TS_SEGMENT_UPDATE ? 2 : 1;
+}
 
 /** Where a tensor's memory is. */
 typedef enum ts_space { TS_SPACE_DEVICE, TS_SPACE_PINNED, TS_SPACE_HOST, TS_SPACE_NVME } ts_space;

@@ -56,6 +56,11 @@ typedef struct ts_op_info {
 /** The row of an op. Not collective. */
 const ts_op_info *ts_op_get(ts_op op);
 
+/** True for a node that a group of ranks runs together. Not collective. */
+static inline bool ts_node_is_collective(const ts_node *node) {
+  return (ts_op_get(node->op)->flags & TS_OP_COMM) != 0;
+}
+
 /** True when output \a output of an op can be added to a prior. Not collective. */
 bool ts_op_adds(ts_op op, int output);
 

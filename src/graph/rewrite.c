@@ -85,7 +85,7 @@ ts_tid ts_rewrite_tensor(ts_rewrite *r, ts_tid t) {
 
 /* ---- nodes ---- */
 
-static void look_up(ts_rewrite *r, const ts_tid *list, int n, ts_tid *out) {
+static void look_up_tensors(ts_rewrite *r, const ts_tid *list, int n, ts_tid *out) {
   for (int i = 0; i < n; ++i) {
     out[i] = ts_rewrite_tensor(r, list[i]);
   }
@@ -93,10 +93,10 @@ static void look_up(ts_rewrite *r, const ts_tid *list, int n, ts_tid *out) {
 
 ts_node ts_rewrite_node(ts_rewrite *r, ts_nid n) {
   ts_node node = r->from->node[n];
-  look_up(r, node.in, node.n_in, r->in);
+  look_up_tensors(r, node.in, node.n_in, r->in);
   node.in = r->in;
   if (node.prior != NULL) {
-    look_up(r, node.prior, node.n_out, r->prior);
+    look_up_tensors(r, node.prior, node.n_out, r->prior);
     node.prior = r->prior;
   }
   node.beta = ts_rewrite_tensor(r, node.beta);

@@ -77,7 +77,7 @@ static char *first_difference(FILE *a, FILE *b) {
   return NULL;
 }
 
-static FILE *open_digests(const char *run) {
+static FILE *open_digest_table(const char *run) {
   char *path = ts_format("%s/digests.csv", run);
   FILE *file = fopen(path, "r");
   ts_free(path);
@@ -85,7 +85,7 @@ static FILE *open_digests(const char *run) {
 }
 
 static void compare_digests(comparison *c, const char *run_a, const char *run_b) {
-  FILE *a = open_digests(run_a), *b = open_digests(run_b);
+  FILE *a = open_digest_table(run_a), *b = open_digest_table(run_b);
   c->has_digests = a != NULL && b != NULL;
   if (c->has_digests) {
     c->tensor = first_difference(a, b);
@@ -100,7 +100,7 @@ static void compare_digests(comparison *c, const char *run_a, const char *run_b)
 
 /* ---- the report ---- */
 
-static const char *tensor_name(const comparison *c) {
+static const char *differing_tensor(const comparison *c) {
   const char *comma = strchr(c->tensor, ',');
   return comma != NULL ? comma + 1 : c->tensor;
 }
@@ -112,7 +112,7 @@ static void print_tolerances(const comparison *c) {
   }
 }
 
-static void print_text(const comparison *c) {
+static void print_comparison(const comparison *c) {
   long long a = (long long) c->a.n_rows, b = (long long) c->b.n_rows;
   if (c->differs) {
     printf("step %.0f: %s differs: %.17g and %.17g (relative %.3g)\n", at(&c->a, c->row, "step"), c->column,
@@ -126,13 +126,13 @@ static void print_text(const comparison *c) {
     print_tolerances(c);
   }
   if (c->tensor != NULL) {
-    printf("first tensor that differs: %s, after step %d\n", tensor_name(c), atoi(c->tensor));
+    printf("first tensor that differs: %s, after step %d\n", differing_tensor(c), atoi(c->tensor));
   } else if (c->differs && !c->has_digests) {
     printf("to name the first tensor, run both with --set debug.digest_every=1\n");
   }
 }
 
-static void print_json(const comparison *c) {
+static void print_comparison_json(const comparison *c) {
   double largest = fmax(c->largest[EXACT], fmax(c->largest[LOSS], c->largest[NORM]));
   printf("{\"equal\": %s, \"steps\": [%lld, %lld], \"largest_relative_difference\": %.17g, ",
          c->equal ? "true" : "false", (long long) c->a.n_rows, (long long) c->b.n_rows,
@@ -144,7 +144,7 @@ static void print_json(const comparison *c) {
   }
   if (c->tensor != NULL) {
     ts_text name = {0};
-    ts_text_add_json(&name, tensor_name(c));
+    ts_text_add_json(&name, differing_tensor(c));
     printf(", \"tensor\": %s, \"tensor_step\": %d", name.text, atoi(c->tensor));
     ts_text_free(&name);
   }
@@ -187,7 +187,7 @@ int ts_main_compare(const ts_arguments *arguments, ts_world *world, ts_error *er
     /* digests know equal or not, nothing between */
     bool same_values = !c.differs && (c.tensor == NULL || c.tolerance[LOSS] > 0 || c.tolerance[NORM] > 0);
     c.equal = same_values && c.a.n_rows == c.b.n_rows;
-    (json ? print_json : print_text)(&c);
+    (json ? print_comparison_json : print_comparison)(&c);
     code = c.equal ? 0 : 1;
   }
   ts_csv_free(&c.a);

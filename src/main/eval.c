@@ -7,17 +7,17 @@
 #include <math.h>
 #include <string.h>
 
-static void print_text(double loss, int64_t batches) {
+static void print_loss(double loss, int64_t batches) {
   printf("loss %.6f nats a token, perplexity %.4f (%lld global batches)\n", loss, exp(loss), (long long) batches);
 }
 
-static void print_json(double loss, int64_t batches) {
+static void print_loss_json(double loss, int64_t batches) {
   char a[32], b[32];
   printf("{\"loss\": %s, \"perplexity\": %s, \"batches\": %lld}\n", ts_json_number(loss, a),
          ts_json_number(exp(loss), b), (long long) batches);
 }
 
-static int evaluate(ts_world *world, ts_deck *deck, const char *checkpoint, bool json, ts_error *err) {
+static int evaluate_checkpoint(ts_world *world, ts_deck *deck, const char *checkpoint, bool json, ts_error *err) {
   ts_data *data = NULL;
   ts_engine *engine = NULL;
   double loss = 0;
@@ -26,7 +26,7 @@ static int evaluate(ts_world *world, ts_deck *deck, const char *checkpoint, bool
   status = status == TS_OK ? ts_create_engine(world, deck, TS_CAN_EVALUATE, checkpoint, &engine, err) : status;
   status = status == TS_OK ? ts_validate(engine, world, deck, data, &loss, &batches, err) : status;
   if (status == TS_OK && ts_world_rank(world) == 0) {
-    (json ? print_json : print_text)(loss, batches);
+    (json ? print_loss_json : print_loss)(loss, batches);
   }
   ts_engine_destroy(&engine);
   ts_data_close(&data);
@@ -42,7 +42,7 @@ int ts_main_eval(const ts_arguments *arguments, ts_world *world, ts_error *err) 
       json || strcmp(format, "text") == 0 ? 0 : ts_error_add(err, "--format %s: text or json is accepted", format);
   code = code == 0 ? (int) ts_read_deck_or_model(arguments, world, &deck, &checkpoint, err) : code;
   code = code == 0 ? (int) ts_use_one_micro_batch(deck, world, err) : code;
-  code = code == 0 ? evaluate(world, deck, checkpoint, json, err) : code;
+  code = code == 0 ? evaluate_checkpoint(world, deck, checkpoint, json, err) : code;
   ts_free(checkpoint);
   ts_deck_destroy(&deck);
   return code;

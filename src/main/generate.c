@@ -5,13 +5,13 @@
 
 #include <string.h>
 
-static void put_byte(int32_t token, void *user) {
+static void print_byte(int32_t token, void *user) {
   (void) user;
   putchar(token);
   fflush(stdout);
 }
 
-static ts_status read_options(const ts_arguments *arguments, ts_generate_options *o, ts_error *err) {
+static ts_status read_generate_options(const ts_arguments *arguments, ts_generate_options *o, ts_error *err) {
   int64_t seed = 0;
   ts_status status = ts_argument_int(arguments, "--tokens", 0, 1 << 20, &o->n_tokens, err);
   status |= ts_argument_double(arguments, "--temperature", 0, 100, &o->temperature, err);
@@ -40,8 +40,8 @@ ts_status ts_check_prompt(const ts_deck *deck, const char *prompt, ts_error *err
                             (long long) deck->model.vocab_size);
 }
 
-static int generate(ts_world *world, ts_deck *deck, const char *checkpoint, const char *prompt,
-                    const ts_generate_options *o, ts_error *err) {
+static int continue_prompt(ts_world *world, ts_deck *deck, const char *checkpoint, const char *prompt,
+                           const ts_generate_options *o, ts_error *err) {
   ts_engine *engine = NULL;
   ts_status status = ts_create_engine(world, deck, TS_CAN_GENERATE, checkpoint, &engine, err);
   if (status == TS_OK) {
@@ -54,7 +54,7 @@ static int generate(ts_world *world, ts_deck *deck, const char *checkpoint, cons
     if (speaks) {
       fputs(prompt, stdout);
     }
-    ts_generate(engine, deck, tokens, n, o, speaks ? put_byte : NULL, NULL);
+    ts_generate(engine, deck, tokens, n, o, speaks ? print_byte : NULL, NULL);
     if (speaks) {
       putchar('\n');
     }
@@ -68,11 +68,11 @@ int ts_main_generate(const ts_arguments *arguments, ts_world *world, ts_error *e
   ts_deck *deck = NULL;
   char *checkpoint = NULL;
   ts_generate_options options;
-  int code = (int) read_options(arguments, &options, err);
+  int code = (int) read_generate_options(arguments, &options, err);
   code = code == 0 ? (int) ts_read_deck_or_model(arguments, world, &deck, &checkpoint, err) : code;
   code = code == 0 ? (int) ts_use_one_micro_batch(deck, world, err) : code;
   code = code == 0 ? (int) ts_check_prompt(deck, ts_argument(arguments, "--prompt"), err) : code;
-  code = code == 0 ? generate(world, deck, checkpoint, ts_argument(arguments, "--prompt"), &options, err) : code;
+  code = code == 0 ? continue_prompt(world, deck, checkpoint, ts_argument(arguments, "--prompt"), &options, err) : code;
   ts_free(checkpoint);
   ts_deck_destroy(&deck);
   return code;

@@ -17,8 +17,8 @@ static const name_row formats[] = {
 static const name_row uses[] = {
     {"train", TS_MODEL_TRAIN}, {"loss", TS_MODEL_LOSS}, {"logits", TS_MODEL_LOGITS}, {NULL, 0}};
 
-static ts_status choose(const ts_arguments *arguments, const char *option, const name_row *rows, int *value,
-                        ts_error *err) {
+static ts_status choose_by_name(const ts_arguments *arguments, const char *option, const name_row *rows, int *value,
+                                ts_error *err) {
   const char *name = ts_argument(arguments, option);
   ts_text list = {0};
   for (const name_row *r = rows; r->name != NULL; ++r) {
@@ -71,8 +71,8 @@ int ts_main_graph(const ts_arguments *arguments, ts_world *world, ts_error *err)
   ts_mesh mesh;
   const ts_backend *backend;
   const char *pass = ts_argument(arguments, "--pass");
-  ts_status status = choose(arguments, "--format", formats, &format, err);
-  status = status == TS_OK ? choose(arguments, "--use", uses, &use, err) : status;
+  ts_status status = choose_by_name(arguments, "--format", formats, &format, err);
+  status = status == TS_OK ? choose_by_name(arguments, "--use", uses, &use, err) : status;
   status = status == TS_OK ? check_pass(pass, err) : status;
   status = status == TS_OK ? ts_argument_int(arguments, "--ranks", 1, 1 << 20, &ranks, err) : status;
   status = status == TS_OK ? ts_argument_int(arguments, "--rank", 0, ranks - 1, &rank, err) : status;

@@ -28,13 +28,13 @@ static ts_status unknown_command(const char *name, ts_error *err) {
                       : ts_error_add(err, "unknown command %s; `tessera --help` lists them", name);
 }
 
-static int print_text(ts_text *text) {
+static int print_whole(ts_text *text) {
   fputs(text->text != NULL ? text->text : "", stdout);
   ts_text_free(text);
   return fflush(stdout) == 0 ? 0 : 1;
 }
 
-static int fail(ts_error *err) {
+static int fail_with(ts_error *err) {
   if (err->count > 0) {
     ts_log(TS_LOG_ERROR, "%s", err->text);
   }
@@ -58,16 +58,16 @@ static int print_man(int argc, char **argv, ts_error *err) {
   const ts_command *command = argc > 0 ? find_command(argv[0]) : NULL;
   if (argc > 0 && command == NULL) {
     unknown_command(argv[0], err);
-    return fail(err);
+    return fail_with(err);
   }
   ts_help_man(command, &text);
-  return print_text(&text);
+  return print_whole(&text);
 }
 
 static int run_command(const ts_command *command, int ranks, int argc, char **argv, ts_error *err) {
   if (!command->parallel && ranks > 1) {
     ts_error_add(err, "%s runs as one process: start it without %s", command->name, ts_launched()->launcher);
-    return ts_launch_exit_code(fail(err));
+    return ts_launch_exit_code(fail_with(err));
   }
   ts_world *world = command->parallel ? ts_world_create(&argc, &argv) : NULL;
   if (world != NULL) {
@@ -85,7 +85,7 @@ static int run_command(const ts_command *command, int ranks, int argc, char **ar
     code = 1;
   }
   if (code == TS_BAD_INPUT) {
-    fail(err);
+    fail_with(err);
   }
   ts_error_clear(err);
   ts_world_destroy(&world);
@@ -102,7 +102,7 @@ static int run_or_explain(const ts_command *command, int ranks, int argc, char *
   if (wants_help(argc, argv)) {
     ts_text text = {0};
     ts_help_command(command, &text);
-    return print_text(&text);
+    return print_whole(&text);
   }
   return run_command(command, ranks, argc, argv, err);
 }
@@ -118,7 +118,7 @@ int main(int argc, char **argv) {
   }
   if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
     ts_help_program(&text);
-    int code = print_text(&text);
+    int code = print_whole(&text);
     return argc < 2 ? TS_BAD_INPUT : code;
   }
   if (strcmp(argv[1], "--version") == 0) {
@@ -131,7 +131,7 @@ int main(int argc, char **argv) {
   const ts_command *command = find_command(argv[1]);
   if (command == NULL) {
     unknown_command(argv[1], &err);
-    return fail(&err);
+    return fail_with(&err);
   }
   return run_or_explain(command, ranks, argc - 2, argv + 2, &err);
 }

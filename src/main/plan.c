@@ -105,7 +105,7 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
               "full attention (6N + 12LCT)", full);
 }
 
-static void print_json(const ts_program *program, const plan_row *row, int n, ts_text *to) {
+static void print_rows_json(const ts_program *program, const plan_row *row, int n, ts_text *to) {
   double full, half = ts_program_model_flops(program, &full);
   ts_text_add(to, "{\"parameters\": %lld, \"dtype\": \"%s\", \"ranks\": %d, \"stage\": %lld",
               (long long) ts_layout_parameter_count(program->layout, false),
@@ -133,7 +133,7 @@ static void print_plan(const ts_program *program, bool json, ts_text *to) {
       {"reserve_bytes", "reserve for libraries", p->bytes[TS_PURPOSE_RESERVE]},
       {"peak_bytes", device ? "peak: the sum but for that copy" : "peak: the sum of these", p->peak_bytes},
   };
-  (json ? print_json : print_rows)(program, row, (int) (sizeof row / sizeof row[0]), to);
+  (json ? print_rows_json : print_rows)(program, row, (int) (sizeof row / sizeof row[0]), to);
 }
 
 int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) {

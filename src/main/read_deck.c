@@ -28,7 +28,7 @@ static void say_notes(const ts_deck *deck, bool stdout_is_result) {
 }
 
 /* The index of a checkpoint, once it is known to be what was written. */
-static ts_status read_index(const char *directory, ts_checkpoint **index, ts_error *err) {
+static ts_status read_verified_index(const char *directory, ts_checkpoint **index, ts_error *err) {
   ts_manifest manifest = {0};
   ts_status status = ts_manifest_read(directory, &manifest, err);
   status = status == TS_OK ? ts_checkpoint_verify_file(directory, &manifest, "model.h5", err) : status;
@@ -62,7 +62,7 @@ static ts_status read_here(const ts_arguments *arguments, ts_deck **deck, char *
     text = deck_of_model(path);
   } else {
     status = ts_checkpoint_locate(path, NULL, checkpoint, err);
-    status = status == TS_OK ? read_index(*checkpoint, &index, err) : status;
+    status = status == TS_OK ? read_verified_index(*checkpoint, &index, err) : status;
     text = ts_strdup(index != NULL ? index->deck : NULL);
   }
   if (status == TS_OK) {

@@ -29,7 +29,7 @@ static double patience(const summary *m) {
 }
 
 /* A file of a node is some seconds old: what is saved has been finished, whatever it says. */
-static void find_newest(summary *m) {
+static void find_newest_step(summary *m) {
   int64_t *steps = NULL;
   if (ts_published_steps(m->run, &steps) > 0) {
     char *path = ts_step_directory(m->run, steps[0], "");
@@ -53,7 +53,7 @@ static void summarise(summary *m) {
   }
   /* no rank begins a step before all have finished the one before it */
   m->step = m->s->job.ended > 0 || most == 0 ? m->s->job.step : most - 1;
-  find_newest(m);
+  find_newest_step(m);
   if (m->s->job.ended > 0) {
     return;
   }
@@ -63,7 +63,7 @@ static void summarise(summary *m) {
   }
 }
 
-static bool is_silent(const summary *m) {
+static bool run_is_silent(const summary *m) {
   return m->s->n_nodes > 0 && m->oldest > ts_lag_silence(m->s->job.period);
 }
 
@@ -85,7 +85,7 @@ static char *describe_state(const summary *m) {
   if (m->suspended != NULL) {
     return ts_strdup(m->suspended);
   }
-  if (is_silent(m)) {
+  if (run_is_silent(m)) {
     char age[32];
     return ts_format("no heartbeat for %s: killed, or its machines are gone", ts_human_seconds(m->oldest, age));
   }
@@ -124,7 +124,7 @@ static void add_job(const summary *m, ts_text *to) {
   ts_free(state);
 }
 
-static void add_node(const summary *m, const ts_node_status *node, ts_text *to) {
+static void add_node_line(const summary *m, const ts_node_status *node, ts_text *to) {
   char ranks[48], steps[48], age[32];
   int64_t low = INT64_MAX, high = 0;
   for (int k = 0; k < node->n; ++k) {
@@ -143,14 +143,14 @@ static void add_node(const summary *m, const ts_node_status *node, ts_text *to) 
                                   : ts_phase_name(node->beat[0].phase));
 }
 
-static void print_text(const summary *m, ts_text *to) {
+static void print_summary(const summary *m, ts_text *to) {
   const ts_run_status *s = m->s;
   add_job(m, to);
   if (s->n_nodes > 0) {
     ts_text_add(to, "\n%-20s %-11s %-13s %-14s %s\n", "node", "ranks", "in step", "heartbeat", "state");
   }
   for (int i = 0; i < s->n_nodes; ++i) {
-    add_node(m, &s->node[i], to);
+    add_node_line(m, &s->node[i], to);
   }
   if (s->n_damaged > 0) {
     ts_text_add(to, "%d damaged file%s in status/ (%s)\n", s->n_damaged, s->n_damaged > 1 ? "s" : "", s->damaged);
@@ -174,9 +174,9 @@ static void add_json_string(ts_text *to, const char *key, const char *value) {
   }
 }
 
-static void print_json(const summary *m, ts_text *to) {
+static void print_summary_json(const summary *m, ts_text *to) {
   const ts_job_status *j = &m->s->job;
-  bool killed = j->ended == 0 && (m->s->failed != NULL || is_silent(m));
+  bool killed = j->ended == 0 && (m->s->failed != NULL || run_is_silent(m));
   const char *how = m->s->failed != NULL ? "failed" : m->suspended != NULL ? "suspended" : "silent";
   ts_text_add(to, "{");
   add_json_string(to, "state", killed ? how : j->state);
@@ -218,7 +218,7 @@ int ts_main_status(const ts_arguments *arguments, ts_world *world, ts_error *err
     summary m = {.s = &s, .run = arguments->positional[0]};
     ts_text text = {0};
     summarise(&m);
-    (json ? print_json : print_text)(&m, &text);
+    (json ? print_summary_json : print_summary)(&m, &text);
     fputs(text.text, stdout);
     ts_text_free(&text);
     ts_text_free(&m.behind);

@@ -49,7 +49,7 @@ static const char *torch_name(ts_dtype dtype) {
   return NULL;
 }
 
-static ts_status read_dtype(const char *word, ts_dtype *dtype, ts_error *err) {
+static ts_status parse_dtype(const char *word, ts_dtype *dtype, ts_error *err) {
   for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; ++i) {
     if (strcmp(dtypes[i].name, word) == 0) {
       *dtype = dtypes[i].dtype;
@@ -105,7 +105,7 @@ static ts_status read_format(const ts_arguments *arguments, ts_consolidate_forma
 
 static ts_status read_options(const ts_arguments *arguments, job *j, const char **tag, ts_error *err) {
   ts_status status = read_format(arguments, &j->options.format, err);
-  status |= read_dtype(ts_argument(arguments, "--dtype"), &j->options.dtype, err);
+  status |= parse_dtype(ts_argument(arguments, "--dtype"), &j->options.dtype, err);
   status |= read_size(ts_argument(arguments, "--max-shard-size"), &j->options.most_bytes, err);
   status |= read_tag(arguments, tag, err);
   j->options.exclude_frozen = ts_argument(arguments, "--exclude-frozen-parameters") != NULL;
@@ -241,7 +241,7 @@ static void show(int64_t done, int64_t bytes, void *user) {
 
 /* ---- all of it ---- */
 
-static bool sync_directory(const char *path) {
+static bool sync_output(const char *path) {
   int directory = open(path, O_RDONLY | O_DIRECTORY);
   bool ok = directory >= 0 && (fsync(directory) == 0 || errno == EINVAL);
   if (directory >= 0) {
@@ -253,7 +253,7 @@ static bool sync_directory(const char *path) {
 static bool sync_parent(const char *path) {
   const char *slash = strrchr(path, '/');
   char *parent = slash == NULL ? ts_strdup(".") : ts_format("%.*s", slash == path ? 1 : (int) (slash - path), path);
-  bool ok = sync_directory(parent);
+  bool ok = sync_output(parent);
   ts_free(parent);
   return ok;
 }
@@ -306,7 +306,7 @@ static ts_status give_name(const job *j, bool directory, ts_error *err) {
   bool ok;
   if (directory) {
     char *mark = ts_format("%s/" MARK, j->output);
-    ok = sync_directory(j->temporary) && rename(j->temporary, j->output) == 0 && unlink(mark) == 0 &&
+    ok = sync_output(j->temporary) && rename(j->temporary, j->output) == 0 && unlink(mark) == 0 &&
          sync_parent(j->output);
     ts_free(mark);
   } else {

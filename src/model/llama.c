@@ -39,7 +39,7 @@ static ts_tid rope(ts_model_builder *b, const char *base, ts_tid x) {
                                           .original_max_position = (double) r->original_max_position_embeddings}}});
 }
 
-static ts_tid attention(ts_model_builder *b, ts_tid x) {
+static ts_tid llama_attention(ts_model_builder *b, ts_tid x) {
   const ts_deck_model *m = b->model;
   int64_t heads = m->num_attention_heads * m->head_dim, kv_heads = m->num_key_value_heads * m->head_dim;
   ts_tid q = ts_model_linear(b, "self_attn.q_proj", x, heads, m->attention_bias, true);
@@ -51,7 +51,7 @@ static ts_tid attention(ts_model_builder *b, ts_tid x) {
   return ts_model_linear(b, "self_attn.o_proj", o, m->hidden_size, m->attention_bias, true);
 }
 
-static ts_tid mlp(ts_model_builder *b, ts_tid x) {
+static ts_tid llama_mlp(ts_model_builder *b, ts_tid x) {
   const ts_deck_model *m = b->model;
   ts_tid gate = ts_model_linear(b, "mlp.gate_proj", x, m->intermediate_size, m->mlp_bias, true);
   ts_tid up = ts_model_linear(b, "mlp.up_proj", x, m->intermediate_size, m->mlp_bias, true);
@@ -59,7 +59,7 @@ static ts_tid mlp(ts_model_builder *b, ts_tid x) {
   return ts_model_linear(b, "mlp.down_proj", y, m->hidden_size, m->mlp_bias, true);
 }
 
-static void build(const ts_deck *deck, ts_model_use use, int64_t batch, int64_t length, ts_graph *g) {
+static void llama_build(const ts_deck *deck, ts_model_use use, int64_t batch, int64_t length, ts_graph *g) {
   const ts_deck_model *m = &deck->model;
   ts_model_builder b = ts_model_begin(deck, use, batch, length, m->attn_pdrop, g);
   ts_model_unit(&b, "model.embed_tokens");
@@ -67,15 +67,15 @@ static void build(const ts_deck *deck, ts_model_use use, int64_t batch, int64_t 
   ts_tid x = ts_model_embedding(&b, table, b.input_ids);
   for (int64_t i = 0; i < m->num_hidden_layers; ++i) {
     ts_model_unit(&b, "model.layers.%lld", (long long) i);
-    x = ts_model_add(&b, "self_attn.add", x, attention(&b, ts_model_rmsnorm(&b, "input_layernorm", x)));
-    x = ts_model_add(&b, "mlp.add", x, mlp(&b, ts_model_rmsnorm(&b, "post_attention_layernorm", x)));
+    x = ts_model_add(&b, "self_attn.add", x, llama_attention(&b, ts_model_rmsnorm(&b, "input_layernorm", x)));
+    x = ts_model_add(&b, "mlp.add", x, llama_mlp(&b, ts_model_rmsnorm(&b, "post_attention_layernorm", x)));
   }
   ts_model_unit(&b, "model.norm");
   ts_model_head(&b, x, m->tie_word_embeddings ? table : TS_NONE, ts_model_rmsnorm);
 }
 
 /* LlamaPreTrainedModel._init_weights. */
-static ts_init init(const ts_deck *deck, const char *parameter) {
+static ts_init llama_init(const ts_deck *deck, const char *parameter) {
   if (ts_model_ends_in(parameter, ".bias")) {
     return (ts_init){TS_INIT_ZERO, 0};
   }
@@ -89,8 +89,8 @@ static const char *const prefixes[] = {"model.", "module.", NULL};
 static const char *const buffers[] = {".rotary_emb.inv_freq", NULL};
 
 const ts_model_family ts_model_llama = {.name = "llama",
-                                        .build = build,
-                                        .init = init,
+                                        .build = llama_build,
+                                        .init = llama_init,
                                         .embedding = "model.embed_tokens.weight",
                                         .prefixes = prefixes,
                                         .buffers = buffers};

@@ -58,7 +58,7 @@ static const char *check_optional(const ts_graph *g, const ts_node *node, int fi
 }
 
 /* q, k, v at inputs first, first + 1, first + 2. */
-static const char *check_heads(const ts_graph *g, const ts_node *node, int first) {
+static const char *check_qkv(const ts_graph *g, const ts_node *node, int first) {
   const ts_tensor *q = ts_rule_in(g, node, first);
   int64_t d = node->attr.attention.head_dim, heads = node->attr.attention.heads, kv = node->attr.attention.kv_heads;
   TS_RULE(q->shape.n == 3 && q->shape.d[2] == heads * d, "q is [B][T][heads x head_dim]");
@@ -70,7 +70,7 @@ static const char *check_heads(const ts_graph *g, const ts_node *node, int first
 }
 
 const char *ts_shape_attention(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
-  const char *why = check_heads(g, node, 0);
+  const char *why = check_qkv(g, node, 0);
   const ts_tensor *q = ts_rule_in(g, node, 0);
   why = why == NULL ? check_optional(g, node, 3, q->shape.d[0], q->shape.d[1]) : why;
   dtype[0] = q->dtype;
@@ -174,7 +174,7 @@ void ts_gradient_attention(ts_gradients *gradients, const ts_node *node) {
 }
 
 const char *ts_shape_attention_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
-  const char *why = check_heads(g, node, 1);
+  const char *why = check_qkv(g, node, 1);
   const ts_tensor *q = ts_rule_in(g, node, 1);
   why = why == NULL ? check_optional(g, node, 6, q->shape.d[0], q->shape.d[1]) : why;
   TS_RULE(ts_rule_is(g, node, 0, q->dtype, q->shape) && ts_rule_is(g, node, 4, q->dtype, q->shape),

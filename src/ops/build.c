@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static ts_tid build(ts_site at, ts_op op, const char *name, int n_in, const ts_tid *in, ts_attr attr) {
+static ts_tid build_node(ts_site at, ts_op op, const char *name, int n_in, const ts_tid *in, ts_attr attr) {
   return ts_graph_add(at, &(ts_node){.op = op, .name = name, .n_in = n_in, .in = in, .attr = attr, .beta = TS_NONE});
 }
 
@@ -14,31 +14,31 @@ static ts_tid build(ts_site at, ts_op op, const char *name, int n_in, const ts_t
   }
 
 ts_tid ts_build(ts_site at, ts_op op, const char *name, int n_in, const ts_tid *in) {
-  return build(at, op, name, n_in, in, (ts_attr){0});
+  return build_node(at, op, name, n_in, in, (ts_attr){0});
 }
 
 ts_tid ts_build_view(ts_site at, const char *name, ts_tid x, int64_t offset, ts_shape shape) {
-  return build(at, TS_OP_VIEW, name, INPUTS(x), (ts_attr){.view = {offset, shape}});
+  return build_node(at, TS_OP_VIEW, name, INPUTS(x), (ts_attr){.view = {offset, shape}});
 }
 
 ts_tid ts_build_pack(ts_site at, const char *name, int n, const ts_tid *x, const int64_t *offset, int64_t count) {
-  return build(at, TS_OP_PACK, name, n, x, (ts_attr){.pack = {offset, count}});
+  return build_node(at, TS_OP_PACK, name, n, x, (ts_attr){.pack = {offset, count}});
 }
 
 ts_tid ts_build_add(ts_site at, const char *name, ts_tid a, ts_tid b) {
-  return build(at, TS_OP_ADD, name, INPUTS(a, b), (ts_attr){0});
+  return build_node(at, TS_OP_ADD, name, INPUTS(a, b), (ts_attr){0});
 }
 
 ts_tid ts_build_cast(ts_site at, const char *name, ts_tid x, ts_dtype dtype) {
-  return build(at, TS_OP_CAST, name, INPUTS(x), (ts_attr){.cast = {dtype}});
+  return build_node(at, TS_OP_CAST, name, INPUTS(x), (ts_attr){.cast = {dtype}});
 }
 
 ts_tid ts_build_accumulate(ts_site at, const char *name, ts_tid prior, ts_tid x, ts_tid beta) {
-  return build(at, TS_OP_ACCUMULATE, name, INPUTS(prior, x, beta), (ts_attr){0});
+  return build_node(at, TS_OP_ACCUMULATE, name, INPUTS(prior, x, beta), (ts_attr){0});
 }
 
 ts_tid ts_build_dropout(ts_site at, const char *name, ts_tid x, ts_tid seed, ts_tid sample, float p, uint64_t key) {
-  return build(at, TS_OP_DROPOUT, name, INPUTS(x, seed, sample), (ts_attr){.dropout = {p, key}});
+  return build_node(at, TS_OP_DROPOUT, name, INPUTS(x, seed, sample), (ts_attr){.dropout = {p, key}});
 }
 
 ts_tid ts_build_split(ts_site at, const char *name, ts_tid x, int n, const int64_t *size) {
@@ -52,47 +52,47 @@ ts_tid ts_build_split(ts_site at, const char *name, ts_tid x, int n, const int64
 }
 
 ts_tid ts_build_concat(ts_site at, const char *name, int n, const ts_tid *x) {
-  return build(at, TS_OP_CONCAT, name, n, x, (ts_attr){0});
+  return build_node(at, TS_OP_CONCAT, name, n, x, (ts_attr){0});
 }
 
 ts_tid ts_build_matmul(ts_site at, const char *name, ts_tid a, ts_tid b, ts_tid bias, bool transpose_a,
                        bool transpose_b, ts_dtype dtype) {
   const ts_tid in[] = {a, b, bias};
-  return build(at, TS_OP_MATMUL, name, bias == TS_NONE ? 2 : 3, in,
-               (ts_attr){.matmul = {transpose_a, transpose_b, dtype}});
+  return build_node(at, TS_OP_MATMUL, name, bias == TS_NONE ? 2 : 3, in,
+                    (ts_attr){.matmul = {transpose_a, transpose_b, dtype}});
 }
 
 ts_tid ts_build_sum_rows(ts_site at, const char *name, ts_tid x, ts_dtype dtype) {
-  return build(at, TS_OP_SUM_ROWS, name, INPUTS(x), (ts_attr){.sum_rows = {dtype}});
+  return build_node(at, TS_OP_SUM_ROWS, name, INPUTS(x), (ts_attr){.sum_rows = {dtype}});
 }
 
 ts_tid ts_build_embedding(ts_site at, const char *name, ts_tid table, ts_tid ids) {
-  return build(at, TS_OP_EMBEDDING, name, INPUTS(table, ids), (ts_attr){0});
+  return build_node(at, TS_OP_EMBEDDING, name, INPUTS(table, ids), (ts_attr){0});
 }
 
 ts_tid ts_build_embedding_dw(ts_site at, const char *name, ts_tid dy, ts_tid ids, int64_t rows, ts_dtype dtype) {
-  return build(at, TS_OP_EMBEDDING_DW, name, INPUTS(dy, ids), (ts_attr){.embedding = {rows, dtype}});
+  return build_node(at, TS_OP_EMBEDDING_DW, name, INPUTS(dy, ids), (ts_attr){.embedding = {rows, dtype}});
 }
 
 ts_tid ts_build_layernorm(ts_site at, const char *name, ts_tid x, ts_tid w, ts_tid b, float eps) {
-  return build(at, TS_OP_LAYERNORM, name, INPUTS(x, w, b), (ts_attr){.norm = {eps, TS_F32}});
+  return build_node(at, TS_OP_LAYERNORM, name, INPUTS(x, w, b), (ts_attr){.norm = {eps, TS_F32}});
 }
 
 ts_tid ts_build_rmsnorm(ts_site at, const char *name, ts_tid x, ts_tid w, float eps) {
-  return build(at, TS_OP_RMSNORM, name, INPUTS(x, w), (ts_attr){.norm = {eps, TS_F32}});
+  return build_node(at, TS_OP_RMSNORM, name, INPUTS(x, w), (ts_attr){.norm = {eps, TS_F32}});
 }
 
 ts_tid ts_build_sum_squares(ts_site at, const char *name, ts_tid x, int n, const ts_range *range) {
-  return build(at, TS_OP_SUM_SQUARES, name, INPUTS(x), (ts_attr){.segments = {range, n}});
+  return build_node(at, TS_OP_SUM_SQUARES, name, INPUTS(x), (ts_attr){.segments = {range, n}});
 }
 
 ts_tid ts_build_step_control(ts_site at, const char *name, ts_tid records, ts_tid static_tokens, ts_tid max_norm,
                              ts_tid loss_scale) {
-  return build(at, TS_OP_STEP_CONTROL, name, INPUTS(records, static_tokens, max_norm, loss_scale), (ts_attr){0});
+  return build_node(at, TS_OP_STEP_CONTROL, name, INPUTS(records, static_tokens, max_norm, loss_scale), (ts_attr){0});
 }
 
 ts_tid ts_build_advance(ts_site at, const char *name, ts_tid step, ts_tid skip) {
-  return build(at, TS_OP_ADVANCE, name, INPUTS(step, skip), (ts_attr){0});
+  return build_node(at, TS_OP_ADVANCE, name, INPUTS(step, skip), (ts_attr){0});
 }
 
 ts_tid ts_build_adamw(ts_site at, const char *name, const ts_adamw_inputs *in, int n, const ts_range *range, float eps,

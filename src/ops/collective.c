@@ -63,7 +63,8 @@ static const char *check_value(const ts_graph *g, const ts_node *node, int i, bo
   return NULL;
 }
 
-static const char *check(const ts_graph *g, const ts_node *node, bool x_is_whole, ts_dtype *dtype, ts_shape *shape) {
+static const char *check_collective(const ts_graph *g, const ts_node *node, bool x_is_whole, ts_dtype *dtype,
+                                    ts_shape *shape) {
   const char *why = check_pieces(node);
   for (int i = 0; why == NULL && i < node->n_out; ++i) {
     why = check_value(g, node, i, x_is_whole, &dtype[i], &shape[i]);
@@ -75,12 +76,12 @@ static const char *check(const ts_graph *g, const ts_node *node, bool x_is_whole
 }
 
 const char *ts_shape_all_gather(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
-  const char *why = check(g, node, false, dtype, shape);
+  const char *why = check_collective(g, node, false, dtype, shape);
   return why == NULL && dtype[0] != ts_rule_in(g, node, 0)->dtype ? "a gather does not change the dtype" : why;
 }
 
 const char *ts_shape_reduce_scatter(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
-  return check(g, node, true, dtype, shape);
+  return check_collective(g, node, true, dtype, shape);
 }
 
 const char *ts_shape_all_reduce(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {

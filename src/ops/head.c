@@ -3,7 +3,7 @@
 #include "ops/gradient.h"
 #include "ops/rules.h"
 
-static const char *check(const ts_graph *g, const ts_node *node) {
+static const char *check_head_inputs(const ts_graph *g, const ts_node *node) {
   const ts_tensor *x = ts_rule_in(g, node, 0), *w = ts_rule_in(g, node, 1);
   TS_RULE(x->shape.n == 3 && w->shape.n == 2 && w->dtype == x->dtype && w->shape.d[1] == x->shape.d[2],
           "x is [B][T][C], w [V][C] of x's dtype");
@@ -26,7 +26,7 @@ static void gradient_outputs(const ts_graph *g, const ts_node *node, ts_dtype *d
 
 const char *ts_shape_head_loss(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   loss_outputs(dtype, shape);
-  return check(g, node);
+  return check_head_inputs(g, node);
 }
 
 const char *ts_index_head_loss(const ts_node *node) {
@@ -77,7 +77,7 @@ void ts_gradient_head_loss(ts_gradients *gradients, const ts_node *node) {
 
 const char *ts_shape_head_loss_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   gradient_outputs(g, node, dtype, shape);
-  return check(g, node);
+  return check_head_inputs(g, node);
 }
 
 const char *ts_index_head_loss_dx(const ts_node *node) {
@@ -88,7 +88,7 @@ const char *ts_index_head_loss_dx(const ts_node *node) {
 const char *ts_shape_head_loss_train(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   loss_outputs(dtype, shape);
   gradient_outputs(g, node, dtype + 2, shape + 2);
-  return check(g, node);
+  return check_head_inputs(g, node);
 }
 
 const char *ts_index_head_loss_train(const ts_node *node) {

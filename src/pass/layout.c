@@ -7,10 +7,6 @@
 
 #include <string.h>
 
-static int64_t align_up(int64_t x, int64_t to) {
-  return (x + to - 1) / to * to;
-}
-
 static bool matches_any(const ts_strings *patterns, const char *name) {
   for (int i = 0; i < patterns->n; ++i) {
     if (ts_matches(patterns->items[i], name) == 1) {
@@ -60,7 +56,7 @@ static void add_parameter(ts_layout *layout, const ts_graph *graph, const ts_dec
   *p = (ts_parameter){.name = ts_strdup(tensor->name),
                       .shape = tensor->shape,
                       .part = layout->n_parts,
-                      .offset = align_up(part->count, TS_LAYOUT_ALIGN),
+                      .offset = (int64_t) ts_align_up((size_t) part->count, TS_LAYOUT_ALIGN),
                       .count = ts_tensor_count(graph, leaf)};
   set_group(p, deck);
   part->count = p->offset + p->count;
@@ -73,7 +69,7 @@ static void cut_part(ts_part *part, const ts_mesh *mesh, unsigned axes) {
   part->group = ts_mesh_group_size(mesh, axes);
   part->rank = ts_mesh_group_rank(mesh, axes);
   part->owned = ts_mesh_group_number(mesh, axes) == part->home;
-  part->shard = align_up((part->count + part->group - 1) / part->group, TS_LAYOUT_ALIGN);
+  part->shard = (int64_t) ts_align_up((size_t) ((part->count + part->group - 1) / part->group), TS_LAYOUT_ALIGN);
   part->cuts = ts_malloc((size_t) (part->group + 1) * sizeof *part->cuts);
   for (int r = 0; r <= part->group; ++r) {
     int64_t begin = r * part->shard;

@@ -52,10 +52,6 @@ typedef struct planner {
   int n, capacity;
 } planner;
 
-static int64_t align(int64_t bytes) {
-  return (bytes + TS_PLAN_ALIGN - 1) / TS_PLAN_ALIGN * TS_PLAN_ALIGN;
-}
-
 /* ---- lifetimes ---- */
 
 static bool is_leaf(const ts_tensor *t) {
@@ -71,7 +67,7 @@ static int add_item(planner *p, interval item) {
 /* What the host writes has its place from the first use on. */
 static void place_input(planner *p, ts_tid leaf) {
   if (p->plan->address[leaf].arena == TS_ARENA_NONE) {
-    int64_t bytes = align(ts_tensor_bytes(p->graph, leaf)), *end = &p->plan->arena_bytes[TS_ARENA_INPUT];
+    int64_t bytes = ts_plan_align(ts_tensor_bytes(p->graph, leaf)), *end = &p->plan->arena_bytes[TS_ARENA_INPUT];
     p->plan->address[leaf] = (ts_address){TS_ARENA_INPUT, *end};
     *end += bytes;
   }
@@ -92,7 +88,7 @@ static void touch(planner *p, ts_tid t, int at) {
     *index = add_item(
         p,
         (interval){
-            .first = at, .last = at, .tensor = root, .node = TS_NONE, .bytes = align(ts_tensor_bytes(p->graph, root))});
+            .first = at, .last = at, .tensor = root, .node = TS_NONE, .bytes = ts_plan_align(ts_tensor_bytes(p->graph, root))});
   }
   interval *item = &p->item[*index];
   item->first = item->first < at ? item->first : at;
@@ -155,7 +151,7 @@ static void find_lifetimes(planner *p) {
     const ts_kernel *kernel = target->backend->kernel(node->op);
     size_t bytes = kernel->prepare != NULL ? kernel->prepare(target, p->graph, node, NULL) : 0;
     if (bytes > 0) {
-      add_item(p, (interval){.first = i, .last = i, .bytes = align((int64_t) bytes), .tensor = TS_NONE, .node = n});
+      add_item(p, (interval){.first = i, .last = i, .bytes = ts_plan_align((int64_t) bytes), .tensor = TS_NONE, .node = n});
       p->plan->workspace_bytes[n] = (int64_t) bytes;
     }
   }
@@ -166,12 +162,12 @@ static void find_lifetimes(planner *p) {
   if (bytes > 0) { /* collectives run one after another: they share one workspace */
     add_item(p, (interval){.first = 0,
                            .last = p->schedule->n,
-                           .bytes = align(bytes),
+                           .bytes = ts_plan_align(bytes),
                            .tensor = TS_NONE,
                            .node = TS_NONE,
                            .buffer = true});
     for (ts_nid n = 0; n < p->graph->n_nodes; ++n) {
-      if ((ts_op_get(p->graph->node[n].op)->flags & TS_OP_COMM) != 0) {
+      if (ts_node_is_collective(&p->graph->node[n])) {
         p->plan->workspace_bytes[n] = bytes;
       }
     }
@@ -275,7 +271,7 @@ static void place_state(planner *p) {
   for (ts_tid t = 0; t < p->graph->n_tensors; ++t) {
     const ts_tensor *tensor = &p->graph->tensor[t];
     if (tensor->role == TS_ROLE_STATE) {
-      int64_t bytes = align(ts_tensor_bytes(p->graph, t)), *end = &p->plan->arena_bytes[TS_ARENA_STATE];
+      int64_t bytes = ts_plan_align(ts_tensor_bytes(p->graph, t)), *end = &p->plan->arena_bytes[TS_ARENA_STATE];
       p->plan->address[t] = (ts_address){TS_ARENA_STATE, *end};
       *end += bytes;
       p->plan->bytes[ts_state_get(tensor->held.state)->purpose] += bytes;
@@ -293,7 +289,7 @@ static void record_addresses(planner *p) {
       plan->workspace[p->item[i].node] = at;
     } else {
       for (ts_nid n = 0; n < p->graph->n_nodes; ++n) {
-        if ((ts_op_get(p->graph->node[n].op)->flags & TS_OP_COMM) != 0) {
+        if (ts_node_is_collective(&p->graph->node[n])) {
           plan->workspace[n] = at;
         }
       }

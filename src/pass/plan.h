@@ -16,6 +16,11 @@
 
 #define TS_PLAN_ALIGN 64
 
+/** \a bytes rounded up to a multiple of TS_PLAN_ALIGN. Not collective. */
+static inline int64_t ts_plan_align(int64_t bytes) {
+  return (bytes + TS_PLAN_ALIGN - 1) / TS_PLAN_ALIGN * TS_PLAN_ALIGN;
+}
+
 typedef enum ts_arena { TS_ARENA_NONE, TS_ARENA_STATE, TS_ARENA_INPUT, TS_ARENA_WORK, TS_N_ARENAS } ts_arena;
 
 typedef struct ts_address {

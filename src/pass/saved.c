@@ -71,7 +71,7 @@ int64_t ts_saved_bytes(const ts_graph *graph, const ts_layout *layout) {
     for (int k = 0; k < n; ++k) {
       int64_t most = leaf[k].block > 0 ? ts_state_elements(leaf[k].block, layout->part[i].shard) : leaf[k].count;
       int64_t size = most * (int64_t) ts_dtype_size(leaf[k].dtype);
-      bytes += (size + TS_PLAN_ALIGN - 1) / TS_PLAN_ALIGN * TS_PLAN_ALIGN;
+      bytes += ts_plan_align(size);
     }
   }
   return bytes;

@@ -21,10 +21,6 @@ void ts_schedule_destroy(ts_schedule **schedule) {
   }
 }
 
-static bool is_collective(const ts_node *node) {
-  return (ts_op_get(node->op)->flags & TS_OP_COMM) != 0;
-}
-
 /* ---- prefetch: a new order of nodes ---- */
 
 /* A gather of state alone may be issued at any time. */
@@ -166,7 +162,7 @@ static void bound_in_flight(scheduler *s) {
 
 static void place_node(scheduler *s, ts_nid n, bool overlap) {
   const ts_node *node = &s->graph->node[n];
-  if (is_collective(node)) {
+  if (ts_node_is_collective(node)) {
     if (holds_scratch(s, node)) {
       bound_in_flight(s);
     }

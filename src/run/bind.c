@@ -3,10 +3,6 @@
 #include "pass/storage.h"
 #include "run/bound.h"
 
-static bool is_collective(const ts_node *node) {
-  return (ts_op_get(node->op)->flags & TS_OP_COMM) != 0;
-}
-
 ts_comm *ts_bound_comm(ts_executor *e, const ts_mesh *mesh, unsigned axes) {
   return e->backend->device != NULL ? ts_world_device_comm(e->options.world, mesh, axes)
                                     : ts_world_comm(e->options.world, mesh, axes);
@@ -23,7 +19,7 @@ static void prepare_program(ts_executor *e, ts_bound_program *p) {
     if (ts_node_is_window(node)) {
       continue;
     }
-    if (is_collective(node)) {
+    if (ts_node_is_collective(node)) {
       b->comm = ts_bound_comm(e, &p->program->mesh, node->attr.comm.axes);
       continue;
     }
@@ -102,7 +98,7 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n) {
   if (b->call.workspace_bytes > 0) {
     b->call.workspace = e->arena[TS_ARENA_WORK] + program->plan->workspace[n].offset;
   }
-  if (is_collective(node)) {
+  if (ts_node_is_collective(node)) {
     bind_transfers(b);
   }
 }

@@ -49,10 +49,6 @@ static const char *tensor_name(const rank_state *r, ts_tid t) {
   return r->program->graph->tensor[t].name;
 }
 
-static bool is_collective(const ts_node *node) {
-  return (ts_op_get(node->op)->flags & TS_OP_COMM) != 0;
-}
-
 /* ---- memory ---- */
 
 static extent extent_of(const rank_state *r, ts_tid t) {
@@ -216,7 +212,7 @@ static char *end_run(const simulation *s, rank_state *r) {
 
 static char *execute(rank_state *r, ts_nid n) {
   char *fault = check_made(r, n);
-  fault = fault == NULL && !is_collective(node_at(r, n)) ? check_flight(r, n) : fault;
+  fault = fault == NULL && !ts_node_is_collective(node_at(r, n)) ? check_flight(r, n) : fault;
   if (fault == NULL) {
     write_outputs(r, n);
     fault = check_intact(r, n);

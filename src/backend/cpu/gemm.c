@@ -198,8 +198,8 @@ static void run_tile(ts_gemm *gemm, const tile_buffers *buffer, int64_t i, int64
   }
 }
 
-static void run_tiles(ts_gemm *gemm, const void *a, const void *b, void *c, const void *bias, const void *prior,
-                      float beta, void *workspace) {
+static void multiply_tiles(ts_gemm *gemm, const void *a, const void *b, void *c, const void *bias, const void *prior,
+                           float beta, void *workspace) {
   const ts_gemm_spec *s = &gemm->spec;
   const ts_cpu_loops *loops = ts_cpu_loops_best();
   int64_t tiles_m = (s->m + gemm->tile_m - 1) / gemm->tile_m, tiles_n = (s->n + gemm->tile_n - 1) / gemm->tile_n;
@@ -277,7 +277,7 @@ void ts_gemm_run(ts_gemm *gemm, const void *a, const void *b, void *c, const voi
     return;
   }
   if (gemm->tile_m > 0) {
-    run_tiles(gemm, a, b, c, bias, prior, beta, workspace);
+    multiply_tiles(gemm, a, b, c, bias, prior, beta, workspace);
     return;
   }
   if (gemm->wide) {

@@ -41,7 +41,7 @@ static int64_t leading_dimension(int64_t vocabulary) {
   return ld % 1024 == 0 ? ld + 16 : ld;
 }
 
-static ts_gemm *make_product(head *h, const ts_gemm_spec *spec) {
+static ts_gemm *make_gemm(head *h, const ts_gemm_spec *spec) {
   ts_gemm *gemm = ts_gemm_create(spec);
   size_t bytes = ts_gemm_workspace(gemm);
   h->product_bytes = bytes > h->product_bytes ? bytes : h->product_bytes;
@@ -51,31 +51,31 @@ static ts_gemm *make_product(head *h, const ts_gemm_spec *spec) {
 static chunk make_chunk(head *h, int64_t rows) {
   chunk c = {.rows = rows};
   int64_t ld_gradient = h->dtype == TS_F32 ? h->ld : 2 * h->ld; /* narrowed in place */
-  c.logits = make_product(h, &(ts_gemm_spec){.m = rows,
-                                             .n = h->vocabulary,
-                                             .k = h->width,
-                                             .ldc = h->ld,
-                                             .transpose_b = true,
-                                             .in = h->dtype,
-                                             .out = TS_F32,
-                                             .threads = h->threads});
+  c.logits = make_gemm(h, &(ts_gemm_spec){.m = rows,
+                                          .n = h->vocabulary,
+                                          .k = h->width,
+                                          .ldc = h->ld,
+                                          .transpose_b = true,
+                                          .in = h->dtype,
+                                          .out = TS_F32,
+                                          .threads = h->threads});
   if (h->gradients) {
-    c.dx = make_product(h, &(ts_gemm_spec){.m = rows,
-                                           .n = h->width,
-                                           .k = h->vocabulary,
-                                           .lda = ld_gradient,
-                                           .in = h->dtype,
-                                           .out = h->dtype,
-                                           .threads = h->threads});
-    c.dw = make_product(h, &(ts_gemm_spec){.m = h->vocabulary,
-                                           .n = h->width,
-                                           .k = rows,
-                                           .lda = ld_gradient,
-                                           .transpose_a = true,
-                                           .adds = true,
-                                           .in = h->dtype,
-                                           .out = h->accumulator ? TS_F32 : h->dw_dtype,
-                                           .threads = h->threads});
+    c.dx = make_gemm(h, &(ts_gemm_spec){.m = rows,
+                                        .n = h->width,
+                                        .k = h->vocabulary,
+                                        .lda = ld_gradient,
+                                        .in = h->dtype,
+                                        .out = h->dtype,
+                                        .threads = h->threads});
+    c.dw = make_gemm(h, &(ts_gemm_spec){.m = h->vocabulary,
+                                        .n = h->width,
+                                        .k = rows,
+                                        .lda = ld_gradient,
+                                        .transpose_a = true,
+                                        .adds = true,
+                                        .in = h->dtype,
+                                        .out = h->accumulator ? TS_F32 : h->dw_dtype,
+                                        .threads = h->threads});
   }
   return c;
 }
@@ -86,14 +86,14 @@ static void destroy_chunk(chunk *c) {
   ts_gemm_destroy(&c->dw);
 }
 
-static void release(void *prepared) {
+static void release_head(void *prepared) {
   head *h = prepared;
   destroy_chunk(&h->full);
   destroy_chunk(&h->last);
   ts_free(h);
 }
 
-static size_t prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
+static size_t prepare_head(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
   const ts_tensor *x = &graph->tensor[node->in[0]], *w = &graph->tensor[node->in[1]];
   head *h = ts_calloc(1, sizeof *h);
   TS_ASSERT(x->dtype == w->dtype);
@@ -118,7 +118,7 @@ static size_t prepare(const ts_target *target, const ts_graph *graph, const ts_n
   if (prepared != NULL) {
     *prepared = h;
   } else {
-    release(h);
+    release_head(h);
   }
   return workspace;
 }
@@ -220,7 +220,7 @@ static sweep sweep_of(const ts_kernel_call *call) {
   return s;
 }
 
-static void run(const ts_kernel_call *call) {
+static void run_head(const ts_kernel_call *call) {
   const head *h = call->prepared;
   sweep s = sweep_of(call);
   for (int64_t i = 0; i < h->n_chunks; ++i) {
@@ -236,6 +236,6 @@ static void run(const ts_kernel_call *call) {
 }
 
 const ts_kernel *ts_cpu_head(ts_op op) {
-  static const ts_kernel row = {prepare, run, release}, none = {0};
+  static const ts_kernel row = {prepare_head, run_head, release_head}, none = {0};
   return op == TS_OP_HEAD_LOSS || op == TS_OP_HEAD_LOSS_DX || op == TS_OP_HEAD_LOSS_TRAIN ? &row : &none;
 }

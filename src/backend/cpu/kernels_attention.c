@@ -14,7 +14,7 @@ typedef struct buffers {
   float *max, *sum, *rescale; /* [TS_QUERIES] */
 } buffers;
 
-static size_t take_buffers(const ts_attention *p, char *base, buffers *b) {
+static size_t take_forward_buffers(const ts_attention *p, char *base, buffers *b) {
   size_t at = 0, tile = (size_t) (TS_KEYS * p->columns) * sizeof(float), scores = TS_KEYS * TS_QUERIES * sizeof(float);
   b->rows = ts_attention_take(base, &at, tile);
   b->queries = ts_attention_take(base, &at, tile);
@@ -74,8 +74,8 @@ static void rescale_out(const ts_attention *p, buffers *x) {
   }
 }
 
-static void key_block(const ts_attention *p, buffers *x, const void *k, const void *v, int64_t b, int head, int64_t t,
-                      int64_t j, int keys) {
+static void forward_keys(const ts_attention *p, buffers *x, const void *k, const void *v, int64_t b, int head,
+                         int64_t t, int64_t j, int keys) {
   int kv_head = head / (p->heads / p->kv_heads);
   ts_attention_tile rows = ts_attention_rows(p, x->rows, k, b, j, keys, p->kv_heads, kv_head);
   ts_micro_run(&(ts_micro_product){.m = keys,
@@ -114,7 +114,8 @@ static void key_block(const ts_attention *p, buffers *x, const void *k, const vo
                         t, j, keys);
 }
 
-static void query_block(const ts_attention *p, const ts_kernel_call *call, buffers *x, int64_t b, int head, int64_t t) {
+static void forward_queries(const ts_attention *p, const ts_kernel_call *call, buffers *x, int64_t b, int head,
+                            int64_t t) {
   const void *q = call->in[0], *k = call->in[1], *v = call->in[2];
   ts_attention_tile rows = ts_attention_rows(p, x->rows, q, b, t, TS_QUERIES, p->heads, head);
   ts_attention_transpose(x->queries, rows, ts_attention_cells(p, p->columns));
@@ -124,7 +125,7 @@ static void query_block(const ts_attention *p, const ts_kernel_call *call, buffe
   }
   int64_t end = p->causal && t + TS_QUERIES < p->length ? t + TS_QUERIES : p->length;
   for (int64_t j = 0; j < end; j += TS_KEYS) {
-    key_block(p, x, k, v, b, head, t, j, (int) (end - j < TS_KEYS ? end - j : TS_KEYS));
+    forward_keys(p, x, k, v, b, head, t, j, (int) (end - j < TS_KEYS ? end - j : TS_KEYS));
   }
   float *lse = (float *) call->out[1] + (b * p->heads + head) * p->length;
   for (int i = 0; i < TS_QUERIES; ++i) {
@@ -136,31 +137,28 @@ static void query_block(const ts_attention *p, const ts_kernel_call *call, buffe
   ts_attention_store(p, call->out[0], x->out, x->sum, b, t, TS_QUERIES, p->heads, head);
 }
 
-static const void *optional(const ts_kernel_call *call, int i) {
-  return call->node->n_in > i ? call->in[i] : NULL;
-}
-
 size_t ts_attention_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
   ts_attention p = ts_attention_of(graph, node, NULL, NULL, NULL);
   p.drops = node->attr.attention.dropout > 0;
   if (prepared != NULL) {
     *prepared = NULL;
   }
-  return (size_t) target->threads * take_buffers(&p, NULL, &(buffers){0});
+  return (size_t) target->threads * take_forward_buffers(&p, NULL, &(buffers){0});
 }
 
 void ts_attention_run(const ts_kernel_call *call) {
-  ts_attention p = ts_attention_of(call->graph, call->node, optional(call, 3), optional(call, 4), optional(call, 5));
+  ts_attention p = ts_attention_of(call->graph, call->node, ts_call_optional(call, 3), ts_call_optional(call, 4),
+                                   ts_call_optional(call, 5));
   int64_t blocks = (p.length + TS_QUERIES - 1) / TS_QUERIES, items = p.batch * p.heads * blocks;
 #pragma omp parallel num_threads(call->threads)
   {
     buffers x;
-    size_t bytes = take_buffers(&p, NULL, &x);
-    take_buffers(&p, (char *) call->workspace + (size_t) omp_get_thread_num() * bytes, &x);
+    size_t bytes = take_forward_buffers(&p, NULL, &x);
+    take_forward_buffers(&p, (char *) call->workspace + (size_t) omp_get_thread_num() * bytes, &x);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t item = 0; item < items; ++item) {
       int64_t of_head = item / blocks, t = (blocks - 1 - item % blocks) * TS_QUERIES;
-      query_block(&p, call, &x, of_head / p.heads, (int) (of_head % p.heads), t);
+      forward_queries(&p, call, &x, of_head / p.heads, (int) (of_head % p.heads), t);
     }
   }
 }

@@ -14,7 +14,7 @@ typedef struct buffers {
   float *lse, *delta; /* [TS_QUERIES] */
 } buffers;
 
-static size_t take_buffers(const ts_attention *p, char *base, buffers *b) {
+static size_t take_backward_buffers(const ts_attention *p, char *base, buffers *b) {
   size_t at = 0, scores = TS_KEYS * TS_QUERIES * sizeof(float), columns = (size_t) p->columns * sizeof(float);
   size_t whole = (size_t) p->length * columns, tile = TS_QUERIES * columns;
   b->keys = ts_attention_take(base, &at, p->direct ? 0 : whole);
@@ -93,8 +93,8 @@ typedef struct tiles {
   ts_attention_tile keys, keys_along, values, queries_along, do_along;
 } tiles;
 
-static void key_block(const ts_attention *p, buffers *x, const tiles *tile, int64_t b, int head, int64_t t, int64_t j,
-                      int keys) {
+static void backward_keys(const ts_attention *p, buffers *x, const tiles *tile, int64_t b, int head, int64_t t,
+                          int64_t j, int keys) {
   int query_cells = ts_attention_cells(p, TS_QUERIES);
   ts_micro_product product = {.m = keys,
                               .n = TS_QUERIES,
@@ -146,8 +146,8 @@ static void key_block(const ts_attention *p, buffers *x, const tiles *tile, int6
   ts_attention_sum_keys(p, product, t, j, keys);
 }
 
-static void query_block(const ts_attention *p, const ts_kernel_call *call, buffers *x, tiles *tile, int64_t b, int head,
-                        int64_t t) {
+static void backward_queries(const ts_attention *p, const ts_kernel_call *call, buffers *x, tiles *tile, int64_t b,
+                             int head, int64_t t) {
   int cells = ts_attention_cells(p, p->columns);
   ts_attention_tile queries = ts_attention_rows(p, x->query_rows, call->in[1], b, t, TS_QUERIES, p->heads, head);
   ts_attention_tile d_out = ts_attention_rows(p, x->do_rows, call->in[0], b, t, TS_QUERIES, p->heads, head);
@@ -158,7 +158,7 @@ static void query_block(const ts_attention *p, const ts_kernel_call *call, buffe
   load_statistics(p, call, x, b, head, t);
   int64_t end = p->causal && t + TS_QUERIES < p->length ? t + TS_QUERIES : p->length;
   for (int64_t j = 0; j < end; j += TS_KEYS) {
-    key_block(p, x, tile, b, head, t, j, (int) (end - j < TS_KEYS ? end - j : TS_KEYS));
+    backward_keys(p, x, tile, b, head, t, j, (int) (end - j < TS_KEYS ? end - j : TS_KEYS));
   }
   ts_attention_store(p, call->out[0], x->dq, NULL, b, t, TS_QUERIES, p->heads, head);
 }
@@ -172,15 +172,11 @@ static void kv_head(const ts_attention *p, const ts_kernel_call *call, buffers *
   memset(x->dv, 0, (size_t) (rows * p->columns) * sizeof *x->dv);
   for (int head = kv * group; head < (kv + 1) * group; ++head) {
     for (int64_t t = 0; t < p->length; t += TS_QUERIES) {
-      query_block(p, call, x, &tile, b, head, t);
+      backward_queries(p, call, x, &tile, b, head, t);
     }
   }
   ts_attention_store(p, call->out[1], x->dk, NULL, b, 0, rows, p->kv_heads, kv);
   ts_attention_store(p, call->out[2], x->dv, NULL, b, 0, rows, p->kv_heads, kv);
-}
-
-static const void *optional(const ts_kernel_call *call, int i) {
-  return call->node->n_in > i ? call->in[i] : NULL;
 }
 
 size_t ts_attention_dx_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
@@ -189,16 +185,17 @@ size_t ts_attention_dx_prepare(const ts_target *target, const ts_graph *graph, c
   if (prepared != NULL) {
     *prepared = NULL;
   }
-  return (size_t) target->threads * take_buffers(&p, NULL, &(buffers){0});
+  return (size_t) target->threads * take_backward_buffers(&p, NULL, &(buffers){0});
 }
 
 void ts_attention_dx_run(const ts_kernel_call *call) {
-  ts_attention p = ts_attention_of(call->graph, call->node, optional(call, 6), optional(call, 7), optional(call, 8));
+  ts_attention p = ts_attention_of(call->graph, call->node, ts_call_optional(call, 6), ts_call_optional(call, 7),
+                                   ts_call_optional(call, 8));
 #pragma omp parallel num_threads(call->threads)
   {
     buffers x;
-    size_t bytes = take_buffers(&p, NULL, &x);
-    take_buffers(&p, (char *) call->workspace + (size_t) omp_get_thread_num() * bytes, &x);
+    size_t bytes = take_backward_buffers(&p, NULL, &x);
+    take_backward_buffers(&p, (char *) call->workspace + (size_t) omp_get_thread_num() * bytes, &x);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t item = 0; item < p.batch * p.kv_heads; ++item) {
       kv_head(&p, call, &x, item / p.kv_heads, (int) (item % p.kv_heads));

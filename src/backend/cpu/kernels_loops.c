@@ -6,7 +6,7 @@
 /* Elements that go through a buffer at a time, so that every combination of types is one loop each. */
 enum { BLOCK = 512 };
 
-static void widen(float *y, const void *x, ts_dtype dtype, int64_t n) {
+static void widen_elements(float *y, const void *x, ts_dtype dtype, int64_t n) {
   if (dtype == TS_F32) {
     memcpy(y, x, (size_t) n * sizeof *y);
   } else {
@@ -34,8 +34,8 @@ static const char *element_at(const void *x, ts_dtype dtype, int64_t i) {
   return (const char *) x + (size_t) i * ts_dtype_size(dtype);
 }
 
-static void finish(void *y, ts_dtype dtype, const float *acc, const void *bias, ts_dtype bias_dtype, const void *prior,
-                   float beta, int64_t n) {
+static void finish_elements(void *y, ts_dtype dtype, const float *acc, const void *bias, ts_dtype bias_dtype,
+                            const void *prior, float beta, int64_t n) {
   float sum[BLOCK];
   for (int64_t at = 0; at < n; at += BLOCK) {
     int64_t count = n - at < BLOCK ? n - at : BLOCK;
@@ -123,6 +123,6 @@ static void exp_scaled(void *y, ts_dtype dtype, const float *x, float lse, float
 }
 
 const ts_cpu_loops *TS_ISA_NAME(ts_cpu_loops)(void) {
-  static const ts_cpu_loops loops = {finish, widen, logsumexp, exp_scaled};
+  static const ts_cpu_loops loops = {finish_elements, widen_elements, logsumexp, exp_scaled};
   return &loops;
 }

@@ -21,7 +21,7 @@ static ts_gemm_spec spec_of(const ts_target *target, const ts_graph *graph, cons
   return spec;
 }
 
-static size_t prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
+static size_t prepare_matmul(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
   ts_gemm_spec spec = spec_of(target, graph, node);
   ts_gemm *gemm = ts_gemm_create(&spec);
   size_t workspace = ts_gemm_workspace(gemm);
@@ -33,17 +33,17 @@ static size_t prepare(const ts_target *target, const ts_graph *graph, const ts_n
   return workspace;
 }
 
-static void run(const ts_kernel_call *call) {
+static void run_matmul(const ts_kernel_call *call) {
   ts_gemm_run(call->prepared, call->in[0], call->in[1], call->out[0], call->node->n_in > 2 ? call->in[2] : NULL,
               call->prior == NULL ? NULL : call->prior[0], call->beta == NULL ? 1.0f : *call->beta, call->workspace);
 }
 
-static void release(void *prepared) {
+static void release_matmul(void *prepared) {
   ts_gemm *gemm = prepared;
   ts_gemm_destroy(&gemm);
 }
 
 const ts_kernel *ts_cpu_matmul(ts_op op) {
-  static const ts_kernel row = {prepare, run, release}, none = {0};
+  static const ts_kernel row = {prepare_matmul, run_matmul, release_matmul}, none = {0};
   return op == TS_OP_MATMUL ? &row : &none;
 }

@@ -88,7 +88,7 @@ static bool prefers_gemm(const ts_product_spec *spec) {
   return DNNL_VERSION_MAJOR < 3 && spec->transpose_a && is_large(spec) && spec->addend != TS_ADDEND_PRIOR;
 }
 
-static dnnl_primitive_desc_t choose(const ts_product_spec *spec, const ts_dnnl_matmul *matmul) {
+static dnnl_primitive_desc_t choose_implementation(const ts_product_spec *spec, const ts_dnnl_matmul *matmul) {
   dnnl_primitive_desc_t best = ts_dnnl_implementation(engine, matmul, 0);
   for (int i = 1; best != NULL && prefers_gemm(spec); ++i) {
     dnnl_primitive_desc_t next = ts_dnnl_implementation(engine, matmul, i);
@@ -130,7 +130,7 @@ ts_product *ts_product_create(const ts_product_spec *spec) {
   ts_dnnl_desc bias = spec->bias ? matrix(1, spec->n, spec->n, false, spec->in) : NULL;
   int before = set_threads(spec->threads);
   dnnl_primitive_attr_t attr = attributes(spec, c);
-  dnnl_primitive_desc_t chosen = choose(spec, &(ts_dnnl_matmul){a, b, bias, c, attr});
+  dnnl_primitive_desc_t chosen = choose_implementation(spec, &(ts_dnnl_matmul){a, b, bias, c, attr});
   CHECK(dnnl_primitive_attr_destroy(attr));
   ts_product *product = NULL;
   if (chosen != NULL) {
