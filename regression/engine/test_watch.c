@@ -2,9 +2,9 @@
  * `loop DIRECTORY RANK`: a rank computes for ever, the others wait for it in a collective; `inside DIRECTORY RANK`:
  * they wait inside of MPI, where they hold what it has of locks; `saving DIRECTORY RANK`: the same, while a checkpoint
  * is saved. */
-#include "tap.h"
-#include "tap_mpi.h"
-#include "train_run.h"
+#include "regression/tap.h"
+#include "regression/tap_mpi.h"
+#include "regression/train_run.h"
 
 #include "base/heartbeat.h"
 #include "base/log.h"

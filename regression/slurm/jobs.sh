@@ -1,13 +1,13 @@
 #!/bin/sh
-# TAP: the job scripts on a Slurm of 4 nodes that this test starts for itself (regression/slurm_cluster.sh): jobs that end,
+# TAP: the job scripts on a Slurm of 4 nodes that this test starts for itself (regression/slurm/slurm_cluster.sh): jobs that end,
 # that meet their time limit, that lose ranks and nodes.  "#" lines are what a user would read.
 # Nodes share this machine's cores, so what waits for Slurm is queued first and runs beside the rest.
-# REQUEUES=20 TEST_TIMEOUT=1800 queues one job again 20 times instead of 2.  regression/jobscript.sh has what needs no Slurm.
+# REQUEUES=20 TEST_TIMEOUT=1800 queues one job again 20 times instead of 2.  regression/slurm/jobscript.sh has what needs no Slurm.
 # shellcheck source=regression/cli_common.sh
 # shellcheck disable=SC2016,SC2317
 . "${srcdir:-.}/regression/cli_common.sh"
-# shellcheck source=regression/slurm_cluster.sh
-. "$top/regression/slurm_cluster.sh"
+# shellcheck source=regression/slurm/slurm_cluster.sh
+. "$top/regression/slurm/slurm_cluster.sh"
 scripts=$top/slurm
 directory=
 clean_up() {

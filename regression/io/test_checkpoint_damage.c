@@ -4,7 +4,7 @@
 #include "base/text.h"
 #include "io/checkpoint_format.h"
 #include "io/hdf5.h"
-#include "regression/checkpoint_fixture.h"
+#include "regression/io/checkpoint_fixture.h"
 #include "regression/tap.h"
 
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* The status files of a run: what is written is read back, what is not one of them is refused, and who is behind is
  * named. */
-#include "tap.h"
+#include "regression/tap.h"
 
 #include "base/memory.h"
 #include "engine/lag.h"

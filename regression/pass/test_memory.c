@@ -1,7 +1,7 @@
 /* The plan against the process: a run with some 500 MB of state.  The arenas are what the plan says, to the byte; the
  * process grows by them and by the declared reserves. */
-#include "tap_mpi.h"
-#include "train_run.h"
+#include "regression/tap_mpi.h"
+#include "regression/train_run.h"
 
 #include "base/log.h"
 #include "base/memory.h"

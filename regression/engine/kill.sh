@@ -4,7 +4,7 @@
 # shellcheck source=regression/cli_common.sh
 build=$(pwd)
 . "${srcdir:-.}/regression/cli_common.sh"
-test_save=$build/regression/test_save
+test_save=$build/regression/engine/test_save
 
 # ---- in each state of a save ----
 

@@ -82,7 +82,7 @@ test_unwritable() {
 
 # ---- ranks that hang ----
 
-test_watch=$build/regression/test_watch
+test_watch=$build/regression/engine/test_watch
 
 # The signs of an ended job: not by time, not well.
 job_failed() { [ "$status" -ne 0 ] && [ "$status" -ne 124 ] && [ "$status" -ne 75 ]; }

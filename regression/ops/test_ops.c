@@ -29,10 +29,12 @@ static const struct {
   ts_op op;
   const char *test;
 } elsewhere[] = {
-    {TS_OP_VIEW, "test_ops_rules.c"},      {TS_OP_PACK, "test_ops_rules.c"},         {TS_OP_MATMUL, "test_matmul.c"},
-    {TS_OP_ATTENTION, "test_attention.c"}, {TS_OP_ATTENTION_DX, "test_attention.c"}, {TS_OP_HEAD_LOSS, "test_head.c"},
-    {TS_OP_HEAD_LOSS_DX, "test_head.c"},   {TS_OP_HEAD_LOSS_TRAIN, "test_head.c"},   {TS_OP_ALL_REDUCE, "test_comm.c"},
-    {TS_OP_ALL_GATHER, "test_comm.c"},     {TS_OP_REDUCE_SCATTER, "test_comm.c"},
+    {TS_OP_VIEW, "ops/test_ops_rules.c"},         {TS_OP_PACK, "ops/test_ops_rules.c"},
+    {TS_OP_MATMUL, "cpu/test_matmul.c"},          {TS_OP_ATTENTION, "cpu/test_attention.c"},
+    {TS_OP_ATTENTION_DX, "cpu/test_attention.c"}, {TS_OP_HEAD_LOSS, "cpu/test_head.c"},
+    {TS_OP_HEAD_LOSS_DX, "cpu/test_head.c"},      {TS_OP_HEAD_LOSS_TRAIN, "cpu/test_head.c"},
+    {TS_OP_ALL_REDUCE, "comm/test_comm.c"},       {TS_OP_ALL_GATHER, "comm/test_comm.c"},
+    {TS_OP_REDUCE_SCATTER, "comm/test_comm.c"},
 };
 
 static const ts_backend instruction_sets[] = {

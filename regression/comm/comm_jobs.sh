@@ -36,23 +36,23 @@ output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 mpiexec=${MPIEXEC:-mpiexec}
 
-job $mpiexec -n 2 regression/test_comm die
+job $mpiexec -n 2 regression/comm/test_comm die
 fails "^tessera: rank 1 on .*: rank 1 must die" "a rank that dies while another waits"
-job $mpiexec -n 4 regression/test_comm die
+job $mpiexec -n 4 regression/comm/test_comm die
 fails "^tessera: rank 1 on .*: rank 1 must die" "a rank that dies while three others wait"
-job $mpiexec -n 3 regression/test_comm mismatch
+job $mpiexec -n 3 regression/comm/test_comm mismatch
 fails "rank 1 is in reduce_scatter of 3 elements while rank 0 is in all_gather of 3 elements" \
   "different collectives: the agreement names ranks and calls"
-job $mpiexec -n 2 regression/test_comm size
+job $mpiexec -n 2 regression/comm/test_comm size
 fails "than the [48] bytes expected: the ranks are not in the same collective" \
   "different sizes: noticed without the agreement"
-job env SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 regression/test_comm die
+job env SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 regression/comm/test_comm die
 fails "srun started 4 tasks, but MPI sees one world per task: use srun --mpi=" "srun without a process manager that MPI knows"
-job env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=3 regression/test_comm die
+job env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=3 regression/comm/test_comm die
 fails "mpirun started 3 processes, but MPI sees one world per process" "the launcher of another MPI"
 
 # MPICH takes ranks 0, 2 and 1, 3 for two nodes; other libraries see one node and the same must hold.
-job env MPIR_CVAR_NUM_CLIQUES=2 $mpiexec -n 4 regression/test_comm nodes
+job env MPIR_CVAR_NUM_CLIQUES=2 $mpiexec -n 4 regression/comm/test_comm nodes
 result "$([ $status -eq 0 ] || echo "status $status")" "ranks are numbered node by node: $(head -n 1 "$output")"
 echo "1..$results"
 exit $((failures > 0))

@@ -1,4 +1,4 @@
-#include "regression/checkpoint_fixture.h"
+#include "regression/io/checkpoint_fixture.h"
 
 #include "base/memory.h"
 #include "base/random.h"

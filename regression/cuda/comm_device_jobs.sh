@@ -1,7 +1,7 @@
 #!/bin/sh
 # TAP: communicators of devices that fail, on the stand-in: the job ends at once with a message that names the rank, the
 # group, the collective and the reason.
-if [ ! -x regression/test_comm_device_shim ]; then
+if [ ! -x regression/shim/test_comm_device_shim ]; then
   echo "1..0 # SKIP the stand-in is not built here"
   exit 0
 fi
@@ -20,7 +20,7 @@ fails() {
     assignments="$assignments $1"
     shift
   done
-  timeout -k 5 20 env $assignments "${MPIEXEC:-mpiexec}" -n "$2" regression/test_comm_device_shim "$3" > "$output" 2>&1 < /dev/null
+  timeout -k 5 20 env $assignments "${MPIEXEC:-mpiexec}" -n "$2" regression/shim/test_comm_device_shim "$3" > "$output" 2>&1 < /dev/null
   status=$?
   results=$((results + 1))
   if [ $status -ne 0 ] && [ $status -lt 124 ] && grep -q "$pattern" "$output"; then

@@ -1,7 +1,7 @@
 /* ZeRO's one property: the stage, the buckets, persistence, overlap and recomputation change time and memory, never
  * bits; another grid changes only rounding. */
-#include "tap_mpi.h"
-#include "train_run.h"
+#include "regression/tap_mpi.h"
+#include "regression/train_run.h"
 
 #include "base/memory.h"
 #include "base/text.h"

@@ -5,7 +5,7 @@ build=$(pwd)
 . "${srcdir:-.}/regression/cli_common.sh"
 zero_to_fp32=$build/zero_to_fp32
 golden=$top/regression/golden
-same() { "$build/regression/test_safetensors" same "$@"; }
+same() { "$build/regression/io/test_safetensors" same "$@"; }
 both() { eval "$1" && eval "$2"; }
 
 # import CASE RANKS [WORD]...: zero steps from a Hugging Face directory, saved in CASE.run
@@ -156,14 +156,14 @@ test_fp16() {
   rm -rf wide wide.run
   cp -r "$golden/llama_tied" wide
   chmod -R u+w wide
-  "$build/regression/test_safetensors" add wide/model.safetensors lm_head.weight model.embed_tokens.weight 1e7
+  "$build/regression/io/test_safetensors" add wide/model.safetensors lm_head.weight model.embed_tokens.weight 1e7
   run $mpiexec -n 2 "$tessera" train import.cfg --set model.from=wide --set model.tie_word_embeddings=false \
     --set data.path="$golden/llama_tied/tokens.bin" --set run.directory=wide.run
   refused "beyond fp16" "[0-9]+ values of 1 tensor are beyond fp16, .*in lm_head.weight: --saturate .*--dtype bf16" \
     wide.run out --format safetensors --dtype fp16
   run "$zero_to_fp32" wide.run narrow --format safetensors --dtype fp16 --saturate
   ok "with --saturate they are counted and cut off" said 0 "of 1 tensor are beyond fp16, .*lm_head.weight; 65504 or"
-  ok "with --saturate nothing is infinite" "$build/regression/test_safetensors" within narrow 65504
+  ok "with --saturate nothing is infinite" "$build/regression/io/test_safetensors" within narrow 65504
   run "$zero_to_fp32" wide.run wide.bf16 --format safetensors --dtype bf16
   ok "bf16 holds them" clean
 }

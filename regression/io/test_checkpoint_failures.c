@@ -3,7 +3,7 @@
 #include "base/text.h"
 #include "io/hdf5.h"
 #include "io/tokens.h"
-#include "regression/checkpoint_fixture.h"
+#include "regression/io/checkpoint_fixture.h"
 #include "regression/tap.h"
 
 #include <errno.h>

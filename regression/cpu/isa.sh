@@ -5,7 +5,7 @@ failures=0
 for setting in ONEDNN_MAX_CPU_ISA=AVX512_CORE ONEDNN_MAX_CPU_ISA=AVX2 TESSERA_ISA=v3 TESSERA_ISA=generic; do
   for test in matmul attention head; do
     results=$((results + 1))
-    if output=$(env $setting regression/test_$test 2>&1); then
+    if output=$(env $setting regression/cpu/test_$test 2>&1); then
       echo "ok $results - $test with $setting"
     elif echo "$output" | grep -q "processor does not have it"; then
       echo "ok $results - $test with $setting # SKIP this processor does not have it"

@@ -1,5 +1,5 @@
 /* What squeue says of the time left, and asking it: a squeue of our own stands in the path. */
-#include "tap.h"
+#include "regression/tap.h"
 
 #include "base/log.h"
 #include "base/memory.h"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # TAP: the job scripts without a Slurm: their waiting under signals, and what they decide and say, with stand-ins of Slurm's
-# commands and of the program.  regression/slurm has the same scripts on a real one.
+# commands and of the program.  regression/slurm/jobs.sh has the same scripts on a real one.
 # shellcheck source=regression/cli_common.sh
 # shellcheck disable=SC2016,SC2317
 . "${srcdir:-.}/regression/cli_common.sh"

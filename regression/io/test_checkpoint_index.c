@@ -2,7 +2,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "io/hdf5.h"
-#include "regression/checkpoint_fixture.h"
+#include "regression/io/checkpoint_fixture.h"
 #include "regression/tap.h"
 
 #include <math.h>

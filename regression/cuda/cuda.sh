@@ -4,7 +4,7 @@
 # shellcheck source=regression/cli_common.sh
 . "${srcdir:-.}/regression/cli_common.sh"
 cpu=$tessera
-tessera=$(dirname "$cpu")/regression/tessera_shim
+tessera=$(dirname "$cpu")/regression/shim/tessera_shim
 if [ ! -x "$tessera" ]; then
   echo "1..0 # SKIP no C++ compiler for the stand-in"
   exit 0

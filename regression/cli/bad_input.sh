@@ -240,7 +240,7 @@ unread() {
   done
 }
 both() { eval "$1" && eval "$2"; }
-add() { "${tessera%/*}/regression/test_safetensors" add hf/model.safetensors "$@"; }
+add() { "${tessera%/*}/regression/io/test_safetensors" add hf/model.safetensors "$@"; }
 
 tied_weights() {
   rm -rf hf

@@ -5,7 +5,7 @@
 #include "io/checkpoint_format.h"
 #include "io/checksum.h"
 #include "io/hdf5.h"
-#include "regression/checkpoint_fixture.h"
+#include "regression/io/checkpoint_fixture.h"
 #include "regression/tap.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* The programs of all ranks of large grids, stepped in one process; and that the simulator names what is broken. */
-#include "regression/grid.h"
+#include "regression/pass/grid.h"
 #include "regression/tap.h"
 
 #include "base/log.h"

@@ -8,9 +8,9 @@
 #include "engine/stop.h"
 #include "io/hdf5.h"
 #include "io/publication.h"
-#include "tap.h"
-#include "tap_mpi.h"
-#include "train_run.h"
+#include "regression/tap.h"
+#include "regression/tap_mpi.h"
+#include "regression/train_run.h"
 
 #include <errno.h>
 #include <math.h>

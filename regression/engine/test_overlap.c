@@ -4,9 +4,9 @@
  * These assertions are about time.  So that a busy machine does not decide them, the kernels sleep instead of
  * computing: the schedule, the executor, the stream and the collectives are the real ones.  The shorter of two
  * interleaved steps counts, and there are five attempts. */
-#include "tap.h"
-#include "tap_mpi.h"
-#include "train_run.h"
+#include "regression/tap.h"
+#include "regression/tap_mpi.h"
+#include "regression/train_run.h"
 
 #include "base/log.h"
 #include "base/memory.h"

@@ -1,7 +1,7 @@
 /* The programs of a device, where there is none: every run of segments of every rank of several grids is lowered and
  * verified, and the verifier names what was broken. */
 #include "pass/lower.h"
-#include "regression/grid.h"
+#include "regression/pass/grid.h"
 #include "regression/tap.h"
 
 static const unsigned runs[] = {TS_SEGMENT_FORWARD, TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT,
