@@ -42,6 +42,8 @@ static const cut_case cases[] = {
     {TS_OP_CAST, "", {X}, {X}, {.cast = {TS_F32}}, "01c", "2"},
     {TS_OP_ACCUMULATE, "", {X, X, F(1)}, {X}, {{0}}, "01c", ""},
     {TS_OP_GELU, "", {X}, {X}, {{0}}, "01c", ""},
+    {TS_OP_GELU_DX, "", {X, X}, {X}, {{0}}, "01c", ""},
+    {TS_OP_SWIGLU, "", {X, X}, {X}, {{0}}, "01c", ""},
     {TS_OP_SWIGLU_DX, "", {X, X, X}, {X, X}, {{0}}, "01c", ""},
     {TS_OP_DROPOUT, "", {X, L(1), L(4)}, {X}, {.dropout = {0.5f, 7}}, "b", "tc"},
     {TS_OP_MATMUL, "a b", {X, F(8, 6)}, {F(4, 3, 6)}, {.matmul = {false, false, TS_F32}}, "01kn", "m"},
@@ -55,6 +57,7 @@ static const cut_case cases[] = {
      "mn",
      "01"},
     {TS_OP_MATMUL_GELU, "", {X, F(8, 6), F(6)}, {F(4, 3, 6), F(4, 3, 6)}, {.matmul = {false, false, TS_F32}}, "", "k"},
+    {TS_OP_MATMUL_DGELU, "", {X, F(8, 6), X}, {X}, {.matmul = {false, false, TS_F32}}, "", "k"},
     {TS_OP_SUM_ROWS, "", {X}, {F(8)}, {.sum_rows = {TS_F32}}, "01c", ""},
     {TS_OP_EMBEDDING, "", {F(IDS, 8), I(4, 3)}, {X}, {{0}}, "btc", "v"},
     {TS_OP_EMBEDDING_DW, "", {X, I(4, 3)}, {F(IDS, 8)}, {.embedding = {IDS, TS_F32}}, "btc", "v"},
@@ -64,6 +67,7 @@ static const cut_case cases[] = {
     {TS_OP_LAYERNORM_DX, "", {X, X, F(8), F(4, 3), F(4, 3)}, {X}, {{0}}, "01", "C"},
     {TS_OP_LAYERNORM_DW, "", {X, X, F(4, 3), F(4, 3)}, {F(8), F(8)}, {.norm = {0, TS_F32}}, "01", "C"},
     {TS_OP_RMSNORM, "", {X, F(8)}, {X, F(4, 3)}, {.norm = {1e-5f, TS_F32}}, "01", "C"},
+    {TS_OP_RMSNORM_DX, "", {X, X, F(8), F(4, 3)}, {X}, {{0}}, "01", "C"},
     {TS_OP_RMSNORM_DW, "", {X, X, F(4, 3)}, {F(8)}, {.norm = {0, TS_F32}}, "01", "C"},
     {TS_OP_ROPE, "", {Q, I(4, 3)}, {Q}, {.rope = {.head_dim = 4, .theta = 100}}, "bth", ""},
     {TS_OP_ATTENTION, "", {Q, X, X, I(4, 3)}, {Q, LSE}, HEADS(0), "bh", "t"},
@@ -209,7 +213,20 @@ static void test_case(const cut_case *c) {
   run_free(&whole);
 }
 
+/* An op whose rule has letters has a case above. */
+static void test_coverage(ts_op op) {
+  const ts_op_info *info = ts_op_get(op);
+  bool listed = false;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    listed = listed || cases[i].op == op;
+  }
+  tap_ok(listed || info->index(&(ts_node){.op = op})[0] == '\0', "%s has a case here, or no letters", info->name);
+}
+
 int main(void) {
+  for (int op = 0; op < TS_N_OPS; ++op) {
+    test_coverage((ts_op) op);
+  }
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
     test_case(&cases[i]);
   }
