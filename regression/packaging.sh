@@ -181,7 +181,7 @@ dead_links() {
 # Tests are named as files or as programs; those of shim/ are built from other rooms' sources.
 lost_tests() {
   for document in $documents; do
-    grep -oE '\bregression/[A-Za-z0-9_./]*[A-Za-z0-9_]' "$top/$document" | sed 's/[.]np[1-9]$//; s/[.]seed[1-9]$//; s/_shim$//' | sort -u |
+    grep -oE '\bregression/[A-Za-z0-9_./]*[A-Za-z0-9_]' "$top/$document" | sed '/FAMILY/d; s/[.]np[1-9]$//; s/[.]seed[1-9]$//; s/_shim$//' | sort -u |
       while read -r name; do
         case $name in regression/shim/test_*) set -- "$top"/regression/*/"${name##*/}.c" ;; *) set -- "$top/$name.c" ;; esac
         [ -e "$1" ] || [ -e "$top/$name" ] || echo "$document: there is no $name"
