@@ -26,15 +26,15 @@ long() {
 # -O2 vectorises, too, and takes less time.
 long "$top/configure" -q --cache-file=cache CC="$mpicc" CFLAGS=-O2 --without-cuda --without-pmix
 ok "configure" gave 0
-tests="attention head matmul ops vector"
+tests="cpu/test_attention cpu/test_head cpu/test_matmul ops/test_ops cpu/test_vector"
 # shellcheck disable=SC2046,SC2086 # words
-long make -s -j2 $(printf 'regression/test_%s ' $tests)
+long make -s -j2 $(printf 'regression/%s ' $tests)
 ok "everything is compiled" gave 0
 ok "without a warning" is "$(grep -c 'warning:' "$scratch/err")" 0
 for test in $tests; do
-  long "$top/regression/run_test" regression/test_$test
-  ok "test_$test" gave 0
-  ok "test_$test: nothing failed" is "$(grep -c '^not ok' "$scratch/out")" 0
+  long "$top/regression/run_test" regression/$test
+  ok "${test#*/}" gave 0
+  ok "${test#*/}: nothing failed" is "$(grep -c '^not ok' "$scratch/out")" 0
 done
 mkdir missing
 sed 's/^\(ac_cv_prog_c_openmp=\).*/\1unsupported/' cache > missing/cache

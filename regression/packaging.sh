@@ -159,7 +159,7 @@ test_recipe() {
 
 # ---- documents ----
 
-documents="README.md doc/cluster.md doc/deepspeed.md doc/design.md slurm/README.md cuda/README.md"
+documents="README.md CONTRIBUTING.md regression/README.md doc/cluster.md doc/deepspeed.md doc/design.md slurm/README.md cuda/README.md"
 
 unknown_keys() {
   for document in $documents; do
@@ -175,6 +175,20 @@ dead_links() {
     grep -oE '\]\([^)#]*\)' "$top/$document" | tr -d ']()' | while read -r link; do
       [ -e "$top/$(dirname "$document")/$link" ] || echo "$document: there is no $link"
     done
+  done
+}
+
+# Tests are named as files or as programs; those of shim/ are built from other rooms' sources.
+lost_tests() {
+  for document in $documents; do
+    grep -oE '\bregression/[A-Za-z0-9_./]*[A-Za-z0-9_]' "$top/$document" | sed '/FAMILY/d; s/[.]np[1-9]$//; s/[.]seed[1-9]$//; s/_shim$//' | sort -u |
+      while read -r name; do
+        case $name in regression/shim/test_*) set -- "$top"/regression/*/"${name##*/}.c" ;; *) set -- "$top/$name.c" ;; esac
+        [ -e "$1" ] || [ -e "$top/$name" ] || echo "$document: there is no $name"
+      done
+  done
+  for room in "$top"/regression/*/; do
+    grep -q "^| .$(basename "$room")/. |" "$top/regression/README.md" || echo "regression/README.md: nothing of $(basename "$room")"
   done
 }
 
@@ -214,6 +228,7 @@ test_documents() {
   "$tessera" keys > deck.keys
   ok "keys that documents name are there" empty "$(unknown_keys)"
   ok "links of documents lead somewhere" empty "$(dead_links)"
+  ok "tests that documents name are there, and rooms of tests are told" empty "$(lost_tests)"
   ok "the variables of train.sbatch are told" empty "$(untold_variables)"
   ok "quickstart says what it will do: $(promised)" grep -qF "$(promised)" "$top/quickstart"
   TESSERA_ISA=generic run "$tessera" plan "$top/inputs/quickstart.cfg"

@@ -31,7 +31,7 @@ libpmix-dev      | pkg-config --exists pmix
 g++              | command -v g++
 hdf5-tools       | command -v h5dump && command -v h5diff
 '
-# For regression/slurm, which is skipped without them.
+# For regression/slurm/jobs.sh, which is skipped without them.
 slurm_need='
 munge            | PATH=$PATH:/usr/sbin; command -v munged
 slurmctld        | PATH=$PATH:/usr/sbin; command -v slurmctld

@@ -1,4 +1,4 @@
-#include "train_run.h"
+#include "regression/train_run.h"
 
 #include "base/memory.h"
 #include "base/random.h"

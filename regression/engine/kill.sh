@@ -1,0 +1,114 @@
+#!/bin/sh
+# TAP: ranks killed while they save.  What was published before always loads, half of a checkpoint never does, and the
+# run goes on with the losses it would have had.  CHECKPOINTS=all kills at 50 random moments, otherwise at 10.
+# shellcheck source=regression/cli_common.sh
+build=$(pwd)
+. "${srcdir:-.}/regression/cli_common.sh"
+test_save=$build/regression/engine/test_save
+
+# ---- in each state of a save ----
+
+kill_in() {
+  rm -rf "dir"
+  mkdir "dir"
+  run $mpiexec -n 3 "$test_save" kill dir "$1" "$2"
+  ok "rank $2 is killed in $1: the job ends" [ "$status" -ne 0 -a "$status" -ne 124 ]
+  run $mpiexec -n 3 "$test_save" check dir
+  ok "rank $2 was killed in $1: the newest checkpoint loads and goes on" gave 0
+}
+
+test_states() {
+  for state in DIRECTORY COPY SHARD INDEX SUM COLLECT MANIFEST PUBLISH LATEST PRUNE; do
+    kill_in $state 0
+  done
+  for state in COPY SHARD SUM COLLECT; do
+    kill_in $state 2
+  done
+}
+
+# ---- at random moments ----
+
+steps=120
+train() {
+  timeout -k 5 60 $mpiexec -n 2 sh -c 'echo $$ >> pids; exec "$@"' sh "$tessera" train tiny.cfg --set run.steps=$steps \
+    --set run.save_every=2 --set run.keep=2 --set run.evaluate_every=0 --set zero_optimization.stage=2 \
+    --set debug.digest_every=40 "$@" > "$scratch/out" 2> "$scratch/err" < /dev/null
+}
+
+# A moment between 0 and 1 seconds after the run began to write; the rank is drawn too.
+kill_at_random() {
+  rm -f pids
+  train --set run.directory=killed --resume auto &
+  job=$!
+  tries=0
+  while [ $tries -lt 100 ] && [ "$(wc -l < pids 2> /dev/null)" != 2 ]; do
+    sleep 0.02
+    tries=$((tries + 1))
+  done
+  sleep "$(awk -v seed="$1" 'BEGIN { srand(seed); printf "%.3f", 0.15 + 0.7 * rand() }')"
+  kill -9 "$(sed -n "$((1 + $1 % 2))p" pids)" 2> /dev/null
+  wait $job
+  status=$?
+}
+
+newest_is_intact() {
+  newest=$(find killed -maxdepth 1 -name 'step_*' ! -name '*.tmp' ! -name '*.aside' 2> /dev/null | sort | tail -n 1)
+  [ -z "$newest" ] || "$tessera" verify "$newest"
+}
+
+test_random() {
+  train --set run.directory=whole
+  status=$?
+  ok "a run that nobody kills" gave 0
+  moments=10
+  [ "${CHECKPOINTS:-}" = all ] && moments=50
+  i=0
+  damaged=0
+  killed=0
+  while [ $i -lt $moments ]; do
+    i=$((i + 1))
+    kill_at_random $i
+    [ "$status" -eq 0 ] || killed=$((killed + 1))
+    newest_is_intact > "$scratch/damage" 2>&1 || damaged=$((damaged + 1))
+    if [ "$status" -eq 0 ]; then
+      rm -rf killed
+    fi
+  done
+  ok "$killed of $moments runs were killed before their end" [ $killed -gt 0 ]
+  ok "the newest checkpoint was intact each time" is $damaged 0
+  train --set run.directory=killed --resume auto
+  status=$?
+  ok "the last one goes on to its end" gave 0
+  ok "and is the run that nobody killed" "$tessera" compare whole killed
+}
+
+# ---- signals while it computes ----
+
+# A product must survive a signal: oneDNN's kernels keep the stack pointer in the heap, and a handler's frame damages it
+# (one signal in four, before they were blocked).  A process that is not there any more ends the hail.
+hail() {
+  until [ -r hail/metrics.csv ] || ! kill -0 $job; do
+    sleep 0.05
+  done
+  while kill -USR1 $job; do
+    sleep 0.005
+  done
+}
+
+test_hail() {
+  for try in 1 2 3; do
+    rm -rf hail
+    "$tessera" train tiny.cfg --set model.hidden_size=384 --set model.intermediate_size=768 --set run.steps=200 \
+      --set train_batch_size=12 --set run.directory=hail > "$scratch/out" 2> "$scratch/err" < /dev/null &
+    job=$!
+    hail 2> /dev/null
+    wait $job
+    status=$?
+    ok "signals while it computes, try $try: saved" gave 75
+  done
+}
+
+test_states
+test_random
+test_hail
+finish

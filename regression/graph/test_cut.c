@@ -1,0 +1,235 @@
+/* Dividing an op's work along an index: the parts' results are the whole's, put together or added up.  For every op
+ * that has such a rule, and every index of it, on 2 and 3 ranks with unequal parts. */
+#include "backend/cpu/cpu.h"
+#include "graph/op.h"
+#include "regression/kernel_run.h"
+#include "regression/tap.h"
+
+typedef struct type {
+  ts_dtype dtype;
+  ts_shape shape;
+} type;
+
+typedef struct cut_case {
+  ts_op op;
+  const char *what;
+  type in[RUN_MAX], out[4]; /* ended by an empty shape */
+  ts_attr attr;
+  const char *can, *cannot; /* indices */
+} cut_case;
+
+#define F(...) \
+  { TS_F32, TS_SHAPE(__VA_ARGS__) }
+#define D(...) \
+  { TS_F64, TS_SHAPE(__VA_ARGS__) }
+#define I(...) \
+  { TS_I32, TS_SHAPE(__VA_ARGS__) }
+#define L(...) \
+  { TS_I64, TS_SHAPE(__VA_ARGS__) }
+#define X F(4, 3, 8)
+enum { IDS = 3 }; /* what integers are below: rows of tables, documents */
+
+#define HEADS(p)                                                                                                     \
+  {                                                                                                                  \
+    .attention = {.heads = 8, .kv_heads = 4, .head_dim = 2, .scale = 0.5f, .causal = true, .dropout = p, .name = 3 } \
+  }
+#define Q F(4, 3, 16)
+#define LSE F(4, 8, 3)
+
+static const cut_case cases[] = {
+    {TS_OP_ADD, "", {X, X}, {X}, {{0}}, "01c", "2*xC"},
+    {TS_OP_ADD, "of two dimensions", {F(6, 8), F(6, 8)}, {F(6, 8)}, {{0}}, "0c", "1"},
+    {TS_OP_CAST, "", {X}, {X}, {.cast = {TS_F32}}, "01c", "2"},
+    {TS_OP_ACCUMULATE, "", {X, X, F(1)}, {X}, {{0}}, "01c", ""},
+    {TS_OP_GELU, "", {X}, {X}, {{0}}, "01c", ""},
+    {TS_OP_GELU_DX, "", {X, X}, {X}, {{0}}, "01c", ""},
+    {TS_OP_SWIGLU, "", {X, X}, {X}, {{0}}, "01c", ""},
+    {TS_OP_SWIGLU_DX, "", {X, X, X}, {X, X}, {{0}}, "01c", ""},
+    {TS_OP_DROPOUT, "", {X, L(1), L(4)}, {X}, {.dropout = {0.5f, 7}}, "b", "tc"},
+    {TS_OP_MATMUL, "a b", {X, F(8, 6)}, {F(4, 3, 6)}, {.matmul = {false, false, TS_F32}}, "01kn", "m"},
+    {TS_OP_MATMUL, "a b^T + bias", {X, F(6, 8), F(6)}, {F(4, 3, 6)}, {.matmul = {false, true, TS_F32}}, "01n", "k"},
+    {TS_OP_MATMUL, "a^T b", {X, F(4, 3, 6)}, {F(8, 6)}, {.matmul = {true, false, TS_F32}}, "01mn", "k"},
+    {TS_OP_MATMUL,
+     "a^T b of other leading dimensions",
+     {X, F(12, 6)},
+     {F(8, 6)},
+     {.matmul = {true, false, TS_F32}},
+     "mn",
+     "01"},
+    {TS_OP_MATMUL_GELU, "", {X, F(8, 6), F(6)}, {F(4, 3, 6), F(4, 3, 6)}, {.matmul = {false, false, TS_F32}}, "", "k"},
+    {TS_OP_MATMUL_DGELU, "", {X, F(8, 6), X}, {X}, {.matmul = {false, false, TS_F32}}, "", "k"},
+    {TS_OP_SUM_ROWS, "", {X}, {F(8)}, {.sum_rows = {TS_F32}}, "01c", ""},
+    {TS_OP_EMBEDDING, "", {F(IDS, 8), I(4, 3)}, {X}, {{0}}, "btc", "v"},
+    {TS_OP_EMBEDDING_DW, "", {X, I(4, 3)}, {F(IDS, 8)}, {.embedding = {IDS, TS_F32}}, "btc", "v"},
+    {TS_OP_PICK, "", {X, I(4)}, {F(4, 1, 8)}, {{0}}, "", "btc"},
+    {TS_OP_SPLIT, "", {X}, {X}, {.split = {(const int64_t[]){8}}}, "", "0c"},
+    {TS_OP_LAYERNORM, "", {X, F(8), F(8)}, {X, F(4, 3), F(4, 3)}, {.norm = {1e-5f, TS_F32}}, "01", "Cc"},
+    {TS_OP_LAYERNORM_DX, "", {X, X, F(8), F(4, 3), F(4, 3)}, {X}, {{0}}, "01", "C"},
+    {TS_OP_LAYERNORM_DW, "", {X, X, F(4, 3), F(4, 3)}, {F(8), F(8)}, {.norm = {0, TS_F32}}, "01", "C"},
+    {TS_OP_RMSNORM, "", {X, F(8)}, {X, F(4, 3)}, {.norm = {1e-5f, TS_F32}}, "01", "C"},
+    {TS_OP_RMSNORM_DX, "", {X, X, F(8), F(4, 3)}, {X}, {{0}}, "01", "C"},
+    {TS_OP_RMSNORM_DW, "", {X, X, F(4, 3)}, {F(8)}, {.norm = {0, TS_F32}}, "01", "C"},
+    {TS_OP_ROPE, "", {Q, I(4, 3)}, {Q}, {.rope = {.head_dim = 4, .theta = 100}}, "bth", ""},
+    {TS_OP_ATTENTION, "", {Q, X, X, I(4, 3)}, {Q, LSE}, HEADS(0), "bh", "t"},
+    {TS_OP_ATTENTION, "with dropout", {Q, X, X, I(4, 3), L(1), L(4)}, {Q, LSE}, HEADS(0.5f), "b", "h"},
+    {TS_OP_ATTENTION_DX, "", {Q, Q, X, X, Q, LSE}, {Q, X, X}, HEADS(0), "bh", "t"},
+    {TS_OP_HEAD_LOSS, "", {X, F(IDS, 8), I(4, 3)}, {D(1), D(1)}, {{0}}, "bt", "vc"},
+    {TS_OP_HEAD_LOSS_DX, "", {X, F(IDS, 8), I(4, 3), F(1)}, {X, F(IDS, 8)}, {.head = {TS_F32}}, "bt", "vc"},
+    {TS_OP_HEAD_LOSS_TRAIN,
+     "",
+     {X, F(IDS, 8), I(4, 3), F(1)},
+     {D(1), D(1), X, F(IDS, 8)},
+     {.head = {TS_F32}},
+     "bt",
+     "vc"},
+    {TS_OP_SUM_SQUARES, "", {F(8)}, {D(1)}, {{0}}, "", "c0"},
+};
+
+static const ts_backend generic = {.name = "generic", .kernel = ts_cpu_kernels_generic};
+
+static run_case make(const cut_case *c) {
+  run_case run = {.op = c->op, .attr = c->attr, .threads = 1};
+  for (int i = 0; i < RUN_MAX && c->in[i].shape.n > 0; ++i, ++run.n_in) {
+    bool real = c->in[i].dtype == TS_F32;
+    run.in[i] =
+        real ? run_random(TS_F32, c->in[i].shape, (uint64_t) (i + 1), 1) : run_new(c->in[i].dtype, c->in[i].shape);
+    for (int64_t k = 0; k < run_count(&run.in[i]) && !real; ++k) {
+      run_set(&run.in[i], k, (double) (k * k % IDS));
+    }
+  }
+  for (int i = 0; i < 4 && c->out[i].shape.n > 0; ++i, ++run.n_out) {
+    run.out[i] = run_new(c->out[i].dtype, c->out[i].shape);
+  }
+  return run;
+}
+
+/* Elements before the cut dimension and behind it. */
+static void extents(const run_tensor *x, int dim, int64_t *outer, int64_t *inner) {
+  *outer = *inner = 1;
+  for (int i = 0; i < x->shape.n; ++i) {
+    *outer *= i < dim ? x->shape.d[i] : 1;
+    *inner *= i > dim ? x->shape.d[i] : 1;
+  }
+}
+
+/* Units [first, first + n) of a tensor, or all of one that does not have the index. */
+static run_tensor take(const run_tensor *x, ts_slice slice, int64_t first, int64_t n) {
+  int64_t outer, inner, from = slice.dim < 0 ? 0 : first * slice.unit;
+  extents(x, slice.dim, &outer, &inner);
+  ts_shape shape = x->shape;
+  int64_t whole = 1, count = 1;
+  if (slice.dim >= 0) {
+    whole = shape.d[slice.dim];
+    count = shape.d[slice.dim] = n * slice.unit;
+  }
+  run_tensor part = run_new(x->dtype, shape);
+  size_t size = ts_dtype_size(x->dtype) * (size_t) inner;
+  for (int64_t o = 0; o < outer; ++o) {
+    memcpy((char *) part.data + (size_t) (o * count) * size, (char *) x->data + (size_t) (o * whole + from) * size,
+           (size_t) count * size);
+  }
+  return part;
+}
+
+/* The part's result is that of its units; a partial sum is added to `sum`. \return the largest difference. */
+static double compare(const run_tensor *part, const run_tensor *whole, ts_slice slice, int64_t first, int64_t n,
+                      double *sum) {
+  run_tensor expected = take(whole, slice, first, n);
+  double worst = 0;
+  for (int64_t i = 0; i < run_count(part); ++i) {
+    if (slice.dim < 0) {
+      sum[i] += run_get(part, i);
+    } else {
+      worst = fmax(worst, fabs(run_get(part, i) - run_get(&expected, i)));
+    }
+  }
+  ts_free(expected.data);
+  return worst;
+}
+
+static double run_part(const run_case *whole, const ts_cut *cut, int64_t first, int64_t n, double **sum) {
+  run_case part = {.op = whole->op, .attr = whole->attr, .n_in = whole->n_in, .n_out = whole->n_out, .threads = 1};
+  double worst = 0;
+  if (cut->localise != NULL) {
+    cut->localise(&part.attr, n);
+  }
+  for (int i = 0; i < whole->n_in; ++i) {
+    part.in[i] = take(&whole->in[i], cut->in[i], first, n);
+  }
+  for (int i = 0; i < whole->n_out; ++i) {
+    part.out[i] = take(&whole->out[i], cut->out[i], first, n);
+    memset(part.out[i].data, 0x5a, run_bytes(&part.out[i]));
+  }
+  run_kernel(&generic, &part);
+  for (int i = 0; i < whole->n_out; ++i) {
+    worst = fmax(worst, compare(&part.out[i], &whole->out[i], cut->out[i], first, n, sum[i]));
+  }
+  run_free(&part);
+  return worst;
+}
+
+/* On `ranks` ranks, the last with what is left. */
+static double run_parts(const run_case *whole, const ts_cut *cut, int64_t ranks) {
+  double *sum[4], worst = 0;
+  for (int i = 0; i < whole->n_out; ++i) {
+    sum[i] = ts_calloc((size_t) run_count(&whole->out[i]), sizeof **sum);
+  }
+  for (int64_t r = 0; r < ranks; ++r) {
+    int64_t each = cut->units / ranks, n = r + 1 < ranks ? each : cut->units - each * (ranks - 1);
+    worst = fmax(worst, run_part(whole, cut, r * each, n, sum));
+  }
+  for (int i = 0; i < whole->n_out; ++i) {
+    for (int64_t k = 0; k < run_count(&whole->out[i]) && cut->out[i].dim < 0; ++k) {
+      worst = fmax(worst, fabs(sum[i][k] - run_get(&whole->out[i], k)));
+    }
+    ts_free(sum[i]);
+  }
+  return worst;
+}
+
+/* Sums of at most 24 products of normal numbers: a few dozen times 2^-24 each, in another order. */
+enum { ROUNDINGS = 256 };
+
+static void test_case(const cut_case *c) {
+  run_case whole = make(c);
+  run_state state;
+  const char *name = ts_op_get(c->op)->name;
+  ts_cut cut;
+  if (generic.kernel(c->op)->run == NULL) {
+    run_free(&whole);
+    return;
+  }
+  run_begin(&generic, &whole, &state);
+  run_go(&state);
+  for (const char *index = c->can; *index != '\0'; ++index) {
+    bool can = ts_node_cut(&state.graph, &state.node, *index, &cut);
+    double worst = can ? fmax(run_parts(&whole, &cut, 2), run_parts(&whole, &cut, cut.units < 3 ? 1 : 3)) : INFINITY;
+    tap_ok(worst <= ROUNDINGS * 0x1p-24, "%s %s: cut along %c (off by %.1e)", name, c->what, *index, worst);
+  }
+  for (const char *index = c->cannot; *index != '\0'; ++index) {
+    tap_ok(!ts_node_cut(&state.graph, &state.node, *index, &cut), "%s %s: whole along %c", name, c->what, *index);
+  }
+  tap_ok(run_end(&state), "%s %s: stays inside its workspace", name, c->what);
+  run_free(&whole);
+}
+
+/* An op whose rule has letters has a case above. */
+static void test_coverage(ts_op op) {
+  const ts_op_info *info = ts_op_get(op);
+  bool listed = false;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    listed = listed || cases[i].op == op;
+  }
+  tap_ok(listed || info->index(&(ts_node){.op = op})[0] == '\0', "%s has a case here, or no letters", info->name);
+}
+
+int main(void) {
+  for (int op = 0; op < TS_N_OPS; ++op) {
+    test_coverage((ts_op) op);
+  }
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    test_case(&cases[i]);
+  }
+  tap_ok(ts_memory_live() == 0, "nothing leaked");
+  return tap_done();
+}

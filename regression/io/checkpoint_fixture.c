@@ -1,0 +1,216 @@
+#include "regression/io/checkpoint_fixture.h"
+
+#include "base/memory.h"
+#include "base/random.h"
+#include "base/text.h"
+#include "io/hdf5.h"
+#include "regression/tap.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_DATASETS = 6 };
+
+/* ---- layouts ---- */
+
+static void add_part(ts_checkpoint *c, const char *name, bool trainable, int n_states, const ts_dtype *dtype) {
+  static const char *const names[] = {"parameter", "exp_avg", "exp_avg_sq"};
+  c->part = ts_realloc(c->part, (size_t) c->n_parts + 1, sizeof *c->part);
+  ts_saved_part *part = &c->part[c->n_parts++];
+  *part = (ts_saved_part){.name = ts_strdup(name), .trainable = trainable, .n_states = n_states};
+  part->state = ts_calloc((size_t) n_states, sizeof *part->state);
+  for (int k = 0; k < n_states; ++k) {
+    part->state[k] = (ts_saved_state){.name = ts_strdup(names[k]), .dtype = dtype[k]};
+  }
+}
+
+/* A parameter of the newest part, after a gap. */
+static void add_parameter(ts_checkpoint *c, const char *name, int64_t gap, int n_dims, const int64_t *shape) {
+  c->parameter = ts_realloc(c->parameter, (size_t) c->n_parameters + 1, sizeof *c->parameter);
+  ts_saved_parameter *p = &c->parameter[c->n_parameters++];
+  ts_saved_part *part = &c->part[c->n_parts - 1];
+  *p = (ts_saved_parameter){.name = ts_format("%s.%d.%s", part->name, n_dims, name),
+                            .part = c->n_parts - 1,
+                            .n_dims = n_dims,
+                            .offset = part->count + gap,
+                            .count = 1};
+  for (int d = 0; d < n_dims; ++d) {
+    p->shape[d] = shape[d];
+    p->count *= shape[d];
+  }
+  part->count = p->offset + p->count;
+}
+
+static int compare_numbers(const void *a, const void *b) {
+  int64_t x = *(const int64_t *) a, y = *(const int64_t *) b;
+  return (x > y) - (x < y);
+}
+
+static void cut(ts_saved_part *part, int n, fixture_cuts how) {
+  int64_t *cuts = part->cuts = ts_calloc((size_t) n + 1, sizeof *cuts);
+  int inner = n - 2;
+  for (int s = 1; s < n; ++s) {
+    cuts[s] = how == CUTS_EVEN     ? part->count * s / n
+              : how == CUTS_UNEVEN ? (int64_t) (ts_mix((uint64_t) part->count, (uint64_t) s) % (uint64_t) part->count)
+              : how == CUTS_EMPTY_ENDS && inner > 0 ? part->count * (s - 1) / inner
+              : s > n / 2                           ? part->count
+                                                    : 0;
+  }
+  cuts[n] = part->count;
+  qsort(cuts, (size_t) n + 1, sizeof *cuts, compare_numbers);
+}
+
+ts_checkpoint *fixture_checkpoint(int n_shards, fixture_cuts cuts, int64_t rows) {
+  ts_checkpoint *c = ts_calloc(1, sizeof *c);
+  const ts_dtype full[] = {TS_F32, TS_F32, TS_F32}, half[] = {TS_BF16, TS_F32};
+  add_part(c, "blocks", true, 3, full);
+  add_parameter(c, "weight", 0, 2, (const int64_t[]){rows, 61});
+  add_parameter(c, "norm", 3, 1, (const int64_t[]){211});
+  add_parameter(c, "conv", 0, 3, (const int64_t[]){3, 5, 7});
+  add_parameter(c, "one", 1, 8, (const int64_t[]){1, 1, 2, 1, 3, 2, 1, 2});
+  c->part[0].count += 13;
+  add_part(c, "embedding frozen", false, 1, half);
+  add_parameter(c, "weight", 7, 2, (const int64_t[]){rows, 61});
+  add_parameter(c, "bias", 0, 1, (const int64_t[]){1});
+  add_part(c, "head", true, 2, half);
+  add_parameter(c, "weight", 0, 3, (const int64_t[]){7, rows, 5});
+  for (int i = 0; i < c->n_parts; ++i) {
+    cut(&c->part[i], n_shards, cuts);
+  }
+  c->n_shards = n_shards;
+  c->step = 123456789012, c->samples = 7, c->updates = 6, c->optimizer_step = 5, c->skipped = 4,
+  c->skipped_in_a_row = 3;
+  c->loss_scale = 32768.5;
+  c->deck = ts_strdup("model = { name = \"a \\\"b\\\"\"; };\n\ttrain = 1;\n");
+  c->source = ts_strdup("");
+  c->fact = ts_calloc(2, sizeof *c->fact);
+  c->fact[c->n_facts++] = (ts_saved_fact){.name = ts_strdup("ranks"), .value = ts_format("%d", n_shards)};
+  c->fact[c->n_facts++] = (ts_saved_fact){.name = ts_strdup("device"), .value = ts_strdup("")};
+  return c;
+}
+
+/* ---- values ---- */
+
+static float value(int part, int state, int64_t i) {
+  uint64_t bits = ts_mix((uint64_t) (8 * part + state), (uint64_t) i);
+  return (float) (int32_t) (bits >> 32) * 1.5e-9f;
+}
+
+void fixture_values(const ts_checkpoint *c, int part, int state, int64_t first, int64_t count, void *to) {
+  bool half = c->part[part].state[state].dtype == TS_BF16;
+  for (int64_t i = 0; i < count; ++i) {
+    float x = value(part, state, first + i);
+    if (half) {
+      ((uint16_t *) to)[i] = ts_f32_to_bf16(x);
+    } else {
+      ((float *) to)[i] = x;
+    }
+  }
+}
+
+void fixture_values_as(const ts_checkpoint *c, int part, int state, int64_t first, int64_t count, ts_dtype dtype,
+                       void *to) {
+  float *own = ts_malloc((size_t) count * sizeof *own + 1);
+  fixture_values(c, part, state, first, count, own);
+  ts_convert(to, dtype, own, c->part[part].state[state].dtype, (size_t) count);
+  ts_free(own);
+}
+
+/* ---- files ---- */
+
+typedef struct shard_values {
+  const ts_checkpoint *checkpoint;
+  int shard;
+} shard_values;
+
+static void give(void *user, int part, int state, int64_t first, int64_t count, void *to) {
+  const shard_values *s = user;
+  fixture_values(s->checkpoint, part, state, s->checkpoint->part[part].cuts[s->shard] + first, count, to);
+}
+
+ts_status fixture_write_shard(const char *directory, const ts_checkpoint *c, int shard, ts_error *err) {
+  return ts_checkpoint_write_shard(directory, c, shard, give, &(shard_values){c, shard}, err);
+}
+
+char *fixture_write(const char *name, const ts_checkpoint *c) {
+  char *directory = ts_format("%s/%s", tap_directory(), name);
+  ts_error err = {0};
+  TS_CHECK(ts_make_directory(directory, &err) == TS_OK, "%s", err.text);
+  for (int s = 0; s < c->n_shards; ++s) {
+    TS_CHECK(fixture_write_shard(directory, c, s, &err) == TS_OK, "%s", err.text);
+  }
+  TS_CHECK(ts_checkpoint_write_index(directory, c, &err) == TS_OK, "%s", err.text);
+  return directory;
+}
+
+static int64_t count_differences(const ts_checkpoint *c, const ts_checkpoint_piece *p) {
+  size_t size = ts_dtype_size(p->dtype);
+  const char *read = p->to;
+  char *right = ts_malloc((size_t) p->count * size);
+  int64_t wrong = 0;
+  fixture_values(c, p->part, p->state, p->first, p->count, right);
+  for (size_t at = 0; at < (size_t) p->count * size; at += size) {
+    wrong += memcmp(read + at, right + at, size) != 0;
+  }
+  ts_free(right);
+  return wrong;
+}
+
+int64_t fixture_differences(const char *directory, const ts_checkpoint *c) {
+  ts_checkpoint_reader *reader = ts_checkpoint_reader_open(directory, c);
+  ts_checkpoint_piece piece[N_DATASETS];
+  ts_error err = {0};
+  int n = 0;
+  for (int i = 0; i < c->n_parts; ++i) {
+    for (int k = 0; k < c->part[i].n_states; ++k) {
+      piece[n] =
+          (ts_checkpoint_piece){.part = i, .state = k, .count = c->part[i].count, .dtype = c->part[i].state[k].dtype};
+      piece[n].to = ts_calloc((size_t) piece[n].count, ts_dtype_size(piece[n].dtype));
+      ++n;
+    }
+  }
+  int64_t wrong = ts_checkpoint_read(reader, piece, n, &err) == TS_OK ? 0 : -1;
+  for (int i = 0; i < n; ++i) {
+    wrong += wrong >= 0 ? count_differences(c, &piece[i]) : 0;
+    ts_free(piece[i].to);
+  }
+  if (wrong < 0) {
+    tap_note("%s", err.text);
+  }
+  ts_error_clear(&err);
+  ts_checkpoint_reader_close(&reader);
+  return wrong;
+}
+
+/* ---- verdicts ---- */
+
+bool fixture_says(ts_status status, ts_error *err, const char *path, const char *words) {
+  bool found = status == TS_BAD_INPUT && err->count == 1 && strncmp(err->text, path, strlen(path)) == 0 &&
+               strstr(err->text, words) != NULL;
+  if (!found) {
+    tap_note("status %d, %d messages, wanted \"%s: ... %s\", got: %s", (int) status, err->count, path, words,
+             err->count > 0 ? err->text : "nothing");
+  }
+  ts_error_clear(err);
+  return found;
+}
+
+int fixture_descriptors(void) {
+  DIR *list = opendir("/proc/self/fd");
+  int n = 0;
+  while (list != NULL && readdir(list) != NULL) {
+    ++n;
+  }
+  if (list != NULL) {
+    closedir(list);
+  }
+  return n - 3; /* ".", ".." and the listing itself */
+}
+
+int64_t fixture_hdf5_objects(void) {
+  ts_hdf5_lock();
+  int64_t n = H5Fget_obj_count((hid_t) H5F_OBJ_ALL, H5F_OBJ_ALL);
+  ts_hdf5_unlock();
+  return n;
+}

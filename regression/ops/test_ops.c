@@ -1,0 +1,426 @@
+/* Every op of ops.def against an fp64 reference, for each instruction set and type: an op without a test fails here.
+ * The bits must not depend on the number of threads, nor on where a prior lies. */
+#include "backend/cpu/cpu.h"
+#include "regression/backends.h"
+#include "regression/ops/ops.h"
+#include "regression/tap.h"
+
+#include <unistd.h>
+
+/* Properties of the rows of ops.def that matter here. */
+static const struct op_properties {
+  const char *name;
+  int in_place;
+  unsigned adds;
+} properties[TS_N_OPS] = {
+#define BIT(i) (1u << (i))
+#define ALL (~0u)
+#define OUT(min, max, in_place, adds) in_place, adds
+#define OP(ENUM, name, in, out, ...) [TS_OP_##ENUM] = {#name, out},
+#include "graph/ops.def"
+#undef OP
+#undef OUT
+#undef ALL
+#undef BIT
+};
+
+/* Ops that have a test of their own. */
+static const struct {
+  ts_op op;
+  const char *test;
+} elsewhere[] = {
+    {TS_OP_VIEW, "ops/test_ops_rules.c"},         {TS_OP_PACK, "ops/test_ops_rules.c"},
+    {TS_OP_MATMUL, "cpu/test_matmul.c"},          {TS_OP_ATTENTION, "cpu/test_attention.c"},
+    {TS_OP_ATTENTION_DX, "cpu/test_attention.c"}, {TS_OP_HEAD_LOSS, "cpu/test_head.c"},
+    {TS_OP_HEAD_LOSS_DX, "cpu/test_head.c"},      {TS_OP_HEAD_LOSS_TRAIN, "cpu/test_head.c"},
+    {TS_OP_ALL_REDUCE, "comm/test_comm.c"},       {TS_OP_ALL_GATHER, "comm/test_comm.c"},
+    {TS_OP_REDUCE_SCATTER, "comm/test_comm.c"},
+};
+
+static const ts_backend instruction_sets[] = {
+    {.name = "generic", .kernel = ts_cpu_kernels_generic},
+#ifdef TS_HAVE_X86_64
+    {.name = "v3", .kernel = ts_cpu_kernels_v3},
+    {.name = "v4", .kernel = ts_cpu_kernels_v4},
+#endif
+};
+
+static bool can_run(const ts_backend *set) {
+#ifdef TS_HAVE_X86_64
+  if (strcmp(set->name, "v3") == 0) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  }
+  if (strcmp(set->name, "v4") == 0) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+  }
+#endif
+  return set != NULL;
+}
+
+static run_case build(const op_row *row, int variant, ts_dtype dtype, int threads) {
+  run_case c = {.op = row->op, .threads = threads};
+  row->build(&c, variant, dtype);
+  for (int i = 0; i < properties[row->op].in_place && i < c.n_out; ++i) { /* takes its input's memory */
+    ts_free(c.out[i].data);
+    c.out[i].data = c.in[i].data;
+  }
+  for (int i = properties[row->op].in_place; i < c.n_out; ++i) { /* what is not written shows */
+    memset(c.out[i].data, 0xa5, (size_t) run_count(&c.out[i]) * ts_dtype_size(c.out[i].dtype));
+  }
+  return c;
+}
+
+static void destroy(run_case *c) {
+  for (int i = 0; i < properties[c->op].in_place && i < c->n_out; ++i) {
+    c->out[i].data = NULL;
+  }
+  run_free(c);
+}
+
+/* A copy with all floats in fp64 and outputs of its own. */
+static run_case in_doubles(const run_case *c) {
+  run_case wide = *c;
+  for (int i = 0; i < c->n_in + c->n_out; ++i) {
+    const run_tensor *from = i < c->n_in ? &c->in[i] : &c->out[i - c->n_in];
+    run_tensor *to = i < c->n_in ? &wide.in[i] : &wide.out[i - c->n_in];
+    if (from->data != NULL) {
+      *to = run_new(ts_dtype_is_float(from->dtype) ? TS_F64 : from->dtype, from->shape);
+      for (int64_t j = 0; j < run_count(from); ++j) {
+        run_set(to, j, run_get(from, j));
+      }
+    }
+  }
+  return wide;
+}
+
+/* The error of one rounding, relative: 8, 24 and 53 bits. */
+static double rounding_of(ts_dtype dtype) {
+  return dtype == TS_BF16 ? 0x1p-8 : dtype == TS_F32 ? 0x1p-24 : dtype == TS_F64 ? 0x1p-53 : 0;
+}
+
+static double largest_of(const run_tensor *x) {
+  double largest = 0;
+  for (int64_t i = 0; i < run_count(x); ++i) {
+    double value = fabs(run_get(x, i));
+    largest = isfinite(value) ? fmax(largest, value) : largest;
+  }
+  return largest;
+}
+
+/* The largest error over the allowed one: at most 1 is right. */
+static double worst_error(const run_tensor *y, const run_tensor *reference, double slack) {
+  double worst = 0;
+  for (int64_t i = 0; i < run_count(y); ++i) {
+    double r = run_get(reference, i), got = run_get(y, i), error = fabs(got - r);
+    double allowed = rounding_of(y->dtype) * (1 + 1e-9) * fabs(r) + slack;
+    if (got != r && !(isnan(got) && isnan(r))) {
+      worst = fmax(worst, allowed > 0 && error >= 0 ? error / allowed : INFINITY);
+    }
+  }
+  return worst;
+}
+
+static double worst_output(const run_case *c, const run_case *wide, double tolerance) {
+  double worst = 0, from = largest_of(&wide->in[0]);
+  for (int i = 0; i < c->n_out; ++i) {
+    double slack = tolerance * 0x1p-24 * fmax(from, largest_of(&wide->out[i]));
+    worst = fmax(worst, worst_error(&c->out[i], &wide->out[i], slack));
+  }
+  return worst;
+}
+
+/* Run one variant on one thread against the reference, then on more threads against the first run. */
+static double check_values(const ts_backend *set, const op_row *row, int variant, ts_dtype dtype, bool *same,
+                           bool *clean) {
+  run_case one = build(row, variant, dtype, 1), wide = in_doubles(&one);
+  row->reference(&wide);
+  *clean = run_kernel(set, &one) && *clean;
+  double worst = worst_output(&one, &wide, row->tolerance);
+  for (int threads = 2; threads <= 3; ++threads) {
+    run_case more = build(row, variant, dtype, threads);
+    *clean = run_kernel(set, &more) && *clean;
+    for (int i = 0; i < one.n_out; ++i) {
+      *same = run_same(&one.out[i], more.out[i].data) && *same;
+    }
+    destroy(&more);
+  }
+  run_free(&wide);
+  destroy(&one);
+  return worst;
+}
+
+/* beta prior + value for a prior elsewhere and in place, beta absent, 0 and 0.5; with 0 the prior is NaN. */
+static double check_prior(const ts_backend *set, const op_row *row, int variant, ts_dtype dtype, int beta,
+                          bool in_place) {
+  static const float betas[] = {1.0f, 0.0f, 0.5f};
+  run_case c = build(row, variant, dtype, 2), wide = in_doubles(&c);
+  run_tensor prior[RUN_MAX];
+  row->reference(&wide);
+  for (int i = 0; i < c.n_out; ++i) {
+    prior[i] = run_random(c.out[i].dtype, c.out[i].shape, (uint64_t) (900 + i), 1.0);
+    for (int64_t j = 0; j < run_count(&prior[i]); ++j) {
+      run_set(&prior[i], j, betas[beta] == 0 ? NAN : run_get(&prior[i], j));
+      ops_out(&wide, i)[j] += betas[beta] == 0 ? 0 : betas[beta] * run_get(&prior[i], j);
+    }
+    if (in_place) {
+      memcpy(c.out[i].data, prior[i].data, (size_t) run_count(&prior[i]) * ts_dtype_size(prior[i].dtype));
+    }
+    c.prior[i] = in_place ? c.out[i].data : prior[i].data;
+  }
+  c.beta = beta == 0 ? NULL : &betas[beta];
+  run_kernel(set, &c);
+  double worst = worst_output(&c, &wide, row->tolerance + 1); /* one more addition */
+  for (int i = 0; i < c.n_out; ++i) {
+    ts_free(prior[i].data);
+  }
+  run_free(&wide);
+  destroy(&c);
+  return worst;
+}
+
+/* The op's own rule gives the outputs the types and shapes that the kernel was tried with. */
+static void check_shapes(const op_row *row) {
+  bool agree = true;
+  for (int k = 0; k < 2 * row->variants; ++k) {
+    run_case c = build(row, k / 2, k % 2 == 0 ? TS_F32 : TS_BF16, 1);
+    ts_graph *graph = ts_graph_create();
+    ts_tid in[RUN_MAX];
+    for (int i = 0; i < c.n_in; ++i) {
+      char *name = ts_format("in%d", i);
+      bool absent = c.in[i].data == NULL;
+      in[i] = absent ? TS_NONE : ts_graph_leaf(graph, name, TS_ROLE_INPUT, c.in[i].dtype, c.in[i].shape, -1);
+      ts_free(name);
+    }
+    ts_tid out = ts_graph_add(
+        ts_graph_site(graph),
+        &(ts_node){.op = row->op, .name = "node", .n_in = c.n_in, .in = in, .n_out = c.n_out, .attr = c.attr});
+    for (int i = 0; i < c.n_out; ++i) {
+      const ts_tensor *tensor = &graph->tensor[out + i];
+      agree = agree && tensor->dtype == c.out[i].dtype && ts_shape_equal(&tensor->shape, &c.out[i].shape);
+    }
+    ts_graph_destroy(&graph);
+    destroy(&c);
+  }
+  tap_ok(agree, "%s: the shape rule gives what the kernel writes", properties[row->op].name);
+}
+
+static void check_row(const ts_backend *set, const op_row *row, ts_dtype dtype) {
+  const char *name = properties[row->op].name;
+  double worst = 0, worst_prior = 0;
+  bool same = true, clean = true;
+  for (int variant = 0; variant < row->variants; ++variant) {
+    worst = fmax(worst, check_values(set, row, variant, dtype, &same, &clean));
+    for (int k = 0; k < 6 && properties[row->op].adds != 0; ++k) {
+      worst_prior = fmax(worst_prior, check_prior(set, row, variant, dtype, k % 3, k / 3));
+    }
+  }
+  tap_ok(worst <= 1, "%s %s %s: values, error %.2f of the allowed", name, set->name, ts_dtype_name(dtype), worst);
+  tap_ok(same, "%s %s %s: the same bits on 1, 2 and 3 threads", name, set->name, ts_dtype_name(dtype));
+  tap_ok(clean, "%s %s %s: stays inside its workspace", name, set->name, ts_dtype_name(dtype));
+  if (properties[row->op].adds != 0) {
+    tap_ok(worst_prior <= 1, "%s %s %s: adds to a prior, error %.2f of the allowed", name, set->name,
+           ts_dtype_name(dtype), worst_prior);
+  }
+}
+
+/* The row of an op with calls to make, or NULL. */
+static const op_row *find(ts_op op) {
+  const op_row *row = ops_find(op);
+  return row != NULL && row->build != NULL ? row : NULL;
+}
+
+/* The file that tests an op which has no row here, or NULL. */
+static const char *test_of(ts_op op) {
+  for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; ++i) {
+    if (elsewhere[i].op == op) {
+      return elsewhere[i].test;
+    }
+  }
+  return NULL;
+}
+
+static void check_coverage(ts_op op) {
+  const char *test = test_of(op);
+  bool here = find(op) != NULL;
+  if (test == NULL) {
+    tap_ok(here, "%s has a test here", properties[op].name);
+    return;
+  }
+  char *path = ts_format("regression/%s", test);
+  tap_ok(!here && access(tap_path(path), R_OK) == 0, "%s is tested by %s", properties[op].name, test);
+  ts_free(path);
+}
+
+/* Ten steps of AdamW stay with the fp64 trajectory.  An update is at most lr = 1e-3 and exact to a few 2^-24, and
+ * each step rounds p once: 10 * 2^-24 of the largest in all, and twice that allowed. */
+static void check_trajectory(const ts_backend *set) {
+  run_case c = build(find(TS_OP_ADAMW), 3, TS_F32, 2), wide = in_doubles(&c);
+  for (int step = 1; step <= 10; ++step) {
+    run_set(&c.in[5], 0, step);
+    run_set(&wide.in[5], 0, step);
+    run_tensor g = run_random(TS_F32, c.in[4].shape, (uint64_t) (7000 + step), 1.0);
+    for (int64_t i = 0; i < run_count(&g); ++i) {
+      run_set(&c.in[4], i, run_get(&g, i));
+      run_set(&wide.in[4], i, run_get(&g, i));
+    }
+    ts_free(g.data);
+    run_kernel(set, &c);
+    find(TS_OP_ADAMW)->reference(&wide);
+    for (int i = 0; i < 3; ++i) {
+      memcpy(wide.in[i].data, wide.out[i].data, (size_t) run_count(&wide.in[i]) * sizeof(double));
+    }
+  }
+  double worst = worst_error(&c.out[0], &wide.out[0], 20 * 0x1p-24 * largest_of(&wide.out[0]));
+  tap_ok(worst <= 1, "adamw %s: ten steps, error %.2f of the allowed", set->name, worst);
+  run_free(&wide);
+  destroy(&c);
+}
+
+/* AdamW on elements [from, to) of a case alone. */
+static void run_shard(const ts_backend *set, const run_case *c, int64_t from, int64_t to) {
+  ts_range range = {0, to - from, 0.1f, 1.0f};
+  run_case shard = *c;
+  for (int i = 0; i < 5; ++i) {
+    shard.in[i].shape = TS_SHAPE(to - from);
+    shard.in[i].data = (char *) c->in[i].data + (size_t) from * ts_dtype_size(c->in[i].dtype);
+  }
+  for (int i = 0; i < 4; ++i) {
+    shard.out[i] = shard.in[i];
+  }
+  shard.attr.adamw.range = &range;
+  shard.attr.adamw.n = 1;
+  shard.attr.adamw.rounding.first += from;
+  run_kernel(set, &shard);
+}
+
+/* The working copy is the new masters rounded by chance, to the bit, and nothing else is written: the same on every
+ * instruction set and device.  FIRST: vectors that lie in the flat range as here, that do not, and beyond 32 bits. */
+static void check_rounding(const ts_backend *set) {
+  static const int64_t firsts[] = {0, 36, 5, ((int64_t) 1 << 36) + 2};
+  bool right = true, whole = true;
+  for (int k = 0; k < 8; ++k) {
+    run_case c = build(find(TS_OP_ADAMW), 7, k % 2 == 0 ? TS_F32 : TS_BF16, 1 + k % 3);
+    run_case cut = build(find(TS_OP_ADAMW), 7, k % 2 == 0 ? TS_F32 : TS_BF16, 1);
+    c.attr.adamw.rounding = (ts_rounding){true, 4711, firsts[k / 2]};
+    cut.attr.adamw.rounding = c.attr.adamw.rounding;
+    run_tensor expected = run_new(TS_BF16, c.in[3].shape);
+    run_kernel(set, &c);
+    for (int r = 0; r < c.attr.adamw.n; ++r) {
+      int64_t at = c.attr.adamw.range[r].offset;
+      ts_random_to_bf16(4711, 3, firsts[k / 2] + at, c.attr.adamw.range[r].count, (const float *) c.out[0].data + at,
+                        (uint16_t *) expected.data + at);
+    }
+    right = run_same(&expected, c.out[3].data) && right;
+    ts_range all = {0, 2700, 0.1f, 1.0f};
+    destroy(&c);
+    c = build(find(TS_OP_ADAMW), 7, k % 2 == 0 ? TS_F32 : TS_BF16, 1 + k % 3);
+    c.attr.adamw.rounding = cut.attr.adamw.rounding;
+    c.attr.adamw.range = &all;
+    c.attr.adamw.n = 1;
+    run_kernel(set, &c);
+    run_shard(set, &cut, 0, 1056);
+    run_shard(set, &cut, 1056, 1057);
+    run_shard(set, &cut, 1057, 2700);
+    whole = run_same(&c.out[0], cut.out[0].data) && run_same(&c.out[3], cut.out[3].data) && whole;
+    ts_free(expected.data);
+    destroy(&c);
+    destroy(&cut);
+  }
+  tap_ok(right, "adamw %s: the working copy rounded by chance, to the bit", set->name);
+  tap_ok(whole, "adamw %s: the same bits in shards", set->name);
+}
+
+/* Kept elements of 600 x 1000: within five standard deviations of (1 - p) n, and another seed keeps others. */
+static void check_dropout(const ts_backend *set) {
+  enum { COUNT = 600 * 1000 };
+  run_case c = {.op = TS_OP_DROPOUT, .n_in = 3, .n_out = 1, .threads = 2};
+  c.in[0] = run_new(TS_F32, TS_SHAPE(6, 100, 1000));
+  c.in[1] = run_new(TS_I64, TS_SHAPE(1));
+  c.in[2] = run_new(TS_I64, TS_SHAPE(6));
+  c.out[0] = run_new(TS_F32, c.in[0].shape);
+  c.attr.dropout.p = 0.1f;
+  c.attr.dropout.name = 1;
+  int64_t kept = 0, moved = 0;
+  char *first = ts_malloc(COUNT);
+  for (int64_t i = 0; i < COUNT; ++i) {
+    run_set(&c.in[0], i, 1.0);
+  }
+  for (int seed = 0; seed < 2; ++seed) {
+    run_set(&c.in[1], 0, seed);
+    for (int b = 0; b < 6; ++b) {
+      run_set(&c.in[2], b, b);
+    }
+    run_kernel(set, &c);
+    for (int64_t i = 0; i < COUNT; ++i) {
+      char keep = run_get(&c.out[0], i) != 0;
+      kept += keep;
+      moved += seed == 1 && keep != first[i];
+      first[i] = keep;
+    }
+  }
+  double spread = 5 * sqrt(0.09 * 2 * COUNT);
+  tap_ok(fabs((double) kept - 1.8 * COUNT) < spread, "dropout %s: keeps 90 %%", set->name);
+  tap_ok(fabs((double) moved - 0.18 * COUNT) < spread, "dropout %s: another seed keeps others", set->name);
+  ts_free(first);
+  run_free(&c);
+}
+
+/* Products with an epilogue are only where a backend has them (pass/epilogue); of other ops no pass asks. */
+static bool is_optional(ts_op op) {
+  return op == TS_OP_MATMUL_GELU || op == TS_OP_MATMUL_DGELU;
+}
+
+/* All ops of a set; a device need not have an op whose row in `elsewhere` names its test. */
+static void check_set(const ts_backend *set) {
+  for (int op = 0; op < TS_N_OPS; ++op) {
+    const op_row *row = find((ts_op) op);
+    if (row != NULL && set->kernel((ts_op) op)->run == NULL && is_optional((ts_op) op)) {
+      tap_skip("%s: %s has no kernel for it", properties[op].name, set->name);
+    } else if (row != NULL && set->kernel((ts_op) op)->run == NULL) {
+      tap_ok(false, "%s: %s has no kernel for it", properties[op].name, set->name);
+    } else if (row != NULL && tap_wanted(properties[op].name)) {
+      check_row(set, row, TS_F32);
+      check_row(set, row, TS_BF16);
+    }
+  }
+  if (tap_wanted("adamw")) {
+    check_trajectory(set);
+    check_rounding(set);
+  }
+  if (tap_wanted("dropout")) {
+    check_dropout(set);
+  }
+}
+
+static void check_processors(void) {
+  for (int op = 0; op < TS_N_OPS; ++op) {
+    check_coverage((ts_op) op);
+    if (find((ts_op) op) != NULL) {
+      check_shapes(find((ts_op) op));
+    }
+  }
+  for (size_t s = 0; s < sizeof instruction_sets / sizeof *instruction_sets; ++s) {
+    if (can_run(&instruction_sets[s])) {
+      check_set(&instruction_sets[s]);
+    } else {
+      tap_skip("%s: not on this processor", instruction_sets[s].name);
+    }
+  }
+}
+
+int main(void) {
+#ifdef RUN_CUDA
+  const ts_backend *backend = test_backend();
+  if (backend != NULL) {
+    check_set(backend);
+    test_backend_close();
+  }
+  (void) check_processors;
+#else
+  check_processors();
+#endif
+  tap_ok(ts_memory_live() == 0, "nothing leaked");
+  return tap_done();
+}

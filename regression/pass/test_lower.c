@@ -1,0 +1,196 @@
+/* The programs of a device, where there is none: every run of segments of every rank of several grids is lowered and
+ * verified, and the verifier names what was broken. */
+#include "pass/lower.h"
+#include "regression/pass/grid.h"
+#include "regression/tap.h"
+
+static const unsigned runs[] = {TS_SEGMENT_FORWARD, TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT,
+                                TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT | TS_SEGMENT_REDUCE,
+                                TS_SEGMENT_UPDATE};
+enum { RUNS = sizeof runs / sizeof *runs };
+
+static int count(const ts_lowered *c, ts_lowered_kind kind) {
+  int n = 0;
+  for (int i = 0; i < c->n; ++i) {
+    n += c->command[i].kind == kind;
+  }
+  return n;
+}
+
+/* Each instruction is one launch or collective, in order. */
+static bool is_complete(const ts_lowered *c, const ts_program *p) {
+  int at = 0;
+  for (int i = 0; i < p->schedule->n; ++i) {
+    const ts_instruction *instruction = &p->schedule->instruction[i];
+    if (instruction->kind == TS_WAIT || (p->graph->node[instruction->node].segment & c->segments) == 0) {
+      continue;
+    }
+    while (at < c->n && c->command[at].node == TS_NONE) {
+      ++at;
+    }
+    ts_lowered_kind kind = instruction->kind == TS_RUN ? TS_LOWERED_LAUNCH : TS_LOWERED_COLLECTIVE;
+    if (at == c->n || c->command[at].node != instruction->node || c->command[at].kind != kind) {
+      return false;
+    }
+    ++at;
+  }
+  return true;
+}
+
+static void check_grid(const char *name, const char *text, const char *sets, int ranks, ts_model_use use) {
+  grid g = make_grid(text, sets, ranks, use);
+  char *wrong = NULL;
+  bool complete = true;
+  int collectives = 0;
+  for (int r = 0; r < ranks; ++r) {
+    const ts_program *p = g.program[r];
+    for (int i = 0; i < RUNS && wrong == NULL; ++i) {
+      ts_lowered *c = ts_lower(p->graph, p->schedule, runs[i]);
+      wrong = ts_lowered_verify(c, p->graph, p->plan);
+      complete = complete && is_complete(c, p);
+      collectives += count(c, TS_LOWERED_COLLECTIVE);
+      ts_lowered_destroy(&c);
+    }
+  }
+  tap_ok(wrong == NULL && complete && (ranks == 1 || collectives > 0), "%s on %d ranks, %s: %d collectives: %s", name,
+         ranks, sets, collectives,
+         wrong != NULL ? wrong
+         : complete    ? "ordered"
+                       : "a node is missing");
+  ts_free(wrong);
+  free_grid(&g);
+}
+
+static void check_grids(const char *name, const char *text) {
+  static const char *const variant[] = {
+      "zero_optimization.overlap_comm=true", "zero_optimization.overlap_comm=false gradient_accumulation_steps=3",
+      "zero_optimization.overlap_comm=true gradient_accumulation_steps=3 bf16.enabled=true "
+      "zero_optimization.reduce_bucket_size=30000 zero_optimization.allgather_bucket_size=20000",
+      "zero_optimization.overlap_comm=true activation_checkpointing.enabled=true "
+      "zero_optimization.stage3_param_persistence_threshold=0 zero_optimization.stage3_prefetch_bucket_size=60000 "
+      "zero_optimization.reduce_bucket_size=5000 zero_optimization.stage3_max_reuse_distance=0"};
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (size_t i = 0; i < sizeof variant / sizeof *variant; ++i) {
+      char *sets = ts_format("zero_optimization.stage=%d %s", stage, variant[i]);
+      check_grid(name, text, sets, stage == 0 ? 1 : 4, TS_MODEL_TRAIN);
+      check_grid(name, text, sets, 8, TS_MODEL_LOSS);
+      ts_free(sets);
+    }
+  }
+}
+
+/* ---- what must be found ---- */
+
+typedef bool breakage(ts_lowered *c);
+
+static void remove_command(ts_lowered *c, int at) {
+  memmove(&c->command[at], &c->command[at + 1], (size_t) (--c->n - at) * sizeof *c->command);
+}
+
+/* The k-th command of a kind on a queue, or -1. */
+static int find(const ts_lowered *c, ts_lowered_kind kind, ts_queue queue, int k) {
+  for (int i = 0; i < c->n; ++i) {
+    if (c->command[i].kind == kind && c->command[i].queue == queue && k-- == 0) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+static bool remove_found(ts_lowered *c, int at) {
+  if (at >= 0) {
+    remove_command(c, at);
+  }
+  return at >= 0;
+}
+
+static bool forget_wait_of_collective(ts_lowered *c) {
+  return remove_found(c, find(c, TS_LOWERED_WAIT, TS_QUEUE_COMM, 0));
+}
+
+static bool forget_last_wait(ts_lowered *c) {
+  int last = -1;
+  for (int k = 0; find(c, TS_LOWERED_WAIT, TS_QUEUE_COMPUTE, k) >= 0; ++k) {
+    last = find(c, TS_LOWERED_WAIT, TS_QUEUE_COMPUTE, k);
+  }
+  return remove_found(c, last);
+}
+
+static bool forget_all_waits(ts_lowered *c) {
+  bool any = false;
+  while (remove_found(c, find(c, TS_LOWERED_WAIT, TS_QUEUE_COMPUTE, 0))) {
+    any = true;
+  }
+  return any;
+}
+
+static bool forget_record(ts_lowered *c) {
+  return remove_found(c, find(c, TS_LOWERED_RECORD, TS_QUEUE_COMM, 0));
+}
+
+static bool record_early(ts_lowered *c) { /* the event before the collective instead of after it */
+  int at = find(c, TS_LOWERED_COLLECTIVE, TS_QUEUE_COMM, 0);
+  if (at >= 0) {
+    ts_lowered_command swap = c->command[at];
+    c->command[at] = c->command[at + 1];
+    c->command[at + 1] = swap;
+  }
+  return at >= 0;
+}
+
+static bool copy_inside(ts_lowered *c) {
+  ts_lowered_command first = c->command[0];
+  c->command[0] = c->command[1];
+  c->command[1] = first;
+  return first.kind == TS_LOWERED_COPY_IN;
+}
+
+static bool forget_end(ts_lowered *c) {
+  return remove_found(c, find(c, TS_LOWERED_CAPTURE_END, TS_QUEUE_COMPUTE, 0));
+}
+
+static bool launch_outside(ts_lowered *c) {
+  return remove_found(c, find(c, TS_LOWERED_CAPTURE_BEGIN, TS_QUEUE_COMPUTE, 0));
+}
+
+static bool launch_elsewhere(ts_lowered *c) { /* a kernel in the queue of collectives */
+  int at = find(c, TS_LOWERED_LAUNCH, TS_QUEUE_COMPUTE, 3);
+  if (at >= 0) {
+    c->command[at].queue = TS_QUEUE_COMM;
+  }
+  return at >= 0;
+}
+
+static void expect_wrong(const char *what, breakage *break_it, unsigned segments, const char *message) {
+  grid g = make_grid(llama,
+                     "zero_optimization.stage=3 zero_optimization.overlap_comm=true "
+                     "zero_optimization.stage3_param_persistence_threshold=0",
+                     4, TS_MODEL_TRAIN);
+  const ts_program *p = g.program[1];
+  ts_lowered *c = ts_lower(p->graph, p->schedule, segments);
+  bool broken = break_it(c);
+  char *wrong = ts_lowered_verify(c, p->graph, p->plan);
+  tap_ok(broken && wrong != NULL && strstr(wrong, message) != NULL, "%s is found: %s", what,
+         wrong != NULL ? wrong : "nothing");
+  ts_free(wrong);
+  ts_lowered_destroy(&c);
+  free_grid(&g);
+}
+
+int main(void) {
+  const unsigned forward = TS_SEGMENT_FORWARD, backward = runs[2];
+  check_grids("llama", llama);
+  check_grids("gpt2", gpt2);
+  expect_wrong("a collective that does not wait for what it sends", forget_wait_of_collective, backward,
+               "no event orders them");
+  expect_wrong("a kernel that does not wait for what it reads", forget_all_waits, forward, "no event orders them");
+  expect_wrong("a queue that is not joined", forget_last_wait, backward, "is not joined at the end of the capture");
+  expect_wrong("a wait for an event that is never recorded", forget_record, forward, "was not recorded");
+  expect_wrong("an event recorded too early", record_early, forward, "no event orders them");
+  expect_wrong("a copy from the host inside a capture", copy_inside, forward, "inside a capture");
+  expect_wrong("a capture without end", forget_end, forward, "does not end");
+  expect_wrong("a kernel outside the capture", launch_outside, forward, "outside the capture");
+  expect_wrong("a kernel in another queue", launch_elsewhere, forward, "no event orders them");
+  tap_ok(ts_memory_live() == 0, "nothing leaked");
+  return tap_done();
+}

@@ -1,0 +1,108 @@
+/* The plan against the process: a run with some 500 MB of state.  The arenas are what the plan says, to the byte; the
+ * process grows by them and by the declared reserves. */
+#include "regression/tap_mpi.h"
+#include "regression/train_run.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "engine/save.h"
+
+#include <stdio.h>
+
+/* 32 million parameters of 16 bytes: fp32 values, gradients, two moments. */
+static const char deck_text[] =
+    "model = { model_type = \"llama\"; vocab_size = 2048; hidden_size = 512; intermediate_size = 1536;\n"
+    "  num_hidden_layers = 9; num_attention_heads = 8; num_key_value_heads = 8; max_position_embeddings = 128;\n"
+    "  tie_word_embeddings = true; };\n"
+    "data = { path = \"none\"; format = \"text\"; sequence_length = 128; };\n"
+    "run = { directory = \"none\"; steps = 2; seed = 3; threads = 1; };\n"
+    "train_micro_batch_size_per_gpu = 1; gradient_accumulation_steps = 1;\n"
+    "optimizer = { type = \"AdamW\"; params = { lr = 1e-3; }; };\n";
+
+/* Where the last thing in an arena ends. */
+static int64_t end_of(const ts_program *program, ts_arena arena) {
+  const ts_plan *plan = program->plan;
+  int64_t end = 0;
+  for (ts_tid t = 0; t < program->graph->n_tensors; ++t) {
+    int64_t e = plan->address[t].offset + ts_tensor_bytes(program->graph, t);
+    end = plan->address[t].arena == arena && e > end ? e : end;
+  }
+  for (ts_nid n = 0; n < program->graph->n_nodes; ++n) {
+    int64_t e = plan->workspace[n].offset + plan->workspace_bytes[n];
+    end = plan->workspace[n].arena == arena && e > end ? e : end;
+  }
+  return (end + TS_PLAN_ALIGN - 1) / TS_PLAN_ALIGN * TS_PLAN_ALIGN;
+}
+
+static void check_arenas(ts_engine *engine) {
+  const ts_program *program = ts_engine_program(engine);
+  const ts_plan *plan = program->plan;
+  int64_t planned =
+      plan->arena_bytes[TS_ARENA_STATE] + plan->arena_bytes[TS_ARENA_INPUT] + plan->arena_bytes[TS_ARENA_WORK];
+  int64_t bytes = ts_executor_arena_bytes(ts_engine_executor(engine));
+  tap_ok_all(MPI_COMM_WORLD, bytes == planned, "the arenas have the planned size");
+  for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    tap_ok_all(MPI_COMM_WORLD, end_of(program, a) == plan->arena_bytes[a], "arena %d is used to its last byte", a);
+  }
+}
+
+/* The high-water mark starts again from what is resident now. */
+static void reset_peak(void) {
+  FILE *file = fopen("/proc/self/clear_refs", "w");
+  TS_CHECK(file != NULL && fputs("5", file) >= 0 && fclose(file) == 0, "the kernel cannot reset a peak");
+}
+
+/* The first run of a process also pays what libraries keep; later ones find it there. */
+static void test(ts_world *world, const char *sets, bool first) {
+  ts_deck *deck = train_run_deck(world, deck_text, sets);
+  ts_engine *engine;
+  const ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_TRAIN};
+  reset_peak();
+  size_t before = ts_process_rss();
+  TS_CHECK(ts_engine_create(&options, &engine, NULL) == TS_OK, "the deck is good");
+  ts_saver *saver = deck->run.save_every > 0 ? ts_saver_create(engine) : NULL;
+  for (int step = 0; step < 2; ++step) {
+    train_run_step(engine, deck, step);
+    if (saver != NULL) {
+      ts_saver_begin(saver, &(ts_position){.step = step + 1});
+    }
+  }
+  bool saved = saver == NULL || ts_saver_finish(saver);
+  tap_ok_all(MPI_COMM_WORLD, saved, "%s: trained", sets);
+  double growth = (double) (ts_process_peak() - before);
+  double planned = (double) ts_engine_program(engine)->plan->peak_bytes;
+  double arenas = (double) ts_executor_arena_bytes(ts_engine_executor(engine));
+  check_arenas(engine);
+#ifdef __SANITIZE_ADDRESS__
+  (void) growth, (void) planned, (void) arenas, (void) first;
+  tap_skip_all(MPI_COMM_WORLD, "%s: resident memory is the sanitizer's", sets);
+#else
+  tap_ok_all(MPI_COMM_WORLD, growth >= arenas, "%s: every page of the arenas is used", sets);
+  /* 3 % is the project's limit; measured 0.5 to 1.2 % below the plan on 1 to 4 ranks */
+  tap_ok_all(MPI_COMM_WORLD, growth / planned <= 1.03 && (!first || growth / planned >= 0.97),
+             "%s: grows by %.1f MB, %.3f of arenas (%.1f), copy and reserves (%.1f)", sets, growth * 1e-6,
+             growth / planned, arenas * 1e-6, (planned - arenas) * 1e-6);
+  double copy = (double) ts_engine_program(engine)->plan->bytes[TS_PURPOSE_CHECKPOINT];
+  tap_ok_all(MPI_COMM_WORLD, growth >= arenas + copy && (copy > 0) == (saver != NULL),
+             "%s: the copy of a save is planned", sets);
+#endif
+  ts_saver_destroy(&saver);
+  ts_engine_destroy(&engine);
+  ts_deck_destroy(&deck);
+}
+
+int main(int argc, char **argv) {
+  ts_world *world = ts_world_create(&argc, &argv);
+  ts_log_configure(TS_LOG_WARNING, ts_world_rank(world) == 0);
+  test(world, "zero_optimization.stage=0", true);
+  test(world, "zero_optimization.stage=1 zero_optimization.overlap_comm=true", false);
+  test(world, "zero_optimization.stage=2 zero_optimization.overlap_comm=true bf16.enabled=true", false);
+  test(world, "zero_optimization.stage=3 zero_optimization.stage3_max_live_parameters=5000000", false);
+  char *sets =
+      ts_format("run.save_every=1 run.directory=%s zero_optimization.stage=1", tap_directory_all(MPI_COMM_WORLD));
+  test(world, sets, false);
+  ts_free(sets);
+  int code = tap_done_all(MPI_COMM_WORLD);
+  ts_world_destroy(&world);
+  return code;
+}

@@ -1,0 +1,297 @@
+/* The programs of all ranks of large grids, stepped in one process; and that the simulator names what is broken. */
+#include "regression/pass/grid.h"
+#include "regression/tap.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "ops/build.h"
+#include "run/simulate.h"
+
+#include <string.h>
+
+static char *simulate(const grid *g) {
+  return ts_simulate_step((const ts_program *const *) g->program, g->ranks);
+}
+
+/* ---- what must be right ---- */
+
+static void expect_clean(const char *name, const char *text, const char *sets, int ranks, ts_model_use use) {
+  grid g = make_grid(text, sets, ranks, use);
+  char *fault = simulate(&g);
+  tap_ok(fault == NULL, "%s on %d ranks, %s: %s", name, ranks, sets, fault != NULL ? fault : "clean");
+  ts_free(fault);
+  free_grid(&g);
+}
+
+static void test_stages(const char *name, const char *text) {
+  static const char *const variant[] = {
+      "zero_optimization.overlap_comm=true", "zero_optimization.overlap_comm=false gradient_accumulation_steps=3",
+      "zero_optimization.overlap_comm=true gradient_accumulation_steps=3 bf16.enabled=true "
+      "zero_optimization.reduce_bucket_size=30000 zero_optimization.allgather_bucket_size=20000",
+      "zero_optimization.overlap_comm=true activation_checkpointing.enabled=true "
+      "zero_optimization.stage3_param_persistence_threshold=0 zero_optimization.stage3_prefetch_bucket_size=60000 "
+      "zero_optimization.reduce_bucket_size=5000 zero_optimization.stage3_max_reuse_distance=0"};
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (size_t i = 0; i < sizeof variant / sizeof *variant; ++i) {
+      char *sets = ts_format("zero_optimization.stage=%d %s", stage, variant[i]);
+      expect_clean(name, text, sets, 64, TS_MODEL_TRAIN);
+      ts_free(sets);
+    }
+    char *sets = ts_format("zero_optimization.stage=%d zero_optimization.overlap_comm=true "
+                           "zero_optimization.stage3_param_persistence_threshold=1000",
+                           stage);
+    expect_clean(name, text, sets, 512, TS_MODEL_TRAIN);
+    expect_clean(name, text, sets, 64, TS_MODEL_LOSS);
+    ts_free(sets);
+  }
+}
+
+/* ---- what must be found ---- */
+
+/* Instruction k of the schedule that is of this kind and op, from the `skip`th on. */
+static int find_instruction(const ts_program *p, ts_instruction_kind kind, ts_op op, int skip) {
+  for (int i = 0; i < p->schedule->n; ++i) {
+    const ts_instruction *instruction = &p->schedule->instruction[i];
+    if (instruction->kind == kind && p->graph->node[instruction->node].op == op && skip-- == 0) {
+      return i;
+    }
+  }
+  ts_die(__FILE__, __LINE__, "there is no such instruction");
+}
+
+static void remove_instruction(ts_program *p, int at) {
+  --p->schedule->n;
+  memmove(&p->schedule->instruction[at], &p->schedule->instruction[at + 1],
+          (size_t) (p->schedule->n - at) * sizeof *p->schedule->instruction);
+}
+
+static void drop_collective(ts_program *p, ts_op op, int skip) {
+  int at = find_instruction(p, TS_ISSUE, op, skip);
+  ts_nid node = p->schedule->instruction[at].node;
+  for (int i = p->schedule->n - 1; i >= 0; --i) {
+    if (p->schedule->instruction[i].node == node) {
+      remove_instruction(p, i);
+    }
+  }
+}
+
+static int count_issues(const ts_program *p, ts_op op) {
+  int n = 0;
+  for (int i = 0; i < p->schedule->n; ++i) {
+    const ts_instruction *instruction = &p->schedule->instruction[i];
+    n += instruction->kind == TS_ISSUE && p->graph->node[instruction->node].op == op;
+  }
+  return n;
+}
+
+static void swap_gathers(ts_program *p) {
+  ts_instruction *list = p->schedule->instruction;
+  int a = find_instruction(p, TS_ISSUE, TS_OP_ALL_GATHER, 0), b = find_instruction(p, TS_ISSUE, TS_OP_ALL_GATHER, 1);
+  ts_instruction first = list[a];
+  list[a] = list[b];
+  list[b] = first;
+}
+
+static void drop_a_gather(ts_program *p) {
+  drop_collective(p, TS_OP_ALL_GATHER, 0);
+}
+static void drop_a_reduction(ts_program *p) {
+  drop_collective(p, TS_OP_REDUCE_SCATTER, 0);
+}
+static void drop_last_gather(ts_program *p) {
+  drop_collective(p, TS_OP_ALL_GATHER, count_issues(p, TS_OP_ALL_GATHER) - 1);
+}
+
+static ts_node *a_reduction(ts_program *p) {
+  int at = find_instruction(p, TS_ISSUE, TS_OP_REDUCE_SCATTER, 0);
+  return &p->graph->node[p->schedule->instruction[at].node];
+}
+
+/* Nodes do not change: only to break them. */
+static ts_piece *a_piece(ts_program *p) {
+  return (ts_piece *) a_reduction(p)->attr.comm.piece;
+}
+
+static void change_piece(ts_program *p) {
+  a_piece(p)->end -= 32;
+}
+static void change_wire(ts_program *p) {
+  a_reduction(p)->attr.comm.wire = TS_BF16;
+}
+static void change_pieces_at_equal_columns(ts_program *p) {
+  a_piece(p)->begin += 32;
+  a_piece(p)->end += 32;
+}
+
+static void drop_first_wait(ts_program *p) {
+  remove_instruction(p, find_instruction(p, TS_WAIT, TS_OP_ALL_GATHER, 0));
+}
+static void drop_last_wait(ts_program *p) {
+  int n = count_issues(p, TS_OP_ALL_GATHER);
+  remove_instruction(p, find_instruction(p, TS_WAIT, TS_OP_ALL_GATHER, n - 1));
+}
+
+static void wait_too_early(ts_program *p) {
+  ts_instruction *list = p->schedule->instruction;
+  int issue = find_instruction(p, TS_ISSUE, TS_OP_REDUCE_SCATTER, 0);
+  int wait = find_instruction(p, TS_WAIT, TS_OP_REDUCE_SCATTER, 0);
+  ts_instruction first = list[issue];
+  list[issue] = list[wait];
+  list[wait] = first;
+}
+
+/* What the first norm keeps for its backward is put where the first product writes. */
+static void share_memory(ts_program *p) {
+  int norm = find_instruction(p, TS_RUN, TS_OP_RMSNORM, 0), product = find_instruction(p, TS_RUN, TS_OP_MATMUL, 0);
+  ts_tid kept = p->graph->node[p->schedule->instruction[norm].node].out[1];
+  ts_tid made = p->graph->node[p->schedule->instruction[product].node].out[0];
+  p->plan->address[kept] = p->plan->address[made];
+}
+
+static void shrink_arena(ts_program *p) {
+  p->plan->arena_bytes[TS_ARENA_WORK] -= TS_PLAN_ALIGN;
+}
+
+typedef struct fault_row {
+  const char *what;
+  const char *sets;
+  int rank;
+  void (*damage)(ts_program *program);
+  const char *expect[3]; /* what the message names */
+} fault_row;
+
+#define STAGE(n) "zero_optimization.overlap_comm=true zero_optimization.stage=" #n
+#define SHARDED STAGE(3) " zero_optimization.stage3_param_persistence_threshold=0"
+#define SMALL " zero_optimization.allgather_bucket_size=20000"
+/* the first bucket is full when the head, 256 x 96, is in it */
+#define HEAD_ALONE STAGE(2) " zero_optimization.reduce_bucket_size=24576"
+
+static const fault_row faults[] = {
+    {"two gathers in another order",
+     SHARDED,
+     3,
+     swap_gathers,
+     {"rank 0: all_gather", "rank 3: all_gather", "name differs"}},
+    {"a gather dropped that is needed", SHARDED, 3, drop_a_gather, {"rank 3:", "reads", "before it is made"}},
+    {"a reduction dropped",
+     HEAD_ALONE,
+     5,
+     drop_a_reduction,
+     {"rank 0: reduce_scatter", "rank 5: reduce_scatter", "name differs"}},
+    {"the last gather dropped",
+     STAGE(1) SMALL,
+     5,
+     drop_last_gather,
+     {"deadlock", "rank 0: all_gather", "waits for rank 5, which has ended"}},
+    {"a piece that is shorter",
+     STAGE(2),
+     2,
+     change_piece,
+     {"rank 0: reduce_scatter", "rank 2: reduce_scatter", "pieces differ"}},
+    {"a piece that lies elsewhere",
+     STAGE(2),
+     0,
+     change_pieces_at_equal_columns,
+     {"rank 0: reduce_scatter", "rank 1: reduce_scatter", "pieces differ"}},
+    {"another wire dtype",
+     STAGE(2),
+     7,
+     change_wire,
+     {"rank 0: reduce_scatter", "rank 7: reduce_scatter", "wire dtype differ"}},
+    {"a gather not waited for", SHARDED, 4, drop_first_wait, {"rank 4:", "touches memory of", "in flight"}},
+    {"the last gather not waited for",
+     STAGE(1),
+     4,
+     drop_last_wait,
+     {"rank 4:", "gather_update", "not waited for when its phase ends"}},
+    {"a reduction waited for too early", STAGE(2), 1, wait_too_early, {"rank 1:", "waits for", "not issued"}},
+    {"two values in one place",
+     STAGE(0),
+     6,
+     share_memory,
+     {"rank 6:", "was written over its memory", "input_layernorm:1"}},
+    {"an arena too small", STAGE(0), 6, shrink_arena, {"rank 6:", "outside its arena", ""}},
+};
+
+static void test_fault(const fault_row *row) {
+  grid g = make_grid(llama, row->sets, 8, TS_MODEL_TRAIN);
+  row->damage(g.program[row->rank]);
+  char *fault = simulate(&g);
+  bool named = fault != NULL;
+  for (int i = 0; named && i < 3; ++i) {
+    named = strstr(fault, row->expect[i]) != NULL;
+  }
+  tap_ok(named, "%s: %s", row->what, fault != NULL ? fault : "not found");
+  ts_free(fault);
+  free_grid(&g);
+}
+
+/* ---- two sets of axes ---- */
+
+/* A program of two gathers, over dp and over sp, in the order asked for. */
+static ts_program make_two_gathers(int rank, bool dp_first, const int64_t *cuts) {
+  ts_program p = {.use = TS_MODEL_LOSS,
+                  .graph = ts_graph_create(),
+                  .step = ts_step_create(TS_MODEL_LOSS, 1),
+                  .schedule = ts_calloc(1, sizeof *p.schedule),
+                  .plan = ts_calloc(1, sizeof *p.plan)};
+  TS_CHECK(ts_mesh_init(&p.mesh, (const int[TS_N_AXES]){1, 2, 1, 2, 1}, 4, rank, NULL) == TS_OK, "2 x 2");
+  ts_tid x = ts_graph_leaf(p.graph, "x", TS_ROLE_STATE, TS_F32, TS_SHAPE(32), -1);
+  p.schedule->instruction = ts_calloc(4, sizeof *p.schedule->instruction);
+  for (int i = 0; i < 2; ++i) {
+    ts_piece piece = {.input = 0, .cuts = cuts, .begin = 0, .end = 32};
+    bool dp = dp_first == (i == 0);
+    ts_build_all_gather(ts_graph_site(p.graph), dp ? "over_dp" : "over_sp", TS_AXES(dp ? TS_AXIS_DP : TS_AXIS_SP), 2, 1,
+                        &x, NULL, 1, &piece);
+    p.schedule->instruction[p.schedule->n++] = (ts_instruction){TS_ISSUE, i};
+    p.schedule->instruction[p.schedule->n++] = (ts_instruction){TS_WAIT, i};
+  }
+  size_t n_tensors = (size_t) p.graph->n_tensors, n_nodes = (size_t) p.graph->n_nodes;
+  p.plan->address = ts_calloc(n_tensors, sizeof *p.plan->address);
+  p.plan->workspace = ts_calloc(n_nodes, sizeof *p.plan->workspace);
+  p.plan->workspace_bytes = ts_calloc(n_nodes, sizeof *p.plan->workspace_bytes);
+  return p;
+}
+
+static char *simulate_two_gathers(const bool dp_first[4]) {
+  static const int64_t cuts[] = {0, 32, 64};
+  ts_program program[4];
+  const ts_program *list[4];
+  for (int r = 0; r < 4; ++r) {
+    program[r] = make_two_gathers(r, dp_first[r], cuts);
+    list[r] = &program[r];
+  }
+  char *fault = ts_simulate_step(list, 4);
+  for (int r = 0; r < 4; ++r) {
+    ts_graph_destroy(&program[r].graph);
+    ts_step_destroy(&program[r].step);
+    ts_schedule_destroy(&program[r].schedule);
+    ts_plan_destroy(&program[r].plan);
+  }
+  return fault;
+}
+
+/* Rank 0 waits over dp for 2, it over sp for 3, it over dp for 1, it over sp for 0. */
+static void test_circle(void) {
+  char *fault = simulate_two_gathers((const bool[]){true, true, true, true});
+  tap_ok(fault == NULL, "two groups in one order: %s", fault != NULL ? fault : "clean");
+  ts_free(fault);
+  fault = simulate_two_gathers((const bool[]){true, false, false, true});
+  bool named = fault != NULL && strstr(fault, "deadlock") && strstr(fault, "over_dp") && strstr(fault, "over_sp");
+  tap_ok(named, "two groups in a circle: %s", fault != NULL ? fault : "not found");
+  ts_free(fault);
+}
+
+int main(void) {
+  double start = ts_seconds();
+  test_stages("llama", llama);
+  test_stages("gpt2", gpt2);
+  for (size_t i = 0; i < sizeof faults / sizeof *faults; ++i) {
+    test_fault(&faults[i]);
+  }
+  test_circle();
+  tap_note("%.1f seconds", ts_seconds() - start);
+  tap_ok(ts_memory_live() == 0, "nothing is left allocated");
+  return tap_done();
+}
