@@ -36,13 +36,13 @@ void ts_batch_destroy(ts_batch **batch) {
   }
 }
 
-static int32_t *row_of(const ts_batch *batch, ts_input_kind kind, int64_t i) {
+static int32_t *find_row(const ts_batch *batch, ts_input_kind kind, int64_t i) {
   return (int32_t *) batch->input[kind] + i * batch->length;
 }
 
 void ts_batch_set(ts_batch *batch, int64_t i, int64_t number, const int32_t *tokens) {
-  int32_t *ids = row_of(batch, TS_INPUT_INPUT_IDS, i), *labels = row_of(batch, TS_INPUT_LABELS, i);
-  int32_t *positions = row_of(batch, TS_INPUT_POSITIONS, i), *documents = row_of(batch, TS_INPUT_DOCUMENTS, i);
+  int32_t *ids = find_row(batch, TS_INPUT_INPUT_IDS, i), *labels = find_row(batch, TS_INPUT_LABELS, i);
+  int32_t *positions = find_row(batch, TS_INPUT_POSITIONS, i), *documents = find_row(batch, TS_INPUT_DOCUMENTS, i);
   for (int64_t t = 0; t < batch->length; ++t) {
     ids[t] = tokens[t] == TS_IGNORED ? 0 : tokens[t];
     labels[t] = tokens[t + 1];
@@ -53,7 +53,7 @@ void ts_batch_set(ts_batch *batch, int64_t i, int64_t number, const int32_t *tok
 }
 
 void ts_batch_ignore(ts_batch *batch, int64_t i) {
-  int32_t *labels = row_of(batch, TS_INPUT_LABELS, i);
+  int32_t *labels = find_row(batch, TS_INPUT_LABELS, i);
   for (int64_t t = 0; t < batch->length; ++t) {
     labels[t] = TS_IGNORED;
   }

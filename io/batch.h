@@ -13,11 +13,11 @@
 #include <stdint.h>
 
 /** X (NAME, name in the graph, dtype, has a sequence dimension): of a sample [sequence_length] or [1] */
-#define TS_INPUTS(X)                                                                                 \
-  X(INPUT_IDS, "input_ids", TS_I32, true)                                                            \
-  X(LABELS, "labels", TS_I32, true)       /* the token after each; TS_IGNORED: not counted */        \
-  X(POSITIONS, "positions", TS_I32, true) /* in its document */                                      \
-  X(DOCUMENTS, "documents", TS_I32, true) /* tokens of different documents do not see each other */  \
+#define TS_INPUTS(X)                                                                                \
+  X(INPUT_IDS, "input_ids", TS_I32, true)                                                           \
+  X(LABELS, "labels", TS_I32, true)       /* the token after each; TS_IGNORED: not counted */       \
+  X(POSITIONS, "positions", TS_I32, true) /* in its document */                                     \
+  X(DOCUMENTS, "documents", TS_I32, true) /* tokens of different documents do not see each other */ \
   X(SAMPLE, "sample", TS_I64, false)      /* the sample's number in the run: what dropout is keyed by */
 
 typedef enum ts_input_kind {
@@ -37,7 +37,7 @@ typedef struct ts_input {
 const ts_input *ts_input_get(ts_input_kind kind);
 
 typedef struct ts_batch {
-  int64_t samples, length; /**< length: tokens of a sample. */
+  int64_t samples, length;  /**< length: tokens of a sample. */
   void *input[TS_N_INPUTS]; /**< Owned: [samples] of each. */
 } ts_batch;
 

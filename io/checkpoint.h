@@ -134,8 +134,8 @@ typedef void ts_checkpoint_sink(void *user, int64_t at, int64_t count, const voi
 typedef struct ts_checkpoint_piece {
   int part, state;
   int64_t first, count;
-  ts_dtype dtype; /**< Converted to this (float types). */
-  void *to;       /**< Borrowed: \a count elements of \a dtype; or NULL, then: */
+  ts_dtype dtype;           /**< Converted to this (float types). */
+  void *to;                 /**< Borrowed: \a count elements of \a dtype; or NULL, then: */
   ts_checkpoint_sink *sink; /**< Called as they are read, in any order, from the calling thread. */
   void *user;               /**< Borrowed. */
 } ts_checkpoint_piece;

@@ -68,7 +68,7 @@ static block *next_block(ring *r) {
   return b;
 }
 
-static void hand_over(ring *r, bool ended) {
+static void hand_over_block(ring *r, bool ended) {
   pthread_mutex_lock(&r->mutex);
   r->n += !ended;
   r->ended = ended;
@@ -127,7 +127,7 @@ static ts_status read_tensor_blocks(ring *r, ts_checkpoint_reader *reader, const
     if (read_block(r, reader, o, b, err) != TS_OK) {
       return TS_BAD_INPUT;
     }
-    hand_over(r, false);
+    hand_over_block(r, false);
     *done += b->count * (int64_t) ts_dtype_size(o->dtype);
     if (o->progress != NULL) {
       o->progress(*done, bytes, o->user);
@@ -156,7 +156,7 @@ static ts_status stream_tensors(const ts_consolidate_options *o, ts_output *outp
     status = read_tensor_blocks(&r, reader, o, i, &done, output->bytes, err);
   }
   ts_checkpoint_reader_close(&reader);
-  hand_over(&r, true);
+  hand_over_block(&r, true);
   pthread_join(writer, NULL);
   *broken = r.broken;
   if (r.broken) {

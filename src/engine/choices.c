@@ -13,7 +13,7 @@ static char *path_of(const ts_deck *deck) {
   return ts_format("%s/algorithms.txt", deck->run.directory);
 }
 
-static ts_status read_file(const ts_engine *e, const char *path, ts_error *err) {
+static ts_status read_choices(const ts_engine *e, const char *path, ts_error *err) {
   char *text = NULL;
   size_t length;
   ts_status status = ts_read_file(path, MOST_BYTES, &text, &length, err);
@@ -30,11 +30,11 @@ static ts_status read_file(const ts_engine *e, const char *path, ts_error *err) 
  * so. */
 static ts_status read_kept(const ts_engine *e, ts_error *err) {
   if (e->deck->run.algorithms[0] != 0) {
-    return read_file(e, e->deck->run.algorithms, err);
+    return read_choices(e, e->deck->run.algorithms, err);
   }
   char *path = path_of(e->deck);
   ts_error why = {0};
-  if (e->deck->run.directory[0] != 0 && access(path, F_OK) == 0 && read_file(e, path, &why) != TS_OK) {
+  if (e->deck->run.directory[0] != 0 && access(path, F_OK) == 0 && read_choices(e, path, &why) != TS_OK) {
     ts_log(TS_LOG_WARNING, "%s; algorithms are chosen anew", why.text);
   }
   ts_error_clear(&why);

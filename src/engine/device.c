@@ -36,7 +36,7 @@ static int count_ranks(ts_world *world, bool mine, int *without) {
 }
 
 /* auto: the same answer on every rank, or nothing would fit together. */
-static ts_status choose(const char *wanted, ts_world *world, bool *cuda, ts_error *err) {
+static ts_status choose_backend(const char *wanted, ts_world *world, bool *cuda, ts_error *err) {
   *cuda = strcmp(wanted, "cuda") == 0;
   if (strcmp(wanted, "auto") != 0) {
     return TS_OK;
@@ -113,7 +113,7 @@ ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_text *sa
   if (deck->bf16.enabled != TS_SWITCH_AUTO) {
     return TS_OK;
   }
-  ts_status status = ts_world_agree(world, choose(deck->run.device, world, &cuda, err), err);
+  ts_status status = ts_world_agree(world, choose_backend(deck->run.device, world, &cuda, err), err);
   const ts_backend *backend = cuda ? ts_backend_cuda() : ts_backend_cpu();
   if (status != TS_OK || backend == NULL) {
     return status; /* without CUDA: ts_engine_backend refuses it */
@@ -131,7 +131,7 @@ ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_text *sa
 
 ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backend **out, ts_error *err) {
   bool cuda;
-  ts_status status = choose(deck->run.device, world, &cuda, err);
+  ts_status status = choose_backend(deck->run.device, world, &cuda, err);
   status = status == TS_OK && cuda ? ts_deck_check_gpu(deck, err) : status;
   *out = cuda ? ts_backend_cuda() : ts_backend_cpu();
   if (status == TS_OK && !cuda && strcmp(deck->run.device, "auto") == 0) {

@@ -22,7 +22,7 @@ static double uniform(uint64_t seed, int64_t position) {
   return ((double) words[0] + 0.5) * 0x1p-32;
 }
 
-static int32_t draw(candidate *list, int64_t n, const ts_generate_options *o, int64_t position) {
+static int32_t draw_token(candidate *list, int64_t n, const ts_generate_options *o, int64_t position) {
   qsort(list, (size_t) n, sizeof *list, by_logit);
   if (o->temperature <= 0) {
     return list[0].token;
@@ -52,7 +52,7 @@ void ts_generate(ts_engine *engine, const ts_deck *deck, int32_t *tokens, int64_
     for (int64_t v = 0; v < vocabulary; ++v) {
       list[v] = (candidate){logits[v], (int32_t) v};
     }
-    tokens[n + i] = draw(list, vocabulary, o, n + i);
+    tokens[n + i] = draw_token(list, vocabulary, o, n + i);
     if (emit != NULL) {
       emit(tokens[n + i], user);
     }

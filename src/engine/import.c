@@ -115,7 +115,7 @@ static ts_status read_tensor(ts_engine *e, const ts_safetensors *st, const ts_pa
   return status;
 }
 
-static ts_status open_directory(const ts_deck *deck, ts_safetensors **st, ts_error *err) {
+static ts_status open_import(const ts_deck *deck, ts_safetensors **st, ts_error *err) {
   ts_error why = {0};
   ts_status status = ts_safetensors_open(deck->model.from, st, &why);
   if (status != TS_OK) {
@@ -128,7 +128,7 @@ static ts_status open_directory(const ts_deck *deck, ts_safetensors **st, ts_err
 ts_status ts_engine_import(ts_engine *e, ts_error *err) {
   ts_safetensors *st;
   nonfinite all = {0};
-  ts_status status = open_directory(e->deck, &st, err);
+  ts_status status = open_import(e->deck, &st, err);
   const ts_layout *layout = ts_engine_layout(e);
   int wrong = 0;
   for (int i = 0; st != NULL && i < layout->n_parameters && wrong < MOST_MESSAGES; ++i) {

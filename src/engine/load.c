@@ -180,7 +180,7 @@ static ts_status read_pieces(loader *l, ts_error *err) {
 /* ---- the rest of each part ---- */
 
 /* Everybody's elements of a leaf that keeps the whole. */
-static void complete(loader *l, int index, const ts_saved_leaf *leaf) {
+static void complete_leaf(loader *l, int index, const ts_saved_leaf *leaf) {
   const ts_part *part = &ts_engine_layout(l->engine)->part[index];
   if (leaf->whole) {
     ts_executor_gather_state(l->engine->executor, leaf->leaf, part->axes, part->cuts);
@@ -219,7 +219,7 @@ static void derive(loader *l, int index, const ts_saved_leaf *parameter) {
   }
   ts_free(block);
   ts_free(converted);
-  complete(l, index, &leaf);
+  complete_leaf(l, index, &leaf);
 }
 
 static void complete_part(loader *l, int index) {
@@ -228,11 +228,11 @@ static void complete_part(loader *l, int index) {
   int n = ts_saved_leaves(program->graph, program->layout, index, leaf);
   derive(l, index, &leaf[0]);
   for (int k = 0; k < (l->what == TS_LOAD_ALL ? n : 1); ++k) {
-    complete(l, index, &leaf[k]);
+    complete_leaf(l, index, &leaf[k]);
   }
 }
 
-static void set_numbers(loader *l) {
+static void take_numbers(loader *l) {
   if (l->what == TS_LOAD_ALL) {
     ts_tid updates = ts_graph_find_state(ts_engine_program(l->engine)->graph, TS_STATE_UPDATES, -1);
     ts_executor_write_state(l->engine->executor, updates, 0, 1, &l->checkpoint->optimizer_step);
@@ -249,7 +249,7 @@ ts_status ts_engine_load(ts_engine *e, const char *directory, const ts_checkpoin
     for (int i = 0; i < ts_engine_layout(e)->n_parts; ++i) {
       complete_part(&l, i);
     }
-    set_numbers(&l);
+    take_numbers(&l);
   }
   ts_free(l.piece);
   ts_free(l.to);

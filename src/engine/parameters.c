@@ -31,14 +31,14 @@ static holder find_holder(const ts_engine *e, const ts_part *part, ts_state stat
 }
 
 /* Elements from `first` of the holder on, to or from fp32. */
-static void put(const ts_engine *e, const holder *h, int64_t first, int64_t count, const float *value) {
+static void put_values(const ts_engine *e, const holder *h, int64_t first, int64_t count, const float *value) {
   void *converted = ts_malloc((size_t) count * ts_dtype_size(h->dtype));
   ts_convert(converted, h->dtype, value, TS_F32, (size_t) count);
   ts_executor_write_state(e->executor, h->leaf, first, count, converted);
   ts_free(converted);
 }
 
-static void get(const ts_engine *e, const holder *h, int64_t first, int64_t count, float *value) {
+static void get_values(const ts_engine *e, const holder *h, int64_t first, int64_t count, float *value) {
   void *copy = ts_malloc((size_t) count * ts_dtype_size(h->dtype) + 1);
   ts_executor_read_state(e->executor, h->leaf, first, count, copy);
   ts_convert(value, TS_F32, copy, h->dtype, (size_t) count);
@@ -49,7 +49,7 @@ static void write_holder(const ts_engine *e, const holder *h, int64_t at, int64_
   int64_t from = at > h->begin ? at : h->begin;
   int64_t to = at + count < h->begin + h->count ? at + count : h->begin + h->count;
   if (h->leaf != TS_NONE && from < to) {
-    put(e, h, from - h->begin, to - from, value + (from - at));
+    put_values(e, h, from - h->begin, to - from, value + (from - at));
   }
 }
 
@@ -109,11 +109,11 @@ ts_status ts_engine_read_parameter(ts_engine *e, const char *name, float *value,
   const ts_part *part = &layout->part[p->part];
   holder h = best_holder(e, part);
   if (h.count == part->count && h.begin == 0) {
-    get(e, &h, p->offset, p->count, value);
+    get_values(e, &h, p->offset, p->count, value);
     return TS_OK;
   }
   float *whole = ts_malloc((size_t) part->count * sizeof *whole);
-  get(e, &h, 0, h.count, whole + h.begin);
+  get_values(e, &h, 0, h.count, whole + h.begin);
   ts_transfer transfer = {.x = whole + h.begin, .y = whole, .cuts = part->cuts, .begin = 0, .end = part->shard};
   ts_comm *comm = ts_world_comm(e->world, &e->mesh, part->axes);
   comm->ops->all_gather(comm, &transfer, 1, TS_F32);
@@ -132,7 +132,7 @@ static uint64_t digest_owned(const ts_engine *e, const holder *h, const ts_param
   to = to < p->offset + p->count ? to : p->offset + p->count;
   for (; from < to; from += BLOCK) {
     int64_t count = to - from < BLOCK ? to - from : BLOCK;
-    get(e, h, from - h->begin, count, block);
+    get_values(e, h, from - h->begin, count, block);
     for (int64_t i = 0; i < count; ++i) {
       uint32_t bits;
       memcpy(&bits, &block[i], sizeof bits);

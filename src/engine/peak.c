@@ -16,7 +16,7 @@ typedef struct product {
   size_t bytes, workspace_bytes;
 } product;
 
-static void wait_for(const product *p) {
+static void wait_for_turn(const product *p) {
   const ts_device_ops *device = p->backend->device;
   if (device != NULL) {
     void *event = device->event_create(false);
@@ -41,7 +41,7 @@ static void fill(const product *p, void *matrix, uint64_t key, ts_dtype dtype) {
       memcpy((char *) matrix + at, block, n);
     }
   }
-  wait_for(p);
+  wait_for_turn(p);
   ts_free(value);
   ts_free(block);
 }
@@ -56,7 +56,7 @@ static double best_rate(const product *p, const ts_kernel *kernel, const ts_kern
     for (int k = 0; k < times; ++k) {
       kernel->run(call);
     }
-    wait_for(p);
+    wait_for_turn(p);
     double rate = times * flops / (ts_seconds() - start);
     best = i > 0 && rate > best ? rate : best; /* the first run touches the memory */
   }

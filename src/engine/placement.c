@@ -22,7 +22,8 @@ typedef struct place {
 /* ---- choosing ---- */
 
 /* This rank's part of the processors that it shares with others of its node; NULL: it stays where it is. */
-static char *choose(const ts_world *world, const ts_machine *machine, const char *near, const place *all, bool moved) {
+static char *choose_places(const ts_world *world, const ts_machine *machine, const char *near, const place *all,
+                           bool moved) {
   int rank = ts_world_rank(world), first = rank - ts_world_local_rank(world), index = 0, sharers = 0;
   for (int r = first; r < first + ts_world_local_size(world); ++r) {
     bool same = strcmp(all[r].set, all[rank].set) == 0;
@@ -43,7 +44,7 @@ static void bind_to(const ts_machine *machine, const char *set) {
 
 /* ---- saying so ---- */
 
-static void add_node(const ts_world *world, const place *all, int first, int last, ts_text *to) {
+static void add_node_ranks(const ts_world *world, const place *all, int first, int last, ts_text *to) {
   ts_text_add(to, "%s:", ts_world_node_name(world, first));
   for (int r = first; r < last; ++r) {
     ts_text_add(to, "\n  rank %d: %s", r, all[r].where);
@@ -66,7 +67,7 @@ static void say_places(const ts_world *world, const place *all, const char *who)
     alike += same;
     if (!same) {
       ts_text_add(&text, first > 0 ? "\n" : "");
-      add_node(world, all, first, last, &text);
+      add_node_ranks(world, all, first, last, &text);
     }
   }
   if (alike > 0) {
@@ -76,7 +77,7 @@ static void say_places(const ts_world *world, const place *all, const char *who)
   ts_text_free(&text);
 }
 
-static void describe(const ts_machine *machine, const char *set, const char *bus, place *mine) {
+static void describe_places(const ts_machine *machine, const char *set, const char *bus, place *mine) {
   ts_text text = {0};
   ts_binding_describe(machine, set, &text);
   snprintf(mine->where, sizeof mine->where, "%s%s%s", text.text, bus[0] != 0 ? ", GPU " : "", bus);
@@ -99,13 +100,13 @@ void ts_engine_place(ts_world *world, const ts_deck *deck, const char *bus) {
   place mine = {0};
   snprintf(mine.set, sizeof mine.set, "%s", near);
   place *all = ts_world_gather(world, &mine, sizeof mine);
-  char *chosen = now != NULL ? choose(world, machine, near, all, strcmp(near, now) != 0) : NULL;
+  char *chosen = now != NULL ? choose_places(world, machine, near, all, strcmp(near, now) != 0) : NULL;
   ts_free(all);
   if (chosen != NULL) {
     bind_to(machine, chosen);
   }
   if (now != NULL) {
-    describe(machine, chosen != NULL ? chosen : now, bus, &mine);
+    describe_places(machine, chosen != NULL ? chosen : now, bus, &mine);
   }
   mine.set[0] = (char) (chosen != NULL);
   all = ts_world_gather(world, &mine, sizeof mine);

@@ -19,7 +19,7 @@ bool ts_progress_is_shown(const ts_progress *p, int64_t done) {
   return done % p->log_every == 0 || done == p->first + 1 || done == p->steps;
 }
 
-static void draw(const ts_progress *p, int64_t done, double loss, double tokens_per_second, const char *left) {
+static void draw_bar(const ts_progress *p, int64_t done, double loss, double tokens_per_second, const char *left) {
   char bar[BAR + 1];
   int64_t filled = p->steps > 0 ? done * BAR / p->steps : BAR;
   memset(bar, '-', BAR);
@@ -42,7 +42,7 @@ void ts_progress_step(ts_progress *p, int64_t done, double loss, double lr, doub
   }
   if (line || now - p->shown >= REDRAW_SECONDS) { /* a line erases the bar */
     p->shown = now;
-    draw(p, done, loss, tokens_per_second, left);
+    draw_bar(p, done, loss, tokens_per_second, left);
   }
 }
 

@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-
 /* ---- the run directory ---- */
 
 static bool has_files(const char *path) {

@@ -223,7 +223,7 @@ static void give_up(ts_saver *s, ts_error *why) {
   ts_error_clear(why);
 }
 
-static void complete(ts_saver *s) {
+static void end_save(ts_saver *s) {
   double seconds = ts_seconds() - s->begun;
   s->job = NOTHING;
   s->newest = s->checkpoint->step;
@@ -272,7 +272,7 @@ static void move_on(ts_saver *s) {
       start(s, true);
     }
   } else {
-    complete(s);
+    end_save(s);
   }
 }
 
@@ -284,7 +284,7 @@ void ts_saver_advance(ts_saver *s, bool anyone_is_working) {
   }
 }
 
-static void finish(ts_saver *s) {
+static void finish_save(ts_saver *s) {
   while (s->job != NOTHING) {
     move_on(s);
   }
@@ -292,7 +292,7 @@ static void finish(ts_saver *s) {
 
 bool ts_saver_finish(ts_saver *s) {
   double start_of_wait = ts_seconds();
-  finish(s);
+  finish_save(s);
   s->times.stall += ts_seconds() - start_of_wait;
   return !s->failed;
 }
@@ -309,7 +309,7 @@ static void copy_state(ts_saver *s) {
   ts_executor_finish(s->engine->executor);
 }
 
-static void set_numbers(ts_saver *s, const ts_position *position) {
+static void note_numbers(ts_saver *s, const ts_position *position) {
   ts_checkpoint *c = s->checkpoint;
   c->step = position->step;
   c->samples = position->samples;
@@ -323,10 +323,10 @@ static void set_numbers(ts_saver *s, const ts_position *position) {
 
 void ts_saver_begin(ts_saver *s, const ts_position *position) {
   double begun = ts_seconds();
-  finish(s);
+  finish_save(s);
   s->begun = begun;
   s->failed = false;
-  set_numbers(s, position);
+  note_numbers(s, position);
   ts_error err = {0};
   ts_status status = TS_OK;
   if (s->rank == 0) {

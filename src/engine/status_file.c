@@ -85,7 +85,7 @@ static bool read_all(int file, char *text, size_t size, size_t *length) {
 
 /* A file that must be plain and at most `limit` bytes; links are not followed and nothing is waited for.  The text is
  * the caller's, terminated, NULL when it cannot be read; `modified`, in seconds since 1970, may be NULL. */
-static ts_status read_file(const char *path, size_t limit, char **text, size_t *length, double *modified) {
+static ts_status read_status(const char *path, size_t limit, char **text, size_t *length, double *modified) {
   struct stat info;
   *text = NULL;
   int file = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
@@ -124,7 +124,7 @@ static ts_status read_job(const char *run, ts_run_status *s, ts_error *err) {
   ts_status status = TS_OK;
   if (access(path, F_OK) != 0) {
     status = ts_error_add(err, "%s: says nothing of itself (there is no status/@run): not the directory of a run", run);
-  } else if (read_file(path, MOST_BYTES, &text, &length, NULL) != TS_OK ||
+  } else if (read_status(path, MOST_BYTES, &text, &length, NULL) != TS_OK ||
              ts_status_parse_job(text, length, &s->job) != TS_OK) {
     status = ts_error_add(err, "%s: damaged; it is written anew when the run is started again", path);
   }
@@ -137,7 +137,7 @@ static ts_status read_job(const char *run, ts_run_status *s, ts_error *err) {
 static void read_failed(const char *run, ts_run_status *s) {
   char *path = ts_status_path(run, "@failed");
   size_t length;
-  if (read_file(path, 1 << 16, &s->failed, &length, NULL) == TS_OK) {
+  if (read_status(path, 1 << 16, &s->failed, &length, NULL) == TS_OK) {
     for (size_t i = 0; i < length; ++i) {
       char c = s->failed[i];
       s->failed[i] = (char) (c == '\n' || (c >= ' ' && c <= '~') ? c : '?');
@@ -159,7 +159,7 @@ static ts_status read_node(const char *run, const char *name, double now, ts_nod
     size_t length;
     double modified = 0;
     ts_node_status_clear(node);
-    if (read_file(path, MOST_BYTES, &text, &length, &modified) == TS_OK) {
+    if (read_status(path, MOST_BYTES, &text, &length, &modified) == TS_OK) {
       status = ts_status_parse_node(text, length, node);
       node->age = now > modified ? now - modified : 0;
       ts_free(text);
@@ -177,7 +177,7 @@ static int by_rank(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static void add_node(ts_run_status *s, const char *name, ts_status status, ts_node_status *node, int *capacity) {
+static void add_node_lines(ts_run_status *s, const char *name, ts_status status, ts_node_status *node, int *capacity) {
   bool mine = status == TS_OK && strcmp(node->id, s->job.id) == 0;
   if (mine) {
     TS_GROW(s->node, s->n_nodes, *capacity);
@@ -210,7 +210,7 @@ ts_status ts_status_read(const char *run, ts_run_status *s, ts_error *err) {
     if (entry->d_name[0] != '.' && entry->d_name[0] != '@') {
       ts_node_status node = {0};
       ts_status found = read_node(run, entry->d_name, now, &node);
-      add_node(s, entry->d_name, found, &node, &capacity);
+      add_node_lines(s, entry->d_name, found, &node, &capacity);
     }
   }
   if (directory != NULL) {

@@ -60,7 +60,7 @@ typedef struct ts_step_result {
   double lr;
   double valid_tokens;
   bool skipped;                                             /**< Loss or norm was not finite: nothing was updated. */
-  double flag[TS_N_FLAGS];                                           /**< Largest value any rank gave in \a flags. */
+  double flag[TS_N_FLAGS];                                  /**< Largest value any rank gave in \a flags. */
   double communication_seconds, exposed_seconds;            /**< This rank's, since the last step. */
   double forward_seconds, backward_seconds, update_seconds; /**< Likewise: wall time of the phases. */
 } ts_step_result;

@@ -46,7 +46,7 @@ static ts_status validate(ts_training *r, ts_error *err) {
 
 /* ---- what is told of a step ---- */
 
-static void record(void *user, const ts_node *node, bool collective, double start, double seconds) {
+static void note_event(void *user, const ts_node *node, bool collective, double start, double seconds) {
   ts_training *r = user;
   if (r->timeline != NULL) {
     ts_timeline_event(r->timeline, node->name, ts_op_get(node->op)->name, collective ? 1 : 0, start - r->timeline_start,
@@ -60,7 +60,7 @@ static ts_status begin_timeline(ts_training *r, ts_error *err) {
   ts_status status = ts_timeline_open(mine, (int) r->rank, &r->timeline, err);
   ts_free(mine);
   r->timeline_start = ts_seconds();
-  ts_executor_set_observer(ts_engine_executor(r->engine), record, r);
+  ts_executor_set_observer(ts_engine_executor(r->engine), note_event, r);
   return status;
 }
 
@@ -98,7 +98,7 @@ static void report_times(const ts_step_result *t, double data_seconds) {
   ts_free(communication);
 }
 
-static void report(ts_training *r, const ts_step_result *result, double seconds) {
+static void report_step(ts_training *r, const ts_step_result *result, double seconds) {
   double tokens_per_second = (double) (r->deck->train_batch_size * r->length) / seconds;
   ts_progress_step(&r->progress, r->at.step, result->loss, result->lr, tokens_per_second);
   if (result->skipped) {
@@ -181,7 +181,7 @@ static ts_status train_step(ts_training *r, ts_error *err) {
   }
   if (r->rank == 0) { /* before the checkpoint is published: one of step N finds the rows up to N */
     write_metrics(r, &result, seconds, data_seconds);
-    report(r, &result, seconds);
+    report_step(r, &result, seconds);
     if (r->deck->wall_clock_breakdown && ts_progress_is_shown(&r->progress, r->at.step)) {
       report_times(&result, data_seconds);
     }
@@ -311,7 +311,7 @@ static void generate(ts_training *r) {
 }
 
 /* Rank 0.  A picture that cannot be drawn is no failure of the run: `tessera plot` does it again. */
-static void draw(ts_training *r) {
+static void draw_losses(ts_training *r) {
   ts_error err = {0};
   ts_metrics_close(&r->metrics);
   if (ts_plot_losses(r->deck->run.directory, &err) != TS_OK) {
@@ -338,7 +338,7 @@ int ts_train(ts_world *world, ts_deck *deck, const ts_train_options *options, ts
       generate(&r);
     }
     if (code != TS_BAD_INPUT && r.rank == 0 && r.at.step > 0) {
-      draw(&r);
+      draw_losses(&r);
     }
   }
   end_watch(&r, code, err);

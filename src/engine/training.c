@@ -104,7 +104,7 @@ static ts_status open_digests(ts_training *r, ts_error *err) {
 }
 
 /* Rank 0: nothing of the user's is touched before this. */
-static ts_status open_directory(ts_training *r, ts_error *err) {
+static ts_status open_run_directory(ts_training *r, ts_error *err) {
   const char *directory = r->deck->run.directory;
   if (r->rank != 0) {
     return TS_OK;
@@ -133,7 +133,7 @@ static const char *describe_precision(const ts_training *r) {
   return ts_deck_dtype(r->deck) == TS_F32 ? "fp32" : slow ? "bf16 (emulated here: fp32 is faster)" : "bf16";
 }
 
-static void describe(const ts_training *r) {
+static void describe_run(const ts_training *r) {
   char a[32], b[32], c[32];
   char *where = ts_world_describe(r->world);
   ts_log(ts_world_n_nodes(r->world) > 1 ? TS_LOG_INFO : TS_LOG_DEBUG, "%s", where);
@@ -224,7 +224,8 @@ static ts_status find_batch(ts_training *r, ts_error *err) {
   if (status == TS_OK) {
     status = decide_precision(r, err);
   }
-  status = status == TS_OK ? ts_resume_batch(&r->resume, deck, ts_mesh_group_size(&r->mesh, TS_AXES_BATCH), err) : status;
+  status =
+      status == TS_OK ? ts_resume_batch(&r->resume, deck, ts_mesh_group_size(&r->mesh, TS_AXES_BATCH), err) : status;
   if (status == TS_OK) {
     r->micro_batch = deck->train_micro_batch_size_per_gpu;
     r->length = deck->data.sequence_length;
@@ -257,7 +258,7 @@ static ts_status open_all(ts_training *r, ts_error *err) {
                                      .loads = r->resume.checkpoint != NULL || r->options->weights != NULL};
   status = ts_engine_create(&options, &r->engine, err);
   status = status == TS_OK ? load_state(r, err) : status;
-  return status == TS_OK ? ts_world_agree(r->world, open_directory(r, err), err) : status;
+  return status == TS_OK ? ts_world_agree(r->world, open_run_directory(r, err), err) : status;
 }
 
 void ts_training_close(ts_training *r) {
@@ -283,7 +284,7 @@ static void prepare(ts_training *r) {
   r->limit =
       (ts_time_limit){.margin = r->deck->run.time_margin, .save = ts_time_limit_first_save(ts_saver_bytes(r->saver))};
   r->timeline_step = r->at.step + (r->deck->run.steps - r->at.step > TIMELINE_STEP ? TIMELINE_STEP : 0);
-  describe(r);
+  describe_run(r);
   ts_engine_keep_choices(r->engine);
   r->first_step = r->at.step + 1;
   ts_watch_publish(r->watch, r->first_step);

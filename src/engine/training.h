@@ -26,8 +26,8 @@ typedef struct ts_training {
   double timeline_start;
   ts_progress progress;
   ts_mesh mesh;
-  ts_batch *batch;              /* this rank's samples of a step */
-  int64_t micro_batch, length;  /* samples of a micro-batch, tokens of a sample */
+  ts_batch *batch;             /* this rank's samples of a step */
+  int64_t micro_batch, length; /* samples of a micro-batch, tokens of a sample */
   int64_t ranks, rank;
   double flops_per_step;
   double peak; /* FLOP/s of large matrix products, all ranks */

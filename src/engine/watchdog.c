@@ -88,7 +88,7 @@ static bool overwrite(const char *path, const ts_text *text, size_t most) {
   return ok;
 }
 
-static void write_node(ts_watch *w) {
+static void write_node_status(ts_watch *w) {
   ts_node_status node;
   ts_text text = {0};
   collect_node(w, &node);
@@ -119,7 +119,7 @@ static bool is_writer(const ts_watch *w) {
 static void keep_status(ts_watch *w, double now) {
   if (atomic_load(&w->published) && now - w->wrote >= w->period && is_writer(w)) {
     w->wrote = now;
-    write_node(w);
+    write_node_status(w);
   }
 }
 
@@ -287,7 +287,7 @@ static void *watch(void *argument) {
   return NULL;
 }
 
-static void start_thread(ts_watch *w) {
+static void start_watching(ts_watch *w) {
   pthread_condattr_t clock;
   pthread_condattr_init(&clock);
   pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
@@ -337,7 +337,7 @@ ts_watch *ts_watch_create(ts_world *world, const ts_deck *deck) {
   snprintf(w->job.id, sizeof w->job.id, "%llx.%lx", (long long) time(NULL), (long) getpid());
   w->all = ts_world_all(world);
   w->all->ops->broadcast(w->all, w->job.id, sizeof w->job.id, 0);
-  start_thread(w);
+  start_watching(w);
   return w;
 }
 
@@ -423,7 +423,7 @@ void ts_watch_destroy(ts_watch **watch, const char *state, int64_t step, const c
   stop_thread(w);
   if (atomic_load(&w->published)) {
     if (w->memory->index == 0) {
-      write_node(w);
+      write_node_status(w);
     }
     if (w->rank == 0) {
       write_end(w, state, step, reason);

@@ -24,7 +24,7 @@ static bool fits(const ts_graph *g, const ts_node *node) {
          ts_shape_count(&y->shape) > 0;
 }
 
-static void find(epilogue *e, const int *uses) {
+static void find_epilogues(epilogue *e, const int *uses) {
   const ts_graph *g = e->from;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
@@ -55,7 +55,7 @@ static ts_tid fuse(epilogue *e, ts_op op, ts_nid product, const ts_node *like, t
   return ts_graph_add((ts_site){r->to, like->segment, like->unit}, &node);
 }
 
-static void write_node(epilogue *e, ts_nid n) {
+static void write_product(epilogue *e, ts_nid n) {
   const ts_graph *g = e->from;
   ts_tid *map = e->rewrite.map;
   const ts_node *node = &g->node[n];
@@ -81,9 +81,9 @@ void ts_pass_epilogue(ts_graph **graph, ts_pass_context *context) {
   epilogue e = {
       .rewrite = ts_rewrite_begin(g), .from = g, .gelu_of = ts_ids_none(g->n_nodes), .taken = ts_ids_none(g->n_nodes)};
   int *uses = ts_graph_use_counts(g);
-  find(&e, uses);
+  find_epilogues(&e, uses);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    write_node(&e, n);
+    write_product(&e, n);
   }
   ts_free(e.gelu_of);
   ts_free(e.taken);

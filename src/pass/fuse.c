@@ -97,7 +97,7 @@ static void fold_loss(fusion *f, ts_nid n) {
   }
 }
 
-static void find(fusion *f) {
+static void find_folds(fusion *f) {
   for (ts_nid n = 0; n < f->from->n_nodes; ++n) {
     switch (f->from->node[n].op) {
       case TS_OP_ADD: fold_add(f, n); break;
@@ -111,7 +111,7 @@ static void find(fusion *f) {
 /* ---- the new graph ---- */
 
 /* A head_loss_dx that takes its head_loss in has that one's outputs in front of its own. */
-static void write_node(fusion *f, ts_nid n) {
+static void write_folded(fusion *f, ts_nid n) {
   ts_rewrite *r = &f->rewrite;
   const ts_node *old = &f->from->node[n], *loss = f->loss_of[n] != TS_NONE ? &f->from->node[f->loss_of[n]] : NULL;
   ts_node node = ts_rewrite_node(r, n);
@@ -147,10 +147,10 @@ void ts_pass_fuse(ts_graph **graph, ts_pass_context *context) {
               .prior = ts_ids_none(g->n_tensors),
               .beta = ts_ids_none(g->n_tensors),
               .loss_of = ts_ids_none(g->n_nodes)};
-  find(&f);
+  find_folds(&f);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     if (!f.gone[n] && f.rewrite.map[g->node[n].out[0]] == TS_NONE) {
-      write_node(&f, n);
+      write_folded(&f, n);
     }
   }
   ts_free(f.uses);

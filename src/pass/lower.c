@@ -24,36 +24,36 @@ typedef struct lowering {
   int newest;    /* event of COMPUTE since which nothing was launched, -1: none */
 } lowering;
 
-static void emit(lowering *l, ts_lowered_kind kind, ts_queue queue, ts_nid node, int event) {
+static void emit_command(lowering *l, ts_lowered_kind kind, ts_queue queue, ts_nid node, int event) {
   TS_GROW(l->to->command, l->to->n, l->capacity);
   l->to->command[l->to->n++] = (ts_lowered_command){kind, queue, node, event};
 }
 
-static int record(lowering *l, ts_queue queue) {
-  emit(l, TS_LOWERED_RECORD, queue, TS_NONE, l->to->n_events);
+static int record_event_on(lowering *l, ts_queue queue) {
+  emit_command(l, TS_LOWERED_RECORD, queue, TS_NONE, l->to->n_events);
   return l->to->n_events++;
 }
 
 static void issue(lowering *l, ts_nid node) {
   if (l->newest < 0) { /* the message is made of what was computed so far, in memory that was in use so far */
-    l->newest = record(l, TS_QUEUE_COMPUTE);
-    emit(l, TS_LOWERED_WAIT, TS_QUEUE_COMM, TS_NONE, l->newest);
+    l->newest = record_event_on(l, TS_QUEUE_COMPUTE);
+    emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMM, TS_NONE, l->newest);
   }
-  emit(l, TS_LOWERED_COLLECTIVE, TS_QUEUE_COMM, node, -1);
-  l->event_of[node] = record(l, TS_QUEUE_COMM);
+  emit_command(l, TS_LOWERED_COLLECTIVE, TS_QUEUE_COMM, node, -1);
+  l->event_of[node] = record_event_on(l, TS_QUEUE_COMM);
 }
 
 static void lower_instruction(lowering *l, const ts_instruction *instruction) {
   ts_nid node = instruction->node;
   switch (instruction->kind) {
     case TS_RUN:
-      emit(l, TS_LOWERED_LAUNCH, TS_QUEUE_COMPUTE, node, -1);
+      emit_command(l, TS_LOWERED_LAUNCH, TS_QUEUE_COMPUTE, node, -1);
       l->newest = -1;
       break;
     case TS_ISSUE: issue(l, node); break;
     case TS_WAIT:
       if (l->event_of[node] >= 0) {
-        emit(l, TS_LOWERED_WAIT, TS_QUEUE_COMPUTE, TS_NONE, l->event_of[node]);
+        emit_command(l, TS_LOWERED_WAIT, TS_QUEUE_COMPUTE, TS_NONE, l->event_of[node]);
         l->event_of[node] = -1;
         l->newest = -1; /* what waited for the message is new to the other queue's next one */
       }
@@ -67,14 +67,14 @@ ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigne
   lowering l = {.to = to, .event_of = ts_malloc(nodes * sizeof *l.event_of), .newest = -1};
   memset(l.event_of, -1, nodes * sizeof *l.event_of);
   to->segments = segments;
-  emit(&l, TS_LOWERED_COPY_IN, TS_QUEUE_COMPUTE, TS_NONE, -1);
-  emit(&l, TS_LOWERED_CAPTURE_BEGIN, TS_QUEUE_COMPUTE, TS_NONE, -1);
+  emit_command(&l, TS_LOWERED_COPY_IN, TS_QUEUE_COMPUTE, TS_NONE, -1);
+  emit_command(&l, TS_LOWERED_CAPTURE_BEGIN, TS_QUEUE_COMPUTE, TS_NONE, -1);
   for (int i = 0; i < schedule->n; ++i) {
     if ((graph->node[schedule->instruction[i].node].segment & segments) != 0) {
       lower_instruction(&l, &schedule->instruction[i]);
     }
   }
-  emit(&l, TS_LOWERED_CAPTURE_END, TS_QUEUE_COMPUTE, TS_NONE, -1);
+  emit_command(&l, TS_LOWERED_CAPTURE_END, TS_QUEUE_COMPUTE, TS_NONE, -1);
   ts_free(l.event_of);
   return to;
 }
@@ -161,7 +161,7 @@ static const access *find_conflict(const verifier *v, const access *a, ts_queue 
   return NULL;
 }
 
-static char *touch(verifier *v, access a) {
+static char *touch_bytes(verifier *v, access a) {
   if (a.arena == TS_ARENA_NONE || a.begin >= a.end) {
     return NULL;
   }
@@ -185,10 +185,10 @@ static char *touch_tensor(verifier *v, access a, ts_tid t, bool writes) {
   a.begin = at.offset;
   a.end = at.offset + (at.arena == TS_ARENA_NONE ? 0 : ts_tensor_bytes(v->graph, t));
   a.writes = writes;
-  return touch(v, a);
+  return touch_bytes(v, a);
 }
 
-static char *touch_node(verifier *v, access a, ts_nid n) {
+static char *touch_operands(verifier *v, access a, ts_nid n) {
   const ts_node *node = &v->graph->node[n];
   char *wrong = touch_tensor(v, a, node->beta, false);
   for (int i = 0; i < node->n_in && wrong == NULL; ++i) {
@@ -202,7 +202,7 @@ static char *touch_node(verifier *v, access a, ts_nid n) {
   a.begin = v->plan->workspace[n].offset;
   a.end = a.begin + v->plan->workspace_bytes[n];
   a.writes = true;
-  return wrong == NULL ? touch(v, a) : wrong;
+  return wrong == NULL ? touch_bytes(v, a) : wrong;
 }
 
 /* The graph of a capture holds what COMPUTE forked, and only if it came back. */
@@ -256,9 +256,9 @@ static char *check_command(verifier *v, int i) {
     a.arena = TS_ARENA_INPUT;
     a.end = v->plan->arena_bytes[TS_ARENA_INPUT];
     a.writes = true;
-    return v->capturing ? ts_format("command %d copies from the host inside a capture", i) : touch(v, a);
+    return v->capturing ? ts_format("command %d copies from the host inside a capture", i) : touch_bytes(v, a);
   }
-  return v->capturing ? touch_node(v, a, c->node) : ts_format("command %d is outside the capture", i);
+  return v->capturing ? touch_operands(v, a, c->node) : ts_format("command %d is outside the capture", i);
 }
 
 char *ts_lowered_verify(const ts_lowered *commands, const ts_graph *graph, const ts_plan *plan) {

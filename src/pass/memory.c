@@ -74,7 +74,7 @@ static void place_input(planner *p, ts_tid leaf) {
 }
 
 /* The root of t is live at instruction `at`. */
-static void touch(planner *p, ts_tid t, int at) {
+static void extend_life(planner *p, ts_tid t, int at) {
   if (t == TS_NONE || p->graph->tensor[p->place[t].root].role == TS_ROLE_STATE) {
     return;
   }
@@ -85,27 +85,28 @@ static void touch(planner *p, ts_tid t, int at) {
   }
   int *index = &p->of_root[root];
   if (*index < 0) {
-    *index = add_item(
-        p,
-        (interval){
-            .first = at, .last = at, .tensor = root, .node = TS_NONE, .bytes = ts_plan_align(ts_tensor_bytes(p->graph, root))});
+    *index = add_item(p, (interval){.first = at,
+                                    .last = at,
+                                    .tensor = root,
+                                    .node = TS_NONE,
+                                    .bytes = ts_plan_align(ts_tensor_bytes(p->graph, root))});
   }
   interval *item = &p->item[*index];
   item->first = item->first < at ? item->first : at;
   item->last = item->last > at ? item->last : at;
 }
 
-static void touch_node(planner *p, const ts_node *node, int at) {
+static void extend_lives(planner *p, const ts_node *node, int at) {
   for (int i = 0; i < node->n_in; ++i) {
-    touch(p, node->in[i], at);
+    extend_life(p, node->in[i], at);
   }
   for (int i = 0; i < node->n_out; ++i) {
-    touch(p, node->out[i], at);
+    extend_life(p, node->out[i], at);
     if (node->prior != NULL) {
-      touch(p, node->prior[i], at);
+      extend_life(p, node->prior[i], at);
     }
   }
-  touch(p, node->beta, at);
+  extend_life(p, node->beta, at);
 }
 
 static void mark_buffers(planner *p, const ts_node *node) {
@@ -143,7 +144,7 @@ static void find_lifetimes(planner *p) {
   for (int i = 0; i < p->schedule->n; ++i) {
     ts_nid n = p->schedule->instruction[i].node;
     const ts_node *node = &p->graph->node[n];
-    touch_node(p, node, i);
+    extend_lives(p, node, i);
     if (p->schedule->instruction[i].kind != TS_RUN) {
       mark_buffers(p, node);
       continue;
@@ -151,12 +152,13 @@ static void find_lifetimes(planner *p) {
     const ts_kernel *kernel = target->backend->kernel(node->op);
     size_t bytes = kernel->prepare != NULL ? kernel->prepare(target, p->graph, node, NULL) : 0;
     if (bytes > 0) {
-      add_item(p, (interval){.first = i, .last = i, .bytes = ts_plan_align((int64_t) bytes), .tensor = TS_NONE, .node = n});
+      add_item(
+          p, (interval){.first = i, .last = i, .bytes = ts_plan_align((int64_t) bytes), .tensor = TS_NONE, .node = n});
       p->plan->workspace_bytes[n] = (int64_t) bytes;
     }
   }
   for (int i = 0; i < p->graph->n_marks; ++i) {
-    touch(p, p->graph->mark[i].tensor, p->schedule->n); /* the host reads results after the end */
+    extend_life(p, p->graph->mark[i].tensor, p->schedule->n); /* the host reads results after the end */
   }
   int64_t bytes = comm_workspace(p);
   if (bytes > 0) { /* collectives run one after another: they share one workspace */

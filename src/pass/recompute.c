@@ -102,7 +102,7 @@ static void repeat_unit(recompute *r, int unit) {
   r->begun[unit] = true;
 }
 
-static void walk(recompute *r) {
+static void walk_backward(recompute *r) {
   for (ts_nid n = 0; n < r->from->n_nodes; ++n) {
     const ts_node *node = &r->from->node[n];
     bool backward_of_block = !is_forward(node) && node->unit >= 0 && r->block[node->unit];
@@ -127,7 +127,7 @@ void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
                  .needed = ts_calloc(tensors, 1)};
   r.rewrite = ts_rewrite_begin(*graph);
   classify(&r);
-  walk(&r);
+  walk_backward(&r);
   ts_free(r.again);
   ts_free(r.block);
   ts_free(r.begun);

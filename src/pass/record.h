@@ -13,8 +13,8 @@
 
 /** What a rank knows before the record. */
 typedef struct ts_record_row {
-  ts_tid loss, valid;   /**< Sums over this rank's micro-batches, [1] fp64. */
-  const ts_tid *shard;  /**< Per part of the layout: this rank's reduced gradient, TS_NONE of parts without. */
+  ts_tid loss, valid;  /**< Sums over this rank's micro-batches, [1] fp64. */
+  const ts_tid *shard; /**< Per part of the layout: this rank's reduced gradient, TS_NONE of parts without. */
 } ts_record_row;
 
 /** What every rank knows after it. */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* This rank's share of a state of a part. */
-static ts_saved_leaf describe(const ts_graph *graph, const ts_layout *layout, ts_tid leaf) {
+static ts_saved_leaf describe_leaf(const ts_graph *graph, const ts_layout *layout, ts_tid leaf) {
   const ts_tensor *tensor = &graph->tensor[leaf];
   const ts_state_info *info = ts_state_get(tensor->held.state);
   const ts_part *part = &layout->part[tensor->held.part];
@@ -28,7 +28,7 @@ static ts_saved_leaf describe(const ts_graph *graph, const ts_layout *layout, ts
 bool ts_saved_leaf_find(const ts_graph *graph, const ts_layout *layout, int index, ts_state state, ts_saved_leaf *out) {
   ts_tid leaf = ts_graph_find_state(graph, state, index);
   if (leaf != TS_NONE) {
-    *out = describe(graph, layout, leaf);
+    *out = describe_leaf(graph, layout, leaf);
   }
   return leaf != TS_NONE;
 }
@@ -57,7 +57,7 @@ int ts_saved_leaves(const ts_graph *graph, const ts_layout *layout, int index, t
                  ts_state_get(tensor->held.state)->saved != NULL && !is_covered(graph, &tensor->held);
     if (saved && t != out[0].leaf) {
       TS_CHECK(n < TS_MOST_SAVED, "part %s has more than %d states", part, TS_MOST_SAVED);
-      out[n++] = describe(graph, layout, t);
+      out[n++] = describe_leaf(graph, layout, t);
     }
   }
   return n;

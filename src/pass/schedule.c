@@ -61,7 +61,8 @@ static ts_nid *prefetch_order(const ts_graph *g, int64_t budget, int64_t most) {
     if (!is_free_gather(g, node)) {
       continue;
     }
-    for (next = next > i ? next : i + 1; next < g->n_nodes && ts_segment_phase(g->node[next].segment) == ts_segment_phase(node->segment); ++next) {
+    for (next = next > i ? next : i + 1;
+         next < g->n_nodes && ts_segment_phase(g->node[next].segment) == ts_segment_phase(node->segment); ++next) {
       if (is_free_gather(g, &g->node[next])) {
         int64_t elements = gathered_elements(g, &g->node[next]);
         if (ahead + elements > budget || ahead + elements + gathered_elements(g, node) > most) {
@@ -98,15 +99,15 @@ typedef struct scheduler {
   int n_pending;
 } scheduler;
 
-static void emit(scheduler *s, ts_instruction_kind kind, ts_nid node) {
+static void emit_instruction(scheduler *s, ts_instruction_kind kind, ts_nid node) {
   TS_GROW(s->schedule->instruction, s->schedule->n, s->capacity);
   s->schedule->instruction[s->schedule->n++] = (ts_instruction){kind, node};
 }
 
 /* Wait for the first `count` pending collectives. */
-static void wait_for(scheduler *s, int count) {
+static void wait_for_first(scheduler *s, int count) {
   for (int i = 0; i < count; ++i) {
-    emit(s, TS_WAIT, s->pending[i]);
+    emit_instruction(s, TS_WAIT, s->pending[i]);
   }
   for (int i = count; i < s->n_pending; ++i) {
     s->pending[i - count] = s->pending[i];
@@ -154,7 +155,7 @@ static void bound_in_flight(scheduler *s) {
   for (int i = s->n_pending - 1; i >= 0; --i) {
     holding += holds_scratch(s, &s->graph->node[s->pending[i]]);
     if (holding >= TS_IN_FLIGHT) {
-      wait_for(s, i + 1);
+      wait_for_first(s, i + 1);
       return;
     }
   }
@@ -166,20 +167,20 @@ static void place_node(scheduler *s, ts_nid n, bool overlap) {
     if (holds_scratch(s, node)) {
       bound_in_flight(s);
     }
-    emit(s, TS_ISSUE, n);
+    emit_instruction(s, TS_ISSUE, n);
     s->pending[s->n_pending++] = n;
     if (!overlap) {
-      wait_for(s, s->n_pending);
+      wait_for_first(s, s->n_pending);
     }
     return;
   }
   for (int i = s->n_pending - 1; i >= 0; --i) {
     if (conflicts(s, node, &s->graph->node[s->pending[i]])) {
-      wait_for(s, i + 1);
+      wait_for_first(s, i + 1);
       break;
     }
   }
-  emit(s, TS_RUN, n);
+  emit_instruction(s, TS_RUN, n);
 }
 
 void ts_pass_schedule(ts_graph **graph, ts_pass_context *context) {
@@ -200,12 +201,12 @@ void ts_pass_schedule(ts_graph **graph, ts_pass_context *context) {
       continue;
     }
     if (ts_segment_phase(g->node[n].segment) != phase) {
-      wait_for(&s, s.n_pending);
+      wait_for_first(&s, s.n_pending);
       phase = ts_segment_phase(g->node[n].segment);
     }
     place_node(&s, n, zero->overlap_comm);
   }
-  wait_for(&s, s.n_pending);
+  wait_for_first(&s, s.n_pending);
   ts_free(s.pending);
   ts_free(place);
   context->schedule = s.schedule;

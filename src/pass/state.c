@@ -2,7 +2,7 @@
 
 static const ts_state_info rows[TS_N_STATES] = {
     [TS_STATE_NONE] = {NULL, NULL, TS_PURPOSE_BUFFER, NULL, 0},
-#define STATE(ENUM, name, shard, purpose, saved, block)                         \
+#define STATE(ENUM, name, shard, purpose, saved, block) \
   [TS_STATE_##ENUM] = {name, shard, TS_PURPOSE_##purpose, saved, block},
 #include "graph/states.def"
 #undef STATE

@@ -11,7 +11,7 @@ static const ts_run reducing = {"backward and reduce", TS_RUN_BACKWARD, BACKWARD
 static const ts_run update = {"update", TS_RUN_UPDATE, TS_SEGMENT_UPDATE, 0, 0};
 static const ts_run evaluation = {"forward", TS_RUN_FORWARD, TS_SEGMENT_FORWARD | TS_SEGMENT_UPDATE, 0, 0};
 
-static void add(ts_step *step, ts_run run, int slot, int micro_batch) {
+static void list_run(ts_step *step, ts_run run, int slot, int micro_batch) {
   run.slot = slot;
   run.micro_batch = micro_batch;
   step->run[step->n++] = run;
@@ -23,18 +23,18 @@ static void add(ts_step *step, ts_run run, int slot, int micro_batch) {
 static void accumulate(ts_step *step) {
   int last = step->micro_batches - 1;
   for (int m = 0; m <= last; ++m) {
-    add(step, forward, 0, m);
-    add(step, m == last ? reducing : backward, 0, m);
+    list_run(step, forward, 0, m);
+    list_run(step, m == last ? reducing : backward, 0, m);
   }
-  add(step, update, 0, last);
+  list_run(step, update, 0, last);
 }
 
 static void evaluate(ts_step *step) {
-  add(step, evaluation, 0, 0);
+  list_run(step, evaluation, 0, 0);
 }
 
 static void infer(ts_step *step) {
-  add(step, forward, 0, 0);
+  list_run(step, forward, 0, 0);
 }
 
 /* A row: what it is for, and how its runs are listed. */

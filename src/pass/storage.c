@@ -23,7 +23,7 @@ static int64_t element_bytes(const storage *s, ts_tid t) {
   return (int64_t) ts_dtype_size(s->graph->tensor[t].dtype);
 }
 
-static void put(storage *s, ts_tid t, ts_tid in, int64_t offset) {
+static void put_in(storage *s, ts_tid t, ts_tid in, int64_t offset) {
   s->link[t] = (ts_place){in, offset};
   ts_tid root = resolve(s, in).root;
   ts_nid last = s->last_use[t] > s->busy[t] ? s->last_use[t] : s->busy[t];
@@ -44,14 +44,14 @@ static void place_pack(storage *s, const ts_node *node) {
   }
   bool room = ts_tensor_bytes(s->graph, first.root) >= first.offset + ts_tensor_bytes(s->graph, out);
   if (in_place && first.offset >= 0 && room) {
-    put(s, out, first.root, first.offset);
+    put_in(s, out, first.root, first.offset);
     return;
   }
   for (int i = 0; i < node->n_in; ++i) {
     ts_place at = resolve(s, node->in[i]);
     TS_CHECK(s->graph->tensor[at.root].producer != TS_NONE && at.offset == 0 && at.root != out,
              "%s: input %d of the pack lies in other storage already", node->name, i);
-    put(s, at.root, out, node->attr.pack.offset[i] * element_bytes(s, out));
+    put_in(s, at.root, out, node->attr.pack.offset[i] * element_bytes(s, out));
   }
 }
 
@@ -78,11 +78,11 @@ static void place_outputs(storage *s, ts_nid n) {
   for (int i = 0; i < node->n_out; ++i) {
     ts_tid t = node->out[i];
     if (i < info->n_inplace && node->in[i] != TS_NONE) {
-      put(s, t, node->in[i], 0);
+      put_in(s, t, node->in[i], 0);
     } else if (into) {
-      put(s, t, node->in[node->n_out + i], 0);
+      put_in(s, t, node->in[node->n_out + i], 0);
     } else if (node->prior != NULL && node->prior[i] != TS_NONE && prior_is_free(s, n, node->prior[i], t)) {
-      put(s, t, node->prior[i], 0);
+      put_in(s, t, node->prior[i], 0);
     }
   }
 }
@@ -122,7 +122,7 @@ ts_place *ts_storage_find(const ts_graph *graph) {
   for (ts_nid i = 0; i < graph->n_nodes; ++i) {
     const ts_node *node = &graph->node[i];
     if (node->op == TS_OP_VIEW) {
-      put(&s, node->out[0], node->in[0], node->attr.view.offset * element_bytes(&s, node->out[0]));
+      put_in(&s, node->out[0], node->in[0], node->attr.view.offset * element_bytes(&s, node->out[0]));
     } else if (node->op == TS_OP_PACK) {
       place_pack(&s, node);
     } else {

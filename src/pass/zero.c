@@ -22,11 +22,11 @@
 ts_tid ts_zero_state(ts_zero *z, int index, ts_state state, ts_dtype dtype, bool whole) {
   const ts_part *part = &z->layout->part[index];
   const ts_state_info *info = ts_state_get(state);
-  TS_CHECK(info->block > 0 && TS_LAYOUT_ALIGN % info->block == 0, "state %s: its blocks do not fit in shards", info->name);
+  TS_CHECK(info->block > 0 && TS_LAYOUT_ALIGN % info->block == 0, "state %s: its blocks do not fit in shards",
+           info->name);
   int64_t count = ts_state_elements(info->block, whole ? ts_zero_whole(part) : part->shard);
   char *name = ts_format("%s.%s", part->name, whole ? info->name : info->shard);
-  ts_tid t =
-      ts_graph_state(z->rewrite.to, name, (ts_held){state, index, whole}, dtype, TS_SHAPE(count), part->unit);
+  ts_tid t = ts_graph_state(z->rewrite.to, name, (ts_held){state, index, whole}, dtype, TS_SHAPE(count), part->unit);
   ts_free(name);
   return t;
 }
@@ -124,7 +124,7 @@ static int *find_gradients(const ts_zero *z) {
   return of;
 }
 
-static void walk(ts_zero *z) {
+static void walk_graph(ts_zero *z) {
   int *gradient_of = find_gradients(z);
   int *units = NULL, *gathers = z->stage == 3 ? ts_zero_plan_gathers(z, &units) : NULL;
   int next = 0;
@@ -157,7 +157,7 @@ static ts_tid sum_result(ts_zero *z, ts_site at, const char *result, const char 
   return ts_build_accumulate(at, state, sum, value, z->beta);
 }
 
-static void finish(ts_zero *z) {
+static void add_results(ts_zero *z) {
   ts_graph *to = z->rewrite.to;
   if (z->context->use == TS_MODEL_LOGITS) {
     ts_graph_mark(to, "logits", ts_rewrite_tensor(&z->rewrite, ts_graph_marked(z->rewrite.from, "logits")));
@@ -187,8 +187,8 @@ void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
   }
   z.beta = ts_graph_leaf(z.rewrite.to, "accumulate", TS_ROLE_INPUT, TS_F32, TS_SHAPE(1), -1);
   make_storage(&z);
-  walk(&z);
-  finish(&z);
+  walk_graph(&z);
+  add_results(&z);
   for (int i = 0; i < z.layout->n_parts; ++i) {
     ts_free(z.part[i].produced);
   }

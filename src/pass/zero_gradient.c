@@ -69,7 +69,7 @@ static ts_tid pack(const ts_zero *z, ts_site at, const ts_part *part, const ts_t
   return flat;
 }
 
-static void complete(ts_zero *z, ts_site at, int part_index) {
+static void complete_gradient(ts_zero *z, ts_site at, int part_index) {
   const ts_part *part = &z->layout->part[part_index];
   ts_part_state *s = &z->part[part_index];
   if (ts_zero_stage(z, part) >= 2) {
@@ -98,6 +98,6 @@ void ts_zero_add_gradient(ts_zero *z, ts_site at, int index, ts_tid gradient) {
   }
   s->produced[index - part->first] = gradient;
   if (--s->missing == 0) {
-    complete(z, at, p->part);
+    complete_gradient(z, at, p->part);
   }
 }

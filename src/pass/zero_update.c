@@ -23,7 +23,8 @@ static void update_part(ts_zero *z, int index, const control *c) {
   ts_tid working = window ? ts_zero_my_window(site(z), part, s->param) : s->param;
   ts_tid master = z->work == TS_F32 ? working : ts_zero_state(z, index, TS_STATE_MASTER, TS_F32, whole);
   ts_range *range;
-  int n = ts_layout_ranges(layout, part, whole ? 0 : ts_part_begin(part), whole ? part->count : ts_part_end(part), &range);
+  int n =
+      ts_layout_ranges(layout, part, whole ? 0 : ts_part_begin(part), whole ? part->count : ts_part_end(part), &range);
   const ts_deck *deck = z->context->deck;
   char *name = ts_format("%s.adamw", part->name);
   ts_tid out = ts_build_adamw(site(z), name,

@@ -186,4 +186,3 @@ void ts_executor_destroy(ts_executor **executor) {
   ts_free(e);
   *executor = NULL;
 }
-

@@ -36,7 +36,7 @@ typedef struct ts_bound_program {
   ts_bound_node *node; /**< Per node of the graph. */
   int64_t *state;      /**< Per tensor: offset in the shared state arena (STATE leaves and what lies in them). */
   ts_memcheck *memcheck;
-  ts_bound_run *run;      /**< Device: per run of the step; those alike share the first's. */
+  ts_bound_run *run; /**< Device: per run of the step; those alike share the first's. */
 } ts_bound_program;
 
 /** Device: when a run began and ended, until somebody asks. */

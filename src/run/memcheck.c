@@ -15,7 +15,7 @@ struct ts_memcheck {
   size_t bytes;
 };
 
-static void touch(ts_memcheck *m, ts_tid t, int at) {
+static void note_use(ts_memcheck *m, ts_tid t, int at) {
   if (t != TS_NONE && m->last[m->place[t].root] < at) {
     m->last[m->place[t].root] = at;
   }
@@ -26,11 +26,11 @@ static void find_last(ts_memcheck *m) {
   for (int i = 0; i < p->schedule->n; ++i) {
     const ts_node *node = &p->graph->node[p->schedule->instruction[i].node];
     for (int k = 0; k < node->n_in; ++k) {
-      touch(m, node->in[k], i);
+      note_use(m, node->in[k], i);
     }
     for (int k = 0; k < node->n_out; ++k) {
-      touch(m, node->out[k], i);
-      touch(m, node->prior != NULL ? node->prior[k] : TS_NONE, i);
+      note_use(m, node->out[k], i);
+      note_use(m, node->prior != NULL ? node->prior[k] : TS_NONE, i);
     }
   }
   for (ts_tid t = 0; t < p->graph->n_tensors; ++t) {
@@ -39,7 +39,7 @@ static void find_last(ts_memcheck *m) {
     }
   }
   for (int i = 0; i < p->graph->n_marks; ++i) {
-    touch(m, p->graph->mark[i].tensor, p->schedule->n);
+    note_use(m, p->graph->mark[i].tensor, p->schedule->n);
   }
 }
 

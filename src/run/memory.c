@@ -1,7 +1,7 @@
 /* The memory of an executor: arenas, and how others reach what lies in them. */
+#include "base/memory.h"
 #include "base/heartbeat.h"
 #include "base/log.h"
-#include "base/memory.h"
 #include "run/bound.h"
 
 #include <string.h>

@@ -221,7 +221,7 @@ static char *execute(rank_state *r, ts_nid n) {
 }
 
 /* \param [out] blocked  The collective is not complete yet. */
-static char *wait_for(rank_state *r, ts_nid n, bool *blocked) {
+static char *wait_for_node(rank_state *r, ts_nid n, bool *blocked) {
   int i = 0;
   while (i < r->n_issued && r->queue[i] != n) {
     ++i;
@@ -247,7 +247,7 @@ static char *advance(const simulation *s, rank_state *r, bool *moved) {
       const ts_instruction *instruction = &schedule->instruction[r->at];
       if ((node_at(r, instruction->node)->segment & s->step->run[r->run].segments) != 0) {
         if (instruction->kind == TS_WAIT) {
-          fault = wait_for(r, instruction->node, &blocked);
+          fault = wait_for_node(r, instruction->node, &blocked);
         } else {
           fault = execute(r, instruction->node);
         }
@@ -272,7 +272,7 @@ static const ts_node *head(const rank_state *r) {
   return r->n_done < r->n_issued ? node_at(r, r->queue[r->n_done]) : NULL;
 }
 
-static char *describe(const rank_state *r, const ts_node *node) {
+static char *print_collective(const rank_state *r, const ts_node *node) {
   int64_t columns = 0;
   for (int i = 0; i < node->attr.comm.n_pieces; ++i) {
     columns += node->attr.comm.piece[i].end - node->attr.comm.piece[i].begin;
@@ -337,7 +337,7 @@ static char *match(simulation *s, rank_state *first, bool *moved) {
     const rank_state *other = &s->rank[ts_mesh_group_member(mesh, node->attr.comm.axes, i)];
     const char *what = difference(first, node, other, head(other));
     if (what != NULL) {
-      char *ours = describe(first, node), *theirs = describe(other, head(other));
+      char *ours = print_collective(first, node), *theirs = print_collective(other, head(other));
       char *fault = ts_format("%s, while %s: %s", ours, theirs, what);
       ts_free(ours);
       ts_free(theirs);
@@ -366,7 +366,7 @@ static char *explain_deadlock(const simulation *s) {
       ts_text_add(&text, "rank %d, which has ended", at);
       break;
     }
-    char *line = describe(r, node);
+    char *line = print_collective(r, node);
     at = missing_member(s, r, node->attr.comm.axes);
     ts_text_add(&text, "%s waits for ", line);
     ts_free(line);
@@ -445,8 +445,7 @@ static char *step(simulation *s) {
 }
 
 char *ts_simulate_step(const ts_program *const *programs, int n_ranks) {
-  simulation s = {
-      .n_ranks = n_ranks, .rank = ts_calloc((size_t) n_ranks, sizeof *s.rank), .step = programs[0]->step};
+  simulation s = {.n_ranks = n_ranks, .rank = ts_calloc((size_t) n_ranks, sizeof *s.rank), .step = programs[0]->step};
   char *fault = NULL;
   for (int i = 0; i < n_ranks && fault == NULL; ++i) {
     TS_CHECK(programs[i]->mesh.rank == i && programs[i]->mesh.ranks == n_ranks && programs[i]->use == programs[0]->use,

@@ -155,8 +155,8 @@ void ts_walk_device_take_spans(ts_executor *e) {
 }
 
 /* What an observer is told: the host's clock at the begin of the run, and the events' distances from there. */
-static void report(ts_executor *e, const ts_bound_program *p, const ts_bound_run *r, const ts_span *span,
-                   double start) {
+static void report_run(ts_executor *e, const ts_bound_program *p, const ts_bound_run *r, const ts_span *span,
+                       double start) {
   const ts_device_ops *device = e->backend->device;
   device->finish(span->end);
   for (int i = 0; i < r->commands->n; ++i) {
@@ -171,8 +171,8 @@ static void report(ts_executor *e, const ts_bound_program *p, const ts_bound_run
 
 /* For messages. */
 static const char *name_run(ts_model_use use, ts_run_phase phase) {
-  static const char *const names[TS_N_RUN_PHASES] = {
-      "the forward pass of a step", "the backward pass of a step", "the update of a step"};
+  static const char *const names[TS_N_RUN_PHASES] = {"the forward pass of a step", "the backward pass of a step",
+                                                     "the update of a step"};
   return use == TS_MODEL_LOSS     ? "the forward pass of a validation"
          : use == TS_MODEL_LOGITS ? "the forward pass of a generation"
                                   : names[phase];
@@ -197,6 +197,6 @@ void ts_walk_device(ts_executor *e, ts_bound_program *p, int run) {
   ts_heartbeat_leave();
   ++r->times;
   if (e->options.observer != NULL) {
-    report(e, p, r, span, start);
+    report_run(e, p, r, span, start);
   }
 }
