@@ -39,6 +39,13 @@ static void make_sample(int64_t sample, int64_t n, int64_t vocabulary, int32_t *
   }
 }
 
+static int replicas[2] = {1, 1}; /* along tp and pp */
+
+void train_run_set_replicas(int tp, int pp) {
+  replicas[0] = tp;
+  replicas[1] = pp;
+}
+
 ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets) {
   char *list = ts_strdup(sets != NULL ? sets : ""), *word[64];
   int n = 0;
@@ -49,7 +56,11 @@ ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets) {
   ts_error err = {0};
   ts_deck *deck;
   ts_status status = ts_deck_read_text("test", text, word, n, &deck, &err);
-  status = status == TS_OK ? ts_deck_resolve_batch(deck, ts_world_size(world), &err) : status;
+  if (status == TS_OK) { /* a deck cannot ask for them: nothing is cut along these axes */
+    deck->tensor_parallel.autotp_size = replicas[0];
+    deck->pipeline.stages = replicas[1];
+    status = ts_deck_resolve_batch(deck, ts_world_size(world) / replicas[0] / replicas[1], &err);
+  }
   TS_CHECK(status == TS_OK, "%s", err.text);
   ts_free(list);
   return deck;

@@ -18,6 +18,10 @@ typedef struct train_run {
  * Collective over \a world.  A deck that is refused ends the program: its text is part of the test. */
 train_run train_run_do(ts_world *world, const char *text, const char *sets, int steps);
 
+/** Decks read from now on are for a grid with these extents along tp and pp, over which nothing is cut: replicas.
+ * Default 1 and 1. Not collective. */
+void train_run_set_replicas(int tp, int pp);
+
 /** The deck \a text changed by \a sets, its batch resolved; end with ts_deck_destroy. Not collective. */
 ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets);
 

@@ -3,6 +3,7 @@
  * there. */
 #include "base/log.h"
 #include "base/memory.h"
+#include "engine/checkpoint.h"
 #include "engine/resume.h"
 #include "engine/save.h"
 #include "engine/stop.h"
@@ -302,6 +303,38 @@ static void test_index(ts_world *world, const char *directory) {
   end(&j);
 }
 
+/* ---- grids ---- */
+
+/* What ranks along tp hold twice is saved once, by the first; any grid takes it. */
+static void test_replicas(ts_world *world, const char *directory) {
+  train_run_set_replicas(2, 1);
+  job j = begin(world, directory, "zero_optimization.stage=2");
+  train_run_set_replicas(1, 1);
+  step(&j, true);
+  int n = ts_engine_layout(j.engine)->n_parameters;
+  uint64_t *saved = ts_calloc((size_t) n, sizeof *saved), *loaded = ts_calloc((size_t) n, sizeof *loaded);
+  ts_engine_digest(j.engine, saved);
+  bool ok = ts_saver_finish(j.saver);
+  end(&j);
+  ts_error err = {0};
+  ts_checkpoint *c = NULL;
+  char *path = ts_step_directory(directory, 1, "");
+  ok = ts_checkpoint_check(world, path, &c, &err) == TS_OK && ok;
+  tap_ok_all(MPI_COMM_WORLD, ok && c->n_shards == 2 && c->part[0].cuts[1] == c->part[0].count,
+             "replicas: the first of two ranks along tp saves everything");
+  j = begin(world, directory, "zero_optimization.stage=3");
+  ok = ok && ts_engine_load(j.engine, path, c, TS_LOAD_ALL, &err) == TS_OK;
+  ts_engine_digest(j.engine, loaded);
+  tap_ok_all(MPI_COMM_WORLD, ok && memcmp(saved, loaded, (size_t) n * sizeof *saved) == 0,
+             "replicas: a grid of dp goes on from it%s%s", err.count > 0 ? ": " : "", err.count > 0 ? err.text : "");
+  end(&j);
+  ts_error_clear(&err);
+  ts_checkpoint_destroy(&c);
+  ts_free(saved);
+  ts_free(loaded);
+  ts_free(path);
+}
+
 /* ---- jobs of kill.sh ---- */
 
 static ts_save_state kill_state;
@@ -385,6 +418,7 @@ int main(int argc, char **argv) {
     char *directory = ts_strdup(tap_directory_all(MPI_COMM_WORLD));
     test_states(world, make_directory(directory, "states"));
     test_index(world, make_directory(directory, "index"));
+    test_replicas(world, make_directory(directory, "replicas"));
     test_space(world, make_directory(directory, "space"));
     test_retry(world, make_directory(directory, "retry"));
     test_signals(world, make_directory(directory, "signals"));

@@ -123,6 +123,27 @@ static void test_grid(const world_pair *w, const char *deck, const char *name) {
   train_run_free(&one);
 }
 
+/* Axes over which nothing is cut hold replicas: the same samples, and nothing counts twice.  All ranks replicas of one
+ * compute what one does, to the bit. */
+static void test_replicas(const world_pair *w, const char *deck, const char *name) {
+  int ranks = ts_world_size(w->all);
+  train_run one = run_with(w->alone, deck, "", NULL, 0, 0);
+  train_run_set_replicas(ranks, 1);
+  train_run run = run_with(w->all, deck, "", "zero_optimization.stage=%lld", 3, 0);
+  tap_ok_all(MPI_COMM_WORLD, train_run_equal(&one, &run), "%s: %d ranks along tp give the bits of one", name, ranks);
+  train_run_free(&run);
+  for (int stage = 0; stage <= 3 && ranks % 2 == 0; ++stage) {
+    train_run_set_replicas(stage % 2 == 0 ? 2 : 1, stage % 2 == 0 ? 1 : 2);
+    run = run_with(w->all, deck, "", "zero_optimization.stage=%lld", stage, 0);
+    double difference = train_run_difference(&run, &one);
+    tap_ok_all(MPI_COMM_WORLD, difference < 2e-6, "%s: 2 replicas of %d ranks at stage %d against one rank: %.1e", name,
+               ranks / 2, stage, difference);
+    train_run_free(&run);
+  }
+  train_run_set_replicas(1, 1);
+  train_run_free(&one);
+}
+
 /* Messages on both sides of 512 KiB, where MPI changes its protocol: a block of 1.6 M elements in one piece and in
  * many. */
 static void test_message_sizes(ts_world *world) {
@@ -154,6 +175,7 @@ static void test_plan(ts_world *world, const char *deck) {
 int main(int argc, char **argv) {
   world_pair w = {.all = ts_world_create(&argc, &argv)};
   w.alone = ts_world_alone(w.all);
+  test_replicas(&w, train_run_llama, "llama"); /* makes communicators, which the world keeps */
   int64_t live = ts_memory_live();
   test_stages(w.all, train_run_llama, "run.threads=1");
   test_stages(w.all, train_run_gpt2, "bf16.enabled=true");
