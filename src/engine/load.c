@@ -114,6 +114,17 @@ static char *leaf_data(const loader *l, const ts_saved_leaf *leaf) {
   return ts_executor_memory(l->engine->executor, 0, graph->tensor[leaf->leaf].name);
 }
 
+static void add_run(loader *l, const ts_checkpoint_run *run, int state, char *at, ts_dtype dtype) {
+  TS_GROW(l->piece, l->n_pieces, l->capacity);
+  TS_GROW(l->memory, l->n_pieces, l->memory_capacity);
+  l->memory[l->n_pieces] = at;
+  if (!ts_executor_is_host(l->engine->executor)) {
+    at = ts_malloc((size_t) run->count * ts_dtype_size(dtype));
+  }
+  l->piece[l->n_pieces++] = (ts_checkpoint_piece){
+      .part = run->part, .state = state, .first = run->first, .count = run->count, .to = at, .dtype = dtype};
+}
+
 /* The elements of parameter p that this rank owns, into the leaf of its part. */
 static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf *leaf, ts_error *err) {
   const ts_layout *layout = ts_engine_layout(l->engine);
@@ -124,25 +135,18 @@ static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf
     return TS_OK;
   }
   const ts_saved_parameter *saved = &l->checkpoint->parameter[ts_checkpoint_find(l->checkpoint, p->name)];
-  int state = ts_checkpoint_find_state(&l->checkpoint->part[saved->part], leaf->state);
+  int state = ts_checkpoint_find_state(ts_checkpoint_part(l->checkpoint, saved), leaf->state);
   if (state < 0) {
     return ts_error_add(err,
                         "%s: has no %s of %s, which was frozen when it was saved; `--weights` takes the weights alone",
                         l->directory, leaf->state, p->name);
   }
-  char *at = leaf_data(l, leaf) + (size_t) (leaf->first + from - mine) * ts_dtype_size(leaf->dtype);
-  TS_GROW(l->piece, l->n_pieces, l->capacity);
-  TS_GROW(l->memory, l->n_pieces, l->memory_capacity);
-  l->memory[l->n_pieces] = at;
-  if (!ts_executor_is_host(l->engine->executor)) {
-    at = ts_malloc((size_t) (to - from) * ts_dtype_size(leaf->dtype));
+  char *to_leaf = leaf_data(l, leaf) + (size_t) (leaf->first + from - mine) * ts_dtype_size(leaf->dtype);
+  ts_checkpoint_run run;
+  for (int64_t at = from; at < to; at += run.count) {
+    run = ts_checkpoint_run_at(saved, at - p->offset, to - at);
+    add_run(l, &run, state, to_leaf + (size_t) (at - from) * ts_dtype_size(leaf->dtype), leaf->dtype);
   }
-  l->piece[l->n_pieces++] = (ts_checkpoint_piece){.part = saved->part,
-                                                  .state = state,
-                                                  .first = saved->offset + from - p->offset,
-                                                  .count = to - from,
-                                                  .to = at,
-                                                  .dtype = leaf->dtype};
   return TS_OK;
 }
 
