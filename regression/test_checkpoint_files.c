@@ -362,6 +362,16 @@ static void pieces_of(const char *name, int n_shards, fixture_cuts cuts) {
   ts_free(directory);
 }
 
+/* A whole parameter of 61 columns in two pieces, where it is. */
+static void cut_in_two(ts_saved_parameter *p) {
+  p->n_pieces = 2;
+  p->piece = ts_realloc(p->piece, 2, sizeof *p->piece);
+  p->piece[1] = p->piece[0];
+  p->piece[0].length = p->piece[1].begin = 20;
+  p->piece[1].length = 41;
+  p->piece[1].offset += 20;
+}
+
 /* What decides about the version: one parameter that is not whole, or lies out of its order. */
 static void test_versions(void) {
   ts_checkpoint *c = fixture_checkpoint(3, CUTS_UNEVEN, 17), *read = NULL;
@@ -372,6 +382,11 @@ static void test_versions(void) {
   c->parameter[0].piece[0].length = c->parameter[0].piece[0].pitch = 61;
   TS_CHECK(ts_checkpoint_write_index(directory, c, &err) == TS_OK, "%s", err.text);
   tap_ok(version_of(directory) == 1, "a whole parameter that would be cut along its second dimension: version 1");
+  cut_in_two(&c->parameter[0]);
+  TS_CHECK(ts_checkpoint_write_index(directory, c, &err) == TS_OK, "%s", err.text);
+  tap_ok(version_of(directory) == 2 && virtual_differences(directory, c, c, -1) == 0, "one in two pieces: version 2");
+  c->parameter[0].n_pieces = 1;
+  c->parameter[0].piece[0].length = 61;
   ts_saved_parameter last = c->parameter[6];
   memmove(c->parameter + 1, c->parameter, 6 * sizeof *c->parameter);
   c->parameter[0] = last;
