@@ -89,7 +89,7 @@ ts_checkpoint *fixture_checkpoint(int n_shards, fixture_cuts cuts, int64_t rows)
 
 /* ---- the same in pieces ---- */
 
-/* One row per parameter of fixture_checkpoint with 17 rows: lengths of its pieces along a dimension, and their homes. */
+/* A row per parameter of fixture_checkpoint with 17 rows: lengths of its pieces along a dimension, and their homes. */
 static const struct {
   int dim, n;
   int length[4], home[4];

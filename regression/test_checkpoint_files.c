@@ -214,8 +214,8 @@ static bool is_held(const ts_checkpoint *c, const ts_saved_parameter *p, int64_t
   return place >= c->part[part].cuts[shard] && place < c->part[part].cuts[shard + 1];
 }
 
-/* Wrong elements over all datasets, -1 when one cannot be read; those of \a missing (-1: none) must be NaN.  \a whole is
- * the layout whose values they have. */
+/* Wrong elements over all datasets, -1 when one cannot be read; those of \a missing (-1: none) must be NaN.  \a whole
+ * is the layout whose values they have. */
 static int64_t virtual_differences(const char *directory, const ts_checkpoint *c, const ts_checkpoint *whole,
                                    int missing) {
   char *path = ts_format("%s/model.h5", directory);
