@@ -19,7 +19,8 @@
  *     2   pieces, those of a parameter together: parameter_dim, parameter_pieces (how many), and piece_part,
  *         piece_offset, piece_pitch, piece_length; a piece begins along parameter_dim where the one before ends
  *
- * 2 is written only for what 1 cannot say, so that builds that know 1 alone (0.1.0 and before) read what they can.
+ * This build reads both.  2 is written only for what 1 cannot say: builds that know 1 alone read whole parameters as
+ * ever, and refuse pieces as "written by a newer version".
  *
  * Shards and counts are in elements, sizes in bytes where they say so.  HDF5 is not thread-safe: every function of this
  * header takes the lock of io/hdf5.h around its calls, so they may be called beside each other and beside io/tokens.h.

@@ -198,8 +198,8 @@ static bool write_numbers_of_run(hid_t file, const ts_checkpoint *c) {
 
 /* ---- virtual datasets ---- */
 
-/* One tensor of one state, piece by piece.  Dimensions are the piece's: elements are counted in its own row-major order,
- * which is that of the shards too. */
+/* One tensor of one state, piece by piece.  Dimensions are the piece's: elements are counted in its own row-major
+ * order, which is that of the shards too. */
 typedef struct mapping {
   hid_t create, space;
   int n_dims, dim; /* dim: the one along which the piece begins at `begin` of the tensor */

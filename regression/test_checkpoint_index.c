@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 /* Of most tests: the layout of fixture_checkpoint (3, CUTS_EVEN, 17): parts blocks (fp32, 3 states, 1394 elements),
- * embedding (1 state, 1045), head (2 states, 595); parameters of blocks at 0, 1040, 1251, 1357, of embedding at 7, 1044,
- * of head at 0. */
+ * embedding (1 state, 1045), head (2 states, 595); parameters of blocks at 0, 1040, 1251, 1357, of embedding at 7,
+ * 1044, of head at 0. */
 static ts_checkpoint *good;
 static char *directory, *path;
 
@@ -424,8 +424,8 @@ static void test_states(void) {
 /* ---- pieces ---- */
 
 /* The layout is fixture_pieces (good, 5, CUTS_EVEN): the first parameter, [17, 61], has the columns [0, 10) and
- * [30, 41) in part 0, at 3 and 13 with a pitch of 23, the others in part 1, at 3 and 23 with a pitch of 42; the last has
- * 2 pieces, rows 15 and 16 of 17. */
+ * [30, 41) in part 0, at 3 and 13 with a pitch of 23, the others in part 1, at 3 and 23 with a pitch of 42; the last
+ * has 2 pieces, rows 15 and 16 of 17. */
 static void test_piece_numbers(void) {
   static const number_case cases[] = {
       {"pieces along dimension -1", "parameter_dim", 0, -1, "names a dimension that is not there"},
