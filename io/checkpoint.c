@@ -20,6 +20,7 @@ void ts_checkpoint_destroy(ts_checkpoint **checkpoint) {
   }
   for (int i = 0; c->parameter != NULL && i < c->n_parameters; ++i) {
     ts_free(c->parameter[i].name);
+    ts_free(c->parameter[i].piece);
   }
   for (int i = 0; c->fact != NULL && i < c->n_facts; ++i) {
     ts_free(c->fact[i].name);

@@ -2,14 +2,25 @@
  * What a checkpoint is made of, on disk.  A directory that is complete or absent (io/publication.h):
  *
  *     shard_00000.h5 ...  what one rank owns: per part and state a flat dataset PART/STATE of cuts[s + 1] - cuts[s]
- *                         elements, chunked, each chunk with a fletcher32 checksum; an empty one is not there
+ *                         elements, chunked, each chunk with a fletcher32 checksum; an empty one is not there.  Shards
+ *                         are cut over all ranks; where only some of them hold a part, the others' are empty
  *     model.h5            the index: all tables below, and every tensor as one virtual dataset with its real shape,
  *                         /STATE/NAME ("/parameter/model.norm.weight"), whose fill value is NaN
  *     manifest            size and hash of every other file (io/publication.h)
  *
- * The index is a copy of the layout it was saved with (parts, cuts, offsets), so that a reader on any other grid or
- * stage computes which pieces of which shard files it needs.  Nothing of Tessera reads through the virtual datasets:
+ * The index is a copy of the layout it was saved with (parts, cuts, pieces), so that a reader on any other grid or
+ * stage computes which elements of which shard files it needs.  Nothing of Tessera reads through the virtual datasets:
  * HDF5 reads a missing shard as fill values, with success.
+ *
+ * Tables are datasets of the group /layout of the index, a row per part, state, parameter, piece or fact.  Two versions
+ * of them are written and read, by the attribute tessera_checkpoint:
+ *
+ *     1   every parameter is one whole piece: parameter_part, parameter_offset; parameters lie in this order
+ *     2   pieces, those of a parameter together: parameter_dim, parameter_pieces (how many), and piece_part,
+ *         piece_offset, piece_pitch, piece_length; a piece begins along parameter_dim where the one before ends
+ *
+ * This build reads both.  2 is written only for what 1 cannot say: builds that know 1 alone read whole parameters as
+ * ever, and refuse pieces as "written by a newer version".
  *
  * Shards and counts are in elements, sizes in bytes where they say so.  HDF5 is not thread-safe: every function of this
  * header takes the lock of io/hdf5.h around its calls, so they may be called beside each other and beside io/tokens.h.
@@ -24,7 +35,7 @@
 
 #include <stdint.h>
 
-#define TS_CHECKPOINT_VERSION 1 /**< A reader refuses larger ones: "written by a newer version". */
+#define TS_CHECKPOINT_VERSION 2 /**< A reader refuses larger ones: "written by a newer version". */
 #define TS_CHECKPOINT_LARGEST_RANK 8
 
 /** X (type, name): what a run continues from, beside tensors. */
@@ -56,12 +67,26 @@ typedef struct ts_saved_part {
   ts_saved_state *state; /**< Owned. */
 } ts_saved_part;
 
+/** The elements of a parameter whose index along its \a dim lies in [begin, begin + length), as rows: one per index
+ * before \a dim, `length` times the extents behind \a dim long.  Rows of other pieces may lie between these, as many
+ * and with the same pitch (columns of one matrix of a rank); nothing else may, and no two pieces overlap.  Where
+ * several ranks keep equal copies, only the owner's are saved, and nothing tells of the others. */
+typedef struct ts_saved_piece {
+  int part;
+  int64_t offset; /**< Of the first row, in the part's flat range. */
+  int64_t pitch;  /**< From the beginning of a row to that of the next; at least a row. */
+  int64_t begin, length;
+} ts_saved_piece;
+
 typedef struct ts_saved_parameter {
   char *name; /**< Owned. */
-  int part;
   int n_dims;
-  int64_t shape[TS_CHECKPOINT_LARGEST_RANK];
-  int64_t offset, count; /**< In the part's flat range; parameters do not overlap. */
+  int64_t shape[TS_CHECKPOINT_LARGEST_RANK]; /**< Of the whole tensor. */
+  int64_t count;                             /**< Elements of the whole tensor. */
+  int dim;                                   /**< Which the pieces cut. */
+  int n_pieces;
+  /** Owned; ascending, from 0 to shape[dim] without a gap.  Their parts have equal states and are trained alike. */
+  ts_saved_piece *piece;
 } ts_saved_parameter;
 
 /** Something recorded to be shown when it differs: "ranks" "4", "zero stage" "2", "device" "...". */
@@ -79,7 +104,7 @@ typedef struct ts_checkpoint {
   int n_shards;
   int n_parts, n_parameters, n_facts;
   ts_saved_part *part;           /**< Owned. */
-  ts_saved_parameter *parameter; /**< Owned; in the layout's order, those of a part together. */
+  ts_saved_parameter *parameter; /**< Owned; in the layout's order. */
   ts_saved_fact *fact;           /**< Owned. */
 } ts_checkpoint;
 
@@ -95,6 +120,31 @@ int64_t ts_checkpoint_bytes(const ts_checkpoint *checkpoint);
 /** Index of the parameter of this name, -1 for none; and of a state of a part.  Not collective. */
 int ts_checkpoint_find(const ts_checkpoint *checkpoint, const char *name);
 int ts_checkpoint_find_state(const ts_saved_part *part, const char *name);
+
+/** Make the pieces of a parameter whose shape and count are set: one, the whole tensor as it is, from \a offset of a
+ * part on.  Not collective. */
+void ts_saved_parameter_set_whole(ts_saved_parameter *parameter, int part, int64_t offset);
+
+/** The part of a parameter's first piece: what it says of states and training holds for all pieces.  Not collective. */
+const ts_saved_part *ts_checkpoint_part(const ts_checkpoint *checkpoint, const ts_saved_parameter *parameter);
+
+/** Elements [first, first + count) of the flat range of a part. */
+typedef struct ts_checkpoint_run {
+  int part;
+  int64_t first, count;
+} ts_checkpoint_run;
+
+/** Where elements [first, first + count) of a parameter lie, in the row-major order of the whole tensor: the longest
+ * run from \a first on, which a whole parameter has but one of.  A reader takes all of them so:
+ *
+ *     for (int64_t at = first; at < end; at += run.count) {
+ *       run = ts_checkpoint_run_at (p, at, end - at);
+ *       ...
+ *     }
+ *
+ * Not collective.
+ * \param [in] count  At least 1; not beyond the parameter's end. */
+ts_checkpoint_run ts_checkpoint_run_at(const ts_saved_parameter *parameter, int64_t first, int64_t count);
 
 /* ---- writing ---- */
 

@@ -129,11 +129,39 @@ static void write_shapes(columns *to, const ts_checkpoint *c) {
   ts_free(shape);
 }
 
-static bool write_tables(hid_t file, const ts_checkpoint *c) {
-  size_t most = (size_t) c->n_parameters + (size_t) c->n_facts + 1;
+/* Version 2: any number of pieces a parameter. */
+static void write_pieces(columns *to, const ts_checkpoint *c) {
+  const ts_saved_piece **piece = NULL;
+  int n = 0, capacity = 0;
+  for (int i = 0; i < c->n_parameters; ++i) {
+    for (int k = 0; k < c->parameter[i].n_pieces; ++k) {
+      TS_GROW(piece, n, capacity);
+      piece[n++] = &c->parameter[i].piece[k];
+    }
+  }
+  NUMBERS(to, c->n_parameters, "/layout/parameter_dim", c->parameter[i].dim);
+  NUMBERS(to, c->n_parameters, "/layout/parameter_pieces", c->parameter[i].n_pieces);
+  NUMBERS(to, n, "/layout/piece_part", piece[i]->part);
+  NUMBERS(to, n, "/layout/piece_offset", piece[i]->offset);
+  NUMBERS(to, n, "/layout/piece_pitch", piece[i]->pitch);
+  NUMBERS(to, n, "/layout/piece_length", piece[i]->length);
+  ts_free(piece);
+}
+
+static size_t most_rows(const ts_checkpoint *c) {
+  size_t most = (size_t) c->n_facts + 1;
   for (int i = 0; i < c->n_parts; ++i) {
     most += (size_t) c->part[i].n_states;
   }
+  for (int i = 0; i < c->n_parameters; ++i) {
+    most += (size_t) c->parameter[i].n_pieces;
+  }
+  return most;
+}
+
+static bool write_tables(hid_t file, const ts_checkpoint *c) {
+  size_t most = most_rows(c);
+  bool plain = ts_checkpoint_is_plain(c);
   columns to = {.file = file, .word = ts_malloc(most * sizeof *to.word), .number = ts_malloc(most * sizeof *to.number)};
   to.ok = ts_hdf5_make_group(file, "layout");
   WORDS(&to, c->n_parts, "/layout/part_name", c->part[i].name);
@@ -142,9 +170,15 @@ static bool write_tables(hid_t file, const ts_checkpoint *c) {
   write_cuts(&to, c);
   write_states(&to, c);
   WORDS(&to, c->n_parameters, "/layout/parameter_name", c->parameter[i].name);
-  NUMBERS(&to, c->n_parameters, "/layout/parameter_part", c->parameter[i].part);
+  if (plain) {
+    NUMBERS(&to, c->n_parameters, "/layout/parameter_part", c->parameter[i].piece[0].part);
+  }
   NUMBERS(&to, c->n_parameters, "/layout/parameter_n_dims", c->parameter[i].n_dims);
-  NUMBERS(&to, c->n_parameters, "/layout/parameter_offset", c->parameter[i].offset);
+  if (plain) {
+    NUMBERS(&to, c->n_parameters, "/layout/parameter_offset", c->parameter[i].piece[0].offset);
+  } else {
+    write_pieces(&to, c);
+  }
   write_shapes(&to, c);
   WORDS(&to, c->n_facts, "/layout/fact_name", c->fact[i].name);
   WORDS(&to, c->n_facts, "/layout/fact_value", c->fact[i].value);
@@ -155,7 +189,7 @@ static bool write_tables(hid_t file, const ts_checkpoint *c) {
 
 static bool write_numbers_of_run(hid_t file, const ts_checkpoint *c) {
   const char *deck = c->deck, *source = c->source;
-  bool ok = write_int64_t(file, "tessera_checkpoint", TS_CHECKPOINT_VERSION);
+  bool ok = write_int64_t(file, "tessera_checkpoint", ts_checkpoint_is_plain(c) ? 1 : TS_CHECKPOINT_VERSION);
 #define X(type, name) ok = ok && write_##type(file, #name, c->name);
   TS_CHECKPOINT_NUMBERS(X)
 #undef X
@@ -164,30 +198,45 @@ static bool write_numbers_of_run(hid_t file, const ts_checkpoint *c) {
 
 /* ---- virtual datasets ---- */
 
-/* One tensor of one state: its elements [begin, end) lie in a shard's dataset from `source` on. */
+/* One tensor of one state, piece by piece.  Dimensions are the piece's: elements are counted in its own row-major
+ * order, which is that of the shards too. */
 typedef struct mapping {
   hid_t create, space;
-  int n_dims;
-  const hsize_t *dims;
+  int n_dims, dim; /* dim: the one along which the piece begins at `begin` of the tensor */
+  hsize_t dims[TS_CHECKPOINT_LARGEST_RANK], begin;
+  int64_t row, pitch, offset; /* where the piece lies in its part */
   hsize_t start[TS_CHECKPOINT_LARGEST_RANK], count[TS_CHECKPOINT_LARGEST_RANK];
   const char *file, *dataset;
-  int64_t source_count; /* elements of the shard's dataset */
-  int64_t source;       /* next element there */
+  int64_t first, source_count; /* of the part's elements, those in the shard's dataset */
+  int64_t next;                /* element of the piece */
   bool ok;
 } mapping;
 
-/* The box start, count of the tensor, which is a contiguous range of it. */
+/* `n` elements of the piece from `next` on, in the shard's dataset: they lie together, or are whole rows. */
+static bool select_source(const mapping *m, hid_t source, int64_t n) {
+  hsize_t start = (hsize_t) (m->offset + m->next / m->row * m->pitch + m->next % m->row - m->first);
+  hsize_t count = (hsize_t) n, pitch = (hsize_t) m->pitch, row = (hsize_t) m->row;
+  if (n <= m->row || m->pitch == m->row) {
+    return H5Sselect_hyperslab(source, H5S_SELECT_SET, &start, NULL, &count, NULL) >= 0;
+  }
+  count /= row;
+  return H5Sselect_hyperslab(source, H5S_SELECT_SET, &start, &pitch, &count, &row) >= 0;
+}
+
+/* The box start, count of the piece, which is a contiguous range of its elements. */
 static void map_box(mapping *m) {
-  hsize_t whole = (hsize_t) m->source_count, start = (hsize_t) m->source, count = 1;
+  hsize_t whole = (hsize_t) m->source_count, start[TS_CHECKPOINT_LARGEST_RANK];
+  int64_t n = 1;
   for (int d = 0; d < m->n_dims; ++d) {
-    count *= m->count[d];
+    start[d] = m->start[d] + (d == m->dim ? m->begin : 0);
+    n *= (int64_t) m->count[d];
   }
   hid_t source = H5Screate_simple(1, &whole, NULL);
-  m->ok = m->ok && H5Sselect_hyperslab(source, H5S_SELECT_SET, &start, NULL, &count, NULL) >= 0 &&
-          H5Sselect_hyperslab(m->space, H5S_SELECT_SET, m->start, NULL, m->count, NULL) >= 0 &&
+  m->ok = m->ok && select_source(m, source, n) &&
+          H5Sselect_hyperslab(m->space, H5S_SELECT_SET, start, NULL, m->count, NULL) >= 0 &&
           H5Pset_virtual(m->create, m->space, m->file, m->dataset, source) >= 0;
   H5Sclose(source);
-  m->source += (int64_t) count;
+  m->next += n;
 }
 
 static int64_t row_elements(const mapping *m, int d) {
@@ -225,54 +274,72 @@ static void map_range(mapping *m, int d, int64_t a, int64_t b) {
   }
 }
 
-static void map_shard(mapping *m, const ts_checkpoint *c, const ts_saved_parameter *p, int shard) {
-  const ts_saved_part *part = &c->part[p->part];
-  int64_t begin = part->cuts[shard], end = part->cuts[shard + 1];
-  int64_t from = p->offset > begin ? p->offset : begin, to = p->offset + p->count < end ? p->offset + p->count : end;
+/* Elements of the piece before element `at` of its part. */
+static int64_t elements_before(const mapping *m, int64_t rows, int64_t at) {
+  int64_t row = at > m->offset ? (at - m->offset) / m->pitch : 0,
+          rest = at > m->offset ? (at - m->offset) % m->pitch : 0;
+  return row < rows ? row * m->row + (rest < m->row ? rest : m->row) : rows * m->row;
+}
+
+static void map_shard(mapping *m, const ts_saved_part *part, int64_t rows, int shard) {
+  int64_t from = elements_before(m, rows, part->cuts[shard]), to = elements_before(m, rows, part->cuts[shard + 1]);
   if (from < to) {
     char *file = ts_checkpoint_shard_name(shard);
     m->file = file;
-    m->source_count = end - begin;
-    m->source = from - begin;
-    map_range(m, 0, from - p->offset, to - p->offset);
+    m->first = part->cuts[shard];
+    m->source_count = part->cuts[shard + 1] - m->first;
+    m->next = from;
+    map_range(m, 0, from, to);
     ts_free(file);
   }
 }
 
+static void map_piece(mapping *m, const ts_checkpoint *c, const ts_saved_parameter *p, const ts_saved_piece *piece,
+                      int state) {
+  const ts_saved_part *part = &c->part[piece->part];
+  int64_t rows = ts_saved_rows(p), end = piece->offset + (rows - 1) * piece->pitch + ts_saved_row(p, piece);
+  char *dataset = ts_checkpoint_dataset(part, state);
+  m->dataset = dataset;
+  m->dim = p->dim;
+  m->dims[p->dim] = (hsize_t) piece->length;
+  m->begin = (hsize_t) piece->begin;
+  m->row = ts_saved_row(p, piece);
+  m->pitch = piece->pitch;
+  m->offset = piece->offset;
+  for (int s = ts_checkpoint_shard_of(c, part, piece->offset); s < c->n_shards && part->cuts[s] < end; ++s) {
+    map_shard(m, part, rows, s);
+  }
+  ts_free(dataset);
+}
+
 static bool write_virtual(hid_t file, const ts_checkpoint *c, const ts_saved_parameter *p, int state) {
   static const float nothing = NAN;
-  const ts_saved_part *part = &c->part[p->part];
-  hsize_t dims[TS_CHECKPOINT_LARGEST_RANK];
+  const ts_saved_state *what = &ts_checkpoint_part(c, p)->state[state];
+  mapping m = {.create = ts_hdf5_dataset_properties(), .n_dims = p->n_dims};
   for (int d = 0; d < p->n_dims; ++d) {
-    dims[d] = (hsize_t) p->shape[d];
+    m.dims[d] = (hsize_t) p->shape[d];
   }
-  char *dataset = ts_checkpoint_dataset(part, state), *name = ts_format("/%s/%s", part->state[state].name, p->name);
-  mapping m = {.create = ts_hdf5_dataset_properties(),
-               .space = H5Screate_simple(p->n_dims, dims, NULL),
-               .n_dims = p->n_dims,
-               .dims = dims,
-               .dataset = dataset,
-               .ok = true};
+  m.space = H5Screate_simple(p->n_dims, m.dims, NULL);
   m.ok = H5Pset_fill_value(m.create, H5T_NATIVE_FLOAT, &nothing) >= 0;
-  for (int s = 0; s < c->n_shards; ++s) {
-    map_shard(&m, c, p, s);
+  for (int i = 0; i < p->n_pieces; ++i) {
+    map_piece(&m, c, p, &p->piece[i], state);
   }
-  hid_t type = ts_hdf5_type(part->state[state].dtype);
+  hid_t type = ts_hdf5_type(what->dtype);
   H5Sselect_all(m.space);
-  bool group = ts_hdf5_make_group(file, part->state[state].name);
+  char *name = ts_format("/%s/%s", what->name, p->name);
+  bool group = ts_hdf5_make_group(file, what->name);
   hid_t made = group ? H5Dcreate2(file, name, type, m.space, H5P_DEFAULT, m.create, H5P_DEFAULT) : -1;
   bool ok = m.ok && made >= 0 && H5Dclose(made) >= 0;
   H5Tclose(type);
   H5Sclose(m.space);
   H5Pclose(m.create);
-  ts_free(dataset);
   ts_free(name);
   return ok;
 }
 
 static bool write_parameter(hid_t file, const ts_checkpoint *c, const ts_saved_parameter *p) {
   bool ok = true;
-  for (int k = 0; ok && k < c->part[p->part].n_states; ++k) {
+  for (int k = 0; ok && k < ts_checkpoint_part(c, p)->n_states; ++k) {
     ts_hdf5_lock();
     ok = write_virtual(file, c, p, k);
     ts_hdf5_unlock();

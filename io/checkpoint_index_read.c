@@ -250,31 +250,95 @@ static bool take_shape(ts_saved_parameter *p, int64_t n_dims, const int64_t *sha
   return true;
 }
 
-static void read_parameters(reading *r, ts_checkpoint *c) {
+/* Version 1: every parameter is one whole piece. */
+static void read_places(reading *r, ts_checkpoint *c) {
+  int64_t n = c->n_parameters;
+  int64_t *part = read_numbers(r, "/layout/parameter_part", &n, 0);
+  int64_t *offset = read_numbers(r, "/layout/parameter_offset", &n, 0);
+  for (int64_t i = 0; r->ok && i < n; ++i) {
+    if (expect(r, part[i] >= 0 && part[i] < c->n_parts, "/layout/parameter_part", "names no part")) {
+      ts_saved_parameter_set_whole(&c->parameter[i], (int) part[i], offset[i]);
+    }
+  }
+  ts_free(part);
+  ts_free(offset);
+}
+
+/* The columns of version 2's pieces. */
+typedef struct pieces {
+  int64_t n, taken;
+  int64_t *part, *offset, *pitch, *length;
+} pieces;
+
+/* The next pieces are a parameter's, and must cover it: each begins where the one before ends. */
+static void take_pieces(reading *r, const ts_checkpoint *c, ts_saved_parameter *p, int64_t n, pieces *from) {
+  if (!expect(r, n >= 1 && n <= from->n - from->taken, "/layout/parameter_pieces",
+              "does not share out the pieces there are")) {
+    return;
+  }
+  int64_t end = 0, extent = p->shape[p->dim];
+  p->piece = ts_calloc((size_t) n, sizeof *p->piece);
+  for (int64_t at = from->taken; r->ok && p->n_pieces < n; ++at) {
+    expect(r, from->part[at] >= 0 && from->part[at] < c->n_parts, "/layout/piece_part", "names no part");
+    expect(r, from->length[at] >= 1 && from->length[at] <= extent - end, "/layout/piece_length",
+           "has an empty piece or one beyond its parameter");
+    p->piece[p->n_pieces++] = (ts_saved_piece){.part = (int) from->part[at],
+                                               .offset = from->offset[at],
+                                               .pitch = from->pitch[at],
+                                               .begin = end,
+                                               .length = from->length[at]};
+    end += r->ok ? from->length[at] : 0;
+  }
+  from->taken += n;
+  expect(r, end == extent, "/layout/piece_length", "does not cover a parameter");
+}
+
+static void read_pieces(reading *r, ts_checkpoint *c) {
+  int64_t n = c->n_parameters;
+  int64_t *dim = read_numbers(r, "/layout/parameter_dim", &n, 0);
+  int64_t *count = read_numbers(r, "/layout/parameter_pieces", &n, 0);
+  pieces from = {.n = -1};
+  from.part = read_numbers(r, "/layout/piece_part", &from.n, 0);
+  from.offset = read_numbers(r, "/layout/piece_offset", &from.n, 0);
+  from.pitch = read_numbers(r, "/layout/piece_pitch", &from.n, 0);
+  from.length = read_numbers(r, "/layout/piece_length", &from.n, 0);
+  for (int64_t i = 0; r->ok && i < n; ++i) {
+    ts_saved_parameter *p = &c->parameter[i];
+    if (expect(r, dim[i] >= 0 && dim[i] < p->n_dims, "/layout/parameter_dim", "names a dimension that is not there")) {
+      p->dim = (int) dim[i];
+      take_pieces(r, c, p, count[i], &from);
+    }
+  }
+  expect(r, from.taken == from.n, "/layout/parameter_pieces", "does not share out the pieces there are");
+  ts_free(dim);
+  ts_free(count);
+  ts_free(from.part);
+  ts_free(from.offset);
+  ts_free(from.pitch);
+  ts_free(from.length);
+}
+
+static void read_parameters(reading *r, ts_checkpoint *c, int64_t version) {
   words name = read_words(r, "/layout/parameter_name", -1, LONGEST_WORD);
   int64_t n = name.n;
-  int64_t *part = read_numbers(r, "/layout/parameter_part", &n, 0);
   int64_t *n_dims = read_numbers(r, "/layout/parameter_n_dims", &n, 0);
-  int64_t *offset = read_numbers(r, "/layout/parameter_offset", &n, 0);
   int64_t *shape = read_numbers(r, "/layout/parameter_shape", &n, TS_CHECKPOINT_LARGEST_RANK);
   if (expect(r, n >= 1, "/layout/parameter_name", "is empty")) {
     c->n_parameters = (int) n;
     c->parameter = ts_calloc((size_t) n, sizeof *c->parameter);
   }
   for (int64_t i = 0; r->ok && i < n; ++i) {
-    ts_saved_parameter *p = &c->parameter[i];
-    p->name = take_word(&name, i);
-    p->offset = offset[i];
-    if (expect(r, part[i] >= 0 && part[i] < c->n_parts, "/layout/parameter_part", "names no part")) {
-      p->part = (int) part[i];
-    }
-    expect(r, take_shape(p, n_dims[i], shape + i * TS_CHECKPOINT_LARGEST_RANK), "/layout/parameter_shape",
-           "has a shape that no tensor can have");
+    c->parameter[i].name = take_word(&name, i);
+    expect(r, take_shape(&c->parameter[i], n_dims[i], shape + i * TS_CHECKPOINT_LARGEST_RANK),
+           "/layout/parameter_shape", "has a shape that no tensor can have");
+  }
+  if (version == 1) {
+    read_places(r, c);
+  } else {
+    read_pieces(r, c);
   }
   ts_free(name.rows);
-  ts_free(part);
   ts_free(n_dims);
-  ts_free(offset);
   ts_free(shape);
 }
 
@@ -343,7 +407,29 @@ static void check_all_names(reading *r, const ts_checkpoint *c) {
   ts_free(name);
 }
 
-static void check_layout(reading *r, const ts_checkpoint *c) {
+static bool are_alike(const ts_saved_part *a, const ts_saved_part *b) {
+  bool alike = a->trainable == b->trainable && a->n_states == b->n_states;
+  for (int k = 0; alike && a != b && k < a->n_states; ++k) {
+    alike = a->state[k].dtype == b->state[k].dtype && strcmp(a->state[k].name, b->state[k].name) == 0;
+  }
+  return alike;
+}
+
+static void check_pieces(reading *r, const ts_checkpoint *c, int64_t version) {
+  for (int i = 0; r->ok && i < c->n_parameters; ++i) {
+    const ts_saved_parameter *p = &c->parameter[i];
+    for (int k = 1; k < p->n_pieces; ++k) {
+      expect(r, are_alike(&c->part[p->piece[k - 1].part], &c->part[p->piece[k].part]), "/layout/piece_part",
+             "spreads a parameter over parts of other states");
+    }
+  }
+  expect(r, version > 1 || !r->ok || ts_checkpoint_is_plain(c), "/layout/parameter_part",
+         "does not list the parameters part by part in their order");
+  expect(r, r->ok && ts_checkpoint_has_room(c), version > 1 ? "/layout/piece_offset" : "/layout/parameter_offset",
+         "lets a parameter overlap another or leave its part");
+}
+
+static void check_layout(reading *r, const ts_checkpoint *c, int64_t version) {
   int64_t elements = 0;
   for (int i = 0; r->ok && i < c->n_parts; ++i) {
     check_part(r, c, &c->part[i]);
@@ -354,20 +440,8 @@ static void check_layout(reading *r, const ts_checkpoint *c) {
   if (r->ok) {
     check_all_names(r, c);
   }
-  int part = 0;
-  int64_t end = 0;
-  for (int i = 0; r->ok && i < c->n_parameters; ++i) {
-    const ts_saved_parameter *p = &c->parameter[i];
-    if (p->part > part) {
-      part = p->part;
-      end = 0;
-    }
-    expect(r, p->part == part, "/layout/parameter_part", "does not list the parameters part by part");
-    expect(r,
-           r->ok && p->offset >= end && p->count <= c->part[p->part].count &&
-               p->offset <= c->part[p->part].count - p->count,
-           "/layout/parameter_offset", "lets a parameter overlap another or leave its part");
-    end = r->ok ? p->offset + p->count : 0;
+  if (r->ok) {
+    check_pieces(r, c, version);
   }
 }
 
@@ -387,9 +461,9 @@ static void read_datasets(reading *r, ts_checkpoint *c) {
   c->source = read_deck_copy(r, "/source");
   read_parts(r, c);
   read_states(r, c);
-  read_parameters(r, c);
+  read_parameters(r, c, version);
   read_facts(r, c);
-  check_layout(r, c);
+  check_layout(r, c, version);
 }
 
 ts_status ts_checkpoint_read_index(const char *directory, ts_checkpoint **out, ts_error *err) {

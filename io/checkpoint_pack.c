@@ -42,6 +42,11 @@ static void carry_part(parcel *p, ts_saved_part *part, int n_shards) {
   }
 }
 
+static void carry_parameter(parcel *p, ts_saved_parameter *parameter) {
+  parameter->name = carry_word(p, parameter->name);
+  parameter->piece = carry_array(p, parameter->piece, parameter->n_pieces, sizeof *parameter->piece);
+}
+
 static void carry_all(parcel *p, ts_checkpoint *c) {
   carry(p, c, sizeof *c);
   c->deck = carry_word(p, c->deck);
@@ -53,7 +58,7 @@ static void carry_all(parcel *p, ts_checkpoint *c) {
     carry_part(p, &c->part[i], c->n_shards);
   }
   for (int i = 0; i < c->n_parameters; ++i) {
-    c->parameter[i].name = carry_word(p, c->parameter[i].name);
+    carry_parameter(p, &c->parameter[i]);
   }
   for (int i = 0; i < c->n_facts; ++i) {
     c->fact[i].name = carry_word(p, c->fact[i].name);

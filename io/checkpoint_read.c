@@ -239,20 +239,6 @@ static ts_status read_cut(ts_checkpoint_reader *r, const cut_piece *p, ts_error 
 
 /* ---- pieces ---- */
 
-/* The shard that holds element `at` of a part. */
-static int shard_of(const ts_checkpoint *c, const ts_saved_part *part, int64_t at) {
-  int low = 0, high = c->n_shards; /* cuts[low] <= at < cuts[high] */
-  while (high - low > 1) {
-    int middle = low + (high - low) / 2;
-    if (part->cuts[middle] <= at) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
 static int compare_cuts(const void *x, const void *y) {
   const cut_piece *a = x, *b = y;
   if (a->shard != b->shard) {
@@ -273,7 +259,7 @@ ts_status ts_checkpoint_read(ts_checkpoint_reader *r, const ts_checkpoint_piece 
     const ts_saved_part *part = &c->part[p->part];
     TS_ASSERT(p->first >= 0 && p->count >= 0 && p->first + p->count <= part->count && p->state < part->n_states);
     for (int64_t at = p->first; at < p->first + p->count;) {
-      int shard = shard_of(c, part, at);
+      int shard = ts_checkpoint_shard_of(c, part, at);
       int64_t end = part->cuts[shard + 1] < p->first + p->count ? part->cuts[shard + 1] : p->first + p->count;
       TS_GROW(cut, n_cuts, capacity);
       cut[n_cuts++] = (cut_piece){.shard = shard,

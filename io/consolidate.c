@@ -32,6 +32,8 @@ typedef struct ring {
   ts_error error; /* the writer's */
   float *wide;    /* owned: BLOCK_BYTES, values on their way to F16; NULL for other types */
   ts_consolidated *result;
+  ts_checkpoint_piece *piece; /* owned: the runs of a block; the reader's */
+  int capacity;
 } ring;
 
 static void *write_blocks(void *argument) {
@@ -87,17 +89,30 @@ static int64_t narrow(float *value, int64_t n, bool saturate) {
   return beyond;
 }
 
+/* The elements of a block as fp32 or what is written, from wherever they lie. */
+static ts_status read_runs(ring *r, ts_checkpoint_reader *reader, const ts_saved_parameter *p, const block *b, void *to,
+                           ts_dtype dtype, ts_error *err) {
+  ts_checkpoint_run run;
+  int n = 0;
+  for (int64_t at = 0; at < b->count; at += run.count) {
+    run = ts_checkpoint_run_at(p, b->first + at, b->count - at);
+    TS_GROW(r->piece, n, r->capacity);
+    r->piece[n++] = (ts_checkpoint_piece){.part = run.part,
+                                          .first = run.first,
+                                          .count = run.count,
+                                          .to = (char *) to + (size_t) at * ts_dtype_size(dtype),
+                                          .dtype = dtype};
+  }
+  return ts_checkpoint_read(reader, r->piece, n, err);
+}
+
 static ts_status read_block(ring *r, ts_checkpoint_reader *reader, const ts_consolidate_options *o, block *b,
                             ts_error *err) {
   const ts_saved_parameter *p = &o->checkpoint->parameter[r->output->tensor[b->tensor].parameter];
-  ts_checkpoint_piece piece = {
-      .part = p->part, .state = 0, .first = p->offset + b->first, .count = b->count, .to = b->data, .dtype = o->dtype};
   if (r->wide == NULL) {
-    return ts_checkpoint_read(reader, &piece, 1, err);
+    return read_runs(r, reader, p, b, b->data, o->dtype, err);
   }
-  piece.to = r->wide;
-  piece.dtype = TS_F32;
-  ts_status status = ts_checkpoint_read(reader, &piece, 1, err);
+  ts_status status = read_runs(r, reader, p, b, r->wide, TS_F32, err);
   if (status == TS_OK) {
     r->result->n_beyond += narrow(r->wide, b->count, o->saturate);
     ts_convert(b->data, TS_F16, r->wide, TS_F32, (size_t) b->count);
@@ -167,6 +182,7 @@ static ts_status stream_tensors(const ts_consolidate_options *o, ts_output *outp
     ts_free(r.block[i].data);
   }
   ts_free(r.wide);
+  ts_free(r.piece);
   return status;
 }
 

@@ -11,6 +11,8 @@
 #include "io/checkpoint.h"
 #include "io/publication.h"
 
+#define TS_CONSOLIDATED_VERSION 1 /**< Of the HDF5 file, whatever the version of the checkpoint's index. */
+
 typedef enum ts_consolidate_format {
   TS_CONSOLIDATE_HDF5,       /**< One file: a dataset per parameter, under its name; attributes step, version. */
   TS_CONSOLIDATE_SAFETENSORS /**< A directory: model.safetensors, or several files and model.safetensors.index.json. */

@@ -21,7 +21,7 @@ ts_output *ts_output_create(const ts_consolidate_options *o) {
   out->tensor = ts_calloc((size_t) c->n_parameters, sizeof *out->tensor);
   int64_t in_file = 0;
   for (int i = 0; i < c->n_parameters; ++i) {
-    if (o->exclude_frozen && !c->part[c->parameter[i].part].trainable) {
+    if (o->exclude_frozen && !ts_checkpoint_part(c, &c->parameter[i])->trainable) {
       continue;
     }
     int64_t bytes = c->parameter[i].count * (int64_t) ts_dtype_size(o->dtype);
@@ -253,7 +253,7 @@ static ts_status end_hdf5(ts_output *o, ts_error *err) {
   ts_hdf5_lock();
   bool ok = close_tensor_dataset(o);
   ok = add_attribute((hid_t) o->hdf5, "step", o->options->checkpoint->step) && ok;
-  ok = add_attribute((hid_t) o->hdf5, "version", TS_CHECKPOINT_VERSION) && ok;
+  ok = add_attribute((hid_t) o->hdf5, "version", TS_CONSOLIDATED_VERSION) && ok;
   ts_hdf5_unlock();
   ts_status status = ts_hdf5_finish((hid_t) o->hdf5, o->options->output, err);
   o->hdf5 = 0;

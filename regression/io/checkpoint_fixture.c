@@ -30,16 +30,13 @@ static void add_parameter(ts_checkpoint *c, const char *name, int64_t gap, int n
   c->parameter = ts_realloc(c->parameter, (size_t) c->n_parameters + 1, sizeof *c->parameter);
   ts_saved_parameter *p = &c->parameter[c->n_parameters++];
   ts_saved_part *part = &c->part[c->n_parts - 1];
-  *p = (ts_saved_parameter){.name = ts_format("%s.%d.%s", part->name, n_dims, name),
-                            .part = c->n_parts - 1,
-                            .n_dims = n_dims,
-                            .offset = part->count + gap,
-                            .count = 1};
+  *p = (ts_saved_parameter){.name = ts_format("%s.%d.%s", part->name, n_dims, name), .n_dims = n_dims, .count = 1};
   for (int d = 0; d < n_dims; ++d) {
     p->shape[d] = shape[d];
     p->count *= shape[d];
   }
-  part->count = p->offset + p->count;
+  ts_saved_parameter_set_whole(p, c->n_parts - 1, part->count + gap);
+  part->count += gap + p->count;
 }
 
 static int compare_numbers(const void *a, const void *b) {
@@ -88,6 +85,115 @@ ts_checkpoint *fixture_checkpoint(int n_shards, fixture_cuts cuts, int64_t rows)
   c->fact[c->n_facts++] = (ts_saved_fact){.name = ts_strdup("ranks"), .value = ts_format("%d", n_shards)};
   c->fact[c->n_facts++] = (ts_saved_fact){.name = ts_strdup("device"), .value = ts_strdup("")};
   return c;
+}
+
+/* ---- the same in pieces ---- */
+
+/* A row per parameter of fixture_checkpoint with 17 rows: lengths of its pieces along a dimension, and their homes. */
+static const struct {
+  int dim, n;
+  int length[4], home[4];
+} piece_rules[] = {{1, 4, {10, 20, 11, 20}, {0, 1, 0, 1}}, /* two intervals a home, side by side in its rows */
+                   {0, 3, {150, 50, 11}, {1, 0, 1}},
+                   {1, 2, {2, 3}, {0, 1}},
+                   {4, 3, {1, 1, 1}, {1, 0, 1}},
+                   {0, 2, {16, 1}, {1, 0}},
+                   {0, 1, {1}, {0}}, /* whole, at one home */
+                   {2, 2, {1, 4}, {1, 0}}};
+
+static int64_t extents(const ts_saved_parameter *p, int from, int to) {
+  int64_t n = 1;
+  for (int d = from; d < to; ++d) {
+    n *= p->shape[d];
+  }
+  return n;
+}
+
+/* The rows of a parameter at a home, after a gap: its intervals side by side, and a gap at the end of each row. */
+static void add_home(ts_saved_parameter *p, int rule, ts_saved_part *part, int index, int home) {
+  int64_t slice = extents(p, p->dim + 1, p->n_dims), begin = 0, width = 0, offset = part->count + 3;
+  for (int k = 0; k < p->n_pieces; ++k) {
+    int64_t length = piece_rules[rule].length[k];
+    if (piece_rules[rule].home[k] == home) {
+      p->piece[k] = (ts_saved_piece){.part = index, .offset = offset + width, .begin = begin, .length = length};
+      width += length * slice;
+    }
+    begin += length;
+  }
+  for (int k = 0; k < p->n_pieces; ++k) {
+    p->piece[k].pitch = piece_rules[rule].home[k] == home ? width + 2 : p->piece[k].pitch;
+  }
+  part->count = width > 0 ? offset + extents(p, 0, p->dim) * (width + 2) : part->count;
+}
+
+/* Home 0 is a few ranks in the middle, home 1 the last ones. */
+static void cut_home(ts_saved_part *part, int n_shards, fixture_cuts how, int home) {
+  int first = home == 0 ? 1 : 1 + (n_shards - 1) / 2, end = home == 0 ? 1 + (n_shards - 1) / 2 : n_shards;
+  cut(part, end - first, how);
+  int64_t *cuts = ts_calloc((size_t) n_shards + 1, sizeof *cuts);
+  memcpy(cuts + first, part->cuts, (size_t) (end - first) * sizeof *cuts);
+  for (int s = end; s <= n_shards; ++s) {
+    cuts[s] = part->count;
+  }
+  ts_free(part->cuts);
+  part->cuts = cuts;
+}
+
+/* Part `index` of a checkpoint at both homes. */
+static void add_homes(ts_checkpoint *c, const ts_checkpoint *whole, int index, fixture_cuts cuts) {
+  for (int home = 0; home < 2; ++home) {
+    const ts_saved_part *part = &whole->part[index];
+    ts_dtype dtype[3];
+    for (int k = 0; k < part->n_states; ++k) {
+      dtype[k] = part->state[k].dtype;
+    }
+    char *name = ts_format("%s at %d", part->name, home);
+    add_part(c, name, part->trainable, part->n_states, dtype);
+    ts_free(name);
+    for (int i = 0; i < c->n_parameters; ++i) {
+      if (whole->parameter[i].piece[0].part == index) {
+        add_home(&c->parameter[i], i, &c->part[c->n_parts - 1], c->n_parts - 1, home);
+      }
+    }
+    cut_home(&c->part[c->n_parts - 1], c->n_shards, cuts, home);
+  }
+}
+
+ts_checkpoint *fixture_pieces(const ts_checkpoint *whole, int n_shards, fixture_cuts cuts) {
+  ts_checkpoint *c = ts_calloc(1, sizeof *c);
+  *c = (ts_checkpoint){.deck = ts_strdup(whole->deck), .source = ts_strdup(whole->source), .n_shards = n_shards};
+#define X(type, name) c->name = whole->name;
+  TS_CHECKPOINT_NUMBERS(X)
+#undef X
+  c->n_parameters = whole->n_parameters;
+  c->parameter = ts_calloc((size_t) c->n_parameters, sizeof *c->parameter);
+  for (int i = 0; i < c->n_parameters; ++i) {
+    ts_saved_parameter *p = &c->parameter[i];
+    *p = whole->parameter[i];
+    p->name = ts_strdup(p->name);
+    p->dim = piece_rules[i].dim;
+    p->n_pieces = piece_rules[i].n;
+    p->piece = ts_calloc((size_t) p->n_pieces, sizeof *p->piece);
+  }
+  for (int i = 0; i < whole->n_parts; ++i) {
+    add_homes(c, whole, i, cuts);
+  }
+  c->fact = ts_calloc(1, sizeof *c->fact);
+  return c;
+}
+
+int64_t fixture_place(const ts_saved_parameter *p, int64_t element, int *part) {
+  int64_t slice = extents(p, p->dim + 1, p->n_dims), row = element / slice / p->shape[p->dim];
+  int64_t index = element / slice % p->shape[p->dim];
+  for (int k = 0; k < p->n_pieces; ++k) {
+    const ts_saved_piece *piece = &p->piece[k];
+    if (index >= piece->begin && index < piece->begin + piece->length) {
+      *part = piece->part;
+      return piece->offset + row * piece->pitch + (index - piece->begin) * slice + element % slice;
+    }
+  }
+  TS_CHECK(false, "%s has no element %lld", p->name, (long long) element);
+  return -1;
 }
 
 /* ---- values ---- */
@@ -141,6 +247,50 @@ char *fixture_write(const char *name, const ts_checkpoint *c) {
     TS_CHECK(fixture_write_shard(directory, c, s, &err) == TS_OK, "%s", err.text);
   }
   TS_CHECK(ts_checkpoint_write_index(directory, c, &err) == TS_OK, "%s", err.text);
+  return directory;
+}
+
+/* All of a part's state, its gaps 0: the elements of `whole` where the pieces say that they lie. */
+static char *gather(const ts_checkpoint *c, const ts_checkpoint *whole, int part, int state) {
+  size_t size = ts_dtype_size(c->part[part].state[state].dtype);
+  char *flat = ts_calloc((size_t) c->part[part].count, size);
+  for (int i = 0; i < c->n_parameters; ++i) {
+    const ts_saved_parameter *p = &c->parameter[i];
+    const ts_saved_piece *from = &whole->parameter[i].piece[0];
+    for (int64_t at = 0; at < p->count; ++at) {
+      int in_part;
+      int64_t place = fixture_place(p, at, &in_part);
+      if (in_part == part) {
+        fixture_values(whole, from->part, state, from->offset + at, 1, flat + (size_t) place * size);
+      }
+    }
+  }
+  return flat;
+}
+
+char *fixture_write_pieces(const char *name, const ts_checkpoint *c, const ts_checkpoint *whole) {
+  char *directory = ts_format("%s/%s", tap_directory(), name), *flat[2 * N_DATASETS] = {NULL};
+  ts_error err = {0};
+  int n = 0;
+  TS_CHECK(ts_make_directory(directory, &err) == TS_OK, "%s", err.text);
+  for (int i = 0; i < c->n_parts; ++i) {
+    for (int k = 0; k < c->part[i].n_states; ++k) {
+      flat[n++] = gather(c, whole, i, k);
+    }
+  }
+  for (int s = 0; s < c->n_shards; ++s) {
+    const void *data[2 * N_DATASETS];
+    for (int i = 0, at = 0; i < c->n_parts; ++i) {
+      for (int k = 0; k < c->part[i].n_states; ++k, ++at) {
+        data[at] = flat[at] + (size_t) c->part[i].cuts[s] * ts_dtype_size(c->part[i].state[k].dtype);
+      }
+    }
+    TS_CHECK(ts_checkpoint_write_shard(directory, c, s, data, &err) == TS_OK, "%s", err.text);
+  }
+  TS_CHECK(ts_checkpoint_write_index(directory, c, &err) == TS_OK, "%s", err.text);
+  while (n > 0) {
+    ts_free(flat[--n]);
+  }
   return directory;
 }
 

@@ -23,6 +23,15 @@ typedef enum fixture_cuts {
  * collective. */
 ts_checkpoint *fixture_checkpoint(int n_shards, fixture_cuts cuts, int64_t rows);
 
+/** The parameters of fixture_checkpoint (.., .., 17) in pieces at two homes: columns with gaps between them, two
+ * intervals side by side, rows, one element, a whole parameter.  Each part twice ("blocks at 0", "blocks at 1"): home 0
+ * is ranks [1, 1 + (n - 1) / 2), home 1 the ranks behind them; rank 0 has nothing.  At least 3 shards.  The caller's.
+ * Not collective. */
+ts_checkpoint *fixture_pieces(const ts_checkpoint *whole, int n_shards, fixture_cuts cuts);
+
+/** Where an element of a parameter lies in the flat range of a part, looked up the slow way.  Not collective. */
+int64_t fixture_place(const ts_saved_parameter *p, int64_t element, int *part);
+
 /** Value of elements [first, first + count) of a state, in its dtype. Not collective. */
 void fixture_values(const ts_checkpoint *c, int part, int state, int64_t first, int64_t count, void *to);
 
@@ -36,6 +45,9 @@ ts_status fixture_write_shard(const char *directory, const ts_checkpoint *c, int
 /** A directory of the test with all shards and the index; owned by the caller (ts_free).  Fatal when it cannot be
  * written. Not collective. */
 char *fixture_write(const char *name, const ts_checkpoint *c);
+
+/** The same for pieces of \a whole, whose values they have.  Not collective. */
+char *fixture_write_pieces(const char *name, const ts_checkpoint *c, const ts_checkpoint *whole);
 
 /** Number of wrong elements when all states of all parts are read whole in one call; -1 with a note when they cannot
  * be. Not collective. */

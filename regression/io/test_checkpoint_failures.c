@@ -268,8 +268,8 @@ static void test_large_index(void) {
     part->state[i] = (ts_saved_state){.name = ts_strdup(names[i]), .dtype = TS_F32};
   }
   for (int i = 0; i < N; ++i) {
-    c->parameter[i] =
-        (ts_saved_parameter){.name = ts_format("p%d", i), .n_dims = 1, .shape = {2}, .offset = 2 * i, .count = 2};
+    c->parameter[i] = (ts_saved_parameter){.name = ts_format("p%d", i), .n_dims = 1, .shape = {2}, .count = 2};
+    ts_saved_parameter_set_whole(&c->parameter[i], 0, 2 * i);
   }
   char *directory = make_directory("large_index");
   ts_error err = {0};

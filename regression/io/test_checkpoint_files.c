@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "io/checkpoint_format.h"
 #include "io/checksum.h"
+#include "io/consolidate.h"
 #include "io/hdf5.h"
 #include "regression/io/checkpoint_fixture.h"
 #include "regression/tap.h"
@@ -60,6 +61,11 @@ static void test_checksum(void) {
 
 /* ---- round trips ---- */
 
+static bool same_piece(const ts_saved_piece *a, const ts_saved_piece *b) {
+  return a->part == b->part && a->offset == b->offset && a->pitch == b->pitch && a->begin == b->begin &&
+         a->length == b->length;
+}
+
 static bool same_index(const ts_checkpoint *a, const ts_checkpoint *b) {
   bool same = strcmp(a->deck, b->deck) == 0 && strcmp(a->source, b->source) == 0 && a->n_shards == b->n_shards &&
               a->n_parts == b->n_parts && a->n_parameters == b->n_parameters && a->n_facts == b->n_facts;
@@ -76,8 +82,11 @@ static bool same_index(const ts_checkpoint *a, const ts_checkpoint *b) {
   }
   for (int i = 0; same && i < a->n_parameters; ++i) {
     const ts_saved_parameter *p = &a->parameter[i], *q = &b->parameter[i];
-    same = strcmp(p->name, q->name) == 0 && p->part == q->part && p->n_dims == q->n_dims && p->offset == q->offset &&
-           p->count == q->count && memcmp(p->shape, q->shape, (size_t) p->n_dims * sizeof *p->shape) == 0;
+    same = strcmp(p->name, q->name) == 0 && p->n_dims == q->n_dims && p->count == q->count && p->dim == q->dim &&
+           p->n_pieces == q->n_pieces && memcmp(p->shape, q->shape, (size_t) p->n_dims * sizeof *p->shape) == 0;
+    for (int k = 0; same && k < p->n_pieces; ++k) {
+      same = same_piece(&p->piece[k], &q->piece[k]);
+    }
   }
   for (int i = 0; same && i < a->n_facts; ++i) {
     same = strcmp(a->fact[i].name, b->fact[i].name) == 0 && strcmp(a->fact[i].value, b->fact[i].value) == 0;
@@ -198,21 +207,30 @@ static bool read_virtual(hid_t file, const char *state, const ts_saved_parameter
   return same;
 }
 
-/* Wrong elements over all datasets, -1 when one cannot be read; those of \a missing (-1: none) must be NaN. */
-static int64_t virtual_differences(const char *directory, const ts_checkpoint *c, int missing) {
+/* Whether a shard holds an element. */
+static bool is_held(const ts_checkpoint *c, const ts_saved_parameter *p, int64_t element, int shard) {
+  int part;
+  int64_t place = fixture_place(p, element, &part);
+  return place >= c->part[part].cuts[shard] && place < c->part[part].cuts[shard + 1];
+}
+
+/* Wrong elements over all datasets, -1 when one cannot be read; those of \a missing (-1: none) must be NaN.  \a whole
+ * is the layout whose values they have. */
+static int64_t virtual_differences(const char *directory, const ts_checkpoint *c, const ts_checkpoint *whole,
+                                   int missing) {
   char *path = ts_format("%s/model.h5", directory);
   int64_t wrong = 0;
   ts_hdf5_lock();
   hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
   for (int i = 0; i < c->n_parameters; ++i) {
     const ts_saved_parameter *p = &c->parameter[i];
-    const ts_saved_part *part = &c->part[p->part];
+    const ts_saved_piece *from = &whole->parameter[i].piece[0];
+    const ts_saved_part *part = &whole->part[from->part];
     float *read = ts_calloc((size_t) p->count, sizeof *read), *right = ts_calloc((size_t) p->count, sizeof *right);
     for (int k = 0; wrong >= 0 && k < part->n_states; ++k) {
-      fixture_values_as(c, p->part, k, p->offset, p->count, TS_F32, right);
+      fixture_values_as(whole, from->part, k, from->offset, p->count, TS_F32, right);
       for (int64_t at = 0; missing >= 0 && at < p->count; ++at) {
-        bool gone = p->offset + at >= part->cuts[missing] && p->offset + at < part->cuts[missing + 1];
-        right[at] = gone ? NAN : right[at];
+        right[at] = is_held(c, p, at, missing) ? NAN : right[at];
       }
       wrong = read_virtual(file, part->state[k].name, p, read) ? wrong : -1;
       for (int64_t at = 0; wrong >= 0 && at < p->count; ++at) {
@@ -228,16 +246,22 @@ static int64_t virtual_differences(const char *directory, const ts_checkpoint *c
   return wrong;
 }
 
+/* Whole, and without a shard, which is lost. */
+static void virtual_with(const char *name, const char *directory, const ts_checkpoint *c, const ts_checkpoint *whole) {
+  tap_ok(virtual_differences(directory, c, whole, -1) == 0, "%s: HDF5 reads all tensors whole", name);
+  int missing = c->n_shards / 2;
+  char *shard = ts_checkpoint_shard_name(missing), *path = ts_format("%s/%s", directory, shard);
+  TS_CHECK(unlink(path) == 0, "%s", path);
+  tap_ok(virtual_differences(directory, c, whole, missing) == 0, "%s: without %s its elements alone are NaN", name,
+         shard);
+  ts_free(path);
+  ts_free(shard);
+}
+
 static void virtual_of(const char *name, int n_shards, fixture_cuts cuts, int64_t rows) {
   ts_checkpoint *c = fixture_checkpoint(n_shards, cuts, rows);
   char *directory = fixture_write(name, c);
-  tap_ok(virtual_differences(directory, c, -1) == 0, "%s: HDF5 reads all tensors whole", name);
-  int missing = n_shards / 2;
-  char *shard = ts_checkpoint_shard_name(missing), *path = ts_format("%s/%s", directory, shard);
-  TS_CHECK(unlink(path) == 0, "%s", path);
-  tap_ok(virtual_differences(directory, c, missing) == 0, "%s: without %s its elements alone are NaN", name, shard);
-  ts_free(path);
-  ts_free(shard);
+  virtual_with(name, directory, c, c);
   ts_checkpoint_destroy(&c);
   ts_free(directory);
 }
@@ -256,6 +280,211 @@ static void test_virtual(void) {
   TS_CHECK(chdir(here) == 0, "%s", here);
   free(here);
   ts_free(elsewhere);
+}
+
+/* ---- parameters in pieces: version 2 ---- */
+
+/* The version that a model.h5 says it has. */
+static int64_t version_of(const char *directory) {
+  char *path = ts_format("%s/model.h5", directory);
+  int64_t version = -1;
+  ts_hdf5_lock();
+  hid_t file = H5Fopen(path, H5F_ACC_RDONLY, H5P_DEFAULT);
+  hid_t attribute = H5Aopen(file, "tessera_checkpoint", H5P_DEFAULT);
+  H5Aread(attribute, H5T_NATIVE_INT64, &version);
+  H5Aclose(attribute);
+  H5Fclose(file);
+  ts_hdf5_unlock();
+  ts_free(path);
+  return version;
+}
+
+/* Elements [first, first + count) of a parameter's state, run by run; false when they are not those of \a whole. */
+static bool read_runs(ts_checkpoint_reader *reader, const ts_checkpoint *c, const ts_checkpoint *whole, int parameter,
+                      int state, int64_t first, int64_t count) {
+  const ts_saved_piece *from = &whole->parameter[parameter].piece[0];
+  float *read = ts_calloc((size_t) count, sizeof *read), *right = ts_calloc((size_t) count, sizeof *right);
+  ts_checkpoint_piece *piece = ts_calloc((size_t) count, sizeof *piece);
+  ts_checkpoint_run run;
+  ts_error err = {0};
+  int n = 0;
+  for (int64_t at = 0; at < count; at += run.count) {
+    run = ts_checkpoint_run_at(&c->parameter[parameter], first + at, count - at);
+    piece[n++] = (ts_checkpoint_piece){
+        .part = run.part, .state = state, .first = run.first, .count = run.count, .to = read + at, .dtype = TS_F32};
+  }
+  fixture_values_as(whole, from->part, state, from->offset + first, count, TS_F32, right);
+  bool same = ts_checkpoint_read(reader, piece, n, &err) == TS_OK && memcmp(read, right, (size_t) count * 4) == 0;
+  ts_error_clear(&err);
+  ts_free(piece);
+  ts_free(right);
+  ts_free(read);
+  return same;
+}
+
+static void runs_of(const char *name, const char *directory, const ts_checkpoint *c, const ts_checkpoint *whole) {
+  ts_checkpoint_reader *reader = ts_checkpoint_reader_open(directory, c);
+  int wrong = 0, n = 0;
+  for (int i = 0; i < c->n_parameters; ++i) {
+    int64_t count = c->parameter[i].count;
+    for (int k = 0; k < ts_checkpoint_part(c, &c->parameter[i])->n_states; ++k) {
+      wrong += !read_runs(reader, c, whole, i, k, 0, count);
+      for (int j = 0; j < 30; ++j, ++n) {
+        int64_t first = random_below(count);
+        wrong += !read_runs(reader, c, whole, i, k, first, 1 + random_below(count - first));
+      }
+    }
+  }
+  tap_ok(wrong == 0, "%s: all tensors whole, and %d ranges of them", name, n);
+  ts_checkpoint_reader_close(&reader);
+}
+
+static void pieces_of(const char *name, int n_shards, fixture_cuts cuts) {
+  ts_checkpoint *whole = fixture_checkpoint(1, CUTS_EVEN, 17), *c = fixture_pieces(whole, n_shards, cuts), *read = NULL;
+  char *directory = fixture_write_pieces(name, c, whole);
+  ts_error err = {0};
+  ts_status status = ts_checkpoint_read_index(directory, &read, &err);
+  if (!tap_ok(status == TS_OK && same_index(c, read) && version_of(directory) == 2, "%s: the index, version 2", name)) {
+    tap_note("%s", err.count > 0 ? err.text : "another index");
+  }
+  ts_text packed = {0};
+  ts_checkpoint_pack(c, &packed);
+  ts_checkpoint *unpacked = ts_checkpoint_unpack(packed.text);
+  ts_text_free(&packed);
+  tap_ok(same_index(c, unpacked), "%s: what another rank gets of it", name);
+  runs_of(name, directory, unpacked, whole);
+  virtual_with(name, directory, c, whole);
+  ts_error_clear(&err);
+  ts_checkpoint_destroy(&unpacked);
+  ts_checkpoint_destroy(&read);
+  ts_checkpoint_destroy(&c);
+  ts_checkpoint_destroy(&whole);
+  ts_free(directory);
+}
+
+/* A whole parameter of 61 columns in two pieces, where it is. */
+static void cut_in_two(ts_saved_parameter *p) {
+  p->n_pieces = 2;
+  p->piece = ts_realloc(p->piece, 2, sizeof *p->piece);
+  p->piece[1] = p->piece[0];
+  p->piece[0].length = p->piece[1].begin = 20;
+  p->piece[1].length = 41;
+  p->piece[1].offset += 20;
+}
+
+/* What decides about the version: one parameter that is not whole, or lies out of its order. */
+static void test_versions(void) {
+  ts_checkpoint *c = fixture_checkpoint(3, CUTS_UNEVEN, 17), *read = NULL;
+  char *directory = fixture_write("versions", c);
+  ts_error err = {0};
+  tap_ok(version_of(directory) == 1, "whole parameters: version 1");
+  c->parameter[0].dim = 1;
+  c->parameter[0].piece[0].length = c->parameter[0].piece[0].pitch = 61;
+  TS_CHECK(ts_checkpoint_write_index(directory, c, &err) == TS_OK, "%s", err.text);
+  tap_ok(version_of(directory) == 1, "a whole parameter that would be cut along its second dimension: version 1");
+  cut_in_two(&c->parameter[0]);
+  TS_CHECK(ts_checkpoint_write_index(directory, c, &err) == TS_OK, "%s", err.text);
+  tap_ok(version_of(directory) == 2 && virtual_differences(directory, c, c, -1) == 0, "one in two pieces: version 2");
+  c->parameter[0].n_pieces = 1;
+  c->parameter[0].piece[0].length = 61;
+  ts_saved_parameter last = c->parameter[6];
+  memmove(c->parameter + 1, c->parameter, 6 * sizeof *c->parameter);
+  c->parameter[0] = last;
+  TS_CHECK(ts_checkpoint_write_index(directory, c, &err) == TS_OK, "%s", err.text);
+  tap_ok(version_of(directory) == 2, "whole parameters in another order than that of their places: version 2");
+  tap_ok(ts_checkpoint_read_index(directory, &read, &err) == TS_OK && same_index(c, read), "which is read as it was");
+  tap_ok(virtual_differences(directory, c, c, -1) == 0, "and shows all tensors");
+  ts_error_clear(&err);
+  ts_checkpoint_destroy(&read);
+  ts_checkpoint_destroy(&c);
+  ts_free(directory);
+}
+
+/* A run is as long as it can be, and no longer. */
+static void test_runs(void) {
+  ts_checkpoint *whole = fixture_checkpoint(1, CUTS_EVEN, 17), *c = fixture_pieces(whole, 5, CUTS_EVEN);
+  ts_checkpoint_run run = ts_checkpoint_run_at(&whole->parameter[0], 60, 900);
+  tap_ok(run.part == 0 && run.first == 60 && run.count == 900, "a whole parameter is one run");
+  const ts_saved_piece *piece = c->parameter[0].piece;
+  run = ts_checkpoint_run_at(&c->parameter[0], 61 + 35, 900);
+  tap_ok(run.part == 0 && run.first == piece[2].offset + piece[2].pitch + 5 && run.count == 6,
+         "a run of a cut one ends with the row of its piece");
+  run = ts_checkpoint_run_at(&c->parameter[0], 61 + 35, 2);
+  tap_ok(run.count == 2, "or where the reader wants it");
+  ts_checkpoint_destroy(&c);
+  ts_checkpoint_destroy(&whole);
+}
+
+static void test_pieces(void) {
+  pieces_of("pieces over three", 3, CUTS_EVEN);
+  pieces_of("pieces over five", 5, CUTS_EVEN);
+  pieces_of("pieces over nine uneven", 9, CUTS_UNEVEN);
+  pieces_of("pieces over empty ends", 11, CUTS_EMPTY_ENDS);
+  pieces_of("pieces over one of all", 7, CUTS_ONE_OF_ALL);
+  pieces_of("pieces over sixty", 60, CUTS_UNEVEN);
+}
+
+/* ---- consolidating pieces ---- */
+
+/* What ts_consolidate makes of a checkpoint, as one block of bytes. */
+static char *consolidated(const char *directory, const ts_checkpoint *c, ts_consolidate_format format, ts_dtype dtype,
+                          size_t *length) {
+  ts_manifest manifest = {.step = c->step};
+  ts_consolidated result;
+  bool broken;
+  ts_error err = {0};
+  char *output = ts_format("%s/out", directory), *file = NULL, *bytes;
+  ts_consolidate_options o = {.directory = directory,
+                              .checkpoint = c,
+                              .manifest = &manifest,
+                              .threads = 1,
+                              .output = output,
+                              .format = format,
+                              .dtype = dtype,
+                              .most_bytes = INT64_MAX};
+  if (format == TS_CONSOLIDATE_SAFETENSORS) {
+    TS_CHECK(ts_make_directory(output, &err) == TS_OK, "%s", err.text);
+    file = ts_format("%s/model.safetensors", output);
+  }
+  for (int s = -1; s < c->n_shards; ++s) { /* all files as they are: hashes have tests of their own */
+    char *name = s < 0 ? ts_strdup("model.h5") : ts_checkpoint_shard_name(s);
+    manifest.file = ts_realloc(manifest.file, (size_t) manifest.n + 1, sizeof *manifest.file);
+    TS_CHECK(ts_file_sum_make(directory, name, &manifest.file[manifest.n++], &err) == TS_OK, "%s", err.text);
+    ts_free(name);
+  }
+  TS_CHECK(ts_consolidate(&o, &result, &broken, &err) == TS_OK, "%s", err.text);
+  TS_CHECK(ts_read_file(file != NULL ? file : output, (size_t) 1 << 30, &bytes, length, &err) == TS_OK, "%s", err.text);
+  TS_CHECK(unlink(file != NULL ? file : output) == 0 && (file == NULL || rmdir(output) == 0), "%s", output);
+  ts_manifest_clear(&manifest);
+  ts_free(output);
+  ts_free(file);
+  return bytes;
+}
+
+static void test_consolidated(void) {
+  static const struct {
+    const char *what;
+    ts_consolidate_format format;
+    ts_dtype dtype;
+  } cases[] = {{"HDF5, fp32", TS_CONSOLIDATE_HDF5, TS_F32},
+               {"safetensors, fp32", TS_CONSOLIDATE_SAFETENSORS, TS_F32},
+               {"safetensors, bf16", TS_CONSOLIDATE_SAFETENSORS, TS_BF16},
+               {"HDF5, fp16", TS_CONSOLIDATE_HDF5, TS_F16}};
+  ts_checkpoint *whole = fixture_checkpoint(2, CUTS_UNEVEN, 17), *c = fixture_pieces(whole, 6, CUTS_UNEVEN);
+  char *one = fixture_write("whole", whole), *many = fixture_write_pieces("in pieces", c, whole);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    size_t length, other;
+    char *a = consolidated(one, whole, cases[i].format, cases[i].dtype, &length);
+    char *b = consolidated(many, c, cases[i].format, cases[i].dtype, &other);
+    tap_ok(length == other && memcmp(a, b, length) == 0, "%s: pieces give the file that whole parameters give",
+           cases[i].what);
+    ts_free(a);
+    ts_free(b);
+  }
+  ts_checkpoint_destroy(&c);
+  ts_checkpoint_destroy(&whole);
+  ts_free(one);
+  ts_free(many);
 }
 
 /* ---- many shards ---- */
@@ -296,6 +525,10 @@ int main(void) {
   test_round_trips();
   test_texts();
   test_virtual();
+  test_versions();
+  test_runs();
+  test_pieces();
+  test_consolidated();
   test_many();
   tap_ok(fixture_hdf5_objects() == 0, "HDF5 has nothing open");
   tap_ok(ts_memory_live() == 0, "no memory is left");

@@ -9,15 +9,17 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The layout of fixture_checkpoint (3, CUTS_EVEN, 17): parts blocks (fp32, 3 states, 1394 elements), embedding (1
- * state, 1045), head (2 states, 595); parameters of blocks at 0, 1040, 1251, 1357, of embedding at 7, 1044, of head at
- * 0. */
+/* Of most tests: the layout of fixture_checkpoint (3, CUTS_EVEN, 17): parts blocks (fp32, 3 states, 1394 elements),
+ * embedding (1 state, 1045), head (2 states, 595); parameters of blocks at 0, 1040, 1251, 1357, of embedding at 7,
+ * 1044, of head at 0. */
 static ts_checkpoint *good;
 static char *directory, *path;
 
-static const char *const number_tables[] = {
+static const char *const whole_tables[] = {
     "/layout/part_trainable", "/layout/part_count",       "/layout/part_cuts",        "/layout/state_part",
     "/layout/parameter_part", "/layout/parameter_n_dims", "/layout/parameter_offset", "/layout/parameter_shape"};
+static const char *const piece_tables[] = {"/layout/parameter_dim", "/layout/parameter_pieces", "/layout/piece_part",
+                                           "/layout/piece_offset",  "/layout/piece_pitch",      "/layout/piece_length"};
 static const char *const word_tables[] = {"/layout/part_name",
                                           "/layout/state_name",
                                           "/layout/state_dtype",
@@ -26,14 +28,16 @@ static const char *const word_tables[] = {"/layout/part_name",
                                           "/layout/fact_value",
                                           "/deck",
                                           "/source"};
-enum {
-  N_NUMBER_TABLES = sizeof number_tables / sizeof *number_tables,
-  N_WORD_TABLES = sizeof word_tables / sizeof *word_tables,
-  N_TABLES = N_NUMBER_TABLES + N_WORD_TABLES
-};
 
-static const char *table_name(int i) {
-  return i < N_NUMBER_TABLES ? number_tables[i] : word_tables[i - N_NUMBER_TABLES];
+/* Those that are tested: numbers come first. */
+static const char *tested[(sizeof whole_tables + sizeof word_tables) / sizeof(char *)];
+static int n_tables, n_number_tables;
+
+static void choose_tables(const char *const *numbers, size_t n_numbers, size_t n_words) {
+  memcpy(tested, numbers, n_numbers * sizeof *tested);
+  memcpy(tested + n_numbers, word_tables, n_words * sizeof *tested);
+  n_number_tables = (int) n_numbers;
+  n_tables = (int) (n_numbers + n_words);
 }
 
 /* ---- changing model.h5 ---- */
@@ -129,7 +133,8 @@ static void test_attributes(void) {
     const char *name;
     int64_t value;
     const char *words;
-  } integers[] = {{"tessera_checkpoint", 2, "written by a newer version (format 2, this program reads up to 1)"},
+  } integers[] = {{"tessera_checkpoint", 3, "written by a newer version (format 3, this program reads up to 2)"},
+                  {"tessera_checkpoint", 2, "/layout/parameter_dim is missing"},
                   {"tessera_checkpoint", INT64_MAX, "written by a newer version"},
                   {"tessera_checkpoint", 0, "tessera_checkpoint is no version"},
                   {"tessera_checkpoint", -1, "tessera_checkpoint is negative"},
@@ -181,48 +186,55 @@ static void test_attribute_types(void) {
 
 /* ---- one number, one word ---- */
 
-static void test_numbers(void) {
-  static const struct {
-    const char *what, *table;
-    int at;
-    int64_t value;
-    const char *words;
-  } cases[] = {{"cuts that begin at 1", "part_cuts", 0, 1, "part_cuts does not cut"},
-               {"cuts that begin at -1", "part_cuts", 0, -1, "part_cuts does not cut"},
-               {"cuts that end before the part", "part_cuts", 3, 1393, "part_cuts does not cut"},
-               {"cuts that end after the part", "part_cuts", 7, 1046, "part_cuts does not cut"},
-               {"cuts that descend", "part_cuts", 1, 1000, "part_cuts does not cut"},
-               {"a negative cut", "part_cuts", 5, -7, "part_cuts does not cut"},
-               {"a large cut", "part_cuts", 10, INT64_MAX, "part_cuts does not cut"},
-               {"a part of another count", "part_count", 2, 594, "part_cuts does not cut"},
-               {"a state of part 3", "state_part", 5, 3, "state of no part"},
-               {"a state of part -1", "state_part", 0, -1, "state of no part"},
-               {"a state of part 2^32", "state_part", 0, (int64_t) 1 << 32, "state of no part"},
-               {"a part without states", "state_part", 3, 2, "first state is not \"parameter\""},
-               {"a parameter of part 3", "parameter_part", 6, 3, "names no part"},
-               {"a parameter of part -1", "parameter_part", 0, -1, "names no part"},
-               {"a parameter of part 2^32", "parameter_part", 0, (int64_t) 1 << 32, "names no part"},
-               {"parameters not part by part", "parameter_part", 6, 0, "part by part"},
-               {"0 dimensions", "parameter_n_dims", 1, 0, "shape that no tensor"},
-               {"9 dimensions", "parameter_n_dims", 3, 9, "shape that no tensor"},
-               {"-1 dimensions", "parameter_n_dims", 3, -1, "shape that no tensor"},
-               {"2^32 + 1 dimensions", "parameter_n_dims", 1, ((int64_t) 1 << 32) + 1, "shape that no tensor"},
-               {"an empty dimension", "parameter_shape", 1, 0, "shape that no tensor"},
-               {"a negative dimension", "parameter_shape", 0, -17, "shape that no tensor"},
-               {"a shape of 2^64 + elements", "parameter_shape", 0, INT64_MAX / 2, "shape that no tensor"},
-               {"a shape larger than its part", "parameter_shape", 8, INT64_MAX, "leave its part"},
-               {"a parameter over the one before", "parameter_offset", 1, 1036, "overlap another"},
-               {"a parameter over the one behind", "parameter_shape", 1, 62, "overlap another"},
-               {"a parameter beyond its part", "parameter_offset", 6, 1, "leave its part"},
-               {"a parameter far beyond its part", "parameter_offset", 6, INT64_MAX, "leave its part"},
-               {"a parameter before its part", "parameter_offset", 0, -1, "leave its part"}};
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+typedef struct number_case {
+  const char *what, *table;
+  int at;
+  int64_t value;
+  const char *words;
+} number_case;
+
+static void test_cases(const number_case *cases, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
     hid_t file = open_good();
     char *table = ts_format("/layout/%s", cases[i].table);
     put_number(file, table, cases[i].at, cases[i].value);
     refused(file, cases[i].words, cases[i].what);
     ts_free(table);
   }
+}
+
+static void test_numbers(void) {
+  static const number_case cases[] = {
+      {"cuts that begin at 1", "part_cuts", 0, 1, "part_cuts does not cut"},
+      {"cuts that begin at -1", "part_cuts", 0, -1, "part_cuts does not cut"},
+      {"cuts that end before the part", "part_cuts", 3, 1393, "part_cuts does not cut"},
+      {"cuts that end after the part", "part_cuts", 7, 1046, "part_cuts does not cut"},
+      {"cuts that descend", "part_cuts", 1, 1000, "part_cuts does not cut"},
+      {"a negative cut", "part_cuts", 5, -7, "part_cuts does not cut"},
+      {"a large cut", "part_cuts", 10, INT64_MAX, "part_cuts does not cut"},
+      {"a part of another count", "part_count", 2, 594, "part_cuts does not cut"},
+      {"a state of part 3", "state_part", 5, 3, "state of no part"},
+      {"a state of part -1", "state_part", 0, -1, "state of no part"},
+      {"a state of part 2^32", "state_part", 0, (int64_t) 1 << 32, "state of no part"},
+      {"a part without states", "state_part", 3, 2, "first state is not \"parameter\""},
+      {"a parameter of part 3", "parameter_part", 6, 3, "names no part"},
+      {"a parameter of part -1", "parameter_part", 0, -1, "names no part"},
+      {"a parameter of part 2^32", "parameter_part", 0, (int64_t) 1 << 32, "names no part"},
+      {"parameters not part by part", "parameter_part", 6, 0, "part by part"},
+      {"0 dimensions", "parameter_n_dims", 1, 0, "shape that no tensor"},
+      {"9 dimensions", "parameter_n_dims", 3, 9, "shape that no tensor"},
+      {"-1 dimensions", "parameter_n_dims", 3, -1, "shape that no tensor"},
+      {"2^32 + 1 dimensions", "parameter_n_dims", 1, ((int64_t) 1 << 32) + 1, "shape that no tensor"},
+      {"an empty dimension", "parameter_shape", 1, 0, "shape that no tensor"},
+      {"a negative dimension", "parameter_shape", 0, -17, "shape that no tensor"},
+      {"a shape of 2^64 + elements", "parameter_shape", 0, INT64_MAX / 2, "shape that no tensor"},
+      {"a shape larger than its part", "parameter_shape", 8, INT64_MAX, "leave its part"},
+      {"a parameter over the one before", "parameter_offset", 1, 1036, "overlap another"},
+      {"a parameter over the one behind", "parameter_shape", 1, 62, "overlap another"},
+      {"a parameter beyond its part", "parameter_offset", 6, 1, "leave its part"},
+      {"a parameter far beyond its part", "parameter_offset", 6, INT64_MAX, "leave its part"},
+      {"a parameter before its part", "parameter_offset", 0, -1, "leave its part"}};
+  test_cases(cases, sizeof cases / sizeof *cases);
 }
 
 static void test_words(void) {
@@ -273,8 +285,8 @@ static void test_sums(void) {
 /* ---- whole tables ---- */
 
 static void test_tables(void) {
-  for (int i = 0; i < N_TABLES; ++i) {
-    const char *table = table_name(i);
+  for (int i = 0; i < n_tables; ++i) {
+    const char *table = tested[i];
     char *what = ts_format("%s: missing", table), *longer = ts_format("%s: a row more", table);
     char *shorter = ts_format("%s: a row less", table), *other = ts_format("%s: another type", table);
     hid_t file = open_good();
@@ -290,7 +302,7 @@ static void test_tables(void) {
       refused(file, "/", d > 0 ? longer : shorter);
     }
     file = open_good();
-    put_table(file, table, i < N_NUMBER_TABLES ? H5T_NATIVE_FLOAT : H5T_NATIVE_INT64, H5P_DEFAULT, 1, 3, 0);
+    put_table(file, table, i < n_number_tables ? H5T_NATIVE_FLOAT : H5T_NATIVE_INT64, H5P_DEFAULT, 1, 3, 0);
     refused(file, "not a table of Tessera", other);
     ts_free(what);
     ts_free(longer);
@@ -300,8 +312,8 @@ static void test_tables(void) {
 }
 
 static void test_ranks(void) {
-  for (int i = 0; i < N_TABLES; ++i) {
-    const char *table = table_name(i);
+  for (int i = 0; i < n_tables; ++i) {
+    const char *table = tested[i];
     char *what = ts_format("%s: another rank", table);
     for (int rank = 0; rank <= 3; ++rank) {
       int own;
@@ -323,14 +335,14 @@ static void test_ranks(void) {
 static void test_absurd(void) {
   static const hsize_t rows[] = {(hsize_t) 1 << 20, (hsize_t) 1 << 27, (hsize_t) 1 << 40, (hsize_t) 1 << 55};
   size_t before = ts_process_peak();
-  for (int i = 0; i < N_TABLES; ++i) {
-    char *what = ts_format("%s: many rows without storage", table_name(i));
+  for (int i = 0; i < n_tables; ++i) {
+    char *what = ts_format("%s: many rows without storage", tested[i]);
     for (size_t k = 0; k < sizeof rows / sizeof *rows; ++k) {
       int rank;
       hsize_t dims[2];
-      hid_t file = open_good(), type = table_type(file, table_name(i), &rank, dims);
-      H5Tset_size(type, i < N_NUMBER_TABLES ? 8 : 1);
-      put_table(file, table_name(i), type, H5P_DEFAULT, rank, rows[k], dims[1]);
+      hid_t file = open_good(), type = table_type(file, tested[i], &rank, dims);
+      H5Tset_size(type, i < n_number_tables ? 8 : 1);
+      put_table(file, tested[i], type, H5P_DEFAULT, rank, rows[k], dims[1]);
       H5Tclose(type);
       refused(file, "/", what);
     }
@@ -352,8 +364,8 @@ static void test_absurd(void) {
 }
 
 static void test_storage(void) {
-  for (int i = 0; i < N_TABLES; ++i) {
-    const char *table = table_name(i);
+  for (int i = 0; i < n_tables; ++i) {
+    const char *table = tested[i];
     int rank;
     hsize_t dims[2], chunk[2] = {1, 1};
     hid_t file = open_good(), type = table_type(file, table, &rank, dims), create = H5Pcreate(H5P_DATASET_CREATE);
@@ -374,7 +386,7 @@ static void test_storage(void) {
     what = ts_format("%s: in another file", table);
     refused(file, "not a table of Tessera", what);
     ts_free(what);
-    if (i >= N_NUMBER_TABLES) {
+    if (i >= n_number_tables) {
       file = open_good();
       H5Tclose(table_type(file, table, &rank, dims));
       type = H5Tcopy(H5T_C_S1);
@@ -409,6 +421,68 @@ static void test_states(void) {
   }
 }
 
+/* ---- pieces ---- */
+
+/* The layout is fixture_pieces (good, 5, CUTS_EVEN): the first parameter, [17, 61], has the columns [0, 10) and
+ * [30, 41) in part 0, at 3 and 13 with a pitch of 23, the others in part 1, at 3 and 23 with a pitch of 42; the last
+ * has 2 pieces, rows 15 and 16 of 17. */
+static void test_piece_numbers(void) {
+  static const number_case cases[] = {
+      {"pieces along dimension -1", "parameter_dim", 0, -1, "names a dimension that is not there"},
+      {"pieces along dimension 2 of 2", "parameter_dim", 0, 2, "names a dimension that is not there"},
+      {"pieces along dimension 2^32", "parameter_dim", 0, (int64_t) 1 << 32, "names a dimension that is not there"},
+      {"pieces along another dimension", "parameter_dim", 0, 0, "or one beyond its parameter"},
+      {"a parameter of no pieces", "parameter_pieces", 0, 0, "does not share out the pieces"},
+      {"a parameter of -1 pieces", "parameter_pieces", 3, -1, "does not share out the pieces"},
+      {"a parameter of 2^63 - 1 pieces", "parameter_pieces", 3, INT64_MAX, "does not share out the pieces"},
+      {"a parameter of 3 pieces, where 2 are left", "parameter_pieces", 6, 3, "does not share out the pieces"},
+      {"a parameter with a piece less", "parameter_pieces", 0, 3, "piece_length does not cover a parameter"},
+      {"a parameter with the next one's piece", "parameter_pieces", 0, 5, "or one beyond its parameter"},
+      {"a piece of part -1", "piece_part", 0, -1, "piece_part names no part"},
+      {"a piece of part 6", "piece_part", 16, 6, "piece_part names no part"},
+      {"a piece of part 2^32", "piece_part", 0, (int64_t) 1 << 32, "piece_part names no part"},
+      {"a piece of a part with other states", "piece_part", 1, 4, "over parts of other states"},
+      {"a piece of a part that is frozen", "piece_part", 0, 2, "over parts of other states"},
+      {"a piece at another's place", "piece_part", 1, 0, "piece_offset lets a parameter overlap another"},
+      {"a piece of length 0", "piece_length", 0, 0, "has an empty piece"},
+      {"a piece of length -1", "piece_length", 3, -1, "has an empty piece"},
+      {"a piece of length 2^63 - 1", "piece_length", 3, INT64_MAX, "or one beyond its parameter"},
+      {"pieces that cover an index twice", "piece_length", 0, 11, "or one beyond its parameter"},
+      {"pieces that leave an index out", "piece_length", 0, 9, "piece_length does not cover a parameter"},
+      {"a piece before its part", "piece_offset", 0, -1, "leave its part"},
+      {"a piece far beyond its part", "piece_offset", 0, INT64_MAX, "leave its part"},
+      {"a piece that ends behind its part", "piece_offset", 16, 100, "leave its part"},
+      {"rows over the rows behind them", "piece_offset", 0, 4, "overlap another"},
+      {"rows over the next ones of others", "piece_offset", 2, 16, "overlap another"},
+      {"rows at the same place", "piece_offset", 2, 3, "overlap another"},
+      {"a piece into the last row of others", "piece_offset", 5, 380, "overlap another"},
+      {"a piece between the rows of others", "piece_offset", 5, 24, "overlap another"},
+      {"a pitch of -1", "piece_pitch", 0, -1, "leave its part"},
+      {"a pitch of 0", "piece_pitch", 0, 0, "leave its part"},
+      {"a pitch less than a row", "piece_pitch", 0, 9, "leave its part"},
+      {"a pitch of 2^63 - 1", "piece_pitch", 0, INT64_MAX, "leave its part"},
+      {"a pitch beyond its part", "piece_pitch", 1, 200, "leave its part"},
+      {"two pitches of rows that interleave", "piece_pitch", 2, 22, "overlap another"}};
+  test_cases(cases, sizeof cases / sizeof *cases);
+  hid_t file = open_good();
+  put_number(file, "/layout/parameter_pieces", 6, 1);
+  put_number(file, "/layout/piece_length", 15, 5);
+  refused(file, "does not share out the pieces", "a piece that is no parameter's");
+}
+
+static void test_pieces(void) {
+  ts_checkpoint *whole = good;
+  good = fixture_pieces(whole, 5, CUTS_EVEN);
+  choose_tables(piece_tables, sizeof piece_tables / sizeof *piece_tables, 0);
+  test_piece_numbers();
+  test_tables();
+  test_ranks();
+  test_absurd();
+  test_storage();
+  ts_checkpoint_destroy(&good);
+  good = whole;
+}
+
 /* ---- no such file ---- */
 
 static void test_files(void) {
@@ -430,6 +504,7 @@ int main(void) {
   good = fixture_checkpoint(3, CUTS_EVEN, 17);
   directory = fixture_write("index", good);
   path = ts_format("%s/model.h5", directory);
+  choose_tables(whole_tables, sizeof whole_tables / sizeof *whole_tables, sizeof word_tables / sizeof *word_tables);
   test_attributes();
   test_attribute_types();
   test_numbers();
@@ -440,6 +515,7 @@ int main(void) {
   test_absurd();
   test_storage();
   test_states();
+  test_pieces();
   test_files();
   ts_checkpoint_destroy(&good);
   ts_free(directory);

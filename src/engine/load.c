@@ -121,6 +121,18 @@ static void take(void *user, int64_t at, int64_t count, const void *values) {
   ts_executor_write_state(to->executor, to->leaf, to->first + at, count, values);
 }
 
+static void add_run(loader *l, const ts_checkpoint_run *run, int state, const ts_saved_leaf *leaf, int64_t first) {
+  TS_GROW(l->piece, l->n_pieces, l->piece_capacity);
+  TS_GROW(l->to, l->n_pieces, l->to_capacity);
+  l->to[l->n_pieces] = (destination){l->engine->executor, leaf->leaf, first};
+  l->piece[l->n_pieces++] = (ts_checkpoint_piece){.part = run->part,
+                                                  .state = state,
+                                                  .first = run->first,
+                                                  .count = run->count,
+                                                  .dtype = leaf->dtype,
+                                                  .sink = take};
+}
+
 /* The elements of parameter p that this rank has, into the leaf of its part. */
 static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf *leaf, ts_error *err) {
   const ts_part *part = &ts_engine_layout(l->engine)->part[p->part];
@@ -130,21 +142,17 @@ static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf
     return TS_OK;
   }
   const ts_saved_parameter *saved = &l->checkpoint->parameter[ts_checkpoint_find(l->checkpoint, p->name)];
-  int state = ts_checkpoint_find_state(&l->checkpoint->part[saved->part], leaf->state);
+  int state = ts_checkpoint_find_state(ts_checkpoint_part(l->checkpoint, saved), leaf->state);
   if (state < 0) {
     return ts_error_add(err,
                         "%s: has no %s of %s, which was frozen when it was saved; `--weights` takes the weights alone",
                         l->directory, leaf->state, p->name);
   }
-  TS_GROW(l->piece, l->n_pieces, l->piece_capacity);
-  TS_GROW(l->to, l->n_pieces, l->to_capacity);
-  l->to[l->n_pieces] = (destination){l->engine->executor, leaf->leaf, leaf->first + from - mine};
-  l->piece[l->n_pieces++] = (ts_checkpoint_piece){.part = saved->part,
-                                                  .state = state,
-                                                  .first = saved->offset + from - p->offset,
-                                                  .count = to - from,
-                                                  .dtype = leaf->dtype,
-                                                  .sink = take};
+  ts_checkpoint_run run;
+  for (int64_t at = from; at < to; at += run.count) {
+    run = ts_checkpoint_run_at(saved, at - p->offset, to - at);
+    add_run(l, &run, state, leaf, leaf->first + at - mine);
+  }
   return TS_OK;
 }
 

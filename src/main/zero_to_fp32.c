@@ -370,7 +370,7 @@ static int write_output(job *j, ts_error *err) {
 static ts_status check_trained(const job *j, ts_error *err) {
   const ts_checkpoint *c = j->checkpoint;
   for (int i = 0; i < c->n_parameters; ++i) {
-    if (!j->options.exclude_frozen || c->part[c->parameter[i].part].trainable) {
+    if (!j->options.exclude_frozen || ts_checkpoint_part(c, &c->parameter[i])->trainable) {
       return TS_OK;
     }
   }
