@@ -293,7 +293,7 @@ static void take_pieces(reading *r, const ts_checkpoint *c, ts_saved_parameter *
   expect(r, end == extent, "/layout/piece_length", "does not cover a parameter");
 }
 
-static void read_pieces(reading *r, ts_checkpoint *c) {
+static void read_piece_tables(reading *r, ts_checkpoint *c) {
   int64_t n = c->n_parameters;
   int64_t *dim = read_numbers(r, "/layout/parameter_dim", &n, 0);
   int64_t *count = read_numbers(r, "/layout/parameter_pieces", &n, 0);
@@ -335,7 +335,7 @@ static void read_parameters(reading *r, ts_checkpoint *c, int64_t version) {
   if (version == 1) {
     read_places(r, c);
   } else {
-    read_pieces(r, c);
+    read_piece_tables(r, c);
   }
   ts_free(name.rows);
   ts_free(n_dims);
@@ -415,7 +415,7 @@ static bool are_alike(const ts_saved_part *a, const ts_saved_part *b) {
   return alike;
 }
 
-static void check_pieces(reading *r, const ts_checkpoint *c, int64_t version) {
+static void check_saved_pieces(reading *r, const ts_checkpoint *c, int64_t version) {
   for (int i = 0; r->ok && i < c->n_parameters; ++i) {
     const ts_saved_parameter *p = &c->parameter[i];
     for (int k = 1; k < p->n_pieces; ++k) {
@@ -441,7 +441,7 @@ static void check_layout(reading *r, const ts_checkpoint *c, int64_t version) {
     check_all_names(r, c);
   }
   if (r->ok) {
-    check_pieces(r, c, version);
+    check_saved_pieces(r, c, version);
   }
 }
 

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-static int64_t product(const int64_t *d, int n) {
+static int64_t extent_product(const int64_t *d, int n) {
   int64_t count = 1;
   for (int i = 0; i < n; ++i) {
     count *= d[i];
@@ -14,11 +14,11 @@ static int64_t product(const int64_t *d, int n) {
 
 /* Elements of one index along the dimension that is cut. */
 static int64_t slice_of(const ts_saved_parameter *p) {
-  return product(p->shape + p->dim + 1, p->n_dims - p->dim - 1);
+  return extent_product(p->shape + p->dim + 1, p->n_dims - p->dim - 1);
 }
 
 int64_t ts_saved_rows(const ts_saved_parameter *p) {
-  return product(p->shape, p->dim);
+  return extent_product(p->shape, p->dim);
 }
 
 int64_t ts_saved_row(const ts_saved_parameter *p, const ts_saved_piece *piece) {
@@ -39,7 +39,7 @@ const ts_saved_part *ts_checkpoint_part(const ts_checkpoint *c, const ts_saved_p
 /* ---- runs ---- */
 
 /* All its elements lie together in their order. */
-static bool is_whole(const ts_saved_parameter *p) {
+static bool is_whole_piece(const ts_saved_parameter *p) {
   return p->n_pieces == 1 && (p->piece[0].pitch == ts_saved_row(p, p->piece) || ts_saved_rows(p) == 1);
 }
 
@@ -65,7 +65,7 @@ ts_checkpoint_run ts_checkpoint_run_at(const ts_saved_parameter *p, int64_t firs
   int64_t at = first % whole_row - piece->begin * slice, rest = ts_saved_row(p, piece) - at;
   return (ts_checkpoint_run){.part = piece->part,
                              .first = piece->offset + row * piece->pitch + at,
-                             .count = count <= rest || is_whole(p) ? count : rest};
+                             .count = count <= rest || is_whole_piece(p) ? count : rest};
 }
 
 int ts_checkpoint_shard_of(const ts_checkpoint *c, const ts_saved_part *part, int64_t at) {
@@ -87,7 +87,8 @@ bool ts_checkpoint_is_plain(const ts_checkpoint *c) {
   for (int i = 0; i < c->n_parameters; ++i) {
     const ts_saved_parameter *p = &c->parameter[i];
     const ts_saved_piece *piece = p->piece, *before = i > 0 ? p[-1].piece : piece;
-    if (!is_whole(p) || piece->part < before->part || (piece->part == before->part && piece->offset < before->offset)) {
+    if (!is_whole_piece(p) || piece->part < before->part ||
+        (piece->part == before->part && piece->offset < before->offset)) {
       return false;
     }
   }
@@ -99,13 +100,13 @@ typedef struct place {
   int64_t first, row, pitch, rows;
 } place;
 
-static int compare_places(const void *x, const void *y) {
+static int compare_piece_places(const void *x, const void *y) {
   const place *a = x, *b = y;
   return a->part != b->part ? (a->part > b->part) - (a->part < b->part) : (a->first > b->first) - (a->first < b->first);
 }
 
 /* Numbers from a file: nothing may overflow. */
-static bool is_inside(const place *p, int64_t count) {
+static bool is_inside_part(const place *p, int64_t count) {
   return p->first >= 0 && p->row <= count && p->first <= count - p->row && p->pitch >= p->row &&
          (p->rows == 1 || p->pitch <= (count - p->row - p->first) / (p->rows - 1));
 }
@@ -121,7 +122,7 @@ static bool is_between(const place *block, const place *last, const place *next)
 }
 
 static bool have_room(place *p, int n) {
-  qsort(p, (size_t) n, sizeof *p, compare_places);
+  qsort(p, (size_t) n, sizeof *p, compare_piece_places);
   for (int i = 1, block = 0; i < n; ++i) {
     if (is_behind(&p[i - 1], &p[i])) {
       block = i;
@@ -146,7 +147,7 @@ bool ts_checkpoint_has_room(const ts_checkpoint *c) {
                         .row = ts_saved_row(p, piece),
                         .pitch = piece->pitch,
                         .rows = ts_saved_rows(p)};
-      ok = is_inside(&list[n++], c->part[piece->part].count);
+      ok = is_inside_part(&list[n++], c->part[piece->part].count);
     }
   }
   ok = ok && have_room(list, n);

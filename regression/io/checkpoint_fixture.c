@@ -268,6 +268,23 @@ static char *gather(const ts_checkpoint *c, const ts_checkpoint *whole, int part
   return flat;
 }
 
+typedef struct flat_shard {
+  const ts_checkpoint *checkpoint;
+  int shard;
+  char *const *flat; /* per state of each part */
+} flat_shard;
+
+static void give_flat(void *user, int part, int state, int64_t first, int64_t count, void *to) {
+  const flat_shard *s = user;
+  const ts_saved_part *p = &s->checkpoint->part[part];
+  size_t size = ts_dtype_size(p->state[state].dtype);
+  int index = state;
+  for (int i = 0; i < part; ++i) {
+    index += s->checkpoint->part[i].n_states;
+  }
+  memcpy(to, s->flat[index] + (size_t) (p->cuts[s->shard] + first) * size, (size_t) count * size);
+}
+
 char *fixture_write_pieces(const char *name, const ts_checkpoint *c, const ts_checkpoint *whole) {
   char *directory = ts_format("%s/%s", tap_directory(), name), *flat[2 * N_DATASETS] = {NULL};
   ts_error err = {0};
@@ -279,13 +296,8 @@ char *fixture_write_pieces(const char *name, const ts_checkpoint *c, const ts_ch
     }
   }
   for (int s = 0; s < c->n_shards; ++s) {
-    const void *data[2 * N_DATASETS];
-    for (int i = 0, at = 0; i < c->n_parts; ++i) {
-      for (int k = 0; k < c->part[i].n_states; ++k, ++at) {
-        data[at] = flat[at] + (size_t) c->part[i].cuts[s] * ts_dtype_size(c->part[i].state[k].dtype);
-      }
-    }
-    TS_CHECK(ts_checkpoint_write_shard(directory, c, s, data, &err) == TS_OK, "%s", err.text);
+    flat_shard from = {c, s, flat};
+    TS_CHECK(ts_checkpoint_write_shard(directory, c, s, give_flat, &from, &err) == TS_OK, "%s", err.text);
   }
   TS_CHECK(ts_checkpoint_write_index(directory, c, &err) == TS_OK, "%s", err.text);
   while (n > 0) {

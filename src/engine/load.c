@@ -121,16 +121,12 @@ static void take(void *user, int64_t at, int64_t count, const void *values) {
   ts_executor_write_state(to->executor, to->leaf, to->first + at, count, values);
 }
 
-static void add_run(loader *l, const ts_checkpoint_run *run, int state, const ts_saved_leaf *leaf, int64_t first) {
+static void queue_run(loader *l, const ts_checkpoint_run *run, int state, const ts_saved_leaf *leaf, int64_t first) {
   TS_GROW(l->piece, l->n_pieces, l->piece_capacity);
   TS_GROW(l->to, l->n_pieces, l->to_capacity);
   l->to[l->n_pieces] = (destination){l->engine->executor, leaf->leaf, first};
-  l->piece[l->n_pieces++] = (ts_checkpoint_piece){.part = run->part,
-                                                  .state = state,
-                                                  .first = run->first,
-                                                  .count = run->count,
-                                                  .dtype = leaf->dtype,
-                                                  .sink = take};
+  l->piece[l->n_pieces++] = (ts_checkpoint_piece){
+      .part = run->part, .state = state, .first = run->first, .count = run->count, .dtype = leaf->dtype, .sink = take};
 }
 
 /* The elements of parameter p that this rank has, into the leaf of its part. */
@@ -151,7 +147,7 @@ static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf
   ts_checkpoint_run run;
   for (int64_t at = from; at < to; at += run.count) {
     run = ts_checkpoint_run_at(saved, at - p->offset, to - at);
-    add_run(l, &run, state, leaf, leaf->first + at - mine);
+    queue_run(l, &run, state, leaf, leaf->first + at - mine);
   }
   return TS_OK;
 }
@@ -171,7 +167,7 @@ static ts_status add_part(loader *l, int index, ts_error *err) {
 }
 
 /* All at once, so that each file is opened once. */
-static ts_status read_pieces(loader *l, ts_error *err) {
+static ts_status read_owned(loader *l, ts_error *err) {
   ts_status status = TS_OK;
   for (int i = 0; i < ts_engine_layout(l->engine)->n_parts && status == TS_OK; ++i) {
     status = add_part(l, i, err);
@@ -251,7 +247,7 @@ static void take_numbers(loader *l) {
 ts_status ts_engine_load(ts_engine *e, const char *directory, const ts_checkpoint *c, ts_load what, ts_error *err) {
   loader l = {.engine = e, .directory = directory, .checkpoint = c, .what = what};
   ts_status status = check_model(e, directory, c, err);
-  status = status == TS_OK ? read_pieces(&l, err) : status;
+  status = status == TS_OK ? read_owned(&l, err) : status;
   status = ts_world_agree(e->world, status, err);
   if (status == TS_OK) {
     for (int i = 0; i < ts_engine_layout(e)->n_parts; ++i) {
