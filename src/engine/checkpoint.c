@@ -28,6 +28,7 @@ static ts_saved_part describe_part(const ts_graph *graph, const ts_layout *layou
 static ts_saved_parameter describe_parameter(const ts_parameter *p) {
   ts_saved_parameter saved = {.name = ts_strdup(p->name), .n_dims = p->shape.n, .count = p->count};
   TS_CHECK(p->shape.n <= TS_CHECKPOINT_LARGEST_RANK, "%s has %d dimensions", p->name, p->shape.n);
+  TS_CHECK(ts_parameter_is_whole(p), "%s: this rank does not hold all of it", p->name);
   memcpy(saved.shape, p->shape.d, (size_t) p->shape.n * sizeof *saved.shape);
   ts_saved_parameter_set_whole(&saved, p->part, p->offset);
   return saved;

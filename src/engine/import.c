@@ -103,9 +103,9 @@ static ts_status read_tensor(ts_engine *e, const ts_safetensors *st, const ts_pa
   }
   ts_status status = check_shape(e->deck, t, p, err);
   float *block = ts_malloc((size_t) BLOCK * sizeof *block);
-  int64_t wrong = 0;
-  for (int64_t first = 0; status == TS_OK && first < p->count; first += BLOCK) {
-    int64_t count = p->count - first < BLOCK ? p->count - first : BLOCK;
+  int64_t wrong = 0, whole = ts_shape_count(&p->shape);
+  for (int64_t first = 0; status == TS_OK && first < whole; first += BLOCK) {
+    int64_t count = whole - first < BLOCK ? whole - first : BLOCK;
     ts_safetensors_read_f32(t, first, count, block);
     wrong += count_nonfinite(block, count);
     ts_engine_write_parameter(e, p, first, count, block);

@@ -146,7 +146,8 @@ static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf
   }
   ts_checkpoint_run run;
   for (int64_t at = from; at < to; at += run.count) {
-    run = ts_checkpoint_run_at(saved, at - p->offset, to - at);
+    int64_t count = to - at, whole = ts_parameter_in_whole(p, at - p->offset, &count);
+    run = ts_checkpoint_run_at(saved, whole, count);
     queue_run(l, &run, state, leaf, leaf->first + at - mine);
   }
   return TS_OK;

@@ -56,8 +56,13 @@ static void write_holder(const ts_engine *e, const holder *h, int64_t at, int64_
 void ts_engine_write_parameter(ts_engine *e, const ts_parameter *p, int64_t first, int64_t count, const float *value) {
   const ts_part *part = &ts_engine_layout(e)->part[p->part];
   holder holders[] = {find_holder(e, part, TS_STATE_PARAMETER), find_holder(e, part, TS_STATE_MASTER)};
-  for (int i = 0; i < 2; ++i) {
-    write_holder(e, &holders[i], p->offset + first, count, value);
+  for (int64_t at = 0, n; at < p->count; at += n) {
+    n = p->count - at;
+    int64_t whole = ts_parameter_in_whole(p, at, &n);
+    int64_t from = first > whole ? first : whole, to = first + count < whole + n ? first + count : whole + n;
+    for (int i = 0; i < 2 && from < to; ++i) {
+      write_holder(e, &holders[i], p->offset + at + from - whole, to - from, value + (from - first));
+    }
   }
 }
 
@@ -67,8 +72,9 @@ static void initialise_from_seed(ts_engine *e, const ts_parameter *p) {
   ts_init init = ts_model_family_find(e->deck->model.model_type)->init(e->deck, p->name);
   uint64_t key = ts_mix((uint64_t) e->deck->run.seed, ts_hash_name(p->name));
   float *block = ts_malloc((size_t) BLOCK * sizeof *block);
-  for (int64_t first = 0; first < p->count; first += BLOCK) {
-    int64_t count = p->count - first < BLOCK ? p->count - first : BLOCK;
+  int64_t whole = ts_shape_count(&p->shape);
+  for (int64_t first = 0; first < whole; first += BLOCK) {
+    int64_t count = whole - first < BLOCK ? whole - first : BLOCK;
     if (init.kind == TS_INIT_NORMAL) {
       ts_random_normal(key, first, count, init.std, block);
     } else {
@@ -106,6 +112,7 @@ ts_status ts_engine_read_parameter(ts_engine *e, const char *name, float *value,
   if (p == NULL) {
     return ts_error_add(err, "the model has no parameter %s", name);
   }
+  TS_CHECK(ts_parameter_is_whole(p), "%s: this rank does not hold all of it", name);
   const ts_part *part = &layout->part[p->part];
   holder h = best_holder(e, part);
   if (h.count == part->count && h.begin == 0) {
@@ -130,13 +137,14 @@ static uint64_t digest_owned(const ts_engine *e, const holder *h, const ts_param
   float *block = ts_malloc((size_t) BLOCK * sizeof *block);
   from = from > p->offset ? from : p->offset;
   to = to < p->offset + p->count ? to : p->offset + p->count;
-  for (; from < to; from += BLOCK) {
-    int64_t count = to - from < BLOCK ? to - from : BLOCK;
+  for (int64_t count; from < to; from += count) {
+    count = to - from < BLOCK ? to - from : BLOCK;
+    int64_t whole = ts_parameter_in_whole(p, from - p->offset, &count);
     get_values(e, h, from - h->begin, count, block);
     for (int64_t i = 0; i < count; ++i) {
       uint32_t bits;
       memcpy(&bits, &block[i], sizeof bits);
-      digest += ts_mix(bits, (uint64_t) (from + i - p->offset));
+      digest += ts_mix(bits, (uint64_t) (whole + i));
     }
   }
   ts_free(block);

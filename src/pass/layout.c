@@ -55,9 +55,13 @@ static void add_parameter(ts_layout *layout, const ts_graph *graph, const ts_dec
   ts_parameter *p = &layout->parameter[layout->n_parameters++];
   *p = (ts_parameter){.name = ts_strdup(tensor->name),
                       .shape = tensor->shape,
+                      .n_pieces = 1,
+                      .piece = ts_malloc(sizeof *p->piece),
+                      .held = tensor->shape,
                       .part = layout->n_parts,
                       .offset = (int64_t) ts_align_up((size_t) part->count, TS_LAYOUT_ALIGN),
                       .count = ts_tensor_count(graph, leaf)};
+  *p->piece = (ts_interval){0, tensor->shape.d[0]};
   set_group(p, deck);
   part->count = p->offset + p->count;
   ++part->n_parameters;
@@ -121,6 +125,7 @@ void ts_layout_destroy(ts_layout **layout) {
   }
   for (int i = 0; i < l->n_parameters; ++i) {
     ts_free(l->parameter[i].name);
+    ts_free(l->parameter[i].piece);
   }
   for (int i = 0; i < l->n_parts; ++i) {
     ts_free(l->part[i].name);
@@ -153,11 +158,41 @@ const ts_parameter *ts_layout_find(const ts_layout *layout, const char *name) {
   return NULL;
 }
 
+/* ---- pieces of parameters ---- */
+
+bool ts_parameter_is_whole(const ts_parameter *p) {
+  return p->n_pieces == 1 && p->piece[0].begin == 0 && p->piece[0].length == p->shape.d[p->dim];
+}
+
+/* Elements of one index along the dimension that is cut. */
+static int64_t slice_elements(const ts_parameter *p) {
+  int64_t slice = 1;
+  for (int d = p->dim + 1; d < p->shape.n; ++d) {
+    slice *= p->shape.d[d];
+  }
+  return slice;
+}
+
+int64_t ts_parameter_in_whole(const ts_parameter *p, int64_t first, int64_t *count) {
+  TS_ASSERT(first >= 0 && *count >= 1 && *count <= p->count - first);
+  if (ts_parameter_is_whole(p)) {
+    return first;
+  }
+  int64_t slice = slice_elements(p), row = first / (p->held.d[p->dim] * slice), at = first % (p->held.d[p->dim] * slice);
+  const ts_interval *piece = p->piece;
+  for (; at >= piece->length * slice; ++piece) {
+    at -= piece->length * slice;
+  }
+  int64_t rest = piece->length * slice - at;
+  *count = *count < rest ? *count : rest;
+  return (row * p->shape.d[p->dim] + piece->begin) * slice + at;
+}
+
 int64_t ts_layout_parameter_count(const ts_layout *layout, bool trainable_only) {
   int64_t count = 0;
   for (int i = 0; i < layout->n_parameters; ++i) {
     if (!trainable_only || layout->part[layout->parameter[i].part].trainable) {
-      count += layout->parameter[i].count;
+      count += ts_shape_count(&layout->parameter[i].shape);
     }
   }
   return count;

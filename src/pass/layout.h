@@ -24,12 +24,23 @@
 /** Alignment of parameters and of cut points in a flat range, in elements: 64 bytes of bf16. */
 #define TS_LAYOUT_ALIGN 32
 
+/** Indices [begin, begin + length) of a dimension. */
+typedef struct ts_interval {
+  int64_t begin, length;
+} ts_interval;
+
+/** A parameter: the tensor of the model, and what of it this rank's part holds: the elements with some indices along one
+ * dimension, as one smaller tensor. */
 typedef struct ts_parameter {
-  char *name; /**< Owned. */
-  ts_shape shape;
+  char *name;     /**< Owned. */
+  ts_shape shape; /**< Of the whole tensor. */
+  int dim;        /**< Which the pieces cut. */
+  int n_pieces;
+  ts_interval *piece; /**< Owned: what this rank holds along dim, in its own order; without a cut all of it. */
+  ts_shape held;      /**< Shape of what it holds. */
   int part;
   int64_t offset; /**< First element in the part's flat range. */
-  int64_t count;
+  int64_t count;  /**< Elements of what it holds. */
   float weight_decay, lr_factor; /**< Of its parameter group. */
 } ts_parameter;
 
@@ -84,7 +95,15 @@ bool ts_parameter_is_frozen(const ts_deck *deck, const char *name);
 /** The parameter called \a name, NULL if there is none. Not collective. */
 const ts_parameter *ts_layout_find(const ts_layout *layout, const char *name);
 
-/** Parameters (elements, gaps not counted) of all parts, trainable ones only when asked. Not collective. */
+/** Where in the whole tensor element \a first of what this rank holds lies, in row-major order.
+ * \param [in,out] count  Elements that are wanted from there on; the number of them that lie together in the whole too,
+ *                        at least 1. Not collective. */
+int64_t ts_parameter_in_whole(const ts_parameter *parameter, int64_t first, int64_t *count);
+
+/** True when this rank holds the whole tensor as it is. Not collective. */
+bool ts_parameter_is_whole(const ts_parameter *parameter);
+
+/** Parameters (elements of whole tensors, gaps not counted) of all parts, trainable ones only when asked. Not collective. */
 int64_t ts_layout_parameter_count(const ts_layout *layout, bool trainable_only);
 
 /** How the working copy of elements from \a first on of \a part is rounded (bf16.stochastic_rounding): the same numbers

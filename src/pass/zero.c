@@ -100,7 +100,7 @@ static void map_inputs(ts_zero *z, ts_site at, const ts_node *node) {
     TS_ASSERT(p != NULL);
     ts_tid *window = &z->window[p - z->layout->parameter];
     if (*window == TS_NONE) {
-      *window = ts_build_view(at, p->name, z->part[p->part].whole, p->offset, p->shape);
+      *window = ts_build_view(at, p->name, z->part[p->part].whole, p->offset, p->held);
     }
     z->rewrite.map[t] = *window;
   }

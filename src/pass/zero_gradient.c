@@ -92,7 +92,7 @@ void ts_zero_add_gradient(ts_zero *z, ts_site at, int index, ts_tid gradient) {
   if (ts_zero_stage(z, part) < 2) {
     ts_site weights = {at.graph, TS_SEGMENT_BACKWARD_WEIGHT, at.unit};
     char *name = ts_format("%s.sum", p->name);
-    ts_tid sum = ts_build_view(weights, name, s->gradient, p->offset, p->shape);
+    ts_tid sum = ts_build_view(weights, name, s->gradient, p->offset, p->held);
     gradient = ts_build_accumulate(weights, name, sum, gradient, z->beta);
     ts_free(name);
   }
