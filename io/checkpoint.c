@@ -43,10 +43,17 @@ int64_t ts_checkpoint_bytes(const ts_checkpoint *c) {
   int64_t bytes = 0;
   for (int i = 0; i < c->n_parts; ++i) {
     for (int k = 0; k < c->part[i].n_states; ++k) {
-      bytes += c->part[i].count * (int64_t) ts_dtype_size(c->part[i].state[k].dtype) + 1024;
+      int64_t count = ts_saved_state_cut(&c->part[i], k, c->n_shards);
+      bytes += count * (int64_t) ts_dtype_size(c->part[i].state[k].dtype) + 1024;
     }
   }
   return bytes + (int64_t) c->n_shards * 65536;
+}
+
+int64_t ts_saved_state_cut(const ts_saved_part *part, int state, int shard) {
+  const ts_saved_state *s = &part->state[state];
+  int64_t cut = part->cuts[shard];
+  return s->own > 0 ? (cut > 0 ? s->own : 0) : s->block > 1 ? (cut + s->block - 1) / s->block : cut;
 }
 
 int ts_checkpoint_find(const ts_checkpoint *c, const char *name) {

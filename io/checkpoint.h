@@ -17,7 +17,9 @@
  *
  *     1   every parameter is one whole piece: parameter_part, parameter_offset; parameters lie in this order
  *     2   pieces, those of a parameter together: parameter_dim, parameter_pieces (how many), and piece_part,
- *         piece_offset, piece_pitch, piece_length; a piece begins along parameter_dim where the one before ends
+ *         piece_offset, piece_pitch, piece_length; a piece begins along parameter_dim where the one before ends;
+ *         state_block, state_own: states that do not have an element for each of the part's; they are in the shards, and
+ *         not among the virtual datasets
  *
  * This build reads both.  2 is written only for what 1 cannot say: builds that know 1 alone read whole parameters as
  * ever, and refuse pieces as "written by a newer version".
@@ -55,6 +57,10 @@ const char *ts_hdf5_library(void);
 typedef struct ts_saved_state {
   char *name; /**< Owned: "parameter", "exp_avg", "exp_avg_sq". */
   ts_dtype dtype;
+  int64_t
+      block; /**< Elements of the part that one of the state's stands for, which divides all cuts but the last; 0: 1. */
+  int64_t own; /**< > 0: it has a shape of its own, so many elements (no more than the part), in the first shard that
+                  * has any of the part. */
 } ts_saved_state;
 
 typedef struct ts_saved_part {
@@ -121,6 +127,9 @@ int64_t ts_checkpoint_bytes(const ts_checkpoint *checkpoint);
 int ts_checkpoint_find(const ts_checkpoint *checkpoint, const char *name);
 int ts_checkpoint_find_state(const ts_saved_part *part, const char *name);
 
+/** Elements of a state of a part in the shards before \a shard; with the number of shards, in all.  Not collective. */
+int64_t ts_saved_state_cut(const ts_saved_part *part, int state, int shard);
+
 /** Make the pieces of a parameter whose shape and count are set: one, the whole tensor as it is, from \a offset of a
  * part on.  Not collective. */
 void ts_saved_parameter_set_whole(ts_saved_parameter *parameter, int part, int64_t offset);
@@ -180,7 +189,7 @@ ts_checkpoint *ts_checkpoint_unpack(const char *bytes);
 /** Where elements go that are not read into memory: \a count values, \a at elements from the piece's first. */
 typedef void ts_checkpoint_sink(void *user, int64_t at, int64_t count, const void *values);
 
-/** Elements [first, first + count) of the flat range of a state of a part, wherever they lie. */
+/** Elements [first, first + count) of a state of a part, wherever they lie: of the flat range, in blocks of the state. */
 typedef struct ts_checkpoint_piece {
   int part, state;
   int64_t first, count;

@@ -17,16 +17,19 @@ int64_t ts_chunk_elements(int64_t count, size_t size);
 int64_t ts_saved_rows(const ts_saved_parameter *parameter);
 int64_t ts_saved_row(const ts_saved_parameter *parameter, const ts_saved_piece *piece);
 
-/** True when version 1 of the index can say it: parameters are whole, and lie part by part in their order.  Not
- * collective. */
+/** True when version 1 of the index can say it: parameters are whole, and lie part by part in their order; states have an
+ * element for each of the part's.  Not collective. */
 bool ts_checkpoint_is_plain(const ts_checkpoint *checkpoint);
 
 /** False when a piece leaves its part's flat range or overlaps another; the rest of the layout must be right.  Not
  * collective. */
 bool ts_checkpoint_has_room(const ts_checkpoint *checkpoint);
 
-/** The shard that holds element \a at of a part.  Not collective. */
-int ts_checkpoint_shard_of(const ts_checkpoint *checkpoint, const ts_saved_part *part, int64_t at);
+/** The shard that holds element \a at of a state of a part.  Not collective. */
+int ts_checkpoint_shard_of(const ts_checkpoint *checkpoint, const ts_saved_part *part, int state, int64_t at);
+
+/** True when the state has an element for each of its part's.  Not collective. */
+bool ts_saved_state_is_plain(const ts_saved_state *state);
 
 /** "/PART/STATE"; owned by the caller (ts_free).  Not collective. */
 char *ts_checkpoint_dataset(const ts_saved_part *part, int state);

@@ -110,6 +110,21 @@ static void write_states(columns *to, const ts_checkpoint *c) {
   to->ok = to->ok && write_words(to->file, "/layout/state_dtype", to->word, n);
 }
 
+/* Version 2: states that do not have an element for each of their part's. */
+static void write_extents(columns *to, const ts_checkpoint *c) {
+  const ts_saved_state **state = NULL;
+  int n = 0, capacity = 0;
+  for (int i = 0; i < c->n_parts; ++i) {
+    for (int k = 0; k < c->part[i].n_states; ++k) {
+      TS_GROW(state, n, capacity);
+      state[n++] = &c->part[i].state[k];
+    }
+  }
+  NUMBERS(to, n, "/layout/state_block", state[i]->block > 1 ? state[i]->block : 1);
+  NUMBERS(to, n, "/layout/state_own", state[i]->own);
+  ts_free(state);
+}
+
 static void write_cuts(columns *to, const ts_checkpoint *c) {
   int64_t width = c->n_shards + 1, *cuts = ts_malloc((size_t) c->n_parts * (size_t) width * sizeof *cuts);
   for (int i = 0; i < c->n_parts; ++i) {
@@ -169,6 +184,9 @@ static bool write_tables(hid_t file, const ts_checkpoint *c) {
   NUMBERS(&to, c->n_parts, "/layout/part_count", c->part[i].count);
   write_cuts(&to, c);
   write_states(&to, c);
+  if (!plain) {
+    write_extents(&to, c);
+  }
   WORDS(&to, c->n_parameters, "/layout/parameter_name", c->parameter[i].name);
   if (plain) {
     NUMBERS(&to, c->n_parameters, "/layout/parameter_part", c->parameter[i].piece[0].part);
@@ -306,7 +324,7 @@ static void map_piece(mapping *m, const ts_checkpoint *c, const ts_saved_paramet
   m->row = ts_saved_row(p, piece);
   m->pitch = piece->pitch;
   m->offset = piece->offset;
-  for (int s = ts_checkpoint_shard_of(c, part, piece->offset); s < c->n_shards && part->cuts[s] < end; ++s) {
+  for (int s = ts_checkpoint_shard_of(c, part, state, piece->offset); s < c->n_shards && part->cuts[s] < end; ++s) {
     map_shard(m, part, rows, s);
   }
   ts_free(dataset);
@@ -339,9 +357,10 @@ static bool write_virtual(hid_t file, const ts_checkpoint *c, const ts_saved_par
 
 static bool write_parameter(hid_t file, const ts_checkpoint *c, const ts_saved_parameter *p) {
   bool ok = true;
-  for (int k = 0; ok && k < ts_checkpoint_part(c, p)->n_states; ++k) {
+  const ts_saved_part *part = ts_checkpoint_part(c, p);
+  for (int k = 0; ok && k < part->n_states; ++k) {
     ts_hdf5_lock();
-    ok = write_virtual(file, c, p, k);
+    ok = !ts_saved_state_is_plain(&part->state[k]) || write_virtual(file, c, p, k);
     ts_hdf5_unlock();
   }
   return ok;

@@ -208,8 +208,8 @@ static ts_dtype dtype_named(const char *name) {
   return TS_N_DTYPES;
 }
 
-static void add_state(reading *r, ts_checkpoint *c, int64_t part, char *name, char *dtype) {
-  ts_saved_state state = {.name = name, .dtype = dtype_named(dtype)};
+static void add_state(reading *r, ts_checkpoint *c, int64_t part, char *name, char *dtype, int64_t block, int64_t own) {
+  ts_saved_state state = {.name = name, .dtype = dtype_named(dtype), .block = block, .own = own};
   bool good = part >= 0 && part < c->n_parts && state.dtype != TS_N_DTYPES && name[0] != 0 && strchr(name, '/') == NULL;
   if (!expect(r, good, "/layout/state_part", "has a state of no part, or of an unknown type") ||
       !expect(r, c->part[part].n_states < MOST_STATES, "/layout/state_part", "has too many states")) {
@@ -222,13 +222,18 @@ static void add_state(reading *r, ts_checkpoint *c, int64_t part, char *name, ch
   ts_free(dtype);
 }
 
-static void read_states(reading *r, ts_checkpoint *c) {
+static void read_states(reading *r, ts_checkpoint *c, int64_t version) {
   words name = read_words(r, "/layout/state_name", -1, LONGEST_WORD);
   words dtype = read_words(r, "/layout/state_dtype", name.n, LONGEST_WORD);
   int64_t n = name.n, *part = read_numbers(r, "/layout/state_part", &n, 0);
+  int64_t *block = version > 1 ? read_numbers(r, "/layout/state_block", &n, 0) : NULL;
+  int64_t *own = version > 1 ? read_numbers(r, "/layout/state_own", &n, 0) : NULL;
   for (int64_t i = 0; r->ok && i < n; ++i) {
-    add_state(r, c, part[i], take_word(&name, i), take_word(&dtype, i));
+    add_state(r, c, part[i], take_word(&name, i), take_word(&dtype, i), block != NULL ? block[i] : 1,
+              own != NULL ? own[i] : 0);
   }
+  ts_free(block);
+  ts_free(own);
   ts_free(name.rows);
   ts_free(dtype.rows);
   ts_free(part);
@@ -364,6 +369,17 @@ static char *read_deck_copy(reading *r, const char *name) {
 
 /* ---- the layout as a whole ---- */
 
+static void check_state(reading *r, const ts_checkpoint *c, const ts_saved_part *part, const ts_saved_state *state) {
+  bool blocks = state->block >= 1 && state->block <= MOST_ELEMENTS;
+  for (int s = 0; s < c->n_shards && blocks; ++s) {
+    blocks = part->cuts[s] % state->block == 0 || part->cuts[s] == part->count;
+  }
+  expect(r, blocks && (state != part->state || state->block == 1), "/layout/state_block",
+         "has blocks that no shard begins with");
+  expect(r, state->own >= 0 && state->own <= part->count && (state != part->state || state->own == 0),
+         "/layout/state_own", "has a state larger than its part");
+}
+
 static void check_part(reading *r, const ts_checkpoint *c, const ts_saved_part *part) {
   bool cuts = part->count >= 1 && part->cuts[0] == 0 && part->cuts[c->n_shards] == part->count;
   for (int s = 0; s < c->n_shards; ++s) {
@@ -372,6 +388,9 @@ static void check_part(reading *r, const ts_checkpoint *c, const ts_saved_part *
   expect(r, cuts, "/layout/part_cuts", "does not cut its parts from 0 to their ends in ascending order");
   expect(r, part->n_states >= 1 && strcmp(part->state[0].name, "parameter") == 0, "/layout/state_name",
          "has a part whose first state is not \"parameter\"");
+  for (int k = 0; cuts && k < part->n_states; ++k) {
+    check_state(r, c, part, &part->state[k]);
+  }
 }
 
 static int compare_strings(const void *a, const void *b) {
@@ -410,7 +429,8 @@ static void check_all_names(reading *r, const ts_checkpoint *c) {
 static bool are_alike(const ts_saved_part *a, const ts_saved_part *b) {
   bool alike = a->trainable == b->trainable && a->n_states == b->n_states;
   for (int k = 0; alike && a != b && k < a->n_states; ++k) {
-    alike = a->state[k].dtype == b->state[k].dtype && strcmp(a->state[k].name, b->state[k].name) == 0;
+    alike = a->state[k].dtype == b->state[k].dtype && a->state[k].block == b->state[k].block &&
+            a->state[k].own == b->state[k].own && strcmp(a->state[k].name, b->state[k].name) == 0;
   }
   return alike;
 }
@@ -460,7 +480,7 @@ static void read_datasets(reading *r, ts_checkpoint *c) {
   c->deck = read_deck_copy(r, "/deck");
   c->source = read_deck_copy(r, "/source");
   read_parts(r, c);
-  read_states(r, c);
+  read_states(r, c, version);
   read_parameters(r, c, version);
   read_facts(r, c);
   check_layout(r, c, version);

@@ -68,11 +68,11 @@ ts_checkpoint_run ts_checkpoint_run_at(const ts_saved_parameter *p, int64_t firs
                              .count = count <= rest || is_whole_piece(p) ? count : rest};
 }
 
-int ts_checkpoint_shard_of(const ts_checkpoint *c, const ts_saved_part *part, int64_t at) {
+int ts_checkpoint_shard_of(const ts_checkpoint *c, const ts_saved_part *part, int state, int64_t at) {
   int low = 0, high = c->n_shards; /* cuts[low] <= at < cuts[high] */
   while (high - low > 1) {
     int middle = low + (high - low) / 2;
-    if (part->cuts[middle] <= at) {
+    if (ts_saved_state_cut(part, state, middle) <= at) {
       low = middle;
     } else {
       high = middle;
@@ -83,7 +83,18 @@ int ts_checkpoint_shard_of(const ts_checkpoint *c, const ts_saved_part *part, in
 
 /* ---- all pieces beside each other ---- */
 
+bool ts_saved_state_is_plain(const ts_saved_state *state) {
+  return state->block <= 1 && state->own == 0;
+}
+
 bool ts_checkpoint_is_plain(const ts_checkpoint *c) {
+  for (int i = 0; i < c->n_parts; ++i) {
+    for (int k = 0; k < c->part[i].n_states; ++k) {
+      if (!ts_saved_state_is_plain(&c->part[i].state[k])) {
+        return false;
+      }
+    }
+  }
   for (int i = 0; i < c->n_parameters; ++i) {
     const ts_saved_parameter *p = &c->parameter[i];
     const ts_saved_piece *piece = p->piece, *before = i > 0 ? p[-1].piece : piece;

@@ -141,7 +141,7 @@ static bool is_as_expected(hid_t dataset, ts_dtype dtype, int64_t count, int64_t
 
 static ts_status open_shard_dataset(ts_checkpoint_reader *r, const cut_piece *p, ts_error *err) {
   const ts_saved_part *part = &r->checkpoint->part[p->part];
-  int64_t count = part->cuts[p->shard + 1] - part->cuts[p->shard];
+  int64_t count = ts_saved_state_cut(part, p->state, p->shard + 1) - ts_saved_state_cut(part, p->state, p->shard);
   if (r->dataset > 0 && r->shard == p->shard && r->part == p->part && r->state == p->state) {
     return TS_OK;
   }
@@ -257,15 +257,17 @@ ts_status ts_checkpoint_read(ts_checkpoint_reader *r, const ts_checkpoint_piece 
   for (int i = 0; i < n; ++i) {
     const ts_checkpoint_piece *p = &piece[i];
     const ts_saved_part *part = &c->part[p->part];
-    TS_ASSERT(p->first >= 0 && p->count >= 0 && p->first + p->count <= part->count && p->state < part->n_states);
+    TS_ASSERT(p->state < part->n_states && p->first >= 0 && p->count >= 0);
+    TS_ASSERT(p->first + p->count <= ts_saved_state_cut(part, p->state, c->n_shards));
     for (int64_t at = p->first; at < p->first + p->count;) {
-      int shard = ts_checkpoint_shard_of(c, part, at);
-      int64_t end = part->cuts[shard + 1] < p->first + p->count ? part->cuts[shard + 1] : p->first + p->count;
+      int shard = ts_checkpoint_shard_of(c, part, p->state, at);
+      int64_t begin = ts_saved_state_cut(part, p->state, shard), end = ts_saved_state_cut(part, p->state, shard + 1);
+      end = end < p->first + p->count ? end : p->first + p->count;
       TS_GROW(cut, n_cuts, capacity);
       cut[n_cuts++] = (cut_piece){.shard = shard,
                                   .part = p->part,
                                   .state = p->state,
-                                  .first = at - part->cuts[shard],
+                                  .first = at - begin,
                                   .count = end - at,
                                   .at = at - p->first,
                                   .piece = p};

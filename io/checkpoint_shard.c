@@ -84,8 +84,8 @@ ts_status ts_checkpoint_write_shard(const char *directory, const ts_checkpoint *
   bool ok = true;
   for (int i = 0; file >= 0 && ok && i < c->n_parts; ++i) {
     const ts_saved_part *part = &c->part[i];
-    int64_t count = part->cuts[shard + 1] - part->cuts[shard];
     for (int k = 0; ok && k < part->n_states; ++k) {
+      int64_t count = ts_saved_state_cut(part, k, shard + 1) - ts_saved_state_cut(part, k, shard);
       ok = count == 0 || write_dataset(file, &w, i, k, count);
     }
   }

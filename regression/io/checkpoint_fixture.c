@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_DATASETS = 6 };
+enum { N_DATASETS = 8 };
 
 /* ---- layouts ---- */
 
@@ -232,7 +232,8 @@ typedef struct shard_values {
 
 static void give(void *user, int part, int state, int64_t first, int64_t count, void *to) {
   const shard_values *s = user;
-  fixture_values(s->checkpoint, part, state, s->checkpoint->part[part].cuts[s->shard] + first, count, to);
+  const ts_saved_part *p = &s->checkpoint->part[part];
+  fixture_values(s->checkpoint, part, state, ts_saved_state_cut(p, state, s->shard) + first, count, to);
 }
 
 ts_status fixture_write_shard(const char *directory, const ts_checkpoint *c, int shard, ts_error *err) {
@@ -327,7 +328,10 @@ int64_t fixture_differences(const char *directory, const ts_checkpoint *c) {
   for (int i = 0; i < c->n_parts; ++i) {
     for (int k = 0; k < c->part[i].n_states; ++k) {
       piece[n] =
-          (ts_checkpoint_piece){.part = i, .state = k, .count = c->part[i].count, .dtype = c->part[i].state[k].dtype};
+          (ts_checkpoint_piece){.part = i,
+                                .state = k,
+                                .count = ts_saved_state_cut(&c->part[i], k, c->n_shards),
+                                .dtype = c->part[i].state[k].dtype};
       piece[n].to = ts_calloc((size_t) piece[n].count, ts_dtype_size(piece[n].dtype));
       ++n;
     }

@@ -77,7 +77,9 @@ static bool same_index(const ts_checkpoint *a, const ts_checkpoint *b) {
     same = strcmp(p->name, q->name) == 0 && p->trainable == q->trainable && p->count == q->count &&
            p->n_states == q->n_states && memcmp(p->cuts, q->cuts, ((size_t) a->n_shards + 1) * sizeof *p->cuts) == 0;
     for (int k = 0; same && k < p->n_states; ++k) {
-      same = strcmp(p->state[k].name, q->state[k].name) == 0 && p->state[k].dtype == q->state[k].dtype;
+      same = strcmp(p->state[k].name, q->state[k].name) == 0 && p->state[k].dtype == q->state[k].dtype &&
+             (p->state[k].block <= 1 ? q->state[k].block <= 1 : p->state[k].block == q->state[k].block) &&
+             p->state[k].own == q->state[k].own;
     }
   }
   for (int i = 0; same && i < a->n_parameters; ++i) {
@@ -520,12 +522,39 @@ static void test_many(void) {
   ts_free(directory);
 }
 
+/* A scale a block of 32 elements, and a state with a shape of its own. */
+static void test_extents(void) {
+  static const int64_t cuts[] = {0, 0, 64, 1088, 1394}; /* the first shard has nothing */
+  ts_checkpoint *c = fixture_checkpoint(4, CUTS_EVEN, 17), *read = NULL;
+  ts_saved_part *part = &c->part[0];
+  memcpy(part->cuts, cuts, sizeof cuts);
+  part->state = ts_realloc(part->state, (size_t) part->n_states + 2, sizeof *part->state);
+  part->state[part->n_states++] = (ts_saved_state){.name = ts_strdup("scale"), .dtype = TS_F32, .block = 32};
+  part->state[part->n_states++] = (ts_saved_state){.name = ts_strdup("bias"), .dtype = TS_BF16, .own = 5};
+  bool places = true;
+  for (int s = 0; s <= 4; ++s) {
+    static const int64_t scale[] = {0, 0, 2, 34, 44}, bias[] = {0, 0, 5, 5, 5};
+    places = places && ts_saved_state_cut(part, 3, s) == scale[s] && ts_saved_state_cut(part, 4, s) == bias[s];
+  }
+  tap_ok(places, "states of other extents: what each shard has of them");
+  char *directory = fixture_write("extents", c);
+  ts_error err = {0};
+  tap_ok(version_of(directory) == 2, "states of other extents: version 2");
+  bool ok = ts_checkpoint_read_index(directory, &read, &err) == TS_OK && same_index(c, read);
+  tap_ok(ok && fixture_differences(directory, read) == 0, "states of other extents: the index and all values");
+  ts_error_clear(&err);
+  ts_checkpoint_destroy(&read);
+  ts_checkpoint_destroy(&c);
+  ts_free(directory);
+}
+
 int main(void) {
   test_checksum();
   test_round_trips();
   test_texts();
   test_virtual();
   test_versions();
+  test_extents();
   test_runs();
   test_pieces();
   test_consolidated();

@@ -19,7 +19,8 @@ static const char *const whole_tables[] = {
     "/layout/part_trainable", "/layout/part_count",       "/layout/part_cuts",        "/layout/state_part",
     "/layout/parameter_part", "/layout/parameter_n_dims", "/layout/parameter_offset", "/layout/parameter_shape"};
 static const char *const piece_tables[] = {"/layout/parameter_dim", "/layout/parameter_pieces", "/layout/piece_part",
-                                           "/layout/piece_offset",  "/layout/piece_pitch",      "/layout/piece_length"};
+                                           "/layout/piece_offset",  "/layout/piece_pitch",      "/layout/piece_length",
+                                           "/layout/state_block",   "/layout/state_own"};
 static const char *const word_tables[] = {"/layout/part_name",
                                           "/layout/state_name",
                                           "/layout/state_dtype",
@@ -134,7 +135,7 @@ static void test_attributes(void) {
     int64_t value;
     const char *words;
   } integers[] = {{"tessera_checkpoint", 3, "written by a newer version (format 3, this program reads up to 2)"},
-                  {"tessera_checkpoint", 2, "/layout/parameter_dim is missing"},
+                  {"tessera_checkpoint", 2, "/layout/state_block is missing"},
                   {"tessera_checkpoint", INT64_MAX, "written by a newer version"},
                   {"tessera_checkpoint", 0, "tessera_checkpoint is no version"},
                   {"tessera_checkpoint", -1, "tessera_checkpoint is negative"},
@@ -462,6 +463,14 @@ static void test_piece_numbers(void) {
       {"a pitch less than a row", "piece_pitch", 0, 9, "leave its part"},
       {"a pitch of 2^63 - 1", "piece_pitch", 0, INT64_MAX, "leave its part"},
       {"a pitch beyond its part", "piece_pitch", 1, 200, "leave its part"},
+      {"blocks of no element", "state_block", 1, 0, "has blocks that no shard begins with"},
+      {"blocks of -1 elements", "state_block", 1, -1, "has blocks that no shard begins with"},
+      {"blocks across a cut", "state_block", 1, 32, "has blocks that no shard begins with"},
+      {"blocks of 2^63 - 1 elements", "state_block", 1, INT64_MAX, "has blocks that no shard begins with"},
+      {"parameters in blocks of one another", "state_block", 0, 1393, "has blocks that no shard begins with"},
+      {"a state of -1 elements", "state_own", 1, -1, "has a state larger than its part"},
+      {"a state of 2^63 - 1 elements", "state_own", 1, INT64_MAX, "has a state larger than its part"},
+      {"parameters of another shape", "state_own", 0, 5, "has a state larger than its part"},
       {"two pitches of rows that interleave", "piece_pitch", 2, 22, "overlap another"}};
   test_cases(cases, sizeof cases / sizeof *cases);
   hid_t file = open_good();

@@ -6,18 +6,9 @@
 # shellcheck disable=SC2317
 build=$(pwd)
 . "${srcdir:-.}/regression/cli_common.sh"
-status=0
-tree=$work/tree
-made=$tree/made
-mkdir "$tree"
-for part in "$top"/*; do
-  [ -f "$part/config.status" ] || cp -as "$part" "$tree"
-done
-cp -as "$build" "$made"
+. "$top/regression/toy_tree.sh"
 : > "$scratch/out"
 : > "$scratch/err"
-: > listed
-: > touched
 
 # ---- the list ----
 
@@ -26,26 +17,6 @@ sed -n '/^- \*\*An op\*\*/,/^- \*\*A /p' "$top/doc/design.md" | sed '$d' | grep 
   grep -v "${0##*/}" | sed 's/FAMILY/pointwise/' | sort -u > listed
 
 # ---- the toy ----
-
-# after FILE PATTERN: the lines on stdin behind the first line that begins with PATTERN; at FILE's end without one.
-after() {
-  echo "$1" >> touched
-  cat > lines
-  awk -v pattern="${2:-}" '
-    { print }
-    pattern != "" && !found && index($0, pattern) == 1 { found = 1; while ((getline line < "lines") > 0) { print line } }
-    END { if (pattern == "") { while ((getline line < "lines") > 0) { print line } } else if (!found) { exit 1 } }' \
-    "$tree/$1" > changed || echo "$1 has no line $2" >> misplaced
-  mkdir -p "toy/$(dirname "$1")"
-  mv changed "toy/$1"
-  put "$1" "toy/$1"
-}
-# put FILE FROM: FILE of the tree is FROM, as old as it was: what must be made again is removed instead (made_from).
-put() {
-  rm -f "$tree/$1"
-  cp "$2" "$tree/$1"
-  touch -r "$top/$1" "$tree/$1"
-}
 
 # At the end: the other ops keep their numbers, so that most objects stay as they are.
 after src/graph/ops.def << 'END'
@@ -213,8 +184,7 @@ programs="regression/ops/test_ops_rules regression/ops/test_gradients regression
 # Everything is made and accepts the toy; what does not is the end of ./said.
 accepted() {
   # shellcheck disable=SC2086
-  env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make -s -j2 -C "$made" srcdir="$tree" top_srcdir="$tree" VPATH="$tree" CFLAGS=-O0 \
-    AUTOCONF=: AUTOMAKE=: ACLOCAL=: $programs > said 2>&1 < /dev/null || return 1
+  make_toy $programs > said 2>&1 || return 1
   for program in $programs; do
     (cd "$made" && TEST_ONLY=cube,cube_dx srcdir=$tree "$top/regression/run_test" "$program") > said 2>&1 || return 1
   done

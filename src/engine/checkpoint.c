@@ -20,7 +20,10 @@ static ts_saved_part describe_part(const ts_graph *graph, const ts_layout *layou
                          .state = ts_calloc((size_t) n, sizeof *saved.state)};
   ts_layout_mesh_cuts(part, mesh, saved.cuts);
   for (int i = 0; i < n; ++i) {
-    saved.state[i] = (ts_saved_state){.name = ts_strdup(leaf[i].state), .dtype = leaf[i].dtype};
+    saved.state[i] = (ts_saved_state){.name = ts_strdup(leaf[i].state),
+                                      .dtype = leaf[i].dtype,
+                                      .block = leaf[i].block,
+                                      .own = leaf[i].block == 0 ? leaf[i].count : 0};
   }
   return saved;
 }

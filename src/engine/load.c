@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "io/publication.h"
 #include "pass/saved.h"
+#include "pass/state.h"
 
 #include <string.h>
 
@@ -129,27 +130,71 @@ static void queue_run(loader *l, const ts_checkpoint_run *run, int state, const 
       .part = run->part, .state = state, .first = run->first, .count = run->count, .dtype = leaf->dtype, .sink = take};
 }
 
+/* A state of the part that parameter p was saved in, as this engine has it, or NULL. */
+static const ts_saved_state *find_saved_state(const loader *l, const ts_saved_parameter *saved,
+                                              const ts_saved_leaf *leaf, int *index, ts_error *err) {
+  const ts_saved_part *part = ts_checkpoint_part(l->checkpoint, saved);
+  *index = ts_checkpoint_find_state(part, leaf->state);
+  if (*index < 0) {
+    ts_error_add(err, "%s: has no %s of %s, which was frozen when it was saved; `--weights` takes the weights alone",
+                 l->directory, leaf->state, saved->name);
+    return NULL;
+  }
+  const ts_saved_state *state = &part->state[*index];
+  int64_t own = leaf->block == 0 ? leaf->count : 0, block = leaf->block > 1 ? leaf->block : 1;
+  if (state->own != own || (state->block > 1 ? state->block : 1) != block) {
+    ts_error_add(err, "%s: %s of %s is of another size; `--weights` takes the weights alone", l->directory, leaf->state,
+                 saved->name);
+    return NULL;
+  }
+  return state;
+}
+
+/* A run of the part's elements, of which the first is element `first` of this rank's shard. */
+static ts_status queue_blocks(loader *l, const ts_checkpoint_run *run, int state, const ts_saved_leaf *leaf,
+                              int64_t first, ts_error *err) {
+  int64_t block = leaf->block;
+  if (run->first % block != 0 || first % block != 0) {
+    return ts_error_add(err, "%s: blocks of %s lie across those of this grid; `--weights` takes the weights alone",
+                        l->directory, leaf->state);
+  }
+  const ts_checkpoint_run blocks = {run->part, run->first / block, ts_state_elements(block, run->count)};
+  queue_run(l, &blocks, state, leaf, leaf->first + first / block);
+  return TS_OK;
+}
+
 /* The elements of parameter p that this rank has, into the leaf of its part. */
 static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf *leaf, ts_error *err) {
   const ts_part *part = &ts_engine_layout(l->engine)->part[p->part];
   int64_t mine = ts_part_begin(part), end = ts_part_end(part);
   int64_t from = p->offset > mine ? p->offset : mine, to = p->offset + p->count < end ? p->offset + p->count : end;
+  const ts_saved_parameter *saved = &l->checkpoint->parameter[ts_checkpoint_find(l->checkpoint, p->name)];
+  int index;
   if (from >= to) {
     return TS_OK;
   }
-  const ts_saved_parameter *saved = &l->checkpoint->parameter[ts_checkpoint_find(l->checkpoint, p->name)];
-  int state = ts_checkpoint_find_state(ts_checkpoint_part(l->checkpoint, saved), leaf->state);
-  if (state < 0) {
-    return ts_error_add(err,
-                        "%s: has no %s of %s, which was frozen when it was saved; `--weights` takes the weights alone",
-                        l->directory, leaf->state, p->name);
+  if (find_saved_state(l, saved, leaf, &index, err) == NULL) {
+    return TS_BAD_INPUT;
   }
+  ts_status status = TS_OK;
   ts_checkpoint_run run;
-  for (int64_t at = from; at < to; at += run.count) {
+  for (int64_t at = from; at < to && status == TS_OK; at += run.count) {
     int64_t count = to - at, whole = ts_parameter_in_whole(p, at - p->offset, &count);
     run = ts_checkpoint_run_at(saved, whole, count);
-    queue_run(l, &run, state, leaf, leaf->first + at - mine);
+    status = queue_blocks(l, &run, index, leaf, at - mine, err);
   }
+  return status;
+}
+
+/* A state with a shape of its own, whole on every rank: that of the part its first parameter was saved in. */
+static ts_status add_own(loader *l, const ts_part *part, const ts_saved_leaf *leaf, ts_error *err) {
+  const char *name = ts_engine_layout(l->engine)->parameter[part->first].name;
+  const ts_saved_parameter *saved = &l->checkpoint->parameter[ts_checkpoint_find(l->checkpoint, name)];
+  int index;
+  if (find_saved_state(l, saved, leaf, &index, err) == NULL) {
+    return TS_BAD_INPUT;
+  }
+  queue_run(l, &(ts_checkpoint_run){saved->piece[0].part, 0, leaf->count}, index, leaf, 0);
   return TS_OK;
 }
 
@@ -159,7 +204,11 @@ static ts_status add_part(loader *l, int index, ts_error *err) {
   ts_saved_leaf leaf[TS_MOST_SAVED];
   int n = ts_saved_leaves(ts_engine_program(l->engine)->graph, layout, index, leaf);
   ts_status status = TS_OK;
-  for (int k = 0; k < (l->what == TS_LOAD_ALL ? n : 1); ++k) {
+  for (int k = 0; k < (l->what == TS_LOAD_ALL ? n : 1) && status == TS_OK; ++k) {
+    if (leaf[k].block == 0) {
+      status = add_own(l, part, &leaf[k], err);
+      continue;
+    }
     for (int i = part->first; i < part->first + part->n_parameters && status == TS_OK; ++i) {
       status = add_piece(l, &layout->parameter[i], &leaf[k], err);
     }
@@ -187,8 +236,13 @@ static ts_status read_owned(loader *l, ts_error *err) {
 /* Everybody's elements of a leaf that keeps the whole. */
 static void complete_leaf(loader *l, int index, const ts_saved_leaf *leaf) {
   const ts_part *part = &ts_engine_layout(l->engine)->part[index];
-  if (leaf->whole) {
-    ts_executor_gather_state(l->engine->executor, leaf->leaf, part->axes, part->cuts);
+  if (leaf->whole && leaf->block > 0) {
+    int64_t *cuts = ts_malloc(((size_t) part->group + 1) * sizeof *cuts);
+    for (int r = 0; r <= part->group; ++r) {
+      cuts[r] = ts_state_elements(leaf->block, part->cuts[r]);
+    }
+    ts_executor_gather_state(l->engine->executor, leaf->leaf, part->axes, cuts);
+    ts_free(cuts);
   }
 }
 
