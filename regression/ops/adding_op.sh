@@ -38,10 +38,10 @@ ts_tid ts_build_cube_dx(ts_site at, const char *name, ts_tid dy, ts_tid x, float
 END
 after src/ops/build.c << 'END'
 ts_tid ts_build_cube(ts_site at, const char *name, ts_tid x, float scale) {
-  return build(at, TS_OP_CUBE, name, INPUTS(x), (ts_attr){.cube = {scale}});
+  return build_node(at, TS_OP_CUBE, name, INPUTS(x), (ts_attr){.cube = {scale}});
 }
 ts_tid ts_build_cube_dx(ts_site at, const char *name, ts_tid dy, ts_tid x, float scale) {
-  return build(at, TS_OP_CUBE_DX, name, INPUTS(dy, x), (ts_attr){.cube = {scale}});
+  return build_node(at, TS_OP_CUBE_DX, name, INPUTS(dy, x), (ts_attr){.cube = {scale}});
 }
 END
 after src/ops/pointwise.c << 'END'
