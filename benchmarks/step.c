@@ -79,14 +79,14 @@ static double one_step(ts_engine *engine, const ts_batch *batch, ts_step_result 
 }
 
 /* Tokens at random, of this rank's own. */
-static ts_batch *make_batch(ts_world *world, const ts_deck *deck) {
+static ts_batch *make_batch(const ts_engine *engine, const ts_deck *deck) {
   int64_t n = deck->data.sequence_length + 1;
-  ts_batch *batch =
-      ts_batch_create(deck->train_micro_batch_size_per_gpu * deck->gradient_accumulation_steps, n - 1);
+  uint64_t group = (uint64_t) ts_mesh_group_rank(ts_engine_mesh(engine), TS_AXES_BATCH);
+  ts_batch *batch = ts_batch_create(deck->train_micro_batch_size_per_gpu * deck->gradient_accumulation_steps, n - 1);
   int32_t *tokens = ts_malloc((size_t) n * sizeof *tokens);
   for (int64_t i = 0; i < batch->samples; ++i) {
     for (int64_t t = 0; t < n; ++t) {
-      uint64_t number = ts_mix((uint64_t) ts_world_rank(world), (uint64_t) (i * n + t));
+      uint64_t number = ts_mix(group, (uint64_t) (i * n + t));
       tokens[t] = (int32_t) (number % (uint64_t) deck->model.vocab_size);
     }
     ts_batch_set(batch, i, i, tokens);
@@ -101,7 +101,7 @@ typedef struct measured {
 } measured;
 
 static measured run_steps(ts_engine *engine, ts_world *world, const ts_deck *deck, int steps, profile *p) {
-  ts_batch *batch = make_batch(world, deck);
+  ts_batch *batch = make_batch(engine, deck);
   double seconds[MOST_STEPS];
   measured m = {0};
   for (int s = 0; s < WARM; ++s) { /* on a GPU the second step is recorded */

@@ -90,13 +90,9 @@ ts_status ts_read_deck_or_model(const ts_arguments *arguments, ts_world *world, 
 /** Can the model continue this text: it is not empty, and its bytes are tokens of the model. Not collective. */
 ts_status ts_check_prompt(const ts_deck *deck, const char *prompt, ts_error *err);
 
-/** For commands that train nothing: one micro-batch a rank, as large as the deck says (1 when it does not), whatever
- * the batch triple is for training. Not collective; the same on all ranks.
- * \return TS_BAD_INPUT when the deck's grid does not fit the ranks. */
-ts_status ts_use_one_micro_batch(ts_deck *deck, const ts_world *world, ts_error *err);
-
 /** An engine with the weights of \a checkpoint or, when that is NULL, of the deck (with a warning when they come from
- * nowhere but the seed).  Collective over the world.
+ * nowhere but the seed), for commands that train nothing: one micro-batch a rank, as large as the deck says (1 when it
+ * does not), whatever the batch triple is for training.  Collective over the world.
  * \return TS_BAD_INPUT, agreed; *engine is NULL then. */
 ts_status ts_create_engine(ts_world *world, ts_deck *deck, unsigned abilities, const char *checkpoint,
                            ts_engine **engine, ts_error *err);

@@ -41,7 +41,6 @@ int ts_main_eval(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   int code =
       json || strcmp(format, "text") == 0 ? 0 : ts_error_add(err, "--format %s: text or json is accepted", format);
   code = code == 0 ? (int) ts_read_deck_or_model(arguments, world, &deck, &checkpoint, err) : code;
-  code = code == 0 ? (int) ts_use_one_micro_batch(deck, world, err) : code;
   code = code == 0 ? evaluate_checkpoint(world, deck, checkpoint, json, err) : code;
   ts_free(checkpoint);
   ts_deck_destroy(&deck);

@@ -70,7 +70,6 @@ int ts_main_generate(const ts_arguments *arguments, ts_world *world, ts_error *e
   ts_generate_options options;
   int code = (int) read_generate_options(arguments, &options, err);
   code = code == 0 ? (int) ts_read_deck_or_model(arguments, world, &deck, &checkpoint, err) : code;
-  code = code == 0 ? (int) ts_use_one_micro_batch(deck, world, err) : code;
   code = code == 0 ? (int) ts_check_prompt(deck, ts_argument(arguments, "--prompt"), err) : code;
   code = code == 0 ? continue_prompt(world, deck, checkpoint, ts_argument(arguments, "--prompt"), &options, err) : code;
   ts_free(checkpoint);

@@ -129,9 +129,8 @@ ts_status ts_read_deck_or_model(const ts_arguments *arguments, ts_world *world, 
   return status;
 }
 
-ts_status ts_use_one_micro_batch(ts_deck *deck, const ts_world *world, ts_error *err) {
-  ts_mesh mesh;
-  ts_status status = ts_deck_mesh(deck, ts_world_size(world), ts_world_rank(world), &mesh, err);
+static ts_status use_one_micro_batch(ts_deck *deck, const ts_world *world, ts_mesh *mesh, ts_error *err) {
+  ts_status status = ts_deck_mesh(deck, ts_world_size(world), ts_world_rank(world), mesh, err);
   if (status != TS_OK) {
     return status;
   }
@@ -139,21 +138,27 @@ ts_status ts_use_one_micro_batch(ts_deck *deck, const ts_world *world, ts_error 
     deck->train_micro_batch_size_per_gpu = 1;
   }
   deck->gradient_accumulation_steps = 1;
-  deck->train_batch_size = deck->train_micro_batch_size_per_gpu * ts_mesh_group_size(&mesh, TS_AXES_BATCH);
+  deck->train_batch_size = deck->train_micro_batch_size_per_gpu * ts_mesh_group_size(mesh, TS_AXES_BATCH);
   return TS_OK;
 }
 
 ts_status ts_create_engine(ts_world *world, ts_deck *deck, unsigned abilities, const char *checkpoint,
                            ts_engine **engine, ts_error *err) {
-  const ts_engine_options options = {.world = world, .deck = deck, .abilities = abilities, .loads = checkpoint != NULL};
+  ts_mesh mesh;
+  const ts_engine_options options = {
+      .world = world, .deck = deck, .mesh = &mesh, .abilities = abilities, .loads = checkpoint != NULL};
   *engine = NULL;
+  ts_status status = use_one_micro_batch(deck, world, &mesh, err);
+  if (status != TS_OK) {
+    return status;
+  }
   if (checkpoint == NULL && deck->model.from[0] == 0) {
     ts_log(TS_LOG_WARNING,
            "model.from is not set: the weights are those of the seed, untrained; give a run or checkpoint "
            "directory instead of the deck to use what was trained");
   }
   ts_text said = {0};
-  ts_status status = ts_engine_decide_precision(world, deck, &said, err);
+  status = ts_engine_decide_precision(world, deck, &said, err);
   if (said.length > 0 && ts_world_rank(world) == 0) { /* stdout is for the result */
     fprintf(stderr, "%s\n", said.text);
   }
