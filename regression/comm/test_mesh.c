@@ -15,10 +15,14 @@ static bool same_point(const ts_mesh *a, const ts_mesh *b, unsigned except) {
   return true;
 }
 
-/* The group of one rank by its definition: the ranks that differ in no other axis, in order. */
+/* The group of one rank by its definition: the ranks that differ in no other axis, in order; they share its number. */
 static bool group_is_right(const ts_mesh *mesh, int ranks, int rank, unsigned axes) {
   int members = 0;
+  uint64_t id = ts_mesh_group_id(&mesh[rank], axes);
   for (int other = 0; other < ranks; ++other) {
+    if ((ts_mesh_group_id(&mesh[other], axes) == id) != same_point(&mesh[rank], &mesh[other], axes)) {
+      return false;
+    }
     if (same_point(&mesh[rank], &mesh[other], axes)) {
       if (ts_mesh_group_member(&mesh[rank], axes, members) != other ||
           ts_mesh_group_rank(&mesh[other], axes) != members) {
@@ -27,7 +31,21 @@ static bool group_is_right(const ts_mesh *mesh, int ranks, int rank, unsigned ax
       ++members;
     }
   }
-  return members == ts_mesh_group_size(&mesh[rank], axes);
+  return members == ts_mesh_group_size(&mesh[rank], axes) && (id == 0) == (members == ranks);
+}
+
+/* Groups of one rank over two sets of axes have the same number when they have the same members. */
+static bool ids_are_right(const ts_mesh *mesh) {
+  for (unsigned a = 0; a <= all_axes; ++a) {
+    for (unsigned b = 0; b < a; ++b) {
+      int size = ts_mesh_group_size(mesh, a & b);
+      bool same = size == ts_mesh_group_size(mesh, a) && size == ts_mesh_group_size(mesh, b);
+      if ((ts_mesh_group_id(mesh, a) == ts_mesh_group_id(mesh, b)) != same) {
+        return false;
+      }
+    }
+  }
+  return true;
 }
 
 static bool grid_is_right(const int size[TS_N_AXES], int ranks) {
@@ -51,7 +69,7 @@ static bool grid_is_right(const int size[TS_N_AXES], int ranks) {
       }
     }
   }
-  return true;
+  return ids_are_right(&mesh[ranks - 1]);
 }
 
 /* Every way to write `ranks` as a product of the axes from `axis` on; the count of wrong grids is returned. */
@@ -98,6 +116,20 @@ static void test_errors(void) {
          "a product that overflows");
 }
 
+static bool says(uint64_t id, const char *expected) {
+  char text[TS_MESH_GROUP_TEXT];
+  return strcmp(ts_mesh_group_text(id, text), expected) == 0;
+}
+
+static void test_group_text(void) {
+  ts_mesh mesh;
+  ts_mesh_init(&mesh, (int[]){2, 2, 1, 1, 2}, 8, 7, NULL);
+  tap_ok(says(ts_mesh_group_id(&mesh, TS_AXES(TS_AXIS_TP)), "tp group 3"), "a group has a name");
+  tap_ok(says(ts_mesh_group_id(&mesh, TS_AXES_DENSE | TS_AXES(TS_AXIS_TP)), "dp+tp group 1"), "of the long axes");
+  tap_ok(says(ts_mesh_group_id(&mesh, TS_AXES(TS_AXIS_EP)), "group 7"), "one alone has none");
+  tap_ok(says(UINT64_MAX, "pp+dp+ep+sp+tp group 576460752303423486"), "a number that no group has");
+}
+
 int main(void) {
   for (int ranks = 1; ranks <= 64; ++ranks) {
     int size[TS_N_AXES], grids = 0;
@@ -109,5 +141,6 @@ int main(void) {
              mesh.coord[TS_AXIS_DP] == 3,
          "dp 0 becomes what the others leave");
   test_errors();
+  test_group_text();
   return tap_done();
 }

@@ -33,6 +33,8 @@ train() {
 }
 within() { [ $(($3 - $2)) -ge 0 ] && [ $(($3 - $2)) -lt "$1" ]; }
 same() { "$cpu" compare "$@"; }
+# same_numbers DIRECTORY: its two ranks have entered as many collectives of the group of all, 0.
+same_numbers() { grep -Eho ' 0:[1-9][0-9]*$' "$1"/status/[!@]* | sort | uniq -c | grep -Eq '^ *2 '; }
 # close DIRECTORY DIRECTORY TOLERANCE: losses and norms of all steps.
 close() {
   paste -d, "$1/metrics.csv" "$2/metrics.csv" | awk -F, -v most="$3" '
@@ -69,6 +71,7 @@ test_ranks() {
     SHIM_SEED=$stage train 2 "two$stage" --set zero_optimization.stage=$stage --set run.steps=4 --set run.algorithms=measured/algorithms.txt
     ok "stage $stage on 2 ranks ends well" clean
   done
+  ok "runs queued are counted, not waits, of which ranks have different numbers" same_numbers two1
   ok "stage 0 and 1 give the same bits" same two0 two1
   ok "stage 2 and 3 give the same bits" same two2 two3
   SHIM_SEED=9 train 2 again --set zero_optimization.stage=3 --set run.steps=4 --set run.cuda_graphs=false \

@@ -3,6 +3,7 @@
 #include "regression/tap.h"
 
 #include "base/memory.h"
+#include "comm/mesh.h"
 #include "engine/lag.h"
 #include "engine/status_file.h"
 #include "engine/time_limit.h"
@@ -54,7 +55,49 @@ static ts_run_status make_run(void) {
   return s;
 }
 
+/* ---- one on a grid of four ranks ---- */
+
+static const int tp_dp[TS_N_AXES] = {1, 2, 1, 1, 2}, pp_dp[TS_N_AXES] = {2, 2, 1, 1, 1};
+enum { DP = TS_AXES(TS_AXIS_DP), TP = TS_AXES(TS_AXIS_TP), ALL = TS_AXES_ALL };
+
+/* A rank's last collective is number `entered` of its group over these axes, and it is inside or has finished it.  How
+ * many it entered in all groups together says nothing: each rank has another number of them. */
+static void set_last(ts_run_status *s, const int *size, int rank, unsigned axes, uint64_t entered, bool inside) {
+  ts_beat *b = &s->node[rank / RANKS].beat[rank % RANKS];
+  ts_mesh mesh;
+  ts_mesh_init(&mesh, size, NODES * RANKS, rank, NULL);
+  ts_beat_group last = {.group = ts_mesh_group_id(&mesh, axes), .entered = entered};
+  int at = 0;
+  while (at < b->n_groups && b->group[at].group != last.group) {
+    ++at;
+  }
+  b->n_groups += at == b->n_groups;
+  b->group[at] = b->group[0];
+  b->group[0] = last;
+  b->entered = 1000 + 7 * (uint64_t) (rank * rank % 5);
+  b->finished = b->entered - inside;
+  strcpy(b->name, axes == ALL ? "agreement" : axes == TP ? "block.3.sum" : "block.3.reduce");
+}
+
+/* Everybody computes: 12 collectives of all ranks, and so many of those of its group over the axes. */
+static ts_run_status make_grid_run(const int *size, unsigned axes, uint64_t first_half, uint64_t second_half) {
+  ts_run_status s = make_run();
+  for (int rank = 0; rank < NODES * RANKS; ++rank) {
+    set_last(&s, size, rank, ALL, 12, false);
+    set_last(&s, size, rank, axes, rank < NODES * RANKS / 2 ? first_half : second_half, false);
+  }
+  return s;
+}
+
 /* ---- the text ---- */
+
+static bool same_groups(const ts_beat *a, const ts_beat *b) {
+  bool same = a->n_groups == b->n_groups;
+  for (int i = 0; same && i < a->n_groups; ++i) {
+    same = a->group[i].group == b->group[i].group && a->group[i].entered == b->group[i].entered;
+  }
+  return same;
+}
 
 static bool same_node(const ts_node_status *a, const ts_node_status *b) {
   bool same = strcmp(a->node, b->node) == 0 && strcmp(a->id, b->id) == 0 && a->number == b->number && a->n == b->n;
@@ -63,7 +106,7 @@ static bool same_node(const ts_node_status *a, const ts_node_status *b) {
     same = x->rank == y->rank && x->pid == y->pid && x->step == y->step && x->micro_batch == y->micro_batch &&
            x->phase == y->phase && x->entered == y->entered && x->finished == y->finished &&
            x->since_change == y->since_change && x->since_step == y->since_step && x->since_alive == y->since_alive &&
-           strcmp(x->name, y->name) == 0 && a->process[i] == b->process[i];
+           strcmp(x->name, y->name) == 0 && a->process[i] == b->process[i] && same_groups(x, y);
   }
   return same;
 }
@@ -135,6 +178,64 @@ static void test_text(void) {
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
     tap_ok(!is_node(wrong[i], strlen(wrong[i])), "refused: case %zu", i);
   }
+  ts_run_status_clear(&s);
+}
+
+/* A file of one rank whose line ends so: its groups. */
+static ts_status read_groups(const char *groups, ts_node_status *node) {
+  char *text = ts_format("tessera node 1\nnumber 3\nid a\nnode b\nstep_seconds 0\ntokens_per_second 0\nranks 1\n"
+                         "  rank     pid       step micro            phase   entered  finished    change      step     "
+                         "alive process collective\n"
+                         "     0    4711         12     0 forward/backward       100        99    30.000    31.000     "
+                         "0.500       S block.3.reduce%s\nend 3\n",
+                         groups);
+  ts_status status = ts_status_parse_node(text, strlen(text), node);
+  ts_free(text);
+  return status;
+}
+
+static void test_groups(void) {
+  ts_run_status s = make_grid_run(tp_dp, TP, 40, 41);
+  ts_node_status back;
+  ts_text text = {0};
+  set_last(&s, tp_dp, 3, DP, UINT64_MAX / 2, true);
+  ts_status_print_node(&s.node[1], 0, &text);
+  tap_ok(ts_status_parse_node(text.text, text.length, &back) == TS_OK && same_node(&back, &s.node[1]),
+         "groups are read back");
+  ts_node_status_clear(&back);
+  ts_text_free(&text);
+  tap_ok(read_groups("", &back) == TS_OK && back.beat[0].n_groups == 0 && back.beat[0].entered == 100,
+         "a file of a program that knew none");
+  ts_node_status_clear(&back);
+  static const char *const wrong[] = {" 48",
+                                      " 48:",
+                                      " :7",
+                                      " -48:7",
+                                      " 48:-7",
+                                      " 48:99999999999999999999",
+                                      " 48:7:8",
+                                      " 48:7 x",
+                                      " 99999999999999999999:7",
+                                      " 48:7 49:8 48:9"};
+  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
+    tap_ok(read_groups(wrong[i], &back) != TS_OK, "refused: groups%s", wrong[i]);
+    ts_node_status_clear(&back);
+  }
+  for (int i = 0; i < TS_HEARTBEAT_GROUPS; ++i) {
+    ts_text_add(&text, " %d:9223372036854775807", i);
+  }
+  tap_ok(read_groups(text.text, &back) == TS_OK && back.beat[0].n_groups == TS_HEARTBEAT_GROUPS, "as many as fit");
+  ts_text_free(&text);
+  ts_status_print_node(&back, 0, &text);
+  tap_ok(text.length <= ts_status_node_bytes(1), "%zu bytes are at most %zu", text.length, ts_status_node_bytes(1));
+  ts_node_status_clear(&back);
+  ts_text_free(&text);
+  for (int i = 0; i <= TS_HEARTBEAT_GROUPS; ++i) {
+    ts_text_add(&text, " %d:1", i);
+  }
+  tap_ok(read_groups(text.text, &back) != TS_OK, "refused: one more");
+  ts_node_status_clear(&back);
+  ts_text_free(&text);
   ts_run_status_clear(&s);
 }
 
@@ -282,6 +383,94 @@ static void test_lag(void) {
   ts_text_free(&text);
 }
 
+/* All that is said is `expected`. */
+static void check_said(ts_run_status *s, ts_lag lag, const char *expected, const char *name) {
+  ts_text text = {0};
+  ts_lag found = ts_lag_find(s, 5, &text);
+  bool right = found == lag && strcmp(text.text != NULL ? text.text : "", expected) == 0;
+  tap_ok(right, "%s", name);
+  if (!right) {
+    tap_note("found %d: %s", (int) found, text.text);
+  }
+  ts_text_free(&text);
+  ts_run_status_clear(s);
+}
+
+#define BEHIND(rank, node, where) \
+  "  rank " rank " on " node " is behind: step 12, forward/backward of micro-batch 0 for 32.0 s; " where "\n"
+#define WAITING(rest) "  waiting: rank" rest "\n"
+
+static void test_lag_tp(void) {
+  ts_run_status s = make_grid_run(tp_dp, TP, 48, 41);
+  for (int rank = 0; rank < 4; ++rank) {
+    set_last(&s, tp_dp, rank, DP, rank < 2 ? 8 : 7, rank < 2);
+  }
+  set_last(&s, tp_dp, 2, TP, 40, false);
+  set_last(&s, tp_dp, 3, TP, 41, true);
+  check_said(&s, TS_LAG_BEHIND,
+             BEHIND("2", "node1", "the last it finished is collective 40 of tp group 1 (block.3.sum)")
+                 WAITING(" 0 in collective 8 of dp group 0 (block.3.reduce) for 30.0 s, which it did not reach")
+                     WAITING(" 1 in collective 8 of dp group 1 (block.3.reduce) for 30.0 s")
+                         WAITING(" 3 in collective 41 of tp group 1 (block.3.sum) for 30.0 s, which it did not reach"),
+             "dp 2 x tp 2: named is the one that others wait for, not one that waits for it in turn");
+  s = make_grid_run(tp_dp, TP, 48, 41);
+  set_last(&s, tp_dp, 0, ALL, 13, true);
+  set_last(&s, tp_dp, 1, TP, 49, true);
+  check_said(&s, TS_LAG_BEHIND,
+             BEHIND("2", "node1", "the last it finished is collective 41 of tp group 1 (block.3.sum)")
+                 BEHIND("3", "node1", "the last it finished is collective 41 of tp group 1 (block.3.sum)")
+                     WAITING(" 0 in collective 13 (agreement) for 30.0 s, which they did not reach")
+                         WAITING(" 1 in collective 49 of tp group 0 (block.3.sum) for 30.0 s"),
+             "two compute, while one waits for all and another one for that");
+  s = make_grid_run(tp_dp, TP, 48, 48);
+  set_last(&s, tp_dp, 0, TP, 49, true);
+  set_last(&s, tp_dp, 1, ALL, 13, true);
+  set_last(&s, tp_dp, 2, ALL, 13, true);
+  set_last(&s, tp_dp, 3, ALL, 13, true);
+  check_said(&s, TS_LAG_BEHIND,
+             BEHIND("0", "node0", "inside of collective 49 of tp group 0 (block.3.sum)")
+                 BEHIND("1", "node0", "inside of collective 13 (agreement)")
+                     WAITING("s 1-3 in collective 13 (agreement) for 30.0 s, which it did not reach")
+                         WAITING(" 0 in collective 49 of tp group 0 (block.3.sum) for 30.0 s, which it did not reach"),
+             "two that wait for each other are both named");
+}
+
+static void test_lag_pp(void) {
+  ts_run_status s = make_grid_run(pp_dp, DP, 100, 20);
+  check_said(&s, TS_LAG_NONE, "", "pp 2 x dp 2: a stage with fewer collectives is not behind");
+  s = make_grid_run(pp_dp, DP, 99, 20);
+  set_last(&s, pp_dp, 0, DP, 100, true);
+  check_said(&s, TS_LAG_BEHIND,
+             BEHIND("1", "node0", "the last it finished is collective 99 of dp group 0 (block.3.reduce)")
+                 WAITING(" 0 in collective 100 of dp group 0 (block.3.reduce) for 30.0 s, which it did not reach"),
+             "nor when somebody of another stage is");
+  s = make_grid_run(pp_dp, DP, 99, 20);
+  set_last(&s, pp_dp, 0, DP, 100, true);
+  set_last(&s, pp_dp, 2, ALL, 13, true);
+  set_last(&s, pp_dp, 3, ALL, 13, true);
+  check_said(&s, TS_LAG_BEHIND,
+             BEHIND("1", "node0", "the last it finished is collective 99 of dp group 0 (block.3.reduce)")
+                 WAITING("s 2-3 in collective 13 (agreement) for 30.0 s, which it did not reach")
+                     WAITING(" 0 in collective 100 of dp group 0 (block.3.reduce) for 30.0 s, which it did not reach"),
+             "for whom the other stage waits, too");
+  s = make_grid_run(pp_dp, DP, 100, 20);
+  for (int rank = 0; rank < 4; ++rank) {
+    set_last(&s, pp_dp, rank, DP, rank < 2 ? 100 : 20, true);
+  }
+  check_said(&s, TS_LAG_NONE, "", "both stages wait, each in its own collective: nobody is behind");
+  s = make_grid_run(pp_dp, DP, 99, 20);
+  set_last(&s, pp_dp, 0, DP, 100, true);
+  s.node[0].beat[0].since_change = 1;
+  check_said(&s, TS_LAG_NONE, "", "nobody has waited long enough");
+  s = make_grid_run(pp_dp, DP, 100, 20);
+  set_last(&s, pp_dp, 0, DP, 101, true);
+  set_last(&s, pp_dp, 2, ALL, 13, true);
+  s.node[0].beat[1].since_alive = 20;
+  s.node[0].process[1] = 'T';
+  check_lag(&s, TS_LAG_FROZEN_RANK, "rank 1 on node0 does not run", "waiting: rank 0 in collective 101 of dp group 0",
+            "one is stopped");
+}
+
 static void test_time_limit(void) {
   ts_time_limit limit = {.margin = 60, .save = 12};
   ts_time_limit_step(&limit, 30);
@@ -298,8 +487,11 @@ static void test_time_limit(void) {
 
 int main(void) {
   test_text();
+  test_groups();
   test_directory();
   test_lag();
+  test_lag_tp();
+  test_lag_pp();
   test_time_limit();
   return tap_done();
 }

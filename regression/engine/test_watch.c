@@ -25,7 +25,7 @@
 
 static void work(ts_world *world, int64_t step) {
   ts_heartbeat_step(step);
-  ts_heartbeat_enter("test.collective");
+  ts_heartbeat_enter("test.collective", TS_HEARTBEAT_ALL);
   tap_barrier(MPI_COMM_WORLD);
   ts_heartbeat_leave();
   ts_world_agree(world, TS_OK, NULL);
@@ -49,7 +49,7 @@ static int hang(ts_world *world, char **word) {
     for (volatile int forever = 1; forever;) {
     }
   }
-  ts_heartbeat_enter("test.missed");
+  ts_heartbeat_enter("test.missed", TS_HEARTBEAT_ALL);
   if (strcmp(word[0], "inside") == 0) {
     MPI_Barrier(MPI_COMM_WORLD);
   }
@@ -88,9 +88,10 @@ static void test_beat(void) {
   ts_beat beat;
   ts_heartbeat_step(3);
   ts_heartbeat_micro_batch(2);
-  ts_heartbeat_enter("first");
+  ts_heartbeat_enter("first", TS_HEARTBEAT_ALL);
   ts_heartbeat_leave();
-  ts_heartbeat_enter("a name with blanks \n and more letters than there is room for in the record of a rank");
+  ts_heartbeat_enter("a name with blanks \n and more letters than there is room for in the record of a rank",
+                     TS_HEARTBEAT_ALL);
   ts_heartbeat_read(ts_heartbeat_mine(), &beat);
   tap_ok_all(MPI_COMM_WORLD,
              beat.step == 3 && beat.micro_batch == 2 && beat.entered == beat.finished + 1 &&
@@ -99,10 +100,27 @@ static void test_beat(void) {
   tap_ok_all(MPI_COMM_WORLD, strlen(beat.name) == TS_HEARTBEAT_NAME - 1 && strpbrk(beat.name, " \n") == NULL, "%s",
              beat.name);
   ts_heartbeat_leave();
+  tap_ok_all(MPI_COMM_WORLD, beat.n_groups == 0, "all of it of the group of all");
+  ts_heartbeat_wait("wait", TS_HEARTBEAT_ALL);
+  ts_heartbeat_read(ts_heartbeat_mine(), &beat);
+  tap_ok_all(MPI_COMM_WORLD,
+             beat.entered == beat.finished + 1 && beat.n_groups == 1 && beat.group[0].entered == beat.entered - 1,
+             "a wait is no collective of it");
+  ts_heartbeat_leave();
+  ts_heartbeat_join(48);
+  ts_heartbeat_join(49);
+  ts_heartbeat_enter("of.another.group", 49);
+  ts_heartbeat_read(ts_heartbeat_mine(), &beat);
+  tap_ok_all(MPI_COMM_WORLD,
+             beat.n_groups == 3 && beat.group[0].group == 49 && beat.group[0].entered == 1 &&
+                 beat.group[1].group == 48 && beat.group[1].entered == 0 && beat.group[2].group == TS_HEARTBEAT_ALL &&
+                 beat.group[2].entered == beat.entered - 2,
+             "each group has its own number, that of the last collective is first");
+  ts_heartbeat_leave();
   double start = ts_seconds();
   enum { MANY = 200000 };
   for (int i = 0; i < MANY; ++i) {
-    ts_heartbeat_enter("transformer.block.11.attention.gather_gradient.0");
+    ts_heartbeat_enter("transformer.block.11.attention.gather_gradient.0", TS_HEARTBEAT_ALL);
     ts_heartbeat_leave();
   }
   double each = (ts_seconds() - start) / MANY;

@@ -1,5 +1,7 @@
 #include "base/heartbeat.h"
 
+#include "base/status.h"
+
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
@@ -13,7 +15,9 @@ struct ts_heartbeat {
   _Atomic int64_t pid, step, micro_batch, phase;
   _Atomic uint64_t entered, finished;
   _Atomic int64_t changed, began, alive; /* nanoseconds of the node's monotonic clock */
-  _Atomic uint64_t name[WORDS];          /* its bytes; the last one is always 0 */
+  _Atomic int n_groups, last;            /* last: the group of what was entered last */
+  _Atomic uint64_t group[TS_HEARTBEAT_GROUPS], of_group[TS_HEARTBEAT_GROUPS]; /* collectives entered in each */
+  _Atomic uint64_t name[WORDS];                                               /* its bytes; the last one is always 0 */
 };
 
 static ts_heartbeat unread;
@@ -49,6 +53,9 @@ void ts_heartbeat_use(ts_heartbeat *record, int rank) {
   SET(entered, 0);
   SET(finished, 0);
   SET(name[0], 0);
+  SET(n_groups, 0);
+  SET(last, 0);
+  ts_heartbeat_join(TS_HEARTBEAT_ALL);
   SET(began, now());
   SET(alive, now());
   SET(pid, getpid());
@@ -76,7 +83,31 @@ void ts_heartbeat_micro_batch(int64_t micro_batch) {
   SET(changed, now());
 }
 
-void ts_heartbeat_enter(const char *name) {
+/* Its place in the table.  Where nobody reads, anything may be counted in the last. */
+static int place_of_group(uint64_t group) {
+  int n = GET(mine, n_groups);
+  for (int i = 0; i < n; ++i) {
+    if (GET(mine, group[i]) == group) {
+      return i;
+    }
+  }
+  if (n == TS_HEARTBEAT_GROUPS) {
+    TS_CHECK(mine == &unread, "a rank is in more than %d groups", TS_HEARTBEAT_GROUPS);
+    return n - 1;
+  }
+  SET(group[n], group);
+  SET(of_group[n], 0);
+  atomic_store_explicit(&mine->n_groups, n + 1, memory_order_release);
+  return n;
+}
+
+void ts_heartbeat_join(uint64_t group) {
+  place_of_group(group);
+}
+
+/* Of which `collectives`, 1 or 0, count in the group. */
+static void enter_group(const char *name, uint64_t group, int collectives) {
+  int at = place_of_group(group);
   char bytes[TS_HEARTBEAT_NAME] = {0};
   uint64_t word[WORDS];
   strncpy(bytes, name, sizeof bytes - 1);
@@ -85,7 +116,17 @@ void ts_heartbeat_enter(const char *name) {
     SET(name[i], word[i]);
   }
   SET(changed, now());
+  SET(last, at);
+  SET(of_group[at], GET(mine, of_group[at]) + (uint64_t) collectives);
   atomic_store_explicit(&mine->entered, GET(mine, entered) + 1, memory_order_release);
+}
+
+void ts_heartbeat_enter(const char *name, uint64_t group) {
+  enter_group(name, group, 1);
+}
+
+void ts_heartbeat_wait(const char *name, uint64_t group) {
+  enter_group(name, group, 0);
 }
 
 void ts_heartbeat_leave(void) {
@@ -113,6 +154,19 @@ static void read_name(const ts_heartbeat *record, char *name) {
   }
 }
 
+static ts_beat_group read_group(const ts_heartbeat *record, int i) {
+  return (ts_beat_group){GET(record, group[i]), GET(record, of_group[i])};
+}
+
+static void read_groups(const ts_heartbeat *record, ts_beat *out) {
+  int n = atomic_load_explicit(&record->n_groups, memory_order_acquire), last = GET(record, last);
+  for (int i = 0; i < n; ++i) {
+    out->group[i] = read_group(record, i == 0 ? last : i == last ? 0 : i);
+  }
+  bool all = n == 1 && out->group[0].group == TS_HEARTBEAT_ALL && out->group[0].entered == out->entered;
+  out->n_groups = all ? 0 : n;
+}
+
 static double seconds_since(int64_t then, int64_t when) {
   return when > then ? 1e-9 * (double) (when - then) : 0;
 }
@@ -121,6 +175,7 @@ void ts_heartbeat_read(const ts_heartbeat *record, ts_beat *out) {
   *out = (ts_beat){.finished = atomic_load_explicit(&record->finished, memory_order_acquire)};
   out->entered = atomic_load_explicit(&record->entered, memory_order_acquire);
   read_name(record, out->name);
+  read_groups(record, out);
   out->rank = GET(record, rank);
   out->pid = GET(record, pid);
   out->step = GET(record, step);

@@ -3,12 +3,17 @@
  * memory shared by the ranks of a node (engine/watchdog.h puts it there) so that somebody can tell of a rank that
  * hangs.
  *
- * Writing is a few plain stores, without locks or system calls but for the clock: about 50 ns a collective.  There is
+ * Writing is a few plain stores, without locks or system calls but for the clock: about 60 ns a collective.  There is
  * one record a process; until ts_heartbeat_use names another it is one that nobody reads, so no caller needs to ask.
  *
- * Collectives are counted: those of a rank have one total order, the same on all ranks (comm/comm.h), so the numbers of
- * ranks that run the same program can be compared.  On a device a collective is queued with its run: there the numbers
- * count runs queued and waits for the device.
+ * Collectives are counted, and counted for each group of ranks on its own: members of a group enter its collectives in
+ * one order (comm/comm.h), so their numbers in that group can be compared, and no others: stages of a pipeline enter
+ * different numbers.  A group is a number that its members share and no other group has (ts_mesh_group_id); the record
+ * lists those that this rank is in, from the beginning (ts_heartbeat_join).
+ *
+ * On a device a collective is queued with its run.  There the runs queued are counted, in the group of the ranks that
+ * run the same program.  A wait for the device is no collective: each rank reads as often as it has something to read.
+ * It counts in no group, but as long as it lasts the rank waits for those of its program that have queued fewer runs.
  *
  * Each field is read and written as a whole; two fields of one reading may be a few nanoseconds apart.
  */
@@ -38,7 +43,11 @@ typedef enum ts_phase {
 /** "forward/backward", ...: constant, and without blanks; "?" for a number that is none. Not collective. */
 const char *ts_phase_name(int phase);
 
-enum { TS_HEARTBEAT_NAME = 64 /**< Longest name of a collective, with its terminator; a longer one is cut. */ };
+enum {
+  TS_HEARTBEAT_NAME = 64,   /**< Longest name of a collective, with its terminator; a longer one is cut. */
+  TS_HEARTBEAT_GROUPS = 16, /**< That a rank is in, at most. */
+  TS_HEARTBEAT_ALL = 0      /**< The group of all ranks. */
+};
 
 /** The record.  All zero is a rank that has not begun. */
 typedef struct ts_heartbeat ts_heartbeat;
@@ -46,18 +55,27 @@ typedef struct ts_heartbeat ts_heartbeat;
 /** Bytes of a record: whole cache lines. Not collective. */
 uint64_t ts_heartbeat_bytes(void);
 
+/** A group that a rank is in. */
+typedef struct ts_beat_group {
+  uint64_t group;   /**< Its number. */
+  uint64_t entered; /**< Collectives of it entered. */
+} ts_beat_group;
+
 /** What a record says, for those who look. */
 typedef struct ts_beat {
   int64_t rank, pid;            /**< pid is 0 in a record that nobody uses yet. */
   int64_t step;                 /**< The step under way, from 1; 0 before the first. */
   int64_t micro_batch;          /**< Of the step, from 0. */
   int phase;                    /**< ts_phase. */
-  uint64_t entered;             /**< Collectives entered. */
-  uint64_t finished;            /**< Collectives finished; the rank is inside of one while it is less than entered. */
+  uint64_t entered;             /**< Collectives and waits entered. */
+  uint64_t finished;            /**< And finished; the rank is inside of one while it is less than entered. */
   double since_change;          /**< Seconds since anything of the above changed. */
   double since_step;            /**< Seconds since the step began; before the first, since the record was taken. */
   double since_alive;           /**< Seconds since ts_heartbeat_live. */
   char name[TS_HEARTBEAT_NAME]; /**< Of the collective entered last; printable, without blanks; "-" for none. */
+  /** The first is the group of the collective entered last.  None: all that was entered is of the group of all. */
+  int n_groups;
+  ts_beat_group group[TS_HEARTBEAT_GROUPS];
 } ts_beat;
 
 /** Let \a record, zeroed, be this process's record from now on: whatever threads say goes there.  NULL: nobody reads it
@@ -74,10 +92,18 @@ void ts_heartbeat_phase(ts_phase phase);
 void ts_heartbeat_step(int64_t step);
 void ts_heartbeat_micro_batch(int64_t micro_batch);
 
-/** A collective is entered, and finished; by one thread at a time.  One inside of another counts as two, of which the
- * first counts as finished with the second. Not collective. */
-void ts_heartbeat_enter(const char *name);
+/** This rank is in \a group, of which it may not have entered anything: a program tells its groups before it runs.
+ * More than TS_HEARTBEAT_GROUPS end the job. Not collective. */
+void ts_heartbeat_join(uint64_t group);
+
+/** A collective of \a group is entered, and finished; by one thread at a time.  One inside of another counts as two, of
+ * which the first counts as finished with the second. Not collective. */
+void ts_heartbeat_enter(const char *name, uint64_t group);
 void ts_heartbeat_leave(void);
+
+/** A wait begins that is no collective, but may last as long as others of \a group keep this rank waiting; it ends with
+ * ts_heartbeat_leave. Not collective. */
+void ts_heartbeat_wait(const char *name, uint64_t group);
 
 /** This process gets to run: called every second or so by a thread that never waits for anything. Not collective. */
 void ts_heartbeat_live(void);

@@ -248,7 +248,7 @@ static void share_messages(ts_world *w, int root, ts_error *err) {
 
 ts_status ts_world_agree(ts_world *world, ts_status status, ts_error *err) {
   int first = status == TS_OK ? world->nodes.size : world->nodes.rank;
-  ts_heartbeat_enter("agreement");
+  ts_heartbeat_enter("agreement", TS_HEARTBEAT_ALL);
   all_minimum(world, &first);
   ts_heartbeat_leave();
   if (first == world->nodes.size) {

@@ -1,6 +1,5 @@
 #include "comm/mesh.h"
 
-#include <stdint.h>
 #include <stdio.h>
 
 static const char *const axis_names[TS_N_AXES] = {"pp", "dp", "ep", "sp", "tp"};
@@ -80,6 +79,28 @@ int ts_mesh_group_rank(const ts_mesh *mesh, unsigned axes) {
 
 int ts_mesh_group_number(const ts_mesh *mesh, unsigned axes) {
   return ts_mesh_group_rank(mesh, TS_AXES_ALL & ~axes);
+}
+
+uint64_t ts_mesh_group_id(const ts_mesh *mesh, unsigned axes) {
+  unsigned long_axes = 0;
+  for (int a = 0; a < TS_N_AXES; ++a) {
+    long_axes |= mesh->size[a] > 1 ? axes & TS_AXES(a) : 0;
+  }
+  uint64_t number = (uint64_t) ts_mesh_group_number(mesh, axes);
+  return ts_mesh_group_size(mesh, axes) == mesh->ranks ? 0 : (number + 1) << TS_N_AXES | long_axes;
+}
+
+const char *ts_mesh_group_text(uint64_t id, char text[TS_MESH_GROUP_TEXT]) {
+  int length = 0;
+  text[0] = 0;
+  for (int a = 0; a < TS_N_AXES; ++a) {
+    if ((id & TS_AXES(a)) != 0) {
+      length += snprintf(text + length, TS_MESH_GROUP_TEXT - (size_t) length, length > 0 ? "+%s" : "%s", axis_names[a]);
+    }
+  }
+  snprintf(text + length, TS_MESH_GROUP_TEXT - (size_t) length, length > 0 ? " group %llu" : "group %llu",
+           (unsigned long long) (id >> TS_N_AXES) - 1);
+  return text;
 }
 
 int ts_mesh_group_member(const ts_mesh *mesh, unsigned axes, int i) {

@@ -9,6 +9,8 @@
 
 #include "base/status.h"
 
+#include <stdint.h>
+
 typedef enum ts_axis { TS_AXIS_PP, TS_AXIS_DP, TS_AXIS_EP, TS_AXIS_SP, TS_AXIS_TP, TS_N_AXES } ts_axis;
 
 #define TS_AXES(axis) (1u << (axis))
@@ -39,6 +41,16 @@ int ts_mesh_group_rank(const ts_mesh *mesh, unsigned axes);
 
 /** Which of the groups over \a axes this rank's is: its place along the other axes, from 0. Not collective. */
 int ts_mesh_group_number(const ts_mesh *mesh, unsigned axes);
+
+/** A number for this rank's group over \a axes: all its members have the same one and no other group of the mesh has
+ * it; 0 for the group of all ranks (base/heartbeat.h).  Axes with the same members have the same. Not collective. */
+uint64_t ts_mesh_group_id(const ts_mesh *mesh, unsigned axes);
+
+enum { TS_MESH_GROUP_TEXT = 64 };
+
+/** Such a number for people: "dp+tp group 3"; any number is allowed.
+ * \return \a text. Not collective. */
+const char *ts_mesh_group_text(uint64_t id, char text[TS_MESH_GROUP_TEXT]);
 
 /** Mesh rank of the member \a i of this rank's group over \a axes. Not collective. */
 int ts_mesh_group_member(const ts_mesh *mesh, unsigned axes, int i);

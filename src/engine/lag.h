@@ -5,9 +5,10 @@
  *   1. a node says nothing any more: its ranks, or its network or file system, are gone;
  *   2. a rank's process does not get to run (its thread gives no sign of life): stopped, dead, or its node is
  *      overloaded;
- *   3. a rank has entered fewer collectives than others, which wait in one that it did not reach;
+ *   3. a rank has entered fewer collectives of a group it is in than others, which wait in one that it did not reach;
+ *      a rank that itself waits for another one is not the cause, unless each of them waits;
  *   4. nobody is behind: all wait in the same collective, or all compute.
- * Nothing here is collective.
+ * Collectives are compared within a group of ranks only (base/heartbeat.h).  Nothing here is collective.
  */
 #ifndef TS_ENGINE_LAG_H
 #define TS_ENGINE_LAG_H

@@ -9,6 +9,9 @@
  * A node's file is overwritten in place and never shrinks, so that a full disk does not stop it; its second line and
  * the last but empty ones carry the number of the writing, and a reader that finds two different ones reads again.
  *
+ * The line of a rank ends with its groups, that of the collective entered last first, and how many collectives of each
+ * it has entered (base/heartbeat.h).  A line without them, as older programs wrote, counts all in the group of all.
+ *
  * Readers trust nothing: a file is a plain file of bounded size, every number is checked, what is no such text is
  * damaged.
  *

@@ -9,7 +9,7 @@
 
 #define JOB_MAGIC "tessera job 1"
 #define NODE_MAGIC "tessera node 1"
-enum { HEADER_BYTES = 512, RANK_BYTES = 256, MOST_RANKS = 1 << 16 };
+enum { HEADER_BYTES = 512, RANK_BYTES = 256, GROUP_BYTES = 40, MOST_RANKS = 1 << 16, RANK_WORDS = 12 };
 
 /* ---- words and numbers of a text that is not trusted ---- */
 
@@ -138,12 +138,12 @@ ts_status ts_status_parse_job(const char *text, size_t length, ts_job_status *jo
 /* ---- a node ---- */
 
 size_t ts_status_node_bytes(int n) {
-  return HEADER_BYTES + RANK_BYTES * (size_t) n;
+  return HEADER_BYTES + (RANK_BYTES + GROUP_BYTES * TS_HEARTBEAT_GROUPS) * (size_t) n;
 }
 
 #define COLUMNS                                                                                                 \
   "  rank     pid       step micro            phase   entered  finished    change      step     alive process " \
-  "collective\n"
+  "collective (group:entered)\n"
 
 void ts_status_print_node(const ts_node_status *node, size_t bytes, ts_text *to) {
   size_t begin = to->length;
@@ -152,10 +152,14 @@ void ts_status_print_node(const ts_node_status *node, size_t bytes, ts_text *to)
       (unsigned long long) node->number, node->id, node->node, node->step_seconds, node->tokens_per_second, node->n);
   for (int i = 0; i < node->n; ++i) {
     const ts_beat *b = &node->beat[i];
-    ts_text_add(to, "%6lld %7lld %10lld %5lld %16s %9llu %9llu %9.3f %9.3f %9.3f %7c %s\n", (long long) b->rank,
+    ts_text_add(to, "%6lld %7lld %10lld %5lld %16s %9llu %9llu %9.3f %9.3f %9.3f %7c %s", (long long) b->rank,
                 (long long) b->pid, (long long) b->step, (long long) b->micro_batch, ts_phase_name(b->phase),
                 (unsigned long long) b->entered, (unsigned long long) b->finished, b->since_change, b->since_step,
                 b->since_alive, node->process[i], b->name);
+    for (int k = 0; k < b->n_groups; ++k) {
+      ts_text_add(to, " %llu:%llu", (unsigned long long) b->group[k].group, (unsigned long long) b->group[k].entered);
+    }
+    ts_text_append(to, "\n", 1);
   }
   ts_text_add(to, "end %llu\n", (unsigned long long) node->number);
   while (to->length - begin < bytes) {
@@ -172,16 +176,40 @@ static bool to_phase(const char *text, int *phase) {
   return false;
 }
 
+/* "GROUP:ENTERED", once per group. */
+static bool parse_group(char *word, ts_beat *b) {
+  ts_beat_group *added = &b->group[b->n_groups];
+  char *colon = strchr(word, ':');
+  if (colon == NULL || b->n_groups == TS_HEARTBEAT_GROUPS) {
+    return false;
+  }
+  *colon = 0;
+  if (!to_count(word, &added->group) || !to_count(colon + 1, &added->entered)) {
+    return false;
+  }
+  for (int i = 0; i < b->n_groups; ++i) {
+    if (b->group[i].group == added->group) {
+      return false;
+    }
+  }
+  ++b->n_groups;
+  return true;
+}
+
 static bool parse_beat(char *line, ts_beat *b, char *process) {
-  char *at, *word[12] = {NULL};
+  char *at, *word[RANK_WORDS] = {NULL}, *w = line != NULL ? strtok_r(line, " ", &at) : NULL;
   int n = 0;
-  for (char *w = line != NULL ? strtok_r(line, " ", &at) : NULL; w != NULL && n < 12; w = strtok_r(NULL, " ", &at)) {
+  for (; w != NULL && n < RANK_WORDS; w = strtok_r(NULL, " ", &at)) {
     word[n++] = w;
   }
-  bool ok = n == 12 && to_integer(word[0], &b->rank) && to_integer(word[1], &b->pid) && to_integer(word[2], &b->step) &&
-            to_integer(word[3], &b->micro_batch) && to_phase(word[4], &b->phase) && to_count(word[5], &b->entered) &&
-            to_count(word[6], &b->finished) && to_real(word[7], &b->since_change) && to_real(word[8], &b->since_step) &&
-            to_real(word[9], &b->since_alive) && strlen(word[10]) == 1 && to_word(word[11], b->name, sizeof b->name);
+  bool ok = n == RANK_WORDS && to_integer(word[0], &b->rank) && to_integer(word[1], &b->pid) &&
+            to_integer(word[2], &b->step) && to_integer(word[3], &b->micro_batch) && to_phase(word[4], &b->phase) &&
+            to_count(word[5], &b->entered) && to_count(word[6], &b->finished) && to_real(word[7], &b->since_change) &&
+            to_real(word[8], &b->since_step) && to_real(word[9], &b->since_alive) && strlen(word[10]) == 1 &&
+            to_word(word[11], b->name, sizeof b->name);
+  for (; ok && w != NULL; w = strtok_r(NULL, " ", &at)) {
+    ok = parse_group(w, b);
+  }
   *process = ok ? word[10][0] : '?';
   return ok && strchr("RSDTZX?", *process) != NULL;
 }

@@ -1,4 +1,5 @@
 /* Binding programs: communicators and kernels first, then memory, then addresses. */
+#include "base/heartbeat.h"
 #include "base/memory.h"
 #include "pass/storage.h"
 #include "run/bound.h"
@@ -12,6 +13,8 @@ static void prepare_program(ts_executor *e, ts_bound_program *p) {
   const ts_graph *g = p->program->graph;
   p->node = ts_calloc((size_t) g->n_nodes + 1, sizeof *p->node);
   p->run = ts_calloc((size_t) p->program->step->n, sizeof *p->run);
+  p->group = ts_mesh_group_id(&p->program->mesh, TS_AXES_ALL & ~TS_AXES(TS_AXIS_PP));
+  ts_heartbeat_join(p->group);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
     ts_bound_node *b = &p->node[n];
@@ -21,6 +24,8 @@ static void prepare_program(ts_executor *e, ts_bound_program *p) {
     }
     if (ts_node_is_collective(node)) {
       b->comm = ts_bound_comm(e, &p->program->mesh, node->attr.comm.axes);
+      b->group = ts_mesh_group_id(&p->program->mesh, node->attr.comm.axes);
+      ts_heartbeat_join(b->group);
       continue;
     }
     b->kernel = e->backend->kernel(node->op);

@@ -17,6 +17,7 @@ typedef struct ts_bound_node {
   const void **in, **prior;
   void **out;
   ts_comm *comm;
+  uint64_t group; /**< Of a collective, for the heartbeat. */
   ts_transfer *transfer;
   uint64_t ticket;   /**< Host: of the stream; 0: not issued since the last wait. */
   void *begin, *end; /**< Device: timed events, made when an observer first asks. */
@@ -37,6 +38,7 @@ typedef struct ts_bound_program {
   int64_t *state;      /**< Per tensor: offset in the shared state arena (STATE leaves and what lies in them). */
   ts_memcheck *memcheck;
   ts_bound_run *run; /**< Device: per run of the step; those alike share the first's. */
+  uint64_t group; /**< Of the ranks that run the same program, for the heartbeat: those of one stage of a pipeline. */
 } ts_bound_program;
 
 /** Device: when a run began and ended, until somebody asks. */

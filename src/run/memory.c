@@ -111,7 +111,7 @@ void ts_bound_read(ts_executor *e, void *to, const void *memory, size_t bytes) {
   if (e->backend->device == NULL) {
     memcpy(to, memory, bytes);
   } else {
-    ts_heartbeat_enter("wait.for.device");
+    ts_heartbeat_wait("wait.for.device", e->program[0].group);
     stage(e, (unsigned char *) memory, to, bytes, true);
     ts_heartbeat_leave();
   }

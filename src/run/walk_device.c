@@ -188,7 +188,7 @@ void ts_walk_device(ts_executor *e, ts_bound_program *p, int run) {
     ts_executor_finish(e); /* or the host's clock would say nothing about the device's begin */
   }
   double start = ts_seconds();
-  ts_heartbeat_enter(queueing[phase]);
+  ts_heartbeat_enter(queueing[phase], p->group);
   device->set_run(name_run(p->program->use, phase), records(e, r));
   device->record(span->begin, TS_QUEUE_COMPUTE);
   queue_commands(e, p, r, false);

@@ -14,7 +14,7 @@ static void observe(const ts_bound_node *b, bool collective, double start) {
 static void run_collective(void *argument) {
   ts_bound_node *b = argument;
   double start = b->executor->options.observer != NULL ? ts_seconds() : 0;
-  ts_heartbeat_enter(b->call.node->name);
+  ts_heartbeat_enter(b->call.node->name, b->group);
   ts_bound_collective(b);
   ts_heartbeat_leave();
   observe(b, true, start);
