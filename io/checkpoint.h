@@ -18,8 +18,8 @@
  *     1   every parameter is one whole piece: parameter_part, parameter_offset; parameters lie in this order
  *     2   pieces, those of a parameter together: parameter_dim, parameter_pieces (how many), and piece_part,
  *         piece_offset, piece_pitch, piece_length; a piece begins along parameter_dim where the one before ends;
- *         state_block, state_own: states that do not have an element for each of the part's; they are in the shards, and
- *         not among the virtual datasets
+ *         state_block, state_own: states that do not have an element for each of the part's; they are in the shards,
+ *         and not among the virtual datasets
  *
  * This build reads both.  2 is written only for what 1 cannot say: builds that know 1 alone read whole parameters as
  * ever, and refuse pieces as "written by a newer version".
@@ -189,7 +189,7 @@ ts_checkpoint *ts_checkpoint_unpack(const char *bytes);
 /** Where elements go that are not read into memory: \a count values, \a at elements from the piece's first. */
 typedef void ts_checkpoint_sink(void *user, int64_t at, int64_t count, const void *values);
 
-/** Elements [first, first + count) of a state of a part, wherever they lie: of the flat range, in blocks of the state. */
+/** Elements [first, first + count) of a state of a part, wherever they lie: of the flat range, in the state's blocks. */
 typedef struct ts_checkpoint_piece {
   int part, state;
   int64_t first, count;

@@ -59,8 +59,8 @@ int64_t ts_data_samples(const ts_data *data, ts_split split);
  * \return TS_BAD_INPUT: a token outside the vocabulary (file, offset in tokens, value), or an unreadable file. */
 ts_status ts_data_sample(ts_data *data, ts_split split, int64_t position, int32_t *tokens, ts_error *err);
 
-/** Read the sample at \a position as sample \a i of a batch, and as the run's of that number.  Not collective; one thread
- * at a time.
+/** Read the sample at \a position as sample \a i of a batch, and as the run's of that number.  Not collective; one
+ * thread at a time.
  * \return TS_BAD_INPUT as ts_data_sample; the sample is undefined then. */
 ts_status ts_data_read(ts_data *data, ts_split split, int64_t position, ts_batch *batch, int64_t i, ts_error *err);
 

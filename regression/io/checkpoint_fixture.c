@@ -327,11 +327,10 @@ int64_t fixture_differences(const char *directory, const ts_checkpoint *c) {
   int n = 0;
   for (int i = 0; i < c->n_parts; ++i) {
     for (int k = 0; k < c->part[i].n_states; ++k) {
-      piece[n] =
-          (ts_checkpoint_piece){.part = i,
-                                .state = k,
-                                .count = ts_saved_state_cut(&c->part[i], k, c->n_shards),
-                                .dtype = c->part[i].state[k].dtype};
+      piece[n] = (ts_checkpoint_piece){.part = i,
+                                       .state = k,
+                                       .count = ts_saved_state_cut(&c->part[i], k, c->n_shards),
+                                       .dtype = c->part[i].state[k].dtype};
       piece[n].to = ts_calloc((size_t) piece[n].count, ts_dtype_size(piece[n].dtype));
       ++n;
     }

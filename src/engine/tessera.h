@@ -76,8 +76,8 @@ typedef struct ts_step_input {
 } ts_step_input;
 
 /** A whole step: forward and backward of gradient_accumulation_steps micro-batches, reduce, agree on the record, clip,
- * update.  A rank's samples are its share by ts_engine_mesh: ranks that differ in other axes than TS_AXES_BATCH give the
- * same ones. Collective over the world. */
+ * update.  A rank's samples are its share by ts_engine_mesh: ranks that differ in other axes than TS_AXES_BATCH give
+ * the same ones. Collective over the world. */
 ts_step_result ts_engine_train_step(ts_engine *engine, const ts_step_input *input);
 
 /** Sum of the loss over valid tokens and their number, over all ranks, of one micro-batch a rank, without dropout.

@@ -11,8 +11,8 @@
 
 /* ---- data ---- */
 
-/* This rank's samples of a step: dealt out in order of (micro-batch, batch coordinate, row), so that a step has the same
- * samples on every grid. */
+/* This rank's samples of a step: dealt out in order of (micro-batch, batch coordinate, row), so that a step has the
+ * same samples on every grid. */
 static ts_status read_batch(ts_training *r, ts_error *err) {
   int64_t groups = ts_mesh_group_size(&r->mesh, TS_AXES_BATCH), group = ts_mesh_group_rank(&r->mesh, TS_AXES_BATCH);
   ts_status status = TS_OK;

@@ -178,7 +178,7 @@ int64_t ts_parameter_in_whole(const ts_parameter *p, int64_t first, int64_t *cou
   if (ts_parameter_is_whole(p)) {
     return first;
   }
-  int64_t slice = slice_elements(p), row = first / (p->held.d[p->dim] * slice), at = first % (p->held.d[p->dim] * slice);
+  int64_t slice = slice_elements(p), width = p->held.d[p->dim] * slice, row = first / width, at = first % width;
   const ts_interval *piece = p->piece;
   for (; at >= piece->length * slice; ++piece) {
     at -= piece->length * slice;

@@ -29,8 +29,8 @@ typedef struct ts_interval {
   int64_t begin, length;
 } ts_interval;
 
-/** A parameter: the tensor of the model, and what of it this rank's part holds: the elements with some indices along one
- * dimension, as one smaller tensor. */
+/** A parameter: the tensor of the model, and what of it this rank's part holds: the elements with some indices along
+ * one dimension, as one smaller tensor. */
 typedef struct ts_parameter {
   char *name;     /**< Owned. */
   ts_shape shape; /**< Of the whole tensor. */
@@ -39,8 +39,8 @@ typedef struct ts_parameter {
   ts_interval *piece; /**< Owned: what this rank holds along dim, in its own order; without a cut all of it. */
   ts_shape held;      /**< Shape of what it holds. */
   int part;
-  int64_t offset; /**< First element in the part's flat range. */
-  int64_t count;  /**< Elements of what it holds. */
+  int64_t offset;                /**< First element in the part's flat range. */
+  int64_t count;                 /**< Elements of what it holds. */
   float weight_decay, lr_factor; /**< Of its parameter group. */
 } ts_parameter;
 
@@ -103,7 +103,8 @@ int64_t ts_parameter_in_whole(const ts_parameter *parameter, int64_t first, int6
 /** True when this rank holds the whole tensor as it is. Not collective. */
 bool ts_parameter_is_whole(const ts_parameter *parameter);
 
-/** Parameters (elements of whole tensors, gaps not counted) of all parts, trainable ones only when asked. Not collective. */
+/** Parameters (elements of whole tensors, gaps not counted) of all parts, trainable ones only when asked.
+ * Not collective. */
 int64_t ts_layout_parameter_count(const ts_layout *layout, bool trainable_only);
 
 /** How the working copy of elements from \a first on of \a part is rounded (bf16.stochastic_rounding): the same numbers
