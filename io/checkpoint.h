@@ -189,7 +189,7 @@ ts_checkpoint *ts_checkpoint_unpack(const char *bytes);
 /** Where elements go that are not read into memory: \a count values, \a at elements from the piece's first. */
 typedef void ts_checkpoint_sink(void *user, int64_t at, int64_t count, const void *values);
 
-/** Elements [first, first + count) of a state of a part, wherever they lie: of the flat range, in the state's blocks. */
+/** Elements [first, first + count) of a state of a part, wherever they lie: of the flat range, in its blocks. */
 typedef struct ts_checkpoint_piece {
   int part, state;
   int64_t first, count;

@@ -6,8 +6,8 @@
  * on a device in the first steps.
  *
  * On a device a run is queued and returns; the host waits where it reads (ts_executor_read_..., _take_times) or where
- * it would overwrite inputs that are still being copied (ts_executor_input).  A run is queued command by command the first
- * time, recorded the second time, and replayed from then on, unless somebody observes it or graphs are off.
+ * it would overwrite inputs that are still being copied (ts_executor_input).  A run is queued command by command the
+ * first time, recorded the second time, and replayed from then on, unless somebody observes it or graphs are off.
  */
 #ifndef TS_RUN_EXECUTOR_H
 #define TS_RUN_EXECUTOR_H
