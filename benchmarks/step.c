@@ -81,8 +81,7 @@ static double one_step(ts_engine *engine, const ts_batch *batch, ts_step_result 
 /* Tokens at random, of this rank's own. */
 static ts_batch *make_batch(ts_world *world, const ts_deck *deck) {
   int64_t n = deck->data.sequence_length + 1;
-  ts_batch *batch =
-      ts_batch_create(deck->train_micro_batch_size_per_gpu * deck->gradient_accumulation_steps, n - 1);
+  ts_batch *batch = ts_batch_create(deck->train_micro_batch_size_per_gpu * deck->gradient_accumulation_steps, n - 1);
   int32_t *tokens = ts_malloc((size_t) n * sizeof *tokens);
   for (int64_t i = 0; i < batch->samples; ++i) {
     for (int64_t t = 0; t < n; ++t) {
@@ -163,9 +162,9 @@ int main(int argc, char **argv) {
   int threads = ts_engine_threads(deck, ts_world_local_size(world));
   double peak = find_peak(backend, dtype, threads) * ranks;
   profile p;
-  bool device = backend->device != NULL;
-  measured m = measure(world, deck, steps, !device, &p), observed = m;
-  if (device) {
+  ts_device *device = ts_backend_device(backend);
+  measured m = measure(world, deck, steps, device == NULL, &p), observed = m;
+  if (device != NULL) {
     observed = measure(world, deck, 3, true, &p);
   }
   if (ts_world_rank(world) == 0) {
@@ -174,8 +173,8 @@ int main(int argc, char **argv) {
            "%% of peak\n",
            ranks, threads, ts_dtype_name(dtype), (long long) deck->zero_optimization.stage, 1e-9 * peak,
            1e3 * m.seconds, tokens / m.seconds, 1e-9 * m.flops / m.seconds, 100 * m.flops / m.seconds / peak);
-    print_mfu(&m, device ? backend->device->peak_flops(dtype) * ranks : 0);
-    print_profile(&p, device ? 3 : steps, observed.seconds);
+    print_mfu(&m, device != NULL ? device->ops->peak_flops(device, dtype) * ranks : 0);
+    print_profile(&p, device != NULL ? 3 : steps, observed.seconds);
   }
   ts_text_free(&said);
   ts_deck_destroy(&deck);

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static const char *const queue_names[TS_N_QUEUES] = {"compute", "comm", "copy"};
+static const char *const queue_names[TS_N_QUEUES] = {"compute", "comm"};
 
 void ts_lowered_destroy(ts_lowered **commands) {
   if (*commands != NULL) {
