@@ -93,11 +93,10 @@ static cublasLtMatrixLayout_t make_matrix(ts_dtype dtype, int64_t rows, int64_t 
 }
 
 static const uint32_t epilogues[TS_BLAS_N_EPILOGUES] = {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS,
-                                                        CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
-                                                        CUBLASLT_EPILOGUE_DGELU_BGRAD};
+                                                        CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU};
 
 static bool adds_bias(const ts_blas_spec *s) {
-  return s->epilogue != TS_BLAS_PLAIN && s->epilogue != TS_BLAS_DGELU;
+  return s->epilogue == TS_BLAS_BIAS || s->epilogue == TS_BLAS_GELU;
 }
 static bool has_aux(const ts_blas_spec *s) {
   return s->epilogue >= TS_BLAS_GELU;

@@ -1,4 +1,4 @@
-/* Plans of cuBLASLt: epilogues that no op has yet, leading dimensions, operands that are aligned to nothing, priors at
+/* Plans of cuBLASLt: epilogues, leading dimensions, operands that are aligned to nothing, priors at
  * beta 0; the table of chosen algorithms: measured, written, read, damaged. */
 #include "base/text.h"
 #include "cuda/blas_choice.h"
@@ -81,8 +81,7 @@ static bool is_near(const char *what, double got, double exact) {
   return near;
 }
 
-/* Compare row i; what it adds to the gradient of the bias. */
-static bool check_row(const product *p, const matrix *x, const matrix *out, int64_t i, double *gradient) {
+static bool check_row(const product *p, const matrix *x, const matrix *out, int64_t i) {
   const ts_blas_spec *s = &p->spec;
   bool right = true;
   for (int64_t j = 0; j < s->n && right; ++j) {
@@ -97,26 +96,19 @@ static bool check_row(const product *p, const matrix *x, const matrix *out, int6
       right = is_near("aux", run_get(&out[AUX].host, i * s->n + j), exact);
       exact = gelu(exact);
     }
-    if (s->epilogue >= TS_BLAS_DGELU) {
+    if (s->epilogue == TS_BLAS_DGELU) {
       exact *= gelu_slope(aux);
     }
-    gradient[j] += exact;
     right = right && is_near("c", run_get(&out[C].host, i * s->ldc + j), exact);
   }
   return right;
 }
 
 static bool is_right(const product *p, const matrix *x, const matrix *out) {
-  const ts_blas_spec *s = &p->spec;
-  double *gradient = ts_calloc((size_t) s->n, sizeof *gradient);
   bool right = true;
-  for (int64_t i = 0; i < s->m && right; ++i) {
-    right = check_row(p, x, out, i, gradient);
+  for (int64_t i = 0; i < p->spec.m && right; ++i) {
+    right = check_row(p, x, out, i);
   }
-  for (int64_t j = 0; s->epilogue == TS_BLAS_DGELU_DBIAS && j < s->n && right; ++j) {
-    right = is_near("dbias", run_get(&out[BIAS].host, j), gradient[j]);
-  }
-  ts_free(gradient);
   return right;
 }
 

@@ -123,7 +123,7 @@ static int64_t comm_workspace(const planner *p) {
   int64_t most = 0;
   for (ts_nid n = 0; n < p->graph->n_nodes; ++n) {
     const ts_node *node = &p->graph->node[n];
-    if (node->op == TS_OP_REDUCE_SCATTER || node->op == TS_OP_ALL_REDUCE) {
+    if (node->op == TS_OP_REDUCE_SCATTER) {
       int64_t columns = 0;
       for (int i = 0; i < node->attr.comm.n_pieces; ++i) {
         const ts_piece *piece = &node->attr.comm.piece[i];

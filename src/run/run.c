@@ -6,18 +6,14 @@
 
 void ts_bound_collective(ts_bound_node *b) {
   const ts_node *node = b->call.node;
-  const ts_graph *g = b->call.graph;
-  ts_dtype x = g->tensor[node->in[0]].dtype, y = g->tensor[node->out[0]].dtype;
+  ts_dtype x = ts_call_in(&b->call, 0)->dtype, y = ts_call_out(&b->call, 0)->dtype;
   const ts_comm_ops *ops = b->comm->ops;
   if (node->op == TS_OP_ALL_GATHER) {
     ops->all_gather(b->comm, b->transfer, node->attr.comm.n_pieces, x);
-  } else if (node->op == TS_OP_REDUCE_SCATTER) {
+  } else {
+    TS_ASSERT(node->op == TS_OP_REDUCE_SCATTER);
     ops->reduce_scatter(b->comm, b->transfer, node->attr.comm.n_pieces, x, node->attr.comm.wire, y, b->call.beta,
                         b->call.workspace, b->call.workspace_bytes);
-  } else {
-    TS_ASSERT(node->op == TS_OP_ALL_REDUCE);
-    ops->all_reduce(b->comm, b->in[0], b->out[0], ts_tensor_count(g, node->in[0]), x, node->attr.comm.wire,
-                    b->call.workspace, b->call.workspace_bytes);
   }
 }
 
