@@ -37,7 +37,7 @@ static int64_t arena_bytes(const ts_program *const *program, int n) {
   for (int i = n - 1; i >= 0; --i) {
     for (int a = TS_ARENA_STATE; program[i] != NULL && a < TS_N_ARENAS; ++a) {
       int64_t here = program[i]->plan->arena_bytes[a];
-      bytes[a] = a == TS_ARENA_STATE || here > bytes[a] ? here : bytes[a];
+      bytes[a] = ts_arenas[a].lifetime == TS_LIFETIME_STATE || here > bytes[a] ? here : bytes[a];
     }
   }
   for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {

@@ -11,17 +11,26 @@ enum { STAGING = 4 << 20 };
 
 /* ---- arenas ---- */
 
+/* The state of the first program, which has all of it; the largest of the rest. */
+static void measure_arenas(ts_executor *e) {
+  for (int i = 0; i < e->n_programs; ++i) {
+    for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+      bool shared = ts_arenas[a].lifetime == TS_LIFETIME_STATE;
+      size_t bytes = (size_t) e->program[i].program->plan->arena_bytes[a];
+      e->arena_bytes[a] = (shared ? i == 0 : bytes > e->arena_bytes[a]) ? bytes : e->arena_bytes[a];
+    }
+  }
+}
+
 void ts_bound_allocate(ts_executor *e) {
   ts_device *device = e->device;
-  e->arena_bytes[TS_ARENA_STATE] = (size_t) e->program[0].program->plan->arena_bytes[TS_ARENA_STATE];
-  for (int i = 0; i < e->n_programs; ++i) {
-    for (int a = TS_ARENA_INPUT; a < TS_N_ARENAS; ++a) {
-      size_t bytes = (size_t) e->program[i].program->plan->arena_bytes[a];
-      e->arena_bytes[a] = bytes > e->arena_bytes[a] ? bytes : e->arena_bytes[a];
+  measure_arenas(e);
+  for (int a = TS_ARENA_STATE; device != NULL && a < TS_N_ARENAS; ++a) {
+    if (ts_arenas[a].space == TS_SPACE_HOST) {
+      e->host[a] = device->ops->allocate_host(device, e->arena_bytes[a]);
     }
   }
   if (device != NULL) {
-    e->input = device->ops->allocate_host(device, e->arena_bytes[TS_ARENA_INPUT]);
     e->staging = device->ops->allocate_host(device, STAGING);
     e->staged = device->ops->event_create(device, false);
     e->copied_in = device->ops->event_create(device, false);
@@ -37,7 +46,9 @@ void ts_bound_allocate(ts_executor *e) {
   if (device != NULL && e->options.world != NULL) {
     ts_world_device_register(e->options.world, e->arena[TS_ARENA_STATE], bytes);
   }
-  e->input = device != NULL ? e->input : e->arena[TS_ARENA_INPUT];
+  for (int a = TS_ARENA_STATE; device == NULL && a < TS_N_ARENAS; ++a) {
+    e->host[a] = ts_arenas[a].space == TS_SPACE_HOST ? e->arena[a] : NULL;
+  }
 }
 
 void ts_bound_release(ts_executor *e) {
@@ -46,7 +57,9 @@ void ts_bound_release(ts_executor *e) {
     device->ops->event_destroy(device, e->staged);
     device->ops->event_destroy(device, e->copied_in);
     device->ops->release_host(device, e->staging);
-    device->ops->release_host(device, e->input);
+    for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+      device->ops->release_host(device, e->host[a]);
+    }
   }
   if (device != NULL && e->options.world != NULL) {
     ts_world_device_deregister(e->options.world, e->arena[TS_ARENA_STATE]);
@@ -63,7 +76,7 @@ void *ts_bound_address(const ts_executor *e, const ts_bound_program *b, ts_tid t
   if (at.arena == TS_ARENA_NONE) {
     return NULL;
   }
-  return e->arena[at.arena] + at.offset + (at.arena == TS_ARENA_STATE ? b->state[t] : 0);
+  return e->arena[at.arena] + at.offset + (ts_arenas[at.arena].lifetime == TS_LIFETIME_STATE ? b->state[t] : 0);
 }
 
 /* ---- inputs ---- */
@@ -71,14 +84,15 @@ void *ts_bound_address(const ts_executor *e, const ts_bound_program *b, ts_tid t
 void *ts_executor_input(ts_executor *e, int index, const char *name) {
   const ts_program *program = e->program[index].program;
   ts_tid t = ts_graph_find(program->graph, name);
-  if (t == TS_NONE || program->plan->address[t].arena != TS_ARENA_INPUT) {
+  ts_address at = t != TS_NONE ? program->plan->address[t] : (ts_address){TS_ARENA_NONE, 0};
+  if (e->host[at.arena] == NULL) {
     return NULL;
   }
   if (e->copying_in) {
     e->device->ops->finish(e->device, e->copied_in);
     e->copying_in = false;
   }
-  return e->input + program->plan->address[t].offset;
+  return e->host[at.arena] + at.offset;
 }
 
 void ts_executor_finish(ts_executor *e) {
@@ -202,12 +216,16 @@ void ts_executor_release_host(const ts_executor *e, void *memory, size_t bytes) 
 }
 
 int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs) {
-  int64_t inputs = 0;
-  for (int i = 0; i < n_programs; ++i) {
-    int64_t bytes = programs[i] != NULL ? programs[i]->plan->arena_bytes[TS_ARENA_INPUT] : 0;
-    inputs = bytes > inputs ? bytes : inputs;
+  int64_t all = STAGING;
+  for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    int64_t most = 0;
+    for (int i = 0; i < n_programs && ts_arenas[a].space == TS_SPACE_HOST; ++i) {
+      int64_t bytes = programs[i] != NULL ? programs[i]->plan->arena_bytes[a] : 0;
+      most = bytes > most ? bytes : most;
+    }
+    all += most;
   }
-  return inputs + STAGING;
+  return all;
 }
 
 int64_t ts_executor_arena_bytes(const ts_executor *e) {

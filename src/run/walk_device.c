@@ -55,7 +55,11 @@ void ts_walk_device_release(ts_executor *e, ts_bound_program *p) {
 
 static void copy_in(ts_executor *e) {
   ts_device *device = e->device;
-  device->ops->copy(device, e->arena[TS_ARENA_INPUT], e->input, e->arena_bytes[TS_ARENA_INPUT], TS_QUEUE_COMPUTE);
+  for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    if (ts_arenas[a].space == TS_SPACE_HOST) {
+      device->ops->copy(device, e->arena[a], e->host[a], e->arena_bytes[a], TS_QUEUE_COMPUTE);
+    }
+  }
   device->ops->record(device, e->copied_in, TS_QUEUE_COMPUTE);
   e->copying_in = true;
 }
