@@ -19,20 +19,20 @@ static int by_value(const void *a, const void *b) {
 }
 
 static double copy_rate(const ts_backend *backend, size_t bytes) {
-  const ts_device_ops *device = backend->device;
-  void *from = backend->allocate(bytes), *to = backend->allocate(bytes), *begin = device->event_create(true),
-       *end = device->event_create(true);
+  ts_device *device = ts_backend_device(backend);
+  void *from = backend->allocate(bytes), *to = backend->allocate(bytes),
+       *begin = device->ops->event_create(device, true), *end = device->ops->event_create(device, true);
   double seconds[RUNS];
   for (int i = 0; i < RUNS; ++i) {
-    device->record(begin, TS_QUEUE_COMPUTE);
-    device->copy(to, from, bytes, TS_QUEUE_COMPUTE);
-    device->record(end, TS_QUEUE_COMPUTE);
-    device->finish(end);
-    seconds[i] = device->seconds(begin, end);
+    device->ops->record(device, begin, TS_QUEUE_COMPUTE);
+    device->ops->copy(device, to, from, bytes, TS_QUEUE_COMPUTE);
+    device->ops->record(device, end, TS_QUEUE_COMPUTE);
+    device->ops->finish(device, end);
+    seconds[i] = device->ops->seconds(device, begin, end);
   }
   qsort(seconds, RUNS, sizeof *seconds, by_value);
-  device->event_destroy(begin);
-  device->event_destroy(end);
+  device->ops->event_destroy(device, begin);
+  device->ops->event_destroy(device, end);
   backend->release(from, bytes);
   backend->release(to, bytes);
   return 2 * (double) bytes / seconds[RUNS / 2];

@@ -18,6 +18,7 @@
 
 enum { HIDDEN = 768, INNER = 3072, VOCABULARY = 50257, MAX_TENSORS = 16 };
 static const ts_backend *backend;
+static ts_device *device;     /* NULL: the host */
 static int64_t n_rows = 1024; /* tokens */
 
 /* Bytes after which memory has left the caches. */
@@ -213,24 +214,24 @@ static size_t data_bytes(const ts_graph *g) {
 }
 
 static void wait_for_device(void) {
-  void *event = backend->device->event_create(false);
-  backend->device->record(event, TS_QUEUE_COMPUTE);
-  backend->device->finish(event);
-  backend->device->event_destroy(event);
+  void *event = device->ops->event_create(device, false);
+  device->ops->record(device, event, TS_QUEUE_COMPUTE);
+  device->ops->finish(device, event);
+  device->ops->event_destroy(device, event);
 }
 
 static void data_create(data_set *set, const ts_graph *g) {
   const ts_node *node = &g->node[0];
   set->memory = backend->allocate(data_bytes(g));
-  char *host = backend->device == NULL ? set->memory : ts_map(data_bytes(g));
+  char *host = device == NULL ? set->memory : ts_map(data_bytes(g));
   size_t at = 0;
   for (int i = 0; i < g->n_tensors; ++i) {
     set->tensor[i] = set->memory + at;
     fill(&g->tensor[i], host + at, ts_tensor_count(g, i));
     at += padded(g, i);
   }
-  if (backend->device != NULL) {
-    backend->device->copy(set->memory, host, at, TS_QUEUE_COMPUTE);
+  if (device != NULL) {
+    device->ops->copy(device, set->memory, host, at, TS_QUEUE_COMPUTE);
     wait_for_device();
     ts_unmap(host, at);
   }
@@ -257,7 +258,7 @@ static void call(const ts_kernel *kernel, const ts_graph *g, const data_set *set
                                 .workspace = workspace,
                                 .prepared = prepared,
                                 .threads = threads,
-                                .stream = backend->device != NULL ? backend->device->stream(TS_QUEUE_COMPUTE) : NULL});
+                                .stream = device != NULL ? device->ops->stream(device, TS_QUEUE_COMPUTE) : NULL});
 }
 
 static int compare_seconds(const void *a, const void *b) {
@@ -271,24 +272,23 @@ typedef struct device_clock {
 } device_clock;
 
 static void begin(device_clock *c) {
-  const ts_device_ops *device = backend->device;
   if (device != NULL) {
-    c->begin = c->begin != NULL ? c->begin : device->event_create(true);
-    c->end = c->end != NULL ? c->end : device->event_create(true);
-    device->record(c->begin, TS_QUEUE_COMPUTE);
+    c->begin = c->begin != NULL ? c->begin : device->ops->event_create(device, true);
+    c->end = c->end != NULL ? c->end : device->ops->event_create(device, true);
+    device->ops->record(device, c->begin, TS_QUEUE_COMPUTE);
   }
 }
 
 static double end(const device_clock *c) {
-  backend->device->record(c->end, TS_QUEUE_COMPUTE);
-  backend->device->finish(c->end);
-  return backend->device->seconds(c->begin, c->end);
+  device->ops->record(device, c->end, TS_QUEUE_COMPUTE);
+  device->ops->finish(device, c->end);
+  return device->ops->seconds(device, c->begin, c->end);
 }
 
 static void stop(device_clock *c) {
-  if (backend->device != NULL) {
-    backend->device->event_destroy(c->begin);
-    backend->device->event_destroy(c->end);
+  if (device != NULL) {
+    device->ops->event_destroy(device, c->begin);
+    device->ops->event_destroy(device, c->end);
   }
 }
 
@@ -312,7 +312,7 @@ static double measure(const ts_graph *g, int threads) {
     double start = omp_get_wtime();
     begin(&c);
     call(kernel, g, &set[i % n], workspace, prepared, threads);
-    seconds[i] = backend->device != NULL ? end(&c) : omp_get_wtime() - start;
+    seconds[i] = device != NULL ? end(&c) : omp_get_wtime() - start;
   }
   qsort(seconds, (size_t) calls, sizeof *seconds, compare_seconds);
   for (int i = 0; i < n; ++i) {
@@ -324,7 +324,7 @@ static double measure(const ts_graph *g, int threads) {
     kernel->release(prepared);
   }
   stop(&c);
-  return seconds[backend->device != NULL ? calls / 2 : calls / 10];
+  return seconds[device != NULL ? calls / 2 : calls / 10];
 }
 
 /* What must be read and written once: of a looked-up table only the rows. */
@@ -359,7 +359,7 @@ static double device_speed(void) {
   device_clock c = {NULL, NULL};
   for (int i = 0; i < RUNS; ++i) {
     begin(&c);
-    backend->device->copy(to, from, BYTES, TS_QUEUE_COMPUTE);
+    device->ops->copy(device, to, from, BYTES, TS_QUEUE_COMPUTE);
     seconds[i] = end(&c);
   }
   qsort(seconds, RUNS, sizeof *seconds, compare_seconds);
@@ -374,6 +374,7 @@ static void open_device(void) {
   const ts_cuda_options options = {.local_rank = 0};
   TS_CHECK(ts_cuda_open(&options, &err) == TS_OK, "%s", err.text);
   backend = ts_backend_cuda();
+  device = ts_backend_device(backend);
   n_rows = 65536;
 }
 

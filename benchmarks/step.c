@@ -163,9 +163,9 @@ int main(int argc, char **argv) {
   int threads = ts_engine_threads(deck, ts_world_local_size(world));
   double peak = find_peak(backend, dtype, threads) * ranks;
   profile p;
-  bool device = backend->device != NULL;
-  measured m = measure(world, deck, steps, !device, &p), observed = m;
-  if (device) {
+  ts_device *device = ts_backend_device(backend);
+  measured m = measure(world, deck, steps, device == NULL, &p), observed = m;
+  if (device != NULL) {
     observed = measure(world, deck, 3, true, &p);
   }
   if (ts_world_rank(world) == 0) {
@@ -174,8 +174,8 @@ int main(int argc, char **argv) {
            "%% of peak\n",
            ranks, threads, ts_dtype_name(dtype), (long long) deck->zero_optimization.stage, 1e-9 * peak,
            1e3 * m.seconds, tokens / m.seconds, 1e-9 * m.flops / m.seconds, 100 * m.flops / m.seconds / peak);
-    print_mfu(&m, device ? backend->device->peak_flops(dtype) * ranks : 0);
-    print_profile(&p, device ? 3 : steps, observed.seconds);
+    print_mfu(&m, device != NULL ? device->ops->peak_flops(device, dtype) * ranks : 0);
+    print_profile(&p, device != NULL ? 3 : steps, observed.seconds);
   }
   ts_text_free(&said);
   ts_deck_destroy(&deck);

@@ -170,7 +170,7 @@ static bool make_attention_bench(const ts_graph *graph, const ts_node *node, siz
   size_t q_bytes = ts_align_up((size_t) q * 2, TS_CUDA_ALIGN), kv_bytes = ts_align_up((size_t) kv * 2, TS_CUDA_ALIGN),
          lse = ts_align_up((size_t) (c.batch * c.heads * c.length) * 4, TS_CUDA_ALIGN);
   size_t all = 6 * q_bytes + 6 * kv_bytes + 2 * lse + ts_align_up(workspace, TS_CUDA_ALIGN) + 256;
-  cudaStream_t stream = (cudaStream_t) ts_backend_cuda()->device->stream(TS_QUEUE_COMPUTE);
+  cudaStream_t stream = ts_cuda_opened()->stream[TS_QUEUE_COMPUTE];
   if (cudaMalloc((void **) &b->memory, all) != cudaSuccess) {
     (void) cudaGetLastError();
     return false;
@@ -236,15 +236,15 @@ static void run_candidate(bench *b, bool cudnn) {
 }
 
 static double time_of(bench *b, bool cudnn) {
-  const ts_device_ops *device = ts_backend_cuda()->device;
+  ts_device *device = &ts_cuda_opened()->base;
   double seconds[RUNS];
   run_candidate(b, cudnn);
   for (int i = 0; i < RUNS; ++i) {
-    device->record(b->event[0], TS_QUEUE_COMPUTE);
+    device->ops->record(device, b->event[0], TS_QUEUE_COMPUTE);
     run_candidate(b, cudnn);
-    device->record(b->event[1], TS_QUEUE_COMPUTE);
-    device->finish(b->event[1]);
-    double now = device->seconds(b->event[0], b->event[1]);
+    device->ops->record(device, b->event[1], TS_QUEUE_COMPUTE);
+    device->ops->finish(device, b->event[1]);
+    double now = device->ops->seconds(device, b->event[0], b->event[1]);
     int at = i;
     for (; at > 0 && seconds[at - 1] > now; --at) {
       seconds[at] = seconds[at - 1];
@@ -298,7 +298,7 @@ static bool repeats(bench *b) {
 static const double MOST_DIFFERENT = 0.05, FASTER = 0.98;
 
 static void measure_attention(const ts_graph *graph, const ts_node *node, ts_cudnn_plan *plan, ts_attention_choice *c) {
-  const ts_device_ops *device = ts_backend_cuda()->device;
+  ts_device *device = &ts_cuda_opened()->base;
   size_t workspace = ts_cuda_attention(node->op)->prepare(NULL, graph, node, NULL),
          theirs = ts_cudnn_workspace(graph, node);
   bench b = {};
@@ -309,8 +309,8 @@ static void measure_attention(const ts_graph *graph, const ts_node *node, ts_cud
     return;
   }
   b.plan = plan;
-  b.event[0] = device->event_create(true);
-  b.event[1] = device->event_create(true);
+  b.event[0] = device->ops->event_create(device, true);
+  b.event[1] = device->ops->event_create(device, true);
   double own = time_of(&b, false), other = time_of(&b, true), difference = difference_of(&b);
   bool same = repeats(&b), right = difference <= MOST_DIFFERENT;
   c->cudnn = right && same && other < FASTER * own;
@@ -318,8 +318,8 @@ static void measure_attention(const ts_graph *graph, const ts_node *node, ts_cud
   ts_log(right && same ? TS_LOG_DEBUG : TS_LOG_WARNING,
          "%s: own %.1f us, cuDNN %.1f us, results differ by %.1e of the largest%s", line, 1e6 * own, 1e6 * other,
          difference, same ? "" : "; cuDNN's bits change from run to run");
-  device->event_destroy(b.event[0]);
-  device->event_destroy(b.event[1]);
+  device->ops->event_destroy(device, b.event[0]);
+  device->ops->event_destroy(device, b.event[1]);
   TS_CUDA(cudaStreamSynchronize((cudaStream_t) b.call.stream));
   TS_CUDA(cudaFree(b.memory));
 }

@@ -54,10 +54,6 @@ int64_t ts_cudnn_plan_engine(const ts_cudnn_plan *plan);
  * 16 bytes. A failure ends the job. Not collective. */
 void ts_cudnn_plan_run(ts_cudnn_plan *plan, const ts_kernel_call *call);
 
-/** Give back cuDNN's handle, made with the first plan for this process's device; nothing when there is none.  All plans
- * must be gone. Not collective. */
-void ts_cudnn_close(void);
-
 /** "cuDNN 9.19.0", part of the target's identity; "no cuDNN" where it was built without. Not collective. */
 const char *ts_cudnn_describe(void);
 

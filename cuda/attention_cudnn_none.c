@@ -1,5 +1,6 @@
 /* Built without cuDNN: nothing is supported, so that no plan is ever made. */
 #include "cuda/attention_cudnn.h"
+#include "cuda/device.h"
 
 bool ts_cudnn_supports(const ts_graph *graph, const ts_node *node) {
   (void) graph;
@@ -48,7 +49,8 @@ void ts_cudnn_plan_run(ts_cudnn_plan *plan, const ts_kernel_call *call) {
   ts_die(__FILE__, __LINE__, "built without cuDNN, but given a plan of it (%p)", (void *) plan);
 }
 
-void ts_cudnn_close(void) {
+void ts_cudnn_close(ts_cuda_device *device) {
+  (void) device;
 }
 
 const char *ts_cudnn_describe(void) {

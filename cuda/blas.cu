@@ -17,11 +17,15 @@ extern "C" {
 #include <stdio.h>
 #include <string.h>
 
-/* What all plans share, made with the first. */
-static struct library {
+/* What all plans of a device share, made with the first. */
+struct ts_blas_library {
   cublasLtHandle_t handle;
   float *constant; /* on the device: 1, 0 */
-} library;
+};
+
+static ts_blas_library *library(void) {
+  return ts_cuda_opened()->blas;
+}
 
 void ts_blas_check(cublasStatus_t code, const char *file, int line, const char *call) {
   if (code != CUBLAS_STATUS_SUCCESS) {
@@ -30,22 +34,24 @@ void ts_blas_check(cublasStatus_t code, const char *file, int line, const char *
   }
 }
 
-static void open_library(void) {
+static void open_library(ts_cuda_device *device) {
   static const float values[] = {1, 0};
-  cudaStream_t stream = (cudaStream_t) ts_backend_cuda()->device->stream(TS_QUEUE_COMPUTE);
-  TS_BLAS(cublasLtCreate(&library.handle));
-  TS_CUDA(cudaMalloc((void **) &library.constant, sizeof values));
-  TS_CUDA(cudaMemcpyAsync(library.constant, values, sizeof values, cudaMemcpyHostToDevice, stream));
+  cudaStream_t stream = device->stream[TS_QUEUE_COMPUTE];
+  ts_blas_library *made = (ts_blas_library *) ts_calloc(1, sizeof *made);
+  TS_BLAS(cublasLtCreate(&made->handle));
+  TS_CUDA(cudaMalloc((void **) &made->constant, sizeof values));
+  TS_CUDA(cudaMemcpyAsync(made->constant, values, sizeof values, cudaMemcpyHostToDevice, stream));
   TS_CUDA(cudaStreamSynchronize(stream));
+  device->blas = made;
 }
 
-void ts_cuda_blas_close(void) {
+void ts_cuda_blas_close(ts_cuda_device *device) {
   ts_blas_choices_clear();
-  if (library.handle != NULL) {
-    TS_BLAS(cublasLtDestroy(library.handle));
-    TS_CUDA(cudaFree(library.constant));
-    library.handle = NULL;
-    library.constant = NULL;
+  if (device->blas != NULL) {
+    TS_BLAS(cublasLtDestroy(device->blas->handle));
+    TS_CUDA(cudaFree(device->blas->constant));
+    ts_free(device->blas);
+    device->blas = NULL;
   }
 }
 
@@ -57,7 +63,7 @@ const char *ts_cuda_blas_describe(void) {
 }
 
 const float *ts_blas_constant(bool one) {
-  return library.constant + (one ? 0 : 1);
+  return library()->constant + (one ? 0 : 1);
 }
 
 /* ---- descriptors ---- */
@@ -87,11 +93,10 @@ static cublasLtMatrixLayout_t make_matrix(ts_dtype dtype, int64_t rows, int64_t 
 }
 
 static const uint32_t epilogues[TS_BLAS_N_EPILOGUES] = {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS,
-                                                        CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
-                                                        CUBLASLT_EPILOGUE_DGELU_BGRAD};
+                                                        CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU};
 
 static bool adds_bias(const ts_blas_spec *s) {
-  return s->epilogue != TS_BLAS_PLAIN && s->epilogue != TS_BLAS_DGELU;
+  return s->epilogue == TS_BLAS_BIAS || s->epilogue == TS_BLAS_GELU;
 }
 static bool has_aux(const ts_blas_spec *s) {
   return s->epilogue >= TS_BLAS_GELU;
@@ -137,7 +142,7 @@ int ts_blas_candidates(const ts_blas *blas, uint32_t alignment, cublasLtMatmulHe
   set_attribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment);
   set_attribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment);
   set_pointers(blas, (void *) (uintptr_t) alignment, (void *) (uintptr_t) TS_BLAS_ALIGN);
-  cublasStatus_t code = cublasLtMatmulAlgoGetHeuristic(library.handle, blas->product, blas->b, blas->a, blas->c,
+  cublasStatus_t code = cublasLtMatmulAlgoGetHeuristic(library()->handle, blas->product, blas->b, blas->a, blas->c,
                                                        blas->c, preference, wanted, result, &found);
   TS_BLAS(cublasLtMatmulPreferenceDestroy(preference));
   for (int i = 0; code == CUBLAS_STATUS_SUCCESS && i < found; ++i) {
@@ -162,7 +167,7 @@ static bool is_usable(const ts_blas *blas, const cublasLtMatmulAlgo_t *algo) {
   memset(&result, 0, sizeof result);
   set_pointers(blas, (void *) (uintptr_t) TS_BLAS_ALIGN, (void *) (uintptr_t) TS_BLAS_ALIGN);
   cublasStatus_t code =
-      cublasLtMatmulAlgoCheck(library.handle, blas->product, blas->b, blas->a, blas->c, blas->c, algo, &result);
+      cublasLtMatmulAlgoCheck(library()->handle, blas->product, blas->b, blas->a, blas->c, blas->c, algo, &result);
   return code == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= TS_BLAS_LIBRARY_WORKSPACE;
 }
 
@@ -202,11 +207,12 @@ static ts_blas_spec completed(const ts_blas_spec *from) {
 ts_blas *ts_blas_create(const ts_blas_spec *spec) {
   ts_blas *blas = (ts_blas *) ts_calloc(1, sizeof *blas);
   blas->spec = completed(spec);
-  if (ts_cuda_multiprocessors() == 0) {
+  ts_cuda_device *device = ts_cuda_opened();
+  if (device == NULL) {
     return blas;
   }
-  if (library.handle == NULL) {
-    open_library();
+  if (device->blas == NULL) {
+    open_library(device);
   }
   const ts_blas_spec *s = &blas->spec;
   blas->product = make_matmul_desc(s);
@@ -287,12 +293,12 @@ cublasStatus_t ts_blas_try_algorithm(const ts_blas *blas, const ts_blas_operands
   static const float one = 1, zero = 0;
   const ts_blas_spec *s = &blas->spec;
   bool scaled = s->prior == TS_BLAS_SCALED_PRIOR;
-  const float *alpha = scaled ? library.constant : &one, *beta = scaled                      ? o->beta
-                                                                 : s->prior == TS_BLAS_PRIOR ? &one
-                                                                                             : &zero;
+  const float *alpha = scaled ? library()->constant : &one, *beta = scaled                      ? o->beta
+                                                                    : s->prior == TS_BLAS_PRIOR ? &one
+                                                                                                : &zero;
   void *workspace = (void *) (((uintptr_t) o->workspace + 255) / 256 * 256);
   set_pointers(blas, o->bias, o->aux);
-  return cublasLtMatmul(library.handle, blas->product, alpha, o->b, blas->b, o->a, blas->a, beta,
+  return cublasLtMatmul(library()->handle, blas->product, alpha, o->b, blas->b, o->a, blas->a, beta,
                         s->prior == TS_BLAS_NO_PRIOR ? o->c : o->prior, blas->c, o->c, blas->c, algo, workspace,
                         TS_BLAS_LIBRARY_WORKSPACE, stream);
 }

@@ -51,13 +51,12 @@ static inline ts_blas_prior ts_blas_prior_of(const ts_node *node, int output) {
   return !adds ? TS_BLAS_NO_PRIOR : node->beta == TS_NONE ? TS_BLAS_PRIOR : TS_BLAS_SCALED_PRIOR;
 }
 
-/** What follows the product.  The last three want bf16 and n divisible by 8. */
+/** What follows the product.  The last two want bf16 and n divisible by 8. */
 typedef enum ts_blas_epilogue {
   TS_BLAS_PLAIN,
-  TS_BLAS_BIAS,        /**< + bias[n] */
-  TS_BLAS_GELU,        /**< aux = a b + bias, c = gelu (aux); without rounding in between */
-  TS_BLAS_DGELU,       /**< c = (a b) gelu' (aux) */
-  TS_BLAS_DGELU_DBIAS, /**< and bias[n] = the sum of c over rows, before it is rounded */
+  TS_BLAS_BIAS,  /**< + bias[n] */
+  TS_BLAS_GELU,  /**< aux = a b + bias, c = gelu (aux); without rounding in between */
+  TS_BLAS_DGELU, /**< c = (a b) gelu' (aux) */
   TS_BLAS_N_EPILOGUES
 } ts_blas_epilogue;
 
@@ -77,7 +76,7 @@ typedef struct ts_blas_spec {
 typedef struct ts_blas_operands {
   const void *a, *b;
   void *c;
-  void *bias;        /**< Read; written by DGELU_DBIAS. */
+  void *bias;        /**< Read. */
   void *aux;         /**< [m][n] dense: written by GELU, read by DGELU. */
   const void *prior; /**< c itself, or a buffer laid out like c that does not overlap it. */
   const float *beta; /**< For SCALED_PRIOR.  At 0 the prior is not used: see blas.cu. */

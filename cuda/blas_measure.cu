@@ -68,7 +68,7 @@ static bool make_product_bench(const ts_blas_spec *s, bench *b) {
   size_t aux_bytes = ts_align_up((size_t) (s->m * s->n) * out, TS_CUDA_ALIGN),
          bias_bytes = ts_align_up((size_t) s->n * out, TS_CUDA_ALIGN);
   b->c_bytes = ts_align_up((size_t) (s->m * s->ldc) * out, TS_CUDA_ALIGN);
-  b->stream = (cudaStream_t) ts_backend_cuda()->device->stream(TS_QUEUE_COMPUTE);
+  b->stream = ts_cuda_opened()->stream[TS_QUEUE_COMPUTE];
   size_t all = TS_BLAS_WORKSPACE + a_bytes + b_bytes + b->c_bytes + aux_bytes + bias_bytes + 256;
   if (cudaMalloc((void **) &b->memory, all) != cudaSuccess) {
     (void) cudaGetLastError();
@@ -105,12 +105,12 @@ static bool leaves_prior(const ts_blas *blas, bench *b, const cublasLtMatmulAlgo
 
 /* Seconds of one run. */
 static double time_run(const ts_blas *blas, const bench *b, const cublasLtMatmulAlgo_t *algo, void *const event[2]) {
-  const ts_device_ops *ops = ts_backend_cuda()->device;
-  ops->record(event[0], TS_QUEUE_COMPUTE);
+  ts_device *device = &ts_cuda_opened()->base;
+  device->ops->record(device, event[0], TS_QUEUE_COMPUTE);
   ts_blas_run_algorithm(blas, &b->operands, algo, b->stream);
-  ops->record(event[1], TS_QUEUE_COMPUTE);
-  ops->finish(event[1]);
-  return ops->seconds(event[0], event[1]);
+  device->ops->record(device, event[1], TS_QUEUE_COMPUTE);
+  device->ops->finish(device, event[1]);
+  return device->ops->seconds(device, event[0], event[1]);
 }
 
 /* Median of RUNS, after one that warms up. */
@@ -146,11 +146,11 @@ static bool library_refuses(const ts_blas *blas, bench *b, const cublasLtMatmulA
 static const double FASTER = 0.98;
 
 static void measure_candidates(const ts_blas *blas, bench *b) {
-  const ts_device_ops *ops = ts_backend_cuda()->device;
+  ts_device *device = &ts_cuda_opened()->base;
   cublasLtMatmulHeuristicResult_t candidate[TS_BLAS_CANDIDATES];
   int n = ts_blas_candidates(blas, TS_BLAS_ALIGN, candidate, TS_BLAS_CANDIDATES), best = -1;
   double least = 0;
-  void *event[2] = {ops->event_create(true), ops->event_create(true)};
+  void *event[2] = {device->ops->event_create(device, true), device->ops->event_create(device, true)};
   for (int i = 0; i < n; ++i) {
     if (library_refuses(blas, b, &candidate[i].algo)) {
       continue;
@@ -164,8 +164,8 @@ static void measure_candidates(const ts_blas *blas, bench *b) {
       least = seconds;
     }
   }
-  ops->event_destroy(event[0]);
-  ops->event_destroy(event[1]);
+  device->ops->event_destroy(device, event[0]);
+  device->ops->event_destroy(device, event[1]);
   char text[TS_BLAS_SPEC_TEXT];
   if (best >= 0) {
     ts_blas_choices_put(&blas->spec, &candidate[best].algo);

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "cuda/attention_cudnn.h"
+#include "cuda/device.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -24,8 +25,6 @@ struct ts_cudnn_graph {
   cudnnBackendDescriptor_t all;  /* the operations, once closed */
   cudnnBackendDescriptor_t plan; /* NULL until there is one */
 };
-
-static cudnnHandle_t process_handle;
 
 /* ---- failures ---- */
 
@@ -84,10 +83,11 @@ static void finalize(ts_cudnn_graph *graph, cudnnBackendDescriptor_t d, const ch
 
 static void find_device(ts_cudnn_graph *graph, const char *device) {
   if (device == NULL) {
-    if (process_handle == NULL) {
-      check_cudnn(graph, cudnnCreate(&process_handle), "cudnnCreate");
+    ts_cuda_device *own = ts_cuda_opened();
+    if (own->cudnn == NULL) {
+      check_cudnn(graph, cudnnCreate(&own->cudnn), "cudnnCreate");
     }
-    graph->handle = process_handle;
+    graph->handle = own->cudnn;
     return;
   }
   graph->device = CREATE(graph, DEVICEPROP);
@@ -393,10 +393,10 @@ void ts_cudnn_graph_run(const ts_cudnn_graph *graph, ts_cudnn_pack pack, cudaStr
   MUST(cudnnBackendExecute(graph->handle, graph->plan, pack));
 }
 
-void ts_cudnn_close(void) {
-  if (process_handle != NULL) {
-    MUST(cudnnDestroy(process_handle));
-    process_handle = NULL;
+void ts_cudnn_close(ts_cuda_device *device) {
+  if (device->cudnn != NULL) {
+    MUST(cudnnDestroy(device->cudnn));
+    device->cudnn = NULL;
   }
 }
 

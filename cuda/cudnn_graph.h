@@ -31,8 +31,9 @@ typedef struct ts_cudnn_shape {
 } ts_cudnn_shape;
 
 /** Start a graph.  End with ts_cudnn_graph_destroy.
- * \param [in] device  NULL: the device of this process.  Otherwise cuDNN's description of one in JSON: needs no device;
- *                     plans for it state their workspace or are refused as they would be there, and cannot run.
+ * \param [in] device  NULL: the device of this process, which is open.  Otherwise cuDNN's description of one in JSON:
+ *                     needs no device; plans for it state their workspace or are refused as they would be there, and
+ *                     cannot run.
  * \param [out] err    Gets the first failure, in this and all later calls; must outlive the building.  May be NULL.
  * \return never NULL. Not collective. */
 ts_cudnn_graph *ts_cudnn_graph_create(const char *device, ts_error *err);

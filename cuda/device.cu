@@ -29,48 +29,50 @@ extern "C" {
 #include <string.h>
 #include <time.h>
 
-static struct device {
-  bool open, tf32;
-  int number, multiprocessors;
-  cudaStream_t stream[TS_N_QUEUES];
-  const char *op;
-  const char *run; /* queued last */
-  bool recorded;
-  double time_limit;
-  size_t memory, free_at_first; /* of the device; free once this process's context was there */
-  size_t arenas;                /* bytes this process allocated by the table */
-  char bus[32];
-  char name[256];
-} device;
+static ts_cuda_device *opened;
+
+ts_cuda_device *ts_cuda_opened(void) {
+  return opened;
+}
+
+/* What messages and plans read, which there are before and after. */
+static const ts_cuda_device *device_or_none(void) {
+  static const ts_cuda_device none = {};
+  return opened != NULL ? opened : &none;
+}
 
 /* ---- failures ---- */
 
 /* A range of NVTX a node, named as in the graph dump, for profilers; free where none listens. */
-void ts_cuda_set_op(const char *name) {
-  if (device.op != NULL) {
+static void set_op(ts_device *device, const char *name) {
+  ts_cuda_device *d = (ts_cuda_device *) device;
+  if (d->op != NULL) {
     TS_RANGE_POP();
   }
   if (name != NULL) {
     TS_RANGE_PUSH(name);
   }
-  device.op = name;
+  d->op = name;
 }
 
 const char *ts_cuda_op(void) {
-  return device.op != NULL ? device.op : "between two ops";
+  const char *op = device_or_none()->op;
+  return op != NULL ? op : "between two ops";
 }
 
-void ts_cuda_set_run(const char *name, bool recorded) {
-  device.run = name;
-  device.recorded = recorded;
+static void set_run(ts_device *device, const char *name, bool recorded) {
+  ts_cuda_device *d = (ts_cuda_device *) device;
+  d->run = name;
+  d->recorded = recorded;
 }
 
 const char *ts_cuda_run(void) {
-  return device.run != NULL ? device.run : "nothing of a step";
+  const char *run = device_or_none()->run;
+  return run != NULL ? run : "nothing of a step";
 }
 
 bool ts_cuda_run_is_recorded(void) {
-  return device.run != NULL && device.recorded;
+  return device_or_none()->run != NULL && device_or_none()->recorded;
 }
 
 /* What a kernel did shows at any call after it. */
@@ -79,21 +81,21 @@ static bool is_late(cudaError_t code) {
 }
 
 /* Whoever asked: our arena, a kernel's code, a library. */
-static void end_without_memory(const char *file, int line, const char *what) {
+static void end_without_memory(const ts_cuda_device *d, const char *file, int line, const char *what) {
   size_t available = 0, total = 0;
   char have[32], all[32], first[32], ours[32], theirs[32];
   (void) cudaGetLastError();
   (void) cudaMemGetInfo(&available, &total);
-  size_t gone = device.free_at_first > available ? device.free_at_first - available : 0;
-  size_t libraries = gone > device.arenas ? gone - device.arenas : 0;
+  size_t gone = d->free_at_first > available ? d->free_at_first - available : 0;
+  size_t libraries = gone > d->arenas ? gone - d->arenas : 0;
   ts_die(
       file, line,
       "GPU %d (%s): %s, %s of %s are free.  %s were free when this process had made its context; since "
       "then its arenas took %s, its libraries and communicators (or other processes on the GPU, nvidia-smi names them) "
       "%s.  Ways out: a higher zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, "
       "activation_checkpointing.enabled, more GPUs (`tessera plan` shows what each gives)",
-      device.number, device.name, what, ts_human_bytes((double) available, have), ts_human_bytes((double) total, all),
-      ts_human_bytes((double) device.free_at_first, first), ts_human_bytes((double) device.arenas, ours),
+      d->number, d->name, what, ts_human_bytes((double) available, have), ts_human_bytes((double) total, all),
+      ts_human_bytes((double) d->free_at_first, first), ts_human_bytes((double) d->arenas, ours),
       ts_human_bytes((double) libraries, theirs));
 }
 
@@ -101,19 +103,20 @@ void ts_cuda_check(cudaError_t code, const char *file, int line, const char *cal
   if (code == cudaSuccess) {
     return;
   }
-  if (code == cudaErrorMemoryAllocation && device.open) {
+  const ts_cuda_device *d = device_or_none();
+  if (code == cudaErrorMemoryAllocation && d->free_at_first > 0) {
     char what[512];
     snprintf(what, sizeof what, "out of memory in op %s, %s", ts_cuda_op(), call);
-    end_without_memory(file, line, what);
+    end_without_memory(d, file, line, what);
   }
   if (is_late(code)) {
     ts_die(file, line,
            "device %d, op %s: %s failed: %s (%s).  Something queued before may have done it; queued last: "
            "%s%s.  For the op: environment CUDA_LAUNCH_BLOCKING=1 and --set run.cuda_graphs=false",
-           device.number, ts_cuda_op(), call, cudaGetErrorName(code), cudaGetErrorString(code), ts_cuda_run(),
+           d->number, ts_cuda_op(), call, cudaGetErrorName(code), cudaGetErrorString(code), ts_cuda_run(),
            ts_cuda_run_is_recorded() ? ", recorded" : "");
   }
-  ts_die(file, line, "device %d, op %s: %s failed: %s (%s)", device.number, ts_cuda_op(), call, cudaGetErrorName(code),
+  ts_die(file, line, "device %d, op %s: %s failed: %s (%s)", d->number, ts_cuda_op(), call, cudaGetErrorName(code),
          cudaGetErrorString(code));
 }
 
@@ -159,18 +162,17 @@ static ts_status check_driver(ts_error *err) {
   return TS_OK;
 }
 
-static ts_status check_architecture(int number, ts_error *err) {
+static ts_status check_architecture(ts_cuda_device *d, ts_error *err) {
   struct cudaDeviceProp prop;
-  TS_CUDA(cudaGetDeviceProperties(&prop, number));
+  TS_CUDA(cudaGetDeviceProperties(&prop, d->number));
   int built = TS_CUDA_ARCHITECTURE, has = 10 * prop.major + prop.minor;
-  device.multiprocessors = prop.multiProcessorCount;
-  snprintf(device.name, sizeof device.name, "%s", prop.name);
+  snprintf(d->name, sizeof d->name, "%s", prop.name);
   return has == built
              ? TS_OK
              : ts_error_add(err,
                             "GPU %d is a %s of architecture sm_%d, and the kernels were built for sm_%d; build with "
                             "NVCC_GENCODE=\"-gencode arch=compute_%d,code=sm_%d\"",
-                            number, prop.name, has, built, has, has);
+                            d->number, prop.name, has, built, has, has);
 }
 
 /* ---- loading ---- */
@@ -225,97 +227,72 @@ static void load_kernels(void) {
 #endif
 }
 
-static void make_queues(void) {
+static void make_queues(ts_cuda_device *d) {
   int least, greatest;
   TS_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   for (int q = 0; q < TS_N_QUEUES; ++q) { /* messages first: what waits for them is on the critical path */
-    TS_CUDA(
-        cudaStreamCreateWithPriority(&device.stream[q], cudaStreamNonBlocking, q == TS_QUEUE_COMM ? greatest : least));
+    TS_CUDA(cudaStreamCreateWithPriority(&d->stream[q], cudaStreamNonBlocking, q == TS_QUEUE_COMM ? greatest : least));
   }
 }
 
-ts_status ts_cuda_open(const ts_cuda_options *o, ts_error *err) {
-  ts_status status = device.open ? TS_OK : check_driver(err);
-  if (device.open || status != TS_OK) {
-    return status;
-  }
-  int n = ts_cuda_devices();
-  int number = o->local_rank % n;
-  status = check_architecture(number, err);
-  if (status == TS_OK) {
-    device.number = number;
-    device.tf32 = o->tf32;
-    device.time_limit = o->time_limit;
-    TS_CUDA(cudaSetDevice(number));
-    TS_CUDA(cudaDeviceGetPCIBusId(device.bus, (int) sizeof device.bus, number));
-    TS_CUDA(cudaMemGetInfo(&device.free_at_first, &device.memory));
-    load_kernels();
-    make_queues();
-    device.open = true;
-  }
-  return status;
-}
-
-void ts_cuda_close(void) {
-  if (device.open) {
-    ts_cuda_blas_close();
-    ts_cudnn_close();
-    for (int q = 0; q < TS_N_QUEUES; ++q) {
-      TS_CUDA(cudaStreamDestroy(device.stream[q]));
-    }
-    memset(&device, 0, sizeof device);
-  }
+static void take_device(ts_cuda_device *d) {
+  size_t memory;
+  TS_CUDA(cudaSetDevice(d->number));
+  TS_CUDA(cudaDeviceGetPCIBusId(d->bus, (int) sizeof d->bus, d->number));
+  TS_CUDA(cudaMemGetInfo(&d->free_at_first, &memory));
+  load_kernels();
+  make_queues(d);
 }
 
 const char *ts_cuda_bus_id(void) {
-  return device.bus;
-}
-
-int ts_cuda_multiprocessors(void) {
-  return device.multiprocessors;
+  return device_or_none()->bus;
 }
 
 bool ts_cuda_tf32(void) {
-  return device.tf32;
+  return device_or_none()->tf32;
 }
 
 const char *ts_cuda_device_name(void) {
-  return device.name;
+  return device_or_none()->name;
 }
 
 /* ---- queues, events ---- */
 
-static void *queue_stream(ts_queue queue) {
-  return device.stream[queue];
+static cudaStream_t stream_of(const ts_device *device, ts_queue queue) {
+  return ((const ts_cuda_device *) device)->stream[queue];
 }
 
-static void queue_copy(void *to, const void *from, size_t bytes, ts_queue queue) {
+static void *queue_stream(ts_device *device, ts_queue queue) {
+  return stream_of(device, queue);
+}
+
+static void queue_copy(ts_device *device, void *to, const void *from, size_t bytes, ts_queue queue) {
   if (bytes > 0) {
-    TS_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, device.stream[queue]));
+    TS_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(device, queue)));
   }
 }
 
-static void *event_create(bool timed) {
+static void *event_create(ts_device *, bool timed) {
   cudaEvent_t event;
   TS_CUDA(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming));
   return event;
 }
 
-static void event_destroy(void *event) {
+static void event_destroy(ts_device *, void *event) {
   if (event != NULL) {
     TS_CUDA(cudaEventDestroy((cudaEvent_t) event));
   }
 }
 
-static void record_event(void *event, ts_queue queue) {
-  TS_CUDA(cudaEventRecord((cudaEvent_t) event, device.stream[queue]));
+static void record_event(ts_device *device, void *event, ts_queue queue) {
+  TS_CUDA(cudaEventRecord((cudaEvent_t) event, stream_of(device, queue)));
 }
 
-static void wait(void *event, ts_queue queue) {
-  TS_CUDA(cudaStreamWaitEvent(device.stream[queue], (cudaEvent_t) event, 0));
+static void wait(ts_device *device, void *event, ts_queue queue) {
+  TS_CUDA(cudaStreamWaitEvent(stream_of(device, queue), (cudaEvent_t) event, 0));
 }
 
-static double seconds(void *from, void *to) {
+static double seconds(ts_device *, void *from, void *to) {
   float milliseconds;
   TS_CUDA(cudaEventElapsedTime(&milliseconds, (cudaEvent_t) from, (cudaEvent_t) to));
   return 1e-3 * (double) milliseconds;
@@ -323,61 +300,58 @@ static double seconds(void *from, void *to) {
 
 /* ---- watching ---- */
 
-enum { MOST_WATCHERS = 16 };
-static ts_cuda_watcher watchers[MOST_WATCHERS];
-
 void ts_cuda_watch_add(const ts_cuda_watcher *watcher) {
-  for (int i = 0; i < MOST_WATCHERS; ++i) {
-    if (watchers[i].watch == NULL) {
-      watchers[i] = *watcher;
+  for (ts_cuda_watcher &w : opened->watcher) {
+    if (w.watch == NULL) {
+      w = *watcher;
       return;
     }
   }
-  TS_CHECK(false, "more than %d communicators to watch", MOST_WATCHERS);
+  TS_CHECK(false, "more than %d communicators to watch", TS_CUDA_WATCHERS);
 }
 
 void ts_cuda_watch_remove(void *user) {
-  for (int i = 0; i < MOST_WATCHERS; ++i) {
-    if (watchers[i].user == user) {
-      memset(&watchers[i], 0, sizeof watchers[i]);
+  for (int i = 0; opened != NULL && i < TS_CUDA_WATCHERS; ++i) {
+    if (opened->watcher[i].user == user) {
+      opened->watcher[i] = {};
     }
   }
 }
 
 /* Not blamed on one communicator: nothing is known but that something that was queued does not end. */
-static void end_wait(double waited) {
+static void end_wait(const ts_cuda_device *d, double waited) {
   ts_text text = {};
-  for (int i = 0; i < MOST_WATCHERS; ++i) {
-    if (watchers[i].describe != NULL) {
-      watchers[i].describe(watchers[i].user, &text);
+  for (const ts_cuda_watcher &w : d->watcher) {
+    if (w.describe != NULL) {
+      w.describe(w.user, &text);
     }
   }
   ts_die(__FILE__, __LINE__,
          "device %d, waiting for the device: nothing came for %.0f s (run.peer_timeout); queued "
          "last: %s%s%s.  A peer may be dead, or a kernel does not end",
-         device.number, waited, ts_cuda_run(), ts_cuda_run_is_recorded() ? ", recorded" : "",
+         d->number, waited, ts_cuda_run(), ts_cuda_run_is_recorded() ? ", recorded" : "",
          text.text != NULL ? text.text : "");
 }
 
-static void watch_wait(double began) {
-  for (int i = 0; i < MOST_WATCHERS; ++i) {
-    if (watchers[i].watch != NULL) {
-      watchers[i].watch(watchers[i].user);
+static void watch_wait(const ts_cuda_device *d, double began) {
+  for (const ts_cuda_watcher &w : d->watcher) {
+    if (w.watch != NULL) {
+      w.watch(w.user);
     }
   }
   double waited = ts_seconds() - began;
-  if (device.time_limit > 0 && waited > device.time_limit) {
-    end_wait(waited);
+  if (d->time_limit > 0 && waited > d->time_limit) {
+    end_wait(d, waited);
   }
 }
 
 /* Polls, so that a dead peer is noticed; sleeps once a wait is long. */
-static void finish_event(void *event) {
+static void finish_event(ts_device *device, void *event) {
   cudaError_t code;
   double began = ts_seconds();
   for (long polls = 0; (code = cudaEventQuery((cudaEvent_t) event)) == cudaErrorNotReady; ++polls) {
     if (polls % 256 == 0) {
-      watch_wait(began);
+      watch_wait((const ts_cuda_device *) device, began);
     }
     if (polls > 20000) {
       struct timespec nap = {0, 20000};
@@ -392,23 +366,22 @@ static void finish_event(void *event) {
 
 /* ---- memory ---- */
 
-size_t ts_cuda_available(void) {
+static size_t available_bytes(ts_device *) {
   size_t available, total;
   TS_CUDA(cudaMemGetInfo(&available, &total));
   return available;
 }
 
 /* The device is asked once a second at most: it takes a system call. */
-static size_t used(void) {
-  static size_t most;
-  static double asked;
-  if (asked == 0 || ts_seconds() - asked > 1) {
-    size_t available = ts_cuda_available();
-    size_t now = device.free_at_first > available ? device.free_at_first - available : 0;
-    most = now > most ? now : most;
-    asked = ts_seconds();
+static size_t used_bytes(ts_device *device) {
+  ts_cuda_device *d = (ts_cuda_device *) device;
+  if (d->asked == 0 || ts_seconds() - d->asked > 1) {
+    size_t available = available_bytes(device);
+    size_t now = d->free_at_first > available ? d->free_at_first - available : 0;
+    d->most_used = now > d->most_used ? now : d->most_used;
+    d->asked = ts_seconds();
   }
-  return most > device.arenas ? most : device.arenas;
+  return d->most_used > d->arenas ? d->most_used : d->arenas;
 }
 
 static void *allocate_arena(size_t bytes) {
@@ -417,23 +390,23 @@ static void *allocate_arena(size_t bytes) {
   if (code == cudaErrorMemoryAllocation) {
     char need[32], what[64];
     snprintf(what, sizeof what, "an arena of %s is needed", ts_human_bytes((double) bytes, need));
-    end_without_memory(__FILE__, __LINE__, what);
+    end_without_memory(device_or_none(), __FILE__, __LINE__, what);
   }
   ts_cuda_check(code, __FILE__, __LINE__, "cudaMalloc of an arena");
-  device.arenas += bytes;
-  TS_CUDA(cudaMemsetAsync(arena, 0, bytes, device.stream[TS_QUEUE_COMPUTE]));
-  TS_CUDA(cudaStreamSynchronize(device.stream[TS_QUEUE_COMPUTE]));
+  opened->arenas += bytes;
+  TS_CUDA(cudaMemsetAsync(arena, 0, bytes, opened->stream[TS_QUEUE_COMPUTE]));
+  TS_CUDA(cudaStreamSynchronize(opened->stream[TS_QUEUE_COMPUTE]));
   return arena;
 }
 
 static void release_arena(void *arena, size_t bytes) {
   if (arena != NULL) {
     TS_CUDA(cudaFree(arena));
-    device.arenas -= bytes <= device.arenas ? bytes : device.arenas;
+    opened->arenas -= bytes <= opened->arenas ? bytes : opened->arenas;
   }
 }
 
-static void *allocate_host(size_t bytes) {
+static void *allocate_host(ts_device *, size_t bytes) {
   void *memory;
   cudaError_t code = cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocDefault);
   if (code == cudaErrorMemoryAllocation) {
@@ -448,7 +421,7 @@ static void *allocate_host(size_t bytes) {
   return memory;
 }
 
-static void release_host(void *memory) {
+static void release_host(ts_device *, void *memory) {
   if (memory != NULL) {
     TS_CUDA(cudaFreeHost(memory));
   }
@@ -456,25 +429,25 @@ static void release_host(void *memory) {
 
 /* ---- capture ---- */
 
-static void capture_begin(void) {
-  TS_CUDA(cudaStreamBeginCapture(device.stream[TS_QUEUE_COMPUTE], cudaStreamCaptureModeThreadLocal));
+static void capture_begin(ts_device *device) {
+  TS_CUDA(cudaStreamBeginCapture(stream_of(device, TS_QUEUE_COMPUTE), cudaStreamCaptureModeThreadLocal));
 }
 
-static void *capture_end(void) {
+static void *capture_end(ts_device *device) {
   cudaGraph_t graph;
   cudaGraphExec_t exec;
-  TS_CUDA(cudaStreamEndCapture(device.stream[TS_QUEUE_COMPUTE], &graph));
+  TS_CUDA(cudaStreamEndCapture(stream_of(device, TS_QUEUE_COMPUTE), &graph));
   TS_CUDA(cudaGraphInstantiate(&exec, graph, 0));
   TS_CUDA(cudaGraphDestroy(graph));
-  TS_CUDA(cudaGraphUpload(exec, device.stream[TS_QUEUE_COMPUTE]));
+  TS_CUDA(cudaGraphUpload(exec, stream_of(device, TS_QUEUE_COMPUTE)));
   return exec;
 }
 
-static void replay(void *graph) {
-  TS_CUDA(cudaGraphLaunch((cudaGraphExec_t) graph, device.stream[TS_QUEUE_COMPUTE]));
+static void replay(ts_device *device, void *graph) {
+  TS_CUDA(cudaGraphLaunch((cudaGraphExec_t) graph, stream_of(device, TS_QUEUE_COMPUTE)));
 }
 
-static void graph_destroy(void *graph) {
+static void graph_destroy(ts_device *, void *graph) {
   if (graph != NULL) {
     TS_CUDA(cudaGraphExecDestroy((cudaGraphExec_t) graph));
   }
@@ -484,7 +457,7 @@ static void graph_destroy(void *graph) {
 
 /* Dense rates by NVIDIA's datasheets, TFLOP/s, of the SXM parts where no other form is named; fp32 is that of the units
  * without TF32.  The first name that is found in the device's counts. */
-static double peak_flops(ts_dtype dtype) {
+static double peak_flops(ts_device *device, ts_dtype dtype) {
   static const struct {
     const char *name;
     double bf16, fp32;
@@ -492,7 +465,7 @@ static double peak_flops(ts_dtype dtype) {
               {"H200 NVL", 835.5, 60},  {"H200", 989.4, 66.9}, {"H100 NVL", 835.5, 60},
               {"H100 PCIe", 756.5, 51}, {"H100", 989.4, 66.9}, {"A100", 312, 19.5}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
-    if (strstr(device.name, rows[i].name) != NULL) {
+    if (strstr(((const ts_cuda_device *) device)->name, rows[i].name) != NULL) {
       return 1e12 * (dtype == TS_BF16 ? rows[i].bf16 : rows[i].fp32);
     }
   }
@@ -514,7 +487,7 @@ static const ts_kernel *cuda_kernel(ts_op op) {
 
 static const char *describe_device(void) {
   static char text[512];
-  snprintf(text, sizeof text, "%s, sm_%d, CUDA %d.%d, %s, %s", device.open ? device.name : "no device",
+  snprintf(text, sizeof text, "%s, sm_%d, CUDA %d.%d, %s, %s", opened != NULL ? opened->name : "no device",
            TS_CUDA_ARCHITECTURE, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, ts_cuda_blas_describe(),
            ts_cudnn_describe());
   return text;
@@ -528,7 +501,7 @@ static const ts_reserve reserves[] = {
     {NULL, 0, 0, 0},
 };
 
-static const char *refuses(const ts_graph *graph, const ts_node *node) {
+static const char *refuses(ts_device *, const ts_graph *graph, const ts_node *node) {
   const char *why = NULL;
   if (node->op == TS_OP_ATTENTION || node->op == TS_OP_ATTENTION_DX) {
     (void) ts_cuda_attention_supported(graph, node, &why);
@@ -536,40 +509,67 @@ static const char *refuses(const ts_graph *graph, const ts_node *node) {
   return why;
 }
 
-static void choices_measure(const ts_graph *graph) {
+static void choices_measure(ts_device *, const ts_graph *graph) {
   ts_cuda_choices_measure(graph);
   ts_attention_measure(graph);
+}
+
+static char *choices_write(ts_device *) {
+  return ts_cuda_choices_write();
+}
+
+static ts_status choices_read(ts_device *, const char *text, ts_error *err) {
+  return ts_cuda_choices_read(text, err);
 }
 
 static bool cuda_has_bf16() {
   return true;
 } // every architecture that the kernels are built for
 
+static ts_device *cuda_device(void) {
+  return opened != NULL ? &opened->base : NULL;
+}
+
 const ts_backend *ts_backend_cuda(void) {
-  static const ts_device_ops ops = {queue_stream,
-                                    allocate_host,
-                                    release_host,
-                                    queue_copy,
-                                    event_create,
-                                    event_destroy,
-                                    record_event,
-                                    wait,
-                                    seconds,
-                                    finish_event,
-                                    capture_begin,
-                                    capture_end,
-                                    replay,
-                                    graph_destroy,
-                                    ts_cuda_set_op,
-                                    ts_cuda_set_run,
-                                    choices_measure,
-                                    ts_cuda_choices_write,
-                                    ts_cuda_choices_read,
-                                    refuses,
-                                    peak_flops,
-                                    used,
-                                    ts_cuda_available};
   static const ts_backend backend = {"cuda",          cuda_kernel,   allocate_arena, release_arena,
-                                     describe_device, cuda_has_bf16, reserves,       &ops};
+                                     describe_device, cuda_has_bf16, reserves,       cuda_device};
   return &backend;
+}
+
+/* ---- opening ---- */
+
+ts_status ts_cuda_open(const ts_cuda_options *o, ts_error *err) {
+  static const ts_device_ops ops = {
+      queue_stream,    allocate_host, release_host,  queue_copy,  event_create, event_destroy, record_event,   wait,
+      seconds,         finish_event,  capture_begin, capture_end, replay,       graph_destroy, set_op,         set_run,
+      choices_measure, choices_write, choices_read,  refuses,     peak_flops,   used_bytes,    available_bytes};
+  ts_status status = opened != NULL ? TS_OK : check_driver(err);
+  if (opened != NULL || status != TS_OK) {
+    return status;
+  }
+  ts_cuda_device *d = (ts_cuda_device *) ts_calloc(1, sizeof *d);
+  d->base.ops = &ops;
+  d->number = o->local_rank % ts_cuda_devices();
+  d->tf32 = o->tf32;
+  d->time_limit = o->time_limit;
+  status = check_architecture(d, err);
+  if (status == TS_OK) {
+    opened = d;
+    take_device(d);
+  } else {
+    ts_free(d);
+  }
+  return status;
+}
+
+void ts_cuda_close(void) {
+  if (opened != NULL) {
+    ts_cuda_blas_close(opened);
+    ts_cudnn_close(opened);
+    for (int q = 0; q < TS_N_QUEUES; ++q) {
+      TS_CUDA(cudaStreamDestroy(opened->stream[q]));
+    }
+    ts_free(opened);
+    opened = NULL;
+  }
 }

@@ -28,23 +28,6 @@ void ts_cuda_check(cudaError_t code, const char *file, int line, const char *cal
  * launched, and the device's memory may be full by then.  Called before main. \return true. Not collective. */
 bool ts_cuda_module_add(const void *kernel);
 
-/** Name what is being issued, for messages; borrowed until the next call. Not collective. */
-void ts_cuda_set_op(const char *name);
-const char *ts_cuda_op(void);
-
-/** Name the run that is queued from now on, and whether it is a recording that is replayed: then what happens inside
- * cannot be told op by op; borrowed until the next call.  Not collective. */
-void ts_cuda_set_run(const char *name, bool recorded);
-const char *ts_cuda_run(void);
-bool ts_cuda_run_is_recorded(void);
-
-/** Multiprocessors of the device; its name; bytes that are free on it; whether fp32 products may use TF32. Not
- * collective. */
-int ts_cuda_multiprocessors(void);
-const char *ts_cuda_device_name(void);
-size_t ts_cuda_available(void);
-bool ts_cuda_tf32(void);
-
 /** Who looks on while the host waits for the device. */
 typedef struct ts_cuda_watcher {
   void (*watch)(void *user);                       /**< Ends the job when it sees a failure (a dead peer). */
@@ -52,12 +35,50 @@ typedef struct ts_cuda_watcher {
   void *user;                                      /**< Names it for removal. */
 } ts_cuda_watcher;
 
-/** Add one, copied; remove it. Not collective. */
+enum { TS_CUDA_WATCHERS = 16 };
+
+/** The device of this process, from ts_cuda_open to ts_cuda_close. */
+typedef struct ts_cuda_device {
+  ts_device base;
+  int number;
+  bool tf32;
+  double time_limit; /**< Of ts_cuda_options. */
+  char bus[32], name[256];
+  cudaStream_t stream[TS_N_QUEUES];
+  const char *op, *run; /**< What is being issued, and the run it belongs to, borrowed; NULL: none. */
+  bool recorded;        /**< The run. */
+  size_t free_at_first; /**< Bytes that were free once this process's context was there; 0: it is not there yet. */
+  size_t arenas;        /**< Bytes this process allocated by the table. */
+  size_t most_used;     /**< Seen so far, */
+  double asked;         /**< and when the device was asked last; 0: never. */
+  ts_cuda_watcher watcher[TS_CUDA_WATCHERS];
+  struct ts_blas_library *blas; /**< Owned by blas.cu; NULL before the first product. */
+  struct cudnnContext *cudnn;   /**< cuDNN's handle, owned by cudnn_graph.c; NULL before the first attention of it. */
+} ts_cuda_device;
+
+/** The open device; NULL: none is. Not collective. */
+ts_cuda_device *ts_cuda_opened(void);
+
+/** What is being issued, and the run that was queued last, for messages, whether or not a device is open; whether that
+ * run is a recording that is replayed: then what happens inside cannot be told op by op. Not collective. */
+const char *ts_cuda_op(void);
+const char *ts_cuda_run(void);
+bool ts_cuda_run_is_recorded(void);
+
+/** The device's name; whether fp32 products may use TF32.  "", false when none is open. Not collective. */
+const char *ts_cuda_device_name(void);
+bool ts_cuda_tf32(void);
+
+/** Add a watcher to the open device, copied; remove it, if it is there. Not collective. */
 void ts_cuda_watch_add(const ts_cuda_watcher *watcher);
 void ts_cuda_watch_remove(void *user);
 
-/** cuBLASLt's handle goes; its version. Not collective. */
-void ts_cuda_blas_close(void);
+/** The libraries' handles go, made with their first plans for the device; nothing when there are none.  All plans must
+ * be gone. Not collective. */
+void ts_cuda_blas_close(ts_cuda_device *device);
+void ts_cudnn_close(ts_cuda_device *device);
+
+/** "cuBLASLt 13.1.0", part of the target's identity. Not collective. */
 const char *ts_cuda_blas_describe(void);
 
 #ifndef TS_CUDA_ARCHITECTURE

@@ -106,6 +106,7 @@ typedef struct run_mirror {
 /** A kernel prepared for a case.  Points into itself: not to be moved. */
 typedef struct run_state {
   const ts_backend *backend;
+  ts_device *device; /**< NULL: memory is the host's. */
   run_mirror mirror[3 * RUN_MAX + 2];
   int n_mirrors;
   ts_tensor tensor[2 * RUN_MAX + 1]; /**< Inputs, outputs, beta. */
@@ -122,16 +123,17 @@ typedef struct run_state {
 
 /** Wait for all that is queued. Not collective. */
 static inline void run_finish(const run_state *s) {
-  void *event = s->backend->device->event_create(false);
-  s->backend->device->record(event, TS_QUEUE_COMPUTE);
-  s->backend->device->finish(event);
-  s->backend->device->event_destroy(event);
+  ts_device *device = s->device;
+  void *event = device->ops->event_create(device, false);
+  device->ops->record(device, event, TS_QUEUE_COMPUTE);
+  device->ops->finish(device, event);
+  device->ops->event_destroy(device, event);
 }
 
 /** Where the backend finds host memory: there, or a copy of its own; what is one on the host is one there. Not
  * collective. */
 static inline void *run_mirrored(run_state *s, const void *host, size_t bytes, bool written) {
-  if (s->backend->device == NULL || host == NULL) {
+  if (s->device == NULL || host == NULL) {
     return (void *) host;
   }
   for (int i = 0; i < s->n_mirrors; ++i) {
@@ -142,7 +144,7 @@ static inline void *run_mirrored(run_state *s, const void *host, size_t bytes, b
   }
   run_mirror *m = &s->mirror[s->n_mirrors++];
   *m = (run_mirror){host, s->backend->allocate(bytes), bytes, written, false};
-  s->backend->device->copy(m->device, host, bytes, TS_QUEUE_COMPUTE);
+  s->device->ops->copy(s->device, m->device, host, bytes, TS_QUEUE_COMPUTE);
   run_finish(s);
   return m->device;
 }
@@ -165,19 +167,20 @@ static inline void run_mirror_call(run_state *s, const run_case *c) {
   run_mirror *guard = &s->mirror[s->n_mirrors++];
   *guard = (run_mirror){s->workspace + s->call.workspace_bytes, s->device_workspace + s->call.workspace_bytes,
                         RUN_GUARD, true, true};
-  s->backend->device->copy(s->device_workspace, s->workspace, s->call.workspace_bytes + RUN_GUARD, TS_QUEUE_COMPUTE);
+  s->device->ops->copy(s->device, s->device_workspace, s->workspace, s->call.workspace_bytes + RUN_GUARD,
+                       TS_QUEUE_COMPUTE);
   run_finish(s);
-  s->call.stream = s->backend->device->stream(TS_QUEUE_COMPUTE);
+  s->call.stream = s->device->ops->stream(s->device, TS_QUEUE_COMPUTE);
 }
 
 /** Run a prepared kernel and bring its results to the host. Not collective. */
 static inline void run_go(run_state *s) {
   s->row->run(&s->call);
-  if (s->backend->device != NULL) {
+  if (s->device != NULL) {
     for (int i = 0; i < s->n_mirrors; ++i) {
       const run_mirror *m = &s->mirror[i];
       if (m->written) {
-        s->backend->device->copy((void *) m->host, m->device, m->bytes, TS_QUEUE_COMPUTE);
+        s->device->ops->copy(s->device, (void *) m->host, m->device, m->bytes, TS_QUEUE_COMPUTE);
       }
     }
     run_finish(s);
@@ -186,7 +189,7 @@ static inline void run_go(run_state *s) {
 
 /** Make the graph and prepare; `run_go (s)` then runs, any number of times. Not collective. */
 static inline void run_begin(const ts_backend *backend, const run_case *c, run_state *s) {
-  *s = (run_state){.backend = backend, .row = backend->kernel(c->op)};
+  *s = (run_state){.backend = backend, .device = ts_backend_device(backend), .row = backend->kernel(c->op)};
   bool adds = false;
   for (int i = 0; i < c->n_in; ++i) {
     s->in[i] = c->in[i].data == NULL ? TS_NONE : i;
@@ -227,7 +230,7 @@ static inline void run_begin(const ts_backend *backend, const run_case *c, run_s
                              .workspace_bytes = bytes,
                              .prepared = prepared,
                              .threads = c->threads};
-  if (backend->device != NULL) {
+  if (s->device != NULL) {
     run_mirror_call(s, c);
   }
 }

@@ -1,4 +1,4 @@
-/* Plans of cuBLASLt: epilogues that no op has yet, leading dimensions, operands that are aligned to nothing, priors at
+/* Plans of cuBLASLt: epilogues, leading dimensions, operands that are aligned to nothing, priors at
  * beta 0; the table of chosen algorithms: measured, written, read, damaged. */
 #include "base/text.h"
 #include "cuda/blas_choice.h"
@@ -29,11 +29,12 @@ static size_t bytes_of(const matrix *x) {
 }
 
 static void move(void *to, const void *from, size_t bytes) {
-  void *event = backend->device->event_create(false);
-  backend->device->copy(to, from, bytes, TS_QUEUE_COMPUTE);
-  backend->device->record(event, TS_QUEUE_COMPUTE);
-  backend->device->finish(event);
-  backend->device->event_destroy(event);
+  ts_device *device = ts_backend_device(backend);
+  void *event = device->ops->event_create(device, false);
+  device->ops->copy(device, to, from, bytes, TS_QUEUE_COMPUTE);
+  device->ops->record(device, event, TS_QUEUE_COMPUTE);
+  device->ops->finish(device, event);
+  device->ops->event_destroy(device, event);
 }
 
 static matrix make(ts_dtype dtype, int64_t rows, int64_t columns, uint64_t key, int offset) {
@@ -80,8 +81,7 @@ static bool is_near(const char *what, double got, double exact) {
   return near;
 }
 
-/* Compare row i; what it adds to the gradient of the bias. */
-static bool check_row(const product *p, const matrix *x, const matrix *out, int64_t i, double *gradient) {
+static bool check_row(const product *p, const matrix *x, const matrix *out, int64_t i) {
   const ts_blas_spec *s = &p->spec;
   bool right = true;
   for (int64_t j = 0; j < s->n && right; ++j) {
@@ -96,26 +96,19 @@ static bool check_row(const product *p, const matrix *x, const matrix *out, int6
       right = is_near("aux", run_get(&out[AUX].host, i * s->n + j), exact);
       exact = gelu(exact);
     }
-    if (s->epilogue >= TS_BLAS_DGELU) {
+    if (s->epilogue == TS_BLAS_DGELU) {
       exact *= gelu_slope(aux);
     }
-    gradient[j] += exact;
     right = right && is_near("c", run_get(&out[C].host, i * s->ldc + j), exact);
   }
   return right;
 }
 
 static bool is_right(const product *p, const matrix *x, const matrix *out) {
-  const ts_blas_spec *s = &p->spec;
-  double *gradient = ts_calloc((size_t) s->n, sizeof *gradient);
   bool right = true;
-  for (int64_t i = 0; i < s->m && right; ++i) {
-    right = check_row(p, x, out, i, gradient);
+  for (int64_t i = 0; i < p->spec.m && right; ++i) {
+    right = check_row(p, x, out, i);
   }
-  for (int64_t j = 0; s->epilogue == TS_BLAS_DGELU_DBIAS && j < s->n && right; ++j) {
-    right = is_near("dbias", run_get(&out[BIAS].host, j), gradient[j]);
-  }
-  ts_free(gradient);
   return right;
 }
 
@@ -146,6 +139,7 @@ static void check_product(const char *name, const product *p) {
                           make(s->out, s->m, s->n, 5, 0),
                           make(s->out, s->m, s->ldc, 6, p->offset)};
   matrix out[N_MATRICES];
+  ts_device *device = ts_backend_device(backend);
   char *memory = backend->allocate(TS_BLAS_WORKSPACE + 128), *workspace = memory + 64; /* as aligned as plans promise */
   ts_blas *blas = ts_blas_create(s);
   matrix *prior = &x[p->other ? PRIOR : C];
@@ -155,7 +149,7 @@ static void check_product(const char *name, const product *p) {
   move(memory, &p->beta, sizeof p->beta);
   ts_blas_operands o = {x[A].device,   x[B].device,   x[C].device,      x[BIAS].device,
                         x[AUX].device, prior->device, (float *) memory, workspace};
-  ts_blas_run(blas, &o, backend->device->stream(TS_QUEUE_COMPUTE));
+  ts_blas_run(blas, &o, device->ops->stream(device, TS_QUEUE_COMPUTE));
   for (int i = 0; i < N_MATRICES; ++i) {
     out[i].host = run_new(x[i].host.dtype, x[i].host.shape);
     move(out[i].host.data, x[i].device, bytes_of(&x[i]));
@@ -272,7 +266,8 @@ static void open_again(void) {
   ts_error err = {0};
   ts_cuda_options options = {.local_rank = 0};
   ts_cuda_close();
-  tap_ok(ts_cuda_open(&options, &err) == TS_OK, "closed and opened again");
+  tap_ok(backend->device != NULL && ts_backend_device(backend) == NULL, "closed, a backend of devices has none");
+  tap_ok(ts_cuda_open(&options, &err) == TS_OK && ts_backend_device(backend) != NULL, "closed and opened again");
 }
 
 static bool reads(const char *text, const char *why) {
@@ -426,21 +421,22 @@ static void check_capture(void) {
   memset(c.out[0].data, 0xff, 15 * sizeof(float));
   run_state s;
   run_begin(backend, &c, &s);
-  backend->device->capture_begin();
+  ts_device *device = ts_backend_device(backend);
+  device->ops->capture_begin(device);
   s.row->run(&s.call);
-  void *graph = backend->device->capture_end();
+  void *graph = device->ops->capture_end(device);
   float two = 2, once[15], more[15];
-  backend->device->replay(graph);
+  device->ops->replay(device, graph);
   move(once, s.call.out[0], sizeof once);
   move((void *) s.call.beta, &two, sizeof two);
-  backend->device->replay(graph);
+  device->ops->replay(device, graph);
   move(more, s.call.out[0], sizeof more);
   bool right = true;
   for (int i = 0; i < 15; ++i) {
     right = right && fabsf(more[i] - 3 * once[i]) <= 1e-5f;
   }
   tap_ok(right, "a captured product reads its beta when it is replayed");
-  backend->device->graph_destroy(graph);
+  device->ops->graph_destroy(device, graph);
   tap_ok(run_end(&s), "and leaves the rest alone");
   run_free(&c);
 }

@@ -12,25 +12,26 @@
 #include <stdlib.h>
 
 static const ts_backend *backend;
+static ts_device *device;
 static void *event;
 
 /* ---- memory ---- */
 
 static void finish(ts_queue queue) {
-  backend->device->record(event, queue);
-  backend->device->finish(event);
+  device->ops->record(device, event, queue);
+  device->ops->finish(device, event);
 }
 
 /* Exactly so many bytes: the stand-in and compute-sanitizer see one too many. */
 static void *put(const void *host, size_t bytes) {
   void *memory = backend->allocate(bytes);
-  backend->device->copy(memory, host, bytes, TS_QUEUE_COMM);
+  device->ops->copy(device, memory, host, bytes, TS_QUEUE_COMM);
   finish(TS_QUEUE_COMM);
   return memory;
 }
 
 static void get(void *host, const void *memory, size_t bytes) {
-  backend->device->copy(host, memory, bytes, TS_QUEUE_COMM);
+  device->ops->copy(device, host, memory, bytes, TS_QUEUE_COMM);
   finish(TS_QUEUE_COMM);
 }
 
@@ -488,20 +489,19 @@ typedef struct program {
 enum { EACH = 48 /* elements of a shard */ };
 
 static void queue_program(const program *p) {
-  const ts_device_ops *d = backend->device;
   size_t all = (size_t) p->count * (size_t) p->b->size;
-  d->copy(p->x, p->input, (size_t) p->count * sizeof(float), TS_QUEUE_COMPUTE);
-  d->record(p->copied, TS_QUEUE_COMPUTE);
-  d->wait(p->copied, TS_QUEUE_COMM);
+  device->ops->copy(device, p->x, p->input, (size_t) p->count * sizeof(float), TS_QUEUE_COMPUTE);
+  device->ops->record(device, p->copied, TS_QUEUE_COMPUTE);
+  device->ops->wait(device, p->copied, TS_QUEUE_COMM);
   ts_transfer reduce = {.x = p->x, .y = p->sum, .cuts = p->cuts_a, .end = EACH};
   p->a->ops->reduce_scatter(p->a, &reduce, 1, TS_F32, TS_BF16, TS_F32, NULL, p->workspace, p->workspace_bytes);
   ts_transfer gather = {.x = p->sum, .y = p->whole, .cuts = p->cuts_a, .end = EACH};
   p->a->ops->all_gather(p->a, &gather, 1, TS_F32);
   ts_transfer spread = {.x = p->whole, .y = p->all, .cuts = p->cuts_b, .end = p->count};
   p->b->ops->all_gather(p->b, &spread, 1, TS_F32);
-  d->record(p->done, TS_QUEUE_COMM);
-  d->wait(p->done, TS_QUEUE_COMPUTE);
-  d->copy(p->result, p->all, all * sizeof(float), TS_QUEUE_COMPUTE);
+  device->ops->record(device, p->done, TS_QUEUE_COMM);
+  device->ops->wait(device, p->done, TS_QUEUE_COMPUTE);
+  device->ops->copy(device, p->result, p->all, all * sizeof(float), TS_QUEUE_COMPUTE);
 }
 
 static void program_create(program *p, ts_comm *a, ts_comm *b) {
@@ -513,7 +513,7 @@ static void program_create(program *p, ts_comm *a, ts_comm *b) {
     p->cuts_b[i] = p->count * i;
   }
   size_t bytes = (size_t) p->count * sizeof(float);
-  p->input = backend->device->allocate_host(bytes);
+  p->input = device->ops->allocate_host(device, bytes);
   p->x = backend->allocate(bytes);
   p->sum = backend->allocate(EACH * sizeof(float));
   p->whole = backend->allocate(bytes);
@@ -521,21 +521,21 @@ static void program_create(program *p, ts_comm *a, ts_comm *b) {
   p->result = backend->allocate(bytes * (size_t) b->size);
   p->workspace_bytes = ts_comm_device_workspace(a->size, EACH, TS_BF16);
   p->workspace = backend->allocate(p->workspace_bytes);
-  p->copied = backend->device->event_create(false);
-  p->done = backend->device->event_create(false);
+  p->copied = device->ops->event_create(device, false);
+  p->done = device->ops->event_create(device, false);
 }
 
 static void program_destroy(program *p) {
   size_t bytes = (size_t) p->count * sizeof(float);
-  backend->device->release_host(p->input);
+  device->ops->release_host(device, p->input);
   drop(p->x, bytes);
   drop(p->sum, EACH * sizeof(float));
   drop(p->whole, bytes);
   drop(p->all, bytes * (size_t) p->b->size);
   drop(p->result, bytes * (size_t) p->b->size);
   drop(p->workspace, p->workspace_bytes);
-  backend->device->event_destroy(p->copied);
-  backend->device->event_destroy(p->done);
+  device->ops->event_destroy(device, p->copied);
+  device->ops->event_destroy(device, p->done);
 }
 
 static void fill(program *p, int world_rank, int step) {
@@ -548,7 +548,7 @@ static void fill(program *p, int world_rank, int step) {
 static bool result_is_right(const program *p, const ts_mesh *mesh, unsigned axes_a, unsigned axes_b, int step) {
   size_t all = (size_t) p->count * (size_t) p->b->size;
   float *result = ts_malloc(all * sizeof *result);
-  backend->device->copy(result, p->result, all * sizeof *result, TS_QUEUE_COMPUTE);
+  device->ops->copy(device, result, p->result, all * sizeof *result, TS_QUEUE_COMPUTE);
   finish(TS_QUEUE_COMPUTE);
   bool right = true;
   for (int member = 0; member < p->b->size; ++member) {
@@ -585,16 +585,16 @@ static void test_queues(ts_world *world) {
     }
     tap_ok_all(MPI_COMM_WORLD, right, "two communicators on one queue, dp %d x tp %d", dp, ranks / dp);
     right = true;
-    backend->device->capture_begin();
+    device->ops->capture_begin(device);
     queue_program(&p);
-    void *graph = backend->device->capture_end();
+    void *graph = device->ops->capture_end(device);
     for (int step = 3; step < 6; ++step) {
       fill(&p, me, step);
-      backend->device->replay(graph);
+      device->ops->replay(device, graph);
       right = result_is_right(&p, &mesh, axes_a, axes_b, step) && right;
     }
     tap_ok_all(MPI_COMM_WORLD, right, "the same, captured and replayed, dp %d x tp %d", dp, ranks / dp);
-    backend->device->graph_destroy(graph);
+    device->ops->graph_destroy(device, graph);
     program_destroy(&p);
   }
 }
@@ -604,7 +604,7 @@ static void test_registration(ts_world *world, ts_comm *comm) {
   unsigned char *memory = backend->allocate(bytes), *host = ts_malloc(bytes);
   ts_world_device_register(world, memory, bytes);
   memset(host, comm->rank == comm->size - 1 ? 7 : 1, bytes);
-  backend->device->copy(memory, host, bytes, TS_QUEUE_COMM);
+  device->ops->copy(device, memory, host, bytes, TS_QUEUE_COMM);
   comm->ops->broadcast(comm, memory, bytes, comm->size - 1);
   get(host, memory, bytes);
   ts_world_device_deregister(world, memory);
@@ -636,7 +636,7 @@ static void die(ts_comm *comm, const char *how) {
   float *data = backend->allocate((size_t) cuts[comm->size] * sizeof *data);
   ts_transfer t = {.x = data + cuts[comm->rank], .y = data, .cuts = cuts, .end = 100};
   ts_comm_set_agreement(strcmp(how, "mismatch") == 0);
-  backend->device->set_op("a.node");
+  device->ops->set_op(device, "a.node");
   if (strcmp(how, "mismatch") == 0 && comm->rank == 1) {
     t.end = 99;
   }
@@ -705,7 +705,8 @@ int main(int argc, char **argv) {
   ts_cuda_options options = {.local_rank = ts_world_local_rank(world), .time_limit = limit != NULL ? atof(limit) : 0};
   TS_CHECK(ts_cuda_open(&options, &err) == TS_OK, "%s", err.text);
   backend = ts_backend_cuda();
-  event = backend->device->event_create(false);
+  device = ts_backend_device(backend);
+  event = device->ops->event_create(device, false);
   if (argc > 1) {
     die(make(world, &(ts_device_options){.time_limit = options.time_limit}), argv[1]);
     return 0; /* comm_device_jobs.sh takes this for a failure that went unnoticed */
@@ -716,7 +717,7 @@ int main(int argc, char **argv) {
   test_all(world);
   status = tap_done_all(MPI_COMM_WORLD);
   ts_world_destroy(&world);
-  backend->device->event_destroy(event);
+  device->ops->event_destroy(device, event);
   ts_cuda_close();
   return ts_memory_live() == 0 ? status : 1;
 }

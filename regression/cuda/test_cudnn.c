@@ -277,27 +277,29 @@ static bool same_outputs(const run_case *c, void *const kept[3]) {
 
 /* One run recorded and replayed twice: outputs come back as run_go brings them. */
 static bool same_replayed(run_state *s, const run_case *c, void *const kept[3]) {
-  const ts_device_ops *ops = cuda->device;
+  ts_device *device = ts_backend_device(cuda);
   bool same = true;
-  ops->capture_begin();
+  device->ops->capture_begin(device);
   s->row->run(&s->call);
-  void *recorded = ops->capture_end();
+  void *recorded = device->ops->capture_end(device);
   for (int i = 0; i < 2; ++i) {
     for (int m = 0; m < s->n_mirrors; ++m) {
       if (s->mirror[m].written && !s->mirror[m].part) {
-        ops->copy(s->mirror[m].device, s->mirror[m].host, s->mirror[m].bytes, TS_QUEUE_COMPUTE); /* spoiled */
+        device->ops->copy(device, s->mirror[m].device, s->mirror[m].host, s->mirror[m].bytes,
+                          TS_QUEUE_COMPUTE); /* spoiled */
       }
     }
-    ops->replay(recorded);
+    device->ops->replay(device, recorded);
     for (int m = 0; m < s->n_mirrors; ++m) {
       if (s->mirror[m].written) {
-        ops->copy((void *) s->mirror[m].host, s->mirror[m].device, s->mirror[m].bytes, TS_QUEUE_COMPUTE);
+        device->ops->copy(device, (void *) s->mirror[m].host, s->mirror[m].device, s->mirror[m].bytes,
+                          TS_QUEUE_COMPUTE);
       }
     }
     run_finish(s);
     same = same_outputs(c, kept) && same;
   }
-  ops->graph_destroy(recorded);
+  device->ops->graph_destroy(device, recorded);
   return same;
 }
 
@@ -358,7 +360,6 @@ int main(void) {
   if (cuda != NULL) {
     stand_in = strstr(cuda->describe(), "stand-in") != NULL;
     check_device();
-    ts_cudnn_close();
     test_backend_close();
   }
   tap_ok(ts_memory_live() == 0, "everything is freed");

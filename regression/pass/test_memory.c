@@ -34,6 +34,20 @@ static int64_t end_of(const ts_program *program, ts_arena arena) {
   return (end + TS_PLAN_ALIGN - 1) / TS_PLAN_ALIGN * TS_PLAN_ALIGN;
 }
 
+/* What the host writes lies in INPUT, all other leaves that are touched in STATE. */
+static bool leaves_lie_where_they_say(const ts_program *program) {
+  bool right = true;
+  for (ts_tid t = 0; t < program->graph->n_tensors; ++t) {
+    const ts_tensor *tensor = &program->graph->tensor[t];
+    ts_arena arena = program->plan->address[t].arena;
+    bool host = tensor->role == TS_ROLE_INPUT || tensor->role == TS_ROLE_SCALAR;
+    bool leaf = tensor->producer == TS_NONE;
+    right = right && (!leaf || tensor->space == (host ? TS_SPACE_HOST : TS_SPACE_BACKEND)) &&
+            (!leaf || arena == TS_ARENA_NONE || arena == (host ? TS_ARENA_INPUT : TS_ARENA_STATE));
+  }
+  return right;
+}
+
 static void check_arenas(ts_engine *engine) {
   const ts_program *program = ts_engine_program(engine);
   const ts_plan *plan = program->plan;
@@ -41,8 +55,10 @@ static void check_arenas(ts_engine *engine) {
       plan->arena_bytes[TS_ARENA_STATE] + plan->arena_bytes[TS_ARENA_INPUT] + plan->arena_bytes[TS_ARENA_WORK];
   int64_t bytes = ts_executor_arena_bytes(ts_engine_executor(engine));
   tap_ok_all(MPI_COMM_WORLD, bytes == planned, "the arenas have the planned size");
+  tap_ok_all(MPI_COMM_WORLD, leaves_lie_where_they_say(program), "every leaf lies in the arena of its space");
   for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
-    tap_ok_all(MPI_COMM_WORLD, end_of(program, a) == plan->arena_bytes[a], "arena %d is used to its last byte", a);
+    tap_ok_all(MPI_COMM_WORLD, end_of(program, a) == plan->arena_bytes[a], "the %s arena is used to its last byte",
+               ts_arenas[a].name);
   }
 }
 

@@ -211,7 +211,7 @@ static const fault_row faults[] = {
      6,
      share_memory,
      {"rank 6:", "was written over its memory", "input_layernorm:1"}},
-    {"an arena too small", STAGE(0), 6, shrink_arena, {"rank 6:", "outside its arena", ""}},
+    {"an arena too small", STAGE(0), 6, shrink_arena, {"rank 6:", "outside the work arena", ""}},
 };
 
 static void test_fault(const fault_row *row) {

@@ -208,7 +208,7 @@ static bool has_aux(const shim_product *p) {
   return (p->epilogue & 128) != 0;
 }
 static bool has_bias(const shim_product *p) {
-  return (p->epilogue & (4 | 16)) != 0;
+  return (p->epilogue & 4) != 0;
 }
 
 static cublasStatus_t check_types(const call *k) {
@@ -434,8 +434,8 @@ static void sum_column(const work *w, const std::vector<float> &a, const std::ve
   }
 }
 
-/* The epilogue of one element; its gradient to the bias is added to *gradient. */
-static double finish(const work *w, double x, uint64_t row, uint64_t column, double *gradient) {
+/* The epilogue of one element. */
+static double finish(const work *w, double x, uint64_t row, uint64_t column) {
   const shim_product *p = &w->k.p;
   cudaDataType_t type = w->k.d.type;
   if (p->epilogue & 4) {
@@ -448,7 +448,6 @@ static double finish(const work *w, double x, uint64_t row, uint64_t column, dou
   } else if (p->epilogue & 64) {
     x *= gelu_slope(get(p->aux, type, aux));
   }
-  *gradient += x;
   return x;
 }
 
@@ -458,7 +457,6 @@ static void compute(const work *w) {
   uint64_t rows = k->d.rows, columns = k->d.columns, depth = columns_of(&k->a, k->p.transa);
   std::vector<float> a = gathered(w->a, &k->a, k->p.transa != CUBLAS_OP_N, depth, rows, tf32), sum(rows);
   std::vector<float> b = gathered(w->b, &k->b, k->p.transb == CUBLAS_OP_N, depth, columns, tf32);
-  std::vector<double> gradient(rows);
   bool reads_c = w->beta != NULL && w->m.multiplies;
   if (w->beta != NULL && !reads_c) {
     usleep(500);
@@ -469,11 +467,8 @@ static void compute(const work *w) {
     for (uint64_t i = 0; i < rows; ++i) {
       double x = (double) alpha * sum[i] +
                  (beta == 0 && !reads_c ? 0.0 : (double) beta * get(w->c, k->c.type, at(&k->c, i, j)));
-      put(w->d, k->d.type, at(&k->d, i, j), finish(w, x, i, j, &gradient[i]));
+      put(w->d, k->d.type, at(&k->d, i, j), finish(w, x, i, j));
     }
-  }
-  for (uint64_t i = 0; (k->p.epilogue & 16) && i < rows; ++i) {
-    put(k->p.bias, k->d.type, (int64_t) i, gradient[i]);
   }
 }
 

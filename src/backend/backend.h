@@ -46,42 +46,50 @@ typedef struct ts_kernel {
 } ts_kernel;
 
 /** The queues of a device: what is in one runs in order, what is in two is ordered by events only. */
-typedef enum ts_queue { TS_QUEUE_COMPUTE, TS_QUEUE_COMM, TS_QUEUE_COPY, TS_N_QUEUES } ts_queue;
+typedef enum ts_queue { TS_QUEUE_COMPUTE, TS_QUEUE_COMM, TS_N_QUEUES } ts_queue;
+
+typedef struct ts_device ts_device;
 
 /** What a device has that the host does not: memory of its own and queues.  A failure of the device ends the job (class
  * b), whenever it shows, with rank, device and op named.  All but `finish` and the memory functions return at once. */
 typedef struct ts_device_ops {
-  void *(*stream)(ts_queue queue);      /**< What kernels get as their stream. */
-  void *(*allocate_host)(size_t bytes); /**< Host memory that copies can run from; zeroed. */
-  void (*release_host)(void *memory);   /**< NULL is allowed. */
-  void (*copy)(void *to, const void *from, size_t bytes, ts_queue queue); /**< Host or device memory either way. */
-  void *(*event_create)(bool timed);
-  void (*event_destroy)(void *event); /**< NULL is allowed. */
-  void (*record)(void *event, ts_queue queue);
-  void (*wait)(void *event, ts_queue queue); /**< The queue goes on after the event; the host does not wait. */
-  double (*seconds)(void *from, void *to);   /**< Between two timed events that have happened. */
+  void *(*stream)(ts_device *device, ts_queue queue);      /**< What kernels get as their stream. */
+  void *(*allocate_host)(ts_device *device, size_t bytes); /**< Host memory that copies can run from; zeroed. */
+  void (*release_host)(ts_device *device, void *memory);   /**< NULL is allowed. */
+  /** Host or device memory either way. */
+  void (*copy)(ts_device *device, void *to, const void *from, size_t bytes, ts_queue queue);
+  void *(*event_create)(ts_device *device, bool timed);
+  void (*event_destroy)(ts_device *device, void *event); /**< NULL is allowed. */
+  void (*record)(ts_device *device, void *event, ts_queue queue);
+  void (*wait)(ts_device *device, void *event, ts_queue queue); /**< The queue goes on after the event, the host now. */
+  double (*seconds)(ts_device *device, void *from, void *to);   /**< Between two timed events that have happened. */
   /** The host waits for an event, watching for failures of device and peers. */
-  void (*finish)(void *event);
-  void (*capture_begin)(void); /**< From now on what is queued is recorded, not run. */
+  void (*finish)(ts_device *device, void *event);
+  void (*capture_begin)(ts_device *device); /**< From now on what is queued is recorded, not run. */
   /** \return a graph; all queues that took part have been waited for by COMPUTE. */
-  void *(*capture_end)(void);
-  void (*replay)(void *graph);        /**< Run it all in COMPUTE. */
-  void (*graph_destroy)(void *graph); /**< NULL is allowed. */
-  void (*set_op)(const char *name);   /**< What is queued next, for messages; borrowed. */
+  void *(*capture_end)(ts_device *device);
+  void (*replay)(ts_device *device, void *graph);        /**< Run it all in COMPUTE. */
+  void (*graph_destroy)(ts_device *device, void *graph); /**< NULL is allowed. */
+  void (*set_op)(ts_device *device, const char *name);   /**< What is queued next, for messages; borrowed. */
   /** The run it belongs to; recorded: replayed as a whole; borrowed. */
-  void (*set_run)(const char *name, bool recorded);
-  void (*choices_measure)(const ts_graph *graph); /**< Time the candidates for every product of the graph. */
-  char *(*choices_write)(void);                   /**< All choices as text; the caller's (ts_free). */
+  void (*set_run)(ts_device *device, const char *name, bool recorded);
+  void (*choices_measure)(ts_device *device, const ts_graph *graph); /**< Time the candidates for all its products. */
+  char *(*choices_write)(ts_device *device); /**< All choices as text; the caller's (ts_free). */
   /** Take them; TS_BAD_INPUT: of another device, damaged. */
-  ts_status (*choices_read)(const char *text, ts_error *err);
+  ts_status (*choices_read)(ts_device *device, const char *text, ts_error *err);
   /** Why a node cannot run, a phrase; NULL: it can. */
-  const char *(*refuses)(const ts_graph *graph, const ts_node *node);
+  const char *(*refuses)(ts_device *device, const ts_graph *graph, const ts_node *node);
   /** Datasheet's dense FLOP/s of products; 0 when the device is not known. */
-  double (*peak_flops)(ts_dtype dtype);
+  double (*peak_flops)(ts_device *device, ts_dtype dtype);
   /** The most memory of the device that was taken since this process had its context; at least its arenas. */
-  size_t (*used)(void);
-  size_t (*available)(void); /**< Bytes that are free on it. */
+  size_t (*used)(ts_device *device);
+  size_t (*available)(ts_device *device); /**< Bytes that are free on it. */
 } ts_device_ops;
+
+/** A device that is open: what every implementation's object begins with. */
+struct ts_device {
+  const ts_device_ops *ops;
+};
 
 /** A declared reserve: what a library allocates outside the plan. */
 typedef struct ts_reserve {
@@ -100,10 +108,17 @@ typedef struct ts_backend {
   void *(*allocate)(size_t bytes);            /**< An arena: 64-byte aligned (4096 on the CPU), zeroed. */
   void (*release)(void *arena, size_t bytes); /**< NULL is allowed. */
   const char *(*describe)(void);              /**< ISA and library versions: part of the target's identity. */
-  bool (*has_bf16)(void);      /**< Products in bf16 are instructions here: faster than fp32, not slower. */
-  const ts_reserve *reserves;  /**< Ended by a NULL name; NULL for none. */
-  const ts_device_ops *device; /**< NULL: memory is the host's and kernels return when they are done. */
+  bool (*has_bf16)(void);     /**< Products in bf16 are instructions here: faster than fp32, not slower. */
+  const ts_reserve *reserves; /**< Ended by a NULL name; NULL for none. */
+  /** NULL: memory is the host's and kernels return when they are done.  Else the device of this process, NULL while it
+   * is not open: plans are made without one. Not collective. */
+  ts_device *(*device)(void);
 } ts_backend;
+
+/** The open device of a backend; NULL where memory is the host's. Not collective. */
+static inline ts_device *ts_backend_device(const ts_backend *backend) {
+  return backend->device != NULL ? backend->device() : NULL;
+}
 
 /** The backend of the host's processors: oneDNN for products, own kernels in the best instruction set there is.
  * Not collective. */
@@ -135,15 +150,14 @@ int ts_cuda_driver(int *built);
 /** Bind this process to the device local_rank of those that it sees, modulo their number, and make its queues.  When
  * open already: nothing, and TS_OK.
  * \return TS_BAD_INPUT with the reason: built without CUDA, no device, an old driver, another architecture than the
- *         kernels
- * were built for. Not collective. */
+ *         kernels were built for. Not collective. */
 ts_status ts_cuda_open(const ts_cuda_options *options, ts_error *err);
 
 /** The PCI bus id of the bound device, the same for all processes of a node that are bound to it; "" when none is. Not
  * collective. */
 const char *ts_cuda_bus_id(void);
 
-/** Give back queues and handles; nothing when not open. Not collective. */
+/** Give back queues and handles, and end the device; nothing when not open. Not collective. */
 void ts_cuda_close(void);
 
 /** Tensor of an input or output of a call. Not collective. */

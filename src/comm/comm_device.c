@@ -9,7 +9,21 @@
 enum { LINE = 64 };
 
 void *ts_comm_stream(void) {
-  return ts_backend_cuda()->device->stream(TS_QUEUE_COMM);
+  ts_device *device = ts_backend_device(ts_backend_cuda());
+  return device->ops->stream(device, TS_QUEUE_COMM);
+}
+
+void ts_comm_device_copy(void *to, const void *from, size_t bytes) {
+  ts_device *device = ts_backend_device(ts_backend_cuda());
+  device->ops->copy(device, to, from, bytes, TS_QUEUE_COMM);
+}
+
+void ts_comm_device_finish(void) {
+  ts_device *device = ts_backend_device(ts_backend_cuda());
+  void *event = device->ops->event_create(device, false);
+  device->ops->record(device, event, TS_QUEUE_COMM);
+  device->ops->finish(device, event);
+  device->ops->event_destroy(device, event);
 }
 
 /* ---- chunks ---- */
@@ -95,7 +109,7 @@ static void copy_own_alone(const ts_transfer *transfer, int n, int rank, ts_dtyp
     const char *from = (const char *) t->x + (size_t) (first - t->cuts[rank]) * size;
     char *to = (char *) t->y + (size_t) first * size;
     if (from != to && columns > 0) {
-      ts_backend_cuda()->device->copy(to, from, (size_t) columns * size, TS_QUEUE_COMM);
+      ts_comm_device_copy(to, from, (size_t) columns * size);
     }
   }
 }
@@ -128,7 +142,7 @@ static void broadcast_alone(ts_comm *comm, void *data, size_t bytes, int root) {
 
 static void all_to_all_alone(ts_comm *comm, const void *x, void *y, size_t bytes) {
   (void) comm;
-  ts_backend_cuda()->device->copy(y, x, bytes, TS_QUEUE_COMM);
+  ts_comm_device_copy(y, x, bytes);
 }
 
 static void send_alone(ts_comm *comm, const void *data, size_t bytes, int to) {
@@ -142,11 +156,7 @@ static void receive_alone(ts_comm *comm, void *data, size_t bytes, int from) {
 
 static void barrier_alone(ts_comm *comm) {
   (void) comm;
-  const ts_device_ops *device = ts_backend_cuda()->device;
-  void *event = device->event_create(false);
-  device->record(event, TS_QUEUE_COMM);
-  device->finish(event);
-  device->event_destroy(event);
+  ts_comm_device_finish();
 }
 
 static void destroy_alone(ts_comm *comm) {

@@ -25,6 +25,10 @@ typedef struct ts_device_reduction {
 /** The stream of TS_QUEUE_COMM, a cudaStream_t. Not collective. */
 void *ts_comm_stream(void);
 
+/** Queue a copy there; wait until all that is queued there is done. Not collective. */
+void ts_comm_device_copy(void *to, const void *from, size_t bytes);
+void ts_comm_device_finish(void);
+
 /** Divide a workspace into \a receive slots for what comes and \a send slots for what leaves, and set the columns of a
  * chunk by their size.  A workspace too small for one cache line a slot ends the job. Not collective. */
 void ts_device_divide(ts_device_reduction *reduction, void *workspace, size_t bytes, int receive, int send);

@@ -219,7 +219,7 @@ static void all_to_all_by_nccl(ts_comm *comm, const void *x, void *y, size_t byt
   ts_comm_nccl *c = (ts_comm_nccl *) comm;
   agree_by_nccl(c, TS_ALL_TO_ALL, NULL, 0, bytes);
   size_t own = (size_t) comm->rank * bytes;
-  ts_backend_cuda()->device->copy((char *) y + own, (const char *) x + own, bytes, TS_QUEUE_COMM);
+  ts_comm_device_copy((char *) y + own, (const char *) x + own, bytes);
   ts_nccl_open(c);
   for (int step = 1; bytes > 0 && step < comm->size; ++step) {
     int to = (comm->rank + step) % comm->size, from = (comm->rank + comm->size - step) % comm->size;
@@ -250,11 +250,7 @@ static void receive_by_nccl(ts_comm *comm, void *data, size_t bytes, int from) {
 }
 
 static void barrier_by_nccl(ts_comm *comm) {
-  const ts_device_ops *device = ts_backend_cuda()->device;
-  void *event = device->event_create(false);
-  device->record(event, TS_QUEUE_COMM);
-  device->finish(event);
-  device->event_destroy(event);
+  ts_comm_device_finish();
   ts_comm *host = &((ts_comm_nccl *) comm)->mpi->base;
   host->ops->barrier(host);
 }
@@ -266,7 +262,8 @@ static void destroy_by_nccl(ts_comm *comm) {
 /* Every kind of operation once: NCCL connects and allocates at the first use, kernels are loaded then. */
 static void warm_up(ts_comm_nccl *c) {
   const ts_backend *backend = ts_backend_cuda();
-  backend->device->set_op("first connections");
+  ts_device *device = ts_backend_device(backend);
+  device->ops->set_op(device, "first connections");
   size_t half = TS_NCCL_WARM_BYTES;
   size_t bytes = half > TS_COMM_WORKSPACE_MIN(c->base.size) ? half : TS_COMM_WORKSPACE_MIN(c->base.size);
   int64_t columns = (int64_t) (half / sizeof(float)) / c->base.size;
@@ -285,7 +282,7 @@ static void warm_up(ts_comm_nccl *c) {
   all_gather_by_nccl(&c->base, &pieces, 1, TS_F32);
   barrier_by_nccl(&c->base);
   backend->release(whole, half + bytes);
-  backend->device->set_op(NULL);
+  device->ops->set_op(device, NULL);
   ts_free(cuts);
 }
 

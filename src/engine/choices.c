@@ -14,11 +14,12 @@ static char *path_of(const ts_deck *deck) {
 }
 
 static ts_status read_choices(const ts_engine *e, const char *path, ts_error *err) {
+  ts_device *device = ts_backend_device(e->backend);
   char *text = NULL;
   size_t length;
   ts_status status = ts_read_file(path, MOST_BYTES, &text, &length, err);
   ts_error why = {0};
-  if (status == TS_OK && e->backend->device->choices_read(text, &why) != TS_OK) {
+  if (status == TS_OK && device->ops->choices_read(device, text, &why) != TS_OK) {
     status = ts_error_add(err, "%s: %s", path, why.text);
   }
   ts_error_clear(&why);
@@ -43,8 +44,8 @@ static ts_status read_kept(const ts_engine *e, ts_error *err) {
 }
 
 /* Lines of the choices as they are now. */
-static int count_choices(const ts_engine *e) {
-  char *text = e->backend->device->choices_write();
+static int count_choices(ts_device *device) {
+  char *text = device->ops->choices_write(device);
   int n = 0;
   for (const char *c = text; *c != 0; ++c) {
     n += *c == '\n';
@@ -54,8 +55,8 @@ static int count_choices(const ts_engine *e) {
 }
 
 /* Whoever names a file wants the bits of that run. */
-static void warn_incomplete(const ts_engine *e, int before) {
-  int more = count_choices(e) - before;
+static void warn_incomplete(const ts_engine *e, ts_device *device, int before) {
+  int more = count_choices(device) - before;
   if (e->deck->run.algorithms[0] != 0 && more > 0) {
     ts_log(TS_LOG_WARNING,
            "%s: %d products or attentions of this run are not in it: measured here, the bits need not be those of that "
@@ -64,16 +65,16 @@ static void warn_incomplete(const ts_engine *e, int before) {
   }
 }
 
-static void measure(const ts_engine *e) {
+static void measure(const ts_engine *e, ts_device *device) {
   for (int i = 0; i < TS_N_PROGRAMS && e->deck->run.measure_algorithms; ++i) {
     if (e->program[i] != NULL) {
-      e->backend->device->choices_measure(e->program[i]->graph);
+      device->ops->choices_measure(device, e->program[i]->graph);
     }
   }
 }
 
 ts_status ts_engine_choose(ts_engine *e, ts_error *err) {
-  const ts_device_ops *device = e->backend->device;
+  ts_device *device = ts_backend_device(e->backend);
   if (device == NULL) {
     return TS_OK;
   }
@@ -83,14 +84,14 @@ ts_status ts_engine_choose(ts_engine *e, ts_error *err) {
     return status;
   }
   if (first) {
-    int before = count_choices(e);
-    measure(e);
-    warn_incomplete(e, before);
+    int before = count_choices(device);
+    measure(e, device);
+    warn_incomplete(e, device, before);
   }
-  char *mine = first ? device->choices_write() : NULL, *text = ts_world_share_text(e->world, mine, 0);
+  char *mine = first ? device->ops->choices_write(device) : NULL, *text = ts_world_share_text(e->world, mine, 0);
   ts_free(mine);
   ts_error why = {0};
-  if (ts_world_agree(e->world, first ? TS_OK : device->choices_read(text, &why), &why) != TS_OK) {
+  if (ts_world_agree(e->world, first ? TS_OK : device->ops->choices_read(device, text, &why), &why) != TS_OK) {
     ts_log(TS_LOG_WARNING, "a rank does not take the algorithms of rank 0, but its library's own: %s", why.text);
   }
   ts_error_clear(&why);
@@ -99,10 +100,11 @@ ts_status ts_engine_choose(ts_engine *e, ts_error *err) {
 }
 
 void ts_engine_keep_choices(const ts_engine *e) {
-  if (e->backend->device == NULL || ts_world_rank(e->world) != 0) {
+  ts_device *device = ts_backend_device(e->backend);
+  if (device == NULL || ts_world_rank(e->world) != 0) {
     return;
   }
-  char *path = path_of(e->deck), *text = e->backend->device->choices_write();
+  char *path = path_of(e->deck), *text = device->ops->choices_write(device);
   ts_error err = {0};
   if (ts_write_file(path, text, strlen(text), &err) != TS_OK) {
     ts_log(TS_LOG_WARNING, "%s; a resumed run may choose other algorithms", err.text);

@@ -136,10 +136,11 @@ static ts_status check_trainable(const ts_engine *e, ts_error *err) {
 
 /* What the kernels of a device cannot do, known before anything is allocated; the first node is enough. */
 static ts_status check_device(const ts_engine *e, ts_error *err) {
-  for (int i = 0; i < TS_N_PROGRAMS && e->backend->device != NULL; ++i) {
+  ts_device *device = ts_backend_device(e->backend);
+  for (int i = 0; i < TS_N_PROGRAMS && device != NULL; ++i) {
     const ts_graph *g = e->program[i] != NULL ? e->program[i]->graph : NULL;
     for (ts_nid n = 0; g != NULL && n < g->n_nodes; ++n) {
-      const char *why = e->backend->device->refuses(g, &g->node[n]);
+      const char *why = device->ops->refuses(device, g, &g->node[n]);
       if (why != NULL) {
         return ts_error_add(err, "%s: %s; run.device = \"cpu\" takes it", g->node[n].name, why);
       }

@@ -37,7 +37,7 @@ static int64_t arena_bytes(const ts_program *const *program, int n) {
   for (int i = n - 1; i >= 0; --i) {
     for (int a = TS_ARENA_STATE; program[i] != NULL && a < TS_N_ARENAS; ++a) {
       int64_t here = program[i]->plan->arena_bytes[a];
-      bytes[a] = a == TS_ARENA_STATE || here > bytes[a] ? here : bytes[a];
+      bytes[a] = ts_arenas[a].lifetime == TS_LIFETIME_STATE || here > bytes[a] ? here : bytes[a];
     }
   }
   for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
@@ -86,7 +86,8 @@ static void try_decks(const ts_engine *e, double available, ts_text *to) {
 /* Before libraries and communicators have taken their part: what does not fit now never will. */
 static ts_status check_device_memory(const ts_engine *e, ts_error *err) {
   double need = (double) arena_bytes((const ts_program *const *) e->program, TS_N_PROGRAMS);
-  double available = (double) e->backend->device->available();
+  ts_device *device = ts_backend_device(e->backend);
+  double available = (double) device->ops->available(device);
   if (need <= available) {
     return TS_OK;
   }

@@ -12,17 +12,18 @@ enum { RANDOM = 1 << 20 /* values that are repeated */ };
 
 typedef struct product {
   const ts_backend *backend;
+  ts_device *device; /* NULL: the host */
   void *a, *b, *c, *workspace;
   size_t bytes, workspace_bytes;
 } product;
 
 static void wait_for_turn(const product *p) {
-  const ts_device_ops *device = p->backend->device;
+  ts_device *device = p->device;
   if (device != NULL) {
-    void *event = device->event_create(false);
-    device->record(event, TS_QUEUE_COMPUTE);
-    device->finish(event);
-    device->event_destroy(event);
+    void *event = device->ops->event_create(device, false);
+    device->ops->record(device, event, TS_QUEUE_COMPUTE);
+    device->ops->finish(device, event);
+    device->ops->event_destroy(device, event);
   }
 }
 
@@ -35,8 +36,8 @@ static void fill(const product *p, void *matrix, uint64_t key, ts_dtype dtype) {
   ts_convert(block, dtype, value, TS_F32, RANDOM);
   for (size_t at = 0; at < p->bytes; at += bytes) {
     size_t n = p->bytes - at < bytes ? p->bytes - at : bytes;
-    if (p->backend->device != NULL) {
-      p->backend->device->copy((char *) matrix + at, block, n, TS_QUEUE_COMPUTE);
+    if (p->device != NULL) {
+      p->device->ops->copy(p->device, (char *) matrix + at, block, n, TS_QUEUE_COMPUTE);
     } else {
       memcpy((char *) matrix + at, block, n);
     }
@@ -50,7 +51,7 @@ static void fill(const product *p, void *matrix, uint64_t key, ts_dtype dtype) {
 static double best_rate(const product *p, const ts_kernel *kernel, const ts_kernel_call *call, double flops,
                         double seconds) {
   double best = 0, begin = ts_seconds();
-  int times = p->backend->device != NULL ? 10 : 1;
+  int times = p->device != NULL ? 10 : 1;
   for (int i = 0; i < 4 || ts_seconds() - begin < seconds; ++i) {
     double start = ts_seconds();
     for (int k = 0; k < times; ++k) {
@@ -68,7 +69,8 @@ double ts_product_flops(const ts_backend *backend, int64_t n, ts_dtype dtype, in
   const ts_tid in[] = {ts_graph_leaf(g, "a", TS_ROLE_INPUT, dtype, TS_SHAPE(n, n), -1),
                        ts_graph_leaf(g, "b", TS_ROLE_INPUT, dtype, TS_SHAPE(n, n), -1)};
   ts_build_matmul(ts_graph_site(g), "c", in[0], in[1], TS_NONE, false, false, dtype);
-  product p = {.backend = backend, .bytes = (size_t) (n * n) * ts_dtype_size(dtype)};
+  product p = {
+      .backend = backend, .device = ts_backend_device(backend), .bytes = (size_t) (n * n) * ts_dtype_size(dtype)};
   p.a = backend->allocate(p.bytes);
   p.b = backend->allocate(p.bytes);
   p.c = backend->allocate(p.bytes);
@@ -81,7 +83,7 @@ double ts_product_flops(const ts_backend *backend, int64_t n, ts_dtype dtype, in
                          .in = (const void *[]){p.a, p.b},
                          .out = (void *[]){p.c},
                          .threads = threads,
-                         .stream = backend->device != NULL ? backend->device->stream(TS_QUEUE_COMPUTE) : NULL};
+                         .stream = p.device != NULL ? p.device->ops->stream(p.device, TS_QUEUE_COMPUTE) : NULL};
   p.workspace_bytes = call.workspace_bytes = kernel->prepare(&target, g, &g->node[0], &call.prepared);
   call.workspace = p.workspace = backend->allocate(p.workspace_bytes);
   double best = best_rate(&p, kernel, &call, 2.0 * (double) n * (double) n * (double) n, seconds);

@@ -275,10 +275,10 @@ void ts_training_close(ts_training *r) {
 static void prepare(ts_training *r) {
   const ts_program *program = ts_engine_program(r->engine);
   r->flops_per_step = ts_program_step_flops(program);
-  const ts_device_ops *device = program->target.backend->device;
+  ts_device *device = ts_backend_device(program->target.backend);
   ts_dtype dtype = ts_deck_dtype(r->deck);
-  r->peak =
-      (device != NULL ? device->peak_flops(dtype) : ts_peak_flops(program->target.threads, dtype)) * (double) r->ranks;
+  r->peak = (device != NULL ? device->ops->peak_flops(device, dtype) : ts_peak_flops(program->target.threads, dtype)) *
+            (double) r->ranks;
   r->saver = ts_saver_create(r->engine);
   r->saved = r->resume.same_run ? r->at.step : -1;
   r->limit =

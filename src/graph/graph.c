@@ -125,8 +125,13 @@ ts_tid ts_graph_add_leaf(ts_graph *g, const ts_tensor *like) {
 }
 
 ts_tid ts_graph_leaf(ts_graph *g, const char *name, ts_role role, ts_dtype dtype, ts_shape shape, int unit) {
-  return ts_graph_add_leaf(
-      g, &(ts_tensor){.name = (char *) name, .role = role, .dtype = dtype, .shape = shape, .unit = unit});
+  bool host = role == TS_ROLE_INPUT || role == TS_ROLE_SCALAR;
+  return ts_graph_add_leaf(g, &(ts_tensor){.name = (char *) name,
+                                           .role = role,
+                                           .space = host ? TS_SPACE_HOST : TS_SPACE_BACKEND,
+                                           .dtype = dtype,
+                                           .shape = shape,
+                                           .unit = unit});
 }
 
 ts_tid ts_graph_state(ts_graph *g, const char *name, ts_held held, ts_dtype dtype, ts_shape shape, int unit) {

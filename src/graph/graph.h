@@ -70,8 +70,11 @@ static inline int ts_segment_phase(ts_segment segment) {
   return segment == TS_SEGMENT_FORWARD ? 0 : segment == TS_SEGMENT_UPDATE ? 2 : 1;
 }
 
-/** Where a tensor's memory is. */
-typedef enum ts_space { TS_SPACE_DEVICE, TS_SPACE_PINNED, TS_SPACE_HOST, TS_SPACE_NVME } ts_space;
+/** Where a tensor's values are written. */
+typedef enum ts_space {
+  TS_SPACE_BACKEND, /**< In the backend's memory, by nodes. */
+  TS_SPACE_HOST     /**< In the host's, by the host; where the backend's is another, a run begins with a copy to it. */
+} ts_space;
 
 /** The kinds of state (graph/states.def; pass/state.h knows more of them). */
 typedef enum ts_state {
@@ -92,7 +95,7 @@ typedef struct ts_held {
 typedef struct ts_tensor {
   char *name; /**< Owned; unique among leaves; a node's outputs are named "node" or "node:1", "node:2". */
   ts_role role;
-  ts_space space;
+  ts_space space; /**< HOST for the leaves of role INPUT and SCALAR. */
   ts_dtype dtype;
   ts_shape shape;
   ts_held held;    /**< Of a STATE leaf. */

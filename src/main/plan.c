@@ -98,7 +98,7 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
   ts_text_add(to, device ? "  (a run's peak_bytes in metrics.csv is this, with what libraries really take)\n"
                          : "  (a run's peak_bytes in metrics.csv is that of the whole process: with the program,\n"
                            "  MPI and other libraries, some 0.2 GB more)\n");
-  ts_text_add(to, "  (work arena %lld bytes for %lld live at most)\n",
+  ts_text_add(to, "  (%s arena %lld bytes for %lld live at most)\n", ts_arenas[TS_ARENA_WORK].name,
               (long long) program->plan->arena_bytes[TS_ARENA_WORK], (long long) program->plan->live_bytes);
   double full, half = ts_program_model_flops(program, &full);
   ts_text_add(to, "\nmodel FLOPs of one micro-batch\n  %-34s %16.4e\n  %-34s %16.4e\n", "causal half (6N + 6LCT)", half,

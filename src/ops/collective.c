@@ -5,11 +5,6 @@ static int n_values(const ts_node *node) {
   return node->attr.comm.into ? node->n_in / 2 : node->n_in;
 }
 
-const char *ts_index_all_reduce(const ts_node *node) {
-  (void) node;
-  return "";
-}
-
 const char *ts_index_all_gather(const ts_node *node) {
   (void) node;
   return "";
@@ -82,13 +77,4 @@ const char *ts_shape_all_gather(const ts_graph *g, const ts_node *node, ts_dtype
 
 const char *ts_shape_reduce_scatter(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   return check_collective(g, node, true, dtype, shape);
-}
-
-const char *ts_shape_all_reduce(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
-  TS_RULE(!node->attr.comm.into && node->n_in == node->n_out, "one output a value");
-  for (int i = 0; i < node->n_out; ++i) {
-    dtype[i] = ts_rule_in(g, node, i)->dtype;
-    shape[i] = ts_rule_in(g, node, i)->shape;
-  }
-  return NULL;
 }

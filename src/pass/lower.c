@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static const char *const queue_names[TS_N_QUEUES] = {"compute", "comm", "copy"};
+static const char *const queue_names[TS_N_QUEUES] = {"compute", "comm"};
 
 void ts_lowered_destroy(ts_lowered **commands) {
   if (*commands != NULL) {
@@ -240,6 +240,17 @@ static char *check_capture(verifier *v, int i) {
   return wrong;
 }
 
+/* What the host has written comes into the arenas of its space. */
+static char *touch_inputs(verifier *v, access a) {
+  char *wrong = NULL;
+  a.writes = true;
+  for (a.arena = TS_ARENA_STATE; a.arena < TS_N_ARENAS && wrong == NULL; ++a.arena) {
+    a.end = v->plan->arena_bytes[a.arena];
+    wrong = ts_arenas[a.arena].space == TS_SPACE_HOST ? touch_bytes(v, a) : NULL;
+  }
+  return wrong;
+}
+
 static char *check_command(verifier *v, int i) {
   const ts_lowered_command *c = &v->commands->command[i];
   access a = {.queue = c->queue, .command = i};
@@ -253,10 +264,7 @@ static char *check_command(verifier *v, int i) {
   }
   a.at = ++v->queue[c->queue].of[c->queue];
   if (c->kind == TS_LOWERED_COPY_IN) {
-    a.arena = TS_ARENA_INPUT;
-    a.end = v->plan->arena_bytes[TS_ARENA_INPUT];
-    a.writes = true;
-    return v->capturing ? ts_format("command %d copies from the host inside a capture", i) : touch_bytes(v, a);
+    return v->capturing ? ts_format("command %d copies from the host inside a capture", i) : touch_inputs(v, a);
   }
   return v->capturing ? touch_operands(v, a, c->node) : ts_format("command %d is outside the capture", i);
 }

@@ -13,6 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+const ts_arena_row ts_arenas[TS_N_ARENAS] = {
+    [TS_ARENA_STATE] = {"state", TS_SPACE_BACKEND, TS_LIFETIME_STATE},
+    [TS_ARENA_INPUT] = {"input", TS_SPACE_HOST, TS_LIFETIME_SLOT},
+    [TS_ARENA_WORK] = {"work", TS_SPACE_BACKEND, TS_LIFETIME_SCRATCH},
+};
+
 void ts_plan_destroy(ts_plan **plan) {
   if (*plan != NULL) {
     ts_free((*plan)->address);
@@ -54,8 +60,19 @@ typedef struct planner {
 
 /* ---- lifetimes ---- */
 
-static bool is_leaf(const ts_tensor *t) {
-  return t->producer == TS_NONE;
+static ts_lifetime lifetime_of(const ts_tensor *root) {
+  return root->role == TS_ROLE_STATE ? TS_LIFETIME_STATE
+         : root->producer == TS_NONE ? TS_LIFETIME_SLOT
+                                     : TS_LIFETIME_SCRATCH;
+}
+
+static ts_arena find_arena(ts_space space, ts_lifetime lifetime) {
+  ts_arena a = TS_ARENA_STATE;
+  while (a < TS_N_ARENAS && (ts_arenas[a].space != space || ts_arenas[a].lifetime != lifetime)) {
+    ++a;
+  }
+  TS_CHECK(a < TS_N_ARENAS, "no arena has space %d and lifetime %d", (int) space, (int) lifetime);
+  return a;
 }
 
 static int add_item(planner *p, interval item) {
@@ -64,23 +81,26 @@ static int add_item(planner *p, interval item) {
   return p->n++;
 }
 
-/* What the host writes has its place from the first use on. */
-static void place_input(planner *p, ts_tid leaf) {
-  if (p->plan->address[leaf].arena == TS_ARENA_NONE) {
-    int64_t bytes = ts_plan_align(ts_tensor_bytes(p->graph, leaf)), *end = &p->plan->arena_bytes[TS_ARENA_INPUT];
-    p->plan->address[leaf] = (ts_address){TS_ARENA_INPUT, *end};
-    *end += bytes;
-  }
+/* A leaf has its place for good, behind those before it. \return its bytes. */
+static int64_t place_leaf(planner *p, ts_tid leaf) {
+  const ts_tensor *tensor = &p->graph->tensor[leaf];
+  ts_arena arena = find_arena(tensor->space, lifetime_of(tensor));
+  int64_t bytes = ts_plan_align(ts_tensor_bytes(p->graph, leaf));
+  p->plan->address[leaf] = (ts_address){arena, p->plan->arena_bytes[arena]};
+  p->plan->arena_bytes[arena] += bytes;
+  return bytes;
 }
 
 /* The root of t is live at instruction `at`. */
 static void extend_life(planner *p, ts_tid t, int at) {
-  if (t == TS_NONE || p->graph->tensor[p->place[t].root].role == TS_ROLE_STATE) {
+  if (t == TS_NONE) {
     return;
   }
   ts_tid root = p->place[t].root;
-  if (is_leaf(&p->graph->tensor[root])) {
-    place_input(p, root);
+  if (lifetime_of(&p->graph->tensor[root]) != TS_LIFETIME_SCRATCH) {
+    if (p->plan->address[root].arena == TS_ARENA_NONE) { /* an input has its place from the first use on */
+      place_leaf(p, root);
+    }
     return;
   }
   int *index = &p->of_root[root];
@@ -123,7 +143,7 @@ static int64_t comm_workspace(const planner *p) {
   int64_t most = 0;
   for (ts_nid n = 0; n < p->graph->n_nodes; ++n) {
     const ts_node *node = &p->graph->node[n];
-    if (node->op == TS_OP_REDUCE_SCATTER || node->op == TS_OP_ALL_REDUCE) {
+    if (node->op == TS_OP_REDUCE_SCATTER) {
       int64_t columns = 0;
       for (int i = 0; i < node->attr.comm.n_pieces; ++i) {
         const ts_piece *piece = &node->attr.comm.piece[i];
@@ -273,10 +293,7 @@ static void place_state(planner *p) {
   for (ts_tid t = 0; t < p->graph->n_tensors; ++t) {
     const ts_tensor *tensor = &p->graph->tensor[t];
     if (tensor->role == TS_ROLE_STATE) {
-      int64_t bytes = ts_plan_align(ts_tensor_bytes(p->graph, t)), *end = &p->plan->arena_bytes[TS_ARENA_STATE];
-      p->plan->address[t] = (ts_address){TS_ARENA_STATE, *end};
-      *end += bytes;
-      p->plan->bytes[ts_state_get(tensor->held.state)->purpose] += bytes;
+      p->plan->bytes[ts_state_get(tensor->held.state)->purpose] += place_leaf(p, t);
     }
   }
 }
@@ -333,9 +350,11 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   if (context->use == TS_MODEL_TRAIN && deck->run.save_every > 0 && deck->run.save_async) {
     plan->bytes[TS_PURPOSE_CHECKPOINT] = ts_saved_bytes(g, context->layout);
   }
-  plan->peak_bytes = plan->arena_bytes[TS_ARENA_STATE] + plan->arena_bytes[TS_ARENA_INPUT] +
-                     plan->arena_bytes[TS_ARENA_WORK] + plan->bytes[TS_PURPOSE_RESERVE] +
-                     (backend->device == NULL ? plan->bytes[TS_PURPOSE_CHECKPOINT] : 0);
+  plan->peak_bytes =
+      plan->bytes[TS_PURPOSE_RESERVE] + (backend->device == NULL ? plan->bytes[TS_PURPOSE_CHECKPOINT] : 0);
+  for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    plan->peak_bytes += plan->arena_bytes[a];
+  }
   ts_free(p.place);
   ts_free(p.of_root);
   ts_free(p.item);

@@ -1,10 +1,10 @@
 /** \file
  * The memory plan of one rank's program: where every tensor lives, to the byte.
  *
- * Three arenas.  STATE holds what lives from step to step, by name; programs of one engine share it.  INPUT holds what
- * the host writes: inputs and scalars.  WORK holds the rest: the collectives' workspace for the whole program, every
- * other storage and the kernels' workspaces from their first to their last instruction.  All offsets and sizes are
- * bytes and multiples of TS_PLAN_ALIGN.
+ * Three arenas, each of one space and one lifetime (ts_arenas).  STATE holds what lives from step to step, by name;
+ * programs of one engine share it.  INPUT holds what the host writes: inputs and scalars.  WORK holds the rest: the
+ * collectives' workspace for the whole program, every other storage and the kernels' workspaces from their first to
+ * their last instruction.  All offsets and sizes are bytes and multiples of TS_PLAN_ALIGN.
  * A plan is a function of graph, schedule and target.  Nothing here is collective.
  */
 #ifndef TS_PASS_PLAN_H
@@ -22,6 +22,22 @@ static inline int64_t ts_plan_align(int64_t bytes) {
 }
 
 typedef enum ts_arena { TS_ARENA_NONE, TS_ARENA_STATE, TS_ARENA_INPUT, TS_ARENA_WORK, TS_N_ARENAS } ts_arena;
+
+/** How long an arena keeps what is written. */
+typedef enum ts_lifetime {
+  TS_LIFETIME_STATE,  /**< From step to step; all programs find it where the first one has it. */
+  TS_LIFETIME_SLOT,   /**< For the runs of a micro-batch, until the host writes the next one. */
+  TS_LIFETIME_SCRATCH /**< From its first to its last instruction; then others lie there. */
+} ts_lifetime;
+
+typedef struct ts_arena_row {
+  const char *name;
+  ts_space space; /**< HOST: the arena in the backend's memory has a copy in the host's, where these are two. */
+  ts_lifetime lifetime;
+} ts_arena_row;
+
+/** By arena; NONE has no name. */
+extern const ts_arena_row ts_arenas[TS_N_ARENAS];
 
 typedef struct ts_address {
   ts_arena arena; /**< NONE: the tensor is never touched. */

@@ -5,8 +5,8 @@
 #include "run/bound.h"
 
 ts_comm *ts_bound_comm(ts_executor *e, const ts_mesh *mesh, unsigned axes) {
-  return e->backend->device != NULL ? ts_world_device_comm(e->options.world, mesh, axes)
-                                    : ts_world_comm(e->options.world, mesh, axes);
+  return e->device != NULL ? ts_world_device_comm(e->options.world, mesh, axes)
+                           : ts_world_comm(e->options.world, mesh, axes);
 }
 
 static void prepare_program(ts_executor *e, ts_bound_program *p) {
@@ -89,17 +89,16 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n) {
       b->prior[i] = ts_bound_address(e, p, node->prior[i]);
     }
   }
-  b->call =
-      (ts_kernel_call){.graph = g,
-                       .node = node,
-                       .in = b->in,
-                       .out = b->out,
-                       .prior = b->prior,
-                       .beta = ts_bound_address(e, p, node->beta),
-                       .prepared = b->call.prepared,
-                       .threads = program->target.threads,
-                       .workspace_bytes = (size_t) program->plan->workspace_bytes[n],
-                       .stream = e->backend->device != NULL ? e->backend->device->stream(TS_QUEUE_COMPUTE) : NULL};
+  b->call = (ts_kernel_call){.graph = g,
+                             .node = node,
+                             .in = b->in,
+                             .out = b->out,
+                             .prior = b->prior,
+                             .beta = ts_bound_address(e, p, node->beta),
+                             .prepared = b->call.prepared,
+                             .threads = program->target.threads,
+                             .workspace_bytes = (size_t) program->plan->workspace_bytes[n],
+                             .stream = e->device != NULL ? e->device->ops->stream(e->device, TS_QUEUE_COMPUTE) : NULL};
   if (b->call.workspace_bytes > 0) {
     b->call.workspace = e->arena[TS_ARENA_WORK] + program->plan->workspace[n].offset;
   }
@@ -126,8 +125,8 @@ ts_executor *ts_executor_create(const ts_program *const *programs, int n_program
   e->options = *options;
   e->n_programs = n_programs;
   e->backend = programs[0]->target.backend;
-  TS_CHECK(!options->memcheck || e->backend->device == NULL,
-           "memcheck compares host memory; on a device use compute-sanitizer");
+  e->device = ts_backend_device(e->backend);
+  TS_CHECK(!options->memcheck || e->device == NULL, "memcheck compares host memory; on a device use compute-sanitizer");
   e->program = ts_calloc((size_t) n_programs, sizeof *e->program);
   for (int i = 0; i < n_programs; ++i) {
     e->program[i].program = programs[i];
@@ -137,7 +136,7 @@ ts_executor *ts_executor_create(const ts_program *const *programs, int n_program
   for (int i = 0; i < n_programs; ++i) {
     bind_program(e, &e->program[i]);
   }
-  if (e->backend->device == NULL) {
+  if (e->device == NULL) {
     e->stream = ts_stream_create(options->overlap && !options->memcheck);
   }
   return e;
@@ -154,14 +153,14 @@ static void release_node(ts_bound_node *b) {
 }
 
 static void release_device(ts_executor *e) {
-  const ts_device_ops *device = e->backend->device;
+  ts_device *device = e->device;
   ts_executor_finish(e);
   for (int i = 0; i < e->n_programs; ++i) {
     ts_walk_device_release(e, &e->program[i]);
   }
   for (int i = 0; i < e->n_spans; ++i) {
-    device->event_destroy(e->span[i].begin);
-    device->event_destroy(e->span[i].end);
+    device->ops->event_destroy(device, e->span[i].begin);
+    device->ops->event_destroy(device, e->span[i].end);
   }
   ts_free(e->span);
 }
@@ -172,7 +171,7 @@ void ts_executor_destroy(ts_executor **executor) {
     return;
   }
   ts_stream_destroy(&e->stream);
-  if (e->backend->device != NULL) {
+  if (e->device != NULL) {
     release_device(e);
   }
   for (int i = 0; i < e->n_programs; ++i) {

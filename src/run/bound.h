@@ -52,9 +52,11 @@ struct ts_executor {
   ts_bound_program *program;
   int n_programs;
   const ts_backend *backend;
+  ts_device *device; /**< Borrowed; NULL: memory is the host's. */
   unsigned char *arena[TS_N_ARENAS];
   size_t arena_bytes[TS_N_ARENAS];
-  unsigned char *input; /**< What the host writes: the INPUT arena itself, or a copy in host memory. */
+  /** Where the host writes an arena of its space: the arena itself, or a copy in the host's memory; else NULL. */
+  unsigned char *host[TS_N_ARENAS];
   ts_executor_times times;
   char *nonfinite;
   /* host */

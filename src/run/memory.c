@@ -11,20 +11,29 @@ enum { STAGING = 4 << 20 };
 
 /* ---- arenas ---- */
 
-void ts_bound_allocate(ts_executor *e) {
-  const ts_device_ops *device = e->backend->device;
-  e->arena_bytes[TS_ARENA_STATE] = (size_t) e->program[0].program->plan->arena_bytes[TS_ARENA_STATE];
+/* The state of the first program, which has all of it; the largest of the rest. */
+static void measure_arenas(ts_executor *e) {
   for (int i = 0; i < e->n_programs; ++i) {
-    for (int a = TS_ARENA_INPUT; a < TS_N_ARENAS; ++a) {
+    for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+      bool shared = ts_arenas[a].lifetime == TS_LIFETIME_STATE;
       size_t bytes = (size_t) e->program[i].program->plan->arena_bytes[a];
-      e->arena_bytes[a] = bytes > e->arena_bytes[a] ? bytes : e->arena_bytes[a];
+      e->arena_bytes[a] = (shared ? i == 0 : bytes > e->arena_bytes[a]) ? bytes : e->arena_bytes[a];
+    }
+  }
+}
+
+void ts_bound_allocate(ts_executor *e) {
+  ts_device *device = e->device;
+  measure_arenas(e);
+  for (int a = TS_ARENA_STATE; device != NULL && a < TS_N_ARENAS; ++a) {
+    if (ts_arenas[a].space == TS_SPACE_HOST) {
+      e->host[a] = device->ops->allocate_host(device, e->arena_bytes[a]);
     }
   }
   if (device != NULL) {
-    e->input = device->allocate_host(e->arena_bytes[TS_ARENA_INPUT]);
-    e->staging = device->allocate_host(STAGING);
-    e->staged = device->event_create(false);
-    e->copied_in = device->event_create(false);
+    e->staging = device->ops->allocate_host(device, STAGING);
+    e->staged = device->ops->event_create(device, false);
+    e->copied_in = device->ops->event_create(device, false);
   }
   size_t bytes = 0; /* one arena that holds all: what does not fit is known at once */
   for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
@@ -37,16 +46,20 @@ void ts_bound_allocate(ts_executor *e) {
   if (device != NULL && e->options.world != NULL) {
     ts_world_device_register(e->options.world, e->arena[TS_ARENA_STATE], bytes);
   }
-  e->input = device != NULL ? e->input : e->arena[TS_ARENA_INPUT];
+  for (int a = TS_ARENA_STATE; device == NULL && a < TS_N_ARENAS; ++a) {
+    e->host[a] = ts_arenas[a].space == TS_SPACE_HOST ? e->arena[a] : NULL;
+  }
 }
 
 void ts_bound_release(ts_executor *e) {
-  const ts_device_ops *device = e->backend->device;
+  ts_device *device = e->device;
   if (device != NULL) {
-    device->event_destroy(e->staged);
-    device->event_destroy(e->copied_in);
-    device->release_host(e->staging);
-    device->release_host(e->input);
+    device->ops->event_destroy(device, e->staged);
+    device->ops->event_destroy(device, e->copied_in);
+    device->ops->release_host(device, e->staging);
+    for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+      device->ops->release_host(device, e->host[a]);
+    }
   }
   if (device != NULL && e->options.world != NULL) {
     ts_world_device_deregister(e->options.world, e->arena[TS_ARENA_STATE]);
@@ -63,7 +76,7 @@ void *ts_bound_address(const ts_executor *e, const ts_bound_program *b, ts_tid t
   if (at.arena == TS_ARENA_NONE) {
     return NULL;
   }
-  return e->arena[at.arena] + at.offset + (at.arena == TS_ARENA_STATE ? b->state[t] : 0);
+  return e->arena[at.arena] + at.offset + (ts_arenas[at.arena].lifetime == TS_LIFETIME_STATE ? b->state[t] : 0);
 }
 
 /* ---- inputs ---- */
@@ -71,36 +84,38 @@ void *ts_bound_address(const ts_executor *e, const ts_bound_program *b, ts_tid t
 void *ts_executor_input(ts_executor *e, int index, const char *name) {
   const ts_program *program = e->program[index].program;
   ts_tid t = ts_graph_find(program->graph, name);
-  if (t == TS_NONE || program->plan->address[t].arena != TS_ARENA_INPUT) {
+  ts_address at = t != TS_NONE ? program->plan->address[t] : (ts_address){TS_ARENA_NONE, 0};
+  if (e->host[at.arena] == NULL) {
     return NULL;
   }
   if (e->copying_in) {
-    e->backend->device->finish(e->copied_in);
+    e->device->ops->finish(e->device, e->copied_in);
     e->copying_in = false;
   }
-  return e->input + program->plan->address[t].offset;
+  return e->host[at.arena] + at.offset;
 }
 
 void ts_executor_finish(ts_executor *e) {
-  if (e->backend->device != NULL) {
+  if (e->device != NULL) {
     for (int q = 0; q < TS_N_QUEUES; ++q) {
-      e->backend->device->record(e->staged, (ts_queue) q);
-      e->backend->device->finish(e->staged);
+      e->device->ops->record(e->device, e->staged, (ts_queue) q);
+      e->device->ops->finish(e->device, e->staged);
     }
   }
 }
 
 /* Block by block through the staging memory: pageable memory would be copied so by the driver anyway. */
 static void stage(ts_executor *e, unsigned char *device_memory, unsigned char *host, size_t bytes, bool out) {
-  const ts_device_ops *device = e->backend->device;
+  ts_device *device = e->device;
   for (size_t at = 0; at < bytes; at += STAGING) {
     size_t n = bytes - at < STAGING ? bytes - at : STAGING;
     if (!out) {
       memcpy(e->staging, host + at, n);
     }
-    device->copy(out ? e->staging : device_memory + at, out ? device_memory + at : e->staging, n, TS_QUEUE_COMPUTE);
-    device->record(e->staged, TS_QUEUE_COMPUTE);
-    device->finish(e->staged);
+    device->ops->copy(device, out ? e->staging : device_memory + at, out ? device_memory + at : e->staging, n,
+                      TS_QUEUE_COMPUTE);
+    device->ops->record(device, e->staged, TS_QUEUE_COMPUTE);
+    device->ops->finish(device, e->staged);
     if (out) {
       memcpy(host + at, e->staging, n);
     }
@@ -108,7 +123,7 @@ static void stage(ts_executor *e, unsigned char *device_memory, unsigned char *h
 }
 
 void ts_bound_read(ts_executor *e, void *to, const void *memory, size_t bytes) {
-  if (e->backend->device == NULL) {
+  if (e->device == NULL) {
     memcpy(to, memory, bytes);
   } else {
     ts_heartbeat_wait("wait.for.device", e->program[0].group);
@@ -137,7 +152,7 @@ void ts_executor_read_state(ts_executor *e, ts_tid leaf, int64_t first, int64_t 
 void ts_executor_write_state(ts_executor *e, ts_tid leaf, int64_t first, int64_t count, const void *from) {
   size_t bytes;
   unsigned char *memory = find_state(e, leaf, first, count, &bytes);
-  if (e->backend->device == NULL) {
+  if (e->device == NULL) {
     memcpy(memory, from, bytes);
   } else {
     stage(e, memory, (unsigned char *) from, bytes, false);
@@ -156,10 +171,10 @@ static void copy_on_host(const void *from, void *to, size_t bytes, int threads) 
 void ts_executor_copy_state(ts_executor *e, ts_tid leaf, int64_t first, int64_t count, void *to) {
   size_t bytes;
   const void *memory = find_state(e, leaf, first, count, &bytes);
-  if (e->backend->device == NULL) {
+  if (e->device == NULL) {
     copy_on_host(memory, to, bytes, e->program[0].program->target.threads);
   } else {
-    e->backend->device->copy(to, memory, bytes, TS_QUEUE_COMPUTE);
+    e->device->ops->copy(e->device, to, memory, bytes, TS_QUEUE_COMPUTE);
   }
 }
 
@@ -189,24 +204,28 @@ void ts_executor_read_result(ts_executor *e, int index, const char *name, void *
 /* ---- memory of the host ---- */
 
 void *ts_executor_allocate_host(const ts_executor *e, size_t bytes) {
-  return e->backend->device == NULL ? ts_map(bytes) : e->backend->device->allocate_host(bytes);
+  return e->device == NULL ? ts_map(bytes) : e->device->ops->allocate_host(e->device, bytes);
 }
 
 void ts_executor_release_host(const ts_executor *e, void *memory, size_t bytes) {
-  if (memory != NULL && e->backend->device == NULL) {
+  if (memory != NULL && e->device == NULL) {
     ts_unmap(memory, bytes);
   } else if (memory != NULL) {
-    e->backend->device->release_host(memory);
+    e->device->ops->release_host(e->device, memory);
   }
 }
 
 int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs) {
-  int64_t inputs = 0;
-  for (int i = 0; i < n_programs; ++i) {
-    int64_t bytes = programs[i] != NULL ? programs[i]->plan->arena_bytes[TS_ARENA_INPUT] : 0;
-    inputs = bytes > inputs ? bytes : inputs;
+  int64_t all = STAGING;
+  for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    int64_t most = 0;
+    for (int i = 0; i < n_programs && ts_arenas[a].space == TS_SPACE_HOST; ++i) {
+      int64_t bytes = programs[i] != NULL ? programs[i]->plan->arena_bytes[a] : 0;
+      most = bytes > most ? bytes : most;
+    }
+    all += most;
   }
-  return inputs + STAGING;
+  return all;
 }
 
 int64_t ts_executor_arena_bytes(const ts_executor *e) {

@@ -6,18 +6,14 @@
 
 void ts_bound_collective(ts_bound_node *b) {
   const ts_node *node = b->call.node;
-  const ts_graph *g = b->call.graph;
-  ts_dtype x = g->tensor[node->in[0]].dtype, y = g->tensor[node->out[0]].dtype;
+  ts_dtype x = ts_call_in(&b->call, 0)->dtype, y = ts_call_out(&b->call, 0)->dtype;
   const ts_comm_ops *ops = b->comm->ops;
   if (node->op == TS_OP_ALL_GATHER) {
     ops->all_gather(b->comm, b->transfer, node->attr.comm.n_pieces, x);
-  } else if (node->op == TS_OP_REDUCE_SCATTER) {
+  } else {
+    TS_ASSERT(node->op == TS_OP_REDUCE_SCATTER);
     ops->reduce_scatter(b->comm, b->transfer, node->attr.comm.n_pieces, x, node->attr.comm.wire, y, b->call.beta,
                         b->call.workspace, b->call.workspace_bytes);
-  } else {
-    TS_ASSERT(node->op == TS_OP_ALL_REDUCE);
-    ops->all_reduce(b->comm, b->in[0], b->out[0], ts_tensor_count(g, node->in[0]), x, node->attr.comm.wire,
-                    b->call.workspace, b->call.workspace_bytes);
   }
 }
 
@@ -36,7 +32,7 @@ static int64_t first_nonfinite(const void *data, ts_dtype dtype, int64_t count) 
 
 /* The same where the memory may be a device's. */
 static int64_t find_nonfinite(ts_executor *e, const void *memory, ts_dtype dtype, int64_t count) {
-  if (e->backend->device == NULL) {
+  if (e->device == NULL) {
     return first_nonfinite(memory, dtype, count);
   }
   size_t bytes = (size_t) count * ts_dtype_size(dtype);
@@ -63,13 +59,13 @@ void ts_bound_check_finite(ts_executor *e, const ts_bound_node *b) {
 }
 
 void ts_executor_run(ts_executor *e, int index, int run) {
-  (e->backend->device != NULL ? ts_walk_device : ts_walk_host)(e, &e->program[index], run);
+  (e->device != NULL ? ts_walk_device : ts_walk_host)(e, &e->program[index], run);
 }
 
 /* ---- what was seen ---- */
 
 ts_executor_times ts_executor_take_times(ts_executor *e) {
-  if (e->backend->device != NULL) {
+  if (e->device != NULL) {
     ts_walk_device_take_spans(e);
   }
   ts_executor_times times = e->times;
@@ -89,5 +85,5 @@ char *ts_executor_take_nonfinite(ts_executor *e) {
 }
 
 int64_t ts_executor_peak_bytes(const ts_executor *e) {
-  return (int64_t) (e->backend->device != NULL ? e->backend->device->used() : ts_process_peak());
+  return (int64_t) (e->device != NULL ? e->device->ops->used(e->device) : ts_process_peak());
 }

@@ -395,7 +395,8 @@ static char *open_rank(rank_state *r, const ts_program *program) {
     extent at = extent_of(r, t);
     r->of_root[t] = -1;
     if (at.arena != TS_ARENA_NONE && (at.begin < 0 || at.end > program->plan->arena_bytes[at.arena])) {
-      return ts_format("rank %d: %s lies outside its arena", program->mesh.rank, tensor_name(r, t));
+      return ts_format("rank %d: %s lies outside the %s arena", program->mesh.rank, tensor_name(r, t),
+                       ts_arenas[at.arena].name);
     }
     if (r->place[t].root == t && at.arena != TS_ARENA_NONE) {
       r->of_root[t] = r->n_storages;

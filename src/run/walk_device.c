@@ -26,51 +26,55 @@ static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, int run) {
   TS_CHECK(wrong == NULL, "the program of the device is wrong: %s", wrong);
   r->event = ts_calloc((size_t) r->commands->n_events + 1, sizeof *r->event);
   for (int i = 0; i < r->commands->n_events; ++i) {
-    r->event[i] = e->backend->device->event_create(false);
+    r->event[i] = e->device->ops->event_create(e->device, false);
   }
   return r;
 }
 
 void ts_walk_device_release(ts_executor *e, ts_bound_program *p) {
-  const ts_device_ops *device = e->backend->device;
+  ts_device *device = e->device;
   for (int i = 0; i < p->program->step->n; ++i) {
     ts_bound_run *r = &p->run[i];
     if (r->commands == NULL) {
       continue;
     }
-    device->graph_destroy(r->graph);
+    device->ops->graph_destroy(device, r->graph);
     for (int k = 0; k < r->commands->n_events; ++k) {
-      device->event_destroy(r->event[k]);
+      device->ops->event_destroy(device, r->event[k]);
     }
     ts_free(r->event);
     ts_lowered_destroy(&r->commands);
   }
   for (ts_nid n = 0; n < p->program->graph->n_nodes; ++n) {
-    device->event_destroy(p->node[n].begin);
-    device->event_destroy(p->node[n].end);
+    device->ops->event_destroy(device, p->node[n].begin);
+    device->ops->event_destroy(device, p->node[n].end);
   }
 }
 
 /* ---- queueing ---- */
 
 static void copy_in(ts_executor *e) {
-  const ts_device_ops *device = e->backend->device;
-  device->copy(e->arena[TS_ARENA_INPUT], e->input, e->arena_bytes[TS_ARENA_INPUT], TS_QUEUE_COMPUTE);
-  device->record(e->copied_in, TS_QUEUE_COMPUTE);
+  ts_device *device = e->device;
+  for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    if (ts_arenas[a].space == TS_SPACE_HOST) {
+      device->ops->copy(device, e->arena[a], e->host[a], e->arena_bytes[a], TS_QUEUE_COMPUTE);
+    }
+  }
+  device->ops->record(device, e->copied_in, TS_QUEUE_COMPUTE);
   e->copying_in = true;
 }
 
-static void mark(const ts_device_ops *device, void **event, ts_queue queue) {
+static void mark(ts_device *device, void **event, ts_queue queue) {
   if (*event == NULL) {
-    *event = device->event_create(true);
+    *event = device->ops->event_create(device, true);
   }
-  device->record(*event, queue);
+  device->ops->record(device, *event, queue);
 }
 
 static void queue_node(ts_executor *e, ts_bound_node *b, ts_queue queue) {
-  const ts_device_ops *device = e->backend->device;
+  ts_device *device = e->device;
   bool observed = e->options.observer != NULL;
-  device->set_op(b->call.node->name);
+  device->ops->set_op(device, b->call.node->name);
   if (observed) {
     mark(device, &b->begin, queue);
   }
@@ -89,7 +93,7 @@ static void queue_node(ts_executor *e, ts_bound_node *b, ts_queue queue) {
 
 /* The commands inside the capture range, or outside of it. */
 static void queue_commands(ts_executor *e, ts_bound_program *p, const ts_bound_run *r, bool inside) {
-  const ts_device_ops *device = e->backend->device;
+  ts_device *device = e->device;
   bool here = false;
   for (int i = 0; i < r->commands->n; ++i) {
     const ts_lowered_command *c = &r->commands->command[i];
@@ -101,12 +105,12 @@ static void queue_commands(ts_executor *e, ts_bound_program *p, const ts_bound_r
       case TS_LOWERED_COPY_IN: copy_in(e); break;
       case TS_LOWERED_LAUNCH:
       case TS_LOWERED_COLLECTIVE: queue_node(e, &p->node[c->node], c->queue); break;
-      case TS_LOWERED_RECORD: device->record(r->event[c->event], c->queue); break;
-      case TS_LOWERED_WAIT: device->wait(r->event[c->event], c->queue); break;
+      case TS_LOWERED_RECORD: device->ops->record(device, r->event[c->event], c->queue); break;
+      case TS_LOWERED_WAIT: device->ops->wait(device, r->event[c->event], c->queue); break;
       default: break;
     }
   }
-  device->set_op(NULL);
+  device->ops->set_op(device, NULL);
 }
 
 /* The first time libraries may still make things. */
@@ -115,17 +119,17 @@ static bool records(const ts_executor *e, const ts_bound_run *r) {
 }
 
 static void queue_captured(ts_executor *e, ts_bound_program *p, ts_bound_run *r) {
-  const ts_device_ops *device = e->backend->device;
+  ts_device *device = e->device;
   if (!records(e, r)) {
     queue_commands(e, p, r, true);
     return;
   }
   if (r->graph == NULL) {
-    device->capture_begin();
+    device->ops->capture_begin(device);
     queue_commands(e, p, r, true);
-    r->graph = device->capture_end();
+    r->graph = device->ops->capture_end(device);
   }
-  device->replay(r->graph);
+  device->ops->replay(device, r->graph);
 }
 
 /* ---- time ---- */
@@ -136,8 +140,8 @@ static ts_span *next_span(ts_executor *e, ts_run_phase phase) {
   }
   if (e->used_spans == e->n_spans) {
     TS_GROW(e->span, e->n_spans, e->capacity_spans);
-    e->span[e->n_spans++] =
-        (ts_span){.begin = e->backend->device->event_create(true), .end = e->backend->device->event_create(true)};
+    e->span[e->n_spans++] = (ts_span){.begin = e->device->ops->event_create(e->device, true),
+                                      .end = e->device->ops->event_create(e->device, true)};
   }
   ts_span *span = &e->span[e->used_spans++];
   span->phase = phase;
@@ -145,10 +149,10 @@ static ts_span *next_span(ts_executor *e, ts_run_phase phase) {
 }
 
 void ts_walk_device_take_spans(ts_executor *e) {
-  const ts_device_ops *device = e->backend->device;
+  ts_device *device = e->device;
   for (int i = 0; i < e->used_spans; ++i) {
-    device->finish(e->span[i].end);
-    e->times.phase[e->span[i].phase] += device->seconds(e->span[i].begin, e->span[i].end);
+    device->ops->finish(device, e->span[i].end);
+    e->times.phase[e->span[i].phase] += device->ops->seconds(device, e->span[i].begin, e->span[i].end);
   }
   e->used_spans = 0;
   e->times.communication = e->times.exposed = NAN;
@@ -157,14 +161,15 @@ void ts_walk_device_take_spans(ts_executor *e) {
 /* What an observer is told: the host's clock at the begin of the run, and the events' distances from there. */
 static void report_run(ts_executor *e, const ts_bound_program *p, const ts_bound_run *r, const ts_span *span,
                        double start) {
-  const ts_device_ops *device = e->backend->device;
-  device->finish(span->end);
+  ts_device *device = e->device;
+  device->ops->finish(device, span->end);
   for (int i = 0; i < r->commands->n; ++i) {
     const ts_lowered_command *c = &r->commands->command[i];
     if (c->node != TS_NONE) {
       const ts_bound_node *b = &p->node[c->node];
       e->options.observer(e->options.observer_user, b->call.node, c->queue == TS_QUEUE_COMM,
-                          start + device->seconds(span->begin, b->begin), device->seconds(b->begin, b->end));
+                          start + device->ops->seconds(device, span->begin, b->begin),
+                          device->ops->seconds(device, b->begin, b->end));
     }
   }
 }
@@ -180,7 +185,7 @@ static const char *name_run(ts_model_use use, ts_run_phase phase) {
 
 void ts_walk_device(ts_executor *e, ts_bound_program *p, int run) {
   static const char *const queueing[TS_N_RUN_PHASES] = {"queue.forward", "queue.backward", "queue.update"};
-  const ts_device_ops *device = e->backend->device;
+  ts_device *device = e->device;
   ts_run_phase phase = p->program->step->run[run].phase;
   ts_bound_run *r = find_run(e, p, run);
   ts_span *span = next_span(e, phase);
@@ -189,11 +194,11 @@ void ts_walk_device(ts_executor *e, ts_bound_program *p, int run) {
   }
   double start = ts_seconds();
   ts_heartbeat_enter(queueing[phase], p->group);
-  device->set_run(name_run(p->program->use, phase), records(e, r));
-  device->record(span->begin, TS_QUEUE_COMPUTE);
+  device->ops->set_run(device, name_run(p->program->use, phase), records(e, r));
+  device->ops->record(device, span->begin, TS_QUEUE_COMPUTE);
   queue_commands(e, p, r, false);
   queue_captured(e, p, r);
-  device->record(span->end, TS_QUEUE_COMPUTE);
+  device->ops->record(device, span->end, TS_QUEUE_COMPUTE);
   ts_heartbeat_leave();
   ++r->times;
   if (e->options.observer != NULL) {
