@@ -542,6 +542,63 @@ static void test_large(void) {
   ts_free(bin);
 }
 
+/* ---- batches ---- */
+
+static const void *input_of(const ts_batch *batch, ts_input_kind kind, int64_t sample) {
+  return (const char *) batch->input[kind] + (size_t) sample * ts_batch_bytes(batch, kind);
+}
+
+static bool has(const ts_batch *batch, ts_input_kind kind, int64_t sample, const int32_t expected[3]) {
+  return memcmp(input_of(batch, kind, sample), expected, 3 * sizeof *expected) == 0;
+}
+
+static void test_batch(void) {
+  ts_batch *batch = ts_batch_create(3, 3);
+  ts_batch_set(batch, 0, 40, (const int32_t[]){5, 6, 7, 8});
+  ts_batch_set(batch, 2, 41, (const int32_t[]){1, TS_IGNORED, 2, TS_IGNORED});
+  tap_ok(has(batch, TS_INPUT_INPUT_IDS, 0, (const int32_t[]){5, 6, 7}) &&
+             has(batch, TS_INPUT_LABELS, 0, (const int32_t[]){6, 7, 8}),
+         "batch: a label is the token after");
+  tap_ok(has(batch, TS_INPUT_POSITIONS, 2, (const int32_t[]){0, 1, 2}) &&
+             has(batch, TS_INPUT_DOCUMENTS, 2, (const int32_t[]){0, 0, 0}),
+         "batch: positions count from the first token of its one document");
+  tap_ok(has(batch, TS_INPUT_INPUT_IDS, 2, (const int32_t[]){1, 0, 2}) &&
+             has(batch, TS_INPUT_LABELS, 2, (const int32_t[]){TS_IGNORED, 2, TS_IGNORED}),
+         "batch: what is ignored is a label, and no token");
+  tap_ok(*(const int64_t *) input_of(batch, TS_INPUT_SAMPLE, 0) == 40 &&
+             *(const int64_t *) input_of(batch, TS_INPUT_SAMPLE, 2) == 41,
+         "batch: samples have their numbers");
+  ts_batch_ignore(batch, 0);
+  tap_ok(has(batch, TS_INPUT_LABELS, 0, (const int32_t[]){TS_IGNORED, TS_IGNORED, TS_IGNORED}) &&
+             has(batch, TS_INPUT_INPUT_IDS, 0, (const int32_t[]){5, 6, 7}),
+         "batch: an ignored sample is counted nowhere");
+  ts_batch_destroy(&batch);
+  bool named = true;
+  for (int i = 0; i < TS_N_INPUTS; ++i) {
+    const ts_input *input = ts_input_get((ts_input_kind) i);
+    named = named && input->name[0] != 0 && input->is_sequence == (input->dtype == TS_I32);
+  }
+  tap_ok(named && batch == NULL, "batch: inputs of the sequence are those of its tokens");
+}
+
+static void test_read(void) {
+  const int64_t length = 16;
+  char *path = write_text("batch.txt", 100);
+  ts_data_options options = options_of(path, length);
+  ts_data *data = open_ok(&options, "batch");
+  ts_batch *batch = ts_batch_create(2, length);
+  int32_t tokens[17];
+  bool same = ts_data_read(data, TS_SPLIT_TRAINING, 7, batch, 1, NULL) == TS_OK &&
+              ts_data_sample(data, TS_SPLIT_TRAINING, 7, tokens, NULL) == TS_OK;
+  tap_ok(same && memcmp(input_of(batch, TS_INPUT_INPUT_IDS, 1), tokens, 16 * sizeof *tokens) == 0 &&
+             memcmp(input_of(batch, TS_INPUT_LABELS, 1), tokens + 1, 16 * sizeof *tokens) == 0 &&
+             *(const int64_t *) input_of(batch, TS_INPUT_SAMPLE, 1) == 7,
+         "batch: the sample at a position, in any epoch");
+  ts_batch_destroy(&batch);
+  ts_data_close(&data);
+  ts_free(path);
+}
+
 int main(void) {
   test_text();
   test_split();
@@ -556,6 +613,8 @@ int main(void) {
   test_hdf5_damage();
   test_wrong_paths();
   test_large();
+  test_batch();
+  test_read();
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
   return tap_done();
 }

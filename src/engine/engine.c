@@ -164,61 +164,70 @@ static void set_scalar(ts_engine *e, int which, const char *name, double value) 
 
 static double static_tokens(const ts_engine *e, int which) {
   const ts_program *p = e->program[which];
-  double micro_batches = which == TS_PROGRAM_TRAIN ? (double) e->deck->gradient_accumulation_steps : 1;
-  return (double) (p->batch * p->length) * micro_batches * ts_mesh_group_size(&e->mesh, TS_AXES_BATCH);
+  return (double) (p->batch * p->length) * p->step->micro_batches * ts_mesh_group_size(&e->mesh, TS_AXES_BATCH);
 }
 
-ts_status ts_engine_create(const ts_engine_options *o, ts_engine **out, ts_error *err) {
-  *out = NULL;
-  ts_engine *e = ts_calloc(1, sizeof *e);
-  e->world = o->world;
-  e->deck = o->deck;
-  ts_status status = TS_OK;
+/* The grid, the backend, and that all ranks are one job. */
+static ts_status find_place(ts_engine *e, const ts_engine_options *o, ts_error *err) {
   if (o->mesh != NULL) {
     e->mesh = *o->mesh;
-  } else {
-    status = ts_deck_mesh(o->deck, ts_world_size(o->world), ts_world_rank(o->world), &e->mesh, err);
+  } else if (ts_deck_mesh(o->deck, ts_world_size(o->world), ts_world_rank(o->world), &e->mesh, err) != TS_OK) {
+    return TS_BAD_INPUT;
   }
+  ts_status status = ts_engine_backend(o->deck, o->world, &e->backend, err);
   if (status != TS_OK) {
-    ts_free(e);
-    return status;
-  }
-  status = ts_engine_backend(o->deck, o->world, &e->backend, err);
-  if (status != TS_OK) {
-    ts_free(e);
     return status;
   }
   status = ts_identity_check(o->world, o->deck, e->backend, err);
-  if (status != TS_OK) {
-    ts_free(e);
-    return status;
+  if (status == TS_OK) {
+    ts_engine_place(o->world, o->deck, e->backend->device != NULL ? ts_cuda_bus_id() : "");
+    ts_engine_warn_spanning(o->world, &e->mesh);
   }
-  ts_engine_place(o->world, o->deck, e->backend->device != NULL ? ts_cuda_bus_id() : "");
-  ts_engine_warn_spanning(o->world, &e->mesh);
-  ts_engine_schedule_from_deck(&e->schedule, o->deck);
-  memset(e->index, -1, sizeof e->index);
-  add_programs(e, o);
-  status = check_programs(e, err);
-  status = status == TS_OK ? ts_engine_choose(e, err) : status;
-  if (status != TS_OK) {
-    ts_engine_destroy(&e);
-    return status;
-  }
+  return status;
+}
+
+static void make_executor(ts_engine *e, const ts_engine_options *o) {
   const ts_program *programs[TS_N_PROGRAMS];
   for (int i = 0; i < TS_N_PROGRAMS; ++i) {
     if (e->program[i] != NULL) {
       programs[e->index[i]] = e->program[i];
     }
   }
-  ts_executor_options options = {.world = o->world,
-                                 .overlap = o->deck->zero_optimization.overlap_comm,
-                                 .memcheck = o->deck->debug.memcheck,
-                                 .check_finite = o->deck->debug.check_finite,
-                                 .graphs = o->deck->run.cuda_graphs,
-                                 .observer = o->observer,
-                                 .observer_user = o->observer_user};
+  const ts_executor_options options = {.world = o->world,
+                                       .overlap = o->deck->zero_optimization.overlap_comm,
+                                       .memcheck = o->deck->debug.memcheck,
+                                       .check_finite = o->deck->debug.check_finite,
+                                       .graphs = o->deck->run.cuda_graphs,
+                                       .observer = o->observer,
+                                       .observer_user = o->observer_user};
   e->executor = ts_executor_create(programs, e->n_programs, &options);
-  status = o->loads ? TS_OK : ts_engine_initialise(e, err);
+}
+
+static ts_status make_engine(ts_engine *e, const ts_engine_options *o, ts_error *err) {
+  ts_status status = find_place(e, o, err);
+  if (status != TS_OK) {
+    return status;
+  }
+  ts_engine_schedule_from_deck(&e->schedule, o->deck);
+  add_programs(e, o);
+  status = check_programs(e, err);
+  if (status != TS_OK) {
+    return status;
+  }
+  status = ts_engine_choose(e, err);
+  if (status != TS_OK) {
+    return status;
+  }
+  make_executor(e, o);
+  return o->loads ? TS_OK : ts_engine_initialise(e, err);
+}
+
+ts_status ts_engine_create(const ts_engine_options *o, ts_engine **out, ts_error *err) {
+  ts_engine *e = ts_calloc(1, sizeof *e);
+  e->world = o->world;
+  e->deck = o->deck;
+  memset(e->index, -1, sizeof e->index);
+  ts_status status = make_engine(e, o, err);
   if (status != TS_OK) {
     ts_engine_destroy(&e);
   }

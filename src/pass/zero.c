@@ -62,9 +62,14 @@ static void make_storage(ts_zero *z) {
 
 /* ---- windows and gathers ---- */
 
+/* A unit has a gather for each set of axes: the first is called as the unit, others as their first part. */
 static void emit_gather(ts_zero *z, ts_site at, ts_bucket *b) {
   const ts_part *first = &z->layout->part[b->part[0]];
-  char *name = ts_format("%s.gather", at.graph->unit[first->unit]);
+  bool leads = true;
+  for (const ts_part *part = z->layout->part; part < first; ++part) {
+    leads = leads && (part->unit != first->unit || !ts_zero_parameter_is_sharded(z, part));
+  }
+  char *name = ts_format("%s.gather", leads ? at.graph->unit[first->unit] : first->name);
   ts_tid y = ts_build_all_gather(at, name, b->axes, b->group, b->n, b->x, NULL, b->n, b->piece);
   for (int k = 0; k < b->n; ++k) {
     const ts_part *part = &z->layout->part[b->part[k]];
