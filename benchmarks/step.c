@@ -82,7 +82,8 @@ static double one_step(ts_engine *engine, const ts_batch *batch, ts_step_result 
 static ts_batch *make_batch(const ts_engine *engine, const ts_deck *deck) {
   int64_t n = deck->data.sequence_length + 1;
   uint64_t group = (uint64_t) ts_mesh_group_rank(ts_engine_mesh(engine), TS_AXES_BATCH);
-  ts_batch *batch = ts_batch_create(deck->train_micro_batch_size_per_gpu * deck->gradient_accumulation_steps, n - 1);
+  ts_batch *batch =
+      ts_batch_create(deck->train_micro_batch_size_per_gpu * deck->gradient_accumulation_steps, n - 1, TS_INPUTS_ALL);
   int32_t *tokens = ts_malloc((size_t) n * sizeof *tokens);
   for (int64_t i = 0; i < batch->samples; ++i) {
     for (int64_t t = 0; t < n; ++t) {

@@ -16,12 +16,14 @@ size_t ts_batch_bytes(const ts_batch *batch, ts_input_kind kind) {
   return ts_dtype_size(rows[kind].dtype) * (rows[kind].is_sequence ? (size_t) batch->length : 1);
 }
 
-ts_batch *ts_batch_create(int64_t samples, int64_t length) {
+ts_batch *ts_batch_create(int64_t samples, int64_t length, unsigned inputs) {
   ts_batch *batch = ts_calloc(1, sizeof *batch);
   batch->samples = samples;
   batch->length = length;
   for (int i = 0; i < TS_N_INPUTS; ++i) {
-    batch->input[i] = ts_calloc((size_t) samples, ts_batch_bytes(batch, (ts_input_kind) i));
+    if ((inputs >> i & 1) != 0) {
+      batch->input[i] = ts_calloc((size_t) samples, ts_batch_bytes(batch, (ts_input_kind) i));
+    }
   }
   return batch;
 }
@@ -36,25 +38,51 @@ void ts_batch_destroy(ts_batch **batch) {
   }
 }
 
+/* Sample i of an input that is one of tokens; NULL when it is not made. */
 static int32_t *find_row(const ts_batch *batch, ts_input_kind kind, int64_t i) {
-  return (int32_t *) batch->input[kind] + i * batch->length;
+  return batch->input[kind] != NULL ? (int32_t *) batch->input[kind] + i * batch->length : NULL;
+}
+
+static void set_row(const ts_batch *batch, ts_input_kind kind, int64_t i, const int32_t *tokens,
+                    int32_t (*value)(const int32_t *tokens, int64_t t)) {
+  int32_t *row = find_row(batch, kind, i);
+  for (int64_t t = 0; row != NULL && t < batch->length; ++t) {
+    row[t] = value(tokens, t);
+  }
+}
+
+static int32_t input_id(const int32_t *tokens, int64_t t) {
+  return tokens[t] == TS_IGNORED ? 0 : tokens[t];
+}
+
+static int32_t label(const int32_t *tokens, int64_t t) {
+  return tokens[t + 1];
+}
+
+static int32_t position(const int32_t *tokens, int64_t t) {
+  (void) tokens;
+  return (int32_t) t;
+}
+
+static int32_t document(const int32_t *tokens, int64_t t) {
+  (void) tokens;
+  (void) t;
+  return 0;
 }
 
 void ts_batch_set(ts_batch *batch, int64_t i, int64_t number, const int32_t *tokens) {
-  int32_t *ids = find_row(batch, TS_INPUT_INPUT_IDS, i), *labels = find_row(batch, TS_INPUT_LABELS, i);
-  int32_t *positions = find_row(batch, TS_INPUT_POSITIONS, i), *documents = find_row(batch, TS_INPUT_DOCUMENTS, i);
-  for (int64_t t = 0; t < batch->length; ++t) {
-    ids[t] = tokens[t] == TS_IGNORED ? 0 : tokens[t];
-    labels[t] = tokens[t + 1];
-    positions[t] = (int32_t) t;
-    documents[t] = 0;
+  set_row(batch, TS_INPUT_INPUT_IDS, i, tokens, input_id);
+  set_row(batch, TS_INPUT_LABELS, i, tokens, label);
+  set_row(batch, TS_INPUT_POSITIONS, i, tokens, position);
+  set_row(batch, TS_INPUT_DOCUMENTS, i, tokens, document);
+  if (batch->input[TS_INPUT_SAMPLE] != NULL) {
+    ((int64_t *) batch->input[TS_INPUT_SAMPLE])[i] = number;
   }
-  ((int64_t *) batch->input[TS_INPUT_SAMPLE])[i] = number;
 }
 
 void ts_batch_ignore(ts_batch *batch, int64_t i) {
   int32_t *labels = find_row(batch, TS_INPUT_LABELS, i);
-  for (int64_t t = 0; t < batch->length; ++t) {
+  for (int64_t t = 0; labels != NULL && t < batch->length; ++t) {
     labels[t] = TS_IGNORED;
   }
 }

@@ -38,11 +38,15 @@ const ts_input *ts_input_get(ts_input_kind kind);
 
 typedef struct ts_batch {
   int64_t samples, length;  /**< length: tokens of a sample. */
-  void *input[TS_N_INPUTS]; /**< Owned: [samples] of each. */
+  void *input[TS_N_INPUTS]; /**< Owned: [samples] of each; NULL for those not asked for. */
 } ts_batch;
 
-/** Room for \a samples samples of \a length tokens, all zero; end with ts_batch_destroy. Not collective. */
-ts_batch *ts_batch_create(int64_t samples, int64_t length);
+/** All inputs, as a mask. */
+#define TS_INPUTS_ALL ((1u << TS_N_INPUTS) - 1)
+
+/** Room for \a samples samples of \a length tokens, all zero; end with ts_batch_destroy. Not collective.
+ * \param [in] inputs  Mask of 1 << ts_input_kind: those that are made. */
+ts_batch *ts_batch_create(int64_t samples, int64_t length, unsigned inputs);
 
 /** Free and set to NULL; NULL is allowed. Not collective. */
 void ts_batch_destroy(ts_batch **batch);

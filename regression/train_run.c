@@ -40,6 +40,11 @@ static void make_sample(int64_t sample, int64_t n, int64_t vocabulary, int32_t *
 }
 
 static int replicas[2] = {1, 1}; /* along tp and pp */
+static bool evaluating;
+
+void train_run_set_evaluating(bool on) {
+  evaluating = on;
+}
 
 void train_run_set_replicas(int tp, int pp) {
   replicas[0] = tp;
@@ -71,13 +76,16 @@ static ts_batch *make_batch(const ts_engine *engine, const ts_deck *deck, int64_
   const ts_mesh *mesh = ts_engine_mesh(engine);
   int64_t each = deck->train_micro_batch_size_per_gpu, n = deck->data.sequence_length + 1;
   int64_t groups = ts_mesh_group_size(mesh, TS_AXES_BATCH), group = ts_mesh_group_rank(mesh, TS_AXES_BATCH);
-  ts_batch *batch = ts_batch_create(each * deck->gradient_accumulation_steps, n - 1);
+  ts_batch *batch = ts_batch_create(each * deck->gradient_accumulation_steps, n - 1, TS_INPUTS_ALL);
   int32_t *tokens = ts_malloc((size_t) n * sizeof *tokens);
   for (int64_t i = 0; i < batch->samples; ++i) {
     int64_t m = step * deck->gradient_accumulation_steps + i / each;
     int64_t sample = (m * groups + group) * each + i % each;
     make_sample(sample, n, deck->model.vocab_size, tokens);
     ts_batch_set(batch, i, sample, tokens);
+    if (evaluating && sample % 4 != 0) {
+      ts_batch_ignore(batch, i);
+    }
   }
   ts_free(tokens);
   return batch;
@@ -107,6 +115,15 @@ ts_step_result train_run_step(ts_engine *engine, const ts_deck *deck, int64_t st
   return result;
 }
 
+/* Mean loss of the step's first micro-batch. */
+static double evaluate(ts_engine *engine, const ts_deck *deck, int64_t step) {
+  ts_batch *batch = make_batch(engine, deck, step);
+  double sum, valid;
+  ts_engine_evaluate(engine, batch, &sum, &valid);
+  ts_batch_destroy(&batch);
+  return sum / valid;
+}
+
 /* A sum over all elements of a mix of bits, name and position: the same in whatever order the layout has them. */
 static void read_parameters(ts_engine *engine, train_run *run) {
   const ts_layout *layout = ts_engine_layout(engine);
@@ -128,17 +145,20 @@ train_run train_run_do(ts_world *world, const char *text, const char *sets, int 
   ts_deck *deck = train_run_deck(world, text, sets);
   ts_engine *engine;
   ts_error err = {0};
-  const ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_TRAIN};
+  unsigned abilities = TS_CAN_TRAIN | (evaluating ? TS_CAN_EVALUATE : 0);
+  const ts_engine_options options = {.world = world, .deck = deck, .abilities = abilities};
   TS_CHECK(ts_engine_create(&options, &engine, &err) == TS_OK, "%s", err.text);
   train_run run = {.steps = steps,
                    .loss = ts_calloc((size_t) steps, sizeof *run.loss),
                    .norm = ts_calloc((size_t) steps, sizeof *run.norm),
+                   .evaluation = ts_calloc((size_t) steps, sizeof *run.evaluation),
                    .work_bytes = ts_engine_program(engine)->plan->arena_bytes[TS_ARENA_WORK],
                    .live_bytes = ts_engine_program(engine)->plan->live_bytes};
   for (int step = 0; step < steps; ++step) {
     ts_step_result result = train_run_step(engine, deck, step);
     run.loss[step] = result.loss;
     run.norm[step] = result.grad_norm;
+    run.evaluation[step] = evaluating ? evaluate(engine, deck, step) : 0;
   }
   read_parameters(engine, &run);
   ts_engine_destroy(&engine);
@@ -149,13 +169,14 @@ train_run train_run_do(ts_world *world, const char *text, const char *sets, int 
 void train_run_free(train_run *run) {
   ts_free(run->loss);
   ts_free(run->norm);
+  ts_free(run->evaluation);
   *run = (train_run){0};
 }
 
 bool train_run_equal(const train_run *a, const train_run *b) {
   size_t bytes = (size_t) a->steps * sizeof *a->loss;
   return a->steps == b->steps && a->bits == b->bits && memcmp(a->loss, b->loss, bytes) == 0 &&
-         memcmp(a->norm, b->norm, bytes) == 0;
+         memcmp(a->norm, b->norm, bytes) == 0 && memcmp(a->evaluation, b->evaluation, bytes) == 0;
 }
 
 double train_run_difference(const train_run *a, const train_run *b) {

@@ -9,6 +9,7 @@
 typedef struct train_run {
   int steps;
   double *loss, *norm; /**< Owned: one per step. */
+  double *evaluation;  /**< Owned: one per step, 0 unless asked for. */
   uint64_t bits;       /**< Of all parameters after the last step, by name and position. */
   int64_t work_bytes, live_bytes;
 } train_run;
@@ -21,6 +22,9 @@ train_run train_run_do(ts_world *world, const char *text, const char *sets, int 
 /** Decks read from now on are for a grid with these extents along tp and pp, over which nothing is cut: replicas.
  * Default 1 and 1. Not collective. */
 void train_run_set_replicas(int tp, int pp);
+
+/** Runs from now on evaluate after each step, and of four samples count one. Not collective. */
+void train_run_set_evaluating(bool on);
 
 /** The deck \a text changed by \a sets, its batch resolved; end with ts_deck_destroy. Not collective. */
 ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets);

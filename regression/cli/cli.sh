@@ -61,6 +61,8 @@ test_plan() {
   ok "plan --format json: nothing else on stdout" is "$(wc -l < "$scratch/out")" 1
   json "$scratch/out" "d['parameters'] == 23712 and d['peak_bytes'] > d['reserve_bytes'] > 0 and all(k in d for k in
     ('parameter_bytes', 'gradient_bytes', 'optimizer_bytes', 'activation_bytes', 'buffer_bytes'))" "plan: json fields"
+  run "$tessera" plan tiny.cfg --format json --set train_batch_size=2000000000 --set gradient_accumulation_steps=2000000000
+  json "$scratch/out" "d['buffer_bytes'] > 2e9 * 32 * 12" "plan: inputs of a step of 2e9 micro-batches, which are only counted"
 }
 
 # What two figures of the same name count.

@@ -148,7 +148,7 @@ static ts_step_result one_step(const trial *t, int64_t step) {
   const ts_mesh *mesh = ts_engine_mesh(t->engine);
   int64_t each = deck->train_micro_batch_size_per_gpu, accumulation = deck->gradient_accumulation_steps;
   int64_t groups = ts_mesh_group_size(mesh, TS_AXES_BATCH), group = ts_mesh_group_rank(mesh, TS_AXES_BATCH);
-  ts_batch *batch = ts_batch_create(each * accumulation, deck->data.sequence_length);
+  ts_batch *batch = ts_batch_create(each * accumulation, deck->data.sequence_length, TS_INPUTS_ALL);
   for (int64_t i = 0; i < batch->samples; ++i) {
     int64_t sample = ((step * accumulation + i / each) * groups + group) * each + i % each;
     ts_error err = {0};

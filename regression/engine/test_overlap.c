@@ -93,7 +93,7 @@ static double run_step(const subject *s, double delay, ts_executor_times *times)
   ts_comm_set_test_delay(delay);
   tap_barrier(MPI_COMM_WORLD);
   double start = ts_seconds();
-  for (int i = 0; i < s->program->step->n; ++i) {
+  for (int i = 0; i < s->program->step.n; ++i) {
     ts_executor_run(s->executor, 0, i);
   }
   double seconds = ts_seconds() - start;

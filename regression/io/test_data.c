@@ -553,7 +553,7 @@ static bool has(const ts_batch *batch, ts_input_kind kind, int64_t sample, const
 }
 
 static void test_batch(void) {
-  ts_batch *batch = ts_batch_create(3, 3);
+  ts_batch *batch = ts_batch_create(3, 3, TS_INPUTS_ALL);
   ts_batch_set(batch, 0, 40, (const int32_t[]){5, 6, 7, 8});
   ts_batch_set(batch, 2, 41, (const int32_t[]){1, TS_IGNORED, 2, TS_IGNORED});
   tap_ok(has(batch, TS_INPUT_INPUT_IDS, 0, (const int32_t[]){5, 6, 7}) &&
@@ -586,7 +586,7 @@ static void test_read(void) {
   char *path = write_text("batch.txt", 100);
   ts_data_options options = options_of(path, length);
   ts_data *data = open_ok(&options, "batch");
-  ts_batch *batch = ts_batch_create(2, length);
+  ts_batch *batch = ts_batch_create(2, length, TS_INPUTS_ALL);
   int32_t tokens[17];
   bool same = ts_data_read(data, TS_SPLIT_TRAINING, 7, batch, 1, NULL) == TS_OK &&
               ts_data_sample(data, TS_SPLIT_TRAINING, 7, tokens, NULL) == TS_OK;

@@ -11,15 +11,15 @@ build=$(pwd)
 : > "$scratch/err"
 
 after src/graph/states.def << 'END'
-STATE(TOY, "toy", "toy", OPTIMIZER, "toy", 1)
-STATE(TOY_SCALE, "toy_scale", "toy_scale", OPTIMIZER, "toy_scale", 32)
-STATE(TOY_BIAS, "toy_bias", "toy_bias", OPTIMIZER, "toy_bias", 0)
+STATE(TOY, "toy", "toy", OPTIMIZER, "toy", F32, 1)
+STATE(TOY_SCALE, "toy_scale", "toy_scale", OPTIMIZER, "toy_scale", F32, 32)
+STATE(TOY_BIAS, "toy_bias", "toy_bias", OPTIMIZER, "toy_bias", F32, 0)
 END
 after src/pass/zero_update.c '  ts_free(name);' << 'END'
-  ts_tid g = whole ? s->gradient : s->shard, scale = ts_zero_state(z, index, TS_STATE_TOY_SCALE, TS_F32, whole);
+  ts_tid g = whole ? s->gradient : s->shard, scale = ts_zero_state(z, index, TS_STATE_TOY_SCALE, whole);
   char *bias = ts_format("%s.toy_bias", part->name), *sum = ts_format("%s.toy_sum", part->name);
   ts_tid own = ts_graph_state(z->rewrite.to, bias, (ts_held){TS_STATE_TOY_BIAS, index, true}, TS_F32, TS_SHAPE(2), part->unit);
-  ts_build_accumulate(site(z), sum, ts_zero_state(z, index, TS_STATE_TOY, TS_F32, whole), g, c->scale);
+  ts_build_accumulate(site(z), sum, ts_zero_state(z, index, TS_STATE_TOY, whole), g, c->scale);
   ts_build_accumulate(site(z), bias, own, c->betas, c->scale);
   ts_tid first = ts_build_view(site(z), sum, g, 0, z->rewrite.to->tensor[scale].shape);
   ts_build_accumulate(site(z), sum, scale, first, c->scale);

@@ -229,11 +229,70 @@ static void test_fault(const fault_row *row) {
 
 /* ---- two sets of axes ---- */
 
+/* Let a part be spread over dp alone, as an expert's will be. */
+static void spread_over_dp(ts_part *part, const ts_mesh *mesh) {
+  part->axes = TS_AXES(TS_AXIS_DP);
+  part->group = 2;
+  part->rank = mesh->coord[TS_AXIS_DP];
+  part->owned = mesh->coord[TS_AXIS_EP] == 0;
+  part->shard = (part->count / 2 + TS_LAYOUT_ALIGN - 1) / TS_LAYOUT_ALIGN * TS_LAYOUT_ALIGN;
+  part->cuts[1] = part->shard;
+  part->cuts[2] = part->count;
+}
+
+/* Units with parts of both kinds: a message is of one group, and one unit may need two gathers. */
+static void test_parts_of_two_groups(int stage) {
+  char *sets = ts_format("zero_optimization.stage=%d zero_optimization.overlap_comm=true "
+                         "zero_optimization.stage3_param_persistence_threshold=1000 frozen=[\"v_proj\"]",
+                         stage);
+  ts_deck *deck = read_deck(llama, sets, 4);
+  ts_layout *layout[4];
+  ts_program *program[4];
+  for (int r = 0; r < 4; ++r) {
+    ts_mesh mesh;
+    TS_CHECK(ts_mesh_init(&mesh, (const int[TS_N_AXES]){1, 2, 2, 1, 1}, 4, r, NULL) == TS_OK, "2 x 2");
+    ts_graph *model = ts_model_build(deck, TS_MODEL_TRAIN, 1, deck->data.sequence_length);
+    layout[r] = ts_layout_create(model, deck, &mesh);
+    ts_graph_destroy(&model);
+    for (int i = 1; i < layout[r]->n_parts; i += 2) {
+      spread_over_dp(&layout[r]->part[i], &mesh);
+    }
+    program[r] = ts_program_create(&(ts_program_options){.deck = deck,
+                                                         .mesh = &mesh,
+                                                         .target = {ts_backend_null(), 1, false},
+                                                         .use = TS_MODEL_TRAIN,
+                                                         .batch = 1,
+                                                         .length = deck->data.sequence_length,
+                                                         .layout = layout[r]});
+  }
+  char *fault = ts_simulate_step((const ts_program *const *) program, 4);
+  int wrong = 0, over_dp = 0;
+  for (ts_nid n = 0; n < program[0]->graph->n_nodes; ++n) {
+    const ts_node *node = &program[0]->graph->node[n];
+    bool dp = ts_node_is_collective(node) && node->attr.comm.axes == TS_AXES(TS_AXIS_DP);
+    over_dp += dp;
+    wrong += dp && node->attr.comm.group != 2;
+    for (int i = 0; dp && i < node->attr.comm.n_pieces; ++i) {
+      const int64_t *cuts = node->attr.comm.piece[i].cuts;
+      wrong += cuts[2] <= cuts[1] || cuts[2] > 1 << 20;
+    }
+  }
+  tap_ok(fault == NULL && over_dp > 0 && wrong == 0, "parts of two groups at stage %d, %d messages of the smaller: %s",
+         stage, over_dp, fault != NULL ? fault : "clean");
+  ts_free(fault);
+  for (int r = 0; r < 4; ++r) {
+    ts_program_destroy(&program[r]);
+    ts_layout_destroy(&layout[r]);
+  }
+  ts_deck_destroy(&deck);
+  ts_free(sets);
+}
+
 /* A program of two gathers, over dp and over sp, in the order asked for. */
 static ts_program make_two_gathers(int rank, bool dp_first, const int64_t *cuts) {
   ts_program p = {.use = TS_MODEL_LOSS,
                   .graph = ts_graph_create(),
-                  .step = ts_step_create(TS_MODEL_LOSS, 1),
+                  .step = ts_step_of(TS_MODEL_LOSS, 1),
                   .schedule = ts_calloc(1, sizeof *p.schedule),
                   .plan = ts_calloc(1, sizeof *p.plan)};
   TS_CHECK(ts_mesh_init(&p.mesh, (const int[TS_N_AXES]){1, 2, 1, 2, 1}, 4, rank, NULL) == TS_OK, "2 x 2");
@@ -265,7 +324,6 @@ static char *simulate_two_gathers(const bool dp_first[4]) {
   char *fault = ts_simulate_step(list, 4);
   for (int r = 0; r < 4; ++r) {
     ts_graph_destroy(&program[r].graph);
-    ts_step_destroy(&program[r].step);
     ts_schedule_destroy(&program[r].schedule);
     ts_plan_destroy(&program[r].plan);
   }
@@ -289,6 +347,9 @@ int main(void) {
   test_stages("gpt2", gpt2);
   for (size_t i = 0; i < sizeof faults / sizeof *faults; ++i) {
     test_fault(&faults[i]);
+  }
+  for (int stage = 0; stage <= 3; ++stage) {
+    test_parts_of_two_groups(stage);
   }
   test_circle();
   tap_note("%.1f seconds", ts_seconds() - start);

@@ -149,6 +149,7 @@ static void test_grid(const world_pair *w, const char *deck, const char *name) {
  * compute what one does, to the bit. */
 static void test_replicas(const world_pair *w, const char *deck, const char *name) {
   int ranks = ts_world_size(w->all);
+  train_run_set_evaluating(true);
   train_run one = run_with(w->alone, deck, "", NULL, 0, 0);
   train_run_set_replicas(ranks, 1);
   train_run run = run_with(w->all, deck, "", "zero_optimization.stage=%lld", 3, 0);
@@ -167,6 +168,7 @@ static void test_replicas(const world_pair *w, const char *deck, const char *nam
     train_run_free(&run);
   }
   train_run_set_replicas(1, 1);
+  train_run_set_evaluating(false);
   train_run_free(&one);
 }
 
@@ -190,6 +192,15 @@ static void test_message_sizes(ts_world *world) {
   train_run_free(&reference);
 }
 
+/* Parts so small that the first rank has all of their elements. */
+static void test_small_parts(ts_world *world) {
+  const char *base = "model.hidden_size=32 model.num_attention_heads=4 bf16.enabled=true";
+  train_run reference = run_with(world, train_run_llama, base, NULL, 0, 0);
+  train_run run = run_with(world, train_run_llama, base, "zero_optimization.stage=%lld", 2, 0);
+  expect_equal(&reference, &run, "small parts at stage", base, 2);
+  train_run_free(&reference);
+}
+
 /* Planned memory is near the least possible. */
 static void test_plan(ts_world *world, const char *deck) {
   train_run run = run_with(world, deck, "", "zero_optimization.stage=%lld", 2, 0);
@@ -201,6 +212,7 @@ static void test_plan(ts_world *world, const char *deck) {
 int main(int argc, char **argv) {
   world_pair w = {.all = ts_world_create(&argc, &argv)};
   w.alone = ts_world_alone(w.all);
+  test_replicas(&w, train_run_gpt2, "gpt2");
   test_replicas(&w, train_run_llama, "llama"); /* makes communicators, which the world keeps */
   int64_t live = ts_memory_live();
   test_stages(w.all, train_run_llama, "run.threads=1");
@@ -212,6 +224,7 @@ int main(int argc, char **argv) {
   test_accumulation(w.all, train_run_gpt2, "run.threads=1");
   test_grid(&w, train_run_llama, "llama");
   test_grid(&w, train_run_gpt2, "gpt2");
+  test_small_parts(w.all);
   test_plan(w.all, train_run_llama);
   tap_ok_all(MPI_COMM_WORLD, ts_memory_live() == live, "no engine leaves memory behind");
   ts_world_destroy(&w.alone);

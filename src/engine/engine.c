@@ -164,7 +164,7 @@ static void set_scalar(ts_engine *e, int which, const char *name, double value) 
 
 static double static_tokens(const ts_engine *e, int which) {
   const ts_program *p = e->program[which];
-  return (double) (p->batch * p->length) * p->step->micro_batches * ts_mesh_group_size(&e->mesh, TS_AXES_BATCH);
+  return (double) (p->batch * p->length) * (double) p->step.micro_batches * ts_mesh_group_size(&e->mesh, TS_AXES_BATCH);
 }
 
 /* The grid, the backend, and that all ranks are one job. */
@@ -260,12 +260,13 @@ static void set_inputs(ts_engine *e, int which, const ts_batch *batch, int64_t m
     size_t bytes = (size_t) p->batch * ts_batch_bytes(batch, (ts_input_kind) i);
     void *to = ts_executor_input(e->executor, e->index[which], ts_input_get((ts_input_kind) i)->name);
     if (to != NULL) {
+      TS_CHECK(batch->input[i] != NULL, "the batch has no %s", ts_input_get((ts_input_kind) i)->name);
       memcpy(to, (const char *) batch->input[i] + (size_t) m * bytes, bytes);
     }
   }
 }
 
-static void set_micro_batch(ts_engine *e, const ts_batch *batch, int m) {
+static void set_micro_batch(ts_engine *e, const ts_batch *batch, int64_t m) {
   const int which = TS_PROGRAM_TRAIN;
   set_inputs(e, which, batch, m);
   int64_t *seed = ts_executor_input(e->executor, e->index[which], "seed");
@@ -282,6 +283,10 @@ static void set_control(ts_engine *e, int which, const double flags[TS_N_FLAGS])
   *(double *) ts_executor_input(e->executor, e->index[which], "static_tokens") = static_tokens(e, which);
   set_scalar(e, which, "max_norm", e->deck->gradient_clipping);
   set_scalar(e, which, "loss_scale", 1);
+  double *zero = ts_executor_input(e->executor, e->index[which], "zero"); /* of replicas */
+  if (zero != NULL) {
+    *zero = 0;
+  }
 }
 
 static void set_update(ts_engine *e, const ts_step_input *input) {
@@ -302,13 +307,14 @@ static void set_update(ts_engine *e, const ts_step_input *input) {
 
 ts_step_result ts_engine_train_step(ts_engine *e, const ts_step_input *input) {
   const int which = TS_PROGRAM_TRAIN, index = e->index[which];
-  const ts_step *step = e->program[which]->step;
-  for (int i = 0; i < step->n; ++i) {
-    const ts_run *run = &step->run[i];
-    if (run->phase == TS_RUN_FORWARD) {
-      ts_heartbeat_micro_batch(run->micro_batch);
-      set_micro_batch(e, input->batch, run->micro_batch);
-    } else if (run->phase == TS_RUN_UPDATE) {
+  const ts_step *step = &e->program[which]->step;
+  for (int64_t i = 0; i < step->n; ++i) {
+    ts_run run = ts_step_run(step, i);
+    ts_run_phase phase = step->kind[run.kind].phase;
+    if (phase == TS_RUN_FORWARD) {
+      ts_heartbeat_micro_batch(run.micro_batch);
+      set_micro_batch(e, input->batch, run.micro_batch);
+    } else if (phase == TS_RUN_UPDATE) {
       set_update(e, input);
     }
     ts_executor_run(e->executor, index, i);
@@ -349,7 +355,7 @@ void ts_engine_logits(ts_engine *e, const int32_t *tokens, int64_t n, float *log
   int64_t used = n < p->length ? n : p->length;
   int32_t *window = ts_calloc((size_t) p->length + 1, sizeof *window);
   memcpy(window, tokens + n - used, (size_t) used * sizeof *window);
-  ts_batch *batch = ts_batch_create(1, p->length);
+  ts_batch *batch = ts_batch_create(1, p->length, TS_INPUTS_ALL);
   ts_batch_set(batch, 0, 0, window);
   set_inputs(e, which, batch, 0);
   *(int32_t *) ts_executor_input(e->executor, index, "index") = (int32_t) (used - 1);
@@ -372,6 +378,18 @@ const ts_program *ts_engine_program(const ts_engine *e) {
 
 const ts_layout *ts_engine_layout(const ts_engine *e) {
   return ts_engine_program(e)->layout;
+}
+
+unsigned ts_engine_inputs(const ts_engine *e) {
+  unsigned inputs = 0;
+  for (int i = 0; i < TS_N_INPUTS; ++i) {
+    for (int which = 0; which < TS_N_PROGRAMS; ++which) {
+      const ts_program *p = e->program[which];
+      bool has = p != NULL && ts_graph_find(p->graph, ts_input_get((ts_input_kind) i)->name) != TS_NONE;
+      inputs |= has ? 1u << i : 0;
+    }
+  }
+  return inputs;
 }
 
 const ts_mesh *ts_engine_mesh(const ts_engine *e) {

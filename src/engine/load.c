@@ -136,8 +136,8 @@ static const ts_saved_state *find_saved_state(const loader *l, const ts_saved_pa
   const ts_saved_part *part = ts_checkpoint_part(l->checkpoint, saved);
   *index = ts_checkpoint_find_state(part, leaf->state);
   if (*index < 0) {
-    ts_error_add(err, "%s: has no %s of %s, which was frozen when it was saved; `--weights` takes the weights alone",
-                 l->directory, leaf->state, saved->name);
+    ts_error_add(err, "%s: has no %s of %s, which was %s; `--weights` takes the weights alone", l->directory,
+                 leaf->state, saved->name, part->trainable ? "saved without it" : "frozen when it was saved");
     return NULL;
   }
   const ts_saved_state *state = &part->state[*index];

@@ -15,6 +15,7 @@
 typedef struct holder {
   ts_tid leaf; /* TS_NONE: there is none */
   ts_dtype dtype;
+  bool whole; /* all of the part, on every rank */
   int64_t begin, count;
 } holder;
 
@@ -26,6 +27,7 @@ static holder find_holder(const ts_engine *e, const ts_part *part, ts_state stat
   }
   return (holder){.leaf = leaf.leaf,
                   .dtype = leaf.dtype,
+                  .whole = leaf.whole,
                   .begin = leaf.whole ? 0 : ts_part_begin(part),
                   .count = leaf.whole ? part->count : leaf.count};
 }
@@ -115,7 +117,7 @@ ts_status ts_engine_read_parameter(ts_engine *e, const char *name, float *value,
   TS_CHECK(ts_parameter_is_whole(p), "%s: this rank does not hold all of it", name);
   const ts_part *part = &layout->part[p->part];
   holder h = best_holder(e, part);
-  if (h.count == part->count && h.begin == 0) {
+  if (h.whole) {
     get_values(e, &h, p->offset, p->count, value);
     return TS_OK;
   }

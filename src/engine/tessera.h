@@ -105,6 +105,9 @@ const ts_layout *ts_engine_layout(const ts_engine *engine);
 /** The first program (training, else evaluation, else generation): its plan and graph.  Borrowed. Not collective. */
 const ts_program *ts_engine_program(const ts_engine *engine);
 
+/** The inputs that its programs have: what a batch is made with (ts_batch_create). Not collective. */
+unsigned ts_engine_inputs(const ts_engine *engine);
+
 /** The grid, seen from this rank.  Borrowed. Not collective. */
 const ts_mesh *ts_engine_mesh(const ts_engine *engine);
 

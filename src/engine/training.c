@@ -229,7 +229,6 @@ static ts_status find_batch(ts_training *r, ts_error *err) {
   if (status == TS_OK) {
     r->micro_batch = deck->train_micro_batch_size_per_gpu;
     r->length = deck->data.sequence_length;
-    r->batch = ts_batch_create(r->micro_batch * deck->gradient_accumulation_steps, r->length);
   }
   return status;
 }
@@ -275,6 +274,8 @@ void ts_training_close(ts_training *r) {
 static void prepare(ts_training *r) {
   const ts_program *program = ts_engine_program(r->engine);
   r->flops_per_step = ts_program_step_flops(program);
+  r->batch =
+      ts_batch_create(r->micro_batch * r->deck->gradient_accumulation_steps, r->length, ts_engine_inputs(r->engine));
   ts_device *device = ts_backend_device(program->target.backend);
   ts_dtype dtype = ts_deck_dtype(r->deck);
   r->peak = (device != NULL ? device->ops->peak_flops(device, dtype) : ts_peak_flops(program->target.threads, dtype)) *

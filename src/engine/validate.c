@@ -72,7 +72,7 @@ ts_status ts_validate(ts_engine *engine, ts_world *world, const ts_deck *deck, t
   if (deck->run.evaluate_batches > 0 && deck->run.evaluate_batches < batches) {
     batches = deck->run.evaluate_batches;
   }
-  ts_batch *batch = ts_batch_create(micro_batch, deck->data.sequence_length);
+  ts_batch *batch = ts_batch_create(micro_batch, deck->data.sequence_length, ts_engine_inputs(engine));
   double sum = 0, valid = 0;
   ts_status status = TS_OK;
   for (int64_t i = 0; i < batches && status == TS_OK; ++i) {

@@ -48,16 +48,17 @@ static ts_status check_pass(const char *name, ts_error *err) {
   return status;
 }
 
-/* The commands of every run of the step that differs from those before it, verified. */
+/* The commands of every kind of runs of the step, verified. */
 static void add_commands(const ts_program *p, ts_text *to) {
-  for (int i = 0; i < p->step->n; ++i) {
-    if (!ts_step_is_new(p->step, i)) {
+  for (int i = 0; i < p->step.n_kinds; ++i) {
+    const ts_run_kind *kind = &p->step.kind[i];
+    if (!p->step.has(&p->step, i)) {
       continue;
     }
-    ts_lowered *commands = ts_lower(p->graph, p->schedule, p->step->run[i].segments);
+    ts_lowered *commands = ts_lower(p->graph, p->schedule, kind->segments);
     char *wrong = ts_lowered_verify(commands, p->graph, p->plan);
-    TS_CHECK(wrong == NULL, "%s: %s", p->step->run[i].name, wrong);
-    ts_text_add(to, "# %s\n", p->step->run[i].name);
+    TS_CHECK(wrong == NULL, "%s: %s", kind->title, wrong);
+    ts_text_add(to, "# %s\n", kind->name);
     ts_lowered_dump(commands, p->graph, to);
     ts_lowered_destroy(&commands);
   }

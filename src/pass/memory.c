@@ -322,6 +322,16 @@ static void record_addresses(planner *p) {
   }
 }
 
+/* What the host reads before a step: the inputs of all its micro-batches. */
+static int64_t feed_bytes(const ts_graph *g, const ts_pass_context *context) {
+  bool train = context->use == TS_MODEL_TRAIN && context->deck->gradient_accumulation_steps > 0;
+  int64_t micro_batches = train ? context->deck->gradient_accumulation_steps : 1, bytes = 0;
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    bytes += g->tensor[t].role == TS_ROLE_INPUT ? ts_tensor_bytes(g, t) : 0;
+  }
+  return bytes * micro_batches;
+}
+
 void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   const ts_graph *g = *graph;
   size_t n_tensors = (size_t) g->n_tensors + 1, n_nodes = (size_t) g->n_nodes + 1;
@@ -350,8 +360,10 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   if (context->use == TS_MODEL_TRAIN && deck->run.save_every > 0 && deck->run.save_async) {
     plan->bytes[TS_PURPOSE_CHECKPOINT] = ts_saved_bytes(g, context->layout);
   }
-  plan->peak_bytes =
-      plan->bytes[TS_PURPOSE_RESERVE] + (backend->device == NULL ? plan->bytes[TS_PURPOSE_CHECKPOINT] : 0);
+  plan->feed_bytes = feed_bytes(g, context);
+  plan->bytes[TS_PURPOSE_BUFFER] += backend->device == NULL ? plan->feed_bytes : 0;
+  plan->peak_bytes = plan->bytes[TS_PURPOSE_RESERVE] +
+                     (backend->device == NULL ? plan->bytes[TS_PURPOSE_CHECKPOINT] + plan->feed_bytes : 0);
   for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
     plan->peak_bytes += plan->arena_bytes[a];
   }

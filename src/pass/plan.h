@@ -50,7 +50,8 @@ typedef enum ts_purpose {
   TS_PURPOSE_GRADIENT,   /**< Sums over micro-batches. */
   TS_PURPOSE_OPTIMIZER,  /**< Masters, moments, step. */
   TS_PURPOSE_ACTIVATION, /**< WORK but for what is counted as buffer. */
-  /** Inputs, scalars, collectives' workspace, flat gradients and gathered parameters at the peak. */
+  /** Inputs, scalars, collectives' workspace, flat gradients and gathered parameters at the peak; without a device the
+   * feed. */
   TS_PURPOSE_BUFFER,
   /** The copy of the state that an asynchronous save writes from; outside the arenas, always in the host's memory. */
   TS_PURPOSE_CHECKPOINT,
@@ -65,7 +66,8 @@ typedef struct ts_plan {
   int64_t arena_bytes[TS_N_ARENAS];
   int64_t live_bytes; /**< Largest sum of simultaneously live bytes of WORK: what no placement can undercut. */
   int64_t bytes[TS_N_PURPOSES];
-  int64_t peak_bytes; /**< Of the backend's memory: all arenas + reserve, on the host + checkpoint. */
+  int64_t feed_bytes; /**< Of the host's memory, outside the arenas: inputs of all micro-batches of a step. */
+  int64_t peak_bytes; /**< Of the backend's memory: all arenas + reserve, on the host + checkpoint + feed. */
 } ts_plan;
 
 /** Free and set to NULL; NULL is allowed. Not collective. */

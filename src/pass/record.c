@@ -29,7 +29,7 @@ static ts_tid add_squares(ts_site at, const ts_layout *layout, const ts_part *pa
 static ts_tid make_row(ts_site at, const ts_mesh *mesh, const ts_layout *layout, const ts_record_row *row, int64_t *n) {
   ts_tid *entry = ts_malloc((size_t) (layout->n_parts + 3) * sizeof *entry);
   int n_entries = 0;
-  ts_tid zero = owns_loss(mesh) ? TS_NONE : ts_record_scalar(at, "zero", TS_F64, 1); /* never written */
+  ts_tid zero = owns_loss(mesh) ? TS_NONE : ts_record_scalar(at, "zero", TS_F64, 1);
   entry[n_entries++] = zero == TS_NONE ? row->loss : zero;
   entry[n_entries++] = zero == TS_NONE ? row->valid : zero;
   entry[n_entries++] = ts_record_scalar(at, "flags", TS_F64, TS_N_FLAGS);

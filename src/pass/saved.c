@@ -15,13 +15,11 @@ static ts_saved_leaf describe_leaf(const ts_graph *graph, const ts_layout *layou
       .state = info->saved, .leaf = leaf, .dtype = tensor->dtype, .block = info->block, .whole = tensor->held.whole};
   if (s.block == 0) { /* everybody has all of it */
     s.count = ts_tensor_count(graph, leaf);
-    s.owned = part->owned && part->rank == 0 ? s.count : 0;
     return s;
   }
   int64_t begin = ts_state_elements(s.block, ts_part_begin(part));
   s.first = s.whole ? begin : 0;
   s.count = ts_state_elements(s.block, ts_part_end(part)) - begin;
-  s.owned = part->owned ? s.count : 0;
   return s;
 }
 

@@ -22,7 +22,6 @@ typedef struct ts_saved_leaf {
   bool whole;    /**< The leaf holds the whole part; else this rank's shard. */
   int64_t first; /**< Index in the leaf of this rank's first element. */
   int64_t count; /**< This rank's elements of the leaf. */
-  int64_t owned; /**< Those that it saves: all, or none where it holds a replica. */
 } ts_saved_leaf;
 
 /** The saved leaves of part \a index.  Not collective.

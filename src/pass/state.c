@@ -1,9 +1,9 @@
 #include "pass/state.h"
 
 static const ts_state_info rows[TS_N_STATES] = {
-    [TS_STATE_NONE] = {NULL, NULL, TS_PURPOSE_BUFFER, NULL, 0},
-#define STATE(ENUM, name, shard, purpose, saved, block) \
-  [TS_STATE_##ENUM] = {name, shard, TS_PURPOSE_##purpose, saved, block},
+    [TS_STATE_NONE] = {NULL, NULL, TS_PURPOSE_BUFFER, NULL, TS_F32, 0},
+#define STATE(ENUM, name, shard, purpose, saved, dtype, block) \
+  [TS_STATE_##ENUM] = {name, shard, TS_PURPOSE_##purpose, saved, TS_##dtype, block},
 #include "graph/states.def"
 #undef STATE
 };

@@ -7,10 +7,14 @@
 #include "graph/graph.h"
 #include "pass/plan.h"
 
+/** Instead of a ts_dtype: what the deck says of working values, and of sums of gradients. */
+enum { TS_WORKING = TS_N_DTYPES, TS_SUMS };
+
 typedef struct ts_state_info {
   const char *name, *shard; /**< Of the leaf, behind its part's; NULL for one with a name of its own. */
   ts_purpose purpose;
   const char *saved; /**< Its name in checkpoints; NULL: not saved. */
+  int dtype;         /**< A ts_dtype, TS_WORKING or TS_SUMS. */
   int64_t block;     /**< Elements of the part that one of the state's stands for; 0: it has a shape of its own. */
 } ts_state_info;
 

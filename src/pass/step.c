@@ -1,68 +1,67 @@
 #include "pass/step.h"
 
-#include "base/memory.h"
-
 #define BACKWARD (TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT)
 
-/* Kinds of runs. */
-static const ts_run forward = {"forward", TS_RUN_FORWARD, TS_SEGMENT_FORWARD, 0, 0};
-static const ts_run backward = {"backward", TS_RUN_BACKWARD, BACKWARD, 0, 0};
-static const ts_run reducing = {"backward and reduce", TS_RUN_BACKWARD, BACKWARD | TS_SEGMENT_REDUCE, 0, 0};
-static const ts_run update = {"update", TS_RUN_UPDATE, TS_SEGMENT_UPDATE, 0, 0};
-static const ts_run evaluation = {"forward", TS_RUN_FORWARD, TS_SEGMENT_FORWARD | TS_SEGMENT_UPDATE, 0, 0};
+/* ---- gradients are accumulated: micro-batches one after another, what happens once a step with the last ---- */
 
-static void list_run(ts_step *step, ts_run run, int slot, int micro_batch) {
-  run.slot = slot;
-  run.micro_batch = micro_batch;
-  step->run[step->n++] = run;
+enum { FORWARD, BACK, LAST_BACK, UPDATE };
+static const ts_run_kind training[] = {
+    [FORWARD] = {"forward", "the forward pass of a step", TS_RUN_FORWARD, TS_SEGMENT_FORWARD},
+    [BACK] = {"backward", "the backward pass of a step", TS_RUN_BACKWARD, BACKWARD},
+    [LAST_BACK] = {"backward and reduce", "the backward pass of a step", TS_RUN_BACKWARD, BACKWARD | TS_SEGMENT_REDUCE},
+    [UPDATE] = {"update", "the update of a step", TS_RUN_UPDATE, TS_SEGMENT_UPDATE}};
+
+static ts_run accumulate(const ts_step *step, int64_t i) {
+  int64_t m = i / 2, last = step->micro_batches - 1;
+  if (m > last) {
+    return (ts_run){.kind = UPDATE, .micro_batch = last};
+  }
+  return (ts_run){.kind = i % 2 == 0 ? FORWARD : m < last ? BACK : LAST_BACK, .micro_batch = m};
+}
+
+static bool accumulation_has(const ts_step *step, int kind) {
+  return kind != BACK || step->micro_batches > 1;
+}
+
+/* ---- a pass over one micro-batch ---- */
+
+static const ts_run_kind validation[] = {
+    {"forward", "the forward pass of a validation", TS_RUN_FORWARD, TS_SEGMENT_FORWARD | TS_SEGMENT_UPDATE}};
+static const ts_run_kind generation[] = {
+    {"forward", "the forward pass of a generation", TS_RUN_FORWARD, TS_SEGMENT_FORWARD}};
+
+static ts_run once(const ts_step *step, int64_t i) {
+  (void) step;
+  (void) i;
+  return (ts_run){0};
+}
+
+static bool has_it(const ts_step *step, int kind) {
+  return kind < step->n_kinds;
 }
 
 /* ---- schedules ---- */
 
-/* Gradients are accumulated: micro-batches one after another in one slot, what happens once a step with the last. */
-static void accumulate(ts_step *step) {
-  int last = step->micro_batches - 1;
-  for (int m = 0; m <= last; ++m) {
-    list_run(step, forward, 0, m);
-    list_run(step, m == last ? reducing : backward, 0, m);
-  }
-  list_run(step, update, 0, last);
-}
+#define KINDS(kinds) .kind = kinds, .n_kinds = sizeof kinds / sizeof *kinds
 
-static void evaluate(ts_step *step) {
-  list_run(step, evaluation, 0, 0);
-}
+static const ts_step schedules[] = {
+    [TS_MODEL_TRAIN] = {KINDS(training), .at = accumulate, .has = accumulation_has},
+    [TS_MODEL_LOSS] = {KINDS(validation), .at = once, .has = has_it},
+    [TS_MODEL_LOGITS] = {KINDS(generation), .at = once, .has = has_it},
+};
 
-static void infer(ts_step *step) {
-  list_run(step, forward, 0, 0);
-}
-
-/* A row: what it is for, and how its runs are listed. */
-static void (*const schedules[])(ts_step *step) = {
-    [TS_MODEL_TRAIN] = accumulate, [TS_MODEL_LOSS] = evaluate, [TS_MODEL_LOGITS] = infer};
-
-ts_step *ts_step_create(ts_model_use use, int micro_batches) {
-  ts_step *step = ts_calloc(1, sizeof *step);
-  step->micro_batches = micro_batches;
-  step->n_slots = 1;
-  step->run = ts_malloc(((size_t) micro_batches * 2 + 1) * sizeof *step->run);
-  schedules[use](step);
+ts_step ts_step_of(ts_model_use use, int64_t micro_batches) {
+  ts_step step = schedules[use];
+  step.micro_batches = micro_batches;
+  step.n = use == TS_MODEL_TRAIN ? 2 * micro_batches + 1 : 1;
   return step;
 }
 
-void ts_step_destroy(ts_step **step) {
-  if (*step != NULL) {
-    ts_free((*step)->run);
-    ts_free(*step);
-    *step = NULL;
-  }
+ts_run ts_step_run(const ts_step *step, int64_t i) {
+  TS_ASSERT(i >= 0 && i < step->n);
+  return step->at(step, i);
 }
 
-bool ts_step_is_new(const ts_step *step, int i) {
-  for (int k = 0; k < i; ++k) {
-    if (step->run[k].segments == step->run[i].segments && step->run[k].slot == step->run[i].slot) {
-      return false;
-    }
-  }
-  return true;
+const ts_run_kind *ts_step_kind(const ts_step *step, int64_t i) {
+  return &step->kind[ts_step_run(step, i).kind];
 }

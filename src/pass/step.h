@@ -1,7 +1,7 @@
 /** \file
  * The step as a table: which segments run for which micro-batch, in which order.  One list, made by the row of a
- * schedule; the executor and the simulator walk it, `tessera graph` prints its commands, and times and messages take
- * their names from it.  Nothing here is collective.
+ * schedule; the executor and the simulator walk it, `tessera graph` prints the commands of its kinds of runs, and times
+ * and messages take phase and title from them.  Nothing here is collective.
  */
 #ifndef TS_PASS_STEP_H
 #define TS_PASS_STEP_H
@@ -9,34 +9,41 @@
 #include "graph/graph.h"
 #include "model/model.h"
 
-/** What a run is told and timed as. */
+/** What a run is timed as. */
 typedef enum ts_run_phase { TS_RUN_FORWARD, TS_RUN_BACKWARD, TS_RUN_UPDATE, TS_N_RUN_PHASES } ts_run_phase;
 
-/** The instructions of some segments, for one micro-batch. */
-typedef struct ts_run {
-  const char *name; /**< Constant: "forward", "backward", "backward and reduce", "update". */
+/** A kind of runs: the instructions of some segments. */
+typedef struct ts_run_kind {
+  const char *name;  /**< "forward", "backward", "backward and reduce", "update". */
+  const char *title; /**< "the forward pass of a step", ... */
   ts_run_phase phase;
   unsigned segments; /**< Mask of ts_segment. */
-  int slot;          /**< Which of the step's slots holds the micro-batch. */
-  int micro_batch;   /**< From 0; of an update the last one. */
+} ts_run_kind;
+
+/** One run of a step. */
+typedef struct ts_run {
+  int kind;            /**< Of the step's. */
+  int slot;            /**< Where the micro-batch lives meanwhile; one is alive at a time: 0. */
+  int64_t micro_batch; /**< From 0; of an update the last one. */
 } ts_run;
 
-typedef struct ts_step {
-  ts_run *run; /**< Owned. */
-  int n;
-  int n_slots;       /**< Micro-batches that are alive at once. */
-  int micro_batches; /**< Of one step. */
-} ts_step;
+typedef struct ts_step ts_step;
+struct ts_step {
+  const ts_run_kind *kind; /**< Those that occur are among them. */
+  int n_kinds;
+  int64_t micro_batches, n;                     /**< Of one step; runs. */
+  ts_run (*at)(const ts_step *step, int64_t i); /**< The schedule's: run i. */
+  bool (*has)(const ts_step *step, int kind);   /**< The schedule's: are there runs of this kind? */
+};
 
-/** The step of a program.
- * \param [in] micro_batches  Of TRAIN: gradient_accumulation_steps; of other uses 1.
- * \return the caller's, end with ts_step_destroy. Not collective. */
-ts_step *ts_step_create(ts_model_use use, int micro_batches);
+/** The step of a program: a value that owns nothing.
+ * \param [in] micro_batches  Of TRAIN: gradient_accumulation_steps; of other uses 1. Not collective. */
+ts_step ts_step_of(ts_model_use use, int64_t micro_batches);
 
-/** Free and set to NULL; NULL is allowed. Not collective. */
-void ts_step_destroy(ts_step **step);
+/** Run \a i of a step, 0 <= i < n. Not collective. */
+ts_run ts_step_run(const ts_step *step, int64_t i);
 
-/** True when run \a i is the first with its segments and slot: what a recording can be made of. Not collective. */
-bool ts_step_is_new(const ts_step *step, int i);
+/** The kind of run \a i. Not collective. */
+const ts_run_kind *ts_step_kind(const ts_step *step, int64_t i);
 
 #endif

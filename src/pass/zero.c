@@ -19,14 +19,19 @@
 
 /* ---- storage ---- */
 
-ts_tid ts_zero_state(ts_zero *z, int index, ts_state state, ts_dtype dtype, bool whole) {
+static ts_dtype dtype_of(const ts_zero *z, const ts_state_info *info) {
+  return info->dtype == TS_WORKING ? z->work : info->dtype == TS_SUMS ? z->accumulate : (ts_dtype) info->dtype;
+}
+
+ts_tid ts_zero_state(ts_zero *z, int index, ts_state state, bool whole) {
   const ts_part *part = &z->layout->part[index];
   const ts_state_info *info = ts_state_get(state);
   TS_CHECK(info->block > 0 && TS_LAYOUT_ALIGN % info->block == 0, "state %s: its blocks do not fit in shards",
            info->name);
   int64_t count = ts_state_elements(info->block, whole ? ts_zero_whole(part) : part->shard);
   char *name = ts_format("%s.%s", part->name, whole ? info->name : info->shard);
-  ts_tid t = ts_graph_state(z->rewrite.to, name, (ts_held){state, index, whole}, dtype, TS_SHAPE(count), part->unit);
+  ts_tid t = ts_graph_state(z->rewrite.to, name, (ts_held){state, index, whole}, dtype_of(z, info), TS_SHAPE(count),
+                            part->unit);
   ts_free(name);
   return t;
 }
@@ -47,12 +52,12 @@ static void make_storage(ts_zero *z) {
     const ts_part *part = &z->layout->part[i];
     ts_part_state *s = &z->part[i];
     bool sharded = ts_zero_parameter_is_sharded(z, part);
-    s->param = ts_zero_state(z, i, TS_STATE_PARAMETER, z->work, !sharded);
+    s->param = ts_zero_state(z, i, TS_STATE_PARAMETER, !sharded);
     s->whole = sharded ? TS_NONE : s->param;
     s->gradient = s->shard = TS_NONE;
     if (part->trainable && ts_zero_is_training(z)) {
       bool shard = ts_zero_stage(z, part) >= 2;
-      s->gradient = ts_zero_state(z, i, TS_STATE_GRADIENT, z->accumulate, !shard);
+      s->gradient = ts_zero_state(z, i, TS_STATE_GRADIENT, !shard);
       s->shard = shard ? s->gradient : TS_NONE;
       s->missing = part->n_parameters;
       s->produced = ts_malloc((size_t) part->n_parameters * sizeof *s->produced);

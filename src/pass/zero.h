@@ -59,7 +59,7 @@ static inline bool ts_zero_is_training(const ts_zero *z) {
 }
 
 /** A state tensor of part \a index, for the whole of it or this rank's shard. Not collective. */
-ts_tid ts_zero_state(ts_zero *z, int index, ts_state state, ts_dtype dtype, bool whole);
+ts_tid ts_zero_state(ts_zero *z, int index, ts_state state, bool whole);
 
 /** Elements of storage for the whole of a part: room for equal shards, so that plans are the same on all ranks. Not
  * collective. */

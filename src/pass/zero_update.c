@@ -21,7 +21,7 @@ static void update_part(ts_zero *z, int index, const control *c) {
   bool whole = ts_zero_stage(z, part) == 0;
   bool window = !whole && !ts_zero_parameter_is_sharded(z, part);
   ts_tid working = window ? ts_zero_my_window(site(z), part, s->param) : s->param;
-  ts_tid master = z->work == TS_F32 ? working : ts_zero_state(z, index, TS_STATE_MASTER, TS_F32, whole);
+  ts_tid master = z->work == TS_F32 ? working : ts_zero_state(z, index, TS_STATE_MASTER, whole);
   ts_range *range;
   int n =
       ts_layout_ranges(layout, part, whole ? 0 : ts_part_begin(part), whole ? part->count : ts_part_end(part), &range);
@@ -29,8 +29,8 @@ static void update_part(ts_zero *z, int index, const control *c) {
   char *name = ts_format("%s.adamw", part->name);
   ts_tid out = ts_build_adamw(site(z), name,
                               &(ts_adamw_inputs){.p = master,
-                                                 .m = ts_zero_state(z, index, TS_STATE_EXP_AVG, TS_F32, whole),
-                                                 .v = ts_zero_state(z, index, TS_STATE_EXP_AVG_SQ, TS_F32, whole),
+                                                 .m = ts_zero_state(z, index, TS_STATE_EXP_AVG, whole),
+                                                 .v = ts_zero_state(z, index, TS_STATE_EXP_AVG_SQ, whole),
                                                  .w = z->work == TS_F32 ? TS_NONE : working,
                                                  .g = whole ? s->gradient : s->shard,
                                                  .step = c->step,

@@ -12,7 +12,7 @@ ts_comm *ts_bound_comm(ts_executor *e, const ts_mesh *mesh, unsigned axes) {
 static void prepare_program(ts_executor *e, ts_bound_program *p) {
   const ts_graph *g = p->program->graph;
   p->node = ts_calloc((size_t) g->n_nodes + 1, sizeof *p->node);
-  p->run = ts_calloc((size_t) p->program->step->n, sizeof *p->run);
+  p->run = ts_calloc((size_t) p->program->step.n_kinds, sizeof *p->run);
   p->group = ts_mesh_group_id(&p->program->mesh, TS_AXES_ALL & ~TS_AXES(TS_AXIS_PP));
   ts_heartbeat_join(p->group);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {

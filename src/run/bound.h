@@ -37,7 +37,7 @@ typedef struct ts_bound_program {
   ts_bound_node *node; /**< Per node of the graph. */
   int64_t *state;      /**< Per tensor: offset in the shared state arena (STATE leaves and what lies in them). */
   ts_memcheck *memcheck;
-  ts_bound_run *run; /**< Device: per run of the step; those alike share the first's. */
+  ts_bound_run *run; /**< Device: per kind of runs of the step. */
   uint64_t group; /**< Of the ranks that run the same program, for the heartbeat: those of one stage of a pipeline. */
 } ts_bound_program;
 
@@ -63,7 +63,7 @@ struct ts_executor {
   ts_stream *stream;
   double busy_seen;
   /* device */
-  unsigned char *staging;   /**< Host memory that get and put copy through. */
+  unsigned char *staging;   /**< Host memory that state is copied through. */
   void *staged, *copied_in; /**< Events: the staging memory, the inputs have been copied. */
   bool copying_in;
   ts_span *span;
@@ -90,10 +90,10 @@ void ts_bound_read(ts_executor *executor, void *to, const void *memory, size_t b
 void *ts_bound_address(const ts_executor *executor, const ts_bound_program *program, ts_tid tensor);
 
 /** Walk the instructions of a run on the host. Collective over the world when they contain collectives. */
-void ts_walk_host(ts_executor *executor, ts_bound_program *program, int run);
+void ts_walk_host(ts_executor *executor, ts_bound_program *program, int64_t run);
 
 /** Queue the commands of a run on the device. Collective over the world when they contain collectives. */
-void ts_walk_device(ts_executor *executor, ts_bound_program *program, int run);
+void ts_walk_device(ts_executor *executor, ts_bound_program *program, int64_t run);
 
 /** Add what spans say to the times, and forget them; waits for the device. Not collective. */
 void ts_walk_device_take_spans(ts_executor *executor);

@@ -41,7 +41,7 @@ void ts_executor_destroy(ts_executor **executor);
 
 /** Execute run \a run (an index) of the step of program \a index: its instructions in order. Collective over the world
  * when they contain collectives. */
-void ts_executor_run(ts_executor *executor, int index, int run);
+void ts_executor_run(ts_executor *executor, int index, int64_t run);
 
 /** Where the host writes an input or scalar, by name; NULL when the program has none or never touches it.  Valid until
  * the next run, to be asked for again then.  Inputs keep their values while only one program runs. Not collective. */
@@ -63,8 +63,8 @@ void ts_executor_gather_state(ts_executor *executor, ts_tid leaf, unsigned axes,
 /** Read a marked result of a program, whole, once its run is done. Not collective. */
 void ts_executor_read_result(ts_executor *executor, int index, const char *name, void *to);
 
-/** Bytes of host memory that an executor of these programs takes beside a device: a copy of the inputs, staging. Not
- * collective. */
+/** Bytes of the host's memory that programs take beside a device: a copy of the inputs, those of a whole step, staging.
+ * Not collective. */
 int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs);
 
 /** Wait for all that is queued on a device. Not collective. */
@@ -74,7 +74,7 @@ void ts_executor_finish(ts_executor *executor);
 void *ts_executor_allocate_host(const ts_executor *executor, size_t bytes);
 void ts_executor_release_host(const ts_executor *executor, void *memory, size_t bytes);
 
-/** What the last runs cost, summed since the last call with \a reset. Not collective. */
+/** What the last runs cost, summed since the last call. Not collective. */
 typedef struct ts_executor_times {
   double communication; /**< Seconds collectives took; NaN on a device, where only an observer's events would tell. */
   double exposed;       /**< Seconds the computation waited for them; NaN likewise. */

@@ -1,7 +1,6 @@
 /* The memory of an executor: arenas, and how others reach what lies in them. */
 #include "base/memory.h"
 #include "base/heartbeat.h"
-#include "base/log.h"
 #include "run/bound.h"
 
 #include <string.h>
@@ -216,7 +215,10 @@ void ts_executor_release_host(const ts_executor *e, void *memory, size_t bytes) 
 }
 
 int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs) {
-  int64_t all = STAGING;
+  int64_t all = STAGING, feed = 0;
+  for (int i = 0; i < n_programs; ++i) {
+    feed = programs[i] != NULL && programs[i]->plan->feed_bytes > feed ? programs[i]->plan->feed_bytes : feed;
+  }
   for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
     int64_t most = 0;
     for (int i = 0; i < n_programs && ts_arenas[a].space == TS_SPACE_HOST; ++i) {
@@ -225,7 +227,7 @@ int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs
     }
     all += most;
   }
-  return all;
+  return all + feed;
 }
 
 int64_t ts_executor_arena_bytes(const ts_executor *e) {

@@ -34,7 +34,7 @@ ts_program *ts_program_create(const ts_program_options *o) {
   program->target = o->target;
   program->owns_layout = o->layout == NULL;
   bool accumulates = o->use == TS_MODEL_TRAIN && o->deck->gradient_accumulation_steps > 0;
-  program->step = ts_step_create(o->use, accumulates ? (int) o->deck->gradient_accumulation_steps : 1);
+  program->step = ts_step_of(o->use, accumulates ? o->deck->gradient_accumulation_steps : 1);
   program->graph = ts_model_build(o->deck, o->use, o->batch, o->length);
   count_flops(program);
   ts_pass_context context = {
@@ -55,7 +55,6 @@ void ts_program_destroy(ts_program **program) {
   if (p->owns_layout) {
     ts_layout_destroy(&p->layout);
   }
-  ts_step_destroy(&p->step);
   ts_schedule_destroy(&p->schedule);
   ts_plan_destroy(&p->plan);
   ts_free(p);
@@ -70,5 +69,5 @@ double ts_program_model_flops(const ts_program *program, double *full_attention)
 }
 
 double ts_program_step_flops(const ts_program *program) {
-  return program->flops * program->step->micro_batches * ts_mesh_group_size(&program->mesh, TS_AXES_BATCH);
+  return program->flops * (double) program->step.micro_batches * ts_mesh_group_size(&program->mesh, TS_AXES_BATCH);
 }

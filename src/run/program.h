@@ -32,7 +32,7 @@ typedef struct ts_program {
   ts_target target;
   ts_graph *graph;                    /**< Owned. */
   double flops, flops_full_attention; /**< See ts_program_model_flops. */
-  ts_step *step;                      /**< Owned: the runs of one step. */
+  ts_step step;                       /**< The runs of one step. */
   ts_layout *layout;                  /**< Owned when owns_layout. */
   bool owns_layout;
   ts_schedule *schedule; /**< Owned; NULL when stopped before it. */

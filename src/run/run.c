@@ -58,7 +58,7 @@ void ts_bound_check_finite(ts_executor *e, const ts_bound_node *b) {
   }
 }
 
-void ts_executor_run(ts_executor *e, int index, int run) {
+void ts_executor_run(ts_executor *e, int index, int64_t run) {
   (e->device != NULL ? ts_walk_device : ts_walk_host)(e, &e->program[index], run);
 }
 

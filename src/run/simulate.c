@@ -30,7 +30,8 @@ typedef struct rank_state {
   int n_storages;
   int *of_root;                   /* index in storage, -1 for none */
   bool *made;                     /* per tensor: its node was executed, or issued, in this micro-batch */
-  int run, at;                    /* the next instruction: of which run of the step */
+  int64_t run;                    /* under way */
+  int at;                         /* its next instruction */
   ts_nid *queue;                  /* collectives issued in this run */
   int n_issued, n_done, n_waited; /* of the queue: complete, known to be complete */
 } rank_state;
@@ -189,7 +190,7 @@ static char *check_flight(const rank_state *r, ts_nid n) {
 
 static void begin_run(const simulation *s, rank_state *r) {
   r->at = r->n_issued = r->n_done = r->n_waited = 0;
-  if (r->run >= s->step->n || s->step->run[r->run].phase != TS_RUN_FORWARD) {
+  if (r->run >= s->step->n || ts_step_kind(s->step, r->run)->phase != TS_RUN_FORWARD) {
     return;
   }
   memset(r->made, 0, (size_t) r->program->graph->n_tensors);
@@ -245,7 +246,7 @@ static char *advance(const simulation *s, rank_state *r, bool *moved) {
       fault = end_run(s, r);
     } else {
       const ts_instruction *instruction = &schedule->instruction[r->at];
-      if ((node_at(r, instruction->node)->segment & s->step->run[r->run].segments) != 0) {
+      if ((node_at(r, instruction->node)->segment & ts_step_kind(s->step, r->run)->segments) != 0) {
         if (instruction->kind == TS_WAIT) {
           fault = wait_for_node(r, instruction->node, &blocked);
         } else {
@@ -446,7 +447,7 @@ static char *step(simulation *s) {
 }
 
 char *ts_simulate_step(const ts_program *const *programs, int n_ranks) {
-  simulation s = {.n_ranks = n_ranks, .rank = ts_calloc((size_t) n_ranks, sizeof *s.rank), .step = programs[0]->step};
+  simulation s = {.n_ranks = n_ranks, .rank = ts_calloc((size_t) n_ranks, sizeof *s.rank), .step = &programs[0]->step};
   char *fault = NULL;
   for (int i = 0; i < n_ranks && fault == NULL; ++i) {
     TS_CHECK(programs[i]->mesh.rank == i && programs[i]->mesh.ranks == n_ranks && programs[i]->use == programs[0]->use,

@@ -10,18 +10,14 @@ enum { SPANS = 64 /* runs that nobody asked about yet, before the device is wait
 
 /* ---- the commands of a run ---- */
 
-/* Runs with the same segments and slot are one recording. */
-static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, int run) {
-  const ts_step *step = p->program->step;
-  int first = 0;
-  while (step->run[first].segments != step->run[run].segments || step->run[first].slot != step->run[run].slot) {
-    ++first;
-  }
-  ts_bound_run *r = &p->run[first];
+/* Runs of one kind are one recording. */
+static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, int64_t run) {
+  const ts_step *step = &p->program->step;
+  ts_bound_run *r = &p->run[ts_step_run(step, run).kind];
   if (r->commands != NULL) {
     return r;
   }
-  r->commands = ts_lower(p->program->graph, p->program->schedule, step->run[run].segments);
+  r->commands = ts_lower(p->program->graph, p->program->schedule, ts_step_kind(step, run)->segments);
   char *wrong = ts_lowered_verify(r->commands, p->program->graph, p->program->plan);
   TS_CHECK(wrong == NULL, "the program of the device is wrong: %s", wrong);
   r->event = ts_calloc((size_t) r->commands->n_events + 1, sizeof *r->event);
@@ -33,7 +29,7 @@ static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, int run) {
 
 void ts_walk_device_release(ts_executor *e, ts_bound_program *p) {
   ts_device *device = e->device;
-  for (int i = 0; i < p->program->step->n; ++i) {
+  for (int i = 0; i < p->program->step.n_kinds; ++i) {
     ts_bound_run *r = &p->run[i];
     if (r->commands == NULL) {
       continue;
@@ -174,27 +170,18 @@ static void report_run(ts_executor *e, const ts_bound_program *p, const ts_bound
   }
 }
 
-/* For messages. */
-static const char *name_run(ts_model_use use, ts_run_phase phase) {
-  static const char *const names[TS_N_RUN_PHASES] = {"the forward pass of a step", "the backward pass of a step",
-                                                     "the update of a step"};
-  return use == TS_MODEL_LOSS     ? "the forward pass of a validation"
-         : use == TS_MODEL_LOGITS ? "the forward pass of a generation"
-                                  : names[phase];
-}
-
-void ts_walk_device(ts_executor *e, ts_bound_program *p, int run) {
+void ts_walk_device(ts_executor *e, ts_bound_program *p, int64_t run) {
   static const char *const queueing[TS_N_RUN_PHASES] = {"queue.forward", "queue.backward", "queue.update"};
   ts_device *device = e->device;
-  ts_run_phase phase = p->program->step->run[run].phase;
+  const ts_run_kind *kind = ts_step_kind(&p->program->step, run);
   ts_bound_run *r = find_run(e, p, run);
-  ts_span *span = next_span(e, phase);
+  ts_span *span = next_span(e, kind->phase);
   if (e->options.observer != NULL) {
     ts_executor_finish(e); /* or the host's clock would say nothing about the device's begin */
   }
   double start = ts_seconds();
-  ts_heartbeat_enter(queueing[phase], p->group);
-  device->ops->set_run(device, name_run(p->program->use, phase), records(e, r));
+  ts_heartbeat_enter(queueing[kind->phase], p->group);
+  device->ops->set_run(device, kind->title, records(e, r));
   device->ops->record(device, span->begin, TS_QUEUE_COMPUTE);
   queue_commands(e, p, r, false);
   queue_captured(e, p, r);

@@ -36,8 +36,8 @@ static void wait_node(ts_executor *e, ts_bound_node *b) {
   }
 }
 
-void ts_walk_host(ts_executor *e, ts_bound_program *p, int run) {
-  const ts_run *what = &p->program->step->run[run];
+void ts_walk_host(ts_executor *e, ts_bound_program *p, int64_t run) {
+  const ts_run_kind *what = ts_step_kind(&p->program->step, run);
   const ts_schedule *schedule = p->program->schedule;
   double start = ts_seconds();
   if (p->memcheck != NULL) {
