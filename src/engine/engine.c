@@ -203,7 +203,7 @@ static void make_executor(ts_engine *e, const ts_engine_options *o) {
   e->executor = ts_executor_create(programs, e->n_programs, &options);
 }
 
-static ts_status make_engine(ts_engine *e, const ts_engine_options *o, ts_error *err) {
+static ts_status set_up_engine(ts_engine *e, const ts_engine_options *o, ts_error *err) {
   ts_status status = find_place(e, o, err);
   if (status != TS_OK) {
     return status;
@@ -227,7 +227,7 @@ ts_status ts_engine_create(const ts_engine_options *o, ts_engine **out, ts_error
   e->world = o->world;
   e->deck = o->deck;
   memset(e->index, -1, sizeof e->index);
-  ts_status status = make_engine(e, o, err);
+  ts_status status = set_up_engine(e, o, err);
   if (status != TS_OK) {
     ts_engine_destroy(&e);
   }
