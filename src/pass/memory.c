@@ -329,7 +329,8 @@ static int64_t feed_bytes(const ts_graph *g, const ts_pass_context *context) {
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
     bytes += g->tensor[t].role == TS_ROLE_INPUT ? ts_tensor_bytes(g, t) : 0;
   }
-  return bytes * micro_batches;
+  const int64_t most = INT64_MAX / 8; /* a deck may ask for anything: more than any machine has */
+  return bytes > most / micro_batches ? most : bytes * micro_batches;
 }
 
 void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
