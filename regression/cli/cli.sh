@@ -63,6 +63,8 @@ test_plan() {
     ('parameter_bytes', 'gradient_bytes', 'optimizer_bytes', 'activation_bytes', 'buffer_bytes'))" "plan: json fields"
   run "$tessera" plan tiny.cfg --format json --set train_batch_size=2000000000 --set gradient_accumulation_steps=2000000000
   json "$scratch/out" "d['buffer_bytes'] > 2e9 * 32 * 12" "plan: inputs of a step of 2e9 micro-batches, which are only counted"
+  run "$tessera" plan tiny.cfg --format json --set train_batch_size=9000000000000000 --set train_micro_batch_size_per_gpu=1
+  json "$scratch/out" "d['peak_bytes'] > d['buffer_bytes'] > 1e18" "plan: more inputs than any number of bytes"
 }
 
 # What two figures of the same name count.

@@ -286,6 +286,10 @@ static void test_index(ts_world *world, const char *directory) {
   int64_t before = ts_hdf5_test_opens();
   bool ok = ts_checkpoint_check(world, path, &c, &err) == TS_OK && c->step == 1 && c->n_shards == ts_world_size(world);
   tap_ok_all(MPI_COMM_WORLD, ok && strstr(c->deck, "steps") != NULL, "every rank has the index");
+  tap_ok_all(MPI_COMM_WORLD,
+             ts_engine_inputs(j.engine) ==
+                 (1u << TS_INPUT_INPUT_IDS | 1u << TS_INPUT_LABELS | 1u << TS_INPUT_POSITIONS),
+             "an engine names the inputs that its model has");
   tap_ok_all(MPI_COMM_WORLD, ts_hdf5_test_opens() - before == (ts_world_rank(world) == 0), "one has opened it");
   tap_ok_all(MPI_COMM_WORLD, ok && ts_engine_load(j.engine, path, c, TS_LOAD_ALL, &err) == TS_OK, "it loads");
   ts_checkpoint_destroy(&c);

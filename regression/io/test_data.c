@@ -581,6 +581,24 @@ static void test_batch(void) {
   tap_ok(named && batch == NULL, "batch: inputs of the sequence are those of its tokens");
 }
 
+/* A batch has no more than was asked for. */
+static void test_mask(void) {
+  ts_batch *batch = ts_batch_create(2, 3, 1u << TS_INPUT_LABELS | 1u << TS_INPUT_SAMPLE);
+  ts_batch_set(batch, 1, 9, (const int32_t[]){5, 6, 7, 8});
+  bool set = has(batch, TS_INPUT_LABELS, 1, (const int32_t[]){6, 7, 8}) &&
+             *(const int64_t *) input_of(batch, TS_INPUT_SAMPLE, 1) == 9;
+  tap_ok(set && batch->input[TS_INPUT_INPUT_IDS] == NULL && batch->input[TS_INPUT_POSITIONS] == NULL &&
+             batch->input[TS_INPUT_DOCUMENTS] == NULL,
+         "batch: inputs that nobody asked for are not made");
+  ts_batch_destroy(&batch);
+  batch = ts_batch_create(1, 3, 1u << TS_INPUT_INPUT_IDS);
+  ts_batch_set(batch, 0, 9, (const int32_t[]){5, 6, 7, 8});
+  ts_batch_ignore(batch, 0);
+  tap_ok(has(batch, TS_INPUT_INPUT_IDS, 0, (const int32_t[]){5, 6, 7}) && batch->input[TS_INPUT_SAMPLE] == NULL,
+         "batch: without labels nothing is left to ignore");
+  ts_batch_destroy(&batch);
+}
+
 static void test_read(void) {
   const int64_t length = 16;
   char *path = write_text("batch.txt", 100);
@@ -614,6 +632,7 @@ int main(void) {
   test_wrong_paths();
   test_large();
   test_batch();
+  test_mask();
   test_read();
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
   return tap_done();

@@ -115,7 +115,7 @@ typedef struct ts_backend {
   ts_device *(*device)(void);
 } ts_backend;
 
-/** The open device of a backend; NULL where memory is the host's. Not collective. */
+/** The open device of a backend; NULL where memory is the host's, and while none is open. Not collective. */
 static inline ts_device *ts_backend_device(const ts_backend *backend) {
   return backend->device != NULL ? backend->device() : NULL;
 }

@@ -9,7 +9,7 @@
  * Collectives are counted, and counted for each group of ranks on its own: members of a group enter its collectives in
  * one order (comm/comm.h), so their numbers in that group can be compared, and no others: stages of a pipeline enter
  * different numbers.  A group is a number that its members share and no other group has (ts_mesh_group_id); the record
- * lists those that this rank is in, from the beginning (ts_heartbeat_join).
+ * lists those that this rank is in, from ts_heartbeat_join on.
  *
  * On a device a collective is queued with its run.  There the runs queued are counted, in the group of the ranks that
  * run the same program.  A wait for the device is no collective: each rank reads as often as it has something to read.

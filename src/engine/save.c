@@ -15,7 +15,7 @@
 /* What the thread of a rank is asked to do. */
 typedef enum job { NOTHING, FILES, PUBLICATION } job;
 
-/* A state of a part: this rank's elements; a replica's are not asked for. */
+/* A state of a part: the elements that this rank saves. */
 typedef struct owned {
   ts_tid leaf;
   int64_t first, count;
@@ -81,7 +81,8 @@ static void list_owned(ts_saver *s) {
     int n = ts_saved_leaves(ts_engine_program(s->engine)->graph, layout, i, leaf);
     for (int k = 0; k < n; ++k) {
       owned *o = &s->owned[i * TS_MOST_SAVED + k];
-      *o = (owned){leaf[k].leaf, leaf[k].first, leaf[k].count, ts_dtype_size(leaf[k].dtype), NULL};
+      bool mine = layout->part[i].owned && (leaf[k].block > 0 || layout->part[i].rank == 0);
+      *o = (owned){leaf[k].leaf, leaf[k].first, mine ? leaf[k].count : 0, ts_dtype_size(leaf[k].dtype), NULL};
       o->copy = s->copy != NULL ? s->copy + used : NULL;
       used += (size_t) ts_plan_align(o->count * (int64_t) o->size);
     }

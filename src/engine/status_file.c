@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 1 << 24, MOST_NODES = 1 << 16, TRIES = 3 };
+enum { MOST_BYTES = 1 << 26, MOST_NODES = 1 << 16, TRIES = 3 };
 
 char *ts_status_directory(const char *run) {
   return ts_format("%s/status", run);

@@ -1,7 +1,7 @@
 /** \file
  * Requests to stop: SIGTERM, SIGUSR1, or a file STOP in the run directory.  One rank that was asked is enough: the
  * request travels in the step's record (ts_engine_train_step), so that all ranks stop after the same step.  Nothing
- * is collective.
+ * here is collective.
  */
 #ifndef TS_ENGINE_STOP_H
 #define TS_ENGINE_STOP_H

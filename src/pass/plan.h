@@ -66,7 +66,8 @@ typedef struct ts_plan {
   int64_t arena_bytes[TS_N_ARENAS];
   int64_t live_bytes; /**< Largest sum of simultaneously live bytes of WORK: what no placement can undercut. */
   int64_t bytes[TS_N_PURPOSES];
-  int64_t feed_bytes; /**< Of the host's memory, outside the arenas: inputs of all micro-batches of a step. */
+  /** Of the host's memory, outside the arenas: leaves of role INPUT of all micro-batches of a step; 2^60 at most. */
+  int64_t feed_bytes;
   int64_t peak_bytes; /**< Of the backend's memory: all arenas + reserve, on the host + checkpoint + feed. */
 } ts_plan;
 

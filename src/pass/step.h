@@ -1,7 +1,7 @@
 /** \file
- * The step as a table: which segments run for which micro-batch, in which order.  One list, made by the row of a
- * schedule; the executor and the simulator walk it, `tessera graph` prints the commands of its kinds of runs, and times
- * and messages take phase and title from them.  Nothing here is collective.
+ * The step as a list of runs: which segments run for which micro-batch, in which order.  The row of a schedule computes
+ * run i of it; the executor and the simulator walk it, `tessera graph` prints the commands of its kinds of runs, and
+ * times and messages take phase and title from them.  One micro-batch is alive at a time.  Nothing here is collective.
  */
 #ifndef TS_PASS_STEP_H
 #define TS_PASS_STEP_H
@@ -23,7 +23,6 @@ typedef struct ts_run_kind {
 /** One run of a step. */
 typedef struct ts_run {
   int kind;            /**< Of the step's. */
-  int slot;            /**< Where the micro-batch lives meanwhile; one is alive at a time: 0. */
   int64_t micro_batch; /**< From 0; of an update the last one. */
 } ts_run;
 

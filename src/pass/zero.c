@@ -163,7 +163,8 @@ static void walk_graph(ts_zero *z) {
 /* This rank's sum over micro-batches of one of the results named at the model's loss. */
 static ts_tid sum_result(ts_zero *z, ts_site at, const char *result, const char *state) {
   ts_tid value = ts_rewrite_tensor(&z->rewrite, ts_graph_marked(z->rewrite.from, result));
-  ts_tid sum = ts_graph_state(at.graph, state, (ts_held){TS_STATE_SUM, -1, true}, TS_F64, TS_SHAPE(1), -1);
+  ts_tid sum = ts_graph_state(at.graph, state, (ts_held){TS_STATE_SUM, -1, true},
+                              dtype_of(z, ts_state_get(TS_STATE_SUM)), TS_SHAPE(1), -1);
   return ts_build_accumulate(at, state, sum, value, z->beta);
 }
 

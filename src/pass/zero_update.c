@@ -91,8 +91,9 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid) {
                .skip = record.skip,
                .lr = ts_record_scalar(site(z), "lr", TS_F32, 1),
                .betas = ts_record_scalar(site(z), "betas", TS_F32, 2)};
-  ts_tid step = ts_graph_state(z->rewrite.to, ts_state_get(TS_STATE_UPDATES)->name,
-                               (ts_held){TS_STATE_UPDATES, -1, true}, TS_I64, TS_SHAPE(1), -1);
+  const ts_state_info *updates = ts_state_get(TS_STATE_UPDATES);
+  ts_tid step = ts_graph_state(z->rewrite.to, updates->name, (ts_held){TS_STATE_UPDATES, -1, true},
+                               (ts_dtype) updates->dtype, TS_SHAPE(1), -1);
   c.step = ts_build_advance(site(z), "optimizer.advance", step, c.skip);
   update_parts(z, &c);
 }

@@ -126,6 +126,7 @@ ts_executor *ts_executor_create(const ts_program *const *programs, int n_program
   e->n_programs = n_programs;
   e->backend = programs[0]->target.backend;
   e->device = ts_backend_device(e->backend);
+  TS_CHECK(e->backend->device == NULL || e->device != NULL, "the device of %s is not open", e->backend->name);
   TS_CHECK(!options->memcheck || e->device == NULL, "memcheck compares host memory; on a device use compute-sanitizer");
   e->program = ts_calloc((size_t) n_programs, sizeof *e->program);
   for (int i = 0; i < n_programs; ++i) {
