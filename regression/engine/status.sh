@@ -105,6 +105,7 @@ stop_ranks() {
   shift 2
   rm -rf stopped
   begin 4 stopped --set run.step_timeout=3
+  wait_for 200 ls "stopped/status/$(hostname).r2" # a node that never spoke is missed by nobody
   for rank in "$@"; do
     kill -STOP "$(pid_of "$rank")"
   done
