@@ -31,8 +31,8 @@ HOME=$work
 # About 25 steps of a tenth of a second: long enough to be hit, short enough to be run a dozen times.
 cat > slow.cfg << 'END'
 model = { model_type = "llama"; vocab_size = 256; hidden_size = 384; intermediate_size = 768; num_hidden_layers = 2;
-          num_attention_heads = 4; num_key_value_heads = 2; max_position_embeddings = 64; tie_word_embeddings = true; };
-data = { path = "text.txt"; format = "text"; sequence_length = 64; seed = 1; };
+          num_attention_heads = 4; num_key_value_heads = 2; max_position_embeddings = 192; tie_word_embeddings = true; };
+data = { path = "text.txt"; format = "text"; sequence_length = 192; seed = 1; };
 run = { directory = "run"; steps = 24; seed = 1; threads = 1; log_every = 4; save_every = 4; keep = 2; device = "cpu"; };
 train_batch_size = 12;
 optimizer = { type = "AdamW"; params = { lr = 1e-4; }; };
