@@ -40,7 +40,12 @@ static void make_sample(int64_t sample, int64_t n, int64_t vocabulary, int32_t *
 }
 
 static int replicas[2] = {1, 1}; /* along tp and pp */
+static int slots = 1;
 static bool evaluating;
+
+void train_run_set_slots(int n) {
+  slots = n;
+}
 
 void train_run_set_evaluating(bool on) {
   evaluating = on;
@@ -146,7 +151,7 @@ train_run train_run_do(ts_world *world, const char *text, const char *sets, int 
   ts_engine *engine;
   ts_error err = {0};
   unsigned abilities = TS_CAN_TRAIN | (evaluating ? TS_CAN_EVALUATE : 0);
-  const ts_engine_options options = {.world = world, .deck = deck, .abilities = abilities};
+  const ts_engine_options options = {.world = world, .deck = deck, .abilities = abilities, .n_slots = slots};
   TS_CHECK(ts_engine_create(&options, &engine, &err) == TS_OK, "%s", err.text);
   train_run run = {.steps = steps,
                    .loss = ts_calloc((size_t) steps, sizeof *run.loss),

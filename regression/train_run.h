@@ -23,6 +23,9 @@ train_run train_run_do(ts_world *world, const char *text, const char *sets, int 
  * Default 1 and 1. Not collective. */
 void train_run_set_replicas(int tp, int pp);
 
+/** Of runs from now on so many micro-batches are alive at a time, at most. Not collective. */
+void train_run_set_slots(int n);
+
 /** Runs from now on evaluate after each step, and of four samples count one. Not collective. */
 void train_run_set_evaluating(bool on);
 

@@ -47,8 +47,8 @@ static inline ts_deck *read_deck(const char *text, const char *sets, int ranks) 
   return deck;
 }
 
-/** The programs of all ranks. Not collective. */
-static inline grid make_grid(const char *text, const char *sets, int ranks, ts_model_use use) {
+/** The programs of all ranks, with so many micro-batches alive at most. Not collective. */
+static inline grid make_grid_of_slots(const char *text, const char *sets, int ranks, ts_model_use use, int n_slots) {
   grid g = {
       .deck = read_deck(text, sets, ranks), .ranks = ranks, .program = ts_malloc((size_t) ranks * sizeof *g.program)};
   for (int r = 0; r < ranks; ++r) {
@@ -59,10 +59,16 @@ static inline grid make_grid(const char *text, const char *sets, int ranks, ts_m
                                         .target = {ts_backend_null(), 1, false},
                                         .use = use,
                                         .batch = 1,
-                                        .length = g.deck->data.sequence_length};
+                                        .length = g.deck->data.sequence_length,
+                                        .n_slots = n_slots};
     g.program[r] = ts_program_create(&options);
   }
   return g;
+}
+
+/** The same, one after another. Not collective. */
+static inline grid make_grid(const char *text, const char *sets, int ranks, ts_model_use use) {
+  return make_grid_of_slots(text, sets, ranks, use, 1);
 }
 
 /** Free all of it. Not collective. */

@@ -51,8 +51,10 @@ static bool leaves_lie_where_they_say(const ts_program *program) {
 static void check_arenas(ts_engine *engine) {
   const ts_program *program = ts_engine_program(engine);
   const ts_plan *plan = program->plan;
-  int64_t planned =
-      plan->arena_bytes[TS_ARENA_STATE] + plan->arena_bytes[TS_ARENA_INPUT] + plan->arena_bytes[TS_ARENA_WORK];
+  int64_t planned = 0;
+  for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    planned += plan->arena_bytes[a];
+  }
   int64_t bytes = ts_executor_arena_bytes(ts_engine_executor(engine));
   tap_ok_all(MPI_COMM_WORLD, bytes == planned, "the arenas have the planned size");
   tap_ok_all(MPI_COMM_WORLD, leaves_lie_where_they_say(program), "every leaf lies in the arena of its space");

@@ -8,6 +8,7 @@
 #include "pass/plan.h"
 #include "pass/saved.h"
 #include "pass/schedule.h"
+#include "pass/step.h"
 
 #define TINY_LLAMA                                                                                                \
   "model = { model_type = \"llama\"; vocab_size = 11; hidden_size = 8; intermediate_size = 12;\n"                 \
@@ -26,6 +27,7 @@ typedef struct passed {
   ts_deck *deck;
   ts_pass_context context;
   ts_mesh mesh;
+  ts_step step;
   ts_graph *graph;
   ts_text seen; /* names of the passes that ran */
 } passed;
@@ -45,7 +47,9 @@ static passed run(const char *text, const char *set, const char *more, ts_model_
   TS_CHECK(ts_deck_read_text("test", text, sets, n_sets, &p.deck, &err) == TS_OK, "%s", err.text);
   TS_CHECK(ts_mesh_init(&p.mesh, (const int[]){1, 1, 1, 1, 1}, 1, 0, &err) == TS_OK, "%s", err.text);
   p.graph = ts_model_build(p.deck, use, B, T);
-  p.context = (ts_pass_context){.deck = p.deck, .mesh = &p.mesh, .target = {backend, 0, false}, .use = use};
+  p.step = ts_step_of(use, 1, 1);
+  p.context =
+      (ts_pass_context){.deck = p.deck, .mesh = &p.mesh, .target = {backend, 0, false}, .use = use, .step = &p.step};
   ts_passes_run(&p.graph, &p.context, last, observe, &p.seen);
   return p;
 }
@@ -460,6 +464,8 @@ static void test_state(void) {
          "of a frozen part its working values are saved");
   ts_tid moment = ts_graph_state(p.graph, "more", held[0], TS_F32, TS_SHAPE(count), 0);
   ts_graph_state(p.graph, "sum", held[1], TS_F32, TS_SHAPE(count), 0);
+  p.context.mesh = &p.mesh;
+  p.context.step = &p.step;
   ts_pass_schedule(&p.graph, &p.context);
   moment = ts_graph_find(p.graph, "more");
   tap_ok(moment == TS_NONE, "state that nobody reads is gone with the next pass");

@@ -292,7 +292,7 @@ static void test_parts_of_two_groups(int stage) {
 static ts_program make_two_gathers(int rank, bool dp_first, const int64_t *cuts) {
   ts_program p = {.use = TS_MODEL_LOSS,
                   .graph = ts_graph_create(),
-                  .step = ts_step_of(TS_MODEL_LOSS, 1),
+                  .step = ts_step_of(TS_MODEL_LOSS, 1, 1),
                   .schedule = ts_calloc(1, sizeof *p.schedule),
                   .plan = ts_calloc(1, sizeof *p.plan)};
   TS_CHECK(ts_mesh_init(&p.mesh, (const int[TS_N_AXES]){1, 2, 1, 2, 1}, 4, rank, NULL) == TS_OK, "2 x 2");

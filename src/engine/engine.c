@@ -63,6 +63,7 @@ static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_
                                 .target = {e->backend, ts_engine_threads(o->deck, ts_world_local_size(o->world)),
                                            ts_engine_may_use_cudnn(o->deck, e->backend)},
                                 .length = o->deck->data.sequence_length,
+                                .n_slots = o->n_slots,
                                 .layout = first < TS_N_PROGRAMS ? e->program[first]->layout : NULL};
   dump d = {.directory = o->deck->debug.dump};
   if (use == TS_MODEL_TRAIN && d.directory[0] != 0 && ts_world_rank(o->world) == 0) {
@@ -155,8 +156,8 @@ static ts_status check_programs(const ts_engine *e, ts_error *err) {
   return ts_world_agree(e->world, status == TS_OK ? ts_engine_check_memory(e, err) : status, err);
 }
 
-static void set_scalar(ts_engine *e, int which, const char *name, double value) {
-  float *to = ts_executor_input(e->executor, e->index[which], name);
+static void set_scalar(ts_engine *e, int which, int slot, const char *name, double value) {
+  float *to = ts_executor_input(e->executor, e->index[which], slot, name);
   if (to != NULL) {
     *to = (float) value;
   }
@@ -250,15 +251,16 @@ void ts_engine_destroy(ts_engine **engine) {
 
 /* ---- the host's part of a run ---- */
 
-/* The samples of micro-batch `m`: every input that the program has. */
-static void set_inputs(ts_engine *e, int which, const ts_batch *batch, int64_t m) {
+/* The samples of the run's micro-batch: every input that the program has. */
+static void set_inputs(ts_engine *e, int which, const ts_batch *batch, ts_run run) {
   const ts_program *p = e->program[which];
+  int64_t m = run.micro_batch;
   TS_CHECK(batch->length == p->length && (m + 1) * p->batch <= batch->samples,
            "a batch of %lld samples of %lld tokens is not what the program takes", (long long) batch->samples,
            (long long) batch->length);
   for (int i = 0; i < TS_N_INPUTS; ++i) {
     size_t bytes = (size_t) p->batch * ts_batch_bytes(batch, (ts_input_kind) i);
-    void *to = ts_executor_input(e->executor, e->index[which], ts_input_get((ts_input_kind) i)->name);
+    void *to = ts_executor_input(e->executor, e->index[which], run.slot, ts_input_get((ts_input_kind) i)->name);
     if (to != NULL) {
       TS_CHECK(batch->input[i] != NULL, "the batch has no %s", ts_input_get((ts_input_kind) i)->name);
       memcpy(to, (const char *) batch->input[i] + (size_t) m * bytes, bytes);
@@ -266,39 +268,40 @@ static void set_inputs(ts_engine *e, int which, const ts_batch *batch, int64_t m
   }
 }
 
-static void set_micro_batch(ts_engine *e, const ts_batch *batch, int64_t m) {
+static void set_micro_batch(ts_engine *e, const ts_batch *batch, ts_run run) {
   const int which = TS_PROGRAM_TRAIN;
-  set_inputs(e, which, batch, m);
-  int64_t *seed = ts_executor_input(e->executor, e->index[which], "seed");
+  set_inputs(e, which, batch, run);
+  int64_t *seed = ts_executor_input(e->executor, e->index[which], run.slot, "seed");
   if (seed != NULL) {
     *seed = e->deck->run.seed;
   }
-  set_scalar(e, which, "gradient_seed", 1 / static_tokens(e, which));
-  set_scalar(e, which, "accumulate", m > 0);
+  set_scalar(e, which, run.slot, "gradient_seed", 1 / static_tokens(e, which));
+  set_scalar(e, which, run.slot, "accumulate", run.micro_batch > 0);
 }
 
-static void set_control(ts_engine *e, int which, const double flags[TS_N_FLAGS]) {
-  double *flag = ts_executor_input(e->executor, e->index[which], "flags");
+static void set_control(ts_engine *e, int which, int slot, const double flags[TS_N_FLAGS]) {
+  int index = e->index[which];
+  double *flag = ts_executor_input(e->executor, index, slot, "flags");
   memcpy(flag, flags, TS_N_FLAGS * sizeof *flag);
-  *(double *) ts_executor_input(e->executor, e->index[which], "static_tokens") = static_tokens(e, which);
-  set_scalar(e, which, "max_norm", e->deck->gradient_clipping);
-  set_scalar(e, which, "loss_scale", 1);
-  double *zero = ts_executor_input(e->executor, e->index[which], "zero"); /* of replicas */
+  *(double *) ts_executor_input(e->executor, index, slot, "static_tokens") = static_tokens(e, which);
+  set_scalar(e, which, slot, "max_norm", e->deck->gradient_clipping);
+  set_scalar(e, which, slot, "loss_scale", 1);
+  double *zero = ts_executor_input(e->executor, index, slot, "zero"); /* of replicas */
   if (zero != NULL) {
     *zero = 0;
   }
 }
 
-static void set_update(ts_engine *e, const ts_step_input *input) {
+static void set_update(ts_engine *e, const ts_step_input *input, int slot) {
   const int which = TS_PROGRAM_TRAIN;
   double flags[TS_N_FLAGS] = {0};
   if (input->flags != NULL) {
     input->flags(input->user, flags);
   }
   ts_heartbeat_phase(TS_PHASE_UPDATING);
-  set_control(e, which, flags);
-  set_scalar(e, which, "lr", ts_lr_at(&e->schedule, e->updates));
-  float *betas = ts_executor_input(e->executor, e->index[which], "betas");
+  set_control(e, which, slot, flags);
+  set_scalar(e, which, slot, "lr", ts_lr_at(&e->schedule, e->updates));
+  float *betas = ts_executor_input(e->executor, e->index[which], slot, "betas");
   betas[0] = (float) ts_momentum_at(&e->schedule, e->updates);
   betas[1] = (float) e->deck->optimizer.params.betas[1];
 }
@@ -311,11 +314,13 @@ ts_step_result ts_engine_train_step(ts_engine *e, const ts_step_input *input) {
   for (int64_t i = 0; i < step->n; ++i) {
     ts_run run = ts_step_run(step, i);
     ts_run_phase phase = step->kind[run.kind].phase;
-    if (phase == TS_RUN_FORWARD) {
+    if (phase != TS_RUN_UPDATE) {
       ts_heartbeat_micro_batch(run.micro_batch);
-      set_micro_batch(e, input->batch, run.micro_batch);
+    }
+    if (phase == TS_RUN_FORWARD) {
+      set_micro_batch(e, input->batch, run);
     } else if (phase == TS_RUN_UPDATE) {
-      set_update(e, input);
+      set_update(e, input, run.slot);
     }
     ts_executor_run(e->executor, index, i);
   }
@@ -339,9 +344,9 @@ ts_step_result ts_engine_train_step(ts_engine *e, const ts_step_input *input) {
 
 void ts_engine_evaluate(ts_engine *e, const ts_batch *batch, double *loss_sum, double *valid_tokens) {
   const int which = TS_PROGRAM_EVALUATE;
-  set_inputs(e, which, batch, 0);
-  set_scalar(e, which, "accumulate", 0);
-  set_control(e, which, (const double[TS_N_FLAGS]){0});
+  set_inputs(e, which, batch, (ts_run){0});
+  set_scalar(e, which, 0, "accumulate", 0);
+  set_control(e, which, 0, (const double[TS_N_FLAGS]){0});
   ts_executor_run(e->executor, e->index[which], 0);
   double summary[TS_SUMMARY_SIZE];
   ts_executor_read_result(e->executor, e->index[which], "summary", summary);
@@ -355,10 +360,10 @@ void ts_engine_logits(ts_engine *e, const int32_t *tokens, int64_t n, float *log
   int64_t used = n < p->length ? n : p->length;
   int32_t *window = ts_calloc((size_t) p->length + 1, sizeof *window);
   memcpy(window, tokens + n - used, (size_t) used * sizeof *window);
-  ts_batch *batch = ts_batch_create(1, p->length, TS_INPUTS_ALL);
+  ts_batch *batch = ts_batch_create(1, p->length, ts_engine_inputs(e));
   ts_batch_set(batch, 0, 0, window);
-  set_inputs(e, which, batch, 0);
-  *(int32_t *) ts_executor_input(e->executor, index, "index") = (int32_t) (used - 1);
+  set_inputs(e, which, batch, (ts_run){0});
+  *(int32_t *) ts_executor_input(e->executor, index, 0, "index") = (int32_t) (used - 1);
   ts_executor_run(e->executor, index, 0);
   ts_executor_read_result(e->executor, index, "logits", logits);
   ts_batch_destroy(&batch);

@@ -33,6 +33,7 @@ typedef struct ts_engine_options {
                         * precision decided (ts_engine_decide_precision). */
   const ts_mesh *mesh;            /**< Copied; NULL: what the deck asks for (ts_deck_mesh). */
   unsigned abilities;             /**< Mask of TS_CAN_...; memory is planned for these. */
+  int n_slots;                    /**< Micro-batches alive at a time, at most; 0 stands for 1. */
   bool loads;                     /**< The caller loads a checkpoint next: parameters get no first values. */
   ts_executor_observer *observer; /**< For timelines; NULL for none. */
   void *observer_user;

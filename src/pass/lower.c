@@ -165,6 +165,11 @@ static char *touch_bytes(verifier *v, access a) {
   if (a.arena == TS_ARENA_NONE || a.begin >= a.end) {
     return NULL;
   }
+  int64_t slot = v->plan->slot_bytes[a.arena];
+  if (slot > 0 && a.end > slot) {
+    return ts_format("command %d (%s) touches byte %lld of the %s arena, of which a slot has %lld", a.command,
+                     name_of(v, a.command), (long long) a.end, ts_arenas[a.arena].name, (long long) slot);
+  }
   for (int q = 0; q < TS_N_QUEUES; ++q) {
     const access *b = q == (int) a.queue ? NULL : find_conflict(v, &a, (ts_queue) q);
     if (b != NULL) {
@@ -245,7 +250,7 @@ static char *touch_inputs(verifier *v, access a) {
   char *wrong = NULL;
   a.writes = true;
   for (a.arena = TS_ARENA_STATE; a.arena < TS_N_ARENAS && wrong == NULL; ++a.arena) {
-    a.end = v->plan->arena_bytes[a.arena];
+    a.end = v->plan->slot_bytes[a.arena];
     wrong = ts_arenas[a.arena].space == TS_SPACE_HOST ? touch_bytes(v, a) : NULL;
   }
   return wrong;

@@ -7,8 +7,8 @@
  * on the host, so the range can be recorded once and replayed.  The same commands are queued either way, hence the same
  * results.
  *
- * A pure function of graph, schedule and plan: it is made, dumped and verified where there is no device.  Nothing here
- * is collective.
+ * A pure function of graph, schedule and plan: it is made, dumped and verified where there is no device.  The commands
+ * of a run are the same in every slot of the step, whose memory lies apart.  Nothing here is collective.
  */
 #ifndef TS_PASS_LOWER_H
 #define TS_PASS_LOWER_H
@@ -19,13 +19,13 @@
 #include "pass/schedule.h"
 
 /** X (NAME, text) */
-#define TS_LOWERED_COMMANDS(X)                                       \
-  X(COPY_IN, "copy_in") /* the INPUT arena from the host's memory */ \
-  X(CAPTURE_BEGIN, "capture")                                        \
-  X(LAUNCH, "launch") /* the node's kernel */                        \
-  X(COLLECTIVE, "collective")                                        \
-  X(RECORD, "record") /* the event happens when the queue is here */ \
-  X(WAIT, "wait")     /* the queue goes on after the event */        \
+#define TS_LOWERED_COMMANDS(X)                                         \
+  X(COPY_IN, "copy_in") /* the slot's inputs from the host's memory */ \
+  X(CAPTURE_BEGIN, "capture")                                          \
+  X(LAUNCH, "launch") /* the node's kernel */                          \
+  X(COLLECTIVE, "collective")                                          \
+  X(RECORD, "record") /* the event happens when the queue is here */   \
+  X(WAIT, "wait")     /* the queue goes on after the event */          \
   X(CAPTURE_END, "end")
 
 typedef enum ts_lowered_kind {
@@ -56,8 +56,9 @@ ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigne
 void ts_lowered_destroy(ts_lowered **commands);
 
 /** Check that two commands that touch the same bytes of an arena, one of them writing, are ordered by queues and
- * events; that every event is recorded before it is waited for; that a capture range holds only what can be captured,
- * begins on COMPUTE and joins every queue that took part before its end; and that the same holds at the end of the run.
+ * events; that nothing is touched outside the slot; that every event is recorded before it is waited for; that a
+ * capture range holds only what can be captured, begins on COMPUTE and joins every queue that took part before its end;
+ * and that the same holds at the end of the run.
  * \return NULL, or the first thing that is wrong, owned by the caller (ts_free). Not collective. */
 char *ts_lowered_verify(const ts_lowered *commands, const ts_graph *graph, const ts_plan *plan);
 

@@ -8,6 +8,7 @@
 #include "pass/plan.h"
 #include "pass/saved.h"
 #include "pass/state.h"
+#include "pass/step.h"
 #include "pass/storage.h"
 
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 const ts_arena_row ts_arenas[TS_N_ARENAS] = {
     [TS_ARENA_STATE] = {"state", TS_SPACE_BACKEND, TS_LIFETIME_STATE},
     [TS_ARENA_INPUT] = {"input", TS_SPACE_HOST, TS_LIFETIME_SLOT},
+    [TS_ARENA_SLOT] = {"slot", TS_SPACE_BACKEND, TS_LIFETIME_SLOT},
     [TS_ARENA_WORK] = {"work", TS_SPACE_BACKEND, TS_LIFETIME_SCRATCH},
 };
 
@@ -38,7 +40,7 @@ static int64_t reserve_bytes(const ts_backend *backend, int ranks) {
   return bytes;
 }
 
-/* Something that needs bytes of WORK from instruction `first` to `last`, both included. */
+/* Something that needs bytes of an arena from instruction `first` to `last`, both included. */
 typedef struct interval {
   int first, last;
   int64_t bytes, offset;
@@ -47,23 +49,83 @@ typedef struct interval {
   bool buffer;
 } interval;
 
+typedef struct item_list {
+  interval *item;
+  int n, capacity;
+} item_list;
+
 typedef struct planner {
   const ts_graph *graph;
   const ts_schedule *schedule;
   const ts_pass_context *context;
   ts_place *place;
   ts_plan *plan;
-  int *of_root; /* interval of a root tensor, -1 for none */
-  interval *item;
-  int n, capacity;
+  ts_lifetime *lifetime;       /* of a root tensor */
+  int *of_root;                /* its interval among those of its arena, -1 for none */
+  item_list list[TS_N_ARENAS]; /* what is placed by first and last instruction */
 } planner;
 
 /* ---- lifetimes ---- */
 
-static ts_lifetime lifetime_of(const ts_tensor *root) {
-  return root->role == TS_ROLE_STATE ? TS_LIFETIME_STATE
-         : root->producer == TS_NONE ? TS_LIFETIME_SLOT
-                                     : TS_LIFETIME_SCRATCH;
+/* Masks of ts_segment, with one more bit for the host, which reads results after the last run. */
+enum { BY_HOST = 1 << 8 };
+typedef struct users {
+  unsigned read, written;
+} users;
+
+static void add_reader(const planner *p, users *of, ts_tid t, unsigned reader) {
+  if (t != TS_NONE) {
+    of[p->place[t].root].read |= reader;
+  }
+}
+
+static void add_users(const planner *p, users *of, const ts_node *node) {
+  for (int i = 0; i < node->n_in; ++i) {
+    add_reader(p, of, node->in[i], node->segment);
+  }
+  for (int i = 0; i < node->n_out; ++i) {
+    of[p->place[node->out[i]].root].written |= node->segment;
+    add_reader(p, of, node->prior != NULL ? node->prior[i] : TS_NONE, node->segment);
+  }
+  add_reader(p, of, node->beta, node->segment);
+}
+
+/* Is what is read made in the same run, whatever its kind? */
+static bool stays_in_run(const ts_step *step, users u) {
+  for (int k = 0; k < step->n_kinds; ++k) {
+    unsigned segments = step->kind[k].segments;
+    if ((u.read & segments) != 0 && (u.written & ~segments) != 0) {
+      return false;
+    }
+  }
+  return (u.read & BY_HOST) == 0;
+}
+
+static ts_lifetime lifetime_of(const planner *p, ts_tid root, users u) {
+  const ts_tensor *tensor = &p->graph->tensor[root];
+  if (tensor->role == TS_ROLE_STATE) {
+    return TS_LIFETIME_STATE;
+  }
+  const ts_step *step = p->context->step;
+  bool of_slot = tensor->producer == TS_NONE || (step->n_slots > 1 && !stays_in_run(step, u));
+  return of_slot ? TS_LIFETIME_SLOT : TS_LIFETIME_SCRATCH;
+}
+
+static void choose_lifetimes(planner *p) {
+  const ts_graph *g = p->graph;
+  users *of = ts_calloc((size_t) g->n_tensors + 1, sizeof *of);
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    if (!ts_node_is_window(&g->node[n])) {
+      add_users(p, of, &g->node[n]);
+    }
+  }
+  for (int i = 0; i < g->n_marks; ++i) {
+    add_reader(p, of, g->mark[i].tensor, BY_HOST);
+  }
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    p->lifetime[t] = lifetime_of(p, t, of[t]);
+  }
+  ts_free(of);
 }
 
 static ts_arena find_arena(ts_space space, ts_lifetime lifetime) {
@@ -75,16 +137,21 @@ static ts_arena find_arena(ts_space space, ts_lifetime lifetime) {
   return a;
 }
 
-static int add_item(planner *p, interval item) {
-  TS_GROW(p->item, p->n, p->capacity);
-  p->item[p->n] = item;
-  return p->n++;
+static int add_item(item_list *list, interval item) {
+  TS_GROW(list->item, list->n, list->capacity);
+  list->item[list->n] = item;
+  return list->n++;
+}
+
+/* What a node makes is placed by its life; leaves are not. */
+static item_list *list_of(planner *p, ts_tid root) {
+  return &p->list[p->lifetime[root] == TS_LIFETIME_SLOT ? TS_ARENA_SLOT : TS_ARENA_WORK];
 }
 
 /* A leaf has its place for good, behind those before it. \return its bytes. */
 static int64_t place_leaf(planner *p, ts_tid leaf) {
   const ts_tensor *tensor = &p->graph->tensor[leaf];
-  ts_arena arena = find_arena(tensor->space, lifetime_of(tensor));
+  ts_arena arena = find_arena(tensor->space, p->lifetime[leaf]);
   int64_t bytes = ts_plan_align(ts_tensor_bytes(p->graph, leaf));
   p->plan->address[leaf] = (ts_address){arena, p->plan->arena_bytes[arena]};
   p->plan->arena_bytes[arena] += bytes;
@@ -97,21 +164,22 @@ static void extend_life(planner *p, ts_tid t, int at) {
     return;
   }
   ts_tid root = p->place[t].root;
-  if (lifetime_of(&p->graph->tensor[root]) != TS_LIFETIME_SCRATCH) {
+  if (p->graph->tensor[root].producer == TS_NONE) {
     if (p->plan->address[root].arena == TS_ARENA_NONE) { /* an input has its place from the first use on */
       place_leaf(p, root);
     }
     return;
   }
+  item_list *list = list_of(p, root);
   int *index = &p->of_root[root];
   if (*index < 0) {
-    *index = add_item(p, (interval){.first = at,
-                                    .last = at,
-                                    .tensor = root,
-                                    .node = TS_NONE,
-                                    .bytes = ts_plan_align(ts_tensor_bytes(p->graph, root))});
+    *index = add_item(list, (interval){.first = at,
+                                       .last = at,
+                                       .tensor = root,
+                                       .node = TS_NONE,
+                                       .bytes = ts_plan_align(ts_tensor_bytes(p->graph, root))});
   }
-  interval *item = &p->item[*index];
+  interval *item = &list->item[*index];
   item->first = item->first < at ? item->first : at;
   item->last = item->last > at ? item->last : at;
 }
@@ -131,10 +199,9 @@ static void extend_lives(planner *p, const ts_node *node, int at) {
 
 static void mark_buffers(planner *p, const ts_node *node) {
   for (int i = 0; i < node->n_in + node->n_out; ++i) {
-    ts_tid t = i < node->n_in ? node->in[i] : node->out[i - node->n_in];
-    int index = p->of_root[p->place[t].root];
-    if (index >= 0) {
-      p->item[index].buffer = true;
+    ts_tid root = p->place[i < node->n_in ? node->in[i] : node->out[i - node->n_in]].root;
+    if (p->of_root[root] >= 0) {
+      list_of(p, root)->item[p->of_root[root]].buffer = true;
     }
   }
 }
@@ -172,8 +239,8 @@ static void find_lifetimes(planner *p) {
     const ts_kernel *kernel = target->backend->kernel(node->op);
     size_t bytes = kernel->prepare != NULL ? kernel->prepare(target, p->graph, node, NULL) : 0;
     if (bytes > 0) {
-      add_item(
-          p, (interval){.first = i, .last = i, .bytes = ts_plan_align((int64_t) bytes), .tensor = TS_NONE, .node = n});
+      interval item = {.first = i, .last = i, .bytes = ts_plan_align((int64_t) bytes), .tensor = TS_NONE, .node = n};
+      add_item(&p->list[TS_ARENA_WORK], item);
       p->plan->workspace_bytes[n] = (int64_t) bytes;
     }
   }
@@ -182,12 +249,13 @@ static void find_lifetimes(planner *p) {
   }
   int64_t bytes = comm_workspace(p);
   if (bytes > 0) { /* collectives run one after another: they share one workspace */
-    add_item(p, (interval){.first = 0,
-                           .last = p->schedule->n,
-                           .bytes = ts_plan_align(bytes),
-                           .tensor = TS_NONE,
-                           .node = TS_NONE,
-                           .buffer = true});
+    interval item = {.first = 0,
+                     .last = p->schedule->n,
+                     .bytes = ts_plan_align(bytes),
+                     .tensor = TS_NONE,
+                     .node = TS_NONE,
+                     .buffer = true};
+    add_item(&p->list[TS_ARENA_WORK], item);
     for (ts_nid n = 0; n < p->graph->n_nodes; ++n) {
       if (ts_node_is_collective(&p->graph->node[n])) {
         p->plan->workspace_bytes[n] = bytes;
@@ -266,11 +334,11 @@ static int64_t place_best(interval *item, int n) {
 /* ---- results ---- */
 
 /* Live bytes per instruction; the peak, and how much of it is buffers. */
-static void find_peak(planner *p, int64_t *peak, int64_t *buffers_at_peak) {
+static void find_peak(const planner *p, const item_list *list, int64_t *peak, int64_t *buffers_at_peak) {
   int n = p->schedule->n + 2;
   int64_t *delta = ts_calloc((size_t) n + 1, sizeof *delta), *buffer = ts_calloc((size_t) n + 1, sizeof *buffer);
-  for (int i = 0; i < p->n; ++i) {
-    const interval *item = &p->item[i];
+  for (int i = 0; i < list->n; ++i) {
+    const interval *item = &list->item[i];
     delta[item->first] += item->bytes;
     delta[item->last + 1] -= item->bytes;
     buffer[item->first] += item->buffer ? item->bytes : 0;
@@ -298,20 +366,26 @@ static void place_state(planner *p) {
   }
 }
 
+static void record_address(planner *p, const interval *item, ts_address at) {
+  ts_plan *plan = p->plan;
+  if (item->tensor != TS_NONE) {
+    plan->address[item->tensor] = at;
+  } else if (item->node != TS_NONE) {
+    plan->workspace[item->node] = at;
+  } else {
+    for (ts_nid n = 0; n < p->graph->n_nodes; ++n) {
+      if (ts_node_is_collective(&p->graph->node[n])) {
+        plan->workspace[n] = at;
+      }
+    }
+  }
+}
+
 static void record_addresses(planner *p) {
   ts_plan *plan = p->plan;
-  for (int i = 0; i < p->n; ++i) {
-    ts_address at = {TS_ARENA_WORK, p->item[i].offset};
-    if (p->item[i].tensor != TS_NONE) {
-      plan->address[p->item[i].tensor] = at;
-    } else if (p->item[i].node != TS_NONE) {
-      plan->workspace[p->item[i].node] = at;
-    } else {
-      for (ts_nid n = 0; n < p->graph->n_nodes; ++n) {
-        if (ts_node_is_collective(&p->graph->node[n])) {
-          plan->workspace[n] = at;
-        }
-      }
+  for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    for (int i = 0; i < p->list[a].n; ++i) {
+      record_address(p, &p->list[a].item[i], (ts_address){a, p->list[a].item[i].offset});
     }
   }
   for (ts_tid t = 0; t < p->graph->n_tensors; ++t) {
@@ -322,10 +396,19 @@ static void record_addresses(planner *p) {
   }
 }
 
+/* What was placed so far is one slot of its arena. */
+static void make_slots(planner *p) {
+  for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    if (ts_arenas[a].lifetime == TS_LIFETIME_SLOT) {
+      p->plan->slot_bytes[a] = p->plan->arena_bytes[a];
+      p->plan->arena_bytes[a] *= p->context->step->n_slots;
+    }
+  }
+}
+
 /* What the host reads before a step: the inputs of all its micro-batches. */
-static int64_t feed_bytes(const ts_graph *g, const ts_pass_context *context) {
-  bool train = context->use == TS_MODEL_TRAIN && context->deck->gradient_accumulation_steps > 0;
-  int64_t micro_batches = train ? context->deck->gradient_accumulation_steps : 1, bytes = 0;
+static int64_t feed_bytes(const ts_graph *g, int64_t micro_batches) {
+  int64_t bytes = 0;
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
     bytes += g->tensor[t].role == TS_ROLE_INPUT ? ts_tensor_bytes(g, t) : 0;
   }
@@ -345,23 +428,29 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
                .context = context,
                .plan = plan,
                .place = ts_storage_find(g),
+               .lifetime = ts_malloc(n_tensors * sizeof *p.lifetime),
                .of_root = ts_malloc(n_tensors * sizeof *p.of_root)};
   memset(p.of_root, -1, n_tensors * sizeof *p.of_root);
+  choose_lifetimes(&p);
   place_state(&p);
   find_lifetimes(&p);
-  plan->arena_bytes[TS_ARENA_WORK] = place_best(p.item, p.n);
+  plan->arena_bytes[TS_ARENA_SLOT] = place_best(p.list[TS_ARENA_SLOT].item, p.list[TS_ARENA_SLOT].n);
+  plan->arena_bytes[TS_ARENA_WORK] = place_best(p.list[TS_ARENA_WORK].item, p.list[TS_ARENA_WORK].n);
   record_addresses(&p);
-  int64_t buffers;
-  find_peak(&p, &plan->live_bytes, &buffers);
+  make_slots(&p);
+  int64_t buffers, slot_live, slot_buffers;
+  find_peak(&p, &p.list[TS_ARENA_WORK], &plan->live_bytes, &buffers);
+  find_peak(&p, &p.list[TS_ARENA_SLOT], &slot_live, &slot_buffers);
+  buffers += slot_buffers * context->step->n_slots;
   plan->bytes[TS_PURPOSE_BUFFER] += buffers + plan->arena_bytes[TS_ARENA_INPUT];
-  plan->bytes[TS_PURPOSE_ACTIVATION] = plan->arena_bytes[TS_ARENA_WORK] - buffers;
+  plan->bytes[TS_PURPOSE_ACTIVATION] = plan->arena_bytes[TS_ARENA_SLOT] + plan->arena_bytes[TS_ARENA_WORK] - buffers;
   const ts_backend *backend = context->target.backend;
   plan->bytes[TS_PURPOSE_RESERVE] = reserve_bytes(backend, context->mesh->ranks);
   const ts_deck *deck = context->deck;
   if (context->use == TS_MODEL_TRAIN && deck->run.save_every > 0 && deck->run.save_async) {
     plan->bytes[TS_PURPOSE_CHECKPOINT] = ts_saved_bytes(g, context->layout);
   }
-  plan->feed_bytes = feed_bytes(g, context);
+  plan->feed_bytes = feed_bytes(g, context->step->micro_batches);
   plan->bytes[TS_PURPOSE_BUFFER] += backend->device == NULL ? plan->feed_bytes : 0;
   plan->peak_bytes = plan->bytes[TS_PURPOSE_RESERVE] +
                      (backend->device == NULL ? plan->bytes[TS_PURPOSE_CHECKPOINT] + plan->feed_bytes : 0);
@@ -369,7 +458,9 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
     plan->peak_bytes += plan->arena_bytes[a];
   }
   ts_free(p.place);
+  ts_free(p.lifetime);
   ts_free(p.of_root);
-  ts_free(p.item);
+  ts_free(p.list[TS_ARENA_SLOT].item);
+  ts_free(p.list[TS_ARENA_WORK].item);
   context->plan = plan;
 }

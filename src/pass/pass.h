@@ -28,6 +28,7 @@ typedef enum ts_fact {
 } ts_fact;
 
 struct ts_schedule;
+struct ts_step;
 struct ts_plan;
 
 typedef struct ts_pass_context {
@@ -35,6 +36,7 @@ typedef struct ts_pass_context {
   const ts_mesh *mesh;
   ts_target target;
   ts_model_use use;             /**< TRAIN runs every pass; LOSS and LOGITS skip those about gradients. */
+  const struct ts_step *step;   /**< The runs of one step; borrowed. */
   struct ts_layout *layout;     /**< That of the engine's first program, or NULL: made by zero, then the caller's. */
   struct ts_schedule *schedule; /**< Made by schedule; owned by the program. */
   struct ts_plan *plan;         /**< Made by memory; owned by the program. */

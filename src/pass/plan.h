@@ -1,10 +1,15 @@
 /** \file
  * The memory plan of one rank's program: where every tensor lives, to the byte.
  *
- * Three arenas, each of one space and one lifetime (ts_arenas).  STATE holds what lives from step to step, by name;
- * programs of one engine share it.  INPUT holds what the host writes: inputs and scalars.  WORK holds the rest: the
- * collectives' workspace for the whole program, every other storage and the kernels' workspaces from their first to
- * their last instruction.  All offsets and sizes are bytes and multiples of TS_PLAN_ALIGN.
+ * Four arenas, each of one space and one lifetime (ts_arenas).  STATE holds what lives from step to step, by name;
+ * programs of one engine share it.  INPUT holds what the host writes: inputs and scalars.  SLOT holds what a
+ * micro-batch keeps from one of its runs to the next.  WORK holds the rest: the collectives' workspace for the whole
+ * program, every other storage and the kernels' workspaces from their first to their last instruction.
+ *
+ * Arenas of lifetime SLOT are there once per slot of the step (pass/step.h), slot_bytes apart; addresses are those of
+ * slot 0.  Where a step has one slot SLOT is empty and what it would hold is placed in WORK, between the scratch: with
+ * one micro-batch alive all lifetimes are known to each other.
+ * All offsets and sizes are bytes and multiples of TS_PLAN_ALIGN.
  * A plan is a function of graph, schedule and target.  Nothing here is collective.
  */
 #ifndef TS_PASS_PLAN_H
@@ -21,13 +26,20 @@ static inline int64_t ts_plan_align(int64_t bytes) {
   return (bytes + TS_PLAN_ALIGN - 1) / TS_PLAN_ALIGN * TS_PLAN_ALIGN;
 }
 
-typedef enum ts_arena { TS_ARENA_NONE, TS_ARENA_STATE, TS_ARENA_INPUT, TS_ARENA_WORK, TS_N_ARENAS } ts_arena;
+typedef enum ts_arena {
+  TS_ARENA_NONE,
+  TS_ARENA_STATE,
+  TS_ARENA_INPUT,
+  TS_ARENA_SLOT,
+  TS_ARENA_WORK,
+  TS_N_ARENAS
+} ts_arena;
 
 /** How long an arena keeps what is written. */
 typedef enum ts_lifetime {
   TS_LIFETIME_STATE,  /**< From step to step; all programs find it where the first one has it. */
-  TS_LIFETIME_SLOT,   /**< For the runs of a micro-batch, until the host writes the next one. */
-  TS_LIFETIME_SCRATCH /**< From its first to its last instruction; then others lie there. */
+  TS_LIFETIME_SLOT,   /**< For the runs of a micro-batch, until the slot's next one. */
+  TS_LIFETIME_SCRATCH /**< Within a run, from its first to its last instruction; then others lie there. */
 } ts_lifetime;
 
 typedef struct ts_arena_row {
@@ -49,7 +61,7 @@ typedef enum ts_purpose {
   TS_PURPOSE_PARAMETER,  /**< Working values, whole or shard. */
   TS_PURPOSE_GRADIENT,   /**< Sums over micro-batches. */
   TS_PURPOSE_OPTIMIZER,  /**< Masters, moments, step. */
-  TS_PURPOSE_ACTIVATION, /**< WORK but for what is counted as buffer. */
+  TS_PURPOSE_ACTIVATION, /**< SLOT and WORK but for what is counted as buffer. */
   /** Inputs, scalars, collectives' workspace, flat gradients and gathered parameters at the peak; without a device the
    * feed. */
   TS_PURPOSE_BUFFER,
@@ -60,10 +72,11 @@ typedef enum ts_purpose {
 } ts_purpose;
 
 typedef struct ts_plan {
-  ts_address *address;      /**< Owned; per tensor. */
-  ts_address *workspace;    /**< Owned; per node. */
-  int64_t *workspace_bytes; /**< Owned; per node. */
-  int64_t arena_bytes[TS_N_ARENAS];
+  ts_address *address;              /**< Owned; per tensor. */
+  ts_address *workspace;            /**< Owned; per node. */
+  int64_t *workspace_bytes;         /**< Owned; per node. */
+  int64_t arena_bytes[TS_N_ARENAS]; /**< All slots of it. */
+  int64_t slot_bytes[TS_N_ARENAS];  /**< From one slot to the next; 0 where the arena has other lifetimes. */
   int64_t live_bytes; /**< Largest sum of simultaneously live bytes of WORK: what no placement can undercut. */
   int64_t bytes[TS_N_PURPOSES];
   /** Of the host's memory, outside the arenas: leaves of role INPUT of all micro-batches of a step; 2^60 at most. */

@@ -2,7 +2,7 @@
 
 #define BACKWARD (TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT)
 
-/* ---- gradients are accumulated: micro-batches one after another, what happens once a step with the last ---- */
+/* ---- gradients are accumulated; what happens once a step happens with the last micro-batch ---- */
 
 enum { FORWARD, BACK, LAST_BACK, UPDATE };
 static const ts_run_kind training[] = {
@@ -11,12 +11,32 @@ static const ts_run_kind training[] = {
     [LAST_BACK] = {"backward and reduce", "the backward pass of a step", TS_RUN_BACKWARD, BACKWARD | TS_SEGMENT_REDUCE},
     [UPDATE] = {"update", "the update of a step", TS_RUN_UPDATE, TS_SEGMENT_UPDATE}};
 
+static ts_run in_its_slot(const ts_step *step, int kind, int64_t micro_batch) {
+  return (ts_run){.kind = kind, .micro_batch = micro_batch, .slot = (int) (micro_batch % step->n_slots)};
+}
+
+static ts_run forward_of(const ts_step *step, int64_t micro_batch) {
+  return in_its_slot(step, FORWARD, micro_batch);
+}
+
+static ts_run backward_of(const ts_step *step, int64_t micro_batch) {
+  return in_its_slot(step, micro_batch < step->micro_batches - 1 ? BACK : LAST_BACK, micro_batch);
+}
+
+/* One forward, one backward, with a lead of n_slots - 1 forwards: with one slot micro-batches one after another, with
+ * as many slots as micro-batches all forwards before all backwards; in between the order of a pipeline's stage, 1F1B
+ * (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021).  Backwards are in the
+ * order of micro-batches, so sums have the same bits with any number of slots. */
 static ts_run accumulate(const ts_step *step, int64_t i) {
-  int64_t m = i / 2, last = step->micro_batches - 1;
-  if (m > last) {
-    return (ts_run){.kind = UPDATE, .micro_batch = last};
+  int64_t n = step->micro_batches, lead = step->n_slots - 1;
+  if (i < lead) {
+    return forward_of(step, i);
   }
-  return (ts_run){.kind = i % 2 == 0 ? FORWARD : m < last ? BACK : LAST_BACK, .micro_batch = m};
+  if (i < 2 * n - lead) {
+    int64_t pair = (i - lead) / 2;
+    return (i - lead) % 2 == 0 ? forward_of(step, lead + pair) : backward_of(step, pair);
+  }
+  return i < 2 * n ? backward_of(step, i - n) : in_its_slot(step, UPDATE, n - 1);
 }
 
 static bool accumulation_has(const ts_step *step, int kind) {
@@ -50,9 +70,11 @@ static const ts_step schedules[] = {
     [TS_MODEL_LOGITS] = {KINDS(generation), .at = once, .has = has_it},
 };
 
-ts_step ts_step_of(ts_model_use use, int64_t micro_batches) {
+ts_step ts_step_of(ts_model_use use, int64_t micro_batches, int n_slots) {
+  TS_ASSERT(micro_batches > 0 && n_slots > 0);
   ts_step step = schedules[use];
   step.micro_batches = micro_batches;
+  step.n_slots = n_slots < micro_batches ? n_slots : (int) micro_batches;
   step.n = use == TS_MODEL_TRAIN ? 2 * micro_batches + 1 : 1;
   return step;
 }

@@ -1,7 +1,11 @@
 /** \file
  * The step as a list of runs: which segments run for which micro-batch, in which order.  The row of a schedule computes
  * run i of it; the executor and the simulator walk it, `tessera graph` prints the commands of its kinds of runs, and
- * times and messages take phase and title from them.  One micro-batch is alive at a time.  Nothing here is collective.
+ * times and messages take phase and title from them.
+ *
+ * A micro-batch is alive from its first run to its last one, and all its runs have the same slot: a copy of the memory
+ * that keeps a micro-batch's values between its runs (pass/plan.h).  As many micro-batches are alive at a time as there
+ * are slots.  Nothing here is collective.
  */
 #ifndef TS_PASS_STEP_H
 #define TS_PASS_STEP_H
@@ -24,20 +28,23 @@ typedef struct ts_run_kind {
 typedef struct ts_run {
   int kind;            /**< Of the step's. */
   int64_t micro_batch; /**< From 0; of an update the last one. */
+  int slot;            /**< Of the micro-batch: where its inputs and what it keeps are. */
 } ts_run;
 
 typedef struct ts_step ts_step;
 struct ts_step {
   const ts_run_kind *kind; /**< Those that occur are among them. */
   int n_kinds;
+  int n_slots;                                  /**< Micro-batches alive at a time, at most. */
   int64_t micro_batches, n;                     /**< Of one step; runs. */
   ts_run (*at)(const ts_step *step, int64_t i); /**< The schedule's: run i. */
   bool (*has)(const ts_step *step, int kind);   /**< The schedule's: are there runs of this kind? */
 };
 
 /** The step of a program: a value that owns nothing.
- * \param [in] micro_batches  Of TRAIN: gradient_accumulation_steps; of other uses 1. Not collective. */
-ts_step ts_step_of(ts_model_use use, int64_t micro_batches);
+ * \param [in] micro_batches  Of TRAIN: gradient_accumulation_steps; of other uses 1.
+ * \param [in] n_slots  At most so many micro-batches are alive; fewer when there are not as many. Not collective. */
+ts_step ts_step_of(ts_model_use use, int64_t micro_batches, int n_slots);
 
 /** Run \a i of a step, 0 <= i < n. Not collective. */
 ts_run ts_step_run(const ts_step *step, int64_t i);

@@ -11,13 +11,17 @@ ts_comm *ts_bound_comm(ts_executor *e, const ts_mesh *mesh, unsigned axes) {
 
 static void prepare_program(ts_executor *e, ts_bound_program *p) {
   const ts_graph *g = p->program->graph;
-  p->node = ts_calloc((size_t) g->n_nodes + 1, sizeof *p->node);
-  p->run = ts_calloc((size_t) p->program->step.n_kinds, sizeof *p->run);
+  const ts_step *step = &p->program->step;
+  p->node = ts_calloc((size_t) step->n_slots, sizeof *p->node);
+  for (int slot = 0; slot < step->n_slots; ++slot) {
+    p->node[slot] = ts_calloc((size_t) g->n_nodes + 1, sizeof *p->node[slot]);
+  }
+  p->run = ts_calloc((size_t) step->n_slots * (size_t) step->n_kinds, sizeof *p->run);
   p->group = ts_mesh_group_id(&p->program->mesh, TS_AXES_ALL & ~TS_AXES(TS_AXIS_PP));
   ts_heartbeat_join(p->group);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
-    ts_bound_node *b = &p->node[n];
+    ts_bound_node *b = &p->node[0][n];
     b->executor = e;
     if (ts_node_is_window(node)) {
       continue;
@@ -70,23 +74,29 @@ static void bind_transfers(ts_bound_node *b) {
   }
 }
 
-static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n) {
+/* In another slot than the first a node has its kernel, communicator and what was prepared from there. */
+static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, int slot) {
   const ts_program *program = p->program;
   const ts_graph *g = program->graph;
   const ts_node *node = &g->node[n];
-  ts_bound_node *b = &p->node[n];
+  ts_bound_node *b = &p->node[slot][n];
+  const ts_bound_node *first = &p->node[0][n];
+  b->executor = e;
+  b->kernel = first->kernel;
+  b->comm = first->comm;
+  b->group = first->group;
   b->in = ts_calloc((size_t) node->n_in, sizeof *b->in);
   b->out = ts_calloc((size_t) node->n_out, sizeof *b->out);
   for (int i = 0; i < node->n_in; ++i) {
-    b->in[i] = ts_bound_address(e, p, node->in[i]);
+    b->in[i] = ts_bound_address(e, p, node->in[i], slot);
   }
   for (int i = 0; i < node->n_out; ++i) {
-    b->out[i] = ts_bound_address(e, p, node->out[i]);
+    b->out[i] = ts_bound_address(e, p, node->out[i], slot);
   }
   if (node->prior != NULL) {
     b->prior = ts_calloc((size_t) node->n_out, sizeof *b->prior);
     for (int i = 0; i < node->n_out; ++i) {
-      b->prior[i] = ts_bound_address(e, p, node->prior[i]);
+      b->prior[i] = ts_bound_address(e, p, node->prior[i], slot);
     }
   }
   b->call = (ts_kernel_call){.graph = g,
@@ -94,8 +104,8 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n) {
                              .in = b->in,
                              .out = b->out,
                              .prior = b->prior,
-                             .beta = ts_bound_address(e, p, node->beta),
-                             .prepared = b->call.prepared,
+                             .beta = ts_bound_address(e, p, node->beta, slot),
+                             .prepared = first->call.prepared,
                              .threads = program->target.threads,
                              .workspace_bytes = (size_t) program->plan->workspace_bytes[n],
                              .stream = e->device != NULL ? e->device->ops->stream(e->device, TS_QUEUE_COMPUTE) : NULL};
@@ -111,8 +121,8 @@ static void bind_program(ts_executor *e, ts_bound_program *p) {
   const ts_graph *g = p->program->graph;
   share_state(p, &e->program[0]);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    if (!ts_node_is_window(&g->node[n])) {
-      bind_node(e, p, n);
+    for (int slot = 0; slot < p->program->step.n_slots && !ts_node_is_window(&g->node[n]); ++slot) {
+      bind_node(e, p, n, slot);
     }
   }
   if (e->options.memcheck) {
@@ -144,13 +154,26 @@ ts_executor *ts_executor_create(const ts_program *const *programs, int n_program
 }
 
 static void release_node(ts_bound_node *b) {
-  if (b->kernel != NULL && b->kernel->release != NULL && b->call.prepared != NULL) {
-    b->kernel->release(b->call.prepared);
-  }
   ts_free(b->in);
   ts_free(b->out);
   ts_free(b->prior);
   ts_free(b->transfer);
+}
+
+static void release_nodes(ts_bound_program *p) {
+  ts_nid n_nodes = p->program->graph->n_nodes;
+  for (ts_nid n = 0; n < n_nodes; ++n) {
+    ts_bound_node *b = &p->node[0][n];
+    if (b->kernel != NULL && b->kernel->release != NULL && b->call.prepared != NULL) {
+      b->kernel->release(b->call.prepared);
+    }
+  }
+  for (int slot = 0; slot < p->program->step.n_slots; ++slot) {
+    for (ts_nid n = 0; n < n_nodes; ++n) {
+      release_node(&p->node[slot][n]);
+    }
+    ts_free(p->node[slot]);
+  }
 }
 
 static void release_device(ts_executor *e) {
@@ -177,9 +200,7 @@ void ts_executor_destroy(ts_executor **executor) {
   }
   for (int i = 0; i < e->n_programs; ++i) {
     ts_bound_program *p = &e->program[i];
-    for (ts_nid n = 0; n < p->program->graph->n_nodes; ++n) {
-      release_node(&p->node[n]);
-    }
+    release_nodes(p);
     ts_memcheck_destroy(&p->memcheck);
     ts_free(p->node);
     ts_free(p->state);

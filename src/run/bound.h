@@ -10,7 +10,7 @@
 #include "run/memcheck.h"
 #include "run/stream.h"
 
-/** A node with every address resolved. */
+/** A node with every address resolved, in one slot. */
 typedef struct ts_bound_node {
   ts_kernel_call call;
   const ts_kernel *kernel;
@@ -24,8 +24,9 @@ typedef struct ts_bound_node {
   struct ts_executor *executor;
 } ts_bound_node;
 
-/** Device: the commands of a run of the step, and their recording. */
+/** Device: the commands of a kind of runs in one slot, and their recording. */
 typedef struct ts_bound_run {
+  int slot;
   ts_lowered *commands; /**< Owned; NULL before its first time. */
   void **event;         /**< Owned; commands->n_events. */
   void *graph;          /**< Owned; NULL until captured. */
@@ -34,12 +35,22 @@ typedef struct ts_bound_run {
 
 typedef struct ts_bound_program {
   const ts_program *program;
-  ts_bound_node *node; /**< Per node of the graph. */
-  int64_t *state;      /**< Per tensor: offset in the shared state arena (STATE leaves and what lies in them). */
+  ts_bound_node **node; /**< Per slot, per node of the graph. */
+  int64_t *state;       /**< Per tensor: offset in the shared state arena (STATE leaves and what lies in them). */
   ts_memcheck *memcheck;
-  ts_bound_run *run; /**< Device: per kind of runs of the step. */
+  ts_bound_run *run; /**< Device: per slot, per kind of runs of the step. */
   uint64_t group; /**< Of the ranks that run the same program, for the heartbeat: those of one stage of a pipeline. */
 } ts_bound_program;
+
+/** Device: memory that the inputs of one run are copied from. */
+typedef struct ts_image {
+  unsigned char *memory; /**< Owned: the host's, known to the device. */
+  void *copied;          /**< Event: they have been. */
+  bool queued;           /**< Since they were last known to be. */
+} ts_image;
+
+/** Runs whose inputs may wait to be copied before the host waits: it stays ahead of the device by two micro-batches. */
+enum { TS_BOUND_IMAGES = 4 };
 
 /** Device: when a run began and ended, until somebody asks. */
 typedef struct ts_span {
@@ -55,7 +66,8 @@ struct ts_executor {
   ts_device *device; /**< Borrowed; NULL: memory is the host's. */
   unsigned char *arena[TS_N_ARENAS];
   size_t arena_bytes[TS_N_ARENAS];
-  /** Where the host writes an arena of its space: the arena itself, or a copy in the host's memory; else NULL. */
+  /** Where the host writes an arena of its space: the arena itself, or beside a device memory of its own, which is
+   * copied to an image when a run is queued; else NULL. */
   unsigned char *host[TS_N_ARENAS];
   ts_executor_times times;
   char *nonfinite;
@@ -63,9 +75,10 @@ struct ts_executor {
   ts_stream *stream;
   double busy_seen;
   /* device */
-  unsigned char *staging;   /**< Host memory that state is copied through. */
-  void *staged, *copied_in; /**< Events: the staging memory, the inputs have been copied. */
-  bool copying_in;
+  unsigned char *staging; /**< Host memory that state is copied through. */
+  void *staged;           /**< Event: it has been copied. */
+  ts_image image[TS_BOUND_IMAGES];
+  int next_image; /**< The one queued longest ago. */
   ts_span *span;
   int n_spans, capacity_spans, used_spans;
 };
@@ -83,17 +96,23 @@ ts_comm *ts_bound_comm(ts_executor *executor, const ts_mesh *mesh, unsigned axes
 void ts_bound_allocate(ts_executor *executor);
 void ts_bound_release(ts_executor *executor);
 
+/** Device: wait until the next image is free; and queue the copies of what the host wrote for a slot, through that
+ * image: what the host writes afterwards is the next run's. Not collective. */
+void ts_bound_wait_for_image(ts_executor *executor, const ts_bound_program *program);
+void ts_bound_copy_in(ts_executor *executor, const ts_bound_program *program, int slot);
+
 /** Copy bytes of the backend's memory to the host's; on a device after all that is queued. Not collective. */
 void ts_bound_read(ts_executor *executor, void *to, const void *memory, size_t bytes);
 
-/** Where a tensor lies, in the backend's memory; NULL for TS_NONE and what is never touched. Not collective. */
-void *ts_bound_address(const ts_executor *executor, const ts_bound_program *program, ts_tid tensor);
+/** Where a tensor lies in a slot, in the backend's memory; NULL for TS_NONE and what is never touched.
+ * Not collective. */
+void *ts_bound_address(const ts_executor *executor, const ts_bound_program *program, ts_tid tensor, int slot);
 
 /** Walk the instructions of a run on the host. Collective over the world when they contain collectives. */
-void ts_walk_host(ts_executor *executor, ts_bound_program *program, int64_t run);
+void ts_walk_host(ts_executor *executor, ts_bound_program *program, ts_run run);
 
 /** Queue the commands of a run on the device. Collective over the world when they contain collectives. */
-void ts_walk_device(ts_executor *executor, ts_bound_program *program, int64_t run);
+void ts_walk_device(ts_executor *executor, ts_bound_program *program, ts_run run);
 
 /** Add what spans say to the times, and forget them; waits for the device. Not collective. */
 void ts_walk_device_take_spans(ts_executor *executor);

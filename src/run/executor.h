@@ -2,12 +2,13 @@
  * The executor: programs bound to memory, walked instruction by instruction.
  *
  * Programs of one engine share the state arena (by the names of their STATE leaves; the first program has them all),
- * the input arena and the work arena (the largest).  After creation nothing is allocated, but for events and recordings
+ * the other arenas (the largest).  After creation nothing is allocated, but for events and recordings
  * on a device in the first steps.
  *
- * On a device a run is queued and returns; the host waits where it reads (ts_executor_read_..., _take_times) or where
- * it would overwrite inputs that are still being copied (ts_executor_input).  A run is queued command by command the
- * first time, recorded the second time, and replayed from then on, unless somebody observes it or graphs are off.
+ * On a device a run is queued and returns, with a copy of its inputs and scalars, so that it may outlive the step; the
+ * host waits where it reads (ts_executor_read_..., _take_times), or when the inputs of some runs still wait to be
+ * copied.  A run is queued command by command the first time in its slot, recorded the second time, and replayed from
+ * then on, unless somebody observes it or graphs are off.
  */
 #ifndef TS_RUN_EXECUTOR_H
 #define TS_RUN_EXECUTOR_H
@@ -43,9 +44,9 @@ void ts_executor_destroy(ts_executor **executor);
  * when they contain collectives. */
 void ts_executor_run(ts_executor *executor, int index, int64_t run);
 
-/** Where the host writes an input or scalar, by name; NULL when the program has none or never touches it.  Valid until
- * the next run, to be asked for again then.  Inputs keep their values while only one program runs. Not collective. */
-void *ts_executor_input(ts_executor *executor, int index, const char *name);
+/** Where the host writes an input or scalar of the micro-batch in slot \a slot, by name; NULL when the program has none
+ * or never touches it.  Slots keep their values while only one program runs. Not collective. */
+void *ts_executor_input(ts_executor *executor, int index, int slot, const char *name);
 
 /** Elements [first, first + count) of a STATE leaf of the first program's graph, in the leaf's dtype: to or from memory
  * of the host; on a device after all that is queued, and done when it returns. Not collective. */
@@ -60,7 +61,7 @@ void ts_executor_copy_state(ts_executor *executor, ts_tid leaf, int64_t first, i
  * 1]): everybody gets all. Collective over the group. */
 void ts_executor_gather_state(ts_executor *executor, ts_tid leaf, unsigned axes, const int64_t *cuts);
 
-/** Read a marked result of a program, whole, once its run is done. Not collective. */
+/** Read a marked result of a program, whole, once the last run of its step is done. Not collective. */
 void ts_executor_read_result(ts_executor *executor, int index, const char *name, void *to);
 
 /** Bytes of the host's memory that programs take beside a device: a copy of the inputs, those of a whole step, staging.

@@ -1,7 +1,8 @@
 /** \file
  * The memory checker of the executor: finds reads of memory before it was written (as NaN), use after death (as NaN),
  * and writes outside what an instruction owns (at once, by name).  Meant for small decks: every instruction compares
- * the whole work arena with a copy.  Nothing here is collective.
+ * the whole work arena with a copy.  What a step of several slots keeps in them is not watched.  Nothing here is
+ * collective.
  */
 #ifndef TS_RUN_MEMCHECK_H
 #define TS_RUN_MEMCHECK_H

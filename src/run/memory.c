@@ -21,18 +21,55 @@ static void measure_arenas(ts_executor *e) {
   }
 }
 
+/* What the host writes for one slot of the program that has most of it. */
+static size_t image_bytes(const ts_program *const *programs, int n_programs) {
+  int64_t most = 0;
+  for (int i = 0; i < n_programs; ++i) {
+    int64_t bytes = 0;
+    for (int a = TS_ARENA_STATE; programs[i] != NULL && a < TS_N_ARENAS; ++a) {
+      bytes += ts_arenas[a].space == TS_SPACE_HOST ? programs[i]->plan->slot_bytes[a] : 0;
+    }
+    most = bytes > most ? bytes : most;
+  }
+  return (size_t) most;
+}
+
+static void allocate_beside_device(ts_executor *e) {
+  ts_device *device = e->device;
+  for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    e->host[a] = ts_arenas[a].space == TS_SPACE_HOST ? ts_calloc(e->arena_bytes[a] + 1, 1) : NULL;
+  }
+  size_t bytes = 0;
+  for (int i = 0; i < e->n_programs; ++i) {
+    size_t here = image_bytes(&e->program[i].program, 1);
+    bytes = here > bytes ? here : bytes;
+  }
+  for (int i = 0; i < TS_BOUND_IMAGES; ++i) {
+    e->image[i] = (ts_image){.memory = device->ops->allocate_host(device, bytes),
+                             .copied = device->ops->event_create(device, false)};
+  }
+  e->staging = device->ops->allocate_host(device, STAGING);
+  e->staged = device->ops->event_create(device, false);
+}
+
+static void release_beside_device(ts_executor *e) {
+  ts_device *device = e->device;
+  for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    ts_free(e->host[a]);
+  }
+  for (int i = 0; i < TS_BOUND_IMAGES; ++i) {
+    device->ops->event_destroy(device, e->image[i].copied);
+    device->ops->release_host(device, e->image[i].memory);
+  }
+  device->ops->event_destroy(device, e->staged);
+  device->ops->release_host(device, e->staging);
+}
+
 void ts_bound_allocate(ts_executor *e) {
   ts_device *device = e->device;
   measure_arenas(e);
-  for (int a = TS_ARENA_STATE; device != NULL && a < TS_N_ARENAS; ++a) {
-    if (ts_arenas[a].space == TS_SPACE_HOST) {
-      e->host[a] = device->ops->allocate_host(device, e->arena_bytes[a]);
-    }
-  }
   if (device != NULL) {
-    e->staging = device->ops->allocate_host(device, STAGING);
-    e->staged = device->ops->event_create(device, false);
-    e->copied_in = device->ops->event_create(device, false);
+    allocate_beside_device(e);
   }
   size_t bytes = 0; /* one arena that holds all: what does not fit is known at once */
   for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
@@ -53,12 +90,7 @@ void ts_bound_allocate(ts_executor *e) {
 void ts_bound_release(ts_executor *e) {
   ts_device *device = e->device;
   if (device != NULL) {
-    device->ops->event_destroy(device, e->staged);
-    device->ops->event_destroy(device, e->copied_in);
-    device->ops->release_host(device, e->staging);
-    for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
-      device->ops->release_host(device, e->host[a]);
-    }
+    release_beside_device(e);
   }
   if (device != NULL && e->options.world != NULL) {
     ts_world_device_deregister(e->options.world, e->arena[TS_ARENA_STATE]);
@@ -67,31 +99,56 @@ void ts_bound_release(ts_executor *e) {
 }
 
 /* Move a program's state leaves to where the first program has them; windows move along with their leaf. */
-void *ts_bound_address(const ts_executor *e, const ts_bound_program *b, ts_tid t) {
+void *ts_bound_address(const ts_executor *e, const ts_bound_program *b, ts_tid t, int slot) {
   if (t == TS_NONE) {
     return NULL;
   }
-  ts_address at = b->program->plan->address[t];
+  const ts_plan *plan = b->program->plan;
+  ts_address at = plan->address[t];
   if (at.arena == TS_ARENA_NONE) {
     return NULL;
   }
-  return e->arena[at.arena] + at.offset + (ts_arenas[at.arena].lifetime == TS_LIFETIME_STATE ? b->state[t] : 0);
+  int64_t moved = ts_arenas[at.arena].lifetime == TS_LIFETIME_STATE ? b->state[t] : slot * plan->slot_bytes[at.arena];
+  return e->arena[at.arena] + at.offset + moved;
 }
 
 /* ---- inputs ---- */
 
-void *ts_executor_input(ts_executor *e, int index, const char *name) {
+void *ts_executor_input(ts_executor *e, int index, int slot, const char *name) {
   const ts_program *program = e->program[index].program;
+  TS_ASSERT(slot >= 0 && slot < program->step.n_slots);
   ts_tid t = ts_graph_find(program->graph, name);
   ts_address at = t != TS_NONE ? program->plan->address[t] : (ts_address){TS_ARENA_NONE, 0};
-  if (e->host[at.arena] == NULL) {
-    return NULL;
+  unsigned char *host = e->host[at.arena];
+  return host != NULL ? host + slot * program->plan->slot_bytes[at.arena] + at.offset : NULL;
+}
+
+void ts_bound_wait_for_image(ts_executor *e, const ts_bound_program *p) {
+  ts_image *image = &e->image[e->next_image];
+  if (image->queued) {
+    ts_heartbeat_wait("wait.for.device", p->group);
+    e->device->ops->finish(e->device, image->copied);
+    ts_heartbeat_leave();
+    image->queued = false;
   }
-  if (e->copying_in) {
-    e->device->ops->finish(e->device, e->copied_in);
-    e->copying_in = false;
+}
+
+void ts_bound_copy_in(ts_executor *e, const ts_bound_program *p, int slot) {
+  ts_device *device = e->device;
+  ts_image *image = &e->image[e->next_image];
+  TS_ASSERT(!image->queued);
+  unsigned char *memory = image->memory;
+  for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    if (ts_arenas[a].space == TS_SPACE_HOST) {
+      size_t bytes = (size_t) p->program->plan->slot_bytes[a], at = (size_t) slot * bytes;
+      memcpy(memory, e->host[a] + at, bytes);
+      device->ops->copy(device, e->arena[a] + at, memory, bytes, TS_QUEUE_COMPUTE);
+      memory += bytes;
+    }
   }
-  return e->host[at.arena] + at.offset;
+  device->ops->record(device, image->copied, TS_QUEUE_COMPUTE);
+  image->queued = true;
+  e->next_image = (e->next_image + 1) % TS_BOUND_IMAGES;
 }
 
 void ts_executor_finish(ts_executor *e) {
@@ -139,7 +196,7 @@ static unsigned char *find_state(const ts_executor *e, ts_tid leaf, int64_t firs
   TS_ASSERT(g->tensor[leaf].role == TS_ROLE_STATE && first >= 0 && first + count <= ts_tensor_count(g, leaf));
   size_t size = ts_dtype_size(g->tensor[leaf].dtype);
   *bytes = (size_t) count * size;
-  return (unsigned char *) ts_bound_address(e, &e->program[0], leaf) + (size_t) first * size;
+  return (unsigned char *) ts_bound_address(e, &e->program[0], leaf, 0) + (size_t) first * size;
 }
 
 void ts_executor_read_state(ts_executor *e, ts_tid leaf, int64_t first, int64_t count, void *to) {
@@ -182,7 +239,7 @@ void ts_executor_gather_state(ts_executor *e, ts_tid leaf, unsigned axes, const 
   ts_comm *comm = ts_bound_comm(e, &first->mesh, axes);
   if (comm->size > 1) {
     ts_dtype dtype = first->graph->tensor[leaf].dtype;
-    char *memory = ts_bound_address(e, &e->program[0], leaf);
+    char *memory = ts_bound_address(e, &e->program[0], leaf, 0);
     ts_transfer transfer = {.x = memory + (size_t) cuts[comm->rank] * ts_dtype_size(dtype),
                             .y = memory,
                             .cuts = cuts,
@@ -197,7 +254,9 @@ void ts_executor_read_result(ts_executor *e, int index, const char *name, void *
   const ts_graph *g = e->program[index].program->graph;
   ts_tid t = ts_graph_marked(g, name);
   TS_CHECK(t != TS_NONE, "program %d has no result %s", index, name);
-  ts_bound_read(e, to, ts_bound_address(e, &e->program[index], t), (size_t) ts_tensor_bytes(g, t));
+  const ts_step *step = &e->program[index].program->step;
+  int slot = ts_step_run(step, step->n - 1).slot;
+  ts_bound_read(e, to, ts_bound_address(e, &e->program[index], t, slot), (size_t) ts_tensor_bytes(g, t));
 }
 
 /* ---- memory of the host ---- */
@@ -215,7 +274,7 @@ void ts_executor_release_host(const ts_executor *e, void *memory, size_t bytes) 
 }
 
 int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs) {
-  int64_t all = STAGING, feed = 0;
+  int64_t all = STAGING + TS_BOUND_IMAGES * (int64_t) image_bytes(programs, n_programs), feed = 0;
   for (int i = 0; i < n_programs; ++i) {
     feed = programs[i] != NULL && programs[i]->plan->feed_bytes > feed ? programs[i]->plan->feed_bytes : feed;
   }

@@ -34,11 +34,16 @@ ts_program *ts_program_create(const ts_program_options *o) {
   program->target = o->target;
   program->owns_layout = o->layout == NULL;
   bool accumulates = o->use == TS_MODEL_TRAIN && o->deck->gradient_accumulation_steps > 0;
-  program->step = ts_step_of(o->use, accumulates ? o->deck->gradient_accumulation_steps : 1);
+  program->step =
+      ts_step_of(o->use, accumulates ? o->deck->gradient_accumulation_steps : 1, o->n_slots > 0 ? o->n_slots : 1);
   program->graph = ts_model_build(o->deck, o->use, o->batch, o->length);
   count_flops(program);
-  ts_pass_context context = {
-      .deck = o->deck, .mesh = &program->mesh, .target = o->target, .use = o->use, .layout = (ts_layout *) o->layout};
+  ts_pass_context context = {.deck = o->deck,
+                             .mesh = &program->mesh,
+                             .target = o->target,
+                             .use = o->use,
+                             .step = &program->step,
+                             .layout = (ts_layout *) o->layout};
   ts_passes_run(&program->graph, &context, o->last_pass, o->observer, o->observer_user);
   program->layout = context.layout;
   program->schedule = context.schedule;

@@ -18,6 +18,7 @@ typedef struct ts_program_options {
   ts_model_use use;
   int64_t batch;              /**< Sequences of one micro-batch of one rank. */
   int64_t length;             /**< Tokens of a sequence. */
+  int n_slots;                /**< Micro-batches alive at a time, at most (pass/step.h); 0 stands for 1. */
   const ts_layout *layout;    /**< Layout of the engine's first program, borrowed; NULL makes (and owns) one. */
   const char *last_pass;      /**< Stop after this pass; NULL for all. */
   ts_pass_observer *observer; /**< Sees the graph after each pass; NULL for none. */

@@ -59,7 +59,8 @@ void ts_bound_check_finite(ts_executor *e, const ts_bound_node *b) {
 }
 
 void ts_executor_run(ts_executor *e, int index, int64_t run) {
-  (e->device != NULL ? ts_walk_device : ts_walk_host)(e, &e->program[index], run);
+  ts_bound_program *p = &e->program[index];
+  (e->device != NULL ? ts_walk_device : ts_walk_host)(e, p, ts_step_run(&p->program->step, run));
 }
 
 /* ---- what was seen ---- */

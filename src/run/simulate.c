@@ -18,6 +18,7 @@ typedef struct extent {
 
 typedef struct storage {
   ts_tid root;
+  int slot; /* whose micro-batch it keeps, -1: of no slot */
   extent at;
   storage_life life;
   ts_nid culprit; /* who wrote over it */
@@ -28,9 +29,12 @@ typedef struct rank_state {
   ts_place *place;
   storage *storage; /* those that have memory */
   int n_storages;
-  int *of_root;                   /* index in storage, -1 for none */
-  bool *made;                     /* per tensor: its node was executed, or issued, in this micro-batch */
+  int *of_root;                   /* per slot and tensor: index in storage, -1 for none */
+  bool *made;                     /* per slot and tensor: its node was executed, or issued, for its micro-batch */
+  int64_t *micro_batch;           /* per slot, -1 for none */
   int64_t run;                    /* under way */
+  int slot;                       /* its slot */
+  const ts_run_kind *kind;        /* its kind */
   int at;                         /* its next instruction */
   ts_nid *queue;                  /* collectives issued in this run */
   int n_issued, n_done, n_waited; /* of the queue: complete, known to be complete */
@@ -39,7 +43,6 @@ typedef struct rank_state {
 typedef struct simulation {
   rank_state *rank;
   int n_ranks;
-  const ts_step *step;
 } simulation;
 
 static const ts_node *node_at(const rank_state *r, ts_nid n) {
@@ -52,10 +55,18 @@ static const char *tensor_name(const rank_state *r, ts_tid t) {
 
 /* ---- memory ---- */
 
+/* In the slot under way. */
 static extent extent_of(const rank_state *r, ts_tid t) {
-  ts_address at = t == TS_NONE ? (ts_address){0} : r->program->plan->address[t];
+  const ts_plan *plan = r->program->plan;
+  ts_address at = t == TS_NONE ? (ts_address){0} : plan->address[t];
   int64_t bytes = at.arena == TS_ARENA_NONE ? 0 : ts_tensor_bytes(r->program->graph, t);
-  return (extent){at.arena, at.offset, at.offset + bytes};
+  int64_t begin = at.offset + r->slot * plan->slot_bytes[at.arena];
+  return (extent){at.arena, begin, begin + bytes};
+}
+
+/* Place of a tensor in tables by slot and tensor. */
+static size_t in_slot(const rank_state *r, ts_tid t) {
+  return (size_t) r->slot * (size_t) r->program->graph->n_tensors + (size_t) t;
 }
 
 static extent workspace_of(const rank_state *r, ts_nid n) {
@@ -69,7 +80,7 @@ static bool overlap(extent a, extent b) {
 }
 
 static storage *storage_of(const rank_state *r, ts_tid t) {
-  int index = t == TS_NONE ? -1 : r->of_root[r->place[t].root];
+  int index = t == TS_NONE ? -1 : r->of_root[in_slot(r, r->place[t].root)];
   return index < 0 ? NULL : &r->storage[index];
 }
 
@@ -92,7 +103,7 @@ static void write_outputs(rank_state *r, ts_nid n) {
       s->life = INTACT;
     }
     write_over(r, extent_of(r, node->out[i]), s, n);
-    r->made[node->out[i]] = true;
+    r->made[in_slot(r, node->out[i])] = true;
   }
   write_over(r, workspace_of(r, n), NULL, n);
 }
@@ -100,7 +111,7 @@ static void write_outputs(rank_state *r, ts_nid n) {
 /* A window has been made when what it lies on, or what lies in it, has. */
 static bool is_made(const rank_state *r, ts_tid t) {
   const ts_node *node = ts_graph_producer(r->program->graph, t);
-  if (node == NULL || r->made[t]) {
+  if (node == NULL || r->made[in_slot(r, t)]) {
     return true;
   }
   bool all = ts_node_is_window(node);
@@ -135,8 +146,7 @@ static char *check_made(const rank_state *r, ts_nid n) {
   return NULL;
 }
 
-static char *check_storage(const rank_state *r, ts_tid t, const char *reader) {
-  const storage *s = storage_of(r, t);
+static char *check_storage(const rank_state *r, const storage *s, ts_tid t, const char *reader) {
   if (s != NULL && s->life == CLOBBERED) {
     return ts_format("rank %d: %s uses %s, but %s was written over its memory", r->program->mesh.rank, reader,
                      tensor_name(r, t), node_at(r, s->culprit)->name);
@@ -151,7 +161,7 @@ static char *check_intact(const rank_state *r, ts_nid n) {
   ts_tid t;
   bool written;
   for (int i = 0; fault == NULL && nth_tensor(node, i, &t, &written); ++i) {
-    fault = check_storage(r, t, node->name);
+    fault = check_storage(r, storage_of(r, t), t, node->name);
   }
   return fault;
 }
@@ -188,27 +198,57 @@ static char *check_flight(const rank_state *r, ts_nid n) {
 
 /* ---- one rank's walk ---- */
 
-static void begin_run(const simulation *s, rank_state *r) {
-  r->at = r->n_issued = r->n_done = r->n_waited = 0;
-  if (r->run >= s->step->n || ts_step_kind(s->step, r->run)->phase != TS_RUN_FORWARD) {
+/* What has no slot is scratch of one run; what has one begins with the first run of a micro-batch.  Leaves keep what
+ * they hold. */
+static void forget(rank_state *r, bool first) {
+  const ts_graph *g = r->program->graph;
+  if (r->program->step.n_slots == 1 && !first) {
     return;
   }
-  memset(r->made, 0, (size_t) r->program->graph->n_tensors);
-  for (int i = 0; i < r->n_storages; ++i) { /* leaves keep what they hold */
-    if (r->program->graph->tensor[r->storage[i].root].producer != TS_NONE) {
-      r->storage[i].life = UNBORN;
+  for (int i = 0; i < r->n_storages; ++i) {
+    storage *s = &r->storage[i];
+    if (g->tensor[s->root].producer != TS_NONE && (s->slot < 0 || (first && s->slot == r->slot))) {
+      s->life = UNBORN;
     }
+  }
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    const storage *s = storage_of(r, t);
+    bool scratch = s != NULL && s->slot < 0 && g->tensor[s->root].producer != TS_NONE;
+    r->made[in_slot(r, t)] = r->made[in_slot(r, t)] && !scratch && !first;
   }
 }
 
-static char *end_run(const simulation *s, rank_state *r) {
+static char *begin_run(rank_state *r) {
+  const ts_step *step = &r->program->step;
+  r->at = r->n_issued = r->n_done = r->n_waited = 0;
+  if (r->run >= step->n) {
+    return NULL;
+  }
+  ts_run run = ts_step_run(step, r->run);
+  if (run.slot < 0 || run.slot >= step->n_slots) {
+    return ts_format("rank %d: run %lld is in slot %d of %d", r->program->mesh.rank, (long long) r->run, run.slot,
+                     step->n_slots);
+  }
+  r->kind = &step->kind[run.kind];
+  r->slot = run.slot;
+  bool first = r->kind->phase == TS_RUN_FORWARD;
+  r->micro_batch[run.slot] = first ? run.micro_batch : r->micro_batch[run.slot];
+  if (r->micro_batch[run.slot] != run.micro_batch) {
+    return ts_format("rank %d: run %lld (%s of micro-batch %lld) finds micro-batch %lld in slot %d",
+                     r->program->mesh.rank, (long long) r->run, r->kind->name, (long long) run.micro_batch,
+                     (long long) r->micro_batch[run.slot], run.slot);
+  }
+  forget(r, first);
+  return NULL;
+}
+
+static char *end_run(rank_state *r) {
   if (r->n_waited < r->n_issued) {
     return ts_format("rank %d: %s is issued, but not waited for when its phase ends", r->program->mesh.rank,
                      node_at(r, r->queue[r->n_waited])->name);
   }
   ++r->run;
-  begin_run(s, r);
-  return NULL;
+  return begin_run(r);
 }
 
 static char *execute(rank_state *r, ts_nid n) {
@@ -237,16 +277,16 @@ static char *wait_for_node(rank_state *r, ts_nid n, bool *blocked) {
 
 /* Execute instructions until the rank has to wait or has done the step.
  * \param [in,out] moved  Set when there was anything to do. */
-static char *advance(const simulation *s, rank_state *r, bool *moved) {
+static char *advance(rank_state *r, bool *moved) {
   const ts_schedule *schedule = r->program->schedule;
-  while (r->run < s->step->n) {
+  while (r->run < r->program->step.n) {
     char *fault = NULL;
     bool blocked = false;
     if (r->at == schedule->n) {
-      fault = end_run(s, r);
+      fault = end_run(r);
     } else {
       const ts_instruction *instruction = &schedule->instruction[r->at];
-      if ((node_at(r, instruction->node)->segment & ts_step_kind(s->step, r->run)->segments) != 0) {
+      if ((node_at(r, instruction->node)->segment & r->kind->segments) != 0) {
         if (instruction->kind == TS_WAIT) {
           fault = wait_for_node(r, instruction->node, &blocked);
         } else {
@@ -384,27 +424,48 @@ static bool is_leaf_kept(const ts_tensor *t) {
   return t->producer == TS_NONE && t->role != TS_ROLE_PARAM;
 }
 
-static char *open_rank(rank_state *r, const ts_program *program) {
+/* The storages of a slot, and with the first those that all share. */
+static char *open_slot(rank_state *r, int slot) {
+  const ts_program *program = r->program;
   const ts_graph *g = program->graph;
-  *r = (rank_state){.program = program,
-                    .place = ts_storage_find(g),
-                    .storage = ts_malloc(((size_t) g->n_tensors + 1) * sizeof *r->storage),
-                    .of_root = ts_malloc(((size_t) g->n_tensors + 1) * sizeof *r->of_root),
-                    .made = ts_calloc((size_t) g->n_tensors + 1, sizeof *r->made),
-                    .queue = ts_malloc(((size_t) program->schedule->n + 1) * sizeof *r->queue)};
+  r->slot = slot;
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    ts_arena arena = program->plan->address[t].arena;
+    bool by_slot = ts_arenas[arena].lifetime == TS_LIFETIME_SLOT;
+    int64_t size = program->plan->slot_bytes[arena], begin = slot * size;
+    int64_t end = by_slot ? begin + size : program->plan->arena_bytes[arena];
     extent at = extent_of(r, t);
-    r->of_root[t] = -1;
-    if (at.arena != TS_ARENA_NONE && (at.begin < 0 || at.end > program->plan->arena_bytes[at.arena])) {
+    r->of_root[in_slot(r, t)] = by_slot || slot == 0 ? -1 : r->of_root[t];
+    if (arena != TS_ARENA_NONE && (at.begin < begin || at.end > end)) {
       return ts_format("rank %d: %s lies outside the %s arena", program->mesh.rank, tensor_name(r, t),
-                       ts_arenas[at.arena].name);
+                       ts_arenas[arena].name);
     }
-    if (r->place[t].root == t && at.arena != TS_ARENA_NONE) {
-      r->of_root[t] = r->n_storages;
-      r->storage[r->n_storages++] = (storage){t, at, is_leaf_kept(&g->tensor[t]) ? INTACT : UNBORN, TS_NONE};
+    if (r->place[t].root == t && arena != TS_ARENA_NONE && (by_slot || slot == 0)) {
+      /* with one slot it is all the micro-batch's */
+      int of = by_slot || program->step.n_slots == 1 ? slot : -1;
+      r->of_root[in_slot(r, t)] = r->n_storages;
+      r->storage[r->n_storages++] = (storage){t, of, at, is_leaf_kept(&g->tensor[t]) ? INTACT : UNBORN, TS_NONE};
     }
   }
   return NULL;
+}
+
+static char *open_rank(rank_state *r, const ts_program *program) {
+  const ts_graph *g = program->graph;
+  size_t n_slots = (size_t) program->step.n_slots, entries = n_slots * (size_t) g->n_tensors + 1;
+  *r = (rank_state){.program = program,
+                    .place = ts_storage_find(g),
+                    .storage = ts_malloc(entries * sizeof *r->storage),
+                    .of_root = ts_malloc(entries * sizeof *r->of_root),
+                    .made = ts_calloc(entries, sizeof *r->made),
+                    .micro_batch = ts_malloc(n_slots * sizeof *r->micro_batch),
+                    .queue = ts_malloc(((size_t) program->schedule->n + 1) * sizeof *r->queue)};
+  char *fault = NULL;
+  for (int slot = 0; slot < (int) n_slots && fault == NULL; ++slot) {
+    r->micro_batch[slot] = -1;
+    fault = open_slot(r, slot);
+  }
+  return fault == NULL ? begin_run(r) : fault;
 }
 
 static void close_rank(rank_state *r) {
@@ -412,6 +473,7 @@ static void close_rank(rank_state *r) {
   ts_free(r->storage);
   ts_free(r->of_root);
   ts_free(r->made);
+  ts_free(r->micro_batch);
   ts_free(r->queue);
 }
 
@@ -419,11 +481,12 @@ static void close_rank(rank_state *r) {
 static char *check_end(const rank_state *r) {
   const ts_graph *g = r->program->graph;
   char *fault = NULL;
-  for (ts_tid t = 0; fault == NULL && t < g->n_tensors; ++t) {
-    fault = is_leaf_kept(&g->tensor[t]) ? check_storage(r, t, "the next step") : NULL;
+  for (int i = 0; fault == NULL && i < r->n_storages; ++i) {
+    bool kept = is_leaf_kept(&g->tensor[r->storage[i].root]);
+    fault = kept ? check_storage(r, &r->storage[i], r->storage[i].root, "the next step") : NULL;
   }
   for (int i = 0; fault == NULL && i < g->n_marks; ++i) {
-    fault = check_storage(r, g->mark[i].tensor, "the host");
+    fault = check_storage(r, storage_of(r, g->mark[i].tensor), g->mark[i].tensor, "the host");
   }
   return fault;
 }
@@ -434,20 +497,20 @@ static char *step(simulation *s) {
   for (bool moved = true; moved && fault == NULL;) {
     moved = false;
     for (int i = 0; i < s->n_ranks && fault == NULL; ++i) {
-      fault = advance(s, &s->rank[i], &moved);
+      fault = advance(&s->rank[i], &moved);
     }
     for (int i = 0; i < s->n_ranks && fault == NULL; ++i) {
       fault = match(s, &s->rank[i], &moved);
     }
   }
   for (int i = 0; i < s->n_ranks && fault == NULL; ++i) {
-    fault = s->rank[i].run < s->step->n ? explain_deadlock(s) : check_end(&s->rank[i]);
+    fault = s->rank[i].run < s->rank[i].program->step.n ? explain_deadlock(s) : check_end(&s->rank[i]);
   }
   return fault;
 }
 
 char *ts_simulate_step(const ts_program *const *programs, int n_ranks) {
-  simulation s = {.n_ranks = n_ranks, .rank = ts_calloc((size_t) n_ranks, sizeof *s.rank), .step = &programs[0]->step};
+  simulation s = {.n_ranks = n_ranks, .rank = ts_calloc((size_t) n_ranks, sizeof *s.rank)};
   char *fault = NULL;
   for (int i = 0; i < n_ranks && fault == NULL; ++i) {
     TS_CHECK(programs[i]->mesh.rank == i && programs[i]->mesh.ranks == n_ranks && programs[i]->use == programs[0]->use,

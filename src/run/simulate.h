@@ -20,6 +20,7 @@
  *   reads; a collective that is not waited for when its run of segments ends, or waited for without having been issued;
  * - a value that is read before it was made, or after something else was written over any of its bytes: two storages
  *   that live at the same time and share memory; an address outside its arena;
+ * - a run that finds another micro-batch than its own in its slot;
  * - state, inputs or results that are not intact at the end of the step.
  *
  * \param [in] programs  One per mesh rank, all of the same use; borrowed.

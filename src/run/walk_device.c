@@ -10,14 +10,15 @@ enum { SPANS = 64 /* runs that nobody asked about yet, before the device is wait
 
 /* ---- the commands of a run ---- */
 
-/* Runs of one kind are one recording. */
-static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, int64_t run) {
+/* Runs of one kind in one slot are one recording. */
+static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, ts_run run) {
   const ts_step *step = &p->program->step;
-  ts_bound_run *r = &p->run[ts_step_run(step, run).kind];
+  ts_bound_run *r = &p->run[run.slot * step->n_kinds + run.kind];
   if (r->commands != NULL) {
     return r;
   }
-  r->commands = ts_lower(p->program->graph, p->program->schedule, ts_step_kind(step, run)->segments);
+  r->slot = run.slot;
+  r->commands = ts_lower(p->program->graph, p->program->schedule, step->kind[run.kind].segments);
   char *wrong = ts_lowered_verify(r->commands, p->program->graph, p->program->plan);
   TS_CHECK(wrong == NULL, "the program of the device is wrong: %s", wrong);
   r->event = ts_calloc((size_t) r->commands->n_events + 1, sizeof *r->event);
@@ -29,7 +30,8 @@ static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, int64_t run) 
 
 void ts_walk_device_release(ts_executor *e, ts_bound_program *p) {
   ts_device *device = e->device;
-  for (int i = 0; i < p->program->step.n_kinds; ++i) {
+  const ts_step *step = &p->program->step;
+  for (int i = 0; i < step->n_slots * step->n_kinds; ++i) {
     ts_bound_run *r = &p->run[i];
     if (r->commands == NULL) {
       continue;
@@ -41,24 +43,15 @@ void ts_walk_device_release(ts_executor *e, ts_bound_program *p) {
     ts_free(r->event);
     ts_lowered_destroy(&r->commands);
   }
-  for (ts_nid n = 0; n < p->program->graph->n_nodes; ++n) {
-    device->ops->event_destroy(device, p->node[n].begin);
-    device->ops->event_destroy(device, p->node[n].end);
+  for (int slot = 0; slot < step->n_slots; ++slot) {
+    for (ts_nid n = 0; n < p->program->graph->n_nodes; ++n) {
+      device->ops->event_destroy(device, p->node[slot][n].begin);
+      device->ops->event_destroy(device, p->node[slot][n].end);
+    }
   }
 }
 
 /* ---- queueing ---- */
-
-static void copy_in(ts_executor *e) {
-  ts_device *device = e->device;
-  for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
-    if (ts_arenas[a].space == TS_SPACE_HOST) {
-      device->ops->copy(device, e->arena[a], e->host[a], e->arena_bytes[a], TS_QUEUE_COMPUTE);
-    }
-  }
-  device->ops->record(device, e->copied_in, TS_QUEUE_COMPUTE);
-  e->copying_in = true;
-}
 
 static void mark(ts_device *device, void **event, ts_queue queue) {
   if (*event == NULL) {
@@ -88,7 +81,7 @@ static void queue_node(ts_executor *e, ts_bound_node *b, ts_queue queue) {
 }
 
 /* The commands inside the capture range, or outside of it. */
-static void queue_commands(ts_executor *e, ts_bound_program *p, const ts_bound_run *r, bool inside) {
+static void queue_commands(ts_executor *e, const ts_bound_program *p, const ts_bound_run *r, bool inside) {
   ts_device *device = e->device;
   bool here = false;
   for (int i = 0; i < r->commands->n; ++i) {
@@ -98,9 +91,9 @@ static void queue_commands(ts_executor *e, ts_bound_program *p, const ts_bound_r
       continue;
     }
     switch (c->kind) {
-      case TS_LOWERED_COPY_IN: copy_in(e); break;
+      case TS_LOWERED_COPY_IN: ts_bound_copy_in(e, p, r->slot); break;
       case TS_LOWERED_LAUNCH:
-      case TS_LOWERED_COLLECTIVE: queue_node(e, &p->node[c->node], c->queue); break;
+      case TS_LOWERED_COLLECTIVE: queue_node(e, &p->node[r->slot][c->node], c->queue); break;
       case TS_LOWERED_RECORD: device->ops->record(device, r->event[c->event], c->queue); break;
       case TS_LOWERED_WAIT: device->ops->wait(device, r->event[c->event], c->queue); break;
       default: break;
@@ -162,7 +155,7 @@ static void report_run(ts_executor *e, const ts_bound_program *p, const ts_bound
   for (int i = 0; i < r->commands->n; ++i) {
     const ts_lowered_command *c = &r->commands->command[i];
     if (c->node != TS_NONE) {
-      const ts_bound_node *b = &p->node[c->node];
+      const ts_bound_node *b = &p->node[r->slot][c->node];
       e->options.observer(e->options.observer_user, b->call.node, c->queue == TS_QUEUE_COMM,
                           start + device->ops->seconds(device, span->begin, b->begin),
                           device->ops->seconds(device, b->begin, b->end));
@@ -170,15 +163,16 @@ static void report_run(ts_executor *e, const ts_bound_program *p, const ts_bound
   }
 }
 
-void ts_walk_device(ts_executor *e, ts_bound_program *p, int64_t run) {
+void ts_walk_device(ts_executor *e, ts_bound_program *p, ts_run run) {
   static const char *const queueing[TS_N_RUN_PHASES] = {"queue.forward", "queue.backward", "queue.update"};
   ts_device *device = e->device;
-  const ts_run_kind *kind = ts_step_kind(&p->program->step, run);
+  const ts_run_kind *kind = &p->program->step.kind[run.kind];
   ts_bound_run *r = find_run(e, p, run);
   ts_span *span = next_span(e, kind->phase);
   if (e->options.observer != NULL) {
     ts_executor_finish(e); /* or the host's clock would say nothing about the device's begin */
   }
+  ts_bound_wait_for_image(e, p);
   double start = ts_seconds();
   ts_heartbeat_enter(queueing[kind->phase], p->group);
   device->ops->set_run(device, kind->title, records(e, r));

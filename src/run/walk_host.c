@@ -36,8 +36,8 @@ static void wait_node(ts_executor *e, ts_bound_node *b) {
   }
 }
 
-void ts_walk_host(ts_executor *e, ts_bound_program *p, int64_t run) {
-  const ts_run_kind *what = ts_step_kind(&p->program->step, run);
+void ts_walk_host(ts_executor *e, ts_bound_program *p, ts_run run) {
+  const ts_run_kind *what = &p->program->step.kind[run.kind];
   const ts_schedule *schedule = p->program->schedule;
   double start = ts_seconds();
   if (p->memcheck != NULL) {
@@ -45,7 +45,7 @@ void ts_walk_host(ts_executor *e, ts_bound_program *p, int64_t run) {
   }
   for (int i = 0; i < schedule->n; ++i) {
     const ts_instruction *instruction = &schedule->instruction[i];
-    ts_bound_node *b = &p->node[instruction->node];
+    ts_bound_node *b = &p->node[run.slot][instruction->node];
     if ((b->call.node->segment & what->segments) == 0) {
       continue;
     }
