@@ -138,8 +138,8 @@ static void test_clean(const char *name, const char *text, const char *sets) {
 
 /* All forwards before all backwards, as if each had a slot. */
 static ts_run in_one_slot(const ts_step *step, int64_t i) {
-  ts_run run = ts_step_of(TS_MODEL_TRAIN, step->micro_batches, (int) step->micro_batches)
-                   .at(&(ts_step){.micro_batches = step->micro_batches, .n_slots = (int) step->micro_batches}, i);
+  ts_step all = ts_step_of(TS_MODEL_TRAIN, step->micro_batches, (int) step->micro_batches);
+  ts_run run = ts_step_run(&all, i);
   run.slot = 0;
   return run;
 }
@@ -150,6 +150,25 @@ static ts_run beyond(const ts_step *step, int64_t i) {
   return run;
 }
 
+/* The first two backwards the other way round: the second one's gradient would be overwritten. */
+static ts_run swapped(const ts_step *step, int64_t i) {
+  ts_step all = ts_step_of(TS_MODEL_TRAIN, step->micro_batches, (int) step->micro_batches);
+  int64_t first = step->micro_batches;
+  return ts_step_run(&all, i == first ? i + 1 : i == first + 1 ? i - 1 : i);
+}
+
+/* One backward left out. */
+static ts_run skipping(const ts_step *step, int64_t i) {
+  ts_step all = ts_step_of(TS_MODEL_TRAIN, step->micro_batches, 1);
+  return ts_step_run(&all, i == 1 ? 2 : i);
+}
+
+static void swap_backwards(ts_program *p) {
+  p->step.at = swapped;
+}
+static void skip_backward(ts_program *p) {
+  p->step.at = skipping;
+}
 static void break_order(ts_program *p) {
   p->step.at = in_one_slot;
 }
@@ -158,6 +177,9 @@ static void break_slot(ts_program *p) {
 }
 static void bring_closer(ts_program *p) {
   p->plan->slot_bytes[TS_ARENA_SLOT] -= TS_PLAN_ALIGN;
+}
+static void forget_slots(ts_program *p) {
+  p->plan->arena_bytes[TS_ARENA_SLOT] = p->plan->slot_bytes[TS_ARENA_SLOT];
 }
 static void bring_inputs_closer(ts_program *p) {
   p->plan->slot_bytes[TS_ARENA_INPUT] -= TS_PLAN_ALIGN;
@@ -181,14 +203,17 @@ static void test_faults(void) {
     const char *expect[2];
     bool commands; /* the verifier sees it too */
   } rows[] = {
-      {"two micro-batches in one slot", break_order, {"rank 1:", "finds micro-batch 3 in slot 0"}, false},
-      {"a slot that is not there", break_slot, {"rank 1:", "is in slot 2 of 2"}, false},
+      {"two micro-batches in one slot", break_order, {"rank 1:", "finds micro-batch 0 in slot 0"}, false},
+      {"a slot that is not there", break_slot, {"rank 1:", "is in slot 4 of 4"}, false},
+      {"backwards out of order", swap_backwards, {"rank 1:", "of micro-batch 1 where that of 0 is due"}, false},
+      {"a backward left out", skip_backward, {"rank 1:", "finds micro-batch 0 in slot 0"}, false},
+      {"an arena for one slot", forget_slots, {"rank 1:", "lies outside the slot arena"}, false},
       {"slots that overlap", bring_closer, {"rank 1:", "lies outside the slot arena"}, true},
       {"inputs that overlap", bring_inputs_closer, {"rank 1:", "lies outside the input arena"}, true},
       {"a kept value among the scratch", keep_in_scratch, {"rank 1:", "input_layernorm:1 before it is made"}, false},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
-    grid g = make_grid_of_slots(llama, STAGE(2), 2, TS_MODEL_TRAIN, 2);
+    grid g = make_grid_of_slots(llama, STAGE(2), 2, TS_MODEL_TRAIN, 4);
     rows[i].damage(g.program[1]);
     char *fault = simulate(&g), *wrong = verify_commands(g.program[1]);
     bool named = fault != NULL && strstr(fault, rows[i].expect[0]) && strstr(fault, rows[i].expect[1]);

@@ -30,7 +30,7 @@ typedef struct ts_kernel_call {
   const float *beta;
   void *workspace; /**< 64-byte aligned. */
   size_t workspace_bytes;
-  void *prepared; /**< What the row's prepare made for this node. */
+  void *prepared; /**< What the row's prepare made for this node; addresses differ from slot to slot. */
   int threads;
   void *stream; /**< Of the device: ts_device_ops.stream; NULL on the host. */
 } ts_kernel_call;

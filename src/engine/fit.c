@@ -46,6 +46,16 @@ static int64_t arena_bytes(const ts_program *const *program, int n) {
   return all;
 }
 
+/* The arenas, and the most that a program takes beside its own. */
+static int64_t peak_bytes(const ts_program *const *program, int n) {
+  int64_t beside = 0;
+  for (int i = 0; i < n; ++i) {
+    int64_t here = program[i] != NULL ? program[i]->plan->peak_bytes - arena_bytes(&program[i], 1) : 0;
+    beside = here > beside ? here : beside;
+  }
+  return arena_bytes(program, n) + beside;
+}
+
 /* The training program of another deck: what its arenas would take. */
 static void try_deck(const ts_engine *e, const ts_deck *deck, const char *change, double available, ts_text *to) {
   const ts_program *now = e->program[TS_PROGRAM_TRAIN];
@@ -54,7 +64,8 @@ static void try_deck(const ts_engine *e, const ts_deck *deck, const char *change
                                 .use = TS_MODEL_TRAIN,
                                 .target = now->target,
                                 .batch = deck->train_micro_batch_size_per_gpu,
-                                .length = now->length};
+                                .length = now->length,
+                                .n_slots = now->step.n_slots};
   ts_program *program = ts_program_create(&options);
   double bytes = (double) arena_bytes((const ts_program *const *) &program, 1);
   char text[32];
@@ -110,18 +121,13 @@ static ts_status check_device_memory(const ts_engine *e, ts_error *err) {
 
 /* The ranks of this node together must fit into its memory. */
 ts_status ts_engine_check_memory(const ts_engine *e, ts_error *err) {
-  int64_t peak = 0;
-  for (int i = 0; i < TS_N_PROGRAMS; ++i) {
-    if (e->program[i] != NULL && e->program[i]->plan->peak_bytes > peak) {
-      peak = e->program[i]->plan->peak_bytes;
-    }
-  }
   if (e->backend->device != NULL) {
     ts_status status = check_host_memory(e, err);
     return status == TS_OK ? check_device_memory(e, err) : status;
   }
   double ranks = ts_world_local_size(e->world), available = (double) ts_machine_available();
-  if (available == 0 || (double) peak * ranks <= available) {
+  double peak = (double) peak_bytes((const ts_program *const *) e->program, TS_N_PROGRAMS);
+  if (available == 0 || peak * ranks <= available) {
     return TS_OK;
   }
   char need[32], have[32];
@@ -130,5 +136,5 @@ ts_status ts_engine_check_memory(const ts_engine *e, ts_error *err) {
       "not enough memory: %.0f rank%s of this node need %s each, and %s are available in all; ways out: a "
       "higher zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, "
       "activation_checkpointing.enabled, more nodes (`tessera plan` shows what each gives)",
-      ranks, ranks > 1 ? "s" : "", ts_human_bytes((double) peak, need), ts_human_bytes(available, have));
+      ranks, ranks > 1 ? "s" : "", ts_human_bytes(peak, need), ts_human_bytes(available, have));
 }

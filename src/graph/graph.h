@@ -51,7 +51,7 @@ typedef struct ts_shape {
 typedef enum ts_role {
   TS_ROLE_VALUE,  /**< Made by a node. */
   TS_ROLE_INPUT,  /**< Written by the host for every micro-batch: tokens, labels, positions, samples, and beta. */
-  TS_ROLE_SCALAR, /**< Written by the host for every step: lr, betas, seeds. */
+  TS_ROLE_SCALAR, /**< Written by the host before the runs that read it, in each slot: lr, betas, seeds. */
   TS_ROLE_PARAM,  /**< A model parameter as the model names it; after the zero pass only a name in the layout. */
   TS_ROLE_STATE   /**< Lives from step to step in the state arena, by name. */
 } ts_role;

@@ -151,6 +151,7 @@ static item_list *list_of(planner *p, ts_tid root) {
 /* A leaf has its place for good, behind those before it. \return its bytes. */
 static int64_t place_leaf(planner *p, ts_tid leaf) {
   const ts_tensor *tensor = &p->graph->tensor[leaf];
+  TS_CHECK(tensor->role == TS_ROLE_STATE || tensor->space == TS_SPACE_HOST, "nobody writes leaf %s", tensor->name);
   ts_arena arena = find_arena(tensor->space, p->lifetime[leaf]);
   int64_t bytes = ts_plan_align(ts_tensor_bytes(p->graph, leaf));
   p->plan->address[leaf] = (ts_address){arena, p->plan->arena_bytes[arena]};
@@ -318,6 +319,9 @@ static int64_t place_all(interval *item, int n) {
 }
 
 static int64_t place_best(interval *item, int n) {
+  if (n == 0) {
+    return 0;
+  }
   qsort(item, (size_t) n, sizeof *item, by_first);
   int64_t first = place_all(item, n);
   interval *other = ts_malloc(((size_t) n + 1) * sizeof *other);
@@ -333,8 +337,9 @@ static int64_t place_best(interval *item, int n) {
 
 /* ---- results ---- */
 
-/* Live bytes per instruction; the peak, and how much of it is buffers. */
-static void find_peak(const planner *p, const item_list *list, int64_t *peak, int64_t *buffers_at_peak) {
+/* \return the most bytes that are live at an instruction.
+ * \param [out] buffers_at_peak  How much of it is buffers. */
+static int64_t find_peak(const planner *p, const item_list *list, int64_t *buffers_at_peak) {
   int n = p->schedule->n + 2;
   int64_t *delta = ts_calloc((size_t) n + 1, sizeof *delta), *buffer = ts_calloc((size_t) n + 1, sizeof *buffer);
   for (int i = 0; i < list->n; ++i) {
@@ -344,17 +349,19 @@ static void find_peak(const planner *p, const item_list *list, int64_t *peak, in
     buffer[item->first] += item->buffer ? item->bytes : 0;
     buffer[item->last + 1] -= item->buffer ? item->bytes : 0;
   }
-  *peak = *buffers_at_peak = 0;
+  int64_t peak = 0;
+  *buffers_at_peak = 0;
   for (int64_t i = 0, live = 0, live_buffer = 0; i < n; ++i) {
     live += delta[i];
     live_buffer += buffer[i];
-    if (live > *peak) {
-      *peak = live;
+    if (live > peak) {
+      peak = live;
       *buffers_at_peak = live_buffer;
     }
   }
   ts_free(delta);
   ts_free(buffer);
+  return peak;
 }
 
 static void place_state(planner *p) {
@@ -438,9 +445,9 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   plan->arena_bytes[TS_ARENA_WORK] = place_best(p.list[TS_ARENA_WORK].item, p.list[TS_ARENA_WORK].n);
   record_addresses(&p);
   make_slots(&p);
-  int64_t buffers, slot_live, slot_buffers;
-  find_peak(&p, &p.list[TS_ARENA_WORK], &plan->live_bytes, &buffers);
-  find_peak(&p, &p.list[TS_ARENA_SLOT], &slot_live, &slot_buffers);
+  int64_t buffers, slot_buffers;
+  plan->live_bytes = find_peak(&p, &p.list[TS_ARENA_WORK], &buffers) +
+                     context->step->n_slots * find_peak(&p, &p.list[TS_ARENA_SLOT], &slot_buffers);
   buffers += slot_buffers * context->step->n_slots;
   plan->bytes[TS_PURPOSE_BUFFER] += buffers + plan->arena_bytes[TS_ARENA_INPUT];
   plan->bytes[TS_PURPOSE_ACTIVATION] = plan->arena_bytes[TS_ARENA_SLOT] + plan->arena_bytes[TS_ARENA_WORK] - buffers;

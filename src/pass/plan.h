@@ -39,7 +39,7 @@ typedef enum ts_arena {
 typedef enum ts_lifetime {
   TS_LIFETIME_STATE,  /**< From step to step; all programs find it where the first one has it. */
   TS_LIFETIME_SLOT,   /**< For the runs of a micro-batch, until the slot's next one. */
-  TS_LIFETIME_SCRATCH /**< Within a run, from its first to its last instruction; then others lie there. */
+  TS_LIFETIME_SCRATCH /**< From its first to its last instruction: of one run, where a step has several slots. */
 } ts_lifetime;
 
 typedef struct ts_arena_row {
@@ -77,7 +77,8 @@ typedef struct ts_plan {
   int64_t *workspace_bytes;         /**< Owned; per node. */
   int64_t arena_bytes[TS_N_ARENAS]; /**< All slots of it. */
   int64_t slot_bytes[TS_N_ARENAS];  /**< From one slot to the next; 0 where the arena has other lifetimes. */
-  int64_t live_bytes; /**< Largest sum of simultaneously live bytes of WORK: what no placement can undercut. */
+  /** Largest sum of simultaneously live bytes of WORK, and of all slots of SLOT: what no placement can undercut. */
+  int64_t live_bytes;
   int64_t bytes[TS_N_PURPOSES];
   /** Of the host's memory, outside the arenas: leaves of role INPUT of all micro-batches of a step; 2^60 at most. */
   int64_t feed_bytes;

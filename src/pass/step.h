@@ -35,10 +35,12 @@ typedef struct ts_step ts_step;
 struct ts_step {
   const ts_run_kind *kind; /**< Those that occur are among them. */
   int n_kinds;
-  int n_slots;                                  /**< Micro-batches alive at a time, at most. */
-  int64_t micro_batches, n;                     /**< Of one step; runs. */
-  ts_run (*at)(const ts_step *step, int64_t i); /**< The schedule's: run i. */
-  bool (*has)(const ts_step *step, int kind);   /**< The schedule's: are there runs of this kind? */
+  int n_slots;              /**< Micro-batches alive at a time, at most. */
+  int64_t micro_batches, n; /**< Of one step; runs. */
+  /** The schedule's: run i.  Forwards and backwards each come in the order of micro-batches: the first one's overwrite
+   * what the others add to. */
+  ts_run (*at)(const ts_step *step, int64_t i);
+  bool (*has)(const ts_step *step, int kind); /**< The schedule's: are there runs of this kind? */
 };
 
 /** The step of a program: a value that owns nothing.

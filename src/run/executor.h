@@ -64,7 +64,8 @@ void ts_executor_gather_state(ts_executor *executor, ts_tid leaf, unsigned axes,
 /** Read a marked result of a program, whole, once the last run of its step is done. Not collective. */
 void ts_executor_read_result(ts_executor *executor, int index, const char *name, void *to);
 
-/** Bytes of the host's memory that programs take beside a device: a copy of the inputs, those of a whole step, staging.
+/** Bytes of the host's memory that programs take beside a device: inputs of all slots, images of one, those of a whole
+ * step, staging.
  * Not collective. */
 int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs);
 

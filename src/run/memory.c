@@ -21,17 +21,13 @@ static void measure_arenas(ts_executor *e) {
   }
 }
 
-/* What the host writes for one slot of the program that has most of it. */
-static size_t image_bytes(const ts_program *const *programs, int n_programs) {
-  int64_t most = 0;
-  for (int i = 0; i < n_programs; ++i) {
-    int64_t bytes = 0;
-    for (int a = TS_ARENA_STATE; programs[i] != NULL && a < TS_N_ARENAS; ++a) {
-      bytes += ts_arenas[a].space == TS_SPACE_HOST ? programs[i]->plan->slot_bytes[a] : 0;
-    }
-    most = bytes > most ? bytes : most;
+/* What the host writes for one slot. */
+static int64_t image_bytes(const ts_program *program) {
+  int64_t bytes = 0;
+  for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    bytes += ts_arenas[a].space == TS_SPACE_HOST ? program->plan->slot_bytes[a] : 0;
   }
-  return (size_t) most;
+  return bytes;
 }
 
 static void allocate_beside_device(ts_executor *e) {
@@ -39,13 +35,13 @@ static void allocate_beside_device(ts_executor *e) {
   for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
     e->host[a] = ts_arenas[a].space == TS_SPACE_HOST ? ts_calloc(e->arena_bytes[a] + 1, 1) : NULL;
   }
-  size_t bytes = 0;
+  int64_t bytes = 0;
   for (int i = 0; i < e->n_programs; ++i) {
-    size_t here = image_bytes(&e->program[i].program, 1);
+    int64_t here = image_bytes(e->program[i].program);
     bytes = here > bytes ? here : bytes;
   }
   for (int i = 0; i < TS_BOUND_IMAGES; ++i) {
-    e->image[i] = (ts_image){.memory = device->ops->allocate_host(device, bytes),
+    e->image[i] = (ts_image){.memory = device->ops->allocate_host(device, (size_t) bytes),
                              .copied = device->ops->event_create(device, false)};
   }
   e->staging = device->ops->allocate_host(device, STAGING);
@@ -274,9 +270,11 @@ void ts_executor_release_host(const ts_executor *e, void *memory, size_t bytes) 
 }
 
 int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs) {
-  int64_t all = STAGING + TS_BOUND_IMAGES * (int64_t) image_bytes(programs, n_programs), feed = 0;
+  int64_t all = STAGING, feed = 0, image = 0;
   for (int i = 0; i < n_programs; ++i) {
+    int64_t here = programs[i] != NULL ? image_bytes(programs[i]) : 0;
     feed = programs[i] != NULL && programs[i]->plan->feed_bytes > feed ? programs[i]->plan->feed_bytes : feed;
+    image = here > image ? here : image;
   }
   for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
     int64_t most = 0;
@@ -286,7 +284,7 @@ int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs
     }
     all += most;
   }
-  return all + feed;
+  return all + feed + TS_BOUND_IMAGES * image;
 }
 
 int64_t ts_executor_arena_bytes(const ts_executor *e) {

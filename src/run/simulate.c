@@ -33,8 +33,10 @@ typedef struct rank_state {
   bool *made;                     /* per slot and tensor: its node was executed, or issued, for its micro-batch */
   int64_t *micro_batch;           /* per slot, -1 for none */
   int64_t run;                    /* under way */
+  int64_t micro;                  /* its micro-batch */
   int slot;                       /* its slot */
   const ts_run_kind *kind;        /* its kind */
+  int64_t n_of[TS_N_RUN_PHASES];  /* runs of each phase so far */
   int at;                         /* its next instruction */
   ts_nid *queue;                  /* collectives issued in this run */
   int n_issued, n_done, n_waited; /* of the queue: complete, known to be complete */
@@ -218,6 +220,37 @@ static void forget(rank_state *r, bool first) {
   }
 }
 
+/* Forwards into free slots, backwards where theirs went, each in the order of micro-batches; the update after all. */
+static char *check_run(const rank_state *r, ts_run run) {
+  const ts_step *step = &r->program->step;
+  ts_run_phase phase = r->kind->phase;
+  if (run.slot < 0 || run.slot >= step->n_slots) {
+    return ts_format("rank %d: run %lld is in slot %d of %d", r->program->mesh.rank, (long long) r->run, run.slot,
+                     step->n_slots);
+  }
+  int64_t there = r->micro_batch[run.slot], expected = phase == TS_RUN_FORWARD ? -1 : run.micro_batch;
+  if (there != expected) {
+    return ts_format("rank %d: run %lld (%s of micro-batch %lld) finds micro-batch %lld in slot %d",
+                     r->program->mesh.rank, (long long) r->run, r->kind->name, (long long) run.micro_batch,
+                     (long long) there, run.slot);
+  }
+  int64_t next = phase == TS_RUN_UPDATE ? step->micro_batches - 1 : r->n_of[phase];
+  bool all = phase != TS_RUN_UPDATE || r->n_of[TS_RUN_BACKWARD] == step->micro_batches;
+  if (run.micro_batch != next || !all) {
+    return ts_format("rank %d: run %lld is the %s of micro-batch %lld where that of %lld is due", r->program->mesh.rank,
+                     (long long) r->run, r->kind->name, (long long) run.micro_batch, (long long) next);
+  }
+  return NULL;
+}
+
+/* After its backward a micro-batch is done, but for the last one, which the update follows. */
+static void leave_slot(rank_state *r) {
+  bool update = r->n_of[TS_RUN_BACKWARD] == r->program->step.micro_batches;
+  if (r->kind->phase == TS_RUN_BACKWARD && !update) {
+    r->micro_batch[r->slot] = -1;
+  }
+}
+
 static char *begin_run(rank_state *r) {
   const ts_step *step = &r->program->step;
   r->at = r->n_issued = r->n_done = r->n_waited = 0;
@@ -225,21 +258,16 @@ static char *begin_run(rank_state *r) {
     return NULL;
   }
   ts_run run = ts_step_run(step, r->run);
-  if (run.slot < 0 || run.slot >= step->n_slots) {
-    return ts_format("rank %d: run %lld is in slot %d of %d", r->program->mesh.rank, (long long) r->run, run.slot,
-                     step->n_slots);
-  }
   r->kind = &step->kind[run.kind];
-  r->slot = run.slot;
-  bool first = r->kind->phase == TS_RUN_FORWARD;
-  r->micro_batch[run.slot] = first ? run.micro_batch : r->micro_batch[run.slot];
-  if (r->micro_batch[run.slot] != run.micro_batch) {
-    return ts_format("rank %d: run %lld (%s of micro-batch %lld) finds micro-batch %lld in slot %d",
-                     r->program->mesh.rank, (long long) r->run, r->kind->name, (long long) run.micro_batch,
-                     (long long) r->micro_batch[run.slot], run.slot);
+  char *fault = check_run(r, run);
+  if (fault == NULL) {
+    r->slot = run.slot;
+    r->micro = run.micro_batch;
+    r->micro_batch[run.slot] = run.micro_batch;
+    ++r->n_of[r->kind->phase];
+    forget(r, r->kind->phase == TS_RUN_FORWARD);
   }
-  forget(r, first);
-  return NULL;
+  return fault;
 }
 
 static char *end_run(rank_state *r) {
@@ -247,6 +275,7 @@ static char *end_run(rank_state *r) {
     return ts_format("rank %d: %s is issued, but not waited for when its phase ends", r->program->mesh.rank,
                      node_at(r, r->queue[r->n_waited])->name);
   }
+  leave_slot(r);
   ++r->run;
   return begin_run(r);
 }
@@ -332,6 +361,9 @@ static const char *difference(const rank_state *ra, const ts_node *a, const rank
   const ts_tensor *ta = ra->program->graph->tensor, *tb = rb->program->graph->tensor;
   if (a->op != b->op) {
     return "op differs";
+  }
+  if (ra->micro != rb->micro) {
+    return "micro-batch differs";
   }
   if (strcmp(a->name, b->name) != 0) {
     return "name differs";
@@ -432,8 +464,8 @@ static char *open_slot(rank_state *r, int slot) {
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
     ts_arena arena = program->plan->address[t].arena;
     bool by_slot = ts_arenas[arena].lifetime == TS_LIFETIME_SLOT;
-    int64_t size = program->plan->slot_bytes[arena], begin = slot * size;
-    int64_t end = by_slot ? begin + size : program->plan->arena_bytes[arena];
+    int64_t size = program->plan->slot_bytes[arena], begin = slot * size, end = program->plan->arena_bytes[arena];
+    end = by_slot && begin + size < end ? begin + size : end;
     extent at = extent_of(r, t);
     r->of_root[in_slot(r, t)] = by_slot || slot == 0 ? -1 : r->of_root[t];
     if (arena != TS_ARENA_NONE && (at.begin < begin || at.end > end)) {

@@ -14,13 +14,14 @@
 /** Simulate one step: for TRAIN the micro-batches of the deck (forward, backward, with the reductions in the last) and
  * the update; for LOSS and LOGITS one pass.  What is found:
  *
- * - members of a group at the heads of their queues with different collectives: op, name, dtypes, wire, pieces, cuts;
+ * - members of a group at the heads of their queues with different collectives: op, micro-batch, name, dtypes, wire,
+ *   pieces, cuts;
  * - deadlock: a collective that a member never comes to, or a circle of members that wait for each other;
  * - an instruction that touches memory (by the plan's addresses) that a collective in flight writes, or writes what it
  *   reads; a collective that is not waited for when its run of segments ends, or waited for without having been issued;
  * - a value that is read before it was made, or after something else was written over any of its bytes: two storages
  *   that live at the same time and share memory; an address outside its arena;
- * - a run that finds another micro-batch than its own in its slot;
+ * - runs that are not in the order of micro-batches, or find another one than their own in their slot;
  * - state, inputs or results that are not intact at the end of the step.
  *
  * \param [in] programs  One per mesh rank, all of the same use; borrowed.
