@@ -264,8 +264,7 @@ static void test_init(void) {
               {llama, "model.norm.weight", TS_INIT_ONE, 0},
               {llama, "lm_head.weight", TS_INIT_NORMAL, 0.02}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
-    const ts_model_family *family = ts_model_family_find(rows[i].deck->model.model_type);
-    tap_ok(same_init(family->init(rows[i].deck, rows[i].name), rows[i].kind, rows[i].std), "first values of %s",
+    tap_ok(same_init(ts_model_init(rows[i].deck, rows[i].name), rows[i].kind, rows[i].std), "first values of %s",
            rows[i].name);
   }
   ts_deck_destroy(&gpt2);
@@ -297,7 +296,7 @@ int main(void) {
   test_counts();
   test_flops();
   test_init();
-  tap_ok(ts_model_family_find("bert") == NULL, "an unknown family is not found");
+  tap_ok(ts_family_find("bert") == NULL, "an unknown family is not found");
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
   return tap_done();
 }

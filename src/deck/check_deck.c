@@ -1,6 +1,7 @@
 /* Checks that need more than one key. */
 #include "base/memory.h"
 #include "deck/reader.h"
+#include "family/family.h"
 
 #include <string.h>
 
@@ -45,15 +46,18 @@ static void check_only(ts_reader *reader, const ts_setting *setting) {
     return;
   }
   const char *value = *(char **) ts_deck_field(reader->deck, ts_key_at(ts_key_find(selector)), selector);
-  if (*value == '\0' || ts_key_listed(key->only, value, NULL, NULL)) {
+  if (*value == '\0' || ts_key_belongs(key, value)) {
     return;
   }
   if (setting->from == TS_FROM_MODEL) {
     ts_reader_note(reader, "%s: no effect: %s is \"%s\"", setting->name, selector, value);
     return;
   }
+  ts_text owners = {0};
+  ts_key_describe_owners(key, &owners);
   ts_reader_report(reader, TS_CHECK_ONLY, setting->path, "has no meaning with %s = \"%s\"; it belongs to %s", selector,
-                   value, key->only);
+                   value, owners.text);
+  ts_text_free(&owners);
 }
 
 void ts_reader_check_presence(ts_reader *reader) {
@@ -89,7 +93,6 @@ static void check_required_by(ts_reader *reader) {
       {"scheduler.type", "OneCycle", "scheduler.params.cycle_max_lr"},
       {"scheduler.type", "WarmupDecayLR", "scheduler.params.total_num_steps"},
       {"scheduler.type", "WarmupCosineLR", "scheduler.params.total_num_steps"},
-      {"model.model_type", "llama", "model.intermediate_size"},
       {"model.rope_scaling.rope_type", "linear", "model.rope_scaling.factor"},
       {"model.rope_scaling.rope_type", "llama3", "model.rope_scaling.factor"},
       {"model.rope_scaling.rope_type", "llama3", "model.rope_scaling.original_max_position_embeddings"},
@@ -101,6 +104,14 @@ static void check_required_by(ts_reader *reader) {
       ts_reader_report(reader, TS_CHECK_REQUIRED_BY, rows[i].path, "missing: %s = \"%s\" needs it", rows[i].selector,
                        value);
     }
+  }
+}
+
+static void check_family(ts_reader *reader) {
+  const char *model_type = reader->deck->model.model_type, *path = "model.intermediate_size";
+  const ts_family *family = ts_family_find(model_type);
+  if (family != NULL && family->mlp_ratio == 0 && !has_value(reader, path)) {
+    ts_reader_report(reader, TS_CHECK_REQUIRED_BY, path, "missing: model.model_type = \"%s\" needs it", model_type);
   }
 }
 
@@ -133,7 +144,7 @@ static void check_kv_heads(ts_reader *reader) {
 
 static void check_rotary(ts_reader *reader) {
   const ts_deck_model *m = &reader->deck->model;
-  if (strcmp(m->model_type, "llama") == 0 && m->head_dim % 2 != 0) {
+  if (ts_family_find(m->model_type)->positions == NULL && m->head_dim % 2 != 0) {
     ts_reader_report(reader, TS_CHECK_ROTARY, "model.head_dim",
                      "%lld is odd; rotary positions turn pairs: hidden_size / num_attention_heads must be even",
                      (long long) m->head_dim);
@@ -154,7 +165,7 @@ static void check_sequence(ts_reader *reader) {
 
 static void check_activation(ts_reader *reader) {
   const ts_deck_model *m = &reader->deck->model;
-  const char *accepted = strcmp(m->model_type, "llama") == 0 ? "silu" : "gelu_new|gelu_pytorch_tanh";
+  const char *accepted = ts_family_find(m->model_type)->gate != NULL ? "silu" : "gelu_new|gelu_pytorch_tanh";
   if (!ts_key_listed(accepted, m->hidden_act, NULL, NULL)) {
     ts_reader_report(reader, TS_CHECK_ACTIVATION, "model.hidden_act", "\"%s\" is not there for %s; accepted: %s",
                      m->hidden_act, m->model_type, accepted);
@@ -261,9 +272,10 @@ static void check_batch(ts_reader *reader) {
 
 void ts_reader_check_deck(ts_reader *reader) {
   static void (*const checks[])(ts_reader *) = {
-      check_required_by, check_total_steps, check_heads, check_kv_heads,  check_rotary,
-      check_sequence,    check_activation,  check_rope,  check_token_ids, check_size,
-      check_validation,  check_rounding,    check_cycle, check_batch,     ts_reader_check_elasticity,
+      check_required_by, check_family,    check_total_steps, check_heads,
+      check_kv_heads,    check_rotary,    check_sequence,    check_activation,
+      check_rope,        check_token_ids, check_size,        check_validation,
+      check_rounding,    check_cycle,     check_batch,       ts_reader_check_elasticity,
   };
   for (size_t i = 0; i < sizeof checks / sizeof *checks; ++i) {
     checks[i](reader);

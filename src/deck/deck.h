@@ -291,6 +291,9 @@ ts_dtype ts_deck_dtype(const ts_deck *deck);
  * \param [out] said  A line without its end is appended where there was something to decide. */
 void ts_deck_decide_precision(ts_deck *deck, bool bf16, const char *why, ts_text *said);
 
+/** The value of a key as deck text, newly allocated (ts_free); NULL where the deck does not have it. Not collective. */
+char *ts_deck_value(const ts_deck *deck, const char *path);
+
 /** Append the deck as libconfig text that needs no other file and reads back to an equal deck (floats round-trip).
  * Not collective. */
 void ts_deck_print(const ts_deck *deck, ts_text *to);

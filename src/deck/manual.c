@@ -38,8 +38,10 @@ static void add_details(ts_text *to, const ts_key *key) {
   if (key->instead != NULL) {
     ts_text_add(to, " Instead: %s.", key->instead);
   }
-  if (key->only != NULL) {
-    ts_text_add(to, " Only with %s = %s.", ts_key_selector(key), key->only);
+  if (ts_key_selector(key) != NULL) {
+    ts_text_add(to, " Only with %s = ", ts_key_selector(key));
+    ts_key_describe_owners(key, to);
+    ts_text_add(to, ".");
   }
 }
 

@@ -85,7 +85,7 @@ static bool is_there(const ts_deck *deck, const ts_key *key) {
     return true;
   }
   char *const *chosen = ts_deck_field(deck, ts_key_at(ts_key_find(selector)), selector);
-  return ts_key_listed(key->only, *chosen, NULL, NULL);
+  return ts_key_belongs(key, *chosen);
 }
 
 static void indent(ts_text *to, int depth) {
@@ -138,6 +138,11 @@ static char *value_text(const ts_deck *deck, const ts_key *key) {
     ts_deck_print_value(&text, key, ts_deck_field(deck, key, key->path));
   }
   return text.text;
+}
+
+char *ts_deck_value(const ts_deck *deck, const char *path) {
+  int index = ts_key_find(path);
+  return index >= 0 ? value_text(deck, ts_key_at(index)) : NULL;
 }
 
 int ts_deck_differences(const ts_deck *before, const ts_deck *now, const char *const *ignored, ts_text *to) {

@@ -1,6 +1,7 @@
 /* Fields that other keys decide when the user did not. */
 #include "base/memory.h"
 #include "deck/reader.h"
+#include "family/family.h"
 
 #include <string.h>
 
@@ -16,27 +17,27 @@ static void default_int(int64_t *field, int64_t value) {
   *field = *field == 0 ? value : *field;
 }
 
-static void default_string(char **field, const char *value) {
-  if (**field == '\0') {
-    ts_free(*field);
-    *field = ts_strdup(value);
+/* What Hugging Face's configuration classes assume about absent keys. */
+static void resolve_family(ts_reader *reader, const ts_family *family) {
+  const ts_family_key *key;
+  for (int i = 0; (key = ts_family_key_at(family, i)) != NULL; ++i) {
+    char *path = ts_format("model.%s", key->path);
+    if (key->initial != NULL && !given(reader, path)) {
+      ts_reader_store_text(reader, ts_key_at(ts_key_find(path)), key->initial);
+    }
+    ts_free(path);
   }
 }
 
-/* What Hugging Face's two configuration classes assume about absent keys. */
 static void resolve_model(ts_reader *reader) {
   ts_deck_model *m = &reader->deck->model;
-  bool gpt2 = strcmp(m->model_type, "gpt2") == 0;
-  double *const dropouts[] = {&m->attn_pdrop, &m->embd_pdrop, &m->resid_pdrop};
-  static const char *const paths[] = {"model.attn_pdrop", "model.embd_pdrop", "model.resid_pdrop"};
-  for (int i = 0; i < 3; ++i) {
-    *dropouts[i] = given(reader, paths[i]) ? *dropouts[i] : gpt2 ? 0.1 : 0.0;
+  const ts_family *family = ts_family_find(m->model_type);
+  if (family != NULL) {
+    resolve_family(reader, family);
+    default_int(&m->intermediate_size, family->mlp_ratio * m->hidden_size);
   }
-  m->tie_word_embeddings = given(reader, "model.tie_word_embeddings") ? m->tie_word_embeddings : gpt2;
   default_int(&m->num_key_value_heads, m->num_attention_heads);
   default_int(&m->head_dim, m->num_attention_heads > 0 ? m->hidden_size / m->num_attention_heads : 0);
-  default_int(&m->intermediate_size, gpt2 ? 4 * m->hidden_size : 0);
-  default_string(&m->hidden_act, gpt2 ? "gelu_new" : "silu");
   m->from_config = false;
 }
 

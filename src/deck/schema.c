@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "family/family.h"
 
 #include <string.h>
 #include <strings.h>
@@ -142,12 +143,35 @@ static const char *const selectors[][2] = {
     {"model.", "model.model_type"}, {"optimizer.params.", "optimizer.type"}, {"scheduler.params.", "scheduler.type"}};
 
 const char *ts_key_selector(const ts_key *key) {
-  for (size_t i = 0; key->only != NULL && i < sizeof selectors / sizeof *selectors; ++i) {
+  bool selected = key->only != NULL || (key->flags & TS_KEY_FAMILY) != 0;
+  for (size_t i = 0; selected && i < sizeof selectors / sizeof *selectors; ++i) {
     if (strncmp(key->path, selectors[i][0], strlen(selectors[i][0])) == 0) {
       return selectors[i][1];
     }
   }
   return NULL;
+}
+
+bool ts_key_belongs(const ts_key *key, const char *value) {
+  if ((key->flags & TS_KEY_FAMILY) == 0) {
+    return ts_key_listed(key->only, value, NULL, NULL);
+  }
+  const ts_family *family = ts_family_find(value);
+  return family != NULL && ts_family_has(family, key->path + strlen("model."));
+}
+
+void ts_key_describe_owners(const ts_key *key, ts_text *to) {
+  if ((key->flags & TS_KEY_FAMILY) == 0) {
+    ts_text_add(to, "%s", key->only);
+    return;
+  }
+  const char *bar = "";
+  for (const ts_family *const *family = ts_families; *family != NULL; ++family) {
+    if (ts_family_has(*family, key->path + strlen("model."))) {
+      ts_text_add(to, "%s%s", bar, (*family)->model_type);
+      bar = "|";
+    }
+  }
 }
 
 bool ts_key_listed(const char *list, const char *word, const char **spelling, size_t *length) {

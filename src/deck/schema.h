@@ -41,7 +41,8 @@ typedef enum ts_key_flags {
   TS_KEY_SILENT = 16,  /**< No note when it comes from config.json. */
   TS_KEY_OPEN_MIN = 32,
   TS_KEY_OPEN_MAX = 64, /**< The bound itself is excluded. */
-  TS_KEY_ENDLESS = 128  /**< "inf" is the largest integer. */
+  TS_KEY_ENDLESS = 128, /**< "inf" is the largest integer. */
+  TS_KEY_FAMILY = 256   /**< It belongs to the model families that list it (family/family.h). */
 } ts_key_flags;
 
 typedef struct ts_key {
@@ -98,8 +99,14 @@ bool ts_key_is_section(const char *path);
 char *ts_key_nearest(const char *path);
 
 /** The path of the key whose value decides whether \a key belongs to the deck ("scheduler.type" for a parameter of a
- * schedule); NULL when key->only is NULL. Not collective. */
+ * schedule); NULL when it always does. Not collective. */
 const char *ts_key_selector(const ts_key *key);
+
+/** True when a key with a selector belongs to this \a value of it. Not collective. */
+bool ts_key_belongs(const ts_key *key, const char *value);
+
+/** Append the values it belongs to: "WarmupLR|OneCycle". Not collective. */
+void ts_key_describe_owners(const ts_key *key, ts_text *to);
 
 /** True when \a word is one of the \a list "a|b|c"; case does not matter.
  * \param [out] spelling  May be NULL; the list's own spelling (into \a list) and its length in bytes.

@@ -1,18 +1,14 @@
 /* `model`: Hugging Face's keys, and the rest of a config.json. */
 #include "deck/schema_rows.h"
+#include "family/family.h"
 
-#define GPT2 .only = "gpt2"
-#define LLAMA .only = "llama"
-#define MODEL_INTEGER(field, initial_, min_, flags_, only_, help_)                                           \
-  {                                                                                                          \
-    STORED(INT, model.field), .initial = initial_, .min = min_, .max = SIZE, .flags = flags_, .only = only_, \
-                              .help = help_                                                                  \
-  }
-#define MODEL_NUMBER(field, initial_, max_, flags_, only_, help_)                                          \
-  {                                                                                                        \
-    STORED(REAL, model.field), .initial = initial_, .min = 0, .max = max_, .flags = flags_, .only = only_, \
-                               .help = help_                                                               \
-  }
+#define OR_FAMILY(name) "|" #name
+#define TS_FAMILY_NAMES &("" TS_FAMILIES(OR_FAMILY))[1]
+
+#define FAMILY TS_KEY_FAMILY /* the rows in src/family say whose */
+#define MODEL_INTEGER(field, initial_, min_, flags_, help_) INTEGER(model.field, initial_, min_, SIZE, flags_, help_)
+#define MODEL_NUMBER(field, initial_, max_, flags_, help_) NUMBER(model.field, initial_, 0, max_, flags_, help_)
+#define MODEL_FLAG(field, help_) FLAG(model.field, "false", FAMILY, help_)
 
 /* What a config.json says about other programs. */
 #define FOREIGN(name, reason)                                                                                    \
@@ -25,42 +21,42 @@
 #define NEUTRAL(name, type_, initial_, reason) LATER("model." name, type_, initial_, reason)
 
 static const ts_key rows[] = {
-    WORD(model.model_type, NULL, "gpt2|llama", "mistral|mixtral|qwen2|qwen3|gemma|gpt_neox|bert|t5", REQUIRED,
+    WORD(model.model_type, NULL, TS_FAMILY_NAMES, "mistral|mixtral|qwen2|qwen3|gemma|gpt_neox|bert|t5", REQUIRED,
          "Model family."),
     WORD(model.from, "", NULL, NULL, 0,
          "Hugging Face directory: config.json fills this section, the safetensors are the initial weights.  Its path "
          "is relative to this file (--set: to the working directory)."),
     FLAG(model.from_config, "true", 0, "Merge config.json of `from`; false takes the weights only."),
-    MODEL_INTEGER(vocab_size, NULL, 1, REQUIRED, NULL, "Size of the vocabulary; 256 for text as bytes."),
-    MODEL_INTEGER(hidden_size, NULL, 1, REQUIRED, NULL, "Width of the model."),
-    MODEL_INTEGER(intermediate_size, NULL, 1, 0, NULL, "Width of the MLP; gpt2's default is 4 x hidden_size."),
-    MODEL_INTEGER(num_hidden_layers, NULL, 1, REQUIRED, NULL, "Number of transformer blocks."),
-    MODEL_INTEGER(num_attention_heads, NULL, 1, REQUIRED, NULL, "Query heads; divide hidden_size."),
-    MODEL_INTEGER(num_key_value_heads, NULL, 1, 0, "llama", "Key and value heads (default: the query heads)."),
-    MODEL_INTEGER(head_dim, NULL, 1, 0, "llama", "Width of a head (default: hidden_size / num_attention_heads)."),
-    MODEL_INTEGER(max_position_embeddings, NULL, 1, REQUIRED, NULL, "Longest sequence the model knows positions for."),
+    MODEL_INTEGER(vocab_size, NULL, 1, REQUIRED, "Size of the vocabulary; 256 for text as bytes."),
+    MODEL_INTEGER(hidden_size, NULL, 1, REQUIRED, "Width of the model."),
+    MODEL_INTEGER(intermediate_size, NULL, 1, 0, "Width of the MLP; gpt2's default is 4 x hidden_size."),
+    MODEL_INTEGER(num_hidden_layers, NULL, 1, REQUIRED, "Number of transformer blocks."),
+    MODEL_INTEGER(num_attention_heads, NULL, 1, REQUIRED, "Query heads; divide hidden_size."),
+    MODEL_INTEGER(num_key_value_heads, NULL, 1, FAMILY, "Key and value heads (default: the query heads)."),
+    MODEL_INTEGER(head_dim, NULL, 1, FAMILY, "Width of a head (default: hidden_size / num_attention_heads)."),
+    MODEL_INTEGER(max_position_embeddings, NULL, 1, REQUIRED, "Longest sequence the model knows positions for."),
     FLAG(model.tie_word_embeddings, NULL, 0, "The head is the embedding; default true for gpt2, false for llama."),
-    {STORED(BOOL, model.attention_bias), .initial = "false", LLAMA, .help = "Biases in the attention projections."},
-    {STORED(BOOL, model.mlp_bias), .initial = "false", LLAMA, .help = "Biases in the MLP projections."},
-    MODEL_NUMBER(rms_norm_eps, "1e-6", 1, OPEN_MIN, "llama", "Added to the mean square in RMSNorm."),
-    MODEL_NUMBER(layer_norm_epsilon, "1e-5", 1, OPEN_MIN, "gpt2", "Added to the variance in LayerNorm."),
+    MODEL_FLAG(attention_bias, "Biases in the attention projections."),
+    MODEL_FLAG(mlp_bias, "Biases in the MLP projections."),
+    MODEL_NUMBER(rms_norm_eps, "1e-6", 1, OPEN_MIN | FAMILY, "Added to the mean square in RMSNorm."),
+    MODEL_NUMBER(layer_norm_epsilon, "1e-5", 1, OPEN_MIN | FAMILY, "Added to the variance in LayerNorm."),
     WORD(model.hidden_act, NULL, "silu|gelu_new|gelu_pytorch_tanh", "gelu|relu|swish|quick_gelu|gelu_fast|tanh", 0,
          "Activation of the MLP: silu for llama; gelu_new (the tanh form) for gpt2."),
-    MODEL_NUMBER(rope_theta, "10000.0", HUGE_REAL, OPEN_MIN, "llama", "Base of the rotary frequencies."),
-    {STORED(STRING, model.rope_scaling.rope_type), .initial = "default", .accepted = "default|linear|llama3",
-     .later = "dynamic|yarn|longrope|su", LLAMA, .help = "How rotary positions are stretched beyond the pretraining."},
-    MODEL_NUMBER(rope_scaling.factor, "1.0", HUGE_REAL, OPEN_MIN, "llama", "Stretch of the positions."),
-    MODEL_NUMBER(rope_scaling.low_freq_factor, "1.0", HUGE_REAL, OPEN_MIN, "llama",
+    MODEL_NUMBER(rope_theta, "10000.0", HUGE_REAL, OPEN_MIN | FAMILY, "Base of the rotary frequencies."),
+    WORD(model.rope_scaling.rope_type, "default", "default|linear|llama3", "dynamic|yarn|longrope|su", FAMILY,
+         "How rotary positions are stretched beyond the pretraining."),
+    MODEL_NUMBER(rope_scaling.factor, "1.0", HUGE_REAL, OPEN_MIN | FAMILY, "Stretch of the positions."),
+    MODEL_NUMBER(rope_scaling.low_freq_factor, "1.0", HUGE_REAL, OPEN_MIN | FAMILY,
                  "llama3: wavelengths above original positions / this are stretched in full."),
-    MODEL_NUMBER(rope_scaling.high_freq_factor, "4.0", HUGE_REAL, OPEN_MIN, "llama",
+    MODEL_NUMBER(rope_scaling.high_freq_factor, "4.0", HUGE_REAL, OPEN_MIN | FAMILY,
                  "llama3: wavelengths below original positions / this are kept."),
-    MODEL_INTEGER(rope_scaling.original_max_position_embeddings, NULL, 1, 0, "llama",
+    MODEL_INTEGER(rope_scaling.original_max_position_embeddings, NULL, 1, FAMILY,
                   "llama3: positions of the pretraining."),
-    MODEL_NUMBER(attn_pdrop, NULL, 1, OPEN_MAX | OVERRIDE, NULL,
+    MODEL_NUMBER(attn_pdrop, NULL, 1, OPEN_MAX | OVERRIDE,
                  "Dropout of attention weights; default 0.1 for gpt2, 0 for llama."),
-    MODEL_NUMBER(embd_pdrop, NULL, 1, OPEN_MAX | OVERRIDE, "gpt2", "Dropout after the embeddings; default 0.1."),
-    MODEL_NUMBER(resid_pdrop, NULL, 1, OPEN_MAX | OVERRIDE, "gpt2", "Dropout before each residual sum; default 0.1."),
-    MODEL_NUMBER(initializer_range, "0.02", 1e3, OVERRIDE, NULL, "Standard deviation of initial weights."),
+    MODEL_NUMBER(embd_pdrop, NULL, 1, OPEN_MAX | OVERRIDE | FAMILY, "Dropout after the embeddings; default 0.1."),
+    MODEL_NUMBER(resid_pdrop, NULL, 1, OPEN_MAX | OVERRIDE | FAMILY, "Dropout before each residual sum; default 0.1."),
+    MODEL_NUMBER(initializer_range, "0.02", 1e3, OVERRIDE, "Standard deviation of initial weights."),
     INTEGER(model.bos_token_id, "-1", -1, SIZE, OVERRIDE, "Token that begins a text; -1 for none."),
     INTEGER(model.eos_token_id, "-1", -1, SIZE, OVERRIDE, "Token that ends a text; -1 for none."),
 

@@ -14,7 +14,7 @@
 /* ---- names ---- */
 
 static const char *const *prefixes_of(const ts_engine *e) {
-  return ts_model_family_find(e->deck->model.model_type)->prefixes;
+  return ts_family_find(e->deck->model.model_type)->prefixes;
 }
 
 /* \a name without the prefix, or with it where it had none; newly allocated. */

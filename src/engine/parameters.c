@@ -71,7 +71,7 @@ void ts_engine_write_parameter(ts_engine *e, const ts_parameter *p, int64_t firs
 /* ---- first values ---- */
 
 static void initialise_from_seed(ts_engine *e, const ts_parameter *p) {
-  ts_init init = ts_model_family_find(e->deck->model.model_type)->init(e->deck, p->name);
+  ts_init init = ts_model_init(e->deck, p->name);
   uint64_t key = ts_mix((uint64_t) e->deck->run.seed, ts_hash_name(p->name));
   float *block = ts_malloc((size_t) BLOCK * sizeof *block);
   int64_t whole = ts_shape_count(&p->shape);

@@ -98,8 +98,9 @@ static bool same_shape(const ts_safetensor *a, const ts_safetensor *b) {
 
 /* An embedding that is not there, or not of floats, has its own message. */
 static ts_status check_head(const ts_engine *e, const ts_safetensors *st, const ts_safetensor *head, ts_error *err) {
-  const char *name = ts_model_family_find(e->deck->model.model_type)->embedding;
+  char *name = ts_format("%s.weight", ts_family_find(e->deck->model.model_type)->embedding);
   const ts_safetensor *embedding = ts_import_find(e, st, name);
+  ts_free(name);
   if (embedding == NULL || !ts_dtype_is_float(embedding->dtype)) {
     return TS_OK;
   }
@@ -116,7 +117,7 @@ static ts_status check_head(const ts_engine *e, const ts_safetensors *st, const 
 /* ---- all of it ---- */
 
 static bool is_buffer(const ts_engine *e, const char *name) {
-  const char *const *buffer = ts_model_family_find(e->deck->model.model_type)->buffers;
+  const char *const *buffer = ts_family_find(e->deck->model.model_type)->buffers;
   while (*buffer != NULL && !ts_ends_in(name, *buffer)) {
     ++buffer;
   }

@@ -1,24 +1,12 @@
 #include "model/config_json.h"
 
 #include "base/memory.h"
+#include "family/family.h"
+#include "model/parts.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-
-static json_t *token(int64_t id) {
-  return id >= 0 ? json_integer(id) : json_null();
-}
-
-static json_t *gpt2(const ts_deck_model *m) {
-  return json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "architectures",
-                   "GPT2LMHeadModel", "model_type", "gpt2", "activation_function", m->hidden_act, "vocab_size",
-                   (json_int_t) m->vocab_size, "n_embd", (json_int_t) m->hidden_size, "n_inner",
-                   (json_int_t) m->intermediate_size, "n_layer", (json_int_t) m->num_hidden_layers, "n_head",
-                   (json_int_t) m->num_attention_heads, "n_positions", (json_int_t) m->max_position_embeddings,
-                   "layer_norm_epsilon", m->layer_norm_epsilon, "attn_pdrop", m->attn_pdrop, "embd_pdrop",
-                   m->embd_pdrop, "resid_pdrop", m->resid_pdrop);
-}
 
 static json_t *rope_scaling(const ts_deck_rope *r) {
   if (strcmp(r->rope_type, "default") == 0) {
@@ -33,22 +21,23 @@ static json_t *rope_scaling(const ts_deck_rope *r) {
   return scaling;
 }
 
-static json_t *llama(const ts_deck_model *m) {
-  return json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:f, s:f, s:o, s:f}",
-                   "architectures", "LlamaForCausalLM", "model_type", "llama", "hidden_act", m->hidden_act,
-                   "vocab_size", (json_int_t) m->vocab_size, "hidden_size", (json_int_t) m->hidden_size,
-                   "intermediate_size", (json_int_t) m->intermediate_size, "num_hidden_layers",
-                   (json_int_t) m->num_hidden_layers, "num_attention_heads", (json_int_t) m->num_attention_heads,
-                   "num_key_value_heads", (json_int_t) m->num_key_value_heads, "head_dim", (json_int_t) m->head_dim,
-                   "max_position_embeddings", (json_int_t) m->max_position_embeddings, "attention_bias",
-                   m->attention_bias, "mlp_bias", m->mlp_bias, "rms_norm_eps", m->rms_norm_eps, "rope_theta",
-                   m->rope_theta, "rope_scaling", rope_scaling(&m->rope_scaling), "attention_dropout", m->attn_pdrop);
+/* A token that is none is -1 in a deck. */
+static bool is_no_token(const char *path, const char *text) {
+  return ts_model_ends_in(path, "_token_id") && strcmp(text, "-1") == 0;
 }
 
-static const struct {
-  const char *model_type;
-  json_t *(*config)(const ts_deck_model *model);
-} rows[] = {{"gpt2", gpt2}, {"llama", llama}};
+/* A value of the deck; its text is json's but for a suffix of large integers. */
+static json_t *json_of(const ts_deck *deck, const char *key) {
+  char *path = ts_format("model.%s", key), *text = ts_deck_value(deck, path);
+  TS_CHECK(text != NULL, "the deck has no %s", path);
+  size_t length = strlen(text);
+  json_t *value = is_no_token(path, text) ? json_null()
+                                          : json_loadb(text, length - (text[length - 1] == 'L'), JSON_DECODE_ANY, NULL);
+  TS_CHECK(value != NULL, "%s = %s is no json", path, text);
+  ts_free(text);
+  ts_free(path);
+  return value;
+}
 
 static void print(json_t *config, const char *torch_dtype, ts_text *to) {
   json_object_set_new(config, "torch_dtype", json_string(torch_dtype));
@@ -65,21 +54,21 @@ static void print(json_t *config, const char *torch_dtype, ts_text *to) {
   json_decref(config);
 }
 
-static json_t *config_of(const ts_deck_model *m) {
-  json_t *config = NULL;
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
-    config = strcmp(rows[i].model_type, m->model_type) == 0 ? rows[i].config(m) : config;
+static json_t *config_of(const ts_deck *deck) {
+  const ts_family *family = ts_family_find(deck->model.model_type);
+  const ts_family_key *key;
+  json_t *config =
+      json_pack("{s:[s], s:s}", "architectures", family->architecture, "model_type", deck->model.model_type);
+  for (int i = 0; (key = ts_family_key_at(family, i)) != NULL; ++i) {
+    bool section = strcmp(key->path, "rope_scaling") == 0;
+    json_object_set_new(config, ts_family_key_name(key),
+                        section ? rope_scaling(&deck->model.rope_scaling) : json_of(deck, key->path));
   }
-  TS_CHECK(config != NULL, "no config.json for %s", m->model_type);
-  json_object_set_new(config, "tie_word_embeddings", json_boolean(m->tie_word_embeddings));
-  json_object_set_new(config, "initializer_range", json_real(m->initializer_range));
-  json_object_set_new(config, "bos_token_id", token(m->bos_token_id));
-  json_object_set_new(config, "eos_token_id", token(m->eos_token_id));
   return config;
 }
 
 void ts_model_config_json(const ts_deck *deck, const char *torch_dtype, ts_text *to) {
-  print(config_of(&deck->model), torch_dtype, to);
+  print(config_of(deck), torch_dtype, to);
 }
 
 /* What we would write for the directory; empty when it is no model of ours (any more). */
@@ -90,9 +79,8 @@ static json_t *config_of_directory(const char *directory) {
   ts_text_add(&text, "; };\n");
   ts_deck *deck;
   ts_error unheard = {0};
-  json_t *config = ts_deck_read_text("config.json", text.text, NULL, 0, &deck, &unheard) == TS_OK
-                       ? config_of(&deck->model)
-                       : json_object();
+  json_t *config =
+      ts_deck_read_text("config.json", text.text, NULL, 0, &deck, &unheard) == TS_OK ? config_of(deck) : json_object();
   ts_deck_destroy(&deck);
   ts_error_clear(&unheard);
   ts_text_free(&text);
@@ -101,7 +89,7 @@ static json_t *config_of_directory(const char *directory) {
 
 /* Only what differs in meaning is touched: defaults that the file leaves out stay out. */
 static void put_differences(json_t *config, const char *directory, const ts_deck *deck) {
-  json_t *ours = config_of(&deck->model), *theirs = config_of_directory(directory), *value;
+  json_t *ours = config_of(deck), *theirs = config_of_directory(directory), *value;
   const char *key;
   json_object_foreach(ours, key, value) {
     if (!json_equal(value, json_object_get(theirs, key))) {

@@ -1,12 +1,13 @@
 /** \file
- * Model families: each writes the forward step for one device as a graph, with parameter names as in its Hugging Face
- * checkpoints.  A family is a row in model.c and one file.  Models know nothing of ranks, precision or storage: every
+ * Models: the forward step for one device as a graph, with parameter names as in Hugging Face checkpoints.  One builder
+ * reads the family's row (family/family.h) and the deck.  Models know nothing of ranks, precision or storage: every
  * tensor is fp32 and every parameter a leaf.  None of these functions is collective.
  */
 #ifndef TS_MODEL_MODEL_H
 #define TS_MODEL_MODEL_H
 
 #include "deck/deck.h"
+#include "family/family.h"
 #include "graph/graph.h"
 
 /** What the graph is for. */
@@ -23,17 +24,9 @@ typedef struct ts_init {
   double std;
 } ts_init;
 
-typedef struct ts_model_family {
-  const char *name; /**< model_type in config.json. */
-  void (*build)(const ts_deck *deck, ts_model_use use, int64_t batch, int64_t length, ts_graph *graph);
-  ts_init (*init)(const ts_deck *deck, const char *parameter); /**< As Hugging Face's _init_weights. */
-  const char *embedding;                                       /**< The parameter that a tied head is. */
-  const char *const *prefixes; /**< Prefixes a checkpoint's names may have more or less than ours; NULL-terminated. */
-  const char *const *buffers;  /**< Ends of names of tensors that are constants, not weights; NULL-terminated. */
-} ts_model_family;
-
-/** The family called \a name, or NULL. Not collective. */
-const ts_model_family *ts_model_family_find(const char *name);
+/** The first values of a parameter, as Hugging Face's _init_weights: biases 0, norms 1 (or 0 where 1 is added), all
+ * else normal with initializer_range, and where the family says so narrower with depth. Not collective. */
+ts_init ts_model_init(const ts_deck *deck, const char *parameter);
 
 /** Build the forward graph of the deck's model.  The deck was checked.
  * Inputs (leaves, role INPUT): input_ids [B][T] int32, labels [B][T] int32 (TRAIN, LOSS), positions [B][T] int32,

@@ -52,6 +52,7 @@ ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, int64_t b
   ts_shape rows = TS_SHAPE(batch, length);
   bool drops = use == TS_MODEL_TRAIN && dropout > 0;
   return (ts_model_builder){.model = &deck->model,
+                            .family = ts_family_find(deck->model.model_type),
                             .at = ts_graph_site(g),
                             .use = use,
                             .batch = batch,
@@ -146,7 +147,7 @@ void ts_model_head(ts_model_builder *b, ts_tid x, ts_tid tied,
   x = norm(b, "", x);
   ts_tid w = tied;
   if (w == TS_NONE) {
-    ts_model_unit(b, "lm_head");
+    ts_model_unit(b, "%s", b->family->head);
     w = ts_model_matrix(b, b->model->vocab_size);
   }
   if (b->use == TS_MODEL_LOGITS) {

@@ -1,6 +1,6 @@
 /** \file
- * What the model families share: a builder that knows the deck, the inputs and the current prefix, and the pieces that
- * are the same in all of them.  Private to src/model.  Nothing here is collective.
+ * What models are made of: a builder that knows the deck, the family, the inputs and the current prefix, and the
+ * pieces.  Private to src/model.  Nothing here is collective.
  */
 #ifndef TS_MODEL_PARTS_H
 #define TS_MODEL_PARTS_H
@@ -9,7 +9,8 @@
 
 typedef struct ts_model_builder {
   const ts_deck_model *model; /**< Borrowed. */
-  ts_site at;                 /**< The graph, and the current unit. */
+  const ts_family *family;
+  ts_site at; /**< The graph, and the current unit. */
   ts_model_use use;
   int64_t batch, length;
   ts_tid input_ids, positions, labels, index;
@@ -71,7 +72,7 @@ void ts_model_head(ts_model_builder *b, ts_tid x, ts_tid tied,
 /** True when \a text ends in \a end. Not collective. */
 bool ts_model_ends_in(const char *text, const char *end);
 
-/** The families. Not collective. */
-extern const ts_model_family ts_model_gpt2, ts_model_llama;
+/** Add the model of the deck's family to an empty graph; see ts_model_build. Not collective. */
+void ts_model_decoder(const ts_deck *deck, ts_model_use use, int64_t batch, int64_t length, ts_graph *graph);
 
 #endif

@@ -221,7 +221,7 @@ static void forget(rank_state *r, bool first) {
 }
 
 /* Forwards into free slots, backwards where theirs went, each in the order of micro-batches; the update after all. */
-static char *check_run(const rank_state *r, ts_run run) {
+static char *check_order(const rank_state *r, ts_run run) {
   const ts_step *step = &r->program->step;
   ts_run_phase phase = r->kind->phase;
   if (run.slot < 0 || run.slot >= step->n_slots) {
@@ -259,7 +259,7 @@ static char *begin_run(rank_state *r) {
   }
   ts_run run = ts_step_run(step, r->run);
   r->kind = &step->kind[run.kind];
-  char *fault = check_run(r, run);
+  char *fault = check_order(r, run);
   if (fault == NULL) {
     r->slot = run.slot;
     r->micro = run.micro_batch;

@@ -1,0 +1,45 @@
+#include "family/family.h"
+
+#include <stddef.h>
+#include <string.h>
+
+const ts_family *ts_family_find(const char *model_type) {
+  const ts_family *const *family = ts_families;
+  while (*family != NULL && strcmp((*family)->model_type, model_type) != 0) {
+    ++family;
+  }
+  return *family;
+}
+
+const ts_family_key *ts_family_key_at(const ts_family *family, int i) {
+  for (int list = 0; family->keys[list] != NULL; ++list) {
+    for (const ts_family_key *key = family->keys[list]; key->path != NULL; ++key) {
+      if (ts_family_key_find(family, key->path) == key && i-- == 0) {
+        return key;
+      }
+    }
+  }
+  return NULL;
+}
+
+bool ts_family_has(const ts_family *family, const char *path) {
+  const ts_family_key *key;
+  for (int i = 0; (key = ts_family_key_at(family, i)) != NULL; ++i) {
+    size_t n = strlen(key->path);
+    if (strncmp(key->path, path, n) == 0 && (path[n] == '\0' || path[n] == '.')) {
+      return true;
+    }
+  }
+  return false;
+}
+
+const ts_family_key *ts_family_key_find(const ts_family *family, const char *path) {
+  for (int list = 0; family->keys[list] != NULL; ++list) {
+    for (const ts_family_key *key = family->keys[list]; key->path != NULL; ++key) {
+      if (strcmp(key->path, path) == 0) {
+        return key;
+      }
+    }
+  }
+  return NULL;
+}
