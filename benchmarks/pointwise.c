@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "ops/build.h"
 
+#include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,8 +128,13 @@ static void build_rmsnorm_dw(ts_graph *g, ts_dtype dtype) {
 static void build_rope(ts_graph *g, ts_dtype dtype) {
   ts_tid in[] = {leaf(g, "x", dtype, TS_SHAPE(4, n_rows / 4, HIDDEN)), leaf(g, "p", TS_I32, TS_SHAPE(4, n_rows / 4))};
   ts_node args = {.op = TS_OP_ROPE, .name = "node", .n_in = 2, .in = in};
-  args.attr.rope.head_dim = 64;
-  args.attr.rope.theta = 1e4;
+  double frequency[32];
+  for (int i = 0; i < 32; ++i) {
+    frequency[i] = pow(1e4, -i / 32.0);
+  }
+  args.attr.rope.head_dim = args.attr.rope.rotated = 64;
+  args.attr.rope.frequency = frequency;
+  args.attr.rope.factor = 1;
   ts_graph_add(ts_graph_site(g), &args);
 }
 

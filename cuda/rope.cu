@@ -1,4 +1,4 @@
-/* Rotary positions (Su et al. 2021; halves of a head as in Hugging Face).  A block does a row, or several short ones
+/* Rotary positions (Su et al. 2021; halves as in Hugging Face).  A block does a row, or several short ones
  * (the keys of grouped queries): their sines and cosines once, in fp64 because fp32 loses them at long positions, then
  * all heads.  Bytes: 2 N C elements. */
 #include "cuda/kernel.cuh"
@@ -16,38 +16,58 @@ struct rope_turns {
   double of[MOST_HALF];
 };
 
-/* Column of the first element of a pair; the second is half a head on. */
-static __device__ __forceinline__ int first_of(int pair, int half) {
-  return pair / half * 2 * half + pair % half;
+/* Of each head the first 2 half elements turn, the others stay. */
+struct rope_heads {
+  int columns, head, half;
+};
+
+/* Column of the first element of a pair; the second is `half` on. */
+static __device__ __forceinline__ int first_of(int pair, rope_heads h) {
+  return pair / h.half * h.head + pair % h.half;
+}
+
+/* What does not turn of a row, by the thread that begins at element `at` of it. */
+template <typename T, int W>
+static __device__ __forceinline__ void copy_rest(T *to, const T *from, rope_heads h, int at, int stride) {
+  int turned = 2 * h.half, kept = h.head - turned, all = h.columns / h.head * kept;
+  for (; at < all; at += stride) {
+    int column = at / kept * h.head + turned + at % kept;
+    *(ts_vector<T, W> *) (to + column) = *(const ts_vector<T, W> *) (from + column);
+  }
 }
 
 /* `lanes` threads a row, a divisor of THREADS. */
 template <typename T, int W>
 __global__ void __launch_bounds__(THREADS)
     rotate(T *__restrict__ y, const T *__restrict__ x, const int32_t *__restrict__ position,
-           const __grid_constant__ rope_turns turns, int64_t rows, int half, int columns, int lanes, float sign) {
+           const __grid_constant__ rope_turns turns, int64_t rows, rope_heads h, int lanes, double factor,
+           double sign) {
   TS_SHARED(float, sine, MOST_ROWS *MOST_HALF);
   TS_SHARED(float, cosine, MOST_ROWS *MOST_HALF);
+  int half = h.half;
   int mine = (int) threadIdx.x / lanes, here = THREADS / lanes; /* row of this thread in the block, and how many */
   int64_t first = (int64_t) blockIdx.x * here;
   here = rows - first < here ? (int) (rows - first) : here;
-  int pairs = mine < here ? columns / 2 : 0, pair = (int) threadIdx.x % lanes * W;
-  const T *from = x + (first + mine) * columns;
-  T *to = y + (first + mine) * columns;
+  int pairs = mine < here ? h.columns / h.head * half : 0, pair = (int) threadIdx.x % lanes * W;
+  const T *from = x + (first + mine) * h.columns;
+  T *to = y + (first + mine) * h.columns;
   float a[W], b[W], u[W], v[W];
   if (pair < pairs) { /* under way while the angles are computed */
-    ts_load<W>(a, from + first_of(pair, half));
-    ts_load<W>(b, from + first_of(pair, half) + half);
+    ts_load<W>(a, from + first_of(pair, h));
+    ts_load<W>(b, from + first_of(pair, h) + half);
   }
   for (int i = (int) threadIdx.x; i < here * half; i += THREADS) {
     double turn = (double) position[first + i / half] * turns.of[i % half], s, c;
     sincospi(2.0 * (turn - rint(turn)), &s, &c);
-    sine[i] = sign * (float) s;
-    cosine[i] = (float) c;
+    sine[i] = (float) (sign * s);
+    cosine[i] = (float) (factor * c);
   }
   __syncthreads();
+  if (mine < here) {
+    copy_rest<T, W>(to, from, h, pair, lanes * W);
+  }
   while (pair < pairs) {
-    int i = mine * half + pair % half, at = first_of(pair, half);
+    int i = mine * half + pair % half, at = first_of(pair, h);
 #pragma unroll
     for (int k = 0; k < W; ++k) {
       u[k] = a[k] * cosine[i + k] - b[k] * sine[i + k];
@@ -57,33 +77,22 @@ __global__ void __launch_bounds__(THREADS)
     ts_store<W>(to + at + half, v);
     pair += lanes * W;
     if (pair < pairs) {
-      ts_load<W>(a, from + first_of(pair, half));
-      ts_load<W>(b, from + first_of(pair, half) + half);
+      ts_load<W>(a, from + first_of(pair, h));
+      ts_load<W>(b, from + first_of(pair, h) + half);
     }
   }
 }
 
-/* Llama 3's interpolation: long wavelengths are stretched by factor, short ones kept, the band between blended. */
-static double llama3_turns(const ts_attr *attr, double turns) {
-  double whole = attr->rope.original_max_position * turns; /* in the original context */
-  double low = attr->rope.low_freq_factor, high = attr->rope.high_freq_factor;
-  double kept = whole < low ? 0 : whole > high ? 1 : (whole - low) / (high - low);
-  return turns * (kept + (1 - kept) / attr->rope.factor);
-}
-
 static size_t set_up_rope(const ts_target *, const ts_graph *, const ts_node *node, void **prepared) {
   const ts_attr *attr = &node->attr;
-  TS_CHECK(attr->rope.head_dim <= 2 * MOST_HALF, "rope: head_dim %d, at most %d on a GPU", attr->rope.head_dim,
-           2 * MOST_HALF);
+  TS_CHECK(attr->rope.rotated <= 2 * MOST_HALF, "rope: %d elements of a head turn, at most %d on a GPU",
+           attr->rope.rotated, 2 * MOST_HALF);
   if (prepared == NULL) {
     return 0;
   }
   rope_turns *turns = (rope_turns *) ts_calloc(1, sizeof *turns);
-  for (int i = 0; i < attr->rope.head_dim / 2; ++i) {
-    double plain = pow(attr->rope.theta, -2.0 * i / attr->rope.head_dim) / (2 * M_PI);
-    turns->of[i] = attr->rope.scaling == TS_ROPE_LLAMA3   ? llama3_turns(attr, plain)
-                   : attr->rope.scaling == TS_ROPE_LINEAR ? plain / attr->rope.factor
-                                                          : plain;
+  for (int i = 0; i < attr->rope.rotated / 2; ++i) {
+    turns->of[i] = attr->rope.frequency[i] / (2 * M_PI);
   }
   *prepared = turns;
   return 0;
@@ -91,21 +100,23 @@ static size_t set_up_rope(const ts_target *, const ts_graph *, const ts_node *no
 
 template <typename T, int W> static void launch_turns(const ts_kernel_call *call) {
   const ts_tensor *x = ts_call_in(call, 0);
-  float sign = call->node->attr.rope.inverse ? -1.0f : 1.0f;
+  const ts_attr *attr = &call->node->attr;
   const rope_turns *turns = (const rope_turns *) call->prepared;
-  int64_t rows = ts_shape_rows(&x->shape), columns = ts_columns_of(x);
+  rope_heads h = {(int) ts_columns_of(x), attr->rope.head_dim, attr->rope.rotated / 2};
+  int64_t rows = ts_shape_rows(&x->shape);
+  double factor = attr->rope.factor, sign = attr->rope.inverse ? -factor : factor;
   int lanes = THREADS;
-  while (lanes > LEAST_LANES && lanes / 2 * W >= columns / 2) {
+  while (lanes > LEAST_LANES && lanes / 2 * W >= h.columns / 2) {
     lanes /= 2;
   }
   ts_launch(rotate<T, W>, ts_blocks(rows, THREADS / lanes), THREADS, 0, ts_call_stream(call), (T *) call->out[0],
-            (const T *) call->in[0], (const int32_t *) call->in[1], *turns, rows, call->node->attr.rope.head_dim / 2,
-            (int) columns, lanes, sign);
+            (const T *) call->in[0], (const int32_t *) call->in[1], *turns, rows, h, lanes, factor, sign);
 }
 
 template <typename T> static void choose_turns(const ts_kernel_call *call) {
   const void *all[] = {call->in[0], call->out[0]};
-  if (ts_is_wide<T>(call->node->attr.rope.head_dim / 2, all, 2)) {
+  const ts_attr *attr = &call->node->attr;
+  if (attr->rope.head_dim % ts_lanes<T> == 0 && ts_is_wide<T>(attr->rope.rotated / 2, all, 2)) {
     launch_turns<T, ts_lanes<T>>(call);
   } else {
     launch_turns<T, 1>(call);

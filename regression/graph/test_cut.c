@@ -36,6 +36,12 @@ enum { IDS = 3 }; /* what integers are below: rows of tables, documents */
 #define Q F(4, 3, 16)
 #define LSE F(4, 8, 3)
 
+static const double frequency[] = {1, 0.1};
+#define TURNS(width, times)                                                             \
+  {                                                                                     \
+    .rope = {.head_dim = 4, .rotated = width, .frequency = frequency, .factor = times } \
+  }
+
 static const cut_case cases[] = {
     {TS_OP_ADD, "", {X, X}, {X}, {{0}}, "01c", "2*xC"},
     {TS_OP_ADD, "of two dimensions", {F(6, 8), F(6, 8)}, {F(6, 8)}, {{0}}, "0c", "1"},
@@ -69,7 +75,8 @@ static const cut_case cases[] = {
     {TS_OP_RMSNORM, "", {X, F(8)}, {X, F(4, 3)}, {.norm = {1e-5f, TS_F32}}, "01", "C"},
     {TS_OP_RMSNORM_DX, "", {X, X, F(8), F(4, 3)}, {X}, {{0}}, "01", "C"},
     {TS_OP_RMSNORM_DW, "", {X, X, F(4, 3)}, {F(8)}, {.norm = {0, TS_F32}}, "01", "C"},
-    {TS_OP_ROPE, "", {Q, I(4, 3)}, {Q}, {.rope = {.head_dim = 4, .theta = 100}}, "bth", ""},
+    {TS_OP_ROPE, "", {Q, I(4, 3)}, {Q}, TURNS(4, 1), "bth", ""},
+    {TS_OP_ROPE, "of a part", {Q, I(4, 3)}, {Q}, TURNS(2, 1.25), "bth", ""},
     {TS_OP_ATTENTION, "", {Q, X, X, I(4, 3)}, {Q, LSE}, HEADS(0), "bh", "t"},
     {TS_OP_ATTENTION, "with dropout", {Q, X, X, I(4, 3), L(1), L(4)}, {Q, LSE}, HEADS(0.5f), "b", "h"},
     {TS_OP_ATTENTION_DX, "", {Q, Q, X, X, Q, LSE}, {Q, X, X}, HEADS(0), "bh", "t"},

@@ -73,6 +73,7 @@ static void test_ownership(void) {
 static void test_attributes(void) {
   int64_t cuts[] = {0, 5, 8};
   ts_range range[] = {{0, 5, 0, 1}}, other_range[] = {{0, 5, 0.5f, 1}};
+  double turns[] = {1, 0.5}, other_turns[] = {1, 0.25};
   ts_piece piece[] = {{0, cuts, 0, 5}}, other_piece[] = {{0, cuts, 0, 4}};
   const struct {
     ts_op op;
@@ -80,7 +81,9 @@ static void test_attributes(void) {
   } rows[] = {
       {TS_OP_VIEW, {.view = {0, TS_SHAPE(2, 4)}}, {.view = {0, TS_SHAPE(4, 2)}}},
       {TS_OP_MATMUL, {.matmul = {false, true, TS_F32}}, {.matmul = {false, true, TS_BF16}}},
-      {TS_OP_ROPE, {.rope = {.head_dim = 4, .theta = 1e4}}, {.rope = {.head_dim = 4, .theta = 5e5}}},
+      {TS_OP_ROPE, {.rope = {4, 4, false, turns, 1}}, {.rope = {4, 4, false, other_turns, 1}}},
+      {TS_OP_ROPE, {.rope = {4, 2, false, turns, 1}}, {.rope = {4, 2, false, turns, 1.25}}},
+      {TS_OP_ROPE, {.rope = {4, 2, false, turns, 1}}, {.rope = {4, 4, false, turns, 1}}},
       {TS_OP_DROPOUT, {.dropout = {0.5f, 1}}, {.dropout = {0.5f, 2}}},
       {TS_OP_SUM_SQUARES, {.segments = {range, 1}}, {.segments = {other_range, 1}}},
       {TS_OP_ADAMW, {.adamw = {.range = range, .n = 1}}, {.adamw = {.range = range, .n = 1, .rounding.key = 1}}},
@@ -95,6 +98,23 @@ static void test_attributes(void) {
   }
   tap_ok(equal, "a copy has equal attributes");
   tap_ok(different, "attributes that differ in one member do");
+}
+
+/* What a node says of its attributes: those that are not neutral. */
+static void test_printing(void) {
+  double turns[] = {1, 0.5};
+  const struct {
+    ts_op op;
+    ts_attr attr;
+    const char *text;
+  } rows[] = {{TS_OP_ROPE, {.rope = {4, 4, false, turns, 1}}, " {head_dim 4}"},
+              {TS_OP_ROPE, {.rope = {4, 2, true, turns, 1.25}}, " {head_dim 4, rotated 2, factor 1.25, inverse}"}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    ts_text text = {0};
+    ts_attributes_print(&(ts_node){.op = rows[i].op, .attr = rows[i].attr}, &text);
+    tap_ok(strcmp(text.text, rows[i].text) == 0, "%s is printed%s", ts_op_get(rows[i].op)->name, text.text);
+    ts_text_free(&text);
+  }
 }
 
 /* ---- rewriting ---- */
@@ -415,6 +435,7 @@ int main(void) {
   test_building();
   test_ownership();
   test_attributes();
+  test_printing();
   test_rewriting();
   test_rewriting_priors();
   test_rewriting_changes();

@@ -117,12 +117,15 @@ static void build_rmsnorm(gradient_case *c, int variant) {
   ts_build_rmsnorm(ts_graph_site(c->graph), "node", x, numbers(c, "w", TS_SHAPE(8)), 1e-5f);
 }
 
+/* Bits: inverse; two of four elements turn, and are stretched. */
 static void build_rope(gradient_case *c, int variant) {
   ts_node args = {.op = TS_OP_ROPE, .name = "node", .n_in = 2};
   args.in = (ts_tid[]){numbers(c, "x", activations()), integers(c, "positions", TS_I32, TS_SHAPE(2, 3), 50)};
   args.attr.rope.head_dim = 4;
-  args.attr.rope.theta = 100;
-  args.attr.rope.inverse = variant == 1;
+  args.attr.rope.rotated = variant & 2 ? 2 : 4;
+  args.attr.rope.inverse = variant & 1;
+  args.attr.rope.frequency = (const double[]){1, 0.1};
+  args.attr.rope.factor = variant & 2 ? 1.25 : 1;
   ts_graph_add(ts_graph_site(c->graph), &args);
 }
 
@@ -176,7 +179,7 @@ static const struct gradient_row {
     {TS_OP_SPLIT, 1, build_split},         {TS_OP_CONCAT, 1, build_concat},
     {TS_OP_MATMUL, 8, build_matmul},       {TS_OP_EMBEDDING, 1, build_embedding},
     {TS_OP_LAYERNORM, 1, build_layernorm}, {TS_OP_RMSNORM, 1, build_rmsnorm},
-    {TS_OP_ROPE, 2, build_rope},           {TS_OP_ATTENTION, 16, build_attention},
+    {TS_OP_ROPE, 4, build_rope},           {TS_OP_ATTENTION, 16, build_attention},
     {TS_OP_HEAD_LOSS, 1, build_head_loss},
 };
 

@@ -43,12 +43,17 @@ typedef struct op_case {
 #define ALL (~0u)
 
 static int64_t pack_offset[] = {0, 5}, split_size[] = {3, 5}, cuts[] = {0, 5, 8};
+static double frequency[] = {1, 0.01};
 static ts_range range[] = {{0, 5, 0, 1}, {8, 12, 0, 1}};
 static ts_piece piece[] = {{0, cuts, 0, 5}};
 
 #define HEADS                                                                                                \
   {                                                                                                          \
     .attention = {.heads = 4, .kv_heads = 2, .head_dim = 2, .scale = 0.5f, .causal = true, .dropout = 0.1f } \
+  }
+#define TURNS(head, width, times)                                                          \
+  {                                                                                        \
+    .rope = {.head_dim = head, .rotated = width, .frequency = frequency, .factor = times } \
   }
 #define RANDOM INTS(2, 3), LONGS(1), LONGS(2)
 
@@ -160,7 +165,8 @@ static const op_case cases[] = {
     {TS_OP_RMSNORM, "", 2, 2, {X, NORMAL(8)}, {X, NORMAL(2, 3)}, {.norm = {1e-5f, TS_F32}}, 0, 0, 0, 384},
     {TS_OP_RMSNORM_DX, "", 4, 1, {X, X, NORMAL(8), NORMAL(2, 3)}, {X}, {.norm = {1e-5f, TS_F32}}, 0, 0, 0, 384},
     {TS_OP_RMSNORM_DW, "", 3, 1, {X, X, NORMAL(2, 3)}, {NORMAL(8)}, {.norm = {1e-5f, TS_F32}}, 0, 0, 0, 384},
-    {TS_OP_ROPE, "", 2, 1, {X, INTS(2, 3)}, {X}, {.rope = {.head_dim = 4, .theta = 10000}}, 1, 0, 0, 48},
+    {TS_OP_ROPE, "", 2, 1, {X, INTS(2, 3)}, {X}, TURNS(4, 4, 1), 1, 0, 0, 48},
+    {TS_OP_ROPE, "of a part", 2, 1, {X, INTS(2, 3)}, {X}, TURNS(4, 2, 1.25), 1, 0, 0, 48},
     /* 4 B H T T D, halved by the mask: 4 x 2 x 4 x 9 x 2 / 2 */
     {TS_OP_ATTENTION,
      "",
@@ -403,7 +409,11 @@ static void test_attributes(void) {
        0,
        0},
       {TS_OP_ATTENTION, "dropout without a seed", 3, 2, {X, NORMAL(2, 3, 4), NORMAL(2, 3, 4)}, {X}, HEADS, 0, 0, 0, 0},
-      {TS_OP_ROPE, "an odd head", 2, 1, {NORMAL(2, 3, 9), INTS(2, 3)}, {X}, {.rope = {.head_dim = 3}}, 0, 0, 0, 0},
+      {TS_OP_ROPE, "an odd width", 2, 1, {NORMAL(2, 3, 9), INTS(2, 3)}, {X}, TURNS(3, 3, 1), 0, 0, 0, 0},
+      {TS_OP_ROPE, "more than a head", 2, 1, {NORMAL(2, 3, 4), INTS(2, 3)}, {X}, TURNS(2, 4, 1), 0, 0, 0, 0},
+      {TS_OP_ROPE, "nothing that turns", 2, 1, {NORMAL(2, 3, 4), INTS(2, 3)}, {X}, TURNS(4, 0, 1), 0, 0, 0, 0},
+      {TS_OP_ROPE, "part of a head", 2, 1, {NORMAL(2, 3, 6), INTS(2, 3)}, {X}, TURNS(4, 4, 1), 0, 0, 0, 0},
+      {TS_OP_ROPE, "no factor", 2, 1, {NORMAL(2, 3, 4), INTS(2, 3)}, {X}, TURNS(4, 4, 0), 0, 0, 0, 0},
       {TS_OP_ALL_GATHER, "no pieces", 1, 1, {NORMAL(5)}, {X}, {.comm = {.group = 2}}, 0, 0, 0, 0},
       {TS_OP_ALL_GATHER,
        "a piece of nothing",

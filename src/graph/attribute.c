@@ -32,6 +32,10 @@ static int count_outputs(const ts_node *node) {
   return node->n_out;
 }
 
+static int count_pairs(const ts_node *node) {
+  return node->attr.rope.rotated / 2;
+}
+
 static int count_segments(const ts_node *node) {
   return node->attr.segments.n;
 }
@@ -61,7 +65,14 @@ static void print_dropout(const ts_attr *a, ts_text *to) {
 }
 
 static void print_rope(const ts_attr *a, ts_text *to) {
-  ts_text_add(to, " {head_dim %d%s}", a->rope.head_dim, a->rope.inverse ? ", inverse" : "");
+  ts_text_add(to, " {head_dim %d", a->rope.head_dim);
+  if (a->rope.rotated != a->rope.head_dim) {
+    ts_text_add(to, ", rotated %d", a->rope.rotated);
+  }
+  if (a->rope.factor != 1) {
+    ts_text_add(to, ", factor %g", a->rope.factor);
+  }
+  ts_text_add(to, "%s}", a->rope.inverse ? ", inverse" : "");
 }
 
 static void print_attention(const ts_attr *a, ts_text *to) {
@@ -125,12 +136,11 @@ const ts_attribute ts_attribute_dropout = {
 
 const ts_attribute ts_attribute_split = {{{0}}, ARRAY(split.size, count_outputs), NO_DTYPE};
 
-const ts_attribute ts_attribute_rope = {{MEMBER(rope.head_dim), MEMBER(rope.inverse), MEMBER(rope.scaling),
-                                         MEMBER(rope.theta), MEMBER(rope.factor), MEMBER(rope.low_freq_factor),
-                                         MEMBER(rope.high_freq_factor), MEMBER(rope.original_max_position)},
-                                        NO_ARRAY,
-                                        NO_DTYPE,
-                                        .print = print_rope};
+const ts_attribute ts_attribute_rope = {
+    {MEMBER(rope.head_dim), MEMBER(rope.rotated), MEMBER(rope.inverse), MEMBER(rope.factor)},
+    ARRAY(rope.frequency, count_pairs),
+    NO_DTYPE,
+    .print = print_rope};
 
 const ts_attribute ts_attribute_attention = {
     {MEMBER(attention.heads), MEMBER(attention.kv_heads), MEMBER(attention.head_dim), MEMBER(attention.scale),

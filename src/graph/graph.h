@@ -127,8 +127,6 @@ typedef struct ts_piece {
   int64_t begin, end;  /**< Elements relative to each shard's own first element; clipped to the shard. */
 } ts_piece;
 
-enum { TS_ROPE_DEFAULT, TS_ROPE_LLAMA3, TS_ROPE_LINEAR };
-
 /** Attributes, by op. Arrays are owned by the node (copied by ts_graph_add). */
 typedef union ts_attr {
   struct {
@@ -165,10 +163,10 @@ typedef union ts_attr {
     const int64_t *size;
   } split;
   struct {
-    int head_dim;
+    int head_dim, rotated; /**< Elements of a head, and the first of them that turn: even. */
     bool inverse;
-    int scaling; /**< TS_ROPE_... */
-    double theta, factor, low_freq_factor, high_freq_factor, original_max_position;
+    const double *frequency; /**< [rotated / 2], radians from one position to the next. */
+    double factor;           /**< Of sines and cosines, positive; 1: a rotation. */
   } rope;
   struct {
     int heads, kv_heads, head_dim;

@@ -1,5 +1,7 @@
 /* The one builder: blocks of attention and an MLP as the family's row and the deck say. */
+#include "base/memory.h"
 #include "model/parts.h"
+#include "model/rope.h"
 
 #include "ops/build.h"
 
@@ -31,39 +33,31 @@ static ts_model_name inside(const char *part, const char *name) {
 
 /* ---- attention ---- */
 
-typedef struct scaling_row {
-  const char *name;
-  int value;
-} scaling_row;
-
-static const scaling_row scalings[] = {
-    {"default", TS_ROPE_DEFAULT}, {"llama3", TS_ROPE_LLAMA3}, {"linear", TS_ROPE_LINEAR}, {NULL, 0}};
-
-static int find_scaling(const char *name) {
-  const scaling_row *row = scalings;
-  while (row->name != NULL && strcmp(row->name, name) != 0) {
-    ++row;
-  }
-  TS_ASSERT(row->name != NULL);
-  return row->value;
+static ts_rope rope_of(const ts_deck_model *m) {
+  const ts_deck_rope *r = &m->rope_scaling;
+  return (ts_rope){.rope_type = r->rope_type,
+                   .theta = m->rope_theta,
+                   .factor = r->factor,
+                   .low_freq_factor = r->low_freq_factor,
+                   .high_freq_factor = r->high_freq_factor,
+                   .original_max_position_embeddings = r->original_max_position_embeddings};
 }
 
 static ts_tid rope(ts_model_builder *b, const char *base, ts_tid x) {
-  const ts_deck_rope *r = &b->model->rope_scaling;
-  ts_model_name name = ts_model_name_of(b, inside(b->family->attention, base).text);
-  return ts_graph_add(
-      b->at, &(ts_node){.op = TS_OP_ROPE,
-                        .name = name.text,
-                        .n_in = 2,
-                        .in = (ts_tid[]){x, b->positions},
-                        .beta = TS_NONE,
-                        .attr = {.rope = {.head_dim = (int) b->model->head_dim,
-                                          .scaling = find_scaling(r->rope_type),
-                                          .theta = b->model->rope_theta,
-                                          .factor = r->factor,
-                                          .low_freq_factor = r->low_freq_factor,
-                                          .high_freq_factor = r->high_freq_factor,
-                                          .original_max_position = (double) r->original_max_position_embeddings}}});
+  int head = (int) b->model->head_dim;
+  ts_rope how = rope_of(b->model);
+  ts_attr attr = {.rope = {.head_dim = head, .rotated = head}};
+  double *frequency = ts_malloc((size_t) (head / 2) * sizeof *frequency);
+  ts_rope_frequencies(&how, head, b->length, frequency, &attr.rope.factor);
+  attr.rope.frequency = frequency;
+  ts_tid y = ts_graph_add(b->at, &(ts_node){.op = TS_OP_ROPE,
+                                            .name = ts_model_name_of(b, inside(b->family->attention, base).text).text,
+                                            .n_in = 2,
+                                            .in = (ts_tid[]){x, b->positions},
+                                            .beta = TS_NONE,
+                                            .attr = attr});
+  ts_free(frequency);
+  return y;
 }
 
 static void make_qkv(ts_model_builder *b, ts_tid x, ts_tid qkv[3]) {

@@ -5,8 +5,10 @@
 
 const char *ts_shape_rope(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *x = ts_rule_in(g, node, 0);
-  TS_RULE(x->shape.n == 3 && node->attr.rope.head_dim % 2 == 0 && x->shape.d[2] % node->attr.rope.head_dim == 0,
-          "x is [B][T][heads of an even size]");
+  int head = node->attr.rope.head_dim, rotated = node->attr.rope.rotated;
+  TS_RULE(x->shape.n == 3 && head > 0 && x->shape.d[2] % head == 0, "x is [B][T][heads x head_dim]");
+  TS_RULE(rotated > 0 && rotated % 2 == 0 && rotated <= head, "an even number of a head's elements turn");
+  TS_RULE(node->attr.rope.factor > 0, "the factor is positive");
   TS_RULE(ts_rule_is(g, node, 1, TS_I32, TS_SHAPE(x->shape.d[0], x->shape.d[1])), "positions are [B][T] int32");
   dtype[0] = x->dtype;
   shape[0] = x->shape;
