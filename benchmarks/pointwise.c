@@ -30,29 +30,39 @@ static ts_tid leaf(ts_graph *g, const char *name, ts_dtype dtype, ts_shape shape
 }
 
 /* An op whose inputs are n activations of one shape. */
-static void build_plain(ts_graph *g, ts_op op, ts_dtype dtype, int n, int64_t columns) {
+static void build_any(ts_graph *g, ts_op op, ts_dtype dtype, int n, int64_t columns, ts_attr attr) {
   static const char *const names[] = {"a", "b", "c"};
   ts_tid in[3];
   for (int i = 0; i < n; ++i) {
     in[i] = leaf(g, names[i], dtype, TS_SHAPE(4, n_rows / 4, columns));
   }
-  ts_build(ts_graph_site(g), op, "node", n, in);
+  ts_graph_add(ts_graph_site(g), &(ts_node){.op = op, .name = "node", .n_in = n, .in = in, .attr = attr});
 }
 
 static void build_add(ts_graph *g, ts_dtype dtype) {
-  build_plain(g, TS_OP_ADD, dtype, 2, HIDDEN);
+  build_any(g, TS_OP_ADD, dtype, 2, HIDDEN, (ts_attr){{0}});
+}
+/* An activation of a kind, or its gradient. */
+static void build_kind(ts_graph *g, ts_op op, ts_dtype dtype, int n, ts_activation kind) {
+  build_any(g, op, dtype, n, INNER, (ts_attr){.activation = {kind}});
 }
 static void build_gelu(ts_graph *g, ts_dtype dtype) {
-  build_plain(g, TS_OP_GELU, dtype, 1, INNER);
+  build_kind(g, TS_OP_ACTIVATION, dtype, 1, TS_ACTIVATION_GELU_TANH);
 }
 static void build_gelu_dx(ts_graph *g, ts_dtype dtype) {
-  build_plain(g, TS_OP_GELU_DX, dtype, 2, INNER);
+  build_kind(g, TS_OP_ACTIVATION_DX, dtype, 2, TS_ACTIVATION_GELU_TANH);
+}
+static void build_gelu_erf(ts_graph *g, ts_dtype dtype) {
+  build_kind(g, TS_OP_ACTIVATION, dtype, 1, TS_ACTIVATION_GELU);
+}
+static void build_gelu_erf_dx(ts_graph *g, ts_dtype dtype) {
+  build_kind(g, TS_OP_ACTIVATION_DX, dtype, 2, TS_ACTIVATION_GELU);
 }
 static void build_swiglu(ts_graph *g, ts_dtype dtype) {
-  build_plain(g, TS_OP_SWIGLU, dtype, 2, INNER);
+  build_kind(g, TS_OP_GLU, dtype, 2, TS_ACTIVATION_SILU);
 }
 static void build_swiglu_dx(ts_graph *g, ts_dtype dtype) {
-  build_plain(g, TS_OP_SWIGLU_DX, dtype, 3, INNER);
+  build_kind(g, TS_OP_GLU_DX, dtype, 3, TS_ACTIVATION_SILU);
 }
 
 static void build_cast(ts_graph *g, ts_dtype dtype) {
@@ -172,6 +182,8 @@ static const struct {
             {"accumulate", build_accumulate},
             {"gelu", build_gelu},
             {"gelu_dx", build_gelu_dx},
+            {"gelu_erf", build_gelu_erf},
+            {"gelu_erf_dx", build_gelu_erf_dx},
             {"swiglu", build_swiglu},
             {"swiglu_dx", build_swiglu_dx},
             {"dropout", build_dropout},

@@ -30,41 +30,73 @@ template <typename T> static __device__ __forceinline__ float sigmoid(float u, f
   return u >= 0.0f ? r : e * r;
 }
 
-/* gelu (x) = x sigmoid (2 u), u = sqrt (2 / pi) (x + 0.044715 x^3): the tanh form. */
-static __device__ __forceinline__ float gelu_argument(float x) {
-  return 1.5957691216f * (x + 0.044715f * x * x * x);
-}
+/* ---- activations: act (x) and its slope, a struct for each kind ---- */
 
-struct gelu_body {
+/* The tanh form is x sigmoid (2 u), u = sqrt (2 / pi) (x + 0.044715 x^3). */
+struct gelu_tanh {
+  template <typename T> static __device__ __forceinline__ float apply(float x, float *slope) {
+    float rise, s = sigmoid<T>(1.5957691216f * (x + 0.044715f * x * x * x), &rise);
+    *slope = s + x * rise * 1.5957691216f * (1.0f + 3.0f * 0.044715f * x * x);
+    return x * s;
+  }
+};
+
+/* x Phi (x); erfc, because 1 + erf cancels. */
+struct gelu {
+  template <typename T> static __device__ __forceinline__ float apply(float x, float *slope) {
+    float below = 0.5f * erfcf(-0.7071067812f * x);
+    float e = sizeof(T) == sizeof(float) ? expf(-0.5f * x * x) : ts_exp2(-0.7213475204f * x * x);
+    *slope = below + 0.3989422804f * x * e;
+    return x * below;
+  }
+};
+
+struct silu {
+  template <typename T> static __device__ __forceinline__ float apply(float x, float *slope) {
+    float rise, s = sigmoid<T>(x, &rise);
+    *slope = s + x * rise;
+    return x * s;
+  }
+};
+
+struct relu {
+  template <typename T> static __device__ __forceinline__ float apply(float x, float *slope) {
+    *slope = x <= 0.0f ? 0.0f : 1.0f;
+    return x < 0.0f ? 0.0f : x;
+  }
+};
+
+template <typename Act> struct activation_body {
   enum { IN = 1, OUT = 1 };
   template <typename T> static __device__ __forceinline__ void apply(float *y, const float *x) {
     float slope;
-    y[0] = x[0] * sigmoid<T>(gelu_argument(x[0]), &slope);
+    y[0] = Act::template apply<T>(x[0], &slope);
   }
 };
 
-struct gelu_dx_body {
-  enum { IN = 2, OUT = 1 };
-  template <typename T> static __device__ __forceinline__ void apply(float *y, const float *x) {
-    float slope, s = sigmoid<T>(gelu_argument(x[1]), &slope);
-    y[0] = x[0] * (s + x[1] * slope * 1.5957691216f * (1.0f + 3.0f * 0.044715f * x[1] * x[1]));
-  }
-};
-
-struct swiglu_body {
+template <typename Act> struct activation_dx_body {
   enum { IN = 2, OUT = 1 };
   template <typename T> static __device__ __forceinline__ void apply(float *y, const float *x) {
     float slope;
-    y[0] = x[0] * sigmoid<T>(x[0], &slope) * x[1];
+    Act::template apply<T>(x[1], &slope);
+    y[0] = x[0] * slope;
   }
 };
 
-struct swiglu_dx_body { /* dy, gate, up -> dgate, dup */
+template <typename Act> struct glu_body {
+  enum { IN = 2, OUT = 1 };
+  template <typename T> static __device__ __forceinline__ void apply(float *y, const float *x) {
+    float slope;
+    y[0] = Act::template apply<T>(x[0], &slope) * x[1];
+  }
+};
+
+template <typename Act> struct glu_dx_body { /* dy, gate, up -> dgate, dup */
   enum { IN = 3, OUT = 2 };
   template <typename T> static __device__ __forceinline__ void apply(float *y, const float *x) {
-    float slope, s = sigmoid<T>(x[1], &slope);
-    y[0] = x[0] * x[2] * (s + x[1] * slope);
-    y[1] = x[0] * (x[1] * s);
+    float slope, value = Act::template apply<T>(x[1], &slope);
+    y[0] = x[0] * x[2] * slope;
+    y[1] = x[0] * value;
   }
 };
 
@@ -164,6 +196,13 @@ template <typename Body> static void run_body(const ts_kernel_call *call) {
   } else {
     choose_lanes<Body, ts_bf16>(call);
   }
+}
+
+/* The body of the node's kind. */
+template <template <typename> class Body> static void run_kind(const ts_kernel_call *call) {
+  static void (*const run[TS_N_ACTIVATIONS])(const ts_kernel_call *) = {run_body<Body<gelu_tanh>>, run_body<Body<gelu>>,
+                                                                        run_body<Body<silu>>, run_body<Body<relu>>};
+  run[call->node->attr.activation.kind](call);
 }
 
 /* ---- cast and accumulate: y = beta prior + x, types of x and y apart ---- */
@@ -316,10 +355,10 @@ const ts_kernel *ts_cuda_pointwise(ts_op op) {
     ts_kernel row;
   } rows[] = {
       {TS_OP_ADD, {NULL, run_body<add_body>, NULL}},
-      {TS_OP_GELU, {NULL, run_body<gelu_body>, NULL}},
-      {TS_OP_GELU_DX, {NULL, run_body<gelu_dx_body>, NULL}},
-      {TS_OP_SWIGLU, {NULL, run_body<swiglu_body>, NULL}},
-      {TS_OP_SWIGLU_DX, {NULL, run_body<swiglu_dx_body>, NULL}},
+      {TS_OP_ACTIVATION, {NULL, run_kind<activation_body>, NULL}},
+      {TS_OP_ACTIVATION_DX, {NULL, run_kind<activation_dx_body>, NULL}},
+      {TS_OP_GLU, {NULL, run_kind<glu_body>, NULL}},
+      {TS_OP_GLU_DX, {NULL, run_kind<glu_dx_body>, NULL}},
       {TS_OP_CAST, {NULL, cast_launch, NULL}},
       {TS_OP_ACCUMULATE, {NULL, accumulate_launch, NULL}},
       {TS_OP_DROPOUT, {NULL, dropout_launch, NULL}},

@@ -49,6 +49,28 @@ static double slope(double x) {
   return sigmoid(x) * sigmoid(-x);
 }
 
+static double density(double x) {
+  return exp(-0.5 * x * x) * 0.39894228040143267794;
+}
+
+/* The error grows with that of x^2 / 2, which is rounded before it goes into exp. */
+static void test_normal(void) {
+  double worst = 0, worst_density = 0;
+  for (int i = 0; i < 64 * COUNT; ++i) {
+    float d, x = (float) (-12.5 + 25 * (i + 0.37) / (64 * COUNT)), y = ts_normal(x, &d);
+    double exact = 0.5 * erfc(-x * 0.70710678118654752440), grown = 0.5 * (double) x * (double) x * 0x1p-24;
+    worst = fmax(worst, (fabs(y / exact - 1) - (x < 0 ? grown : 0)) / 0x1p-24);
+    worst_density = fmax(worst_density, (fabs(d / density(x) - 1) - grown) / 0x1p-24);
+  }
+  tap_ok(worst < 6, "normal distribution: %.2f units beyond the square's", worst);
+  tap_ok(worst_density < 6, "its density: %.2f units beyond the square's", worst_density);
+  float d, at_zero = ts_normal(0.0f, &d);
+  tap_ok(fabsf(at_zero - 0.5f) <= 0x1p-24f && ts_normal(INFINITY, &d) == 1 && ts_normal(1e30f, &d) == 1 &&
+             ts_normal(-INFINITY, &d) < 4e-36f && d < 4e-34f,
+         "normal distribution at 0 and at the ends");
+  tap_ok(isnan(NAN * ts_normal(NAN, &d)), "x Phi (x) keeps NaN");
+}
+
 static void test_ends(void) {
   tap_ok(ts_expf(-INFINITY) == 0 && ts_expf(-87.5f) == 0 && ts_expf(-3e38f) == 0, "exp is 0 below -87");
   tap_ok(isinf(ts_expf(INFINITY)) && isinf(ts_expf(88.5f)) && isinf(ts_expf(3e38f)), "exp is infinite above 88");
@@ -136,6 +158,7 @@ int main(void) {
   tap_ok(s < 2.5, "sigmoid: %.2f ulp", s);
   tap_ok(d < 6, "slope of sigmoid: %.2f ulp", d); /* two divisions' worth of roundings more */
   test_ends();
+  test_normal();
   test_angles();
   test_narrow();
   test_lanes();

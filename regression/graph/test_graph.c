@@ -22,7 +22,7 @@ static ts_graph *make(void) {
   at.unit = ts_graph_unit(g, "second");
   ts_tid w = ts_graph_leaf(g, "w", TS_ROLE_PARAM, TS_F32, TS_SHAPE(C, C), at.unit);
   y = ts_build_matmul(at, "product", y, w, TS_NONE, false, true, TS_F32);
-  y = ts_build(at, TS_OP_GELU, "gelu", 1, &y);
+  y = ts_build_activation(at, "gelu", y, TS_ACTIVATION_GELU);
   y = ts_build_add(at, "sum", x, y);
   ts_graph_mark(g, "result", y);
   return g;
@@ -154,7 +154,7 @@ static ts_graph *make_prior(void) {
                                              .prior = &prior,
                                              .beta = beta,
                                              .attr = g->node[1].attr});
-  ts_graph_mark(g, "result", ts_build(at, TS_OP_GELU, "late", 1, &again));
+  ts_graph_mark(g, "result", ts_build_activation(at, "late", again, TS_ACTIVATION_GELU));
   return g;
 }
 
@@ -205,7 +205,7 @@ static void test_rewriting_windows(void) {
   ts_graph *g = ts_graph_create();
   ts_tid state = ts_graph_leaf(g, "state", TS_ROLE_STATE, TS_F32, TS_SHAPE(B * C), -1);
   ts_tid view = ts_build_view(ts_graph_site(g), "window", state, 0, TS_SHAPE(B, C));
-  ts_build(ts_graph_site(g), TS_OP_GELU, "late", 1, &view);
+  ts_build_activation(ts_graph_site(g), "late", view, TS_ACTIVATION_GELU);
   ts_rewrite r = ts_rewrite_begin(g);
   ts_rewrite_copy(&r, 1);
   ts_rewrite_copy(&r, 0);
@@ -223,7 +223,7 @@ static const char text_dump[] = "# 4 nodes, 8 tensors, 2 units\n"
                                 "param  w fp32[8x8]\n"
                                 "forward  norm: norm, norm:1 = rmsnorm(x, norm.weight)  fp32[2x3x8]\n"
                                 "forward  product: product = matmul(norm, w) {b^T}  fp32[2x3x8]\n"
-                                "forward  gelu: gelu = gelu(product)  fp32[2x3x8]\n"
+                                "forward  gelu: gelu = activation(product) {gelu}  fp32[2x3x8]\n"
                                 "forward  sum: sum = add(x, gelu)  fp32[2x3x8]\n"
                                 "mark   result = sum\n";
 
@@ -342,7 +342,7 @@ static void break_version_prior(ts_graph *g) {
                                             .prior = &view,
                                             .beta = TS_NONE,
                                             .attr = {.matmul = {.dtype = TS_F32}}});
-  ts_build(ts_graph_site(g), TS_OP_GELU, "late", 1, &view);
+  ts_build_activation(ts_graph_site(g), "late", view, TS_ACTIVATION_GELU);
 }
 
 static void break_names(ts_graph *g) {

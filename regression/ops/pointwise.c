@@ -9,16 +9,8 @@ static void build_same(run_case *c, int variant, ts_dtype dtype, int n_in, int n
   }
 }
 
-static void build_1_1(run_case *c, int variant, ts_dtype dtype) {
-  build_same(c, variant, dtype, 1, 1);
-}
-
 static void build_2_1(run_case *c, int variant, ts_dtype dtype) {
   build_same(c, variant, dtype, 2, 1);
-}
-
-static void build_3_2(run_case *c, int variant, ts_dtype dtype) {
-  build_same(c, variant, dtype, 3, 2);
 }
 
 static void add(run_case *c) {
@@ -62,35 +54,76 @@ static void accumulate(run_case *c) {
   }
 }
 
-static const double root = 0.79788456080286535588; /* sqrt (2 / pi) */
+/* Every kind at every shape. */
+enum { ACTIVATIONS = OPS_SHAPES * TS_N_ACTIVATIONS };
 
-static void gelu(run_case *c) {
+static void build_activation(run_case *c, int variant, ts_dtype dtype) {
+  bool glu = c->op == TS_OP_GLU || c->op == TS_OP_GLU_DX, dx = c->op == TS_OP_ACTIVATION_DX || c->op == TS_OP_GLU_DX;
+  build_same(c, variant / TS_N_ACTIVATIONS, dtype, 1 + glu + dx, glu && dx ? 2 : 1);
+  c->attr.activation.kind = (ts_activation) (variant % TS_N_ACTIVATIONS);
+}
+
+static double gelu_tanh(double x, double *slope) {
+  const double root = 0.79788456080286535588; /* sqrt (2 / pi) */
+  double t = tanh(root * (x + 0.044715 * x * x * x));
+  *slope = 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
+  return 0.5 * x * (1 + t);
+}
+
+static double gelu_erf(double x, double *slope) {
+  double below = 0.5 * erfc(-x * 0.70710678118654752440);
+  *slope = below + x * exp(-0.5 * x * x) * 0.39894228040143267794;
+  return x * below;
+}
+
+static double silu(double x, double *slope) {
+  double s = 1 / (1 + exp(-x));
+  *slope = s + x * s * (1 - s);
+  return x * s;
+}
+
+static double relu(double x, double *slope) {
+  *slope = x > 0;
+  return x > 0 ? x : 0;
+}
+
+/* act (x) and its slope. */
+static double activate(const run_case *c, double x, double *slope) {
+  static double (*const kinds[])(double, double *) = {[TS_ACTIVATION_GELU_TANH] = gelu_tanh,
+                                                      [TS_ACTIVATION_GELU] = gelu_erf,
+                                                      [TS_ACTIVATION_SILU] = silu,
+                                                      [TS_ACTIVATION_RELU] = relu};
+  return kinds[c->attr.activation.kind](x, slope);
+}
+
+static void activation(run_case *c) {
+  double slope;
   for (int64_t i = 0; i < ops_count(c, 0); ++i) {
-    double x = ops_in(c, 0)[i];
-    ops_out(c, 0)[i] = 0.5 * x * (1 + tanh(root * (x + 0.044715 * x * x * x)));
+    ops_out(c, 0)[i] = activate(c, ops_in(c, 0)[i], &slope);
   }
 }
 
-static void gelu_dx(run_case *c) {
+static void activation_dx(run_case *c) {
+  double slope;
   for (int64_t i = 0; i < ops_count(c, 0); ++i) {
-    double x = ops_in(c, 1)[i], t = tanh(root * (x + 0.044715 * x * x * x));
-    double slope = root * (1 + 3 * 0.044715 * x * x);
-    ops_out(c, 0)[i] = ops_in(c, 0)[i] * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope);
+    activate(c, ops_in(c, 1)[i], &slope);
+    ops_out(c, 0)[i] = ops_in(c, 0)[i] * slope;
   }
 }
 
-static void swiglu(run_case *c) {
+static void glu(run_case *c) {
+  double slope;
   for (int64_t i = 0; i < ops_count(c, 0); ++i) {
-    double gate = ops_in(c, 0)[i];
-    ops_out(c, 0)[i] = gate / (1 + exp(-gate)) * ops_in(c, 1)[i];
+    ops_out(c, 0)[i] = activate(c, ops_in(c, 0)[i], &slope) * ops_in(c, 1)[i];
   }
 }
 
-static void swiglu_dx(run_case *c) {
+static void glu_dx(run_case *c) {
+  double slope;
   for (int64_t i = 0; i < ops_count(c, 0); ++i) {
-    double dy = ops_in(c, 0)[i], gate = ops_in(c, 1)[i], s = 1 / (1 + exp(-gate));
-    ops_out(c, 0)[i] = dy * ops_in(c, 2)[i] * (s + gate * s * (1 - s));
-    ops_out(c, 1)[i] = dy * gate * s;
+    double value = activate(c, ops_in(c, 1)[i], &slope);
+    ops_out(c, 0)[i] = ops_in(c, 0)[i] * ops_in(c, 2)[i] * slope;
+    ops_out(c, 1)[i] = ops_in(c, 0)[i] * value;
   }
 }
 
@@ -128,10 +161,10 @@ const op_row ops_pointwise[] = {
     {TS_OP_ADD, OPS_SHAPES, build_2_1, add, 2},
     {TS_OP_CAST, OPS_SHAPES, build_cast, copy, 0},
     {TS_OP_ACCUMULATE, OPS_SHAPES + 3, build_accumulate, accumulate, 2},
-    {TS_OP_GELU, OPS_SHAPES, build_1_1, gelu, 4},
-    {TS_OP_GELU_DX, OPS_SHAPES, build_2_1, gelu_dx, 6},
-    {TS_OP_SWIGLU, OPS_SHAPES, build_2_1, swiglu, 4},
-    {TS_OP_SWIGLU_DX, OPS_SHAPES, build_3_2, swiglu_dx, 6},
+    {TS_OP_ACTIVATION, ACTIVATIONS, build_activation, activation, 4},
+    {TS_OP_ACTIVATION_DX, ACTIVATIONS, build_activation, activation_dx, 6},
+    {TS_OP_GLU, ACTIVATIONS, build_activation, glu, 4},
+    {TS_OP_GLU_DX, ACTIVATIONS, build_activation, glu_dx, 6},
     {TS_OP_DROPOUT, OPS_SHAPES + 1, build_dropout, dropout, 2},
     {.reference = NULL},
 };

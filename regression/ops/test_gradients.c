@@ -61,15 +61,13 @@ static void build_cast(gradient_case *c, int variant) {
   ts_build_cast(ts_graph_site(c->graph), "node", numbers(c, "x", activations()), TS_BF16);
 }
 
-static void build_gelu(gradient_case *c, int variant) {
-  (void) variant;
-  ts_build(ts_graph_site(c->graph), TS_OP_GELU, "node", 1, (ts_tid[]){numbers(c, "x", activations())});
+static void build_activation(gradient_case *c, int variant) {
+  ts_build_activation(ts_graph_site(c->graph), "node", numbers(c, "x", activations()), (ts_activation) variant);
 }
 
-static void build_swiglu(gradient_case *c, int variant) {
-  (void) variant;
+static void build_glu(gradient_case *c, int variant) {
   ts_tid gate = numbers(c, "gate", activations());
-  ts_build(ts_graph_site(c->graph), TS_OP_SWIGLU, "node", 2, (ts_tid[]){gate, numbers(c, "up", activations())});
+  ts_build_glu(ts_graph_site(c->graph), "node", gate, numbers(c, "up", activations()), (ts_activation) variant);
 }
 
 static void build_dropout(gradient_case *c, int variant) {
@@ -173,13 +171,20 @@ static const struct gradient_row {
   int variants;
   void (*build)(gradient_case *c, int variant);
 } rows[] = {
-    {TS_OP_VIEW, 1, build_view},           {TS_OP_ADD, 2, build_add},
-    {TS_OP_CAST, 1, build_cast},           {TS_OP_GELU, 1, build_gelu},
-    {TS_OP_SWIGLU, 1, build_swiglu},       {TS_OP_DROPOUT, 1, build_dropout},
-    {TS_OP_SPLIT, 1, build_split},         {TS_OP_CONCAT, 1, build_concat},
-    {TS_OP_MATMUL, 8, build_matmul},       {TS_OP_EMBEDDING, 1, build_embedding},
-    {TS_OP_LAYERNORM, 1, build_layernorm}, {TS_OP_RMSNORM, 1, build_rmsnorm},
-    {TS_OP_ROPE, 4, build_rope},           {TS_OP_ATTENTION, 16, build_attention},
+    {TS_OP_VIEW, 1, build_view},
+    {TS_OP_ADD, 2, build_add},
+    {TS_OP_CAST, 1, build_cast},
+    {TS_OP_ACTIVATION, TS_N_ACTIVATIONS, build_activation},
+    {TS_OP_GLU, TS_N_ACTIVATIONS, build_glu},
+    {TS_OP_DROPOUT, 1, build_dropout},
+    {TS_OP_SPLIT, 1, build_split},
+    {TS_OP_CONCAT, 1, build_concat},
+    {TS_OP_MATMUL, 8, build_matmul},
+    {TS_OP_EMBEDDING, 1, build_embedding},
+    {TS_OP_LAYERNORM, 1, build_layernorm},
+    {TS_OP_RMSNORM, 1, build_rmsnorm},
+    {TS_OP_ROPE, 4, build_rope},
+    {TS_OP_ATTENTION, 16, build_attention},
     {TS_OP_HEAD_LOSS, 1, build_head_loss},
 };
 

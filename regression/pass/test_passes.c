@@ -186,7 +186,7 @@ static void test_backward_order(void) {
   tap_ok(reversed == 0 && backward > 0 && unit == 0, "backward: unit by unit, in reverse");
   tap_ok(first_backward + backward == g->n_nodes, "backward: after all of the forward");
   static const int rows[][2] = {{TS_OP_ATTENTION_DX, L},
-                                {TS_OP_SWIGLU_DX, L},
+                                {TS_OP_GLU_DX, L},
                                 {TS_OP_RMSNORM_DX, 2 * L + 1},
                                 {TS_OP_RMSNORM_DW, 2 * L + 1},
                                 {TS_OP_HEAD_LOSS_DX, 1},
@@ -299,9 +299,10 @@ static ts_graph *make_shared(void) {
                                          .n_in = 3,
                                          .in = (ts_tid[]){x, x, x},
                                          .attr = {.attention = {.heads = 1, .kv_heads = 1, .head_dim = 8}}});
-  ts_tid y = ts_build(at, TS_OP_GELU, "y", 1, &a), z = ts_build(at, TS_OP_GELU, "z", 1, &y);
+  ts_tid y = ts_build_activation(at, "y", a, TS_ACTIVATION_RELU),
+         z = ts_build_activation(at, "z", y, TS_ACTIVATION_RELU);
   at.unit = ts_graph_unit(g, "end");
-  ts_tid sum = ts_build(at, TS_OP_SWIGLU, "sum", 2, (ts_tid[]){y, z});
+  ts_tid sum = ts_build_glu(at, "sum", y, z, TS_ACTIVATION_SILU);
   ts_graph_mark(g, "loss", ts_build(at, TS_OP_HEAD_LOSS, "loss", 3, (ts_tid[]){sum, w, ids}));
   return g;
 }
@@ -372,11 +373,11 @@ static void test_not_fused(void) {
   ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add", x, y));
   expect_adds(g, 0, "a product added to what was there before");
   g = make_sum(&x, &y);
-  ts_tid late = ts_build(ts_graph_site(g), TS_OP_GELU, "late", 1, &x);
+  ts_tid late = ts_build_activation(ts_graph_site(g), "late", x, TS_ACTIVATION_RELU);
   ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add", late, y));
   expect_adds(g, 1, "a term that is made after the product");
   g = make_sum(&x, &y);
-  ts_graph_mark(g, "other", ts_build(ts_graph_site(g), TS_OP_GELU, "other", 1, &y));
+  ts_graph_mark(g, "other", ts_build_activation(ts_graph_site(g), "other", y, TS_ACTIVATION_RELU));
   ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add", x, y));
   expect_adds(g, 1, "a product that somebody else reads");
   g = make_sum(&x, &y);
@@ -387,7 +388,7 @@ static void test_not_fused(void) {
   ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add", y, y));
   expect_adds(g, 1, "a product added to itself");
   g = make_sum(&x, &y);
-  y = ts_build(ts_graph_site(g), TS_OP_GELU, "gelu", 1, &y);
+  y = ts_build_activation(ts_graph_site(g), "act", y, TS_ACTIVATION_RELU);
   ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add", x, y));
   expect_adds(g, 1, "an op that cannot add");
   g = make_sum(&x, &y);
@@ -408,10 +409,12 @@ static const ts_kernel *any_kernel(ts_op op) {
  * where the backend has them these become one op, and with recomputation the forward one is there twice. */
 static void test_epilogue(void) {
   const ts_backend all = {.name = "all", .kernel = any_kernel};
-  static const int fused[][2] = {{TS_OP_MATMUL_GELU, L}, {TS_OP_MATMUL_DGELU, L}, {TS_OP_GELU, 0}, {TS_OP_GELU_DX, 0}};
+  static const int fused[][2] = {
+      {TS_OP_MATMUL_GELU, L}, {TS_OP_MATMUL_DGELU, L}, {TS_OP_ACTIVATION, 0}, {TS_OP_ACTIVATION_DX, 0}};
   static const int twice[][2] = {
-      {TS_OP_MATMUL_GELU, 2 * L}, {TS_OP_MATMUL_DGELU, L}, {TS_OP_GELU, 0}, {TS_OP_GELU_DX, 0}};
-  static const int apart[][2] = {{TS_OP_MATMUL_GELU, 0}, {TS_OP_MATMUL_DGELU, 0}, {TS_OP_GELU, L}, {TS_OP_GELU_DX, L}};
+      {TS_OP_MATMUL_GELU, 2 * L}, {TS_OP_MATMUL_DGELU, L}, {TS_OP_ACTIVATION, 0}, {TS_OP_ACTIVATION_DX, 0}};
+  static const int apart[][2] = {
+      {TS_OP_MATMUL_GELU, 0}, {TS_OP_MATMUL_DGELU, 0}, {TS_OP_ACTIVATION, L}, {TS_OP_ACTIVATION_DX, L}};
   passed p = run(TINY_GPT2, "bf16.enabled=true", NULL, TS_MODEL_TRAIN, NULL);
   expect_counts("a backend without fused products", p.graph, apart, 4);
   int nodes = p.graph->n_nodes;
@@ -428,6 +431,30 @@ static void test_epilogue(void) {
   expect_counts("fp32", p.graph, apart, 4);
   end(&p);
   backend = ts_backend_null();
+}
+
+/* The products know the tanh form alone: the other kinds stay nodes of their own, forward and backward. */
+static void test_epilogue_kinds(void) {
+  const ts_backend all = {.name = "all", .kernel = any_kernel};
+  for (int kind = 0; kind < TS_N_ACTIVATIONS; ++kind) {
+    ts_graph *g = ts_graph_create();
+    ts_site at = ts_graph_site(g);
+    ts_tid x = ts_graph_leaf(g, "x", TS_ROLE_INPUT, TS_BF16, TS_SHAPE(2, 8), -1);
+    ts_tid w = ts_graph_leaf(g, "w", TS_ROLE_INPUT, TS_BF16, TS_SHAPE(8, 8), -1);
+    ts_tid bias = ts_graph_leaf(g, "bias", TS_ROLE_INPUT, TS_BF16, TS_SHAPE(8), -1);
+    ts_tid y = ts_build_matmul(at, "product", x, w, bias, false, false, TS_BF16);
+    y = ts_build_activation(at, "y", y, (ts_activation) kind);
+    const ts_tid in[] = {ts_build_matmul(at, "dy", y, w, TS_NONE, false, true, TS_BF16), x};
+    ts_node dx = {.op = TS_OP_ACTIVATION_DX, .name = "dx", .n_in = 2, .in = in};
+    dx.attr.activation.kind = (ts_activation) kind;
+    ts_graph_mark(g, "dx", ts_graph_add(at, &dx));
+    ts_pass_epilogue(&g, &(ts_pass_context){.target = {.backend = &all}});
+    int fused = kind == TS_ACTIVATION_GELU_TANH;
+    tap_ok(count_op(g, TS_OP_MATMUL_GELU) == fused && count_op(g, TS_OP_MATMUL_DGELU) == fused &&
+               count_op(g, TS_OP_ACTIVATION) == !fused && count_op(g, TS_OP_ACTIVATION_DX) == !fused,
+           "activation %d: %s", kind, fused ? "in the products" : "after the products");
+    ts_graph_destroy(&g);
+  }
 }
 
 /* A sum with beta and one without it, of two outputs of one node, which has one beta. */
@@ -503,6 +530,7 @@ int main(void) {
   test_one_beta();
   test_state();
   test_epilogue();
+  test_epilogue_kinds();
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
   return tap_done();
 }

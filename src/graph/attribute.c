@@ -54,6 +54,11 @@ static void print_view(const ts_attr *a, ts_text *to) {
   ts_text_add(to, " {offset %lld}", (long long) a->view.offset);
 }
 
+static void print_activation(const ts_attr *a, ts_text *to) {
+  static const char *const names[TS_N_ACTIVATIONS] = {"gelu_tanh", "gelu", "silu", "relu"};
+  ts_text_add(to, " {%s}", names[a->activation.kind]);
+}
+
 static void print_matmul(const ts_attr *a, ts_text *to) {
   if (a->matmul.transpose_a || a->matmul.transpose_b) {
     ts_text_add(to, " {%s%s}", a->matmul.transpose_a ? "a^T" : "", a->matmul.transpose_b ? "b^T" : "");
@@ -115,6 +120,8 @@ const ts_attribute ts_attribute_view = {
 const ts_attribute ts_attribute_pack = {{MEMBER(pack.count)}, ARRAY(pack.offset, count_inputs), NO_DTYPE};
 
 const ts_attribute ts_attribute_cast = {{MEMBER(cast.dtype)}, NO_ARRAY, DTYPE(cast.dtype)};
+
+const ts_attribute ts_attribute_activation = {{MEMBER(activation.kind)}, NO_ARRAY, NO_DTYPE, .print = print_activation};
 
 const ts_attribute ts_attribute_matmul = {
     {MEMBER(matmul.transpose_a), MEMBER(matmul.transpose_b), MEMBER(matmul.dtype)},

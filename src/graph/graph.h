@@ -127,6 +127,15 @@ typedef struct ts_piece {
   int64_t begin, end;  /**< Elements relative to each shard's own first element; clipped to the shard. */
 } ts_piece;
 
+/** Kinds of activation; graph/ops.def has their formulas. */
+typedef enum ts_activation {
+  TS_ACTIVATION_GELU_TANH,
+  TS_ACTIVATION_GELU,
+  TS_ACTIVATION_SILU,
+  TS_ACTIVATION_RELU,
+  TS_N_ACTIVATIONS
+} ts_activation;
+
 /** Attributes, by op. Arrays are owned by the node (copied by ts_graph_add). */
 typedef union ts_attr {
   struct {
@@ -140,6 +149,9 @@ typedef union ts_attr {
   struct {
     ts_dtype dtype;
   } cast;
+  struct {
+    ts_activation kind;
+  } activation;
   struct {
     bool transpose_a, transpose_b;
     ts_dtype dtype;

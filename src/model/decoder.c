@@ -101,10 +101,10 @@ static ts_tid think(ts_model_builder *b, ts_tid x) {
   ts_tid y;
   if (f->gate != NULL) {
     ts_tid gate = project(b, f->gate, x, inner, f->mlp_bias), up = project(b, f->up, x, inner, f->mlp_bias);
-    y = ts_model_op(b, TS_OP_SWIGLU, act.text, 2, (ts_tid[]){gate, up});
+    y = ts_build_glu(b->at, ts_model_name_of(b, act.text).text, gate, up, TS_ACTIVATION_SILU);
   } else {
     y = project(b, f->up, x, inner, f->mlp_bias);
-    y = ts_model_op(b, TS_OP_GELU, act.text, 1, &y);
+    y = ts_build_activation(b->at, ts_model_name_of(b, act.text).text, y, TS_ACTIVATION_GELU_TANH);
   }
   y = project(b, f->down, y, b->model->hidden_size, f->mlp_bias);
   return ts_model_dropout(b, inside(f->mlp, "dropout").text, y, b->model->resid_pdrop);

@@ -33,6 +33,14 @@ ts_tid ts_build_cast(ts_site at, const char *name, ts_tid x, ts_dtype dtype) {
   return build_node(at, TS_OP_CAST, name, INPUTS(x), (ts_attr){.cast = {dtype}});
 }
 
+ts_tid ts_build_activation(ts_site at, const char *name, ts_tid x, ts_activation kind) {
+  return build_node(at, TS_OP_ACTIVATION, name, INPUTS(x), (ts_attr){.activation = {kind}});
+}
+
+ts_tid ts_build_glu(ts_site at, const char *name, ts_tid gate, ts_tid up, ts_activation kind) {
+  return build_node(at, TS_OP_GLU, name, INPUTS(gate, up), (ts_attr){.activation = {kind}});
+}
+
 ts_tid ts_build_accumulate(ts_site at, const char *name, ts_tid prior, ts_tid x, ts_tid beta) {
   return build_node(at, TS_OP_ACCUMULATE, name, INPUTS(prior, x, beta), (ts_attr){0});
 }

@@ -75,46 +75,54 @@ const char *ts_index_accumulate(const ts_node *node) {
   return "*c,*c,.->*c";
 }
 
-const char *ts_shape_gelu(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
-  return same(g, node, 1, dtype, shape);
+static const char *same_activation(const ts_graph *g, const ts_node *node, int n, ts_dtype *dtype, ts_shape *shape) {
+  TS_RULE((unsigned) node->attr.activation.kind < TS_N_ACTIVATIONS, "the kind of activation is one of graph.h's");
+  return same(g, node, n, dtype, shape);
 }
 
-const char *ts_index_gelu(const ts_node *node) {
+const char *ts_shape_activation(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  return same_activation(g, node, 1, dtype, shape);
+}
+
+const char *ts_index_activation(const ts_node *node) {
   (void) node;
   return "*c->*c";
 }
 
-void ts_gradient_gelu(ts_gradients *gradients, const ts_node *node) {
+void ts_gradient_activation(ts_gradients *gradients, const ts_node *node) {
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
   const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[0]};
-  ts_gradients_add(gradients, node->in[0], ts_build(at, TS_OP_GELU_DX, name, 2, in));
+  ts_gradients_add(
+      gradients, node->in[0],
+      ts_graph_add(at, &(ts_node){.op = TS_OP_ACTIVATION_DX, .name = name, .n_in = 2, .in = in, .attr = node->attr}));
   ts_free(name);
 }
 
-const char *ts_shape_gelu_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
-  return same(g, node, 2, dtype, shape);
+const char *ts_shape_activation_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  return same_activation(g, node, 2, dtype, shape);
 }
 
-const char *ts_index_gelu_dx(const ts_node *node) {
+const char *ts_index_activation_dx(const ts_node *node) {
   (void) node;
   return "*c,*c->*c";
 }
 
-const char *ts_shape_swiglu(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
-  return same(g, node, 2, dtype, shape);
+const char *ts_shape_glu(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  return same_activation(g, node, 2, dtype, shape);
 }
 
-const char *ts_index_swiglu(const ts_node *node) {
+const char *ts_index_glu(const ts_node *node) {
   (void) node;
   return "*c,*c->*c";
 }
 
-void ts_gradient_swiglu(ts_gradients *gradients, const ts_node *node) {
+void ts_gradient_glu(ts_gradients *gradients, const ts_node *node) {
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
   const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[0], node->in[1]};
-  ts_tid dx = ts_build(at, TS_OP_SWIGLU_DX, name, 3, in);
+  ts_tid dx = ts_graph_add(
+      at, &(ts_node){.op = TS_OP_GLU_DX, .name = name, .n_in = 3, .in = in, .n_out = 2, .attr = node->attr});
   for (int i = 0; i < 2; ++i) {
     if (ts_gradients_wanted(gradients, node->in[i])) {
       ts_gradients_add(gradients, node->in[i], dx + i);
@@ -123,11 +131,11 @@ void ts_gradient_swiglu(ts_gradients *gradients, const ts_node *node) {
   ts_free(name);
 }
 
-const char *ts_shape_swiglu_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
-  return same(g, node, 3, dtype, shape);
+const char *ts_shape_glu_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  return same_activation(g, node, 3, dtype, shape);
 }
 
-const char *ts_index_swiglu_dx(const ts_node *node) {
+const char *ts_index_glu_dx(const ts_node *node) {
   (void) node;
   return "*c,*c,*c->*c,*c";
 }

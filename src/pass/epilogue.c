@@ -3,8 +3,9 @@
  *   x = matmul (a, b, bias); y = gelu (x)      ->  matmul_gelu (a, b, bias): y, and x for the backward step
  *   dy = matmul (a, b); dx = gelu_dx (dy, x)   ->  matmul_dgelu (a, b, x)
  *
- * A GELU alone reads and writes every activation of the inner width once, forward and backward; in the product it costs
- * neither, and it sees the sum before it is rounded. */
+ * gelu is an activation of the kind GELU_TANH; the others have no such kernels.  A GELU alone reads and writes every
+ * activation of the inner width once, forward and backward; in the product it costs neither, and it sees the sum before
+ * it is rounded. */
 #include "base/memory.h"
 #include "graph/rewrite.h"
 #include "pass/pass.h"
@@ -24,6 +25,10 @@ static bool fits(const ts_graph *g, const ts_node *node) {
          ts_shape_count(&y->shape) > 0;
 }
 
+static bool is_gelu(const ts_node *node, ts_op op) {
+  return node->op == op && node->attr.activation.kind == TS_ACTIVATION_GELU_TANH;
+}
+
 static void find_epilogues(epilogue *e, const int *uses) {
   const ts_graph *g = e->from;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
@@ -32,10 +37,10 @@ static void find_epilogues(epilogue *e, const int *uses) {
     if (m == TS_NONE || !fits(g, &g->node[m]) || node->prior != NULL || g->node[m].segment != node->segment) {
       continue;
     }
-    if (node->op == TS_OP_GELU && g->node[m].n_in == 3 && e->gelu_of[m] == TS_NONE) {
+    if (is_gelu(node, TS_OP_ACTIVATION) && g->node[m].n_in == 3 && e->gelu_of[m] == TS_NONE) {
       e->gelu_of[m] = n;
       e->taken[n] = m;
-    } else if (node->op == TS_OP_GELU_DX && g->node[m].n_in == 2 && uses[node->in[0]] == 1 &&
+    } else if (is_gelu(node, TS_OP_ACTIVATION_DX) && g->node[m].n_in == 2 && uses[node->in[0]] == 1 &&
                !ts_graph_is_marked(g, node->in[0])) {
       e->taken[m] = n;
     }
@@ -59,7 +64,7 @@ static void write_product(epilogue *e, ts_nid n) {
   const ts_graph *g = e->from;
   ts_tid *map = e->rewrite.map;
   const ts_node *node = &g->node[n];
-  ts_nid before = node->op == TS_OP_GELU_DX ? g->tensor[node->in[0]].producer : TS_NONE;
+  ts_nid before = node->op == TS_OP_ACTIVATION_DX ? g->tensor[node->in[0]].producer : TS_NONE;
   if (e->gelu_of[n] != TS_NONE) {
     const ts_node *gelu = &g->node[e->gelu_of[n]];
     ts_tid first = fuse(e, TS_OP_MATMUL_GELU, n, gelu, node->in[2], 2);
