@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HIDDEN = 768, INNER = 3072, VOCABULARY = 50257, MAX_TENSORS = 16 };
+enum { HIDDEN = 768, HEADS = 12, INNER = 3072, VOCABULARY = 50257, MAX_TENSORS = 16 };
 static const ts_backend *backend;
 static ts_device *device;     /* NULL: the host */
 static int64_t n_rows = 1024; /* tokens */
@@ -100,15 +100,16 @@ static void build_embedding_dw(ts_graph *g, ts_dtype dtype) {
                         TS_F32);
 }
 
-/* A norm and its gradients: the first n of these inputs that the op has. */
-static void build_norm(ts_graph *g, ts_op op, ts_dtype dtype, const char *inputs) {
+/* A norm and its gradients: these inputs; of rows or, where `heads`, of heads of 64. */
+static void build_norm(ts_graph *g, ts_op op, ts_dtype dtype, const char *inputs, int heads) {
+  int64_t columns = heads > 0 ? HIDDEN / heads : HIDDEN, rows = n_rows / 4 * (heads > 0 ? heads : 1);
   ts_tid in[5];
   int n = 0;
   for (const char *c = inputs; *c != 0; ++c) {
     char name[2] = {*c, 0};
-    in[n++] = *c == 'y' || *c == 'x'   ? leaf(g, name, dtype, TS_SHAPE(4, n_rows / 4, HIDDEN))
-              : *c == 'm' || *c == 'r' ? leaf(g, name, TS_F32, TS_SHAPE(4, n_rows / 4))
-                                       : leaf(g, name, dtype, TS_SHAPE(HIDDEN));
+    in[n++] = *c == 'y' || *c == 'x'   ? leaf(g, name, dtype, TS_SHAPE(4, rows, columns))
+              : *c == 'm' || *c == 'r' ? leaf(g, name, TS_F32, TS_SHAPE(4, rows))
+                                       : leaf(g, name, dtype, TS_SHAPE(columns));
   }
   ts_node args = {.op = op, .name = "node", .n_in = n, .in = in};
   args.attr.norm.eps = 1e-5f;
@@ -117,22 +118,31 @@ static void build_norm(ts_graph *g, ts_op op, ts_dtype dtype, const char *inputs
 }
 
 static void build_layernorm(ts_graph *g, ts_dtype dtype) {
-  build_norm(g, TS_OP_LAYERNORM, dtype, "xwb");
+  build_norm(g, TS_OP_LAYERNORM, dtype, "xwb", 0);
 }
 static void build_layernorm_dx(ts_graph *g, ts_dtype dtype) {
-  build_norm(g, TS_OP_LAYERNORM_DX, dtype, "yxwmr");
+  build_norm(g, TS_OP_LAYERNORM_DX, dtype, "yxwmr", 0);
 }
 static void build_layernorm_dw(ts_graph *g, ts_dtype dtype) {
-  build_norm(g, TS_OP_LAYERNORM_DW, dtype, "yxmr");
+  build_norm(g, TS_OP_LAYERNORM_DW, dtype, "yxmr", 0);
 }
 static void build_rmsnorm(ts_graph *g, ts_dtype dtype) {
-  build_norm(g, TS_OP_RMSNORM, dtype, "xw");
+  build_norm(g, TS_OP_RMSNORM, dtype, "xw", 0);
 }
 static void build_rmsnorm_dx(ts_graph *g, ts_dtype dtype) {
-  build_norm(g, TS_OP_RMSNORM_DX, dtype, "yxwr");
+  build_norm(g, TS_OP_RMSNORM_DX, dtype, "yxwr", 0);
 }
 static void build_rmsnorm_dw(ts_graph *g, ts_dtype dtype) {
-  build_norm(g, TS_OP_RMSNORM_DW, dtype, "yxr");
+  build_norm(g, TS_OP_RMSNORM_DW, dtype, "yxr", 0);
+}
+static void build_rmsnorm_heads(ts_graph *g, ts_dtype dtype) {
+  build_norm(g, TS_OP_RMSNORM, dtype, "xw", HEADS);
+}
+static void build_rmsnorm_heads_dx(ts_graph *g, ts_dtype dtype) {
+  build_norm(g, TS_OP_RMSNORM_DX, dtype, "yxwr", HEADS);
+}
+static void build_rmsnorm_heads_dw(ts_graph *g, ts_dtype dtype) {
+  build_norm(g, TS_OP_RMSNORM_DW, dtype, "yxr", HEADS);
 }
 
 static void build_rope(ts_graph *g, ts_dtype dtype) {
@@ -197,6 +207,9 @@ static const struct {
             {"rmsnorm", build_rmsnorm},
             {"rmsnorm_dx", build_rmsnorm_dx},
             {"rmsnorm_dw", build_rmsnorm_dw},
+            {"rmsnorm_heads", build_rmsnorm_heads},
+            {"rmsnorm_heads_dx", build_rmsnorm_heads_dx},
+            {"rmsnorm_heads_dw", build_rmsnorm_heads_dw},
             {"rope", build_rope},
             {"sum_squares", build_sum_squares},
             {"adamw", build_adamw}};

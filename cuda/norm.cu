@@ -1,21 +1,34 @@
-/* LayerNorm and RMSNorm: one family, RMSNorm has no mean and no bias.  TPR threads do a row and keep it in registers,
- * VECTORS vectors of 16 bytes each, so that every element is read once; rows that are too long or not aligned are done
- * by a warp that reads them again, from the cache.
+/* LayerNorm and RMSNorm: one family, RMSNorm has no mean and no bias, but an offset that is added to w.  TPR threads do
+ * a row and keep it in registers, VECTORS vectors of 16 bytes each, so that every element is read once; rows of heads
+ * are one vector each of 8 or 16 threads, and a warp does several; rows that are too long or not aligned are done by a
+ * warp that reads them again, from the cache.
  *
  * Bytes: forward 2 N C, dx 3 N C (4 with a prior), dw 2 N C elements, for N rows; statistics 8 N. */
 #include "cuda/columns.cuh"
 
-enum { ROWS = 4 /* of a block where a warp does a row */, VECTORS = 4 };
+enum { ROWS = 4 /* of a block where a warp does a row */, VECTORS = 4, SHORT = ROWS * TS_WARP /* threads of it */ };
 
 /* Threads of a block, and the row that the calling thread works on, with its place in it. */
-template <int TPR> constexpr int block_threads = TPR == TS_WARP ? ROWS *TS_WARP : TPR;
+template <int TPR> constexpr int block_threads = TPR <= TS_WARP ? (int) SHORT : TPR;
 
 template <int TPR> static __device__ __forceinline__ int64_t my_row(void) {
-  return TPR == TS_WARP ? (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP : (int64_t) blockIdx.x;
+  return TPR <= TS_WARP ? (int64_t) blockIdx.x * (SHORT / TPR) + threadIdx.x / TPR : (int64_t) blockIdx.x;
 }
 
+/* Vectors of a thread. */
+template <int TPR> constexpr int row_vectors = TPR < TS_WARP ? 1 : (int) VECTORS;
+
+/* Where the threads are fewer, the same sum: that of a warp whose other lanes have nothing. */
 template <int TPR> static __device__ __forceinline__ float row_sum(float x, float *scratch) {
-  return TPR == TS_WARP ? ts_warp_sum(x) : ts_block_sum(x, scratch);
+  if constexpr (TPR > TS_WARP) {
+    return ts_block_sum(x, scratch);
+  } else {
+#pragma unroll
+    for (int lane = TPR / 2; lane > 0; lane /= 2) {
+      x += __shfl_xor_sync(0xffffffffu, x, lane);
+    }
+    return x;
+  }
 }
 
 /* ---- forward, the row in registers ---- */
@@ -23,41 +36,43 @@ template <int TPR> static __device__ __forceinline__ float row_sum(float x, floa
 template <typename T, int W, bool MEAN, int TPR>
 __global__ void __launch_bounds__(block_threads<TPR>)
     norm_forward_row(T *__restrict__ y, float *__restrict__ mean, float *__restrict__ rstd, const T *__restrict__ x,
-                     const T *__restrict__ w, const T *__restrict__ bias, int64_t rows, int columns, float eps) {
+                     const T *__restrict__ w, const T *__restrict__ bias, int64_t rows, int columns, float eps,
+                     float offset) {
   TS_SHARED(float, scratch, TS_WARP);
   int64_t row = my_row<TPR>();
-  if (row >= rows) {
+  if (TPR >= TS_WARP && row >= rows) {
     return;
   }
+  int mine = TPR >= TS_WARP || row < rows ? columns : 0; /* without a row: goes along for the sums of others */
   int first = (int) (threadIdx.x % TPR) * W;
   const T *from = x + row * columns;
-  float v[VECTORS][W], m = 0, squares = 0;
+  float v[row_vectors<TPR>][W], m = 0, squares = 0;
 #pragma unroll
-  for (int k = 0; k < VECTORS; ++k) {
-    if (first + k * TPR * W < columns) {
+  for (int k = 0; k < row_vectors<TPR>; ++k) {
+    if (first + k * TPR * W < mine) {
       ts_load<W>(v[k], from + first + k * TPR * W);
     }
   }
 #pragma unroll
-  for (int k = 0; k < VECTORS; ++k) {
+  for (int k = 0; k < row_vectors<TPR>; ++k) {
 #pragma unroll
     for (int i = 0; i < W && MEAN; ++i) {
-      m += first + k * TPR * W < columns ? v[k][i] : 0.0f;
+      m += first + k * TPR * W < mine ? v[k][i] : 0.0f;
     }
   }
   m = MEAN ? row_sum<TPR>(m, scratch) / (float) columns : 0.0f;
 #pragma unroll
-  for (int k = 0; k < VECTORS; ++k) {
+  for (int k = 0; k < row_vectors<TPR>; ++k) {
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-      squares += first + k * TPR * W < columns ? (v[k][i] - m) * (v[k][i] - m) : 0.0f;
+      squares += first + k * TPR * W < mine ? (v[k][i] - m) * (v[k][i] - m) : 0.0f;
     }
   }
   float r = 1.0f / sqrtf(row_sum<TPR>(squares, scratch) / (float) columns + eps);
 #pragma unroll
-  for (int k = 0; k < VECTORS; ++k) {
+  for (int k = 0; k < row_vectors<TPR>; ++k) {
     int c = first + k * TPR * W;
-    if (c < columns) {
+    if (c < mine) {
       float weight[W], b[W];
       ts_load<W>(weight, w + c);
       if (MEAN) {
@@ -65,12 +80,12 @@ __global__ void __launch_bounds__(block_threads<TPR>)
       }
 #pragma unroll
       for (int i = 0; i < W; ++i) {
-        v[k][i] = (v[k][i] - m) * r * weight[i] + (MEAN ? b[i] : 0.0f);
+        v[k][i] = (v[k][i] - m) * r * (MEAN ? weight[i] : offset + weight[i]) + (MEAN ? b[i] : 0.0f);
       }
       ts_store<W>(y + row * columns + c, v[k]);
     }
   }
-  if (first == 0) {
+  if (first < mine && first == 0) {
     rstd[row] = r;
     if (MEAN) {
       mean[row] = m;
@@ -84,32 +99,34 @@ template <typename T, int W, bool MEAN, int TPR>
 __global__ void __launch_bounds__(block_threads<TPR>)
     norm_dx_row(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ w,
                 const float *__restrict__ mean, const float *__restrict__ rstd, ts_prior<T> prior, int64_t rows,
-                int columns) {
+                int columns, float offset) {
   TS_SHARED(float, scratch, TS_WARP);
   int64_t row = my_row<TPR>();
-  if (row >= rows) {
+  if (TPR >= TS_WARP && row >= rows) {
     return;
   }
+  int mine = TPR >= TS_WARP || row < rows ? columns : 0; /* without a row: goes along for the sums of others */
   int first = (int) (threadIdx.x % TPR) * W;
   int64_t start = row * columns;
-  float g[VECTORS][W], z[VECTORS][W], m = MEAN ? mean[row] : 0.0f, r = rstd[row], sum = 0, projection = 0;
+  float g[row_vectors<TPR>][W], z[row_vectors<TPR>][W], sum = 0, projection = 0;
+  float m = MEAN && mine > 0 ? mean[row] : 0.0f, r = mine > 0 ? rstd[row] : 0.0f;
 #pragma unroll
-  for (int k = 0; k < VECTORS; ++k) {
+  for (int k = 0; k < row_vectors<TPR>; ++k) {
     int c = first + k * TPR * W;
-    if (c < columns) {
+    if (c < mine) {
       ts_load<W>(g[k], dy + start + c);
       ts_load<W>(z[k], x + start + c);
     }
   }
 #pragma unroll
-  for (int k = 0; k < VECTORS; ++k) {
+  for (int k = 0; k < row_vectors<TPR>; ++k) {
     int c = first + k * TPR * W;
-    if (c < columns) {
+    if (c < mine) {
       float weight[W];
       ts_load<W>(weight, w + c);
 #pragma unroll
       for (int i = 0; i < W; ++i) {
-        g[k][i] *= weight[i];
+        g[k][i] *= MEAN ? weight[i] : offset + weight[i];
         z[k][i] = (z[k][i] - m) * r;
         sum += g[k][i];
         projection += g[k][i] * z[k][i];
@@ -120,9 +137,9 @@ __global__ void __launch_bounds__(block_threads<TPR>)
   projection = row_sum<TPR>(projection, scratch) / (float) columns;
   float beta = ts_prior_beta(prior);
 #pragma unroll
-  for (int k = 0; k < VECTORS; ++k) {
+  for (int k = 0; k < row_vectors<TPR>; ++k) {
     int c = first + k * TPR * W;
-    if (c < columns) {
+    if (c < mine) {
 #pragma unroll
       for (int i = 0; i < W; ++i) {
         g[k][i] = r * (g[k][i] - sum - z[k][i] * projection);
@@ -136,7 +153,20 @@ __global__ void __launch_bounds__(block_threads<TPR>)
 /* Threads for a row of so many columns: 0 when it is too long for registers. */
 template <typename T> static int threads_of_row(int64_t columns) {
   int64_t need = (columns + ts_lanes<T> * VECTORS - 1) / (ts_lanes<T> * VECTORS);
+  if (columns <= 16 * ts_lanes<T>) {
+    return columns <= 8 * ts_lanes<T> ? 8 : 16;
+  }
   return need <= TS_WARP ? TS_WARP : need <= 128 ? 128 : need <= 512 ? 512 : 0;
+}
+
+template <int TPR> static unsigned row_blocks(int64_t rows) {
+  return ts_blocks(rows, TPR <= TS_WARP ? SHORT / TPR : 1);
+}
+
+/* A LayerNorm has none. */
+static float offset_of(const ts_kernel_call *call) {
+  bool rms = call->node->op == TS_OP_RMSNORM || call->node->op == TS_OP_RMSNORM_DX;
+  return rms ? call->node->attr.norm.offset : 0.0f;
 }
 
 /* ---- forward by a warp that reads the row again ---- */
@@ -145,7 +175,8 @@ template <typename T> static int threads_of_row(int64_t columns) {
 template <typename T, int W, bool MEAN>
 __global__ void __launch_bounds__(ROWS *TS_WARP)
     norm_forward(T *__restrict__ y, float *__restrict__ mean, float *__restrict__ rstd, const T *__restrict__ x,
-                 const T *__restrict__ w, const T *__restrict__ bias, int64_t rows, int columns, float eps) {
+                 const T *__restrict__ w, const T *__restrict__ bias, int64_t rows, int columns, float eps,
+                 float offset) {
   int64_t row = (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP;
   if (row >= rows) {
     return;
@@ -181,7 +212,7 @@ __global__ void __launch_bounds__(ROWS *TS_WARP)
     }
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-      v[i] = (v[i] - m) * r * weight[i] + (MEAN ? b[i] : 0.0f);
+      v[i] = (v[i] - m) * r * (MEAN ? weight[i] : offset + weight[i]) + (MEAN ? b[i] : 0.0f);
     }
     ts_store<W>(y + row * columns + c, v);
   }
@@ -199,24 +230,28 @@ template <typename T, int W, bool MEAN> static void launch_forward(const ts_kern
   ts_launch(norm_forward<T, W, MEAN>, ts_blocks(rows, ROWS), ROWS * TS_WARP, 0, ts_call_stream(call),
             (T *) call->out[0], MEAN ? (float *) call->out[1] : (float *) NULL, (float *) call->out[MEAN ? 2 : 1],
             (const T *) call->in[0], (const T *) call->in[1], MEAN ? (const T *) call->in[2] : (const T *) NULL, rows,
-            columns, call->node->attr.norm.eps);
+            columns, call->node->attr.norm.eps, offset_of(call));
 }
 
 template <typename T, bool MEAN, int TPR> static void launch_forward_row(const ts_kernel_call *call) {
   int64_t rows = ts_shape_rows(&ts_call_in(call, 0)->shape);
   int columns = (int) ts_columns_of(ts_call_in(call, 0));
-  ts_launch(norm_forward_row<T, ts_lanes<T>, MEAN, TPR>, TPR == TS_WARP ? ts_blocks(rows, ROWS) : (unsigned) rows,
-            block_threads<TPR>, 0, ts_call_stream(call), (T *) call->out[0],
-            MEAN ? (float *) call->out[1] : (float *) NULL, (float *) call->out[MEAN ? 2 : 1], (const T *) call->in[0],
-            (const T *) call->in[1], MEAN ? (const T *) call->in[2] : (const T *) NULL, rows, columns,
-            call->node->attr.norm.eps);
+  ts_launch(norm_forward_row<T, ts_lanes<T>, MEAN, TPR>, row_blocks<TPR>(rows), block_threads<TPR>, 0,
+            ts_call_stream(call), (T *) call->out[0], MEAN ? (float *) call->out[1] : (float *) NULL,
+            (float *) call->out[MEAN ? 2 : 1], (const T *) call->in[0], (const T *) call->in[1],
+            MEAN ? (const T *) call->in[2] : (const T *) NULL, rows, columns, call->node->attr.norm.eps,
+            offset_of(call));
 }
 
 template <typename T, bool MEAN> static void choose_forward(const ts_kernel_call *call) {
   const void *pointer[] = {call->out[0], call->in[0], call->in[1], MEAN ? call->in[2] : NULL};
   int64_t columns = ts_columns_of(ts_call_in(call, 0));
   int threads = ts_is_wide<T>(columns, pointer, 4) ? threads_of_row<T>(columns) : 0;
-  if (threads == TS_WARP) {
+  if (threads == 8) {
+    launch_forward_row<T, MEAN, 8>(call);
+  } else if (threads == 16) {
+    launch_forward_row<T, MEAN, 16>(call);
+  } else if (threads == TS_WARP) {
     launch_forward_row<T, MEAN, TS_WARP>(call);
   } else if (threads == 128) {
     launch_forward_row<T, MEAN, 128>(call);
@@ -247,7 +282,7 @@ template <typename T, int W, bool MEAN>
 __global__ void __launch_bounds__(ROWS *TS_WARP)
     norm_dx(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ w,
             const float *__restrict__ mean, const float *__restrict__ rstd, ts_prior<T> prior, int64_t rows,
-            int columns) {
+            int columns, float offset) {
   int64_t row = (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP;
   if (row >= rows) {
     return;
@@ -261,6 +296,7 @@ __global__ void __launch_bounds__(ROWS *TS_WARP)
     ts_load<W>(weight, w + c);
 #pragma unroll
     for (int i = 0; i < W; ++i) {
+      weight[i] = MEAN ? weight[i] : offset + weight[i];
       sum += g[i] * weight[i];
       projection += g[i] * weight[i] * ((z[i] - m) * r);
     }
@@ -274,7 +310,7 @@ __global__ void __launch_bounds__(ROWS *TS_WARP)
     ts_load<W>(weight, w + c);
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-      g[i] = r * (g[i] * weight[i] - sum - (z[i] - m) * r * projection);
+      g[i] = r * (g[i] * (MEAN ? weight[i] : offset + weight[i]) - sum - (z[i] - m) * r * projection);
     }
     ts_add_prior<W>(g, prior, beta, start + c);
     ts_store<W>(dx + start + c, g);
@@ -287,23 +323,27 @@ template <typename T, int W, bool MEAN> static void launch_dx(const ts_kernel_ca
   ts_launch(norm_dx<T, W, MEAN>, ts_blocks(rows, ROWS), ROWS * TS_WARP, 0, ts_call_stream(call), (T *) call->out[0],
             (const T *) call->in[0], (const T *) call->in[1], (const T *) call->in[2],
             MEAN ? (const float *) call->in[3] : (const float *) NULL, (const float *) call->in[MEAN ? 4 : 3],
-            ts_call_prior<T>(call, 0), rows, columns);
+            ts_call_prior<T>(call, 0), rows, columns, offset_of(call));
 }
 
 template <typename T, bool MEAN, int TPR> static void launch_dx_row(const ts_kernel_call *call) {
   int64_t rows = ts_shape_rows(&ts_call_in(call, 1)->shape);
   int columns = (int) ts_columns_of(ts_call_in(call, 1));
-  ts_launch(norm_dx_row<T, ts_lanes<T>, MEAN, TPR>, TPR == TS_WARP ? ts_blocks(rows, ROWS) : (unsigned) rows,
-            block_threads<TPR>, 0, ts_call_stream(call), (T *) call->out[0], (const T *) call->in[0],
-            (const T *) call->in[1], (const T *) call->in[2], MEAN ? (const float *) call->in[3] : (const float *) NULL,
-            (const float *) call->in[MEAN ? 4 : 3], ts_call_prior<T>(call, 0), rows, columns);
+  ts_launch(norm_dx_row<T, ts_lanes<T>, MEAN, TPR>, row_blocks<TPR>(rows), block_threads<TPR>, 0, ts_call_stream(call),
+            (T *) call->out[0], (const T *) call->in[0], (const T *) call->in[1], (const T *) call->in[2],
+            MEAN ? (const float *) call->in[3] : (const float *) NULL, (const float *) call->in[MEAN ? 4 : 3],
+            ts_call_prior<T>(call, 0), rows, columns, offset_of(call));
 }
 
 template <typename T, bool MEAN> static void choose_dx(const ts_kernel_call *call) {
   const void *pointer[] = {call->out[0], call->in[0], call->in[1], call->in[2], ts_call_prior<T>(call, 0).data};
   int64_t columns = ts_columns_of(ts_call_in(call, 1));
   int threads = ts_is_wide<T>(columns, pointer, 5) ? threads_of_row<T>(columns) : 0;
-  if (threads == TS_WARP) {
+  if (threads == 8) {
+    launch_dx_row<T, MEAN, 8>(call);
+  } else if (threads == 16) {
+    launch_dx_row<T, MEAN, 16>(call);
+  } else if (threads == TS_WARP) {
     launch_dx_row<T, MEAN, TS_WARP>(call);
   } else if (threads == 128) {
     launch_dx_row<T, MEAN, 128>(call);

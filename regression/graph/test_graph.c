@@ -18,7 +18,7 @@ static ts_graph *make(void) {
   ts_site at = {g, TS_SEGMENT_FORWARD, ts_graph_unit(g, "first")};
   ts_tid x = ts_graph_leaf(g, "x", TS_ROLE_INPUT, TS_F32, TS_SHAPE(B, T, C), -1);
   ts_tid norm = ts_graph_leaf(g, "norm.weight", TS_ROLE_PARAM, TS_F32, TS_SHAPE(C), at.unit);
-  ts_tid y = ts_build_rmsnorm(at, "norm", x, norm, 1e-5f);
+  ts_tid y = ts_build_rmsnorm(at, "norm", x, norm, 1e-5f, 0);
   at.unit = ts_graph_unit(g, "second");
   ts_tid w = ts_graph_leaf(g, "w", TS_ROLE_PARAM, TS_F32, TS_SHAPE(C, C), at.unit);
   y = ts_build_matmul(at, "product", y, w, TS_NONE, false, true, TS_F32);
@@ -226,6 +226,27 @@ static const char text_dump[] = "# 4 nodes, 8 tensors, 2 units\n"
                                 "forward  gelu: gelu = activation(product) {gelu}  fp32[2x3x8]\n"
                                 "forward  sum: sum = add(x, gelu)  fp32[2x3x8]\n"
                                 "mark   result = sum\n";
+
+/* What is not neutral is said. */
+static void test_attribute_texts(void) {
+  static const struct {
+    ts_op op;
+    ts_attr attr;
+    const char *text;
+  } rows[] = {
+      {TS_OP_ACTIVATION, {.activation = {TS_ACTIVATION_RELU}}, " {relu}"},
+      {TS_OP_GLU, {.activation = {TS_ACTIVATION_GELU_TANH}}, " {gelu_tanh}"},
+      {TS_OP_RMSNORM, {.norm = {.eps = 1e-5f}}, ""},
+      {TS_OP_RMSNORM_DX, {.norm = {.offset = 1}}, " {offset 1}"},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    ts_text text = {0};
+    ts_attributes_print(&(ts_node){.op = rows[i].op, .attr = rows[i].attr}, &text);
+    tap_ok(strcmp(text.text == NULL ? "" : text.text, rows[i].text) == 0, "%s:%s", ts_op_get(rows[i].op)->name,
+           rows[i].text);
+    ts_text_free(&text);
+  }
+}
 
 static void test_dumps(void) {
   ts_graph *g = make();
@@ -441,6 +462,7 @@ int main(void) {
   test_rewriting_changes();
   test_rewriting_windows();
   test_dumps();
+  test_attribute_texts();
   test_verifier();
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
   return tap_done();

@@ -2,12 +2,18 @@
 
 static const float epsilon = 1e-5f;
 
-/* Also rows of whole vectors: short ones, longer ones, and one that is too long for a GPU's registers. */
-enum { SHAPES = OPS_SHAPES + 4 };
+/* Also rows of whole vectors: short ones, longer ones, and one that is too long for a GPU's registers; and heads. */
+static const ts_shape more_shapes[] = {
+    {3, {2, 3, 768}},    {3, {1, 5, 1536}},   {3, {1, 3, 6144}},    {3, {1, 2, 16512}}, {4, {2, 5, 3, 6}},
+    {4, {1, 37, 5, 64}}, {4, {2, 9, 3, 128}}, {4, {1, 11, 3, 256}}, {4, {3, 1, 7, 32}}, {4, {1, 3, 2, 8}},
+};
+enum { SHAPES = OPS_SHAPES + sizeof more_shapes / sizeof *more_shapes };
 static ts_shape shape_of(int variant) {
-  static const int64_t more[][3] = {{2, 3, 768}, {1, 5, 1536}, {1, 3, 6144}, {1, 2, 16512}};
-  const int64_t *d = more[variant < OPS_SHAPES ? 0 : variant - OPS_SHAPES];
-  return variant < OPS_SHAPES ? ops_shape(variant) : TS_SHAPE(d[0], d[1], d[2]);
+  return variant < OPS_SHAPES ? ops_shape(variant) : more_shapes[variant - OPS_SHAPES];
+}
+
+static ts_shape columns_of(ts_shape shape) {
+  return TS_SHAPE(shape.d[shape.n - 1]);
 }
 
 static double mean_of(const double *x, int64_t n) {
@@ -44,9 +50,10 @@ static void build_forward(run_case *c, int variant, ts_dtype dtype, int statisti
   ts_shape shape = shape_of(variant);
   input_x(c, dtype, shape);
   for (int i = 0; i < statistics; ++i) {
-    ops_input(c, 1 + i, dtype, TS_SHAPE(shape.d[2]), 1.0);
+    ops_input(c, 1 + i, dtype, columns_of(shape), 1.0);
   }
   c->attr.norm.eps = epsilon;
+  c->attr.norm.offset = statistics == 1 ? (float) (variant % 2) : 0;
   ops_output(c, dtype, shape);
   for (int i = 0; i < statistics; ++i) {
     ops_output(c, TS_F32, rows_of(shape));
@@ -80,7 +87,7 @@ static void rmsnorm(run_case *c) {
     const double *x = ops_in(c, 0) + row * n;
     double rstd = 1 / sqrt(mean_square_of(x, n, 0) + c->attr.norm.eps);
     for (int64_t i = 0; i < n; ++i) {
-      ops_out(c, 0)[row * n + i] = x[i] * rstd * ops_in(c, 1)[i];
+      ops_out(c, 0)[row * n + i] = x[i] * rstd * (c->attr.norm.offset + ops_in(c, 1)[i]);
     }
     ops_out(c, 1)[row] = rstd;
   }
@@ -113,8 +120,9 @@ static void build_dx(run_case *c, int variant, ts_dtype dtype, bool rms) {
   ts_shape shape = shape_of(variant);
   ops_input(c, 0, dtype, shape, 1.0);
   input_x(c, dtype, shape);
-  ops_input(c, 2, dtype, TS_SHAPE(shape.d[2]), 1.0);
+  ops_input(c, 2, dtype, columns_of(shape), 1.0);
   input_statistics(c, 1, rms);
+  c->attr.norm.offset = rms ? (float) (variant % 2) : 0;
   ops_output(c, dtype, shape);
 }
 
@@ -131,13 +139,14 @@ static void dx_of(run_case *c, const double *mean, const double *rstd) {
   int64_t n = ops_columns(c, 0);
   for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
     const double *dy = ops_in(c, 0) + row * n, *x = ops_in(c, 1) + row * n, *w = ops_in(c, 2);
-    double m = mean == NULL ? 0 : mean[row], r = rstd[row], sum = 0, projection = 0;
+    double m = mean == NULL ? 0 : mean[row], r = rstd[row], o = c->attr.norm.offset, sum = 0, projection = 0;
     for (int64_t i = 0; i < n; ++i) {
       sum += mean == NULL ? 0 : dy[i] * w[i];
-      projection += dy[i] * w[i] * (x[i] - m) * r;
+      projection += dy[i] * (o + w[i]) * (x[i] - m) * r;
     }
     for (int64_t i = 0; i < n; ++i) {
-      ops_out(c, 0)[row * n + i] = r * (dy[i] * w[i] - sum / (double) n - (x[i] - m) * r * projection / (double) n);
+      double g = dy[i] * (o + w[i]);
+      ops_out(c, 0)[row * n + i] = r * (g - sum / (double) n - (x[i] - m) * r * projection / (double) n);
     }
   }
 }
@@ -157,7 +166,7 @@ static void build_dw(run_case *c, int variant, ts_dtype dtype, bool rms) {
   input_statistics(c, 1, rms);
   c->attr.norm.dtype = variant % 2 == 0 ? TS_F32 : dtype;
   for (int i = 0; i < (rms ? 1 : 2); ++i) {
-    ops_output(c, c->attr.norm.dtype, TS_SHAPE(shape.d[2]));
+    ops_output(c, c->attr.norm.dtype, columns_of(shape));
   }
 }
 

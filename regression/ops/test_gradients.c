@@ -109,10 +109,11 @@ static void build_layernorm(gradient_case *c, int variant) {
   ts_build_layernorm(ts_graph_site(c->graph), "node", x, w, numbers(c, "b", TS_SHAPE(8)), 1e-5f);
 }
 
+/* Without an offset and with one; then a norm per head. */
 static void build_rmsnorm(gradient_case *c, int variant) {
-  (void) variant;
-  ts_tid x = numbers(c, "x", activations());
-  ts_build_rmsnorm(ts_graph_site(c->graph), "node", x, numbers(c, "w", TS_SHAPE(8)), 1e-5f);
+  ts_tid x = numbers(c, "x", variant < 2 ? activations() : TS_SHAPE(2, 3, 2, 4));
+  ts_tid w = numbers(c, "w", TS_SHAPE(variant < 2 ? 8 : 4));
+  ts_build_rmsnorm(ts_graph_site(c->graph), "node", x, w, 1e-5f, (float) (variant % 2));
 }
 
 /* Bits: inverse; two of four elements turn, and are stretched. */
@@ -182,7 +183,7 @@ static const struct gradient_row {
     {TS_OP_MATMUL, 8, build_matmul},
     {TS_OP_EMBEDDING, 1, build_embedding},
     {TS_OP_LAYERNORM, 1, build_layernorm},
-    {TS_OP_RMSNORM, 1, build_rmsnorm},
+    {TS_OP_RMSNORM, 4, build_rmsnorm},
     {TS_OP_ROPE, 4, build_rope},
     {TS_OP_ATTENTION, 16, build_attention},
     {TS_OP_HEAD_LOSS, 1, build_head_loss},

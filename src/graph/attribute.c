@@ -65,6 +65,12 @@ static void print_matmul(const ts_attr *a, ts_text *to) {
   }
 }
 
+static void print_rmsnorm(const ts_attr *a, ts_text *to) {
+  if (a->norm.offset != 0) {
+    ts_text_add(to, " {offset %g}", (double) a->norm.offset);
+  }
+}
+
 static void print_dropout(const ts_attr *a, ts_text *to) {
   ts_text_add(to, " {p %g}", (double) a->dropout.p);
 }
@@ -135,6 +141,9 @@ const ts_attribute ts_attribute_embedding = {
     {MEMBER(embedding.rows), MEMBER(embedding.dtype)}, NO_ARRAY, DTYPE(embedding.dtype)};
 
 const ts_attribute ts_attribute_eps = {{MEMBER(norm.eps)}, NO_ARRAY, NO_DTYPE};
+
+const ts_attribute ts_attribute_rmsnorm = {
+    {MEMBER(norm.eps), MEMBER(norm.offset)}, NO_ARRAY, NO_DTYPE, .print = print_rmsnorm};
 
 const ts_attribute ts_attribute_norm = {{MEMBER(norm.eps), MEMBER(norm.dtype)}, NO_ARRAY, DTYPE(norm.dtype)};
 

@@ -166,6 +166,7 @@ typedef union ts_attr {
   struct {
     float eps;
     ts_dtype dtype;
+    float offset; /**< Of rmsnorm: 0, or 1 where the weights are kept as differences from 1. */
   } norm;
   struct {
     float p;

@@ -101,7 +101,7 @@ ts_tid ts_model_layernorm(ts_model_builder *b, const char *base, ts_tid x) {
 
 ts_tid ts_model_rmsnorm(ts_model_builder *b, const char *base, ts_tid x) {
   ts_tid w = parameter(b, base, ".weight", TS_SHAPE(last_extent(b, x)));
-  return ts_build_rmsnorm(b->at, ts_model_name_of(b, base).text, x, w, (float) b->model->rms_norm_eps);
+  return ts_build_rmsnorm(b->at, ts_model_name_of(b, base).text, x, w, (float) b->model->rms_norm_eps, 0);
 }
 
 ts_tid ts_model_op(ts_model_builder *b, ts_op op, const char *base, int n_in, const ts_tid *in) {

@@ -83,11 +83,11 @@ ts_tid ts_build_embedding_dw(ts_site at, const char *name, ts_tid dy, ts_tid ids
 }
 
 ts_tid ts_build_layernorm(ts_site at, const char *name, ts_tid x, ts_tid w, ts_tid b, float eps) {
-  return build_node(at, TS_OP_LAYERNORM, name, INPUTS(x, w, b), (ts_attr){.norm = {eps, TS_F32}});
+  return build_node(at, TS_OP_LAYERNORM, name, INPUTS(x, w, b), (ts_attr){.norm = {.eps = eps, .dtype = TS_F32}});
 }
 
-ts_tid ts_build_rmsnorm(ts_site at, const char *name, ts_tid x, ts_tid w, float eps) {
-  return build_node(at, TS_OP_RMSNORM, name, INPUTS(x, w), (ts_attr){.norm = {eps, TS_F32}});
+ts_tid ts_build_rmsnorm(ts_site at, const char *name, ts_tid x, ts_tid w, float eps, float offset) {
+  return build_node(at, TS_OP_RMSNORM, name, INPUTS(x, w), (ts_attr){.norm = {eps, TS_F32, offset}});
 }
 
 ts_tid ts_build_sum_squares(ts_site at, const char *name, ts_tid x, int n, const ts_range *range) {

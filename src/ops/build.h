@@ -36,7 +36,7 @@ ts_tid ts_build_embedding_dw(ts_site at, const char *name, ts_tid dy, ts_tid ids
 
 /** Norms. Not collective. */
 ts_tid ts_build_layernorm(ts_site at, const char *name, ts_tid x, ts_tid w, ts_tid b, float eps);
-ts_tid ts_build_rmsnorm(ts_site at, const char *name, ts_tid x, ts_tid w, float eps);
+ts_tid ts_build_rmsnorm(ts_site at, const char *name, ts_tid x, ts_tid w, float eps, float offset);
 
 /** The update. Not collective. */
 ts_tid ts_build_sum_squares(ts_site at, const char *name, ts_tid x, int n_ranges, const ts_range *range);

@@ -43,7 +43,7 @@ void ts_gradient_layernorm(ts_gradients *gradients, const ts_node *node) {
     char *name = ts_format("%s.dw", node->name);
     ts_site at = ts_gradients_site(gradients, w);
     const ts_tid in[] = {dy, x, node->out[1], node->out[2]};
-    ts_attr attr = {.norm = {node->attr.norm.eps, ts_gradients_dtype(gradients, w)}};
+    ts_attr attr = {.norm = {.eps = node->attr.norm.eps, .dtype = ts_gradients_dtype(gradients, w)}};
     ts_tid dw = ts_graph_add(at, &(ts_node){.op = TS_OP_LAYERNORM_DW, .name = name, .n_in = 4, .in = in, .attr = attr});
     for (int i = 0; i < 2; ++i) {
       if (ts_gradients_wanted(gradients, node->in[1 + i])) {
@@ -83,8 +83,13 @@ const char *ts_index_layernorm_dw(const ts_node *node) {
   return "*C,*C,*,*->C,C";
 }
 
+static bool has_offset(const ts_node *node) {
+  return node->attr.norm.offset == 0.0f || node->attr.norm.offset == 1.0f;
+}
+
 const char *ts_shape_rmsnorm(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *x = ts_rule_in(g, node, 0);
+  TS_RULE(has_offset(node), "the offset is 0 or 1");
   TS_RULE(ts_rule_is(g, node, 1, x->dtype, TS_SHAPE(ts_shape_last(&x->shape))), "w is [C] of x's dtype");
   dtype[0] = x->dtype;
   shape[0] = x->shape;
@@ -104,14 +109,16 @@ void ts_gradient_rmsnorm(ts_gradients *gradients, const ts_node *node) {
     char *name = ts_format("%s.dx", node->name);
     ts_site at = ts_gradients_site(gradients, x);
     const ts_tid in[] = {dy, x, w, node->out[1]};
-    ts_gradients_add(gradients, x, ts_build(at, TS_OP_RMSNORM_DX, name, 4, in));
+    ts_gradients_add(
+        gradients, x,
+        ts_graph_add(at, &(ts_node){.op = TS_OP_RMSNORM_DX, .name = name, .n_in = 4, .in = in, .attr = node->attr}));
     ts_free(name);
   }
   if (ts_gradients_wanted(gradients, w)) {
     char *name = ts_format("%s.dw", node->name);
     ts_site at = ts_gradients_site(gradients, w);
     const ts_tid in[] = {dy, x, node->out[1]};
-    ts_attr attr = {.norm = {node->attr.norm.eps, ts_gradients_dtype(gradients, w)}};
+    ts_attr attr = {.norm = {.eps = node->attr.norm.eps, .dtype = ts_gradients_dtype(gradients, w)}};
     ts_tid dw = ts_graph_add(at, &(ts_node){.op = TS_OP_RMSNORM_DW, .name = name, .n_in = 3, .in = in, .attr = attr});
     ts_gradients_add(gradients, w, dw);
     ts_free(name);
@@ -120,6 +127,7 @@ void ts_gradient_rmsnorm(ts_gradients *gradients, const ts_node *node) {
 
 const char *ts_shape_rmsnorm_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *x = ts_rule_in(g, node, 1);
+  TS_RULE(has_offset(node), "the offset is 0 or 1");
   TS_RULE(ts_rule_is(g, node, 0, x->dtype, x->shape), "dy is like x");
   TS_RULE(ts_rule_is(g, node, 2, x->dtype, TS_SHAPE(ts_shape_last(&x->shape))), "w is [C] of x's dtype");
   TS_RULE(is_statistic(g, node, 3, x), "rstd is fp32, one a row");

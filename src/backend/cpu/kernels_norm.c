@@ -7,9 +7,10 @@
 
 static const ts_tile zeros;
 
-/* What a row is made from; mean is NULL for RMSNorm. */
+/* What a row is made from; mean is NULL for RMSNorm, and only that has an offset, which is added to w. */
 typedef struct norm_input {
   ts_source x, w;
+  float offset;
   const float *mean, *rstd;
   int64_t rows, columns;
 } norm_input;
@@ -26,6 +27,19 @@ static void read_centred(float *centred, const norm_input *in, int64_t row, int6
   for (int64_t i = 0; i < n; ++i) {
     centred[i] = x[i] - mean;
   }
+}
+
+/* offset + w of columns [at, at + n). */
+static const float *read_weight(const norm_input *in, int64_t at, int64_t n, float *buffer) {
+  const float *w = ts_source_read(&in->w, at, n, buffer);
+  if (in->offset == 0.0f) {
+    return w;
+  }
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    buffer[i] = in->offset + w[i];
+  }
+  return buffer;
 }
 
 static float row_mean(const norm_input *in, int64_t row) {
@@ -49,14 +63,14 @@ static float row_mean_square(const norm_input *in, int64_t row, float mean) {
   return ts_lanes_sum(lane) / (float) in->columns;
 }
 
-/* y = (x - mean) rstd w + bias */
+/* y = (x - mean) rstd (offset + w) + bias */
 static void row_forward(const ts_sink *y, const norm_input *in, const ts_source *bias, int64_t row, float mean,
                         float rstd) {
   ts_tile centred, w_buffer, bias_buffer, y_buffer;
   for (int64_t at = 0; at < in->columns; at += TS_TILE) {
     int64_t n = ts_min(TS_TILE, in->columns - at), element = row * in->columns + at;
     read_centred(centred, in, row, at, n, mean);
-    const float *w = ts_source_read(&in->w, at, n, w_buffer);
+    const float *w = read_weight(in, at, n, w_buffer);
     const float *b = bias == NULL ? zeros : ts_source_read(bias, at, n, bias_buffer);
     float *to = ts_sink_open(y, element, y_buffer);
 #pragma omp simd
@@ -85,6 +99,7 @@ TS_CPU_KERNEL(layernorm) = {.run = layernorm_run};
 static void rmsnorm_run(const ts_kernel_call *call) {
   norm_input in = norm_of(call, 0);
   in.w = ts_source_of(call, 1);
+  in.offset = call->node->attr.norm.offset;
   ts_sink y = ts_sink_of(call, 0);
   float *rstd = call->out[1];
 #pragma omp parallel for num_threads(ts_call_threads(call, in.rows)) schedule(static)
@@ -95,12 +110,12 @@ static void rmsnorm_run(const ts_kernel_call *call) {
 }
 TS_CPU_KERNEL(rmsnorm) = {.run = rmsnorm_run};
 
-/* One tile of a row of the backward pass: g = dy w and z = (x - mean) rstd. */
+/* One tile of a row of the backward pass: g = dy (offset + w) and z = (x - mean) rstd. */
 static void read_backward(float *g, float *z, const norm_input *in, const ts_source *dy, int64_t row, int64_t at,
                           int64_t n) {
   ts_tile dy_buffer, w_buffer;
   const float *from = ts_source_read(dy, row * in->columns + at, n, dy_buffer);
-  const float *w = ts_source_read(&in->w, at, n, w_buffer);
+  const float *w = read_weight(in, at, n, w_buffer);
   float rstd = in->rstd[row];
   read_centred(z, in, row, at, n, in->mean == NULL ? 0.0f : in->mean[row]);
 #pragma omp simd
@@ -157,6 +172,7 @@ TS_CPU_KERNEL(layernorm_dx) = {.run = layernorm_dx_run};
 static void rmsnorm_dx_run(const ts_kernel_call *call) {
   norm_input in = norm_of(call, 1);
   in.w = ts_source_of(call, 2);
+  in.offset = call->node->attr.norm.offset;
   in.rstd = call->in[3];
   run_dx(call, &in);
 }
