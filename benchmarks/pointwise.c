@@ -82,7 +82,7 @@ static void build_dropout(ts_graph *g, ts_dtype dtype) {
 
 static void build_split(ts_graph *g, ts_dtype dtype) {
   static const int64_t size[] = {HIDDEN, HIDDEN, HIDDEN};
-  ts_build_split(ts_graph_site(g), "node", leaf(g, "x", dtype, TS_SHAPE(n_rows, 3 * HIDDEN)), 3, size);
+  ts_build_split(ts_graph_site(g), "node", leaf(g, "x", dtype, TS_SHAPE(n_rows, 3 * HIDDEN)), 1, 3, size);
 }
 
 static void build_sum_rows(ts_graph *g, ts_dtype dtype) {

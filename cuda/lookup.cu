@@ -75,11 +75,13 @@ static int64_t bytes_of_row(const ts_tensor *t) {
   return ts_columns_of(t) * (int64_t) ts_dtype_size(t->dtype);
 }
 
+/* Groups of a row are rows of a tensor that is as many times longer and narrower. */
 static void split_launch(const ts_kernel_call *call) {
   const char *from = (const char *) call->in[0];
-  int64_t rows = ts_shape_rows(&ts_call_in(call, 0)->shape), whole = bytes_of_row(ts_call_in(call, 0));
+  int64_t groups = call->node->attr.split.groups, rows = ts_shape_rows(&ts_call_in(call, 0)->shape) * groups;
+  int64_t whole = bytes_of_row(ts_call_in(call, 0)) / groups;
   for (int i = 0; i < call->node->n_out; ++i) {
-    int64_t width = bytes_of_row(ts_call_out(call, i));
+    int64_t width = bytes_of_row(ts_call_out(call, i)) / groups;
     copy_by_width({call->out[i], from, NULL, rows, width, width, whole, 0}, ts_call_stream(call));
     from += width;
   }
@@ -87,9 +89,10 @@ static void split_launch(const ts_kernel_call *call) {
 
 static void concat_launch(const ts_kernel_call *call) {
   char *to = (char *) call->out[0];
-  int64_t rows = ts_shape_rows(&ts_call_out(call, 0)->shape), whole = bytes_of_row(ts_call_out(call, 0));
+  int64_t groups = call->node->attr.concat.groups, rows = ts_shape_rows(&ts_call_out(call, 0)->shape) * groups;
+  int64_t whole = bytes_of_row(ts_call_out(call, 0)) / groups;
   for (int i = 0; i < call->node->n_in; ++i) {
-    int64_t width = bytes_of_row(ts_call_in(call, i));
+    int64_t width = bytes_of_row(ts_call_in(call, i)) / groups;
     copy_by_width({to, call->in[i], NULL, rows, width, whole, width, 0}, ts_call_stream(call));
     to += width;
   }

@@ -36,6 +36,7 @@ enum { IDS = 3 }; /* what integers are below: rows of tables, documents */
 #define Q F(4, 3, 16)
 #define LSE F(4, 8, 3)
 
+static const int64_t part_size[] = {3, 5};
 static const double frequency[] = {1, 0.1};
 #define TURNS(width, times)                                                             \
   {                                                                                     \
@@ -68,7 +69,10 @@ static const cut_case cases[] = {
     {TS_OP_EMBEDDING, "", {F(IDS, 8), I(4, 3)}, {X}, {{0}}, "btc", "v"},
     {TS_OP_EMBEDDING_DW, "", {X, I(4, 3)}, {F(IDS, 8)}, {.embedding = {IDS, TS_F32}}, "btc", "v"},
     {TS_OP_PICK, "", {X, I(4)}, {F(4, 1, 8)}, {{0}}, "", "btc"},
-    {TS_OP_SPLIT, "", {X}, {X}, {.split = {(const int64_t[]){8}}}, "", "0c"},
+    {TS_OP_SPLIT, "", {X}, {F(4, 3, 3), F(4, 3, 5)}, {.split = {1, part_size}}, "01", "2c"},
+    {TS_OP_SPLIT, "by groups", {F(2, 3, 32)}, {F(2, 3, 12), F(2, 3, 20)}, {.split = {4, part_size}}, "01g", "2c"},
+    {TS_OP_CONCAT, "", {F(4, 3, 3), F(4, 3, 5)}, {X}, {.concat = {1}}, "01", "2c"},
+    {TS_OP_CONCAT, "by groups", {F(2, 3, 12), F(2, 3, 20)}, {F(2, 3, 32)}, {.concat = {4}}, "01g", "2c"},
     {TS_OP_LAYERNORM, "", {X, F(8), F(8)}, {X, F(4, 3), F(4, 3)}, {.norm = {.eps = 1e-5f}}, "01", "Cc"},
     {TS_OP_LAYERNORM_DX, "", {X, X, F(8), F(4, 3), F(4, 3)}, {X}, {{0}}, "01", "C"},
     {TS_OP_LAYERNORM_DW, "", {X, X, F(4, 3), F(4, 3)}, {F(8), F(8)}, {.norm = {.dtype = TS_F32}}, "01", "C"},

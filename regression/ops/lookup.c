@@ -5,50 +5,75 @@ static ts_shape with_columns(ts_shape shape, int64_t columns) {
   return shape;
 }
 
+/* The variants after the usual shapes: groups of parts of odd sizes, and of heads that are whole vectors on a GPU. */
+enum { GROUPS = 5, PARTS = 3 };
+static int64_t part_size[][PARTS] = {{3, 1, 18}, {3, 1, 18}, {8, 16, 64}};
+
+static int64_t groups_of(int variant) {
+  return variant < OPS_SHAPES ? 1 : GROUPS;
+}
+
+static int64_t *parts_of(int variant) {
+  return part_size[variant < OPS_SHAPES ? 0 : variant - OPS_SHAPES + 1];
+}
+
+/* The usual shape of a variant with so many columns in each group. */
+static ts_shape grouped(int variant, int64_t columns) {
+  return with_columns(ops_shape(variant < OPS_SHAPES ? variant : 1), groups_of(variant) * columns);
+}
+
 static void build_split(run_case *c, int variant, ts_dtype dtype) {
-  static int64_t size[] = {3, 1, 18};
-  ops_input(c, 0, dtype, with_columns(ops_shape(variant), 22), 1.0);
+  int64_t *size = parts_of(variant);
+  ops_input(c, 0, dtype, grouped(variant, size[0] + size[1] + size[2]), 1.0);
+  c->attr.split.groups = groups_of(variant);
   c->attr.split.size = size;
-  for (int i = 0; i < 3; ++i) {
-    ops_output(c, dtype, with_columns(ops_shape(variant), size[i]));
+  for (int i = 0; i < PARTS; ++i) {
+    ops_output(c, dtype, grouped(variant, size[i]));
   }
 }
 
+/* Element j of group g of part i of a row lies in the whole row behind the groups before and the parts before. */
 static void split(run_case *c) {
-  for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
-    int64_t column = 0;
-    for (int i = 0; i < c->n_out; ++i) {
-      int64_t n = c->out[i].shape.d[c->out[i].shape.n - 1];
-      for (int64_t j = 0; j < n; ++j) {
-        ops_out(c, i)[row * n + j] = ops_in(c, 0)[row * ops_columns(c, 0) + column++];
-      }
+  int64_t groups = c->attr.split.groups, sum = ops_columns(c, 0) / groups, before = 0;
+  for (int i = 0; i < c->n_out; ++i) {
+    int64_t size = c->attr.split.size[i];
+    for (int64_t k = 0; k < run_count(&c->out[i]); ++k) {
+      int64_t row = k / (groups * size), g = k / size % groups;
+      ops_out(c, i)[k] = ops_in(c, 0)[(row * groups + g) * sum + before + k % size];
     }
+    before += size;
   }
 }
 
 /* Three pieces, and (the last variant) two fp64 vectors: the records of a step. */
+enum { CONCAT_VARIANTS = OPS_SHAPES + 3 };
+
 static void build_concat(run_case *c, int variant, ts_dtype dtype) {
-  if (variant == OPS_SHAPES) {
+  if (variant == CONCAT_VARIANTS - 1) {
     ops_input(c, 0, TS_F64, TS_SHAPE(4), 1.0);
     ops_input(c, 1, TS_F64, TS_SHAPE(1), 1.0);
+    c->attr.concat.groups = 1;
     ops_output(c, TS_F64, TS_SHAPE(5));
     return;
   }
-  ops_input(c, 0, dtype, with_columns(ops_shape(variant), 5), 1.0);
-  ops_input(c, 1, dtype, with_columns(ops_shape(variant), 1), 1.0);
-  ops_input(c, 2, dtype, with_columns(ops_shape(variant), 64), 1.0);
-  ops_output(c, dtype, with_columns(ops_shape(variant), 70));
+  int64_t *size = parts_of(variant);
+  for (int i = 0; i < PARTS; ++i) {
+    ops_input(c, i, dtype, grouped(variant, size[i]), 1.0);
+  }
+  c->attr.concat.groups = groups_of(variant);
+  ops_output(c, dtype, grouped(variant, size[0] + size[1] + size[2]));
 }
 
 static void concat(run_case *c) {
-  int64_t whole = c->out[0].shape.d[c->out[0].shape.n - 1];
-  for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
-    int64_t column = 0;
-    for (int i = 0; i < c->n_in; ++i) {
-      for (int64_t j = 0; j < ops_columns(c, i); ++j) {
-        ops_out(c, 0)[row * whole + column++] = ops_in(c, i)[row * ops_columns(c, i) + j];
-      }
+  int64_t groups = c->attr.concat.groups, before = 0;
+  int64_t sum = c->out[0].shape.d[c->out[0].shape.n - 1] / groups;
+  for (int i = 0; i < c->n_in; ++i) {
+    int64_t size = ops_columns(c, i) / groups;
+    for (int64_t k = 0; k < ops_count(c, i); ++k) {
+      int64_t row = k / (groups * size), g = k / size % groups;
+      ops_out(c, 0)[(row * groups + g) * sum + before + k % size] = ops_in(c, i)[k];
     }
+    before += size;
   }
 }
 
@@ -127,8 +152,8 @@ static void pick(run_case *c) {
 /* What is only moved is exact.  A row of the embedding's gradient adds up to 16600 / 32 numbers one by one:
  * rounding errors of random sign grow to about sqrt (519) = 23. */
 const op_row ops_lookup[] = {
-    {TS_OP_SPLIT, OPS_SHAPES, build_split, split, 0},
-    {TS_OP_CONCAT, OPS_SHAPES + 1, build_concat, concat, 0},
+    {TS_OP_SPLIT, OPS_SHAPES + 2, build_split, split, 0},
+    {TS_OP_CONCAT, CONCAT_VARIANTS, build_concat, concat, 0},
     {TS_OP_EMBEDDING, OPS_SHAPES, build_embedding, embedding, 0},
     {TS_OP_EMBEDDING_DW, OPS_SHAPES + 1, build_embedding_dw, embedding_dw, 23},
     {TS_OP_PICK, OPS_SHAPES, build_pick, pick, 0},

@@ -76,16 +76,19 @@ static void build_dropout(gradient_case *c, int variant) {
   ts_build_dropout(ts_graph_site(c->graph), "node", x, seed, integers(c, "sample", TS_I64, TS_SHAPE(2), 9), 0.25f, 5);
 }
 
+/* One group, or two. */
 static void build_split(gradient_case *c, int variant) {
-  (void) variant;
-  ts_build_split(ts_graph_site(c->graph), "node", numbers(c, "x", activations()), 3, (int64_t[]){5, 1, 2});
+  int64_t groups = 1 + variant;
+  ts_tid x = numbers(c, "x", TS_SHAPE(2, 3, groups * 8));
+  ts_build_split(ts_graph_site(c->graph), "node", x, groups, 3, (int64_t[]){5, 1, 2});
   c->n_dy = 3;
 }
 
 static void build_concat(gradient_case *c, int variant) {
-  (void) variant;
-  ts_tid in[] = {numbers(c, "a", TS_SHAPE(2, 3)), numbers(c, "b", TS_SHAPE(2, 1)), numbers(c, "c", TS_SHAPE(2, 4))};
-  ts_build_concat(ts_graph_site(c->graph), "node", 3, in);
+  int64_t groups = 1 + variant;
+  ts_tid in[] = {numbers(c, "a", TS_SHAPE(2, groups * 3)), numbers(c, "b", TS_SHAPE(2, groups)),
+                 numbers(c, "c", TS_SHAPE(2, groups * 4))};
+  ts_build_concat(ts_graph_site(c->graph), "node", groups, 3, in);
 }
 
 /* Bits: transposed b, a bias, more leading dimensions.  (Products with a transposed a are made by gradients only.) */
@@ -178,8 +181,8 @@ static const struct gradient_row {
     {TS_OP_ACTIVATION, TS_N_ACTIVATIONS, build_activation},
     {TS_OP_GLU, TS_N_ACTIVATIONS, build_glu},
     {TS_OP_DROPOUT, 1, build_dropout},
-    {TS_OP_SPLIT, 1, build_split},
-    {TS_OP_CONCAT, 1, build_concat},
+    {TS_OP_SPLIT, 2, build_split},
+    {TS_OP_CONCAT, 2, build_concat},
     {TS_OP_MATMUL, 8, build_matmul},
     {TS_OP_EMBEDDING, 1, build_embedding},
     {TS_OP_LAYERNORM, 1, build_layernorm},

@@ -75,6 +75,20 @@ static void print_dropout(const ts_attr *a, ts_text *to) {
   ts_text_add(to, " {p %g}", (double) a->dropout.p);
 }
 
+static void add_groups(int64_t groups, ts_text *to) {
+  if (groups != 1) {
+    ts_text_add(to, " {groups %lld}", (long long) groups);
+  }
+}
+
+static void print_split(const ts_attr *a, ts_text *to) {
+  add_groups(a->split.groups, to);
+}
+
+static void print_concat(const ts_attr *a, ts_text *to) {
+  add_groups(a->concat.groups, to);
+}
+
 static void print_rope(const ts_attr *a, ts_text *to) {
   ts_text_add(to, " {head_dim %d", a->rope.head_dim);
   if (a->rope.rotated != a->rope.head_dim) {
@@ -150,7 +164,10 @@ const ts_attribute ts_attribute_norm = {{MEMBER(norm.eps), MEMBER(norm.dtype)}, 
 const ts_attribute ts_attribute_dropout = {
     {MEMBER(dropout.p), MEMBER(dropout.name)}, NO_ARRAY, NO_DTYPE, .print = print_dropout};
 
-const ts_attribute ts_attribute_split = {{{0}}, ARRAY(split.size, count_outputs), NO_DTYPE};
+const ts_attribute ts_attribute_split = {
+    {MEMBER(split.groups)}, ARRAY(split.size, count_outputs), NO_DTYPE, .print = print_split};
+
+const ts_attribute ts_attribute_concat = {{MEMBER(concat.groups)}, NO_ARRAY, NO_DTYPE, .print = print_concat};
 
 const ts_attribute ts_attribute_rope = {
     {MEMBER(rope.head_dim), MEMBER(rope.rotated), MEMBER(rope.inverse), MEMBER(rope.factor)},

@@ -173,8 +173,12 @@ typedef union ts_attr {
     uint64_t name;
   } dropout;
   struct {
-    const int64_t *size;
+    int64_t groups;      /**< Of the last dimension; 1: one. */
+    const int64_t *size; /**< Elements of each output in a group. */
   } split;
+  struct {
+    int64_t groups;
+  } concat;
   struct {
     int head_dim, rotated; /**< Elements of a head, and the first of them that turn: even. */
     bool inverse;

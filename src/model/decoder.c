@@ -68,7 +68,7 @@ static void make_qkv(ts_model_builder *b, ts_tid x, ts_tid qkv[3]) {
   if (f->qkv != NULL) {
     ts_tid all = project(b, f->qkv, x, width + 2 * kv_width, f->qkv_bias);
     ts_model_name name = ts_model_name_of(b, inside(f->attention, "split").text);
-    qkv[0] = ts_build_split(b->at, name.text, all, 3, widths);
+    qkv[0] = ts_build_split(b->at, name.text, all, 1, 3, widths);
     qkv[1] = qkv[0] + 1;
     qkv[2] = qkv[0] + 2;
     return;

@@ -49,18 +49,18 @@ ts_tid ts_build_dropout(ts_site at, const char *name, ts_tid x, ts_tid seed, ts_
   return build_node(at, TS_OP_DROPOUT, name, INPUTS(x, seed, sample), (ts_attr){.dropout = {p, key}});
 }
 
-ts_tid ts_build_split(ts_site at, const char *name, ts_tid x, int n, const int64_t *size) {
+ts_tid ts_build_split(ts_site at, const char *name, ts_tid x, int64_t groups, int n, const int64_t *size) {
   return ts_graph_add(at, &(ts_node){.op = TS_OP_SPLIT,
                                      .name = name,
                                      .n_in = 1,
                                      .in = &x,
                                      .n_out = n,
-                                     .attr = {.split = {size}},
+                                     .attr = {.split = {groups, size}},
                                      .beta = TS_NONE});
 }
 
-ts_tid ts_build_concat(ts_site at, const char *name, int n, const ts_tid *x) {
-  return build_node(at, TS_OP_CONCAT, name, n, x, (ts_attr){0});
+ts_tid ts_build_concat(ts_site at, const char *name, int64_t groups, int n, const ts_tid *x) {
+  return build_node(at, TS_OP_CONCAT, name, n, x, (ts_attr){.concat = {groups}});
 }
 
 ts_tid ts_build_matmul(ts_site at, const char *name, ts_tid a, ts_tid b, ts_tid bias, bool transpose_a,

@@ -15,15 +15,16 @@ ts_tid ts_build(ts_site at, ts_op op, const char *name, int n_in, const ts_tid *
 ts_tid ts_build_view(ts_site at, const char *name, ts_tid x, int64_t offset, ts_shape shape);
 ts_tid ts_build_pack(ts_site at, const char *name, int n, const ts_tid *x, const int64_t *offset, int64_t count);
 
-/** Element by element. Not collective. */
+/** Element by element, and the last dimension in \a groups groups (1: as a whole), each of n parts: SPLIT and CONCAT
+ * in graph/ops.def. Not collective. */
 ts_tid ts_build_add(ts_site at, const char *name, ts_tid a, ts_tid b);
 ts_tid ts_build_cast(ts_site at, const char *name, ts_tid x, ts_dtype dtype);
 ts_tid ts_build_activation(ts_site at, const char *name, ts_tid x, ts_activation kind);
 ts_tid ts_build_glu(ts_site at, const char *name, ts_tid gate, ts_tid up, ts_activation kind);
 ts_tid ts_build_accumulate(ts_site at, const char *name, ts_tid prior, ts_tid x, ts_tid beta);
 ts_tid ts_build_dropout(ts_site at, const char *name, ts_tid x, ts_tid seed, ts_tid sample, float p, uint64_t key);
-ts_tid ts_build_split(ts_site at, const char *name, ts_tid x, int n, const int64_t *size);
-ts_tid ts_build_concat(ts_site at, const char *name, int n, const ts_tid *x);
+ts_tid ts_build_split(ts_site at, const char *name, ts_tid x, int64_t groups, int n, const int64_t *size);
+ts_tid ts_build_concat(ts_site at, const char *name, int64_t groups, int n, const ts_tid *x);
 
 /** Products; \a bias may be TS_NONE. Not collective. */
 ts_tid ts_build_matmul(ts_site at, const char *name, ts_tid a, ts_tid b, ts_tid bias, bool transpose_a,

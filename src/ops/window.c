@@ -1,5 +1,6 @@
 /* view, pack, split, concat, pick: where elements lie. */
 #include "base/memory.h"
+#include "graph/cut.h"
 #include "ops/build.h"
 #include "ops/gradient.h"
 #include "ops/rules.h"
@@ -47,21 +48,51 @@ const char *ts_index_pack(const ts_node *node) {
   return "";
 }
 
+/* ---- the last dimension in groups ---- */
+
+/* Of each tensor the part that belongs to a unit: an element of a leading dimension, or a group. */
+static bool cut_side(const ts_graph *g, const ts_tid *list, int n, char index, int64_t groups, ts_slice *slice) {
+  for (int i = 0; i < n && n <= TS_CUT_MOST; ++i) {
+    const ts_shape *shape = &g->tensor[list[i]].shape;
+    slice[i] = index == 'g' ? (ts_slice){shape->n - 1, ts_shape_last(shape) / groups} : (ts_slice){index - '0', 1};
+  }
+  return n <= TS_CUT_MOST;
+}
+
+static bool cut_groups(const ts_graph *g, const ts_node *node, char index, int64_t groups, ts_cut *cut,
+                       void (*localise)(ts_attr *attr, int64_t units)) {
+  const ts_shape *shape = &ts_rule_in(g, node, 0)->shape;
+  if (index != 'g' && (index < '0' || index - '0' >= shape->n - 1)) {
+    return false;
+  }
+  *cut = index == 'g' ? (ts_cut){.units = groups, .localise = localise} : (ts_cut){.units = shape->d[index - '0']};
+  return cut_side(g, node->in, node->n_in, index, groups, cut->in) &&
+         cut_side(g, node->out, node->n_out, index, groups, cut->out);
+}
+
 const char *ts_shape_split(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *x = ts_rule_in(g, node, 0);
-  int64_t sum = 0;
+  int64_t sum = 0, groups = node->attr.split.groups;
   for (int i = 0; i < node->n_out; ++i) {
     sum += node->attr.split.size[i];
     dtype[i] = x->dtype;
-    shape[i] = ts_shape_with_last(x->shape, node->attr.split.size[i]);
+    shape[i] = ts_shape_with_last(x->shape, groups * node->attr.split.size[i]);
   }
-  TS_RULE(sum == ts_shape_last(&x->shape), "sizes add up to the last extent");
+  TS_RULE(groups > 0 && groups * sum == ts_shape_last(&x->shape), "sizes add up to a group of the last extent");
   return NULL;
 }
 
 const char *ts_index_split(const ts_node *node) {
   (void) node;
   return "";
+}
+
+static void localise_split(ts_attr *attr, int64_t units) {
+  attr->split.groups = units;
+}
+
+bool ts_cut_split(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
+  return cut_groups(g, node, index, node->attr.split.groups, cut, localise_split);
 }
 
 void ts_gradient_split(ts_gradients *gradients, const ts_node *node) {
@@ -72,17 +103,18 @@ void ts_gradient_split(ts_gradients *gradients, const ts_node *node) {
   }
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
-  ts_gradients_add(gradients, node->in[0], ts_build_concat(at, name, node->n_out, dy));
+  ts_gradients_add(gradients, node->in[0], ts_build_concat(at, name, node->attr.split.groups, node->n_out, dy));
   ts_free(name);
   ts_free(dy);
 }
 
 const char *ts_shape_concat(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *first = ts_rule_in(g, node, 0);
-  int64_t sum = 0;
+  int64_t sum = 0, groups = node->attr.concat.groups;
   for (int i = 0; i < node->n_in; ++i) {
     const ts_tensor *x = ts_rule_in(g, node, i);
     ts_shape same = ts_shape_with_last(x->shape, ts_shape_last(&first->shape));
+    TS_RULE(groups > 0 && ts_shape_last(&x->shape) % groups == 0, "inputs have whole groups");
     TS_RULE(x->dtype == first->dtype && ts_shape_equal(&same, &first->shape), "inputs differ in the last extent only");
     sum += ts_shape_last(&x->shape);
   }
@@ -96,15 +128,23 @@ const char *ts_index_concat(const ts_node *node) {
   return "";
 }
 
+static void localise_concat(ts_attr *attr, int64_t units) {
+  attr->concat.groups = units;
+}
+
+bool ts_cut_concat(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
+  return cut_groups(g, node, index, node->attr.concat.groups, cut, localise_concat);
+}
+
 void ts_gradient_concat(ts_gradients *gradients, const ts_node *node) {
   ts_graph *g = gradients->graph;
-  int64_t *size = ts_malloc((size_t) node->n_in * sizeof *size);
+  int64_t *size = ts_malloc((size_t) node->n_in * sizeof *size), groups = node->attr.concat.groups;
   for (int i = 0; i < node->n_in; ++i) {
-    size[i] = ts_shape_last(&g->tensor[node->in[i]].shape);
+    size[i] = ts_shape_last(&g->tensor[node->in[i]].shape) / groups;
   }
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
-  ts_tid dx = ts_build_split(at, name, ts_gradients_of(gradients, node->out[0]), node->n_in, size);
+  ts_tid dx = ts_build_split(at, name, ts_gradients_of(gradients, node->out[0]), groups, node->n_in, size);
   for (int i = 0; i < node->n_in; ++i) {
     if (ts_gradients_wanted(gradients, node->in[i])) {
       ts_gradients_add(gradients, node->in[i], dx + i);

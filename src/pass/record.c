@@ -40,7 +40,7 @@ static ts_tid make_row(ts_site at, const ts_mesh *mesh, const ts_layout *layout,
       ++*n;
     }
   }
-  ts_tid made = ts_build_concat(at, "record", n_entries, entry);
+  ts_tid made = ts_build_concat(at, "record", 1, n_entries, entry);
   ts_free(entry);
   return made;
 }

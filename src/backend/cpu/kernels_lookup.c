@@ -9,14 +9,15 @@ static size_t row_bytes(const ts_tensor *tensor) {
   return (size_t) tensor->shape.d[tensor->shape.n - 1] * ts_dtype_size(tensor->dtype);
 }
 
+/* Groups of a row are rows of a tensor that is as many times longer and narrower. */
 static void split_run(const ts_kernel_call *call) {
-  size_t whole = row_bytes(ts_call_in(call, 0));
-  int64_t rows = ts_shape_rows(&ts_call_in(call, 0)->shape);
+  int64_t groups = call->node->attr.split.groups, rows = ts_shape_rows(&ts_call_in(call, 0)->shape) * groups;
+  size_t whole = row_bytes(ts_call_in(call, 0)) / (size_t) groups;
 #pragma omp parallel for num_threads(ts_call_threads(call, rows)) schedule(static)
   for (int64_t row = 0; row < rows; ++row) {
     const char *from = (const char *) call->in[0] + (size_t) row * whole;
     for (int i = 0; i < call->node->n_out; ++i) {
-      size_t bytes = row_bytes(ts_call_out(call, i));
+      size_t bytes = row_bytes(ts_call_out(call, i)) / (size_t) groups;
       memcpy((char *) call->out[i] + (size_t) row * bytes, from, bytes);
       from += bytes;
     }
@@ -25,13 +26,13 @@ static void split_run(const ts_kernel_call *call) {
 TS_CPU_KERNEL(split) = {.run = split_run};
 
 static void concat_run(const ts_kernel_call *call) {
-  size_t whole = row_bytes(ts_call_out(call, 0));
-  int64_t rows = ts_shape_rows(&ts_call_out(call, 0)->shape);
+  int64_t groups = call->node->attr.concat.groups, rows = ts_shape_rows(&ts_call_out(call, 0)->shape) * groups;
+  size_t whole = row_bytes(ts_call_out(call, 0)) / (size_t) groups;
 #pragma omp parallel for num_threads(ts_call_threads(call, rows)) schedule(static)
   for (int64_t row = 0; row < rows; ++row) {
     char *to = (char *) call->out[0] + (size_t) row * whole;
     for (int i = 0; i < call->node->n_in; ++i) {
-      size_t bytes = row_bytes(ts_call_in(call, i));
+      size_t bytes = row_bytes(ts_call_in(call, i)) / (size_t) groups;
       memcpy(to, (const char *) call->in[i] + (size_t) row * bytes, bytes);
       to += bytes;
     }
