@@ -4,12 +4,13 @@
 
 extern "C" {
 #include "base/log.h"
+#include "base/memory.h"
 #include "cuda/attention_choice.h"
 #include "cuda/attention_cudnn.h"
 #include "cuda/attention_limits.h"
 }
 
-enum { DELTA_THREADS = 128, MOST_HEAD_DIM = 256 };
+enum { DELTA_THREADS = 128, BOUNDS_THREADS = 128, MOST_HEAD_DIM = 256 };
 
 /* Tokens of a sequence: tiles of 64 in a dimension of a grid. */
 static const int64_t most_length = 65535 * 64;
@@ -17,7 +18,34 @@ static const int64_t most_length = 65535 * 64;
 /* Bytes of keys and values that are kept in the second-level cache (50 MB and more): half of it. */
 static const int64_t cached_bytes = 24 << 20;
 
+/* ---- documents ---- */
+
+/* The bounds of every tile, by a warp.  Reads B T documents. */
+static __global__ void __launch_bounds__(BOUNDS_THREADS)
+    attention_bounds(const __grid_constant__ ts_attention_problem p) {
+  int tiles = ts_attention_bounds_count(&p), lane = (int) (threadIdx.x % TS_WARP);
+  int64_t tile = ((int64_t) blockIdx.x * BOUNDS_THREADS + threadIdx.x) / TS_WARP, batch = tile / tiles;
+  if (batch >= p.batch) {
+    return;
+  }
+  int token = min((int) (tile % tiles) * TS_BOUNDS + lane, (int) p.length - 1);
+  int32_t lowest = p.documents[batch * p.length + token], highest = lowest;
+#pragma unroll
+  for (int other = TS_WARP / 2; other > 0; other /= 2) {
+    lowest = min(lowest, __shfl_xor_sync(0xffffffffu, lowest, other));
+    highest = max(highest, __shfl_xor_sync(0xffffffffu, highest, other));
+  }
+  if (lane == 0) {
+    p.bounds[tile] = {lowest, highest};
+  }
+}
+
 /* ---- the problem of a node ---- */
+
+/* The input of documents; seed and sample follow. */
+static int first_optional(ts_op op) {
+  return op == TS_OP_ATTENTION ? 3 : 6;
+}
 
 static ts_attention_problem own_problem(const ts_graph *graph, const ts_node *node) {
   const ts_tensor *q = &graph->tensor[node->in[node->op == TS_OP_ATTENTION ? 0 : 1]];
@@ -27,7 +55,12 @@ static ts_attention_problem own_problem(const ts_graph *graph, const ts_node *no
   p.heads = node->attr.attention.heads;
   p.kv_heads = node->attr.attention.kv_heads;
   p.head_dim = node->attr.attention.head_dim;
+  int64_t window = node->attr.attention.window;
+  p.window = (int) (window == 0 || window > p.length ? p.length : window);
   p.scale = node->attr.attention.scale;
+  p.softcap = node->attr.attention.softcap;
+  p.into_cap = p.softcap > 0 ? p.scale / p.softcap : 0;
+  p.unit = p.softcap > 0 ? p.softcap : p.scale;
   p.causal = node->attr.attention.causal;
   p.name = node->attr.attention.name;
   p.keep_scale = 1.0f / (1.0f - node->attr.attention.dropout);
@@ -38,14 +71,30 @@ static ts_attention_problem own_problem(const ts_graph *graph, const ts_node *no
   return p;
 }
 
-/* Documents, seed and sample begin at input \a first. */
-static void add_ts_call_optional(ts_attention_problem *p, const ts_kernel_call *call, int first) {
+/* Bytes of the row sums, and of the bounds of documents behind them. */
+static size_t delta_bytes(const ts_attention_problem *p, ts_op op) {
+  return op == TS_OP_ATTENTION ? 0 : ts_align_up((size_t) (p->batch * p->heads * p->length) * sizeof(float), 8);
+}
+static size_t bounds_bytes(const ts_attention_problem *p, const ts_node *node) {
+  int documents = first_optional(node->op);
+  bool any = node->n_in > documents && node->in[documents] != TS_NONE;
+  return any ? (size_t) (p->batch * ts_attention_bounds_count(p)) * sizeof(ts_attention_bounds) : 0;
+}
+
+/* Documents, seed and sample. */
+static void add_optional(ts_attention_problem *p, const ts_kernel_call *call) {
+  int first = first_optional(call->node->op);
   p->documents = (const int32_t *) ts_call_optional(call, first);
   p->seed = (const int64_t *) ts_call_optional(call, first + 1);
   p->sample = (const int64_t *) ts_call_optional(call, first + 2);
   if (p->seed == NULL || p->sample == NULL) {
     p->threshold = 0;
     p->keep_scale = 1;
+  }
+  if (p->documents != NULL) {
+    p->bounds = (ts_attention_bounds *) ((char *) call->workspace + delta_bytes(p, call->node->op));
+    ts_launch(attention_bounds, ts_blocks(p->batch * ts_attention_bounds_count(p) * TS_WARP, BOUNDS_THREADS),
+              BOUNDS_THREADS, 0, ts_call_stream(call), *p);
   }
 }
 
@@ -71,7 +120,7 @@ static void forward_own(const ts_kernel_call *call) {
   p.v = call->in[2];
   p.o = call->out[0];
   p.lse = (float *) call->out[1];
-  add_ts_call_optional(&p, call, 3);
+  add_optional(&p, call);
   run_forward(&p, ts_call_in(call, 0)->dtype, ts_call_stream(call));
 }
 
@@ -135,7 +184,7 @@ static void backward_own(const ts_kernel_call *call) {
   p.dk = call->out[1];
   p.dv = call->out[2];
   p.delta = (float *) call->workspace;
-  add_ts_call_optional(&p, call, 6);
+  add_optional(&p, call);
   ts_dtype dtype = ts_call_in(call, 1)->dtype;
   TS_FOR_FLOAT(dtype, delta, &p, ts_call_stream(call));
   if (ts_attention_is_tiled(&p, dtype)) {
@@ -170,7 +219,7 @@ void ts_attention_forward_of(const ts_kernel_call *call, const void *q, const vo
 
 static size_t own_workspace(const ts_graph *graph, const ts_node *node) {
   ts_attention_problem p = own_problem(graph, node);
-  return node->op == TS_OP_ATTENTION ? 0 : (size_t) (p.batch * p.heads * p.length) * sizeof(float);
+  return delta_bytes(&p, node->op) + bounds_bytes(&p, node);
 }
 
 /* The plan for memory has room for either where both may compute it. */

@@ -1,5 +1,6 @@
 /** \file
- * Pieces of the tensor cores' attention kernels: tiles in shared memory, products of them, masks, dropout.
+ * Pieces of the attention kernels: which tiles see which; the tensor cores' tiles in shared memory, products of them;
+ * softcap, dropout.
  *
  * A tile has rows of D bf16 (D: head_dim rounded up) and 16 bytes more, so that 8 rows of ldmatrix lie in different
  * banks.  A warp owns 16 M rows of the tile that its results belong to.  Of a result [16 M][N] a lane holds x[m][n][4]:
@@ -47,6 +48,87 @@ static __device__ __forceinline__ int ts_result_row(int first, int m, int half) 
 static __device__ __forceinline__ int64_t ts_attention_at(const ts_attention_problem &p, unsigned batch, int t,
                                                           int heads, unsigned head) {
   return ((batch * p.length + t) * heads + head) * p.head_dim;
+}
+
+/* ---- which tiles see which ---- */
+
+/** The documents of COUNT tokens from \a first on, in whole tiles of bounds; past the sequence those of its end. */
+template <int COUNT>
+static __device__ __forceinline__ ts_attention_bounds ts_documents_of(const ts_attention_problem &p, unsigned batch,
+                                                                      int first) {
+  int tiles = ts_attention_bounds_count(&p);
+  const ts_attention_bounds *bounds = p.bounds + (int64_t) batch * tiles;
+  ts_attention_bounds all = bounds[min(first / TS_BOUNDS, tiles - 1)];
+#pragma unroll
+  for (int i = TS_BOUNDS; i < COUNT; i += TS_BOUNDS) {
+    ts_attention_bounds more = bounds[min((first + i) / TS_BOUNDS, tiles - 1)];
+    all = {min(all.lowest, more.lowest), max(all.highest, more.highest)};
+  }
+  return all;
+}
+
+/** Whether a document may be among both. */
+static __device__ __forceinline__ bool ts_documents_meet(ts_attention_bounds a, ts_attention_bounds b) {
+  return a.lowest <= b.highest && b.lowest <= a.highest;
+}
+
+/** The keys that ROWS queries from \a first on may see: [begin, end), begin a multiple of N. */
+template <int N, bool GENERAL>
+static __device__ __forceinline__ int ts_keys_begin(const ts_attention_problem &p, int first) {
+  return GENERAL ? max(first - p.window + 1, 0) / N * N : 0;
+}
+template <int ROWS> static __device__ __forceinline__ int ts_keys_end(const ts_attention_problem &p, int first) {
+  return p.causal ? min(first + ROWS, (int) p.length) : (int) p.length;
+}
+
+/** The queries that may see some of ROWS keys from \a first on: [begin, end). */
+static __device__ __forceinline__ int ts_queries_begin(const ts_attention_problem &p, int first) {
+  return p.causal ? first : 0;
+}
+template <int ROWS, bool GENERAL>
+static __device__ __forceinline__ int64_t ts_queries_end(const ts_attention_problem &p, int first) {
+  return GENERAL ? min(first + ROWS - 1 + p.window, (int) p.length) : p.length;
+}
+
+/** The first tile of N tokens, from \a at on, with a document of the block's ROWS rows from \a first on; \a end or more
+ * when there is none.  By whole warps, 32 tiles a turn; the same in all lanes.  The rows' documents are loaded again
+ * each time: registers are scarcer. */
+template <int ROWS, int N, bool GENERAL>
+static __device__ __forceinline__ int ts_next_tile(const ts_attention_problem &p, unsigned batch, int first, int at,
+                                                   int64_t end) {
+  if (!GENERAL || p.bounds == nullptr) {
+    return at;
+  }
+  ts_attention_bounds documents = ts_documents_of<ROWS>(p, batch, first);
+  for (; at < end; at += TS_WARP * N) {
+    int mine = at + (int) (threadIdx.x % TS_WARP) * N;
+    bool meets = mine < end && ts_documents_meet(documents, ts_documents_of<N>(p, batch, mine));
+    unsigned seen = __ballot_sync(0xffffffffu, meets);
+    if (seen != 0) {
+      return at + (__ffs((int) seen) - 1) * N;
+    }
+  }
+  return at;
+}
+
+/** Whether one of QUERIES queries from \a query on may see one of KEYS keys from \a key on; the same in all lanes. */
+template <int QUERIES, int KEYS, bool GENERAL>
+static __device__ __forceinline__ bool ts_may_see(const ts_attention_problem &p, unsigned batch, int query, int key) {
+  bool may = !p.causal || key < query + QUERIES;
+  if (GENERAL) {
+    may = may && key + KEYS > query - p.window + 1;
+  }
+  if (GENERAL && p.bounds != nullptr) {
+    may = may && ts_documents_meet(ts_documents_of<QUERIES>(p, batch, query), ts_documents_of<KEYS>(p, batch, key));
+  }
+  return may;
+}
+
+/* ---- softcap ---- */
+
+/** tanh (x) by a power of 2 and a division: within 2^-22 of 1. */
+static __device__ __forceinline__ float ts_tanh(float x) {
+  return 1.0f - __fdividef(2.0f, 1.0f + ts_exp2(2.0f * TS_LOG2E * x));
 }
 
 /* ---- tiles ---- */

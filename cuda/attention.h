@@ -7,6 +7,12 @@
 
 #include "cuda/kernel.cuh"
 
+/** The smallest and the largest document of a tile of TS_BOUNDS tokens. */
+struct __align__(8) ts_attention_bounds {
+  int32_t lowest, highest;
+};
+enum { TS_BOUNDS = 32 };
+
 /** A call of ATTENTION or ATTENTION_DX, by value for the kernels. */
 typedef struct ts_attention_problem {
   const void *q, *k, *v;         /**< [B][T][H D], [B][T][G D], [B][T][G D] */
@@ -16,13 +22,17 @@ typedef struct ts_attention_problem {
   void *dq, *dk, *dv;            /**< NULL forward. */
   float *delta;                  /**< [B][H][T]: row of do times that of o; workspace of the backward pass. */
   const int32_t *documents;      /**< [B][T]; NULL: one document. */
+  ts_attention_bounds *bounds;   /**< [B][tiles], workspace; NULL: one document. */
   const int64_t *seed, *sample;  /**< [1], [B]; read only where there is dropout. */
   uint64_t name;                 /**< Of the op: with the seed the key of its dropout. */
   int64_t batch, length;         /**< B, T */
   int heads, kv_heads, head_dim; /**< H, G, D */
   int together;                  /**< Query heads whose keys and values fit in the cache; whole groups. */
+  int window;                    /**< Keys that a query sees, itself the last; T where all are. */
   float scale, keep_scale;       /**< keep_scale: 1 / (1 - p). */
-  uint32_t threshold;            /**< Of the dropout; 0: none. */
+  float softcap, into_cap;       /**< 0: none; into_cap: scale / softcap, of the product whose tanh is taken. */
+  float unit;         /**< Of what the tiled kernels keep as scores: softcap of a tanh, or scale of products. */
+  uint32_t threshold; /**< Of the dropout; 0: none. */
   bool causal;
 } ts_attention_problem;
 
@@ -50,6 +60,16 @@ static inline dim3 ts_attention_grid(const ts_attention_problem *p, int heads, i
       F<128>(__VA_ARGS__);                \
     }                                     \
   } while (0)
+
+/** True when a query sees other than all keys or those before it, or there is dropout or a softcap. Not collective. */
+static inline bool ts_attention_is_general(const ts_attention_problem *p) {
+  return p->documents != NULL || p->threshold != 0 || p->window < p->length || p->softcap > 0;
+}
+
+/** Tiles of TS_BOUNDS tokens of a sequence. Not collective. */
+static inline __host__ __device__ int ts_attention_bounds_count(const ts_attention_problem *p) {
+  return (int) ((p->length + TS_BOUNDS - 1) / TS_BOUNDS);
+}
 
 /** True when the tensor cores' kernels take the call: bf16, heads of at most 128 that are a multiple of 8 elements,
  * rows on 16 bytes.  Otherwise the plain kernels do. Not collective. */

@@ -1,9 +1,10 @@
 /* Backward attention by tensor cores, in two kernels, so that every sum has one owner and no order but its own: one has
  * a tile of keys and sees all queries of all heads of its group (dk, dv), one has a tile of queries and sees the keys
  * (dq).  Weights are made again from the scores and lse, in registers; the tiles that pass are copied a tile ahead.
- * What the causal mask hides is left out by tiles.
+ * Tiles of which nothing is visible are left out.
  *
- * With P the weights, dS = P (dP - delta) and dP = do v^T:  dv = P^T do, dk = scale dS^T q, dq = scale dS k.
+ * With P the weights, dS = P (dP - delta) and dP = do v^T:  dv = P^T do, dk = scale dS^T q, dq = scale dS k; where
+ * scores are softcap t with t a tanh, dS = P (dP - delta) (1 - t^2).
  * 8 D flops for each pair of query and key in the tiles of the first kernel, 6 D of the second, one power of 2 in each.
  */
 #include "cuda/attention.cuh"
@@ -19,14 +20,24 @@ template <int D, bool GENERAL> struct keys_shape {
   static constexpr size_t shared = (2 * keys + 4 * n) * ts_tile_row<D> * sizeof(ts_bf16);
 };
 
+/* A product to t in place; the derivative of t by its argument. */
+template <bool GENERAL> static __device__ __forceinline__ float cap_score(const ts_attention_problem &p, float *s) {
+  if (!GENERAL || p.softcap <= 0) {
+    return 1.0f;
+  }
+  *s = ts_tanh(*s * p.into_cap);
+  return 1.0f - *s * *s;
+}
+
 /* Products to weights in place, and dP to dS; \a mine: which weights of query lane are kept. */
 template <int M, int N, bool GENERAL>
 static __device__ __forceinline__ void weights_of_keys(const ts_attention_problem &p, unsigned batch, int first_key,
                                                        int first_query, const float *statistics, uint32_t mine,
                                                        float (*s)[N / 8][4], float (*d)[N / 8][4]) {
   int lane = (int) (threadIdx.x % TS_WARP);
-  bool hides = p.causal && first_query < first_key + 16 * M - 1;
-  float scale = p.scale * TS_LOG2E;
+  bool hides =
+      p.causal && (first_query < first_key + 16 * M - 1 || (GENERAL && first_query + N > first_key + p.window));
+  float scale = p.unit * TS_LOG2E;
 #pragma unroll
   for (int n = 0; n < N / 8; ++n) {
     float lse[2], delta[2];
@@ -42,9 +53,10 @@ static __device__ __forceinline__ void weights_of_keys(const ts_attention_proble
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         int key = first_key + 16 * m + i / 2 * 8 + lane / 4, query = first_query + 8 * n + lane % 4 * 2 + i % 2;
+        float slope = cap_score<GENERAL>(p, &s[m][n][i]);
         float weight = ts_exp2(s[m][n][i] * scale - lse[i % 2]), gradient = d[m][n][i];
         if (hides) {
-          weight = key <= query ? weight : 0.0f;
+          weight = key <= query && (!GENERAL || query - key < p.window) ? weight : 0.0f;
         }
         if (GENERAL && p.documents != nullptr && key < p.length && query < p.length) {
           const int32_t *document = p.documents + batch * p.length;
@@ -53,6 +65,9 @@ static __device__ __forceinline__ void weights_of_keys(const ts_attention_proble
         bool kept = !GENERAL || (keep[i % 2] >> (16 * m + i / 2 * 8) & 1) != 0;
         s[m][n][i] = kept ? weight : 0.0f;
         d[m][n][i] = weight * ((GENERAL ? kept ? gradient * p.keep_scale : 0.0f : gradient) - delta[i % 2]);
+        if (GENERAL) {
+          d[m][n][i] *= slope;
+        }
       }
     }
   }
@@ -85,7 +100,9 @@ __global__ void __launch_bounds__(keys_shape<D, GENERAL>::threads, keys_shape<D,
   int first_key = block.rank * shape::keys, warp = ts_warp_number(), group = p.heads / p.kv_heads;
   ts_tile_load<shape::keys, D, THREADS>(k_tile, p, p.k, block.batch, first_key, p.kv_heads, block.head);
   ts_tile_load<shape::keys, D, THREADS>(v_tile, p, p.v, block.batch, first_key, p.kv_heads, block.head);
-  int warp_key = first_key + 16 * M * warp, begin = p.causal ? first_key : 0;
+  int warp_key = first_key + 16 * M * warp, begin = ts_queries_begin(p, first_key);
+  begin = ts_next_tile<shape::keys, N, GENERAL>(p, block.batch, first_key, begin,
+                                                ts_queries_end<shape::keys, GENERAL>(p, first_key));
   int query = begin;
   unsigned head = block.head * (unsigned) group, end_head = head + (unsigned) group;
   ts_tile_load<N, D, THREADS>(q_tile, p, p.q, block.batch, query, p.heads, head);
@@ -94,8 +111,10 @@ __global__ void __launch_bounds__(keys_shape<D, GENERAL>::threads, keys_shape<D,
   float mine = statistic<N>(p, block.batch, head, query);
   float dk[M][D / 8][4] = {}, dv[M][D / 8][4] = {};
   for (int turn = 0; head < end_head; turn ^= 1) {
-    bool same = query + N < p.length;
-    int next_query = same ? query + N : begin;
+    int64_t end = ts_queries_end<shape::keys, GENERAL>(p, first_key);
+    int next_query = ts_next_tile<shape::keys, N, GENERAL>(p, block.batch, first_key, query + N, end);
+    bool same = next_query < end;
+    next_query = same ? next_query : begin;
     unsigned next_head = same ? head : head + 1;
     float *statistic_tile = statistics + turn * 2 * N;
     if ((int) threadIdx.x < 2 * N) {
@@ -110,7 +129,7 @@ __global__ void __launch_bounds__(keys_shape<D, GENERAL>::threads, keys_shape<D,
       ts_copy_commit();
       mine = statistic<N>(p, block.batch, next_head, next_query);
     }
-    if (!p.causal || query + N > warp_key) {
+    if (ts_may_see<N, 16 * M, GENERAL>(p, block.batch, query, warp_key)) {
       const ts_bf16 *q = q_tile + turn * N * ts_tile_row<D>, *d_out = do_tile + turn * N * ts_tile_row<D>;
       float s[M][N / 8][4], d[M][N / 8][4];
       static_assert(!GENERAL || N == TS_WARP, "a lane draws for a query");
@@ -174,14 +193,15 @@ static __device__ __forceinline__ queries load_queries(const ts_attention_proble
  * of zero, for their lse is infinite. */
 template <int N, bool GENERAL>
 static __device__ __forceinline__ void gradients_of_scores(const ts_attention_problem &p, const queries &w,
-                                                           int first_key, uint32_t mine, const float (*s)[N / 8][4],
+                                                           int first_key, uint32_t mine, float (*s)[N / 8][4],
                                                            float (*d)[N / 8][4]) {
   int lane = (int) (threadIdx.x % TS_WARP);
-  bool hides = first_key + N > p.length || (p.causal && first_key + N > w.first + 1);
+  bool hides = first_key + N > p.length || (p.causal && first_key + N > w.first + 1) ||
+               (GENERAL && first_key + p.window < w.first + 16 * M);
   int key = first_key + lane % 4 * 2;
   int last = (p.causal ? ts_result_row(w.first, 0, 0) : (int) p.length - 1) -
              key; /* of the first row, from the lane's first key */
-  float scale = p.scale * TS_LOG2E;
+  float scale = p.unit * TS_LOG2E;
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -192,10 +212,12 @@ static __device__ __forceinline__ void gradients_of_scores(const ts_attention_pr
       for (int n = 0; n < N / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
+          float slope = cap_score<GENERAL>(p, &s[m][n][2 * half + i]);
           float weight = ts_exp2(s[m][n][2 * half + i] * scale - w.lse[m][half]), *x = &d[m][n][2 * half + i];
           int j = 8 * n + i;
           if (hides) {
-            weight = j <= last + (p.causal ? 16 * m + 8 * half : 0) ? weight : 0.0f;
+            bool sees = j <= last + (p.causal ? 16 * m + 8 * half : 0) && (!GENERAL || j > row - p.window - key);
+            weight = sees ? weight : 0.0f;
           }
           if (GENERAL && p.documents != nullptr && row < p.length && key + j < p.length) {
             const int32_t *document = p.documents + w.batch * p.length;
@@ -203,6 +225,9 @@ static __device__ __forceinline__ void gradients_of_scores(const ts_attention_pr
           }
           bool kept = !GENERAL || (keep >> j & 1) != 0;
           *x = weight * ((GENERAL ? kept ? *x * p.keep_scale : 0.0f : *x) - w.delta[m][half]);
+          if (GENERAL) {
+            *x *= slope;
+          }
         }
       }
     }
@@ -221,25 +246,27 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dq(const __grid_constant
   }
   int first = ((int) gridDim.y - 1 - block.rank) * ROWS, warp = ts_warp_number();
   unsigned kv_head = block.head / (unsigned) (p.heads / p.kv_heads);
-  int end_key = p.causal ? min(first + ROWS, (int) p.length) : (int) p.length;
+  int end = ts_keys_end<ROWS>(p, first), key = ts_keys_begin<N, GENERAL>(p, first);
+  key = ts_next_tile<ROWS, N, GENERAL>(p, block.batch, first, key, end);
   ts_tile_load<ROWS, D, THREADS>(q_tile, p, p.q, block.batch, first, p.heads, block.head);
   ts_tile_load<ROWS, D, THREADS>(do_tile, p, p.d_out, block.batch, first, p.heads, block.head);
-  ts_tile_load<N, D, THREADS>(k_tile, p, p.k, block.batch, 0, p.kv_heads, kv_head);
-  ts_tile_load<N, D, THREADS>(v_tile, p, p.v, block.batch, 0, p.kv_heads, kv_head);
+  ts_tile_load<N, D, THREADS>(k_tile, p, p.k, block.batch, key, p.kv_heads, kv_head);
+  ts_tile_load<N, D, THREADS>(v_tile, p, p.v, block.batch, key, p.kv_heads, kv_head);
   ts_copy_commit();
   queries w = load_queries(p, block.batch, block.head, first + 16 * M * warp);
   ts_bf16 *q = q_tile + 16 * M * warp * ts_tile_row<D>, *d_out = do_tile + 16 * M * warp * ts_tile_row<D>;
   float dq[M][D / 8][4] = {};
-  for (int key = 0, turn = 0; key < end_key; key += N, turn ^= 1) {
+  for (int next, turn = 0; key < end; key = next, turn ^= 1) {
     ts_copy_wait<0>();
     __syncthreads(); /* this tile is there for all, and nobody reads the other any more */
-    if (key + N < end_key) {
+    next = ts_next_tile<ROWS, N, GENERAL>(p, block.batch, first, key + N, end);
+    if (next < end) {
       int other = (turn ^ 1) * N * ts_tile_row<D>;
-      ts_tile_load<N, D, THREADS>(k_tile + other, p, p.k, block.batch, key + N, p.kv_heads, kv_head);
-      ts_tile_load<N, D, THREADS>(v_tile + other, p, p.v, block.batch, key + N, p.kv_heads, kv_head);
+      ts_tile_load<N, D, THREADS>(k_tile + other, p, p.k, block.batch, next, p.kv_heads, kv_head);
+      ts_tile_load<N, D, THREADS>(v_tile + other, p, p.v, block.batch, next, p.kv_heads, kv_head);
       ts_copy_commit();
     }
-    if (!p.causal || key < w.first + 16 * M) {
+    if (ts_may_see<16 * M, N, GENERAL>(p, w.batch, w.first, key)) {
       int tile = turn * N * ts_tile_row<D>;
       float s[M][N / 8][4], d[M][N / 8][4];
       uint32_t kept = 0;
@@ -269,7 +296,7 @@ template <int D, bool GENERAL> static void launch_backward_tiles(const ts_attent
 }
 
 template <int D> static void choose_backward_kind(const ts_attention_problem *p, cudaStream_t stream) {
-  if (p->documents != NULL || p->threshold != 0) {
+  if (ts_attention_is_general(p)) {
     launch_backward_tiles<D, true>(p, stream);
   } else {
     launch_backward_tiles<D, false>(p, stream);

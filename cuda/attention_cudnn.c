@@ -13,6 +13,10 @@
  * So that it stays small the backward pass runs in slices, of whole samples or of some heads of one sample, one after
  * the other in the same workspace.
  *
+ * Windows, softcaps and documents are for our kernels.  cuDNN's frontend makes windows and softcaps of element-wise nodes
+ * as well, but which of them the graph without dq's sum may have is not documented, and no device has told; a mask of
+ * documents would have every tile computed, seen or not.
+ *
  * Workspace.  Measured for cuDNN 9.19 on sm_90, with all candidates of 60 shapes: forward at most 256 bytes; backward
  * 2 B H T'^2, T' being T rounded up to 128, and, where query heads share keys, 4 B H T D for dk and dv of each query
  * head in bf16, and 256 bytes.  A plan that wants more is refused. */
@@ -146,8 +150,10 @@ bool ts_cudnn_supports(const ts_graph *graph, const ts_node *node) {
   const ts_tensor *q = &graph->tensor[node->in[backward ? 1 : 0]];
   int documents = backward ? 6 : 3, head_dim = node->attr.attention.head_dim;
   bool one_document = node->n_in <= documents || node->in[documents] == TS_NONE;
-  if (q->dtype != TS_BF16 || (head_dim != 64 && head_dim != 96 && head_dim != 128) || !one_document ||
-      node->attr.attention.dropout > 0 || q->shape.d[0] == 0 ||
+  int64_t window = node->attr.attention.window;
+  bool all_keys = one_document && (window == 0 || window >= q->shape.d[1]);
+  if (q->dtype != TS_BF16 || (head_dim != 64 && head_dim != 96 && head_dim != 128) || !all_keys ||
+      node->attr.attention.softcap > 0 || node->attr.attention.dropout > 0 || q->shape.d[0] == 0 ||
       q->shape.d[1] < 2 /* one token has no backward there */) {
     return false;
   }

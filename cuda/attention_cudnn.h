@@ -1,6 +1,7 @@
 /** \file
  * ATTENTION and ATTENTION_DX by cuDNN: bf16, heads of 64, 96 or 128, causal or not, groups of query heads that share
- * one of keys; no documents and no dropout (cuDNN's is not the Philox stream of ops.def).  The alternative to the
+ * one of keys; no documents, no window shorter than the sequence, no softcap, no dropout (cuDNN's is not the Philox
+ * stream of ops.def).  The alternative to the
  * kernels of attention.cu, with the same inputs and outputs (cuDNN's statistics are our lse), so that the one's forward
  * goes with the other's backward.  The same bits every time: see attention_cudnn.c.  Built without cuDNN nothing is
  * supported.  Private to cuda/.  C.  Nothing here is collective.

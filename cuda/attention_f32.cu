@@ -117,9 +117,25 @@ static __device__ __forceinline__ void store_head_tile(const ts_attention_proble
   }
 }
 
+static __device__ __forceinline__ int next_tile(const ts_attention_problem &p, unsigned batch, int first, int at,
+                                                int end) {
+  return ts_next_tile<OWN, PASS, true>(p, batch, first, at, end);
+}
+
 static __device__ __forceinline__ bool sees(const ts_attention_problem &p, unsigned batch, int query, int key) {
-  return query < p.length && key < p.length && (!p.causal || key <= query) &&
+  return query < p.length && key < p.length && (!p.causal || key <= query) && key > query - p.window &&
          (p.documents == nullptr || p.documents[batch * p.length + query] == p.documents[batch * p.length + key]);
+}
+
+/* A product to a score; slope: the derivative. */
+static __device__ __forceinline__ float score_of(const ts_attention_problem &p, float product, float *slope) {
+  *slope = p.scale;
+  if (p.softcap > 0) {
+    float t = tanhf(product * p.into_cap);
+    *slope = p.scale * (1 - t * t);
+    return p.softcap * t;
+  }
+  return product * p.scale;
 }
 
 /* 0 or 1 / (1 - p) */
@@ -178,14 +194,15 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward_plain(const __gr
   }
   int first = ((int) gridDim.y - 1 - block.rank) * OWN;
   unsigned kv_head = block.head / (unsigned) (p.heads / p.kv_heads);
-  int end = p.causal ? min(first + OWN, (int) p.length) : (int) p.length;
+  int end = ts_keys_end<OWN>(p, first), begin = ts_keys_begin<PASS, true>(p, first);
   ts_attention_drop drop = ts_attention_drop_of(p, block.batch, block.head);
   load_head_tile<OWN, D, T>(tile.own[0], p, p.q, block.batch, first, p.heads, block.head);
-  float o[I][D / SIDE] = {}, top[I], sum[I] = {}, s[I][J];
+  float o[I][D / SIDE] = {}, top[I], sum[I] = {}, s[I][J], slope;
   for (int i = 0; i < I; ++i) {
     top[i] = TS_MINUS_INFINITY;
   }
-  for (int key = 0; key < end; key += PASS) {
+  for (int key = next_tile(p, block.batch, first, begin, end); key < end;
+       key = next_tile(p, block.batch, first, key + PASS, end)) {
     __syncthreads();
     load_head_tile<PASS, D, T>(tile.pass[0], p, p.k, block.batch, key, p.kv_heads, kv_head);
     load_head_tile<PASS, D, T>(tile.pass[1], p, p.v, block.batch, key, p.kv_heads, kv_head);
@@ -195,7 +212,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward_plain(const __gr
     for (int i = 0; i < I; ++i) {
 #pragma unroll
       for (int j = 0; j < J; ++j) {
-        s[i][j] = sees(p, block.batch, first + own_row(i), key + pass_row(j)) ? s[i][j] * p.scale : TS_MINUS_INFINITY;
+        bool seen = sees(p, block.batch, first + own_row(i), key + pass_row(j));
+        s[i][j] = seen ? score_of(p, s[i][j], &slope) : TS_MINUS_INFINITY;
       }
       softmax_plain<D>(s[i], &top[i], &sum[i], o[i]);
 #pragma unroll
@@ -225,9 +243,10 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward_plain(const __gr
 static __device__ __forceinline__ void weight_and_gradient(const ts_attention_problem &p, const ts_attention_drop &drop,
                                                            unsigned batch, int query, int key, float lse, float delta,
                                                            float *s, float *d) {
-  float weight = sees(p, batch, query, key) ? expf(*s * p.scale - lse) : 0.0f, keep = keep_factor(p, drop, query, key);
+  float slope, score = score_of(p, *s, &slope);
+  float weight = sees(p, batch, query, key) ? expf(score - lse) : 0.0f, keep = keep_factor(p, drop, query, key);
   *s = weight * keep;
-  *d = weight * (*d * keep - delta) * p.scale;
+  *d = weight * (*d * keep - delta) * slope;
 }
 
 template <int D, typename T>
@@ -240,7 +259,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dq_plain(const __grid_co
   }
   int first = ((int) gridDim.y - 1 - block.rank) * OWN;
   unsigned kv_head = block.head / (unsigned) (p.heads / p.kv_heads);
-  int end = p.causal ? min(first + OWN, (int) p.length) : (int) p.length;
+  int end = ts_keys_end<OWN>(p, first), begin = ts_keys_begin<PASS, true>(p, first);
   ts_attention_drop drop = ts_attention_drop_of(p, block.batch, block.head);
   load_head_tile<OWN, D, T>(tile.own[0], p, p.q, block.batch, first, p.heads, block.head);
   load_head_tile<OWN, D, T>(tile.own[1], p, p.d_out, block.batch, first, p.heads, block.head);
@@ -252,7 +271,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dq_plain(const __grid_co
     delta[i] = inside ? p.delta[row] : 0.0f;
     one[i] = 1;
   }
-  for (int key = 0; key < end; key += PASS) {
+  for (int key = next_tile(p, block.batch, first, begin, end); key < end;
+       key = next_tile(p, block.batch, first, key + PASS, end)) {
     __syncthreads();
     load_head_tile<PASS, D, T>(tile.pass[0], p, p.k, block.batch, key, p.kv_heads, kv_head);
     load_head_tile<PASS, D, T>(tile.pass[1], p, p.v, block.batch, key, p.kv_heads, kv_head);
@@ -283,6 +303,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkdv_plain(const __grid_
   }
   int first = block.rank * OWN;
   unsigned group = (unsigned) (p.heads / p.kv_heads);
+  int begin = ts_queries_begin(p, first), end = ts_queries_end<OWN, true>(p, first);
   load_head_tile<OWN, D, T>(tile.own[0], p, p.k, block.batch, first, p.kv_heads, block.head);
   load_head_tile<OWN, D, T>(tile.own[1], p, p.v, block.batch, first, p.kv_heads, block.head);
   float dk[I][D / SIDE] = {}, dv[I][D / SIDE] = {}, one[I], s[I][J], d[I][J];
@@ -292,7 +313,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkdv_plain(const __grid_
   for (unsigned head = block.head * group; head < (block.head + 1) * group; ++head) {
     ts_attention_drop drop = ts_attention_drop_of(p, block.batch, head);
     int64_t statistics = (block.batch * (int64_t) p.heads + head) * p.length;
-    for (int query = p.causal ? first : 0; query < p.length; query += PASS) {
+    for (int query = next_tile(p, block.batch, first, begin, end); query < end;
+         query = next_tile(p, block.batch, first, query + PASS, end)) {
       __syncthreads();
       load_head_tile<PASS, D, T>(tile.pass[0], p, p.q, block.batch, query, p.heads, head);
       load_head_tile<PASS, D, T>(tile.pass[1], p, p.d_out, block.batch, query, p.heads, head);

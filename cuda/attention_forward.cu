@@ -1,6 +1,6 @@
 /* Forward attention by tensor cores: a block has ROWS queries of a head, 32 a warp, and sees the keys tile by tile with
  * an online softmax (Milakov and Gimelshein 2018, Dao 2023); scores and weights stay in registers, the next tile of
- * keys and values is copied meanwhile.  Tiles above the diagonal are left out.
+ * keys and values is copied meanwhile.  Tiles of which nothing is visible are left out.
  *
  * 4 D flops and one power of 2 for each pair of query and key in the tiles; q, o once, k and v once for ROWS queries.
  */
@@ -9,8 +9,8 @@
 enum { M = 2 /* sixteens of queries of a warp */, WARPS = 4, ROWS = 16 * M * WARPS, THREADS = WARPS * TS_WARP };
 
 /* Keys of a tile, and blocks on a multiprocessor: D + keys floats of a thread are results and scores, its registers are
- * 65536 / (128 blocks).  The general kernel thinks of documents and dropout as well; a row of its scores is the bits of
- * a word. */
+ * 65536 / (128 blocks).  The general kernel thinks of documents, windows, softcap and dropout as well; a row of its
+ * scores is the bits of a word. */
 template <int D, bool GENERAL> struct shape {
   static constexpr int keys = GENERAL ? 32 : 64, blocks = D > 32 || GENERAL ? 2 : 3;
   static constexpr size_t shared = (ROWS + 4 * keys) * ts_tile_row<D> * sizeof(ts_bf16);
@@ -39,6 +39,9 @@ static __device__ __forceinline__ void mask_scores(const ts_attention_problem &p
         for (int i = 0; i < 2; ++i) {
           int j = 8 * n + i;
           bool sees = j <= last + (p.causal ? 16 * m + 8 * half : 0);
+          if (GENERAL) {
+            sees = sees && j > ts_result_row(w.first, m, half) - p.window - key;
+          }
           if (GENERAL && p.documents != nullptr) {
             const int32_t *document = p.documents + batch * p.length;
             int row = ts_result_row(w.first, m, half);
@@ -48,6 +51,15 @@ static __device__ __forceinline__ void mask_scores(const ts_attention_problem &p
         }
       }
     }
+  }
+}
+
+/* Products to what the softcap multiplies. */
+template <int N> static __device__ __forceinline__ void cap_scores(float into_cap, float (*s)[N / 8][4]) {
+#pragma unroll
+  for (int i = 0; i < M * N / 2; ++i) {
+    float *x = &s[i / (N / 2)][i / 4 % (N / 8)][i % 4];
+    *x = ts_tanh(*x * into_cap);
   }
 }
 
@@ -143,8 +155,8 @@ static __device__ __forceinline__ queries begin_queries(int first) {
 
 /* o and lse of the warp; its rows of the tile of queries serve as the way to memory. */
 template <int D>
-static __device__ __forceinline__ void end(const ts_attention_problem &p, const queries &w, unsigned batch,
-                                           unsigned head, ts_bf16 *tile, float (*o)[D / 8][4]) {
+static __device__ __forceinline__ void finish(const ts_attention_problem &p, const queries &w, unsigned batch,
+                                              unsigned head, ts_bf16 *tile, float (*o)[D / 8][4]) {
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -159,7 +171,7 @@ static __device__ __forceinline__ void end(const ts_attention_problem &p, const 
       }
       int row = ts_result_row(w.first, m, half);
       if (threadIdx.x % 4 == 0 && row < p.length) {
-        p.lse[(batch * (int64_t) p.heads + head) * p.length + row] = w.top[m][half] * p.scale + logf(sum);
+        p.lse[(batch * (int64_t) p.heads + head) * p.length + row] = w.top[m][half] * p.unit + logf(sum);
       }
     }
   }
@@ -178,31 +190,37 @@ __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
   }
   int first = ((int) gridDim.y - 1 - block.rank) * ROWS, warp = ts_warp_number();
   unsigned kv_head = block.head / (unsigned) (p.heads / p.kv_heads);
-  int end_key = p.causal ? min(first + ROWS, (int) p.length) : (int) p.length;
+  int end = ts_keys_end<ROWS>(p, first), key = ts_keys_begin<N, GENERAL>(p, first);
+  key = ts_next_tile<ROWS, N, GENERAL>(p, block.batch, first, key, end);
   ts_tile_load<ROWS, D, THREADS>(q_tile, p, p.q, block.batch, first, p.heads, block.head);
-  ts_tile_load<N, D, THREADS>(k_tile, p, p.k, block.batch, 0, p.kv_heads, kv_head);
-  ts_tile_load<N, D, THREADS>(v_tile, p, p.v, block.batch, 0, p.kv_heads, kv_head);
+  ts_tile_load<N, D, THREADS>(k_tile, p, p.k, block.batch, key, p.kv_heads, kv_head);
+  ts_tile_load<N, D, THREADS>(v_tile, p, p.v, block.batch, key, p.kv_heads, kv_head);
   ts_copy_commit();
   queries w = begin_queries(first + 16 * M * warp);
   ts_bf16 *q = q_tile + 16 * M * warp * ts_tile_row<D>;
-  float o[M][D / 8][4] = {}, scale = p.scale * TS_LOG2E;
-  for (int key = 0, at = 0; key < end_key; key += N, at ^= N * ts_tile_row<D>) {
+  float o[M][D / 8][4] = {}, scale = p.unit * TS_LOG2E;
+  for (int next, at = 0; key < end; key = next, at ^= N * ts_tile_row<D>) {
     ts_copy_wait<0>();
     __syncthreads(); /* this tile is there for all, and nobody reads the other any more */
-    if (key + N < end_key) {
+    next = ts_next_tile<ROWS, N, GENERAL>(p, block.batch, first, key + N, end);
+    if (next < end) {
       int other = at ^ (N * ts_tile_row<D>);
-      ts_tile_load<N, D, THREADS>(k_tile + other, p, p.k, block.batch, key + N, p.kv_heads, kv_head);
-      ts_tile_load<N, D, THREADS>(v_tile + other, p, p.v, block.batch, key + N, p.kv_heads, kv_head);
+      ts_tile_load<N, D, THREADS>(k_tile + other, p, p.k, block.batch, next, p.kv_heads, kv_head);
+      ts_tile_load<N, D, THREADS>(v_tile + other, p, p.v, block.batch, next, p.kv_heads, kv_head);
       ts_copy_commit();
     }
-    if (!p.causal || key < w.first + 16 * M) {
+    if (ts_may_see<16 * M, N, GENERAL>(p, block.batch, w.first, key)) {
       float s[M][N / 8][4];
       uint32_t mine = 0;
       if constexpr (GENERAL) {
         mine = ts_attention_keep_run<N>(p, block.batch, block.head, w.first + (int) (threadIdx.x % TS_WARP), key);
       }
       ts_tile_product<M, N, D>(s, q + ts_lane_left<D>(), k_tile + at + ts_lane_right<D>());
-      if ((GENERAL && p.documents != nullptr) || key + N > p.length || (p.causal && key + N > w.first)) {
+      if (GENERAL && p.softcap > 0) {
+        cap_scores<N>(p.into_cap, s);
+      }
+      if ((GENERAL && (p.documents != nullptr || key + p.window < w.first + 16 * M)) || key + N > p.length ||
+          (p.causal && key + N > w.first)) {
         mask_scores<N, GENERAL>(p, w, block.batch, key, s);
       }
       softmax<N, D>(w, scale, s, o);
@@ -212,7 +230,7 @@ __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
       ts_tile_add_product<M, N, D>(o, s, v_tile + at + ts_lane_left<D>());
     }
   }
-  end<D>(p, w, block.batch, block.head, q, o);
+  finish<D>(p, w, block.batch, block.head, q, o);
 }
 
 template <int D, bool GENERAL> static void launch_forward_tiles(const ts_attention_problem *p, cudaStream_t stream) {
@@ -221,7 +239,7 @@ template <int D, bool GENERAL> static void launch_forward_tiles(const ts_attenti
 }
 
 template <int D> static void choose_forward_kind(const ts_attention_problem *p, cudaStream_t stream) {
-  if (p->documents != NULL || p->threshold != 0) {
+  if (ts_attention_is_general(p)) {
     launch_forward_tiles<D, true>(p, stream);
   } else {
     launch_forward_tiles<D, false>(p, stream);

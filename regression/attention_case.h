@@ -13,6 +13,8 @@ typedef struct problem {
   bool causal, documents;
   float dropout;
   ts_dtype dtype;
+  int window; /**< 0: none. */
+  float softcap;
 } problem;
 
 enum { Q, K, V, O, D_OUT, DQ, DK, DV, N_ARRAYS };
@@ -45,7 +47,8 @@ static inline double *row_of(const problem *p, double *x, int b, int t, int head
 
 /** Whether query i sees key j. Not collective. */
 static inline bool visible(const problem *p, const reference *r, int b, int i, int j) {
-  return (!p->causal || j <= i) && (!p->documents || r->document[b * p->length + i] == r->document[b * p->length + j]);
+  return (!p->causal || j <= i) && (p->window == 0 || j > i - p->window) &&
+         (!p->documents || r->document[b * p->length + i] == r->document[b * p->length + j]);
 }
 
 /** What dropout multiplies a weight by. Not collective. */
@@ -68,13 +71,26 @@ static inline double dot(const problem *p, const double *x, const double *y) {
   return sum;
 }
 
+/** What the product of query i and key j is scaled by. Not collective. */
+static inline double scale_of(const problem *p) {
+  return (float) (1 / sqrt((double) p->head_dim));
+}
+
+/** Their score, and its derivative by their product. Not collective. */
+static inline double score_of(const problem *p, const reference *r, int b, int h, int i, int j, double *slope) {
+  int g = h / (p->heads / p->kv_heads);
+  double score =
+      scale_of(p) * dot(p, row_of(p, r->array[Q], b, i, p->heads, h), row_of(p, r->array[K], b, j, p->kv_heads, g));
+  double cap = p->softcap, t = cap > 0 ? tanh(score / cap) : 0;
+  *slope = scale_of(p) * (1 - t * t);
+  return cap > 0 ? cap * t : score;
+}
+
 /** Weights of query i before dropout; returns lse. Not collective. */
 static inline double weights_of(const problem *p, const reference *r, int b, int h, int i, double *weight) {
-  int g = h / (p->heads / p->kv_heads);
-  double sum = 0, scale = 1 / sqrt((double) p->head_dim);
+  double sum = 0, slope;
   for (int j = 0; j < p->length; ++j) {
-    double score = dot(p, row_of(p, r->array[Q], b, i, p->heads, h), row_of(p, r->array[K], b, j, p->kv_heads, g));
-    weight[j] = visible(p, r, b, i, j) ? exp((double) (float) scale * score) : 0;
+    weight[j] = visible(p, r, b, i, j) ? exp(score_of(p, r, b, h, i, j, &slope)) : 0;
     sum += weight[j];
   }
   for (int j = 0; j < p->length; ++j) {
@@ -110,7 +126,7 @@ static inline void forward(const problem *p, reference *r) {
 
 /** dq, dk, dv from the rest. Not collective. */
 static inline void backward(const problem *p, reference *r) {
-  double *weight = ts_malloc((size_t) p->length * sizeof *weight), scale = (float) (1 / sqrt((double) p->head_dim));
+  double *weight = ts_malloc((size_t) p->length * sizeof *weight);
   for (int a = DQ; a <= DV; ++a) {
     fill_zero(r->array[a], count_of(p, a));
   }
@@ -122,8 +138,9 @@ static inline void backward(const problem *p, reference *r) {
     weights_of(p, r, b, h, i, weight);
     for (int j = 0; j < p->length; ++j) {
       const double *k = row_of(p, r->array[K], b, j, p->kv_heads, g);
-      double keep = factor(p, r, b, h, i, j);
-      double ds = weight[j] * (keep * dot(p, d_out, row_of(p, r->array[V], b, j, p->kv_heads, g)) - delta) * scale;
+      double keep = factor(p, r, b, h, i, j), slope;
+      score_of(p, r, b, h, i, j, &slope);
+      double ds = weight[j] * (keep * dot(p, d_out, row_of(p, r->array[V], b, j, p->kv_heads, g)) - delta) * slope;
       for (int d = 0; d < p->head_dim; ++d) {
         row_of(p, r->array[DQ], b, i, p->heads, h)[d] += ds * k[d];
         row_of(p, r->array[DK], b, j, p->kv_heads, g)[d] += ds * q[d];
@@ -132,6 +149,13 @@ static inline void backward(const problem *p, reference *r) {
     }
   }
   ts_free(weight);
+}
+
+/** Documents of a sample: ascending in every third one; descending from the largest number; two that take turns, the
+ * smallest number and 0. Not collective. */
+static inline int32_t document_of(const problem *p, int b, int t) {
+  int k = t / (p->length / 3 + 1) + t / 70;
+  return b % 3 == 0 ? k : b % 3 == 1 ? INT32_MAX - k : k % 2 == 0 ? INT32_MIN : 0;
 }
 
 /** Random numbers in the dtype of the problem; end with reference_free.
@@ -156,7 +180,7 @@ static inline reference reference_create_growing(const problem *p, float growth)
   r.document = ts_malloc((size_t) (p->batch * p->length) * sizeof *r.document);
   r.sample = ts_malloc((size_t) p->batch * sizeof *r.sample);
   for (int i = 0; i < p->batch * p->length; ++i) {
-    r.document[i] = i % p->length / (p->length / 3 + 1) + i % p->length / 70;
+    r.document[i] = document_of(p, i / p->length, i % p->length);
   }
   for (int b = 0; b < p->batch; ++b) {
     r.sample[b] = 1000 + 7 * b;
@@ -194,7 +218,9 @@ static inline void add_extras(const problem *p, const reference *r, run_case *c,
                                                   .kv_heads = p->kv_heads,
                                                   .head_dim = p->head_dim,
                                                   .scale = (float) (1 / sqrt((double) p->head_dim)),
+                                                  .softcap = p->softcap,
                                                   .causal = p->causal,
+                                                  .window = p->window,
                                                   .dropout = p->dropout,
                                                   .name = op_name};
   c->n_in = first + 3;

@@ -1,5 +1,6 @@
-/* ATTENTION and ATTENTION_DX against fp64 at odd sizes, with groups of query heads, documents and dropout; the
- * reference itself against central differences; equal bits on 1, 2 and 3 threads. */
+/* ATTENTION and ATTENTION_DX against fp64 at odd sizes, with groups of query heads, documents, windows, softcap and
+ * dropout; the reference itself against central differences; equal bits on 1, 2 and 3 threads; what is not visible by
+ * whole blocks is not touched. */
 #ifdef RUN_CUDA
 #include "cuda/attention_limits.h"
 #endif
@@ -63,9 +64,9 @@ static void check(const problem *p, float growth) {
     close = close && worst[i] <= tolerance;
   }
   bool equal = same_on_threads(&f) && same_on_threads(&g);
-  tap_ok(close && clean && equal, "B%d T%d H%d/%d D%d %s%s%s dropout %g%s%s%s", p->batch, p->length, p->heads,
-         p->kv_heads, p->head_dim, ts_dtype_name(p->dtype), p->causal ? " causal" : "",
-         p->documents ? " documents" : "", p->dropout, growth > 0 ? ", growing keys" : "",
+  tap_ok(close && clean && equal, "B%d T%d H%d/%d D%d %s%s%s window %d softcap %g dropout %g%s%s%s", p->batch,
+         p->length, p->heads, p->kv_heads, p->head_dim, ts_dtype_name(p->dtype), p->causal ? " causal" : "",
+         p->documents ? " documents" : "", p->window, p->softcap, p->dropout, growth > 0 ? ", growing keys" : "",
          clean ? "" : ": writes past its workspace", equal ? "" : ": depends on threads");
   if (!close) {
     tap_note("o %g lse %g dq %g dk %g dv %g, tolerance %g", worst[0], lse, worst[1], worst[2], worst[3], tolerance);
@@ -78,7 +79,7 @@ static void check(const problem *p, float growth) {
 /* The gradient of the reference against central differences of sum (d_out o): error h^2, about 1e-8 of values near 1.
  */
 static void check_differences(void) {
-  problem p = {1, 5, 4, 2, 3, true, true, 0.4f, TS_F32};
+  problem p = {1, 5, 4, 2, 3, true, true, 0.4f, TS_F32, 3, 0.7f};
   reference r = reference_create(&p);
   forward(&p, &r);
   backward(&p, &r);
@@ -103,7 +104,7 @@ static void check_differences(void) {
 
 /* Dropout of values 1: each output is the kept weight over 1 - p, whose mean is 1 over all outputs. */
 static void check_dropout_mean(void) {
-  problem p = {4, 200, 3, 3, 16, false, false, 0.3f, TS_F32};
+  problem p = {4, 200, 3, 3, 16, false, false, 0.3f, TS_F32, 0, 0};
   reference r = reference_create(&p);
   for (int64_t i = 0; i < kv_count(&p); ++i) {
     r.array[V][i] = 1;
@@ -132,7 +133,7 @@ static bool all_finite(const run_tensor *x) {
 /* All scores are -128 and so is lse, nearly: what stands for a masked or absent key must not become exp (128).
  * Gradients are differences of such weights and only held to be numbers. */
 static void check_low_scores(ts_dtype dtype) {
-  problem p = {1, 37, 2, 1, 64, false, false, 0, dtype};
+  problem p = {1, 37, 2, 1, 64, false, false, 0, dtype, 0, 0};
   reference r = reference_create(&p);
   for (int a = Q; a <= K; ++a) {
     for (int64_t i = 0; i < count_of(&p, a); ++i) {
@@ -154,11 +155,85 @@ static void check_low_scores(ts_dtype dtype) {
   reference_free(&r);
 }
 
+/* ---- what is not visible is not touched ---- */
+
+enum { BLOCK = 128, BLOCKS = 5 }; /* of tokens, all kernels' blocks divide one or are one */
+
+/* Spoil the numbers of the tokens of some blocks. */
+static void spoil(run_tensor *x, const bool *spoiled) {
+  for (int64_t i = 0; i < run_count(x); ++i) {
+    if (spoiled[i / x->shape.d[2] / BLOCK]) {
+      run_set(x, i, NAN);
+    }
+  }
+}
+
+/* As `distance`, over tokens of some blocks; lse has tokens last. */
+static double distance_in(const run_tensor *x, const double *exact, const bool *checked) {
+  bool is_lse = x->shape.d[2] == BLOCK * BLOCKS;
+  double worst = 0, largest = 0;
+  for (int64_t i = 0; i < run_count(x); ++i) {
+    int64_t token = is_lse ? i % x->shape.d[2] : i / x->shape.d[2];
+    if (checked[token / BLOCK]) {
+      double difference = fabs(run_get(x, i) - exact[i]);
+      worst = difference <= worst ? worst : difference;
+      largest = fmax(largest, fabs(exact[i]));
+    }
+  }
+  return worst / largest;
+}
+
+/* Queries, keys, values and gradients of spoiled blocks are no numbers, and a weight of zero times one of them is none
+ * either: results of the checked blocks, which see nothing of those, are right only if nothing was multiplied. */
+static void check_untouched(const problem *p, const int32_t *document, const bool *spoiled, const bool *checked) {
+  double tolerance = p->dtype == TS_F32 ? 1e-5 : 0x1p-6, worst = 0;
+  reference r = reference_create(p);
+  for (int t = 0; t < p->length; ++t) {
+    r.document[t] = document[t / BLOCK];
+  }
+  forward(p, &r);
+  backward(p, &r);
+  run_case f = forward_case(p, &r);
+  for (int i = 0; i < 3; ++i) {
+    spoil(&f.in[i], spoiled);
+  }
+  run_with(&f, 2);
+  run_case g = backward_case(p, &r, &f);
+  for (int i = 0; i < 4; ++i) {
+    spoil(&g.in[i], spoiled);
+  }
+  run_with(&g, 2);
+  double lse = distance_in(&f.out[1], r.lse, checked), o = distance_in(&f.out[0], r.array[O], checked);
+  for (int i = 0; i < 3; ++i) {
+    double is = distance_in(&g.out[i], r.array[DQ + i], checked);
+    worst = is <= worst ? worst : is;
+  }
+  tap_ok(lse <= 1e-5 && o <= tolerance && worst <= tolerance,
+         "%s D%d%s: blocks of which nothing is visible are not touched: o %.2g lse %.2g gradients %.2g",
+         ts_dtype_name(p->dtype), p->head_dim, p->window > 0 ? " window" : " documents", o, lse, worst);
+  run_free(&f);
+  run_free(&g);
+  reference_free(&r);
+}
+
+static void check_skipping(ts_dtype dtype, int head_dim) {
+  static const int32_t one[BLOCKS], apart[BLOCKS] = {7, -2, 7, INT32_MAX, 7};
+  static const bool ends[BLOCKS] = {true, false, false, false, true}, middle[BLOCKS] = {false, false, true};
+  static const bool others[BLOCKS] = {false, true, false, true}, theirs[BLOCKS] = {true, false, true, false, true};
+  problem p = {1, BLOCK * BLOCKS, 1, 1, head_dim, true, false, 0, dtype, BLOCK / 2, 0};
+  check_untouched(&p, one, ends, middle);
+  p.window = 0;
+  p.documents = true;
+  check_untouched(&p, apart, others, theirs);
+  p.causal = false;
+  check_untouched(&p, apart, others, theirs);
+}
+
 #ifdef RUN_CUDA
 /* A deck whose attention no kernel can do is refused before training. */
 static void check_limits(void) {
   for (int head_dim = 256; head_dim <= 257; ++head_dim) {
-    problem p = {1, 2, 1, 1, head_dim, true, false, 0, TS_BF16};
+    problem p = {1, 2, 1, 1, head_dim, true, false, 0, TS_BF16, 0, 0};
     reference r = reference_create(&p);
     run_case f = forward_case(&p, &r);
     run_state s;
@@ -179,17 +254,46 @@ int main(void) {
     return tap_done();
   }
   static const problem shapes[] = {
-      {1, 1, 1, 1, 1, true, false, 0, 0},        {2, 3, 2, 1, 5, true, false, 0, 0},
-      {1, 17, 3, 3, 16, false, false, 0, 0},     {2, 67, 4, 2, 24, true, false, 0, 0},
-      {1, 64, 2, 2, 64, true, false, 0, 0},      {1, 129, 6, 2, 40, true, true, 0, 0},
-      {1, 300, 2, 1, 64, true, false, 0, 0},     {1, 261, 1, 1, 80, false, true, 0, 0},
-      {2, 66, 2, 1, 32, true, false, 0.25f, 0},  {1, 193, 2, 2, 9, true, true, 0.5f, 0},
-      {1, 150, 1, 1, 128, true, false, 0, 0},    {1, 131, 2, 1, 17, false, false, 0.1f, 0},
-      {1, 160, 4, 1, 96, true, false, 0, 0},     {1, 260, 2, 2, 64, false, false, 0, 0},
-      {1, 140, 2, 1, 128, false, true, 0.2f, 0}, {2, 96, 2, 2, 64, true, true, 0.1f, 0},
-      {1, 71, 2, 1, 96, true, false, 0.3f, 0},   {1, 90, 2, 1, 256, true, false, 0, 0},
-      {1, 75, 2, 1, 136, true, true, 0.1f, 0},   {1, 37, 2, 2, 12, true, true, 0, 0},
-      {0, 40, 2, 1, 64, true, false, 0, 0},
+      {1, 1, 1, 1, 1, true, false, 0, 0, 0, 0},
+      {2, 3, 2, 1, 5, true, false, 0, 0, 0, 0},
+      {1, 17, 3, 3, 16, false, false, 0, 0, 0, 0},
+      {2, 67, 4, 2, 24, true, false, 0, 0, 0, 0},
+      {1, 64, 2, 2, 64, true, false, 0, 0, 0, 0},
+      {1, 129, 6, 2, 40, true, true, 0, 0, 0, 0},
+      {1, 300, 2, 1, 64, true, false, 0, 0, 0, 0},
+      {1, 261, 1, 1, 80, false, true, 0, 0, 0, 0},
+      {2, 66, 2, 1, 32, true, false, 0.25f, 0, 0, 0},
+      {1, 193, 2, 2, 9, true, true, 0.5f, 0, 0, 0},
+      {1, 150, 1, 1, 128, true, false, 0, 0, 0, 0},
+      {1, 131, 2, 1, 17, false, false, 0.1f, 0, 0, 0},
+      {1, 160, 4, 1, 96, true, false, 0, 0, 0, 0},
+      {1, 260, 2, 2, 64, false, false, 0, 0, 0, 0},
+      {1, 140, 2, 1, 128, false, true, 0.2f, 0, 0, 0},
+      {2, 96, 2, 2, 64, true, true, 0.1f, 0, 0, 0},
+      {1, 71, 2, 1, 96, true, false, 0.3f, 0, 0, 0},
+      {1, 90, 2, 1, 256, true, false, 0, 0, 0, 0},
+      {1, 75, 2, 1, 136, true, true, 0.1f, 0, 0, 0},
+      {1, 37, 2, 2, 12, true, true, 0, 0, 0, 0},
+      {0, 40, 2, 1, 64, true, false, 0, 0, 0, 0},
+      /* windows: of two keys, inside a block, of many blocks, of all but a key, of all and more */
+      {1, 67, 2, 1, 24, true, false, 0, 0, 2, 0},
+      {1, 333, 2, 1, 16, true, false, 0, 0, 50, 0},
+      {1, 420, 1, 1, 64, true, false, 0, 0, 193, 0},
+      {1, 130, 1, 1, 40, true, false, 0, 0, 129, 0},
+      {1, 65, 2, 1, 9, true, false, 0, 0, 65, 0},
+      {1, 70, 2, 1, 32, true, false, 0, 0, 1000, 0},
+      {1, 150, 2, 1, 136, true, false, 0, 0, 33, 0},
+      {1, 159, 2, 1, 128, true, false, 0.2f, 0, 70, 0},
+      /* softcaps, the last far below the scores */
+      {2, 67, 4, 2, 24, true, false, 0, 0, 0, 5},
+      {1, 129, 1, 1, 64, false, false, 0, 0, 0, 50},
+      {1, 140, 1, 1, 128, true, false, 0.1f, 0, 0, 2},
+      {1, 37, 2, 1, 136, true, false, 0, 0, 0, 0.25f},
+      /* documents of every order, and all at once */
+      {3, 290, 1, 1, 16, true, true, 0, 0, 0, 0},
+      {3, 150, 2, 2, 9, false, true, 0.1f, 0, 0, 0},
+      {3, 159, 2, 1, 64, true, true, 0.1f, 0, 40, 3},
+      {3, 150, 1, 1, 80, true, true, 0, 0, 100, 20},
   };
   check_differences();
   check_dropout_mean();
@@ -203,6 +307,9 @@ int main(void) {
       }
     }
   }
+  check_skipping(TS_F32, 16);
+  check_skipping(TS_BF16, 16);
+  check_skipping(TS_BF16, 128);
   check_low_scores(TS_F32);
   check_low_scores(TS_BF16);
 #ifdef RUN_CUDA

@@ -71,6 +71,18 @@ static void test_normal(void) {
   tap_ok(isnan(NAN * ts_normal(NAN, &d)), "x Phi (x) keeps NaN");
 }
 
+static float tanh_of(float x) {
+  return ts_tanhf(x);
+}
+
+static void test_tanh(void) {
+  double worst = fmax(worst_ulp(tanh_of, tanh, -1, 1), worst_ulp(tanh_of, tanh, -20, 20));
+  tap_ok(worst < 2, "tanh: %.2f ulp", worst);
+  tap_ok(ts_tanhf(INFINITY) == 1 && ts_tanhf(-3e38f) == -1 && ts_tanhf(-0.0f) == 0 && signbit(ts_tanhf(-0.0f)) &&
+             ts_tanhf(1e-30f) == 1e-30f && isnan(ts_tanhf(NAN)),
+         "tanh at its ends, around 0 and of NaN");
+}
+
 static void test_ends(void) {
   tap_ok(ts_expf(-INFINITY) == 0 && ts_expf(-87.5f) == 0 && ts_expf(-3e38f) == 0, "exp is 0 below -87");
   tap_ok(isinf(ts_expf(INFINITY)) && isinf(ts_expf(88.5f)) && isinf(ts_expf(3e38f)), "exp is infinite above 88");
@@ -157,6 +169,7 @@ int main(void) {
   tap_ok(e < 1.5, "exp: %.2f ulp", e);
   tap_ok(s < 2.5, "sigmoid: %.2f ulp", s);
   tap_ok(d < 6, "slope of sigmoid: %.2f ulp", d); /* two divisions' worth of roundings more */
+  test_tanh();
   test_ends();
   test_normal();
   test_angles();

@@ -33,6 +33,10 @@ enum { IDS = 3 }; /* what integers are below: rows of tables, documents */
   {                                                                                                                  \
     .attention = {.heads = 8, .kv_heads = 4, .head_dim = 2, .scale = 0.5f, .causal = true, .dropout = p, .name = 3 } \
   }
+#define CAPPED                                                                                                         \
+  {                                                                                                                    \
+    .attention = {.heads = 8, .kv_heads = 4, .head_dim = 2, .scale = 0.5f, .softcap = 1, .causal = true, .window = 2 } \
+  }
 #define Q F(4, 3, 16)
 #define LSE F(4, 8, 3)
 
@@ -104,6 +108,8 @@ static const cut_case cases[] = {
     {TS_OP_ROPE, "of a part", {Q, I(4, 3)}, {Q}, TURNS(2, 1.25), "bth", ""},
     {TS_OP_ATTENTION, "", {Q, X, X, I(4, 3)}, {Q, LSE}, HEADS(0), "bh", "t"},
     {TS_OP_ATTENTION, "with dropout", {Q, X, X, I(4, 3), L(1), L(4)}, {Q, LSE}, HEADS(0.5f), "b", "h"},
+    {TS_OP_ATTENTION, "in a window with a softcap", {Q, X, X}, {Q, LSE}, CAPPED, "bh", "t"},
+    {TS_OP_ATTENTION_DX, "in a window with a softcap", {Q, Q, X, X, Q, LSE}, {Q, X, X}, CAPPED, "bh", "t"},
     {TS_OP_ATTENTION_DX, "", {Q, Q, X, X, Q, LSE}, {Q, X, X}, HEADS(0), "bh", "t"},
     {TS_OP_HEAD_LOSS, "", {X, F(IDS, 8), I(4, 3)}, {D(1), D(1)}, {{0}}, "bt", "vc"},
     {TS_OP_HEAD_LOSS_DX, "", {X, F(IDS, 8), I(4, 3), F(1)}, {X, F(IDS, 8)}, {.head = {TS_F32}}, "bt", "vc"},

@@ -93,7 +93,8 @@ static double dot(const double *a, const double *b, int64_t n) {
 static bool sees(const run_case *c, const query *q, int64_t key) {
   const int32_t *document = c->n_in > q->optional ? c->in[q->optional].data : NULL;
   bool same = document == NULL || document[q->b * q->length + q->t] == document[q->b * q->length + key];
-  return same && !(c->attr.attention.causal && key > q->t);
+  int64_t window = c->attr.attention.window;
+  return same && !(c->attr.attention.causal && key > q->t) && (window == 0 || key > q->t - window);
 }
 
 /* What dropout multiplies the weight of a key with. */
@@ -109,7 +110,15 @@ static double kept(const run_case *c, const query *q, int64_t key) {
 
 static double score(const run_case *c, const query *q, const double *queries, const double *keys, int64_t key) {
   int64_t d = c->attr.attention.head_dim;
-  return c->attr.attention.scale * dot(queries + row_at(c, q, q->t, false), keys + row_at(c, q, key, true), d);
+  double cap = c->attr.attention.softcap, s = c->attr.attention.scale;
+  s *= dot(queries + row_at(c, q, q->t, false), keys + row_at(c, q, key, true), d);
+  return cap > 0 ? cap * tanh(s / cap) : s;
+}
+
+/* Of a score by the product of query and key. */
+static double slope(const run_case *c, double score) {
+  double capped = c->attr.attention.softcap > 0 ? score / c->attr.attention.softcap : 0;
+  return c->attr.attention.scale * (1 - capped * capped);
 }
 
 /* Call `each` for every query of every head. */
@@ -149,12 +158,13 @@ static void attention(run_case *c) {
 static void attention_dx_query(run_case *c, const query *q) {
   enum { DO, Q, K, V, O, LSE };
   int64_t d = c->attr.attention.head_dim, at = row_at(c, q, q->t, false);
-  double delta = dot(ops_in(c, DO) + at, ops_in(c, O) + at, d), scale = c->attr.attention.scale;
+  double delta = dot(ops_in(c, DO) + at, ops_in(c, O) + at, d);
   double lse = ops_in(c, LSE)[(q->b * c->attr.attention.heads + q->h) * q->length + q->t];
   for (int64_t key = 0; key < q->length; ++key) {
     int64_t to = row_at(c, q, key, true);
-    double p = sees(c, q, key) ? exp(score(c, q, ops_in(c, Q), ops_in(c, K), key) - lse) : 0, factor = kept(c, q, key);
-    double ds = scale * p * (factor * dot(ops_in(c, DO) + at, ops_in(c, V) + to, d) - delta);
+    double s = score(c, q, ops_in(c, Q), ops_in(c, K), key);
+    double p = sees(c, q, key) ? exp(s - lse) : 0, factor = kept(c, q, key);
+    double ds = slope(c, s) * p * (factor * dot(ops_in(c, DO) + at, ops_in(c, V) + to, d) - delta);
     for (int64_t i = 0; i < d; ++i) {
       ops_out(c, 0)[at + i] += ds * ops_in(c, K)[to + i];
       ops_out(c, 1)[to + i] += ds * ops_in(c, Q)[at + i];

@@ -131,7 +131,7 @@ static void build_rope(gradient_case *c, int variant) {
   ts_graph_add(ts_graph_site(c->graph), &args);
 }
 
-/* Bits: causal, grouped heads, documents, dropout. */
+/* Bits: causal, grouped heads, documents, dropout, softcap, and a window where causal. */
 static void build_attention(gradient_case *c, int variant) {
   enum { B = 2, T = 5, D = 3 };
   int kv = variant & 2 ? 2 : 4;
@@ -156,6 +156,8 @@ static void build_attention(gradient_case *c, int variant) {
     args.attr.attention.dropout = 0.25f;
     args.attr.attention.name = 3;
   }
+  args.attr.attention.softcap = variant & 16 ? 0.8f : 0;
+  args.attr.attention.window = variant & 32 && variant & 1 ? 3 : 0;
   ts_graph_add(ts_graph_site(c->graph), &args);
 }
 
@@ -188,7 +190,7 @@ static const struct gradient_row {
     {TS_OP_LAYERNORM, 1, build_layernorm},
     {TS_OP_RMSNORM, 4, build_rmsnorm},
     {TS_OP_ROPE, 4, build_rope},
-    {TS_OP_ATTENTION, 16, build_attention},
+    {TS_OP_ATTENTION, 64, build_attention},
     {TS_OP_HEAD_LOSS, 1, build_head_loss},
 };
 

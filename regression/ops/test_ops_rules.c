@@ -3,6 +3,7 @@
  * A row is a good call.  The test then spoils one input at a time, its type or its last extent, and the rule must
  * refuse it, except where the row says that the op takes any. */
 #include "base/memory.h"
+#include "graph/attribute.h"
 #include "graph/op.h"
 #include "regression/tap.h"
 
@@ -55,6 +56,11 @@ static ts_piece piece[] = {{0, cuts, 0, 5}};
   {                                                                                        \
     .rope = {.head_dim = head, .rotated = width, .frequency = frequency, .factor = times } \
   }
+#define HEADS_OF(...)                                                                    \
+  {                                                                                      \
+    .attention = {.heads = 4, .kv_heads = 4, .head_dim = 2, .scale = 0.5f, __VA_ARGS__ } \
+  }
+#define WINDOW(n) HEADS_OF(.softcap = 2, .causal = true, .window = n)
 #define RANDOM INTS(2, 3), LONGS(1), LONGS(2)
 
 static const op_case cases[] = {
@@ -235,6 +241,10 @@ static const op_case cases[] = {
      0,
      0,
      576},
+    /* a window of 2 leaves 1 + 2 + 2 of 9 pairs, one of 3 or more the causal half: 4 x 2 x 4 x 5 x 2, twice backward */
+    {TS_OP_ATTENTION, "with a window", 3, 2, {X, X, X}, {X, NORMAL(2, 4, 3)}, WINDOW(2), 0, 0, 0, 320},
+    {TS_OP_ATTENTION, "with a long window", 3, 2, {X, X, X}, {X, NORMAL(2, 4, 3)}, WINDOW(3), 0, 0, 0, 288},
+    {TS_OP_ATTENTION_DX, "with a window", 6, 3, {X, X, X, X, X, NORMAL(2, 4, 3)}, {X, X, X}, WINDOW(2), 0, 0, 0, 640},
     {TS_OP_HEAD_LOSS, "", 3, 2, {X, NORMAL(11, 8), INTS(2, 3)}, {WIDE(1), WIDE(1)}, {{0}}, 0, 0, 0, 1056},
     {TS_OP_HEAD_LOSS_DX,
      "",
@@ -477,6 +487,22 @@ static void test_attributes(void) {
       {TS_OP_ROPE, "nothing that turns", 2, 1, {NORMAL(2, 3, 4), INTS(2, 3)}, {X}, TURNS(4, 0, 1), 0, 0, 0, 0},
       {TS_OP_ROPE, "part of a head", 2, 1, {NORMAL(2, 3, 6), INTS(2, 3)}, {X}, TURNS(4, 4, 1), 0, 0, 0, 0},
       {TS_OP_ROPE, "no factor", 2, 1, {NORMAL(2, 3, 4), INTS(2, 3)}, {X}, TURNS(4, 4, 0), 0, 0, 0, 0},
+      {TS_OP_ATTENTION, "a window that is not causal", 3, 2, {X, X, X}, {X}, HEADS_OF(.window = 2), 0, 0, 0, 0},
+      {TS_OP_ATTENTION, "a negative window", 3, 2, {X, X, X}, {X}, HEADS_OF(.causal = true, .window = -1), 0, 0, 0, 0},
+      {TS_OP_ATTENTION, "a negative softcap", 3, 2, {X, X, X}, {X}, HEADS_OF(.softcap = -1), 0, 0, 0, 0},
+      {TS_OP_ATTENTION, "a softcap that is no number", 3, 2, {X, X, X}, {X}, HEADS_OF(.softcap = NAN), 0, 0, 0, 0},
+      {TS_OP_ATTENTION, "an infinite softcap", 3, 2, {X, X, X}, {X}, HEADS_OF(.softcap = INFINITY), 0, 0, 0, 0},
+      {TS_OP_ATTENTION_DX,
+       "a window that is not causal",
+       6,
+       3,
+       {X, X, X, X, X, NORMAL(2, 4, 3)},
+       {X},
+       HEADS_OF(.window = 2),
+       0,
+       0,
+       0,
+       0},
       {TS_OP_ALL_GATHER, "no pieces", 1, 1, {NORMAL(5)}, {X}, {.comm = {.group = 2}}, 0, 0, 0, 0},
       {TS_OP_ALL_GATHER,
        "a piece of nothing",
@@ -510,6 +536,24 @@ static void test_attributes(void) {
   }
 }
 
+/* What attention does beyond the usual is printed, and makes it another node. */
+static void test_attention_attributes(void) {
+  ts_node plain = {.op = TS_OP_ATTENTION, .attr = HEADS_OF(.causal = true)}, window = plain, softcap = plain;
+  window.attr.attention.window = 7;
+  softcap.attr.attention.softcap = 2.5f;
+  const ts_node *node[] = {&plain, &window, &softcap};
+  const char *expected[] = {" {heads 4, kv_heads 4, head_dim 2, causal}",
+                            " {heads 4, kv_heads 4, head_dim 2, causal, window 7}",
+                            " {heads 4, kv_heads 4, head_dim 2, causal, softcap 2.5}"};
+  for (int i = 0; i < 3; ++i) {
+    ts_text text = {0};
+    ts_attributes_print(node[i], &text);
+    tap_ok(strcmp(text.text, expected[i]) == 0, "attention prints%s", text.text);
+    tap_ok(ts_attributes_equal(&plain, node[i]) == (i == 0), "and is %s plain one", i == 0 ? "the" : "not the");
+    ts_text_free(&text);
+  }
+}
+
 /* Properties of the table itself, and that each op has a case above. */
 static void test_table(void) {
   for (int op = 0; op < TS_N_OPS; ++op) {
@@ -532,6 +576,7 @@ int main(void) {
     test_in_graph(&cases[i]);
   }
   test_attributes();
+  test_attention_attributes();
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
   return tap_done();
 }

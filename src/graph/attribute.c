@@ -101,8 +101,15 @@ static void print_rope(const ts_attr *a, ts_text *to) {
 }
 
 static void print_attention(const ts_attr *a, ts_text *to) {
-  ts_text_add(to, " {heads %d, kv_heads %d, head_dim %d%s}", a->attention.heads, a->attention.kv_heads,
+  ts_text_add(to, " {heads %d, kv_heads %d, head_dim %d%s", a->attention.heads, a->attention.kv_heads,
               a->attention.head_dim, a->attention.causal ? ", causal" : "");
+  if (a->attention.window > 0) {
+    ts_text_add(to, ", window %lld", (long long) a->attention.window);
+  }
+  if (a->attention.softcap > 0) {
+    ts_text_add(to, ", softcap %g", (double) a->attention.softcap);
+  }
+  ts_text_add(to, "}");
 }
 
 static void print_segments(const ts_attr *a, ts_text *to) {
@@ -177,7 +184,8 @@ const ts_attribute ts_attribute_rope = {
 
 const ts_attribute ts_attribute_attention = {
     {MEMBER(attention.heads), MEMBER(attention.kv_heads), MEMBER(attention.head_dim), MEMBER(attention.scale),
-     MEMBER(attention.causal), MEMBER(attention.dropout), MEMBER(attention.name)},
+     MEMBER(attention.softcap), MEMBER(attention.causal), MEMBER(attention.window), MEMBER(attention.dropout),
+     MEMBER(attention.name)},
     NO_ARRAY,
     NO_DTYPE,
     .print = print_attention};

@@ -188,7 +188,9 @@ typedef union ts_attr {
   struct {
     int heads, kv_heads, head_dim;
     float scale;
+    float softcap; /**< 0: none. */
     bool causal;
+    int64_t window; /**< Keys that a query sees, itself the last; 0: all. */
     float dropout;
     uint64_t name;
   } attention;

@@ -3,6 +3,8 @@
 #include "ops/gradient.h"
 #include "ops/rules.h"
 
+#include <math.h>
+
 const char *ts_shape_rope(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *x = ts_rule_in(g, node, 0);
   int head = node->attr.rope.head_dim, rotated = node->attr.rope.rotated;
@@ -65,6 +67,9 @@ static const char *check_qkv(const ts_graph *g, const ts_node *node, int first) 
   int64_t d = node->attr.attention.head_dim, heads = node->attr.attention.heads, kv = node->attr.attention.kv_heads;
   TS_RULE(q->shape.n == 3 && q->shape.d[2] == heads * d, "q is [B][T][heads x head_dim]");
   TS_RULE(kv > 0 && heads % kv == 0, "key heads divide query heads");
+  TS_RULE(node->attr.attention.window >= 0 && (node->attr.attention.window == 0 || node->attr.attention.causal),
+          "a window is of at least one key, and causal");
+  TS_RULE(node->attr.attention.softcap >= 0 && isfinite(node->attr.attention.softcap), "softcap is at least 0");
   ts_shape key = TS_SHAPE(q->shape.d[0], q->shape.d[1], kv * d);
   TS_RULE(ts_rule_is(g, node, first + 1, q->dtype, key) && ts_rule_is(g, node, first + 2, q->dtype, key),
           "k and v are [B][T][kv_heads x head_dim]");
@@ -135,11 +140,20 @@ bool ts_cut_attention_dx(const ts_graph *g, const ts_node *node, char index, ts_
   return cut_roles(g, node, "qqkkqld-s", "qkk", index, cut);
 }
 
-/* Two products of T x T x D for each head, half of them when causal. */
+/* Pairs of a query and a key that it sees, of T queries: T x T, half of them when causal; in a window the sum over i of
+ * min (i + 1, window).  Documents are not known here. */
+static double visible_pairs(const ts_node *node, double t) {
+  double window = (double) node->attr.attention.window;
+  if (window > 0 && window < t) {
+    return window * (window + 1) / 2 + (t - window) * window;
+  }
+  return t * t * (node->attr.attention.causal ? 0.5 : 1.0);
+}
+
+/* Two products of D for each pair of each head. */
 static double product_flops(const ts_graph *g, const ts_node *node, int q) {
   const ts_shape *shape = &ts_rule_in(g, node, q)->shape;
-  double t = (double) shape->d[1];
-  return 4.0 * (double) shape->d[0] * t * t * (double) shape->d[2] * (node->attr.attention.causal ? 0.5 : 1.0);
+  return 4.0 * (double) shape->d[0] * visible_pairs(node, (double) shape->d[1]) * (double) shape->d[2];
 }
 
 double ts_flops_attention(const ts_graph *g, const ts_node *node) {

@@ -51,9 +51,9 @@ ts_program *ts_program_create(const ts_program_options *options);
 void ts_program_destroy(ts_program **program);
 
 /** FLOPs of the model's mathematics for one micro-batch: forward and backward of matrix products and attention with the
- * causal half (6 N + 6 L C T per token for training, 2 N + 2 L C T for evaluation), counted on the whole model's graph,
- * however many ranks share the work.
- * \param [out] full_attention  The same with attention counted without the causal mask (6 N + 12 L C T); may be NULL.
+ * causal half (6 N + 6 L C T per token for training, 2 N + 2 L C T for evaluation) or what a window leaves of it,
+ * counted on the whole model's graph, however many ranks share the work.
+ * \param [out] full_attention  The same with attention counted without masks (6 N + 12 L C T); may be NULL.
  * Not collective. */
 double ts_program_model_flops(const ts_program *program, double *full_attention);
 

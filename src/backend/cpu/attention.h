@@ -20,6 +20,9 @@
 #define ts_attention_transpose TS_ISA_NAME(ts_attention_transpose)
 #define ts_attention_narrow TS_ISA_NAME(ts_attention_narrow)
 #define ts_attention_along_keys TS_ISA_NAME(ts_attention_along_keys)
+#define ts_attention_bounds_bytes TS_ISA_NAME(ts_attention_bounds_bytes)
+#define ts_attention_find_bounds TS_ISA_NAME(ts_attention_find_bounds)
+#define ts_attention_view_of TS_ISA_NAME(ts_attention_view_of)
 #define ts_attention_mask TS_ISA_NAME(ts_attention_mask)
 #define ts_attention_dropout TS_ISA_NAME(ts_attention_dropout)
 #define ts_attention_store TS_ISA_NAME(ts_attention_store)
@@ -33,6 +36,11 @@ enum { TS_QUERIES = 64, TS_KEYS = 128, TS_DIAGONAL = 16 };
 /** Stands for minus infinity: far below any score, but its differences are numbers. */
 #define TS_MASKED (-1e30f)
 
+/** The smallest and the largest document of a block of tokens. */
+typedef struct ts_attention_bounds {
+  int32_t lowest, highest;
+} ts_attention_bounds;
+
 typedef struct ts_attention {
   int64_t batch, length; /**< B, T */
   int heads, kv_heads, head_dim;
@@ -41,11 +49,15 @@ typedef struct ts_attention {
   bool pairs, causal;
   bool direct;              /**< Rows of heads in memory are rows of cells already: nothing to convert or pad. */
   int per_cell;             /**< Elements in a cell: 2 with pairs, else 1. */
+  int64_t window;           /**< Keys that a query sees; T where all are. */
   float scale, keep_scale;  /**< keep_scale: 1 / (1 - p) */
+  float softcap;            /**< 0: none. */
   bool drops;               /**< There is dropout: */
   uint32_t threshold;       /**< its threshold, */
   uint64_t key;             /**< and key. */
-  const int32_t *documents; /**< NULL: one document. */
+  bool packed;              /**< The node has documents: */
+  const int32_t *documents; /**< they, NULL without any or while planning, */
+  const ts_attention_bounds *bounds; /**< and those of every block of TS_KEYS tokens, [B][blocks]; likewise. */
   const int64_t *sample;
 } ts_attention;
 
@@ -92,7 +104,41 @@ const ts_cell *ts_attention_narrow(const ts_attention *p, ts_cell *to, const flo
  * \return \a to, or \a from where the two are the same. Not collective. */
 const ts_cell *ts_attention_along_keys(const ts_attention *p, ts_cell *to, const ts_cell *from, int keys);
 
-/** Scale the products of queries t.. with keys j.. and put TS_MASKED where the mask is, in place. Not collective. */
+/** Bytes of the bounds of all documents; 0 where there is one document only. Not collective. */
+size_t ts_attention_bounds_bytes(const ts_attention *p);
+
+/** Set p->bounds, in memory \a at of as many bytes. Not collective. */
+void ts_attention_find_bounds(ts_attention *p, void *at);
+
+/** Which keys the block of queries t.. may see: those of [begin, end) whose document may be one of theirs. */
+typedef struct ts_attention_view {
+  int64_t begin, end;                /**< begin: the first of a block of TS_KEYS. */
+  ts_attention_bounds queries;       /**< Of the queries' documents. */
+  const ts_attention_bounds *bounds; /**< Of the sample's blocks; NULL: one document. */
+} ts_attention_view;
+
+/** The view of the queries t.. of sample \a b; every query sees itself, so it is not empty. Not collective. */
+ts_attention_view ts_attention_view_of(const ts_attention *p, int64_t b, int64_t t);
+
+/** The first key of the first block, from the one at \a j on, of which something may be visible; view->end or more when
+ * there is none. Not collective. */
+TS_INLINE int64_t ts_attention_next(const ts_attention_view *view, int64_t j) {
+  for (; j < view->end && view->bounds != NULL; j += TS_KEYS) {
+    const ts_attention_bounds *keys = &view->bounds[j / TS_KEYS];
+    if (keys->lowest <= view->queries.highest && keys->highest >= view->queries.lowest) {
+      break;
+    }
+  }
+  return j;
+}
+
+/** Keys of the block at \a j. Not collective. */
+TS_INLINE int ts_attention_keys(const ts_attention_view *view, int64_t j) {
+  return (int) (view->end - j < TS_KEYS ? view->end - j : TS_KEYS);
+}
+
+/** The products of queries t.. with keys j.. become scores, in place: scaled, or through the softcap, and TS_MASKED
+ * where the mask is. Not collective. */
 void ts_attention_mask(const ts_attention *p, float *score, int64_t b, int64_t t, int64_t j, int keys);
 
 /** Factors of dropout, 0 or keep_scale: [TS_KEYS][TS_QUERIES]; \a scratch holds as many. Not collective. */

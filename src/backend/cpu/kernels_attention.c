@@ -1,6 +1,6 @@
 /* Forward: each block of queries of a head sees the keys block by block (online softmax; Milakov and Gimelshein 2018,
- * Dao et al. 2022), so scores take TS_KEYS x TS_QUERIES numbers per thread.  Cost: 4 D multiply-adds per visible pair
- * of query and key, whole blocks at the diagonal. */
+ * Dao et al. 2022), so scores take TS_KEYS x TS_QUERIES numbers per thread.  Cost: 4 D multiply-adds per pair of query
+ * and key in the blocks of which something is visible. */
 #include "backend/cpu/attention.h"
 
 #include <math.h>
@@ -12,6 +12,7 @@ typedef struct buffers {
   float *score, *factor, *scratch;
   float *out;                 /* [TS_QUERIES][columns], not yet divided by sum */
   float *max, *sum, *rescale; /* [TS_QUERIES] */
+  bool begun;                 /* There is something in out. */
 } buffers;
 
 static size_t take_forward_buffers(const ts_attention *p, char *base, buffers *b) {
@@ -94,7 +95,7 @@ static void forward_keys(const ts_attention *p, buffers *x, const void *k, const
   if (p->drops) {
     drop(p, x, b, head, t, j, keys);
   }
-  if (j > 0) {
+  if (x->begun) {
     rescale_out(p, x);
   }
   rows = ts_attention_rows(p, x->rows, v, b, j, keys, p->kv_heads, kv_head);
@@ -110,8 +111,9 @@ static void forward_keys(const ts_attention *p, buffers *x, const void *k, const
                                            .ldb = values.stride,
                                            .c = x->out,
                                            .ldc = p->columns,
-                                           .add = j > 0},
+                                           .add = x->begun},
                         t, j, keys);
+  x->begun = true;
 }
 
 static void forward_queries(const ts_attention *p, const ts_kernel_call *call, buffers *x, int64_t b, int head,
@@ -123,9 +125,10 @@ static void forward_queries(const ts_attention *p, const ts_kernel_call *call, b
     x->max[i] = TS_MASKED;
     x->sum[i] = 0;
   }
-  int64_t end = p->causal && t + TS_QUERIES < p->length ? t + TS_QUERIES : p->length;
-  for (int64_t j = 0; j < end; j += TS_KEYS) {
-    forward_keys(p, x, k, v, b, head, t, j, (int) (end - j < TS_KEYS ? end - j : TS_KEYS));
+  x->begun = false;
+  ts_attention_view view = ts_attention_view_of(p, b, t);
+  for (int64_t j = ts_attention_next(&view, view.begin); j < view.end; j = ts_attention_next(&view, j + TS_KEYS)) {
+    forward_keys(p, x, k, v, b, head, t, j, ts_attention_keys(&view, j));
   }
   float *lse = (float *) call->out[1] + (b * p->heads + head) * p->length;
   for (int i = 0; i < TS_QUERIES; ++i) {
@@ -143,18 +146,20 @@ size_t ts_attention_prepare(const ts_target *target, const ts_graph *graph, cons
   if (prepared != NULL) {
     *prepared = NULL;
   }
-  return (size_t) target->threads * take_forward_buffers(&p, NULL, &(buffers){0});
+  return ts_attention_bounds_bytes(&p) + (size_t) target->threads * take_forward_buffers(&p, NULL, &(buffers){0});
 }
 
 void ts_attention_run(const ts_kernel_call *call) {
   ts_attention p = ts_attention_of(call->graph, call->node, ts_call_optional(call, 3), ts_call_optional(call, 4),
                                    ts_call_optional(call, 5));
   int64_t blocks = (p.length + TS_QUERIES - 1) / TS_QUERIES, items = p.batch * p.heads * blocks;
+  char *workspace = (char *) call->workspace + ts_attention_bounds_bytes(&p);
+  ts_attention_find_bounds(&p, call->workspace);
 #pragma omp parallel num_threads(call->threads)
   {
     buffers x;
     size_t bytes = take_forward_buffers(&p, NULL, &x);
-    take_forward_buffers(&p, (char *) call->workspace + (size_t) omp_get_thread_num() * bytes, &x);
+    take_forward_buffers(&p, workspace + (size_t) omp_get_thread_num() * bytes, &x);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t item = 0; item < items; ++item) {
       int64_t of_head = item / blocks, t = (blocks - 1 - item % blocks) * TS_QUERIES;

@@ -1,6 +1,7 @@
 /* Backward: weights are made again from the scores and lse.  One thread does all query heads of a key head, in order,
  * and adds up dk and dv of the whole sequence in fp32 tiles: 3 T D cells and 2 T D numbers per thread, no atomics, and
- * sums that do not depend on the number of threads.  Cost: 10 D multiply-adds per visible pair of query and key. */
+ * sums that do not depend on the number of threads.  Cost: 10 D multiply-adds per pair of query and key in the blocks
+ * of which something is visible. */
 #include "backend/cpu/attention.h"
 
 #include <omp.h>
@@ -12,6 +13,7 @@ typedef struct buffers {
   ts_cell *weights, *ds, *ds_along;
   float *score, *dp, *factor, *scratch, *dq;
   float *lse, *delta; /* [TS_QUERIES] */
+  bool begun;         /* There is something in dq. */
 } buffers;
 
 static size_t take_backward_buffers(const ts_attention *p, char *base, buffers *b) {
@@ -64,27 +66,32 @@ static void load_statistics(const ts_attention *p, const ts_kernel_call *call, b
   }
 }
 
-/* score becomes the weights after dropout, dp the gradient of the products of queries and keys. */
-static void weights_and_ds(const ts_attention *p, buffers *x, int keys) {
-  float scale = p->scale;
+/* score becomes the weights after dropout, dp the gradient of the products of queries and keys.  The slope of the
+ * softcap follows from the score; what stands for a masked one has none. */
+TS_INLINE void weights_and_ds_of(const ts_attention *p, buffers *x, int keys, const bool drops, const bool caps) {
+  float scale = p->scale, per_cap = caps ? 1.0f / p->softcap : 0.0f;
   for (int k = 0; k < keys; ++k) {
     float *score = x->score + k * TS_QUERIES, *dp = x->dp + k * TS_QUERIES;
     const float *factor = x->factor + k * TS_QUERIES, *lse = x->lse, *delta = x->delta;
-    if (p->drops) {
 #pragma omp simd
-      for (int i = 0; i < TS_QUERIES; ++i) {
-        float weight = ts_expf(score[i] - lse[i]);
-        score[i] = weight * factor[i];
-        dp[i] = weight * (dp[i] * factor[i] - delta[i]) * scale;
-      }
-    } else {
-#pragma omp simd
-      for (int i = 0; i < TS_QUERIES; ++i) {
-        float weight = ts_expf(score[i] - lse[i]);
-        score[i] = weight;
-        dp[i] = weight * (dp[i] - delta[i]) * scale;
-      }
+    for (int i = 0; i < TS_QUERIES; ++i) {
+      float weight = ts_expf(score[i] - lse[i]), capped = score[i] * per_cap;
+      float slope = !caps ? scale : capped > -1.0f ? scale * (1.0f - capped * capped) : 0.0f;
+      score[i] = drops ? weight * factor[i] : weight;
+      dp[i] = weight * ((drops ? dp[i] * factor[i] : dp[i]) - delta[i]) * slope;
     }
+  }
+}
+
+static void weights_and_ds(const ts_attention *p, buffers *x, int keys) {
+  if (p->drops && p->softcap > 0) {
+    weights_and_ds_of(p, x, keys, true, true);
+  } else if (p->drops) {
+    weights_and_ds_of(p, x, keys, true, false);
+  } else if (p->softcap > 0) {
+    weights_and_ds_of(p, x, keys, false, true);
+  } else {
+    weights_and_ds_of(p, x, keys, false, false);
   }
 }
 
@@ -142,8 +149,9 @@ static void backward_keys(const ts_attention *p, buffers *x, const tiles *tile, 
                                .ldb = tile->keys_along.stride,
                                .c = x->dq,
                                .ldc = p->columns,
-                               .add = j > 0};
+                               .add = x->begun};
   ts_attention_sum_keys(p, product, t, j, keys);
+  x->begun = true;
 }
 
 static void backward_queries(const ts_attention *p, const ts_kernel_call *call, buffers *x, tiles *tile, int64_t b,
@@ -156,9 +164,10 @@ static void backward_queries(const ts_attention *p, const ts_kernel_call *call, 
   tile->queries_along = ts_attention_along_rows(p, x->queries_along, queries, TS_QUERIES);
   tile->do_along = ts_attention_along_rows(p, x->do_along, d_out, TS_QUERIES);
   load_statistics(p, call, x, b, head, t);
-  int64_t end = p->causal && t + TS_QUERIES < p->length ? t + TS_QUERIES : p->length;
-  for (int64_t j = 0; j < end; j += TS_KEYS) {
-    backward_keys(p, x, tile, b, head, t, j, (int) (end - j < TS_KEYS ? end - j : TS_KEYS));
+  x->begun = false;
+  ts_attention_view view = ts_attention_view_of(p, b, t);
+  for (int64_t j = ts_attention_next(&view, view.begin); j < view.end; j = ts_attention_next(&view, j + TS_KEYS)) {
+    backward_keys(p, x, tile, b, head, t, j, ts_attention_keys(&view, j));
   }
   ts_attention_store(p, call->out[0], x->dq, NULL, b, t, TS_QUERIES, p->heads, head);
 }
@@ -185,17 +194,19 @@ size_t ts_attention_dx_prepare(const ts_target *target, const ts_graph *graph, c
   if (prepared != NULL) {
     *prepared = NULL;
   }
-  return (size_t) target->threads * take_backward_buffers(&p, NULL, &(buffers){0});
+  return ts_attention_bounds_bytes(&p) + (size_t) target->threads * take_backward_buffers(&p, NULL, &(buffers){0});
 }
 
 void ts_attention_dx_run(const ts_kernel_call *call) {
   ts_attention p = ts_attention_of(call->graph, call->node, ts_call_optional(call, 6), ts_call_optional(call, 7),
                                    ts_call_optional(call, 8));
+  char *workspace = (char *) call->workspace + ts_attention_bounds_bytes(&p);
+  ts_attention_find_bounds(&p, call->workspace);
 #pragma omp parallel num_threads(call->threads)
   {
     buffers x;
     size_t bytes = take_backward_buffers(&p, NULL, &x);
-    take_backward_buffers(&p, (char *) call->workspace + (size_t) omp_get_thread_num() * bytes, &x);
+    take_backward_buffers(&p, workspace + (size_t) omp_get_thread_num() * bytes, &x);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t item = 0; item < p.batch * p.kv_heads; ++item) {
       kv_head(&p, call, &x, item / p.kv_heads, (int) (item % p.kv_heads));

@@ -11,12 +11,17 @@ ts_attention ts_attention_of(const ts_graph *graph, const ts_node *node, const i
                     .head_dim = node->attr.attention.head_dim,
                     .dtype = q->dtype,
                     .causal = node->attr.attention.causal,
+                    .window = node->attr.attention.window,
                     .scale = node->attr.attention.scale,
+                    .softcap = node->attr.attention.softcap,
                     .keep_scale = 1.0f / (1.0f - node->attr.attention.dropout),
                     .drops = node->attr.attention.dropout > 0 && seed != NULL,
                     .threshold = ts_dropout_threshold(node->attr.attention.dropout),
                     .documents = documents,
                     .sample = sample};
+  int optional = node->op == TS_OP_ATTENTION ? 3 : 6;
+  p.packed = node->n_in > optional && node->in[optional] != TS_NONE;
+  p.window = p.window == 0 || p.window > p.length ? p.length : p.window;
   p.columns = (p.head_dim + TS_MICRO_COLUMNS - 1) / TS_MICRO_COLUMNS * TS_MICRO_COLUMNS;
   p.pairs = p.dtype == TS_BF16 && ts_micro_pairs();
   p.per_cell = p.pairs ? 2 : 1;
@@ -135,36 +140,6 @@ const ts_cell *ts_attention_along_keys(const ts_attention *p, ts_cell *to, const
     interleave(to + j / 2 * TS_QUERIES, low, j + 1 < keys ? low + TS_QUERIES : zero, TS_QUERIES);
   }
   return to;
-}
-
-static void mask_documents(const ts_attention *p, float *score, int64_t b, int64_t t, int64_t j, int keys) {
-  const int32_t *document = p->documents + b * p->length;
-  int32_t mine[TS_QUERIES];
-  for (int i = 0; i < TS_QUERIES; ++i) {
-    mine[i] = document[t + i < p->length ? t + i : p->length - 1];
-  }
-  for (int k = 0; k < keys; ++k) {
-    int32_t theirs = document[j + k];
-    float *row = score + k * TS_QUERIES;
-#pragma omp simd
-    for (int i = 0; i < TS_QUERIES; ++i) {
-      row[i] = mine[i] == theirs ? row[i] : TS_MASKED;
-    }
-  }
-}
-
-void ts_attention_mask(const ts_attention *p, float *score, int64_t b, int64_t t, int64_t j, int keys) {
-  for (int k = 0; k < keys; ++k) {
-    float *row = score + k * TS_QUERIES, scale = p->scale;
-    int first = p->causal && j + k > t ? (int) (j + k - t) : 0; /* queries before it do not see the key */
-#pragma omp simd
-    for (int i = 0; i < TS_QUERIES; ++i) {
-      row[i] = i < first ? TS_MASKED : row[i] * scale;
-    }
-  }
-  if (p->documents != NULL) {
-    mask_documents(p, score, b, t, j, keys);
-  }
 }
 
 void ts_attention_dropout(const ts_attention *p, float *factor, float *scratch, int64_t b, int head, int64_t t,

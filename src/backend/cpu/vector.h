@@ -75,6 +75,22 @@ TS_INLINE float ts_sigmoidf(float x) {
   return ts_sigmoid_slope(x, &slope);
 }
 
+/** tanh (x) within 2 ulp; NaN stays.
+ *
+ * Below 0.6 x + x^3 q (x^2), q interpolated at Chebyshev nodes (relative error 1e-8); else 1 - 2 / (1 + exp (2 |x|)),
+ * which is 1 from |x| = 9 on. Not collective. */
+TS_INLINE float ts_tanhf(float x) {
+  int32_t sign = ts_bits_of(x) & INT32_MIN;
+  float a = ts_float_of(ts_bits_of(x) ^ sign), z = a * a;
+  float q = -0.006269119716587121f;
+  q = q * z + 0.021110959047017534f;
+  q = q * z - 0.05387394884795081f;
+  q = q * z + 0.13332915366980666f;
+  q = q * z - 0.3333333033273148f;
+  float small = a + a * z * q, large = 1.0f - 2.0f / (1.0f + ts_exp_bounded(2.0f * (a > 20.0f ? 20.0f : a)));
+  return ts_float_of(ts_bits_of(a < 0.6f ? small : large) | sign);
+}
+
 /** The argument of the sigmoid in GELU, 2 sqrt (2/pi) (x + 0.044715 x^3), by which 0.5 x (1 + tanh (u)) = x sigmoid
  * (2 u) without the cancellation of 1 + tanh; and the derivative of 2 u. Not collective. */
 TS_INLINE float ts_gelu_argument(float x) {
