@@ -42,7 +42,9 @@ static void make_node(shape_node *s, ts_op op, const problem *p) {
                                                             .kv_heads = p->kv_heads,
                                                             .head_dim = p->head_dim,
                                                             .scale = 0.125f,
+                                                            .softcap = p->softcap,
                                                             .causal = p->causal,
+                                                            .window = p->window,
                                                             .dropout = p->dropout};
   s->graph = (ts_graph){.tensor = s->tensor, .n_tensors = 9, .node = &s->node, .n_nodes = 1};
 }
@@ -53,16 +55,19 @@ static void check_supports(void) {
     bool forward, backward;
     problem p;
   } cases[] = {
-      {"bf16, heads of 64", true, true, {2, 100, 4, 2, 64, true, false, 0, TS_BF16}},
-      {"bf16, heads of 96, not causal", true, true, {2, 100, 4, 4, 96, false, false, 0, TS_BF16}},
-      {"bf16, heads of 128", true, true, {2, 8192, 32, 8, 128, true, false, 0, TS_BF16}},
-      {"fp32", false, false, {2, 100, 4, 2, 64, true, false, 0, TS_F32}},
-      {"heads of 80", false, false, {2, 100, 4, 2, 80, true, false, 0, TS_BF16}},
-      {"documents", false, false, {2, 100, 4, 2, 64, true, true, 0, TS_BF16}},
-      {"dropout", false, false, {2, 100, 4, 2, 64, true, false, 0.1f, TS_BF16}},
-      {"one token", false, false, {2, 1, 4, 2, 64, true, false, 0, TS_BF16}},
-      {"no sequence", false, false, {0, 100, 4, 2, 64, true, false, 0, TS_BF16}},
-      {"a head of 65536 tokens", true, false, {1, 65536, 2, 2, 64, true, false, 0, TS_BF16}}, /* 8 GiB of ds */
+      {"bf16, heads of 64", true, true, {2, 100, 4, 2, 64, true, false, 0, TS_BF16, 0, 0}},
+      {"bf16, heads of 96, not causal", true, true, {2, 100, 4, 4, 96, false, false, 0, TS_BF16, 0, 0}},
+      {"bf16, heads of 128", true, true, {2, 8192, 32, 8, 128, true, false, 0, TS_BF16, 0, 0}},
+      {"fp32", false, false, {2, 100, 4, 2, 64, true, false, 0, TS_F32, 0, 0}},
+      {"heads of 80", false, false, {2, 100, 4, 2, 80, true, false, 0, TS_BF16, 0, 0}},
+      {"documents", false, false, {2, 100, 4, 2, 64, true, true, 0, TS_BF16, 0, 0}},
+      {"a window", false, false, {2, 100, 4, 2, 64, true, false, 0, TS_BF16, 99, 0}},
+      {"a window as long as the sequence", true, true, {2, 100, 4, 2, 64, true, false, 0, TS_BF16, 100, 0}},
+      {"softcap", false, false, {2, 100, 4, 2, 64, true, false, 0, TS_BF16, 0, 50}},
+      {"dropout", false, false, {2, 100, 4, 2, 64, true, false, 0.1f, TS_BF16, 0, 0}},
+      {"one token", false, false, {2, 1, 4, 2, 64, true, false, 0, TS_BF16, 0, 0}},
+      {"no sequence", false, false, {0, 100, 4, 2, 64, true, false, 0, TS_BF16, 0, 0}},
+      {"a head of 65536 tokens", true, false, {1, 65536, 2, 2, 64, true, false, 0, TS_BF16, 0, 0}}, /* 8 GiB of ds */
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
     shape_node forward, backward;
@@ -86,12 +91,12 @@ static int64_t workspace_of(ts_op op, problem p) {
 
 static void check_workspace(void) {
   /* 8 heads of 256 x 256 bf16 and 256 bytes; delta of 8 heads of 200; 256 to align with */
-  problem small = {2, 200, 4, 4, 64, true, false, 0, TS_BF16};
+  problem small = {2, 200, 4, 4, 64, true, false, 0, TS_BF16, 0, 0};
   int64_t is = workspace_of(TS_OP_ATTENTION_DX, small), expected = 8 * 256 * 256 * 2 + 256 + 8 * 200 * 4 + 256;
   tap_ok(is == expected, "workspace of a small backward pass is %lld, expected %lld", (long long) is,
          (long long) expected);
   /* One query head: 32 MiB of ds and 2 MiB of dk, dv; of 8 heads of keys, 4 query heads each, 4 fit 1 GiB */
-  problem large = {4, 4096, 32, 8, 128, true, false, 0, TS_BF16};
+  problem large = {4, 4096, 32, 8, 128, true, false, 0, TS_BF16, 0, 0};
   is = workspace_of(TS_OP_ATTENTION_DX, large);
   expected = 16 * (34 << 20) + 256 + 16 * 4096 * 4 + 256;
   tap_ok(is == expected, "workspace in slices is %lld, expected %lld", (long long) is, (long long) expected);
@@ -101,10 +106,10 @@ static void check_workspace(void) {
 
 /* {batch, length, heads, kv_heads, head_dim, causal}: full and broken tiles, all head sizes, groups of query heads. */
 static const problem shapes[] = {
-    {2, 128, 2, 2, 64, true, false, 0, TS_BF16},   {1, 200, 4, 2, 64, true, false, 0, TS_BF16},
-    {2, 67, 4, 1, 128, true, false, 0, TS_BF16},   {1, 129, 3, 3, 96, false, false, 0, TS_BF16},
-    {1, 260, 4, 1, 128, false, false, 0, TS_BF16}, {1, 256, 2, 2, 96, true, false, 0, TS_BF16},
-    {1, 16, 1, 1, 64, true, false, 0, TS_BF16},    {2, 160, 4, 2, 64, true, false, 0, TS_BF16},
+    {2, 128, 2, 2, 64, true, false, 0, TS_BF16, 0, 0},   {1, 200, 4, 2, 64, true, false, 0, TS_BF16, 0, 0},
+    {2, 67, 4, 1, 128, true, false, 0, TS_BF16, 0, 0},   {1, 129, 3, 3, 96, false, false, 0, TS_BF16, 0, 0},
+    {1, 260, 4, 1, 128, false, false, 0, TS_BF16, 0, 0}, {1, 256, 2, 2, 96, true, false, 0, TS_BF16, 0, 0},
+    {1, 16, 1, 1, 64, true, false, 0, TS_BF16, 0, 0},    {2, 160, 4, 2, 64, true, false, 0, TS_BF16, 0, 0},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -156,6 +161,25 @@ static void check_refused(void) {
          "a device without properties is refused by name: %s", err.count > 0 ? err.text : "");
   ts_cudnn_graph_destroy(&g);
   ts_error_clear(&err);
+}
+
+/* The stand-in takes the graphs of attention_cudnn.c alone: a window by arithmetic on indices, or another comparison of
+ * them, nobody has seen cuDNN do. */
+static void check_not_given(void) {
+  ts_cudnn_shape shape = {{1, 1, 64, 64}, {4096, 4096, 64, 1}};
+  for (int i = 0; i < 2; ++i) {
+    ts_error err = {0};
+    ts_cudnn_graph *g = ts_cudnn_graph_create(h200, &err);
+    ts_cudnn_tensor s = ts_cudnn_memory(g, 1, CUDNN_DATA_FLOAT, shape);
+    ts_cudnn_tensor query = ts_cudnn_index(g, 2, s, ts_cudnn_virtual(g, CUDNN_DATA_INT32, shape));
+    ts_cudnn_tensor key = ts_cudnn_index(g, 3, s, ts_cudnn_virtual(g, CUDNN_DATA_INT32, shape));
+    ts_cudnn_binary(g, i == 0 ? CUDNN_POINTWISE_SUB : CUDNN_POINTWISE_CMP_EQ, query, key,
+                    ts_cudnn_virtual(g, i == 0 ? CUDNN_DATA_INT32 : CUDNN_DATA_BOOLEAN, shape));
+    tap_ok(!ts_cudnn_graph_close(g) && names(&err, "does not give"), "%s of indices is refused by the stand-in: %s",
+           i == 0 ? "a difference" : "equality", err.count > 0 ? err.text : "");
+    ts_cudnn_graph_destroy(&g);
+    ts_error_clear(&err);
+  }
 }
 
 /* ---- with a device ---- */
@@ -337,7 +361,8 @@ static void check_device(void) {
   ts_cudnn_slice(1);
   check_values(&shapes[N_SHAPES - 1], " in slices");
   ts_cudnn_slice(0);
-  problem large = {4, 1024, 16, 4, 128, true, false, 0, TS_BF16}, small = {2, 130, 4, 2, 64, true, false, 0, TS_BF16};
+  problem large = {4, 1024, 16, 4, 128, true, false, 0, TS_BF16, 0, 0},
+          small = {2, 130, 4, 2, 64, true, false, 0, TS_BF16, 0, 0};
   problem p = stand_in ? small : large;
   reference r = reference_create(&p);
   run_case f = forward_case(&p, &r);
@@ -359,6 +384,9 @@ int main(void) {
   cuda = test_backend();
   if (cuda != NULL) {
     stand_in = strstr(cuda->describe(), "stand-in") != NULL;
+    if (stand_in) {
+      check_not_given();
+    }
     check_device();
     test_backend_close();
   }

@@ -197,13 +197,30 @@ static bool broadcasts(const descriptor *from, const tensor *to) {
   return good;
 }
 
+/* What Tessera gives to cuDNN.  All else is refused, arithmetic on indices too: nothing was ever tried with it. */
+static bool is_given(cudnnPointwiseMode_t mode, const tensor *x) {
+  static const cudnnPointwiseMode_t given[] = {
+      CUDNN_POINTWISE_ADD,    CUDNN_POINTWISE_SUB,       CUDNN_POINTWISE_MUL,
+      CUDNN_POINTWISE_DIV,    CUDNN_POINTWISE_EXP,       CUDNN_POINTWISE_LOG,
+      CUDNN_POINTWISE_CMP_GE, CUDNN_POINTWISE_GEN_INDEX, CUDNN_POINTWISE_BINARY_SELECT};
+  bool listed = false;
+  for (cudnnPointwiseMode_t each : given) {
+    listed = listed || each == mode;
+  }
+  return listed && (x->type != CUDNN_DATA_INT32 || mode == CUDNN_POINTWISE_CMP_GE);
+}
+
 static cudnnStatus_t check_pointwise(const descriptor *d) {
   const descriptor *kind = child(d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
   cudnnPointwiseMode_t mode = value_of(kind, CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_ADD);
   cudnnDataType_t compute = value_of(kind, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT);
   const descriptor *b = child(d, CUDNN_ATTR_OPERATION_POINTWISE_BDESC),
                    *t = child(d, CUDNN_ATTR_OPERATION_POINTWISE_TDESC);
-  tensor y = read_tensor(child(d, CUDNN_ATTR_OPERATION_POINTWISE_YDESC));
+  tensor x = read_tensor(child(d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC)),
+         y = read_tensor(child(d, CUDNN_ATTR_OPERATION_POINTWISE_YDESC));
+  if (!is_given(mode, &x)) {
+    return refuse(CUDNN_STATUS_NOT_SUPPORTED, "a pointwise operation that Tessera does not give to cuDNN");
+  }
   bool unary = mode == CUDNN_POINTWISE_EXP || mode == CUDNN_POINTWISE_LOG || mode == CUDNN_POINTWISE_GEN_INDEX;
   bool selects = mode == CUDNN_POINTWISE_BINARY_SELECT;
   bool compares = mode >= CUDNN_POINTWISE_CMP_EQ && mode <= CUDNN_POINTWISE_CMP_LE;
