@@ -230,6 +230,41 @@ static void check_skipping(ts_dtype dtype, int head_dim) {
 }
 
 #ifdef RUN_CUDA
+/* The stand-in counts the barriers of blocks, of which every tile that passes takes the same number. */
+extern long shim_barriers(void) __attribute__((weak));
+
+/* Tiles forward and backward in a window, or in documents of so many tokens. */
+static double tiles_of(problem p, int document) {
+  reference r = reference_create(&p);
+  for (int t = 0; t < p.length; ++t) {
+    r.document[t] = t / document;
+  }
+  long before = shim_barriers();
+  run_case f = forward_case(&p, &r);
+  run_with(&f, 1);
+  run_case g = backward_case(&p, &r, &f);
+  run_with(&g, 1);
+  run_free(&f);
+  run_free(&g);
+  reference_free(&r);
+  return (double) (shim_barriers() - before);
+}
+
+/* Tiles are 32 by at most 128 tokens: a sixteenth of 2048 tokens as a window, or as documents, leaves more than a
+ * sixteenth of 8192 does.  The one document is there so that the same kernel counts. */
+static void check_tiles(void) {
+  problem all = {1, 2048, 1, 1, 16, true, true, 0, TS_BF16, 0, 0}, window = all;
+  if (shim_barriers == NULL) {
+    tap_skip("counted tiles: only the stand-in counts");
+    return;
+  }
+  window.window = all.length / 16;
+  double most = tiles_of(all, all.length), seen = tiles_of(window, all.length) / most;
+  tap_ok(seen <= 0.25, "a window of a sixteenth: %.3f of all tiles", seen);
+  seen = tiles_of(all, all.length / 16) / most;
+  tap_ok(seen <= 0.25, "documents of a sixteenth: %.3f of all tiles", seen);
+}
+
 /* A deck whose attention no kernel can do is refused before training. */
 static void check_limits(void) {
   for (int head_dim = 256; head_dim <= 257; ++head_dim) {
@@ -313,6 +348,7 @@ int main(void) {
   check_low_scores(TS_F32);
   check_low_scores(TS_BF16);
 #ifdef RUN_CUDA
+  check_tiles();
   check_limits();
 #endif
   test_backend_close();

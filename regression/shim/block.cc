@@ -132,10 +132,14 @@ static struct block {
   const std::function<void()> *body;
 } b;
 static char *stacks;
-static long launches;
+static long launches, barriers;
 
 long shim_launches(void) {
   return launches;
+}
+
+long shim_barriers(void) {
+  return barriers;
 }
 
 static void die(const char *what) {
@@ -156,6 +160,7 @@ static void release_barrier(void) {
   if (b.live > 0 && b.at_barrier == b.live) {
     b.at_barrier = 0;
     ++b.generation;
+    ++barriers;
   }
 }
 

@@ -121,6 +121,9 @@ cudaError_t shim_enqueue(cudaStream_t stream, void (*run)(void *arg), void *arg)
 /** Kernels launched since the start. */
 long shim_launches(void);
 
+/** Barriers that whole blocks have passed since the start. */
+long shim_barriers(void);
+
 #ifdef __cplusplus
 }
 
