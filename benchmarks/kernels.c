@@ -1,5 +1,6 @@
 /* Speed of matrix products, attention and the head at the shapes of GPT-2 124M (B4 T256) and of a small Llama, beside
- * the GEMM peak: the best of five sizes up to 4096^3 in the same run.  Medians of short runs.
+ * the GEMM peak: the best of five sizes up to 4096^3 in the same run.  Medians of short runs.  Then attention over 8192
+ * tokens in a window or in packed documents, as a part of its time without.
  *
  *     kernels [THREADS [fp32|bf16]]        default: 2, both
  */
@@ -112,27 +113,43 @@ static void products(ts_dtype dtype, int threads, double peak) {
   }
 }
 
-/* FLOPs of visible pairs: 4 D each way forward, 10 D backward. */
-static void attention(int64_t batch, int64_t length, int heads, int kv_heads, int head_dim, float dropout,
-                      ts_dtype dtype, int threads, double peak) {
-  ts_attr attr = {.attention = {.heads = heads,
-                                .kv_heads = kv_heads,
-                                .head_dim = head_dim,
-                                .scale = (float) (1 / sqrt((double) head_dim)),
+/* Causal attention, and what it may have beyond that. */
+typedef struct attention_shape {
+  int64_t batch, length;
+  int heads, kv_heads, head_dim;
+  float dropout;
+  int64_t window, document; /* keys of a window, tokens of a document; 0: none */
+} attention_shape;
+
+/* Seconds forward and backward. */
+static void time_attention(const attention_shape *p, ts_dtype dtype, int threads, double seconds[2]) {
+  int64_t batch = p->batch, length = p->length;
+  ts_attr attr = {.attention = {.heads = p->heads,
+                                .kv_heads = p->kv_heads,
+                                .head_dim = p->head_dim,
+                                .scale = (float) (1 / sqrt((double) p->head_dim)),
                                 .causal = true,
-                                .dropout = dropout}};
-  ts_shape q = TS_SHAPE(batch, length, heads * head_dim), k = TS_SHAPE(batch, length, kv_heads * head_dim);
+                                .window = p->window,
+                                .dropout = p->dropout}};
+  ts_shape q = TS_SHAPE(batch, length, p->heads * p->head_dim), k = TS_SHAPE(batch, length, p->kv_heads * p->head_dim);
   run_case f = {.op = TS_OP_ATTENTION, .attr = attr, .n_in = 6, .n_out = 2, .threads = threads};
   f.in[0] = run_random(dtype, q, 1, 1);
   f.in[1] = run_random(dtype, k, 2, 1);
   f.in[2] = run_random(dtype, k, 3, 1);
   f.out[0] = run_new(dtype, q);
-  f.out[1] = run_new(TS_F32, TS_SHAPE(batch, heads, length));
+  f.out[1] = run_new(TS_F32, TS_SHAPE(batch, p->heads, length));
   run_case b = {.op = TS_OP_ATTENTION_DX, .attr = attr, .n_in = 9, .n_out = 3, .threads = threads};
   for (int i = 0; i < 6; ++i) {
     b.in[i] = i < 4 ? run_random(dtype, i < 2 ? q : k, 4 + (uint64_t) i, 1) : f.out[i - 4];
   }
-  if (dropout > 0) {
+  if (p->document > 0) {
+    f.in[3] = run_new(TS_I32, TS_SHAPE(batch, length));
+    for (int64_t i = 0; i < batch * length; ++i) {
+      run_set(&f.in[3], i, (double) (i % length / p->document));
+    }
+    b.in[6] = f.in[3];
+  }
+  if (p->dropout > 0) {
     f.in[4] = run_new(TS_I64, TS_SHAPE(1));
     f.in[5] = run_new(TS_I64, TS_SHAPE(batch));
     b.in[7] = f.in[4];
@@ -141,17 +158,45 @@ static void attention(int64_t batch, int64_t length, int heads, int kv_heads, in
   b.out[0] = run_new(dtype, q);
   b.out[1] = run_new(dtype, k);
   b.out[2] = run_new(dtype, k);
-  double pairs = (double) (batch * heads) * (double) length * (double) (length + 1) / 2, forward = seconds_of(&f);
-  double backward = seconds_of(&b);
-  char text[64];
-  snprintf(text, sizeof text, "B%d T%d H%d/%d D%d", (int) batch, (int) length, heads, kv_heads, head_dim);
-  print_rate(dropout > 0 ? "attention, dropout" : "attention", text, 4e-9 * head_dim * pairs / forward, peak);
-  print_rate(dropout > 0 ? "attention dx, dropout" : "attention dx", text, 10e-9 * head_dim * pairs / backward, peak);
+  seconds[0] = seconds_of(&f);
+  seconds[1] = seconds_of(&b);
   for (int i = 4; i < 9; ++i) {
     b.in[i].data = NULL; /* owned by f */
   }
   run_free(&f);
   run_free(&b);
+}
+
+static void name_of(const attention_shape *p, char text[64]) {
+  snprintf(text, 64, "B%d T%d H%d/%d D%d", (int) p->batch, (int) p->length, p->heads, p->kv_heads, p->head_dim);
+}
+
+/* FLOPs of visible pairs: 4 D each way forward, 10 D backward. */
+static void attention(attention_shape p, ts_dtype dtype, int threads, double peak) {
+  char text[64];
+  double pairs = (double) (p.batch * p.heads) * (double) p.length * (double) (p.length + 1) / 2, seconds[2];
+  time_attention(&p, dtype, threads, seconds);
+  name_of(&p, text);
+  print_rate(p.dropout > 0 ? "attention, dropout" : "attention", text, 4e-9 * p.head_dim * pairs / seconds[0], peak);
+  print_rate(p.dropout > 0 ? "attention dx, dropout" : "attention dx", text, 10e-9 * p.head_dim * pairs / seconds[1],
+             peak);
+}
+
+/* A sixteenth of the sequence as a window, and sixteen documents: parts of the time that all keys take. */
+static void masked_attention(attention_shape p, ts_dtype dtype, int threads) {
+  attention_shape window = p, documents = p;
+  double all[2], part[2];
+  char text[64];
+  window.window = documents.document = p.length / 16;
+  time_attention(&p, dtype, threads, all);
+  name_of(&p, text);
+  for (int i = 0; i < 2; ++i) {
+    time_attention(i == 0 ? &window : &documents, dtype, threads, part);
+    printf("  %s of %d, %-22s forward %.3f, backward %.3f, together %.3f of all keys' time (%.0f and %.0f ms)\n",
+           i == 0 ? "a window" : "documents", (int) p.length / 16, text, part[0] / all[0], part[1] / all[1],
+           (part[0] + part[1]) / (all[0] + all[1]), 1e3 * all[0], 1e3 * all[1]);
+    fflush(stdout);
+  }
 }
 
 static void head(int64_t rows, int64_t width, int64_t vocabulary, ts_dtype dtype, int threads, double peak) {
@@ -184,10 +229,11 @@ int main(int n_arguments, char **argument) {
            peak);
     head(1024, 768, 50257, dtype, threads, peak);
     head(2048, 256, 256, dtype, threads, peak);
-    attention(4, 256, 12, 12, 64, 0, dtype, threads, peak);
-    attention(8, 256, 4, 2, 64, 0, dtype, threads, peak);
-    attention(1, 2048, 8, 8, 128, 0, dtype, threads, peak);
-    attention(4, 256, 12, 12, 64, 0.1f, dtype, threads, peak);
+    attention((attention_shape){4, 256, 12, 12, 64, 0, 0, 0}, dtype, threads, peak);
+    attention((attention_shape){8, 256, 4, 2, 64, 0, 0, 0}, dtype, threads, peak);
+    attention((attention_shape){1, 2048, 8, 8, 128, 0, 0, 0}, dtype, threads, peak);
+    attention((attention_shape){4, 256, 12, 12, 64, 0.1f, 0, 0}, dtype, threads, peak);
+    masked_attention((attention_shape){1, 8192, 4, 2, 64, 0, 0, 0}, dtype, threads);
     products(dtype, threads, peak);
   }
   return 0;
