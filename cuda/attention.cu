@@ -72,7 +72,7 @@ static ts_attention_problem own_problem(const ts_graph *graph, const ts_node *no
 }
 
 /* Bytes of the row sums, and of the bounds of documents behind them. */
-static size_t delta_bytes(const ts_attention_problem *p, ts_op op) {
+static size_t row_sum_bytes(const ts_attention_problem *p, ts_op op) {
   return op == TS_OP_ATTENTION ? 0 : ts_align_up((size_t) (p->batch * p->heads * p->length) * sizeof(float), 8);
 }
 static size_t bounds_bytes(const ts_attention_problem *p, const ts_node *node) {
@@ -92,7 +92,7 @@ static void add_optional(ts_attention_problem *p, const ts_kernel_call *call) {
     p->keep_scale = 1;
   }
   if (p->documents != NULL) {
-    p->bounds = (ts_attention_bounds *) ((char *) call->workspace + delta_bytes(p, call->node->op));
+    p->bounds = (ts_attention_bounds *) ((char *) call->workspace + row_sum_bytes(p, call->node->op));
     ts_launch(attention_bounds, ts_blocks(p->batch * ts_attention_bounds_count(p) * TS_WARP, BOUNDS_THREADS),
               BOUNDS_THREADS, 0, ts_call_stream(call), *p);
   }
@@ -219,7 +219,7 @@ void ts_attention_forward_of(const ts_kernel_call *call, const void *q, const vo
 
 static size_t own_workspace(const ts_graph *graph, const ts_node *node) {
   ts_attention_problem p = own_problem(graph, node);
-  return delta_bytes(&p, node->op) + bounds_bytes(&p, node);
+  return row_sum_bytes(&p, node->op) + bounds_bytes(&p, node);
 }
 
 /* The plan for memory has room for either where both may compute it. */

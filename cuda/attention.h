@@ -8,9 +8,10 @@
 #include "cuda/kernel.cuh"
 
 /** The smallest and the largest document of a tile of TS_BOUNDS tokens. */
-struct __align__(8) ts_attention_bounds {
-  int32_t lowest, highest;
-};
+typedef struct ts_attention_bounds {
+  alignas(8) int32_t lowest; /**< Both are read at once. */
+  int32_t highest;
+} ts_attention_bounds;
 enum { TS_BOUNDS = 32 };
 
 /** A call of ATTENTION or ATTENTION_DX, by value for the kernels. */

@@ -13,9 +13,9 @@
  * So that it stays small the backward pass runs in slices, of whole samples or of some heads of one sample, one after
  * the other in the same workspace.
  *
- * Windows, softcaps and documents are for our kernels.  cuDNN's frontend makes windows and softcaps of element-wise nodes
- * as well, but which of them the graph without dq's sum may have is not documented, and no device has told; a mask of
- * documents would have every tile computed, seen or not.
+ * Windows, softcaps and documents are for our kernels.  cuDNN's frontend makes windows and softcaps of element-wise
+ * nodes as well, but which of them the graph without dq's sum may have is not documented, and no device has told; a
+ * mask of documents would have every tile computed, seen or not.
  *
  * Workspace.  Measured for cuDNN 9.19 on sm_90, with all candidates of 60 shapes: forward at most 256 bytes; backward
  * 2 B H T'^2, T' being T rounded up to 128, and, where query heads share keys, 4 B H T D for dk and dv of each query
