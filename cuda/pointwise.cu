@@ -19,6 +19,23 @@ struct add_body {
   }
 };
 
+/* The two bodies that have a state. */
+struct scale_body {
+  enum { IN = 1, OUT = 1 };
+  float by;
+  template <typename T> __device__ __forceinline__ void apply(float *y, const float *x) const {
+    y[0] = by * x[0];
+  }
+};
+
+struct softcap_body {
+  enum { IN = 1, OUT = 1 };
+  float by, softcap;
+  template <typename T> __device__ __forceinline__ void apply(float *y, const float *x) const {
+    y[0] = softcap * tanhf(by * x[0] / softcap);
+  }
+};
+
 /* sigmoid (u) and its slope, without cancellation: both from exp (-|u|).  Results that are rounded to bf16 need no
  * better than the machine's own power and division, 2 units in the last place of fp32 each; the exact ones would make
  * them wait for arithmetic: about 40 instructions an element of GELU, where 25 fit into the time of its 4 bytes. */
@@ -116,8 +133,8 @@ static __device__ __forceinline__ void read(float (*x)[W], const pointers &p, in
 }
 
 template <typename Body, typename T, int W>
-static __device__ __forceinline__ void write(const float (*x)[W], const pointers &p, ts_prior<T> prior, float beta,
-                                             int64_t at) {
+static __device__ __forceinline__ void write(const Body &body, const float (*x)[W], const pointers &p,
+                                             ts_prior<T> prior, float beta, int64_t at) {
   float y[Body::OUT][W];
 #pragma unroll
   for (int i = 0; i < W; ++i) {
@@ -126,7 +143,7 @@ static __device__ __forceinline__ void write(const float (*x)[W], const pointers
     for (int k = 0; k < Body::IN; ++k) {
       from[k] = x[k][i];
     }
-    Body::template apply<T>(to, from);
+    body.template apply<T>(to, from);
 #pragma unroll
     for (int k = 0; k < Body::OUT; ++k) {
       y[k][i] = to[k];
@@ -140,7 +157,7 @@ static __device__ __forceinline__ void write(const float (*x)[W], const pointers
 }
 
 template <typename Body, typename T, int W>
-__global__ void __launch_bounds__(THREADS) pointwise(pointers p, ts_prior<T> prior, int64_t count) {
+__global__ void __launch_bounds__(THREADS) pointwise(Body body, pointers p, ts_prior<T> prior, int64_t count) {
   int64_t first = (int64_t) blockIdx.x * block_elements(W);
   float beta = ts_prior_beta(prior);
   if (W > 1 && first + block_elements(W) <= count) {
@@ -151,7 +168,7 @@ __global__ void __launch_bounds__(THREADS) pointwise(pointers p, ts_prior<T> pri
     }
 #pragma unroll
     for (int v = 0; v < VECTORS; ++v) {
-      write<Body, T, W>(x[v], p, prior, beta, first + (v * THREADS + (int) threadIdx.x) * W);
+      write<Body, T, W>(body, x[v], p, prior, beta, first + (v * THREADS + (int) threadIdx.x) * W);
     }
     return;
   }
@@ -160,18 +177,18 @@ __global__ void __launch_bounds__(THREADS) pointwise(pointers p, ts_prior<T> pri
   for (int64_t at = first + threadIdx.x; at < last; at += THREADS) {
     float x[Body::IN][1];
     read<Body, T, 1>(x, p, at);
-    write<Body, T, 1>(x, p, prior, beta, at);
+    write<Body, T, 1>(body, x, p, prior, beta, at);
   }
 }
 
 template <typename Body, typename T, int W>
-static void launch_pointwise(const ts_kernel_call *call, const pointers &p, ts_prior<T> prior) {
+static void launch_pointwise(const ts_kernel_call *call, const Body &body, const pointers &p, ts_prior<T> prior) {
   int64_t count = ts_shape_count(&ts_call_in(call, 0)->shape);
-  ts_launch(pointwise<Body, T, W>, ts_blocks(count, block_elements(W)), THREADS, 0, ts_call_stream(call), p, prior,
-            count);
+  ts_launch(pointwise<Body, T, W>, ts_blocks(count, block_elements(W)), THREADS, 0, ts_call_stream(call), body, p,
+            prior, count);
 }
 
-template <typename Body, typename T> static void choose_lanes(const ts_kernel_call *call) {
+template <typename T, typename Body> static void choose_lanes(const ts_kernel_call *call, const Body &body) {
   pointers p = {};
   const void *all[MOST_IN + MOST_OUT + 1] = {};
   for (int i = 0; i < Body::IN; ++i) {
@@ -183,18 +200,22 @@ template <typename Body, typename T> static void choose_lanes(const ts_kernel_ca
   ts_prior<T> prior = ts_call_prior<T>(call, 0);
   all[MOST_IN + MOST_OUT] = prior.data;
   if (ts_is_wide<T>(0, all, MOST_IN + MOST_OUT + 1)) {
-    launch_pointwise<Body, T, ts_lanes<T>>(call, p, prior);
+    launch_pointwise<Body, T, ts_lanes<T>>(call, body, p, prior);
   } else {
-    launch_pointwise<Body, T, 1>(call, p, prior);
+    launch_pointwise<Body, T, 1>(call, body, p, prior);
   }
 }
 
 template <typename Body> static void run_body(const ts_kernel_call *call) {
-  TS_ASSERT(ts_call_in(call, 0)->dtype == TS_F32 || ts_call_in(call, 0)->dtype == TS_BF16);
-  if (ts_call_in(call, 0)->dtype == TS_F32) {
-    choose_lanes<Body, float>(call);
+  TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, choose_lanes, call, Body());
+}
+
+static void scale_launch(const ts_kernel_call *call) {
+  float by = call->node->attr.scale.by, softcap = call->node->attr.scale.softcap;
+  if (softcap > 0.0f) {
+    TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, choose_lanes, call, (softcap_body{by, softcap}));
   } else {
-    choose_lanes<Body, ts_bf16>(call);
+    TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, choose_lanes, call, scale_body{by});
   }
 }
 
@@ -355,6 +376,7 @@ const ts_kernel *ts_cuda_pointwise(ts_op op) {
     ts_kernel row;
   } rows[] = {
       {TS_OP_ADD, {NULL, run_body<add_body>, NULL}},
+      {TS_OP_SCALE, {NULL, scale_launch, NULL}},
       {TS_OP_ACTIVATION, {NULL, run_kind<activation_body>, NULL}},
       {TS_OP_ACTIVATION_DX, {NULL, run_kind<activation_dx_body>, NULL}},
       {TS_OP_GLU, {NULL, run_kind<glu_body>, NULL}},

@@ -81,6 +81,7 @@ static void test_tanh(void) {
   tap_ok(ts_tanhf(INFINITY) == 1 && ts_tanhf(-3e38f) == -1 && ts_tanhf(-0.0f) == 0 && signbit(ts_tanhf(-0.0f)) &&
              ts_tanhf(1e-30f) == 1e-30f && isnan(ts_tanhf(NAN)),
          "tanh at its ends, around 0 and of NaN");
+  tap_ok(ts_softcap(INFINITY, 30) == 30 && ts_softcap(-0.0f, 30) == 0 && isnan(ts_softcap(NAN, 30)), "softcap, too");
 }
 
 static void test_ends(void) {

@@ -25,6 +25,21 @@ static void copy(run_case *c) {
   }
 }
 
+/* Every shape without a softcap and with one that most elements come near to. */
+static void build_scale(run_case *c, int variant, ts_dtype dtype) {
+  build_same(c, variant / 2, dtype, 1, 1);
+  c->attr.scale.by = variant % 2 == 0 ? 0.7f : 3.3f;
+  c->attr.scale.softcap = variant % 2 == 0 ? 0.0f : 5.0f;
+}
+
+static void scale(run_case *c) {
+  double by = c->attr.scale.by, softcap = c->attr.scale.softcap;
+  for (int64_t i = 0; i < ops_count(c, 0); ++i) {
+    double y = by * ops_in(c, 0)[i];
+    ops_out(c, 0)[i] = softcap > 0 ? softcap * tanh(y / softcap) : y;
+  }
+}
+
 /* From dtype to the other one. */
 static void build_cast(run_case *c, int variant, ts_dtype dtype) {
   ops_input(c, 0, dtype, ops_shape(variant), 2.0);
@@ -159,6 +174,7 @@ static void dropout(run_case *c) {
  * 1. */
 const op_row ops_pointwise[] = {
     {TS_OP_ADD, OPS_SHAPES, build_2_1, add, 2},
+    {TS_OP_SCALE, 2 * OPS_SHAPES, build_scale, scale, 4},
     {TS_OP_CAST, OPS_SHAPES, build_cast, copy, 0},
     {TS_OP_ACCUMULATE, OPS_SHAPES + 3, build_accumulate, accumulate, 2},
     {TS_OP_ACTIVATION, ACTIVATIONS, build_activation, activation, 4},

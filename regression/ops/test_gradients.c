@@ -61,6 +61,11 @@ static void build_cast(gradient_case *c, int variant) {
   ts_build_cast(ts_graph_site(c->graph), "node", numbers(c, "x", activations()), TS_BF16);
 }
 
+static void build_scale(gradient_case *c, int variant) {
+  (void) variant;
+  ts_build_scale(ts_graph_site(c->graph), "node", numbers(c, "x", activations()), 0.7f, 0);
+}
+
 static void build_activation(gradient_case *c, int variant) {
   ts_build_activation(ts_graph_site(c->graph), "node", numbers(c, "x", activations()), (ts_activation) variant);
 }
@@ -180,6 +185,7 @@ static const struct gradient_row {
     {TS_OP_VIEW, 1, build_view},
     {TS_OP_ADD, 2, build_add},
     {TS_OP_CAST, 1, build_cast},
+    {TS_OP_SCALE, 1, build_scale},
     {TS_OP_ACTIVATION, TS_N_ACTIVATIONS, build_activation},
     {TS_OP_GLU, TS_N_ACTIVATIONS, build_glu},
     {TS_OP_DROPOUT, 1, build_dropout},

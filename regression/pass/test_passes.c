@@ -373,6 +373,9 @@ static void test_not_fused(void) {
   ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add", x, y));
   expect_adds(g, 0, "a product added to what was there before");
   g = make_sum(&x, &y);
+  ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add", x, ts_build_scale(ts_graph_site(g), "s", y, 0.5f, 0)));
+  expect_adds(g, 0, "a scaled product added to what was there before");
+  g = make_sum(&x, &y);
   ts_tid late = ts_build_activation(ts_graph_site(g), "late", x, TS_ACTIVATION_RELU);
   ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add", late, y));
   expect_adds(g, 1, "a term that is made after the product");

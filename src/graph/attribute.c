@@ -59,6 +59,11 @@ static void print_activation(const ts_attr *a, ts_text *to) {
   ts_text_add(to, " {%s}", names[a->activation.kind]);
 }
 
+static void print_scale(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {by %g", (double) a->scale.by);
+  ts_text_add(to, a->scale.softcap > 0 ? ", softcap %g}" : "}", (double) a->scale.softcap);
+}
+
 static void print_matmul(const ts_attr *a, ts_text *to) {
   if (a->matmul.transpose_a || a->matmul.transpose_b) {
     ts_text_add(to, " {%s%s}", a->matmul.transpose_a ? "a^T" : "", a->matmul.transpose_b ? "b^T" : "");
@@ -149,6 +154,9 @@ const ts_attribute ts_attribute_pack = {{MEMBER(pack.count)}, ARRAY(pack.offset,
 const ts_attribute ts_attribute_cast = {{MEMBER(cast.dtype)}, NO_ARRAY, DTYPE(cast.dtype)};
 
 const ts_attribute ts_attribute_activation = {{MEMBER(activation.kind)}, NO_ARRAY, NO_DTYPE, .print = print_activation};
+
+const ts_attribute ts_attribute_scale = {
+    {MEMBER(scale.by), MEMBER(scale.softcap)}, NO_ARRAY, NO_DTYPE, .print = print_scale};
 
 const ts_attribute ts_attribute_matmul = {
     {MEMBER(matmul.transpose_a), MEMBER(matmul.transpose_b), MEMBER(matmul.dtype)},

@@ -153,6 +153,9 @@ typedef union ts_attr {
     ts_activation kind;
   } activation;
   struct {
+    float by, softcap; /**< softcap 0: none. */
+  } scale;
+  struct {
     bool transpose_a, transpose_b;
     ts_dtype dtype;
   } matmul;

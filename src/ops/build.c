@@ -33,6 +33,10 @@ ts_tid ts_build_cast(ts_site at, const char *name, ts_tid x, ts_dtype dtype) {
   return build_node(at, TS_OP_CAST, name, INPUTS(x), (ts_attr){.cast = {dtype}});
 }
 
+ts_tid ts_build_scale(ts_site at, const char *name, ts_tid x, float by, float softcap) {
+  return build_node(at, TS_OP_SCALE, name, INPUTS(x), (ts_attr){.scale = {by, softcap}});
+}
+
 ts_tid ts_build_activation(ts_site at, const char *name, ts_tid x, ts_activation kind) {
   return build_node(at, TS_OP_ACTIVATION, name, INPUTS(x), (ts_attr){.activation = {kind}});
 }

@@ -19,6 +19,7 @@ ts_tid ts_build_pack(ts_site at, const char *name, int n, const ts_tid *x, const
  * in graph/ops.def. Not collective. */
 ts_tid ts_build_add(ts_site at, const char *name, ts_tid a, ts_tid b);
 ts_tid ts_build_cast(ts_site at, const char *name, ts_tid x, ts_dtype dtype);
+ts_tid ts_build_scale(ts_site at, const char *name, ts_tid x, float by, float softcap);
 ts_tid ts_build_activation(ts_site at, const char *name, ts_tid x, ts_activation kind);
 ts_tid ts_build_glu(ts_site at, const char *name, ts_tid gate, ts_tid up, ts_activation kind);
 ts_tid ts_build_accumulate(ts_site at, const char *name, ts_tid prior, ts_tid x, ts_tid beta);

@@ -65,6 +65,25 @@ void ts_gradient_cast(ts_gradients *gradients, const ts_node *node) {
   ts_free(name);
 }
 
+const char *ts_shape_scale(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  TS_RULE(node->attr.scale.softcap >= 0.0f, "softcap is positive, or 0 for none");
+  return same(g, node, 1, dtype, shape);
+}
+
+const char *ts_index_scale(const ts_node *node) {
+  (void) node;
+  return "*c->*c";
+}
+
+void ts_gradient_scale(ts_gradients *gradients, const ts_node *node) {
+  TS_CHECK(node->attr.scale.softcap == 0.0f, "%s: a softcap has no gradient; head_loss has one", node->name);
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
+  ts_gradients_add(gradients, node->in[0],
+                   ts_build_scale(at, name, ts_gradients_of(gradients, node->out[0]), node->attr.scale.by, 0));
+  ts_free(name);
+}
+
 const char *ts_shape_accumulate(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   TS_RULE(ts_rule_is(g, node, 2, TS_F32, TS_SHAPE(1)), "beta is [1] fp32");
   return same(g, node, 2, dtype, shape);

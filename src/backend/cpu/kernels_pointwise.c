@@ -167,6 +167,32 @@ static void copy_tiles(const ts_kernel_call *call, ts_sink y, ts_source x) {
   }
 }
 
+static void scale_run(const ts_kernel_call *call) {
+  ts_source x = ts_source_of(call, 0);
+  ts_sink y = ts_sink_of(call, 0);
+  float by = call->node->attr.scale.by, softcap = call->node->attr.scale.softcap;
+  int64_t count = ts_call_count(call, 0);
+#pragma omp parallel for num_threads(ts_call_threads(call, ts_pieces(count, TS_TILE))) schedule(static)
+  for (int64_t at = 0; at < count; at += TS_TILE) {
+    int64_t n = ts_min(TS_TILE, count - at);
+    ts_tile in_buffer, out_buffer;
+    const float *from = ts_source_read(&x, at, n, in_buffer);
+    float *to = ts_sink_open(&y, at, out_buffer);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      to[i] = by * from[i];
+    }
+    if (softcap > 0.0f) {
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        to[i] = ts_softcap(to[i], softcap);
+      }
+    }
+    ts_sink_write(&y, at, n, to);
+  }
+}
+TS_CPU_KERNEL(scale) = {.run = scale_run};
+
 static void cast_run(const ts_kernel_call *call) {
   copy_tiles(call, ts_sink_of(call, 0), ts_source_of(call, 0));
 }

@@ -32,12 +32,11 @@ TS_INLINE int64_t ts_bits_of_double(double x) {
   return bits;
 }
 
-/** exp (x) within 1.5 ulp for |x| <= 87, garbage but no trap beyond; NaN stays.
+/** exp (x) = 2^n exp (r) with |r| <= ln 2 / 2, for |x| <= 87: gives exp (r) - 1 and 2^n.
  *
- * x = n ln 2 + r with |r| <= ln 2 / 2.  exp (r) = 1 + r + r^2 q (r), q interpolated at Chebyshev nodes (relative
- * error 1e-8).  Adding `shift` rounds to an integer and leaves n + 127 in the low bits: the exponent of 2^n. Not
- * collective. */
-TS_INLINE float ts_exp_bounded(float x) {
+ * exp (r) = 1 + r + r^2 q (r), q interpolated at Chebyshev nodes (relative error 1e-8).  Adding `shift` rounds to an
+ * integer and leaves n + 127 in the low bits: the exponent of 2^n. Not collective. */
+TS_INLINE float ts_exp_reduced(float x, float *power) {
   const float shift = 0x1.8p23f + 127;
   float shifted = x * 0x1.715476p0f + shift;
   float n = shifted - shift;
@@ -48,7 +47,14 @@ TS_INLINE float ts_exp_bounded(float x) {
   q = q * r + 0.04166655443768795f;
   q = q * r + 0.1666657684599398f;
   q = q * r + 0.5f;
-  return (1.0f + (r + r * r * q)) * ts_float_of((int32_t) ((uint32_t) ts_bits_of(shifted) << 23));
+  *power = ts_float_of((int32_t) ((uint32_t) ts_bits_of(shifted) << 23));
+  return r + r * r * q;
+}
+
+/** exp (x) within 1.5 ulp for |x| <= 87, garbage but no trap beyond; NaN stays. Not collective. */
+TS_INLINE float ts_exp_bounded(float x) {
+  float power, e = ts_exp_reduced(x, &power);
+  return (1.0f + e) * power;
 }
 
 /** exp (x) within 1.5 ulp; 0 below -87 (libm: -104), inf above 88 (libm: 88.7).  The ends are masked, since what
@@ -89,6 +95,11 @@ TS_INLINE float ts_tanhf(float x) {
   q = q * z - 0.3333333033273148f;
   float small = a + a * z * q, large = 1.0f - 2.0f / (1.0f + ts_exp_bounded(2.0f * (a > 20.0f ? 20.0f : a)));
   return ts_float_of(ts_bits_of(a < 0.6f ? small : large) | sign);
+}
+
+/** softcap tanh (x / softcap); NaN stays. Not collective. */
+TS_INLINE float ts_softcap(float x, float softcap) {
+  return softcap * ts_tanhf(x / softcap);
 }
 
 /** The argument of the sigmoid in GELU, 2 sqrt (2/pi) (x + 0.044715 x^3), by which 0.5 x (1 + tanh (u)) = x sigmoid
