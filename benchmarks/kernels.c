@@ -202,6 +202,7 @@ static void masked_attention(attention_shape p, ts_dtype dtype, int threads) {
 static void head(int64_t rows, int64_t width, int64_t vocabulary, ts_dtype dtype, int threads, double peak) {
   run_case c = {.op = TS_OP_HEAD_LOSS_TRAIN, .n_in = 4, .n_out = 4, .threads = threads};
   c.attr.head.dtype = TS_F32;
+  c.attr.head.scale = 1;
   c.in[0] = run_random(dtype, TS_SHAPE(1, rows, width), 1, 1);
   c.in[1] = run_random(dtype, TS_SHAPE(vocabulary, width), 2, 0.02);
   c.in[2] = run_new(TS_I32, TS_SHAPE(1, rows));

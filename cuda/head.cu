@@ -29,6 +29,18 @@ enum { LANES = 8, KEPT_BYTES = 226 << 10 };
 
 /* ---- a row ---- */
 
+/* What is done to logits, and its slope by what it gave.  With ON false nothing, at no cost. */
+struct cap {
+  float scale, softcap, inverse; /* inverse: of softcap; both 0: none */
+  template <bool ON> __device__ __forceinline__ float value(float x) const {
+    x = ON ? scale * x : x;
+    return ON && softcap > 0.0f ? softcap * tanhf(x * inverse) : x;
+  }
+  template <bool ON> __device__ __forceinline__ float slope(float y) const {
+    return ON ? scale * (1.0f - y * inverse * (y * inverse)) : 1.0f;
+  }
+};
+
 static __device__ __forceinline__ float block_max(float x, float *scratch) {
   int warps = (int) blockDim.x / TS_WARP;
   x = ts_warp_max(x);
@@ -46,11 +58,12 @@ static __device__ __forceinline__ float block_max(float x, float *scratch) {
 
 /* LANES logits from i on; what is behind the row's end counts as -infinity.  Rows are padded, so that reading is
  * allowed. */
-static __device__ __forceinline__ void load_logits(float *x, const float *row, int i, int vocabulary) {
+template <bool ON>
+static __device__ __forceinline__ void load_logits(float *x, const float *row, int i, int vocabulary, const cap &c) {
   ts_load<LANES>(x, row + i);
 #pragma unroll
   for (int k = 0; k < LANES; ++k) {
-    x[k] = i + k < vocabulary ? x[k] : -INFINITY;
+    x[k] = i + k < vocabulary ? c.value<ON>(x[k]) : -INFINITY;
   }
 }
 
@@ -66,13 +79,13 @@ static __device__ __forceinline__ void load_kept(float *x, const float *from) {
 
 /* Largest logit and the sum of exponentials below it, in one reading: a thread's sum is scaled when its maximum
  * grows.  With KEPT the row is in shared memory afterwards, for all threads. */
-template <bool KEPT>
-static __device__ __forceinline__ void sum_exponentials(const float *row, float *kept, int vocabulary, float *scratch,
-                                                        float *max, float *sum) {
+template <bool KEPT, bool ON>
+static __device__ __forceinline__ void sum_exponentials(const float *row, float *kept, int vocabulary, const cap &c,
+                                                        float *scratch, float *max, float *sum) {
   float m = -FLT_MAX, s = 0, x[LANES];
 #pragma unroll 2
   for (int i = (int) threadIdx.x * LANES; i < vocabulary; i += (int) blockDim.x * LANES) {
-    load_logits(x, row, i, vocabulary);
+    load_logits<ON>(x, row, i, vocabulary, c);
     if (KEPT) {
       keep(kept + i, x);
     }
@@ -92,23 +105,25 @@ static __device__ __forceinline__ void sum_exponentials(const float *row, float 
   *sum = ts_block_sum(s * expf(m - *max), scratch);
 }
 
-/* x = seed (softmax - onehot) of the LANES logits from i on. */
+/* x = seed (softmax - onehot) slope of the LANES logits from i on. */
+template <bool ON>
 static __device__ __forceinline__ void set_gradient(float *x, const float *logit, int i, int label, float lse,
-                                                    float seed) {
+                                                    float seed, const cap &c) {
 #pragma unroll
   for (int k = 0; k < LANES; ++k) {
-    x[k] = seed * (expf(logit[k] - lse) - (i + k == label ? 1.0f : 0.0f));
+    float gradient = seed * (expf(logit[k] - lse) - (i + k == label ? 1.0f : 0.0f));
+    x[k] = ON ? gradient * c.slope<ON>(logit[k]) : gradient;
   }
 }
 
 /* The gradient of a row in shared memory: a thread's own logits, so nobody waits. */
-template <typename T>
+template <typename T, bool ON>
 static __device__ __forceinline__ void differentiate_kept(T *to, const float *kept, int vocabulary, int label,
-                                                          float lse, float seed) {
+                                                          float lse, float seed, const cap &c) {
   float x[LANES];
   for (int i = (int) threadIdx.x * LANES; i < vocabulary; i += (int) blockDim.x * LANES) {
     load_kept(x, kept + i);
-    set_gradient(x, x, i, label, lse, seed);
+    set_gradient<ON>(x, x, i, label, lse, seed, c);
     ts_store<LANES>(to + i, x);
   }
 }
@@ -116,19 +131,20 @@ static __device__ __forceinline__ void differentiate_kept(T *to, const float *ke
 /* The same over the row's own memory.  A narrower gradient lies where logits were that other threads may
  * still have to read: all have read a stretch when anyone writes it, and what is written lies before what comes
  * next. */
-template <typename T>
-static __device__ __forceinline__ void differentiate(float *row, int vocabulary, int label, float lse, float seed) {
+template <typename T, bool ON>
+static __device__ __forceinline__ void differentiate(float *row, int vocabulary, int label, float lse, float seed,
+                                                     const cap &c) {
   T *to = (T *) row;
   int step = (int) blockDim.x * LANES, mine = (int) threadIdx.x * LANES;
   float x[LANES], next[LANES] = {};
   if (mine < vocabulary) {
-    load_logits(next, row, mine, vocabulary);
+    load_logits<ON>(next, row, mine, vocabulary, c);
   }
   for (int start = 0; start < vocabulary; start += step) {
     int i = start + mine;
-    set_gradient(x, next, i, label, lse, seed);
+    set_gradient<ON>(x, next, i, label, lse, seed, c);
     if (i + step < vocabulary) {
-      load_logits(next, row, i + step, vocabulary);
+      load_logits<ON>(next, row, i + step, vocabulary, c);
     }
     if (sizeof(T) < sizeof(float)) {
       __syncthreads();
@@ -147,10 +163,10 @@ template <typename T> static __device__ __forceinline__ void clear_row(float *ro
 }
 
 /* A block a row: its loss, and with GRADIENT its logits replaced, KEPT: read only once. */
-template <typename T, bool GRADIENT, bool KEPT>
+template <typename T, bool GRADIENT, bool KEPT, bool ON>
 __global__ void __launch_bounds__(MOST_THREADS)
     head_rows(float *__restrict__ logits, double *__restrict__ loss, const int32_t *__restrict__ label,
-              const float *__restrict__ seed, int64_t ld, int vocabulary) {
+              const float *__restrict__ seed, cap c, int64_t ld, int vocabulary) {
   TS_SHARED(float, scratch, MOST_THREADS / TS_WARP);
   float *row = logits + blockIdx.x * ld, *kept = row;
   int at = label[blockIdx.x];
@@ -168,16 +184,16 @@ __global__ void __launch_bounds__(MOST_THREADS)
     kept = memory;
   }
   float max, sum;
-  sum_exponentials<KEPT>(row, kept, vocabulary, scratch, &max, &sum);
+  sum_exponentials<KEPT, ON>(row, kept, vocabulary, c, scratch, &max, &sum);
   double lse = (double) max + log((double) sum);
   if (threadIdx.x == 0) {
-    loss[blockIdx.x] = lse - (double) kept[at];
+    loss[blockIdx.x] = lse - (double) (KEPT ? kept[at] : c.value<ON>(row[at]));
   }
   if (GRADIENT && KEPT) {
-    differentiate_kept<T>((T *) row, kept, vocabulary, at, (float) lse, *seed);
+    differentiate_kept<T, ON>((T *) row, kept, vocabulary, at, (float) lse, *seed, c);
   } else if (GRADIENT) {
     __syncthreads(); /* row[at] has been read */
-    differentiate<T>(row, vocabulary, at, (float) lse, *seed);
+    differentiate<T, ON>(row, vocabulary, at, (float) lse, *seed, c);
   }
 }
 
@@ -214,6 +230,7 @@ struct head {
   chunk full, last;  /* all chunks but the last, and the last */
   ts_blas *first_dw; /* of the first chunk: adds to the op's prior, or to nothing */
   ts_dtype dtype, dw_dtype;
+  cap logits_cap;
   bool loss, gradients; /* which outputs the op has */
   bool accumulator;     /* dw is summed in fp32 in the workspace and rounded once */
   size_t logits_bytes, loss_bytes, accumulator_bytes;
@@ -239,6 +256,8 @@ static head describe_head(const ts_graph *graph, const ts_node *node) {
   h.chunk_rows = rows_of_chunk(h.rows, h.ld);
   h.n_chunks = h.rows == 0 ? 0 : (h.rows + h.chunk_rows - 1) / h.chunk_rows;
   h.dtype = x->dtype;
+  float softcap = node->attr.head.softcap;
+  h.logits_cap = {node->attr.head.scale, softcap, softcap > 0.0f ? 1.0f / softcap : 0.0f};
   h.loss = node->op != TS_OP_HEAD_LOSS_DX;
   h.gradients = node->op != TS_OP_HEAD_LOSS;
   h.dw_dtype = h.gradients ? graph->tensor[node->out[node->n_out - 1]].dtype : TS_F32;
@@ -377,15 +396,23 @@ static int threads_of_logits(const head *h) {
   return h->vocabulary <= 2048 ? 128 : h->vocabulary <= 16384 ? 256 : fits ? MOST_THREADS : 512;
 }
 
-template <typename T> static void launch_rows(const sweep *s, int64_t first, int64_t rows) {
+template <typename T, bool ON> static void launch_rows_of(const sweep *s, int64_t first, int64_t rows) {
   const head *h = s->h;
   int64_t bytes = h->ld * (int64_t) sizeof(float);
   bool keeps = h->gradients && bytes <= KEPT_BYTES;
-  ts_launch(keeps          ? head_rows<T, true, true>
-            : h->gradients ? head_rows<T, true, false>
-                           : head_rows<T, false, false>,
+  ts_launch(keeps          ? head_rows<T, true, true, ON>
+            : h->gradients ? head_rows<T, true, false, ON>
+                           : head_rows<T, false, false, ON>,
             (unsigned) rows, threads_of_logits(h), keeps ? (size_t) bytes : 0, s->stream, s->logits,
-            s->row_loss + first, s->label + first, s->seed, h->ld, (int) h->vocabulary);
+            s->row_loss + first, s->label + first, s->seed, h->logits_cap, h->ld, (int) h->vocabulary);
+}
+
+template <typename T> static void launch_rows(const sweep *s, int64_t first, int64_t rows) {
+  if (s->h->logits_cap.scale != 1.0f || s->h->logits_cap.softcap > 0.0f) {
+    launch_rows_of<T, true>(s, first, rows);
+  } else {
+    launch_rows_of<T, false>(s, first, rows);
+  }
 }
 
 static void launch_chunk(const sweep *s, const chunk *c, int64_t first) {

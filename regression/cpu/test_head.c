@@ -11,6 +11,7 @@ typedef struct problem {
   ts_dtype dtype, dw_dtype;
   enum { NO_PRIOR, SAME, OTHER } prior;
   float beta;
+  float scale, softcap; /* of the logits */
 } problem;
 
 static const float seed = 0.03125f;
@@ -36,6 +37,13 @@ static double *random_values(int64_t count, uint64_t key, double std, ts_dtype d
   return result;
 }
 
+/* What is done to a logit, and its slope. */
+static double shape_logit(const problem *p, double logit, double *slope) {
+  double z = p->scale * logit, t = p->softcap > 0 ? tanh(z / p->softcap) : 0;
+  *slope = p->scale * (1 - t * t);
+  return p->softcap > 0 ? p->softcap * t : z;
+}
+
 /* Softmax of a row in place; returns the logarithm of the sum. */
 static double softmax(double *logit, int n) {
   double max = logit[0], sum = 0;
@@ -52,7 +60,7 @@ static double softmax(double *logit, int n) {
 }
 
 static void compute(const problem *p, reference *r) {
-  double *logit = ts_malloc((size_t) p->vocabulary * sizeof *logit);
+  double *logit = ts_malloc((size_t) p->vocabulary * 2 * sizeof *logit), *slope = logit + p->vocabulary;
   r->loss = r->valid = 0;
   memset(r->dx, 0, (size_t) (rows_of(p) * p->width) * sizeof(double));
   for (int64_t i = 0; i < (int64_t) p->vocabulary * p->width; ++i) {
@@ -67,12 +75,14 @@ static void compute(const problem *p, reference *r) {
       for (int c = 0; c < p->width; ++c) {
         logit[v] += r->x[row * p->width + c] * r->w[(int64_t) v * p->width + c];
       }
+      logit[v] = shape_logit(p, logit[v], &slope[v]);
     }
     double at_label = logit[r->label[row]];
     r->loss += softmax(logit, p->vocabulary) - at_label;
     r->valid += 1;
     logit[r->label[row]] -= 1;
     for (int v = 0; v < p->vocabulary; ++v) {
+      logit[v] *= slope[v];
       for (int c = 0; c < p->width; ++c) {
         r->dx[row * p->width + c] += seed * logit[v] * r->w[(int64_t) v * p->width + c];
         r->dw[(int64_t) v * p->width + c] += seed * logit[v] * r->x[row * p->width + c];
@@ -129,6 +139,8 @@ static run_case make(const problem *p, const reference *r, ts_op op) {
     c.out[c.n_out++] = run_new(TS_F64, TS_SHAPE(1));
     c.out[c.n_out++] = run_new(TS_F64, TS_SHAPE(1));
   }
+  c.attr.head.scale = p->scale;
+  c.attr.head.softcap = p->softcap;
   if (op != TS_OP_HEAD_LOSS) {
     c.attr.head.dtype = p->dw_dtype;
     c.out[c.n_out++] = run_new(p->dtype, x);
@@ -189,9 +201,10 @@ static void check_op(const problem *p, const reference *r, ts_op op, const char 
       equal = equal && run_same(&again.out[i], c.out[i].data);
     }
   }
-  tap_ok(close && clean && equal, "%s %d rows, C %d, V %d, %s, dw %s prior %d beta %g%s%s", name, (int) rows_of(p),
-         p->width, p->vocabulary, ts_dtype_name(p->dtype), ts_dtype_name(p->dw_dtype), (int) p->prior, p->beta,
-         clean ? "" : ": writes past its workspace", equal ? "" : ": depends on threads");
+  tap_ok(close && clean && equal, "%s %d rows, C %d, V %d, %s, dw %s prior %d beta %g scale %g softcap %g%s%s", name,
+         (int) rows_of(p), p->width, p->vocabulary, ts_dtype_name(p->dtype), ts_dtype_name(p->dw_dtype), (int) p->prior,
+         p->beta, p->scale, p->softcap, clean ? "" : ": writes past its workspace",
+         equal ? "" : ": depends on threads");
   ts_free(prior.data);
   run_free(&c);
   run_free(&again);
@@ -206,8 +219,8 @@ static void check(const problem *p) {
 }
 
 /* Central differences of seed * loss: error h^2. */
-static void check_differences(void) {
-  problem p = {1, 7, 3, 5, TS_F32, TS_F32, NO_PRIOR, 1};
+static void check_differences(float scale, float softcap) {
+  problem p = {1, 7, 3, 5, TS_F32, TS_F32, NO_PRIOR, 1, scale, softcap};
   reference r = reference_create(&p);
   int64_t n_x = rows_of(&p) * p.width, n_w = (int64_t) p.vocabulary * p.width;
   double *exact = ts_malloc((size_t) (n_x + n_w) * sizeof *exact), worst = 0, h = 1e-4;
@@ -223,7 +236,7 @@ static void check_differences(void) {
     *value = before;
     worst = fmax(worst, fabs(seed * (loss[1] - loss[0]) / (2 * h) - exact[i]));
   }
-  tap_ok(worst < 1e-7, "the reference agrees with its differences: %g", worst);
+  tap_ok(worst < 1e-7, "the reference agrees with its differences, scale %g, softcap %g: %g", scale, softcap, worst);
   ts_free(exact);
   reference_free(&r);
 }
@@ -233,12 +246,18 @@ int main(void) {
   if (backend == NULL) {
     return tap_done();
   }
-  check_differences();
+  check_differences(1, 0);
+  check_differences(0.4f, 0);
+  check_differences(1.5f, 1);
   static const problem shapes[] = {
-      {1, 1, 1, 1, 0, 0, NO_PRIOR, 1},    {1, 3, 17, 67, 0, 0, SAME, 0},      {2, 17, 3, 130, 0, 0, OTHER, 1},
-      {3, 67, 33, 257, 0, 0, SAME, 0.5f}, {2, 300, 16, 256, 0, 0, SAME, 1},   {7, 97, 8, 1024, 0, 0, OTHER, 0.5f},
-      {1, 40, 24, 3000, 0, 0, SAME, 1},   {9, 130, 5, 97, 0, 0, NO_PRIOR, 1}, {1, 6, 4, 9001, 0, 0, OTHER, 1},
-      {1, 4, 4, 20011, 0, 0, SAME, 0},    {1, 2, 4, 57856, 0, 0, SAME, 0.5f}, {1, 2, 4, 57857, 0, 0, SAME, 0.5f},
+      {1, 1, 1, 1, 0, 0, NO_PRIOR, 1, 1, 0},        {1, 3, 17, 67, 0, 0, SAME, 0, 1, 0},
+      {2, 17, 3, 130, 0, 0, OTHER, 1, 1, 0},        {3, 67, 33, 257, 0, 0, SAME, 0.5f, 1, 0},
+      {2, 300, 16, 256, 0, 0, SAME, 1, 1, 0},       {7, 97, 8, 1024, 0, 0, OTHER, 0.5f, 1, 0},
+      {1, 40, 24, 3000, 0, 0, SAME, 1, 1, 0},       {9, 130, 5, 97, 0, 0, NO_PRIOR, 1, 1, 0},
+      {1, 6, 4, 9001, 0, 0, OTHER, 1, 1, 0},        {1, 4, 4, 20011, 0, 0, SAME, 0, 1, 0},
+      {1, 2, 4, 57856, 0, 0, SAME, 0.5f, 1, 0},     {1, 2, 4, 57857, 0, 0, SAME, 0.5f, 1, 0},
+      {3, 67, 33, 257, 0, 0, SAME, 0.5f, 0.25f, 0}, {2, 17, 33, 130, 0, 0, OTHER, 1, 1, 3},
+      {1, 6, 4, 9001, 0, 0, OTHER, 1, 1.5f, 2},     {1, 2, 4, 57857, 0, 0, SAME, 0.5f, 0.5f, 30},
   };
   static const ts_dtype types[][2] = {{TS_F32, TS_F32}, {TS_BF16, TS_F32}, {TS_BF16, TS_BF16}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {

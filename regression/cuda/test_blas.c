@@ -250,7 +250,7 @@ static void make_nodes(two_nodes *g) {
                          .in = g->in[1],
                          .out = g->out[1],
                          .beta = TS_NONE,
-                         .attr.head.dtype = TS_F32};
+                         .attr.head = {TS_F32, 1, 0}};
 }
 
 static int lines_of(const char *text) {

@@ -182,23 +182,32 @@ static void attention_dx(run_case *c) {
 
 static const int32_t ignored = -100;
 
+/* Logit v of a row of x, and its slope by the product. */
+static double logit_of(const run_case *c, const double *x, int64_t v, double *slope) {
+  double scale = c->attr.head.scale, softcap = c->attr.head.softcap;
+  double z = scale * dot(x, ops_in(c, 1) + v * ops_columns(c, 1), ops_columns(c, 1));
+  double t = softcap > 0 ? tanh(z / softcap) : 0;
+  *slope = scale * (1 - t * t);
+  return softcap > 0 ? softcap * t : z;
+}
+
 /* log (sum (exp (logits))) of a row of x. */
 static double row_lse(const run_case *c, const double *x) {
-  double sum = 0;
+  double sum = 0, slope;
   for (int64_t v = 0; v < ops_rows(c, 1); ++v) {
-    sum += exp(dot(x, ops_in(c, 1) + v * ops_columns(c, 1), ops_columns(c, 1)));
+    sum += exp(logit_of(c, x, v, &slope));
   }
   return log(sum);
 }
 
 static void head_loss(run_case *c) {
-  double loss = 0, valid = 0;
+  double loss = 0, valid = 0, slope;
   int64_t n = ops_columns(c, 0);
   for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
     const double *x = ops_in(c, 0) + row * n;
     int32_t label = ((const int32_t *) c->in[2].data)[row];
     if (label != ignored) {
-      loss += row_lse(c, x) - dot(x, ops_in(c, 1) + label * n, n);
+      loss += row_lse(c, x) - logit_of(c, x, label, &slope);
       valid += 1;
     }
   }
@@ -216,7 +225,8 @@ static void head_loss_dx(run_case *c) {
     int32_t label = ((const int32_t *) c->in[2].data)[row];
     double lse = row_lse(c, x), seed = label == ignored ? 0 : ops_in(c, 3)[0];
     for (int64_t v = 0; v < ops_rows(c, 1); ++v) {
-      double slope = seed * (exp(dot(x, w + v * n, n) - lse) - (v == label));
+      double slope, logit = logit_of(c, x, v, &slope);
+      slope *= seed * (exp(logit - lse) - (v == label));
       for (int64_t i = 0; i < n; ++i) {
         ops_out(c, 0)[row * n + i] += slope * w[v * n + i];
         ops_out(c, 1)[v * n + i] += slope * x[i];

@@ -168,12 +168,12 @@ static void build_attention(gradient_case *c, int variant) {
 
 /* The loss is the root: its gradient is the scalar "gradient_seed", which is there for the rule to find. */
 static void build_head_loss(gradient_case *c, int variant) {
-  (void) variant;
+  static const float shape[][2] = {{1, 0}, {0.4f, 0}, {1, 2}, {1.5f, 3}}; /* scale, softcap */
   ts_tid x = numbers(c, "x", activations()), w = numbers(c, "w", TS_SHAPE(9, 8));
   ts_tid labels = integers(c, "labels", TS_I32, TS_SHAPE(2, 3), 8);
   run_set(&c->value[labels], 1, -100);
   numbers(c, "gradient_seed", TS_SHAPE(1));
-  ts_build(ts_graph_site(c->graph), TS_OP_HEAD_LOSS, "node", 3, (ts_tid[]){x, w, labels});
+  ts_build_head_loss(ts_graph_site(c->graph), "node", x, w, labels, shape[variant][0], shape[variant][1]);
   c->n_dy = 0;
 }
 
@@ -197,7 +197,7 @@ static const struct gradient_row {
     {TS_OP_RMSNORM, 4, build_rmsnorm},
     {TS_OP_ROPE, 4, build_rope},
     {TS_OP_ATTENTION, 64, build_attention},
-    {TS_OP_HEAD_LOSS, 1, build_head_loss},
+    {TS_OP_HEAD_LOSS, 4, build_head_loss},
 };
 
 /* Compute nodes [first, last) in fp64. */

@@ -303,7 +303,7 @@ static ts_graph *make_shared(void) {
          z = ts_build_activation(at, "z", y, TS_ACTIVATION_RELU);
   at.unit = ts_graph_unit(g, "end");
   ts_tid sum = ts_build_glu(at, "sum", y, z, TS_ACTIVATION_SILU);
-  ts_graph_mark(g, "loss", ts_build(at, TS_OP_HEAD_LOSS, "loss", 3, (ts_tid[]){sum, w, ids}));
+  ts_graph_mark(g, "loss", ts_build_head_loss(at, "loss", sum, w, ids, 1, 0));
   return g;
 }
 

@@ -117,6 +117,15 @@ static void print_attention(const ts_attr *a, ts_text *to) {
   ts_text_add(to, "}");
 }
 
+static void print_head(const ts_attr *a, ts_text *to) {
+  if (a->head.scale != 1) {
+    ts_text_add(to, " {scale %g}", (double) a->head.scale);
+  }
+  if (a->head.softcap > 0) {
+    ts_text_add(to, " {softcap %g}", (double) a->head.softcap);
+  }
+}
+
 static void print_segments(const ts_attr *a, ts_text *to) {
   ts_text_add(to, " {%d ranges}", a->segments.n);
 }
@@ -198,7 +207,8 @@ const ts_attribute ts_attribute_attention = {
     NO_DTYPE,
     .print = print_attention};
 
-const ts_attribute ts_attribute_head = {{MEMBER(head.dtype)}, NO_ARRAY, DTYPE(head.dtype)};
+const ts_attribute ts_attribute_head = {
+    {MEMBER(head.dtype), MEMBER(head.scale), MEMBER(head.softcap)}, NO_ARRAY, DTYPE(head.dtype), .print = print_head};
 
 const ts_attribute ts_attribute_segments = {
     {MEMBER(segments.n)}, ARRAY(segments.range, count_segments), NO_DTYPE, .print = print_segments};

@@ -198,7 +198,8 @@ typedef union ts_attr {
     uint64_t name;
   } attention;
   struct {
-    ts_dtype dtype;
+    ts_dtype dtype;       /**< Of dw, where the op has it. */
+    float scale, softcap; /**< Of the logits: scale 1 and softcap 0 leave them as they are. */
   } head;
   struct {
     const ts_range *range;

@@ -153,7 +153,7 @@ void ts_model_head(ts_model_builder *b, ts_tid x, ts_tid tied,
   if (b->use == TS_MODEL_LOGITS) {
     ts_graph_mark(b->at.graph, "logits", ts_build_matmul(b->at, "logits", x, w, TS_NONE, false, true, TS_F32));
   } else {
-    ts_tid loss = ts_build(b->at, TS_OP_HEAD_LOSS, "loss", 3, (ts_tid[]){x, w, b->labels});
+    ts_tid loss = ts_build_head_loss(b->at, "loss", x, w, b->labels, 1, 0);
     ts_graph_mark(b->at.graph, "loss", loss);
     ts_graph_mark(b->at.graph, "valid", loss + 1);
   }

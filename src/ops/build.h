@@ -40,6 +40,10 @@ ts_tid ts_build_embedding_dw(ts_site at, const char *name, ts_tid dy, ts_tid ids
 ts_tid ts_build_layernorm(ts_site at, const char *name, ts_tid x, ts_tid w, ts_tid b, float eps);
 ts_tid ts_build_rmsnorm(ts_site at, const char *name, ts_tid x, ts_tid w, float eps, float offset);
 
+/** The head and its loss: outputs loss, valid.  \a scale 1 and \a softcap 0 leave the logits as they are.
+ * Not collective. */
+ts_tid ts_build_head_loss(ts_site at, const char *name, ts_tid x, ts_tid w, ts_tid labels, float scale, float softcap);
+
 /** The update. Not collective. */
 ts_tid ts_build_sum_squares(ts_site at, const char *name, ts_tid x, int n_ranges, const ts_range *range);
 ts_tid ts_build_step_control(ts_site at, const char *name, ts_tid records, ts_tid static_tokens, ts_tid max_norm,

@@ -8,6 +8,8 @@ static const char *check_head_inputs(const ts_graph *g, const ts_node *node) {
   TS_RULE(x->shape.n == 3 && w->shape.n == 2 && w->dtype == x->dtype && w->shape.d[1] == x->shape.d[2],
           "x is [B][T][C], w [V][C] of x's dtype");
   TS_RULE(ts_rule_is(g, node, 2, TS_I32, TS_SHAPE(x->shape.d[0], x->shape.d[1])), "labels are [B][T] int32");
+  TS_RULE(node->attr.head.scale > 0.0f && node->attr.head.softcap >= 0.0f,
+          "scale is positive, 1 for none; softcap is positive, or 0 for none");
   TS_RULE(node->n_in < 4 || ts_rule_is(g, node, 3, TS_F32, TS_SHAPE(1)), "seed is [1] fp32");
   return NULL;
 }
@@ -62,11 +64,9 @@ void ts_gradient_head_loss(ts_gradients *gradients, const ts_node *node) {
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
   const ts_tid in[] = {node->in[0], node->in[1], node->in[2], seed};
-  ts_tid dx = ts_graph_add(at, &(ts_node){.op = TS_OP_HEAD_LOSS_DX,
-                                          .name = name,
-                                          .n_in = 4,
-                                          .in = in,
-                                          .attr = {.head = {ts_gradients_dtype(gradients, node->in[1])}}});
+  ts_attr attr = node->attr;
+  attr.head.dtype = ts_gradients_dtype(gradients, node->in[1]);
+  ts_tid dx = ts_graph_add(at, &(ts_node){.op = TS_OP_HEAD_LOSS_DX, .name = name, .n_in = 4, .in = in, .attr = attr});
   for (int i = 0; i < 2; ++i) {
     if (ts_gradients_wanted(gradients, node->in[i])) {
       ts_gradients_add(gradients, node->in[i], dx + i);

@@ -35,8 +35,11 @@ typedef struct ts_cpu_loops {
   void (*widen)(float *y, const void *x, ts_dtype dtype, int64_t n);
   /** log (sum (exp (x[i]))) of \a n > 0 floats, summed in fixed blocks. */
   double (*logsumexp)(const float *x, int64_t n);
-  /** y[i] = scale * exp (x[i] - lse) in \a dtype; y may be x: rows are narrowed in place. */
-  void (*exp_scaled)(void *y, ts_dtype dtype, const float *x, float lse, float scale, int64_t n);
+  /** x[i] = scale * x[i] and, where \a softcap > 0, softcap * tanh (scale * x[i] / softcap). */
+  void (*cap)(float *x, float scale, float softcap, int64_t n);
+  /** y[i] = scale * exp (x[i] - lse) and, where \a softcap > 0, that times 1 - (x[i] / softcap)^2, the slope of \a cap;
+   * in \a dtype; y may be x: rows are narrowed in place. */
+  void (*exp_scaled)(void *y, ts_dtype dtype, const float *x, float lse, float scale, float softcap, int64_t n);
 } ts_cpu_loops;
 
 /** Kernels of elementwise ops, norms, lookups, rope, update: rows of an op, run NULL where another file has it. Not

@@ -102,9 +102,22 @@ static double logsumexp(const float *x, int64_t n) {
   return (double) max + log(sum); // cppcheck-suppress invalidFunctionArg
 }
 
+static void cap(float *x, float scale, float softcap, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    x[i] *= scale;
+  }
+  if (softcap > 0.0f) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      x[i] = ts_softcap(x[i], softcap);
+    }
+  }
+}
+
 /* y may lie over x: a block is complete before it is stored, and a bf16 block ends before the next fp32 block begins.
  */
-static void exp_scaled(void *y, ts_dtype dtype, const float *x, float lse, float scale, int64_t n) {
+static void exp_scaled(void *y, ts_dtype dtype, const float *x, float lse, float scale, float softcap, int64_t n) {
   float value[BLOCK];
   uint16_t narrow[BLOCK];
   for (int64_t at = 0; at < n; at += BLOCK) {
@@ -112,6 +125,13 @@ static void exp_scaled(void *y, ts_dtype dtype, const float *x, float lse, float
 #pragma omp simd
     for (int64_t i = 0; i < count; ++i) {
       value[i] = scale * ts_expf(x[at + i] - lse);
+    }
+    if (softcap > 0.0f) {
+#pragma omp simd
+      for (int64_t i = 0; i < count; ++i) {
+        float t = x[at + i] / softcap;
+        value[i] *= 1.0f - t * t;
+      }
     }
     if (dtype == TS_F32) {
       memcpy((float *) y + at, value, (size_t) count * sizeof *value);
@@ -123,6 +143,6 @@ static void exp_scaled(void *y, ts_dtype dtype, const float *x, float lse, float
 }
 
 const ts_cpu_loops *TS_ISA_NAME(ts_cpu_loops)(void) {
-  static const ts_cpu_loops loops = {finish_elements, widen_elements, logsumexp, exp_scaled};
+  static const ts_cpu_loops loops = {finish_elements, widen_elements, logsumexp, cap, exp_scaled};
   return &loops;
 }
