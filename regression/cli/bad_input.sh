@@ -95,8 +95,9 @@ test_deck() {
   refused_train "weights from nothing" "nowhere: " tiny.cfg --weights nowhere
   refused_train "heads" "model.num_attention_heads: hidden_size 32 is not a multiple of num_attention_heads 5" \
     tiny.cfg --set model.num_attention_heads=5
-  refused_train "sequence_length" "data.sequence_length: 65 is more than model.max_position_embeddings 64" \
-    tiny.cfg --set data.sequence_length=65
+  sed 's/num_key_value_heads = 2;//; s/llama/gpt2/' tiny.cfg > learned.cfg
+  refused_train "sequence_length" "data.sequence_length: 65 is more than model.max_position_embeddings 64, which" \
+    learned.cfg --set data.sequence_length=65
   refused_train "tensor parallelism" "tensor_parallel.autotp_size: .*not there yet" \
     tiny.cfg --set tensor_parallel.autotp_size=2
   refused_train "no steps" "--set: run.steps: missing" tiny.cfg --set run.steps=0

@@ -31,9 +31,9 @@
   X(HEADS)         /* heads divide hidden_size */                             \
   X(KV_HEADS)      /* key and value heads divide the query heads */           \
   X(ROTARY)        /* an even head_dim for rotary positions */                \
-  X(SEQUENCE)      /* sequence_length within the positions */                 \
-  X(ACTIVATION)    /* the family's activation */                              \
-  X(ROPE)          /* llama3's factors in order */                            \
+  X(SEQUENCE)      /* sequence_length within the learned positions */         \
+  X(LAYERS)        /* lists with an entry a layer */                          \
+  X(ROPE)          /* what a kind of rotary positions needs */                \
   X(TOKEN_IDS)     /* bos and eos within the vocabulary */                    \
   X(SIZE)          /* products of sizes within 64 bits */                     \
   X(VALIDATION)    /* a fraction or a path, not both */                       \

@@ -39,6 +39,18 @@ static int check_required(ts_reader *reader, const ts_key *key) {
   return missing;
 }
 
+/* As if the key had not been there. */
+static void forget_value(ts_reader *reader, const ts_key *key) {
+  void *field = ts_deck_field(reader->deck, key, key->path);
+  if (key->initial != NULL) {
+    ts_reader_store_text(reader, key, key->initial);
+  } else if (key->type == TS_KEY_INT) {
+    *(int64_t *) field = 0;
+  } else if (key->type == TS_KEY_REAL) {
+    *(double *) field = 0;
+  }
+}
+
 static void check_only(ts_reader *reader, const ts_setting *setting) {
   const ts_key *key = ts_key_at(setting->key);
   const char *selector = ts_key_selector(key);
@@ -51,6 +63,7 @@ static void check_only(ts_reader *reader, const ts_setting *setting) {
   }
   if (setting->from == TS_FROM_MODEL) {
     ts_reader_note(reader, "%s: no effect: %s is \"%s\"", setting->name, selector, value);
+    forget_value(reader, key);
     return;
   }
   ts_text owners = {0};
@@ -94,8 +107,14 @@ static void check_required_by(ts_reader *reader) {
       {"scheduler.type", "WarmupDecayLR", "scheduler.params.total_num_steps"},
       {"scheduler.type", "WarmupCosineLR", "scheduler.params.total_num_steps"},
       {"model.rope_scaling.rope_type", "linear", "model.rope_scaling.factor"},
+      {"model.rope_scaling.rope_type", "dynamic", "model.rope_scaling.factor"},
       {"model.rope_scaling.rope_type", "llama3", "model.rope_scaling.factor"},
       {"model.rope_scaling.rope_type", "llama3", "model.rope_scaling.original_max_position_embeddings"},
+      {"model.rope_scaling.rope_type", "yarn", "model.rope_scaling.factor"},
+      {"model.rope_local.rope_type", "linear", "model.rope_local.factor"},
+      {"model.rope_local.rope_type", "dynamic", "model.rope_local.factor"},
+      {"model.rope_local.rope_type", "llama3", "model.rope_local.factor"},
+      {"model.rope_local.rope_type", "yarn", "model.rope_local.factor"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     const ts_key *key = ts_key_at(ts_key_find(rows[i].selector));
@@ -125,7 +144,8 @@ static void check_total_steps(ts_reader *reader) {
 
 static void check_heads(ts_reader *reader) {
   const ts_deck_model *m = &reader->deck->model;
-  bool free_width = ts_reader_find(reader, "model.head_dim") != NULL;
+  const ts_family_key *key = ts_family_key_find(ts_family_find(m->model_type), "head_dim");
+  bool free_width = ts_reader_find(reader, "model.head_dim") != NULL || (key != NULL && key->initial != NULL);
   if (!free_width && !divides(m->num_attention_heads, m->hidden_size)) {
     ts_reader_report(reader, TS_CHECK_HEADS, "model.num_attention_heads",
                      "hidden_size %lld is not a multiple of num_attention_heads %lld", (long long) m->hidden_size,
@@ -142,41 +162,92 @@ static void check_kv_heads(ts_reader *reader) {
   }
 }
 
+/* Elements of a head that rotary positions turn. */
+static int64_t rotated_of(const ts_deck_model *m) {
+  return (int64_t) ((double) m->head_dim * m->partial_rotary_factor);
+}
+
 static void check_rotary(ts_reader *reader) {
   const ts_deck_model *m = &reader->deck->model;
-  if (ts_family_find(m->model_type)->positions == NULL && m->head_dim % 2 != 0) {
+  bool rotary = ts_family_find(m->model_type)->positions == NULL;
+  if (rotary && m->partial_rotary_factor == 1 && m->head_dim % 2 != 0) {
     ts_reader_report(reader, TS_CHECK_ROTARY, "model.head_dim",
                      "%lld is odd; rotary positions turn pairs: hidden_size / num_attention_heads must be even",
                      (long long) m->head_dim);
+  } else if (rotary && m->head_dim > 0 && (rotated_of(m) % 2 != 0 || rotated_of(m) == 0)) {
+    ts_reader_report(reader, TS_CHECK_ROTARY, "model.partial_rotary_factor",
+                     "%g of heads of %lld are %lld elements; rotary positions turn pairs: accepted is what gives an "
+                     "even number",
+                     m->partial_rotary_factor, (long long) m->head_dim, (long long) rotated_of(m));
   } else if (m->head_dim > 1024) { /* what the kernels' tiles hold */
     ts_reader_report(reader, TS_CHECK_ROTARY, "model.head_dim", "%lld is more than 1024; accepted: at most 1024",
                      (long long) m->head_dim);
   }
 }
 
+/* Rotary positions have no end; what a model makes of those it never saw is another question. */
 static void check_sequence(ts_reader *reader) {
   const ts_deck *d = reader->deck;
-  if (d->data.sequence_length > d->model.max_position_embeddings) {
+  if (d->data.sequence_length <= d->model.max_position_embeddings) {
+    return;
+  }
+  if (ts_family_find(d->model.model_type)->positions == NULL) {
+    ts_reader_note(reader, "data.sequence_length: %lld is more than model.max_position_embeddings %lld",
+                   (long long) d->data.sequence_length, (long long) d->model.max_position_embeddings);
+  } else {
     ts_reader_report(reader, TS_CHECK_SEQUENCE, "data.sequence_length",
-                     "%lld is more than model.max_position_embeddings %lld", (long long) d->data.sequence_length,
-                     (long long) d->model.max_position_embeddings);
+                     "%lld is more than model.max_position_embeddings %lld, which the model learns one by one",
+                     (long long) d->data.sequence_length, (long long) d->model.max_position_embeddings);
   }
 }
 
-static void check_activation(ts_reader *reader) {
-  const ts_deck_model *m = &reader->deck->model;
-  const char *accepted = ts_family_find(m->model_type)->gate != NULL ? "silu" : "gelu_new|gelu_pytorch_tanh";
-  if (!ts_key_listed(accepted, m->hidden_act, NULL, NULL)) {
-    ts_reader_report(reader, TS_CHECK_ACTIVATION, "model.hidden_act", "\"%s\" is not there for %s; accepted: %s",
-                     m->hidden_act, m->model_type, accepted);
+static void check_factors(ts_reader *reader, const char *path, const ts_reals *list) {
+  int64_t pairs = rotated_of(&reader->deck->model) / 2;
+  if (list->n != pairs) {
+    ts_reader_report(reader, TS_CHECK_ROPE, path, "%d numbers; longrope wants one for each of %lld pairs", list->n,
+                     (long long) pairs);
   }
+}
+
+static void check_rope_section(ts_reader *reader, const char *section, const ts_deck_rope *r, const char *base,
+                               double theta) {
+  char *low = ts_format("%s.low_freq_factor", section), *near = ts_format("%s.short_factor", section);
+  char *far = ts_format("%s.long_factor", section);
+  bool longrope = strcmp(r->rope_type, "longrope") == 0 || strcmp(r->rope_type, "su") == 0;
+  if (strcmp(r->rope_type, "llama3") == 0 && r->low_freq_factor >= r->high_freq_factor) {
+    ts_reader_report(reader, TS_CHECK_ROPE, low, "%g is not below high_freq_factor %g", r->low_freq_factor,
+                     r->high_freq_factor);
+  }
+  if (strcmp(r->rope_type, "yarn") == 0 && theta <= 1) {
+    ts_reader_report(reader, TS_CHECK_ROPE, base, "%g: yarn needs a base above 1", theta);
+  }
+  if (longrope) {
+    check_factors(reader, near, &r->short_factor);
+    check_factors(reader, far, &r->long_factor);
+  }
+  ts_free(low);
+  ts_free(near);
+  ts_free(far);
 }
 
 static void check_rope(ts_reader *reader) {
-  const ts_deck_rope *r = &reader->deck->model.rope_scaling;
-  if (strcmp(r->rope_type, "llama3") == 0 && r->low_freq_factor >= r->high_freq_factor) {
-    ts_reader_report(reader, TS_CHECK_ROPE, "model.rope_scaling.low_freq_factor", "%g is not below high_freq_factor %g",
-                     r->low_freq_factor, r->high_freq_factor);
+  const ts_deck_model *m = &reader->deck->model;
+  check_rope_section(reader, "model.rope_scaling", &m->rope_scaling, "model.rope_theta", m->rope_theta);
+  check_rope_section(reader, "model.rope_local", &m->rope_local, "model.rope_local_base_freq", m->rope_local_base_freq);
+}
+
+/* Lists with an entry a layer. */
+static void check_layers(ts_reader *reader) {
+  const ts_deck_model *m = &reader->deck->model;
+  const struct {
+    const char *path;
+    int n;
+  } rows[] = {{"model.layer_types", m->layer_types.n}, {"model.no_rope_layers", m->no_rope_layers.n}};
+  for (int i = 0; i < 2; ++i) {
+    if (rows[i].n > 0 && rows[i].n != m->num_hidden_layers) {
+      ts_reader_report(reader, TS_CHECK_LAYERS, rows[i].path, "%d entries for %lld layers; accepted: one for each",
+                       rows[i].n, (long long) m->num_hidden_layers);
+    }
   }
 }
 
@@ -273,7 +344,7 @@ static void check_batch(ts_reader *reader) {
 void ts_reader_check_deck(ts_reader *reader) {
   static void (*const checks[])(ts_reader *) = {
       check_required_by, check_family,    check_total_steps, check_heads,
-      check_kv_heads,    check_rotary,    check_sequence,    check_activation,
+      check_kv_heads,    check_rotary,    check_sequence,    check_layers,
       check_rope,        check_token_ids, check_size,        check_validation,
       check_rounding,    check_cycle,     check_batch,       ts_reader_check_elasticity,
   };

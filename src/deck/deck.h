@@ -39,16 +39,25 @@ typedef struct ts_ints {
 /** A flag that the deck may leave to the machine: it is AUTO until ts_deck_decide_precision. */
 typedef enum ts_switch { TS_SWITCH_OFF, TS_SWITCH_ON, TS_SWITCH_AUTO } ts_switch;
 
-/** `model.rope_scaling`.  Meaningful fields depend on rope_type: "linear" uses factor, "llama3" all of them. */
+typedef struct ts_reals {
+  double *items; /**< Owned. */
+  int n;
+} ts_reals;
+
+/** How rotary positions are stretched.  Which fields mean something depends on rope_type (model/rope.h). */
 typedef struct ts_deck_rope {
-  char *rope_type; /**< "default" (none), "linear" or "llama3". */
+  char *rope_type; /**< "default" (not at all), "linear", "dynamic", "llama3", "yarn" or "longrope". */
   double factor, low_freq_factor, high_freq_factor;
-  int64_t original_max_position_embeddings; /**< Positions of the pretraining; 0 unless rope_type is "llama3". */
+  double attention_factor; /**< Of cosines and sines; 0: as the kind's formula says. */
+  double beta_fast, beta_slow, mscale, mscale_all_dim;
+  bool truncate;
+  ts_reals short_factor, long_factor;
+  int64_t original_max_position_embeddings; /**< Positions of the pretraining; 0: max_position_embeddings. */
 } ts_deck_rope;
 
 /** `model`: Hugging Face's names.  Derived sizes are filled in (head_dim, num_key_value_heads, intermediate_size). */
 typedef struct ts_deck_model {
-  char *model_type; /**< The family: "gpt2" or "llama". */
+  char *model_type; /**< The family, a row of src/family. */
   char *from;       /**< Hugging Face directory to take the weights from, absolute; "" to initialise from run.seed. */
   bool from_config; /**< The keys in config.json of `from` are still to be merged: always false after ts_deck_read. */
   int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers;
@@ -56,10 +65,23 @@ typedef struct ts_deck_model {
   int64_t max_position_embeddings;
   bool tie_word_embeddings, attention_bias, mlp_bias;
   double rms_norm_eps, layer_norm_epsilon;
-  char *hidden_act; /**< llama: "silu"; gpt2 (its activation_function): "gelu_new". */
-  double rope_theta;
+  char *hidden_act; /**< "silu", "gelu", ... */
+  double rope_theta, partial_rotary_factor;
   ts_deck_rope rope_scaling;
-  double attn_pdrop, embd_pdrop, resid_pdrop; /**< gpt2's dropouts; llama's attention_dropout fills attn_pdrop. */
+  double rope_local_base_freq; /**< Of layers with a window, in families that have one of their own. */
+  ts_deck_rope rope_local;     /**< Likewise. */
+  int64_t sliding_window;      /**< Tokens that attention sees back, the token itself included; 0: all. */
+  bool use_sliding_window;
+  int64_t max_window_layers, sliding_window_pattern;
+  ts_strings layer_types; /**< Empty: by the family's rule. */
+  ts_ints no_rope_layers; /**< 1: rotary positions, 0: none; empty: by no_rope_layer_interval. */
+  int64_t no_rope_layer_interval;
+  double query_pre_attn_scalar;                           /**< Attention's scale is 1 / sqrt (this); 0: of head_dim. */
+  double attention_multiplier;                            /**< Attention's scale itself; 0: as above. */
+  double attn_logit_softcapping, final_logit_softcapping; /**< 0: none. */
+  double embedding_multiplier, residual_multiplier, logits_scaling;
+  bool use_parallel_residual;
+  double attn_pdrop, embd_pdrop, resid_pdrop;
   double initializer_range;
   int64_t bos_token_id, eos_token_id; /**< -1: none. */
 } ts_deck_model;

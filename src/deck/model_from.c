@@ -1,6 +1,7 @@
 /* `model.from`: a Hugging Face directory, whose config.json fills the section `model`. */
 #include "base/memory.h"
 #include "deck/reader.h"
+#include "family/family.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,73 @@ static void first_token(ts_reader *reader, ts_value *section) {
       *value = first;
     }
   }
+}
+
+static int find_entry(const ts_value *section, const char *name) {
+  for (int i = 0; i < section->n; ++i) {
+    if (strcmp(section->names[i], name) == 0) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+static void drop_entry(ts_value *section, int i) {
+  ts_free(section->names[i]);
+  ts_value_clear(&section->items[i]);
+  --section->n;
+  for (int k = i; k < section->n; ++k) {
+    section->names[k] = section->names[k + 1];
+    section->items[k] = section->items[k + 1];
+  }
+}
+
+/* A number that a family's file calls by one name and means for two keys. */
+static void add_number(ts_value *section, const char *name, const ts_value *value) {
+  size_t n = (size_t) section->n;
+  if (value->kind == TS_VALUE_INT || value->kind == TS_VALUE_REAL) {
+    section->items = ts_realloc(section->items, n + 1, sizeof *section->items);
+    section->names = ts_realloc(section->names, n + 1, sizeof *section->names);
+    section->items[n] = *value;
+    section->names[n] = ts_strdup(name);
+    ++section->n;
+  }
+}
+
+/* Is this the first key of the family that its file calls so? */
+static bool is_first(const ts_family *family, const ts_family_key *key) {
+  int i = 0;
+  while (strcmp(ts_family_key_name(ts_family_key_at(family, i)), ts_family_key_name(key)) != 0) {
+    ++i;
+  }
+  return ts_family_key_at(family, i) == key;
+}
+
+/* What the family's class of transformers reads: by its own name where both stand there, and by one name for two. */
+static void read_as_family(const ts_family *family, ts_value *section) {
+  const ts_family_key *key;
+  for (int i = 0; (key = ts_family_key_at(family, i)) != NULL; ++i) {
+    int own = key->name != NULL ? find_entry(section, key->name) : -1, other = find_entry(section, key->path);
+    if (own >= 0 && !is_first(family, key)) {
+      add_number(section, key->path, &section->items[own]);
+    } else if (own >= 0 && other >= 0) {
+      drop_entry(section, other);
+    }
+  }
+}
+
+/* Of a model that sees more than text the text part is taken. */
+static void take_text_part(ts_reader *reader, ts_value *section) {
+  int part = find_entry(section, "text_config"), type = find_entry(section, "model_type");
+  if (part < 0 || section->items[part].kind != TS_VALUE_SECTION) {
+    return;
+  }
+  ts_value text = section->items[part];
+  section->items[part] = (ts_value){0};
+  ts_reader_note(reader, "%s: of \"%s\" the text part is taken", text.file,
+                 type >= 0 && section->items[type].kind == TS_VALUE_STRING ? section->items[type].string : "");
+  ts_value_clear(section);
+  *section = text;
 }
 
 /* DIRECTORY/NAME, newly allocated; NULL where that is not there. */
@@ -130,6 +198,13 @@ static bool read_config(ts_reader *reader, const ts_setting *setting, const char
   }
   bool readable = ts_value_from_json(&reader->source, kept != NULL ? kept : path, false, &json, &problem) == TS_OK;
   if (readable) {
+    take_text_part(reader, &json);
+    int type = find_entry(&json, "model_type");
+    const ts_family *family =
+        type >= 0 && json.items[type].kind == TS_VALUE_STRING ? ts_family_find(json.items[type].string) : NULL;
+    if (family != NULL) {
+      read_as_family(family, &json);
+    }
     first_token(reader, &json);
     ts_reader_take(reader, "model", &json, TS_FROM_MODEL);
   } else {

@@ -48,6 +48,15 @@ static void print_ints(ts_text *to, const ts_ints *list) {
   ts_text_add(to, "]");
 }
 
+static void print_reals(ts_text *to, const ts_reals *list) {
+  ts_text_add(to, "[");
+  for (int i = 0; i < list->n; ++i) {
+    ts_text_add(to, i > 0 ? ", " : "");
+    print_real(to, list->items[i]);
+  }
+  ts_text_add(to, "]");
+}
+
 static const char *const switch_words[] = {
     [TS_SWITCH_OFF] = "false", [TS_SWITCH_ON] = "true", [TS_SWITCH_AUTO] = "\"auto\""};
 
@@ -63,6 +72,7 @@ void ts_deck_print_value(ts_text *to, const ts_key *key, const void *field) {
     case TS_KEY_DTYPE: ts_text_add(to, "\"%s\"", ts_dtype_name(*(const ts_dtype *) field)); break;
     case TS_KEY_STRINGS: print_strings(to, field); break;
     case TS_KEY_INTS: print_ints(to, field); break;
+    case TS_KEY_REALS: print_reals(to, field); break;
     default:
       ts_text_add(to, "[");
       print_real(to, real[0]);

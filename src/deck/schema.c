@@ -232,6 +232,8 @@ void ts_key_describe(const ts_key *key, ts_text *to) {
     describe_number(key, "two numbers, each", to);
   } else if (key->type == TS_KEY_INTS) {
     describe_number(key, "a list of integers, each", to);
+  } else if (key->type == TS_KEY_REALS) {
+    describe_number(key, "a list of numbers, each", to);
   } else {
     ts_text_add(to, "%s", plain[key->type]);
   }
@@ -252,7 +254,7 @@ const char *ts_key_type_name(ts_key_type type) {
       [TS_KEY_BOOL] = "true/false",  [TS_KEY_SWITCH] = "true/false", [TS_KEY_INT] = "integer",
       [TS_KEY_REAL] = "number",      [TS_KEY_STRING] = "string",     [TS_KEY_DTYPE] = "type",
       [TS_KEY_PAIR] = "two numbers", [TS_KEY_STRINGS] = "strings",   [TS_KEY_INTS] = "integers",
-      [TS_KEY_ANY] = "section",
+      [TS_KEY_ANY] = "section",      [TS_KEY_REALS] = "numbers",
   };
   return names[type];
 }

@@ -8,7 +8,51 @@
 #define FAMILY TS_KEY_FAMILY /* the rows in src/family say whose */
 #define MODEL_INTEGER(field, initial_, min_, flags_, help_) INTEGER(model.field, initial_, min_, SIZE, flags_, help_)
 #define MODEL_NUMBER(field, initial_, max_, flags_, help_) NUMBER(model.field, initial_, 0, max_, flags_, help_)
+#define NULLS TS_KEY_NULL
+#define ROPE(section, what)                                                                                       \
+  WORD(model.section.rope_type, "default", "default|linear|dynamic|llama3|yarn|longrope|su", NULL, FAMILY,        \
+       "How " what " are stretched beyond the pretraining."),                                                     \
+      MODEL_NUMBER(section.factor, "1.0", HUGE_REAL, OPEN_MIN | FAMILY, "Stretch of the " what "."),              \
+      MODEL_NUMBER(section.low_freq_factor, "1.0", HUGE_REAL, OPEN_MIN | FAMILY,                                  \
+                   "llama3: wavelengths above original positions / this are stretched in full."),                 \
+      MODEL_NUMBER(section.high_freq_factor, "4.0", HUGE_REAL, OPEN_MIN | FAMILY,                                 \
+                   "llama3: wavelengths below original positions / this are kept."),                              \
+      MODEL_NUMBER(section.attention_factor, "0.0", HUGE_REAL, FAMILY,                                            \
+                   "yarn, longrope: factor of cosines and sines; 0: by the formula."),                            \
+      MODEL_NUMBER(section.beta_fast, "32.0", HUGE_REAL, OPEN_MIN | FAMILY,                                       \
+                   "yarn: frequencies that turn more often in the original positions are kept."),                 \
+      MODEL_NUMBER(section.beta_slow, "1.0", HUGE_REAL, OPEN_MIN | FAMILY,                                        \
+                   "yarn: frequencies that turn less often are stretched in full."),                              \
+      MODEL_NUMBER(section.mscale, "0.0", HUGE_REAL, FAMILY, "yarn: scale of the attention factor; 0: none."),    \
+      MODEL_NUMBER(section.mscale_all_dim, "0.0", HUGE_REAL, FAMILY, "yarn: its counterpart; 0: none."),          \
+      FLAG(model.section.truncate, "true", FAMILY, "yarn: bounds of the blend are rounded to whole dimensions."), \
+      {STORED(REALS, model.section.short_factor),                                                                 \
+       .initial = "[]",                                                                                           \
+       .min = 0,                                                                                                  \
+       .max = HUGE_REAL,                                                                                          \
+       .flags = OPEN_MIN | FAMILY,                                                                                \
+       .help = "longrope: divisors of the frequencies within the original positions."},                           \
+      {STORED(REALS, model.section.long_factor),                                                                  \
+       .initial = "[]",                                                                                           \
+       .min = 0,                                                                                                  \
+       .max = HUGE_REAL,                                                                                          \
+       .flags = OPEN_MIN | FAMILY,                                                                                \
+       .help = "longrope: divisors of the frequencies beyond the original positions."},                           \
+      MODEL_INTEGER(section.original_max_position_embeddings, NULL, 1, FAMILY, "Positions of the pretraining.")
 #define MODEL_FLAG(field, help_) FLAG(model.field, "false", FAMILY, help_)
+
+/* The newer spelling of the same, for the whole model or a type of layers. */
+#define ROPE_PARAMETERS(section, target, theta)                                                                    \
+  ALIAS(section ".type", target ".rope_type"), ALIAS(section ".rope_type", target ".rope_type"),                   \
+      ALIAS(section ".rope_theta", theta), ALIAS(section ".partial_rotary_factor", "model.partial_rotary_factor"), \
+      ALIAS(section ".factor", target ".factor"), ALIAS(section ".low_freq_factor", target ".low_freq_factor"),    \
+      ALIAS(section ".high_freq_factor", target ".high_freq_factor"),                                              \
+      ALIAS(section ".attention_factor", target ".attention_factor"),                                              \
+      ALIAS(section ".beta_fast", target ".beta_fast"), ALIAS(section ".beta_slow", target ".beta_slow"),          \
+      ALIAS(section ".mscale", target ".mscale"), ALIAS(section ".mscale_all_dim", target ".mscale_all_dim"),      \
+      ALIAS(section ".truncate", target ".truncate"), ALIAS(section ".short_factor", target ".short_factor"),      \
+      ALIAS(section ".long_factor", target ".long_factor"),                                                        \
+      ALIAS(section ".original_max_position_embeddings", target ".original_max_position_embeddings")
 
 /* What a config.json says about other programs. */
 #define FOREIGN(name, reason)                                                                                    \
@@ -21,8 +65,8 @@
 #define NEUTRAL(name, type_, initial_, reason) LATER("model." name, type_, initial_, reason)
 
 static const ts_key rows[] = {
-    WORD(model.model_type, NULL, TS_FAMILY_NAMES, "mistral|mixtral|qwen2|qwen3|gemma|gpt_neox|bert|t5", REQUIRED,
-         "Model family."),
+    WORD(model.model_type, NULL, TS_FAMILY_NAMES,
+         "mixtral|qwen2_moe|qwen3_moe|gpt_oss|falcon|bloom|opt|gptj|mpt|bert|t5", REQUIRED, "Model family."),
     WORD(model.from, "", NULL, NULL, 0,
          "Hugging Face directory: config.json fills this section, the safetensors are the initial weights.  Its path "
          "is relative to this file (--set: to the working directory)."),
@@ -40,18 +84,36 @@ static const ts_key rows[] = {
     MODEL_FLAG(mlp_bias, "Biases in the MLP projections."),
     MODEL_NUMBER(rms_norm_eps, "1e-6", 1, OPEN_MIN | FAMILY, "Added to the mean square in RMSNorm."),
     MODEL_NUMBER(layer_norm_epsilon, "1e-5", 1, OPEN_MIN | FAMILY, "Added to the variance in LayerNorm."),
-    WORD(model.hidden_act, NULL, "silu|gelu_new|gelu_pytorch_tanh", "gelu|relu|swish|quick_gelu|gelu_fast|tanh", 0,
-         "Activation of the MLP: silu for llama; gelu_new (the tanh form) for gpt2."),
+    WORD(model.hidden_act, NULL, "silu|swish|gelu|gelu_new|gelu_pytorch_tanh|gelu_fast|relu", "quick_gelu|tanh|relu2",
+         0, "Activation of the MLP; gelu is the exact one, gelu_new and gelu_pytorch_tanh the tanh form."),
     MODEL_NUMBER(rope_theta, "10000.0", HUGE_REAL, OPEN_MIN | FAMILY, "Base of the rotary frequencies."),
-    WORD(model.rope_scaling.rope_type, "default", "default|linear|llama3", "dynamic|yarn|longrope|su", FAMILY,
-         "How rotary positions are stretched beyond the pretraining."),
-    MODEL_NUMBER(rope_scaling.factor, "1.0", HUGE_REAL, OPEN_MIN | FAMILY, "Stretch of the positions."),
-    MODEL_NUMBER(rope_scaling.low_freq_factor, "1.0", HUGE_REAL, OPEN_MIN | FAMILY,
-                 "llama3: wavelengths above original positions / this are stretched in full."),
-    MODEL_NUMBER(rope_scaling.high_freq_factor, "4.0", HUGE_REAL, OPEN_MIN | FAMILY,
-                 "llama3: wavelengths below original positions / this are kept."),
-    MODEL_INTEGER(rope_scaling.original_max_position_embeddings, NULL, 1, FAMILY,
-                  "llama3: positions of the pretraining."),
+    MODEL_NUMBER(partial_rotary_factor, "1.0", 1, OPEN_MIN | FAMILY,
+                 "The part of each head that rotary positions turn."),
+    ROPE(rope_scaling, "rotary positions"),
+    MODEL_NUMBER(rope_local_base_freq, "10000.0", HUGE_REAL, OPEN_MIN | FAMILY,
+                 "Base of the rotary frequencies of layers with a window."),
+    ROPE(rope_local, "rotary positions of layers with a window"),
+    MODEL_INTEGER(sliding_window, "0", 0, FAMILY | NULLS, "Tokens that attention sees back, itself included; 0: all."),
+    MODEL_FLAG(use_sliding_window, "Some layers have the window."),
+    MODEL_INTEGER(max_window_layers, "0", 0, FAMILY, "The first layer with a window."),
+    MODEL_INTEGER(sliding_window_pattern, "1", 1, FAMILY, "Every so many layers one without a window."),
+    {STORED(STRINGS, model.layer_types), .initial = "[]", .accepted = "full_attention|sliding_attention",
+     .flags = FAMILY, .help = "Of each layer: with the window or without; default: by the keys above."},
+    {STORED(INTS, model.no_rope_layers), .initial = "[]", .min = 0, .max = 1, .flags = FAMILY,
+     .help = "Of each layer: 1 with rotary positions, 0 without."},
+    MODEL_INTEGER(no_rope_layer_interval, "1", 1, FAMILY, "Every so many layers one without rotary positions."),
+    MODEL_NUMBER(query_pre_attn_scalar, "0.0", HUGE_REAL, FAMILY,
+                 "Attention is scaled by 1 / sqrt (this); 0: head_dim."),
+    MODEL_NUMBER(attention_multiplier, "0.0", HUGE_REAL, FAMILY,
+                 "Attention is scaled by this; 0: 1 / sqrt (head_dim)."),
+    MODEL_NUMBER(attn_logit_softcapping, "0.0", HUGE_REAL, FAMILY | NULLS,
+                 "Attention's scores s become c tanh (s / c); 0: they do not."),
+    MODEL_NUMBER(final_logit_softcapping, "0.0", HUGE_REAL, FAMILY | NULLS,
+                 "The logits x become c tanh (x / c); 0: they do not."),
+    MODEL_NUMBER(embedding_multiplier, "1.0", HUGE_REAL, FAMILY, "Embeddings are multiplied by this."),
+    MODEL_NUMBER(residual_multiplier, "1.0", HUGE_REAL, FAMILY, "What a block adds is multiplied by this."),
+    MODEL_NUMBER(logits_scaling, "1.0", HUGE_REAL, OPEN_MIN | FAMILY, "The logits are divided by this."),
+    MODEL_FLAG(use_parallel_residual, "Attention and the MLP of a block both read its input."),
     MODEL_NUMBER(attn_pdrop, NULL, 1, OPEN_MAX | OVERRIDE,
                  "Dropout of attention weights; default 0.1 for gpt2, 0 for llama."),
     MODEL_NUMBER(embd_pdrop, NULL, 1, OPEN_MAX | OVERRIDE | FAMILY, "Dropout after the embeddings; default 0.1."),
@@ -68,22 +130,26 @@ static const ts_key rows[] = {
     ALIAS("model.activation_function", "model.hidden_act"),
     ALIAS("model.attention_dropout", "model.attn_pdrop"),
     ALIAS("model.rope_scaling.type", "model.rope_scaling.rope_type"),
-    ALIAS("model.rope_parameters.type", "model.rope_scaling.rope_type"),
-    ALIAS("model.rope_parameters.rope_type", "model.rope_scaling.rope_type"),
-    ALIAS("model.rope_parameters.rope_theta", "model.rope_theta"),
-    ALIAS("model.rope_parameters.factor", "model.rope_scaling.factor"),
-    ALIAS("model.rope_parameters.low_freq_factor", "model.rope_scaling.low_freq_factor"),
-    ALIAS("model.rope_parameters.high_freq_factor", "model.rope_scaling.high_freq_factor"),
-    ALIAS("model.rope_parameters.original_max_position_embeddings",
-          "model.rope_scaling.original_max_position_embeddings"),
+    ALIAS("model.original_max_position_embeddings", "model.rope_scaling.original_max_position_embeddings"),
+    ROPE_PARAMETERS("model.rope_parameters", "model.rope_scaling", "model.rope_theta"),
+    ROPE_PARAMETERS("model.rope_parameters.full_attention", "model.rope_scaling", "model.rope_theta"),
+    ROPE_PARAMETERS("model.rope_parameters.sliding_attention", "model.rope_local", "model.rope_local_base_freq"),
+    ALIAS("model.rotary_pct", "model.partial_rotary_factor"),
+    ALIAS("model.rotary_emb_base", "model.rope_theta"),
+    ALIAS("model.hidden_activation", "model.hidden_act"),
+    ALIAS("model.layer_norm_eps", "model.layer_norm_epsilon"),
+    ALIAS("model.norm_epsilon", "model.layer_norm_epsilon"),
+    ALIAS("model.use_bias", "model.attention_bias"),
+    ALIAS("model.hidden_dropout", "model.resid_pdrop"),
+    ALIAS("model.residual_dropout", "model.resid_pdrop"),
+    ALIAS("model.embedding_dropout", "model.embd_pdrop"),
 
+    NEUTRAL("use_bidirectional_attention", BOOL, "false", "attention that sees what comes later"),
     NEUTRAL("scale_attn_weights", BOOL, "true", "attention without the 1/sqrt (head_dim) scale"),
     NEUTRAL("scale_attn_by_inverse_layer_idx", BOOL, "false", "attention scaled by the layer's number"),
     NEUTRAL("add_cross_attention", BOOL, "false", "cross attention"),
     NEUTRAL("is_encoder_decoder", BOOL, "false", "encoder-decoder models"),
     NEUTRAL("quantization_config", ANY, NULL, "quantised weights"),
-    NEUTRAL("sliding_window", ANY, NULL, "attention over a sliding window"),
-    NEUTRAL("partial_rotary_factor", REAL, "1.0", "rotary embedding of a part of the head"),
     NEUTRAL("pretraining_tp", INT, "1", "the split matrix products of the pretraining"),
     NONE("model.reorder_and_upcast_attn", BOOL, "false", "attention weights are always computed in fp32"),
 

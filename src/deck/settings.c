@@ -236,9 +236,22 @@ static void take_entries(ts_reader *reader, const char *path, ts_value *list, ts
   }
 }
 
+/* null stands for the default of the key's row where that says so; else for nothing. */
+static bool read_null(int key, ts_value *value) {
+  const ts_key *row = key >= 0 ? ts_key_at(ts_key_canonical(key)) : NULL;
+  if (row == NULL || (row->flags & TS_KEY_NULL) == 0) {
+    return false;
+  }
+  ts_value initial = ts_key_initial(row);
+  initial.file = value->file;
+  initial.line = value->line;
+  *value = initial;
+  return true;
+}
+
 static void take_value(ts_reader *reader, const char *path, ts_value *value, ts_origin_kind from) {
   int key = entry_exists(reader, path) ? ts_key_find(path) : -1;
-  if (value->kind == TS_VALUE_NULL) {
+  if (value->kind == TS_VALUE_NULL && !read_null(key, value)) {
     return;
   }
   if (key >= 0 && !(value->kind == TS_VALUE_SECTION && ts_key_is_section(path))) {

@@ -147,6 +147,25 @@ static bool take_number(const ts_target *t, const ts_value *value, double *field
   return true;
 }
 
+static bool take_reals(const ts_target *t, const ts_value *value) {
+  ts_reals list = {0};
+  if (value->kind != TS_VALUE_LIST) {
+    return fail_value(t, TS_CHECK_TYPE, value, "is not a list of numbers");
+  }
+  bool good = true;
+  for (int i = 0; i < value->n; ++i) {
+    double item;
+    if (take_number(t, &value->items[i], &item)) {
+      ts_reals_add(&list, item);
+    } else {
+      good = false;
+    }
+  }
+  ts_reals_clear(t->field);
+  *(ts_reals *) t->field = list;
+  return good;
+}
+
 static bool take_real(const ts_target *t, const ts_value *value) {
   return take_number(t, value, t->field);
 }
@@ -263,7 +282,7 @@ static bool (*const take_value[TS_N_KEY_TYPES])(const ts_target *, const ts_valu
     [TS_KEY_BOOL] = take_bool,     [TS_KEY_INT] = take_int,       [TS_KEY_REAL] = take_real,
     [TS_KEY_STRING] = take_string, [TS_KEY_DTYPE] = take_dtype,   [TS_KEY_PAIR] = take_pair,
     [TS_KEY_ANY] = take_any,       [TS_KEY_SWITCH] = take_switch, [TS_KEY_STRINGS] = take_strings,
-    [TS_KEY_INTS] = take_ints,
+    [TS_KEY_INTS] = take_ints,     [TS_KEY_REALS] = take_reals,
 };
 
 static bool is_neutral(const ts_key *key, const ts_value *value) {

@@ -27,6 +27,16 @@ void ts_ints_clear(ts_ints *list) {
   *list = (ts_ints){0};
 }
 
+void ts_reals_add(ts_reals *list, double value) {
+  list->items = ts_realloc(list->items, (size_t) list->n + 1, sizeof *list->items);
+  list->items[list->n++] = value;
+}
+
+void ts_reals_clear(ts_reals *list) {
+  ts_free(list->items);
+  *list = (ts_reals){0};
+}
+
 const char *ts_source_name(ts_source *source, const char *file) {
   ts_strings_add(&source->files, file);
   return source->files.items[source->files.n - 1];

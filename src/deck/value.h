@@ -94,8 +94,10 @@ void ts_strings_clear(ts_strings *list);
 
 /** Append \a value. Not collective. */
 void ts_ints_add(ts_ints *list, int64_t value);
+void ts_reals_add(ts_reals *list, double value);
 
 /** Free and empty. Not collective. */
 void ts_ints_clear(ts_ints *list);
+void ts_reals_clear(ts_reals *list);
 
 #endif

@@ -27,10 +27,11 @@ static const ts_family_key sizes[] = {KEY(hidden_size),
                                       KEY(max_position_embeddings),
                                       NAMED_IS(attn_pdrop, "attention_dropout", "0.0"),
                                       KEY_IS(hidden_act, "silu"),
-                                      KEY(rms_norm_eps),
                                       KEY(rope_theta),
                                       KEY(rope_scaling),
                                       END};
+
+static const ts_family_key rms[] = {KEY(rms_norm_eps), END};
 
 /* The names that Llama's descendants kept. */
 #define LIKE_LLAMA                                                                                                   \
@@ -39,7 +40,17 @@ static const ts_family_key sizes[] = {KEY(hidden_size),
   .o = "self_attn.o_proj", .gate = "mlp.gate_proj", .up = "mlp.up_proj", .down = "mlp.down_proj",                    \
   .prefixes = model_prefixes, .buffers = rotary_buffers
 
-static const char *const model_prefixes[] = {"model.", "module.", NULL};
+#define PRE_NORMS .norm = {[TS_NORM_ATTENTION_IN] = "input_layernorm", [TS_NORM_MLP_IN] = "post_attention_layernorm"}
+#define POST_NORMS \
+  .norm = {[TS_NORM_ATTENTION_OUT] = "post_attention_layernorm", [TS_NORM_MLP_OUT] = "post_feedforward_layernorm"}
+#define ALL_NORMS                                                \
+  .norm = {[TS_NORM_ATTENTION_IN] = "input_layernorm",           \
+           [TS_NORM_ATTENTION_OUT] = "post_attention_layernorm", \
+           [TS_NORM_MLP_IN] = "pre_feedforward_layernorm",       \
+           [TS_NORM_MLP_OUT] = "post_feedforward_layernorm"}
+
+/* language_model.: the text part of a model that sees more */
+static const char *const model_prefixes[] = {"model.", "module.", "language_model.", NULL};
 static const char *const rotary_buffers[] = {".rotary_emb.inv_freq", NULL};
 
 /* ---- GPT-2 (Radford et al. 2019) ---- */
@@ -92,11 +103,298 @@ static const ts_family llama = {
     LIKE_LLAMA,
     .model_type = "llama",
     .architecture = "LlamaForCausalLM",
-    .keys = {llama_keys, sizes, common},
+    .keys = {llama_keys, rms, sizes, common},
     .norm = {[TS_NORM_ATTENTION_IN] = "input_layernorm", [TS_NORM_MLP_IN] = "post_attention_layernorm"},
     .qkv_bias = TS_BIAS_ATTENTION,
     .o_bias = TS_BIAS_ATTENTION,
     .mlp_bias = TS_BIAS_MLP};
+
+/* ---- Mistral (Jiang et al. 2023) ---- */
+
+static const ts_family_key mistral_keys[] = {KEY(head_dim), KEY_IS(num_key_value_heads, "8"),
+                                             KEY_IS(sliding_window, "4096"), END};
+
+static const ts_family mistral = {LIKE_LLAMA,
+                                  PRE_NORMS,
+                                  .model_type = "mistral",
+                                  .architecture = "MistralForCausalLM",
+                                  .keys = {mistral_keys, rms, sizes, common},
+                                  .windows = TS_WINDOW_ALL};
+
+/* ---- Qwen2 (Yang et al. 2024), Qwen3 (2025) ---- */
+
+static const ts_family_key qwen2_keys[] = {KEY_IS(num_key_value_heads, "32"),
+                                           KEY_IS(sliding_window, "4096"),
+                                           KEY(use_sliding_window),
+                                           KEY_IS(max_window_layers, "28"),
+                                           KEY(layer_types),
+                                           END};
+
+static const ts_family qwen2 = {LIKE_LLAMA,
+                                PRE_NORMS,
+                                .model_type = "qwen2",
+                                .architecture = "Qwen2ForCausalLM",
+                                .keys = {qwen2_keys, rms, sizes, common},
+                                .qkv_bias = TS_BIAS_ALL,
+                                .windows = TS_WINDOW_UPPER};
+
+static const ts_family_key qwen3_keys[] = {KEY_IS(head_dim, "128"),
+                                           KEY(attention_bias),
+                                           KEY_IS(num_key_value_heads, "32"),
+                                           KEY_IS(sliding_window, "4096"),
+                                           KEY(use_sliding_window),
+                                           KEY_IS(max_window_layers, "28"),
+                                           KEY(layer_types),
+                                           END};
+
+static const ts_family qwen3 = {LIKE_LLAMA,
+                                PRE_NORMS,
+                                .model_type = "qwen3",
+                                .architecture = "Qwen3ForCausalLM",
+                                .keys = {qwen3_keys, rms, sizes, common},
+                                .q_norm = "self_attn.q_norm",
+                                .k_norm = "self_attn.k_norm",
+                                .qk_norm = TS_QK_NORM_HEAD,
+                                .qkv_bias = TS_BIAS_ATTENTION,
+                                .o_bias = TS_BIAS_ATTENTION,
+                                .windows = TS_WINDOW_UPPER};
+
+/* ---- Gemma (Mesnard et al. 2024), Gemma 2 (Riviere et al. 2024), Gemma 3's text part (Kamath et al. 2025) ---- */
+
+#define LIKE_GEMMA \
+  .norm_kind = TS_NORM_RMS_PLUS, .qkv_bias = TS_BIAS_ATTENTION, .o_bias = TS_BIAS_ATTENTION, .scaled_embedding = true
+
+static const ts_family_key gemma_keys[] = {KEY_IS(head_dim, "256"),
+                                           KEY(attention_bias),
+                                           KEY_IS(num_key_value_heads, "16"),
+                                           KEY_IS(hidden_act, "gelu_pytorch_tanh"),
+                                           KEY_IS(tie_word_embeddings, "true"),
+                                           END};
+
+static const ts_family gemma = {LIKE_LLAMA,
+                                LIKE_GEMMA,
+                                PRE_NORMS,
+                                .model_type = "gemma",
+                                .architecture = "GemmaForCausalLM",
+                                .keys = {gemma_keys, rms, sizes, common},
+                                .gelu_is_tanh = true};
+
+static const ts_family_key gemma2_keys[] = {KEY_IS(head_dim, "256"),
+                                            KEY(attention_bias),
+                                            KEY_IS(num_key_value_heads, "4"),
+                                            NAMED_IS(hidden_act, "hidden_activation", "gelu_pytorch_tanh"),
+                                            KEY_IS(tie_word_embeddings, "true"),
+                                            KEY_IS(query_pre_attn_scalar, "256.0"),
+                                            KEY_IS(sliding_window, "4096"),
+                                            KEY_IS(sliding_window_pattern, "2"),
+                                            KEY(layer_types),
+                                            KEY_IS(attn_logit_softcapping, "50.0"),
+                                            KEY_IS(final_logit_softcapping, "30.0"),
+                                            END};
+
+static const ts_family gemma2 = {LIKE_LLAMA,
+                                 LIKE_GEMMA,
+                                 ALL_NORMS,
+                                 .model_type = "gemma2",
+                                 .architecture = "Gemma2ForCausalLM",
+                                 .keys = {gemma2_keys, rms, sizes, common},
+                                 .windows = TS_WINDOW_PATTERN};
+
+static const ts_family_key gemma3_keys[] = {KEY_IS(head_dim, "256"),
+                                            KEY(attention_bias),
+                                            KEY_IS(num_key_value_heads, "4"),
+                                            NAMED_IS(hidden_act, "hidden_activation", "gelu_pytorch_tanh"),
+                                            KEY_IS(tie_word_embeddings, "true"),
+                                            KEY_IS(query_pre_attn_scalar, "256.0"),
+                                            KEY_IS(rope_theta, "1000000.0"),
+                                            KEY(rope_local_base_freq),
+                                            NAMED(rope_local, "rope_parameters"),
+                                            KEY_IS(sliding_window, "4096"),
+                                            KEY_IS(sliding_window_pattern, "6"),
+                                            KEY(layer_types),
+                                            KEY(attn_logit_softcapping),
+                                            KEY(final_logit_softcapping),
+                                            END};
+
+static const ts_family gemma3_text = {LIKE_LLAMA,
+                                      LIKE_GEMMA,
+                                      ALL_NORMS,
+                                      .model_type = "gemma3_text",
+                                      .architecture = "Gemma3ForCausalLM",
+                                      .keys = {gemma3_keys, rms, sizes, common},
+                                      .q_norm = "self_attn.q_norm",
+                                      .k_norm = "self_attn.k_norm",
+                                      .qk_norm = TS_QK_NORM_HEAD,
+                                      .windows = TS_WINDOW_PATTERN};
+
+/* ---- Phi-3 and Phi-4 (Abdin et al. 2024) ---- */
+
+static const ts_family_key phi3_keys[] = {KEY_IS(rms_norm_eps, "1e-5"), KEY(resid_pdrop), KEY(partial_rotary_factor),
+                                          KEY(sliding_window), END};
+
+static const ts_family phi3 = {.model_type = "phi3",
+                               .architecture = "Phi3ForCausalLM",
+                               .keys = {phi3_keys, rms, sizes, common},
+                               .embedding = "model.embed_tokens",
+                               .layers = "model.layers",
+                               .final_norm = "model.norm",
+                               .head = "lm_head",
+                               PRE_NORMS,
+                               .attention = "self_attn",
+                               .mlp = "mlp",
+                               .qkv = "self_attn.qkv_proj",
+                               .o = "self_attn.o_proj",
+                               .gate_up = "mlp.gate_up_proj",
+                               .down = "mlp.down_proj",
+                               .windows = TS_WINDOW_ALL,
+                               .prefixes = model_prefixes,
+                               .buffers = rotary_buffers};
+
+/* ---- OLMo 2 (Walsh et al. 2025), OLMo 3 ---- */
+
+#define LIKE_OLMO2                                                                                     \
+  POST_NORMS, .q_norm = "self_attn.q_norm", .k_norm = "self_attn.k_norm", .qk_norm = TS_QK_NORM_WIDTH, \
+              .qkv_bias = TS_BIAS_ATTENTION, .o_bias = TS_BIAS_ATTENTION
+
+static const ts_family_key olmo2_keys[] = {KEY(attention_bias), KEY_IS(rms_norm_eps, "1e-5"), END};
+
+static const ts_family olmo2 = {LIKE_LLAMA, LIKE_OLMO2, .model_type = "olmo2", .architecture = "Olmo2ForCausalLM",
+                                .keys = {olmo2_keys, rms, sizes, common}};
+
+static const ts_family_key olmo3_keys[] = {KEY_IS(rope_theta, "500000.0"),
+                                           KEY_IS(rope_local_base_freq, "500000.0"),
+                                           NAMED(rope_local, "rope_parameters"),
+                                           KEY_IS(sliding_window, "4096"),
+                                           KEY_IS(sliding_window_pattern, "4"),
+                                           KEY(layer_types),
+                                           END};
+
+static const ts_family olmo3 = {LIKE_LLAMA,
+                                LIKE_OLMO2,
+                                .model_type = "olmo3",
+                                .architecture = "Olmo3ForCausalLM",
+                                .keys = {olmo3_keys, olmo2_keys, rms, sizes, common},
+                                .windows = TS_WINDOW_PATTERN};
+
+/* ---- SmolLM3 (Bakouch et al. 2025) ---- */
+
+static const ts_family_key smollm3_keys[] = {KEY(attention_bias),
+                                             KEY(mlp_bias),
+                                             KEY_IS(num_key_value_heads, "4"),
+                                             KEY_IS(rope_theta, "2000000.0"),
+                                             KEY(sliding_window),
+                                             KEY(use_sliding_window),
+                                             KEY(no_rope_layers),
+                                             KEY_IS(no_rope_layer_interval, "4"),
+                                             KEY(layer_types),
+                                             KEY_IS(tie_word_embeddings, "true"),
+                                             END};
+
+static const ts_family smollm3 = {LIKE_LLAMA,
+                                  PRE_NORMS,
+                                  .model_type = "smollm3",
+                                  .architecture = "SmolLM3ForCausalLM",
+                                  .keys = {smollm3_keys, rms, sizes, common},
+                                  .qkv_bias = TS_BIAS_ATTENTION,
+                                  .o_bias = TS_BIAS_ATTENTION,
+                                  .mlp_bias = TS_BIAS_MLP,
+                                  .windows = TS_WINDOW_NO_ROPE};
+
+/* ---- Granite (Granite team 2024) ---- */
+
+static const ts_family_key granite_keys[] = {KEY(attention_bias),
+                                             KEY(mlp_bias),
+                                             KEY(embedding_multiplier),
+                                             KEY(residual_multiplier),
+                                             KEY_IS(attention_multiplier, "1.0"),
+                                             KEY(logits_scaling),
+                                             END};
+
+static const ts_family granite = {LIKE_LLAMA,
+                                  PRE_NORMS,
+                                  .model_type = "granite",
+                                  .architecture = "GraniteForCausalLM",
+                                  .keys = {granite_keys, rms, sizes, common},
+                                  .qkv_bias = TS_BIAS_ATTENTION,
+                                  .o_bias = TS_BIAS_ATTENTION,
+                                  .mlp_bias = TS_BIAS_MLP};
+
+/* ---- GPT-NeoX (Black et al. 2022), Pythia ---- */
+
+static const ts_family_key gpt_neox_keys[] = {KEY(hidden_size),
+                                              KEY(intermediate_size),
+                                              KEY(num_hidden_layers),
+                                              KEY(num_attention_heads),
+                                              KEY(max_position_embeddings),
+                                              KEY_IS(hidden_act, "gelu"),
+                                              NAMED(layer_norm_epsilon, "layer_norm_eps"),
+                                              KEY_IS(attention_bias, "true"),
+                                              NAMED_IS(attn_pdrop, "attention_dropout", "0.0"),
+                                              NAMED(resid_pdrop, "hidden_dropout"),
+                                              NAMED(embd_pdrop, "hidden_dropout"),
+                                              KEY_IS(use_parallel_residual, "true"),
+                                              NAMED_IS(partial_rotary_factor, "rotary_pct", "0.25"),
+                                              NAMED(rope_theta, "rotary_emb_base"),
+                                              KEY(rope_scaling),
+                                              END};
+static const char *const gpt_neox_prefixes[] = {"gpt_neox.", "module.", NULL};
+static const char *const gpt_neox_buffers[] = {".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq",
+                                               NULL};
+
+static const ts_family gpt_neox = {.model_type = "gpt_neox",
+                                   .architecture = "GPTNeoXForCausalLM",
+                                   .keys = {gpt_neox_keys, common},
+                                   .embedding = "gpt_neox.embed_in",
+                                   .layers = "gpt_neox.layers",
+                                   .final_norm = "gpt_neox.final_layer_norm",
+                                   .head = "embed_out",
+                                   PRE_NORMS,
+                                   .attention = "attention",
+                                   .mlp = "mlp",
+                                   .qkv = "attention.query_key_value",
+                                   .o = "attention.dense",
+                                   .up = "mlp.dense_h_to_4h",
+                                   .down = "mlp.dense_4h_to_h",
+                                   .norm_kind = TS_NORM_LAYER,
+                                   .qkv_bias = TS_BIAS_ATTENTION,
+                                   .o_bias = TS_BIAS_ATTENTION,
+                                   .mlp_bias = TS_BIAS_ALL,
+                                   .qkv_by_heads = true,
+                                   .prefixes = gpt_neox_prefixes,
+                                   .buffers = gpt_neox_buffers};
+
+/* ---- StarCoder2 (Lozhkov et al. 2024) ---- */
+
+static const ts_family_key starcoder2_keys[] = {
+    NAMED(layer_norm_epsilon, "norm_epsilon"), NAMED_IS(attention_bias, "use_bias", "true"),
+    KEY_IS(num_key_value_heads, "2"),          KEY_IS(hidden_act, "gelu_pytorch_tanh"),
+    NAMED(resid_pdrop, "residual_dropout"),    NAMED(embd_pdrop, "embedding_dropout"),
+    KEY_IS(initializer_range, "0.018042"),     KEY(sliding_window),
+    KEY_IS(tie_word_embeddings, "true"),       END};
+
+static const ts_family starcoder2 = {.model_type = "starcoder2",
+                                     .architecture = "Starcoder2ForCausalLM",
+                                     .keys = {starcoder2_keys, sizes, common},
+                                     .embedding = "model.embed_tokens",
+                                     .layers = "model.layers",
+                                     .final_norm = "model.norm",
+                                     .head = "lm_head",
+                                     PRE_NORMS,
+                                     .attention = "self_attn",
+                                     .mlp = "mlp",
+                                     .q = "self_attn.q_proj",
+                                     .k = "self_attn.k_proj",
+                                     .v = "self_attn.v_proj",
+                                     .o = "self_attn.o_proj",
+                                     .up = "mlp.c_fc",
+                                     .down = "mlp.c_proj",
+                                     .norm_kind = TS_NORM_LAYER,
+                                     .qkv_bias = TS_BIAS_ATTENTION,
+                                     .o_bias = TS_BIAS_ATTENTION,
+                                     .mlp_bias = TS_BIAS_ATTENTION,
+                                     .windows = TS_WINDOW_ALL,
+                                     .prefixes = model_prefixes,
+                                     .buffers = rotary_buffers};
 
 const ts_family *const ts_families[] = {
 #define X(name) &name,

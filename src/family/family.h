@@ -11,7 +11,24 @@
 #include <stdbool.h>
 
 /** X (model_type, which is also the name of its row) */
-#define TS_FAMILIES(X) X(gpt2) X(llama)
+/* clang-format off */
+#define TS_FAMILIES(X) \
+  X(gpt2) \
+  X(llama) \
+  X(mistral) \
+  X(qwen2) \
+  X(qwen3) \
+  X(gemma) \
+  X(gemma2) \
+  X(gemma3_text) \
+  X(phi3) \
+  X(olmo2) \
+  X(olmo3) \
+  X(smollm3) \
+  X(granite) \
+  X(gpt_neox) \
+  X(starcoder2)
+/* clang-format on */
 
 /** A key of a family's config.json. */
 typedef struct ts_family_key {
@@ -52,7 +69,7 @@ typedef enum ts_window_rule {
 typedef struct ts_family {
   const char *model_type;
   const char *architecture;           /**< Class of transformers. */
-  const ts_family_key *const keys[4]; /**< Lists, each ended by a row without path, the last by NULL; the first to have
+  const ts_family_key *const keys[6]; /**< Lists, each ended by a row without path, the last by NULL; the first to have
                                            * a path counts. */
   /* Units: parameters and nodes are called UNIT.name, or UNIT.weight. */
   const char *embedding;         /**< "model.embed_tokens". */
@@ -76,6 +93,7 @@ typedef struct ts_family {
   bool qkv_by_heads;           /**< qkv has [q k v] of each head, not all q, all k, all v. */
   bool in_first;               /**< Weights are [in][out], not [out][in]. */
   int mlp_ratio;               /**< intermediate_size in hidden_sizes where nobody says; 0: it must be. */
+  bool gelu_is_tanh;           /**< In its config.json "gelu" stands for the tanh form. */
   bool scaled_embedding;       /**< Times sqrt (hidden_size), rounded to the weights' type. */
   const char *narrow;          /**< End of names of weights that begin narrower with depth, NULL: none. */
   const char *const *prefixes; /**< What names in files may have more or less in front; ends with NULL. */

@@ -2,41 +2,117 @@
 
 #include "base/memory.h"
 #include "family/family.h"
+#include "model/layer.h"
 #include "model/parts.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
+static json_t *json_of_reals(const ts_reals *list) {
+  json_t *array = json_array();
+  for (int i = 0; i < list->n; ++i) {
+    json_array_append_new(array, json_real(list->items[i]));
+  }
+  return array;
+}
+
+/* Numbers that a kind has; those with a meaning of "not given" only when they are. */
+static void add_rope_numbers(json_t *to, const ts_deck_rope *r) {
+  bool llama3 = strcmp(r->rope_type, "llama3") == 0, yarn = strcmp(r->rope_type, "yarn") == 0;
+  const struct {
+    bool there;
+    const char *name;
+    double value;
+  } rows[] = {{r->factor != 1 || !(r->short_factor.n > 0), "factor", r->factor},
+              {llama3, "low_freq_factor", r->low_freq_factor},
+              {llama3, "high_freq_factor", r->high_freq_factor},
+              {yarn, "beta_fast", r->beta_fast},
+              {yarn, "beta_slow", r->beta_slow},
+              {r->attention_factor > 0, "attention_factor", r->attention_factor},
+              {r->mscale > 0, "mscale", r->mscale},
+              {r->mscale_all_dim > 0, "mscale_all_dim", r->mscale_all_dim}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    if (rows[i].there) {
+      json_object_set_new(to, rows[i].name, json_real(rows[i].value));
+    }
+  }
+  if (yarn && !r->truncate) {
+    json_object_set_new(to, "truncate", json_false());
+  }
+  if (r->original_max_position_embeddings > 0) {
+    json_object_set_new(to, "original_max_position_embeddings", json_integer(r->original_max_position_embeddings));
+  }
+  if (r->short_factor.n > 0) {
+    json_object_set_new(to, "short_factor", json_of_reals(&r->short_factor));
+    json_object_set_new(to, "long_factor", json_of_reals(&r->long_factor));
+  }
+}
+
 static json_t *rope_scaling(const ts_deck_rope *r) {
   if (strcmp(r->rope_type, "default") == 0) {
     return json_null();
   }
-  json_t *scaling = json_pack("{s:s, s:f}", "rope_type", r->rope_type, "factor", r->factor);
-  if (strcmp(r->rope_type, "llama3") == 0) {
-    json_object_set_new(scaling, "low_freq_factor", json_real(r->low_freq_factor));
-    json_object_set_new(scaling, "high_freq_factor", json_real(r->high_freq_factor));
-    json_object_set_new(scaling, "original_max_position_embeddings", json_integer(r->original_max_position_embeddings));
-  }
+  json_t *scaling = json_pack("{s:s}", "rope_type", strcmp(r->rope_type, "su") == 0 ? "longrope" : r->rope_type);
+  add_rope_numbers(scaling, r);
   return scaling;
 }
 
-/* A token that is none is -1 in a deck. */
-static bool is_no_token(const char *path, const char *text) {
-  return ts_model_ends_in(path, "_token_id") && strcmp(text, "-1") == 0;
+/* Of one type of layers. */
+static json_t *rope_of_layers(const ts_deck_rope *r, double theta) {
+  json_t *scaling = rope_scaling(r);
+  if (json_is_null(scaling)) {
+    scaling = json_pack("{s:s}", "rope_type", "default");
+  }
+  json_object_set_new(scaling, "rope_theta", json_real(theta));
+  return scaling;
+}
+
+static json_t *rope_by_layers(const ts_deck_model *m) {
+  return json_pack("{s:o, s:o}", "full_attention", rope_of_layers(&m->rope_scaling, m->rope_theta), "sliding_attention",
+                   rope_of_layers(&m->rope_local, m->rope_local_base_freq));
+}
+
+/* As the rules give them: the class may know no rule. */
+static json_t *layer_types(const ts_deck_model *m) {
+  json_t *array = json_array();
+  for (int64_t i = 0; i < m->num_hidden_layers; ++i) {
+    bool window = ts_model_layer(m, i).window > 0;
+    json_array_append_new(array, json_string(window ? "sliding_attention" : "full_attention"));
+  }
+  return array;
+}
+
+/* What a deck says with a number and a config.json with null: no token, no window, no softcap. */
+static bool is_nothing(const char *key, const char *text) {
+  static const char *const keys[] = {"sliding_window", "attn_logit_softcapping", "final_logit_softcapping"};
+  bool token = ts_model_ends_in(key, "_token_id") && strcmp(text, "-1") == 0;
+  for (size_t i = 0; i < sizeof keys / sizeof *keys && !token; ++i) {
+    token = strcmp(key, keys[i]) == 0 && strtod(text, NULL) == 0;
+  }
+  return token || strcmp(text, "[]") == 0;
 }
 
 /* A value of the deck; its text is json's but for a suffix of large integers. */
-static json_t *json_of(const ts_deck *deck, const char *key) {
+static json_t *plain_value(const ts_deck *deck, const char *key) {
   char *path = ts_format("model.%s", key), *text = ts_deck_value(deck, path);
-  TS_CHECK(text != NULL, "the deck has no %s", path);
-  size_t length = strlen(text);
-  json_t *value = is_no_token(path, text) ? json_null()
-                                          : json_loadb(text, length - (text[length - 1] == 'L'), JSON_DECODE_ANY, NULL);
-  TS_CHECK(value != NULL, "%s = %s is no json", path, text);
+  json_t *value = json_null();
+  if (text != NULL && !is_nothing(key, text)) {
+    size_t length = strlen(text);
+    value = json_loadb(text, length - (text[length - 1] == 'L'), JSON_DECODE_ANY, NULL);
+    TS_CHECK(value != NULL, "%s = %s is no json", path, text);
+  }
   ts_free(text);
   ts_free(path);
   return value;
+}
+
+static json_t *json_of(const ts_deck *deck, const char *key) {
+  const ts_deck_model *m = &deck->model;
+  return strcmp(key, "rope_scaling") == 0  ? rope_scaling(&m->rope_scaling)
+         : strcmp(key, "rope_local") == 0  ? rope_by_layers(m)
+         : strcmp(key, "layer_types") == 0 ? layer_types(m)
+                                           : plain_value(deck, key);
 }
 
 static void print(json_t *config, const char *torch_dtype, ts_text *to) {
@@ -60,9 +136,7 @@ static json_t *config_of(const ts_deck *deck) {
   json_t *config =
       json_pack("{s:[s], s:s}", "architectures", family->architecture, "model_type", deck->model.model_type);
   for (int i = 0; (key = ts_family_key_at(family, i)) != NULL; ++i) {
-    bool section = strcmp(key->path, "rope_scaling") == 0;
-    json_object_set_new(config, ts_family_key_name(key),
-                        section ? rope_scaling(&deck->model.rope_scaling) : json_of(deck, key->path));
+    json_object_set_new(config, ts_family_key_name(key), json_of(deck, key->path));
   }
   return config;
 }

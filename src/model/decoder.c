@@ -1,7 +1,7 @@
 /* The one builder: blocks of attention and an MLP as the family's row and the deck say. */
 #include "base/memory.h"
+#include "model/layer.h"
 #include "model/parts.h"
-#include "model/rope.h"
 
 #include "ops/build.h"
 
@@ -33,22 +33,12 @@ static ts_model_name inside(const char *part, const char *name) {
 
 /* ---- attention ---- */
 
-static ts_rope rope_of(const ts_deck_model *m) {
-  const ts_deck_rope *r = &m->rope_scaling;
-  return (ts_rope){.rope_type = r->rope_type,
-                   .theta = m->rope_theta,
-                   .factor = r->factor,
-                   .low_freq_factor = r->low_freq_factor,
-                   .high_freq_factor = r->high_freq_factor,
-                   .original_max_position_embeddings = r->original_max_position_embeddings};
-}
-
-static ts_tid rope(ts_model_builder *b, const char *base, ts_tid x) {
-  int head = (int) b->model->head_dim;
-  ts_rope how = rope_of(b->model);
-  ts_attr attr = {.rope = {.head_dim = head, .rotated = head}};
-  double *frequency = ts_malloc((size_t) (head / 2) * sizeof *frequency);
-  ts_rope_frequencies(&how, head, b->length, frequency, &attr.rope.factor);
+static ts_tid turn(ts_model_builder *b, const ts_layer *layer, const char *base, ts_tid x) {
+  int head = (int) b->model->head_dim, rotated = (int) (head * b->model->partial_rotary_factor);
+  ts_rope how = ts_model_rope(b->model, layer);
+  ts_attr attr = {.rope = {.head_dim = head, .rotated = rotated}};
+  double *frequency = ts_malloc((size_t) (rotated / 2) * sizeof *frequency);
+  ts_rope_frequencies(&how, rotated, b->length, frequency, &attr.rope.factor);
   attr.rope.frequency = frequency;
   ts_tid y = ts_graph_add(b->at, &(ts_node){.op = TS_OP_ROPE,
                                             .name = ts_model_name_of(b, inside(b->family->attention, base).text).text,
@@ -60,6 +50,32 @@ static ts_tid rope(ts_model_builder *b, const char *base, ts_tid x) {
   return y;
 }
 
+/* The norm of queries or keys: of each head, or of all together. */
+static ts_tid normalise_heads(ts_model_builder *b, const char *name, ts_tid x) {
+  const ts_family *f = b->family;
+  if (f->qk_norm == TS_QK_NORM_NONE) {
+    return x;
+  }
+  if (f->qk_norm == TS_QK_NORM_WIDTH) {
+    return normalise(b, name, x);
+  }
+  ts_shape whole = b->at.graph->tensor[x].shape, heads = {.n = 4, .d = {whole.d[0], whole.d[1]}};
+  heads.d[3] = b->model->head_dim;
+  heads.d[2] = whole.d[2] / heads.d[3];
+  ts_model_name split = ts_model_name_of(b, inside(name, "heads").text);
+  ts_model_name join = ts_model_name_of(b, inside(name, "join").text);
+  ts_tid y = normalise(b, name, ts_build_view(b->at, split.text, x, 0, heads));
+  return ts_build_view(b->at, join.text, y, 0, whole);
+}
+
+/* Attention's scale. */
+static double scale_of(const ts_deck_model *m) {
+  if (m->attention_multiplier > 0) {
+    return m->attention_multiplier;
+  }
+  return 1 / sqrt(m->query_pre_attn_scalar > 0 ? m->query_pre_attn_scalar : (double) m->head_dim);
+}
+
 static void make_qkv(ts_model_builder *b, ts_tid x, ts_tid qkv[3]) {
   const ts_family *f = b->family;
   const ts_deck_model *m = b->model;
@@ -68,7 +84,10 @@ static void make_qkv(ts_model_builder *b, ts_tid x, ts_tid qkv[3]) {
   if (f->qkv != NULL) {
     ts_tid all = project(b, f->qkv, x, width + 2 * kv_width, f->qkv_bias);
     ts_model_name name = ts_model_name_of(b, inside(f->attention, "split").text);
-    qkv[0] = ts_build_split(b->at, name.text, all, 1, 3, widths);
+    bool by_heads = f->qkv_by_heads;
+    const int64_t of_head[] = {m->head_dim, m->head_dim, m->head_dim};
+    qkv[0] =
+        ts_build_split(b->at, name.text, all, by_heads ? m->num_attention_heads : 1, 3, by_heads ? of_head : widths);
     qkv[1] = qkv[0] + 1;
     qkv[2] = qkv[0] + 2;
     return;
@@ -79,52 +98,119 @@ static void make_qkv(ts_model_builder *b, ts_tid x, ts_tid qkv[3]) {
   }
 }
 
-static ts_tid attend(ts_model_builder *b, ts_tid x) {
+static ts_tid attend(ts_model_builder *b, const ts_layer *layer, ts_tid x) {
   const ts_family *f = b->family;
   ts_tid qkv[3];
   make_qkv(b, x, qkv);
-  if (f->positions == NULL) {
-    qkv[0] = rope(b, "q_rope", qkv[0]);
-    qkv[1] = rope(b, "k_rope", qkv[1]);
+  qkv[0] = normalise_heads(b, f->q_norm, qkv[0]);
+  qkv[1] = normalise_heads(b, f->k_norm, qkv[1]);
+  if (layer->rotary) {
+    qkv[0] = turn(b, layer, "q_rope", qkv[0]);
+    qkv[1] = turn(b, layer, "k_rope", qkv[1]);
   }
-  ts_tid o = ts_model_attention(b, f->attention, qkv[0], qkv[1], qkv[2]);
-  o = project(b, f->o, o, b->model->hidden_size, f->o_bias);
-  return ts_model_dropout(b, inside(f->attention, "resid_dropout").text, o, b->model->resid_pdrop);
+  ts_tid o = ts_model_attention(b, f->attention, qkv, scale_of(b->model), layer->window);
+  return project(b, f->o, o, b->model->hidden_size, f->o_bias);
 }
 
 /* ---- the MLP ---- */
 
-static ts_tid think(ts_model_builder *b, ts_tid x) {
+static ts_activation find_activation(const ts_model_builder *b) {
+  static const struct {
+    const char *name;
+    ts_activation kind;
+  } rows[] = {{"silu", TS_ACTIVATION_SILU},
+              {"swish", TS_ACTIVATION_SILU},
+              {"gelu", TS_ACTIVATION_GELU},
+              {"gelu_new", TS_ACTIVATION_GELU_TANH},
+              {"gelu_fast", TS_ACTIVATION_GELU_TANH},
+              {"gelu_pytorch_tanh", TS_ACTIVATION_GELU_TANH},
+              {"relu", TS_ACTIVATION_RELU}};
+  size_t i = 0;
+  while (i < sizeof rows / sizeof *rows && strcmp(rows[i].name, b->model->hidden_act) != 0) {
+    ++i;
+  }
+  TS_CHECK(i < sizeof rows / sizeof *rows, "there is no activation %s", b->model->hidden_act);
+  bool tanh = b->family->gelu_is_tanh && rows[i].kind == TS_ACTIVATION_GELU;
+  return tanh ? TS_ACTIVATION_GELU_TANH : rows[i].kind;
+}
+
+/* Gate and up. */
+static ts_tid gate(ts_model_builder *b, ts_tid x) {
   const ts_family *f = b->family;
   int64_t inner = b->model->intermediate_size;
-  ts_model_name act = inside(f->mlp, "act");
-  ts_tid y;
-  if (f->gate != NULL) {
-    ts_tid gate = project(b, f->gate, x, inner, f->mlp_bias), up = project(b, f->up, x, inner, f->mlp_bias);
-    y = ts_build_glu(b->at, ts_model_name_of(b, act.text).text, gate, up, TS_ACTIVATION_SILU);
+  ts_tid both[2];
+  if (f->gate_up != NULL) {
+    ts_tid all = project(b, f->gate_up, x, 2 * inner, f->mlp_bias);
+    ts_model_name name = ts_model_name_of(b, inside(f->mlp, "split").text);
+    both[0] = ts_build_split(b->at, name.text, all, 1, 2, (int64_t[]){inner, inner});
+    both[1] = both[0] + 1;
   } else {
-    y = project(b, f->up, x, inner, f->mlp_bias);
-    y = ts_build_activation(b->at, ts_model_name_of(b, act.text).text, y, TS_ACTIVATION_GELU_TANH);
+    both[0] = project(b, f->gate, x, inner, f->mlp_bias);
+    both[1] = project(b, f->up, x, inner, f->mlp_bias);
   }
-  y = project(b, f->down, y, b->model->hidden_size, f->mlp_bias);
-  return ts_model_dropout(b, inside(f->mlp, "dropout").text, y, b->model->resid_pdrop);
+  ts_model_name act = ts_model_name_of(b, inside(f->mlp, "act").text);
+  return ts_build_glu(b->at, act.text, both[0], both[1], find_activation(b));
+}
+
+static ts_tid think(ts_model_builder *b, ts_tid x) {
+  const ts_family *f = b->family;
+  ts_tid y;
+  if (f->gate != NULL || f->gate_up != NULL) {
+    y = gate(b, x);
+  } else {
+    y = project(b, f->up, x, b->model->intermediate_size, f->mlp_bias);
+    y = ts_build_activation(b->at, ts_model_name_of(b, inside(f->mlp, "act").text).text, y, find_activation(b));
+  }
+  return project(b, f->down, y, b->model->hidden_size, f->mlp_bias);
 }
 
 /* ---- the model ---- */
 
-static ts_tid add_layer(ts_model_builder *b, ts_tid x) {
-  const ts_family *f = b->family;
-  ts_tid y = attend(b, normalise(b, f->norm[TS_NORM_ATTENTION_IN], x));
-  x = ts_model_add(b, inside(f->attention, "add").text, x, y);
-  y = think(b, normalise(b, f->norm[TS_NORM_MLP_IN], x));
-  return ts_model_add(b, inside(f->mlp, "add").text, x, y);
+static ts_tid multiply(ts_model_builder *b, const char *base, ts_tid x, double by) {
+  return by == 1 ? x : ts_build_scale(b->at, ts_model_name_of(b, base).text, x, (float) by, 0);
 }
 
-static ts_tid embed(ts_model_builder *b, ts_tid *table) {
+static ts_tid normalise_if(ts_model_builder *b, const char *norm, ts_tid x) {
+  return norm != NULL ? normalise(b, norm, x) : x;
+}
+
+/* What a half of the block has made, on its way to the sum. */
+static ts_tid finish_half(ts_model_builder *b, const char *norm, const char *part, const char *dropout, ts_tid y) {
+  y = normalise_if(b, norm, y);
+  y = ts_model_dropout(b, inside(part, dropout).text, y, b->model->resid_pdrop);
+  return multiply(b, inside(part, "scale").text, y, b->model->residual_multiplier);
+}
+
+static ts_tid add_layer(ts_model_builder *b, int64_t i, ts_tid x) {
+  const ts_family *f = b->family;
+  const ts_layer layer = ts_model_layer(b->model, i);
+  ts_tid y = attend(b, &layer, normalise_if(b, f->norm[TS_NORM_ATTENTION_IN], x));
+  y = finish_half(b, f->norm[TS_NORM_ATTENTION_OUT], f->attention, "resid_dropout", y);
+  ts_tid sum = ts_model_add(b, inside(f->attention, "add").text, x, y);
+  y = think(b, normalise_if(b, f->norm[TS_NORM_MLP_IN], b->model->use_parallel_residual ? x : sum));
+  y = finish_half(b, f->norm[TS_NORM_MLP_OUT], f->mlp, "dropout", y);
+  return ts_model_add(b, inside(f->mlp, "add").text, sum, y);
+}
+
+/* sqrt (hidden_size) in the type of the weights, as transformers multiplies. */
+static double embedding_scale(const ts_deck *deck, const ts_family *f) {
+  if (!f->scaled_embedding) {
+    return deck->model.embedding_multiplier;
+  }
+  float root = (float) sqrt((double) deck->model.hidden_size), rounded = root;
+  if (ts_deck_dtype(deck) == TS_BF16) {
+    uint16_t narrow;
+    ts_convert(&narrow, TS_BF16, &root, TS_F32, 1);
+    ts_convert(&rounded, TS_F32, &narrow, TS_BF16, 1);
+  }
+  return rounded;
+}
+
+static ts_tid embed(ts_model_builder *b, const ts_deck *deck, ts_tid *table) {
   const ts_family *f = b->family;
   ts_model_unit(b, "%s", f->embedding);
   *table = ts_model_matrix(b, b->model->vocab_size);
-  ts_tid x = ts_model_embedding(b, *table, b->input_ids);
+  ts_tid x = multiply(b, "scale", ts_model_embedding(b, *table, b->input_ids), embedding_scale(deck, f));
   if (f->positions != NULL) {
     ts_model_unit(b, "%s", f->positions);
     ts_tid positions = ts_model_embedding(b, ts_model_matrix(b, b->model->max_position_embeddings), b->positions);
@@ -137,10 +223,10 @@ void ts_model_decoder(const ts_deck *deck, ts_model_use use, int64_t batch, int6
   const ts_deck_model *m = &deck->model;
   double dropout = fmax(m->embd_pdrop, fmax(m->attn_pdrop, m->resid_pdrop));
   ts_model_builder b = ts_model_begin(deck, use, batch, length, dropout, g);
-  ts_tid table, x = embed(&b, &table);
+  ts_tid table, x = embed(&b, deck, &table);
   for (int64_t i = 0; i < m->num_hidden_layers; ++i) {
     ts_model_unit(&b, "%s.%lld", b.family->layers, (long long) i);
-    x = add_layer(&b, x);
+    x = add_layer(&b, i, x);
   }
   ts_model_unit(&b, "%s", b.family->final_norm);
   ts_model_head(&b, x, m->tie_word_embeddings ? table : TS_NONE, normalise);

@@ -101,7 +101,8 @@ ts_tid ts_model_layernorm(ts_model_builder *b, const char *base, ts_tid x) {
 
 ts_tid ts_model_rmsnorm(ts_model_builder *b, const char *base, ts_tid x) {
   ts_tid w = parameter(b, base, ".weight", TS_SHAPE(last_extent(b, x)));
-  return ts_build_rmsnorm(b->at, ts_model_name_of(b, base).text, x, w, (float) b->model->rms_norm_eps, 0);
+  float offset = b->family->norm_kind == TS_NORM_RMS_PLUS ? 1 : 0;
+  return ts_build_rmsnorm(b->at, ts_model_name_of(b, base).text, x, w, (float) b->model->rms_norm_eps, offset);
 }
 
 ts_tid ts_model_op(ts_model_builder *b, ts_op op, const char *base, int n_in, const ts_tid *in) {
@@ -120,11 +121,11 @@ ts_tid ts_model_dropout(ts_model_builder *b, const char *base, ts_tid x, double 
   return ts_build_dropout(b->at, n.text, x, b->seed, b->sample, (float) p, ts_hash_name(n.text));
 }
 
-ts_tid ts_model_attention(ts_model_builder *b, const char *base, ts_tid q, ts_tid k, ts_tid v) {
+ts_tid ts_model_attention(ts_model_builder *b, const char *base, const ts_tid qkv[3], double scale, int64_t window) {
   const ts_deck_model *m = b->model;
   ts_model_name n = ts_model_name_of(b, base);
   bool drops = b->use == TS_MODEL_TRAIN && m->attn_pdrop > 0;
-  ts_tid in[] = {q, k, v, TS_NONE, b->seed, b->sample};
+  ts_tid in[] = {qkv[0], qkv[1], qkv[2], TS_NONE, b->seed, b->sample};
   return ts_graph_add(b->at, &(ts_node){.op = TS_OP_ATTENTION,
                                         .name = n.text,
                                         .n_in = drops ? 6 : 3,
@@ -133,7 +134,9 @@ ts_tid ts_model_attention(ts_model_builder *b, const char *base, ts_tid q, ts_ti
                                         .attr = {.attention = {.heads = (int) m->num_attention_heads,
                                                                .kv_heads = (int) m->num_key_value_heads,
                                                                .head_dim = (int) m->head_dim,
-                                                               .scale = (float) (1 / sqrt((double) m->head_dim)),
+                                                               .scale = (float) scale,
+                                                               .window = window,
+                                                               .softcap = (float) m->attn_logit_softcapping,
                                                                .causal = true,
                                                                .dropout = drops ? (float) m->attn_pdrop : 0,
                                                                .name = ts_hash_name(n.text)}}});
@@ -144,6 +147,7 @@ void ts_model_head(ts_model_builder *b, ts_tid x, ts_tid tied,
   if (b->use == TS_MODEL_LOGITS) {
     x = ts_build(b->at, TS_OP_PICK, "pick", 2, (ts_tid[]){x, b->index});
   }
+  float scale = (float) (1 / b->model->logits_scaling), softcap = (float) b->model->final_logit_softcapping;
   x = norm(b, "", x);
   ts_tid w = tied;
   if (w == TS_NONE) {
@@ -151,9 +155,11 @@ void ts_model_head(ts_model_builder *b, ts_tid x, ts_tid tied,
     w = ts_model_matrix(b, b->model->vocab_size);
   }
   if (b->use == TS_MODEL_LOGITS) {
-    ts_graph_mark(b->at.graph, "logits", ts_build_matmul(b->at, "logits", x, w, TS_NONE, false, true, TS_F32));
+    ts_tid logits = ts_build_matmul(b->at, "logits", x, w, TS_NONE, false, true, TS_F32);
+    logits = scale != 1 || softcap > 0 ? ts_build_scale(b->at, "logits.scale", logits, scale, softcap) : logits;
+    ts_graph_mark(b->at.graph, "logits", logits);
   } else {
-    ts_tid loss = ts_build_head_loss(b->at, "loss", x, w, b->labels, 1, 0);
+    ts_tid loss = ts_build_head_loss(b->at, "loss", x, w, b->labels, scale, softcap);
     ts_graph_mark(b->at.graph, "loss", loss);
     ts_graph_mark(b->at.graph, "valid", loss + 1);
   }

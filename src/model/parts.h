@@ -59,9 +59,9 @@ ts_tid ts_model_add(ts_model_builder *b, const char *name, ts_tid x, ts_tid y);
 /** Dropout, or \a x itself when \a p is 0 or the graph is not for training. Not collective. */
 ts_tid ts_model_dropout(ts_model_builder *b, const char *name, ts_tid x, double p);
 
-/** Causal attention of q [B][T][H D] on k and v [B][T][G D], scaled by 1 / sqrt (D), with the deck's attn_pdrop.
- * Not collective. */
-ts_tid ts_model_attention(ts_model_builder *b, const char *name, ts_tid q, ts_tid k, ts_tid v);
+/** Causal attention of q [B][T][H D] on k and v [B][T][G D] with the deck's softcap and attn_pdrop.
+ * \param [in] window  Tokens that are seen back; 0: all. Not collective. */
+ts_tid ts_model_attention(ts_model_builder *b, const char *name, const ts_tid qkv[3], double scale, int64_t window);
 
 /** The end of every model, from the final norm's input \a x: for logits only the rows "index" are kept.  The head's
  * weight is \a tied, or when that is TS_NONE "lm_head.weight" in a unit of its own.  Marks loss and valid, or logits.

@@ -48,7 +48,7 @@ ts_attention_view ts_attention_view_of(const ts_attention *p, int64_t b, int64_t
 
 /* ---- scores ---- */
 
-static void cap(const ts_attention *p, float *score, int keys) {
+static void cap_block(const ts_attention *p, float *score, int keys) {
   float softcap = p->softcap, factor = p->scale / softcap;
 #pragma omp simd
   for (int i = 0; i < keys * TS_QUERIES; ++i) {
@@ -75,7 +75,7 @@ static void mask_documents(const ts_attention *p, float *score, int64_t b, int64
 void ts_attention_mask(const ts_attention *p, float *score, int64_t b, int64_t t, int64_t j, int keys) {
   float scale = p->softcap > 0 ? 1.0f : p->scale;
   if (p->softcap > 0) {
-    cap(p, score, keys);
+    cap_block(p, score, keys);
   }
   for (int k = 0; k < keys; ++k) {
     float *row = score + k * TS_QUERIES;

@@ -1,0 +1,62 @@
+#include "model/layer.h"
+
+#include "family/family.h"
+
+#include <string.h>
+
+/* Every n-th layer is another than the rest. */
+static bool is_nth(int64_t i, int64_t n) {
+  return n > 0 && (i + 1) % n == 0;
+}
+
+static bool is_rotary(const ts_deck_model *m, const ts_family *f, int64_t i) {
+  if (f->positions != NULL || !ts_family_has(f, "no_rope_layers")) {
+    return f->positions == NULL;
+  }
+  return i < m->no_rope_layers.n ? m->no_rope_layers.items[i] != 0 : !is_nth(i, m->no_rope_layer_interval);
+}
+
+static bool has_window(const ts_deck_model *m, const ts_family *f, int64_t i) {
+  if (f->windows == TS_WINDOW_NONE || f->windows == TS_WINDOW_ALL) {
+    return f->windows == TS_WINDOW_ALL;
+  }
+  if (ts_family_has(f, "use_sliding_window") && !m->use_sliding_window) {
+    return false;
+  }
+  if (i < m->layer_types.n) {
+    return strcmp(m->layer_types.items[i], "sliding_attention") == 0;
+  }
+  return f->windows == TS_WINDOW_UPPER     ? i >= m->max_window_layers
+         : f->windows == TS_WINDOW_PATTERN ? !is_nth(i, m->sliding_window_pattern)
+                                           : !is_rotary(m, f, i);
+}
+
+ts_layer ts_model_layer(const ts_deck_model *m, int64_t i) {
+  const ts_family *f = ts_family_find(m->model_type);
+  bool window = has_window(m, f, i);
+  return (ts_layer){.window = window ? m->sliding_window : 0,
+                    .rotary = is_rotary(m, f, i),
+                    .local_rotary = window && ts_family_has(f, "rope_local")};
+}
+
+ts_rope ts_model_rope(const ts_deck_model *m, const ts_layer *layer) {
+  const ts_deck_rope *r = layer->local_rotary ? &m->rope_local : &m->rope_scaling;
+  bool is_longrope = strcmp(r->rope_type, "longrope") == 0 || strcmp(r->rope_type, "su") == 0; /* its first name */
+  return (ts_rope){.rope_type = is_longrope ? "longrope" : r->rope_type,
+                   .theta = layer->local_rotary ? m->rope_local_base_freq : m->rope_theta,
+                   .factor = is_longrope && r->factor == 1 ? 0 : r->factor, /* it has another default */
+                   .low_freq_factor = r->low_freq_factor,
+                   .high_freq_factor = r->high_freq_factor,
+                   .attention_factor = r->attention_factor,
+                   .beta_fast = r->beta_fast,
+                   .beta_slow = r->beta_slow,
+                   .mscale = r->mscale,
+                   .mscale_all_dim = r->mscale_all_dim,
+                   .truncate = r->truncate,
+                   .original_max_position_embeddings = r->original_max_position_embeddings,
+                   .max_position_embeddings = m->max_position_embeddings,
+                   .short_factor = r->short_factor.items,
+                   .long_factor = r->long_factor.items,
+                   .n_short = r->short_factor.n,
+                   .n_long = r->long_factor.n};
+}
