@@ -20,7 +20,7 @@ import struct
 
 import torch
 from safetensors.torch import save_file
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 HERE = pathlib.Path(__file__).resolve().parent
 STEPS = 10
@@ -78,13 +78,14 @@ CASES = {
 def initial_model(case):
     """Random weights of a healthy size; norm weights are not 1 and biases not 0, so that each is seen to be used."""
     config = case["model"]
-    model = (GPT2LMHeadModel if config.model_type == "gpt2" else LlamaForCausalLM)(config)
+    neutral = 0 if config.model_type.startswith("gemma") else 1  # Gemma's norms multiply by 1 + w
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     generator = torch.Generator().manual_seed(case["seed"])
     with torch.no_grad():
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=generator)
             is_norm_weight = re.search(r"(norm|ln_\w+)\.weight$", name)
-            p.copy_(1 + 0.1 * noise if is_norm_weight else noise * (0.1 if name.endswith("bias") else 0.15))
+            p.copy_(neutral + 0.1 * noise if is_norm_weight else noise * (0.1 if name.endswith("bias") else 0.15))
     return model.eval()
 
 
@@ -222,13 +223,13 @@ def literal(value):
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
-def deck(name, case):
+def deck(name, case, script="make_goldens.py"):
     s = dict(case["scheduler"] or {"type": "none"})
     kind = s.pop("type")
     params = "\n                         ".join(f"{key} = {literal(value)};" for key, value in s.items())
     scheduler = f'scheduler = {{ type = "{kind}";\n              params = {{ {params} }}; }};\n' if params else ""
     no_decay = ", ".join(f'"{pattern}"' for pattern in NO_DECAY)
-    return (f"# Written by make_goldens.py.  data.path is relative to the top of the source tree.\n"
+    return (f"# Written by {script}.  data.path is relative to the top of the source tree.\n"
             f'model = {{ from = "{name}"; }};\n'
             f'data = {{ path = "regression/golden/{name}/tokens.bin"; format = "bin"; '
             f'sequence_length = {case["length"]};\n         validation_fraction = 0.0; shuffle = false; }};\n'
@@ -253,23 +254,40 @@ def case_tokens(case):
     return markov_tokens(samples * case["length"] + 1, case["model"].vocab_size, case["seed"])
 
 
-def make(name, case):
+def new_directory(name):
     directory = HERE / name
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
-    model, tokens = initial_model(case), case_tokens(case)
-    save_model(directory, case, model)
-    write_tokens(directory / "tokens.bin", tokens)
+    return directory
+
+
+def save_logits(directory, case, model, tokens):
     with torch.no_grad():
         logits = model(input_ids=batch(tokens, 0, 1, case["length"])[0], use_cache=False).logits[0].contiguous()
     save_file({"logits": logits}, directory / "logits.safetensors")
+
+
+def expect(case, trained, double, **more):
+    """expected.json: of losses and norms as trained in fp32 and in fp64."""
+    return dict(losses=trained[0], grad_norms=trained[1], losses_fp64=double[0], grad_norms_fp64=double[1],
+                lrs=[learning_rate(case, step) for step in range(STEPS)], settings=settings(case), **more)
+
+
+def write_expected(directory, expected):
+    (directory / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+def make(name, case):
+    directory = new_directory(name)
+    model, tokens = initial_model(case), case_tokens(case)
+    save_model(directory, case, model)
+    write_tokens(directory / "tokens.bin", tokens)
+    save_logits(directory, case, model, tokens)
     losses, norms = train(model, tokens, case, case["micro"])
-    (losses64, norms64), _ = train_double(case, tokens)
+    double, _ = train_double(case, tokens)
     rename = hub_name if case.get("hub_names") else str
     save_file({rename(k): v for k, v in weights(model).items()}, directory / "final.safetensors")
-    expected = dict(losses=losses, grad_norms=norms, losses_fp64=losses64, grad_norms_fp64=norms64,
-                    lrs=[learning_rate(case, step) for step in range(STEPS)], settings=settings(case))
-    (directory / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+    write_expected(directory, expect(case, (losses, norms), double))
     (HERE / f"{name}.cfg").write_text(deck(name, case))
     print(name, "loss", *(f"{x:.3f}" for x in losses), "norm", *(f"{x:.3f}" for x in norms))
 
@@ -323,4 +341,5 @@ def main():
             (spread if arguments.spread else make)(name, case)
 
 
-main()
+if __name__ == "__main__":
+    main()

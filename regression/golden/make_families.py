@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Make the golden cases of the model families and kinds of rotary positions, with transformers 5 and torch.
+
+    make_families.py [CASE]...
+
+A case is as those of make_goldens.py, without final.safetensors, and in expected.json `generate`: a prompt and the
+tokens that transformers' generate continues it with, greedily and with its cache, before the first step.  It prints how
+far fp64 is from each, and refuses a case whose greedy choice is a near tie; see README.md.
+"""
+
+import json
+import sys
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+import make_goldens as goldens
+
+NEW_TOKENS = 12
+CLEAR = 1e-3  # the least distance of the two largest logits where one is chosen
+
+SIZES = dict(vocab_size=67, hidden_size=36, intermediate_size=41, num_hidden_layers=2, num_attention_heads=6,
+             num_key_value_heads=2, max_position_embeddings=32, initializer_range=0.15, bos_token_id=1, eos_token_id=2,
+             pad_token_id=None)
+FULL, WINDOW = "full_attention", "sliding_attention"
+
+
+def rope(kind="default", theta=500.0, **more):
+    return dict(rope_type=kind, rope_theta=theta, **more)
+
+
+def case(seed, model_type, micro=2, length=19, clip=2.0, older=None, generate=True, **config):
+    """older: config.json's keys in the spelling of transformers 4 instead of rope_parameters."""
+    sizes = {key: value for key, value in SIZES.items() if (model_type, key) != ("gpt_neox", "num_key_value_heads")}
+    return dict(seed=seed, model=AutoConfig.for_model(model_type, **sizes | config), length=length, micro=micro,
+                lr=1e-2, clip=clip, scheduler=None, older=older, generate=generate)
+
+
+LONG = dict(short_factor=[1.0, 1.1, 1.25, 1.5, 1.75, 2.0], long_factor=[1.0, 1.5, 2.5, 4.0, 6.0, 8.0])
+
+# Sizes that divide nothing, samples longer than the windows, multipliers far from 1, bases that 20 positions tell
+# apart; seeds with which fp64 and single samples stay within 1e-6.
+CASES = {
+    "mistral": case(1, "mistral", head_dim=8, sliding_window=5, micro=3),
+    "qwen2": case(2, "qwen2", num_hidden_layers=3, intermediate_size=29, use_sliding_window=True, sliding_window=6,
+                  max_window_layers=1, length=21),
+    "qwen3": case(3, "qwen3", head_dim=8, num_key_value_heads=3, tie_word_embeddings=True, micro=4),
+    "gemma": case(1, "gemma", head_dim=8, num_attention_heads=3, num_key_value_heads=1, length=17),
+    "gemma2": case(4, "gemma2", num_hidden_layers=3, intermediate_size=29, num_attention_heads=4, head_dim=8,
+                   query_pre_attn_scalar=12, attn_logit_softcapping=5.0, final_logit_softcapping=3.0, sliding_window=5,
+                   micro=3),
+    # The full layer's positions are stretched and of a base of their own.
+    "gemma3_text": case(5, "gemma3_text", num_hidden_layers=3, intermediate_size=29, num_attention_heads=4, head_dim=8,
+                        query_pre_attn_scalar=12, sliding_window=6, layer_types=[WINDOW, FULL, WINDOW], length=20,
+                        rope_parameters={FULL: rope("linear", 5000.0, factor=2.0), WINDOW: rope(theta=100.0)}),
+    # 6 of the 12 elements of a head turn.
+    "phi3": case(3, "phi3", num_attention_heads=3, num_key_value_heads=1, sliding_window=7, micro=4,
+                 rope_parameters=rope(partial_rotary_factor=0.5)),
+    "phi3_long": case(6, "phi3", num_attention_heads=3, num_key_value_heads=3, intermediate_size=31, length=23,
+                      max_position_embeddings=64, original_max_position_embeddings=8,
+                      rope_parameters=rope("longrope", original_max_position_embeddings=8, **LONG),
+                      older=dict(rope_theta=500.0, rope_scaling=dict(type="longrope", **LONG))),
+    "olmo2": case(3, "olmo2", micro=3),
+    "olmo3": case(1, "olmo3", num_hidden_layers=3, intermediate_size=29, sliding_window=5, length=24,
+                  layer_types=[WINDOW, FULL, WINDOW],
+                  rope_parameters={FULL: rope("yarn", factor=4.0, original_max_position_embeddings=8, beta_fast=2.0,
+                                              beta_slow=0.25, attention_factor=1.2), WINDOW: rope()}),
+    # The middle layer has no rotary positions and a window.
+    "smollm3": case(1, "smollm3", num_hidden_layers=3, intermediate_size=29, no_rope_layers=[1, 0, 1],
+                    use_sliding_window=True, sliding_window=6, rope_parameters=rope(), micro=4),
+    "granite": case(2, "granite", clip=0.85, embedding_multiplier=3.0, residual_multiplier=0.4,
+                    attention_multiplier=0.7, logits_scaling=2.5, micro=3),
+    "gpt_neox": case(1, "gpt_neox", hidden_size=32, num_attention_heads=2, intermediate_size=50,
+                     rope_parameters=rope(partial_rotary_factor=0.25)),
+    "gpt_neox_serial": case(3, "gpt_neox", num_attention_heads=3, intermediate_size=45, use_parallel_residual=False,
+                            rope_parameters=rope(partial_rotary_factor=0.5), micro=3,
+                            older=dict(rotary_pct=0.5, rotary_emb_base=500.0)),
+    "starcoder2": case(1, "starcoder2", sliding_window=5),
+    "llama_yarn": case(3, "llama", hidden_size=32, num_attention_heads=2, num_key_value_heads=1, length=24,
+                       max_position_embeddings=64, micro=4,
+                       rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=4.0,
+                                            beta_slow=0.5)),
+    # Within its positions dynamic is default; beyond them frequencies follow the length, which a cache would not bear.
+    "llama_dynamic": case(1, "llama", intermediate_size=31, length=21, rope_parameters=rope("dynamic", factor=2.0)),
+    "llama_dynamic_beyond": case(1, "llama", intermediate_size=31, length=23, max_position_embeddings=9,
+                                 rope_parameters=rope("dynamic", factor=2.0), generate=False),
+}
+
+
+def respell(directory, older):
+    """config.json as transformers 4 wrote it."""
+    path = directory / "config.json"
+    config = json.loads(path.read_text())
+    del config["rope_parameters"]
+    path.write_text(json.dumps(dict(sorted((config | older).items())), indent=2) + "\n")
+
+
+def train_double(case, tokens):
+    """As train of make_goldens.py, and all that transformers holds in fp32, frequencies among it, in fp64."""
+    model = goldens.initial_model(case).double()
+    with goldens.all_double():
+        for module in model.modules():
+            if type(module).__name__.endswith("RotaryEmbedding"):
+                module.__init__(case["model"])
+        return goldens.train(model, tokens, case, case["micro"])
+
+
+def generate(model, tokens, length):
+    """The prompt is such that prompt and continuation fill a sample."""
+    prompt = tokens[:length - NEW_TOKENS]
+    out = model.generate(torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, do_sample=False, use_cache=True,
+                         eos_token_id=None, pad_token_id=0, return_dict_in_generate=True, output_logits=True)
+    for logits in out.logits:
+        first, second = logits[0].topk(2).values.tolist()
+        assert first - second >= CLEAR, f"near tie, {first} and {second}: take another seed"
+    continuation = out.sequences[0, len(prompt):].tolist()
+    assert model.config.eos_token_id not in continuation, "an end token: take another seed"
+    return dict(prompt=prompt, tokens=continuation)
+
+
+def check_reading(directory, tokens, case, model):
+    """transformers reads the directory back as the model that was saved, whatever its spelling."""
+    again = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager").eval()
+    x = goldens.batch(tokens, 0, 1, case["length"])[0]
+    with torch.no_grad():
+        assert torch.equal(again(input_ids=x, use_cache=False).logits, model(input_ids=x, use_cache=False).logits)
+
+
+def make(name, case):
+    directory = goldens.new_directory(name)
+    model, tokens = goldens.initial_model(case), goldens.case_tokens(case)
+    goldens.save_model(directory, case, model)
+    if case["older"]:
+        respell(directory, case["older"])
+    goldens.write_tokens(directory / "tokens.bin", tokens)
+    goldens.save_logits(directory, case, model, tokens)
+    check_reading(directory, tokens, case, model)
+    more = dict(generate=generate(model, tokens, case["length"])) if case["generate"] else {}
+    trained, double = goldens.train(model, tokens, case, case["micro"]), train_double(case, tokens)
+    goldens.write_expected(directory, goldens.expect(case, trained, double, **more))
+    (goldens.HERE / f"{name}.cfg").write_text(goldens.deck(name, case, "make_families.py"))
+    norms = trained[1]
+    print(f"| {name} | {goldens.largest_difference(trained[0], double[0]):.1e} "
+          f"| {goldens.largest_difference(norms, double[1]):.1e} | {sum(n > case['clip'] for n in norms)} |",
+          *(f"{loss:.2f}" for loss in trained[0]), *(f"{norm:.1f}" for norm in norms), flush=True)
+
+
+def main():
+    disable_progress_bar()
+    torch.set_num_threads(1)
+    for name in sys.argv[1:] or CASES:
+        make(name, CASES[name])
+
+
+if __name__ == "__main__":
+    main()
