@@ -76,7 +76,7 @@ typedef struct ts_deck_model {
   ts_strings layer_types; /**< Empty: by the family's rule. */
   ts_ints no_rope_layers; /**< 1: rotary positions, 0: none; empty: by no_rope_layer_interval. */
   int64_t no_rope_layer_interval;
-  double query_pre_attn_scalar;                           /**< Attention's scale is 1 / sqrt (this); 0: of head_dim. */
+  int64_t query_pre_attn_scalar;                          /**< Attention's scale is 1 / sqrt (this); 0: of head_dim. */
   double attention_multiplier;                            /**< Attention's scale itself; 0: as above. */
   double attn_logit_softcapping, final_logit_softcapping; /**< 0: none. */
   double embedding_multiplier, residual_multiplier, logits_scaling;

@@ -184,7 +184,7 @@ static const ts_family_key gemma2_keys[] = {KEY_IS(head_dim, "256"),
                                             KEY_IS(num_key_value_heads, "4"),
                                             NAMED_IS(hidden_act, "hidden_activation", "gelu_pytorch_tanh"),
                                             KEY_IS(tie_word_embeddings, "true"),
-                                            KEY_IS(query_pre_attn_scalar, "256.0"),
+                                            KEY_IS(query_pre_attn_scalar, "256"),
                                             KEY_IS(sliding_window, "4096"),
                                             KEY_IS(sliding_window_pattern, "2"),
                                             KEY(layer_types),
@@ -205,7 +205,7 @@ static const ts_family_key gemma3_keys[] = {KEY_IS(head_dim, "256"),
                                             KEY_IS(num_key_value_heads, "4"),
                                             NAMED_IS(hidden_act, "hidden_activation", "gelu_pytorch_tanh"),
                                             KEY_IS(tie_word_embeddings, "true"),
-                                            KEY_IS(query_pre_attn_scalar, "256.0"),
+                                            KEY_IS(query_pre_attn_scalar, "256"),
                                             KEY_IS(rope_theta, "1000000.0"),
                                             KEY(rope_local_base_freq),
                                             NAMED(rope_local, "rope_parameters"),
@@ -229,8 +229,13 @@ static const ts_family gemma3_text = {LIKE_LLAMA,
 
 /* ---- Phi-3 and Phi-4 (Abdin et al. 2024) ---- */
 
-static const ts_family_key phi3_keys[] = {KEY_IS(rms_norm_eps, "1e-5"), KEY(resid_pdrop), KEY(partial_rotary_factor),
-                                          KEY(sliding_window), END};
+static const ts_family_key phi3_keys[] = {
+    KEY_IS(rms_norm_eps, "1e-5"),
+    KEY(resid_pdrop),
+    KEY(partial_rotary_factor),
+    KEY(sliding_window),
+    NAMED_IS(rope_scaling.original_max_position_embeddings, "original_max_position_embeddings", "4096"),
+    END};
 
 static const ts_family phi3 = {.model_type = "phi3",
                                .architecture = "Phi3ForCausalLM",

@@ -135,6 +135,7 @@ static json_t *config_of(const ts_deck *deck) {
   const ts_family_key *key;
   json_t *config =
       json_pack("{s:[s], s:s}", "architectures", family->architecture, "model_type", deck->model.model_type);
+  json_object_set_new(config, "pad_token_id", json_null()); /* some classes have one that few vocabularies have */
   for (int i = 0; (key = ts_family_key_at(family, i)) != NULL; ++i) {
     json_object_set_new(config, ts_family_key_name(key), json_of(deck, key->path));
   }

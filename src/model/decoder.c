@@ -73,7 +73,7 @@ static double scale_of(const ts_deck_model *m) {
   if (m->attention_multiplier > 0) {
     return m->attention_multiplier;
   }
-  return 1 / sqrt(m->query_pre_attn_scalar > 0 ? m->query_pre_attn_scalar : (double) m->head_dim);
+  return 1 / sqrt((double) (m->query_pre_attn_scalar > 0 ? m->query_pre_attn_scalar : m->head_dim));
 }
 
 static void make_qkv(ts_model_builder *b, ts_tid x, ts_tid qkv[3]) {
