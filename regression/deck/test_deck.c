@@ -602,6 +602,50 @@ static void test_llama_config(void) {
   }
 }
 
+/* What a family's class of transformers reads of a file, and assumes where it says nothing. */
+static void test_family_configs(void) {
+#define SIZES                                                                                     \
+  "\"vocab_size\": 64, \"hidden_size\": 32, \"intermediate_size\": 48, \"num_hidden_layers\": 2," \
+  " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 64"
+  static const struct {
+    const char *config, *path, *value; /* NULL: the deck has no such key */
+  } rows[] = {
+      {"{\"model_type\": \"mistral\", " SIZES "}", "model.sliding_window", "4096"},
+      {"{\"model_type\": \"mistral\", " SIZES ", \"sliding_window\": null}", "model.sliding_window", "0"},
+      {"{\"model_type\": \"gemma\", " SIZES "}", "model.head_dim", "256"},
+      {"{\"model_type\": \"gemma2\", " SIZES
+       ", \"hidden_act\": \"gelu\", \"hidden_activation\": \"gelu_pytorch_tanh\"}",
+       "model.hidden_act", "\"gelu_pytorch_tanh\""},
+      {"{\"model_type\": \"gemma2\", " SIZES ", \"attn_logit_softcapping\": null}", "model.attn_logit_softcapping",
+       "0.0"},
+      {"{\"model_type\": \"gemma3\", \"text_config\": {\"model_type\": \"gemma3_text\", " SIZES "}}",
+       "model.model_type", "\"gemma3_text\""},
+      {"{\"model_type\": \"gpt_neox\", " SIZES ", \"hidden_dropout\": 0.25}", "model.embd_pdrop", "0.25"},
+      {"{\"model_type\": \"gpt_neox\", " SIZES ", \"hidden_dropout\": 0.25}", "model.resid_pdrop", "0.25"},
+      {"{\"model_type\": \"gpt_neox\", " SIZES ", \"rotary_pct\": 0.5}", "model.partial_rotary_factor", "0.5"},
+      {"{\"model_type\": \"gpt_neox\", " SIZES "}", "model.num_key_value_heads", NULL},
+      {"{\"model_type\": \"starcoder2\", " SIZES ", \"use_bias\": false}", "model.attention_bias", "false"},
+      {"{\"model_type\": \"olmo3\", " SIZES
+       ", \"rope_parameters\": {\"sliding_attention\": {\"rope_type\": \"default\","
+       " \"rope_theta\": 7.0}, \"full_attention\": {\"rope_type\": \"yarn\", \"factor\": 4.0}}}",
+       "model.rope_local_base_freq", "7.0"},
+      {"{\"model_type\": \"olmo3\", " SIZES ", \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"yarn\","
+       " \"factor\": 4.0}}}",
+       "model.rope_scaling.rope_type", "\"yarn\""},
+      {"{\"model_type\": \"llama\", " SIZES ", \"embedding_multiplier\": 12.0}", "model.embedding_multiplier", NULL},
+  };
+#undef SIZES
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    ts_deck *d = read_model("config.json of a family", rows[i].config, "");
+    char *value = ts_deck_value(d, rows[i].path);
+    tap_ok(rows[i].value == NULL ? value == NULL : value != NULL && strcmp(value, rows[i].value) == 0, "%s: %s is %s",
+           d->model.model_type, rows[i].path, value != NULL ? value : "not there");
+    tap_ok(d->model.embedding_multiplier == 1, "what is another family's has no effect");
+    ts_free(value);
+    ts_deck_destroy(&d);
+  }
+}
+
 /* model.from is relative to the file that says it (a --set: to the working directory), and printed absolute. */
 static void test_from_path(void) {
   static const char config[] = "{\"model_type\": \"gpt2\", \"n_embd\": 8, \"n_layer\": 1, \"n_head\": 1,"
@@ -784,6 +828,7 @@ int main(void) {
   test_bad_json();
   test_gpt2_config();
   test_llama_config();
+  test_family_configs();
   test_from_path();
   test_default_tokens();
   test_round_trip();

@@ -1,6 +1,7 @@
 /* Ten steps of training against Hugging Face transformers and torch (regression/golden): logits before the first
- * step, loss, norm and rate of every step, final weights.  On n ranks the cases whose micro-batch n divides, at every
- * stage. */
+ * step, loss, norm and rate of every step, final weights; of the model families also how a prompt goes on.  On n ranks
+ * the cases whose micro-batch n divides: at every stage, a family's at one of them, which follows from its place.
+ * TEST_ONLY takes names of cases. */
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
 
@@ -20,8 +21,9 @@ static const double step_tolerance = 1e-5, weight_tolerance = 1e-4;
 static const double logit_tolerance = 1e-5;
 
 /* bf16 rounds to 2^-9 of a value, some twenty roundings deep, and a loss averages over a hundred tokens; the steps of
- * Adam amplify it where a gradient is small.  Seen: 5e-4 to 4e-3. */
-static const double bf16_tolerance = 1e-2;
+ * Adam amplify it where a gradient is small.  Seen: 5e-4 to 4e-3; up to 8e-3 in families with norms of heads, of halves
+ * or steep softcaps, which round more often. */
+static const double bf16_tolerance = 1e-2, bf16_tolerance_of_families = 2e-2;
 
 typedef struct golden {
   const char *name;
@@ -30,6 +32,14 @@ typedef struct golden {
 
 static const golden cases[] = {{"gpt2", 3},       {"gpt2_accumulate", 2}, {"llama", 3},
                                {"llama_tied", 2}, {"llama_rope", 2},      {"llama_sharded", 4}};
+
+/* Of make_families.py. */
+static const golden families[] = {{"mistral", 3},       {"qwen2", 2},      {"qwen3", 4},
+                                  {"gemma", 2},         {"gemma2", 3},     {"gemma3_text", 2},
+                                  {"phi3", 4},          {"phi3_long", 2},  {"olmo2", 3},
+                                  {"olmo3", 2},         {"smollm3", 4},    {"granite", 3},
+                                  {"gpt_neox", 2},      {"starcoder2", 2}, {"gpt_neox_serial", 3},
+                                  {"llama_dynamic", 2}, {"llama_yarn", 4}, {"llama_dynamic_beyond", 2}};
 
 typedef struct trial {
   ts_world *world;
@@ -143,6 +153,33 @@ static void test_logits(const trial *t) {
   ts_free(tokens);
 }
 
+static int64_t integers(const json_t *list, int32_t *out) {
+  size_t i;
+  json_t *item;
+  json_array_foreach(list, i, item) {
+    out[i] = (int32_t) json_integer_value(item);
+  }
+  return (int64_t) json_array_size(list);
+}
+
+/* The most likely tokens after a prompt; prompt and tokens fill a sample. */
+static void test_generate(const trial *t) {
+  const json_t *generate = json_object_get(t->expected, "generate");
+  if (generate == NULL) {
+    return;
+  }
+  const int64_t length = t->deck->data.sequence_length;
+  int32_t *tokens = ts_calloc((size_t) length, sizeof *tokens), *expected = ts_calloc((size_t) length, sizeof *tokens);
+  const int64_t n = integers(json_object_get(generate, "prompt"), tokens);
+  const int64_t n_tokens = integers(json_object_get(generate, "tokens"), expected);
+  TS_CHECK(n > 0 && n_tokens > 0 && n + n_tokens == length, "%s: expected.json: generate", t->name);
+  ts_generate(t->engine, t->deck, tokens, n, &(ts_generate_options){.n_tokens = n_tokens}, NULL, NULL);
+  tap_ok_all(MPI_COMM_WORLD, memcmp(tokens + n, expected, (size_t) n_tokens * sizeof *tokens) == 0,
+             "%s: the %lld tokens after a prompt", t->name, (long long) n_tokens);
+  ts_free(expected);
+  ts_free(tokens);
+}
+
 static ts_step_result one_step(const trial *t, int64_t step) {
   const ts_deck *deck = t->deck;
   const ts_mesh *mesh = ts_engine_mesh(t->engine);
@@ -194,9 +231,9 @@ static void test_steps(const trial *t) {
 }
 
 /* In bf16 the losses stay near those of fp32, and are not the same: it is really on. */
-static void test_bf16(const trial *t) {
+static void test_bf16(const trial *t, double tolerance) {
   deviation d = run_steps(t);
-  tap_ok_all(MPI_COMM_WORLD, d.steps == t->deck->run.steps && d.loss <= bf16_tolerance && d.loss > step_tolerance,
+  tap_ok_all(MPI_COMM_WORLD, d.steps == t->deck->run.steps && d.loss <= tolerance && d.loss > step_tolerance,
              "%s, bf16, stage %lld: losses to %.1e", t->name, (long long) t->stage, d.loss);
 }
 
@@ -247,13 +284,31 @@ static void test_weights(const trial *t) {
   ts_safetensors_close(&final);
 }
 
-static void test_case(ts_world *world, const golden *g) {
-  const int64_t n = ts_world_size(world), last_stage = n == 1 ? 0 : 3;
+/* Says so when not. */
+static bool fits(ts_world *world, const golden *g) {
+  const int64_t n = ts_world_size(world);
   if (g->micro_batch % n != 0) {
     tap_skip_all(MPI_COMM_WORLD, "%s: %lld ranks do not divide its micro-batch of %lld", g->name, (long long) n,
                  (long long) g->micro_batch);
-    return;
   }
+  return g->micro_batch % n == 0;
+}
+
+static void test_family(ts_world *world, const golden *g, int64_t stage) {
+  trial t = open_trial(world, g, stage, false);
+  test_logits(&t);
+  test_generate(&t);
+  test_steps(&t);
+  close_trial(&t);
+  if (ts_world_size(world) == 1) {
+    t = open_trial(world, g, stage, true);
+    test_bf16(&t, bf16_tolerance_of_families);
+    close_trial(&t);
+  }
+}
+
+static void test_case(ts_world *world, const golden *g) {
+  const int64_t last_stage = ts_world_size(world) == 1 ? 0 : 3;
   for (int64_t stage = 0; stage <= last_stage; ++stage) {
     trial t = open_trial(world, g, stage, false);
     test_logits(&t);
@@ -262,14 +317,21 @@ static void test_case(ts_world *world, const golden *g) {
     close_trial(&t);
   }
   trial t = open_trial(world, g, last_stage, true);
-  test_bf16(&t);
+  test_bf16(&t, bf16_tolerance);
   close_trial(&t);
 }
 
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   for (size_t c = 0; c < sizeof cases / sizeof cases[0]; ++c) {
-    test_case(world, &cases[c]);
+    if (tap_wanted(cases[c].name) && fits(world, &cases[c])) {
+      test_case(world, &cases[c]);
+    }
+  }
+  for (size_t c = 0; c < sizeof families / sizeof families[0]; ++c) {
+    if (tap_wanted(families[c].name) && fits(world, &families[c])) {
+      test_family(world, &families[c], ts_world_size(world) == 1 ? 0 : (int64_t) c % 4);
+    }
   }
   int status = tap_done_all(MPI_COMM_WORLD);
   ts_world_destroy(&world);

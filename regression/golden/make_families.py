@@ -31,7 +31,7 @@ def rope(kind="default", theta=500.0, **more):
 
 
 def case(seed, model_type, micro=2, length=19, clip=2.0, older=None, generate=True, **config):
-    """older: config.json's keys in the spelling of transformers 4 instead of rope_parameters."""
+    """older: config.json's keys in the spelling of transformers 4 instead of rope_parameters; None: no such key."""
     sizes = {key: value for key, value in SIZES.items() if (model_type, key) != ("gpt_neox", "num_key_value_heads")}
     return dict(seed=seed, model=AutoConfig.for_model(model_type, **sizes | config), length=length, micro=micro,
                 lr=1e-2, clip=clip, scheduler=None, older=older, generate=generate)
@@ -44,12 +44,12 @@ LONG = dict(short_factor=[1.0, 1.1, 1.25, 1.5, 1.75, 2.0], long_factor=[1.0, 1.5
 CASES = {
     "mistral": case(1, "mistral", head_dim=8, sliding_window=5, micro=3),
     "qwen2": case(2, "qwen2", num_hidden_layers=3, intermediate_size=29, use_sliding_window=True, sliding_window=6,
-                  max_window_layers=1, length=21),
+                  max_window_layers=1, length=21, older=dict(rope_theta=10000.0, layer_types=None)),
     "qwen3": case(3, "qwen3", head_dim=8, num_key_value_heads=3, tie_word_embeddings=True, micro=4),
     "gemma": case(1, "gemma", head_dim=8, num_attention_heads=3, num_key_value_heads=1, length=17),
     "gemma2": case(4, "gemma2", num_hidden_layers=3, intermediate_size=29, num_attention_heads=4, head_dim=8,
                    query_pre_attn_scalar=12, attn_logit_softcapping=5.0, final_logit_softcapping=3.0, sliding_window=5,
-                   micro=3),
+                   micro=3, older=dict(rope_theta=10000.0, layer_types=None)),
     # The full layer's positions are stretched and of a base of their own.
     "gemma3_text": case(5, "gemma3_text", num_hidden_layers=3, intermediate_size=29, num_attention_heads=4, head_dim=8,
                         query_pre_attn_scalar=12, sliding_window=6, layer_types=[WINDOW, FULL, WINDOW], length=20,
@@ -57,15 +57,15 @@ CASES = {
     # 6 of the 12 elements of a head turn.
     "phi3": case(3, "phi3", num_attention_heads=3, num_key_value_heads=1, sliding_window=7, micro=4,
                  rope_parameters=rope(partial_rotary_factor=0.5)),
-    "phi3_long": case(6, "phi3", num_attention_heads=3, num_key_value_heads=3, intermediate_size=31, length=23,
+    "phi3_long": case(13, "phi3", num_attention_heads=3, num_key_value_heads=3, intermediate_size=31, length=23,
                       max_position_embeddings=64, original_max_position_embeddings=8,
                       rope_parameters=rope("longrope", original_max_position_embeddings=8, **LONG),
                       older=dict(rope_theta=500.0, rope_scaling=dict(type="longrope", **LONG))),
     "olmo2": case(3, "olmo2", micro=3),
-    "olmo3": case(1, "olmo3", num_hidden_layers=3, intermediate_size=29, sliding_window=5, length=24,
+    "olmo3": case(5, "olmo3", num_hidden_layers=3, intermediate_size=29, sliding_window=5, length=24,
                   layer_types=[WINDOW, FULL, WINDOW],
-                  rope_parameters={FULL: rope("yarn", factor=4.0, original_max_position_embeddings=8, beta_fast=2.0,
-                                              beta_slow=0.25, attention_factor=1.2), WINDOW: rope()}),
+                  rope_parameters={FULL: rope("yarn", factor=4.0, original_max_position_embeddings=8, beta_fast=0.5,
+                                              beta_slow=0.05, attention_factor=1.1), WINDOW: rope()}),
     # The middle layer has no rotary positions and a window.
     "smollm3": case(1, "smollm3", num_hidden_layers=3, intermediate_size=29, no_rope_layers=[1, 0, 1],
                     use_sliding_window=True, sliding_window=6, rope_parameters=rope(), micro=4),
@@ -77,10 +77,10 @@ CASES = {
                             rope_parameters=rope(partial_rotary_factor=0.5), micro=3,
                             older=dict(rotary_pct=0.5, rotary_emb_base=500.0)),
     "starcoder2": case(1, "starcoder2", sliding_window=5),
-    "llama_yarn": case(3, "llama", hidden_size=32, num_attention_heads=2, num_key_value_heads=1, length=24,
+    "llama_yarn": case(4, "llama", hidden_size=32, num_attention_heads=2, num_key_value_heads=1, length=24,
                        max_position_embeddings=64, micro=4,
-                       rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=4.0,
-                                            beta_slow=0.5)),
+                       rope_parameters=rope("yarn", 50.0, factor=4.0, original_max_position_embeddings=16,
+                                            beta_fast=1.0, beta_slow=0.1, truncate=False)),
     # Within its positions dynamic is default; beyond them frequencies follow the length, which a cache would not bear.
     "llama_dynamic": case(1, "llama", intermediate_size=31, length=21, rope_parameters=rope("dynamic", factor=2.0)),
     "llama_dynamic_beyond": case(1, "llama", intermediate_size=31, length=23, max_position_embeddings=9,
@@ -91,9 +91,9 @@ CASES = {
 def respell(directory, older):
     """config.json as transformers 4 wrote it."""
     path = directory / "config.json"
-    config = json.loads(path.read_text())
-    del config["rope_parameters"]
-    path.write_text(json.dumps(dict(sorted((config | older).items())), indent=2) + "\n")
+    config = json.loads(path.read_text()) | dict(rope_parameters=None) | older
+    gone = {key for key in ("rope_parameters", *older) if config[key] is None}
+    path.write_text(json.dumps({key: config[key] for key in sorted(config) if key not in gone}, indent=2) + "\n")
 
 
 def train_double(case, tokens):
@@ -109,8 +109,9 @@ def train_double(case, tokens):
 def generate(model, tokens, length):
     """The prompt is such that prompt and continuation fill a sample."""
     prompt = tokens[:length - NEW_TOKENS]
-    out = model.generate(torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, do_sample=False, use_cache=True,
-                         eos_token_id=None, pad_token_id=0, return_dict_in_generate=True, output_logits=True)
+    x = torch.tensor([prompt])
+    out = model.generate(x, attention_mask=torch.ones_like(x), max_new_tokens=NEW_TOKENS, do_sample=False,
+                         use_cache=True, return_dict_in_generate=True, output_logits=True)
     for logits in out.logits:
         first, second = logits[0].topk(2).values.tolist()
         assert first - second >= CLEAR, f"near tie, {first} and {second}: take another seed"

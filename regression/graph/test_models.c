@@ -284,7 +284,21 @@ static void test_parameters(void) {
   }
 }
 
+/* doc/models.md has a line for each row. */
+static void test_document(void) {
+  char *text = NULL;
+  size_t length;
+  TS_CHECK(ts_read_file(tap_path("doc/models.md"), 1 << 20, &text, &length, NULL) == TS_OK, "doc/models.md");
+  for (const ts_family *const *f = ts_families; *f != NULL; ++f) {
+    char *row = ts_format("\n| %s |", (*f)->model_type);
+    tap_ok(strstr(text, row) != NULL, "doc/models.md knows %s", (*f)->model_type);
+    ts_free(row);
+  }
+  ts_free(text);
+}
+
 int main(void) {
+  test_document();
   test_parameters();
   test_uses("gpt2", TINY_GPT2);
   test_uses("llama", TINY_LLAMA);
