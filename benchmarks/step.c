@@ -90,7 +90,7 @@ static ts_batch *make_batch(const ts_engine *engine, const ts_deck *deck) {
       uint64_t number = ts_mix(group, (uint64_t) (i * n + t));
       tokens[t] = (int32_t) (number % (uint64_t) deck->model.vocab_size);
     }
-    ts_batch_set(batch, i, i, tokens);
+    ts_batch_set(batch, i, i, tokens, -1);
   }
   ts_free(tokens);
   return batch;

@@ -43,38 +43,26 @@ static int32_t *find_row(const ts_batch *batch, ts_input_kind kind, int64_t i) {
   return batch->input[kind] != NULL ? (int32_t *) batch->input[kind] + i * batch->length : NULL;
 }
 
-static void set_row(const ts_batch *batch, ts_input_kind kind, int64_t i, const int32_t *tokens,
-                    int32_t (*value)(const int32_t *tokens, int64_t t)) {
-  int32_t *row = find_row(batch, kind, i);
-  for (int64_t t = 0; row != NULL && t < batch->length; ++t) {
-    row[t] = value(tokens, t);
+static void set_token(int32_t *row, int64_t t, int32_t value) {
+  if (row != NULL) {
+    row[t] = value;
   }
 }
 
-static int32_t input_id(const int32_t *tokens, int64_t t) {
-  return tokens[t] == TS_IGNORED ? 0 : tokens[t];
-}
-
-static int32_t label(const int32_t *tokens, int64_t t) {
-  return tokens[t + 1];
-}
-
-static int32_t position(const int32_t *tokens, int64_t t) {
-  (void) tokens;
-  return (int32_t) t;
-}
-
-static int32_t document(const int32_t *tokens, int64_t t) {
-  (void) tokens;
-  (void) t;
-  return 0;
-}
-
-void ts_batch_set(ts_batch *batch, int64_t i, int64_t number, const int32_t *tokens) {
-  set_row(batch, TS_INPUT_INPUT_IDS, i, tokens, input_id);
-  set_row(batch, TS_INPUT_LABELS, i, tokens, label);
-  set_row(batch, TS_INPUT_POSITIONS, i, tokens, position);
-  set_row(batch, TS_INPUT_DOCUMENTS, i, tokens, document);
+void ts_batch_set(ts_batch *batch, int64_t i, int64_t number, const int32_t *tokens, int32_t end_token) {
+  int32_t *ids = find_row(batch, TS_INPUT_INPUT_IDS, i), *labels = find_row(batch, TS_INPUT_LABELS, i);
+  int32_t *positions = find_row(batch, TS_INPUT_POSITIONS, i), *documents = find_row(batch, TS_INPUT_DOCUMENTS, i);
+  int32_t document = 0;
+  int64_t first = 0; /* of the document */
+  for (int64_t t = 0; t < batch->length; ++t) {
+    bool ends = end_token >= 0 && tokens[t] == end_token;
+    set_token(ids, t, tokens[t] == TS_IGNORED ? 0 : tokens[t]);
+    set_token(labels, t, ends ? TS_IGNORED : tokens[t + 1]);
+    set_token(positions, t, (int32_t) (t - first));
+    set_token(documents, t, document);
+    document += ends;
+    first = ends ? t + 1 : first;
+  }
   if (batch->input[TS_INPUT_SAMPLE] != NULL) {
     ((int64_t *) batch->input[TS_INPUT_SAMPLE])[i] = number;
   }

@@ -13,11 +13,11 @@
 #include <stdint.h>
 
 /** X (NAME, name in the graph, dtype, has a sequence dimension): of a sample [sequence_length] or [1] */
-#define TS_INPUTS(X)                                                                                \
-  X(INPUT_IDS, "input_ids", TS_I32, true)                                                           \
-  X(LABELS, "labels", TS_I32, true)       /* the token after each; TS_IGNORED: not counted */       \
-  X(POSITIONS, "positions", TS_I32, true) /* in its document */                                     \
-  X(DOCUMENTS, "documents", TS_I32, true) /* tokens of different documents do not see each other */ \
+#define TS_INPUTS(X)                                                                                        \
+  X(INPUT_IDS, "input_ids", TS_I32, true)                                                                   \
+  X(LABELS, "labels", TS_I32, true)       /* the token after each; TS_IGNORED: not counted */               \
+  X(POSITIONS, "positions", TS_I32, true) /* in its document */                                             \
+  X(DOCUMENTS, "documents", TS_I32, true) /* of the sample, from 0; different ones do not see each other */ \
   X(SAMPLE, "sample", TS_I64, false)      /* the sample's number in the run: what dropout is keyed by */
 
 typedef enum ts_input_kind {
@@ -56,9 +56,11 @@ size_t ts_batch_bytes(const ts_batch *batch, ts_input_kind kind);
 
 /** Make the inputs of sample \a i of the batch.
  * \param [in] number  The sample's number in the run.
- * \param [in] tokens  [length + 1]: inputs and, one later, labels, one document.  TS_IGNORED among them is a label that
- *                     is not counted, and token 0 as an input. Not collective. */
-void ts_batch_set(ts_batch *batch, int64_t i, int64_t number, const int32_t *tokens);
+ * \param [in] tokens  [length + 1]: inputs and, one later, labels.  TS_IGNORED among them is a label that is not
+ *                     counted, and token 0 as an input.
+ * \param [in] end_token  Closes the document it is in: positions begin again behind it, and what follows it is no label
+ *                     of it; -1: the sample is one document. Not collective. */
+void ts_batch_set(ts_batch *batch, int64_t i, int64_t number, const int32_t *tokens, int32_t end_token);
 
 /** Sample \a i takes part and is counted nowhere: no label of it is. Not collective. */
 void ts_batch_ignore(ts_batch *batch, int64_t i);

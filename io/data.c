@@ -20,7 +20,8 @@ struct ts_data {
   int64_t sequence_length;
   bool shuffle;
   uint64_t seed;
-  int32_t *tokens; /* owned: one sample */
+  int32_t end_token; /* -1: none */
+  int32_t *tokens;   /* owned: one sample */
 };
 
 static const char *or_default(const char *text, const char *fallback) {
@@ -81,6 +82,7 @@ ts_status ts_data_open(const ts_data_options *options, ts_data **out, ts_error *
   data->sequence_length = options->sequence_length;
   data->shuffle = options->shuffle;
   data->seed = options->seed;
+  data->end_token = options->by_documents ? options->end_token : -1;
   if (open_splits(data, options, err) != TS_OK) {
     ts_data_close(&data);
     return TS_BAD_INPUT;
@@ -113,7 +115,7 @@ ts_status ts_data_read(ts_data *data, ts_split split, int64_t position, ts_batch
   TS_ASSERT(batch->length == data->sequence_length && i < batch->samples);
   ts_status status = ts_data_sample(data, split, position, data->tokens, err);
   if (status == TS_OK) {
-    ts_batch_set(batch, i, position, data->tokens);
+    ts_batch_set(batch, i, position, data->tokens, data->end_token);
   }
   return status;
 }

@@ -35,7 +35,9 @@ typedef struct ts_data_options {
   const char *validation_path; /**< Another token file, same format and dataset; NULL or "" for none. */
   bool shuffle;                /**< Shuffle the training samples in every epoch. */
   uint64_t seed;               /**< Of the shuffle. */
-  int64_t vocab_size;          /**< Tokens are in [0, vocab_size); 1..INT32_MAX. */
+  bool by_documents;           /**< A sample may hold several documents, each closed by `end_token`. */
+  int32_t end_token;
+  int64_t vocab_size; /**< Tokens are in [0, vocab_size); 1..INT32_MAX. */
 } ts_data_options;
 
 typedef struct ts_data ts_data;

@@ -620,6 +620,28 @@ static void test_family_configs(void) {
        "0.0"},
       {"{\"model_type\": \"gemma3\", \"text_config\": {\"model_type\": \"gemma3_text\", " SIZES "}}",
        "model.model_type", "\"gemma3_text\""},
+      /* as google/gemma-3-12b says it */
+      {"{\"model_type\": \"gemma3\", \"eos_token_id\": [1, 106], \"text_config\": {\"hidden_size\": 3840, "
+       "\"intermediate_size\": 15360,"
+       " \"model_type\": \"gemma3_text\", \"num_attention_heads\": 16, \"num_hidden_layers\": 48, "
+       "\"num_key_value_heads\": 8,"
+       " \"rope_scaling\": {\"factor\": 8.0, \"rope_type\": \"linear\"}, \"sliding_window\": 1024}}",
+       "model.vocab_size", "262208"},
+      {"{\"model_type\": \"gemma3\", \"eos_token_id\": [1, 106], \"text_config\": {\"hidden_size\": 3840, "
+       "\"intermediate_size\": 15360,"
+       " \"model_type\": \"gemma3_text\", \"num_attention_heads\": 16, \"num_hidden_layers\": 48, "
+       "\"num_key_value_heads\": 8,"
+       " \"rope_scaling\": {\"factor\": 8.0, \"rope_type\": \"linear\"}, \"sliding_window\": 1024}}",
+       "model.eos_token_id", "1"},
+      {"{\"model_type\": \"gemma\", " SIZES ", \"hidden_act\": \"gelu\", \"hidden_activation\": \"gelu_pytorch_tanh\"}",
+       "model.hidden_act", "\"gelu\""},
+      {"{\"model_type\": \"qwen2\", \"vocab_size\": 64, \"hidden_size\": 32, \"intermediate_size\": 48, "
+       "\"num_hidden_layers\": 2,"
+       " \"num_attention_heads\": 4, \"num_key_value_heads\": null, \"max_position_embeddings\": 64, \"head_dim\": 10}",
+       "model.num_key_value_heads", "4"},
+      {"{\"model_type\": \"qwen2\", " SIZES ", \"head_dim\": 10}", "model.head_dim", "10"},
+      {"{\"model_type\": \"llama\", " SIZES ", \"rope_scaling\": {\"rope_type\": \"default\", \"rope_theta\": 7.0}}",
+       "model.rope_theta", "7.0"},
       {"{\"model_type\": \"gpt_neox\", " SIZES ", \"hidden_dropout\": 0.25}", "model.embd_pdrop", "0.25"},
       {"{\"model_type\": \"gpt_neox\", " SIZES ", \"hidden_dropout\": 0.25}", "model.resid_pdrop", "0.25"},
       {"{\"model_type\": \"gpt_neox\", " SIZES ", \"rotary_pct\": 0.5}", "model.partial_rotary_factor", "0.5"},

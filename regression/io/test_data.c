@@ -554,8 +554,8 @@ static bool has(const ts_batch *batch, ts_input_kind kind, int64_t sample, const
 
 static void test_batch(void) {
   ts_batch *batch = ts_batch_create(3, 3, TS_INPUTS_ALL);
-  ts_batch_set(batch, 0, 40, (const int32_t[]){5, 6, 7, 8});
-  ts_batch_set(batch, 2, 41, (const int32_t[]){1, TS_IGNORED, 2, TS_IGNORED});
+  ts_batch_set(batch, 0, 40, (const int32_t[]){5, 6, 7, 8}, -1);
+  ts_batch_set(batch, 2, 41, (const int32_t[]){1, TS_IGNORED, 2, TS_IGNORED}, -1);
   tap_ok(has(batch, TS_INPUT_INPUT_IDS, 0, (const int32_t[]){5, 6, 7}) &&
              has(batch, TS_INPUT_LABELS, 0, (const int32_t[]){6, 7, 8}),
          "batch: a label is the token after");
@@ -568,6 +568,11 @@ static void test_batch(void) {
   tap_ok(*(const int64_t *) input_of(batch, TS_INPUT_SAMPLE, 0) == 40 &&
              *(const int64_t *) input_of(batch, TS_INPUT_SAMPLE, 2) == 41,
          "batch: samples have their numbers");
+  ts_batch_set(batch, 1, 42, (const int32_t[]){9, 6, 9, 8}, 9);
+  tap_ok(has(batch, TS_INPUT_POSITIONS, 1, (const int32_t[]){0, 0, 1}) &&
+             has(batch, TS_INPUT_DOCUMENTS, 1, (const int32_t[]){0, 1, 1}) &&
+             has(batch, TS_INPUT_LABELS, 1, (const int32_t[]){TS_IGNORED, 9, TS_IGNORED}),
+         "batch: an end token closes its document, and what follows is no label of it");
   ts_batch_ignore(batch, 0);
   tap_ok(has(batch, TS_INPUT_LABELS, 0, (const int32_t[]){TS_IGNORED, TS_IGNORED, TS_IGNORED}) &&
              has(batch, TS_INPUT_INPUT_IDS, 0, (const int32_t[]){5, 6, 7}),
@@ -584,7 +589,7 @@ static void test_batch(void) {
 /* A batch has no more than was asked for. */
 static void test_mask(void) {
   ts_batch *batch = ts_batch_create(2, 3, 1u << TS_INPUT_LABELS | 1u << TS_INPUT_SAMPLE);
-  ts_batch_set(batch, 1, 9, (const int32_t[]){5, 6, 7, 8});
+  ts_batch_set(batch, 1, 9, (const int32_t[]){5, 6, 7, 8}, -1);
   bool set = has(batch, TS_INPUT_LABELS, 1, (const int32_t[]){6, 7, 8}) &&
              *(const int64_t *) input_of(batch, TS_INPUT_SAMPLE, 1) == 9;
   tap_ok(set && batch->input[TS_INPUT_INPUT_IDS] == NULL && batch->input[TS_INPUT_POSITIONS] == NULL &&
@@ -592,7 +597,7 @@ static void test_mask(void) {
          "batch: inputs that nobody asked for are not made");
   ts_batch_destroy(&batch);
   batch = ts_batch_create(1, 3, 1u << TS_INPUT_INPUT_IDS);
-  ts_batch_set(batch, 0, 9, (const int32_t[]){5, 6, 7, 8});
+  ts_batch_set(batch, 0, 9, (const int32_t[]){5, 6, 7, 8}, -1);
   ts_batch_ignore(batch, 0);
   tap_ok(has(batch, TS_INPUT_INPUT_IDS, 0, (const int32_t[]){5, 6, 7}) && batch->input[TS_INPUT_SAMPLE] == NULL,
          "batch: without labels nothing is left to ignore");

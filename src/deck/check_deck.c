@@ -23,6 +23,14 @@ static void report_missing(ts_reader *reader, const ts_key *key, const char *pat
   ts_text_free(&accepted);
 }
 
+/* The family's class has a default for it. */
+static bool family_knows(const ts_reader *reader, const char *path) {
+  const ts_family *family = ts_family_find(reader->deck->model.model_type);
+  bool of_model = family != NULL && strncmp(path, "model.", strlen("model.")) == 0;
+  const ts_family_key *key = of_model ? ts_family_key_find(family, path + strlen("model.")) : NULL;
+  return key != NULL && key->initial != NULL;
+}
+
 /* The number of places where the key is missing. */
 static int check_required(ts_reader *reader, const ts_key *key) {
   const char *entries = strstr(key->path, "[]");
@@ -30,7 +38,7 @@ static int check_required(ts_reader *reader, const ts_key *key) {
   for (int e = 0; e < n; ++e) {
     char *path = entries == NULL ? ts_strdup(key->path)
                                  : ts_format("%.*s[%d]%s", (int) (entries - key->path), key->path, e, entries + 2);
-    if (ts_reader_find(reader, path) == NULL) {
+    if (ts_reader_find(reader, path) == NULL && !family_knows(reader, path)) {
       report_missing(reader, key, path);
       ++missing;
     }
@@ -129,7 +137,7 @@ static void check_required_by(ts_reader *reader) {
 static void check_family(ts_reader *reader) {
   const char *model_type = reader->deck->model.model_type, *path = "model.intermediate_size";
   const ts_family *family = ts_family_find(model_type);
-  if (family != NULL && family->mlp_ratio == 0 && !has_value(reader, path)) {
+  if (family != NULL && family->mlp_ratio == 0 && !has_value(reader, path) && !family_knows(reader, path)) {
     ts_reader_report(reader, TS_CHECK_REQUIRED_BY, path, "missing: model.model_type = \"%s\" needs it", model_type);
   }
 }
@@ -144,8 +152,8 @@ static void check_total_steps(ts_reader *reader) {
 
 static void check_heads(ts_reader *reader) {
   const ts_deck_model *m = &reader->deck->model;
-  const ts_family_key *key = ts_family_key_find(ts_family_find(m->model_type), "head_dim");
-  bool free_width = ts_reader_find(reader, "model.head_dim") != NULL || (key != NULL && key->initial != NULL);
+  bool given = ts_reader_find(reader, "model.head_dim") != NULL || family_knows(reader, "model.head_dim");
+  bool free_width = given && ts_family_has(ts_family_find(m->model_type), "head_dim");
   if (!free_width && !divides(m->num_attention_heads, m->hidden_size)) {
     ts_reader_report(reader, TS_CHECK_HEADS, "model.num_attention_heads",
                      "hidden_size %lld is not a multiple of num_attention_heads %lld", (long long) m->hidden_size,
@@ -220,6 +228,9 @@ static void check_rope_section(ts_reader *reader, const char *section, const ts_
   }
   if (strcmp(r->rope_type, "yarn") == 0 && theta <= 1) {
     ts_reader_report(reader, TS_CHECK_ROPE, base, "%g: yarn needs a base above 1", theta);
+  }
+  if (longrope && r->original_max_position_embeddings == 1) {
+    ts_reader_report(reader, TS_CHECK_ROPE, near, "longrope needs more than one position of the pretraining");
   }
   if (longrope) {
     check_factors(reader, near, &r->short_factor);
@@ -299,6 +310,14 @@ static void check_validation(ts_reader *reader) {
   }
 }
 
+static void check_packing(ts_reader *reader) {
+  const ts_deck *d = reader->deck;
+  if (strcmp(d->data.packing, "documents") == 0 && d->model.eos_token_id < 0) {
+    ts_reader_report(reader, TS_CHECK_PACKING, "data.packing",
+                     "\"documents\" needs model.eos_token_id, the token that ends one");
+  }
+}
+
 static void check_rounding(ts_reader *reader) {
   if (reader->deck->bf16.stochastic_rounding && reader->deck->bf16.enabled == TS_SWITCH_OFF) {
     ts_reader_report(
@@ -343,10 +362,23 @@ static void check_batch(ts_reader *reader) {
 
 void ts_reader_check_deck(ts_reader *reader) {
   static void (*const checks[])(ts_reader *) = {
-      check_required_by, check_family,    check_total_steps, check_heads,
-      check_kv_heads,    check_rotary,    check_sequence,    check_layers,
-      check_rope,        check_token_ids, check_size,        check_validation,
-      check_rounding,    check_cycle,     check_batch,       ts_reader_check_elasticity,
+      check_required_by,
+      check_family,
+      check_total_steps,
+      check_heads,
+      check_kv_heads,
+      check_rotary,
+      check_sequence,
+      check_layers,
+      check_rope,
+      check_token_ids,
+      check_size,
+      check_validation,
+      check_rounding,
+      check_packing,
+      check_cycle,
+      check_batch,
+      ts_reader_check_elasticity,
   };
   for (size_t i = 0; i < sizeof checks / sizeof *checks; ++i) {
     checks[i](reader);

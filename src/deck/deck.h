@@ -94,6 +94,7 @@ typedef struct ts_deck_data {
   int64_t sequence_length;
   double validation_fraction; /**< Tail of `path` kept for validation, [0, 1); 0 when validation_path is given. */
   char *validation_path;      /**< "" for none. */
+  char *packing;              /**< "stream": a sample is one document; "documents": model.eos_token_id closes one. */
   bool shuffle;
   int64_t seed;
 } ts_deck_data;

@@ -62,37 +62,55 @@ static void drop_entry(ts_value *section, int i) {
   }
 }
 
-/* A number that a family's file calls by one name and means for two keys. */
-static void add_number(ts_value *section, const char *name, const ts_value *value) {
+static void add_entry(ts_value *section, const char *name, ts_value value) {
   size_t n = (size_t) section->n;
-  if (value->kind == TS_VALUE_INT || value->kind == TS_VALUE_REAL) {
-    section->items = ts_realloc(section->items, n + 1, sizeof *section->items);
-    section->names = ts_realloc(section->names, n + 1, sizeof *section->names);
-    section->items[n] = *value;
-    section->names[n] = ts_strdup(name);
-    ++section->n;
+  section->items = ts_realloc(section->items, n + 1, sizeof *section->items);
+  section->names = ts_realloc(section->names, n + 1, sizeof *section->names);
+  section->items[n] = value;
+  section->names[n] = ts_strdup(name);
+  ++section->n;
+}
+
+/* The key of a deck that `name` means in the section, "hidden_act" for "hidden_activation"; NULL for none. */
+static const char *meaning_of(const char *name) {
+  char *path = ts_format("model.%s", name);
+  int index = ts_key_find(path);
+  ts_free(path);
+  return index >= 0 ? ts_key_at(ts_key_canonical(index))->path + strlen("model.") : NULL;
+}
+
+/* Other spellings of a key whose own one is entry `own`; the family's class does not read them. */
+static void drop_spellings(ts_value *section, const char *own, const char *path) {
+  for (int i = section->n - 1; i >= 0; --i) {
+    const char *meaning = strcmp(section->names[i], own) != 0 ? meaning_of(section->names[i]) : NULL;
+    if (meaning != NULL && strcmp(meaning, path) == 0) {
+      drop_entry(section, i);
+    }
   }
 }
 
-/* Is this the first key of the family that its file calls so? */
-static bool is_first(const ts_family *family, const ts_family_key *key) {
-  int i = 0;
-  while (strcmp(ts_family_key_name(ts_family_key_at(family, i)), ts_family_key_name(key)) != 0) {
-    ++i;
-  }
-  return ts_family_key_at(family, i) == key;
+static bool is_numeric(const ts_value *value) {
+  return value->kind == TS_VALUE_INT || value->kind == TS_VALUE_REAL;
 }
 
-/* What the family's class of transformers reads: by its own name where both stand there, and by one name for two. */
+/* What the family's class of transformers reads: its own spelling where there are several, one name for two keys, and
+ * as many key heads as heads where null is said. */
 static void read_as_family(const ts_family *family, ts_value *section) {
   const ts_family_key *key;
   for (int i = 0; (key = ts_family_key_at(family, i)) != NULL; ++i) {
-    int own = key->name != NULL ? find_entry(section, key->name) : -1, other = find_entry(section, key->path);
-    if (own >= 0 && !is_first(family, key)) {
-      add_number(section, key->path, &section->items[own]);
-    } else if (own >= 0 && other >= 0) {
-      drop_entry(section, other);
+    const char *name = ts_family_key_name(key), *meaning = meaning_of(name);
+    int own = find_entry(section, name);
+    if (own >= 0 && meaning != NULL) {
+      drop_spellings(section, name, key->path);
     }
+    own = find_entry(section, name);
+    if (own >= 0 && meaning != NULL && strcmp(meaning, key->path) != 0 && is_numeric(&section->items[own])) {
+      add_entry(section, key->path, section->items[own]);
+    }
+  }
+  int heads = find_entry(section, "num_attention_heads"), kv = find_entry(section, "num_key_value_heads");
+  if (heads >= 0 && kv >= 0 && section->items[kv].kind == TS_VALUE_NULL && is_numeric(&section->items[heads])) {
+    section->items[kv] = section->items[heads];
   }
 }
 
@@ -102,8 +120,16 @@ static void take_text_part(ts_reader *reader, ts_value *section) {
   if (part < 0 || section->items[part].kind != TS_VALUE_SECTION) {
     return;
   }
+  static const char *const outer[] = {"bos_token_id", "eos_token_id", "tie_word_embeddings", "initializer_range"};
   ts_value text = section->items[part];
   section->items[part] = (ts_value){0};
+  for (size_t i = 0; i < sizeof outer / sizeof *outer; ++i) {
+    int at = find_entry(section, outer[i]);
+    if (at >= 0 && find_entry(&text, outer[i]) < 0) {
+      add_entry(&text, outer[i], section->items[at]);
+      section->items[at] = (ts_value){0};
+    }
+  }
   ts_reader_note(reader, "%s: of \"%s\" the text part is taken", text.file,
                  type >= 0 && section->items[type].kind == TS_VALUE_STRING ? section->items[type].string : "");
   ts_value_clear(section);

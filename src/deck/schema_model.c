@@ -12,19 +12,19 @@
 #define ROPE(section, what)                                                                                       \
   WORD(model.section.rope_type, "default", "default|linear|dynamic|llama3|yarn|longrope|su", NULL, FAMILY,        \
        "How " what " are stretched beyond the pretraining."),                                                     \
-      MODEL_NUMBER(section.factor, "1.0", HUGE_REAL, OPEN_MIN | FAMILY, "Stretch of the " what "."),              \
+      MODEL_NUMBER(section.factor, "1.0", 1e6, OPEN_MIN | FAMILY, "Stretch of the " what "."),                    \
       MODEL_NUMBER(section.low_freq_factor, "1.0", HUGE_REAL, OPEN_MIN | FAMILY,                                  \
                    "llama3: wavelengths above original positions / this are stretched in full."),                 \
       MODEL_NUMBER(section.high_freq_factor, "4.0", HUGE_REAL, OPEN_MIN | FAMILY,                                 \
                    "llama3: wavelengths below original positions / this are kept."),                              \
-      MODEL_NUMBER(section.attention_factor, "0.0", HUGE_REAL, FAMILY,                                            \
+      MODEL_NUMBER(section.attention_factor, "0.0", 1e3, FAMILY,                                                  \
                    "yarn, longrope: factor of cosines and sines; 0: by the formula."),                            \
       MODEL_NUMBER(section.beta_fast, "32.0", HUGE_REAL, OPEN_MIN | FAMILY,                                       \
                    "yarn: frequencies that turn more often in the original positions are kept."),                 \
       MODEL_NUMBER(section.beta_slow, "1.0", HUGE_REAL, OPEN_MIN | FAMILY,                                        \
                    "yarn: frequencies that turn less often are stretched in full."),                              \
-      MODEL_NUMBER(section.mscale, "0.0", HUGE_REAL, FAMILY, "yarn: scale of the attention factor; 0: none."),    \
-      MODEL_NUMBER(section.mscale_all_dim, "0.0", HUGE_REAL, FAMILY, "yarn: its counterpart; 0: none."),          \
+      MODEL_NUMBER(section.mscale, "0.0", 1e3, FAMILY, "yarn: scale of the attention factor; 0: none."),          \
+      MODEL_NUMBER(section.mscale_all_dim, "0.0", 1e3, FAMILY, "yarn: its counterpart; 0: none."),                \
       FLAG(model.section.truncate, "true", FAMILY, "yarn: bounds of the blend are rounded to whole dimensions."), \
       {STORED(REALS, model.section.short_factor),                                                                 \
        .initial = "[]",                                                                                           \
@@ -75,11 +75,11 @@ static const ts_key rows[] = {
     MODEL_INTEGER(hidden_size, NULL, 1, REQUIRED, "Width of the model."),
     MODEL_INTEGER(intermediate_size, NULL, 1, 0, "Width of the MLP; gpt2's default is 4 x hidden_size."),
     MODEL_INTEGER(num_hidden_layers, NULL, 1, REQUIRED, "Number of transformer blocks."),
-    MODEL_INTEGER(num_attention_heads, NULL, 1, REQUIRED, "Query heads; divide hidden_size."),
+    MODEL_INTEGER(num_attention_heads, NULL, 1, REQUIRED, "Query heads; divide hidden_size unless head_dim is given."),
     MODEL_INTEGER(num_key_value_heads, NULL, 1, FAMILY, "Key and value heads (default: the query heads)."),
     MODEL_INTEGER(head_dim, NULL, 1, FAMILY, "Width of a head (default: hidden_size / num_attention_heads)."),
     MODEL_INTEGER(max_position_embeddings, NULL, 1, REQUIRED, "Longest sequence the model knows positions for."),
-    FLAG(model.tie_word_embeddings, NULL, 0, "The head is the embedding; default true for gpt2, false for llama."),
+    FLAG(model.tie_word_embeddings, NULL, 0, "The head is the embedding; the default is the family's."),
     MODEL_FLAG(attention_bias, "Biases in the attention projections."),
     MODEL_FLAG(mlp_bias, "Biases in the MLP projections."),
     MODEL_NUMBER(rms_norm_eps, "1e-6", 1, OPEN_MIN | FAMILY, "Added to the mean square in RMSNorm."),
@@ -103,20 +103,20 @@ static const ts_key rows[] = {
      .help = "Of each layer: 1 with rotary positions, 0 without."},
     MODEL_INTEGER(no_rope_layer_interval, "1", 1, FAMILY, "Every so many layers one without rotary positions."),
     MODEL_INTEGER(query_pre_attn_scalar, "0", 0, FAMILY, "Attention is scaled by 1 / sqrt (this); 0: head_dim."),
-    MODEL_NUMBER(attention_multiplier, "0.0", HUGE_REAL, FAMILY,
-                 "Attention is scaled by this; 0: 1 / sqrt (head_dim)."),
-    MODEL_NUMBER(attn_logit_softcapping, "0.0", HUGE_REAL, FAMILY | NULLS,
+    MODEL_NUMBER(attention_multiplier, "0.0", 1e6, FAMILY, "Attention is scaled by this; 0: 1 / sqrt (head_dim)."),
+    MODEL_NUMBER(attn_logit_softcapping, "0.0", 1e6, FAMILY | NULLS,
                  "Attention's scores s become c tanh (s / c); 0: they do not."),
-    MODEL_NUMBER(final_logit_softcapping, "0.0", HUGE_REAL, FAMILY | NULLS,
+    MODEL_NUMBER(final_logit_softcapping, "0.0", 1e6, FAMILY | NULLS,
                  "The logits x become c tanh (x / c); 0: they do not."),
-    MODEL_NUMBER(embedding_multiplier, "1.0", HUGE_REAL, FAMILY, "Embeddings are multiplied by this."),
-    MODEL_NUMBER(residual_multiplier, "1.0", HUGE_REAL, FAMILY, "What a block adds is multiplied by this."),
-    MODEL_NUMBER(logits_scaling, "1.0", HUGE_REAL, OPEN_MIN | FAMILY, "The logits are divided by this."),
+    MODEL_NUMBER(embedding_multiplier, "1.0", 1e6, FAMILY, "Embeddings are multiplied by this."),
+    MODEL_NUMBER(residual_multiplier, "1.0", 1e6, FAMILY, "What a block adds is multiplied by this."),
+    NUMBER(model.logits_scaling, "1.0", 1e-6, 1e6, FAMILY, "The logits are divided by this."),
     MODEL_FLAG(use_parallel_residual, "Attention and the MLP of a block both read its input."),
-    MODEL_NUMBER(attn_pdrop, NULL, 1, OPEN_MAX | OVERRIDE,
-                 "Dropout of attention weights; default 0.1 for gpt2, 0 for llama."),
-    MODEL_NUMBER(embd_pdrop, NULL, 1, OPEN_MAX | OVERRIDE | FAMILY, "Dropout after the embeddings; default 0.1."),
-    MODEL_NUMBER(resid_pdrop, NULL, 1, OPEN_MAX | OVERRIDE | FAMILY, "Dropout before each residual sum; default 0.1."),
+    MODEL_NUMBER(attn_pdrop, NULL, 1, OPEN_MAX | OVERRIDE, "Dropout of attention weights; 0.1 for gpt2, else 0."),
+    MODEL_NUMBER(embd_pdrop, NULL, 1, OPEN_MAX | OVERRIDE | FAMILY,
+                 "Dropout after the embeddings; 0.1 for gpt2, else 0."),
+    MODEL_NUMBER(resid_pdrop, NULL, 1, OPEN_MAX | OVERRIDE | FAMILY,
+                 "Dropout before each residual sum; 0.1 for gpt2, else 0."),
     MODEL_NUMBER(initializer_range, "0.02", 1e3, OVERRIDE, "Standard deviation of initial weights."),
     INTEGER(model.bos_token_id, "-1", -1, SIZE, OVERRIDE, "Token that begins a text; -1 for none."),
     INTEGER(model.eos_token_id, "-1", -1, SIZE, OVERRIDE, "Token that ends a text; -1 for none."),
@@ -129,6 +129,8 @@ static const ts_key rows[] = {
     ALIAS("model.activation_function", "model.hidden_act"),
     ALIAS("model.attention_dropout", "model.attn_pdrop"),
     ALIAS("model.rope_scaling.type", "model.rope_scaling.rope_type"),
+    ALIAS("model.rope_scaling.rope_theta", "model.rope_theta"),
+    ALIAS("model.rope_scaling.partial_rotary_factor", "model.partial_rotary_factor"),
     ALIAS("model.original_max_position_embeddings", "model.rope_scaling.original_max_position_embeddings"),
     ROPE_PARAMETERS("model.rope_parameters", "model.rope_scaling", "model.rope_theta"),
     ROPE_PARAMETERS("model.rope_parameters.full_attention", "model.rope_scaling", "model.rope_theta"),
@@ -149,9 +151,9 @@ static const ts_key rows[] = {
     NEUTRAL("add_cross_attention", BOOL, "false", "cross attention"),
     NEUTRAL("is_encoder_decoder", BOOL, "false", "encoder-decoder models"),
     NEUTRAL("quantization_config", ANY, NULL, "quantised weights"),
-    NEUTRAL("pretraining_tp", INT, "1", "the split matrix products of the pretraining"),
     NONE("model.reorder_and_upcast_attn", BOOL, "false", "attention weights are always computed in fp32"),
 
+    FOREIGN("pretraining_tp", "products of the pretraining were split; transformers does not read it"),
     FOREIGN("architectures", "names a class of another program"),
     FOREIGN("_name_or_path", "says where the file came from"),
     FOREIGN("name_or_path", "says where the file came from"),

@@ -15,6 +15,15 @@ static const ts_key rows[] = {
     INTEGER(data.sequence_length, NULL, 1, SIZE, 0, "Tokens of a sample (default: max_position_embeddings)."),
     NUMBER(data.validation_fraction, "0.0", 0, 1, OPEN_MAX, "Part of the data's tail kept for validation."),
     WORD(data.validation_path, "", NULL, NULL, 0, "Validation data, instead of a fraction."),
+    WORD(data.packing, "stream", "stream|documents", "best_fit|none", 0,
+         "stream: a sample is one piece of text; documents: model.eos_token_id ends one, and attention, positions and "
+         "labels stay inside."),
+    LATER_BUT("data.reset_position_ids", BOOL, "false", "Megatron's name of a part of packing",
+              "data.packing = \"documents\""),
+    LATER_BUT("data.reset_attention_mask", BOOL, "false", "Megatron's name of a part of packing",
+              "data.packing = \"documents\""),
+    LATER_BUT("data.eod_mask_loss", BOOL, "false", "Megatron's name of a part of packing",
+              "data.packing = \"documents\""),
     FLAG(data.shuffle, "true", 0, "A new order of the samples each epoch; false takes them as they lie."),
     INTEGER(data.seed, "1", 0, LARGE, 0, "Seed of the order."),
 

@@ -361,7 +361,7 @@ void ts_engine_logits(ts_engine *e, const int32_t *tokens, int64_t n, float *log
   int32_t *window = ts_calloc((size_t) p->length + 1, sizeof *window);
   memcpy(window, tokens + n - used, (size_t) used * sizeof *window);
   ts_batch *batch = ts_batch_create(1, p->length, ts_engine_inputs(e));
-  ts_batch_set(batch, 0, 0, window);
+  ts_batch_set(batch, 0, 0, window, -1);
   set_inputs(e, which, batch, (ts_run){0});
   *(int32_t *) ts_executor_input(e->executor, index, 0, "index") = (int32_t) (used - 1);
   ts_executor_run(e->executor, index, 0);

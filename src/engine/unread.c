@@ -9,7 +9,6 @@
 
 #define SHOWN 3 /* names of a message */
 #define BLOCK ((int64_t) 1 << 16)
-#define HEAD "lm_head.weight"
 
 /* ---- kinds of tensors ---- */
 
@@ -65,7 +64,8 @@ static const struct {
     {is_lora, "LoRA weights, which change nothing here; merge them into the model first (peft: merge_and_unload)"},
     {is_copy, "parameters that are there under another name too"},
     {is_layer_beyond, "layers beyond model.num_hidden_layers"},
-    {is_bias, "biases that this model does not have (llama has them with model.attention_bias, model.mlp_bias)"},
+    {is_bias,
+     "biases that this model does not have (some families have them with model.attention_bias, model.mlp_bias)"},
     {is_other, "the model has nothing of that name; is it another one?"},
 };
 enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
@@ -166,8 +166,10 @@ ts_status ts_import_check_unread(const ts_engine *e, const ts_safetensors *st, t
   if (ts_world_rank(e->world) != 0) {
     return TS_OK;
   }
-  bool tied = ts_layout_find(ts_engine_layout(e), HEAD) == NULL;
-  const ts_safetensor *head = tied ? ts_import_find(e, st, HEAD) : NULL;
+  char *name = ts_format("%s.weight", ts_family_find(e->deck->model.model_type)->head);
+  bool tied = e->deck->model.tie_word_embeddings;
+  const ts_safetensor *head = tied ? ts_import_find(e, st, name) : NULL;
+  ts_free(name);
   for (int kind = 0; kind < N_KINDS; ++kind) {
     warn_of_kind(e, st, head, kind);
   }

@@ -24,6 +24,7 @@ static const ts_family_key sizes[] = {KEY(hidden_size),
                                       KEY(num_hidden_layers),
                                       KEY(num_attention_heads),
                                       KEY(num_key_value_heads),
+                                      KEY(head_dim),
                                       KEY(max_position_embeddings),
                                       NAMED_IS(attn_pdrop, "attention_dropout", "0.0"),
                                       KEY_IS(hidden_act, "silu"),
@@ -97,7 +98,7 @@ static const ts_family gpt2 = {.model_type = "gpt2",
 
 /* ---- Llama (Touvron et al. 2023) ---- */
 
-static const ts_family_key llama_keys[] = {KEY(head_dim), KEY(attention_bias), KEY(mlp_bias), END};
+static const ts_family_key llama_keys[] = {KEY(attention_bias), KEY(mlp_bias), END};
 
 static const ts_family llama = {
     LIKE_LLAMA,
@@ -111,8 +112,7 @@ static const ts_family llama = {
 
 /* ---- Mistral (Jiang et al. 2023) ---- */
 
-static const ts_family_key mistral_keys[] = {KEY(head_dim), KEY_IS(num_key_value_heads, "8"),
-                                             KEY_IS(sliding_window, "4096"), END};
+static const ts_family_key mistral_keys[] = {KEY_IS(num_key_value_heads, "8"), KEY_IS(sliding_window, "4096"), END};
 
 static const ts_family mistral = {LIKE_LLAMA,
                                   PRE_NORMS,
@@ -200,7 +200,14 @@ static const ts_family gemma2 = {LIKE_LLAMA,
                                  .keys = {gemma2_keys, rms, sizes, common},
                                  .windows = TS_WINDOW_PATTERN};
 
-static const ts_family_key gemma3_keys[] = {KEY_IS(head_dim, "256"),
+/* Directories of the larger ones say only what differs from their class. */
+static const ts_family_key gemma3_keys[] = {KEY_IS(vocab_size, "262208"),
+                                            KEY_IS(hidden_size, "2304"),
+                                            KEY_IS(intermediate_size, "9216"),
+                                            KEY_IS(num_hidden_layers, "26"),
+                                            KEY_IS(num_attention_heads, "8"),
+                                            KEY_IS(max_position_embeddings, "131072"),
+                                            KEY_IS(head_dim, "256"),
                                             KEY(attention_bias),
                                             KEY_IS(num_key_value_heads, "4"),
                                             NAMED_IS(hidden_act, "hidden_activation", "gelu_pytorch_tanh"),

@@ -162,18 +162,44 @@ static json_t *config_of_directory(const char *directory) {
   return config;
 }
 
+/* Keys about rotary positions stand for one another: they are written together. */
+static const char *const rope_keys[] = {
+    "rope_theta",           "rotary_emb_base",       "rotary_pct",      "rope_scaling",
+    "rope_local_base_freq", "partial_rotary_factor", "rope_parameters", "original_max_position_embeddings"};
+enum { N_ROPE_KEYS = sizeof rope_keys / sizeof *rope_keys };
+
+static bool is_rope_key(const char *key) {
+  int i = 0;
+  while (i < N_ROPE_KEYS && strcmp(rope_keys[i], key) != 0) {
+    ++i;
+  }
+  return i < N_ROPE_KEYS;
+}
+
+static void put_rope(json_t *config, json_t *ours) {
+  for (int i = 0; i < N_ROPE_KEYS; ++i) {
+    json_t *value = json_object_get(ours, rope_keys[i]);
+    if (value != NULL) {
+      json_object_set(config, rope_keys[i], value);
+    } else {
+      json_object_del(config, rope_keys[i]);
+    }
+  }
+}
+
 /* Only what differs in meaning is touched: defaults that the file leaves out stay out. */
 static void put_differences(json_t *config, const char *directory, const ts_deck *deck) {
   json_t *ours = config_of(deck), *theirs = config_of_directory(directory), *value;
   const char *key;
+  bool turns = false;
   json_object_foreach(ours, key, value) {
     if (!json_equal(value, json_object_get(theirs, key))) {
+      turns = turns || is_rope_key(key);
       json_object_set(config, key, value);
-      if (strncmp(key, "rope_", 5) == 0 && json_object_del(config, "rope_parameters") == 0) {
-        json_object_set(config, "rope_theta", json_object_get(ours, "rope_theta")); /* both were in it */
-        json_object_set(config, "rope_scaling", json_object_get(ours, "rope_scaling"));
-      }
     }
+  }
+  if (turns) {
+    put_rope(config, ours);
   }
   json_decref(ours);
   json_decref(theirs);
@@ -189,6 +215,11 @@ ts_status ts_model_config_copy(const char *directory, const ts_deck *deck, const
   if (status != TS_OK) {
     json_decref(config);
     return status;
+  }
+  if (json_object_get(config, "text_config") != NULL) { /* of a model that sees more, it has the text part */
+    json_decref(config);
+    print(config_of(deck), torch_dtype, to);
+    return TS_OK;
   }
   put_differences(config, directory, deck);
   if (json_object_get(config, "dtype") != NULL) {

@@ -51,6 +51,7 @@ ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, int64_t b
                                 ts_graph *g) {
   ts_shape rows = TS_SHAPE(batch, length);
   bool drops = use == TS_MODEL_TRAIN && dropout > 0;
+  bool documents = use != TS_MODEL_LOGITS && strcmp(deck->data.packing, "documents") == 0;
   return (ts_model_builder){.model = &deck->model,
                             .family = ts_family_find(deck->model.model_type),
                             .at = ts_graph_site(g),
@@ -60,6 +61,7 @@ ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, int64_t b
                             .input_ids = input(g, "input_ids", TS_I32, rows),
                             .positions = input(g, "positions", TS_I32, rows),
                             .labels = use != TS_MODEL_LOGITS ? input(g, "labels", TS_I32, rows) : TS_NONE,
+                            .documents = documents ? input(g, "documents", TS_I32, rows) : TS_NONE,
                             .index = use == TS_MODEL_LOGITS ? input(g, "index", TS_I32, TS_SHAPE(batch)) : TS_NONE,
                             .seed = drops ? ts_graph_leaf(g, "seed", TS_ROLE_SCALAR, TS_I64, TS_SHAPE(1), -1) : TS_NONE,
                             .sample = drops ? input(g, "sample", TS_I64, TS_SHAPE(batch)) : TS_NONE};
@@ -125,10 +127,12 @@ ts_tid ts_model_attention(ts_model_builder *b, const char *base, const ts_tid qk
   const ts_deck_model *m = b->model;
   ts_model_name n = ts_model_name_of(b, base);
   bool drops = b->use == TS_MODEL_TRAIN && m->attn_pdrop > 0;
-  ts_tid in[] = {qkv[0], qkv[1], qkv[2], TS_NONE, b->seed, b->sample};
+  ts_tid in[] = {qkv[0], qkv[1], qkv[2], b->documents, b->seed, b->sample};
   return ts_graph_add(b->at, &(ts_node){.op = TS_OP_ATTENTION,
                                         .name = n.text,
-                                        .n_in = drops ? 6 : 3,
+                                        .n_in = drops                     ? 6
+                                                : b->documents != TS_NONE ? 4
+                                                                          : 3,
                                         .in = in,
                                         .beta = TS_NONE,
                                         .attr = {.attention = {.heads = (int) m->num_attention_heads,

@@ -14,6 +14,7 @@ typedef struct ts_model_builder {
   ts_model_use use;
   int64_t batch, length;
   ts_tid input_ids, positions, labels, index;
+  ts_tid documents;    /**< TS_NONE unless samples hold several. */
   ts_tid seed, sample; /**< TS_NONE unless something is dropped. */
   char prefix[96];     /**< In front of every name, with its dot: "transformer.h.0." */
 } ts_model_builder;

@@ -84,7 +84,7 @@ void ts_attention_mask(const ts_attention *p, float *score, int64_t b, int64_t t
     int last = (int) (behind < TS_QUERIES ? behind : TS_QUERIES);
 #pragma omp simd
     for (int i = 0; i < TS_QUERIES; ++i) {
-      row[i] = (i < first) | (i >= last) ? TS_MASKED : row[i] * scale;
+      row[i] = ((i < first) | (i >= last)) ? TS_MASKED : row[i] * scale;
     }
   }
   if (p->documents != NULL) {
