@@ -229,8 +229,10 @@ begin_killed() {
   submit killed -N4 slow.cfg
   unset TESSERA_MPI
   killed=$job
+  cluster_wait 60 [ -r killed/metrics.csv ]
+  victim=$(rank_process "$killed" 2) # looked for while there is time: the steps are short
   cluster_wait 60 beyond killed 5
-  kill -9 "$(rank_process "$killed" 2)"
+  kill -9 "$victim"
   cluster_wait 12 grep -q "the run failed" killed.out
   ok "kill -9 of a rank: the step ends in seconds" grep -q "the run failed" killed.out
 }
