@@ -62,8 +62,8 @@ typedef struct outcome {
 } outcome;
 
 static outcome run(ts_world *world, const char *text, const char *sets, bool together) {
-  char *all = ts_format("data.packing=documents model.eos_token_id=%d data.sequence_length=%d train_batch_size=%d %s", END,
-                        LENGTH, DOCUMENTS * ts_world_size(world), sets);
+  char *all = ts_format("data.packing=documents model.eos_token_id=%d data.sequence_length=%d train_batch_size=%d %s",
+                        END, LENGTH, DOCUMENTS * ts_world_size(world), sets);
   ts_deck *deck = train_run_deck(world, text, all);
   ts_engine *engine;
   const ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_TRAIN | TS_CAN_EVALUATE};
