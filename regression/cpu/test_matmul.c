@@ -115,7 +115,8 @@ static void check(const product *p) {
 }
 
 static void small_sizes(ts_dtype in, ts_dtype out) {
-  static const int64_t size[][3] = {{1, 1, 1}, {3, 17, 67}, {67, 1, 17}, {1, 67, 3}, {17, 130, 1}, {65, 67, 129}};
+  static const int64_t size[][3] = {{1, 1, 1},    {3, 17, 67},   {67, 1, 17}, {1, 67, 3},
+                                    {17, 130, 1}, {65, 67, 129}, {1, 450, 19}};
   for (size_t i = 0; i < sizeof size / sizeof *size; ++i) {
     for (int t = 0; t < 4; ++t) {
       product p = {size[i][0], size[i][1], size[i][2], t & 1, t >> 1, (i + (size_t) t) % 2 == 0, in, out, NO_PRIOR, 1};

@@ -33,6 +33,10 @@ typedef struct ts_cpu_loops {
                  float beta, int64_t n);
   /** y[i] = x[i] in fp32. */
   void (*widen)(float *y, const void *x, ts_dtype dtype, int64_t n);
+  /** y[j] = sum of x[i] b[i][j] over i < k, for j < n; rows of b are \a ld elements apart. */
+  void (*times_rows)(float *y, const float *x, const void *b, ts_dtype dtype, int64_t ld, int64_t k, int64_t n);
+  /** y[j] = sum of x[i] b[j][i] over i < k, likewise. */
+  void (*times_columns)(float *y, const float *x, const void *b, ts_dtype dtype, int64_t ld, int64_t k, int64_t n);
   /** log (sum (exp (x[i]))) of \a n > 0 floats, summed in fixed blocks. */
   double (*logsumexp)(const float *x, int64_t n);
   /** x[i] = scale * x[i] and, where \a softcap > 0, softcap * tanh (scale * x[i] / softcap). */

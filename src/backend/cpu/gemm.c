@@ -14,6 +14,7 @@ enum { TILE_M = 256, TILE_N = 256, TILE_K = 512 };
 
 struct ts_gemm {
   ts_gemm_spec spec;
+  bool vector;   /* a is one row */
   bool wide;     /* the products write an fp32 accumulator in the workspace */
   int64_t block; /* K is done in blocks of so many, the last one shorter */
   ts_product *first[TS_N_ADDENDS], *middle, *last;
@@ -217,6 +218,43 @@ static void multiply_tiles(ts_gemm *gemm, const void *a, const void *b, void *c,
   }
 }
 
+/* ---- a row ---- */
+
+/* Elements of c that a thread does at least: whole lines of it. */
+enum { LEAST_COLUMNS = 64 };
+
+/* The row in fp32, and sums. */
+static size_t vector_bytes(const ts_gemm_spec *s) {
+  return ts_cpu_align((size_t) s->k * sizeof(float)) + ts_cpu_align((size_t) s->n * sizeof(float));
+}
+
+/* Elements [j, j + n) of c: no sum depends on which others are done with it. */
+static void multiply_columns(const ts_gemm_spec *s, const float *x, float *y, const void *b, void *c, const void *bias,
+                             const void *prior, float beta, int64_t j, int64_t n) {
+  const ts_cpu_loops *loops = ts_cpu_loops_best();
+  size_t at = (size_t) j * element(s->out), from = (size_t) j * element(s->in);
+  const char *columns = (const char *) b + (s->transpose_b ? (size_t) s->ldb * from : from);
+  (s->transpose_b ? loops->times_columns : loops->times_rows)(y + j, x, columns, s->in, s->ldb, s->k, n);
+  loops->finish((char *) c + at, s->out, y + j, bias == NULL ? NULL : (const char *) bias + from, s->in,
+                prior == NULL ? NULL : (const char *) prior + at, beta, n);
+}
+
+static void multiply_vector(const ts_gemm_spec *s, const void *a, const void *b, void *c, const void *bias,
+                            const void *prior, float beta, void *workspace) {
+  float *x = workspace, *y = (float *) ((char *) workspace + ts_cpu_align((size_t) s->k * sizeof *x));
+  int64_t blocks = (s->n + LEAST_COLUMNS - 1) / LEAST_COLUMNS;
+  ts_cpu_loops_best()->widen(x, a, s->in, s->k);
+#pragma omp parallel num_threads(s->threads)
+  {
+    int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+    int64_t first = blocks * thread / threads * LEAST_COLUMNS;
+    int64_t last = min(blocks * (thread + 1) / threads * LEAST_COLUMNS, s->n);
+    if (first < last) {
+      multiply_columns(s, x, y, b, c, bias, prior, beta, first, last - first);
+    }
+  }
+}
+
 /* ---- the object ---- */
 
 static int64_t dense(int64_t ld, int64_t columns) {
@@ -232,6 +270,12 @@ ts_gemm *ts_gemm_create(const ts_gemm_spec *spec) {
   s->ldc = dense(s->ldc, s->n);
   if (s->m == 0 || s->n == 0 || s->k == 0) {
     return gemm; /* no product: bias and prior alone */
+  }
+  gemm->block = s->k;
+  gemm->vector = s->m == 1 && !s->transpose_a;
+  if (gemm->vector) {
+    gemm->workspace = vector_bytes(s);
+    return gemm;
   }
   ts_product_spec whole = block_spec(gemm, s->k, TS_ADDEND_NONE);
   gemm->block = ts_onednn_split_k(&whole);
@@ -274,6 +318,10 @@ void ts_gemm_run(ts_gemm *gemm, const void *a, const void *b, void *c, const voi
   prior = beta == 0.0f ? NULL : prior;
   if (gemm->block == 0) {
     finish_rows(s, c, NULL, bias, prior, beta);
+    return;
+  }
+  if (gemm->vector) {
+    multiply_vector(s, a, b, c, bias, prior, beta, workspace);
     return;
   }
   if (gemm->tile_m > 0) {

@@ -58,6 +58,56 @@ static void finish_elements(void *y, ts_dtype dtype, const float *acc, const voi
   }
 }
 
+/* ---- a vector times a matrix: each element of the matrix is read once, in the order it lies ---- */
+
+TS_INLINE float element(const void *x, bool narrow, int64_t i) {
+  return narrow ? ts_float_of((int32_t) ((uint32_t) ((const uint16_t *) x)[i] << 16)) : ((const float *) x)[i];
+}
+
+/* Some rows at a time, so that sums are loaded and stored seldom. */
+enum { ROWS = 4 };
+TS_INLINE void add_some_rows(float *restrict y, const float *x, const char *b, bool narrow, size_t row, int64_t n) {
+#pragma omp simd
+  for (int64_t j = 0; j < n; ++j) {
+    float sum = y[j];
+#pragma GCC unroll 8
+    for (int i = 0; i < ROWS; ++i) {
+      sum += x[i] * element(b + (size_t) i * row, narrow, j);
+    }
+    y[j] = sum;
+  }
+}
+
+static void times_rows(float *y, const float *x, const void *b, ts_dtype dtype, int64_t ld, int64_t k, int64_t n) {
+  size_t row = (size_t) ld * ts_dtype_size(dtype);
+  const char *at = b;
+  int64_t i = 0;
+  memset(y, 0, (size_t) n * sizeof *y);
+  for (; i + ROWS <= k; i += ROWS, at += ROWS * row) {
+    if (dtype == TS_F32) {
+      add_some_rows(y, x + i, at, false, row, n);
+    } else {
+      add_some_rows(y, x + i, at, true, row, n);
+    }
+  }
+  for (; i < k; ++i, at += row) {
+    add_scaled(y, at, dtype, x[i], n);
+  }
+}
+
+static void times_columns(float *y, const float *x, const void *b, ts_dtype dtype, int64_t ld, int64_t k, int64_t n) {
+  for (int64_t j = 0; j < n; ++j) {
+    ts_lanes lane = {0};
+    const char *row = element_at(b, dtype, j * ld);
+    if (dtype == TS_F32) {
+      ts_lanes_add_product(lane, x, (const float *) row, k);
+    } else {
+      ts_lanes_add_narrow_product(lane, x, (const uint16_t *) row, k);
+    }
+    y[j] = ts_lanes_sum(lane);
+  }
+}
+
 static float max_of(const float *x, int64_t n) {
   float lane[TS_LANES];
   for (int j = 0; j < TS_LANES; ++j) {
@@ -143,6 +193,7 @@ static void exp_scaled(void *y, ts_dtype dtype, const float *x, float lse, float
 }
 
 const ts_cpu_loops *TS_ISA_NAME(ts_cpu_loops)(void) {
-  static const ts_cpu_loops loops = {finish_elements, widen_elements, logsumexp, cap, exp_scaled};
+  static const ts_cpu_loops loops = {finish_elements, widen_elements, times_rows, times_columns, logsumexp, cap,
+                                     exp_scaled};
   return &loops;
 }

@@ -198,6 +198,20 @@ TS_INLINE void ts_lanes_add_product(float lane[TS_LANES], const float *x, const 
   }
 }
 
+/** The same where y is bf16. Not collective. */
+TS_INLINE void ts_lanes_add_narrow_product(float lane[TS_LANES], const float *x, const uint16_t *y, int64_t n) {
+  int64_t i = 0;
+  for (; i + TS_LANES <= n; i += TS_LANES) {
+#pragma omp simd
+    for (int l = 0; l < TS_LANES; ++l) {
+      lane[l] += x[i + l] * ts_float_of((int32_t) ((uint32_t) y[i + l] << 16));
+    }
+  }
+  for (int l = 0; l < n - i; ++l) {
+    lane[l] += x[i + l] * ts_float_of((int32_t) ((uint32_t) y[i + l] << 16));
+  }
+}
+
 /** Add the second half of 2 \a width numbers to the first. Not collective. */
 TS_INLINE void ts_lanes_fold(float *x, const int width) {
 #pragma omp simd
