@@ -10,7 +10,7 @@ extern "C" {
 #include "cuda/attention_limits.h"
 }
 
-enum { DELTA_THREADS = 128, BOUNDS_THREADS = 128, MOST_HEAD_DIM = 256 };
+enum { DELTA_THREADS = 128, BOUNDS_THREADS = 128 };
 
 /* Tokens of a sequence: tiles of 64 in a dimension of a grid. */
 static const int64_t most_length = 65535 * 64;
@@ -47,8 +47,13 @@ static int first_optional(ts_op op) {
   return op == TS_OP_ATTENTION ? 3 : 6;
 }
 
+/* The input of queries. */
+static int query_input(ts_op op) {
+  return op == TS_OP_ATTENTION ? 0 : op == TS_OP_ATTENTION_DX ? 1 : 2;
+}
+
 static ts_attention_problem own_problem(const ts_graph *graph, const ts_node *node) {
-  const ts_tensor *q = &graph->tensor[node->in[node->op == TS_OP_ATTENTION ? 0 : 1]];
+  const ts_tensor *q = &graph->tensor[node->in[query_input(node->op)]];
   ts_attention_problem p = {};
   p.batch = q->shape.d[0];
   p.length = q->shape.d[1];
@@ -262,7 +267,7 @@ bool ts_cuda_attention_supported(const ts_graph *graph, const ts_node *node, con
     const char *why;
   } rules[] = {
       {dtype == TS_F32 || dtype == TS_BF16, "attention on a GPU is in fp32 or bf16"},
-      {p.head_dim <= MOST_HEAD_DIM, "attention on a GPU has heads of at most 256 elements"},
+      {p.head_dim <= TS_ATTENTION_MOST_HEAD_DIM, "attention on a GPU has heads of at most 256 elements"},
       {p.scale > 0, "attention on a GPU scales its scores by a positive number"},
       {p.length <= most_length, "attention on a GPU takes sequences of at most 4194240 tokens"},
       {ts_attention_grid(&p, p.kv_heads, 64).z <= 65535,
@@ -280,5 +285,6 @@ bool ts_cuda_attention_supported(const ts_graph *graph, const ts_node *node, con
 
 const ts_kernel *ts_cuda_attention(ts_op op) {
   static const ts_kernel row = {set_up_attention, launch_attention, take_down_attention}, none = {};
-  return op == TS_OP_ATTENTION || op == TS_OP_ATTENTION_DX ? &row : &none;
+  static const ts_kernel cached = {NULL, ts_attention_run_cached, NULL};
+  return op == TS_OP_ATTENTION_CACHED ? &cached : op == TS_OP_ATTENTION || op == TS_OP_ATTENTION_DX ? &row : &none;
 }

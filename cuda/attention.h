@@ -12,7 +12,7 @@ typedef struct ts_attention_bounds {
   alignas(8) int32_t lowest; /**< Both are read at once. */
   int32_t highest;
 } ts_attention_bounds;
-enum { TS_BOUNDS = 32 };
+enum { TS_BOUNDS = 32, TS_ATTENTION_MOST_HEAD_DIM = 256 };
 
 /** A call of ATTENTION or ATTENTION_DX, by value for the kernels. */
 typedef struct ts_attention_problem {
@@ -78,6 +78,9 @@ bool ts_attention_is_tiled(const ts_attention_problem *p, ts_dtype dtype);
 
 /** A call of either op by our kernels. Not collective. */
 void ts_attention_run_own(const ts_kernel_call *call);
+
+/** A call of ATTENTION_CACHED: heads of at most TS_ATTENTION_MOST_HEAD_DIM elements of fp32 or bf16. Not collective. */
+void ts_attention_run_cached(const ts_kernel_call *call);
 
 /** o and lse of other operands, bf16 and without dropout, in the shape of the call's node. Not collective. */
 void ts_attention_forward_of(const ts_kernel_call *call, const void *q, const void *k, const void *v, void *o,

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/** Whether ATTENTION or ATTENTION_DX \a node can run; needs no device.
+/** Whether ATTENTION, ATTENTION_DX or ATTENTION_CACHED \a node can run; needs no device.
  * \param [out] why  NULL, or what is wrong with the node, a phrase for a message; static.  Set when the answer is
  * false. Not collective. */
 bool ts_cuda_attention_supported(const ts_graph *graph, const ts_node *node, const char **why);

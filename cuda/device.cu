@@ -503,7 +503,7 @@ static const ts_reserve reserves[] = {
 
 static const char *refuses(ts_device *, const ts_graph *graph, const ts_node *node) {
   const char *why = NULL;
-  if (node->op == TS_OP_ATTENTION || node->op == TS_OP_ATTENTION_DX) {
+  if (ts_cuda_attention(node->op)->run != NULL) {
     (void) ts_cuda_attention_supported(graph, node, &why);
   }
   return why;

@@ -111,6 +111,13 @@ static const cut_case cases[] = {
     {TS_OP_ATTENTION, "with dropout", {Q, X, X, I(4, 3), L(1), L(4)}, {Q, LSE}, HEADS(0.5f), "b", "h"},
     {TS_OP_ATTENTION, "in a window with a softcap", {Q, X, X}, {Q, LSE}, CAPPED, "bh", "t"},
     {TS_OP_ATTENTION_DX, "in a window with a softcap", {Q, Q, X, X, Q, LSE}, {Q, X, X}, CAPPED, "bh", "t"},
+    {TS_OP_ATTENTION_CACHED,
+     "",
+     {F(4, 5, 8), F(4, 5, 8), Q, X, X, I(1)},
+     {F(4, 5, 8), F(4, 5, 8), Q},
+     HEADS(0),
+     "bh",
+     "t"},
     {TS_OP_ATTENTION_DX, "", {Q, Q, X, X, Q, LSE}, {Q, X, X}, HEADS(0), "bh", "t"},
     {TS_OP_HEAD_LOSS, "", {X, F(IDS, 8), I(4, 3)}, {D(1), D(1)}, {.head = {TS_F32, 1, 0}}, "bt", "vc"},
     {TS_OP_HEAD_LOSS_DX, "", {X, F(IDS, 8), I(4, 3), F(1)}, {X, F(IDS, 8)}, {.head = {TS_F32, 1, 0}}, "bt", "vc"},
@@ -126,6 +133,15 @@ static const cut_case cases[] = {
 
 static const ts_backend generic = {.name = "generic", .kernel = ts_cpu_kernels_generic};
 
+/* What a new version of an input begins as; else what is not written shows. */
+static void begin_output(run_case *run, int i) {
+  if (i < ts_op_get(run->op)->n_inplace) {
+    memcpy(run->out[i].data, run->in[i].data, run_bytes(&run->out[i]));
+  } else {
+    memset(run->out[i].data, 0x5a, run_bytes(&run->out[i]));
+  }
+}
+
 static run_case make(const cut_case *c) {
   run_case run = {.op = c->op, .attr = c->attr, .threads = 1};
   for (int i = 0; i < RUN_MAX && c->in[i].shape.n > 0; ++i, ++run.n_in) {
@@ -138,6 +154,7 @@ static run_case make(const cut_case *c) {
   }
   for (int i = 0; i < 4 && c->out[i].shape.n > 0; ++i, ++run.n_out) {
     run.out[i] = run_new(c->out[i].dtype, c->out[i].shape);
+    begin_output(&run, i);
   }
   return run;
 }
@@ -197,7 +214,7 @@ static double run_part(const run_case *whole, const ts_cut *cut, int64_t first, 
   }
   for (int i = 0; i < whole->n_out; ++i) {
     part.out[i] = take(&whole->out[i], cut->out[i], first, n);
-    memset(part.out[i].data, 0x5a, run_bytes(&part.out[i]));
+    begin_output(&part, i);
   }
   run_kernel(&generic, &part);
   for (int i = 0; i < whole->n_out; ++i) {

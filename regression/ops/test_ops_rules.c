@@ -62,6 +62,12 @@ static ts_piece piece[] = {{0, cuts, 0, 5}};
   }
 #define WINDOW(n) HEADS_OF(.softcap = 2, .causal = true, .window = n)
 #define RANDOM INTS(2, 3), LONGS(1), LONGS(2)
+#define CACHE NORMAL(2, 5, 4)
+#define K NORMAL(2, 3, 4)
+#define KEPT(n)                                                                                          \
+  {                                                                                                      \
+    .attention = {.heads = 4, .kv_heads = 2, .head_dim = 2, .scale = 0.5f, .causal = true, .window = n } \
+  }
 
 static const op_case cases[] = {
     {TS_OP_VIEW, "", 1, 1, {NORMAL(6, 8)}, {NORMAL(2, 4)}, {.view = {40, TS_SHAPE(2, 4)}}, ALL, ALL, 0, 0},
@@ -246,6 +252,19 @@ static const op_case cases[] = {
     {TS_OP_ATTENTION, "with a window", 3, 2, {X, X, X}, {X, NORMAL(2, 4, 3)}, WINDOW(2), 0, 0, 0, 320},
     {TS_OP_ATTENTION, "with a long window", 3, 2, {X, X, X}, {X, NORMAL(2, 4, 3)}, WINDOW(3), 0, 0, 0, 288},
     {TS_OP_ATTENTION_DX, "with a window", 6, 3, {X, X, X, X, X, NORMAL(2, 4, 3)}, {X, X, X}, WINDOW(2), 0, 0, 0, 640},
+    /* 4 H D for each of 6 tokens and 5 rows, or the 2 of a window */
+    {TS_OP_ATTENTION_CACHED, "", 6, 3, {CACHE, CACHE, X, K, K, INTS(1)}, {CACHE, CACHE, X}, KEPT(0), 0, 0, 0, 960},
+    {TS_OP_ATTENTION_CACHED,
+     "in a window",
+     6,
+     3,
+     {CACHE, CACHE, X, K, K, INTS(1)},
+     {CACHE, CACHE, X},
+     KEPT(2),
+     0,
+     0,
+     0,
+     384},
     {TS_OP_HEAD_LOSS,
      "",
      3,
@@ -525,6 +544,29 @@ static void test_attributes(void) {
       {TS_OP_ATTENTION, "a negative window", 3, 2, {X, X, X}, {X}, HEADS_OF(.causal = true, .window = -1), 0, 0, 0, 0},
       {TS_OP_ATTENTION, "a negative softcap", 3, 2, {X, X, X}, {X}, HEADS_OF(.softcap = -1), 0, 0, 0, 0},
       {TS_OP_ATTENTION, "a softcap that is no number", 3, 2, {X, X, X}, {X}, HEADS_OF(.softcap = NAN), 0, 0, 0, 0},
+      {TS_OP_ATTENTION_CACHED,
+       "caches of other heads",
+       6,
+       3,
+       {NORMAL(2, 5, 8), NORMAL(2, 5, 8), X, K, K, INTS(1)},
+       {X},
+       KEPT(0),
+       0,
+       0,
+       0,
+       0},
+      {TS_OP_ATTENTION_CACHED,
+       "no room",
+       6,
+       3,
+       {NORMAL(2, 0, 4), NORMAL(2, 0, 4), X, K, K, INTS(1)},
+       {X},
+       KEPT(0),
+       0,
+       0,
+       0,
+       0},
+      {TS_OP_ATTENTION_CACHED, "dropout", 6, 3, {CACHE, CACHE, X, K, K, INTS(1)}, {X}, HEADS, 0, 0, 0, 0},
       {TS_OP_ATTENTION, "an infinite softcap", 3, 2, {X, X, X}, {X}, HEADS_OF(.softcap = INFINITY), 0, 0, 0, 0},
       {TS_OP_ATTENTION_DX,
        "a window that is not causal",

@@ -87,6 +87,28 @@ const char *ts_shape_attention(const ts_graph *g, const ts_node *node, ts_dtype 
   return why;
 }
 
+const char *ts_shape_attention_cached(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const char *why = check_qkv(g, node, 2);
+  const ts_tensor *keys = ts_rule_in(g, node, 0), *q = ts_rule_in(g, node, 2), *k = ts_rule_in(g, node, 3);
+  bool fits = keys->shape.n == 3 && keys->shape.d[0] == k->shape.d[0] && keys->shape.d[2] == k->shape.d[2];
+  TS_RULE(why == NULL, why);
+  TS_RULE(keys->dtype == k->dtype && fits && ts_rule_is(g, node, 1, keys->dtype, keys->shape),
+          "keys and values are [B][K][kv_heads x head_dim], like k and v");
+  TS_RULE(keys->shape.d[1] > 0, "there is room for a key");
+  TS_RULE(ts_rule_is(g, node, 5, TS_I32, TS_SHAPE(1)), "past is [1] int32");
+  TS_RULE(node->attr.attention.causal && node->attr.attention.dropout == 0, "it is causal, and nothing is dropped");
+  for (int i = 0; i < 3; ++i) {
+    dtype[i] = q->dtype;
+    shape[i] = i < 2 ? keys->shape : q->shape;
+  }
+  return NULL;
+}
+
+const char *ts_index_attention_cached(const ts_node *node) {
+  (void) node;
+  return "";
+}
+
 const char *ts_index_attention(const ts_node *node) {
   (void) node;
   return "";
@@ -136,6 +158,10 @@ bool ts_cut_attention(const ts_graph *g, const ts_node *node, char index, ts_cut
   return cut_roles(g, node, "qkkd-s", "ql", index, cut);
 }
 
+bool ts_cut_attention_cached(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
+  return cut_roles(g, node, "kkqkk-", "kkq", index, cut);
+}
+
 bool ts_cut_attention_dx(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
   return cut_roles(g, node, "qqkkqld-s", "qkk", index, cut);
 }
@@ -162,6 +188,13 @@ double ts_flops_attention(const ts_graph *g, const ts_node *node) {
 
 double ts_flops_attention_dx(const ts_graph *g, const ts_node *node) {
   return 2 * product_flops(g, node, 1);
+}
+
+/* Of a full cache: each new token sees all that is kept. */
+double ts_flops_attention_cached(const ts_graph *g, const ts_node *node) {
+  const ts_shape *q = &ts_rule_in(g, node, 2)->shape, *keys = &ts_rule_in(g, node, 0)->shape;
+  int64_t window = node->attr.attention.window, seen = window > 0 && window < keys->d[1] ? window : keys->d[1];
+  return 4.0 * (double) ts_shape_count(q) * (double) seen;
 }
 
 void ts_gradient_attention(ts_gradients *gradients, const ts_node *node) {

@@ -27,6 +27,8 @@
 #define ts_attention_dropout TS_ISA_NAME(ts_attention_dropout)
 #define ts_attention_store TS_ISA_NAME(ts_attention_store)
 #define ts_attention_run TS_ISA_NAME(ts_attention_run)
+#define ts_attention_forward TS_ISA_NAME(ts_attention_forward)
+#define ts_attention_forward_bytes TS_ISA_NAME(ts_attention_forward_bytes)
 #define ts_attention_prepare TS_ISA_NAME(ts_attention_prepare)
 #define ts_attention_dx_run TS_ISA_NAME(ts_attention_dx_run)
 #define ts_attention_dx_prepare TS_ISA_NAME(ts_attention_dx_prepare)
@@ -61,7 +63,7 @@ typedef struct ts_attention {
   const int64_t *sample;
 } ts_attention;
 
-/** The problem of a node, for either op.  \a documents, \a seed, \a sample: the call's pointers, NULL while planning.
+/** The problem of a node, for any of the ops; length is that of q.  \a documents, \a seed, \a sample: the call's pointers, NULL while planning.
  * Not collective. */
 ts_attention ts_attention_of(const ts_graph *graph, const ts_node *node, const int32_t *documents, const int64_t *seed,
                              const int64_t *sample);
@@ -189,6 +191,23 @@ TS_INLINE void *ts_attention_take(char *base, size_t *at, size_t bytes) {
   *at += ts_cpu_align(bytes);
   return result;
 }
+
+/** A forward pass over given operands. */
+typedef struct ts_attention_operands {
+  const void *q, *k, *v; /**< [B][T][H D], [B][K][G D] twice. */
+  void *o;               /**< [B][T][H D]; not written for queries in places from K on. */
+  float *lse;            /**< [B][H][T], or NULL. */
+  int64_t past;          /**< The place of query 0 among the keys. */
+} ts_attention_operands;
+
+/** Bytes of workspace a thread of ts_attention_forward. Not collective. */
+size_t ts_attention_forward_bytes(const ts_attention *p);
+
+/** Attend, with \a threads threads. Not collective.
+ * \param [in] queries  The problem, length T.
+ * \param [in] keys  The same, length K: what is seen of them is asked of it. */
+void ts_attention_forward(const ts_attention *queries, const ts_attention *keys, const ts_attention_operands *x,
+                          int threads, void *workspace);
 
 /** The functions of the rows of ATTENTION and ATTENTION_DX. Not collective. */
 size_t ts_attention_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared);

@@ -116,28 +116,50 @@ static void forward_keys(const ts_attention *p, buffers *x, const void *k, const
   x->begun = true;
 }
 
-static void forward_queries(const ts_attention *p, const ts_kernel_call *call, buffers *x, int64_t b, int head,
-                            int64_t t) {
-  const void *q = call->in[0], *k = call->in[1], *v = call->in[2];
-  ts_attention_tile rows = ts_attention_rows(p, x->rows, q, b, t, TS_QUERIES, p->heads, head);
+/* Queries t .. of a head, as many of them as have a place among the keys. */
+static void forward_queries(const ts_attention *p, const ts_attention *keys, const ts_attention_operands *to,
+                            buffers *x, int64_t b, int head, int64_t t) {
+  ts_attention_tile rows = ts_attention_rows(p, x->rows, to->q, b, t, TS_QUERIES, p->heads, head);
   ts_attention_transpose(x->queries, rows, ts_attention_cells(p, p->columns));
   for (int i = 0; i < TS_QUERIES; ++i) {
     x->max[i] = TS_MASKED;
     x->sum[i] = 0;
   }
   x->begun = false;
-  ts_attention_view view = ts_attention_view_of(p, b, t);
+  int64_t place = to->past + t, left = keys->length - place;
+  ts_attention_view view = ts_attention_view_of(keys, b, place);
   for (int64_t j = ts_attention_next(&view, view.begin); j < view.end; j = ts_attention_next(&view, j + TS_KEYS)) {
-    forward_keys(p, x, k, v, b, head, t, j, ts_attention_keys(&view, j));
+    forward_keys(keys, x, to->k, to->v, b, head, place, j, ts_attention_keys(&view, j));
   }
-  float *lse = (float *) call->out[1] + (b * p->heads + head) * p->length;
   for (int i = 0; i < TS_QUERIES; ++i) {
-    if (t + i < p->length) {
-      lse[t + i] = x->max[i] + logf(x->sum[i]);
+    if (to->lse != NULL && t + i < p->length) {
+      to->lse[(b * p->heads + head) * p->length + t + i] = x->max[i] + logf(x->sum[i]);
     }
     x->sum[i] = 1.0f / x->sum[i];
   }
-  ts_attention_store(p, call->out[0], x->out, x->sum, b, t, TS_QUERIES, p->heads, head);
+  ts_attention_store(p, to->o, x->out, x->sum, b, t, (int) (left < TS_QUERIES ? left : TS_QUERIES), p->heads, head);
+}
+
+size_t ts_attention_forward_bytes(const ts_attention *p) {
+  return take_forward_buffers(p, NULL, &(buffers){0});
+}
+
+void ts_attention_forward(const ts_attention *queries, const ts_attention *keys, const ts_attention_operands *to,
+                          int threads, void *workspace) {
+  int64_t left = keys->length - to->past, reached = left < queries->length ? left : queries->length;
+  int64_t blocks = reached > 0 ? (reached + TS_QUERIES - 1) / TS_QUERIES : 0;
+  int64_t items = queries->batch * queries->heads * blocks;
+#pragma omp parallel num_threads(threads)
+  {
+    buffers x;
+    size_t bytes = take_forward_buffers(queries, NULL, &x);
+    take_forward_buffers(queries, (char *) workspace + (size_t) omp_get_thread_num() * bytes, &x);
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t item = 0; item < items; ++item) {
+      int64_t of_head = item / blocks, t = (blocks - 1 - item % blocks) * TS_QUERIES;
+      forward_queries(queries, keys, to, &x, of_head / queries->heads, (int) (of_head % queries->heads), t);
+    }
+  }
 }
 
 size_t ts_attention_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
@@ -146,26 +168,16 @@ size_t ts_attention_prepare(const ts_target *target, const ts_graph *graph, cons
   if (prepared != NULL) {
     *prepared = NULL;
   }
-  return ts_attention_bounds_bytes(&p) + (size_t) target->threads * take_forward_buffers(&p, NULL, &(buffers){0});
+  return ts_attention_bounds_bytes(&p) + (size_t) target->threads * ts_attention_forward_bytes(&p);
 }
 
 void ts_attention_run(const ts_kernel_call *call) {
   ts_attention p = ts_attention_of(call->graph, call->node, ts_call_optional(call, 3), ts_call_optional(call, 4),
                                    ts_call_optional(call, 5));
-  int64_t blocks = (p.length + TS_QUERIES - 1) / TS_QUERIES, items = p.batch * p.heads * blocks;
-  char *workspace = (char *) call->workspace + ts_attention_bounds_bytes(&p);
+  const ts_attention_operands to = {
+      .q = call->in[0], .k = call->in[1], .v = call->in[2], .o = call->out[0], .lse = call->out[1]};
   ts_attention_find_bounds(&p, call->workspace);
-#pragma omp parallel num_threads(call->threads)
-  {
-    buffers x;
-    size_t bytes = take_forward_buffers(&p, NULL, &x);
-    take_forward_buffers(&p, workspace + (size_t) omp_get_thread_num() * bytes, &x);
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t item = 0; item < items; ++item) {
-      int64_t of_head = item / blocks, t = (blocks - 1 - item % blocks) * TS_QUERIES;
-      forward_queries(&p, call, &x, of_head / p.heads, (int) (of_head % p.heads), t);
-    }
-  }
+  ts_attention_forward(&p, &p, &to, call->threads, (char *) call->workspace + ts_attention_bounds_bytes(&p));
 }
 
 const ts_kernel *TS_ISA_NAME(ts_cpu_attention)(ts_op op) {

@@ -3,7 +3,8 @@
 
 ts_attention ts_attention_of(const ts_graph *graph, const ts_node *node, const int32_t *documents, const int64_t *seed,
                              const int64_t *sample) {
-  const ts_tensor *q = &graph->tensor[node->in[node->op == TS_OP_ATTENTION ? 0 : 1]];
+  int queries = node->op == TS_OP_ATTENTION ? 0 : node->op == TS_OP_ATTENTION_DX ? 1 : 2;
+  const ts_tensor *q = &graph->tensor[node->in[queries]];
   ts_attention p = {.batch = q->shape.d[0],
                     .length = q->shape.d[1],
                     .heads = node->attr.attention.heads,
@@ -19,7 +20,7 @@ ts_attention ts_attention_of(const ts_graph *graph, const ts_node *node, const i
                     .threshold = ts_dropout_threshold(node->attr.attention.dropout),
                     .documents = documents,
                     .sample = sample};
-  int optional = node->op == TS_OP_ATTENTION ? 3 : 6;
+  int optional = queries == 0 ? 3 : 6;
   p.packed = node->n_in > optional && node->in[optional] != TS_NONE;
   p.window = p.window == 0 || p.window > p.length ? p.length : p.window;
   p.columns = (p.head_dim + TS_MICRO_COLUMNS - 1) / TS_MICRO_COLUMNS * TS_MICRO_COLUMNS;
