@@ -4,6 +4,7 @@
 #include "regression/deck_fixture.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 static void test_rows(void) {
   int n = ts_key_count(), bad = 0;
@@ -717,6 +718,57 @@ static void test_default_tokens(void) {
   ts_deck_destroy(&d);
 }
 
+/* generation_config.json's tokens, where it has some that the vocabulary has, else those of config.json. */
+static void test_stop_tokens(void) {
+  static const struct {
+    const char *config, *generation, *more, *tokens; /* generation NULL: no such file; tokens: printed, or an error */
+    bool good;
+  } rows[] = {
+      {"7", NULL, "", "stop_token_ids = []", true},
+      {"[7, 9]", NULL, "", "stop_token_ids = [7, 9]", true},
+      {"[900, 9]", NULL, "", "stop_token_ids = [9]", true},
+      {"null", "{\"eos_token_id\": 5}", "", "stop_token_ids = [5]", true},
+      {"7", "{\"eos_token_id\": [5, 300, -1, 6], \"top_k\": 50}", "", "stop_token_ids = [5, 6]", true},
+      {"[7, 9]", "{\"eos_token_id\": null}", "", "stop_token_ids = [7, 9]", true},
+      {"7", "{\"do_sample\": true}", "", "stop_token_ids = []", true},
+      {"7", "{\"eos_token_id\": [5]}", "stop_token_ids = [1, 2];", "stop_token_ids = [1, 2]", true},
+      {"7", NULL, "stop_token_ids = [256];", "model.stop_token_ids: 256 is not below vocab_size 256", false},
+      {"7", "{\"eos_token_id\": \"five\"}", "",
+       "generation_config.json: eos_token_id is neither a token nor a list of tokens", false},
+      {"7", "{\"eos_token_id\": [[5]]}", "",
+       "generation_config.json: eos_token_id is neither a token nor a list of tokens", false},
+      {"7", "{\"eos_token_id\": ", "", "generation_config.json", false},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    char *config = ts_format("{\"model_type\": \"gpt2\", \"n_embd\": 8, \"n_layer\": 1, \"n_head\": 1,"
+                             " \"n_positions\": 8, \"vocab_size\": 256, \"eos_token_id\": %s}",
+                             rows[i].config);
+    ts_free(fixture_file("config.json", config));
+    char *generation = fixture_file("generation_config.json", rows[i].generation != NULL ? rows[i].generation : "");
+    if (rows[i].generation == NULL) {
+      TS_CHECK(unlink(generation) == 0, "%s", generation);
+    }
+    char *text = ts_format("model = { from = \"%s\"; %s };\ntrain_batch_size = 4;\n", tap_directory(), rows[i].more);
+    ts_error err = {0};
+    ts_deck *d = NULL;
+    ts_text printed = {0};
+    if (ts_deck_read_text("good.cfg", text, NULL, 0, &d, &err) == TS_OK) {
+      ts_deck_print(d, &printed);
+    }
+    const char *found = rows[i].good ? printed.text : err.text;
+    tap_ok(found != NULL && (d != NULL) == rows[i].good && strstr(found, rows[i].tokens) != NULL,
+           "stop tokens of %s and %s: %s", rows[i].config, rows[i].generation != NULL ? rows[i].generation : "no file",
+           rows[i].tokens);
+    unlink(generation);
+    ts_text_free(&printed);
+    ts_error_clear(&err);
+    ts_deck_destroy(&d);
+    ts_free(generation);
+    ts_free(config);
+    ts_free(text);
+  }
+}
+
 static void test_round_trip(void) {
   static const char *const more[] = {
       "",
@@ -853,6 +905,7 @@ int main(void) {
   test_family_configs();
   test_from_path();
   test_default_tokens();
+  test_stop_tokens();
   test_round_trip();
   test_batch();
   test_manual();

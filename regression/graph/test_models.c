@@ -105,8 +105,9 @@ static void check_graph(const char *what, const ts_graph *g) {
 /* What a graph for each use has and has not. */
 static void test_uses(const char *what, const char *text) {
   ts_deck *deck = fixture_read(what, text, NULL);
-  ts_graph *train = ts_model_build(deck, TS_MODEL_TRAIN, B, T), *loss = ts_model_build(deck, TS_MODEL_LOSS, B, T),
-           *logits = ts_model_build(deck, TS_MODEL_LOGITS, B, T);
+  ts_graph *train = ts_model_build(deck, TS_MODEL_TRAIN, (ts_model_size){B, T, T}),
+           *loss = ts_model_build(deck, TS_MODEL_LOSS, (ts_model_size){B, T, T}),
+           *logits = ts_model_build(deck, TS_MODEL_LOGITS, (ts_model_size){B, T, T});
   check_graph(what, train);
   check_graph(what, loss);
   check_graph(what, logits);
@@ -131,7 +132,7 @@ static void test_uses(const char *what, const char *text) {
 /* Every float tensor between the embedding and the head is [B][T][...], however many heads there are. */
 static void test_activations(const char *what, const char *text) {
   ts_deck *deck = fixture_read(what, text, NULL);
-  ts_graph *g = ts_model_build(deck, TS_MODEL_TRAIN, B, T);
+  ts_graph *g = ts_model_build(deck, TS_MODEL_TRAIN, (ts_model_size){B, T, T});
   bool good = true;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_tensor *y = &g->tensor[g->node[n].out[0]];
@@ -155,7 +156,7 @@ static void test_dropout(void) {
               {"model.attn_pdrop=0.0", 3, false, true}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     ts_deck *deck = fixture_read("dropout", TINY_GPT2, (char *) rows[i].set);
-    ts_graph *g = ts_model_build(deck, TS_MODEL_TRAIN, B, T);
+    ts_graph *g = ts_model_build(deck, TS_MODEL_TRAIN, (ts_model_size){B, T, T});
     bool attention = false;
     for (ts_nid n = 0; n < g->n_nodes; ++n) {
       attention = attention || (g->node[n].op == TS_OP_ATTENTION && g->node[n].attr.attention.dropout > 0);
@@ -171,7 +172,7 @@ static void test_dropout(void) {
 /* Masks differ because every random op has its own name. */
 static void test_random_names(void) {
   ts_deck *deck = fixture_read("random names", TINY_GPT2, (char *) "model.n_layer=3");
-  ts_graph *g = ts_model_build(deck, TS_MODEL_TRAIN, B, T);
+  ts_graph *g = ts_model_build(deck, TS_MODEL_TRAIN, (ts_model_size){B, T, T});
   uint64_t key[64];
   int n_keys = 0;
   bool distinct = true;
@@ -192,7 +193,7 @@ static void test_random_names(void) {
 
 static void test_tied(void) {
   ts_deck *deck = fixture_read("tied llama", TINY_LLAMA, (char *) "model.tie_word_embeddings=true");
-  ts_graph *g = ts_model_build(deck, TS_MODEL_TRAIN, B, T);
+  ts_graph *g = ts_model_build(deck, TS_MODEL_TRAIN, (ts_model_size){B, T, T});
   ts_tid table = ts_graph_find(g, "model.embed_tokens.weight");
   const ts_node *loss = ts_graph_producer(g, ts_graph_marked(g, "loss"));
   tap_ok(table != TS_NONE && loss->in[1] == table && ts_graph_find(g, "lm_head.weight") == TS_NONE,
@@ -211,7 +212,7 @@ static void test_counts(void) {
               {"Llama 3.2 1B", LLAMA32_1B, 1235814400}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     ts_deck *deck = fixture_read(rows[i].name, rows[i].text, NULL);
-    ts_graph *g = ts_model_build(deck, TS_MODEL_TRAIN, 1, 128);
+    ts_graph *g = ts_model_build(deck, TS_MODEL_TRAIN, (ts_model_size){1, 128, 128});
     int64_t count = count_parameters(g);
     tap_ok(count == rows[i].parameters, "%s has %lld parameters", rows[i].name, (long long) count);
     ts_graph_destroy(&g);
@@ -224,7 +225,7 @@ static void test_counts(void) {
 static void test_flops(void) {
   ts_deck *deck = fixture_read("FLOPs", GPT2_124M, NULL);
   int64_t b = 2, t = 256;
-  ts_graph *g = ts_model_build(deck, TS_MODEL_LOSS, b, t);
+  ts_graph *g = ts_model_build(deck, TS_MODEL_LOSS, (ts_model_size){b, t, t});
   double flops = 0;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     ts_op op = g->node[n].op;
@@ -277,7 +278,7 @@ static void test_parameters(void) {
   } rows[] = {{"gpt2", TINY_GPT2, gpt2_parameters}, {"llama", TINY_LLAMA, llama_parameters}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     ts_deck *deck = fixture_read(rows[i].name, rows[i].text, NULL);
-    ts_graph *g = ts_model_build(deck, TS_MODEL_TRAIN, B, T);
+    ts_graph *g = ts_model_build(deck, TS_MODEL_TRAIN, (ts_model_size){B, T, T});
     expect_parameters(rows[i].name, g, rows[i].expected);
     ts_graph_destroy(&g);
     ts_deck_destroy(&deck);

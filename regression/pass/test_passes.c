@@ -46,7 +46,7 @@ static passed run(const char *text, const char *set, const char *more, ts_model_
   int n_sets = (set != NULL) + (more != NULL);
   TS_CHECK(ts_deck_read_text("test", text, sets, n_sets, &p.deck, &err) == TS_OK, "%s", err.text);
   TS_CHECK(ts_mesh_init(&p.mesh, (const int[]){1, 1, 1, 1, 1}, 1, 0, &err) == TS_OK, "%s", err.text);
-  p.graph = ts_model_build(p.deck, use, B, T);
+  p.graph = ts_model_build(p.deck, use, (ts_model_size){B, T, T});
   p.step = ts_step_of(use, 1, 1);
   p.context =
       (ts_pass_context){.deck = p.deck, .mesh = &p.mesh, .target = {backend, 0, false}, .use = use, .step = &p.step};

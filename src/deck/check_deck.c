@@ -267,6 +267,12 @@ static void check_token_ids(ts_reader *reader) {
   ts_deck_model *m = &reader->deck->model;
   int64_t *const ids[] = {&m->bos_token_id, &m->eos_token_id};
   static const char *const paths[] = {"model.bos_token_id", "model.eos_token_id"};
+  for (int i = 0; i < m->stop_token_ids.n; ++i) {
+    if (m->stop_token_ids.items[i] >= m->vocab_size) {
+      ts_reader_report(reader, TS_CHECK_TOKEN_IDS, "model.stop_token_ids", "%lld is not below vocab_size %lld",
+                       (long long) m->stop_token_ids.items[i], (long long) m->vocab_size);
+    }
+  }
   for (int i = 0; i < 2; ++i) {
     const ts_setting *setting = ts_reader_find(reader, paths[i]);
     if (*ids[i] >= m->vocab_size && setting != NULL && setting->from == TS_FROM_MODEL) {

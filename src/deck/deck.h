@@ -84,6 +84,7 @@ typedef struct ts_deck_model {
   double attn_pdrop, embd_pdrop, resid_pdrop;
   double initializer_range;
   int64_t bos_token_id, eos_token_id; /**< -1: none. */
+  ts_ints stop_token_ids;             /**< Tokens that end a generation; none: eos_token_id. */
 } ts_deck_model;
 
 /** `data`. */

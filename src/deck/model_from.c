@@ -26,7 +26,7 @@ static int first_known(const ts_value *list, int64_t vocabulary) {
   return 0;
 }
 
-/* Newer files list several tokens that end a text; generation stops at the first. */
+/* Newer files list several tokens that end a text; in training the first is the one. */
 static void first_token(ts_reader *reader, ts_value *section) {
   for (int i = 0; i < section->n; ++i) {
     ts_value *value = &section->items[i];
@@ -146,6 +146,60 @@ static char *find_file(const char *directory, const char *name) {
   return there ? path : NULL;
 }
 
+/* ---- where a generation stops ---- */
+
+/* A token, or the tokens of a list, of those that the vocabulary has. */
+static ts_value list_tokens(const ts_value *value, int64_t vocabulary) {
+  bool many = value->kind == TS_VALUE_LIST;
+  ts_value list = {.kind = TS_VALUE_LIST, .file = value->file, .line = value->line};
+  for (int i = 0; i < (many ? value->n : 1); ++i) {
+    const ts_value *token = many ? &value->items[i] : value;
+    if (token->kind == TS_VALUE_INT && token->integer >= 0 && token->integer < vocabulary) {
+      list.items = ts_realloc(list.items, (size_t) list.n + 1, sizeof *list.items);
+      list.items[list.n++] = *token;
+    }
+  }
+  return list;
+}
+
+static bool is_tokens(const ts_value *value) {
+  bool all = value->kind == TS_VALUE_INT || value->kind == TS_VALUE_LIST;
+  for (int i = 0; i < value->n && all; ++i) {
+    all = value->items[i].kind == TS_VALUE_INT;
+  }
+  return all;
+}
+
+/* The tokens of generation_config.json, or of config.json where that says nothing, as transformers has them. */
+static bool add_stop_tokens(ts_reader *reader, const char *directory, ts_value *section) {
+  char *path = find_file(directory, "generation_config.json");
+  ts_value json = {0};
+  ts_error problem = {0};
+  int own = find_entry(section, "eos_token_id"), theirs = -1;
+  bool good = path == NULL || ts_value_from_json(&reader->source, path, false, &json, &problem) == TS_OK;
+  if (good && path != NULL) {
+    theirs = find_entry(&json, "eos_token_id");
+    theirs = theirs >= 0 && json.items[theirs].kind == TS_VALUE_NULL ? -1 : theirs;
+  }
+  const ts_value *value = theirs >= 0 ? &json.items[theirs] : own >= 0 ? &section->items[own] : NULL;
+  if (good && theirs >= 0 && !is_tokens(value)) {
+    ts_error_add(&problem, "%s: eos_token_id is neither a token nor a list of tokens", path);
+    good = false;
+  }
+  if (good && value != NULL && (theirs >= 0 || value->kind == TS_VALUE_LIST)) {
+    add_entry(section, "stop_token_ids", list_tokens(value, vocabulary_of(section)));
+  }
+  if (!good) {
+    ts_error_add(reader->err, "model.from: %s", problem.text);
+  }
+  ts_error_clear(&problem);
+  ts_value_clear(&json);
+  ts_free(path);
+  return good;
+}
+
+/* ---- the directory ---- */
+
 /* \a path as it is called from anywhere; newly allocated. */
 static char *absolute(const char *path) {
   char *real = realpath(path, NULL), *here = getcwd(NULL, 0), *name;
@@ -222,7 +276,8 @@ static bool read_config(ts_reader *reader, const ts_setting *setting, const char
     ts_reader_note(reader, "model.from: %s is not there; %s is: enough to go on with that run, not to begin one", from,
                    kept);
   }
-  bool readable = ts_value_from_json(&reader->source, kept != NULL ? kept : path, false, &json, &problem) == TS_OK;
+  const char *file = kept != NULL ? kept : path;
+  bool readable = ts_value_from_json(&reader->source, file, false, &json, &problem) == TS_OK;
   if (readable) {
     take_text_part(reader, &json);
     int type = find_entry(&json, "model_type");
@@ -231,6 +286,9 @@ static bool read_config(ts_reader *reader, const ts_setting *setting, const char
     if (family != NULL) {
       read_as_family(family, &json);
     }
+    char *directory = ts_format("%.*s", (int) (strlen(file) - strlen("/config.json")), file);
+    readable = add_stop_tokens(reader, directory, &json);
+    ts_free(directory);
     first_token(reader, &json);
     ts_reader_take(reader, "model", &json, TS_FROM_MODEL);
   } else {

@@ -120,6 +120,9 @@ static const ts_key rows[] = {
     MODEL_NUMBER(initializer_range, "0.02", 1e3, OVERRIDE, "Standard deviation of initial weights."),
     INTEGER(model.bos_token_id, "-1", -1, SIZE, OVERRIDE, "Token that begins a text; -1 for none."),
     INTEGER(model.eos_token_id, "-1", -1, SIZE, OVERRIDE, "Token that ends a text; -1 for none."),
+    {STORED(INTS, model.stop_token_ids), .initial = "[]", .min = 0, .max = SIZE, .flags = OVERRIDE,
+     .help =
+         "Tokens at which generation stops (default: those of generation_config.json in `from`, else eos_token_id)."},
 
     ALIAS("model.n_embd", "model.hidden_size"),
     ALIAS("model.n_layer", "model.num_hidden_layers"),

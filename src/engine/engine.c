@@ -30,6 +30,9 @@ int ts_engine_threads(const ts_deck *deck, int local_ranks) {
 
 /* ---- creation ---- */
 
+/* Tokens that a run of generation is made for: one that was drawn, a short prompt, enough to keep products busy. */
+static const int64_t generation_lengths[TS_N_GENERATION] = {1, 16, 128};
+
 /* debug.dump: the graph after each pass, DIR/NN_PASS.txt, by rank 0. */
 typedef struct dump {
   const char *directory;
@@ -50,8 +53,8 @@ static void write_dump(const char *pass, const ts_graph *graph, void *user) {
   ts_text_free(&text);
 }
 
-/* A program with the state of the first one; the first has the layout. */
-static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_model_use use, int64_t batch) {
+/* A program that shares state with those before; the first has the layout. */
+static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_model_use use, ts_model_size size) {
   int first = 0;
   while (first < TS_N_PROGRAMS && e->program[first] == NULL) {
     ++first;
@@ -59,10 +62,11 @@ static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_
   ts_program_options options = {.deck = o->deck,
                                 .mesh = &e->mesh,
                                 .use = use,
-                                .batch = batch,
+                                .batch = size.batch,
                                 .target = {e->backend, ts_engine_threads(o->deck, ts_world_local_size(o->world)),
                                            ts_engine_may_use_cudnn(o->deck, e->backend)},
-                                .length = o->deck->data.sequence_length,
+                                .length = size.length,
+                                .context = size.context,
                                 .n_slots = o->n_slots,
                                 .layout = first < TS_N_PROGRAMS ? e->program[first]->layout : NULL};
   dump d = {.directory = o->deck->debug.dump};
@@ -75,7 +79,8 @@ static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_
 }
 
 static void add_programs(ts_engine *e, const ts_engine_options *o) {
-  int64_t batch = o->deck->train_micro_batch_size_per_gpu;
+  const ts_model_size batch = {.batch = o->deck->train_micro_batch_size_per_gpu,
+                               .length = o->deck->data.sequence_length};
   if ((o->abilities & TS_CAN_TRAIN) != 0) {
     add_program(e, TS_PROGRAM_TRAIN, o, TS_MODEL_TRAIN, batch);
   }
@@ -83,7 +88,12 @@ static void add_programs(ts_engine *e, const ts_engine_options *o) {
     add_program(e, TS_PROGRAM_EVALUATE, o, TS_MODEL_LOSS, batch);
   }
   if ((o->abilities & TS_CAN_GENERATE) != 0) {
-    add_program(e, TS_PROGRAM_GENERATE, o, TS_MODEL_LOGITS, 1);
+    int64_t context = o->context > 0 ? o->context : o->deck->data.sequence_length;
+    for (int i = 0; i < TS_N_GENERATION && (i == 0 || generation_lengths[i - 1] < context); ++i) {
+      int64_t length = generation_lengths[i] < context ? generation_lengths[i] : context;
+      add_program(e, TS_PROGRAM_GENERATE + i, o, TS_MODEL_LOGITS, (ts_model_size){1, length, context});
+    }
+    e->kept = (ts_kept){.token = ts_calloc((size_t) context, sizeof *e->kept.token), .context = context};
   }
 }
 
@@ -242,6 +252,7 @@ void ts_engine_destroy(ts_engine **engine) {
     return;
   }
   ts_executor_destroy(&e->executor);
+  ts_free(e->kept.token);
   for (int i = TS_N_PROGRAMS - 1; i >= 0; --i) { /* the first program owns the layout */
     ts_program_destroy(&e->program[i]);
   }
@@ -311,6 +322,7 @@ static void set_update(ts_engine *e, const ts_step_input *input, int slot) {
 ts_step_result ts_engine_train_step(ts_engine *e, const ts_step_input *input) {
   const int which = TS_PROGRAM_TRAIN, index = e->index[which];
   const ts_step *step = &e->program[which]->step;
+  ts_engine_forget(e);
   for (int64_t i = 0; i < step->n; ++i) {
     ts_run run = ts_step_run(step, i);
     ts_run_phase phase = step->kind[run.kind].phase;
@@ -352,22 +364,6 @@ void ts_engine_evaluate(ts_engine *e, const ts_batch *batch, double *loss_sum, d
   ts_executor_read_result(e->executor, e->index[which], "summary", summary);
   *loss_sum = summary[TS_SUMMARY_LOSS];
   *valid_tokens = summary[TS_SUMMARY_VALID];
-}
-
-void ts_engine_logits(ts_engine *e, const int32_t *tokens, int64_t n, float *logits) {
-  const int which = TS_PROGRAM_GENERATE, index = e->index[which];
-  const ts_program *p = e->program[which];
-  int64_t used = n < p->length ? n : p->length;
-  int32_t *window = ts_calloc((size_t) p->length + 1, sizeof *window);
-  memcpy(window, tokens + n - used, (size_t) used * sizeof *window);
-  ts_batch *batch = ts_batch_create(1, p->length, ts_engine_inputs(e));
-  ts_batch_set(batch, 0, 0, window, -1);
-  set_inputs(e, which, batch, (ts_run){0});
-  *(int32_t *) ts_executor_input(e->executor, index, 0, "index") = (int32_t) (used - 1);
-  ts_executor_run(e->executor, index, 0);
-  ts_executor_read_result(e->executor, index, "logits", logits);
-  ts_batch_destroy(&batch);
-  ts_free(window);
 }
 
 /* ---- what others may look at ---- */

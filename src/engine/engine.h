@@ -7,7 +7,21 @@
 #include "engine/lr_schedule.h"
 #include "engine/tessera.h"
 
-enum { TS_PROGRAM_TRAIN, TS_PROGRAM_EVALUATE, TS_PROGRAM_GENERATE, TS_N_PROGRAMS };
+/** What an engine has a program for.  Those of generation differ in how many tokens they take, the first one, and share
+ * what is kept; where the context is short the longer ones are missing. */
+enum {
+  TS_PROGRAM_TRAIN,
+  TS_PROGRAM_EVALUATE,
+  TS_PROGRAM_GENERATE,
+  TS_N_GENERATION = 3,
+  TS_N_PROGRAMS = TS_PROGRAM_GENERATE + TS_N_GENERATION
+};
+
+/** The tokens of which the programs' state has keys and values. */
+typedef struct ts_kept {
+  int32_t *token; /**< Owned; [context]. */
+  int64_t n, context;
+} ts_kept;
 
 struct ts_engine {
   ts_world *world;     /* borrowed */
@@ -20,6 +34,7 @@ struct ts_engine {
   ts_executor *executor;
   ts_lr_schedule schedule;
   int64_t updates; /* steps that were not skipped */
+  ts_kept kept;
 };
 
 /** The backend that run.device asks for, opened for this process; auto takes GPUs where every rank sees one.
@@ -43,6 +58,9 @@ void ts_engine_keep_choices(const ts_engine *engine);
 
 /** Give every parameter its first value. Collective over the world (errors are agreed). */
 ts_status ts_engine_initialise(ts_engine *engine, ts_error *err);
+
+/** Parameters have changed: no keys and values are kept any more. Not collective. */
+void ts_engine_forget(ts_engine *engine);
 
 /** Write elements [first, first + count) of a parameter wherever this rank keeps them: working values and master.
  * Not collective. */

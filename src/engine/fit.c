@@ -31,15 +31,16 @@ static ts_status check_host_memory(const ts_engine *e, ts_error *err) {
 
 /* ---- of a device ---- */
 
-/* What the executor takes in one piece: the state of the first program, the largest of the rest. */
+/* What the executor takes in one piece: the state that programs share, the largest of the rest. */
 static int64_t arena_bytes(const ts_program *const *program, int n) {
   int64_t bytes[TS_N_ARENAS] = {0}, all = 0;
   for (int i = n - 1; i >= 0; --i) {
     for (int a = TS_ARENA_STATE; program[i] != NULL && a < TS_N_ARENAS; ++a) {
       int64_t here = program[i]->plan->arena_bytes[a];
-      bytes[a] = ts_arenas[a].lifetime == TS_LIFETIME_STATE || here > bytes[a] ? here : bytes[a];
+      bytes[a] = here > bytes[a] ? here : bytes[a];
     }
   }
+  bytes[TS_ARENA_STATE] = ts_programs_share_state(program, n, NULL);
   for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
     all += bytes[a];
   }

@@ -22,11 +22,20 @@ static double uniform(uint64_t seed, int64_t position) {
   return ((double) words[0] + 0.5) * 0x1p-32;
 }
 
-static int32_t draw_token(candidate *list, int64_t n, const ts_generate_options *o, int64_t position) {
-  qsort(list, (size_t) n, sizeof *list, by_logit);
-  if (o->temperature <= 0) {
-    return list[0].token;
+/* The first of the most likely tokens. */
+static int32_t most_likely(const candidate *list, int64_t n) {
+  int64_t best = 0;
+  for (int64_t i = 1; i < n; ++i) {
+    best = list[i].logit > list[best].logit ? i : best;
   }
+  return list[best].token;
+}
+
+static int32_t draw_token(candidate *list, int64_t n, const ts_generate_options *o, int64_t position) {
+  if (o->temperature <= 0) {
+    return most_likely(list, n);
+  }
+  qsort(list, (size_t) n, sizeof *list, by_logit);
   int64_t k = o->top_k > 0 && o->top_k < n ? o->top_k : n;
   double total = 0;
   for (int64_t i = 0; i < k; ++i) {
@@ -42,21 +51,37 @@ static int32_t draw_token(candidate *list, int64_t n, const ts_generate_options 
   return list[k - 1].token;
 }
 
-void ts_generate(ts_engine *engine, const ts_deck *deck, int32_t *tokens, int64_t n, const ts_generate_options *o,
-                 void (*emit)(int32_t token, void *user), void *user) {
-  int64_t vocabulary = deck->model.vocab_size;
+static bool is_end(const ts_deck *deck, int32_t token) {
+  const ts_ints *stops = &deck->model.stop_token_ids;
+  bool end = stops->n == 0 && token == deck->model.eos_token_id;
+  for (int i = 0; i < stops->n; ++i) {
+    end = end || token == stops->items[i];
+  }
+  return end;
+}
+
+int64_t ts_generate_context(const ts_deck *deck, int64_t n, int64_t more) {
+  return n + more < deck->data.sequence_length ? n + more : deck->data.sequence_length;
+}
+
+int64_t ts_generate(ts_engine *engine, const ts_deck *deck, int32_t *tokens, int64_t n, const ts_generate_options *o,
+                    void (*emit)(int32_t token, void *user), void *user) {
+  int64_t vocabulary = deck->model.vocab_size, made = 0;
   float *logits = ts_malloc((size_t) vocabulary * sizeof *logits);
   candidate *list = ts_malloc((size_t) vocabulary * sizeof *list);
-  for (int64_t i = 0; i < o->n_tokens; ++i) {
-    ts_engine_logits(engine, tokens, n + i, logits);
+  bool end = false;
+  for (; made < o->n_tokens && !end; ++made) {
+    ts_engine_logits(engine, tokens, n + made, logits);
     for (int64_t v = 0; v < vocabulary; ++v) {
       list[v] = (candidate){logits[v], (int32_t) v};
     }
-    tokens[n + i] = draw_token(list, vocabulary, o, n + i);
-    if (emit != NULL) {
-      emit(tokens[n + i], user);
+    int32_t token = tokens[n + made] = draw_token(list, vocabulary, o, n + made);
+    end = is_end(deck, token);
+    if (emit != NULL && !end) {
+      emit(token, user);
     }
   }
   ts_free(list);
   ts_free(logits);
+  return made;
 }

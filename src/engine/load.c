@@ -301,6 +301,7 @@ static void take_numbers(loader *l) {
 
 ts_status ts_engine_load(ts_engine *e, const char *directory, const ts_checkpoint *c, ts_load what, ts_error *err) {
   loader l = {.engine = e, .directory = directory, .checkpoint = c, .what = what};
+  ts_engine_forget(e);
   ts_status status = check_model(e, directory, c, err);
   status = status == TS_OK ? read_owned(&l, err) : status;
   status = ts_world_agree(e->world, status, err);

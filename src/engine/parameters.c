@@ -56,6 +56,7 @@ static void write_holder(const ts_engine *e, const holder *h, int64_t at, int64_
 }
 
 void ts_engine_write_parameter(ts_engine *e, const ts_parameter *p, int64_t first, int64_t count, const float *value) {
+  ts_engine_forget(e);
   const ts_part *part = &ts_engine_layout(e)->part[p->part];
   holder holders[] = {find_holder(e, part, TS_STATE_PARAMETER), find_holder(e, part, TS_STATE_MASTER)};
   for (int64_t at = 0, n; at < p->count; at += n) {

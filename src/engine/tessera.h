@@ -34,6 +34,7 @@ typedef struct ts_engine_options {
   const ts_mesh *mesh;            /**< Copied; NULL: what the deck asks for (ts_deck_mesh). */
   unsigned abilities;             /**< Mask of TS_CAN_...; memory is planned for these. */
   int n_slots;                    /**< Micro-batches alive at a time, at most; 0 stands for 1. */
+  int64_t context;                /**< Of generation: tokens that are looked back on, at most; 0: as sequence_length. */
   bool loads;                     /**< The caller loads a checkpoint next: parameters get no first values. */
   ts_executor_observer *observer; /**< For timelines; NULL for none. */
   void *observer_user;
@@ -85,8 +86,11 @@ ts_step_result ts_engine_train_step(ts_engine *engine, const ts_step_input *inpu
  * Collective over the world. */
 void ts_engine_evaluate(ts_engine *engine, const ts_batch *batch, double *loss_sum, double *valid_tokens);
 
-/** Logits of the token after \a n tokens (1 <= n; the last sequence_length are used).
- * \param [out] logits  [vocab_size] fp32. Collective over the world: every rank gives the same tokens. */
+/** Logits of the token after \a n tokens, 1 <= n.  Keys and values of the tokens of the last call are kept: those that
+ * \a tokens begins with are not computed again, so a text that grows by a token costs one token.  Where n is more than
+ * the engine's context, the first tokens are left out, as few halves of a context as make the rest fit.
+ * \param [out] logits  [vocab_size] fp32; how they are rounded depends on how many tokens were computed together.
+ * Collective over the world: every rank gives the same tokens. */
 void ts_engine_logits(ts_engine *engine, const int32_t *tokens, int64_t n, float *logits);
 
 /** Read a parameter in fp32 (the master where there is one); its ranks hold all of it.

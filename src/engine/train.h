@@ -44,9 +44,15 @@ ts_status ts_data_read_deck(const ts_deck *deck, ts_data *data, ts_split split, 
 ts_status ts_validate(ts_engine *engine, ts_world *world, const ts_deck *deck, ts_data *data, double *loss,
                       int64_t *n_batches, ts_error *err);
 
-/** Continue \a tokens; rank 0 hands each new token to \a emit as it is made (NULL: nobody listens).
- * \param [in,out] tokens  Array of room for n + options->n_tokens ids. Collective over the world. */
-void ts_generate(ts_engine *engine, const ts_deck *deck, int32_t *tokens, int64_t n, const ts_generate_options *options,
-                 void (*emit)(int32_t token, void *user), void *user);
+/** Context of an engine that is to continue \a n tokens by \a more: all of them, as far as data.sequence_length goes.
+ * Not collective. */
+int64_t ts_generate_context(const ts_deck *deck, int64_t n, int64_t more);
+
+/** Continue \a tokens, until one of model.stop_token_ids (or, without any, model.eos_token_id) is made; every other one
+ * is handed to \a emit as it is made (NULL: nobody listens).
+ * \param [in,out] tokens  Array of room for n + options->n_tokens ids; one that ends the text is among them.
+ * \return how many were made, at most options->n_tokens. Collective over the world. */
+int64_t ts_generate(ts_engine *engine, const ts_deck *deck, int32_t *tokens, int64_t n,
+                    const ts_generate_options *options, void (*emit)(int32_t token, void *user), void *user);
 
 #endif

@@ -247,14 +247,16 @@ static ts_status open_all(ts_training *r, ts_error *err) {
   if (status != TS_OK) {
     return status;
   }
+  const char *prompt = r->options->prompt;
   bool validates = deck->run.evaluate_every > 0 && ts_data_samples(r->data, TS_SPLIT_VALIDATION) > 0;
-  unsigned abilities =
-      TS_CAN_TRAIN | (validates ? TS_CAN_EVALUATE : 0) | (r->options->prompt != NULL ? TS_CAN_GENERATE : 0);
-  const ts_engine_options options = {.world = r->world,
-                                     .deck = deck,
-                                     .mesh = &r->mesh,
-                                     .abilities = abilities,
-                                     .loads = r->resume.checkpoint != NULL || r->options->weights != NULL};
+  unsigned abilities = TS_CAN_TRAIN | (validates ? TS_CAN_EVALUATE : 0) | (prompt != NULL ? TS_CAN_GENERATE : 0);
+  const ts_engine_options options = {
+      .world = r->world,
+      .deck = deck,
+      .mesh = &r->mesh,
+      .abilities = abilities,
+      .context = prompt == NULL ? 0 : ts_generate_context(deck, (int64_t) strlen(prompt), r->options->n_generate),
+      .loads = r->resume.checkpoint != NULL || r->options->weights != NULL};
   status = ts_engine_create(&options, &r->engine, err);
   status = status == TS_OK ? load_state(r, err) : status;
   return status == TS_OK ? ts_world_agree(r->world, open_run_directory(r, err), err) : status;

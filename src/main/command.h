@@ -94,7 +94,7 @@ ts_status ts_check_prompt(const ts_deck *deck, const char *prompt, ts_error *err
  * nowhere but the seed), for commands that train nothing: one micro-batch a rank, as large as the deck says (1 when it
  * does not), whatever the batch triple is for training.  Collective over the world.
  * \return TS_BAD_INPUT, agreed; *engine is NULL then. */
-ts_status ts_create_engine(ts_world *world, ts_deck *deck, unsigned abilities, const char *checkpoint,
+ts_status ts_create_engine(ts_world *world, ts_deck *deck, unsigned abilities, int64_t context, const char *checkpoint,
                            ts_engine **engine, ts_error *err);
 
 /** The subcommands. `train` and `eval`, `generate` are collective over the world; the others not collective. */

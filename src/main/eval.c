@@ -23,7 +23,7 @@ static int evaluate_checkpoint(ts_world *world, ts_deck *deck, const char *check
   double loss = 0;
   int64_t batches = 0;
   ts_status status = ts_world_agree(world, ts_data_open_deck(deck, &data, err), err);
-  status = status == TS_OK ? ts_create_engine(world, deck, TS_CAN_EVALUATE, checkpoint, &engine, err) : status;
+  status = status == TS_OK ? ts_create_engine(world, deck, TS_CAN_EVALUATE, 0, checkpoint, &engine, err) : status;
   status = status == TS_OK ? ts_validate(engine, world, deck, data, &loss, &batches, err) : status;
   if (status == TS_OK && ts_world_rank(world) == 0) {
     (json ? print_loss_json : print_loss)(loss, batches);

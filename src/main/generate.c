@@ -43,9 +43,9 @@ ts_status ts_check_prompt(const ts_deck *deck, const char *prompt, ts_error *err
 static int continue_prompt(ts_world *world, ts_deck *deck, const char *checkpoint, const char *prompt,
                            const ts_generate_options *o, ts_error *err) {
   ts_engine *engine = NULL;
-  ts_status status = ts_create_engine(world, deck, TS_CAN_GENERATE, checkpoint, &engine, err);
+  int64_t n = (int64_t) strlen(prompt), context = ts_generate_context(deck, n, o->n_tokens);
+  ts_status status = ts_create_engine(world, deck, TS_CAN_GENERATE, context, checkpoint, &engine, err);
   if (status == TS_OK) {
-    int64_t n = (int64_t) strlen(prompt);
     int32_t *tokens = ts_malloc((size_t) (n + o->n_tokens + 1) * sizeof *tokens);
     for (int64_t i = 0; i < n; ++i) {
       tokens[i] = (unsigned char) prompt[i];

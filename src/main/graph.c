@@ -90,7 +90,8 @@ int ts_main_graph(const ts_arguments *arguments, ts_world *world, ts_error *err)
                                   .target = {backend, 1, ts_engine_may_use_cudnn(deck, backend)},
                                   .use = (ts_model_use) use,
                                   .batch = use == TS_MODEL_LOGITS ? 1 : deck->train_micro_batch_size_per_gpu,
-                                  .length = deck->data.sequence_length,
+                                  .length = use == TS_MODEL_LOGITS ? 1 : deck->data.sequence_length,
+                                  .context = deck->data.sequence_length,
                                   .last_pass = pass};
     ts_program *program = ts_program_create(&options);
     ts_text text = {0};

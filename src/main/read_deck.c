@@ -142,11 +142,15 @@ static ts_status use_one_micro_batch(ts_deck *deck, const ts_world *world, ts_me
   return TS_OK;
 }
 
-ts_status ts_create_engine(ts_world *world, ts_deck *deck, unsigned abilities, const char *checkpoint,
+ts_status ts_create_engine(ts_world *world, ts_deck *deck, unsigned abilities, int64_t context, const char *checkpoint,
                            ts_engine **engine, ts_error *err) {
   ts_mesh mesh;
-  const ts_engine_options options = {
-      .world = world, .deck = deck, .mesh = &mesh, .abilities = abilities, .loads = checkpoint != NULL};
+  const ts_engine_options options = {.world = world,
+                                     .deck = deck,
+                                     .mesh = &mesh,
+                                     .abilities = abilities,
+                                     .context = context,
+                                     .loads = checkpoint != NULL};
   *engine = NULL;
   ts_status status = use_one_micro_batch(deck, world, &mesh, err);
   if (status != TS_OK) {

@@ -38,7 +38,8 @@ static ts_tid turn(ts_model_builder *b, const ts_layer *layer, const char *base,
   ts_rope how = ts_model_rope(b->model, layer);
   ts_attr attr = {.rope = {.head_dim = head, .rotated = rotated}};
   double *frequency = ts_malloc((size_t) (rotated / 2) * sizeof *frequency);
-  ts_rope_frequencies(&how, rotated, b->length, frequency, &attr.rope.factor);
+  int64_t length = b->use == TS_MODEL_LOGITS ? b->size.context : b->size.length;
+  ts_rope_frequencies(&how, rotated, length, frequency, &attr.rope.factor);
   attr.rope.frequency = frequency;
   ts_tid y = ts_graph_add(b->at, &(ts_node){.op = TS_OP_ROPE,
                                             .name = ts_model_name_of(b, inside(b->family->attention, base).text).text,
@@ -219,10 +220,10 @@ static ts_tid embed(ts_model_builder *b, const ts_deck *deck, ts_tid *table) {
   return ts_model_dropout(b, "drop", x, b->model->embd_pdrop);
 }
 
-void ts_model_decoder(const ts_deck *deck, ts_model_use use, int64_t batch, int64_t length, ts_graph *g) {
+void ts_model_decoder(const ts_deck *deck, ts_model_use use, ts_model_size size, ts_graph *g) {
   const ts_deck_model *m = &deck->model;
   double dropout = fmax(m->embd_pdrop, fmax(m->attn_pdrop, m->resid_pdrop));
-  ts_model_builder b = ts_model_begin(deck, use, batch, length, dropout, g);
+  ts_model_builder b = ts_model_begin(deck, use, size, dropout, g);
   ts_tid table, x = embed(&b, deck, &table);
   for (int64_t i = 0; i < m->num_hidden_layers; ++i) {
     ts_model_unit(&b, "%s.%lld", b.family->layers, (long long) i);

@@ -6,9 +6,9 @@
 #include <math.h>
 #include <string.h>
 
-ts_graph *ts_model_build(const ts_deck *deck, ts_model_use use, int64_t batch, int64_t length) {
+ts_graph *ts_model_build(const ts_deck *deck, ts_model_use use, ts_model_size size) {
   ts_graph *graph = ts_graph_create();
-  ts_model_decoder(deck, use, batch, length, graph);
+  ts_model_decoder(deck, use, size, graph);
   return graph;
 }
 

@@ -14,8 +14,14 @@
 typedef enum ts_model_use {
   TS_MODEL_TRAIN, /**< Loss with dropout; to be differentiated. */
   TS_MODEL_LOSS,  /**< Loss without dropout. */
-  TS_MODEL_LOGITS /**< The logits [B][1][V] fp32 at input "index" [B] int32. */
+  TS_MODEL_LOGITS /**< Generation: the logits [B][1][V] fp32 at input "index" [B] int32.  Keys and values are kept. */
 } ts_model_use;
+
+/** The extents of a graph. */
+typedef struct ts_model_size {
+  int64_t batch, length; /**< Sequences, and the tokens of each that go through the model. */
+  int64_t context;       /**< LOGITS: tokens of which keys and values are kept, at least 1; not read elsewhere. */
+} ts_model_size;
 
 /** How a parameter begins. */
 typedef enum ts_init_kind { TS_INIT_ZERO, TS_INIT_ONE, TS_INIT_NORMAL } ts_init_kind;
@@ -30,10 +36,12 @@ ts_init ts_model_init(const ts_deck *deck, const char *parameter);
 
 /** Build the forward graph of the deck's model.  The deck was checked.
  * Inputs (leaves, role INPUT): input_ids [B][T] int32, labels [B][T] int32 (TRAIN, LOSS), positions [B][T] int32,
- * sample [B] int64 and scalar seed [1] int64 (TRAIN with dropout), index [B] int32 (LOGITS).
+ * sample [B] int64 and scalar seed [1] int64 (TRAIN with dropout), index [B] int32 and past [1] int32 (LOGITS).
+ * LOGITS has two STATE leaves a layer, UNIT.ATTENTION.key_cache and .value_cache [B][context][key heads x head_dim]:
+ * the tokens become rows past, past + 1 ... of them and see those before.
  * Results: outputs of the node named "loss" (loss sum, valid tokens) or "logits".
  * Units: the embeddings, each block, the final norm, the head (when not tied). Not collective.
  * \return a new graph, owned by the caller. */
-ts_graph *ts_model_build(const ts_deck *deck, ts_model_use use, int64_t batch, int64_t length);
+ts_graph *ts_model_build(const ts_deck *deck, ts_model_use use, ts_model_size size);
 
 #endif

@@ -47,24 +47,24 @@ static ts_tid input(ts_graph *g, const char *name, ts_dtype dtype, ts_shape shap
   return ts_graph_leaf(g, name, TS_ROLE_INPUT, dtype, shape, -1);
 }
 
-ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, int64_t batch, int64_t length, double dropout,
+ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, ts_model_size size, double dropout,
                                 ts_graph *g) {
-  ts_shape rows = TS_SHAPE(batch, length);
+  ts_shape rows = TS_SHAPE(size.batch, size.length);
   bool drops = use == TS_MODEL_TRAIN && dropout > 0;
   bool documents = use != TS_MODEL_LOGITS && strcmp(deck->data.packing, "documents") == 0;
   return (ts_model_builder){.model = &deck->model,
                             .family = ts_family_find(deck->model.model_type),
                             .at = ts_graph_site(g),
                             .use = use,
-                            .batch = batch,
-                            .length = length,
+                            .size = size,
                             .input_ids = input(g, "input_ids", TS_I32, rows),
                             .positions = input(g, "positions", TS_I32, rows),
                             .labels = use != TS_MODEL_LOGITS ? input(g, "labels", TS_I32, rows) : TS_NONE,
                             .documents = documents ? input(g, "documents", TS_I32, rows) : TS_NONE,
-                            .index = use == TS_MODEL_LOGITS ? input(g, "index", TS_I32, TS_SHAPE(batch)) : TS_NONE,
+                            .index = use == TS_MODEL_LOGITS ? input(g, "index", TS_I32, TS_SHAPE(size.batch)) : TS_NONE,
+                            .past = use == TS_MODEL_LOGITS ? input(g, "past", TS_I32, TS_SHAPE(1)) : TS_NONE,
                             .seed = drops ? ts_graph_leaf(g, "seed", TS_ROLE_SCALAR, TS_I64, TS_SHAPE(1), -1) : TS_NONE,
-                            .sample = drops ? input(g, "sample", TS_I64, TS_SHAPE(batch)) : TS_NONE};
+                            .sample = drops ? input(g, "sample", TS_I64, TS_SHAPE(size.batch)) : TS_NONE};
 }
 
 static ts_tid parameter(ts_model_builder *b, const char *base, const char *suffix, ts_shape shape) {
@@ -123,27 +123,45 @@ ts_tid ts_model_dropout(ts_model_builder *b, const char *base, ts_tid x, double 
   return ts_build_dropout(b->at, n.text, x, b->seed, b->sample, (float) p, ts_hash_name(n.text));
 }
 
+/* What is kept of k or v. */
+static ts_tid cache(ts_model_builder *b, const char *base, const char *suffix, ts_tid like) {
+  ts_shape shape = b->at.graph->tensor[like].shape;
+  shape.d[1] = b->size.context;
+  return ts_graph_state(b->at.graph, make_name(b, base, suffix).text, (ts_held){TS_STATE_CACHE, -1, true}, TS_F32,
+                        shape, b->at.unit);
+}
+
+static ts_tid attend_cached(ts_model_builder *b, const char *base, const ts_tid qkv[3], const ts_attr *attr) {
+  ts_tid keys = cache(b, base, ".key_cache", qkv[1]), values = cache(b, base, ".value_cache", qkv[2]);
+  ts_tid out = ts_graph_add(b->at, &(ts_node){.op = TS_OP_ATTENTION_CACHED,
+                                              .name = ts_model_name_of(b, base).text,
+                                              .n_in = 6,
+                                              .in = (ts_tid[]){keys, values, qkv[0], qkv[1], qkv[2], b->past},
+                                              .beta = TS_NONE,
+                                              .attr = *attr});
+  return out + 2;
+}
+
 ts_tid ts_model_attention(ts_model_builder *b, const char *base, const ts_tid qkv[3], double scale, int64_t window) {
   const ts_deck_model *m = b->model;
   ts_model_name n = ts_model_name_of(b, base);
   bool drops = b->use == TS_MODEL_TRAIN && m->attn_pdrop > 0;
+  const ts_attr attr = {.attention = {.heads = (int) m->num_attention_heads,
+                                      .kv_heads = (int) m->num_key_value_heads,
+                                      .head_dim = (int) m->head_dim,
+                                      .scale = (float) scale,
+                                      .window = window,
+                                      .softcap = (float) m->attn_logit_softcapping,
+                                      .causal = true,
+                                      .dropout = drops ? (float) m->attn_pdrop : 0,
+                                      .name = ts_hash_name(n.text)}};
+  if (b->use == TS_MODEL_LOGITS) {
+    return attend_cached(b, base, qkv, &attr);
+  }
   ts_tid in[] = {qkv[0], qkv[1], qkv[2], b->documents, b->seed, b->sample};
-  return ts_graph_add(b->at, &(ts_node){.op = TS_OP_ATTENTION,
-                                        .name = n.text,
-                                        .n_in = drops                     ? 6
-                                                : b->documents != TS_NONE ? 4
-                                                                          : 3,
-                                        .in = in,
-                                        .beta = TS_NONE,
-                                        .attr = {.attention = {.heads = (int) m->num_attention_heads,
-                                                               .kv_heads = (int) m->num_key_value_heads,
-                                                               .head_dim = (int) m->head_dim,
-                                                               .scale = (float) scale,
-                                                               .window = window,
-                                                               .softcap = (float) m->attn_logit_softcapping,
-                                                               .causal = true,
-                                                               .dropout = drops ? (float) m->attn_pdrop : 0,
-                                                               .name = ts_hash_name(n.text)}}});
+  int n_in = drops ? 6 : b->documents != TS_NONE ? 4 : 3;
+  return ts_graph_add(
+      b->at, &(ts_node){.op = TS_OP_ATTENTION, .name = n.text, .n_in = n_in, .in = in, .beta = TS_NONE, .attr = attr});
 }
 
 void ts_model_head(ts_model_builder *b, ts_tid x, ts_tid tied,

@@ -12,8 +12,9 @@ typedef struct ts_model_builder {
   const ts_family *family;
   ts_site at; /**< The graph, and the current unit. */
   ts_model_use use;
-  int64_t batch, length;
-  ts_tid input_ids, positions, labels, index;
+  ts_model_size size;
+  ts_tid input_ids, positions, labels;
+  ts_tid index, past;  /**< LOGITS; else TS_NONE. */
   ts_tid documents;    /**< TS_NONE unless samples hold several. */
   ts_tid seed, sample; /**< TS_NONE unless something is dropped. */
   char prefix[96];     /**< In front of every name, with its dot: "transformer.h.0." */
@@ -21,7 +22,7 @@ typedef struct ts_model_builder {
 
 /** Create the graph's leaves. Not collective.
  * \param [in] dropout  The family's largest dropout probability, to know whether seed and sample are inputs. */
-ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, int64_t batch, int64_t length, double dropout,
+ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, ts_model_size size, double dropout,
                                 ts_graph *graph);
 
 /** Begin the unit called by the formatted text; names of parameters and nodes get it and a dot in front.
@@ -60,7 +61,8 @@ ts_tid ts_model_add(ts_model_builder *b, const char *name, ts_tid x, ts_tid y);
 /** Dropout, or \a x itself when \a p is 0 or the graph is not for training. Not collective. */
 ts_tid ts_model_dropout(ts_model_builder *b, const char *name, ts_tid x, double p);
 
-/** Causal attention of q [B][T][H D] on k and v [B][T][G D] with the deck's softcap and attn_pdrop.
+/** Causal attention of q [B][T][H D] on k and v [B][T][G D] with the deck's softcap and attn_pdrop; for logits on all
+ * that is kept of the text, and k and v are kept.
  * \param [in] window  Tokens that are seen back; 0: all. Not collective. */
 ts_tid ts_model_attention(ts_model_builder *b, const char *name, const ts_tid qkv[3], double scale, int64_t window);
 
@@ -74,6 +76,6 @@ void ts_model_head(ts_model_builder *b, ts_tid x, ts_tid tied,
 bool ts_model_ends_in(const char *text, const char *end);
 
 /** Add the model of the deck's family to an empty graph; see ts_model_build. Not collective. */
-void ts_model_decoder(const ts_deck *deck, ts_model_use use, int64_t batch, int64_t length, ts_graph *graph);
+void ts_model_decoder(const ts_deck *deck, ts_model_use use, ts_model_size size, ts_graph *graph);
 
 #endif

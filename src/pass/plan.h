@@ -37,7 +37,7 @@ typedef enum ts_arena {
 
 /** How long an arena keeps what is written. */
 typedef enum ts_lifetime {
-  TS_LIFETIME_STATE,  /**< From step to step; all programs find it where the first one has it. */
+  TS_LIFETIME_STATE,  /**< From step to step; all programs find it where the first that has it does. */
   TS_LIFETIME_SLOT,   /**< For the runs of a micro-batch, until the slot's next one. */
   TS_LIFETIME_SCRATCH /**< From its first to its last instruction: of one run, where a step has several slots. */
 } ts_lifetime;

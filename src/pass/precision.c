@@ -1,12 +1,19 @@
-/* Working dtypes: with bf16, parameters and activations are bf16; statistics, losses and logits stay as they are. */
+/* Working dtypes: with bf16, parameters and activations are bf16, and what is kept of them; statistics, losses and
+ * logits stay as they are. */
 #include "graph/attribute.h"
 #include "graph/rewrite.h"
 #include "pass/pass.h"
+#include "pass/state.h"
 
-static void narrow_parameters(ts_rewrite *r, const ts_node *node) {
+static bool is_narrowed(const ts_tensor *leaf) {
+  bool kept = leaf->role == TS_ROLE_STATE && ts_state_get(leaf->held.state)->dtype == TS_WORKING;
+  return kept || leaf->role == TS_ROLE_PARAM;
+}
+
+static void narrow_leaves(ts_rewrite *r, const ts_node *node) {
   for (int i = 0; i < node->n_in; ++i) {
     ts_tid t = node->in[i];
-    if (t != TS_NONE && r->from->tensor[t].role == TS_ROLE_PARAM && r->map[t] == TS_NONE) {
+    if (t != TS_NONE && is_narrowed(&r->from->tensor[t]) && r->map[t] == TS_NONE) {
       ts_rewrite_leaf(r, t, TS_BF16);
     } else {
       ts_rewrite_tensor(r, t);
@@ -21,7 +28,7 @@ void ts_pass_precision(ts_graph **graph, ts_pass_context *context) {
   ts_rewrite r = ts_rewrite_begin(*graph);
   ts_tid logits = ts_graph_marked(r.from, "logits");
   for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
-    narrow_parameters(&r, &r.from->node[n]);
+    narrow_leaves(&r, &r.from->node[n]);
     ts_node node = ts_rewrite_node(&r, n);
     ts_dtype *dtype = ts_attributes_dtype(&node);
     if (dtype != NULL && r.from->node[n].out[0] != logits) {

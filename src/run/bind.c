@@ -40,27 +40,6 @@ static void prepare_program(ts_executor *e, ts_bound_program *p) {
   }
 }
 
-/* How far each tensor in STATE is from where its own plan puts it. */
-static void share_state(ts_bound_program *b, const ts_bound_program *first) {
-  const ts_graph *g = b->program->graph;
-  b->state = ts_calloc((size_t) g->n_tensors + 1, sizeof *b->state);
-  if (b == first) {
-    return;
-  }
-  ts_place *place = ts_storage_find(g);
-  for (ts_tid t = 0; t < g->n_tensors; ++t) {
-    const ts_tensor *root = &g->tensor[place[t].root];
-    if (root->role != TS_ROLE_STATE) {
-      continue;
-    }
-    ts_tid theirs = ts_graph_find(first->program->graph, root->name);
-    TS_CHECK(theirs != TS_NONE && ts_tensor_bytes(first->program->graph, theirs) == ts_tensor_bytes(g, place[t].root),
-             "state %s is not in the first program, or has another size there", root->name);
-    b->state[t] = first->program->plan->address[theirs].offset - b->program->plan->address[place[t].root].offset;
-  }
-  ts_free(place);
-}
-
 static void bind_transfers(ts_bound_node *b) {
   const ts_node *node = b->call.node;
   b->transfer = ts_calloc((size_t) node->attr.comm.n_pieces, sizeof *b->transfer);
@@ -117,9 +96,17 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, int slot) {
   }
 }
 
+static void share_state(ts_executor *e, const ts_program *const *programs) {
+  int64_t **moved = ts_calloc((size_t) e->n_programs, sizeof *moved);
+  e->arena_bytes[TS_ARENA_STATE] = (size_t) ts_programs_share_state(programs, e->n_programs, moved);
+  for (int i = 0; i < e->n_programs; ++i) {
+    e->program[i].state = moved[i];
+  }
+  ts_free(moved);
+}
+
 static void bind_program(ts_executor *e, ts_bound_program *p) {
   const ts_graph *g = p->program->graph;
-  share_state(p, &e->program[0]);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     for (int slot = 0; slot < p->program->step.n_slots && !ts_node_is_window(&g->node[n]); ++slot) {
       bind_node(e, p, n, slot);
@@ -143,6 +130,7 @@ ts_executor *ts_executor_create(const ts_program *const *programs, int n_program
     e->program[i].program = programs[i];
     prepare_program(e, &e->program[i]);
   }
+  share_state(e, programs);
   ts_bound_allocate(e);
   for (int i = 0; i < n_programs; ++i) {
     bind_program(e, &e->program[i]);

@@ -1,8 +1,8 @@
 /** \file
  * The executor: programs bound to memory, walked instruction by instruction.
  *
- * Programs of one engine share the state arena (by the names of their STATE leaves; the first program has them all),
- * the other arenas (the largest).  After creation nothing is allocated, but for events and recordings
+ * Programs of one engine share the state arena (by the names of their STATE leaves, ts_programs_share_state) and the
+ * other arenas (the largest).  After creation nothing is allocated, but for events and recordings
  * on a device in the first steps.
  *
  * On a device a run is queued and returns, with a copy of its inputs and scalars, so that it may outlive the step; the

@@ -10,13 +10,13 @@ enum { STAGING = 4 << 20 };
 
 /* ---- arenas ---- */
 
-/* The state of the first program, which has all of it; the largest of the rest. */
+/* The largest of each kind; what programs share is known. */
 static void measure_arenas(ts_executor *e) {
   for (int i = 0; i < e->n_programs; ++i) {
     for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
-      bool shared = ts_arenas[a].lifetime == TS_LIFETIME_STATE;
       size_t bytes = (size_t) e->program[i].program->plan->arena_bytes[a];
-      e->arena_bytes[a] = (shared ? i == 0 : bytes > e->arena_bytes[a]) ? bytes : e->arena_bytes[a];
+      bool larger = ts_arenas[a].lifetime != TS_LIFETIME_STATE && bytes > e->arena_bytes[a];
+      e->arena_bytes[a] = larger ? bytes : e->arena_bytes[a];
     }
   }
 }
@@ -94,7 +94,7 @@ void ts_bound_release(ts_executor *e) {
   e->backend->release(e->arena[TS_ARENA_STATE], (size_t) ts_executor_arena_bytes(e));
 }
 
-/* Move a program's state leaves to where the first program has them; windows move along with their leaf. */
+/* State lies where the programs share it. */
 void *ts_bound_address(const ts_executor *e, const ts_bound_program *b, ts_tid t, int slot) {
   if (t == TS_NONE) {
     return NULL;

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "graph/op.h"
+#include "pass/storage.h"
 
 ts_status ts_deck_mesh(const ts_deck *deck, int ranks, int rank, ts_mesh *mesh, ts_error *err) {
   const int size[TS_N_AXES] = {(int) deck->pipeline.stages, 0, (int) deck->expert_parallel.autoep_size,
@@ -44,7 +45,7 @@ ts_program *ts_program_create(const ts_program_options *o) {
   bool accumulates = o->use == TS_MODEL_TRAIN && o->deck->gradient_accumulation_steps > 0;
   program->step =
       ts_step_of(o->use, accumulates ? o->deck->gradient_accumulation_steps : 1, o->n_slots > 0 ? o->n_slots : 1);
-  program->graph = ts_model_build(o->deck, o->use, o->batch, o->length);
+  program->graph = ts_model_build(o->deck, o->use, (ts_model_size){o->batch, o->length, o->context});
   count_flops(program);
   ts_pass_context context = {.deck = o->deck,
                              .mesh = &program->mesh,
@@ -72,6 +73,65 @@ void ts_program_destroy(ts_program **program) {
   ts_plan_destroy(&p->plan);
   ts_free(p);
   *program = NULL;
+}
+
+/* ---- state that programs share ---- */
+
+/* Where one of the programs before has the leaf, -1 for nowhere. */
+static int64_t find_shared(const ts_program *const *programs, int before, const ts_tensor *leaf, int64_t bytes,
+                           int64_t *const *moved) {
+  for (int i = 0; i < before; ++i) {
+    const ts_graph *g = programs[i] != NULL ? programs[i]->graph : NULL;
+    ts_tid t = g != NULL ? ts_graph_find(g, leaf->name) : TS_NONE;
+    if (t != TS_NONE) {
+      TS_CHECK(ts_tensor_bytes(g, t) == bytes, "state %s has another size in another program", leaf->name);
+      return programs[i]->plan->address[t].offset + moved[i][t];
+    }
+  }
+  return -1;
+}
+
+/* The leaves of program i. \return the arena's end, \a end before them. */
+static int64_t share_leaves(const ts_program *const *programs, int i, int64_t end, int64_t *const *moved) {
+  const ts_graph *g = programs[i]->graph;
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    if (g->tensor[t].role == TS_ROLE_STATE) {
+      int64_t bytes = ts_tensor_bytes(g, t), at = find_shared(programs, i, &g->tensor[t], bytes, moved);
+      moved[i][t] = (at >= 0 ? at : end) - programs[i]->plan->address[t].offset;
+      end += at >= 0 ? 0 : ts_plan_align(bytes);
+    }
+  }
+  return end;
+}
+
+/* Windows and new versions go along with their leaf. */
+static void move_along(const ts_program *program, int64_t *moved) {
+  const ts_graph *g = program->graph;
+  ts_place *place = ts_storage_find(g);
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    moved[t] = g->tensor[place[t].root].role == TS_ROLE_STATE ? moved[place[t].root] : 0;
+  }
+  ts_free(place);
+}
+
+int64_t ts_programs_share_state(const ts_program *const *programs, int n, int64_t **moved) {
+  int64_t **of = ts_calloc((size_t) n + 1, sizeof *of), end = 0;
+  for (int i = 0; i < n; ++i) {
+    if (programs[i] != NULL) {
+      of[i] = ts_calloc((size_t) programs[i]->graph->n_tensors + 1, sizeof **of);
+      end = share_leaves(programs, i, end, of);
+    }
+  }
+  for (int i = 0; i < n; ++i) {
+    if (moved != NULL && programs[i] != NULL) {
+      move_along(programs[i], of[i]);
+      moved[i] = of[i];
+    } else {
+      ts_free(of[i]);
+    }
+  }
+  ts_free(of);
+  return end;
 }
 
 double ts_program_model_flops(const ts_program *program, double *full_attention) {

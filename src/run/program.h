@@ -18,6 +18,7 @@ typedef struct ts_program_options {
   ts_model_use use;
   int64_t batch;              /**< Sequences of one micro-batch of one rank. */
   int64_t length;             /**< Tokens of a sequence. */
+  int64_t context;            /**< LOGITS: tokens that are kept (model/model.h); else not read. */
   int n_slots;                /**< Micro-batches alive at a time, at most (pass/step.h); 0 stands for 1. */
   const ts_layout *layout;    /**< Layout of the engine's first program, borrowed; NULL makes (and owns) one. */
   const char *last_pass;      /**< Stop after this pass; NULL for all. */
@@ -43,6 +44,14 @@ typedef struct ts_program {
 /** The mesh the deck asks for on \a ranks ranks, seen from mesh rank \a rank. Not collective.
  * \return TS_BAD_INPUT when the grid does not multiply to the ranks, with the equation. */
 ts_status ts_deck_mesh(const ts_deck *deck, int ranks, int rank, ts_mesh *mesh, ts_error *err);
+
+/** Lay the state of several programs out in one arena: a leaf lies where the first program that has its name has it.
+ * A leaf that two programs have must be as large in both (checked). Not collective.
+ * \param [in] programs  \a n of them, or NULL for none.
+ * \param [out] moved  NULL, or for each program an array by tensor: bytes from where its own plan has what lies in
+ *                     STATE to where it is; the caller's (ts_free).
+ * \return the arena's bytes. */
+int64_t ts_programs_share_state(const ts_program *const *programs, int n, int64_t **moved);
 
 /** Build the model's graph and run the passes. Not collective. \return the program, end with ts_program_destroy. */
 ts_program *ts_program_create(const ts_program_options *options);

@@ -63,8 +63,8 @@ typedef struct ts_attention {
   const int64_t *sample;
 } ts_attention;
 
-/** The problem of a node, for any of the ops; length is that of q.  \a documents, \a seed, \a sample: the call's pointers, NULL while planning.
- * Not collective. */
+/** The problem of a node, for any of the ops; length is that of q.  \a documents, \a seed, \a sample: the call's
+ * pointers, NULL while planning. Not collective. */
 ts_attention ts_attention_of(const ts_graph *graph, const ts_node *node, const int32_t *documents, const int64_t *seed,
                              const int64_t *sample);
 

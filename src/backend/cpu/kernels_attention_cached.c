@@ -1,6 +1,6 @@
-/* Attention on what was kept.  Many new tokens go block by block, as in attention without a cache.  Of a few, each query
- * of a head takes the scores of all its keys, then the weighted sum of their values: keys and values are read once a
- * query, at the speed of memory, where blocks would want sixty-four queries. */
+/* Attention on what was kept.  Many new tokens go block by block, as in attention without a cache.  Of a few, each
+ * query of a head takes the scores of all its keys, then the weighted sum of their values: keys and values are read
+ * once a query, at the speed of memory, where blocks would want sixty-four queries. */
 #include "backend/cpu/attention.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/tile.h"
