@@ -46,11 +46,19 @@ static const bad_deck decks[] = {
      "run.seed: 99999999999999999999 does not fit in 64 bits"},
     {TS_CHECK_BIG, NULL, "run = { seed = 1e19; };\n", NULL, "run.seed: 1e+19 does not fit in 64 bits"},
     {TS_CHECK_FINITE, NULL, "gradient_clipping = 1e999;\n", NULL, "gradient_clipping: inf is too large"},
+    {TS_CHECK_FINITE, NULL, "", "model.rms_norm_eps=1e-60",
+     "model.rms_norm_eps: 1e-60 is too small; accepted: a number"},
     {TS_CHECK_RANGE, NULL, "zero_optimization = { stage = 4; };\n", NULL,
      "bad.cfg:4: zero_optimization.stage: 4 is out of range; accepted: an integer from 0 to 3"},
     {TS_CHECK_RANGE, NULL, "run = { steps = -1; };\n", NULL, "run.steps: -1 is out of range"},
     {TS_CHECK_RANGE, NULL, "", "model.vocab_size=0", "--set: model.vocab_size: 0 is out of range"},
     {TS_CHECK_RANGE, NULL, "", "model.hidden_size=99999999999", "model.hidden_size: 99999999999 is out of range"},
+    {TS_CHECK_RANGE, NULL, "", "model.num_hidden_layers=10001",
+     "10001 is out of range; accepted: an integer from 1 to"},
+    {TS_CHECK_RANGE, NULL, "", "model.rope_theta=0.5",
+     "model.rope_theta: 0.5 is out of range; accepted: a number of at"},
+    {TS_CHECK_RANGE, NULL, "", "model.rope_scaling={rope_type=\"linear\"; factor=1e-4;}", "factor: 0.0001 is out of"},
+    {TS_CHECK_RANGE, NULL, "", "model.rope_scaling.short_factor=[1e-4]", "short_factor: 0.0001 is out of range"},
     {TS_CHECK_RANGE, NULL, "optimizer = { params = { betas = [0.9, 1.0]; }; };\n", NULL, "betas: 1 is out of range"},
     {TS_CHECK_RANGE, NULL, "train_batch_size = 0;\n", NULL, "train_batch_size: 0 is out of range"},
     {TS_CHECK_WORD, NULL, "optimizer = { type = \"Rprop\"; };\n", NULL,
@@ -109,6 +117,10 @@ static const bad_deck decks[] = {
      "", "model.layer_types=[\"full_attention\"]", "model.layer_types: 1 entries for 3 layers"},
     {TS_CHECK_ROPE, NULL, "", "model.rope_scaling={rope_type=\"longrope\"; short_factor=[1.0]; long_factor=[1.0];}",
      "model.rope_scaling.short_factor: 1 numbers; longrope wants one for each of 8 pairs"},
+    {TS_CHECK_ROPE, NULL, "",
+     "model={max_position_embeddings=1; rope_scaling={rope_type=\"longrope\"; factor=2.0; "
+     "short_factor=[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]; long_factor=[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];};}",
+     "longrope needs more than one position of the pretraining"},
     {TS_CHECK_ROPE, NULL, "", "model={rope_theta=1.0; rope_scaling={rope_type=\"yarn\"; factor=4.0;};}",
      "model.rope_theta: 1: yarn needs a base above 1"},
     {TS_CHECK_ROPE, NULL, "",
@@ -121,6 +133,12 @@ static const bad_deck decks[] = {
      "num_key_value_heads=1; head_dim=2;}",
      "parameters are more than can be counted"},
     {TS_CHECK_SIZE, NULL, "", "train_batch_size=9000000000000000000", "tokens is more than can be counted"},
+    {TS_CHECK_SIZE,
+     "model = { model_type = \"llama\"; vocab_size = 9; hidden_size = 1; intermediate_size = 8; num_hidden_layers = "
+     "1;\n"
+     " num_attention_heads = 2147483647; num_key_value_heads = 1; head_dim = 1024; max_position_embeddings = 8; };\n"
+     "train_micro_batch_size_per_gpu = 1;\n",
+     "data = { sequence_length = 2147483647; };\n", NULL, "a batch of 2.15e+09 tokens is more than can be counted"},
     {TS_CHECK_VALIDATION, NULL, "data = { validation_fraction = 0.1; validation_path = \"v\"; };\n", NULL,
      "one of the two"},
     {TS_CHECK_ROUNDING, NULL, "", "bf16.stochastic_rounding=true",
@@ -166,6 +184,87 @@ static const bad_deck decks[] = {
     {TS_CHECK_BATCH, NULL, "train_batch_size = 9;\n", NULL,
      "9 is not a multiple of train_micro_batch_size_per_gpu 2 x "
      "gradient_accumulation_steps 1 (not given); accepted: a multiple of 2"},
+};
+
+/* A config.json, of which line 3 is wrong. */
+#define SIZES                                                                                     \
+  "\"vocab_size\": 64, \"hidden_size\": 32, \"intermediate_size\": 48, \"num_hidden_layers\": 2," \
+  " \"num_attention_heads\": 4, \"max_position_embeddings\": 64"
+#define CONFIG(type, more) "{\n\"model_type\": \"" type "\", " SIZES ",\n" more "}"
+
+typedef struct bad_config {
+  ts_deck_check check;
+  const char *text, *expected;
+} bad_config;
+
+static const bad_config configs[] = {
+    {TS_N_DECK_CHECKS, CONFIG("mixtral", "\"num_local_experts\": 8"),
+     "config.json:2: model.model_type: \"mixtral\" is not there yet; accepted: gpt2, llama,"},
+    {TS_N_DECK_CHECKS, CONFIG("gpt_oss", "\"sliding_window\": 128"), "\"gpt_oss\" is not there yet"},
+    {TS_N_DECK_CHECKS, CONFIG("lama", "\"use_cache\": true"),
+     "config.json:2: model.model_type: \"lama\" is not known; accepted: gpt2, llama,"},
+    {TS_N_DECK_CHECKS, "{\"model_type\": [\"llama\"], " SIZES "}",
+     "config.json:1: model.model_type: a list of 1 is not a string"},
+    {TS_N_DECK_CHECKS, "{" SIZES "}", "config.json: model.model_type: missing: Model family. Accepted: gpt2, llama,"},
+    {TS_CHECK_REQUIRED,
+     "{\"model_type\": \"llama\", \"vocab_size\": 9, \"hidden_size\": null, \"intermediate_size\": 8,"
+     " \"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, \"head_dim\": 8,"
+     " \"max_position_embeddings\": 8}",
+     "config.json: model.hidden_size: missing: Width of the model"},
+    {TS_CHECK_REQUIRED_BY,
+     "{\"model_type\": \"llama\", \"vocab_size\": 9, \"hidden_size\": 8, \"num_hidden_layers\": 1,"
+     " \"num_attention_heads\": 4, \"max_position_embeddings\": 8}",
+     "config.json: model.intermediate_size: missing: model.model_type = \"llama\" needs it"},
+    {TS_CHECK_REFUSED, CONFIG("llama", "\"quantization_config\": {\"quant_method\": \"fp8\"}"),
+     "config.json:3: model.quantization_config: refused, not there yet: quantised weights; accepted: to leave it out"},
+    {TS_CHECK_REFUSED, CONFIG("llama", "\"num_experts\": 60"),
+     "model.num_experts: refused, not there yet: mixtures of experts; accepted: 0"},
+    {TS_CHECK_REFUSED, CONFIG("granite", "\"num_local_experts\": 8"),
+     "model.num_local_experts: refused, not there yet"},
+    {TS_CHECK_REFUSED, CONFIG("llama", "\"n_routed_experts\": 64"), "model.n_routed_experts: refused, not there yet"},
+    {TS_CHECK_REFUSED, CONFIG("gemma3_text", "\"use_bidirectional_attention\": true"),
+     "model.use_bidirectional_attention: refused, not there yet: attention that sees what comes later"},
+    {TS_CHECK_REFUSED, CONFIG("gpt2", "\"scale_attn_by_inverse_layer_idx\": true"),
+     "model.scale_attn_by_inverse_layer_idx: refused, not there yet"},
+    {TS_CHECK_REFUSED, CONFIG("gpt2", "\"add_cross_attention\": true"), "model.add_cross_attention: refused"},
+    {TS_CHECK_REFUSED, CONFIG("llama", "\"is_encoder_decoder\": true"), "model.is_encoder_decoder: refused"},
+    {TS_CHECK_WORD_LATER, CONFIG("llama", "\"hidden_act\": \"relu2\""), "model.hidden_act: \"relu2\" is not there yet"},
+    {TS_CHECK_WORD, CONFIG("llama", "\"hidden_act\": \"mish\""), "model.hidden_act: \"mish\" is not known"},
+    {TS_CHECK_TYPE, CONFIG("mistral", "\"num_key_value_heads\": 4, \"sliding_window\": \"all\""),
+     "config.json:3: model.sliding_window: \"all\" is not an integer"},
+    {TS_CHECK_WORD, CONFIG("olmo3", "\"layer_types\": [\"full_attention\", \"chunked_attention\", \"full_attention\"]"),
+     "model.layer_types: \"chunked_attention\" is not known; accepted: full_attention, sliding_attention"},
+    {TS_CHECK_LAYERS, CONFIG("gemma2", "\"layer_types\": [\"full_attention\"]"),
+     "config.json:3: model.layer_types: 1 entries for 2 layers"},
+    {TS_CHECK_LAYERS, CONFIG("smollm3", "\"no_rope_layers\": [1, 1, 0]"),
+     "model.no_rope_layers: 3 entries for 2 layers"},
+    {TS_CHECK_WORD, CONFIG("llama", "\"rope_scaling\": {\"rope_type\": \"mrope\", \"factor\": 2.0}"),
+     "config.json:3: model.rope_scaling.rope_type: \"mrope\" is not known; accepted: default, linear, dynamic"},
+    {TS_CHECK_TYPE, CONFIG("llama", "\"rope_parameters\": [7.0]"), "model.rope_parameters: must be a section"},
+    {TS_CHECK_TWICE,
+     CONFIG("llama", "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0},\n"
+                     "\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 4.0}"),
+     "config.json:4: model.rope_parameters.factor: 4, but model.rope_scaling.factor is 2 at "},
+    {TS_CHECK_REQUIRED_BY, CONFIG("llama", "\"rope_scaling\": {\"type\": \"yarn\"}"),
+     "config.json: model.rope_scaling.factor: missing: model.rope_scaling.rope_type = \"yarn\" needs it"},
+    {TS_CHECK_ROPE,
+     CONFIG("phi3", "\"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": [1]}"),
+     "config.json:3: model.rope_scaling.long_factor: 1 numbers; longrope wants one for each of 4 pairs"},
+    {TS_CHECK_KV_HEADS, CONFIG("llama", "\"num_key_value_heads\": 3"),
+     "config.json:3: model.num_key_value_heads: num_attention_heads 4 is not a multiple of num_key_value_heads 3"},
+    {TS_CHECK_RANGE, CONFIG("qwen3", "\"num_key_value_heads\": 4, \"head_dim\": 0"),
+     "model.head_dim: 0 is out of range"},
+    {TS_CHECK_BIG, CONFIG("llama", "\"head_dim\": 1e300"), "model.head_dim: 1e+300 does not fit in 64 bits"},
+    {TS_CHECK_ROTARY, CONFIG("gpt_neox", "\"rotary_pct\": 0.4"),
+     "config.json:3: model.rotary_pct: 0.4 of heads of 8 are 3 elements"},
+    {TS_N_DECK_CHECKS, CONFIG("llama", "\"head_dim\": 8, \"head_dim\": 8"),
+     "config.json:3: json: duplicate object key near '\"head_dim\"'"},
+    {TS_N_DECK_CHECKS, CONFIG("llama", "\"head_dim\": 1e400"),
+     "config.json:3: json: real number overflow near '1e400'"},
+    {TS_N_DECK_CHECKS, "{\n\"model_type\": \"llama\", \"hidden_size\": 3",
+     "config.json:2: json: '}' expected near end"},
+    {TS_N_DECK_CHECKS, "", "config.json:1: json: '[' or '{' expected near end of file"},
+    {TS_N_DECK_CHECKS, "[1]", "config.json:1: json: the file must hold an object"},
 };
 
 /* What the libraries find, so that no check of ours could be turned off; and a list that then lacks its keys. */
@@ -240,6 +339,25 @@ static void test_conflict(void) {
   tap_ok(message == NULL, "--set decides a conflict");
   ts_free(message);
   ts_free(more);
+}
+
+/* The parser's errors, and a model_type, without which there is nothing to go on with, are not turned off. */
+static void test_configs(void) {
+  char *model = ts_format("model = { from = \"%s\"; };\ntrain_micro_batch_size_per_gpu = 1;\n", tap_directory());
+  for (size_t i = 0; i < sizeof configs / sizeof *configs; ++i) {
+    bad_deck bad = {configs[i].check, model, "", NULL, configs[i].expected};
+    ts_free(fixture_file("config.json", configs[i].text));
+    expect(&bad, "config.json");
+    ts_deck_test_disable(bad.check);
+    char *message = read_error(&bad);
+    if (bad.check < TS_N_DECK_CHECKS) {
+      tap_ok(message == NULL, "%s off: it passes%s%s", ts_deck_check_name(bad.check), message != NULL ? " not: " : "",
+             message != NULL ? message : "");
+    }
+    ts_free(message);
+    ts_deck_test_disable(TS_N_DECK_CHECKS);
+  }
+  ts_free(model);
 }
 
 /* As many micro-batch sizes as may be, and one more. */
@@ -368,6 +486,7 @@ static void test_limits(void) {
 int main(void) {
   test_limits();
   test_checks();
+  test_configs();
   test_conflict();
   test_many_groups();
   test_many_sizes();

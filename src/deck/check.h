@@ -17,7 +17,7 @@
   X(TYPE)          /* a string where a number belongs */                      \
   X(WHOLE)         /* 5.5 where an integer belongs */                         \
   X(BIG)           /* an integer beyond 64 bits */                            \
-  X(FINITE)        /* a number too large for a double */                      \
+  X(FINITE)        /* too large for a double, or too small for a float */     \
   X(RANGE)         /* below or above what the row accepts */                  \
   X(WORD)          /* a word that is not one of the accepted */               \
   X(WORD_LATER)    /* a word that is known but not there yet, or no more */   \

@@ -3,6 +3,7 @@
 #include "deck/reader.h"
 #include "family/family.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Sizes in bytes stay well below 2^63 when elements x 16 (master, moments, gradient) stay below this. */
@@ -217,6 +218,11 @@ static void check_factors(ts_reader *reader, const char *path, const ts_reals *l
   }
 }
 
+/* Positions of the pretraining. */
+static int64_t pretrained_length(const ts_deck_model *m, const ts_deck_rope *r) {
+  return r->original_max_position_embeddings > 0 ? r->original_max_position_embeddings : m->max_position_embeddings;
+}
+
 static void check_rope_section(ts_reader *reader, const char *section, const ts_deck_rope *r, const char *base,
                                double theta) {
   char *low = ts_format("%s.low_freq_factor", section), *near = ts_format("%s.short_factor", section);
@@ -229,7 +235,7 @@ static void check_rope_section(ts_reader *reader, const char *section, const ts_
   if (strcmp(r->rope_type, "yarn") == 0 && theta <= 1) {
     ts_reader_report(reader, TS_CHECK_ROPE, base, "%g: yarn needs a base above 1", theta);
   }
-  if (longrope && r->original_max_position_embeddings == 1) {
+  if (longrope && pretrained_length(&reader->deck->model, r) == 1) {
     ts_reader_report(reader, TS_CHECK_ROPE, near, "longrope needs more than one position of the pretraining");
   }
   if (longrope) {
@@ -299,7 +305,7 @@ static void check_size(ts_reader *reader) {
                      parameters);
   }
   double tokens = (double) d->train_batch_size * (double) d->data.sequence_length;
-  double widest = (double) (m->vocab_size > m->intermediate_size ? m->vocab_size : m->intermediate_size);
+  double widest = fmax(heads, (double) (m->vocab_size > m->intermediate_size ? m->vocab_size : m->intermediate_size));
   double micro = (double) d->train_micro_batch_size_per_gpu * (double) d->data.sequence_length * widest;
   if (tokens > MOST_BYTES || micro * 16 > MOST_BYTES) {
     ts_reader_report(reader, TS_CHECK_SIZE, "data.sequence_length",

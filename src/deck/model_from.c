@@ -279,6 +279,7 @@ static bool read_config(ts_reader *reader, const ts_setting *setting, const char
   const char *file = kept != NULL ? kept : path;
   bool readable = ts_value_from_json(&reader->source, file, false, &json, &problem) == TS_OK;
   if (readable) {
+    reader->config = json.file;
     take_text_part(reader, &json);
     int type = find_entry(&json, "model_type");
     const ts_family *family =

@@ -29,7 +29,8 @@ typedef struct ts_setting {
 typedef struct ts_reader {
   ts_deck *deck;
   ts_error *err;
-  const char *name; /**< The deck's file, for messages. */
+  const char *name;   /**< The deck's file, for messages. */
+  const char *config; /**< The config.json that was read, likewise; NULL for none. */
   ts_source source;
   ts_setting *settings;
   int n_settings, capacity;

@@ -9,10 +9,12 @@
 #define MODEL_INTEGER(field, initial_, min_, flags_, help_) INTEGER(model.field, initial_, min_, SIZE, flags_, help_)
 #define MODEL_NUMBER(field, initial_, max_, flags_, help_) NUMBER(model.field, initial_, 0, max_, flags_, help_)
 #define NULLS TS_KEY_NULL
+#define MOST_LAYERS 10000  /* numbers of nodes stay far below 2^31, and plans are made in hours at most */
+#define LEAST_STRETCH 1e-3 /* angles stay where sines of doubles mean something */
 #define ROPE(section, what)                                                                                       \
   WORD(model.section.rope_type, "default", "default|linear|dynamic|llama3|yarn|longrope|su", NULL, FAMILY,        \
        "How " what " are stretched beyond the pretraining."),                                                     \
-      MODEL_NUMBER(section.factor, "1.0", 1e6, OPEN_MIN | FAMILY, "Stretch of the " what "."),                    \
+      NUMBER(model.section.factor, "1.0", LEAST_STRETCH, 1e6, FAMILY, "Stretch of the " what "."),                \
       MODEL_NUMBER(section.low_freq_factor, "1.0", HUGE_REAL, OPEN_MIN | FAMILY,                                  \
                    "llama3: wavelengths above original positions / this are stretched in full."),                 \
       MODEL_NUMBER(section.high_freq_factor, "4.0", HUGE_REAL, OPEN_MIN | FAMILY,                                 \
@@ -28,15 +30,15 @@
       FLAG(model.section.truncate, "true", FAMILY, "yarn: bounds of the blend are rounded to whole dimensions."), \
       {STORED(REALS, model.section.short_factor),                                                                 \
        .initial = "[]",                                                                                           \
-       .min = 0,                                                                                                  \
+       .min = LEAST_STRETCH,                                                                                      \
        .max = HUGE_REAL,                                                                                          \
-       .flags = OPEN_MIN | FAMILY,                                                                                \
+       .flags = FAMILY,                                                                                           \
        .help = "longrope: divisors of the frequencies within the original positions."},                           \
       {STORED(REALS, model.section.long_factor),                                                                  \
        .initial = "[]",                                                                                           \
-       .min = 0,                                                                                                  \
+       .min = LEAST_STRETCH,                                                                                      \
        .max = HUGE_REAL,                                                                                          \
-       .flags = OPEN_MIN | FAMILY,                                                                                \
+       .flags = FAMILY,                                                                                           \
        .help = "longrope: divisors of the frequencies beyond the original positions."},                           \
       MODEL_INTEGER(section.original_max_position_embeddings, NULL, 1, FAMILY, "Positions of the pretraining.")
 #define MODEL_FLAG(field, help_) FLAG(model.field, "false", FAMILY, help_)
@@ -62,6 +64,7 @@
   }
 #define GENERATION "a default of another program's text generation"
 #define HEADS "describes a head that is not the language model's"
+#define EXPERTS "mixtures of experts"
 #define NEUTRAL(name, type_, initial_, reason) LATER("model." name, type_, initial_, reason)
 
 static const ts_key rows[] = {
@@ -74,7 +77,7 @@ static const ts_key rows[] = {
     MODEL_INTEGER(vocab_size, NULL, 1, REQUIRED, "Size of the vocabulary; 256 for text as bytes."),
     MODEL_INTEGER(hidden_size, NULL, 1, REQUIRED, "Width of the model."),
     MODEL_INTEGER(intermediate_size, NULL, 1, 0, "Width of the MLP; gpt2's default is 4 x hidden_size."),
-    MODEL_INTEGER(num_hidden_layers, NULL, 1, REQUIRED, "Number of transformer blocks."),
+    INTEGER(model.num_hidden_layers, NULL, 1, MOST_LAYERS, REQUIRED, "Number of transformer blocks."),
     MODEL_INTEGER(num_attention_heads, NULL, 1, REQUIRED, "Query heads; divide hidden_size unless head_dim is given."),
     MODEL_INTEGER(num_key_value_heads, NULL, 1, FAMILY, "Key and value heads (default: the query heads)."),
     MODEL_INTEGER(head_dim, NULL, 1, FAMILY, "Width of a head (default: hidden_size / num_attention_heads)."),
@@ -86,12 +89,12 @@ static const ts_key rows[] = {
     MODEL_NUMBER(layer_norm_epsilon, "1e-5", 1, OPEN_MIN | FAMILY, "Added to the variance in LayerNorm."),
     WORD(model.hidden_act, NULL, "silu|swish|gelu|gelu_new|gelu_pytorch_tanh|gelu_fast|relu", "quick_gelu|tanh|relu2",
          0, "Activation of the MLP; gelu is the exact one, gelu_new and gelu_pytorch_tanh the tanh form."),
-    MODEL_NUMBER(rope_theta, "10000.0", HUGE_REAL, OPEN_MIN | FAMILY, "Base of the rotary frequencies."),
+    NUMBER(model.rope_theta, "10000.0", 1, HUGE_REAL, FAMILY, "Base of the rotary frequencies."),
     MODEL_NUMBER(partial_rotary_factor, "1.0", 1, OPEN_MIN | FAMILY,
                  "The part of each head that rotary positions turn."),
     ROPE(rope_scaling, "rotary positions"),
-    MODEL_NUMBER(rope_local_base_freq, "10000.0", HUGE_REAL, OPEN_MIN | FAMILY,
-                 "Base of the rotary frequencies of layers with a window."),
+    NUMBER(model.rope_local_base_freq, "10000.0", 1, HUGE_REAL, FAMILY,
+           "Base of the rotary frequencies of layers with a window."),
     ROPE(rope_local, "rotary positions of layers with a window"),
     MODEL_INTEGER(sliding_window, "0", 0, FAMILY | NULLS, "Tokens that attention sees back, itself included; 0: all."),
     MODEL_FLAG(use_sliding_window, "Some layers have the window."),
@@ -154,6 +157,9 @@ static const ts_key rows[] = {
     NEUTRAL("add_cross_attention", BOOL, "false", "cross attention"),
     NEUTRAL("is_encoder_decoder", BOOL, "false", "encoder-decoder models"),
     NEUTRAL("quantization_config", ANY, NULL, "quantised weights"),
+    NEUTRAL("num_experts", INT, "0", EXPERTS),
+    NEUTRAL("num_local_experts", INT, "0", EXPERTS),
+    NEUTRAL("n_routed_experts", INT, "0", EXPERTS),
     NONE("model.reorder_and_upcast_attn", BOOL, "false", "attention weights are always computed in fp32"),
 
     FOREIGN("pretraining_tp", "products of the pretraining were split; transformers does not read it"),

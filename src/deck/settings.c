@@ -39,7 +39,8 @@ static char *format_list(const char *format, va_list arguments) {
 
 ts_status ts_reader_report(const ts_reader *reader, ts_deck_check check, const char *path, const char *format, ...) {
   const ts_setting *setting = ts_reader_find(reader, path);
-  char *where = ts_reader_where(reader, setting);
+  bool of_config = setting == NULL && reader->config != NULL && strncmp(path, "model.", strlen("model.")) == 0;
+  char *where = of_config ? ts_strdup(reader->config) : ts_reader_where(reader, setting);
   va_list arguments;
   va_start(arguments, format);
   char *text = format_list(format, arguments);

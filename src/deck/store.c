@@ -2,6 +2,7 @@
 #include "base/memory.h"
 #include "deck/reader.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,6 +138,9 @@ static bool take_number(const ts_target *t, const ts_value *value, double *field
   }
   if (!isfinite(value->real)) {
     return fail_value(t, TS_CHECK_FINITE, value, "is too large");
+  }
+  if (value->real != 0 && fabs(value->real) < FLT_MIN) { /* kernels would take it for zero, "none" */
+    return fail_value(t, TS_CHECK_FINITE, value, "is too small");
   }
   if (!in_range(t, value)) {
     return false;

@@ -2,10 +2,11 @@
 
 #include <stddef.h>
 #include <string.h>
+#include <strings.h>
 
 const ts_family *ts_family_find(const char *model_type) {
   const ts_family *const *family = ts_families;
-  while (*family != NULL && strcmp((*family)->model_type, model_type) != 0) {
+  while (*family != NULL && strcasecmp((*family)->model_type, model_type) != 0) {
     ++family;
   }
   return *family;

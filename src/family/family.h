@@ -103,7 +103,7 @@ typedef struct ts_family {
 /** The rows, ended by NULL. */
 extern const ts_family *const ts_families[];
 
-/** The row of a model_type, or NULL. Not collective. */
+/** The row of a model_type, whatever its case, or NULL. Not collective. */
 const ts_family *ts_family_find(const char *model_type);
 
 /** Key \a i of a family, from 0; NULL after the last.  No two have one path. Not collective. */

@@ -17,14 +17,19 @@ static json_t *json_of_reals(const ts_reals *list) {
   return array;
 }
 
+static bool is_longrope(const ts_deck_rope *r) {
+  return strcmp(r->rope_type, "longrope") == 0 || strcmp(r->rope_type, "su") == 0;
+}
+
 /* Numbers that a kind has; those with a meaning of "not given" only when they are. */
 static void add_rope_numbers(json_t *to, const ts_deck_rope *r) {
   bool llama3 = strcmp(r->rope_type, "llama3") == 0, yarn = strcmp(r->rope_type, "yarn") == 0;
+  bool longrope = is_longrope(r);
   const struct {
     bool there;
     const char *name;
     double value;
-  } rows[] = {{r->factor != 1 || !(r->short_factor.n > 0), "factor", r->factor},
+  } rows[] = {{r->factor != 1 || !longrope, "factor", r->factor},
               {llama3, "low_freq_factor", r->low_freq_factor},
               {llama3, "high_freq_factor", r->high_freq_factor},
               {yarn, "beta_fast", r->beta_fast},
@@ -43,7 +48,7 @@ static void add_rope_numbers(json_t *to, const ts_deck_rope *r) {
   if (r->original_max_position_embeddings > 0) {
     json_object_set_new(to, "original_max_position_embeddings", json_integer(r->original_max_position_embeddings));
   }
-  if (r->short_factor.n > 0) {
+  if (longrope) {
     json_object_set_new(to, "short_factor", json_of_reals(&r->short_factor));
     json_object_set_new(to, "long_factor", json_of_reals(&r->long_factor));
   }
@@ -53,7 +58,7 @@ static json_t *rope_scaling(const ts_deck_rope *r) {
   if (strcmp(r->rope_type, "default") == 0) {
     return json_null();
   }
-  json_t *scaling = json_pack("{s:s}", "rope_type", strcmp(r->rope_type, "su") == 0 ? "longrope" : r->rope_type);
+  json_t *scaling = json_pack("{s:s}", "rope_type", is_longrope(r) ? "longrope" : r->rope_type);
   add_rope_numbers(scaling, r);
   return scaling;
 }
