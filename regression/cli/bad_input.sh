@@ -226,6 +226,69 @@ test_weights() {
     --set model.num_hidden_layers=3
 }
 
+# FAMILY|what sed does to its config.json|what its weights then are: one row a family
+disagreements='
+gpt2|s/"n_inner": null/"n_inner": 50/|tensor h.0.mlp.c_fc.weight is F32 .32, 128.; .* .32, 50.
+llama|s/"attention_bias": false/"attention_bias": true/|hf: there is no tensor model.layers.1.self_attn.o_proj.bias
+mistral|s/"head_dim": 8/"head_dim": 6/|tensor model.layers.1.self_attn.k_proj.weight is F32 .16, 36.; .* .12, 36.
+qwen2|s/"qwen2"/"qwen3"/; s/"hidden_act"/"head_dim": 6, &/|hf: there is no tensor model.layers.2.self_attn.k_norm.weight
+qwen3|s/"tie_word_embeddings": true/"tie_word_embeddings": false/|hf: there is no tensor lm_head.weight
+gemma|s/"gemma"/"gemma2"/|hf: there is no tensor model.layers.1.pre_feedforward_layernorm.weight
+gemma2|s/"num_key_value_heads": 2/"num_key_value_heads": 4/|tensor model.layers.0.self_attn.v_proj.weight is F32 .16, 36.; .* .32, 36.
+gemma3_text|s/"vocab_size": 67/"vocab_size": 68/|tensor model.embed_tokens.weight is F32 .67, 36.; .* .68, 36.
+phi3|s/"num_key_value_heads": 1/"num_key_value_heads": 3/|tensor model.layers.0.self_attn.qkv_proj.weight is F32 .60, 36.; .* .108, 36.
+olmo2|s/"num_key_value_heads": 2/"num_key_value_heads": 1/|tensor model.layers.0.self_attn.k_norm.weight is F32 .12.; .* .6.
+olmo3|s/"olmo3"/"mistral"/; s/"hidden_act"/"head_dim": 6, &/|hf: there is no tensor model.layers.1.input_layernorm.weight
+smollm3|s/"intermediate_size": 29/"intermediate_size": 30/|tensor model.layers.2.mlp.down_proj.weight is F32 .36, 29.; .* .36, 30.
+granite|s/"mlp_bias": false/"mlp_bias": true/|hf: there is no tensor model.layers.0.mlp.gate_proj.bias
+gpt_neox|s/"intermediate_size": 50/"intermediate_size": 48/|tensor gpt_neox.layers.0.mlp.dense_4h_to_h.weight is F32 .32, 50.; .* .32, 48.
+starcoder2|s/"starcoder2"/"qwen2"/|hf: there is no tensor model.layers.0.mlp.gate_proj.weight
+'
+
+# config.json and weights of one model that disagree; of config.json there may be notes.
+test_disagreement() {
+  echo "$disagreements" | sed '/^$/d' > "$scratch/rows"
+  while IFS='|' read -r family change pattern; do
+    mkdir hf
+    cp "$golden/$family/model.safetensors" hf
+    sed "$change" "$golden/$family/config.json" > hf/config.json
+    snapshot > "$scratch/before"
+    run "$tessera" train "$golden/$family.cfg" --set model.from=hf --set "data.path=$golden/$family/tokens.bin" \
+      --set run.directory=run
+    ok "$family: its weights are others" said 2 "model.from: /.*$pattern"
+    ok "$family: said once, nothing written" both 'once "$pattern"' unchanged
+    rm -rf hf run
+  done < "$scratch/rows"
+}
+
+# sharded NAME PATTERN: three files, of which something is wrong.
+sharded() {
+  refused "$1" "$2" "$tessera" train "$golden/llama_sharded.cfg" --set model.from=hf \
+    --set "data.path=$golden/llama_sharded/tokens.bin" --set run.directory=run
+  rm -rf hf
+}
+
+new_shards() {
+  mkdir hf
+  cp "$golden/llama_sharded"/config.json "$golden/llama_sharded"/model* hf
+  chmod -R u+w hf
+}
+
+test_shards() {
+  new_shards
+  rm hf/model-00002-of-00003.safetensors
+  sharded "an index and no file" "model.from: /.*/hf/model-00002-of-00003.safetensors: No such file"
+  new_shards
+  sed -i 's/"model.norm.weight"/"model.form.weight"/' hf/model.safetensors.index.json
+  sharded "an index and no tensor" "model.from: /.*/hf/model.safetensors.index.json: .*model.form.weight"
+  new_shards
+  sed -i '/"model.layers.0.mlp.up_proj.weight"/d' hf/model.safetensors.index.json
+  sharded "a tensor that the index leaves out" "model.from: /.*/hf: there is no tensor model.layers.0.mlp.up_proj.weight"
+  new_shards
+  truncate -s 4000 hf/model-00003-of-00003.safetensors
+  sharded "a file that is cut off" "model.from: /.*/hf/model-00003-of-00003.safetensors: tensor .* end outside"
+}
+
 # ---- what a model does not read ----
 
 # unread NAME PATTERN [WORD]...: a run from the directory hf, on `ranks`, says so once and goes on.
@@ -355,6 +418,8 @@ test_batch
 test_json
 test_data
 test_weights
+test_disagreement
+test_shards
 test_unread
 test_death
 finish
