@@ -247,6 +247,7 @@ starcoder2|s/"starcoder2"/"qwen2"/|hf: there is no tensor model.layers.0.mlp.gat
 
 # config.json and weights of one model that disagree; of config.json there may be notes.
 test_disagreement() {
+  rm -rf hf
   echo "$disagreements" | sed '/^$/d' > "$scratch/rows"
   while IFS='|' read -r family change pattern; do
     mkdir hf

@@ -552,15 +552,16 @@ static ts_deck *read_model(const char *what, const char *config, const char *mor
 }
 
 static void test_gpt2_config(void) {
-  ts_deck *d = read_model("config.json of gpt2",
-                          "{\"model_type\": \"gpt2\", \"architectures\": [\"GPT2LMHeadModel\"], \"n_embd\": 768,"
-                          " \"n_layer\": 12, \"n_head\": 12, \"n_positions\": 1024, \"n_ctx\": 1024,"
-                          " \"vocab_size\": 50257,"
-                          " \"activation_function\": \"gelu_new\", \"bos_token_id\": 50256, \"eos_token_id\": 50256,"
-                          " \"layer_norm_epsilon\": 1e-05, \"resid_pdrop\": 0.1, \"n_inner\": null,"
-                          " \"task_specific_params\": {\"a\": {\"b\": 1}}, \"scale_attn_weights\": true,"
-                          " \"summary_type\": \"cls_index\", \"use_cache\": true, \"novelty\": 3}",
-                          "resid_pdrop = 0.0;");
+  ts_deck *d =
+      read_model("config.json of gpt2",
+                 "{\"model_type\": \"gpt2\", \"architectures\": [\"GPT2LMHeadModel\"], \"n_embd\": 768,"
+                 " \"n_layer\": 12, \"n_head\": 12, \"n_positions\": 1024, \"n_ctx\": 1024,"
+                 " \"vocab_size\": 50257,"
+                 " \"activation_function\": \"gelu_new\", \"bos_token_id\": 50256, \"eos_token_id\": 50256,"
+                 " \"layer_norm_epsilon\": 1e-05, \"resid_pdrop\": 0.1, \"n_inner\": null,"
+                 " \"task_specific_params\": {\"a\": {\"b\": 1}}, \"scale_attn_weights\": true,"
+                 " \"summary_type\": \"cls_index\", \"use_cache\": true, \"novelty\": 3, \"no\\nvel\\u001b\": 3}",
+                 "resid_pdrop = 0.0;");
   tap_ok(d->model.hidden_size == 768 && d->model.intermediate_size == 3072 && d->model.vocab_size == 50257 &&
              d->model.eos_token_id == 50256 && d->model.tie_word_embeddings && !d->model.from_config,
          "gpt2's config.json fills the model");
@@ -568,6 +569,7 @@ static void test_gpt2_config(void) {
   ts_text notes = {0};
   ts_deck_notes(d, &notes);
   tap_ok(strstr(notes.text, "novelty: unknown key of a config.json, ignored") != NULL &&
+             strstr(notes.text, "config.json: no?vel?: unknown key") != NULL &&
              strstr(notes.text, "resid_pdrop") != NULL && strstr(notes.text, "summary_type") == NULL,
          "unknown keys are said, foreign ones are not");
   ts_text_free(&notes);

@@ -120,7 +120,8 @@ static void take_text_part(ts_reader *reader, ts_value *section) {
   if (part < 0 || section->items[part].kind != TS_VALUE_SECTION) {
     return;
   }
-  static const char *const outer[] = {"bos_token_id", "eos_token_id", "tie_word_embeddings", "initializer_range"};
+  static const char *const outer[] = {"bos_token_id", "eos_token_id", "tie_word_embeddings", "initializer_range",
+                                      "quantization_config"};
   ts_value text = section->items[part];
   section->items[part] = (ts_value){0};
   for (size_t i = 0; i < sizeof outer / sizeof *outer; ++i) {
@@ -130,8 +131,10 @@ static void take_text_part(ts_reader *reader, ts_value *section) {
       section->items[at] = (ts_value){0};
     }
   }
-  ts_reader_note(reader, "%s: of \"%s\" the text part is taken", text.file,
-                 type >= 0 && section->items[type].kind == TS_VALUE_STRING ? section->items[type].string : "");
+  ts_text whole = {0};
+  ts_value_describe(type >= 0 ? &section->items[type] : &(ts_value){0}, &whole);
+  ts_reader_note(reader, "%s: of %s the text part is taken", text.file, whole.text);
+  ts_text_free(&whole);
   ts_value_clear(section);
   *section = text;
 }

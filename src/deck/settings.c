@@ -2,6 +2,7 @@
 #include "base/memory.h"
 #include "deck/reader.h"
 
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,14 +107,25 @@ static char *explain_unknown(const ts_reader *reader, const char *path, ts_origi
   return text;
 }
 
-static void unknown_key(ts_reader *reader, const char *path, const ts_value *value, ts_origin_kind from) {
-  if (from == TS_FROM_MODEL) {
-    ts_reader_note(reader, "%s: %s: unknown key of a config.json, ignored", value->file, path + strlen("model."));
-    return;
+/* As part of a line: json's names may hold ends of lines and what terminals obey. */
+static char *printable(const char *name) {
+  char *shown = ts_strdup(name);
+  for (char *c = shown; *c != '\0'; ++c) {
+    *c = iscntrl((unsigned char) *c) ? '?' : *c;
   }
-  char *text = explain_unknown(reader, path, from);
-  report_value(reader, TS_CHECK_UNKNOWN_KEY, value, path, text);
-  ts_free(text);
+  return shown;
+}
+
+static void unknown_key(ts_reader *reader, const char *path, const ts_value *value, ts_origin_kind from) {
+  char *shown = printable(path);
+  if (from == TS_FROM_MODEL) {
+    ts_reader_note(reader, "%s: %s: unknown key of a config.json, ignored", value->file, shown + strlen("model."));
+  } else {
+    char *text = explain_unknown(reader, path, from);
+    report_value(reader, TS_CHECK_UNKNOWN_KEY, value, shown, text);
+    ts_free(text);
+  }
+  ts_free(shown);
 }
 
 /* Says which of two settings of one key stays; true when it is the new one. */

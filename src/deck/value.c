@@ -86,6 +86,12 @@ bool ts_value_equal(const ts_value *a, const ts_value *b) {
   return (a->kind != TS_VALUE_STRING || strcmp(a->string, b->string) == 0) && same_entries(a, b);
 }
 
+static void describe_string(const char *string, ts_text *to) {
+  char *shown = ts_format("%.40s%s", string, strlen(string) > 40 ? "..." : "");
+  ts_text_add_json(to, shown);
+  ts_free(shown);
+}
+
 void ts_value_describe(const ts_value *value, ts_text *to) {
   switch (value->kind) {
     case TS_VALUE_NULL: ts_text_add(to, "null"); break;
@@ -93,7 +99,7 @@ void ts_value_describe(const ts_value *value, ts_text *to) {
     case TS_VALUE_INT: ts_text_add(to, "%lld", (long long) value->integer); break;
     case TS_VALUE_REAL: ts_text_add(to, "%.15g", value->real); break;
     case TS_VALUE_BIG: ts_text_add(to, "%s", value->string); break;
-    case TS_VALUE_STRING: ts_text_add(to, "\"%.40s%s\"", value->string, strlen(value->string) > 40 ? "..." : ""); break;
+    case TS_VALUE_STRING: describe_string(value->string, to); break;
     case TS_VALUE_LIST: ts_text_add(to, "a list of %d", value->n); break;
     default: ts_text_add(to, "a section");
   }
