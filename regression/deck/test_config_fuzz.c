@@ -146,32 +146,32 @@ static void add_stranger(config *c, chance *at) {
   put(c, DRAW_OF(at, strangers), DRAW_OF(at, odd));
 }
 
-/* In the family's own spelling or the deck's. */
-static void add_of_family(config *c, chance *at) {
-  int n = 0;
+static const ts_family *any_family(chance *at) {
+  uint32_t n = 0;
   while (ts_families[n] != NULL) {
     ++n;
   }
-  const ts_family *family = ts_families[draw(at, (uint32_t) n)];
-  const ts_family_key *key;
-  for (n = 0; ts_family_key_at(family, n) != NULL; ++n) {
+  return ts_families[draw(at, n)];
+}
+
+/* In the family's own spelling or the deck's. */
+static void add_of_family(config *c, chance *at) {
+  const ts_family *family = any_family(at);
+  int n = 0;
+  while (ts_family_key_at(family, n) != NULL) {
+    ++n;
   }
-  key = ts_family_key_at(family, (int) draw(at, (uint32_t) n));
+  const ts_family_key *key = ts_family_key_at(family, (int) draw(at, (uint32_t) n));
   put(c, draw(at, 2) == 0 ? key->path : ts_family_key_name(key), DRAW_OF(at, odd));
 }
 
 static void change_type(config *c, chance *at) {
-  int n = 0, i = 0;
-  while (ts_families[n] != NULL) {
-    ++n;
-  }
-  while (i < c->n && strcmp(c->entry[i].key, "model_type") != 0) {
-    ++i;
-  }
-  if (i < c->n) {
-    ts_free(c->entry[i].value);
-    c->entry[i].value =
-        ts_format("\"%s%s\"", ts_families[draw(at, (uint32_t) n)]->model_type, draw(at, 4) == 0 ? "_moe" : "");
+  for (int i = 0; i < c->n; ++i) {
+    if (strcmp(c->entry[i].key, "model_type") == 0) {
+      const char *type = any_family(at)->model_type;
+      ts_free(c->entry[i].value);
+      c->entry[i].value = ts_format("\"%s%s\"", type, draw(at, 4) == 0 ? "_moe" : "");
+    }
   }
 }
 
