@@ -619,6 +619,9 @@ static void test_family_configs(void) {
       {"{\"model_type\": \"gemma2\", " SIZES
        ", \"hidden_act\": \"gelu\", \"hidden_activation\": \"gelu_pytorch_tanh\"}",
        "model.hidden_act", "\"gelu_pytorch_tanh\""},
+      {"{\"model_type\": \"GEMMA2\", " SIZES
+       ", \"hidden_act\": \"gelu\", \"hidden_activation\": \"gelu_pytorch_tanh\"}",
+       "model.hidden_act", "\"gelu_pytorch_tanh\""},
       {"{\"model_type\": \"gemma2\", " SIZES ", \"attn_logit_softcapping\": null}", "model.attn_logit_softcapping",
        "0.0"},
       {"{\"model_type\": \"gemma3\", \"text_config\": {\"model_type\": \"gemma3_text\", " SIZES "}}",
