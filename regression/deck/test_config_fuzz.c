@@ -338,7 +338,8 @@ static const char *wrong_norm(const ts_attr *attr) {
 static const char *wrong_node(const ts_node *node) {
   switch (node->op) {
     case TS_OP_ROPE: return wrong_rope(&node->attr);
-    case TS_OP_ATTENTION: return wrong_attention(&node->attr);
+    case TS_OP_ATTENTION:
+    case TS_OP_ATTENTION_CACHED: return wrong_attention(&node->attr);
     case TS_OP_SCALE: return wrong_scale(&node->attr);
     case TS_OP_RMSNORM:
     case TS_OP_LAYERNORM: return wrong_norm(&node->attr);
@@ -348,7 +349,7 @@ static const char *wrong_node(const ts_node *node) {
 
 static bool builds(const ts_deck *deck, ts_model_use use) {
   ts_text why = {0};
-  ts_graph *graph = ts_model_build(deck, use, 2, 48);
+  ts_graph *graph = ts_model_build(deck, use, (ts_model_size){2, 48, 48});
   bool good = ts_graph_verify(graph, &why) == 0;
   for (ts_nid n = 0; good && n < graph->n_nodes; ++n) {
     const char *wrong = wrong_node(&graph->node[n]);
