@@ -28,7 +28,7 @@ typedef enum ts_split { TS_SPLIT_TRAINING, TS_SPLIT_VALIDATION, TS_N_SPLITS } ts
 /** The keys of `data` in the deck, and the model's vocabulary.  Strings are borrowed during ts_data_open only. */
 typedef struct ts_data_options {
   const char *path;            /**< The token file. */
-  const char *format;          /**< "auto", "text", "bin", "uint16" or "hdf5" (io/tokens.h); NULL means "auto". */
+  const char *format;          /**< "auto", "text", ... (io/tokens.h); NULL means "auto". */
   const char *dataset;         /**< Name inside an HDF5 file; NULL or "" means "tokens". */
   int64_t sequence_length;     /**< T, at least 1. */
   double validation_fraction;  /**< [0, 1); 0: none.  Must be 0 with validation_path. */

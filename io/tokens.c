@@ -132,7 +132,7 @@ static const ts_tokens_format bin = {.name = "bin",
                                      .close = close_mapping};
 static const ts_tokens_format uint16 = {
     .name = "uint16", .open = open_uint16, .read = read_bin, .close = close_mapping};
-static const ts_tokens_format *const formats[] = {&text, &bin, &uint16, &ts_tokens_hdf5};
+static const ts_tokens_format *const formats[] = {&text, &bin, &uint16, &ts_tokens_hdf5, &ts_tokens_megatron};
 enum { N_FORMATS = sizeof formats / sizeof formats[0] };
 
 static const ts_tokens_format *find_format(const char *name) {
@@ -176,8 +176,8 @@ static ts_status guess_by_name(const char *path, const ts_tokens_format **out, t
 }
 
 static ts_status guess_format(const char *path, const ts_tokens_format **out, ts_error *err) {
-  *out = NULL;
-  ts_status status = guess_by_head(path, out, err);
+  *out = ts_tokens_is_megatron(path) ? &ts_tokens_megatron : NULL;
+  ts_status status = *out == NULL ? guess_by_head(path, out, err) : TS_OK;
   status = status == TS_OK && *out == NULL ? guess_by_name(path, out, err) : status;
   *out = *out == NULL ? &text : *out;
   return status;
@@ -190,7 +190,8 @@ static ts_status choose_format(const char *path, const char *name, const ts_toke
   *out = find_format(name);
   return *out != NULL
              ? TS_OK
-             : ts_error_add(err, "%s: unknown format \"%s\"; accepted: auto, text, bin, uint16, hdf5", path, name);
+             : ts_error_add(err, "%s: unknown format \"%s\"; accepted: auto, text, bin, uint16, hdf5, megatron", path,
+                            name);
 }
 
 ts_status ts_tokens_open(const char *path, const char *format, const char *dataset, int64_t vocab_size, ts_tokens **out,
@@ -221,6 +222,28 @@ int64_t ts_tokens_count(const ts_tokens *tokens) {
 ts_status ts_tokens_read(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err) {
   TS_ASSERT(first >= 0 && count >= 0 && count <= tokens->count - first);
   return tokens->format->read(tokens, first, count, out, err);
+}
+
+const char *ts_tokens_path(const ts_tokens *tokens) {
+  return tokens->path;
+}
+
+ts_status ts_tokens_find_documents(ts_tokens *tokens, int64_t *n, ts_error *err) {
+  *n = -1;
+  return tokens->format->find_documents != NULL ? tokens->format->find_documents(tokens, n, err) : TS_OK;
+}
+
+ts_status ts_tokens_read_documents(ts_tokens *tokens, int64_t first, int64_t count, int64_t *out, ts_error *err) {
+  return tokens->format->read_documents(tokens, first, count, out, err);
+}
+
+bool ts_tokens_are_masked(const ts_tokens *tokens) {
+  return tokens->masked;
+}
+
+ts_status ts_tokens_read_mask(ts_tokens *tokens, int64_t first, int64_t count, uint8_t *out, ts_error *err) {
+  TS_ASSERT(tokens->masked && first >= 0 && count >= 0 && count <= tokens->count - first);
+  return tokens->format->read_mask(tokens, first, count, out, err);
 }
 
 void ts_tokens_close(ts_tokens **tokens) {

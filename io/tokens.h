@@ -1,13 +1,24 @@
 /** \file
  * A file of tokens: a sequence of integers that is read in ranges.  One row of a table per format:
  *
- *     text   each byte is a token, 0..255; memory-mapped
- *     bin    llm.c's: 256 little-endian int32 (20240520, 1, number of tokens, 0...), then uint16 tokens; memory-mapped
- *     uint16 nanoGPT's: uint16 tokens and nothing else; memory-mapped
- *     hdf5   a 1-dimensional dataset of any integer type, contiguous or chunked, filtered or not; read in windows
+ *     text      each byte is a token, 0..255; memory-mapped
+ *     bin       llm.c's: 256 little-endian int32 (20240520, 1, number of tokens, 0...), then uint16 tokens;
+ *               memory-mapped
+ *     uint16    nanoGPT's: uint16 tokens and nothing else; memory-mapped
+ *     hdf5      a 1-dimensional dataset of any integer type, contiguous or chunked, filtered or not; read in windows
+ *     megatron  Megatron-LM's indexed dataset, X.idx and X.bin, named by either or as X; memory-mapped.  Its index has
+ *               the documents
  *
- * "auto" takes the format whose magic the file starts with, else the one of its extension (.bin, .h5, .hdf5), else
- * text; it refuses what is known to be none of these (compressed files, tables, json), with the command that helps.
+ * Beside its dataset of tokens, in the same group, an HDF5 file may have two more of one dimension and any integer
+ * type:
+ *
+ *     documents   an entry a document: the offset of its first token.  The first is 0, none is below the one before it
+ *                 or above the number of tokens; a document ends where the next one begins, the last with the tokens
+ *     loss_mask   an entry a token: 1, or 0 where the label of the token (the token after it) does not count
+ *
+ * "auto" takes megatron where the .idx of such a pair is one by its magic, else the format whose magic the file starts
+ * with, else the one of its extension (.bin, .h5, .hdf5), else text; it refuses what is known to be none of these
+ * (compressed files, tables, json), with the command that helps.
  * Offsets and counts are in tokens.  Nothing here is collective.
  */
 #ifndef IO_TOKENS_H
@@ -15,6 +26,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum {
@@ -26,15 +38,15 @@ enum {
 typedef struct ts_tokens ts_tokens;
 
 /** Open a file of tokens and check its header against its size.  Not collective.
- * \param [in]  format      "auto", "text", "bin", "uint16" or "hdf5".
+ * \param [in]  format      "auto", "text", "bin", "uint16", "hdf5" or "megatron".
  * \param [in]  dataset     Name inside an HDF5 file; otherwise unused.
  * \param [in]  vocab_size  Tokens are in [0, vocab_size); 1..INT32_MAX.  Texts and bin files that could hold others are
  *                          read here once, all of them, and so are uint16 files of up to 2^31 tokens; the tokens of
  *                          others are checked by ts_tokens_read.
  * \param [out] out         The caller's, end with ts_tokens_close; NULL on error.
  * \return TS_BAD_INPUT: missing, unknown format, a file of another kind, bad magic or version, size other than the
- *         header says, no such dataset or not one-dimensional integers, a token outside the vocabulary.  Every message
- *         starts with the path. */
+ *         header says, no such dataset or not one-dimensional integers, a loss mask of another length, an .idx that
+ *         is no index of its .bin, a token outside the vocabulary.  Every message starts with the path. */
 ts_status ts_tokens_open(const char *path, const char *format, const char *dataset, int64_t vocab_size, ts_tokens **out,
                          ts_error *err);
 
@@ -46,6 +58,27 @@ int64_t ts_tokens_count(const ts_tokens *tokens);
  * \return TS_BAD_INPUT naming the file, offset in tokens and value of the first token outside the vocabulary, or
  *         that HDF5 could not read; \a out is undefined then. */
 ts_status ts_tokens_read(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err);
+
+/** Path as it was given to ts_tokens_open; borrowed.  Not collective. */
+const char *ts_tokens_path(const ts_tokens *tokens);
+
+/** Look for the file's own index of its documents.  Not collective.
+ * \param [out] n  Its entries; -1 where the file has none.
+ * \return TS_BAD_INPUT: there is one and it is not a one-dimensional dataset of integers. */
+ts_status ts_tokens_find_documents(ts_tokens *tokens, int64_t *n, ts_error *err);
+
+/** Copy the entries [first, first + count) of the index, which ts_tokens_find_documents has found: offsets of first
+ * tokens, unchecked.  Not collective.
+ * \return TS_BAD_INPUT when HDF5 could not read. */
+ts_status ts_tokens_read_documents(ts_tokens *tokens, int64_t first, int64_t count, int64_t *out, ts_error *err);
+
+/** Does the file have a loss mask?  Not collective. */
+bool ts_tokens_are_masked(const ts_tokens *tokens);
+
+/** Copy the mask of the tokens [first, first + count), 0 or 1, of a file that has one.  Not collective; threads as
+ * ts_tokens_read.
+ * \return TS_BAD_INPUT naming file, offset and value of an entry that is neither, or that HDF5 could not read. */
+ts_status ts_tokens_read_mask(ts_tokens *tokens, int64_t first, int64_t count, uint8_t *out, ts_error *err);
 
 /** Close and free; NULL handles are allowed; sets the handle to NULL.  Not collective. */
 void ts_tokens_close(ts_tokens **tokens);

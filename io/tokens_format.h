@@ -17,6 +17,11 @@ typedef struct ts_tokens_format {
                     ts_error *err); /**< Fill in count and data; clean up through close on error too. */
   ts_status (*read)(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err);
   void (*close)(ts_tokens *tokens);
+  /* Only where files of the format may have an index of their documents: */
+  ts_status (*find_documents)(ts_tokens *tokens, int64_t *n, ts_error *err);
+  ts_status (*read_documents)(ts_tokens *tokens, int64_t first, int64_t count, int64_t *out, ts_error *err);
+  /* Only where they may have a loss mask: */
+  ts_status (*read_mask)(ts_tokens *tokens, int64_t first, int64_t count, uint8_t *out, ts_error *err);
 } ts_tokens_format;
 
 /** An open file. */
@@ -26,13 +31,21 @@ struct ts_tokens {
   char *dataset; /**< Owned. */
   int64_t vocab_size;
   int64_t count;
-  ts_mapping mapping; /**< text, bin, uint16 */
-  size_t head;        /**< bin, uint16: bytes before the first token. */
-  int64_t data;       /**< hdf5: the dataset's hid_t; 0 when there is none. */
+  bool masked;                   /**< There is a loss mask. */
+  ts_mapping mapping;            /**< text, bin, uint16; megatron: the .bin */
+  size_t head;                   /**< bin, uint16: bytes before the first token. */
+  int64_t data, documents, mask; /**< hdf5: the datasets' hid_t; 0 when there is none. */
+  ts_mapping index;              /**< megatron: the .idx, */
+  int kind;                      /**< its type of a token, */
+  int64_t n_sequences, n_entries;
+  int64_t *starts; /**< the first token of each sequence, and the end; owned. */
 };
 
-/** The row of HDF5 files. */
-extern const ts_tokens_format ts_tokens_hdf5;
+/** The rows of HDF5 files, and of Megatron's pairs. */
+extern const ts_tokens_format ts_tokens_hdf5, ts_tokens_megatron;
+
+/** Is \a path one of Megatron's: X.idx, X.bin or X of such a pair, by the first bytes of the .idx?  Not collective. */
+bool ts_tokens_is_megatron(const char *path);
 
 /** The error of a token outside the vocabulary; \a offset in tokens.  Not collective. */
 ts_status ts_tokens_outside(const ts_tokens *tokens, int64_t offset, int64_t value, ts_error *err);

@@ -1,11 +1,27 @@
 #include "base/memory.h"
+#include "base/text.h"
 #include "io/hdf5.h"
 #include "io/tokens_format.h"
+
+#include <string.h>
 
 /* Tokens of one window: values arrive as int64 so that one outside int32 is reported as it is.  512 KiB. */
 enum { WINDOW = 65536 };
 
-static ts_status check_dataset(ts_tokens *tokens, hid_t data, ts_error *err) {
+static void close_dataset(int64_t *data) {
+  if (*data > 0) {
+    ts_hdf5_lock();
+    H5Dclose((hid_t) *data);
+    ts_hdf5_unlock();
+    *data = 0;
+  }
+}
+
+#define DOCUMENTS "documents"
+#define MASK "loss_mask"
+
+/* The length of a dataset that is one-dimensional and of integers. */
+static ts_status check_dataset(const ts_tokens *tokens, const char *name, hid_t data, int64_t *count, ts_error *err) {
   hid_t type = H5Dget_type(data), space = H5Dget_space(data);
   hsize_t length = 0, limit = 0;
   bool integers = type >= 0 && H5Tget_class(type) == H5T_INTEGER;
@@ -14,11 +30,40 @@ static ts_status check_dataset(ts_tokens *tokens, hid_t data, ts_error *err) {
   H5Tclose(type);
   H5Sclose(space);
   if (!integers || !line || length > INT64_MAX) {
-    return ts_error_add(err, "%s: dataset \"%s\" is not a one-dimensional dataset of integers", tokens->path,
-                        tokens->dataset);
+    return ts_error_add(err, "%s: dataset \"%s\" is not a one-dimensional dataset of integers", tokens->path, name);
   }
-  tokens->count = (int64_t) length;
+  *count = (int64_t) length;
   return TS_OK;
+}
+
+/* \param [out] count  -1 where there is no such dataset beside that of the tokens. */
+static ts_status open_beside(const ts_tokens *tokens, const char *name, int64_t *data, int64_t *count, ts_error *err) {
+  const char *slash = strrchr(tokens->dataset, '/');
+  char *path = ts_format("%.*s%s", slash != NULL ? (int) (slash - tokens->dataset) + 1 : 0, tokens->dataset, name);
+  hid_t file = H5Iget_file_id((hid_t) tokens->data), found = -1;
+  bool there = file >= 0 && strcmp(path, tokens->dataset) != 0 && H5Lexists(file, path, H5P_DEFAULT) > 0;
+  ts_status status = TS_OK;
+  *count = -1;
+  if (there && (found = H5Dopen2(file, path, H5P_DEFAULT)) < 0) {
+    status = ts_error_add(err, "%s: \"%s\" is not a dataset", tokens->path, path);
+  } else if (there) {
+    *data = found;
+    status = check_dataset(tokens, path, found, count, err);
+  }
+  H5Fclose(file);
+  ts_free(path);
+  return status;
+}
+
+static ts_status open_mask(ts_tokens *tokens, ts_error *err) {
+  int64_t count;
+  ts_status status = open_beside(tokens, MASK, &tokens->mask, &count, err);
+  if (status == TS_OK && count >= 0 && count != tokens->count) {
+    status = ts_error_add(err, "%s: dataset \"" MASK "\" has %lld entries for %lld tokens; it needs one a token",
+                          tokens->path, (long long) count, (long long) tokens->count);
+  }
+  tokens->masked = count >= 0;
+  return status;
 }
 
 static ts_status open_token_dataset(ts_tokens *tokens, ts_error *err) {
@@ -32,7 +77,8 @@ static ts_status open_token_dataset(ts_tokens *tokens, ts_error *err) {
     return ts_error_add(err, "%s: no dataset \"%s\"", tokens->path, tokens->dataset);
   }
   tokens->data = data;
-  return check_dataset(tokens, data, err);
+  ts_status status = check_dataset(tokens, tokens->dataset, data, &tokens->count, err);
+  return status == TS_OK ? open_mask(tokens, err) : status;
 }
 
 static ts_status open_hdf5(ts_tokens *tokens, ts_error *err) {
@@ -44,6 +90,15 @@ static ts_status open_hdf5(ts_tokens *tokens, ts_error *err) {
   ts_status status;
   ts_hdf5_lock();
   status = open_token_dataset(tokens, err);
+  ts_hdf5_unlock();
+  return status;
+}
+
+static ts_status find_hdf5_documents(ts_tokens *tokens, int64_t *n, ts_error *err) {
+  ts_status status;
+  close_dataset(&tokens->documents);
+  ts_hdf5_lock();
+  status = open_beside(tokens, DOCUMENTS, &tokens->documents, n, err);
   ts_hdf5_unlock();
   return status;
 }
@@ -72,29 +127,59 @@ static ts_status take_window(ts_tokens *tokens, int64_t first, int64_t count, co
   return TS_OK;
 }
 
+static ts_status fail_read(const ts_tokens *tokens, const char *name, int64_t offset, ts_error *err) {
+  return ts_error_add(err, "%s: dataset \"%s\" cannot be read at offset %lld", tokens->path, name, (long long) offset);
+}
+
 static ts_status read_hdf5(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err) {
   int64_t size = count < WINDOW ? count : WINDOW;
   int64_t *window = ts_malloc((size_t) size * sizeof *window);
   ts_status status = TS_OK;
   for (int64_t done = 0; status == TS_OK && done < count; done += size) {
     int64_t n = count - done < size ? count - done : size;
-    if (read_window((hid_t) tokens->data, first + done, n, window) < 0) {
-      status = ts_error_add(err, "%s: dataset \"%s\" cannot be read at offset %lld", tokens->path, tokens->dataset,
-                            (long long) (first + done));
-    } else {
-      status = take_window(tokens, first + done, n, window, out + done, err);
+    status = read_window((hid_t) tokens->data, first + done, n, window) < 0
+                 ? fail_read(tokens, tokens->dataset, first + done, err)
+                 : take_window(tokens, first + done, n, window, out + done, err);
+  }
+  ts_free(window);
+  return status;
+}
+
+static ts_status read_hdf5_documents(ts_tokens *tokens, int64_t first, int64_t count, int64_t *out, ts_error *err) {
+  return read_window((hid_t) tokens->documents, first, count, out) < 0 ? fail_read(tokens, DOCUMENTS, first, err)
+                                                                       : TS_OK;
+}
+
+static ts_status take_mask(const ts_tokens *tokens, int64_t first, int64_t count, const int64_t *window, uint8_t *out,
+                           ts_error *err) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (window[i] != 0 && window[i] != 1) {
+      return ts_error_add(err, "%s: dataset \"" MASK "\" has %lld at offset %lld; accepted: 0, 1", tokens->path,
+                          (long long) window[i], (long long) (first + i));
     }
+    out[i] = (uint8_t) window[i];
+  }
+  return TS_OK;
+}
+
+static ts_status read_hdf5_mask(ts_tokens *tokens, int64_t first, int64_t count, uint8_t *out, ts_error *err) {
+  int64_t size = count < WINDOW ? count : WINDOW;
+  int64_t *window = ts_malloc((size_t) size * sizeof *window);
+  ts_status status = TS_OK;
+  for (int64_t done = 0; status == TS_OK && done < count; done += size) {
+    int64_t n = count - done < size ? count - done : size;
+    status = read_window((hid_t) tokens->mask, first + done, n, window) < 0
+                 ? fail_read(tokens, MASK, first + done, err)
+                 : take_mask(tokens, first + done, n, window, out + done, err);
   }
   ts_free(window);
   return status;
 }
 
 static void close_hdf5(ts_tokens *tokens) {
-  if (tokens->data > 0) {
-    ts_hdf5_lock();
-    H5Dclose((hid_t) tokens->data);
-    ts_hdf5_unlock();
-  }
+  close_dataset(&tokens->data);
+  close_dataset(&tokens->documents);
+  close_dataset(&tokens->mask);
 }
 
 const ts_tokens_format ts_tokens_hdf5 = {.name = "hdf5",
@@ -103,4 +188,7 @@ const ts_tokens_format ts_tokens_hdf5 = {.name = "hdf5",
                                          .extensions = {".h5", ".hdf5"},
                                          .open = open_hdf5,
                                          .read = read_hdf5,
-                                         .close = close_hdf5};
+                                         .close = close_hdf5,
+                                         .find_documents = find_hdf5_documents,
+                                         .read_documents = read_hdf5_documents,
+                                         .read_mask = read_hdf5_mask};

@@ -495,7 +495,7 @@ static void test_wrong_paths(void) {
   open_fails(&options, "a validation file that is too short", "none.txt", "too short", "");
   options.format = "parquet";
   open_fails(&options, "an unknown format", "short.txt", "unknown format \"parquet\"",
-             "accepted: auto, text, bin, uint16, hdf5");
+             "accepted: auto, text, bin, uint16, hdf5, megatron");
   ts_free(missing);
   ts_free(fifo);
   ts_free(none);

@@ -90,7 +90,7 @@ typedef struct ts_deck_model {
 /** `data`. */
 typedef struct ts_deck_data {
   char *path;    /**< As written; relative to the directory the program was started in. */
-  char *format;  /**< "auto", "text", "bin", "uint16" or "hdf5". */
+  char *format;  /**< "auto", "text", "bin", "uint16", "hdf5" or "megatron". */
   char *dataset; /**< Name inside an HDF5 file. */
   int64_t sequence_length;
   double validation_fraction; /**< Tail of `path` kept for validation, [0, 1); 0 when validation_path is given. */

@@ -7,10 +7,10 @@ static const ts_key rows[] = {
      .offset = -1,
      .initial = "",
      .help = "DeepSpeed json to merge in; its path is relative to this file."},
-    WORD(data.path, "", NULL, NULL, 0, "Training data: a text, a .bin of tokens, or an HDF5 file."),
-    WORD(data.format, "auto", "auto|text|bin|uint16|hdf5", NULL, 0,
+    WORD(data.path, "", NULL, NULL, 0, "Training data: a text, a .bin of tokens, an HDF5 file, or Megatron's .idx and .bin."),
+    WORD(data.format, "auto", "auto|text|bin|uint16|hdf5|megatron", NULL, 0,
          "Kind of file; auto looks at its first bytes and its name; uint16: tokens without a header, as nanoGPT writes "
-         "them."),
+         "them; megatron: an indexed dataset, X.idx and X.bin, named by either or as X."),
     WORD(data.dataset, "tokens", NULL, NULL, 0, "Name of the token set inside an HDF5 file."),
     INTEGER(data.sequence_length, NULL, 1, SIZE, 0, "Tokens of a sample (default: max_position_embeddings)."),
     NUMBER(data.validation_fraction, "0.0", 0, 1, OPEN_MAX, "Part of the data's tail kept for validation."),
