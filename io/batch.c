@@ -49,23 +49,51 @@ static void set_token(int32_t *row, int64_t t, int32_t value) {
   }
 }
 
-void ts_batch_set(ts_batch *batch, int64_t i, int64_t number, const int32_t *tokens, int32_t end_token) {
-  int32_t *ids = find_row(batch, TS_INPUT_INPUT_IDS, i), *labels = find_row(batch, TS_INPUT_LABELS, i);
-  int32_t *positions = find_row(batch, TS_INPUT_POSITIONS, i), *documents = find_row(batch, TS_INPUT_DOCUMENTS, i);
-  int32_t document = 0;
-  int64_t first = 0; /* of the document */
+static void set_all(const ts_batch_row *row, int64_t t, int32_t token, int32_t label, int32_t position,
+                    int32_t document) {
+  const ts_batch *batch = row->batch;
+  set_token(find_row(batch, TS_INPUT_INPUT_IDS, row->i), t, token == TS_IGNORED ? 0 : token);
+  set_token(find_row(batch, TS_INPUT_LABELS, row->i), t, label);
+  set_token(find_row(batch, TS_INPUT_POSITIONS, row->i), t, position);
+  set_token(find_row(batch, TS_INPUT_DOCUMENTS, row->i), t, document);
+}
+
+/* No document before a token of padding has as high a number as that token. */
+ts_batch_row ts_batch_begin(ts_batch *batch, int64_t i, int64_t number) {
+  ts_batch_row row = {.batch = batch, .i = i};
   for (int64_t t = 0; t < batch->length; ++t) {
-    bool ends = end_token >= 0 && tokens[t] == end_token;
-    set_token(ids, t, tokens[t] == TS_IGNORED ? 0 : tokens[t]);
-    set_token(labels, t, ends ? TS_IGNORED : tokens[t + 1]);
-    set_token(positions, t, (int32_t) (t - first));
-    set_token(documents, t, document);
-    document += ends;
-    first = ends ? t + 1 : first;
+    set_all(&row, t, 0, TS_IGNORED, 0, (int32_t) t);
   }
   if (batch->input[TS_INPUT_SAMPLE] != NULL) {
     ((int64_t *) batch->input[TS_INPUT_SAMPLE])[i] = number;
   }
+  return row;
+}
+
+void ts_batch_add(ts_batch_row *row, const int32_t *tokens, const uint8_t *mask, int64_t count, bool goes_on) {
+  TS_ASSERT(count > 0 && count <= row->batch->length - row->at);
+  for (int64_t t = 0; t < count; ++t) {
+    bool counts = (goes_on || t < count - 1) && (mask == NULL || mask[t] != 0);
+    set_all(row, row->at + t, tokens[t], counts ? tokens[t + 1] : TS_IGNORED, (int32_t) t, row->document);
+  }
+  row->at += count;
+  ++row->document;
+}
+
+void ts_batch_add_stream(ts_batch_row *row, const int32_t *tokens, const uint8_t *mask, int64_t count,
+                         int32_t end_token) {
+  for (int64_t first = 0, t = 0; t < count; ++t) {
+    bool ends = end_token >= 0 && tokens[t] == end_token;
+    if (ends || t == count - 1) {
+      ts_batch_add(row, tokens + first, mask != NULL ? mask + first : NULL, t + 1 - first, !ends);
+      first = t + 1;
+    }
+  }
+}
+
+void ts_batch_set(ts_batch *batch, int64_t i, int64_t number, const int32_t *tokens, int32_t end_token) {
+  ts_batch_row row = ts_batch_begin(batch, i, number);
+  ts_batch_add_stream(&row, tokens, NULL, batch->length, end_token);
 }
 
 void ts_batch_ignore(ts_batch *batch, int64_t i) {

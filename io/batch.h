@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "graph/op.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /** X (NAME, name in the graph, dtype, has a sequence dimension): of a sample [sequence_length] or [1] */
@@ -54,12 +55,34 @@ void ts_batch_destroy(ts_batch **batch);
 /** Bytes of one sample of an input. Not collective. */
 size_t ts_batch_bytes(const ts_batch *batch, ts_input_kind kind);
 
-/** Make the inputs of sample \a i of the batch.
- * \param [in] number  The sample's number in the run.
- * \param [in] tokens  [length + 1]: inputs and, one later, labels.  TS_IGNORED among them is a label that is not
- *                     counted, and token 0 as an input.
- * \param [in] end_token  Closes the document it is in: positions begin again behind it, and what follows it is no label
- *                     of it; -1: the sample is one document. Not collective. */
+/** A sample of a batch while it is made, document by document. */
+typedef struct ts_batch_row {
+  ts_batch *batch;
+  int64_t i, at;    /**< Sample, and tokens in it so far. */
+  int32_t document; /**< The next one's number. */
+} ts_batch_row;
+
+/** Begin sample \a i of the batch: all of it is padding.  A token of padding is token 0 in a document of its own, so that
+ * it sees nothing but itself, and has no label.
+ * \param [in] number  The sample's number in the run. Not collective. */
+ts_batch_row ts_batch_begin(ts_batch *batch, int64_t i, int64_t number);
+
+/** Append a document, or a part of one: positions begin with 0, a label is the token after.  TS_IGNORED among the tokens
+ * is a label that is not counted, and token 0 as an input.
+ * \param [in] tokens   [count], [count + 1] where it goes on.
+ * \param [in] mask     [count]: 0 where a token's label is not counted; NULL: all are.
+ * \param [in] count    At least 1, and no more than there is room for.
+ * \param [in] goes_on  The last token has a label, the token after it. Not collective. */
+void ts_batch_add(ts_batch_row *row, const int32_t *tokens, const uint8_t *mask, int64_t count, bool goes_on);
+
+/** Append \a count tokens of a stream, whose last one goes on unless it ends its document.
+ * \param [in] tokens     [count + 1], as above; \a mask and \a count too.
+ * \param [in] end_token  Closes the document it is in; -1: it is one. Not collective. */
+void ts_batch_add_stream(ts_batch_row *row, const int32_t *tokens, const uint8_t *mask, int64_t count,
+                         int32_t end_token);
+
+/** Make the inputs of sample \a i of the batch of a stream: ts_batch_begin, ts_batch_add_stream of its length without a
+ * mask. Not collective. */
 void ts_batch_set(ts_batch *batch, int64_t i, int64_t number, const int32_t *tokens, int32_t end_token);
 
 /** Sample \a i takes part and is counted nowhere: no label of it is. Not collective. */

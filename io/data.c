@@ -4,128 +4,118 @@
 #include "base/random.h"
 #include "io/mapping.h"
 #include "io/replace.h"
+#include "io/samples.h"
 #include "io/tokens.h"
 
-#include <math.h>
-
-/* A run of consecutive samples of one file. */
-typedef struct part {
-  ts_tokens *tokens; /* borrowed from `files` */
-  int64_t first, count;
-} part;
-
 struct ts_data {
-  ts_tokens *files[TS_N_SPLITS]; /* owned; the second is NULL without a validation_path */
-  part parts[TS_N_SPLITS];
-  int64_t sequence_length;
+  ts_samples *files[TS_N_SPLITS]; /* owned; the second is NULL without a validation_path */
+  int64_t length;
   bool shuffle;
   uint64_t seed;
-  int32_t end_token; /* -1: none */
-  int32_t *tokens;   /* owned: one sample */
+  ts_samples_room room; /* owned */
 };
 
 static const char *or_default(const char *text, const char *fallback) {
   return text == NULL || text[0] == 0 ? fallback : text;
 }
 
-static ts_status open_file(const ts_data_options *options, const char *path, ts_tokens **file, part *all,
+static ts_status open_file(const ts_data_options *o, const char *path, double fraction, ts_samples **out,
                            ts_error *err) {
-  const char *format = or_default(options->format, "auto"), *dataset = or_default(options->dataset, "tokens");
-  if (ts_tokens_open(path, format, dataset, options->vocab_size, file, err) != TS_OK) {
-    return TS_BAD_INPUT;
-  }
-  int64_t count = ts_tokens_count(*file), need = options->sequence_length + 1;
-  if (count < need) {
-    return ts_error_add(err, "%s: too short: it has %lld tokens, one sample of sequence_length = %lld needs %lld", path,
-                        (long long) count, (long long) options->sequence_length, (long long) need);
-  }
-  *all = (part){*file, 0, (count - 1) / options->sequence_length};
-  return TS_OK;
+  const ts_samples_options options = {.path = path,
+                                      .format = or_default(o->format, "auto"),
+                                      .dataset = or_default(o->dataset, "tokens"),
+                                      .length = o->sequence_length,
+                                      .packing = o->packing,
+                                      .end_token = o->end_token,
+                                      .vocab_size = o->vocab_size,
+                                      .fraction = fraction};
+  return ts_samples_open(&options, out, err);
 }
 
-/* Cut the tail off the training samples. */
-static ts_status split_tail(ts_data *data, const ts_data_options *options, ts_error *err) {
-  part *training = &data->parts[TS_SPLIT_TRAINING], *validation = &data->parts[TS_SPLIT_VALIDATION];
-  int64_t all = training->count, tail = (int64_t) floor(options->validation_fraction * (double) all);
-  if (tail == 0 || tail == all) {
-    return ts_error_add(err,
-                        "%s: no sample is left for %s: validation_fraction = %g of %lld samples of %lld tokens is %lld",
-                        options->path, tail == 0 ? "validation" : "training", options->validation_fraction,
-                        (long long) all, (long long) options->sequence_length, (long long) tail);
+static ts_status open_splits(ts_data *data, const ts_data_options *o, ts_error *err) {
+  const char *other = or_default(o->validation_path, NULL);
+  if (other != NULL && o->validation_fraction != 0) {
+    return ts_error_add(err, "%s: validation_fraction = %g cannot be combined with validation_path = \"%s\"", o->path,
+                        o->validation_fraction, other);
   }
-  *validation = (part){training->tokens, all - tail, tail};
-  training->count -= tail;
-  return TS_OK;
-}
-
-static ts_status open_splits(ts_data *data, const ts_data_options *options, ts_error *err) {
-  const char *other = or_default(options->validation_path, NULL);
-  if (other != NULL && options->validation_fraction != 0) {
-    return ts_error_add(err, "%s: validation_fraction = %g cannot be combined with validation_path = \"%s\"",
-                        options->path, options->validation_fraction, other);
-  }
-  if (open_file(options, options->path, &data->files[TS_SPLIT_TRAINING], &data->parts[TS_SPLIT_TRAINING], err) !=
-      TS_OK) {
-    return TS_BAD_INPUT;
-  }
-  if (other != NULL) {
-    return open_file(options, other, &data->files[TS_SPLIT_VALIDATION], &data->parts[TS_SPLIT_VALIDATION], err);
-  }
-  return options->validation_fraction > 0 ? split_tail(data, options, err) : TS_OK;
+  ts_status status = open_file(o, o->path, o->validation_fraction, &data->files[TS_SPLIT_TRAINING], err);
+  return status == TS_OK && other != NULL ? open_file(o, other, 0, &data->files[TS_SPLIT_VALIDATION], err) : status;
 }
 
 ts_status ts_data_open(const ts_data_options *options, ts_data **out, ts_error *err) {
   *out = NULL;
-  TS_ASSERT(options->sequence_length > 0 && options->sequence_length < INT64_MAX);
+  TS_ASSERT(options->sequence_length > 0 && options->sequence_length <= INT32_MAX);
   TS_ASSERT(options->validation_fraction >= 0 && options->validation_fraction < 1);
   ts_data *data = ts_calloc(1, sizeof *data);
-  data->sequence_length = options->sequence_length;
+  data->length = options->sequence_length;
   data->shuffle = options->shuffle;
   data->seed = options->seed;
-  data->end_token = options->by_documents ? options->end_token : -1;
   if (open_splits(data, options, err) != TS_OK) {
     ts_data_close(&data);
     return TS_BAD_INPUT;
   }
-  data->tokens = ts_malloc(((size_t) options->sequence_length + 1) * sizeof *data->tokens);
+  data->room.tokens = ts_malloc(((size_t) data->length + 1) * sizeof *data->room.tokens);
+  data->room.mask = ts_malloc((size_t) data->length * sizeof *data->room.mask);
   *out = data;
   return TS_OK;
 }
 
 int64_t ts_data_tokens(const ts_data *data) {
-  return ts_tokens_count(data->files[TS_SPLIT_TRAINING]);
+  return ts_samples_tokens(data->files[TS_SPLIT_TRAINING]);
+}
+
+void ts_data_describe(const ts_data *data, ts_text *to) {
+  const ts_samples *file = data->files[TS_SPLIT_TRAINING];
+  int64_t samples = ts_samples_count(file, TS_SPLIT_TRAINING);
+  int64_t documents = ts_samples_documents(file, TS_SPLIT_TRAINING);
+  double tokens = (double) samples * (double) data->length;
+  if (documents > 0) {
+    ts_text_add(to, "%lld documents in %lld samples, %.1f %% of them padding", (long long) documents,
+                (long long) samples, 100 * (1 - (double) ts_samples_filled(file, TS_SPLIT_TRAINING) / tokens));
+  }
+}
+
+/* The file that has the split, and which of its own splits that is. */
+static ts_samples *file_of(const ts_data *data, ts_split *split) {
+  bool other = *split == TS_SPLIT_VALIDATION && data->files[TS_SPLIT_VALIDATION] != NULL;
+  *split = other ? TS_SPLIT_TRAINING : *split;
+  return data->files[other ? TS_SPLIT_VALIDATION : TS_SPLIT_TRAINING];
 }
 
 int64_t ts_data_samples(const ts_data *data, ts_split split) {
-  return data->parts[split].count;
+  const ts_samples *file = file_of(data, &split);
+  return ts_samples_count(file, split);
+}
+
+/* The sample at a position of any epoch. */
+static int64_t sample_at(const ts_data *data, ts_split split, int64_t position) {
+  int64_t n = ts_data_samples(data, split), epoch = position / n, sample = position % n;
+  TS_ASSERT(n > 0 && position >= 0);
+  bool shuffled = split == TS_SPLIT_TRAINING && data->shuffle;
+  return shuffled ? ts_permute(ts_mix(data->seed, (uint64_t) epoch), n, sample) : sample;
 }
 
 ts_status ts_data_sample(ts_data *data, ts_split split, int64_t position, int32_t *tokens, ts_error *err) {
-  const part *from = &data->parts[split];
-  TS_ASSERT(from->count > 0 && position >= 0);
-  int64_t epoch = position / from->count, sample = position % from->count;
-  if (split == TS_SPLIT_TRAINING && data->shuffle) {
-    sample = ts_permute(ts_mix(data->seed, (uint64_t) epoch), from->count, sample);
-  }
-  int64_t length = data->sequence_length;
-  return ts_tokens_read(from->tokens, (from->first + sample) * length, length + 1, tokens, err);
+  int64_t sample = sample_at(data, split, position);
+  ts_samples *file = file_of(data, &split);
+  return ts_samples_stream(file, split, sample, tokens, err);
 }
 
 ts_status ts_data_read(ts_data *data, ts_split split, int64_t position, ts_batch *batch, int64_t i, ts_error *err) {
-  TS_ASSERT(batch->length == data->sequence_length && i < batch->samples);
-  ts_status status = ts_data_sample(data, split, position, data->tokens, err);
-  if (status == TS_OK) {
-    ts_batch_set(batch, i, position, data->tokens, data->end_token);
-  }
-  return status;
+  TS_ASSERT(batch->length == data->length && i < batch->samples);
+  int64_t sample = sample_at(data, split, position);
+  ts_samples *file = file_of(data, &split);
+  ts_batch_row row = ts_batch_begin(batch, i, position);
+  return ts_samples_read(file, split, sample, data->room, &row, err);
 }
 
 void ts_data_close(ts_data **data) {
   if (*data != NULL) {
     for (int split = 0; split < TS_N_SPLITS; ++split) {
-      ts_tokens_close(&(*data)->files[split]);
+      ts_samples_close(&(*data)->files[split]);
     }
-    ts_free((*data)->tokens);
+    ts_free((*data)->room.tokens);
+    ts_free((*data)->room.mask);
     ts_free(*data);
     *data = NULL;
   }

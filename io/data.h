@@ -1,12 +1,7 @@
 /** \file
- * The samples of a training run: a token file cut into sequences, split into training and validation, in an order that
- * is a function of the seed and the position alone, so that it is the same on any grid and nothing but a number is
- * saved.
- *
- *     samples of a file   n = (tokens - 1) / T, rounded down: the last token can only be a label
- *     sample i            tokens [iT, iT + T], T + 1 of them: inputs are the first T, labels the last T
- *     validation          the last floor (validation_fraction * n) samples, or all samples of validation_path
- *     training            the samples before them
+ * The samples of a training run: token files cut into samples and split into training and validation (io/samples.h), in
+ * an order that is a function of the seed and the position alone, so that it is the same on any grid and nothing but a
+ * number is saved.  Validation is the tail of the file, or all of validation_path.
  *
  * A position counts samples from the start of the training, over all ranks.  With n samples in the split, position p is
  * in epoch p / n, and there the sample p % n; shuffled training takes ts_permute (ts_mix (seed, epoch), n, p % n)
@@ -19,7 +14,9 @@
 #define IO_DATA_H
 
 #include "base/status.h"
+#include "base/text.h"
 #include "io/batch.h"
+#include "io/packing.h"
 
 #include <stdint.h>
 
@@ -35,26 +32,30 @@ typedef struct ts_data_options {
   const char *validation_path; /**< Another token file, same format and dataset; NULL or "" for none. */
   bool shuffle;                /**< Shuffle the training samples in every epoch. */
   uint64_t seed;               /**< Of the shuffle. */
-  bool by_documents;           /**< A sample may hold several documents, each closed by `end_token`. */
-  int32_t end_token;
-  int64_t vocab_size; /**< Tokens are in [0, vocab_size); 1..INT32_MAX. */
+  ts_packing_kind packing;     /**< How documents become samples (io/samples.h). */
+  int32_t end_token;           /**< Closes a document; -1: none. */
+  int64_t vocab_size;          /**< Tokens are in [0, vocab_size); 1..INT32_MAX. */
 } ts_data_options;
 
 typedef struct ts_data ts_data;
 
 /** Open the files, check them and count the samples.  Not collective.
  * \param [out] out  The caller's, end with ts_data_close; NULL on error.
- * \return TS_BAD_INPUT: what io/tokens.h names, fewer than T + 1 tokens (both numbers), no sample left for training, or
- *         a validation split that was asked for and is empty. */
+ * \return TS_BAD_INPUT: what io/samples.h names, or a fraction beside a validation_path. */
 ts_status ts_data_open(const ts_data_options *options, ts_data **out, ts_error *err);
 
 /** Tokens of the file at `path`, validation included.  Not collective. */
 int64_t ts_data_tokens(const ts_data *data);
 
+/** Append how the samples of training were made ("412 documents in 96 samples, 3.1 % of them padding"); nothing where
+ * they are cut from one stream.  Not collective. */
+void ts_data_describe(const ts_data *data, ts_text *to);
+
 /** Samples of a split: one epoch.  0 for a validation that was not asked for.  Not collective. */
 int64_t ts_data_samples(const ts_data *data, ts_split split);
 
-/** Read the sample at \a position, which may be in any epoch; the split must not be empty.  Not collective.
+/** Read the tokens of the sample at \a position, which may be in any epoch; the split must not be empty, and its samples
+ * cut from a stream.  Not collective.
  * Thread-safe for text and bin files; HDF5 files must be read by one thread of the process at a time.
  * \param [in]  position  Samples since the start of the training (or of the validation), at least 0.
  * \param [out] tokens    T + 1 tokens; undefined on error.
@@ -63,7 +64,7 @@ ts_status ts_data_sample(ts_data *data, ts_split split, int64_t position, int32_
 
 /** Read the sample at \a position as sample \a i of a batch, and as the run's of that number.  Not collective; one
  * thread at a time.
- * \return TS_BAD_INPUT as ts_data_sample; the sample is undefined then. */
+ * \return TS_BAD_INPUT as ts_data_sample, or a loss mask of something else than 0 and 1; the sample is undefined then. */
 ts_status ts_data_read(ts_data *data, ts_split split, int64_t position, ts_batch *batch, int64_t i, ts_error *err);
 
 /** Close and free; NULL handles are allowed; sets the handle to NULL.  Not collective. */

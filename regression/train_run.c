@@ -81,8 +81,7 @@ static ts_batch *make_batch(const ts_engine *engine, const ts_deck *deck, int64_
   const ts_mesh *mesh = ts_engine_mesh(engine);
   int64_t each = deck->train_micro_batch_size_per_gpu, n = deck->data.sequence_length + 1;
   int64_t groups = ts_mesh_group_size(mesh, TS_AXES_BATCH), group = ts_mesh_group_rank(mesh, TS_AXES_BATCH);
-  bool by_documents = strcmp(deck->data.packing, "documents") == 0;
-  int64_t end_token = by_documents ? deck->model.eos_token_id : -1;
+  int64_t end_token = ts_deck_by_documents(deck) ? deck->model.eos_token_id : -1;
   ts_batch *batch = ts_batch_create(each * deck->gradient_accumulation_steps, n - 1, TS_INPUTS_ALL);
   int32_t *tokens = ts_malloc((size_t) n * sizeof *tokens);
   for (int64_t i = 0; i < batch->samples; ++i) {

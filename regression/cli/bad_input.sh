@@ -165,6 +165,8 @@ test_data() {
   refused_train "a token outside the vocabulary" \
     "tiny.cfg:3: data.path: text.txt: the token at offset 0 is 108, outside the vocabulary: vocab_size = 100 takes 0..99" tiny.cfg \
     --set model.vocab_size=100 --set data.shuffle=false
+  refused_train "documents that nothing ends" \
+    "tiny.cfg:3: data.path: text.txt: has no index of its documents: model.eos_token_id must say" tiny.cfg --set data.packing=best_fit
   refused_train "not a token file" "tiny.cfg:3: data.path: text.txt: " tiny.cfg --set data.format=bin
   "$tessera" tokenize text.txt cut.bin > /dev/null
   set -- tiny.cfg --set data.path=cut.bin --set data.format=bin

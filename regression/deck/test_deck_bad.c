@@ -126,7 +126,6 @@ static const bad_deck decks[] = {
     {TS_CHECK_ROPE, NULL, "",
      "model.rope_scaling={rope_type=\"llama3\"; factor=8.0; low_freq_factor=4.0; original_max_position_embeddings=64;}",
      "low_freq_factor: 4 is not below high_freq_factor 4"},
-    {TS_CHECK_PACKING, NULL, "", "data.packing=documents", "data.packing: \"documents\" needs model.eos_token_id"},
     {TS_CHECK_TOKEN_IDS, NULL, "", "model.eos_token_id=256", "model.eos_token_id: 256 is not below vocab_size 256"},
     {TS_CHECK_SIZE, NULL, "",
      "model={hidden_size=2147483647; intermediate_size=2147483647; num_attention_heads=1; "

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/text.h"
+#include "io/data.h"
 
 #include <math.h>
 #include <string.h>
@@ -34,25 +35,55 @@ static void fill(int32_t *tokens) {
   }
 }
 
-/* All documents in one sample, or each in one; other samples count nothing. */
-static ts_batch *make_batch(int rank, bool together) {
+/* Each document in a sample of its own, cut from a stream in which nothing follows it. */
+static ts_batch *make_single(int rank) {
   ts_batch *batch = ts_batch_create(DOCUMENTS, LENGTH, TS_INPUTS_ALL);
   int32_t tokens[LENGTH + 1];
-  int at = 0;
-  fill(tokens);
   for (int i = 0; i < DOCUMENTS; ++i) {
-    if (!together) {
-      fill(tokens);
-      at = 0;
-    }
-    make_document(rank, i, lengths[i], tokens + at);
-    at += lengths[i];
-    ts_batch_set(batch, together ? 0 : i, i, tokens, END);
-  }
-  for (int i = 1; together && i < DOCUMENTS; ++i) {
     fill(tokens);
+    make_document(rank, i, lengths[i], tokens);
     ts_batch_set(batch, i, i, tokens, END);
   }
+  return batch;
+}
+
+/* The same documents from a file, as the packing makes samples of them; the others are padding. */
+static ts_batch *make_packed(int rank, const char *packing) {
+  ts_batch *batch = ts_batch_create(DOCUMENTS, LENGTH, TS_INPUTS_ALL);
+  int32_t tokens[LENGTH];
+  uint8_t bytes[LENGTH + 1] = {0}; /* what is behind the documents is one more, of tokens that count nothing */
+  int at = 0;
+  for (int i = 0; i < DOCUMENTS; ++i) {
+    make_document(rank, i, lengths[i], tokens);
+    for (int t = 0; t < lengths[i]; ++t) {
+      bytes[at++] = (uint8_t) tokens[t];
+    }
+  }
+  bool stream = strcmp(packing, "documents") == 0;
+  for (int t = at; t <= LENGTH && stream; ++t) {
+    bytes[t] = END;
+  }
+  char *path = ts_format("%s/documents.%d", tap_directory_all(MPI_COMM_WORLD), rank);
+  TS_CHECK(ts_write_file(path, (const char *) bytes, (size_t) (stream ? LENGTH + 1 : at), NULL) == TS_OK, "%s", path);
+  const ts_data_options options = {.path = path,
+                                   .format = "text",
+                                   .sequence_length = LENGTH,
+                                   .packing = ts_packing_find(packing),
+                                   .end_token = END,
+                                   .vocab_size = END + 1};
+  ts_error err = {0};
+  ts_data *data;
+  TS_CHECK(ts_data_open(&options, &data, &err) == TS_OK, "%s", err.text);
+  for (int64_t s = 0; s < DOCUMENTS; ++s) {
+    bool there = s < ts_data_samples(data, TS_SPLIT_TRAINING);
+    if (!there) {
+      ts_batch_begin(batch, s, s);
+    } else {
+      TS_CHECK(ts_data_read(data, TS_SPLIT_TRAINING, s, batch, s, &err) == TS_OK, "%s", err.text);
+    }
+  }
+  ts_data_close(&data);
+  ts_free(path);
   return batch;
 }
 
@@ -61,14 +92,16 @@ typedef struct outcome {
   double loss, norm; /* of a training step */
 } outcome;
 
-static outcome run(ts_world *world, const char *text, const char *sets, bool together) {
-  char *all = ts_format("data.packing=documents model.eos_token_id=%d data.sequence_length=%d train_batch_size=%d %s",
-                        END, LENGTH, DOCUMENTS * ts_world_size(world), sets);
+/* \param [in] packing  NULL: each document in a sample cut from a stream. */
+static outcome run(ts_world *world, const char *text, const char *sets, const char *packing) {
+  char *all = ts_format("data.packing=%s model.eos_token_id=%d data.sequence_length=%d train_batch_size=%d %s",
+                        packing != NULL ? packing : "documents", END, LENGTH, DOCUMENTS * ts_world_size(world), sets);
   ts_deck *deck = train_run_deck(world, text, all);
   ts_engine *engine;
   const ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_TRAIN | TS_CAN_EVALUATE};
   TS_CHECK(ts_engine_create(&options, &engine, NULL) == TS_OK, "the deck is good");
-  ts_batch *batch = make_batch(ts_world_rank(world), together);
+  int rank = ts_world_rank(world);
+  ts_batch *batch = packing == NULL ? make_single(rank) : make_packed(rank, packing);
   outcome o;
   ts_engine_evaluate(engine, batch, &o.sum, &o.valid);
   ts_step_result step = ts_engine_train_step(engine, &(ts_step_input){.batch = batch});
@@ -86,17 +119,23 @@ static bool near(double a, double b) {
 }
 
 static void test(ts_world *world, const char *name, const char *text, const char *sets) {
-  outcome one = run(world, text, sets, true), each = run(world, text, sets, false);
+  static const char *const packings[] = {"documents", "best_fit", "none"};
+  outcome each = run(world, text, sets, NULL);
   int tokens = 0;
   for (int i = 0; i < DOCUMENTS; ++i) {
     tokens += lengths[i] - 1; /* the first is no label */
   }
-  tap_ok_all(MPI_COMM_WORLD, one.valid == tokens * ts_world_size(world) && each.valid == one.valid,
-             "%s, %s: %g tokens count", name, sets, one.valid);
-  tap_ok_all(MPI_COMM_WORLD, near(one.sum, each.sum), "%s, %s: the loss of documents together, to %.1e", name, sets,
-             fabs(one.sum / each.sum - 1));
-  tap_ok_all(MPI_COMM_WORLD, near(one.loss, each.loss) && near(one.norm, each.norm),
-             "%s, %s: a step with them, the norm to %.1e", name, sets, fabs(one.norm / each.norm - 1));
+  for (size_t i = 0; i < sizeof packings / sizeof *packings; ++i) {
+    outcome one = run(world, text, sets, packings[i]);
+    char *label = ts_format("%s, %s, %s", packings[i], name, sets);
+    tap_ok_all(MPI_COMM_WORLD, one.valid == tokens * ts_world_size(world) && each.valid == one.valid,
+               "%s: %g tokens count", label, one.valid);
+    tap_ok_all(MPI_COMM_WORLD, near(one.sum, each.sum), "%s: the loss of documents together, to %.1e", label,
+               fabs(one.sum / each.sum - 1));
+    tap_ok_all(MPI_COMM_WORLD, near(one.loss, each.loss) && near(one.norm, each.norm),
+               "%s: a step with them, the norm to %.1e", label, fabs(one.norm / each.norm - 1));
+    ts_free(label);
+  }
 }
 
 int main(int argc, char **argv) {

@@ -34,7 +34,6 @@
   X(SEQUENCE)      /* sequence_length within the learned positions */         \
   X(LAYERS)        /* lists with an entry a layer */                          \
   X(ROPE)          /* what a kind of rotary positions needs */                \
-  X(PACKING)       /* a token that ends a document */                         \
   X(TOKEN_IDS)     /* bos and eos within the vocabulary */                    \
   X(SIZE)          /* products of sizes within 64 bits */                     \
   X(VALIDATION)    /* a fraction or a path, not both */                       \

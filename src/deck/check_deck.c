@@ -322,14 +322,6 @@ static void check_validation(ts_reader *reader) {
   }
 }
 
-static void check_packing(ts_reader *reader) {
-  const ts_deck *d = reader->deck;
-  if (strcmp(d->data.packing, "documents") == 0 && d->model.eos_token_id < 0) {
-    ts_reader_report(reader, TS_CHECK_PACKING, "data.packing",
-                     "\"documents\" needs model.eos_token_id, the token that ends one");
-  }
-}
-
 static void check_rounding(ts_reader *reader) {
   if (reader->deck->bf16.stochastic_rounding && reader->deck->bf16.enabled == TS_SWITCH_OFF) {
     ts_reader_report(
@@ -387,7 +379,6 @@ void ts_reader_check_deck(ts_reader *reader) {
       check_size,
       check_validation,
       check_rounding,
-      check_packing,
       check_cycle,
       check_batch,
       ts_reader_check_elasticity,

@@ -95,7 +95,7 @@ typedef struct ts_deck_data {
   int64_t sequence_length;
   double validation_fraction; /**< Tail of `path` kept for validation, [0, 1); 0 when validation_path is given. */
   char *validation_path;      /**< "" for none. */
-  char *packing;              /**< "stream": a sample is one document; "documents": model.eos_token_id closes one. */
+  char *packing;              /**< "stream", "documents", "best_fit" or "none". */
   bool shuffle;
   int64_t seed;
 } ts_deck_data;
@@ -307,6 +307,11 @@ ts_status ts_deck_keep_batch(ts_deck *deck, const ts_deck *before, int64_t batch
 /** The type that the model computes in: BF16 or F32.  Not collective.
  * bf16.enabled must not be AUTO any more (ts_engine_decide_precision, ts_deck_decide_precision). */
 ts_dtype ts_deck_dtype(const ts_deck *deck);
+
+/** May a sample hold several documents, so that the model is told of them?  True for "documents" and "best_fit"; with
+ * "none" all that is behind the one document of a sample is padding, which causal attention does not let it see.  Not
+ * collective. */
+bool ts_deck_by_documents(const ts_deck *deck);
 
 /** Decide a bf16.enabled that is AUTO, once and before anything is built from the deck; leave any other.  What is for
  * bf16 alone (stochastic_rounding) is put out where it becomes false.  Not collective; the same on every rank.

@@ -7,7 +7,8 @@ static const ts_key rows[] = {
      .offset = -1,
      .initial = "",
      .help = "DeepSpeed json to merge in; its path is relative to this file."},
-    WORD(data.path, "", NULL, NULL, 0, "Training data: a text, a .bin of tokens, an HDF5 file, or Megatron's .idx and .bin."),
+    WORD(data.path, "", NULL, NULL, 0,
+         "Training data: a text, a .bin of tokens, an HDF5 file, or Megatron's .idx and .bin."),
     WORD(data.format, "auto", "auto|text|bin|uint16|hdf5|megatron", NULL, 0,
          "Kind of file; auto looks at its first bytes and its name; uint16: tokens without a header, as nanoGPT writes "
          "them; megatron: an indexed dataset, X.idx and X.bin, named by either or as X."),
@@ -15,9 +16,12 @@ static const ts_key rows[] = {
     INTEGER(data.sequence_length, NULL, 1, SIZE, 0, "Tokens of a sample (default: max_position_embeddings)."),
     NUMBER(data.validation_fraction, "0.0", 0, 1, OPEN_MAX, "Part of the data's tail kept for validation."),
     WORD(data.validation_path, "", NULL, NULL, 0, "Validation data, instead of a fraction."),
-    WORD(data.packing, "stream", "stream|documents", "best_fit|none", 0,
-         "stream: a sample is one piece of text; documents: model.eos_token_id ends one, and attention, positions and "
-         "labels stay inside."),
+    WORD(data.packing, "stream", "stream|documents|best_fit|none", NULL, 0,
+         "stream: a sample is one piece of text; documents: cut from the same stream, but attention, positions and "
+         "labels "
+         "stay inside a document; best_fit: whole documents, as many as fit, and padding; none: a document is a "
+         "sample.  "
+         "model.eos_token_id ends a document where the file has no index of them."),
     LATER_BUT("data.reset_position_ids", BOOL, "false", "Megatron's name of a part of packing",
               "data.packing = \"documents\""),
     LATER_BUT("data.reset_attention_mask", BOOL, "false", "Megatron's name of a part of packing",

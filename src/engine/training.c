@@ -133,6 +133,15 @@ static const char *describe_precision(const ts_training *r) {
   return ts_deck_dtype(r->deck) == TS_F32 ? "fp32" : slow ? "bf16 (emulated here: fp32 is faster)" : "bf16";
 }
 
+static void describe_data(const ts_data *data) {
+  ts_text text = {0};
+  ts_data_describe(data, &text);
+  if (text.length > 0) {
+    ts_log(TS_LOG_INFO, "%s", text.text);
+  }
+  ts_text_free(&text);
+}
+
 static void describe_run(const ts_training *r) {
   char a[32], b[32], c[32];
   char *where = ts_world_describe(r->world);
@@ -147,6 +156,7 @@ static void describe_run(const ts_training *r) {
          (long long) r->deck->run.steps, (long long) r->deck->train_batch_size, (long long) r->length,
          ts_human_bytes((double) p->plan->peak_bytes, b),
          ts_human_bytes((double) p->plan->arena_bytes[TS_ARENA_STATE], c));
+  describe_data(r->data);
 }
 
 /* What differs from the job that saved: settings change the run, the rest at most its rounding. */

@@ -26,7 +26,7 @@ ts_status ts_data_read_deck(const ts_deck *deck, ts_data *data, ts_split split, 
 
 ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err) {
   const ts_data_options options = {.path = deck->data.path,
-                                   .by_documents = strcmp(deck->data.packing, "documents") == 0,
+                                   .packing = ts_packing_find(deck->data.packing),
                                    .end_token = (int32_t) deck->model.eos_token_id,
                                    .format = deck->data.format,
                                    .dataset = deck->data.dataset,

@@ -51,7 +51,7 @@ ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, ts_model_
                                 ts_graph *g) {
   ts_shape rows = TS_SHAPE(size.batch, size.length);
   bool drops = use == TS_MODEL_TRAIN && dropout > 0;
-  bool documents = use != TS_MODEL_LOGITS && strcmp(deck->data.packing, "documents") == 0;
+  bool documents = use != TS_MODEL_LOGITS && ts_deck_by_documents(deck);
   return (ts_model_builder){.model = &deck->model,
                             .family = ts_family_find(deck->model.model_type),
                             .at = ts_graph_site(g),
