@@ -1,11 +1,13 @@
 /** \file
  * The samples of a training run: token files cut into samples and split into training and validation (io/samples.h), in
  * an order that is a function of the seed and the position alone, so that it is the same on any grid and nothing but a
- * number is saved.  Validation is the tail of the file, or all of validation_path.
+ * number is saved.  Validation is the tail of each file, one after another, or all of validation_path.
  *
- * A position counts samples from the start of the training, over all ranks.  With n samples in the split, position p is
- * in epoch p / n, and there the sample p % n; shuffled training takes ts_permute (ts_mix (seed, epoch), n, p % n)
- * instead, a new permutation per epoch.  Validation is never shuffled and starts again at its end.
+ * A position counts samples from the start of the training, over all ranks.  Which source it takes a sample from is a
+ * function of the position (io/mixture.h): of source k its sample p, where there were p of it before.  With n samples
+ * in the source that is in its epoch p / n, and there the sample p % n; shuffled training takes
+ * ts_permute (ts_mix (seed + k, epoch), n, p % n) instead, a new permutation per epoch.  Validation is never shuffled
+ * and starts again at its end.
  *
  * Counts are in tokens or samples, never bytes.  No function here is collective: every rank opens the file and reads
  * its own samples.
@@ -22,19 +24,27 @@
 
 typedef enum ts_split { TS_SPLIT_TRAINING, TS_SPLIT_VALIDATION, TS_N_SPLITS } ts_split;
 
+/** A token file among several. */
+typedef struct ts_data_source {
+  const char *path, *format, *dataset; /**< As below. */
+  double weight;                       /**< Positive and finite: its part of the samples, of the sum of all. */
+} ts_data_source;
+
 /** The keys of `data` in the deck, and the model's vocabulary.  Strings are borrowed during ts_data_open only. */
 typedef struct ts_data_options {
-  const char *path;            /**< The token file. */
-  const char *format;          /**< "auto", "text", ... (io/tokens.h); NULL means "auto". */
-  const char *dataset;         /**< Name inside an HDF5 file; NULL or "" means "tokens". */
-  int64_t sequence_length;     /**< T, at least 1. */
-  double validation_fraction;  /**< [0, 1); 0: none.  Must be 0 with validation_path. */
-  const char *validation_path; /**< Another token file, same format and dataset; NULL or "" for none. */
-  bool shuffle;                /**< Shuffle the training samples in every epoch. */
-  uint64_t seed;               /**< Of the shuffle. */
-  ts_packing_kind packing;     /**< How documents become samples (io/samples.h). */
-  int32_t end_token;           /**< Closes a document; -1: none. */
-  int64_t vocab_size;          /**< Tokens are in [0, vocab_size); 1..INT32_MAX. */
+  const char *path;              /**< The token file, unless there are sources. */
+  const char *format;            /**< "auto", "text", ... (io/tokens.h); NULL means "auto". */
+  const char *dataset;           /**< Name inside an HDF5 file; NULL or "" means "tokens". */
+  int64_t sequence_length;       /**< T, at least 1. */
+  double validation_fraction;    /**< [0, 1); 0: none.  Must be 0 with validation_path.  Of each source. */
+  const char *validation_path;   /**< Another token file, same format and dataset; NULL or "" for none. */
+  bool shuffle;                  /**< Shuffle the training samples in every epoch. */
+  uint64_t seed;                 /**< Of the shuffle. */
+  ts_packing_kind packing;       /**< How documents become samples (io/samples.h). */
+  int32_t end_token;             /**< Closes a document; -1: none. */
+  const ts_data_source *sources; /**< Instead of path; at most TS_MIXTURE_PERIOD. */
+  int n_sources;
+  int64_t vocab_size; /**< Tokens are in [0, vocab_size); 1..INT32_MAX. */
 } ts_data_options;
 
 typedef struct ts_data ts_data;
@@ -44,14 +54,14 @@ typedef struct ts_data ts_data;
  * \return TS_BAD_INPUT: what io/samples.h names, or a fraction beside a validation_path. */
 ts_status ts_data_open(const ts_data_options *options, ts_data **out, ts_error *err);
 
-/** Tokens of the file at `path`, validation included.  Not collective. */
+/** Tokens of the file or the sources, their validation included.  Not collective. */
 int64_t ts_data_tokens(const ts_data *data);
 
-/** Append how the samples of training were made ("412 documents in 96 samples, 3.1 % of them padding"); nothing where
- * they are cut from one stream.  Not collective. */
+/** Append how the samples of training were made ("412 documents in 96 samples, 3.1 % of them padding, from 2 sources");
+ * nothing where they are cut from one stream.  Not collective. */
 void ts_data_describe(const ts_data *data, ts_text *to);
 
-/** Samples of a split: one epoch.  0 for a validation that was not asked for.  Not collective. */
+/** Samples of a split: one epoch of each source.  0 for a validation that was not asked for.  Not collective. */
 int64_t ts_data_samples(const ts_data *data, ts_split split);
 
 /** Read the tokens of the sample at \a position, which may be in any epoch; the split must not be empty, and its samples

@@ -251,6 +251,44 @@ test_tokens() {
   ok "training on the .bin: the bits of the text" same_numbers run tokens
 }
 
+never() { ! grep -q "$@"; }
+
+# Two files in one run, whole lines in samples: which sample comes from which file does not depend on the ranks.
+test_sources() {
+  sed 's/the quick/a slow/; s/lazy/sleeping/' text.txt | head -n 100 > other.txt
+  sed 's/path = "text.txt"; format = "text";/packing = "best_fit";\n  sources = ( { path = "text.txt"; weight = 0.7; },\n{ path = "other.txt"; weight = 0.3; } );/
+       s/vocab_size/eos_token_id = 10; &/; s/evaluate_every/save_every = 3; &/' tiny.cfg > sources.cfg
+  run "$tessera" train sources.cfg --set run.directory=sources
+  ok "two sources" printed "^360 documents in [0-9]+ samples, [0-9.]+ % of them padding, from 2 sources"
+  ok "and their weights are in the run's deck" grep -q 'path = "other.txt"; weight = 0.3; format = "auto"; dataset = "tokens"; }' \
+    sources/deck.cfg
+  cp -r sources onward
+  rm -r onward/step_00000006
+  run $mpiexec -n 2 "$tessera" train sources.cfg --set run.directory=onward --resume auto
+  ok "two sources on two ranks from step 3" gave 0
+  ok "nothing differs but the ranks" never "settings differ" "$scratch/err"
+  run "$tessera" compare onward sources --tolerance 2e-6
+  ok "the losses of one rank that never stopped" gave 0
+  rm -r onward/step_00000006
+  run "$tessera" train sources.cfg --set run.directory=onward --set data.sources[1].weight=0.5 --resume auto
+  ok "another weight is told of" grep -q '^  data.sources: .* weight = 0.3; .*, now .* weight = 0.5; ' "$scratch/err"
+  run "$tessera" deck sources.cfg --key 'data.sources[1].weight'
+  ok "deck --key: of an entry" is "$(cat "$scratch/out")" 0.3
+  run "$tessera" deck sources.cfg --key 'data.sources[2].weight'
+  ok "deck --key: of no entry" said 2 "data.sources.2..weight: no such value"
+  rm other.txt
+  run "$tessera" train sources.cfg --set run.directory=none
+  ok "a source that is not there: its line" said 2 "error: sources.cfg:5: data.sources.1..path: other.txt: No such file"
+  run "$tessera" plan sources.cfg
+  ok "a plan needs none of them" gave 0
+  run "$tessera" train sources.cfg --set data.path=text.txt
+  ok "sources and a path" said 2 "error: --set: data.path: data.sources is given too"
+  run "$tessera" train sources.cfg --set data.path=text.txt --set 'data.sources=()' --set run.directory=path
+  ok "a path instead of sources" gave 0
+  run "$tessera" deck sources.cfg --set data.path=
+  ok "an empty path is none" gave 0
+}
+
 # ---- eval and generate ----
 
 test_eval() {
@@ -415,6 +453,7 @@ test_json
 test_not_empty
 test_compare
 test_tokens
+test_sources
 test_eval
 test_generate
 test_timeline

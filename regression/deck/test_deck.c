@@ -782,6 +782,8 @@ static void test_round_trip(void) {
       " groups = ( { pattern = \"wte\"; lr_factor = 0.3; }, { pattern = \"h\"; frozen = true; } ); };",
       "scheduler = { type = \"OneCycle\"; params = { cycle_min_lr = 1e-5; cycle_max_lr = 0.1; "
       "cycle_second_step_size = 0; }; }; run = { seed = 9223372036854775807; };",
+      "data = { packing = \"best_fit\"; sources = ( { path = \"a \\\"b\\\"\"; weight = 0.3; }, { path = \"c\"; "
+      "format = \"hdf5\"; dataset = \"x/y\"; } ); };",
       "zero_optimization = { stage = 3; overlap_comm = false; }; communication_data_type = \"bf16\";"
       " gradient_clipping = 0; steps_per_print = 3; train_batch_size = 12;",
   };
@@ -796,7 +798,8 @@ static void test_round_trip(void) {
     tap_ok(strcmp(d->data.path, again->data.path) == 0 && d->run.seed == again->run.seed &&
                d->optimizer.params.lr == again->optimizer.params.lr &&
                d->zero_optimization.overlap_comm == again->zero_optimization.overlap_comm &&
-               d->optimizer.groups.n == again->optimizer.groups.n && d->train_batch_size == again->train_batch_size,
+               d->optimizer.groups.n == again->optimizer.groups.n && d->data.sources.n == again->data.sources.n &&
+               d->train_batch_size == again->train_batch_size,
            "deck %zu is the same", i);
     ts_deck_destroy(&d);
     ts_deck_destroy(&again);
@@ -804,6 +807,46 @@ static void test_round_trip(void) {
     ts_text_free(&second);
     ts_free(text);
   }
+}
+
+static void value_is(const ts_deck *deck, const char *path, const char *expected) {
+  char *value = ts_deck_value(deck, path);
+  bool same = expected == NULL ? value == NULL : value != NULL && strcmp(value, expected) == 0;
+  tap_ok(same, "%s is %s", path, value != NULL ? value : "not there");
+  ts_free(value);
+}
+
+/* Lists of sections: as values, and as what differs between two decks. */
+static void test_lists(void) {
+  static const char *const ignored[] = {"run.", NULL};
+  const char *text = GOOD_DECK "data = { sources = ( { path = \"a\"; }, { path = \"b\"; weight = 2.0; } ); };\n";
+  ts_deck *before = fixture_read("sources", text, NULL),
+          *now = fixture_read("others", text, "data.sources[1].weight=3");
+  ts_text said = {0};
+  ts_error err = {0};
+  value_is(before, "data.sources[1].path", "\"b\"");
+  value_is(before, "data.sources[0].weight", "1.0");
+  value_is(before, "data.sources[2].path", NULL);
+  value_is(before, "optimizer.groups[0].pattern", NULL);
+  value_is(before, "optimizer.groups", "()");
+  value_is(now, "data.sources",
+           "({ path = \"a\"; weight = 1.0; format = \"auto\"; dataset = \"tokens\"; }, "
+           "{ path = \"b\"; weight = 3.0; format = \"auto\"; dataset = \"tokens\"; })");
+  tap_ok(ts_deck_differences(before, before, ignored, &said) == 0, "a list is as itself");
+  tap_ok(ts_deck_differences(before, now, ignored, &said) == 1 && strncmp(said.text, "  data.sources: (", 17) == 0 &&
+             strstr(said.text, "weight = 2.0; format = \"auto\"; dataset = \"tokens\"; }), now ({") != NULL,
+         "a list that differs is named once");
+  tap_ok(ts_deck_error(now, "data.sources[1].path", &err, "x") == TS_BAD_INPUT &&
+             strcmp(err.text, "good.cfg:4: data.sources[1].path: x") == 0,
+         "what is wrong with an entry has its place");
+  tap_ok(ts_deck_check_training(now, NULL) == TS_BAD_INPUT, "sources alone are no run");
+  ts_error_clear(&err);
+  tap_ok(ts_deck_check_training(now, &err) == TS_BAD_INPUT && strstr(err.text, "data.") == NULL,
+         "sources are data to train on");
+  ts_error_clear(&err);
+  ts_text_free(&said);
+  ts_deck_destroy(&before);
+  ts_deck_destroy(&now);
 }
 
 static void test_batch(void) {
@@ -912,6 +955,7 @@ int main(void) {
   test_default_tokens();
   test_stop_tokens();
   test_round_trip();
+  test_lists();
   test_batch();
   test_manual();
   tap_ok(ts_memory_live() == 0, "nothing leaks (%lld live)", (long long) ts_memory_live());

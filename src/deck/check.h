@@ -27,7 +27,7 @@
   X(REQUIRED)      /* a missing key */                                        \
   X(REQUIRED_BY)   /* a key that another key's value asks for */              \
   X(SET)           /* a --set that is not key=value */                        \
-  X(GROUPS)        /* too many optimizer.groups */                            \
+  X(GROUPS)        /* too many entries of a list */                           \
   X(HEADS)         /* heads divide hidden_size */                             \
   X(KV_HEADS)      /* key and value heads divide the query heads */           \
   X(ROTARY)        /* an even head_dim for rotary positions */                \
@@ -37,6 +37,7 @@
   X(TOKEN_IDS)     /* bos and eos within the vocabulary */                    \
   X(SIZE)          /* products of sizes within 64 bits */                     \
   X(VALIDATION)    /* a fraction or a path, not both */                       \
+  X(SOURCES)       /* one file, or a list of files */                         \
   X(CYCLE)         /* OneCycle's lower ends below the upper */                \
   X(ROUNDING)      /* stochastic rounding of what is in bf16 */               \
   X(ELASTICITY)    /* what elasticity chooses from */                         \

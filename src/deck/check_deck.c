@@ -34,11 +34,10 @@ static bool family_knows(const ts_reader *reader, const char *path) {
 
 /* The number of places where the key is missing. */
 static int check_required(ts_reader *reader, const ts_key *key) {
-  const char *entries = strstr(key->path, "[]");
-  int n = entries != NULL ? reader->deck->optimizer.groups.n : 1, missing = 0;
+  const ts_deck_list *list = strchr(key->path, '[') != NULL ? ts_deck_list_find(key->path) : NULL;
+  int n = list != NULL ? *ts_deck_list_length(reader->deck, list) : 1, missing = 0;
   for (int e = 0; e < n; ++e) {
-    char *path = entries == NULL ? ts_strdup(key->path)
-                                 : ts_format("%.*s[%d]%s", (int) (entries - key->path), key->path, e, entries + 2);
+    char *path = list == NULL ? ts_strdup(key->path) : ts_deck_list_path(key, e);
     if (ts_reader_find(reader, path) == NULL && !family_knows(reader, path)) {
       report_missing(reader, key, path);
       ++missing;
@@ -322,6 +321,23 @@ static void check_validation(ts_reader *reader) {
   }
 }
 
+static void check_sources(ts_reader *reader) {
+  const ts_deck_data *data = &reader->deck->data;
+  if (data->sources.n > 0 && *data->path != '\0') {
+    ts_reader_report(
+        reader, TS_CHECK_SOURCES, "data.path",
+        "data.sources is given too; accepted: one of the two (--set data.path= or --set \"data.sources=()\" "
+        "leaves the other one)");
+  }
+  for (int i = 0; i < data->sources.n; ++i) {
+    char *path = ts_format("data.sources[%d].path", i);
+    if (*data->sources.items[i].path == '\0' && ts_reader_find(reader, path) != NULL) {
+      ts_reader_report(reader, TS_CHECK_SOURCES, path, "is empty; accepted: the path of a file");
+    }
+    ts_free(path);
+  }
+}
+
 static void check_rounding(ts_reader *reader) {
   if (reader->deck->bf16.stochastic_rounding && reader->deck->bf16.enabled == TS_SWITCH_OFF) {
     ts_reader_report(
@@ -378,6 +394,7 @@ void ts_reader_check_deck(ts_reader *reader) {
       check_token_ids,
       check_size,
       check_validation,
+      check_sources,
       check_rounding,
       check_cycle,
       check_batch,

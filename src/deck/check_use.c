@@ -9,7 +9,7 @@ ts_status ts_deck_check_training(const ts_deck *deck, ts_error *err) {
     const char *key, *help;
     bool missing;
   } needs[] = {
-      {"data.path", "the training data", *deck->data.path == '\0'},
+      {"data.path", "the training data (or data.sources)", *deck->data.path == '\0' && deck->data.sources.n == 0},
       {"run.directory", "where the results go", *deck->run.directory == '\0'},
       {"run.steps", "how many steps to train", deck->run.steps == 0 && *deck->model.from == '\0'},
   };

@@ -87,11 +87,23 @@ typedef struct ts_deck_model {
   ts_ints stop_token_ids;             /**< Tokens that end a generation; none: eos_token_id. */
 } ts_deck_model;
 
+/** One entry of `data.sources`. */
+typedef struct ts_deck_source {
+  char *path, *format, *dataset; /**< As of `data`. */
+  double weight;                 /**< Positive: its part of the samples, of the sum of all. */
+} ts_deck_source;
+
+typedef struct ts_deck_sources {
+  ts_deck_source *items;
+  int n;
+} ts_deck_sources;
+
 /** `data`. */
 typedef struct ts_deck_data {
-  char *path;    /**< As written; relative to the directory the program was started in. */
-  char *format;  /**< "auto", "text", "bin", "uint16", "hdf5" or "megatron". */
-  char *dataset; /**< Name inside an HDF5 file. */
+  ts_deck_sources sources; /**< None where `path` is given. */
+  char *path;              /**< As written; relative to the directory the program was started in. */
+  char *format;            /**< "auto", "text", "bin", "uint16", "hdf5" or "megatron". */
+  char *dataset;           /**< Name inside an HDF5 file. */
   int64_t sequence_length;
   double validation_fraction; /**< Tail of `path` kept for validation, [0, 1); 0 when validation_path is given. */
   char *validation_path;      /**< "" for none. */
@@ -274,7 +286,7 @@ ts_status ts_deck_read_text(const char *name, const char *text, char *const *set
 /** Free everything; accepts a NULL deck; sets the handle to NULL.  Not collective. */
 void ts_deck_destroy(ts_deck **deck);
 
-/** What training needs and planning does not: data.path, run.directory and run.steps.  Not collective.
+/** What training needs and planning does not: data.path or data.sources, run.directory and run.steps.  Not collective.
  * \return TS_BAD_INPUT naming each that the deck lacks. */
 ts_status ts_deck_check_training(const ts_deck *deck, ts_error *err);
 
@@ -320,15 +332,16 @@ bool ts_deck_by_documents(const ts_deck *deck);
  * \param [out] said  A line without its end is appended where there was something to decide. */
 void ts_deck_decide_precision(ts_deck *deck, bool bf16, const char *why, ts_text *said);
 
-/** The value of a key as deck text, newly allocated (ts_free); NULL where the deck does not have it. Not collective. */
+/** The value of a key, of an entry's ("data.sources[0].path") or of a whole list as deck text, newly allocated (ts_free);
+ * NULL where the deck does not have it. Not collective. */
 char *ts_deck_value(const ts_deck *deck, const char *path);
 
 /** Append the deck as libconfig text that needs no other file and reads back to an equal deck (floats round-trip).
  * Not collective. */
 void ts_deck_print(const ts_deck *deck, ts_text *to);
 
-/** Append a line per key whose value differs ("  optimizer.params.lr: 0.01, now 0.02"), joined by newlines.  Parameter
- * groups are not compared.  Not collective.
+/** Append a line per key whose value differs ("  optimizer.params.lr: 0.01, now 0.02"), joined by newlines.  A
+ * list of sections is one value.  Not collective.
  * \param [in] ignored  Beginnings of paths that do not count; ended by NULL.
  * \return the number of lines. */
 int ts_deck_differences(const ts_deck *before, const ts_deck *now, const char *const *ignored, ts_text *to);

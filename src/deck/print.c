@@ -120,17 +120,17 @@ static int print_sections(ts_text *to, const char *open, const char *path, int d
   return depth;
 }
 
-static void print_groups(const ts_deck *deck, ts_text *to, int depth) {
-  const char *prefix = "optimizer.groups[].";
-  indent(to, depth);
-  ts_text_add(to, "groups = (");
-  for (int e = 0; e < deck->optimizer.groups.n; ++e) {
+/* "({ pattern = "a"; }, { pattern = "b"; })" */
+static void print_entries(const ts_deck *deck, const ts_deck_list *list, ts_text *to) {
+  size_t length = strlen(list->path) + strlen("[].");
+  ts_text_add(to, "(");
+  for (int e = 0; e < *ts_deck_list_length(deck, list); ++e) {
     ts_text_add(to, "%s{ ", e > 0 ? ", " : "");
     for (int i = 0; i < ts_key_count(); ++i) {
       const ts_key *key = ts_key_at(i);
-      if (strncmp(key->path, prefix, strlen(prefix)) == 0) {
-        char *path = ts_format("optimizer.groups[%d].%s", e, key->path + strlen(prefix));
-        ts_text_add(to, "%s = ", key->path + strlen(prefix));
+      if (strchr(key->path, '[') != NULL && ts_deck_list_find(key->path) == list) {
+        char *path = ts_deck_list_path(key, e);
+        ts_text_add(to, "%s = ", key->path + length);
         ts_deck_print_value(to, key, ts_deck_field(deck, key, path));
         ts_text_add(to, "; ");
         ts_free(path);
@@ -138,7 +138,7 @@ static void print_groups(const ts_deck *deck, ts_text *to, int depth) {
     }
     ts_text_add(to, "}");
   }
-  ts_text_add(to, ");\n");
+  ts_text_add(to, ")");
 }
 
 /* The value of a key as text, owned by the caller; NULL where the deck does not have it. */
@@ -150,23 +150,48 @@ static char *value_text(const ts_deck *deck, const ts_key *key) {
   return text.text;
 }
 
-char *ts_deck_value(const ts_deck *deck, const char *path) {
+/* Of the list whose first row this is; NULL for another row of it. */
+static char *entries_text(const ts_deck *deck, int row) {
+  const ts_deck_list *list = ts_deck_list_find(ts_key_at(row)->path);
+  ts_text text = {0};
+  if (row == 0 || ts_deck_list_find(ts_key_at(row - 1)->path) != list) {
+    print_entries(deck, list, &text);
+  }
+  return text.text;
+}
+
+/* An entry's value, or the whole list. */
+static char *list_text(const ts_deck *deck, const ts_deck_list *list, const char *path) {
   int index = ts_key_find(path);
-  return index >= 0 ? value_text(deck, ts_key_at(index)) : NULL;
+  const char *bracket = strchr(path, '[');
+  ts_text text = {0};
+  if (bracket == NULL) {
+    print_entries(deck, list, &text);
+  } else if (index >= 0 && strtoll(bracket + 1, NULL, 10) < *ts_deck_list_length(deck, list)) {
+    ts_deck_print_value(&text, ts_key_at(index), ts_deck_field(deck, ts_key_at(index), path));
+  }
+  return text.text;
+}
+
+char *ts_deck_value(const ts_deck *deck, const char *path) {
+  const ts_deck_list *list = ts_deck_list_find(path);
+  int index = ts_key_find(path);
+  return list != NULL ? list_text(deck, list, path) : index >= 0 ? value_text(deck, ts_key_at(index)) : NULL;
 }
 
 int ts_deck_differences(const ts_deck *before, const ts_deck *now, const char *const *ignored, ts_text *to) {
   int n = 0;
   for (int i = 0; i < ts_key_count(); ++i) {
     const ts_key *key = ts_key_at(i);
-    bool skip = strchr(key->path, '[') != NULL;
+    bool entry = strchr(key->path, '[') != NULL, skip = false;
     for (const char *const *prefix = ignored; *prefix != NULL && !skip; ++prefix) {
       skip = strncmp(key->path, *prefix, strlen(*prefix)) == 0;
     }
-    char *a = skip ? NULL : value_text(before, key), *b = skip ? NULL : value_text(now, key);
+    char *a = skip ? NULL : entry ? entries_text(before, i) : value_text(before, key);
+    char *b = skip ? NULL : entry ? entries_text(now, i) : value_text(now, key);
     if ((a != NULL || b != NULL) && (a == NULL || b == NULL || strcmp(a, b) != 0)) {
-      ts_text_add(to, "%s  %s: %s, now %s", n++ > 0 ? "\n" : "", key->path, a != NULL ? a : "not set",
-                  b != NULL ? b : "not set");
+      ts_text_add(to, "%s  %.*s: %s, now %s", n++ > 0 ? "\n" : "", (int) strcspn(key->path, "["), key->path,
+                  a != NULL ? a : "not set", b != NULL ? b : "not set");
     }
     ts_free(a);
     ts_free(b);
@@ -176,16 +201,17 @@ int ts_deck_differences(const ts_deck *before, const ts_deck *now, const char *c
 
 void ts_deck_print(const ts_deck *deck, ts_text *to) {
   const char *open = "";
-  bool groups = false;
   int depth = 0, n = ts_key_count();
   for (int i = 0; i < n; ++i) {
     const ts_key *key = ts_key_at(i);
     bool entry = strchr(key->path, '[') != NULL;
-    if (entry && !groups) {
-      groups = true;
-      depth = print_sections(to, open, "optimizer.", depth);
-      open = "optimizer.groups";
-      print_groups(deck, to, depth);
+    char *entries = entry ? entries_text(deck, i) : NULL;
+    if (entries != NULL) {
+      const ts_deck_list *list = ts_deck_list_find(key->path);
+      depth = print_sections(to, open, list->path, depth);
+      open = list->path;
+      indent(to, depth);
+      ts_text_add(to, "%s = %s;\n", strrchr(open, '.') + 1, entries);
     } else if (!entry && is_there(deck, key)) {
       depth = print_sections(to, open, key->path, depth);
       open = key->path;
@@ -194,6 +220,7 @@ void ts_deck_print(const ts_deck *deck, ts_text *to) {
       ts_deck_print_value(to, key, ts_deck_field(deck, key, key->path));
       ts_text_add(to, ";\n");
     }
+    ts_free(entries);
   }
   print_sections(to, open, "", depth);
 }

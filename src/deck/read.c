@@ -160,8 +160,14 @@ static void destroy_field(const ts_deck *deck, const ts_key *key, const char *pa
   }
 }
 
-static void destroy_group(ts_deck_group *group) {
-  ts_free(group->pattern);
+static void destroy_entries(const ts_deck *deck, const ts_key *key) {
+  const ts_deck_list *list = ts_deck_list_find(key->path);
+  int n = ts_deck_list_items(deck, list) != NULL ? *ts_deck_list_length(deck, list) : 0;
+  for (int e = 0; e < n; ++e) {
+    char *path = ts_deck_list_path(key, e);
+    destroy_field(deck, key, path);
+    ts_free(path);
+  }
 }
 
 void ts_deck_destroy(ts_deck **deck) {
@@ -173,14 +179,16 @@ void ts_deck_destroy(ts_deck **deck) {
   int n = ts_key_count();
   for (int i = 0; i < n; ++i) {
     const ts_key *key = ts_key_at(i);
-    if (key->offset >= 0 && strchr(key->path, '[') == NULL) {
+    if (strchr(key->path, '[') != NULL) {
+      destroy_entries(d, key);
+    } else if (key->offset >= 0) {
       destroy_field(d, key, key->path);
     }
   }
-  for (int i = 0; d->optimizer.groups.items != NULL && i < d->optimizer.groups.n; ++i) {
-    destroy_group(&d->optimizer.groups.items[i]);
+  const ts_deck_list *list;
+  for (int i = 0; (list = ts_deck_list_at(i)) != NULL; ++i) {
+    ts_free(ts_deck_list_items(d, list));
   }
-  ts_free(d->optimizer.groups.items);
   ts_strings_clear(&d->notes);
   ts_strings_clear(&d->origins);
   ts_free(d);

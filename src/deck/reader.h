@@ -100,6 +100,29 @@ ts_status ts_reader_report(const ts_reader *reader, ts_deck_check check, const c
 /** Add a line for ts_deck_notes. Not collective. */
 void ts_reader_note(ts_reader *reader, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/** A list of sections: its rows are "PATH[].x". */
+typedef struct ts_deck_list {
+  const char *path; /**< "optimizer.groups" */
+  size_t items, n;  /**< Bytes into ts_deck: the pointer to the entries, and their number. */
+  size_t entry;     /**< Bytes of one. */
+} ts_deck_list;
+
+/** The list of that index, from 0; NULL behind the last. Not collective. */
+const ts_deck_list *ts_deck_list_at(int index);
+
+/** The list of that path, or that an entry's path ("optimizer.groups[3].pattern", or a row's) is in; NULL for none. Not
+ * collective. */
+const ts_deck_list *ts_deck_list_find(const char *path);
+
+/** Number of entries, the deck's; the entries, NULL before they are allocated; allocate that number of zeroed ones. Not
+ * collective. */
+int *ts_deck_list_length(const ts_deck *deck, const ts_deck_list *list);
+void *ts_deck_list_items(const ts_deck *deck, const ts_deck_list *list);
+void ts_deck_list_allocate(ts_deck *deck, const ts_deck_list *list);
+
+/** "optimizer.groups[3].pattern" of the row "optimizer.groups[].pattern"; newly allocated (ts_free). Not collective. */
+char *ts_deck_list_path(const ts_key *key, int entry);
+
 /** Address of the field of a stored row; \a path gives the index of a list entry. Not collective. */
 void *ts_deck_field(const ts_deck *deck, const ts_key *key, const char *path);
 

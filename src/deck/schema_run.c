@@ -1,6 +1,14 @@
 /* `data`, `run` and the keys that DeepSpeed leaves to the user's script. */
 #include "deck/schema_rows.h"
 
+#define FORMATS "auto|text|bin|uint16|hdf5|megatron"
+
+#define SOURCE(type_, field, ...)                                                     \
+  {                                                                                   \
+    .path = "data.sources[]." #field, .type = TS_KEY_##type_, .status = TS_KEY_WORKS, \
+    .offset = (ptrdiff_t) offsetof(ts_deck_source, field), __VA_ARGS__                \
+  }
+
 static const ts_key rows[] = {
     {.path = "deepspeed_config",
      .type = TS_KEY_STRING,
@@ -9,7 +17,12 @@ static const ts_key rows[] = {
      .help = "DeepSpeed json to merge in; its path is relative to this file."},
     WORD(data.path, "", NULL, NULL, 0,
          "Training data: a text, a .bin of tokens, an HDF5 file, or Megatron's .idx and .bin."),
-    WORD(data.format, "auto", "auto|text|bin|uint16|hdf5|megatron", NULL, 0,
+    SOURCE(STRING, path, .flags = REQUIRED, .help = "A file of a mixture, instead of data.path."),
+    SOURCE(REAL, weight, .initial = "1.0", .min = 0, .max = HUGE_REAL, .flags = OPEN_MIN,
+           .help = "Its part of the samples, of the sum of all weights."),
+    SOURCE(STRING, format, .initial = "auto", .accepted = FORMATS, .help = "Kind of the file, as data.format."),
+    SOURCE(STRING, dataset, .initial = "tokens", .help = "Name of its token set, as data.dataset."),
+    WORD(data.format, "auto", FORMATS, NULL, 0,
          "Kind of file; auto looks at its first bytes and its name; uint16: tokens without a header, as nanoGPT writes "
          "them; megatron: an indexed dataset, X.idx and X.bin, named by either or as X."),
     WORD(data.dataset, "tokens", NULL, NULL, 0, "Name of the token set inside an HDF5 file."),

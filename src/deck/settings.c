@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GROUPS_LIMIT 1000
+#define ENTRIES_LIMIT 1000
 /* Suggestions cost time: hostile decks get them for the first errors and for keys of a sane length. */
 #define MANY_ERRORS 50
 #define LONG_PATH 200
@@ -79,8 +79,9 @@ static bool is_list_of_sections(const char *path) {
 /* "optimizer.groups[3].pattern" needs four groups. */
 static bool entry_exists(const ts_reader *reader, const char *path) {
   const char *bracket = strchr(path, '[');
-  return bracket == NULL ||
-         (strspn(bracket + 1, "0123456789") > 0 && strtoll(bracket + 1, NULL, 10) < reader->deck->optimizer.groups.n);
+  const ts_deck_list *list = bracket != NULL ? ts_deck_list_find(path) : NULL;
+  return bracket == NULL || (list != NULL && strspn(bracket + 1, "0123456789") > 0 &&
+                             strtoll(bracket + 1, NULL, 10) < *ts_deck_list_length(reader->deck, list));
 }
 
 /* The list that a --set like "frozen[0]" is about; newly allocated, NULL when there is none. */
@@ -226,8 +227,8 @@ static void forget_settings(ts_reader *reader, const char *prefix) {
 
 /* A --set replaces the whole list; a json is compared with the deck's entry by entry. */
 static void take_entries(ts_reader *reader, const char *path, ts_value *list, ts_origin_kind from) {
-  ts_deck_groups *groups = &reader->deck->optimizer.groups;
-  if (list->n > GROUPS_LIMIT) {
+  int *n = ts_deck_list_length(reader->deck, ts_deck_list_find(path));
+  if (list->n > ENTRIES_LIMIT) {
     report_value(reader, TS_CHECK_GROUPS, list, path, "more than 1000 entries");
     return;
   }
@@ -235,9 +236,9 @@ static void take_entries(ts_reader *reader, const char *path, ts_value *list, ts
     char *prefix = ts_format("%s[", path);
     forget_settings(reader, prefix);
     ts_free(prefix);
-    groups->n = 0;
+    *n = 0;
   }
-  groups->n = list->n > groups->n ? list->n : groups->n;
+  *n = list->n > *n ? list->n : *n;
   for (int i = 0; i < list->n; ++i) {
     char *name = ts_format("%s[%d]", path, i);
     if (list->items[i].kind == TS_VALUE_SECTION) {

@@ -18,18 +18,6 @@ typedef struct ts_target {
   void *field;               /* NULL when nothing is stored. */
 } ts_target;
 
-void *ts_deck_field(const ts_deck *deck, const ts_key *key, const char *path) {
-  const char *bracket = strchr(path, '[');
-  char *base = (char *) deck;
-  if (key->offset < 0) {
-    return NULL;
-  }
-  if (bracket != NULL) {
-    base = (char *) &deck->optimizer.groups.items[strtol(bracket + 1, NULL, 10)];
-  }
-  return base + key->offset;
-}
-
 /* Of text that this room wrote itself; NULL is no value. */
 static ts_value value_of(const ts_key *key, const char *text) {
   ts_source source = {0};
@@ -413,21 +401,23 @@ static void store_defaults(ts_reader *reader) {
   int n = ts_key_count();
   for (int i = 0; i < n; ++i) {
     const ts_key *key = ts_key_at(i);
-    const char *entries = strstr(key->path, "[]");
-    for (int e = 0; entries != NULL && e < reader->deck->optimizer.groups.n; ++e) {
-      char *path = ts_format("%.*s[%d]%s", (int) (entries - key->path), key->path, e, entries + 2);
+    const ts_deck_list *list = strchr(key->path, '[') != NULL ? ts_deck_list_find(key->path) : NULL;
+    for (int e = 0; list != NULL && e < *ts_deck_list_length(reader->deck, list); ++e) {
+      char *path = ts_deck_list_path(key, e);
       store_default(reader, key, path);
       ts_free(path);
     }
-    if (entries == NULL && key->offset >= 0) {
+    if (list == NULL && key->offset >= 0) {
       store_default(reader, key, key->path);
     }
   }
 }
 
 void ts_reader_store(ts_reader *reader) {
-  ts_deck_groups *groups = &reader->deck->optimizer.groups;
-  groups->items = ts_calloc((size_t) groups->n, sizeof *groups->items);
+  const ts_deck_list *list;
+  for (int i = 0; (list = ts_deck_list_at(i)) != NULL; ++i) {
+    ts_deck_list_allocate(reader->deck, list);
+  }
   store_defaults(reader);
   for (int i = 0; i < reader->n_settings; ++i) {
     store_setting(reader, &reader->settings[i]);

@@ -1,16 +1,30 @@
 /* Validation: the deck's data set, and the mean loss over its held-out samples. */
+#include "base/memory.h"
 #include "base/text.h"
 #include "engine/train.h"
 
 #include <string.h>
 
-/* The room's messages begin with the file they are about. */
+static bool is_about(const char *problem, const char *path) {
+  size_t length = strlen(path);
+  return length > 0 && strncmp(problem, path, length) == 0 && problem[length] == ':';
+}
+
+/* The room's messages begin with the file they are about: the key that has it. */
 static ts_status blame(const ts_deck *deck, const char *problem, ts_error *err) {
-  const char *other = deck->data.validation_path;
-  size_t length = strlen(other);
-  bool named = length > 0 && strncmp(problem, other, length) == 0 && problem[length] == ':';
-  bool validation = named && strcmp(other, deck->data.path) != 0;
-  return ts_deck_error(deck, validation ? "data.validation_path" : "data.path", err, "%s", problem);
+  const ts_deck_data *data = &deck->data;
+  char *key = NULL;
+  for (int i = 0; i < data->sources.n && key == NULL; ++i) {
+    key = is_about(problem, data->sources.items[i].path) ? ts_format("data.sources[%d].path", i) : NULL;
+  }
+  bool validation = key == NULL && is_about(problem, data->validation_path) && !is_about(problem, data->path);
+  ts_status status = ts_deck_error(deck,
+                                   key != NULL  ? key
+                                   : validation ? "data.validation_path"
+                                                : "data.path",
+                                   err, "%s", problem);
+  ts_free(key);
+  return status;
 }
 
 ts_status ts_data_read_deck(const ts_deck *deck, ts_data *data, ts_split split, int64_t position, ts_batch *batch,
@@ -24,8 +38,25 @@ ts_status ts_data_read_deck(const ts_deck *deck, ts_data *data, ts_split split, 
   return status;
 }
 
+static ts_data_source *list_sources(const ts_deck *deck) {
+  const ts_deck_sources *from = &deck->data.sources;
+  ts_data_source *sources = ts_calloc((size_t) from->n, sizeof *sources);
+  for (int i = 0; i < from->n; ++i) {
+    const ts_deck_source *source = &from->items[i];
+    sources[i] = (ts_data_source){source->path, source->format, source->dataset, source->weight};
+  }
+  return sources;
+}
+
 ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err) {
+  *data = NULL;
+  if (deck->data.path[0] == 0 && deck->data.sources.n == 0) {
+    return ts_deck_error(deck, "data.path", err, "missing: the file of tokens or text (or data.sources)");
+  }
+  ts_data_source *sources = list_sources(deck);
   const ts_data_options options = {.path = deck->data.path,
+                                   .sources = sources,
+                                   .n_sources = deck->data.sources.n,
                                    .packing = ts_packing_find(deck->data.packing),
                                    .end_token = (int32_t) deck->model.eos_token_id,
                                    .format = deck->data.format,
@@ -37,13 +68,10 @@ ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err) 
                                    .seed = (uint64_t) deck->data.seed,
                                    .vocab_size = deck->model.vocab_size};
   ts_error found = {0};
-  *data = NULL;
-  if (deck->data.path[0] == 0) {
-    return ts_deck_error(deck, "data.path", err, "missing: the file of tokens or text");
-  }
   ts_data_open(&options, data, &found);
   ts_status status = found.count > 0 ? blame(deck, found.text, err) : TS_OK;
   ts_error_clear(&found);
+  ts_free(sources);
   return status;
 }
 

@@ -5,6 +5,16 @@
 
 #include <string.h>
 
+/* A list, or what an entry of one has, as a deck has it. */
+static bool print_listed(const ts_deck *deck, const char *path, ts_text *to) {
+  char *value = ts_deck_list_find(path) != NULL ? ts_deck_value(deck, path) : NULL;
+  if (value != NULL) {
+    ts_text_add(to, "%s\n", value);
+  }
+  ts_free(value);
+  return value != NULL;
+}
+
 /* A string without its quotes, anything else as a deck has it. */
 static ts_status print_value(const ts_deck *deck, const char *path, ts_text *to, ts_error *err) {
   int index = ts_key_find(path);
@@ -32,7 +42,7 @@ int ts_main_deck(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   const char *key = ts_argument(arguments, "--key");
   ts_status status = ts_read_deck(arguments, world, &deck, err);
   if (status == TS_OK && key != NULL) {
-    status = print_value(deck, key, &text, err);
+    status = print_listed(deck, key, &text) ? TS_OK : print_value(deck, key, &text, err);
   } else if (status == TS_OK) {
     ts_deck_print(deck, &text);
   }
