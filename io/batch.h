@@ -62,13 +62,13 @@ typedef struct ts_batch_row {
   int32_t document; /**< The next one's number. */
 } ts_batch_row;
 
-/** Begin sample \a i of the batch: all of it is padding.  A token of padding is token 0 in a document of its own, so that
- * it sees nothing but itself, and has no label.
+/** Begin sample \a i of the batch: all of it is padding.  A token of padding is token 0 in a document of its own, so
+ * that it sees nothing but itself, and has no label.
  * \param [in] number  The sample's number in the run. Not collective. */
 ts_batch_row ts_batch_begin(ts_batch *batch, int64_t i, int64_t number);
 
-/** Append a document, or a part of one: positions begin with 0, a label is the token after.  TS_IGNORED among the tokens
- * is a label that is not counted, and token 0 as an input.
+/** Append a document, or a part of one: positions begin with 0, a label is the token after.  TS_IGNORED among the
+ * tokens is a label that is not counted, and token 0 as an input.
  * \param [in] tokens   [count], [count + 1] where it goes on.
  * \param [in] mask     [count]: 0 where a token's label is not counted; NULL: all are.
  * \param [in] count    At least 1, and no more than there is room for.

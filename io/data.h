@@ -64,8 +64,8 @@ void ts_data_describe(const ts_data *data, ts_text *to);
 /** Samples of a split: one epoch of each source.  0 for a validation that was not asked for.  Not collective. */
 int64_t ts_data_samples(const ts_data *data, ts_split split);
 
-/** Read the tokens of the sample at \a position, which may be in any epoch; the split must not be empty, and its samples
- * cut from a stream.  Not collective.
+/** Read the tokens of the sample at \a position, which may be in any epoch; the split must not be empty, and its
+ * samples cut from a stream.  Not collective.
  * Thread-safe for text and bin files; HDF5 files must be read by one thread of the process at a time.
  * \param [in]  position  Samples since the start of the training (or of the validation), at least 0.
  * \param [out] tokens    T + 1 tokens; undefined on error.
@@ -74,7 +74,8 @@ ts_status ts_data_sample(ts_data *data, ts_split split, int64_t position, int32_
 
 /** Read the sample at \a position as sample \a i of a batch, and as the run's of that number.  Not collective; one
  * thread at a time.
- * \return TS_BAD_INPUT as ts_data_sample, or a loss mask of something else than 0 and 1; the sample is undefined then. */
+ * \return TS_BAD_INPUT as ts_data_sample, or a loss mask of something else than 0 and 1; the sample is undefined
+ *         then. */
 ts_status ts_data_read(ts_data *data, ts_split split, int64_t position, ts_batch *batch, int64_t i, ts_error *err);
 
 /** Close and free; NULL handles are allowed; sets the handle to NULL.  Not collective. */

@@ -4,8 +4,8 @@
  *     the file's own index   entries of its dataset `documents` or of its .idx (io/tokens.h)
  *     end tokens             a document ends with each of them, and the last one with the file
  *
- * An index goes before end tokens.  Where documents are found by end tokens the whole file is read here, once.  The list
- * takes 8 bytes a document (twice that while it grows).  Counts are in tokens.  No function here is collective.
+ * An index goes before end tokens.  Where documents are found by end tokens the whole file is read here, once.  The
+ * list takes 8 bytes a document (twice that while it grows).  Counts are in tokens.  No function here is collective.
  */
 #ifndef IO_DOCUMENTS_H
 #define IO_DOCUMENTS_H

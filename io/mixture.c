@@ -14,7 +14,7 @@ struct ts_mixture {
 
 /* What a weight is worth beyond the one position that every source has; the largest weight is 1 here, so that no sum
  * overflows. */
-static double *find_excess(const double *weights, int n, double *sum) {
+static double *weigh_excess(const double *weights, int n, double *sum) {
   double *excess = ts_malloc((size_t) n * sizeof *excess), most = 0, all = 0;
   for (int i = 0; i < n; ++i) {
     most = fmax(most, weights[i]);
@@ -31,7 +31,7 @@ static double *find_excess(const double *weights, int n, double *sum) {
 }
 
 static void count_positions(ts_mixture *m, const double *weights) {
-  double sum, *rest = find_excess(weights, m->n, &sum);
+  double sum, *rest = weigh_excess(weights, m->n, &sum);
   int32_t left = TS_MIXTURE_PERIOD - m->n, spread = left;
   for (int i = 0; i < m->n; ++i) {
     double part = sum > 0 ? rest[i] / sum * spread : 0;

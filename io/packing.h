@@ -6,9 +6,9 @@
  * last.  Samples are in the order of their first pieces, and pieces in a sample in that of the file, so all of it is a
  * function of the documents and T alone.
  *
- * No token is kept: 4 bytes a document, with "best_fit" 4 more a piece and 4 a sample; while that is made, 8 bytes a
- * piece and 10 a token of T beside them.  Making it takes O(pieces x log T).  Counts are in tokens.  No function here is
- * collective.
+ * No token is kept: 4 bytes a document, with "best_fit" 4 more a piece and 4 a sample; while that is made, 12 bytes a
+ * piece and 12 a token of T beside them.  Making it takes O(pieces x log T).  Counts are in tokens.  No function here
+ * is collective.
  */
 #ifndef IO_PACKING_H
 #define IO_PACKING_H

@@ -1,10 +1,10 @@
 /** \file
  * Private to io/data: the samples of one token file, split into training and validation.
  *
- *     stream, documents   n = (tokens - 1) / T samples, rounded down: the last token can only be a label; sample i reads
- *                         the tokens [iT, iT + T]; validation has the last floor (fraction * n) samples
- *     best_fit, none      samples of whole documents (io/packing.h); validation has the last floor (fraction * documents)
- *                         documents, packed by themselves, so no document is in both
+ *     stream, documents   n = (tokens - 1) / T samples, rounded down: the last token can only be a label; sample i
+ *                         reads the tokens [iT, iT + T]; validation has the last floor (fraction * n) samples
+ *     best_fit, none      samples of whole documents (io/packing.h); validation has the last
+ *                         floor (fraction * documents) documents, packed by themselves, so no document is in both
  *
  * Nothing here is collective.
  */

@@ -256,7 +256,8 @@ never() { ! grep -q "$@"; }
 # Two files in one run, whole lines in samples: which sample comes from which file does not depend on the ranks.
 test_sources() {
   sed 's/the quick/a slow/; s/lazy/sleeping/' text.txt | head -n 100 > other.txt
-  sed 's/path = "text.txt"; format = "text";/packing = "best_fit";\n  sources = ( { path = "text.txt"; weight = 0.7; },\n{ path = "other.txt"; weight = 0.3; } );/
+  sed 's/path = "text.txt"; format = "text";/packing = "best_fit";\n  sources = ( { path = "text.txt"; weight = 0.7; },\n@/
+       s/@/{ path = "other.txt"; weight = 0.3; } );/
        s/vocab_size/eos_token_id = 10; &/; s/evaluate_every/save_every = 3; &/' tiny.cfg > sources.cfg
   run "$tessera" train sources.cfg --set run.directory=sources
   ok "two sources" printed "^360 documents in [0-9]+ samples, [0-9.]+ % of them padding, from 2 sources"

@@ -332,8 +332,8 @@ bool ts_deck_by_documents(const ts_deck *deck);
  * \param [out] said  A line without its end is appended where there was something to decide. */
 void ts_deck_decide_precision(ts_deck *deck, bool bf16, const char *why, ts_text *said);
 
-/** The value of a key, of an entry's ("data.sources[0].path") or of a whole list as deck text, newly allocated (ts_free);
- * NULL where the deck does not have it. Not collective. */
+/** The value of a key, of an entry's ("data.sources[0].path") or of a whole list as deck text, newly allocated
+ * (ts_free); NULL where the deck does not have it. Not collective. */
 char *ts_deck_value(const ts_deck *deck, const char *path);
 
 /** Append the deck as libconfig text that needs no other file and reads back to an equal deck (floats round-trip).
