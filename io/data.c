@@ -110,11 +110,10 @@ int64_t ts_data_tokens(const ts_data *data) {
   return tokens;
 }
 
-/* A split of the data is made of splits of files: a file of its own validates with all it has. */
+/* A split of the data is made of splits of files; that of validation_path validates with all it has. */
 static int64_t count_of(const ts_data *data, ts_split split, int file) {
-  bool own = data->n_files > data->n_sources;
   if (file < data->n_sources) {
-    return split == TS_SPLIT_TRAINING || !own ? ts_samples_count(data->files[file], split) : 0;
+    return ts_samples_count(data->files[file], split);
   }
   return split == TS_SPLIT_VALIDATION ? ts_samples_count(data->files[file], TS_SPLIT_TRAINING) : 0;
 }

@@ -240,10 +240,10 @@ static void empty_index(megatron_pair *p) {
   p->cut = 34 + 4 * 12 + 4 * 8;
 }
 static void many_sequences(megatron_pair *p) {
-  p->says_sequences = UINT64_MAX / 12 + 2;
+  p->says_sequences = ((uint64_t) 1 << 62) + 4; /* times 12 as 4 in 64 bits */
 }
 static void many_entries(megatron_pair *p) {
-  p->says_entries = (uint64_t) 1 << 61;
+  p->says_entries = ((uint64_t) 1 << 61) + 4;
 }
 static void version(megatron_pair *p) {
   p->version = 2;
@@ -275,6 +275,9 @@ static void far_pointer(megatron_pair *p) {
 static void late_pointer(megatron_pair *p) {
   p->pointer[3] = 33;
 }
+static void empty_pointer(megatron_pair *p) {
+  p->pointer[1] = 41;
+}
 static void late_begin(megatron_pair *p) {
   p->entry[0] = 1;
 }
@@ -300,8 +303,8 @@ static void test_megatron_damage(void) {
       {"an empty index", "its .idx is truncated: 0 bytes", empty_index},
       {"a byte is missing", "do not take the 79 bytes", cut_byte},
       {"bytes too many", "do not take the 84 bytes", add_bytes},
-      {"sequences that wrap 64 bits", "1537228672809129303 sequences", many_sequences},
-      {"entries that wrap 64 bits", "2305843009213693952 document indices", many_entries},
+      {"sequences that wrap 64 bits", "4611686018427387908 sequences", many_sequences},
+      {"entries that wrap 64 bits", "2305843009213693956 document indices", many_entries},
       {"version 2", "its version is not 1", version},
       {"another magic", "it does not begin with MMIDIDX", magic},
       {"floats", "type 7, float32; accepted: integers", code_float},
@@ -312,6 +315,7 @@ static void test_megatron_damage(void) {
       {"a negative pointer", "from byte -4 on", negative_pointer},
       {"a pointer that overflows", "from byte 9223372036854775804 on", far_pointer},
       {"a pointer outside", "sequence 3 has 2 tokens of 4 bytes from byte 33", late_pointer},
+      {"nothing outside", "sequence 1 has 0 tokens of 4 bytes from byte 41", empty_pointer},
       {"documents that begin late", "document index 0 of its .idx is 1", late_begin},
       {"documents that descend", "document index 2 of its .idx is 1, after 2", descending},
       {"documents beyond the sequences", "document index 3 of its .idx is 5", beyond},
@@ -487,27 +491,31 @@ static void test_whole_documents(void) {
   }
 }
 
-/* Samples begin with their first pieces in the order of the file, and pieces in them are in it too. */
-static void test_order(void) {
-  static const int64_t first[] = {0, 6, 9, 13, 15, 28}; /* lengths 6, 3, 4, 2, 13 */
-  static const int64_t expected[][3] = {{0, 6, 1}, {6, 3, 1}, {9, 4, 0}, {13, 2, 0}, {15, 8, 0}, {23, 5, 1}};
-  static const int count[] = {2, 2, 1, 1};
-  /* T = 8: 8 | 6 + 2 | 5 + 3 | 4, numbered by their first pieces: 6 + 2, 3 + 5, 4, 8 */
-  static const int order[] = {0, 3, 1, 5, 2, 4};
-  const ts_documents documents = {.n = 5, .first = (int64_t *) first};
+/* Samples are numbered by their first pieces in the order of the file, and pieces in them are in it too. */
+static void order_is(const char *label, const int64_t *first, int64_t n, int64_t length, const int *count,
+                     const int64_t (*pieces)[2], int64_t samples) {
+  const ts_documents documents = {.n = n, .first = (int64_t *) first};
   ts_packing *p;
-  TS_CHECK(ts_packing_create(&documents, 0, 5, 8, true, &p, NULL) == TS_OK, "it packs");
-  bool same = ts_packing_samples(p) == 4 && ts_packing_tokens(p) == 28;
-  for (int s = 0, at = 0; s < 4 && same; ++s) {
+  TS_CHECK(ts_packing_create(&documents, 0, n, length, true, &p, NULL) == TS_OK, "it packs");
+  bool same = ts_packing_samples(p) == samples && ts_packing_tokens(p) == first[n];
+  for (int64_t s = 0; s < samples && same; ++s) {
     same = ts_packing_pieces(p, s) == count[s];
-    for (int k = 0; k < count[s] && same; ++k, ++at) {
+    for (int k = 0; k < count[s] && same; ++k, ++pieces) {
       ts_packed piece = ts_packing_piece(p, s, k);
-      same = piece.first == expected[order[at]][0] && piece.count == expected[order[at]][1] &&
-             piece.goes_on == (piece.count == 8);
+      same = piece.first == (*pieces)[0] && piece.count == (*pieces)[1] && piece.goes_on == (piece.count == length);
     }
   }
-  tap_ok(same, "best_fit: which pieces are in which sample");
+  tap_ok(same, "best_fit: %s", label);
   ts_packing_destroy(&p);
+}
+
+static void test_order(void) {
+  order_is("lengths 6, 3, 4, 2 and 8 + 5: 6 + 2, 3 + 5, 4, 8", (const int64_t[]){0, 6, 9, 13, 15, 28}, 5, 8,
+           (const int[]){2, 2, 1, 1}, (const int64_t[][2]){{0, 6}, {13, 2}, {6, 3}, {23, 5}, {9, 4}, {15, 8}}, 4);
+  order_is("the least room of two that do", (const int64_t[]){0, 5, 11, 13}, 3, 10, (const int[]){1, 2},
+           (const int64_t[][2]){{0, 5}, {5, 6}, {11, 2}}, 2);
+  order_is("of equal rooms the one touched last", (const int64_t[]){0, 6, 12, 15}, 3, 10, (const int[]){1, 2},
+           (const int64_t[][2]){{0, 6}, {6, 6}, {12, 3}}, 2);
 }
 
 /* No document is in both splits, and none is lost. */

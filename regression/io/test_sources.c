@@ -51,6 +51,7 @@ static void test_mixture(void) {
   check_mixture("one", (const double[]){3}, 1);
   check_mixture("0.7 and 0.3", (const double[]){0.7, 0.3}, 2);
   check_mixture("halves of what overflows", (const double[]){DBL_MAX, DBL_MAX}, 2);
+  check_mixture("three quarters of it", (const double[]){DBL_MAX, DBL_MAX / 3}, 2);
   check_mixture("the largest and the smallest", (const double[]){DBL_MAX, DBL_TRUE_MIN}, 2);
   check_mixture("five", (const double[]){1, 2, 3, 5, 8}, 5);
   double weights[MOST];
