@@ -286,6 +286,10 @@ test_sources() {
   ok "sources and a path" said 2 "error: --set: data.path: data.sources is given too"
   run "$tessera" train sources.cfg --set data.path=text.txt --set 'data.sources=()' --set run.directory=path
   ok "a path instead of sources" gave 0
+  printf '\n\n\n\n\n\n\n\n' > empty.txt
+  run "$tessera" train sources.cfg --set data.path=empty.txt --set 'data.sources=()' --set data.validation_fraction=0 \
+    --set data.packing=none --set run.directory=unlabelled --set run.steps=1
+  ok "samples without a label: it is said" said 1 "warning: step 1: no token of its samples has a label: no update .1 in a row"
   run "$tessera" deck sources.cfg --set data.path=
   ok "an empty path is none" gave 0
 }

@@ -102,8 +102,9 @@ static void report_step(ts_training *r, const ts_step_result *result, double sec
   double tokens_per_second = (double) (r->deck->train_batch_size * r->length) / seconds;
   ts_progress_step(&r->progress, r->at.step, result->loss, result->lr, tokens_per_second);
   if (result->skipped) {
-    ts_log(TS_LOG_WARNING, "step %lld: loss or gradient norm is not finite: no update (%lld in a row)",
-           (long long) r->at.step, (long long) r->at.skipped_in_a_row);
+    ts_log(TS_LOG_WARNING, "step %lld: %s: no update (%lld in a row)", (long long) r->at.step,
+           result->valid_tokens > 0 ? "loss or gradient norm is not finite" : "no token of its samples has a label",
+           (long long) r->at.skipped_in_a_row);
   }
 }
 
