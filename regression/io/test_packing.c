@@ -178,6 +178,24 @@ static void test_hdf5_mask(void) {
   ts_free(path);
 }
 
+/* What lies beside the tokens of another group is not theirs. */
+static void test_hdf5_groups(void) {
+  static const int64_t mask[TEN] = {0}, near_first[] = {0, 3}, far_first[] = {0, 1, 2};
+  token_dataset sets[] = {{"train/ids", H5T_STD_I32LE, ten, TEN},
+                          {"train/documents", H5T_STD_I64LE, near_first, 2},
+                          {"documents", H5T_STD_I64LE, far_first, 3},
+                          {"loss_mask", H5T_STD_U8LE, mask, TEN}};
+  char *path = token_file_hdf5("groups.h5", sets, 4);
+  ts_tokens *tokens;
+  TS_CHECK(ts_tokens_open(path, "auto", "train/ids", 100, &tokens, NULL) == TS_OK, "%s", path);
+  documents_are("hdf5: those of the group", tokens, -1, near_first, 2);
+  tap_ok(!ts_tokens_are_masked(tokens), "hdf5: a mask of another group");
+  ts_tokens_close(&tokens);
+  TS_CHECK(ts_tokens_open(path, "auto", "documents", 100, &tokens, NULL) == TS_OK || tokens == NULL, "%s", path);
+  tap_ok(tokens == NULL, "hdf5: the mask of a file whose tokens are something else has another length");
+  ts_free(path);
+}
+
 /* ---- Megatron's pairs ---- */
 
 /* Sequences of 3, 0, 5 and 2 tokens, the last of which lies before the others; documents of 2, 0 and 2 sequences. */
@@ -585,12 +603,51 @@ static void test_stream(void) {
   ts_free(none);
 }
 
+/* Whatever a few changed bytes make of an index, it is refused or can be read to its end. */
+static void test_megatron_fuzz(void) {
+  char *prefix = token_file_megatron("fuzz", &pair), *idx = ts_format("%s.idx", prefix), *good;
+  size_t size;
+  TS_CHECK(ts_read_file(idx, 1000, &good, &size, NULL) == TS_OK, "%s", idx);
+  int refused = 0, read = 0;
+  for (uint64_t round = 0; round < 1000; ++round) {
+    char bytes[200];
+    memcpy(bytes, good, size);
+    for (uint64_t k = 0; k <= round % 3; ++k) {
+      uint64_t change = ts_mix(round, k);
+      bytes[9 + change % (size - 9)] ^= (char) (1 << (change >> 32) % 8);
+    }
+    FILE *file = fopen(idx, "wb");
+    fwrite(bytes, 1, size - (round % 17 == 0 ? round % 5 : 0), file);
+    fclose(file);
+    ts_tokens *tokens;
+    ts_documents documents = {0};
+    if (ts_tokens_open(prefix, "megatron", "", 100, &tokens, NULL) == TS_OK &&
+        ts_documents_find(tokens, -1, &documents, NULL) == TS_OK) {
+      int64_t count = ts_tokens_count(tokens);
+      int32_t *out = ts_malloc((size_t) count * sizeof *out + 1);
+      ts_tokens_read(tokens, 0, count, out, NULL);
+      ts_free(out);
+      ++read;
+    } else {
+      ++refused;
+    }
+    ts_documents_clear(&documents);
+    ts_tokens_close(&tokens);
+  }
+  tap_ok(refused > 0 && read > 0, "megatron: %d damaged indices refused, %d read", refused, read);
+  ts_free(good);
+  ts_free(idx);
+  ts_free(prefix);
+}
+
 int main(void) {
   test_end_tokens();
   test_hdf5_documents();
   test_hdf5_mask();
+  test_hdf5_groups();
   test_megatron();
   test_megatron_damage();
+  test_megatron_fuzz();
   test_whole_documents();
   test_order();
   test_validation();

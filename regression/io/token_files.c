@@ -15,15 +15,17 @@ char *token_file_bytes(const char *name, const void *bytes, size_t n) {
 
 char *token_file_hdf5(const char *name, const token_dataset *sets, int n) {
   char *path = ts_format("%s/%s", tap_directory(), name);
-  hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  hid_t file = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), groups = H5Pcreate(H5P_LINK_CREATE);
+  H5Pset_create_intermediate_group(groups, 1);
   for (int i = 0; i < n; ++i) {
     hid_t space = H5Screate_simple(1, &sets[i].n, NULL);
-    hid_t data = H5Dcreate2(file, sets[i].name, sets[i].type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    hid_t data = H5Dcreate2(file, sets[i].name, sets[i].type, space, groups, H5P_DEFAULT, H5P_DEFAULT);
     TS_CHECK(sets[i].n == 0 || H5Dwrite(data, H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, sets[i].values) >= 0,
              "%s", path);
     H5Dclose(data);
     H5Sclose(space);
   }
+  H5Pclose(groups);
   H5Fclose(file);
   return path;
 }

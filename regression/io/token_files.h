@@ -12,8 +12,8 @@ char *token_file_bytes(const char *name, const void *bytes, size_t n);
 
 /** A dataset of one dimension. */
 typedef struct token_dataset {
-  const char *name;
-  hid_t type; /**< In the file. */
+  const char *name; /**< "group/name" makes the group. */
+  hid_t type;       /**< In the file. */
   const int64_t *values;
   hsize_t n;
 } token_dataset;
