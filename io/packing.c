@@ -110,7 +110,7 @@ static int32_t *sort_rests(const ts_packing *p) {
   for (int64_t i = 0; i < p->n; ++i) {
     ++at[rest_of(p, i) - 1];
   }
-  for (int64_t rest = p->length - 1; rest >= 0; --rest) { /* at[rest - 1]: how many are longer, or as long */
+  for (int64_t rest = p->length - 1; rest >= 0; --rest) { /* at[rest] will be how many are longer */
     at[rest] += at[rest + 1];
   }
   for (int64_t i = 0; i < p->n; ++i) {

@@ -44,7 +44,8 @@ struct ts_tokens {
 /** The rows of HDF5 files, and of Megatron's pairs. */
 extern const ts_tokens_format ts_tokens_hdf5, ts_tokens_megatron;
 
-/** Is \a path one of Megatron's: X.idx, X.bin or X of such a pair, by the first bytes of the .idx?  Not collective. */
+/** Is \a path one of Megatron's: X.idx, X.bin, or X where there is no X, by the first bytes of the .idx?  Not
+ * collective. */
 bool ts_tokens_is_megatron(const char *path);
 
 /** The error of a token outside the vocabulary; \a offset in tokens.  Not collective. */

@@ -55,22 +55,24 @@ static int64_t document_of(const ts_tokens *tokens, int64_t entry) {
 
 /* ---- names ---- */
 
-static char *prefix_of(const char *path) {
-  size_t length = strlen(path);
-  bool whole = !ts_tokens_is_called(path, ".idx") && !ts_tokens_is_called(path, ".bin");
-  return ts_format("%.*s", (int) (whole ? length : length - 4), path);
+static bool is_half(const char *path) {
+  return ts_tokens_is_called(path, ".idx") || ts_tokens_is_called(path, ".bin");
 }
 
+static char *prefix_of(const char *path) {
+  return ts_format("%.*s", (int) (strlen(path) - (is_half(path) ? strlen(".idx") : 0)), path);
+}
+
+/* A file of just that name is what is meant. */
 bool ts_tokens_is_megatron(const char *path) {
-  char *prefix = prefix_of(path), *idx = ts_format("%s.idx", prefix), *bin = ts_format("%s.bin", prefix);
+  char *prefix = prefix_of(path), *idx = ts_format("%s.idx", prefix);
   ts_mapping index = {0};
-  bool pair = (ts_tokens_is_called(path, ".idx") || access(bin, F_OK) == 0) && access(idx, F_OK) == 0 &&
-              ts_mapping_open(idx, &index, NULL) == TS_OK;
-  bool is = pair && index.size >= MAGIC_BYTES && memcmp(index.bytes, MAGIC, MAGIC_BYTES) == 0;
+  bool there = (is_half(path) || access(path, F_OK) != 0) && access(idx, F_OK) == 0 &&
+               ts_mapping_open(idx, &index, NULL) == TS_OK;
+  bool is = there && index.size >= MAGIC_BYTES && memcmp(index.bytes, MAGIC, MAGIC_BYTES) == 0;
   ts_mapping_close(&index);
   ts_free(prefix);
   ts_free(idx);
-  ts_free(bin);
   return is;
 }
 

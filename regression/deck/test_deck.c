@@ -828,6 +828,11 @@ static void test_lists(void) {
   value_is(before, "data.sources[0].weight", "1.0");
   value_is(before, "data.sources[2].path", NULL);
   value_is(before, "optimizer.groups[0].pattern", NULL);
+  ts_deck_destroy(&before);
+  before = fixture_read("sources of a format", text, "data.format=bin");
+  value_is(before, "data.sources[1].format", "\"bin\"");
+  ts_deck_destroy(&before);
+  before = fixture_read("sources", text, NULL);
   value_is(before, "optimizer.groups", "()");
   value_is(now, "data.sources",
            "({ path = \"a\"; weight = 1.0; format = \"auto\"; dataset = \"tokens\"; }, "

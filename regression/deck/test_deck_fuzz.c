@@ -6,7 +6,8 @@
 #define ROUNDS 1000
 
 static const char deck_text[] = GOOD_DECK
-    "data = { path = \"kjv.txt\"; sequence_length = 64; validation_fraction = 0.1; shuffle = true; };  # 12\n"
+    "data = { sources = ( { path = \"kjv.txt\"; weight = 0.7; }, { path = \"b.h5\"; format = \"hdf5\"; } );\n"
+    "  sequence_length = 64; validation_fraction = 0.1; shuffle = true; };  # 12\n"
     "optimizer = { type = \"AdamW\"; params = { lr = 2e-3; betas = [0.9, 0.95]; }; no_decay = [\"norm\"];\n"
     "  groups = ( { pattern = \"wte\"; lr_factor = 0x3; }, { pattern = \"h.[0-9]+\"; frozen = true; } ); };\n"
     "scheduler = { type = \"WarmupCosineLR\"; params = { total_num_steps = 600L; warmup_num_steps = 50; }; };\n"

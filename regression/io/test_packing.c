@@ -240,6 +240,24 @@ static void test_megatron(void) {
   }
 }
 
+/* Names that are like one of a pair. */
+static void test_megatron_names(void) {
+  char *prefix = token_file_megatron("names", &pair), *bin = ts_format("%s.bin", prefix);
+  ts_free(token_file_bytes("names", "\1\2\3\4\5\6", 6));
+  ts_tokens *tokens = open_tokens(prefix, "auto");
+  tap_ok(ts_tokens_count(tokens) == 6, "a file of the pair's name is itself");
+  ts_tokens_close(&tokens);
+  tokens = open_tokens(bin, "uint16");
+  tap_ok(ts_tokens_count(tokens) == 20, "a format that is given is taken");
+  ts_tokens_close(&tokens);
+  remove(bin);
+  ts_free(bin);
+  bin = ts_format("%s.idx", prefix);
+  file_fails("megatron: no .bin", bin, "auto", END, "names.bin: No such file");
+  ts_free(bin);
+  ts_free(prefix);
+}
+
 typedef struct damage {
   const char *label, *message;
   void (*make)(megatron_pair *p);
@@ -646,6 +664,7 @@ int main(void) {
   test_hdf5_mask();
   test_hdf5_groups();
   test_megatron();
+  test_megatron_names();
   test_megatron_damage();
   test_megatron_fuzz();
   test_whole_documents();

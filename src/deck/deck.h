@@ -89,7 +89,7 @@ typedef struct ts_deck_model {
 
 /** One entry of `data.sources`. */
 typedef struct ts_deck_source {
-  char *path, *format, *dataset; /**< As of `data`. */
+  char *path, *format, *dataset; /**< As of `data`, whose format and dataset are the defaults. */
   double weight;                 /**< Positive: its part of the samples, of the sum of all. */
 } ts_deck_source;
 

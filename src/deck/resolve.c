@@ -72,6 +72,20 @@ static void resolve_scheduler(ts_reader *reader) {
   }
 }
 
+static void default_string(char **field, const char *value) {
+  if (**field == '\0') {
+    ts_free(*field);
+    *field = ts_strdup(value);
+  }
+}
+
+static void resolve_sources(ts_deck_data *data) {
+  for (int i = 0; i < data->sources.n; ++i) {
+    default_string(&data->sources.items[i].format, data->format);
+    default_string(&data->sources.items[i].dataset, data->dataset);
+  }
+}
+
 static void note_offload(ts_reader *reader, const char *path, const ts_deck_offload *offload) {
   if (strcmp(offload->device, "none") != 0) {
     ts_reader_note(reader, "%s: \"%s\": no effect on processors, where all state is in host memory; GPUs refuse it",
@@ -86,6 +100,7 @@ void ts_reader_resolve(ts_reader *reader) {
   ts_reader_fill_auto(reader);
   resolve_optimizer(reader);
   resolve_scheduler(reader);
+  resolve_sources(&d->data);
   default_int(&d->data.sequence_length, d->model.max_position_embeddings);
   default_int(&d->run.log_every, d->steps_per_print > 0 ? d->steps_per_print : DEFAULT_LOG_EVERY);
   if (!given(reader, "communication_data_type")) {

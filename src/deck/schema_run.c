@@ -20,8 +20,8 @@ static const ts_key rows[] = {
     SOURCE(STRING, path, .flags = REQUIRED, .help = "A file of a mixture, instead of data.path."),
     SOURCE(REAL, weight, .initial = "1.0", .min = 0, .max = HUGE_REAL, .flags = OPEN_MIN,
            .help = "Its part of the samples, of the sum of all weights."),
-    SOURCE(STRING, format, .initial = "auto", .accepted = FORMATS, .help = "Kind of the file, as data.format."),
-    SOURCE(STRING, dataset, .initial = "tokens", .help = "Name of its token set, as data.dataset."),
+    SOURCE(STRING, format, .accepted = FORMATS, .help = "Kind of the file (default: data.format)."),
+    SOURCE(STRING, dataset, .help = "Name of its token set (default: data.dataset)."),
     WORD(data.format, "auto", FORMATS, NULL, 0,
          "Kind of file; auto looks at its first bytes and its name; uint16: tokens without a header, as nanoGPT writes "
          "them; megatron: an indexed dataset, X.idx and X.bin, named by either or as X."),
