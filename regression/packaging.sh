@@ -165,7 +165,7 @@ unknown_keys() {
   for document in $documents; do
     grep -oE '`(run|debug|data|profile|elasticity|zero_optimization)\.[a-z_.0-9]+[`=]' "$top/$document" | tr -d '`=' | sort -u |
       while read -r key; do
-        grep -q "^$key[[ ]" deck.keys || echo "$document: $key is no key of a deck"
+        grep -q "^${key}[[ ]" deck.keys || echo "$document: $key is no key of a deck"
       done
   done
 }
