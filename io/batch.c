@@ -73,7 +73,7 @@ ts_batch_row ts_batch_begin(ts_batch *batch, int64_t i, int64_t number) {
 void ts_batch_add(ts_batch_row *row, const int32_t *tokens, const uint8_t *mask, int64_t count, bool goes_on) {
   TS_ASSERT(count > 0 && count <= row->batch->length - row->at);
   for (int64_t t = 0; t < count; ++t) {
-    bool counts = (goes_on || t < count - 1) && (mask == NULL || mask[t] != 0);
+    bool counts = (goes_on || t < count - 1) && (mask == NULL || mask[t + 1] != 0);
     set_all(row, row->at + t, tokens[t], counts ? tokens[t + 1] : TS_IGNORED, (int32_t) t, row->document);
   }
   row->at += count;

@@ -70,7 +70,7 @@ ts_batch_row ts_batch_begin(ts_batch *batch, int64_t i, int64_t number);
 /** Append a document, or a part of one: positions begin with 0, a label is the token after.  TS_IGNORED among the
  * tokens is a label that is not counted, and token 0 as an input.
  * \param [in] tokens   [count], [count + 1] where it goes on.
- * \param [in] mask     [count]: 0 where a token's label is not counted; NULL: all are.
+ * \param [in] mask     As many as tokens: 0 where a token is not counted as a label; NULL: all are.
  * \param [in] count    At least 1, and no more than there is room for.
  * \param [in] goes_on  The last token has a label, the token after it. Not collective. */
 void ts_batch_add(ts_batch_row *row, const int32_t *tokens, const uint8_t *mask, int64_t count, bool goes_on);

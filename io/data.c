@@ -81,7 +81,7 @@ ts_status ts_data_open(const ts_data_options *options, ts_data **out, ts_error *
   }
   data->mixture = mix_sources(sources, data->n_sources);
   data->room.tokens = ts_malloc(((size_t) data->length + 1) * sizeof *data->room.tokens);
-  data->room.mask = ts_malloc((size_t) data->length * sizeof *data->room.mask);
+  data->room.mask = ts_malloc(((size_t) data->length + 1) * sizeof *data->room.mask);
   *out = data;
   return TS_OK;
 }

@@ -163,7 +163,7 @@ static ts_status read_stream(ts_samples *s, ts_split split, int64_t i, ts_sample
                              ts_error *err) {
   int64_t first = (s->parts[split].first + i) * s->length;
   ts_status status = ts_samples_stream(s, split, i, room.tokens, err);
-  status = status == TS_OK ? read_mask(s, first, s->length, &room.mask, err) : status;
+  status = status == TS_OK ? read_mask(s, first, s->length + 1, &room.mask, err) : status;
   if (status == TS_OK && s->indexed) {
     add_documents(s, first, room.tokens, room.mask, row);
   } else if (status == TS_OK) {
@@ -178,7 +178,7 @@ static ts_status read_packed(ts_samples *s, const ts_packing *packing, int64_t i
   for (int64_t k = 0; k < ts_packing_pieces(packing, i) && status == TS_OK; ++k) {
     ts_packed piece = ts_packing_piece(packing, i, k);
     status = ts_tokens_read(s->tokens, piece.first, piece.count + piece.goes_on, room.tokens, err);
-    status = status == TS_OK ? read_mask(s, piece.first, piece.count, &room.mask, err) : status;
+    status = status == TS_OK ? read_mask(s, piece.first, piece.count + piece.goes_on, &room.mask, err) : status;
     if (status == TS_OK) {
       ts_batch_add(row, room.tokens, room.mask, piece.count, piece.goes_on);
     }

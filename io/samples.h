@@ -42,7 +42,7 @@ int64_t ts_samples_filled(const ts_samples *samples, ts_split split);
 /** Room for what is read of a sample. */
 typedef struct ts_samples_room {
   int32_t *tokens; /**< [T + 1] */
-  uint8_t *mask;   /**< [T] */
+  uint8_t *mask;   /**< [T + 1] */
 } ts_samples_room;
 
 /** Read the T + 1 tokens of sample \a i of a split that is cut from a stream.  Not collective.

@@ -14,7 +14,8 @@
  *
  *     documents   an entry a document: the offset of its first token.  The first is 0, none is below the one before it
  *                 or above the number of tokens; a document ends where the next one begins, the last with the tokens
- *     loss_mask   an entry a token: 1, or 0 where the label of the token (the token after it) does not count
+ *     loss_mask   an entry a token: 1, or 0 for one that is read but not to be learned: it is no label of the token
+ *                 before it
  *
  * "auto" takes megatron where the .idx of such a pair is one by its magic, else the format whose magic the file starts
  * with, else the one of its extension (.bin, .h5, .hdf5), else text; it refuses what is known to be none of these

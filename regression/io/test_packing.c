@@ -430,7 +430,7 @@ static bool token_is_right(const book *b, const ts_batch *batch, int64_t t, bool
   bool follows = t > 0 && in_document > 0 && row_of(batch, TS_INPUT_INPUT_IDS, t - 1) == token;
   bool ends = token + 1 == b->first[document + 1];
   bool same = t > 0 && row_of(batch, TS_INPUT_DOCUMENTS, t) == row_of(batch, TS_INPUT_DOCUMENTS, t - 1);
-  return row_of(batch, TS_INPUT_LABELS, t) == (ends || b->mask[token] == 0 ? TS_IGNORED : token + 2) &&
+  return row_of(batch, TS_INPUT_LABELS, t) == (ends || b->mask[token + 1] == 0 ? TS_IGNORED : token + 2) &&
          same == follows && (!whole || position == in_document % batch->length) &&
          position == (follows ? row_of(batch, TS_INPUT_POSITIONS, t - 1) + 1 : 0);
 }
