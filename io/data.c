@@ -34,6 +34,9 @@ static ts_status open_file(ts_data *data, const ts_data_options *o, const ts_dat
                                       .end_token = o->end_token,
                                       .vocab_size = o->vocab_size,
                                       .fraction = fraction};
+  if (o->about != NULL) {
+    *o->about = data->n_files;
+  }
   ts_status status = ts_samples_open(&options, &data->files[data->n_files], err);
   data->n_files += status == TS_OK;
   return status;

@@ -44,6 +44,8 @@ typedef struct ts_data_options {
   int32_t end_token;             /**< Closes a document; -1: none. */
   const ts_data_source *sources; /**< Instead of path; at most TS_MIXTURE_PERIOD. */
   int n_sources;
+  int *about; /**< NULL, or given the file that an error of ts_data_open is about: of which source (0 for path), and
+               * after these validation_path. */
   int64_t vocab_size; /**< Tokens are in [0, vocab_size); 1..INT32_MAX. */
 } ts_data_options;
 

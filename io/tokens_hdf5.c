@@ -24,7 +24,8 @@ static void close_dataset(int64_t *data) {
 static ts_status check_dataset(const ts_tokens *tokens, const char *name, hid_t data, int64_t *count, ts_error *err) {
   hid_t type = H5Dget_type(data), space = H5Dget_space(data);
   hsize_t length = 0, limit = 0;
-  bool integers = type >= 0 && H5Tget_class(type) == H5T_INTEGER;
+  H5T_class_t kind = type >= 0 ? H5Tget_class(type) : H5T_NO_CLASS;
+  bool integers = kind == H5T_INTEGER || kind == H5T_ENUM; /* h5py's truth values are an enumeration */
   bool line = space >= 0 && H5Sget_simple_extent_type(space) == H5S_SIMPLE && H5Sget_simple_extent_ndims(space) == 1 &&
               H5Sget_simple_extent_dims(space, &length, &limit) == 1;
   H5Tclose(type);

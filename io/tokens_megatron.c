@@ -230,6 +230,9 @@ static void close_megatron(ts_tokens *tokens) {
 }
 
 const ts_tokens_format ts_tokens_megatron = {.name = "megatron",
+                                             .magic = MAGIC,
+                                             .magic_bytes = MAGIC_BYTES,
+                                             .extensions = {".idx"},
                                              .open = open_megatron,
                                              .read = read_megatron,
                                              .close = close_megatron,

@@ -289,7 +289,14 @@ test_sources() {
   printf '\n\n\n\n\n\n\n\n' > empty.txt
   run "$tessera" train sources.cfg --set data.path=empty.txt --set 'data.sources=()' --set data.validation_fraction=0 \
     --set data.packing=none --set run.directory=unlabelled --set run.steps=1
-  ok "samples without a label: it is said" said 1 "warning: step 1: no token of its samples has a label: no update .1 in a row"
+  ok "samples without a label: it is said" said 1 "warning: step 1: no token of its samples has a label: no update"
+  ok "nothing was learned: it is said" said 1 "no step had a token with a label"
+  printf 'TNTIDX\000\000' > old.idx
+  run "$tessera" train sources.cfg --set data.path=old.idx --set 'data.sources=()' --set run.directory=none
+  ok "an index that is none is not trained on" said 2 "data.path: old.idx"
+  sed 's/"other.txt"/"text.txt"; format = "hdf5"/' sources.cfg > twice.cfg
+  run "$tessera" train twice.cfg --set run.directory=none
+  ok "a file that is named twice: the right line" said 2 "twice.cfg:5: data.sources.1..path: text.txt"
   run "$tessera" deck sources.cfg --set data.path=
   ok "an empty path is none" gave 0
 }

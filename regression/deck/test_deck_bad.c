@@ -47,7 +47,7 @@ static const bad_deck decks[] = {
     {TS_CHECK_BIG, NULL, "run = { seed = 1e19; };\n", NULL, "run.seed: 1e+19 does not fit in 64 bits"},
     {TS_CHECK_FINITE, NULL, "gradient_clipping = 1e999;\n", NULL, "gradient_clipping: inf is too large"},
     {TS_CHECK_FINITE, NULL, "", "model.rms_norm_eps=1e-60",
-     "model.rms_norm_eps: 1e-60 is too small; accepted: a number"},
+     "model.rms_norm_eps: 1e-60 is too small for a float (below 1.2e-38); accepted: a number"},
     {TS_CHECK_RANGE, NULL, "zero_optimization = { stage = 4; };\n", NULL,
      "bad.cfg:4: zero_optimization.stage: 4 is out of range; accepted: an integer from 0 to 3"},
     {TS_CHECK_RANGE, NULL, "run = { steps = -1; };\n", NULL, "run.steps: -1 is out of range"},
@@ -504,6 +504,14 @@ static void test_limits(void) {
   ts_text_add(&more, "#%*s\n", 200000, "");
   bad = (bad_deck){0, NULL, more.text, NULL, "larger than 131072 bytes"};
   expect(&bad, "size");
+  ts_text_free(&more);
+  ts_text_add(&more, "data = { sources = (");
+  for (int i = 0; i < 1000; ++i) {
+    ts_text_add(&more, "%s{path=\"%080d\";}\n", i > 0 ? "," : "", i);
+  }
+  ts_text_add(&more, "); };\n");
+  bad = (bad_deck){0, NULL, more.text, NULL, "with the defaults in its lists it has"};
+  expect(&bad, "size in full");
   ts_text_free(&more);
 }
 

@@ -145,6 +145,34 @@ static void test_hdf5_documents(void) {
   ts_free(path);
 }
 
+/* As h5py writes an array of truth values: an enumeration of bytes. */
+static void test_truth_mask(void) {
+  static const int8_t truth[TEN] = {1, 1, 0, 0, 1, 0, 1, 1, 0, 1};
+  int8_t no = 0, yes = 1;
+  token_dataset sets[] = {{"tokens", H5T_STD_I32LE, ten, TEN}};
+  char *path = token_file_hdf5("truth.h5", sets, 1);
+  hsize_t extent = TEN;
+  hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT), type = H5Tenum_create(H5T_NATIVE_INT8);
+  H5Tenum_insert(type, "FALSE", &no);
+  H5Tenum_insert(type, "TRUE", &yes);
+  hid_t space = H5Screate_simple(1, &extent, NULL);
+  hid_t data = H5Dcreate2(file, "loss_mask", type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+  TS_CHECK(H5Dwrite(data, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, truth) >= 0, "%s", path);
+  H5Dclose(data);
+  H5Sclose(space);
+  H5Tclose(type);
+  H5Fclose(file);
+  ts_tokens *tokens = open_tokens(path, "auto");
+  uint8_t mask[TEN] = {0};
+  bool same = ts_tokens_are_masked(tokens) && ts_tokens_read_mask(tokens, 0, TEN, mask, NULL) == TS_OK;
+  for (int i = 0; i < TEN; ++i) {
+    same = same && mask[i] == truth[i];
+  }
+  tap_ok(same, "hdf5: a loss mask of truth values");
+  ts_tokens_close(&tokens);
+  ts_free(path);
+}
+
 static void test_hdf5_mask(void) {
   static const int64_t good[] = {1, 0, 1, 1, 0, 0, 1, 0, 1, 1}, bad[] = {1, 0, 1, 1, 0, 2, 1, 0, 1, 1};
   token_dataset sets[] = {{"tokens", H5T_STD_I32LE, ten, TEN}, {"loss_mask", H5T_STD_U8LE, good, TEN}};
@@ -662,6 +690,7 @@ int main(void) {
   test_end_tokens();
   test_hdf5_documents();
   test_hdf5_mask();
+  test_truth_mask();
   test_hdf5_groups();
   test_megatron();
   test_megatron_names();

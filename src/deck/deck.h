@@ -266,7 +266,8 @@ typedef struct ts_deck {
 /** In a run's directory: what it keeps of model.from, config.json and the tokenizer's files. */
 #define TS_RUN_FROM "from"
 
-/** Bytes of a deck with its includes: libconfig compares each name with all before it, time grows with the square. */
+/** Bytes of a deck with its includes, and of what is printed of it: libconfig compares each name with all before it,
+ * time grows with the square. */
 #define TS_DECK_LIMIT (128u << 10)
 
 /** Read, merge and check a deck of at most TS_DECK_LIMIT bytes.  Errors of the input are reported all at once (the

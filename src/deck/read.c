@@ -110,11 +110,25 @@ static void clear_reader(ts_reader *reader) {
   ts_source_clear(&reader->source);
 }
 
+/* What is accepted can be read again where it was printed, all keys of all its lists with their values. */
+static void check_length(ts_reader *reader) {
+  ts_text text = {0};
+  if (reader->err->count == 0) {
+    ts_deck_print(reader->deck, &text);
+  }
+  if (text.length > TS_DECK_LIMIT) {
+    ts_error_add(reader->err, "%s: with the defaults in its lists it has %zu bytes; accepted: at most %u", reader->name,
+                 text.length, TS_DECK_LIMIT);
+  }
+  ts_text_free(&text);
+}
+
 static ts_status read_deck_text(const char *name, const char *text, size_t length, char *const *sets, int n_sets,
                                 ts_deck **out, ts_error *err) {
   ts_error errors = {0};
   ts_reader reader = {.deck = ts_calloc(1, sizeof(ts_deck)), .err = &errors, .name = name};
   read_sources(&reader, text, length, sets, n_sets);
+  check_length(&reader);
   clear_reader(&reader);
   if (errors.count == 0) {
     *out = reader.deck;

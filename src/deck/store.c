@@ -128,7 +128,7 @@ static bool take_number(const ts_target *t, const ts_value *value, double *field
     return fail_value(t, TS_CHECK_FINITE, value, "is too large");
   }
   if (value->real != 0 && fabs(value->real) < FLT_MIN) { /* kernels would take it for zero, "none" */
-    return fail_value(t, TS_CHECK_FINITE, value, "is too small");
+    return fail_value(t, TS_CHECK_FINITE, value, "is too small for a float (below 1.2e-38)");
   }
   if (!in_range(t, value)) {
     return false;

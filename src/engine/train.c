@@ -101,10 +101,11 @@ static void report_times(const ts_step_result *t, double data_seconds) {
 static void report_step(ts_training *r, const ts_step_result *result, double seconds) {
   double tokens_per_second = (double) (r->deck->train_batch_size * r->length) / seconds;
   ts_progress_step(&r->progress, r->at.step, result->loss, result->lr, tokens_per_second);
-  if (result->skipped) {
-    ts_log(TS_LOG_WARNING, "step %lld: %s: no update (%lld in a row)", (long long) r->at.step,
-           result->valid_tokens > 0 ? "loss or gradient norm is not finite" : "no token of its samples has a label",
-           (long long) r->at.skipped_in_a_row);
+  if (result->skipped && result->valid_tokens == 0) {
+    ts_log(TS_LOG_WARNING, "step %lld: no token of its samples has a label: no update", (long long) r->at.step);
+  } else if (result->skipped) {
+    ts_log(TS_LOG_WARNING, "step %lld: loss or gradient norm is not finite: no update (%lld in a row)",
+           (long long) r->at.step, (long long) r->at.skipped_in_a_row);
   }
 }
 
@@ -145,7 +146,9 @@ static void ask(void *user, double flags[TS_N_FLAGS]) {
 static void count_step(ts_training *r, const ts_step_result *result) {
   ++r->at.step;
   r->at.samples += r->deck->train_batch_size;
-  r->at.skipped_in_a_row = result->skipped ? r->at.skipped_in_a_row + 1 : 0;
+  if (result->valid_tokens > 0) { /* where nothing is to be learned, nothing went wrong */
+    r->at.skipped_in_a_row = result->skipped ? r->at.skipped_in_a_row + 1 : 0;
+  }
   r->at.skipped += result->skipped;
   r->request = (int) result->flag[0];
   r->stopping = r->request == TS_REQUEST_STOP;
@@ -240,6 +243,12 @@ static void say_stopped(const ts_training *r) {
 
 /* A last step that changed nothing is no end that anybody wanted. */
 static int end_finished(ts_training *r) {
+  if (r->at.skipped_in_a_row == 0 && r->at.step > 0 && r->at.skipped == r->at.step) {
+    r->failure = "no step had a token with a label";
+    ts_log(TS_LOG_ERROR, "%s: nothing was learned; look at the loss mask, or at the lengths of the documents",
+           r->failure);
+    return 1;
+  }
   if (r->at.skipped_in_a_row == 0) {
     return 0;
   }

@@ -40,7 +40,8 @@ ts_status ts_data_read_deck(const ts_deck *deck, ts_data *data, ts_split split, 
 /** Mean loss over the validation split (at most run.evaluate_batches global micro-batches when that is positive).
  * \param [out] n_batches  Global micro-batches used; may be NULL.
  * Collective over the world.
- * \return TS_BAD_INPUT, agreed, when a token is outside the vocabulary or there is no validation data. */
+ * \return TS_BAD_INPUT, agreed, when a token is outside the vocabulary, there is no validation data, or nothing in it
+ *         has a label. */
 ts_status ts_validate(ts_engine *engine, ts_world *world, const ts_deck *deck, ts_data *data, double *loss,
                       int64_t *n_batches, ts_error *err);
 

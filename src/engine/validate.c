@@ -10,20 +10,25 @@ static bool is_about(const char *problem, const char *path) {
   return length > 0 && strncmp(problem, path, length) == 0 && problem[length] == ':';
 }
 
-/* The room's messages begin with the file they are about: the key that has it. */
-static ts_status blame(const ts_deck *deck, const char *problem, ts_error *err) {
+/* Files as ts_data_options counts them: of which the room's message speaks, which begins with its path. */
+static int find_file(const ts_deck *deck, const char *problem) {
   const ts_deck_data *data = &deck->data;
-  char *key = NULL;
-  for (int i = 0; i < data->sources.n && key == NULL; ++i) {
-    key = is_about(problem, data->sources.items[i].path) ? ts_format("data.sources[%d].path", i) : NULL;
+  int n = data->sources.n > 0 ? data->sources.n : 1;
+  for (int i = 0; i < n; ++i) {
+    if (is_about(problem, data->sources.n > 0 ? data->sources.items[i].path : data->path)) {
+      return i;
+    }
   }
-  bool validation = key == NULL && is_about(problem, data->validation_path) && !is_about(problem, data->path);
-  ts_status status = ts_deck_error(deck,
-                                   key != NULL  ? key
-                                   : validation ? "data.validation_path"
-                                                : "data.path",
-                                   err, "%s", problem);
-  ts_free(key);
+  return is_about(problem, data->validation_path) ? n : 0;
+}
+
+/* The key that names the file. */
+static ts_status blame(const ts_deck *deck, int file, const char *problem, ts_error *err) {
+  int n = deck->data.sources.n;
+  char *source = n > 0 && file < n ? ts_format("data.sources[%d].path", file) : NULL;
+  const char *key = source != NULL ? source : file == 0 ? "data.path" : "data.validation_path";
+  ts_status status = ts_deck_error(deck, key, err, "%s", problem);
+  ts_free(source);
   return status;
 }
 
@@ -32,7 +37,7 @@ ts_status ts_data_read_deck(const ts_deck *deck, ts_data *data, ts_split split, 
   ts_error found = {0};
   ts_status status = ts_data_read(data, split, position, batch, i, &found);
   if (status != TS_OK) {
-    status = blame(deck, found.text, err);
+    status = blame(deck, find_file(deck, found.text), found.text, err);
   }
   ts_error_clear(&found);
   return status;
@@ -53,10 +58,12 @@ ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err) 
   if (deck->data.path[0] == 0 && deck->data.sources.n == 0) {
     return ts_deck_error(deck, "data.path", err, "missing: the file of tokens or text (or data.sources)");
   }
+  int about = 0;
   ts_data_source *sources = list_sources(deck);
   const ts_data_options options = {.path = deck->data.path,
                                    .sources = sources,
                                    .n_sources = deck->data.sources.n,
+                                   .about = &about,
                                    .packing = ts_packing_find(deck->data.packing),
                                    .end_token = (int32_t) deck->model.eos_token_id,
                                    .format = deck->data.format,
@@ -69,7 +76,7 @@ ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err) 
                                    .vocab_size = deck->model.vocab_size};
   ts_error found = {0};
   ts_data_open(&options, data, &found);
-  ts_status status = found.count > 0 ? blame(deck, found.text, err) : TS_OK;
+  ts_status status = found.count > 0 ? blame(deck, about, found.text, err) : TS_OK;
   ts_error_clear(&found);
   ts_free(sources);
   return status;
@@ -116,6 +123,11 @@ ts_status ts_validate(ts_engine *engine, ts_world *world, const ts_deck *deck, t
     }
   }
   ts_batch_destroy(&batch);
+  if (status == TS_OK && valid == 0) {
+    bool apart = deck->data.validation_path[0] != 0;
+    status = ts_deck_error(deck, apart ? "data.validation_path" : "data.validation_fraction", err,
+                           "no token of the validation data has a label (a loss mask, or documents of one token)");
+  }
   *loss = ts_shown(sum / valid);
   if (n_batches != NULL) {
     *n_batches = batches;
