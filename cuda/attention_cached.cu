@@ -125,8 +125,8 @@ static __device__ __forceinline__ void put_together(const cached_problem &p, par
   __syncthreads();
   for (int w = 1; warp == 0 && w < WARPS; ++w) {
     const float *other = shared + w * PART;
-    if (other[0] == TS_MINUS_INFINITY) {
-      continue; /* it had no key */
+    if (other[1] == 0.0f) {
+      continue; /* it had no key; what is no number is one */
     }
     if (other[0] > a.top) {
       raise(a, other[0]);

@@ -502,7 +502,7 @@ static const ts_reserve reserves[] = {
 };
 
 static const char *refuses(ts_device *, const ts_graph *graph, const ts_node *node) {
-  const char *why = NULL;
+  const char *why = ts_cuda_rope_refuses(node);
   if (ts_cuda_attention(node->op)->run != NULL) {
     (void) ts_cuda_attention_supported(graph, node, &why);
   }

@@ -89,6 +89,9 @@ const char *ts_cuda_blas_describe(void);
  * prior. Asynchronous on the call's stream. Not collective. */
 void ts_cuda_add_rows(const ts_kernel_call *call, int output, const float *partial, int64_t rows, int64_t columns);
 
+/** Why ROPE \a node cannot run, a phrase for a message, static; NULL when it can. Not collective. */
+const char *ts_cuda_rope_refuses(const ts_node *node);
+
 /* Rows of the table, a file per op family.  Not collective. */
 #define TS_CUDA_FAMILIES(X) X(norm) X(pointwise) X(rope) X(lookup) X(sum) X(update) X(matmul) X(attention) X(head)
 #define X(family) const ts_kernel *ts_cuda_##family(ts_op op);

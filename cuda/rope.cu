@@ -83,13 +83,17 @@ __global__ void __launch_bounds__(THREADS)
   }
 }
 
+const char *ts_cuda_rope_refuses(const ts_node *node) {
+  bool many = node->op == TS_OP_ROPE && node->attr.rope.rotated > 2 * MOST_HALF;
+  return many ? "rotary positions on a GPU turn at most 256 elements of a head" : NULL;
+}
+
 static size_t set_up_rope(const ts_target *, const ts_graph *, const ts_node *node, void **prepared) {
   const ts_attr *attr = &node->attr;
-  TS_CHECK(attr->rope.rotated <= 2 * MOST_HALF, "rope: %d elements of a head turn, at most %d on a GPU",
-           attr->rope.rotated, 2 * MOST_HALF);
   if (prepared == NULL) {
     return 0;
   }
+  TS_ASSERT(ts_cuda_rope_refuses(node) == NULL);
   rope_turns *turns = (rope_turns *) ts_calloc(1, sizeof *turns);
   for (int i = 0; i < attr->rope.rotated / 2; ++i) {
     turns->of[i] = attr->rope.frequency[i] / (2 * M_PI);

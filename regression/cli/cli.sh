@@ -338,8 +338,28 @@ test_generate() {
   ok "generate: no seed at temperature 0" cmp one "$scratch/out"
   run "$tessera" "$@" --seed 4 --top-k 1
   ok "generate: of one token there is no choice" cmp one "$scratch/out"
+  test_stop_tokens
   train --set run.directory=spoke --prompt "line 7" --tokens 5
   ok "train --prompt" printed "^line 7"
+}
+
+# Of a Hugging Face directory: the third byte that it adds to "1234" ends the text where generation_config.json says so.
+test_stop_tokens() {
+  cp -R "$golden/llama" published
+  set -- generate published --prompt 1234 --temperature 0 --tokens 12
+  run "$tessera" "$@"
+  cp "$scratch/out" whole
+  ok "generate: of a directory" is "$(wc -c < whole | tr -d ' ')" 17
+  third=$(od -An -v -tu1 -j 6 -N 1 whole | tr -d ' ')
+  before=$(od -An -v -tu1 -w1 -j 4 whole | awk -v t="$third" '$1 == t { print NR - 1; exit }')
+  echo "{\"eos_token_id\": [66, $third]}" > published/generation_config.json
+  run "$tessera" "$@"
+  ok "generate: until an end token" is "$(wc -c < "$scratch/out" | tr -d ' ')" $((4 + before + 1))
+  run "$tessera" "$@" --set "model.stop_token_ids=[66]"
+  ok "generate: a deck says others" cmp whole "$scratch/out"
+  echo "{\"eos_token_id\": \"$third\"}" > published/generation_config.json
+  run "$tessera" "$@"
+  ok "generate: end tokens that are none" said 2 "published/generation_config.json: eos_token_id is neither"
 }
 
 differ() { gave 0 && ! cmp -s "$1" "$2"; }

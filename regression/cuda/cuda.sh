@@ -238,7 +238,34 @@ test_killed() {
   ok "a rank alone whose device does not end" both '! gave 0' 'told "takes longer than run.first_step_timeout = 2 s"'
 }
 
+# ---- generation; what the kernels cannot do ----
+
+test_generate() {
+  set -- generate deck.cfg --prompt "0 the" --tokens 40 --temperature 0
+  run "$cpu" "$@" --set run.device=cpu
+  cp "$scratch/out" text_cpu
+  run "$tessera" "$@"
+  ok "generation on the device: the processors' text" cmp text_cpu "$scratch/out"
+  run env SHIM_MEMORY=2000000 "$tessera" generate deck.cfg --prompt "0 the" --tokens 50000 --set model.n_positions=60000 \
+    --set data.sequence_length=60000
+  ok "too much to keep: the way out" said 2 "fewer --tokens, or a smaller data.sequence_length"
+}
+
+test_wide_heads() {
+  cat > wide.cfg << 'END'
+model = { model_type = "llama"; vocab_size = 256; hidden_size = 24; intermediate_size = 24; num_hidden_layers = 1;
+          num_attention_heads = 2; head_dim = 320; max_position_embeddings = 32; };
+data = { path = "text.txt"; format = "text"; };
+run = { directory = "wide"; steps = 1; device = "cuda"; measure_algorithms = false; };
+train_batch_size = 1;
+END
+  run "$tessera" train wide.cfg
+  ok "rotary heads that are too wide" said 2 "rotary positions on a GPU turn at most 256 elements of a head; run.device"
+}
+
 test_losses
+test_generate
+test_wide_heads
 test_ranks
 test_resume
 test_algorithms

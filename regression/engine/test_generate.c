@@ -139,6 +139,37 @@ static void test_training(trial *t) {
              "%s: nothing is kept of other parameters (%.1e, moved %.1e)", t->name, d, moved);
 }
 
+/* Rank 0 draws for all: ranks that would draw otherwise get the same text, and end at the same token. */
+static void test_agreement(trial *t) {
+  enum { MORE = 12 };
+  int rank = ts_world_rank(t->world);
+  int32_t tokens[10 + MORE], first[10 + MORE];
+  memcpy(tokens, t->tokens, sizeof tokens);
+  const ts_generate_options options = {.n_tokens = MORE, .temperature = 1, .seed = 11 + (uint64_t) rank};
+  int64_t made = ts_generate(t->engine, t->deck, tokens, 10, &options, NULL, NULL);
+  memcpy(first, tokens, sizeof first);
+  ts_comm *all = ts_world_all(t->world);
+  all->ops->broadcast(all, first, sizeof first, 0);
+  tap_ok_all(MPI_COMM_WORLD, made == MORE && memcmp(tokens, first, sizeof first) == 0, "%s: one text for all ranks",
+             t->name);
+}
+
+/* Less is kept of a text that is short: the logits stay what they are, of rotary positions that depend on the length
+ * too. */
+static void test_short_context(trial *t) {
+  const ts_engine_options options = {.world = t->world, .deck = t->deck, .abilities = TS_CAN_GENERATE, .context = 40};
+  ts_engine *engine, *long_one = t->engine;
+  ts_error err = {0};
+  TS_CHECK(ts_engine_create(&options, &engine, &err) == TS_OK, "%s", err.text);
+  read_whole(t, t->tokens, 40, t->other);
+  t->engine = engine;
+  read_whole(t, t->tokens, 40, t->logits);
+  t->engine = long_one;
+  double d = difference(t);
+  tap_ok_all(MPI_COMM_WORLD, d <= t->tolerance, "%s: a shorter context, the same logits (%.1e)", t->name, d);
+  ts_engine_destroy(&engine);
+}
+
 /* The token that comes third ends the text where the deck says so, by either key. */
 static void test_end(trial *t) {
   enum { MORE = 6 };
@@ -168,7 +199,9 @@ static void test(ts_world *world, const char *name, const char *text, const char
   test_one_by_one(&t);
   test_other_text(&t);
   test_longer_than_context(&t);
+  test_short_context(&t);
   test_training(&t);
+  test_agreement(&t);
   test_end(&t);
   close_trial(&t);
 }
@@ -177,7 +210,10 @@ int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   test(world, "gpt2", train_run_gpt2, "zero_optimization.stage=1"); /* makes communicators, which the world keeps */
   int64_t live = ts_memory_live();
-  test(world, "llama at stage 3", train_run_llama, "zero_optimization.stage=3");
+  test(world, "llama at stage 3", train_run_llama,
+       "zero_optimization.stage=3 zero_optimization.stage3_param_persistence_threshold=0");
+  test(world, "llama with dynamic positions", train_run_llama,
+       "model.max_position_embeddings=100 model.rope_scaling.rope_type=dynamic model.rope_scaling.factor=2");
   test(world, "llama, bf16", train_run_llama, "bf16.enabled=true");
   test(world, "mistral in a window, checked", train_run_llama,
        "model.model_type=mistral model.sliding_window=21 debug.memcheck=true zero_optimization.stage=0");

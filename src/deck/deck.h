@@ -347,6 +347,9 @@ void ts_deck_print(const ts_deck *deck, ts_text *to);
  * \return the number of lines. */
 int ts_deck_differences(const ts_deck *before, const ts_deck *now, const char *const *ignored, ts_text *to);
 
+/** True when somebody set the canonical \a path: it is no default.  Not collective. */
+bool ts_deck_is_set(const ts_deck *deck, const char *path);
+
 /** Where the canonical \a path was set: "deck.cfg:12", "ds.json:4", "--set"; the deck's name for what nobody set.
  * Borrowed; "" for a deck that was not read.  Not collective. */
 const char *ts_deck_origin(const ts_deck *deck, const char *path);

@@ -23,7 +23,8 @@ void ts_reader_keep_origins(const ts_reader *reader) {
   }
 }
 
-const char *ts_deck_origin(const ts_deck *deck, const char *path) {
+/* NULL: nobody set it. */
+static const char *find_origin(const ts_deck *deck, const char *path) {
   size_t length = strlen(path);
   for (int i = 0; i < deck->origins.n; ++i) {
     const char *entry = deck->origins.items[i];
@@ -31,7 +32,17 @@ const char *ts_deck_origin(const ts_deck *deck, const char *path) {
       return entry + length + 1;
     }
   }
-  return length > 0 ? ts_deck_origin(deck, "") : "";
+  return NULL;
+}
+
+bool ts_deck_is_set(const ts_deck *deck, const char *path) {
+  return find_origin(deck, path) != NULL;
+}
+
+const char *ts_deck_origin(const ts_deck *deck, const char *path) {
+  const char *place = find_origin(deck, path);
+  place = place == NULL ? find_origin(deck, "") : place;
+  return place != NULL ? place : "";
 }
 
 ts_status ts_deck_error(const ts_deck *deck, const char *path, ts_error *err, const char *format, ...) {

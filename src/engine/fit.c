@@ -4,6 +4,8 @@
 #include "engine/engine.h"
 #include "pass/saved.h"
 
+#include <string.h>
+
 /* ---- of the host ---- */
 
 /* Beside devices the host keeps copies of the inputs and, planned or taken when one is saved, of the state. */
@@ -27,6 +29,13 @@ static ts_status check_host_memory(const ts_engine *e, ts_error *err) {
       "more nodes",
       ranks, ranks > 1 ? "s" : "", ts_world_node_name(e->world, ts_world_rank(e->world)), ts_human_bytes(each, need),
       ts_human_bytes(available, have));
+}
+
+/* What is kept of a text is another way out. */
+static const char *less_context(const ts_engine *e) {
+  return e->program[TS_PROGRAM_GENERATE] != NULL
+             ? "; for generation fewer --tokens, or a smaller data.sequence_length, whose keys and values are kept"
+             : "";
 }
 
 /* ---- of a device ---- */
@@ -68,7 +77,10 @@ static void try_deck(const ts_engine *e, const ts_deck *deck, const char *change
                                 .length = now->length,
                                 .n_slots = now->step.n_slots};
   ts_program *program = ts_program_create(&options);
-  double bytes = (double) arena_bytes((const ts_program *const *) &program, 1);
+  const ts_program *all[TS_N_PROGRAMS];
+  memcpy(all, e->program, sizeof all);
+  all[TS_PROGRAM_TRAIN] = program;
+  double bytes = (double) arena_bytes(all, TS_N_PROGRAMS);
   char text[32];
   ts_text_add(to, "%s with %s: %s%s", to->length > 0 ? "," : "", change, ts_human_bytes(bytes, text),
               bytes <= available ? ", which fits" : "");
@@ -111,9 +123,9 @@ static ts_status check_device_memory(const ts_engine *e, ts_error *err) {
   }
   ts_error_add(err,
                "rank %d on %s: an arena of %s is needed, %s are free on its GPU%s%s (before NCCL and other libraries "
-               "take theirs); more GPUs need less each (`tessera plan`)",
+               "take theirs); more GPUs need less each (`tessera plan`)%s",
                rank, ts_world_node_name(e->world, rank), ts_human_bytes(need, needs), ts_human_bytes(available, have),
-               ways.length > 0 ? ";" : "", ways.length > 0 ? ways.text : "");
+               ways.length > 0 ? ";" : "", ways.length > 0 ? ways.text : "", less_context(e));
   ts_text_free(&ways);
   return TS_BAD_INPUT;
 }
@@ -136,6 +148,6 @@ ts_status ts_engine_check_memory(const ts_engine *e, ts_error *err) {
       err,
       "not enough memory: %.0f rank%s of this node need %s each, and %s are available in all; ways out: a "
       "higher zero_optimization.stage, a smaller train_micro_batch_size_per_gpu, "
-      "activation_checkpointing.enabled, more nodes (`tessera plan` shows what each gives)",
-      ranks, ranks > 1 ? "s" : "", ts_human_bytes(peak, need), ts_human_bytes(available, have));
+      "activation_checkpointing.enabled, more nodes (`tessera plan` shows what each gives)%s",
+      ranks, ranks > 1 ? "s" : "", ts_human_bytes(peak, need), ts_human_bytes(available, have), less_context(e));
 }

@@ -1,6 +1,8 @@
-/* Continuing text, one token at a time.  Every rank computes the same logits and draws the same token. */
+/* Continuing text, one token at a time.  Every rank computes the same logits but for roundings, where processors
+ * differ; so rank 0 draws, for all. */
 #include "base/memory.h"
 #include "base/random.h"
+#include "engine/engine.h"
 #include "engine/train.h"
 
 #include <math.h>
@@ -51,6 +53,21 @@ static int32_t draw_token(candidate *list, int64_t n, const ts_generate_options 
   return list[k - 1].token;
 }
 
+static int32_t draw_for_all(ts_engine *engine, const float *logits, candidate *list, const ts_generate_options *o,
+                            int64_t position) {
+  ts_comm *all = ts_world_all(engine->world);
+  int64_t vocabulary = engine->deck->model.vocab_size;
+  int32_t token = 0;
+  for (int64_t v = 0; v < vocabulary && all->rank == 0; ++v) {
+    list[v] = (candidate){logits[v], (int32_t) v};
+  }
+  if (all->rank == 0) {
+    token = draw_token(list, vocabulary, o, position);
+  }
+  all->ops->broadcast(all, &token, sizeof token, 0);
+  return token;
+}
+
 static bool is_end(const ts_deck *deck, int32_t token) {
   const ts_ints *stops = &deck->model.stop_token_ids;
   bool end = stops->n == 0 && token == deck->model.eos_token_id;
@@ -72,10 +89,7 @@ int64_t ts_generate(ts_engine *engine, const ts_deck *deck, int32_t *tokens, int
   bool end = false;
   for (; made < o->n_tokens && !end; ++made) {
     ts_engine_logits(engine, tokens, n + made, logits);
-    for (int64_t v = 0; v < vocabulary; ++v) {
-      list[v] = (candidate){logits[v], (int32_t) v};
-    }
-    int32_t token = tokens[n + made] = draw_token(list, vocabulary, o, n + made);
+    int32_t token = tokens[n + made] = draw_for_all(engine, logits, list, o, n + made);
     end = is_end(deck, token);
     if (emit != NULL && !end) {
       emit(token, user);

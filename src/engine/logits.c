@@ -1,6 +1,5 @@
 /* The logits of the next token.  Keys and values of the tokens before stay in the programs' state, so a token more
  * costs one token's work and a look at what is kept. */
-#include "base/memory.h"
 #include "engine/engine.h"
 
 #include <string.h>

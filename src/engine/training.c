@@ -161,17 +161,29 @@ static void describe_run(const ts_training *r) {
 
 /* What differs from the job that saved: settings change the run, the rest at most its rounding. */
 static void say_resumed(const ts_training *r) {
-  static const char *const ignored[] = {"run.directory",      "run.steps",
-                                        "run.save",           "run.keep",
-                                        "run.resume",         "run.log_every",
-                                        "run.evaluate",       "run.threads",
-                                        "run.bind",           "debug.",
-                                        "profile.",           "wall_clock",
-                                        "steps_per_print",    "run.time_",
-                                        "run.step_timeout",   "run.first_step_timeout",
-                                        "train_micro_batch",  "gradient_accumulation_steps",
-                                        "zero_optimization.", "model.from",
-                                        "elasticity.ignore",  NULL};
+  static const char *const ignored[] = {"run.directory",
+                                        "run.steps",
+                                        "run.save",
+                                        "run.keep",
+                                        "run.resume",
+                                        "run.log_every",
+                                        "run.evaluate",
+                                        "run.threads",
+                                        "run.bind",
+                                        "debug.",
+                                        "profile.",
+                                        "wall_clock",
+                                        "steps_per_print",
+                                        "run.time_",
+                                        "run.step_timeout",
+                                        "run.first_step_timeout",
+                                        "train_micro_batch",
+                                        "gradient_accumulation_steps",
+                                        "zero_optimization.",
+                                        "model.from",
+                                        "elasticity.ignore",
+                                        "model.stop_token_ids",
+                                        NULL};
   const ts_checkpoint *c = r->resume.checkpoint;
   ts_log(TS_LOG_INFO, "resumed at step %lld of %lld from %s%s", (long long) c->step, (long long) r->deck->run.steps,
          r->resume.directory, c->step >= r->deck->run.steps ? ": nothing is left to do" : "");

@@ -46,7 +46,8 @@ static const ts_option eval_options[] = {SET_OPTION, FORMAT_OPTION, END_OPTION};
 static const ts_option generate_options[] = {
     SET_OPTION,
     {"--prompt", "TEXT", NULL, "the text to continue", false},
-    {"--tokens", "N", "200", "how many tokens to add", false},
+    {"--tokens", "N", "200",
+     "how many tokens to add, at most: the model's end token (model.stop_token_ids) ends it too", false},
     {"--temperature", "T", "0.8", "0 takes the most likely token, 1 draws from the model's distribution", false},
     {"--top-k", "K", "0", "draw from the K most likely tokens only; 0: from all", false},
     {"--seed", "SEED", "1", "another seed, another text", false},
@@ -117,8 +118,8 @@ const ts_command ts_commands[] = {
      eval_options, "tessera eval runs/kjv --format json", true},
     {"generate", ts_main_generate, "DECK|CHECKPOINT", 1, 1, "let a model continue a text",
      "The model is that of a checkpoint (a run directory: its newest), of a Hugging Face directory, or of a deck.  "
-     "Tokens are "
-     "bytes: for models trained on text files.",
+     "Tokens are bytes: for models trained on text files.  Of a text that outgrows data.sequence_length the first "
+     "half is forgotten.",
      generate_options, "tessera generate runs/kjv --prompt 'In the beginning'", true},
     {"tokenize", ts_main_tokenize, "TEXT OUTPUT.bin", 2, 2, "turn a text file into a token file, one token a byte",
      "Writes llm.c's .bin format (uint16 tokens after a header of 256 int32).", tokenize_options,

@@ -44,6 +44,9 @@ static int continue_prompt(ts_world *world, ts_deck *deck, const char *checkpoin
                            const ts_generate_options *o, ts_error *err) {
   ts_engine *engine = NULL;
   int64_t n = (int64_t) strlen(prompt), context = ts_generate_context(deck, n, o->n_tokens);
+  if (!ts_deck_is_set(deck, "data.sequence_length")) { /* a published model: its length is that of this text */
+    deck->data.sequence_length = context;
+  }
   ts_status status = ts_create_engine(world, deck, TS_CAN_GENERATE, context, checkpoint, &engine, err);
   if (status == TS_OK) {
     int32_t *tokens = ts_malloc((size_t) (n + o->n_tokens + 1) * sizeof *tokens);

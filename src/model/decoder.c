@@ -38,8 +38,7 @@ static ts_tid turn(ts_model_builder *b, const ts_layer *layer, const char *base,
   ts_rope how = ts_model_rope(b->model, layer);
   ts_attr attr = {.rope = {.head_dim = head, .rotated = rotated}};
   double *frequency = ts_malloc((size_t) (rotated / 2) * sizeof *frequency);
-  int64_t length = b->use == TS_MODEL_LOGITS ? b->size.context : b->size.length;
-  ts_rope_frequencies(&how, rotated, length, frequency, &attr.rope.factor);
+  ts_rope_frequencies(&how, rotated, b->rope_length, frequency, &attr.rope.factor);
   attr.rope.frequency = frequency;
   ts_tid y = ts_graph_add(b->at, &(ts_node){.op = TS_OP_ROPE,
                                             .name = ts_model_name_of(b, inside(b->family->attention, base).text).text,

@@ -20,7 +20,8 @@ typedef enum ts_model_use {
 /** The extents of a graph. */
 typedef struct ts_model_size {
   int64_t batch, length; /**< Sequences, and the tokens of each that go through the model. */
-  int64_t context;       /**< LOGITS: tokens of which keys and values are kept, at least 1; not read elsewhere. */
+  int64_t context;       /**< LOGITS: tokens of which keys and values are kept, at least 1; not read elsewhere.  Rotary
+                          * positions are those of data.sequence_length, whatever is kept. */
 } ts_model_size;
 
 /** How a parameter begins. */

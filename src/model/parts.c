@@ -57,6 +57,7 @@ ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, ts_model_
                             .at = ts_graph_site(g),
                             .use = use,
                             .size = size,
+                            .rope_length = use == TS_MODEL_LOGITS ? deck->data.sequence_length : size.length,
                             .input_ids = input(g, "input_ids", TS_I32, rows),
                             .positions = input(g, "positions", TS_I32, rows),
                             .labels = use != TS_MODEL_LOGITS ? input(g, "labels", TS_I32, rows) : TS_NONE,

@@ -13,6 +13,7 @@ typedef struct ts_model_builder {
   ts_site at; /**< The graph, and the current unit. */
   ts_model_use use;
   ts_model_size size;
+  int64_t rope_length; /**< What rotary positions that depend on the length are computed for. */
   ts_tid input_ids, positions, labels;
   ts_tid index, past;  /**< LOGITS; else TS_NONE. */
   ts_tid documents;    /**< TS_NONE unless samples hold several. */

@@ -198,6 +198,7 @@ typedef struct ts_attention_operands {
   void *o;               /**< [B][T][H D]; not written for queries in places from K on. */
   float *lse;            /**< [B][H][T], or NULL. */
   int64_t past;          /**< The place of query 0 among the keys. */
+  int64_t seen;          /**< Keys that somebody sees, at most K: no more are read. */
 } ts_attention_operands;
 
 /** Bytes of workspace a thread of ts_attention_forward. Not collective. */

@@ -1,7 +1,8 @@
 /** \file
  * Matrix products of any accepted types on any processor, with results that do not depend on the number of threads:
  * what MATMUL and the head are made of.  Chooses between four ways, from shape, types and processor alone:
- *  - vector: a single row of a, by loops that read b once, as fast as memory gives it (a generated token);
+ *  - vector: a single row of a, by loops that read b once, as fast as memory gives it (a generated token, or
+ *            whatever else is one row);
  *  - direct: one oneDNN primitive (onednn.h), or a chain of them over fixed blocks of a long K;
  *  - wide:   the same into an fp32 buffer in the workspace, finished into the output, where a chain would round its
  *            partial sums or oneDNN has no such output type;

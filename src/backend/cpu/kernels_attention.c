@@ -128,6 +128,7 @@ static void forward_queries(const ts_attention *p, const ts_attention *keys, con
   x->begun = false;
   int64_t place = to->past + t, left = keys->length - place;
   ts_attention_view view = ts_attention_view_of(keys, b, place);
+  view.end = view.end < to->seen ? view.end : to->seen;
   for (int64_t j = ts_attention_next(&view, view.begin); j < view.end; j = ts_attention_next(&view, j + TS_KEYS)) {
     forward_keys(keys, x, to->k, to->v, b, head, place, j, ts_attention_keys(&view, j));
   }
@@ -175,7 +176,7 @@ void ts_attention_run(const ts_kernel_call *call) {
   ts_attention p = ts_attention_of(call->graph, call->node, ts_call_optional(call, 3), ts_call_optional(call, 4),
                                    ts_call_optional(call, 5));
   const ts_attention_operands to = {
-      .q = call->in[0], .k = call->in[1], .v = call->in[2], .o = call->out[0], .lse = call->out[1]};
+      .q = call->in[0], .k = call->in[1], .v = call->in[2], .o = call->out[0], .lse = call->out[1], .seen = p.length};
   ts_attention_find_bounds(&p, call->workspace);
   ts_attention_forward(&p, &p, &to, call->threads, (char *) call->workspace + ts_attention_bounds_bytes(&p));
 }

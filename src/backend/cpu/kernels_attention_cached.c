@@ -34,13 +34,13 @@ static cached problem_of(const ts_kernel_call *call) {
                                  .v = call->out[1],
                                  .o = call->out[2],
                                  .past = *(const int32_t *) call->in[5]};
+  c.to.seen = ts_min(c.to.past + c.queries.length, c.keys.length);
   return c;
 }
 
 /* New tokens that have a place. */
 static int64_t count_placed(const cached *c) {
-  int64_t left = c->keys.length - c->to.past;
-  return left < 0 ? 0 : ts_min(left, c->queries.length);
+  return c->to.seen < c->to.past ? 0 : c->to.seen - c->to.past;
 }
 
 /* Rows past, past + 1 ... of a cache. */
