@@ -19,7 +19,6 @@ typedef struct op_row {
   /** Allowed error beyond one rounding to the output's type, in units of 2^-24 of the largest element of that output
    * and of the first input (a gradient may cancel to nothing). */
   double tolerance;
-  double narrow; /**< Of bf16 activations, where that is more; 0: the same. */
 } op_row;
 
 /** Rows of a file, ended by one without a reference; most of ops_products have a reference only. */

@@ -328,8 +328,7 @@ const op_row ops_products[] = {
     {TS_OP_MATMUL_DGELU, 3, build_matmul_dgelu, matmul_dgelu, 64},
     {.op = TS_OP_ATTENTION, .reference = attention},
     {.op = TS_OP_ATTENTION_DX, .reference = attention_dx},
-    /* in bf16 blocks round their weights, each by 2^-9 of itself, so o by 2^-9 of the largest value at most */
-    {TS_OP_ATTENTION_CACHED, N_CACHED, build_attention_cached, attention_cached, 16, 0x1p15},
+    {TS_OP_ATTENTION_CACHED, N_CACHED, build_attention_cached, attention_cached, 16},
     {.op = TS_OP_HEAD_LOSS, .reference = head_loss},
     {.op = TS_OP_HEAD_LOSS_DX, .reference = head_loss_dx},
     {.reference = NULL},

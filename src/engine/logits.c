@@ -4,13 +4,14 @@
 
 #include <string.h>
 
-static int32_t *input(ts_engine *e, int which, const char *name) {
+static int32_t *integers_of(ts_engine *e, int which, const char *name) {
   return ts_executor_input(e->executor, e->index[which], 0, name);
 }
 
 /* \a n tokens behind the first \a past; what the program has room for beyond is padding, which nobody sees. */
 static void run_tokens(ts_engine *e, int which, const int32_t *tokens, int64_t past, int64_t n) {
-  int32_t *id = input(e, which, "input_ids"), *position = input(e, which, "positions"); /* NULL: the model has none */
+  int32_t *id = integers_of(e, which, "input_ids"),
+          *position = integers_of(e, which, "positions"); /* NULL: the model has none */
   int64_t last = e->kept.context - 1;
   for (int64_t i = 0; i < e->program[which]->length; ++i) {
     id[i] = i < n ? tokens[past + i] : 0;
@@ -18,8 +19,8 @@ static void run_tokens(ts_engine *e, int which, const int32_t *tokens, int64_t p
       position[i] = (int32_t) (past + i < last ? past + i : last);
     }
   }
-  *input(e, which, "past") = (int32_t) past;
-  *input(e, which, "index") = (int32_t) (n - 1);
+  *integers_of(e, which, "past") = (int32_t) past;
+  *integers_of(e, which, "index") = (int32_t) (n - 1);
   ts_executor_run(e->executor, e->index[which], 0);
 }
 

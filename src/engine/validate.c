@@ -11,7 +11,7 @@ static bool is_about(const char *problem, const char *path) {
 }
 
 /* Files as ts_data_options counts them: of which the room's message speaks, which begins with its path. */
-static int find_file(const ts_deck *deck, const char *problem) {
+static int find_blamed(const ts_deck *deck, const char *problem) {
   const ts_deck_data *data = &deck->data;
   int n = data->sources.n > 0 ? data->sources.n : 1;
   for (int i = 0; i < n; ++i) {
@@ -37,7 +37,7 @@ ts_status ts_data_read_deck(const ts_deck *deck, ts_data *data, ts_split split, 
   ts_error found = {0};
   ts_status status = ts_data_read(data, split, position, batch, i, &found);
   if (status != TS_OK) {
-    status = blame(deck, find_file(deck, found.text), found.text, err);
+    status = blame(deck, find_blamed(deck, found.text), found.text, err);
   }
   ts_error_clear(&found);
   return status;

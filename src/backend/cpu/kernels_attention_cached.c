@@ -27,7 +27,7 @@ static cached shape_of(const ts_graph *graph, const ts_node *node) {
   return c;
 }
 
-static cached problem_of(const ts_kernel_call *call) {
+static cached cached_of(const ts_kernel_call *call) {
   cached c = shape_of(call->graph, call->node);
   c.to = (ts_attention_operands){.q = call->in[2],
                                  .k = call->out[0],
@@ -44,7 +44,7 @@ static int64_t count_placed(const cached *c) {
 }
 
 /* Rows past, past + 1 ... of a cache. */
-static void keep_rows(const ts_kernel_call *call, const cached *c, int cache, int from) {
+static void keep_new_rows(const ts_kernel_call *call, const cached *c, int cache, int from) {
   const ts_attention *p = &c->queries;
   size_t row = (size_t) (p->kv_heads * p->head_dim) * ts_dtype_size(p->dtype);
   for (int64_t b = 0; b < p->batch; ++b) {
@@ -65,12 +65,12 @@ static void clear_others(const cached *c) {
 /* ---- a query ---- */
 
 /* A head of key or value j. */
-static const void *row_of(const ts_attention *keys, const void *cache, int64_t b, int64_t j, int head) {
+static const void *cached_row(const ts_attention *keys, const void *cache, int64_t b, int64_t j, int head) {
   size_t at = ts_attention_at(keys, b, j, keys->kv_heads, head / (keys->heads / keys->kv_heads));
   return (const char *) cache + at * ts_dtype_size(keys->dtype);
 }
 
-static float score_key(const ts_attention *keys, const float *q, const void *k) {
+static float score_cached(const ts_attention *keys, const float *q, const void *k) {
   ts_lanes lane = {0};
   if (keys->dtype == TS_F32) {
     ts_lanes_add_product(lane, q, k, keys->head_dim);
@@ -108,7 +108,7 @@ static void add_value(const ts_attention *keys, float *sum, float weight, const 
   }
 }
 
-static void attend(const cached *c, float *score, int64_t b, int64_t t, int head) {
+static void attend_query(const cached *c, float *score, int64_t b, int64_t t, int head) {
   const ts_attention *keys = &c->keys;
   ts_tile buffer, sum = {0};
   size_t at = ts_attention_at(&c->queries, b, t, keys->heads, head);
@@ -116,12 +116,12 @@ static void attend(const cached *c, float *score, int64_t b, int64_t t, int head
   const float *q = ts_source_read(&(ts_source){c->to.q, keys->dtype}, (int64_t) at, keys->head_dim, buffer);
   float top = -INFINITY;
   for (int64_t j = first; j <= last; ++j) {
-    float s = score[j - first] = score_key(keys, q, row_of(keys, c->to.k, b, j, head));
+    float s = score[j - first] = score_cached(keys, q, cached_row(keys, c->to.k, b, j, head));
     top = s > top ? s : top;
   }
   float all = weigh(score, top, last - first + 1);
   for (int64_t j = first; j <= last; ++j) {
-    add_value(keys, sum, score[j - first] / all, row_of(keys, c->to.v, b, j, head));
+    add_value(keys, sum, score[j - first] / all, cached_row(keys, c->to.v, b, j, head));
   }
   ts_sink_write(&(ts_sink){.data = c->to.o, .dtype = keys->dtype}, (int64_t) at, keys->head_dim, sum);
 }
@@ -148,15 +148,15 @@ static void attend_one_by_one(const ts_kernel_call *call, const cached *c) {
 #pragma omp parallel for num_threads(ts_call_threads(call, queries)) schedule(dynamic, 1)
   for (int64_t i = 0; i < queries; ++i) {
     float *score = (float *) ((char *) call->workspace + (size_t) omp_get_thread_num() * bytes);
-    attend(c, score, i / p->heads / placed, i / p->heads % placed, (int) (i % p->heads));
+    attend_query(c, score, i / p->heads / placed, i / p->heads % placed, (int) (i % p->heads));
   }
 }
 
 static void attention_cached_run(const ts_kernel_call *call) {
-  cached c = problem_of(call);
+  cached c = cached_of(call);
   TS_ASSERT(c.to.past >= 0);
-  keep_rows(call, &c, 0, 3);
-  keep_rows(call, &c, 1, 4);
+  keep_new_rows(call, &c, 0, 3);
+  keep_new_rows(call, &c, 1, 4);
   clear_others(&c);
   if (c.queries.length < MANY) {
     attend_one_by_one(call, &c);
