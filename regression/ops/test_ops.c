@@ -130,7 +130,7 @@ static double worst_output(const run_case *c, const run_case *wide, double toler
   return worst;
 }
 
-/* In bf16 blocks of attention round their weights, each by 2^-9 of itself, so o by 2^-9 of the largest value at most. */
+/* In bf16 blocks of attention round their weights, each by 2^-9 of itself: o by 2^-9 of the largest value at most. */
 static double tolerance_of(const op_row *row, ts_dtype dtype) {
   return row->op == TS_OP_ATTENTION_CACHED && dtype == TS_BF16 ? 0x1p15 : row->tolerance;
 }

@@ -1,6 +1,7 @@
 #include "graph/graph.h"
 
 #include "base/memory.h"
+#include "base/random.h"
 #include "graph/attribute.h"
 #include "graph/op.h"
 
@@ -49,6 +50,7 @@ void ts_graph_destroy(ts_graph **graph) {
   ts_free(g->tensor);
   ts_free(g->unit);
   ts_free(g->mark);
+  ts_free(g->leaf);
   ts_free(g);
   *graph = NULL;
 }
@@ -106,13 +108,35 @@ static ts_tid add_tensor(ts_graph *g, ts_tensor tensor) {
   return g->n_tensors++;
 }
 
-ts_tid ts_graph_find(const ts_graph *g, const char *name) {
-  for (ts_tid t = 0; t < g->n_tensors; ++t) {
-    if (g->tensor[t].role != TS_ROLE_VALUE && strcmp(g->tensor[t].name, name) == 0) {
-      return t;
-    }
+/* Where the leaf is, or would be. */
+static int place_of_leaf(const ts_graph *g, const char *name) {
+  int at = (int) (ts_hash_name(name) % (uint64_t) g->leaf_places);
+  while (g->leaf[at] != TS_NONE && strcmp(g->tensor[g->leaf[at]].name, name) != 0) {
+    at = (at + 1) % g->leaf_places;
   }
-  return TS_NONE;
+  return at;
+}
+
+/* At most half of the places are taken. */
+static void enter_leaf(ts_graph *g, ts_tid leaf) {
+  if (2 * g->n_leaves >= g->leaf_places) {
+    ts_tid *old = g->leaf;
+    int n = g->leaf_places;
+    g->leaf_places = n > 0 ? 2 * n : 64;
+    g->leaf = ts_ids_none(g->leaf_places);
+    for (int i = 0; i < n; ++i) {
+      if (old[i] != TS_NONE) {
+        g->leaf[place_of_leaf(g, g->tensor[old[i]].name)] = old[i];
+      }
+    }
+    ts_free(old);
+  }
+  g->leaf[place_of_leaf(g, g->tensor[leaf].name)] = leaf;
+  ++g->n_leaves;
+}
+
+ts_tid ts_graph_find(const ts_graph *g, const char *name) {
+  return g->leaf_places > 0 ? g->leaf[place_of_leaf(g, name)] : TS_NONE;
 }
 
 ts_tid ts_graph_add_leaf(ts_graph *g, const ts_tensor *like) {
@@ -121,7 +145,9 @@ ts_tid ts_graph_add_leaf(ts_graph *g, const ts_tensor *like) {
   ts_tensor leaf = *like;
   leaf.name = ts_strdup(like->name);
   leaf.producer = TS_NONE;
-  return add_tensor(g, leaf);
+  ts_tid t = add_tensor(g, leaf);
+  enter_leaf(g, t);
+  return t;
 }
 
 ts_tid ts_graph_leaf(ts_graph *g, const char *name, ts_role role, ts_dtype dtype, ts_shape shape, int unit) {

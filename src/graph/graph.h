@@ -253,6 +253,8 @@ typedef struct ts_graph {
   int n_units, unit_capacity;
   ts_mark *mark; /**< Owned. */
   int n_marks, mark_capacity;
+  ts_tid *leaf; /**< Owned: the leaves at their names' hashes, or in the next free place; of ts_graph_find. */
+  int n_leaves, leaf_places;
 } ts_graph;
 
 /** Where new nodes go: a graph, and what they belong to in it. */

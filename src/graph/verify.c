@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "graph/op.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* What every rule may look at besides the node. */
@@ -217,17 +218,29 @@ static const char *rule_letters(const verifier *v, const ts_node *node) {
 
 /* ---- the graph as a whole ---- */
 
+static int by_name(const void *a, const void *b) {
+  return strcmp(*(const char *const *) a, *(const char *const *) b);
+}
+
 static const char *rule_names(const verifier *v, const ts_node *node) {
   (void) node;
   const ts_graph *g = v->graph;
-  for (ts_tid a = 0; v->n == 0 && a < g->n_tensors; ++a) {
-    for (ts_tid b = 0; b < a && g->tensor[a].role != TS_ROLE_VALUE; ++b) {
-      if (g->tensor[b].role != TS_ROLE_VALUE && strcmp(g->tensor[a].name, g->tensor[b].name) == 0) {
-        return "two leaves have one name";
-      }
+  if (v->n > 0) { /* once a graph */
+    return NULL;
+  }
+  const char **name = ts_malloc((size_t) g->n_tensors * sizeof *name);
+  size_t n = 0, same = 1;
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    if (g->tensor[t].role != TS_ROLE_VALUE) {
+      name[n++] = g->tensor[t].name;
     }
   }
-  return NULL;
+  qsort(name, n, sizeof *name, by_name);
+  while (same < n && strcmp(name[same - 1], name[same]) != 0) {
+    ++same;
+  }
+  ts_free(name);
+  return same < n ? "two leaves have one name" : NULL;
 }
 
 static const struct {
