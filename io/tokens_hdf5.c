@@ -117,13 +117,18 @@ static herr_t read_window(hid_t data, int64_t first, int64_t count, int64_t *win
   return status;
 }
 
-static ts_status take_window(ts_tokens *tokens, int64_t first, int64_t count, const int64_t *window, int32_t *out,
-                             ts_error *err) {
+/* Checks a window that begins at `first` and puts it behind `done` elements of what is wanted. */
+typedef ts_status take_window(const ts_tokens *tokens, int64_t first, int64_t count, const int64_t *window, void *out,
+                              int64_t done, ts_error *err);
+
+static ts_status take_tokens(const ts_tokens *tokens, int64_t first, int64_t count, const int64_t *window, void *out,
+                             int64_t done, ts_error *err) {
+  int32_t *to = (int32_t *) out + done;
   for (int64_t i = 0; i < count; ++i) {
     if (window[i] < 0 || window[i] >= tokens->vocab_size) {
       return ts_tokens_outside(tokens, first + i, window[i], err);
     }
-    out[i] = (int32_t) window[i];
+    to[i] = (int32_t) window[i];
   }
   return TS_OK;
 }
@@ -132,18 +137,24 @@ static ts_status fail_read(const ts_tokens *tokens, const char *name, int64_t of
   return ts_error_add(err, "%s: dataset \"%s\" cannot be read at offset %lld", tokens->path, name, (long long) offset);
 }
 
-static ts_status read_hdf5(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err) {
+/* Window by window, from the dataset `data` called `name`. */
+static ts_status read_windows(const ts_tokens *tokens, int64_t data, const char *name, int64_t first, int64_t count,
+                              take_window *take, void *out, ts_error *err) {
   int64_t size = count < WINDOW ? count : WINDOW;
   int64_t *window = ts_malloc((size_t) size * sizeof *window);
   ts_status status = TS_OK;
   for (int64_t done = 0; status == TS_OK && done < count; done += size) {
     int64_t n = count - done < size ? count - done : size;
-    status = read_window((hid_t) tokens->data, first + done, n, window) < 0
-                 ? fail_read(tokens, tokens->dataset, first + done, err)
-                 : take_window(tokens, first + done, n, window, out + done, err);
+    status = read_window((hid_t) data, first + done, n, window) < 0
+                 ? fail_read(tokens, name, first + done, err)
+                 : take(tokens, first + done, n, window, out, done, err);
   }
   ts_free(window);
   return status;
+}
+
+static ts_status read_hdf5(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err) {
+  return read_windows(tokens, tokens->data, tokens->dataset, first, count, take_tokens, out, err);
 }
 
 static ts_status read_hdf5_documents(ts_tokens *tokens, int64_t first, int64_t count, int64_t *out, ts_error *err) {
@@ -151,30 +162,21 @@ static ts_status read_hdf5_documents(ts_tokens *tokens, int64_t first, int64_t c
                                                                        : TS_OK;
 }
 
-static ts_status take_mask(const ts_tokens *tokens, int64_t first, int64_t count, const int64_t *window, uint8_t *out,
-                           ts_error *err) {
+static ts_status take_mask(const ts_tokens *tokens, int64_t first, int64_t count, const int64_t *window, void *out,
+                           int64_t done, ts_error *err) {
+  uint8_t *to = (uint8_t *) out + done;
   for (int64_t i = 0; i < count; ++i) {
     if (window[i] != 0 && window[i] != 1) {
       return ts_error_add(err, "%s: dataset \"" MASK "\" has %lld at offset %lld; accepted: 0, 1", tokens->path,
                           (long long) window[i], (long long) (first + i));
     }
-    out[i] = (uint8_t) window[i];
+    to[i] = (uint8_t) window[i];
   }
   return TS_OK;
 }
 
 static ts_status read_hdf5_mask(ts_tokens *tokens, int64_t first, int64_t count, uint8_t *out, ts_error *err) {
-  int64_t size = count < WINDOW ? count : WINDOW;
-  int64_t *window = ts_malloc((size_t) size * sizeof *window);
-  ts_status status = TS_OK;
-  for (int64_t done = 0; status == TS_OK && done < count; done += size) {
-    int64_t n = count - done < size ? count - done : size;
-    status = read_window((hid_t) tokens->mask, first + done, n, window) < 0
-                 ? fail_read(tokens, MASK, first + done, err)
-                 : take_mask(tokens, first + done, n, window, out + done, err);
-  }
-  ts_free(window);
-  return status;
+  return read_windows(tokens, tokens->mask, MASK, first, count, take_mask, out, err);
 }
 
 static void close_hdf5(ts_tokens *tokens) {

@@ -339,6 +339,7 @@ test_generate() {
   run "$tessera" "$@" --seed 4 --top-k 1
   ok "generate: of one token there is no choice" cmp one "$scratch/out"
   test_stop_tokens
+  test_rotary_length
   train --set run.directory=spoke --prompt "line 7" --tokens 5
   ok "train --prompt" printed "^line 7"
 }
@@ -360,6 +361,18 @@ test_stop_tokens() {
   echo "{\"eos_token_id\": \"$third\"}" > published/generation_config.json
   run "$tessera" "$@"
   ok "generate: end tokens that are none" said 2 "published/generation_config.json: eos_token_id is neither"
+}
+
+# Where nobody says a length, positions that depend on it are those of this text.
+test_rotary_length() {
+  set -- generate "$golden/phi3_long" --prompt '?8' --temperature 0 --tokens 4
+  run "$tessera" "$@" --set data.sequence_length=23
+  cp "$scratch/out" long
+  run "$tessera" "$@" --set data.sequence_length=6
+  cp "$scratch/out" short
+  run "$tessera" "$@"
+  ok "generate: a directory's positions are those of the text" cmp short "$scratch/out"
+  ok "generate: those of a long one are others" differ long "$scratch/out"
 }
 
 differ() { gave 0 && ! cmp -s "$1" "$2"; }

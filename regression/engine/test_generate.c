@@ -146,7 +146,7 @@ static void test_agreement(trial *t) {
   int32_t tokens[10 + MORE], first[10 + MORE];
   memcpy(tokens, t->tokens, sizeof tokens);
   const ts_generate_options options = {.n_tokens = MORE, .temperature = 1, .seed = 11 + (uint64_t) rank};
-  int64_t made = ts_generate(t->engine, t->deck, tokens, 10, &options, NULL, NULL);
+  int64_t made = ts_generate(t->engine, tokens, 10, &options, NULL, NULL);
   memcpy(first, tokens, sizeof first);
   ts_comm *all = ts_world_all(t->world);
   all->ops->broadcast(all, first, sizeof first, 0);
@@ -178,14 +178,14 @@ static void test_end(trial *t) {
   int64_t items[] = {t->vocabulary - 1, 0}, eos = t->deck->model.eos_token_id;
   memcpy(tokens, t->tokens, sizeof tokens);
   t->deck->model.eos_token_id = -1;
-  int64_t all = ts_generate(t->engine, t->deck, tokens, 10, &options, NULL, NULL);
+  int64_t all = ts_generate(t->engine, tokens, 10, &options, NULL, NULL);
   items[1] = third = tokens[12];
   bool fit = tokens[10] != third && tokens[11] != third && tokens[10] != items[0] && tokens[11] != items[0];
   t->deck->model.eos_token_id = third;
-  int64_t by_eos = ts_generate(t->engine, t->deck, tokens, 10, &options, NULL, NULL);
+  int64_t by_eos = ts_generate(t->engine, tokens, 10, &options, NULL, NULL);
   t->deck->model.eos_token_id = tokens[10]; /* does not count beside a list */
   t->deck->model.stop_token_ids = (ts_ints){2, items};
-  int64_t by_list = ts_generate(t->engine, t->deck, tokens, 10, &options, NULL, NULL);
+  int64_t by_list = ts_generate(t->engine, tokens, 10, &options, NULL, NULL);
   t->deck->model.stop_token_ids = (ts_ints){0, NULL};
   t->deck->model.eos_token_id = eos;
   tap_ok_all(MPI_COMM_WORLD, fit && all == MORE && by_eos == 3 && by_list == 3 && tokens[12] == third,

@@ -173,7 +173,7 @@ static void test_generate(const trial *t) {
   const int64_t n = integers(json_object_get(generate, "prompt"), tokens);
   const int64_t n_tokens = integers(json_object_get(generate, "tokens"), expected);
   TS_CHECK(n > 0 && n_tokens > 0 && n + n_tokens == length, "%s: expected.json: generate", t->name);
-  ts_generate(t->engine, t->deck, tokens, n, &(ts_generate_options){.n_tokens = n_tokens}, NULL, NULL);
+  ts_generate(t->engine, tokens, n, &(ts_generate_options){.n_tokens = n_tokens}, NULL, NULL);
   tap_ok_all(MPI_COMM_WORLD, memcmp(tokens + n, expected, (size_t) n_tokens * sizeof *tokens) == 0,
              "%s: the %lld tokens after a prompt", t->name, (long long) n_tokens);
   ts_free(expected);

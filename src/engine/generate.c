@@ -81,16 +81,16 @@ int64_t ts_generate_context(const ts_deck *deck, int64_t n, int64_t more) {
   return n + more < deck->data.sequence_length ? n + more : deck->data.sequence_length;
 }
 
-int64_t ts_generate(ts_engine *engine, const ts_deck *deck, int32_t *tokens, int64_t n, const ts_generate_options *o,
+int64_t ts_generate(ts_engine *engine, int32_t *tokens, int64_t n, const ts_generate_options *o,
                     void (*emit)(int32_t token, void *user), void *user) {
-  int64_t vocabulary = deck->model.vocab_size, made = 0;
+  int64_t vocabulary = engine->deck->model.vocab_size, made = 0;
   float *logits = ts_malloc((size_t) vocabulary * sizeof *logits);
   candidate *list = ts_malloc((size_t) vocabulary * sizeof *list);
   bool end = false;
   for (; made < o->n_tokens && !end; ++made) {
     ts_engine_logits(engine, tokens, n + made, logits);
     int32_t token = tokens[n + made] = draw_for_all(engine, logits, list, o, n + made);
-    end = is_end(deck, token);
+    end = is_end(engine->deck, token);
     if (emit != NULL && !end) {
       emit(token, user);
     }

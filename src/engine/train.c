@@ -315,7 +315,7 @@ static void generate(ts_training *r) {
   if (r->rank == 0) {
     fputs(r->options->prompt, stdout);
   }
-  ts_generate(r->engine, r->deck, tokens, n, &options, r->rank == 0 ? put_byte : NULL, NULL);
+  ts_generate(r->engine, tokens, n, &options, r->rank == 0 ? put_byte : NULL, NULL);
   ts_log(TS_LOG_INFO, "\n");
   ts_free(tokens);
 }

@@ -53,7 +53,7 @@ int64_t ts_generate_context(const ts_deck *deck, int64_t n, int64_t more);
  * is handed to \a emit as it is made (NULL: nobody listens).
  * \param [in,out] tokens  Array of room for n + options->n_tokens ids; one that ends the text is among them.
  * \return how many were made, at most options->n_tokens. Collective over the world. */
-int64_t ts_generate(ts_engine *engine, const ts_deck *deck, int32_t *tokens, int64_t n,
-                    const ts_generate_options *options, void (*emit)(int32_t token, void *user), void *user);
+int64_t ts_generate(ts_engine *engine, int32_t *tokens, int64_t n, const ts_generate_options *options,
+                    void (*emit)(int32_t token, void *user), void *user);
 
 #endif

@@ -57,7 +57,7 @@ static int continue_prompt(ts_world *world, ts_deck *deck, const char *checkpoin
     if (speaks) {
       fputs(prompt, stdout);
     }
-    ts_generate(engine, deck, tokens, n, o, speaks ? print_byte : NULL, NULL);
+    ts_generate(engine, tokens, n, o, speaks ? print_byte : NULL, NULL);
     if (speaks) {
       putchar('\n');
     }
