@@ -98,8 +98,16 @@ test_deck() {
   sed 's/num_key_value_heads = 2;//; s/llama/gpt2/' tiny.cfg > learned.cfg
   refused_train "sequence_length" "data.sequence_length: 65 is more than model.max_position_embeddings 64, which" \
     learned.cfg --set data.sequence_length=65
-  refused_train "tensor parallelism" "tensor_parallel.autotp_size: .*not there yet" \
-    tiny.cfg --set tensor_parallel.autotp_size=2
+  refused_train "more ranks than heads" "--set: tensor_parallel.autotp_size: 5 ranks share the 4 heads of model.num_att" \
+    tiny.cfg --set tensor_parallel.autotp_size=5
+  refused_train "another tp_size" "--set: tensor_parallel.tp.tp_size: 2, but tensor_parallel.autotp_size is 4; accepted: 1 or" \
+    tiny.cfg --set 'tensor_parallel={autotp_size=4;tp={tp_size=2;};}'
+  refused_train "an unknown preset" "tensor_parallel.preset_model: .lama. is not known; .*did you mean llama?" \
+    tiny.cfg --set tensor_parallel.preset_model=lama
+  refused_train "an unknown style" "tp_plan.0..style: .colwize. is not known; accepted: colwise" \
+    tiny.cfg --set 'tensor_parallel.tp_plan=({pattern="lm_head";style="colwize";})'
+  refused_train "a shape that leaves two dimensions open" "layer_specs.0..shape: .-1, -1, 32. has -1 more than once" \
+    tiny.cfg --set 'tensor_parallel.partition_config.layer_specs=({patterns="x";shape=(-1,-1,32);})'
   refused_train "no steps" "--set: run.steps: missing" tiny.cfg --set run.steps=0
   refused_train "no run directory" "--set: run.directory: missing" tiny.cfg --set run.directory=
   refused_train "a run directory that is a file" "--set: run.directory: tiny.cfg is a file" tiny.cfg --set run.directory=tiny.cfg
@@ -140,7 +148,9 @@ test_json() {
   refused_json "fp16 in a json" "ds.json:2: fp16.enabled: refused, .*--set fp16.enabled=false --set bf16.enabled=true" \
     '{ // of a template
   "fp16": {"enabled": true, "initial_scale_power": 12}, }'
-  refused_json "another axis" "ds.json:1: tensor_parallel.autotp_size: refused, not there yet" '{"tensor_parallel": {"autotp_size": 2}}'
+  refused_json "another axis" "ds.json:1: sequence_parallel_size: refused, not there yet" '{"sequence_parallel_size": 2}'
+  refused_json "objects of Python" "ds.json:1: tensor_parallel.injection_policy_tuple: refused, .*layer_specs" \
+    '{"tensor_parallel": {"injection_policy_tuple": ["a.b"]}}'
   refused_json "what DeepSpeed has no more" "ds.json:1: amp.enabled: refused, removed from DeepSpeed" '{"amp": {"enabled": true}}'
   refused_json "a batch that does not divide" "bad.cfg:5: train_batch_size: 4 is not a multiple of .* x gradient_accumulation_steps 3" \
     '{

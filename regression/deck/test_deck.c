@@ -784,6 +784,11 @@ static void test_round_trip(void) {
       "cycle_second_step_size = 0; }; }; run = { seed = 9223372036854775807; };",
       "data = { packing = \"best_fit\"; sources = ( { path = \"a \\\"b\\\"\"; weight = 0.3; }, { path = \"c\"; "
       "format = \"hdf5\"; dataset = \"x/y\"; } ); };",
+      "tensor_parallel = { autotp_size = 4; tp = { tp_size = 4; tp_grain_size = 64; }; tp_overlap_comm = true;"
+      " vocab_parallel_lm_head = false; sequence_parallel = false; preset_model = \"PHI3\"; partition_config = {"
+      " strict_mode = true; layer_specs = ( { patterns = \"a\\\\.b\"; shape = ((8), -1); model_types = (\"llama\"); },"
+      " { patterns = [\"c\", \"d\"]; partition_type = \"Row\"; shape = (-1, (8, 4, 4)); gather_output = true; } ); };"
+      " tp_plan = ( { pattern = \"layers.*.x\"; style = \"colwise\"; } ); }; sequence_parallel_size = 1;",
       "zero_optimization = { stage = 3; overlap_comm = false; }; communication_data_type = \"bf16\";"
       " gradient_clipping = 0; steps_per_print = 3; train_batch_size = 12;",
   };
@@ -852,6 +857,46 @@ static void test_lists(void) {
   ts_text_free(&said);
   ts_deck_destroy(&before);
   ts_deck_destroy(&now);
+}
+
+/* The keys of tensor parallelism from a deck and, the same, from a json. */
+static void test_tensor_parallel(void) {
+  static const char *const specs =
+      "({ patterns = [\"a\"]; partition_type = \"column\"; partition_dim = 0; shape = ((8, 4, 4), -1); model_types = []; "
+      "gather_output = false; }, { patterns = [\"b\", \"c\"]; partition_type = \"row\"; partition_dim = 1; shape = (); "
+      "model_types = [\"llama\"]; gather_output = true; })";
+  static const char *const texts[] = {
+      "tensor_parallel = { autotp_size = 2; partition_config = { use_default_specs = false; layer_specs = ("
+      "{ patterns = \"a\"; shape = ((8, 4, 4), -1); }, { patterns = (\"b\", \"c\"); partition_type = \"row\";"
+      " model_types = [\"llama\"]; gather_output = true; grad_allreduce = true; } ); }; };\n",
+      "{\"tensor_parallel\": {\"autotp_size\": 2, \"partition_config\": {\"use_default_specs\": false, \"layer_specs\":"
+      " [{\"patterns\": \"a\", \"shape\": [[8, 4, 4], -1], \"partition_dim\": null}, {\"patterns\": [\"b\", \"c\"],"
+      " \"partition_type\": \"row\", \"model_types\": [\"llama\"], \"gather_output\": true}]}}}"};
+  ts_free(fixture_file("tp.json", texts[1]));
+  for (int json = 0; json < 2; ++json) {
+    char *more = json ? ts_format("deepspeed_config = \"%s/tp.json\";\n", tap_directory()) : ts_strdup(texts[0]);
+    char *text = ts_format("%s%s", GOOD_DECK, more);
+    ts_deck *d = fixture_read(json ? "tensor_parallel of a json" : "tensor_parallel", text, NULL);
+    value_is(d, "tensor_parallel.partition_config.layer_specs", specs);
+    value_is(d, "tensor_parallel.autotp_size", "2");
+    value_is(d, "tensor_parallel.partition_config.use_default_specs", "false");
+    value_is(d, "tensor_parallel.partition_config.strict_mode", "false");
+    const ts_deck_view *shape = &d->tensor_parallel.partition_config.layer_specs.items[0].shape;
+    tap_ok(shape->n == 2 && shape->items[0].sizes.n == 3 && shape->items[0].sizes.items[1] == 4 &&
+               shape->items[1].sizes.n == 0 && shape->items[1].count == -1,
+           "a shape has a list of sizes and a count");
+    ts_deck_destroy(&d);
+    ts_free(text);
+    ts_free(more);
+  }
+  ts_deck *d = fixture_read("autotp_size 0", GOOD_DECK, "tensor_parallel={autotp_size=0;}");
+  const ts_deck_tensor_parallel *tp = &d->tensor_parallel;
+  tap_ok(tp->autotp_size == 1 && tp->tp.tp_size == 1 && tp->tp.tp_grain_size == 1 && !tp->tp_overlap_comm &&
+             tp->vocab_parallel_lm_head && tp->sequence_parallel && strcmp(tp->preset_model, "none") == 0 &&
+             tp->partition_config.use_default_specs && !tp->partition_config.strict_mode &&
+             tp->partition_config.layer_specs.n == 0 && tp->tp_plan.n == 0,
+         "autotp_size 0 is 1; defaults");
+  ts_deck_destroy(&d);
 }
 
 static void test_batch(void) {
@@ -961,6 +1006,7 @@ int main(void) {
   test_stop_tokens();
   test_round_trip();
   test_lists();
+  test_tensor_parallel();
   test_batch();
   test_manual();
   tap_ok(ts_memory_live() == 0, "nothing leaks (%lld live)", (long long) ts_memory_live());

@@ -45,6 +45,8 @@
   X(BATCH)         /* the batch triple without ranks */                       \
   X(BATCH_RANKS)   /* the batch triple with ranks */                          \
   X(TRAINING)      /* what training needs */                                  \
+  X(RANKS)         /* no more ranks than heads, and one number of them */     \
+  X(PARTITION)     /* shapes of layer_specs */                                \
   X(GPU)           /* what a GPU cannot take */
 
 typedef enum ts_deck_check {

@@ -399,6 +399,7 @@ void ts_reader_check_deck(ts_reader *reader) {
       check_cycle,
       check_batch,
       ts_reader_check_elasticity,
+      ts_reader_check_parallel,
   };
   for (size_t i = 0; i < sizeof checks / sizeof *checks; ++i) {
     checks[i](reader);

@@ -203,6 +203,65 @@ typedef struct ts_deck_zero {
   ts_deck_offload offload_param, offload_optimizer;
 } ts_deck_zero;
 
+/** A dimension of a view: -1 (what is left), a count, or, where the view is cut, the sizes of its blocks. */
+typedef struct ts_deck_extent {
+  int64_t count; /**< Where the view is cut: of equal blocks. */
+  ts_ints sizes; /**< None: `count`. */
+} ts_deck_extent;
+
+/** A weight [out][in] seen with more dimensions.  Zero: as it is. */
+typedef struct ts_deck_view {
+  int n;
+  ts_deck_extent *items; /**< Owned. */
+} ts_deck_view;
+
+/** One entry of `tensor_parallel.partition_config.layer_specs`; the first that matches a weight counts. */
+typedef struct ts_deck_tp_spec {
+  ts_strings patterns;    /**< Valid PCRE2, matched from the beginning of the weight's full name (ts_matches_from). */
+  char *partition_type;   /**< "column", "row" or "skip". */
+  int64_t partition_dim;  /**< Of `shape`, or of [out][in]; resolved (default: 0 for a column, 1 for a row). */
+  ts_deck_view shape;     /**< At most TS_DECK_DIMS dimensions, well-formed but for what depends on the weight. */
+  ts_strings model_types; /**< Families that the entry is for; none: all. */
+  bool gather_output;
+} ts_deck_tp_spec;
+
+typedef struct ts_deck_tp_specs {
+  int n;
+  ts_deck_tp_spec *items;
+} ts_deck_tp_specs;
+
+#define TS_DECK_DIMS 8
+
+/** One entry of `tensor_parallel.tp_plan`. */
+typedef struct ts_deck_tp_rule {
+  char *pattern; /**< End of a weight's name, from a dot on and without .weight; a star stands for a number. */
+  char *style;   /**< Hugging Face's: "colwise", "rowwise", ... */
+} ts_deck_tp_rule;
+
+typedef struct ts_deck_tp_plan {
+  int n;
+  ts_deck_tp_rule *items;
+} ts_deck_tp_plan;
+
+/** `tensor_parallel`: pass/marks.h says what follows from it for a weight. */
+typedef struct ts_deck_tensor_parallel {
+  int64_t autotp_size; /**< Ranks that share each product; 1: none do.  At most num_attention_heads. */
+  struct {
+    int64_t tp_size;       /**< 1 or autotp_size; says nothing more. */
+    int64_t tp_grain_size; /**< Shares of MLPs' widths and of the vocabulary are multiples of it. */
+  } tp;
+  bool tp_overlap_comm;
+  bool vocab_parallel_lm_head; /**< Embedding and head are divided by vocabulary; false: each rank has them whole. */
+  bool sequence_parallel;      /**< Between products each rank keeps its rows of the tokens alone. */
+  char *preset_model;          /**< "none", or a preset's name. */
+  struct {
+    bool use_default_specs; /**< What layer_specs does not match is for preset_model and tp_plan; false: it is whole. */
+    bool strict_mode;       /**< A matrix that nothing in the deck speaks of is an error. */
+    ts_deck_tp_specs layer_specs;
+  } partition_config;
+  ts_deck_tp_plan tp_plan;
+} ts_deck_tensor_parallel;
+
 /** `elasticity`: what the batch is chosen from (deck/elasticity.h). */
 typedef struct ts_deck_elasticity {
   bool enabled;
@@ -243,13 +302,11 @@ typedef struct ts_deck {
   struct {
     int64_t stages;
   } pipeline;
-  struct {
-    int64_t autotp_size;
-  } tensor_parallel;
+  ts_deck_tensor_parallel tensor_parallel;
   int64_t sequence_parallel_size;
   struct {
     int64_t autoep_size;
-  } expert_parallel; /**< These four are grid sizes: 1 until the axes are there. */
+  } expert_parallel; /**< Stages, sequence_parallel_size and this are grid sizes: 1 until the axes are there. */
   struct {
     bool check_finite;    /**< Name the first op, rank and tensor that is not finite. */
     bool memcheck;        /**< Poison memory before the first write and after death. */

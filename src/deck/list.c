@@ -8,7 +8,9 @@
 #define LIST(list, type) \
   { .path = #list, .items = offsetof(ts_deck, list.items), .n = offsetof(ts_deck, list.n), .entry = sizeof(type) }
 
-static const ts_deck_list lists[] = {LIST(optimizer.groups, ts_deck_group), LIST(data.sources, ts_deck_source)};
+static const ts_deck_list lists[] = {LIST(optimizer.groups, ts_deck_group), LIST(data.sources, ts_deck_source),
+                                     LIST(tensor_parallel.partition_config.layer_specs, ts_deck_tp_spec),
+                                     LIST(tensor_parallel.tp_plan, ts_deck_tp_rule)};
 
 const ts_deck_list *ts_deck_list_at(int index) {
   return index < (int) (sizeof lists / sizeof *lists) ? &lists[index] : NULL;

@@ -57,6 +57,23 @@ static void print_reals(ts_text *to, const ts_reals *list) {
   ts_text_add(to, "]");
 }
 
+/* "((8, 4, 4), -1)": an array holds no lists. */
+static void print_extents(ts_text *to, const ts_deck_view *view) {
+  ts_text_add(to, "(");
+  for (int d = 0; d < view->n; ++d) {
+    const ts_ints *sizes = &view->items[d].sizes;
+    ts_text_add(to, "%s%s", d > 0 ? ", " : "", sizes->n > 0 ? "(" : "");
+    for (int i = 0; i < sizes->n; ++i) {
+      ts_text_add(to, i > 0 ? ", %lld" : "%lld", (long long) sizes->items[i]);
+    }
+    if (sizes->n == 0) {
+      ts_text_add(to, "%lld", (long long) view->items[d].count);
+    }
+    ts_text_add(to, "%s", sizes->n > 0 ? ")" : "");
+  }
+  ts_text_add(to, ")");
+}
+
 static const char *const switch_words[] = {
     [TS_SWITCH_OFF] = "false", [TS_SWITCH_ON] = "true", [TS_SWITCH_AUTO] = "\"auto\""};
 
@@ -73,6 +90,7 @@ void ts_deck_print_value(ts_text *to, const ts_key *key, const void *field) {
     case TS_KEY_STRINGS: print_strings(to, field); break;
     case TS_KEY_INTS: print_ints(to, field); break;
     case TS_KEY_REALS: print_reals(to, field); break;
+    case TS_KEY_VIEW: print_extents(to, field); break;
     default:
       ts_text_add(to, "[");
       print_real(to, real[0]);
@@ -128,7 +146,7 @@ static void print_entries(const ts_deck *deck, const ts_deck_list *list, ts_text
     ts_text_add(to, "%s{ ", e > 0 ? ", " : "");
     for (int i = 0; i < ts_key_count(); ++i) {
       const ts_key *key = ts_key_at(i);
-      if (strchr(key->path, '[') != NULL && ts_deck_list_find(key->path) == list) {
+      if (key->offset >= 0 && strchr(key->path, '[') != NULL && ts_deck_list_find(key->path) == list) {
         char *path = ts_deck_list_path(key, e);
         ts_text_add(to, "%s = ", key->path + length);
         ts_deck_print_value(to, key, ts_deck_field(deck, key, path));
@@ -167,7 +185,8 @@ static char *list_text(const ts_deck *deck, const ts_deck_list *list, const char
   ts_text text = {0};
   if (bracket == NULL) {
     print_entries(deck, list, &text);
-  } else if (index >= 0 && strtoll(bracket + 1, NULL, 10) < *ts_deck_list_length(deck, list)) {
+  } else if (index >= 0 && ts_key_at(index)->offset >= 0 &&
+             strtoll(bracket + 1, NULL, 10) < *ts_deck_list_length(deck, list)) {
     ts_deck_print_value(&text, ts_key_at(index), ts_deck_field(deck, ts_key_at(index), path));
   }
   return text.text;

@@ -171,6 +171,8 @@ static void destroy_field(const ts_deck *deck, const ts_key *key, const char *pa
     ts_ints_clear(field);
   } else if (key->type == TS_KEY_REALS) {
     ts_reals_clear(field);
+  } else if (key->type == TS_KEY_VIEW) {
+    ts_view_clear(field);
   }
 }
 

@@ -87,6 +87,9 @@ void ts_reader_check_deck(ts_reader *reader);
 /** Those of `elasticity`, when it is enabled. Not collective. */
 void ts_reader_check_elasticity(ts_reader *reader);
 
+/** Those of `tensor_parallel`. Not collective. */
+void ts_reader_check_parallel(ts_reader *reader);
+
 /** "file:line" of a setting, the deck's name without one; newly allocated, ts_free. Not collective. */
 char *ts_reader_where(const ts_reader *reader, const ts_setting *setting);
 

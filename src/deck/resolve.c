@@ -86,6 +86,18 @@ static void resolve_sources(ts_deck_data *data) {
   }
 }
 
+/* A grid axis of 0 is one of 1; a matrix is cut along the dimension of its type. */
+static void resolve_tensor_parallel(ts_reader *reader) {
+  ts_deck_tensor_parallel *tp = &reader->deck->tensor_parallel;
+  default_int(&tp->autotp_size, 1);
+  for (int i = 0; i < tp->partition_config.layer_specs.n; ++i) {
+    ts_deck_tp_spec *spec = &tp->partition_config.layer_specs.items[i];
+    char *path = ts_format("tensor_parallel.partition_config.layer_specs[%d].partition_dim", i);
+    spec->partition_dim = given(reader, path) ? spec->partition_dim : strcmp(spec->partition_type, "row") == 0;
+    ts_free(path);
+  }
+}
+
 static void note_offload(ts_reader *reader, const char *path, const ts_deck_offload *offload) {
   if (strcmp(offload->device, "none") != 0) {
     ts_reader_note(reader, "%s: \"%s\": no effect on processors, where all state is in host memory; GPUs refuse it",
@@ -101,6 +113,7 @@ void ts_reader_resolve(ts_reader *reader) {
   resolve_optimizer(reader);
   resolve_scheduler(reader);
   resolve_sources(&d->data);
+  resolve_tensor_parallel(reader);
   default_int(&d->data.sequence_length, d->model.max_position_embeddings);
   default_int(&d->run.log_every, d->steps_per_print > 0 ? d->steps_per_print : DEFAULT_LOG_EVERY);
   if (!given(reader, "communication_data_type")) {

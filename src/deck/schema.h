@@ -23,6 +23,7 @@ typedef enum ts_key_type {
   TS_KEY_STRINGS, /**< ts_strings */
   TS_KEY_INTS,    /**< ts_ints, each in the range of the row */
   TS_KEY_REALS,   /**< ts_reals, likewise */
+  TS_KEY_VIEW,    /**< ts_deck_view, its numbers in the range of the row */
   TS_KEY_ANY,     /**< Not stored and not looked into: a list or section of a refused feature */
   TS_N_KEY_TYPES
 } ts_key_type;
@@ -44,7 +45,8 @@ typedef enum ts_key_flags {
   TS_KEY_OPEN_MAX = 64, /**< The bound itself is excluded. */
   TS_KEY_ENDLESS = 128, /**< "inf" is the largest integer. */
   TS_KEY_FAMILY = 256,  /**< It belongs to the model families that list it (family/family.h). */
-  TS_KEY_NULL = 512     /**< null in a config.json is the row's default, whatever the family's. */
+  TS_KEY_NULL = 512,    /**< null in a config.json is the row's default, whatever the family's. */
+  TS_KEY_ONE = 1024     /**< A single string stands for a list of one. */
 } ts_key_flags;
 
 typedef struct ts_key {

@@ -7,14 +7,31 @@
     .initial = "1", .min = 0, .max = SIZE, .flags = AUTO, .help = help_                                           \
   }
 #define PIPE(name, type_, initial_, reason) NONE("pipeline." name, type_, initial_, reason)
-#define TP(name, type_, initial_) LATER("tensor_parallel." name, type_, initial_, "tensor parallelism")
+#define TP_NONE(name, type_, initial_, reason) NONE("tensor_parallel." name, type_, initial_, reason)
+#define PYTHON(name, what, instead_) LATER_BUT("tensor_parallel." name, ANY, NULL, what " of a Python program", instead_)
+#define SPECS "tensor_parallel.partition_config.layer_specs"
+#define SPEC(type_, field, ...)                                                \
+  {                                                                            \
+    .path = SPECS "[]." #field, .type = TS_KEY_##type_, .status = TS_KEY_WORKS, \
+    .offset = (ptrdiff_t) offsetof(ts_deck_tp_spec, field), __VA_ARGS__        \
+  }
+#define PLAN(field, ...)                                                                            \
+  {                                                                                                 \
+    .path = "tensor_parallel.tp_plan[]." #field, .type = TS_KEY_STRING, .status = TS_KEY_WORKS,     \
+    .offset = (ptrdiff_t) offsetof(ts_deck_tp_rule, field), .flags = TS_KEY_REQUIRED, __VA_ARGS__   \
+  }
+#define STYLES                                                                                              \
+  "colwise|rowwise|colwise_rep|colwise_gather_output|rowwise_rep|rowwise_split_input|packed_colwise|"       \
+  "packed_rowwise|embedding_rowwise|replicate|replicated|replicated_with_grad_allreduce"
+#define STYLES_LATER                                                                                         \
+  "embedding_colwise|sequence_parallel|all_reduce|mla_kv_a_proj|local_params|moe_tp_experts|"                \
+  "moe_identity_expert|grouped_gemm|ep_router|gather|local|local_colwise|local_rowwise|local_packed_rowwise"
 #define EP(name, type_, initial_) LATER("expert_parallel." name, type_, initial_, "mixtures of experts")
 #define COMPILE(name, type_, initial_) \
   NONE("compile." name, type_, initial_, "every run is compiled; passes follow from the other keys")
 
 static const ts_key rows[] = {
     GRID(pipeline.stages, "pipelines of more than one stage"),
-    GRID(tensor_parallel.autotp_size, "tensor parallelism"),
     GRID(sequence_parallel_size, "sequence parallelism"),
     GRID(expert_parallel.autoep_size, "expert parallelism"),
     NONE("use_data_before_expert_parallelism", BOOL, "false", "the order of the axes is that of the mesh"),
@@ -25,20 +42,52 @@ static const ts_key rows[] = {
     PIPE("pipe_partitioned", BOOL, "true", "a pipeline of one stage sends nothing"),
     PIPE("grad_partitioned", BOOL, "true", "a pipeline of one stage sends nothing"),
 
-    NONE("tensor_parallel.dtype", STRING, NULL, "bf16.enabled decides"),
-    NONE("tensor_parallel.keep_module_on_host", BOOL, "false", "weights are read shard by shard"),
-    NONE("tensor_parallel.replace_with_kernel_inject", BOOL, "false", "there is one set of kernels"),
+    INTEGER(tensor_parallel.autotp_size, "1", 0, SIZE, AUTO,
+            "Ranks that share each product of the model, from 1 to its heads; 0 as 1: none do."),
+    INTEGER(tensor_parallel.tp.tp_size, "1", 1, SIZE, 0, "1 or autotp_size, which alone decides."),
+    INTEGER(tensor_parallel.tp.tp_grain_size, "1", 1, SIZE, 0,
+            "Shares of MLPs' widths and of the vocabulary are multiples of it; what is left over goes last."),
+    PYTHON("tp.mpu", "an object", "tensor_parallel.autotp_size"),
+    PYTHON("tp.tp_group", "an object", "tensor_parallel.autotp_size"),
+    FLAG(tensor_parallel.tp_overlap_comm, "false", 0, "Compute weight gradients while input gradients are summed."),
+    FLAG(tensor_parallel.vocab_parallel_lm_head, "true", 0,
+         "Divide embedding and head by vocabulary; false: each rank has them whole."),
+    FLAG(tensor_parallel.sequence_parallel, "true", 0,
+         "Between products each rank keeps its rows of the tokens alone.  Not a key of DeepSpeed."),
+    WORD(tensor_parallel.preset_model, "none", "none|llama|bloom|chatglm|mixtral|deepseek_v2|qwen2|phi3", NULL, 0,
+         "A table of which weights are cut how, for what partition_config does not match."),
+    FLAG(tensor_parallel.partition_config.use_default_specs, "true", 0,
+         "What layer_specs does not match is for preset_model, tp_plan and the model's own rules; false: it is whole."),
+    FLAG(tensor_parallel.partition_config.strict_mode, "false", 0,
+         "A matrix that layer_specs, preset_model and tp_plan do not speak of is an error."),
+    SPEC(STRINGS, patterns, .flags = REGEX | REQUIRED | TS_KEY_ONE,
+         .help = "Weights: expressions that match their full names, ending in .weight, from the beginning, as Python's "
+                 "re.match; the first entry that matches counts, and a bias goes with its weight."),
+    SPEC(STRING, partition_type, .initial = "column", .accepted = "column|row|skip",
+         .help = "Cut by outputs (column) or inputs (row), or left whole."),
+    SPEC(INT, partition_dim, .min = 0, .max = TS_DECK_DIMS - 1,
+         .help = "Dimension that is cut, of shape, or of [out][in] (default: 0 for a column, 1 for a row)."),
+    SPEC(VIEW, shape, .initial = "()", .min = -1, .max = SIZE,
+         .help = "The weight [out][in] with more dimensions; at partition_dim a count is of equal blocks, each cut by "
+                 "itself, as are blocks by size, and -1 is one block."),
+    SPEC(STRINGS, model_types, .initial = "[]", .help = "Families (model.model_type) that the entry is for; none: all."),
+    SPEC(BOOL, gather_output, .initial = "false", .help = "Gather the outputs of a column."),
+    NONE(SPECS "[].grad_allreduce", BOOL, "false", "which gradients are sums over ranks follows from the graph"),
+    PLAN(pattern, .help = "End of a weight's name, as in transformers' tp_plan: \"layers.*.mlp.up_proj\"; a star "
+                          "stands for a number."),
+    PLAN(style, .accepted = STYLES, .later = STYLES_LATER,
+         .help = "Hugging Face's style: cut by outputs (colwise), by inputs (rowwise), or whole (replicate)."),
+    TP_NONE("dtype", STRING, NULL, "bf16.enabled decides"),
+    TP_NONE("keep_module_on_host", BOOL, "false", "weights are read shard by shard"),
+    TP_NONE("replace_with_kernel_inject", BOOL, "false", "there is one set of kernels"),
     ALIAS("tensor_parallel.kernel_inject", "tensor_parallel.replace_with_kernel_inject"),
-    NONE("tensor_parallel.vocab_parallel_ce_backend", STRING, "torch", "there is one cross entropy"),
-    TP("vocab_parallel_lm_head", BOOL, NULL),
-    TP("tp_overlap_comm", BOOL, "false"),
-    TP("tp.tp_size", INT, "1"),
-    TP("tp.tp_grain_size", INT, "1"),
-    TP("tp.mpu", ANY, NULL),
-    TP("tp.tp_group", ANY, NULL),
-    TP("injection_policy_tuple", ANY, NULL),
-    TP("preset_model", STRING, NULL),
-    TP("partition_config", ANY, NULL),
+    TP_NONE("vocab_parallel_ce_backend", STRING, "torch", "there is one cross entropy"),
+    TP_NONE("partition_config.tp_size", INT, "1", "autotp_size decides, as in DeepSpeed"),
+    TP_NONE("partition_config.embedding_partition_dim", INT, "1",
+            "vocab_parallel_lm_head decides (and DeepSpeed does not read it)"),
+    TP_NONE("partition_config.lm_head_patterns", ANY, NULL,
+            "the head is known from the model (and DeepSpeed does not read it)"),
+    PYTHON("injection_policy_tuple", "classes", SPECS),
 
     EP("enabled", BOOL, "false"),
     EP("expert_tensor_parallel_size", INT, "1"),
@@ -80,8 +129,8 @@ static const ts_key rows[] = {
      .type = TS_KEY_STRINGS,
      .status = TS_KEY_NO_EFFECT,
      .offset = -1,
-     .accepted = "z1|z3",
-     .later = "autosp|autotp",
+     .accepted = "z1|z3|autotp",
+     .later = "autosp",
      .help = "every run is compiled; passes follow from the other keys"},
     COMPILE("deepcompile", BOOL, "false"),
     COMPILE("autoep_non_moe", BOOL, "false"),

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <strings.h>
 
+/* Suggestions cost time, and words may come from anywhere. */
+#define LONG_WORD 200
 #define REMOVED "removed from DeepSpeed, which refuses it too"
 
 /* One setting on its way into the deck. */
@@ -38,14 +40,23 @@ ts_value ts_key_initial(const ts_key *key) {
   return value_of(key, key->initial);
 }
 
-static bool fail_value(const ts_target *t, ts_deck_check check, const ts_value *value, const char *problem) {
+/* With the word that may have been meant, NULL for none. */
+static bool fail_meaning(const ts_target *t, ts_deck_check check, const ts_value *value, const char *problem,
+                         const char *meant) {
   ts_text text = {0};
   ts_value_describe(value, &text);
   ts_text_add(&text, " %s; accepted: ", problem);
   ts_key_describe(t->key, &text);
+  if (meant != NULL) {
+    ts_text_add(&text, "; did you mean %s?", meant);
+  }
   ts_reader_report(t->reader, check, t->setting->path, "%s", text.text);
   ts_text_free(&text);
   return false;
+}
+
+static bool fail_value(const ts_target *t, ts_deck_check check, const ts_value *value, const char *problem) {
+  return fail_meaning(t, check, value, problem, NULL);
 }
 
 static bool in_range(const ts_target *t, const ts_value *value) {
@@ -101,22 +112,56 @@ static bool take_int(const ts_target *t, const ts_value *value) {
   return take_integer(t, value, t->field);
 }
 
+static bool take_integers(const ts_target *t, const ts_value *value, ts_ints *list) {
+  bool good = true;
+  for (int i = 0; i < value->n; ++i) {
+    int64_t item;
+    if (take_integer(t, &value->items[i], &item)) {
+      ts_ints_add(list, item);
+    } else {
+      good = false;
+    }
+  }
+  return good;
+}
+
 static bool take_ints(const ts_target *t, const ts_value *value) {
   ts_ints list = {0};
   if (value->kind != TS_VALUE_LIST) {
     return fail_value(t, TS_CHECK_TYPE, value, "is not a list of integers");
   }
-  bool good = true;
-  for (int i = 0; i < value->n; ++i) {
-    int64_t item;
-    if (take_integer(t, &value->items[i], &item)) {
-      ts_ints_add(&list, item);
-    } else {
-      good = false;
-    }
-  }
+  bool good = take_integers(t, value, &list);
   ts_ints_clear(t->field);
   *(ts_ints *) t->field = list;
+  return good;
+}
+
+static bool take_extent(const ts_target *t, const ts_value *value, ts_deck_view *view) {
+  int64_t count = 0;
+  ts_ints sizes = {0};
+  if (value->kind == TS_VALUE_LIST && value->n == 0) {
+    return fail_value(t, TS_CHECK_TYPE, value, "is a dimension without sizes");
+  }
+  bool good = value->kind == TS_VALUE_LIST ? take_integers(t, value, &sizes) : take_integer(t, value, &count);
+  ts_view_add(view, count, sizes);
+  return good;
+}
+
+static bool take_view(const ts_target *t, const ts_value *value) {
+  ts_deck_view view = {0};
+  if (value->kind != TS_VALUE_LIST) {
+    return fail_value(t, TS_CHECK_TYPE, value, "is not a list of extents");
+  }
+  bool good = true;
+  for (int i = 0; i < value->n; ++i) {
+    good = take_extent(t, &value->items[i], &view) && good;
+  }
+  ts_deck_view unused = view;
+  if (good) {
+    unused = *(ts_deck_view *) t->field;
+    *(ts_deck_view *) t->field = view;
+  }
+  ts_view_clear(&unused);
   return good;
 }
 
@@ -170,13 +215,33 @@ static bool take_pair(const ts_target *t, const ts_value *value) {
   return take_number(t, &value->items[0], &pair[0]) && take_number(t, &value->items[1], &pair[1]);
 }
 
+/* The accepted word that this one was meant to be, NULL when none is near; newly allocated. */
+static char *nearest_word(const char *list, const char *word) {
+  ts_strings words = {0};
+  for (const char *item = list; *item != '\0'; item += strcspn(item, "|")) {
+    item += *item == '|';
+    char *copy = ts_format("%.*s", (int) strcspn(item, "|"), item);
+    ts_strings_add(&words, copy);
+    ts_free(copy);
+  }
+  const char *nearest = ts_nearest(word, (const char *const *) words.items, (size_t) words.n);
+  char *found = ts_strdup(nearest);
+  ts_strings_clear(&words);
+  return found;
+}
+
 static bool fail_word(const ts_target *t, const ts_value *value) {
   bool later = ts_key_listed(t->key->later, value->string, NULL, NULL);
   bool gone = ts_key_listed(t->key->gone, value->string, NULL, NULL);
-  return fail_value(t, later || gone ? TS_CHECK_WORD_LATER : TS_CHECK_WORD, value,
-                    later  ? "is not there yet"
-                    : gone ? "is " REMOVED
-                           : "is not known");
+  bool suggest = !later && !gone && strlen(value->string) < LONG_WORD;
+  char *nearest = suggest ? nearest_word(t->key->accepted, value->string) : NULL;
+  fail_meaning(t, later || gone ? TS_CHECK_WORD_LATER : TS_CHECK_WORD, value,
+               later  ? "is not there yet"
+               : gone ? "is " REMOVED
+                      : "is not known",
+               nearest);
+  ts_free(nearest);
+  return false;
 }
 
 static bool word_accepted(const ts_target *t, const ts_value *value, char **spelling) {
@@ -242,13 +307,14 @@ static bool take_dtype(const ts_target *t, const ts_value *value) {
 
 static bool take_strings(const ts_target *t, const ts_value *value) {
   ts_strings list = {0};
-  if (value->kind != TS_VALUE_LIST) {
+  bool one = value->kind == TS_VALUE_STRING && (t->key->flags & TS_KEY_ONE) != 0;
+  if (value->kind != TS_VALUE_LIST && !one) {
     return fail_value(t, TS_CHECK_TYPE, value, "is not a list of strings");
   }
   bool good = true;
-  for (int i = 0; i < value->n; ++i) {
+  for (int i = 0; i < (one ? 1 : value->n); ++i) {
     char *word = NULL;
-    if (word_accepted(t, &value->items[i], &word)) {
+    if (word_accepted(t, one ? value : &value->items[i], &word)) {
       ts_strings_add(&list, word);
     } else {
       good = false;
@@ -274,7 +340,7 @@ static bool (*const take_value[TS_N_KEY_TYPES])(const ts_target *, const ts_valu
     [TS_KEY_BOOL] = take_bool,     [TS_KEY_INT] = take_int,       [TS_KEY_REAL] = take_real,
     [TS_KEY_STRING] = take_string, [TS_KEY_DTYPE] = take_dtype,   [TS_KEY_PAIR] = take_pair,
     [TS_KEY_ANY] = take_any,       [TS_KEY_SWITCH] = take_switch, [TS_KEY_STRINGS] = take_strings,
-    [TS_KEY_INTS] = take_ints,     [TS_KEY_REALS] = take_reals,
+    [TS_KEY_INTS] = take_ints,     [TS_KEY_REALS] = take_reals,   [TS_KEY_VIEW] = take_view,
 };
 
 static bool is_neutral(const ts_key *key, const ts_value *value) {
@@ -402,7 +468,7 @@ static void store_defaults(ts_reader *reader) {
   for (int i = 0; i < n; ++i) {
     const ts_key *key = ts_key_at(i);
     const ts_deck_list *list = strchr(key->path, '[') != NULL ? ts_deck_list_find(key->path) : NULL;
-    for (int e = 0; list != NULL && e < *ts_deck_list_length(reader->deck, list); ++e) {
+    for (int e = 0; list != NULL && key->offset >= 0 && e < *ts_deck_list_length(reader->deck, list); ++e) {
       char *path = ts_deck_list_path(key, e);
       store_default(reader, key, path);
       ts_free(path);

@@ -37,6 +37,19 @@ void ts_reals_clear(ts_reals *list) {
   *list = (ts_reals){0};
 }
 
+void ts_view_add(ts_deck_view *view, int64_t count, ts_ints sizes) {
+  view->items = ts_realloc(view->items, (size_t) view->n + 1, sizeof *view->items);
+  view->items[view->n++] = (ts_deck_extent){count, sizes};
+}
+
+void ts_view_clear(ts_deck_view *view) {
+  for (int d = 0; d < view->n; ++d) {
+    ts_ints_clear(&view->items[d].sizes);
+  }
+  ts_free(view->items);
+  *view = (ts_deck_view){0};
+}
+
 const char *ts_source_name(ts_source *source, const char *file) {
   ts_strings_add(&source->files, file);
   return source->files.items[source->files.n - 1];

@@ -96,7 +96,11 @@ void ts_strings_clear(ts_strings *list);
 void ts_ints_add(ts_ints *list, int64_t value);
 void ts_reals_add(ts_reals *list, double value);
 
+/** Append a dimension; \a sizes are moved into it. Not collective. */
+void ts_view_add(ts_deck_view *view, int64_t count, ts_ints sizes);
+
 /** Free and empty. Not collective. */
+void ts_view_clear(ts_deck_view *view);
 void ts_ints_clear(ts_ints *list);
 void ts_reals_clear(ts_reals *list);
 
