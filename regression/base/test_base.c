@@ -240,7 +240,8 @@ static void test_text(void) {
   tap_ok(strcmp(ts_human_bytes(31.4e9, out), "31.40 GB") == 0 && strcmp(ts_human_seconds(3723, out), "1:02:03") == 0,
          "numbers for people");
   tap_ok(ts_matches("^h\\.\\d+\\.", "h.12.attn") == 1 && ts_matches("bias$", "weight") == 0 &&
-             ts_matches("(", "") == -1,
+             ts_matches("(", "") == -1 && ts_matches_from("h|b", "bh") == 1 && ts_matches_from("h|c", "bh") == 0 &&
+             ts_matches_from("^.h", "bhx") == 1 && ts_matches_from("(", "") == -1,
          "regular expressions");
 }
 

@@ -862,7 +862,8 @@ static void test_lists(void) {
 /* The keys of tensor parallelism from a deck and, the same, from a json. */
 static void test_tensor_parallel(void) {
   static const char *const specs =
-      "({ patterns = [\"a\"]; partition_type = \"column\"; partition_dim = 0; shape = ((8, 4, 4), -1); model_types = []; "
+      "({ patterns = [\"a\"]; partition_type = \"column\"; partition_dim = 0; shape = ((8, 4, 4), -1); model_types = "
+      "[]; "
       "gather_output = false; }, { patterns = [\"b\", \"c\"]; partition_type = \"row\"; partition_dim = 1; shape = (); "
       "model_types = [\"llama\"]; gather_output = true; })";
   static const char *const texts[] = {

@@ -91,7 +91,8 @@ static const bad_deck decks[] = {
     {TS_CHECK_REFUSED, NULL, TP("injection_policy_tuple = (\"a\", \"b\");"), NULL,
      "injection_policy_tuple: refused, not there yet: classes of a Python program; accepted: to leave it out, or "
      "tensor_parallel.partition_config.layer_specs"},
-    {TS_CHECK_RANGE, NULL, TP("autotp_size = -1;"), NULL, "autotp_size: -1 is out of range; accepted: an integer from 0"},
+    {TS_CHECK_RANGE, NULL, TP("autotp_size = -1;"), NULL,
+     "autotp_size: -1 is out of range; accepted: an integer from 0"},
     {TS_CHECK_RANGE, NULL, TP("tp = { tp_grain_size = 0; };"), NULL,
      "tensor_parallel.tp.tp_grain_size: 0 is out of range; accepted: an integer from 1 to 2147483647"},
     {TS_CHECK_TYPE, NULL, TP("tp_overlap_comm = 1;"), NULL, "tp_overlap_comm: 1 is not a truth value"},
@@ -149,7 +150,8 @@ static const bad_deck decks[] = {
     {TS_CHECK_PARTITION, NULL, SPECS("patterns = \"a\"; shape = (2, 3, -1); partition_dim = 3;"), NULL,
      "layer_specs[0].partition_dim: 3: there are 3 dimensions; accepted: 0 to 2"},
     {TS_CHECK_PARTITION, NULL, SPECS("patterns = \"a\";\n partition_dim = 1;"), NULL,
-     "bad.cfg:5: tensor_parallel.partition_config.layer_specs[0].partition_dim: 1 is not the dimension of [out][in] that "
+     "bad.cfg:5: tensor_parallel.partition_config.layer_specs[0].partition_dim: 1 is not the dimension of [out][in] "
+     "that "
      "a column is cut along; accepted: 0, or a shape"},
     {TS_CHECK_PARTITION, NULL, SPECS("patterns = \"a\"; partition_type = \"row\"; partition_dim = 0;"), NULL,
      "partition_dim: 0 is not the dimension of [out][in] that a row is cut along; accepted: 1, or a shape"},

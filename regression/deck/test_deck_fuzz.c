@@ -12,7 +12,8 @@ static const char deck_text[] = GOOD_DECK
     "  groups = ( { pattern = \"wte\"; lr_factor = 0x3; }, { pattern = \"h.[0-9]+\"; frozen = true; } ); };\n"
     "scheduler = { type = \"WarmupCosineLR\"; params = { total_num_steps = 600L; warmup_num_steps = 50; }; };\n"
     "tensor_parallel = { autotp_size = 2; partition_config = { layer_specs = ( { patterns = \"a.*\"; },\n"
-    "  { patterns = (\"b\", \"c\"); shape = ((8, 4, 4), -1); }, { patterns = \"d\"; shape = [2, -1, 64]; partition_dim = 1; } );\n"
+    "  { patterns = (\"b\", \"c\"); shape = ((8, 4, 4), -1); }, { patterns = \"d\"; shape = [2, -1, 64]; partition_dim "
+    "= 1; } );\n"
     "  strict_mode = true; }; tp_plan = ( { pattern = \"x.*.y\"; style = \"rowwise\"; } ); };\n"
     "/* a comment */ zero_optimization : { stage = 2; }; gradient_clipping = .5;\n";
 
@@ -20,7 +21,8 @@ static const char json_text[] =
     "{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", \"betas\": [0.9, 0.99],}}, // the rest\n"
     " \"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\": \"auto\"}, /* \"fp16\" */\n"
     " \"fp16\": {\"enabled\": false}\n"
-    " \"tensor_parallel\": {\"partition_config\": {\"layer_specs\": [{\"patterns\": \"a\", \"shape\": [[3, 2], -1]}]}},\n"
+    " \"tensor_parallel\": {\"partition_config\": {\"layer_specs\": [{\"patterns\": \"a\", \"shape\": [[3, 2], "
+    "-1]}]}},\n"
     " \"frozen\": [\"a\"], \"bf16\": {\"enabled\": \"auto\"}, # none\n \"gradient_clipping\": null, \"_why\": [1]}\n";
 
 static const char model_text[] =

@@ -213,10 +213,10 @@ const char *ts_nearest(const char *word, const char *const *candidates, size_t n
   return best;
 }
 
-int ts_matches(const char *pattern, const char *text) {
+static int find_match(const char *pattern, const char *text, uint32_t options) {
   int code;
   PCRE2_SIZE where;
-  pcre2_code *regex = pcre2_compile((PCRE2_SPTR) pattern, PCRE2_ZERO_TERMINATED, 0, &code, &where, NULL);
+  pcre2_code *regex = pcre2_compile((PCRE2_SPTR) pattern, PCRE2_ZERO_TERMINATED, options, &code, &where, NULL);
   if (regex == NULL) {
     return -1;
   }
@@ -226,6 +226,14 @@ int ts_matches(const char *pattern, const char *text) {
   pcre2_match_data_free(match);
   pcre2_code_free(regex);
   return found;
+}
+
+int ts_matches(const char *pattern, const char *text) {
+  return find_match(pattern, text, 0);
+}
+
+int ts_matches_from(const char *pattern, const char *text) {
+  return find_match(pattern, text, PCRE2_ANCHORED);
 }
 
 double ts_shown(double value) {

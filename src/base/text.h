@@ -67,6 +67,9 @@ const char *ts_nearest(const char *word, const char *const *candidates, size_t n
  * \return 1 match, 0 none, -1 the pattern is not a valid expression. Not collective. */
 int ts_matches(const char *pattern, const char *text);
 
+/** The same from the beginning of \a text on, whose end need not be reached: Python's re.match. Not collective. */
+int ts_matches_from(const char *pattern, const char *text);
+
 /** A computed number as it may be shown: a NaN loses the sign that the processor happened to give it, which printf
  * would show as "-nan".  Applied where numbers come from: the step's record, a validation, a table. Not collective. */
 double ts_shown(double value);

@@ -15,10 +15,11 @@ static void check_ranks(ts_reader *reader) {
                      (long long) tp->tp.tp_size, (long long) tp->autotp_size);
   }
   if (tp->autotp_size > heads) {
-    ts_reader_report(reader, TS_CHECK_RANKS, "tensor_parallel.autotp_size",
-                     "%lld ranks share the %lld heads of model.num_attention_heads, and some would have none; accepted: "
-                     "1 to %lld (more ranks make more replicas, with ZeRO's stages)",
-                     (long long) tp->autotp_size, (long long) heads, (long long) heads);
+    ts_reader_report(
+        reader, TS_CHECK_RANKS, "tensor_parallel.autotp_size",
+        "%lld ranks share the %lld heads of model.num_attention_heads, and some would have none; accepted: "
+        "1 to %lld (more ranks make more replicas, with ZeRO's stages)",
+        (long long) tp->autotp_size, (long long) heads, (long long) heads);
   }
 }
 
@@ -69,8 +70,9 @@ static void check_spec_shape(ts_reader *reader, int i, const ts_deck_tp_spec *sp
   } else if (open > 1) {
     report_spec(reader, i, "shape", " has -1 more than once; accepted: one dimension that is left to be counted");
   } else if (elsewhere > 0) {
-    char *problem = ts_format(" has sizes of blocks in another dimension than partition_dim %lld; accepted: there alone",
-                              (long long) spec->partition_dim);
+    char *problem =
+        ts_format(" has sizes of blocks in another dimension than partition_dim %lld; accepted: there alone",
+                  (long long) spec->partition_dim);
     report_spec(reader, i, "shape", problem);
     ts_free(problem);
   }

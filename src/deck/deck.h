@@ -205,7 +205,7 @@ typedef struct ts_deck_zero {
 
 /** A dimension of a view: -1 (what is left), a count, or, where the view is cut, the sizes of its blocks. */
 typedef struct ts_deck_extent {
-  int64_t count; /**< Where the view is cut: of equal blocks. */
+  int64_t count; /**< Where the view is cut: of equal blocks, or the extent itself (one block). */
   ts_ints sizes; /**< None: `count`. */
 } ts_deck_extent;
 

@@ -216,8 +216,9 @@ void ts_key_describe(const ts_key *key, ts_text *to) {
       [TS_KEY_SWITCH] = "true, false",
       [TS_KEY_STRING] = "a string in double quotes",
       [TS_KEY_STRINGS] = "a list of strings, [\"a\", \"b\"]",
-      [TS_KEY_VIEW] = "a list of extents, each -1 (what is left), a count, or at partition_dim a list of sizes: (3, -1), "
-                      "((5120, 1280, 1280), -1)",
+      [TS_KEY_VIEW] =
+          "a list of extents, each -1 (what is left), a count, or at partition_dim a list of sizes: (3, -1), "
+          "((5120, 1280, 1280), -1)",
       [TS_KEY_ANY] = "a list or section",
   };
   if (key->flags & TS_KEY_REGEX) {
@@ -256,7 +257,7 @@ const char *ts_key_type_name(ts_key_type type) {
       [TS_KEY_BOOL] = "true/false",  [TS_KEY_SWITCH] = "true/false", [TS_KEY_INT] = "integer",
       [TS_KEY_REAL] = "number",      [TS_KEY_STRING] = "string",     [TS_KEY_DTYPE] = "type",
       [TS_KEY_PAIR] = "two numbers", [TS_KEY_STRINGS] = "strings",   [TS_KEY_INTS] = "integers",
-      [TS_KEY_ANY] = "section",      [TS_KEY_REALS] = "numbers",    [TS_KEY_VIEW] = "extents",
+      [TS_KEY_ANY] = "section",      [TS_KEY_REALS] = "numbers",     [TS_KEY_VIEW] = "extents",
   };
   return names[type];
 }

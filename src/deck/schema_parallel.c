@@ -8,23 +8,24 @@
   }
 #define PIPE(name, type_, initial_, reason) NONE("pipeline." name, type_, initial_, reason)
 #define TP_NONE(name, type_, initial_, reason) NONE("tensor_parallel." name, type_, initial_, reason)
-#define PYTHON(name, what, instead_) LATER_BUT("tensor_parallel." name, ANY, NULL, what " of a Python program", instead_)
+#define PYTHON(name, what, instead_) \
+  LATER_BUT("tensor_parallel." name, ANY, NULL, what " of a Python program", instead_)
 #define SPECS "tensor_parallel.partition_config.layer_specs"
-#define SPEC(type_, field, ...)                                                \
-  {                                                                            \
+#define SPEC(type_, field, ...)                                                 \
+  {                                                                             \
     .path = SPECS "[]." #field, .type = TS_KEY_##type_, .status = TS_KEY_WORKS, \
-    .offset = (ptrdiff_t) offsetof(ts_deck_tp_spec, field), __VA_ARGS__        \
+    .offset = (ptrdiff_t) offsetof(ts_deck_tp_spec, field), __VA_ARGS__         \
   }
-#define PLAN(field, ...)                                                                            \
-  {                                                                                                 \
-    .path = "tensor_parallel.tp_plan[]." #field, .type = TS_KEY_STRING, .status = TS_KEY_WORKS,     \
-    .offset = (ptrdiff_t) offsetof(ts_deck_tp_rule, field), .flags = TS_KEY_REQUIRED, __VA_ARGS__   \
+#define PLAN(field, ...)                                                                          \
+  {                                                                                               \
+    .path = "tensor_parallel.tp_plan[]." #field, .type = TS_KEY_STRING, .status = TS_KEY_WORKS,   \
+    .offset = (ptrdiff_t) offsetof(ts_deck_tp_rule, field), .flags = TS_KEY_REQUIRED, __VA_ARGS__ \
   }
-#define STYLES                                                                                              \
-  "colwise|rowwise|colwise_rep|colwise_gather_output|rowwise_rep|rowwise_split_input|packed_colwise|"       \
+#define STYLES                                                                                        \
+  "colwise|rowwise|colwise_rep|colwise_gather_output|rowwise_rep|rowwise_split_input|packed_colwise|" \
   "packed_rowwise|embedding_rowwise|replicate|replicated|replicated_with_grad_allreduce"
-#define STYLES_LATER                                                                                         \
-  "embedding_colwise|sequence_parallel|all_reduce|mla_kv_a_proj|local_params|moe_tp_experts|"                \
+#define STYLES_LATER                                                                          \
+  "embedding_colwise|sequence_parallel|all_reduce|mla_kv_a_proj|local_params|moe_tp_experts|" \
   "moe_identity_expert|grouped_gemm|ep_router|gather|local|local_colwise|local_rowwise|local_packed_rowwise"
 #define EP(name, type_, initial_) LATER("expert_parallel." name, type_, initial_, "mixtures of experts")
 #define COMPILE(name, type_, initial_) \
@@ -68,9 +69,11 @@ static const ts_key rows[] = {
     SPEC(INT, partition_dim, .min = 0, .max = TS_DECK_DIMS - 1,
          .help = "Dimension that is cut, of shape, or of [out][in] (default: 0 for a column, 1 for a row)."),
     SPEC(VIEW, shape, .initial = "()", .min = -1, .max = SIZE,
-         .help = "The weight [out][in] with more dimensions; at partition_dim a count is of equal blocks, each cut by "
-                 "itself, as are blocks by size, and -1 is one block."),
-    SPEC(STRINGS, model_types, .initial = "[]", .help = "Families (model.model_type) that the entry is for; none: all."),
+         .help = "The weight [out][in] with more dimensions.  At partition_dim a count is of equal blocks, each cut by "
+                 "itself, as "
+                 "are blocks by size; -1, or the extent itself, is one block."),
+    SPEC(STRINGS, model_types, .initial = "[]",
+         .help = "Families (model.model_type) that the entry is for; none: all."),
     SPEC(BOOL, gather_output, .initial = "false", .help = "Gather the outputs of a column."),
     NONE(SPECS "[].grad_allreduce", BOOL, "false", "which gradients are sums over ranks follows from the graph"),
     PLAN(pattern, .help = "End of a weight's name, as in transformers' tp_plan: \"layers.*.mlp.up_proj\"; a star "

@@ -1,0 +1,121 @@
+/* Who speaks of a weight first. */
+#include "pass/marks.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "family/family.h"
+#include "pass/marks_rules.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+void ts_tp_mark_clear(ts_tp_mark *mark) {
+  ts_free(mark->size);
+  *mark = (ts_tp_mark){.unit = 1};
+}
+
+void ts_tp_mark_blocks(ts_tp_mark *mark, int n) {
+  mark->n_sizes = n;
+  mark->size = ts_calloc((size_t) n, sizeof *mark->size);
+}
+
+bool ts_tp_spec_applies(const ts_deck *deck, const ts_deck_tp_spec *spec) {
+  bool applies = spec->model_types.n == 0;
+  for (int i = 0; i < spec->model_types.n; ++i) {
+    applies = applies || strcasecmp(spec->model_types.items[i], deck->model.model_type) == 0;
+  }
+  return applies;
+}
+
+static bool spec_matches(const ts_deck_tp_spec *spec, const char *name) {
+  for (int i = 0; i < spec->patterns.n; ++i) {
+    if (ts_matches_from(spec->patterns.items[i], name) == 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static ts_tp_style spec_style(const ts_deck_tp_spec *spec) {
+  return strcmp(spec->partition_type, "column") == 0 ? TS_TP_COLUMN
+         : strcmp(spec->partition_type, "row") == 0  ? TS_TP_ROW
+                                                     : TS_TP_WHOLE;
+}
+
+static ts_status ask_specs(const ts_tp_query *q, ts_tp_mark *mark) {
+  const ts_deck_tp_specs *specs = &q->deck->tensor_parallel.partition_config.layer_specs;
+  for (int i = 0; i < specs->n; ++i) {
+    const ts_deck_tp_spec *spec = &specs->items[i];
+    if (ts_tp_spec_applies(q->deck, spec) && spec_matches(spec, q->name)) {
+      mark->style = spec_style(spec);
+      mark->gather_output = mark->style == TS_TP_COLUMN && spec->gather_output;
+      snprintf(mark->rule, sizeof mark->rule, "partition_config.layer_specs[%d]", i);
+      return mark->style != TS_TP_WHOLE && spec->shape.n > 0 ? ts_tp_view_fit(q, i, mark) : TS_OK;
+    }
+  }
+  return TS_OK;
+}
+
+bool ts_tp_is_weight_of(const char *name, const char *unit) {
+  size_t n = unit != NULL ? strlen(unit) : 0;
+  return n > 0 && strncmp(name, unit, n) == 0 && strcmp(name + n, ".weight") == 0;
+}
+
+/* Tables have no product in front of them that they could follow from. */
+static ts_status ask_family(const ts_tp_query *q, ts_tp_mark *mark) {
+  const ts_family *family = ts_family_find(q->deck->model.model_type);
+  const char *name = q->name;
+  if (ts_tp_is_weight_of(name, family->embedding) || ts_tp_is_weight_of(name, family->head)) {
+    mark->style = q->deck->tensor_parallel.vocab_parallel_lm_head ? TS_TP_COLUMN : TS_TP_WHOLE;
+    snprintf(mark->rule, sizeof mark->rule, "vocab_parallel_lm_head");
+  } else if (ts_tp_is_weight_of(name, family->positions)) {
+    mark->style = TS_TP_WHOLE;
+    snprintf(mark->rule, sizeof mark->rule, "family");
+  }
+  return TS_OK;
+}
+
+/* The matrix that is left when all were asked. */
+static ts_status leave_matrix(const ts_tp_query *q, ts_tp_mark *mark) {
+  const ts_deck_tensor_parallel *tp = &q->deck->tensor_parallel;
+  bool defaults = tp->partition_config.use_default_specs;
+  if (tp->partition_config.strict_mode) {
+    return ts_deck_error(
+        q->deck, "tensor_parallel.partition_config.strict_mode", q->err,
+        "%s [%lld][%lld] is matched by no layer_specs%s; accepted: a pattern for it (of type \"skip\" to "
+        "leave it whole), or strict_mode = false",
+        q->name, (long long) q->out, (long long) q->in, defaults ? ", preset_model or tp_plan" : "");
+  }
+  if (!defaults) {
+    mark->style = TS_TP_WHOLE;
+    snprintf(mark->rule, sizeof mark->rule, "partition_config.use_default_specs");
+  }
+  return TS_OK;
+}
+
+ts_status ts_tp_mark_find(const ts_deck *deck, const char *weight_name, int64_t rows_out, int64_t columns_in,
+                          ts_tp_mark *mark, ts_error *err) {
+  static const struct {
+    ts_status (*ask)(const ts_tp_query *q, ts_tp_mark *mark);
+    bool is_default;
+  } sources[] = {{ask_specs, false}, {ts_tp_preset_find, true}, {ts_tp_plan_find, true}, {ask_family, false}};
+  const ts_tp_query q = {deck, weight_name, rows_out, columns_in, err};
+  ts_status status = TS_OK;
+  *mark = (ts_tp_mark){.unit = 1};
+  if (columns_in == 0) {
+    return TS_OK;
+  }
+  for (size_t i = 0; i < sizeof sources / sizeof *sources && status == TS_OK && mark->style == TS_TP_UNSPOKEN; ++i) {
+    if (!sources[i].is_default || deck->tensor_parallel.partition_config.use_default_specs) {
+      status = sources[i].ask(&q, mark);
+    }
+  }
+  if (status == TS_OK && mark->style == TS_TP_UNSPOKEN) {
+    status = leave_matrix(&q, mark);
+  }
+  if (status != TS_OK) {
+    ts_tp_mark_clear(mark);
+  }
+  return status;
+}
