@@ -63,9 +63,9 @@ static bool matches_name(const char *pattern, const char *name) {
 }
 
 /* A tied head is the embedding, and has a name of its own all the same. */
-static bool matches_tied(const ts_deck *deck, ts_matcher *matches, const char *pattern) {
+static bool matches_head(const ts_deck *deck, ts_matcher *matches, const char *pattern) {
   char *head = ts_format("%s.weight", ts_family_find(deck->model.model_type)->head);
-  bool found = deck->model.tie_word_embeddings && matches(pattern, head);
+  bool found = matches(pattern, head);
   ts_free(head);
   return found;
 }
@@ -77,7 +77,7 @@ static ts_status check_pattern(const ts_deck *deck, const char *path, const char
       return TS_OK;
     }
   }
-  if (matches_tied(deck, matches, pattern)) {
+  if (matches_head(deck, matches, pattern)) {
     return TS_OK;
   }
   ts_text shown = {0};

@@ -102,8 +102,8 @@ static ts_status find_sides(ts_fit *f, bool row) {
   return TS_OK;
 }
 
-/* Blocks of the cut dimension, in their own units, as often as the dimensions in front of it say.  A count is of blocks,
- * as in DeepSpeed; blocks of one unit each could not be shared, so the extent itself means one block. */
+/* Blocks of the cut dimension, in their own units, as often as the dimensions in front of it say.  A count is of
+ * blocks, as in DeepSpeed; blocks of one unit each could not be shared, so the extent itself means one block. */
 static ts_status cut_blocks(ts_fit *f, const ts_deck_extent *cut, ts_tp_mark *mark) {
   int side = f->cut >= f->inputs ? f->inputs : 0, end = f->cut >= f->inputs ? f->n : f->inputs;
   int64_t times = elements_of(f->extent + side, f->cut - side), extent = f->extent[f->cut];
