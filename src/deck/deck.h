@@ -219,7 +219,7 @@ typedef struct ts_deck_view {
 typedef struct ts_deck_tp_spec {
   ts_strings patterns;    /**< Valid PCRE2, matched from the beginning of the weight's full name (ts_matches_from). */
   char *partition_type;   /**< "column", "row" or "skip". */
-  int64_t partition_dim;  /**< Of `shape`, or of [out][in]; resolved (default: 0 for a column, 1 for a row). */
+  int64_t partition_dim;  /**< Of `shape`, or of [out][in]; resolved (default: 0 for a column, else 1). */
   ts_deck_view shape;     /**< At most TS_DECK_DIMS dimensions, well-formed but for what depends on the weight. */
   ts_strings model_types; /**< Families that the entry is for; none: all. */
   bool gather_output;

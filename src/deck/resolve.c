@@ -93,7 +93,7 @@ static void resolve_tensor_parallel(ts_reader *reader) {
   for (int i = 0; i < tp->partition_config.layer_specs.n; ++i) {
     ts_deck_tp_spec *spec = &tp->partition_config.layer_specs.items[i];
     char *path = ts_format("tensor_parallel.partition_config.layer_specs[%d].partition_dim", i);
-    spec->partition_dim = given(reader, path) ? spec->partition_dim : strcmp(spec->partition_type, "row") == 0;
+    spec->partition_dim = given(reader, path) ? spec->partition_dim : strcmp(spec->partition_type, "column") != 0;
     ts_free(path);
   }
 }
