@@ -2,6 +2,7 @@
  * wrong with them. */
 #include "pass/marks.h"
 
+#include "base/random.h"
 #include "model/model.h"
 #include "regression/deck_fixture.h"
 
@@ -200,6 +201,93 @@ static void test_shapes(void) {
     ts_deck_destroy(&deck);
     ts_free(text);
   }
+}
+
+/* A view of small extents: of [out][in] the dimensions from `inputs` on are in. */
+typedef struct view_case {
+  int n, inputs, cut, blocks;
+  int64_t extent[4], size[4];
+  bool row;
+} view_case;
+
+static view_case random_view(uint64_t round, uint32_t *kind) {
+  uint32_t r[4], e[4];
+  ts_philox(3, round, 0, r);
+  ts_philox(3, round, 1, e);
+  view_case v = {.n = 2 + (int) (r[0] % 3), .row = r[1] % 2 == 1};
+  v.inputs = 1 + (int) (r[2] % (uint32_t) (v.n - 1));
+  v.cut = v.row ? v.inputs + (int) (r[3] % (uint32_t) (v.n - v.inputs)) : (int) (r[3] % (uint32_t) v.inputs);
+  for (int d = 0; d < v.n; ++d) {
+    v.extent[d] = 1 + e[d] % 4;
+  }
+  *kind = r[0] / 3 % 3;
+  for (int64_t left = v.extent[v.cut]; left > 0; left -= v.size[v.blocks++]) {
+    ts_philox(3, round, 2 + (uint32_t) v.blocks, r);
+    v.size[v.blocks] = *kind == 0                 ? left
+                       : *kind == 1               ? 1 + r[0] % (uint32_t) left
+                       : v.extent[v.cut] % 2 == 0 ? 2
+                                                  : left;
+  }
+  return v;
+}
+
+/* Which block an index along out (of a row: in) is in, by its coordinates. */
+static int64_t block_of(const view_case *v, int64_t i, int64_t inner) {
+  int64_t outer = i / (inner * v->extent[v->cut]), at = i / inner % v->extent[v->cut];
+  int block = 0;
+  for (; at >= v->size[block]; ++block) {
+    at -= v->size[block];
+  }
+  return outer * v->blocks + block;
+}
+
+static int64_t extents_of(const view_case *v, int from, int to) {
+  int64_t n = 1;
+  for (int d = from; d < to; ++d) {
+    n *= v->extent[d];
+  }
+  return n;
+}
+
+static bool is_as_counted(const view_case *v, const ts_tp_mark *mark) {
+  int64_t length = v->row ? extents_of(v, v->inputs, v->n) : extents_of(v, 0, v->inputs);
+  int64_t inner = extents_of(v, v->cut + 1, v->row ? v->n : v->inputs), at = 0;
+  bool same = mark->unit == inner;
+  for (int k = 0; k < (mark->n_sizes > 0 ? mark->n_sizes : 1) && same; ++k) {
+    int64_t end = at + (mark->n_sizes > 0 ? mark->size[k] : length);
+    for (int64_t i = at; i < end && same; ++i) {
+      same = i < length && block_of(v, i, inner) == k;
+    }
+    at = end;
+  }
+  return same && at == length;
+}
+
+/* Views of all kinds against the definition. */
+static void test_by_counting(void) {
+  ts_deck *deck = fixture_read("deck", LLAMA SPEC("patterns = \"w\"; shape = (1, -1);"), NULL);
+  ts_deck_tp_spec *spec = &deck->tensor_parallel.partition_config.layer_specs.items[0], kept = *spec;
+  int wrong = 0;
+  for (uint64_t round = 0; round < 3000; ++round) {
+    uint32_t kind;
+    view_case v = random_view(round, &kind);
+    ts_deck_extent items[4] = {{0}};
+    for (int d = 0; d < v.n; ++d) {
+      items[d].count = d != v.cut ? v.extent[d] : kind == 0 ? -1 : v.blocks > 1 ? v.blocks : v.extent[d];
+    }
+    items[v.cut].sizes = kind == 1 ? (ts_ints){v.blocks, v.size} : (ts_ints){0};
+    spec->shape = (ts_deck_view){v.n, items};
+    spec->partition_dim = v.cut;
+    spec->partition_type = v.row ? "row" : "column";
+    ts_tp_mark mark;
+    ts_status status =
+        ts_tp_mark_find(deck, "w", extents_of(&v, 0, v.inputs), extents_of(&v, v.inputs, v.n), &mark, NULL);
+    wrong += status != TS_OK || !is_as_counted(&v, &mark);
+    ts_tp_mark_clear(&mark);
+  }
+  *spec = kept;
+  ts_deck_destroy(&deck);
+  tap_ok(wrong == 0, "3000 views are cut as their coordinates say (%d are not)", wrong);
 }
 
 /* ---- tp_plan ---- */
@@ -414,6 +502,7 @@ int main(void) {
   test_tables();
   test_specs();
   test_shapes();
+  test_by_counting();
   test_plan();
   test_presets();
   test_check();
