@@ -68,6 +68,7 @@ static ts_attention_problem own_problem(const ts_graph *graph, const ts_node *no
   p.unit = p.softcap > 0 ? p.softcap : p.scale;
   p.causal = node->attr.attention.causal;
   p.name = node->attr.attention.name;
+  p.first_head = node->attr.attention.first_head;
   p.keep_scale = 1.0f / (1.0f - node->attr.attention.dropout);
   p.threshold = ts_dropout_threshold(node->attr.attention.dropout);
   int64_t bytes = 2 * p.length * p.head_dim * (int64_t) ts_dtype_size(q->dtype);

@@ -280,7 +280,8 @@ static __device__ __forceinline__ ts_attention_drop ts_attention_drop_of(const t
   if (p.threshold == 0) {
     return {0, 0, 0};
   }
-  return {ts_dropout_key_of(p.seed, p.name), (uint64_t) p.sample[batch], head * (uint64_t) p.length};
+  return {ts_dropout_key_of(p.seed, p.name), (uint64_t) p.sample[batch],
+          ((uint64_t) p.first_head + head) * (uint64_t) p.length};
 }
 
 /** Whether the weight of \a query with \a key is kept. */

@@ -28,6 +28,7 @@ typedef struct ts_attention_problem {
   uint64_t name;                 /**< Of the op: with the seed the key of its dropout. */
   int64_t batch, length;         /**< B, T */
   int heads, kv_heads, head_dim; /**< H, G, D */
+  int first_head;                /**< Of the whole's: dropout's elements go by it. */
   int together;                  /**< Query heads whose keys and values fit in the cache; whole groups. */
   int window;                    /**< Keys that a query sees, itself the last; T where all are. */
   float scale, keep_scale;       /**< keep_scale: 1 / (1 - p). */

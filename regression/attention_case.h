@@ -15,6 +15,7 @@ typedef struct problem {
   ts_dtype dtype;
   int window; /**< 0: none. */
   float softcap;
+  int first_head; /**< Number of head 0, for dropout. */
 } problem;
 
 enum { Q, K, V, O, D_OUT, DQ, DK, DV, N_ARRAYS };
@@ -57,7 +58,8 @@ static inline double factor(const problem *p, const reference *r, int b, int h, 
     return 1;
   }
   uint32_t word[4];
-  uint64_t element = ((uint64_t) h * (uint64_t) p->length + (uint64_t) i) * (uint64_t) p->length + (uint64_t) j;
+  uint64_t row = (uint64_t) (p->first_head + h) * (uint64_t) p->length + (uint64_t) i;
+  uint64_t element = row * (uint64_t) p->length + (uint64_t) j;
   ts_philox(ts_mix((uint64_t) seed, op_name), (uint64_t) r->sample[b], element / 4, word);
   return word[element % 4] * 0x1p-32 >= p->dropout ? 1 / (1 - (double) p->dropout) : 0;
 }
@@ -222,7 +224,8 @@ static inline void add_extras(const problem *p, const reference *r, run_case *c,
                                                   .causal = p->causal,
                                                   .window = p->window,
                                                   .dropout = p->dropout,
-                                                  .name = op_name};
+                                                  .name = op_name,
+                                                  .first_head = p->first_head};
   c->n_in = first + 3;
   c->threads = 1;
   if (p->documents) {

@@ -1,6 +1,6 @@
-/* Dividing an op's work along an index: the parts' results are the whole's, put together or added up.  For every op
- * that has such a rule, and every index of it, on 2 and 3 ranks with unequal parts. */
-#include "backend/cpu/cpu.h"
+/* Dividing an op's work along an index: the shares' results are the whole's, put together or added up.  For every op
+ * that has such a rule, and every index of it, on 2 and 3 ranks with unequal shares; where units have parts, also with
+ * each unit on two ranks. */
 #include "graph/op.h"
 #include "regression/kernel_run.h"
 #include "regression/tap.h"
@@ -39,6 +39,23 @@ enum { IDS = 3 }; /* what integers are below: rows of tables, documents */
   }
 #define Q F(4, 3, 16)
 #define LSE F(4, 8, 3)
+/* three query heads for a key head, and documents, seed and sample */
+#define THREES         \
+  {                    \
+    .attention = {     \
+      .heads = 6,      \
+      .kv_heads = 2,   \
+      .head_dim = 2,   \
+      .scale = 0.5f,   \
+      .causal = true,  \
+      .dropout = 0.5f, \
+      .name = 3,       \
+      .first_head = 5  \
+    }                  \
+  }
+#define Q6 F(4, 3, 12)
+#define K2 F(4, 3, 4)
+#define RANDOM I(4, 3), L(1), L(4)
 
 static const int64_t part_size[] = {3, 5};
 static const double frequency[] = {1, 0.1};
@@ -108,7 +125,10 @@ static const cut_case cases[] = {
     {TS_OP_ROPE, "", {Q, I(4, 3)}, {Q}, TURNS(4, 1), "bth", ""},
     {TS_OP_ROPE, "of a part", {Q, I(4, 3)}, {Q}, TURNS(2, 1.25), "bth", ""},
     {TS_OP_ATTENTION, "", {Q, X, X, I(4, 3)}, {Q, LSE}, HEADS(0), "bh", "t"},
-    {TS_OP_ATTENTION, "with dropout", {Q, X, X, I(4, 3), L(1), L(4)}, {Q, LSE}, HEADS(0.5f), "b", "h"},
+    {TS_OP_ATTENTION, "with dropout", {Q, X, X, RANDOM}, {Q, LSE}, HEADS(0.5f), "bh", "t"},
+    {TS_OP_ATTENTION_DX, "with dropout", {Q, Q, X, X, Q, LSE, RANDOM}, {Q, X, X}, HEADS(0.5f), "bh", "t"},
+    {TS_OP_ATTENTION, "of threes", {Q6, K2, K2, RANDOM}, {Q6, F(4, 6, 3)}, THREES, "bh", "t"},
+    {TS_OP_ATTENTION_DX, "of threes", {Q6, Q6, K2, K2, Q6, F(4, 6, 3), RANDOM}, {Q6, K2, K2}, THREES, "bh", "t"},
     {TS_OP_ATTENTION, "in a window with a softcap", {Q, X, X}, {Q, LSE}, CAPPED, "bh", "t"},
     {TS_OP_ATTENTION_DX, "in a window with a softcap", {Q, Q, X, X, Q, LSE}, {Q, X, X}, CAPPED, "bh", "t"},
     {TS_OP_ATTENTION_CACHED,
@@ -131,7 +151,7 @@ static const cut_case cases[] = {
     {TS_OP_SUM_SQUARES, "", {F(8)}, {D(1)}, {{0}}, "", "c0"},
 };
 
-static const ts_backend generic = {.name = "generic", .kernel = ts_cpu_kernels_generic};
+static const ts_backend *backend;
 
 /* What a new version of an input begins as; else what is not written shows. */
 static void begin_output(run_case *run, int i) {
@@ -168,79 +188,103 @@ static void extents(const run_tensor *x, int dim, int64_t *outer, int64_t *inner
   }
 }
 
-/* Units [first, first + n) of a tensor, or all of one that does not have the index. */
-static run_tensor take(const run_tensor *x, ts_slice slice, int64_t first, int64_t n) {
-  int64_t outer, inner, from = slice.dim < 0 ? 0 : first * slice.unit;
-  extents(x, slice.dim, &outer, &inner);
+/* What a share has of a tensor: all of one that does not have the index. */
+static ts_interval interval_of(const run_tensor *x, const ts_slice *slice, const ts_share *share) {
+  return slice->dim < 0 ? (ts_interval){0, 1} : ts_slice_share(slice, share);
+}
+
+static run_tensor take(const run_tensor *x, const ts_slice *slice, const ts_share *share) {
+  int64_t outer, inner, whole = slice->dim < 0 ? 1 : x->shape.d[slice->dim];
+  extents(x, slice->dim, &outer, &inner);
+  ts_interval some = interval_of(x, slice, share);
   ts_shape shape = x->shape;
-  int64_t whole = 1, count = 1;
-  if (slice.dim >= 0) {
-    whole = shape.d[slice.dim];
-    count = shape.d[slice.dim] = n * slice.unit;
+  if (slice->dim >= 0) {
+    shape.d[slice->dim] = some.length;
   }
   run_tensor part = run_new(x->dtype, shape);
   size_t size = ts_dtype_size(x->dtype) * (size_t) inner;
   for (int64_t o = 0; o < outer; ++o) {
-    memcpy((char *) part.data + (size_t) (o * count) * size, (char *) x->data + (size_t) (o * whole + from) * size,
-           (size_t) count * size);
+    memcpy((char *) part.data + (size_t) (o * some.length) * size,
+           (char *) x->data + (size_t) (o * whole + some.begin) * size, (size_t) some.length * size);
   }
   return part;
 }
 
-/* The part's result is that of its units; a partial sum is added to `sum`. \return the largest difference. */
-static double compare(const run_tensor *part, const run_tensor *whole, ts_slice slice, int64_t first, int64_t n,
-                      double *sum) {
-  run_tensor expected = take(whole, slice, first, n);
-  double worst = 0;
+/* Add a share's result to what it is of in the whole; new versions, which ranks may both have, are put there. */
+static void add_part(const run_tensor *part, const run_tensor *whole, const ts_slice *slice, const ts_share *share,
+                     bool version, double *sum) {
+  int64_t outer, inner, extent = slice->dim < 0 ? 1 : whole->shape.d[slice->dim];
+  extents(whole, slice->dim, &outer, &inner);
+  ts_interval some = interval_of(whole, slice, share);
   for (int64_t i = 0; i < run_count(part); ++i) {
-    if (slice.dim < 0) {
-      sum[i] += run_get(part, i);
-    } else {
-      worst = fmax(worst, fabs(run_get(part, i) - run_get(&expected, i)));
-    }
+    int64_t o = i / inner / some.length, at = o * extent + some.begin + i / inner % some.length;
+    double *to = &sum[at * inner + i % inner];
+    *to = version ? run_get(part, i) : *to + run_get(part, i);
   }
-  ts_free(expected.data);
-  return worst;
 }
 
-static double run_part(const run_case *whole, const ts_cut *cut, int64_t first, int64_t n, double **sum) {
+static void run_part(const run_case *whole, const ts_cut *cut, const ts_share *share, double **sum) {
   run_case part = {.op = whole->op, .attr = whole->attr, .n_in = whole->n_in, .n_out = whole->n_out, .threads = 1};
-  double worst = 0;
   if (cut->localise != NULL) {
-    cut->localise(&part.attr, n);
+    cut->localise(&part.attr, share);
   }
   for (int i = 0; i < whole->n_in; ++i) {
-    part.in[i] = take(&whole->in[i], cut->in[i], first, n);
+    part.in[i] = take(&whole->in[i], &cut->in[i], share);
   }
   for (int i = 0; i < whole->n_out; ++i) {
-    part.out[i] = take(&whole->out[i], cut->out[i], first, n);
+    part.out[i] = take(&whole->out[i], &cut->out[i], share);
     begin_output(&part, i);
   }
-  run_kernel(&generic, &part);
+  run_kernel(backend, &part);
   for (int i = 0; i < whole->n_out; ++i) {
-    worst = fmax(worst, compare(&part.out[i], &whole->out[i], cut->out[i], first, n, sum[i]));
+    bool version = i < ts_op_get(whole->op)->n_inplace;
+    add_part(&part.out[i], &whole->out[i], &cut->out[i], share, version, sum[i]);
   }
   run_free(&part);
-  return worst;
 }
 
-/* On `ranks` ranks, the last with what is left. */
-static double run_parts(const run_case *whole, const ts_cut *cut, int64_t ranks) {
+/* Shares of the whole units, the last with what is left. */
+static int share_units(const ts_cut *cut, int ranks, ts_share *share) {
+  for (int r = 0; r < ranks; ++r) {
+    int64_t each = cut->units / ranks, n = r + 1 < ranks ? each : cut->units - each * (ranks - 1);
+    share[r] = ts_share_of_units(cut, r * each, n);
+  }
+  return ranks;
+}
+
+/* Two shares of each unit, the first larger in every other unit where it can be. */
+static int share_parts(const ts_cut *cut, ts_share *share) {
+  for (int u = 0; u < cut->units; ++u) {
+    int64_t first = u * cut->parts, n = u % 2 == 0 ? (cut->parts + 1) / 2 : cut->parts / 2;
+    share[2 * u] = ts_share_of_parts(cut, first, n);
+    share[2 * u + 1] = ts_share_of_parts(cut, first + n, cut->parts - n);
+  }
+  return (int) (2 * cut->units);
+}
+
+/* The largest difference of the shares' results together from the whole's. */
+static double run_shares(const run_case *whole, const ts_cut *cut, int n, const ts_share *share) {
   double *sum[4], worst = 0;
   for (int i = 0; i < whole->n_out; ++i) {
     sum[i] = ts_calloc((size_t) run_count(&whole->out[i]), sizeof **sum);
   }
-  for (int64_t r = 0; r < ranks; ++r) {
-    int64_t each = cut->units / ranks, n = r + 1 < ranks ? each : cut->units - each * (ranks - 1);
-    worst = fmax(worst, run_part(whole, cut, r * each, n, sum));
+  for (int r = 0; r < n; ++r) {
+    run_part(whole, cut, &share[r], sum);
   }
   for (int i = 0; i < whole->n_out; ++i) {
-    for (int64_t k = 0; k < run_count(&whole->out[i]) && cut->out[i].dim < 0; ++k) {
+    for (int64_t k = 0; k < run_count(&whole->out[i]); ++k) {
       worst = fmax(worst, fabs(sum[i][k] - run_get(&whole->out[i], k)));
     }
     ts_free(sum[i]);
   }
   return worst;
+}
+
+static double run_parts(const run_case *whole, const ts_cut *cut) {
+  ts_share share[16];
+  double worst = run_shares(whole, cut, share_units(cut, 2, share), share);
+  worst = fmax(worst, run_shares(whole, cut, share_units(cut, cut->units < 3 ? 1 : 3, share), share));
+  return cut->parts == 1 ? worst : fmax(worst, run_shares(whole, cut, share_parts(cut, share), share));
 }
 
 /* Sums of at most 24 products of normal numbers: a few dozen times 2^-24 each, in another order. */
@@ -251,15 +295,15 @@ static void test_case(const cut_case *c) {
   run_state state;
   const char *name = ts_op_get(c->op)->name;
   ts_cut cut;
-  if (generic.kernel(c->op)->run == NULL) {
+  if (backend->kernel(c->op)->run == NULL) {
     run_free(&whole);
     return;
   }
-  run_begin(&generic, &whole, &state);
+  run_begin(backend, &whole, &state);
   run_go(&state);
   for (const char *index = c->can; *index != '\0'; ++index) {
     bool can = ts_node_cut(&state.graph, &state.node, *index, &cut);
-    double worst = can ? fmax(run_parts(&whole, &cut, 2), run_parts(&whole, &cut, cut.units < 3 ? 1 : 3)) : INFINITY;
+    double worst = can ? run_parts(&whole, &cut) : INFINITY;
     tap_ok(worst <= ROUNDINGS * 0x1p-24, "%s %s: cut along %c (off by %.1e)", name, c->what, *index, worst);
   }
   for (const char *index = c->cannot; *index != '\0'; ++index) {
@@ -280,6 +324,7 @@ static void test_coverage(ts_op op) {
 }
 
 int main(void) {
+  backend = ts_backend_cpu();
   for (int op = 0; op < TS_N_OPS; ++op) {
     test_coverage((ts_op) op);
   }

@@ -11,7 +11,7 @@ typedef struct member {
   size_t offset, bytes;
 } member;
 
-enum { MOST_MEMBERS = 10, NOWHERE = -1 };
+enum { MOST_MEMBERS = 12, NOWHERE = -1 };
 
 struct ts_attribute {
   member member[MOST_MEMBERS]; /* ended by bytes 0 */
@@ -108,6 +108,9 @@ static void print_rope(const ts_attr *a, ts_text *to) {
 static void print_attention(const ts_attr *a, ts_text *to) {
   ts_text_add(to, " {heads %d, kv_heads %d, head_dim %d%s", a->attention.heads, a->attention.kv_heads,
               a->attention.head_dim, a->attention.causal ? ", causal" : "");
+  if (a->attention.first_head > 0) {
+    ts_text_add(to, ", first head %d", a->attention.first_head);
+  }
   if (a->attention.window > 0) {
     ts_text_add(to, ", window %lld", (long long) a->attention.window);
   }
@@ -202,7 +205,7 @@ const ts_attribute ts_attribute_rope = {
 const ts_attribute ts_attribute_attention = {
     {MEMBER(attention.heads), MEMBER(attention.kv_heads), MEMBER(attention.head_dim), MEMBER(attention.scale),
      MEMBER(attention.softcap), MEMBER(attention.causal), MEMBER(attention.window), MEMBER(attention.dropout),
-     MEMBER(attention.name)},
+     MEMBER(attention.name), MEMBER(attention.first_head)},
     NO_ARRAY,
     NO_DTYPE,
     .print = print_attention};

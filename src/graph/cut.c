@@ -20,15 +20,17 @@ static int find_dim(const char *letters, int n, const ts_shape *shape, char inde
   return -1;
 }
 
-/* One side; false when two extents differ: stars of one product may hide different dimensions. */
+/* One side; false when two extents differ, or one star has the dimension and another has not: those of one product may
+ * hide different dimensions. */
 static bool find_side(const ts_graph *g, const char **letters, const ts_tid *list, int n, char index, ts_cut *cut,
                       ts_slice *slice) {
   for (int i = 0; i < n; ++i) {
     int length = (int) strcspn(*letters, ",-");
     const ts_shape *shape = list[i] == TS_NONE ? NULL : &g->tensor[list[i]].shape;
     int dim = shape == NULL || **letters == '.' ? -1 : find_dim(*letters, length, shape, index);
-    slice[i] = (ts_slice){dim, 1};
-    if (dim >= 0 && cut->units >= 0 && cut->units != shape->d[dim]) {
+    bool hidden = shape != NULL && dim < 0 && isdigit((unsigned char) index) && memchr(*letters, '*', (size_t) length);
+    slice[i] = (ts_slice){dim, 1, 1};
+    if (hidden || (dim >= 0 && cut->units >= 0 && cut->units != shape->d[dim])) {
       return false;
     }
     cut->units = dim >= 0 ? shape->d[dim] : cut->units;
@@ -44,12 +46,30 @@ bool ts_cut_letters(const ts_graph *g, const ts_node *node, char index, ts_cut *
   if (*letters == '\0' || !can || node->n_in > TS_CUT_MOST || node->n_out > TS_CUT_MOST) {
     return false;
   }
-  *cut = (ts_cut){.units = -1};
+  *cut = (ts_cut){.units = -1, .parts = 1};
   if (!find_side(g, &letters, node->in, node->n_in, index, cut, cut->in) || cut->units < 0) {
     return false;
   }
   letters += strlen("->");
   return find_side(g, &letters, node->out, node->n_out, index, cut, cut->out);
+}
+
+ts_share ts_share_of_units(const ts_cut *cut, int64_t first, int64_t units) {
+  return (ts_share){units, first, units * cut->parts, first * cut->parts};
+}
+
+ts_share ts_share_of_parts(const ts_cut *cut, int64_t first_part, int64_t parts) {
+  TS_ASSERT(parts > 0 && first_part % cut->parts + parts <= cut->parts);
+  return (ts_share){1, first_part / cut->parts, parts, first_part};
+}
+
+ts_interval ts_slice_share(const ts_slice *slice, const ts_share *share) {
+  TS_ASSERT(slice->dim >= 0);
+  if (slice->parts == 1) {
+    return (ts_interval){share->first * slice->unit, share->units * slice->unit};
+  }
+  int64_t part = slice->unit / slice->parts;
+  return (ts_interval){share->first_part * part, share->parts * part};
 }
 
 bool ts_node_cut(const ts_graph *graph, const ts_node *node, char index, ts_cut *cut) {

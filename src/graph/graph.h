@@ -47,6 +47,11 @@ typedef struct ts_shape {
 /** Shape literal: TS_SHAPE (B, T, C). */
 #define TS_SHAPE(...) ((ts_shape){.n = (int) (sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .d = {__VA_ARGS__}})
 
+/** Indices [begin, begin + length) of a dimension. */
+typedef struct ts_interval {
+  int64_t begin, length;
+} ts_interval;
+
 /** What a leaf (a tensor no node makes) is, or TS_ROLE_VALUE for a node's output. */
 typedef enum ts_role {
   TS_ROLE_VALUE,  /**< Made by a node. */
@@ -196,6 +201,7 @@ typedef union ts_attr {
     int64_t window; /**< Keys that a query sees, itself the last; 0: all. */
     float dropout;
     uint64_t name;
+    int first_head; /**< The number of query head 0 in the whole: of a part of the heads dropout's elements go by it. */
   } attention;
   struct {
     ts_dtype dtype;       /**< Of dw, where the op has it. */

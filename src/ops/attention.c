@@ -67,6 +67,7 @@ static const char *check_qkv(const ts_graph *g, const ts_node *node, int first) 
   int64_t d = node->attr.attention.head_dim, heads = node->attr.attention.heads, kv = node->attr.attention.kv_heads;
   TS_RULE(q->shape.n == 3 && q->shape.d[2] == heads * d, "q is [B][T][heads x head_dim]");
   TS_RULE(kv > 0 && heads % kv == 0, "key heads divide query heads");
+  TS_RULE(node->attr.attention.first_head >= 0, "heads are counted from 0");
   TS_RULE(node->attr.attention.window >= 0 && (node->attr.attention.window == 0 || node->attr.attention.causal),
           "a window is of at least one key, and causal");
   TS_RULE(node->attr.attention.softcap >= 0 && isfinite(node->attr.attention.softcap), "softcap is at least 0");
@@ -116,35 +117,38 @@ const char *ts_index_attention(const ts_node *node) {
 
 /* ---- cuts: by samples (b), and by key heads with their query heads (h) ---- */
 
-/* A unit is one key head.  The attributes of a whole have had every unit, those of a part its own. */
-static void localise_heads(ts_attr *attr, int64_t units) {
-  attr->attention.heads = (int) (attr->attention.heads / attr->attention.kv_heads * units);
-  attr->attention.kv_heads = (int) units;
+/* A unit is one key head, its parts are query heads.  The attributes of a whole have had every unit, those of a share
+ * its own. */
+static void localise_heads(ts_attr *attr, const ts_share *share) {
+  attr->attention.heads = (int) share->parts;
+  attr->attention.kv_heads = (int) share->units;
+  attr->attention.first_head += (int) share->first_part;
 }
 
 /* Per tensor its role: q (and what is like it), k, lse, documents, sample; seed has no index. */
 static ts_slice slice_role(const ts_node *node, char role, char index) {
   int64_t d = node->attr.attention.head_dim, heads = node->attr.attention.heads / node->attr.attention.kv_heads;
   if (role == '-') {
-    return (ts_slice){-1, 1};
+    return (ts_slice){-1, 1, 1};
   }
   if (index == 'b') {
-    return (ts_slice){0, 1};
+    return (ts_slice){0, 1, 1};
   }
-  return role == 'q'   ? (ts_slice){2, heads * d}
-         : role == 'k' ? (ts_slice){2, d}
-         : role == 'l' ? (ts_slice){1, heads}
-                       : (ts_slice){-1, 1};
+  return role == 'q'   ? (ts_slice){2, heads * d, heads}
+         : role == 'k' ? (ts_slice){2, d, 1}
+         : role == 'l' ? (ts_slice){1, heads, heads}
+                       : (ts_slice){-1, 1, 1};
 }
 
 static bool cut_roles(const ts_graph *g, const ts_node *node, const char *in, const char *out, char index,
                       ts_cut *cut) {
-  bool heads = index == 'h' && node->attr.attention.dropout == 0; /* its numbers follow from the head's place */
-  if (index != 'b' && !heads) {
+  if (index != 'b' && index != 'h') {
     return false;
   }
-  *cut = (ts_cut){.units = index == 'b' ? ts_rule_in(g, node, 0)->shape.d[0] : node->attr.attention.kv_heads,
-                  .localise = index == 'b' ? NULL : localise_heads};
+  *cut = index == 'b' ? (ts_cut){.units = ts_rule_in(g, node, 0)->shape.d[0], .parts = 1}
+                      : (ts_cut){.units = node->attr.attention.kv_heads,
+                                 .parts = node->attr.attention.heads / node->attr.attention.kv_heads,
+                                 .localise = localise_heads};
   for (int i = 0; i < node->n_in; ++i) {
     cut->in[i] = slice_role(node, in[i], index);
   }

@@ -54,18 +54,20 @@ const char *ts_index_pack(const ts_node *node) {
 static bool cut_side(const ts_graph *g, const ts_tid *list, int n, char index, int64_t groups, ts_slice *slice) {
   for (int i = 0; i < n && n <= TS_CUT_MOST; ++i) {
     const ts_shape *shape = &g->tensor[list[i]].shape;
-    slice[i] = index == 'g' ? (ts_slice){shape->n - 1, ts_shape_last(shape) / groups} : (ts_slice){index - '0', 1};
+    slice[i] =
+        index == 'g' ? (ts_slice){shape->n - 1, ts_shape_last(shape) / groups, 1} : (ts_slice){index - '0', 1, 1};
   }
   return n <= TS_CUT_MOST;
 }
 
 static bool cut_groups(const ts_graph *g, const ts_node *node, char index, int64_t groups, ts_cut *cut,
-                       void (*localise)(ts_attr *attr, int64_t units)) {
+                       void (*localise)(ts_attr *attr, const ts_share *share)) {
   const ts_shape *shape = &ts_rule_in(g, node, 0)->shape;
   if (index != 'g' && (index < '0' || index - '0' >= shape->n - 1)) {
     return false;
   }
-  *cut = index == 'g' ? (ts_cut){.units = groups, .localise = localise} : (ts_cut){.units = shape->d[index - '0']};
+  *cut = index == 'g' ? (ts_cut){.units = groups, .parts = 1, .localise = localise}
+                      : (ts_cut){.units = shape->d[index - '0'], .parts = 1};
   return cut_side(g, node->in, node->n_in, index, groups, cut->in) &&
          cut_side(g, node->out, node->n_out, index, groups, cut->out);
 }
@@ -87,8 +89,8 @@ const char *ts_index_split(const ts_node *node) {
   return "";
 }
 
-static void localise_split(ts_attr *attr, int64_t units) {
-  attr->split.groups = units;
+static void localise_split(ts_attr *attr, const ts_share *share) {
+  attr->split.groups = share->units;
 }
 
 bool ts_cut_split(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
@@ -128,8 +130,8 @@ const char *ts_index_concat(const ts_node *node) {
   return "";
 }
 
-static void localise_concat(ts_attr *attr, int64_t units) {
-  attr->concat.groups = units;
+static void localise_concat(ts_attr *attr, const ts_share *share) {
+  attr->concat.groups = share->units;
 }
 
 bool ts_cut_concat(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {

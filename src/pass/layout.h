@@ -24,11 +24,6 @@
 /** Alignment of parameters and of cut points in a flat range, in elements: 64 bytes of bf16. */
 #define TS_LAYOUT_ALIGN 32
 
-/** Indices [begin, begin + length) of a dimension. */
-typedef struct ts_interval {
-  int64_t begin, length;
-} ts_interval;
-
 /** A parameter: the tensor of the model, and what of it this rank's part holds: the elements with some indices along
  * one dimension, as one smaller tensor. */
 typedef struct ts_parameter {

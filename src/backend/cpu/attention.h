@@ -56,7 +56,8 @@ typedef struct ts_attention {
   float softcap;            /**< 0: none. */
   bool drops;               /**< There is dropout: */
   uint32_t threshold;       /**< its threshold, */
-  uint64_t key;             /**< and key. */
+  uint64_t key;             /**< key, */
+  int64_t first_head;       /**< and number of head 0. */
   bool packed;              /**< The node has documents: */
   const int32_t *documents; /**< they, NULL without any or while planning, */
   const ts_attention_bounds *bounds; /**< and those of every block of TS_KEYS tokens, [B][blocks]; likewise. */

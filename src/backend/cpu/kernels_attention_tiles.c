@@ -18,6 +18,7 @@ ts_attention ts_attention_of(const ts_graph *graph, const ts_node *node, const i
                     .keep_scale = 1.0f / (1.0f - node->attr.attention.dropout),
                     .drops = node->attr.attention.dropout > 0 && seed != NULL,
                     .threshold = ts_dropout_threshold(node->attr.attention.dropout),
+                    .first_head = node->attr.attention.first_head,
                     .documents = documents,
                     .sample = sample};
   int optional = queries == 0 ? 3 : 6;
@@ -147,8 +148,9 @@ void ts_attention_dropout(const ts_attention *p, float *factor, float *scratch, 
                           int64_t j, int keys) {
   memset(scratch, 0, TS_QUERIES * TS_KEYS * sizeof *scratch);
   for (int i = 0; i < TS_QUERIES && t + i < p->length; ++i) {
-    ts_dropout_factors(scratch + i * TS_KEYS, p->key, p->sample[b], (head * p->length + t + i) * p->length + j, keys,
-                       p->threshold, p->keep_scale);
+    int64_t row = (p->first_head + head) * p->length + t + i;
+    ts_dropout_factors(scratch + i * TS_KEYS, p->key, p->sample[b], row * p->length + j, keys, p->threshold,
+                       p->keep_scale);
   }
   ts_attention_transpose((ts_cell *) factor, (ts_attention_tile){(const ts_cell *) scratch, TS_KEYS}, TS_KEYS);
 }
