@@ -305,24 +305,28 @@ struct dropout_attr {
   uint64_t name;
   uint32_t threshold;
   float scale;
+  int64_t each, first, end, sample; /* Elements of all samples one after another: x has [first, end), the first of them
+                                     * in `sample`; each: of a sample */
 };
 
+/* Elements [begin, end) of a sample; `at` is added to their places in x and y. */
 template <typename T>
 static __device__ __forceinline__ void drop_elements(T *y, const T *x, uint64_t key, int64_t sample,
-                                                     const dropout_attr &attr, int64_t first, int64_t end) {
+                                                     const dropout_attr &attr, int64_t at, int64_t begin, int64_t end) {
 #pragma unroll 1
-  for (int64_t i = first; i < end; ++i) {
-    y[i] = ts_round<T>(ts_dropout_keeps(key, sample, i, attr.threshold) ? ts_float(x[i]) * attr.scale : 0.0f);
+  for (int64_t i = begin; i < end; ++i) {
+    bool kept = ts_dropout_keeps(key, sample, i, attr.threshold);
+    y[at + i] = ts_round<T>(kept ? ts_float(x[at + i]) * attr.scale : 0.0f);
   }
 }
 
 /* W elements from a multiple of four on. */
 template <typename T, int W>
 static __device__ __forceinline__ void drop_vector(T *y, const T *x, uint64_t key, int64_t sample,
-                                                   const dropout_attr &attr, int64_t element) {
+                                                   const dropout_attr &attr, int64_t at, int64_t element) {
   uint32_t word[W];
   float value[W];
-  ts_load<W>(value, x + element);
+  ts_load<W>(value, x + at + element);
 #pragma unroll
   for (int i = 0; i < W; i += 4) {
     ts_philox_words(key, (uint64_t) sample, (uint64_t) (element + i) / 4, word + i);
@@ -331,25 +335,25 @@ static __device__ __forceinline__ void drop_vector(T *y, const T *x, uint64_t ke
   for (int i = 0; i < W; ++i) {
     value[i] = word[i] >= attr.threshold ? value[i] * attr.scale : 0.0f;
   }
-  ts_store<W>(y + element, value);
+  ts_store<W>(y + at + element, value);
 }
 
-/* `blocks` are those of a sample; `wide`: samples begin at multiples of 16 bytes. */
+/* `blocks` are those of a sample; `wide`: samples begin at multiples of 16 bytes, and x at one in its sample. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) dropout(T *y, const T *x, const int64_t *seed, const int64_t *sample,
-                                                   dropout_attr attr, int64_t each, unsigned blocks, bool wide) {
+                                                   dropout_attr attr, unsigned blocks, bool wide) {
   enum { W = ts_lanes<T> };
-  int64_t b = blockIdx.x / blocks;
+  int64_t b = attr.sample + blockIdx.x / blocks, at = b * attr.each - attr.first;
+  int64_t low = at < 0 ? -at : 0, high = attr.end - b * attr.each < attr.each ? attr.end - b * attr.each : attr.each;
   uint64_t key = ts_dropout_key_of(seed, attr.name);
   int64_t first = (int64_t) (blockIdx.x % blocks) * block_elements(W) + (int) threadIdx.x * W;
 #pragma unroll
   for (int v = 0; v < VECTORS; ++v) {
-    int64_t element = first + v * THREADS * W;
-    if (wide && element + W <= each) {
-      drop_vector<T, W>(y + b * each, x + b * each, key, sample[b], attr, element);
-    } else if (element < each) {
-      int64_t end = element + W < each ? element + W : each;
-      drop_elements(y + b * each, x + b * each, key, sample[b], attr, element, end);
+    int64_t begin = first + v * THREADS * W, end = begin + W < high ? begin + W : high;
+    if (wide && begin >= low && begin + W <= high) {
+      drop_vector<T, W>(y, x, key, sample[b], attr, at, begin);
+    } else {
+      drop_elements(y, x, key, sample[b], attr, at, begin < low ? low : begin, end);
     }
   }
 }
@@ -358,12 +362,15 @@ template <typename T> static void launch_dropout(const ts_kernel_call *call) {
   const ts_tensor *x = ts_call_in(call, 0);
   const void *all[] = {call->in[0], call->out[0]};
   float p = call->node->attr.dropout.p, scale = p < 1.0f ? 1.0f / (1.0f - p) : 0.0f;
-  dropout_attr attr = {call->node->attr.dropout.name, ts_dropout_threshold(p), scale};
-  int64_t samples = x->shape.d[0], each = samples > 0 ? ts_shape_count(&x->shape) / samples : 0;
+  int64_t rows = call->node->attr.dropout.length > 0 ? call->node->attr.dropout.length : x->shape.d[1];
+  int64_t each = rows * ts_columns_of(x), first = call->node->attr.dropout.first * ts_columns_of(x);
+  int64_t end = first + ts_shape_count(&x->shape), sample = each > 0 ? first / each : 0;
+  dropout_attr attr = {call->node->attr.dropout.name, ts_dropout_threshold(p), scale, each, first, end, sample};
   unsigned blocks = ts_blocks(each, block_elements(ts_lanes<T>));
-  ts_launch(dropout<T>, blocks * (unsigned) samples, THREADS, 0, ts_call_stream(call), (T *) call->out[0],
-            (const T *) call->in[0], (const int64_t *) call->in[1], (const int64_t *) call->in[2], attr, each, blocks,
-            ts_is_wide<T>(each, all, 2));
+  unsigned samples = each > 0 ? ts_blocks(end, each) - (unsigned) sample : 0;
+  ts_launch(dropout<T>, blocks * samples, THREADS, 0, ts_call_stream(call), (T *) call->out[0], (const T *) call->in[0],
+            (const int64_t *) call->in[1], (const int64_t *) call->in[2], attr, blocks,
+            ts_is_wide<T>(each, all, 2) && first % ts_lanes<T> == 0);
 }
 
 static void dropout_launch(const ts_kernel_call *call) {

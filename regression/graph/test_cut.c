@@ -75,6 +75,8 @@ static const cut_case cases[] = {
     {TS_OP_GLU, "", {X, X}, {X}, {.activation = {TS_ACTIVATION_SILU}}, "01c", ""},
     {TS_OP_GLU_DX, "", {X, X, X}, {X, X}, {.activation = {TS_ACTIVATION_SILU}}, "01c", ""},
     {TS_OP_DROPOUT, "", {X, L(1), L(4)}, {X}, {.dropout = {0.5f, 7}}, "b", "tc"},
+    {TS_OP_DROPOUT, "of rows", {F(7, 8), L(1), L(3)}, {F(7, 8)}, {.dropout = {0.5f, 7, 2, 3}}, "0", "c"},
+    {TS_OP_DROPOUT, "of rows in two dimensions", {X, L(1), L(4)}, {X}, {.dropout = {0.5f, 7, 0, 3}}, "", "01c"},
     {TS_OP_MATMUL, "a b", {X, F(8, 6)}, {F(4, 3, 6)}, {.matmul = {false, false, TS_F32}}, "01kn", "m"},
     {TS_OP_MATMUL, "a b^T + bias", {X, F(6, 8), F(6)}, {F(4, 3, 6)}, {.matmul = {false, true, TS_F32}}, "01n", "k"},
     {TS_OP_MATMUL, "a^T b", {X, F(4, 3, 6)}, {F(8, 6)}, {.matmul = {true, false, TS_F32}}, "01mn", "k"},
@@ -189,14 +191,14 @@ static void extents(const run_tensor *x, int dim, int64_t *outer, int64_t *inner
 }
 
 /* What a share has of a tensor: all of one that does not have the index. */
-static ts_interval interval_of(const run_tensor *x, const ts_slice *slice, const ts_share *share) {
+static ts_interval interval_of(const ts_slice *slice, const ts_share *share) {
   return slice->dim < 0 ? (ts_interval){0, 1} : ts_slice_share(slice, share);
 }
 
 static run_tensor take(const run_tensor *x, const ts_slice *slice, const ts_share *share) {
   int64_t outer, inner, whole = slice->dim < 0 ? 1 : x->shape.d[slice->dim];
   extents(x, slice->dim, &outer, &inner);
-  ts_interval some = interval_of(x, slice, share);
+  ts_interval some = interval_of(slice, share);
   ts_shape shape = x->shape;
   if (slice->dim >= 0) {
     shape.d[slice->dim] = some.length;
@@ -215,7 +217,7 @@ static void add_part(const run_tensor *part, const run_tensor *whole, const ts_s
                      bool version, double *sum) {
   int64_t outer, inner, extent = slice->dim < 0 ? 1 : whole->shape.d[slice->dim];
   extents(whole, slice->dim, &outer, &inner);
-  ts_interval some = interval_of(whole, slice, share);
+  ts_interval some = interval_of(slice, share);
   for (int64_t i = 0; i < run_count(part); ++i) {
     int64_t o = i / inner / some.length, at = o * extent + some.begin + i / inner % some.length;
     double *to = &sum[at * inner + i % inner];

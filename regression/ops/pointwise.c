@@ -142,31 +142,41 @@ static void glu_dx(run_case *c) {
   }
 }
 
-/* In the last variant samples are whole vectors of either type. */
+/* Rows of samples: {rows, columns, samples, length, first}: all; some that begin and end inside samples, of vectors and
+ * not; inside one sample; none. */
+static const int64_t row_variants[][5] = {
+    {12, 17, 3, 4, 0}, {70, 24, 4, 30, 41}, {31, 1100, 3, 17, 9}, {5, 160, 2, 30, 33}, {0, 8, 2, 3, 6}};
+enum { DROPOUT_ROWS = OPS_SHAPES + 1, DROPOUT_VARIANTS = DROPOUT_ROWS + sizeof row_variants / sizeof *row_variants };
+
+/* In the last variant before those of rows samples are whole vectors of either type. */
 static void build_dropout(run_case *c, int variant, ts_dtype dtype) {
-  static const float p[OPS_SHAPES + 1] = {0.0f, 0.1f, 0.5f, 0.9f, 1.0f, 0.3f};
-  ts_shape shape = variant == OPS_SHAPES ? TS_SHAPE(3, 30, 160) : ops_shape(variant);
+  static const float p[DROPOUT_ROWS] = {0.0f, 0.1f, 0.5f, 0.9f, 1.0f, 0.3f};
+  const int64_t *rows = variant < DROPOUT_ROWS ? NULL : row_variants[variant - DROPOUT_ROWS];
+  ts_shape shape = rows != NULL            ? TS_SHAPE(rows[0], rows[1])
+                   : variant == OPS_SHAPES ? TS_SHAPE(3, 30, 160)
+                                           : ops_shape(variant);
   ops_input(c, 0, dtype, shape, 1.0);
   c->in[c->n_in++] = run_new(TS_I64, TS_SHAPE(1));
-  c->in[c->n_in++] = run_new(TS_I64, TS_SHAPE(shape.d[0]));
+  c->in[c->n_in++] = run_new(TS_I64, TS_SHAPE(rows != NULL ? rows[2] : shape.d[0]));
   run_set(&c->in[1], 0, 77 + variant);
-  for (int64_t b = 0; b < shape.d[0]; ++b) {
+  for (int64_t b = 0; b < c->in[2].shape.d[0]; ++b) {
     run_set(&c->in[2], b, (double) (5000000000 + 3 * b));
   }
-  c->attr.dropout.p = p[variant];
+  c->attr.dropout.p = rows != NULL ? 0.4f : p[variant];
   c->attr.dropout.name = ts_hash_name("h.3.attn.dropout");
+  c->attr.dropout.length = rows != NULL ? rows[3] : 0;
+  c->attr.dropout.first = rows != NULL ? rows[4] : 0;
   ops_output(c, dtype, shape);
 }
 
 static void dropout(run_case *c) {
-  int64_t samples = c->in[0].shape.d[0], each = samples == 0 ? 0 : ops_count(c, 0) / samples;
+  int64_t length = c->attr.dropout.length > 0 ? c->attr.dropout.length : c->in[0].shape.d[1];
+  int64_t each = length * ops_columns(c, 0), first = c->attr.dropout.first * ops_columns(c, 0);
   const int64_t *seed = c->in[1].data, *sample = c->in[2].data;
   double p = c->attr.dropout.p;
-  for (int64_t b = 0; b < samples; ++b) {
-    for (int64_t i = 0; i < each; ++i) {
-      bool keep = ops_keep(*seed, c->attr.dropout.name, sample[b], i, p);
-      ops_out(c, 0)[b * each + i] = keep ? ops_in(c, 0)[b * each + i] / (1 - p) : 0;
-    }
+  for (int64_t i = 0; i < ops_count(c, 0); ++i) {
+    bool keep = ops_keep(*seed, c->attr.dropout.name, sample[(first + i) / each], (first + i) % each, p);
+    ops_out(c, 0)[i] = keep ? ops_in(c, 0)[i] / (1 - p) : 0;
   }
 }
 
@@ -181,6 +191,6 @@ const op_row ops_pointwise[] = {
     {TS_OP_ACTIVATION_DX, ACTIVATIONS, build_activation, activation_dx, 6},
     {TS_OP_GLU, ACTIVATIONS, build_activation, glu, 4},
     {TS_OP_GLU_DX, ACTIVATIONS, build_activation, glu_dx, 6},
-    {TS_OP_DROPOUT, OPS_SHAPES + 1, build_dropout, dropout, 2},
+    {TS_OP_DROPOUT, DROPOUT_VARIANTS, build_dropout, dropout, 2},
     {.reference = NULL},
 };

@@ -75,10 +75,14 @@ static void build_glu(gradient_case *c, int variant) {
   ts_build_glu(ts_graph_site(c->graph), "node", gate, numbers(c, "up", activations()), (ts_activation) variant);
 }
 
+/* Samples, and rows of them. */
 static void build_dropout(gradient_case *c, int variant) {
-  (void) variant;
-  ts_tid x = numbers(c, "x", activations()), seed = integers(c, "seed", TS_I64, TS_SHAPE(1), 9);
-  ts_build_dropout(ts_graph_site(c->graph), "node", x, seed, integers(c, "sample", TS_I64, TS_SHAPE(2), 9), 0.25f, 5);
+  ts_node args = {.op = TS_OP_DROPOUT, .name = "node", .n_in = 3, .attr = {.dropout = {.p = 0.25f, .name = 5}}};
+  args.in = (ts_tid[]){numbers(c, "x", variant == 0 ? activations() : TS_SHAPE(5, 8)),
+                       integers(c, "seed", TS_I64, TS_SHAPE(1), 9), integers(c, "sample", TS_I64, TS_SHAPE(2), 9)};
+  args.attr.dropout.length = variant == 0 ? 0 : 4;
+  args.attr.dropout.first = variant == 0 ? 0 : 2;
+  ts_graph_add(ts_graph_site(c->graph), &args);
 }
 
 /* One group, or two. */
@@ -188,7 +192,7 @@ static const struct gradient_row {
     {TS_OP_SCALE, 1, build_scale},
     {TS_OP_ACTIVATION, TS_N_ACTIVATIONS, build_activation},
     {TS_OP_GLU, TS_N_ACTIVATIONS, build_glu},
-    {TS_OP_DROPOUT, 1, build_dropout},
+    {TS_OP_DROPOUT, 2, build_dropout},
     {TS_OP_SPLIT, 2, build_split},
     {TS_OP_CONCAT, 2, build_concat},
     {TS_OP_MATMUL, 8, build_matmul},

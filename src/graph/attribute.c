@@ -77,7 +77,11 @@ static void print_rmsnorm(const ts_attr *a, ts_text *to) {
 }
 
 static void print_dropout(const ts_attr *a, ts_text *to) {
-  ts_text_add(to, " {p %g}", (double) a->dropout.p);
+  ts_text_add(to, " {p %g", (double) a->dropout.p);
+  if (a->dropout.length > 0) {
+    ts_text_add(to, ", rows from %lld of samples of %lld", (long long) a->dropout.first, (long long) a->dropout.length);
+  }
+  ts_text_add(to, "}");
 }
 
 static void add_groups(int64_t groups, ts_text *to) {
@@ -189,7 +193,10 @@ const ts_attribute ts_attribute_rmsnorm = {
 const ts_attribute ts_attribute_norm = {{MEMBER(norm.eps), MEMBER(norm.dtype)}, NO_ARRAY, DTYPE(norm.dtype)};
 
 const ts_attribute ts_attribute_dropout = {
-    {MEMBER(dropout.p), MEMBER(dropout.name)}, NO_ARRAY, NO_DTYPE, .print = print_dropout};
+    {MEMBER(dropout.p), MEMBER(dropout.name), MEMBER(dropout.first), MEMBER(dropout.length)},
+    NO_ARRAY,
+    NO_DTYPE,
+    .print = print_dropout};
 
 const ts_attribute ts_attribute_split = {
     {MEMBER(split.groups)}, ARRAY(split.size, count_outputs), NO_DTYPE, .print = print_split};

@@ -179,6 +179,7 @@ typedef union ts_attr {
   struct {
     float p;
     uint64_t name;
+    int64_t first, length; /**< length > 0: x has rows from `first` on of all samples' rows, of samples of `length`. */
   } dropout;
   struct {
     int64_t groups;      /**< Of the last dimension; 1: one. */

@@ -50,7 +50,7 @@ ts_tid ts_build_accumulate(ts_site at, const char *name, ts_tid prior, ts_tid x,
 }
 
 ts_tid ts_build_dropout(ts_site at, const char *name, ts_tid x, ts_tid seed, ts_tid sample, float p, uint64_t key) {
-  return build_node(at, TS_OP_DROPOUT, name, INPUTS(x, seed, sample), (ts_attr){.dropout = {p, key}});
+  return build_node(at, TS_OP_DROPOUT, name, INPUTS(x, seed, sample), (ts_attr){.dropout = {.p = p, .name = key}});
 }
 
 ts_tid ts_build_split(ts_site at, const char *name, ts_tid x, int64_t groups, int n, const int64_t *size) {

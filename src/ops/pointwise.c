@@ -159,29 +159,53 @@ const char *ts_index_glu_dx(const ts_node *node) {
   return "*c,*c,*c->*c,*c";
 }
 
+/* Rows [first, first + rows) are of the samples that there are. */
+static const char *check_rows(const ts_graph *g, const ts_node *node) {
+  const ts_tensor *sample = ts_rule_in(g, node, 2);
+  int64_t first = node->attr.dropout.first, length = node->attr.dropout.length;
+  TS_RULE(sample->shape.n == 1 && sample->dtype == TS_I64, "sample is [B] int64");
+  TS_RULE(first >= 0 && first + ts_shape_rows(&ts_rule_in(g, node, 0)->shape) <= sample->shape.d[0] * length,
+          "rows are those of B samples");
+  return NULL;
+}
+
 const char *ts_shape_dropout(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *x = ts_rule_in(g, node, 0);
-  TS_RULE(x->shape.n == 3, "x is [B][T][C]");
   TS_RULE(ts_rule_is(g, node, 1, TS_I64, TS_SHAPE(1)), "seed is [1] int64");
+  if (node->attr.dropout.length > 0) {
+    const char *why = check_rows(g, node);
+    return why == NULL ? same(g, node, 1, dtype, shape) : why;
+  }
+  TS_RULE(node->attr.dropout.length == 0 && node->attr.dropout.first == 0, "whole samples begin at row 0");
+  TS_RULE(x->shape.n == 3, "x is [B][T][C]");
   TS_RULE(ts_rule_is(g, node, 2, TS_I64, TS_SHAPE(x->shape.d[0])), "sample is [B] int64");
   return same(g, node, 1, dtype, shape);
 }
 
 const char *ts_index_dropout(const ts_node *node) {
-  (void) node;
-  return "btc,.,b->btc";
+  return node->attr.dropout.length > 0 ? "*c,.,.->*c" : "btc,.,b->btc";
 }
 
-/* The numbers of an element follow from its place in the sample. */
-bool ts_cut_batch(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
-  return index == 'b' && ts_cut_letters(g, node, index, cut);
+static void localise_dropout(ts_attr *attr, const ts_share *share) {
+  attr->dropout.first += share->first;
+}
+
+/* The numbers of an element follow from its place in the sample: whole samples, or where it is known rows. */
+bool ts_cut_dropout(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
+  bool rows = node->attr.dropout.length > 0 && ts_rule_in(g, node, 0)->shape.n == 2;
+  bool can = index == (rows ? '0' : 'b') && ts_cut_letters(g, node, index, cut);
+  if (can && rows) {
+    cut->localise = localise_dropout;
+  }
+  return can;
 }
 
 void ts_gradient_dropout(ts_gradients *gradients, const ts_node *node) {
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
-  ts_gradients_add(gradients, node->in[0],
-                   ts_build_dropout(at, name, ts_gradients_of(gradients, node->out[0]), node->in[1], node->in[2],
-                                    node->attr.dropout.p, node->attr.dropout.name));
+  const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[1], node->in[2]};
+  ts_gradients_add(
+      gradients, node->in[0],
+      ts_graph_add(at, &(ts_node){.op = TS_OP_DROPOUT, .name = name, .n_in = 3, .in = in, .attr = node->attr}));
   ts_free(name);
 }

@@ -218,6 +218,22 @@ static void accumulate_run(const ts_kernel_call *call) {
 }
 TS_CPU_KERNEL(accumulate) = {.run = accumulate_run};
 
+/* Elements of all samples one after another: those [first, end) that x has, in the samples [sample, samples). */
+typedef struct dropout_rows {
+  int64_t each, first, end, sample, samples; /* each: of a sample */
+} dropout_rows;
+
+static dropout_rows dropout_rows_of(const ts_kernel_call *call) {
+  const ts_shape *x = &ts_call_in(call, 0)->shape;
+  int64_t length = call->node->attr.dropout.length, columns = ts_call_columns(call, 0);
+  dropout_rows r = {.each = (length > 0 ? length : x->d[1]) * columns,
+                    .first = call->node->attr.dropout.first * columns};
+  r.end = r.first + ts_call_count(call, 0);
+  r.sample = r.each > 0 ? r.first / r.each : 0;
+  r.samples = r.each > 0 ? ts_pieces(r.end, r.each) : 0;
+  return r;
+}
+
 static void dropout_run(const ts_kernel_call *call) {
   ts_source x = ts_source_of(call, 0);
   ts_sink y = ts_sink_of(call, 0);
@@ -225,13 +241,18 @@ static void dropout_run(const ts_kernel_call *call) {
   float p = call->node->attr.dropout.p, scale = p < 1.0f ? 1.0f / (1.0f - p) : 0.0f;
   uint64_t key = ts_dropout_key(*(const int64_t *) call->in[1], call->node->attr.dropout.name);
   uint32_t threshold = ts_dropout_threshold(p);
-  int64_t samples = ts_call_in(call, 0)->shape.d[0], each = samples > 0 ? ts_call_count(call, 0) / samples : 0;
+  dropout_rows rows = dropout_rows_of(call);
 #pragma omp parallel for collapse(2) num_threads(call->threads) schedule(static)
-  for (int64_t b = 0; b < samples; ++b) {
-    for (int64_t first = 0; first < each; first += TS_TILE) {
-      int64_t n = ts_min(TS_TILE, each - first), at = b * each + first;
+  for (int64_t b = rows.sample; b < rows.samples; ++b) {
+    for (int64_t tile = 0; tile < rows.each; tile += TS_TILE) {
+      int64_t begin = ts_max(tile, rows.first - b * rows.each);
+      int64_t n = ts_min(ts_min(tile + TS_TILE, rows.each), rows.end - b * rows.each) - begin;
+      if (n <= 0) {
+        continue;
+      }
+      int64_t at = b * rows.each + begin - rows.first;
       ts_tile in_buffer, out_buffer, factor;
-      ts_dropout_factors(factor, key, sample[b], first, n, threshold, scale);
+      ts_dropout_factors(factor, key, sample[b], begin, n, threshold, scale);
       const float *from = ts_source_read(&x, at, n, in_buffer);
       float *to = ts_sink_open(&y, at, out_buffer);
 #pragma omp simd

@@ -34,6 +34,11 @@ static inline int64_t ts_min(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
+/** The larger. Not collective. */
+static inline int64_t ts_max(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
 /** Number of pieces of \a size that cover \a count. Not collective. */
 static inline int64_t ts_pieces(int64_t count, int64_t size) {
   return (count + size - 1) / size;
