@@ -97,7 +97,7 @@ static void build_embedding(ts_graph *g, ts_dtype dtype) {
 static void build_embedding_dw(ts_graph *g, ts_dtype dtype) {
   ts_tid dy = leaf(g, "dy", dtype, TS_SHAPE(4, n_rows / 4, HIDDEN));
   ts_build_embedding_dw(ts_graph_site(g), "node", dy, leaf(g, "ids", TS_I32, TS_SHAPE(4, n_rows / 4)), VOCABULARY,
-                        TS_F32);
+                        TS_F32, 0);
 }
 
 /* A norm and its gradients: these inputs; of rows or, where `heads`, of heads of 64. */

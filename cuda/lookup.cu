@@ -15,12 +15,13 @@ enum { CHUNK = 128, TILE = 128 /* threads of a tile of columns */, AHEAD = 8 /* 
 
 /* ---- moving rows ---- */
 
-/* Units of 16, 4 or 2 bytes.  Row r of `to` is row r of `from`, or row index[r] more; strides in units. */
+/* Units of 16, 4 or 2 bytes.  Row r of `to` is row r of `from`, or row index[r] - first more, zeros where that is not
+ * in [0, indexed); strides in units. */
 struct row_copy {
   void *to;
   const void *from;
   const int32_t *index; /* NULL: none */
-  int64_t rows, width, to_stride, from_stride, index_stride;
+  int64_t rows, width, to_stride, from_stride, index_stride, first, indexed;
 };
 
 /* A warp copies a tile of a row. */
@@ -29,16 +30,17 @@ template <typename Unit> __global__ void __launch_bounds__(THREADS) copy_rows(ro
   if (row >= c.rows) {
     return;
   }
-  int64_t skipped = c.index == NULL ? 0 : (int64_t) c.index[row] * c.index_stride;
-  const Unit *from = (const Unit *) c.from + row * c.from_stride + skipped;
+  int64_t index = c.index == NULL ? 0 : (int64_t) c.index[row] - c.first;
+  bool there = c.index == NULL || (index >= 0 && index < c.indexed);
+  const Unit *from = (const Unit *) c.from + row * c.from_stride + index * c.index_stride;
   Unit *to = (Unit *) c.to + row * c.to_stride;
   int64_t first = (int64_t) blockIdx.y * COLUMNS, last = first + COLUMNS < c.width ? first + COLUMNS : c.width;
   int64_t at = first + threadIdx.x % TS_WARP;
   enum { EACH = COLUMNS / TS_WARP };
-  Unit unit[EACH]; /* all are read before the first is written */
+  Unit unit[EACH] = {}; /* all are read before the first is written */
 #pragma unroll
   for (int i = 0; i < EACH; ++i) {
-    if (at + i * TS_WARP < last) {
+    if (there && at + i * TS_WARP < last) {
       unit[i] = from[at + i * TS_WARP];
     }
   }
@@ -82,7 +84,7 @@ static void split_launch(const ts_kernel_call *call) {
   int64_t whole = bytes_of_row(ts_call_in(call, 0)) / groups;
   for (int i = 0; i < call->node->n_out; ++i) {
     int64_t width = bytes_of_row(ts_call_out(call, i)) / groups;
-    copy_by_width({call->out[i], from, NULL, rows, width, width, whole, 0}, ts_call_stream(call));
+    copy_by_width({call->out[i], from, NULL, rows, width, width, whole, 0, 0, 0}, ts_call_stream(call));
     from += width;
   }
 }
@@ -93,25 +95,30 @@ static void concat_launch(const ts_kernel_call *call) {
   int64_t whole = bytes_of_row(ts_call_out(call, 0)) / groups;
   for (int i = 0; i < call->node->n_in; ++i) {
     int64_t width = bytes_of_row(ts_call_in(call, i)) / groups;
-    copy_by_width({to, call->in[i], NULL, rows, width, whole, width, 0}, ts_call_stream(call));
+    copy_by_width({to, call->in[i], NULL, rows, width, whole, width, 0, 0, 0}, ts_call_stream(call));
     to += width;
   }
 }
 
 static void embedding_launch(const ts_kernel_call *call) {
   int64_t rows = ts_shape_count(&ts_call_in(call, 1)->shape), bytes = bytes_of_row(ts_call_in(call, 0));
-  copy_by_width({call->out[0], call->in[0], (const int32_t *) call->in[1], rows, bytes, bytes, 0, bytes},
+  copy_by_width({call->out[0], call->in[0], (const int32_t *) call->in[1], rows, bytes, bytes, 0, bytes,
+                 call->node->attr.embedding.first, ts_call_in(call, 0)->shape.d[0]},
                 ts_call_stream(call));
 }
 
 static void pick_launch(const ts_kernel_call *call) {
   const ts_tensor *x = ts_call_in(call, 0);
   int64_t samples = x->shape.d[0], bytes = bytes_of_row(x), sample = x->shape.d[1] * bytes;
-  copy_by_width({call->out[0], call->in[0], (const int32_t *) call->in[1], samples, bytes, bytes, sample, bytes},
+  copy_by_width({call->out[0], call->in[0], (const int32_t *) call->in[1], samples, bytes, bytes, sample, bytes, 0,
+                 x->shape.d[1]},
                 ts_call_stream(call));
 }
 
 /* ---- the sums ---- */
+
+/* Ids are counted from the table's first row; those of no row of it are sorted behind the others, as the id `rows`, and
+ * passed over. */
 
 /* First place of each id in the sorted list, -1: no token has it. */
 static __global__ void __launch_bounds__(THREADS) clear_starts(int32_t *start, int64_t rows) {
@@ -122,9 +129,9 @@ static __global__ void __launch_bounds__(THREADS) clear_starts(int32_t *start, i
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    find_starts(int32_t *start, const int32_t *__restrict__ key, int64_t n) {
+    find_starts(int32_t *start, const int32_t *__restrict__ key, int64_t n, int64_t rows) {
   int64_t i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
-  if (i < n && (i == 0 || key[i - 1] != key[i])) {
+  if (i < n && key[i] < rows && (i == 0 || key[i - 1] != key[i])) {
     start[key[i]] = (int32_t) i;
   }
 }
@@ -160,7 +167,7 @@ template <typename U> struct sums {
   float *partial;
   const int32_t *key, *token, *start;
   ts_prior<U> prior;
-  int64_t n;
+  int64_t n, rows;
   int columns;
 };
 
@@ -186,6 +193,9 @@ __global__ void __launch_bounds__(TILE) sum_chunk(sums<U> s, const T *__restrict
   TS_SHARED(int32_t, token, CHUNK);
   int64_t first = (int64_t) blockIdx.x * CHUNK;
   int n = first + CHUNK < s.n ? CHUNK : (int) (s.n - first);
+  if (s.key[first] >= s.rows) {
+    return;
+  }
   for (int i = (int) threadIdx.x; i < n; i += TILE) {
     key[i] = s.key[first + i];
     token[i] = s.token[first + i];
@@ -207,7 +217,7 @@ __global__ void __launch_bounds__(TILE) sum_chunk(sums<U> s, const T *__restrict
 #pragma unroll
     for (int k = 0; k < AHEAD; ++k) {
       int at = group + k;
-      if (at >= n) {
+      if (at >= n || key[at] >= s.rows) {
         break;
       }
       add<W>(sum, value[k]);
@@ -242,7 +252,7 @@ template <typename U, int W> __global__ void __launch_bounds__(TILE) add_chunks(
   int c = (int) (blockIdx.y * TILE + threadIdx.x) * W;
   int64_t begin = blockIdx.x, next = (begin + 1) * CHUNK;
   int32_t id = s.key[next];
-  if (c >= s.columns || s.key[next - 1] != id || s.start[id] < begin * CHUNK) {
+  if (c >= s.columns || id >= s.rows || s.key[next - 1] != id || s.start[id] < begin * CHUNK) {
     return;
   }
   float sum[W];
@@ -284,12 +294,12 @@ static size_t embedding_dw_set_up(const ts_target *, const ts_graph *graph, cons
 }
 
 template <typename T, typename U, int W>
-static void launch_sums(const ts_kernel_call *call, const sums<U> &s, int32_t *start, int64_t rows) {
+static void launch_sums(const ts_kernel_call *call, const sums<U> &s, int32_t *start) {
   cudaStream_t stream = ts_call_stream(call);
   unsigned chunks = ts_blocks(s.n, CHUNK), tiles = ts_blocks(s.columns, TILE * W);
-  ts_launch(clear_starts, ts_blocks(rows, THREADS), THREADS, 0, stream, start, rows);
-  ts_launch(find_starts, ts_blocks(s.n, THREADS), THREADS, 0, stream, start, s.key, s.n);
-  ts_launch(fill_others<U, W>, ts_blocks(rows, ROWS), THREADS, 0, stream, s.dw, s.start, s.prior, rows, s.columns);
+  ts_launch(clear_starts, ts_blocks(s.rows, THREADS), THREADS, 0, stream, start, s.rows);
+  ts_launch(find_starts, ts_blocks(s.n, THREADS), THREADS, 0, stream, start, s.key, s.n, s.rows);
+  ts_launch(fill_others<U, W>, ts_blocks(s.rows, ROWS), THREADS, 0, stream, s.dw, s.start, s.prior, s.rows, s.columns);
   ts_launch(sum_chunk<T, U, W>, dim3(chunks, tiles), TILE, 0, stream, s, (const T *) call->in[0]);
   ts_launch(add_chunks<U, W>, dim3(chunks > 1 ? chunks - 1 : 0, tiles), TILE, 0, stream, s);
 }
@@ -298,7 +308,8 @@ template <typename T, typename U> static void launch_embedding_dw(const ts_kerne
   int64_t tokens = ts_shape_count(&ts_call_in(call, 1)->shape), rows = call->node->attr.embedding.rows;
   int columns = (int) ts_columns_of(ts_call_in(call, 0));
   dw_workspace w = divide_dw_workspace((char *) call->workspace, tokens, rows, columns);
-  int sorted = ts_sort_run(&w.sort, (const int32_t *) call->in[1], tokens, rows, ts_call_stream(call));
+  ts_sort_ids ids = {(int32_t) call->node->attr.embedding.first, (int32_t) rows};
+  int sorted = ts_sort_run(&w.sort, (const int32_t *) call->in[1], tokens, ids, ts_call_stream(call));
   sums<U> s = {(U *) call->out[0],
                w.partial,
                w.sort.key[sorted],
@@ -306,13 +317,14 @@ template <typename T, typename U> static void launch_embedding_dw(const ts_kerne
                w.start,
                ts_call_prior<U>(call, 0),
                tokens,
+               rows,
                columns};
   enum { W = 4 };
   const void *all[] = {call->in[0], call->out[0], s.prior.data, call->workspace};
   if (columns % W == 0 && ts_is_wide<T>(0, all, 4)) {
-    launch_sums<T, U, W>(call, s, w.start, rows);
+    launch_sums<T, U, W>(call, s, w.start);
   } else {
-    launch_sums<T, U, 1>(call, s, w.start, rows);
+    launch_sums<T, U, 1>(call, s, w.start);
   }
 }
 

@@ -37,15 +37,25 @@ static inline void ts_sort_divide(ts_sort *sort, char *memory, int64_t n, size_t
   sort->count = (int *) ts_sort_take(memory, ts_blocks(n, TS_SORT_KEYS) * TS_SORT_BINS * sizeof(int), used);
 }
 
+/* What ids are counted from, and how many there are. */
+typedef struct ts_sort_ids {
+  int32_t first, n;
+} ts_sort_ids;
+
+/* The key of an id: its number among them, or n for one that is none of them. */
+static __device__ __forceinline__ int ts_sort_key(int32_t id, ts_sort_ids ids) {
+  return id >= ids.first && id - ids.first < ids.n ? id - ids.first : ids.n;
+}
+
 /* How often each digit occurs in each block's keys: count [bin][block]. */
 static __global__ void __launch_bounds__(TS_SORT_BINS)
-    ts_sort_count(int *__restrict__ count, const int32_t *__restrict__ key, int64_t n, int shift) {
+    ts_sort_count(int *__restrict__ count, const int32_t *__restrict__ key, int64_t n, ts_sort_ids ids, int shift) {
   TS_SHARED(int, bin, TS_SORT_BINS);
   bin[threadIdx.x] = 0;
   __syncthreads();
   int64_t first = (int64_t) blockIdx.x * TS_SORT_KEYS;
   for (int i = (int) threadIdx.x; i < TS_SORT_KEYS && first + i < n; i += TS_SORT_BINS) {
-    atomicAdd(&bin[(key[first + i] >> shift) & (TS_SORT_BINS - 1)], 1);
+    atomicAdd(&bin[(ts_sort_key(key[first + i], ids) >> shift) & (TS_SORT_BINS - 1)], 1);
   }
   __syncthreads();
   count[(int64_t) threadIdx.x * gridDim.x + blockIdx.x] = bin[threadIdx.x];
@@ -89,7 +99,8 @@ static __global__ void __launch_bounds__(1024) ts_sort_scan(int *count, int n) {
  * a warp by the number of lower lanes with the same digit. */
 static __global__ void __launch_bounds__(TS_SORT_BINS)
     ts_sort_move(int32_t *__restrict__ key_to, int32_t *__restrict__ place_to, const int32_t *__restrict__ key,
-                 const int32_t *__restrict__ place, const int *__restrict__ first_of, int64_t n, int shift) {
+                 const int32_t *__restrict__ place, const int *__restrict__ first_of, int64_t n, ts_sort_ids ids,
+                 int shift) {
   TS_SHARED(int, next, TS_SORT_BINS);
   next[threadIdx.x] = first_of[(int64_t) threadIdx.x * gridDim.x + blockIdx.x];
   __syncthreads();
@@ -98,7 +109,7 @@ static __global__ void __launch_bounds__(TS_SORT_BINS)
   for (int round = 0; round < TS_SORT_KEYS; round += TS_SORT_BINS) {
     int64_t i = first + round + threadIdx.x;
     bool valid = i < n;
-    int mine = valid ? key[i] : 0, digit = (mine >> shift) & (TS_SORT_BINS - 1);
+    int mine = valid ? ts_sort_key(key[i], ids) : 0, digit = (mine >> shift) & (TS_SORT_BINS - 1);
     unsigned same = __ballot_sync(0xffffffffu, valid);
     for (int bit = 0; bit < TS_SORT_BITS; ++bit) {
       unsigned set = __ballot_sync(0xffffffffu, (digit >> bit) & 1);
@@ -120,17 +131,19 @@ static __global__ void __launch_bounds__(TS_SORT_BINS)
   }
 }
 
-/** Sort \a n ids of [0, \a ids).  Asynchronous on \a stream.
- * \return which of key[] and place[] hold the ids in order and the places they had in \a key. Not collective. */
-static inline int ts_sort_run(const ts_sort *sort, const int32_t *key, int64_t n, int64_t ids, cudaStream_t stream) {
+/** Sort \a n ids of [first, first + ids) as the keys 0, 1 ..., others as the key ids.n.  Asynchronous on \a stream.
+ * \return which of key[] and place[] hold the keys in order and the places they had in \a key. Not collective. */
+static inline int ts_sort_run(const ts_sort *sort, const int32_t *key, int64_t n, ts_sort_ids ids,
+                              cudaStream_t stream) {
   unsigned blocks = ts_blocks(n, TS_SORT_KEYS);
   const int32_t *place = NULL;
   int to = 0;
-  for (int shift = 0; n > 0 && (shift == 0 || (ids - 1) >> shift > 0); shift += TS_SORT_BITS) {
-    ts_launch(ts_sort_count, blocks, TS_SORT_BINS, 0, stream, sort->count, key, n, shift);
+  for (int shift = 0; n > 0 && (shift == 0 || ids.n >> shift > 0); shift += TS_SORT_BITS) {
+    ts_sort_ids now = shift == 0 ? ids : ts_sort_ids{0, ids.n}; /* later passes move keys */
+    ts_launch(ts_sort_count, blocks, TS_SORT_BINS, 0, stream, sort->count, key, n, now, shift);
     ts_launch(ts_sort_scan, 1, 1024, 0, stream, sort->count, (int) blocks * TS_SORT_BINS);
     ts_launch(ts_sort_move, blocks, TS_SORT_BINS, 0, stream, sort->key[to], sort->place[to], key, place,
-              (const int *) sort->count, n, shift);
+              (const int *) sort->count, n, now, shift);
     key = sort->key[to];
     place = sort->place[to];
     to = 1 - to;

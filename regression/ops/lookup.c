@@ -95,28 +95,51 @@ static int64_t id_of(const run_case *c, int64_t i) {
   return ((const int32_t *) c->in[1].data)[i];
 }
 
+/* The row of a share of a table that token i names, -1: none of it. */
+static int64_t row_of(const run_case *c, int64_t i, int64_t rows) {
+  int64_t row = id_of(c, i) - c->attr.embedding.first;
+  return row >= 0 && row < rows ? row : -1;
+}
+
+/* Rows [first, first + rows) of a table, for the variants behind the others: its begin, its middle, its end, where
+ * some id occurs often, and one that nothing names. */
+static const int64_t table_shares[][2] = {{0, 9}, {9, 11}, {20, VOCABULARY - 20}, {VOCABULARY, 3}};
+enum { TABLE_SHARES = sizeof table_shares / sizeof *table_shares, TABLES = OPS_SHAPES + TABLE_SHARES };
+
 static void build_embedding(run_case *c, int variant, ts_dtype dtype) {
-  ts_shape shape = ops_shape(variant);
-  ops_input(c, 0, dtype, TS_SHAPE(VOCABULARY, shape.d[2]), 1.0);
+  const int64_t *share = variant < OPS_SHAPES ? NULL : table_shares[variant - OPS_SHAPES];
+  ts_shape shape = ops_shape(share != NULL ? 2 : variant);
+  ops_input(c, 0, dtype, TS_SHAPE(share != NULL ? share[1] : VOCABULARY, shape.d[2]), 1.0);
   ids(c, shape, VOCABULARY, 3);
+  c->attr.embedding.first = share != NULL ? share[0] : 0;
   ops_output(c, dtype, shape);
 }
 
 static void embedding(run_case *c) {
   int64_t columns = ops_columns(c, 0);
-  for (int64_t i = 0; i < ops_count(c, 1); ++i) {
-    memcpy(ops_out(c, 0) + i * columns, ops_in(c, 0) + id_of(c, i) * columns, (size_t) columns * sizeof(double));
+  for (int64_t i = 0; i < run_count(&c->out[0]); ++i) {
+    int64_t row = row_of(c, i / columns, ops_rows(c, 0));
+    ops_out(c, 0)[i] = row >= 0 ? ops_in(c, 0)[row * columns + i % columns] : 0;
   }
 }
 
-/* The last variant: ids of more than a byte, and tokens enough for a device to sort and add them in many blocks, where
- * one id has more than 500. */
+/* The last variants: ids of more than a byte, and tokens enough for a device to sort and add them in many blocks, where
+ * one id has more than 500; all rows, and the first and the last of a table. */
+enum { LONG_TABLE = TABLES, LONG_ROWS = 700, LONG_BEGIN = 300 };
+
 static void build_embedding_dw(run_case *c, int variant, ts_dtype dtype) {
-  bool is_long = variant == OPS_SHAPES;
-  ts_shape shape = is_long ? TS_SHAPE(2, 8300, 12) : ops_shape(variant);
-  int64_t rows = is_long ? 700 : VOCABULARY;
+  bool is_long = variant >= LONG_TABLE, is_share = variant >= OPS_SHAPES && !is_long;
+  ts_shape shape = is_long ? TS_SHAPE(2, 8300, 12) : ops_shape(is_share ? 2 : variant);
+  int64_t rows = is_long ? LONG_ROWS : VOCABULARY;
   ops_input(c, 0, dtype, shape, 1.0);
   ids(c, shape, rows, is_long ? 32 : 3);
+  if (is_share) {
+    c->attr.embedding.first = table_shares[variant - OPS_SHAPES][0];
+    rows = table_shares[variant - OPS_SHAPES][1];
+  } else if (variant > LONG_TABLE) {
+    c->attr.embedding.first = variant == LONG_TABLE + 1 ? 0 : LONG_BEGIN;
+    rows = variant == LONG_TABLE + 1 ? LONG_BEGIN : LONG_ROWS - LONG_BEGIN;
+  }
   c->attr.embedding.rows = rows;
   c->attr.embedding.dtype = variant % 2 == 0 ? TS_F32 : dtype;
   ops_output(c, c->attr.embedding.dtype, TS_SHAPE(rows, shape.d[2]));
@@ -126,7 +149,10 @@ static void embedding_dw(run_case *c) {
   int64_t columns = ops_columns(c, 0);
   memset(ops_out(c, 0), 0, (size_t) run_count(&c->out[0]) * sizeof(double));
   for (int64_t i = 0; i < ops_count(c, 0); ++i) {
-    ops_out(c, 0)[id_of(c, i / columns) * columns + i % columns] += ops_in(c, 0)[i];
+    int64_t row = row_of(c, i / columns, c->attr.embedding.rows);
+    if (row >= 0) {
+      ops_out(c, 0)[row * columns + i % columns] += ops_in(c, 0)[i];
+    }
   }
 }
 
@@ -154,8 +180,8 @@ static void pick(run_case *c) {
 const op_row ops_lookup[] = {
     {TS_OP_SPLIT, OPS_SHAPES + 2, build_split, split, 0},
     {TS_OP_CONCAT, CONCAT_VARIANTS, build_concat, concat, 0},
-    {TS_OP_EMBEDDING, OPS_SHAPES, build_embedding, embedding, 0},
-    {TS_OP_EMBEDDING_DW, OPS_SHAPES + 1, build_embedding_dw, embedding_dw, 23},
+    {TS_OP_EMBEDDING, TABLES, build_embedding, embedding, 0},
+    {TS_OP_EMBEDDING_DW, LONG_TABLE + 3, build_embedding_dw, embedding_dw, 23},
     {TS_OP_PICK, OPS_SHAPES, build_pick, pick, 0},
     {.reference = NULL},
 };

@@ -109,10 +109,12 @@ static void build_matmul(gradient_case *c, int variant) {
                   turned, TS_F32);
 }
 
+/* All rows, and some of a table. */
 static void build_embedding(gradient_case *c, int variant) {
-  (void) variant;
-  ts_tid table = numbers(c, "table", TS_SHAPE(5, 8));
-  ts_build_embedding(ts_graph_site(c->graph), "node", table, integers(c, "ids", TS_I32, TS_SHAPE(2, 3), 4));
+  ts_node args = {.op = TS_OP_EMBEDDING, .name = "node", .n_in = 2, .attr = {.embedding = {.first = variant}}};
+  args.in =
+      (ts_tid[]){numbers(c, "table", TS_SHAPE(variant == 0 ? 5 : 2, 8)), integers(c, "ids", TS_I32, TS_SHAPE(2, 3), 4)};
+  ts_graph_add(ts_graph_site(c->graph), &args);
 }
 
 static void build_layernorm(gradient_case *c, int variant) {
@@ -196,7 +198,7 @@ static const struct gradient_row {
     {TS_OP_SPLIT, 2, build_split},
     {TS_OP_CONCAT, 2, build_concat},
     {TS_OP_MATMUL, 8, build_matmul},
-    {TS_OP_EMBEDDING, 1, build_embedding},
+    {TS_OP_EMBEDDING, 2, build_embedding},
     {TS_OP_LAYERNORM, 1, build_layernorm},
     {TS_OP_RMSNORM, 4, build_rmsnorm},
     {TS_OP_ROPE, 4, build_rope},

@@ -70,6 +70,12 @@ static void print_matmul(const ts_attr *a, ts_text *to) {
   }
 }
 
+static void print_table(const ts_attr *a, ts_text *to) {
+  if (a->embedding.first > 0) {
+    ts_text_add(to, " {rows from %lld}", (long long) a->embedding.first);
+  }
+}
+
 static void print_rmsnorm(const ts_attr *a, ts_text *to) {
   if (a->norm.offset != 0) {
     ts_text_add(to, " {offset %g}", (double) a->norm.offset);
@@ -182,8 +188,12 @@ const ts_attribute ts_attribute_matmul = {
 
 const ts_attribute ts_attribute_sum_rows = {{MEMBER(sum_rows.dtype)}, NO_ARRAY, DTYPE(sum_rows.dtype)};
 
-const ts_attribute ts_attribute_embedding = {
-    {MEMBER(embedding.rows), MEMBER(embedding.dtype)}, NO_ARRAY, DTYPE(embedding.dtype)};
+const ts_attribute ts_attribute_table = {{MEMBER(embedding.first)}, NO_ARRAY, NO_DTYPE, .print = print_table};
+
+const ts_attribute ts_attribute_embedding = {{MEMBER(embedding.rows), MEMBER(embedding.dtype), MEMBER(embedding.first)},
+                                             NO_ARRAY,
+                                             DTYPE(embedding.dtype),
+                                             .print = print_table};
 
 const ts_attribute ts_attribute_eps = {{MEMBER(norm.eps)}, NO_ARRAY, NO_DTYPE};
 

@@ -168,8 +168,9 @@ typedef union ts_attr {
     ts_dtype dtype;
   } sum_rows;
   struct {
-    int64_t rows;
+    int64_t rows; /**< Of the gradient. */
     ts_dtype dtype;
+    int64_t first; /**< The row of the whole table that row 0 is. */
   } embedding;
   struct {
     float eps;

@@ -82,8 +82,9 @@ ts_tid ts_build_embedding(ts_site at, const char *name, ts_tid table, ts_tid ids
   return build_node(at, TS_OP_EMBEDDING, name, INPUTS(table, ids), (ts_attr){0});
 }
 
-ts_tid ts_build_embedding_dw(ts_site at, const char *name, ts_tid dy, ts_tid ids, int64_t rows, ts_dtype dtype) {
-  return build_node(at, TS_OP_EMBEDDING_DW, name, INPUTS(dy, ids), (ts_attr){.embedding = {rows, dtype}});
+ts_tid ts_build_embedding_dw(ts_site at, const char *name, ts_tid dy, ts_tid ids, int64_t rows, ts_dtype dtype,
+                             int64_t first) {
+  return build_node(at, TS_OP_EMBEDDING_DW, name, INPUTS(dy, ids), (ts_attr){.embedding = {rows, dtype, first}});
 }
 
 ts_tid ts_build_layernorm(ts_site at, const char *name, ts_tid x, ts_tid w, ts_tid b, float eps) {

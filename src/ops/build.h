@@ -32,9 +32,10 @@ ts_tid ts_build_matmul(ts_site at, const char *name, ts_tid a, ts_tid b, ts_tid 
                        bool transpose_b, ts_dtype dtype);
 ts_tid ts_build_sum_rows(ts_site at, const char *name, ts_tid x, ts_dtype dtype);
 
-/** Lookups. Not collective. */
+/** Lookups; \a first as in attr.embedding. Not collective. */
 ts_tid ts_build_embedding(ts_site at, const char *name, ts_tid table, ts_tid ids);
-ts_tid ts_build_embedding_dw(ts_site at, const char *name, ts_tid dy, ts_tid ids, int64_t rows, ts_dtype dtype);
+ts_tid ts_build_embedding_dw(ts_site at, const char *name, ts_tid dy, ts_tid ids, int64_t rows, ts_dtype dtype,
+                             int64_t first);
 
 /** Norms. Not collective. */
 ts_tid ts_build_layernorm(ts_site at, const char *name, ts_tid x, ts_tid w, ts_tid b, float eps);

@@ -40,14 +40,26 @@ static void concat_run(const ts_kernel_call *call) {
 }
 TS_CPU_KERNEL(concat) = {.run = concat_run};
 
+/* The row of a share of the table that an id names, -1 for none. */
+TS_INLINE int64_t row_of(const ts_kernel_call *call, int32_t id, int64_t rows) {
+  int64_t row = id - call->node->attr.embedding.first;
+  TS_ASSERT(id >= 0);
+  return row >= 0 && row < rows ? row : -1;
+}
+
 static void embedding_run(const ts_kernel_call *call) {
   size_t bytes = row_bytes(ts_call_in(call, 0));
   const int32_t *id = call->in[1];
-  int64_t tokens = ts_shape_count(&ts_call_in(call, 1)->shape);
+  int64_t tokens = ts_shape_count(&ts_call_in(call, 1)->shape), rows = ts_call_in(call, 0)->shape.d[0];
 #pragma omp parallel for num_threads(ts_call_threads(call, tokens)) schedule(static)
   for (int64_t i = 0; i < tokens; ++i) {
-    TS_ASSERT(id[i] >= 0 && id[i] < ts_call_in(call, 0)->shape.d[0]);
-    memcpy((char *) call->out[0] + (size_t) i * bytes, (const char *) call->in[0] + (size_t) id[i] * bytes, bytes);
+    char *to = (char *) call->out[0] + (size_t) i * bytes;
+    int64_t row = row_of(call, id[i], rows);
+    if (row >= 0) {
+      memcpy(to, (const char *) call->in[0] + (size_t) row * bytes, bytes);
+    } else {
+      memset(to, 0, bytes);
+    }
   }
 }
 TS_CPU_KERNEL(embedding) = {.run = embedding_run};
@@ -64,19 +76,24 @@ static void pick_run(const ts_kernel_call *call) {
 }
 TS_CPU_KERNEL(pick) = {.run = pick_run};
 
-/* Tokens by id, in order within an id: those of id v are token[start[v]] to token[start[v + 1] - 1].  A counting sort:
- * start holds rows + 2 numbers while it is built. */
-static void sort_tokens(int32_t *start, int32_t *token, const int32_t *id, int64_t tokens, int64_t rows) {
+/* Tokens by row, in order within a row: those of row v are token[start[v]] to token[start[v + 1] - 1].  A counting
+ * sort: start holds rows + 2 numbers while it is built. */
+static void sort_tokens(const ts_kernel_call *call, int32_t *start, int32_t *token, int64_t rows) {
+  const int32_t *id = call->in[1];
+  int64_t tokens = ts_shape_count(&ts_call_in(call, 1)->shape), row;
   memset(start, 0, (size_t) (rows + 2) * sizeof *start);
   for (int64_t i = 0; i < tokens; ++i) {
-    TS_ASSERT(id[i] >= 0 && id[i] < rows);
-    ++start[id[i] + 2];
+    row = row_of(call, id[i], rows);
+    start[row + 2] += row >= 0;
   }
   for (int64_t v = 2; v < rows + 2; ++v) {
     start[v] += start[v - 1];
   }
   for (int64_t i = 0; i < tokens; ++i) {
-    token[start[id[i] + 1]++] = (int32_t) i;
+    row = row_of(call, id[i], rows);
+    if (row >= 0) {
+      token[start[row + 1]++] = (int32_t) i;
+    }
   }
 }
 
@@ -106,7 +123,7 @@ static void embedding_dw_run(const ts_kernel_call *call) {
   ts_sink dw = ts_sink_of(call, 0);
   int64_t rows = call->node->attr.embedding.rows, columns = ts_call_columns(call, 0);
   int32_t *start = call->workspace, *token = start + rows + 2;
-  sort_tokens(start, token, call->in[1], ts_shape_count(&ts_call_in(call, 1)->shape), rows);
+  sort_tokens(call, start, token, rows);
   bool untouched_stay = dw.prior == dw.data && dw.beta == 1.0f;
   /* Short tiles share the work of a frequent id among threads. */
   const int64_t width = TS_TILE / 4;
