@@ -299,6 +299,50 @@ static void accumulate_launch(const ts_kernel_call *call) {
   }
 }
 
+/* ---- bias: a warp a row, W columns a lane ---- */
+
+template <typename T, int W>
+__global__ void __launch_bounds__(THREADS)
+    add_bias(T *y, const T *x, const T *__restrict__ b, ts_prior<T> prior, int64_t rows, int columns) {
+  int64_t row = (int64_t) blockIdx.x * (THREADS / TS_WARP) + threadIdx.x / TS_WARP;
+  float beta = ts_prior_beta(prior);
+  if (row >= rows) {
+    return;
+  }
+#pragma unroll 2
+  for (int c = (int) (threadIdx.x % TS_WARP) * W; c < columns; c += TS_WARP * W) {
+    float value[W], more[W];
+    ts_load<W>(value, x + row * columns + c);
+    ts_load<W>(more, b + c);
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      value[i] += more[i];
+    }
+    ts_add_prior<W>(value, prior, beta, row * columns + c);
+    ts_store<W>(y + row * columns + c, value);
+  }
+}
+
+template <typename T, int W> static void launch_bias_of(const ts_kernel_call *call, ts_prior<T> prior) {
+  int64_t rows = ts_shape_rows(&ts_call_in(call, 0)->shape);
+  ts_launch(add_bias<T, W>, ts_blocks(rows, THREADS / TS_WARP), THREADS, 0, ts_call_stream(call), (T *) call->out[0],
+            (const T *) call->in[0], (const T *) call->in[1], prior, rows, (int) ts_columns_of(ts_call_in(call, 0)));
+}
+
+template <typename T> static void launch_bias(const ts_kernel_call *call) {
+  ts_prior<T> prior = ts_call_prior<T>(call, 0);
+  const void *all[] = {call->in[0], call->in[1], call->out[0], prior.data};
+  if (ts_is_wide<T>(ts_columns_of(ts_call_in(call, 0)), all, 4)) {
+    launch_bias_of<T, ts_lanes<T>>(call, prior);
+  } else {
+    launch_bias_of<T, 1>(call, prior);
+  }
+}
+
+static void bias_launch(const ts_kernel_call *call) {
+  TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, launch_bias, call);
+}
+
 /* ---- dropout: the key once a thread, the words of four elements at a time ---- */
 
 struct dropout_attr {
@@ -383,6 +427,7 @@ const ts_kernel *ts_cuda_pointwise(ts_op op) {
     ts_kernel row;
   } rows[] = {
       {TS_OP_ADD, {NULL, run_body<add_body>, NULL}},
+      {TS_OP_BIAS, {NULL, bias_launch, NULL}},
       {TS_OP_SCALE, {NULL, scale_launch, NULL}},
       {TS_OP_ACTIVATION, {NULL, run_kind<activation_body>, NULL}},
       {TS_OP_ACTIVATION_DX, {NULL, run_kind<activation_dx_body>, NULL}},

@@ -67,6 +67,7 @@ static const double frequency[] = {1, 0.1};
 static const cut_case cases[] = {
     {TS_OP_ADD, "", {X, X}, {X}, {{0}}, "01c", "2*xC"},
     {TS_OP_ADD, "of two dimensions", {F(6, 8), F(6, 8)}, {F(6, 8)}, {{0}}, "0c", "1"},
+    {TS_OP_BIAS, "", {X, F(8)}, {X}, {{0}}, "01c", "2"},
     {TS_OP_CAST, "", {X}, {X}, {.cast = {TS_F32}}, "01c", "2"},
     {TS_OP_ACCUMULATE, "", {X, X, F(1)}, {X}, {{0}}, "01c", ""},
     {TS_OP_SCALE, "", {X}, {X}, {.scale = {0.5f, 0}}, "01c", ""},

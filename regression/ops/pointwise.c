@@ -19,6 +19,18 @@ static void add(run_case *c) {
   }
 }
 
+static void build_bias(run_case *c, int variant, ts_dtype dtype) {
+  ts_shape shape = ops_shape(variant);
+  build_same(c, variant, dtype, 1, 1);
+  ops_input(c, 1, dtype, TS_SHAPE(shape.d[2]), 2.0);
+}
+
+static void bias(run_case *c) {
+  for (int64_t i = 0; i < ops_count(c, 0); ++i) {
+    ops_out(c, 0)[i] = ops_in(c, 0)[i] + ops_in(c, 1)[i % ops_columns(c, 0)];
+  }
+}
+
 static void copy(run_case *c) {
   for (int64_t i = 0; i < ops_count(c, 0); ++i) {
     ops_out(c, 0)[i] = ops_in(c, 0)[i];
@@ -184,6 +196,7 @@ static void dropout(run_case *c) {
  * 1. */
 const op_row ops_pointwise[] = {
     {TS_OP_ADD, OPS_SHAPES, build_2_1, add, 2},
+    {TS_OP_BIAS, OPS_SHAPES, build_bias, bias, 2},
     {TS_OP_SCALE, 2 * OPS_SHAPES, build_scale, scale, 4},
     {TS_OP_CAST, OPS_SHAPES, build_cast, copy, 0},
     {TS_OP_ACCUMULATE, OPS_SHAPES + 3, build_accumulate, accumulate, 2},

@@ -56,6 +56,12 @@ static void build_add(gradient_case *c, int variant) {
   ts_build_add(ts_graph_site(c->graph), "node", a, variant == 0 ? numbers(c, "b", activations()) : a);
 }
 
+static void build_bias(gradient_case *c, int variant) {
+  (void) variant;
+  ts_tid in[] = {numbers(c, "x", activations()), numbers(c, "b", TS_SHAPE(8))};
+  ts_build(ts_graph_site(c->graph), TS_OP_BIAS, "node", 2, in);
+}
+
 static void build_cast(gradient_case *c, int variant) {
   (void) variant;
   ts_build_cast(ts_graph_site(c->graph), "node", numbers(c, "x", activations()), TS_BF16);
@@ -190,6 +196,7 @@ static const struct gradient_row {
 } rows[] = {
     {TS_OP_VIEW, 1, build_view},
     {TS_OP_ADD, 2, build_add},
+    {TS_OP_BIAS, 1, build_bias},
     {TS_OP_CAST, 1, build_cast},
     {TS_OP_SCALE, 1, build_scale},
     {TS_OP_ACTIVATION, TS_N_ACTIVATIONS, build_activation},

@@ -73,6 +73,7 @@ static const op_case cases[] = {
     {TS_OP_VIEW, "", 1, 1, {NORMAL(6, 8)}, {NORMAL(2, 4)}, {.view = {40, TS_SHAPE(2, 4)}}, ALL, ALL, 0, 0},
     {TS_OP_PACK, "", 2, 1, {NORMAL(5), NORMAL(3)}, {NORMAL(8)}, {.pack = {pack_offset, 8}}, 0, 0, ALL, 0},
     {TS_OP_ADD, "", 2, 1, {X, X}, {X}, {{0}}, 0, 0, 0, 48},
+    {TS_OP_BIAS, "", 2, 1, {X, NORMAL(8)}, {X}, {{0}}, 0, 0, 0, 48},
     {TS_OP_CAST, "", 1, 1, {X}, {NARROW(2, 3, 8)}, {.cast = {TS_BF16}}, ALL, ALL, ALL, 0},
     {TS_OP_ACCUMULATE, "", 3, 1, {X, X, NORMAL(1)}, {X}, {{0}}, 0, 0, 0, 48},
     {TS_OP_SCALE, "", 1, 1, {X}, {X}, {.scale = {0.5f, 30.0f}}, ALL, ALL, ALL, 48},

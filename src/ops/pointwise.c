@@ -45,6 +45,31 @@ void ts_gradient_add(ts_gradients *gradients, const ts_node *node) {
   }
 }
 
+const char *ts_shape_bias(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 0);
+  TS_RULE(ts_rule_is(g, node, 1, x->dtype, TS_SHAPE(ts_shape_last(&x->shape))), "b is [C] of x's dtype");
+  return same(g, node, 1, dtype, shape);
+}
+
+const char *ts_index_bias(const ts_node *node) {
+  (void) node;
+  return "*c,c->*c";
+}
+
+void ts_gradient_bias(ts_gradients *gradients, const ts_node *node) {
+  ts_tid dy = ts_gradients_of(gradients, node->out[0]);
+  if (ts_gradients_wanted(gradients, node->in[0])) {
+    ts_gradients_add(gradients, node->in[0], dy);
+  }
+  if (ts_gradients_wanted(gradients, node->in[1])) {
+    char *name = ts_format("%s.db", node->name);
+    ts_site at = ts_gradients_site(gradients, node->in[1]);
+    ts_gradients_add(gradients, node->in[1],
+                     ts_build_sum_rows(at, name, dy, ts_gradients_dtype(gradients, node->in[1])));
+    ts_free(name);
+  }
+}
+
 const char *ts_shape_cast(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   dtype[0] = node->attr.cast.dtype;
   shape[0] = ts_rule_in(g, node, 0)->shape;

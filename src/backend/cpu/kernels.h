@@ -9,6 +9,7 @@
 /** X (ENUM, name) */
 #define TS_CPU_KERNELS(X)               \
   X(ADD, add)                           \
+  X(BIAS, bias)                         \
   X(SCALE, scale)                       \
   X(CAST, cast)                         \
   X(ACCUMULATE, accumulate)             \

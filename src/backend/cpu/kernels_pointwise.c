@@ -55,6 +55,23 @@ static void add_run(const ts_kernel_call *call) {
 }
 TS_CPU_KERNEL(add) = {.run = add_run};
 
+static void bias_run(const ts_kernel_call *call) {
+  ts_source x = ts_source_of(call, 0), b = ts_source_of(call, 1);
+  ts_sink y = ts_sink_of(call, 0);
+  int64_t columns = ts_call_columns(call, 0), rows = ts_shape_rows(&ts_call_in(call, 0)->shape);
+#pragma omp parallel for num_threads(ts_call_threads(call, rows)) schedule(static)
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t c = 0; c < columns; c += STEP) {
+      int64_t n = ts_min(STEP, columns - c), at = row * columns + c;
+      float buffer[3][STEP] __attribute__((aligned(64)));
+      float *to = ts_sink_open(&y, at, buffer[2]);
+      add_tile(&to, (const float *[]){ts_source_read(&x, at, n, buffer[0]), ts_source_read(&b, c, n, buffer[1])}, n);
+      ts_sink_write(&y, at, n, to);
+    }
+  }
+}
+TS_CPU_KERNEL(bias) = {.run = bias_run};
+
 /* ---- activations: act (x) and *slope = act' (x), a function for each kind ---- */
 
 TS_INLINE float gelu_tanh(float x, float *slope) {
