@@ -15,7 +15,7 @@ enum { CHUNK = 128, TILE = 128 /* threads of a tile of columns */, AHEAD = 8 /* 
 
 /* ---- moving rows ---- */
 
-/* Units of 16, 4 or 2 bytes.  Row r of `to` is row r of `from`, or row index[r] - first more, zeros where that is not
+/* Units of 16, 4, 2 or 1 bytes.  Row r of `to` is row r of `from`, or row index[r] - first more, zeros where that is not
  * in [0, indexed); strides in units. */
 struct row_copy {
   void *to;
@@ -61,15 +61,17 @@ template <typename Unit> static void launch_copy(row_copy c, cudaStream_t stream
   ts_launch(copy_rows<Unit>, dim3(ts_blocks(c.rows, ROWS), ts_blocks(c.width, COLUMNS)), THREADS, 0, stream, c);
 }
 
-/* Width and strides in bytes: all of them multiples of 2. */
+/* Width and strides in bytes. */
 static void copy_by_width(const row_copy &c, cudaStream_t stream) {
   int64_t all = (int64_t) c.to | (int64_t) c.from | c.width | c.to_stride | c.from_stride | c.index_stride;
   if (all % 16 == 0) {
     launch_copy<uint4>(c, stream);
   } else if (all % 4 == 0) {
     launch_copy<uint32_t>(c, stream);
-  } else {
+  } else if (all % 2 == 0) {
     launch_copy<uint16_t>(c, stream);
+  } else {
+    launch_copy<uint8_t>(c, stream);
   }
 }
 
@@ -98,6 +100,42 @@ static void concat_launch(const ts_kernel_call *call) {
     copy_by_width({to, call->in[i], NULL, rows, width, whole, width, 0, 0, 0}, ts_call_stream(call));
     to += width;
   }
+}
+
+/* Intervals one after another.  A row of the copy is an interval behind one index of what lies before the dimension; of
+ * a matrix cut by rows a row of it, where that is enough for a warp. */
+static void move_intervals(const ts_kernel_call *call, const ts_tensor *some, bool back) {
+  int dim = call->node->attr.take.dim;
+  int64_t outer = 1, row = (int64_t) ts_dtype_size(some->dtype), done = 0;
+  for (int i = 0; i < some->shape.n; ++i) {
+    outer *= i < dim ? some->shape.d[i] : 1;
+    row *= i > dim ? some->shape.d[i] : 1;
+  }
+  bool by_rows = outer == 1 && row >= 16 * TS_WARP;
+  int64_t whole = by_rows ? row : call->node->attr.take.extent * row, part = by_rows ? row : some->shape.d[dim] * row;
+  for (int i = 0; i < call->node->attr.take.n; ++i) {
+    ts_interval interval = call->node->attr.take.interval[i];
+    int64_t there = interval.begin * row, rows = by_rows ? interval.length : outer;
+    char *to = (char *) call->out[0] + (back ? there : done);
+    const char *from = (const char *) call->in[0] + (back ? done : there);
+    copy_by_width({to, from, NULL, rows, by_rows ? row : interval.length * row, back ? whole : part,
+                   back ? part : whole, 0, 0, 0},
+                  ts_call_stream(call));
+    done += interval.length * row;
+  }
+}
+
+static void take_launch(const ts_kernel_call *call) {
+  move_intervals(call, ts_call_out(call, 0), false);
+}
+
+static void place_launch(const ts_kernel_call *call) {
+  const ts_tensor *x = ts_call_in(call, 0), *y = ts_call_out(call, 0);
+  size_t bytes = (size_t) ts_shape_count(&y->shape) * ts_dtype_size(y->dtype);
+  if (bytes > 0 && x->shape.d[call->node->attr.take.dim] < call->node->attr.take.extent) {
+    TS_CUDA(cudaMemsetAsync(call->out[0], 0, bytes, ts_call_stream(call)));
+  }
+  move_intervals(call, x, true);
 }
 
 static void embedding_launch(const ts_kernel_call *call) {
@@ -339,6 +377,8 @@ const ts_kernel *ts_cuda_lookup(ts_op op) {
   } rows[] = {
       {TS_OP_SPLIT, {NULL, split_launch, NULL}},
       {TS_OP_CONCAT, {NULL, concat_launch, NULL}},
+      {TS_OP_TAKE, {NULL, take_launch, NULL}},
+      {TS_OP_PLACE, {NULL, place_launch, NULL}},
       {TS_OP_EMBEDDING, {NULL, embedding_launch, NULL}},
       {TS_OP_PICK, {NULL, pick_launch, NULL}},
       {TS_OP_EMBEDDING_DW, {embedding_dw_set_up, embedding_dw_launch, NULL}},

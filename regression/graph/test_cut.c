@@ -58,6 +58,7 @@ enum { IDS = 3 }; /* what integers are below: rows of tables, documents */
 #define RANDOM I(4, 3), L(1), L(4)
 
 static const int64_t part_size[] = {3, 5};
+static const ts_interval intervals[] = {{5, 3}, {0, 2}};
 static const double frequency[] = {1, 0.1};
 #define TURNS(width, times)                                                             \
   {                                                                                     \
@@ -99,6 +100,9 @@ static const cut_case cases[] = {
     {TS_OP_SPLIT, "by groups", {F(2, 3, 32)}, {F(2, 3, 12), F(2, 3, 20)}, {.split = {4, part_size}}, "01g", "2c"},
     {TS_OP_CONCAT, "", {F(4, 3, 3), F(4, 3, 5)}, {X}, {.concat = {1}}, "01", "2c"},
     {TS_OP_CONCAT, "by groups", {F(2, 3, 12), F(2, 3, 20)}, {F(2, 3, 32)}, {.concat = {4}}, "01g", "2c"},
+    {TS_OP_TAKE, "", {X}, {F(4, 3, 5)}, {.take = {2, 8, 2, intervals}}, "01", "23c"},
+    {TS_OP_TAKE, "of rows", {F(8, 6)}, {F(5, 6)}, {.take = {0, 8, 2, intervals}}, "1", "0"},
+    {TS_OP_PLACE, "", {F(4, 5, 3)}, {F(4, 9, 3)}, {.take = {1, 9, 2, intervals}}, "02", "1"},
     {TS_OP_LAYERNORM, "", {X, F(8), F(8)}, {X, F(4, 3), F(4, 3)}, {.norm = {.eps = 1e-5f}}, "01", "Cc"},
     {TS_OP_LAYERNORM_DX, "", {X, X, F(8), F(4, 3), F(4, 3)}, {X}, {{0}}, "01", "C"},
     {TS_OP_LAYERNORM_DW, "", {X, X, F(4, 3), F(4, 3)}, {F(8), F(8)}, {.norm = {.dtype = TS_F32}}, "01", "C"},

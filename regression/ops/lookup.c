@@ -77,6 +77,78 @@ static void concat(run_case *c) {
   }
 }
 
+/* {extent along the dimension, n of the intervals that are {begin, length}} of tensors of three dimensions and one more:
+ * all; some in an order of their own, of odd sizes and of whole vectors; none of something. */
+static const struct taken {
+  ts_shape whole;
+  int dim, n;
+  ts_interval interval[3];
+} take_variants[] = {
+    {{3, {3, 5, 7}}, 1, 1, {{0, 5}}},
+    {{3, {3, 50, 7}}, 1, 3, {{40, 9}, {0, 1}, {7, 20}}},
+    {{3, {2, 3, 96}}, 2, 2, {{64, 16}, {0, 32}}},
+    {{3, {2, 3, 97}}, 2, 3, {{80, 17}, {1, 1}, {3, 2}}},
+    {{2, {700, 24}}, 0, 2, {{300, 400}, {0, 11}}},
+    {{1, {1900}}, 0, 2, {{1000, 900}, {1, 501}}},
+    {{4, {2, 3, 4, 5}}, 2, 1, {{2, 1}}},
+    {{2, {6, 4}}, 0, 2, {{2, 0}, {5, 1}}},
+    {{2, {6, 4}}, 1, 0, {{0, 0}}},
+};
+enum { TAKES = sizeof take_variants / sizeof *take_variants, TAKE_TYPES = 2 };
+
+/* One side and the other.  Labels and samples are taken, too. */
+static ts_shape take_shape(const struct taken *v) {
+  ts_shape some = v->whole;
+  some.d[v->dim] = 0;
+  for (int i = 0; i < v->n; ++i) {
+    some.d[v->dim] += v->interval[i].length;
+  }
+  return some;
+}
+
+static void build_take(run_case *c, int variant, ts_dtype dtype) {
+  const struct taken *v = &take_variants[variant % TAKES];
+  bool back = c->op == TS_OP_PLACE;
+  ts_dtype type = variant < TAKES ? dtype : dtype == TS_F32 ? TS_I32 : TS_I64;
+  ops_input(c, 0, type, back ? take_shape(v) : v->whole, 100.0);
+  c->attr.take.dim = v->dim;
+  c->attr.take.extent = v->whole.d[v->dim];
+  c->attr.take.n = v->n;
+  c->attr.take.interval = v->interval;
+  ops_output(c, type, back ? v->whole : take_shape(v));
+}
+
+/* Element `index` of what is taken, in the whole. */
+static int64_t taken_from(const run_case *c, int64_t index) {
+  const ts_interval *interval = c->attr.take.interval;
+  for (; index >= interval->length; ++interval) {
+    index -= interval->length;
+  }
+  return interval->begin + index;
+}
+
+/* Both directions: element i of `some` is one of `whole`. */
+static void take_elements(run_case *c, const run_tensor *some, bool back) {
+  int64_t inner = 1, taken = some->shape.d[c->attr.take.dim];
+  for (int i = c->attr.take.dim + 1; i < some->shape.n; ++i) {
+    inner *= some->shape.d[i];
+  }
+  for (int64_t i = 0; i < run_count(some); ++i) {
+    int64_t outer = i / inner / taken, index = taken_from(c, i / inner % taken);
+    int64_t at = (outer * c->attr.take.extent + index) * inner + i % inner;
+    run_set(&c->out[0], back ? at : i, run_get(&c->in[0], back ? i : at));
+  }
+}
+
+static void take(run_case *c) {
+  take_elements(c, &c->out[0], false);
+}
+
+static void place(run_case *c) {
+  memset(c->out[0].data, 0, (size_t) run_count(&c->out[0]) * sizeof(double));
+  take_elements(c, &c->in[0], true);
+}
+
 /* Few rows, so that ids repeat, and rows that no id names. */
 enum { VOCABULARY = 37 };
 
@@ -180,6 +252,8 @@ static void pick(run_case *c) {
 const op_row ops_lookup[] = {
     {TS_OP_SPLIT, OPS_SHAPES + 2, build_split, split, 0},
     {TS_OP_CONCAT, CONCAT_VARIANTS, build_concat, concat, 0},
+    {TS_OP_TAKE, TAKE_TYPES *TAKES, build_take, take, 0},
+    {TS_OP_PLACE, TAKES, build_take, place, 0},
     {TS_OP_EMBEDDING, TABLES, build_embedding, embedding, 0},
     {TS_OP_EMBEDDING_DW, LONG_TABLE + 3, build_embedding_dw, embedding_dw, 23},
     {TS_OP_PICK, OPS_SHAPES, build_pick, pick, 0},

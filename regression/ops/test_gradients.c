@@ -106,6 +106,19 @@ static void build_concat(gradient_case *c, int variant) {
   ts_build_concat(ts_graph_site(c->graph), "node", groups, 3, in);
 }
 
+/* Along the first dimension and the last, and back. */
+static const ts_interval intervals[] = {{4, 2}, {0, 3}};
+
+static void build_take(gradient_case *c, int variant) {
+  ts_tid x = numbers(c, "x", variant == 0 ? TS_SHAPE(7, 4) : TS_SHAPE(2, 3, 7));
+  ts_build_take(ts_graph_site(c->graph), "node", x, variant == 0 ? 0 : 2, 2, intervals);
+}
+
+static void build_place(gradient_case *c, int variant) {
+  ts_tid x = numbers(c, "x", variant == 0 ? TS_SHAPE(5, 4) : TS_SHAPE(2, 3, 5));
+  ts_build_place(ts_graph_site(c->graph), "node", x, variant == 0 ? 0 : 2, 7, 2, intervals);
+}
+
 /* Bits: transposed b, a bias, more leading dimensions.  (Products with a transposed a are made by gradients only.) */
 static void build_matmul(gradient_case *c, int variant) {
   bool turned = variant & 1, biased = variant & 2;
@@ -204,6 +217,8 @@ static const struct gradient_row {
     {TS_OP_DROPOUT, 2, build_dropout},
     {TS_OP_SPLIT, 2, build_split},
     {TS_OP_CONCAT, 2, build_concat},
+    {TS_OP_TAKE, 2, build_take},
+    {TS_OP_PLACE, 2, build_place},
     {TS_OP_MATMUL, 8, build_matmul},
     {TS_OP_EMBEDDING, 2, build_embedding},
     {TS_OP_LAYERNORM, 1, build_layernorm},

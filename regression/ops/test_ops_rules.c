@@ -45,6 +45,7 @@ typedef struct op_case {
 
 static int64_t pack_offset[] = {0, 5}, split_size[] = {3, 5}, cuts[] = {0, 5, 8};
 static double frequency[] = {1, 0.01};
+static ts_interval intervals[] = {{5, 3}, {0, 2}};
 static ts_range range[] = {{0, 5, 0, 1}, {8, 12, 0, 1}};
 static ts_piece piece[] = {{0, cuts, 0, 5}};
 
@@ -107,6 +108,9 @@ static const op_case cases[] = {
      0},
     {TS_OP_CONCAT, "", 2, 1, {NORMAL(2, 3, 3), NORMAL(2, 3, 5)}, {X}, {.concat = {1}}, 0, ALL, ALL, 0},
     {TS_OP_CONCAT, "by groups", 2, 1, {NORMAL(2, 3, 2), NORMAL(2, 3, 6)}, {X}, {.concat = {2}}, 0, 0, 0, 0},
+    {TS_OP_TAKE, "", 1, 1, {INTS(8, 3)}, {INTS(5, 3)}, {.take = {0, 8, 2, intervals}}, ALL, ALL, ALL, 0},
+    {TS_OP_TAKE, "along the last", 1, 1, {X}, {NORMAL(2, 3, 5)}, {.take = {2, 8, 2, intervals}}, ALL, 0, 0, 0},
+    {TS_OP_PLACE, "", 1, 1, {NORMAL(2, 3, 5)}, {NORMAL(2, 3, 9)}, {.take = {2, 9, 2, intervals}}, 0, 0, 0, 0},
     {TS_OP_MATMUL,
      "a b + bias",
      3,
@@ -471,6 +475,7 @@ static void test_in_graph(const op_case *c) {
 
 /* What spoiling one extent does not reach. */
 static int64_t outside[] = {0, 6}, negative[] = {-1, 5}, short_sum[] = {3, 4};
+static ts_interval crossing[] = {{2, 3}, {0, 3}}, leaving[] = {{6, 3}}, before[] = {{-1, 2}}, huge[] = {{1, INT64_MAX}};
 static ts_range overlap[] = {{0, 5, 0, 1}, {4, 2, 0, 1}}, beyond[] = {{16, 5, 0, 1}};
 static ts_piece no_input[] = {{1, cuts, 0, 5}}, backwards[] = {{0, cuts, 5, 4}};
 static const op_case bad[] = {
@@ -521,6 +526,12 @@ static const op_case bad[] = {
     {TS_OP_SPLIT, "no groups", 1, 2, {NORMAL(2, 3, 0)}, {X, X}, {.split = {0, split_size}}, 0, 0, 0, 0},
     {TS_OP_CONCAT, "part of a group", 2, 1, {NORMAL(2, 3, 2), NORMAL(2, 3, 3)}, {X}, {.concat = {2}}, 0, 0, 0, 0},
     {TS_OP_CONCAT, "no groups", 2, 1, {X, X}, {X}, {.concat = {0}}, 0, 0, 0, 0},
+    {TS_OP_TAKE, "intervals that overlap", 1, 1, {X}, {X}, {.take = {2, 8, 2, crossing}}, 0, 0, 0, 0},
+    {TS_OP_TAKE, "an interval that leaves", 1, 1, {X}, {X}, {.take = {2, 8, 1, leaving}}, 0, 0, 0, 0},
+    {TS_OP_TAKE, "an interval before the first", 1, 1, {X}, {X}, {.take = {2, 8, 1, before}}, 0, 0, 0, 0},
+    {TS_OP_TAKE, "an interval without end", 1, 1, {X}, {X}, {.take = {2, 8, 1, huge}}, 0, 0, 0, 0},
+    {TS_OP_TAKE, "no such dimension", 1, 1, {X}, {X}, {.take = {3, 8, 2, intervals}}, 0, 0, 0, 0},
+    {TS_OP_PLACE, "no such dimension", 1, 1, {X}, {X}, {.take = {-1, 8, 2, intervals}}, 0, 0, 0, 0},
     {TS_OP_EMBEDDING,
      "a row before the first",
      2,

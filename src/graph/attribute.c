@@ -36,6 +36,10 @@ static int count_pairs(const ts_node *node) {
   return node->attr.rope.rotated / 2;
 }
 
+static int count_intervals(const ts_node *node) {
+  return node->attr.take.n;
+}
+
 static int count_segments(const ts_node *node) {
   return node->attr.segments.n;
 }
@@ -102,6 +106,14 @@ static void print_split(const ts_attr *a, ts_text *to) {
 
 static void print_concat(const ts_attr *a, ts_text *to) {
   add_groups(a->concat.groups, to);
+}
+
+static void print_take(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {dim %d of %lld", a->take.dim, (long long) a->take.extent);
+  for (int i = 0; i < a->take.n && i < 3; ++i) {
+    ts_text_add(to, ", %lld from %lld", (long long) a->take.interval[i].length, (long long) a->take.interval[i].begin);
+  }
+  ts_text_add(to, a->take.n > 3 ? ", ...}" : "}");
 }
 
 static void print_rope(const ts_attr *a, ts_text *to) {
@@ -212,6 +224,11 @@ const ts_attribute ts_attribute_split = {
     {MEMBER(split.groups)}, ARRAY(split.size, count_outputs), NO_DTYPE, .print = print_split};
 
 const ts_attribute ts_attribute_concat = {{MEMBER(concat.groups)}, NO_ARRAY, NO_DTYPE, .print = print_concat};
+
+const ts_attribute ts_attribute_take = {{MEMBER(take.dim), MEMBER(take.extent), MEMBER(take.n)},
+                                        ARRAY(take.interval, count_intervals),
+                                        NO_DTYPE,
+                                        .print = print_take};
 
 const ts_attribute ts_attribute_rope = {
     {MEMBER(rope.head_dim), MEMBER(rope.rotated), MEMBER(rope.inverse), MEMBER(rope.factor)},

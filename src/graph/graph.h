@@ -190,6 +190,12 @@ typedef union ts_attr {
     int64_t groups;
   } concat;
   struct {
+    int dim;
+    int64_t extent; /**< Of the whole along dim. */
+    int n;
+    const ts_interval *interval; /**< Of these indices along dim; disjoint, in any order. */
+  } take;
+  struct {
     int head_dim, rotated; /**< Elements of a head, and the first of them that turn: even. */
     bool inverse;
     const double *frequency; /**< [rotated / 2], radians from one position to the next. */

@@ -1,4 +1,4 @@
-/* view, pack, split, concat, pick: where elements lie. */
+/* view, pack, split, concat, take, place, pick: where elements lie. */
 #include "base/memory.h"
 #include "graph/cut.h"
 #include "ops/build.h"
@@ -154,6 +154,92 @@ void ts_gradient_concat(ts_gradients *gradients, const ts_node *node) {
   }
   ts_free(name);
   ts_free(size);
+}
+
+/* ---- some indices along a dimension ---- */
+
+/* Whether an interval is inside the whole and touches none before it. */
+static bool interval_fits(const ts_node *node, int i) {
+  const ts_interval *list = node->attr.take.interval, *mine = &list[i];
+  bool fits = mine->begin >= 0 && mine->length >= 0 && mine->begin <= node->attr.take.extent - mine->length;
+  for (int k = 0; k < i && fits; ++k) {
+    fits = list[k].begin + list[k].length <= mine->begin || mine->begin + mine->length <= list[k].begin;
+  }
+  return fits;
+}
+
+/* \a taken: elements along the dimension in all intervals. */
+static const char *check_take(const ts_graph *g, const ts_node *node, int64_t *taken) {
+  *taken = 0;
+  TS_RULE(node->attr.take.dim >= 0 && node->attr.take.dim < ts_rule_in(g, node, 0)->shape.n,
+          "there is no such dimension");
+  for (int i = 0; i < node->attr.take.n; ++i) {
+    TS_RULE(interval_fits(node, i), "intervals are disjoint, inside the extent");
+    *taken += node->attr.take.interval[i].length;
+  }
+  return NULL;
+}
+
+/* x with \a from elements along the dimension becomes y with \a to. */
+static const char *change_extent(const ts_graph *g, const ts_node *node, int64_t from, int64_t to, ts_dtype *dtype,
+                                 ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 0);
+  TS_RULE(x->shape.d[node->attr.take.dim] == from, "x has the extent that is said along the dimension");
+  dtype[0] = x->dtype;
+  shape[0] = x->shape;
+  shape[0].d[node->attr.take.dim] = to;
+  return NULL;
+}
+
+const char *ts_shape_take(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  int64_t taken;
+  const char *why = check_take(g, node, &taken);
+  return why == NULL ? change_extent(g, node, node->attr.take.extent, taken, dtype, shape) : why;
+}
+
+const char *ts_shape_place(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  int64_t taken;
+  const char *why = check_take(g, node, &taken);
+  TS_RULE(ts_dtype_is_float(ts_rule_in(g, node, 0)->dtype), "x is of a float type");
+  return why == NULL ? change_extent(g, node, taken, node->attr.take.extent, dtype, shape) : why;
+}
+
+const char *ts_index_take(const ts_node *node) {
+  (void) node;
+  return "";
+}
+
+const char *ts_index_place(const ts_node *node) {
+  (void) node;
+  return "";
+}
+
+bool ts_cut_take(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
+  const ts_shape *shape = &ts_rule_in(g, node, 0)->shape;
+  int dim = index - '0';
+  if (dim < 0 || dim >= shape->n || dim == node->attr.take.dim) {
+    return false;
+  }
+  *cut = (ts_cut){.units = shape->d[dim], .parts = 1, .in = {{dim, 1, 1}}, .out = {{dim, 1, 1}}};
+  return true;
+}
+
+/* Each is the other's gradient. */
+static void gradient_inverse(ts_gradients *gradients, const ts_node *node, ts_op inverse) {
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
+  const ts_tid dy = ts_gradients_of(gradients, node->out[0]);
+  ts_gradients_add(gradients, node->in[0],
+                   ts_graph_add(at, &(ts_node){.op = inverse, .name = name, .n_in = 1, .in = &dy, .attr = node->attr}));
+  ts_free(name);
+}
+
+void ts_gradient_take(ts_gradients *gradients, const ts_node *node) {
+  gradient_inverse(gradients, node, TS_OP_PLACE);
+}
+
+void ts_gradient_place(ts_gradients *gradients, const ts_node *node) {
+  gradient_inverse(gradients, node, TS_OP_TAKE);
 }
 
 const char *ts_shape_pick(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {

@@ -20,6 +20,8 @@
   X(DROPOUT, dropout)                   \
   X(SPLIT, split)                       \
   X(CONCAT, concat)                     \
+  X(TAKE, take)                         \
+  X(PLACE, place)                       \
   X(SUM_ROWS, sum_rows)                 \
   X(EMBEDDING, embedding)               \
   X(EMBEDDING_DW, embedding_dw)         \

@@ -40,6 +40,64 @@ static void concat_run(const ts_kernel_call *call) {
 }
 TS_CPU_KERNEL(concat) = {.run = concat_run};
 
+/* Rows are what lies behind the dimension: `outer` times `extent` in the whole, `outer` times `taken` in what is taken. */
+typedef struct takes {
+  const ts_node *node;
+  int64_t outer, extent, taken;
+  size_t row;
+} takes;
+
+static takes takes_of(const ts_kernel_call *call, const ts_tensor *some) {
+  takes t = {call->node, 1, call->node->attr.take.extent, some->shape.d[call->node->attr.take.dim],
+             ts_dtype_size(some->dtype)};
+  for (int i = 0; i < some->shape.n; ++i) {
+    t.outer *= i < t.node->attr.take.dim ? some->shape.d[i] : 1;
+    t.row *= i > t.node->attr.take.dim ? (size_t) some->shape.d[i] : 1;
+  }
+  return t;
+}
+
+/* Move rows [first, last) of what is taken, a run of neighbours at a time: from the whole, or with `back` into it. */
+static void move_rows(const takes *t, char *whole, char *some, bool back, int64_t first, int64_t last) {
+  for (int64_t at = first, run; at < last; at += run) {
+    const ts_interval *interval = t->node->attr.take.interval;
+    int64_t skip = at % t->taken;
+    for (; skip >= interval->length; ++interval) {
+      skip -= interval->length;
+    }
+    run = ts_min(interval->length - skip, last - at);
+    char *there = whole + (size_t) (at / t->taken * t->extent + interval->begin + skip) * t->row;
+    char *here = some + (size_t) at * t->row;
+    memcpy(back ? there : here, back ? here : there, (size_t) run * t->row);
+  }
+}
+
+static void move_all(const ts_kernel_call *call, const takes *t, void *whole, void *some, bool back) {
+  int64_t rows = t->outer * t->taken, threads = ts_call_threads(call, rows);
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t i = 0; i < threads; ++i) {
+    move_rows(t, whole, some, back, rows * i / threads, rows * (i + 1) / threads);
+  }
+}
+
+static void take_run(const ts_kernel_call *call) {
+  takes t = takes_of(call, ts_call_out(call, 0));
+  move_all(call, &t, (void *) call->in[0], call->out[0], false);
+}
+TS_CPU_KERNEL(take) = {.run = take_run};
+
+static void place_run(const ts_kernel_call *call) {
+  takes t = takes_of(call, ts_call_in(call, 0));
+  int64_t rows = t.taken < t.extent ? t.outer * t.extent : 0, threads = ts_call_threads(call, rows);
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t i = 0; i < threads; ++i) {
+    int64_t first = rows * i / threads, last = rows * (i + 1) / threads;
+    memset((char *) call->out[0] + (size_t) first * t.row, 0, (size_t) (last - first) * t.row);
+  }
+  move_all(call, &t, call->out[0], (void *) call->in[0], true);
+}
+TS_CPU_KERNEL(place) = {.run = place_run};
+
 /* The row of a share of the table that an id names, -1 for none. */
 TS_INLINE int64_t row_of(const ts_kernel_call *call, int32_t id, int64_t rows) {
   int64_t row = id - call->node->attr.embedding.first;
