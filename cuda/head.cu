@@ -8,7 +8,10 @@
  *
  * Cost a row: 2 V C operations for the loss, 6 V C with gradients; bytes of logits beside what the products read and
  * write: 4 V for the loss; with gradients 8 V in fp32 and 6 V in bf16 where a row fits into shared memory (V up to
- * 57856), else 12 V and 10 V, because it is read twice. */
+ * 57856), else 12 V and 10 V, because it is read twice.
+ *
+ * Ranks that share the vocabulary measure their logits first (HEAD_STATS); the loss is then what all of them measured,
+ * and the gradients make the logits again, which are read once: 8 V and 6 V, whatever V. */
 #include "cuda/blas.h"
 #include "cuda/kernel.cuh"
 
@@ -197,6 +200,84 @@ __global__ void __launch_bounds__(MOST_THREADS)
   }
 }
 
+/* ---- a row of a share of the vocabulary ---- */
+
+/* The place of a label among the rows of w, -1: it is none of them. */
+static __device__ __forceinline__ int place_of(int32_t label, int64_t first, int vocabulary) {
+  int64_t at = label - first;
+  return label != IGNORED && at >= 0 && at < vocabulary ? (int) at : -1;
+}
+
+/* What all shares measured of a row, [shares][rows][2]: the logarithm of the sum of all exponentials, in order. */
+static __device__ __forceinline__ double shared_lse(const float *shares, int n, int64_t rows, int64_t row) {
+  double max = (double) shares[2 * row], sum = 0;
+  for (int r = 1; r < n; ++r) {
+    double lse = (double) shares[2 * (r * rows + row)];
+    max = lse > max ? lse : max;
+  }
+  for (int r = 0; r < n; ++r) {
+    sum += exp((double) shares[2 * (r * rows + row)] - max);
+  }
+  return max + log(sum);
+}
+
+/* A block a row: its logsumexp, and the logit of its label. */
+template <bool ON>
+__global__ void __launch_bounds__(MOST_THREADS)
+    head_measure(const float *__restrict__ logits, float *__restrict__ stats, const int32_t *__restrict__ label, cap c,
+                 int64_t ld, int vocabulary, int64_t first) {
+  TS_SHARED(float, scratch, MOST_THREADS / TS_WARP);
+  const float *row = logits + blockIdx.x * ld;
+  float max, sum;
+  sum_exponentials<false, ON>(row, NULL, vocabulary, c, scratch, &max, &sum);
+  if (threadIdx.x == 0) {
+    int at = place_of(label[blockIdx.x], first, vocabulary);
+    stats[2 * blockIdx.x] = (float) ((double) max + log((double) sum));
+    stats[2 * blockIdx.x + 1] = at < 0 ? 0.0f : c.value<ON>(row[at]);
+  }
+}
+
+/* What ranks share, for a chunk that begins at a row of the batch. */
+struct shared_rows {
+  const float *shares;
+  int n;
+  int64_t rows, row, first;
+};
+
+/* A block a row: its logits replaced by their gradient. */
+template <typename T, bool ON>
+__global__ void __launch_bounds__(MOST_THREADS)
+    head_shared_gradient(float *__restrict__ logits, shared_rows s, const int32_t *__restrict__ label,
+                         const float *__restrict__ seed, cap c, int64_t ld, int vocabulary) {
+  TS_SHARED(float, lse, 1);
+  float *row = logits + blockIdx.x * ld;
+  int32_t mine = label[blockIdx.x];
+  if (mine == IGNORED) {
+    clear_row<T>(row, vocabulary);
+    return;
+  }
+  if (threadIdx.x == 0) {
+    lse[0] = (float) shared_lse(s.shares, s.n, s.rows, s.row + blockIdx.x);
+  }
+  __syncthreads();
+  differentiate<T, ON>(row, vocabulary, place_of(mine, s.first, vocabulary), lse[0], *seed, c);
+}
+
+/* A thread a row: its loss by what all shares measured. */
+static __global__ void __launch_bounds__(TOTAL_THREADS)
+    head_combine(double *__restrict__ loss, const float *__restrict__ shares, int n, int64_t rows,
+                 const int32_t *__restrict__ label) {
+  int64_t row = (int64_t) blockIdx.x * TOTAL_THREADS + threadIdx.x;
+  if (row >= rows) {
+    return;
+  }
+  double logit = 0;
+  for (int r = 0; r < n; ++r) {
+    logit += (double) shares[2 * (r * rows + row) + 1];
+  }
+  loss[row] = label[row] == IGNORED ? 0 : shared_lse(shares, n, rows, row) - logit;
+}
+
 /* One block: thread by thread every TOTAL_THREADS-th row in order, then the threads in order. */
 static __global__ void __launch_bounds__(TOTAL_THREADS)
     head_total(double *__restrict__ loss, double *__restrict__ valid, const double *__restrict__ row_loss,
@@ -231,7 +312,9 @@ struct head {
   ts_blas *first_dw; /* of the first chunk: adds to the op's prior, or to nothing */
   ts_dtype dtype, dw_dtype;
   cap logits_cap;
-  bool loss, gradients; /* which outputs the op has */
+  bool loss, gradients, stats; /* which outputs the op has */
+  int64_t first;               /* row of the whole vocabulary that row 0 is */
+  int shares;                  /* that are given measured; 0: none */
   bool accumulator;     /* dw is summed in fp32 in the workspace and rounded once */
   size_t logits_bytes, loss_bytes, accumulator_bytes;
 };
@@ -253,13 +336,18 @@ static head describe_head(const ts_graph *graph, const ts_node *node) {
   h.vocabulary = w->shape.d[0];
   h.width = w->shape.d[1];
   h.ld = (h.vocabulary + 15) / 16 * 16;
+  int stats = ts_head_stats(node);
+  h.shares = stats < 0 ? 0 : (int) graph->tensor[node->in[stats]].shape.d[0];
+  h.first = node->attr.head.first;
+  h.loss = node->op == TS_OP_HEAD_LOSS || node->op == TS_OP_HEAD_LOSS_TRAIN;
+  h.gradients = node->op == TS_OP_HEAD_LOSS_DX || node->op == TS_OP_HEAD_LOSS_TRAIN;
+  h.stats = node->op == TS_OP_HEAD_STATS;
   h.chunk_rows = rows_of_chunk(h.rows, h.ld);
-  h.n_chunks = h.rows == 0 ? 0 : (h.rows + h.chunk_rows - 1) / h.chunk_rows;
+  bool combines = h.loss && h.shares > 0; /* it needs no logits */
+  h.n_chunks = h.rows == 0 || combines ? 0 : (h.rows + h.chunk_rows - 1) / h.chunk_rows;
   h.dtype = x->dtype;
   float softcap = node->attr.head.softcap;
   h.logits_cap = {node->attr.head.scale, softcap, softcap > 0.0f ? 1.0f / softcap : 0.0f};
-  h.loss = node->op != TS_OP_HEAD_LOSS_DX;
-  h.gradients = node->op != TS_OP_HEAD_LOSS;
   h.dw_dtype = h.gradients ? graph->tensor[node->out[node->n_out - 1]].dtype : TS_F32;
   h.accumulator = h.n_chunks > 0 && h.dw_dtype != TS_F32 && (h.n_chunks > 1 || h.dtype == TS_F32);
   h.logits_bytes = ts_align_up((size_t) (h.chunk_rows * h.ld) * sizeof(float), TS_CUDA_ALIGN);
@@ -332,7 +420,7 @@ static size_t set_up_head(const ts_target *, const ts_graph *graph, const ts_nod
     *kept = h;
     *prepared = kept;
   }
-  return h.n_chunks == 0 ? 0 : TS_BLAS_WORKSPACE + h.logits_bytes + h.loss_bytes + h.accumulator_bytes;
+  return h.loss_bytes + (h.n_chunks == 0 ? 0 : TS_BLAS_WORKSPACE + h.logits_bytes + h.accumulator_bytes);
 }
 
 static void take_down_chunk(chunk *c) {
@@ -356,6 +444,8 @@ struct sweep {
   const char *x;
   const void *w;
   const int32_t *label;
+  const float *shares; /* [shares][rows][2] */
+  float *stats;        /* [rows][2] */
   const float *seed;
   char *dx;
   void *dw; /* where products write: the output or the accumulator */
@@ -375,14 +465,16 @@ static sweep begin_sweep(const ts_kernel_call *call) {
   s.x = (const char *) call->in[0];
   s.w = call->in[1];
   s.label = (const int32_t *) call->in[2];
-  s.products = (char *) call->workspace;
+  s.row_loss = (double *) call->workspace;
+  s.products = (char *) call->workspace + h->loss_bytes;
   s.logits = (float *) (s.products + TS_BLAS_WORKSPACE);
-  s.row_loss = (double *) ((char *) s.logits + h->logits_bytes);
+  s.shares = h->shares > 0 ? (const float *) call->in[ts_head_stats(call->node)] : NULL;
+  s.stats = h->stats ? (float *) call->out[0] : NULL;
   s.stream = ts_call_stream(call);
   if (h->gradients) {
     s.seed = (const float *) call->in[3];
     s.dx = (char *) call->out[last - 1];
-    s.dw = h->accumulator ? (char *) s.row_loss + h->loss_bytes : (char *) call->out[last];
+    s.dw = h->accumulator ? (char *) s.logits + h->logits_bytes : (char *) call->out[last];
     s.prior = call->prior == NULL ? NULL : call->prior[last];
     s.beta = call->beta;
   }
@@ -396,8 +488,24 @@ static int threads_of_logits(const head *h) {
   return h->vocabulary <= 2048 ? 128 : h->vocabulary <= 16384 ? 256 : fits ? MOST_THREADS : 512;
 }
 
+template <typename T, bool ON> static void launch_shared_rows(const sweep *s, int64_t first, int64_t rows) {
+  const head *h = s->h;
+  if (h->stats) {
+    ts_launch(head_measure<ON>, (unsigned) rows, threads_of_logits(h), 0, s->stream, (const float *) s->logits,
+              s->stats + 2 * first, s->label + first, h->logits_cap, h->ld, (int) h->vocabulary, h->first);
+  } else {
+    shared_rows shared = {s->shares, h->shares, h->rows, first, h->first};
+    ts_launch(head_shared_gradient<T, ON>, (unsigned) rows, threads_of_logits(h), 0, s->stream, s->logits, shared,
+              s->label + first, s->seed, h->logits_cap, h->ld, (int) h->vocabulary);
+  }
+}
+
 template <typename T, bool ON> static void launch_rows_of(const sweep *s, int64_t first, int64_t rows) {
   const head *h = s->h;
+  if (h->stats || h->shares > 0) {
+    launch_shared_rows<T, ON>(s, first, rows);
+    return;
+  }
   int64_t bytes = h->ld * (int64_t) sizeof(float);
   bool keeps = h->gradients && bytes <= KEPT_BYTES;
   ts_launch(keeps          ? head_rows<T, true, true, ON>
@@ -440,6 +548,10 @@ static void launch_head(const ts_kernel_call *call) {
     ts_blas_finish(call->out[call->node->n_out - 1], h->dw_dtype, h->accumulator ? (const float *) s.dw : NULL, NULL,
                    TS_F32, s.prior, s.beta, h->vocabulary, h->width, s.stream);
   }
+  if (h->loss && h->shares > 0) {
+    ts_launch(head_combine, ts_blocks(h->rows, TOTAL_THREADS), TOTAL_THREADS, 0, s.stream, s.row_loss, s.shares,
+              h->shares, h->rows, s.label);
+  }
   if (h->loss) {
     ts_launch(head_total, 1, TOTAL_THREADS, 0, s.stream, (double *) call->out[0], (double *) call->out[1],
               (const double *) s.row_loss, s.label, h->rows);
@@ -448,5 +560,7 @@ static void launch_head(const ts_kernel_call *call) {
 
 const ts_kernel *ts_cuda_head(ts_op op) {
   static const ts_kernel row = {set_up_head, launch_head, take_down_head}, none = {};
-  return op == TS_OP_HEAD_LOSS || op == TS_OP_HEAD_LOSS_DX || op == TS_OP_HEAD_LOSS_TRAIN ? &row : &none;
+  bool mine =
+      op == TS_OP_HEAD_LOSS || op == TS_OP_HEAD_LOSS_DX || op == TS_OP_HEAD_STATS || op == TS_OP_HEAD_LOSS_TRAIN;
+  return mine ? &row : &none;
 }

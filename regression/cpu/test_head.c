@@ -1,5 +1,6 @@
 /* HEAD_LOSS, HEAD_LOSS_DX and HEAD_LOSS_TRAIN against fp64: ignored labels, several chunks, priors; the reference
- * against central differences; equal bits on 1, 2 and 3 threads. */
+ * against central differences; equal bits on 1, 2 and 3 threads.  The same of ranks that share the vocabulary, by
+ * HEAD_STATS. */
 #include "regression/backends.h"
 #include "regression/kernel_run.h"
 #include "regression/tap.h"
@@ -124,24 +125,35 @@ static run_tensor tensor_from(ts_dtype dtype, ts_shape shape, const double *from
   return x;
 }
 
+static bool has_loss(ts_op op) {
+  return op == TS_OP_HEAD_LOSS || op == TS_OP_HEAD_LOSS_TRAIN;
+}
+
+static bool has_gradients(ts_op op) {
+  return op == TS_OP_HEAD_LOSS_DX || op == TS_OP_HEAD_LOSS_TRAIN;
+}
+
 static run_case make(const problem *p, const reference *r, ts_op op) {
-  run_case c = {.op = op, .n_in = op == TS_OP_HEAD_LOSS ? 3 : 4, .threads = 1, .beta = &p->beta};
+  run_case c = {.op = op, .n_in = has_gradients(op) ? 4 : 3, .threads = 1, .beta = &p->beta};
   ts_shape x = TS_SHAPE(p->batch, p->length, p->width), w = TS_SHAPE(p->vocabulary, p->width);
   c.in[0] = tensor_from(p->dtype, x, r->x);
   c.in[1] = tensor_from(p->dtype, w, r->w);
   c.in[2] = run_new(TS_I32, TS_SHAPE(p->batch, p->length));
   memcpy(c.in[2].data, r->label, (size_t) rows_of(p) * sizeof *r->label);
-  if (op != TS_OP_HEAD_LOSS) {
+  if (has_gradients(op)) {
     c.in[3] = run_new(TS_F32, TS_SHAPE(1));
     run_set(&c.in[3], 0, seed);
   }
-  if (op != TS_OP_HEAD_LOSS_DX) {
+  if (has_loss(op)) {
     c.out[c.n_out++] = run_new(TS_F64, TS_SHAPE(1));
     c.out[c.n_out++] = run_new(TS_F64, TS_SHAPE(1));
   }
   c.attr.head.scale = p->scale;
   c.attr.head.softcap = p->softcap;
-  if (op != TS_OP_HEAD_LOSS) {
+  if (op == TS_OP_HEAD_STATS) {
+    c.out[c.n_out++] = run_new(TS_F32, TS_SHAPE(p->batch, p->length, 2));
+  }
+  if (has_gradients(op)) {
     c.attr.head.dtype = p->dw_dtype;
     c.out[c.n_out++] = run_new(p->dtype, x);
     c.out[c.n_out++] = run_new(p->dw_dtype, w);
@@ -154,7 +166,7 @@ static bool run_with(const problem *p, run_case *c, const run_tensor *prior, int
     memset(c->out[i].data, 0xff, (size_t) run_count(&c->out[i]) * ts_dtype_size(c->out[i].dtype)); /* NaN */
   }
   int dw = c->n_out - 1;
-  if (c->op != TS_OP_HEAD_LOSS && p->prior != NO_PRIOR) {
+  if (has_gradients(c->op) && p->prior != NO_PRIOR) {
     c->prior[dw] = p->prior == SAME ? c->out[dw].data : prior->data;
     if (p->prior == SAME && p->beta != 0) {
       memcpy(c->out[dw].data, prior->data, (size_t) run_count(prior) * ts_dtype_size(prior->dtype));
@@ -183,11 +195,11 @@ static void check_op(const problem *p, const reference *r, ts_op op, const char 
   run_tensor prior = tensor_from(p->dw_dtype, TS_SHAPE(p->vocabulary, p->width), r->prior);
   bool clean = run_with(p, &c, &prior, 1), equal = true, close = true;
   int at = 0;
-  if (op != TS_OP_HEAD_LOSS_DX) {
+  if (has_loss(op)) {
     double loss = run_get(&c.out[at++], 0), valid = run_get(&c.out[at++], 0);
     close = fabs(loss - r->loss) <= 1e-6 * (fabs(r->loss) + 1) && valid == r->valid;
   }
-  if (op != TS_OP_HEAD_LOSS) {
+  if (has_gradients(op)) {
     double dx = distance(&c.out[at++], r->dx), dw = distance(&c.out[at++], r->dw);
     close = close && dx <= tolerance && dw <= tolerance;
     if (!close) {
@@ -210,11 +222,128 @@ static void check_op(const problem *p, const reference *r, ts_op op, const char 
   run_free(&again);
 }
 
+/* ---- ranks that share the vocabulary ---- */
+
+enum { MOST_SHARES = 3 };
+
+/* Rank r of n has rows [cut (r), cut (r + 1)): 1 of 3, 1 and 2 of 6 with what is left for the last. */
+static int cut(const problem *p, int r, int n) {
+  return r == n ? p->vocabulary : p->vocabulary * r * (r + 1) / (n * (n + 1));
+}
+
+/* What the rank has of the problem: its rows of w, dw and the prior. */
+static problem share_of(const problem *p, int r, int n) {
+  problem mine = *p;
+  mine.vocabulary = cut(p, r + 1, n) - cut(p, r, n);
+  return mine;
+}
+
+static reference rows_from(const problem *p, const reference *r, int first) {
+  reference mine = *r;
+  mine.w += (int64_t) first * p->width;
+  mine.dw += (int64_t) first * p->width;
+  mine.prior += (int64_t) first * p->width;
+  return mine;
+}
+
+/* A call of a rank; \a stats NULL: to measure. */
+static run_case make_share(const problem *p, const reference *r, ts_op op, int rank, int n, const run_tensor *stats) {
+  problem mine = share_of(p, rank, n);
+  reference part = rows_from(p, r, cut(p, rank, n));
+  run_case c = make(&mine, &part, op);
+  c.beta = &p->beta; /* not that of `mine` */
+  c.attr.head.first = cut(p, rank, n);
+  if (stats != NULL) {
+    c.in[c.n_in] = run_new(TS_F32, stats->shape);
+    memcpy(c.in[c.n_in++].data, stats->data, run_bytes(stats));
+  }
+  return c;
+}
+
+/* What all ranks measure, put together; labels of other ranks' rows and ignored ones have no logit. */
+static bool measure(const problem *p, const reference *r, int n, run_tensor *stats) {
+  bool good = true;
+  *stats = run_new(TS_F32, TS_SHAPE(n, p->batch, p->length, 2));
+  for (int rank = 0; rank < n; ++rank) {
+    run_case c = make_share(p, r, TS_OP_HEAD_STATS, rank, n, NULL), again = make_share(p, r, c.op, rank, n, NULL);
+    good = run_with(p, &c, NULL, 1) && run_with(p, &again, NULL, 2 + rank % 2) && good;
+    good = run_same(&again.out[0], c.out[0].data) && good;
+    memcpy((char *) stats->data + (size_t) rank * run_bytes(&c.out[0]), c.out[0].data, run_bytes(&c.out[0]));
+    for (int64_t i = 0; i < rows_of(p); ++i) {
+      bool mine = r->label[i] >= cut(p, rank, n) && r->label[i] < cut(p, rank + 1, n);
+      good = good && (mine || run_get(&c.out[0], 2 * i + 1) == 0);
+    }
+    run_free(&c);
+    run_free(&again);
+  }
+  return good;
+}
+
+/* The loss reads neither x nor w. */
+static bool check_shared_loss(const problem *p, const reference *r, int n, const run_tensor *stats) {
+  run_case c = make_share(p, r, TS_OP_HEAD_LOSS, n - 1, n, stats);
+  memset(c.in[0].data, 0xff, run_bytes(&c.in[0]));
+  memset(c.in[1].data, 0xff, run_bytes(&c.in[1]));
+  bool good = run_with(p, &c, NULL, 1);
+  double loss = run_get(&c.out[0], 0);
+  good = good && fabs(loss - r->loss) <= 1e-6 * (fabs(r->loss) + 1) && run_get(&c.out[1], 0) == r->valid;
+  good = run_with(p, &c, NULL, 3) && run_get(&c.out[0], 0) == loss && good;
+  run_free(&c);
+  return good;
+}
+
+/* A rank's gradients: dx is added to what the ranks before gave. */
+static bool check_shared_gradients(const problem *p, const reference *r, int rank, int n, const run_tensor *stats,
+                                   double *sum, double tolerance) {
+  problem mine = share_of(p, rank, n);
+  reference part = rows_from(p, r, cut(p, rank, n));
+  run_tensor prior = tensor_from(p->dw_dtype, TS_SHAPE(mine.vocabulary, p->width), part.prior);
+  run_case c = make_share(p, r, TS_OP_HEAD_LOSS_DX, rank, n, stats), again = make_share(p, r, c.op, rank, n, stats);
+  bool good = run_with(p, &c, &prior, 1) && run_with(p, &again, &prior, 2);
+  good = good && run_same(&again.out[0], c.out[0].data) && run_same(&again.out[1], c.out[1].data);
+  for (int64_t i = 0; i < run_count(&c.out[0]); ++i) {
+    sum[i] += run_get(&c.out[0], i);
+  }
+  double dw = 0, largest = 1e-6; /* of the whole: a share may have no label and small gradients */
+  for (int64_t i = 0; i < (int64_t) p->vocabulary * p->width; ++i) {
+    largest = fmax(largest, fabs(r->dw[i]));
+  }
+  for (int64_t i = 0; i < run_count(&c.out[1]); ++i) {
+    double difference = fabs(run_get(&c.out[1], i) - part.dw[i]);
+    dw = difference <= dw ? dw : difference;
+  }
+  run_free(&c);
+  run_free(&again);
+  ts_free(prior.data);
+  return good && dw <= tolerance * largest;
+}
+
+/* Tolerances are those of the whole: what is measured is rounded once to 2^-24 of itself, as sums are; but in bf16 each
+ * rank rounds its part of dx, by 2^-9 of the largest, so n of them are allowed n times as much. */
+static void check_shares(const problem *p, const reference *r, int n) {
+  double tolerance = p->dtype == TS_F32 && p->dw_dtype == TS_F32 ? 1e-5 : 0x1p-7;
+  run_tensor stats, dx = run_new(TS_F64, TS_SHAPE(p->batch, p->length, p->width));
+  bool good = measure(p, r, n, &stats), loss = check_shared_loss(p, r, n, &stats);
+  for (int rank = 0; rank < n; ++rank) {
+    good = check_shared_gradients(p, r, rank, n, &stats, dx.data, tolerance) && good;
+  }
+  double worst = distance(&dx, r->dx);
+  tap_ok(good && loss && worst <= (p->dtype == TS_F32 ? 1 : n) * tolerance,
+         "%d shares of %d rows, C %d, V %d, %s, dw %s, scale %g softcap %g: loss %s, dx off by %.1e", n,
+         (int) rows_of(p), p->width, p->vocabulary, ts_dtype_name(p->dtype), ts_dtype_name(p->dw_dtype), p->scale,
+         p->softcap, loss ? "right" : "wrong", worst);
+  ts_free(dx.data);
+  ts_free(stats.data);
+}
+
 static void check(const problem *p) {
   reference r = reference_create(p);
   check_op(p, &r, TS_OP_HEAD_LOSS, "loss");
   check_op(p, &r, TS_OP_HEAD_LOSS_DX, "gradients");
   check_op(p, &r, TS_OP_HEAD_LOSS_TRAIN, "both");
+  for (int n = 1; n <= MOST_SHARES && p->vocabulary >= 2 * MOST_SHARES && p->vocabulary < 10000; ++n) {
+    check_shares(p, &r, n);
+  }
   reference_free(&r);
 }
 

@@ -248,6 +248,7 @@ static void test_attribute_texts(void) {
       {TS_OP_SCALE, {.scale = {1, 30}}, " {by 1, softcap 30}"},
       {TS_OP_HEAD_LOSS, {.head = {TS_F32, 1, 0}}, ""},
       {TS_OP_HEAD_LOSS_DX, {.head = {TS_F32, 0.5f, 30}}, " {scale 0.5} {softcap 30}"},
+      {TS_OP_HEAD_STATS, {.head = {TS_F32, 1, 0, 7}}, " {rows from 7}"},
       {TS_OP_RMSNORM, {.norm = {.eps = 1e-5f}}, ""},
       {TS_OP_RMSNORM_DX, {.norm = {.offset = 1}}, " {offset 1}"},
   };

@@ -286,16 +286,47 @@ static double row_lse(const run_case *c, const double *x) {
   return log(sum);
 }
 
+/* The label of a row among w's rows, -1: none of them. */
+static int64_t own_label(const run_case *c, int64_t row) {
+  int64_t label = ((const int32_t *) c->in[2].data)[row], at = label - c->attr.head.first;
+  return label == ignored || at < 0 || at >= ops_rows(c, 1) ? -1 : at;
+}
+
+/* What the ranks that share the vocabulary measured, input `at`: of all of them, and the logit of the label. */
+static double shared_lse(const run_case *c, int at, int64_t row, double *logit) {
+  double sum = 0;
+  *logit = 0;
+  for (int64_t r = 0; r < c->in[at].shape.d[0]; ++r) {
+    const double *stats = ops_in(c, at) + 2 * (r * ops_rows(c, 0) + row);
+    sum += exp(stats[0]);
+    *logit += stats[1];
+  }
+  return log(sum);
+}
+
+static void head_stats(run_case *c) {
+  double slope;
+  for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
+    const double *x = ops_in(c, 0) + row * ops_columns(c, 0);
+    int64_t label = own_label(c, row);
+    ops_out(c, 0)[2 * row] = row_lse(c, x);
+    ops_out(c, 0)[2 * row + 1] = label < 0 ? 0 : logit_of(c, x, label, &slope);
+  }
+}
+
 static void head_loss(run_case *c) {
-  double loss = 0, valid = 0, slope;
+  double loss = 0, valid = 0, slope, logit;
   int64_t n = ops_columns(c, 0);
   for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
     const double *x = ops_in(c, 0) + row * n;
     int32_t label = ((const int32_t *) c->in[2].data)[row];
-    if (label != ignored) {
+    if (label != ignored && c->n_in > 3) {
+      double lse = shared_lse(c, 3, row, &logit);
+      loss += lse - logit;
+    } else if (label != ignored) {
       loss += row_lse(c, x) - logit_of(c, x, label, &slope);
-      valid += 1;
     }
+    valid += label != ignored;
   }
   ops_out(c, 0)[0] = loss;
   ops_out(c, 1)[0] = valid;
@@ -309,10 +340,11 @@ static void head_loss_dx(run_case *c) {
   for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
     const double *x = ops_in(c, 0) + row * n;
     int32_t label = ((const int32_t *) c->in[2].data)[row];
-    double lse = row_lse(c, x), seed = label == ignored ? 0 : ops_in(c, 3)[0];
+    double logit_at_label, seed = label == ignored ? 0 : ops_in(c, 3)[0];
+    double lse = c->n_in > 4 ? shared_lse(c, 4, row, &logit_at_label) : row_lse(c, x);
     for (int64_t v = 0; v < ops_rows(c, 1); ++v) {
       double slope, logit = logit_of(c, x, v, &slope);
-      slope *= seed * (exp(logit - lse) - (v == label));
+      slope *= seed * (exp(logit - lse) - (v == own_label(c, row)));
       for (int64_t i = 0; i < n; ++i) {
         ops_out(c, 0)[row * n + i] += slope * w[v * n + i];
         ops_out(c, 1)[v * n + i] += slope * x[i];
@@ -329,6 +361,7 @@ const op_row ops_products[] = {
     {.op = TS_OP_ATTENTION, .reference = attention},
     {.op = TS_OP_ATTENTION_DX, .reference = attention_dx},
     {TS_OP_ATTENTION_CACHED, N_CACHED, build_attention_cached, attention_cached, 16},
+    {.op = TS_OP_HEAD_STATS, .reference = head_stats},
     {.op = TS_OP_HEAD_LOSS, .reference = head_loss},
     {.op = TS_OP_HEAD_LOSS_DX, .reference = head_loss_dx},
     {.reference = NULL},

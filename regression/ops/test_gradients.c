@@ -13,6 +13,7 @@ typedef struct gradient_case {
   ts_graph *graph;
   run_tensor value[MAX_TENSORS]; /* owned */
   int n_dy;                      /* outputs through which a gradient comes */
+  int last;                      /* the op's node; those before it make its inputs */
 } gradient_case;
 
 static void destroy(gradient_case *c) {
@@ -191,14 +192,25 @@ static void build_attention(gradient_case *c, int variant) {
   ts_graph_add(ts_graph_site(c->graph), &args);
 }
 
-/* The loss is the root: its gradient is the scalar "gradient_seed", which is there for the rule to find. */
+/* The loss is the root: its gradient is the scalar "gradient_seed", which is there for the rule to find.  In the second
+ * half it has what one rank measured, of all of the vocabulary. */
 static void build_head_loss(gradient_case *c, int variant) {
   static const float shape[][2] = {{1, 0}, {0.4f, 0}, {1, 2}, {1.5f, 3}}; /* scale, softcap */
+  ts_site at = ts_graph_site(c->graph);
+  ts_attr attr = {.head = {TS_F32, shape[variant % 4][0], shape[variant % 4][1], 0}};
   ts_tid x = numbers(c, "x", activations()), w = numbers(c, "w", TS_SHAPE(9, 8));
   ts_tid labels = integers(c, "labels", TS_I32, TS_SHAPE(2, 3), 8);
   run_set(&c->value[labels], 1, -100);
   numbers(c, "gradient_seed", TS_SHAPE(1));
-  ts_build_head_loss(ts_graph_site(c->graph), "node", x, w, labels, shape[variant][0], shape[variant][1]);
+  ts_tid in[] = {x, w, labels, TS_NONE};
+  if (variant >= 4) {
+    ts_node measure = {.op = TS_OP_HEAD_STATS, .name = "stats", .n_in = 3, .in = in, .attr = attr};
+    in[3] = ts_build_view(at, "shares", ts_graph_add(at, &measure), 0, TS_SHAPE(1, 2, 3, 2));
+  }
+  ts_graph_add(
+      at,
+      &(ts_node){
+          .op = TS_OP_HEAD_LOSS, .name = "node", .n_in = variant < 4 ? 3 : 4, .in = in, .attr = attr, .beta = TS_NONE});
   c->n_dy = 0;
 }
 
@@ -225,7 +237,7 @@ static const struct gradient_row {
     {TS_OP_RMSNORM, 4, build_rmsnorm},
     {TS_OP_ROPE, 4, build_rope},
     {TS_OP_ATTENTION, 64, build_attention},
-    {TS_OP_HEAD_LOSS, 4, build_head_loss},
+    {TS_OP_HEAD_LOSS, 8, build_head_loss},
 };
 
 /* Compute nodes [first, last) in fp64. */
@@ -249,9 +261,9 @@ static void evaluate(gradient_case *c, int first, int last) {
 
 /* What is differentiated: the outputs times what flows into them; the loss times the seed. */
 static double objective(gradient_case *c, const ts_tid *dy) {
-  const ts_node *node = &c->graph->node[0];
+  const ts_node *node = &c->graph->node[c->last];
   double sum = 0;
-  evaluate(c, 0, 1);
+  evaluate(c, 0, c->last + 1);
   if (c->n_dy == 0) {
     return run_get(&c->value[node->out[0]], 0) * run_get(&c->value[ts_graph_find(c->graph, "gradient_seed")], 0);
   }
@@ -298,11 +310,12 @@ static bool is_variable(const gradient_case *c, ts_tid t) {
 static double check_case(const struct gradient_row *row, int variant, ts_tid only) {
   gradient_case c = {.graph = ts_graph_create(), .n_dy = 1};
   row->build(&c, variant);
-  ts_node node = c.graph->node[0];
+  c.last = c.graph->n_nodes - 1;
+  ts_node node = c.graph->node[c.last];
   ts_tid dy[3], of[MAX_TENSORS];
   bool wanted[MAX_TENSORS] = {false};
   double worst = 0;
-  evaluate(&c, 0, 1);
+  evaluate(&c, 0, c.last + 1);
   ts_gradients gradients = {.graph = c.graph, .of = of, .wanted = wanted, .n = c.graph->n_tensors};
   gradients.accumulate = TS_F32;
   for (ts_tid t = 0; t < gradients.n; ++t) {
@@ -317,7 +330,7 @@ static double check_case(const struct gradient_row *row, int variant, ts_tid onl
     ts_free(name);
   }
   ts_op_get(node.op)->gradient(&gradients, &node);
-  evaluate(&c, 1, c.graph->n_nodes);
+  evaluate(&c, c.last + 1, c.graph->n_nodes);
   for (ts_tid t = 0; t < gradients.n; ++t) {
     bool leaf = c.graph->tensor[t].producer == TS_NONE;
     if (leaf && (of[t] != TS_NONE) != wanted[t]) {

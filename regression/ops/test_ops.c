@@ -33,7 +33,8 @@ static const struct {
     {TS_OP_MATMUL, "cpu/test_matmul.c"},          {TS_OP_ATTENTION, "cpu/test_attention.c"},
     {TS_OP_ATTENTION_DX, "cpu/test_attention.c"}, {TS_OP_HEAD_LOSS, "cpu/test_head.c"},
     {TS_OP_HEAD_LOSS_DX, "cpu/test_head.c"},      {TS_OP_HEAD_LOSS_TRAIN, "cpu/test_head.c"},
-    {TS_OP_ALL_GATHER, "comm/test_comm.c"},       {TS_OP_REDUCE_SCATTER, "comm/test_comm.c"},
+    {TS_OP_HEAD_STATS, "cpu/test_head.c"},        {TS_OP_ALL_GATHER, "comm/test_comm.c"},
+    {TS_OP_REDUCE_SCATTER, "comm/test_comm.c"},
 };
 
 static const ts_backend instruction_sets[] = {

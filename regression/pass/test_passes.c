@@ -350,6 +350,38 @@ static void test_fusion(void) {
   end(&p);
 }
 
+/* The head of a rank that has rows 3, 4, ... of the vocabulary. */
+static ts_graph *make_shared_head(void) {
+  ts_graph *g = ts_graph_create();
+  ts_tid ids = ts_graph_leaf(g, "ids", TS_ROLE_INPUT, TS_I32, TS_SHAPE(B, T), -1);
+  ts_site at = {g, TS_SEGMENT_FORWARD, ts_graph_unit(g, "head")};
+  ts_tid w = ts_graph_leaf(g, "w", TS_ROLE_PARAM, TS_F32, TS_SHAPE(11, 8), at.unit);
+  ts_tid in[] = {ts_build_embedding(at, "lookup", w, ids), w, ids, TS_NONE};
+  ts_node node = {.op = TS_OP_HEAD_STATS, .name = "stats", .n_in = 3, .in = in, .attr = {.head = {TS_F32, 1, 0, 3}}};
+  in[3] = ts_build_view(at, "shares", ts_graph_add(at, &node), 0, TS_SHAPE(1, B, T, 2));
+  node.op = TS_OP_HEAD_LOSS;
+  node.name = "loss";
+  node.n_in = 4;
+  ts_graph_mark(g, "loss", ts_graph_add(at, &node));
+  return g;
+}
+
+/* Its loss does not have the logits, so the gradients have a sweep of their own, by what all ranks measured. */
+static void test_shared_head(void) {
+  passed p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, "precision");
+  ts_graph_destroy(&p.graph);
+  p.graph = make_shared_head();
+  ts_pass_autodiff(&p.graph, &p.context);
+  ts_pass_fuse(&p.graph, &p.context);
+  static const int rows[][2] = {
+      {TS_OP_HEAD_STATS, 1}, {TS_OP_HEAD_LOSS, 1}, {TS_OP_HEAD_LOSS_DX, 1}, {TS_OP_HEAD_LOSS_TRAIN, 0}};
+  expect_counts("a shared head fused", p.graph, rows, sizeof rows / sizeof *rows);
+  const ts_node *dx = find_node(p.graph, "loss.dx");
+  tap_ok(dx->n_in == 5 && dx->in[4] == find_node(p.graph, "shares")->out[0] && dx->attr.head.first == 3,
+         "its gradients have the stats and the first row");
+  end(&p);
+}
+
 /* Graphs in which a fold would be wrong. */
 static ts_graph *make_sum(ts_tid *x, ts_tid *product) {
   ts_graph *g = ts_graph_create();
@@ -375,6 +407,11 @@ static void test_not_fused(void) {
   g = make_sum(&x, &y);
   ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add", x, ts_build_scale(ts_graph_site(g), "s", y, 0.5f, 0)));
   expect_adds(g, 0, "a scaled product added to what was there before");
+  g = make_sum(&x, &y);
+  ts_tid b = ts_graph_leaf(g, "b", TS_ROLE_INPUT, TS_F32, TS_SHAPE(8), -1);
+  y = ts_build(ts_graph_site(g), TS_OP_BIAS, "bias", 2, (ts_tid[]){y, b});
+  ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add", x, y));
+  expect_adds(g, 0, "a product and a bias added to what was there before");
   g = make_sum(&x, &y);
   ts_tid late = ts_build_activation(ts_graph_site(g), "late", x, TS_ACTIVATION_RELU);
   ts_graph_mark(g, "sum", ts_build_add(ts_graph_site(g), "add", late, y));
@@ -529,6 +566,7 @@ int main(void) {
   test_recompute_order();
   test_recompute_shared();
   test_fusion();
+  test_shared_head();
   test_not_fused();
   test_one_beta();
   test_state();

@@ -149,6 +149,9 @@ static void print_head(const ts_attr *a, ts_text *to) {
   if (a->head.softcap > 0) {
     ts_text_add(to, " {softcap %g}", (double) a->head.softcap);
   }
+  if (a->head.first > 0) {
+    ts_text_add(to, " {rows from %lld}", (long long) a->head.first);
+  }
 }
 
 static void print_segments(const ts_attr *a, ts_text *to) {
@@ -245,7 +248,10 @@ const ts_attribute ts_attribute_attention = {
     .print = print_attention};
 
 const ts_attribute ts_attribute_head = {
-    {MEMBER(head.dtype), MEMBER(head.scale), MEMBER(head.softcap)}, NO_ARRAY, DTYPE(head.dtype), .print = print_head};
+    {MEMBER(head.dtype), MEMBER(head.scale), MEMBER(head.softcap), MEMBER(head.first)},
+    NO_ARRAY,
+    DTYPE(head.dtype),
+    .print = print_head};
 
 const ts_attribute ts_attribute_segments = {
     {MEMBER(segments.n)}, ARRAY(segments.range, count_segments), NO_DTYPE, .print = print_segments};

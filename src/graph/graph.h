@@ -214,6 +214,7 @@ typedef union ts_attr {
   struct {
     ts_dtype dtype;       /**< Of dw, where the op has it. */
     float scale, softcap; /**< Of the logits: scale 1 and softcap 0 leave them as they are. */
+    int64_t first;        /**< The row of the whole vocabulary that w's row 0 is. */
   } head;
   struct {
     const ts_range *range;

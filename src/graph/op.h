@@ -61,6 +61,12 @@ static inline bool ts_node_is_collective(const ts_node *node) {
   return (ts_op_get(node->op)->flags & TS_OP_COMM) != 0;
 }
 
+/** The number of a head's input `stats`; -1 where the node has none. Not collective. */
+static inline int ts_head_stats(const ts_node *node) {
+  int at = node->op == TS_OP_HEAD_LOSS ? 3 : node->op == TS_OP_HEAD_LOSS_DX ? 4 : node->n_in;
+  return at < node->n_in && node->in[at] != TS_NONE ? at : -1;
+}
+
 /** True when output \a output of an op can be added to a prior. Not collective. */
 bool ts_op_adds(ts_op op, int output);
 

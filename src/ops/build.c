@@ -106,7 +106,7 @@ ts_tid ts_build_rmsnorm(ts_site at, const char *name, ts_tid x, ts_tid w, float 
 }
 
 ts_tid ts_build_head_loss(ts_site at, const char *name, ts_tid x, ts_tid w, ts_tid labels, float scale, float softcap) {
-  return build_node(at, TS_OP_HEAD_LOSS, name, INPUTS(x, w, labels), (ts_attr){.head = {TS_F32, scale, softcap}});
+  return build_node(at, TS_OP_HEAD_LOSS, name, INPUTS(x, w, labels), (ts_attr){.head = {TS_F32, scale, softcap, 0}});
 }
 
 ts_tid ts_build_sum_squares(ts_site at, const char *name, ts_tid x, int n, const ts_range *range) {

@@ -2,7 +2,11 @@
  * they are scaled or capped, they are so before, in the cache.  Weight gradients read and write dw once a chunk, so
  * chunks are as long as LONGEST_CHUNK and CHUNK_BYTES allow.  At V = 50257 and C = 768 in bf16 a Zen 4 core reaches
  * 98 % of its GEMM peak with 512 rows, 94 % with 256, 84 % with 128.
- * Cost: 2 V C operations a row for the loss, 6 V C with gradients. */
+ * Cost: 2 V C operations a row for the loss, 6 V C with gradients.
+ *
+ * Ranks that share the vocabulary measure their logits first (HEAD_STATS: 2 V C, and one reading of the logits); the loss
+ * is then what all of them measured, and the gradients (6 V C) need no sum over the logits, which are made again: kept
+ * from one op to the other they would take 4 V bytes a row of the whole batch. */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/gemm.h"
 #include "base/memory.h"
@@ -24,7 +28,9 @@ typedef struct head {
   chunk full, last; /* all chunks but the last, and the last; equal when there is one */
   ts_dtype dtype, dw_dtype;
   float scale, softcap;
-  bool loss, gradients; /* which outputs the op has */
+  bool loss, gradients, stats; /* which outputs the op has */
+  int64_t first;               /* row of the whole vocabulary that row 0 is */
+  int64_t shares;              /* that are given measured; 0: none */
   bool accumulator;     /* dw is summed in fp32 in the workspace: a narrower dw would be rounded every chunk */
   int threads;
   size_t logits_bytes, row_bytes, accumulator_bytes, product_bytes;
@@ -95,8 +101,21 @@ static void release_head(void *prepared) {
   ts_free(h);
 }
 
+/* All but the loss of measured shares needs logits. */
+static void plan_chunks(head *h) {
+  int64_t rows = chunk_rows(h->rows, h->ld);
+  h->n_chunks = (h->rows + rows - 1) / rows;
+  h->accumulator = h->n_chunks > 1 && h->dw_dtype != TS_F32;
+  h->last = make_chunk(h, h->rows - (h->n_chunks - 1) * rows);
+  h->full = h->n_chunks > 1 ? make_chunk(h, rows) : (chunk){.rows = rows};
+  h->logits_bytes = ts_cpu_align((size_t) (rows * h->ld) * sizeof(float));
+  h->row_bytes = ts_cpu_align((size_t) rows * sizeof(double));
+  h->accumulator_bytes = h->accumulator ? ts_cpu_align((size_t) (h->vocabulary * h->width) * sizeof(float)) : 0;
+}
+
 static size_t prepare_head(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
   const ts_tensor *x = &graph->tensor[node->in[0]], *w = &graph->tensor[node->in[1]];
+  int stats = ts_head_stats(node);
   head *h = ts_calloc(1, sizeof *h);
   TS_ASSERT(x->dtype == w->dtype);
   h->rows = ts_shape_rows(&x->shape);
@@ -106,18 +125,18 @@ static size_t prepare_head(const ts_target *target, const ts_graph *graph, const
   h->dtype = x->dtype;
   h->scale = node->attr.head.scale;
   h->softcap = node->attr.head.softcap;
-  h->loss = node->op != TS_OP_HEAD_LOSS_DX;
-  h->gradients = node->op != TS_OP_HEAD_LOSS;
+  h->loss = node->op == TS_OP_HEAD_LOSS || node->op == TS_OP_HEAD_LOSS_TRAIN;
+  h->gradients = node->op == TS_OP_HEAD_LOSS_DX || node->op == TS_OP_HEAD_LOSS_TRAIN;
+  h->stats = node->op == TS_OP_HEAD_STATS;
+  h->first = node->attr.head.first;
+  h->shares = stats < 0 ? 0 : graph->tensor[node->in[stats]].shape.d[0];
   h->dw_dtype = h->gradients ? graph->tensor[node->out[node->n_out - 1]].dtype : TS_F32;
   h->threads = target->threads;
-  int64_t rows = chunk_rows(h->rows, h->ld);
-  h->n_chunks = (h->rows + rows - 1) / rows;
-  h->accumulator = h->n_chunks > 1 && h->dw_dtype != TS_F32;
-  h->last = make_chunk(h, h->rows - (h->n_chunks - 1) * rows);
-  h->full = h->n_chunks > 1 ? make_chunk(h, rows) : (chunk){.rows = rows};
-  h->logits_bytes = ts_cpu_align((size_t) (rows * h->ld) * sizeof(float));
-  h->row_bytes = ts_cpu_align((size_t) rows * sizeof(double));
-  h->accumulator_bytes = h->accumulator ? ts_cpu_align((size_t) (h->vocabulary * h->width) * sizeof(float)) : 0;
+  if (h->loss && h->shares > 0) {
+    h->row_bytes = ts_cpu_align((size_t) h->rows * sizeof(double));
+  } else {
+    plan_chunks(h);
+  }
   size_t workspace = h->logits_bytes + h->row_bytes + h->accumulator_bytes + h->product_bytes;
   if (prepared != NULL) {
     *prepared = h;
@@ -132,6 +151,8 @@ typedef struct sweep {
   const head *h;
   const char *x, *w;
   const int32_t *label;
+  const float *shares; /* [shares][rows][2] */
+  float *stats;        /* [rows][2] */
   float seed;
   char *dx;
   void *dw; /* where products write: the output or the accumulator */
@@ -143,6 +164,35 @@ typedef struct sweep {
   double loss, valid;
 } sweep;
 
+/* The place of a label among w's rows, -1: it is none of them. */
+static int64_t place_of(const head *h, int32_t label) {
+  int64_t at = label - h->first;
+  return label != IGNORED && at >= 0 && at < h->vocabulary ? at : -1;
+}
+
+/* The logarithm of the sum of all shares' exponentials of a row, in order. */
+static double shared_lse(const sweep *s, int64_t row) {
+  const float *lse = s->shares + 2 * row;
+  int64_t step = 2 * s->h->rows;
+  double max = lse[0], sum = 0;
+  for (int64_t r = 1; r < s->h->shares; ++r) {
+    max = lse[r * step] > max ? lse[r * step] : max;
+  }
+  for (int64_t r = 0; r < s->h->shares; ++r) {
+    sum += exp(lse[r * step] - max);
+  }
+  return max + log(sum);
+}
+
+/* The logit of a row's label: of the one share that has it. */
+static double shared_logit(const sweep *s, int64_t row) {
+  double sum = 0;
+  for (int64_t r = 0; r < s->h->shares; ++r) {
+    sum += s->shares[2 * (r * s->h->rows + row) + 1];
+  }
+  return sum;
+}
+
 /* Logits of a row to seed (softmax - onehot), times the slope of what was done to them, over their own memory. */
 static void differentiate_row(const sweep *s, float *row, int32_t label, double lse) {
   const head *h = s->h;
@@ -151,40 +201,74 @@ static void differentiate_row(const sweep *s, float *row, int32_t label, double 
     memset(row, 0, (size_t) h->vocabulary * ts_dtype_size(h->dtype));
     return;
   }
-  float seed = s->seed * h->scale, at_label = seed * (expf((float) (row[label] - lse)) - 1.0f);
+  int64_t at = place_of(h, label);
+  float seed = s->seed * h->scale, logit = at < 0 ? 0 : row[at];
+  loops->exp_scaled(row, h->dtype, row, (float) lse, seed, h->softcap, h->vocabulary);
+  if (at < 0) {
+    return;
+  }
+  float at_label = seed * (expf((float) (logit - lse)) - 1.0f);
   if (h->softcap > 0.0f) {
-    float t = row[label] / h->softcap;
+    float t = logit / h->softcap;
     at_label *= 1.0f - t * t;
   }
-  loops->exp_scaled(row, h->dtype, row, (float) lse, seed, h->softcap, h->vocabulary);
   if (h->dtype == TS_F32) {
-    row[label] = at_label;
+    row[at] = at_label;
   } else {
     uint16_t narrow = ts_f32_to_bf16(at_label);
-    memcpy((char *) row + (size_t) label * sizeof narrow, &narrow, sizeof narrow);
+    memcpy((char *) row + (size_t) at * sizeof narrow, &narrow, sizeof narrow);
+  }
+}
+
+static void measure_row(const sweep *s, int64_t i, const float *row) {
+  int64_t at = place_of(s->h, s->label[i]);
+  s->stats[2 * i] = (float) ts_cpu_loops_best()->logsumexp(row, s->h->vocabulary);
+  s->stats[2 * i + 1] = at < 0 ? 0 : row[at];
+}
+
+/* Row `first + i` of the batch, i of the chunk. */
+static void visit_row(const sweep *s, int64_t first, int64_t i) {
+  const head *h = s->h;
+  const ts_cpu_loops *loops = ts_cpu_loops_best();
+  int32_t label = s->label[first + i];
+  float *row = s->logits + i * h->ld;
+  if ((label != IGNORED || h->stats) && (h->scale != 1.0f || h->softcap > 0.0f)) {
+    loops->cap(row, h->scale, h->softcap, h->vocabulary);
+  }
+  if (h->stats) {
+    measure_row(s, first + i, row);
+    return;
+  }
+  double lse = label == IGNORED ? 0 : h->shares > 0 ? shared_lse(s, first + i) : loops->logsumexp(row, h->vocabulary);
+  s->row_loss[i] = label == IGNORED || !h->loss ? 0 : lse - row[label];
+  if (h->gradients) {
+    differentiate_row(s, row, label, lse);
+  }
+}
+
+static void add_losses(sweep *s, int64_t first, int64_t rows) {
+  for (int64_t i = 0; i < rows && s->h->loss; ++i) {
+    s->loss += s->row_loss[i];
+    s->valid += s->label[first + i] != IGNORED;
   }
 }
 
 static void visit_rows(sweep *s, int64_t first, int64_t rows) {
+#pragma omp parallel for schedule(static) num_threads(s->h->threads)
+  for (int64_t i = 0; i < rows; ++i) {
+    visit_row(s, first, i);
+  }
+  add_losses(s, first, rows);
+}
+
+/* The loss of what all shares measured. */
+static void combine_shares(sweep *s) {
   const head *h = s->h;
-  const ts_cpu_loops *loops = ts_cpu_loops_best();
 #pragma omp parallel for schedule(static) num_threads(h->threads)
-  for (int64_t i = 0; i < rows; ++i) {
-    int32_t label = s->label[first + i];
-    float *row = s->logits + i * h->ld;
-    if (label != IGNORED && (h->scale != 1.0f || h->softcap > 0.0f)) {
-      loops->cap(row, h->scale, h->softcap, h->vocabulary);
-    }
-    double lse = label == IGNORED ? 0 : loops->logsumexp(row, h->vocabulary);
-    s->row_loss[i] = label == IGNORED ? 0 : lse - row[label];
-    if (h->gradients) {
-      differentiate_row(s, row, label, lse);
-    }
+  for (int64_t i = 0; i < h->rows; ++i) {
+    s->row_loss[i] = s->label[i] == IGNORED ? 0 : shared_lse(s, i) - shared_logit(s, i);
   }
-  for (int64_t i = 0; i < rows; ++i) {
-    s->loss += s->row_loss[i];
-    s->valid += s->label[first + i] != IGNORED;
-  }
+  add_losses(s, 0, h->rows);
 }
 
 static void run_chunk(sweep *s, const chunk *c, int64_t first) {
@@ -217,6 +301,8 @@ static sweep sweep_of(const ts_kernel_call *call) {
   int last = call->node->n_out - 1;
   char *at = call->workspace;
   sweep s = {.h = h, .x = call->in[0], .w = call->in[1], .label = call->in[2]};
+  s.shares = h->shares > 0 ? call->in[ts_head_stats(call->node)] : NULL;
+  s.stats = h->stats ? call->out[0] : NULL;
   s.logits = (float *) at;
   s.row_loss = (double *) (at += h->logits_bytes);
   void *accumulator = at += h->row_bytes;
@@ -237,6 +323,9 @@ static void run_head(const ts_kernel_call *call) {
   for (int64_t i = 0; i < h->n_chunks; ++i) {
     run_chunk(&s, i + 1 < h->n_chunks ? &h->full : &h->last, i * h->full.rows);
   }
+  if (h->loss && h->shares > 0) {
+    combine_shares(&s);
+  }
   if (h->accumulator) {
     finish_dw(&s, call->out[call->node->n_out - 1]);
   }
@@ -248,5 +337,7 @@ static void run_head(const ts_kernel_call *call) {
 
 const ts_kernel *ts_cpu_head(ts_op op) {
   static const ts_kernel row = {prepare_head, run_head, release_head}, none = {0};
-  return op == TS_OP_HEAD_LOSS || op == TS_OP_HEAD_LOSS_DX || op == TS_OP_HEAD_LOSS_TRAIN ? &row : &none;
+  bool mine =
+      op == TS_OP_HEAD_LOSS || op == TS_OP_HEAD_LOSS_DX || op == TS_OP_HEAD_STATS || op == TS_OP_HEAD_LOSS_TRAIN;
+  return mine ? &row : &none;
 }
