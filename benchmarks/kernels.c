@@ -218,6 +218,54 @@ static void head(int64_t rows, int64_t width, int64_t vocabulary, ts_dtype dtype
   run_free(&c);
 }
 
+static double stats_seconds(run_case *c, ts_dtype dtype, int64_t rows, int64_t width, int64_t share, int threads) {
+  *c = (run_case){.op = TS_OP_HEAD_STATS, .n_in = 3, .n_out = 1, .threads = threads};
+  c->attr.head.dtype = TS_F32;
+  c->attr.head.scale = 1;
+  c->in[0] = run_random(dtype, TS_SHAPE(1, rows, width), 1, 1);
+  c->in[1] = run_random(dtype, TS_SHAPE(share, width), 2, 0.02);
+  c->in[2] = run_new(TS_I32, TS_SHAPE(1, rows));
+  c->out[0] = run_new(TS_F32, TS_SHAPE(1, rows, 2));
+  return seconds_of(c);
+}
+
+/* The same call for the ops that come after what `ranks` of them measured. */
+static double shared_seconds(run_case *c, ts_op op, int64_t ranks) {
+  ts_shape x = c->in[0].shape;
+  run_tensor stats = filled(TS_F32, TS_SHAPE(ranks, 1, x.d[1], 2), 10);
+  c->op = op;
+  ts_free(c->out[0].data);
+  c->n_out = 2;
+  c->n_in = op == TS_OP_HEAD_LOSS ? 4 : 5;
+  if (op == TS_OP_HEAD_LOSS) {
+    c->out[0] = run_new(TS_F64, TS_SHAPE(1));
+    c->out[1] = run_new(TS_F64, TS_SHAPE(1));
+    c->in[3] = stats;
+    return seconds_of(c);
+  }
+  ts_free(c->out[1].data);
+  ts_free(c->in[3].data);
+  c->out[0] = run_new(c->in[0].dtype, x);
+  c->out[1] = run_new(TS_F32, c->in[1].shape);
+  c->in[3] = filled(TS_F32, TS_SHAPE(1), 1e-3);
+  c->in[4] = stats;
+  return seconds_of(c);
+}
+
+/* A share of the vocabulary: each op in units of a product of x with w's rows at the peak rate. */
+static void shared_head(int64_t rows, int64_t width, int64_t vocabulary, int64_t ranks, ts_dtype dtype, int threads,
+                        double peak) {
+  run_case c;
+  int64_t share = vocabulary / ranks;
+  double product = 2e-9 * (double) rows * (double) width * (double) share / peak;
+  double measure = stats_seconds(&c, dtype, rows, width, share, threads);
+  double loss = shared_seconds(&c, TS_OP_HEAD_LOSS, ranks), dx = shared_seconds(&c, TS_OP_HEAD_LOSS_DX, ranks);
+  printf("  head of 1 / %d of %d rows of the vocabulary: stats %.2f, loss %.4f, gradients %.2f products (of %.0f ms)\n",
+         (int) ranks, (int) vocabulary, measure / product, loss / product, dx / product, 1e3 * product);
+  fflush(stdout);
+  run_free(&c);
+}
+
 int main(int n_arguments, char **argument) {
   int threads = n_arguments > 1 ? atoi(argument[1]) : 2;
   for (int i = 0; i < 2; ++i) {
@@ -230,6 +278,9 @@ int main(int n_arguments, char **argument) {
            peak);
     head(1024, 768, 50257, dtype, threads, peak);
     head(2048, 256, 256, dtype, threads, peak);
+    shared_head(1024, 768, 50257, 1, dtype, threads, peak);
+    shared_head(1024, 768, 50257, 2, dtype, threads, peak);
+    shared_head(1024, 768, 50257, 4, dtype, threads, peak);
     attention((attention_shape){4, 256, 12, 12, 64, 0, 0, 0}, dtype, threads, peak);
     attention((attention_shape){8, 256, 4, 2, 64, 0, 0, 0}, dtype, threads, peak);
     attention((attention_shape){1, 2048, 8, 8, 128, 0, 0, 0}, dtype, threads, peak);

@@ -315,7 +315,7 @@ struct head {
   bool loss, gradients, stats; /* which outputs the op has */
   int64_t first;               /* row of the whole vocabulary that row 0 is */
   int shares;                  /* that are given measured; 0: none */
-  bool accumulator;     /* dw is summed in fp32 in the workspace and rounded once */
+  bool accumulator;            /* dw is summed in fp32 in the workspace and rounded once */
   size_t logits_bytes, loss_bytes, accumulator_bytes;
 };
 

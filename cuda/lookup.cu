@@ -15,8 +15,8 @@ enum { CHUNK = 128, TILE = 128 /* threads of a tile of columns */, AHEAD = 8 /* 
 
 /* ---- moving rows ---- */
 
-/* Units of 16, 4, 2 or 1 bytes.  Row r of `to` is row r of `from`, or row index[r] - first more, zeros where that is not
- * in [0, indexed); strides in units. */
+/* Units of 16, 4, 2 or 1 bytes.  Row r of `to` is row r of `from`, or row index[r] - first more, zeros where that is
+ * not in [0, indexed); strides in units. */
 struct row_copy {
   void *to;
   const void *from;

@@ -77,8 +77,8 @@ static void concat(run_case *c) {
   }
 }
 
-/* {extent along the dimension, n of the intervals that are {begin, length}} of tensors of three dimensions and one more:
- * all; some in an order of their own, of odd sizes and of whole vectors; none of something. */
+/* All; some in an order of their own, of odd sizes and of whole vectors; along each dimension; an empty interval, and
+ * none at all. */
 static const struct taken {
   ts_shape whole;
   int dim, n;

@@ -192,8 +192,7 @@ static void build_attention(gradient_case *c, int variant) {
   ts_graph_add(ts_graph_site(c->graph), &args);
 }
 
-/* The loss is the root: its gradient is the scalar "gradient_seed", which is there for the rule to find.  In the second
- * half it has what one rank measured, of all of the vocabulary. */
+/* The loss is the root: its gradient is the scalar "gradient_seed", which is there for the rule to find. */
 static void build_head_loss(gradient_case *c, int variant) {
   static const float shape[][2] = {{1, 0}, {0.4f, 0}, {1, 2}, {1.5f, 3}}; /* scale, softcap */
   ts_site at = ts_graph_site(c->graph);
@@ -203,7 +202,7 @@ static void build_head_loss(gradient_case *c, int variant) {
   run_set(&c->value[labels], 1, -100);
   numbers(c, "gradient_seed", TS_SHAPE(1));
   ts_tid in[] = {x, w, labels, TS_NONE};
-  if (variant >= 4) {
+  if (variant >= 4) { /* what one rank measured, of all of the vocabulary */
     ts_node measure = {.op = TS_OP_HEAD_STATS, .name = "stats", .n_in = 3, .in = in, .attr = attr};
     in[3] = ts_build_view(at, "shares", ts_graph_add(at, &measure), 0, TS_SHAPE(1, 2, 3, 2));
   }

@@ -40,7 +40,7 @@ static void concat_run(const ts_kernel_call *call) {
 }
 TS_CPU_KERNEL(concat) = {.run = concat_run};
 
-/* Rows are what lies behind the dimension: `outer` times `extent` in the whole, `outer` times `taken` in what is taken. */
+/* Rows are what lies behind the dimension: `outer` times `extent` in the whole, `outer` times `taken` in the part. */
 typedef struct takes {
   const ts_node *node;
   int64_t outer, extent, taken;
