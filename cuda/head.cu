@@ -203,13 +203,13 @@ __global__ void __launch_bounds__(MOST_THREADS)
 /* ---- a row of a share of the vocabulary ---- */
 
 /* The place of a label among the rows of w, -1: it is none of them. */
-static __device__ __forceinline__ int place_of(int32_t label, int64_t first, int vocabulary) {
+static __device__ __forceinline__ int place_of_label(int32_t label, int64_t first, int vocabulary) {
   int64_t at = label - first;
   return label != IGNORED && at >= 0 && at < vocabulary ? (int) at : -1;
 }
 
 /* What all shares measured of a row, [shares][rows][2]: the logarithm of the sum of all exponentials, in order. */
-static __device__ __forceinline__ double shared_lse(const float *shares, int n, int64_t rows, int64_t row) {
+static __device__ __forceinline__ double lse_of_shares(const float *shares, int n, int64_t rows, int64_t row) {
   double max = (double) shares[2 * row], sum = 0;
   for (int r = 1; r < n; ++r) {
     double lse = (double) shares[2 * (r * rows + row)];
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(MOST_THREADS)
   float max, sum;
   sum_exponentials<false, ON>(row, NULL, vocabulary, c, scratch, &max, &sum);
   if (threadIdx.x == 0) {
-    int at = place_of(label[blockIdx.x], first, vocabulary);
+    int at = place_of_label(label[blockIdx.x], first, vocabulary);
     stats[2 * blockIdx.x] = (float) ((double) max + log((double) sum));
     stats[2 * blockIdx.x + 1] = at < 0 ? 0.0f : c.value<ON>(row[at]);
   }
@@ -257,10 +257,10 @@ __global__ void __launch_bounds__(MOST_THREADS)
     return;
   }
   if (threadIdx.x == 0) {
-    lse[0] = (float) shared_lse(s.shares, s.n, s.rows, s.row + blockIdx.x);
+    lse[0] = (float) lse_of_shares(s.shares, s.n, s.rows, s.row + blockIdx.x);
   }
   __syncthreads();
-  differentiate<T, ON>(row, vocabulary, place_of(mine, s.first, vocabulary), lse[0], *seed, c);
+  differentiate<T, ON>(row, vocabulary, place_of_label(mine, s.first, vocabulary), lse[0], *seed, c);
 }
 
 /* A thread a row: its loss by what all shares measured. */
@@ -275,7 +275,7 @@ static __global__ void __launch_bounds__(TOTAL_THREADS)
   for (int r = 0; r < n; ++r) {
     logit += (double) shares[2 * (r * rows + row) + 1];
   }
-  loss[row] = label[row] == IGNORED ? 0 : shared_lse(shares, n, rows, row) - logit;
+  loss[row] = label[row] == IGNORED ? 0 : lse_of_shares(shares, n, rows, row) - logit;
 }
 
 /* One block: thread by thread every TOTAL_THREADS-th row in order, then the threads in order. */

@@ -31,6 +31,22 @@ template <int TPR> static __device__ __forceinline__ float row_sum(float x, floa
   }
 }
 
+/* What an RMSNorm has besides: an offset, and sums over whole rows of `width` elements where x has some columns of them
+ * (NULL: it has all).  A LayerNorm has no offset and no sums. */
+struct norm_rms {
+  float eps, offset, width;
+  const float *sums;
+};
+
+static norm_rms rms_of(const ts_kernel_call *call, int64_t columns) {
+  const ts_node *node = call->node;
+  bool rms = node->op != TS_OP_LAYERNORM && node->op != TS_OP_LAYERNORM_DX;
+  int sums = ts_norm_sums(node);
+  int64_t width = rms ? node->attr.norm.width : 0;
+  return {node->attr.norm.eps, rms ? node->attr.norm.offset : 0.0f, (float) (width > 0 ? width : columns),
+          sums < 0 ? (const float *) NULL : (const float *) call->in[sums]};
+}
+
 /* ---- forward, the row in registers ---- */
 
 template <typename T, int W, bool MEAN, int TPR>
@@ -99,7 +115,7 @@ template <typename T, int W, bool MEAN, int TPR>
 __global__ void __launch_bounds__(block_threads<TPR>)
     norm_dx_row(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ w,
                 const float *__restrict__ mean, const float *__restrict__ rstd, ts_prior<T> prior, int64_t rows,
-                int columns, float offset) {
+                int columns, norm_rms rms) {
   TS_SHARED(float, scratch, TS_WARP);
   int64_t row = my_row<TPR>();
   if (TPR >= TS_WARP && row >= rows) {
@@ -126,7 +142,7 @@ __global__ void __launch_bounds__(block_threads<TPR>)
       ts_load<W>(weight, w + c);
 #pragma unroll
       for (int i = 0; i < W; ++i) {
-        g[k][i] *= MEAN ? weight[i] : offset + weight[i];
+        g[k][i] *= MEAN ? weight[i] : rms.offset + weight[i];
         z[k][i] = (z[k][i] - m) * r;
         sum += g[k][i];
         projection += g[k][i] * z[k][i];
@@ -134,7 +150,8 @@ __global__ void __launch_bounds__(block_threads<TPR>)
     }
   }
   sum = MEAN ? row_sum<TPR>(sum, scratch) / (float) columns : 0.0f;
-  projection = row_sum<TPR>(projection, scratch) / (float) columns;
+  projection = row_sum<TPR>(projection, scratch);
+  projection = (MEAN || rms.sums == NULL || mine == 0 ? projection : r * rms.sums[row]) / rms.width;
   float beta = ts_prior_beta(prior);
 #pragma unroll
   for (int k = 0; k < row_vectors<TPR>; ++k) {
@@ -163,20 +180,13 @@ template <int TPR> static unsigned row_blocks(int64_t rows) {
   return ts_blocks(rows, TPR <= TS_WARP ? SHORT / TPR : 1);
 }
 
-/* A LayerNorm has none. */
-static float offset_of(const ts_kernel_call *call) {
-  bool rms = call->node->op == TS_OP_RMSNORM || call->node->op == TS_OP_RMSNORM_DX;
-  return rms ? call->node->attr.norm.offset : 0.0f;
-}
-
 /* ---- forward by a warp that reads the row again ---- */
 
 /* Each lane takes vectors of W elements lane, lane + 32, ... of the row. */
 template <typename T, int W, bool MEAN>
 __global__ void __launch_bounds__(ROWS *TS_WARP)
     norm_forward(T *__restrict__ y, float *__restrict__ mean, float *__restrict__ rstd, const T *__restrict__ x,
-                 const T *__restrict__ w, const T *__restrict__ bias, int64_t rows, int columns, float eps,
-                 float offset) {
+                 const T *__restrict__ w, const T *__restrict__ bias, int64_t rows, int columns, norm_rms rms) {
   int64_t row = (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP;
   if (row >= rows) {
     return;
@@ -202,7 +212,9 @@ __global__ void __launch_bounds__(ROWS *TS_WARP)
       squares += (v[i] - m) * (v[i] - m);
     }
   }
-  float r = 1.0f / sqrtf(ts_warp_sum(squares) / (float) columns + eps);
+  squares = ts_warp_sum(squares);
+  squares = MEAN || rms.sums == NULL ? squares : rms.sums[row];
+  float r = 1.0f / sqrtf(squares / rms.width + rms.eps);
   for (int c = first; c < columns; c += TS_WARP * W) {
     float weight[W], b[W];
     ts_load<W>(v, from + c);
@@ -212,7 +224,7 @@ __global__ void __launch_bounds__(ROWS *TS_WARP)
     }
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-      v[i] = (v[i] - m) * r * (MEAN ? weight[i] : offset + weight[i]) + (MEAN ? b[i] : 0.0f);
+      v[i] = (v[i] - m) * r * (MEAN ? weight[i] : rms.offset + weight[i]) + (MEAN ? b[i] : 0.0f);
     }
     ts_store<W>(y + row * columns + c, v);
   }
@@ -230,7 +242,7 @@ template <typename T, int W, bool MEAN> static void launch_forward(const ts_kern
   ts_launch(norm_forward<T, W, MEAN>, ts_blocks(rows, ROWS), ROWS * TS_WARP, 0, ts_call_stream(call),
             (T *) call->out[0], MEAN ? (float *) call->out[1] : (float *) NULL, (float *) call->out[MEAN ? 2 : 1],
             (const T *) call->in[0], (const T *) call->in[1], MEAN ? (const T *) call->in[2] : (const T *) NULL, rows,
-            columns, call->node->attr.norm.eps, offset_of(call));
+            columns, rms_of(call, columns));
 }
 
 template <typename T, bool MEAN, int TPR> static void launch_forward_row(const ts_kernel_call *call) {
@@ -240,13 +252,15 @@ template <typename T, bool MEAN, int TPR> static void launch_forward_row(const t
             ts_call_stream(call), (T *) call->out[0], MEAN ? (float *) call->out[1] : (float *) NULL,
             (float *) call->out[MEAN ? 2 : 1], (const T *) call->in[0], (const T *) call->in[1],
             MEAN ? (const T *) call->in[2] : (const T *) NULL, rows, columns, call->node->attr.norm.eps,
-            offset_of(call));
+            rms_of(call, columns).offset);
 }
 
+/* A row of which others have columns too is read again: the kernels with a row in registers have none left. */
 template <typename T, bool MEAN> static void choose_forward(const ts_kernel_call *call) {
   const void *pointer[] = {call->out[0], call->in[0], call->in[1], MEAN ? call->in[2] : NULL};
   int64_t columns = ts_columns_of(ts_call_in(call, 0));
-  int threads = ts_is_wide<T>(columns, pointer, 4) ? threads_of_row<T>(columns) : 0;
+  bool whole = rms_of(call, columns).sums == NULL;
+  int threads = whole && ts_is_wide<T>(columns, pointer, 4) ? threads_of_row<T>(columns) : 0;
   if (threads == 8) {
     launch_forward_row<T, MEAN, 8>(call);
   } else if (threads == 16) {
@@ -282,7 +296,7 @@ template <typename T, int W, bool MEAN>
 __global__ void __launch_bounds__(ROWS *TS_WARP)
     norm_dx(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ w,
             const float *__restrict__ mean, const float *__restrict__ rstd, ts_prior<T> prior, int64_t rows,
-            int columns, float offset) {
+            int columns, norm_rms rms) {
   int64_t row = (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP;
   if (row >= rows) {
     return;
@@ -296,13 +310,14 @@ __global__ void __launch_bounds__(ROWS *TS_WARP)
     ts_load<W>(weight, w + c);
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-      weight[i] = MEAN ? weight[i] : offset + weight[i];
+      weight[i] = MEAN ? weight[i] : rms.offset + weight[i];
       sum += g[i] * weight[i];
       projection += g[i] * weight[i] * ((z[i] - m) * r);
     }
   }
   sum = MEAN ? ts_warp_sum(sum) / (float) columns : 0.0f;
-  projection = ts_warp_sum(projection) / (float) columns;
+  projection = ts_warp_sum(projection);
+  projection = (MEAN || rms.sums == NULL ? projection : r * rms.sums[row]) / rms.width;
   float beta = ts_prior_beta(prior);
   for (int c = first; c < columns; c += TS_WARP * W) {
     ts_load<W>(g, dy + start + c);
@@ -310,7 +325,7 @@ __global__ void __launch_bounds__(ROWS *TS_WARP)
     ts_load<W>(weight, w + c);
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-      g[i] = r * (g[i] * (MEAN ? weight[i] : offset + weight[i]) - sum - (z[i] - m) * r * projection);
+      g[i] = r * (g[i] * (MEAN ? weight[i] : rms.offset + weight[i]) - sum - (z[i] - m) * r * projection);
     }
     ts_add_prior<W>(g, prior, beta, start + c);
     ts_store<W>(dx + start + c, g);
@@ -323,7 +338,7 @@ template <typename T, int W, bool MEAN> static void launch_dx(const ts_kernel_ca
   ts_launch(norm_dx<T, W, MEAN>, ts_blocks(rows, ROWS), ROWS * TS_WARP, 0, ts_call_stream(call), (T *) call->out[0],
             (const T *) call->in[0], (const T *) call->in[1], (const T *) call->in[2],
             MEAN ? (const float *) call->in[3] : (const float *) NULL, (const float *) call->in[MEAN ? 4 : 3],
-            ts_call_prior<T>(call, 0), rows, columns, offset_of(call));
+            ts_call_prior<T>(call, 0), rows, columns, rms_of(call, columns));
 }
 
 template <typename T, bool MEAN, int TPR> static void launch_dx_row(const ts_kernel_call *call) {
@@ -332,7 +347,7 @@ template <typename T, bool MEAN, int TPR> static void launch_dx_row(const ts_ker
   ts_launch(norm_dx_row<T, ts_lanes<T>, MEAN, TPR>, row_blocks<TPR>(rows), block_threads<TPR>, 0, ts_call_stream(call),
             (T *) call->out[0], (const T *) call->in[0], (const T *) call->in[1], (const T *) call->in[2],
             MEAN ? (const float *) call->in[3] : (const float *) NULL, (const float *) call->in[MEAN ? 4 : 3],
-            ts_call_prior<T>(call, 0), rows, columns, offset_of(call));
+            ts_call_prior<T>(call, 0), rows, columns, rms_of(call, columns));
 }
 
 template <typename T, bool MEAN> static void choose_dx(const ts_kernel_call *call) {
@@ -432,9 +447,67 @@ static size_t dw_set_up(const ts_target *, const ts_graph *graph, const ts_node 
   return (size_t) node->n_out * ts_column_blocks(ts_shape_rows(&x->shape)) * (size_t) ts_columns_of(x) * sizeof(float);
 }
 
+/* ---- sums over rows: of x^2; of dy (o + w) x ---- */
+
+template <typename T, int W, bool DOTS>
+__global__ void __launch_bounds__(ROWS *TS_WARP)
+    row_sums(float *__restrict__ y, const T *__restrict__ dy, const T *__restrict__ x, const T *__restrict__ w,
+             int64_t rows, int columns, float offset) {
+  int64_t row = (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP;
+  if (row >= rows) {
+    return;
+  }
+  int first = (int) (threadIdx.x % TS_WARP) * W;
+  float sum = 0, v[W], g[W], weight[W];
+  for (int c = first; c < columns; c += TS_WARP * W) {
+    ts_load<W>(v, x + row * columns + c);
+    if (DOTS) {
+      ts_load<W>(g, dy + row * columns + c);
+      ts_load<W>(weight, w + c);
+    }
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      sum += DOTS ? g[i] * (offset + weight[i]) * v[i] : v[i] * v[i];
+    }
+  }
+  sum = ts_warp_sum(sum);
+  if (first == 0) {
+    y[row] = sum;
+  }
+}
+
+template <typename T, int W, bool DOTS> static void launch_row_sums(const ts_kernel_call *call) {
+  const ts_tensor *x = ts_call_in(call, DOTS ? 1 : 0);
+  int64_t rows = ts_shape_rows(&x->shape);
+  ts_launch(row_sums<T, W, DOTS>, ts_blocks(rows, ROWS), ROWS * TS_WARP, 0, ts_call_stream(call),
+            (float *) call->out[0], DOTS ? (const T *) call->in[0] : (const T *) NULL,
+            (const T *) call->in[DOTS ? 1 : 0], DOTS ? (const T *) call->in[2] : (const T *) NULL, rows,
+            (int) ts_columns_of(x), DOTS ? call->node->attr.norm.offset : 0.0f);
+}
+
+template <typename T, bool DOTS> static void choose_sums(const ts_kernel_call *call) {
+  if (ts_is_wide<T>(ts_columns_of(ts_call_in(call, 0)), call->in, DOTS ? 3 : 1)) {
+    launch_row_sums<T, ts_lanes<T>, DOTS>(call);
+  } else {
+    launch_row_sums<T, 1, DOTS>(call);
+  }
+}
+
+template <typename T> static void sums(const ts_kernel_call *call) {
+  if (call->node->op == TS_OP_ROW_DOTS) {
+    choose_sums<T, true>(call);
+  } else {
+    choose_sums<T, false>(call);
+  }
+}
+
+static void sums_launch(const ts_kernel_call *call) {
+  TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, sums, call);
+}
+
 const ts_kernel *ts_cuda_norm(ts_op op) {
   static const ts_kernel forward = {NULL, forward_launch, NULL}, dx = {NULL, dx_launch, NULL},
-                         dw = {dw_set_up, dw_launch, NULL}, none = {};
+                         dw = {dw_set_up, dw_launch, NULL}, sums = {NULL, sums_launch, NULL}, none = {};
   switch (op) {
     case TS_OP_LAYERNORM:
     case TS_OP_RMSNORM: return &forward;
@@ -442,6 +515,8 @@ const ts_kernel *ts_cuda_norm(ts_op op) {
     case TS_OP_RMSNORM_DX: return &dx;
     case TS_OP_LAYERNORM_DW:
     case TS_OP_RMSNORM_DW: return &dw;
+    case TS_OP_ROW_SQUARES:
+    case TS_OP_ROW_DOTS: return &sums;
     default: return &none;
   }
 }

@@ -65,6 +65,15 @@ int ts_checkpoint_find(const ts_checkpoint *c, const char *name) {
   return -1;
 }
 
+int ts_checkpoint_find_part(const ts_checkpoint *c, const char *name) {
+  for (int i = 0; i < c->n_parts; ++i) {
+    if (strcmp(c->part[i].name, name) == 0) {
+      return i;
+    }
+  }
+  return -1;
+}
+
 int ts_checkpoint_find_state(const ts_saved_part *part, const char *name) {
   for (int i = 0; i < part->n_states; ++i) {
     if (strcmp(part->state[i].name, name) == 0) {

@@ -123,8 +123,9 @@ char *ts_checkpoint_shard_name(int shard);
 /** Bytes that all shard files together will have, a little more than less.  Not collective. */
 int64_t ts_checkpoint_bytes(const ts_checkpoint *checkpoint);
 
-/** Index of the parameter of this name, -1 for none; and of a state of a part.  Not collective. */
+/** Index of the parameter of this name, -1 for none; of a part; and of a state of a part.  Not collective. */
 int ts_checkpoint_find(const ts_checkpoint *checkpoint, const char *name);
+int ts_checkpoint_find_part(const ts_checkpoint *checkpoint, const char *name);
 int ts_checkpoint_find_state(const ts_saved_part *part, const char *name);
 
 /** Elements of a state of a part in the shards before \a shard; with the number of shards, in all.  Not collective. */
@@ -201,13 +202,14 @@ typedef struct ts_checkpoint_piece {
 
 typedef struct ts_checkpoint_reader ts_checkpoint_reader;
 
-/** A reader keeps at most TS_CHECKPOINT_OPEN_FILES shard files open, whatever their number, and one chunk in memory.
+/** A reader keeps at most TS_CHECKPOINT_OPEN_FILES shard files open, whatever their number, and 16 chunks in memory.
  * The directory's name is copied, \a checkpoint borrowed for its life.  Not collective. */
 #define TS_CHECKPOINT_OPEN_FILES 8
 ts_checkpoint_reader *ts_checkpoint_reader_open(const char *directory, const ts_checkpoint *checkpoint);
 
 /** Read pieces, shard by shard: each shard that is needed is opened once for all of them.  Each chunk's checksum is
- * checked.  Not collective; one thread at a time per reader.
+ * checked; one that the reader still has of a call before is not read again.  Not collective; one thread at a time per
+ * reader.
  * \return TS_BAD_INPUT naming the file and dataset: missing, another size or type than the index says, a checksum that
  *         does not hold; what was read is undefined then. */
 ts_status ts_checkpoint_read(ts_checkpoint_reader *reader, const ts_checkpoint_piece *piece, int n, ts_error *err);

@@ -1,5 +1,6 @@
 /* Reading pieces: each is cut by the shards' cut points, all cuts are sorted by shard, dataset and place, so that every
- * shard file is opened once and every chunk read once for a call. */
+ * shard file is opened once and every chunk read once for a call.  Some chunks are kept for the next call: of a matrix
+ * whose rows several ranks share, calls one after another need a part of the same chunks. */
 #include "base/memory.h"
 #include "base/text.h"
 #include "io/checkpoint_format.h"
@@ -16,6 +17,15 @@ typedef struct open_file {
   uint64_t used;
 } open_file;
 
+#define KEPT_CHUNKS 16 /* a matrix may lie on so many ranks */
+
+typedef struct kept_chunk {
+  int shard, part, state;
+  int64_t first;        /* its first element */
+  uint64_t used;        /* 0: it has none */
+  unsigned char *bytes; /* owned: a chunk and its checksum; NULL until it is needed */
+} kept_chunk;
+
 struct ts_checkpoint_reader {
   char *directory;
   const ts_checkpoint *checkpoint;
@@ -23,10 +33,8 @@ struct ts_checkpoint_reader {
   uint64_t clock;
   hid_t dataset; /* 0: none */
   int shard, part, state;
-  int64_t chunk;         /* elements of its chunks */
-  int64_t loaded;        /* first element of the chunk in the buffer, -1: none */
-  unsigned char *buffer; /* owned: one chunk and its checksum */
-  void *converted;       /* owned: a chunk in any type, for sinks */
+  kept_chunk kept[KEPT_CHUNKS];
+  void *converted; /* owned: a chunk in any type, for sinks */
 };
 
 /* A piece within one shard; `first` counts from the shard's first element. */
@@ -41,8 +49,6 @@ ts_checkpoint_reader *ts_checkpoint_reader_open(const char *directory, const ts_
   ts_checkpoint_reader *r = ts_calloc(1, sizeof *r);
   r->directory = ts_strdup(directory);
   r->checkpoint = checkpoint;
-  r->buffer = ts_malloc((size_t) TS_CHUNK_BYTES + TS_CHECKSUM_BYTES);
-  r->loaded = -1;
   return r;
 }
 
@@ -53,7 +59,6 @@ static void close_shard_dataset(ts_checkpoint_reader *r) {
     ts_hdf5_unlock();
   }
   r->dataset = 0;
-  r->loaded = -1;
 }
 
 void ts_checkpoint_reader_close(ts_checkpoint_reader **reader) {
@@ -69,7 +74,9 @@ void ts_checkpoint_reader_close(ts_checkpoint_reader **reader) {
       ts_hdf5_unlock();
     }
   }
-  ts_free(r->buffer);
+  for (int i = 0; i < KEPT_CHUNKS; ++i) {
+    ts_free(r->kept[i].bytes);
+  }
   ts_free(r->converted);
   ts_free(r->directory);
   ts_free(r);
@@ -139,9 +146,14 @@ static bool is_as_expected(hid_t dataset, ts_dtype dtype, int64_t count, int64_t
   return ok;
 }
 
+/* Of the state, in the shard. */
+static int64_t shard_elements(const ts_saved_part *part, const cut_piece *p) {
+  return ts_saved_state_cut(part, p->state, p->shard + 1) - ts_saved_state_cut(part, p->state, p->shard);
+}
+
 static ts_status open_shard_dataset(ts_checkpoint_reader *r, const cut_piece *p, ts_error *err) {
   const ts_saved_part *part = &r->checkpoint->part[p->part];
-  int64_t count = ts_saved_state_cut(part, p->state, p->shard + 1) - ts_saved_state_cut(part, p->state, p->shard);
+  int64_t count = shard_elements(part, p);
   if (r->dataset > 0 && r->shard == p->shard && r->part == p->part && r->state == p->state) {
     return TS_OK;
   }
@@ -152,10 +164,9 @@ static ts_status open_shard_dataset(ts_checkpoint_reader *r, const cut_piece *p,
   }
   char *name = ts_checkpoint_dataset(part, p->state);
   ts_dtype dtype = part->state[p->state].dtype;
-  r->chunk = ts_chunk_elements(count, ts_dtype_size(dtype));
   ts_hdf5_lock();
   hid_t dataset = H5Dopen2(f->file, name, H5P_DEFAULT);
-  bool good = dataset >= 0 && is_as_expected(dataset, dtype, count, r->chunk);
+  bool good = dataset >= 0 && is_as_expected(dataset, dtype, count, ts_chunk_elements(count, ts_dtype_size(dtype)));
   if (dataset >= 0 && !good) {
     H5Dclose(dataset);
   }
@@ -184,19 +195,15 @@ static bool checksum_holds(const unsigned char *buffer, size_t bytes) {
   return ts_fletcher32(buffer, bytes) == stored;
 }
 
-static ts_status load_chunk(ts_checkpoint_reader *r, int64_t first, size_t size, ts_error *err) {
-  if (r->loaded == first) {
-    return TS_OK;
-  }
+/* The chunk of \a bytes that begins with element `first` of the open dataset. */
+static ts_status load_chunk(ts_checkpoint_reader *r, int64_t first, size_t bytes, unsigned char *to, ts_error *err) {
   hsize_t offset = (hsize_t) first, stored = 0;
   uint32_t mask = 0;
-  size_t bytes = (size_t) r->chunk * size;
   ts_hdf5_lock();
   bool ok = H5Dget_chunk_storage_size(r->dataset, &offset, &stored) >= 0 && stored == bytes + TS_CHECKSUM_BYTES &&
-            H5Dread_chunk(r->dataset, H5P_DEFAULT, &offset, &mask, r->buffer) >= 0 && mask == 0;
+            H5Dread_chunk(r->dataset, H5P_DEFAULT, &offset, &mask, to) >= 0 && mask == 0;
   ts_hdf5_unlock();
-  r->loaded = ok && checksum_holds(r->buffer, bytes) ? first : -1;
-  if (r->loaded >= 0) {
+  if (ok && checksum_holds(to, bytes)) {
     return TS_OK;
   }
   char *name = ts_checkpoint_dataset(&r->checkpoint->part[r->part], r->state);
@@ -204,6 +211,26 @@ static ts_status load_chunk(ts_checkpoint_reader *r, int64_t first, size_t size,
       refuse_shard(r, r->shard, name, ok ? "is damaged: a checksum does not hold" : "cannot be read", err);
   ts_free(name);
   return status;
+}
+
+/* The chunk is kept, or takes the place of the one that was used longest ago.  \return NULL on error. */
+static const unsigned char *find_chunk(ts_checkpoint_reader *r, const cut_piece *p, int64_t first, size_t bytes,
+                                       ts_error *err) {
+  kept_chunk *slot = &r->kept[0];
+  for (kept_chunk *k = r->kept; k < r->kept + KEPT_CHUNKS; ++k) {
+    if (k->used > 0 && k->shard == p->shard && k->part == p->part && k->state == p->state && k->first == first) {
+      k->used = ++r->clock;
+      return k->bytes;
+    }
+    slot = k->used < slot->used ? k : slot;
+  }
+  unsigned char *to = slot->bytes != NULL ? slot->bytes : ts_malloc((size_t) TS_CHUNK_BYTES + TS_CHECKSUM_BYTES);
+  *slot = (kept_chunk){.bytes = to};
+  if (open_shard_dataset(r, p, err) != TS_OK || load_chunk(r, first, bytes, to, err) != TS_OK) {
+    return NULL;
+  }
+  *slot = (kept_chunk){p->shard, p->part, p->state, first, ++r->clock, to};
+  return to;
 }
 
 /* `n` elements of a piece from its element `at` on. */
@@ -222,19 +249,20 @@ static void hand_over(ts_checkpoint_reader *r, const ts_checkpoint_piece *piece,
 }
 
 static ts_status read_cut(ts_checkpoint_reader *r, const cut_piece *p, ts_error *err) {
-  ts_status status = open_shard_dataset(r, p, err);
-  ts_dtype dtype = r->checkpoint->part[p->part].state[p->state].dtype;
+  const ts_saved_part *part = &r->checkpoint->part[p->part];
+  ts_dtype dtype = part->state[p->state].dtype;
   size_t size = ts_dtype_size(dtype);
-  for (int64_t at = p->first; status == TS_OK && at < p->first + p->count;) {
-    int64_t chunk = at / r->chunk * r->chunk,
-            end = chunk + r->chunk < p->first + p->count ? chunk + r->chunk : p->first + p->count;
-    status = load_chunk(r, chunk, size, err);
-    if (status == TS_OK) {
-      hand_over(r, p->piece, p->at + at - p->first, r->buffer + (size_t) (at - chunk) * size, dtype, end - at);
+  int64_t chunk = ts_chunk_elements(shard_elements(part, p), size);
+  for (int64_t at = p->first; at < p->first + p->count;) {
+    int64_t first = at / chunk * chunk, end = first + chunk < p->first + p->count ? first + chunk : p->first + p->count;
+    const unsigned char *values = find_chunk(r, p, first, (size_t) chunk * size, err);
+    if (values == NULL) {
+      return TS_BAD_INPUT;
     }
+    hand_over(r, p->piece, p->at + at - p->first, values + (size_t) (at - first) * size, dtype, end - at);
     at = end;
   }
-  return status;
+  return TS_OK;
 }
 
 /* ---- pieces ---- */

@@ -66,10 +66,11 @@ ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets) {
   ts_error err = {0};
   ts_deck *deck;
   ts_status status = ts_deck_read_text("test", text, word, n, &deck, &err);
-  if (status == TS_OK) { /* a deck cannot ask for them: nothing is cut along these axes */
-    deck->tensor_parallel.autotp_size = replicas[0];
+  if (status == TS_OK) { /* a deck cannot ask for pipelines: nothing is cut along this axis */
+    int64_t *tp = &deck->tensor_parallel.autotp_size;
+    *tp = replicas[0] > 1 ? replicas[0] : *tp;
     deck->pipeline.stages = replicas[1];
-    status = ts_deck_resolve_batch(deck, ts_world_size(world) / replicas[0] / replicas[1], &err);
+    status = ts_deck_resolve_batch(deck, ts_world_size(world) / (int) *tp / replicas[1], &err);
   }
   TS_CHECK(status == TS_OK, "%s", err.text);
   ts_free(list);
@@ -135,10 +136,11 @@ static void read_parameters(ts_engine *engine, train_run *run) {
   const ts_layout *layout = ts_engine_layout(engine);
   for (int i = 0; i < layout->n_parameters; ++i) {
     const ts_parameter *p = &layout->parameter[i];
-    float *value = ts_malloc((size_t) p->count * sizeof *value);
+    const int64_t count = ts_shape_count(&p->shape);
+    float *value = ts_malloc((size_t) count * sizeof *value);
     ts_error err = {0};
     TS_CHECK(ts_engine_read_parameter(engine, p->name, value, &err) == TS_OK, "%s", err.text);
-    for (int64_t k = 0; k < p->count; ++k) {
+    for (int64_t k = 0; k < count; ++k) {
       uint32_t bits;
       memcpy(&bits, &value[k], sizeof bits);
       run->bits += ts_mix(bits, ts_hash_name(p->name) + (uint64_t) k);
@@ -147,13 +149,7 @@ static void read_parameters(ts_engine *engine, train_run *run) {
   }
 }
 
-train_run train_run_do(ts_world *world, const char *text, const char *sets, int steps) {
-  ts_deck *deck = train_run_deck(world, text, sets);
-  ts_engine *engine;
-  ts_error err = {0};
-  unsigned abilities = TS_CAN_TRAIN | (evaluating ? TS_CAN_EVALUATE : 0);
-  const ts_engine_options options = {.world = world, .deck = deck, .abilities = abilities, .n_slots = slots};
-  TS_CHECK(ts_engine_create(&options, &engine, &err) == TS_OK, "%s", err.text);
+static train_run run_steps(ts_engine *engine, const ts_deck *deck, int steps) {
   train_run run = {.steps = steps,
                    .loss = ts_calloc((size_t) steps, sizeof *run.loss),
                    .norm = ts_calloc((size_t) steps, sizeof *run.norm),
@@ -167,8 +163,31 @@ train_run train_run_do(ts_world *world, const char *text, const char *sets, int 
     run.evaluation[step] = evaluating ? evaluate(engine, deck, step) : 0;
   }
   read_parameters(engine, &run);
-  ts_engine_destroy(&engine);
+  return run;
+}
+
+char *train_run_try(ts_world *world, const char *text, const char *sets, int steps, train_run *run) {
+  ts_deck *deck = train_run_deck(world, text, sets);
+  ts_engine *engine;
+  ts_error err = {0};
+  unsigned abilities = TS_CAN_TRAIN | (evaluating ? TS_CAN_EVALUATE : 0);
+  const ts_engine_options options = {.world = world, .deck = deck, .abilities = abilities, .n_slots = slots};
+  char *refused = NULL;
+  if (ts_engine_create(&options, &engine, &err) == TS_OK) {
+    *run = run_steps(engine, deck, steps);
+    ts_engine_destroy(&engine);
+  } else {
+    refused = ts_strdup(err.text);
+  }
+  ts_error_clear(&err);
   ts_deck_destroy(&deck);
+  return refused;
+}
+
+train_run train_run_do(ts_world *world, const char *text, const char *sets, int steps) {
+  train_run run;
+  char *refused = train_run_try(world, text, sets, steps, &run);
+  TS_CHECK(refused == NULL, "%s", refused);
   return run;
 }
 

@@ -19,8 +19,12 @@ typedef struct train_run {
  * Collective over \a world.  A deck that is refused ends the program: its text is part of the test. */
 train_run train_run_do(ts_world *world, const char *text, const char *sets, int steps);
 
-/** Decks read from now on are for a grid with these extents along tp and pp, over which nothing is cut: replicas.
- * Default 1 and 1. Not collective. */
+/** The same with a deck that reads well, but that the engine may refuse.
+ * \return NULL, or why it is refused (ts_free); then there is no \a run. Collective over \a world. */
+char *train_run_try(ts_world *world, const char *text, const char *sets, int steps, train_run *run);
+
+/** Decks read from now on are for a grid with these extents along tp (1: what the deck says) and pp, over which nothing
+ * is cut: replicas.  Default 1 and 1. Not collective. */
 void train_run_set_replicas(int tp, int pp);
 
 /** Of runs from now on so many micro-batches are alive at a time, at most. Not collective. */

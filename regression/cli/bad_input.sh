@@ -51,7 +51,7 @@ test_words() {
   refused "not a number" "--ranks x: an integer from 1" "$tessera" plan tiny.cfg --ranks x
   refused "plan under mpiexec" "plan runs as one process" $mpiexec -n 2 "$tessera" plan tiny.cfg
   refused "a target that is not there" "--target gpu: auto, cpu and cuda are accepted" "$tessera" plan tiny.cfg --target gpu
-  refused "no such pass" "--pass x: the passes are precision, autodiff" "$tessera" graph tiny.cfg --pass x
+  refused "no such pass" "--pass x: the passes are precision, shard, autodiff" "$tessera" graph tiny.cfg --pass x
   refused "no such format" "--format x: accepted are text, dot, json" "$tessera" graph tiny.cfg --format x
   refused "no prompt" "--prompt TEXT is missing" "$tessera" generate tiny.cfg
   refused "an empty prompt" "--prompt: the text is empty" "$tessera" train tiny.cfg --prompt ''
@@ -108,6 +108,16 @@ test_deck() {
     tiny.cfg --set 'tensor_parallel.tp_plan=({pattern="lm_head";style="colwize";})'
   refused_train "a shape that leaves two dimensions open" "layer_specs.0..shape: .-1, -1, 32. has -1 more than once" \
     tiny.cfg --set 'tensor_parallel.partition_config.layer_specs=({patterns="x";shape=(-1,-1,32);})'
+  refused "a pattern that matches nothing" "layer_specs\[0\].patterns: .*matches no weight; there is" $mpiexec -n 2 "$tessera" \
+    train tiny.cfg --set 'tensor_parallel={autotp_size=2;partition_config={layer_specs=({patterns="x.weight";});};}'
+  refused "a shape that cuts a head" "layer_specs\[0\].shape: cuts .*q_proj.weight inside of heads" $mpiexec -n 2 "$tessera" \
+    train tiny.cfg --set \
+    'tensor_parallel={autotp_size=2;partition_config={layer_specs=({patterns=".*q_proj.weight";shape=((12,20),-1);});};}'
+  refused "too many blocks" "layer_specs\[0\].shape: cuts .* into 16 blocks; accepted: at most 8" $mpiexec -n 2 "$tessera" \
+    train tiny.cfg --set \
+    'tensor_parallel={autotp_size=2;partition_config={layer_specs=({patterns=".*q_proj.weight";shape=(16,-1);});};}'
+  refused "ranks that tp does not divide" "tp 2 .*, but there are 3 ranks" $mpiexec -n 3 "$tessera" train tiny.cfg \
+    --set tensor_parallel.autotp_size=2
   refused_train "no steps" "--set: run.steps: missing" tiny.cfg --set run.steps=0
   refused_train "no run directory" "--set: run.directory: missing" tiny.cfg --set run.directory=
   refused_train "a run directory that is a file" "--set: run.directory: tiny.cfg is a file" tiny.cfg --set run.directory=tiny.cfg

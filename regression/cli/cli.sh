@@ -188,6 +188,10 @@ test_digests() {
   train --set run.directory=digests2 --set run.steps=3 --set debug.digest_every=1
   run "$tessera" compare digests1 digests2
   ok "compare: equal runs with digests" printed "^equal for all 3 steps"
+  sort -t, -k1,1n -k2,2r digests2/digests.csv > other.csv
+  mv other.csv digests2/digests.csv
+  run "$tessera" compare digests1 digests2
+  ok "compare: a grid that has the tensors in another order" both 'printed "^equal for all 3 steps"' '! grep "that differs" "$scratch/out"'
   train --set run.directory=digests3 --set run.steps=3 --set debug.digest_every=1 --set 'frozen=["embed"]'
   run "$tessera" compare digests1 digests3
   ok "compare: runs that part in the embedding" gave 1
@@ -419,6 +423,16 @@ test_precision() {
   ok "bf16 that is emulated is said to be slow" printed 'bf16 \(emulated here: fp32 is faster\)'
 }
 
+# Norms of the whole width of all heads: columns where ranks have heads of their own; whole where they share some.
+test_norm_of_columns() {
+  set -- plan "$golden/olmo2.cfg" --set "model.from=$golden/olmo2" --layout
+  run "$tessera" "$@" --ranks 2 --set tensor_parallel.autotp_size=2
+  ok "plan --layout: q's norm by columns" printed 'layers\.0\.self_attn\.q_norm\.weight .* column +dim 0: 0-17 18-35$'
+  ok "plan --layout: k with it" printed 'layers\.0\.self_attn\.k_proj\.weight .* column +dim 0: 0-5 6-11$'
+  run "$tessera" "$@" --ranks 4 --set tensor_parallel.autotp_size=4
+  ok "plan --layout: shared keys' norm whole" printed 'layers\.0\.self_attn\.k_norm\.weight .* whole '
+}
+
 # The last four bytes of the golden's file are the last element of the last norm's weight.  The NaN has a sign, as those that
 # processors make, which printf would show.
 write_nan() {
@@ -495,6 +509,7 @@ test_graph
 test_train
 test_again
 test_json
+test_norm_of_columns
 test_not_empty
 test_compare
 test_tokens

@@ -892,7 +892,7 @@ static void test_tensor_parallel(void) {
   }
   ts_deck *d = fixture_read("autotp_size 0", GOOD_DECK, "tensor_parallel={autotp_size=0;}");
   const ts_deck_tensor_parallel *tp = &d->tensor_parallel;
-  tap_ok(tp->autotp_size == 1 && tp->tp.tp_size == 1 && tp->tp.tp_grain_size == 1 && !tp->tp_overlap_comm &&
+  tap_ok(tp->autotp_size == 1 && tp->tp.tp_size == 1 && tp->tp.tp_grain_size == 1 && tp->tp_overlap_comm &&
              tp->vocab_parallel_lm_head && tp->sequence_parallel && strcmp(tp->preset_model, "none") == 0 &&
              tp->partition_config.use_default_specs && !tp->partition_config.strict_mode &&
              tp->partition_config.layer_specs.n == 0 && tp->tp_plan.n == 0,

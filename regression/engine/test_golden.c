@@ -12,6 +12,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* regression/golden/README.md has the evidence: other right ways of computing the same are within 1e-6 in loss and norm
@@ -41,10 +42,17 @@ static const golden families[] = {{"mistral", 3},       {"qwen2", 2},      {"qwe
                                   {"gpt_neox", 2},      {"starcoder2", 2}, {"gpt_neox_serial", 3},
                                   {"llama_dynamic", 2}, {"llama_yarn", 4}, {"llama_dynamic_beyond", 2}};
 
+/* A case's grid: tp ranks share each product, the others have micro-batches of their own. */
+typedef struct grid {
+  ts_world *world;
+  int tp, dp;
+} grid;
+
 typedef struct trial {
   ts_world *world;
   const char *name;
   int64_t stage;
+  int tp;
   ts_deck *deck;
   ts_engine *engine;
   ts_data *data;
@@ -57,11 +65,12 @@ static char *golden_path(const char *name, const char *file) {
   return ts_format("%s/%s/%s", tap_path("regression/golden"), name, file);
 }
 
-static ts_deck *read_deck(ts_world *world, const golden *g, int64_t stage, bool bf16) {
+static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool bf16) {
   char *deck_path = ts_format("%s/%s.cfg", tap_path("regression/golden"), g->name);
   char *set[] = {ts_format("model.from=%s/%s", tap_path("regression/golden"), g->name),
                  ts_format("data.path=%s/%s/tokens.bin", tap_path("regression/golden"), g->name),
-                 ts_format("train_micro_batch_size_per_gpu=%lld", (long long) g->micro_batch / ts_world_size(world)),
+                 ts_format("train_micro_batch_size_per_gpu=%lld", (long long) g->micro_batch / on->dp),
+                 ts_format("tensor_parallel.autotp_size=%d", on->tp),
                  ts_format("zero_optimization.stage=%lld", (long long) stage),
                  ts_format("bf16.enabled=%s", bf16 ? "true" : "false"),
                  ts_strdup("run.threads=1"),
@@ -71,7 +80,7 @@ static ts_deck *read_deck(ts_world *world, const golden *g, int64_t stage, bool 
   ts_error err = {0};
   ts_deck *deck;
   ts_status status = ts_deck_read(deck_path, set, n, &deck, &err);
-  status = status == TS_OK ? ts_deck_resolve_batch(deck, ts_world_size(world), &err) : status;
+  status = status == TS_OK ? ts_deck_resolve_batch(deck, on->dp, &err) : status;
   TS_CHECK(status == TS_OK, "%s", err.text);
   for (int i = 0; i < n; ++i) {
     ts_free(set[i]);
@@ -80,15 +89,15 @@ static ts_deck *read_deck(ts_world *world, const golden *g, int64_t stage, bool 
   return deck;
 }
 
-static trial open_trial(ts_world *world, const golden *g, int64_t stage, bool bf16) {
-  trial t = {.world = world, .name = g->name, .stage = stage, .deck = read_deck(world, g, stage, bf16)};
+static trial open_trial(const grid *on, const golden *g, int64_t stage, bool bf16) {
+  trial t = {.world = on->world, .name = g->name, .stage = stage, .tp = on->tp, .deck = read_deck(on, g, stage, bf16)};
   char *path = golden_path(g->name, "expected.json");
   json_error_t json_error;
   t.expected = json_load_file(path, 0, &json_error);
   TS_CHECK(t.expected != NULL, "%s: %s", path, json_error.text);
   ts_free(path);
   ts_error err = {0};
-  const ts_engine_options options = {.world = world, .deck = t.deck, .abilities = TS_CAN_TRAIN | TS_CAN_GENERATE};
+  const ts_engine_options options = {.world = on->world, .deck = t.deck, .abilities = TS_CAN_TRAIN | TS_CAN_GENERATE};
   TS_CHECK(ts_engine_create(&options, &t.engine, &err) == TS_OK, "%s", err.text);
   TS_CHECK(ts_data_open_deck(t.deck, &t.data, &err) == TS_OK, "%s", err.text);
   return t;
@@ -251,16 +260,17 @@ static const ts_safetensor *find_final(const ts_safetensors *final, const char *
 /* GPT-2's K bias, the middle third, has a true gradient of zero: Adam turns its rounding errors into steps. */
 static double weight_difference(const trial *t, const ts_safetensors *final, const ts_parameter *p) {
   const ts_safetensor *tensor = find_final(final, p->name);
-  if (tensor == NULL || tensor->count != p->count) {
+  const int64_t count = ts_shape_count(&p->shape);
+  if (tensor == NULL || tensor->count != count) {
     return INFINITY;
   }
-  const int64_t third = strstr(p->name, "c_attn.bias") != NULL ? p->count / 3 : 0;
-  float *value = ts_calloc((size_t) p->count, sizeof *value);
-  float *expected = ts_calloc((size_t) p->count, sizeof *expected);
+  const int64_t third = strstr(p->name, "c_attn.bias") != NULL ? count / 3 : 0;
+  float *value = ts_calloc((size_t) count, sizeof *value);
+  float *expected = ts_calloc((size_t) count, sizeof *expected);
   ts_error err = {0};
   TS_CHECK(ts_engine_read_parameter(t->engine, p->name, value, &err) == TS_OK, "%s", err.text);
-  ts_safetensors_read_f32(tensor, 0, p->count, expected);
-  double worst = difference(value, expected, p->count, third, 2 * third);
+  ts_safetensors_read_f32(tensor, 0, count, expected);
+  double worst = difference(value, expected, count, third, 2 * third);
   ts_free(expected);
   ts_free(value);
   return worst;
@@ -284,53 +294,76 @@ static void test_weights(const trial *t) {
   ts_safetensors_close(&final);
 }
 
-/* Says so when not. */
-static bool fits(ts_world *world, const golden *g) {
-  const int64_t n = ts_world_size(world);
-  if (g->micro_batch % n != 0) {
-    tap_skip_all(MPI_COMM_WORLD, "%s: %lld ranks do not divide its micro-batch of %lld", g->name, (long long) n,
-                 (long long) g->micro_batch);
-  }
-  return g->micro_batch % n == 0;
+/* Heads of the case's model. */
+static int64_t heads_of(const golden *g) {
+  char *path = golden_path(g->name, "config.json");
+  json_error_t json_error;
+  json_t *config = json_load_file(path, 0, &json_error);
+  TS_CHECK(config != NULL, "%s: %s", path, json_error.text);
+  json_t *heads = json_object_get(config, "num_attention_heads");
+  int64_t n = json_integer_value(heads != NULL ? heads : json_object_get(config, "n_head"));
+  json_decref(config);
+  ts_free(path);
+  return n;
 }
 
-static void test_family(ts_world *world, const golden *g, int64_t stage) {
-  trial t = open_trial(world, g, stage, false);
+/* Says so when not. */
+static bool fits(const grid *on, const golden *g) {
+  bool divides = g->micro_batch % on->dp == 0, has_heads = on->tp <= heads_of(g);
+  if (!divides || !has_heads) {
+    tap_skip_all(MPI_COMM_WORLD, "%s: its micro-batch of %lld and its %lld heads are not for dp %d x tp %d", g->name,
+                 (long long) g->micro_batch, (long long) heads_of(g), on->dp, on->tp);
+  }
+  return divides && has_heads;
+}
+
+static void test_family(const grid *on, const golden *g, int64_t stage) {
+  trial t = open_trial(on, g, stage, false);
   test_logits(&t);
   test_generate(&t);
   test_steps(&t);
   close_trial(&t);
-  if (ts_world_size(world) == 1) {
-    t = open_trial(world, g, stage, true);
+  if (ts_world_size(on->world) == 1 || on->tp > 1) {
+    t = open_trial(on, g, stage, true);
     test_bf16(&t, bf16_tolerance_of_families);
     close_trial(&t);
   }
 }
 
-static void test_case(ts_world *world, const golden *g) {
-  const int64_t last_stage = ts_world_size(world) == 1 ? 0 : 3;
+static void test_case(const grid *on, const golden *g) {
+  const int64_t last_stage = ts_world_size(on->world) == 1 ? 0 : 3;
   for (int64_t stage = 0; stage <= last_stage; ++stage) {
-    trial t = open_trial(world, g, stage, false);
+    trial t = open_trial(on, g, stage, false);
     test_logits(&t);
     test_steps(&t);
     test_weights(&t);
     close_trial(&t);
   }
-  trial t = open_trial(world, g, last_stage, true);
+  trial t = open_trial(on, g, last_stage, true);
   test_bf16(&t, bf16_tolerance);
   close_trial(&t);
 }
 
-int main(int argc, char **argv) {
-  ts_world *world = ts_world_create(&argc, &argv);
+/* A family's stage follows from its place, and from the grid. */
+static void test_grid(const grid *on) {
   for (size_t c = 0; c < sizeof cases / sizeof cases[0]; ++c) {
-    if (tap_wanted(cases[c].name) && fits(world, &cases[c])) {
-      test_case(world, &cases[c]);
+    if (tap_wanted(cases[c].name) && fits(on, &cases[c])) {
+      test_case(on, &cases[c]);
     }
   }
   for (size_t c = 0; c < sizeof families / sizeof families[0]; ++c) {
-    if (tap_wanted(families[c].name) && fits(world, &families[c])) {
-      test_family(world, &families[c], ts_world_size(world) == 1 ? 0 : (int64_t) c % 4);
+    if (tap_wanted(families[c].name) && fits(on, &families[c])) {
+      test_family(on, &families[c], ts_world_size(on->world) == 1 ? 0 : ((int64_t) c + on->tp - 1) % 4);
+    }
+  }
+}
+
+int main(int argc, char **argv) {
+  ts_world *world = ts_world_create(&argc, &argv);
+  const char *only = getenv("TEST_TP");
+  for (int tp = 1; tp <= ts_world_size(world); ++tp) {
+    if (ts_world_size(world) % tp == 0 && (only == NULL || atoi(only) == tp)) {
+      test_grid(&(grid){world, tp, ts_world_size(world) / tp});
     }
   }
   int status = tap_done_all(MPI_COMM_WORLD);

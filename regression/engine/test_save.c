@@ -3,7 +3,9 @@
  * there. */
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/random.h"
 #include "engine/checkpoint.h"
+#include "engine/engine.h"
 #include "engine/resume.h"
 #include "engine/save.h"
 #include "engine/stop.h"
@@ -309,34 +311,163 @@ static void test_index(ts_world *world, const char *directory) {
 
 /* ---- grids ---- */
 
-/* What ranks along tp hold twice is saved once, by the first; any grid takes it. */
-static void test_replicas(ts_world *world, const char *directory) {
-  train_run_set_replicas(2, 1);
-  job j = begin(world, directory, "zero_optimization.stage=2");
+/* Of all parameters, in whatever order the grid has them. */
+static uint64_t digest_all(job *j) {
+  int n = ts_engine_layout(j->engine)->n_parameters;
+  uint64_t *digest = ts_calloc((size_t) n, sizeof *digest), sum = 0;
+  ts_engine_digest(j->engine, digest);
+  for (int i = 0; i < n; ++i) {
+    sum += ts_mix(digest[i], ts_hash_name(ts_engine_layout(j->engine)->parameter[i].name));
+  }
+  ts_free(digest);
+  return sum;
+}
+
+typedef struct grid {
+  int tp, pp;
+  const char *sets;
+} grid;
+
+static job begin_on(ts_world *world, const char *directory, grid g) {
+  train_run_set_replicas(g.tp, g.pp);
+  job j = begin(world, directory, g.sets);
   train_run_set_replicas(1, 1);
-  step(&j, true);
-  int n = ts_engine_layout(j.engine)->n_parameters;
-  uint64_t *saved = ts_calloc((size_t) n, sizeof *saved), *loaded = ts_calloc((size_t) n, sizeof *loaded);
-  ts_engine_digest(j.engine, saved);
-  bool ok = ts_saver_finish(j.saver);
-  end(&j);
+  return j;
+}
+
+/* A step on one grid, and what another has of it. */
+static void test_grid(ts_world *world, const char *directory, const ts_checkpoint *c, grid g, uint64_t digest) {
+  job j = begin_on(world, directory, g);
+  char *path = ts_step_directory(directory, 1, "");
   ts_error err = {0};
+  bool ok = ts_engine_load(j.engine, path, c, TS_LOAD_ALL, &err) == TS_OK;
+  tap_ok_all(MPI_COMM_WORLD, ok && digest_all(&j) == digest, "tp %d, pp %d, %s goes on from it%s%s", g.tp, g.pp, g.sets,
+             err.count > 0 ? ": " : "", err.count > 0 ? err.text : "");
+  ts_error_clear(&err);
+  ts_free(path);
+  end(&j);
+}
+
+/* Of every part that the index names, whose it is: a rank's own, both ranks', or the first one's. */
+static bool has_owners(const ts_checkpoint *c) {
+  bool right = c->n_shards == 2;
+  for (int i = 0; i < c->n_parts; ++i) {
+    const ts_saved_part *part = &c->part[i];
+    const char *rank = strstr(part->name, ".tp");
+    int64_t first = rank != NULL && rank[3] == '1' ? 0 : part->count;
+    right = right && (strstr(part->name, ".all") != NULL ? part->cuts[1] > 0 : part->cuts[1] == first);
+  }
+  return right;
+}
+
+/* Elements of the parameters, and of their pieces. */
+static bool counts_once(const ts_checkpoint *c, int64_t parameters) {
+  int64_t whole = 0, pieces = 0;
+  for (int i = 0; i < c->n_parameters; ++i) {
+    const ts_saved_parameter *p = &c->parameter[i];
+    whole += p->count;
+    for (int k = 0; k < p->n_pieces; ++k) {
+      pieces += p->piece[k].length * (p->count / p->shape[p->dim]);
+    }
+  }
+  return whole == parameters && pieces == parameters;
+}
+
+/* What ranks hold twice is saved once, by the first; what they have pieces of, by each. */
+static void test_grids(ts_world *world, const char *directory, grid from, bool in_pieces) {
+  static const grid to[] = {
+      {1, 1, "zero_optimization.stage=3"},
+      {2, 1, "zero_optimization.stage=0"},
+      {2, 1, "zero_optimization.stage=3 zero_optimization.stage3_param_persistence_threshold=100"}};
+  job j = begin_on(world, directory, from);
+  step(&j, true);
+  uint64_t digest = digest_all(&j);
+  bool ok = ts_saver_finish(j.saver);
+  int64_t parameters = ts_layout_parameter_count(ts_engine_layout(j.engine), false);
+  int64_t copy = ts_engine_program(j.engine)->plan->bytes[TS_PURPOSE_CHECKPOINT];
+  tap_ok_all(MPI_COMM_WORLD, (copy > 0) == (from.pp == 1 || ts_world_rank(world) == 0),
+             "tp %d, pp %d: memory for a copy of what a rank owns, none for replicas", from.tp, from.pp);
+  end(&j);
   ts_checkpoint *c = NULL;
   char *path = ts_step_directory(directory, 1, "");
-  ok = ts_checkpoint_check(world, path, &c, &err) == TS_OK && ok;
-  tap_ok_all(MPI_COMM_WORLD, ok && c->n_shards == 2 && c->part[0].cuts[1] == c->part[0].count,
-             "replicas: the first of two ranks along tp saves everything");
-  j = begin(world, directory, "zero_optimization.stage=3");
-  ok = ok && ts_engine_load(j.engine, path, c, TS_LOAD_ALL, &err) == TS_OK;
-  ts_engine_digest(j.engine, loaded);
-  tap_ok_all(MPI_COMM_WORLD, ok && memcmp(saved, loaded, (size_t) n * sizeof *saved) == 0,
-             "replicas: a grid of dp goes on from it%s%s", err.count > 0 ? ": " : "", err.count > 0 ? err.text : "");
-  end(&j);
-  ts_error_clear(&err);
+  ok = ts_checkpoint_check(world, path, &c, NULL) == TS_OK && ok;
+  tap_ok_all(MPI_COMM_WORLD, ok && has_owners(c) && counts_once(c, parameters),
+             "tp %d, pp %d: every element is saved once, by its owner", from.tp, from.pp);
+  bool whole = true;
+  for (int i = 0; ok && i < c->n_parameters; ++i) {
+    whole = whole && c->parameter[i].n_pieces == 1;
+  }
+  tap_ok_all(MPI_COMM_WORLD, ok && whole != in_pieces, "tp %d, pp %d: %s", from.tp, from.pp,
+             in_pieces ? "in pieces" : "whole parameters");
+  for (size_t i = 0; i < sizeof to / sizeof to[0]; ++i) {
+    test_grid(world, directory, c, to[i], digest);
+  }
   ts_checkpoint_destroy(&c);
-  ts_free(saved);
-  ts_free(loaded);
   ts_free(path);
+}
+
+/* ---- writing parameters ---- */
+
+typedef struct asking {
+  int64_t asked, owned;
+  int *times; /* of each element */
+} asking;
+
+static void count_asked(void *user, int64_t first, int64_t count, bool owned, float *value) {
+  asking *a = user;
+  a->asked += count;
+  a->owned += owned ? count : 0;
+  for (int64_t i = first; i < first + count; ++i) {
+    ++a->times[i];
+    value[i - first] = (float) i;
+  }
+}
+
+static int64_t sum_all(ts_world *world, int64_t mine) {
+  int64_t sum = 0, *all = ts_world_gather(world, &mine, sizeof mine);
+  for (int i = 0; i < ts_world_size(world); ++i) {
+    sum += all[i];
+  }
+  ts_free(all);
+  return sum;
+}
+
+static int64_t in_shard(const ts_layout *layout, const ts_parameter *p) {
+  const ts_part *part = &layout->part[p->part];
+  int64_t from = p->offset > ts_part_begin(part) ? p->offset : ts_part_begin(part);
+  int64_t to = p->offset + p->count < ts_part_end(part) ? p->offset + p->count : ts_part_end(part);
+  return to > from ? to - from : 0;
+}
+
+/* A source is asked for what the rank keeps, once; over all ranks one of those that ask owns each element; and what is
+ * read back is what was written. */
+static void test_writing(ts_world *world, const char *directory, grid g, bool shards) {
+  job j = begin_on(world, directory, g);
+  const ts_layout *layout = ts_engine_layout(j.engine);
+  bool once = true, owned = true, kept = true, same = true;
+  for (int i = 0; i < layout->n_parameters; ++i) {
+    const ts_parameter *p = &layout->parameter[i];
+    int64_t count = ts_shape_count(&p->shape);
+    asking a = {.times = ts_calloc((size_t) count, sizeof *a.times)};
+    ts_engine_write_parameter(j.engine, p, count_asked, &a);
+    for (int64_t k = 0; k < count; ++k) {
+      once = once && a.times[k] <= 1;
+    }
+    kept = kept && a.asked == (shards ? in_shard(layout, p) : p->count);
+    owned = owned && sum_all(world, a.owned) == count;
+    float *value = ts_calloc((size_t) count, sizeof *value);
+    once = once && ts_engine_read_parameter(j.engine, p->name, value, NULL) == TS_OK;
+    for (int64_t k = 0; k < count; ++k) {
+      same = same && value[k] == (float) k;
+    }
+    ts_free(value);
+    ts_free(a.times);
+  }
+  tap_ok_all(MPI_COMM_WORLD, once && kept, "tp %d, %s: a rank asks for what it keeps of a parameter, once", g.tp,
+             g.sets);
+  tap_ok_all(MPI_COMM_WORLD, owned, "tp %d, %s: each element has one owner", g.tp, g.sets);
+  tap_ok_all(MPI_COMM_WORLD, same, "tp %d, %s: every rank reads all that was written", g.tp, g.sets);
+  end(&j);
 }
 
 /* ---- jobs of kill.sh ---- */
@@ -422,7 +553,12 @@ int main(int argc, char **argv) {
     char *directory = ts_strdup(tap_directory_all(MPI_COMM_WORLD));
     test_states(world, make_directory(directory, "states"));
     test_index(world, make_directory(directory, "index"));
-    test_replicas(world, make_directory(directory, "replicas"));
+    test_grids(world, make_directory(directory, "replicas"), (grid){1, 2, "zero_optimization.stage=2"}, false);
+    test_grids(world, make_directory(directory, "pieces"), (grid){2, 1, "zero_optimization.stage=2"}, true);
+    test_writing(world, make_directory(directory, "whole"), (grid){2, 1, "zero_optimization.stage=1"}, false);
+    test_writing(world, make_directory(directory, "shards"),
+                 (grid){1, 1, "zero_optimization.stage=3 zero_optimization.stage3_param_persistence_threshold=0"},
+                 true);
     test_space(world, make_directory(directory, "space"));
     test_retry(world, make_directory(directory, "retry"));
     test_signals(world, make_directory(directory, "signals"));

@@ -251,6 +251,7 @@ static void test_attribute_texts(void) {
       {TS_OP_HEAD_STATS, {.head = {TS_F32, 1, 0, 7}}, " {rows from 7}"},
       {TS_OP_RMSNORM, {.norm = {.eps = 1e-5f}}, ""},
       {TS_OP_RMSNORM_DX, {.norm = {.offset = 1}}, " {offset 1}"},
+      {TS_OP_RMSNORM, {.norm = {.width = 36}}, " {width 36}"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     ts_text text = {0};

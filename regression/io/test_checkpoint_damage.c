@@ -207,6 +207,42 @@ static void test_after(void) {
   ts_checkpoint_destroy(&c);
 }
 
+static void overwrite(const char *path) {
+  FILE *file = fopen(path, "r+b");
+  TS_CHECK(file != NULL && fseek(file, 0, SEEK_END) == 0, "%s", path);
+  long bytes = ftell(file);
+  rewind(file);
+  for (long i = 0; i < bytes; ++i) {
+    fputc('x', file);
+  }
+  fclose(file);
+}
+
+/* What was read lately is not read again: the rows of a matrix may be shared by many shards. */
+static void test_kept(void) {
+  ts_checkpoint *c = fixture_checkpoint(3, CUTS_EVEN, 17);
+  char *directory = fixture_write("kept", c);
+  ts_checkpoint_reader *reader = ts_checkpoint_reader_open(directory, c);
+  float read[1037], right[1037];
+  const ts_checkpoint_piece piece = {.count = 1037, .to = read, .dtype = TS_F32};
+  fixture_values(c, 0, 0, 0, 1037, right);
+  bool first = ts_checkpoint_read(reader, &piece, 1, NULL) == TS_OK;
+  for (int shard = 0; shard < 3; ++shard) {
+    char *path = shard_path(directory, shard);
+    overwrite(path);
+    ts_free(path);
+  }
+  memset(read, 0, sizeof read);
+  tap_ok(first && ts_checkpoint_read(reader, &piece, 1, NULL) == TS_OK && memcmp(read, right, sizeof right) == 0,
+         "chunks of several shards are kept for the next call");
+  ts_checkpoint_reader_close(&reader);
+  reader = ts_checkpoint_reader_open(directory, c);
+  tap_ok(ts_checkpoint_read(reader, &piece, 1, NULL) == TS_BAD_INPUT, "but not for another reader");
+  ts_checkpoint_reader_close(&reader);
+  ts_free(directory);
+  ts_checkpoint_destroy(&c);
+}
+
 /* ---- any byte of a file, in a process of its own: HDF5 meets garbage ---- */
 
 enum { REFUSED = 40, RIGHT, WRONG, UNNAMED };
@@ -318,6 +354,7 @@ int main(void) {
   ts_checkpoint_destroy(&large);
   test_odd();
   test_after();
+  test_kept();
   test_garbage();
   tap_ok(fixture_hdf5_objects() == 0, "HDF5 has nothing open");
   tap_ok(ts_memory_live() == 0, "no memory is left");

@@ -64,8 +64,27 @@ static void build_layernorm(run_case *c, int variant, ts_dtype dtype) {
   build_forward(c, variant, dtype, 2);
 }
 
+/* Sums over whole rows, of which x has some columns: near `mean` of each of `width` elements. */
+static void input_sums(run_case *c, int variant, int x, double mean) {
+  int i = c->n_in;
+  int64_t columns = ops_columns(c, x), width = 2 * columns + 3;
+  c->attr.norm.width = variant % 2 == 0 ? width : 0;
+  ops_input(c, i, TS_F32, rows_of(c->in[x].shape), 0.1);
+  for (int64_t j = 0; j < ops_count(c, i); ++j) {
+    run_set(&c->in[i], j, (run_get(&c->in[i], j) + mean) * (double) (variant % 2 == 0 ? width : columns));
+  }
+}
+
+static double width_of(const run_case *c, int x) {
+  return (double) (c->attr.norm.width > 0 ? c->attr.norm.width : ops_columns(c, x));
+}
+
+/* With the row's own sum of squares, then with one that is given; likewise below. */
 static void build_rmsnorm(run_case *c, int variant, ts_dtype dtype) {
-  build_forward(c, variant, dtype, 1);
+  build_forward(c, variant % SHAPES, dtype, 1);
+  if (variant >= SHAPES) {
+    input_sums(c, variant, 0, 4.0);
+  }
 }
 
 static void layernorm(run_case *c) {
@@ -85,7 +104,8 @@ static void rmsnorm(run_case *c) {
   int64_t n = ops_columns(c, 0);
   for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
     const double *x = ops_in(c, 0) + row * n;
-    double rstd = 1 / sqrt(mean_square_of(x, n, 0) + c->attr.norm.eps);
+    double squares = c->n_in == 2 ? mean_square_of(x, n, 0) : ops_in(c, 2)[row] / width_of(c, 0);
+    double rstd = 1 / sqrt(squares + c->attr.norm.eps);
     for (int64_t i = 0; i < n; ++i) {
       ops_out(c, 0)[row * n + i] = x[i] * rstd * (c->attr.norm.offset + ops_in(c, 1)[i]);
     }
@@ -131,32 +151,36 @@ static void build_layernorm_dx(run_case *c, int variant, ts_dtype dtype) {
 }
 
 static void build_rmsnorm_dx(run_case *c, int variant, ts_dtype dtype) {
-  build_dx(c, variant, dtype, true);
+  build_dx(c, variant % SHAPES, dtype, true);
+  if (variant >= SHAPES) {
+    input_sums(c, variant, 1, 0.0);
+  }
 }
 
-/* mean is NULL for RMSNorm. */
-static void dx_of(run_case *c, const double *mean, const double *rstd) {
+/* mean is NULL for RMSNorm, which alone may have dots. */
+static void dx_of(run_case *c, const double *mean, const double *rstd, const double *dots) {
   int64_t n = ops_columns(c, 0);
   for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
     const double *dy = ops_in(c, 0) + row * n, *x = ops_in(c, 1) + row * n, *w = ops_in(c, 2);
     double m = mean == NULL ? 0 : mean[row], r = rstd[row], o = c->attr.norm.offset, sum = 0, projection = 0;
     for (int64_t i = 0; i < n; ++i) {
       sum += mean == NULL ? 0 : dy[i] * w[i];
-      projection += dy[i] * (o + w[i]) * (x[i] - m) * r;
+      projection += dy[i] * (o + w[i]) * (x[i] - m) * r / (double) n;
     }
+    projection = dots == NULL ? projection : r * dots[row] / width_of(c, 1);
     for (int64_t i = 0; i < n; ++i) {
       double g = dy[i] * (o + w[i]);
-      ops_out(c, 0)[row * n + i] = r * (g - sum / (double) n - (x[i] - m) * r * projection / (double) n);
+      ops_out(c, 0)[row * n + i] = r * (g - sum / (double) n - (x[i] - m) * r * projection);
     }
   }
 }
 
 static void layernorm_dx(run_case *c) {
-  dx_of(c, ops_in(c, 3), ops_in(c, 4));
+  dx_of(c, ops_in(c, 3), ops_in(c, 4), NULL);
 }
 
 static void rmsnorm_dx(run_case *c) {
-  dx_of(c, NULL, ops_in(c, 3));
+  dx_of(c, NULL, ops_in(c, 3), c->n_in == 4 ? NULL : ops_in(c, 4));
 }
 
 static void build_dw(run_case *c, int variant, ts_dtype dtype, bool rms) {
@@ -200,15 +224,50 @@ static void rmsnorm_dw(run_case *c) {
   dw_of(c, NULL, ops_in(c, 2));
 }
 
+static void build_row_squares(run_case *c, int variant, ts_dtype dtype) {
+  input_x(c, dtype, shape_of(variant));
+  ops_output(c, TS_F32, rows_of(shape_of(variant)));
+}
+
+static void row_squares(run_case *c) {
+  int64_t n = ops_columns(c, 0);
+  for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
+    ops_out(c, 0)[row] = mean_square_of(ops_in(c, 0) + row * n, n, 0) * (double) n;
+  }
+}
+
+static void build_row_dots(run_case *c, int variant, ts_dtype dtype) {
+  ts_shape shape = shape_of(variant);
+  ops_input(c, 0, dtype, shape, 1.0);
+  input_x(c, dtype, shape);
+  ops_input(c, 2, dtype, columns_of(shape), 1.0);
+  c->attr.norm.offset = (float) (variant % 2);
+  ops_output(c, TS_F32, rows_of(shape));
+}
+
+static void row_dots(run_case *c) {
+  int64_t n = ops_columns(c, 0);
+  for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      sum += ops_in(c, 0)[row * n + i] * (c->attr.norm.offset + ops_in(c, 2)[i]) * ops_in(c, 1)[row * n + i];
+    }
+    ops_out(c, 0)[row] = sum;
+  }
+}
+
 /* Means over up to 1100 elements in 64 lanes: 18 roundings in a chain, then 6; x - mean cancels numbers near 3 down
  * to numbers near 1, and a gradient cancels what it projects out.  Column sums add 64 rows in a chain, whose rounding
- * errors, of random sign, grow to about sqrt (64) = 8. */
+ * errors, of random sign, grow to about sqrt (64) = 8.  Sums over rows of 16512 have chains of 516 in a GPU's 32 lanes:
+ * sqrt (516) and more; and the dots are of both signs. */
 const op_row ops_norm[] = {
     {TS_OP_LAYERNORM, SHAPES, build_layernorm, layernorm, 6},
     {TS_OP_LAYERNORM_DX, SHAPES, build_layernorm_dx, layernorm_dx, 6},
     {TS_OP_LAYERNORM_DW, SHAPES, build_layernorm_dw, layernorm_dw, 8},
-    {TS_OP_RMSNORM, SHAPES, build_rmsnorm, rmsnorm, 6},
-    {TS_OP_RMSNORM_DX, SHAPES, build_rmsnorm_dx, rmsnorm_dx, 6},
+    {TS_OP_RMSNORM, 2 * SHAPES, build_rmsnorm, rmsnorm, 6},
+    {TS_OP_RMSNORM_DX, 2 * SHAPES, build_rmsnorm_dx, rmsnorm_dx, 6},
     {TS_OP_RMSNORM_DW, SHAPES, build_rmsnorm_dw, rmsnorm_dw, 8},
+    {TS_OP_ROW_SQUARES, SHAPES, build_row_squares, row_squares, 32},
+    {TS_OP_ROW_DOTS, SHAPES, build_row_dots, row_dots, 40},
     {.reference = NULL},
 };

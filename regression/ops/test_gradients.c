@@ -52,6 +52,40 @@ static void build_view(gradient_case *c, int variant) {
   ts_build_view(ts_graph_site(c->graph), "node", numbers(c, "x", activations()), 0, TS_SHAPE(6, 8));
 }
 
+/* ---- on a group of one rank; what more of them do is shown by training (engine/test_golden) ---- */
+
+static void build_pack(gradient_case *c, int variant) {
+  static const int64_t offset[] = {0, 50};
+  const ts_tid x[] = {numbers(c, "a", activations()), numbers(c, "b", TS_SHAPE(3, 2))};
+  (void) variant;
+  ts_build_pack(ts_graph_site(c->graph), "node", 2, x, offset, 60);
+}
+
+static const int64_t cuts_of_one[] = {0, 48};
+static const ts_piece all_of_it = {.cuts = cuts_of_one, .end = 48};
+
+static void build_all_gather(gradient_case *c, int variant) {
+  ts_tid x = numbers(c, "x", activations());
+  (void) variant;
+  ts_build_all_gather(ts_graph_site(c->graph), "node", 1, 1, 1, &x, NULL, 1, &all_of_it);
+}
+
+static void build_reduce_scatter(gradient_case *c, int variant) {
+  ts_tid x = numbers(c, "x", activations());
+  (void) variant;
+  ts_build_reduce_scatter(ts_graph_site(c->graph), "node", 1, 1, TS_F32, 1, &x, NULL, TS_NONE, 1, &all_of_it);
+}
+
+static void build_all_reduce(gradient_case *c, int variant) {
+  (void) variant;
+  ts_build_all_reduce(ts_graph_site(c->graph), "node", 1, 1, numbers(c, "x", activations()));
+}
+
+static void build_share(gradient_case *c, int variant) {
+  (void) variant;
+  ts_build_share(ts_graph_site(c->graph), "node", 1, 1, numbers(c, "x", activations()));
+}
+
 static void build_add(gradient_case *c, int variant) {
   ts_tid a = numbers(c, "a", activations());
   ts_build_add(ts_graph_site(c->graph), "node", a, variant == 0 ? numbers(c, "b", activations()) : a);
@@ -143,11 +177,18 @@ static void build_layernorm(gradient_case *c, int variant) {
   ts_build_layernorm(ts_graph_site(c->graph), "node", x, w, numbers(c, "b", TS_SHAPE(8)), 1e-5f);
 }
 
-/* Without an offset and with one; then a norm per head. */
+/* Without an offset and with one; then a norm per head; then with squares, which one rank has of all columns. */
 static void build_rmsnorm(gradient_case *c, int variant) {
   ts_tid x = numbers(c, "x", variant < 2 ? activations() : TS_SHAPE(2, 3, 2, 4));
   ts_tid w = numbers(c, "w", TS_SHAPE(variant < 2 ? 8 : 4));
-  ts_build_rmsnorm(ts_graph_site(c->graph), "node", x, w, 1e-5f, (float) (variant % 2));
+  ts_site at = ts_graph_site(c->graph);
+  if (variant < 4) {
+    ts_build_rmsnorm(at, "node", x, w, 1e-5f, (float) (variant % 2));
+    return;
+  }
+  ts_tid in[] = {x, w, ts_build(at, TS_OP_ROW_SQUARES, "squares", 1, &x)};
+  ts_attr attr = {.norm = {1e-5f, TS_F32, (float) (variant % 2), 4}};
+  ts_graph_add(at, &(ts_node){.op = TS_OP_RMSNORM, .name = "node", .n_in = 3, .in = in, .attr = attr, .beta = TS_NONE});
 }
 
 /* Bits: inverse; two of four elements turn, and are stretched. */
@@ -233,11 +274,31 @@ static const struct gradient_row {
     {TS_OP_MATMUL, 8, build_matmul},
     {TS_OP_EMBEDDING, 2, build_embedding},
     {TS_OP_LAYERNORM, 1, build_layernorm},
-    {TS_OP_RMSNORM, 4, build_rmsnorm},
+    {TS_OP_RMSNORM, 6, build_rmsnorm},
     {TS_OP_ROPE, 4, build_rope},
     {TS_OP_ATTENTION, 64, build_attention},
     {TS_OP_HEAD_LOSS, 8, build_head_loss},
+    {TS_OP_PACK, 1, build_pack},
+    {TS_OP_ALL_GATHER, 1, build_all_gather},
+    {TS_OP_REDUCE_SCATTER, 1, build_reduce_scatter},
+    {TS_OP_ALL_REDUCE, 1, build_all_reduce},
+    {TS_OP_SHARE, 1, build_share},
 };
+
+/* What a group of one rank does: its values, where they go. */
+static void copy_values(const gradient_case *c, const ts_node *node) {
+  for (int i = 0; i < node->n_in; ++i) {
+    int64_t offset = node->op == TS_OP_PACK ? node->attr.pack.offset[i] : 0;
+    for (int64_t k = 0; k < run_count(&c->value[node->in[i]]); ++k) {
+      run_tensor *y = (run_tensor *) &c->value[node->out[0]];
+      run_set(y, offset + k, run_get(&c->value[node->in[i]], k));
+    }
+  }
+}
+
+static bool only_copies(const ts_node *node) {
+  return ts_node_is_collective(node) || node->op == TS_OP_PACK || node->op == TS_OP_SHARE;
+}
 
 /* Compute nodes [first, last) in fp64. */
 static void evaluate(gradient_case *c, int first, int last) {
@@ -254,7 +315,11 @@ static void evaluate(gradient_case *c, int first, int last) {
       }
       call.out[i] = c->value[node->out[i]];
     }
-    ops_find(node->op)->reference(&call);
+    if (only_copies(node)) {
+      copy_values(c, node);
+    } else {
+      ops_find(node->op)->reference(&call);
+    }
   }
 }
 

@@ -60,6 +60,7 @@ static inline grid make_grid_of_slots(const char *text, const char *sets, int ra
                                         .use = use,
                                         .batch = 1,
                                         .length = g.deck->data.sequence_length,
+                                        .context = g.deck->data.sequence_length,
                                         .n_slots = n_slots};
     g.program[r] = ts_program_create(&options);
   }

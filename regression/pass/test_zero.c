@@ -112,21 +112,18 @@ static void test_accumulation(ts_world *world, const char *deck, const char *bas
 }
 
 /* Since ts_heartbeat_use collectives were counted in their groups; with data parallelism alone all ranks are one. */
-static bool groups_are_right(const ts_world *world, int tp, int pp) {
+static bool groups_are_right(const ts_world *world, int pp) {
   ts_beat beat;
   ts_mesh mesh;
   uint64_t sum = 0, sharing = 0;
   ts_heartbeat_read(ts_heartbeat_mine(), &beat);
-  ts_mesh_init(&mesh, (int[]){pp, 0, 1, 1, tp}, ts_world_size(world), ts_world_rank(world), NULL);
+  ts_mesh_init(&mesh, (int[]){pp, 0, 1, 1, 1}, ts_world_size(world), ts_world_rank(world), NULL);
   for (int i = 0; i < beat.n_groups; ++i) {
     sum += beat.group[i].entered;
     sharing += beat.group[i].group == ts_mesh_group_id(&mesh, TS_AXES_DENSE) ? beat.group[i].entered : 0;
   }
   bool alone = mesh.size[TS_AXIS_DP] == 1;
-  return beat.entered > 0 &&
-         beat.n_groups == (pp > 1             ? 2
-                           : tp > 1 && !alone ? 2
-                                              : 0) &&
+  return beat.entered > 0 && beat.n_groups == (pp > 1 ? 2 : 0) &&
          (beat.n_groups == 0 || (sum == beat.entered && (sharing > 0) == !alone));
 }
 
@@ -136,7 +133,7 @@ static void test_grid(const world_pair *w, const char *deck, const char *name) {
   for (int stage = 0; stage <= 3; ++stage) {
     ts_heartbeat_use(NULL, 0);
     train_run run = run_with(w->all, deck, "", "zero_optimization.stage=%lld", stage, 0);
-    tap_ok_all(MPI_COMM_WORLD, groups_are_right(w->all, 1, 1), "all numbers are of the group of all");
+    tap_ok_all(MPI_COMM_WORLD, groups_are_right(w->all, 1), "all numbers are of the group of all");
     double difference = train_run_difference(&run, &one);
     tap_ok_all(MPI_COMM_WORLD, difference < 2e-6, "%s: %d ranks at stage %d against one rank: %.1e", name,
                ts_world_size(w->all), stage, difference);
@@ -145,26 +142,24 @@ static void test_grid(const world_pair *w, const char *deck, const char *name) {
   train_run_free(&one);
 }
 
-/* Axes over which nothing is cut hold replicas: the same samples, and nothing counts twice.  All ranks replicas of one
- * compute what one does, to the bit. */
+/* An axis over which nothing is cut holds replicas: the same samples, and nothing counts twice.  All ranks replicas of
+ * one compute what one does, to the bit. */
 static void test_replicas(const world_pair *w, const char *deck, const char *name) {
   int ranks = ts_world_size(w->all);
   train_run_set_evaluating(true);
   train_run one = run_with(w->alone, deck, "", NULL, 0, 0);
-  train_run_set_replicas(ranks, 1);
+  train_run_set_replicas(1, ranks);
   train_run run = run_with(w->all, deck, "", "zero_optimization.stage=%lld", 3, 0);
-  tap_ok_all(MPI_COMM_WORLD, train_run_equal(&one, &run), "%s: %d ranks along tp give the bits of one", name, ranks);
+  tap_ok_all(MPI_COMM_WORLD, train_run_equal(&one, &run), "%s: %d ranks along pp give the bits of one", name, ranks);
   train_run_free(&run);
   for (int stage = 0; stage <= 3 && ranks % 2 == 0; ++stage) {
-    int tp = stage % 2 == 0 ? 2 : 1, pp = 3 - tp;
-    train_run_set_replicas(tp, pp);
+    train_run_set_replicas(1, 2);
     ts_heartbeat_use(NULL, 0);
     run = run_with(w->all, deck, "", "zero_optimization.stage=%lld", stage, 0);
     double difference = train_run_difference(&run, &one);
     tap_ok_all(MPI_COMM_WORLD, difference < 2e-6, "%s: 2 replicas of %d ranks at stage %d against one rank: %.1e", name,
                ranks / 2, stage, difference);
-    tap_ok_all(MPI_COMM_WORLD, groups_are_right(w->all, tp, pp), "tp %d x pp %d: each group has its own numbers", tp,
-               pp);
+    tap_ok_all(MPI_COMM_WORLD, groups_are_right(w->all, 2), "pp 2: each group has its own numbers");
     train_run_free(&run);
   }
   train_run_set_replicas(1, 1);

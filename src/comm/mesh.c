@@ -1,5 +1,7 @@
 #include "comm/mesh.h"
 
+#include "base/deal.h"
+
 #include <stdio.h>
 
 static const char *const axis_names[TS_N_AXES] = {"pp", "dp", "ep", "sp", "tp"};
@@ -61,10 +63,48 @@ ts_mesh ts_mesh_at(const ts_mesh *mesh, int rank) {
   return at;
 }
 
+/* ---- groups ---- */
+
+/* An axis of groups: tp in two where some of its ranks share, which of the shared things, and who of those that share
+ * it. */
+typedef struct extent {
+  int size, coord;
+} extent;
+
+/* Ranks along tp that share with this one. */
+static ts_interval sharers_of(const ts_mesh *mesh, int unit) {
+  return ts_deal(mesh->size[TS_AXIS_TP], mesh->tp_units, unit);
+}
+
+static int shared_unit(const ts_mesh *mesh) {
+  return (int) ts_dealt_to(mesh->size[TS_AXIS_TP], mesh->tp_units, mesh->coord[TS_AXIS_TP]);
+}
+
+static bool splits_tp(const ts_mesh *mesh, unsigned axes) {
+  return (axes & TS_AXES_SHARERS) != 0 && mesh->tp_units > 0;
+}
+
+/* Of axis a inside a group over \a axes; what is outside has size 1. */
+static extent in_group(const ts_mesh *mesh, unsigned axes, int a) {
+  if (a == TS_AXIS_TP && splits_tp(mesh, axes)) {
+    ts_interval sharers = sharers_of(mesh, shared_unit(mesh));
+    return (extent){(int) sharers.length, mesh->coord[a] - (int) sharers.begin};
+  }
+  return (axes & TS_AXES(a)) != 0 ? (extent){mesh->size[a], mesh->coord[a]} : (extent){1, 0};
+}
+
+/* The rest of it: which of the groups along this axis. */
+static extent beside_group(const ts_mesh *mesh, unsigned axes, int a) {
+  if (a == TS_AXIS_TP && splits_tp(mesh, axes)) {
+    return (extent){mesh->tp_units, shared_unit(mesh)};
+  }
+  return (axes & TS_AXES(a)) == 0 ? (extent){mesh->size[a], mesh->coord[a]} : (extent){1, 0};
+}
+
 int ts_mesh_group_size(const ts_mesh *mesh, unsigned axes) {
   int size = 1;
   for (int a = 0; a < TS_N_AXES; ++a) {
-    size *= (axes & TS_AXES(a)) != 0 ? mesh->size[a] : 1;
+    size *= in_group(mesh, axes, a).size;
   }
   return size;
 }
@@ -72,46 +112,66 @@ int ts_mesh_group_size(const ts_mesh *mesh, unsigned axes) {
 int ts_mesh_group_rank(const ts_mesh *mesh, unsigned axes) {
   int rank = 0;
   for (int a = 0; a < TS_N_AXES; ++a) {
-    rank = (axes & TS_AXES(a)) != 0 ? rank * mesh->size[a] + mesh->coord[a] : rank;
+    extent e = in_group(mesh, axes, a);
+    rank = rank * e.size + e.coord;
   }
   return rank;
 }
 
 int ts_mesh_group_number(const ts_mesh *mesh, unsigned axes) {
-  return ts_mesh_group_rank(mesh, TS_AXES_ALL & ~axes);
+  int number = 0;
+  for (int a = 0; a < TS_N_AXES; ++a) {
+    extent e = beside_group(mesh, axes, a);
+    number = number * e.size + e.coord;
+  }
+  return number;
 }
 
-uint64_t ts_mesh_group_id(const ts_mesh *mesh, unsigned axes) {
-  unsigned long_axes = 0;
+/* Of this rank's group: one that shares with nobody is as without sharers, and sharers that are all of tp are tp. */
+static unsigned plain_axes(const ts_mesh *mesh, unsigned axes) {
+  unsigned rest = axes & ~TS_AXES_SHARERS;
+  int size = in_group(mesh, axes, TS_AXIS_TP).size;
+  bool part = splits_tp(mesh, axes) && size > 1 && size < mesh->size[TS_AXIS_TP];
+  return part ? axes : splits_tp(mesh, axes) && size > 1 ? rest | TS_AXES(TS_AXIS_TP) : rest;
+}
+
+/* Axes without members drop out. */
+static unsigned long_axes(const ts_mesh *mesh, unsigned axes) {
+  unsigned all = axes & TS_AXES_SHARERS;
   for (int a = 0; a < TS_N_AXES; ++a) {
-    long_axes |= mesh->size[a] > 1 ? axes & TS_AXES(a) : 0;
+    all |= (axes & TS_AXES(a)) != 0 && mesh->size[a] > 1 ? TS_AXES(a) : 0;
   }
-  uint64_t number = (uint64_t) ts_mesh_group_number(mesh, axes);
-  return ts_mesh_group_size(mesh, axes) == mesh->ranks ? 0 : (number + 1) << TS_N_AXES | long_axes;
+  return all;
+}
+
+enum { AXIS_BITS = TS_N_AXES + 1 };
+
+uint64_t ts_mesh_group_id(const ts_mesh *mesh, unsigned axes) {
+  unsigned plain = plain_axes(mesh, axes);
+  uint64_t number = (uint64_t) ts_mesh_group_number(mesh, plain);
+  return ts_mesh_group_size(mesh, plain) == mesh->ranks ? 0 : (number + 1) << AXIS_BITS | long_axes(mesh, plain);
 }
 
 const char *ts_mesh_group_text(uint64_t id, char text[TS_MESH_GROUP_TEXT]) {
   int length = 0;
   text[0] = 0;
-  for (int a = 0; a < TS_N_AXES; ++a) {
+  for (int a = 0; a <= TS_N_AXES; ++a) {
     if ((id & TS_AXES(a)) != 0) {
-      length += snprintf(text + length, TS_MESH_GROUP_TEXT - (size_t) length, length > 0 ? "+%s" : "%s", axis_names[a]);
+      const char *name = a < TS_N_AXES ? axis_names[a] : "sharers";
+      length += snprintf(text + length, TS_MESH_GROUP_TEXT - (size_t) length, length > 0 ? "+%s" : "%s", name);
     }
   }
   snprintf(text + length, TS_MESH_GROUP_TEXT - (size_t) length, length > 0 ? " group %llu" : "group %llu",
-           (unsigned long long) (id >> TS_N_AXES) - 1);
+           (unsigned long long) (id >> AXIS_BITS) - 1);
   return text;
 }
 
 int ts_mesh_group_member(const ts_mesh *mesh, unsigned axes, int i) {
   int rank = 0, stride = 1;
   for (int a = TS_N_AXES - 1; a >= 0; --a) {
-    int coord = mesh->coord[a];
-    if ((axes & TS_AXES(a)) != 0) {
-      coord = i % mesh->size[a];
-      i /= mesh->size[a];
-    }
-    rank += coord * stride;
+    extent e = in_group(mesh, axes, a);
+    rank += (mesh->coord[a] - e.coord + i % e.size) * stride;
+    i /= e.size;
     stride *= mesh->size[a];
   }
   return rank;

@@ -15,6 +15,8 @@ typedef enum ts_axis { TS_AXIS_PP, TS_AXIS_DP, TS_AXIS_EP, TS_AXIS_SP, TS_AXIS_T
 
 #define TS_AXES(axis) (1u << (axis))
 #define TS_AXES_ALL ((1u << TS_N_AXES) - 1)
+/** Not an axis, but a part of tp: the ranks along it that share a unit (ts_mesh.tp_units); not together with tp. */
+#define TS_AXES_SHARERS (1u << TS_N_AXES)
 /** Axes over which the batch is split, and over which dense parameters are sharded. */
 #define TS_AXES_BATCH (TS_AXES(TS_AXIS_DP) | TS_AXES(TS_AXIS_EP))
 #define TS_AXES_DENSE (TS_AXES(TS_AXIS_DP) | TS_AXES(TS_AXIS_EP) | TS_AXES(TS_AXIS_SP))
@@ -24,6 +26,8 @@ typedef struct ts_mesh {
   int coord[TS_N_AXES]; /**< This rank's point. */
   int rank;             /**< Mesh rank of this point. */
   int ranks;            /**< Product of the extents. */
+  int tp_units;         /**< What is dealt along tp where there are fewer than ranks (key heads): neighbours share one.
+                         * Otherwise 0: nobody shares. */
 } ts_mesh;
 
 /** Make the mesh of \a ranks ranks seen from mesh rank \a rank.

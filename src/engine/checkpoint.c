@@ -8,17 +8,55 @@
 #include <stdlib.h>
 #include <string.h>
 
-static ts_saved_part describe_part(const ts_graph *graph, const ts_layout *layout, const ts_mesh *mesh, int index) {
-  const ts_part *part = &layout->part[index];
+/* What is described: this engine, as each rank along tp sees it. */
+typedef struct describer {
+  const ts_engine *engine;
+  int ranks;          /* along tp */
+  ts_mesh *mesh;      /* owned; of each */
+  ts_layout **layout; /* owned; likewise */
+} describer;
+
+static describer begin_description(const ts_engine *e) {
+  describer d = {.engine = e, .ranks = e->mesh.size[TS_AXIS_TP]};
+  d.mesh = ts_malloc((size_t) d.ranks * sizeof *d.mesh);
+  d.layout = ts_malloc((size_t) d.ranks * sizeof *d.layout);
+  for (int r = 0; r < d.ranks; ++r) {
+    d.mesh[r] = ts_mesh_at(&e->mesh, ts_mesh_group_member(&e->mesh, TS_AXES(TS_AXIS_TP), r));
+    d.layout[r] = ts_engine_layout_at(e, &d.mesh[r]);
+  }
+  return d;
+}
+
+static void end_description(describer *d) {
+  for (int r = 0; r < d->ranks; ++r) {
+    ts_layout_destroy(&d->layout[r]);
+  }
+  ts_free(d->layout);
+  ts_free(d->mesh);
+}
+
+/* ---- parts ---- */
+
+/* Does a rank before r have part i too?  Neighbours have a unit in common, all ranks what is not cut. */
+static bool is_told(const describer *d, int i, int r) {
+  bool told = false;
+  for (int before = 0; before < r && !told; ++before) {
+    told = strcmp(d->layout[before]->part[i].name, d->layout[r]->part[i].name) == 0;
+  }
+  return told;
+}
+
+static ts_saved_part describe_part(const describer *d, int index, int rank) {
+  const ts_part *part = &d->layout[rank]->part[index];
   ts_saved_leaf leaf[TS_MOST_SAVED];
-  int n = ts_saved_leaves(graph, layout, index, leaf);
+  int n = ts_saved_leaves(ts_engine_program(d->engine)->graph, ts_engine_layout(d->engine), index, leaf);
   ts_saved_part saved = {.name = ts_strdup(part->name),
                          .trainable = part->trainable,
                          .count = part->count,
                          .n_states = n,
-                         .cuts = ts_malloc(((size_t) mesh->ranks + 1) * sizeof *saved.cuts),
+                         .cuts = ts_malloc(((size_t) d->mesh->ranks + 1) * sizeof *saved.cuts),
                          .state = ts_calloc((size_t) n, sizeof *saved.state)};
-  ts_layout_mesh_cuts(part, mesh, saved.cuts);
+  ts_layout_mesh_cuts(part, &d->mesh[rank], saved.cuts);
   for (int i = 0; i < n; ++i) {
     saved.state[i] = (ts_saved_state){.name = ts_strdup(leaf[i].state),
                                       .dtype = leaf[i].dtype,
@@ -28,12 +66,63 @@ static ts_saved_part describe_part(const ts_graph *graph, const ts_layout *layou
   return saved;
 }
 
-static ts_saved_parameter describe_parameter(const ts_parameter *p) {
-  ts_saved_parameter saved = {.name = ts_strdup(p->name), .n_dims = p->shape.n, .count = p->count};
+/* Those of a unit together; of what is cut one for each rank or unit. */
+static void describe_parts(const describer *d, ts_checkpoint *c) {
+  int capacity = 0;
+  for (int i = 0; i < d->layout[0]->n_parts; ++i) {
+    for (int r = 0; r < d->ranks; ++r) {
+      if (!is_told(d, i, r)) {
+        TS_GROW(c->part, c->n_parts, capacity);
+        c->part[c->n_parts++] = describe_part(d, i, r);
+      }
+    }
+  }
+}
+
+/* ---- parameters ---- */
+
+/* The pieces of parameter p that a rank has: columns of one matrix, side by side. */
+static void add_pieces(ts_saved_parameter *saved, const ts_parameter *p, int part) {
+  int64_t slice = 1, at = 0;
+  for (int d = p->dim + 1; d < p->shape.n; ++d) {
+    slice *= p->shape.d[d];
+  }
+  saved->piece = ts_realloc(saved->piece, (size_t) (saved->n_pieces + p->n_pieces), sizeof *saved->piece);
+  for (int i = 0; i < p->n_pieces; ++i) {
+    saved->piece[saved->n_pieces++] = (ts_saved_piece){.part = part,
+                                                       .offset = p->offset + at,
+                                                       .pitch = p->held.d[p->dim] * slice,
+                                                       .begin = p->piece[i].begin,
+                                                       .length = p->piece[i].length};
+    at += p->piece[i].length * slice;
+  }
+}
+
+static int by_begin(const void *a, const void *b) {
+  const ts_saved_piece *x = a, *y = b;
+  return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static ts_saved_parameter describe_parameter(const describer *d, const ts_checkpoint *c, int index) {
+  const ts_parameter *p = &d->layout[0]->parameter[index];
+  ts_saved_parameter saved = {
+      .name = ts_strdup(p->name), .n_dims = p->shape.n, .count = ts_shape_count(&p->shape), .dim = p->dim};
   TS_CHECK(p->shape.n <= TS_CHECKPOINT_LARGEST_RANK, "%s has %d dimensions", p->name, p->shape.n);
-  TS_CHECK(ts_parameter_is_whole(p), "%s: this rank does not hold all of it", p->name);
   memcpy(saved.shape, p->shape.d, (size_t) p->shape.n * sizeof *saved.shape);
-  ts_saved_parameter_set_whole(&saved, p->part, p->offset);
+  for (int r = 0; r < d->ranks; ++r) {
+    if (!is_told(d, p->part, r)) {
+      const char *part = d->layout[r]->part[p->part].name;
+      add_pieces(&saved, &d->layout[r]->parameter[index], ts_checkpoint_find_part(c, part));
+    }
+  }
+  qsort(saved.piece, (size_t) saved.n_pieces, sizeof *saved.piece, by_begin);
+  int64_t end = 0;
+  for (int i = 0; i < saved.n_pieces; ++i) {
+    TS_CHECK(saved.piece[i].begin == end, "%s: no rank has what lies at %lld, or several have", p->name,
+             (long long) end);
+    end += saved.piece[i].length;
+  }
+  TS_CHECK(end == p->shape.d[p->dim], "%s: no rank has what lies at %lld", p->name, (long long) end);
   return saved;
 }
 
@@ -89,7 +178,6 @@ bool ts_checkpoint_differences(const ts_checkpoint *checkpoint, const ts_engine 
 /* ---- all of it ---- */
 
 ts_checkpoint *ts_engine_describe(const ts_engine *e) {
-  const ts_layout *layout = ts_engine_layout(e);
   ts_checkpoint *c = ts_calloc(1, sizeof *c);
   ts_text deck = {0};
   ts_deck_print(e->deck, &deck);
@@ -98,16 +186,14 @@ ts_checkpoint *ts_engine_describe(const ts_engine *e) {
   c->source = ts_strdup(source != NULL ? source : e->deck->model.from);
   free(source);
   c->n_shards = e->mesh.ranks;
-  c->n_parts = layout->n_parts;
-  c->n_parameters = layout->n_parameters;
-  c->part = ts_calloc((size_t) c->n_parts, sizeof *c->part);
+  describer d = begin_description(e);
+  describe_parts(&d, c);
+  c->n_parameters = d.layout[0]->n_parameters;
   c->parameter = ts_calloc((size_t) c->n_parameters, sizeof *c->parameter);
-  for (int i = 0; i < c->n_parts; ++i) {
-    c->part[i] = describe_part(ts_engine_program(e)->graph, layout, &e->mesh, i);
-  }
   for (int i = 0; i < c->n_parameters; ++i) {
-    c->parameter[i] = describe_parameter(&layout->parameter[i]);
+    c->parameter[i] = describe_parameter(&d, c, i);
   }
+  end_description(&d);
   add_facts(c, e);
   return c;
 }

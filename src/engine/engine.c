@@ -192,7 +192,6 @@ static ts_status find_place(ts_engine *e, const ts_engine_options *o, ts_error *
   status = ts_identity_check(o->world, o->deck, e->backend, err);
   if (status == TS_OK) {
     ts_engine_place(o->world, o->deck, e->backend->device != NULL ? ts_cuda_bus_id() : "");
-    ts_engine_warn_spanning(o->world, &e->mesh);
   }
   return status;
 }
@@ -214,13 +213,26 @@ static void make_executor(ts_engine *e, const ts_engine_options *o) {
   e->executor = ts_executor_create(programs, e->n_programs, &options);
 }
 
+static ts_status check_model_of(const ts_engine *e, const ts_engine_options *o, ts_error *err) {
+  const ts_program_options options = {.deck = o->deck,
+                                      .mesh = &e->mesh,
+                                      .batch = o->deck->train_micro_batch_size_per_gpu,
+                                      .length = o->deck->data.sequence_length};
+  return ts_program_check(&options, err);
+}
+
 static ts_status set_up_engine(ts_engine *e, const ts_engine_options *o, ts_error *err) {
   ts_status status = find_place(e, o, err);
   if (status != TS_OK) {
     return status;
   }
   ts_engine_schedule_from_deck(&e->schedule, o->deck);
+  status = ts_world_agree(e->world, check_model_of(e, o, err), err);
+  if (status != TS_OK) {
+    return status;
+  }
   add_programs(e, o);
+  ts_engine_warn_spanning(o->world, &e->mesh, e->program[TS_PROGRAM_TRAIN]);
   status = check_programs(e, err);
   if (status != TS_OK) {
     return status;
@@ -379,6 +391,11 @@ const ts_program *ts_engine_program(const ts_engine *e) {
 
 const ts_layout *ts_engine_layout(const ts_engine *e) {
   return ts_engine_program(e)->layout;
+}
+
+ts_layout *ts_engine_layout_at(const ts_engine *e, const ts_mesh *mesh) {
+  const ts_program *p = ts_engine_program(e);
+  return ts_layout_at(p->layout, p->graph, p->shards, e->deck, mesh);
 }
 
 unsigned ts_engine_inputs(const ts_engine *e) {

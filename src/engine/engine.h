@@ -62,10 +62,19 @@ ts_status ts_engine_initialise(ts_engine *engine, ts_error *err);
 /** Parameters have changed: no keys and values are kept any more. Not collective. */
 void ts_engine_forget(ts_engine *engine);
 
-/** Write elements [first, first + count) of a parameter wherever this rank keeps them: working values and master.
+/** The layout as another rank of this engine has it, which \a mesh is seen from.  End with ts_layout_destroy.
  * Not collective. */
-void ts_engine_write_parameter(ts_engine *engine, const ts_parameter *parameter, int64_t first, int64_t count,
-                               const float *value);
+ts_layout *ts_engine_layout_at(const ts_engine *engine, const ts_mesh *mesh);
+
+/** Give elements [first, first + count) of a parameter, in the row-major order of the whole tensor.
+ * \param [in] owned  This rank is their owner: of all ranks that ask for an element one is. */
+typedef void ts_parameter_source(void *user, int64_t first, int64_t count, bool owned, float *value);
+
+/** Write a parameter wherever this rank keeps elements of it, working values and master.  Not collective.
+ * \param [in] source  Asked once for each element that this rank keeps, for no other, and for few at a time: at most
+ *                     what lies together here and in the whole. */
+void ts_engine_write_parameter(ts_engine *engine, const ts_parameter *parameter, ts_parameter_source *source,
+                               void *user);
 
 /** The schedule the deck asks for. Not collective. */
 void ts_engine_schedule_from_deck(ts_lr_schedule *schedule, const ts_deck *deck);

@@ -7,7 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-#define BLOCK ((int64_t) 1 << 16)
 #define MOST_MESSAGES 10
 #define FROM "model.from"
 
@@ -46,36 +45,46 @@ const ts_parameter *ts_import_parameter(const ts_engine *e, const char *tensor) 
 
 /* ---- values ---- */
 
-/* Tensors with values that are not finite. */
-typedef struct nonfinite {
-  int n_tensors;
-  const ts_safetensor *first;
-  int64_t count; /* of the first */
-} nonfinite;
+/* A tensor on its way to its parameter.  The file is mapped: what is not asked for is not read. */
+typedef struct reading {
+  const ts_safetensor *tensor;
+  int64_t nonfinite; /* of the elements that this rank owns */
+} reading;
 
-static int64_t count_nonfinite(const float *value, int64_t n) {
-  int64_t count = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    count += !isfinite(value[i]);
-  }
-  return count;
-}
-
-static void note_nonfinite(nonfinite *all, const ts_safetensor *t, int64_t count) {
-  if (count > 0 && all->n_tensors++ == 0) {
-    all->first = t;
-    all->count = count;
+static void give_values(void *user, int64_t first, int64_t count, bool owned, float *value) {
+  reading *r = user;
+  ts_safetensors_read_f32(r->tensor, first, count, value);
+  for (int64_t i = 0; owned && i < count; ++i) {
+    r->nonfinite += !isfinite(value[i]);
   }
 }
 
-static void say_nonfinite(const nonfinite *all) {
-  if (all->n_tensors > 0) {
-    const ts_safetensor *t = all->first;
-    int others = all->n_tensors - 1;
+/* Values of each parameter that are not finite, over all ranks.  Collective over the world. */
+static void sum_nonfinite(const ts_engine *e, int64_t *count) {
+  int n = ts_engine_layout(e)->n_parameters, ranks = ts_world_size(e->world);
+  int64_t *all = ts_world_gather(e->world, count, (size_t) n * sizeof *count);
+  for (int i = 0; i < n; ++i) {
+    count[i] = 0;
+    for (int r = 0; r < ranks; ++r) {
+      count[i] += all[(int64_t) r * n + i];
+    }
+  }
+  ts_free(all);
+}
+
+static void say_nonfinite(const ts_engine *e, const ts_safetensors *st, const int64_t *count) {
+  const ts_layout *layout = ts_engine_layout(e);
+  int first = -1, others = -1;
+  for (int i = 0; i < layout->n_parameters; ++i) {
+    first = first < 0 && count[i] > 0 ? i : first;
+    others += count[i] > 0;
+  }
+  const ts_safetensor *t = first >= 0 ? ts_import_find(e, st, layout->parameter[first].name) : NULL;
+  if (t != NULL) { /* a rank whose files lack it says so instead */
     char *more =
         others > 0 ? ts_format(", and values of %d more tensor%s too", others, others > 1 ? "s" : "") : ts_strdup("");
     ts_log(TS_LOG_WARNING, "%s: %lld of %lld values of %s are not finite (NaN or infinite)%s: no loss will be either",
-           t->file, (long long) all->count, (long long) t->count, t->name, more);
+           t->file, (long long) count[first], (long long) t->count, t->name, more);
     ts_free(more);
   }
 }
@@ -95,23 +104,18 @@ static ts_status check_shape(const ts_deck *deck, const ts_safetensor *t, const 
   return status;
 }
 
-static ts_status read_tensor(ts_engine *e, const ts_safetensors *st, const ts_parameter *p, nonfinite *all,
+static ts_status read_tensor(ts_engine *e, const ts_safetensors *st, const ts_parameter *p, int64_t *nonfinite,
                              ts_error *err) {
   const ts_safetensor *t = ts_import_find(e, st, p->name);
   if (t == NULL) {
     return ts_deck_error(e->deck, FROM, err, "%s: there is no tensor %s", e->deck->model.from, p->name);
   }
   ts_status status = check_shape(e->deck, t, p, err);
-  float *block = ts_malloc((size_t) BLOCK * sizeof *block);
-  int64_t wrong = 0, whole = ts_shape_count(&p->shape);
-  for (int64_t first = 0; status == TS_OK && first < whole; first += BLOCK) {
-    int64_t count = whole - first < BLOCK ? whole - first : BLOCK;
-    ts_safetensors_read_f32(t, first, count, block);
-    wrong += count_nonfinite(block, count);
-    ts_engine_write_parameter(e, p, first, count, block);
+  if (status == TS_OK) {
+    reading r = {.tensor = t};
+    ts_engine_write_parameter(e, p, give_values, &r);
+    *nonfinite = r.nonfinite;
   }
-  note_nonfinite(all, t, wrong);
-  ts_free(block);
   return status;
 }
 
@@ -127,12 +131,12 @@ static ts_status open_import(const ts_deck *deck, ts_safetensors **st, ts_error 
 
 ts_status ts_engine_import(ts_engine *e, ts_error *err) {
   ts_safetensors *st;
-  nonfinite all = {0};
   ts_status status = open_import(e->deck, &st, err);
   const ts_layout *layout = ts_engine_layout(e);
+  int64_t *nonfinite = ts_calloc((size_t) layout->n_parameters, sizeof *nonfinite);
   int wrong = 0;
   for (int i = 0; st != NULL && i < layout->n_parameters && wrong < MOST_MESSAGES; ++i) {
-    wrong += read_tensor(e, st, &layout->parameter[i], &all, err) != TS_OK;
+    wrong += read_tensor(e, st, &layout->parameter[i], &nonfinite[i], err) != TS_OK;
   }
   if (wrong > 0) {
     status = wrong < MOST_MESSAGES
@@ -142,7 +146,11 @@ ts_status ts_engine_import(ts_engine *e, ts_error *err) {
   if (st != NULL && ts_import_check_unread(e, st, err) != TS_OK) {
     status = TS_BAD_INPUT;
   }
-  say_nonfinite(&all);
+  sum_nonfinite(e, nonfinite);
+  if (st != NULL) {
+    say_nonfinite(e, st, nonfinite);
+  }
+  ts_free(nonfinite);
   ts_safetensors_close(&st);
   return status;
 }

@@ -8,9 +8,9 @@
 #include "engine/tessera.h"
 #include "io/safetensors.h"
 
-/** Read every parameter from the deck's model.from.  What the directory has beside them is named
- * (ts_import_check_unread), and so is the first tensor with a value that is not finite.  Every rank reads; not
- * collective: the caller agrees.
+/** Read every parameter from the deck's model.from, each rank what it holds.  What the directory has beside them is
+ * named (ts_import_check_unread), and so is the first tensor with a value that is not finite, with how many there are
+ * on all ranks.  Collective over the world; the status is not agreed: that is the caller's.
  * \return TS_BAD_INPUT: it cannot be read, a tensor is missing or of another shape or type, the head is another matrix
  *         than the embedding it is tied to. */
 ts_status ts_engine_import(ts_engine *engine, ts_error *err);

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define BLOCK ((int64_t) 1 << 18)
+#define MOST_PIECES (1 << 18) /* that are listed before they are read: a matrix cut along its rows has one a row */
 
 /* ---- before anything is read ---- */
 
@@ -117,7 +118,7 @@ typedef struct loader {
   int n_pieces, piece_capacity, to_capacity;
 } loader;
 
-static void take(void *user, int64_t at, int64_t count, const void *values) {
+static void write_values(void *user, int64_t at, int64_t count, const void *values) {
   const destination *to = user;
   ts_executor_write_state(to->executor, to->leaf, to->first + at, count, values);
 }
@@ -126,8 +127,12 @@ static void queue_run(loader *l, const ts_checkpoint_run *run, int state, const 
   TS_GROW(l->piece, l->n_pieces, l->piece_capacity);
   TS_GROW(l->to, l->n_pieces, l->to_capacity);
   l->to[l->n_pieces] = (destination){l->engine->executor, leaf->leaf, first};
-  l->piece[l->n_pieces++] = (ts_checkpoint_piece){
-      .part = run->part, .state = state, .first = run->first, .count = run->count, .dtype = leaf->dtype, .sink = take};
+  l->piece[l->n_pieces++] = (ts_checkpoint_piece){.part = run->part,
+                                                  .state = state,
+                                                  .first = run->first,
+                                                  .count = run->count,
+                                                  .dtype = leaf->dtype,
+                                                  .sink = write_values};
 }
 
 /* A state of the part that parameter p was saved in, as this engine has it, or NULL. */
@@ -198,7 +203,7 @@ static ts_status add_own(loader *l, const ts_part *part, const ts_saved_leaf *le
   return TS_OK;
 }
 
-static ts_status add_part(loader *l, int index, ts_error *err) {
+static ts_status list_part(loader *l, int index, ts_error *err) {
   const ts_layout *layout = ts_engine_layout(l->engine);
   const ts_part *part = &layout->part[index];
   ts_saved_leaf leaf[TS_MOST_SAVED];
@@ -216,17 +221,25 @@ static ts_status add_part(loader *l, int index, ts_error *err) {
   return status;
 }
 
-/* All at once, so that each file is opened once. */
-static ts_status read_owned(loader *l, ts_error *err) {
-  ts_status status = TS_OK;
-  for (int i = 0; i < ts_engine_layout(l->engine)->n_parts && status == TS_OK; ++i) {
-    status = add_part(l, i, err);
-  }
+/* What is listed, shard by shard; the list is empty afterwards. */
+static ts_status read_pieces(loader *l, ts_checkpoint_reader *reader, ts_error *err) {
   for (int i = 0; i < l->n_pieces; ++i) {
     l->piece[i].user = &l->to[i];
   }
+  ts_status status = ts_checkpoint_read(reader, l->piece, l->n_pieces, err);
+  l->n_pieces = 0;
+  return status;
+}
+
+/* As many parts at once as the list has room for, so that each file is opened seldom: as a rule once. */
+static ts_status read_owned(loader *l, ts_error *err) {
   ts_checkpoint_reader *reader = ts_checkpoint_reader_open(l->directory, l->checkpoint);
-  status = status == TS_OK ? ts_checkpoint_read(reader, l->piece, l->n_pieces, err) : status;
+  ts_status status = TS_OK;
+  for (int i = 0; i < ts_engine_layout(l->engine)->n_parts && status == TS_OK; ++i) {
+    status = list_part(l, i, err);
+    status = status == TS_OK && l->n_pieces >= MOST_PIECES ? read_pieces(l, reader, err) : status;
+  }
+  status = status == TS_OK ? read_pieces(l, reader, err) : status;
   ts_checkpoint_reader_close(&reader);
   return status;
 }

@@ -55,39 +55,74 @@ static void write_holder(const ts_engine *e, const holder *h, int64_t at, int64_
   }
 }
 
-void ts_engine_write_parameter(ts_engine *e, const ts_parameter *p, int64_t first, int64_t count, const float *value) {
-  ts_engine_forget(e);
-  const ts_part *part = &ts_engine_layout(e)->part[p->part];
-  holder holders[] = {find_holder(e, part, TS_STATE_PARAMETER), find_holder(e, part, TS_STATE_MASTER)};
-  for (int64_t at = 0, n; at < p->count; at += n) {
-    n = p->count - at;
-    int64_t whole = ts_parameter_in_whole(p, at, &n);
-    int64_t from = first > whole ? first : whole, to = first + count < whole + n ? first + count : whole + n;
-    for (int i = 0; i < 2 && from < to; ++i) {
-      write_holder(e, &holders[i], p->offset + at + from - whole, to - from, value + (from - first));
+/* A parameter on its way to its holders. */
+typedef struct filling {
+  const ts_engine *engine;
+  const ts_parameter *parameter;
+  holder holder[2];
+  ts_parameter_source *source;
+  void *user;
+  float *block;
+} filling;
+
+/* Elements [from, to) of the part, as far as they are the parameter's. */
+static void fill_holders(const filling *f, int64_t from, int64_t to, bool owned) {
+  const ts_parameter *p = f->parameter;
+  from = from > p->offset ? from : p->offset;
+  to = to < p->offset + p->count ? to : p->offset + p->count;
+  for (int64_t n; from < to; from += n) {
+    n = to - from < BLOCK ? to - from : BLOCK;
+    for (int64_t at = 0, count; at < n; at += count) {
+      count = n - at;
+      int64_t whole = ts_parameter_in_whole(p, from + at - p->offset, &count);
+      f->source(f->user, whole, count, owned, f->block + at);
+    }
+    for (int i = 0; i < 2; ++i) {
+      write_holder(f->engine, &f->holder[i], from, n, f->block);
     }
   }
 }
 
+void ts_engine_write_parameter(ts_engine *e, const ts_parameter *p, ts_parameter_source *source, void *user) {
+  ts_engine_forget(e);
+  const ts_part *part = &ts_engine_layout(e)->part[p->part];
+  const filling f = {.engine = e,
+                     .parameter = p,
+                     .holder = {find_holder(e, part, TS_STATE_PARAMETER), find_holder(e, part, TS_STATE_MASTER)},
+                     .source = source,
+                     .user = user,
+                     .block = ts_malloc((size_t) BLOCK * sizeof *f.block)};
+  bool whole = f.holder[0].whole || f.holder[1].whole;
+  int64_t begin = ts_part_begin(part), end = ts_part_end(part);
+  fill_holders(&f, whole ? 0 : begin, begin, false);
+  fill_holders(&f, begin, end, part->owned);
+  fill_holders(&f, end, whole ? part->count : end, false);
+  ts_free(f.block);
+}
+
 /* ---- first values ---- */
 
-static void initialise_from_seed(ts_engine *e, const ts_parameter *p) {
-  ts_init init = ts_model_init(e->deck, p->name);
-  uint64_t key = ts_mix((uint64_t) e->deck->run.seed, ts_hash_name(p->name));
-  float *block = ts_malloc((size_t) BLOCK * sizeof *block);
-  int64_t whole = ts_shape_count(&p->shape);
-  for (int64_t first = 0; first < whole; first += BLOCK) {
-    int64_t count = whole - first < BLOCK ? whole - first : BLOCK;
-    if (init.kind == TS_INIT_NORMAL) {
-      ts_random_normal(key, first, count, init.std, block);
-    } else {
-      for (int64_t i = 0; i < count; ++i) {
-        block[i] = init.kind == TS_INIT_ONE ? 1.0f : 0.0f;
-      }
-    }
-    ts_engine_write_parameter(e, p, first, count, block);
+/* What the values of a parameter follow from: its elements in the whole tensor, so they are the same on any grid. */
+typedef struct seed {
+  ts_init init;
+  uint64_t key;
+} seed;
+
+static void draw(void *user, int64_t first, int64_t count, bool owned, float *value) {
+  (void) owned;
+  const seed *s = user;
+  if (s->init.kind == TS_INIT_NORMAL) {
+    ts_random_normal(s->key, first, count, s->init.std, value);
+    return;
   }
-  ts_free(block);
+  for (int64_t i = 0; i < count; ++i) {
+    value[i] = s->init.kind == TS_INIT_ONE ? 1.0f : 0.0f;
+  }
+}
+
+static void initialise_from_seed(ts_engine *e, const ts_parameter *p) {
+  seed s = {ts_model_init(e->deck, p->name), ts_mix((uint64_t) e->deck->run.seed, ts_hash_name(p->name))};
+  ts_engine_write_parameter(e, p, draw, &s);
 }
 
 ts_status ts_engine_initialise(ts_engine *e, ts_error *err) {
@@ -109,26 +144,70 @@ static holder best_holder(const ts_engine *e, const ts_part *part) {
   return h.leaf != TS_NONE ? h : find_holder(e, part, TS_STATE_PARAMETER);
 }
 
-ts_status ts_engine_read_parameter(ts_engine *e, const char *name, float *value, ts_error *err) {
-  const ts_layout *layout = ts_engine_layout(e);
-  const ts_parameter *p = ts_layout_find(layout, name);
-  if (p == NULL) {
-    return ts_error_add(err, "the model has no parameter %s", name);
-  }
-  TS_CHECK(ts_parameter_is_whole(p), "%s: this rank does not hold all of it", name);
-  const ts_part *part = &layout->part[p->part];
+/* What this rank's part has of a parameter.  Collective over the part's group. */
+static float *gather_part(ts_engine *e, const ts_parameter *p) {
+  const ts_part *part = &ts_engine_layout(e)->part[p->part];
+  float *held = ts_malloc((size_t) p->count * sizeof *held);
   holder h = best_holder(e, part);
   if (h.whole) {
-    get_values(e, &h, p->offset, p->count, value);
-    return TS_OK;
+    get_values(e, &h, p->offset, p->count, held);
+    return held;
   }
   float *whole = ts_malloc((size_t) part->count * sizeof *whole);
   get_values(e, &h, 0, h.count, whole + h.begin);
   ts_transfer transfer = {.x = whole + h.begin, .y = whole, .cuts = part->cuts, .begin = 0, .end = part->shard};
   ts_comm *comm = ts_world_comm(e->world, &e->mesh, part->axes);
   comm->ops->all_gather(comm, &transfer, 1, TS_F32);
-  memcpy(value, whole + p->offset, (size_t) p->count * sizeof *value);
+  memcpy(held, whole + p->offset, (size_t) p->count * sizeof *held);
   ts_free(whole);
+  return held;
+}
+
+static void put_in_place(const ts_parameter *p, const float *held, float *value) {
+  for (int64_t at = 0, n; at < p->count; at += n) {
+    n = p->count - at;
+    int64_t whole = ts_parameter_in_whole(p, at, &n);
+    memcpy(value + whole, held + at, (size_t) n * sizeof *value);
+  }
+}
+
+/* What all ranks along tp hold of parameter \a index: the one of several that have an element does not matter. */
+static void gather_along_tp(ts_engine *e, int index, const float *held, float *value) {
+  ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES(TS_AXIS_TP));
+  ts_layout **layout = ts_malloc((size_t) comm->size * sizeof *layout);
+  int64_t *cuts = ts_calloc((size_t) comm->size + 1, sizeof *cuts), most = 0;
+  for (int r = 0; r < comm->size; ++r) {
+    ts_mesh there = ts_mesh_at(&e->mesh, ts_mesh_group_member(&e->mesh, TS_AXES(TS_AXIS_TP), r));
+    layout[r] = ts_engine_layout_at(e, &there);
+    int64_t count = layout[r]->parameter[index].count;
+    cuts[r + 1] = cuts[r] + count;
+    most = count > most ? count : most;
+  }
+  float *all = ts_malloc((size_t) cuts[comm->size] * sizeof *all);
+  ts_transfer transfer = {.x = held, .y = all, .cuts = cuts, .begin = 0, .end = most};
+  comm->ops->all_gather(comm, &transfer, 1, TS_F32);
+  for (int r = 0; r < comm->size; ++r) {
+    put_in_place(&layout[r]->parameter[index], all + cuts[r], value);
+    ts_layout_destroy(&layout[r]);
+  }
+  ts_free(all);
+  ts_free(cuts);
+  ts_free(layout);
+}
+
+ts_status ts_engine_read_parameter(ts_engine *e, const char *name, float *value, ts_error *err) {
+  const ts_layout *layout = ts_engine_layout(e);
+  const ts_parameter *p = ts_layout_find(layout, name);
+  if (p == NULL) {
+    return ts_error_add(err, "the model has no parameter %s", name);
+  }
+  float *held = gather_part(e, p);
+  if (e->mesh.size[TS_AXIS_TP] == 1) {
+    put_in_place(p, held, value);
+  } else {
+    gather_along_tp(e, (int) (p - layout->parameter), held, value);
+  }
+  ts_free(held);
   return TS_OK;
 }
 

@@ -156,7 +156,16 @@ int ts_placement_spanning(const ts_mesh *mesh, ts_axis axis, const int *node, ts
   return found;
 }
 
-void ts_engine_warn_spanning(const ts_world *world, const ts_mesh *mesh) {
+/* ", 1.2 GB a step from each rank", or nothing. */
+static char *print_sent(const ts_program *training, unsigned axes) {
+  char text[32];
+  double each = training != NULL ? ts_program_sent_bytes(training, axes, NULL) : 0;
+  return each > 0 ? ts_format(", %s a step from each rank",
+                              ts_human_bytes(each * (double) training->step.micro_batches, text))
+                  : ts_strdup("");
+}
+
+void ts_engine_warn_spanning(const ts_world *world, const ts_mesh *mesh, const ts_program *training) {
   static const ts_axis axes[] = {TS_AXIS_TP, TS_AXIS_SP};
   int *node = ts_calloc((size_t) mesh->ranks, sizeof *node);
   for (int r = 0; r < mesh->ranks; ++r) {
@@ -166,9 +175,11 @@ void ts_engine_warn_spanning(const ts_world *world, const ts_mesh *mesh) {
     ts_text groups = {0};
     int found = ts_placement_spanning(mesh, axes[i], node, &groups);
     if (found > 0) {
+      char *sent = print_sent(training, TS_AXES(axes[i]));
       ts_log(TS_LOG_WARNING,
-             "%d %s group%s of %d ranks span nodes and communicate over the network in every layer; ranks: %s", found,
-             ts_axis_name(axes[i]), found > 1 ? "s" : "", mesh->size[axes[i]], groups.text);
+             "%d %s group%s of %d ranks span nodes and communicate over the network in every layer%s; ranks: %s", found,
+             ts_axis_name(axes[i]), found > 1 ? "s" : "", mesh->size[axes[i]], sent, groups.text);
+      ts_free(sent);
     }
     ts_text_free(&groups);
   }

@@ -29,7 +29,7 @@ struct ts_saver {
   int64_t keep;
   int rank, ranks;
   ts_checkpoint *checkpoint; /* tables made once, numbers set by begin */
-  owned *owned;              /* [part][state], TS_MOST_SAVED of each */
+  owned *owned;              /* [part of the checkpoint][state], TS_MOST_SAVED of each */
   unsigned char *copy;       /* NULL: files are written from the state itself */
   size_t copy_bytes;
   job job; /* under way, the same on all ranks */
@@ -71,16 +71,17 @@ static void enter(const ts_saver *s, ts_save_state state) {
 
 /* ---- creation ---- */
 
-/* The leaves of all parts as the index has them, each with its place in the copy. */
+/* The leaves of this rank's parts, each with its place in the copy.  Of parts that others have it saves nothing. */
 static void list_owned(ts_saver *s) {
   const ts_layout *layout = ts_engine_layout(s->engine);
   size_t used = 0;
-  s->owned = ts_calloc((size_t) layout->n_parts * TS_MOST_SAVED, sizeof *s->owned);
+  s->owned = ts_calloc((size_t) s->checkpoint->n_parts * TS_MOST_SAVED, sizeof *s->owned);
   for (int i = 0; i < layout->n_parts; ++i) {
     ts_saved_leaf leaf[TS_MOST_SAVED];
     int n = ts_saved_leaves(ts_engine_program(s->engine)->graph, layout, i, leaf);
+    int part = ts_checkpoint_find_part(s->checkpoint, layout->part[i].name);
     for (int k = 0; k < n; ++k) {
-      owned *o = &s->owned[i * TS_MOST_SAVED + k];
+      owned *o = &s->owned[part * TS_MOST_SAVED + k];
       bool mine = layout->part[i].owned && (leaf[k].block > 0 || layout->part[i].rank == 0);
       *o = (owned){leaf[k].leaf, leaf[k].first, mine ? leaf[k].count : 0, ts_dtype_size(leaf[k].dtype), NULL};
       o->copy = s->copy != NULL ? s->copy + used : NULL;

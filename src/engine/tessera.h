@@ -93,7 +93,7 @@ void ts_engine_evaluate(ts_engine *engine, const ts_batch *batch, double *loss_s
  * Collective over the world: every rank gives the same tokens. */
 void ts_engine_logits(ts_engine *engine, const int32_t *tokens, int64_t n, float *logits);
 
-/** Read a parameter in fp32 (the master where there is one); its ranks hold all of it.
+/** Read a parameter in fp32 (the master where there is one): all of it, on every rank of any grid.
  * \param [out] value  The parameter's elements, in its shape. Collective over the world.
  * \return TS_BAD_INPUT when there is none of that name. */
 ts_status ts_engine_read_parameter(ts_engine *engine, const char *name, float *value, ts_error *err);

@@ -84,6 +84,9 @@ static void print_rmsnorm(const ts_attr *a, ts_text *to) {
   if (a->norm.offset != 0) {
     ts_text_add(to, " {offset %g}", (double) a->norm.offset);
   }
+  if (a->norm.width > 0) {
+    ts_text_add(to, " {width %lld}", (long long) a->norm.width);
+  }
 }
 
 static void print_dropout(const ts_attr *a, ts_text *to) {
@@ -213,7 +216,7 @@ const ts_attribute ts_attribute_embedding = {{MEMBER(embedding.rows), MEMBER(emb
 const ts_attribute ts_attribute_eps = {{MEMBER(norm.eps)}, NO_ARRAY, NO_DTYPE};
 
 const ts_attribute ts_attribute_rmsnorm = {
-    {MEMBER(norm.eps), MEMBER(norm.offset)}, NO_ARRAY, NO_DTYPE, .print = print_rmsnorm};
+    {MEMBER(norm.eps), MEMBER(norm.offset), MEMBER(norm.width)}, NO_ARRAY, NO_DTYPE, .print = print_rmsnorm};
 
 const ts_attribute ts_attribute_norm = {{MEMBER(norm.eps), MEMBER(norm.dtype)}, NO_ARRAY, DTYPE(norm.dtype)};
 

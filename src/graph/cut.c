@@ -8,6 +8,9 @@
 /* Dimension of `index` in an operand's letters, -1 for none. */
 static int find_dim(const char *letters, int n, const ts_shape *shape, char index) {
   int stars = shape->n - n + 1; /* dimensions under a star */
+  if (index == '*') {
+    return letters[0] == '*' ? 0 : -1;
+  }
   for (int i = 0, dim = 0; i < n; ++i) {
     if (letters[i] == index) {
       return dim;
@@ -20,6 +23,15 @@ static int find_dim(const char *letters, int n, const ts_shape *shape, char inde
   return -1;
 }
 
+/* Of dimension `dim`; rows are all those under a star. */
+static int64_t extent_along(const char *letters, int n, const ts_shape *shape, int dim, char index) {
+  int64_t extent = 1;
+  for (int d = 0; index == '*' && letters[0] == '*' && d < shape->n - n + 1; ++d) {
+    extent *= shape->d[d];
+  }
+  return index == '*' ? extent : shape->d[dim];
+}
+
 /* One side; false when two extents differ, or one star has the dimension and another has not: those of one product may
  * hide different dimensions. */
 static bool find_side(const ts_graph *g, const char **letters, const ts_tid *list, int n, char index, ts_cut *cut,
@@ -30,10 +42,16 @@ static bool find_side(const ts_graph *g, const char **letters, const ts_tid *lis
     int dim = shape == NULL || **letters == '.' ? -1 : find_dim(*letters, length, shape, index);
     bool hidden = shape != NULL && dim < 0 && isdigit((unsigned char) index) && memchr(*letters, '*', (size_t) length);
     slice[i] = (ts_slice){dim, 1, 1};
-    if (hidden || (dim >= 0 && cut->units >= 0 && cut->units != shape->d[dim])) {
+    if (hidden) {
       return false;
     }
-    cut->units = dim >= 0 ? shape->d[dim] : cut->units;
+    if (dim >= 0) {
+      int64_t extent = extent_along(*letters, length, shape, dim, index);
+      if (cut->units >= 0 && cut->units != extent) {
+        return false;
+      }
+      cut->units = extent;
+    }
     *letters += length;
     *letters += **letters == ',';
   }
@@ -42,7 +60,7 @@ static bool find_side(const ts_graph *g, const char **letters, const ts_tid *lis
 
 bool ts_cut_letters(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
   const char *letters = ts_op_get(node->op)->index(node);
-  bool can = islower((unsigned char) index) || isdigit((unsigned char) index);
+  bool can = islower((unsigned char) index) || isdigit((unsigned char) index) || index == '*';
   if (*letters == '\0' || !can || node->n_in > TS_CUT_MOST || node->n_out > TS_CUT_MOST) {
     return false;
   }

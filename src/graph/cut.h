@@ -2,9 +2,9 @@
  * How the work of a node can be divided among ranks: along an index that several of its tensors have.
  *
  * An index is a letter of the op's index rule (graph/op.h), or a digit: the first, second, ... of the dimensions under
- * '*'.  Cut along it, a rank has the same units of every tensor that has the index, and all of the others; what it
- * computes are its units of the outputs that have the index, and partial sums of those that have not: added over the
- * ranks they are the result.
+ * '*'; or '*' itself: rows of all of these together, which then are a tensor's dimension 0.  Cut along it, a rank has
+ * the same units of every tensor that has the index, and all of the others; what it computes are its units of the
+ * outputs that have the index, and partial sums of those that have not: added over the ranks they are the result.
  *
  * A unit may consist of parts (the query heads of a key head), so that more ranks than there are units can share the
  * work.  Of a tensor whose units are one (keys) every rank that has parts of a unit has the whole unit; its result for

@@ -14,6 +14,7 @@
 #ifndef TS_GRAPH_GRAPH_H
 #define TS_GRAPH_GRAPH_H
 
+#include "base/deal.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/text.h"
@@ -46,11 +47,6 @@ typedef struct ts_shape {
 
 /** Shape literal: TS_SHAPE (B, T, C). */
 #define TS_SHAPE(...) ((ts_shape){.n = (int) (sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .d = {__VA_ARGS__}})
-
-/** Indices [begin, begin + length) of a dimension. */
-typedef struct ts_interval {
-  int64_t begin, length;
-} ts_interval;
 
 /** What a leaf (a tensor no node makes) is, or TS_ROLE_VALUE for a node's output. */
 typedef enum ts_role {
@@ -175,7 +171,8 @@ typedef union ts_attr {
   struct {
     float eps;
     ts_dtype dtype;
-    float offset; /**< Of rmsnorm: 0, or 1 where the weights are kept as differences from 1. */
+    float offset;  /**< Of rmsnorm: 0, or 1 where the weights are kept as differences from 1. */
+    int64_t width; /**< Of rmsnorm, of whose rows others have columns too: elements of a whole row; 0: x has all. */
   } norm;
   struct {
     float p;

@@ -67,6 +67,13 @@ static inline int ts_head_stats(const ts_node *node) {
   return at < node->n_in && node->in[at] != TS_NONE ? at : -1;
 }
 
+/** The number of the input of an rmsnorm, or its gradient, that has sums over whole rows; -1 where the node has none.
+ * Not collective. */
+static inline int ts_norm_sums(const ts_node *node) {
+  int at = node->op == TS_OP_RMSNORM ? 2 : node->op == TS_OP_RMSNORM_DX ? 4 : node->n_in;
+  return at < node->n_in && node->in[at] != TS_NONE ? at : -1;
+}
+
 /** True when output \a output of an op can be added to a prior. Not collective. */
 bool ts_op_adds(ts_op op, int output);
 

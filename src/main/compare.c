@@ -65,16 +65,58 @@ static void compare_metrics(comparison *c) {
 
 /* ---- digests ---- */
 
-/* Both files up to the first line that differs: lines are "step,tensor,digest". */
+/* The lines "step,tensor,digest" of one step, and the first one of the next. */
+typedef struct digest_lines {
+  char **line; /* owned, with their strings */
+  int n, capacity;
+  char next[4096];
+} digest_lines;
+
+static void free_lines(digest_lines *l) {
+  for (int i = 0; i < l->n; ++i) {
+    ts_free(l->line[i]);
+  }
+  l->n = 0;
+}
+
+/* \return false at the end of the file. */
+static bool read_step(FILE *file, digest_lines *l) {
+  free_lines(l);
+  do {
+    if (l->next[0] != 0) {
+      TS_GROW(l->line, l->n, l->capacity);
+      l->line[l->n++] = ts_strdup(l->next);
+    }
+    if (fgets(l->next, sizeof l->next, file) == NULL) {
+      l->next[0] = 0;
+      break;
+    }
+  } while (l->n == 0 || strtoll(l->next, NULL, 10) == strtoll(l->line[0], NULL, 10));
+  return l->n > 0;
+}
+
+static int compare_lines(const void *a, const void *b) {
+  return strcmp(*(char *const *) a, *(char *const *) b);
+}
+
+/* Grids differ in the order in which they have the tensors: a line of the one is somewhere in the other's step. */
 static char *first_difference(FILE *a, FILE *b) {
-  char x[4096], y[4096];
-  while (fgets(x, sizeof x, a) != NULL && fgets(y, sizeof y, b) != NULL) {
-    if (strcmp(x, y) != 0) {
-      char *comma = strrchr(x, ',');
-      return ts_format("%.*s", comma != NULL ? (int) (comma - x) : (int) strlen(x), x);
+  digest_lines x = {0}, y = {0};
+  char *found = NULL;
+  while (found == NULL && read_step(a, &x) && read_step(b, &y)) {
+    qsort(y.line, (size_t) y.n, sizeof *y.line, compare_lines);
+    for (int i = 0; i < x.n && found == NULL; ++i) {
+      if (bsearch(&x.line[i], y.line, (size_t) y.n, sizeof *y.line, compare_lines) == NULL) {
+        const char *comma = strrchr(x.line[i], ',');
+        found = ts_format("%.*s", comma != NULL ? (int) (comma - x.line[i]) : (int) strlen(x.line[i]), x.line[i]);
+      }
     }
   }
-  return NULL;
+  free_lines(&x);
+  free_lines(&y);
+  ts_free(x.line);
+  ts_free(y.line);
+  return found;
 }
 
 static FILE *open_digest_table(const char *run) {

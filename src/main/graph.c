@@ -84,15 +84,15 @@ int ts_main_graph(const ts_arguments *arguments, ts_world *world, ts_error *err)
   if (status == TS_OK && format == COMMANDS && pass != NULL) {
     status = ts_error_add(err, "--format commands: is of the graph after all passes; leave out --pass");
   }
+  ts_program_options options = {.deck = deck, .mesh = &mesh, .use = (ts_model_use) use, .last_pass = pass};
   if (status == TS_OK) {
-    ts_program_options options = {.deck = deck,
-                                  .mesh = &mesh,
-                                  .target = {backend, 1, ts_engine_may_use_cudnn(deck, backend)},
-                                  .use = (ts_model_use) use,
-                                  .batch = use == TS_MODEL_LOGITS ? 1 : deck->train_micro_batch_size_per_gpu,
-                                  .length = use == TS_MODEL_LOGITS ? 1 : deck->data.sequence_length,
-                                  .context = deck->data.sequence_length,
-                                  .last_pass = pass};
+    options.target = (ts_target){backend, 1, ts_engine_may_use_cudnn(deck, backend)};
+    options.batch = use == TS_MODEL_LOGITS ? 1 : deck->train_micro_batch_size_per_gpu;
+    options.length = use == TS_MODEL_LOGITS ? 1 : deck->data.sequence_length;
+    options.context = deck->data.sequence_length;
+    status = ts_program_check(&options, err);
+  }
+  if (status == TS_OK) {
     ts_program *program = ts_program_create(&options);
     ts_text text = {0};
     if (format == COMMANDS) {

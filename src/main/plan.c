@@ -3,11 +3,12 @@
 #include "deck/elasticity.h"
 #include "engine/tessera.h"
 #include "main/command.h"
+#include "main/plan_layout.h"
 #include "run/program.h"
 
 #include <string.h>
 
-static ts_status make_program(const ts_arguments *arguments, ts_deck *deck, ts_mesh *mesh, ts_program **program,
+static ts_status find_options(const ts_arguments *arguments, ts_deck *deck, ts_mesh *mesh, ts_program_options *options,
                               ts_error *err) {
   int64_t threads;
   const ts_backend *backend;
@@ -17,14 +18,13 @@ static ts_status make_program(const ts_arguments *arguments, ts_deck *deck, ts_m
     return status;
   }
   threads = threads > 0 ? threads : ts_engine_threads(deck, mesh->ranks);
-  ts_program_options options = {.deck = deck,
-                                .mesh = mesh,
-                                .target = {backend, (int) threads, ts_engine_may_use_cudnn(deck, backend)},
-                                .use = TS_MODEL_TRAIN,
-                                .batch = deck->train_micro_batch_size_per_gpu,
-                                .length = deck->data.sequence_length};
-  *program = ts_program_create(&options);
-  return TS_OK;
+  *options = (ts_program_options){.deck = deck,
+                                  .mesh = mesh,
+                                  .target = {backend, (int) threads, ts_engine_may_use_cudnn(deck, backend)},
+                                  .use = TS_MODEL_TRAIN,
+                                  .batch = deck->train_micro_batch_size_per_gpu,
+                                  .length = deck->data.sequence_length};
+  return ts_program_check(options, err);
 }
 
 /* What elasticity chooses for as many numbers of ranks as possible; empty without it. */
@@ -90,7 +90,9 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
   print_batch(program, to);
   ts_text_add(to, "\n");
   bool device = program->target.backend->device != NULL;
-  ts_text_add(to, "memory of one rank%s\n", device ? " on its GPU (the copy for checkpoints: on the host)" : "");
+  ts_text_add(
+      to, program->mesh.size[TS_AXIS_TP] > 1 ? "memory of rank %d, which needs most%s\n" : "memory of one rank%.0d%s\n",
+      program->mesh.rank, device ? " on its GPU (the copy for checkpoints: on the host)" : "");
   for (int i = 0; i < n; ++i) {
     ts_text_add(to, "  %-34s %16lld  %10s\n", row[i].label, (long long) row[i].bytes,
                 ts_human_bytes((double) row[i].bytes, b));
@@ -115,8 +117,7 @@ static void print_rows_json(const ts_program *program, const plan_row *row, int 
   for (int i = 0; i < n; ++i) {
     ts_text_add(to, ", \"%s\": %lld", row[i].key, (long long) row[i].bytes);
   }
-  ts_text_add(to,
-              ", \"work_bytes\": %lld, \"live_bytes\": %lld, \"model_flops\": %.17g, \"model_flops_full\": %.17g}\n",
+  ts_text_add(to, ", \"work_bytes\": %lld, \"live_bytes\": %lld, \"model_flops\": %.17g, \"model_flops_full\": %.17g",
               (long long) program->plan->arena_bytes[TS_ARENA_WORK], (long long) program->plan->live_bytes, half, full);
 }
 
@@ -136,11 +137,24 @@ static void print_plan(const ts_program *program, bool json, ts_text *to) {
   (json ? print_rows_json : print_rows)(program, row, (int) (sizeof row / sizeof row[0]), to);
 }
 
+static void print_all(const ts_program_options *options, bool json, bool layout) {
+  ts_text text = {0};
+  ts_program *program = ts_program_create(options);
+  ts_plan_largest(options, &program);
+  print_plan(program, json, &text);
+  ts_program_destroy(&program);
+  if (layout) {
+    ts_plan_print_layout(options, json, &text);
+  }
+  printf(json ? "%s}\n" : "%s", text.text);
+  ts_text_free(&text);
+}
+
 int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) {
   (void) world;
   int64_t ranks;
   ts_deck *deck = NULL;
-  ts_program *program = NULL;
+  ts_program_options options;
   ts_mesh mesh;
   const char *format = ts_argument(arguments, "--format");
   bool json = strcmp(format, "json") == 0;
@@ -150,14 +164,10 @@ int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   status = status == TS_OK ? ts_read_deck(arguments, NULL, &deck, err) : status;
   status = status == TS_OK ? ts_deck_mesh(deck, (int) ranks, 0, &mesh, err) : status;
   status = status == TS_OK ? ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
-  status = status == TS_OK ? make_program(arguments, deck, &mesh, &program, err) : status;
+  status = status == TS_OK ? find_options(arguments, deck, &mesh, &options, err) : status;
   if (status == TS_OK) {
-    ts_text text = {0};
-    print_plan(program, json, &text);
-    fputs(text.text, stdout);
-    ts_text_free(&text);
+    print_all(&options, json, ts_argument(arguments, "--layout") != NULL);
   }
-  ts_program_destroy(&program);
   ts_deck_destroy(&deck);
   return status;
 }

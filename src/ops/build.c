@@ -102,7 +102,7 @@ ts_tid ts_build_layernorm(ts_site at, const char *name, ts_tid x, ts_tid w, ts_t
 }
 
 ts_tid ts_build_rmsnorm(ts_site at, const char *name, ts_tid x, ts_tid w, float eps, float offset) {
-  return build_node(at, TS_OP_RMSNORM, name, INPUTS(x, w), (ts_attr){.norm = {eps, TS_F32, offset}});
+  return build_node(at, TS_OP_RMSNORM, name, INPUTS(x, w), (ts_attr){.norm = {eps, TS_F32, offset, 0}});
 }
 
 ts_tid ts_build_head_loss(ts_site at, const char *name, ts_tid x, ts_tid w, ts_tid labels, float scale, float softcap) {
@@ -156,6 +156,19 @@ ts_tid ts_build_all_gather(ts_site at, const char *name, unsigned axes, int grou
   return build_comm(
       at, TS_OP_ALL_GATHER, name, n, x, into, TS_NONE,
       (ts_attr){.comm = {.axes = axes, .group = group, .wire = dtype, .piece = piece, .n_pieces = n_pieces}});
+}
+
+static ts_tid build_alike(ts_site at, ts_op op, const char *name, unsigned axes, int group, ts_tid x) {
+  return build_comm(at, op, name, 1, &x, NULL, TS_NONE,
+                    (ts_attr){.comm = {.axes = axes, .group = group, .wire = at.graph->tensor[x].dtype}});
+}
+
+ts_tid ts_build_all_reduce(ts_site at, const char *name, unsigned axes, int group, ts_tid x) {
+  return build_alike(at, TS_OP_ALL_REDUCE, name, axes, group, x);
+}
+
+ts_tid ts_build_share(ts_site at, const char *name, unsigned axes, int group, ts_tid x) {
+  return build_alike(at, TS_OP_SHARE, name, axes, group, x);
 }
 
 ts_tid ts_build_reduce_scatter(ts_site at, const char *name, unsigned axes, int group, ts_dtype wire, int n,

@@ -6,6 +6,7 @@
 #ifndef TS_OPS_BUILD_H
 #define TS_OPS_BUILD_H
 
+#include "base/deal.h"
 #include "graph/graph.h"
 
 /** Any op with fixed inputs and no attributes. Not collective. */
@@ -72,6 +73,8 @@ ts_tid ts_build_adamw(ts_site at, const char *name, const ts_adamw_inputs *in, i
  * Not collective (they only write nodes). */
 ts_tid ts_build_all_gather(ts_site at, const char *name, unsigned axes, int group, int n, const ts_tid *x,
                            const ts_tid *into, int n_pieces, const ts_piece *piece);
+ts_tid ts_build_all_reduce(ts_site at, const char *name, unsigned axes, int group, ts_tid x);
+ts_tid ts_build_share(ts_site at, const char *name, unsigned axes, int group, ts_tid x);
 ts_tid ts_build_reduce_scatter(ts_site at, const char *name, unsigned axes, int group, ts_dtype wire, int n,
                                const ts_tid *x, const ts_tid *into, ts_tid beta, int n_pieces, const ts_piece *piece);
 

@@ -1,4 +1,7 @@
 /* Collectives: what may travel where. */
+#include "base/memory.h"
+#include "ops/build.h"
+#include "ops/gradient.h"
 #include "ops/rules.h"
 
 static int n_values(const ts_node *node) {
@@ -11,6 +14,16 @@ const char *ts_index_all_gather(const ts_node *node) {
 }
 
 const char *ts_index_reduce_scatter(const ts_node *node) {
+  (void) node;
+  return "";
+}
+
+const char *ts_index_all_reduce(const ts_node *node) {
+  (void) node;
+  return "";
+}
+
+const char *ts_index_share(const ts_node *node) {
   (void) node;
   return "";
 }
@@ -75,6 +88,61 @@ const char *ts_shape_all_gather(const ts_graph *g, const ts_node *node, ts_dtype
   return why == NULL && dtype[0] != ts_rule_in(g, node, 0)->dtype ? "a gather does not change the dtype" : why;
 }
 
+/* The two undo each other: what one spreads the other adds up. */
+static void add_conjugate(ts_gradients *gradients, const ts_node *node, ts_op op) {
+  ts_graph *g = gradients->graph;
+  TS_CHECK(node->n_in == 1 && node->attr.comm.n_pieces == 1, "%s: only whole values are differentiated", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
+  ts_tid dy = ts_gradients_of(gradients, node->out[0]);
+  const ts_piece *piece = node->attr.comm.piece;
+  char *name = ts_format("%s.dx", node->name), *shaped = ts_format("%s.dx.shaped", node->name);
+  ts_tid dx = op == TS_OP_ALL_GATHER
+                  ? ts_build_all_gather(at, name, node->attr.comm.axes, node->attr.comm.group, 1, &dy, NULL, 1, piece)
+                  : ts_build_reduce_scatter(at, name, node->attr.comm.axes, node->attr.comm.group, g->tensor[dy].dtype,
+                                            1, &dy, NULL, TS_NONE, 1, piece);
+  ts_gradients_add(gradients, node->in[0], ts_build_view(at, shaped, dx, 0, g->tensor[node->in[0]].shape));
+  ts_free(name);
+  ts_free(shaped);
+}
+
+void ts_gradient_all_gather(ts_gradients *gradients, const ts_node *node) {
+  add_conjugate(gradients, node, TS_OP_REDUCE_SCATTER);
+}
+
+void ts_gradient_reduce_scatter(ts_gradients *gradients, const ts_node *node) {
+  add_conjugate(gradients, node, TS_OP_ALL_GATHER);
+}
+
 const char *ts_shape_reduce_scatter(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   return check_collective(g, node, true, dtype, shape);
+}
+
+/* ---- the pair of tensor parallelism ---- */
+
+const char *ts_shape_all_reduce(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 0);
+  TS_RULE(node->attr.comm.n_pieces == 0 && !node->attr.comm.into, "all of it is sent");
+  TS_RULE(x->dtype == TS_F32 || x->dtype == TS_BF16, "sums are of fp32 or bf16");
+  dtype[0] = x->dtype;
+  shape[0] = x->shape;
+  return NULL;
+}
+
+void ts_gradient_all_reduce(ts_gradients *gradients, const ts_node *node) {
+  ts_gradients_add(gradients, node->in[0], ts_gradients_of(gradients, node->out[0]));
+}
+
+const char *ts_shape_share(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  dtype[0] = ts_rule_in(g, node, 0)->dtype;
+  shape[0] = ts_rule_in(g, node, 0)->shape;
+  return NULL;
+}
+
+void ts_gradient_share(ts_gradients *gradients, const ts_node *node) {
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
+  ts_tid dy = ts_gradients_of(gradients, node->out[0]);
+  ts_gradients_add(gradients, node->in[0],
+                   ts_build_all_reduce(at, name, node->attr.comm.axes, node->attr.comm.group, dy));
+  ts_free(name);
 }

@@ -15,7 +15,7 @@ const char *ts_shape_embedding(const ts_graph *g, const ts_node *node, ts_dtype 
 
 const char *ts_index_embedding(const ts_node *node) {
   (void) node;
-  return "vc,bt->btc";
+  return "vc,*->*c";
 }
 
 /* Ids count rows of the whole table. */

@@ -49,7 +49,7 @@ const char *ts_shape_head_loss(const ts_graph *g, const ts_node *node, ts_dtype 
 }
 
 const char *ts_index_head_loss(const ts_node *node) {
-  return node->n_in > 3 ? "btc,vc,bt,rbtp->.,." : "btc,vc,bt->.,.";
+  return node->n_in > 3 ? "*c,vc,*,r*p->.,." : "*c,vc,*->.,.";
 }
 
 static void localise_head(ts_attr *attr, const ts_share *share) {
@@ -58,7 +58,7 @@ static void localise_head(ts_attr *attr, const ts_share *share) {
 
 /* Sums over rows, but a logarithm of sums over the vocabulary: once that is known, the gradient is a sum over it. */
 bool ts_cut_head(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
-  bool rows = index == 'b' || index == 't';
+  bool rows = index == '0' || index == '1' || (index == '*' && ts_head_stats(node) < 0);
   bool shares = index == 'v' && node->op == TS_OP_HEAD_LOSS_DX && ts_head_stats(node) >= 0;
   bool can = (rows || shares) && ts_cut_letters(g, node, index, cut);
   if (can && shares) {
@@ -68,25 +68,25 @@ bool ts_cut_head(const ts_graph *g, const ts_node *node, char index, ts_cut *cut
 }
 
 /* The product of x with w's rows. */
-static double product_flops(const ts_graph *g, const ts_node *node) {
+static double logits_flops(const ts_graph *g, const ts_node *node) {
   const ts_shape *x = &ts_rule_in(g, node, 0)->shape, *w = &ts_rule_in(g, node, 1)->shape;
   return 2.0 * (double) ts_shape_count(x) * (double) w->d[0];
 }
 
 double ts_flops_head_loss(const ts_graph *g, const ts_node *node) {
-  return ts_head_stats(node) >= 0 ? 0 : product_flops(g, node);
+  return ts_head_stats(node) >= 0 ? 0 : logits_flops(g, node);
 }
 
 double ts_flops_head_loss_dx(const ts_graph *g, const ts_node *node) {
-  return 2 * product_flops(g, node);
+  return 2 * logits_flops(g, node);
 }
 
 double ts_flops_head_loss_train(const ts_graph *g, const ts_node *node) {
-  return 3 * product_flops(g, node);
+  return 3 * logits_flops(g, node);
 }
 
 double ts_flops_head_stats(const ts_graph *g, const ts_node *node) {
-  return product_flops(g, node);
+  return logits_flops(g, node);
 }
 
 /* The root: what flows into the loss is the scalar "gradient_seed". */
@@ -118,7 +118,7 @@ const char *ts_shape_head_loss_dx(const ts_graph *g, const ts_node *node, ts_dty
 }
 
 const char *ts_index_head_loss_dx(const ts_node *node) {
-  return node->n_in > 4 ? "btc,vc,bt,.,rbtp->btc,vc" : "btc,vc,bt,.->btc,vc";
+  return node->n_in > 4 ? "*c,vc,*,.,r*p->*c,vc" : "*c,vc,*,.->*c,vc";
 }
 
 const char *ts_shape_head_stats(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
@@ -131,7 +131,7 @@ const char *ts_shape_head_stats(const ts_graph *g, const ts_node *node, ts_dtype
 
 const char *ts_index_head_stats(const ts_node *node) {
   (void) node;
-  return "btc,vc,bt->btp";
+  return "*c,vc,*->*p";
 }
 
 const char *ts_shape_head_loss_train(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
@@ -142,5 +142,5 @@ const char *ts_shape_head_loss_train(const ts_graph *g, const ts_node *node, ts_
 
 const char *ts_index_head_loss_train(const ts_node *node) {
   (void) node;
-  return "btc,vc,bt,.->.,.,btc,vc";
+  return "*c,vc,*,.->.,.,*c,vc";
 }

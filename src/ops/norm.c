@@ -87,10 +87,23 @@ static bool has_offset(const ts_node *node) {
   return node->attr.norm.offset == 0.0f || node->attr.norm.offset == 1.0f;
 }
 
+/* Sums over rows of which x has some columns. */
+static bool has_sums(const ts_graph *g, const ts_node *node, const ts_tensor *x) {
+  int at = ts_norm_sums(node);
+  return at < 0 || is_statistic(g, node, at, x);
+}
+
+static bool has_width(const ts_node *node, const ts_tensor *x) {
+  int64_t width = node->attr.norm.width;
+  return width == 0 || (ts_norm_sums(node) >= 0 && width >= ts_shape_last(&x->shape));
+}
+
 const char *ts_shape_rmsnorm(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *x = ts_rule_in(g, node, 0);
   TS_RULE(has_offset(node), "the offset is 0 or 1");
   TS_RULE(ts_rule_is(g, node, 1, x->dtype, TS_SHAPE(ts_shape_last(&x->shape))), "w is [C] of x's dtype");
+  TS_RULE(has_sums(g, node, x), "squares are fp32, one a row");
+  TS_RULE(has_width(node, x), "a width is that of whole rows, and comes with their sums");
   dtype[0] = x->dtype;
   shape[0] = x->shape;
   dtype[1] = TS_F32;
@@ -99,8 +112,28 @@ const char *ts_shape_rmsnorm(const ts_graph *g, const ts_node *node, ts_dtype *d
 }
 
 const char *ts_index_rmsnorm(const ts_node *node) {
-  (void) node;
-  return "*C,C->*C,*";
+  return ts_norm_sums(node) < 0 ? "*C,C->*C,*" : "*C,C,*->*C,*";
+}
+
+/* Where x has some columns of the rows: the sums over all, which its ranks add up as they did the squares. */
+static ts_tid build_dots(ts_gradients *gradients, const ts_node *node, ts_tid dy) {
+  int squares = ts_norm_sums(node);
+  if (squares < 0) {
+    return TS_NONE;
+  }
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
+  const ts_tid in[] = {dy, node->in[0], node->in[1]};
+  char *name = ts_format("%s.dots", node->name), *sum = ts_format("%s.dots.all_reduce", node->name);
+  const ts_node *sender = ts_graph_producer(gradients->graph, node->in[squares]);
+  bool reduced = sender != NULL && sender->op == TS_OP_ALL_REDUCE;
+  unsigned axes = reduced ? sender->attr.comm.axes : 0;
+  int group = reduced ? sender->attr.comm.group : 1;
+  ts_tid dots = ts_graph_add(
+      at, &(ts_node){.op = TS_OP_ROW_DOTS, .name = name, .n_in = 3, .in = in, .attr = node->attr, .beta = TS_NONE});
+  dots = reduced ? ts_build_all_reduce(at, sum, axes, group, dots) : dots;
+  ts_free(name);
+  ts_free(sum);
+  return dots;
 }
 
 void ts_gradient_rmsnorm(ts_gradients *gradients, const ts_node *node) {
@@ -108,10 +141,11 @@ void ts_gradient_rmsnorm(ts_gradients *gradients, const ts_node *node) {
   if (ts_gradients_wanted(gradients, x)) {
     char *name = ts_format("%s.dx", node->name);
     ts_site at = ts_gradients_site(gradients, x);
-    const ts_tid in[] = {dy, x, w, node->out[1]};
+    const ts_tid in[] = {dy, x, w, node->out[1], build_dots(gradients, node, dy)};
+    int n = in[4] == TS_NONE ? 4 : 5;
     ts_gradients_add(
         gradients, x,
-        ts_graph_add(at, &(ts_node){.op = TS_OP_RMSNORM_DX, .name = name, .n_in = 4, .in = in, .attr = node->attr}));
+        ts_graph_add(at, &(ts_node){.op = TS_OP_RMSNORM_DX, .name = name, .n_in = n, .in = in, .attr = node->attr}));
     ts_free(name);
   }
   if (ts_gradients_wanted(gradients, w)) {
@@ -131,14 +165,18 @@ const char *ts_shape_rmsnorm_dx(const ts_graph *g, const ts_node *node, ts_dtype
   TS_RULE(ts_rule_is(g, node, 0, x->dtype, x->shape), "dy is like x");
   TS_RULE(ts_rule_is(g, node, 2, x->dtype, TS_SHAPE(ts_shape_last(&x->shape))), "w is [C] of x's dtype");
   TS_RULE(is_statistic(g, node, 3, x), "rstd is fp32, one a row");
+  TS_RULE(has_sums(g, node, x), "dots are fp32, one a row");
+  TS_RULE(has_width(node, x), "a width is that of whole rows, and comes with their sums");
   dtype[0] = x->dtype;
   shape[0] = x->shape;
   return NULL;
 }
 
 const char *ts_index_rmsnorm_dx(const ts_node *node) {
-  (void) node;
-  return "*C,*C,C,*->*C";
+  if (ts_norm_sums(node) < 0) {
+    return "*C,*C,C,*->*C";
+  }
+  return node->attr.norm.width > 0 ? "*c,*c,c,*,*->*c" : "*C,*C,C,*,*->*C";
 }
 
 const char *ts_shape_rmsnorm_dw(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
@@ -153,4 +191,32 @@ const char *ts_shape_rmsnorm_dw(const ts_graph *g, const ts_node *node, ts_dtype
 const char *ts_index_rmsnorm_dw(const ts_node *node) {
   (void) node;
   return "*C,*C,*->C";
+}
+
+const char *ts_shape_row_squares(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 0);
+  TS_RULE(x->dtype == TS_F32 || x->dtype == TS_BF16, "x is fp32 or bf16");
+  dtype[0] = TS_F32;
+  shape[0] = ts_shape_drop_last(x->shape);
+  return NULL;
+}
+
+const char *ts_index_row_squares(const ts_node *node) {
+  (void) node;
+  return "*c->*";
+}
+
+const char *ts_shape_row_dots(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 1);
+  TS_RULE(has_offset(node), "the offset is 0 or 1");
+  TS_RULE(ts_rule_is(g, node, 0, x->dtype, x->shape), "dy is like x");
+  TS_RULE(ts_rule_is(g, node, 2, x->dtype, TS_SHAPE(ts_shape_last(&x->shape))), "w is [C] of x's dtype");
+  dtype[0] = TS_F32;
+  shape[0] = ts_shape_drop_last(x->shape);
+  return NULL;
+}
+
+const char *ts_index_row_dots(const ts_node *node) {
+  (void) node;
+  return "*c,*c,c->*";
 }

@@ -215,8 +215,18 @@ static void localise_dropout(ts_attr *attr, const ts_share *share) {
   attr->dropout.first += share->first;
 }
 
-/* The numbers of an element follow from its place in the sample: whole samples, or where it is known rows. */
+/* The numbers of an element follow from its place in the sample: whole samples, or where it is known rows.  Whoever
+ * cuts samples to rows says how long they are. */
 bool ts_cut_dropout(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
+  if (index == '*') {
+    const ts_shape *x = &ts_rule_in(g, node, 0)->shape;
+    *cut = (ts_cut){.units = ts_shape_rows(x),
+                    .parts = 1,
+                    .in = {{0, 1, 1}, {-1, 1, 1}, {-1, 1, 1}},
+                    .out = {{0, 1, 1}},
+                    .localise = localise_dropout};
+    return true;
+  }
   bool rows = node->attr.dropout.length > 0 && ts_rule_in(g, node, 0)->shape.n == 2;
   bool can = index == (rows ? '0' : 'b') && ts_cut_letters(g, node, index, cut);
   if (can && rows) {

@@ -19,16 +19,62 @@ const char *ts_index_view(const ts_node *node) {
   return "";
 }
 
-/* Only a window on everything, a change of shape, is differentiated. */
+/* Letter a, b ... is the input's first, second ... dimension, where the output has it too, or its elements in groups,
+ * or groups of it. */
+bool ts_cut_view(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
+  const ts_shape *x = &ts_rule_in(g, node, 0)->shape, *y = &node->attr.view.shape;
+  int i = index - 'a';
+  if (i < 0 || i >= x->n || i >= y->n || ts_shape_count(x) != ts_shape_count(y)) {
+    return false;
+  }
+  int64_t before_x = 1, before_y = 1, behind_x = 1, behind_y = 1;
+  for (int d = 0; d < i; ++d) {
+    before_x *= x->d[d];
+    before_y *= y->d[d];
+  }
+  for (int d = i + 1; d < x->n; ++d) {
+    behind_x *= x->d[d];
+  }
+  for (int d = i + 1; d < y->n; ++d) {
+    behind_y *= y->d[d];
+  }
+  if (before_x != before_y || (behind_x % behind_y != 0 && behind_y % behind_x != 0)) {
+    return false;
+  }
+  int64_t in = behind_y > behind_x ? behind_y / behind_x : 1, out = behind_x > behind_y ? behind_x / behind_y : 1;
+  *cut = (ts_cut){.units = x->d[i] / in, .parts = 1, .in = {{i, in, 1}}, .out = {{i, out, 1}}};
+  return true;
+}
+
+/* A window on everything is a change of shape; a part's gradient lies in a pack, where nobody reads the rest: there was
+ * nothing in it. */
 void ts_gradient_view(ts_gradients *gradients, const ts_node *node) {
   ts_graph *g = gradients->graph;
   ts_tid dy = ts_gradients_of(gradients, node->out[0]);
-  TS_CHECK(ts_tensor_count(g, node->in[0]) == ts_tensor_count(g, node->out[0]),
-           "%s: the gradient of a part is not there", node->name);
+  int64_t whole = ts_tensor_count(g, node->in[0]);
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
-  ts_gradients_add(gradients, node->in[0], ts_build_view(at, name, dy, 0, g->tensor[node->in[0]].shape));
+  if (ts_tensor_count(g, node->out[0]) < whole) {
+    TS_CHECK(g->tensor[node->in[0]].shape.n == 1, "%s: the gradient of a part is that of a flat tensor", node->name);
+    ts_gradients_add(gradients, node->in[0], ts_build_pack(at, name, 1, &dy, &node->attr.view.offset, whole));
+  } else {
+    ts_gradients_add(gradients, node->in[0], ts_build_view(at, name, dy, 0, g->tensor[node->in[0]].shape));
+  }
   ts_free(name);
+}
+
+void ts_gradient_pack(ts_gradients *gradients, const ts_node *node) {
+  ts_graph *g = gradients->graph;
+  ts_tid dy = ts_gradients_of(gradients, node->out[0]);
+  for (int i = 0; i < node->n_in; ++i) {
+    if (ts_gradients_wanted(gradients, node->in[i])) {
+      char *name = ts_format("%s.dx:%d", node->name, i);
+      ts_site at = ts_gradients_site(gradients, node->in[i]);
+      ts_tid dx = ts_build_view(at, name, dy, node->attr.pack.offset[i], g->tensor[node->in[i]].shape);
+      ts_gradients_add(gradients, node->in[i], dx);
+      ts_free(name);
+    }
+  }
 }
 
 const char *ts_shape_pack(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
@@ -229,8 +275,14 @@ static void gradient_inverse(ts_gradients *gradients, const ts_node *node, ts_op
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
   const ts_tid dy = ts_gradients_of(gradients, node->out[0]);
-  ts_gradients_add(gradients, node->in[0],
-                   ts_graph_add(at, &(ts_node){.op = inverse, .name = name, .n_in = 1, .in = &dy, .attr = node->attr}));
+  ts_tid dx = ts_graph_add(at, &(ts_node){.op = inverse, .name = name, .n_in = 1, .in = &dy, .attr = node->attr});
+  ts_dtype dtype = ts_gradients_dtype(gradients, node->in[0]);
+  if (gradients->graph->tensor[dx].dtype != dtype) { /* of a parameter */
+    char *cast = ts_format("%s.cast", name);
+    dx = ts_build_cast(at, cast, dx, dtype);
+    ts_free(cast);
+  }
+  ts_gradients_add(gradients, node->in[0], dx);
   ts_free(name);
 }
 

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "graph/record.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static bool matches_any(const ts_strings *patterns, const char *name) {
@@ -38,41 +39,82 @@ static void set_group(ts_parameter *p, const ts_deck *deck) {
   p->lr_factor = group != NULL ? (float) group->lr_factor : 1.0f;
 }
 
+/* What the table is made from. */
+typedef struct layout_maker {
+  const ts_graph *graph;
+  const ts_shards *shards;
+  const ts_deck *deck;
+  const ts_mesh *mesh;
+} layout_maker;
+
 /* The parts of a unit: the large trainable parameters, the small ones that stay gathered, the frozen ones. */
 enum { LARGE, PERSISTENT, FROZEN, N_KINDS };
 static const char *const kind_suffix[N_KINDS] = {"", ".persistent", ".frozen"};
 
-static int kind_of(const ts_graph *graph, const ts_deck *deck, ts_tid leaf) {
-  if (ts_parameter_is_frozen(deck, graph->tensor[leaf].name)) {
-    return FROZEN;
+/* What a rank holds is the same kind on all: the most that one of them has decides. */
+static int64_t held_count(const layout_maker *b, ts_tid leaf) {
+  const ts_shard *shard = ts_shards_find(b->shards, b->graph->tensor[leaf].name);
+  int64_t most = shard == NULL ? ts_tensor_count(b->graph, leaf) : 0;
+  for (int rank = 0; shard != NULL && rank < b->shards->ranks; ++rank) {
+    ts_shape held = ts_shard_held(b->shards, shard, rank);
+    int64_t count = ts_shape_count(&held);
+    most = count > most ? count : most;
   }
-  return ts_tensor_count(graph, leaf) <= deck->zero_optimization.stage3_param_persistence_threshold ? PERSISTENT
-                                                                                                    : LARGE;
+  return most;
 }
 
-static void add_parameter(ts_layout *layout, const ts_graph *graph, const ts_deck *deck, ts_tid leaf, ts_part *part) {
-  const ts_tensor *tensor = &graph->tensor[leaf];
+static int kind_of(const layout_maker *b, ts_tid leaf) {
+  if (ts_parameter_is_frozen(b->deck, b->graph->tensor[leaf].name)) {
+    return FROZEN;
+  }
+  return held_count(b, leaf) <= b->deck->zero_optimization.stage3_param_persistence_threshold ? PERSISTENT : LARGE;
+}
+
+/* How parameters lie on the ranks along tp: over which axes their parts are spread, and what ends the parts' names
+ * (with the number of the group, where each group has a part of its own). */
+static const struct {
+  unsigned axes;
+  const char *suffix;
+  bool own;
+} hows[TS_N_HELD] = {[TS_HELD_WHOLE] = {TS_AXES_DENSE, "", false},
+                     [TS_HELD_PARTIAL] = {TS_AXES_DENSE | TS_AXES(TS_AXIS_TP), ".all", false},
+                     [TS_HELD_SHARED] = {TS_AXES_DENSE | TS_AXES_SHARERS, ".unit", true},
+                     [TS_HELD_SPLIT] = {TS_AXES_DENSE, ".tp", true}};
+
+static ts_held_how how_of(const layout_maker *b, const char *name) {
+  const ts_shard *shard = ts_shards_find(b->shards, name);
+  return shard == NULL ? TS_HELD_WHOLE : shard->how;
+}
+
+static void add_parameter(ts_layout *layout, const layout_maker *b, const char *name, ts_shape shape, ts_part *part) {
+  const ts_shard *shard = ts_shards_find(b->shards, name);
+  ts_interval piece[TS_MOST_RUNS] = {{0, shape.d[0]}};
+  int rank = b->mesh->coord[TS_AXIS_TP], n = shard != NULL ? ts_shard_of_rank(b->shards, shard, rank, piece) : 1;
   ts_parameter *p = &layout->parameter[layout->n_parameters++];
-  *p = (ts_parameter){.name = ts_strdup(tensor->name),
-                      .shape = tensor->shape,
-                      .n_pieces = 1,
-                      .piece = ts_malloc(sizeof *p->piece),
-                      .held = tensor->shape,
+  *p = (ts_parameter){.name = ts_strdup(name),
+                      .shape = shard != NULL ? shard->shape : shape,
+                      .dim = shard != NULL ? shard->dim : 0,
+                      .n_pieces = n,
+                      .piece = ts_malloc((size_t) n * sizeof *p->piece),
+                      .held = shard != NULL ? ts_shard_held(b->shards, shard, rank) : shape,
                       .part = layout->n_parts,
-                      .offset = (int64_t) ts_align_up((size_t) part->count, TS_LAYOUT_ALIGN),
-                      .count = ts_tensor_count(graph, leaf)};
-  *p->piece = (ts_interval){0, tensor->shape.d[0]};
-  set_group(p, deck);
+                      .offset = (int64_t) ts_align_up((size_t) part->count, TS_LAYOUT_ALIGN)};
+  p->count = ts_shape_count(&p->held);
+  memcpy(p->piece, piece, (size_t) n * sizeof *piece);
+  set_group(p, b->deck);
   part->count = p->offset + p->count;
   ++part->n_parameters;
 }
 
 /* Equal shards, aligned; the last ones may be short or empty. */
-static void cut_part(ts_part *part, const ts_mesh *mesh, unsigned axes) {
+static void cut_part(ts_part *part, const ts_mesh *mesh, ts_held_how how) {
+  unsigned axes = hows[how].axes;
+  int number = ts_mesh_group_number(mesh, axes);
   part->axes = axes;
   part->group = ts_mesh_group_size(mesh, axes);
   part->rank = ts_mesh_group_rank(mesh, axes);
-  part->owned = ts_mesh_group_number(mesh, axes) == part->home;
+  part->home = hows[how].own ? number : 0;
+  part->owned = number == part->home;
   part->shard = (int64_t) ts_align_up((size_t) ((part->count + part->group - 1) / part->group), TS_LAYOUT_ALIGN);
   part->cuts = ts_malloc((size_t) (part->group + 1) * sizeof *part->cuts);
   for (int r = 0; r <= part->group; ++r) {
@@ -90,32 +132,105 @@ static int64_t *row_cuts(int n_rows, int64_t length) {
   return cuts;
 }
 
-ts_layout *ts_layout_create(const ts_graph *graph, const ts_deck *deck, const ts_mesh *mesh) {
-  ts_layout *layout = ts_calloc(1, sizeof *layout);
-  layout->parameter = ts_calloc((size_t) graph->n_tensors + 1, sizeof *layout->parameter);
-  int capacity = 0, n_trainable = 0;
-  for (int unit = 0; unit < graph->n_units; ++unit) {
-    for (int kind = 0; kind < N_KINDS; ++kind) {
-      ts_part part = {
-          .unit = unit, .trainable = kind != FROZEN, .persistent = kind == PERSISTENT, .first = layout->n_parameters};
-      for (ts_tid t = 0; t < graph->n_tensors; ++t) {
-        const ts_tensor *tensor = &graph->tensor[t];
-        if (tensor->role == TS_ROLE_PARAM && tensor->unit == unit && kind_of(graph, deck, t) == kind) {
-          add_parameter(layout, graph, deck, t, &part);
-        }
-      }
-      if (part.n_parameters > 0) {
-        part.name = ts_format("%s%s", graph->unit[unit], kind_suffix[kind]);
-        cut_part(&part, mesh, TS_AXES_DENSE);
-        TS_GROW(layout->part, layout->n_parts, capacity);
-        layout->part[layout->n_parts++] = part;
-        n_trainable += part.trainable;
-      }
+/* ---- parts, in order ---- */
+
+/* A parameter and the part it belongs to. */
+typedef struct member {
+  ts_tid leaf;
+  int unit, kind;
+  ts_held_how how;
+} member;
+
+static int by_part(const void *a, const void *b) {
+  const member *x = a, *y = b;
+  int order[] = {x->unit - y->unit, x->kind - y->kind, (int) x->how - (int) y->how, x->leaf - y->leaf};
+  int i = 0;
+  while (i < 3 && order[i] == 0) {
+    ++i;
+  }
+  return order[i];
+}
+
+static member *find_members(const layout_maker *b, int *n) {
+  member *m = ts_malloc(((size_t) b->graph->n_tensors + 1) * sizeof *m);
+  *n = 0;
+  for (ts_tid t = 0; t < b->graph->n_tensors; ++t) {
+    if (b->graph->tensor[t].role == TS_ROLE_PARAM) {
+      m[(*n)++] = (member){t, b->graph->tensor[t].unit, kind_of(b, t), how_of(b, b->graph->tensor[t].name)};
     }
+  }
+  qsort(m, (size_t) *n, sizeof *m, by_part);
+  return m;
+}
+
+/* The part that the last parameters are of. */
+static void end_part(ts_layout *layout, const layout_maker *b, ts_part *part, int *capacity) {
+  int kind = !part->trainable ? FROZEN : part->persistent ? PERSISTENT : LARGE;
+  ts_held_how how = how_of(b, layout->parameter[part->first].name);
+  cut_part(part, b->mesh, how);
+  part->name = ts_format(hows[how].own ? "%s%s%s%d" : "%s%s%s", b->graph->unit[part->unit], kind_suffix[kind],
+                         hows[how].suffix, part->home);
+  TS_GROW(layout->part, layout->n_parts, *capacity);
+  layout->part[layout->n_parts++] = *part;
+}
+
+/* The part of the first of \a n members. \return how many it has. */
+static int pack_part(ts_layout *layout, const layout_maker *b, const member *m, int n, int *capacity) {
+  ts_part part = {.unit = m->unit,
+                  .trainable = m->kind != FROZEN,
+                  .persistent = m->kind == PERSISTENT,
+                  .first = layout->n_parameters};
+  int i = 0;
+  for (; i < n && m[i].unit == m->unit && m[i].kind == m->kind && m[i].how == m->how; ++i) {
+    const ts_tensor *tensor = &b->graph->tensor[m[i].leaf];
+    add_parameter(layout, b, tensor->name, tensor->shape, &part);
+  }
+  end_part(layout, b, &part, capacity);
+  return i;
+}
+
+static ts_layout *begin_layout(int n_parameters) {
+  ts_layout *layout = ts_calloc(1, sizeof *layout);
+  layout->parameter = ts_calloc((size_t) n_parameters + 1, sizeof *layout->parameter);
+  return layout;
+}
+
+static ts_layout *end_layout(ts_layout *layout, const ts_mesh *mesh) {
+  int n_trainable = 0;
+  for (int i = 0; i < layout->n_parts; ++i) {
+    n_trainable += layout->part[i].trainable;
   }
   layout->record_cuts = row_cuts(mesh->ranks, TS_RECORD_SQUARES + n_trainable);
   layout->loss_cuts = row_cuts(mesh->ranks, TS_RECORD_SQUARES);
   return layout;
+}
+
+ts_layout *ts_layout_create(const ts_graph *graph, const ts_shards *shards, const ts_deck *deck, const ts_mesh *mesh) {
+  const layout_maker b = {graph, shards, deck, mesh};
+  ts_layout *layout = begin_layout(graph->n_tensors);
+  int capacity = 0, n;
+  member *m = find_members(&b, &n);
+  for (int i = 0; i < n;) {
+    i += pack_part(layout, &b, &m[i], n - i, &capacity);
+  }
+  ts_free(m);
+  return end_layout(layout, mesh);
+}
+
+ts_layout *ts_layout_at(const ts_layout *of, const ts_graph *graph, const ts_shards *shards, const ts_deck *deck,
+                        const ts_mesh *mesh) {
+  const layout_maker b = {graph, shards, deck, mesh};
+  ts_layout *layout = begin_layout(of->n_parameters);
+  int capacity = 0;
+  for (const ts_part *like = of->part; like < of->part + of->n_parts; ++like) {
+    ts_part part = {
+        .unit = like->unit, .trainable = like->trainable, .persistent = like->persistent, .first = like->first};
+    for (const ts_parameter *p = &of->parameter[like->first]; part.n_parameters < like->n_parameters; ++p) {
+      add_parameter(layout, &b, p->name, p->shape, &part);
+    }
+    end_part(layout, &b, &part, &capacity);
+  }
+  return end_layout(layout, mesh);
 }
 
 void ts_layout_destroy(ts_layout **layout) {

@@ -17,9 +17,11 @@
 #ifndef TS_PASS_LAYOUT_H
 #define TS_PASS_LAYOUT_H
 
+#include "base/deal.h"
 #include "comm/mesh.h"
 #include "deck/deck.h"
 #include "graph/graph.h"
+#include "pass/shard.h"
 
 /** Alignment of parameters and of cut points in a flat range, in elements: 64 bytes of bf16. */
 #define TS_LAYOUT_ALIGN 32
@@ -40,7 +42,9 @@ typedef struct ts_parameter {
 } ts_parameter;
 
 typedef struct ts_part {
-  char *name; /**< Owned: "unit", "unit.persistent", "unit.frozen". */
+  /** Owned: "unit", "unit.persistent", "unit.frozen"; then how it lies on the ranks along tp: nothing, all of it and
+   * alike; ".all", and they share it; ".unitN", neighbours hold unit N; ".tpN", rank N has its own. */
+  char *name;
   int unit;
   bool trainable, persistent;
   int first, n_parameters; /**< Its parameters are consecutive in ts_layout.parameter. */
@@ -73,9 +77,20 @@ typedef struct ts_layout {
   int64_t *loss_cuts; /**< Owned: likewise without squares. */
 } ts_layout;
 
-/** Build the table from the graph's PARAM leaves (their units, shapes) and the deck (groups, frozen patterns,
- * persistence threshold).  End with ts_layout_destroy. Not collective. */
-ts_layout *ts_layout_create(const ts_graph *graph, const ts_deck *deck, const ts_mesh *mesh);
+/** Build the table of the rank that \a mesh is seen from.  End with ts_layout_destroy. Not collective.
+ * \param [in] graph   Its PARAM leaves, with their units and shapes; of one that is sharded any rank's.
+ * \param [in] shards  What tensor parallelism made of them, or NULL: their shapes are those of the whole.
+ * \param [in] deck    Groups, frozen patterns, persistence threshold. */
+ts_layout *ts_layout_create(const ts_graph *graph, const ts_shards *shards, const ts_deck *deck, const ts_mesh *mesh);
+
+/** The same table as another rank has it, in the same order; not from the parameters' leaves, which a finished program
+ * has no more.  End with ts_layout_destroy. Not collective.
+ * \param [in] of      Any rank's.
+ * \param [in] graph   Its units.
+ * \param [in] shards, deck  Those it was made from.
+ * \param [in] mesh    Seen from the other rank. */
+ts_layout *ts_layout_at(const ts_layout *of, const ts_graph *graph, const ts_shards *shards, const ts_deck *deck,
+                        const ts_mesh *mesh);
 
 /** Free and set to NULL; NULL is allowed. Not collective. */
 void ts_layout_destroy(ts_layout **layout);
@@ -103,7 +118,7 @@ bool ts_parameter_is_whole(const ts_parameter *parameter);
 int64_t ts_layout_parameter_count(const ts_layout *layout, bool trainable_only);
 
 /** How the working copy of elements from \a first on of \a part is rounded (bf16.stochastic_rounding): the same numbers
- * for an element on every grid and at every stage. Not collective. */
+ * for an element at every stage and on every grid of the same tp. Not collective. */
 ts_rounding ts_layout_rounding(const ts_deck *deck, const ts_part *part, int64_t first);
 
 /** The ranges of \a part's parameters inside elements [begin, end), offsets relative to \a begin.

@@ -207,20 +207,30 @@ static void mark_buffers(planner *p, const ts_node *node) {
   }
 }
 
-static int64_t comm_workspace(const planner *p) {
+/* Of the shards that a reduction makes; 0 for other nodes. */
+static int64_t reduced_columns(const ts_graph *g, const ts_node *node) {
+  if (node->op == TS_OP_ALL_REDUCE) {
+    return (ts_tensor_count(g, node->in[0]) + node->attr.comm.group - 1) / node->attr.comm.group;
+  }
+  int64_t columns = 0;
+  for (int i = 0; node->op == TS_OP_REDUCE_SCATTER && i < node->attr.comm.n_pieces; ++i) {
+    columns += node->attr.comm.piece[i].end - node->attr.comm.piece[i].begin;
+  }
+  return columns;
+}
+
+/* Each has its own size, which the others of its group know too: ranks of other groups may have larger reductions.
+ * \return the largest. */
+static int64_t find_comm_workspaces(planner *p) {
+  bool device = p->context->target.backend->device != NULL;
   int64_t most = 0;
   for (ts_nid n = 0; n < p->graph->n_nodes; ++n) {
     const ts_node *node = &p->graph->node[n];
-    if (node->op == TS_OP_REDUCE_SCATTER) {
-      int64_t columns = 0;
-      for (int i = 0; i < node->attr.comm.n_pieces; ++i) {
-        const ts_piece *piece = &node->attr.comm.piece[i];
-        columns += piece->end - piece->begin;
-      }
-      int group = node->attr.comm.group;
-      int64_t bytes = (int64_t) (p->context->target.backend->device != NULL
-                                     ? ts_comm_device_workspace
-                                     : ts_comm_workspace)(group, columns, node->attr.comm.wire);
+    int64_t columns = reduced_columns(p->graph, node);
+    if (columns > 0) {
+      int64_t bytes = (int64_t) (device ? ts_comm_device_workspace : ts_comm_workspace)(node->attr.comm.group, columns,
+                                                                                        node->attr.comm.wire);
+      p->plan->workspace_bytes[n] = bytes;
       most = bytes > most ? bytes : most;
     }
   }
@@ -248,7 +258,7 @@ static void find_lifetimes(planner *p) {
   for (int i = 0; i < p->graph->n_marks; ++i) {
     extend_life(p, p->graph->mark[i].tensor, p->schedule->n); /* the host reads results after the end */
   }
-  int64_t bytes = comm_workspace(p);
+  int64_t bytes = find_comm_workspaces(p);
   if (bytes > 0) { /* collectives run one after another: they share one workspace */
     interval item = {.first = 0,
                      .last = p->schedule->n,
@@ -257,11 +267,6 @@ static void find_lifetimes(planner *p) {
                      .node = TS_NONE,
                      .buffer = true};
     add_item(&p->list[TS_ARENA_WORK], item);
-    for (ts_nid n = 0; n < p->graph->n_nodes; ++n) {
-      if (ts_node_is_collective(&p->graph->node[n])) {
-        p->plan->workspace_bytes[n] = bytes;
-      }
-    }
   }
 }
 

@@ -17,16 +17,18 @@
 
 /** Facts about a graph that passes establish. */
 typedef enum ts_fact {
-  TS_FACT_MODEL = 1,     /**< The forward step of one device. */
-  TS_FACT_PRECISION = 2, /**< Working dtypes are decided. */
-  TS_FACT_GRADIENTS = 4, /**< Backward nodes exist. */
-  TS_FACT_RECOMPUTE = 8, /**< What is saved and what is computed again is decided. */
-  TS_FACT_LAYOUT = 16,   /**< Parameters are windows on flat storage; gathers, reductions and the update exist. */
-  TS_FACT_FUSED = 32,
-  TS_FACT_SCHEDULE = 64, /**< The order is final; collectives have their places of issue and completion. */
-  TS_FACT_MEMORY = 128   /**< Every tensor has an address. */
+  TS_FACT_MODEL = 1,      /**< The forward step of one device. */
+  TS_FACT_PRECISION = 2,  /**< Working dtypes are decided. */
+  TS_FACT_SHARDED = 4,    /**< Tensors are this rank's part along tp. */
+  TS_FACT_GRADIENTS = 8,  /**< Backward nodes exist. */
+  TS_FACT_RECOMPUTE = 16, /**< What is saved and what is computed again is decided. */
+  TS_FACT_LAYOUT = 32,    /**< Parameters are windows on flat storage; gathers, reductions and the update exist. */
+  TS_FACT_FUSED = 64,
+  TS_FACT_SCHEDULE = 128, /**< The order is final; collectives have their places of issue and completion. */
+  TS_FACT_MEMORY = 256    /**< Every tensor has an address. */
 } ts_fact;
 
+struct ts_shards;
 struct ts_schedule;
 struct ts_step;
 struct ts_plan;
@@ -37,6 +39,7 @@ typedef struct ts_pass_context {
   ts_target target;
   ts_model_use use;             /**< TRAIN runs every pass; LOSS and LOGITS skip those about gradients. */
   const struct ts_step *step;   /**< The runs of one step; borrowed. */
+  struct ts_shards *shards;     /**< Made by shard, NULL without tensor parallelism; owned by the program. */
   struct ts_layout *layout;     /**< That of the engine's first program, or NULL: made by zero, then the caller's. */
   struct ts_schedule *schedule; /**< Made by schedule; owned by the program. */
   struct ts_plan *plan;         /**< Made by memory; owned by the program. */
@@ -65,7 +68,7 @@ void ts_passes_run(ts_graph **graph, ts_pass_context *context, const char *last,
                    void *user);
 
 /** The passes. Not collective. */
-ts_pass_run ts_pass_precision, ts_pass_autodiff, ts_pass_recompute, ts_pass_zero, ts_pass_fuse, ts_pass_epilogue,
-    ts_pass_schedule, ts_pass_memory;
+ts_pass_run ts_pass_precision, ts_pass_shard, ts_pass_autodiff, ts_pass_recompute, ts_pass_zero, ts_pass_fuse,
+    ts_pass_epilogue, ts_pass_schedule, ts_pass_memory;
 
 #endif

@@ -2,8 +2,10 @@
  * computed for itself is not kept for the backward but computed again, from what other units made, right before the
  * block's first backward node.  Dropout repeats its mask because its numbers are a function of name and position. */
 #include "base/memory.h"
+#include "graph/op.h"
 #include "graph/rewrite.h"
 #include "pass/pass.h"
+#include "pass/shard.h"
 
 typedef struct recompute {
   ts_rewrite rewrite;
@@ -114,8 +116,68 @@ static void walk_backward(recompute *r) {
   }
 }
 
+/* ---- gathers: rows of tokens that each rank has are not kept whole for the backward, but gathered again (Korthikanti
+ * et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4.2.2) ---- */
+
+/* All rows of a tensor of which ranks along tp have some; the head's statistics are small and stay. */
+static bool gathers_rows(const ts_graph *g, const ts_node *node) {
+  const ts_node *from = node != NULL ? ts_graph_producer(g, node->in[0]) : NULL;
+  return node != NULL && is_forward(node) && node->op == TS_OP_ALL_GATHER &&
+         node->attr.comm.axes == TS_AXES(TS_AXIS_TP) && (from == NULL || from->op != TS_OP_HEAD_STATS);
+}
+
+/* The node that gathers t, or of which t is a change of shape; NULL for none. */
+static const ts_node *find_gather(const ts_graph *g, ts_tid t) {
+  const ts_node *node = t == TS_NONE ? NULL : ts_graph_producer(g, t);
+  node = node != NULL && node->op == TS_OP_VIEW ? ts_graph_producer(g, node->in[0]) : node;
+  return gathers_rows(g, node) ? node : NULL;
+}
+
+/* The copy of t for the backward, made when it is first asked for. */
+static ts_tid gather_again(ts_rewrite *r, ts_tid *again, ts_tid t) {
+  if (again[t] == TS_NONE) {
+    ts_nid producer = r->from->tensor[t].producer;
+    bool view = r->from->node[producer].op == TS_OP_VIEW;
+    ts_node node = ts_rewrite_node(r, producer);
+    ts_tid from = view ? gather_again(r, again, r->from->node[producer].in[0]) : TS_NONE;
+    node.in = view ? &from : node.in;
+    char *name = ts_format("%s.again", node.name);
+    node.name = name;
+    again[t] = ts_graph_add((ts_site){r->to, TS_SEGMENT_BACKWARD_INPUT, node.unit}, &node);
+    ts_free(name);
+  }
+  return again[t];
+}
+
+static void repeat_gathers(ts_graph **graph) {
+  ts_rewrite r = ts_rewrite_begin(*graph);
+  ts_tid *again = ts_ids_none((*graph)->n_tensors), most = 0;
+  for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
+    most = r.from->node[n].n_in > most ? r.from->node[n].n_in : most;
+  }
+  ts_tid *in = ts_ids_none(most);
+  for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
+    const ts_node *old = &r.from->node[n];
+    for (int i = 0; i < old->n_in && !is_forward(old); ++i) {
+      in[i] = find_gather(r.from, old->in[i]) != NULL ? gather_again(&r, again, old->in[i]) : TS_NONE;
+    }
+    ts_node node = ts_rewrite_node(&r, n);
+    for (int i = 0; i < old->n_in && !is_forward(old); ++i) {
+      r.in[i] = in[i] != TS_NONE ? in[i] : r.in[i];
+    }
+    ts_rewrite_add(&r, n, &node);
+  }
+  ts_free(in);
+  ts_free(again);
+  ts_rewrite_marks(&r);
+  ts_rewrite_end(&r, graph);
+}
+
 void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
   if (!context->deck->activation_checkpointing.enabled) {
+    if (context->shards != NULL) {
+      repeat_gathers(graph);
+    }
     return;
   }
   size_t tensors = (size_t) (*graph)->n_tensors + 1, units = (size_t) (*graph)->n_units + 1;

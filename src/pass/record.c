@@ -8,9 +8,9 @@ ts_tid ts_record_scalar(ts_site at, const char *name, ts_dtype dtype, int64_t co
   return ts_graph_leaf(at.graph, name, TS_ROLE_SCALAR, dtype, TS_SHAPE(count), -1);
 }
 
-/* The loss is made where the model ends, once for all ranks along tp. */
-static bool owns_loss(const ts_mesh *mesh) {
-  return mesh->coord[TS_AXIS_TP] == 0 && mesh->coord[TS_AXIS_PP] == mesh->size[TS_AXIS_PP] - 1;
+/* The loss is made where the model ends, once for all ranks along tp or by each for its tokens. */
+static bool owns_loss(const ts_mesh *mesh, const ts_record_row *row) {
+  return (row->loss_is_split || mesh->coord[TS_AXIS_TP] == 0) && mesh->coord[TS_AXIS_PP] == mesh->size[TS_AXIS_PP] - 1;
 }
 
 /* The sum of squares of this rank's shard of a part. */
@@ -29,7 +29,7 @@ static ts_tid add_squares(ts_site at, const ts_layout *layout, const ts_part *pa
 static ts_tid make_row(ts_site at, const ts_mesh *mesh, const ts_layout *layout, const ts_record_row *row, int64_t *n) {
   ts_tid *entry = ts_malloc((size_t) (layout->n_parts + 3) * sizeof *entry);
   int n_entries = 0;
-  ts_tid zero = owns_loss(mesh) ? TS_NONE : ts_record_scalar(at, "zero", TS_F64, 1);
+  ts_tid zero = owns_loss(mesh, row) ? TS_NONE : ts_record_scalar(at, "zero", TS_F64, 1);
   entry[n_entries++] = zero == TS_NONE ? row->loss : zero;
   entry[n_entries++] = zero == TS_NONE ? row->valid : zero;
   entry[n_entries++] = ts_record_scalar(at, "flags", TS_F64, TS_N_FLAGS);

@@ -65,7 +65,7 @@ int64_t ts_saved_bytes(const ts_graph *graph, const ts_layout *layout) {
   int64_t bytes = 0;
   for (int i = 0; i < layout->n_parts; ++i) {
     ts_saved_leaf leaf[TS_MOST_SAVED];
-    int n = ts_saved_leaves(graph, layout, i, leaf);
+    int n = layout->part[i].owned ? ts_saved_leaves(graph, layout, i, leaf) : 0;
     for (int k = 0; k < n; ++k) {
       int64_t most = leaf[k].block > 0 ? ts_state_elements(leaf[k].block, layout->part[i].shard) : leaf[k].count;
       int64_t size = most * (int64_t) ts_dtype_size(leaf[k].dtype);

@@ -23,8 +23,12 @@ void ts_schedule_destroy(ts_schedule **schedule) {
 
 /* ---- prefetch: a new order of nodes ---- */
 
-/* A gather of state alone may be issued at any time. */
+/* A gather of state alone may be issued at any time; but one among ranks that share products: they have more or less to
+ * gather ahead than others, and have to keep one order. */
 static bool is_free_gather(const ts_graph *g, const ts_node *node) {
+  if (ts_node_is_collective(node) && (node->attr.comm.axes & (TS_AXES(TS_AXIS_TP) | TS_AXES_SHARERS)) != 0) {
+    return false;
+  }
   if (node->op != TS_OP_ALL_GATHER || node->attr.comm.into || ts_segment_phase(node->segment) == 2) {
     return false;
   }
@@ -77,6 +81,76 @@ static ts_nid *prefetch_order(const ts_graph *g, int64_t budget, int64_t most) {
   TS_ASSERT(n == g->n_nodes);
   ts_free(issued);
   return order;
+}
+
+/* ---- gradients of parameters run while those of inputs travel ---- */
+
+static bool is_input_gradient(const ts_node *node) {
+  return node->segment == TS_SEGMENT_BACKWARD_INPUT;
+}
+
+/* What is held back, until a message between the ranks that share products is on its way. */
+typedef struct late {
+  ts_nid *order;
+  int n; /* of the order */
+  ts_nid *held;
+  int n_held;
+  bool *is_held; /* per node */
+} late;
+
+static void release_held(late *l) {
+  for (int i = 0; i < l->n_held; ++i) {
+    l->order[l->n++] = l->held[i];
+    l->is_held[l->held[i]] = false;
+  }
+  l->n_held = 0;
+}
+
+static bool reads_held(const late *l, const ts_graph *g, const ts_node *node) {
+  bool reads = false;
+  for (int i = 0; i < node->n_in && !reads; ++i) {
+    ts_nid producer = node->in[i] == TS_NONE ? TS_NONE : g->tensor[node->in[i]].producer;
+    reads = producer != TS_NONE && l->is_held[producer];
+  }
+  return reads;
+}
+
+/* Of a unit: whatever is not a gradient of inputs waits for the next sum of one, which does not need it.  The order
+ * among the rest stays, and with it all bits. */
+static ts_nid *late_weights_order(const ts_graph *g, unsigned axes) {
+  size_t entries = (size_t) g->n_nodes + 1;
+  late l = {.order = ts_malloc(entries * sizeof *l.order),
+            .held = ts_malloc(entries * sizeof *l.held),
+            .is_held = ts_calloc(entries, 1)};
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    bool backward = ts_segment_phase(node->segment) == 1;
+    if (backward && !is_input_gradient(node)) {
+      l.is_held[n] = true;
+      l.held[l.n_held++] = n;
+      continue;
+    }
+    bool leaves = l.n_held > 0 && (!backward || node->unit != g->node[l.held[0]].unit);
+    if (leaves || reads_held(&l, g, node)) {
+      release_held(&l);
+    }
+    l.order[l.n++] = n;
+    if (ts_node_is_collective(node) && node->attr.comm.axes == axes) {
+      release_held(&l);
+    }
+  }
+  release_held(&l);
+  ts_free(l.held);
+  ts_free(l.is_held);
+  return l.order;
+}
+
+static bool has_messages(const ts_graph *g, unsigned axes) {
+  bool has = false;
+  for (ts_nid n = 0; n < g->n_nodes && !has; ++n) {
+    has = ts_node_is_collective(&g->node[n]) && g->node[n].attr.comm.axes == axes && is_input_gradient(&g->node[n]);
+  }
+  return has;
 }
 
 static void reorder(ts_graph **graph, const ts_nid *order) {
@@ -185,6 +259,12 @@ static void place_node(scheduler *s, ts_nid n, bool overlap) {
 
 void ts_pass_schedule(ts_graph **graph, ts_pass_context *context) {
   const ts_deck_zero *zero = &context->deck->zero_optimization;
+  bool late_weights = zero->overlap_comm && context->deck->tensor_parallel.tp_overlap_comm;
+  if (late_weights && has_messages(*graph, TS_AXES(TS_AXIS_TP))) {
+    ts_nid *late = late_weights_order(*graph, TS_AXES(TS_AXIS_TP));
+    reorder(graph, late);
+    ts_free(late);
+  }
   ts_nid *order = prefetch_order(*graph, zero->overlap_comm ? zero->stage3_prefetch_bucket_size : 0,
                                  zero->stage3_max_live_parameters);
   reorder(graph, order);

@@ -121,10 +121,11 @@ ts_place *ts_storage_find(const ts_graph *graph) {
   }
   for (ts_nid i = 0; i < graph->n_nodes; ++i) {
     const ts_node *node = &graph->node[i];
-    if (node->op == TS_OP_VIEW) {
-      put_in(&s, node->out[0], node->in[0], node->attr.view.offset * element_bytes(&s, node->out[0]));
-    } else if (node->op == TS_OP_PACK) {
+    if (node->op == TS_OP_PACK) {
       place_pack(&s, node);
+    } else if (ts_node_is_window(node)) {
+      int64_t offset = node->op == TS_OP_VIEW ? node->attr.view.offset : 0;
+      put_in(&s, node->out[0], node->in[0], offset * element_bytes(&s, node->out[0]));
     } else {
       place_outputs(&s, i);
     }

@@ -87,15 +87,15 @@ static void emit_gather(ts_zero *z, ts_site at, ts_bucket *b) {
 }
 
 static void gather_unit(ts_zero *z, ts_site at, int unit) {
-  ts_bucket bucket = {0};
+  ts_buckets buckets = {0};
   for (int i = 0; i < z->layout->n_parts; ++i) {
     const ts_part *part = &z->layout->part[i];
     if (part->unit == unit && ts_zero_parameter_is_sharded(z, part)) {
-      ts_bucket_add(z, at, &bucket, i, z->part[i].param, INT64_MAX, emit_gather);
+      ts_bucket_add(z, at, &buckets, i, z->part[i].param, INT64_MAX, INT64_MAX, emit_gather);
     }
   }
-  ts_bucket_flush(z, at, &bucket, emit_gather);
-  ts_bucket_free(&bucket);
+  ts_bucket_flush(z, at, &buckets, emit_gather);
+  ts_bucket_free(&buckets);
 }
 
 /* Every parameter a node reads becomes a window on the whole of its part. */
@@ -107,7 +107,8 @@ static void map_inputs(ts_zero *z, ts_site at, const ts_node *node) {
       continue;
     }
     const ts_parameter *p = ts_layout_find(z->layout, from->tensor[t].name);
-    TS_ASSERT(p != NULL);
+    TS_CHECK(p != NULL && ts_shape_equal(&p->held, &from->tensor[t].shape),
+             "%s: a program has it otherwise than the one that made the layout", from->tensor[t].name);
     ts_tid *window = &z->window[p - z->layout->parameter];
     if (*window == TS_NONE) {
       *window = ts_build_view(at, p->name, z->part[p->part].whole, p->offset, p->held);
@@ -183,7 +184,7 @@ static void add_results(ts_zero *z) {
 void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
   const ts_deck *deck = context->deck;
   if (context->layout == NULL) {
-    context->layout = ts_layout_create(*graph, deck, context->mesh);
+    context->layout = ts_layout_create(*graph, context->shards, deck, context->mesh);
   }
   ts_zero z = {.rewrite = ts_rewrite_begin(*graph),
                .context = context,

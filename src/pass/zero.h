@@ -31,6 +31,12 @@ typedef struct ts_bucket {
   int64_t columns; /* of one shard, in all pieces */
 } ts_bucket;
 
+/* The open buckets, one for each set of axes. */
+typedef struct ts_buckets {
+  ts_bucket *item; /* owned */
+  int n, capacity;
+} ts_buckets;
+
 typedef struct ts_zero {
   ts_rewrite rewrite;
   ts_pass_context *context;
@@ -40,12 +46,18 @@ typedef struct ts_zero {
   int stage;      /* the deck's */
   ts_dtype work, accumulate;
   ts_tid beta;
-  ts_bucket reduce; /* gradients waiting to be reduced */
+  ts_buckets reduce; /* gradients waiting to be reduced */
 } ts_zero;
+
+/** True when a part is for several ranks.  One of a rank that shares it with nobody, where others do, is too: all have
+ * the same messages then. Not collective. */
+static inline bool ts_zero_is_spread(const ts_part *part) {
+  return part->group > 1 || (part->axes & TS_AXES_SHARERS) != 0;
+}
 
 /** The stage as it is for a part: 0 where there is nobody to share with. Not collective. */
 static inline int ts_zero_stage(const ts_zero *z, const ts_part *part) {
-  return part->group > 1 ? z->stage : 0;
+  return ts_zero_is_spread(part) ? z->stage : 0;
 }
 
 /** True when this rank keeps only its shard of the part's parameters. Not collective. */
@@ -71,16 +83,17 @@ ts_tid ts_zero_my_window(ts_site at, const ts_part *part, ts_tid whole);
 /** Emit the collective of a bucket with entries and empty it. Not collective (it only writes nodes). */
 typedef void ts_bucket_emit(ts_zero *z, ts_site at, ts_bucket *bucket);
 
-/** Enter all columns of a part's \a x; whenever the bucket holds \a limit elements over all ranks, or those of another
- * group, it is emitted.
- * Pieces never change bits, so the limit is only a matter of time and memory. Not collective (it only writes nodes). */
-void ts_bucket_add(ts_zero *z, ts_site at, ts_bucket *bucket, int part, ts_tid x, int64_t limit, ts_bucket_emit *emit);
+/** Enter all columns of a part's \a x into the bucket of its axes; whenever that holds \a limit elements over all ranks
+ * it is emitted, at the end if it holds \a early.
+ * Pieces never change bits, so limits are only a matter of time and memory. Not collective (it only writes nodes). */
+void ts_bucket_add(ts_zero *z, ts_site at, ts_buckets *set, int part, ts_tid x, int64_t limit, int64_t early,
+                   ts_bucket_emit *emit);
 
-/** Emit what it holds, if anything. Not collective (it only writes nodes). */
-void ts_bucket_flush(ts_zero *z, ts_site at, ts_bucket *bucket, ts_bucket_emit *emit);
+/** Emit what they hold, if anything. Not collective (it only writes nodes). */
+void ts_bucket_flush(ts_zero *z, ts_site at, ts_buckets *set, ts_bucket_emit *emit);
 
 /** Free the arrays. Not collective. */
-void ts_bucket_free(ts_bucket *bucket);
+void ts_bucket_free(ts_buckets *set);
 
 /** Name of a bucket's node: "PART.what.FIRST_COLUMN"; free with ts_free. Not collective. */
 char *ts_bucket_name(const ts_zero *z, const ts_bucket *bucket, const char *what);

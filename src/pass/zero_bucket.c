@@ -1,4 +1,5 @@
-/* Buckets: which columns of which parts travel together. */
+/* Buckets: which columns of which parts travel together.  There is one for each set of axes, so that what is in one
+ * does not depend on another: ranks that share one set have the same messages, whatever else each of them has. */
 #include "pass/zero.h"
 
 #include "base/memory.h"
@@ -12,16 +13,33 @@ static void reserve(ts_bucket *b) {
   }
 }
 
-void ts_bucket_add(ts_zero *z, ts_site at, ts_bucket *b, int part_index, ts_tid x, int64_t limit,
+/* The bucket of these axes, a new one where there is none. */
+static ts_bucket *find_bucket(ts_buckets *set, const ts_part *part) {
+  int i = 0;
+  while (i < set->n && set->item[i].axes != part->axes) {
+    ++i;
+  }
+  if (i == set->n) {
+    TS_GROW(set->item, set->n, set->capacity);
+    set->item[set->n++] = (ts_bucket){.axes = part->axes, .group = part->group};
+  }
+  return &set->item[i];
+}
+
+static void emit_bucket(ts_zero *z, ts_site at, ts_bucket *b, ts_bucket_emit *emit) {
+  if (b->n > 0) {
+    emit(z, at, b);
+    b->n = 0;
+    b->columns = 0;
+  }
+}
+
+void ts_bucket_add(ts_zero *z, ts_site at, ts_buckets *set, int part_index, ts_tid x, int64_t limit, int64_t early,
                    ts_bucket_emit *emit) {
   const ts_part *part = &z->layout->part[part_index];
+  ts_bucket *b = find_bucket(set, part);
   int64_t most = limit / part->group / TS_LAYOUT_ALIGN * TS_LAYOUT_ALIGN;
   most = most < TS_LAYOUT_ALIGN ? TS_LAYOUT_ALIGN : most;
-  if (b->axes != part->axes) {
-    ts_bucket_flush(z, at, b, emit);
-    b->axes = part->axes;
-    b->group = part->group;
-  }
   for (int64_t begin = 0, end; begin < part->shard; begin = end) {
     int64_t room = most - b->columns;
     end = part->shard - begin < room ? part->shard : begin + room;
@@ -32,24 +50,28 @@ void ts_bucket_add(ts_zero *z, ts_site at, ts_bucket *b, int part_index, ts_tid 
     ++b->n;
     b->columns += end - begin;
     if (b->columns >= most) {
-      ts_bucket_flush(z, at, b, emit);
+      emit_bucket(z, at, b, emit);
     }
   }
-}
-
-void ts_bucket_flush(ts_zero *z, ts_site at, ts_bucket *b, ts_bucket_emit *emit) {
-  if (b->n > 0) {
-    emit(z, at, b);
-    b->n = 0;
-    b->columns = 0;
+  if (b->columns * b->group >= early) {
+    emit_bucket(z, at, b, emit);
   }
 }
 
-void ts_bucket_free(ts_bucket *b) {
-  ts_free(b->x);
-  ts_free(b->part);
-  ts_free(b->piece);
-  *b = (ts_bucket){0};
+void ts_bucket_flush(ts_zero *z, ts_site at, ts_buckets *set, ts_bucket_emit *emit) {
+  for (int i = 0; i < set->n; ++i) {
+    emit_bucket(z, at, &set->item[i], emit);
+  }
+}
+
+void ts_bucket_free(ts_buckets *set) {
+  for (int i = 0; i < set->n; ++i) {
+    ts_free(set->item[i].x);
+    ts_free(set->item[i].part);
+    ts_free(set->item[i].piece);
+  }
+  ts_free(set->item);
+  *set = (ts_buckets){0};
 }
 
 char *ts_bucket_name(const ts_zero *z, const ts_bucket *b, const char *what) {

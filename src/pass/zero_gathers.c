@@ -13,11 +13,23 @@ typedef struct visit {
   bool reuse;   /* the unit is still gathered from there */
 } visit;
 
+/* As many as a rank along tp has in the mean: ranks that have more or less than others come to the same plan. */
+static int64_t mean_elements(const ts_zero *z, const ts_part *part) {
+  int64_t elements = 0;
+  for (int p = part->first; p < part->first + part->n_parameters; ++p) {
+    const ts_parameter *parameter = &z->layout->parameter[p];
+    bool whole = ts_parameter_is_whole(parameter);
+    elements += ts_shape_count(&parameter->shape) / (whole ? 1 : z->context->mesh->size[TS_AXIS_TP]);
+  }
+  return elements;
+}
+
 static int64_t *unit_elements(const ts_zero *z) {
   int64_t *elements = ts_calloc((size_t) z->rewrite.from->n_units + 1, sizeof *elements);
   for (int i = 0; i < z->layout->n_parts; ++i) {
-    if (ts_zero_parameter_is_sharded(z, &z->layout->part[i])) {
-      elements[z->layout->part[i].unit] += z->layout->part[i].count;
+    const ts_part *part = &z->layout->part[i];
+    if (ts_zero_parameter_is_sharded(z, part)) {
+      elements[part->unit] += z->context->shards != NULL ? mean_elements(z, part) : part->count;
     }
   }
   return elements;

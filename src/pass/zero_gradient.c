@@ -50,10 +50,8 @@ void ts_zero_flush(ts_zero *z, ts_site at) {
 }
 
 static void send(ts_zero *z, ts_site at, int part_index, ts_tid flat) {
-  ts_bucket_add(z, at, &z->reduce, part_index, flat, z->context->deck->zero_optimization.reduce_bucket_size, reduce);
-  if (z->reduce.columns * z->reduce.group >= TS_REDUCE_EARLY) {
-    ts_zero_flush(z, at);
-  }
+  ts_bucket_add(z, at, &z->reduce, part_index, flat, z->context->deck->zero_optimization.reduce_bucket_size,
+                TS_REDUCE_EARLY, reduce);
 }
 
 /* The flat gradient of a part from the gradients of its parameters, once all are there. */
@@ -77,7 +75,7 @@ static void complete_gradient(ts_zero *z, ts_site at, int part_index) {
     return;
   }
   s->gradient = pack(z, at, part, s->produced, ts_zero_whole(part));
-  if (part->group > 1) {
+  if (ts_zero_is_spread(part)) {
     s->shard = ts_zero_my_window(at, part, s->gradient);
     send(z, at, part_index, s->gradient);
   } else {

@@ -63,18 +63,18 @@ static void gather_bucket(ts_zero *z, ts_site at, ts_bucket *b) {
 
 /* The optimizer of every part; new values that everybody needs are gathered while the next part is updated. */
 static void update_parts(ts_zero *z, const control *c) {
-  ts_bucket bucket = {0};
+  ts_buckets buckets = {0};
   int64_t limit = z->context->deck->zero_optimization.allgather_bucket_size;
   for (int i = 0; i < z->layout->n_parts; ++i) {
     if (z->layout->part[i].trainable) {
       update_part(z, i, c);
       if (z->part[i].updated != TS_NONE) {
-        ts_bucket_add(z, site(z), &bucket, i, z->part[i].updated, limit, gather_bucket);
+        ts_bucket_add(z, site(z), &buckets, i, z->part[i].updated, limit, INT64_MAX, gather_bucket);
       }
     }
   }
-  ts_bucket_flush(z, site(z), &bucket, gather_bucket);
-  ts_bucket_free(&bucket);
+  ts_bucket_flush(z, site(z), &buckets, gather_bucket);
+  ts_bucket_free(&buckets);
 }
 
 void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid) {
@@ -82,7 +82,8 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid) {
   for (int i = 0; i < z->layout->n_parts; ++i) {
     shard[i] = z->part[i].shard;
   }
-  ts_record_result record = ts_record_add(site(z), z->context->mesh, z->layout, &(ts_record_row){loss, valid, shard});
+  const ts_record_row row = {loss, valid, z->context->shards != NULL && z->context->shards->loss_by_rows, shard};
+  ts_record_result record = ts_record_add(site(z), z->context->mesh, z->layout, &row);
   ts_free(shard);
   if (!ts_zero_is_training(z)) {
     return;

@@ -7,7 +7,10 @@
 ts_status ts_deck_mesh(const ts_deck *deck, int ranks, int rank, ts_mesh *mesh, ts_error *err) {
   const int size[TS_N_AXES] = {(int) deck->pipeline.stages, 0, (int) deck->expert_parallel.autoep_size,
                                (int) deck->sequence_parallel_size, (int) deck->tensor_parallel.autotp_size};
-  return ts_mesh_init(mesh, size, ranks, rank, err);
+  ts_status status = ts_mesh_init(mesh, size, ranks, rank, err);
+  int kv_heads = (int) deck->model.num_key_value_heads;
+  mesh->tp_units = status == TS_OK && mesh->size[TS_AXIS_TP] > kv_heads ? kv_heads : 0;
+  return status;
 }
 
 /* Of a node when every query sees every key. */
@@ -33,6 +36,13 @@ static void count_flops(ts_program *program) {
   }
 }
 
+ts_status ts_program_check(const ts_program_options *o, ts_error *err) {
+  ts_graph *model = ts_model_build(o->deck, TS_MODEL_TRAIN, (ts_model_size){o->batch, o->length, o->context});
+  ts_status status = ts_shard_check(model, o->deck, o->mesh, err);
+  ts_graph_destroy(&model);
+  return status;
+}
+
 ts_program *ts_program_create(const ts_program_options *o) {
   ts_program *program = ts_calloc(1, sizeof *program);
   program->use = o->use;
@@ -54,6 +64,7 @@ ts_program *ts_program_create(const ts_program_options *o) {
                              .step = &program->step,
                              .layout = (ts_layout *) o->layout};
   ts_passes_run(&program->graph, &context, o->last_pass, o->observer, o->observer_user);
+  program->shards = context.shards;
   program->layout = context.layout;
   program->schedule = context.schedule;
   program->plan = context.plan;
@@ -69,6 +80,7 @@ void ts_program_destroy(ts_program **program) {
   if (p->owns_layout) {
     ts_layout_destroy(&p->layout);
   }
+  ts_shards_destroy(&p->shards);
   ts_schedule_destroy(&p->schedule);
   ts_plan_destroy(&p->plan);
   ts_free(p);
@@ -143,4 +155,23 @@ double ts_program_model_flops(const ts_program *program, double *full_attention)
 
 double ts_program_step_flops(const ts_program *program) {
   return program->flops * (double) program->step.micro_batches * ts_mesh_group_size(&program->mesh, TS_AXES_BATCH);
+}
+
+double ts_program_sent_bytes(const ts_program *program, unsigned axes, int *n_messages) {
+  const ts_graph *g = program->graph;
+  double bytes = 0;
+  int n = 0;
+  for (ts_nid i = 0; i < g->n_nodes; ++i) {
+    const ts_node *node = &g->node[i];
+    if (ts_node_is_collective(node) && node->attr.comm.axes == axes && node->segment != TS_SEGMENT_UPDATE) {
+      ts_tid whole = node->op == TS_OP_ALL_GATHER ? node->out[0] : node->in[0];
+      double times = node->op == TS_OP_ALL_REDUCE ? 2 : 1, ranks = node->attr.comm.group;
+      bytes += times * (ranks - 1) / ranks * (double) ts_tensor_bytes(g, whole);
+      ++n;
+    }
+  }
+  if (n_messages != NULL) {
+    *n_messages = n;
+  }
+  return bytes;
 }

@@ -37,8 +37,9 @@ typedef struct ts_program {
   ts_step step;                       /**< The runs of one step. */
   ts_layout *layout;                  /**< Owned when owns_layout. */
   bool owns_layout;
-  ts_schedule *schedule; /**< Owned; NULL when stopped before it. */
-  ts_plan *plan;         /**< Owned; NULL when stopped before it. */
+  struct ts_shards *shards; /**< Owned; NULL without tensor parallelism. */
+  ts_schedule *schedule;    /**< Owned; NULL when stopped before it. */
+  ts_plan *plan;            /**< Owned; NULL when stopped before it. */
 } ts_program;
 
 /** The mesh the deck asks for on \a ranks ranks, seen from mesh rank \a rank. Not collective.
@@ -52,6 +53,16 @@ ts_status ts_deck_mesh(const ts_deck *deck, int ranks, int rank, ts_mesh *mesh, 
  *                     STATE to where it is; the caller's (ts_free).
  * \return the arena's bytes. */
 int64_t ts_programs_share_state(const ts_program *const *programs, int n, int64_t **moved);
+
+/** What can be wrong with a deck only once its model and grid are known; the programs can be made where nothing is.
+ * Not collective.
+ * \return TS_BAD_INPUT with the key. */
+ts_status ts_program_check(const ts_program_options *options, ts_error *err);
+
+/** Bytes that a rank sends over \a axes alone, forward and backward of one micro-batch.  Among r ranks reductions and
+ * gathers of n bytes move (r - 1) / r n of them, and an all_reduce is one of each. Not collective.
+ * \param [out] n_messages  NULL, or how many collectives that are. */
+double ts_program_sent_bytes(const ts_program *program, unsigned axes, int *n_messages);
 
 /** Build the model's graph and run the passes. Not collective. \return the program, end with ts_program_destroy. */
 ts_program *ts_program_create(const ts_program_options *options);

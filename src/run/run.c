@@ -10,6 +10,9 @@ void ts_bound_collective(ts_bound_node *b) {
   const ts_comm_ops *ops = b->comm->ops;
   if (node->op == TS_OP_ALL_GATHER) {
     ops->all_gather(b->comm, b->transfer, node->attr.comm.n_pieces, x);
+  } else if (node->op == TS_OP_ALL_REDUCE) {
+    ops->all_reduce(b->comm, b->in[0], b->out[0], ts_tensor_count(b->call.graph, node->in[0]), x, node->attr.comm.wire,
+                    b->call.workspace, b->call.workspace_bytes);
   } else {
     TS_ASSERT(node->op == TS_OP_REDUCE_SCATTER);
     ops->reduce_scatter(b->comm, b->transfer, node->attr.comm.n_pieces, x, node->attr.comm.wire, y, b->call.beta,

@@ -377,6 +377,10 @@ static const char *difference(const rank_state *ra, const ts_node *a, const rank
   if (a->attr.comm.wire != b->attr.comm.wire) {
     return "wire dtype differs";
   }
+  if (a->op == TS_OP_ALL_REDUCE &&
+      ts_tensor_count(ra->program->graph, a->in[0]) != ts_tensor_count(rb->program->graph, b->in[0])) {
+    return "number of elements differs";
+  }
   bool same = a->attr.comm.n_pieces == b->attr.comm.n_pieces && a->attr.comm.group == b->attr.comm.group;
   for (int i = 0; same && i < a->attr.comm.n_pieces; ++i) {
     same = same_piece(&a->attr.comm.piece[i], &b->attr.comm.piece[i], a->attr.comm.group);

@@ -165,7 +165,7 @@ typedef struct sweep {
 } sweep;
 
 /* The place of a label among w's rows, -1: it is none of them. */
-static int64_t place_of(const head *h, int32_t label) {
+static int64_t label_place(const head *h, int32_t label) {
   int64_t at = label - h->first;
   return label != IGNORED && at >= 0 && at < h->vocabulary ? at : -1;
 }
@@ -201,7 +201,7 @@ static void differentiate_row(const sweep *s, float *row, int32_t label, double 
     memset(row, 0, (size_t) h->vocabulary * ts_dtype_size(h->dtype));
     return;
   }
-  int64_t at = place_of(h, label);
+  int64_t at = label_place(h, label);
   float seed = s->seed * h->scale, logit = at < 0 ? 0 : row[at];
   loops->exp_scaled(row, h->dtype, row, (float) lse, seed, h->softcap, h->vocabulary);
   if (at < 0) {
@@ -221,7 +221,7 @@ static void differentiate_row(const sweep *s, float *row, int32_t label, double 
 }
 
 static void measure_row(const sweep *s, int64_t i, const float *row) {
-  int64_t at = place_of(s->h, s->label[i]);
+  int64_t at = label_place(s->h, s->label[i]);
   s->stats[2 * i] = (float) ts_cpu_loops_best()->logsumexp(row, s->h->vocabulary);
   s->stats[2 * i + 1] = at < 0 ? 0 : row[at];
 }

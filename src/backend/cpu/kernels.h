@@ -32,6 +32,8 @@
   X(RMSNORM, rmsnorm)                   \
   X(RMSNORM_DX, rmsnorm_dx)             \
   X(RMSNORM_DW, rmsnorm_dw)             \
+  X(ROW_SQUARES, row_squares)           \
+  X(ROW_DOTS, row_dots)                 \
   X(ROPE, rope)                         \
   X(ATTENTION_CACHED, attention_cached) \
   X(SUM_SQUARES, sum_squares)           \

@@ -7,17 +7,26 @@
 
 static const ts_tile zeros;
 
-/* What a row is made from; mean is NULL for RMSNorm, and only that has an offset, which is added to w. */
+/* What a row is made from; mean is NULL for RMSNorm, and only that has an offset, which is added to w, and may have
+ * some columns of rows of \a width: sums has what is known of these, one a row, else it is NULL. */
 typedef struct norm_input {
   ts_source x, w;
   float offset;
-  const float *mean, *rstd;
-  int64_t rows, columns;
+  const float *mean, *rstd, *sums;
+  int64_t rows, columns, width;
 } norm_input;
 
 static norm_input norm_of(const ts_kernel_call *call, int x) {
   const ts_shape *shape = &ts_call_in(call, x)->shape;
   return (norm_input){.x = ts_source_of(call, x), .rows = ts_shape_rows(shape), .columns = shape->d[shape->n - 1]};
+}
+
+static void read_rms(norm_input *in, const ts_kernel_call *call) {
+  int64_t width = call->node->attr.norm.width;
+  int sums = ts_norm_sums(call->node);
+  in->offset = call->node->attr.norm.offset;
+  in->sums = sums < 0 ? NULL : call->in[sums];
+  in->width = width > 0 ? width : in->columns;
 }
 
 /* x - mean of columns [at, at + n) of a row. */
@@ -52,7 +61,7 @@ static float row_mean(const norm_input *in, int64_t row) {
   return ts_lanes_sum(lane) / (float) in->columns;
 }
 
-static float row_mean_square(const norm_input *in, int64_t row, float mean) {
+static float row_squares(const norm_input *in, int64_t row, float mean) {
   ts_lanes lane = {0};
   ts_tile centred;
   for (int64_t at = 0; at < in->columns; at += TS_TILE) {
@@ -60,7 +69,7 @@ static float row_mean_square(const norm_input *in, int64_t row, float mean) {
     read_centred(centred, in, row, at, n, mean);
     ts_lanes_add_product(lane, centred, centred, n);
   }
-  return ts_lanes_sum(lane) / (float) in->columns;
+  return ts_lanes_sum(lane);
 }
 
 /* y = (x - mean) rstd (offset + w) + bias */
@@ -90,7 +99,7 @@ static void layernorm_run(const ts_kernel_call *call) {
 #pragma omp parallel for num_threads(ts_call_threads(call, in.rows)) schedule(static)
   for (int64_t row = 0; row < in.rows; ++row) {
     mean[row] = row_mean(&in, row);
-    rstd[row] = 1.0f / sqrtf(row_mean_square(&in, row, mean[row]) + call->node->attr.norm.eps);
+    rstd[row] = 1.0f / sqrtf(row_squares(&in, row, mean[row]) / (float) in.columns + call->node->attr.norm.eps);
     row_forward(&y, &in, &bias, row, mean[row], rstd[row]);
   }
 }
@@ -99,12 +108,13 @@ TS_CPU_KERNEL(layernorm) = {.run = layernorm_run};
 static void rmsnorm_run(const ts_kernel_call *call) {
   norm_input in = norm_of(call, 0);
   in.w = ts_source_of(call, 1);
-  in.offset = call->node->attr.norm.offset;
+  read_rms(&in, call);
   ts_sink y = ts_sink_of(call, 0);
   float *rstd = call->out[1];
 #pragma omp parallel for num_threads(ts_call_threads(call, in.rows)) schedule(static)
   for (int64_t row = 0; row < in.rows; ++row) {
-    rstd[row] = 1.0f / sqrtf(row_mean_square(&in, row, 0.0f) + call->node->attr.norm.eps);
+    float squares = in.sums == NULL ? row_squares(&in, row, 0.0f) : in.sums[row];
+    rstd[row] = 1.0f / sqrtf(squares / (float) in.width + call->node->attr.norm.eps);
     row_forward(&y, &in, NULL, row, 0.0f, rstd[row]);
   }
 }
@@ -125,21 +135,24 @@ static void read_backward(float *g, float *z, const norm_input *in, const ts_sou
   }
 }
 
-/* dx = rstd (g - mean (g) - z mean (g z)); mean (g) is absent where the norm has no mean. */
+/* dx = rstd (g - mean (g) - z mean (g z)); mean (g) is absent where the norm has no mean; mean (g z) is rstd times
+ * mean (g x), which is known where there are sums. */
 static void row_backward(const ts_sink *dx, const norm_input *in, const ts_source *dy, int64_t row) {
   ts_tile g, z, dx_buffer;
   ts_lanes lane_g = {0}, lane_gz = {0};
-  for (int64_t at = 0; at < in->columns; at += TS_TILE) {
+  bool again = in->columns > TS_TILE || in->sums != NULL; /* else g and z are still there */
+  for (int64_t at = 0; at < in->columns && in->sums == NULL; at += TS_TILE) {
     int64_t n = ts_min(TS_TILE, in->columns - at);
     read_backward(g, z, in, dy, row, at, n);
     ts_lanes_add(lane_g, g, n);
     ts_lanes_add_product(lane_gz, g, z, n);
   }
   float mean_g = in->mean == NULL ? 0.0f : ts_lanes_sum(lane_g) / (float) in->columns;
-  float mean_gz = ts_lanes_sum(lane_gz) / (float) in->columns, rstd = in->rstd[row];
+  float rstd = in->rstd[row], gz = in->sums == NULL ? ts_lanes_sum(lane_gz) : rstd * in->sums[row];
+  float mean_gz = gz / (float) in->width;
   for (int64_t at = 0; at < in->columns; at += TS_TILE) {
     int64_t n = ts_min(TS_TILE, in->columns - at), element = row * in->columns + at;
-    if (in->columns > TS_TILE) { /* else g and z are still there */
+    if (again) {
       read_backward(g, z, in, dy, row, at, n);
     }
     float *to = ts_sink_open(dx, element, dx_buffer);
@@ -165,6 +178,7 @@ static void layernorm_dx_run(const ts_kernel_call *call) {
   in.w = ts_source_of(call, 2);
   in.mean = call->in[3];
   in.rstd = call->in[4];
+  in.width = in.columns;
   run_dx(call, &in);
 }
 TS_CPU_KERNEL(layernorm_dx) = {.run = layernorm_dx_run};
@@ -172,7 +186,7 @@ TS_CPU_KERNEL(layernorm_dx) = {.run = layernorm_dx_run};
 static void rmsnorm_dx_run(const ts_kernel_call *call) {
   norm_input in = norm_of(call, 1);
   in.w = ts_source_of(call, 2);
-  in.offset = call->node->attr.norm.offset;
+  read_rms(&in, call);
   in.rstd = call->in[3];
   run_dx(call, &in);
 }
@@ -238,3 +252,43 @@ static void rmsnorm_dw_run(const ts_kernel_call *call) {
   run_dw(call, &in);
 }
 TS_CPU_KERNEL(rmsnorm_dw) = {.prepare = norm_dw_prepare, .run = rmsnorm_dw_run};
+
+static void row_squares_run(const ts_kernel_call *call) {
+  norm_input in = norm_of(call, 0);
+  float *y = call->out[0];
+#pragma omp parallel for num_threads(ts_call_threads(call, in.rows)) schedule(static)
+  for (int64_t row = 0; row < in.rows; ++row) {
+    y[row] = row_squares(&in, row, 0.0f);
+  }
+}
+TS_CPU_KERNEL(row_squares) = {.run = row_squares_run};
+
+/* The sum over a row of dy (offset + w) x. */
+static float row_dot(const norm_input *in, const ts_source *dy, int64_t row) {
+  ts_lanes lane = {0};
+  ts_tile dy_buffer, w_buffer, x_buffer, g;
+  for (int64_t at = 0; at < in->columns; at += TS_TILE) {
+    int64_t n = ts_min(TS_TILE, in->columns - at), element = row * in->columns + at;
+    const float *from = ts_source_read(dy, element, n, dy_buffer);
+    const float *w = read_weight(in, at, n, w_buffer);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      g[i] = from[i] * w[i];
+    }
+    ts_lanes_add_product(lane, g, ts_source_read(&in->x, element, n, x_buffer), n);
+  }
+  return ts_lanes_sum(lane);
+}
+
+static void row_dots_run(const ts_kernel_call *call) {
+  norm_input in = norm_of(call, 1);
+  in.w = ts_source_of(call, 2);
+  in.offset = call->node->attr.norm.offset;
+  ts_source dy = ts_source_of(call, 0);
+  float *y = call->out[0];
+#pragma omp parallel for num_threads(ts_call_threads(call, in.rows)) schedule(static)
+  for (int64_t row = 0; row < in.rows; ++row) {
+    y[row] = row_dot(&in, &dy, row);
+  }
+}
+TS_CPU_KERNEL(row_dots) = {.run = row_dots_run};

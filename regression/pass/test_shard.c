@@ -1,0 +1,203 @@
+/* Tensor parallelism on grids of up to 512 ranks, in one process: their programs go through a step, all ranks together;
+ * and every element of every parameter has one owner.
+ *
+ * A sample of models, grids, stages and settings; all of them where TEST_TP_ALL is set. */
+#include "regression/pass/grid.h"
+#include "regression/tap.h"
+
+#include "base/log.h"
+#include "pass/layout.h"
+#include "run/simulate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct model_row {
+  const char *name, *deck;
+  int heads;
+} model_row;
+
+#define MODEL(type, width, q, kv, more)                                                                     \
+  "model = { model_type = \"" type "\"; vocab_size = 67; hidden_size = " #width "; intermediate_size = 90;" \
+  " num_hidden_layers = 2; num_attention_heads = " #q "; num_key_value_heads = " #kv ";"                    \
+  " max_position_embeddings = 32; " more " };\n" COMMON
+
+/* Key heads that ranks share, by twos or by twos and threes, or that do not divide; in pieces, in one, with norms. */
+static const model_row models[] = {
+    {"llama 20/4", MODEL("llama", 80, 20, 4, "tie_word_embeddings = false;"), 20},
+    {"llama 9/3", MODEL("llama", 36, 9, 3, "tie_word_embeddings = true;"), 9},
+    {"llama 14/2", MODEL("llama", 56, 14, 2, "attention_bias = true; mlp_bias = true;"), 14},
+    {"llama 8/1", MODEL("llama", 32, 8, 1, ""), 8},
+    {"gpt2 9",
+     "model = { model_type = \"gpt2\"; vocab_size = 67; n_embd = 36; n_layer = 2; n_head = 9;\n"
+     "  n_positions = 32; attn_pdrop = 0.1; embd_pdrop = 0.1; resid_pdrop = 0.1; };\n" COMMON,
+     9},
+    {"qwen3 20/4", MODEL("qwen3", 40, 20, 4, "head_dim = 4;"), 20},
+    {"olmo2 20/4", MODEL("olmo2", 80, 20, 4, ""), 20},
+    {"olmo2 9/3", MODEL("olmo2", 36, 9, 3, ""), 9},
+    {"phi3 9/3", MODEL("phi3", 36, 9, 3, ""), 9},
+    {"gemma2 20/4", MODEL("gemma2", 40, 20, 4, "head_dim = 4; sliding_window = 5;"), 20},
+    {"gpt_neox 9",
+     "model = { model_type = \"gpt_neox\"; vocab_size = 67; hidden_size = 72; num_hidden_layers = 2;\n"
+     "  intermediate_size = 90; num_attention_heads = 9; max_position_embeddings = 32; };\n" COMMON,
+     9},
+    {"smollm3 20/4", MODEL("smollm3", 80, 20, 4, "no_rope_layers = [1, 0];"), 20},
+};
+enum { N_MODELS = sizeof models / sizeof *models };
+
+static const char *const variants[] = {
+    "",
+    "gradient_accumulation_steps=2 activation_checkpointing.enabled=true",
+    "bf16.enabled=true zero_optimization.stage3_param_persistence_threshold=0 zero_optimization.overlap_comm=true",
+    "tensor_parallel.sequence_parallel=false",
+    "tensor_parallel.sequence_parallel=false activation_checkpointing.enabled=true "
+    "zero_optimization.stage3_param_persistence_threshold=0",
+    "tensor_parallel.vocab_parallel_lm_head=false zero_optimization.reduce_bucket_size=3000 "
+    "zero_optimization.allgather_bucket_size=2000 zero_optimization.overlap_comm=true",
+    "frozen=[\"mlp\",\"norm|ln_\"] gradient_accumulation_steps=2 zero_optimization.overlap_comm=true "
+    "zero_optimization.stage3_max_reuse_distance=0 zero_optimization.stage3_param_persistence_threshold=0",
+};
+enum { N_VARIANTS = sizeof variants / sizeof *variants };
+
+typedef struct grid_row {
+  int tp, ranks;
+} grid_row;
+
+static const grid_row grids[] = {{2, 8}, {3, 9}, {4, 4}, {5, 10}, {6, 12}, {7, 7}, {8, 16}};
+enum { N_GRIDS = sizeof grids / sizeof *grids };
+
+/* ---- whose elements are ---- */
+
+/* Rank by rank, what it owns of a parameter. */
+static void count_owned(const ts_layout *layout, const ts_parameter *p, int *owners) {
+  const ts_part *part = &layout->part[p->part];
+  int64_t from = ts_part_begin(part) > p->offset ? ts_part_begin(part) - p->offset : 0;
+  int64_t to = ts_part_end(part) - p->offset < p->count ? ts_part_end(part) - p->offset : p->count;
+  for (int64_t at = from, n; part->owned && at < to; at += n) {
+    n = to - at;
+    int64_t whole = ts_parameter_in_whole(p, at, &n);
+    for (int64_t i = 0; i < n; ++i) {
+      ++owners[whole + i];
+    }
+  }
+}
+
+/* \return the name of a parameter of which an element has not one owner, NULL for none. */
+static const char *find_unowned(const grid *g) {
+  const ts_layout *first = g->program[0]->layout;
+  const char *found = NULL;
+  for (int i = 0; i < first->n_parameters && found == NULL; ++i) {
+    const ts_parameter *p = &first->parameter[i];
+    int64_t count = ts_shape_count(&p->shape);
+    int *owners = ts_calloc((size_t) count, sizeof *owners);
+    for (int r = 0; r < g->ranks; ++r) {
+      count_owned(g->program[r]->layout, ts_layout_find(g->program[r]->layout, p->name), owners);
+    }
+    for (int64_t k = 0; k < count; ++k) {
+      found = owners[k] == 1 ? found : p->name;
+    }
+    ts_free(owners);
+  }
+  return found;
+}
+
+static bool same_part(const ts_part *a, const ts_part *b) {
+  return a->count == b->count && a->home == b->home && a->axes == b->axes && a->group == b->group &&
+         memcmp(a->cuts, b->cuts, (size_t) (a->group + 1) * sizeof *a->cuts) == 0;
+}
+
+/* Parts of one name are one part: who has it knows it alike.  \return the name of one that is not, NULL for none. */
+static const char *find_other(const ts_layout *a, const ts_layout *b, bool same_names) {
+  for (int i = 0; i < a->n_parts && i < b->n_parts; ++i) {
+    bool same_name = strcmp(a->part[i].name, b->part[i].name) == 0;
+    if (same_name ? !same_part(&a->part[i], &b->part[i]) : same_names) {
+      return a->part[i].name;
+    }
+  }
+  return a->n_parts == b->n_parts ? NULL : "one of the parts";
+}
+
+/* Ranks with one place along tp have parts of the same names. */
+static const char *find_other_part(const grid *g, int tp) {
+  const char *found = NULL;
+  for (int r = 0; r < g->ranks && found == NULL; ++r) {
+    found = find_other(g->program[r]->layout, g->program[r % tp]->layout, true);
+    found = found != NULL ? found : find_other(g->program[r]->layout, g->program[0]->layout, false);
+  }
+  return found;
+}
+
+/* ---- a step ---- */
+
+static void test_program(const model_row *model, grid_row on, int stage, const char *variant, ts_model_use use) {
+  static const char *const uses[] = {
+      [TS_MODEL_TRAIN] = "train", [TS_MODEL_LOSS] = "loss", [TS_MODEL_LOGITS] = "logits"};
+  char *sets = ts_format("tensor_parallel.autotp_size=%d zero_optimization.stage=%d %s", on.tp, stage, variant);
+  grid g = make_grid(model->deck, sets, on.ranks, use);
+  char *fault = ts_simulate_step((const ts_program *const *) g.program, g.ranks);
+  const char *unowned = use == TS_MODEL_TRAIN ? find_unowned(&g) : NULL, *other = find_other_part(&g, on.tp);
+  tap_ok(fault == NULL && unowned == NULL && other == NULL, "%s, tp %d of %d ranks, stage %d, %s %s: %s%s%s",
+         model->name, on.tp, on.ranks, stage, uses[use], variant, fault != NULL ? fault : "clean",
+         unowned != NULL || other != NULL ? "; owners differ of " : "",
+         unowned != NULL ? unowned
+         : other != NULL ? other
+                         : "");
+  ts_free(fault);
+  free_grid(&g);
+  ts_free(sets);
+}
+
+static void test_product(void) {
+  for (int m = 0; m < N_MODELS; ++m) {
+    for (int k = 0; k < N_GRIDS && grids[k].tp <= models[m].heads; ++k) {
+      for (int i = 0; i < N_VARIANTS; ++i) {
+        for (int stage = 0; stage < 4; ++stage) {
+          test_program(&models[m], grids[k], stage, variants[i], TS_MODEL_TRAIN);
+        }
+      }
+      test_program(&models[m], grids[k], 0, "", TS_MODEL_LOSS);
+      test_program(&models[m], grids[k], 3, "", TS_MODEL_LOGITS);
+    }
+  }
+}
+
+/* Every model on two grids, every setting and stage with several models. */
+static void test_sample(void) {
+  for (int m = 0; m < N_MODELS; ++m) {
+    for (int j = 0; j < 3; ++j) {
+      grid_row on = grids[(2 * m + 3 * j) % N_GRIDS];
+      test_program(&models[m], on, (m + j) % 4, variants[(m + 2 * j) % N_VARIANTS], TS_MODEL_TRAIN);
+    }
+    test_program(&models[m], grids[m % N_GRIDS], m % 4, "", m % 2 == 0 ? TS_MODEL_LOSS : TS_MODEL_LOGITS);
+  }
+}
+
+/* tp 8 x dp 64. */
+static void test_large(bool all) {
+  const grid_row on = {8, 512};
+  for (int stage = 0; stage < 4; ++stage) {
+    for (int m = 0; m < N_MODELS && all; ++m) {
+      for (int i = 0; i < N_VARIANTS; ++i) {
+        test_program(&models[m], on, stage, variants[i], TS_MODEL_TRAIN);
+      }
+    }
+    if (!all) {
+      test_program(&models[stage % 2], on, stage, variants[stage + 1], TS_MODEL_TRAIN);
+    }
+  }
+}
+
+int main(void) {
+  double start = ts_seconds();
+  bool all = getenv("TEST_TP_ALL") != NULL;
+  if (all) {
+    test_product();
+  } else {
+    test_sample();
+  }
+  tap_note("%.1f seconds", ts_seconds() - start);
+  test_large(all);
+  tap_note("%.1f seconds", ts_seconds() - start);
+  tap_ok(ts_memory_live() == 0, "nothing is left allocated");
+  return tap_done();
+}

@@ -1,0 +1,27 @@
+/** \file
+ * Dealing n things to ranks: in order, everybody gets some in a row, and where they do not divide, earlier ranks get
+ * one more.  Neither function is collective.
+ */
+#ifndef TS_BASE_DEAL_H
+#define TS_BASE_DEAL_H
+
+#include <stdint.h>
+
+/** Indices [begin, begin + length) of a dimension. */
+typedef struct ts_interval {
+  int64_t begin, length;
+} ts_interval;
+
+/** What rank \a rank of \a ranks gets of \a n things. Not collective. */
+static inline ts_interval ts_deal(int64_t n, int64_t ranks, int64_t rank) {
+  int64_t each = n / ranks, more = n % ranks;
+  return (ts_interval){rank * each + (rank < more ? rank : more), each + (rank < more)};
+}
+
+/** Which of \a ranks ranks gets thing \a thing of \a n, at least one each. Not collective. */
+static inline int64_t ts_dealt_to(int64_t n, int64_t ranks, int64_t thing) {
+  int64_t each = n / ranks, more = n % ranks, first = more * (each + 1);
+  return thing < first ? thing / (each + 1) : more + (thing - first) / each;
+}
+
+#endif

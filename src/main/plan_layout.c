@@ -1,0 +1,164 @@
+#include "main/plan_layout.h"
+
+#include "base/memory.h"
+#include "pass/shard.h"
+
+/* ---- programs of other ranks ---- */
+
+static ts_mesh at_tp(const ts_mesh *mesh, int rank) {
+  return ts_mesh_at(mesh, ts_mesh_group_member(mesh, TS_AXES(TS_AXIS_TP), rank));
+}
+
+static ts_program *make_program(const ts_program_options *options, int tp, const char *last_pass) {
+  ts_mesh mesh = at_tp(options->mesh, tp);
+  ts_program_options other = *options;
+  other.mesh = &mesh;
+  other.last_pass = last_pass;
+  return ts_program_create(&other);
+}
+
+/* Do two ranks hold as much of every parameter?  Then their programs need the same memory. */
+static bool hold_alike(const ts_shards *shards, int a, int b) {
+  bool alike = true;
+  for (int i = 0; i < shards->n && alike; ++i) {
+    ts_shape x = ts_shard_held(shards, &shards->shard[i], a), y = ts_shard_held(shards, &shards->shard[i], b);
+    alike = ts_shape_equal(&x, &y);
+  }
+  return alike;
+}
+
+void ts_plan_largest(const ts_program_options *options, ts_program **program) {
+  const ts_shards *shards = (*program)->shards;
+  ts_program *largest = *program;
+  for (int rank = 1; shards != NULL && rank < shards->ranks; ++rank) {
+    int same = 0;
+    while (same < rank && !hold_alike(shards, same, rank)) {
+      ++same;
+    }
+    if (same == rank) {
+      ts_program *other = make_program(options, rank, NULL);
+      ts_program **less = other->plan->peak_bytes > largest->plan->peak_bytes ? &largest : &other;
+      ts_program *more = less == &largest ? other : largest;
+      if (*less != *program) {
+        ts_program_destroy(less);
+      }
+      largest = more;
+    }
+  }
+  if (largest != *program) {
+    ts_program_destroy(program);
+    *program = largest;
+  }
+}
+
+/* ---- heads and messages ---- */
+
+typedef struct heads {
+  int query, key; /* of a rank, in the first layer */
+} heads;
+
+static heads heads_of(const ts_program *program) {
+  for (ts_nid n = 0; n < program->graph->n_nodes; ++n) {
+    const ts_node *node = &program->graph->node[n];
+    if (node->op == TS_OP_ATTENTION) {
+      return (heads){node->attr.attention.heads, node->attr.attention.kv_heads};
+    }
+  }
+  return (heads){0, 0};
+}
+
+/* ---- printing ---- */
+
+static void print_intervals(const ts_shards *shards, const ts_shard *shard, int rank, bool json, ts_text *to) {
+  ts_interval part[TS_MOST_RUNS];
+  int n = ts_shard_of_rank(shards, shard, rank, part);
+  for (int i = 0; i < n; ++i) {
+    long long begin = (long long) part[i].begin, end = begin + (long long) part[i].length;
+    ts_text_add(to, json ? "%s[%lld, %lld]" : "%s%lld-%lld",
+                i == 0 ? ""
+                : json ? ", "
+                       : "+",
+                begin, json ? end : end - 1);
+  }
+}
+
+static void print_shard(const ts_shards *shards, const ts_shard *shard, ts_text *to) {
+  static const char *const whole[] = {
+      [TS_HELD_WHOLE] = "on every rank", [TS_HELD_PARTIAL] = "on every rank, gradients summed over tp"};
+  ts_text shape = {0};
+  ts_text_add_shape(&shape, shard->shape.d, shard->shape.n);
+  ts_text_add(to, "  %-48s %-16s %-24s ", shard->name, shape.text, shard->rule);
+  ts_text_free(&shape);
+  if (shard->how < TS_HELD_SHARED) {
+    ts_text_add(to, "%s\n", whole[shard->how]);
+    return;
+  }
+  ts_text_add(to, "dim %d:", shard->dim);
+  for (int rank = 0; rank < shards->ranks; ++rank) {
+    ts_text_add(to, " ");
+    print_intervals(shards, shard, rank, false, to);
+  }
+  ts_text_add(to, shard->how == TS_HELD_SHARED ? ", shared\n" : "\n");
+}
+
+static void print_shard_json(const ts_shards *shards, const ts_shard *shard, ts_text *to) {
+  static const char *const hows[] = {
+      [TS_HELD_WHOLE] = "whole", [TS_HELD_PARTIAL] = "partial", [TS_HELD_SHARED] = "shared", [TS_HELD_SPLIT] = "split"};
+  ts_text_add(to, "{\"name\": \"%s\", \"rule\": \"%s\", \"how\": \"%s\", \"dim\": %d, \"pieces\": [", shard->name,
+              shard->rule, hows[shard->how], shard->dim);
+  for (int rank = 0; rank < shards->ranks; ++rank) {
+    ts_text_add(to, rank > 0 ? ", [" : "[");
+    print_intervals(shards, shard, rank, true, to);
+    ts_text_add(to, "]");
+  }
+  ts_text_add(to, "]}");
+}
+
+static void print_heads(const ts_program_options *options, int ranks, bool json, ts_text *to) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    ts_program *program = make_program(options, rank, "shard");
+    heads h = heads_of(program);
+    ts_text_add(to, json ? "%s[%d, %d]" : "%s%d+%d", rank == 0 ? "" : json ? ", " : " ", h.query, h.key);
+    ts_program_destroy(&program);
+  }
+}
+
+/* In the model's order, as the graph has them. */
+static void print_shards(const ts_program *program, bool json, ts_text *to) {
+  const ts_graph *g = program->graph;
+  bool first = true;
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    if (g->tensor[t].role == TS_ROLE_PARAM) {
+      const ts_shard *shard = ts_shards_find(program->shards, g->tensor[t].name);
+      ts_text_add(to, json && !first ? ", " : "");
+      (json ? print_shard_json : print_shard)(program->shards, shard, to);
+      first = false;
+    }
+  }
+}
+
+void ts_plan_print_layout(const ts_program_options *options, bool json, ts_text *to) {
+  ts_program *program = make_program(options, 0, "recompute");
+  int ranks = options->mesh->size[TS_AXIS_TP], n_messages;
+  double bytes =
+      ts_program_sent_bytes(program, TS_AXES(TS_AXIS_TP), &n_messages) / (double) (program->batch * program->length);
+  char text[32];
+  if (json) {
+    ts_text_add(to, ", \"tp\": %d, \"heads\": [", ranks);
+    print_heads(options, ranks, true, to);
+    ts_text_add(to, "], \"tp_messages\": %d, \"tp_bytes_per_token\": %.17g, \"layout\": [", n_messages, bytes);
+    if (program->shards != NULL) {
+      print_shards(program, true, to);
+    }
+    ts_text_add(to, "]");
+  } else if (program->shards == NULL) {
+    ts_text_add(to, "\ntensor parallelism is off: every rank computes with whole parameters\n");
+  } else {
+    ts_text_add(to, "\ntensor parallelism: %d ranks share each product\n  query + key heads of a rank: ", ranks);
+    print_heads(options, ranks, false, to);
+    ts_text_add(to, "\n  a rank sends %s a token along tp, forward and backward, in %d messages a micro-batch\n\n",
+                ts_human_bytes(bytes, text), n_messages);
+    print_shards(program, false, to);
+  }
+  ts_program_destroy(&program);
+}

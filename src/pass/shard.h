@@ -1,0 +1,68 @@
+/** \file
+ * What tensor parallelism makes of a model: which elements of each parameter a rank along tp has, and why.  Made by the
+ * pass of the same name, before there are gradients; the layout, the plan and the checks ask it.
+ *
+ * A parameter is split when products or other ops are cut along one of its dimensions; it is shared when several ranks
+ * hold the same units of it (key heads of more ranks than there are); else every rank holds all of it.  What is whole
+ * or shared has a gradient that is complete on every rank, or one that is partial: every rank has used it for its own
+ * part of the work, and the gradient is the sum of theirs.
+ *
+ * None of these functions is collective.
+ */
+#ifndef TS_PASS_SHARD_H
+#define TS_PASS_SHARD_H
+
+#include "comm/mesh.h"
+#include "deck/deck.h"
+#include "graph/graph.h"
+#include "pass/dealing.h"
+
+/** How a parameter lies on the ranks along tp. */
+typedef enum ts_held_how {
+  TS_HELD_WHOLE,   /**< All of it on each, gradients complete: replicas. */
+  TS_HELD_PARTIAL, /**< All of it on each, gradients partial sums over tp. */
+  TS_HELD_SHARED,  /**< Units on several neighbours each, gradients partial sums over these. */
+  TS_HELD_SPLIT,   /**< Each has its own. */
+  TS_N_HELD
+} ts_held_how;
+
+typedef struct ts_shard {
+  char *name;     /**< Owned: the parameter. */
+  ts_shape shape; /**< Of the whole tensor. */
+  ts_held_how how;
+  int dim; /**< Which is cut, of SHARED and SPLIT. */
+  ts_dealt dealt;
+  bool whole_units; /**< Of units in parts a rank holds all parts, though it uses its own alone. */
+  char *rule;       /**< Owned: what decided, for people. */
+} ts_shard;
+
+typedef struct ts_shards {
+  int n;
+  ts_shard *shard;     /**< Owned; by name. */
+  ts_dealing *dealing; /**< Owned. */
+  int ranks;           /**< Along tp. */
+  bool loss_by_rows;   /**< Each rank has the loss of its own tokens; else all have the loss of all. */
+  int64_t **cuts;      /**< Owned: of collectives over tp, ranks + 1 cut points each. */
+  int n_cuts, cuts_capacity;
+} ts_shards;
+
+/** What a deck says of tensor parallelism, against the model's graph of training. Not collective.
+ * \return TS_BAD_INPUT: a pattern that matches no weight, a shape that does not fit one or cuts a head, with the key.
+ * */
+ts_status ts_shard_check(const ts_graph *model, const ts_deck *deck, const ts_mesh *mesh, ts_error *err);
+
+/** Free and set to NULL; NULL is allowed. Not collective. */
+void ts_shards_destroy(ts_shards **shards);
+
+/** The parameter called \a name, NULL for none, and where \a shards is NULL. Not collective. */
+const ts_shard *ts_shards_find(const ts_shards *shards, const char *name);
+
+/** What rank \a rank along tp holds of a parameter, along its dim.
+ * \param [out] out  TS_MOST_RUNS entries.
+ * \return their number; 1, all of it, of what is not cut. Not collective. */
+int ts_shard_of_rank(const ts_shards *shards, const ts_shard *shard, int rank, ts_interval *out);
+
+/** The shape of what \a rank holds. Not collective. */
+ts_shape ts_shard_held(const ts_shards *shards, const ts_shard *shard, int rank);
+
+#endif

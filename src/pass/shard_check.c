@@ -1,0 +1,133 @@
+/* What a deck says of tensor parallelism, against the model. */
+#include "base/memory.h"
+#include "pass/shard_cut.h"
+
+#include <string.h>
+
+/* ---- weights and their names ---- */
+
+static bool is_weight(const ts_graph *g, ts_tid t) {
+  static const char end[] = ".weight";
+  size_t n = strlen(g->tensor[t].name);
+  return g->tensor[t].role == TS_ROLE_PARAM && n >= sizeof end - 1 &&
+         strcmp(g->tensor[t].name + n - (sizeof end - 1), end) == 0;
+}
+
+static ts_status check_marks(const ts_graph *g, const ts_deck *deck, ts_error *err) {
+  ts_tp_weight *weight = ts_calloc((size_t) g->n_tensors + 1, sizeof *weight);
+  int n = 0, *of = ts_ids_none(g->n_tensors);
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    if (is_weight(g, t)) {
+      of[t] = n;
+      weight[n++].name = g->tensor[t].name;
+    }
+  }
+  for (ts_nid i = 0; i < g->n_nodes; ++i) {
+    int64_t out, in;
+    ts_tid w = ts_sharding_weight(g, &g->node[i], &out, &in);
+    if (w != TS_NONE && of[w] != TS_NONE) {
+      weight[of[w]].rows_out = out;
+      weight[of[w]].columns_in = in;
+    }
+  }
+  ts_status status = ts_tp_marks_check(deck, weight, n, err);
+  ts_free(weight);
+  ts_free(of);
+  return status;
+}
+
+/* ---- shapes that cut what stays together ---- */
+
+/* Does somebody need the whole output of a product whose columns are dealt? */
+static bool is_completed(const ts_sharding *s, const ts_node *product) {
+  bool completed = false;
+  for (int i = s->first_reader[product->out[0]]; i < s->first_reader[product->out[0] + 1]; ++i) {
+    const ts_node *reader = &s->graph->node[s->reader[i]];
+    for (int k = 0; k < reader->n_in; ++k) {
+      completed = completed || (reader->in[k] == product->out[0] && (s->node[s->reader[i]].complete >> k & 1) != 0);
+    }
+  }
+  return completed;
+}
+
+static void print_blocks(const ts_sharding *s, const ts_node *product, ts_text *to) {
+  const int64_t *size;
+  int n = ts_sharding_blocks(s, product, &size);
+  ts_text_add(to, n > 0 ? "((" : "no shape");
+  for (int i = 0; i < n; ++i) {
+    ts_text_add(to, i > 0 ? ", %lld" : "%lld", (long long) size[i]);
+  }
+  ts_text_add(to, n > 0 ? "), -1)" : "");
+}
+
+/* What gave the mark its blocks: a shape, a style, a preset. */
+static char *key_of(const ts_tp_mark *mark) {
+  bool spec = strncmp(mark->rule, "partition_config", strlen("partition_config")) == 0;
+  bool plan = strncmp(mark->rule, "tp_plan", strlen("tp_plan")) == 0;
+  int word = (int) strcspn(mark->rule, " ");
+  return ts_format("tensor_parallel.%.*s%s", word, mark->rule, spec ? ".shape" : plan ? ".style" : "");
+}
+
+/* The shape of a mark makes an output fit nobody, where without it it would. */
+static ts_status refuse_cut(const ts_sharding *s, const ts_node *product, const ts_deck *deck, ts_error *err) {
+  const ts_tensor *w = &s->graph->tensor[product->in[1]];
+  ts_text fits = {0};
+  print_blocks(s, product, &fits);
+  char *key = key_of(&s->mark[product->in[1]]);
+  ts_status status = ts_deck_error(deck, key, err, "cuts %s inside of heads or blocks that stay together; accepted: %s",
+                                   w->name, fits.text);
+  ts_free(key);
+  ts_text_free(&fits);
+  return status;
+}
+
+/* More blocks than a dimension has runs. */
+static ts_status check_blocks(const ts_graph *g, const ts_deck *deck, ts_error *err) {
+  ts_status status = TS_OK;
+  for (ts_nid n = 0; n < g->n_nodes && status == TS_OK; ++n) {
+    int64_t out, in;
+    ts_tid w = ts_sharding_weight(g, &g->node[n], &out, &in);
+    ts_tp_mark mark = {.unit = 1};
+    status = w != TS_NONE ? ts_tp_mark_find(deck, g->tensor[w].name, out, in, &mark, err) : TS_OK;
+    bool table = g->node[n].op != TS_OP_MATMUL && (mark.n_sizes > 0 || mark.unit > 1);
+    if (status == TS_OK && (mark.n_sizes > TS_MOST_RUNS || table)) {
+      char *key = key_of(&mark);
+      status = table ? ts_deck_error(deck, key, err,
+                                     "%s is a table, which is cut by vocabulary, row by row; accepted: "
+                                     "no shape",
+                                     g->tensor[w].name)
+                     : ts_deck_error(deck, key, err, "cuts %s into %d blocks; accepted: at most %d", g->tensor[w].name,
+                                     mark.n_sizes, TS_MOST_RUNS);
+      ts_free(key);
+    }
+    ts_tp_mark_clear(&mark);
+  }
+  return status;
+}
+
+static ts_status check_shapes(const ts_graph *g, const ts_pass_context *context, ts_error *err) {
+  ts_sharding *as_marked = ts_sharding_create(g, context, true), *free = ts_sharding_create(g, context, false);
+  ts_status status = TS_OK;
+  for (ts_nid n = 0; n < g->n_nodes && status == TS_OK; ++n) {
+    const ts_node *node = &g->node[n];
+    int64_t out, in;
+    ts_tid w = node->op == TS_OP_MATMUL ? ts_sharding_weight(g, node, &out, &in) : TS_NONE;
+    bool shaped = w != TS_NONE && (as_marked->mark[w].n_sizes > 0 || as_marked->mark[w].unit > 1);
+    if (shaped && is_completed(as_marked, node) && !is_completed(free, node)) {
+      status = refuse_cut(as_marked, node, context->deck, err);
+    }
+  }
+  ts_sharding_destroy(&as_marked);
+  ts_sharding_destroy(&free);
+  return status;
+}
+
+ts_status ts_shard_check(const ts_graph *model, const ts_deck *deck, const ts_mesh *mesh, ts_error *err) {
+  if (mesh->size[TS_AXIS_TP] == 1) {
+    return TS_OK;
+  }
+  const ts_pass_context context = {.deck = deck, .mesh = mesh, .use = TS_MODEL_TRAIN};
+  ts_status status = check_marks(model, deck, err);
+  status = status == TS_OK ? check_blocks(model, deck, err) : status;
+  return status == TS_OK ? check_shapes(model, &context, err) : status;
+}
