@@ -237,7 +237,7 @@ test_uses() {
   run $mpiexec -n 2 "$tessera" eval full_4x4_2 --format json --set tensor_parallel.autotp_size=2
   ok "and of two" near "${loss:-0}" "$(loss_of)"
   run "$tessera" eval full_4x4_2
-  ok "a grid that does not fit is an error" said 2 "tp 4 = 4, but there are 1 ranks"
+  ok "a grid that does not fit is an error" said 2 "tp 4 = 4, but there is 1 rank"
   run $mpiexec -n 4 "$tessera" generate full_4x4_2 --prompt 'line 1' --tokens 20 --temperature 0
   text=$(cat "$scratch/out")
   run "$tessera" generate full_4x4_2 --prompt 'line 1' --tokens 20 --temperature 0 --set tensor_parallel.autotp_size=1

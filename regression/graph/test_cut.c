@@ -222,9 +222,27 @@ static void extents(const run_tensor *x, int dim, int64_t *outer, int64_t *inner
   }
 }
 
+static ts_share share_of_units(const ts_cut *cut, int64_t first, int64_t units) {
+  return (ts_share){units, first, units * cut->parts, first * cut->parts};
+}
+
+static ts_share share_of_parts(const ts_cut *cut, int64_t first_part, int64_t parts) {
+  TS_ASSERT(parts > 0 && first_part % cut->parts + parts <= cut->parts);
+  return (ts_share){1, first_part / cut->parts, parts, first_part};
+}
+
+static ts_interval slice_share(const ts_slice *slice, const ts_share *share) {
+  TS_ASSERT(slice->dim >= 0);
+  if (slice->parts == 1) {
+    return (ts_interval){share->first * slice->unit, share->units * slice->unit};
+  }
+  int64_t part = slice->unit / slice->parts;
+  return (ts_interval){share->first_part * part, share->parts * part};
+}
+
 /* What a share has of a tensor: all of one that does not have the index. */
 static ts_interval interval_of(const ts_slice *slice, const ts_share *share) {
-  return slice->dim < 0 ? (ts_interval){0, 1} : ts_slice_share(slice, share);
+  return slice->dim < 0 ? (ts_interval){0, 1} : slice_share(slice, share);
 }
 
 static run_tensor take(const run_tensor *x, const ts_slice *slice, const ts_share *share) {
@@ -281,7 +299,7 @@ static void run_part(const run_case *whole, const ts_cut *cut, const ts_share *s
 static int share_units(const ts_cut *cut, int ranks, ts_share *share) {
   for (int r = 0; r < ranks; ++r) {
     int64_t each = cut->units / ranks, n = r + 1 < ranks ? each : cut->units - each * (ranks - 1);
-    share[r] = ts_share_of_units(cut, r * each, n);
+    share[r] = share_of_units(cut, r * each, n);
   }
   return ranks;
 }
@@ -290,8 +308,8 @@ static int share_units(const ts_cut *cut, int ranks, ts_share *share) {
 static int share_parts(const ts_cut *cut, ts_share *share) {
   for (int u = 0; u < cut->units; ++u) {
     int64_t first = u * cut->parts, n = u % 2 == 0 ? (cut->parts + 1) / 2 : cut->parts / 2;
-    share[2 * u] = ts_share_of_parts(cut, first, n);
-    share[2 * u + 1] = ts_share_of_parts(cut, first + n, cut->parts - n);
+    share[2 * u] = share_of_parts(cut, first, n);
+    share[2 * u + 1] = share_of_parts(cut, first + n, cut->parts - n);
   }
   return (int) (2 * cut->units);
 }

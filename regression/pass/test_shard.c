@@ -187,9 +187,81 @@ static void test_large(bool all) {
   }
 }
 
+/* ---- programs of one engine ---- */
+
+static ts_program *make_uses(const ts_deck *deck, const ts_mesh *mesh, ts_model_use use) {
+  return ts_program_create(&(ts_program_options){.deck = deck,
+                                                 .mesh = mesh,
+                                                 .target = {ts_backend_null(), 1, false},
+                                                 .use = use,
+                                                 .batch = 1,
+                                                 .length = use == TS_MODEL_LOGITS ? 1 : deck->data.sequence_length,
+                                                 .context = deck->data.sequence_length,
+                                                 .last_pass = "shard"});
+}
+
+/* The first parameter of which two uses of the model keep other parts, NULL for none. */
+static const char *find_other_shape(const ts_graph *a, const ts_graph *b) {
+  for (ts_tid t = 0; t < a->n_tensors; ++t) {
+    ts_tid other = a->tensor[t].role == TS_ROLE_PARAM ? ts_graph_find(b, a->tensor[t].name) : TS_NONE;
+    if (other != TS_NONE && !ts_shape_equal(&a->tensor[t].shape, &b->tensor[other].shape)) {
+      return a->tensor[t].name;
+    }
+  }
+  return NULL;
+}
+
+/* Training, validation and generation share one layout: whatever the marks, they deal parameters alike, though in
+ * generation nothing is in rows and the head is a product like others. */
+static void test_uses(const model_row *model, const char *specs) {
+  char *sets = ts_format("tensor_parallel={autotp_size=3;partition_config={layer_specs=(%s);};}", specs);
+  ts_deck *deck = read_deck(model->deck, sets, 1);
+  ts_mesh mesh;
+  TS_CHECK(ts_deck_mesh(deck, 3, 1, &mesh, NULL) == TS_OK, "tp 3");
+  ts_program *p[] = {[TS_MODEL_TRAIN] = make_uses(deck, &mesh, TS_MODEL_TRAIN),
+                     [TS_MODEL_LOSS] = make_uses(deck, &mesh, TS_MODEL_LOSS),
+                     [TS_MODEL_LOGITS] = make_uses(deck, &mesh, TS_MODEL_LOGITS)};
+  const char *loss = find_other_shape(p[TS_MODEL_LOSS]->graph, p[TS_MODEL_TRAIN]->graph);
+  const char *logits = find_other_shape(p[TS_MODEL_LOGITS]->graph, p[TS_MODEL_TRAIN]->graph);
+  tap_ok(loss == NULL && logits == NULL, "%s, %s: its uses have equal parameters%s%s", model->name, specs,
+         loss != NULL || logits != NULL ? " but for " : "",
+         loss != NULL     ? loss
+         : logits != NULL ? logits
+                          : "");
+  for (int i = 0; i < 3; ++i) {
+    ts_program_destroy(&p[i]);
+  }
+  ts_deck_destroy(&deck);
+  ts_free(sets);
+}
+
+#define SPEC(patterns_, type) "{patterns=\"" patterns_ "\";partition_type=\"" type "\";}"
+
+static void test_all_uses(void) {
+  static const char *const specs[] = {
+      "",
+      SPEC(".*(o_proj|attn.c_proj|attention.dense).weight", "column"),
+      SPEC(".*(down_proj|mlp.c_proj|dense_4h_to_h).weight", "column"),
+      SPEC(".*(embed_tokens|wte|embed_in).weight", "row"),
+      SPEC(".*(embed_tokens|wte|embed_in).weight", "skip"),
+      SPEC(".*(q_proj|c_attn|query_key_value|qkv_proj).weight", "row"),
+      SPEC(".*(o_proj|c_proj|dense|down_proj).weight", "skip"),
+      SPEC(".*", "column"),
+      SPEC(".*", "row"),
+  };
+  for (int m = 0; m < N_MODELS; ++m) {
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; ++i) {
+      test_uses(&models[m], specs[i]);
+    }
+  }
+  test_uses(&models[0], SPEC("lm_head.weight", "row"));
+  test_uses(&models[0], SPEC("lm_head.weight", "skip"));
+}
+
 int main(void) {
   double start = ts_seconds();
   bool all = getenv("TEST_TP_ALL") != NULL;
+  test_all_uses();
   if (all) {
     test_product();
   } else {

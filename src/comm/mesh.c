@@ -32,7 +32,8 @@ static ts_status equation_error(const int size[TS_N_AXES], int ranks, ts_error *
   if (product == INT64_MAX) {
     return ts_error_add(err, "%s is too large, and there are %d ranks", text, ranks);
   }
-  return ts_error_add(err, "%s = %lld, but there are %d ranks", text, (long long) product, ranks);
+  return ts_error_add(err, ranks == 1 ? "%s = %lld, but there is %d rank" : "%s = %lld, but there are %d ranks", text,
+                      (long long) product, ranks);
 }
 
 ts_status ts_mesh_init(ts_mesh *mesh, const int size[TS_N_AXES], int ranks, int rank, ts_error *err) {

@@ -88,9 +88,20 @@ static void check_written(ts_reader *reader, int i) {
   ts_free(path);
 }
 
+/* With use_default_specs = false nobody asks these. */
+static void note_unasked(ts_reader *reader) {
+  const ts_deck_tensor_parallel *tp = &reader->deck->tensor_parallel;
+  bool preset = strcmp(tp->preset_model, "none") != 0;
+  if (!tp->partition_config.use_default_specs && (preset || tp->tp_plan.n > 0)) {
+    ts_reader_note(reader, "tensor_parallel.%s: no effect: partition_config.use_default_specs is false",
+                   preset ? "preset_model" : "tp_plan");
+  }
+}
+
 void ts_reader_check_parallel(ts_reader *reader) {
   const ts_deck_tp_specs *specs = &reader->deck->tensor_parallel.partition_config.layer_specs;
   check_ranks(reader);
+  note_unasked(reader);
   for (int i = 0; i < specs->n; ++i) {
     check_written(reader, i);
     check_dimension(reader, i, &specs->items[i]);

@@ -72,24 +72,6 @@ bool ts_cut_letters(const ts_graph *g, const ts_node *node, char index, ts_cut *
   return find_side(g, &letters, node->out, node->n_out, index, cut, cut->out);
 }
 
-ts_share ts_share_of_units(const ts_cut *cut, int64_t first, int64_t units) {
-  return (ts_share){units, first, units * cut->parts, first * cut->parts};
-}
-
-ts_share ts_share_of_parts(const ts_cut *cut, int64_t first_part, int64_t parts) {
-  TS_ASSERT(parts > 0 && first_part % cut->parts + parts <= cut->parts);
-  return (ts_share){1, first_part / cut->parts, parts, first_part};
-}
-
-ts_interval ts_slice_share(const ts_slice *slice, const ts_share *share) {
-  TS_ASSERT(slice->dim >= 0);
-  if (slice->parts == 1) {
-    return (ts_interval){share->first * slice->unit, share->units * slice->unit};
-  }
-  int64_t part = slice->unit / slice->parts;
-  return (ts_interval){share->first_part * part, share->parts * part};
-}
-
 bool ts_node_cut(const ts_graph *graph, const ts_node *node, char index, ts_cut *cut) {
   return ts_op_get(node->op)->cut(graph, node, index, cut);
 }

@@ -40,14 +40,6 @@ typedef struct ts_cut {
   void (*localise)(ts_attr *attr, const ts_share *share);
 } ts_cut;
 
-/** \a units whole units from \a first on; and \a parts parts of one unit from \a first_part of the whole on.
- * Not collective. */
-ts_share ts_share_of_units(const ts_cut *cut, int64_t first, int64_t units);
-ts_share ts_share_of_parts(const ts_cut *cut, int64_t first_part, int64_t parts);
-
-/** The indices of dimension slice->dim that a share has; the dimension is there. Not collective. */
-ts_interval ts_slice_share(const ts_slice *slice, const ts_share *share);
-
 /** How \a node is cut along \a index.  Not collective.
  * \param [out] cut  Meaningful when the answer is yes.
  * \return false: it has no such index, or the op's mathematics needs it whole. */

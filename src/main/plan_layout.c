@@ -17,12 +17,24 @@ static ts_program *make_program(const ts_program_options *options, int tp, const
   return ts_program_create(&other);
 }
 
-/* Do two ranks hold as much of every parameter?  Then their programs need the same memory. */
+/* Elements along its cut dimension that a rank uses: of units in parts its own. */
+static int64_t used_extent(const ts_shards *shards, const ts_shard *shard, int rank) {
+  ts_interval part[TS_MOST_RUNS];
+  int n = shard->how < TS_HELD_SHARED ? 0 : ts_dealt_of_rank(shards->dealing, &shard->dealt, false, rank, part);
+  int64_t extent = 0;
+  for (int i = 0; i < n; ++i) {
+    extent += part[i].length;
+  }
+  return extent;
+}
+
+/* Do two ranks hold and use as much of every parameter?  Then their programs need the same memory. */
 static bool hold_alike(const ts_shards *shards, int a, int b) {
   bool alike = true;
   for (int i = 0; i < shards->n && alike; ++i) {
     ts_shape x = ts_shard_held(shards, &shards->shard[i], a), y = ts_shard_held(shards, &shards->shard[i], b);
-    alike = ts_shape_equal(&x, &y);
+    alike = ts_shape_equal(&x, &y) &&
+            used_extent(shards, &shards->shard[i], a) == used_extent(shards, &shards->shard[i], b);
   }
   return alike;
 }

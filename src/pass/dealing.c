@@ -55,7 +55,7 @@ static index_class *root_of(const ts_dealing *d, ts_run_of run, int64_t *element
   return &d->index[find_root(d, run, elements)];
 }
 
-/* As many as its root, in between. */
+/* On the way to its root there is a class whose units are the parts of the root's. */
 bool ts_dealing_has_parts(const ts_dealing *d, ts_run_of run) {
   int64_t elements;
   const index_class *root = root_of(d, run, &elements);
@@ -190,6 +190,14 @@ bool ts_dealing_is_parted(const ts_dealing *d, ts_run_of run) {
 bool ts_dealing_is_shared(const ts_dealing *d, ts_run_of run) {
   int64_t elements;
   return root_of(d, run, &elements)->units < d->ranks && !ts_dealing_has_parts(d, run);
+}
+
+bool ts_dealt_is_shared(const ts_dealing *d, const ts_dealt *dealt) {
+  bool shared = false;
+  for (int i = 0; i < dealt->n; ++i) {
+    shared = shared || ts_dealing_is_shared(d, dealt->run[i]);
+  }
+  return shared;
 }
 
 /* Units of a root. */

@@ -76,6 +76,9 @@ bool ts_dealing_reaches(const ts_dealing *dealing, ts_run_of run);
 /** True when the run has whole units that several ranks hold alike. Not collective. */
 bool ts_dealing_is_shared(const ts_dealing *dealing, ts_run_of run);
 
+/** The same of a dimension: one of its runs is. Not collective. */
+bool ts_dealt_is_shared(const ts_dealing *dealing, const ts_dealt *dealt);
+
 /** True when ranks have parts of the run's units. Not collective. */
 bool ts_dealing_is_parted(const ts_dealing *dealing, ts_run_of run);
 

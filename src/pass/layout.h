@@ -1,7 +1,7 @@
 /** \file
  * The flat layout: which flat ranges hold which parameters, and who owns which elements.  One table for every ZeRO
  * stage: a stage only says which of parameter, gradient and optimizer state keep a rank's shard instead of the whole.
- * Every rank of the mesh has the same table, but for its own place in it.
+ * Every rank of the mesh has the same parts, but for its own place in them and, along tp, its own pieces of parameters.
  *
  * A unit (a block, one large matrix) is a list of parts.  A part packs parameters of one kind (trainable or frozen,
  * persistent or not) in the model's order into a flat range of `count` elements; every parameter begins at a multiple

@@ -61,7 +61,7 @@ void ts_tp_mark_clear(ts_tp_mark *mark);
  * weight, and what ts_tp_mark_find finds, of which the first is told.  The head of a tied model counts as a weight of
  * that name.  Not collective.
  * \param [in] weights  All of the model, \a n of them, at least one.
- * \return TS_BAD_INPUT with each pattern that matches nothing. */
+ * \return TS_BAD_INPUT with each pattern that matches nothing, and a preset that knows no weight. */
 ts_status ts_tp_marks_check(const ts_deck *deck, const ts_tp_weight *weights, int n, ts_error *err);
 
 #endif

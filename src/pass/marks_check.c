@@ -117,9 +117,29 @@ static ts_status check_plan_patterns(const ts_deck *deck, const ts_tp_weight *we
   return status;
 }
 
+/* A preset of another family's names would do nothing. */
+static ts_status check_preset(const ts_deck *deck, const ts_tp_weight *weights, int n, ts_error *err) {
+  const char *name = deck->tensor_parallel.preset_model;
+  bool found = strcmp(name, "none") == 0;
+  for (int i = 0; i < n && !found; ++i) {
+    ts_error ignored = {0};
+    ts_tp_mark mark = {.unit = 1};
+    const ts_tp_query q = {deck, weights[i].name, weights[i].rows_out, weights[i].columns_in, &ignored};
+    found = weights[i].columns_in > 0 && (ts_tp_preset_find(&q, &mark) != TS_OK || mark.style != TS_TP_UNSPOKEN);
+    ts_tp_mark_clear(&mark);
+    ts_error_clear(&ignored);
+  }
+  return found ? TS_OK
+               : ts_deck_error(deck, "tensor_parallel.preset_model", err,
+                               "\"%s\" knows none of this model's weights, the first of which is %s; without a preset "
+                               "all follows from the model",
+                               name, weights[0].name);
+}
+
 ts_status ts_tp_marks_check(const ts_deck *deck, const ts_tp_weight *weights, int n, ts_error *err) {
   ts_status status = check_spec_patterns(deck, weights, n, err);
   status = check_plan_patterns(deck, weights, n, err) == TS_OK ? status : TS_BAD_INPUT;
+  status = check_preset(deck, weights, n, err) == TS_OK ? status : TS_BAD_INPUT;
   for (int i = 0; i < n && status == TS_OK; ++i) {
     ts_tp_mark mark;
     status = ts_tp_mark_find(deck, weights[i].name, weights[i].rows_out, weights[i].columns_in, &mark, err);

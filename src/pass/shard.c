@@ -377,13 +377,9 @@ static void complete_results(writer *w) {
 /* ---- the table ---- */
 
 static ts_held_how held_how(const ts_sharding *s, ts_tid t) {
-  bool shared = false;
-  for (int i = 0; i < s->spread[t].of.n; ++i) {
-    shared = shared || ts_dealing_is_shared(s->dealing, s->spread[t].of.run[i]);
-  }
-  return !s->spread[t].dealt ? (s->partial[t] ? TS_HELD_PARTIAL : TS_HELD_WHOLE)
-         : shared            ? TS_HELD_SHARED
-                             : TS_HELD_SPLIT;
+  return !s->spread[t].dealt                                ? (s->partial[t] ? TS_HELD_PARTIAL : TS_HELD_WHOLE)
+         : ts_dealt_is_shared(s->dealing, &s->spread[t].of) ? TS_HELD_SHARED
+                                                            : TS_HELD_SPLIT;
 }
 
 static int by_shard_name(const void *a, const void *b) {

@@ -223,15 +223,11 @@ static bool is_differentiable(const ts_sharding *s, ts_tid t) {
   return s->context->use == TS_MODEL_TRAIN && tensor_at(s, t)->role == TS_ROLE_VALUE;
 }
 
-/* Do the inputs that are dealt have the index in the dimensions they are dealt by, and those in rows not at all?
- * \return the first, -1 for no. */
+/* Do the inputs that are dealt have the index in the dimensions they are dealt by?  \return the first, -1 for no. */
 static int find_reference(const ts_sharding *s, const ts_node *node, const ts_cut *cut) {
   int first = -1;
   for (int i = 0; i < node->n_in; ++i) {
     const ts_spread *x = node->in[i] == TS_NONE ? NULL : &s->spread[node->in[i]];
-    if (x != NULL && x->rows && cut->in[i].dim >= 0) {
-      return -1;
-    }
     if (x == NULL || !x->dealt) {
       continue;
     }
@@ -662,12 +658,16 @@ static bool deals_rows(const ts_sharding *s) {
          s->batch * s->length >= s->context->mesh->size[TS_AXIS_TP];
 }
 
-static void begin_again(ts_sharding *s) {
-  const ts_graph *g = s->graph;
-  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+static void free_shares(ts_sharding *s) {
+  for (ts_nid n = 0; n < s->graph->n_nodes; ++n) {
     ts_free(s->node[n].in);
     ts_free(s->node[n].gathered);
   }
+}
+
+static void begin_again(ts_sharding *s) {
+  const ts_graph *g = s->graph;
+  free_shares(s);
   memset(s->node, 0, (size_t) g->n_nodes * sizeof *s->node);
   memset(s->spread, 0, (size_t) g->n_tensors * sizeof *s->spread);
   memset(s->partial, 0, (size_t) g->n_tensors * sizeof *s->partial);
@@ -703,14 +703,6 @@ static void check_gradients(const ts_sharding *s) {
   }
 }
 
-static bool is_shared(const ts_sharding *s, const ts_dealt *of) {
-  bool shared = false;
-  for (int i = 0; i < of->n; ++i) {
-    shared = shared || ts_dealing_is_shared(s->dealing, of->run[i]);
-  }
-  return shared;
-}
-
 static void find_whole_units(ts_sharding *s) {
   for (ts_tid t = 0; t < s->graph->n_tensors; ++t) {
     const ts_dealt *of = &s->spread[t].of;
@@ -718,7 +710,7 @@ static void find_whole_units(ts_sharding *s) {
     for (int i = 0; dealt && i < of->n; ++i) {
       parted = parted || ts_dealing_is_parted(s->dealing, of->run[i]);
     }
-    s->whole_units[t] = parted && is_shared(s, of);
+    s->whole_units[t] = parted && ts_dealt_is_shared(s->dealing, of);
   }
 }
 
@@ -726,7 +718,7 @@ static void find_whole_units(ts_sharding *s) {
 static bool ban_shared_norms(ts_sharding *s) {
   bool any = false;
   for (ts_nid n = 0; n < s->graph->n_nodes; ++n) {
-    if (s->node[n].index == TS_INDEX_NORM && is_shared(s, &s->spread[s->graph->node[n].in[0]].of)) {
+    if (s->node[n].index == TS_INDEX_NORM && ts_dealt_is_shared(s->dealing, &s->spread[s->graph->node[n].in[0]].of)) {
       s->banned[n] = any = true;
     }
   }
@@ -777,10 +769,7 @@ ts_sharding *ts_sharding_create(const ts_graph *graph, const ts_pass_context *co
 
 void ts_sharding_destroy(ts_sharding **sharding) {
   ts_sharding *s = *sharding;
-  for (ts_nid n = 0; n < s->graph->n_nodes; ++n) {
-    ts_free(s->node[n].in);
-    ts_free(s->node[n].gathered);
-  }
+  free_shares(s);
   ts_dealing_destroy(&s->dealing);
   ts_free(s->spread);
   ts_free(s->node);

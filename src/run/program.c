@@ -8,6 +8,12 @@ ts_status ts_deck_mesh(const ts_deck *deck, int ranks, int rank, ts_mesh *mesh, 
   const int size[TS_N_AXES] = {(int) deck->pipeline.stages, 0, (int) deck->expert_parallel.autoep_size,
                                (int) deck->sequence_parallel_size, (int) deck->tensor_parallel.autotp_size};
   ts_status status = ts_mesh_init(mesh, size, ranks, rank, err);
+  if (status != TS_OK && size[TS_AXIS_TP] > 1 && ranks % size[TS_AXIS_TP] != 0) {
+    ts_error_add(err,
+                 "tensor_parallel.autotp_size = %d wants a multiple of as many ranks; --set "
+                 "tensor_parallel.autotp_size=1 goes with any number of them",
+                 size[TS_AXIS_TP]);
+  }
   int kv_heads = (int) deck->model.num_key_value_heads;
   mesh->tp_units = status == TS_OK && mesh->size[TS_AXIS_TP] > kv_heads ? kv_heads : 0;
   return status;
