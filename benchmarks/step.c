@@ -20,8 +20,12 @@
 
 enum { MOST_STEPS = 100, WARM = 3 };
 
-static int by_value(const void *a, const void *b) {
-  double x = *(const double *) a, y = *(const double *) b;
+typedef struct step_times {
+  double seconds, communication, exposed;
+} step_times;
+
+static int by_seconds(const void *a, const void *b) {
+  double x = ((const step_times *) a)->seconds, y = ((const step_times *) b)->seconds;
   return (x > y) - (x < y);
 }
 
@@ -97,13 +101,14 @@ static ts_batch *make_batch(const ts_engine *engine, const ts_deck *deck) {
 }
 
 typedef struct measured {
-  double seconds, flops, flops_full; /* of the median step; of all ranks */
+  step_times median;
+  double flops, flops_full; /* of all ranks */
   ts_step_result last;
 } measured;
 
 static measured run_steps(ts_engine *engine, ts_world *world, const ts_deck *deck, int steps, profile *p) {
   ts_batch *batch = make_batch(engine, deck);
-  double seconds[MOST_STEPS];
+  step_times times[MOST_STEPS];
   measured m = {0};
   for (int s = 0; s < WARM; ++s) { /* on a GPU the second step is recorded */
     one_step(engine, batch, &m.last);
@@ -112,12 +117,14 @@ static measured run_steps(ts_engine *engine, ts_world *world, const ts_deck *dec
   for (int s = 0; s < steps; ++s) {
     ts_comm *all = ts_world_all(world);
     all->ops->barrier(all);
-    seconds[s] = one_step(engine, batch, &m.last);
+    times[s].seconds = one_step(engine, batch, &m.last);
+    times[s].communication = m.last.communication_seconds;
+    times[s].exposed = m.last.exposed_seconds;
   }
   ts_batch_destroy(&batch);
-  qsort(seconds, (size_t) steps, sizeof *seconds, by_value);
+  qsort(times, (size_t) steps, sizeof *times, by_seconds);
   const ts_program *program = ts_engine_program(engine);
-  m.seconds = seconds[steps / 2];
+  m.median = times[steps / 2];
   m.flops = ts_program_step_flops(program);
   m.flops_full = m.flops * program->flops_full_attention / program->flops;
   return m;
@@ -142,8 +149,9 @@ static void print_mfu(const measured *m, double datasheet) {
     printf("  MFU %.1f %% (causal half, 6N + 6LCT), %.1f %% (full, 6N + 12LCT) of the datasheet's %.1f TFLOP/s; device "
            "ms: forward %.2f, "
            "backward %.2f, update %.2f\n",
-           100 * m->flops / m->seconds / datasheet, 100 * m->flops_full / m->seconds / datasheet, 1e-12 * datasheet,
-           1e3 * m->last.forward_seconds, 1e3 * m->last.backward_seconds, 1e3 * m->last.update_seconds);
+           100 * m->flops / m->median.seconds / datasheet, 100 * m->flops_full / m->median.seconds / datasheet,
+           1e-12 * datasheet, 1e3 * m->last.forward_seconds, 1e3 * m->last.backward_seconds,
+           1e3 * m->last.update_seconds);
   }
 }
 
@@ -153,10 +161,12 @@ int main(int argc, char **argv) {
   ts_deck *deck = NULL;
   const ts_backend *backend;
   ts_text said = {0};
+  ts_mesh mesh;
   TS_CHECK(argc >= 3, "usage: %s DECK STEPS [key=value ...]", argv[0]);
   int steps = atoi(argv[2]) > 0 && atoi(argv[2]) < MOST_STEPS ? atoi(argv[2]) : 5, ranks = ts_world_size(world);
   TS_CHECK(ts_deck_read(argv[1], argv + 3, argc - 3, &deck, &err) == TS_OK &&
-               ts_deck_resolve_batch(deck, ranks, &err) == TS_OK &&
+               ts_deck_mesh(deck, ranks, ts_world_rank(world), &mesh, &err) == TS_OK &&
+               ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), &err) == TS_OK &&
                ts_engine_decide_precision(world, deck, &said, &err) == TS_OK &&
                ts_engine_backend(deck, world, &backend, &err) == TS_OK,
            "%s", err.text);
@@ -171,12 +181,18 @@ int main(int argc, char **argv) {
   }
   if (ts_world_rank(world) == 0) {
     double tokens = (double) (deck->train_batch_size * deck->data.sequence_length);
-    printf("%d ranks x %d threads, %s, stage %lld: peak %.1f GFLOP/s, step %.1f ms, %.0f tokens/s, %.1f GFLOP/s = %.1f "
-           "%% of peak\n",
-           ranks, threads, ts_dtype_name(dtype), (long long) deck->zero_optimization.stage, 1e-9 * peak,
-           1e3 * m.seconds, tokens / m.seconds, 1e-9 * m.flops / m.seconds, 100 * m.flops / m.seconds / peak);
+    printf("%d ranks x %d threads, tp %lld, %s, stage %lld: peak %.1f GFLOP/s, step %.1f ms, %.0f tokens/s, %.1f "
+           "GFLOP/s = %.1f %% of peak",
+           ranks, threads, (long long) deck->tensor_parallel.autotp_size, ts_dtype_name(dtype),
+           (long long) deck->zero_optimization.stage, 1e-9 * peak, 1e3 * m.median.seconds, tokens / m.median.seconds,
+           1e-9 * m.flops / m.median.seconds, 100 * m.flops / m.median.seconds / peak);
+    if (ranks > 1 && device == NULL) {
+      printf("; communication %.1f ms, exposed %.1f ms = %.1f %% of the step", 1e3 * m.median.communication,
+             1e3 * m.median.exposed, 100 * m.median.exposed / m.median.seconds);
+    }
+    printf("\n");
     print_mfu(&m, device != NULL ? device->ops->peak_flops(device, dtype) * ranks : 0);
-    print_profile(&p, device != NULL ? 3 : steps, observed.seconds);
+    print_profile(&p, device != NULL ? 3 : steps, observed.median.seconds);
   }
   ts_text_free(&said);
   ts_deck_destroy(&deck);

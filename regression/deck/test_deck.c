@@ -112,7 +112,8 @@ static void test_derived(void) {
              d->model.intermediate_size == 100 && d->model.tie_word_embeddings && d->model.resid_pdrop == 0.1 &&
              strcmp(d->model.hidden_act, "gelu_new") == 0 && d->run.log_every == 7,
          "gpt2's names and defaults");
-  tap_ok(d->zero_optimization.overlap_comm && d->communication_data_type == TS_BF16,
+  tap_ok(d->zero_optimization.overlap_comm && d->tensor_parallel.tp_overlap_comm &&
+             d->communication_data_type == TS_BF16,
          "overlap is on at stage 3, the wire is the type of the gradients");
   ts_deck_destroy(&d);
 }
@@ -892,7 +893,7 @@ static void test_tensor_parallel(void) {
   }
   ts_deck *d = fixture_read("autotp_size 0", GOOD_DECK, "tensor_parallel={autotp_size=0;}");
   const ts_deck_tensor_parallel *tp = &d->tensor_parallel;
-  tap_ok(tp->autotp_size == 1 && tp->tp.tp_size == 1 && tp->tp.tp_grain_size == 1 && tp->tp_overlap_comm &&
+  tap_ok(tp->autotp_size == 1 && tp->tp.tp_size == 1 && tp->tp.tp_grain_size == 1 && !tp->tp_overlap_comm &&
              tp->vocab_parallel_lm_head && tp->sequence_parallel && strcmp(tp->preset_model, "none") == 0 &&
              tp->partition_config.use_default_specs && !tp->partition_config.strict_mode &&
              tp->partition_config.layer_specs.n == 0 && tp->tp_plan.n == 0,

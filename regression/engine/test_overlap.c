@@ -74,7 +74,7 @@ static subject begin(ts_world *world, const char *sets) {
                                       .length = s.deck->data.sequence_length};
   s.program = ts_program_create(&options);
   const ts_program *const programs[] = {s.program};
-  const ts_executor_options execution = {.world = world, .overlap = s.deck->zero_optimization.overlap_comm};
+  const ts_executor_options execution = {.world = world};
   s.executor = ts_executor_create(programs, 1, &execution);
   for (int i = 0; i < s.program->schedule->n; ++i) {
     s.collectives += s.program->schedule->instruction[i].kind == TS_ISSUE;
@@ -155,7 +155,7 @@ static void test_no_overlap(ts_world *world, const char *sets) {
 static void test_late_weights(ts_world *world) {
   static const char *const text = "tensor_parallel.autotp_size=2 tensor_parallel.sequence_parallel=false "
                                   "tensor_parallel.vocab_parallel_lm_head=false "
-                                  "zero_optimization.overlap_comm=true tensor_parallel.tp_overlap_comm=%s";
+                                  "zero_optimization.overlap_comm=false tensor_parallel.tp_overlap_comm=%s";
   growth g[2];
   for (int late = 0; late < 2; ++late) {
     char *sets = ts_format(text, late != 0 ? "true" : "false");

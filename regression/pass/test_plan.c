@@ -60,6 +60,22 @@ static void test_default_gradients(void) {
   json_decref(ours);
 }
 
+/* Eight ranks share Llama-3.1-8B: an eighth of every matrix, norms whole; of the activations rows, heads and columns of
+ * one rank.  Without attention's key and value heads dealt, or the head by vocabulary, neither bound holds. */
+static void test_shared_model(void) {
+  json_t *one = plan_json("inputs/plan_llama_8b.cfg", 1, "");
+  json_t *eight = plan_json("inputs/plan_llama_8b.cfg", 8, "--set tensor_parallel.autotp_size=8");
+  double parameters = number(eight, "parameter_bytes") / number(one, "parameter_bytes");
+  tap_ok(parameters <= 0.126, "Llama-3.1-8B on eight: %.2f %% of the parameters on a rank", 100 * parameters);
+  double moving = (number(eight, "activation_bytes") + number(eight, "buffer_bytes")) /
+                  (number(one, "activation_bytes") + number(one, "buffer_bytes"));
+  tap_ok(moving <= 0.2, "Llama-3.1-8B on eight: %.3f of the activations and buffers at 8192 tokens", moving);
+  tap_ok(number(eight, "parameters") == number(one, "parameters") && number(one, "parameters") == 8030261248,
+         "no parameter counts twice");
+  json_decref(one);
+  json_decref(eight);
+}
+
 /* ---- the arena against what lives in it ---- */
 
 static const char rest[] =
@@ -143,6 +159,7 @@ static void test_shape(size_t shape) {
 int main(void) {
   test_paper();
   test_default_gradients();
+  test_shared_model();
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {
     test_shape(i);
   }

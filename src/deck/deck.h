@@ -250,7 +250,7 @@ typedef struct ts_deck_tensor_parallel {
     int64_t tp_size;       /**< 1 or autotp_size; says nothing more. */
     int64_t tp_grain_size; /**< Shares of MLPs' widths and of the vocabulary are multiples of it. */
   } tp;
-  bool tp_overlap_comm;
+  bool tp_overlap_comm;        /**< Resolved: unless set, zero_optimization.overlap_comm. */
   bool vocab_parallel_lm_head; /**< Embedding and head are divided by vocabulary; false: each rank has them whole. */
   bool sequence_parallel;      /**< Between products each rank keeps its rows of the tokens alone. */
   char *preset_model;          /**< "none", or a preset's name. */

@@ -122,6 +122,9 @@ void ts_reader_resolve(ts_reader *reader) {
   if (!given(reader, "zero_optimization.overlap_comm")) {
     d->zero_optimization.overlap_comm = d->zero_optimization.stage == 3;
   }
+  if (!given(reader, "tensor_parallel.tp_overlap_comm")) {
+    d->tensor_parallel.tp_overlap_comm = d->zero_optimization.overlap_comm;
+  }
   note_offload(reader, "zero_optimization.offload_param.device", &d->zero_optimization.offload_param);
   note_offload(reader, "zero_optimization.offload_optimizer.device", &d->zero_optimization.offload_optimizer);
   ts_reader_note_auto(reader);

@@ -50,7 +50,9 @@ static const ts_key rows[] = {
             "Shares of MLPs' widths and of the vocabulary are multiples of it; what is left over goes last."),
     PYTHON("tp.mpu", "an object", "tensor_parallel.autotp_size"),
     PYTHON("tp.tp_group", "an object", "tensor_parallel.autotp_size"),
-    FLAG(tensor_parallel.tp_overlap_comm, "true", 0, "Compute weight gradients while input gradients are summed."),
+    FLAG(tensor_parallel.tp_overlap_comm, NULL, 0,
+         "Compute weight gradients while input gradients are summed (default: zero_optimization.overlap_comm).  GPUs "
+         "always do: there it has no effect."),
     FLAG(tensor_parallel.vocab_parallel_lm_head, "true", 0,
          "Divide embedding and head by vocabulary; false: each rank has them whole."),
     FLAG(tensor_parallel.sequence_parallel, "true", 0,

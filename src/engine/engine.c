@@ -204,7 +204,6 @@ static void make_executor(ts_engine *e, const ts_engine_options *o) {
     }
   }
   const ts_executor_options options = {.world = o->world,
-                                       .overlap = o->deck->zero_optimization.overlap_comm,
                                        .memcheck = o->deck->debug.memcheck,
                                        .check_finite = o->deck->debug.check_finite,
                                        .graphs = o->deck->run.cuda_graphs,

@@ -90,9 +90,12 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
   print_batch(program, to);
   ts_text_add(to, "\n");
   bool device = program->target.backend->device != NULL;
-  ts_text_add(
-      to, program->mesh.size[TS_AXIS_TP] > 1 ? "memory of rank %d, which needs most%s\n" : "memory of one rank%.0d%s\n",
-      program->mesh.rank, device ? " on its GPU (the copy for checkpoints: on the host)" : "");
+  const char *where = device ? " on its GPU (the copy for checkpoints: on the host)" : "";
+  if (program->mesh.size[TS_AXIS_TP] > 1) {
+    ts_text_add(to, "memory of rank %d, which needs most%s\n", program->mesh.rank, where);
+  } else {
+    ts_text_add(to, "memory of one rank%s\n", where);
+  }
   for (int i = 0; i < n; ++i) {
     ts_text_add(to, "  %-34s %16lld  %10s\n", row[i].label, (long long) row[i].bytes,
                 ts_human_bytes((double) row[i].bytes, b));
@@ -109,9 +112,9 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
 
 static void print_rows_json(const ts_program *program, const plan_row *row, int n, ts_text *to) {
   double full, half = ts_program_model_flops(program, &full);
-  ts_text_add(to, "{\"parameters\": %lld, \"dtype\": \"%s\", \"ranks\": %d, \"stage\": %lld",
+  ts_text_add(to, "{\"parameters\": %lld, \"dtype\": \"%s\", \"ranks\": %d, \"rank\": %d, \"stage\": %lld",
               (long long) ts_layout_parameter_count(program->layout, false),
-              ts_dtype_name(ts_deck_dtype(program->deck)), program->mesh.ranks,
+              ts_dtype_name(ts_deck_dtype(program->deck)), program->mesh.ranks, program->mesh.rank,
               (long long) program->deck->zero_optimization.stage);
   print_batch_json(program, to);
   for (int i = 0; i < n; ++i) {

@@ -1,6 +1,7 @@
 /* The order of instructions.
  *
- * Gathers of parameters are issued ahead of their unit (stage3_prefetch_bucket_size elements at most).  A collective is
+ * What may run beside the computation: messages between the ranks that share products by tp_overlap_comm, all others by
+ * overlap_comm.  Gathers of parameters are issued ahead of their unit (stage3_prefetch_bucket_size elements at most).  A collective is
  * complete before the first instruction that touches what it writes or writes what it reads, and before its phase
  * (forward, backward, update) ends.  At most TS_IN_FLIGHT collectives hold temporary memory at a time, so that the
  * backward of stages 2 and 3 keeps the gradients of a few units, not of the model. */
@@ -235,14 +236,21 @@ static void bound_in_flight(scheduler *s) {
   }
 }
 
-static void place_node(scheduler *s, ts_nid n, bool overlap) {
+static bool may_overlap(const ts_pass_context *context, const ts_node *collective) {
+  return collective->attr.comm.axes == TS_AXES(TS_AXIS_TP) ? context->deck->tensor_parallel.tp_overlap_comm
+                                                           : context->deck->zero_optimization.overlap_comm;
+}
+
+static void place_node(scheduler *s, ts_nid n, const ts_pass_context *context) {
   const ts_node *node = &s->graph->node[n];
   if (ts_node_is_collective(node)) {
+    bool overlap = may_overlap(context, node);
     if (holds_scratch(s, node)) {
       bound_in_flight(s);
     }
     emit_instruction(s, TS_ISSUE, n);
     s->pending[s->n_pending++] = n;
+    s->schedule->overlaps |= overlap;
     if (!overlap) {
       wait_for_first(s, s->n_pending);
     }
@@ -259,7 +267,7 @@ static void place_node(scheduler *s, ts_nid n, bool overlap) {
 
 void ts_pass_schedule(ts_graph **graph, ts_pass_context *context) {
   const ts_deck_zero *zero = &context->deck->zero_optimization;
-  bool late_weights = zero->overlap_comm && context->deck->tensor_parallel.tp_overlap_comm;
+  bool late_weights = context->deck->tensor_parallel.tp_overlap_comm || context->target.backend->device != NULL;
   if (late_weights && has_messages(*graph, TS_AXES(TS_AXIS_TP))) {
     ts_nid *late = late_weights_order(*graph, TS_AXES(TS_AXIS_TP));
     reorder(graph, late);
@@ -284,7 +292,7 @@ void ts_pass_schedule(ts_graph **graph, ts_pass_context *context) {
       wait_for_first(&s, s.n_pending);
       phase = ts_segment_phase(g->node[n].segment);
     }
-    place_node(&s, n, zero->overlap_comm);
+    place_node(&s, n, context);
   }
   wait_for_first(&s, s.n_pending);
   ts_free(s.pending);

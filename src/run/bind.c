@@ -117,6 +117,14 @@ static void bind_program(ts_executor *e, ts_bound_program *p) {
   }
 }
 
+static bool overlaps(const ts_program *const *programs, int n_programs) {
+  bool any = false;
+  for (int i = 0; i < n_programs; ++i) {
+    any = any || programs[i]->schedule->overlaps;
+  }
+  return any;
+}
+
 ts_executor *ts_executor_create(const ts_program *const *programs, int n_programs, const ts_executor_options *options) {
   ts_executor *e = ts_calloc(1, sizeof *e);
   e->options = *options;
@@ -136,7 +144,7 @@ ts_executor *ts_executor_create(const ts_program *const *programs, int n_program
     bind_program(e, &e->program[i]);
   }
   if (e->device == NULL) {
-    e->stream = ts_stream_create(options->overlap && !options->memcheck);
+    e->stream = ts_stream_create(overlaps(programs, n_programs) && !options->memcheck);
   }
   return e;
 }

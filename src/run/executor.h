@@ -24,8 +24,8 @@ typedef void ts_executor_observer(void *user, const ts_node *node, bool collecti
 
 typedef struct ts_executor_options {
   ts_world *world; /**< Borrowed; may be NULL when no program has collectives. */
-  bool overlap;    /**< Collectives run on a thread of their own. */
-  /** Poison memory before its first write and after its death, check every write; implies no overlap. */
+  /** Poison memory before its first write and after its death, check every write; collectives then run
+   * where they are issued. */
   bool memcheck;
   bool check_finite; /**< Report the first non-finite output of a run. */
   bool graphs;       /**< Device: record runs and replay them. */
