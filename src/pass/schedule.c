@@ -1,10 +1,10 @@
 /* The order of instructions.
  *
  * What may run beside the computation: messages between the ranks that share products by tp_overlap_comm, all others by
- * overlap_comm.  Gathers of parameters are issued ahead of their unit (stage3_prefetch_bucket_size elements at most).  A collective is
- * complete before the first instruction that touches what it writes or writes what it reads, and before its phase
- * (forward, backward, update) ends.  At most TS_IN_FLIGHT collectives hold temporary memory at a time, so that the
- * backward of stages 2 and 3 keeps the gradients of a few units, not of the model. */
+ * overlap_comm.  Gathers of parameters are issued ahead of their unit (stage3_prefetch_bucket_size elements at most).
+ * A collective is complete before the first instruction that touches what it writes or writes what it reads, and before
+ * its phase (forward, backward, update) ends.  At most TS_IN_FLIGHT collectives hold temporary memory at a time, so
+ * that the backward of stages 2 and 3 keeps the gradients of a few units, not of the model. */
 #include "pass/schedule.h"
 
 #include "base/memory.h"

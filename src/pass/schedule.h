@@ -23,8 +23,7 @@ typedef struct ts_instruction {
 typedef struct ts_schedule {
   ts_instruction *instruction; /**< Owned. */
   int n;
-  bool
-      overlaps; /**< Some collective may run beside the computation: on the host, a thread of their own runs them all. */
+  bool overlaps; /**< Some collective may run beside the computation; on the host a thread then runs them all. */
 } ts_schedule;
 
 /** Free and set to NULL; NULL is allowed. Not collective. */
