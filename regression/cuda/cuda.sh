@@ -81,6 +81,21 @@ test_ranks() {
   ok "and the losses of one rank on the processors" close two3 cpu4 1e-5
 }
 
+# Three heads on two ranks: the second has products of its own shapes, which it measures.
+test_shared_model() {
+  shared="--set tensor_parallel.autotp_size=2 --set run.steps=4"
+  # shellcheck disable=SC2086
+  train 2 tp $shared --set run.measure_algorithms=true
+  ok "two ranks share a model: the losses of one on the processors" both clean 'close tp cpu4 1e-5'
+  ok "the products of both are measured" both 'grep -Eq " k=16 .*algo=" tp/algorithms.txt' 'grep -Eq " k=8 .*algo=" tp/algorithms.txt'
+  # shellcheck disable=SC2086
+  SHIM_SEED=5 train 2 tp_plain $shared --set run.cuda_graphs=false --set run.algorithms=tp/algorithms.txt
+  ok "whatever the order of execution, recorded or not, the same bits" same tp tp_plain
+  # shellcheck disable=SC2086
+  train 2 tp_whole $shared --set tensor_parallel.sequence_parallel=false --set zero_optimization.stage=3
+  ok "with all tokens on each" both clean 'close tp_whole cpu4 1e-5'
+}
+
 # ---- going on ----
 
 test_resume() {
@@ -267,6 +282,7 @@ test_losses
 test_generate
 test_wide_heads
 test_ranks
+test_shared_model
 test_resume
 test_algorithms
 test_attention

@@ -1,5 +1,6 @@
 /* Measured choices of a device: which algorithm computes each product.  They are made once and kept, because another
- * choice is another order of sums: rank 0 reads them from the run directory or measures, and everybody gets them. */
+ * choice is another order of sums: rank 0 reads them from the run directory or measures, and everybody gets them.  Of a
+ * model's shares the ranks of one group along tp measure, one after another, what those before had not. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/engine.h"
@@ -55,8 +56,7 @@ static int count_choices(ts_device *device) {
 }
 
 /* Whoever names a file wants the bits of that run. */
-static void warn_incomplete(const ts_engine *e, ts_device *device, int before) {
-  int more = count_choices(device) - before;
+static void warn_incomplete(const ts_engine *e, int more) {
   if (e->deck->run.algorithms[0] != 0 && more > 0) {
     ts_log(TS_LOG_WARNING,
            "%s: %d products or attentions of this run are not in it: measured here, the bits need not be those of that "
@@ -73,6 +73,24 @@ static void measure(const ts_engine *e, ts_device *device) {
   }
 }
 
+/* The choices of a rank, with those of the products that it measures, on every rank. */
+static void choose_on(const ts_engine *e, ts_device *device, int root) {
+  char *mine = NULL;
+  if (e->mesh.rank == root) {
+    measure(e, device);
+    mine = device->ops->choices_write(device);
+  }
+  char *text = ts_world_share_text(e->world, mine, root);
+  ts_free(mine);
+  ts_error why = {0};
+  ts_status status = e->mesh.rank == root ? TS_OK : device->ops->choices_read(device, text, &why);
+  if (ts_world_agree(e->world, status, &why) != TS_OK) {
+    ts_log(TS_LOG_WARNING, "a rank does not take the algorithms of rank %d, but its library's own: %s", root, why.text);
+  }
+  ts_error_clear(&why);
+  ts_free(text);
+}
+
 ts_status ts_engine_choose(ts_engine *e, ts_error *err) {
   ts_device *device = ts_backend_device(e->backend);
   if (device == NULL) {
@@ -83,19 +101,14 @@ ts_status ts_engine_choose(ts_engine *e, ts_error *err) {
   if (status != TS_OK) {
     return status;
   }
+  int before = count_choices(device);
+  const ts_mesh mesh = ts_mesh_at(&e->mesh, 0);
+  for (int i = 0; i < mesh.size[TS_AXIS_TP]; ++i) {
+    choose_on(e, device, ts_mesh_group_member(&mesh, TS_AXES(TS_AXIS_TP), i));
+  }
   if (first) {
-    int before = count_choices(device);
-    measure(e, device);
-    warn_incomplete(e, device, before);
+    warn_incomplete(e, count_choices(device) - before);
   }
-  char *mine = first ? device->ops->choices_write(device) : NULL, *text = ts_world_share_text(e->world, mine, 0);
-  ts_free(mine);
-  ts_error why = {0};
-  if (ts_world_agree(e->world, first ? TS_OK : device->ops->choices_read(device, text, &why), &why) != TS_OK) {
-    ts_log(TS_LOG_WARNING, "a rank does not take the algorithms of rank 0, but its library's own: %s", why.text);
-  }
-  ts_error_clear(&why);
-  ts_free(text);
   return TS_OK;
 }
 
