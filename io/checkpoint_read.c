@@ -17,7 +17,7 @@ typedef struct open_file {
   uint64_t used;
 } open_file;
 
-#define KEPT_CHUNKS 16 /* a matrix may lie on so many ranks */
+#define KEPT_CHUNKS 16 /* rows of a matrix that is cut by columns come from as many shards in turn */
 
 typedef struct kept_chunk {
   int shard, part, state;

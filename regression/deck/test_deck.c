@@ -899,6 +899,16 @@ static void test_tensor_parallel(void) {
              tp->partition_config.layer_specs.n == 0 && tp->tp_plan.n == 0,
          "autotp_size 0 is 1; defaults");
   ts_deck_destroy(&d);
+  d = fixture_read("model_types", GOOD_DECK,
+                   "tensor_parallel={partition_config={layer_specs=({patterns=\"a\";model_types=(\"lama\");},{patterns="
+                   "\"b\";model_types=(\"lama\",\"LLAMA\",\"GPT2\");});};}");
+  ts_text notes = {0};
+  ts_deck_notes(d, &notes);
+  ts_text_add(&notes, "%s", "");
+  tap_ok(strstr(notes.text, "layer_specs[0]: not for a ") != NULL && strstr(notes.text, "layer_specs[1]") == NULL,
+         "an entry for another model is told: %s", notes.text);
+  ts_text_free(&notes);
+  ts_deck_destroy(&d);
 }
 
 static void test_batch(void) {

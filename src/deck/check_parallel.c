@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-#define SPECS "tensor_parallel.partition_config.layer_specs"
-
 static void check_ranks(ts_reader *reader) {
   const ts_deck_tensor_parallel *tp = &reader->deck->tensor_parallel;
   int64_t heads = reader->deck->model.num_attention_heads;
@@ -25,7 +23,7 @@ static void check_ranks(ts_reader *reader) {
 
 /* Says what is wrong with a key of entry i. */
 static void report_spec(ts_reader *reader, int i, const char *key, const char *problem) {
-  char *path = ts_format(SPECS "[%d].%s", i, key), *value = ts_deck_value(reader->deck, path);
+  char *path = ts_format(TS_LAYER_SPECS "[%d].%s", i, key), *value = ts_deck_value(reader->deck, path);
   ts_reader_report(reader, TS_CHECK_PARTITION, path, "%.80s%s%s", value, strlen(value) > 80 ? "..." : "", problem);
   ts_free(value);
   ts_free(path);
@@ -80,7 +78,7 @@ static void check_spec_shape(ts_reader *reader, int i, const ts_deck_tp_spec *sp
 
 /* That there are patterns is checked before. */
 static void check_written(ts_reader *reader, int i) {
-  char *path = ts_format(SPECS "[%d].patterns", i);
+  char *path = ts_format(TS_LAYER_SPECS "[%d].patterns", i);
   const ts_setting *setting = ts_reader_find(reader, path);
   if (setting != NULL && setting->value.kind == TS_VALUE_LIST && setting->value.n == 0) {
     report_spec(reader, i, "patterns", " is empty; accepted: a string, or a list of strings");

@@ -225,6 +225,8 @@ typedef struct ts_deck_tp_spec {
   bool gather_output;
 } ts_deck_tp_spec;
 
+#define TS_LAYER_SPECS "tensor_parallel.partition_config.layer_specs"
+
 typedef struct ts_deck_tp_specs {
   int n;
   ts_deck_tp_spec *items;
@@ -382,6 +384,10 @@ ts_dtype ts_deck_dtype(const ts_deck *deck);
  * "none" all that is behind the one document of a sample is padding, which causal attention does not let it see.  Not
  * collective. */
 bool ts_deck_by_documents(const ts_deck *deck);
+
+/** Is an entry of layer_specs for the deck's model?  Its model_types say so, in any case of letters.
+ * Not collective. */
+bool ts_deck_spec_applies(const ts_deck *deck, const ts_deck_tp_spec *spec);
 
 /** Decide a bf16.enabled that is AUTO, once and before anything is built from the deck; leave any other.  What is for
  * bf16 alone (stochastic_rounding) is put out where it becomes false.  Not collective; the same on every rank.

@@ -4,6 +4,7 @@
 #include "family/family.h"
 
 #include <string.h>
+#include <strings.h>
 
 #define DEFAULT_LOG_EVERY 10
 
@@ -86,6 +87,14 @@ static void resolve_sources(ts_deck_data *data) {
   }
 }
 
+bool ts_deck_spec_applies(const ts_deck *deck, const ts_deck_tp_spec *spec) {
+  bool applies = spec->model_types.n == 0;
+  for (int i = 0; i < spec->model_types.n; ++i) {
+    applies = applies || strcasecmp(spec->model_types.items[i], deck->model.model_type) == 0;
+  }
+  return applies;
+}
+
 /* A grid axis of 0 is one of 1; a matrix is cut along the dimension of its type. */
 static void resolve_tensor_parallel(ts_reader *reader) {
   ts_deck_tensor_parallel *tp = &reader->deck->tensor_parallel;
@@ -94,6 +103,10 @@ static void resolve_tensor_parallel(ts_reader *reader) {
     ts_deck_tp_spec *spec = &tp->partition_config.layer_specs.items[i];
     char *path = ts_format("tensor_parallel.partition_config.layer_specs[%d].partition_dim", i);
     spec->partition_dim = given(reader, path) ? spec->partition_dim : strcmp(spec->partition_type, "column") != 0;
+    if (!ts_deck_spec_applies(reader->deck, spec)) {
+      ts_reader_note(reader, TS_LAYER_SPECS "[%d]: not for a %s, by its model_types: it has no effect", i,
+                     reader->deck->model.model_type);
+    }
     ts_free(path);
   }
 }

@@ -10,11 +10,10 @@
 #define TP_NONE(name, type_, initial_, reason) NONE("tensor_parallel." name, type_, initial_, reason)
 #define PYTHON(name, what, instead_) \
   LATER_BUT("tensor_parallel." name, ANY, NULL, what " of a Python program", instead_)
-#define SPECS "tensor_parallel.partition_config.layer_specs"
-#define SPEC(type_, field, ...)                                                 \
-  {                                                                             \
-    .path = SPECS "[]." #field, .type = TS_KEY_##type_, .status = TS_KEY_WORKS, \
-    .offset = (ptrdiff_t) offsetof(ts_deck_tp_spec, field), __VA_ARGS__         \
+#define SPEC(type_, field, ...)                                                          \
+  {                                                                                      \
+    .path = TS_LAYER_SPECS "[]." #field, .type = TS_KEY_##type_, .status = TS_KEY_WORKS, \
+    .offset = (ptrdiff_t) offsetof(ts_deck_tp_spec, field), __VA_ARGS__                  \
   }
 #define PLAN(field, ...)                                                                          \
   {                                                                                               \
@@ -71,13 +70,13 @@ static const ts_key rows[] = {
     SPEC(INT, partition_dim, .min = 0, .max = TS_DECK_DIMS - 1,
          .help = "Dimension that is cut, of shape, or of [out][in] (default: 0 for a column, 1 for a row)."),
     SPEC(VIEW, shape, .initial = "()", .min = -1, .max = SIZE,
-         .help = "The weight [out][in] with more dimensions.  At partition_dim a count is of equal blocks, each cut by "
-                 "itself, as "
-                 "are blocks by size; -1, or the extent itself, is one block."),
+         .help = "The weight [out][in] with more dimensions.  At partition_dim a count is of equal blocks and a "
+                 "list is of blocks by size, each cut by itself; -1, or the extent itself, is one block."),
     SPEC(STRINGS, model_types, .initial = "[]",
          .help = "Families (model.model_type) that the entry is for; none: all."),
     SPEC(BOOL, gather_output, .initial = "false", .help = "Gather the outputs of a column."),
-    NONE(SPECS "[].grad_allreduce", BOOL, "false", "which gradients are sums over ranks follows from the graph"),
+    NONE(TS_LAYER_SPECS "[].grad_allreduce", BOOL, "false",
+         "which gradients are sums over ranks follows from the graph"),
     PLAN(pattern, .help = "End of a weight's name, as in transformers' tp_plan: \"layers.*.mlp.up_proj\"; a star "
                           "stands for a number."),
     PLAN(style, .accepted = STYLES, .later = STYLES_LATER,
@@ -92,7 +91,7 @@ static const ts_key rows[] = {
             "vocab_parallel_lm_head decides (and DeepSpeed does not read it)"),
     TP_NONE("partition_config.lm_head_patterns", ANY, NULL,
             "the head is known from the model (and DeepSpeed does not read it)"),
-    PYTHON("injection_policy_tuple", "classes", SPECS),
+    PYTHON("injection_policy_tuple", "classes", TS_LAYER_SPECS),
 
     EP("enabled", BOOL, "false"),
     EP("expert_tensor_parallel_size", INT, "1"),

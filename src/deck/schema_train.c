@@ -60,7 +60,7 @@ static const ts_key rows[] = {
     FLAG(
         bf16.stochastic_rounding, "false", 0,
         "Round the master weights to their bf16 copies up or down by chance, so that the mean of a copy is its master; "
-        "the same numbers on any grid and after a resume.  Not a key of DeepSpeed."),
+        "the same numbers on any number of replicas and after a resume.  Not a key of DeepSpeed."),
     NONE("bf16.immediate_grad_update", BOOL, "false", "gradients go into their shard as soon as they are reduced"),
     NONE("bf16.check_grad_overflow", BOOL, "true", "a step with a non-finite norm is always skipped"),
     LATER("bf16.bf16_master_weights_and_grads", BOOL, "false", "master weights in bf16"),

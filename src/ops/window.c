@@ -46,8 +46,8 @@ bool ts_cut_view(const ts_graph *g, const ts_node *node, char index, ts_cut *cut
   return true;
 }
 
-/* A window on everything is a change of shape; a part's gradient lies in a pack, where nobody reads the rest: there was
- * nothing in it. */
+/* A window on everything is a change of shape.  A part is what was packed, or a shard without its padding: nobody reads
+ * the rest of the gradient's pack. */
 void ts_gradient_view(ts_gradients *gradients, const ts_node *node) {
   ts_graph *g = gradients->graph;
   ts_tid dy = ts_gradients_of(gradients, node->out[0]);

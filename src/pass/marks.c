@@ -20,14 +20,6 @@ void ts_tp_mark_blocks(ts_tp_mark *mark, int n) {
   mark->size = ts_calloc((size_t) n, sizeof *mark->size);
 }
 
-bool ts_tp_spec_applies(const ts_deck *deck, const ts_deck_tp_spec *spec) {
-  bool applies = spec->model_types.n == 0;
-  for (int i = 0; i < spec->model_types.n; ++i) {
-    applies = applies || strcasecmp(spec->model_types.items[i], deck->model.model_type) == 0;
-  }
-  return applies;
-}
-
 static bool spec_matches(const ts_deck_tp_spec *spec, const char *name) {
   for (int i = 0; i < spec->patterns.n; ++i) {
     if (ts_matches_from(spec->patterns.items[i], name) == 1) {
@@ -47,7 +39,7 @@ static ts_status ask_specs(const ts_tp_query *q, ts_tp_mark *mark) {
   const ts_deck_tp_specs *specs = &q->deck->tensor_parallel.partition_config.layer_specs;
   for (int i = 0; i < specs->n; ++i) {
     const ts_deck_tp_spec *spec = &specs->items[i];
-    if (ts_tp_spec_applies(q->deck, spec) && spec_matches(spec, q->name)) {
+    if (ts_deck_spec_applies(q->deck, spec) && spec_matches(spec, q->name)) {
       mark->style = spec_style(spec);
       mark->gather_output = mark->style == TS_TP_COLUMN && spec->gather_output;
       snprintf(mark->rule, sizeof mark->rule, "partition_config.layer_specs[%d]", i);

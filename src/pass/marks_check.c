@@ -93,8 +93,8 @@ static ts_status check_spec_patterns(const ts_deck *deck, const ts_tp_weight *we
   ts_status status = TS_OK;
   for (int i = 0; i < specs->n; ++i) {
     const ts_deck_tp_spec *spec = &specs->items[i];
-    char *path = ts_format(TS_TP_SPECS "[%d].patterns", i);
-    for (int k = 0; k < spec->patterns.n && ts_tp_spec_applies(deck, spec); ++k) {
+    char *path = ts_format(TS_LAYER_SPECS "[%d].patterns", i);
+    for (int k = 0; k < spec->patterns.n && ts_deck_spec_applies(deck, spec); ++k) {
       if (check_pattern(deck, path, spec->patterns.items[k], matches_name, weights, n, err) != TS_OK) {
         status = TS_BAD_INPUT;
       }

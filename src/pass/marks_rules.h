@@ -6,8 +6,6 @@
 
 #include "pass/marks.h"
 
-#define TS_TP_SPECS "tensor_parallel.partition_config.layer_specs"
-
 /** A weight whose mark is looked for. */
 typedef struct ts_tp_query {
   const ts_deck *deck;
@@ -27,9 +25,6 @@ ts_status ts_tp_view_fit(const ts_tp_query *q, int spec, ts_tp_mark *mark);
  * \return TS_BAD_INPUT where the weight is not what the entry is for. Not collective. */
 ts_status ts_tp_preset_find(const ts_tp_query *q, ts_tp_mark *mark);
 ts_status ts_tp_plan_find(const ts_tp_query *q, ts_tp_mark *mark);
-
-/** Is the entry for the family of the deck's model? Not collective. */
-bool ts_tp_spec_applies(const ts_deck *deck, const ts_deck_tp_spec *spec);
 
 /** Is it the weight of that unit, which may be NULL? Not collective. */
 bool ts_tp_is_weight_of(const char *name, const char *unit);

@@ -16,7 +16,7 @@ typedef struct ts_fit {
 
 static ts_status misfit(const ts_fit *f, const char *key, const char *problem) {
   const ts_tp_query *q = f->q;
-  char *path = ts_format(TS_TP_SPECS "[%d].%s", f->spec, key), *value = ts_deck_value(q->deck, path);
+  char *path = ts_format(TS_LAYER_SPECS "[%d].%s", f->spec, key), *value = ts_deck_value(q->deck, path);
   ts_status status = ts_deck_error(q->deck, path, q->err, "%.80s does not fit %s [%lld][%lld]: %s", value, q->name,
                                    (long long) q->out, (long long) q->in, problem);
   ts_free(value);
