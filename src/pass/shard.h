@@ -47,8 +47,8 @@ typedef struct ts_shards {
 } ts_shards;
 
 /** What a deck says of tensor parallelism, against the model's graph of training. Not collective.
- * \return TS_BAD_INPUT: a pattern that matches no weight, a shape that does not fit one or cuts a head, with the key.
- * */
+ * \return TS_BAD_INPUT: a pattern that matches no weight, a shape that does not fit one or cuts a head; with the key of
+ * the deck. */
 ts_status ts_shard_check(const ts_graph *model, const ts_deck *deck, const ts_mesh *mesh, ts_error *err);
 
 /** Free and set to NULL; NULL is allowed. Not collective. */

@@ -81,32 +81,40 @@ static ts_status refuse_cut(const ts_sharding *s, const ts_node *product, const 
   return status;
 }
 
+static ts_status refuse_blocks(const ts_tp_mark *mark, const char *weight, bool table, const ts_deck *deck,
+                               ts_error *err) {
+  char *key = key_of(mark);
+  ts_status status =
+      table ? ts_deck_error(deck, key, err, "%s is a table, which is cut by vocabulary, row by row; accepted: no shape",
+                            weight)
+            : ts_deck_error(deck, key, err, "cuts %s into %d blocks; accepted: at most %d", weight, mark->n_sizes,
+                            TS_MOST_RUNS);
+  ts_free(key);
+  return status;
+}
+
 /* More blocks than a dimension has runs. */
-static ts_status check_blocks(const ts_graph *g, const ts_deck *deck, ts_error *err) {
+static ts_status check_blocks(const ts_sharding *as_marked, ts_error *err) {
+  const ts_graph *g = as_marked->graph;
   ts_status status = TS_OK;
   for (ts_nid n = 0; n < g->n_nodes && status == TS_OK; ++n) {
     int64_t out, in;
     ts_tid w = ts_sharding_weight(g, &g->node[n], &out, &in);
-    ts_tp_mark mark = {.unit = 1};
-    status = w != TS_NONE ? ts_tp_mark_find(deck, g->tensor[w].name, out, in, &mark, err) : TS_OK;
-    bool table = g->node[n].op != TS_OP_MATMUL && (mark.n_sizes > 0 || mark.unit > 1);
-    if (status == TS_OK && (mark.n_sizes > TS_MOST_RUNS || table)) {
-      char *key = key_of(&mark);
-      status = table ? ts_deck_error(deck, key, err,
-                                     "%s is a table, which is cut by vocabulary, row by row; accepted: "
-                                     "no shape",
-                                     g->tensor[w].name)
-                     : ts_deck_error(deck, key, err, "cuts %s into %d blocks; accepted: at most %d", g->tensor[w].name,
-                                     mark.n_sizes, TS_MOST_RUNS);
-      ts_free(key);
+    const ts_tp_mark *mark = w != TS_NONE ? &as_marked->mark[w] : NULL;
+    bool table = mark != NULL && g->node[n].op != TS_OP_MATMUL && (mark->n_sizes > 0 || mark->unit > 1);
+    if (mark != NULL && (table || mark->n_sizes > TS_MOST_RUNS)) {
+      status = refuse_blocks(mark, g->tensor[w].name, table, as_marked->context->deck, err);
     }
-    ts_tp_mark_clear(&mark);
   }
   return status;
 }
 
-static ts_status check_shapes(const ts_graph *g, const ts_pass_context *context, ts_error *err) {
-  ts_sharding *as_marked = ts_sharding_create(g, context, true), *free = ts_sharding_create(g, context, false);
+/* Where the same marks without their shapes would fit. */
+static ts_status check_fit(ts_sharding *as_marked, ts_error *err) {
+  const ts_graph *g = as_marked->graph;
+  ts_sharding *free = ts_sharding_create(g, as_marked->context, false);
+  ts_sharding_cut(as_marked);
+  ts_sharding_cut(free);
   ts_status status = TS_OK;
   for (ts_nid n = 0; n < g->n_nodes && status == TS_OK; ++n) {
     const ts_node *node = &g->node[n];
@@ -114,11 +122,18 @@ static ts_status check_shapes(const ts_graph *g, const ts_pass_context *context,
     ts_tid w = node->op == TS_OP_MATMUL ? ts_sharding_weight(g, node, &out, &in) : TS_NONE;
     bool shaped = w != TS_NONE && (as_marked->mark[w].n_sizes > 0 || as_marked->mark[w].unit > 1);
     if (shaped && is_completed(as_marked, node) && !is_completed(free, node)) {
-      status = refuse_cut(as_marked, node, context->deck, err);
+      status = refuse_cut(as_marked, node, as_marked->context->deck, err);
     }
   }
-  ts_sharding_destroy(&as_marked);
   ts_sharding_destroy(&free);
+  return status;
+}
+
+static ts_status check_shapes(const ts_graph *g, const ts_pass_context *context, ts_error *err) {
+  ts_sharding *as_marked = ts_sharding_create(g, context, true);
+  ts_status status = check_blocks(as_marked, err);
+  status = status == TS_OK ? check_fit(as_marked, err) : status;
+  ts_sharding_destroy(&as_marked);
   return status;
 }
 
@@ -128,6 +143,5 @@ ts_status ts_shard_check(const ts_graph *model, const ts_deck *deck, const ts_me
   }
   const ts_pass_context context = {.deck = deck, .mesh = mesh, .use = TS_MODEL_TRAIN};
   ts_status status = check_marks(model, deck, err);
-  status = status == TS_OK ? check_blocks(model, deck, err) : status;
   return status == TS_OK ? check_shapes(model, &context, err) : status;
 }

@@ -1,0 +1,76 @@
+/* Rows: tokens of samples, one after the other.  With sequence_parallel each rank has its own between products
+ * (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022). */
+#include "pass/shard_cut.h"
+
+/* Of generation there are too few. */
+static bool deals_rows(const ts_sharding *s) {
+  return s->context->deck->tensor_parallel.sequence_parallel && s->context->use != TS_MODEL_LOGITS &&
+         s->batch * s->length >= s->context->mesh->size[TS_AXIS_TP];
+}
+
+void ts_sharding_deal_rows(ts_sharding *s) {
+  if (deals_rows(s)) {
+    s->rows = (ts_run_of){ts_dealing_add(s->dealing, s->batch * s->length, 1), 1};
+  }
+}
+
+static bool begins_with_tokens(const ts_sharding *s, ts_tid t) {
+  const ts_shape *shape = &ts_sharding_tensor(s, t)->shape;
+  return shape->n >= 2 && shape->d[0] == s->batch && shape->d[1] == s->length;
+}
+
+/* Can the node do rows by themselves?  What has rows begins with samples and tokens. */
+static bool can_cut_rows(const ts_sharding *s, const ts_node *node, ts_cut *cut) {
+  if (s->rows.size == 0 || !ts_node_cut(s->graph, node, '*', cut) || cut->units != s->batch * s->length) {
+    return false;
+  }
+  bool can = true;
+  for (int i = 0; i < node->n_in && can; ++i) {
+    ts_tid t = node->in[i];
+    can = t == TS_NONE || (!s->spread[t].dealt && (cut->in[i].dim < 0 ? !s->spread[t].rows : begins_with_tokens(s, t)));
+  }
+  for (int i = 0; i < node->n_out && can && node->op != TS_OP_HEAD_LOSS; ++i) {
+    can = cut->out[i].dim == 0 && begins_with_tokens(s, node->out[i]);
+  }
+  return can;
+}
+
+bool ts_sharding_cut_by_rows(ts_sharding *s, const ts_node *node, ts_node_share *how) {
+  if (!can_cut_rows(s, node, &how->cut)) {
+    return false;
+  }
+  for (int i = 0; i < node->n_in; ++i) {
+    ts_tid t = node->in[i];
+    if (t == TS_NONE || s->spread[t].rows) {
+      continue;
+    }
+    if (how->cut.in[i].dim >= 0) {
+      how->take |= 1u << i;
+    }
+    how->share |= ts_sharding_is_differentiable(s, t) ? 1u << i : 0;
+    s->partial[t] = s->partial[t] || ts_sharding_is_parameter(s, t);
+  }
+  s->loss_by_rows = s->loss_by_rows || node->op == TS_OP_HEAD_LOSS; /* each rank's, which the record adds up */
+  for (int i = 0; i < node->n_out && node->op != TS_OP_HEAD_LOSS; ++i) {
+    s->spread[node->out[i]] = (ts_spread){.rows = true};
+  }
+  how->index = '*';
+  how->run = s->rows;
+  how->size = 1;
+  return true;
+}
+
+bool ts_sharding_begins_rows(const ts_sharding *s, const ts_node *node) {
+  bool lookup = node->op == TS_OP_EMBEDDING && !s->spread[node->in[0]].dealt;
+  return s->rows.size > 0 && (lookup || node->op == TS_OP_HEAD_LOSS);
+}
+
+void ts_sharding_scatter_sums(ts_sharding *s, const ts_node *node, ts_node_share *how) {
+  how->scatter = how->sums && s->rows.size > 0 && node->n_out == 1 && begins_with_tokens(s, node->out[0]);
+  if (how->scatter) {
+    s->spread[node->out[0]].rows = true;
+    for (int i = 2; node->op == TS_OP_MATMUL && i < node->n_in; ++i) {
+      s->partial[node->in[i]] = true; /* a bias of own rows */
+    }
+  }
+}

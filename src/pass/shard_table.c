@@ -1,0 +1,83 @@
+/* The table that tensor parallelism leaves: how each parameter lies on the ranks along tp. */
+#include "base/memory.h"
+#include "pass/shard_cut.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static ts_held_how held_how(const ts_sharding *s, ts_tid t) {
+  return !s->spread[t].dealt                                ? (s->partial[t] ? TS_HELD_PARTIAL : TS_HELD_WHOLE)
+         : ts_dealt_is_shared(s->dealing, &s->spread[t].of) ? TS_HELD_SHARED
+                                                            : TS_HELD_SPLIT;
+}
+
+static int by_shard_name(const void *a, const void *b) {
+  return strcmp(((const ts_shard *) a)->name, ((const ts_shard *) b)->name);
+}
+
+void ts_shards_fill(ts_shards *shards, ts_sharding *s) {
+  const ts_graph *g = s->graph;
+  shards->shard = ts_calloc((size_t) g->n_tensors + 1, sizeof *shards->shard);
+  shards->ranks = s->context->mesh->size[TS_AXIS_TP];
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    if (g->tensor[t].role == TS_ROLE_PARAM) {
+      shards->shard[shards->n++] = (ts_shard){.name = ts_strdup(g->tensor[t].name),
+                                              .shape = g->tensor[t].shape,
+                                              .how = held_how(s, t),
+                                              .dim = s->spread[t].dealt ? s->spread[t].dim : 0,
+                                              .dealt = s->spread[t].of,
+                                              .whole_units = s->whole_units[t],
+                                              .rule = ts_strdup(s->rule[t])};
+    }
+  }
+  qsort(shards->shard, (size_t) shards->n, sizeof *shards->shard, by_shard_name);
+  shards->loss_by_rows = s->loss_by_rows;
+  shards->dealing = s->dealing;
+  s->dealing = NULL;
+}
+
+void ts_shards_destroy(ts_shards **shards) {
+  ts_shards *s = *shards;
+  if (s == NULL) {
+    return;
+  }
+  for (int i = 0; i < s->n; ++i) {
+    ts_free(s->shard[i].name);
+    ts_free(s->shard[i].rule);
+  }
+  ts_dealing_destroy(&s->dealing);
+  ts_free(s->shard);
+  for (int i = 0; i < s->n_cuts; ++i) {
+    ts_free(s->cuts[i]);
+  }
+  ts_free(s->cuts);
+  ts_free(s);
+  *shards = NULL;
+}
+
+const ts_shard *ts_shards_find(const ts_shards *shards, const char *name) {
+  if (shards == NULL) {
+    return NULL;
+  }
+  ts_shard key = {.name = (char *) name};
+  return bsearch(&key, shards->shard, (size_t) shards->n, sizeof key, by_shard_name);
+}
+
+int ts_shard_of_rank(const ts_shards *shards, const ts_shard *shard, int rank, ts_interval *out) {
+  if (shard->how < TS_HELD_SHARED) {
+    out[0] = (ts_interval){0, shard->shape.d[shard->dim]};
+    return 1;
+  }
+  return ts_dealt_of_rank(shards->dealing, &shard->dealt, shard->whole_units, rank, out);
+}
+
+ts_shape ts_shard_held(const ts_shards *shards, const ts_shard *shard, int rank) {
+  ts_interval part[TS_MOST_RUNS];
+  int n = ts_shard_of_rank(shards, shard, rank, part);
+  ts_shape held = shard->shape;
+  held.d[shard->dim] = 0;
+  for (int i = 0; i < n; ++i) {
+    held.d[shard->dim] += part[i].length;
+  }
+  return held;
+}
