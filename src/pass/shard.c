@@ -156,10 +156,12 @@ static ts_interval own_rows_if(const writer *w, const ts_spread *spread) {
   return spread->rows ? own_rows(w) : (ts_interval){0};
 }
 
-/* The whole of t, of which each rank has x. */
+/* The whole of t, of which each rank has x.  Had what is dealt been shared before, its gradient would be a sum over the
+ * ranks already. */
 static ts_tid make_whole(writer *w, ts_site at, ts_tid t, ts_tid x, const ts_spread *spread) {
   ts_interval part[TS_MOST_RUNS] = {own_rows_if(w, spread)};
   const ts_tensor *tensor = &w->rewrite.from->tensor[t];
+  TS_CHECK(spread->rows || w->shared[t] == TS_NONE, "%s is shared, and then completed", tensor->name);
   char *name = ts_format("%s.place", tensor->name), *shaped = ts_format("%s.whole", tensor->name);
   int n = spread->rows ? 1 : intervals_of(w, spread, part), dim = spread->rows ? 1 : spread->dim;
   int64_t extent = spread->rows ? w->sharding->batch * w->sharding->length : tensor->shape.d[dim];
@@ -251,10 +253,13 @@ static void localise(const writer *w, const ts_node *old, const ts_node_share *h
   }
 }
 
-/* The sums of a node over the ranks; a product's bias comes after. */
+/* The sums of a node over the ranks, of outputs that have not its index; a product's bias comes after. */
 static void finish_sums(writer *w, ts_site at, const ts_node *old, bool scatter) {
   for (int i = 0; i < old->n_out; ++i) {
     ts_tid *y = &w->rewrite.map[old->out[i]];
+    if (w->sharding->spread[old->out[i]].dealt) {
+      continue;
+    }
     *y = scatter ? scatter_tokens(w, at, old->out[i], *y) : make_sum(w, at, old->name, *y);
     if (old->op == TS_OP_MATMUL && old->n_in > 2 && old->in[2] != TS_NONE) {
       char *name = ts_format("%s.bias", old->name);
