@@ -1,7 +1,7 @@
 /* Ten steps of training against Hugging Face transformers and torch (regression/golden): logits before the first
  * step, loss, norm and rate of every step, final weights; of the model families also how a prompt goes on.  On n ranks
- * the cases whose micro-batch n divides: at every stage, a family's at one of them, which follows from its place.
- * TEST_ONLY takes names of cases. */
+ * the cases whose micro-batch n divides: at every stage, a family's at one of them, which follows from its place; at 1
+ * and 3 without sequence_parallel.  TEST_ONLY takes names of cases. */
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
 
@@ -71,6 +71,7 @@ static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool b
                  ts_format("data.path=%s/%s/tokens.bin", tap_path("regression/golden"), g->name),
                  ts_format("train_micro_batch_size_per_gpu=%lld", (long long) g->micro_batch / on->dp),
                  ts_format("tensor_parallel.autotp_size=%d", on->tp),
+                 ts_format("tensor_parallel.sequence_parallel=%s", stage % 2 == 0 ? "true" : "false"),
                  ts_format("zero_optimization.stage=%lld", (long long) stage),
                  ts_format("bf16.enabled=%s", bf16 ? "true" : "false"),
                  ts_strdup("run.threads=1"),
