@@ -116,6 +116,9 @@ test_deck() {
   refused "too many blocks" "layer_specs\[0\].shape: cuts .* into 16 blocks; accepted: at most 8" $mpiexec -n 2 "$tessera" \
     train tiny.cfg --set \
     'tensor_parallel={autotp_size=2;partition_config={layer_specs=({patterns=".*q_proj.weight";shape=(16,-1);});};}'
+  refused "a table in blocks" "layer_specs\[0\].shape: .* is a table, which is cut by vocabulary, row by row; accepted: no shape" \
+    $mpiexec -n 2 "$tessera" train tiny.cfg --set \
+    'tensor_parallel={autotp_size=2;partition_config={layer_specs=({patterns=".*embed_tokens.weight";shape=(2,-1);});};}'
   refused "ranks that tp does not divide" "tp 2 .*, but there are 3 ranks" $mpiexec -n 3 "$tessera" train tiny.cfg \
     --set tensor_parallel.autotp_size=2
   refused_train "no steps" "--set: run.steps: missing" tiny.cfg --set run.steps=0
