@@ -1,7 +1,7 @@
 /* Ten steps of training against Hugging Face transformers and torch (regression/golden): logits before the first
  * step, loss, norm and rate of every step, final weights; of the model families also how a prompt goes on.  On n ranks
- * the cases whose micro-batch n divides: at every stage, a family's at one of them, which follows from its place; at 1
- * and 3 without sequence_parallel.  TEST_ONLY takes names of cases. */
+ * the cases whose micro-batch n divides, at every stage; at 1 and 3 without sequence_parallel.  TEST_ONLY takes names
+ * of cases, TEST_TP one tp. */
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
 
@@ -318,6 +318,10 @@ static bool fits(const grid *on, const golden *g) {
   return divides && has_heads;
 }
 
+static int64_t last_stage_of(const grid *on) {
+  return ts_world_size(on->world) == 1 ? 0 : 3;
+}
+
 static void test_family(const grid *on, const golden *g, int64_t stage) {
   trial t = open_trial(on, g, stage, false);
   test_logits(&t);
@@ -332,7 +336,7 @@ static void test_family(const grid *on, const golden *g, int64_t stage) {
 }
 
 static void test_case(const grid *on, const golden *g) {
-  const int64_t last_stage = ts_world_size(on->world) == 1 ? 0 : 3;
+  const int64_t last_stage = last_stage_of(on);
   for (int64_t stage = 0; stage <= last_stage; ++stage) {
     trial t = open_trial(on, g, stage, false);
     test_logits(&t);
@@ -345,7 +349,6 @@ static void test_case(const grid *on, const golden *g) {
   close_trial(&t);
 }
 
-/* A family's stage follows from its place, and from the grid. */
 static void test_grid(const grid *on) {
   for (size_t c = 0; c < sizeof cases / sizeof cases[0]; ++c) {
     if (tap_wanted(cases[c].name) && fits(on, &cases[c])) {
@@ -354,7 +357,9 @@ static void test_grid(const grid *on) {
   }
   for (size_t c = 0; c < sizeof families / sizeof families[0]; ++c) {
     if (tap_wanted(families[c].name) && fits(on, &families[c])) {
-      test_family(on, &families[c], ts_world_size(on->world) == 1 ? 0 : ((int64_t) c + on->tp - 1) % 4);
+      for (int64_t stage = 0; stage <= last_stage_of(on); ++stage) {
+        test_family(on, &families[c], stage);
+      }
     }
   }
 }
