@@ -192,6 +192,12 @@ test_digests() {
   mv other.csv digests2/digests.csv
   run "$tessera" compare digests1 digests2
   ok "compare: a grid that has the tensors in another order" both 'printed "^equal for all 3 steps"' '! grep "that differs" "$scratch/out"'
+  sed 3d digests2/digests.csv > other.csv
+  mv other.csv digests2/digests.csv
+  run "$tessera" compare digests1 digests2
+  ok "a tensor that only the first has" printed "first tensor that differs"
+  run "$tessera" compare digests2 digests1
+  ok "a tensor that only the second has" printed "first tensor that differs"
   train --set run.directory=digests3 --set run.steps=3 --set debug.digest_every=1 --set 'frozen=["embed"]'
   run "$tessera" compare digests1 digests3
   ok "compare: runs that part in the embedding" gave 1

@@ -99,18 +99,26 @@ static int compare_lines(const void *a, const void *b) {
   return strcmp(*(char *const *) a, *(char *const *) b);
 }
 
+/* "step,tensor" of the first line of `these` that the others, which it sorts, have not; NULL: they have all. */
+static char *first_missing(const digest_lines *these, digest_lines *others) {
+  qsort(others->line, (size_t) others->n, sizeof *others->line, compare_lines);
+  for (int i = 0; i < these->n; ++i) {
+    const char *line = these->line[i];
+    if (bsearch(&line, others->line, (size_t) others->n, sizeof *others->line, compare_lines) == NULL) {
+      const char *comma = strrchr(line, ',');
+      return ts_format("%.*s", comma != NULL ? (int) (comma - line) : (int) strlen(line), line);
+    }
+  }
+  return NULL;
+}
+
 /* Grids differ in the order in which they have the tensors: a line of the one is somewhere in the other's step. */
 static char *first_difference(FILE *a, FILE *b) {
   digest_lines x = {0}, y = {0};
   char *found = NULL;
   while (found == NULL && read_step(a, &x) && read_step(b, &y)) {
-    qsort(y.line, (size_t) y.n, sizeof *y.line, compare_lines);
-    for (int i = 0; i < x.n && found == NULL; ++i) {
-      if (bsearch(&x.line[i], y.line, (size_t) y.n, sizeof *y.line, compare_lines) == NULL) {
-        const char *comma = strrchr(x.line[i], ',');
-        found = ts_format("%.*s", comma != NULL ? (int) (comma - x.line[i]) : (int) strlen(x.line[i]), x.line[i]);
-      }
-    }
+    found = first_missing(&x, &y);
+    found = found == NULL ? first_missing(&y, &x) : found;
   }
   free_lines(&x);
   free_lines(&y);
