@@ -195,9 +195,9 @@ test_digests() {
   sed 3d digests2/digests.csv > other.csv
   mv other.csv digests2/digests.csv
   run "$tessera" compare digests1 digests2
-  ok "a tensor that only the first has" printed "first tensor that differs"
+  ok "compare: a tensor that only the first has" both 'gave 1' 'grep -q "^first tensor that differs" "$scratch/out"'
   run "$tessera" compare digests2 digests1
-  ok "a tensor that only the second has" printed "first tensor that differs"
+  ok "compare: a tensor that only the second has" both 'gave 1' 'grep -q "^first tensor that differs" "$scratch/out"'
   train --set run.directory=digests3 --set run.steps=3 --set debug.digest_every=1 --set 'frozen=["embed"]'
   run "$tessera" compare digests1 digests3
   ok "compare: runs that part in the embedding" gave 1

@@ -106,7 +106,7 @@ static void test_exact(ts_comm *comm) {
 /* The same reduction in pieces of all kinds; 800,000 elements are 533 KiB and more per message on 3 ranks and fewer. */
 static void test_sizes(ts_comm *comm) {
   static const size_t workspaces[] = {0, 4096, 100000, 1000003, 40000000};
-  size_t least = TS_COMM_WORKSPACE_MIN(comm->size);
+  size_t least = ts_comm_least_workspace(comm->size);
   for (int cuts = 0; cuts < N_CUTS; ++cuts) {
     bool right = true;
     for (int w = 0; w < 5; ++w) {
@@ -132,6 +132,18 @@ static void test_sizes(ts_comm *comm) {
                  .workspace = least > 0 ? least : 1,
                  .windows = 20};
   tap_ok_all(MPI_COMM_WORLD, reduce_scatter_is_right(comm, &c), "reduce_scatter with the least workspace, 20 windows");
+}
+
+/* What is planned for a reduction of any size is enough to begin it. */
+static void test_planned_workspace(void) {
+  int wrong = 0;
+  for (int size = 2; size <= 512; ++size) {
+    for (int64_t columns = 0; columns <= 200; ++columns) {
+      wrong += ts_comm_workspace(size, columns, TS_BF16) < ts_comm_least_workspace(size);
+    }
+    wrong += ts_comm_workspace(size, INT64_MAX, TS_F32) < ts_comm_least_workspace(size);
+  }
+  tap_ok_all(MPI_COMM_WORLD, wrong == 0, "workspaces of up to 512 ranks and 200 columns suffice, %d do not", wrong);
 }
 
 static void test_in_place(ts_comm *comm) {
@@ -494,6 +506,7 @@ int main(int argc, char **argv) {
   test_dtypes(all);
   test_exact(all);
   test_sizes(all);
+  test_planned_workspace();
   test_in_place(all);
   test_all_gather(all);
   test_all_reduce(all);

@@ -146,7 +146,7 @@ static void test_dtypes(ts_comm *comm) {
 
 /* Chunks of all kinds: the least workspace has 32 columns and fewer in a chunk. */
 static void test_sizes(ts_comm *comm) {
-  size_t least = comm->size > 1 ? TS_COMM_WORKSPACE_MIN(comm->size) : 1;
+  size_t least = comm->size > 1 ? ts_comm_least_workspace(comm->size) : 1;
   const size_t workspaces[] = {0, 2048 + least, 100000};
   for (int cuts = 0; cuts < N_CUTS; ++cuts) {
     bool right = true;
@@ -619,8 +619,8 @@ static void test_workspace(void) {
   for (int size = 2; size < 5000; size = 3 * size - 1) {
     for (int64_t columns = 0; columns < INT64_MAX / 100; columns = 5 * columns + 3) {
       size_t bytes = ts_comm_device_workspace(size, columns, TS_F32);
-      right =
-          right && bytes >= TS_COMM_WORKSPACE_MIN(size) && bytes <= ((size_t) 64 << 20) + TS_COMM_WORKSPACE_MIN(size);
+      right = right && bytes >= ts_comm_least_workspace(size) &&
+              bytes <= ((size_t) 64 << 20) + ts_comm_least_workspace(size);
     }
   }
   tap_ok_all(MPI_COMM_WORLD, right, "workspaces between the least and 64 MiB");

@@ -24,11 +24,20 @@ int ts_comm_send_slots(int size) {
   return 4 * (size - 1) < TS_SLOTS ? 4 * (size - 1) : TS_SLOTS;
 }
 
+/* A chunk comes from each other rank while the one before is summed; and those on their way out. */
+static int64_t slots_of(int size) {
+  return 2 * (int64_t) (size - 1) + ts_comm_send_slots(size);
+}
+
+size_t ts_comm_least_workspace(int size) {
+  return (size_t) slots_of(size) * LINE;
+}
+
 size_t ts_comm_workspace(int size, int64_t max_columns, ts_dtype wire) {
   if (size == 1) {
     return 0;
   }
-  int64_t slots = 2 * (int64_t) (size - 1) + ts_comm_send_slots(size), chunk = TOTAL / slots / LINE * LINE;
+  int64_t slots = slots_of(size), chunk = TOTAL / slots / LINE * LINE;
   chunk = chunk < CHUNK_LEAST ? CHUNK_LEAST : clipped(chunk, CHUNK_MOST);
   int64_t columns = clipped(max_columns, chunk); /* a column is at least a byte; no overflow below */
   int64_t needed = (columns * (int64_t) ts_dtype_size(wire) + LINE - 1) / LINE * LINE;
@@ -44,7 +53,7 @@ size_t ts_comm_device_workspace(int size, int64_t max_columns, ts_dtype wire) {
   int64_t slots = 2 * ((int64_t) size - 1), most = DEVICE_TOTAL / slots / LINE * LINE;
   int64_t columns = clipped(max_columns, DEVICE_TOTAL); /* no overflow below */
   int64_t needed = (columns * (int64_t) ts_dtype_size(wire) + LINE - 1) / LINE * LINE;
-  size_t bytes = (size_t) (clipped(needed, most) * slots), least = TS_COMM_WORKSPACE_MIN(size);
+  size_t bytes = (size_t) (clipped(needed, most) * slots), least = ts_comm_least_workspace(size);
   return bytes > least ? bytes : least;
 }
 

@@ -36,15 +36,16 @@ typedef struct ts_transfer {
 int64_t ts_transfer_columns(const ts_transfer *transfer, int rank, int64_t *first);
 
 /** Workspace in bytes that a reduce_scatter or all_reduce over \a size ranks makes the best use of: a function of the
- * arguments alone, 0 for a group of 1.  TS_COMM_WORKSPACE_MIN (size) suffices too, with less speed and the same bits.
+ * arguments alone, 0 for a group of 1.  ts_comm_least_workspace(size) suffices too, with less speed and the same bits.
  * \param [in] max_columns  Columns of the longest shard, summed over the transfers of one call. Not collective. */
 size_t ts_comm_workspace(int size, int64_t max_columns, ts_dtype wire);
 
 /** The same on a device, where a chunk costs the start of a few kernels: larger ones pay. Not collective. */
 size_t ts_comm_device_workspace(int size, int64_t max_columns, ts_dtype wire);
 
-/** Bytes that suffice for any reduce_scatter over \a size ranks. */
-#define TS_COMM_WORKSPACE_MIN(size) ((size_t) 6 * 64 * (size_t) ((size) -1))
+/** Bytes that suffice for any reduce_scatter over \a size ranks, and that neither of the above stays below.
+ * Not collective. */
+size_t ts_comm_least_workspace(int size);
 
 typedef struct ts_comm ts_comm;
 

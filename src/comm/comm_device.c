@@ -31,7 +31,7 @@ void ts_comm_device_finish(void) {
 void ts_device_divide(ts_device_reduction *r, void *workspace, size_t bytes, int receive, int send) {
   r->slot_bytes = bytes / (size_t) (receive + send) / LINE * LINE;
   TS_CHECK(r->slot_bytes > 0, "reduce_scatter has %zu bytes of workspace, at least %zu needed", bytes,
-           TS_COMM_WORKSPACE_MIN(r->size));
+           ts_comm_least_workspace(r->size));
   int64_t most = (int64_t) (r->slot_bytes / ts_dtype_size(r->wire)), line = LINE / (int64_t) ts_dtype_size(r->wire);
   int64_t chunks = (r->longest + most - 1) / most, columns = chunks > 0 ? (r->longest + chunks - 1) / chunks : line;
   r->columns = (columns + line - 1) / line * line; /* chunks of equal length, slots of whole cache lines */

@@ -265,7 +265,7 @@ static void warm_up(ts_comm_nccl *c) {
   ts_device *device = ts_backend_device(backend);
   device->ops->set_op(device, "first connections");
   size_t half = TS_NCCL_WARM_BYTES;
-  size_t bytes = half > TS_COMM_WORKSPACE_MIN(c->base.size) ? half : TS_COMM_WORKSPACE_MIN(c->base.size);
+  size_t bytes = half > ts_comm_least_workspace(c->base.size) ? half : ts_comm_least_workspace(c->base.size);
   int64_t columns = (int64_t) (half / sizeof(float)) / c->base.size;
   int64_t *cuts = ts_calloc((size_t) c->base.size + 1, sizeof *cuts);
   for (int rank = 0; rank <= c->base.size; ++rank) {

@@ -147,8 +147,8 @@ static void sum_as_they_come(reduction *r) {
 static void divide_workspace(reduction *r, void *workspace, size_t bytes) {
   int size = r->comm->base.size;
   size_t receives = DEPTH * (size_t) (size - 1), sends = (size_t) ts_comm_send_slots(size);
-  TS_CHECK(bytes >= TS_COMM_WORKSPACE_MIN(size), "reduce_scatter has %zu bytes of workspace, at least %zu needed",
-           bytes, TS_COMM_WORKSPACE_MIN(size));
+  TS_CHECK(bytes >= ts_comm_least_workspace(size), "reduce_scatter has %zu bytes of workspace, at least %zu needed",
+           bytes, ts_comm_least_workspace(size));
   r->slot_bytes = bytes / (receives + sends) / LINE * LINE;
   if (r->slot_bytes > (size_t) 1 << 30) {
     r->slot_bytes = (size_t) 1 << 30;

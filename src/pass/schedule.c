@@ -107,11 +107,18 @@ static void release_held(late *l) {
   l->n_held = 0;
 }
 
+static bool made_by_held(const late *l, const ts_graph *g, ts_tid t) {
+  ts_nid producer = t == TS_NONE ? TS_NONE : g->tensor[t].producer;
+  return producer != TS_NONE && l->is_held[producer];
+}
+
 static bool reads_held(const late *l, const ts_graph *g, const ts_node *node) {
-  bool reads = false;
+  bool reads = made_by_held(l, g, node->beta);
   for (int i = 0; i < node->n_in && !reads; ++i) {
-    ts_nid producer = node->in[i] == TS_NONE ? TS_NONE : g->tensor[node->in[i]].producer;
-    reads = producer != TS_NONE && l->is_held[producer];
+    reads = made_by_held(l, g, node->in[i]);
+  }
+  for (int i = 0; i < node->n_out && node->prior != NULL && !reads; ++i) {
+    reads = made_by_held(l, g, node->prior[i]);
   }
   return reads;
 }
