@@ -76,6 +76,9 @@ typedef void ts_parameter_source(void *user, int64_t first, int64_t count, bool 
 void ts_engine_write_parameter(ts_engine *engine, const ts_parameter *parameter, ts_parameter_source *source,
                                void *user);
 
+/** Sum \a n numbers over all ranks, in place; unsigned sums do not depend on the order. Collective over the world. */
+void ts_engine_sum(const ts_engine *engine, uint64_t *number, int n);
+
 /** The schedule the deck asks for. Not collective. */
 void ts_engine_schedule_from_deck(ts_lr_schedule *schedule, const ts_deck *deck);
 

@@ -48,7 +48,7 @@ const ts_parameter *ts_import_parameter(const ts_engine *e, const char *tensor) 
 /* A tensor on its way to its parameter.  The file is mapped: what is not asked for is not read. */
 typedef struct reading {
   const ts_safetensor *tensor;
-  int64_t nonfinite; /* of the elements that this rank owns */
+  uint64_t nonfinite; /* of the elements that this rank owns */
 } reading;
 
 static void give_values(void *user, int64_t first, int64_t count, bool owned, float *value) {
@@ -59,20 +59,7 @@ static void give_values(void *user, int64_t first, int64_t count, bool owned, fl
   }
 }
 
-/* Values of each parameter that are not finite, over all ranks.  Collective over the world. */
-static void sum_nonfinite(const ts_engine *e, int64_t *count) {
-  int n = ts_engine_layout(e)->n_parameters, ranks = ts_world_size(e->world);
-  int64_t *all = ts_world_gather(e->world, count, (size_t) n * sizeof *count);
-  for (int i = 0; i < n; ++i) {
-    count[i] = 0;
-    for (int r = 0; r < ranks; ++r) {
-      count[i] += all[(int64_t) r * n + i];
-    }
-  }
-  ts_free(all);
-}
-
-static void say_nonfinite(const ts_engine *e, const ts_safetensors *st, const int64_t *count) {
+static void say_nonfinite(const ts_engine *e, const ts_safetensors *st, const uint64_t *count) {
   const ts_layout *layout = ts_engine_layout(e);
   int first = -1, others = -1;
   for (int i = 0; i < layout->n_parameters; ++i) {
@@ -83,8 +70,8 @@ static void say_nonfinite(const ts_engine *e, const ts_safetensors *st, const in
   if (t != NULL) { /* a rank whose files lack it says so instead */
     char *more =
         others > 0 ? ts_format(", and values of %d more tensor%s too", others, others > 1 ? "s" : "") : ts_strdup("");
-    ts_log(TS_LOG_WARNING, "%s: %lld of %lld values of %s are not finite (NaN or infinite)%s: no loss will be either",
-           t->file, (long long) count[first], (long long) t->count, t->name, more);
+    ts_log(TS_LOG_WARNING, "%s: %llu of %lld values of %s are not finite (NaN or infinite)%s: no loss will be either",
+           t->file, (unsigned long long) count[first], (long long) t->count, t->name, more);
     ts_free(more);
   }
 }
@@ -104,7 +91,7 @@ static ts_status check_shape(const ts_deck *deck, const ts_safetensor *t, const 
   return status;
 }
 
-static ts_status read_tensor(ts_engine *e, const ts_safetensors *st, const ts_parameter *p, int64_t *nonfinite,
+static ts_status read_tensor(ts_engine *e, const ts_safetensors *st, const ts_parameter *p, uint64_t *nonfinite,
                              ts_error *err) {
   const ts_safetensor *t = ts_import_find(e, st, p->name);
   if (t == NULL) {
@@ -133,7 +120,7 @@ ts_status ts_engine_import(ts_engine *e, ts_error *err) {
   ts_safetensors *st;
   ts_status status = open_import(e->deck, &st, err);
   const ts_layout *layout = ts_engine_layout(e);
-  int64_t *nonfinite = ts_calloc((size_t) layout->n_parameters, sizeof *nonfinite);
+  uint64_t *nonfinite = ts_calloc((size_t) layout->n_parameters, sizeof *nonfinite);
   int wrong = 0;
   for (int i = 0; st != NULL && i < layout->n_parameters && wrong < MOST_MESSAGES; ++i) {
     wrong += read_tensor(e, st, &layout->parameter[i], &nonfinite[i], err) != TS_OK;
@@ -146,7 +133,7 @@ ts_status ts_engine_import(ts_engine *e, ts_error *err) {
   if (st != NULL && ts_import_check_unread(e, st, err) != TS_OK) {
     status = TS_BAD_INPUT;
   }
-  sum_nonfinite(e, nonfinite);
+  ts_engine_sum(e, nonfinite, layout->n_parameters);
   if (st != NULL) {
     say_nonfinite(e, st, nonfinite);
   }

@@ -233,23 +233,15 @@ static uint64_t digest_owned(const ts_engine *e, const holder *h, const ts_param
   return digest;
 }
 
-/* Sum over all ranks; unsigned sums do not depend on the order. */
-static void sum_over_ranks(ts_engine *e, uint64_t *digest, int n) {
-  ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES_ALL);
-  uint64_t *all = ts_malloc((size_t) comm->size * (size_t) n * sizeof *all);
-  int64_t *cuts = ts_malloc(((size_t) comm->size + 1) * sizeof *cuts);
-  for (int r = 0; r <= comm->size; ++r) {
-    cuts[r] = (int64_t) r * n;
-  }
-  comm->ops->all_gather(comm, &(ts_transfer){.x = digest, .y = all, .cuts = cuts, .end = n}, 1, TS_I64);
+void ts_engine_sum(const ts_engine *e, uint64_t *number, int n) {
+  uint64_t *all = ts_world_gather(e->world, number, (size_t) n * sizeof *number);
   for (int i = 0; i < n; ++i) {
-    digest[i] = 0;
-    for (int r = 0; r < comm->size; ++r) {
-      digest[i] += all[(size_t) r * (size_t) n + (size_t) i];
+    number[i] = 0;
+    for (int r = 0; r < ts_world_size(e->world); ++r) {
+      number[i] += all[(size_t) r * (size_t) n + (size_t) i];
     }
   }
   ts_free(all);
-  ts_free(cuts);
 }
 
 void ts_engine_digest(ts_engine *e, uint64_t *digest) {
@@ -261,5 +253,5 @@ void ts_engine_digest(ts_engine *e, uint64_t *digest) {
     int64_t begin = ts_part_begin(part);
     digest[i] = digest_owned(e, &h, p, begin, part->owned ? ts_part_end(part) : begin);
   }
-  sum_over_ranks(e, digest, layout->n_parameters);
+  ts_engine_sum(e, digest, layout->n_parameters);
 }
