@@ -119,8 +119,8 @@ test_deck() {
   refused "a table in blocks" "layer_specs\[0\].shape: .* is a table, which is cut by vocabulary, row by row; accepted: no shape" \
     $mpiexec -n 2 "$tessera" train tiny.cfg --set \
     'tensor_parallel={autotp_size=2;partition_config={layer_specs=({patterns=".*embed_tokens.weight";shape=(2,-1);});};}'
-  refused "ranks that tp does not divide" "tp 2 .*, but there are 3 ranks" $mpiexec -n 3 "$tessera" train tiny.cfg \
-    --set tensor_parallel.autotp_size=2
+  refused "ranks that tp does not divide" "pp 1 x dp 1 x ep 1 x sp 1 x tp 2 = 2, but there are 3 ranks" \
+    $mpiexec -n 3 "$tessera" train tiny.cfg --set tensor_parallel.autotp_size=2
   refused_train "no steps" "--set: run.steps: missing" tiny.cfg --set run.steps=0
   refused_train "no run directory" "--set: run.directory: missing" tiny.cfg --set run.directory=
   refused_train "a run directory that is a file" "--set: run.directory: tiny.cfg is a file" tiny.cfg --set run.directory=tiny.cfg
