@@ -45,6 +45,23 @@ test_binding() {
   ok "ranks that the launcher put on one core stay there" is "$(places | sort -u)" 0
 }
 
+# Two ranks that share a model, on two "nodes" made of one where the MPI can (MPICH's cliques).  The bytes of a step are
+# counted as in regression/pass/test_plan.c: 25 rows of 32 and the statistics of each of 2 x 2 x 32 tokens, half of them
+# sent; once a step the gradients of five norms, reduced and gathered, and the record.
+test_spanning() {
+  rm -rf run
+  run env MPIR_CVAR_NUM_CLIQUES=2 MPIR_CVAR_CLIQUES_BY_BLOCK=1 $mpiexec -n 2 "$tessera" train tiny.cfg --set run.steps=1 \
+    --set tensor_parallel.autotp_size=2 --set gradient_accumulation_steps=2
+  if grep -q 'on 2 nodes' "$scratch/out"; then
+    sent=$(awk 'BEGIN { printf "%.2f", (128 * (25 * 32 * 4 / 2 + 16 / 2) + 5 * 32 * 4 + 80) / 1e3 }')
+    ok "a tp group that spans nodes is warned about, with the bytes of a step" \
+      said 0 "1 tp group of 2 ranks span nodes .* in every layer, $sent kB a step from each rank; ranks: 0-1"
+  else
+    skip "a tp group that spans nodes is warned about" "this MPI does not divide a machine into nodes"
+  fi
+}
+
 test_identity
 test_binding
+test_spanning
 finish

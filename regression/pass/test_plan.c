@@ -7,7 +7,9 @@
 #include "run/program.h"
 
 #include <jansson.h>
+#include <limits.h>
 #include <math.h>
+#include <string.h>
 
 /* ---- the paper's table ---- */
 
@@ -74,6 +76,177 @@ static void test_shared_model(void) {
          "no parameter counts twice");
   json_decref(one);
   json_decref(eight);
+}
+
+/* ---- tensor parallelism for people: plan --layout ---- */
+
+/* The quickstart's model (4 query heads, 2 key heads, 128 tokens) made tiny, shared by \a tp ranks. */
+static json_t *layout_json(int tp, const char *set) {
+  char *all = ts_format("--layout --set bf16.enabled=false --set model.vocab_size=67 --set model.hidden_size=32 "
+                        "--set model.intermediate_size=48 --set model.num_hidden_layers=2 "
+                        "--set tensor_parallel.autotp_size=%d %s",
+                        tp, set);
+  json_t *plan = plan_json("inputs/quickstart.cfg", tp, all);
+  ts_free(all);
+  return plan;
+}
+
+static int integer(const json_t *array, size_t i) {
+  return (int) json_integer_value(json_array_get(array, i));
+}
+
+static bool heads_are(const json_t *plan, int ranks, const int (*expected)[2]) {
+  const json_t *heads = json_object_get(plan, "heads");
+  bool right = (int) json_array_size(heads) == ranks;
+  for (int r = 0; right && r < ranks; ++r) {
+    const json_t *of = json_array_get(heads, (size_t) r);
+    right = integer(of, 0) == expected[r][0] && integer(of, 1) == expected[r][1];
+  }
+  return right;
+}
+
+static const json_t *find_parameter(const json_t *plan, const char *name) {
+  const json_t *layout = json_object_get(plan, "layout");
+  for (size_t i = 0; i < json_array_size(layout); ++i) {
+    const json_t *p = json_array_get(layout, i);
+    if (strcmp(json_string_value(json_object_get(p, "name")), name) == 0) {
+      return p;
+    }
+  }
+  return NULL;
+}
+
+static bool text_is(const json_t *parameter, const char *key, const char *expected) {
+  const char *text = json_string_value(json_object_get(parameter, key));
+  return text != NULL && strcmp(text, expected) == 0;
+}
+
+static double count_of(const json_t *parameter) {
+  const json_t *shape = json_object_get(parameter, "shape");
+  double count = json_array_size(shape) > 0;
+  for (size_t d = 0; d < json_array_size(shape); ++d) {
+    count *= integer(shape, d);
+  }
+  return count;
+}
+
+/* Of the ranks' pieces of a parameter: how many ranks have each element along its dimension, at least and at most. */
+static void count_holders(const json_t *parameter, int *least, int *most) {
+  const json_t *pieces = json_object_get(parameter, "pieces");
+  int extent = integer(json_object_get(parameter, "shape"), (size_t) number(parameter, "dim"));
+  int *holders = ts_calloc((size_t) extent + 1, sizeof *holders);
+  for (size_t r = 0; r < json_array_size(pieces); ++r) {
+    const json_t *runs = json_array_get(pieces, r);
+    for (size_t i = 0; i < json_array_size(runs); ++i) {
+      const json_t *run = json_array_get(runs, i);
+      for (int k = integer(run, 0); k < integer(run, 1); ++k) {
+        ++holders[k < extent ? k : extent];
+      }
+    }
+  }
+  *least = holders[0];
+  *most = holders[extent] > 0 ? INT_MAX : holders[0];
+  for (int k = 1; k < extent; ++k) {
+    *least = holders[k] < *least ? holders[k] : *least;
+    *most = holders[k] > *most ? holders[k] : *most;
+  }
+  ts_free(holders);
+}
+
+/* What is split is held once, what is shared at least once; what is whole has no dimension and no pieces. */
+static void check_pieces(const json_t *plan, int tp) {
+  const json_t *layout = json_object_get(plan, "layout");
+  int wrong = 0, split = 0;
+  double count = 0;
+  for (size_t i = 0; i < json_array_size(layout); ++i) {
+    const json_t *p = json_array_get(layout, i);
+    bool is_split = text_is(p, "how", "split"), cut = is_split || text_is(p, "how", "shared");
+    int least = 1, most = 1;
+    if (cut) {
+      count_holders(p, &least, &most);
+    }
+    wrong += cut != (json_object_get(p, "dim") != NULL) || cut != (json_object_get(p, "pieces") != NULL);
+    wrong += least < 1 || most > (is_split ? 1 : tp);
+    count += count_of(p);
+    split += is_split;
+  }
+  tap_ok(split > 0 && wrong == 0, "tp %d: pieces make the shapes", tp);
+  tap_ok(count == number(plan, "parameters"), "tp %d: shapes make the %.0f parameters", tp, count);
+}
+
+static double partial_count(const json_t *plan) {
+  const json_t *layout = json_object_get(plan, "layout");
+  double count = 0;
+  for (size_t i = 0; i < json_array_size(layout); ++i) {
+    const json_t *p = json_array_get(layout, i);
+    count += text_is(p, "how", "partial") ? count_of(p) : 0;
+  }
+  return count;
+}
+
+/* Heads, pieces, rules.  Three ranks: the first two share key head 0 and divide its query heads, the third has key head
+ * 1 alone, with both of its query heads, and so needs most memory. */
+static void test_layout(void) {
+  json_t *two = layout_json(2, "");
+  tap_ok(heads_are(two, 2, (const int[][2]){{2, 1}, {2, 1}}), "tp 2: heads of each rank");
+  check_pieces(two, 2);
+  const json_t *q = find_parameter(two, "model.layers.1.self_attn.q_proj.weight");
+  const json_t *o = find_parameter(two, "model.layers.1.self_attn.o_proj.weight");
+  tap_ok(text_is(q, "rule", "column") && number(q, "dim") == 0 && text_is(o, "rule", "row") && number(o, "dim") == 1,
+         "tp 2: the family's rules");
+  json_decref(two);
+  const char *mark =
+      "--set "
+      "'tensor_parallel.partition_config.layer_specs=({patterns=\".*q_proj.weight\";partition_type=\"column\";})'";
+  json_t *marked = layout_json(2, mark);
+  q = find_parameter(marked, "model.layers.1.self_attn.q_proj.weight");
+  tap_ok(text_is(q, "rule", "partition_config.layer_specs[0]") && text_is(q, "how", "split"),
+         "tp 2: a rule of the deck");
+  const json_t *norm = find_parameter(marked, "model.norm.weight");
+  tap_ok(text_is(norm, "rule", "whole") && count_of(norm) == 32 && json_object_get(norm, "dim") == NULL,
+         "tp 2: what is whole has a shape and no dimension");
+  json_decref(marked);
+  json_t *three = layout_json(3, "");
+  tap_ok(heads_are(three, 3, (const int[][2]){{1, 1}, {1, 1}, {2, 1}}), "tp 3: heads of each rank");
+  check_pieces(three, 3);
+  tap_ok(number(three, "rank") == 2, "tp 3: the plan is of rank %.0f, which needs most", number(three, "rank"));
+  json_decref(three);
+}
+
+/* Bytes that a rank sends, by hand.  fp32, hidden size 32, 2 layers, 2 ranks: a message of rows of all tokens moves
+ * half of 32 x 4 bytes, 64 a token.
+ *   forward    reduce_scatters after the embedding and each attention and MLP: 1 + 2 x 2;
+ *              all_gathers after each norm: 2 x 2 + 1;
+ *   backward   these five gathered values again, a reduce_scatter of the gradient of each, and an all_gather of the
+ *              gradient of each of the five that were scattered: 3 x 5;
+ *   the loss   an all_gather of 2 fp32 a token of either rank, half of 16 bytes.
+ * That is 25 x 64 + 8 = 1608 bytes a token in 26 messages.  Once a step each element of what is whole and whose
+ * gradient is partial (5 norms of 32) is reduced and gathered (stage 0), half of 4 bytes each; so is the record, half
+ * of two rows of fp64: 4 values and a sum of squares of each part (the embedding, two layers' split and whole, the last
+ * norm).  At stage 2 each micro-batch reduces, and the new values are gathered. */
+static void test_sent(void) {
+  const double record = 0.5 * 2 * 8 * (4 + 6), tokens = 4 * 128;
+  json_t *plan = layout_json(2, "--set zero_optimization.stage=0");
+  double token = number(plan, "tp_bytes_per_token"), once = number(plan, "tp_with_others_bytes_per_step");
+  tap_ok(token == 25 * 64 + 8 && number(plan, "tp_messages") == 26, "tp 2: %.0f bytes a token", token);
+  tap_ok(once == 5 * 32 * 4 + record, "tp 2: %.0f bytes a step along tp with other axes", once);
+  tap_ok(number(plan, "tp_bytes_per_step") == tokens * token + once, "tp 2: the bytes of a step are their sum");
+  json_decref(plan);
+  json_t *twice = layout_json(2, "--set zero_optimization.stage=0 --set gradient_accumulation_steps=2");
+  tap_ok(number(twice, "tp_with_others_bytes_per_step") == once &&
+             number(twice, "tp_bytes_per_step") == 2 * tokens * token + once,
+         "tp 2: gradients are summed once a step, however many micro-batches");
+  json_decref(twice);
+  twice = layout_json(2, "--set zero_optimization.stage=2 --set gradient_accumulation_steps=2");
+  tap_ok(number(twice, "tp_with_others_bytes_per_step") == 5 * 32 * (2 * 2 + 2) + record,
+         "tp 2, stage 2: and are reduced in each of two, the new values gathered once");
+  json_decref(twice);
+  json_t *whole =
+      layout_json(2, "--set zero_optimization.stage=0 --set tensor_parallel.partition_config.use_default_specs=false");
+  double partial = partial_count(whole);
+  tap_ok(partial > 5 * 32 && number(whole, "tp_with_others_bytes_per_step") == partial * 4 + record,
+         "tp 2, weights whole: the gradients of %.0f elements are counted", partial);
+  json_decref(whole);
 }
 
 /* ---- the arena against what lives in it ---- */
@@ -160,6 +333,8 @@ int main(void) {
   test_paper();
   test_default_gradients();
   test_shared_model();
+  test_layout();
+  test_sent();
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {
     test_shape(i);
   }

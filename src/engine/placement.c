@@ -157,12 +157,10 @@ int ts_placement_spanning(const ts_mesh *mesh, ts_axis axis, const int *node, ts
 }
 
 /* ", 1.2 GB a step from each rank", or nothing. */
-static char *print_sent(const ts_program *training, unsigned axes) {
+static char *print_sent(const ts_program *training, ts_axis axis) {
   char text[32];
-  double each = training != NULL ? ts_program_sent_bytes(training, axes, NULL) : 0;
-  return each > 0 ? ts_format(", %s a step from each rank",
-                              ts_human_bytes(each * (double) training->step.micro_batches, text))
-                  : ts_strdup("");
+  double each = training != NULL ? ts_program_sent(training, axis).step : 0;
+  return each > 0 ? ts_format(", %s a step from each rank", ts_human_bytes(each, text)) : ts_strdup("");
 }
 
 void ts_engine_warn_spanning(const ts_world *world, const ts_mesh *mesh, const ts_program *training) {
@@ -175,7 +173,7 @@ void ts_engine_warn_spanning(const ts_world *world, const ts_mesh *mesh, const t
     ts_text groups = {0};
     int found = ts_placement_spanning(mesh, axes[i], node, &groups);
     if (found > 0) {
-      char *sent = print_sent(training, TS_AXES(axes[i]));
+      char *sent = print_sent(training, axes[i]);
       ts_log(TS_LOG_WARNING,
              "%d %s group%s of %d ranks span nodes and communicate over the network in every layer%s; ranks: %s", found,
              ts_axis_name(axes[i]), found > 1 ? "s" : "", mesh->size[axes[i]], sent, groups.text);

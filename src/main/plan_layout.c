@@ -3,6 +3,8 @@
 #include "base/memory.h"
 #include "pass/shard.h"
 
+#include <string.h>
+
 /* ---- programs of other ranks ---- */
 
 static ts_mesh at_tp(const ts_mesh *mesh, int rank) {
@@ -94,12 +96,35 @@ static void print_intervals(const ts_shards *shards, const ts_shard *shard, int 
   }
 }
 
-static void print_shard(const ts_shards *shards, const ts_shard *shard, ts_text *to) {
+/* Widths of the text's columns: the longest of each. */
+typedef struct columns {
+  int name, shape, rule;
+} columns;
+
+static int longer(int width, const char *text) {
+  int length = (int) strlen(text);
+  return length > width ? length : width;
+}
+
+static columns widths_of(const ts_shards *shards) {
+  columns width = {0};
+  for (int i = 0; i < shards->n; ++i) {
+    const ts_shard *shard = &shards->shard[i];
+    ts_text shape = {0};
+    ts_text_add_shape(&shape, shard->shape.d, shard->shape.n);
+    width =
+        (columns){longer(width.name, shard->name), longer(width.shape, shape.text), longer(width.rule, shard->rule)};
+    ts_text_free(&shape);
+  }
+  return width;
+}
+
+static void print_shard(const ts_shards *shards, const ts_shard *shard, const columns *width, ts_text *to) {
   static const char *const whole[] = {
       [TS_HELD_WHOLE] = "on every rank", [TS_HELD_PARTIAL] = "on every rank, gradients summed over tp"};
   ts_text shape = {0};
   ts_text_add_shape(&shape, shard->shape.d, shard->shape.n);
-  ts_text_add(to, "  %-48s %-16s %-24s ", shard->name, shape.text, shard->rule);
+  ts_text_add(to, "  %-*s  %-*s  %-*s  ", width->name, shard->name, width->shape, shape.text, width->rule, shard->rule);
   ts_text_free(&shape);
   if (shard->how < TS_HELD_SHARED) {
     ts_text_add(to, "%s\n", whole[shard->how]);
@@ -113,17 +138,26 @@ static void print_shard(const ts_shards *shards, const ts_shard *shard, ts_text 
   ts_text_add(to, shard->how == TS_HELD_SHARED ? ", shared\n" : "\n");
 }
 
+/* Only what is cut has a dimension and pieces along it. */
 static void print_shard_json(const ts_shards *shards, const ts_shard *shard, ts_text *to) {
   static const char *const hows[] = {
       [TS_HELD_WHOLE] = "whole", [TS_HELD_PARTIAL] = "partial", [TS_HELD_SHARED] = "shared", [TS_HELD_SPLIT] = "split"};
-  ts_text_add(to, "{\"name\": \"%s\", \"rule\": \"%s\", \"how\": \"%s\", \"dim\": %d, \"pieces\": [", shard->name,
-              shard->rule, hows[shard->how], shard->dim);
-  for (int rank = 0; rank < shards->ranks; ++rank) {
-    ts_text_add(to, rank > 0 ? ", [" : "[");
-    print_intervals(shards, shard, rank, true, to);
+  ts_text_add(to, "{\"name\": \"%s\", \"rule\": \"%s\", \"how\": \"%s\", \"shape\": [", shard->name, shard->rule,
+              hows[shard->how]);
+  for (int i = 0; i < shard->shape.n; ++i) {
+    ts_text_add(to, i > 0 ? ", %lld" : "%lld", (long long) shard->shape.d[i]);
+  }
+  ts_text_add(to, "]");
+  if (shard->how >= TS_HELD_SHARED) {
+    ts_text_add(to, ", \"dim\": %d, \"pieces\": [", shard->dim);
+    for (int rank = 0; rank < shards->ranks; ++rank) {
+      ts_text_add(to, rank > 0 ? ", [" : "[");
+      print_intervals(shards, shard, rank, true, to);
+      ts_text_add(to, "]");
+    }
     ts_text_add(to, "]");
   }
-  ts_text_add(to, "]}");
+  ts_text_add(to, "}");
 }
 
 static void print_heads(const ts_program_options *options, int ranks, bool json, ts_text *to) {
@@ -138,27 +172,52 @@ static void print_heads(const ts_program_options *options, int ranks, bool json,
 /* In the model's order, as the graph has them. */
 static void print_shards(const ts_program *program, bool json, ts_text *to) {
   const ts_graph *g = program->graph;
+  const columns width = widths_of(program->shards);
   bool first = true;
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
     if (g->tensor[t].role == TS_ROLE_PARAM) {
       const ts_shard *shard = ts_shards_find(program->shards, g->tensor[t].name);
       ts_text_add(to, json && !first ? ", " : "");
-      (json ? print_shard_json : print_shard)(program->shards, shard, to);
+      if (json) {
+        print_shard_json(program->shards, shard, to);
+      } else {
+        print_shard(program->shards, shard, &width, to);
+      }
       first = false;
     }
   }
 }
 
+static void print_messages(const ts_program_options *options, bool json, ts_text *to) {
+  ts_program *program = make_program(options, 0, "zero");
+  ts_sent sent = ts_program_sent(program, TS_AXIS_TP);
+  double token = sent.micro_batch / (double) (program->batch * program->length);
+  char a[32], b[32], c[32];
+  if (json) {
+    ts_text_add(to,
+                "\"tp_messages\": %d, \"tp_bytes_per_token\": %.17g, \"tp_with_others_bytes_per_step\": %.17g, "
+                "\"tp_bytes_per_step\": %.17g",
+                sent.messages, token, sent.with_others, sent.step);
+  } else {
+    ts_text_add(to,
+                "  a rank sends %s a token along tp, forward and backward, in %d messages a micro-batch;\n"
+                "  and %s a step along tp with other axes: gradients of what is not split, new values, the record;\n"
+                "  together %s a step\n",
+                ts_human_bytes(token, a), sent.messages, ts_human_bytes(sent.with_others, b),
+                ts_human_bytes(sent.step, c));
+  }
+  ts_program_destroy(&program);
+}
+
 void ts_plan_print_layout(const ts_program_options *options, bool json, ts_text *to) {
-  ts_program *program = make_program(options, 0, "recompute");
-  int ranks = options->mesh->size[TS_AXIS_TP], n_messages;
-  double bytes =
-      ts_program_sent_bytes(program, TS_AXES(TS_AXIS_TP), &n_messages) / (double) (program->batch * program->length);
-  char text[32];
+  ts_program *program = make_program(options, 0, "shard");
+  int ranks = options->mesh->size[TS_AXIS_TP];
   if (json) {
     ts_text_add(to, ", \"tp\": %d, \"heads\": [", ranks);
     print_heads(options, ranks, true, to);
-    ts_text_add(to, "], \"tp_messages\": %d, \"tp_bytes_per_token\": %.17g, \"layout\": [", n_messages, bytes);
+    ts_text_add(to, "], ");
+    print_messages(options, true, to);
+    ts_text_add(to, ", \"layout\": [");
     if (program->shards != NULL) {
       print_shards(program, true, to);
     }
@@ -168,8 +227,9 @@ void ts_plan_print_layout(const ts_program_options *options, bool json, ts_text 
   } else {
     ts_text_add(to, "\ntensor parallelism: %d ranks share each product\n  query + key heads of a rank: ", ranks);
     print_heads(options, ranks, false, to);
-    ts_text_add(to, "\n  a rank sends %s a token along tp, forward and backward, in %d messages a micro-batch\n\n",
-                ts_human_bytes(bytes, text), n_messages);
+    ts_text_add(to, "\n");
+    print_messages(options, false, to);
+    ts_text_add(to, "\n");
     print_shards(program, false, to);
   }
   ts_program_destroy(&program);

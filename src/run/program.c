@@ -1,6 +1,7 @@
 #include "run/program.h"
 
 #include "base/memory.h"
+#include "comm/comm.h"
 #include "graph/op.h"
 #include "pass/storage.h"
 
@@ -163,21 +164,46 @@ double ts_program_step_flops(const ts_program *program) {
   return program->flops * (double) program->step.micro_batches * ts_mesh_group_size(&program->mesh, TS_AXES_BATCH);
 }
 
-double ts_program_sent_bytes(const ts_program *program, unsigned axes, int *n_messages) {
-  const ts_graph *g = program->graph;
-  double bytes = 0;
-  int n = 0;
-  for (ts_nid i = 0; i < g->n_nodes; ++i) {
-    const ts_node *node = &g->node[i];
-    if (ts_node_is_collective(node) && node->attr.comm.axes == axes && node->segment != TS_SEGMENT_UPDATE) {
-      ts_tid whole = node->op == TS_OP_ALL_GATHER ? node->out[0] : node->in[0];
-      double times = node->op == TS_OP_ALL_REDUCE ? 2 : 1, ranks = node->attr.comm.group;
-      bytes += times * (ranks - 1) / ranks * (double) ts_tensor_bytes(g, whole);
-      ++n;
+/* ---- messages ---- */
+
+/* What a collective gathers or sums, over all its ranks. */
+static int64_t message_elements(const ts_graph *g, const ts_node *node) {
+  int64_t elements = node->op == TS_OP_ALL_REDUCE ? ts_tensor_count(g, node->in[0]) : 0;
+  for (int i = 0; i < node->attr.comm.n_pieces; ++i) {
+    const ts_piece *piece = &node->attr.comm.piece[i];
+    const ts_transfer columns = {.cuts = piece->cuts, .begin = piece->begin, .end = piece->end};
+    for (int rank = 0; rank < node->attr.comm.group; ++rank) {
+      int64_t first;
+      elements += ts_transfer_columns(&columns, rank, &first);
     }
   }
-  if (n_messages != NULL) {
-    *n_messages = n;
+  return elements;
+}
+
+static double message_bytes(const ts_graph *g, const ts_node *node) {
+  double times = node->op == TS_OP_ALL_REDUCE ? 2 : 1, ranks = node->attr.comm.group;
+  return times * (ranks - 1) / ranks * (double) message_elements(g, node) *
+         (double) ts_dtype_size(node->attr.comm.wire);
+}
+
+/* Do the groups over \a axes hold several ranks along \a axis? */
+static bool reaches_along(const ts_mesh *mesh, unsigned axes, ts_axis axis) {
+  return ts_mesh_group_size(mesh, axes & (TS_AXES(axis) | (axis == TS_AXIS_TP ? TS_AXES_SHARERS : 0))) > 1;
+}
+
+ts_sent ts_program_sent(const ts_program *program, ts_axis axis) {
+  const ts_graph *g = program->graph;
+  ts_sent sent = {0};
+  for (ts_nid i = 0; i < g->n_nodes; ++i) {
+    const ts_node *node = &g->node[i];
+    if (ts_node_is_collective(node) && node->attr.comm.axes == TS_AXES(axis)) {
+      sent.micro_batch += message_bytes(g, node);
+      ++sent.messages;
+    } else if (ts_node_is_collective(node) && reaches_along(&program->mesh, node->attr.comm.axes, axis)) {
+      bool once = (node->segment & (TS_SEGMENT_REDUCE | TS_SEGMENT_UPDATE)) != 0;
+      sent.with_others += message_bytes(g, node) * (once ? 1 : (double) program->step.micro_batches);
+    }
   }
-  return bytes;
+  sent.step = sent.micro_batch * (double) program->step.micro_batches + sent.with_others;
+  return sent;
 }

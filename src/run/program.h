@@ -59,10 +59,19 @@ int64_t ts_programs_share_state(const ts_program *const *programs, int n, int64_
  * \return TS_BAD_INPUT with the key. */
 ts_status ts_program_check(const ts_program_options *options, ts_error *err);
 
-/** Bytes that a rank sends over \a axes alone, forward and backward of one micro-batch.  Among r ranks reductions and
- * gathers of n bytes move (r - 1) / r n of them, and an all_reduce is one of each. Not collective.
- * \param [out] n_messages  NULL, or how many collectives that are. */
-double ts_program_sent_bytes(const ts_program *program, unsigned axes, int *n_messages);
+/** What a rank sends along an axis, in bytes. */
+typedef struct ts_sent {
+  double micro_batch; /**< Over groups along the axis alone, forward and backward of one micro-batch. */
+  int messages;       /**< So many collectives are that. */
+  double with_others; /**< In a step, over groups along this axis and others too, or a part of it: gradients of what is
+                       * whole or shared, and new values, each as often as the stage sends it; the step's record. */
+  double step;        /**< All of them in a step. */
+} ts_sent;
+
+/** What a rank sends along \a axis.  Among r ranks reductions and gathers of n bytes move (r - 1) / r n of them, and an
+ * all_reduce is one of each. Not collective.
+ * \param [in] program  One that has not ended before the pass zero; else with_others lacks what comes with it. */
+ts_sent ts_program_sent(const ts_program *program, ts_axis axis);
 
 /** Build the model's graph and run the passes. Not collective. \return the program, end with ts_program_destroy. */
 ts_program *ts_program_create(const ts_program_options *options);
