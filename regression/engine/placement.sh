@@ -61,7 +61,25 @@ test_spanning() {
   fi
 }
 
+# plan_and_run RANKS NAME: both say the same rank and memory.
+plan_and_run() {
+  rm -rf run
+  run "$tessera" plan tiny.cfg --ranks "$1" --set "tensor_parallel.autotp_size=$1"
+  most=$(sed -n 's/^memory of \(rank [1-9], which needs most\)$/\1/p' "$scratch/out")
+  peak=$(awk '/peak: the sum/ { print $(NF - 1), $NF }' "$scratch/out")
+  run $mpiexec -n "$1" "$tessera" train tiny.cfg --set run.steps=1 --set "tensor_parallel.autotp_size=$1"
+  ok "$2" printed "planned memory of ${most:-nobody}: $peak, of which"
+}
+
+# Of two alike the second has a zero for the loss, which the first has; of three the last has a key head alone, with both of
+# its query heads.
+test_memory() {
+  plan_and_run 2 "a run says what the rank that needs most needs, as the plan does"
+  plan_and_run 3 "and where heads are dealt unevenly"
+}
+
 test_identity
 test_binding
 test_spanning
+test_memory
 finish

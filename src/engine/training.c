@@ -142,8 +142,28 @@ static void describe_data(const ts_data *data) {
   ts_text_free(&text);
 }
 
+/* Programs differ where ranks share a model unevenly: that of the rank that needs most.  Collective over the world. */
+static void describe_size(const ts_training *r) {
+  const ts_plan *plan = ts_engine_program(r->engine)->plan;
+  const int64_t mine[] = {plan->peak_bytes, plan->arena_bytes[TS_ARENA_STATE]};
+  int64_t(*all)[2] = ts_world_gather(r->world, mine, sizeof mine);
+  int most = 0;
+  bool alike = true;
+  for (int rank = 1; rank < ts_world_size(r->world); ++rank) {
+    alike = alike && all[rank][0] == all[0][0];
+    most = all[rank][0] > all[most][0] ? rank : most;
+  }
+  char peak[32], state[32];
+  char *whose = alike ? ts_strdup("a rank") : ts_format("rank %d, which needs most", most);
+  ts_log(TS_LOG_INFO, "%lld steps of %lld sequences x %lld tokens; planned memory of %s: %s, of which %s are state",
+         (long long) r->deck->run.steps, (long long) r->deck->train_batch_size, (long long) r->length, whose,
+         ts_human_bytes((double) all[most][0], peak), ts_human_bytes((double) all[most][1], state));
+  ts_free(whose);
+  ts_free(all);
+}
+
 static void describe_run(const ts_training *r) {
-  char a[32], b[32], c[32];
+  char a[32];
   char *where = ts_world_describe(r->world);
   ts_log(ts_world_n_nodes(r->world) > 1 ? TS_LOG_INFO : TS_LOG_DEBUG, "%s", where);
   ts_free(where);
@@ -152,10 +172,7 @@ static void describe_run(const ts_training *r) {
          r->deck->model.model_type, ts_human_count((double) ts_layout_parameter_count(p->layout, false), a),
          describe_precision(r), (long long) r->ranks, r->ranks > 1 ? "s" : "", p->target.threads,
          p->target.threads > 1 ? "s" : "", (long long) r->deck->zero_optimization.stage, p->target.backend->describe());
-  ts_log(TS_LOG_INFO, "%lld steps of %lld sequences x %lld tokens; planned memory of a rank: %s, of which %s are state",
-         (long long) r->deck->run.steps, (long long) r->deck->train_batch_size, (long long) r->length,
-         ts_human_bytes((double) p->plan->peak_bytes, b),
-         ts_human_bytes((double) p->plan->arena_bytes[TS_ARENA_STATE], c));
+  describe_size(r);
   describe_data(r->data);
 }
 

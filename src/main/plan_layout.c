@@ -30,9 +30,10 @@ static int64_t used_extent(const ts_shards *shards, const ts_shard *shard, int r
   return extent;
 }
 
-/* Do two ranks hold and use as much of every parameter?  Then their programs need the same memory. */
+/* Do two ranks hold and use as much of every parameter, and both or neither the loss of all tokens (pass/record.h)?
+ * Then their programs need the same memory. */
 static bool hold_alike(const ts_shards *shards, int a, int b) {
-  bool alike = true;
+  bool alike = shards->loss_by_rows || (a == 0) == (b == 0);
   for (int i = 0; i < shards->n && alike; ++i) {
     ts_shape x = ts_shard_held(shards, &shards->shard[i], a), y = ts_shard_held(shards, &shards->shard[i], b);
     alike = ts_shape_equal(&x, &y) &&
