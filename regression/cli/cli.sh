@@ -439,6 +439,18 @@ test_norm_of_columns() {
   ok "plan --layout: shared keys' norm whole" printed 'layers\.0\.self_attn\.k_norm\.weight .* whole '
 }
 
+# Where the last column of the parameters' lines begins: as many places as there are.
+last_columns() { awk '/weight/ && match($0, /(dim [0-9]+:|on every rank)/) { print RSTART }' "$scratch/out" | sort -u | wc -l; }
+
+test_columns_of_layout() {
+  run "$tessera" plan tiny.cfg --layout --ranks 2 --set \
+    'tensor_parallel={autotp_size=2;partition_config={layer_specs=({patterns=".*q_proj.weight";});};}'
+  ok "plan --layout: a long rule" printed 'q_proj\.weight +\[32, 32\] +partition_config\.layer_specs\[0\] +dim 0: 0-15 16-31$'
+  ok "plan --layout: the columns are aligned" is "$(last_columns)" 1
+  run "$tessera" plan --help
+  ok "plan --help: whose memory, and what --layout adds" both 'printed "rank that needs"' 'printed "--layout adds"'
+}
+
 # The last four bytes of the golden's file are the last element of the last norm's weight.  The NaN has a sign, as those that
 # processors make, which printf would show.
 write_nan() {
@@ -516,6 +528,7 @@ test_train
 test_again
 test_json
 test_norm_of_columns
+test_columns_of_layout
 test_not_empty
 test_compare
 test_tokens

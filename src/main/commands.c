@@ -102,12 +102,14 @@ const ts_command ts_commands[] = {
      "terminal from its ranks, so set TESSERA_PROGRESS=bar there.",
      train_options, "mpiexec -n 2 tessera train inputs/quickstart.cfg --set zero_optimization.stage=3", true},
     {"plan", ts_main_plan, "DECK", 1, 1, "print the memory and the work of a rank, without running",
-     "Makes the program of rank 0 of a job with N ranks and prints what every rank will need: parameters, gradients, "
-     "optimizer states, activations, buffers, reserves and their sum, the peak, in bytes.  The peak is what Tessera "
-     "plans and "
-     "checks before it trains; peak_bytes in metrics.csv is the most memory that the whole process has had, on a "
-     "processor some "
-     "0.2 GB more for the program, MPI and other libraries.  Needs no MPI: run it on a login node.",
+     "Makes the programs of a job with N ranks and prints what the rank that needs most will need (without tensor "
+     "parallelism all need the same): parameters, gradients, optimizer states, activations, buffers, reserves and "
+     "their sum, the peak, in bytes.  The peak is what Tessera plans and checks before it trains; peak_bytes in "
+     "metrics.csv is the most memory that the whole process has had, on a processor some 0.2 GB more for the "
+     "program, MPI and other libraries.  --layout adds what tensor parallelism makes of the model: query and key "
+     "heads of each rank; the bytes that a rank sends, per token along tp alone, per step along tp together with "
+     "other axes, and per step in all; and of each parameter its shape, the rule that decided, and which elements "
+     "of which dimension each rank has.  Needs no MPI: run it on a login node.",
      plan_options, "tessera plan big.cfg --ranks 64 --set zero_optimization.stage=2", false},
     {"graph", ts_main_graph, "DECK", 1, 1, "print the graph after a pass",
      "Prints the training step as a graph: one line a node, or dot for Graphviz, or json.", graph_options,
