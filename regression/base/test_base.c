@@ -1,4 +1,5 @@
 #include "base/dtype.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/text.h"
@@ -243,6 +244,10 @@ static void test_text(void) {
              ts_matches("(", "") == -1 && ts_matches_from("h|b", "bh") == 1 && ts_matches_from("h|c", "bh") == 0 &&
              ts_matches_from("^.h", "bhx") == 1 && ts_matches_from("(", "") == -1,
          "regular expressions");
+  double start = ts_seconds();
+  bool given_up = ts_matches("^((a+)+)+[bc]", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa") == TS_MATCH_GIVEN_UP;
+  tap_ok(given_up, "one that takes too long is neither a match nor none");
+  tap_note("%.4f seconds", ts_seconds() - start);
 }
 
 static void test_files(void) {

@@ -110,6 +110,9 @@ test_deck() {
     tiny.cfg --set 'tensor_parallel.partition_config.layer_specs=({patterns="x";shape=(-1,-1,32);})'
   refused "a pattern that matches nothing" "layer_specs\[0\].patterns: .*matches no weight; there is" $mpiexec -n 2 "$tessera" \
     train tiny.cfg --set 'tensor_parallel={autotp_size=2;partition_config={layer_specs=({patterns="x.weight";});};}'
+  refused "a pattern that takes too long" "layer_specs\[0\].patterns: .*takes too long to match .*; accepted: an expr" $mpiexec \
+    -n 2 "$tessera" train tiny.cfg --set \
+    'tensor_parallel={autotp_size=2;partition_config={layer_specs=({patterns=".*q_proj|(([a-z._0-9]+)+)+Z";});};}'
   refused "a shape that cuts a head" "layer_specs\[0\].shape: cuts .*q_proj.weight inside of heads" $mpiexec -n 2 "$tessera" \
     train tiny.cfg --set \
     'tensor_parallel={autotp_size=2;partition_config={layer_specs=({patterns=".*q_proj.weight";shape=((12,20),-1);});};}'
@@ -130,6 +133,10 @@ test_deck() {
   refused_line "a frozen pattern that matches nothing" "bad.cfg:8: frozen: \"nosuch\" matches no parameter" 'frozen = ["nosuch"];'
   refused_train "a group that matches nothing" "--set: optimizer.groups.0..pattern: \"nosuch\" matches no parameter" tiny.cfg \
     --set 'optimizer.groups=({pattern="nosuch";lr_factor=0.5;})'
+  refused_train "a frozen pattern that takes too long" "--set: frozen: .*takes too long to match model" tiny.cfg \
+    --set 'frozen=["norm|^(([a-z._0-9]+)+)+Z"]'
+  refused_train "a pattern of no_decay that takes too long" "optimizer.no_decay: .*takes too long to match model" tiny.cfg \
+    --set 'optimizer.no_decay=["norm|^(([a-z._0-9]+)+)+Z"]'
   refused_train "a head too wide" "model.head_dim: 2048 is more than 1024" tiny.cfg --set model.hidden_size=2048 \
     --set model.num_attention_heads=1 --set model.num_key_value_heads=1
   refused_line "a timeline over another file" "bad.cfg:8: profile.timeline: tiny.cfg exists already" \

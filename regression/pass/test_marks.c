@@ -19,6 +19,7 @@
 #define SPECS(entries) TP("partition_config = { layer_specs = ( " entries " ); };")
 #define SPEC(keys) SPECS("{ " keys " }")
 #define Q "model.layers.1.self_attn.q_proj.weight"
+#define LAYER "model.layers.0."
 #define QKV "model.layers.0.self_attn.qkv_proj.weight"
 
 /* ---- a mark as a line ---- */
@@ -465,6 +466,19 @@ static void check_is(const char *text, const char *first, const char *second) {
 
 #define TIED MODEL("llama", GROUPED " tie_word_embeddings = true;")
 
+/* Expressions that are given up on: for every name, and for those alone that do not match at once. */
+static void test_endless(void) {
+  check_is(LLAMA SPEC("patterns = \"^(([a-z._0-9]+)+)+Z|.*q_proj\";"),
+           "good.cfg:2: tensor_parallel.partition_config.layer_specs[0].patterns: \"^(([a-z._0-9]+)+)+Z|.*q_proj\" "
+           "takes too "
+           "long to match model.embed_tokens.weight; accepted: an expression without nested repetitions",
+           NULL);
+  check_is(LLAMA SPEC("patterns = \".*(embed_tokens|q_proj)|(([a-z._0-9]+)+)+Z\";"),
+           "takes too long to match " LAYER "input_layernorm.weight", NULL);
+  check_is(LLAMA SPEC("patterns = (\".*[._].*[._].*[._].*q_proj\", \"(.*\\\\.)?([a-z_]+\\\\.)*q_proj\\\\.weight\");"),
+           NULL, NULL);
+}
+
 static void test_check(void) {
   check_is(LLAMA TP(""), NULL, NULL);
   check_is(LLAMA SPECS("{ patterns = \".*q_proj\"; }, { patterns = (\".*norm.*\", \"lm_head\"); }"), NULL, NULL);
@@ -479,15 +493,24 @@ static void test_check(void) {
   check_is(LLAMA SPEC("patterns = \"(((\\\\d{20}\\\\n)))\";"), "matches no weight; there is model.embed_tokens.weight",
            NULL);
   check_is(LLAMA SPEC("patterns = \"nothing\"; model_types = [\"phi3\"];"), NULL, NULL);
-  check_is(LLAMA SPEC("patterns = \"q_proj\";"), "\"q_proj\" matches no weight; there is ", NULL);
-  check_is(LLAMA PLAN("layers.*.self_attn.q_norm", "replicated_with_grad_allreduce"),
-           "good.cfg:2: tensor_parallel.tp_plan[0].pattern: \"layers.*.self_attn.q_norm\" matches no weight; there is",
-           NULL);
+  check_is(LLAMA SPEC("patterns = \"q_proj\";"),
+           "\"q_proj\" matches no weight; there is " LAYER "self_attn.q_proj.weight", NULL);
+  check_is(LLAMA SPEC("patterns = \".*gate_prj\";"), "there is " LAYER "mlp.gate_proj.weight", NULL);
+  check_is(
+      LLAMA PLAN("layers.*.self_attn.q_norm", "replicated_with_grad_allreduce"),
+      "good.cfg:2: tensor_parallel.tp_plan[0].pattern: \"layers.*.self_attn.q_norm\" matches no weight; there is " LAYER
+      "self_attn.q_proj.weight",
+      NULL);
+  check_is(LLAMA PLAN("up_prj", "colwise"), "\"up_prj\" matches no weight; there is " LAYER "mlp.up_proj.weight", NULL);
+  check_is(PHI3 PLAN("layers.*.mlp.gate_up_prj", "packed_colwise"), "there is " LAYER "mlp.gate_up_proj.weight", NULL);
+  check_is(LLAMA PLAN("layers.1.mlp.up_prj.weight", "colwise"), "there is model.layers.1.mlp.up_proj.weight", NULL);
   check_is(MODEL("qwen3", GROUPED) PLAN("layers.*.self_attn.q_norm", "replicated_with_grad_allreduce"), NULL, NULL);
   check_is(LLAMA PLAN("lm_head", "colwise_gather_output"), NULL, NULL);
   check_is(TIED PLAN("lm_head", "colwise_gather_output"), NULL, NULL);
   check_is(TIED SPEC("patterns = \".*lm_head\\\\.weight$\";"), NULL, NULL);
-  check_is(TIED PLAN("lm_haed", "colwise"), "tp_plan[0].pattern: \"lm_haed\" matches no weight; there is", NULL);
+  check_is(TIED PLAN("lm_haed", "colwise"),
+           "tp_plan[0].pattern: \"lm_haed\" matches no weight; there is lm_head.weight", NULL);
+  check_is(LLAMA PLAN("lm_haed", "colwise"), "there is lm_head.weight", NULL);
   check_is(LLAMA SPEC("patterns = \".*q_proj\"; shape = (5, -1);"),
            "layer_specs[0].shape: (5, -1) does not fit model.layers.0.self_attn.q_proj.weight [64][64]", NULL);
   check_is(GPT2 SPEC("patterns = \".*c_attn\"; shape = (3, -1);"), NULL, NULL);
@@ -507,6 +530,7 @@ int main(void) {
   test_plan();
   test_presets();
   test_check();
+  test_endless();
   tap_ok(ts_memory_live() == 0, "nothing leaks (%lld live)", (long long) ts_memory_live());
   return tap_done();
 }

@@ -213,6 +213,20 @@ const char *ts_nearest(const char *word, const char *const *candidates, size_t n
   return best;
 }
 
+/* Steps of one match: a few milliseconds; without nested repetitions names need thousands at worst. */
+#define MOST_STEPS 100000
+
+static int run_match(const pcre2_code *regex, const char *text) {
+  pcre2_match_data *match = pcre2_match_data_create_from_pattern(regex, NULL);
+  pcre2_match_context *limits = pcre2_match_context_create(NULL);
+  TS_CHECK(match != NULL && limits != NULL, "out of memory for a regular expression");
+  pcre2_set_match_limit(limits, MOST_STEPS);
+  int found = pcre2_match(regex, (PCRE2_SPTR) text, strlen(text), 0, 0, match, limits);
+  pcre2_match_context_free(limits);
+  pcre2_match_data_free(match);
+  return found >= 0 ? 1 : found == PCRE2_ERROR_NOMATCH ? 0 : TS_MATCH_GIVEN_UP;
+}
+
 static int find_match(const char *pattern, const char *text, uint32_t options) {
   int code;
   PCRE2_SIZE where;
@@ -220,10 +234,7 @@ static int find_match(const char *pattern, const char *text, uint32_t options) {
   if (regex == NULL) {
     return -1;
   }
-  pcre2_match_data *match = pcre2_match_data_create_from_pattern(regex, NULL);
-  TS_CHECK(match != NULL, "out of memory for a regular expression");
-  int found = pcre2_match(regex, (PCRE2_SPTR) text, strlen(text), 0, 0, match, NULL) >= 0;
-  pcre2_match_data_free(match);
+  int found = run_match(regex, text);
   pcre2_code_free(regex);
   return found;
 }

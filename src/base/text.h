@@ -63,8 +63,12 @@ bool ts_ends_in(const char *text, const char *end);
  * \param [in] candidates  Array of \a n borrowed strings. Not collective. */
 const char *ts_nearest(const char *word, const char *const *candidates, size_t n);
 
+/** Of a match: it took more steps than one may, as nested repetitions do, or more memory. */
+#define TS_MATCH_GIVEN_UP (-2)
+
 /** Glob-free pattern match: true when the PCRE2 regular expression \a pattern matches anywhere in \a text.
- * \return 1 match, 0 none, -1 the pattern is not a valid expression. Not collective. */
+ * \return 1 match, 0 none, -1 the pattern is not a valid expression, TS_MATCH_GIVEN_UP nobody knows: the same on every
+ * machine. Not collective. */
 int ts_matches(const char *pattern, const char *text);
 
 /** The same from the beginning of \a text on, whose end need not be reached: Python's re.match. Not collective. */

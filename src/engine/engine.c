@@ -99,38 +99,57 @@ static void add_programs(ts_engine *e, const ts_engine_options *o) {
 
 /* ---- what can be wrong with a deck only once its model is known ---- */
 
-static bool matches_some(const ts_layout *layout, const char *pattern) {
-  for (int i = 0; i < layout->n_parameters; ++i) {
-    if (ts_matches(pattern, layout->parameter[i].name) == 1) {
-      return true;
-    }
+/* Against all names: \return as ts_matches; the name on which it was given up. */
+static int match_all(const ts_layout *layout, const char *pattern, const char **endless) {
+  int found = 0;
+  for (int i = 0; i < layout->n_parameters && found >= 0; ++i) {
+    int match = ts_matches(pattern, layout->parameter[i].name);
+    *endless = layout->parameter[i].name;
+    found = match != 0 ? match : found;
   }
-  return false;
+  return found;
 }
 
-/* A frozen or group pattern that names nothing is a mistake; one of no_decay may be there for another family. */
-static ts_status check_patterns(const ts_deck *deck, const ts_layout *layout, ts_error *err) {
+/* One that names nothing is a mistake, but of no_decay, where it may be there for another family. */
+static ts_status check_pattern(const ts_deck *deck, const ts_layout *layout, const char *key, const char *pattern,
+                               bool names_some, ts_error *err) {
+  const char *endless = NULL;
+  int found = match_all(layout, pattern, &endless);
+  if (found < 0) {
+    return ts_deck_error(deck, key, err,
+                         "\"%s\" takes too long to match %s; accepted: an expression without nested repetitions",
+                         pattern, endless);
+  }
+  if (found == 0 && names_some) {
+    return ts_deck_error(deck, key, err, "\"%s\" matches no parameter; the first is called %s", pattern,
+                         layout->parameter[0].name);
+  }
+  if (found == 0) {
+    ts_log(TS_LOG_DEBUG, "%s: \"%s\" matches no parameter", key, pattern);
+  }
+  return TS_OK;
+}
+
+static ts_status check_strings(const ts_deck *deck, const ts_layout *layout, const char *key,
+                               const ts_strings *patterns, bool names_some, ts_error *err) {
   ts_status status = TS_OK;
-  for (int i = 0; i < deck->frozen.n; ++i) {
-    if (!matches_some(layout, deck->frozen.items[i])) {
-      status = ts_deck_error(deck, "frozen", err, "\"%s\" matches no parameter; the first is called %s",
-                             deck->frozen.items[i], layout->parameter[0].name);
-    }
-  }
-  for (int i = 0; i < deck->optimizer.groups.n; ++i) {
-    if (!matches_some(layout, deck->optimizer.groups.items[i].pattern)) {
-      char *key = ts_format("optimizer.groups[%d].pattern", i);
-      status = ts_deck_error(deck, key, err, "\"%s\" matches no parameter; the first is called %s",
-                             deck->optimizer.groups.items[i].pattern, layout->parameter[0].name);
-      ts_free(key);
-    }
-  }
-  for (int i = 0; i < deck->optimizer.no_decay.n; ++i) {
-    if (!matches_some(layout, deck->optimizer.no_decay.items[i])) {
-      ts_log(TS_LOG_DEBUG, "optimizer.no_decay: \"%s\" matches no parameter", deck->optimizer.no_decay.items[i]);
-    }
+  for (int i = 0; i < patterns->n; ++i) {
+    bool ok = check_pattern(deck, layout, key, patterns->items[i], names_some, err) == TS_OK;
+    status = ok ? status : TS_BAD_INPUT;
   }
   return status;
+}
+
+static ts_status check_patterns(const ts_deck *deck, const ts_layout *layout, ts_error *err) {
+  ts_status status = check_strings(deck, layout, "frozen", &deck->frozen, true, err);
+  for (int i = 0; i < deck->optimizer.groups.n; ++i) {
+    char *key = ts_format("optimizer.groups[%d].pattern", i);
+    bool ok = check_pattern(deck, layout, key, deck->optimizer.groups.items[i].pattern, true, err) == TS_OK;
+    status = ok ? status : TS_BAD_INPUT;
+    ts_free(key);
+  }
+  bool ok = check_strings(deck, layout, "optimizer.no_decay", &deck->optimizer.no_decay, false, err) == TS_OK;
+  return ok ? status : TS_BAD_INPUT;
 }
 
 static ts_status check_trainable(const ts_engine *e, ts_error *err) {

@@ -186,14 +186,14 @@ static const ts_plan_style *style_of(const char *name) {
   return &styles[i];
 }
 
-bool ts_tp_plan_matches(const char *pattern, const char *name) {
+int ts_tp_plan_matches(const char *pattern, const char *name) {
   ts_text regex = {0};
   ts_text_add(&regex, "(.*\\.)?");
   for (const char *c = pattern; *c != '\0'; ++c) {
     ts_text_add(&regex, *c == '*' ? "\\d+" : isalnum((unsigned char) *c) || *c == '_' ? "%c" : "\\%c", *c);
   }
   ts_text_add(&regex, ts_ends_in(pattern, ".weight") ? "$" : "\\.weight$");
-  bool found = ts_matches_from(regex.text, name) == 1;
+  int found = ts_matches_from(regex.text, name);
   ts_text_free(&regex);
   return found;
 }
@@ -206,7 +206,7 @@ static bool is_table(const ts_tp_query *q) {
 ts_status ts_tp_plan_find(const ts_tp_query *q, ts_tp_mark *mark) {
   const ts_deck_tp_plan *plan = &q->deck->tensor_parallel.tp_plan;
   int i = 0;
-  while (i < plan->n && !ts_tp_plan_matches(plan->items[i].pattern, q->name)) {
+  while (i < plan->n && ts_tp_plan_matches(plan->items[i].pattern, q->name) != 1) {
     ++i;
   }
   if (i == plan->n) {

@@ -29,7 +29,7 @@ ts_status ts_tp_plan_find(const ts_tp_query *q, ts_tp_mark *mark);
 /** Is it the weight of that unit, which may be NULL? Not collective. */
 bool ts_tp_is_weight_of(const char *name, const char *unit);
 
-/** Does a pattern of tp_plan match a weight's full name? Not collective. */
-bool ts_tp_plan_matches(const char *pattern, const char *name);
+/** Does a pattern of tp_plan match a weight's full name?  \return as ts_matches. Not collective. */
+int ts_tp_plan_matches(const char *pattern, const char *name);
 
 #endif
