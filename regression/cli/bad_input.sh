@@ -116,7 +116,7 @@ test_deck() {
   refused "a shape that cuts a head" "layer_specs\[0\].shape: cuts .*q_proj.weight inside of heads" $mpiexec -n 2 "$tessera" \
     train tiny.cfg --set \
     'tensor_parallel={autotp_size=2;partition_config={layer_specs=({patterns=".*q_proj.weight";shape=((12,20),-1);});};}'
-  refused "too many blocks" "layer_specs\[0\].shape: cuts .* into 16 blocks; accepted: at most 8" $mpiexec -n 2 "$tessera" \
+  refused "too many blocks" "layer_specs\[0\].shape: .16, -1. does not fit .*: it makes 16 blocks; accepted: at most 8" $mpiexec -n 2 "$tessera" \
     train tiny.cfg --set \
     'tensor_parallel={autotp_size=2;partition_config={layer_specs=({patterns=".*q_proj.weight";shape=(16,-1);});};}'
   refused "a table in blocks" "layer_specs\[0\].shape: .* is a table, which is cut by vocabulary, row by row; accepted: no shape" \

@@ -71,7 +71,7 @@ static const ts_key rows[] = {
          .help = "Dimension that is cut, of shape, or of [out][in] (default: 0 for a column, 1 for a row)."),
     SPEC(VIEW, shape, .initial = "()", .min = -1, .max = SIZE,
          .help = "The weight [out][in] with more dimensions.  At partition_dim a count is of equal blocks and a "
-                 "list is of blocks by size, each cut by itself; -1, or the extent itself, is one block."),
+                 "list is of blocks by size, each cut by itself, at most 8; -1, or the extent itself, is one block."),
     SPEC(STRINGS, model_types, .initial = "[]",
          .help = "Families (model.model_type) that the entry is for; none: all."),
     SPEC(BOOL, gather_output, .initial = "false", .help = "Gather the outputs of a column."),

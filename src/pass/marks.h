@@ -32,7 +32,7 @@ typedef enum ts_tp_style {
 
 typedef struct ts_tp_mark {
   ts_tp_style style;
-  int n_sizes;        /**< Blocks along the cut dimension; 0: one, all of it. */
+  int n_sizes;        /**< Blocks along the cut dimension, TS_MOST_RUNS (pass/dealing.h) at most; 0: one, all of it. */
   int64_t *size;      /**< Owned: elements of each block; their sum is the dimension. */
   int64_t unit;       /**< Elements that stay together, at least 1; it divides every block. */
   bool gather_output; /**< Of a column: its outputs are wanted whole. */

@@ -1,10 +1,8 @@
 /* A shape of layer_specs laid over a weight. */
 #include "base/memory.h"
 #include "base/text.h"
+#include "pass/dealing.h"
 #include "pass/marks_rules.h"
-
-/* What is remembered for each; more would be a mistake, as interleaved units are. */
-#define MOST_BLOCKS 65536
 
 typedef struct ts_fit {
   const ts_tp_query *q;
@@ -102,6 +100,25 @@ static ts_status find_sides(ts_fit *f, bool row) {
   return TS_OK;
 }
 
+static ts_status refuse_unequal(const ts_fit *f, int64_t extent, int64_t n) {
+  char *problem = ts_format("%lld along partition_dim are not %lld equal blocks; accepted: a count that divides it, or "
+                            "the sizes of the blocks",
+                            (long long) extent, (long long) n);
+  ts_status status = misfit(f, "shape", problem);
+  ts_free(problem);
+  return status;
+}
+
+/* More than a dimension has runs: a mistake, as interleaved units are. */
+static ts_status refuse_many(const ts_fit *f, int64_t n) {
+  char *problem =
+      ts_format("it makes %lld blocks; accepted: at most %d, as a cut of a dimension further in front makes",
+                (long long) n, TS_MOST_RUNS);
+  ts_status status = misfit(f, "shape", problem);
+  ts_free(problem);
+  return status;
+}
+
 /* Blocks of the cut dimension, in their own units, as often as the dimensions in front of it say.  A count is of
  * blocks, as in DeepSpeed; blocks of one unit each could not be shared, so the extent itself means one block. */
 static ts_status cut_blocks(ts_fit *f, const ts_deck_extent *cut, ts_tp_mark *mark) {
@@ -111,16 +128,10 @@ static ts_status cut_blocks(ts_fit *f, const ts_deck_extent *cut, ts_tp_mark *ma
   int64_t n = cut->sizes.n > 0 ? cut->sizes.n : whole ? 1 : cut->count;
   mark->unit = elements_of(f->extent + f->cut + 1, end - f->cut - 1);
   if (cut->sizes.n == 0 && extent % n != 0) {
-    char *problem =
-        ts_format("%lld along partition_dim are not %lld equal blocks; accepted: a count that divides it, or "
-                  "the sizes of the blocks",
-                  (long long) extent, (long long) n);
-    ts_status status = misfit(f, "shape", problem);
-    ts_free(problem);
-    return status;
+    return refuse_unequal(f, extent, n);
   }
-  if (n > MOST_BLOCKS || times > MOST_BLOCKS / n) {
-    return misfit(f, "shape", "it makes more than 65536 blocks; accepted: a cut of a dimension further in front");
+  if (times * n > TS_MOST_RUNS) {
+    return refuse_many(f, times * n);
   }
   if (times * n > 1) {
     ts_tp_mark_blocks(mark, (int) (times * n));

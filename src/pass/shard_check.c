@@ -81,29 +81,23 @@ static ts_status refuse_cut(const ts_sharding *s, const ts_node *product, const 
   return status;
 }
 
-static ts_status refuse_blocks(const ts_tp_mark *mark, const char *weight, bool table, const ts_deck *deck,
-                               ts_error *err) {
+static ts_status refuse_table(const ts_tp_mark *mark, const char *weight, const ts_deck *deck, ts_error *err) {
   char *key = key_of(mark);
-  ts_status status =
-      table ? ts_deck_error(deck, key, err, "%s is a table, which is cut by vocabulary, row by row; accepted: no shape",
-                            weight)
-            : ts_deck_error(deck, key, err, "cuts %s into %d blocks; accepted: at most %d", weight, mark->n_sizes,
-                            TS_MOST_RUNS);
+  ts_status status = ts_deck_error(deck, key, err,
+                                   "%s is a table, which is cut by vocabulary, row by row; accepted: no shape", weight);
   ts_free(key);
   return status;
 }
 
-/* More blocks than a dimension has runs. */
-static ts_status check_blocks(const ts_sharding *as_marked, ts_error *err) {
+static ts_status check_tables(const ts_sharding *as_marked, ts_error *err) {
   const ts_graph *g = as_marked->graph;
   ts_status status = TS_OK;
   for (ts_nid n = 0; n < g->n_nodes && status == TS_OK; ++n) {
     int64_t out, in;
     ts_tid w = ts_sharding_weight(g, &g->node[n], &out, &in);
-    const ts_tp_mark *mark = w != TS_NONE ? &as_marked->mark[w] : NULL;
-    bool table = mark != NULL && g->node[n].op != TS_OP_MATMUL && (mark->n_sizes > 0 || mark->unit > 1);
-    if (mark != NULL && (table || mark->n_sizes > TS_MOST_RUNS)) {
-      status = refuse_blocks(mark, g->tensor[w].name, table, as_marked->context->deck, err);
+    const ts_tp_mark *mark = w != TS_NONE && g->node[n].op != TS_OP_MATMUL ? &as_marked->mark[w] : NULL;
+    if (mark != NULL && (mark->n_sizes > 0 || mark->unit > 1)) {
+      status = refuse_table(mark, g->tensor[w].name, as_marked->context->deck, err);
     }
   }
   return status;
@@ -131,7 +125,7 @@ static ts_status check_fit(ts_sharding *as_marked, ts_error *err) {
 
 static ts_status check_shapes(const ts_graph *g, const ts_pass_context *context, ts_error *err) {
   ts_sharding *as_marked = ts_sharding_create(g, context, true);
-  ts_status status = check_blocks(as_marked, err);
+  ts_status status = check_tables(as_marked, err);
   status = status == TS_OK ? check_fit(as_marked, err) : status;
   ts_sharding_destroy(&as_marked);
   return status;

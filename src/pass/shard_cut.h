@@ -67,7 +67,7 @@ typedef struct ts_sharding {
  * \param [in] shapes  Take the shapes of marks too; else columns are dealt as their readers split them. */
 ts_sharding *ts_sharding_create(const ts_graph *graph, const ts_pass_context *context, bool shapes);
 
-/** Decide for the forward graph.  Blocks are as many as runs may be (ts_shard_check). Not collective. */
+/** Decide for the forward graph.  Not collective. */
 void ts_sharding_cut(ts_sharding *sharding);
 
 /** Free what ts_sharding_create made and set to NULL. Not collective. */
