@@ -113,7 +113,7 @@ test_deck() {
   refused "a pattern that takes too long" "layer_specs\[0\].patterns: .*takes too long to match .*; accepted: an expr" $mpiexec \
     -n 2 "$tessera" train tiny.cfg --set \
     'tensor_parallel={autotp_size=2;partition_config={layer_specs=({patterns=".*q_proj|(([a-z._0-9]+)+)+Z";});};}'
-  refused "a shape that cuts a head" "layer_specs\[0\].shape: cuts .*q_proj.weight inside of heads" $mpiexec -n 2 "$tessera" \
+  refused "a shape that cuts a head" "layer_specs\[0\].shape: cuts .*q_proj.weight inside of heads of 8 out" $mpiexec -n 2 "$tessera" \
     train tiny.cfg --set \
     'tensor_parallel={autotp_size=2;partition_config={layer_specs=({patterns=".*q_proj.weight";shape=((12,20),-1);});};}'
   refused "too many blocks" "layer_specs\[0\].shape: .16, -1. does not fit .*: it makes 16 blocks; accepted: at most 8" $mpiexec -n 2 "$tessera" \
@@ -143,6 +143,28 @@ test_deck() {
     'profile = { timeline = "tiny.cfg"; };'
   refused_train "a timeline that cannot be written" "profile.timeline: .*nowhere" tiny.cfg \
     --set profile.timeline=nowhere/trace.json
+}
+
+# unfit NAME PATTERN KEYS [SET]: what tensor_parallel says does not fit the model.
+unfit() {
+  refused "$1" "$2" "$tessera" plan tiny.cfg --ranks 2 --set "tensor_parallel={autotp_size=2;$3}" ${4:+--set "$4"}
+}
+
+test_shapes() {
+  way_out="accepted: no shape, or \(-1, 8, 32\)"
+  unfit "a shape that leaves too few units" "layer_specs\[0\].shape: keeps 16 of the 16 outputs of .*k_proj.*, and 2 ranks .*$way_out" \
+    'partition_config={layer_specs=({patterns=".*k_proj.weight";shape=(-1,16,32);});};'
+  unfit "blocks of whole heads that nothing else has" "cuts .*q_proj.weight in blocks of its own: .*$way_out" \
+    'partition_config={layer_specs=({patterns=".*q_proj.weight";shape=((16,16),-1);});};'
+  unfit "blocks of a style" "tp_plan\[0\].style: cuts .*accepted: an entry of .*layer_specs for it with no shape, or \(-1, 8" \
+    'tp_plan=({pattern="q_proj";style="packed_colwise";});'
+  unfit "a style for what is three in one" "layer_specs for it with shape \(\(32, 16, 16\), -1\)" \
+    'tp_plan=({pattern="qkv_proj";style="packed_colwise";});' 'model.model_type="phi3"'
+  unfit "a head cut in what is three in one" "inside of heads of 8 outputs; accepted: \(\(32, 16, 16\), -1\)" \
+    'partition_config={layer_specs=({patterns=".*qkv_proj.weight";shape=((12,20,32),-1);});};' 'model.model_type="phi3"'
+  run "$tessera" plan tiny.cfg --ranks 2 --set \
+    'tensor_parallel={autotp_size=2;partition_config={layer_specs=({patterns=".*[qk]_proj.weight";shape=(-1,8,32);});};}'
+  ok "and the way out is one" clean
 }
 
 test_batch() {
@@ -447,6 +469,7 @@ test_death() {
 
 test_words
 test_deck
+test_shapes
 test_batch
 test_json
 test_data

@@ -213,6 +213,12 @@ static ts_interval deal_units(const index_class *root, int ranks, int rank) {
   return (ts_interval){of.begin * grain, end - of.begin * grain};
 }
 
+int64_t ts_dealing_together(const ts_dealing *d, ts_run_of run) {
+  int64_t elements;
+  const index_class *root = root_of(d, run, &elements);
+  return ts_dealing_has_parts(d, run) ? elements / root->parts : elements;
+}
+
 ts_interval ts_dealing_units_of_rank(const ts_dealing *d, ts_run_of run, int rank) {
   int64_t elements;
   const index_class *root = root_of(d, run, &elements);

@@ -85,6 +85,9 @@ bool ts_dealing_is_parted(const ts_dealing *dealing, ts_run_of run);
 /** Elements of a run, over all ranks; and of all runs of a dimension. Not collective. */
 int64_t ts_run_extent(const ts_dealing *dealing, ts_run_of run);
 
+/** Elements of a run that stay together: one of its units, or a part of it. Not collective. */
+int64_t ts_dealing_together(const ts_dealing *dealing, ts_run_of run);
+
 /** What \a rank has of a run: elements from the run's first. Not collective. */
 ts_interval ts_dealing_of_rank(const ts_dealing *dealing, ts_run_of run, int rank);
 

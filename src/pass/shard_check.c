@@ -50,16 +50,6 @@ static bool is_completed(const ts_sharding *s, const ts_node *product) {
   return completed;
 }
 
-static void print_blocks(const ts_sharding *s, const ts_node *product, ts_text *to) {
-  const int64_t *size;
-  int n = ts_sharding_blocks(s, product, &size);
-  ts_text_add(to, n > 0 ? "((" : "no shape");
-  for (int i = 0; i < n; ++i) {
-    ts_text_add(to, i > 0 ? ", %lld" : "%lld", (long long) size[i]);
-  }
-  ts_text_add(to, n > 0 ? "), -1)" : "");
-}
-
 /* What gave the mark its blocks: a shape, a style, a preset. */
 static char *key_of(const ts_tp_mark *mark) {
   bool spec = strncmp(mark->rule, "partition_config", strlen("partition_config")) == 0;
@@ -68,15 +58,72 @@ static char *key_of(const ts_tp_mark *mark) {
   return ts_format("tensor_parallel.%.*s%s", word, mark->rule, spec ? ".shape" : plan ? ".style" : "");
 }
 
+/* A product whose shape does not fit, and how its columns are dealt without one. */
+typedef struct misfit {
+  const ts_sharding *s;
+  const ts_node *product;
+  const ts_tp_mark *mark;
+  int64_t out, in;
+  int64_t together; /* Outputs, of a head. */
+} misfit;
+
+static misfit misfit_of(const ts_sharding *as_marked, const ts_sharding *free, const ts_node *product) {
+  misfit m = {.s = as_marked, .product = product, .together = 1};
+  ts_tid w = ts_sharding_weight(as_marked->graph, product, &m.out, &m.in);
+  m.mark = &as_marked->mark[w];
+  if (free->spread[w].dealt && free->spread[w].dim != ts_sharding_inner_dim(product)) {
+    m.together = ts_dealing_together(free->dealing, free->spread[w].of.run[0]);
+  }
+  return m;
+}
+
+static bool cuts_inside(const misfit *m) {
+  bool inside = m->mark->unit % m->together != 0 && m->together % m->mark->unit != 0;
+  for (int i = 0; i < m->mark->n_sizes; ++i) {
+    inside = inside || m->mark->size[i] % m->together != 0;
+  }
+  return inside;
+}
+
+static void print_problem(const misfit *m, ts_text *to) {
+  const char *name = ts_sharding_tensor(m->s, m->product->in[1])->name;
+  int64_t unit = m->mark->unit;
+  if (cuts_inside(m)) {
+    ts_text_add(to, "cuts %s inside of heads of %lld outputs", name, (long long) m->together);
+  } else if (m->mark->n_sizes == 0) {
+    ts_text_add(to, "keeps %lld of the %lld outputs of %s together, and %d ranks cannot share them so",
+                (long long) unit, (long long) m->out, name, m->s->context->mesh->size[TS_AXIS_TP]);
+  } else {
+    ts_text_add(to, "cuts %s in blocks of its own: what its outputs meet (queries and keys, gate and up) has others",
+                name);
+  }
+}
+
+/* The shape that fits, for an entry of layer_specs. */
+static void print_way_out(const misfit *m, ts_text *to) {
+  const int64_t *size;
+  int n = ts_sharding_blocks(m->s, m->product, &size);
+  if (strncmp(m->mark->rule, "partition_config", strlen("partition_config")) != 0) {
+    ts_text_add(to, "an entry of partition_config.layer_specs for it with %s", n > 0 ? "shape " : "");
+  }
+  for (int i = 0; i < n; ++i) {
+    ts_text_add(to, i > 0 ? ", %lld" : "((%lld", (long long) size[i]);
+  }
+  ts_text_add(to, n > 0 ? "), -1)" : "no shape");
+  if (n == 0 && m->together > 1) {
+    ts_text_add(to, ", or (-1, %lld, %lld)", (long long) m->together, (long long) m->in);
+  }
+}
+
 /* The shape of a mark makes an output fit nobody, where without it it would. */
-static ts_status refuse_cut(const ts_sharding *s, const ts_node *product, const ts_deck *deck, ts_error *err) {
-  const ts_tensor *w = &s->graph->tensor[product->in[1]];
-  ts_text fits = {0};
-  print_blocks(s, product, &fits);
-  char *key = key_of(&s->mark[product->in[1]]);
-  ts_status status = ts_deck_error(deck, key, err, "cuts %s inside of heads or blocks that stay together; accepted: %s",
-                                   w->name, fits.text);
+static ts_status refuse_cut(const misfit *m, ts_error *err) {
+  ts_text problem = {0}, fits = {0};
+  print_problem(m, &problem);
+  print_way_out(m, &fits);
+  char *key = key_of(m->mark);
+  ts_status status = ts_deck_error(m->s->context->deck, key, err, "%s; accepted: %s", problem.text, fits.text);
   ts_free(key);
+  ts_text_free(&problem);
   ts_text_free(&fits);
   return status;
 }
@@ -116,7 +163,8 @@ static ts_status check_fit(ts_sharding *as_marked, ts_error *err) {
     ts_tid w = node->op == TS_OP_MATMUL ? ts_sharding_weight(g, node, &out, &in) : TS_NONE;
     bool shaped = w != TS_NONE && (as_marked->mark[w].n_sizes > 0 || as_marked->mark[w].unit > 1);
     if (shaped && is_completed(as_marked, node) && !is_completed(free, node)) {
-      status = refuse_cut(as_marked, node, as_marked->context->deck, err);
+      misfit found = misfit_of(as_marked, free, node);
+      status = refuse_cut(&found, err);
     }
   }
   ts_sharding_destroy(&free);
