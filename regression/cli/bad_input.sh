@@ -167,6 +167,27 @@ test_shapes() {
   ok "and the way out is one" clean
 }
 
+# idle NAME PATTERN KEYS: told once, and the plan is printed.
+idle() {
+  run "$tessera" plan tiny.cfg --ranks 2 --set "tensor_parallel={autotp_size=2;$3}"
+  pattern=$2
+  ok "$1" both 'said 0 "$pattern"' 'once "$pattern"'
+}
+
+test_idle() {
+  idle "columns of vectors" "warning: --set: .*layer_specs\[0\].partition_type: no effect: .*vectors alone" \
+    'partition_config={layer_specs=({patterns=".*layernorm";partition_type="row";});};'
+  idle "a tied head left whole" "layer_specs\[0\].partition_type: no effect: lm_head.weight is tied: .* model.embed_tokens.weight" \
+    'partition_config={layer_specs=({patterns="lm_head";partition_type="skip";});};'
+  idle "a tied head left whole by a plan" "tp_plan\[0\].style: no effect: lm_head.weight is tied" \
+    'tp_plan=({pattern="lm_head";style="replicate";});'
+  for keys in 'partition_config={layer_specs=({patterns=".*(norm|q_proj)";});};' 'tp_plan=({pattern="lm_head";style="colwise";});' \
+    'partition_config={layer_specs=({patterns=".*(lm_head|embed_tokens)";partition_type="skip";},{patterns="lm_head";});};'; do
+    run "$tessera" plan tiny.cfg --ranks 2 --set "tensor_parallel={autotp_size=2;$keys}"
+    ok "nothing to say of $keys" clean
+  done
+}
+
 test_batch() {
   refused_train "the batch equation" "train_batch_size: 4 is not a multiple of train_micro_batch_size_per_gpu 3 x" \
     tiny.cfg --set train_micro_batch_size_per_gpu=3
@@ -470,6 +491,7 @@ test_death() {
 test_words
 test_deck
 test_shapes
+test_idle
 test_batch
 test_json
 test_data

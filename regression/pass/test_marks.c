@@ -517,6 +517,11 @@ static void test_check(void) {
   check_is(LLAMA SPEC("patterns = \".*q_proj\"; shape = (5, -1);"),
            "layer_specs[0].shape: (5, -1) does not fit model.layers.0.self_attn.q_proj.weight [64][64]", NULL);
   check_is(GPT2 SPEC("patterns = \".*c_attn\"; shape = (3, -1);"), NULL, NULL);
+  check_is(
+      LLAMA SPEC("patterns = \".*layernorm\"; shape = (7, -1);"),
+      "layer_specs[0].shape: model.layers.0.input_layernorm.weight is a vector, which is never cut; accepted: no shape",
+      NULL);
+  check_is(LLAMA SPEC("patterns = \".*norm\"; partition_type = \"skip\"; shape = (7, -1);"), NULL, NULL);
   check_is(GPT2 SPEC("patterns = \".*c_attn\"; shape = (3, -1, 64); partition_dim = 1;"), NULL, NULL);
   check_is(
       GPT2 TP("partition_config = { strict_mode = true; };"),

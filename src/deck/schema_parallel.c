@@ -46,7 +46,8 @@ static const ts_key rows[] = {
             "Ranks that share each product of the model, from 1 to its heads; 0 as 1: none do."),
     INTEGER(tensor_parallel.tp.tp_size, "1", 1, SIZE, 0, "1 or autotp_size, which alone decides."),
     INTEGER(tensor_parallel.tp.tp_grain_size, "1", 1, SIZE, 0,
-            "Shares of MLPs' widths and of the vocabulary are multiples of it; what is left over goes last."),
+            "Shares of MLPs' widths and of the vocabulary are multiples of it; what is left over goes last.  "
+            "Without effect where some rank would then have nothing."),
     PYTHON("tp.mpu", "an object", "tensor_parallel.autotp_size"),
     PYTHON("tp.tp_group", "an object", "tensor_parallel.autotp_size"),
     FLAG(tensor_parallel.tp_overlap_comm, NULL, 0,

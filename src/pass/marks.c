@@ -20,7 +20,7 @@ void ts_tp_mark_blocks(ts_tp_mark *mark, int n) {
   mark->size = ts_calloc((size_t) n, sizeof *mark->size);
 }
 
-static bool spec_matches(const ts_deck_tp_spec *spec, const char *name) {
+bool ts_tp_spec_matches(const ts_deck_tp_spec *spec, const char *name) {
   for (int i = 0; i < spec->patterns.n; ++i) {
     if (ts_matches_from(spec->patterns.items[i], name) == 1) {
       return true;
@@ -35,18 +35,43 @@ static ts_tp_style spec_style(const ts_deck_tp_spec *spec) {
                                                      : TS_TP_WHOLE;
 }
 
-static ts_status ask_specs(const ts_tp_query *q, ts_tp_mark *mark) {
+/* The first entry of layer_specs that speaks of it, -1 for none. */
+static int first_spec(const ts_tp_query *q) {
   const ts_deck_tp_specs *specs = &q->deck->tensor_parallel.partition_config.layer_specs;
   for (int i = 0; i < specs->n; ++i) {
-    const ts_deck_tp_spec *spec = &specs->items[i];
-    if (ts_deck_spec_applies(q->deck, spec) && spec_matches(spec, q->name)) {
-      mark->style = spec_style(spec);
-      mark->gather_output = mark->style == TS_TP_COLUMN && spec->gather_output;
-      snprintf(mark->rule, sizeof mark->rule, "partition_config.layer_specs[%d]", i);
-      return mark->style != TS_TP_WHOLE && spec->shape.n > 0 ? ts_tp_view_fit(q, i, mark) : TS_OK;
+    if (ts_deck_spec_applies(q->deck, &specs->items[i]) && ts_tp_spec_matches(&specs->items[i], q->name)) {
+      return i;
     }
   }
-  return TS_OK;
+  return -1;
+}
+
+static ts_status ask_specs(const ts_tp_query *q, ts_tp_mark *mark) {
+  int i = first_spec(q);
+  if (i < 0) {
+    return TS_OK;
+  }
+  const ts_deck_tp_spec *spec = &q->deck->tensor_parallel.partition_config.layer_specs.items[i];
+  mark->style = spec_style(spec);
+  mark->gather_output = mark->style == TS_TP_COLUMN && spec->gather_output;
+  snprintf(mark->rule, sizeof mark->rule, "partition_config.layer_specs[%d]", i);
+  return mark->style != TS_TP_WHOLE && spec->shape.n > 0 ? ts_tp_view_fit(q, i, mark) : TS_OK;
+}
+
+/* Patterns may well match norms too, but a shape is meant for what it says. */
+static ts_status check_vector(const ts_tp_query *q) {
+  const ts_deck_tp_specs *specs = &q->deck->tensor_parallel.partition_config.layer_specs;
+  int i = first_spec(q);
+  if (i < 0 || specs->items[i].shape.n == 0 || spec_style(&specs->items[i]) == TS_TP_WHOLE) {
+    return TS_OK;
+  }
+  char *key = ts_format(TS_LAYER_SPECS "[%d].shape", i);
+  ts_status status = ts_deck_error(q->deck, key, q->err,
+                                   "%s is a vector, which is never cut; accepted: no shape, or patterns that do not "
+                                   "match it",
+                                   q->name);
+  ts_free(key);
+  return status;
 }
 
 bool ts_tp_is_weight_of(const char *name, const char *unit) {
@@ -96,7 +121,7 @@ ts_status ts_tp_mark_find(const ts_deck *deck, const char *weight_name, int64_t 
   ts_status status = TS_OK;
   *mark = (ts_tp_mark){.unit = 1};
   if (columns_in == 0) {
-    return TS_OK;
+    return check_vector(&q);
   }
   for (size_t i = 0; i < sizeof sources / sizeof *sources && status == TS_OK && mark->style == TS_TP_UNSPOKEN; ++i) {
     if (!sources[i].is_default || deck->tensor_parallel.partition_config.use_default_specs) {

@@ -45,7 +45,7 @@ typedef struct ts_tp_weight {
   int64_t rows_out, columns_in; /**< Extents as [out][in], below 2^31 each; of a vector (a norm) columns_in is 0. */
 } ts_tp_weight;
 
-/** The mark of one weight.  A vector is never cut: TS_TP_UNSPOKEN.  Not collective.
+/** The mark of one weight.  A vector is never cut: TS_TP_UNSPOKEN, and a shape for it is an error.  Not collective.
  * \param [in]  deck         As ts_deck_read gave it.
  * \param [in]  weight_name  Its full name, ending in .weight.
  * \param [in]  rows_out, columns_in  Its extents, as in ts_tp_weight.
@@ -59,7 +59,8 @@ void ts_tp_mark_clear(ts_tp_mark *mark);
 
 /** What can be wrong with the marks of a model: a pattern of layer_specs (for this family) or tp_plan that matches no
  * weight, or takes too long on one, and what ts_tp_mark_find finds, of which the first is told.  The head of a tied
- * model counts as a weight of that name.  Not collective.
+ * model counts as a weight of that name.  A warning is logged of an entry that does nothing: of one that matches vectors
+ * alone, and of a tied head that is to be cut otherwise than the embedding.  Not collective.
  * \param [in] weights  All of the model, \a n of them, at least one.
  * \return TS_BAD_INPUT with each pattern that matches nothing, and a preset that knows no weight. */
 ts_status ts_tp_marks_check(const ts_deck *deck, const ts_tp_weight *weights, int n, ts_error *err);

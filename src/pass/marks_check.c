@@ -197,5 +197,8 @@ ts_status ts_tp_marks_check(const ts_deck *deck, const ts_tp_weight *weights, in
     status = ts_tp_mark_find(deck, weights[i].name, weights[i].rows_out, weights[i].columns_in, &mark, err);
     ts_tp_mark_clear(&mark);
   }
+  if (status == TS_OK) {
+    ts_tp_marks_tell(deck, weights, n);
+  }
   return status;
 }
