@@ -1,4 +1,5 @@
 /* The grid: pipelines, tensor, sequence and expert parallelism, and the compiler of them. */
+#include "deck/parallel_words.h"
 #include "deck/schema_rows.h"
 
 #define GRID(field, help_)                                                                                        \
@@ -20,9 +21,7 @@
     .path = "tensor_parallel.tp_plan[]." #field, .type = TS_KEY_STRING, .status = TS_KEY_WORKS,   \
     .offset = (ptrdiff_t) offsetof(ts_deck_tp_rule, field), .flags = TS_KEY_REQUIRED, __VA_ARGS__ \
   }
-#define STYLES                                                                                        \
-  "colwise|rowwise|colwise_rep|colwise_gather_output|rowwise_rep|rowwise_split_input|packed_colwise|" \
-  "packed_rowwise|embedding_rowwise|replicate|replicated|replicated_with_grad_allreduce"
+#define WORDS(list) &(list(TS_BAR_WORD))[1]
 #define STYLES_LATER                                                                          \
   "embedding_colwise|sequence_parallel|all_reduce|mla_kv_a_proj|local_params|moe_tp_experts|" \
   "moe_identity_expert|grouped_gemm|ep_router|gather|local|local_colwise|local_rowwise|local_packed_rowwise"
@@ -57,7 +56,7 @@ static const ts_key rows[] = {
          "Divide embedding and head by vocabulary; false: each rank has them whole."),
     FLAG(tensor_parallel.sequence_parallel, "true", 0,
          "Between products each rank keeps its rows of the tokens alone.  Not a key of DeepSpeed."),
-    WORD(tensor_parallel.preset_model, "none", "none|llama|bloom|chatglm|mixtral|deepseek_v2|qwen2|phi3", NULL, 0,
+    WORD(tensor_parallel.preset_model, "none", WORDS(TS_TP_PRESETS), NULL, 0,
          "A table of which weights are cut how, for what partition_config does not match."),
     FLAG(tensor_parallel.partition_config.use_default_specs, "true", 0,
          "What layer_specs does not match is for preset_model, tp_plan and the model's own rules; false: it is whole."),
@@ -80,7 +79,7 @@ static const ts_key rows[] = {
          "which gradients are sums over ranks follows from the graph"),
     PLAN(pattern, .help = "End of a weight's name, as in transformers' tp_plan: \"layers.*.mlp.up_proj\"; a star "
                           "stands for a number."),
-    PLAN(style, .accepted = STYLES, .later = STYLES_LATER,
+    PLAN(style, .accepted = WORDS(TS_TP_STYLES), .later = STYLES_LATER,
          .help = "Hugging Face's style: cut by outputs (colwise), by inputs (rowwise), or whole (replicate)."),
     TP_NONE("dtype", STRING, NULL, "bf16.enabled decides"),
     TP_NONE("keep_module_on_host", BOOL, "false", "weights are read shard by shard"),

@@ -1,6 +1,7 @@
 /* Tables of which weights are cut how: DeepSpeed's presets and Hugging Face's styles. */
 #include "base/memory.h"
 #include "base/text.h"
+#include "deck/parallel_words.h"
 #include "family/family.h"
 #include "pass/marks_rules.h"
 
@@ -125,12 +126,11 @@ static const ts_preset_row phi3_rows[] = {OUTPUT("self_attn\\.o_proj"), QKV("sel
                                           ROW("mlp\\.down_proj"), HALVES("mlp\\.gate_up_proj"), END};
 static const ts_preset_row no_rows[] = {END};
 
+#define PRESET(word, rows) {#word, rows},
 static const struct {
   const char *name;
   const ts_preset_row *rows;
-} presets[] = {{"none", no_rows},         {"llama", llama_rows},     {"bloom", bloom_rows},
-               {"chatglm", chatglm_rows}, {"mixtral", mixtral_rows}, {"deepseek_v2", deepseek_rows},
-               {"qwen2", llama_rows},     {"phi3", phi3_rows}};
+} presets[] = {TS_TP_PRESETS(PRESET)};
 
 static const ts_preset_row *rows_of(const char *name) {
   size_t i = 0, n = sizeof presets / sizeof *presets;
@@ -162,20 +162,8 @@ typedef struct ts_plan_style {
   bool gather, tables; /* For embeddings too. */
 } ts_plan_style;
 
-static const ts_plan_style styles[] = {
-    {"colwise", TS_TP_COLUMN, FORM_PLAIN, false, false},
-    {"colwise_rep", TS_TP_COLUMN, FORM_PLAIN, true, false},
-    {"colwise_gather_output", TS_TP_COLUMN, FORM_PLAIN, true, false},
-    {"packed_colwise", TS_TP_COLUMN, FORM_HALVES, false, false},
-    {"rowwise", TS_TP_ROW, FORM_PLAIN, false, false},
-    {"rowwise_rep", TS_TP_ROW, FORM_PLAIN, false, false},
-    {"rowwise_split_input", TS_TP_ROW, FORM_PLAIN, false, false},
-    {"packed_rowwise", TS_TP_ROW, FORM_HALVES, false, false},
-    {"embedding_rowwise", TS_TP_COLUMN, FORM_PLAIN, false, true},
-    {"replicate", TS_TP_WHOLE, FORM_PLAIN, false, true},
-    {"replicated", TS_TP_WHOLE, FORM_PLAIN, false, true},
-    {"replicated_with_grad_allreduce", TS_TP_WHOLE, FORM_PLAIN, false, true},
-};
+#define STYLE(word, style, form, gather, tables) {#word, TS_TP_##style, FORM_##form, gather, tables},
+static const ts_plan_style styles[] = {TS_TP_STYLES(STYLE)};
 
 static const ts_plan_style *style_of(const char *name) {
   size_t i = 0, n = sizeof styles / sizeof *styles;
