@@ -59,8 +59,8 @@ void ts_tp_mark_clear(ts_tp_mark *mark);
 
 /** What can be wrong with the marks of a model: a pattern of layer_specs (for this family) or tp_plan that matches no
  * weight, or takes too long on one, and what ts_tp_mark_find finds, of which the first is told.  The head of a tied
- * model counts as a weight of that name.  A warning is logged of an entry that does nothing: of one that matches vectors
- * alone, and of a tied head that is to be cut otherwise than the embedding.  Not collective.
+ * model counts as a weight of that name.  A warning is logged of an entry that does nothing: of one that matches
+ * vectors alone, and of a tied head that is to be cut otherwise than the embedding.  Not collective.
  * \param [in] weights  All of the model, \a n of them, at least one.
  * \return TS_BAD_INPUT with each pattern that matches nothing, and a preset that knows no weight. */
 ts_status ts_tp_marks_check(const ts_deck *deck, const ts_tp_weight *weights, int n, ts_error *err);
