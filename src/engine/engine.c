@@ -100,7 +100,7 @@ static void add_programs(ts_engine *e, const ts_engine_options *o) {
 /* ---- what can be wrong with a deck only once its model is known ---- */
 
 /* Against all names: \return as ts_matches; the name on which it was given up. */
-static int match_all(const ts_layout *layout, const char *pattern, const char **endless) {
+static int match_parameters(const ts_layout *layout, const char *pattern, const char **endless) {
   int found = 0;
   for (int i = 0; i < layout->n_parameters && found >= 0; ++i) {
     int match = ts_matches(pattern, layout->parameter[i].name);
@@ -111,10 +111,10 @@ static int match_all(const ts_layout *layout, const char *pattern, const char **
 }
 
 /* One that names nothing is a mistake, but of no_decay, where it may be there for another family. */
-static ts_status check_pattern(const ts_deck *deck, const ts_layout *layout, const char *key, const char *pattern,
-                               bool names_some, ts_error *err) {
+static ts_status check_parameter_pattern(const ts_deck *deck, const ts_layout *layout, const char *key,
+                                         const char *pattern, bool names_some, ts_error *err) {
   const char *endless = NULL;
-  int found = match_all(layout, pattern, &endless);
+  int found = match_parameters(layout, pattern, &endless);
   if (found < 0) {
     return ts_deck_error(deck, key, err,
                          "\"%s\" takes too long to match %s; accepted: an expression without nested repetitions",
@@ -134,7 +134,7 @@ static ts_status check_strings(const ts_deck *deck, const ts_layout *layout, con
                                const ts_strings *patterns, bool names_some, ts_error *err) {
   ts_status status = TS_OK;
   for (int i = 0; i < patterns->n; ++i) {
-    bool ok = check_pattern(deck, layout, key, patterns->items[i], names_some, err) == TS_OK;
+    bool ok = check_parameter_pattern(deck, layout, key, patterns->items[i], names_some, err) == TS_OK;
     status = ok ? status : TS_BAD_INPUT;
   }
   return status;
@@ -144,7 +144,7 @@ static ts_status check_patterns(const ts_deck *deck, const ts_layout *layout, ts
   ts_status status = check_strings(deck, layout, "frozen", &deck->frozen, true, err);
   for (int i = 0; i < deck->optimizer.groups.n; ++i) {
     char *key = ts_format("optimizer.groups[%d].pattern", i);
-    bool ok = check_pattern(deck, layout, key, deck->optimizer.groups.items[i].pattern, true, err) == TS_OK;
+    bool ok = check_parameter_pattern(deck, layout, key, deck->optimizer.groups.items[i].pattern, true, err) == TS_OK;
     status = ok ? status : TS_BAD_INPUT;
     ts_free(key);
   }
