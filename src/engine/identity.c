@@ -126,10 +126,9 @@ ts_status ts_identity_check(ts_world *world, const ts_deck *deck, const ts_backe
     ts_text difference = {0};
     if (!ts_identity_compare(world, &traits[i], &difference)) {
       bool copies = deck->tensor_parallel.autotp_size > 1;
-      ts_log(TS_LOG_WARNING, "nodes differ (another job on other nodes may give other last digits%s): %s",
-             copies ? "; ranks that share a model should have the same, or their copies of what is whole drift apart"
-                    : "",
-             difference.text);
+      ts_log(TS_LOG_WARNING, "nodes differ (another job on other nodes may give other last digits): %s%s",
+             difference.text,
+             copies ? "; ranks that share a model should have the same, or what is whole drifts apart" : "");
     }
     ts_text_free(&difference);
   }
