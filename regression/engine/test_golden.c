@@ -1,7 +1,7 @@
 /* Ten steps of training against Hugging Face transformers and torch (regression/golden): logits before the first
  * step, loss, norm and rate of every step, final weights; of the model families also how a prompt goes on.  On n ranks
- * the cases whose micro-batch n divides, at every stage (families on a device at one); at 1 and 3 without
- * sequence_parallel.  TEST_ONLY takes names of cases, TEST_TP one tp. */
+ * the cases whose micro-batch n divides, at every stage (on a device and beyond four ranks at one); at 1 and 3
+ * without sequence_parallel.  TEST_ONLY takes names of cases, TEST_TP one tp. */
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
 
@@ -351,8 +351,26 @@ static void test_pieces(const trial *t) {
              (double) mine / (double) all);
 }
 
-static int64_t last_stage_of(const grid *on) {
-  return ts_world_size(on->world) == 1 ? 0 : 3;
+/* All stages of a grid, or the one that follows from a golden's place: a single rank has none to shard with, more than
+ * four take turns on a processor, and the stand-in of a GPU takes a hundred times as long. */
+typedef struct stages {
+  int64_t first, last;
+} stages;
+
+static bool is_on_device(const grid *on) {
+  const ts_backend *backend = NULL;
+  ts_deck *deck = read_deck(&(grid){on->world, 1, 1}, &cases[0], 0, false);
+  TS_CHECK(ts_engine_backend(deck, on->world, &backend, NULL) == TS_OK, "a backend");
+  ts_deck_destroy(&deck);
+  return backend->device != NULL;
+}
+
+static stages stages_of(const grid *on, size_t place) {
+  int64_t own = ((int64_t) place + on->tp - 1) % 4;
+  if (ts_world_size(on->world) == 1) {
+    return (stages){0, 0};
+  }
+  return ts_world_size(on->world) > 4 || is_on_device(on) ? (stages){own, own} : (stages){0, 3};
 }
 
 static void test_family(const grid *on, const golden *g, int64_t stage) {
@@ -368,9 +386,8 @@ static void test_family(const grid *on, const golden *g, int64_t stage) {
   }
 }
 
-static void test_case(const grid *on, const golden *g) {
-  const int64_t last_stage = last_stage_of(on);
-  for (int64_t stage = 0; stage <= last_stage; ++stage) {
+static void test_case(const grid *on, const golden *g, stages of) {
+  for (int64_t stage = of.first; stage <= of.last; ++stage) {
     trial t = open_trial(on, g, stage, false);
     test_logits(&t);
     test_steps(&t);
@@ -378,29 +395,22 @@ static void test_case(const grid *on, const golden *g) {
     test_pieces(&t);
     close_trial(&t);
   }
-  trial t = open_trial(on, g, last_stage, true);
+  trial t = open_trial(on, g, of.last, true);
   test_bf16(&t, bf16_tolerance);
   close_trial(&t);
 }
 
-/* The stand-in of a GPU takes a hundred times as long: there a family has one stage, which follows from its place. */
 static void test_grid(const grid *on) {
-  const ts_backend *backend = NULL;
-  ts_deck *deck = read_deck(&(grid){on->world, 1, 1}, &cases[0], 0, false);
-  const bool on_processors = ts_engine_backend(deck, on->world, &backend, NULL) == TS_OK && backend->device == NULL;
-  ts_deck_destroy(&deck);
   for (size_t c = 0; c < sizeof cases / sizeof cases[0]; ++c) {
     if (tap_wanted(cases[c].name) && fits(on, &cases[c])) {
-      test_case(on, &cases[c]);
+      test_case(on, &cases[c], stages_of(on, c));
     }
   }
   for (size_t c = 0; c < sizeof families / sizeof families[0]; ++c) {
     if (tap_wanted(families[c].name) && fits(on, &families[c])) {
-      const int64_t own = ((int64_t) c + on->tp - 1) % 4;
-      for (int64_t stage = 0; stage <= last_stage_of(on); ++stage) {
-        if (on_processors || stage == own || last_stage_of(on) == 0) {
-          test_family(on, &families[c], stage);
-        }
+      const stages of = stages_of(on, c);
+      for (int64_t stage = of.first; stage <= of.last; ++stage) {
+        test_family(on, &families[c], stage);
       }
     }
   }
