@@ -12,6 +12,12 @@ typedef struct ts_interval {
   int64_t begin, length;
 } ts_interval;
 
+/** Rows and columns of a tensor, as its last two dimensions, that go to a rank of a group, or come from one. */
+typedef struct ts_block {
+  int rank, tensor; /**< In the group; among the inputs or the outputs. */
+  ts_interval rows, columns;
+} ts_block;
+
 /** What rank \a rank of \a ranks gets of \a n things. Not collective. */
 static inline ts_interval ts_deal(int64_t n, int64_t ranks, int64_t rank) {
   int64_t each = n / ranks, more = n % ranks;

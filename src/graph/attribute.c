@@ -11,7 +11,7 @@ typedef struct member {
   size_t offset, bytes;
 } member;
 
-enum { MOST_MEMBERS = 12, NOWHERE = -1 };
+enum { MOST_MEMBERS = 20, NOWHERE = -1 };
 
 struct ts_attribute {
   member member[MOST_MEMBERS]; /* ended by bytes 0 */
@@ -52,6 +52,10 @@ static int count_pieces(const ts_node *node) {
   return node->attr.comm.n_pieces;
 }
 
+static int count_blocks(const ts_node *node) {
+  return node->n_out + node->attr.comm.n_sent + node->attr.comm.n_received;
+}
+
 /* ---- text ---- */
 
 static void print_view(const ts_attr *a, ts_text *to) {
@@ -89,11 +93,19 @@ static void print_rmsnorm(const ts_attr *a, ts_text *to) {
   }
 }
 
+static void add_tokens(const char *what, const ts_tokens *tokens, ts_text *to) {
+  for (int i = 0; i < tokens->n; ++i) {
+    const ts_interval *s = &tokens->stretch[i];
+    ts_text_add(to, ", %s %lld to %lld", what, (long long) s->begin, (long long) (s->begin + s->length - 1));
+  }
+}
+
 static void print_dropout(const ts_attr *a, ts_text *to) {
   ts_text_add(to, " {p %g", (double) a->dropout.p);
   if (a->dropout.length > 0) {
     ts_text_add(to, ", rows from %lld of samples of %lld", (long long) a->dropout.first, (long long) a->dropout.length);
   }
+  add_tokens("tokens", &a->dropout.tokens, to);
   ts_text_add(to, "}");
 }
 
@@ -142,6 +154,8 @@ static void print_attention(const ts_attr *a, ts_text *to) {
   if (a->attention.softcap > 0) {
     ts_text_add(to, ", softcap %g", (double) a->attention.softcap);
   }
+  add_tokens("queries", &a->attention.queries, to);
+  add_tokens("keys", &a->attention.keys, to);
   ts_text_add(to, "}");
 }
 
@@ -173,6 +187,10 @@ static void print_comm(const ts_attr *a, ts_text *to) {
   }
   ts_text_add(to, " {group %d, columns %lld, wire %s%s}", a->comm.group, (long long) columns,
               ts_dtype_name(a->comm.wire), a->comm.into ? ", into" : "");
+}
+
+static void print_exchange(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {group %d, %d blocks sent, %d received}", a->comm.group, a->comm.n_sent, a->comm.n_received);
 }
 
 /* ---- the table ---- */
@@ -220,11 +238,12 @@ const ts_attribute ts_attribute_rmsnorm = {
 
 const ts_attribute ts_attribute_norm = {{MEMBER(norm.eps), MEMBER(norm.dtype)}, NO_ARRAY, DTYPE(norm.dtype)};
 
-const ts_attribute ts_attribute_dropout = {
-    {MEMBER(dropout.p), MEMBER(dropout.name), MEMBER(dropout.first), MEMBER(dropout.length)},
-    NO_ARRAY,
-    NO_DTYPE,
-    .print = print_dropout};
+const ts_attribute ts_attribute_dropout = {{MEMBER(dropout.p), MEMBER(dropout.name), MEMBER(dropout.first),
+                                            MEMBER(dropout.length), MEMBER(dropout.tokens.n),
+                                            MEMBER(dropout.tokens.stretch)},
+                                           NO_ARRAY,
+                                           NO_DTYPE,
+                                           .print = print_dropout};
 
 const ts_attribute ts_attribute_split = {
     {MEMBER(split.groups)}, ARRAY(split.size, count_outputs), NO_DTYPE, .print = print_split};
@@ -245,7 +264,9 @@ const ts_attribute ts_attribute_rope = {
 const ts_attribute ts_attribute_attention = {
     {MEMBER(attention.heads), MEMBER(attention.kv_heads), MEMBER(attention.head_dim), MEMBER(attention.scale),
      MEMBER(attention.softcap), MEMBER(attention.causal), MEMBER(attention.window), MEMBER(attention.dropout),
-     MEMBER(attention.name), MEMBER(attention.first_head)},
+     MEMBER(attention.name), MEMBER(attention.first_head), MEMBER(attention.group), MEMBER(attention.length),
+     MEMBER(attention.queries.n), MEMBER(attention.queries.stretch), MEMBER(attention.keys.n),
+     MEMBER(attention.keys.stretch), MEMBER(attention.wide_queries), MEMBER(attention.wide_keys)},
     NO_ARRAY,
     NO_DTYPE,
     .print = print_attention};
@@ -271,6 +292,12 @@ const ts_attribute ts_attribute_comm = {
     ARRAY(comm.piece, count_pieces),
     NO_DTYPE,
     .print = print_comm};
+
+const ts_attribute ts_attribute_exchange = {
+    {MEMBER(comm.axes), MEMBER(comm.group), MEMBER(comm.n_sent), MEMBER(comm.n_received)},
+    ARRAY(comm.block, count_blocks),
+    NO_DTYPE,
+    .print = print_exchange};
 
 /* ---- what is done with them ---- */
 

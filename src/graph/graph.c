@@ -88,6 +88,18 @@ int64_t ts_shape_rows(const ts_shape *shape) {
   return rows;
 }
 
+bool ts_tokens_fit(const ts_tokens *tokens, int64_t rows, int64_t length) {
+  int64_t end = 0, sum = 0;
+  for (int i = 0; i < tokens->n && i < TS_MOST_STRETCHES; ++i) {
+    if (tokens->stretch[i].begin < end || tokens->stretch[i].length < 1) {
+      return false;
+    }
+    end = tokens->stretch[i].begin + tokens->stretch[i].length;
+    sum += tokens->stretch[i].length;
+  }
+  return tokens->n <= TS_MOST_STRETCHES && (tokens->n == 0 || (sum == rows && end <= length));
+}
+
 bool ts_shape_equal(const ts_shape *a, const ts_shape *b) {
   return a->n == b->n && memcmp(a->d, b->d, (size_t) a->n * sizeof a->d[0]) == 0;
 }

@@ -128,6 +128,29 @@ typedef struct ts_piece {
   int64_t begin, end;  /**< Elements relative to each shard's own first element; clipped to the shard. */
 } ts_piece;
 
+#define TS_MOST_STRETCHES 2
+
+/** Which tokens of a whole sample a tensor has: those of each stretch, one stretch after the other.  n = 0: as many as
+ * there are rows, from the first on. */
+typedef struct ts_tokens {
+  int n;
+  ts_interval stretch[TS_MOST_STRETCHES]; /**< Ascending, not empty. */
+} ts_tokens;
+
+/** The token of the sample that row \a row is. Not collective. */
+static inline int64_t ts_tokens_at(const ts_tokens *tokens, int64_t row) {
+  for (int i = 0; i < tokens->n; ++i) {
+    if (row < tokens->stretch[i].length) {
+      return tokens->stretch[i].begin + row;
+    }
+    row -= tokens->stretch[i].length;
+  }
+  return row;
+}
+
+/** True when they are of a sample of \a length tokens, and as many as \a rows. Not collective. */
+bool ts_tokens_fit(const ts_tokens *tokens, int64_t rows, int64_t length);
+
 /** Kinds of activation; graph/ops.def has their formulas. */
 typedef enum ts_activation {
   TS_ACTIVATION_GELU_TANH,
@@ -178,6 +201,7 @@ typedef union ts_attr {
     float p;
     uint64_t name;
     int64_t first, length; /**< length > 0: x has rows from `first` on of all samples' rows, of samples of `length`. */
+    ts_tokens tokens;      /**< Of a sample that x has. */
   } dropout;
   struct {
     int64_t groups;      /**< Of the last dimension; 1: one. */
@@ -206,7 +230,11 @@ typedef union ts_attr {
     int64_t window; /**< Keys that a query sees, itself the last; 0: all. */
     float dropout;
     uint64_t name;
-    int first_head; /**< The number of query head 0 in the whole: of a part of the heads dropout's elements go by it. */
+    int first_head;               /**< The number of query head 0 in the whole. */
+    int group;                    /**< Query heads of a key head in the whole; 0: heads / kv_heads. */
+    int64_t length;               /**< Tokens of a whole sample; 0: as many as q has. */
+    ts_tokens queries, keys;      /**< Which of them q has, and k and v. */
+    bool wide_queries, wide_keys; /**< o and dq, dk and dv are fp32; else like q and k. */
   } attention;
   struct {
     ts_dtype dtype;       /**< Of dw, where the op has it. */
@@ -231,6 +259,8 @@ typedef union ts_attr {
     bool into;
     const ts_piece *piece;
     int n_pieces;
+    const ts_block *block; /**< Of all_to_all: each output as a whole, then what leaves, then what arrives. */
+    int n_sent, n_received;
   } comm;
 } ts_attr;
 

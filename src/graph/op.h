@@ -61,6 +61,12 @@ static inline bool ts_node_is_collective(const ts_node *node) {
   return (ts_op_get(node->op)->flags & TS_OP_COMM) != 0;
 }
 
+/** Query heads of a key head in the whole, of an attention's attributes. Not collective. */
+static inline int ts_attention_group(const ts_attr *attr) {
+  int heads = attr->attention.heads / attr->attention.kv_heads;
+  return attr->attention.group > 0 ? attr->attention.group : heads > 0 ? heads : 1;
+}
+
 /** The number of a head's input `stats`; -1 where the node has none. Not collective. */
 static inline int ts_head_stats(const ts_node *node) {
   int at = node->op == TS_OP_HEAD_LOSS ? 3 : node->op == TS_OP_HEAD_LOSS_DX ? 4 : node->n_in;

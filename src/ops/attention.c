@@ -43,12 +43,13 @@ void ts_gradient_rope(ts_gradients *gradients, const ts_node *node) {
 }
 
 /* documents, seed and sample begin at input `first`; each may be absent. */
-static const char *check_optional(const ts_graph *g, const ts_node *node, int first, int64_t batch, int64_t length) {
+static const char *check_optional(const ts_graph *g, const ts_node *node, int first, const ts_tensor *q) {
+  int64_t batch = q->shape.d[0], length = node->attr.attention.length;
   const struct {
     ts_dtype dtype;
     ts_shape shape;
     const char *why;
-  } rows[] = {{TS_I32, TS_SHAPE(batch, length), "documents are [B][T] int32"},
+  } rows[] = {{TS_I32, TS_SHAPE(batch, length > 0 ? length : q->shape.d[1]), "documents are [B][T] int32"},
               {TS_I64, TS_SHAPE(1), "seed is [1] int64"},
               {TS_I64, TS_SHAPE(batch), "sample is [B] int64"}};
   for (int i = 0; i < 3 && first + i < node->n_in; ++i) {
@@ -61,27 +62,41 @@ static const char *check_optional(const ts_graph *g, const ts_node *node, int fi
   return NULL;
 }
 
+/* Heads of the whole, and the tokens that q, and k and v, have. */
+static const char *check_shares(const ts_node *node, int64_t queries, int64_t keys) {
+  int heads = node->attr.attention.heads, first = node->attr.attention.first_head;
+  int group = ts_attention_group(&node->attr);
+  TS_RULE(first >= 0, "heads are counted from 0");
+  TS_RULE(node->attr.attention.group > 0 || heads % node->attr.attention.kv_heads == 0, "key heads divide query heads");
+  TS_RULE((first + heads - 1) / group - first / group < node->attr.attention.kv_heads, "a query head has no key head");
+  int64_t length = node->attr.attention.length > 0 ? node->attr.attention.length : queries;
+  TS_RULE(length >= queries && ts_tokens_fit(&node->attr.attention.queries, queries, length) &&
+              ts_tokens_fit(&node->attr.attention.keys, keys, length),
+          "queries and keys are tokens of one sample");
+  return NULL;
+}
+
 /* q, k, v at inputs first, first + 1, first + 2. */
 static const char *check_qkv(const ts_graph *g, const ts_node *node, int first) {
   const ts_tensor *q = ts_rule_in(g, node, first);
   int64_t d = node->attr.attention.head_dim, heads = node->attr.attention.heads, kv = node->attr.attention.kv_heads;
+  TS_RULE(heads > 0 && kv > 0 && d > 0, "there is a head");
   TS_RULE(q->shape.n == 3 && q->shape.d[2] == heads * d, "q is [B][T][heads x head_dim]");
-  TS_RULE(kv > 0 && heads % kv == 0, "key heads divide query heads");
-  TS_RULE(node->attr.attention.first_head >= 0, "heads are counted from 0");
   TS_RULE(node->attr.attention.window >= 0 && (node->attr.attention.window == 0 || node->attr.attention.causal),
           "a window is of at least one key, and causal");
   TS_RULE(node->attr.attention.softcap >= 0 && isfinite(node->attr.attention.softcap), "softcap is at least 0");
-  ts_shape key = TS_SHAPE(q->shape.d[0], q->shape.d[1], kv * d);
+  const ts_tensor *k = ts_rule_in(g, node, first + 1);
+  ts_shape key = TS_SHAPE(q->shape.d[0], k->shape.d[1], kv * d);
   TS_RULE(ts_rule_is(g, node, first + 1, q->dtype, key) && ts_rule_is(g, node, first + 2, q->dtype, key),
           "k and v are [B][T][kv_heads x head_dim]");
-  return NULL;
+  return check_shares(node, q->shape.d[1], k->shape.d[1]);
 }
 
 const char *ts_shape_attention(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const char *why = check_qkv(g, node, 0);
   const ts_tensor *q = ts_rule_in(g, node, 0);
-  why = why == NULL ? check_optional(g, node, 3, q->shape.d[0], q->shape.d[1]) : why;
-  dtype[0] = q->dtype;
+  why = why == NULL ? check_optional(g, node, 3, q) : why;
+  dtype[0] = node->attr.attention.wide_queries ? TS_F32 : q->dtype;
   shape[0] = q->shape;
   dtype[1] = TS_F32;
   shape[1] = TS_SHAPE(q->shape.d[0], node->attr.attention.heads, q->shape.d[1]);
@@ -120,6 +135,7 @@ const char *ts_index_attention(const ts_node *node) {
 /* A unit is one key head, its parts are query heads.  The attributes of a whole have had every unit, those of a share
  * its own. */
 static void localise_heads(ts_attr *attr, const ts_share *share) {
+  attr->attention.group = ts_attention_group(attr);
   attr->attention.heads = (int) share->parts;
   attr->attention.kv_heads = (int) share->units;
   attr->attention.first_head += (int) share->first_part;
@@ -127,7 +143,7 @@ static void localise_heads(ts_attr *attr, const ts_share *share) {
 
 /* Per tensor its role: q (and what is like it), k, lse, documents, sample; seed has no index. */
 static ts_slice slice_role(const ts_node *node, char role, char index) {
-  int64_t d = node->attr.attention.head_dim, heads = node->attr.attention.heads / node->attr.attention.kv_heads;
+  int64_t d = node->attr.attention.head_dim, heads = ts_attention_group(&node->attr);
   if (role == '-') {
     return (ts_slice){-1, 1, 1};
   }
@@ -142,13 +158,14 @@ static ts_slice slice_role(const ts_node *node, char role, char index) {
 
 static bool cut_roles(const ts_graph *g, const ts_node *node, const char *in, const char *out, char index,
                       ts_cut *cut) {
-  if (index != 'b' && index != 'h') {
+  int group = ts_attention_group(&node->attr);
+  bool whole_groups = node->attr.attention.first_head % group == 0 &&
+                      node->attr.attention.heads == node->attr.attention.kv_heads * group;
+  if (index != 'b' && !(index == 'h' && whole_groups)) {
     return false;
   }
   *cut = index == 'b' ? (ts_cut){.units = ts_rule_in(g, node, 0)->shape.d[0], .parts = 1}
-                      : (ts_cut){.units = node->attr.attention.kv_heads,
-                                 .parts = node->attr.attention.heads / node->attr.attention.kv_heads,
-                                 .localise = localise_heads};
+                      : (ts_cut){.units = node->attr.attention.kv_heads, .parts = group, .localise = localise_heads};
   for (int i = 0; i < node->n_in; ++i) {
     cut->in[i] = slice_role(node, in[i], index);
   }
@@ -167,7 +184,15 @@ bool ts_cut_attention_cached(const ts_graph *g, const ts_node *node, char index,
 }
 
 bool ts_cut_attention_dx(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
-  return cut_roles(g, node, "qqkkqld-s", "qkk", index, cut);
+  return cut_roles(g, node, "qqkkqld-sl", "qkk", index, cut);
+}
+
+bool ts_cut_attention_delta(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
+  return cut_roles(g, node, "qq", "l", index, cut);
+}
+
+bool ts_cut_attention_merge(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
+  return cut_roles(g, node, "qlql", "ql", index, cut);
 }
 
 /* Pairs of a query and a key that it sees, of T queries: T x T, half of them when causal; in a window the sum over i of
@@ -229,16 +254,56 @@ void ts_gradient_attention(ts_gradients *gradients, const ts_node *node) {
 const char *ts_shape_attention_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const char *why = check_qkv(g, node, 1);
   const ts_tensor *q = ts_rule_in(g, node, 1);
-  why = why == NULL ? check_optional(g, node, 6, q->shape.d[0], q->shape.d[1]) : why;
-  TS_RULE(ts_rule_is(g, node, 0, q->dtype, q->shape) && ts_rule_is(g, node, 4, q->dtype, q->shape),
-          "do and o are like q");
-  TS_RULE(ts_rule_is(g, node, 5, TS_F32, TS_SHAPE(q->shape.d[0], node->attr.attention.heads, q->shape.d[1])),
-          "lse is [B][H][T] fp32");
+  ts_shape row = TS_SHAPE(q->shape.d[0], node->attr.attention.heads, q->shape.d[1]);
+  bool by_delta = node->n_in > 9 && node->in[9] != TS_NONE;
+  why = why == NULL ? check_optional(g, node, 6, q) : why;
+  TS_RULE(ts_rule_is(g, node, 0, q->dtype, q->shape), "do is like q");
+  TS_RULE((node->in[4] == TS_NONE) == by_delta, "there is one of o and delta");
+  TS_RULE(by_delta ? ts_rule_is(g, node, 9, TS_F32, row) : ts_rule_is(g, node, 4, q->dtype, q->shape),
+          "o is like q, delta like lse");
+  TS_RULE(ts_rule_is(g, node, 5, TS_F32, row), "lse is [B][H][T] fp32");
   for (int i = 0; i < 3; ++i) {
-    dtype[i] = q->dtype;
+    bool wide = i == 0 ? node->attr.attention.wide_queries : node->attr.attention.wide_keys;
+    dtype[i] = wide ? TS_F32 : q->dtype;
     shape[i] = ts_rule_in(g, node, 1 + i)->shape;
   }
   return why;
+}
+
+const char *ts_index_attention_delta(const ts_node *node) {
+  (void) node;
+  return "";
+}
+
+const char *ts_shape_attention_delta(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *d_out = ts_rule_in(g, node, 0);
+  int64_t heads = node->attr.attention.heads;
+  TS_RULE(heads > 0 && d_out->shape.n == 3 && d_out->shape.d[2] == heads * node->attr.attention.head_dim,
+          "do is [B][T][heads x head_dim]");
+  TS_RULE(ts_rule_is(g, node, 1, d_out->dtype, d_out->shape), "o is like do");
+  dtype[0] = TS_F32;
+  shape[0] = TS_SHAPE(d_out->shape.d[0], heads, d_out->shape.d[1]);
+  return NULL;
+}
+
+const char *ts_index_attention_merge(const ts_node *node) {
+  (void) node;
+  return "";
+}
+
+const char *ts_shape_attention_merge(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *o = ts_rule_in(g, node, 0);
+  int64_t heads = node->attr.attention.heads;
+  TS_RULE(heads > 0 && o->dtype == TS_F32 && o->shape.n == 3 && o->shape.d[2] == heads * node->attr.attention.head_dim,
+          "o is [B][T][heads x head_dim] fp32");
+  ts_shape row = TS_SHAPE(o->shape.d[0], heads, o->shape.d[1]);
+  TS_RULE(ts_rule_is(g, node, 2, TS_F32, o->shape), "both o are alike");
+  TS_RULE(ts_rule_is(g, node, 1, TS_F32, row) && ts_rule_is(g, node, 3, TS_F32, row), "lse is [B][H][T] fp32");
+  for (int i = 0; i < 2; ++i) {
+    dtype[i] = TS_F32;
+    shape[i] = i == 0 ? o->shape : row;
+  }
+  return NULL;
 }
 
 const char *ts_index_attention_dx(const ts_node *node) {

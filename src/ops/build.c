@@ -177,3 +177,14 @@ ts_tid ts_build_reduce_scatter(ts_site at, const char *name, unsigned axes, int 
       at, TS_OP_REDUCE_SCATTER, name, n, x, into, beta,
       (ts_attr){.comm = {.axes = axes, .group = group, .wire = wire, .piece = piece, .n_pieces = n_pieces}});
 }
+
+ts_tid ts_build_all_to_all(ts_site at, const char *name, unsigned axes, int group, int n, const ts_tid *x,
+                           const ts_block *block, int n_sent, int n_received) {
+  return build_comm(at, TS_OP_ALL_TO_ALL, name, n, x, NULL, TS_NONE,
+                    (ts_attr){.comm = {.axes = axes,
+                                       .group = group,
+                                       .wire = at.graph->tensor[x[0]].dtype,
+                                       .block = block,
+                                       .n_sent = n_sent,
+                                       .n_received = n_received}});
+}

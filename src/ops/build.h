@@ -78,4 +78,9 @@ ts_tid ts_build_share(ts_site at, const char *name, unsigned axes, int group, ts
 ts_tid ts_build_reduce_scatter(ts_site at, const char *name, unsigned axes, int group, ts_dtype wire, int n,
                                const ts_tid *x, const ts_tid *into, ts_tid beta, int n_pieces, const ts_piece *piece);
 
+/** Blocks from everyone to everyone: \a block has an entry for each of the n outputs as a whole (its extents), then
+ * n_sent that leave, then n_received that arrive, each by rank. Not collective. */
+ts_tid ts_build_all_to_all(ts_site at, const char *name, unsigned axes, int group, int n, const ts_tid *x,
+                           const ts_block *block, int n_sent, int n_received);
+
 #endif

@@ -4,6 +4,8 @@
 #include "ops/gradient.h"
 #include "ops/rules.h"
 
+#include <string.h>
+
 static int n_values(const ts_node *node) {
   return node->attr.comm.into ? node->n_in / 2 : node->n_in;
 }
@@ -115,6 +117,98 @@ void ts_gradient_reduce_scatter(ts_gradients *gradients, const ts_node *node) {
 
 const char *ts_shape_reduce_scatter(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   return check_collective(g, node, true, dtype, shape);
+}
+
+/* ---- blocks from everyone to everyone ---- */
+
+const char *ts_index_all_to_all(const ts_node *node) {
+  (void) node;
+  return "";
+}
+
+static bool is_inside(ts_interval part, int64_t extent) {
+  return part.begin >= 0 && part.length > 0 && part.length <= extent && part.begin <= extent - part.length;
+}
+
+/* Blocks of tensors whose last two extents those of `whole` are. */
+static const char *check_blocks(const ts_node *node, const ts_block *block, int n, const ts_block *whole) {
+  for (int i = 0; i < n; ++i) {
+    const ts_block *b = &block[i];
+    TS_RULE(b->rank >= 0 && b->rank < node->attr.comm.group, "a block goes to a rank of the group, or comes from one");
+    TS_RULE(b->tensor >= 0 && b->tensor < node->n_out, "a block is of no tensor");
+    TS_RULE(is_inside(b->rows, whole[b->tensor].rows.length) && is_inside(b->columns, whole[b->tensor].columns.length),
+            "a block leaves its tensor");
+    TS_RULE(i == 0 || b->rank >= b[-1].rank, "blocks are in the order of ranks");
+  }
+  return NULL;
+}
+
+static const char *check_arrivals(const ts_node *node, const ts_block *arriving) {
+  for (int i = 0; i < node->n_out; ++i) {
+    const ts_block *whole = &node->attr.comm.block[i];
+    int64_t left = whole->rows.length * whole->columns.length;
+    for (int k = 0; k < node->attr.comm.n_received; ++k) {
+      left -= arriving[k].tensor == i ? arriving[k].rows.length * arriving[k].columns.length : 0;
+    }
+    TS_RULE(left <= 0, "a part of an output does not arrive");
+  }
+  return NULL;
+}
+
+static ts_block whole_block(const ts_shape *shape) {
+  return (ts_block){.rows.length = shape->d[shape->n - 2], .columns.length = shape->d[shape->n - 1]};
+}
+
+static const char *check_sent(const ts_graph *g, const ts_node *node) {
+  ts_block *whole = ts_calloc((size_t) node->n_in, sizeof *whole);
+  for (int i = 0; i < node->n_in; ++i) {
+    whole[i] = whole_block(&ts_rule_in(g, node, i)->shape);
+  }
+  const char *why = check_blocks(node, node->attr.comm.block + node->n_out, node->attr.comm.n_sent, whole);
+  ts_free(whole);
+  return why;
+}
+
+const char *ts_shape_all_to_all(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_block *whole = node->attr.comm.block, *arriving = whole + node->n_out + node->attr.comm.n_sent;
+  TS_RULE(node->n_out == node->n_in && !node->attr.comm.into, "as many outputs as inputs");
+  for (int i = 0; i < node->n_in; ++i) {
+    const ts_tensor *x = ts_rule_in(g, node, i);
+    TS_RULE(x->shape.n >= 2, "tensors have rows and columns");
+    TS_RULE(whole[i].rows.length >= 0 && whole[i].columns.length >= 0, "extents are not negative");
+    dtype[i] = x->dtype;
+    shape[i] = x->shape;
+    shape[i].d[x->shape.n - 2] = whole[i].rows.length;
+    shape[i].d[x->shape.n - 1] = whole[i].columns.length;
+  }
+  const char *why = check_sent(g, node);
+  why = why == NULL ? check_blocks(node, arriving, node->attr.comm.n_received, whole) : why;
+  return why == NULL ? check_arrivals(node, arriving) : why;
+}
+
+/* What came goes back. */
+void ts_gradient_all_to_all(ts_gradients *gradients, const ts_node *node) {
+  ts_graph *g = gradients->graph;
+  int n = node->n_in, sent = node->attr.comm.n_sent, received = node->attr.comm.n_received;
+  ts_tid *dy = ts_malloc((size_t) n * sizeof *dy);
+  ts_block *block = ts_malloc((size_t) (n + sent + received) * sizeof *block);
+  for (int i = 0; i < n; ++i) {
+    dy[i] = ts_gradients_of(gradients, node->out[i]);
+    block[i] = whole_block(&g->tensor[node->in[i]].shape);
+  }
+  memcpy(block + n, node->attr.comm.block + n + sent, (size_t) received * sizeof *block);
+  memcpy(block + n + received, node->attr.comm.block + n, (size_t) sent * sizeof *block);
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
+  ts_tid dx = ts_build_all_to_all(at, name, node->attr.comm.axes, node->attr.comm.group, n, dy, block, received, sent);
+  for (int i = 0; i < n; ++i) {
+    if (ts_gradients_wanted(gradients, node->in[i])) {
+      ts_gradients_add(gradients, node->in[i], dx + i);
+    }
+  }
+  ts_free(name);
+  ts_free(dy);
+  ts_free(block);
 }
 
 /* ---- the pair of tensor parallelism ---- */

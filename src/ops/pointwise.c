@@ -196,7 +196,9 @@ static const char *check_rows(const ts_graph *g, const ts_node *node) {
 
 const char *ts_shape_dropout(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *x = ts_rule_in(g, node, 0);
+  int64_t length = node->attr.dropout.length > 0 ? node->attr.dropout.length : x->shape.n == 3 ? x->shape.d[1] : 0;
   TS_RULE(ts_rule_is(g, node, 1, TS_I64, TS_SHAPE(1)), "seed is [1] int64");
+  TS_RULE(ts_tokens_fit(&node->attr.dropout.tokens, length, INT64_MAX), "its tokens are as many as a sample has here");
   if (node->attr.dropout.length > 0) {
     const char *why = check_rows(g, node);
     return why == NULL ? same(g, node, 1, dtype, shape) : why;
