@@ -10,7 +10,7 @@ static void test_rows(void) {
   int n = ts_key_count(), bad = 0;
   for (int i = 0; i < n; ++i) {
     const ts_key *key = ts_key_at(i);
-    bool helpful = key->help != NULL && strlen(key->help) > 4 && key->status <= TS_KEY_REMOVED;
+    bool helpful = key->help != NULL && strlen(key->help) > 4 && key->status <= TS_KEY_RENAMED;
     bool reachable = ts_key_find(key->path) == i;
     bool target = key->alias == NULL || (ts_key_find(key->alias) >= 0 && ts_key_at(ts_key_canonical(i))->alias == NULL);
     bool selected = key->only == NULL || ts_key_selector(key) != NULL;

@@ -1,6 +1,6 @@
 /** \file
  * Dealing n things to ranks: in order, everybody gets some in a row, and where they do not divide, earlier ranks get
- * one more.  Neither function is collective.
+ * one more.  None of these functions is collective.
  */
 #ifndef TS_BASE_DEAL_H
 #define TS_BASE_DEAL_H
@@ -22,6 +22,13 @@ typedef struct ts_block {
 static inline ts_interval ts_deal(int64_t n, int64_t ranks, int64_t rank) {
   int64_t each = n / ranks, more = n % ranks;
   return (ts_interval){rank * each + (rank < more ? rank : more), each + (rank < more)};
+}
+
+/** What is in both. Not collective. */
+static inline ts_interval ts_interval_both(ts_interval a, ts_interval b) {
+  int64_t begin = a.begin > b.begin ? a.begin : b.begin;
+  int64_t end = a.begin + a.length < b.begin + b.length ? a.begin + a.length : b.begin + b.length;
+  return (ts_interval){begin, end > begin ? end - begin : 0};
 }
 
 /** Which of \a ranks ranks gets thing \a thing of \a n, at least one each. Not collective. */

@@ -305,10 +305,18 @@ typedef struct ts_deck {
     int64_t stages;
   } pipeline;
   ts_deck_tensor_parallel tensor_parallel;
-  int64_t sequence_parallel_size;
+  int64_t sequence_parallel_size; /**< Ranks that share each sample; 1: none do. */
+  int64_t data_parallel_size;     /**< 0: what the other axes leave; else that, or an error. */
+  struct {
+    int64_t ulysses_degree,
+        ring_degree;     /**< Their product is sequence_parallel_size; 0: left open (pass/sequence.h). */
+    char *ring_exchange; /**< "auto", "p2p", "all_gather" */
+    char *load_balancer; /**< "zigzag", "contiguous" */
+  } sequence_parallel;
+  ts_dtype seq_parallel_communication_data_type; /**< Then communication_data_type is this; F32 or BF16. */
   struct {
     int64_t autoep_size;
-  } expert_parallel; /**< Stages, sequence_parallel_size and this are grid sizes: 1 until the axes are there. */
+  } expert_parallel; /**< Stages and this are grid sizes: 1 until the axes are there. */
   struct {
     bool check_finite;    /**< Name the first op, rank and tensor that is not finite. */
     bool memcheck;        /**< Poison memory before the first write and after death. */

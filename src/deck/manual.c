@@ -6,7 +6,8 @@
 static const char *const status_names[] = {[TS_KEY_WORKS] = "works",
                                            [TS_KEY_NO_EFFECT] = "no effect",
                                            [TS_KEY_REFUSED] = "refused, not there yet",
-                                           [TS_KEY_REMOVED] = "refused, removed from DeepSpeed"};
+                                           [TS_KEY_REMOVED] = "refused, removed from DeepSpeed",
+                                           [TS_KEY_RENAMED] = "refused, called otherwise here"};
 
 /* Roff takes a backslash, and a dot or quote that begins a line, for its own. */
 static void add_man(ts_text *to, const char *text) {

@@ -111,6 +111,19 @@ static void resolve_tensor_parallel(ts_reader *reader) {
   }
 }
 
+/* As in DeepSpeed, where sequence parallelism has a wire of its own. */
+static void resolve_sequence_parallel(ts_reader *reader) {
+  ts_deck *d = reader->deck;
+  default_int(&d->sequence_parallel_size, 1);
+  if (d->sequence_parallel_size > 1 && d->communication_data_type != d->seq_parallel_communication_data_type) {
+    if (given(reader, "communication_data_type")) {
+      ts_reader_note(reader, "communication_data_type: no effect: with sequence_parallel_size above 1 it is "
+                             "seq_parallel_communication_data_type");
+    }
+    d->communication_data_type = d->seq_parallel_communication_data_type;
+  }
+}
+
 static void note_offload(ts_reader *reader, const char *path, const ts_deck_offload *offload) {
   if (strcmp(offload->device, "none") != 0) {
     ts_reader_note(reader, "%s: \"%s\": no effect on processors, where all state is in host memory; GPUs refuse it",
@@ -132,6 +145,7 @@ void ts_reader_resolve(ts_reader *reader) {
   if (!given(reader, "communication_data_type")) {
     d->communication_data_type = d->data_types.grad_accum_dtype;
   }
+  resolve_sequence_parallel(reader);
   if (!given(reader, "zero_optimization.overlap_comm")) {
     d->zero_optimization.overlap_comm = d->zero_optimization.stage == 3;
   }

@@ -32,7 +32,8 @@ typedef enum ts_key_status {
   TS_KEY_WORKS,
   TS_KEY_NO_EFFECT, /**< Accepted; ts_deck_notes says why it changes nothing. */
   TS_KEY_REFUSED,   /**< Not there yet: only its neutral value `initial`, or anything while its section is off. */
-  TS_KEY_REMOVED    /**< The same for what DeepSpeed itself has no more. */
+  TS_KEY_REMOVED,   /**< The same for what DeepSpeed itself has no more. */
+  TS_KEY_RENAMED    /**< The same for others' names of a key, `instead`. */
 } ts_key_status;
 
 typedef enum ts_key_flags {

@@ -25,13 +25,35 @@
 #define STYLES_LATER                                                                          \
   "embedding_colwise|sequence_parallel|all_reduce|mla_kv_a_proj|local_params|moe_tp_experts|" \
   "moe_identity_expert|grouped_gemm|ep_router|gather|local|local_colwise|local_rowwise|local_packed_rowwise"
+#define RENAMED(path_, instead_)                                                                                  \
+  {                                                                                                               \
+    .path = path_, .type = TS_KEY_INT, .status = TS_KEY_RENAMED, .offset = -1, .initial = "1", .min = -HUGE_REAL, \
+    .max = HUGE_REAL, .flags = AUTO, .instead = instead_, .help = "ranks that share a sample"                     \
+  }
 #define EP(name, type_, initial_) LATER("expert_parallel." name, type_, initial_, "mixtures of experts")
 #define COMPILE(name, type_, initial_) \
   NONE("compile." name, type_, initial_, "every run is compiled; passes follow from the other keys")
 
 static const ts_key rows[] = {
     GRID(pipeline.stages, "pipelines of more than one stage"),
-    GRID(sequence_parallel_size, "sequence parallelism"),
+    INTEGER(sequence_parallel_size, "1", 0, SIZE, AUTO,
+            "Ranks that share the tokens of each sample; 0 as 1: none do.  Any length and any number of heads."),
+    INTEGER(data_parallel_size, NULL, 1, SIZE, AUTO,
+            "Ranks with samples of their own: what the other axes leave, which it must agree with (default: that)."),
+    INTEGER(sequence_parallel.ulysses_degree, NULL, 1, SIZE, AUTO,
+            "Ranks that share the heads in attention; sequence_parallel_size is this times ring_degree (default: "
+            "chosen from bytes and speeds, and printed by `tessera plan`)."),
+    INTEGER(sequence_parallel.ring_degree, NULL, 1, SIZE, AUTO,
+            "Groups of such ranks, to which keys of the others come (default: likewise)."),
+    WORD(sequence_parallel.ring_exchange, "auto", "auto|p2p|all_gather", NULL, 0,
+         "Keys of other groups come one by one while attention works on those before (p2p), or all at once "
+         "(all_gather); auto: at once while they take no more room than queries and outputs."),
+    WORD(sequence_parallel.load_balancer, "zigzag", "zigzag|contiguous", NULL, 0,
+         "Which tokens a group has: of 2 ring_degree chunks number i from either end, which are equal work under a "
+         "causal mask, or chunk i of ring_degree."),
+    RENAMED("sp_size", "sequence_parallel_size"),
+    RENAMED("cp_size", "sequence_parallel_size with sequence_parallel.ring_degree"),
+    RENAMED("context_parallel_size", "sequence_parallel_size with sequence_parallel.ring_degree"),
     GRID(expert_parallel.autoep_size, "expert parallelism"),
     NONE("use_data_before_expert_parallelism", BOOL, "false", "the order of the axes is that of the mesh"),
 
@@ -133,8 +155,7 @@ static const ts_key rows[] = {
      .type = TS_KEY_STRINGS,
      .status = TS_KEY_NO_EFFECT,
      .offset = -1,
-     .accepted = "z1|z3|autotp",
-     .later = "autosp",
+     .accepted = "z1|z3|autotp|autosp",
      .help = "every run is compiled; passes follow from the other keys"},
     COMPILE("deepcompile", BOOL, "false"),
     COMPILE("autoep_non_moe", BOOL, "false"),

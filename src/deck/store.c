@@ -396,8 +396,11 @@ static const ts_key *nearest_switch(const ts_reader *reader, const char *path, b
 }
 
 static bool is_refused(const ts_key *key) {
-  return key->status == TS_KEY_REFUSED || key->status == TS_KEY_REMOVED;
+  return key->status >= TS_KEY_REFUSED;
 }
+
+static const char *const reasons[] = {
+    [TS_KEY_REFUSED] = "not there yet", [TS_KEY_REMOVED] = REMOVED, [TS_KEY_RENAMED] = "called otherwise here"};
 
 static void refuse_key(ts_reader *reader, const ts_key *key, const ts_setting *setting) {
   bool off;
@@ -405,8 +408,8 @@ static void refuse_key(ts_reader *reader, const ts_key *key, const ts_setting *s
   if (off) {
     ts_reader_note(reader, "%s: no effect: %s leaves its section off", setting->name, above->path);
   } else if (above == NULL || !is_refused(above)) { /* else the section is refused already */
-    ts_reader_report(reader, TS_CHECK_REFUSED, setting->path, "refused, %s: %s; accepted: %s%s%s",
-                     key->status == TS_KEY_REMOVED ? REMOVED : "not there yet", key->help,
+    ts_reader_report(reader, TS_CHECK_REFUSED, setting->path, "refused, %s: %s; accepted: %s%s%s", reasons[key->status],
+                     key->help,
                      key->initial == NULL    ? "to leave it out"
                      : *key->initial == '\0' ? "\"\""
                                              : key->initial,

@@ -292,6 +292,22 @@ void ts_engine_destroy(ts_engine **engine) {
 
 /* ---- the host's part of a run ---- */
 
+/* An input of a sample, of which a rank along sp has its tokens; documents it has whole. \return behind it */
+static char *set_sample(const ts_program *p, const ts_input *input, char *to, const char *from, size_t bytes) {
+  const ts_tensor *leaf = &p->graph->tensor[ts_graph_find(p->graph, input->name)];
+  size_t one = ts_dtype_size(input->dtype);
+  if (!input->is_sequence || leaf->shape.d[1] == p->length) {
+    memcpy(to, from, bytes);
+    return to + bytes;
+  }
+  for (int i = 0; i < p->tokens.n; ++i) {
+    const ts_interval *s = &p->tokens.stretch[i];
+    memcpy(to, from + (size_t) s->begin * one, (size_t) s->length * one);
+    to += (size_t) s->length * one;
+  }
+  return to;
+}
+
 /* The samples of the run's micro-batch: every input that the program has. */
 static void set_inputs(ts_engine *e, int which, const ts_batch *batch, ts_run run) {
   const ts_program *p = e->program[which];
@@ -300,11 +316,12 @@ static void set_inputs(ts_engine *e, int which, const ts_batch *batch, ts_run ru
            "a batch of %lld samples of %lld tokens is not what the program takes", (long long) batch->samples,
            (long long) batch->length);
   for (int i = 0; i < TS_N_INPUTS; ++i) {
-    size_t bytes = (size_t) p->batch * ts_batch_bytes(batch, (ts_input_kind) i);
-    void *to = ts_executor_input(e->executor, e->index[which], run.slot, ts_input_get((ts_input_kind) i)->name);
-    if (to != NULL) {
-      TS_CHECK(batch->input[i] != NULL, "the batch has no %s", ts_input_get((ts_input_kind) i)->name);
-      memcpy(to, (const char *) batch->input[i] + (size_t) m * bytes, bytes);
+    const ts_input *input = ts_input_get((ts_input_kind) i);
+    size_t sample = ts_batch_bytes(batch, (ts_input_kind) i);
+    char *to = ts_executor_input(e->executor, e->index[which], run.slot, input->name);
+    TS_CHECK(to == NULL || batch->input[i] != NULL, "the batch has no %s", input->name);
+    for (int64_t b = 0; to != NULL && b < p->batch; ++b) {
+      to = set_sample(p, input, to, (const char *) batch->input[i] + (size_t) (m * p->batch + b) * sample, sample);
     }
   }
 }

@@ -17,17 +17,19 @@
 
 /** Facts about a graph that passes establish. */
 typedef enum ts_fact {
-  TS_FACT_MODEL = 1,      /**< The forward step of one device. */
-  TS_FACT_PRECISION = 2,  /**< Working dtypes are decided. */
-  TS_FACT_SHARDED = 4,    /**< Tensors are this rank's part along tp. */
-  TS_FACT_GRADIENTS = 8,  /**< Backward nodes exist. */
-  TS_FACT_RECOMPUTE = 16, /**< What is saved and what is computed again is decided. */
-  TS_FACT_LAYOUT = 32,    /**< Parameters are windows on flat storage; gathers, reductions and the update exist. */
+  TS_FACT_MODEL = 1,       /**< The forward step of one device. */
+  TS_FACT_PRECISION = 2,   /**< Working dtypes are decided. */
+  TS_FACT_SHARDED = 4,     /**< Tensors are this rank's part along tp. */
+  TS_FACT_GRADIENTS = 8,   /**< Backward nodes exist. */
+  TS_FACT_RECOMPUTE = 16,  /**< What is saved and what is computed again is decided. */
+  TS_FACT_EXCHANGED = 512, /**< Attention sees the tokens of all ranks. */
+  TS_FACT_LAYOUT = 32,     /**< Parameters are windows on flat storage; gathers, reductions and the update exist. */
   TS_FACT_FUSED = 64,
   TS_FACT_SCHEDULE = 128, /**< The order is final; collectives have their places of issue and completion. */
   TS_FACT_MEMORY = 256    /**< Every tensor has an address. */
 } ts_fact;
 
+struct ts_sequence;
 struct ts_shards;
 struct ts_schedule;
 struct ts_step;
@@ -37,9 +39,10 @@ typedef struct ts_pass_context {
   const ts_deck *deck;
   const ts_mesh *mesh;
   ts_target target;
-  ts_model_use use;             /**< TRAIN runs every pass; LOSS and LOGITS skip those about gradients. */
-  const struct ts_step *step;   /**< The runs of one step; borrowed. */
-  struct ts_shards *shards;     /**< Made by shard, NULL without tensor parallelism; owned by the program. */
+  ts_model_use use;                   /**< TRAIN runs every pass; LOSS and LOGITS skip those about gradients. */
+  const struct ts_step *step;         /**< The runs of one step; borrowed. */
+  const struct ts_sequence *sequence; /**< How ranks along sp share samples; borrowed. */
+  struct ts_shards *shards;           /**< Made by shard, NULL without tensor parallelism; owned by the program. */
   struct ts_layout *layout;     /**< That of the engine's first program, or NULL: made by zero, then the caller's. */
   struct ts_schedule *schedule; /**< Made by schedule; owned by the program. */
   struct ts_plan *plan;         /**< Made by memory; owned by the program. */
@@ -68,7 +71,7 @@ void ts_passes_run(ts_graph **graph, ts_pass_context *context, const char *last,
                    void *user);
 
 /** The passes. Not collective. */
-ts_pass_run ts_pass_precision, ts_pass_shard, ts_pass_autodiff, ts_pass_recompute, ts_pass_zero, ts_pass_fuse,
-    ts_pass_epilogue, ts_pass_schedule, ts_pass_memory;
+ts_pass_run ts_pass_precision, ts_pass_shard, ts_pass_autodiff, ts_pass_recompute, ts_pass_exchange, ts_pass_zero,
+    ts_pass_fuse, ts_pass_epilogue, ts_pass_schedule, ts_pass_memory;
 
 #endif

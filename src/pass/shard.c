@@ -19,6 +19,7 @@
 #include "graph/rewrite.h"
 #include "ops/build.h"
 #include "pass/shard_cut.h"
+#include "pass/shard_tokens.h"
 
 typedef struct writer {
   ts_rewrite rewrite;
@@ -378,6 +379,9 @@ static void complete_results(writer *w) {
 
 void ts_pass_shard(ts_graph **graph, ts_pass_context *context) {
   const ts_mesh *mesh = context->mesh;
+  if (mesh->size[TS_AXIS_SP] > 1 && context->use != TS_MODEL_LOGITS) {
+    ts_shard_tokens(graph, context);
+  }
   if (mesh->size[TS_AXIS_TP] == 1) {
     return;
   }

@@ -1,11 +1,18 @@
 /* Rows: tokens of samples, one after the other.  With sequence_parallel each rank has its own between products
  * (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022). */
+#include "pass/sequence.h"
 #include "pass/shard_cut.h"
+
+/* Of all ranks along sp, so that they decide alike. */
+static int64_t least_tokens(const ts_sharding *s) {
+  const ts_sequence *sequence = s->context->sequence;
+  return sequence != NULL && s->context->mesh->size[TS_AXIS_SP] > 1 ? ts_sequence_least(sequence) : s->length;
+}
 
 /* Of generation there are too few. */
 static bool deals_rows(const ts_sharding *s) {
   return s->context->deck->tensor_parallel.sequence_parallel && s->context->use != TS_MODEL_LOGITS &&
-         s->batch * s->length >= s->context->mesh->size[TS_AXIS_TP];
+         s->batch * least_tokens(s) >= s->context->mesh->size[TS_AXIS_TP];
 }
 
 void ts_sharding_deal_rows(ts_sharding *s) {

@@ -9,6 +9,12 @@ ts_status ts_deck_mesh(const ts_deck *deck, int ranks, int rank, ts_mesh *mesh, 
   const int size[TS_N_AXES] = {(int) deck->pipeline.stages, 0, (int) deck->expert_parallel.autoep_size,
                                (int) deck->sequence_parallel_size, (int) deck->tensor_parallel.autotp_size};
   ts_status status = ts_mesh_init(mesh, size, ranks, rank, err);
+  if (status == TS_OK && deck->data_parallel_size > 0 && deck->data_parallel_size != mesh->size[TS_AXIS_DP]) {
+    return ts_deck_error(deck, "data_parallel_size", err,
+                         "%lld, but the other axes leave %d of %d ranks; accepted: that, "
+                         "or to leave it out",
+                         (long long) deck->data_parallel_size, mesh->size[TS_AXIS_DP], ranks);
+  }
   if (status != TS_OK && size[TS_AXIS_TP] > 1 && ranks % size[TS_AXIS_TP] != 0) {
     ts_error_add(err,
                  "tensor_parallel.autotp_size = %d wants a multiple of as many ranks; --set "
@@ -44,6 +50,9 @@ static void count_flops(ts_program *program) {
 }
 
 ts_status ts_program_check(const ts_program_options *o, ts_error *err) {
+  if (ts_sequence_check(o->deck, o->mesh, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
   ts_graph *model = ts_model_build(o->deck, TS_MODEL_TRAIN, (ts_model_size){o->batch, o->length, o->context});
   ts_status status = ts_shard_check(model, o->deck, o->mesh, err);
   ts_graph_destroy(&model);
@@ -64,11 +73,16 @@ ts_program *ts_program_create(const ts_program_options *o) {
       ts_step_of(o->use, accumulates ? o->deck->gradient_accumulation_steps : 1, o->n_slots > 0 ? o->n_slots : 1);
   program->graph = ts_model_build(o->deck, o->use, (ts_model_size){o->batch, o->length, o->context});
   count_flops(program);
+  program->sequence = ts_sequence_of(o->deck, o->mesh, o->length, o->target.backend);
+  if (o->mesh->size[TS_AXIS_SP] > 1 && o->use != TS_MODEL_LOGITS) {
+    program->tokens = ts_sequence_tokens(&program->sequence, program->sequence.rank);
+  }
   ts_pass_context context = {.deck = o->deck,
                              .mesh = &program->mesh,
                              .target = o->target,
                              .use = o->use,
                              .step = &program->step,
+                             .sequence = &program->sequence,
                              .layout = (ts_layout *) o->layout};
   ts_passes_run(&program->graph, &context, o->last_pass, o->observer, o->observer_user);
   program->shards = context.shards;

@@ -9,6 +9,7 @@
 #include "pass/pass.h"
 #include "pass/plan.h"
 #include "pass/schedule.h"
+#include "pass/sequence.h"
 #include "pass/step.h"
 
 typedef struct ts_program_options {
@@ -37,6 +38,8 @@ typedef struct ts_program {
   ts_step step;                       /**< The runs of one step. */
   ts_layout *layout;                  /**< Owned when owns_layout. */
   bool owns_layout;
+  ts_sequence sequence;     /**< How ranks along sp share samples; of generation each has them whole. */
+  ts_tokens tokens;         /**< This rank's of a sample; n = 0 where it has whole ones. */
   struct ts_shards *shards; /**< Owned; NULL without tensor parallelism. */
   ts_schedule *schedule;    /**< Owned; NULL when stopped before it. */
   ts_plan *plan;            /**< Owned; NULL when stopped before it. */

@@ -1,0 +1,13 @@
+/** \file
+ * The part of pass/shard that gives each rank along sp its tokens.  Private to this room.
+ */
+#ifndef TS_PASS_SHARD_TOKENS_H
+#define TS_PASS_SHARD_TOKENS_H
+
+#include "pass/pass.h"
+
+/** Write the forward graph for this rank's tokens; attention then knows which it has, and sees no others yet.
+ * Not collective. */
+void ts_shard_tokens(ts_graph **graph, const ts_pass_context *context);
+
+#endif
