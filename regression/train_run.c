@@ -70,7 +70,8 @@ ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets) {
     int64_t *tp = &deck->tensor_parallel.autotp_size;
     *tp = replicas[0] > 1 ? replicas[0] : *tp;
     deck->pipeline.stages = replicas[1];
-    status = ts_deck_resolve_batch(deck, ts_world_size(world) / (int) *tp / replicas[1], &err);
+    int replicated = (int) (*tp * deck->sequence_parallel_size) * replicas[1];
+    status = ts_deck_resolve_batch(deck, ts_world_size(world) / replicated, &err);
   }
   TS_CHECK(status == TS_OK, "%s", err.text);
   ts_free(list);

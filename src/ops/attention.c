@@ -195,20 +195,49 @@ bool ts_cut_attention_merge(const ts_graph *g, const ts_node *node, char index, 
   return cut_roles(g, node, "qlql", "ql", index, cut);
 }
 
-/* Pairs of a query and a key that it sees, of T queries: T x T, half of them when causal; in a window the sum over i of
- * min (i + 1, window).  Documents are not known here. */
-static double visible_pairs(const ts_node *node, double t) {
+/* Sum over i < end of the keys among tokens [begin, begin + n) that do not come after i. */
+static double keys_until(double end, double begin, double n) {
+  double past = end - begin;
+  return past <= 0 ? 0 : past <= n ? past * (past + 1) / 2 : n * (n + 1) / 2 + (past - n) * n;
+}
+
+/* Pairs of a query of one stretch of tokens and a key of another that it sees. */
+static double visible_in(const ts_node *node, ts_interval q, ts_interval k) {
+  double begin = (double) q.begin, end = begin + (double) q.length, first = (double) k.begin, n = (double) k.length;
   double window = (double) node->attr.attention.window;
-  if (window > 0 && window < t) {
-    return window * (window + 1) / 2 + (t - window) * window;
+  if (!node->attr.attention.causal) {
+    return (end - begin) * n;
   }
-  return t * t * (node->attr.attention.causal ? 0.5 : 1.0);
+  double pairs = keys_until(end, first, n) - keys_until(begin, first, n);
+  return window == 0 ? pairs : pairs - keys_until(end - window, first, n) + keys_until(begin - window, first, n);
+}
+
+static ts_tokens all_or(const ts_tokens *tokens, int64_t rows) {
+  return tokens->n > 0 ? *tokens : (ts_tokens){.n = rows > 0, .stretch = {{0, rows}}};
+}
+
+/* Pairs of a query and a key that it sees.  Documents are not known here.  Of a whole sample under a causal mask half of
+ * T x T, as it is usually counted. */
+static double visible_pairs(const ts_node *node, int64_t rows, int64_t keys) {
+  ts_tokens q = all_or(&node->attr.attention.queries, rows), k = all_or(&node->attr.attention.keys, keys);
+  bool whole = node->attr.attention.queries.n == 0 && node->attr.attention.keys.n == 0;
+  double pairs = 0;
+  bool all = node->attr.attention.window == 0 || node->attr.attention.window >= rows;
+  if (whole && node->attr.attention.causal && all) {
+    return 0.5 * (double) rows * (double) keys;
+  }
+  for (int i = 0; i < q.n; ++i) {
+    for (int j = 0; j < k.n; ++j) {
+      pairs += visible_in(node, q.stretch[i], k.stretch[j]);
+    }
+  }
+  return pairs;
 }
 
 /* Two products of D for each pair of each head. */
 static double product_flops(const ts_graph *g, const ts_node *node, int q) {
-  const ts_shape *shape = &ts_rule_in(g, node, q)->shape;
-  return 4.0 * (double) shape->d[0] * visible_pairs(node, (double) shape->d[1]) * (double) shape->d[2];
+  const ts_shape *shape = &ts_rule_in(g, node, q)->shape, *keys = &ts_rule_in(g, node, q + 1)->shape;
+  return 4.0 * (double) shape->d[0] * visible_pairs(node, shape->d[1], keys->d[1]) * (double) shape->d[2];
 }
 
 double ts_flops_attention(const ts_graph *g, const ts_node *node) {

@@ -1,0 +1,359 @@
+/* Sequence parallelism without kernels: who has which tokens and heads, what travels, and the programs of grids of up to
+ * 512 ranks going through a step together.
+ *
+ * A sample of models, grids, stages and settings; all of them where TEST_SP_ALL is set. */
+#include "regression/pass/grid.h"
+#include "regression/tap.h"
+
+#include "pass/exchange_blocks.h"
+#include "run/simulate.h"
+
+#include <stdlib.h>
+
+static const int64_t lengths[] = {1, 2, 3, 5, 8, 127, 128, 129, 300, 512, 1000, 1025, 4096, 5003};
+enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
+
+/* ---- tokens ---- */
+
+static void count_tokens(const ts_tokens *tokens, int *seen) {
+  for (int i = 0; i < tokens->n; ++i) {
+    for (int64_t t = 0; t < tokens->stretch[i].length; ++t) {
+      ++seen[tokens->stretch[i].begin + t];
+    }
+  }
+}
+
+/* Each token has one rank; ranks of a ring have its tokens; no rank has two more than another of its ring. */
+static bool tokens_are_dealt(const ts_sequence *s) {
+  int *seen = ts_calloc((size_t) s->length, sizeof *seen), *ring = ts_calloc((size_t) s->length, sizeof *ring);
+  bool right = true;
+  for (int i = 0; i < s->ring; ++i) {
+    ts_tokens all = ts_sequence_ring(s, i);
+    int64_t least = s->length, most = 0, sum = 0;
+    count_tokens(&all, ring);
+    for (int j = 0; j < s->ulysses; ++j) {
+      ts_tokens mine = ts_sequence_tokens(s, i * s->ulysses + j), inside = ts_sequence_both(&mine, &all);
+      int64_t count = ts_sequence_count(&mine);
+      right = right && ts_sequence_count(&inside) == count && ts_tokens_fit(&mine, count, s->length);
+      least = count < least ? count : least;
+      most = count > most ? count : most;
+      sum += count;
+      count_tokens(&mine, seen);
+    }
+    right = right && sum == ts_sequence_count(&all) && most - least <= 1;
+  }
+  for (int64_t t = 0; t < s->length; ++t) {
+    right = right && seen[t] == 1 && ring[t] == 1;
+  }
+  ts_free(seen);
+  ts_free(ring);
+  return right;
+}
+
+/* Pairs of a query and a key before it, or itself, of a ring. */
+static double causal_pairs(const ts_sequence *s, int i) {
+  ts_tokens all = ts_sequence_ring(s, i);
+  double pairs = 0;
+  for (int k = 0; k < all.n; ++k) {
+    double begin = (double) all.stretch[k].begin, end = begin + (double) all.stretch[k].length;
+    pairs += (end * (end + 1) - begin * (begin + 1)) / 2;
+  }
+  return pairs;
+}
+
+static double imbalance(const ts_sequence *s) {
+  double most = 0, sum = 0;
+  for (int i = 0; i < s->ring; ++i) {
+    double pairs = causal_pairs(s, i);
+    most = pairs > most ? pairs : most;
+    sum += pairs;
+  }
+  return most * s->ring / sum;
+}
+
+static void test_tokens(void) {
+  for (int u = 1; u <= 5; ++u) {
+    for (int r = 1; r <= 7; ++r) {
+      bool right = true;
+      for (int k = 0; k < N_LENGTHS; ++k) {
+        for (int zigzag = 0; zigzag < 2; ++zigzag) {
+          const ts_sequence s = {.length = lengths[k], .ulysses = u, .ring = r, .zigzag = zigzag};
+          right = right && tokens_are_dealt(&s);
+        }
+      }
+      tap_ok(right, "u %d x r %d: each token of any length has one rank", u, r);
+    }
+  }
+  const ts_sequence zigzag = {.length = 65536, .ulysses = 1, .ring = 4, .zigzag = true};
+  const ts_sequence contiguous = {.length = 65536, .ulysses = 1, .ring = 4};
+  tap_ok(imbalance(&zigzag) < 1.0001 && imbalance(&contiguous) > 1.7,
+         "65,536 causal tokens on 4 rings: the busiest has %.4f of the mean, %.2f without zigzag", imbalance(&zigzag),
+         imbalance(&contiguous));
+  ts_sequence s = {.length = 1000, .ulysses = 1, .ring = 2, .zigzag = true};
+  ts_tokens t = ts_sequence_ring(&s, 0);
+  tap_ok(t.n == 2 && t.stretch[0].length == 256 && t.stretch[1].begin == 768 && t.stretch[1].length == 232,
+         "1000 tokens in 4 chunks are cut at multiples of 128");
+}
+
+/* ---- heads ---- */
+
+static bool shares_are(int heads, int group, int first, int ulysses, const int *expected) {
+  int64_t at = 0;
+  bool right = true;
+  for (int j = 0; j < ulysses; ++j) {
+    ts_interval share = ts_sequence_share(heads, group, first, ulysses, j);
+    right = right && share.begin == at && share.length == expected[j];
+    at += share.length;
+  }
+  return right && at == heads;
+}
+
+static void test_heads(void) {
+  tap_ok(shares_are(7, 1, 0, 4, (int[]){2, 2, 2, 1}), "7 heads on 4 ranks: 2 2 2 1");
+  tap_ok(shares_are(32, 4, 0, 8, (int[]){4, 4, 4, 4, 4, 4, 4, 4}), "32 heads by fours on 8 ranks: whole groups");
+  tap_ok(shares_are(32, 4, 0, 16, (int[]){2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}),
+         "on 16 ranks: halves of groups");
+  tap_ok(shares_are(32, 4, 0, 3, (int[]){11, 11, 10}), "on 3 ranks: one by one, as whole groups would make 12");
+  tap_ok(shares_are(6, 3, 6, 2, (int[]){3, 3}), "behind others: whole groups");
+}
+
+/* ---- what travels: on numbers ---- */
+
+enum { HEADS = 6, GROUP = 2, DIM = 2 };
+
+typedef struct holder {
+  int64_t rows, columns;
+  int64_t *value;
+} holder;
+
+static holder make_holder(int64_t rows, int64_t columns) {
+  return (holder){rows, columns, ts_calloc((size_t) (rows * columns) + 1, sizeof(int64_t))};
+}
+
+typedef struct travel {
+  ts_sequence s;
+  ts_route *route;     /* per rank */
+  ts_tokens *at;       /* per ring: what is wanted */
+  ts_interval *column; /* per rank of a ring */
+} travel;
+
+/* Do the lists of two ranks fit?  The k-th block that one sends the other is the k-th that this receives. */
+static bool move_blocks(const ts_block_list *from, const ts_block_list *to, int a, int b, int n, const holder *x,
+                        const holder *y) {
+  int k = 0;
+  const ts_block *sent = from->block + n, *came = to->block + n + to->n_sent;
+  bool right = true;
+  for (int i = 0; i < from->n_sent && right; ++i) {
+    if (sent[i].rank != b) {
+      continue;
+    }
+    while (k < to->n_received && came[k].rank != a) {
+      ++k;
+    }
+    right = k < to->n_received && came[k].tensor == sent[i].tensor && came[k].rows.length == sent[i].rows.length &&
+            came[k].columns.length == sent[i].columns.length;
+    for (int64_t row = 0; right && row < sent[i].rows.length; ++row) {
+      for (int64_t c = 0; c < sent[i].columns.length; ++c) {
+        const holder *in = &x[sent[i].tensor], *out = &y[came[k].tensor];
+        out->value[(came[k].rows.begin + row) * out->columns + came[k].columns.begin + c] +=
+            in->value[(sent[i].rows.begin + row) * in->columns + sent[i].columns.begin + c];
+      }
+    }
+    ++k;
+  }
+  while (k < to->n_received && right) {
+    right = came[k++].rank != a;
+  }
+  return right;
+}
+
+/* A route of keys by rows and of their transpose there and back: the numbers arrive where they belong, and come home
+ * times the ranks that had them. */
+static bool travels(const ts_sequence *s, bool causal, int64_t window) {
+  int ranks = s->ring * s->ulysses;
+  ts_tokens *seen = ts_calloc((size_t) s->ring, sizeof *seen);
+  ts_interval *column = ts_calloc((size_t) s->ulysses, sizeof *column);
+  for (int i = 0; i < s->ring; ++i) {
+    seen[i] = ts_sequence_seen(s, i, causal, window);
+  }
+  for (int j = 0; j < s->ulysses; ++j) { /* key heads of 6 query heads by twos */
+    ts_interval heads = ts_sequence_share(HEADS, GROUP, 0, s->ulysses, j);
+    int64_t begin = heads.begin / GROUP, end = (heads.begin + heads.length - 1) / GROUP + 1;
+    column[j] = heads.length > 0 ? (ts_interval){begin * DIM, (end - begin) * DIM} : (ts_interval){0, 0};
+  }
+  const int64_t width = HEADS / GROUP * DIM;
+  ts_block_list *there = ts_calloc((size_t) ranks, sizeof *there), *home = ts_calloc((size_t) ranks, sizeof *home);
+  holder(*x)[2] = ts_calloc((size_t) ranks, sizeof *x), (*y)[2] = ts_calloc((size_t) ranks, sizeof *y);
+  holder(*z)[2] = ts_calloc((size_t) ranks, sizeof *z);
+  for (int a = 0; a < ranks; ++a) {
+    ts_sequence own = *s;
+    own.rank = a;
+    ts_route route = {.sequence = &own, .n = 2, .tensor = {{seen, column, width, false}, {seen, column, width, true}}};
+    there[a] = ts_route_blocks(&route, false);
+    home[a] = ts_route_blocks(&route, true);
+    ts_tokens mine = ts_sequence_tokens(s, a);
+    int64_t count = ts_sequence_count(&mine);
+    for (int k = 0; k < 2; ++k) {
+      x[a][k] = make_holder(k == 0 ? count : width, k == 0 ? width : count);
+      z[a][k] = make_holder(x[a][k].rows, x[a][k].columns);
+      y[a][k] = make_holder(there[a].block[k].rows.length, there[a].block[k].columns.length);
+      for (int64_t t = 0; t < count; ++t) {
+        for (int64_t c = 0; c < width; ++c) {
+          x[a][k].value[k == 0 ? t * width + c : c * count + t] = ts_tokens_at(&mine, t) * width + c + 1;
+        }
+      }
+    }
+  }
+  bool right = true;
+  for (int a = 0; a < ranks; ++a) {
+    for (int b = 0; b < ranks; ++b) {
+      right = right && move_blocks(&there[a], &there[b], a, b, 2, x[a], y[b]);
+    }
+  }
+  for (int b = 0; b < ranks; ++b) {
+    const ts_tokens *keys = &seen[b / s->ulysses];
+    ts_interval own = column[b % s->ulysses];
+    int64_t count = ts_sequence_count(keys);
+    for (int64_t t = 0; t < count; ++t) {
+      for (int64_t c = 0; c < own.length; ++c) {
+        int64_t expected = ts_tokens_at(keys, t) * width + own.begin + c + 1;
+        right = right && y[b][0].value[t * own.length + c] == expected && y[b][1].value[c * count + t] == expected;
+      }
+    }
+  }
+  for (int a = 0; a < ranks; ++a) {
+    for (int b = 0; b < ranks; ++b) {
+      right = right && move_blocks(&home[a], &home[b], a, b, 2, y[a], z[b]);
+    }
+  }
+  for (int a = 0; a < ranks; ++a) {
+    ts_tokens mine = ts_sequence_tokens(s, a);
+    int64_t count = ts_sequence_count(&mine);
+    for (int64_t t = 0; t < count; ++t) {
+      for (int64_t c = 0; c < width; ++c) {
+        int64_t had = 0, token = ts_tokens_at(&mine, t);
+        for (int b = 0; b < ranks; ++b) {
+          const ts_tokens one = {.n = 1, .stretch = {{token, 1}}}, both = ts_sequence_both(&one, &seen[b / s->ulysses]);
+          ts_interval own = column[b % s->ulysses];
+          had += both.n > 0 && c >= own.begin && c < own.begin + own.length;
+        }
+        right = right && z[a][0].value[t * width + c] == had * (token * width + c + 1) &&
+                z[a][1].value[c * count + t] == z[a][0].value[t * width + c];
+      }
+    }
+  }
+  for (int a = 0; a < ranks; ++a) {
+    for (int k = 0; k < 2; ++k) {
+      ts_free(x[a][k].value);
+      ts_free(y[a][k].value);
+      ts_free(z[a][k].value);
+    }
+    ts_free(there[a].block);
+    ts_free(home[a].block);
+  }
+  ts_free(x);
+  ts_free(y);
+  ts_free(z);
+  ts_free(there);
+  ts_free(home);
+  ts_free(seen);
+  ts_free(column);
+  return right;
+}
+
+static void test_travel(void) {
+  for (int u = 1; u <= HEADS; ++u) {
+    for (int r = 1; r <= 4; ++r) {
+      bool right = true;
+      for (int k = 0; k < 10; ++k) {
+        for (int how = 0; how < 6; ++how) {
+          const ts_sequence s = {.length = lengths[k], .ulysses = u, .ring = r, .zigzag = how % 2 == 0};
+          right = right && travels(&s, how > 1, how > 3 ? 9 : 0);
+        }
+      }
+      tap_ok(right, "u %d x r %d: what is sent arrives, and comes home as often as it was had", u, r);
+    }
+  }
+}
+
+/* ---- programs ---- */
+
+typedef struct grid_row {
+  int sp, tp, ranks;
+  const char *sets;
+} grid_row;
+
+#define DEGREES(u, r) \
+  "sequence_parallel.ulysses_degree=" #u " sequence_parallel.ring_degree=" #r " sequence_parallel.ring_exchange="
+
+static const grid_row grids[] = {{2, 1, 4, ""},
+                                 {4, 1, 4, DEGREES(2, 2) "p2p"},
+                                 {6, 1, 12, DEGREES(2, 3) "all_gather"},
+                                 {8, 1, 8, DEGREES(1, 8) "p2p sequence_parallel.load_balancer=contiguous"},
+                                 {8, 1, 16, ""},
+                                 {3, 2, 12, ""},
+                                 {4, 2, 8, DEGREES(1, 4) "p2p"},
+                                 {2, 2, 8, DEGREES(2, 1) "auto"}};
+enum { N_GRIDS = sizeof grids / sizeof *grids };
+
+static const char *const variants[] = {
+    "",
+    "gradient_accumulation_steps=2 activation_checkpointing.enabled=true",
+    "bf16.enabled=true zero_optimization.stage3_param_persistence_threshold=0 zero_optimization.overlap_comm=true",
+    "data.sequence_length=1 model.max_position_embeddings=1100",
+    "data.sequence_length=1030 model.max_position_embeddings=1100 zero_optimization.overlap_comm=true",
+};
+enum { N_VARIANTS = sizeof variants / sizeof *variants };
+
+static void test_program(const char *model, const char *deck, grid_row on, int stage, const char *variant,
+                         ts_model_use use) {
+  static const char *const uses[] = {
+      [TS_MODEL_TRAIN] = "train", [TS_MODEL_LOSS] = "loss", [TS_MODEL_LOGITS] = "logits"};
+  char *sets = ts_format("sequence_parallel_size=%d tensor_parallel.autotp_size=%d zero_optimization.stage=%d %s %s",
+                         on.sp, on.tp, stage, on.sets, variant);
+  grid g = make_grid(deck, sets, on.ranks, use);
+  char *fault = ts_simulate_step((const ts_program *const *) g.program, g.ranks);
+  tap_ok(fault == NULL, "%s, sp %d x tp %d of %d ranks, stage %d, %s %s %s: %s", model, on.sp, on.tp, on.ranks, stage,
+         uses[use], on.sets, variant, fault != NULL ? fault : "clean");
+  ts_free(fault);
+  free_grid(&g);
+  ts_free(sets);
+}
+
+static void test_programs(bool all) {
+  for (int k = 0; k < N_GRIDS; ++k) {
+    for (int i = 0; i < N_VARIANTS; ++i) {
+      for (int stage = 0; stage < 4; ++stage) {
+        if (all || (k + i) % 4 == stage) {
+          test_program("llama", llama, grids[k], stage, variants[i], TS_MODEL_TRAIN);
+        }
+        if ((all || (k + i + 1) % 4 == stage) && grids[k].tp * grids[k].sp <= 4) {
+          test_program("gpt2", gpt2, grids[k], stage, variants[i], TS_MODEL_TRAIN);
+        }
+      }
+    }
+    test_program("llama", llama, grids[k], k % 4, "", TS_MODEL_LOSS);
+    test_program("llama", llama, grids[k], k % 4, "", TS_MODEL_LOGITS);
+  }
+}
+
+/* sp 8 x dp 32 x tp 2; all of one sample on 512 ranks. */
+static void test_large(bool all) {
+  static const grid_row large[] = {{8, 2, 512, DEGREES(2, 4) "p2p"}, {512, 1, 512, ""}};
+  for (int stage = 0; stage < 4; ++stage) {
+    if (all || stage == 3) {
+      test_program("llama", llama, large[0], stage, variants[2], TS_MODEL_TRAIN);
+      test_program("llama", llama, large[1], stage, variants[4], TS_MODEL_TRAIN);
+    }
+  }
+}
+
+int main(void) {
+  bool all = getenv("TEST_SP_ALL") != NULL;
+  test_tokens();
+  test_heads();
+  test_travel();
+  test_programs(all);
+  test_large(all);
+  return tap_done();
+}
