@@ -88,11 +88,11 @@ static bool is_forward(const ts_node *node) {
 
 static void test_list(void) {
   passed p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, NULL);
-  tap_ok(strcmp(p.seen.text, "precision shard autodiff recompute exchange zero fuse epilogue schedule memory ") == 0,
+  tap_ok(strcmp(p.seen.text, "precision shard heads autodiff recompute exchange zero fuse epilogue schedule memory ") == 0,
          "training runs every pass");
   end(&p);
   p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_LOSS, NULL);
-  tap_ok(strcmp(p.seen.text, "precision shard exchange zero fuse epilogue schedule memory ") == 0,
+  tap_ok(strcmp(p.seen.text, "precision shard heads exchange zero fuse epilogue schedule memory ") == 0,
          "a loss runs those without gradients");
   end(&p);
   p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, "autodiff");

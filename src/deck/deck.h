@@ -310,6 +310,7 @@ typedef struct ts_deck {
   struct {
     int64_t ulysses_degree,
         ring_degree;     /**< Their product is sequence_parallel_size; 0: left open (pass/sequence.h). */
+    int64_t head_groups; /**< That attention works on one after another, at least 1. */
     char *ring_exchange; /**< "auto", "p2p", "all_gather" */
     char *load_balancer; /**< "zigzag", "contiguous" */
   } sequence_parallel;
