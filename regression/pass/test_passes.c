@@ -8,6 +8,7 @@
 #include "pass/plan.h"
 #include "pass/saved.h"
 #include "pass/schedule.h"
+#include "pass/sequence.h"
 #include "pass/step.h"
 
 #define TINY_LLAMA                                                                                                \
@@ -33,6 +34,7 @@ typedef struct passed {
 } passed;
 
 static const ts_backend *backend; /* the programs are for */
+static const ts_sequence whole_samples = {.length = T, .ulysses = 1, .ring = 1};
 
 static void observe(const char *pass, const ts_graph *graph, void *user) {
   (void) graph;
@@ -50,6 +52,7 @@ static passed run(const char *text, const char *set, const char *more, ts_model_
   p.step = ts_step_of(use, 1, 1);
   p.context =
       (ts_pass_context){.deck = p.deck, .mesh = &p.mesh, .target = {backend, 0, false}, .use = use, .step = &p.step};
+  p.context.sequence = &whole_samples;
   ts_passes_run(&p.graph, &p.context, last, observe, &p.seen);
   return p;
 }
@@ -88,7 +91,8 @@ static bool is_forward(const ts_node *node) {
 
 static void test_list(void) {
   passed p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, NULL);
-  tap_ok(strcmp(p.seen.text, "precision shard heads autodiff recompute exchange zero fuse epilogue schedule memory ") == 0,
+  tap_ok(strcmp(p.seen.text, "precision shard heads autodiff recompute exchange zero fuse epilogue schedule memory ") ==
+             0,
          "training runs every pass");
   end(&p);
   p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_LOSS, NULL);

@@ -56,6 +56,34 @@ static void print_batch(const ts_program *program, ts_text *to) {
   print_elasticity(deck, to);
 }
 
+/* How ranks share samples, and what a block's forward sends for it. */
+static void print_sequence(const ts_program *program, ts_text *to) {
+  const ts_sequence *s = &program->sequence;
+  char heads[32], keys[32];
+  if (program->mesh.size[TS_AXIS_SP] > 1) {
+    ts_sequence_cost cost = ts_sequence_cost_of(program->deck, &program->mesh, program->length, s->ulysses, s->ring,
+                                                program->target.backend);
+    ts_text_add(to,
+                "%d ranks share each sample, at most %lld tokens each: ulysses_degree %d x ring_degree %d; a block's "
+                "forward sends %s for heads and %s for keys%s\n",
+                program->mesh.size[TS_AXIS_SP], (long long) ts_sequence_most(s), s->ulysses, s->ring,
+                ts_human_bytes(cost.ulysses_bytes, heads), ts_human_bytes(cost.ring_bytes, keys),
+                s->ring == 1 ? ""
+                : s->gathers ? " (all_gather)"
+                             : " (p2p)");
+  }
+}
+
+static void print_sequence_json(const ts_program *program, ts_text *to) {
+  const ts_sequence *s = &program->sequence;
+  ts_sequence_cost cost =
+      ts_sequence_cost_of(program->deck, &program->mesh, program->length, s->ulysses, s->ring, program->target.backend);
+  ts_text_add(to,
+              ", \"sequence_parallel_size\": %d, \"ulysses_degree\": %d, \"ring_degree\": %d, \"ulysses_bytes\": "
+              "%.0f, \"ring_bytes\": %.0f",
+              program->mesh.size[TS_AXIS_SP], s->ulysses, s->ring, cost.ulysses_bytes, cost.ring_bytes);
+}
+
 static void print_batch_json(const ts_program *program, ts_text *to) {
   const ts_deck *deck = program->deck;
   ts_elastic_batch choice = elastic_batch(deck);
@@ -88,6 +116,7 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
               (long long) program->deck->zero_optimization.stage, (long long) program->batch,
               (long long) program->length);
   print_batch(program, to);
+  print_sequence(program, to);
   ts_text_add(to, "\n");
   bool device = program->target.backend->device != NULL;
   const char *where = device ? " on its GPU (the copy for checkpoints: on the host)" : "";
@@ -105,6 +134,9 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
                            "  MPI and other libraries, some 0.2 GB more)\n");
   ts_text_add(to, "  (%s arena %lld bytes for %lld live at most)\n", ts_arenas[TS_ARENA_WORK].name,
               (long long) program->plan->arena_bytes[TS_ARENA_WORK], (long long) program->plan->live_bytes);
+  ts_text_add(to, "  (of these %lld are kept from forward to backward, %s; at work beside them: %lld, %s)\n",
+              (long long) program->plan->kept_bytes, ts_human_bytes((double) program->plan->kept_bytes, a),
+              (long long) program->plan->working_bytes, ts_human_bytes((double) program->plan->working_bytes, b));
   double full, half = ts_program_model_flops(program, &full);
   ts_text_add(to, "\nmodel FLOPs of one micro-batch\n  %-34s %16.4e\n  %-34s %16.4e\n", "causal half (6N + 6LCT)", half,
               "full attention (6N + 12LCT)", full);
@@ -117,9 +149,12 @@ static void print_rows_json(const ts_program *program, const plan_row *row, int 
               ts_dtype_name(ts_deck_dtype(program->deck)), program->mesh.ranks, program->mesh.rank,
               (long long) program->deck->zero_optimization.stage);
   print_batch_json(program, to);
+  print_sequence_json(program, to);
   for (int i = 0; i < n; ++i) {
     ts_text_add(to, ", \"%s\": %lld", row[i].key, (long long) row[i].bytes);
   }
+  ts_text_add(to, ", \"kept_bytes\": %lld, \"working_bytes\": %lld", (long long) program->plan->kept_bytes,
+              (long long) program->plan->working_bytes);
   ts_text_add(to, ", \"work_bytes\": %lld, \"live_bytes\": %lld, \"model_flops\": %.17g, \"model_flops_full\": %.17g",
               (long long) program->plan->arena_bytes[TS_ARENA_WORK], (long long) program->plan->live_bytes, half, full);
 }

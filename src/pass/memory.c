@@ -7,6 +7,7 @@
 #include "pass/pass.h"
 #include "pass/plan.h"
 #include "pass/saved.h"
+#include "pass/sequence.h"
 #include "pass/state.h"
 #include "pass/step.h"
 #include "pass/storage.h"
@@ -369,6 +370,34 @@ static int64_t find_peak(const planner *p, const item_list *list, int64_t *buffe
   return peak;
 }
 
+/* The first instruction of the backward; behind the last where there is none. */
+static int find_turn(const planner *p) {
+  int i = 0;
+  while (i < p->schedule->n && ts_segment_phase(p->graph->node[p->schedule->instruction[i].node].segment) != 1) {
+    ++i;
+  }
+  return i;
+}
+
+/* What lives across the turn, and the most of the rest. */
+static void divide_work(planner *p) {
+  int turn = find_turn(p);
+  item_list rest = {0};
+  for (ts_arena a = TS_ARENA_SLOT; a <= TS_ARENA_WORK; ++a) {
+    for (int i = 0; i < p->list[a].n; ++i) {
+      const interval *item = &p->list[a].item[i];
+      bool kept = item->tensor != TS_NONE && item->first < turn && item->last >= turn;
+      p->plan->kept_bytes += kept ? item->bytes : 0;
+      if (!kept) {
+        add_item(&rest, *item);
+      }
+    }
+  }
+  int64_t buffers;
+  p->plan->working_bytes = find_peak(p, &rest, &buffers);
+  ts_free(rest.item);
+}
+
 static void place_state(planner *p) {
   for (ts_tid t = 0; t < p->graph->n_tensors; ++t) {
     const ts_tensor *tensor = &p->graph->tensor[t];
@@ -419,10 +448,13 @@ static void make_slots(planner *p) {
 }
 
 /* What the host reads before a step: the inputs of all its micro-batches. */
-static int64_t feed_bytes(const ts_graph *g, int64_t micro_batches) {
+static int64_t feed_bytes(const ts_graph *g, int64_t length, int64_t micro_batches) {
   int64_t bytes = 0;
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
-    bytes += g->tensor[t].role == TS_ROLE_INPUT ? ts_tensor_bytes(g, t) : 0;
+    const ts_tensor *leaf = &g->tensor[t];
+    bool tokens = leaf->shape.n == 2; /* a rank along sp reads whole samples */
+    int64_t elements = tokens ? leaf->shape.d[0] * length : ts_tensor_count(g, t);
+    bytes += leaf->role == TS_ROLE_INPUT ? elements * (int64_t) ts_dtype_size(leaf->dtype) : 0;
   }
   const int64_t most = INT64_MAX / 8; /* a deck may ask for anything: more than any machine has */
   return bytes > most / micro_batches ? most : bytes * micro_batches;
@@ -454,6 +486,7 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   plan->live_bytes = find_peak(&p, &p.list[TS_ARENA_WORK], &buffers) +
                      context->step->n_slots * find_peak(&p, &p.list[TS_ARENA_SLOT], &slot_buffers);
   buffers += slot_buffers * context->step->n_slots;
+  divide_work(&p);
   plan->bytes[TS_PURPOSE_BUFFER] += buffers + plan->arena_bytes[TS_ARENA_INPUT];
   plan->bytes[TS_PURPOSE_ACTIVATION] = plan->arena_bytes[TS_ARENA_SLOT] + plan->arena_bytes[TS_ARENA_WORK] - buffers;
   const ts_backend *backend = context->target.backend;
@@ -462,7 +495,7 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   if (context->use == TS_MODEL_TRAIN && deck->run.save_every > 0 && deck->run.save_async) {
     plan->bytes[TS_PURPOSE_CHECKPOINT] = ts_saved_bytes(g, context->layout);
   }
-  plan->feed_bytes = feed_bytes(g, context->step->micro_batches);
+  plan->feed_bytes = feed_bytes(g, context->sequence->length, context->step->micro_batches);
   plan->bytes[TS_PURPOSE_BUFFER] += backend->device == NULL ? plan->feed_bytes : 0;
   plan->peak_bytes = plan->bytes[TS_PURPOSE_RESERVE] +
                      (backend->device == NULL ? plan->bytes[TS_PURPOSE_CHECKPOINT] + plan->feed_bytes : 0);

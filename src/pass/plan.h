@@ -79,6 +79,9 @@ typedef struct ts_plan {
   int64_t slot_bytes[TS_N_ARENAS];  /**< From one slot to the next; 0 where the arena has other lifetimes. */
   /** Largest sum of simultaneously live bytes of WORK, and of all slots of SLOT: what no placement can undercut. */
   int64_t live_bytes;
+  /** Of these what a micro-batch keeps from its forward for its backward; and the most that lives beside it at a time:
+   * the working set. */
+  int64_t kept_bytes, working_bytes;
   int64_t bytes[TS_N_PURPOSES];
   /** Of the host's memory, outside the arenas: leaves of role INPUT of all micro-batches of a step; 2^60 at most. */
   int64_t feed_bytes;

@@ -119,7 +119,9 @@ ts_interval ts_sequence_share(int heads, int group, int first, int ulysses, int 
 int ts_sequence_heads(const ts_deck *deck, const ts_mesh *mesh) {
   int64_t kv_heads = deck->model.num_key_value_heads, group = deck->model.num_attention_heads / kv_heads;
   int64_t tp = mesh->size[TS_AXIS_TP], sharers = (tp + kv_heads - 1) / kv_heads;
-  return (int) (tp <= kv_heads ? kv_heads / tp * group : group / sharers);
+  int64_t heads = tp <= kv_heads ? kv_heads / tp * group : group / sharers;
+  int64_t groups = deck->sequence_parallel.head_groups < heads ? deck->sequence_parallel.head_groups : heads;
+  return (int) (heads / groups);
 }
 
 /* ---- u and r ---- */
@@ -131,6 +133,14 @@ static const struct {
   double flops, bytes;
 } speeds[] = {{false, 1e11, 4e9}, {true, 4e14, 1e11}};
 
+/* While the keys of all rings take no more room than queries and outputs do. */
+static bool gathers(const ts_deck *deck, int ulysses, int ring) {
+  const char *exchange = deck->sequence_parallel.ring_exchange;
+  int64_t keys = deck->model.num_key_value_heads > ulysses ? deck->model.num_key_value_heads : ulysses;
+  bool fits = ring * keys <= deck->model.num_attention_heads;
+  return strcmp(exchange, "auto") == 0 ? fits : strcmp(exchange, "all_gather") == 0;
+}
+
 ts_sequence_cost ts_sequence_cost_of(const ts_deck *deck, const ts_mesh *mesh, int64_t length, int ulysses, int ring,
                                      const ts_backend *backend) {
   const ts_deck_model *m = &deck->model;
@@ -141,12 +151,13 @@ ts_sequence_cost ts_sequence_cost_of(const ts_deck *deck, const ts_mesh *mesh, i
   int row = backend->device != NULL;
   ts_sequence_cost cost = {.ulysses_bytes = e * t * (u - 1) / u * (2 * heads * d + 2 * keys * d),
                            .ring_bytes = 2 * e * (r - 1) * t * keys * d};
-  double hidden = r > 1 ? (r - 1) / r * 2 * t * (double) length * heads * d / speeds[row].flops : 0;
+  double attention = 2 * t * (double) length * heads * d / speeds[row].flops; /* causal */
+  double hidden = gathers(deck, ulysses, ring) ? 0 : (r - 1) / r * attention;
   cost.seconds = cost.ulysses_bytes / speeds[row].bytes + fmax(0, cost.ring_bytes / speeds[row].bytes - hidden);
   return cost;
 }
 
-/* The cheapest u that divides sp and leaves everybody a head; the larger one of two that cost the same. */
+/* The cheapest u that divides sp and leaves everybody a head in each group; the larger one of two that cost the same. */
 static int choose_ulysses(const ts_deck *deck, const ts_mesh *mesh, int64_t length, const ts_backend *backend) {
   int sp = mesh->size[TS_AXIS_SP], heads = ts_sequence_heads(deck, mesh), best = 1;
   double least = INFINITY;
@@ -160,20 +171,13 @@ static int choose_ulysses(const ts_deck *deck, const ts_mesh *mesh, int64_t leng
   return best;
 }
 
-/* While the keys of all rings take no more room than queries and outputs do. */
-static bool gathers_by_itself(const ts_deck *deck, const ts_sequence *s) {
-  int64_t keys = deck->model.num_key_value_heads > s->ulysses ? deck->model.num_key_value_heads : s->ulysses;
-  return s->ring * keys <= deck->model.num_attention_heads;
-}
-
 ts_sequence ts_sequence_of(const ts_deck *deck, const ts_mesh *mesh, int64_t length, const ts_backend *backend) {
   int sp = mesh->size[TS_AXIS_SP], u = (int) deck->sequence_parallel.ulysses_degree;
   int r = (int) deck->sequence_parallel.ring_degree;
   u = u > 0 ? u : r > 0 ? sp / r : choose_ulysses(deck, mesh, length, backend);
   ts_sequence s = {.length = length, .ulysses = u, .ring = sp / u, .rank = mesh->coord[TS_AXIS_SP]};
-  const char *exchange = deck->sequence_parallel.ring_exchange;
   s.zigzag = s.ring > 1 && strcmp(deck->sequence_parallel.load_balancer, "zigzag") == 0;
-  s.gathers = strcmp(exchange, "auto") == 0 ? gathers_by_itself(deck, &s) : strcmp(exchange, "all_gather") == 0;
+  s.gathers = gathers(deck, s.ulysses, s.ring);
   return s;
 }
 

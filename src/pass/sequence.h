@@ -49,7 +49,8 @@ typedef struct ts_sequence_cost {
 ts_sequence_cost ts_sequence_cost_of(const ts_deck *deck, const ts_mesh *mesh, int64_t length, int ulysses, int ring,
                                      const ts_backend *backend);
 
-/** Query heads that the rank along tp with fewest has: as many ranks can share them. Not collective. */
+/** Query heads of a group (sequence_parallel.head_groups) that the rank along tp with fewest has: as many ranks can
+ * share them. Not collective. */
 int ts_sequence_heads(const ts_deck *deck, const ts_mesh *mesh);
 
 /** The tokens of a rank along sp, and of a ring. Not collective. */
