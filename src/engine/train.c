@@ -87,6 +87,18 @@ static void write_metrics(ts_training *r, const ts_step_result *result, double s
   ts_metrics_step(r->metrics, &row);
 }
 
+/* Of this rank's samples. */
+static void report_balance(ts_training *r) {
+  const ts_program *p = ts_engine_program(r->engine);
+  if (p->sequence.ring > 1 && ts_deck_by_documents(r->deck)) {
+    ts_balance_add(&r->balance, &p->sequence, r->batch, r->micro_batch);
+    if (ts_progress_is_shown(&r->progress, r->at.step)) {
+      ts_log(TS_LOG_INFO, "  documents: the busiest of %d rings has %.2f times the mean of attention", p->sequence.ring,
+             ts_balance_take(&r->balance));
+    }
+  }
+}
+
 /* DeepSpeed's wall_clock_breakdown: where a step's time went, on rank 0. */
 static void report_times(const ts_step_result *t, double data_seconds) {
   char *communication =
@@ -186,6 +198,7 @@ static ts_status train_step(ts_training *r, ts_error *err) {
   if (r->rank == 0) { /* before the checkpoint is published: one of step N finds the rows up to N */
     write_metrics(r, &result, seconds, data_seconds);
     report_step(r, &result, seconds);
+    report_balance(r);
     if (r->deck->wall_clock_breakdown && ts_progress_is_shown(&r->progress, r->at.step)) {
       report_times(&result, data_seconds);
     }

@@ -4,6 +4,7 @@
 #ifndef TS_ENGINE_TRAINING_H
 #define TS_ENGINE_TRAINING_H
 
+#include "engine/balance.h"
 #include "engine/progress.h"
 #include "engine/resume.h"
 #include "engine/save.h"
@@ -25,6 +26,7 @@ typedef struct ts_training {
   ts_timeline *timeline; /* this rank's, NULL unless a step is being recorded */
   double timeline_start;
   ts_progress progress;
+  ts_balance balance; /* of rings, where samples have documents */
   ts_mesh mesh;
   ts_batch *batch;             /* this rank's samples of a step */
   int64_t micro_batch, length; /* samples of a micro-batch, tokens of a sample */

@@ -126,12 +126,11 @@ int ts_sequence_heads(const ts_deck *deck, const ts_mesh *mesh) {
 
 /* ---- u and r ---- */
 
-/* Speeds by which the degrees are chosen, in FLOP/s of attention and bytes/s a rank: a choice wants their ratio, and one
- * that all ranks and a login node agree on, so they are given and not measured. */
+/* Speeds by which the degrees are chosen, of a rank: attention in FLOP/s, messages and memory in bytes/s.  A choice wants
+ * their ratios, and one that all ranks and a login node agree on, so they are given and not measured. */
 static const struct {
-  bool device;
-  double flops, bytes;
-} speeds[] = {{false, 1e11, 4e9}, {true, 4e14, 1e11}};
+  double flops, bytes, memory;
+} speeds[2] = {{1e11, 4e9, 2e10}, {4e14, 2e11, 2e12}}; /* processors, GPUs */
 
 /* While the keys of all rings take no more room than queries and outputs do. */
 static bool gathers(const ts_deck *deck, int ulysses, int ring) {
@@ -152,8 +151,10 @@ ts_sequence_cost ts_sequence_cost_of(const ts_deck *deck, const ts_mesh *mesh, i
   ts_sequence_cost cost = {.ulysses_bytes = e * t * (u - 1) / u * (2 * heads * d + 2 * keys * d),
                            .ring_bytes = 2 * e * (r - 1) * t * keys * d};
   double attention = 2 * t * (double) length * heads * d / speeds[row].flops; /* causal */
-  double hidden = gathers(deck, ulysses, ring) ? 0 : (r - 1) / r * attention;
-  cost.seconds = cost.ulysses_bytes / speeds[row].bytes + fmax(0, cost.ring_bytes / speeds[row].bytes - hidden);
+  bool at_once = gathers(deck, ulysses, ring);
+  double hidden = at_once ? 0 : (r - 1) / r * attention, merged = at_once ? 0 : 12 * (r - 1) * t * heads * d;
+  cost.seconds = cost.ulysses_bytes / speeds[row].bytes + fmax(0, cost.ring_bytes / speeds[row].bytes - hidden) +
+                 merged / speeds[row].memory;
   return cost;
 }
 

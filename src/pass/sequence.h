@@ -40,7 +40,7 @@ ts_status ts_sequence_check(const ts_deck *deck, const ts_mesh *mesh, ts_error *
 /** What the exchange of a block costs. */
 typedef struct ts_sequence_cost {
   double ulysses_bytes, ring_bytes; /**< That a rank sends in a forward pass; keys of other rings are ring_bytes. */
-  double seconds;                   /**< Of these, what attention does not hide: a guess from the backend's speeds. */
+  double seconds; /**< Of these, what attention does not hide, and of merging: a guess from the backend's speeds. */
 } ts_sequence_cost;
 
 /** The cost of r = \a ring and u = \a ulysses: with t = T / sp tokens, e bytes an element, K = max (G, u) key heads,
