@@ -3,7 +3,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "comm/comm_mpi.h"
-#include "regression/comm_cases.h"
+#include "regression/exchange_cases.h"
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
 #include "run/stream.h"
@@ -296,50 +296,126 @@ static void test_share_text(ts_world *world) {
   tap_ok_all(MPI_COMM_WORLD, right, "a text of every root, empty and none too, is everybody's own");
 }
 
-static void test_all_to_all(ts_comm *comm) {
-  int64_t limit = ts_comm_switch.message_limit;
-  bool right = true;
-  for (size_t bytes = 0; bytes <= 30000; bytes = 7 * bytes + 5) { /* 0, 5, 40, 285, 2000, 14005 */
-    ts_comm_switch.message_limit = bytes > 300 ? 1000 : limit;
-    unsigned char *x = ts_malloc(bytes * (size_t) comm->size + 1), *y = ts_calloc(bytes * (size_t) comm->size + 1, 1);
-    for (size_t i = 0; i < bytes * (size_t) comm->size; ++i) {
-      x[i] = gathered_byte(comm->rank, (int) (i / bytes), (int64_t) (i % bytes));
-    }
-    comm->ops->all_to_all(comm, x, y, bytes);
-    for (size_t i = 0; i < bytes * (size_t) comm->size; ++i) {
-      right = right && y[i] == gathered_byte((int) (i / bytes), comm->rank, (int64_t) (i % bytes));
-    }
-    ts_free(x);
-    ts_free(y);
+/* ---- exchange ---- */
+
+/* Memory of exactly as many bytes as this rank needs; what is not written shows. */
+static void *exchange_memory(exchange_case *c, int rank, size_t *bytes) {
+  for (int i = 0; i < c->n; ++i) {
+    c->x[rank][i].data = ts_malloc(exchange_bytes(&c->x[rank][i]));
+    exchange_fill(c, rank, i, c->x[rank][i].data);
+    c->y[rank][i].data = ts_malloc(exchange_bytes(&c->y[rank][i]));
+    memset(c->y[rank][i].data, 0x5a, exchange_bytes(&c->y[rank][i]));
   }
-  ts_comm_switch.message_limit = limit;
-  tap_ok_all(MPI_COMM_WORLD, right, "all_to_all to 14,005 bytes a block, long ones in many messages");
+  const ts_exchange_lists lists = exchange_lists(c, rank);
+  *bytes = ts_comm_exchange_workspace(&lists, rank);
+  return ts_malloc(*bytes);
 }
 
-/* A token goes around, and grows. */
-static void test_send(ts_comm *comm) {
-  unsigned char data[5000];
+static void exchange_free(exchange_case *c, int rank, void *workspace) {
+  for (int i = 0; i < c->n; ++i) {
+    ts_free(c->x[rank][i].data);
+    ts_free(c->y[rank][i].data);
+  }
+  ts_free(workspace);
+}
+
+/* Twice, so that nothing is left of the first. */
+static bool exchange_is_right(ts_comm *comm, exchange_case *c) {
+  size_t bytes;
+  int rank = comm->rank;
+  void *workspace = exchange_memory(c, rank, &bytes);
+  const ts_exchange_lists lists = exchange_lists(c, rank);
   bool right = true;
-  int before = (comm->rank + comm->size - 1) % comm->size, after = (comm->rank + 1) % comm->size;
-  for (size_t bytes = 0; comm->size > 1 && bytes <= sizeof data; bytes = 8 * bytes + 5) { /* 0, 5, 45, 365, 2925 */
-    for (size_t i = 0; i < bytes; ++i) {
-      data[i] = (unsigned char) i;
+  for (int times = 0; times < 2; ++times) {
+    comm->ops->exchange(comm, &lists, workspace, bytes);
+  }
+  for (int i = 0; i < c->n; ++i) {
+    void *expected = ts_malloc(exchange_bytes(&c->y[rank][i]));
+    memset(expected, 0x5a, exchange_bytes(&c->y[rank][i]));
+    exchange_expect(c, rank, i, expected);
+    right = right && memcmp(expected, c->y[rank][i].data, exchange_bytes(&c->y[rank][i])) == 0;
+    ts_free(expected);
+  }
+  exchange_free(c, rank, workspace);
+  return right;
+}
+
+static void test_exchange(ts_comm *comm) {
+  int64_t limit = ts_comm_switch.message_limit;
+  exchange_case *c = ts_malloc(sizeof *c);
+  for (int cut = 0; cut <= 1; ++cut) {
+    bool right = true;
+    ts_comm_switch.message_limit = cut ? 100 : limit;
+    for (uint64_t seed = 1; seed <= 40; ++seed) {
+      exchange_random(c, comm->size, seed, seed % 4 == 0);
+      right = exchange_is_right(comm, c) && right;
     }
-    if (comm->rank == 0) {
-      comm->ops->send(comm, data, bytes, after);
-      comm->ops->receive(comm, data, bytes, before);
-    } else {
-      comm->ops->receive(comm, data, bytes, before);
-      for (size_t i = 0; i < bytes; ++i) {
-        ++data[i];
-      }
-      comm->ops->send(comm, data, bytes, after);
+    for (int d = 0; d <= 1; ++d) {
+      exchange_heads(c, comm->size, d == 0 ? TS_F32 : TS_BF16);
+      right = exchange_is_right(comm, c) && right;
     }
-    for (size_t i = 0; i < bytes; ++i) {
-      right = right && data[i] == (unsigned char) ((int) i + (comm->rank == 0 ? comm->size - 1 : comm->rank));
+    tap_ok_all(MPI_COMM_WORLD, right, "exchange of blocks anywhere, and heads%s: moved and added to the bit",
+               cut ? ", in messages of 100 bytes" : "");
+  }
+  ts_comm_switch.message_limit = limit;
+  ts_free(c);
+}
+
+/* Blocks of megabytes, in columns longer than a sum's: two ways of travelling, and a sum. */
+static void test_long_exchange(ts_comm *comm) {
+  exchange_case *c = ts_calloc(1, sizeof *c);
+  int64_t rows = 60, columns = 5000;
+  c->size = comm->size;
+  c->n = 2;
+  for (int i = 0; i < 2; ++i) {
+    for (int a = 0; a < comm->size; ++a) {
+      c->x[a][i] = (ts_exchange_tensor){NULL, i == 0 ? TS_F32 : TS_BF16, 1, rows, columns * comm->size};
+      c->y[a][i] = (ts_exchange_tensor){NULL, i == 0 ? TS_F32 : TS_BF16, 1, i == 0 ? rows * comm->size : rows, columns};
     }
   }
-  tap_ok_all(MPI_COMM_WORLD, right, "send and receive around the group");
+  for (int a = 0; a < comm->size; ++a) {
+    for (int b = 0; b < comm->size; ++b) {
+      for (int i = 0; i < 2; ++i) {
+        exchange_add(c, a, b, i,
+                     (ts_interval[]){{0, rows}, {b * columns, columns}, {i == 0 ? a * rows : 0, rows}, {0, columns}});
+      }
+    }
+  }
+  tap_ok_all(MPI_COMM_WORLD, exchange_is_right(comm, c), "exchange of %.1f MB a rank, of which a third is added",
+             1e-6 * (double) exchange_bytes(&c->y[0][0]) * 1.5);
+  ts_free(c);
+}
+
+static double dot(const ts_exchange_tensor *a, const ts_exchange_tensor *b) {
+  double sum = 0;
+  for (int64_t i = 0; i < exchange_count(a); ++i) {
+    sum += (double) load(a->data, a->dtype, i) * (double) load(b->data, b->dtype, i);
+  }
+  return sum;
+}
+
+/* Over all ranks <exchange x, w> = <x, exchange back w>, for what the gradient rule does with the lists. */
+static void test_adjoint(ts_comm *comm) {
+  exchange_case *c = ts_malloc(2 * sizeof *c), *back = c + 1;
+  int rank = comm->rank;
+  size_t bytes, back_bytes;
+  exchange_heads(c, comm->size, TS_F32);
+  exchange_back(back, c);
+  void *workspace = exchange_memory(c, rank, &bytes), *back_workspace = exchange_memory(back, rank, &back_bytes);
+  const ts_exchange_lists lists = exchange_lists(c, rank), back_lists = exchange_lists(back, rank);
+  comm->ops->exchange(comm, &lists, workspace, bytes);
+  comm->ops->exchange(comm, &back_lists, back_workspace, back_bytes);
+  double mine[2] = {0}, all[2];
+  for (int i = 0; i < c->n; ++i) {
+    mine[0] += dot(&c->y[rank][i], &back->x[rank][i]);
+    mine[1] += dot(&c->x[rank][i], &back->y[rank][i]);
+  }
+  MPI_Allreduce(mine, all, 2, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+  tap_ok_all(MPI_COMM_WORLD, all[0] == all[1] && all[0] != 0, "exchange back is the transposed one: %g and %g", all[0],
+             all[1]);
+  exchange_free(back, rank, back_workspace);
+  exchange_free(c, rank, workspace);
+  ts_free(c);
 }
 
 /* Every grid of the world: the communicators over each set of axes have the mesh's groups, one per group. */
@@ -473,6 +549,23 @@ static int check_nodes(ts_world *world) {
   return right ? 0 : 1;
 }
 
+/* Everybody sends its row of floats to everybody; rank 1 does otherwise. */
+static void fail_exchange(ts_comm *all, const char *how) {
+  bool odd = all->rank == 1;
+  float x[64] = {0}, y[64];
+  ts_block sent[16], received[16];
+  ts_exchange_tensor from[2] = {{x, TS_F32, 1, 1, 4}, {x, TS_F32, 0, 1, 1}};
+  ts_exchange_tensor to[2] = {{y, TS_F32, 1, all->size, 4}, {y, TS_F32, 0, 1, 1}};
+  for (int i = 0; i < all->size; ++i) {
+    sent[i] = (ts_block){i, 0, {0, 1}, {0, odd && strcmp(how, "blocks") == 0 && i != all->rank ? 3 : 4}};
+    received[i] = (ts_block){i, 0, {i, 1}, {0, 4}};
+  }
+  ts_exchange_lists lists = {odd && strcmp(how, "tensors") == 0 ? 2 : 1, from, to, sent, received, all->size, all->size};
+  char workspace[65536];
+  ts_comm_set_agreement(true);
+  all->ops->exchange(all, &lists, workspace, sizeof workspace);
+}
+
 static void fail(ts_world *world, const char *how) {
   ts_comm *all = ts_world_all(world);
   int64_t cuts[65], data[64] = {0};
@@ -488,6 +581,9 @@ static void fail(ts_world *world, const char *how) {
     all->ops->reduce_scatter(all, &t, 1, TS_F32, TS_F32, TS_F32, NULL, data, sizeof data);
   } else if (strcmp(how, "size") == 0) {
     all->ops->all_gather(all, &t, 1, odd ? TS_F64 : TS_F32);
+  }
+  if (strcmp(how, "tensors") == 0 || strcmp(how, "blocks") == 0) {
+    fail_exchange(all, how);
   }
   all->ops->all_gather(all, &t, 1, TS_F32);
   all->ops->barrier(all);
@@ -512,8 +608,9 @@ int main(int argc, char **argv) {
   test_all_reduce(all);
   test_broadcast(all);
   test_share_text(world);
-  test_all_to_all(all);
-  test_send(all);
+  test_exchange(all);
+  test_long_exchange(all);
+  test_adjoint(all);
   test_groups(world);
   test_agree(world);
   test_delay(all);

@@ -34,11 +34,11 @@ fails() {
 }
 
 fails "^tessera: rank 1 on .*4 ranks (0, 1, 2, 3): waiting for the device: remote process exited.*told that a peer is dead.*all_gather, op a.node" \
-  "a peer dies while this rank waits" SHIM_NCCL_ERROR=1:5 -- 4 error
+  "a peer dies while this rank waits" SHIM_NCCL_ERROR=1:6 -- 4 error
 fails "^tessera: rank 0 on .*2 ranks (0, 1): ncclSend.*remote process exited.*number 2, reduce_scatter, op first connections" \
   "a peer dies while this rank queues" SHIM_NCCL_ERROR=0:1 -- 2 error
 fails "connecting: not done after 1 s.*it was being made" "a peer does not come" SHIM_NCCL_STALL=1 TEST_TIME_LIMIT=1 -- 2 error
-fails "waiting for the device: nothing came for 1 s.*number 4, all_gather, op first connections" "work that never ends" \
+fails "waiting for the device: nothing came for 1 s.*number 5, exchange, op first connections" "work that never ends" \
   SHIM_STUCK=1 TEST_TIME_LIMIT=1 -- 2 error
 fails "rank 1 is in all_gather of 198 elements while rank 0 is in all_gather of 200 elements" "ranks that differ" -- 2 mismatch
 echo "1..$results"

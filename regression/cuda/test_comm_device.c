@@ -4,7 +4,7 @@
 #include "base/memory.h"
 #include "comm/comm_device.h"
 #include "comm/comm_nccl.h"
-#include "regression/comm_cases.h"
+#include "regression/exchange_cases.h"
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
 
@@ -419,59 +419,107 @@ static void test_broadcast(ts_comm *comm) {
   tap_ok_all(MPI_COMM_WORLD, right, "broadcast from every root, barrier");
 }
 
-static void test_all_to_all(ts_comm *comm) {
-  bool right = true;
-  for (size_t bytes = 0; bytes <= 30000; bytes = 7 * bytes + 5) { /* 0, 5, 40, 285, 2000, 14005 */
-    unsigned char *x = ts_malloc(bytes * (size_t) comm->size + 1), *y = ts_calloc(bytes * (size_t) comm->size + 1, 1);
-    for (size_t i = 0; i < bytes * (size_t) comm->size; ++i) {
-      x[i] = gathered_byte(comm->rank, (int) (i / bytes), (int64_t) (i % bytes));
-    }
-    size_t whole = bytes * (size_t) comm->size;
-    void *device_x = put(x, whole), *device_y = put(y, whole);
-    comm->ops->all_to_all(comm, device_x, device_y, bytes);
-    get(y, device_y, whole);
-    drop(device_x, whole);
-    drop(device_y, whole);
-    for (size_t i = 0; i < bytes * (size_t) comm->size; ++i) {
-      right = right && y[i] == gathered_byte((int) (i / bytes), comm->rank, (int64_t) (i % bytes));
-    }
-    ts_free(x);
-    ts_free(y);
+/* The host's copies of all outputs, and the device's memory of both sides. */
+typedef struct exchange_memory {
+  exchange_case *c;
+  int rank;
+  void *y[TS_MOST_EXCHANGED], *workspace;
+  size_t workspace_bytes;
+} exchange_memory;
+
+static void put_exchange(exchange_memory *m) {
+  for (int i = 0; i < m->c->n; ++i) {
+    ts_exchange_tensor *x = &m->c->x[m->rank][i], *y = &m->c->y[m->rank][i];
+    void *host = ts_malloc(exchange_bytes(x) + 1);
+    exchange_fill(m->c, m->rank, i, host);
+    x->data = put(host, exchange_bytes(x));
+    ts_free(host);
+    m->y[i] = ts_malloc(exchange_bytes(y) + 1);
+    memset(m->y[i], 0x5a, exchange_bytes(y));
+    y->data = put(m->y[i], exchange_bytes(y));
   }
-  tap_ok_all(MPI_COMM_WORLD, right, "all_to_all to 14,005 bytes a block");
+  const ts_exchange_lists lists = exchange_lists(m->c, m->rank);
+  m->workspace_bytes = ts_comm_exchange_workspace(&lists, m->rank);
+  m->workspace = backend->allocate(m->workspace_bytes);
 }
 
-/* Everybody's bytes go around: to the next rank, from there to the one after it, ... and home again. */
-static void test_send(ts_comm *comm) {
-  unsigned char data[3000];
+static bool take_exchange(exchange_memory *m) {
   bool right = true;
-  int before = (comm->rank + comm->size - 1) % comm->size, after = (comm->rank + 1) % comm->size;
-  for (size_t bytes = 0; comm->size > 1 && bytes <= sizeof data; bytes = 8 * bytes + 5) { /* 0, 5, 45, 365, 2925 */
-    for (size_t i = 0; i < bytes; ++i) {
-      data[i] = gathered_byte(comm->rank, 0, (int64_t) i);
-    }
-    void *held = put(data, bytes), *coming = backend->allocate(bytes);
-    for (int turn = 0; turn < comm->size; ++turn) {
-      if (comm->rank == 0) {
-        comm->ops->send(comm, held, bytes, after);
-        comm->ops->receive(comm, coming, bytes, before);
-      } else {
-        comm->ops->receive(comm, coming, bytes, before);
-        comm->ops->send(comm, held, bytes, after);
-      }
-      void *other = held;
-      held = coming;
-      coming = other;
-      get(data, held, bytes);
-      int from = (comm->rank + comm->size - 1 - turn) % comm->size;
-      for (size_t i = 0; i < bytes; ++i) {
-        right = right && data[i] == gathered_byte(from, 0, (int64_t) i);
-      }
-    }
-    drop(held, bytes);
-    drop(coming, bytes);
+  for (int i = 0; i < m->c->n; ++i) {
+    ts_exchange_tensor *x = &m->c->x[m->rank][i], *y = &m->c->y[m->rank][i];
+    void *is = ts_malloc(exchange_bytes(y) + 1);
+    get(is, y->data, exchange_bytes(y));
+    exchange_expect(m->c, m->rank, i, m->y[i]);
+    right = memcmp(is, m->y[i], exchange_bytes(y)) == 0 && right;
+    drop(x->data, exchange_bytes(x));
+    drop(y->data, exchange_bytes(y));
+    ts_free(is);
+    ts_free(m->y[i]);
   }
-  tap_ok_all(MPI_COMM_WORLD, right, "send and receive around the group");
+  drop(m->workspace, m->workspace_bytes);
+  return right;
+}
+
+/* Queued, or captured and replayed. */
+static bool exchange_is_right(ts_comm *comm, exchange_case *c, bool captured) {
+  exchange_memory m = {.c = c, .rank = comm->rank};
+  put_exchange(&m);
+  const ts_exchange_lists lists = exchange_lists(c, comm->rank);
+  if (captured) {
+    void *fork = device->ops->event_create(device, false);
+    device->ops->capture_begin(device);
+    device->ops->record(device, fork, TS_QUEUE_COMPUTE);
+    device->ops->wait(device, fork, TS_QUEUE_COMM);
+    comm->ops->exchange(comm, &lists, m.workspace, m.workspace_bytes);
+    device->ops->record(device, fork, TS_QUEUE_COMM);
+    device->ops->wait(device, fork, TS_QUEUE_COMPUTE);
+    void *graph = device->ops->capture_end(device);
+    device->ops->replay(device, graph);
+    finish(TS_QUEUE_COMPUTE);
+    device->ops->graph_destroy(device, graph);
+    device->ops->event_destroy(device, fork);
+  } else {
+    comm->ops->exchange(comm, &lists, m.workspace, m.workspace_bytes);
+  }
+  return take_exchange(&m);
+}
+
+static void test_exchange(ts_comm *comm) {
+  exchange_case *c = ts_malloc(sizeof *c);
+  bool right = true;
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    exchange_random(c, comm->size, seed, seed % 2 == 0);
+    right = exchange_is_right(comm, c, seed % 3 == 0) && right;
+  }
+  tap_ok_all(MPI_COMM_WORLD, right, "exchange of blocks anywhere, queued and captured: moved and added to the bit");
+  right = true;
+  for (int d = 0; d <= 3; ++d) {
+    exchange_case *back = ts_malloc(sizeof *back);
+    exchange_heads(c, comm->size, d % 2 == 0 ? TS_F32 : TS_BF16);
+    exchange_back(back, c);
+    right = exchange_is_right(comm, d < 2 ? c : back, false) && right;
+    ts_free(back);
+  }
+  tap_ok_all(MPI_COMM_WORLD, right, "exchange of heads, and back");
+  ts_free(c);
+}
+
+/* More blocks than a launch takes, all of them added in one place: 40 from everybody. */
+static void test_many_blocks(ts_comm *comm) {
+  enum { MANY = 40 };
+  exchange_case *c = ts_calloc(1, sizeof *c);
+  c->size = comm->size;
+  c->n = 1;
+  for (int a = 0; a < comm->size; ++a) {
+    c->x[a][0] = c->y[a][0] = (ts_exchange_tensor){NULL, TS_BF16, 1, MANY, 8};
+    for (int b = 0; b < comm->size; ++b) {
+      for (int k = 0; k < MANY; ++k) {
+        exchange_add(c, a, b, 0, (ts_interval[]){{0, MANY - k / 2}, {0, 8}, {k / 2, MANY - k / 2}, {0, 8}});
+      }
+    }
+  }
+  tap_ok_all(MPI_COMM_WORLD, exchange_is_right(comm, c, false), "exchange of 40 blocks from everybody to one place");
+  ts_free(c);
 }
 
 /* ---- queues ---- */
@@ -675,8 +723,8 @@ static void test_all(ts_world *world) {
   test_all_gather(exact);
   test_all_reduce(exact, false);
   test_broadcast(exact);
-  test_all_to_all(exact);
-  test_send(exact);
+  test_exchange(exact);
+  test_many_blocks(exact);
   if (ts_world_size(world) > 1) {
     test_sums_of_nccl(fast);
     test_in_place(fast, false);

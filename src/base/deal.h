@@ -18,6 +18,9 @@ typedef struct ts_block {
   ts_interval rows, columns;
 } ts_block;
 
+/** Tensors whose blocks travel together, at most. */
+enum { TS_MOST_EXCHANGED = 16 };
+
 /** What rank \a rank of \a ranks gets of \a n things. Not collective. */
 static inline ts_interval ts_deal(int64_t n, int64_t ranks, int64_t rank) {
   int64_t each = n / ranks, more = n % ranks;

@@ -7,15 +7,17 @@
  * While waiting, an operation polls and yields the processor; it never blocks inside MPI and uses no memory but its
  * arguments and the workspace.  Those of a device communicator (ts_world_device_comm) return when they are queued.
  *
- * Determinism: reduce_scatter and all_reduce add in fp32 in group-rank order, whatever the message size, the pieces and
- * the MPI.  What travels has the wire dtype; this rank's own contribution is rounded to the wire dtype too.  With
- * \a beta, y = beta y + sum: the sum first, then the rest in fp32 or wider, rounded to y's dtype at the end.
+ * Determinism: reduce_scatter and all_reduce add in fp32 in group-rank order, exchange in the order of its list,
+ * whatever the message size, the pieces and the MPI.  What travels has the wire dtype; this rank's own contribution is
+ * rounded to the wire dtype too.  With \a beta, y = beta y + sum: the sum first, then the rest in fp32 or wider, rounded
+ * to y's dtype at the end.
  *
  * A failure of MPI ends the job (class b).
  */
 #ifndef TS_COMM_COMM_H
 #define TS_COMM_COMM_H
 
+#include "base/deal.h"
 #include "base/dtype.h"
 #include "comm/mesh.h"
 
@@ -47,6 +49,28 @@ size_t ts_comm_device_workspace(int size, int64_t max_columns, ts_dtype wire);
  * Not collective. */
 size_t ts_comm_least_workspace(int size);
 
+/** A tensor [batches][rows][columns] of which blocks leave, or that is made of blocks that arrive. */
+typedef struct ts_exchange_tensor {
+  void *data; /**< Not looked at where only sizes are asked for. */
+  ts_dtype dtype;
+  int64_t batches, rows, columns; /**< May be 0. */
+} ts_exchange_tensor;
+
+/** This rank's part of an exchange.  Of a block its rows and columns of all batches travel.  The blocks that one rank
+ * sends another are, in the same order, those that the other receives from it: of tensors of the same number, with as
+ * many rows and columns.  dtypes and batches of tensor i are the same in x and y, and on all ranks. */
+typedef struct ts_exchange_lists {
+  int n; /**< Tensors on either side, at most TS_MOST_EXCHANGED. */
+  const ts_exchange_tensor *x, *y;
+  const ts_block *sent, *received; /**< By rank, ascending, this rank's own included; a block may go to several. */
+  int n_sent, n_received;
+} ts_exchange_lists;
+
+/** Workspace in bytes that an exchange needs on rank \a rank of the group: what leaves or arrives in pieces of rows, and
+ * all that is added, is packed there.  A function of the arguments alone, on a device too, not of data.
+ * Not collective. */
+size_t ts_comm_exchange_workspace(const ts_exchange_lists *lists, int rank);
+
 typedef struct ts_comm ts_comm;
 
 typedef struct ts_comm_ops {
@@ -67,13 +91,11 @@ typedef struct ts_comm_ops {
                      void *workspace, size_t workspace_bytes);
   /** Copy \a bytes bytes from group rank \a root. Collective over the group. */
   void (*broadcast)(ts_comm *comm, void *data, size_t bytes, int root);
-  /** Block r of x, \a bytes bytes, goes to rank r, whose block becomes block r of y; they do not overlap.
-   * Collective over the group. */
-  void (*all_to_all)(ts_comm *comm, const void *x, void *y, size_t bytes);
-  /** One message to another group rank, which receives as many bytes.  Either may wait for the other: of two ranks that
-   * send to each other one must receive first.  Not collective: between the two. */
-  void (*send)(ts_comm *comm, const void *data, size_t bytes, int to);
-  void (*receive)(ts_comm *comm, void *data, size_t bytes, int from);
+  /** Blocks from everyone to everyone.  x and y do not overlap.  An output to which more arrives than it has elements is
+   * a sum, of F32 or BF16: what arrives is added in fp32 in the order of the list, own blocks too, and rounded once.  Of
+   * other outputs what no block covers is not written.
+   * \param [in] workspace_bytes  At least ts_comm_exchange_workspace. Collective over the group. */
+  void (*exchange)(ts_comm *comm, const ts_exchange_lists *lists, void *workspace, size_t workspace_bytes);
   /** Wait for everybody. Collective over the group. */
   void (*barrier)(ts_comm *comm);
   /** Free one communicator. Collective over the group. */
@@ -192,13 +214,13 @@ char *ts_world_share_text(ts_world *world, const char *mine, int root);
  * processes. */
 ts_status ts_world_agree(ts_world *world, ts_status status, ts_error *err);
 
-/** At the entry of each reduce_scatter, all_gather and all_reduce compare the call with the neighbours'; a difference
- * ends the job with both ranks and calls named.  On by default where assertions are.  The same on all ranks; set it
- * while no collective runs. Not collective. */
+/** At the entry of each reduce_scatter, all_gather, all_reduce and exchange compare the call with the neighbours'; a
+ * difference ends the job with both ranks and calls named.  Blocks are told by the sizes of messages.  On by default
+ * where assertions are.  The same on all ranks; set it while no collective runs. Not collective. */
 void ts_comm_set_agreement(bool on);
 
-/** Hold back each completion of reduce_scatter, all_gather and all_reduce by \a seconds without using the processor: a
- * test of overlap.  Set it while no collective runs. Not collective. */
+/** Hold back each completion of reduce_scatter, all_gather, all_reduce and exchange by \a seconds without using the
+ * processor: a test of overlap.  Set it while no collective runs. Not collective. */
 void ts_comm_set_test_delay(double seconds);
 
 #endif

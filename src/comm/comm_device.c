@@ -1,9 +1,12 @@
-/* The reductions of a device: kernels of cuda/comm_sum.h over runs of columns; and the table of a group of 1. */
+/* The reductions of a device: kernels of cuda/comm_sum.h over runs of columns; its exchanges: those of
+ * cuda/comm_blocks.h; and the table of a group of 1. */
 #include "comm/comm_device.h"
 
 #include "backend/backend.h"
 #include "base/memory.h"
 #include "base/status.h"
+#include "comm/comm_patch.h"
+#include "cuda/comm_blocks.h"
 #include "cuda/comm_sum.h"
 
 enum { LINE = 64 };
@@ -100,6 +103,93 @@ void ts_device_sum(const ts_device_reduction *r, int64_t begin, const void *whol
   ts_cuda_sum_runs(&sum, list, n, ts_comm_stream());
 }
 
+/* ---- blocks ---- */
+
+void ts_device_check_exchange(const ts_exchange_lists *lists, int rank, size_t workspace_bytes) {
+  size_t needed = ts_comm_exchange_workspace(lists, rank);
+  TS_CHECK(workspace_bytes >= needed, "exchange has %zu bytes of workspace, at least %zu needed", workspace_bytes,
+           needed);
+}
+
+/* Copies on their way to a launch. */
+typedef struct copy_list {
+  ts_cuda_block_copy copy[TS_CUDA_BLOCKS];
+  int n;
+} copy_list;
+
+static void launch_copies(copy_list *l) {
+  ts_cuda_copy_blocks(l->copy, l->n, ts_comm_stream());
+  l->n = 0;
+}
+
+static void add_copy(copy_list *l, const ts_patch *p, ts_slab to, ts_slab from) {
+  l->copy[l->n++] = (ts_cuda_block_copy){.to = {to.data, to.row, to.batch},
+                                         .from = {from.data, from.row, from.batch},
+                                         .batches = p->batches,
+                                         .rows = p->block->rows.length,
+                                         .width = p->width};
+  if (l->n == TS_CUDA_BLOCKS) {
+    launch_copies(l);
+  }
+}
+
+void ts_device_pack_blocks(const ts_exchange_lists *lists, int rank, void *workspace) {
+  copy_list list = {.n = 0};
+  ts_patch_walk w = ts_patch_begin(lists, rank, false, workspace);
+  ts_patch p;
+  while (ts_patch_next(&w, &p)) {
+    if (p.packed.data != NULL) {
+      add_copy(&list, &p, p.packed, p.place);
+    }
+  }
+  launch_copies(&list);
+}
+
+/* The parts of an output that is a sum come into the table at the workspace's head, some with each launch. */
+static void sum_blocks(const ts_exchange_lists *lists, int rank, void *workspace, int tensor) {
+  TS_ASSERT(sizeof(ts_cuda_part) <= sizeof(ts_patch));
+  const ts_exchange_tensor *y = &lists->y[tensor];
+  ts_cuda_part *table = workspace, part[TS_CUDA_BLOCKS];
+  ts_cuda_total total = {.y = y->data,
+                         .dtype = y->dtype,
+                         .batches = y->batches,
+                         .rows = y->rows,
+                         .columns = y->columns,
+                         .part = table,
+                         .wide = true};
+  ts_patch_walk w = ts_patch_begin(lists, rank, true, workspace);
+  ts_patch p;
+  int n = 0;
+  while (ts_patch_next(&w, &p)) {
+    if (p.block->tensor == tensor) {
+      part[n++] = (ts_cuda_part){{p.packed.data, p.packed.row, p.packed.batch}, p.block->rows, p.block->columns};
+    }
+    if (n == TS_CUDA_BLOCKS) {
+      ts_cuda_put_parts(&total, part, n, ts_comm_stream());
+      n = 0;
+    }
+  }
+  ts_cuda_put_parts(&total, part, n, ts_comm_stream());
+  ts_cuda_sum_parts(&total, ts_comm_stream());
+}
+
+void ts_device_unpack_blocks(const ts_exchange_lists *lists, int rank, void *workspace) {
+  copy_list list = {.n = 0};
+  ts_patch_walk w = ts_patch_begin(lists, rank, true, workspace);
+  ts_patch p;
+  while (ts_patch_next(&w, &p)) {
+    if (p.packed.data != NULL && !p.sum) {
+      add_copy(&list, &p, p.place, p.packed);
+    }
+  }
+  launch_copies(&list);
+  for (int i = 0; i < lists->n; ++i) {
+    if ((w.sums >> i & 1) != 0) {
+      sum_blocks(lists, rank, workspace, i);
+    }
+  }
+}
+
 /* Copy this rank's own columns to their place in the whole, unless they are there. */
 static void copy_own_alone(const ts_transfer *transfer, int n, int rank, ts_dtype dtype) {
   size_t size = ts_dtype_size(dtype);
@@ -140,18 +230,9 @@ static void broadcast_alone(ts_comm *comm, void *data, size_t bytes, int root) {
   (void) comm, (void) data, (void) bytes, (void) root;
 }
 
-static void all_to_all_alone(ts_comm *comm, const void *x, void *y, size_t bytes) {
-  (void) comm;
-  ts_comm_device_copy(y, x, bytes);
-}
-
-static void send_alone(ts_comm *comm, const void *data, size_t bytes, int to) {
-  (void) comm, (void) data, (void) bytes, (void) to;
-  TS_ASSERT(!"a peer in a group of 1");
-}
-
-static void receive_alone(ts_comm *comm, void *data, size_t bytes, int from) {
-  send_alone(comm, data, bytes, from);
+static void exchange_alone(ts_comm *comm, const ts_exchange_lists *lists, void *workspace, size_t workspace_bytes) {
+  ts_device_check_exchange(lists, comm->rank, workspace_bytes);
+  ts_device_unpack_blocks(lists, comm->rank, workspace);
 }
 
 static void barrier_alone(ts_comm *comm) {
@@ -169,9 +250,7 @@ ts_comm *ts_comm_device_alone(void) {
                                          .all_gather = all_gather_alone,
                                          .all_reduce = all_reduce_alone,
                                          .broadcast = broadcast_alone,
-                                         .all_to_all = all_to_all_alone,
-                                         .send = send_alone,
-                                         .receive = receive_alone,
+                                         .exchange = exchange_alone,
                                          .barrier = barrier_alone,
                                          .destroy = destroy_alone};
   ts_comm *comm = ts_calloc(1, sizeof *comm);

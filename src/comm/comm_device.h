@@ -1,6 +1,6 @@
 /** \file
- * What reductions on a device need beside their messages: chunks, conversions to the wire, sums; and the communicator
- * of a group of 1.  Everything is queued on TS_QUEUE_COMM of the CUDA backend and returns at once.  Private to this
+ * What reductions and exchanges on a device need beside their messages: chunks, conversions to the wire, packing, sums;
+ * and the communicator of a group of 1.  Everything is queued on TS_QUEUE_COMM of the CUDA backend and returns at once.  Private to this
  * room.
  */
 #ifndef TS_COMM_DEVICE_H
@@ -46,6 +46,14 @@ void ts_device_pack(const ts_device_reduction *reduction, int64_t begin, bool ow
 /** y = the sum of this rank's chunk: of x and the receive slots, or of \a whole alone, which is a sum in the wire
  * dtype. Asynchronous. Not collective. */
 void ts_device_sum(const ts_device_reduction *reduction, int64_t begin, const void *whole);
+
+/** End the job where the workspace is too small for an exchange. Not collective. */
+void ts_device_check_exchange(const ts_exchange_lists *lists, int rank, size_t workspace_bytes);
+
+/** Pack what leaves this rank in pieces of rows; and, when everything has arrived, unpack it, copy own blocks and add up
+ * the sums. Asynchronous. Not collective. */
+void ts_device_pack_blocks(const ts_exchange_lists *lists, int rank, void *workspace);
+void ts_device_unpack_blocks(const ts_exchange_lists *lists, int rank, void *workspace);
 
 /** The communicator of a group of 1: it copies, rounding through the wire dtype. Owned by the caller.
  * Not collective. */

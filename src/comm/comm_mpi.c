@@ -126,6 +126,13 @@ static void all_reduce_by_mpi(ts_comm *comm, const void *x, void *y, int64_t cou
 
 /* ---- the rest ---- */
 
+static void exchange_by_mpi(ts_comm *comm, const ts_exchange_lists *lists, void *workspace, size_t workspace_bytes) {
+  const ts_comm_mpi *c = (const ts_comm_mpi *) comm;
+  ts_comm_agree_exchange(comm, c->comm, c->member, lists);
+  ts_comm_mpi_exchange(comm, lists, workspace, workspace_bytes);
+  delay_completion();
+}
+
 static void broadcast_by_mpi(ts_comm *comm, void *data, size_t bytes, int root) {
   for (size_t done = 0; comm->size > 1 && done < bytes;) {
     size_t some = bytes - done < (size_t) 1 << 30 ? bytes - done : (size_t) 1 << 30;
@@ -160,9 +167,7 @@ static const ts_comm_ops operations = {.name = "mpi",
                                        .all_gather = all_gather_by_mpi,
                                        .all_reduce = all_reduce_by_mpi,
                                        .broadcast = broadcast_by_mpi,
-                                       .all_to_all = ts_comm_mpi_all_to_all,
-                                       .send = ts_comm_mpi_send,
-                                       .receive = ts_comm_mpi_receive,
+                                       .exchange = exchange_by_mpi,
                                        .barrier = barrier_by_mpi,
                                        .destroy = destroy_by_mpi};
 

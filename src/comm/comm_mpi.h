@@ -89,33 +89,31 @@ ts_comm *ts_comm_mpi_create(MPI_Comm comm, int rank, int size, int *member);
 /** Slots of the workspace that hold messages being sent; at most TS_SLOTS. Not collective. */
 int ts_comm_send_slots(int size);
 
-/** The entry of the table, without agreement and test delay. Collective over the group. */
+/** Entries of the table, without agreement and test delay. Collective over the group. */
 void ts_comm_mpi_reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype x_dtype, ts_dtype wire,
                                 ts_dtype y_dtype, const float *beta, void *workspace, size_t workspace_bytes);
+void ts_comm_mpi_exchange(ts_comm *comm, const ts_exchange_lists *lists, void *workspace, size_t workspace_bytes);
 
 typedef enum ts_collective {
   TS_REDUCE_SCATTER,
   TS_ALL_GATHER,
   TS_ALL_REDUCE,
-  TS_BROADCAST,
-  TS_ALL_TO_ALL,
-  TS_SEND,
-  TS_RECEIVE
+  TS_EXCHANGE,
+  TS_BROADCAST
 } ts_collective;
 
 /** "reduce_scatter", ... Not collective. */
 const char *ts_collective_name(ts_collective op);
-
-/** Entries of the table. Collective over the group, send and receive between two ranks. */
-void ts_comm_mpi_all_to_all(ts_comm *comm, const void *x, void *y, size_t bytes);
-void ts_comm_mpi_send(ts_comm *comm, const void *data, size_t bytes, int to);
-void ts_comm_mpi_receive(ts_comm *comm, void *data, size_t bytes, int from);
 
 /** When agreement is on, compare a call with the neighbours' over \a mpi; a difference ends the job.
  * \param [in] member  World rank of each group rank, for the message.
  * \param [in] rest    Hash of all else that must agree. Collective over the group. */
 void ts_comm_agree(const ts_comm *comm, MPI_Comm mpi, const int *member, ts_collective op, const ts_transfer *transfer,
                    int n, uint64_t rest);
+
+/** The same for an exchange, of which every rank knows its own blocks alone: tensors, their dtypes and batches.
+ * Collective over the group. */
+void ts_comm_agree_exchange(const ts_comm *comm, MPI_Comm mpi, const int *member, const ts_exchange_lists *lists);
 
 /** What must agree of a reduction beside its transfers, as a hash. Not collective. */
 uint64_t ts_hash_reduction(ts_dtype x, ts_dtype wire, size_t workspace_bytes);
@@ -124,7 +122,7 @@ uint64_t ts_hash_reduction(ts_dtype x, ts_dtype wire, size_t workspace_bytes);
 typedef struct ts_comm_switches {
   double delay;          /**< See ts_comm_set_test_delay. */
   bool agree;            /**< See ts_comm_set_agreement. */
-  int64_t message_limit; /**< Longest message of an all_gather in bytes: counts of MPI are ints. */
+  int64_t message_limit; /**< Longest message of a gather or an exchange in bytes: counts of MPI are ints. */
 } ts_comm_switches;
 extern ts_comm_switches ts_comm_switch;
 

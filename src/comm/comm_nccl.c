@@ -17,6 +17,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "comm/comm_device.h"
+#include "comm/comm_patch.h"
 
 static void agree_by_nccl(ts_comm_nccl *c, ts_collective op, const ts_transfer *transfer, int n, uint64_t rest) {
   ts_nccl_begin(c, op);
@@ -215,38 +216,31 @@ static void broadcast_by_nccl(ts_comm *comm, void *data, size_t bytes, int root)
   }
 }
 
-static void all_to_all_by_nccl(ts_comm *comm, const void *x, void *y, size_t bytes) {
+/* All messages are one group; NCCL pairs those of two ranks in their order. */
+static void exchange_by_nccl(ts_comm *comm, const ts_exchange_lists *lists, void *workspace, size_t workspace_bytes) {
   ts_comm_nccl *c = (ts_comm_nccl *) comm;
-  agree_by_nccl(c, TS_ALL_TO_ALL, NULL, 0, bytes);
-  size_t own = (size_t) comm->rank * bytes;
-  ts_comm_device_copy((char *) y + own, (const char *) x + own, bytes);
+  ts_nccl_begin(c, TS_EXCHANGE);
+  ts_comm_agree_exchange(comm, c->mpi->comm, c->mpi->member, lists);
+  ts_device_check_exchange(lists, comm->rank, workspace_bytes);
+  ts_device_pack_blocks(lists, comm->rank, workspace);
   ts_nccl_open(c);
-  for (int step = 1; bytes > 0 && step < comm->size; ++step) {
-    int to = (comm->rank + step) % comm->size, from = (comm->rank + comm->size - step) % comm->size;
-    TS_NCCL(c, ncclSend((const char *) x + (size_t) to * bytes, bytes, ncclInt8, to, c->nccl, ts_comm_stream()));
-    TS_NCCL(c, ncclRecv((char *) y + (size_t) from * bytes, bytes, ncclInt8, from, c->nccl, ts_comm_stream()));
+  for (int arrives = 0; arrives <= 1; ++arrives) {
+    ts_patch_walk w = ts_patch_begin(lists, comm->rank, arrives, workspace);
+    ts_patch p;
+    while (ts_patch_next(&w, &p)) {
+      int peer = p.block->rank;
+      if (peer == comm->rank || p.bytes == 0) {
+        continue;
+      }
+      if (arrives) {
+        TS_NCCL(c, ncclRecv(ts_patch_message(&p), (size_t) p.bytes, ncclInt8, peer, c->nccl, ts_comm_stream()));
+      } else {
+        TS_NCCL(c, ncclSend(ts_patch_message(&p), (size_t) p.bytes, ncclInt8, peer, c->nccl, ts_comm_stream()));
+      }
+    }
   }
   ts_nccl_close(c);
-}
-
-static void send_by_nccl(ts_comm *comm, const void *data, size_t bytes, int to) {
-  ts_comm_nccl *c = (ts_comm_nccl *) comm;
-  ts_nccl_begin(c, TS_SEND);
-  if (bytes > 0) {
-    ts_nccl_open(c);
-    TS_NCCL(c, ncclSend(data, bytes, ncclInt8, to, c->nccl, ts_comm_stream()));
-    ts_nccl_close(c);
-  }
-}
-
-static void receive_by_nccl(ts_comm *comm, void *data, size_t bytes, int from) {
-  ts_comm_nccl *c = (ts_comm_nccl *) comm;
-  ts_nccl_begin(c, TS_RECEIVE);
-  if (bytes > 0) {
-    ts_nccl_open(c);
-    TS_NCCL(c, ncclRecv(data, bytes, ncclInt8, from, c->nccl, ts_comm_stream()));
-    ts_nccl_close(c);
-  }
+  ts_device_unpack_blocks(lists, comm->rank, workspace);
 }
 
 static void barrier_by_nccl(ts_comm *comm) {
@@ -257,6 +251,24 @@ static void barrier_by_nccl(ts_comm *comm) {
 
 static void destroy_by_nccl(ts_comm *comm) {
   ts_nccl_group_destroy((ts_comm_nccl *) comm);
+}
+
+/* A column of everybody's rows, which is packed and unpacked, and a row of everybody, which is added. */
+static void warm_exchange(ts_comm_nccl *c, char *memory) {
+  int size = c->base.size;
+  ts_block *block = ts_calloc(4 * (size_t) size, sizeof *block), *received = block + 2 * size;
+  ts_exchange_tensor x[] = {{memory, TS_F32, 1, 2, size}, {memory, TS_BF16, 1, 1, 8}}, y[] = {x[0], x[1]};
+  for (int rank = 0; rank < size; ++rank) {
+    block[2 * rank] = (ts_block){rank, 0, {0, 2}, {rank, 1}};
+    block[2 * rank + 1] = (ts_block){rank, 1, {0, 1}, {0, 8}};
+  }
+  memcpy(received, block, 2 * (size_t) size * sizeof *block);
+  const ts_exchange_lists lists = {2, x, y, block, received, 2 * size, 2 * size};
+  y[0].data = memory += 2 * (size_t) size * sizeof(float);
+  y[1].data = memory += 2 * (size_t) size * sizeof(float);
+  memory += 8 * sizeof(float);
+  exchange_by_nccl(&c->base, &lists, memory, ts_comm_exchange_workspace(&lists, c->base.rank));
+  ts_free(block);
 }
 
 /* Every kind of operation once: NCCL connects and allocates at the first use, kernels are loaded then. */
@@ -280,6 +292,7 @@ static void warm_up(ts_comm_nccl *c) {
   reduce_scatter_by_nccl(&c->base, &in, 1, TS_F32, TS_BF16, TS_F32, NULL, workspace, bytes);
   all_gather_by_nccl(&c->base, &out, 1, TS_F32);
   all_gather_by_nccl(&c->base, &pieces, 1, TS_F32);
+  warm_exchange(c, whole);
   barrier_by_nccl(&c->base);
   backend->release(whole, half + bytes);
   device->ops->set_op(device, NULL);
@@ -292,9 +305,7 @@ ts_comm *ts_comm_nccl_create(ts_comm_mpi *mpi, const ts_device_options *options)
                                          .all_gather = all_gather_by_nccl,
                                          .all_reduce = all_reduce_by_nccl,
                                          .broadcast = broadcast_by_nccl,
-                                         .all_to_all = all_to_all_by_nccl,
-                                         .send = send_by_nccl,
-                                         .receive = receive_by_nccl,
+                                         .exchange = exchange_by_nccl,
                                          .barrier = barrier_by_nccl,
                                          .destroy = destroy_by_nccl};
   ts_comm_nccl *c = ts_nccl_group_create(mpi, options);

@@ -37,20 +37,20 @@ WIDE static void load(float *block, const ts_addend *a, ts_dtype wire, int64_t f
   }
 }
 
-WIDE static void add(float *block, const ts_addend *a, ts_dtype wire, int64_t first, int count) {
+WIDE static void add(float *block, const ts_addend *a, ts_dtype wire, int64_t first, int64_t count) {
   if (a->dtype == TS_BF16) {
     const uint16_t *x = (const uint16_t *) a->data + first;
-    for (int i = 0; i < count; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
       block[i] += ts_bf16_to_f32(x[i]);
     }
   } else if (wire == TS_BF16) {
     const float *x = (const float *) a->data + first;
-    for (int i = 0; i < count; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
       block[i] += rounded_to(TS_BF16, x[i]);
     }
   } else {
     const float *x = (const float *) a->data + first;
-    for (int i = 0; i < count; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
       block[i] += x[i];
     }
   }
@@ -104,6 +104,10 @@ void ts_sum_ordered(void *y, ts_dtype y_dtype, const float *beta, const ts_adden
       store_bf16(to, block, some);
     }
   }
+}
+
+void ts_add_to_sum(float *sum, const ts_addend *addend, int64_t count) {
+  add(sum, addend, addend->dtype, 0, count);
 }
 
 void ts_copy_to_wire(void *to, ts_dtype wire, const ts_addend *addend, int64_t count) {

@@ -21,6 +21,9 @@ typedef struct ts_addend {
 void ts_sum_ordered(void *y, ts_dtype y_dtype, const float *beta, const ts_addend *addend, int n, ts_dtype wire,
                     int64_t count);
 
+/** sum += \a addend, \a count elements; they do not overlap. Not collective. */
+void ts_add_to_sum(float *sum, const ts_addend *addend, int64_t count);
+
 /** Copy \a count elements of \a addend, converted to the dtype \a wire (F32 or BF16).  \a to overlaps nothing.
  * Not collective. */
 void ts_copy_to_wire(void *to, ts_dtype wire, const ts_addend *addend, int64_t count);

@@ -1,0 +1,186 @@
+/* exchange: a block is a message, or several where it is long; from where it lies and to where it belongs if it is one
+ * run of memory there, else packed before it leaves and unpacked when it is there.  So packing one block runs beside the
+ * message of the one before.  Sums wait until everything has come.
+ * Cost: each rank sends what its list says, and copies once what lies in pieces of rows, once more where it arrives so. */
+#include "comm/comm_mpi.h"
+#include "comm/comm_patch.h"
+
+#include "base/status.h"
+
+enum { BLOCK = 2048 };
+
+/* A place in a list of messages: the blocks to rank + 1, rank + 2, ..., or from rank - 1, rank - 2, ... */
+typedef struct place {
+  int step, next, end; /* blocks of this step that are left */
+  int64_t done;        /* bytes of the next one */
+} place;
+
+typedef struct traffic {
+  const ts_comm *comm;
+  ts_patch *sent, *received; /* in the workspace */
+  int n_sent, n_received;
+  place sending, receiving;
+  struct {
+    ts_patch *patch;
+    int64_t bytes;
+  } coming[TS_SLOTS];
+} traffic;
+
+static void copy_slab(const ts_patch *p, ts_slab to, ts_slab from) {
+  for (int64_t batch = 0; batch < p->batches; ++batch) {
+    for (int64_t row = 0; row < p->block->rows.length; ++row) {
+      memcpy(to.data + batch * to.batch + row * to.row, from.data + batch * from.batch + row * from.row,
+             (size_t) p->width);
+    }
+  }
+}
+
+/* The first block of rank `peer` or a later one. */
+static int first_of(const ts_patch *table, int n, int peer) {
+  int low = 0, high = n;
+  while (low < high) {
+    int middle = low + (high - low) / 2;
+    if (table[middle].block->rank < peer) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+/* Go on to the next block that has bytes left. */
+static ts_patch *find_block(const ts_comm *comm, place *p, ts_patch *table, int n, bool sends) {
+  while (p->step < comm->size) {
+    if (p->next < p->end && p->done < table[p->next].bytes) {
+      return &table[p->next];
+    }
+    p->done = 0;
+    if (p->next < p->end) {
+      ++p->next;
+    } else if (++p->step < comm->size) {
+      int peer = (comm->rank + (sends ? p->step : comm->size - p->step)) % comm->size;
+      p->next = first_of(table, n, peer);
+      p->end = first_of(table, n, peer + 1);
+    }
+  }
+  return NULL;
+}
+
+static void next_part(place *p, const ts_patch *patch, ts_message *out) {
+  int64_t left = patch->bytes - p->done;
+  *out = (ts_message){.data = ts_patch_message(patch) + p->done,
+                      .bytes = left < ts_comm_switch.message_limit ? left : ts_comm_switch.message_limit,
+                      .peer = patch->block->rank};
+  p->done += out->bytes;
+}
+
+static bool next_send(void *list, int slot, ts_message *out) {
+  (void) slot;
+  traffic *t = list;
+  ts_patch *patch = find_block(t->comm, &t->sending, t->sent, t->n_sent, true);
+  if (patch == NULL) {
+    return false;
+  }
+  if (t->sending.done == 0 && patch->packed.data != NULL) {
+    copy_slab(patch, patch->packed, patch->place);
+  }
+  next_part(&t->sending, patch, out);
+  return true;
+}
+
+static bool next_receive(void *list, int slot, ts_message *out) {
+  traffic *t = list;
+  ts_patch *patch = find_block(t->comm, &t->receiving, t->received, t->n_received, false);
+  if (patch == NULL) {
+    return false;
+  }
+  next_part(&t->receiving, patch, out);
+  t->coming[slot].patch = patch;
+  t->coming[slot].bytes = out->bytes;
+  return true;
+}
+
+static void unpack_received(void *list, int slot) {
+  traffic *t = list;
+  ts_patch *patch = t->coming[slot].patch;
+  patch->left -= t->coming[slot].bytes;
+  if (patch->left == 0 && patch->packed.data != NULL && !patch->sum) {
+    copy_slab(patch, patch->place, patch->packed);
+  }
+}
+
+static void copy_own(const traffic *t) {
+  for (int i = first_of(t->received, t->n_received, t->comm->rank);
+       i < t->n_received && t->received[i].block->rank == t->comm->rank; ++i) {
+    if (!t->received[i].sum) {
+      copy_slab(&t->received[i], t->received[i].place, t->received[i].packed);
+    }
+  }
+}
+
+/* ---- sums ---- */
+
+/* Columns [first, first + count) of a row of output `tensor`. */
+static void sum_columns(const traffic *t, int tensor, int64_t batch, int64_t row, int64_t first, int64_t count,
+                        float *sum) {
+  for (int64_t i = 0; i < count; ++i) {
+    sum[i] = -0.0f; /* which changes nothing it is added to, +0 and -0 included */
+  }
+  for (int i = 0; i < t->n_received; ++i) {
+    const ts_patch *p = &t->received[i];
+    const ts_block *b = p->block;
+    int64_t begin = b->columns.begin > first ? b->columns.begin : first;
+    int64_t end = b->columns.begin + b->columns.length;
+    end = end < first + count ? end : first + count;
+    if (b->tensor == tensor && row >= b->rows.begin && row < b->rows.begin + b->rows.length && begin < end) {
+      const char *from = p->packed.data + batch * p->packed.batch + (row - b->rows.begin) * p->packed.row +
+                         (begin - b->columns.begin) * (int64_t) ts_dtype_size(p->dtype);
+      ts_add_to_sum(sum + (begin - first), &(ts_addend){from, p->dtype}, end - begin);
+    }
+  }
+}
+
+static void sum_tensor(const traffic *t, const ts_exchange_tensor *y, int tensor) {
+  float sum[BLOCK];
+  for (int64_t r = 0; r < y->batches * y->rows; ++r) {
+    for (int64_t first = 0; first < y->columns; first += BLOCK) {
+      int64_t count = y->columns - first < BLOCK ? y->columns - first : BLOCK;
+      sum_columns(t, tensor, r / y->rows, r % y->rows, first, count, sum);
+      ts_copy_to_wire((char *) y->data + (size_t) (r * y->columns + first) * ts_dtype_size(y->dtype), y->dtype,
+                      &(ts_addend){sum, TS_F32}, count);
+    }
+  }
+}
+
+/* ---- the call ---- */
+
+static ts_patch *fill_table(const ts_exchange_lists *lists, int rank, bool arrives, ts_patch *table, void *workspace) {
+  ts_patch_walk w = ts_patch_begin(lists, rank, arrives, workspace);
+  for (int i = 0; ts_patch_next(&w, &table[i]); ++i) {
+  }
+  return table;
+}
+
+void ts_comm_mpi_exchange(ts_comm *comm, const ts_exchange_lists *lists, void *workspace, size_t workspace_bytes) {
+  TS_CHECK(workspace_bytes >= ts_comm_exchange_workspace(lists, comm->rank),
+           "exchange has %zu bytes of workspace, at least %zu needed", workspace_bytes,
+           ts_comm_exchange_workspace(lists, comm->rank));
+  ts_patch *table = workspace;
+  traffic t = {.comm = comm,
+               .sent = fill_table(lists, comm->rank, false, table, workspace),
+               .received = fill_table(lists, comm->rank, true, table + lists->n_sent, workspace),
+               .n_sent = lists->n_sent,
+               .n_received = lists->n_received};
+  ts_exchange *exchange = &((ts_comm_mpi *) comm)->exchange;
+  ts_exchange_begin(exchange, next_receive, unpack_received, &t, next_send, &t, TS_SLOTS);
+  ts_exchange_poll(exchange);
+  copy_own(&t);
+  ts_exchange_finish(exchange);
+  uint32_t sums = ts_exchange_sums(lists);
+  for (int i = 0; i < lists->n; ++i) {
+    if ((sums >> i & 1) != 0) {
+      sum_tensor(&t, &lists->y[i], i);
+    }
+  }
+}
