@@ -49,9 +49,11 @@ static inline void exchange_move(exchange_case *c, int a, int b, int tensor) {
   if (x->rows == 0 || widest == 0) {
     return;
   }
-  int64_t rows = 1 + exchange_draw(c, x->rows), columns = exchange_draw(c, 2) == 0 ? widest : 1 + exchange_draw(c, widest);
+  int64_t rows = 1 + exchange_draw(c, x->rows),
+          columns = exchange_draw(c, 2) == 0 ? widest : 1 + exchange_draw(c, widest);
   exchange_add(c, a, b, tensor,
-               (ts_interval[]){exchange_part(c, rows, x->rows), exchange_part(c, columns, x->columns),
+               (ts_interval[]){exchange_part(c, rows, x->rows),
+                               exchange_part(c, columns, x->columns),
                                {y->rows, rows},
                                exchange_part(c, columns, y->columns)});
   y->rows += rows;
@@ -146,8 +148,8 @@ static inline void exchange_back(exchange_case *back, const exchange_case *c) {
 }
 
 static inline ts_exchange_lists exchange_lists(const exchange_case *c, int rank) {
-  return (ts_exchange_lists){c->n,           c->x[rank],         c->y[rank],         c->sent[rank],
-                             c->received[rank], c->n_sent[rank], c->n_received[rank]};
+  return (ts_exchange_lists){
+      c->n, c->x[rank], c->y[rank], c->sent[rank], c->received[rank], c->n_sent[rank], c->n_received[rank]};
 }
 
 static inline int64_t exchange_count(const ts_exchange_tensor *t) {

@@ -560,7 +560,8 @@ static void fail_exchange(ts_comm *all, const char *how) {
     sent[i] = (ts_block){i, 0, {0, 1}, {0, odd && strcmp(how, "blocks") == 0 && i != all->rank ? 3 : 4}};
     received[i] = (ts_block){i, 0, {i, 1}, {0, 4}};
   }
-  ts_exchange_lists lists = {odd && strcmp(how, "tensors") == 0 ? 2 : 1, from, to, sent, received, all->size, all->size};
+  ts_exchange_lists lists = {
+      odd && strcmp(how, "tensors") == 0 ? 2 : 1, from, to, sent, received, all->size, all->size};
   char workspace[65536];
   ts_comm_set_agreement(true);
   all->ops->exchange(all, &lists, workspace, sizeof workspace);

@@ -81,6 +81,24 @@ static void build_all_reduce(gradient_case *c, int variant) {
   ts_build_all_reduce(ts_graph_site(c->graph), "node", 1, 1, numbers(c, "x", activations()));
 }
 
+/* One rank's: all columns of x, and some of them once more; of a second tensor the rows turn.  Its gradient adds. */
+static void build_all_to_all(gradient_case *c, int variant) {
+  static const ts_block block[] = {{.rows = {0, 3}, .columns = {0, 12}},
+                                   {.rows = {0, 4}, .columns = {0, 5}},
+                                   {0, 0, {0, 3}, {0, 8}},
+                                   {0, 1, {1, 3}, {0, 5}},
+                                   {0, 0, {0, 3}, {4, 4}},
+                                   {0, 1, {0, 1}, {0, 5}},
+                                   {0, 0, {0, 3}, {4, 8}},
+                                   {0, 1, {0, 3}, {0, 5}},
+                                   {0, 0, {0, 3}, {0, 4}},
+                                   {0, 1, {3, 1}, {0, 5}}};
+  ts_tid x[] = {numbers(c, "x", activations()), numbers(c, "z", TS_SHAPE(4, 5))};
+  (void) variant;
+  ts_build_all_to_all(ts_graph_site(c->graph), "node", 1, 1, 2, x, block, 4, 4);
+  c->n_dy = 2;
+}
+
 static void build_share(gradient_case *c, int variant) {
   (void) variant;
   ts_build_share(ts_graph_site(c->graph), "node", 1, 1, numbers(c, "x", activations()));
@@ -283,7 +301,36 @@ static const struct gradient_row {
     {TS_OP_REDUCE_SCATTER, 1, build_reduce_scatter},
     {TS_OP_ALL_REDUCE, 1, build_all_reduce},
     {TS_OP_SHARE, 1, build_share},
+    {TS_OP_ALL_TO_ALL, 1, build_all_to_all},
 };
+
+/* Block k that leaves is block k that arrives. */
+static void add_block(const run_tensor *x, const ts_block *from, run_tensor *y, const ts_block *to) {
+  int n = x->shape.n;
+  int64_t rows = to->rows.length, columns = to->columns.length, batches = 1;
+  for (int i = 0; i < n - 2; ++i) {
+    batches *= x->shape.d[i];
+  }
+  for (int64_t i = 0; i < batches * rows * columns; ++i) {
+    int64_t batch = i / columns / rows, row = i / columns % rows, column = i % columns;
+    int64_t at = (batch * y->shape.d[n - 2] + to->rows.begin + row) * y->shape.d[n - 1] + to->columns.begin + column;
+    int64_t of =
+        (batch * x->shape.d[n - 2] + from->rows.begin + row) * x->shape.d[n - 1] + from->columns.begin + column;
+    run_set(y, at, run_get(y, at) + run_get(x, of));
+  }
+}
+
+static void exchange_values(gradient_case *c, const ts_node *node) {
+  const ts_block *sent = node->attr.comm.block + node->n_out, *received = sent + node->attr.comm.n_sent;
+  for (int i = 0; i < node->n_out; ++i) {
+    run_tensor *y = &c->value[node->out[i]];
+    memset(y->data, 0, (size_t) run_count(y) * sizeof(double));
+  }
+  for (int k = 0; k < node->attr.comm.n_received; ++k) {
+    int i = received[k].tensor;
+    add_block(&c->value[node->in[i]], &sent[k], &c->value[node->out[i]], &received[k]);
+  }
+}
 
 /* What a group of one rank does: its values, where they go. */
 static void copy_values(const gradient_case *c, const ts_node *node) {
@@ -315,7 +362,9 @@ static void evaluate(gradient_case *c, int first, int last) {
       }
       call.out[i] = c->value[node->out[i]];
     }
-    if (only_copies(node)) {
+    if (node->op == TS_OP_ALL_TO_ALL) {
+      exchange_values(c, node);
+    } else if (only_copies(node)) {
       copy_values(c, node);
     } else {
       ops_find(node->op)->reference(&call);

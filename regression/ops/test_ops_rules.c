@@ -48,6 +48,16 @@ static double frequency[] = {1, 0.01};
 static ts_interval intervals[] = {{5, 3}, {0, 2}};
 static ts_range range[] = {{0, 5, 0, 1}, {8, 12, 0, 1}};
 static ts_piece piece[] = {{0, cuts, 0, 5}};
+/* extents of two outputs; three blocks that leave two inputs; four that arrive, some in one place */
+static ts_block blocks[] = {{.rows = {0, 3}, .columns = {0, 2}},
+                            {.rows = {0, 2}, .columns = {0, 7}},
+                            {0, 0, {0, 4}, {4, 2}},
+                            {0, 1, {1, 1}, {0, 5}},
+                            {1, 0, {1, 2}, {0, 6}},
+                            {0, 0, {0, 1}, {0, 2}},
+                            {0, 1, {0, 2}, {0, 7}},
+                            {1, 0, {1, 2}, {0, 2}},
+                            {1, 1, {0, 2}, {3, 4}}};
 
 #define HEADS                                                                                                \
   {                                                                                                          \
@@ -429,6 +439,17 @@ static const op_case cases[] = {
      ALL,
      0,
      0},
+    {TS_OP_ALL_TO_ALL,
+     "",
+     2,
+     2,
+     {NORMAL(3, 4, 6), NARROW(2, 5)},
+     {NORMAL(3, 3, 2), NARROW(2, 7)},
+     {.comm = {.axes = 2, .group = 2, .block = blocks, .n_sent = 3, .n_received = 4}},
+     1 << 0,
+     ALL,
+     0,
+     0},
     {TS_OP_ALL_REDUCE, "", 1, 1, {X}, {X}, {.comm = {.axes = 2, .group = 2, .wire = TS_F32}}, 0, 1, 1, 0},
     {TS_OP_SHARE, "", 1, 1, {X}, {X}, {.comm = {.axes = 2, .group = 2, .wire = TS_F32}}, 1, 1, 1, 0},
 };
@@ -538,6 +559,18 @@ static int64_t outside[] = {0, 6}, negative[] = {-1, 5}, short_sum[] = {3, 4};
 static ts_interval crossing[] = {{2, 3}, {0, 3}}, leaving[] = {{6, 3}}, before[] = {{-1, 2}}, huge[] = {{1, INT64_MAX}};
 static ts_range overlap[] = {{0, 5, 0, 1}, {4, 2, 0, 1}}, beyond[] = {{16, 5, 0, 1}};
 static ts_piece no_input[] = {{1, cuts, 0, 5}}, backwards[] = {{0, cuts, 5, 4}};
+#define WHOLE \
+  {0, 4}, {   \
+    0, 5      \
+  }
+#define BLOCKS(...) \
+  { {0, 0, WHOLE}, __VA_ARGS__ }
+static ts_block block_outside[] = BLOCKS({0, 0, {1, 4}, {0, 5}}, {0, 0, WHOLE});
+static ts_block to_nobody[] = BLOCKS({2, 0, WHOLE}, {0, 0, WHOLE});
+static ts_block of_nothing[] = BLOCKS({0, 1, WHOLE}, {0, 0, WHOLE});
+static ts_block unordered[] = BLOCKS({1, 0, WHOLE}, {0, 0, WHOLE}, {0, 0, WHOLE});
+static ts_block incomplete[] = BLOCKS({0, 0, WHOLE}, {0, 0, {0, 3}, {0, 5}});
+static ts_block twice[] = BLOCKS({0, 0, WHOLE}, {0, 0, WHOLE}, {1, 0, WHOLE});
 static const op_case bad[] = {
     {TS_OP_VIEW, "beyond the end", 1, 1, {NORMAL(6, 8)}, {X}, {.view = {41, TS_SHAPE(2, 4)}}, 0, 0, 0, 0},
     {TS_OP_VIEW, "before the start", 1, 1, {NORMAL(6, 8)}, {X}, {.view = {-1, TS_SHAPE(2, 4)}}, 0, 0, 0, 0},
@@ -753,6 +786,27 @@ static const op_case bad[] = {
      0,
      0,
      0},
+#define EXCHANGE(list, sent, received)                                           \
+  {                                                                              \
+    .comm = {.group = 2, .block = list, .n_sent = sent, .n_received = received } \
+  }
+    {TS_OP_ALL_TO_ALL,
+     "a block beyond its tensor",
+     1,
+     1,
+     {NORMAL(4, 5)},
+     {X},
+     EXCHANGE(block_outside, 1, 1),
+     0,
+     0,
+     0,
+     0},
+    {TS_OP_ALL_TO_ALL, "a rank beyond its group", 1, 1, {NORMAL(4, 5)}, {X}, EXCHANGE(to_nobody, 1, 1), 0, 0, 0, 0},
+    {TS_OP_ALL_TO_ALL, "a block of no tensor", 1, 1, {NORMAL(4, 5)}, {X}, EXCHANGE(of_nothing, 1, 1), 0, 0, 0, 0},
+    {TS_OP_ALL_TO_ALL, "ranks in another order", 1, 1, {NORMAL(4, 5)}, {X}, EXCHANGE(unordered, 2, 1), 0, 0, 0, 0},
+    {TS_OP_ALL_TO_ALL, "a row that nobody sends", 1, 1, {NORMAL(4, 5)}, {X}, EXCHANGE(incomplete, 1, 1), 0, 0, 0, 0},
+    {TS_OP_ALL_TO_ALL, "a sum of integers", 1, 1, {INTS(4, 5)}, {X}, EXCHANGE(twice, 1, 2), 0, 0, 0, 0},
+    {TS_OP_ALL_TO_ALL, "one dimension", 1, 1, {NORMAL(4)}, {X}, EXCHANGE(twice, 1, 2), 0, 0, 0, 0},
     {TS_OP_ALL_REDUCE,
      "of numbers that are not fp32 or bf16",
      1,
@@ -818,6 +872,26 @@ static void test_attention_attributes(void) {
   }
 }
 
+/* An exchange prints how many blocks it has; another block, rank or extent makes it another one. */
+static void test_exchange_attributes(void) {
+  const ts_attr attr = {.comm = {.axes = 2, .group = 2, .block = blocks, .n_sent = 3, .n_received = 4}};
+  ts_node node = {.op = TS_OP_ALL_TO_ALL, .attr = attr, .n_in = 2, .n_out = 2}, other = node;
+  ts_block changed[sizeof blocks / sizeof *blocks];
+  ts_text text = {0};
+  ts_attributes_print(&node, &text);
+  tap_ok(strcmp(text.text, " {group 2, 3 blocks sent, 4 received}") == 0, "an exchange prints%s", text.text);
+  ts_text_free(&text);
+  other.attr.comm.block = changed;
+  bool differs = true;
+  for (size_t i = 0; i < sizeof blocks / sizeof *blocks; ++i) {
+    memcpy(changed, blocks, sizeof changed);
+    bool same = ts_attributes_equal(&node, &other);
+    ++changed[i].columns.length;
+    differs = differs && same && !ts_attributes_equal(&node, &other);
+  }
+  tap_ok(differs, "and is another one with any other block");
+}
+
 /* Properties of the table itself, and that each op has a case above. */
 static void test_table(void) {
   for (int op = 0; op < TS_N_OPS; ++op) {
@@ -841,6 +915,7 @@ int main(void) {
   }
   test_attributes();
   test_attention_attributes();
+  test_exchange_attributes();
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
   return tap_done();
 }

@@ -1,4 +1,5 @@
 /* The programs of all ranks of large grids, stepped in one process; and that the simulator names what is broken. */
+#include "regression/exchange_graph.h"
 #include "regression/pass/grid.h"
 #include "regression/tap.h"
 
@@ -342,6 +343,132 @@ static void test_circle(void) {
   ts_free(fault);
 }
 
+/* ---- blocks ---- */
+
+/* A program of one exchange over sp. */
+static ts_program make_exchange(const exchange_case *c, int rank) {
+  ts_program p = {.use = TS_MODEL_LOSS,
+                  .graph = ts_graph_create(),
+                  .step = ts_step_of(TS_MODEL_LOSS, 1, 1),
+                  .schedule = ts_calloc(1, sizeof *p.schedule),
+                  .plan = ts_calloc(1, sizeof *p.plan)};
+  ts_tid x[TS_MOST_EXCHANGED];
+  TS_CHECK(ts_mesh_init(&p.mesh, (const int[TS_N_AXES]){1, 1, 1, c->size, 1}, c->size, rank, NULL) == TS_OK, "sp");
+  exchange_leaves(c, rank, p.graph, TS_ROLE_STATE, x);
+  exchange_node(c, rank, ts_graph_site(p.graph), "exchange", TS_AXES(TS_AXIS_SP), x);
+  p.schedule->n = 2;
+  p.schedule->instruction = ts_calloc(2, sizeof *p.schedule->instruction);
+  p.schedule->instruction[0] = (ts_instruction){TS_ISSUE, 0};
+  p.schedule->instruction[1] = (ts_instruction){TS_WAIT, 0};
+  p.plan->address = ts_calloc((size_t) p.graph->n_tensors, sizeof *p.plan->address);
+  p.plan->workspace = ts_calloc(1, sizeof *p.plan->workspace);
+  p.plan->workspace_bytes = ts_calloc(1, sizeof *p.plan->workspace_bytes);
+  return p;
+}
+
+/* Of rank 1's program: block 0 of what arrives there is from rank 0. */
+static ts_block *arriving(ts_program *p) {
+  ts_attr *attr = &p->graph->node[0].attr;
+  return (ts_block *) attr->comm.block + p->graph->node[0].n_out + attr->comm.n_sent;
+}
+
+static void drop_first_block(ts_program *p) {
+  ts_attr *attr = &p->graph->node[0].attr;
+  --attr->comm.n_received;
+  memmove(arriving(p), arriving(p) + 1, (size_t) attr->comm.n_received * sizeof(ts_block));
+}
+static void drop_last_block(ts_program *p) {
+  --p->graph->node[0].attr.comm.n_received;
+}
+static void rename_tensor(ts_program *p) {
+  arriving(p)->tensor = 1;
+}
+static void shorten_block(ts_program *p) {
+  --arriving(p)->rows.length;
+}
+static void narrow_block(ts_program *p) {
+  --arriving(p)->columns.length;
+}
+static void change_dtype(ts_program *p) {
+  p->graph->tensor[p->graph->node[0].out[0]].dtype = TS_BF16;
+}
+static void change_second_dtype(ts_program *p) {
+  p->graph->tensor[p->graph->node[0].out[1]].dtype = TS_BF16;
+}
+static void add_batch(ts_program *p) {
+  ++p->graph->tensor[p->graph->node[0].out[0]].shape.d[0];
+}
+static void redirect_block(ts_program *p) {
+  ts_attr *attr = &p->graph->node[0].attr;
+  ((ts_block *) attr->comm.block)[p->graph->node[0].n_out + attr->comm.n_sent - 2].rank = 1;
+}
+
+/* Rank 0 has 4 of 11 tokens, rank 1 two of 6 query heads of 4 columns and both key heads; 2 samples. */
+static const struct {
+  const char *what;
+  void (*damage)(ts_program *program);
+  const char *expect[3];
+} block_faults[] = {
+    {"nothing", NULL, {NULL}},
+    {"a block that is not expected",
+     drop_first_block,
+     {"rank 0: all_to_all exchange of 6 blocks sent, 6 received, while rank 1: ", "5 received",
+      "2 blocks leave the one for the other, 1 are expected there"}},
+    {"the last block not expected",
+     drop_last_block,
+     {"rank 2: all_to_all exchange", "while rank 1: ", "2 blocks leave the one for the other, 1 are"}},
+    {"a block of another tensor",
+     rename_tensor,
+     {"rank 0: ", "rank 1: ",
+      "block 0 between them leaves as 2 x 4 x 8 of fp32 of tensor 0 and is expected as 2 x 4 x 8 of fp32 of tensor 1"}},
+    {"a block of fewer rows",
+     shorten_block,
+     {"rank 0: ", "rank 1: ", "leaves as 2 x 4 x 8 of fp32 of tensor 0 and is expected as 2 x 3 x 8 of fp32"}},
+    {"a block of fewer columns",
+     narrow_block,
+     {"rank 0: ", "rank 1: ", "leaves as 2 x 4 x 8 of fp32 of tensor 0 and is expected as 2 x 4 x 7 of fp32"}},
+    {"another dtype of the first tensor", change_dtype, {"rank 0: ", "rank 1: ", "dtype differs"}},
+    {"another dtype of the second",
+     change_second_dtype,
+     {"rank 0: ", "rank 1: ",
+      "block 1 between them leaves as 2 x 4 x 8 of fp32 of tensor 1 and is expected as 2 x 4 x 8 of bf16"}},
+    {"another number of samples",
+     add_batch,
+     {"rank 0: ", "rank 1: ", "leaves as 2 x 4 x 8 of fp32 of tensor 0 and is expected as 3 x 4 x 8 of fp32"}},
+    {"a block that goes elsewhere",
+     redirect_block,
+     {"rank 1: ", "rank 1: ", "3 blocks leave the one for the other, 2 are expected there"}},
+};
+
+static void test_block_faults(void) {
+  exchange_case *c = ts_malloc(sizeof *c);
+  for (size_t i = 0; i < sizeof block_faults / sizeof *block_faults; ++i) {
+    ts_program program[3];
+    const ts_program *list[3];
+    exchange_heads(c, 3, TS_F32);
+    for (int r = 0; r < 3; ++r) {
+      program[r] = make_exchange(c, r);
+      list[r] = &program[r];
+    }
+    if (block_faults[i].damage != NULL) {
+      block_faults[i].damage(&program[1]);
+    }
+    char *fault = ts_simulate_step(list, 3);
+    bool named = (fault != NULL) == (block_faults[i].damage != NULL);
+    for (int k = 0; fault != NULL && k < 3; ++k) {
+      named = named && strstr(fault, block_faults[i].expect[k]) != NULL;
+    }
+    tap_ok(named, "an exchange with %s: %s", block_faults[i].what, fault != NULL ? fault : "clean");
+    ts_free(fault);
+    for (int r = 0; r < 3; ++r) {
+      ts_graph_destroy(&program[r].graph);
+      ts_schedule_destroy(&program[r].schedule);
+      ts_plan_destroy(&program[r].plan);
+    }
+  }
+  ts_free(c);
+}
+
 int main(void) {
   double start = ts_seconds();
   test_stages("llama", llama);
@@ -353,6 +480,7 @@ int main(void) {
     test_parts_of_two_groups(stage);
   }
   test_circle();
+  test_block_faults();
   tap_note("%.1f seconds", ts_seconds() - start);
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
   return tap_done();

@@ -1,6 +1,6 @@
 /** \file
  * Dealing n things to ranks: in order, everybody gets some in a row, and where they do not divide, earlier ranks get
- * one more.  None of these functions is collective.
+ * one more; and the blocks that ranks exchange.  Nothing here is collective.
  */
 #ifndef TS_BASE_DEAL_H
 #define TS_BASE_DEAL_H
@@ -20,6 +20,21 @@ typedef struct ts_block {
 
 /** Tensors whose blocks travel together, at most. */
 enum { TS_MOST_EXCHANGED = 16 };
+
+/** Of \a n blocks in the order of their ranks the first of rank \a rank or a later one; \a n: there is none.
+ * Not collective. */
+static inline int ts_first_block(const ts_block *block, int n, int rank) {
+  int low = 0, high = n;
+  while (low < high) {
+    int middle = low + (high - low) / 2;
+    if (block[middle].rank < rank) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
 
 /** What rank \a rank of \a ranks gets of \a n things. Not collective. */
 static inline ts_interval ts_deal(int64_t n, int64_t ranks, int64_t rank) {

@@ -51,9 +51,10 @@ static void compare(const ts_comm *comm, MPI_Comm mpi, const int *member, record
   TS_MPI(MPI_Isend(&mine, (int) sizeof mine, MPI_BYTE, (rank + 1) % size, 1, mpi, &request[1]));
   ts_mpi_wait(&request[0]);
   bool similar = mine.operation == theirs.operation && mine.columns == theirs.columns;
-  TS_CHECK(memcmp(&mine, &theirs, sizeof mine) == 0, "rank %d is in %s of %lld %s while rank %d is in %s of %lld %s%s%s",
-           member[rank], rows[mine.operation].name, (long long) mine.columns, rows[mine.operation].of, member[before],
-           rows[theirs.operation].name, (long long) theirs.columns, rows[theirs.operation].of, similar ? ": they differ in " : "",
+  TS_CHECK(memcmp(&mine, &theirs, sizeof mine) == 0,
+           "rank %d is in %s of %lld %s while rank %d is in %s of %lld %s%s%s", member[rank], rows[mine.operation].name,
+           (long long) mine.columns, rows[mine.operation].of, member[before], rows[theirs.operation].name,
+           (long long) theirs.columns, rows[theirs.operation].of, similar ? ": they differ in " : "",
            similar ? rows[mine.operation].rest : "");
   ts_mpi_wait(&request[1]);
 }

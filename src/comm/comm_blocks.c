@@ -17,8 +17,8 @@ typedef struct place {
 
 typedef struct traffic {
   const ts_comm *comm;
-  ts_patch *sent, *received; /* in the workspace */
-  int n_sent, n_received;
+  const ts_exchange_lists *lists;
+  ts_patch *sent, *received; /* a patch for each of their blocks, in the workspace */
   place sending, receiving;
   struct {
     ts_patch *patch;
@@ -35,33 +35,22 @@ static void copy_slab(const ts_patch *p, ts_slab to, ts_slab from) {
   }
 }
 
-/* The first block of rank `peer` or a later one. */
-static int first_of(const ts_patch *table, int n, int peer) {
-  int low = 0, high = n;
-  while (low < high) {
-    int middle = low + (high - low) / 2;
-    if (table[middle].block->rank < peer) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
 /* Go on to the next block that has bytes left. */
-static ts_patch *find_block(const ts_comm *comm, place *p, ts_patch *table, int n, bool sends) {
-  while (p->step < comm->size) {
+static ts_patch *find_block(const traffic *t, place *p, bool sends) {
+  const ts_block *block = sends ? t->lists->sent : t->lists->received;
+  ts_patch *table = sends ? t->sent : t->received;
+  int rank = t->comm->rank, size = t->comm->size, n = sends ? t->lists->n_sent : t->lists->n_received;
+  while (p->step < size) {
     if (p->next < p->end && p->done < table[p->next].bytes) {
       return &table[p->next];
     }
     p->done = 0;
     if (p->next < p->end) {
       ++p->next;
-    } else if (++p->step < comm->size) {
-      int peer = (comm->rank + (sends ? p->step : comm->size - p->step)) % comm->size;
-      p->next = first_of(table, n, peer);
-      p->end = first_of(table, n, peer + 1);
+    } else if (++p->step < size) {
+      int peer = (rank + (sends ? p->step : size - p->step)) % size;
+      p->next = ts_first_block(block, n, peer);
+      p->end = ts_first_block(block, n, peer + 1);
     }
   }
   return NULL;
@@ -78,7 +67,7 @@ static void next_part(place *p, const ts_patch *patch, ts_message *out) {
 static bool next_send(void *list, int slot, ts_message *out) {
   (void) slot;
   traffic *t = list;
-  ts_patch *patch = find_block(t->comm, &t->sending, t->sent, t->n_sent, true);
+  ts_patch *patch = find_block(t, &t->sending, true);
   if (patch == NULL) {
     return false;
   }
@@ -91,7 +80,7 @@ static bool next_send(void *list, int slot, ts_message *out) {
 
 static bool next_receive(void *list, int slot, ts_message *out) {
   traffic *t = list;
-  ts_patch *patch = find_block(t->comm, &t->receiving, t->received, t->n_received, false);
+  ts_patch *patch = find_block(t, &t->receiving, false);
   if (patch == NULL) {
     return false;
   }
@@ -111,8 +100,8 @@ static void unpack_received(void *list, int slot) {
 }
 
 static void copy_own(const traffic *t) {
-  for (int i = first_of(t->received, t->n_received, t->comm->rank);
-       i < t->n_received && t->received[i].block->rank == t->comm->rank; ++i) {
+  int n = t->lists->n_received, end = ts_first_block(t->lists->received, n, t->comm->rank + 1);
+  for (int i = ts_first_block(t->lists->received, n, t->comm->rank); i < end; ++i) {
     if (!t->received[i].sum) {
       copy_slab(&t->received[i], t->received[i].place, t->received[i].packed);
     }
@@ -127,7 +116,7 @@ static void sum_columns(const traffic *t, int tensor, int64_t batch, int64_t row
   for (int64_t i = 0; i < count; ++i) {
     sum[i] = -0.0f; /* which changes nothing it is added to, +0 and -0 included */
   }
-  for (int i = 0; i < t->n_received; ++i) {
+  for (int i = 0; i < t->lists->n_received; ++i) {
     const ts_patch *p = &t->received[i];
     const ts_block *b = p->block;
     int64_t begin = b->columns.begin > first ? b->columns.begin : first;
@@ -168,10 +157,9 @@ void ts_comm_mpi_exchange(ts_comm *comm, const ts_exchange_lists *lists, void *w
            ts_comm_exchange_workspace(lists, comm->rank));
   ts_patch *table = workspace;
   traffic t = {.comm = comm,
+               .lists = lists,
                .sent = fill_table(lists, comm->rank, false, table, workspace),
-               .received = fill_table(lists, comm->rank, true, table + lists->n_sent, workspace),
-               .n_sent = lists->n_sent,
-               .n_received = lists->n_received};
+               .received = fill_table(lists, comm->rank, true, table + lists->n_sent, workspace)};
   ts_exchange *exchange = &((ts_comm_mpi *) comm)->exchange;
   ts_exchange_begin(exchange, next_receive, unpack_received, &t, next_send, &t, TS_SLOTS);
   ts_exchange_poll(exchange);

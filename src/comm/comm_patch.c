@@ -72,21 +72,12 @@ size_t ts_comm_exchange_workspace(const ts_exchange_lists *lists, int rank) {
   return (size_t) (table_bytes(lists) + staging_bytes(lists, rank, false) + staging_bytes(lists, rank, true));
 }
 
-/* The first of the blocks that leave for this rank itself. */
-static int first_own(const ts_exchange_lists *lists, int rank) {
-  int i = 0;
-  while (i < lists->n_sent && lists->sent[i].rank != rank) {
-    ++i;
-  }
-  return i;
-}
-
 ts_patch_walk ts_patch_begin(const ts_exchange_lists *lists, int rank, bool arrives, void *workspace) {
   int64_t before = table_bytes(lists) + (arrives ? staging_bytes(lists, rank, false) : 0);
   return (ts_patch_walk){.lists = lists,
                          .rank = rank,
                          .arrives = arrives,
-                         .own = arrives ? first_own(lists, rank) : 0,
+                         .own = ts_first_block(lists->sent, lists->n_sent, rank),
                          .staging = (char *) workspace + before,
                          .sums = arrives ? ts_exchange_sums(lists) : 0};
 }

@@ -143,6 +143,19 @@ static const char *check_blocks(const ts_node *node, const ts_block *block, int 
   return NULL;
 }
 
+/* What is a sum, because not everything arrives once, is of a type that is added. */
+static const char *check_sums(const ts_node *node, const ts_block *arriving, const ts_dtype *dtype) {
+  for (int i = 0; i < node->n_out; ++i) {
+    const ts_block *whole = &node->attr.comm.block[i];
+    int64_t left = whole->rows.length * whole->columns.length;
+    for (int k = 0; k < node->attr.comm.n_received; ++k) {
+      left -= arriving[k].tensor == i ? arriving[k].rows.length * arriving[k].columns.length : 0;
+    }
+    TS_RULE(left == 0 || dtype[i] == TS_F32 || dtype[i] == TS_BF16, "fp32 and bf16 are added");
+  }
+  return NULL;
+}
+
 static ts_block whole_block(const ts_shape *shape) {
   return (ts_block){.rows.length = shape->d[shape->n - 2], .columns.length = shape->d[shape->n - 1]};
 }
@@ -160,6 +173,7 @@ static const char *check_sent(const ts_graph *g, const ts_node *node) {
 const char *ts_shape_all_to_all(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_block *whole = node->attr.comm.block, *arriving = whole + node->n_out + node->attr.comm.n_sent;
   TS_RULE(node->n_out == node->n_in && !node->attr.comm.into, "as many outputs as inputs");
+  TS_RULE(node->n_in <= TS_MOST_EXCHANGED, "too many tensors travel together");
   for (int i = 0; i < node->n_in; ++i) {
     const ts_tensor *x = ts_rule_in(g, node, i);
     TS_RULE(x->shape.n >= 2, "tensors have rows and columns");
@@ -170,7 +184,8 @@ const char *ts_shape_all_to_all(const ts_graph *g, const ts_node *node, ts_dtype
     shape[i].d[x->shape.n - 1] = whole[i].columns.length;
   }
   const char *why = check_sent(g, node);
-  return why == NULL ? check_blocks(node, arriving, node->attr.comm.n_received, whole) : why;
+  why = why == NULL ? check_blocks(node, arriving, node->attr.comm.n_received, whole) : why;
+  return why == NULL ? check_sums(node, arriving, dtype) : why;
 }
 
 /* What came goes back. */

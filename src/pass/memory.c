@@ -3,7 +3,7 @@
  * at the same time lies (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020, "greedy
  * by size"); a second order (first use) is tried as well and the smaller result taken. */
 #include "base/memory.h"
-#include "comm/comm.h"
+#include "pass/blocks.h"
 #include "pass/pass.h"
 #include "pass/plan.h"
 #include "pass/saved.h"
@@ -208,29 +208,47 @@ static void mark_buffers(planner *p, const ts_node *node) {
   }
 }
 
-/* Of the shards that a reduction makes; 0 for other nodes. */
-static int64_t reduced_columns(const ts_graph *g, const ts_node *node) {
-  if (node->op == TS_OP_ALL_REDUCE) {
-    return (ts_tensor_count(g, node->in[0]) + node->attr.comm.group - 1) / node->attr.comm.group;
-  }
-  int64_t columns = 0;
-  for (int i = 0; node->op == TS_OP_REDUCE_SCATTER && i < node->attr.comm.n_pieces; ++i) {
-    columns += node->attr.comm.piece[i].end - node->attr.comm.piece[i].begin;
-  }
-  return columns;
+/* Of a reduction whose longest shard has so many columns. */
+static size_t reduction_workspace(const planner *p, const ts_node *node, int64_t columns) {
+  bool device = p->context->target.backend->device != NULL;
+  return (device ? ts_comm_device_workspace : ts_comm_workspace)(node->attr.comm.group, columns, node->attr.comm.wire);
 }
 
-/* Each has its own size, which the others of its group know too: ranks of other groups may have larger reductions.
+static size_t workspace_of_reduce_scatter(const planner *p, const ts_node *node) {
+  int64_t columns = 0;
+  for (int i = 0; i < node->attr.comm.n_pieces; ++i) {
+    columns += node->attr.comm.piece[i].end - node->attr.comm.piece[i].begin;
+  }
+  return columns > 0 ? reduction_workspace(p, node, columns) : 0;
+}
+
+static size_t workspace_of_all_reduce(const planner *p, const ts_node *node) {
+  int64_t group = node->attr.comm.group, columns = (ts_tensor_count(p->graph, node->in[0]) + group - 1) / group;
+  return columns > 0 ? reduction_workspace(p, node, columns) : 0;
+}
+
+static size_t workspace_of_all_to_all(const planner *p, const ts_node *node) {
+  ts_exchange_tensors tensors;
+  ts_exchange_lists lists = ts_node_exchange(p->graph, node, &tensors);
+  return ts_comm_exchange_workspace(&lists, ts_mesh_group_rank(p->context->mesh, node->attr.comm.axes));
+}
+
+/* By op; an op without an entry needs none. */
+static size_t (*const comm_workspace[TS_N_OPS])(const planner *p, const ts_node *node) = {
+    [TS_OP_REDUCE_SCATTER] = workspace_of_reduce_scatter,
+    [TS_OP_ALL_REDUCE] = workspace_of_all_reduce,
+    [TS_OP_ALL_TO_ALL] = workspace_of_all_to_all,
+};
+
+/* Each has its own size; of a reduction the others of its group know it too: ranks of other groups may have larger
+ * ones.
  * \return the largest. */
 static int64_t find_comm_workspaces(planner *p) {
-  bool device = p->context->target.backend->device != NULL;
   int64_t most = 0;
   for (ts_nid n = 0; n < p->graph->n_nodes; ++n) {
     const ts_node *node = &p->graph->node[n];
-    int64_t columns = reduced_columns(p->graph, node);
-    if (columns > 0) {
-      int64_t bytes = (int64_t) (device ? ts_comm_device_workspace : ts_comm_workspace)(node->attr.comm.group, columns,
-                                                                                        node->attr.comm.wire);
+    if (comm_workspace[node->op] != NULL) {
+      int64_t bytes = (int64_t) comm_workspace[node->op](p, node);
       p->plan->workspace_bytes[n] = bytes;
       most = bytes > most ? bytes : most;
     }

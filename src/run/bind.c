@@ -53,6 +53,15 @@ static void bind_transfers(ts_bound_node *b) {
   }
 }
 
+static void bind_exchange(ts_bound_node *b) {
+  b->exchanged = ts_calloc(1, sizeof *b->exchanged);
+  b->exchange = ts_node_exchange(b->call.graph, b->call.node, b->exchanged);
+  for (int i = 0; i < b->exchange.n; ++i) {
+    b->exchanged->x[i].data = (void *) b->in[i];
+    b->exchanged->y[i].data = b->out[i];
+  }
+}
+
 /* In another slot than the first a node has its kernel, communicator and what was prepared from there. */
 static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, int slot) {
   const ts_program *program = p->program;
@@ -92,7 +101,7 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, int slot) {
     b->call.workspace = e->arena[TS_ARENA_WORK] + program->plan->workspace[n].offset;
   }
   if (ts_node_is_collective(node)) {
-    bind_transfers(b);
+    (node->op == TS_OP_ALL_TO_ALL ? bind_exchange : bind_transfers)(b);
   }
 }
 
@@ -154,6 +163,7 @@ static void release_node(ts_bound_node *b) {
   ts_free(b->out);
   ts_free(b->prior);
   ts_free(b->transfer);
+  ts_free(b->exchanged);
 }
 
 static void release_nodes(ts_bound_program *p) {

@@ -5,6 +5,7 @@
 #ifndef TS_RUN_BOUND_H
 #define TS_RUN_BOUND_H
 
+#include "pass/blocks.h"
 #include "pass/lower.h"
 #include "run/executor.h"
 #include "run/memcheck.h"
@@ -17,10 +18,12 @@ typedef struct ts_bound_node {
   const void **in, **prior;
   void **out;
   ts_comm *comm;
-  uint64_t group; /**< Of a collective, for the heartbeat. */
-  ts_transfer *transfer;
-  uint64_t ticket;   /**< Host: of the stream; 0: not issued since the last wait. */
-  void *begin, *end; /**< Device: timed events, made when an observer first asks. */
+  uint64_t group;                 /**< Of a collective, for the heartbeat. */
+  ts_transfer *transfer;          /**< Of a gather or a reduction. */
+  ts_exchange_lists exchange;     /**< Of an all_to_all, */
+  ts_exchange_tensors *exchanged; /**< and its tensors; owned. */
+  uint64_t ticket;                /**< Host: of the stream; 0: not issued since the last wait. */
+  void *begin, *end;              /**< Device: timed events, made when an observer first asks. */
   struct ts_executor *executor;
 } ts_bound_node;
 

@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "comm/comm.h"
 #include "graph/op.h"
+#include "pass/blocks.h"
 #include "pass/storage.h"
 
 ts_status ts_deck_mesh(const ts_deck *deck, int ranks, int rank, ts_mesh *mesh, ts_error *err) {
@@ -180,7 +181,7 @@ double ts_program_step_flops(const ts_program *program) {
 
 /* ---- messages ---- */
 
-/* What a collective gathers or sums, over all its ranks. */
+/* What a gather or a reduction is of, over all its ranks. */
 static int64_t message_elements(const ts_graph *g, const ts_node *node) {
   int64_t elements = node->op == TS_OP_ALL_REDUCE ? ts_tensor_count(g, node->in[0]) : 0;
   for (int i = 0; i < node->attr.comm.n_pieces; ++i) {
@@ -194,7 +195,14 @@ static int64_t message_elements(const ts_graph *g, const ts_node *node) {
   return elements;
 }
 
-static double message_bytes(const ts_graph *g, const ts_node *node) {
+/* What this rank sends. */
+static double message_bytes(const ts_program *program, const ts_node *node) {
+  const ts_graph *g = program->graph;
+  if (node->op == TS_OP_ALL_TO_ALL) {
+    ts_exchange_tensors tensors;
+    ts_exchange_lists lists = ts_node_exchange(g, node, &tensors);
+    return (double) ts_exchange_sent(&lists, ts_mesh_group_rank(&program->mesh, node->attr.comm.axes));
+  }
   double times = node->op == TS_OP_ALL_REDUCE ? 2 : 1, ranks = node->attr.comm.group;
   return times * (ranks - 1) / ranks * (double) message_elements(g, node) *
          (double) ts_dtype_size(node->attr.comm.wire);
@@ -211,11 +219,11 @@ ts_sent ts_program_sent(const ts_program *program, ts_axis axis) {
   for (ts_nid i = 0; i < g->n_nodes; ++i) {
     const ts_node *node = &g->node[i];
     if (ts_node_is_collective(node) && node->attr.comm.axes == TS_AXES(axis)) {
-      sent.micro_batch += message_bytes(g, node);
+      sent.micro_batch += message_bytes(program, node);
       ++sent.messages;
     } else if (ts_node_is_collective(node) && reaches_along(&program->mesh, node->attr.comm.axes, axis)) {
       bool once = (node->segment & (TS_SEGMENT_REDUCE | TS_SEGMENT_UPDATE)) != 0;
-      sent.with_others += message_bytes(g, node) * (once ? 1 : (double) program->step.micro_batches);
+      sent.with_others += message_bytes(program, node) * (once ? 1 : (double) program->step.micro_batches);
     }
   }
   sent.step = sent.micro_batch * (double) program->step.micro_batches + sent.with_others;

@@ -71,8 +71,8 @@ typedef struct ts_sent {
   double step;        /**< All of them in a step. */
 } ts_sent;
 
-/** What a rank sends along \a axis.  Among r ranks reductions and gathers of n bytes move (r - 1) / r n of them, and an
- * all_reduce is one of each. Not collective.
+/** What a rank sends along \a axis.  Among r ranks reductions and gathers of n bytes move (r - 1) / r n of them, an
+ * all_reduce is one of each; an all_to_all sends what its list says. Not collective.
  * \param [in] program  One that has not ended before the pass zero; else with_others lacks what comes with it. */
 ts_sent ts_program_sent(const ts_program *program, ts_axis axis);
 

@@ -4,20 +4,35 @@
 
 #include <math.h>
 
-void ts_bound_collective(ts_bound_node *b) {
+static void run_all_gather(ts_bound_node *b) {
+  b->comm->ops->all_gather(b->comm, b->transfer, b->call.node->attr.comm.n_pieces, ts_call_in(&b->call, 0)->dtype);
+}
+
+static void run_all_reduce(ts_bound_node *b) {
   const ts_node *node = b->call.node;
-  ts_dtype x = ts_call_in(&b->call, 0)->dtype, y = ts_call_out(&b->call, 0)->dtype;
-  const ts_comm_ops *ops = b->comm->ops;
-  if (node->op == TS_OP_ALL_GATHER) {
-    ops->all_gather(b->comm, b->transfer, node->attr.comm.n_pieces, x);
-  } else if (node->op == TS_OP_ALL_REDUCE) {
-    ops->all_reduce(b->comm, b->in[0], b->out[0], ts_tensor_count(b->call.graph, node->in[0]), x, node->attr.comm.wire,
-                    b->call.workspace, b->call.workspace_bytes);
-  } else {
-    TS_ASSERT(node->op == TS_OP_REDUCE_SCATTER);
-    ops->reduce_scatter(b->comm, b->transfer, node->attr.comm.n_pieces, x, node->attr.comm.wire, y, b->call.beta,
-                        b->call.workspace, b->call.workspace_bytes);
-  }
+  b->comm->ops->all_reduce(b->comm, b->in[0], b->out[0], ts_tensor_count(b->call.graph, node->in[0]),
+                           ts_call_in(&b->call, 0)->dtype, node->attr.comm.wire, b->call.workspace,
+                           b->call.workspace_bytes);
+}
+
+static void run_reduce_scatter(ts_bound_node *b) {
+  const ts_node *node = b->call.node;
+  b->comm->ops->reduce_scatter(b->comm, b->transfer, node->attr.comm.n_pieces, ts_call_in(&b->call, 0)->dtype,
+                               node->attr.comm.wire, ts_call_out(&b->call, 0)->dtype, b->call.beta, b->call.workspace,
+                               b->call.workspace_bytes);
+}
+
+static void run_all_to_all(ts_bound_node *b) {
+  b->comm->ops->exchange(b->comm, &b->exchange, b->call.workspace, b->call.workspace_bytes);
+}
+
+void ts_bound_collective(ts_bound_node *b) {
+  static void (*const run[TS_N_OPS])(ts_bound_node *) = {[TS_OP_ALL_GATHER] = run_all_gather,
+                                                         [TS_OP_ALL_REDUCE] = run_all_reduce,
+                                                         [TS_OP_REDUCE_SCATTER] = run_reduce_scatter,
+                                                         [TS_OP_ALL_TO_ALL] = run_all_to_all};
+  TS_ASSERT(run[b->call.node->op] != NULL);
+  run[b->call.node->op](b);
 }
 
 static int64_t first_nonfinite(const void *data, ts_dtype dtype, int64_t count) {

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "pass/blocks.h"
 #include "pass/storage.h"
 
 #include <string.h>
@@ -344,6 +345,10 @@ static const ts_node *head(const rank_state *r) {
 
 static char *print_collective(const rank_state *r, const ts_node *node) {
   int64_t columns = 0;
+  if (node->op == TS_OP_ALL_TO_ALL) {
+    return ts_format("rank %d: %s %s of %d blocks sent, %d received", r->program->mesh.rank, ts_op_get(node->op)->name,
+                     node->name, node->attr.comm.n_sent, node->attr.comm.n_received);
+  }
   for (int i = 0; i < node->attr.comm.n_pieces; ++i) {
     columns += node->attr.comm.piece[i].end - node->attr.comm.piece[i].begin;
   }
@@ -381,11 +386,87 @@ static const char *difference(const rank_state *ra, const ts_node *a, const rank
       ts_tensor_count(ra->program->graph, a->in[0]) != ts_tensor_count(rb->program->graph, b->in[0])) {
     return "number of elements differs";
   }
+  if (a->op == TS_OP_ALL_TO_ALL) { /* each rank has lists of its own: find_unpaired */
+    return NULL;
+  }
   bool same = a->attr.comm.n_pieces == b->attr.comm.n_pieces && a->attr.comm.group == b->attr.comm.group;
   for (int i = 0; same && i < a->attr.comm.n_pieces; ++i) {
     same = same_piece(&a->attr.comm.piece[i], &b->attr.comm.piece[i], a->attr.comm.group);
   }
   return same ? NULL : "pieces differ";
+}
+
+/* Two members at the same collective, and what is wrong with that: owned. */
+static char *print_mismatch(const rank_state *ra, const ts_node *a, const rank_state *rb, const ts_node *b,
+                            const char *what) {
+  char *ours = print_collective(ra, a), *theirs = print_collective(rb, b);
+  char *fault = ts_format("%s, while %s: %s", ours, theirs, what);
+  ts_free(ours);
+  ts_free(theirs);
+  return fault;
+}
+
+/* One side of an exchange: what a rank sends, or receives. */
+typedef struct side {
+  const ts_exchange_tensor *tensor;
+  const ts_block *block;
+  int n;
+} side;
+
+static side blocks_of(side s, int rank) {
+  int first = ts_first_block(s.block, s.n, rank), end = ts_first_block(s.block, s.n, rank + 1);
+  return (side){s.tensor, s.block + first, end - first};
+}
+
+static char *print_block(const side *s, int i) {
+  const ts_block *b = &s->block[i];
+  const ts_exchange_tensor *t = &s->tensor[b->tensor];
+  return ts_format("%lld x %lld x %lld of %s of tensor %d", (long long) t->batches, (long long) b->rows.length,
+                   (long long) b->columns.length, ts_dtype_name(t->dtype), b->tensor);
+}
+
+/* How what leaves differs from what arrives: owned; NULL when it does not. */
+static char *compare_sides(const side *leaves, const side *arrives) {
+  if (leaves->n != arrives->n) {
+    return ts_format("%d blocks leave the one for the other, %d are expected there", leaves->n, arrives->n);
+  }
+  for (int i = 0; i < leaves->n; ++i) {
+    const ts_block *a = &leaves->block[i], *b = &arrives->block[i];
+    const ts_exchange_tensor *ta = &leaves->tensor[a->tensor], *tb = &arrives->tensor[b->tensor];
+    if (a->tensor != b->tensor || a->rows.length != b->rows.length || a->columns.length != b->columns.length ||
+        ta->batches != tb->batches || ta->dtype != tb->dtype) {
+      char *left = print_block(leaves, i), *right = print_block(arrives, i);
+      char *what = ts_format("block %d between them leaves as %s and is expected as %s", i, left, right);
+      ts_free(left);
+      ts_free(right);
+      return what;
+    }
+  }
+  return NULL;
+}
+
+/* Of an exchange that every member has come to the first two whose lists do not fit: owned; NULL when all do. */
+static char *find_unpaired(const simulation *s, const rank_state *first, unsigned axes) {
+  const ts_mesh *mesh = &first->program->mesh;
+  int size = ts_mesh_group_size(mesh, axes);
+  for (int from = 0; from < size; ++from) {
+    const rank_state *ra = &s->rank[ts_mesh_group_member(mesh, axes, from)];
+    ts_exchange_tensors ours, theirs;
+    ts_exchange_lists a = ts_node_exchange(ra->program->graph, head(ra), &ours);
+    for (int to = 0; to < size; ++to) {
+      const rank_state *rb = &s->rank[ts_mesh_group_member(mesh, axes, to)];
+      ts_exchange_lists b = ts_node_exchange(rb->program->graph, head(rb), &theirs);
+      side leaves = blocks_of((side){a.x, a.sent, a.n_sent}, to);
+      side arrives = blocks_of((side){b.y, b.received, b.n_received}, from);
+      char *what = compare_sides(&leaves, &arrives);
+      if (what != NULL) {
+        char *fault = print_mismatch(ra, head(ra), rb, head(rb), what);
+        ts_free(what);
+        return fault;
+      }
+    }
+  }
+  return NULL;
 }
 
 /* The first member of the group of a collective that is not at a collective over the same axes, -1 when all are. */
@@ -414,12 +495,12 @@ static char *match(simulation *s, rank_state *first, bool *moved) {
     const rank_state *other = &s->rank[ts_mesh_group_member(mesh, node->attr.comm.axes, i)];
     const char *what = difference(first, node, other, head(other));
     if (what != NULL) {
-      char *ours = print_collective(first, node), *theirs = print_collective(other, head(other));
-      char *fault = ts_format("%s, while %s: %s", ours, theirs, what);
-      ts_free(ours);
-      ts_free(theirs);
-      return fault;
+      return print_mismatch(first, node, other, head(other), what);
     }
+  }
+  char *fault = node->op == TS_OP_ALL_TO_ALL ? find_unpaired(s, first, node->attr.comm.axes) : NULL;
+  if (fault != NULL) {
+    return fault;
   }
   for (int i = 0; i < size; ++i) {
     ++s->rank[ts_mesh_group_member(mesh, node->attr.comm.axes, i)].n_done;
