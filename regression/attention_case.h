@@ -54,7 +54,7 @@ static inline bool visible(const problem *p, const reference *r, int b, int i, i
 /** Number of head 0 in the whole, by which dropout goes: where the length is odd, heads are a share of more.
  * Not collective. */
 static inline int first_head_of(const problem *p) {
-  return p->length % 2 == 0 ? 0 : 1000;
+  return p->length % 2 == 0 ? 0 : 1200;
 }
 
 /** What dropout multiplies a weight by. Not collective. */

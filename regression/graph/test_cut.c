@@ -13,7 +13,7 @@ typedef struct type {
 typedef struct cut_case {
   ts_op op;
   const char *what;
-  type in[RUN_MAX], out[4]; /* ended by an empty shape */
+  type in[RUN_MAX], out[4]; /* ended by an empty shape; an absent input is of type TS_U8 */
   ts_attr attr;
   const char *can, *cannot; /* indices */
 } cut_case;
@@ -26,6 +26,8 @@ typedef struct cut_case {
   { TS_I32, TS_SHAPE(__VA_ARGS__) }
 #define L(...) \
   { TS_I64, TS_SHAPE(__VA_ARGS__) }
+#define ABSENT \
+  { TS_U8, TS_SHAPE(1) }
 #define X F(4, 3, 8)
 enum { IDS = 3 }; /* what integers are below: rows of tables, documents */
 
@@ -50,12 +52,32 @@ enum { IDS = 3 }; /* what integers are below: rows of tables, documents */
       .causal = true,  \
       .dropout = 0.5f, \
       .name = 3,       \
-      .first_head = 5  \
+      .first_head = 6  \
     }                  \
   }
 #define Q6 F(4, 3, 12)
 #define K2 F(4, 3, 4)
 #define RANDOM I(4, 3), L(1), L(4)
+
+/* likewise, 3 of 9 tokens and 4 keys */
+#define PARTS                           \
+  {                                     \
+    .attention = {                      \
+      .heads = 6,                       \
+      .kv_heads = 2,                    \
+      .head_dim = 2,                    \
+      .scale = 0.5f,                    \
+      .causal = true,                   \
+      .dropout = 0.5f,                  \
+      .name = 3,                        \
+      .first_head = 6,                  \
+      .length = 9,                      \
+      .queries = {2, {{1, 1}, {7, 2}}}, \
+      .keys = {2, {{0, 2}, {6, 2}}}     \
+    }                                   \
+  }
+#define K4 F(4, 4, 4)
+#define LSE6 F(4, 6, 3)
 
 static const int64_t part_size[] = {3, 5};
 static const ts_interval intervals[] = {{5, 3}, {0, 2}};
@@ -148,6 +170,17 @@ static const cut_case cases[] = {
     {TS_OP_ATTENTION_DX, "with dropout", {Q, Q, X, X, Q, LSE, RANDOM}, {Q, X, X}, HEADS(0.5f), "bh", "t"},
     {TS_OP_ATTENTION, "of threes", {Q6, K2, K2, RANDOM}, {Q6, F(4, 6, 3)}, THREES, "bh", "t"},
     {TS_OP_ATTENTION_DX, "of threes", {Q6, Q6, K2, K2, Q6, F(4, 6, 3), RANDOM}, {Q6, K2, K2}, THREES, "bh", "t"},
+    {TS_OP_ATTENTION, "of parts", {Q6, K4, K4, I(4, 9), L(1), L(4)}, {Q6, LSE6}, PARTS, "bh", "t"},
+    {TS_OP_ATTENTION_DX, "of parts", {Q6, Q6, K4, K4, Q6, LSE6, I(4, 9), L(1), L(4)}, {Q6, K4, K4}, PARTS, "bh", "t"},
+    {TS_OP_ATTENTION_DX,
+     "of parts by delta",
+     {Q6, Q6, K4, K4, ABSENT, LSE6, I(4, 9), L(1), L(4), LSE6},
+     {Q6, K4, K4},
+     PARTS,
+     "bh",
+     "t"},
+    {TS_OP_ATTENTION_DELTA, "", {Q6, Q6}, {LSE6}, THREES, "bh", "t"},
+    {TS_OP_ATTENTION_MERGE, "", {Q6, LSE6, Q6, LSE6}, {Q6, LSE6}, THREES, "bh", "t"},
     {TS_OP_ATTENTION, "in a window with a softcap", {Q, X, X}, {Q, LSE}, CAPPED, "bh", "t"},
     {TS_OP_ATTENTION_DX, "in a window with a softcap", {Q, Q, X, X, Q, LSE}, {Q, X, X}, CAPPED, "bh", "t"},
     {TS_OP_ATTENTION_CACHED,
@@ -200,6 +233,9 @@ static run_case make(const cut_case *c) {
   run_case run = {.op = c->op, .attr = c->attr, .threads = 1};
   for (int i = 0; i < RUN_MAX && c->in[i].shape.n > 0; ++i, ++run.n_in) {
     bool real = c->in[i].dtype == TS_F32;
+    if (c->in[i].dtype == TS_U8) {
+      continue;
+    }
     run.in[i] =
         real ? run_random(TS_F32, c->in[i].shape, (uint64_t) (i + 1), 1) : run_new(c->in[i].dtype, c->in[i].shape);
     for (int64_t k = 0; k < run_count(&run.in[i]) && !real; ++k) {
@@ -281,7 +317,7 @@ static void run_part(const run_case *whole, const ts_cut *cut, const ts_share *s
     cut->localise(&part.attr, share);
   }
   for (int i = 0; i < whole->n_in; ++i) {
-    part.in[i] = take(&whole->in[i], &cut->in[i], share);
+    part.in[i] = whole->in[i].data == NULL ? (run_tensor){0} : take(&whole->in[i], &cut->in[i], share);
   }
   for (int i = 0; i < whole->n_out; ++i) {
     part.out[i] = take(&whole->out[i], &cut->out[i], share);

@@ -160,9 +160,23 @@ static const int64_t row_variants[][5] = {
     {12, 17, 3, 4, 0}, {70, 24, 4, 30, 41}, {31, 1100, 3, 17, 9}, {5, 160, 2, 30, 33}, {0, 8, 2, 3, 6}};
 enum { DROPOUT_ROWS = OPS_SHAPES + 1, DROPOUT_VARIANTS = DROPOUT_ROWS + sizeof row_variants / sizeof *row_variants };
 
+/* Variants again, with other tokens of a sample. */
+static const struct {
+  int variant;
+  ts_tokens tokens;
+} token_variants[] = {{2, {.n = 2, .stretch = {{7, 20}, {100, 30}}}},
+                      {OPS_SHAPES, {.n = 1, .stretch = {{5000000, 30}}}},
+                      {DROPOUT_ROWS + 1, {.n = 2, .stretch = {{3, 10}, {61, 20}}}},
+                      {DROPOUT_ROWS + 2, {.n = 2, .stretch = {{0, 1}, {16, 16}}}}};
+enum { DROPOUT_TOKENS = sizeof token_variants / sizeof *token_variants };
+
 /* In the last variant before those of rows samples are whole vectors of either type. */
 static void build_dropout(run_case *c, int variant, ts_dtype dtype) {
   static const float p[DROPOUT_ROWS] = {0.0f, 0.1f, 0.5f, 0.9f, 1.0f, 0.3f};
+  if (variant >= DROPOUT_VARIANTS) {
+    c->attr.dropout.tokens = token_variants[variant - DROPOUT_VARIANTS].tokens;
+    variant = token_variants[variant - DROPOUT_VARIANTS].variant;
+  }
   const int64_t *rows = variant < DROPOUT_ROWS ? NULL : row_variants[variant - DROPOUT_ROWS];
   ts_shape shape = rows != NULL            ? TS_SHAPE(rows[0], rows[1])
                    : variant == OPS_SHAPES ? TS_SHAPE(3, 30, 160)
@@ -183,11 +197,12 @@ static void build_dropout(run_case *c, int variant, ts_dtype dtype) {
 
 static void dropout(run_case *c) {
   int64_t length = c->attr.dropout.length > 0 ? c->attr.dropout.length : c->in[0].shape.d[1];
-  int64_t each = length * ops_columns(c, 0), first = c->attr.dropout.first * ops_columns(c, 0);
+  int64_t columns = ops_columns(c, 0), first = c->attr.dropout.first;
   const int64_t *seed = c->in[1].data, *sample = c->in[2].data;
   double p = c->attr.dropout.p;
   for (int64_t i = 0; i < ops_count(c, 0); ++i) {
-    bool keep = ops_keep(*seed, c->attr.dropout.name, sample[(first + i) / each], (first + i) % each, p);
+    int64_t row = first + i / columns, token = ts_tokens_at(&c->attr.dropout.tokens, row % length);
+    bool keep = ops_keep(*seed, c->attr.dropout.name, sample[row / length], token * columns + i % columns, p);
     ops_out(c, 0)[i] = keep ? ops_in(c, 0)[i] / (1 - p) : 0;
   }
 }
@@ -204,6 +219,6 @@ const op_row ops_pointwise[] = {
     {TS_OP_ACTIVATION_DX, ACTIVATIONS, build_activation, activation_dx, 6},
     {TS_OP_GLU, ACTIVATIONS, build_activation, glu, 4},
     {TS_OP_GLU_DX, ACTIVATIONS, build_activation, glu_dx, 6},
-    {TS_OP_DROPOUT, DROPOUT_VARIANTS, build_dropout, dropout, 2},
+    {TS_OP_DROPOUT, DROPOUT_VARIANTS + DROPOUT_TOKENS, build_dropout, dropout, 2},
     {.reference = NULL},
 };

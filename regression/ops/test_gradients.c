@@ -134,13 +134,14 @@ static void build_glu(gradient_case *c, int variant) {
   ts_build_glu(ts_graph_site(c->graph), "node", gate, numbers(c, "up", activations()), (ts_activation) variant);
 }
 
-/* Samples, and rows of them. */
+/* Samples, rows of them, and other tokens of them. */
 static void build_dropout(gradient_case *c, int variant) {
   ts_node args = {.op = TS_OP_DROPOUT, .name = "node", .n_in = 3, .attr = {.dropout = {.p = 0.25f, .name = 5}}};
   args.in = (ts_tid[]){numbers(c, "x", variant == 0 ? activations() : TS_SHAPE(5, 8)),
                        integers(c, "seed", TS_I64, TS_SHAPE(1), 9), integers(c, "sample", TS_I64, TS_SHAPE(2), 9)};
   args.attr.dropout.length = variant == 0 ? 0 : 4;
   args.attr.dropout.first = variant == 0 ? 0 : 2;
+  args.attr.dropout.tokens = variant == 2 ? (ts_tokens){2, {{1, 1}, {7, 3}}} : (ts_tokens){0};
   ts_graph_add(ts_graph_site(c->graph), &args);
 }
 
@@ -221,9 +222,9 @@ static void build_rope(gradient_case *c, int variant) {
   ts_graph_add(ts_graph_site(c->graph), &args);
 }
 
-/* Bits: causal, grouped heads, documents, dropout, softcap, and a window where causal. */
+/* Bits: causal, grouped heads, documents, dropout, softcap, a window where causal, and 5 tokens of 9 on others. */
 static void build_attention(gradient_case *c, int variant) {
-  enum { B = 2, T = 5, D = 3 };
+  enum { B = 2, T = 5, D = 3, LENGTH = 9 };
   int kv = variant & 2 ? 2 : 4;
   ts_tid in[6] = {numbers(c, "q", TS_SHAPE(B, T, 4 * D)),
                   numbers(c, "k", TS_SHAPE(B, T, kv * D)),
@@ -238,7 +239,7 @@ static void build_attention(gradient_case *c, int variant) {
   args.attr.attention.scale = 0.6f;
   args.attr.attention.causal = variant & 1;
   if (variant & 4) {
-    in[3] = integers(c, "documents", TS_I32, TS_SHAPE(B, T), 2);
+    in[3] = integers(c, "documents", TS_I32, TS_SHAPE(B, variant & 64 ? LENGTH : T), 2);
   }
   if (variant & 8) {
     in[4] = integers(c, "seed", TS_I64, TS_SHAPE(1), 7);
@@ -248,6 +249,13 @@ static void build_attention(gradient_case *c, int variant) {
   }
   args.attr.attention.softcap = variant & 16 ? 0.8f : 0;
   args.attr.attention.window = variant & 32 && variant & 1 ? 3 : 0;
+  if (variant & 64) { /* heads 1 to 4 of threes, or of one each */
+    args.attr.attention.first_head = 1;
+    args.attr.attention.group = variant & 2 ? 3 : 1;
+    args.attr.attention.length = LENGTH;
+    args.attr.attention.queries = (ts_tokens){2, {{1, 2}, {5, 3}}};
+    args.attr.attention.keys = (ts_tokens){2, {{0, 3}, {6, 2}}};
+  }
   ts_graph_add(ts_graph_site(c->graph), &args);
 }
 
@@ -284,7 +292,7 @@ static const struct gradient_row {
     {TS_OP_SCALE, 1, build_scale},
     {TS_OP_ACTIVATION, TS_N_ACTIVATIONS, build_activation},
     {TS_OP_GLU, TS_N_ACTIVATIONS, build_glu},
-    {TS_OP_DROPOUT, 2, build_dropout},
+    {TS_OP_DROPOUT, 3, build_dropout},
     {TS_OP_SPLIT, 2, build_split},
     {TS_OP_CONCAT, 2, build_concat},
     {TS_OP_TAKE, 2, build_take},
@@ -294,7 +302,7 @@ static const struct gradient_row {
     {TS_OP_LAYERNORM, 1, build_layernorm},
     {TS_OP_RMSNORM, 6, build_rmsnorm},
     {TS_OP_ROPE, 4, build_rope},
-    {TS_OP_ATTENTION, 64, build_attention},
+    {TS_OP_ATTENTION, 128, build_attention},
     {TS_OP_HEAD_LOSS, 8, build_head_loss},
     {TS_OP_PACK, 1, build_pack},
     {TS_OP_ALL_GATHER, 1, build_all_gather},

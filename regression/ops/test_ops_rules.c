@@ -80,6 +80,72 @@ static ts_block blocks[] = {{.rows = {0, 3}, .columns = {0, 2}},
     .attention = {.heads = 4, .kv_heads = 2, .head_dim = 2, .scale = 0.5f, .causal = true, .window = n } \
   }
 
+/* Query heads 5 to 8 of the whole, of which so many read one key head; queries and keys that are tokens of a sample. */
+#define PARTS(each, tokens, mine, theirs, ...) \
+  {                                            \
+    .attention = {                             \
+      .heads = 4,                              \
+      .kv_heads = 2,                           \
+      .head_dim = 2,                           \
+      .scale = 0.5f,                           \
+      .causal = true,                          \
+      .first_head = 5,                         \
+      .group = each,                           \
+      .length = tokens,                        \
+      .queries = mine,                         \
+      .keys = theirs,                          \
+      __VA_ARGS__                              \
+    }                                          \
+  }
+#define MINE    \
+  {             \
+    2, {        \
+      {1, 2}, { \
+        8, 3    \
+      }         \
+    }           \
+  }
+#define THEIRS  \
+  {             \
+    2, {        \
+      {0, 1}, { \
+        7, 3    \
+      }         \
+    }           \
+  }
+#define BACK    \
+  {             \
+    2, {        \
+      {5, 2}, { \
+        4, 2    \
+      }         \
+    }           \
+  }
+#define EMPTY   \
+  {             \
+    2, {        \
+      {0, 4}, { \
+        7, 0    \
+      }         \
+    }           \
+  }
+#define ONE(at, count) \
+  {                    \
+    1, {               \
+      { at, count }    \
+    }                  \
+  }
+#define Q5 NORMAL(2, 5, 8)
+#define K4 NORMAL(2, 4, 4)
+#define LSE5 NORMAL(2, 4, 5)
+#define NOTHING \
+  {             \
+    TS_F32, {   \
+      0         \
+    }           \
+  }
+#define RANDOM12 INTS(2, 12), LONGS(1), LONGS(2)
+
 static const op_case cases[] = {
     {TS_OP_VIEW, "", 1, 1, {NORMAL(6, 8)}, {NORMAL(2, 4)}, {.view = {40, TS_SHAPE(2, 4)}}, ALL, ALL, 0, 0},
     {TS_OP_PACK, "", 2, 1, {NORMAL(5), NORMAL(3)}, {NORMAL(8)}, {.pack = {pack_offset, 8}}, 0, 0, ALL, 0},
@@ -302,6 +368,64 @@ static const op_case cases[] = {
     {TS_OP_ATTENTION, "with a window", 3, 2, {X, X, X}, {X, NORMAL(2, 4, 3)}, WINDOW(2), 0, 0, 0, 320},
     {TS_OP_ATTENTION, "with a long window", 3, 2, {X, X, X}, {X, NORMAL(2, 4, 3)}, WINDOW(3), 0, 0, 0, 288},
     {TS_OP_ATTENTION_DX, "with a window", 6, 3, {X, X, X, X, X, NORMAL(2, 4, 3)}, {X, X, X}, WINDOW(2), 0, 0, 0, 640},
+    /* 2 pairs with the first key of the first stretch of queries, 3 of the second, and 7 with the other keys:
+     * 4 x 2 x 12 x 8 */
+    {TS_OP_ATTENTION,
+     "of parts",
+     6,
+     2,
+     {Q5, K4, K4, RANDOM12},
+     {Q5, LSE5},
+     PARTS(3, 12, MINE, THEIRS, .dropout = 0.1f),
+     0,
+     0,
+     0,
+     768},
+    {TS_OP_ATTENTION,
+     "of parts, wide",
+     6,
+     2,
+     {NARROW(2, 5, 8), NARROW(2, 4, 4), NARROW(2, 4, 4), RANDOM12},
+     {Q5, LSE5},
+     PARTS(3, 12, MINE, THEIRS, .dropout = 0.1f, .wide_queries = true),
+     0,
+     0,
+     0,
+     768},
+    {TS_OP_ATTENTION_DX,
+     "of parts",
+     9,
+     3,
+     {Q5, Q5, K4, K4, Q5, LSE5, RANDOM12},
+     {Q5, K4, K4},
+     PARTS(3, 12, MINE, THEIRS, .dropout = 0.1f),
+     0,
+     0,
+     0,
+     1536},
+    {TS_OP_ATTENTION_DX,
+     "of parts by delta, wide",
+     10,
+     3,
+     {NARROW(2, 5, 8), NARROW(2, 5, 8), NARROW(2, 4, 4), NARROW(2, 4, 4), NOTHING, LSE5, RANDOM12, LSE5},
+     {Q5, K4, K4},
+     PARTS(3, 12, MINE, THEIRS, .dropout = 0.1f, .wide_queries = true, .wide_keys = true),
+     0,
+     0,
+     0,
+     1536},
+    {TS_OP_ATTENTION_DELTA, "", 2, 1, {X, X}, {NORMAL(2, 4, 3)}, HEADS, 0, 0, 0, 48},
+    {TS_OP_ATTENTION_MERGE,
+     "",
+     4,
+     2,
+     {X, NORMAL(2, 4, 3), X, NORMAL(2, 4, 3)},
+     {X, NORMAL(2, 4, 3)},
+     HEADS,
+     0,
+     0,
+     0,
+     48},
     /* 4 H D for each of 6 tokens and 5 rows, or the 2 of a window */
     {TS_OP_ATTENTION_CACHED, "", 6, 3, {CACHE, CACHE, X, K, K, INTS(1)}, {CACHE, CACHE, X}, KEPT(0), 0, 0, 0, 960},
     {TS_OP_ATTENTION_CACHED,
@@ -465,7 +589,8 @@ static setting make(const op_case *c) {
   setting s = {.graph = ts_graph_create()};
   for (int i = 0; i < c->n_in; ++i) {
     char *name = ts_format("in%d", i);
-    s.in[i] = ts_graph_leaf(s.graph, name, TS_ROLE_STATE, c->in[i].dtype, c->in[i].shape, -1);
+    bool absent = c->in[i].shape.n == 0;
+    s.in[i] = absent ? TS_NONE : ts_graph_leaf(s.graph, name, TS_ROLE_STATE, c->in[i].dtype, c->in[i].shape, -1);
     ts_free(name);
   }
   s.node = (ts_node){.op = c->op, .name = (char *) "node", .n_in = c->n_in, .n_out = c->n_out, .attr = c->attr};
@@ -494,7 +619,7 @@ static void test_good(const op_case *c) {
 static void test_spoiled(const op_case *c) {
   int wrong = 0;
   for (int i = 0; i < c->n_in; ++i) {
-    for (int kind = 0; kind < 3; ++kind) { /* another type, one more, one less */
+    for (int kind = 0; kind < 3 && c->in[i].shape.n > 0; ++kind) { /* another type, one more, one less */
       setting s = make(c);
       ts_dtype dtype[4];
       ts_shape shape[4];
@@ -600,6 +725,85 @@ static const op_case bad[] = {
      0,
      0},
     {TS_OP_ATTENTION, "a head before the first", 3, 2, {X, X, X}, {X}, HEADS_OF(.first_head = -1), 0, 0, 0, 0},
+    {TS_OP_ATTENTION,
+     "a head without a key head",
+     3,
+     2,
+     {Q5, K4, K4},
+     {X},
+     PARTS(2, 12, MINE, THEIRS, .window = 0),
+     0,
+     0,
+     0,
+     0},
+    {TS_OP_ATTENTION,
+     "more queries than it has",
+     3,
+     2,
+     {Q5, K4, K4},
+     {X},
+     PARTS(3, 12, ONE(0, 6), THEIRS, .window = 0),
+     0,
+     0,
+     0,
+     0},
+    {TS_OP_ATTENTION, "keys before keys", 3, 2, {Q5, K4, K4}, {X}, PARTS(3, 12, MINE, BACK, .window = 0), 0, 0, 0, 0},
+    {TS_OP_ATTENTION, "an empty stretch", 3, 2, {Q5, K4, K4}, {X}, PARTS(3, 12, MINE, EMPTY, .window = 0), 0, 0, 0, 0},
+    {TS_OP_ATTENTION,
+     "keys behind the last",
+     3,
+     2,
+     {Q5, K4, K4},
+     {X},
+     PARTS(3, 12, MINE, ONE(9, 4), .window = 0),
+     0,
+     0,
+     0,
+     0},
+    {TS_OP_ATTENTION,
+     "more stretches than there are",
+     3,
+     2,
+     {Q5, K4, K4},
+     {X},
+     PARTS(3, 12, MINE, {.n = 3}, .window = 0),
+     0,
+     0,
+     0,
+     0},
+    {TS_OP_ATTENTION,
+     "a sample below its queries",
+     3,
+     2,
+     {Q5, K4, K4},
+     {X},
+     PARTS(3, 4, MINE, THEIRS, .window = 0),
+     0,
+     0,
+     0,
+     0},
+    {TS_OP_ATTENTION_DX,
+     "neither o nor delta",
+     6,
+     3,
+     {Q5, Q5, K4, K4, NOTHING, LSE5},
+     {X},
+     PARTS(3, 12, MINE, THEIRS, .dropout = 0.1f),
+     0,
+     0,
+     0,
+     0},
+    {TS_OP_ATTENTION_DX,
+     "both o and delta",
+     10,
+     3,
+     {Q5, Q5, K4, K4, Q5, LSE5, RANDOM12, LSE5},
+     {X},
+     PARTS(3, 12, MINE, THEIRS, .dropout = 0.1f),
+     0,
+     0,
+     0,
+     0},
     {TS_OP_ACTIVATION, "an unknown kind", 1, 1, {X}, {X}, {.activation = {TS_N_ACTIVATIONS}}, 0, 0, 0, 0},
     {TS_OP_GLU_DX, "an unknown kind", 3, 2, {X, X, X}, {X}, {.activation = {TS_N_ACTIVATIONS}}, 0, 0, 0, 0},
     {TS_OP_RMSNORM, "another offset", 2, 2, {X, NORMAL(8)}, {X}, {.norm = {.offset = 2}}, 0, 0, 0, 0},

@@ -195,49 +195,43 @@ bool ts_cut_attention_merge(const ts_graph *g, const ts_node *node, char index, 
   return cut_roles(g, node, "qlql", "ql", index, cut);
 }
 
-/* Sum over i < end of the keys among tokens [begin, begin + n) that do not come after i. */
-static double keys_until(double end, double begin, double n) {
-  double past = end - begin;
-  return past <= 0 ? 0 : past <= n ? past * (past + 1) / 2 : n * (n + 1) / 2 + (past - n) * n;
+/* Pairs of x queries with as many keys, of which each query sees those until its own; \a own: all of its own, else half
+ * of it, as half a square has. */
+static double triangle(int64_t x, bool own) {
+  return x > 0 ? (double) x * (double) (x + own) / 2 : 0;
 }
 
-/* Pairs of a query of one stretch of tokens and a key of another that it sees. */
-static double visible_in(const ts_node *node, ts_interval q, ts_interval k) {
-  double begin = (double) q.begin, end = begin + (double) q.length, first = (double) k.begin, n = (double) k.length;
-  double window = (double) node->attr.attention.window;
+/* Pairs of queries and keys where each query sees those that are \a behind or more before it. */
+static double pairs_before(ts_interval queries, ts_interval keys, int64_t behind, bool own) {
+  int64_t first = queries.begin - behind - keys.begin, end = first + queries.length;
+  return triangle(end, own) - triangle(first, own) - triangle(end - keys.length, own) +
+         triangle(first - keys.length, own);
+}
+
+/* Pairs of a query and a key that it sees: all, about half of a square when causal; of a window just as many as there
+ * are.  Documents are not known here. */
+static double visible_pairs(const ts_node *node, ts_interval queries, ts_interval keys) {
+  int64_t window = node->attr.attention.window;
+  bool slides = window > 0 && window < queries.begin + queries.length;
   if (!node->attr.attention.causal) {
-    return (end - begin) * n;
+    return (double) queries.length * (double) keys.length;
   }
-  double pairs = keys_until(end, first, n) - keys_until(begin, first, n);
-  return window == 0 ? pairs : pairs - keys_until(end - window, first, n) + keys_until(begin - window, first, n);
-}
-
-static ts_tokens all_or(const ts_tokens *tokens, int64_t rows) {
-  return tokens->n > 0 ? *tokens : (ts_tokens){.n = rows > 0, .stretch = {{0, rows}}};
-}
-
-/* Pairs of a query and a key that it sees.  Documents are not known here.  Of a whole sample under a causal mask half of
- * T x T, as it is usually counted. */
-static double visible_pairs(const ts_node *node, int64_t rows, int64_t keys) {
-  ts_tokens q = all_or(&node->attr.attention.queries, rows), k = all_or(&node->attr.attention.keys, keys);
-  bool whole = node->attr.attention.queries.n == 0 && node->attr.attention.keys.n == 0;
-  double pairs = 0;
-  bool all = node->attr.attention.window == 0 || node->attr.attention.window >= rows;
-  if (whole && node->attr.attention.causal && all) {
-    return 0.5 * (double) rows * (double) keys;
-  }
-  for (int i = 0; i < q.n; ++i) {
-    for (int j = 0; j < k.n; ++j) {
-      pairs += visible_in(node, q.stretch[i], k.stretch[j]);
-    }
-  }
-  return pairs;
+  return pairs_before(queries, keys, 0, slides) - (slides ? pairs_before(queries, keys, window, slides) : 0);
 }
 
 /* Two products of D for each pair of each head. */
 static double product_flops(const ts_graph *g, const ts_node *node, int q) {
-  const ts_shape *shape = &ts_rule_in(g, node, q)->shape, *keys = &ts_rule_in(g, node, q + 1)->shape;
-  return 4.0 * (double) shape->d[0] * visible_pairs(node, shape->d[1], keys->d[1]) * (double) shape->d[2];
+  const ts_shape *shape = &ts_rule_in(g, node, q)->shape;
+  ts_interval all_queries = {0, shape->d[1]}, all_keys = {0, ts_rule_in(g, node, q + 1)->shape.d[1]};
+  const ts_tokens *queries = &node->attr.attention.queries, *keys = &node->attr.attention.keys;
+  double pairs = 0;
+  for (int i = 0; i == 0 || i < queries->n; ++i) {
+    for (int j = 0; j == 0 || j < keys->n; ++j) {
+      pairs += visible_pairs(node, queries->n > 0 ? queries->stretch[i] : all_queries,
+                             keys->n > 0 ? keys->stretch[j] : all_keys);
+    }
+  }
+  return 4.0 * (double) shape->d[0] * pairs * (double) shape->d[2];
 }
 
 double ts_flops_attention(const ts_graph *g, const ts_node *node) {
