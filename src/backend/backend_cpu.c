@@ -18,7 +18,6 @@ typedef struct isa_row {
   const char *name;
   bool (*supported)(void);
   const ts_kernel *(*kernels)(ts_op op);
-  const ts_kernel *(*attention)(ts_op op);
   const ts_cpu_loops *(*loops)(void);
 } isa_row;
 
@@ -40,10 +39,10 @@ static bool has_v4(void) {
 
 /* In rising order. */
 static const isa_row rows[] = {
-    {"generic", always, ts_cpu_kernels_generic, ts_cpu_attention_generic, ts_cpu_loops_generic},
+    {"generic", always, ts_cpu_kernels_generic, ts_cpu_loops_generic},
 #ifdef __x86_64__
-    {"v3", has_v3, ts_cpu_kernels_v3, ts_cpu_attention_v3, ts_cpu_loops_v3},
-    {"v4", has_v4, ts_cpu_kernels_v4, ts_cpu_attention_v4, ts_cpu_loops_v4},
+    {"v3", has_v3, ts_cpu_kernels_v3, ts_cpu_loops_v3},
+    {"v4", has_v4, ts_cpu_kernels_v4, ts_cpu_loops_v4},
 #endif
 };
 enum { N_ROWS = sizeof rows / sizeof *rows };
@@ -81,7 +80,6 @@ const ts_cpu_loops *ts_cpu_loops_best(void) {
 static const ts_kernel *cpu_kernel(ts_op op) {
   const ts_kernel *row = ts_cpu_matmul(op);
   row = row->run != NULL ? row : ts_cpu_head(op);
-  row = row->run != NULL ? row : isa()->attention(op);
   return row->run != NULL ? row : isa()->kernels(op);
 }
 

@@ -2,8 +2,11 @@
  * What forward and backward attention share: the problem, tiles of its operands as cells (micro.h), the mask, dropout.
  * Included by kernels_attention*.c only.
  *
+ * Tokens are those of a whole sample, of which q, and k and v, have some (ts_tokens) as their rows.  Blocks end where a
+ * stretch of them does, so the tokens of a block follow one another as its rows do.
+ *
  * Scores are kept transposed, [key][query]: a vector holds one key of several queries, so that maxima and sums over
- * keys never cross lanes.  A block of queries has TS_QUERIES columns, always: what lies beyond the sequence is zero on
+ * keys never cross lanes.  A block of queries has TS_QUERIES columns, always: what lies behind its rows is zero on
  * input and not written.  A block of keys has at most TS_KEYS rows.
  *
  * Nothing here is collective.
@@ -13,8 +16,10 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/micro.h"
+#include "backend/cpu/tile.h"
 
 #define ts_attention_of TS_ISA_NAME(ts_attention_of)
+#define ts_attention_place TS_ISA_NAME(ts_attention_place)
 #define ts_attention_rows TS_ISA_NAME(ts_attention_rows)
 #define ts_attention_along_rows TS_ISA_NAME(ts_attention_along_rows)
 #define ts_attention_transpose TS_ISA_NAME(ts_attention_transpose)
@@ -23,15 +28,13 @@
 #define ts_attention_bounds_bytes TS_ISA_NAME(ts_attention_bounds_bytes)
 #define ts_attention_find_bounds TS_ISA_NAME(ts_attention_find_bounds)
 #define ts_attention_view_of TS_ISA_NAME(ts_attention_view_of)
+#define ts_attention_next TS_ISA_NAME(ts_attention_next)
 #define ts_attention_mask TS_ISA_NAME(ts_attention_mask)
 #define ts_attention_dropout TS_ISA_NAME(ts_attention_dropout)
 #define ts_attention_store TS_ISA_NAME(ts_attention_store)
-#define ts_attention_run TS_ISA_NAME(ts_attention_run)
 #define ts_attention_forward TS_ISA_NAME(ts_attention_forward)
 #define ts_attention_forward_bytes TS_ISA_NAME(ts_attention_forward_bytes)
-#define ts_attention_prepare TS_ISA_NAME(ts_attention_prepare)
-#define ts_attention_dx_run TS_ISA_NAME(ts_attention_dx_run)
-#define ts_attention_dx_prepare TS_ISA_NAME(ts_attention_dx_prepare)
+#define ts_attention_find_delta TS_ISA_NAME(ts_attention_find_delta)
 
 enum { TS_QUERIES = 64, TS_KEYS = 128, TS_DIAGONAL = 16 };
 
@@ -43,9 +46,19 @@ typedef struct ts_attention_bounds {
   int32_t lowest, highest;
 } ts_attention_bounds;
 
+/** Rows that are tokens one after another. */
+typedef struct ts_attention_block {
+  int64_t row, token; /**< The first. */
+  int rows;
+} ts_attention_block;
+
 typedef struct ts_attention {
-  int64_t batch, length; /**< B, T */
+  int64_t batch, length; /**< B, and T, tokens of a sample. */
+  int64_t queries, keys; /**< Rows of q, of k and v. */
+  ts_tokens tokens[2]; /**< Which tokens those of q are, those of k and v: at least one stretch, which may be empty. */
+  int64_t blocks[2];   /**< Of them. */
   int heads, kv_heads, head_dim;
+  int group;   /**< Query heads of a key head in the whole. */
   int columns; /**< head_dim rounded up to TS_MICRO_COLUMNS: the width of tiles. */
   ts_dtype dtype;
   bool pairs, causal;
@@ -59,24 +72,50 @@ typedef struct ts_attention {
   uint64_t key;             /**< key, */
   int64_t first_head;       /**< and number of head 0. */
   bool packed;              /**< The node has documents: */
-  const int32_t *documents; /**< they, NULL without any or while planning, */
-  const ts_attention_bounds *bounds; /**< and those of every block of TS_KEYS tokens, [B][blocks]; likewise. */
+  const int32_t *documents; /**< they, [B][T], NULL without any or while planning, */
+  const ts_attention_bounds *bounds[2]; /**< and those of all blocks of queries, of keys, [B][blocks]; likewise. */
   const int64_t *sample;
 } ts_attention;
 
-/** The problem of a node, for any of the ops; length is that of q.  \a documents, \a seed, \a sample: the call's
- * pointers, NULL while planning. Not collective. */
-ts_attention ts_attention_of(const ts_graph *graph, const ts_node *node, const int32_t *documents, const int64_t *seed,
-                             const int64_t *sample);
+/** Of the pairs in a ts_attention. */
+enum { TS_OF_QUERIES, TS_OF_KEYS };
+
+/** The problem of ATTENTION, ATTENTION_DX, ATTENTION_DELTA and ATTENTION_MERGE.  \a q, \a k: numbers of these inputs,
+ * or of what is like them; documents, seed and sample begin at input \a optional; \a call NULL: while planning.
+ * Not collective. */
+ts_attention ts_attention_of(const ts_graph *graph, const ts_node *node, const ts_kernel_call *call, int q, int k,
+                             int optional);
+
+/** Say that the queries, or the keys, are the tokens of one stretch, in as many of their rows. Not collective. */
+void ts_attention_place(ts_attention *p, int of, ts_interval stretch);
+
+/** Block \a i of the queries or of the keys. Not collective. */
+TS_INLINE ts_attention_block ts_attention_block_at(const ts_attention *p, int of, int64_t i) {
+  int64_t size = of == TS_OF_QUERIES ? TS_QUERIES : TS_KEYS, at = i * size, row = 0;
+  const ts_interval *s = p->tokens[of].stretch;
+  for (; at >= s->length; ++s) {
+    at -= (s->length + size - 1) / size * size;
+    row += s->length;
+  }
+  return (ts_attention_block){row + at, s->begin + at, (int) ts_min(size, s->length - at)};
+}
+
+/** The key head that a query head reads. Not collective. */
+TS_INLINE int ts_attention_kv_head(const ts_attention *p, int head) {
+  return (int) ((p->first_head + head) / p->group - p->first_head / p->group);
+}
 
 /** Cells in \a elements elements that are neighbours along the summed dimension. Not collective. */
 TS_INLINE int ts_attention_cells(const ts_attention *p, int elements) {
   return (elements + p->per_cell - 1) / p->per_cell;
 }
 
-/** First element of a head at token t, in [B][T][heads D]. Not collective. */
-TS_INLINE size_t ts_attention_at(const ts_attention *p, int64_t b, int64_t t, int heads, int head) {
-  return (size_t) (((b * p->length + t) * heads + head) * p->head_dim);
+/** First element of a head at a row, in [B][rows][heads D]. Not collective. */
+TS_INLINE int64_t ts_attention_q_at(const ts_attention *p, int64_t b, int64_t row, int head) {
+  return ((b * p->queries + row) * p->heads + head) * p->head_dim;
+}
+TS_INLINE int64_t ts_attention_k_at(const ts_attention *p, int64_t b, int64_t row, int head) {
+  return ((b * p->keys + row) * p->kv_heads + head) * p->head_dim;
 }
 
 /** Rows of cells, \a stride cells apart. */
@@ -85,11 +124,12 @@ typedef struct ts_attention_tile {
   int64_t stride;
 } ts_attention_tile;
 
-/** Tokens [t, t + rows) of a head as cells along the head, columns in a row.  Tokens past the end and columns past
+/** \a height rows of a head as cells along the head, columns in a row.  Those behind the first \a rows and columns past
  * head_dim are zero.
+ * \param [in] from  The tensor, whose rows are \a width elements; \a at: the first element.
  * \return rows in \a to, or where they are when that will do. Not collective. */
-ts_attention_tile ts_attention_rows(const ts_attention *p, ts_cell *to, const void *from, int64_t b, int64_t t,
-                                    int rows, int heads, int head);
+ts_attention_tile ts_attention_rows(const ts_attention *p, ts_cell *to, const void *from, int64_t at, int64_t width,
+                                    int rows, int height);
 
 /** The same tile as cells along the tokens: columns cells in a row, for as many tokens as a cell holds; zero past \a
  * rows.
@@ -113,68 +153,60 @@ size_t ts_attention_bounds_bytes(const ts_attention *p);
 /** Set p->bounds, in memory \a at of as many bytes. Not collective. */
 void ts_attention_find_bounds(ts_attention *p, void *at);
 
-/** Which keys the block of queries t.. may see: those of [begin, end) whose document may be one of theirs. */
+/** Which keys a block of queries may see: those of [oldest, end) whose document may be one of theirs. */
 typedef struct ts_attention_view {
-  int64_t begin, end;                /**< begin: the first of a block of TS_KEYS. */
+  int64_t oldest, end;               /**< Tokens. */
   ts_attention_bounds queries;       /**< Of the queries' documents. */
-  const ts_attention_bounds *bounds; /**< Of the sample's blocks; NULL: one document. */
+  const ts_attention_bounds *bounds; /**< Of the sample's blocks of keys; NULL: one document. */
 } ts_attention_view;
 
-/** The view of the queries t.. of sample \a b; every query sees itself, so it is not empty. Not collective. */
-ts_attention_view ts_attention_view_of(const ts_attention *p, int64_t b, int64_t t);
+/** The view of block \a i of the queries of sample \a b. Not collective. */
+ts_attention_view ts_attention_view_of(const ts_attention *p, int64_t b, int64_t i);
 
-/** The first key of the first block, from the one at \a j on, of which something may be visible; view->end or more when
- * there is none. Not collective. */
-TS_INLINE int64_t ts_attention_next(const ts_attention_view *view, int64_t j) {
-  for (; j < view->end && view->bounds != NULL; j += TS_KEYS) {
-    const ts_attention_bounds *keys = &view->bounds[j / TS_KEYS];
-    if (keys->lowest <= view->queries.highest && keys->highest >= view->queries.lowest) {
-      break;
-    }
-  }
-  return j;
-}
+/** The first block of keys, from number \a i on and before \a end, of which something may be visible.
+ * \param [out] keys  That block, as far as it is in view.
+ * \return its number; \a end when there is none. Not collective. */
+int64_t ts_attention_next(const ts_attention *p, const ts_attention_view *view, int64_t i, int64_t end,
+                          ts_attention_block *keys);
 
-/** Keys of the block at \a j. Not collective. */
-TS_INLINE int ts_attention_keys(const ts_attention_view *view, int64_t j) {
-  return (int) (view->end - j < TS_KEYS ? view->end - j : TS_KEYS);
-}
-
-/** The products of queries t.. with keys j.. become scores, in place: scaled, or through the softcap, and TS_MASKED
- * where the mask is. Not collective. */
-void ts_attention_mask(const ts_attention *p, float *score, int64_t b, int64_t t, int64_t j, int keys);
+/** Their products become scores, in place: scaled, or through the softcap, and TS_MASKED where the mask is.
+ * Not collective. */
+void ts_attention_mask(const ts_attention *p, float *score, int64_t b, const ts_attention_block *queries,
+                       const ts_attention_block *keys);
 
 /** Factors of dropout, 0 or keep_scale: [TS_KEYS][TS_QUERIES]; \a scratch holds as many. Not collective. */
-void ts_attention_dropout(const ts_attention *p, float *factor, float *scratch, int64_t b, int head, int64_t t,
-                          int64_t j, int keys);
+void ts_attention_dropout(const ts_attention *p, float *factor, float *scratch, int64_t b, int head,
+                          const ts_attention_block *queries, const ts_attention_block *keys);
 
-/** Store \a rows rows of a tile [rows][columns], each times factor[row], as tokens t.. of a head; tokens past the end
- * are not written.  factor NULL: 1. Not collective. */
-void ts_attention_store(const ts_attention *p, void *to, const float *from, const float *factor, int64_t b, int64_t t,
-                        int rows, int heads, int head);
+/** Store \a rows rows of a tile [rows][columns], each times factor[row], from element \a at on in rows of \a width;
+ * factor NULL: 1. Not collective. */
+void ts_attention_store(const ts_attention *p, const ts_sink *to, const float *from, const float *factor, int64_t at,
+                        int64_t width, int rows);
 
-/** c [TS_QUERIES][columns] (+)= weights b, summed over keys j.., a kept along the keys; m and k are set here.  Weights
- * that the causal mask made zero are left out by groups of TS_DIAGONAL queries. Not collective. */
-TS_INLINE void ts_attention_sum_keys(const ts_attention *p, ts_micro_product product, int64_t t, int64_t j, int keys) {
-  bool diagonal = p->causal && j + keys > t;
+/** c [TS_QUERIES][columns] (+)= weights b, summed over the keys, a kept along them, of queries from token \a t on; m and
+ * k are set here.  Weights that the causal mask made zero are left out by groups of TS_DIAGONAL queries.
+ * Not collective. */
+TS_INLINE void ts_attention_sum_keys(const ts_attention *p, ts_micro_product product, int64_t t,
+                                     const ts_attention_block *keys) {
+  bool diagonal = p->causal && keys->token + keys->rows > t;
   product.m = diagonal ? TS_DIAGONAL : TS_QUERIES;
   for (int i = 0; i < TS_QUERIES; i += product.m) {
-    int64_t seen = diagonal && t + i + TS_DIAGONAL - j < keys ? t + i + TS_DIAGONAL - j : keys;
-    product.k = ts_attention_cells(p, (int) seen);
+    int64_t until = t + i + TS_DIAGONAL - keys->token, seen = diagonal ? ts_min(until, keys->rows) : keys->rows;
+    product.k = ts_attention_cells(p, (int) ts_max(seen, 0));
     ts_micro_run(&product, p->pairs);
     product.a += product.m * product.row;
     product.c += product.m * product.ldc;
   }
 }
 
-/** c [keys][columns] += weights b, summed over queries t.., a kept along the queries; m and k are set here.  As above,
- * by groups of TS_DIAGONAL keys. Not collective. */
-TS_INLINE void ts_attention_sum_queries(const ts_attention *p, ts_micro_product product, int64_t t, int64_t j,
-                                        int keys) {
-  for (int i = 0, rows; i < keys; i += rows) {
-    int64_t first = p->causal && j + i > t ? j + i - t : 0;
-    int64_t until = p->causal && j + i < t ? t - j - i : p->causal ? TS_DIAGONAL : keys;
-    rows = (int) (until < keys - i ? until : keys - i);
+/** c [keys][columns] += weights b, summed over queries from token \a t on, a kept along the queries; m and k are set
+ * here.  As above, by groups of TS_DIAGONAL keys, which somebody sees. Not collective. */
+TS_INLINE void ts_attention_sum_queries(const ts_attention *p, ts_micro_product product, int64_t t,
+                                        const ts_attention_block *keys) {
+  for (int i = 0, rows; i < keys->rows; i += rows) {
+    int64_t j = keys->token + i, first = p->causal && j > t ? j - t : 0;
+    int64_t until = p->causal && j < t ? t - j : p->causal ? TS_DIAGONAL : keys->rows;
+    rows = (int) ts_min(until, keys->rows - i);
     int skipped = (int) first / p->per_cell;
     ts_micro_product part = product;
     part.m = rows;
@@ -195,26 +227,19 @@ TS_INLINE void *ts_attention_take(char *base, size_t *at, size_t bytes) {
 
 /** A forward pass over given operands. */
 typedef struct ts_attention_operands {
-  const void *q, *k, *v; /**< [B][T][H D], [B][K][G D] twice. */
-  void *o;               /**< [B][T][H D]; not written for queries in places from K on. */
-  float *lse;            /**< [B][H][T], or NULL. */
-  int64_t past;          /**< The place of query 0 among the keys. */
-  int64_t seen;          /**< Keys that somebody sees, at most K: no more are read. */
+  const void *q, *k, *v; /**< [B][queries][H D], [B][keys][G D] twice. */
+  ts_sink o;             /**< [B][queries][H D]; rows that are no tokens are not written. */
+  float *lse;            /**< [B][H][queries], or NULL. */
 } ts_attention_operands;
 
 /** Bytes of workspace a thread of ts_attention_forward. Not collective. */
 size_t ts_attention_forward_bytes(const ts_attention *p);
 
-/** Attend, with \a threads threads. Not collective.
- * \param [in] queries  The problem, length T.
- * \param [in] keys  The same, length K: what is seen of them is asked of it. */
-void ts_attention_forward(const ts_attention *queries, const ts_attention *keys, const ts_attention_operands *x,
-                          int threads, void *workspace);
+/** Attend, with \a threads threads. Not collective. */
+void ts_attention_forward(const ts_attention *p, const ts_attention_operands *x, int threads, void *workspace);
 
-/** The functions of the rows of ATTENTION and ATTENTION_DX. Not collective. */
-size_t ts_attention_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared);
-void ts_attention_run(const ts_kernel_call *call);
-size_t ts_attention_dx_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared);
-void ts_attention_dx_run(const ts_kernel_call *call);
+/** delta [B][H][queries] = the sums over heads' rows of do o, both in p->dtype, with \a threads threads: the bits do not
+ * depend on which rows there are. Not collective. */
+void ts_attention_find_delta(const ts_attention *p, float *delta, const void *d_out, const void *o, int threads);
 
 #endif

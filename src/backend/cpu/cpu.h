@@ -46,16 +46,11 @@ typedef struct ts_cpu_loops {
   void (*exp_scaled)(void *y, ts_dtype dtype, const float *x, float lse, float scale, float softcap, int64_t n);
 } ts_cpu_loops;
 
-/** Kernels of elementwise ops, norms, lookups, rope, update: rows of an op, run NULL where another file has it. Not
+/** Kernels of elementwise ops, norms, lookups, rope, attention, update: rows of an op, run NULL where another file has it. Not
  * collective. */
 const ts_kernel *ts_cpu_kernels_generic(ts_op op);
 const ts_kernel *ts_cpu_kernels_v3(ts_op op);
 const ts_kernel *ts_cpu_kernels_v4(ts_op op);
-
-/** Attention forward and backward: the row of either op. Not collective. */
-const ts_kernel *ts_cpu_attention_generic(ts_op op);
-const ts_kernel *ts_cpu_attention_v3(ts_op op);
-const ts_kernel *ts_cpu_attention_v4(ts_op op);
 
 /** Loops compiled for one instruction set. Not collective. */
 const ts_cpu_loops *ts_cpu_loops_generic(void);

@@ -35,6 +35,10 @@
   X(ROW_SQUARES, row_squares)           \
   X(ROW_DOTS, row_dots)                 \
   X(ROPE, rope)                         \
+  X(ATTENTION, attention)               \
+  X(ATTENTION_DX, attention_dx)         \
+  X(ATTENTION_DELTA, attention_delta)   \
+  X(ATTENTION_MERGE, attention_merge)   \
   X(ATTENTION_CACHED, attention_cached) \
   X(SUM_SQUARES, sum_squares)           \
   X(STEP_CONTROL, step_control)         \

@@ -2,6 +2,7 @@
  * Dao et al. 2022), so scores take TS_KEYS x TS_QUERIES numbers per thread.  Cost: 4 D multiply-adds per pair of query
  * and key in the blocks of which something is visible. */
 #include "backend/cpu/attention.h"
+#include "backend/cpu/kernels.h"
 
 #include <math.h>
 #include <omp.h>
@@ -58,10 +59,11 @@ static void softmax_block(buffers *x, int keys) {
   }
 }
 
-static void drop(const ts_attention *p, buffers *x, int64_t b, int head, int64_t t, int64_t j, int keys) {
-  ts_attention_dropout(p, x->factor, x->scratch, b, head, t, j, keys);
+static void drop(const ts_attention *p, buffers *x, int64_t b, int head, const ts_attention_block *queries,
+                 const ts_attention_block *keys) {
+  ts_attention_dropout(p, x->factor, x->scratch, b, head, queries, keys);
 #pragma omp simd
-  for (int i = 0; i < keys * TS_QUERIES; ++i) {
+  for (int i = 0; i < keys->rows * TS_QUERIES; ++i) {
     x->score[i] *= x->factor[i];
   }
 }
@@ -75,11 +77,12 @@ static void rescale_out(const ts_attention *p, buffers *x) {
   }
 }
 
-static void forward_keys(const ts_attention *p, buffers *x, const void *k, const void *v, int64_t b, int head,
-                         int64_t t, int64_t j, int keys) {
-  int kv_head = head / (p->heads / p->kv_heads);
-  ts_attention_tile rows = ts_attention_rows(p, x->rows, k, b, j, keys, p->kv_heads, kv_head);
-  ts_micro_run(&(ts_micro_product){.m = keys,
+static void forward_keys(const ts_attention *p, const ts_attention_operands *to, buffers *x, int64_t b, int head,
+                         const ts_attention_block *queries, const ts_attention_block *keys) {
+  int64_t width = p->kv_heads * p->head_dim;
+  int64_t at = ts_attention_k_at(p, b, keys->row, ts_attention_kv_head(p, head));
+  ts_attention_tile rows = ts_attention_rows(p, x->rows, to->k, at, width, keys->rows, keys->rows);
+  ts_micro_run(&(ts_micro_product){.m = keys->rows,
                                    .n = TS_QUERIES,
                                    .k = ts_attention_cells(p, p->columns),
                                    .a = rows.cell,
@@ -90,18 +93,18 @@ static void forward_keys(const ts_attention *p, buffers *x, const void *k, const
                                    .c = x->score,
                                    .ldc = TS_QUERIES},
                p->pairs);
-  ts_attention_mask(p, x->score, b, t, j, keys);
-  softmax_block(x, keys);
+  ts_attention_mask(p, x->score, b, queries, keys);
+  softmax_block(x, keys->rows);
   if (p->drops) {
-    drop(p, x, b, head, t, j, keys);
+    drop(p, x, b, head, queries, keys);
   }
   if (x->begun) {
     rescale_out(p, x);
   }
-  rows = ts_attention_rows(p, x->rows, v, b, j, keys, p->kv_heads, kv_head);
-  ts_attention_tile values = ts_attention_along_rows(p, x->values, rows, keys);
-  const ts_cell *weights = ts_attention_narrow(p, x->narrow, x->score, keys);
-  weights = ts_attention_along_keys(p, x->weights, weights, keys);
+  rows = ts_attention_rows(p, x->rows, to->v, at, width, keys->rows, keys->rows);
+  ts_attention_tile values = ts_attention_along_rows(p, x->values, rows, keys->rows);
+  const ts_cell *weights = ts_attention_narrow(p, x->narrow, x->score, keys->rows);
+  weights = ts_attention_along_keys(p, x->weights, weights, keys->rows);
   ts_attention_sum_keys(p,
                         (ts_micro_product){.n = p->columns,
                                            .a = weights,
@@ -112,77 +115,78 @@ static void forward_keys(const ts_attention *p, buffers *x, const void *k, const
                                            .c = x->out,
                                            .ldc = p->columns,
                                            .add = x->begun},
-                        t, j, keys);
+                        queries->token, keys);
   x->begun = true;
 }
 
-/* Queries t .. of a head, as many of them as have a place among the keys. */
-static void forward_queries(const ts_attention *p, const ts_attention *keys, const ts_attention_operands *to,
-                            buffers *x, int64_t b, int head, int64_t t) {
-  ts_attention_tile rows = ts_attention_rows(p, x->rows, to->q, b, t, TS_QUERIES, p->heads, head);
-  ts_attention_transpose(x->queries, rows, ts_attention_cells(p, p->columns));
+/* The sums become lse, in their place, and what out must be multiplied with: 0 where nothing was seen. */
+static void finish_sums(const ts_attention *p, buffers *x) {
+  if (!x->begun) {
+    memset(x->out, 0, (size_t) (TS_QUERIES * p->columns) * sizeof *x->out);
+  }
   for (int i = 0; i < TS_QUERIES; ++i) {
-    x->max[i] = TS_MASKED;
-    x->sum[i] = 0;
+    bool saw = x->max[i] > TS_MASKED;
+    float sum = x->sum[i];
+    x->sum[i] = saw ? x->max[i] + logf(sum) : -INFINITY;
+    x->rescale[i] = saw ? 1.0f / sum : 0.0f;
+  }
+}
+
+/* Block \a i of the queries of a head. */
+static void forward_queries(const ts_attention *p, const ts_attention_operands *to, buffers *x, int64_t b, int head,
+                            int64_t i) {
+  ts_attention_block queries = ts_attention_block_at(p, TS_OF_QUERIES, i), keys;
+  int64_t at = ts_attention_q_at(p, b, queries.row, head), width = p->heads * p->head_dim;
+  ts_attention_tile rows = ts_attention_rows(p, x->rows, to->q, at, width, queries.rows, TS_QUERIES);
+  ts_attention_transpose(x->queries, rows, ts_attention_cells(p, p->columns));
+  for (int k = 0; k < TS_QUERIES; ++k) {
+    x->max[k] = TS_MASKED;
+    x->sum[k] = 0;
   }
   x->begun = false;
-  int64_t place = to->past + t, left = keys->length - place;
-  ts_attention_view view = ts_attention_view_of(keys, b, place);
-  view.end = view.end < to->seen ? view.end : to->seen;
-  for (int64_t j = ts_attention_next(&view, view.begin); j < view.end; j = ts_attention_next(&view, j + TS_KEYS)) {
-    forward_keys(keys, x, to->k, to->v, b, head, place, j, ts_attention_keys(&view, j));
+  ts_attention_view view = ts_attention_view_of(p, b, i);
+  int64_t end = p->blocks[TS_OF_KEYS], j = ts_attention_next(p, &view, 0, end, &keys);
+  for (; j < end; j = ts_attention_next(p, &view, j + 1, end, &keys)) {
+    forward_keys(p, to, x, b, head, &queries, &keys);
   }
-  for (int i = 0; i < TS_QUERIES; ++i) {
-    if (to->lse != NULL && t + i < p->length) {
-      to->lse[(b * p->heads + head) * p->length + t + i] = x->max[i] + logf(x->sum[i]);
-    }
-    x->sum[i] = 1.0f / x->sum[i];
+  finish_sums(p, x);
+  if (to->lse != NULL) {
+    memcpy(to->lse + (b * p->heads + head) * p->queries + queries.row, x->sum, (size_t) queries.rows * sizeof(float));
   }
-  ts_attention_store(p, to->o, x->out, x->sum, b, t, (int) (left < TS_QUERIES ? left : TS_QUERIES), p->heads, head);
+  ts_attention_store(p, &to->o, x->out, x->rescale, at, width, queries.rows);
 }
 
 size_t ts_attention_forward_bytes(const ts_attention *p) {
   return take_forward_buffers(p, NULL, &(buffers){0});
 }
 
-void ts_attention_forward(const ts_attention *queries, const ts_attention *keys, const ts_attention_operands *to,
-                          int threads, void *workspace) {
-  int64_t left = keys->length - to->past, reached = left < queries->length ? left : queries->length;
-  int64_t blocks = reached > 0 ? (reached + TS_QUERIES - 1) / TS_QUERIES : 0;
-  int64_t items = queries->batch * queries->heads * blocks;
+/* The last blocks, which see most when causal, first. */
+void ts_attention_forward(const ts_attention *p, const ts_attention_operands *to, int threads, void *workspace) {
+  int64_t blocks = p->blocks[TS_OF_QUERIES], items = p->batch * p->heads * blocks;
 #pragma omp parallel num_threads(threads)
   {
     buffers x;
-    size_t bytes = take_forward_buffers(queries, NULL, &x);
-    take_forward_buffers(queries, (char *) workspace + (size_t) omp_get_thread_num() * bytes, &x);
+    size_t bytes = take_forward_buffers(p, NULL, &x);
+    take_forward_buffers(p, (char *) workspace + (size_t) omp_get_thread_num() * bytes, &x);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t item = 0; item < items; ++item) {
-      int64_t of_head = item / blocks, t = (blocks - 1 - item % blocks) * TS_QUERIES;
-      forward_queries(queries, keys, to, &x, of_head / queries->heads, (int) (of_head % queries->heads), t);
+      int64_t head = item / blocks;
+      forward_queries(p, to, &x, head / p->heads, (int) (head % p->heads), blocks - 1 - item % blocks);
     }
   }
 }
 
-size_t ts_attention_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
-  ts_attention p = ts_attention_of(graph, node, NULL, NULL, NULL);
-  p.drops = node->attr.attention.dropout > 0;
-  if (prepared != NULL) {
-    *prepared = NULL;
-  }
+static size_t attention_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
+  (void) prepared;
+  ts_attention p = ts_attention_of(graph, node, NULL, 0, 1, 3);
   return ts_attention_bounds_bytes(&p) + (size_t) target->threads * ts_attention_forward_bytes(&p);
 }
 
-void ts_attention_run(const ts_kernel_call *call) {
-  ts_attention p = ts_attention_of(call->graph, call->node, ts_call_optional(call, 3), ts_call_optional(call, 4),
-                                   ts_call_optional(call, 5));
+static void attention_run(const ts_kernel_call *call) {
+  ts_attention p = ts_attention_of(call->graph, call->node, call, 0, 1, 3);
   const ts_attention_operands to = {
-      .q = call->in[0], .k = call->in[1], .v = call->in[2], .o = call->out[0], .lse = call->out[1], .seen = p.length};
+      .q = call->in[0], .k = call->in[1], .v = call->in[2], .o = ts_sink_of(call, 0), .lse = call->out[1]};
   ts_attention_find_bounds(&p, call->workspace);
-  ts_attention_forward(&p, &p, &to, call->threads, (char *) call->workspace + ts_attention_bounds_bytes(&p));
+  ts_attention_forward(&p, &to, call->threads, (char *) call->workspace + ts_attention_bounds_bytes(&p));
 }
-
-const ts_kernel *TS_ISA_NAME(ts_cpu_attention)(ts_op op) {
-  static const ts_kernel forward = {ts_attention_prepare, ts_attention_run, NULL}, none = {0};
-  static const ts_kernel backward = {ts_attention_dx_prepare, ts_attention_dx_run, NULL};
-  return op == TS_OP_ATTENTION ? &forward : op == TS_OP_ATTENTION_DX ? &backward : &none;
-}
+TS_CPU_KERNEL(attention) = {.prepare = attention_prepare, .run = attention_run};

@@ -14,71 +14,65 @@
 enum { MANY = TS_QUERIES / 2 };
 
 typedef struct cached {
-  ts_attention queries, keys; /* of T, of K tokens */
+  ts_attention p; /* Queries are the new tokens that have a place, keys all until the last of them. */
   ts_attention_operands to;
+  int64_t past, placed; /* The place of the first new token; how many have one. */
 } cached;
 
-static cached shape_of(const ts_graph *graph, const ts_node *node) {
-  cached c = {.queries = ts_attention_of(graph, node, NULL, NULL, NULL)};
+static ts_attention shape_of(const ts_graph *graph, const ts_node *node) {
+  ts_attention p = ts_attention_of(graph, node, NULL, 2, 0, 6);
   int64_t window = node->attr.attention.window;
-  c.keys = c.queries;
-  c.keys.length = graph->tensor[node->in[0]].shape.d[1];
-  c.keys.window = window == 0 || window > c.keys.length ? c.keys.length : window;
-  return c;
+  p.length = p.keys;
+  p.window = window == 0 || window > p.keys ? p.keys : window;
+  return p;
 }
 
 static cached cached_of(const ts_kernel_call *call) {
-  cached c = shape_of(call->graph, call->node);
-  c.to = (ts_attention_operands){.q = call->in[2],
-                                 .k = call->out[0],
-                                 .v = call->out[1],
-                                 .o = call->out[2],
-                                 .past = *(const int32_t *) call->in[5]};
-  c.to.seen = ts_min(c.to.past + c.queries.length, c.keys.length);
+  cached c = {.p = shape_of(call->graph, call->node), .past = *(const int32_t *) call->in[5]};
+  c.to = (ts_attention_operands){
+      .q = call->in[2], .k = call->out[0], .v = call->out[1], .o = {call->out[2], c.p.dtype, NULL, 0}};
+  c.placed = ts_max(0, ts_min(c.p.keys - c.past, c.p.queries));
+  ts_attention_place(&c.p, TS_OF_QUERIES, (ts_interval){c.past, c.placed});
+  ts_attention_place(&c.p, TS_OF_KEYS, (ts_interval){0, c.placed > 0 ? c.past + c.placed : 0});
   return c;
-}
-
-/* New tokens that have a place. */
-static int64_t count_placed(const cached *c) {
-  return c->to.seen < c->to.past ? 0 : c->to.seen - c->to.past;
 }
 
 /* Rows past, past + 1 ... of a cache. */
 static void keep_new_rows(const ts_kernel_call *call, const cached *c, int cache, int from) {
-  const ts_attention *p = &c->queries;
+  const ts_attention *p = &c->p;
   size_t row = (size_t) (p->kv_heads * p->head_dim) * ts_dtype_size(p->dtype);
   for (int64_t b = 0; b < p->batch; ++b) {
-    memcpy((char *) call->out[cache] + (size_t) (b * c->keys.length + c->to.past) * row,
-           (const char *) call->in[from] + (size_t) (b * p->length) * row, (size_t) count_placed(c) * row);
+    memcpy((char *) call->out[cache] + (size_t) (b * p->keys + c->past) * row,
+           (const char *) call->in[from] + (size_t) (b * p->queries) * row, (size_t) c->placed * row);
   }
 }
 
 static void clear_others(const cached *c) {
-  const ts_attention *p = &c->queries;
+  const ts_attention *p = &c->p;
   size_t row = (size_t) (p->heads * p->head_dim) * ts_dtype_size(p->dtype);
-  int64_t placed = count_placed(c);
   for (int64_t b = 0; b < p->batch; ++b) {
-    memset((char *) c->to.o + (size_t) (b * p->length + placed) * row, 0, (size_t) (p->length - placed) * row);
+    memset((char *) c->to.o.data + (size_t) (b * p->queries + c->placed) * row, 0,
+           (size_t) (p->queries - c->placed) * row);
   }
 }
 
 /* ---- a query ---- */
 
 /* A head of key or value j. */
-static const void *cached_row(const ts_attention *keys, const void *cache, int64_t b, int64_t j, int head) {
-  size_t at = ts_attention_at(keys, b, j, keys->kv_heads, head / (keys->heads / keys->kv_heads));
-  return (const char *) cache + at * ts_dtype_size(keys->dtype);
+static const void *cached_row(const ts_attention *p, const void *cache, int64_t b, int64_t j, int head) {
+  int64_t at = ts_attention_k_at(p, b, j, ts_attention_kv_head(p, head));
+  return (const char *) cache + (size_t) at * ts_dtype_size(p->dtype);
 }
 
-static float score_cached(const ts_attention *keys, const float *q, const void *k) {
+static float score_cached(const ts_attention *p, const float *q, const void *k) {
   ts_lanes lane = {0};
-  if (keys->dtype == TS_F32) {
-    ts_lanes_add_product(lane, q, k, keys->head_dim);
+  if (p->dtype == TS_F32) {
+    ts_lanes_add_product(lane, q, k, p->head_dim);
   } else {
-    ts_lanes_add_narrow_product(lane, q, k, keys->head_dim);
+    ts_lanes_add_narrow_product(lane, q, k, p->head_dim);
   }
-  float score = keys->scale * ts_lanes_sum(lane);
-  return keys->softcap > 0 ? ts_softcap(score, keys->softcap) : score;
+  float score = p->scale * ts_lanes_sum(lane);
+  return p->softcap > 0 ? ts_softcap(score, p->softcap) : score;
 }
 
 /* Scores to weights that are not yet divided by their sum. */
@@ -92,76 +86,75 @@ static float weigh(float *score, float top, int64_t n) {
   return ts_lanes_sum(lane);
 }
 
-static void add_value(const ts_attention *keys, float *sum, float weight, const void *v) {
+static void add_value(const ts_attention *p, float *sum, float weight, const void *v) {
   const uint16_t *narrow = v;
   const float *wide = v;
-  if (keys->dtype == TS_F32) {
+  if (p->dtype == TS_F32) {
 #pragma omp simd
-    for (int d = 0; d < keys->head_dim; ++d) {
+    for (int d = 0; d < p->head_dim; ++d) {
       sum[d] += weight * wide[d];
     }
   } else {
 #pragma omp simd
-    for (int d = 0; d < keys->head_dim; ++d) {
+    for (int d = 0; d < p->head_dim; ++d) {
       sum[d] += weight * ts_float_of((int32_t) ((uint32_t) narrow[d] << 16));
     }
   }
 }
 
 static void attend_query(const cached *c, float *score, int64_t b, int64_t t, int head) {
-  const ts_attention *keys = &c->keys;
+  const ts_attention *p = &c->p;
   ts_tile buffer, sum = {0};
-  size_t at = ts_attention_at(&c->queries, b, t, keys->heads, head);
-  int64_t last = c->to.past + t, oldest = last - keys->window + 1, first = oldest > 0 ? oldest : 0;
-  const float *q = ts_source_read(&(ts_source){c->to.q, keys->dtype}, (int64_t) at, keys->head_dim, buffer);
+  int64_t at = ts_attention_q_at(p, b, t, head), last = c->past + t, first = ts_max(last - p->window + 1, 0);
+  const float *q = ts_source_read(&(ts_source){c->to.q, p->dtype}, at, p->head_dim, buffer);
   float top = -INFINITY;
   for (int64_t j = first; j <= last; ++j) {
-    float s = score[j - first] = score_cached(keys, q, cached_row(keys, c->to.k, b, j, head));
+    float s = score[j - first] = score_cached(p, q, cached_row(p, c->to.k, b, j, head));
     top = s > top ? s : top;
   }
   float all = weigh(score, top, last - first + 1);
   for (int64_t j = first; j <= last; ++j) {
-    add_value(keys, sum, score[j - first] / all, cached_row(keys, c->to.v, b, j, head));
+    add_value(p, sum, score[j - first] / all, cached_row(p, c->to.v, b, j, head));
   }
-  ts_sink_write(&(ts_sink){.data = c->to.o, .dtype = keys->dtype}, (int64_t) at, keys->head_dim, sum);
+  ts_sink_write(&c->to.o, at, p->head_dim, sum);
 }
 
 /* ---- the row ---- */
 
-static size_t thread_bytes(const cached *c) {
-  size_t scores = ts_cpu_align((size_t) c->keys.length * sizeof(float));
-  return c->queries.length < MANY ? scores : ts_attention_forward_bytes(&c->queries);
+static size_t thread_bytes(const ts_attention *p) {
+  size_t scores = ts_cpu_align((size_t) p->keys * sizeof(float));
+  return p->queries < MANY ? scores : ts_attention_forward_bytes(p);
 }
 
 static size_t attention_cached_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node,
                                        void **prepared) {
   (void) prepared;
-  cached c = shape_of(graph, node);
-  return (size_t) target->threads * thread_bytes(&c);
+  ts_attention p = shape_of(graph, node);
+  return (size_t) target->threads * thread_bytes(&p);
 }
 
 static void attend_one_by_one(const ts_kernel_call *call, const cached *c) {
-  const ts_attention *p = &c->queries;
-  int64_t placed = count_placed(c), queries = p->batch * placed * p->heads;
-  size_t bytes = thread_bytes(c);
+  const ts_attention *p = &c->p;
+  int64_t queries = p->batch * c->placed * p->heads;
+  size_t bytes = thread_bytes(p);
   TS_ASSERT(p->head_dim <= TS_TILE);
 #pragma omp parallel for num_threads(ts_call_threads(call, queries)) schedule(dynamic, 1)
   for (int64_t i = 0; i < queries; ++i) {
     float *score = (float *) ((char *) call->workspace + (size_t) omp_get_thread_num() * bytes);
-    attend_query(c, score, i / p->heads / placed, i / p->heads % placed, (int) (i % p->heads));
+    attend_query(c, score, i / p->heads / c->placed, i / p->heads % c->placed, (int) (i % p->heads));
   }
 }
 
 static void attention_cached_run(const ts_kernel_call *call) {
   cached c = cached_of(call);
-  TS_ASSERT(c.to.past >= 0);
+  TS_ASSERT(c.past >= 0);
   keep_new_rows(call, &c, 0, 3);
   keep_new_rows(call, &c, 1, 4);
   clear_others(&c);
-  if (c.queries.length < MANY) {
+  if (c.p.queries < MANY) {
     attend_one_by_one(call, &c);
   } else {
-    ts_attention_forward(&c.queries, &c.keys, &c.to, call->threads, call->workspace);
+    ts_attention_forward(&c.p, &c.to, call->threads, call->workspace);
   }
 }
 TS_CPU_KERNEL(attention_cached) = {.prepare = attention_cached_prepare, .run = attention_cached_run};

@@ -1,27 +1,42 @@
-/* Backward: weights are made again from the scores and lse.  One thread does all query heads of a key head, in order,
- * and adds up dk and dv of the whole sequence in fp32 tiles: 3 T D cells and 2 T D numbers per thread, no atomics, and
- * sums that do not depend on the number of threads.  Cost: 10 D multiply-adds per pair of query and key in the blocks
- * of which something is visible. */
+/* Backward: weights are made again from the scores and lse.  A sweep holds some blocks of keys of a key head as tiles,
+ * with dk and dv in fp32, and passes all query heads of it, in order, by blocks of queries.
+ *
+ * Where a thread can hold all keys, and there are key heads for all threads, one sweep does everything: 10 D
+ * multiply-adds per pair of query and key in the blocks of which something is visible.  Otherwise sweeps of a few blocks
+ * of keys make dk and dv, then one over the queries dq: 14 D, but as many pieces of work as there are blocks, in the
+ * memory of a few.  Each sum has its terms in one order both ways, so the bits do not depend on which it was. */
 #include "backend/cpu/attention.h"
+#include "backend/cpu/kernels.h"
 
+#include <math.h>
 #include <omp.h>
 
+/* What a thread may hold of keys and their gradients, and the blocks of keys of a sweep where it cannot hold all. */
+enum { MOST_HELD = 64 << 20, FEW = 8 };
+
 typedef struct buffers {
-  ts_cell *keys, *values, *keys_along; /* of the whole sequence */
-  float *dk, *dv;                      /* likewise */
+  int64_t first, end;             /* Blocks of keys that are held: */
+  ts_cell *keys, *values, *along; /* [held][TS_KEYS rows], along the keys half of them where cells are pairs */
+  float *dk, *dv;                 /* likewise */
   ts_cell *query_rows, *queries, *queries_along, *do_rows, *d_out, *do_along;
   ts_cell *weights, *ds, *ds_along;
   float *score, *dp, *factor, *scratch, *dq;
-  float *lse, *delta; /* [TS_QUERIES] */
-  bool begun;         /* There is something in dq. */
+  float *lse, *delta;         /* [TS_QUERIES] */
+  bool for_keys, for_queries; /* What the sweep makes: dk and dv; dq. */
+  bool begun;                 /* There is something in dq. */
 } buffers;
 
-static size_t take_backward_buffers(const ts_attention *p, char *base, buffers *b) {
+static size_t held_bytes(const ts_attention *p, int64_t blocks) {
+  size_t whole = (size_t) (blocks * TS_KEYS * p->columns) * sizeof(float);
+  return (p->direct ? 2 : 4) * whole + (p->pairs ? whole / 2 : 0);
+}
+
+static size_t take_backward_buffers(const ts_attention *p, int64_t blocks, char *base, buffers *b) {
   size_t at = 0, scores = TS_KEYS * TS_QUERIES * sizeof(float), columns = (size_t) p->columns * sizeof(float);
-  size_t whole = (size_t) p->length * columns, tile = TS_QUERIES * columns;
+  size_t whole = (size_t) (blocks * TS_KEYS) * columns, tile = TS_QUERIES * columns;
   b->keys = ts_attention_take(base, &at, p->direct ? 0 : whole);
   b->values = ts_attention_take(base, &at, p->direct ? 0 : whole);
-  b->keys_along = ts_attention_take(base, &at, p->pairs ? (whole + columns) / 2 : 0);
+  b->along = ts_attention_take(base, &at, p->pairs ? whole / 2 : 0);
   b->dk = ts_attention_take(base, &at, whole);
   b->dv = ts_attention_take(base, &at, whole);
   ts_cell **tiles[] = {&b->query_rows, &b->queries, &b->queries_along, &b->do_rows, &b->d_out, &b->do_along};
@@ -42,29 +57,73 @@ static size_t take_backward_buffers(const ts_attention *p, char *base, buffers *
   return at;
 }
 
-/* delta[i] = the row of do times that of o; both 0 past the end. */
-static void load_statistics(const ts_attention *p, const ts_kernel_call *call, buffers *x, int64_t b, int head,
-                            int64_t t) {
-  const float *lse = (const float *) call->in[5] + (b * p->heads + head) * p->length;
+/* A call and what of its workspace all threads share. */
+typedef struct backward {
+  ts_attention p;
+  const void *d_out, *q, *k, *v;
+  const float *lse, *delta; /* [B][H][queries] */
+  ts_sink dq, dk, dv;
+} backward;
+
+/* lse of a query that saw nothing stands so high that its weights are 0; both are 0 behind the last query. */
+static void load_statistics(const backward *w, buffers *x, int64_t b, int head, const ts_attention_block *queries) {
+  int64_t at = (b * w->p.heads + head) * w->p.queries + queries->row;
   for (int i = 0; i < TS_QUERIES; ++i) {
-    bool inside = t + i < p->length;
-    x->lse[i] = inside ? lse[t + i] : 0;
-    float sum = 0;
-    size_t at = inside ? ts_attention_at(p, b, t + i, p->heads, head) : 0;
-    if (inside && p->dtype == TS_F32) {
-      const float *d_out = (const float *) call->in[0] + at, *out = (const float *) call->in[4] + at;
-      for (int d = 0; d < p->head_dim; ++d) {
-        sum += d_out[d] * out[d];
-      }
-    } else if (inside) {
-      const uint16_t *d_out = (const uint16_t *) call->in[0] + at, *out = (const uint16_t *) call->in[4] + at;
-      for (int d = 0; d < p->head_dim; ++d) {
-        sum += ts_bf16_to_f32(d_out[d]) * ts_bf16_to_f32(out[d]);
-      }
-    }
-    x->delta[i] = sum;
+    bool inside = i < queries->rows;
+    float lse = inside ? w->lse[at + i] : 0;
+    x->lse[i] = lse == -INFINITY ? -TS_MASKED : lse;
+    x->delta[i] = inside ? w->delta[at + i] : 0;
   }
 }
+
+/* ---- tiles of keys ---- */
+
+typedef struct key_tiles {
+  ts_attention_tile keys, along, values;
+  float *dk, *dv;
+} key_tiles;
+
+/* Of a block that is held; \a convert: when they are made, else where they were put. */
+static key_tiles tiles_of(const backward *w, buffers *x, int64_t b, int kv, int64_t i, bool convert) {
+  const ts_attention *p = &w->p;
+  ts_attention_block block = ts_attention_block_at(p, TS_OF_KEYS, i);
+  int64_t at = ts_attention_k_at(p, b, block.row, kv), width = p->kv_heads * p->head_dim;
+  int64_t slot = (i - x->first) * TS_KEYS, cells = ts_attention_cells(p, p->columns);
+  key_tiles t = {.keys = {x->keys + slot * cells, cells},
+                 .values = {x->values + slot * cells, cells},
+                 .along = {x->along + slot / 2 * p->columns, p->columns},
+                 .dk = x->dk + slot * p->columns,
+                 .dv = x->dv + slot * p->columns};
+  if (p->direct || convert) {
+    t.keys = ts_attention_rows(p, x->keys + slot * cells, w->k, at, width, block.rows, block.rows);
+    t.values = ts_attention_rows(p, x->values + slot * cells, w->v, at, width, block.rows, block.rows);
+  }
+  if (!p->pairs || convert) {
+    t.along = ts_attention_along_rows(p, x->along + slot / 2 * p->columns, t.keys, block.rows);
+  }
+  return t;
+}
+
+/* Make the tiles of blocks [first, end). */
+static void hold_keys(const backward *w, buffers *x, int64_t b, int kv, int64_t first, int64_t end) {
+  x->first = first;
+  x->end = end;
+  for (int64_t i = first; i < end; ++i) {
+    tiles_of(w, x, b, kv, i, true);
+  }
+}
+
+static void store_keys(const backward *w, buffers *x, int64_t b, int kv) {
+  int64_t width = w->p.kv_heads * w->p.head_dim;
+  for (int64_t i = x->first; i < x->end; ++i) {
+    ts_attention_block block = ts_attention_block_at(&w->p, TS_OF_KEYS, i);
+    int64_t at = ts_attention_k_at(&w->p, b, block.row, kv), slot = (i - x->first) * TS_KEYS * w->p.columns;
+    ts_attention_store(&w->p, &w->dk, x->dk + slot, NULL, at, width, block.rows);
+    ts_attention_store(&w->p, &w->dv, x->dv + slot, NULL, at, width, block.rows);
+  }
+}
+
+/* ---- a block of queries and one of keys ---- */
 
 /* score becomes the weights after dropout, dp the gradient of the products of queries and keys.  The slope of the
  * softcap follows from the score; what stands for a masked one has none. */
@@ -95,18 +154,11 @@ static void weights_and_ds(const ts_attention *p, buffers *x, int keys) {
   }
 }
 
-/* Tiles of a key head over the whole sequence, and of a block of queries. */
-typedef struct tiles {
-  ts_attention_tile keys, keys_along, values, queries_along, do_along;
-} tiles;
-
-static void backward_keys(const ts_attention *p, buffers *x, const tiles *tile, int64_t b, int head, int64_t t,
-                          int64_t j, int keys) {
-  int query_cells = ts_attention_cells(p, TS_QUERIES);
+static void make_scores(const ts_attention *p, buffers *x, const key_tiles *tile, int keys) {
   ts_micro_product product = {.m = keys,
                               .n = TS_QUERIES,
                               .k = ts_attention_cells(p, p->columns),
-                              .a = tile->keys.cell + j * tile->keys.stride,
+                              .a = tile->keys.cell,
                               .row = tile->keys.stride,
                               .column = 1,
                               .b = x->queries,
@@ -114,102 +166,217 @@ static void backward_keys(const ts_attention *p, buffers *x, const tiles *tile, 
                               .c = x->score,
                               .ldc = TS_QUERIES};
   ts_micro_run(&product, p->pairs);
-  product.a = tile->values.cell + j * tile->values.stride;
+  product.a = tile->values.cell;
   product.row = tile->values.stride;
   product.b = x->d_out;
   product.c = x->dp;
   ts_micro_run(&product, p->pairs);
-  ts_attention_mask(p, x->score, b, t, j, keys);
-  if (p->drops) {
-    ts_attention_dropout(p, x->factor, x->scratch, b, head, t, j, keys);
-  }
-  weights_and_ds(p, x, keys);
-  const ts_cell *weights = ts_attention_narrow(p, x->weights, x->score, keys);
-  const ts_cell *ds = ts_attention_narrow(p, x->ds, x->dp, keys);
-  product = (ts_micro_product){.n = p->columns,
-                               .a = weights,
-                               .row = query_cells,
-                               .column = 1,
-                               .b = tile->do_along.cell,
-                               .ldb = tile->do_along.stride,
-                               .c = x->dv + j * p->columns,
-                               .ldc = p->columns,
-                               .add = true};
-  ts_attention_sum_queries(p, product, t, j, keys);
+}
+
+/* Tiles of a block of queries. */
+typedef struct query_tiles {
+  ts_attention_block block;
+  ts_attention_tile rows, along, d_out, do_along;
+} query_tiles;
+
+static void add_to_keys(const ts_attention *p, buffers *x, const query_tiles *queries, const key_tiles *tile,
+                        const ts_attention_block *keys, const ts_cell *ds) {
+  ts_micro_product product = {.n = p->columns,
+                              .a = ts_attention_narrow(p, x->weights, x->score, keys->rows),
+                              .row = ts_attention_cells(p, TS_QUERIES),
+                              .column = 1,
+                              .b = queries->do_along.cell,
+                              .ldb = queries->do_along.stride,
+                              .c = tile->dv,
+                              .ldc = p->columns,
+                              .add = true};
+  ts_attention_sum_queries(p, product, queries->block.token, keys);
   product.a = ds;
-  product.b = tile->queries_along.cell;
-  product.ldb = tile->queries_along.stride;
-  product.c = x->dk + j * p->columns;
-  ts_attention_sum_queries(p, product, t, j, keys);
-  product = (ts_micro_product){.n = p->columns,
-                               .a = ts_attention_along_keys(p, x->ds_along, ds, keys),
-                               .row = 1,
-                               .column = TS_QUERIES,
-                               .b = tile->keys_along.cell + j / p->per_cell * tile->keys_along.stride,
-                               .ldb = tile->keys_along.stride,
-                               .c = x->dq,
-                               .ldc = p->columns,
-                               .add = x->begun};
-  ts_attention_sum_keys(p, product, t, j, keys);
+  product.b = queries->along.cell;
+  product.ldb = queries->along.stride;
+  product.c = tile->dk;
+  ts_attention_sum_queries(p, product, queries->block.token, keys);
+}
+
+static void add_to_queries(const ts_attention *p, buffers *x, int64_t t, const key_tiles *tile,
+                           const ts_attention_block *keys, const ts_cell *ds) {
+  ts_micro_product product = {.n = p->columns,
+                              .a = ts_attention_along_keys(p, x->ds_along, ds, keys->rows),
+                              .row = 1,
+                              .column = TS_QUERIES,
+                              .b = tile->along.cell,
+                              .ldb = tile->along.stride,
+                              .c = x->dq,
+                              .ldc = p->columns,
+                              .add = x->begun};
+  ts_attention_sum_keys(p, product, t, keys);
   x->begun = true;
 }
 
-static void backward_queries(const ts_attention *p, const ts_kernel_call *call, buffers *x, tiles *tile, int64_t b,
-                             int head, int64_t t) {
-  int cells = ts_attention_cells(p, p->columns);
-  ts_attention_tile queries = ts_attention_rows(p, x->query_rows, call->in[1], b, t, TS_QUERIES, p->heads, head);
-  ts_attention_tile d_out = ts_attention_rows(p, x->do_rows, call->in[0], b, t, TS_QUERIES, p->heads, head);
-  ts_attention_transpose(x->queries, queries, cells);
-  ts_attention_transpose(x->d_out, d_out, cells);
-  tile->queries_along = ts_attention_along_rows(p, x->queries_along, queries, TS_QUERIES);
-  tile->do_along = ts_attention_along_rows(p, x->do_along, d_out, TS_QUERIES);
-  load_statistics(p, call, x, b, head, t);
-  x->begun = false;
-  ts_attention_view view = ts_attention_view_of(p, b, t);
-  for (int64_t j = ts_attention_next(&view, view.begin); j < view.end; j = ts_attention_next(&view, j + TS_KEYS)) {
-    backward_keys(p, x, tile, b, head, t, j, ts_attention_keys(&view, j));
+static void backward_keys(const ts_attention *p, buffers *x, const query_tiles *queries, const key_tiles *tile,
+                          int64_t b, int head, const ts_attention_block *keys) {
+  make_scores(p, x, tile, keys->rows);
+  ts_attention_mask(p, x->score, b, &queries->block, keys);
+  if (p->drops) {
+    ts_attention_dropout(p, x->factor, x->scratch, b, head, &queries->block, keys);
   }
-  ts_attention_store(p, call->out[0], x->dq, NULL, b, t, TS_QUERIES, p->heads, head);
+  weights_and_ds(p, x, keys->rows);
+  const ts_cell *ds = ts_attention_narrow(p, x->ds, x->dp, keys->rows);
+  if (x->for_keys) {
+    add_to_keys(p, x, queries, tile, keys, ds);
+  }
+  if (x->for_queries) {
+    add_to_queries(p, x, queries->block.token, tile, keys, ds);
+  }
 }
 
-static void kv_head(const ts_attention *p, const ts_kernel_call *call, buffers *x, int64_t b, int kv) {
-  int rows = (int) p->length, group = p->heads / p->kv_heads;
-  tiles tile = {.keys = ts_attention_rows(p, x->keys, call->in[2], b, 0, rows, p->kv_heads, kv),
-                .values = ts_attention_rows(p, x->values, call->in[3], b, 0, rows, p->kv_heads, kv)};
-  tile.keys_along = ts_attention_along_rows(p, x->keys_along, tile.keys, rows);
-  memset(x->dk, 0, (size_t) (rows * p->columns) * sizeof *x->dk);
-  memset(x->dv, 0, (size_t) (rows * p->columns) * sizeof *x->dv);
-  for (int head = kv * group; head < (kv + 1) * group; ++head) {
-    for (int64_t t = 0; t < p->length; t += TS_QUERIES) {
-      backward_queries(p, call, x, &tile, b, head, t);
+/* ---- sweeps ---- */
+
+static query_tiles load_queries(const backward *w, buffers *x, int64_t b, int head, int64_t i) {
+  const ts_attention *p = &w->p;
+  query_tiles t = {.block = ts_attention_block_at(p, TS_OF_QUERIES, i)};
+  int64_t at = ts_attention_q_at(p, b, t.block.row, head), width = p->heads * p->head_dim;
+  int cells = ts_attention_cells(p, p->columns);
+  t.rows = ts_attention_rows(p, x->query_rows, w->q, at, width, t.block.rows, TS_QUERIES);
+  t.d_out = ts_attention_rows(p, x->do_rows, w->d_out, at, width, t.block.rows, TS_QUERIES);
+  ts_attention_transpose(x->queries, t.rows, cells);
+  ts_attention_transpose(x->d_out, t.d_out, cells);
+  if (x->for_keys) {
+    t.along = ts_attention_along_rows(p, x->queries_along, t.rows, TS_QUERIES);
+    t.do_along = ts_attention_along_rows(p, x->do_along, t.d_out, TS_QUERIES);
+  }
+  load_statistics(w, x, b, head, &t.block);
+  return t;
+}
+
+static void store_queries(const backward *w, buffers *x, int64_t b, int head, int64_t i) {
+  ts_attention_block block = ts_attention_block_at(&w->p, TS_OF_QUERIES, i);
+  if (!x->begun) {
+    memset(x->dq, 0, (size_t) (TS_QUERIES * w->p.columns) * sizeof *x->dq);
+  }
+  ts_attention_store(&w->p, &w->dq, x->dq, NULL, ts_attention_q_at(&w->p, b, block.row, head),
+                     w->p.heads * w->p.head_dim, block.rows);
+}
+
+/* Block \a i of the queries of a head and the blocks of keys [first, end); those that are held stay, of others one is
+ * held after the other. */
+static void backward_queries(const backward *w, buffers *x, int64_t b, int head, int64_t i, int64_t first,
+                             int64_t end) {
+  int kv = ts_attention_kv_head(&w->p, head);
+  ts_attention_block keys;
+  ts_attention_view view = ts_attention_view_of(&w->p, b, i);
+  int64_t j = ts_attention_next(&w->p, &view, first, end, &keys);
+  query_tiles queries = {0};
+  x->begun = false;
+  if (j < end) {
+    queries = load_queries(w, x, b, head, i);
+  }
+  for (; j < end; j = ts_attention_next(&w->p, &view, j + 1, end, &keys)) {
+    if (!x->for_keys) {
+      hold_keys(w, x, b, kv, j, j + 1);
+    }
+    key_tiles tile = tiles_of(w, x, b, kv, j, false);
+    backward_keys(&w->p, x, &queries, &tile, b, head, &keys);
+  }
+  if (x->for_queries) {
+    store_queries(w, x, b, head, i);
+  }
+}
+
+/* Blocks of keys [first, end) of a key head, and all queries that read it. */
+static void sweep_keys(const backward *w, buffers *x, int64_t b, int kv, int64_t first, int64_t end) {
+  size_t whole = (size_t) ((end - first) * TS_KEYS * w->p.columns) * sizeof *x->dk;
+  hold_keys(w, x, b, kv, first, end);
+  memset(x->dk, 0, whole);
+  memset(x->dv, 0, whole);
+  for (int head = 0; head < w->p.heads; ++head) {
+    int64_t blocks = ts_attention_kv_head(&w->p, head) == kv ? w->p.blocks[TS_OF_QUERIES] : 0;
+    for (int64_t i = 0; i < blocks; ++i) {
+      backward_queries(w, x, b, head, i, first, end);
     }
   }
-  ts_attention_store(p, call->out[1], x->dk, NULL, b, 0, rows, p->kv_heads, kv);
-  ts_attention_store(p, call->out[2], x->dv, NULL, b, 0, rows, p->kv_heads, kv);
+  store_keys(w, x, b, kv);
 }
 
-size_t ts_attention_dx_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
-  ts_attention p = ts_attention_of(graph, node, NULL, NULL, NULL);
-  p.drops = node->attr.attention.dropout > 0;
-  if (prepared != NULL) {
-    *prepared = NULL;
+/* ---- the row ---- */
+
+/* How the work is divided: blocks of keys of a sweep, sweeps of a key head, and whether these make dq too. */
+typedef struct division {
+  int64_t blocks, sweeps;
+  bool together;
+} division;
+
+/* Together threads are idle while the last take their key heads: apart there are seven products for five. */
+static division divide(const ts_attention *p, int threads) {
+  int64_t blocks = p->blocks[TS_OF_KEYS], heads = p->batch * p->kv_heads;
+  bool busy = 5 * ts_pieces(heads, threads) * threads <= 7 * heads;
+  if (busy && held_bytes(p, blocks) <= MOST_HELD) {
+    return (division){blocks, 1, true};
   }
-  return ts_attention_bounds_bytes(&p) + (size_t) target->threads * take_backward_buffers(&p, NULL, &(buffers){0});
+  int64_t each = ts_max(1, ts_min(FEW, blocks / (4 * threads)));
+  return (division){each, ts_pieces(blocks, each), false};
 }
 
-void ts_attention_dx_run(const ts_kernel_call *call) {
-  ts_attention p = ts_attention_of(call->graph, call->node, ts_call_optional(call, 6), ts_call_optional(call, 7),
-                                   ts_call_optional(call, 8));
-  char *workspace = (char *) call->workspace + ts_attention_bounds_bytes(&p);
-  ts_attention_find_bounds(&p, call->workspace);
+static size_t delta_bytes(const ts_attention *p, const ts_node *node) {
+  bool given = node->in[4] == TS_NONE;
+  return given ? 0 : ts_cpu_align((size_t) (p->batch * p->heads * p->queries) * sizeof(float));
+}
+
+static size_t attention_dx_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node,
+                                   void **prepared) {
+  (void) prepared;
+  ts_attention p = ts_attention_of(graph, node, NULL, 1, 2, 6);
+  size_t each = take_backward_buffers(&p, divide(&p, target->threads).blocks, NULL, &(buffers){0});
+  return ts_attention_bounds_bytes(&p) + delta_bytes(&p, node) + (size_t) target->threads * each;
+}
+
+static backward backward_of(const ts_kernel_call *call) {
+  backward w = {.p = ts_attention_of(call->graph, call->node, call, 1, 2, 6),
+                .d_out = call->in[0],
+                .q = call->in[1],
+                .k = call->in[2],
+                .v = call->in[3],
+                .lse = call->in[5],
+                .delta = ts_call_optional(call, 9),
+                .dq = ts_sink_of(call, 0),
+                .dk = ts_sink_of(call, 1),
+                .dv = ts_sink_of(call, 2)};
+  float *delta = (float *) ((char *) call->workspace + ts_attention_bounds_bytes(&w.p));
+  ts_attention_find_bounds(&w.p, call->workspace);
+  if (w.delta == NULL) {
+    ts_attention_find_delta(&w.p, delta, w.d_out, call->in[4], call->threads);
+    w.delta = delta;
+  }
+  return w;
+}
+
+/* The first sweeps, whose keys most queries see when causal, first; so the last blocks of queries. */
+static void attention_dx_run(const ts_kernel_call *call) {
+  backward w = backward_of(call);
+  const ts_attention *p = &w.p;
+  division d = divide(p, call->threads);
+  int64_t key_heads = p->batch * p->kv_heads, blocks = p->blocks[TS_OF_QUERIES], all = p->blocks[TS_OF_KEYS];
+  int64_t query_items = d.together ? 0 : p->batch * p->heads * blocks;
+  char *workspace = (char *) call->workspace + ts_attention_bounds_bytes(p) + delta_bytes(p, call->node);
 #pragma omp parallel num_threads(call->threads)
   {
     buffers x;
-    size_t bytes = take_backward_buffers(&p, NULL, &x);
-    take_backward_buffers(&p, workspace + (size_t) omp_get_thread_num() * bytes, &x);
+    size_t bytes = take_backward_buffers(p, d.blocks, NULL, &x);
+    take_backward_buffers(p, d.blocks, workspace + (size_t) omp_get_thread_num() * bytes, &x);
+    x.for_keys = true;
+    x.for_queries = d.together;
+#pragma omp for schedule(dynamic, 1) nowait
+    for (int64_t item = 0; item < key_heads * d.sweeps; ++item) {
+      int64_t head = item % key_heads, first = item / key_heads * d.blocks;
+      sweep_keys(&w, &x, head / p->kv_heads, (int) (head % p->kv_heads), first, ts_min(first + d.blocks, all));
+    }
+    x.for_keys = false;
+    x.for_queries = true;
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t item = 0; item < p.batch * p.kv_heads; ++item) {
-      kv_head(&p, call, &x, item / p.kv_heads, (int) (item % p.kv_heads));
+    for (int64_t item = 0; item < query_items; ++item) {
+      int64_t head = item / blocks;
+      backward_queries(&w, &x, head / p->heads, (int) (head % p->heads), blocks - 1 - item % blocks, 0, all);
     }
   }
 }
+TS_CPU_KERNEL(attention_dx) = {.prepare = attention_dx_prepare, .run = attention_dx_run};

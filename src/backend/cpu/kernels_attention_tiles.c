@@ -1,34 +1,59 @@
 #include "backend/cpu/attention.h"
 #include "base/dropout.h"
 
-ts_attention ts_attention_of(const ts_graph *graph, const ts_node *node, const int32_t *documents, const int64_t *seed,
-                             const int64_t *sample) {
-  int queries = node->op == TS_OP_ATTENTION ? 0 : node->op == TS_OP_ATTENTION_DX ? 1 : 2;
-  const ts_tensor *q = &graph->tensor[node->in[queries]];
-  ts_attention p = {.batch = q->shape.d[0],
-                    .length = q->shape.d[1],
-                    .heads = node->attr.attention.heads,
-                    .kv_heads = node->attr.attention.kv_heads,
-                    .head_dim = node->attr.attention.head_dim,
-                    .dtype = q->dtype,
-                    .causal = node->attr.attention.causal,
-                    .window = node->attr.attention.window,
-                    .scale = node->attr.attention.scale,
-                    .softcap = node->attr.attention.softcap,
-                    .keep_scale = 1.0f / (1.0f - node->attr.attention.dropout),
-                    .drops = node->attr.attention.dropout > 0 && seed != NULL,
-                    .threshold = ts_dropout_threshold(node->attr.attention.dropout),
-                    .first_head = node->attr.attention.first_head,
-                    .documents = documents,
-                    .sample = sample};
-  int optional = queries == 0 ? 3 : 6;
-  p.packed = node->n_in > optional && node->in[optional] != TS_NONE;
+static void set_tokens(ts_attention *p, int of, const ts_tokens *tokens) {
+  p->tokens[of] = *tokens;
+  p->blocks[of] = 0;
+  for (int i = 0; i < tokens->n; ++i) {
+    p->blocks[of] += ts_pieces(tokens->stretch[i].length, of == TS_OF_QUERIES ? TS_QUERIES : TS_KEYS);
+  }
+}
+
+void ts_attention_place(ts_attention *p, int of, ts_interval stretch) {
+  set_tokens(p, of, &(ts_tokens){1, {stretch}});
+}
+
+static void find_tokens(ts_attention *p, int of, const ts_tokens *tokens, int64_t rows) {
+  if (tokens->n > 0) {
+    set_tokens(p, of, tokens);
+  } else {
+    ts_attention_place(p, of, (ts_interval){0, rows});
+  }
+}
+
+ts_attention ts_attention_of(const ts_graph *graph, const ts_node *node, const ts_kernel_call *call, int q, int k,
+                             int optional) {
+  const ts_tensor *queries = &graph->tensor[node->in[q]];
+  const typeof(node->attr.attention) *a = &node->attr.attention;
+  const int64_t *seed = call == NULL ? NULL : ts_call_optional(call, optional + 1);
+  ts_attention p = {.batch = queries->shape.d[0],
+                    .length = a->length > 0 ? a->length : queries->shape.d[1],
+                    .queries = queries->shape.d[1],
+                    .keys = graph->tensor[node->in[k]].shape.d[1],
+                    .heads = a->heads,
+                    .kv_heads = a->kv_heads,
+                    .head_dim = a->head_dim,
+                    .group = ts_attention_group(&node->attr),
+                    .dtype = queries->dtype,
+                    .causal = a->causal,
+                    .window = a->window,
+                    .scale = a->scale,
+                    .softcap = a->softcap,
+                    .keep_scale = 1.0f / (1.0f - a->dropout),
+                    .drops = a->dropout > 0,
+                    .threshold = ts_dropout_threshold(a->dropout),
+                    .first_head = a->first_head,
+                    .packed = node->n_in > optional && node->in[optional] != TS_NONE,
+                    .documents = call == NULL ? NULL : ts_call_optional(call, optional),
+                    .sample = call == NULL ? NULL : ts_call_optional(call, optional + 2)};
+  find_tokens(&p, TS_OF_QUERIES, &a->queries, p.queries);
+  find_tokens(&p, TS_OF_KEYS, &a->keys, p.keys);
   p.window = p.window == 0 || p.window > p.length ? p.length : p.window;
   p.columns = (p.head_dim + TS_MICRO_COLUMNS - 1) / TS_MICRO_COLUMNS * TS_MICRO_COLUMNS;
   p.pairs = p.dtype == TS_BF16 && ts_micro_pairs();
   p.per_cell = p.pairs ? 2 : 1;
   p.direct = p.columns == p.head_dim && (p.pairs || p.dtype == TS_F32);
-  p.key = seed == NULL ? 0 : ts_dropout_key(seed[0], node->attr.attention.name);
+  p.key = seed == NULL ? 0 : ts_dropout_key(seed[0], a->name);
   return p;
 }
 
@@ -45,17 +70,16 @@ static void copy_row(const ts_attention *p, ts_cell *to, const void *source, siz
   memset((char *) to + used, 0, row_bytes - used);
 }
 
-ts_attention_tile ts_attention_rows(const ts_attention *p, ts_cell *to, const void *from, int64_t b, int64_t t,
-                                    int rows, int heads, int head) {
+ts_attention_tile ts_attention_rows(const ts_attention *p, ts_cell *to, const void *from, int64_t at, int64_t width,
+                                    int rows, int height) {
   size_t size = ts_dtype_size(p->dtype);
-  const char *first = (const char *) from + ts_attention_at(p, b, t, heads, head) * size;
-  size_t step = (size_t) (heads * p->head_dim) * size;
+  const char *first = (const char *) from + (size_t) at * size;
   int cells = ts_attention_cells(p, p->columns);
-  if (p->direct && t + rows <= p->length) {
-    return (ts_attention_tile){(const ts_cell *) first, (int64_t) (step / sizeof(ts_cell))};
+  if (p->direct && rows == height) {
+    return (ts_attention_tile){(const ts_cell *) first, width * (int64_t) size / (int64_t) sizeof(ts_cell)};
   }
-  for (int i = 0; i < rows; ++i) {
-    copy_row(p, to + i * cells, t + i < p->length ? first + (size_t) i * step : NULL, (size_t) cells * sizeof *to);
+  for (int i = 0; i < height; ++i) {
+    copy_row(p, to + i * cells, i < rows ? first + (size_t) (i * width) * size : NULL, (size_t) cells * sizeof *to);
   }
   return (ts_attention_tile){to, cells};
 }
@@ -144,35 +168,30 @@ const ts_cell *ts_attention_along_keys(const ts_attention *p, ts_cell *to, const
   return to;
 }
 
-void ts_attention_dropout(const ts_attention *p, float *factor, float *scratch, int64_t b, int head, int64_t t,
-                          int64_t j, int keys) {
+void ts_attention_dropout(const ts_attention *p, float *factor, float *scratch, int64_t b, int head,
+                          const ts_attention_block *queries, const ts_attention_block *keys) {
   memset(scratch, 0, TS_QUERIES * TS_KEYS * sizeof *scratch);
-  for (int i = 0; i < TS_QUERIES && t + i < p->length; ++i) {
-    int64_t row = (p->first_head + head) * p->length + t + i;
-    ts_dropout_factors(scratch + i * TS_KEYS, p->key, p->sample[b], row * p->length + j, keys, p->threshold,
-                       p->keep_scale);
+  for (int i = 0; i < queries->rows; ++i) {
+    int64_t row = (p->first_head + head) * p->length + queries->token + i;
+    ts_dropout_factors(scratch + i * TS_KEYS, p->key, p->sample[b], row * p->length + keys->token, keys->rows,
+                       p->threshold, p->keep_scale);
   }
   ts_attention_transpose((ts_cell *) factor, (ts_attention_tile){(const ts_cell *) scratch, TS_KEYS}, TS_KEYS);
 }
 
-void ts_attention_store(const ts_attention *p, void *to, const float *from, const float *factor, int64_t b, int64_t t,
-                        int rows, int heads, int head) {
-  for (int i = 0; i < rows && t + i < p->length; ++i) {
-    const float *row = from + i * p->columns;
+void ts_attention_store(const ts_attention *p, const ts_sink *to, const float *from, const float *factor, int64_t at,
+                        int64_t width, int rows) {
+  for (int i = 0; i < rows; ++i, at += width, from += p->columns) {
     float scale = factor == NULL ? 1.0f : factor[i];
-    size_t at = ts_attention_at(p, b, t + i, heads, head);
-    float *wide = (float *) to + at;
-    uint16_t *narrow = (uint16_t *) to + at;
-    if (p->dtype == TS_F32) {
+    for (int d = 0; d < p->head_dim; d += TS_TILE) {
+      ts_tile buffer;
+      int64_t n = ts_min(TS_TILE, p->head_dim - d);
+      float *value = ts_sink_open(to, at + d, buffer);
 #pragma omp simd
-      for (int d = 0; d < p->head_dim; ++d) {
-        wide[d] = scale * row[d];
+      for (int64_t k = 0; k < n; ++k) {
+        value[k] = scale * from[d + k];
       }
-    } else {
-#pragma omp simd
-      for (int d = 0; d < p->head_dim; ++d) {
-        narrow[d] = ts_f32_to_bf16(scale * row[d]);
-      }
+      ts_sink_write(to, at + d, n, value);
     }
   }
 }
