@@ -1,6 +1,6 @@
 /* ATTENTION and ATTENTION_DX against fp64 at odd sizes, with groups of query heads, documents, windows, softcap and
  * dropout; the reference itself against central differences; equal bits on 1, 2 and 3 threads; what is not visible by
- * whole blocks is not touched. */
+ * whole blocks is not touched; some queries of a sample have the bits that they have in the whole. */
 #ifdef RUN_CUDA
 #include "cuda/attention_limits.h"
 #endif
@@ -229,6 +229,99 @@ static void check_skipping(ts_dtype dtype, int head_dim) {
   check_untouched(&p, apart, others, theirs);
 }
 
+#ifndef RUN_CUDA
+/* ---- some queries on the keys until theirs ---- */
+
+/* Rows of tokens of x, [B][T][...], or of lse and delta, [B][H][T]. */
+static run_tensor take_tokens(const run_tensor *x, const ts_tokens *tokens, int64_t rows, bool last) {
+  ts_shape shape = x->shape;
+  int64_t inner = last ? 1 : shape.d[2], length = shape.d[last ? 2 : 1], outer = run_count(x) / inner / length;
+  shape.d[last ? 2 : 1] = rows;
+  run_tensor part = run_new(x->dtype, shape);
+  size_t size = (size_t) inner * ts_dtype_size(x->dtype);
+  for (int64_t i = 0; i < outer * rows; ++i) {
+    memcpy((char *) part.data + (size_t) i * size,
+           (char *) x->data + (size_t) (i / rows * length + ts_tokens_at(tokens, i % rows)) * size, size);
+  }
+  return part;
+}
+
+/* The call of whole samples for some of their queries, and of the keys those before `keys`. */
+static run_case part_of(const run_case *whole, const ts_tokens *queries, int64_t rows, int64_t keys) {
+  static const char *const forward = "qkk---", *const backward = "qqkkql---";
+  const char *role = whole->op == TS_OP_ATTENTION ? forward : backward;
+  const char *out = whole->op == TS_OP_ATTENTION ? "ql" : "qkk";
+  const ts_tokens all = {0};
+  run_case c = *whole;
+  for (int i = 0; i < c.n_in + c.n_out; ++i) {
+    const run_tensor *from = i < c.n_in ? &whole->in[i] : &whole->out[i - c.n_in];
+    run_tensor *to = i < c.n_in ? &c.in[i] : &c.out[i - c.n_in];
+    char is = i < c.n_in ? role[i] : out[i - c.n_in];
+    if (from->data != NULL) {
+      *to = is == '-' ? *from : take_tokens(from, is == 'k' ? &all : queries, is == 'k' ? keys : rows, is == 'l');
+    }
+  }
+  c.attr.attention.length = whole->in[0].shape.d[1];
+  c.attr.attention.queries = *queries;
+  return c;
+}
+
+/* Outputs of a part that are those rows of the whole: o and lse, or dq. */
+static bool same_rows(run_case *part, const run_case *whole, int optional) {
+  bool same = true;
+  for (int i = 0; i < (part->op == TS_OP_ATTENTION ? 2 : 1); ++i) {
+    run_tensor expected =
+        take_tokens(&whole->out[i], &part->attr.attention.queries, part->out[i].shape.d[i == 1 ? 2 : 1], i == 1);
+    same = run_same(&expected, part->out[i].data) && same;
+    ts_free(expected.data);
+  }
+  for (int i = optional; i < part->n_in; ++i) {
+    part->in[i].data = NULL; /* the whole's */
+  }
+  run_free(part);
+  return same;
+}
+
+/* Queries cut at blocks of 64 on keys from the first on, as many as those see: the bits of the whole. */
+static void check_rows(const problem *p) {
+  const ts_tokens queries = {2, {{128, 192}, {512, 110}}};
+  enum { ROWS = 302, UNTIL = 622 };
+  reference r = reference_create(p);
+  run_case f = forward_case(p, &r);
+  run_with(&f, 2);
+  run_case g = backward_case(p, &r, &f);
+  run_with(&g, 2);
+  bool same = true;
+  for (int threads = 1; threads <= 2; ++threads) {
+    for (int64_t keys = p->causal ? UNTIL : p->length; keys <= p->length; keys += p->length - UNTIL) {
+      run_case part = part_of(&f, &queries, ROWS, keys);
+      run_with(&part, threads);
+      same = same_rows(&part, &f, 3) && same;
+      part = part_of(&g, &queries, ROWS, keys);
+      run_with(&part, threads);
+      same = same_rows(&part, &g, 6) && same;
+    }
+  }
+  tap_ok(same, "%s D%d%s%s window %d dropout %g: queries of a part have the bits of the whole", ts_dtype_name(p->dtype),
+         p->head_dim, p->causal ? " causal" : "", p->documents ? " documents" : "", p->window, p->dropout);
+  run_free(&f);
+  run_free(&g);
+  reference_free(&r);
+}
+
+static void check_parts(ts_dtype dtype) {
+  static const problem problems[] = {{1, 700, 2, 1, 64, true, false, 0, 0, 0, 0},
+                                     {2, 640, 2, 2, 40, true, true, 0, 0, 0, 0},
+                                     {1, 700, 2, 1, 16, true, false, 0.2f, 0, 150, 3},
+                                     {1, 650, 1, 1, 24, false, true, 0.1f, 0, 0, 0}};
+  for (size_t i = 0; i < sizeof problems / sizeof *problems; ++i) {
+    problem p = problems[i];
+    p.dtype = dtype;
+    check_rows(&p);
+  }
+}
+#endif
+
 #ifdef RUN_CUDA
 /* The stand-in counts the barriers of blocks, of which every tile that passes takes the same number. */
 extern long shim_barriers(void) __attribute__((weak));
@@ -347,7 +440,10 @@ int main(void) {
   check_skipping(TS_BF16, 128);
   check_low_scores(TS_F32);
   check_low_scores(TS_BF16);
-#ifdef RUN_CUDA
+#ifndef RUN_CUDA
+  check_parts(TS_F32);
+  check_parts(TS_BF16);
+#else
   check_tiles();
   check_limits();
 #endif

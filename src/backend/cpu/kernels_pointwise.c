@@ -235,29 +235,60 @@ static void accumulate_run(const ts_kernel_call *call) {
 }
 TS_CPU_KERNEL(accumulate) = {.run = accumulate_run};
 
-/* Elements of all samples one after another: those [first, end) that x has, in the samples [sample, samples). */
+/* Elements of all samples one after another: those [first, end) that x has, in the samples [sample, samples).  A sample
+ * has `each` elements, those of some of its tokens. */
 typedef struct dropout_rows {
-  int64_t each, first, end, sample, samples; /* each: of a sample */
+  int64_t each, first, end, sample, samples, columns;
+  ts_tokens tokens;
 } dropout_rows;
 
 static dropout_rows dropout_rows_of(const ts_kernel_call *call) {
   const ts_shape *x = &ts_call_in(call, 0)->shape;
   int64_t length = call->node->attr.dropout.length, columns = ts_call_columns(call, 0);
-  dropout_rows r = {.each = (length > 0 ? length : x->d[1]) * columns,
-                    .first = call->node->attr.dropout.first * columns};
+  length = length > 0 ? length : x->d[1];
+  dropout_rows r = {.each = length * columns,
+                    .first = call->node->attr.dropout.first * columns,
+                    .columns = columns,
+                    .tokens = call->node->attr.dropout.tokens};
+  if (r.tokens.n == 0) {
+    r.tokens = (ts_tokens){1, {{0, length}}};
+  }
   r.end = r.first + ts_call_count(call, 0);
   r.sample = r.each > 0 ? r.first / r.each : 0;
   r.samples = r.each > 0 ? ts_pieces(r.end, r.each) : 0;
   return r;
 }
 
+/* How elements of a tensor are kept: what ts_dropout_factors takes. */
+typedef struct dropout_rule {
+  uint64_t key;
+  uint32_t threshold;
+  float scale;
+} dropout_rule;
+
+/* Factors of elements [begin, begin + n) of a sample, which are numbered by tokens. */
+static void find_factors(const dropout_rows *rows, const dropout_rule *rule, float *factor, int64_t sample,
+                         int64_t begin, int64_t n) {
+  int64_t at = 0; /* where a stretch begins here */
+  for (int i = 0; i < rows->tokens.n; ++i) {
+    const ts_interval *s = &rows->tokens.stretch[i];
+    int64_t end = at + s->length * rows->columns, from = ts_max(begin, at), until = ts_min(begin + n, end);
+    if (from < until) {
+      ts_dropout_factors(factor + (from - begin), rule->key, sample, s->begin * rows->columns + from - at, until - from,
+                         rule->threshold, rule->scale);
+    }
+    at = end;
+  }
+}
+
 static void dropout_run(const ts_kernel_call *call) {
   ts_source x = ts_source_of(call, 0);
   ts_sink y = ts_sink_of(call, 0);
   const int64_t *sample = call->in[2];
-  float p = call->node->attr.dropout.p, scale = p < 1.0f ? 1.0f / (1.0f - p) : 0.0f;
-  uint64_t key = ts_dropout_key(*(const int64_t *) call->in[1], call->node->attr.dropout.name);
-  uint32_t threshold = ts_dropout_threshold(p);
+  float p = call->node->attr.dropout.p;
+  const dropout_rule rule = {.key = ts_dropout_key(*(const int64_t *) call->in[1], call->node->attr.dropout.name),
+                             .threshold = ts_dropout_threshold(p),
+                             .scale = p < 1.0f ? 1.0f / (1.0f - p) : 0.0f};
   dropout_rows rows = dropout_rows_of(call);
 #pragma omp parallel for collapse(2) num_threads(call->threads) schedule(static)
   for (int64_t b = rows.sample; b < rows.samples; ++b) {
@@ -269,7 +300,7 @@ static void dropout_run(const ts_kernel_call *call) {
       }
       int64_t at = b * rows.each + begin - rows.first;
       ts_tile in_buffer, out_buffer, factor;
-      ts_dropout_factors(factor, key, sample[b], begin, n, threshold, scale);
+      find_factors(&rows, &rule, factor, sample[b], begin, n);
       const float *from = ts_source_read(&x, at, n, in_buffer);
       float *to = ts_sink_open(&y, at, out_buffer);
 #pragma omp simd
