@@ -18,7 +18,9 @@ uint32_t ts_exchange_sums(const ts_exchange_lists *lists) {
   for (int i = 0; i < lists->n_received; ++i) {
     const ts_block *b = &lists->received[i];
     left[b->tensor] -= b->rows.length * b->columns.length;
-    sums |= left[b->tensor] < 0 ? 1u << b->tensor : 0;
+  }
+  for (int i = 0; i < lists->n; ++i) {
+    sums |= left[i] != 0 ? 1u << i : 0;
   }
   return sums;
 }
