@@ -387,6 +387,7 @@ int main(void) {
       {1, 2, 4, 57856, 0, 0, SAME, 0.5f, 1, 0},     {1, 2, 4, 57857, 0, 0, SAME, 0.5f, 1, 0},
       {3, 67, 33, 257, 0, 0, SAME, 0.5f, 0.25f, 0}, {2, 17, 33, 130, 0, 0, OTHER, 1, 1, 3},
       {1, 6, 4, 9001, 0, 0, OTHER, 1, 1.5f, 2},     {1, 2, 4, 57857, 0, 0, SAME, 0.5f, 0.5f, 30},
+      {2, 0, 16, 130, 0, 0, NO_PRIOR, 1, 1, 0},     {2, 0, 16, 130, 0, 0, OTHER, 0.5f, 1, 0},
   };
   static const ts_dtype types[][2] = {{TS_F32, TS_F32}, {TS_BF16, TS_F32}, {TS_BF16, TS_BF16}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {

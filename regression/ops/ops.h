@@ -28,9 +28,9 @@ extern const op_row ops_pointwise[], ops_lookup[], ops_norm[], ops_sum[], ops_ro
 /** The row of an op, or NULL. Not collective. */
 const op_row *ops_find(ts_op op);
 
-/** The shapes most ops are tried at: one element; odd sizes; more rows than a block and columns than a tile; no rows.
- */
-enum { OPS_SHAPES = 5 };
+/** The shapes most ops are tried at: one element; odd sizes; more rows than a block and columns than a tile; no
+ * samples; no tokens, as where a rank has none of them. */
+enum { OPS_SHAPES = 6 };
 ts_shape ops_shape(int variant);
 
 /** An input of normal numbers, another for each (variant, number). Not collective. */

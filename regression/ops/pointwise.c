@@ -172,7 +172,7 @@ enum { DROPOUT_TOKENS = sizeof token_variants / sizeof *token_variants };
 
 /* In the last variant before those of rows samples are whole vectors of either type. */
 static void build_dropout(run_case *c, int variant, ts_dtype dtype) {
-  static const float p[DROPOUT_ROWS] = {0.0f, 0.1f, 0.5f, 0.9f, 1.0f, 0.3f};
+  static const float p[DROPOUT_ROWS] = {0.0f, 0.1f, 0.5f, 0.9f, 1.0f, 0.2f, 0.3f};
   if (variant >= DROPOUT_VARIANTS) {
     c->attr.dropout.tokens = token_variants[variant - DROPOUT_VARIANTS].tokens;
     variant = token_variants[variant - DROPOUT_VARIANTS].variant;

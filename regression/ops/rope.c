@@ -2,7 +2,7 @@
 
 /* {heads, head dimension, elements of it that turn, largest position, factor}.  The sixth fills a block's table of
  * angles on a GPU: several rows of the longest head.  Then heads of which a part turns: in whole vectors, of odd size,
- * in vectors of fp32 alone, beside a rest that is no whole vector, and all but a pair. */
+ * in vectors of fp32 alone, beside a rest that is no whole vector, and all but a pair.  Behind the last: no tokens. */
 static const struct {
   int64_t heads;
   int head_dim, rotated;
@@ -25,7 +25,8 @@ static const double *frequencies(int variant) {
 }
 
 static void build_rope(run_case *c, int variant, ts_dtype dtype) {
-  int64_t batch = 2, length = 1 + 7 * variant;
+  int64_t batch = 2, length = variant < N_VARIANTS ? 1 + 7 * variant : 0;
+  variant %= N_VARIANTS;
   int head = variants[variant].head_dim;
   ts_shape shape = TS_SHAPE(batch, length, variants[variant].heads * head);
   ops_input(c, 0, dtype, shape, 1.0);
@@ -59,6 +60,6 @@ static void rope(run_case *c) {
 
 /* Sine and cosine are exact to 2^-25, the sum rounds twice more. */
 const op_row ops_rope[] = {
-    {TS_OP_ROPE, N_VARIANTS, build_rope, rope, 4},
+    {TS_OP_ROPE, N_VARIANTS + 1, build_rope, rope, 4},
     {.reference = NULL},
 };

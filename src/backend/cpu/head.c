@@ -36,11 +36,12 @@ typedef struct head {
   size_t logits_bytes, row_bytes, accumulator_bytes, product_bytes;
 } head;
 
+/* At least one, so that what has no rows is multiplied too: nothing is 0, and a prior. */
 static int64_t chunk_rows(int64_t rows, int64_t ld) {
   int64_t fitting = CHUNK_BYTES / (ld * (int64_t) sizeof(float)) / 64 * 64;
   int64_t longest = fitting < 64 ? 64 : fitting > LONGEST_CHUNK ? LONGEST_CHUNK : fitting;
   int64_t n = (rows + longest - 1) / longest;
-  return (rows + n - 1) / n;
+  return rows == 0 ? 1 : (rows + n - 1) / n;
 }
 
 /* Rows of logits start on a cache line, and not all in the same cache sets. */
@@ -104,7 +105,7 @@ static void release_head(void *prepared) {
 /* All but the loss of measured shares needs logits. */
 static void plan_chunks(head *h) {
   int64_t rows = chunk_rows(h->rows, h->ld);
-  h->n_chunks = (h->rows + rows - 1) / rows;
+  h->n_chunks = h->rows == 0 ? 1 : (h->rows + rows - 1) / rows;
   h->accumulator = h->n_chunks > 1 && h->dw_dtype != TS_F32;
   h->last = make_chunk(h, h->rows - (h->n_chunks - 1) * rows);
   h->full = h->n_chunks > 1 ? make_chunk(h, rows) : (chunk){.rows = rows};
