@@ -1,7 +1,8 @@
 /* Ten steps of training against Hugging Face transformers and torch (regression/golden): logits before the first
  * step, loss, norm and rate of every step, final weights; of the model families also how a prompt goes on.  On n ranks
- * the cases whose micro-batch n divides, at every stage (on a device and beyond four ranks at one); at 1 and 3
- * without sequence_parallel.  TEST_ONLY takes names of cases, TEST_TP one tp. */
+ * the cases whose micro-batch n divides, at every stage (on a device, beyond four ranks and where ranks share samples
+ * at one); at 1 and 3 without tensor_parallel.sequence_parallel.  TEST_ONLY takes names of cases, TEST_TP one tp,
+ * TEST_SP one sp. */
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
 
@@ -43,10 +44,10 @@ static const golden families[] = {{"mistral", 3},       {"qwen2", 2},      {"qwe
                                   {"gpt_neox", 2},      {"starcoder2", 2}, {"gpt_neox_serial", 3},
                                   {"llama_dynamic", 2}, {"llama_yarn", 4}, {"llama_dynamic_beyond", 2}};
 
-/* A case's grid: tp ranks share each product, the others have micro-batches of their own. */
+/* A case's grid: tp ranks share each product, sp ranks each sample, the others have micro-batches of their own. */
 typedef struct grid {
   ts_world *world;
-  int tp, dp;
+  int tp, sp, dp;
 } grid;
 
 typedef struct trial {
@@ -72,6 +73,7 @@ static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool b
                  ts_format("data.path=%s/%s/tokens.bin", tap_path("regression/golden"), g->name),
                  ts_format("train_micro_batch_size_per_gpu=%lld", (long long) g->micro_batch / on->dp),
                  ts_format("tensor_parallel.autotp_size=%d", on->tp),
+                 ts_format("sequence_parallel_size=%d", on->sp),
                  ts_format("tensor_parallel.sequence_parallel=%s", stage % 2 == 0 ? "true" : "false"),
                  ts_format("zero_optimization.stage=%lld", (long long) stage),
                  ts_format("bf16.enabled=%s", bf16 ? "true" : "false"),
@@ -313,8 +315,8 @@ static int64_t heads_of(const golden *g) {
 static bool fits(const grid *on, const golden *g) {
   bool divides = g->micro_batch % on->dp == 0, has_heads = on->tp <= heads_of(g);
   if (!divides || !has_heads) {
-    tap_skip_all(MPI_COMM_WORLD, "%s: its micro-batch of %lld and its %lld heads are not for dp %d x tp %d", g->name,
-                 (long long) g->micro_batch, (long long) heads_of(g), on->dp, on->tp);
+    tap_skip_all(MPI_COMM_WORLD, "%s: its micro-batch of %lld and its %lld heads are not for dp %d x sp %d x tp %d", g->name,
+                 (long long) g->micro_batch, (long long) heads_of(g), on->dp, on->sp, on->tp);
   }
   return divides && has_heads;
 }
@@ -359,18 +361,18 @@ typedef struct stages {
 
 static bool is_on_device(const grid *on) {
   const ts_backend *backend = NULL;
-  ts_deck *deck = read_deck(&(grid){on->world, 1, 1}, &cases[0], 0, false);
+  ts_deck *deck = read_deck(&(grid){on->world, 1, 1, 1}, &cases[0], 0, false);
   TS_CHECK(ts_engine_backend(deck, on->world, &backend, NULL) == TS_OK, "a backend");
   ts_deck_destroy(&deck);
   return backend->device != NULL;
 }
 
 static stages stages_of(const grid *on, size_t place) {
-  int64_t own = ((int64_t) place + on->tp - 1) % 4;
+  int64_t own = ((int64_t) place + on->tp + on->sp - 2) % 4;
   if (ts_world_size(on->world) == 1) {
     return (stages){0, 0};
   }
-  return ts_world_size(on->world) > 4 || is_on_device(on) ? (stages){own, own} : (stages){0, 3};
+  return ts_world_size(on->world) > 4 || on->sp > 1 || is_on_device(on) ? (stages){own, own} : (stages){0, 3};
 }
 
 static void test_family(const grid *on, const golden *g, int64_t stage) {
@@ -416,17 +418,26 @@ static void test_grid(const grid *on) {
   }
 }
 
-/* Beyond four ranks those grids alone that four have not, with two replicas. */
-static bool wants_tp(int tp, int ranks) {
-  const char *only = getenv("TEST_TP");
-  return ranks % tp == 0 && (only != NULL ? atoi(only) == tp : ranks <= 4 || ranks == 2 * tp);
+/* Beyond four ranks those grids alone that four have not, with two replicas; samples are shared by two or four. */
+static bool wants(int tp, int sp, int ranks) {
+  const char *only_tp = getenv("TEST_TP"), *only_sp = getenv("TEST_SP");
+  if (ranks % (tp * sp) != 0) {
+    return false;
+  }
+  if (only_tp != NULL || only_sp != NULL) {
+    return (only_tp == NULL || atoi(only_tp) == tp) && (only_sp == NULL || atoi(only_sp) == sp);
+  }
+  return sp == 1 ? ranks <= 4 || ranks == 2 * tp : ranks <= 4 && tp * sp == ranks;
 }
 
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
-  for (int tp = 1; tp <= ts_world_size(world); ++tp) {
-    if (wants_tp(tp, ts_world_size(world))) {
-      test_grid(&(grid){world, tp, ts_world_size(world) / tp});
+  int ranks = ts_world_size(world);
+  for (int sp = 1; sp <= ranks; ++sp) {
+    for (int tp = 1; tp <= ranks / sp; ++tp) {
+      if (wants(tp, sp, ranks)) {
+        test_grid(&(grid){world, tp, sp, ranks / (tp * sp)});
+      }
     }
   }
   int status = tap_done_all(MPI_COMM_WORLD);

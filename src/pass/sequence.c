@@ -108,7 +108,7 @@ ts_tokens ts_sequence_seen(const ts_sequence *s, int ring, bool causal, int64_t 
 ts_interval ts_sequence_share(int heads, int group, int first, int ulysses, int j) {
   bool whole = first % group == 0 && heads % group == 0;
   int64_t groups = heads / group, most = (heads + ulysses - 1) / ulysses;
-  if (whole && (groups + ulysses - 1) / ulysses * group <= most) {
+  if (whole && groups >= ulysses && (groups + ulysses - 1) / ulysses * group <= most) {
     ts_interval mine = ts_deal(groups, ulysses, j);
     return (ts_interval){mine.begin * group, mine.length * group};
   }

@@ -71,7 +71,8 @@ ts_tokens ts_sequence_seen(const ts_sequence *s, int ring, bool causal, int64_t 
 ts_tokens ts_sequence_both(const ts_tokens *a, const ts_tokens *b);
 
 /** The query heads of rank \a j of a ring among \a heads, \a group of the whole a key head, the first of them number
- * \a first of the whole: whole groups where that gives nobody more, else one by one. Not collective. */
+ * \a first of the whole: whole groups where that gives nobody more, and everybody
+ * something, else one by one. Not collective. */
 ts_interval ts_sequence_share(int heads, int group, int first, int ulysses, int j);
 
 #endif
