@@ -209,6 +209,32 @@ test_nonfinite() {
   ok "of replicas too" said 0 ": (1 of 36|5 of 1476) values of .* and values of 1 more tensor too"
 }
 
+# ---- sequence parallelism: a checkpoint does not know of it ----
+
+test_shared_samples() {
+  rm -rf shared
+  train 4x1 shared --set sequence_parallel_size=4 --set zero_optimization.stage=1
+  ok "sp 4: a run" gave 0
+  resume shared 4x1 0 "sp 4, stage 1 on the same, stage 0" --set sequence_parallel_size=4 --set zero_optimization.stage=0
+  resume shared 2x2 $other_grid "sp 4 on tp 2, stage 3" --set zero_optimization.stage=3
+  resume shared 1x1 $other_grid "sp 4 on one rank"
+  resume shared 4x2 $other_grid "sp 4 on sp 2 x tp 2, stage 2" --set sequence_parallel_size=2 \
+    --set zero_optimization.stage=2
+  full 3x3 2
+  resume full_3x3_2 4x1 $other_grid "tp 3 on dp 2 x sp 2, stage 3" --set sequence_parallel_size=2 \
+    --set zero_optimization.stage=3
+  run $mpiexec -n 4 "$tessera" eval shared --format json
+  loss=$(loss_of)
+  run "$tessera" eval shared --format json --set sequence_parallel_size=1
+  ok "sp 4: eval on one rank: the loss of four" near "${loss:-0}" "$(loss_of)"
+  run "$tessera" eval shared
+  ok "a grid that does not fit is an error, with the way out" said 2 "sequence_parallel_size=1"
+  run $mpiexec -n 4 "$tessera" generate shared --prompt 'line 1' --tokens 20 --temperature 0
+  text=$(cat "$scratch/out")
+  run "$tessera" generate shared --prompt 'line 1' --tokens 20 --temperature 0 --set sequence_parallel_size=1
+  ok "sp 4: generate: the same text" is "$(cat "$scratch/out")" "$text"
+}
+
 # ---- what is trained ----
 
 test_exports() {
@@ -253,4 +279,5 @@ test_import
 test_nonfinite
 test_exports
 test_uses
+test_shared_samples
 finish

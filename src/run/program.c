@@ -16,11 +16,16 @@ ts_status ts_deck_mesh(const ts_deck *deck, int ranks, int rank, ts_mesh *mesh, 
                          "or to leave it out",
                          (long long) deck->data_parallel_size, mesh->size[TS_AXIS_DP], ranks);
   }
-  if (status != TS_OK && size[TS_AXIS_TP] > 1 && ranks % size[TS_AXIS_TP] != 0) {
-    ts_error_add(err,
-                 "tensor_parallel.autotp_size = %d wants a multiple of as many ranks; --set "
-                 "tensor_parallel.autotp_size=1 goes with any number of them",
-                 size[TS_AXIS_TP]);
+  const struct {
+    ts_axis axis;
+    const char *key;
+  } shared[] = {{TS_AXIS_TP, "tensor_parallel.autotp_size"}, {TS_AXIS_SP, "sequence_parallel_size"}};
+  for (int i = 0; i < 2 && status != TS_OK; ++i) {
+    int n = size[shared[i].axis];
+    if (n > 1 && ranks % n != 0) {
+      ts_error_add(err, "%s = %d wants a multiple of as many ranks; --set %s=1 goes with any number of them",
+                   shared[i].key, n, shared[i].key);
+    }
   }
   int kv_heads = (int) deck->model.num_key_value_heads;
   mesh->tp_units = status == TS_OK && mesh->size[TS_AXIS_TP] > kv_heads ? kv_heads : 0;
