@@ -271,29 +271,88 @@ static void test_recompute(const char *what, const char *text, int copies, doubl
   end(&again);
 }
 
-/* A block's copies come after the backward of the unit behind it and before its own. */
-static void test_recompute_order(void) {
-  passed p = run(TINY_LLAMA, "activation_checkpointing.enabled=true", NULL, TS_MODEL_TRAIN, "recompute");
+static bool reads(const ts_node *node, ts_tid first, int n) {
+  bool found = false;
+  for (int i = 0; i < node->n_in; ++i) {
+    found = found || (node->in[i] >= first && node->in[i] < first + n);
+  }
+  return found;
+}
+
+static bool is_copy(const ts_node *node) {
+  return strstr(node->name, ".again") != NULL || strstr(node->name, ".ahead") != NULL;
+}
+
+/* Between a copy and the first node that reads it there are copies alone. */
+static void test_recompute_order(const char *keys) {
+  passed p = run(TINY_LLAMA, "activation_checkpointing.enabled=true", keys, TS_MODEL_TRAIN, "recompute");
   const ts_graph *g = p.graph;
-  bool good = true, begun[16] = {false};
+  bool good = true;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
-    bool copy = strstr(node->name, ".again") != NULL;
-    good = good && (!copy || (node->segment == TS_SEGMENT_BACKWARD_INPUT && !begun[node->unit]));
-    if (!copy && !is_forward(node)) {
-      begun[node->unit] = true;
+    bool found = !is_copy(node);
+    for (ts_nid m = n + 1; m < g->n_nodes && !found; ++m) {
+      found = reads(&g->node[m], node->out[0], node->n_out);
+      good = good && (found || is_copy(&g->node[m]));
     }
-    for (int u = 0; copy && u <= node->unit; ++u) {
-      good = good && !begun[u];
-    }
+    good = good && found && (!is_copy(node) || node->segment == TS_SEGMENT_BACKWARD_INPUT);
   }
-  tap_ok(good, "copies come right before the first backward node of their block");
+  tap_ok(good, "%s: copies come right before the first node that reads them", keys);
   end(&p);
+}
+
+/* What each choice keeps of DEEP blocks in bf16, and how often it does attention and the products of a block again; by
+ * h elements of a token and H heads, blocks of which the input is kept, and those of which it is made ahead. */
+static void test_policy(const char *policy, int interval, bool sac) {
+  enum { DEEP = 5, HIDDEN = 8, HEADS = 4, TOKENS = B * T };
+  char *keys = ts_format("activation_checkpointing={enabled=true; policy=\"%s\"; interval=%d;}", policy, interval);
+  passed p =
+      run(TINY_LLAMA "bf16 = { enabled = true; };\n", "model.num_hidden_layers=5", keys, TS_MODEL_TRAIN, "recompute");
+  int each = interval > 0 ? interval : 1, inputs = (DEEP + each - 1) / each, ahead = DEEP - inputs, attention = 0,
+      products = 0;
+  for (ts_nid n = 0; n < p.graph->n_nodes; ++n) {
+    attention += p.graph->node[n].op == TS_OP_ATTENTION && is_copy(&p.graph->node[n]);
+    products += p.graph->node[n].op == TS_OP_MATMUL && is_copy(&p.graph->node[n]);
+  }
+  double blocks = TOKENS * (2.0 * HIDDEN * inputs + (sac ? (2.0 * HIDDEN + 4.0 * HEADS) * DEEP : 0));
+  double end_of_model = TOKENS * (2 * 2.0 * HIDDEN + 4); /* input, result and statistics of the last norm */
+  double saved = saved_bytes(p.graph);
+  tap_ok(saved == blocks + end_of_model, "%s, inputs of every %d: %g bytes are kept", policy, interval, saved);
+  tap_ok(attention == (sac ? 0 : DEEP + ahead), "%s, inputs of every %d: %d times attention again", policy, interval,
+         attention);
+  /* for gradients all but the down projection, for an input all but queries, keys and values where attention is kept */
+  tap_ok(products == 6 * DEEP + (sac ? 4 : 7) * ahead, "%s, inputs of every %d: %d products again", policy, interval,
+         products);
+  ts_free(keys);
+  end(&p);
+}
+
+static void test_policies(void) {
+  static const int intervals[] = {0, 1, 2, 3, 5, 1000};
+  for (size_t i = 0; i < sizeof intervals / sizeof *intervals; ++i) {
+    test_policy("block", intervals[i], false);
+    test_policy("sac", intervals[i], true);
+  }
+  test_policy("auto", 1, false);
+}
+
+/* The longest sample of which attention is done again, and one token more. */
+static void test_policy_auto(void) {
+  for (int more = 0; more < 2; ++more) {
+    passed p = run(TINY_LLAMA, "activation_checkpointing.enabled=true", NULL, TS_MODEL_TRAIN, "precision");
+    ts_graph_destroy(&p.graph);
+    p.graph = ts_model_build(p.deck, TS_MODEL_TRAIN, (ts_model_size){1, 4095 + more, 4095 + more});
+    ts_pass_autodiff(&p.graph, &p.context);
+    ts_pass_recompute(&p.graph, &p.context);
+    tap_ok(count_op(p.graph, TS_OP_ATTENTION) == (more == 0 ? 2 * L : L), "auto, %d tokens: attention is %s",
+           4095 + more, more == 0 ? "done again" : "kept");
+    end(&p);
+  }
 }
 
 static ts_graph *make_shared(void) {
   ts_graph *g = ts_graph_create();
-  ts_tid ids = ts_graph_leaf(g, "ids", TS_ROLE_INPUT, TS_I32, TS_SHAPE(B, T), -1);
+  ts_tid ids = ts_graph_leaf(g, "input_ids", TS_ROLE_INPUT, TS_I32, TS_SHAPE(B, T), -1);
   ts_site at = {g, TS_SEGMENT_FORWARD, ts_graph_unit(g, "table")};
   ts_tid w = ts_graph_leaf(g, "w", TS_ROLE_PARAM, TS_F32, TS_SHAPE(11, 8), at.unit);
   ts_tid x = ts_build_embedding(at, "lookup", w, ids);
@@ -567,7 +626,11 @@ int main(void) {
   /* A block computes again all but its down projection and last sum: 13 of 15 nodes.  Saved are what enters each block
    * and the final norm (fp32 [B][T][8]), the norm's statistics, and the norm's result for the head. */
   test_recompute("llama", TINY_LLAMA, L * 13, (L + 2) * 4.0 * B * T * 8 + 4.0 * B * T);
-  test_recompute_order();
+  test_recompute_order("activation_checkpointing.policy=block");
+  test_recompute_order("activation_checkpointing.policy=sac");
+  test_recompute_order("activation_checkpointing.interval=2");
+  test_policies();
+  test_policy_auto();
   test_recompute_shared();
   test_fusion();
   test_shared_head();

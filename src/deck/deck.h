@@ -298,7 +298,9 @@ typedef struct ts_deck {
   } bf16;
   ts_deck_zero zero_optimization;
   struct {
-    bool enabled; /**< Recompute each unit's forward in the backward. */
+    bool enabled;     /**< Compute again in the backward what blocks made in the forward. */
+    char *policy;     /**< "auto", "block" or "sac". */
+    int64_t interval; /**< Blocks of which one's input is kept; 0 as 1. */
   } activation_checkpointing;
   ts_deck_elasticity elasticity;
   struct {

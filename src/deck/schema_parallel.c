@@ -62,7 +62,7 @@ static const ts_key rows[] = {
 
     PIPE("partition", STRING, "best", "a pipeline of one stage is not cut"),
     PIPE("seed_layers", BOOL, "false", "random numbers are keyed by the parameter's name"),
-    PIPE("activation_checkpoint_interval", INT, "0", "activation_checkpointing.enabled decides"),
+    ALIAS("pipeline.activation_checkpoint_interval", "activation_checkpointing.interval"),
     PIPE("pipe_partitioned", BOOL, "true", "a pipeline of one stage sends nothing"),
     PIPE("grad_partitioned", BOOL, "true", "a pipeline of one stage sends nothing"),
 

@@ -121,7 +121,15 @@ static const ts_key rows[] = {
     NONE("zero_max_elements_per_comm", INT, "5e8", "zero_optimization.reduce_bucket_size has taken its place"),
     NONE("disable_allgather", BOOL, "false", "parameters are always gathered by an all-gather"),
 
-    FLAG(activation_checkpointing.enabled, "false", 0, "Recompute each block's forward pass in the backward pass."),
+    FLAG(activation_checkpointing.enabled, "false", 0,
+         "Compute again in the backward pass what blocks made in the forward pass.  It and how change memory and time, "
+         "never bits."),
+    WORD(activation_checkpointing.policy, "auto", "auto|block|sac", NULL, 0,
+         "block: all of a block, from its input; sac: all but attention, whose results are kept; auto: sac from 4096 "
+         "tokens a sample on.  Not a key of DeepSpeed."),
+    INTEGER(activation_checkpointing.interval, "1", 0, 1000, 0,
+            "Of so many blocks the input of the first is kept, and those of the others are computed again; 0 as 1: of "
+            "each."),
     NONE("activation_checkpointing.number_checkpoints", INT, NULL, "every block is a checkpoint"),
     NONE("activation_checkpointing.contiguous_memory_optimization", BOOL, "false", PLANNED),
     NONE("activation_checkpointing.synchronize_checkpoint_boundary", BOOL, "false", "profile.timeline is there"),

@@ -1,200 +1,185 @@
-/* Activation checkpointing by unit (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016): what a block
- * computed for itself is not kept for the backward but computed again, from what other units made, right before the
- * block's first backward node.  Dropout repeats its mask because its numbers are a function of name and position. */
+/* What becomes of the forward's results that the backward reads: a policy for each tensor.  What is computed again is
+ * copied on demand, right before the first node that reads it.  A copy has its original's inputs and attributes, and
+ * dropout's numbers are a function of name and position: no choice changes a bit.
+ *
+ * activation_checkpointing (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016) keeps, of hidden size h
+ * and H heads of h / H elements in bf16:
+ *
+ *   policy, interval   bytes a token and block   computed again
+ *   block, 1           2h                        the block, from its input
+ *   block, k           2h / k                    inputs of k blocks from the first one's, then each block
+ *   sac, 1             4h + 4H                   the block but for attention, which alone costs the length squared
+ *   sac, k             2h + 4H + 2h / k          both of these
+ *
+ * Without it rows of tokens that ranks along tp have gathered are gathered again (Korthikanti et al., "Reducing
+ * Activation Recomputation in Large Transformer Models", 2022, section 4.2.2). */
 #include "base/memory.h"
 #include "graph/op.h"
 #include "graph/rewrite.h"
 #include "pass/pass.h"
 #include "pass/shard.h"
 
+#include <string.h>
+
+/* From so many tokens of a sample on attention is dearer than its results (DeepSpeed's SAC has the same limit). */
+#define TS_LONG_SAMPLE 4096
+
+typedef enum policy { KEEP, RECOMPUTE } policy;
+
+/* What copies are for.  Those on the way to a block's input are gone when it is there: the block makes its own. */
+typedef enum aim { FOR_GRADIENT, FOR_INPUT, N_AIMS } aim;
+
+static const char *const suffix[N_AIMS] = {"again", "ahead"};
+
 typedef struct recompute {
   ts_rewrite rewrite;
   const ts_graph *from;
-  ts_tid *again; /* old tensor to its recomputed copy, TS_NONE where there is none */
-  bool *block;   /* per unit: is recomputed */
-  bool *begun;   /* per unit: its copies exist */
-  bool *shared;  /* per tensor: other units read it, so it is kept */
-  bool *needed;  /* per tensor: wanted as a copy */
+  policy *policy;       /* per tensor */
+  bool *leaves;         /* per tensor: made by a block, read by another unit */
+  ts_tid *copy[N_AIMS]; /* per tensor, TS_NONE until made */
 } recompute;
 
 static bool is_forward(const ts_node *node) {
   return node->segment == TS_SEGMENT_FORWARD;
 }
 
-static int unit_of(const recompute *r, ts_tid t) {
-  const ts_node *producer = ts_graph_producer(r->from, t);
-  return producer != NULL && is_forward(producer) ? producer->unit : -1;
+/* ---- policies ---- */
+
+/* Per unit the number of its group of `interval` blocks.  Blocks are the units with attention, the rest have no group:
+ * embeddings and the head are cheap to keep or dear to repeat. */
+static int32_t *find_groups(const ts_graph *g, int64_t interval) {
+  int32_t *group = ts_ids_none(g->n_units);
+  int64_t blocks = 0;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    if (is_forward(node) && node->op == TS_OP_ATTENTION && node->unit >= 0 && group[node->unit] == TS_NONE) {
+      group[node->unit] = (int32_t) (blocks++ / interval);
+    }
+  }
+  return group;
 }
 
-/* Blocks are the units with attention; embeddings and the head are cheap to keep or dear to repeat. */
-static void classify(recompute *r) {
+static int32_t group_of(const int32_t *group, const ts_node *node) {
+  return node != NULL && node->unit >= 0 ? group[node->unit] : TS_NONE;
+}
+
+/* What leaves a block is computed again for its own group, and kept as soon as anybody else reads it. */
+static void choose_for_reader(recompute *r, const int32_t *group, const ts_node *reader, ts_tid t) {
+  const ts_node *producer = t != TS_NONE ? ts_graph_producer(r->from, t) : NULL;
+  if (group_of(group, producer) != TS_NONE && is_forward(producer) && producer->unit != reader->unit) {
+    r->leaves[t] = true;
+    r->policy[t] = group_of(group, producer) == group_of(group, reader) ? r->policy[t] : KEEP;
+  }
+}
+
+static void choose_blocks(recompute *r, int64_t interval, bool sac) {
+  int32_t *group = find_groups(r->from, interval);
   for (ts_nid n = 0; n < r->from->n_nodes; ++n) {
     const ts_node *node = &r->from->node[n];
-    if (is_forward(node) && node->op == TS_OP_ATTENTION && node->unit >= 0) {
-      r->block[node->unit] = true;
-    }
     for (int i = 0; i < node->n_in; ++i) {
-      if (node->in[i] != TS_NONE && unit_of(r, node->in[i]) != node->unit) {
-        r->shared[node->in[i]] = true;
-      }
+      choose_for_reader(r, group, node, node->in[i]);
+    }
+    bool again = group_of(group, node) != TS_NONE && is_forward(node) && !(sac && node->op == TS_OP_ATTENTION);
+    for (int i = 0; i < node->n_out; ++i) {
+      r->policy[node->out[i]] = again ? RECOMPUTE : KEEP;
     }
   }
+  ts_free(group);
 }
-
-static bool want(recompute *r, ts_tid t, int unit) {
-  if (t == TS_NONE || r->shared[t] || unit_of(r, t) != unit) {
-    return false;
-  }
-  return r->needed[t] = true;
-}
-
-/* What the unit's backward reads of its own forward, and what that needs in turn. */
-static void find_needed(recompute *r, int unit) {
-  for (ts_nid n = r->from->n_nodes - 1; n >= 0; --n) {
-    const ts_node *node = &r->from->node[n];
-    bool needed = node->unit == unit && !is_forward(node);
-    for (int i = 0; i < node->n_out && node->unit == unit; ++i) {
-      needed = needed || r->needed[node->out[i]];
-    }
-    for (int i = 0; i < node->n_in && needed; ++i) {
-      want(r, node->in[i], unit);
-    }
-  }
-}
-
-static bool any_needed(const recompute *r, const ts_node *node) {
-  bool any = false;
-  for (int i = 0; i < node->n_out; ++i) {
-    any = any || r->needed[node->out[i]];
-  }
-  return any;
-}
-
-/* What the unit computed for itself is read from its recomputed copy. */
-static ts_node copy_node(recompute *r, ts_nid n, bool again) {
-  ts_node node = ts_rewrite_node(&r->rewrite, n);
-  for (int i = 0; again && i < node.n_in; ++i) {
-    ts_tid t = r->from->node[n].in[i];
-    if (t != TS_NONE && unit_of(r, t) == node.unit && r->again[t] != TS_NONE) {
-      r->rewrite.in[i] = r->again[t];
-    }
-  }
-  return node;
-}
-
-static void repeat_node(recompute *r, ts_nid n) {
-  ts_node node = copy_node(r, n, true);
-  char *name = ts_format("%s.again", node.name);
-  node.name = name;
-  ts_tid first = ts_graph_add((ts_site){r->rewrite.to, TS_SEGMENT_BACKWARD_INPUT, node.unit}, &node);
-  for (int i = 0; i < node.n_out; ++i) {
-    r->again[r->from->node[n].out[i]] = first + i;
-  }
-  ts_free(name);
-}
-
-static void repeat_unit(recompute *r, int unit) {
-  find_needed(r, unit);
-  for (ts_nid n = 0; n < r->from->n_nodes; ++n) {
-    const ts_node *node = &r->from->node[n];
-    if (node->unit == unit && is_forward(node) && any_needed(r, node)) {
-      repeat_node(r, n);
-    }
-  }
-  r->begun[unit] = true;
-}
-
-static void walk_backward(recompute *r) {
-  for (ts_nid n = 0; n < r->from->n_nodes; ++n) {
-    const ts_node *node = &r->from->node[n];
-    bool backward_of_block = !is_forward(node) && node->unit >= 0 && r->block[node->unit];
-    if (backward_of_block && !r->begun[node->unit]) {
-      repeat_unit(r, node->unit);
-    }
-    ts_node copy = copy_node(r, n, backward_of_block);
-    ts_rewrite_add(&r->rewrite, n, &copy);
-  }
-}
-
-/* ---- gathers: rows of tokens that each rank has are not kept whole for the backward, but gathered again (Korthikanti
- * et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4.2.2) ---- */
 
 /* All rows of a tensor of which ranks along tp have some; the head's statistics are small and stay. */
 static bool gathers_rows(const ts_graph *g, const ts_node *node) {
   const ts_node *from = node != NULL ? ts_graph_producer(g, node->in[0]) : NULL;
-  return node != NULL && is_forward(node) && node->op == TS_OP_ALL_GATHER &&
-         node->attr.comm.axes == TS_AXES(TS_AXIS_TP) && (from == NULL || from->op != TS_OP_HEAD_STATS);
+  return node != NULL && node->op == TS_OP_ALL_GATHER && node->attr.comm.axes == TS_AXES(TS_AXIS_TP) &&
+         (from == NULL || from->op != TS_OP_HEAD_STATS);
 }
 
-/* The node that gathers t, or of which t is a change of shape; NULL for none. */
-static const ts_node *find_gather(const ts_graph *g, ts_tid t) {
-  const ts_node *node = t == TS_NONE ? NULL : ts_graph_producer(g, t);
-  node = node != NULL && node->op == TS_OP_VIEW ? ts_graph_producer(g, node->in[0]) : node;
-  return gathers_rows(g, node) ? node : NULL;
-}
-
-/* The copy of t for the backward, made when it is first asked for. */
-static ts_tid gather_again(ts_rewrite *r, ts_tid *again, ts_tid t) {
-  if (again[t] == TS_NONE) {
-    ts_nid producer = r->from->tensor[t].producer;
-    bool view = r->from->node[producer].op == TS_OP_VIEW;
-    ts_node node = ts_rewrite_node(r, producer);
-    ts_tid from = view ? gather_again(r, again, r->from->node[producer].in[0]) : TS_NONE;
-    node.in = view ? &from : node.in;
-    char *name = ts_format("%s.again", node.name);
-    node.name = name;
-    again[t] = ts_graph_add((ts_site){r->to, TS_SEGMENT_BACKWARD_INPUT, node.unit}, &node);
-    ts_free(name);
-  }
-  return again[t];
-}
-
-static void repeat_gathers(ts_graph **graph) {
-  ts_rewrite r = ts_rewrite_begin(*graph);
-  ts_tid *again = ts_ids_none((*graph)->n_tensors), most = 0;
-  for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
-    most = r.from->node[n].n_in > most ? r.from->node[n].n_in : most;
-  }
-  ts_tid *in = ts_ids_none(most);
-  for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
-    const ts_node *old = &r.from->node[n];
-    for (int i = 0; i < old->n_in && !is_forward(old); ++i) {
-      in[i] = find_gather(r.from, old->in[i]) != NULL ? gather_again(&r, again, old->in[i]) : TS_NONE;
+/* Gathered rows, and changes of their shape. */
+static void choose_gathers(recompute *r) {
+  for (ts_nid n = 0; n < r->from->n_nodes && is_forward(&r->from->node[n]); ++n) {
+    const ts_node *node = &r->from->node[n];
+    bool view = node->op == TS_OP_VIEW;
+    if (gathers_rows(r->from, view ? ts_graph_producer(r->from, node->in[0]) : node)) {
+      r->policy[node->out[0]] = RECOMPUTE;
     }
-    ts_node node = ts_rewrite_node(&r, n);
-    for (int i = 0; i < old->n_in && !is_forward(old); ++i) {
-      r.in[i] = in[i] != TS_NONE ? in[i] : r.in[i];
-    }
-    ts_rewrite_add(&r, n, &node);
   }
-  ts_free(in);
-  ts_free(again);
-  ts_rewrite_marks(&r);
-  ts_rewrite_end(&r, graph);
+}
+
+/* ---- copies ---- */
+
+static void repeat_node(recompute *r, ts_nid n, aim aim);
+
+/* What stands for t: itself, or its copy, made when it is first asked for. */
+static ts_tid find(recompute *r, ts_tid t, aim aim) {
+  if (t == TS_NONE || r->policy[t] == KEEP) {
+    return ts_rewrite_tensor(&r->rewrite, t);
+  }
+  aim = r->leaves[t] ? FOR_INPUT : aim;
+  if (r->copy[aim][t] == TS_NONE) {
+    repeat_node(r, r->from->tensor[t].producer, aim);
+  }
+  return r->copy[aim][t];
+}
+
+/* Node n that reads copies, which are there before the rewriter's one list of inputs is filled. */
+static ts_node read_copies(recompute *r, ts_nid n, aim aim) {
+  const ts_node *old = &r->from->node[n];
+  for (int i = 0; i < old->n_in; ++i) {
+    find(r, old->in[i], aim);
+  }
+  ts_node node = ts_rewrite_node(&r->rewrite, n);
+  for (int i = 0; i < old->n_in; ++i) {
+    r->rewrite.in[i] = find(r, old->in[i], aim);
+  }
+  return node;
+}
+
+static void repeat_node(recompute *r, ts_nid n, aim aim) {
+  ts_node node = read_copies(r, n, aim);
+  char *name = ts_format("%s.%s", node.name, suffix[aim]);
+  node.name = name;
+  ts_tid first = ts_graph_add((ts_site){r->rewrite.to, TS_SEGMENT_BACKWARD_INPUT, node.unit}, &node);
+  for (int i = 0; i < node.n_out; ++i) {
+    r->copy[aim][r->from->node[n].out[i]] = first + i;
+  }
+  ts_free(name);
+}
+
+static void write_nodes(recompute *r) {
+  for (ts_nid n = 0; n < r->from->n_nodes; ++n) {
+    bool forward = is_forward(&r->from->node[n]);
+    ts_node node = forward ? ts_rewrite_node(&r->rewrite, n) : read_copies(r, n, FOR_GRADIENT);
+    ts_rewrite_add(&r->rewrite, n, &node);
+  }
+}
+
+static bool is_sac(const ts_graph *g, const char *policy) {
+  int64_t tokens = g->tensor[ts_graph_find(g, "input_ids")].shape.d[1];
+  return strcmp(policy, "auto") == 0 ? tokens >= TS_LONG_SAMPLE : strcmp(policy, "sac") == 0;
 }
 
 void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
-  if (!context->deck->activation_checkpointing.enabled) {
-    if (context->shards != NULL) {
-      repeat_gathers(graph);
-    }
+  bool blocks = context->deck->activation_checkpointing.enabled;
+  if (!blocks && context->shards == NULL) {
     return;
   }
-  size_t tensors = (size_t) (*graph)->n_tensors + 1, units = (size_t) (*graph)->n_units + 1;
-  recompute r = {.from = *graph,
-                 .again = ts_ids_none((*graph)->n_tensors),
-                 .block = ts_calloc(units, 1),
-                 .begun = ts_calloc(units, 1),
-                 .shared = ts_calloc(tensors, 1),
-                 .needed = ts_calloc(tensors, 1)};
-  r.rewrite = ts_rewrite_begin(*graph);
-  classify(&r);
-  walk_backward(&r);
-  ts_free(r.again);
-  ts_free(r.block);
-  ts_free(r.begun);
-  ts_free(r.shared);
-  ts_free(r.needed);
+  size_t tensors = (size_t) (*graph)->n_tensors + 1;
+  recompute r = {.rewrite = ts_rewrite_begin(*graph),
+                 .from = *graph,
+                 .policy = ts_calloc(tensors, sizeof *r.policy),
+                 .leaves = ts_calloc(tensors, sizeof *r.leaves),
+                 .copy = {ts_ids_none((*graph)->n_tensors), ts_ids_none((*graph)->n_tensors)}};
+  if (blocks) {
+    int64_t interval = context->deck->activation_checkpointing.interval;
+    choose_blocks(&r, interval > 0 ? interval : 1, is_sac(*graph, context->deck->activation_checkpointing.policy));
+  } else {
+    choose_gathers(&r);
+  }
+  write_nodes(&r);
+  ts_free(r.policy);
+  ts_free(r.leaves);
+  ts_free(r.copy[FOR_GRADIENT]);
+  ts_free(r.copy[FOR_INPUT]);
   ts_rewrite_marks(&r.rewrite);
   ts_rewrite_end(&r.rewrite, graph);
 }
