@@ -142,6 +142,8 @@ static const setting_row settings[] = {
      false},
     {"memory check", "debug.memcheck=true", false, false},
     {"bf16", "bf16.enabled=true", true, false},
+    {"recomputation, attention kept", "activation_checkpointing={enabled=true;policy=\"sac\";interval=2;}", false,
+     false},
     {"bf16, no sequence_parallel", "bf16.enabled=true tensor_parallel.sequence_parallel=false", true, false},
 };
 enum { N_SETTINGS = sizeof settings / sizeof *settings };

@@ -66,7 +66,7 @@ static void check_grids(const char *name, const char *text) {
       "zero_optimization.overlap_comm=true", "zero_optimization.overlap_comm=false gradient_accumulation_steps=3",
       "zero_optimization.overlap_comm=true gradient_accumulation_steps=3 bf16.enabled=true "
       "zero_optimization.reduce_bucket_size=30000 zero_optimization.allgather_bucket_size=20000",
-      "zero_optimization.overlap_comm=true activation_checkpointing.enabled=true "
+      "zero_optimization.overlap_comm=true activation_checkpointing={enabled=true;policy=\"sac\";interval=2;} "
       "zero_optimization.stage3_param_persistence_threshold=0 zero_optimization.stage3_prefetch_bucket_size=60000 "
       "zero_optimization.reduce_bucket_size=5000 zero_optimization.stage3_max_reuse_distance=0"};
   for (int stage = 0; stage <= 3; ++stage) {

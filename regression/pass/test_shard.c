@@ -47,10 +47,10 @@ enum { N_MODELS = sizeof models / sizeof *models };
 
 static const char *const variants[] = {
     "",
-    "gradient_accumulation_steps=2 activation_checkpointing.enabled=true",
+    "gradient_accumulation_steps=2 activation_checkpointing={enabled=true;policy=\"sac\";interval=2;}",
     "bf16.enabled=true zero_optimization.stage3_param_persistence_threshold=0 zero_optimization.overlap_comm=true",
     "tensor_parallel.sequence_parallel=false",
-    "tensor_parallel.sequence_parallel=false activation_checkpointing.enabled=true "
+    "tensor_parallel.sequence_parallel=false activation_checkpointing={enabled=true;interval=2;} "
     "zero_optimization.stage3_param_persistence_threshold=0",
     "tensor_parallel.vocab_parallel_lm_head=false zero_optimization.reduce_bucket_size=3000 "
     "zero_optimization.allgather_bucket_size=2000 zero_optimization.overlap_comm=true",

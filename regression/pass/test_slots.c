@@ -43,6 +43,8 @@ int main(int argc, char **argv) {
   test(world, "llama", train_run_llama, "zero_optimization.stage=2 zero_optimization.overlap_comm=true");
   test(world, "gpt2", train_run_gpt2, "zero_optimization.stage=3 bf16.enabled=true");
   test(world, "llama", train_run_llama, "zero_optimization.stage=3 activation_checkpointing.enabled=true");
+  test(world, "gpt2", train_run_gpt2,
+       "zero_optimization.stage=1 activation_checkpointing={enabled=true;policy=\"sac\";interval=2;}");
 #ifndef RUN_CUDA
   test(world, "gpt2", train_run_gpt2, "zero_optimization.stage=2 debug.memcheck=true");
 #endif
