@@ -237,6 +237,61 @@ static void test_json(void) {
   ts_free(text);
 }
 
+static ts_deck *read_noted(const char *more, char *set, const char *note, bool said) {
+  char *text = ts_format(GOOD_DECK "%s", more);
+  ts_deck *d = fixture_read("notes", text, set);
+  ts_text notes = {0};
+  ts_deck_notes(d, &notes);
+  tap_ok((notes.text != NULL && strstr(notes.text, note) != NULL) == said, "%s %s: %s%s", more, set,
+         said ? "" : "not: ", note);
+  ts_text_free(&notes);
+  ts_free(text);
+  return d;
+}
+
+/* The policy and interval of recomputation: DeepSpeed's name of the latter is taken, with its 0 for "not given"; what
+ * says nothing because recomputation is off is noted. */
+static void test_recomputation(void) {
+  static const struct {
+    const char *more;
+    char *set;
+    const char *policy;
+    bool enabled;
+    int interval;
+    const char *note;
+  } rows[] = {
+      {"", "run.seed=2", "auto", false, 1, NULL},
+      {"activation_checkpointing = { enabled = true; policy = \"SAC\"; };\n", "run.seed=2", "sac", true, 1, NULL},
+      {"pipeline = { activation_checkpoint_interval = 3; };\n", "activation_checkpointing.enabled=true", "auto", true,
+       3, NULL},
+      {"pipeline = { activation_checkpoint_interval = 0; };\n", "activation_checkpointing.enabled=true", "auto", true,
+       0, NULL},
+      {"pipeline = { activation_checkpoint_interval = 1; };\n", "run.seed=2", "auto", false, 1,
+       "pipeline.activation_checkpoint_interval: no effect: activation_checkpointing.enabled is false"},
+      {"activation_checkpointing = { interval = 2; };\n", "run.seed=2", "auto", false, 2,
+       "activation_checkpointing.interval: no effect: activation_checkpointing.enabled is false"},
+      {"activation_checkpointing = { policy = \"sac\"; interval = 1; };\n", "run.seed=2", "sac", false, 1,
+       "activation_checkpointing.policy: no effect: activation_checkpointing.enabled is false"},
+      {"activation_checkpointing = { policy = \"auto\"; interval = 1; };\n", "run.seed=2", "auto", false, 1, NULL},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    ts_deck *d =
+        read_noted(rows[i].more, rows[i].set, rows[i].note != NULL ? rows[i].note : "no effect", rows[i].note != NULL);
+    tap_ok(d->activation_checkpointing.enabled == rows[i].enabled &&
+               d->activation_checkpointing.interval == rows[i].interval &&
+               strcmp(d->activation_checkpointing.policy, rows[i].policy) == 0,
+           "recomputation %zu: %s, %d", i, rows[i].policy, rows[i].interval);
+    ts_deck_destroy(&d);
+  }
+}
+
+/* Rotary positions go on beyond what the model was made for. */
+static void test_long_samples(void) {
+  const char *note = "data.sequence_length: 300 is more than model.max_position_embeddings 128";
+  ts_deck *d = read_noted("", "data.sequence_length=300", note, true);
+  ts_deck_destroy(&d);
+}
+
 static void test_auto(void) {
   ts_deck *d = fixture_read("auto",
                             GOOD_DECK "optimizer = { params = { lr = 0.002; betas = \"auto\"; }; };\n"
@@ -1000,6 +1055,8 @@ int main(void) {
   test_sets();
   test_switch();
   test_json();
+  test_recomputation();
+  test_long_samples();
   test_auto();
   test_auto_json();
   test_auto_large();

@@ -1,5 +1,5 @@
-/* Recomputation's one property: whatever is kept and whatever is computed again, losses, norms, gradients and parameters
- * have the bits that they have with everything kept.
+/* Recomputation's one property: whatever is kept and whatever is computed again, losses, norms, gradients and
+ * parameters have the bits that they have with everything kept.
  *
  * A sample of settings x stages; all of it where TEST_RECOMPUTE_ALL is set. */
 #include "regression/tap.h"

@@ -127,7 +127,7 @@ static const ts_key rows[] = {
     WORD(activation_checkpointing.policy, "auto", "auto|block|sac", NULL, 0,
          "block: all of a block, from its input; sac: all but attention, whose results are kept; auto: sac from 4096 "
          "tokens a sample on.  Not a key of DeepSpeed."),
-    INTEGER(activation_checkpointing.interval, "1", 0, 1000, 0,
+    INTEGER(activation_checkpointing.interval, "1", 0, 256, 0,
             "Of so many blocks the input of the first is kept, and those of the others are computed again; 0 as 1: of "
             "each."),
     NONE("activation_checkpointing.number_checkpoints", INT, NULL, "every block is a checkpoint"),

@@ -35,7 +35,7 @@ typedef struct recompute {
   ts_rewrite rewrite;
   const ts_graph *from;
   policy *policy;       /* per tensor */
-  bool *leaves;         /* per tensor: made by a block, read by another unit */
+  bool *crosses;        /* per tensor: a block makes it and another unit reads it */
   ts_tid *copy[N_AIMS]; /* per tensor, TS_NONE until made */
 } recompute;
 
@@ -59,16 +59,16 @@ static int32_t *find_groups(const ts_graph *g, int64_t interval) {
   return group;
 }
 
-static int32_t group_of(const int32_t *group, const ts_node *node) {
+static int32_t block_group(const int32_t *group, const ts_node *node) {
   return node != NULL && node->unit >= 0 ? group[node->unit] : TS_NONE;
 }
 
-/* What leaves a block is computed again for its own group, and kept as soon as anybody else reads it. */
+/* What crosses from block to block is computed again within their group, and kept when anybody else reads it. */
 static void choose_for_reader(recompute *r, const int32_t *group, const ts_node *reader, ts_tid t) {
   const ts_node *producer = t != TS_NONE ? ts_graph_producer(r->from, t) : NULL;
-  if (group_of(group, producer) != TS_NONE && is_forward(producer) && producer->unit != reader->unit) {
-    r->leaves[t] = true;
-    r->policy[t] = group_of(group, producer) == group_of(group, reader) ? r->policy[t] : KEEP;
+  if (block_group(group, producer) != TS_NONE && is_forward(producer) && producer->unit != reader->unit) {
+    r->crosses[t] = true;
+    r->policy[t] = block_group(group, producer) == block_group(group, reader) ? r->policy[t] : KEEP;
   }
 }
 
@@ -79,7 +79,7 @@ static void choose_blocks(recompute *r, int64_t interval, bool sac) {
     for (int i = 0; i < node->n_in; ++i) {
       choose_for_reader(r, group, node, node->in[i]);
     }
-    bool again = group_of(group, node) != TS_NONE && is_forward(node) && !(sac && node->op == TS_OP_ATTENTION);
+    bool again = block_group(group, node) != TS_NONE && is_forward(node) && !(sac && node->op == TS_OP_ATTENTION);
     for (int i = 0; i < node->n_out; ++i) {
       r->policy[node->out[i]] = again ? RECOMPUTE : KEEP;
     }
@@ -109,12 +109,13 @@ static void choose_gathers(recompute *r) {
 
 static void repeat_node(recompute *r, ts_nid n, aim aim);
 
-/* What stands for t: itself, or its copy, made when it is first asked for. */
+/* What stands for t: itself, or its copy, made when it is first asked for.  Each block of a group asks for the one
+ * before it: the schema bounds how deep that goes. */
 static ts_tid find(recompute *r, ts_tid t, aim aim) {
   if (t == TS_NONE || r->policy[t] == KEEP) {
     return ts_rewrite_tensor(&r->rewrite, t);
   }
-  aim = r->leaves[t] ? FOR_INPUT : aim;
+  aim = r->crosses[t] ? FOR_INPUT : aim;
   if (r->copy[aim][t] == TS_NONE) {
     repeat_node(r, r->from->tensor[t].producer, aim);
   }
@@ -167,7 +168,7 @@ void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
   recompute r = {.rewrite = ts_rewrite_begin(*graph),
                  .from = *graph,
                  .policy = ts_calloc(tensors, sizeof *r.policy),
-                 .leaves = ts_calloc(tensors, sizeof *r.leaves),
+                 .crosses = ts_calloc(tensors, sizeof *r.crosses),
                  .copy = {ts_ids_none((*graph)->n_tensors), ts_ids_none((*graph)->n_tensors)}};
   if (blocks) {
     int64_t interval = context->deck->activation_checkpointing.interval;
@@ -177,7 +178,7 @@ void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
   }
   write_nodes(&r);
   ts_free(r.policy);
-  ts_free(r.leaves);
+  ts_free(r.crosses);
   ts_free(r.copy[FOR_GRADIENT]);
   ts_free(r.copy[FOR_INPUT]);
   ts_rewrite_marks(&r.rewrite);
