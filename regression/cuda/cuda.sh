@@ -58,6 +58,11 @@ test_losses() {
   run "$cpu" train deck.cfg --set run.directory=cpu16 --set run.device=cpu --set bf16.enabled=true
   train 1 one16 --set bf16.enabled=true
   ok "also in bf16" close one16 cpu16 2e-2 # 2^-9 a rounding, fused products round less often
+  for choice in 'policy="block"' 'policy="sac";interval=2'; do
+    train 1 again16 --set bf16.enabled=true --set "activation_checkpointing={enabled=true;$choice;}"
+    ok "what is computed again has the same bits: $choice" same one16 again16
+    rm -rf again16
+  done
   train 1 plain --set run.cuda_graphs=false
   ok "recorded steps and plain ones give the same bits" same one plain
   train 1 measured --set run.measure_algorithms=true --set run.steps=4
@@ -189,6 +194,9 @@ test_bad() {
   SHIM_MEMORY=4700000 train 1 none
   ok "too little device memory: what is needed and free, what else would need" both 'gave 2' \
     'told "an arena of 4.76 MB is needed, 4.70 MB are free.*with half the train_micro_batch_size_per_gpu: [0-9.]+ MB, which fits, with act"'
+  SHIM_MEMORY=4600000 train 1 none --set activation_checkpointing.enabled=true
+  ok "and less kept where activations are computed again already" both 'gave 2' \
+    'told "with activation_checkpointing.policy = \"block\", .interval = 2: [0-9.]+ MB"'
   # The plan fits, but for some bytes that a library takes first.
   SHIM_MEMORY=$((planned + 4)) train 1 none
   ok "out of device memory later: who took it" both 'gave 1' 'told "an arena of .* is needed, .* of 4.76 MB are free.  4.76 MB were free when this process"'

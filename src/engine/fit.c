@@ -87,6 +87,24 @@ static void try_deck(const ts_engine *e, const ts_deck *deck, const char *change
   ts_program_destroy(&program);
 }
 
+/* What keeps least: of a group of blocks one input is kept, and the others are there while it is computed again. */
+static void try_intervals(const ts_engine *e, double available, ts_text *to) {
+  ts_deck other = *e->deck;
+  int64_t interval = 1;
+  while (interval * interval < other.model.num_hidden_layers) {
+    ++interval;
+  }
+  if (strcmp(other.activation_checkpointing.policy, "block") == 0 &&
+      other.activation_checkpointing.interval >= interval) {
+    return;
+  }
+  other.activation_checkpointing.policy = (char *) "block";
+  other.activation_checkpointing.interval = interval;
+  char *change = ts_format("activation_checkpointing.policy = \"block\", .interval = %lld", (long long) interval);
+  try_deck(e, &other, change, available, to);
+  ts_free(change);
+}
+
 /* The next stage, half of the micro-batch, activations computed again: planned. */
 static void try_decks(const ts_engine *e, double available, ts_text *to) {
   const ts_deck *deck = e->deck;
@@ -104,6 +122,8 @@ static void try_decks(const ts_engine *e, double available, ts_text *to) {
   if (!deck->activation_checkpointing.enabled) {
     other.activation_checkpointing.enabled = true;
     try_deck(e, &other, "activation_checkpointing.enabled", available, to);
+  } else {
+    try_intervals(e, available, to);
   }
 }
 
