@@ -130,7 +130,7 @@ static const ts_key rows[] = {
     INTEGER(activation_checkpointing.interval, "1", 0, 256, 0,
             "Of so many blocks the input of the first is kept, and those of the others are computed again; 0 as 1: of "
             "each."),
-    NONE("activation_checkpointing.number_checkpoints", INT, NULL, "every block is a checkpoint"),
+    NONE("activation_checkpointing.number_checkpoints", INT, NULL, "activation_checkpointing.interval decides"),
     NONE("activation_checkpointing.contiguous_memory_optimization", BOOL, "false", PLANNED),
     NONE("activation_checkpointing.synchronize_checkpoint_boundary", BOOL, "false", "profile.timeline is there"),
     NONE("activation_checkpointing.profile", BOOL, "false", "profile.timeline is there"),
