@@ -85,6 +85,15 @@ static const setting_row settings[] = {
     {"plain", "", false, false},
     {"accumulation", "gradient_accumulation_steps=2", false, false},
     {"recomputation", "activation_checkpointing.enabled=true", false, false},
+    {"attention kept", "activation_checkpointing.enabled=true activation_checkpointing.policy=sac", false, false},
+    {"attention kept, two blocks at a time",
+     "activation_checkpointing.enabled=true activation_checkpointing.policy=sac activation_checkpointing.interval=2",
+     false, false},
+    {"groups of heads", "sequence_parallel.head_groups=2 data.sequence_length=150", false, false},
+    {"groups of heads, attention kept, bf16",
+     "sequence_parallel.head_groups=2 bf16.enabled=true activation_checkpointing.enabled=true "
+     "activation_checkpointing.policy=sac",
+     true, false},
     {"chunks of 128", "data.sequence_length=600 train_batch_size=4", false, false},
     {"five tokens", "data.sequence_length=5", false, false},
     {"one token", "data.sequence_length=1 train_batch_size=12", false, false},
@@ -127,10 +136,11 @@ static void add_way(ways *w, int u, int r, const char *exchange, const char *bal
                              u, r, exchange, balancer);
 }
 
-static ways find_ways(const grid *on, const model_row *model) {
+static ways find_ways(const grid *on, const model_row *model, int groups) {
   ways w = {0};
   int sharers = (on->tp + model->kv_heads - 1) / model->kv_heads, group = model->heads / model->kv_heads;
   int heads = on->tp <= model->kv_heads ? model->kv_heads / on->tp * group : group / sharers;
+  heads = groups > 1 && heads > 1 ? heads / groups : heads;
   for (int u = 1; u <= on->sp && u <= heads; ++u) {
     int r = on->sp / u;
     if (on->sp % u != 0) {
@@ -219,7 +229,7 @@ static void test_pair(const grid *on, const model_row *model, const setting_row 
   }
   char *what = ts_format("%s, %s", model->name, setting->name);
   train_run one = run_alone(on, model->deck, setting->sets);
-  ways w = find_ways(on, model);
+  ways w = find_ways(on, model, strstr(setting->sets, "head_groups") != NULL ? 2 : 1);
   for (int i = 0; i < w.n; ++i) {
     for (int stage = 0; stage < 4; ++stage) {
       if (pick < 0 || (i == pick % w.n && stage == (pick + i) % 4)) {
@@ -241,7 +251,7 @@ static void expect_equal(const grid *on, const char *what, const train_run *a, c
 
 /* One micro-batch: all stages are equal.  Several: gradients are added before they are reduced or after. */
 static void test_stages(const grid *on, const model_row *model, const char *sets, int pick) {
-  ways w = find_ways(on, model);
+  ways w = find_ways(on, model, 1);
   const char *way = w.set[pick % w.n];
   char *what = ts_format("%s, %s, %s", model->name, way, *sets != 0 ? sets : "plain");
   char *again = ts_format("%s activation_checkpointing.enabled=true", sets);
@@ -345,7 +355,7 @@ static double worst_moment(const moments *a, const moments *b) {
 
 static void test_gradients(const grid *on, const model_row *model, const char *sets) {
   moments one = {0};
-  ways w = find_ways(on, model);
+  ways w = find_ways(on, model, 1);
   if (ts_world_rank(on->all) == 0) {
     one = find_moments(on->alone, model->deck, sets);
   }

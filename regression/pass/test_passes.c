@@ -100,7 +100,7 @@ static void test_list(void) {
          "a loss runs those without gradients");
   end(&p);
   p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, "autodiff");
-  tap_ok(strcmp(p.seen.text, "precision shard autodiff ") == 0, "the list ends after the pass that was named");
+  tap_ok(strcmp(p.seen.text, "precision shard heads autodiff ") == 0, "the list ends after the pass that was named");
   end(&p);
   unsigned facts = TS_FACT_MODEL;
   for (const ts_pass *pass = ts_passes; pass->name != NULL; ++pass) {

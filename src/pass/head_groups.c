@@ -12,10 +12,14 @@
 #include "pass/pass.h"
 #include "pass/sequence.h"
 
+#include <string.h>
+
 typedef struct grouper {
   ts_rewrite rewrite;
   const ts_graph *from;
-  bool *later; /* owned; per node: made only when somebody wants all of it */
+  bool *later;     /* owned; per node: made only when somebody wants all of it */
+  ts_tid *made;    /* owned; per node: the first output of its part for this group, TS_NONE until made */
+  ts_share *share; /* owned; per node: which part that is */
 } grouper;
 
 /* ---- what can be made in parts ---- */
@@ -115,6 +119,10 @@ static ts_tid part_of_product(grouper *w, const ts_node *old, ts_interval part, 
 /* Output `out` of a node that is cut. */
 static ts_tid part_of_node(grouper *w, const ts_node *old, int out, const ts_cut *cut, const ts_share *share, int dim,
                            ts_interval part, const char *suffix) {
+  ts_nid n = (ts_nid) (old - w->from->node);
+  if (w->made[n] != TS_NONE && w->share[n].first == share->first && w->share[n].units == share->units) {
+    return w->made[n] + out;
+  }
   ts_tid *in = ts_malloc((size_t) old->n_in * sizeof *in);
   for (int i = 0; i < old->n_in; ++i) {
     ts_interval own = {share->first * cut->in[i].unit, share->units * cut->in[i].unit};
@@ -131,10 +139,11 @@ static ts_tid part_of_node(grouper *w, const ts_node *old, int out, const ts_cut
   if (old->op == TS_OP_VIEW) {
     node.attr.view.shape.d[dim] = part.length;
   }
-  ts_tid y = ts_graph_add(site_of(w, old), &node) + out;
+  w->made[n] = ts_graph_add(site_of(w, old), &node);
+  w->share[n] = *share;
   ts_free(name);
   ts_free(in);
-  return y;
+  return w->made[n] + out;
 }
 
 /* Elements `part` of t along dim. */
@@ -186,6 +195,7 @@ static ts_tid attend_group(grouper *w, const ts_node *old, ts_interval heads, in
   int d = old->attr.attention.head_dim, group = ts_attention_group(&old->attr), first = old->attr.attention.first_head;
   int64_t key = (first + heads.begin) / group, end = (first + heads.begin + heads.length - 1) / group + 1;
   ts_interval keys = {(key - first / group) * d, (end - key) * d}, queries = {heads.begin * d, heads.length * d};
+  memset(w->made, -1, (size_t) w->from->n_nodes * sizeof *w->made); /* TS_NONE */
   char *suffix = ts_format("group:%d", number), *name = ts_format("%s.%s", old->name, suffix);
   ts_tid in[6] = {part_of(w, old->in[0], 2, queries, suffix),
                   part_of(w, old->in[1], 2, keys, suffix),
@@ -229,6 +239,8 @@ void ts_pass_head_groups(ts_graph **graph, ts_pass_context *context) {
   }
   grouper w = {.rewrite = ts_rewrite_begin(*graph), .from = *graph};
   w.later = ts_calloc((size_t) (*graph)->n_nodes + 1, sizeof *w.later);
+  w.made = ts_ids_none((*graph)->n_nodes);
+  w.share = ts_calloc((size_t) (*graph)->n_nodes + 1, sizeof *w.share);
   for (ts_nid n = 0; n < (*graph)->n_nodes; ++n) {
     const ts_node *node = &(*graph)->node[n];
     for (int i = 0; i < 3 && node->op == TS_OP_ATTENTION && node->attr.attention.heads >= groups; ++i) {
@@ -246,5 +258,7 @@ void ts_pass_head_groups(ts_graph **graph, ts_pass_context *context) {
   }
   ts_rewrite_marks(&w.rewrite);
   ts_free(w.later);
+  ts_free(w.made);
+  ts_free(w.share);
   ts_rewrite_end(&w.rewrite, graph);
 }

@@ -17,6 +17,7 @@
 #include "graph/op.h"
 #include "graph/rewrite.h"
 #include "pass/pass.h"
+#include "pass/sequence.h"
 #include "pass/shard.h"
 
 #include <string.h>
@@ -154,9 +155,11 @@ static void write_nodes(recompute *r) {
   }
 }
 
-static bool is_sac(const ts_graph *g, const char *policy) {
-  int64_t tokens = g->tensor[ts_graph_find(g, "input_ids")].shape.d[1];
-  return strcmp(policy, "auto") == 0 ? tokens >= TS_LONG_SAMPLE : strcmp(policy, "sac") == 0;
+/* Ranks that share samples decide alike: by the most tokens that one of them has. */
+static bool is_sac(const ts_pass_context *context) {
+  const char *policy = context->deck->activation_checkpointing.policy;
+  return strcmp(policy, "auto") == 0 ? ts_sequence_most(context->sequence) >= TS_LONG_SAMPLE
+                                     : strcmp(policy, "sac") == 0;
 }
 
 void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
@@ -172,7 +175,7 @@ void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
                  .copy = {ts_ids_none((*graph)->n_tensors), ts_ids_none((*graph)->n_tensors)}};
   if (blocks) {
     int64_t interval = context->deck->activation_checkpointing.interval;
-    choose_blocks(&r, interval > 0 ? interval : 1, is_sac(*graph, context->deck->activation_checkpointing.policy));
+    choose_blocks(&r, interval > 0 ? interval : 1, is_sac(context));
   } else {
     choose_gathers(&r);
   }
