@@ -364,6 +364,10 @@ static void finish_event(ts_device *device, void *event) {
   ts_cuda_check(code, __FILE__, __LINE__, "what was queued before");
 }
 
+static void set_time_limit(ts_device *device, double seconds) {
+  ((ts_cuda_device *) device)->time_limit = seconds;
+}
+
 /* ---- memory ---- */
 
 static size_t available_bytes(ts_device *) {
@@ -540,9 +544,10 @@ const ts_backend *ts_backend_cuda(void) {
 
 ts_status ts_cuda_open(const ts_cuda_options *o, ts_error *err) {
   static const ts_device_ops ops = {
-      queue_stream,    allocate_host, release_host,  queue_copy,  event_create, event_destroy, record_event,   wait,
-      seconds,         finish_event,  capture_begin, capture_end, replay,       graph_destroy, set_op,         set_run,
-      choices_measure, choices_write, choices_read,  refuses,     peak_flops,   used_bytes,    available_bytes};
+      queue_stream,  allocate_host, release_host,  queue_copy,   event_create,   event_destroy,
+      record_event,  wait,          seconds,       finish_event, set_time_limit, capture_begin,
+      capture_end,   replay,        graph_destroy, set_op,       set_run,        choices_measure,
+      choices_write, choices_read,  refuses,       peak_flops,   used_bytes,     available_bytes};
   ts_status status = opened != NULL ? TS_OK : check_driver(err);
   if (opened != NULL || status != TS_OK) {
     return status;

@@ -42,7 +42,7 @@ typedef struct ts_cuda_device {
   ts_device base;
   int number;
   bool tf32;
-  double time_limit; /**< Of ts_cuda_options. */
+  double time_limit; /**< Of ts_cuda_options, or set since. */
   char bus[32], name[256];
   cudaStream_t stream[TS_N_QUEUES];
   const char *op, *run; /**< What is being issued, and the run it belongs to, borrowed; NULL: none. */

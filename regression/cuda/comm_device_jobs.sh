@@ -40,6 +40,8 @@ fails "^tessera: rank 0 on .*2 ranks (0, 1): ncclSend.*remote process exited.*nu
 fails "connecting: not done after 1 s.*it was being made" "a peer does not come" SHIM_NCCL_STALL=1 TEST_TIME_LIMIT=1 -- 2 error
 fails "waiting for the device: nothing came for 1 s.*number 5, exchange, op first connections" "work that never ends" \
   SHIM_STUCK=1 TEST_TIME_LIMIT=1 -- 2 error
+fails "waiting for the device: nothing came for 1 s" "a limit that is known once the device is open" \
+  SHIM_STUCK=1 -- 2 limited
 fails "rank 1 is in all_gather of 198 elements while rank 0 is in all_gather of 200 elements" "ranks that differ" -- 2 mismatch
 echo "1..$results"
 exit $((failures > 0))

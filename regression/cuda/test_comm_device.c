@@ -756,6 +756,9 @@ int main(int argc, char **argv) {
   device = ts_backend_device(backend);
   event = device->ops->event_create(device, false);
   if (argc > 1) {
+    if (strcmp(argv[1], "limited") == 0) {
+      device->ops->set_time_limit(device, 1);
+    }
     die(make(world, &(ts_device_options){.time_limit = options.time_limit}), argv[1]);
     return 0; /* comm_device_jobs.sh takes this for a failure that went unnoticed */
   }

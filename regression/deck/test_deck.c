@@ -870,6 +870,22 @@ static void test_round_trip(void) {
   }
 }
 
+/* Limits that nobody set are left out: read back they would be set, and a run could not take more. */
+static void test_print_least(void) {
+  ts_deck *d = fixture_read("deck", GOOD_DECK, "run.step_timeout=600");
+  ts_text text = {0};
+  ts_deck_print(d, &text);
+  ts_deck *again = fixture_read("printed deck", text.text, NULL);
+  tap_ok(ts_deck_is_set(again, "run.step_timeout") && again->run.step_timeout == 600,
+         "a time limit that is set is printed");
+  tap_ok(!ts_deck_is_set(again, "run.first_step_timeout") && again->run.first_step_timeout == 1800 &&
+             !ts_deck_is_set(again, "run.peer_timeout") && again->run.peer_timeout == 1800,
+         "one that is not is its default again");
+  ts_text_free(&text);
+  ts_deck_destroy(&d);
+  ts_deck_destroy(&again);
+}
+
 static void value_is(const ts_deck *deck, const char *path, const char *expected) {
   char *value = ts_deck_value(deck, path);
   bool same = expected == NULL ? value == NULL : value != NULL && strcmp(value, expected) == 0;
@@ -1074,6 +1090,7 @@ int main(void) {
   test_default_tokens();
   test_stop_tokens();
   test_round_trip();
+  test_print_least();
   test_lists();
   test_tensor_parallel();
   test_batch();

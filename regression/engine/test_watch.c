@@ -1,4 +1,4 @@
-/* Heartbeats in memory of a node, and the thread that keeps watch.  With arguments one of the jobs of status.sh:
+/* How long a step may take, heartbeats in memory of a node, and the thread that keeps watch.  With arguments one of the jobs of status.sh:
  * `loop DIRECTORY RANK`: a rank computes for ever, the others wait for it in a collective; `inside DIRECTORY RANK`:
  * they wait inside of MPI, where they hold what it has of locks; `saving DIRECTORY RANK`: the same, while a checkpoint
  * is saved. */
@@ -13,6 +13,7 @@
 #include "engine/status_file.h"
 #include "engine/watchdog.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +60,55 @@ static int hang(ts_world *world, char **word) {
   ts_deck_destroy(&deck);
   ts_free(sets);
   return 0;
+}
+
+/* ---- how long a step may take ---- */
+
+/* A step of 1,048,576 tokens of Llama-8B is no hang; what somebody set stays. */
+static void test_timeouts(ts_world *world) {
+  ts_deck *deck = train_run_deck(world, train_run_llama, ""),
+          *set = train_run_deck(world, train_run_llama, "run.step_timeout=600 run.first_step_timeout=0");
+  double needed = ts_timeouts_needed(9.2e17, 4e14);
+  tap_ok_all(MPI_COMM_WORLD, needed == 9200, "4 x 9.2e17 FLOPs at 4e14 FLOP/s: %g s", needed);
+  ts_timeouts plain = ts_timeouts_of(deck, 599), some = ts_timeouts_of(deck, 601), all = ts_timeouts_of(deck, needed),
+              mine = ts_timeouts_of(set, needed);
+  tap_ok_all(MPI_COMM_WORLD, plain.step == 600 && plain.first_step == 1800 && plain.peer == 1800,
+             "defaults are enough");
+  tap_ok_all(MPI_COMM_WORLD, some.step == 601 && some.first_step == 1800 && some.peer == 1800, "one is not");
+  tap_ok_all(MPI_COMM_WORLD, all.step == needed && all.first_step == needed && all.peer == needed, "none is");
+  tap_ok_all(MPI_COMM_WORLD, mine.step == 600 && mine.first_step == 0 && mine.peer == needed,
+             "a default that is set, and never, are final");
+  ts_deck_destroy(&deck);
+  ts_deck_destroy(&set);
+}
+
+static ts_timeouts engine_timeouts(ts_world *world, int64_t accumulated, const char *more) {
+  char *sets = ts_format("train_micro_batch_size_per_gpu=1 gradient_accumulation_steps=%lld train_batch_size=%lld %s",
+                         (long long) accumulated, (long long) accumulated * ts_world_size(world), more);
+  ts_deck *deck = train_run_deck(world, train_run_llama, sets);
+  const ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_TRAIN};
+  ts_engine *engine;
+  TS_CHECK(ts_engine_create(&options, &engine, NULL) == TS_OK, "the deck is good");
+  ts_timeouts timeouts = *ts_engine_timeouts(engine);
+  ts_engine_destroy(&engine);
+  ts_deck_destroy(&deck);
+  ts_free(sets);
+  return timeouts;
+}
+
+/* A thousand million micro-batches: days. */
+static void test_large_step(ts_world *world) {
+  const int64_t many = 1000000000;
+  ts_timeouts small = engine_timeouts(world, 1, ""), large = engine_timeouts(world, many, ""),
+              set = engine_timeouts(world, many, "run.step_timeout=7 run.peer_timeout=9"),
+              *all = ts_world_gather(world, &large, sizeof large);
+  tap_ok_all(MPI_COMM_WORLD, small.step == 600 && small.first_step == 1800 && small.peer == 1800, "a small step");
+  tap_ok_all(MPI_COMM_WORLD,
+             large.step > 1800 && large.step < INFINITY && large.first_step == large.step && large.peer == large.step,
+             "a large one may take %.0f s", large.step);
+  tap_ok_all(MPI_COMM_WORLD, memcmp(&all[0], &large, sizeof large) == 0, "the same on all ranks");
+  tap_ok_all(MPI_COMM_WORLD, set.step == 7 && set.peer == 9 && set.first_step > 1800, "what is set stays");
+  ts_free(all);
 }
 
 /* ---- the record ---- */
@@ -194,6 +244,18 @@ static void test_suspended(ts_world *world) {
   ts_free(sets);
 }
 
+/* A step that is longer than the deck's limit, and not than the run's. */
+static void test_limit(ts_world *world) {
+  ts_deck *deck = train_run_deck(world, train_run_llama, "run.step_timeout=0.4 run.first_step_timeout=0.4");
+  ts_watch *watch = ts_watch_create(world, deck);
+  ts_watch_limit(watch, &(ts_timeouts){.step = 600, .first_step = 600});
+  ts_heartbeat_step(1);
+  nanosleep(&(struct timespec){.tv_sec = 2, .tv_nsec = 500000000}, NULL);
+  tap_ok_all(MPI_COMM_WORLD, true, "a step that is long by the deck alone goes on");
+  ts_watch_destroy(&watch, "finished", 1, NULL);
+  ts_deck_destroy(&deck);
+}
+
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   ts_log_configure(TS_LOG_ERROR, ts_world_rank(world) == 0);
@@ -201,9 +263,12 @@ int main(int argc, char **argv) {
   if (argc > 3) {
     code = hang(world, argv + 1);
   } else {
+    test_timeouts(world);
+    test_large_step(world);
     test_memory(world);
     test_watch(world);
     test_suspended(world);
+    test_limit(world);
     code = tap_done_all(MPI_COMM_WORLD);
   }
   ts_world_destroy(&world);

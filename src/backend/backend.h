@@ -65,7 +65,8 @@ typedef struct ts_device_ops {
   double (*seconds)(ts_device *device, void *from, void *to);   /**< Between two timed events that have happened. */
   /** The host waits for an event, watching for failures of device and peers. */
   void (*finish)(ts_device *device, void *event);
-  void (*capture_begin)(ts_device *device); /**< From now on what is queued is recorded, not run. */
+  void (*set_time_limit)(ts_device *device, double seconds); /**< Of such waits from now on, as in ts_cuda_options. */
+  void (*capture_begin)(ts_device *device);                  /**< From now on what is queued is recorded, not run. */
   /** \return a graph; all queues that took part have been waited for by COMPUTE. */
   void *(*capture_end)(ts_device *device);
   void (*replay)(ts_device *device, void *graph);        /**< Run it all in COMPUTE. */

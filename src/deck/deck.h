@@ -124,8 +124,8 @@ typedef struct ts_deck_run {
   char *device;                            /**< "auto", "cpu" or "cuda". */
   char *attention;                         /**< "auto" or "own". */
   char *algorithms;                        /**< "" or a file. */
-  double peer_timeout;                     /**< Seconds; 0: for ever. */
-  double step_timeout, first_step_timeout; /**< Seconds until a step counts as a hang (engine/watchdog.h); 0: never. */
+  double peer_timeout;                     /**< Seconds; 0: for ever.  More where engine/timeouts.h says so. */
+  double step_timeout, first_step_timeout; /**< Until a step counts as a hang (engine/watchdog.h), likewise. */
   double time_limit;                       /**< Seconds from the beginning of the program; 0: what Slurm says. */
   double save_retry;                       /**< Seconds between two tries of a save that fails (engine/retry.h). */
   double save_timeout;                     /**< Seconds of failing saves after which the run stops; 0: never. */
@@ -412,7 +412,7 @@ void ts_deck_decide_precision(ts_deck *deck, bool bf16, const char *why, ts_text
 char *ts_deck_value(const ts_deck *deck, const char *path);
 
 /** Append the deck as libconfig text that needs no other file and reads back to an equal deck (floats round-trip).
- * Not collective. */
+ * Time limits that nobody set are left out: what is read back is set. Not collective. */
 void ts_deck_print(const ts_deck *deck, ts_text *to);
 
 /** Append a line per key whose value differs ("  optimizer.params.lr: 0.01, now 0.02"), joined by newlines.  A

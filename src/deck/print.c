@@ -116,6 +116,11 @@ static bool is_there(const ts_deck *deck, const ts_key *key) {
   return ts_key_belongs(key, *chosen);
 }
 
+/* Else it would be set where it is read back. */
+static bool is_to_print(const ts_deck *deck, const ts_key *key) {
+  return is_there(deck, key) && ((key->flags & TS_KEY_LEAST) == 0 || ts_deck_is_set(deck, key->path));
+}
+
 static void indent(ts_text *to, int depth) {
   ts_text_add(to, "%*s", 2 * depth, "");
 }
@@ -231,7 +236,7 @@ void ts_deck_print(const ts_deck *deck, ts_text *to) {
       open = list->path;
       indent(to, depth);
       ts_text_add(to, "%s = %s;\n", strrchr(open, '.') + 1, entries);
-    } else if (!entry && is_there(deck, key)) {
+    } else if (!entry && is_to_print(deck, key)) {
       depth = print_sections(to, open, key->path, depth);
       open = key->path;
       indent(to, depth);

@@ -14,6 +14,7 @@
 #define OPEN_MIN TS_KEY_OPEN_MIN
 #define OPEN_MAX TS_KEY_OPEN_MAX
 #define ENDLESS TS_KEY_ENDLESS
+#define LEAST TS_KEY_LEAST
 
 #define LARGE 9223372036854775807.0 /* any 64-bit integer */
 #define SIZE 2147483647.0           /* a dimension: products of four are checked, one alone fits an int */

@@ -2,6 +2,7 @@
 #include "deck/schema_rows.h"
 
 #define FORMATS "auto|text|bin|uint16|hdf5|megatron"
+#define LONGER "Where nobody sets it, at least 4 times what a step's FLOPs take at the measured rate of large products."
 
 #define SOURCE(type_, field, ...)                                                     \
   {                                                                                   \
@@ -71,14 +72,14 @@ static const ts_key rows[] = {
     FLAG(run.exact_sums, "false", 0,
          "On GPUs, sums over an fp32 wire in rank order too, as on processors and over bf16: bits that do not depend "
          "on how NCCL adds."),
-    NUMBER(run.peer_timeout, "1800", 0, 1e6, 0,
-           "Seconds that a GPU may keep its host waiting before a peer is taken for dead; 0: for ever."),
-    NUMBER(run.step_timeout, "600", 0, 1e6, 0,
+    NUMBER(run.peer_timeout, "1800", 0, 1e6, LEAST,
+           "Seconds that a GPU may keep its host waiting before a peer is taken for dead; 0: for ever. " LONGER),
+    NUMBER(run.step_timeout, "600", 0, 1e6, LEAST,
            "Seconds after which a step counts as a hang: the ranks that are behind are named and the job is ended; 0: "
-           "never."),
-    NUMBER(run.first_step_timeout, "1800", 0, 1e6, 0,
+           "never. " LONGER),
+    NUMBER(run.first_step_timeout, "1800", 0, 1e6, LEAST,
            "The same for the first step of a job with all that comes before it, and for a save or a validation in "
-           "which nothing moves."),
+           "which nothing moves. " LONGER),
     NUMBER(run.time_limit, "0", 0, 1e9, 0,
            "Seconds after which the run stops, saved before that; 0: the time limit of its Slurm job, where there is "
            "one."),

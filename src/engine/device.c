@@ -98,9 +98,13 @@ static ts_status check_shared(ts_world *world, ts_error *err) {
   return status;
 }
 
-static void set_communication(const ts_deck *deck, ts_world *world) {
-  ts_world_set_device_options(
-      world, &(ts_device_options){.exact = deck->run.exact_sums, .time_limit = deck->run.peer_timeout});
+void ts_engine_set_communication(const ts_engine *e) {
+  ts_device *device = ts_backend_device(e->backend);
+  if (device != NULL) {
+    device->ops->set_time_limit(device, e->timeouts.peer);
+    ts_world_set_device_options(e->world,
+                                &(ts_device_options){.exact = e->deck->run.exact_sums, .time_limit = e->timeouts.peer});
+  }
 }
 
 bool ts_engine_may_use_cudnn(const ts_deck *deck, const ts_backend *backend) {
@@ -142,7 +146,6 @@ ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backe
     if (status == TS_OK && !deck->run.share_device) {
       status = check_shared(world, err);
     }
-    set_communication(deck, world);
   }
   return ts_world_agree(world, status, err);
 }

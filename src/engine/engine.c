@@ -259,6 +259,8 @@ static ts_status set_up_engine(ts_engine *e, const ts_engine_options *o, ts_erro
   if (status != TS_OK) {
     return status;
   }
+  e->timeouts = ts_engine_find_timeouts(e);
+  ts_engine_set_communication(e);
   make_executor(e, o);
   return o->loads ? TS_OK : ts_engine_initialise(e, err);
 }
@@ -447,6 +449,10 @@ unsigned ts_engine_inputs(const ts_engine *e) {
 
 const ts_mesh *ts_engine_mesh(const ts_engine *e) {
   return &e->mesh;
+}
+
+const ts_timeouts *ts_engine_timeouts(const ts_engine *e) {
+  return &e->timeouts;
 }
 
 ts_executor *ts_engine_executor(ts_engine *e) {

@@ -17,6 +17,7 @@
 
 #include "comm/comm.h"
 #include "deck/deck.h"
+#include "engine/timeouts.h"
 #include "graph/record.h"
 #include "io/batch.h"
 #include "run/executor.h"
@@ -115,6 +116,9 @@ unsigned ts_engine_inputs(const ts_engine *engine);
 
 /** The grid, seen from this rank.  Borrowed. Not collective. */
 const ts_mesh *ts_engine_mesh(const ts_engine *engine);
+
+/** The time limits of its runs.  Borrowed. Not collective. */
+const ts_timeouts *ts_engine_timeouts(const ts_engine *engine);
 
 /** The executor, for tests and metrics.  Borrowed. Not collective. */
 ts_executor *ts_engine_executor(ts_engine *engine);

@@ -297,7 +297,10 @@ static ts_status open_all(ts_training *r, ts_error *err) {
       .context = prompt == NULL ? 0 : ts_generate_context(deck, (int64_t) strlen(prompt), r->options->n_generate),
       .loads = r->resume.checkpoint != NULL || r->options->weights != NULL};
   status = ts_engine_create(&options, &r->engine, err);
-  status = status == TS_OK ? load_state(r, err) : status;
+  if (status == TS_OK) {
+    ts_watch_limit(r->watch, ts_engine_timeouts(r->engine));
+    status = load_state(r, err);
+  }
   return status == TS_OK ? ts_world_agree(r->world, open_run_directory(r, err), err) : status;
 }
 

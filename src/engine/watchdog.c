@@ -53,6 +53,7 @@ struct ts_watch {
   double asked;
   /* between the threads */
   _Atomic double step_seconds, tokens_per_second;
+  _Atomic double step_limit, first_limit;
   _Atomic double end; /* of the job's time, on the clock of ts_seconds */
 };
 
@@ -151,7 +152,7 @@ double ts_watch_time_left(const ts_watch *w) {
  * `awake` seconds. */
 static char *find_excess(const ts_watch *w, const ts_beat *b, double awake) {
   double since_change = fmin(b->since_change, awake), since_step = fmin(b->since_step, awake);
-  double step_limit = w->deck->run.step_timeout, first_limit = w->deck->run.first_step_timeout;
+  double step_limit = atomic_load(&w->step_limit), first_limit = atomic_load(&w->first_limit);
   bool first = !atomic_load(&w->published) || b->step <= w->first_step;
   if (b->phase >= TS_PHASE_SAVING) {
     return first_limit > 0 && since_change > first_limit
@@ -168,6 +169,11 @@ static char *find_excess(const ts_watch *w, const ts_beat *b, double awake) {
   return step_limit > 0 && since_step > step_limit
              ? ts_format("step %lld takes longer than run.step_timeout = %g s", (long long) b->step, step_limit)
              : NULL;
+}
+
+void ts_watch_limit(ts_watch *w, const ts_timeouts *timeouts) {
+  atomic_store(&w->step_limit, timeouts->step);
+  atomic_store(&w->first_limit, timeouts->first_step);
 }
 
 /* Who is behind, by all files; before there are any, by this node's memory. */
@@ -323,6 +329,8 @@ ts_watch *ts_watch_create(ts_world *world, const ts_deck *deck) {
   w->period = choose_period(deck);
   w->memory = ts_node_memory_create(world, ts_heartbeat_bytes());
   ts_heartbeat_use(w->memory->memory[w->memory->index], w->rank);
+  atomic_init(&w->step_limit, deck->run.step_timeout);
+  atomic_init(&w->first_limit, deck->run.first_step_timeout);
   atomic_init(&w->end, w->rank == 0 && deck->run.time_limit > 0 ? ts_seconds() + deck->run.time_limit : INFINITY);
   w->asker = w->rank == 0 && deck->run.time_limit == 0 && launch->job != NULL ? ts_time_left_create(launch->job) : NULL;
   w->job = (ts_job_status){.state = "running",

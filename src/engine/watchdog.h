@@ -6,7 +6,7 @@
  * node whose first rank is stopped still speaks.  On rank 0 it also asks Slurm for the time that is left
  * (slurm/time_left.h).
  *
- * What is taken for a hang, on this rank's own clock:
+ * What is taken for a hang, on this rank's own clock, with the deck's limits until ts_watch_limit gives others:
  *
  *     phase                         for longer than          since
  *     forward/backward, update      run.step_timeout         the step began
@@ -27,6 +27,7 @@
 
 #include "comm/comm.h"
 #include "deck/deck.h"
+#include "engine/timeouts.h"
 
 typedef struct ts_watch ts_watch;
 
@@ -38,6 +39,9 @@ ts_watch *ts_watch_create(ts_world *world, const ts_deck *deck);
 /** The run directory is this job's: clear RUN/status and write there from now on.
  * \param [in] first_step  Of this job; steps are counted from 1. Collective over the world. */
 void ts_watch_publish(ts_watch *watch, int64_t first_step);
+
+/** Watch by these limits from now on. Not collective. */
+void ts_watch_limit(ts_watch *watch, const ts_timeouts *timeouts);
 
 /** Rank 0 tells how fast the run is, after each step. Not collective. */
 void ts_watch_speed(ts_watch *watch, double step_seconds, double tokens_per_second);

@@ -155,8 +155,8 @@ const ts_command ts_commands[] = {
      verify_options, "tessera verify runs/kjv", false},
     {"deck", ts_main_deck, "DECK", 1, 1, "print a deck as it is understood, or one value of it",
      "Reads the deck with what it refers to and what --set changes, checks it, and prints it complete, with every "
-     "default.  "
-     "A wrong deck ends with exit code 2: a check before a job is queued.",
+     "default but run.peer_timeout, run.step_timeout and run.first_step_timeout: what is printed is set where it is "
+     "read.  A wrong deck ends with exit code 2: a check before a job is queued.",
      deck_options, "tessera deck big.cfg --set run.steps=50 --key run.directory", false},
     {"keys", ts_main_keys, "", 0, 0, "list every key of a deck: meaning, default, what is accepted",
      "All keys of DeepSpeed 0.19.6 are in the list, each with whether it works, has no effect here and why, or is "
