@@ -37,7 +37,7 @@ static uint64_t alignment_of(const ts_cuda_slab *slab) {
   return (uint64_t) (uintptr_t) slab->data | (uint64_t) slab->row | (uint64_t) slab->batch;
 }
 
-template <typename U> static void launch_copies(const copy_blocks &list, int n, int64_t bytes, cudaStream_t stream) {
+template <typename U> static void launch_copies_by(const copy_blocks &list, int n, int64_t bytes, cudaStream_t stream) {
   ts_launch(copy_blocks_kernel<U>, dim3(ts_blocks(bytes / (int64_t) sizeof(U), THREADS), n), THREADS, 0, stream, list);
 }
 
@@ -55,13 +55,13 @@ static void copy_some(const ts_cuda_block_copy *block, int n, cudaStream_t strea
     return;
   }
   if (bits % 16 == 0) {
-    launch_copies<uint4>(list, n, most, stream);
+    launch_copies_by<uint4>(list, n, most, stream);
   } else if (bits % 4 == 0) {
-    launch_copies<uint32_t>(list, n, most, stream);
+    launch_copies_by<uint32_t>(list, n, most, stream);
   } else if (bits % 2 == 0) {
-    launch_copies<uint16_t>(list, n, most, stream);
+    launch_copies_by<uint16_t>(list, n, most, stream);
   } else {
-    launch_copies<uint8_t>(list, n, most, stream);
+    launch_copies_by<uint8_t>(list, n, most, stream);
   }
 }
 
@@ -80,7 +80,7 @@ __global__ void put_parts_kernel(ts_cuda_part *to, some_parts from, int n) {
   }
 }
 
-static bool is_wide(const ts_cuda_part *p, int64_t lanes) {
+static bool allows_vectors(const ts_cuda_part *p, int64_t lanes) {
   return alignment_of(&p->from) % 16 == 0 && p->columns.begin % lanes == 0 && p->columns.length % lanes == 0;
 }
 
@@ -89,7 +89,7 @@ void ts_cuda_put_parts(ts_cuda_total *total, const ts_cuda_part *part, int n, vo
   some_parts some = {};
   for (int i = 0; i < n; ++i) {
     some.part[i] = part[i];
-    total->wide = total->wide && is_wide(&part[i], 16 / (int64_t) ts_dtype_size(total->dtype));
+    total->wide = total->wide && allows_vectors(&part[i], 16 / (int64_t) ts_dtype_size(total->dtype));
   }
   if (n > 0) {
     ts_launch(put_parts_kernel, dim3(1), TS_CUDA_BLOCKS, 0, (cudaStream_t) stream, total->part + total->n, some, n);
@@ -97,7 +97,7 @@ void ts_cuda_put_parts(ts_cuda_total *total, const ts_cuda_part *part, int n, vo
   }
 }
 
-static __device__ __forceinline__ bool is_in(int64_t i, const ts_interval &some) {
+static __device__ __forceinline__ bool is_within(int64_t i, const ts_interval &some) {
   return i >= some.begin && i < some.begin + some.length;
 }
 
@@ -115,7 +115,7 @@ template <typename T, int N> __global__ void __launch_bounds__(THREADS) sum_part
   }
   for (int k = 0; k < y.n; ++k) {
     const ts_cuda_part &p = y.part[k];
-    if (is_in(row, p.rows) && is_in(column, p.columns)) {
+    if (is_within(row, p.rows) && is_within(column, p.columns)) {
       const char *from = (const char *) p.from.data + batch * p.from.batch + (row - p.rows.begin) * p.from.row;
       float x[N];
       ts_load<N>(x, (const T *) from + (column - p.columns.begin));
@@ -128,7 +128,7 @@ template <typename T, int N> __global__ void __launch_bounds__(THREADS) sum_part
   ts_store<N>((T *) y.y + at * N, sum);
 }
 
-template <typename T> static void launch_sum(const ts_cuda_total *total, cudaStream_t stream) {
+template <typename T> static void launch_parts(const ts_cuda_total *total, cudaStream_t stream) {
   constexpr int lanes = ts_lanes<T>;
   int64_t count = total->batches * total->rows * total->columns;
   if (total->wide && total->columns % lanes == 0 && (uintptr_t) total->y % 16 == 0) {
@@ -139,5 +139,5 @@ template <typename T> static void launch_sum(const ts_cuda_total *total, cudaStr
 }
 
 void ts_cuda_sum_parts(const ts_cuda_total *total, void *stream) {
-  TS_FOR_FLOAT(total->dtype, launch_sum, total, (cudaStream_t) stream);
+  TS_FOR_FLOAT(total->dtype, launch_parts, total, (cudaStream_t) stream);
 }

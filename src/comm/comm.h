@@ -9,8 +9,8 @@
  *
  * Determinism: reduce_scatter and all_reduce add in fp32 in group-rank order, exchange in the order of its list,
  * whatever the message size, the pieces and the MPI.  What travels has the wire dtype; this rank's own contribution is
- * rounded to the wire dtype too.  With \a beta, y = beta y + sum: the sum first, then the rest in fp32 or wider, rounded
- * to y's dtype at the end.
+ * rounded to the wire dtype too.  With \a beta, y = beta y + sum: the sum first, then the rest in fp32 or wider,
+ * rounded to y's dtype at the end.
  *
  * A failure of MPI ends the job (class b).
  */
@@ -66,8 +66,8 @@ typedef struct ts_exchange_lists {
   int n_sent, n_received;
 } ts_exchange_lists;
 
-/** Workspace in bytes that an exchange needs on rank \a rank of the group: what leaves or arrives in pieces of rows, and
- * all that is added, is packed there.  A function of the arguments alone, on a device too, not of data.
+/** Workspace in bytes that an exchange needs on rank \a rank of the group: what leaves or arrives in pieces of rows,
+ * and all that is added, is packed there.  A function of the arguments alone, on a device too, not of data.
  * Not collective. */
 size_t ts_comm_exchange_workspace(const ts_exchange_lists *lists, int rank);
 

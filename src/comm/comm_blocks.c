@@ -1,7 +1,7 @@
 /* exchange: a block is a message, or several where it is long; from where it lies and to where it belongs if it is one
- * run of memory there, else packed before it leaves and unpacked when it is there.  So packing one block runs beside the
- * message of the one before.  Sums wait until everything has come.
- * Cost: each rank sends what its list says, and copies once what lies in pieces of rows, once more where it arrives so. */
+ * run of memory there, else packed before it leaves and unpacked when it is there.  So packing one block runs beside
+ * the message of the one before.  Sums wait until everything has come.
+ * Cost: each rank sends what its list says, and copies once what leaves in pieces of rows, and what arrives so. */
 #include "comm/comm_mpi.h"
 #include "comm/comm_patch.h"
 
@@ -21,17 +21,20 @@ typedef struct traffic {
   ts_patch *sent, *received; /* a patch for each of their blocks, in the workspace */
   place sending, receiving;
   struct {
-    ts_patch *patch;
-    int64_t bytes;
+    const ts_patch *patch;
+    int64_t begin, end;
   } coming[TS_SLOTS];
 } traffic;
 
-static void copy_slab(const ts_patch *p, ts_slab to, ts_slab from) {
-  for (int64_t batch = 0; batch < p->batches; ++batch) {
-    for (int64_t row = 0; row < p->block->rows.length; ++row) {
-      memcpy(to.data + batch * to.batch + row * to.row, from.data + batch * from.batch + row * from.row,
-             (size_t) p->width);
-    }
+/* Bytes [begin, end) of a block, counted as it is packed. */
+static void copy_bytes(const ts_patch *p, ts_slab to, ts_slab from, int64_t begin, int64_t end) {
+  while (begin < end) {
+    int64_t above = begin / p->width, in_row = begin % p->width;
+    int64_t batch = above / p->block->rows.length, row = above % p->block->rows.length;
+    int64_t bytes = p->width - in_row < end - begin ? p->width - in_row : end - begin;
+    memcpy(to.data + batch * to.batch + row * to.row + in_row, from.data + batch * from.batch + row * from.row + in_row,
+           (size_t) bytes);
+    begin += bytes;
   }
 }
 
@@ -57,53 +60,53 @@ static ts_patch *find_block(const traffic *t, place *p, bool sends) {
 }
 
 static void next_part(place *p, const ts_patch *patch, ts_message *out) {
-  int64_t left = patch->bytes - p->done;
-  *out = (ts_message){.data = ts_patch_message(patch) + p->done,
-                      .bytes = left < ts_comm_switch.message_limit ? left : ts_comm_switch.message_limit,
-                      .peer = patch->block->rank};
+  int64_t left = patch->bytes - p->done, most = ts_comm_switch.message_limit;
+  *out = (ts_message){
+      .data = ts_patch_message(patch) + p->done, .bytes = left < most ? left : most, .peer = patch->block->rank};
   p->done += out->bytes;
 }
 
-static bool next_send(void *list, int slot, ts_message *out) {
+static bool next_block_out(void *list, int slot, ts_message *out) {
   (void) slot;
   traffic *t = list;
   ts_patch *patch = find_block(t, &t->sending, true);
   if (patch == NULL) {
     return false;
   }
-  if (t->sending.done == 0 && patch->packed.data != NULL) {
-    copy_slab(patch, patch->packed, patch->place);
-  }
+  int64_t begin = t->sending.done;
   next_part(&t->sending, patch, out);
+  if (patch->packed.data != NULL) {
+    copy_bytes(patch, patch->packed, patch->place, begin, t->sending.done);
+  }
   return true;
 }
 
-static bool next_receive(void *list, int slot, ts_message *out) {
+static bool next_block_in(void *list, int slot, ts_message *out) {
   traffic *t = list;
   ts_patch *patch = find_block(t, &t->receiving, false);
   if (patch == NULL) {
     return false;
   }
-  next_part(&t->receiving, patch, out);
   t->coming[slot].patch = patch;
-  t->coming[slot].bytes = out->bytes;
+  t->coming[slot].begin = t->receiving.done;
+  next_part(&t->receiving, patch, out);
+  t->coming[slot].end = t->receiving.done;
   return true;
 }
 
 static void unpack_received(void *list, int slot) {
   traffic *t = list;
-  ts_patch *patch = t->coming[slot].patch;
-  patch->left -= t->coming[slot].bytes;
-  if (patch->left == 0 && patch->packed.data != NULL && !patch->sum) {
-    copy_slab(patch, patch->place, patch->packed);
+  const ts_patch *patch = t->coming[slot].patch;
+  if (patch->packed.data != NULL && !patch->sum) {
+    copy_bytes(patch, patch->place, patch->packed, t->coming[slot].begin, t->coming[slot].end);
   }
 }
 
-static void copy_own(const traffic *t) {
+static void copy_own_blocks(const traffic *t) {
   int n = t->lists->n_received, end = ts_first_block(t->lists->received, n, t->comm->rank + 1);
   for (int i = ts_first_block(t->lists->received, n, t->comm->rank); i < end; ++i) {
     if (!t->received[i].sum) {
-      copy_slab(&t->received[i], t->received[i].place, t->received[i].packed);
+      copy_bytes(&t->received[i], t->received[i].place, t->received[i].packed, 0, t->received[i].bytes);
     }
   }
 }
@@ -161,9 +164,9 @@ void ts_comm_mpi_exchange(ts_comm *comm, const ts_exchange_lists *lists, void *w
                .sent = fill_table(lists, comm->rank, false, table, workspace),
                .received = fill_table(lists, comm->rank, true, table + lists->n_sent, workspace)};
   ts_exchange *exchange = &((ts_comm_mpi *) comm)->exchange;
-  ts_exchange_begin(exchange, next_receive, unpack_received, &t, next_send, &t, TS_SLOTS);
+  ts_exchange_begin(exchange, next_block_in, unpack_received, &t, next_block_out, &t, TS_SLOTS);
   ts_exchange_poll(exchange);
-  copy_own(&t);
+  copy_own_blocks(&t);
   ts_exchange_finish(exchange);
   uint32_t sums = ts_exchange_sums(lists);
   for (int i = 0; i < lists->n; ++i) {

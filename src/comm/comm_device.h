@@ -1,7 +1,7 @@
 /** \file
- * What reductions and exchanges on a device need beside their messages: chunks, conversions to the wire, packing, sums;
- * and the communicator of a group of 1.  Everything is queued on TS_QUEUE_COMM of the CUDA backend and returns at once.  Private to this
- * room.
+ * What reductions and exchanges on a device need beside their messages: chunks, conversions to the wire, packing,
+ * sums; and the communicator of a group of 1.  Everything is queued on TS_QUEUE_COMM of the CUDA backend and returns at
+ * once.  Private to this room.
  */
 #ifndef TS_COMM_DEVICE_H
 #define TS_COMM_DEVICE_H
@@ -50,8 +50,8 @@ void ts_device_sum(const ts_device_reduction *reduction, int64_t begin, const vo
 /** End the job where the workspace is too small for an exchange. Not collective. */
 void ts_device_check_exchange(const ts_exchange_lists *lists, int rank, size_t workspace_bytes);
 
-/** Pack what leaves this rank in pieces of rows; and, when everything has arrived, unpack it, copy own blocks and add up
- * the sums. Asynchronous. Not collective. */
+/** Pack what leaves this rank in pieces of rows; and, when everything has arrived, unpack it, copy own blocks and add
+ * up the sums. Asynchronous. Not collective. */
 void ts_device_pack_blocks(const ts_exchange_lists *lists, int rank, void *workspace);
 void ts_device_unpack_blocks(const ts_exchange_lists *lists, int rank, void *workspace);
 

@@ -4,7 +4,7 @@
 
 enum { LINE = 64 };
 
-static int64_t whole_lines(int64_t bytes) {
+static int64_t rounded_to_lines(int64_t bytes) {
   return (bytes + LINE - 1) / LINE * LINE;
 }
 
@@ -25,19 +25,19 @@ uint32_t ts_exchange_sums(const ts_exchange_lists *lists) {
   return sums;
 }
 
-static bool is_inside(ts_interval part, int64_t extent) {
+static bool fits_into(ts_interval part, int64_t extent) {
   return part.begin >= 0 && part.length >= 0 && part.begin <= extent - part.length;
 }
 
 static ts_slab slab_of(const ts_exchange_tensor *t, const ts_block *b) {
   int64_t size = (int64_t) ts_dtype_size(t->dtype), first = b->rows.begin * t->columns + b->columns.begin;
-  TS_ASSERT(is_inside(b->rows, t->rows) && is_inside(b->columns, t->columns));
+  TS_ASSERT(fits_into(b->rows, t->rows) && fits_into(b->columns, t->columns));
   return (ts_slab){.data = t->data == NULL ? NULL : (char *) t->data + first * size,
                    .row = t->columns * size,
                    .batch = t->rows * t->columns * size};
 }
 
-static bool is_one_run(const ts_patch *p) {
+static bool lies_in_one_run(const ts_patch *p) {
   int64_t rows = p->block->rows.length;
   return (rows == 1 || p->place.row == p->width) && (p->batches == 1 || p->place.batch == rows * p->width);
 }
@@ -45,17 +45,17 @@ static bool is_one_run(const ts_patch *p) {
 static ts_patch patch_of(const ts_exchange_tensor *t, const ts_block *b, bool sum) {
   ts_patch p = {.block = b, .dtype = t->dtype, .sum = sum, .batches = t->batches, .place = slab_of(t, b)};
   p.width = b->columns.length * (int64_t) ts_dtype_size(t->dtype);
-  p.bytes = p.left = p.batches * b->rows.length * p.width;
+  p.bytes = p.batches * b->rows.length * p.width;
   return p;
 }
 
 /* Of a block on its way to another rank, or from one. */
 static int64_t packed_bytes(const ts_patch *p) {
-  return p->sum || !is_one_run(p) ? whole_lines(p->bytes) : 0;
+  return p->sum || !lies_in_one_run(p) ? rounded_to_lines(p->bytes) : 0;
 }
 
 static int64_t table_bytes(const ts_exchange_lists *lists) {
-  return whole_lines(((int64_t) lists->n_sent + lists->n_received) * (int64_t) sizeof(ts_patch));
+  return rounded_to_lines(((int64_t) lists->n_sent + lists->n_received) * (int64_t) sizeof(ts_patch));
 }
 
 static int64_t staging_bytes(const ts_exchange_lists *lists, int rank, bool arrives) {
@@ -84,7 +84,7 @@ ts_patch_walk ts_patch_begin(const ts_exchange_lists *lists, int rank, bool arri
                          .sums = arrives ? ts_exchange_sums(lists) : 0};
 }
 
-static void pack(ts_patch_walk *w, ts_patch *p) {
+static void pack_patch(ts_patch_walk *w, ts_patch *p) {
   int64_t bytes = packed_bytes(p);
   if (bytes > 0) {
     p->packed = (ts_slab){w->staging, p->width, p->block->rows.length * p->width};
@@ -108,7 +108,7 @@ bool ts_patch_next(ts_patch_walk *w, ts_patch *out) {
   const ts_block *b = &(w->arrives ? l->received : l->sent)[w->next++];
   *out = patch_of(&(w->arrives ? l->y : l->x)[b->tensor], b, (w->sums >> b->tensor & 1) != 0);
   if (b->rank != w->rank) {
-    pack(w, out);
+    pack_patch(w, out);
   } else if (w->arrives) {
     out->packed = own_source(w, b);
   }

@@ -22,7 +22,6 @@ typedef struct ts_patch {
   bool sum;               /**< It is added to others in `place`. */
   int64_t batches, width; /**< Bytes of a row. */
   int64_t bytes;          /**< Of it all. */
-  int64_t left;           /**< Of them, those that have not arrived. */
   ts_slab place;          /**< In its tensor. */
   /** Where it travels from or to: one run of memory in the workspace; or NULL: its place is one run.  An own block that
    * arrives: its place in x. */

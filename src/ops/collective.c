@@ -126,7 +126,7 @@ const char *ts_index_all_to_all(const ts_node *node) {
   return "";
 }
 
-static bool is_inside(ts_interval part, int64_t extent) {
+static bool is_part_of(ts_interval part, int64_t extent) {
   return part.begin >= 0 && part.length > 0 && part.length <= extent && part.begin <= extent - part.length;
 }
 
@@ -136,7 +136,8 @@ static const char *check_blocks(const ts_node *node, const ts_block *block, int 
     const ts_block *b = &block[i];
     TS_RULE(b->rank >= 0 && b->rank < node->attr.comm.group, "a block goes to a rank of the group, or comes from one");
     TS_RULE(b->tensor >= 0 && b->tensor < node->n_out, "a block is of no tensor");
-    TS_RULE(is_inside(b->rows, whole[b->tensor].rows.length) && is_inside(b->columns, whole[b->tensor].columns.length),
+    TS_RULE(is_part_of(b->rows, whole[b->tensor].rows.length) &&
+                is_part_of(b->columns, whole[b->tensor].columns.length),
             "a block leaves its tensor");
     TS_RULE(i == 0 || b->rank >= b[-1].rank, "blocks are in the order of ranks");
   }

@@ -413,7 +413,7 @@ typedef struct side {
   int n;
 } side;
 
-static side blocks_of(side s, int rank) {
+static side blocks_of_peer(side s, int rank) {
   int first = ts_first_block(s.block, s.n, rank), end = ts_first_block(s.block, s.n, rank + 1);
   return (side){s.tensor, s.block + first, end - first};
 }
@@ -456,8 +456,8 @@ static char *find_unpaired(const simulation *s, const rank_state *first, unsigne
     for (int to = 0; to < size; ++to) {
       const rank_state *rb = &s->rank[ts_mesh_group_member(mesh, axes, to)];
       ts_exchange_lists b = ts_node_exchange(rb->program->graph, head(rb), &theirs);
-      side leaves = blocks_of((side){a.x, a.sent, a.n_sent}, to);
-      side arrives = blocks_of((side){b.y, b.received, b.n_received}, from);
+      side leaves = blocks_of_peer((side){a.x, a.sent, a.n_sent}, to);
+      side arrives = blocks_of_peer((side){b.y, b.received, b.n_received}, from);
       char *what = compare_sides(&leaves, &arrives);
       if (what != NULL) {
         char *fault = print_mismatch(ra, head(ra), rb, head(rb), what);
