@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
 
 typedef struct buffers {
@@ -386,6 +387,61 @@ static void test_long_exchange(ts_comm *comm) {
   ts_free(c);
 }
 
+/* Columns of rows that lie 2 GB apart, there and back, of memory of which hardly a page is touched: offsets beyond 32
+ * bits.  Byte e of what rank a has for rank b. */
+static unsigned char far_byte(int a, int b, int64_t e) {
+  return (unsigned char) (31 * a + 7 * b + 3 * e + 1);
+}
+
+static bool exchange_far(ts_comm *comm, unsigned char *memory, const ts_exchange_tensor *shape) {
+  enum { WIDTH = 4 };
+  int size = comm->size, rank = comm->rank;
+  ts_block out[MOST_RANKS], in[MOST_RANKS];
+  unsigned char near[6 * WIDTH * MOST_RANKS] = {0}, workspace[65536];
+  ts_exchange_tensor far = *shape, packed = {near, TS_U8, far.batches, far.rows, WIDTH * size};
+  far.data = memory;
+  for (int r = 0; r < size; ++r) {
+    out[r] = (ts_block){r, 0, {0, far.rows}, {far.columns - (r + 1) * WIDTH, WIDTH}};
+    in[r] = (ts_block){r, 0, {0, far.rows}, {r * WIDTH, WIDTH}};
+    for (int64_t e = 0; e < far.batches * far.rows * WIDTH; ++e) {
+      memory[e / WIDTH * far.columns + far.columns - (r + 1) * WIDTH + e % WIDTH] = far_byte(rank, r, e);
+    }
+  }
+  const ts_exchange_lists there = {1, &far, &packed, out, in, size, size},
+                          back = {1, &packed, &far, in, out, size, size};
+  TS_CHECK(ts_comm_exchange_workspace(&there, rank) <= sizeof workspace, "a workspace of a few kilobytes");
+  comm->ops->exchange(comm, &there, workspace, sizeof workspace);
+  bool right = true;
+  for (int64_t e = 0; e < far.batches * far.rows * WIDTH * size; ++e) {
+    int64_t from = e % (WIDTH * size) / WIDTH, row = e / (WIDTH * size);
+    right = right && near[e] == far_byte((int) from, rank, row * WIDTH + e % WIDTH);
+    near[e] ^= 0xff;
+  }
+  comm->ops->exchange(comm, &back, workspace, sizeof workspace);
+  for (int r = 0; r < size; ++r) {
+    for (int64_t e = 0; e < far.batches * far.rows * WIDTH; ++e) {
+      unsigned char is = memory[e / WIDTH * far.columns + far.columns - (r + 1) * WIDTH + e % WIDTH];
+      right = right && is == (far_byte(rank, r, e) ^ 0xff);
+    }
+  }
+  return right;
+}
+
+static void test_far_exchange(ts_world *world) {
+  const ts_exchange_tensor far = {NULL, TS_U8, 2, 3, INT64_C(1) << 31};
+  size_t bytes = exchange_bytes(&far);
+  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  bool mapped = ts_world_agree(world, memory != MAP_FAILED ? TS_OK : TS_BAD_INPUT, NULL) == TS_OK;
+  if (mapped) {
+    tap_ok_all(MPI_COMM_WORLD, exchange_far(ts_world_all(world), memory, &far), "exchange of rows 2 GB apart");
+  } else {
+    tap_skip_all(MPI_COMM_WORLD, "exchange of rows 2 GB apart: no room for addresses");
+  }
+  if (memory != MAP_FAILED) {
+    munmap(memory, bytes);
+  }
+}
+
 static double dot(const ts_exchange_tensor *a, const ts_exchange_tensor *b) {
   double sum = 0;
   for (int64_t i = 0; i < exchange_count(a); ++i) {
@@ -611,6 +667,7 @@ int main(int argc, char **argv) {
   test_share_text(world);
   test_exchange(all);
   test_long_exchange(all);
+  test_far_exchange(world);
   test_adjoint(all);
   test_groups(world);
   test_agree(world);

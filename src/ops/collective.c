@@ -197,6 +197,7 @@ void ts_gradient_all_to_all(ts_gradients *gradients, const ts_node *node) {
   ts_block *block = ts_malloc((size_t) (n + sent + received) * sizeof *block);
   for (int i = 0; i < n; ++i) {
     dy[i] = ts_gradients_of(gradients, node->out[i]);
+    TS_CHECK(dy[i] != TS_NONE, "%s: nothing flows back into output %d", node->name, i);
     block[i] = whole_block(&g->tensor[node->in[i]].shape);
   }
   memcpy(block + n, node->attr.comm.block + n + sent, (size_t) received * sizeof *block);
