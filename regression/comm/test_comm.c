@@ -393,18 +393,25 @@ static unsigned char far_byte(int a, int b, int64_t e) {
   return (unsigned char) (31 * a + 7 * b + 3 * e + 1);
 }
 
+enum { FAR_ROWS = 3, FAR_WIDTH = 4, FAR_BYTES = 2 * (FAR_ROWS - 1) * FAR_WIDTH };
+
+/* Where it lies: in the last columns of all rows but the first. */
+static int64_t far_at(const ts_exchange_tensor *far, int b, int64_t e) {
+  int64_t row = e / FAR_WIDTH % (FAR_ROWS - 1), batch = e / FAR_WIDTH / (FAR_ROWS - 1);
+  return (batch * FAR_ROWS + 1 + row) * far->columns + far->columns - (b + 1) * FAR_WIDTH + e % FAR_WIDTH;
+}
+
 static bool exchange_far(ts_comm *comm, unsigned char *memory, const ts_exchange_tensor *shape) {
-  enum { WIDTH = 4 };
   int size = comm->size, rank = comm->rank;
   ts_block out[MOST_RANKS], in[MOST_RANKS];
-  unsigned char near[6 * WIDTH * MOST_RANKS] = {0}, workspace[65536];
-  ts_exchange_tensor far = *shape, packed = {near, TS_U8, far.batches, far.rows, WIDTH * size};
+  unsigned char near[FAR_BYTES * MOST_RANKS] = {0}, workspace[65536];
+  ts_exchange_tensor far = *shape, packed = {near, TS_U8, far.batches, FAR_ROWS - 1, FAR_WIDTH * size};
   far.data = memory;
   for (int r = 0; r < size; ++r) {
-    out[r] = (ts_block){r, 0, {0, far.rows}, {far.columns - (r + 1) * WIDTH, WIDTH}};
-    in[r] = (ts_block){r, 0, {0, far.rows}, {r * WIDTH, WIDTH}};
-    for (int64_t e = 0; e < far.batches * far.rows * WIDTH; ++e) {
-      memory[e / WIDTH * far.columns + far.columns - (r + 1) * WIDTH + e % WIDTH] = far_byte(rank, r, e);
+    out[r] = (ts_block){r, 0, {1, FAR_ROWS - 1}, {far.columns - (r + 1) * FAR_WIDTH, FAR_WIDTH}};
+    in[r] = (ts_block){r, 0, {0, FAR_ROWS - 1}, {r * FAR_WIDTH, FAR_WIDTH}};
+    for (int64_t e = 0; e < FAR_BYTES; ++e) {
+      memory[far_at(&far, r, e)] = far_byte(rank, r, e);
     }
   }
   const ts_exchange_lists there = {1, &far, &packed, out, in, size, size},
@@ -412,23 +419,22 @@ static bool exchange_far(ts_comm *comm, unsigned char *memory, const ts_exchange
   TS_CHECK(ts_comm_exchange_workspace(&there, rank) <= sizeof workspace, "a workspace of a few kilobytes");
   comm->ops->exchange(comm, &there, workspace, sizeof workspace);
   bool right = true;
-  for (int64_t e = 0; e < far.batches * far.rows * WIDTH * size; ++e) {
-    int64_t from = e % (WIDTH * size) / WIDTH, row = e / (WIDTH * size);
-    right = right && near[e] == far_byte((int) from, rank, row * WIDTH + e % WIDTH);
-    near[e] ^= 0xff;
+  for (int64_t i = 0; i < FAR_BYTES * size; ++i) {
+    int64_t from = i / FAR_WIDTH % size, e = i / FAR_WIDTH / size * FAR_WIDTH + i % FAR_WIDTH;
+    right = right && near[i] == far_byte((int) from, rank, e);
+    near[i] ^= 0xff;
   }
   comm->ops->exchange(comm, &back, workspace, sizeof workspace);
   for (int r = 0; r < size; ++r) {
-    for (int64_t e = 0; e < far.batches * far.rows * WIDTH; ++e) {
-      unsigned char is = memory[e / WIDTH * far.columns + far.columns - (r + 1) * WIDTH + e % WIDTH];
-      right = right && is == (far_byte(rank, r, e) ^ 0xff);
+    for (int64_t e = 0; e < FAR_BYTES; ++e) {
+      right = right && memory[far_at(&far, r, e)] == (far_byte(rank, r, e) ^ 0xff);
     }
   }
   return right;
 }
 
 static void test_far_exchange(ts_world *world) {
-  const ts_exchange_tensor far = {NULL, TS_U8, 2, 3, INT64_C(1) << 31};
+  const ts_exchange_tensor far = {NULL, TS_U8, 2, FAR_ROWS, INT64_C(1) << 31};
   size_t bytes = exchange_bytes(&far);
   void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   bool mapped = ts_world_agree(world, memory != MAP_FAILED ? TS_OK : TS_BAD_INPUT, NULL) == TS_OK;

@@ -74,16 +74,16 @@ test_losses() {
 # Products of one sample, and sums of gradients that are added later or at once: all runs take what the first two chose.
 test_ranks() {
   train 2 first --set run.measure_algorithms=true --set run.steps=1
-  train 2 chosen --set zero_optimization.stage=3 --set run.measure_algorithms=true --set run.algorithms=first/algorithms.txt --set run.steps=1
+  train 2 two_chosen --set zero_optimization.stage=3 --set run.measure_algorithms=true --set run.algorithms=first/algorithms.txt --set run.steps=1
   for stage in 0 1 2 3; do
-    SHIM_SEED=$stage train 2 "two$stage" --set zero_optimization.stage=$stage --set run.steps=4 --set run.algorithms=chosen/algorithms.txt
+    SHIM_SEED=$stage train 2 "two$stage" --set zero_optimization.stage=$stage --set run.steps=4 --set run.algorithms=two_chosen/algorithms.txt
     ok "stage $stage on 2 ranks ends well" clean
   done
   ok "runs queued are counted, not waits, of which ranks have different numbers" same_numbers two1
   ok "stage 0 and 1 give the same bits" same two0 two1
   ok "stage 2 and 3 give the same bits" same two2 two3
   SHIM_SEED=9 train 2 again --set zero_optimization.stage=3 --set run.steps=4 --set run.cuda_graphs=false \
-    --set run.algorithms=chosen/algorithms.txt
+    --set run.algorithms=two_chosen/algorithms.txt
   ok "whatever the order of execution, recorded or not" same two3 again
   run "$cpu" train deck.cfg --set run.directory=cpu4 --set run.device=cpu --set run.steps=4
   ok "and the losses of one rank on the processors" close two3 cpu4 1e-5
@@ -162,7 +162,7 @@ test_attention() {
 }
 
 test_timeline() {
-  train 2 timed --set run.algorithms=chosen/algorithms.txt --set profile.timeline=trace.json --set zero_optimization.stage=2 --set run.steps=4
+  train 2 timed --set run.algorithms=two_chosen/algorithms.txt --set profile.timeline=trace.json --set zero_optimization.stage=2 --set run.steps=4
   ok "a timeline of one step" both 'grep -q matmul trace.json' 'grep -q reduce_scatter trace.json'
   ok "observing one step changes no bit" same timed two2
 }
