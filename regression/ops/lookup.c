@@ -247,8 +247,8 @@ static void pick(run_case *c) {
   }
 }
 
-/* Nothing can be picked of no tokens.  What is only moved is exact.  A row of the embedding's gradient adds up to 16600 / 32 numbers one by one:
- * rounding errors of random sign grow to about sqrt (519) = 23. */
+/* Nothing can be picked of no tokens.  What is only moved is exact.  A row of the embedding's gradient adds up to
+ * 16600 / 32 numbers one by one: rounding errors of random sign grow to about sqrt (519) = 23. */
 const op_row ops_lookup[] = {
     {TS_OP_SPLIT, OPS_SHAPES + 2, build_split, split, 0},
     {TS_OP_CONCAT, CONCAT_VARIANTS, build_concat, concat, 0},

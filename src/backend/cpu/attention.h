@@ -183,8 +183,8 @@ void ts_attention_dropout(const ts_attention *p, float *factor, float *scratch, 
 void ts_attention_store(const ts_attention *p, const ts_sink *to, const float *from, const float *factor, int64_t at,
                         int64_t width, int rows);
 
-/** c [TS_QUERIES][columns] (+)= weights b, summed over the keys, a kept along them, of queries from token \a t on; m and
- * k are set here.  Weights that the causal mask made zero are left out by groups of TS_DIAGONAL queries.
+/** c [TS_QUERIES][columns] (+)= weights b, summed over the keys, a kept along them, of queries from token \a t on; m
+ * and k are set here.  Weights that the causal mask made zero are left out by groups of TS_DIAGONAL queries.
  * Not collective. */
 TS_INLINE void ts_attention_sum_keys(const ts_attention *p, ts_micro_product product, int64_t t,
                                      const ts_attention_block *keys) {
@@ -238,8 +238,8 @@ size_t ts_attention_forward_bytes(const ts_attention *p);
 /** Attend, with \a threads threads. Not collective. */
 void ts_attention_forward(const ts_attention *p, const ts_attention_operands *x, int threads, void *workspace);
 
-/** delta [B][H][queries] = the sums over heads' rows of do o, both in p->dtype, with \a threads threads: the bits do not
- * depend on which rows there are. Not collective. */
+/** delta [B][H][queries] = the sums over heads' rows of do o, both in p->dtype, with \a threads threads: the bits do
+ * not depend on which rows there are. Not collective. */
 void ts_attention_find_delta(const ts_attention *p, float *delta, const void *d_out, const void *o, int threads);
 
 #endif

@@ -46,8 +46,8 @@ typedef struct ts_cpu_loops {
   void (*exp_scaled)(void *y, ts_dtype dtype, const float *x, float lse, float scale, float softcap, int64_t n);
 } ts_cpu_loops;
 
-/** Kernels of elementwise ops, norms, lookups, rope, attention, update: rows of an op, run NULL where another file has it. Not
- * collective. */
+/** Kernels of elementwise ops, norms, lookups, rope, attention, update: rows of an op, run NULL where another file has
+ * it. Not collective. */
 const ts_kernel *ts_cpu_kernels_generic(ts_op op);
 const ts_kernel *ts_cpu_kernels_v3(ts_op op);
 const ts_kernel *ts_cpu_kernels_v4(ts_op op);

@@ -120,7 +120,7 @@ static void forward_keys(const ts_attention *p, const ts_attention_operands *to,
 }
 
 /* The sums become lse, in their place, and what out must be multiplied with: 0 where nothing was seen. */
-static void finish_sums(const ts_attention *p, buffers *x) {
+static void finish_softmax(const ts_attention *p, buffers *x) {
   if (!x->begun) {
     memset(x->out, 0, (size_t) (TS_QUERIES * p->columns) * sizeof *x->out);
   }
@@ -149,7 +149,7 @@ static void forward_queries(const ts_attention *p, const ts_attention_operands *
   for (; j < end; j = ts_attention_next(p, &view, j + 1, end, &keys)) {
     forward_keys(p, to, x, b, head, &queries, &keys);
   }
-  finish_sums(p, x);
+  finish_softmax(p, x);
   if (to->lse != NULL) {
     memcpy(to->lse + (b * p->heads + head) * p->queries + queries.row, x->sum, (size_t) queries.rows * sizeof(float));
   }

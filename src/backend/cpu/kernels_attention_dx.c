@@ -1,10 +1,11 @@
 /* Backward: weights are made again from the scores and lse.  A sweep holds some blocks of keys of a key head as tiles,
  * with dk and dv in fp32, and passes all query heads of it, in order, by blocks of queries.
  *
- * Where a thread can hold all keys, and there are key heads for all threads, one sweep does everything: 10 D
- * multiply-adds per pair of query and key in the blocks of which something is visible.  Otherwise sweeps of a few blocks
- * of keys make dk and dv, then one over the queries dq: 14 D, but as many pieces of work as there are blocks, in the
- * memory of a few.  Each sum has its terms in one order both ways, so the bits do not depend on which it was. */
+ * Where a thread can hold all keys, and there are key heads for all threads, one sweep does everything: five products
+ * of D multiply-adds per pair of query and key in the blocks of which something is visible.  Otherwise sweeps of a few
+ * blocks of keys make dk and dv, then one over the queries dq: seven products (1.42 times the work, measured with heads
+ * of 64), but as many pieces of it as there are blocks, in the memory of a few.  Each sum has its terms in one order
+ * both ways, so the bits do not depend on which it was. */
 #include "backend/cpu/attention.h"
 #include "backend/cpu/kernels.h"
 
@@ -232,7 +233,7 @@ static void backward_keys(const ts_attention *p, buffers *x, const query_tiles *
 
 /* ---- sweeps ---- */
 
-static query_tiles load_queries(const backward *w, buffers *x, int64_t b, int head, int64_t i) {
+static query_tiles load_query_tiles(const backward *w, buffers *x, int64_t b, int head, int64_t i) {
   const ts_attention *p = &w->p;
   query_tiles t = {.block = ts_attention_block_at(p, TS_OF_QUERIES, i)};
   int64_t at = ts_attention_q_at(p, b, t.block.row, head), width = p->heads * p->head_dim;
@@ -269,7 +270,7 @@ static void backward_queries(const backward *w, buffers *x, int64_t b, int head,
   query_tiles queries = {0};
   x->begun = false;
   if (j < end) {
-    queries = load_queries(w, x, b, head, i);
+    queries = load_query_tiles(w, x, b, head, i);
   }
   for (; j < end; j = ts_attention_next(&w->p, &view, j + 1, end, &keys)) {
     if (!x->for_keys) {
@@ -306,8 +307,8 @@ typedef struct division {
   bool together;
 } division;
 
-/* Together threads are idle while the last take their key heads: apart there are seven products for five. */
-static division divide(const ts_attention *p, int threads) {
+/* Together threads are idle while the last take their key heads; apart there are seven products for five. */
+static division divide_work(const ts_attention *p, int threads) {
   int64_t blocks = p->blocks[TS_OF_KEYS], heads = p->batch * p->kv_heads;
   bool busy = 5 * ts_pieces(heads, threads) * threads <= 7 * heads;
   if (busy && held_bytes(p, blocks) <= MOST_HELD) {
@@ -317,7 +318,7 @@ static division divide(const ts_attention *p, int threads) {
   return (division){each, ts_pieces(blocks, each), false};
 }
 
-static size_t delta_bytes(const ts_attention *p, const ts_node *node) {
+static size_t bytes_of_delta(const ts_attention *p, const ts_node *node) {
   bool given = node->in[4] == TS_NONE;
   return given ? 0 : ts_cpu_align((size_t) (p->batch * p->heads * p->queries) * sizeof(float));
 }
@@ -326,11 +327,11 @@ static size_t attention_dx_prepare(const ts_target *target, const ts_graph *grap
                                    void **prepared) {
   (void) prepared;
   ts_attention p = ts_attention_of(graph, node, NULL, 1, 2, 6);
-  size_t each = take_backward_buffers(&p, divide(&p, target->threads).blocks, NULL, &(buffers){0});
-  return ts_attention_bounds_bytes(&p) + delta_bytes(&p, node) + (size_t) target->threads * each;
+  size_t each = take_backward_buffers(&p, divide_work(&p, target->threads).blocks, NULL, &(buffers){0});
+  return ts_attention_bounds_bytes(&p) + bytes_of_delta(&p, node) + (size_t) target->threads * each;
 }
 
-static backward backward_of(const ts_kernel_call *call) {
+static backward backward_of_call(const ts_kernel_call *call) {
   backward w = {.p = ts_attention_of(call->graph, call->node, call, 1, 2, 6),
                 .d_out = call->in[0],
                 .q = call->in[1],
@@ -352,12 +353,12 @@ static backward backward_of(const ts_kernel_call *call) {
 
 /* The first sweeps, whose keys most queries see when causal, first; so the last blocks of queries. */
 static void attention_dx_run(const ts_kernel_call *call) {
-  backward w = backward_of(call);
+  backward w = backward_of_call(call);
   const ts_attention *p = &w.p;
-  division d = divide(p, call->threads);
+  division d = divide_work(p, call->threads);
   int64_t key_heads = p->batch * p->kv_heads, blocks = p->blocks[TS_OF_QUERIES], all = p->blocks[TS_OF_KEYS];
   int64_t query_items = d.together ? 0 : p->batch * p->heads * blocks;
-  char *workspace = (char *) call->workspace + ts_attention_bounds_bytes(p) + delta_bytes(p, call->node);
+  char *workspace = (char *) call->workspace + ts_attention_bounds_bytes(p) + bytes_of_delta(p, call->node);
 #pragma omp parallel num_threads(call->threads)
   {
     buffers x;
