@@ -190,13 +190,19 @@ void ts_blas_measure(const ts_blas *blas) {
   }
 }
 
+/* Of an op that has products, run NULL for others. */
+static const ts_kernel *row_of_products(ts_op op) {
+  const ts_kernel *row = ts_cuda_matmul(op)->run != NULL ? ts_cuda_matmul(op) : ts_cuda_head(op);
+  return row->run != NULL ? row : ts_backend_mlp(op);
+}
+
 /* Preparing a node makes the plans of its products, whatever they are: each is measured as it is made. */
 void ts_cuda_choices_measure(const ts_graph *graph) {
   ts_target target = {ts_backend_cuda(), 1, false};
   measuring = true;
   for (ts_nid i = 0; i < graph->n_nodes; ++i) {
     const ts_node *node = &graph->node[i];
-    const ts_kernel *row = ts_cuda_matmul(node->op)->run != NULL ? ts_cuda_matmul(node->op) : ts_cuda_head(node->op);
+    const ts_kernel *row = row_of_products(node->op);
     if (row->run != NULL) {
       void *prepared = NULL;
       (void) row->prepare(&target, graph, node, &prepared);

@@ -22,7 +22,7 @@ typedef struct op_case {
   const char *what;
   int n_in, n_out;
   type in[MAX];
-  type out[4];
+  type out[MAX];
   ts_attr attr;
   /* masks of inputs of which any type, a longer or a shorter last extent is fine */
   unsigned any_type, any_longer, any_shorter;
@@ -145,6 +145,12 @@ static ts_block blocks[] = {{.rows = {0, 3}, .columns = {0, 2}},
     }           \
   }
 #define RANDOM12 INTS(2, 12), LONGS(1), LONGS(2)
+#define NONE \
+  { .dtype = TS_F32 }
+#define MLP(...)                     \
+  {                                  \
+    .mlp = {.rows = 4, __VA_ARGS__ } \
+  }
 
 static const op_case cases[] = {
     {TS_OP_VIEW, "", 1, 1, {NORMAL(6, 8)}, {NORMAL(2, 4)}, {.view = {40, TS_SHAPE(2, 4)}}, ALL, ALL, 0, 0},
@@ -220,6 +226,72 @@ static const op_case cases[] = {
      ALL,
      ALL,
      480},
+    {TS_OP_MLP,
+     "gated",
+     7,
+     1,
+     {X, NORMAL(5, 8), NORMAL(4, 5), NORMAL(5, 8), NONE, NONE, NONE},
+     {NORMAL(2, 3, 4)},
+     MLP(.kind = TS_ACTIVATION_SILU, .transpose_b = true),
+     0,
+     0,
+     0,
+     1200},
+    {TS_OP_MLP,
+     "of [in][out], with biases",
+     7,
+     1,
+     {X, NORMAL(8, 5), NORMAL(5, 4), NONE, NORMAL(5), NONE, NORMAL(4)},
+     {NORMAL(2, 3, 4)},
+     MLP(.kind = TS_ACTIVATION_GELU),
+     0,
+     0,
+     0,
+     720},
+    {TS_OP_MLP,
+     "fused",
+     7,
+     1,
+     {NARROW(2, 3, 8), NARROW(10, 8), NARROW(4, 5), NONE, NARROW(10), NONE, NARROW(4)},
+     {NARROW(2, 3, 4)},
+     MLP(.fused = true, .transpose_b = true),
+     0,
+     0,
+     0,
+     1200},
+    {TS_OP_MLP_DX,
+     "gated",
+     8,
+     4,
+     {NARROW(2, 3, 4), NARROW(2, 3, 8), NARROW(8, 5), NARROW(5, 4), NARROW(8, 5), NONE, NONE, NONE},
+     {NARROW(2, 3, 8), NORMAL(8, 5), NORMAL(5, 4), NORMAL(8, 5)},
+     MLP(.dtype = TS_F32),
+     0,
+     0,
+     0,
+     2400},
+    {TS_OP_MLP_DX,
+     "gated, with biases",
+     8,
+     7,
+     {NORMAL(2, 3, 4), X, NORMAL(5, 8), NORMAL(4, 5), NORMAL(5, 8), NORMAL(5), NORMAL(5), NORMAL(4)},
+     {X, NORMAL(5, 8), NORMAL(4, 5), NORMAL(5, 8), NORMAL(5), NORMAL(5), NORMAL(4)},
+     MLP(.transpose_b = true, .dtype = TS_F32),
+     0,
+     0,
+     0,
+     2400},
+    {TS_OP_MLP_DX,
+     "fused, of x alone",
+     8,
+     1,
+     {NORMAL(2, 3, 4), X, NORMAL(10, 8), NORMAL(4, 5), NONE, NORMAL(10), NONE, NORMAL(4)},
+     {X},
+     MLP(.fused = true, .transpose_b = true),
+     0,
+     0,
+     0,
+     1200},
     {TS_OP_MATMUL_GELU,
      "",
      3,
@@ -605,8 +677,8 @@ static const char *ask(setting *s, ts_dtype *dtype, ts_shape *shape) {
 
 static void test_good(const op_case *c) {
   setting s = make(c);
-  ts_dtype dtype[4];
-  ts_shape shape[4];
+  ts_dtype dtype[MAX];
+  ts_shape shape[MAX];
   const char *name = ts_op_get(c->op)->name, *why = ask(&s, dtype, shape);
   bool same = why == NULL;
   for (int i = 0; i < c->n_out && same; ++i) {
@@ -621,8 +693,8 @@ static void test_spoiled(const op_case *c) {
   for (int i = 0; i < c->n_in; ++i) {
     for (int kind = 0; kind < 3 && c->in[i].shape.n > 0; ++kind) { /* another type, one more, one less */
       setting s = make(c);
-      ts_dtype dtype[4];
-      ts_shape shape[4];
+      ts_dtype dtype[MAX];
+      ts_shape shape[MAX];
       ts_tensor *t = &s.graph->tensor[s.in[i]];
       t->dtype = kind == 0 ? TS_U8 : t->dtype;
       t->shape.d[t->shape.n - 1] += kind == 1 ? 1 : kind == 2 ? -1 : 0;
@@ -843,6 +915,83 @@ static const op_case bad[] = {
     {TS_OP_TAKE, "an interval without end", 1, 1, {X}, {X}, {.take = {2, 8, 1, huge}}, 0, 0, 0, 0},
     {TS_OP_TAKE, "no such dimension", 1, 1, {X}, {X}, {.take = {3, 8, 2, intervals}}, 0, 0, 0, 0},
     {TS_OP_PLACE, "no such dimension", 1, 1, {X}, {X}, {.take = {-1, 8, 2, intervals}}, 0, 0, 0, 0},
+    {TS_OP_MLP,
+     "no rows in a tile",
+     7,
+     1,
+     {X, NORMAL(8, 5), NORMAL(5, 4), NONE, NONE, NONE, NONE},
+     {X},
+     {.mlp = {.rows = 0}},
+     0,
+     0,
+     0,
+     0},
+    {TS_OP_MLP,
+     "an unknown kind",
+     7,
+     1,
+     {X, NORMAL(8, 5), NORMAL(5, 4), NONE, NONE, NONE, NONE},
+     {X},
+     MLP(.kind = TS_N_ACTIVATIONS),
+     0,
+     0,
+     0,
+     0},
+    {TS_OP_MLP,
+     "a gate twice",
+     7,
+     1,
+     {X, NORMAL(10, 8), NORMAL(4, 5), NORMAL(5, 8), NONE, NONE, NONE},
+     {X},
+     MLP(.fused = true, .transpose_b = true),
+     0,
+     0,
+     0,
+     0},
+    {TS_OP_MLP,
+     "fused columns",
+     7,
+     1,
+     {X, NORMAL(8, 10), NORMAL(5, 4), NONE, NONE, NONE, NONE},
+     {X},
+     MLP(.fused = true),
+     0,
+     0,
+     0,
+     0},
+    {TS_OP_MLP,
+     "a bias of down alone",
+     7,
+     1,
+     {X, NORMAL(8, 5), NORMAL(5, 4), NONE, NONE, NONE, NORMAL(4)},
+     {X},
+     MLP(.kind = TS_ACTIVATION_RELU),
+     0,
+     0,
+     0,
+     0},
+    {TS_OP_MLP,
+     "a bias of up but not of the gate",
+     7,
+     1,
+     {X, NORMAL(8, 5), NORMAL(5, 4), NORMAL(8, 5), NORMAL(5), NONE, NONE},
+     {X},
+     MLP(.kind = TS_ACTIVATION_RELU),
+     0,
+     0,
+     0,
+     0},
+    {TS_OP_MLP_DX,
+     "gradients of some weights",
+     8,
+     2,
+     {NORMAL(2, 3, 4), X, NORMAL(8, 5), NORMAL(5, 4), NONE, NONE, NONE, NONE},
+     {X},
+     MLP(.dtype = TS_F32),
+     0,
+     0,
+     0,
+     0},
     {TS_OP_EMBEDDING,
      "a row before the first",
      2,
@@ -1051,8 +1200,8 @@ static const op_case bad[] = {
 static void test_attributes(void) {
   for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
     setting s = make(&bad[i]);
-    ts_dtype dtype[4];
-    ts_shape shape[4];
+    ts_dtype dtype[MAX];
+    ts_shape shape[MAX];
     tap_ok(ask(&s, dtype, shape) != NULL, "%s with %s is refused", ts_op_get(bad[i].op)->name, bad[i].what);
     ts_graph_destroy(&s.graph);
   }

@@ -62,9 +62,10 @@ static void print_view(const ts_attr *a, ts_text *to) {
   ts_text_add(to, " {offset %lld}", (long long) a->view.offset);
 }
 
+static const char *const activation_names[TS_N_ACTIVATIONS] = {"gelu_tanh", "gelu", "silu", "relu"};
+
 static void print_activation(const ts_attr *a, ts_text *to) {
-  static const char *const names[TS_N_ACTIVATIONS] = {"gelu_tanh", "gelu", "silu", "relu"};
-  ts_text_add(to, " {%s}", names[a->activation.kind]);
+  ts_text_add(to, " {%s}", activation_names[a->activation.kind]);
 }
 
 static void print_scale(const ts_attr *a, ts_text *to) {
@@ -76,6 +77,11 @@ static void print_matmul(const ts_attr *a, ts_text *to) {
   if (a->matmul.transpose_a || a->matmul.transpose_b) {
     ts_text_add(to, " {%s%s}", a->matmul.transpose_a ? "a^T" : "", a->matmul.transpose_b ? "b^T" : "");
   }
+}
+
+static void print_mlp(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {%s%s%s, tiles of %lld rows}", activation_names[a->mlp.kind], a->mlp.transpose_b ? ", w^T" : "",
+              a->mlp.fused ? ", fused" : "", (long long) a->mlp.rows);
 }
 
 static void print_table(const ts_attr *a, ts_text *to) {
@@ -223,6 +229,12 @@ const ts_attribute ts_attribute_matmul = {
     .print = print_matmul};
 
 const ts_attribute ts_attribute_sum_rows = {{MEMBER(sum_rows.dtype)}, NO_ARRAY, DTYPE(sum_rows.dtype)};
+
+const ts_attribute ts_attribute_mlp = {
+    {MEMBER(mlp.kind), MEMBER(mlp.transpose_b), MEMBER(mlp.fused), MEMBER(mlp.rows), MEMBER(mlp.dtype)},
+    NO_ARRAY,
+    DTYPE(mlp.dtype),
+    .print = print_mlp};
 
 const ts_attribute ts_attribute_table = {{MEMBER(embedding.first)}, NO_ARRAY, NO_DTYPE, .print = print_table};
 

@@ -187,6 +187,13 @@ typedef union ts_attr {
     ts_dtype dtype;
   } sum_rows;
   struct {
+    ts_activation kind;
+    bool transpose_b; /**< Weights are [out][in]. */
+    bool fused;       /**< w_up has the gate too, in front. */
+    int64_t rows;     /**< Of a tile, at most. */
+    ts_dtype dtype;   /**< Of gradients of weights and biases. */
+  } mlp;
+  struct {
     int64_t rows; /**< Of the gradient. */
     ts_dtype dtype;
     int64_t first; /**< The row of the whole table that row 0 is. */

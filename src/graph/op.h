@@ -67,6 +67,18 @@ static inline int ts_attention_group(const ts_attr *attr) {
   return attr->attention.group > 0 ? attr->attention.group : heads > 0 ? heads : 1;
 }
 
+/** The inputs of an MLP; those of its gradient are one further, behind dy. */
+enum {
+  TS_MLP_X,
+  TS_MLP_UP,
+  TS_MLP_DOWN,
+  TS_MLP_GATE,
+  TS_MLP_UP_BIAS,
+  TS_MLP_GATE_BIAS,
+  TS_MLP_DOWN_BIAS,
+  TS_MLP_INPUTS
+};
+
 /** The number of a head's input `stats`; -1 where the node has none. Not collective. */
 static inline int ts_head_stats(const ts_node *node) {
   int at = node->op == TS_OP_HEAD_LOSS ? 3 : node->op == TS_OP_HEAD_LOSS_DX ? 4 : node->n_in;
