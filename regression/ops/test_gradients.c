@@ -182,6 +182,27 @@ static void build_matmul(gradient_case *c, int variant) {
                   turned, TS_F32);
 }
 
+/* Without a gate, with one, with one in the same weight; bits above: weights are [out][in], as they are in the last;
+ * biases of up and gate; and of down. */
+static void build_mlp(gradient_case *c, int variant) {
+  enum { C = 8, F = 5, D = 4 };
+  int gate = variant % 3, biases = variant / 6;
+  bool turned = variant / 3 % 2 != 0 || gate == 2;
+  int64_t made = gate == 2 ? 2 * F : F;
+  ts_shape up = turned ? TS_SHAPE(made, C) : TS_SHAPE(C, made);
+  ts_tid in[TS_MLP_INPUTS] = {numbers(c, "x", activations()), numbers(c, "up", up),
+                              numbers(c, "down", turned ? TS_SHAPE(D, F) : TS_SHAPE(F, D)),
+                              gate == 1 ? numbers(c, "gate", up) : TS_NONE,
+                              biases > 0 ? numbers(c, "up.bias", TS_SHAPE(made)) : TS_NONE,
+                              biases > 0 && gate == 1 ? numbers(c, "gate.bias", TS_SHAPE(F)) : TS_NONE,
+                              biases > 1 ? numbers(c, "down.bias", TS_SHAPE(D)) : TS_NONE};
+  ts_attr attr = {.mlp = {variant % 2 ? TS_ACTIVATION_GELU : TS_ACTIVATION_SILU, turned, gate == 2, 4, TS_F32}};
+  ts_graph_add(
+      ts_graph_site(c->graph),
+      &(ts_node){
+          .op = TS_OP_MLP, .name = "node", .n_in = TS_MLP_INPUTS, .in = in, .attr = attr, .beta = TS_NONE});
+}
+
 /* All rows, and some of a table. */
 static void build_embedding(gradient_case *c, int variant) {
   ts_node args = {.op = TS_OP_EMBEDDING, .name = "node", .n_in = 2, .attr = {.embedding = {.first = variant}}};
@@ -298,6 +319,7 @@ static const struct gradient_row {
     {TS_OP_TAKE, 2, build_take},
     {TS_OP_PLACE, 2, build_place},
     {TS_OP_MATMUL, 8, build_matmul},
+    {TS_OP_MLP, 18, build_mlp},
     {TS_OP_EMBEDDING, 2, build_embedding},
     {TS_OP_LAYERNORM, 1, build_layernorm},
     {TS_OP_RMSNORM, 6, build_rmsnorm},

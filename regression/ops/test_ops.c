@@ -401,12 +401,34 @@ static bool has_products(const ts_backend *set) {
   return set->kernel(TS_OP_MATMUL)->run != NULL;
 }
 
+/* Gradients of a weight over 1000 tiles of a row, each adding 1: in bf16 sums would stay at 256. */
+static void check_tile_sums(const ts_backend *set) {
+  run_case c = {.op = TS_OP_MLP_DX, .n_in = 8, .n_out = 3, .threads = 2};
+  c.attr.mlp = (typeof(c.attr.mlp)){.kind = TS_ACTIVATION_RELU, .rows = 1, .dtype = TS_BF16};
+  for (int i = 0; i < 4; ++i) {
+    c.in[i] = run_new(TS_BF16, i < 2 ? TS_SHAPE(1, 1000, 1) : TS_SHAPE(1, 1));
+    for (int64_t k = 0; k < run_count(&c.in[i]); ++k) {
+      run_set(&c.in[i], k, 1);
+    }
+  }
+  for (int i = 0; i < 3; ++i) {
+    c.out[i] = run_new(TS_BF16, c.in[1 + i].shape);
+  }
+  run_kernel(set, &c);
+  tap_ok(run_get(&c.out[1], 0) == 1000 && run_get(&c.out[2], 0) == 1000, "mlp_dx %s: tiles are summed in fp32 (%g, %g)",
+         set->name, run_get(&c.out[1], 0), run_get(&c.out[2], 0));
+  run_free(&c);
+}
+
 static void check_composed(void) {
   for (int op = 0; op < TS_N_OPS; ++op) {
     if (is_composed((ts_op) op) && tap_wanted(properties[op].name)) {
       check_row(ts_backend_cpu(), find((ts_op) op), TS_F32);
       check_row(ts_backend_cpu(), find((ts_op) op), TS_BF16);
     }
+  }
+  if (tap_wanted("mlp_dx")) {
+    check_tile_sums(ts_backend_cpu());
   }
 }
 
@@ -433,6 +455,9 @@ static void check_set(const ts_backend *set) {
   }
   if (tap_wanted("dropout")) {
     check_dropout(set);
+  }
+  if (tap_wanted("mlp_dx") && has_products(set)) {
+    check_tile_sums(set);
   }
 }
 
