@@ -137,8 +137,10 @@ static void read_parameters(ts_engine *engine, train_run *run) {
   const ts_layout *layout = ts_engine_layout(engine);
   for (int i = 0; i < layout->n_parameters; ++i) {
     const ts_parameter *p = &layout->parameter[i];
-    const int64_t count = ts_shape_count(&p->shape);
-    float *value = ts_malloc((size_t) count * sizeof *value);
+    const int64_t count = ts_shape_count(&p->shape), first = run->n_parameters;
+    run->n_parameters += count;
+    run->parameter = ts_realloc(run->parameter, (size_t) run->n_parameters, sizeof *run->parameter);
+    float *value = run->parameter + first;
     ts_error err = {0};
     TS_CHECK(ts_engine_read_parameter(engine, p->name, value, &err) == TS_OK, "%s", err.text);
     for (int64_t k = 0; k < count; ++k) {
@@ -146,7 +148,6 @@ static void read_parameters(ts_engine *engine, train_run *run) {
       memcpy(&bits, &value[k], sizeof bits);
       run->bits += ts_mix(bits, ts_hash_name(p->name) + (uint64_t) k);
     }
-    ts_free(value);
   }
 }
 
@@ -196,6 +197,7 @@ void train_run_free(train_run *run) {
   ts_free(run->loss);
   ts_free(run->norm);
   ts_free(run->evaluation);
+  ts_free(run->parameter);
   *run = (train_run){0};
 }
 
@@ -212,4 +214,14 @@ double train_run_difference(const train_run *a, const train_run *b) {
     most = isnan(loss) ? INFINITY : fmax(most, loss);
   }
   return most;
+}
+
+double train_run_parameters_apart(const train_run *a, const train_run *b) {
+  double largest = 0, worst = a->n_parameters == b->n_parameters ? 0 : INFINITY;
+  for (int64_t i = 0; i < a->n_parameters && i < b->n_parameters; ++i) {
+    double difference = fabs((double) a->parameter[i] - (double) b->parameter[i]);
+    largest = fmax(largest, fabs((double) b->parameter[i]));
+    worst = isnan(difference) ? INFINITY : fmax(worst, difference);
+  }
+  return worst / largest;
 }

@@ -10,6 +10,8 @@ typedef struct train_run {
   int steps;
   double *loss, *norm; /**< Owned: one per step. */
   double *evaluation;  /**< Owned: one per step, 0 unless asked for. */
+  float *parameter;    /**< Owned: all parameters after the last step, in the layout's order. */
+  int64_t n_parameters;
   uint64_t bits;       /**< Of all parameters after the last step, by name and position. */
   int64_t work_bytes, live_bytes;
 } train_run;
@@ -48,6 +50,9 @@ bool train_run_equal(const train_run *a, const train_run *b);
 
 /** Largest relative difference of the losses. Not collective. */
 double train_run_difference(const train_run *a, const train_run *b);
+
+/** Largest difference of the parameters, in units of the largest of them; the same grid and model. Not collective. */
+double train_run_parameters_apart(const train_run *a, const train_run *b);
 
 /** Tiny decks: a Llama with grouped heads, untied, whose sizes divide by nothing, and a tied GPT-2. */
 extern const char train_run_llama[];

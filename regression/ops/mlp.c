@@ -38,11 +38,11 @@ static void build_mlp(run_case *c, int variant, ts_dtype dtype) {
     mlp_input(c, true, dtype, TS_SHAPE(v->batch, v->length, v->width));
   }
   mlp_input(c, true, dtype, TS_SHAPE(v->batch, v->length, v->columns));
-  mlp_input(c, true, dtype, up);
-  mlp_input(c, true, dtype, v->turned ? TS_SHAPE(v->width, v->inner) : TS_SHAPE(v->inner, v->width));
   mlp_input(c, v->gate == GATED, dtype, up);
-  mlp_input(c, v->biases > 0, dtype, TS_SHAPE(made));
   mlp_input(c, v->biases > 0 && v->gate == GATED, dtype, TS_SHAPE(made));
+  mlp_input(c, true, dtype, up);
+  mlp_input(c, v->biases > 0, dtype, TS_SHAPE(made));
+  mlp_input(c, true, dtype, v->turned ? TS_SHAPE(v->width, v->inner) : TS_SHAPE(v->inner, v->width));
   mlp_input(c, v->biases > 1, dtype, TS_SHAPE(v->width));
   ts_dtype sums = v->narrow ? dtype : TS_F32;
   c->attr.mlp = (typeof(c->attr.mlp)){(ts_activation) (variant % TS_N_ACTIVATIONS), v->turned, v->gate == FUSED_GATE,
@@ -84,14 +84,14 @@ static mlp_values mlp_of(const run_case *c, const run_tensor *in) {
   mlp_values v = {.x = in[0]};
   v.columns = in[0].shape.d[in[0].shape.n - 1];
   v.rows = run_count(&in[0]) / v.columns;
-  v.inner = in[2].shape.d[turned ? 1 : 0];
-  v.width = in[2].shape.d[turned ? 0 : 1];
+  v.inner = in[TS_MLP_DOWN].shape.d[turned ? 1 : 0];
+  v.width = in[TS_MLP_DOWN].shape.d[turned ? 0 : 1];
   v.x.shape = TS_SHAPE(v.rows, v.columns);
   ts_shape weight = turned ? TS_SHAPE(v.inner, v.columns) : TS_SHAPE(v.columns, v.inner);
-  v.w_up = part_of(in[1], fused ? v.inner * v.columns : 0, weight);
-  v.b_up = part_of(in[4], fused ? v.inner : 0, TS_SHAPE(v.inner));
-  v.w_gate = part_of(in[fused ? 1 : 3], 0, weight);
-  v.b_gate = part_of(in[fused ? 4 : 5], 0, TS_SHAPE(v.inner));
+  v.w_up = part_of(in[TS_MLP_UP], fused ? v.inner * v.columns : 0, weight);
+  v.b_up = part_of(in[TS_MLP_UP_BIAS], fused ? v.inner : 0, TS_SHAPE(v.inner));
+  v.w_gate = part_of(in[fused ? TS_MLP_UP : TS_MLP_GATE], 0, weight);
+  v.b_gate = part_of(in[fused ? TS_MLP_UP_BIAS : TS_MLP_GATE_BIAS], 0, TS_SHAPE(v.inner));
   v.up = product(v.x, v.w_up, v.b_up, false, turned, v.rows, v.inner);
   if (v.w_gate.data != NULL) {
     v.gate = product(v.x, v.w_gate, v.b_gate, false, turned, v.rows, v.inner);
@@ -109,7 +109,7 @@ static run_tensor inner_of(const run_case *c, const mlp_values *v) {
 static void mlp(run_case *c) {
   mlp_values v = mlp_of(c, c->in);
   run_tensor inner = inner_of(c, &v);
-  run_tensor y = product(inner, c->in[2], c->in[6], false, c->attr.mlp.transpose_b, v.rows, v.width);
+  run_tensor y = product(inner, c->in[TS_MLP_DOWN], c->in[TS_MLP_DOWN_BIAS], false, c->attr.mlp.transpose_b, v.rows, v.width);
   memcpy(c->out[0].data, y.data, run_bytes(&y));
   ts_free(y.data);
   ts_free(inner.data);

@@ -190,11 +190,12 @@ static void build_mlp(gradient_case *c, int variant) {
   bool turned = variant / 3 % 2 != 0 || gate == 2;
   int64_t made = gate == 2 ? 2 * F : F;
   ts_shape up = turned ? TS_SHAPE(made, C) : TS_SHAPE(C, made);
-  ts_tid in[TS_MLP_INPUTS] = {numbers(c, "x", activations()), numbers(c, "up", up),
-                              numbers(c, "down", turned ? TS_SHAPE(D, F) : TS_SHAPE(F, D)),
+  ts_tid in[TS_MLP_INPUTS] = {numbers(c, "x", activations()),
                               gate == 1 ? numbers(c, "gate", up) : TS_NONE,
-                              biases > 0 ? numbers(c, "up.bias", TS_SHAPE(made)) : TS_NONE,
                               biases > 0 && gate == 1 ? numbers(c, "gate.bias", TS_SHAPE(F)) : TS_NONE,
+                              numbers(c, "up", up),
+                              biases > 0 ? numbers(c, "up.bias", TS_SHAPE(made)) : TS_NONE,
+                              numbers(c, "down", turned ? TS_SHAPE(D, F) : TS_SHAPE(F, D)),
                               biases > 1 ? numbers(c, "down.bias", TS_SHAPE(D)) : TS_NONE};
   ts_attr attr = {.mlp = {variant % 2 ? TS_ACTIVATION_GELU : TS_ACTIVATION_SILU, turned, gate == 2, 4, TS_F32}};
   ts_graph_add(

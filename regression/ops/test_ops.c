@@ -405,14 +405,16 @@ static bool has_products(const ts_backend *set) {
 static void check_tile_sums(const ts_backend *set) {
   run_case c = {.op = TS_OP_MLP_DX, .n_in = 8, .n_out = 3, .threads = 2};
   c.attr.mlp = (typeof(c.attr.mlp)){.kind = TS_ACTIVATION_RELU, .rows = 1, .dtype = TS_BF16};
+  static const int inputs[] = {0, 1 + TS_MLP_X, 1 + TS_MLP_UP, 1 + TS_MLP_DOWN};
   for (int i = 0; i < 4; ++i) {
-    c.in[i] = run_new(TS_BF16, i < 2 ? TS_SHAPE(1, 1000, 1) : TS_SHAPE(1, 1));
-    for (int64_t k = 0; k < run_count(&c.in[i]); ++k) {
-      run_set(&c.in[i], k, 1);
+    run_tensor x = run_new(TS_BF16, i < 2 ? TS_SHAPE(1, 1000, 1) : TS_SHAPE(1, 1));
+    for (int64_t k = 0; k < run_count(&x); ++k) {
+      run_set(&x, k, 1);
     }
+    c.in[inputs[i]] = x;
   }
   for (int i = 0; i < 3; ++i) {
-    c.out[i] = run_new(TS_BF16, c.in[1 + i].shape);
+    c.out[i] = run_new(TS_BF16, c.in[inputs[1 + i]].shape);
   }
   run_kernel(set, &c);
   tap_ok(run_get(&c.out[1], 0) == 1000 && run_get(&c.out[2], 0) == 1000, "mlp_dx %s: tiles are summed in fp32 (%g, %g)",

@@ -305,7 +305,7 @@ static void make_backward(maker *k) {
 static void make_copies(maker *k, bool begin) {
   const mlp *m = k->m;
   ts_dtype dtype = k->node->attr.mlp.dtype;
-  for (int i = TS_MLP_UP; i < TS_MLP_INPUTS; ++i) {
+  for (int i = TS_MLP_X + 1; i < TS_MLP_INPUTS; ++i) {
     int output = output_of(k, i);
     if (!has(k, i) || (begin && !has_prior(k, output))) {
       continue;
@@ -363,7 +363,7 @@ static void place_buffers(const maker *k) {
   m->inner_bytes = align((size_t) (m->tile_rows * m->inner) * ts_dtype_size(m->dtype));
   int buffers = is_gradient(k) ? INNER + 1 : is_gated(k) ? GATE + 1 : UP + 1;
   m->scratch_offset = (size_t) buffers * m->inner_bytes;
-  for (int i = TS_MLP_UP; i < TS_MLP_INPUTS && m->sums; ++i) {
+  for (int i = TS_MLP_X + 1; i < TS_MLP_INPUTS && m->sums; ++i) {
     m->sum_offset[i] = m->scratch_offset;
     m->scratch_offset += has(k, i) ? align((size_t) ts_shape_count(shape_of(k, i)) * sizeof(float)) : 0;
   }

@@ -302,6 +302,7 @@ typedef struct ts_deck {
     char *policy;     /**< "auto", "block" or "sac". */
     int64_t interval; /**< Blocks of which one's input is kept; 0 as 1. */
   } activation_checkpointing;
+  bool tiled_mlp_compute; /**< MLPs in tiles of rows (pass/tile). */
   ts_deck_elasticity elasticity;
   struct {
     int64_t stages;

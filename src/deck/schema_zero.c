@@ -136,6 +136,10 @@ static const ts_key rows[] = {
     NONE("activation_checkpointing.profile", BOOL, "false", "profile.timeline is there"),
     LATER("activation_checkpointing.partition_activations", BOOL, "false", "tensor parallelism"),
     LATER("activation_checkpointing.cpu_checkpointing", BOOL, "false", "offload of activations"),
+    FLAG(tiled_mlp_compute, "false", 0,
+         "Compute each MLP for hidden_size tokens at a time, and keep of it only its input: long samples take less memory, "
+         "and its first products are computed once more in the backward pass.  Not a key of DeepSpeed but of "
+         "ArcticTraining."),
     AIO("block_size", INT, "1048576"),
     AIO("queue_depth", INT, "8"),
     AIO("intra_op_parallelism", INT, "1"),

@@ -70,11 +70,11 @@ static inline int ts_attention_group(const ts_attr *attr) {
 /** The inputs of an MLP; those of its gradient are one further, behind dy. */
 enum {
   TS_MLP_X,
-  TS_MLP_UP,
-  TS_MLP_DOWN,
   TS_MLP_GATE,
-  TS_MLP_UP_BIAS,
   TS_MLP_GATE_BIAS,
+  TS_MLP_UP,
+  TS_MLP_UP_BIAS,
+  TS_MLP_DOWN,
   TS_MLP_DOWN_BIAS,
   TS_MLP_INPUTS
 };

@@ -83,23 +83,23 @@ const char *ts_shape_mlp_dx(const ts_graph *g, const ts_node *node, ts_dtype *dt
 }
 
 /* Of inputs that are absent there are letters too. */
-#define PLAIN "*c,cf,fd,cf,f,f,d"
-#define TURNED "*c,fc,df,fc,f,f,d"
-#define FUSED "*c,gc,df,.,g,.,d"
+#define PLAIN "*c,cf,f,cf,f,fd,d"
+#define TURNED "*c,fc,f,fc,f,df,d"
+#define FUSED "*c,.,.,gc,g,df,d"
 
 const char *ts_index_mlp(const ts_node *node) {
   return node->attr.mlp.fused ? FUSED "->*d" : node->attr.mlp.transpose_b ? TURNED "->*d" : PLAIN "->*d";
 }
 
-/* Gradients of x alone; of weights; of the biases of up and gate; of down's. */
-#define GRADIENTS(in, weights, biases) \
-  { "*d," in "->*c", "*d," in "->*c," weights, "*d," in "->*c," weights biases, "*d," in "->*c," weights biases ",d" }
+/* Gradients of x alone; of the weights; with the biases of gate and up; with down's. */
+#define GRADIENTS(in, weights, biased) \
+  { "*d," in "->*c", "*d," in "->*c," weights, "*d," in "->*c," biased, "*d," in "->*c," biased ",d" }
 
 const char *ts_index_mlp_dx(const ts_node *node) {
   static const char *const plain[2][2][4] = {
-      {GRADIENTS(PLAIN, "cf,fd", ",f"), GRADIENTS(TURNED, "fc,df", ",f")},
-      {GRADIENTS(PLAIN, "cf,fd,cf", ",f,f"), GRADIENTS(TURNED, "fc,df,fc", ",f,f")}};
-  static const char *const fused[4] = GRADIENTS(FUSED, "gc,df", ",g");
+      {GRADIENTS(PLAIN, "cf,fd", "cf,f,fd"), GRADIENTS(TURNED, "fc,df", "fc,f,df")},
+      {GRADIENTS(PLAIN, "cf,cf,fd", "cf,f,cf,f,fd"), GRADIENTS(TURNED, "fc,fc,df", "fc,f,fc,f,df")}};
+  static const char *const fused[4] = GRADIENTS(FUSED, "gc,df", "gc,g,df");
   int which = node->n_out <= 1 ? 0 : 1 + has(node, TS_MLP_UP_BIAS) + has(node, TS_MLP_DOWN_BIAS);
   return (node->attr.mlp.fused ? fused : plain[has(node, TS_MLP_GATE)][node->attr.mlp.transpose_b])[which];
 }
@@ -112,9 +112,10 @@ bool ts_cut_mlp(const ts_graph *g, const ts_node *node, char index, ts_cut *cut)
 }
 
 double ts_flops_mlp(const ts_graph *g, const ts_node *node) {
+  static const int factors[] = {TS_MLP_GATE, TS_MLP_UP, TS_MLP_DOWN};
   double weights = 0;
-  for (int i = TS_MLP_UP; i <= TS_MLP_GATE; ++i) {
-    weights += has(node, i) ? (double) ts_shape_count(&get(g, node, i)->shape) : 0;
+  for (int i = 0; i < 3; ++i) {
+    weights += has(node, factors[i]) ? (double) ts_shape_count(&get(g, node, factors[i])->shape) : 0;
   }
   return 2 * weights * (double) ts_shape_rows(&get(g, node, TS_MLP_X)->shape);
 }
@@ -126,7 +127,7 @@ double ts_flops_mlp_dx(const ts_graph *g, const ts_node *node) {
 static int count_gradients(const ts_gradients *gradients, const ts_node *node) {
   bool any = false;
   int there = 1;
-  for (int i = TS_MLP_UP; i < TS_MLP_INPUTS; ++i) {
+  for (int i = TS_MLP_X + 1; i < TS_MLP_INPUTS; ++i) {
     any = any || ts_gradients_wanted(gradients, node->in[i]);
     there += has(node, i);
   }

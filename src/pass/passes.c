@@ -12,6 +12,7 @@ const ts_pass ts_passes[] = {
      "each rank's part of tokens, heads, columns and vocabulary, and the messages between"},
     {"heads", ts_pass_head_groups, TS_FACT_SHARDED, TS_FACT_SHARDED, TS_FACT_GRADIENTS, false,
      "attention by groups of heads"},
+    {"tile", ts_pass_tile, TS_FACT_SHARDED, TS_FACT_SHARDED, TS_FACT_GRADIENTS, false, "MLPs in tiles of rows"},
     {"autodiff", ts_pass_autodiff, TS_FACT_SHARDED, TS_FACT_GRADIENTS, TS_FACT_LAYOUT, true, "the backward step"},
     {"recompute", ts_pass_recompute, TS_FACT_GRADIENTS, TS_FACT_RECOMPUTE, TS_FACT_LAYOUT, true,
      "activation checkpointing by unit"},
