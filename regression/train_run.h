@@ -12,7 +12,7 @@ typedef struct train_run {
   double *evaluation;  /**< Owned: one per step, 0 unless asked for. */
   float *parameter;    /**< Owned: all parameters after the last step, in the layout's order. */
   int64_t n_parameters;
-  uint64_t bits;       /**< Of all parameters after the last step, by name and position. */
+  uint64_t bits; /**< Of all parameters after the last step, by name and position. */
   int64_t work_bytes, live_bytes;
 } train_run;
 

@@ -145,6 +145,7 @@ static const setting_row settings[] = {
     {"recomputation, attention kept", "activation_checkpointing={enabled=true;policy=\"sac\";interval=2;}", false,
      false},
     {"bf16, no sequence_parallel", "bf16.enabled=true tensor_parallel.sequence_parallel=false", true, false},
+    {"MLPs in tiles", "tiled_mlp_compute=true", false, false},
 };
 enum { N_SETTINGS = sizeof settings / sizeof *settings };
 

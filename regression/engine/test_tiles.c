@@ -12,13 +12,13 @@
 enum { STEPS = 4 };
 
 #define TILED " tiled_mlp_compute=true"
-#define REST                                                                                                         \
-  " max_position_embeddings = 32; initializer_range = 0.15; hidden_size = 36; intermediate_size = 41; "              \
-  "num_hidden_layers = 2; num_attention_heads = 6; };\n"                                                             \
-  "data = { path = \"none\"; format = \"text\"; sequence_length = 17; };\n"                                          \
-  "run = { directory = \"none\"; steps = 4; seed = 3; threads = 1; };\n"                                             \
-  "train_batch_size = 12;\n"                                                                                         \
-  "optimizer = { type = \"AdamW\"; params = { lr = 1e-2; eps = 1e-5; weight_decay = 0.1; }; };\n"                    \
+#define REST                                                                                            \
+  " max_position_embeddings = 32; initializer_range = 0.15; hidden_size = 36; intermediate_size = 41; " \
+  "num_hidden_layers = 2; num_attention_heads = 6; };\n"                                                \
+  "data = { path = \"none\"; format = \"text\"; sequence_length = 17; };\n"                             \
+  "run = { directory = \"none\"; steps = 4; seed = 3; threads = 1; };\n"                                \
+  "train_batch_size = 12;\n"                                                                            \
+  "optimizer = { type = \"AdamW\"; params = { lr = 1e-2; eps = 1e-5; weight_decay = 0.1; }; };\n"       \
   "gradient_clipping = 1.0;\n"
 #define MODEL(type, more) "model = { model_type = \"" type "\"; vocab_size = 67; " more REST
 
@@ -28,12 +28,13 @@ static const struct {
   const char *name, *deck;
   bool same; /* One tile computes the same sums. Not where what is fused is one product there and two here; nor without
               * a norm in front, where the residual's gradient is added to what the first of two products left. */
-} models[] = {{"llama", train_run_llama, true},
-              {"gpt2", train_run_gpt2, true},
-              {"phi3", MODEL("phi3", "num_key_value_heads = 2;"), false},
-              {"llama with biases", MODEL("llama", "num_key_value_heads = 3; mlp_bias = true; attention_bias = true;"), true},
-              {"gpt_neox", MODEL("gpt_neox", "use_parallel_residual = true; partial_rotary_factor = 0.67;"), true},
-              {"olmo2", MODEL("olmo2", "num_key_value_heads = 2;"), false}};
+} models[] = {
+    {"llama", train_run_llama, true},
+    {"gpt2", train_run_gpt2, true},
+    {"phi3", MODEL("phi3", "num_key_value_heads = 2;"), false},
+    {"llama with biases", MODEL("llama", "num_key_value_heads = 3; mlp_bias = true; attention_bias = true;"), true},
+    {"gpt_neox", MODEL("gpt_neox", "use_parallel_residual = true; partial_rotary_factor = 0.67;"), true},
+    {"olmo2", MODEL("olmo2", "num_key_value_heads = 2;"), false}};
 enum { N_MODELS = sizeof models / sizeof *models };
 
 /* fp32: a gradient of a weight is a sum over 204 rows, by tiles of 36 instead of at once; steps carry on what differs.
@@ -84,8 +85,8 @@ static void test_losses(ts_world *world, int model, int setting, int tp) {
   double evaluation = worst_of(tiled.evaluation, whole.evaluation, STEPS);
   struct tolerance most = !settings[setting].bf16 ? fp32 : models[model].same ? bf16 : bf16_twice;
   bool near = loss <= most.loss && norm <= most.norm && evaluation <= most.loss;
-  tap_ok_all(MPI_COMM_WORLD, near, "%s, tp %d, %s: losses to %.1e, evaluated to %.1e, norms to %.1e", models[model].name,
-             tp, settings[setting].sets, loss, evaluation, norm);
+  tap_ok_all(MPI_COMM_WORLD, near, "%s, tp %d, %s: losses to %.1e, evaluated to %.1e, norms to %.1e",
+             models[model].name, tp, settings[setting].sets, loss, evaluation, norm);
   train_run_free(&whole);
   train_run_free(&tiled);
   ts_free(sets);
@@ -110,7 +111,8 @@ static void test_gradients(ts_world *world, int model, int tp) {
 static void test_one_tile(ts_world *world, int model, int tp) {
   int ranks = ts_world_size(world) / tp;
   char *sets = ts_format("tensor_parallel.autotp_size=%d train_batch_size=%d train_micro_batch_size_per_gpu=2 "
-                         "tensor_parallel.sequence_parallel=false", tp, 4 * ranks);
+                         "tensor_parallel.sequence_parallel=false",
+                         tp, 4 * ranks);
   train_run whole = run_with(world, models[model].deck, sets, "", STEPS);
   train_run tiled = run_with(world, models[model].deck, sets, TILED, STEPS);
   tap_ok_all(MPI_COMM_WORLD, train_run_equal(&whole, &tiled), "%s, tp %d: one tile gives the bits of a whole MLP",

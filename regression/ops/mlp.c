@@ -109,7 +109,8 @@ static run_tensor inner_of(const run_case *c, const mlp_values *v) {
 static void mlp(run_case *c) {
   mlp_values v = mlp_of(c, c->in);
   run_tensor inner = inner_of(c, &v);
-  run_tensor y = product(inner, c->in[TS_MLP_DOWN], c->in[TS_MLP_DOWN_BIAS], false, c->attr.mlp.transpose_b, v.rows, v.width);
+  run_tensor y =
+      product(inner, c->in[TS_MLP_DOWN], c->in[TS_MLP_DOWN_BIAS], false, c->attr.mlp.transpose_b, v.rows, v.width);
   memcpy(c->out[0].data, y.data, run_bytes(&y));
   ts_free(y.data);
   ts_free(inner.data);

@@ -200,8 +200,7 @@ static void build_mlp(gradient_case *c, int variant) {
   ts_attr attr = {.mlp = {variant % 2 ? TS_ACTIVATION_GELU : TS_ACTIVATION_SILU, turned, gate == 2, 4, TS_F32}};
   ts_graph_add(
       ts_graph_site(c->graph),
-      &(ts_node){
-          .op = TS_OP_MLP, .name = "node", .n_in = TS_MLP_INPUTS, .in = in, .attr = attr, .beta = TS_NONE});
+      &(ts_node){.op = TS_OP_MLP, .name = "node", .n_in = TS_MLP_INPUTS, .in = in, .attr = attr, .beta = TS_NONE});
 }
 
 /* All rows, and some of a table. */

@@ -91,16 +91,17 @@ static bool is_forward(const ts_node *node) {
 
 static void test_list(void) {
   passed p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, NULL);
-  tap_ok(strcmp(p.seen.text, "precision shard heads autodiff recompute exchange zero fuse epilogue schedule memory ") ==
-             0,
+  tap_ok(strcmp(p.seen.text,
+                "precision shard heads tile autodiff recompute exchange zero fuse epilogue schedule memory ") == 0,
          "training runs every pass");
   end(&p);
   p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_LOSS, NULL);
-  tap_ok(strcmp(p.seen.text, "precision shard heads exchange zero fuse epilogue schedule memory ") == 0,
+  tap_ok(strcmp(p.seen.text, "precision shard heads tile exchange zero fuse epilogue schedule memory ") == 0,
          "a loss runs those without gradients");
   end(&p);
   p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, "autodiff");
-  tap_ok(strcmp(p.seen.text, "precision shard heads autodiff ") == 0, "the list ends after the pass that was named");
+  tap_ok(strcmp(p.seen.text, "precision shard heads tile autodiff ") == 0,
+         "the list ends after the pass that was named");
   end(&p);
   unsigned facts = TS_FACT_MODEL;
   for (const ts_pass *pass = ts_passes; pass->name != NULL; ++pass) {
@@ -385,6 +386,80 @@ static void test_recompute_shared(void) {
   end(&p);
 }
 
+/* ---- MLPs in tiles ---- */
+
+#define TILED "tiled_mlp_compute=true"
+#define TINY_PHI3                                                                                                 \
+  "model = { model_type = \"phi3\"; vocab_size = 11; hidden_size = 8; intermediate_size = 12;\n"                  \
+  "  num_hidden_layers = 2; num_attention_heads = 4; num_key_value_heads = 2; max_position_embeddings = 16; };\n" \
+  "train_micro_batch_size_per_gpu = 2;\n"
+
+/* Tensors of activations with so many columns. */
+static int count_wide(const ts_graph *g, int64_t columns) {
+  int n = 0;
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    const ts_shape *shape = &g->tensor[t].shape;
+    n += shape->n == 3 && shape->d[2] == columns;
+  }
+  return n;
+}
+
+/* An op for each MLP and one for its gradient; nothing inner is left, so the backward keeps that much less.
+ * \param [in] inner  Columns of the inner values, \a kept: of all that the backward would read. */
+static void test_tiles(const char *what, const char *text, int64_t inner, int64_t kept) {
+  static const int rows[][2] = {{TS_OP_MLP, L},        {TS_OP_MLP_DX, L}, {TS_OP_GLU, 0},
+                                {TS_OP_ACTIVATION, 0}, {TS_OP_GLU_DX, 0}, {TS_OP_ACTIVATION_DX, 0}};
+  passed plain = run(text, NULL, NULL, TS_MODEL_TRAIN, "recompute");
+  passed tiled = run(text, TILED, NULL, TS_MODEL_TRAIN, "recompute");
+  expect_counts(what, tiled.graph, rows, sizeof rows / sizeof *rows);
+  tap_ok(count_wide(plain.graph, inner) > 0 && count_wide(tiled.graph, inner) == 0, "%s: nothing inner is a tensor",
+         what);
+  tap_ok(saved_bytes(plain.graph) - saved_bytes(tiled.graph) == 4.0 * L * B * T * (double) kept,
+         "%s: %g bytes are saved instead of %g", what, saved_bytes(tiled.graph), saved_bytes(plain.graph));
+  end(&plain);
+  end(&tiled);
+}
+
+/* The tile is as long as x is wide; its gradient and a block's recomputation need the input alone; an evaluation has
+ * tiles too, generation has none. */
+static void test_tiled_uses(void) {
+  passed p = run(TINY_LLAMA, TILED, "activation_checkpointing.enabled=true", TS_MODEL_TRAIN, NULL);
+  const ts_node *mlp = find_node(p.graph, "model.layers.0.mlp.down_proj");
+  tap_ok(mlp != NULL && mlp->op == TS_OP_MLP && mlp->attr.mlp.rows == 8 && mlp->prior != NULL,
+         "a tile has hidden_size rows, and the residual is its prior");
+  tap_ok(count_op(p.graph, TS_OP_MLP) == L && find_node(p.graph, "model.layers.0.mlp.down_proj.again") == NULL,
+         "recomputation does not repeat it");
+  const ts_node *dx = find_node(p.graph, "model.layers.0.mlp.down_proj.dx");
+  tap_ok(dx != NULL && dx->n_out == 4 && dx->prior != NULL && dx->prior[0] == TS_NONE && dx->prior[1] != TS_NONE &&
+             dx->prior[2] != TS_NONE && dx->prior[3] != TS_NONE && dx->beta != TS_NONE,
+         "gradients of weights add to the sums over micro-batches");
+  end(&p);
+  p = run(TINY_LLAMA, TILED, "frozen=[\"mlp\"]", TS_MODEL_TRAIN, NULL);
+  dx = find_node(p.graph, "model.layers.0.mlp.down_proj.dx");
+  tap_ok(dx != NULL && dx->n_out == 1, "of frozen weights there are no gradients");
+  end(&p);
+  p = run(TINY_LLAMA, TILED, NULL, TS_MODEL_LOSS, NULL);
+  tap_ok(count_op(p.graph, TS_OP_MLP) == L, "a loss is computed in tiles too");
+  end(&p);
+  p = run(TINY_LLAMA, TILED, NULL, TS_MODEL_LOGITS, NULL);
+  tap_ok(count_op(p.graph, TS_OP_MLP) == 0 && count_op(p.graph, TS_OP_GLU) == L, "generation is not");
+  end(&p);
+}
+
+/* Whoever else reads what is inner keeps it. */
+static void test_not_tiled(void) {
+  static const char *const inner[] = {"model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj",
+                                      "model.layers.0.mlp.act"};
+  for (int i = 0; i < 3; ++i) {
+    passed p = run(TINY_LLAMA, TILED, NULL, TS_MODEL_TRAIN, "shard");
+    ts_graph_mark(p.graph, "kept", find_node(p.graph, inner[i])->out[0]);
+    ts_pass_tile(&p.graph, &p.context);
+    tap_ok(count_op(p.graph, TS_OP_MLP) == L - 1 && find_node(p.graph, inner[i]) != NULL,
+           "%s is wanted: its MLP stays as it is", inner[i]);
+    end(&p);
+  }
+}
+
 /* ---- fusion ---- */
 
 static void test_fusion(void) {
@@ -632,6 +707,13 @@ int main(void) {
   test_policies();
   test_policy_auto();
   test_recompute_shared();
+  /* Up, gate and their product; GPT-2's of four times the width, before and after the activation; both in one, their
+   * halves are windows of their own, and the product. */
+  test_tiles("llama in tiles", TINY_LLAMA, 12, 3 * 12);
+  test_tiles("gpt2 in tiles", TINY_GPT2, 32, 2 * 32);
+  test_tiles("phi3 in tiles", TINY_PHI3, 12, 3 * 12);
+  test_tiled_uses();
+  test_not_tiled();
   test_fusion();
   test_shared_head();
   test_not_fused();

@@ -274,6 +274,7 @@ static const struct {
     {"deep llama", LLAMA(32000, 512, 1376, 24, 8, 8, 1024), 1024, 1},
     {"wide llama", LLAMA(32000, 4096, 11008, 3, 32, 8, 4096), 2048, 1},
     {"one layer", GPT2(1000, 64, 1, 2, 128), 128, 1},
+    {"long llama", LLAMA(256, 128, 512, 2, 2, 2, 8192), 8192, 1},
 };
 
 static ts_plan plan_of_deck(const char *model, int batch, int length, char **set, int n, int ranks) {
@@ -300,15 +301,20 @@ static ts_plan plan_of_deck(const char *model, int batch, int length, char **set
   return plan;
 }
 
-static ts_plan plan_of(size_t shape, int stage, bool recompute, const char *bf16, int ranks) {
-  char *set[4] = {ts_format("zero_optimization.stage=%d", stage),
+static ts_plan plan_with(size_t shape, int stage, bool recompute, const char *bf16, int ranks, bool tiled) {
+  char *set[5] = {ts_format("zero_optimization.stage=%d", stage),
                   ts_format("activation_checkpointing.enabled=%s", recompute ? "true" : "false"),
-                  ts_format("bf16.enabled=%s", bf16), ts_format("data.sequence_length=%d", shapes[shape].length)};
-  ts_plan plan = plan_of_deck(shapes[shape].model, shapes[shape].batch, shapes[shape].length, set, 4, ranks);
-  for (int i = 0; i < 4; ++i) {
+                  ts_format("bf16.enabled=%s", bf16), ts_format("data.sequence_length=%d", shapes[shape].length),
+                  ts_format("tiled_mlp_compute=%s", tiled ? "true" : "false")};
+  ts_plan plan = plan_of_deck(shapes[shape].model, shapes[shape].batch, shapes[shape].length, set, 5, ranks);
+  for (int i = 0; i < 5; ++i) {
     ts_free(set[i]);
   }
   return plan;
+}
+
+static ts_plan plan_of(size_t shape, int stage, bool recompute, const char *bf16, int ranks) {
+  return plan_with(shape, stage, recompute, bf16, ranks, false);
 }
 
 static double ratio_of(const ts_plan *plan) {
@@ -362,6 +368,28 @@ static void test_recomputation(void) {
   test_kept("auto", 1, 2 * h);
 }
 
+/* ---- MLPs in tiles ---- */
+
+static int64_t work_of(size_t shape, bool recompute, bool tiled) {
+  ts_plan plan = plan_with(shape, 0, recompute, "true", 1, tiled);
+  return plan.arena_bytes[TS_ARENA_WORK];
+}
+
+/* MLPs in tiles: up, gate and their product, bf16, are not kept; nearly all of that is gone at the peak. */
+static void test_tiles_kept(size_t shape, double layers, double inner) {
+  double kept = 3 * layers * inner * shapes[shape].length * shapes[shape].batch * 2;
+  double saved = (double) (work_of(shape, false, false) - work_of(shape, false, true));
+  tap_ok(saved >= 0.85 * kept && saved <= 1.3 * kept, "%s in tiles: %.0f MB less, of %.0f MB that are inside MLPs",
+         shapes[shape].name, 1e-6 * saved, 1e-6 * kept);
+}
+
+/* Where blocks are computed again, what an MLP is made of is there one block at a time, and now one tile. */
+static void test_tiles_at_work(size_t shape) {
+  int64_t whole = work_of(shape, true, false), tiled = work_of(shape, true, true);
+  tap_ok(tiled < whole / 2, "%s, recomputed, in tiles: %.1f MB instead of %.1f MB", shapes[shape].name,
+         1e-6 * (double) tiled, 1e-6 * (double) whole);
+}
+
 int main(void) {
   test_paper();
   test_default_gradients();
@@ -372,6 +400,9 @@ int main(void) {
     test_shape(i);
   }
   test_recomputation();
+  test_tiles_kept(4, 24, 1376);
+  test_tiles_kept(5, 3, 11008);
+  test_tiles_at_work(7);
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
   return tap_done();
 }

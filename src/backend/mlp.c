@@ -97,7 +97,7 @@ static bool has_prior(const maker *k, int output) {
 
 /* Of up, or of the gate: whose rows lie before up's where both are one. */
 typedef struct factor {
-  int weight, bias;         /* inputs */
+  int weight, bias;           /* inputs */
   int64_t at_weight, at_bias; /* elements before its own */
 } factor;
 
@@ -215,8 +215,7 @@ static ts_tid make_factor(maker *k, ts_tid x, bool gate, ts_tid *w) {
   const mlp *m = k->m;
   *w = parameter(k, f.weight, f.at_weight, weight_shape(k, m->columns, m->inner));
   ts_tid b = has(k, f.bias) ? parameter(k, f.bias, f.at_bias, TS_SHAPE(m->inner)) : TS_NONE;
-  return multiply(k, x, *w, b, false, k->node->attr.mlp.transpose_b, m->dtype,
-                  to_place(buffer(k, gate ? GATE : UP)));
+  return multiply(k, x, *w, b, false, k->node->attr.mlp.transpose_b, m->dtype, to_place(buffer(k, gate ? GATE : UP)));
 }
 
 static inner make_factors(maker *k) {
@@ -233,8 +232,8 @@ static inner make_factors(maker *k) {
 static ts_tid activate(maker *k, const inner *n, int which) {
   ts_attr attr = {.activation = {k->node->attr.mlp.kind}};
   bool gated = n->gate != TS_NONE;
-  return add(k, gated ? TS_OP_GLU : TS_OP_ACTIVATION, attr, gated ? 2 : 1,
-             (ts_tid[]){gated ? n->gate : n->up, n->up}, to_place(buffer(k, which)));
+  return add(k, gated ? TS_OP_GLU : TS_OP_ACTIVATION, attr, gated ? 2 : 1, (ts_tid[]){gated ? n->gate : n->up, n->up},
+             to_place(buffer(k, which)));
 }
 
 static void make_forward(maker *k) {
@@ -431,8 +430,8 @@ static size_t prepare_mlp(const ts_target *target, const ts_graph *graph, const 
 /* ---- a call ---- */
 
 static void *address(const ts_kernel_call *call, const place *p, int64_t row) {
-  const void *base = p->of == IN    ? call->in[p->i]
-                     : p->of == OUT ? call->out[p->i]
+  const void *base = p->of == IN      ? call->in[p->i]
+                     : p->of == OUT   ? call->out[p->i]
                      : p->of == PRIOR ? call->prior[p->i]
                                       : call->workspace;
   return (char *) base + p->offset + (size_t) row * p->row;

@@ -137,7 +137,8 @@ static const ts_key rows[] = {
     LATER("activation_checkpointing.partition_activations", BOOL, "false", "tensor parallelism"),
     LATER("activation_checkpointing.cpu_checkpointing", BOOL, "false", "offload of activations"),
     FLAG(tiled_mlp_compute, "false", 0,
-         "Compute each MLP for hidden_size tokens at a time, and keep of it only its input: long samples take less memory, "
+         "Compute each MLP for hidden_size tokens at a time, and keep of it only its input: long samples take less "
+         "memory, "
          "and its first products are computed once more in the backward pass.  Not a key of DeepSpeed but of "
          "ArcticTraining."),
     AIO("block_size", INT, "1048576"),

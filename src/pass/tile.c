@@ -22,7 +22,7 @@ typedef struct tiling {
   ts_rewrite rewrite;
   const ts_graph *from;
   int *uses;
-  bool *gone;   /* per node: part of an MLP whose down comes later */
+  bool *gone;    /* per node: part of an MLP whose down comes later */
   chain *mlp_of; /* per node: the MLP that its down ends; down TS_NONE for other nodes */
 } tiling;
 
@@ -148,7 +148,7 @@ static void write_mlp(tiling *t, const chain *c) {
   ts_rewrite_add(&t->rewrite, c->down, &mlp);
 }
 
-/* \return how many activations are left: of MLPs that are not as above. */
+/* \return how many MLPs stay as they are. */
 static int write_graph(tiling *t) {
   int left = 0;
   for (ts_nid n = 0; n < t->from->n_nodes; ++n) {
@@ -163,6 +163,16 @@ static int write_graph(tiling *t) {
   return left;
 }
 
+/* Only marks can have put messages into an MLP. */
+static void tell_left(const ts_pass_context *context, int left) {
+  if (left > 0 && context->mesh->rank == 0 && context->use == TS_MODEL_TRAIN) {
+    ts_log(TS_LOG_WARNING,
+           "%s: tiled_mlp_compute: no effect on %d of the MLPs: by the marks of tensor_parallel ranks "
+           "exchange what is inside",
+           ts_deck_origin(context->deck, "tiled_mlp_compute"), left);
+  }
+}
+
 void ts_pass_tile(ts_graph **graph, ts_pass_context *context) {
   const ts_deck *deck = context->deck;
   if (!deck->tiled_mlp_compute || context->use == TS_MODEL_LOGITS) {
@@ -175,11 +185,7 @@ void ts_pass_tile(ts_graph **graph, ts_pass_context *context) {
               .gone = ts_calloc(nodes, sizeof *t.gone),
               .mlp_of = ts_calloc(nodes, sizeof *t.mlp_of)};
   find_chains(&t);
-  int left = write_graph(&t);
-  if (left > 0 && context->mesh->rank == 0 && context->use == TS_MODEL_TRAIN) {
-    ts_log(TS_LOG_WARNING, "%s: tiled_mlp_compute: %d MLPs are not in tiles, because ranks exchange what is inner: see "
-                           "the marks of tensor_parallel", ts_deck_origin(deck, "tiled_mlp_compute"), left);
-  }
+  tell_left(context, write_graph(&t));
   ts_free(t.uses);
   ts_free(t.gone);
   ts_free(t.mlp_of);
