@@ -42,8 +42,8 @@ char *ts_cuda_choices_write(void);
 ts_status ts_cuda_choices_read(const char *text, ts_error *err);
 
 /** Measure the candidates of every product of a graph (MATMUL, the head, MLPs in tiles) that the table lacks, on the
- * compute stream, and enter the fastest: seconds.  Needs an open device and takes memory for one product at a time, so it comes before
- * the arena; a product that does not fit is left to the heuristic, with a warning. Not collective. */
+ * compute stream, and enter the fastest: seconds.  Needs an open device and takes memory for one product at a time, so
+ * it comes before the arena; a product that does not fit is left to the heuristic, with a warning. Not collective. */
 void ts_cuda_choices_measure(const ts_graph *graph);
 
 /** A complete specification as text into \a text of TS_BLAS_SPEC_TEXT bytes; returns it. Not collective. */

@@ -67,6 +67,15 @@ test_plan() {
   json "$scratch/out" "d['peak_bytes'] > d['buffer_bytes'] > 1e18" "plan: more inputs than any number of bytes"
 }
 
+# MLPs in tiles, and one that marks do not leave in one piece.
+test_tiled_plan() {
+  run "$tessera" plan tiny.cfg --ranks 2 --set tiled_mlp_compute=true --set tensor_parallel.autotp_size=2
+  ok "plan: MLPs in tiles" clean
+  run "$tessera" plan tiny.cfg --ranks 2 --set tiled_mlp_compute=true --set \
+    'tensor_parallel={autotp_size=2;partition_config={layer_specs=({patterns=".*1.mlp.up_proj.weight";gather_output=true;});};}'
+  ok "plan: one that is not is told" said 0 "warning: --set: tiled_mlp_compute: no effect on 1 of the MLPs: "
+}
+
 # What two figures of the same name count.
 test_peak() {
   run "$tessera" plan tiny.cfg
@@ -522,6 +531,7 @@ test_terminal() {
 test_help
 test_deck
 test_plan
+test_tiled_plan
 test_peak
 test_graph
 test_train
