@@ -66,27 +66,27 @@ static bool is_gradient(const maker *k) {
   return k->node->op == TS_OP_MLP_DX;
 }
 
-static ts_tid input(const maker *k, int i) {
+static ts_tid input_of(const maker *k, int i) {
   return k->node->in[is_gradient(k) + i];
 }
 
-static const ts_shape *shape_of(const maker *k, int i) {
-  return &k->graph->tensor[input(k, i)].shape;
+static const ts_shape *input_shape(const maker *k, int i) {
+  return &k->graph->tensor[input_of(k, i)].shape;
 }
 
-static bool has(const maker *k, int i) {
-  return input(k, i) != TS_NONE;
+static bool has_input(const maker *k, int i) {
+  return input_of(k, i) != TS_NONE;
 }
 
 static bool is_gated(const maker *k) {
-  return has(k, TS_MLP_GATE) || k->node->attr.mlp.fused;
+  return has_input(k, TS_MLP_GATE) || k->node->attr.mlp.fused;
 }
 
 /* Which output of the gradient is that of input i. */
 static int output_of(const maker *k, int i) {
   int n = 0;
   for (int j = 0; j < i; ++j) {
-    n += has(k, j);
+    n += has_input(k, j);
   }
   return n;
 }
@@ -102,7 +102,7 @@ typedef struct factor {
 } factor;
 
 static factor factor_of(const maker *k, bool gate) {
-  if (gate && has(k, TS_MLP_GATE)) {
+  if (gate && has_input(k, TS_MLP_GATE)) {
     return (factor){TS_MLP_GATE, TS_MLP_GATE_BIAS, 0, 0};
   }
   bool behind = k->node->attr.mlp.fused && !gate;
@@ -130,12 +130,12 @@ static place rows_at(const maker *k, place p, int64_t columns) {
   return p;
 }
 
-static ts_tid rows_of(maker *k, place p, int64_t columns) {
+static ts_tid rows_leaf(maker *k, place p, int64_t columns) {
   return leaf(k, k->m->dtype, TS_SHAPE(k->rows, columns), rows_at(k, p, columns));
 }
 
 /* A parameter from an element on. */
-static ts_tid parameter(maker *k, int i, int64_t at, ts_shape shape) {
+static ts_tid input_leaf(maker *k, int i, int64_t at, ts_shape shape) {
   size_t offset = (size_t) at * ts_dtype_size(k->m->dtype);
   return leaf(k, k->m->dtype, shape, (place){IN, is_gradient(k) + i, offset, 0});
 }
@@ -157,7 +157,7 @@ typedef struct destination {
   bool scaled;
 } destination;
 
-static ts_tid add(maker *k, ts_op op, ts_attr attr, int n_in, const ts_tid *in, destination to) {
+static ts_tid add_node(maker *k, ts_op op, ts_attr attr, int n_in, const ts_tid *in, destination to) {
   bool adds = to.prior != TS_NONE, scaled = adds && to.scaled && k->node->beta != TS_NONE;
   ts_tid beta = scaled ? leaf(k, TS_F32, TS_SHAPE(1), (place){0}) : TS_NONE; /* found by the call's own */
   ts_node node = {.op = op, .name = ts_op_get(op)->name, .n_in = n_in, .in = in, .attr = attr, .beta = beta};
@@ -169,10 +169,10 @@ static destination to_place(place p) {
   return (destination){p, TS_NONE, false};
 }
 
-static ts_tid multiply(maker *k, ts_tid a, ts_tid b, ts_tid bias, bool transpose_a, bool transpose_b, ts_dtype dtype,
-                       destination to) {
+static ts_tid add_matmul(maker *k, ts_tid a, ts_tid b, ts_tid bias, bool transpose_a, bool transpose_b, ts_dtype dtype,
+                         destination to) {
   ts_attr attr = {.matmul = {transpose_a, transpose_b, dtype}};
-  return add(k, TS_OP_MATMUL, attr, bias == TS_NONE ? 2 : 3, (ts_tid[]){a, b, bias}, to);
+  return add_node(k, TS_OP_MATMUL, attr, bias == TS_NONE ? 2 : 3, (ts_tid[]){a, b, bias}, to);
 }
 
 /* Where the gradient of input i goes, from an element on, and what it adds to. */
@@ -194,12 +194,12 @@ static destination sum_of(maker *k, int i, int64_t at, ts_shape shape) {
 /* a^T b, or where weights are [out][in] b^T a, is the gradient of a product of a. */
 static void add_weight_gradient(maker *k, int i, int64_t at, ts_tid a, ts_tid b, ts_shape shape) {
   bool turned = k->node->attr.mlp.transpose_b;
-  multiply(k, turned ? b : a, turned ? a : b, TS_NONE, true, false, k->m->sum_dtype, sum_of(k, i, at, shape));
+  add_matmul(k, turned ? b : a, turned ? a : b, TS_NONE, true, false, k->m->sum_dtype, sum_of(k, i, at, shape));
 }
 
 static void add_bias_gradient(maker *k, int i, int64_t at, ts_tid dy, int64_t columns) {
-  if (has(k, i)) {
-    add(k, TS_OP_SUM_ROWS, (ts_attr){.sum_rows = {k->m->sum_dtype}}, 1, &dy, sum_of(k, i, at, TS_SHAPE(columns)));
+  if (has_input(k, i)) {
+    add_node(k, TS_OP_SUM_ROWS, (ts_attr){.sum_rows = {k->m->sum_dtype}}, 1, &dy, sum_of(k, i, at, TS_SHAPE(columns)));
   }
 }
 
@@ -213,14 +213,14 @@ typedef struct inner {
 static ts_tid make_factor(maker *k, ts_tid x, bool gate, ts_tid *w) {
   factor f = factor_of(k, gate);
   const mlp *m = k->m;
-  *w = parameter(k, f.weight, f.at_weight, weight_shape(k, m->columns, m->inner));
-  ts_tid b = has(k, f.bias) ? parameter(k, f.bias, f.at_bias, TS_SHAPE(m->inner)) : TS_NONE;
-  return multiply(k, x, *w, b, false, k->node->attr.mlp.transpose_b, m->dtype, to_place(buffer(k, gate ? GATE : UP)));
+  *w = input_leaf(k, f.weight, f.at_weight, weight_shape(k, m->columns, m->inner));
+  ts_tid b = has_input(k, f.bias) ? input_leaf(k, f.bias, f.at_bias, TS_SHAPE(m->inner)) : TS_NONE;
+  return add_matmul(k, x, *w, b, false, k->node->attr.mlp.transpose_b, m->dtype, to_place(buffer(k, gate ? GATE : UP)));
 }
 
 static inner make_factors(maker *k) {
   inner n = {.gate = TS_NONE, .w_gate = TS_NONE};
-  n.x = rows_of(k, (place){IN, is_gradient(k) + TS_MLP_X, 0, 0}, k->m->columns);
+  n.x = rows_leaf(k, (place){IN, is_gradient(k) + TS_MLP_X, 0, 0}, k->m->columns);
   n.up = make_factor(k, n.x, false, &n.w_up);
   if (is_gated(k)) {
     n.gate = make_factor(k, n.x, true, &n.w_gate);
@@ -232,31 +232,31 @@ static inner make_factors(maker *k) {
 static ts_tid activate(maker *k, const inner *n, int which) {
   ts_attr attr = {.activation = {k->node->attr.mlp.kind}};
   bool gated = n->gate != TS_NONE;
-  return add(k, gated ? TS_OP_GLU : TS_OP_ACTIVATION, attr, gated ? 2 : 1, (ts_tid[]){gated ? n->gate : n->up, n->up},
-             to_place(buffer(k, which)));
+  return add_node(k, gated ? TS_OP_GLU : TS_OP_ACTIVATION, attr, gated ? 2 : 1,
+                  (ts_tid[]){gated ? n->gate : n->up, n->up}, to_place(buffer(k, which)));
 }
 
 static void make_forward(maker *k) {
   const mlp *m = k->m;
   inner n = make_factors(k);
   ts_tid a = activate(k, &n, UP);
-  ts_tid w = parameter(k, TS_MLP_DOWN, 0, weight_shape(k, m->inner, m->width));
-  ts_tid b = has(k, TS_MLP_DOWN_BIAS) ? parameter(k, TS_MLP_DOWN_BIAS, 0, TS_SHAPE(m->width)) : TS_NONE;
+  ts_tid w = input_leaf(k, TS_MLP_DOWN, 0, weight_shape(k, m->inner, m->width));
+  ts_tid b = has_input(k, TS_MLP_DOWN_BIAS) ? input_leaf(k, TS_MLP_DOWN_BIAS, 0, TS_SHAPE(m->width)) : TS_NONE;
   destination y = {.at = rows_at(k, (place){OUT, 0, 0, 0}, m->width), .prior = TS_NONE, .scaled = true};
   if (has_prior(k, 0)) {
-    y.prior = rows_of(k, (place){PRIOR, 0, 0, 0}, m->width);
+    y.prior = rows_leaf(k, (place){PRIOR, 0, 0, 0}, m->width);
   }
-  multiply(k, a, w, b, false, k->node->attr.mlp.transpose_b, m->dtype, y);
+  add_matmul(k, a, w, b, false, k->node->attr.mlp.transpose_b, m->dtype, y);
 }
 
 /* The gradients of up and gate, over these. */
-static void differentiate(maker *k, inner *n, ts_tid da) {
+static void differentiate_factors(maker *k, inner *n, ts_tid da) {
   ts_attr attr = {.activation = {k->node->attr.mlp.kind}};
   if (n->gate == TS_NONE) {
-    n->up = add(k, TS_OP_ACTIVATION_DX, attr, 2, (ts_tid[]){da, n->up}, to_place(buffer(k, UP)));
+    n->up = add_node(k, TS_OP_ACTIVATION_DX, attr, 2, (ts_tid[]){da, n->up}, to_place(buffer(k, UP)));
     return;
   }
-  n->gate = add(k, TS_OP_GLU_DX, attr, 3, (ts_tid[]){da, n->gate, n->up}, to_place(buffer(k, GATE)));
+  n->gate = add_node(k, TS_OP_GLU_DX, attr, 3, (ts_tid[]){da, n->gate, n->up}, to_place(buffer(k, GATE)));
   n->up = put(k, n->gate + 1, buffer(k, UP));
 }
 
@@ -274,26 +274,26 @@ static void add_dx(maker *k, const inner *n) {
   const mlp *m = k->m;
   bool turned = k->node->attr.mlp.transpose_b;
   destination to = to_place(rows_at(k, (place){OUT, 0, 0, 0}, m->columns));
-  ts_tid dx = multiply(k, n->up, n->w_up, TS_NONE, false, !turned, m->dtype, to);
+  ts_tid dx = add_matmul(k, n->up, n->w_up, TS_NONE, false, !turned, m->dtype, to);
   if (n->gate != TS_NONE) {
     to.prior = dx;
-    multiply(k, n->gate, n->w_gate, TS_NONE, false, !turned, m->dtype, to);
+    add_matmul(k, n->gate, n->w_gate, TS_NONE, false, !turned, m->dtype, to);
   }
 }
 
 static void make_backward(maker *k) {
   const mlp *m = k->m;
   bool all = k->node->n_out > 1;
-  ts_tid dy = rows_of(k, (place){IN, 0, 0, 0}, m->width);
+  ts_tid dy = rows_leaf(k, (place){IN, 0, 0, 0}, m->width);
   inner n = make_factors(k);
   ts_shape down = weight_shape(k, m->inner, m->width);
   if (all) {
     add_weight_gradient(k, TS_MLP_DOWN, 0, activate(k, &n, INNER), dy, down);
     add_bias_gradient(k, TS_MLP_DOWN_BIAS, 0, dy, m->width);
   }
-  ts_tid da = multiply(k, dy, parameter(k, TS_MLP_DOWN, 0, down), TS_NONE, false, !k->node->attr.mlp.transpose_b,
-                       m->dtype, to_place(buffer(k, INNER)));
-  differentiate(k, &n, da);
+  ts_tid da = add_matmul(k, dy, input_leaf(k, TS_MLP_DOWN, 0, down), TS_NONE, false, !k->node->attr.mlp.transpose_b,
+                         m->dtype, to_place(buffer(k, INNER)));
+  differentiate_factors(k, &n, da);
   for (int gate = 0; gate <= (n.gate != TS_NONE) && all; ++gate) {
     add_factor_gradients(k, &n, gate != 0);
   }
@@ -306,13 +306,13 @@ static void make_copies(maker *k, bool begin) {
   ts_dtype dtype = k->node->attr.mlp.dtype;
   for (int i = TS_MLP_X + 1; i < TS_MLP_INPUTS; ++i) {
     int output = output_of(k, i);
-    if (!has(k, i) || (begin && !has_prior(k, output))) {
+    if (!has_input(k, i) || (begin && !has_prior(k, output))) {
       continue;
     }
     place sum = {WORK, 0, m->sum_offset[i], 0}, own = {begin ? PRIOR : OUT, output, 0, 0};
-    ts_tid from = leaf(k, begin ? dtype : m->sum_dtype, *shape_of(k, i), begin ? own : sum);
+    ts_tid from = leaf(k, begin ? dtype : m->sum_dtype, *input_shape(k, i), begin ? own : sum);
     ts_attr attr = {.cast = {begin ? m->sum_dtype : dtype}};
-    add(k, TS_OP_CAST, attr, 1, &from, to_place(begin ? sum : own));
+    add_node(k, TS_OP_CAST, attr, 1, &from, to_place(begin ? sum : own));
   }
 }
 
@@ -346,7 +346,7 @@ static void make_tile(const maker *like, int which, int64_t rows, bool keep) {
 }
 
 /* As even as can be, a function of the shapes. */
-static void cut_rows(mlp *m, int64_t most) {
+static void choose_tiles(mlp *m, int64_t most) {
   int64_t n = m->rows > most ? (m->rows + most - 1) / most : 1;
   int64_t even = ((m->rows + n - 1) / n + ROW_MULTIPLE - 1) / ROW_MULTIPLE * ROW_MULTIPLE;
   m->tile_rows = n == 1 ? m->rows : even < most ? even : most;
@@ -364,11 +364,11 @@ static void place_buffers(const maker *k) {
   m->scratch_offset = (size_t) buffers * m->inner_bytes;
   for (int i = TS_MLP_X + 1; i < TS_MLP_INPUTS && m->sums; ++i) {
     m->sum_offset[i] = m->scratch_offset;
-    m->scratch_offset += has(k, i) ? align((size_t) ts_shape_count(shape_of(k, i)) * sizeof(float)) : 0;
+    m->scratch_offset += has_input(k, i) ? align((size_t) ts_shape_count(input_shape(k, i)) * sizeof(float)) : 0;
   }
 }
 
-static void make_tiles(const maker *k, bool keep) {
+static void plan_tiles(const maker *k, bool keep) {
   const mlp *m = k->m;
   make_tile(k, FIRST, m->tile_rows, keep);
   if (m->n_tiles > 1) {
@@ -385,15 +385,15 @@ static void make_tiles(const maker *k, bool keep) {
 
 static void describe(const maker *k) {
   mlp *m = k->m;
-  const ts_shape *x = shape_of(k, TS_MLP_X), *down = shape_of(k, TS_MLP_DOWN);
+  const ts_shape *x = input_shape(k, TS_MLP_X), *down = input_shape(k, TS_MLP_DOWN);
   bool turned = k->node->attr.mlp.transpose_b;
   m->backend = k->target->backend;
-  m->dtype = k->graph->tensor[input(k, TS_MLP_X)].dtype;
+  m->dtype = k->graph->tensor[input_of(k, TS_MLP_X)].dtype;
   m->rows = ts_shape_rows(x);
   m->columns = x->d[x->n - 1];
   m->inner = down->d[turned ? 1 : 0];
   m->width = down->d[turned ? 0 : 1];
-  cut_rows(m, k->node->attr.mlp.rows);
+  choose_tiles(m, k->node->attr.mlp.rows);
   place_buffers(k);
 }
 
@@ -417,7 +417,7 @@ static size_t prepare_mlp(const ts_target *target, const ts_graph *graph, const 
   mlp *m = ts_calloc(1, sizeof *m);
   maker k = {.m = m, .graph = graph, .node = node, .target = target};
   describe(&k);
-  make_tiles(&k, prepared != NULL);
+  plan_tiles(&k, prepared != NULL);
   size_t workspace = m->scratch_offset + m->scratch_bytes;
   if (prepared != NULL) {
     *prepared = m;
@@ -463,7 +463,7 @@ static void run_node(const ts_kernel_call *call, const tile *t, ts_nid n, int64_
   m->backend->kernel(node->op)->run(&inner_call);
 }
 
-static void run_tile(const ts_kernel_call *call, int which, int64_t row) {
+static void run_one_tile(const ts_kernel_call *call, int which, int64_t row) {
   const tile *t = &((const mlp *) call->prepared)->tile[which];
   for (ts_nid n = 0; t->graph != NULL && n < t->graph->n_nodes; ++n) {
     run_node(call, t, n, row);
@@ -472,11 +472,11 @@ static void run_tile(const ts_kernel_call *call, int which, int64_t row) {
 
 static void run_mlp(const ts_kernel_call *call) {
   const mlp *m = call->prepared;
-  run_tile(call, BEGIN, 0);
+  run_one_tile(call, BEGIN, 0);
   for (int64_t i = 0; i < m->n_tiles; ++i) {
-    run_tile(call, i == 0 ? FIRST : i + 1 < m->n_tiles ? FULL : LAST, i * m->tile_rows);
+    run_one_tile(call, i == 0 ? FIRST : i + 1 < m->n_tiles ? FULL : LAST, i * m->tile_rows);
   }
-  run_tile(call, END, 0);
+  run_one_tile(call, END, 0);
 }
 
 const ts_kernel *ts_backend_mlp(ts_op op) {

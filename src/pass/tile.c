@@ -52,7 +52,7 @@ static bool is_linear(const ts_graph *g, const ts_node *node) {
 }
 
 /* The same input, as many columns, biases in both or none. */
-static bool are_alike(const ts_graph *g, const ts_node *gate, const ts_node *up) {
+static bool are_a_pair(const ts_graph *g, const ts_node *gate, const ts_node *up) {
   return gate->in[0] == up->in[0] && gate->attr.matmul.transpose_b == up->attr.matmul.transpose_b &&
          (bias_of(gate) == TS_NONE) == (bias_of(up) == TS_NONE) &&
          ts_shape_equal(&g->tensor[gate->in[1]].shape, &g->tensor[up->in[1]].shape);
@@ -78,7 +78,7 @@ static void find_gated(const tiling *t, const ts_node *glu, chain *c) {
   c->gate = sole_producer(t, glu->in[0], TS_OP_MATMUL, glu->unit);
   c->up = sole_producer(t, glu->in[1], TS_OP_MATMUL, glu->unit);
   bool fits = c->gate != TS_NONE && c->up != TS_NONE && is_linear(g, &g->node[c->gate]) &&
-              are_alike(g, &g->node[c->gate], &g->node[c->up]);
+              are_a_pair(g, &g->node[c->gate], &g->node[c->up]);
   c->up = fits ? c->up : TS_NONE;
 }
 
