@@ -7,44 +7,62 @@
 
 #include "cuda/kernel.cuh"
 
-/** The smallest and the largest document of a tile of TS_BOUNDS tokens. */
+/** The smallest and the largest document of a tile of TS_BOUNDS rows. */
 typedef struct ts_attention_bounds {
   alignas(8) int32_t lowest; /**< Both are read at once. */
   int32_t highest;
 } ts_attention_bounds;
 enum { TS_BOUNDS = 32, TS_ATTENTION_MOST_HEAD_DIM = 256 };
 
+/** The rows of one side of a call, queries or keys: tokens of a whole sample, ascending, of which rows [0, first) lie
+ * one after the other, and the rest.  Their numbers in the sample are their places. */
+typedef struct ts_attention_rows {
+  int count, heads;            /**< Of q and what is like it: S, H; of k and v: K, G. */
+  int first;                   /**< count: all lie together. */
+  int shift[2];                /**< Place less row, before `first` and from there on. */
+  ts_attention_bounds *bounds; /**< [B][tiles], workspace; NULL: one document. */
+} ts_attention_rows;
+
+/** A result of the tiles: prior and wide as ops.def says. */
+typedef struct ts_attention_result {
+  void *data;
+  const void *prior; /**< NULL: none. */
+  bool wide;         /**< fp32, whatever q is. */
+} ts_attention_result;
+
 /** A call of ATTENTION or ATTENTION_DX, by value for the kernels. */
 typedef struct ts_attention_problem {
-  const void *q, *k, *v;         /**< [B][T][H D], [B][T][G D], [B][T][G D] */
-  const void *d_out;             /**< [B][T][H D]; NULL forward. */
-  void *o;                       /**< [B][T][H D]; read backward. */
-  float *lse;                    /**< [B][H][T], natural logarithm; read backward. */
-  void *dq, *dk, *dv;            /**< NULL forward. */
-  float *delta;                  /**< [B][H][T]: row of do times that of o; workspace of the backward pass. */
-  const int32_t *documents;      /**< [B][T]; NULL: one document. */
-  ts_attention_bounds *bounds;   /**< [B][tiles], workspace; NULL: one document. */
-  const int64_t *seed, *sample;  /**< [1], [B]; read only where there is dropout. */
-  uint64_t name;                 /**< Of the op: with the seed the key of its dropout. */
-  int64_t batch, length;         /**< B, T */
-  int heads, kv_heads, head_dim; /**< H, G, D */
-  int first_head;                /**< Of the whole's: dropout's elements go by it. */
-  int together;                  /**< Query heads whose keys and values fit in the cache; whole groups. */
-  int window;                    /**< Keys that a query sees, itself the last; T where all are. */
-  float scale, keep_scale;       /**< keep_scale: 1 / (1 - p). */
-  float softcap, into_cap;       /**< 0: none; into_cap: scale / softcap, of the product whose tanh is taken. */
-  float unit;         /**< Of what the tiled kernels keep as scores: softcap of a tanh, or scale of products. */
-  uint32_t threshold; /**< Of the dropout; 0: none. */
+  const void *q, *k, *v;            /**< [B][S][H D], [B][K][G D], [B][K][G D] */
+  const void *d_out;                /**< [B][S][H D]; NULL forward. */
+  float *lse;                       /**< [B][H][S], natural logarithm; read backward. */
+  ts_attention_result o;            /**< [B][S][H D]; backward not there. */
+  ts_attention_result dq, dk, dv;   /**< Forward not there. */
+  const float *beta;                /**< Of the priors; NULL: 1. */
+  const float *delta;               /**< [B][H][S]: row of do times that of o; backward. */
+  const int32_t *documents;         /**< [B][T], by place; NULL: one document. */
+  const int64_t *seed, *sample;     /**< [1], [B]; read only where there is dropout. */
+  uint64_t name;                    /**< Of the op: with the seed the key of its dropout. */
+  int64_t batch, length;            /**< B, T: tokens of a whole sample. */
+  ts_attention_rows queries, keys;
+  int head_dim;              /**< D */
+  int first_head;            /**< Of the whole's: dropout's elements go by it. */
+  int group, skip;           /**< Query heads of a key head; those of key head 0 that others have. */
+  int together;              /**< Key heads whose keys and values fit in the cache. */
+  int window;                /**< Keys that a query sees, itself the last; T where all are. */
+  float scale, keep_scale;   /**< keep_scale: 1 / (1 - p). */
+  float softcap, into_cap;   /**< 0: none; into_cap: scale / softcap, of the product whose tanh is taken. */
+  float unit;                /**< Of what the tiled kernels keep as scores: softcap of a tanh, or scale of products. */
+  uint32_t threshold;        /**< Of the dropout; 0: none. */
   bool causal;
 } ts_attention_problem;
 
-/** Blocks of threads for \a tile rows of each of \a heads heads: x the heads of a section, y their tiles, z the
+/** Blocks of threads for \a tile rows of each head of a side: x the heads of a section, y their tiles, z the
  * sections.  The device begins blocks in this order: the heads of a section, whose keys and values fit in the
  * second-level cache together, run at about the same time, longest tiles first. Not collective. */
-static inline dim3 ts_attention_grid(const ts_attention_problem *p, int heads, int tile) {
-  int64_t all = p->batch * heads, together = (int64_t) p->together * heads / p->heads;
-  int64_t sections = all == 0 ? 1 : (all + together - 1) / together;
-  return dim3((unsigned) ((all + sections - 1) / sections), ts_blocks(p->length, tile), (unsigned) sections);
+static inline dim3 ts_attention_grid(const ts_attention_problem *p, const ts_attention_rows *rows, int tile) {
+  int64_t all = p->batch * rows->heads, together = (int64_t) p->together * rows->heads / p->keys.heads;
+  int64_t sections = all == 0 ? 1 : together < 1 ? all : (all + together - 1) / together;
+  return dim3((unsigned) ((all + sections - 1) / sections), ts_blocks(rows->count, tile), (unsigned) sections);
 }
 
 /** Call F<D> (args...) with head_dim rounded up to what the tensor cores' kernels are made for. */
@@ -68,9 +86,9 @@ static inline bool ts_attention_is_general(const ts_attention_problem *p) {
   return p->documents != NULL || p->threshold != 0 || p->window < p->length || p->softcap > 0;
 }
 
-/** Tiles of TS_BOUNDS tokens of a sequence. Not collective. */
-static inline __host__ __device__ int ts_attention_bounds_count(const ts_attention_problem *p) {
-  return (int) ((p->length + TS_BOUNDS - 1) / TS_BOUNDS);
+/** Tiles of TS_BOUNDS rows. Not collective. */
+static inline __host__ __device__ int ts_attention_bounds_count(const ts_attention_rows *rows) {
+  return (rows->count + TS_BOUNDS - 1) / TS_BOUNDS;
 }
 
 /** True when the tensor cores' kernels take the call: bf16, heads of at most 128 that are a multiple of 8 elements,

@@ -29,14 +29,33 @@ template <bool GENERAL> static __device__ __forceinline__ float cap_score(const 
   return 1.0f - *s * *s;
 }
 
+/* Products of keys that come after a query become minus infinity: without a softcap their weights are then zero.  Apart
+ * from the weights, for there are registers before them. */
+template <int M, int N>
+static __device__ __forceinline__ void hide_later_keys(const ts_attention_problem &p, unsigned batch, int first_key,
+                                                       int first_query, float (*s)[N / 8][4]) {
+  int lane = (int) (threadIdx.x % TS_WARP);
+#pragma unroll
+  for (int n = 0; n < N / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4 * M; ++i) {
+      int key = first_key + i / 2 * 8 + lane / 4, query = first_query + 8 * n + lane % 4 * 2 + i % 2;
+      float *x = &s[i / 4][n][i % 4];
+      *x = ts_sees<false>(p, batch, query, key) ? *x : TS_MINUS_INFINITY;
+    }
+  }
+}
+
 /* Products to weights in place, and dP to dS; \a mine: which weights of query lane are kept. */
 template <int M, int N, bool GENERAL>
 static __device__ __forceinline__ void weights_of_keys(const ts_attention_problem &p, unsigned batch, int first_key,
                                                        int first_query, const float *statistics, uint32_t mine,
                                                        float (*s)[N / 8][4], float (*d)[N / 8][4]) {
   int lane = (int) (threadIdx.x % TS_WARP);
-  bool hides =
-      p.causal && (first_query < first_key + 16 * M - 1 || (GENERAL && first_query + N > first_key + p.window));
+  bool hides = ts_some_hidden<N, 16 * M, GENERAL>(p, first_query, first_key);
+  if (!GENERAL && hides) {
+    hide_later_keys<M, N>(p, batch, first_key, first_query, s);
+  }
   float scale = p.unit * TS_LOG2E;
 #pragma unroll
   for (int n = 0; n < N / 8; ++n) {
@@ -55,12 +74,8 @@ static __device__ __forceinline__ void weights_of_keys(const ts_attention_proble
         int key = first_key + 16 * m + i / 2 * 8 + lane / 4, query = first_query + 8 * n + lane % 4 * 2 + i % 2;
         float slope = cap_score<GENERAL>(p, &s[m][n][i]);
         float weight = ts_exp2(s[m][n][i] * scale - lse[i % 2]), gradient = d[m][n][i];
-        if (hides) {
-          weight = key <= query && (!GENERAL || query - key < p.window) ? weight : 0.0f;
-        }
-        if (GENERAL && p.documents != nullptr && key < p.length && query < p.length) {
-          const int32_t *document = p.documents + batch * p.length;
-          weight = document[query] == document[key] ? weight : 0.0f;
+        if (GENERAL && hides) {
+          weight = ts_sees<true>(p, batch, query, key) ? weight : 0.0f;
         }
         bool kept = !GENERAL || (keep[i % 2] >> (16 * m + i / 2 * 8) & 1) != 0;
         s[m][n][i] = kept ? weight : 0.0f;
@@ -73,15 +88,20 @@ static __device__ __forceinline__ void weights_of_keys(const ts_attention_proble
   }
 }
 
+/* lse in powers of 2; infinite, which makes all weights zero, of a query that saw no key. */
+static __device__ __forceinline__ float power_of(float lse) {
+  return lse == TS_MINUS_INFINITY ? INFINITY : lse * TS_LOG2E;
+}
+
 /* lse in powers of 2 (thread < N) or delta (thread < 2 N) of the query it has in the next tile.  Past the end they make
  * weights and gradients zero. */
 template <int N>
 static __device__ __forceinline__ float statistic(const ts_attention_problem &p, unsigned batch, unsigned head,
                                                   int first_query) {
   int thread = (int) threadIdx.x, query = first_query + thread % N;
-  bool inside = query < p.length;
-  int64_t at = (batch * (int64_t) p.heads + head) * p.length + query;
-  return thread >= 2 * N ? 0.0f : thread < N ? inside ? p.lse[at] * TS_LOG2E : INFINITY : inside ? p.delta[at] : 0.0f;
+  bool inside = query < p.queries.count;
+  int64_t at = ts_statistics_at(p, batch, head) + query;
+  return thread >= 2 * N ? 0.0f : thread < N ? inside ? power_of(p.lse[at]) : INFINITY : inside ? p.delta[at] : 0.0f;
 }
 
 template <int D, bool GENERAL>
@@ -93,26 +113,32 @@ __global__ void __launch_bounds__(keys_shape<D, GENERAL>::threads, keys_shape<D,
   TS_SHARED(float, statistics, 4 * N);
   ts_bf16 *v_tile = k_tile + shape::keys * ts_tile_row<D>, *q_tile = v_tile + shape::keys * ts_tile_row<D>;
   ts_bf16 *do_tile = q_tile + 2 * N * ts_tile_row<D>;
-  ts_attention_block block = ts_attention_block_of(p, p.kv_heads);
+  ts_attention_block block = ts_attention_block_of(p, p.keys);
   if (!block.any) {
     return;
   }
-  int first_key = block.rank * shape::keys, warp = ts_warp_number(), group = p.heads / p.kv_heads;
-  ts_tile_load<shape::keys, D, THREADS>(k_tile, p, p.k, block.batch, first_key, p.kv_heads, block.head);
-  ts_tile_load<shape::keys, D, THREADS>(v_tile, p, p.v, block.batch, first_key, p.kv_heads, block.head);
-  int warp_key = first_key + 16 * M * warp, begin = ts_queries_begin(p, first_key);
-  begin = ts_next_tile<shape::keys, N, GENERAL>(p, block.batch, first_key, begin,
-                                                ts_queries_end<shape::keys, GENERAL>(p, first_key));
+  int first_key = block.rank * shape::keys, warp = ts_warp_number(), warp_key = first_key + 16 * M * warp;
+  int begin = ts_next_tile<shape::keys, N, GENERAL>(p.keys, p.queries, block.batch, first_key,
+                                                    ts_tile_queries_begin(p, first_key),
+                                                    ts_tile_queries_end<shape::keys, GENERAL>(p, first_key));
   int query = begin;
-  unsigned head = block.head * (unsigned) group, end_head = head + (unsigned) group;
-  ts_tile_load<N, D, THREADS>(q_tile, p, p.q, block.batch, query, p.heads, head);
-  ts_tile_load<N, D, THREADS>(do_tile, p, p.d_out, block.batch, query, p.heads, head);
-  ts_copy_commit();
-  float mine = statistic<N>(p, block.batch, head, query);
+  unsigned head = ts_first_query_head(p, block.head), end_head = ts_first_query_head(p, block.head + 1);
+  if (begin >= ts_tile_queries_end<shape::keys, GENERAL>(p, first_key)) {
+    end_head = head;
+  }
+  float mine = 0;
+  if (head < end_head) {
+    ts_tile_load<shape::keys, D, THREADS>(k_tile, p, p.keys, p.k, block.batch, first_key, block.head);
+    ts_tile_load<shape::keys, D, THREADS>(v_tile, p, p.keys, p.v, block.batch, first_key, block.head);
+    ts_tile_load<N, D, THREADS>(q_tile, p, p.queries, p.q, block.batch, query, head);
+    ts_tile_load<N, D, THREADS>(do_tile, p, p.queries, p.d_out, block.batch, query, head);
+    ts_copy_commit();
+    mine = statistic<N>(p, block.batch, head, query);
+  }
   float dk[M][D / 8][4] = {}, dv[M][D / 8][4] = {};
   for (int turn = 0; head < end_head; turn ^= 1) {
-    int64_t end = ts_queries_end<shape::keys, GENERAL>(p, first_key);
-    int next_query = ts_next_tile<shape::keys, N, GENERAL>(p, block.batch, first_key, query + N, end);
+    int end = ts_tile_queries_end<shape::keys, GENERAL>(p, first_key);
+    int next_query = ts_next_tile<shape::keys, N, GENERAL>(p.keys, p.queries, block.batch, first_key, query + N, end);
     bool same = next_query < end;
     next_query = same ? next_query : begin;
     unsigned next_head = same ? head : head + 1;
@@ -124,8 +150,8 @@ __global__ void __launch_bounds__(keys_shape<D, GENERAL>::threads, keys_shape<D,
     __syncthreads(); /* this tile is there for all, and nobody reads the other any more */
     if (next_head < end_head) {
       int other = (turn ^ 1) * N * ts_tile_row<D>;
-      ts_tile_load<N, D, THREADS>(q_tile + other, p, p.q, block.batch, next_query, p.heads, next_head);
-      ts_tile_load<N, D, THREADS>(do_tile + other, p, p.d_out, block.batch, next_query, p.heads, next_head);
+      ts_tile_load<N, D, THREADS>(q_tile + other, p, p.queries, p.q, block.batch, next_query, next_head);
+      ts_tile_load<N, D, THREADS>(do_tile + other, p, p.queries, p.d_out, block.batch, next_query, next_head);
       ts_copy_commit();
       mine = statistic<N>(p, block.batch, next_head, next_query);
     }
@@ -152,8 +178,8 @@ __global__ void __launch_bounds__(keys_shape<D, GENERAL>::threads, keys_shape<D,
   }
   k_tile += 16 * M * warp * ts_tile_row<D>;
   v_tile += 16 * M * warp * ts_tile_row<D>;
-  ts_tile_store<M, D>(p, p.dk, block.batch, warp_key, p.kv_heads, block.head, k_tile, dk, p.scale);
-  ts_tile_store<M, D>(p, p.dv, block.batch, warp_key, p.kv_heads, block.head, v_tile, dv, p.keep_scale);
+  ts_tile_store<M, D>(p, p.keys, p.dk, block.batch, warp_key, block.head, k_tile, dk, p.scale);
+  ts_tile_store<M, D>(p, p.keys, p.dv, block.batch, warp_key, block.head, v_tile, dv, p.keep_scale);
 }
 
 /* ---- dq ---- */
@@ -182,9 +208,9 @@ static __device__ __forceinline__ queries load_queries(const ts_attention_proble
 #pragma unroll
   for (int i = 0; i < 2 * M; ++i) {
     int row = ts_result_row(w.first, i / 2, i % 2);
-    int64_t at = (batch * (int64_t) p.heads + head) * p.length + row;
-    w.lse[i / 2][i % 2] = row < p.length ? p.lse[at] * TS_LOG2E : INFINITY;
-    w.delta[i / 2][i % 2] = row < p.length ? p.delta[at] : 0.0f;
+    int64_t at = ts_statistics_at(p, batch, head) + row;
+    w.lse[i / 2][i % 2] = row < p.queries.count ? power_of(p.lse[at]) : INFINITY;
+    w.delta[i / 2][i % 2] = row < p.queries.count ? p.delta[at] : 0.0f;
   }
   return w;
 }
@@ -196,17 +222,15 @@ static __device__ __forceinline__ void gradients_of_scores(const ts_attention_pr
                                                            int first_key, uint32_t mine, float (*s)[N / 8][4],
                                                            float (*d)[N / 8][4]) {
   int lane = (int) (threadIdx.x % TS_WARP);
-  bool hides = first_key + N > p.length || (p.causal && first_key + N > w.first + 1) ||
-               (GENERAL && first_key + p.window < w.first + 16 * M);
+  bool hides = ts_some_hidden<16 * M, N, GENERAL>(p, w.first, first_key);
   int key = first_key + lane % 4 * 2;
-  int last = (p.causal ? ts_result_row(w.first, 0, 0) : (int) p.length - 1) -
-             key; /* of the first row, from the lane's first key */
   float scale = p.unit * TS_LOG2E;
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      int row = ts_result_row(w.first, m, half);
+      int row = ts_result_row(w.first, m, half), place = ts_place(p.queries, row);
+      int begin = GENERAL ? ts_keys_begin(p, place) - key : 0, end = ts_keys_end(p, place) - key;
       uint32_t keep = GENERAL ? __shfl_sync(0xffffffffu, mine, 16 * m + 8 * half + lane / 4) >> (lane % 4 * 2) : 0;
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
@@ -216,12 +240,12 @@ static __device__ __forceinline__ void gradients_of_scores(const ts_attention_pr
           float weight = ts_exp2(s[m][n][2 * half + i] * scale - w.lse[m][half]), *x = &d[m][n][2 * half + i];
           int j = 8 * n + i;
           if (hides) {
-            bool sees = j <= last + (p.causal ? 16 * m + 8 * half : 0) && (!GENERAL || j > row - p.window - key);
+            bool sees = j < end && (!GENERAL || j >= begin);
+            if (GENERAL && sees && p.documents != nullptr && row < p.queries.count) {
+              const int32_t *document = p.documents + w.batch * p.length;
+              sees = document[place] == document[ts_place(p.keys, key + j)];
+            }
             weight = sees ? weight : 0.0f;
-          }
-          if (GENERAL && p.documents != nullptr && row < p.length && key + j < p.length) {
-            const int32_t *document = p.documents + w.batch * p.length;
-            weight = document[row] == document[key + j] ? weight : 0.0f;
           }
           bool kept = !GENERAL || (keep >> j & 1) != 0;
           *x = weight * ((GENERAL ? kept ? *x * p.keep_scale : 0.0f : *x) - w.delta[m][half]);
@@ -240,30 +264,32 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dq(const __grid_constant
   TS_SHARED_DYNAMIC(ts_bf16, q_tile);
   ts_bf16 *do_tile = q_tile + ROWS * ts_tile_row<D>, *k_tile = do_tile + ROWS * ts_tile_row<D>;
   ts_bf16 *v_tile = k_tile + 2 * N * ts_tile_row<D>;
-  ts_attention_block block = ts_attention_block_of(p, p.heads);
+  ts_attention_block block = ts_attention_block_of(p, p.queries);
   if (!block.any) {
     return;
   }
   int first = ((int) gridDim.y - 1 - block.rank) * ROWS, warp = ts_warp_number();
-  unsigned kv_head = block.head / (unsigned) (p.heads / p.kv_heads);
-  int end = ts_keys_end<ROWS>(p, first), key = ts_keys_begin<N, GENERAL>(p, first);
-  key = ts_next_tile<ROWS, N, GENERAL>(p, block.batch, first, key, end);
-  ts_tile_load<ROWS, D, THREADS>(q_tile, p, p.q, block.batch, first, p.heads, block.head);
-  ts_tile_load<ROWS, D, THREADS>(do_tile, p, p.d_out, block.batch, first, p.heads, block.head);
-  ts_tile_load<N, D, THREADS>(k_tile, p, p.k, block.batch, key, p.kv_heads, kv_head);
-  ts_tile_load<N, D, THREADS>(v_tile, p, p.v, block.batch, key, p.kv_heads, kv_head);
-  ts_copy_commit();
+  unsigned kv_head = ts_key_head(p, block.head);
+  int end = ts_tile_keys_end<ROWS>(p, first), key = ts_tile_keys_begin<N, GENERAL>(p, first);
+  key = ts_next_tile<ROWS, N, GENERAL>(p.queries, p.keys, block.batch, first, key, end);
+  if (key < end) {
+    ts_tile_load<ROWS, D, THREADS>(q_tile, p, p.queries, p.q, block.batch, first, block.head);
+    ts_tile_load<ROWS, D, THREADS>(do_tile, p, p.queries, p.d_out, block.batch, first, block.head);
+    ts_tile_load<N, D, THREADS>(k_tile, p, p.keys, p.k, block.batch, key, kv_head);
+    ts_tile_load<N, D, THREADS>(v_tile, p, p.keys, p.v, block.batch, key, kv_head);
+    ts_copy_commit();
+  }
   queries w = load_queries(p, block.batch, block.head, first + 16 * M * warp);
   ts_bf16 *q = q_tile + 16 * M * warp * ts_tile_row<D>, *d_out = do_tile + 16 * M * warp * ts_tile_row<D>;
   float dq[M][D / 8][4] = {};
   for (int next, turn = 0; key < end; key = next, turn ^= 1) {
     ts_copy_wait<0>();
     __syncthreads(); /* this tile is there for all, and nobody reads the other any more */
-    next = ts_next_tile<ROWS, N, GENERAL>(p, block.batch, first, key + N, end);
+    next = ts_next_tile<ROWS, N, GENERAL>(p.queries, p.keys, block.batch, first, key + N, end);
     if (next < end) {
       int other = (turn ^ 1) * N * ts_tile_row<D>;
-      ts_tile_load<N, D, THREADS>(k_tile + other, p, p.k, block.batch, next, p.kv_heads, kv_head);
-      ts_tile_load<N, D, THREADS>(v_tile + other, p, p.v, block.batch, next, p.kv_heads, kv_head);
+      ts_tile_load<N, D, THREADS>(k_tile + other, p, p.keys, p.k, block.batch, next, kv_head);
+      ts_tile_load<N, D, THREADS>(v_tile + other, p, p.keys, p.v, block.batch, next, kv_head);
       ts_copy_commit();
     }
     if (ts_may_see<16 * M, N, GENERAL>(p, w.batch, w.first, key)) {
@@ -282,16 +308,16 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dq(const __grid_constant
       ts_tile_add_product<M, N, D>(dq, d, k_tile + tile + ts_lane_left<D>());
     }
   }
-  ts_tile_store<M, D>(p, p.dq, block.batch, w.first, p.heads, block.head, q, dq, p.scale);
+  ts_tile_store<M, D>(p, p.queries, p.dq, block.batch, w.first, block.head, q, dq, p.scale);
 }
 
 /* ---- launching ---- */
 
 template <int D, bool GENERAL> static void launch_backward_tiles(const ts_attention_problem *p, cudaStream_t stream) {
   typedef keys_shape<D, GENERAL> keys;
-  ts_launch(attention_dkdv<D, GENERAL>, ts_attention_grid(p, p->kv_heads, keys::keys), keys::threads, keys::shared,
+  ts_launch(attention_dkdv<D, GENERAL>, ts_attention_grid(p, &p->keys, keys::keys), keys::threads, keys::shared,
             stream, *p);
-  ts_launch(attention_dq<D, GENERAL>, ts_attention_grid(p, p->heads, ROWS), THREADS, queries_shape<D, GENERAL>::shared,
+  ts_launch(attention_dq<D, GENERAL>, ts_attention_grid(p, &p->queries, ROWS), THREADS, queries_shape<D, GENERAL>::shared,
             stream, *p);
 }
 

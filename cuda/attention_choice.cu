@@ -152,7 +152,7 @@ static __global__ void __launch_bounds__(1024)
 /* One attention's operands in one allocation: q, k, v, do, then the results of both, then lse and workspace. */
 typedef struct bench {
   char *memory;
-  const void *in[9];
+  const void *in[10];
   void *own[3], *theirs[3];
   int n_in, n_out;
   int64_t count[3]; /* of each result */

@@ -34,15 +34,16 @@ static __device__ __forceinline__ int pass_row(int j) {
   return (int) (threadIdx.x % SIDE) + SIDE * j;
 }
 
-/* ROWS rows of a head from token \a first on as floats; zeros past the sequence and the head. */
+/* ROWS rows of a head from row \a first on as floats; zeros past the last row and the head. */
 template <int ROWS, int D, typename T>
-static __device__ __forceinline__ void load_head_tile(float *tile, const ts_attention_problem &p, const void *from,
-                                                      unsigned batch, int first, int heads, unsigned head) {
-  const T *x = (const T *) from + ts_attention_at(p, batch, first, heads, head);
+static __device__ __forceinline__ void load_head_tile(float *tile, const ts_attention_problem &p,
+                                                      const ts_attention_rows &rows, const void *from, unsigned batch,
+                                                      int first, unsigned head) {
+  const T *x = (const T *) from + ts_attention_at(p, rows, batch, first, head);
   for (int i = (int) threadIdx.x; i < ROWS * D; i += THREADS) {
     int row = i / D, d = i % D;
-    bool inside = row < p.length - first && d < p.head_dim;
-    tile[row * row_floats<D> + d] = inside ? ts_float(x[(int64_t) row * heads * p.head_dim + d]) : 0.0f;
+    bool inside = row < rows.count - first && d < p.head_dim;
+    tile[row * row_floats<D> + d] = inside ? ts_float(x[(int64_t) row * rows.heads * p.head_dim + d]) : 0.0f;
   }
 }
 
@@ -99,32 +100,34 @@ static __device__ __forceinline__ void put_scores(float *score, const float (*s)
   }
 }
 
-/* The block's rows of a result, times factor[i], from token \a first on. */
+/* The block's rows of a result, times factor[i], from row \a first on. */
 template <int D, typename T>
-static __device__ __forceinline__ void store_head_tile(const ts_attention_problem &p, void *to, unsigned batch,
-                                                       int first, int heads, unsigned head, const float (*x)[D / SIDE],
+static __device__ __forceinline__ void store_head_tile(const ts_attention_problem &p, const ts_attention_rows &rows,
+                                                       const ts_attention_result &to, unsigned batch, int first,
+                                                       unsigned head, const float (*x)[D / SIDE],
                                                        const float *factor) {
-  T *at = (T *) to + ts_attention_at(p, batch, first, heads, head);
+  int64_t at = ts_attention_at(p, rows, batch, first, head);
 #pragma unroll
   for (int i = 0; i < I; ++i) {
 #pragma unroll
     for (int c = 0; c < D / SIDE; ++c) {
       int d = 64 * (c / 4) + (int) (threadIdx.x % SIDE) * 4 + c % 4;
-      if (own_row(i) < p.length - first && d < p.head_dim) {
-        at[(int64_t) own_row(i) * heads * p.head_dim + d] = ts_round<T>(x[i][c] * factor[i]);
+      if (own_row(i) < rows.count - first && d < p.head_dim) {
+        float value = x[i][c] * factor[i];
+        ts_result_put<1, T>(p, to, at + (int64_t) own_row(i) * rows.heads * p.head_dim + d, &value);
       }
     }
   }
 }
 
-static __device__ __forceinline__ int next_tile(const ts_attention_problem &p, unsigned batch, int first, int at,
+/* The next tile of keys for the block's queries, and of queries for its keys. */
+static __device__ __forceinline__ int next_keys(const ts_attention_problem &p, unsigned batch, int first, int at,
                                                 int end) {
-  return ts_next_tile<OWN, PASS, true>(p, batch, first, at, end);
+  return ts_next_tile<OWN, PASS, true>(p.queries, p.keys, batch, first, at, end);
 }
-
-static __device__ __forceinline__ bool sees(const ts_attention_problem &p, unsigned batch, int query, int key) {
-  return query < p.length && key < p.length && (!p.causal || key <= query) && key > query - p.window &&
-         (p.documents == nullptr || p.documents[batch * p.length + query] == p.documents[batch * p.length + key]);
+static __device__ __forceinline__ int next_queries(const ts_attention_problem &p, unsigned batch, int first, int at,
+                                                   int end) {
+  return ts_next_tile<OWN, PASS, true>(p.keys, p.queries, batch, first, at, end);
 }
 
 /* A product to a score; slope: the derivative. */
@@ -141,7 +144,9 @@ static __device__ __forceinline__ float score_of(const ts_attention_problem &p, 
 /* 0 or 1 / (1 - p) */
 static __device__ __forceinline__ float keep_factor(const ts_attention_problem &p, const ts_attention_drop &drop,
                                                     int query, int key) {
-  return p.threshold == 0 ? 1.0f : ts_attention_keeps(p, drop, query, key) ? p.keep_scale : 0.0f;
+  bool keeps =
+      p.threshold == 0 || ts_attention_keeps(p, drop, ts_place(p.queries, query), ts_place(p.keys, key));
+  return p.threshold == 0 ? 1.0f : keeps ? p.keep_scale : 0.0f;
 }
 
 /* ---- forward ---- */
@@ -188,31 +193,31 @@ template <int D, typename T>
 __global__ void __launch_bounds__(THREADS, 1) attention_forward_plain(const __grid_constant__ ts_attention_problem p) {
   TS_SHARED_DYNAMIC(float, all);
   tiles<D> tile = divide<D>(all);
-  ts_attention_block block = ts_attention_block_of(p, p.heads);
+  ts_attention_block block = ts_attention_block_of(p, p.queries);
   if (!block.any) {
     return;
   }
   int first = ((int) gridDim.y - 1 - block.rank) * OWN;
-  unsigned kv_head = block.head / (unsigned) (p.heads / p.kv_heads);
-  int end = ts_keys_end<OWN>(p, first), begin = ts_keys_begin<PASS, true>(p, first);
+  unsigned kv_head = ts_key_head(p, block.head);
+  int end = ts_tile_keys_end<OWN>(p, first), begin = ts_tile_keys_begin<PASS, true>(p, first);
   ts_attention_drop drop = ts_attention_drop_of(p, block.batch, block.head);
-  load_head_tile<OWN, D, T>(tile.own[0], p, p.q, block.batch, first, p.heads, block.head);
+  load_head_tile<OWN, D, T>(tile.own[0], p, p.queries, p.q, block.batch, first, block.head);
   float o[I][D / SIDE] = {}, top[I], sum[I] = {}, s[I][J], slope;
   for (int i = 0; i < I; ++i) {
     top[i] = TS_MINUS_INFINITY;
   }
-  for (int key = next_tile(p, block.batch, first, begin, end); key < end;
-       key = next_tile(p, block.batch, first, key + PASS, end)) {
+  for (int key = next_keys(p, block.batch, first, begin, end); key < end;
+       key = next_keys(p, block.batch, first, key + PASS, end)) {
     __syncthreads();
-    load_head_tile<PASS, D, T>(tile.pass[0], p, p.k, block.batch, key, p.kv_heads, kv_head);
-    load_head_tile<PASS, D, T>(tile.pass[1], p, p.v, block.batch, key, p.kv_heads, kv_head);
+    load_head_tile<PASS, D, T>(tile.pass[0], p, p.keys, p.k, block.batch, key, kv_head);
+    load_head_tile<PASS, D, T>(tile.pass[1], p, p.keys, p.v, block.batch, key, kv_head);
     __syncthreads();
     multiply_tile_rows<D>(s, tile.own[0], tile.pass[0]);
 #pragma unroll
     for (int i = 0; i < I; ++i) {
 #pragma unroll
       for (int j = 0; j < J; ++j) {
-        bool seen = sees(p, block.batch, first + own_row(i), key + pass_row(j));
+        bool seen = ts_sees<true>(p, block.batch, first + own_row(i), key + pass_row(j));
         s[i][j] = seen ? score_of(p, s[i][j], &slope) : TS_MINUS_INFINITY;
       }
       softmax_plain<D>(s[i], &top[i], &sum[i], o[i]);
@@ -228,23 +233,24 @@ __global__ void __launch_bounds__(THREADS, 1) attention_forward_plain(const __gr
   }
 #pragma unroll
   for (int i = 0; i < I; ++i) {
-    int64_t row = first + own_row(i);
-    if (threadIdx.x % SIDE == 0 && row < p.length) {
-      p.lse[(block.batch * (int64_t) p.heads + block.head) * p.length + row] = top[i] + logf(sum[i]);
+    int row = first + own_row(i);
+    if (threadIdx.x % SIDE == 0 && row < p.queries.count) {
+      p.lse[ts_statistics_at(p, block.batch, block.head) + row] = top[i] + logf(sum[i]);
     }
-    sum[i] = 1 / sum[i];
+    sum[i] = sum[i] == 0.0f ? 0.0f : 1 / sum[i]; /* no key was seen */
   }
-  store_head_tile<D, T>(p, p.o, block.batch, first, p.heads, block.head, o, sum);
+  store_head_tile<D, T>(p, p.queries, p.o, block.batch, first, block.head, o, sum);
 }
 
 /* ---- backward ---- */
 
-/* Products to weights after dropout and to gradients of scores. */
+/* Products to weights after dropout and to gradients of scores; no weights where the query saw no key. */
 static __device__ __forceinline__ void weight_and_gradient(const ts_attention_problem &p, const ts_attention_drop &drop,
                                                            unsigned batch, int query, int key, float lse, float delta,
                                                            float *s, float *d) {
   float slope, score = score_of(p, *s, &slope);
-  float weight = sees(p, batch, query, key) ? expf(score - lse) : 0.0f, keep = keep_factor(p, drop, query, key);
+  bool sees = lse != TS_MINUS_INFINITY && ts_sees<true>(p, batch, query, key);
+  float weight = sees ? expf(score - lse) : 0.0f, keep = keep_factor(p, drop, query, key);
   *s = weight * keep;
   *d = weight * (*d * keep - delta) * slope;
 }
@@ -253,29 +259,29 @@ template <int D, typename T>
 __global__ void __launch_bounds__(THREADS, 1) attention_dq_plain(const __grid_constant__ ts_attention_problem p) {
   TS_SHARED_DYNAMIC(float, all);
   tiles<D> tile = divide<D>(all);
-  ts_attention_block block = ts_attention_block_of(p, p.heads);
+  ts_attention_block block = ts_attention_block_of(p, p.queries);
   if (!block.any) {
     return;
   }
   int first = ((int) gridDim.y - 1 - block.rank) * OWN;
-  unsigned kv_head = block.head / (unsigned) (p.heads / p.kv_heads);
-  int end = ts_keys_end<OWN>(p, first), begin = ts_keys_begin<PASS, true>(p, first);
+  unsigned kv_head = ts_key_head(p, block.head);
+  int end = ts_tile_keys_end<OWN>(p, first), begin = ts_tile_keys_begin<PASS, true>(p, first);
   ts_attention_drop drop = ts_attention_drop_of(p, block.batch, block.head);
-  load_head_tile<OWN, D, T>(tile.own[0], p, p.q, block.batch, first, p.heads, block.head);
-  load_head_tile<OWN, D, T>(tile.own[1], p, p.d_out, block.batch, first, p.heads, block.head);
+  load_head_tile<OWN, D, T>(tile.own[0], p, p.queries, p.q, block.batch, first, block.head);
+  load_head_tile<OWN, D, T>(tile.own[1], p, p.queries, p.d_out, block.batch, first, block.head);
   float dq[I][D / SIDE] = {}, one[I], lse[I], delta[I], s[I][J], d[I][J];
   for (int i = 0; i < I; ++i) {
-    int64_t row = (block.batch * (int64_t) p.heads + block.head) * p.length + first + own_row(i);
-    bool inside = first + own_row(i) < p.length;
+    int64_t row = ts_statistics_at(p, block.batch, block.head) + first + own_row(i);
+    bool inside = first + own_row(i) < p.queries.count;
     lse[i] = inside ? p.lse[row] : 0.0f;
     delta[i] = inside ? p.delta[row] : 0.0f;
     one[i] = 1;
   }
-  for (int key = next_tile(p, block.batch, first, begin, end); key < end;
-       key = next_tile(p, block.batch, first, key + PASS, end)) {
+  for (int key = next_keys(p, block.batch, first, begin, end); key < end;
+       key = next_keys(p, block.batch, first, key + PASS, end)) {
     __syncthreads();
-    load_head_tile<PASS, D, T>(tile.pass[0], p, p.k, block.batch, key, p.kv_heads, kv_head);
-    load_head_tile<PASS, D, T>(tile.pass[1], p, p.v, block.batch, key, p.kv_heads, kv_head);
+    load_head_tile<PASS, D, T>(tile.pass[0], p, p.keys, p.k, block.batch, key, kv_head);
+    load_head_tile<PASS, D, T>(tile.pass[1], p, p.keys, p.v, block.batch, key, kv_head);
     __syncthreads();
     multiply_tile_rows<D>(s, tile.own[0], tile.pass[0]);
     multiply_tile_rows<D>(d, tile.own[1], tile.pass[1]);
@@ -289,7 +295,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dq_plain(const __grid_co
     add_product<D>(dq, tile.score[0], tile.pass[0]);
     __syncwarp();
   }
-  store_head_tile<D, T>(p, p.dq, block.batch, first, p.heads, block.head, dq, one);
+  store_head_tile<D, T>(p, p.queries, p.dq, block.batch, first, block.head, dq, one);
 }
 
 /* The query heads of a key head one after another, in order. */
@@ -297,35 +303,35 @@ template <int D, typename T>
 __global__ void __launch_bounds__(THREADS, 1) attention_dkdv_plain(const __grid_constant__ ts_attention_problem p) {
   TS_SHARED_DYNAMIC(float, all);
   tiles<D> tile = divide<D>(all);
-  ts_attention_block block = ts_attention_block_of(p, p.kv_heads);
+  ts_attention_block block = ts_attention_block_of(p, p.keys);
   if (!block.any) {
     return;
   }
   int first = block.rank * OWN;
-  unsigned group = (unsigned) (p.heads / p.kv_heads);
-  int begin = ts_queries_begin(p, first), end = ts_queries_end<OWN, true>(p, first);
-  load_head_tile<OWN, D, T>(tile.own[0], p, p.k, block.batch, first, p.kv_heads, block.head);
-  load_head_tile<OWN, D, T>(tile.own[1], p, p.v, block.batch, first, p.kv_heads, block.head);
+  int begin = ts_tile_queries_begin(p, first), end = ts_tile_queries_end<OWN, true>(p, first);
+  load_head_tile<OWN, D, T>(tile.own[0], p, p.keys, p.k, block.batch, first, block.head);
+  load_head_tile<OWN, D, T>(tile.own[1], p, p.keys, p.v, block.batch, first, block.head);
   float dk[I][D / SIDE] = {}, dv[I][D / SIDE] = {}, one[I], s[I][J], d[I][J];
   for (int i = 0; i < I; ++i) {
     one[i] = 1;
   }
-  for (unsigned head = block.head * group; head < (block.head + 1) * group; ++head) {
+  unsigned end_head = ts_first_query_head(p, block.head + 1);
+  for (unsigned head = ts_first_query_head(p, block.head); head < end_head; ++head) {
     ts_attention_drop drop = ts_attention_drop_of(p, block.batch, head);
-    int64_t statistics = (block.batch * (int64_t) p.heads + head) * p.length;
-    for (int query = next_tile(p, block.batch, first, begin, end); query < end;
-         query = next_tile(p, block.batch, first, query + PASS, end)) {
+    int64_t statistics = ts_statistics_at(p, block.batch, head);
+    for (int query = next_queries(p, block.batch, first, begin, end); query < end;
+         query = next_queries(p, block.batch, first, query + PASS, end)) {
       __syncthreads();
-      load_head_tile<PASS, D, T>(tile.pass[0], p, p.q, block.batch, query, p.heads, head);
-      load_head_tile<PASS, D, T>(tile.pass[1], p, p.d_out, block.batch, query, p.heads, head);
+      load_head_tile<PASS, D, T>(tile.pass[0], p, p.queries, p.q, block.batch, query, head);
+      load_head_tile<PASS, D, T>(tile.pass[1], p, p.queries, p.d_out, block.batch, query, head);
       __syncthreads();
       multiply_tile_rows<D>(s, tile.own[0], tile.pass[0]);
       multiply_tile_rows<D>(d, tile.own[1], tile.pass[1]);
 #pragma unroll
       for (int j = 0; j < J; ++j) {
         int row = query + pass_row(j);
-        float lse = row < p.length ? p.lse[statistics + row] : 0.0f,
-              delta = row < p.length ? p.delta[statistics + row] : 0.0f;
+        float lse = row < p.queries.count ? p.lse[statistics + row] : 0.0f,
+              delta = row < p.queries.count ? p.delta[statistics + row] : 0.0f;
 #pragma unroll
         for (int i = 0; i < I; ++i) {
           weight_and_gradient(p, drop, block.batch, row, first + own_row(i), lse, delta, &s[i][j], &d[i][j]);
@@ -339,19 +345,19 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkdv_plain(const __grid_
       __syncwarp();
     }
   }
-  store_head_tile<D, T>(p, p.dk, block.batch, first, p.kv_heads, block.head, dk, one);
-  store_head_tile<D, T>(p, p.dv, block.batch, first, p.kv_heads, block.head, dv, one);
+  store_head_tile<D, T>(p, p.keys, p.dk, block.batch, first, block.head, dk, one);
+  store_head_tile<D, T>(p, p.keys, p.dv, block.batch, first, block.head, dv, one);
 }
 
 /* ---- launching ---- */
 
 template <int D, typename T> static void launch_plain_forward(const ts_attention_problem *p, cudaStream_t stream) {
-  ts_launch(attention_forward_plain<D, T>, ts_attention_grid(p, p->heads, OWN), THREADS, tiles<D>::bytes, stream, *p);
+  ts_launch(attention_forward_plain<D, T>, ts_attention_grid(p, &p->queries, OWN), THREADS, tiles<D>::bytes, stream, *p);
 }
 
 template <int D, typename T> static void launch_plain_backward(const ts_attention_problem *p, cudaStream_t stream) {
-  ts_launch(attention_dq_plain<D, T>, ts_attention_grid(p, p->heads, OWN), THREADS, tiles<D>::bytes, stream, *p);
-  ts_launch(attention_dkdv_plain<D, T>, ts_attention_grid(p, p->kv_heads, OWN), THREADS, tiles<D>::bytes, stream, *p);
+  ts_launch(attention_dq_plain<D, T>, ts_attention_grid(p, &p->queries, OWN), THREADS, tiles<D>::bytes, stream, *p);
+  ts_launch(attention_dkdv_plain<D, T>, ts_attention_grid(p, &p->keys, OWN), THREADS, tiles<D>::bytes, stream, *p);
 }
 
 template <typename T> static void choose_plain_forward(const ts_attention_problem *p, cudaStream_t stream) {

@@ -22,30 +22,29 @@ typedef struct queries {
   float top[M][2], sum[M][2]; /* of each row: highest product, sum of powers so far (in this lane) */
 } queries;
 
-/* Products of keys that a query does not see become minus infinity.  Queries past the sequence see what they like. */
+/* Products of keys that a query does not see become minus infinity.  Queries past the last see what they like. */
 template <int N, bool GENERAL>
 static __device__ __forceinline__ void mask_scores(const ts_attention_problem &p, const queries &w, unsigned batch,
                                                    int key, float (*s)[N / 8][4]) {
+  bool documents = GENERAL && p.documents != nullptr;
+  int32_t of_key = documents ? ts_document_of_lane<N>(p, p.keys, batch, key) : 0;
   key += (int) (threadIdx.x % 4 * 2);
-  int last = (p.causal ? ts_result_row(w.first, 0, 0) : (int) p.length - 1) -
-             key; /* of the first row, from the lane's first key */
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      int row = ts_result_row(w.first, m, half), place = ts_place(p.queries, row);
+      int begin = GENERAL ? ts_keys_begin(p, place) - key : 0, end = ts_keys_end(p, place) - key;
+      int32_t of_query = documents ? ts_document_of(p, p.queries, batch, row) : 0;
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           int j = 8 * n + i;
-          bool sees = j <= last + (p.causal ? 16 * m + 8 * half : 0);
-          if (GENERAL) {
-            sees = sees && j > ts_result_row(w.first, m, half) - p.window - key;
-          }
-          if (GENERAL && p.documents != nullptr) {
-            const int32_t *document = p.documents + batch * p.length;
-            int row = ts_result_row(w.first, m, half);
-            sees = sees && key + j < p.length && row < p.length && document[key + j] == document[row];
+          bool sees = j < end && (!GENERAL || j >= begin);
+          if (documents) {
+            int32_t theirs = __shfl_sync(0xffffffffu, of_key, j + (int) (threadIdx.x % 4 * 2));
+            sees = sees && theirs == of_query;
           }
           s[m][n][2 * half + i] = sees ? s[m][n][2 * half + i] : TS_MINUS_INFINITY;
         }
@@ -153,7 +152,8 @@ static __device__ __forceinline__ queries begin_queries(int first) {
   return w;
 }
 
-/* o and lse of the warp; its rows of the tile of queries serve as the way to memory. */
+/* o and lse of the warp, 0 and minus infinity of a query that saw no key; its rows of the tile of queries serve as the
+ * way to memory. */
 template <int D>
 static __device__ __forceinline__ void finish(const ts_attention_problem &p, const queries &w, unsigned batch,
                                               unsigned head, ts_bf16 *tile, float (*o)[D / 8][4]) {
@@ -164,18 +164,18 @@ static __device__ __forceinline__ void finish(const ts_attention_problem &p, con
       float sum = w.sum[m][half];
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      float factor = 1.0f / sum;
+      float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
 #pragma unroll
       for (int i = 0; i < D / 4; ++i) {
         o[m][i / 2][2 * half + i % 2] *= factor;
       }
       int row = ts_result_row(w.first, m, half);
-      if (threadIdx.x % 4 == 0 && row < p.length) {
-        p.lse[(batch * (int64_t) p.heads + head) * p.length + row] = w.top[m][half] * p.unit + logf(sum);
+      if (threadIdx.x % 4 == 0 && row < p.queries.count) {
+        p.lse[ts_statistics_at(p, batch, head) + row] = w.top[m][half] * p.unit + logf(sum);
       }
     }
   }
-  ts_tile_store<M, D>(p, p.o, batch, w.first, p.heads, head, tile, o, p.keep_scale);
+  ts_tile_store<M, D>(p, p.queries, p.o, batch, w.first, head, tile, o, p.keep_scale);
 }
 
 template <int D, bool GENERAL>
@@ -184,29 +184,31 @@ __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
   constexpr int N = shape<D, GENERAL>::keys;
   TS_SHARED_DYNAMIC(ts_bf16, q_tile);
   ts_bf16 *k_tile = q_tile + ROWS * ts_tile_row<D>, *v_tile = k_tile + 2 * N * ts_tile_row<D>;
-  ts_attention_block block = ts_attention_block_of(p, p.heads);
+  ts_attention_block block = ts_attention_block_of(p, p.queries);
   if (!block.any) {
     return;
   }
   int first = ((int) gridDim.y - 1 - block.rank) * ROWS, warp = ts_warp_number();
-  unsigned kv_head = block.head / (unsigned) (p.heads / p.kv_heads);
-  int end = ts_keys_end<ROWS>(p, first), key = ts_keys_begin<N, GENERAL>(p, first);
-  key = ts_next_tile<ROWS, N, GENERAL>(p, block.batch, first, key, end);
-  ts_tile_load<ROWS, D, THREADS>(q_tile, p, p.q, block.batch, first, p.heads, block.head);
-  ts_tile_load<N, D, THREADS>(k_tile, p, p.k, block.batch, key, p.kv_heads, kv_head);
-  ts_tile_load<N, D, THREADS>(v_tile, p, p.v, block.batch, key, p.kv_heads, kv_head);
-  ts_copy_commit();
+  unsigned kv_head = ts_key_head(p, block.head);
+  int end = ts_tile_keys_end<ROWS>(p, first), key = ts_tile_keys_begin<N, GENERAL>(p, first);
+  key = ts_next_tile<ROWS, N, GENERAL>(p.queries, p.keys, block.batch, first, key, end);
+  if (key < end) {
+    ts_tile_load<ROWS, D, THREADS>(q_tile, p, p.queries, p.q, block.batch, first, block.head);
+    ts_tile_load<N, D, THREADS>(k_tile, p, p.keys, p.k, block.batch, key, kv_head);
+    ts_tile_load<N, D, THREADS>(v_tile, p, p.keys, p.v, block.batch, key, kv_head);
+    ts_copy_commit();
+  }
   queries w = begin_queries(first + 16 * M * warp);
   ts_bf16 *q = q_tile + 16 * M * warp * ts_tile_row<D>;
   float o[M][D / 8][4] = {}, scale = p.unit * TS_LOG2E;
   for (int next, at = 0; key < end; key = next, at ^= N * ts_tile_row<D>) {
     ts_copy_wait<0>();
     __syncthreads(); /* this tile is there for all, and nobody reads the other any more */
-    next = ts_next_tile<ROWS, N, GENERAL>(p, block.batch, first, key + N, end);
+    next = ts_next_tile<ROWS, N, GENERAL>(p.queries, p.keys, block.batch, first, key + N, end);
     if (next < end) {
       int other = at ^ (N * ts_tile_row<D>);
-      ts_tile_load<N, D, THREADS>(k_tile + other, p, p.k, block.batch, next, p.kv_heads, kv_head);
-      ts_tile_load<N, D, THREADS>(v_tile + other, p, p.v, block.batch, next, p.kv_heads, kv_head);
+      ts_tile_load<N, D, THREADS>(k_tile + other, p, p.keys, p.k, block.batch, next, kv_head);
+      ts_tile_load<N, D, THREADS>(v_tile + other, p, p.keys, p.v, block.batch, next, kv_head);
       ts_copy_commit();
     }
     if (ts_may_see<16 * M, N, GENERAL>(p, block.batch, w.first, key)) {
@@ -219,8 +221,7 @@ __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
       if (GENERAL && p.softcap > 0) {
         cap_scores<N>(p.into_cap, s);
       }
-      if ((GENERAL && (p.documents != nullptr || key + p.window < w.first + 16 * M)) || key + N > p.length ||
-          (p.causal && key + N > w.first)) {
+      if (ts_some_hidden<16 * M, N, GENERAL>(p, w.first, key)) {
         mask_scores<N, GENERAL>(p, w, block.batch, key, s);
       }
       softmax<N, D>(w, scale, s, o);
@@ -234,7 +235,7 @@ __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
 }
 
 template <int D, bool GENERAL> static void launch_forward_tiles(const ts_attention_problem *p, cudaStream_t stream) {
-  ts_launch(attention_forward<D, GENERAL>, ts_attention_grid(p, p->heads, ROWS), THREADS, shape<D, GENERAL>::shared,
+  ts_launch(attention_forward<D, GENERAL>, ts_attention_grid(p, &p->queries, ROWS), THREADS, shape<D, GENERAL>::shared,
             stream, *p);
 }
 
