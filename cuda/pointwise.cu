@@ -351,7 +351,13 @@ struct dropout_attr {
   float scale;
   int64_t each, first, end, sample; /* Elements of all samples one after another: x has [first, end), the first of them
                                      * in `sample`; each: of a sample */
+  int64_t split, shift[2];          /* Added to elements of a sample: before `split`, and from there on */
 };
+
+/* The element of the whole sample that one of those that are here is. */
+static __device__ __forceinline__ int64_t whole_element(const dropout_attr &attr, int64_t element) {
+  return element + (element < attr.split ? attr.shift[0] : attr.shift[1]);
+}
 
 /* Elements [begin, end) of a sample; `at` is added to their places in x and y. */
 template <typename T>
@@ -359,21 +365,22 @@ static __device__ __forceinline__ void drop_elements(T *y, const T *x, uint64_t 
                                                      const dropout_attr &attr, int64_t at, int64_t begin, int64_t end) {
 #pragma unroll 1
   for (int64_t i = begin; i < end; ++i) {
-    bool kept = ts_dropout_keeps(key, sample, i, attr.threshold);
+    bool kept = ts_dropout_keeps(key, sample, whole_element(attr, i), attr.threshold);
     y[at + i] = ts_round<T>(kept ? ts_float(x[at + i]) * attr.scale : 0.0f);
   }
 }
 
-/* W elements from a multiple of four on. */
+/* W elements from a multiple of W on, as are those of the whole sample. */
 template <typename T, int W>
 static __device__ __forceinline__ void drop_vector(T *y, const T *x, uint64_t key, int64_t sample,
                                                    const dropout_attr &attr, int64_t at, int64_t element) {
   uint32_t word[W];
   float value[W];
   ts_load<W>(value, x + at + element);
+  uint64_t first = (uint64_t) whole_element(attr, element);
 #pragma unroll
   for (int i = 0; i < W; i += 4) {
-    ts_philox_words(key, (uint64_t) sample, (uint64_t) (element + i) / 4, word + i);
+    ts_philox_words(key, (uint64_t) sample, (first + (uint64_t) i) / 4, word + i);
   }
 #pragma unroll
   for (int i = 0; i < W; ++i) {
@@ -382,7 +389,8 @@ static __device__ __forceinline__ void drop_vector(T *y, const T *x, uint64_t ke
   ts_store<W>(y + at + element, value);
 }
 
-/* `blocks` are those of a sample; `wide`: samples begin at multiples of 16 bytes, and x at one in its sample. */
+/* `blocks` are those of a sample; `wide`: samples begin at multiples of 16 bytes, and x and its stretches at one in their
+ * sample. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) dropout(T *y, const T *x, const int64_t *seed, const int64_t *sample,
                                                    dropout_attr attr, unsigned blocks, bool wide) {
@@ -402,6 +410,19 @@ __global__ void __launch_bounds__(THREADS) dropout(T *y, const T *x, const int64
   }
 }
 
+/* Whether the stretches begin at multiples of W elements. */
+static bool are_whole_vectors(const dropout_attr &attr, int w) {
+  return attr.split % w == 0 && attr.shift[0] % w == 0 && attr.shift[1] % w == 0;
+}
+
+static void add_tokens(dropout_attr *attr, const ts_tokens *tokens, int64_t columns) {
+  if (tokens->n > 0) {
+    attr->split = tokens->stretch[0].length * columns;
+    attr->shift[0] = tokens->stretch[0].begin * columns;
+    attr->shift[1] = tokens->n > 1 ? tokens->stretch[1].begin * columns - attr->split : 0;
+  }
+}
+
 template <typename T> static void launch_dropout(const ts_kernel_call *call) {
   const ts_tensor *x = ts_call_in(call, 0);
   const void *all[] = {call->in[0], call->out[0]};
@@ -409,12 +430,13 @@ template <typename T> static void launch_dropout(const ts_kernel_call *call) {
   int64_t rows = call->node->attr.dropout.length > 0 ? call->node->attr.dropout.length : x->shape.d[1];
   int64_t each = rows * ts_columns_of(x), first = call->node->attr.dropout.first * ts_columns_of(x);
   int64_t end = first + ts_shape_count(&x->shape), sample = each > 0 ? first / each : 0;
-  dropout_attr attr = {call->node->attr.dropout.name, ts_dropout_threshold(p), scale, each, first, end, sample};
+  dropout_attr attr = {call->node->attr.dropout.name, ts_dropout_threshold(p), scale, each, first, end, sample, 0, {}};
+  add_tokens(&attr, &call->node->attr.dropout.tokens, ts_columns_of(x));
   unsigned blocks = ts_blocks(each, block_elements(ts_lanes<T>));
   unsigned samples = each > 0 ? ts_blocks(end, each) - (unsigned) sample : 0;
   ts_launch(dropout<T>, blocks * samples, THREADS, 0, ts_call_stream(call), (T *) call->out[0], (const T *) call->in[0],
             (const int64_t *) call->in[1], (const int64_t *) call->in[2], attr, blocks,
-            ts_is_wide<T>(each, all, 2) && first % ts_lanes<T> == 0);
+            ts_is_wide<T>(each, all, 2) && first % ts_lanes<T> == 0 && are_whole_vectors(attr, ts_lanes<T>));
 }
 
 static void dropout_launch(const ts_kernel_call *call) {
