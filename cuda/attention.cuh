@@ -159,9 +159,9 @@ template <int ROWS> static __device__ __forceinline__ int ts_tile_keys_end(const
   return ts_keys_end(p, ts_last_place<ROWS>(p.queries, first));
 }
 
-/** The queries that may see some of ROWS keys from \a first on: [begin, end). */
-static __device__ __forceinline__ int ts_tile_queries_begin(const ts_attention_problem &p, int first) {
-  return ts_queries_begin(p, ts_place(p.keys, first));
+/** The queries that may see some of ROWS keys from \a first on: [begin, end), begin a multiple of N. */
+template <int N> static __device__ __forceinline__ int ts_tile_queries_begin(const ts_attention_problem &p, int first) {
+  return ts_queries_begin(p, ts_place(p.keys, first)) / N * N;
 }
 template <int ROWS, bool GENERAL>
 static __device__ __forceinline__ int ts_tile_queries_end(const ts_attention_problem &p, int first) {

@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(keys_shape<D, GENERAL>::threads, keys_shape<D,
   }
   int first_key = block.rank * shape::keys, warp = ts_warp_number(), warp_key = first_key + 16 * M * warp;
   int begin = ts_next_tile<shape::keys, N, GENERAL>(p.keys, p.queries, block.batch, first_key,
-                                                    ts_tile_queries_begin(p, first_key),
+                                                    ts_tile_queries_begin<N>(p, first_key),
                                                     ts_tile_queries_end<shape::keys, GENERAL>(p, first_key));
   int query = begin;
   unsigned head = ts_first_query_head(p, block.head), end_head = ts_first_query_head(p, block.head + 1);

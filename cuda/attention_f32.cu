@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkdv_plain(const __grid_
     return;
   }
   int first = block.rank * OWN;
-  int begin = ts_tile_queries_begin(p, first), end = ts_tile_queries_end<OWN, true>(p, first);
+  int begin = ts_tile_queries_begin<PASS>(p, first), end = ts_tile_queries_end<OWN, true>(p, first);
   load_head_tile<OWN, D, T>(tile.own[0], p, p.keys, p.k, block.batch, first, block.head);
   load_head_tile<OWN, D, T>(tile.own[1], p, p.keys, p.v, block.batch, first, block.head);
   float dk[I][D / SIDE] = {}, dv[I][D / SIDE] = {}, one[I], s[I][J], d[I][J];
