@@ -21,8 +21,8 @@ static const char h200[] =
 
 /* A graph of one node that only has shapes. */
 typedef struct shape_node {
-  ts_tensor tensor[9];
-  ts_tid in[9];
+  ts_tensor tensor[10];
+  ts_tid in[10], prior[3];
   ts_node node;
   ts_graph graph;
 } shape_node;
@@ -30,14 +30,14 @@ typedef struct shape_node {
 static void make_node(shape_node *s, ts_op op, const problem *p) {
   bool backward = op == TS_OP_ATTENTION_DX;
   *s = (shape_node){0};
-  for (int i = 0; i < 9; ++i) {
+  for (int i = 0; i < 10; ++i) {
     s->tensor[i] = (ts_tensor){.dtype = p->dtype, .shape = TS_SHAPE(p->batch, p->length, p->heads * p->head_dim)};
     s->in[i] = i < (backward ? 6 : 3) ? i : TS_NONE;
   }
   if (p->documents) {
     s->in[backward ? 6 : 3] = 8;
   }
-  s->node = (ts_node){.op = op, .n_in = backward ? 9 : 6, .in = s->in};
+  s->node = (ts_node){.op = op, .n_in = backward ? 10 : 6, .in = s->in};
   s->node.attr.attention = (typeof(s->node.attr.attention)){.heads = p->heads,
                                                             .kv_heads = p->kv_heads,
                                                             .head_dim = p->head_dim,
@@ -46,7 +46,78 @@ static void make_node(shape_node *s, ts_op op, const problem *p) {
                                                             .causal = p->causal,
                                                             .window = p->window,
                                                             .dropout = p->dropout};
-  s->graph = (ts_graph){.tensor = s->tensor, .n_tensors = 9, .node = &s->node, .n_nodes = 1};
+  s->graph = (ts_graph){.tensor = s->tensor, .n_tensors = 10, .node = &s->node, .n_nodes = 1};
+}
+
+/* ---- what is not a whole attention ---- */
+
+static void cut_queries(shape_node *s) {
+  s->node.attr.attention.queries = (ts_tokens){1, {{100, 100}}};
+  s->node.attr.attention.length = 200;
+}
+static void cut_keys(shape_node *s) {
+  s->node.attr.attention.keys = (ts_tokens){2, {{0, 50}, {150, 50}}};
+}
+static void lengthen_keys(shape_node *s) {
+  s->tensor[s->node.op == TS_OP_ATTENTION ? 1 : 2].shape.d[1] *= 2;
+}
+static void lengthen_whole(shape_node *s) {
+  s->node.attr.attention.length = 200;
+}
+static void begin_in_group(shape_node *s) {
+  s->node.attr.attention.first_head = 3;
+  s->node.attr.attention.group = 2;
+}
+static void begin_at_group(shape_node *s) {
+  s->node.attr.attention.first_head = 4;
+  s->node.attr.attention.group = 2;
+  s->node.attr.attention.length = 100;
+}
+static void widen_queries(shape_node *s) {
+  s->node.attr.attention.wide_queries = true;
+}
+static void widen_keys(shape_node *s) {
+  s->node.attr.attention.wide_keys = true;
+}
+static void add_delta(shape_node *s) {
+  if (s->node.op == TS_OP_ATTENTION_DX) {
+    s->in[4] = TS_NONE;
+    s->in[9] = 9;
+  }
+}
+static void add_prior(shape_node *s) {
+  s->node.prior = s->node.op == TS_OP_ATTENTION_DX ? s->prior : NULL;
+}
+
+static void check_parts(void) {
+  static const problem p = {2, 100, 4, 2, 64, true, false, 0, TS_BF16, 0, 0};
+  static const struct {
+    const char *what;
+    bool forward, backward;
+    void (*change)(shape_node *s);
+  } cases[] = {
+      {"whole groups of heads", true, true, begin_at_group},
+      {"some of the queries", false, false, cut_queries},
+      {"some of the keys", false, false, cut_keys},
+      {"more keys than queries", false, false, lengthen_keys},
+      {"the first tokens of more", false, false, lengthen_whole},
+      {"heads from inside a group on", false, false, begin_in_group},
+      {"fp32 for queries", false, false, widen_queries},
+      {"fp32 for keys", false, false, widen_keys},
+      {"row sums instead of o", true, false, add_delta},
+      {"a prior", true, false, add_prior},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    shape_node forward, backward;
+    make_node(&forward, TS_OP_ATTENTION, &p);
+    make_node(&backward, TS_OP_ATTENTION_DX, &p);
+    cases[i].change(&forward);
+    cases[i].change(&backward);
+    tap_ok(ts_cudnn_supports(&forward.graph, &forward.node) == cases[i].forward &&
+               ts_cudnn_supports(&backward.graph, &backward.node) == cases[i].backward,
+           "%s: forward %s, backward %s", cases[i].what, cases[i].forward ? "yes" : "no",
+           cases[i].backward ? "yes" : "no");
+  }
 }
 
 static void check_supports(void) {
@@ -378,6 +449,7 @@ static void check_device(void) {
 int main(void) {
   tap_note("%s", ts_cudnn_describe());
   check_supports();
+  check_parts();
   check_workspace();
   check_accepted();
   check_refused();
