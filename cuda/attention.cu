@@ -187,9 +187,8 @@ static __device__ __forceinline__ int64_t number_of(const head_rows &rows, int64
 
 /* delta [B][H][T] = the row of do times that of o.  Reads 2 B T H D elements. */
 template <typename T, int W>
-__global__ void __launch_bounds__(DELTA_THREADS)
-    attention_delta(float *__restrict__ delta, const T *__restrict__ d_out, const T *__restrict__ o, head_rows rows,
-                    int span) {
+__global__ void __launch_bounds__(DELTA_THREADS) attention_delta(float *__restrict__ delta, const T *__restrict__ d_out,
+                                                                 const T *__restrict__ o, head_rows rows, int span) {
   int64_t row = ((int64_t) blockIdx.x * DELTA_THREADS + threadIdx.x) / span;
   int first = (int) (threadIdx.x % (unsigned) span) * W;
   float sum = 0;
@@ -377,7 +376,7 @@ static void take_down_attention(void *prepared) {
 
 bool ts_cuda_attention_supported(const ts_graph *graph, const ts_node *node, const char **why) {
   ts_attention_problem p = own_problem(graph, node);
-  const ts_tensor *q = &graph->tensor[node->in[query_input(node->op)]], 
+  const ts_tensor *q = &graph->tensor[node->in[query_input(node->op)]],
                   *k = &graph->tensor[node->in[query_input(node->op) + 1]];
   ts_dtype dtype = graph->tensor[node->in[0]].dtype;
   const struct {

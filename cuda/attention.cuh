@@ -76,8 +76,7 @@ static __device__ __forceinline__ int ts_place(const ts_attention_rows &rows, in
 
 /** Rows before a place. */
 static __device__ __forceinline__ int ts_rows_before(const ts_attention_rows &rows, int place) {
-  return max(0, min(place - rows.shift[0], rows.first)) +
-         max(0, min(place - rows.shift[1], rows.count) - rows.first);
+  return max(0, min(place - rows.shift[0], rows.first)) + max(0, min(place - rows.shift[1], rows.count) - rows.first);
 }
 
 /** The keys that a query in a place sees by order and window: rows [begin, end). */

@@ -32,27 +32,27 @@ typedef struct ts_attention_result {
 
 /** A call of ATTENTION or ATTENTION_DX, by value for the kernels. */
 typedef struct ts_attention_problem {
-  const void *q, *k, *v;            /**< [B][S][H D], [B][K][G D], [B][K][G D] */
-  const void *d_out;                /**< [B][S][H D]; NULL forward. */
-  float *lse;                       /**< [B][H][S], natural logarithm; read backward. */
-  ts_attention_result o;            /**< [B][S][H D]; backward not there. */
-  ts_attention_result dq, dk, dv;   /**< Forward not there. */
-  const float *beta;                /**< Of the priors; NULL: 1. */
-  const float *delta;               /**< [B][H][S]: row of do times that of o; backward. */
-  const int32_t *documents;         /**< [B][T], by place; NULL: one document. */
-  const int64_t *seed, *sample;     /**< [1], [B]; read only where there is dropout. */
-  uint64_t name;                    /**< Of the op: with the seed the key of its dropout. */
-  int64_t batch, length;            /**< B, T: tokens of a whole sample. */
+  const void *q, *k, *v;          /**< [B][S][H D], [B][K][G D], [B][K][G D] */
+  const void *d_out;              /**< [B][S][H D]; NULL forward. */
+  float *lse;                     /**< [B][H][S], natural logarithm; read backward. */
+  ts_attention_result o;          /**< [B][S][H D]; backward not there. */
+  ts_attention_result dq, dk, dv; /**< Forward not there. */
+  const float *beta;              /**< Of the priors; NULL: 1. */
+  const float *delta;             /**< [B][H][S]: row of do times that of o; backward. */
+  const int32_t *documents;       /**< [B][T], by place; NULL: one document. */
+  const int64_t *seed, *sample;   /**< [1], [B]; read only where there is dropout. */
+  uint64_t name;                  /**< Of the op: with the seed the key of its dropout. */
+  int64_t batch, length;          /**< B, T: tokens of a whole sample. */
   ts_attention_rows queries, keys;
-  int head_dim;              /**< D */
-  int first_head;            /**< Of the whole's: dropout's elements go by it. */
-  int group, skip;           /**< Query heads of a key head; those of key head 0 that others have. */
-  int together;              /**< Key heads whose keys and values fit in the cache. */
-  int window;                /**< Keys that a query sees, itself the last; T where all are. */
-  float scale, keep_scale;   /**< keep_scale: 1 / (1 - p). */
-  float softcap, into_cap;   /**< 0: none; into_cap: scale / softcap, of the product whose tanh is taken. */
-  float unit;                /**< Of what the tiled kernels keep as scores: softcap of a tanh, or scale of products. */
-  uint32_t threshold;        /**< Of the dropout; 0: none. */
+  int head_dim;            /**< D */
+  int first_head;          /**< Of the whole's: dropout's elements go by it. */
+  int group, skip;         /**< Query heads of a key head; those of key head 0 that others have. */
+  int together;            /**< Key heads whose keys and values fit in the cache. */
+  int window;              /**< Keys that a query sees, itself the last; T where all are. */
+  float scale, keep_scale; /**< keep_scale: 1 / (1 - p). */
+  float softcap, into_cap; /**< 0: none; into_cap: scale / softcap, of the product whose tanh is taken. */
+  float unit;              /**< Of what the tiled kernels keep as scores: softcap of a tanh, or scale of products. */
+  uint32_t threshold;      /**< Of the dropout; 0: none. */
   bool causal;
 } ts_attention_problem;
 

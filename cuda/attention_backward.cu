@@ -315,10 +315,10 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dq(const __grid_constant
 
 template <int D, bool GENERAL> static void launch_backward_tiles(const ts_attention_problem *p, cudaStream_t stream) {
   typedef keys_shape<D, GENERAL> keys;
-  ts_launch(attention_dkdv<D, GENERAL>, ts_attention_grid(p, &p->keys, keys::keys), keys::threads, keys::shared,
-            stream, *p);
-  ts_launch(attention_dq<D, GENERAL>, ts_attention_grid(p, &p->queries, ROWS), THREADS, queries_shape<D, GENERAL>::shared,
-            stream, *p);
+  ts_launch(attention_dkdv<D, GENERAL>, ts_attention_grid(p, &p->keys, keys::keys), keys::threads, keys::shared, stream,
+            *p);
+  ts_launch(attention_dq<D, GENERAL>, ts_attention_grid(p, &p->queries, ROWS), THREADS,
+            queries_shape<D, GENERAL>::shared, stream, *p);
 }
 
 template <int D> static void choose_backward_kind(const ts_attention_problem *p, cudaStream_t stream) {

@@ -166,8 +166,9 @@ bool ts_cudnn_supports(const ts_graph *graph, const ts_node *node) {
   bool one_document = node->n_in <= documents || node->in[documents] == TS_NONE;
   int64_t window = node->attr.attention.window;
   bool all_keys = one_document && (window == 0 || window >= q->shape.d[1]);
-  if (q->dtype != TS_BF16 || !is_whole(graph, node, backward ? 1 : 0) || (head_dim != 64 && head_dim != 96 && head_dim != 128) || !all_keys ||
-      node->attr.attention.softcap > 0 || node->attr.attention.dropout > 0 || q->shape.d[0] == 0 ||
+  if (q->dtype != TS_BF16 || !is_whole(graph, node, backward ? 1 : 0) ||
+      (head_dim != 64 && head_dim != 96 && head_dim != 128) || !all_keys || node->attr.attention.softcap > 0 ||
+      node->attr.attention.dropout > 0 || q->shape.d[0] == 0 ||
       q->shape.d[1] < 2 /* one token has no backward there */) {
     return false;
   }

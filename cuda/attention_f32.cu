@@ -104,8 +104,7 @@ static __device__ __forceinline__ void put_scores(float *score, const float (*s)
 template <int D, typename T>
 static __device__ __forceinline__ void store_head_tile(const ts_attention_problem &p, const ts_attention_rows &rows,
                                                        const ts_attention_result &to, unsigned batch, int first,
-                                                       unsigned head, const float (*x)[D / SIDE],
-                                                       const float *factor) {
+                                                       unsigned head, const float (*x)[D / SIDE], const float *factor) {
   int64_t at = ts_attention_at(p, rows, batch, first, head);
 #pragma unroll
   for (int i = 0; i < I; ++i) {
@@ -144,8 +143,7 @@ static __device__ __forceinline__ float score_of(const ts_attention_problem &p, 
 /* 0 or 1 / (1 - p) */
 static __device__ __forceinline__ float keep_factor(const ts_attention_problem &p, const ts_attention_drop &drop,
                                                     int query, int key) {
-  bool keeps =
-      p.threshold == 0 || ts_attention_keeps(p, drop, ts_place(p.queries, query), ts_place(p.keys, key));
+  bool keeps = p.threshold == 0 || ts_attention_keeps(p, drop, ts_place(p.queries, query), ts_place(p.keys, key));
   return p.threshold == 0 ? 1.0f : keeps ? p.keep_scale : 0.0f;
 }
 
@@ -352,7 +350,8 @@ __global__ void __launch_bounds__(THREADS, 1) attention_dkdv_plain(const __grid_
 /* ---- launching ---- */
 
 template <int D, typename T> static void launch_plain_forward(const ts_attention_problem *p, cudaStream_t stream) {
-  ts_launch(attention_forward_plain<D, T>, ts_attention_grid(p, &p->queries, OWN), THREADS, tiles<D>::bytes, stream, *p);
+  ts_launch(attention_forward_plain<D, T>, ts_attention_grid(p, &p->queries, OWN), THREADS, tiles<D>::bytes, stream,
+            *p);
 }
 
 template <int D, typename T> static void launch_plain_backward(const ts_attention_problem *p, cudaStream_t stream) {

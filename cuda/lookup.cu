@@ -24,9 +24,9 @@ struct row_copy {
   int64_t rows, width, to_stride, from_stride, index_stride, first, indexed;
 };
 
-/* A warp copies a tile of a row. */
-template <typename Unit> __global__ void __launch_bounds__(THREADS) copy_rows(row_copy c) {
-  int64_t row = (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP;
+/* A warp copies a tile of a row, of `tiles`: what is cut out of samples may have more than a grid's other dimension. */
+template <typename Unit> __global__ void __launch_bounds__(THREADS) copy_rows(row_copy c, unsigned tiles) {
+  int64_t row = (int64_t) (blockIdx.x / tiles) * ROWS + threadIdx.x / TS_WARP;
   if (row >= c.rows) {
     return;
   }
@@ -34,7 +34,8 @@ template <typename Unit> __global__ void __launch_bounds__(THREADS) copy_rows(ro
   bool there = c.index == NULL || (index >= 0 && index < c.indexed);
   const Unit *from = (const Unit *) c.from + row * c.from_stride + index * c.index_stride;
   Unit *to = (Unit *) c.to + row * c.to_stride;
-  int64_t first = (int64_t) blockIdx.y * COLUMNS, last = first + COLUMNS < c.width ? first + COLUMNS : c.width;
+  int64_t first = (int64_t) (blockIdx.x % tiles) * COLUMNS;
+  int64_t last = first + COLUMNS < c.width ? first + COLUMNS : c.width;
   int64_t at = first + threadIdx.x % TS_WARP;
   enum { EACH = COLUMNS / TS_WARP };
   Unit unit[EACH] = {}; /* all are read before the first is written */
@@ -58,7 +59,8 @@ template <typename Unit> static void launch_copy(row_copy c, cudaStream_t stream
   c.to_stride /= size;
   c.from_stride /= size;
   c.index_stride /= size;
-  ts_launch(copy_rows<Unit>, dim3(ts_blocks(c.rows, ROWS), ts_blocks(c.width, COLUMNS)), THREADS, 0, stream, c);
+  unsigned tiles = ts_blocks(c.width, COLUMNS);
+  ts_launch(copy_rows<Unit>, ts_blocks((c.rows + ROWS - 1) / ROWS * tiles, 1), THREADS, 0, stream, c, tiles);
 }
 
 /* Width and strides in bytes. */

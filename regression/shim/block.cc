@@ -133,9 +133,18 @@ static struct block {
 } b;
 static char *stacks;
 static long launches, barriers;
+static unsigned ends; /* blocks that run at each end of a dimension; 0: all */
 
 long shim_launches(void) {
   return launches;
+}
+
+void shim_only_ends(unsigned blocks) {
+  ends = blocks;
+}
+
+unsigned shim_ends(void) {
+  return ends;
 }
 
 long shim_barriers(void) {
@@ -431,6 +440,18 @@ static void run_block(shim_index block) {
   check_guards();
 }
 
+/* Of the blocks of a dimension those that run. */
+static std::vector<unsigned> indices_of(unsigned blocks) {
+  std::vector<unsigned> list;
+  for (unsigned i = 0; i < blocks; ++i) {
+    if (ends > 0 && i == ends && blocks > 2 * ends) {
+      i = blocks - ends;
+    }
+    list.push_back(i);
+  }
+  return list;
+}
+
 static void run_grid(dim3 grid, dim3 block, size_t shared, const std::function<void()> &body) {
   b.threads = (int) (block.x * block.y * block.z);
   b.body = &body;
@@ -439,19 +460,23 @@ static void run_grid(dim3 grid, dim3 block, size_t shared, const std::function<v
   b.warps.resize((size_t) (b.threads + 31) / 32);
   shim_block_dim = {block.x, block.y, block.z};
   shim_grid_dim = {grid.x, grid.y, grid.z};
-  std::vector<unsigned> order((size_t) grid.x * grid.y * grid.z);
-  for (unsigned i = 0; i < order.size(); ++i) {
-    order[i] = i;
+  std::vector<shim_index> order;
+  for (unsigned z : indices_of(grid.z)) {
+    for (unsigned y : indices_of(grid.y)) {
+      for (unsigned x : indices_of(grid.x)) {
+        order.push_back({x, y, z});
+      }
+    }
   }
   shuffle(order);
-  for (unsigned i : order) {
-    run_block({i % grid.x, i / grid.x % grid.y, i / (grid.x * grid.y)});
+  for (const shim_index &i : order) {
+    run_block(i);
   }
 }
 
 cudaError_t shim_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream, std::function<void()> thread) {
   if (block.x * block.y * block.z > MOST_THREADS || block.x * block.y * block.z == 0 || shared > MOST_SHARED ||
-      grid.y > 65535 || grid.z > 65535 || block.z > 64) {
+      grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535 || block.z > 64) {
     return cudaErrorInvalidConfiguration;
   }
   if (stacks == NULL) {

@@ -124,6 +124,11 @@ long shim_launches(void);
 /** Barriers that whole blocks have passed since the start. */
 long shim_barriers(void);
 
+/** From now on only the \a blocks first and last blocks of each dimension of a grid run, and memory begins as zeros,
+ * which take no room until they are written: for tensors that are larger than the machine.  0: all blocks again, and
+ * NaNs. */
+void shim_only_ends(unsigned blocks);
+
 #ifdef __cplusplus
 }
 

@@ -146,7 +146,8 @@ cudaError_t cudaMalloc(void **device, size_t bytes) {
   }
   mprotect(a.map + body, page(), PROT_NONE);
   a.data = a.map + body - padded;
-  memset(a.data, FILL, padded);
+  size_t zeros = shim_ends() > 0 ? bytes : 0;
+  memset(a.data + zeros, FILL, padded - zeros);
   shim_forbid(a.data + bytes, padded - bytes);
   if (opened == 0) {
     mprotect(a.map, body, PROT_NONE);

@@ -19,6 +19,9 @@ unsigned shim_random(unsigned below);
 void shim_open(void);
 void shim_close(void);
 
+/** What shim_only_ends was told last. Not collective. */
+unsigned shim_ends(void);
+
 /** Work for a stream that waits for nobody outside. */
 cudaError_t shim_add(cudaStream_t stream, std::function<void()> run);
 
