@@ -57,7 +57,7 @@ static int query_input(ts_op op) {
   return op == TS_OP_ATTENTION ? 0 : op == TS_OP_ATTENTION_DX ? 1 : 2;
 }
 
-static ts_attention_rows rows_of(const ts_tokens *tokens, int64_t count, int heads) {
+static ts_attention_rows rows_of_side(const ts_tokens *tokens, int64_t count, int heads) {
   ts_attention_rows rows = {};
   rows.count = rows.first = (int) count;
   rows.heads = heads;
@@ -77,8 +77,8 @@ static ts_attention_problem own_problem(const ts_graph *graph, const ts_node *no
   ts_attention_problem p = {};
   p.batch = q->shape.d[0];
   p.length = node->attr.attention.length > 0 ? node->attr.attention.length : q->shape.d[1];
-  p.queries = rows_of(&node->attr.attention.queries, q->shape.d[1], node->attr.attention.heads);
-  p.keys = rows_of(&node->attr.attention.keys, k->shape.d[1], node->attr.attention.kv_heads);
+  p.queries = rows_of_side(&node->attr.attention.queries, q->shape.d[1], node->attr.attention.heads);
+  p.keys = rows_of_side(&node->attr.attention.keys, k->shape.d[1], node->attr.attention.kv_heads);
   p.head_dim = node->attr.attention.head_dim;
   p.group = ts_attention_group(&node->attr);
   p.skip = node->attr.attention.first_head % p.group;

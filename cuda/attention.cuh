@@ -424,8 +424,8 @@ static __device__ __forceinline__ uint32_t ts_attention_draw(const ts_attention_
 }
 
 /** Bit i: whether the weight of row \a query with row \a key + i is kept, for N <= 32 keys; all are where there is no
- * dropout.  A lane draws a row of the warp's scores this way, N / 4 + 1 counters, twice as many where the keys do not lie
- * together, and hands its bits to the lanes that have the scores. */
+ * dropout.  A lane draws a row of the warp's scores this way, N / 4 + 1 counters, twice as many where the keys do not
+ * lie together, and hands its bits to the lanes that have the scores. */
 template <int N>
 static __device__ __forceinline__ uint32_t ts_attention_keep_run(const ts_attention_problem &p, unsigned batch,
                                                                  unsigned head, int query, int key) {

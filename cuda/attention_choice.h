@@ -4,8 +4,9 @@
  *
  *   attention pass=forward b=8 t=4096 h=32 g=8 d=128 causal=1 by=cudnn
  *
- * What was not timed is ours: among it all attention with documents, a softcap, or a window shorter than the sequence,
- * which cuDNN is not given (attention_cudnn.c says why); a longer window is none.  Nothing here is collective.
+ * What was not timed is ours: among it all attention with documents, a softcap, a window shorter than the sequence, or
+ * on parts of the tokens, which cuDNN is not given (attention_cudnn.c says why); a longer window is none.  Nothing here
+ * is collective.
  */
 #ifndef TS_CUDA_ATTENTION_CHOICE_H
 #define TS_CUDA_ATTENTION_CHOICE_H

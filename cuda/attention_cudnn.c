@@ -14,9 +14,9 @@
  * the other in the same workspace.
  *
  * Parts of the tokens, heads that begin inside a group, row sums instead of o, fp32 results of bf16 and sums with a
- * prior are for our kernels, and so are windows, softcaps and documents.  cuDNN's frontend makes windows and softcaps of
- * element-wise nodes as well, but which of them the graph without dq's sum may have is not documented, and no device has
- * told; a mask of documents would have every tile computed, seen or not.
+ * prior are for our kernels, and so are windows, softcaps and documents.  cuDNN's frontend makes windows and softcaps
+ * of element-wise nodes as well, but which of them the graph without dq's sum may have is not documented, and no
+ * device has told; a mask of documents would have every tile computed, seen or not.
  *
  * Workspace.  Measured for cuDNN 9.19 on sm_90, with all candidates of 60 shapes: forward at most 256 bytes; backward
  * 2 B H T'^2, T' being T rounded up to 128, and, where query heads share keys, 4 B H T D for dk and dv of each query
@@ -144,7 +144,7 @@ static problem problem_of(const ts_graph *graph, const ts_node *node) {
 }
 
 /* Whether keys and queries are the same tokens and whole groups of heads, and results only what they are made of. */
-static bool is_whole(const ts_graph *graph, const ts_node *node, int q) {
+static bool is_whole_attention(const ts_graph *graph, const ts_node *node, int q) {
   int64_t length = graph->tensor[node->in[q]].shape.d[1], whole = node->attr.attention.length;
   int group = ts_attention_group(&node->attr);
   bool tokens = node->attr.attention.queries.n == 0 && node->attr.attention.keys.n == 0 &&
@@ -166,7 +166,7 @@ bool ts_cudnn_supports(const ts_graph *graph, const ts_node *node) {
   bool one_document = node->n_in <= documents || node->in[documents] == TS_NONE;
   int64_t window = node->attr.attention.window;
   bool all_keys = one_document && (window == 0 || window >= q->shape.d[1]);
-  if (q->dtype != TS_BF16 || !is_whole(graph, node, backward ? 1 : 0) ||
+  if (q->dtype != TS_BF16 || !is_whole_attention(graph, node, backward ? 1 : 0) ||
       (head_dim != 64 && head_dim != 96 && head_dim != 128) || !all_keys || node->attr.attention.softcap > 0 ||
       node->attr.attention.dropout > 0 || q->shape.d[0] == 0 ||
       q->shape.d[1] < 2 /* one token has no backward there */) {

@@ -1,9 +1,9 @@
 /** \file
  * ATTENTION and ATTENTION_DX by cuDNN: bf16, heads of 64, 96 or 128, causal or not, whole groups of query heads that
  * share one of keys, all tokens; no documents, no window shorter than the sequence, no softcap, no dropout (cuDNN's is
- * not the Philox stream of ops.def), no results in fp32, no priors, no row sums for o.  The alternative to the kernels of
- * attention.cu, with the same inputs and outputs (cuDNN's statistics are our lse), so that the one's forward goes with
- * the other's backward.  The same bits every time: see attention_cudnn.c.  Built without cuDNN nothing is
+ * not the Philox stream of ops.def), no results in fp32, no priors, no row sums for o.  The alternative to the kernels
+ * of attention.cu, with the same inputs and outputs (cuDNN's statistics are our lse), so that the one's forward goes
+ * with the other's backward.  The same bits every time: see attention_cudnn.c.  Built without cuDNN nothing is
  * supported.  Private to cuda/.  C.  Nothing here is collective.
  */
 #ifndef TS_CUDA_ATTENTION_CUDNN_H

@@ -139,7 +139,7 @@ static inline int64_t ts_columns_of(const ts_tensor *t) {
   return t->shape.d[t->shape.n - 1];
 }
 
-/** Blocks of \a size threads for \a count items of work: no more than a grid has, which a device's memory ends before. */
+/** Blocks of \a size threads for \a count items of work; no more than a grid has. */
 static inline unsigned ts_blocks(int64_t count, int64_t size) {
   int64_t blocks = (count + size - 1) / size;
   TS_ASSERT(blocks >= 0 && blocks <= INT32_MAX);

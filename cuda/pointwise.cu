@@ -389,8 +389,8 @@ static __device__ __forceinline__ void drop_vector(T *y, const T *x, uint64_t ke
   ts_store<W>(y + at + element, value);
 }
 
-/* `blocks` are those of a sample; `wide`: samples begin at multiples of 16 bytes, and x and its stretches at one in their
- * sample. */
+/* `blocks` are those of a sample; `wide`: samples begin at multiples of 16 bytes, and x and its stretches at one in
+ * their sample. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) dropout(T *y, const T *x, const int64_t *seed, const int64_t *sample,
                                                    dropout_attr attr, unsigned blocks, bool wide) {
@@ -415,7 +415,7 @@ static bool are_whole_vectors(const dropout_attr &attr, int w) {
   return attr.split % w == 0 && attr.shift[0] % w == 0 && attr.shift[1] % w == 0;
 }
 
-static void add_tokens(dropout_attr *attr, const ts_tokens *tokens, int64_t columns) {
+static void move_stretches(dropout_attr *attr, const ts_tokens *tokens, int64_t columns) {
   if (tokens->n > 0) {
     attr->split = tokens->stretch[0].length * columns;
     attr->shift[0] = tokens->stretch[0].begin * columns;
@@ -431,7 +431,7 @@ template <typename T> static void launch_dropout(const ts_kernel_call *call) {
   int64_t each = rows * ts_columns_of(x), first = call->node->attr.dropout.first * ts_columns_of(x);
   int64_t end = first + ts_shape_count(&x->shape), sample = each > 0 ? first / each : 0;
   dropout_attr attr = {call->node->attr.dropout.name, ts_dropout_threshold(p), scale, each, first, end, sample, 0, {}};
-  add_tokens(&attr, &call->node->attr.dropout.tokens, ts_columns_of(x));
+  move_stretches(&attr, &call->node->attr.dropout.tokens, ts_columns_of(x));
   unsigned blocks = ts_blocks(each, block_elements(ts_lanes<T>));
   unsigned samples = each > 0 ? ts_blocks(end, each) - (unsigned) sample : 0;
   ts_launch(dropout<T>, blocks * samples, THREADS, 0, ts_call_stream(call), (T *) call->out[0], (const T *) call->in[0],

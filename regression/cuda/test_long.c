@@ -1,6 +1,7 @@
-/* Tensors of more than 2^32 elements, on the stand-in: kernels run the first and last blocks of their grids only, memory
- * is there where it is written, and the last tokens must have the bits that a call of these alone gives.  An index of 32
- * bits reads or writes elsewhere. */
+/* Tensors of more than 2^32 elements, on the stand-in: kernels run the first and last blocks of their grids only,
+ * memory is there where it is written, and the last tokens must have the bits that a call of these alone gives.  An
+ * index of 32 bits reads or writes elsewhere. */
+#include "cuda/attention_limits.h"
 #include "regression/backends.h"
 #include "regression/kernel_run.h"
 #include "regression/shim/cuda_runtime.h"
@@ -349,6 +350,29 @@ static void check(const struct call *call) {
   run_free(&c);
 }
 
+/* What is longer than the kernels' numbers is refused before training. */
+static void check_limits(void) {
+  static const struct {
+    int64_t rows, length;
+    bool good;
+  } cases[] = {{4194240, 4194240, true},
+               {4194241, 4194241, false},
+               {4194240, (int64_t) 1 << 29, true},
+               {4194240, ((int64_t) 1 << 29) + 1, false}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    ts_tensor q = {.dtype = TS_BF16, .shape = TS_SHAPE(1, cases[i].rows, COLUMNS)}, tensor[] = {q, q, q};
+    ts_tid in[] = {0, 1, 2};
+    ts_node node = {.op = TS_OP_ATTENTION, .n_in = 3, .in = in};
+    ts_graph graph = {.tensor = tensor, .n_tensors = 3, .node = &node, .n_nodes = 1};
+    const char *why = NULL;
+    set_heads(&node.attr, true);
+    node.attr.attention.length = cases[i].length;
+    bool good = ts_cuda_attention_supported(&graph, &node, &why);
+    tap_ok(good == cases[i].good && good == (why == NULL), "%lld tokens of %lld: %s", (long long) cases[i].rows,
+           (long long) cases[i].length, good ? "yes" : why);
+  }
+}
+
 int main(void) {
   setenv("SHIM_MEMORY", "1000000000000", 1);
   backend = test_backend();
@@ -357,6 +381,7 @@ int main(void) {
       check(&calls[i]);
     }
   }
+  check_limits();
   test_backend_close();
   tap_ok(ts_memory_live() == 0, "everything is freed");
   return tap_done();
