@@ -438,8 +438,8 @@ static __device__ __forceinline__ uint32_t ts_attention_keep_run(const ts_attent
 #pragma unroll 1
   for (int i = 0; i < 2; ++i) {
     int inside = i == 0 ? p.keys.first - key : key + N - p.keys.first;
-    uint32_t others = i == 0 || inside >= N ? 0u : (1u << (N - inside)) - 1u;
     if (inside > 0) {
+      uint32_t others = i == 0 || inside >= N ? 0u : (1u << (N - inside)) - 1u;
       uint64_t element = row + (uint64_t) (key + p.keys.shift[i]);
       bits = (bits & others) | (ts_attention_draw<N>(p, drop, element) & ~others);
     }
