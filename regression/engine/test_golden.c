@@ -315,8 +315,8 @@ static int64_t heads_of(const golden *g) {
 static bool fits(const grid *on, const golden *g) {
   bool divides = g->micro_batch % on->dp == 0, has_heads = on->tp <= heads_of(g);
   if (!divides || !has_heads) {
-    tap_skip_all(MPI_COMM_WORLD, "%s: its micro-batch of %lld and its %lld heads are not for dp %d x sp %d x tp %d", g->name,
-                 (long long) g->micro_batch, (long long) heads_of(g), on->dp, on->sp, on->tp);
+    tap_skip_all(MPI_COMM_WORLD, "%s: its micro-batch of %lld and its %lld heads are not for dp %d x sp %d x tp %d",
+                 g->name, (long long) g->micro_batch, (long long) heads_of(g), on->dp, on->sp, on->tp);
   }
   return divides && has_heads;
 }

@@ -1,5 +1,5 @@
-/* Sequence parallelism: on any grid, however ranks share heads and keys, and at any stage the losses, norms and gradients
- * of one rank; on one grid the bits do not depend on the stage, nor on what is computed again.
+/* Sequence parallelism: on any grid, however ranks share heads and keys, and at any stage the losses, norms and
+ * gradients of one rank; on one grid the bits do not depend on the stage, nor on what is computed again.
  *
  * A sample of the product of models, settings, ways to share, grids and stages; all of it where TEST_SP_ALL is set.
  * TEST_ONLY takes names of models, settings, and "stages", "gradients". */

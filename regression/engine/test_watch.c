@@ -1,4 +1,5 @@
-/* How long a step may take, heartbeats in memory of a node, and the thread that keeps watch.  With arguments one of the jobs of status.sh:
+/* How long a step may take, heartbeats in memory of a node, and the thread that keeps watch.  With arguments one of the
+ * jobs of status.sh:
  * `loop DIRECTORY RANK`: a rank computes for ever, the others wait for it in a collective; `inside DIRECTORY RANK`:
  * they wait inside of MPI, where they hold what it has of locks; `saving DIRECTORY RANK`: the same, while a checkpoint
  * is saved. */

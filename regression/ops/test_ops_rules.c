@@ -1157,7 +1157,7 @@ static const op_case bad[] = {
     {TS_OP_ALL_TO_ALL, "a rank beyond its group", 1, 1, {NORMAL(4, 5)}, {X}, EXCHANGE(to_nobody, 1, 1), 0, 0, 0, 0},
     {TS_OP_ALL_TO_ALL, "a block of no tensor", 1, 1, {NORMAL(4, 5)}, {X}, EXCHANGE(of_nothing, 1, 1), 0, 0, 0, 0},
     {TS_OP_ALL_TO_ALL, "ranks in another order", 1, 1, {NORMAL(4, 5)}, {X}, EXCHANGE(unordered, 2, 1), 0, 0, 0, 0},
-    {TS_OP_ALL_TO_ALL, "a row that nobody sends", 1, 1, {NORMAL(4, 5)}, {X}, EXCHANGE(incomplete, 1, 1), 0, 0, 0, 0},
+    {TS_OP_ALL_TO_ALL, "integers that nobody sends", 1, 1, {INTS(4, 5)}, {X}, EXCHANGE(incomplete, 1, 1), 0, 0, 0, 0},
     {TS_OP_ALL_TO_ALL, "a sum of integers", 1, 1, {INTS(4, 5)}, {X}, EXCHANGE(twice, 1, 2), 0, 0, 0, 0},
     {TS_OP_ALL_TO_ALL, "one dimension", 1, 1, {NORMAL(4)}, {X}, EXCHANGE(twice, 1, 2), 0, 0, 0, 0},
     {TS_OP_ALL_REDUCE,

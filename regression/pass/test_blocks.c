@@ -31,8 +31,12 @@ static ts_program *make_program(const exchange_case *there, const exchange_case 
       ts_free(name);
     }
   }
-  ts_pass_context context = {
-      .deck = deck, .mesh = &p->mesh, .target = p->target, .use = TS_MODEL_LOSS, .step = &p->step};
+  ts_pass_context context = {.deck = deck,
+                             .mesh = &p->mesh,
+                             .target = p->target,
+                             .use = TS_MODEL_LOSS,
+                             .step = &p->step,
+                             .sequence = &p->sequence};
   ts_pass_schedule(&p->graph, &context);
   ts_pass_memory(&p->graph, &context);
   p->schedule = context.schedule;

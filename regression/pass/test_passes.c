@@ -342,7 +342,9 @@ static void test_policy_auto(void) {
   for (int more = 0; more < 2; ++more) {
     passed p = run(TINY_LLAMA, "activation_checkpointing.enabled=true", NULL, TS_MODEL_TRAIN, "precision");
     ts_graph_destroy(&p.graph);
+    const ts_sequence long_samples = {.length = 4095 + more, .ulysses = 1, .ring = 1};
     p.graph = ts_model_build(p.deck, TS_MODEL_TRAIN, (ts_model_size){1, 4095 + more, 4095 + more});
+    p.context.sequence = &long_samples;
     ts_pass_autodiff(&p.graph, &p.context);
     ts_pass_recompute(&p.graph, &p.context);
     tap_ok(count_op(p.graph, TS_OP_ATTENTION) == (more == 0 ? 2 * L : L), "auto, %d tokens: attention is %s",

@@ -303,7 +303,7 @@ static ts_plan plan_of_deck(const char *model, int batch, int length, char **set
 
 static ts_plan plan_with(size_t shape, int stage, bool recompute, const char *bf16, int ranks, bool tiled) {
   char *set[5] = {ts_format("zero_optimization.stage=%d", stage),
-                  ts_format("activation_checkpointing.enabled=%s", recompute ? "true" : "false"),
+                  ts_format("activation_checkpointing={enabled=%s; policy=\"block\";}", recompute ? "true" : "false"),
                   ts_format("bf16.enabled=%s", bf16), ts_format("data.sequence_length=%d", shapes[shape].length),
                   ts_format("tiled_mlp_compute=%s", tiled ? "true" : "false")};
   ts_plan plan = plan_of_deck(shapes[shape].model, shapes[shape].batch, shapes[shape].length, set, 5, ranks);

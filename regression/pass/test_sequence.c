@@ -1,5 +1,5 @@
-/* Sequence parallelism without kernels: who has which tokens and heads, what travels, and the programs of grids of up to
- * 512 ranks going through a step together.
+/* Sequence parallelism without kernels: who has which tokens and heads, what travels, and the programs of grids of up
+ * to 512 ranks going through a step together.
  *
  * A sample of models, grids, stages and settings; all of them where TEST_SP_ALL is set. */
 #include "regression/pass/grid.h"

@@ -294,8 +294,11 @@ static void make_backward(maker *k) {
   ts_tid da = add_matmul(k, dy, input_leaf(k, TS_MLP_DOWN, 0, down), TS_NONE, false, !k->node->attr.mlp.transpose_b,
                          m->dtype, to_place(buffer(k, INNER)));
   differentiate_factors(k, &n, da);
-  for (int gate = 0; gate <= (n.gate != TS_NONE) && all; ++gate) {
-    add_factor_gradients(k, &n, gate != 0);
+  if (all) {
+    add_factor_gradients(k, &n, false);
+  }
+  if (all && n.gate != TS_NONE) {
+    add_factor_gradients(k, &n, true);
   }
   add_dx(k, &n);
 }

@@ -20,12 +20,13 @@ uint32_t ts_exchange_sums(const ts_exchange_lists *lists) {
     left[b->tensor] -= b->rows.length * b->columns.length;
   }
   for (int i = 0; i < lists->n; ++i) {
-    sums |= left[i] != 0 ? 1u << i : 0;
+    bool added = lists->y[i].dtype == TS_F32 || lists->y[i].dtype == TS_BF16;
+    sums |= left[i] < 0 || (left[i] > 0 && added) ? 1u << i : 0;
   }
   return sums;
 }
 
-static bool fits_into(ts_interval part, int64_t extent) {
+static inline bool fits_into(ts_interval part, int64_t extent) {
   return part.begin >= 0 && part.length >= 0 && part.begin <= extent - part.length;
 }
 

@@ -143,7 +143,7 @@ static ts_tid cast(const work *w, const char *what, ts_tid x, ts_dtype dtype) {
   return y;
 }
 
-static ts_tid add_node(const work *w, ts_op op, const char *what, int piece, int n_in, const ts_tid *in,
+static ts_tid add_part(const work *w, ts_op op, const char *what, int piece, int n_in, const ts_tid *in,
                        const ts_tid *prior) {
   char *name = piece > 0    ? ts_format("%s.%s:%d", w->old->name, what, piece)
                : *what != 0 ? ts_format("%s.%s", w->old->name, what)
@@ -180,15 +180,15 @@ static const ts_tokens *own_keys(const work *w, const piece *of) {
 }
 
 /* Attention on one piece's keys; lse follows. */
-static ts_tid attend(work *w, int p, ts_tid q, const piece *of) {
+static ts_tid attend_piece(work *w, int p, ts_tid q, const piece *of) {
   ts_tid in[6] = {q, of->kv, of->kv + 1, new_input(w, 3), new_input(w, 4), new_input(w, 5)};
   w->attr.attention.keys = *own_keys(w, of);
-  return add_node(w, TS_OP_ATTENTION, p > 0 ? "piece" : "", p, w->old->n_in, in, NULL);
+  return add_part(w, TS_OP_ATTENTION, p > 0 ? "piece" : "", p, w->old->n_in, in, NULL);
 }
 
-static ts_tid merge(const work *w, int p, ts_tid sum, ts_tid more) {
+static ts_tid merge_pieces(const work *w, int p, ts_tid sum, ts_tid more) {
   ts_tid in[] = {sum, sum + 1, more, more + 1};
-  return add_node(w, TS_OP_ATTENTION_MERGE, "merge", p, 4, in, NULL);
+  return add_part(w, TS_OP_ATTENTION_MERGE, "merge", p, 4, in, NULL);
 }
 
 static void expand_attention(exchanger *x, const ts_node *old) {
@@ -201,8 +201,8 @@ static void expand_attention(exchanger *x, const ts_node *old) {
   x->of[old->out[1]] = (exchanged){{old->in[0], old->in[1], old->in[2]}, q};
   for (int p = 0; p < n_pieces(x); ++p, now = next) {
     next = p + 1 < n_pieces(x) ? send_piece(&w, p + 1, &qkv[1]) : (piece){0};
-    ts_tid here = attend(&w, p, q, &now);
-    o = p == 0 ? here : merge(&w, p, o, here);
+    ts_tid here = attend_piece(&w, p, q, &now);
+    o = p == 0 ? here : merge_pieces(&w, p, o, here);
     ts_free(now.keys);
   }
   x->rewrite.map[old->out[1]] = o + 1;
@@ -218,7 +218,7 @@ static ts_tid make_delta(const work *w) {
   work home = *w;
   home.attr = w->old->attr;
   ts_tid in[] = {new_input(w, 0), new_input(w, 4)};
-  return add_node(&home, TS_OP_ATTENTION_DELTA, "delta", 0, 2, in, NULL);
+  return add_part(&home, TS_OP_ATTENTION_DELTA, "delta", 0, 2, in, NULL);
 }
 
 /* In heads. */
@@ -239,13 +239,13 @@ static operands bring_operands(const work *w, const ts_tokens *keys) {
 }
 
 /* The gradients that one piece's keys make, dq added to that of the pieces before; dk and dv follow. */
-static ts_tid differentiate(work *w, int p, const operands *of, const piece *piece, ts_tid before) {
+static ts_tid differentiate_piece(work *w, int p, const operands *of, const piece *piece, ts_tid before) {
   ts_tid lse = w->x->rewrite.map[w->old->in[5]];
   ts_tid in[10] = {of->d_out, of->q,           piece->kv,       piece->kv + 1,   TS_NONE,
                    lse,       new_input(w, 6), new_input(w, 7), new_input(w, 8), of->delta};
   const ts_tid prior[3] = {before, TS_NONE, TS_NONE};
   w->attr.attention.keys = *own_keys(w, piece);
-  return add_node(w, TS_OP_ATTENTION_DX, p > 0 ? "piece" : "", p, 10, in, before == TS_NONE ? NULL : prior);
+  return add_part(w, TS_OP_ATTENTION_DX, p > 0 ? "piece" : "", p, 10, in, before == TS_NONE ? NULL : prior);
 }
 
 /* Gradients of keys and values at their owners, added up over pieces. */
@@ -269,7 +269,7 @@ static ts_tid differentiate_pieces(work *w, const operands *of, piece now, key_s
   piece next;
   for (int p = 0; p < n_pieces(w->x); ++p, now = next) {
     next = p + 1 < n_pieces(w->x) ? send_piece(w, p + 1, kv) : (piece){0};
-    dq = differentiate(w, p, of, &now, dq);
+    dq = differentiate_piece(w, p, of, &now, dq);
     add_what_came(w, p - 1, s);
     const ts_tid gradient[] = {dq + 1, dq + 2};
     char *what = ts_format("gradients:%d", p);
@@ -296,7 +296,7 @@ static void expand_attention_dx(exchanger *x, const ts_node *old) {
     dq = exchange(&w, "to_tokens", "q", &sum, NULL, true);
     add_what_came(&w, x->sequence.ring - 1, &s);
   } else {
-    ts_tid d = differentiate(&w, 0, &of, &all, TS_NONE);
+    ts_tid d = differentiate_piece(&w, 0, &of, &all, TS_NONE);
     const ts_tid gradient[] = {d, d + 1, d + 2};
     dq = exchange(&w, "to_tokens", "qkk", gradient, all.keys, true);
     s = (key_sums){{dq + 1, dq + 2}, TS_NONE};

@@ -7,7 +7,7 @@ typedef struct list {
   int n, capacity;
 } list;
 
-static void add_block(list *l, ts_block block) {
+static void add_routed(list *l, ts_block block) {
   TS_GROW(l->block, l->n, l->capacity);
   l->block[l->n++] = block;
 }
@@ -30,7 +30,7 @@ static void add_blocks(list *l, const ts_route *route, int number, int from, int
       if (both.length > 0 && columns.length > 0) {
         int64_t begin = both.begin + (inside ? place - b.begin : row - a.begin);
         ts_interval own = {inside ? 0 : columns.begin, columns.length};
-        add_block(l, oriented(tensor, inside ? from : to, number, (ts_interval){begin, both.length}, own));
+        add_routed(l, oriented(tensor, inside ? from : to, number, (ts_interval){begin, both.length}, own));
       }
     }
   }
@@ -46,7 +46,7 @@ static void add_side(list *l, const ts_route *route, bool comes) {
   }
 }
 
-static ts_block whole(const ts_route *route, int number, bool home) {
+static ts_block whole_of_route(const ts_route *route, int number, bool home) {
   const ts_sequence *s = route->sequence;
   const ts_routed *tensor = &route->tensor[number];
   ts_tokens own = ts_sequence_tokens(s, s->rank);
@@ -58,7 +58,7 @@ static ts_block whole(const ts_route *route, int number, bool home) {
 ts_block_list ts_route_blocks(const ts_route *route, bool home) {
   list l = {0};
   for (int number = 0; number < route->n; ++number) {
-    add_block(&l, whole(route, number, home));
+    add_routed(&l, whole_of_route(route, number, home));
   }
   add_side(&l, route, home);
   int n_sent = l.n - route->n;

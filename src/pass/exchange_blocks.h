@@ -1,9 +1,9 @@
 /** \file
  * What travels when attention sees the tokens of all ranks along sp, as lists of blocks.  Private to pass/exchange.
  *
- * Outside attention a tensor has this rank's tokens and all heads; inside it has tokens of its ring, or keys of any, and
- * this rank's share of the heads.  A route says for each tensor which tokens each ring wants and which columns each rank
- * of a ring; the same route backwards takes results home, where what several ranks made for one place is added.
+ * Outside attention a tensor has this rank's tokens and all heads; inside it has tokens of its ring, or keys of any,
+ * and this rank's share of the heads.  A route says for each tensor which tokens each ring wants and which columns each
+ * rank of a ring; the same route backwards takes results home, where what several ranks made for one place is added.
  * Nothing here is collective; all ranks make lists that fit.
  */
 #ifndef TS_PASS_EXCHANGE_BLOCKS_H

@@ -25,7 +25,7 @@ typedef struct grouper {
 /* ---- what can be made in parts ---- */
 
 /* A product with a parameter, of which some columns can be had. */
-static bool is_product(const ts_graph *g, const ts_node *node) {
+static bool has_columns(const ts_graph *g, const ts_node *node) {
   return node->op == TS_OP_MATMUL && !node->attr.matmul.transpose_a && g->tensor[node->in[1]].role == TS_ROLE_PARAM;
 }
 
@@ -67,19 +67,19 @@ static ts_interval split_columns(const ts_node *split, int out, ts_interval part
 
 /* ---- parts ---- */
 
-static ts_tid whole(grouper *w, ts_tid t);
-static ts_tid part_of(grouper *w, ts_tid t, int dim, ts_interval part, const char *suffix);
+static ts_tid make_whole_of(grouper *w, ts_tid t);
+static ts_tid cut_tensor(grouper *w, ts_tid t, int dim, ts_interval part, const char *suffix);
 
 static ts_node copy_whole(grouper *w, ts_nid n) {
   const ts_node *old = &w->from->node[n];
   for (int i = 0; i < old->n_in; ++i) {
-    whole(w, old->in[i]);
+    make_whole_of(w, old->in[i]);
   }
   return ts_rewrite_node(&w->rewrite, n);
 }
 
 /* All of t, in the new graph. */
-static ts_tid whole(grouper *w, ts_tid t) {
+static ts_tid make_whole_of(grouper *w, ts_tid t) {
   ts_nid producer = t == TS_NONE ? TS_NONE : w->from->tensor[t].producer;
   if (producer != TS_NONE && w->later[producer] && w->rewrite.map[t] == TS_NONE) {
     ts_node node = copy_whole(w, producer);
@@ -94,16 +94,16 @@ static ts_site site_of(const grouper *w, const ts_node *node) {
 
 static ts_tid take(grouper *w, ts_site at, ts_tid t, int dim, ts_interval part, const char *suffix) {
   char *name = ts_format("%s.%s", w->from->tensor[t].name, suffix);
-  ts_tid y = ts_build_take(at, name, whole(w, t), dim, 1, &part);
+  ts_tid y = ts_build_take(at, name, make_whole_of(w, t), dim, 1, &part);
   ts_free(name);
   return y;
 }
 
 /* Some columns of a product. */
-static ts_tid part_of_product(grouper *w, const ts_node *old, ts_interval part, const char *suffix) {
+static ts_tid cut_product(grouper *w, const ts_node *old, ts_interval part, const char *suffix) {
   ts_site at = site_of(w, old);
-  ts_tid in[3] = {whole(w, old->in[0]), take(w, at, old->in[1], old->attr.matmul.transpose_b ? 0 : 1, part, suffix),
-                  TS_NONE};
+  ts_tid in[3] = {make_whole_of(w, old->in[0]),
+                  take(w, at, old->in[1], old->attr.matmul.transpose_b ? 0 : 1, part, suffix), TS_NONE};
   if (old->n_in > 2 && old->in[2] != TS_NONE) {
     in[2] = take(w, at, old->in[2], 0, part, suffix);
   }
@@ -117,8 +117,8 @@ static ts_tid part_of_product(grouper *w, const ts_node *old, ts_interval part, 
 }
 
 /* Output `out` of a node that is cut. */
-static ts_tid part_of_node(grouper *w, const ts_node *old, int out, const ts_cut *cut, const ts_share *share, int dim,
-                           ts_interval part, const char *suffix) {
+static ts_tid cut_node_of(grouper *w, const ts_node *old, int out, const ts_cut *cut, const ts_share *share, int dim,
+                          ts_interval part, const char *suffix) {
   ts_nid n = (ts_nid) (old - w->from->node);
   if (w->made[n] != TS_NONE && w->share[n].first == share->first && w->share[n].units == share->units) {
     return w->made[n] + out;
@@ -127,7 +127,7 @@ static ts_tid part_of_node(grouper *w, const ts_node *old, int out, const ts_cut
   for (int i = 0; i < old->n_in; ++i) {
     ts_interval own = {share->first * cut->in[i].unit, share->units * cut->in[i].unit};
     bool cuts = old->in[i] != TS_NONE && cut->in[i].dim >= 0;
-    in[i] = cuts ? part_of(w, old->in[i], cut->in[i].dim, own, suffix) : whole(w, old->in[i]);
+    in[i] = cuts ? cut_tensor(w, old->in[i], cut->in[i].dim, own, suffix) : make_whole_of(w, old->in[i]);
   }
   char *name = ts_format("%s.%s", old->name, suffix);
   ts_node node = *old;
@@ -147,7 +147,7 @@ static ts_tid part_of_node(grouper *w, const ts_node *old, int out, const ts_cut
 }
 
 /* Elements `part` of t along dim. */
-static ts_tid part_of(grouper *w, ts_tid t, int dim, ts_interval part, const char *suffix) {
+static ts_tid cut_tensor(grouper *w, ts_tid t, int dim, ts_interval part, const char *suffix) {
   const ts_node *old = ts_graph_producer(w->from, t);
   ts_cut cut;
   ts_share share;
@@ -155,14 +155,14 @@ static ts_tid part_of(grouper *w, ts_tid t, int dim, ts_interval part, const cha
     return take(w, old != NULL ? site_of(w, old) : ts_graph_site(w->rewrite.to), t, dim, part, suffix);
   }
   int out = t - old->out[0];
-  if (is_product(w->from, old)) {
-    return part_of_product(w, old, part, suffix);
+  if (has_columns(w->from, old)) {
+    return cut_product(w, old, part, suffix);
   }
   if (is_split(old)) {
-    return part_of(w, old->in[0], dim, split_columns(old, out, part), suffix);
+    return cut_tensor(w, old->in[0], dim, split_columns(old, out, part), suffix);
   }
   bool cuts = find_cut(w->from, old, out, dim, &cut) && in_units(&cut, out, part, &share);
-  return cuts ? part_of_node(w, old, out, &cut, &share, dim, part, suffix)
+  return cuts ? cut_node_of(w, old, out, &cut, &share, dim, part, suffix)
               : take(w, site_of(w, old), t, dim, part, suffix);
 }
 
@@ -176,7 +176,7 @@ static void find_later(grouper *w, ts_tid t, int dim) {
     return;
   }
   bool *later = &w->later[node - w->from->node];
-  if (is_product(w->from, node)) {
+  if (has_columns(w->from, node)) {
     *later = true;
   } else if (is_split(node)) {
     *later = true;
@@ -197,14 +197,14 @@ static ts_tid attend_group(grouper *w, const ts_node *old, ts_interval heads, in
   ts_interval keys = {(key - first / group) * d, (end - key) * d}, queries = {heads.begin * d, heads.length * d};
   memset(w->made, -1, (size_t) w->from->n_nodes * sizeof *w->made); /* TS_NONE */
   char *suffix = ts_format("group:%d", number), *name = ts_format("%s.%s", old->name, suffix);
-  ts_tid in[6] = {part_of(w, old->in[0], 2, queries, suffix),
-                  part_of(w, old->in[1], 2, keys, suffix),
-                  part_of(w, old->in[2], 2, keys, suffix),
+  ts_tid in[6] = {cut_tensor(w, old->in[0], 2, queries, suffix),
+                  cut_tensor(w, old->in[1], 2, keys, suffix),
+                  cut_tensor(w, old->in[2], 2, keys, suffix),
                   TS_NONE,
                   TS_NONE,
                   TS_NONE};
   for (int i = 3; i < old->n_in; ++i) {
-    in[i] = whole(w, old->in[i]);
+    in[i] = make_whole_of(w, old->in[i]);
   }
   ts_node node = *old;
   node.name = name;

@@ -398,7 +398,7 @@ static int find_turn(const planner *p) {
 }
 
 /* What lives across the turn, and the most of the rest. */
-static void divide_work(planner *p) {
+static void find_kept(planner *p) {
   int turn = find_turn(p);
   item_list rest = {0};
   for (ts_arena a = TS_ARENA_SLOT; a <= TS_ARENA_WORK; ++a) {
@@ -504,7 +504,7 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   plan->live_bytes = find_peak(&p, &p.list[TS_ARENA_WORK], &buffers) +
                      context->step->n_slots * find_peak(&p, &p.list[TS_ARENA_SLOT], &slot_buffers);
   buffers += slot_buffers * context->step->n_slots;
-  divide_work(&p);
+  find_kept(&p);
   plan->bytes[TS_PURPOSE_BUFFER] += buffers + plan->arena_bytes[TS_ARENA_INPUT];
   plan->bytes[TS_PURPOSE_ACTIVATION] = plan->arena_bytes[TS_ARENA_SLOT] + plan->arena_bytes[TS_ARENA_WORK] - buffers;
   const ts_backend *backend = context->target.backend;

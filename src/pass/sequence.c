@@ -126,8 +126,8 @@ int ts_sequence_heads(const ts_deck *deck, const ts_mesh *mesh) {
 
 /* ---- u and r ---- */
 
-/* Speeds by which the degrees are chosen, of a rank: attention in FLOP/s, messages and memory in bytes/s.  A choice wants
- * their ratios, and one that all ranks and a login node agree on, so they are given and not measured. */
+/* Speeds by which the degrees are chosen, of a rank: attention in FLOP/s, messages and memory in bytes/s.  A choice
+ * wants their ratios, and one that all ranks and a login node agree on, so they are given and not measured. */
 static const struct {
   double flops, bytes, memory;
 } speeds[2] = {{1e11, 4e9, 2e10}, {4e14, 2e11, 2e12}}; /* processors, GPUs */
@@ -158,7 +158,8 @@ ts_sequence_cost ts_sequence_cost_of(const ts_deck *deck, const ts_mesh *mesh, i
   return cost;
 }
 
-/* The cheapest u that divides sp and leaves everybody a head in each group; the larger one of two that cost the same. */
+/* The cheapest u that divides sp and leaves everybody a head in each group; the larger one of two that cost the same.
+ */
 static int choose_ulysses(const ts_deck *deck, const ts_mesh *mesh, int64_t length, const ts_backend *backend) {
   int sp = mesh->size[TS_AXIS_SP], heads = ts_sequence_heads(deck, mesh), best = 1;
   double least = INFINITY;
