@@ -2,8 +2,8 @@
  *
  * Only the inputs are marked: ids, labels and positions become those of this rank's tokens, and every node is written
  * again with what follows.  All ops but attention work on tokens one by one: along an index of theirs the tokens are
- * cut (graph/cut.h), and nothing has to be sent.  Gradients of parameters are so sums over the ranks, which the reductions
- * over all that share a parameter complete; the loss is that of own tokens, which the record adds up.
+ * cut (graph/cut.h), and nothing has to be sent.  Gradients of parameters are so sums over the ranks, which the
+ * reductions over all that share a parameter complete; the loss is that of own tokens, which the record adds up.
  *
  * Attention is told which tokens it has, and stays one node on these until pass/exchange lets it see the others. */
 #include "pass/shard_tokens.h"
