@@ -2,8 +2,8 @@
  * Sequence parallelism as numbers: which tokens of a sample and which heads each rank along sp has.
  *
  * sp = r x u: rank i u + j is rank j of ring i, so that the ranks of a ring are neighbours.  A sample is cut into
- * chunks, at multiples of TS_CHUNK_TOKENS tokens where chunks are longer than that, else as even as can be; ring i has the
- * chunks i and 2r - 1 - i of 2r (zigzag: under a causal mask every ring then has as much to do), or chunk i of r
+ * chunks, at multiples of TS_CHUNK_TOKENS tokens where chunks are longer than that, else as even as can be; ring i has
+ * the chunks i and 2r - 1 - i of 2r (zigzag: under a causal mask every ring then has as much to do), or chunk i of r
  * (contiguous).  Between attentions each rank of a ring has a share of its ring's tokens, and works on all heads of
  * them; in attention it has all the ring's tokens, and a share of the heads (Jacobs et al., "DeepSpeed Ulysses", 2023),
  * while keys of other rings come to it (Liu et al., "Ring Attention", 2023).
