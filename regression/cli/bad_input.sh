@@ -51,7 +51,7 @@ test_words() {
   refused "not a number" "--ranks x: an integer from 1" "$tessera" plan tiny.cfg --ranks x
   refused "plan under mpiexec" "plan runs as one process" $mpiexec -n 2 "$tessera" plan tiny.cfg
   refused "a target that is not there" "--target gpu: auto, cpu and cuda are accepted" "$tessera" plan tiny.cfg --target gpu
-  refused "no such pass" "--pass x: the passes are precision, shard, autodiff" "$tessera" graph tiny.cfg --pass x
+  refused "no such pass" "--pass x: the passes are precision, shard, heads" "$tessera" graph tiny.cfg --pass x
   refused "no such format" "--format x: accepted are text, dot, json" "$tessera" graph tiny.cfg --format x
   refused "no prompt" "--prompt TEXT is missing" "$tessera" generate tiny.cfg
   refused "an empty prompt" "--prompt: the text is empty" "$tessera" train tiny.cfg --prompt ''
@@ -211,7 +211,8 @@ test_json() {
   refused_json "fp16 in a json" "ds.json:2: fp16.enabled: refused, .*--set fp16.enabled=false --set bf16.enabled=true" \
     '{ // of a template
   "fp16": {"enabled": true, "initial_scale_power": 12}, }'
-  refused_json "another axis" "ds.json:1: sequence_parallel_size: refused, not there yet" '{"sequence_parallel_size": 2}'
+  refused_json "another axis" "ds.json:1: pipeline.stages: refused, not there yet" '{"pipeline": {"stages": 2}}'
+  refused_json "another's name" "ds.json:1: cp_size: refused, called otherwise here: .* sequence_parallel_size" '{"cp_size": 2}'
   refused_json "objects of Python" "ds.json:1: tensor_parallel.injection_policy_tuple: refused, .*layer_specs" \
     '{"tensor_parallel": {"injection_policy_tuple": ["a.b"]}}'
   refused_json "what DeepSpeed has no more" "ds.json:1: amp.enabled: refused, removed from DeepSpeed" '{"amp": {"enabled": true}}'

@@ -76,6 +76,26 @@ test_tiled_plan() {
   ok "plan: one that is not is told" said 0 "warning: --set: tiled_mlp_compute: no effect on 1 of the MLPs: "
 }
 
+# How ranks share samples, and how long these may be.
+test_sequence_plan() {
+  run "$tessera" plan tiny.cfg --ranks 2 --set sequence_parallel_size=2 --set sequence_parallel.ulysses_degree=2 --memory 1GB
+  ok "plan: who shares samples" printed "^2 ranks share each sample, at most .*: ulysses_degree 2 x ring_degree 1; "
+  ok "plan --memory: the longest sample" printed "^samples of at most [0-9]+ tokens fit into 1.00 GB a rank"
+  longest=$(sed -n 's/^samples of at most \([0-9]*\) .*/\1/p' "$scratch/out")
+  for more in 0 128; do
+    run "$tessera" plan tiny.cfg --ranks 2 --format json --set sequence_parallel_size=2 --set sequence_parallel.ulysses_degree=2 \
+      --set "data.sequence_length=$((longest + more))"
+    json "$scratch/out" "(d['peak_bytes'] <= 10 ** 9) == ($more == 0) and d['ulysses_degree'] == 2" \
+      "plan: $more tokens more than the longest"
+  done
+  run "$tessera" plan tiny.cfg --memory much
+  ok "plan --memory: a size" said 2 "--memory much: a size such as"
+  run "$tessera" plan tiny.cfg --ranks 4 --set sequence_parallel_size=4 --set sequence_parallel.ulysses_degree=3
+  ok "plan: degrees that do not multiply" said 2 "sequence_parallel.ulysses_degree: 3: .*; accepted: 1, 2"
+  run "$tessera" plan tiny.cfg --ranks 4 --set sequence_parallel_size=2 --set sequence_parallel.ulysses_degree=2 --set data_parallel_size=4
+  ok "plan: another number of replicas" said 2 "data_parallel_size: 4, but the other axes leave 2 of 4 ranks"
+}
+
 # What two figures of the same name count.
 test_peak() {
   run "$tessera" plan tiny.cfg
@@ -532,6 +552,7 @@ test_help
 test_deck
 test_plan
 test_tiled_plan
+test_sequence_plan
 test_peak
 test_graph
 test_train

@@ -57,6 +57,9 @@ ts_status ts_argument_int(const ts_arguments *arguments, const char *name, int64
 ts_status ts_argument_double(const ts_arguments *arguments, const char *name, double low, double high, double *value,
                              ts_error *err);
 
+/** The same of a size in bytes, at least 1: "5GB", "500MB", "1.5GiB", or a number. Not collective. */
+ts_status ts_argument_bytes(const ts_arguments *arguments, const char *name, int64_t *bytes, ts_error *err);
+
 /** Parse the words after the subcommand. Not collective.
  * \return TS_BAD_INPUT for an unknown option (with the nearest), a missing value, too few or many arguments. */
 ts_status ts_arguments_parse(const ts_command *command, int argc, char **argv, ts_arguments *out, ts_error *err);

@@ -4,6 +4,7 @@
 #include "engine/tessera.h"
 #include "main/command.h"
 #include "main/plan_layout.h"
+#include "main/plan_longest.h"
 #include "run/program.h"
 
 #include <string.h>
@@ -120,7 +121,7 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
   ts_text_add(to, "\n");
   bool device = program->target.backend->device != NULL;
   const char *where = device ? " on its GPU (the copy for checkpoints: on the host)" : "";
-  if (program->mesh.size[TS_AXIS_TP] > 1) {
+  if (program->mesh.size[TS_AXIS_TP] > 1 || program->mesh.size[TS_AXIS_SP] > 1) {
     ts_text_add(to, "memory of rank %d, which needs most%s\n", program->mesh.rank, where);
   } else {
     ts_text_add(to, "memory of one rank%s\n", where);
@@ -175,12 +176,26 @@ static void print_plan(const ts_program *program, bool json, ts_text *to) {
   (json ? print_rows_json : print_rows)(program, row, (int) (sizeof row / sizeof row[0]), to);
 }
 
-static void print_all(const ts_program_options *options, bool json, bool layout) {
+static void print_longest(const ts_program_options *options, int64_t memory, bool json, ts_text *to) {
+  char text[32];
+  int64_t longest = ts_plan_longest(options, memory);
+  if (json) {
+    ts_text_add(to, ", \"memory_bytes\": %lld, \"longest_sample\": %lld", (long long) memory, (long long) longest);
+  } else {
+    ts_text_add(to, "\nsamples of at most %lld tokens fit into %s a rank\n", (long long) longest,
+                ts_human_bytes((double) memory, text));
+  }
+}
+
+static void print_all(const ts_program_options *options, bool json, bool layout, int64_t memory) {
   ts_text text = {0};
   ts_program *program = ts_program_create(options);
   ts_plan_largest(options, &program);
   print_plan(program, json, &text);
   ts_program_destroy(&program);
+  if (memory > 0) {
+    print_longest(options, memory, json, &text);
+  }
   if (layout) {
     ts_plan_print_layout(options, json, &text);
   }
@@ -190,7 +205,7 @@ static void print_all(const ts_program_options *options, bool json, bool layout)
 
 int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) {
   (void) world;
-  int64_t ranks;
+  int64_t ranks, memory = 0;
   ts_deck *deck = NULL;
   ts_program_options options;
   ts_mesh mesh;
@@ -199,12 +214,15 @@ int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   ts_status status = json || strcmp(format, "text") == 0
                          ? ts_argument_int(arguments, "--ranks", 1, 1 << 20, &ranks, err)
                          : ts_error_add(err, "--format %s: text or json is accepted", format);
+  if (status == TS_OK && ts_argument(arguments, "--memory") != NULL) {
+    status = ts_argument_bytes(arguments, "--memory", &memory, err);
+  }
   status = status == TS_OK ? ts_read_deck(arguments, NULL, &deck, err) : status;
   status = status == TS_OK ? ts_deck_mesh(deck, (int) ranks, 0, &mesh, err) : status;
   status = status == TS_OK ? ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
   status = status == TS_OK ? find_options(arguments, deck, &mesh, &options, err) : status;
   if (status == TS_OK) {
-    print_all(&options, json, ts_argument(arguments, "--layout") != NULL);
+    print_all(&options, json, ts_argument(arguments, "--layout") != NULL, memory);
   }
   ts_deck_destroy(&deck);
   return status;

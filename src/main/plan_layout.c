@@ -42,28 +42,49 @@ static bool hold_alike(const ts_shards *shards, int a, int b) {
   return alike;
 }
 
-void ts_plan_largest(const ts_program_options *options, ts_program **program) {
-  const ts_shards *shards = (*program)->shards;
-  ts_program *largest = *program;
+/* The one with the larger peak; the other one is freed. */
+static ts_program *larger(ts_program *a, ts_program *b) {
+  bool second = b->plan->peak_bytes > a->plan->peak_bytes;
+  ts_program_destroy(second ? &a : &b);
+  return second ? b : a;
+}
+
+/* Of ranks along tp that hold alike one. */
+static ts_program *find_largest_along_tp(const ts_program_options *options, ts_program *largest) {
+  const ts_shards *shards = largest->shards;
+  bool *apart = ts_calloc(shards != NULL ? (size_t) shards->ranks : 1, sizeof *apart);
   for (int rank = 1; shards != NULL && rank < shards->ranks; ++rank) {
     int same = 0;
     while (same < rank && !hold_alike(shards, same, rank)) {
       ++same;
     }
-    if (same == rank) {
-      ts_program *other = make_program(options, rank, NULL);
-      ts_program **less = other->plan->peak_bytes > largest->plan->peak_bytes ? &largest : &other;
-      ts_program *more = less == &largest ? other : largest;
-      if (*less != *program) {
-        ts_program_destroy(less);
-      }
-      largest = more;
+    apart[rank] = same == rank;
+  }
+  for (int rank = 1, ranks = shards != NULL ? shards->ranks : 1; rank < ranks; ++rank) {
+    if (apart[rank]) {
+      largest = larger(largest, make_program(options, rank, NULL));
     }
   }
-  if (largest != *program) {
-    ts_program_destroy(program);
-    *program = largest;
+  ts_free(apart);
+  return largest;
+}
+
+/* Of rings the first and the last: what they see of a sample is most under one or the other way to deal chunks.  In a
+ * ring the first has most tokens and heads. */
+static ts_program *find_largest_along_sp(const ts_program_options *options, ts_program *largest) {
+  const ts_sequence s = largest->sequence;
+  if (s.ring > 1) {
+    ts_mesh mesh =
+        ts_mesh_at(&largest->mesh, ts_mesh_group_member(&largest->mesh, TS_AXES(TS_AXIS_SP), (s.ring - 1) * s.ulysses));
+    ts_program_options last = *options;
+    last.mesh = &mesh;
+    largest = larger(largest, ts_program_create(&last));
   }
+  return largest;
+}
+
+void ts_plan_largest(const ts_program_options *options, ts_program **program) {
+  *program = find_largest_along_sp(options, find_largest_along_tp(options, *program));
 }
 
 /* ---- heads and messages ---- */

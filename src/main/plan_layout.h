@@ -7,7 +7,8 @@
 #include "base/text.h"
 #include "run/program.h"
 
-/** The grid's rank along tp that needs most memory, as a mesh rank: of ranks that need the same one program is made.
+/** The grid's rank along tp and sp that needs most memory, as a mesh rank: of ranks that need the same one program is
+ * made.
  * Not collective.
  * \param [in] options  Of the program of mesh rank 0.
  * \param [in,out] program  That program; the one with the largest peak afterwards. */

@@ -59,25 +59,6 @@ static ts_status parse_dtype(const char *word, ts_dtype *dtype, ts_error *err) {
   return ts_error_add(err, "--dtype %s: fp32, bf16 or fp16 is accepted", word);
 }
 
-/* "5GB", "500MB", "1.5GiB", or bytes. */
-static ts_status read_size(const char *word, int64_t *bytes, ts_error *err) {
-  static const struct {
-    const char *unit;
-    double factor;
-  } units[] = {{"", 1},      {"B", 1},        {"KB", 1e3},        {"MB", 1e6},           {"GB", 1e9},
-               {"TB", 1e12}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
-  char *end;
-  double value = strtod(word, &end);
-  for (size_t i = 0; end != word && i < sizeof units / sizeof units[0]; ++i) {
-    double product = value * units[i].factor; /* not a number is in no range */
-    if (strcasecmp(end, units[i].unit) == 0 && product >= 1 && product < 9e18) {
-      *bytes = (int64_t) product;
-      return TS_OK;
-    }
-  }
-  return ts_error_add(err, "--max-shard-size %s: a size such as 5GB, 500MB or 10MiB is accepted", word);
-}
-
 /* -t is DeepSpeed's word for --tag. */
 static ts_status read_tag(const ts_arguments *arguments, const char **tag, ts_error *err) {
   const char *brief = ts_argument(arguments, "-t");
@@ -106,7 +87,7 @@ static ts_status read_format(const ts_arguments *arguments, ts_consolidate_forma
 static ts_status read_options(const ts_arguments *arguments, job *j, const char **tag, ts_error *err) {
   ts_status status = read_format(arguments, &j->options.format, err);
   status |= parse_dtype(ts_argument(arguments, "--dtype"), &j->options.dtype, err);
-  status |= read_size(ts_argument(arguments, "--max-shard-size"), &j->options.most_bytes, err);
+  status |= ts_argument_bytes(arguments, "--max-shard-size", &j->options.most_bytes, err);
   status |= read_tag(arguments, tag, err);
   j->options.exclude_frozen = ts_argument(arguments, "--exclude-frozen-parameters") != NULL;
   j->options.saturate = ts_argument(arguments, "--saturate") != NULL;

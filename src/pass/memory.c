@@ -263,7 +263,9 @@ static void find_lifetimes(planner *p) {
     const ts_node *node = &p->graph->node[n];
     extend_lives(p, node, i);
     if (p->schedule->instruction[i].kind != TS_RUN) {
-      mark_buffers(p, node);
+      if (node->op != TS_OP_ALL_TO_ALL) { /* activations on their way */
+        mark_buffers(p, node);
+      }
       continue;
     }
     const ts_kernel *kernel = target->backend->kernel(node->op);

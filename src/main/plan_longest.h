@@ -1,0 +1,17 @@
+/** \file
+ * The longest samples that fit into a given memory, for people: `tessera plan --memory`.
+ */
+#ifndef TS_MAIN_PLAN_LONGEST_H
+#define TS_MAIN_PLAN_LONGEST_H
+
+#include "run/program.h"
+
+/** Lengths are tried in multiples of so many tokens. */
+#define TS_PLAN_LENGTH_STEP 128
+
+/** Tokens of the longest sample with which the rank that needs most needs at most \a bytes; a multiple of
+ * TS_PLAN_LENGTH_STEP, at most 2^27 and for learned positions as many as the model has; 0: none fits.  Not collective.
+ * \param [in] options  Of the program of mesh rank 0; its length is not looked at. */
+int64_t ts_plan_longest(const ts_program_options *options, int64_t bytes);
+
+#endif
