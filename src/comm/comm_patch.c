@@ -26,13 +26,10 @@ uint32_t ts_exchange_sums(const ts_exchange_lists *lists) {
   return sums;
 }
 
-static inline bool fits_into(ts_interval part, int64_t extent) {
-  return part.begin >= 0 && part.length >= 0 && part.begin <= extent - part.length;
-}
-
 static ts_slab slab_of(const ts_exchange_tensor *t, const ts_block *b) {
   int64_t size = (int64_t) ts_dtype_size(t->dtype), first = b->rows.begin * t->columns + b->columns.begin;
-  TS_ASSERT(fits_into(b->rows, t->rows) && fits_into(b->columns, t->columns));
+  TS_ASSERT(b->rows.begin >= 0 && b->rows.begin <= t->rows - b->rows.length);
+  TS_ASSERT(b->columns.begin >= 0 && b->columns.begin <= t->columns - b->columns.length);
   return (ts_slab){.data = t->data == NULL ? NULL : (char *) t->data + first * size,
                    .row = t->columns * size,
                    .batch = t->rows * t->columns * size};
