@@ -5,6 +5,7 @@
 #include "regression/pass/grid.h"
 #include "regression/tap.h"
 
+#include "engine/balance.h"
 #include "pass/exchange_blocks.h"
 #include "run/simulate.h"
 
@@ -277,6 +278,42 @@ static void test_travel(void) {
   }
 }
 
+/* ---- how even documents are ---- */
+
+/* Of 8 tokens ring 0 has 0, 1, 6 and 7, ring 1 the others. */
+static double balance_of(int first_document) {
+  const ts_sequence s = {.length = 8, .ulysses = 1, .ring = 2, .zigzag = true};
+  ts_batch *batch = ts_batch_create(1, 8, TS_INPUTS_ALL);
+  int32_t tokens[9] = {1, 1, 1, 1, 2, 2, 2, 2, 2};
+  tokens[first_document - 1] = 2; /* ends a document */
+  ts_batch_set(batch, 0, 0, tokens, first_document < 8 ? 2 : -1);
+  ts_balance balance = {0};
+  ts_balance_add(&balance, &s, batch, 1);
+  double ratio = ts_balance_take(&balance);
+  ts_batch_destroy(&batch);
+  return balance.mean == 0 ? ratio : 0;
+}
+
+static void test_balance(void) {
+  tap_ok(balance_of(8) == 1, "one document: both rings see as many keys");
+  tap_ok(balance_of(4) == 9.0 / 7, "one of 4 tokens and 4 of one: 5 pairs and 9, %.3f", balance_of(4));
+}
+
+/* ---- what is printed ---- */
+
+static void test_print(void) {
+  grid g =
+      make_grid(llama, "sequence_parallel_size=2 sequence_parallel.ring_degree=2 sequence_parallel.ring_exchange=p2p",
+                2, TS_MODEL_LOSS);
+  ts_text text = {0};
+  ts_graph_dump(g.program[0]->graph, TS_GRAPH_TEXT, &text);
+  tap_ok(strstr(text.text, "queries 0 to 1, queries 6 to 7, keys 0 to 1, keys 6 to 7") != NULL &&
+             strstr(text.text, "keys 2 to 5") != NULL && strstr(text.text, "{group 2, ") != NULL,
+         "which tokens attention has, and the blocks of a message");
+  ts_text_free(&text);
+  free_grid(&g);
+}
+
 /* ---- programs ---- */
 
 typedef struct grid_row {
@@ -354,6 +391,8 @@ int main(void) {
   test_tokens();
   test_heads();
   test_travel();
+  test_balance();
+  test_print();
   test_programs(all);
   test_large(all);
   return tap_done();
