@@ -268,6 +268,6 @@ const op_row ops_norm[] = {
     {TS_OP_RMSNORM_DX, 2 * SHAPES, build_rmsnorm_dx, rmsnorm_dx, 6},
     {TS_OP_RMSNORM_DW, SHAPES, build_rmsnorm_dw, rmsnorm_dw, 8},
     {TS_OP_ROW_SQUARES, SHAPES, build_row_squares, row_squares, 32},
-    {TS_OP_ROW_DOTS, SHAPES, build_row_dots, row_dots, 40},
+    {TS_OP_ROW_DOTS, SHAPES, build_row_dots, row_dots, 20},
     {.reference = NULL},
 };

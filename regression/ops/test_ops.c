@@ -123,8 +123,11 @@ static double worst_error(const run_tensor *y, const run_tensor *reference, doub
 }
 
 /* The size of what is rounded on the way: of the first input, and in the gradient of a norm rstd times as much, of
- * which two nearly cancel in a row of one element. */
+ * which two nearly cancel in a row of one element; of row_dots products of three, whose sum may be far smaller. */
 static double size_of(const run_case *wide) {
+  if (wide->op == TS_OP_ROW_DOTS) {
+    return largest_of(&wide->in[0]) * largest_of(&wide->in[1]) * (1 + largest_of(&wide->in[2]));
+  }
   int rstd = wide->op == TS_OP_RMSNORM_DX ? 3 : wide->op == TS_OP_LAYERNORM_DX ? 4 : -1;
   return largest_of(&wide->in[0]) * (rstd < 0 ? 1 : fmax(1, largest_of(&wide->in[rstd])));
 }
