@@ -375,6 +375,9 @@ static void take_down_attention(void *prepared) {
 /* ---- the table ---- */
 
 bool ts_cuda_attention_supported(const ts_graph *graph, const ts_node *node, const char **why) {
+  if (node->op == TS_OP_ATTENTION_DELTA || node->op == TS_OP_ATTENTION_MERGE) { /* rows, of any number */
+    return true;
+  }
   ts_attention_problem p = own_problem(graph, node);
   const ts_tensor *q = &graph->tensor[node->in[query_input(node->op)]],
                   *k = &graph->tensor[node->in[query_input(node->op) + 1]];

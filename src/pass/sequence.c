@@ -133,10 +133,11 @@ static const struct {
 } speeds[2] = {{1e11, 4e9, 2e10}, {4e14, 2e11, 2e12}}; /* processors, GPUs */
 
 /* While the keys of all rings take no more room than queries and outputs do. */
-static bool gathers(const ts_deck *deck, int ulysses, int ring) {
+static bool gathers(const ts_deck *deck, const ts_mesh *mesh, int ulysses, int ring) {
   const char *exchange = deck->sequence_parallel.ring_exchange;
-  int64_t keys = deck->model.num_key_value_heads > ulysses ? deck->model.num_key_value_heads : ulysses;
-  bool fits = ring * keys <= deck->model.num_attention_heads;
+  int64_t tp = mesh->size[TS_AXIS_TP], heads = deck->model.num_attention_heads / tp;
+  int64_t kv_heads = deck->model.num_key_value_heads / tp, keys = kv_heads > ulysses ? kv_heads : ulysses;
+  bool fits = ring * keys <= heads;
   return strcmp(exchange, "auto") == 0 ? fits : strcmp(exchange, "all_gather") == 0;
 }
 
@@ -151,7 +152,7 @@ ts_sequence_cost ts_sequence_cost_of(const ts_deck *deck, const ts_mesh *mesh, i
   ts_sequence_cost cost = {.ulysses_bytes = e * t * (u - 1) / u * (2 * heads * d + 2 * keys * d),
                            .ring_bytes = 2 * e * (r - 1) * t * keys * d};
   double attention = 2 * t * (double) length * heads * d / speeds[row].flops; /* causal */
-  bool at_once = gathers(deck, ulysses, ring);
+  bool at_once = gathers(deck, mesh, ulysses, ring);
   double hidden = at_once ? 0 : (r - 1) / r * attention, merged = at_once ? 0 : 12 * (r - 1) * t * heads * d;
   cost.seconds = cost.ulysses_bytes / speeds[row].bytes + fmax(0, cost.ring_bytes / speeds[row].bytes - hidden) +
                  merged / speeds[row].memory;
@@ -179,7 +180,7 @@ ts_sequence ts_sequence_of(const ts_deck *deck, const ts_mesh *mesh, int64_t len
   u = u > 0 ? u : r > 0 ? sp / r : choose_ulysses(deck, mesh, length, backend);
   ts_sequence s = {.length = length, .ulysses = u, .ring = sp / u, .rank = mesh->coord[TS_AXIS_SP]};
   s.zigzag = s.ring > 1 && strcmp(deck->sequence_parallel.load_balancer, "zigzag") == 0;
-  s.gathers = gathers(deck, s.ulysses, s.ring);
+  s.gathers = gathers(deck, mesh, s.ulysses, s.ring);
   return s;
 }
 
