@@ -274,7 +274,7 @@ static const struct {
     {"deep llama", LLAMA(32000, 512, 1376, 24, 8, 8, 1024), 1024, 1},
     {"wide llama", LLAMA(32000, 4096, 11008, 3, 32, 8, 4096), 2048, 1},
     {"one layer", GPT2(1000, 64, 1, 2, 128), 128, 1},
-    {"long llama", LLAMA(256, 128, 512, 2, 2, 2, 8192), 8192, 1},
+    {"long llama", LLAMA(256, 128, 1024, 2, 2, 2, 8192), 8192, 1},
 };
 
 static ts_plan plan_of_deck(const char *model, int batch, int length, char **set, int n, int ranks) {
@@ -368,6 +368,45 @@ static void test_recomputation(void) {
   test_kept("auto", 1, 2 * h);
 }
 
+/* Bytes at work for each token of a rank, blocks of Llama-3.1-8B: what two lengths differ by. */
+static double work_of_token(int sp, const char *policy, int interval, int groups) {
+  double bytes[2];
+  for (int i = 0; i < 2; ++i) {
+    char *set = ts_format("--set zero_optimization.stage=3 --set model.num_hidden_layers=8 "
+                          "--set tiled_mlp_compute=true --set activation_checkpointing.enabled=true "
+                          "--set activation_checkpointing.policy=%s --set activation_checkpointing.interval=%d "
+                          "--set model.max_position_embeddings=1048576 --set data.sequence_length=%d "
+                          "--set sequence_parallel_size=%d --set sequence_parallel.head_groups=%d",
+                          policy, interval, 524288 << i, sp, groups);
+    json_t *plan = plan_json("inputs/plan_llama_8b.cfg", sp, set);
+    bytes[i] = number(plan, "working_bytes");
+    json_decref(plan);
+    ts_free(set);
+  }
+  return (bytes[1] - bytes[0]) * sp / 524288;
+}
+
+/* With MLPs in tiles and attention in n groups of heads the backward of a block needs 8h for its input, its gradient
+ * and what a norm makes of either, 8 (h + GD) / n for q, k, v, o and their gradients of a group, and 8H for two
+ * numbers a head; besides inputs of the other blocks of its interval.  A block computed again, attention with it, has
+ * all of o, 2h, until it meets its gradient. */
+static void test_at_work(int sp, const char *policy, int interval, int groups) {
+  const double h = 4096, keys = 1024, heads = 32;
+  double most = 8 * h + 8 * (h + keys) / groups + 2 * h * (interval - 1) + 8 * heads;
+  double each = work_of_token(sp, policy, interval, groups);
+  most += strcmp(policy, "block") == 0 ? 2 * h : 0;
+  tap_ok(each <= most, "sp %d, %s, inputs of every %d, %d groups: %g bytes a token are at work, at most %g", sp, policy,
+         interval, groups, each, most);
+}
+
+static void test_work(void) {
+  test_at_work(1, "block", 1, 1);
+  test_at_work(1, "block", 1, 8);
+  test_at_work(1, "sac", 1, 8);
+  test_at_work(1, "sac", 4, 8);
+  test_at_work(8, "sac", 1, 4); /* sends and receives a group at a time: two of each, where one rank has one */
+}
+
 /* ---- MLPs in tiles ---- */
 
 static int64_t work_of(size_t shape, bool recompute, bool tiled) {
@@ -400,6 +439,7 @@ int main(void) {
     test_shape(i);
   }
   test_recomputation();
+  test_work();
   test_tiles_kept(4, 24, 1376);
   test_tiles_kept(5, 3, 11008);
   test_tiles_at_work(7);

@@ -27,6 +27,7 @@ static const struct {
 enum { N_CHOICES = sizeof choices / sizeof *choices };
 
 #define TP "tensor_parallel.autotp_size=2 "
+#define GROUPS "sequence_parallel.head_groups=2 "
 #define FAMILY(name) "model.model_type=" name " "
 
 typedef struct setting {
@@ -57,6 +58,11 @@ static const setting settings[] = {
     {"tensor parallelism, documents", train_run_llama,
      TP "data.packing=documents model.eos_token_id=5 model.attn_pdrop=0.1 bf16.enabled=true", 2},
     {"tensor parallelism, whole rows", train_run_llama, TP "tensor_parallel.sequence_parallel=false", 2},
+    {"groups of heads", train_run_llama, GROUPS "model.attn_pdrop=0.1", 0},
+    {"sequence parallelism, groups of heads", train_run_gpt2, "sequence_parallel_size=2 " GROUPS "bf16.enabled=true",
+     2},
+    {"sequence parallelism, ring", train_run_llama,
+     "sequence_parallel_size=2 sequence_parallel.ring_degree=2 sequence_parallel.ring_exchange=p2p", 2},
 };
 enum { N_SETTINGS = sizeof settings / sizeof *settings };
 

@@ -27,15 +27,17 @@
 
 typedef enum policy { KEEP, RECOMPUTE } policy;
 
-/* What copies are for.  Those on the way to a block's input are gone when it is there: the block makes its own. */
-typedef enum aim { FOR_GRADIENT, FOR_INPUT, N_AIMS } aim;
+/* What copies are for.  Those on the way to a block's input are gone when it is there: the block makes its own.  So are
+ * queries, keys and values of a group of heads when attention has been computed again: its gradient makes its own. */
+typedef enum aim { FOR_GRADIENT, FOR_INPUT, FOR_HEADS, N_AIMS } aim;
 
-static const char *const suffix[N_AIMS] = {"again", "ahead"};
+static const char *const suffix[N_AIMS] = {"again", "ahead", "for_heads"};
 
 typedef struct recompute {
   ts_rewrite rewrite;
   const ts_graph *from;
   policy *policy;       /* per tensor */
+  bool by_heads;        /* attention is done by groups of heads */
   bool *crosses;        /* per tensor: a block makes it and another unit reads it */
   ts_tid *copy[N_AIMS]; /* per tensor, TS_NONE until made */
 } recompute;
@@ -110,6 +112,15 @@ static void choose_gathers(recompute *r) {
 
 static void repeat_node(recompute *r, ts_nid n, aim aim);
 
+static bool by_heads(const recompute *r, const ts_node *node, aim aim) {
+  return r->by_heads && aim == FOR_GRADIENT && node->op == TS_OP_ATTENTION;
+}
+
+/* Made again for each reader, as that costs no more than to move it: heads put together. */
+static bool is_moved(const recompute *r, ts_tid t) {
+  return r->from->node[r->from->tensor[t].producer].op == TS_OP_CONCAT;
+}
+
 /* What stands for t: itself, or its copy, made when it is first asked for.  Each block of a group asks for the one
  * before it: the schema bounds how deep that goes. */
 static ts_tid find(recompute *r, ts_tid t, aim aim) {
@@ -117,7 +128,7 @@ static ts_tid find(recompute *r, ts_tid t, aim aim) {
     return ts_rewrite_tensor(&r->rewrite, t);
   }
   aim = r->crosses[t] ? FOR_INPUT : aim;
-  if (r->copy[aim][t] == TS_NONE) {
+  if (r->copy[aim][t] == TS_NONE || is_moved(r, t)) {
     repeat_node(r, r->from->tensor[t].producer, aim);
   }
   return r->copy[aim][t];
@@ -126,13 +137,14 @@ static ts_tid find(recompute *r, ts_tid t, aim aim) {
 /* Node n that reads copies, which are there before the rewriter's one list of inputs is filled. */
 static ts_node read_copies(recompute *r, ts_nid n, aim aim) {
   const ts_node *old = &r->from->node[n];
+  aim = by_heads(r, old, aim) ? FOR_HEADS : aim;
+  ts_tid *in = ts_malloc((size_t) old->n_in * sizeof *in);
   for (int i = 0; i < old->n_in; ++i) {
-    find(r, old->in[i], aim);
+    in[i] = find(r, old->in[i], aim);
   }
   ts_node node = ts_rewrite_node(&r->rewrite, n);
-  for (int i = 0; i < old->n_in; ++i) {
-    r->rewrite.in[i] = find(r, old->in[i], aim);
-  }
+  memcpy(r->rewrite.in, in, (size_t) old->n_in * sizeof *in);
+  ts_free(in);
   return node;
 }
 
@@ -168,11 +180,13 @@ void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
     return;
   }
   size_t tensors = (size_t) (*graph)->n_tensors + 1;
-  recompute r = {.rewrite = ts_rewrite_begin(*graph),
-                 .from = *graph,
-                 .policy = ts_calloc(tensors, sizeof *r.policy),
-                 .crosses = ts_calloc(tensors, sizeof *r.crosses),
-                 .copy = {ts_ids_none((*graph)->n_tensors), ts_ids_none((*graph)->n_tensors)}};
+  recompute r = {
+      .rewrite = ts_rewrite_begin(*graph),
+      .from = *graph,
+      .policy = ts_calloc(tensors, sizeof *r.policy),
+      .crosses = ts_calloc(tensors, sizeof *r.crosses),
+      .copy = {ts_ids_none((*graph)->n_tensors), ts_ids_none((*graph)->n_tensors), ts_ids_none((*graph)->n_tensors)},
+      .by_heads = context->deck->sequence_parallel.head_groups > 1};
   if (blocks) {
     int64_t interval = context->deck->activation_checkpointing.interval;
     choose_blocks(&r, interval > 0 ? interval : 1, is_sac(context));
@@ -182,8 +196,9 @@ void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
   write_nodes(&r);
   ts_free(r.policy);
   ts_free(r.crosses);
-  ts_free(r.copy[FOR_GRADIENT]);
-  ts_free(r.copy[FOR_INPUT]);
+  for (aim aim = 0; aim < N_AIMS; ++aim) {
+    ts_free(r.copy[aim]);
+  }
   ts_rewrite_marks(&r.rewrite);
   ts_rewrite_end(&r.rewrite, graph);
 }
