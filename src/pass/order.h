@@ -1,0 +1,28 @@
+/** \file
+ * New orders of nodes, so that messages travel under what does not need them.  Functions of the graph alone, which has
+ * the same structure on all ranks of a message: so have the orders.  None changes a bit: what is added up keeps its
+ * order.  Nothing here is collective.
+ */
+#ifndef TS_PASS_ORDER_H
+#define TS_PASS_ORDER_H
+
+#include "graph/graph.h"
+
+/** Of a unit's backward, gradients of parameters wait for the next sum of a gradient of inputs over \a axes, which
+ * travels meanwhile. Not collective.
+ * \return node numbers in their new order, owned by the caller; NULL: there is no such message. */
+ts_nid *ts_order_late_weights(const ts_graph *graph, unsigned axes);
+
+/** Where attention is done by groups of heads, what one group's exchange needs and the exchange itself come before the
+ * attention of the group before it. Not collective.
+ * \return node numbers in their new order, owned by the caller. */
+ts_nid *ts_order_exchanges(const ts_graph *graph);
+
+/** Gathers of parameters come ahead of their units, but none ahead of an exchange that stood before it: no activations
+ * wait behind parameters. Not collective.
+ * \param [in] budget  Most elements gathered ahead.
+ * \param [in] most    Most elements gathered in all.
+ * \return node numbers in their new order, owned by the caller. */
+ts_nid *ts_order_prefetch(const ts_graph *graph, int64_t budget, int64_t most);
+
+#endif
