@@ -193,7 +193,7 @@ typedef struct early {
   ts_nid *asked; /* per node: the attention ahead of which it was wanted last */
 } early;
 
-static ts_nid *find_readers(const ts_graph *g) {
+static ts_nid *find_attention_of(const ts_graph *g) {
   ts_nid *reader = ts_ids_none(g->n_nodes);
   for (ts_nid n = g->n_nodes - 1; n >= 0; --n) {
     for (int i = 0; i < g->node[n].n_in && is_attention(&g->node[n]); ++i) {
@@ -267,7 +267,7 @@ ts_nid *ts_order_exchanges(const ts_graph *g) {
   early e = {.graph = g,
              .order = ts_malloc(entries * sizeof *e.order),
              .issued = ts_calloc(entries, sizeof *e.issued),
-             .reader = find_readers(g),
+             .reader = find_attention_of(g),
              .wanted = ts_malloc(entries * sizeof *e.wanted),
              .asked = ts_ids_none(g->n_nodes)};
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
