@@ -5,6 +5,7 @@
 #include "main/command.h"
 #include "main/plan_layout.h"
 #include "main/plan_longest.h"
+#include "pass/recompute.h"
 #include "run/program.h"
 
 #include <string.h>
@@ -57,7 +58,7 @@ static void print_batch(const ts_program *program, ts_text *to) {
   print_elasticity(deck, to);
 }
 
-/* How ranks share samples, and what a block's forward sends for it. */
+/* How ranks share samples, by what that was chosen, and what is sent for it. */
 static void print_sequence(const ts_program *program, ts_text *to) {
   const ts_sequence *s = &program->sequence;
   char heads[32], keys[32];
@@ -66,12 +67,26 @@ static void print_sequence(const ts_program *program, ts_text *to) {
                                                 program->target.backend);
     ts_text_add(to,
                 "%d ranks share each sample, at most %lld tokens each: ulysses_degree %d x ring_degree %d; a block's "
-                "forward sends %s for heads and %s for keys%s\n",
+                "forward sends at most %s for heads and %s for keys%s\n",
                 program->mesh.size[TS_AXIS_SP], (long long) ts_sequence_most(s), s->ulysses, s->ring,
                 ts_human_bytes(cost.ulysses_bytes, heads), ts_human_bytes(cost.ring_bytes, keys),
                 s->ring == 1 ? ""
                 : s->gathers ? " (all_gather)"
                              : " (p2p)");
+    ts_sent sent = ts_program_sent(program, TS_AXIS_SP);
+    ts_text_add(to, "a micro-batch sends %s along sp from rank %d, forward and backward, in %d messages\n",
+                ts_human_bytes(sent.micro_batch, heads), program->mesh.rank, sent.messages);
+  }
+}
+
+static void print_policy(const ts_program *program, ts_text *to) {
+  const ts_deck *deck = program->deck;
+  if (deck->activation_checkpointing.enabled) {
+    const char *policy = ts_recompute_policy(deck, &program->sequence);
+    ts_text_add(to, "activation checkpointing by policy %s%s: %s\n", policy,
+                strcmp(deck->activation_checkpointing.policy, "auto") == 0 ? " (auto)" : "",
+                strcmp(policy, "sac") == 0 ? "attention is kept, the rest of a block computed again"
+                                           : "blocks are computed again from their inputs");
   }
 }
 
@@ -81,8 +96,12 @@ static void print_sequence_json(const ts_program *program, ts_text *to) {
       ts_sequence_cost_of(program->deck, &program->mesh, program->length, s->ulysses, s->ring, program->target.backend);
   ts_text_add(to,
               ", \"sequence_parallel_size\": %d, \"ulysses_degree\": %d, \"ring_degree\": %d, \"ulysses_bytes\": "
-              "%.0f, \"ring_bytes\": %.0f",
-              program->mesh.size[TS_AXIS_SP], s->ulysses, s->ring, cost.ulysses_bytes, cost.ring_bytes);
+              "%.0f, \"ring_bytes\": %.0f, \"sp_sent_bytes\": %.0f",
+              program->mesh.size[TS_AXIS_SP], s->ulysses, s->ring, cost.ulysses_bytes, cost.ring_bytes,
+              ts_program_sent(program, TS_AXIS_SP).micro_batch);
+  if (program->deck->activation_checkpointing.enabled) {
+    ts_text_add(to, ", \"activation_checkpointing\": \"%s\"", ts_recompute_policy(program->deck, &program->sequence));
+  }
 }
 
 static void print_batch_json(const ts_program *program, ts_text *to) {
@@ -118,6 +137,7 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
               (long long) program->length);
   print_batch(program, to);
   print_sequence(program, to);
+  print_policy(program, to);
   ts_text_add(to, "\n");
   bool device = program->target.backend->device != NULL;
   const char *where = device ? " on its GPU (the copy for checkpoints: on the host)" : "";

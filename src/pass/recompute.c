@@ -13,6 +13,7 @@
  *
  * Without it rows of tokens that ranks along tp have gathered are gathered again (Korthikanti et al., "Reducing
  * Activation Recomputation in Large Transformer Models", 2022, section 4.2.2). */
+#include "pass/recompute.h"
 #include "base/memory.h"
 #include "graph/op.h"
 #include "graph/rewrite.h"
@@ -168,10 +169,10 @@ static void write_nodes(recompute *r) {
 }
 
 /* Ranks that share samples decide alike: by the most tokens that one of them has. */
-static bool is_sac(const ts_pass_context *context) {
-  const char *policy = context->deck->activation_checkpointing.policy;
-  return strcmp(policy, "auto") == 0 ? ts_sequence_most(context->sequence) >= TS_LONG_SAMPLE
-                                     : strcmp(policy, "sac") == 0;
+const char *ts_recompute_policy(const ts_deck *deck, const ts_sequence *sequence) {
+  const char *policy = deck->activation_checkpointing.policy;
+  bool sac = strcmp(policy, "auto") == 0 ? ts_sequence_most(sequence) >= TS_LONG_SAMPLE : strcmp(policy, "sac") == 0;
+  return sac ? "sac" : "block";
 }
 
 void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
@@ -189,7 +190,8 @@ void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
       .by_heads = context->deck->sequence_parallel.head_groups > 1};
   if (blocks) {
     int64_t interval = context->deck->activation_checkpointing.interval;
-    choose_blocks(&r, interval > 0 ? interval : 1, is_sac(context));
+    bool sac = strcmp(ts_recompute_policy(context->deck, context->sequence), "sac") == 0;
+    choose_blocks(&r, interval > 0 ? interval : 1, sac);
   } else {
     choose_gathers(&r);
   }
