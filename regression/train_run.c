@@ -1,5 +1,7 @@
 #include "regression/train_run.h"
 
+#include "regression/tap_mpi.h"
+
 #include "base/memory.h"
 #include "base/random.h"
 
@@ -151,13 +153,17 @@ static void read_parameters(ts_engine *engine, train_run *run) {
   }
 }
 
+static train_run new_run(int steps) {
+  return (train_run){.steps = steps,
+                     .loss = ts_calloc((size_t) steps, sizeof(double)),
+                     .norm = ts_calloc((size_t) steps, sizeof(double)),
+                     .evaluation = ts_calloc((size_t) steps, sizeof(double))};
+}
+
 static train_run run_steps(ts_engine *engine, const ts_deck *deck, int steps) {
-  train_run run = {.steps = steps,
-                   .loss = ts_calloc((size_t) steps, sizeof *run.loss),
-                   .norm = ts_calloc((size_t) steps, sizeof *run.norm),
-                   .evaluation = ts_calloc((size_t) steps, sizeof *run.evaluation),
-                   .work_bytes = ts_engine_program(engine)->plan->arena_bytes[TS_ARENA_WORK],
-                   .live_bytes = ts_engine_program(engine)->plan->live_bytes};
+  train_run run = new_run(steps);
+  run.work_bytes = ts_engine_program(engine)->plan->arena_bytes[TS_ARENA_WORK];
+  run.live_bytes = ts_engine_program(engine)->plan->live_bytes;
   for (int step = 0; step < steps; ++step) {
     ts_step_result result = train_run_step(engine, deck, step);
     run.loss[step] = result.loss;
@@ -193,6 +199,15 @@ train_run train_run_do(ts_world *world, const char *text, const char *sets, int 
   return run;
 }
 
+train_run train_run_alone(ts_world *all, ts_world *alone, const char *text, const char *sets, int steps) {
+  train_run run = ts_world_rank(all) == 0 ? train_run_do(alone, text, sets, steps) : new_run(steps);
+  tap_barrier(MPI_COMM_WORLD); /* yielding */
+  MPI_Bcast(run.loss, steps, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+  MPI_Bcast(run.norm, steps, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+  MPI_Bcast(run.evaluation, steps, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+  return run;
+}
+
 void train_run_free(train_run *run) {
   ts_free(run->loss);
   ts_free(run->norm);
@@ -207,13 +222,22 @@ bool train_run_equal(const train_run *a, const train_run *b) {
          memcmp(a->norm, b->norm, bytes) == 0 && memcmp(a->evaluation, b->evaluation, bytes) == 0;
 }
 
-double train_run_difference(const train_run *a, const train_run *b) {
-  double most = a->steps == b->steps ? 0 : INFINITY;
-  for (int i = 0; i < a->steps && i < b->steps; ++i) {
-    double loss = fabs(a->loss[i] - b->loss[i]) / fabs(b->loss[i]);
-    most = isnan(loss) ? INFINITY : fmax(most, loss);
+/* Equal zeros do not differ: what was not evaluated. */
+static double worst_of(const double *a, const double *b, int n) {
+  double worst = 0;
+  for (int i = 0; i < n; ++i) {
+    double d = a[i] == b[i] ? 0 : fabs(a[i] - b[i]) / fabs(b[i]);
+    worst = isfinite(d) ? fmax(worst, d) : INFINITY;
   }
-  return most;
+  return worst;
+}
+
+train_difference train_run_difference(const train_run *a, const train_run *b) {
+  if (a->steps != b->steps) {
+    return (train_difference){INFINITY, INFINITY, INFINITY};
+  }
+  return (train_difference){worst_of(a->loss, b->loss, a->steps), worst_of(a->norm, b->norm, a->steps),
+                            worst_of(a->evaluation, b->evaluation, a->steps)};
 }
 
 double train_run_parameters_apart(const train_run *a, const train_run *b) {

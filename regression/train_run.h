@@ -25,6 +25,10 @@ train_run train_run_do(ts_world *world, const char *text, const char *sets, int 
  * \return NULL, or why it is refused (ts_free); then there is no \a run. Collective over \a world. */
 char *train_run_try(ts_world *world, const char *text, const char *sets, int steps, train_run *run);
 
+/** What the first rank of \a all computes in \a alone, a world of its own; the others learn losses, norms and
+ * evaluations, not the parameters. Collective over \a all, the whole world. */
+train_run train_run_alone(ts_world *all, ts_world *alone, const char *text, const char *sets, int steps);
+
 /** Decks read from now on are for a grid with these extents along tp (1: what the deck says) and pp, over which nothing
  * is cut: replicas.  Default 1 and 1. Not collective. */
 void train_run_set_replicas(int tp, int pp);
@@ -48,8 +52,13 @@ void train_run_free(train_run *run);
 /** The same losses, norms and parameters, bit for bit. Not collective. */
 bool train_run_equal(const train_run *a, const train_run *b);
 
-/** Largest relative difference of the losses. Not collective. */
-double train_run_difference(const train_run *a, const train_run *b);
+/** Largest relative differences of the steps' numbers. */
+typedef struct train_difference {
+  double loss, norm, evaluation;
+} train_difference;
+
+/** How far \a a is from \a b. Not collective. */
+train_difference train_run_difference(const train_run *a, const train_run *b);
 
 /** Largest difference of the parameters, in units of the largest of them; the same grid and model. Not collective. */
 double train_run_parameters_apart(const train_run *a, const train_run *b);
@@ -57,5 +66,17 @@ double train_run_parameters_apart(const train_run *a, const train_run *b);
 /** Tiny decks: a Llama with grouped heads, untied, whose sizes divide by nothing, and a tied GPT-2. */
 extern const char train_run_llama[];
 extern const char train_run_gpt2[];
+
+/** The deck of a model of a family, large weights in it, with what \a more says of it; numbers as text.  Adam's eps is
+ * far above the rounding of gradients, or an element whose gradient is nearly 0 would make steps of it. */
+#define TRAIN_RUN_MODEL(type, positions, length, batch, more)                                                      \
+  "model = { model_type = \"" type "\"; vocab_size = 67; max_position_embeddings = " positions                     \
+  "; initializer_range = 0.15; " more " };\n"                                                                      \
+  "data = { path = \"none\"; format = \"text\"; sequence_length = " length "; };\n"                                \
+  "run = { directory = \"none\"; steps = 4; seed = 3; threads = 1; };\n"                                           \
+  "train_batch_size = " batch ";\n"                                                                                \
+  "optimizer = { type = \"AdamW\"; params = { lr = 1e-2; betas = [0.9, 0.95]; eps = 1e-5; weight_decay = 0.1; }; " \
+  "no_decay = [\"norm\", \"ln_\", \"bias\"]; };\n"                                                                 \
+  "gradient_clipping = 1.0;\n"
 
 #endif

@@ -19,17 +19,7 @@
 
 enum { STEPS = 3 };
 
-/* As in test_tensor_parallel.c: Adam's eps is far above the rounding of gradients. */
-#define REST                                                                                                       \
-  "data = { path = \"none\"; format = \"text\"; sequence_length = 37; };\n"                                        \
-  "run = { directory = \"none\"; steps = 4; seed = 3; threads = 1; };\n"                                           \
-  "train_batch_size = 4;\n"                                                                                        \
-  "optimizer = { type = \"AdamW\"; params = { lr = 1e-2; betas = [0.9, 0.95]; eps = 1e-5; weight_decay = 0.1; }; " \
-  "no_decay = [\"norm\", \"ln_\", \"bias\"]; };\n"                                                                 \
-  "gradient_clipping = 1.0;\n"
-#define MODEL(type, more)          \
-  "model = { model_type = \"" type \
-  "\"; vocab_size = 67; max_position_embeddings = 1024; initializer_range = 0.15; " more " };\n" REST
+#define MODEL(type, more) TRAIN_RUN_MODEL(type, "1024", "37", "4", more)
 #define HEADS(q, kv) "num_attention_heads = " #q "; num_key_value_heads = " #kv "; "
 #define SIZES(width, mlp, layers) \
   "hidden_size = " #width "; intermediate_size = " #mlp "; num_hidden_layers = " #layers "; "
@@ -165,32 +155,6 @@ static void free_ways(ways *w) {
 
 /* ---- losses and norms ---- */
 
-/* What one rank computes: the first of the world does, the others learn it. */
-static train_run run_alone(const grid *on, const char *deck, const char *sets) {
-  train_run run = {.steps = STEPS};
-  if (ts_world_rank(on->all) == 0) {
-    run = train_run_do(on->alone, deck, sets, STEPS);
-  } else {
-    run.loss = ts_calloc(STEPS, sizeof *run.loss);
-    run.norm = ts_calloc(STEPS, sizeof *run.norm);
-    run.evaluation = ts_calloc(STEPS, sizeof *run.evaluation);
-  }
-  tap_barrier(MPI_COMM_WORLD); /* yielding */
-  MPI_Bcast(run.loss, STEPS, MPI_DOUBLE, 0, MPI_COMM_WORLD);
-  MPI_Bcast(run.norm, STEPS, MPI_DOUBLE, 0, MPI_COMM_WORLD);
-  MPI_Bcast(run.evaluation, STEPS, MPI_DOUBLE, 0, MPI_COMM_WORLD);
-  return run;
-}
-
-static double worst_of(const double *a, const double *b) {
-  double worst = 0;
-  for (int i = 0; i < STEPS; ++i) {
-    double d = a[i] == b[i] ? 0 : fabs(a[i] - b[i]) / fabs(b[i]);
-    worst = isfinite(d) ? fmax(worst, d) : INFINITY;
-  }
-  return worst;
-}
-
 static char *grid_sets(const grid *on, const char *way, int stage, const char *sets) {
   return ts_format("sequence_parallel_size=%d tensor_parallel.autotp_size=%d zero_optimization.stage=%d %s %s", on->sp,
                    on->tp, stage, way, sets);
@@ -210,14 +174,13 @@ static train_run run_on(const grid *on, const char *what, const char *deck, cons
 static void test_run(const grid *on, const char *what, const train_run *one, const model_row *model,
                      const setting_row *setting, const char *way, int stage) {
   train_run run = run_on(on, what, model->deck, way, setting->sets, stage);
-  double loss = worst_of(run.loss, one->loss), norm = worst_of(run.norm, one->norm);
-  double evaluation = worst_of(run.evaluation, one->evaluation);
-  bool near = loss <= (setting->bf16 ? bf16_loss_tolerance : loss_tolerance) &&
-              evaluation <= (setting->bf16 ? bf16_evaluation_tolerance : loss_tolerance) &&
-              norm <= (setting->bf16 ? bf16_norm_tolerance : norm_tolerance);
+  train_difference d = train_run_difference(&run, one);
+  bool near = d.loss <= (setting->bf16 ? bf16_loss_tolerance : loss_tolerance) &&
+              d.evaluation <= (setting->bf16 ? bf16_evaluation_tolerance : loss_tolerance) &&
+              d.norm <= (setting->bf16 ? bf16_norm_tolerance : norm_tolerance);
   tap_ok_all(MPI_COMM_WORLD, near,
              "%s, dp %d x sp %d x tp %d, stage %d, %s: losses to %.1e, evaluated %.1e, norms %.1e", what, on->dp,
-             on->sp, on->tp, stage, way, loss, evaluation, norm);
+             on->sp, on->tp, stage, way, d.loss, d.evaluation, d.norm);
   train_run_free(&run);
 }
 
@@ -228,7 +191,7 @@ static void test_pair(const grid *on, const model_row *model, const setting_row 
     return;
   }
   char *what = ts_format("%s, %s", model->name, setting->name);
-  train_run one = run_alone(on, model->deck, setting->sets);
+  train_run one = train_run_alone(on->all, on->alone, model->deck, setting->sets, STEPS);
   ways w = find_ways(on, model, strstr(setting->sets, "head_groups") != NULL ? 2 : 1);
   for (int i = 0; i < w.n; ++i) {
     for (int stage = 0; stage < 4; ++stage) {

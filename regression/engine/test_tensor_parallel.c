@@ -18,19 +18,8 @@
 
 enum { STEPS = 4 };
 
-/* Adam's eps is far above the rounding of gradients, or an element whose gradient is nearly 0 would make steps of it.
- * 170 tokens a step, or 85: rows that neither 2, 3 nor 4 ranks divide evenly in all of the grids. */
-#define REST                                                                                                       \
-  "data = { path = \"none\"; format = \"text\"; sequence_length = 17; };\n"                                        \
-  "run = { directory = \"none\"; steps = 4; seed = 3; threads = 1; };\n"                                           \
-  "train_batch_size = 10;\n"                                                                                       \
-  "optimizer = { type = \"AdamW\"; params = { lr = 1e-2; betas = [0.9, 0.95]; eps = 1e-5; weight_decay = 0.1; }; " \
-  "no_decay = "                                                                                                    \
-  "[\"norm\", \"ln_\", \"bias\"]; };\n"                                                                            \
-  "gradient_clipping = 1.0;\n"
-#define MODEL(type, more)          \
-  "model = { model_type = \"" type \
-  "\"; vocab_size = 67; max_position_embeddings = 32; initializer_range = 0.15; " more " };\n" REST
+/* 170 tokens a step, or 85: rows that neither 2, 3 nor 4 ranks divide evenly in all of the grids. */
+#define MODEL(type, more) TRAIN_RUN_MODEL(type, "32", "17", "10", more)
 #define HEADS(q, kv) "num_attention_heads = " #q "; num_key_value_heads = " #kv "; "
 #define SIZES(width, mlp, layers) \
   "hidden_size = " #width "; intermediate_size = " #mlp "; num_hidden_layers = " #layers "; "
@@ -158,34 +147,7 @@ static bool wants_all(void) {
   return getenv("TEST_TP_ALL") != NULL;
 }
 
-/* ---- one rank ---- */
-
-/* What one rank computes: the first of the world does, the others learn it. */
-static train_run run_alone(const grid *on, const char *deck, const char *sets) {
-  train_run run = {.steps = STEPS};
-  if (ts_world_rank(on->all) == 0) {
-    run = train_run_do(on->alone, deck, sets, STEPS);
-  } else {
-    run.loss = ts_calloc(STEPS, sizeof *run.loss);
-    run.norm = ts_calloc(STEPS, sizeof *run.norm);
-    run.evaluation = ts_calloc(STEPS, sizeof *run.evaluation);
-  }
-  tap_barrier(MPI_COMM_WORLD); /* yielding */
-  MPI_Bcast(run.loss, STEPS, MPI_DOUBLE, 0, MPI_COMM_WORLD);
-  MPI_Bcast(run.norm, STEPS, MPI_DOUBLE, 0, MPI_COMM_WORLD);
-  return run;
-}
-
 /* ---- a grid ---- */
-
-static double worst_of(const double *a, const double *b) {
-  double worst = 0;
-  for (int i = 0; i < STEPS; ++i) {
-    double d = fabs(a[i] - b[i]) / fabs(b[i]);
-    worst = isfinite(d) ? fmax(worst, d) : INFINITY;
-  }
-  return worst;
-}
 
 static train_run run_on(const grid *on, const char *what, const char *deck, const char *sets, int stage) {
   char *all = ts_format("tensor_parallel.autotp_size=%d zero_optimization.stage=%d %s", on->tp, stage, sets);
@@ -199,11 +161,11 @@ static train_run run_on(const grid *on, const char *what, const char *deck, cons
 
 static void expect_as_alone(const grid *on, const char *what, const train_run *one, const train_run *run, int stage,
                             bool bf16) {
-  double loss = worst_of(run->loss, one->loss), norm = worst_of(run->norm, one->norm);
-  bool near =
-      loss <= (bf16 ? bf16_loss_tolerance : loss_tolerance) && norm <= (bf16 ? bf16_norm_tolerance : norm_tolerance);
+  train_difference d = train_run_difference(run, one);
+  bool near = d.loss <= (bf16 ? bf16_loss_tolerance : loss_tolerance) &&
+              d.norm <= (bf16 ? bf16_norm_tolerance : norm_tolerance);
   tap_ok_all(MPI_COMM_WORLD, near, "%s, tp %d x dp %d, stage %d: losses to %.1e, norms to %.1e", what, on->tp, on->dp,
-             stage, loss, norm);
+             stage, d.loss, d.norm);
 }
 
 static void test_run(const grid *on, const char *what, const train_run *one, const char *deck, const char *sets,
@@ -225,7 +187,7 @@ static void test_pair(const grid *on, const model_row *model, const setting_row 
     return;
   }
   char *what = ts_format("%s, %s", model->name, setting->name);
-  train_run one = run_alone(on, model->deck, setting->sets);
+  train_run one = train_run_alone(on->all, on->alone, model->deck, setting->sets, STEPS);
   for (int s = stage < 0 ? 0 : stage; s <= (stage < 0 ? 3 : stage); ++s) {
     test_run(on, what, &one, model->deck, setting->sets, s, setting->bf16);
   }
@@ -365,7 +327,7 @@ static bool test_marks(const grid *on, int model, const char *what, const char *
   if (wants_all() && ts_world_rank(on->all) == 0) {
     tap_note("%s: %s: %s %s", what, models[model].name, keys, all);
   }
-  train_run one = run_alone(on, models[model].deck, ""), run;
+  train_run one = train_run_alone(on->all, on->alone, models[model].deck, "", STEPS), run;
   char *refused = train_run_try(on->all, deck, all, STEPS, &run);
   char *name = ts_format("%s: %s: %s", what, models[model].name, keys);
   if (refused == NULL) {

@@ -61,15 +61,6 @@ static const struct {
                  true}};
 enum { N_SETTINGS = sizeof settings / sizeof *settings };
 
-static double worst_of(const double *a, const double *b, int n) {
-  double worst = 0;
-  for (int i = 0; i < n; ++i) {
-    double d = fabs(a[i] - b[i]) / fabs(b[i]);
-    worst = isfinite(d) ? fmax(worst, d) : INFINITY;
-  }
-  return worst;
-}
-
 static train_run run_with(ts_world *world, const char *deck, const char *sets, const char *more, int steps) {
   char *all = ts_format("%s%s", sets, more);
   train_run run = train_run_do(world, deck, all, steps);
@@ -81,12 +72,11 @@ static void test_losses(ts_world *world, int model, int setting, int tp) {
   char *sets = ts_format("tensor_parallel.autotp_size=%d %s", tp, settings[setting].sets);
   train_run whole = run_with(world, models[model].deck, sets, "", STEPS);
   train_run tiled = run_with(world, models[model].deck, sets, TILED, STEPS);
-  double loss = worst_of(tiled.loss, whole.loss, STEPS), norm = worst_of(tiled.norm, whole.norm, STEPS);
-  double evaluation = worst_of(tiled.evaluation, whole.evaluation, STEPS);
+  train_difference d = train_run_difference(&tiled, &whole);
   struct tolerance most = !settings[setting].bf16 ? fp32 : models[model].same ? bf16 : bf16_twice;
-  bool near = loss <= most.loss && norm <= most.norm && evaluation <= most.loss;
+  bool near = d.loss <= most.loss && d.norm <= most.norm && d.evaluation <= most.loss;
   tap_ok_all(MPI_COMM_WORLD, near, "%s, tp %d, %s: losses to %.1e, evaluated to %.1e, norms to %.1e",
-             models[model].name, tp, settings[setting].sets, loss, evaluation, norm);
+             models[model].name, tp, settings[setting].sets, d.loss, d.evaluation, d.norm);
   train_run_free(&whole);
   train_run_free(&tiled);
   ts_free(sets);
