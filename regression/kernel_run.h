@@ -94,6 +94,21 @@ static inline bool run_same(const run_tensor *a, const void *bytes) {
   return run_count(a) == 0 || memcmp(a->data, bytes, (size_t) run_count(a) * ts_dtype_size(a->dtype)) == 0;
 }
 
+/** Wait for all that is queued. Not collective. */
+static inline void run_finish(ts_device *device) {
+  void *event = device->ops->event_create(device, false);
+  device->ops->record(device, event, TS_QUEUE_COMPUTE);
+  device->ops->finish(device, event);
+  device->ops->event_destroy(device, event);
+}
+
+/** Copy to the backend's device or from it, and wait. Not collective. */
+static inline void run_move(const ts_backend *backend, void *to, const void *from, size_t bytes) {
+  ts_device *device = ts_backend_device(backend);
+  device->ops->copy(device, to, from, bytes, TS_QUEUE_COMPUTE);
+  run_finish(device);
+}
+
 /** Host memory of a case and its copy on a device. */
 typedef struct run_mirror {
   const void *host; /**< Borrowed. */
@@ -121,15 +136,6 @@ typedef struct run_state {
   ts_kernel_call call;
 } run_state;
 
-/** Wait for all that is queued. Not collective. */
-static inline void run_finish(const run_state *s) {
-  ts_device *device = s->device;
-  void *event = device->ops->event_create(device, false);
-  device->ops->record(device, event, TS_QUEUE_COMPUTE);
-  device->ops->finish(device, event);
-  device->ops->event_destroy(device, event);
-}
-
 /** Where the backend finds host memory: there, or a copy of its own; what is one on the host is one there. Not
  * collective. */
 static inline void *run_mirrored(run_state *s, const void *host, size_t bytes, bool written) {
@@ -144,8 +150,7 @@ static inline void *run_mirrored(run_state *s, const void *host, size_t bytes, b
   }
   run_mirror *m = &s->mirror[s->n_mirrors++];
   *m = (run_mirror){host, s->backend->allocate(bytes), bytes, written, false};
-  s->device->ops->copy(s->device, m->device, host, bytes, TS_QUEUE_COMPUTE);
-  run_finish(s);
+  run_move(s->backend, m->device, host, bytes);
   return m->device;
 }
 
@@ -167,9 +172,7 @@ static inline void run_mirror_call(run_state *s, const run_case *c) {
   run_mirror *guard = &s->mirror[s->n_mirrors++];
   *guard = (run_mirror){s->workspace + s->call.workspace_bytes, s->device_workspace + s->call.workspace_bytes,
                         RUN_GUARD, true, true};
-  s->device->ops->copy(s->device, s->device_workspace, s->workspace, s->call.workspace_bytes + RUN_GUARD,
-                       TS_QUEUE_COMPUTE);
-  run_finish(s);
+  run_move(s->backend, s->device_workspace, s->workspace, s->call.workspace_bytes + RUN_GUARD);
   s->call.stream = s->device->ops->stream(s->device, TS_QUEUE_COMPUTE);
 }
 
@@ -183,7 +186,7 @@ static inline void run_go(run_state *s) {
         s->device->ops->copy(s->device, (void *) m->host, m->device, m->bytes, TS_QUEUE_COMPUTE);
       }
     }
-    run_finish(s);
+    run_finish(s->device);
   }
 }
 

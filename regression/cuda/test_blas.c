@@ -28,20 +28,11 @@ static size_t bytes_of(const matrix *x) {
   return (size_t) run_count(&x->host) * ts_dtype_size(x->host.dtype);
 }
 
-static void move(void *to, const void *from, size_t bytes) {
-  ts_device *device = ts_backend_device(backend);
-  void *event = device->ops->event_create(device, false);
-  device->ops->copy(device, to, from, bytes, TS_QUEUE_COMPUTE);
-  device->ops->record(device, event, TS_QUEUE_COMPUTE);
-  device->ops->finish(device, event);
-  device->ops->event_destroy(device, event);
-}
-
 static matrix make(ts_dtype dtype, int64_t rows, int64_t columns, uint64_t key, int offset) {
   matrix x = {.host = run_random(dtype, TS_SHAPE(rows, columns), key, 1)};
   x.memory = backend->allocate(bytes_of(&x) + 64);
   x.device = x.memory + (size_t) offset * ts_dtype_size(dtype);
-  move(x.device, x.host.data, bytes_of(&x));
+  run_move(backend, x.device, x.host.data, bytes_of(&x));
   return x;
 }
 
@@ -127,7 +118,7 @@ static void make_nans(const ts_blas_spec *s, matrix *x) {
       run_set(&x->host, i, NAN);
     }
   }
-  move(x->device, x->host.data, bytes_of(x));
+  run_move(backend, x->device, x->host.data, bytes_of(x));
 }
 
 static void check_product(const char *name, const product *p) {
@@ -146,13 +137,13 @@ static void check_product(const char *name, const product *p) {
   if (s->prior != TS_BLAS_NO_PRIOR && p->beta == 0) {
     make_nans(s, prior);
   }
-  move(memory, &p->beta, sizeof p->beta);
+  run_move(backend, memory, &p->beta, sizeof p->beta);
   ts_blas_operands o = {x[A].device,   x[B].device,   x[C].device,      x[BIAS].device,
                         x[AUX].device, prior->device, (float *) memory, workspace};
   ts_blas_run(blas, &o, device->ops->stream(device, TS_QUEUE_COMPUTE));
   for (int i = 0; i < N_MATRICES; ++i) {
     out[i].host = run_new(x[i].host.dtype, x[i].host.shape);
-    move(out[i].host.data, x[i].device, bytes_of(&x[i]));
+    run_move(backend, out[i].host.data, x[i].device, bytes_of(&x[i]));
   }
   bool kept = memcmp(out[PRIOR].host.data, x[PRIOR].host.data, bytes_of(&x[PRIOR])) == 0;
   tap_ok(is_right(p, x, out) && leaves_gaps(s, &x[C], &out[C]) && kept,
@@ -427,10 +418,10 @@ static void check_capture(void) {
   void *graph = device->ops->capture_end(device);
   float two = 2, once[15], more[15];
   device->ops->replay(device, graph);
-  move(once, s.call.out[0], sizeof once);
-  move((void *) s.call.beta, &two, sizeof two);
+  run_move(backend, once, s.call.out[0], sizeof once);
+  run_move(backend, (void *) s.call.beta, &two, sizeof two);
   device->ops->replay(device, graph);
-  move(more, s.call.out[0], sizeof more);
+  run_move(backend, more, s.call.out[0], sizeof more);
   bool right = true;
   for (int i = 0; i < 15; ++i) {
     right = right && fabsf(more[i] - 3 * once[i]) <= 1e-5f;

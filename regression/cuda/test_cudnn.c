@@ -391,7 +391,7 @@ static bool same_replayed(run_state *s, const run_case *c, void *const kept[3]) 
                           TS_QUEUE_COMPUTE);
       }
     }
-    run_finish(s);
+    run_finish(s->device);
     same = same_outputs(c, kept) && same;
   }
   device->ops->graph_destroy(device, recorded);

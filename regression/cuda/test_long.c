@@ -206,15 +206,6 @@ static run_case make_case(const struct call *call) {
 
 /* ---- the long call ---- */
 
-static void move(void *to, const void *from, size_t bytes) {
-  ts_device *device = ts_backend_device(backend);
-  void *event = device->ops->event_create(device, false);
-  device->ops->copy(device, to, from, bytes, TS_QUEUE_COMPUTE);
-  device->ops->record(device, event, TS_QUEUE_COMPUTE);
-  device->ops->finish(device, event);
-  device->ops->event_destroy(device, event);
-}
-
 static void *allocate(size_t bytes) {
   void *memory = NULL;
   return cudaMalloc(&memory, bytes > 0 ? bytes : 1) == cudaSuccess ? memory : NULL;
@@ -236,7 +227,7 @@ static void move_tail(char letter, char *device, char *host, bool back) {
   part /= outer;
   for (size_t i = 0; i < outer; ++i) {
     char *there = device + (i + 1) * whole - part, *here = host + i * part;
-    move(back ? here : there, back ? there : here, part);
+    run_move(backend, back ? here : there, back ? there : here, part);
   }
 }
 

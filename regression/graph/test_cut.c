@@ -46,7 +46,7 @@ enum { IDS = 3 }; /* what integers are below: rows of tables, documents */
 #define Q F(4, 3, 16)
 #define LSE F(4, 8, 3)
 /* three query heads for a key head, and documents, seed and sample */
-#define THREES         \
+#define THREES(...)    \
   {                    \
     .attention = {     \
       .heads = 6,      \
@@ -56,7 +56,8 @@ enum { IDS = 3 }; /* what integers are below: rows of tables, documents */
       .causal = true,  \
       .dropout = 0.5f, \
       .name = 3,       \
-      .first_head = 6  \
+      .first_head = 6, \
+      __VA_ARGS__      \
     }                  \
   }
 #define Q6 F(4, 3, 12)
@@ -64,22 +65,7 @@ enum { IDS = 3 }; /* what integers are below: rows of tables, documents */
 #define RANDOM I(4, 3), L(1), L(4)
 
 /* likewise, 3 of 9 tokens and 4 keys */
-#define PARTS                           \
-  {                                     \
-    .attention = {                      \
-      .heads = 6,                       \
-      .kv_heads = 2,                    \
-      .head_dim = 2,                    \
-      .scale = 0.5f,                    \
-      .causal = true,                   \
-      .dropout = 0.5f,                  \
-      .name = 3,                        \
-      .first_head = 6,                  \
-      .length = 9,                      \
-      .queries = {2, {{1, 1}, {7, 2}}}, \
-      .keys = {2, {{0, 2}, {6, 2}}}     \
-    }                                   \
-  }
+#define PARTS THREES(.length = 9, .queries = {2, {{1, 1}, {7, 2}}}, .keys = {2, {{0, 2}, {6, 2}}})
 #define K4 F(4, 4, 4)
 #define LSE6 F(4, 6, 3)
 
@@ -206,8 +192,8 @@ static const cut_case cases[] = {
     {TS_OP_ATTENTION, "", {Q, X, X, I(4, 3)}, {Q, LSE}, HEADS(0), "bh", "t"},
     {TS_OP_ATTENTION, "with dropout", {Q, X, X, RANDOM}, {Q, LSE}, HEADS(0.5f), "bh", "t"},
     {TS_OP_ATTENTION_DX, "with dropout", {Q, Q, X, X, Q, LSE, RANDOM}, {Q, X, X}, HEADS(0.5f), "bh", "t"},
-    {TS_OP_ATTENTION, "of threes", {Q6, K2, K2, RANDOM}, {Q6, F(4, 6, 3)}, THREES, "bh", "t"},
-    {TS_OP_ATTENTION_DX, "of threes", {Q6, Q6, K2, K2, Q6, F(4, 6, 3), RANDOM}, {Q6, K2, K2}, THREES, "bh", "t"},
+    {TS_OP_ATTENTION, "of threes", {Q6, K2, K2, RANDOM}, {Q6, F(4, 6, 3)}, THREES(), "bh", "t"},
+    {TS_OP_ATTENTION_DX, "of threes", {Q6, Q6, K2, K2, Q6, F(4, 6, 3), RANDOM}, {Q6, K2, K2}, THREES(), "bh", "t"},
     {TS_OP_ATTENTION, "of parts", {Q6, K4, K4, I(4, 9), L(1), L(4)}, {Q6, LSE6}, PARTS, "bh", "t"},
     {TS_OP_ATTENTION_DX, "of parts", {Q6, Q6, K4, K4, Q6, LSE6, I(4, 9), L(1), L(4)}, {Q6, K4, K4}, PARTS, "bh", "t"},
     {TS_OP_ATTENTION_DX,
@@ -217,8 +203,8 @@ static const cut_case cases[] = {
      PARTS,
      "bh",
      "t"},
-    {TS_OP_ATTENTION_DELTA, "", {Q6, Q6}, {LSE6}, THREES, "bh", "t"},
-    {TS_OP_ATTENTION_MERGE, "", {Q6, LSE6, Q6, LSE6}, {Q6, LSE6}, THREES, "bh", "t"},
+    {TS_OP_ATTENTION_DELTA, "", {Q6, Q6}, {LSE6}, THREES(), "bh", "t"},
+    {TS_OP_ATTENTION_MERGE, "", {Q6, LSE6, Q6, LSE6}, {Q6, LSE6}, THREES(), "bh", "t"},
     {TS_OP_ATTENTION, "in a window with a softcap", {Q, X, X}, {Q, LSE}, CAPPED, "bh", "t"},
     {TS_OP_ATTENTION_DX, "in a window with a softcap", {Q, Q, X, X, Q, LSE}, {Q, X, X}, CAPPED, "bh", "t"},
     {TS_OP_ATTENTION_CACHED,
