@@ -132,13 +132,6 @@ static holder make_holder(int64_t rows, int64_t columns) {
   return (holder){rows, columns, ts_calloc((size_t) (rows * columns) + 1, sizeof(int64_t))};
 }
 
-typedef struct travel {
-  ts_sequence s;
-  ts_route *route;     /* per rank */
-  ts_tokens *at;       /* per ring: what is wanted */
-  ts_interval *column; /* per rank of a ring */
-} travel;
-
 /* Do the lists of two ranks fit?  The k-th block that one sends the other is the k-th that this receives. */
 static bool move_blocks(const ts_block_list *from, const ts_block_list *to, int a, int b, int n, const holder *x,
                         const holder *y) {
@@ -169,97 +162,149 @@ static bool move_blocks(const ts_block_list *from, const ts_block_list *to, int 
   return right;
 }
 
-/* A route of keys by rows and of their transpose there and back: the numbers arrive where they belong, and come home
- * times the ranks that had them. */
-static bool travels(const ts_sequence *s, bool causal, int64_t window) {
-  int ranks = s->ring * s->ulysses;
-  ts_tokens *seen = ts_calloc((size_t) s->ring, sizeof *seen);
-  ts_interval *column = ts_calloc((size_t) s->ulysses, sizeof *column);
+enum { WIDTH = HEADS / GROUP * DIM };
+
+/* A route of keys by rows and of their transpose, among all ranks of a sequence. */
+typedef struct travel {
+  const ts_sequence *s;
+  int ranks;
+  ts_tokens *seen;                        /* owned: of each ring */
+  ts_interval *column;                    /* owned: of each rank of a ring */
+  ts_block_list *there, *home;            /* owned: of each rank, as what follows */
+  holder (*own)[2], (*at)[2], (*back)[2]; /* owned: before, on the way, come home */
+} travel;
+
+static travel new_travel(const ts_sequence *s, bool causal, int64_t window) {
+  const int ranks = s->ring * s->ulysses;
+  const size_t n = (size_t) ranks;
+  travel t = {.s = s,
+              .ranks = ranks,
+              .seen = ts_calloc((size_t) s->ring, sizeof *t.seen),
+              .column = ts_calloc((size_t) s->ulysses, sizeof *t.column),
+              .there = ts_calloc(n, sizeof *t.there),
+              .home = ts_calloc(n, sizeof *t.home),
+              .own = ts_calloc(n, sizeof *t.own),
+              .at = ts_calloc(n, sizeof *t.at),
+              .back = ts_calloc(n, sizeof *t.back)};
   for (int i = 0; i < s->ring; ++i) {
-    seen[i] = ts_sequence_seen(s, i, causal, window);
+    t.seen[i] = ts_sequence_seen(s, i, causal, window);
   }
   for (int j = 0; j < s->ulysses; ++j) { /* key heads of 6 query heads by twos */
     ts_interval heads = ts_sequence_share(HEADS, GROUP, 0, s->ulysses, j);
     int64_t begin = heads.begin / GROUP, end = (heads.begin + heads.length - 1) / GROUP + 1;
-    column[j] = heads.length > 0 ? (ts_interval){begin * DIM, (end - begin) * DIM} : (ts_interval){0, 0};
+    t.column[j] = heads.length > 0 ? (ts_interval){begin * DIM, (end - begin) * DIM} : (ts_interval){0, 0};
   }
-  const int64_t width = HEADS / GROUP * DIM;
-  ts_block_list *there = ts_calloc((size_t) ranks, sizeof *there), *home = ts_calloc((size_t) ranks, sizeof *home);
-  holder(*x)[2] = ts_calloc((size_t) ranks, sizeof *x), (*y)[2] = ts_calloc((size_t) ranks, sizeof *y);
-  holder(*z)[2] = ts_calloc((size_t) ranks, sizeof *z);
-  for (int a = 0; a < ranks; ++a) {
-    ts_sequence own = *s;
-    own.rank = a;
-    ts_route route = {.sequence = &own, .n = 2, .tensor = {{seen, column, width, false}, {seen, column, width, true}}};
-    there[a] = ts_route_blocks(&route, false);
-    home[a] = ts_route_blocks(&route, true);
-    ts_tokens mine = ts_sequence_tokens(s, a);
-    int64_t count = ts_sequence_count(&mine);
+  return t;
+}
+
+static void free_travel(travel *t) {
+  for (int a = 0; a < t->ranks; ++a) {
     for (int k = 0; k < 2; ++k) {
-      x[a][k] = make_holder(k == 0 ? count : width, k == 0 ? width : count);
-      z[a][k] = make_holder(x[a][k].rows, x[a][k].columns);
-      y[a][k] = make_holder(there[a].block[k].rows.length, there[a].block[k].columns.length);
-      for (int64_t t = 0; t < count; ++t) {
-        for (int64_t c = 0; c < width; ++c) {
-          x[a][k].value[k == 0 ? t * width + c : c * count + t] = ts_tokens_at(&mine, t) * width + c + 1;
-        }
+      ts_free(t->own[a][k].value);
+      ts_free(t->at[a][k].value);
+      ts_free(t->back[a][k].value);
+    }
+    ts_free(t->there[a].block);
+    ts_free(t->home[a].block);
+  }
+  ts_free(t->own);
+  ts_free(t->at);
+  ts_free(t->back);
+  ts_free(t->there);
+  ts_free(t->home);
+  ts_free(t->seen);
+  ts_free(t->column);
+}
+
+/* The lists of rank \a a, and its keys: each a number of its own. */
+static void pack(travel *t, int a) {
+  ts_sequence own = *t->s;
+  own.rank = a;
+  const ts_route route = {
+      .sequence = &own, .n = 2, .tensor = {{t->seen, t->column, WIDTH, false}, {t->seen, t->column, WIDTH, true}}};
+  t->there[a] = ts_route_blocks(&route, false);
+  t->home[a] = ts_route_blocks(&route, true);
+  const ts_tokens mine = ts_sequence_tokens(t->s, a);
+  const int64_t count = ts_sequence_count(&mine);
+  for (int k = 0; k < 2; ++k) {
+    const ts_block *extent = &t->there[a].block[k];
+    t->own[a][k] = make_holder(k == 0 ? count : WIDTH, k == 0 ? WIDTH : count);
+    t->back[a][k] = make_holder(t->own[a][k].rows, t->own[a][k].columns);
+    t->at[a][k] = make_holder(extent->rows.length, extent->columns.length);
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t c = 0; c < WIDTH; ++c) {
+        t->own[a][k].value[k == 0 ? i * WIDTH + c : c * count + i] = ts_tokens_at(&mine, i) * WIDTH + c + 1;
       }
     }
   }
+}
+
+static bool move_all(const travel *t, const ts_block_list *list, holder (*from)[2], holder (*to)[2]) {
   bool right = true;
-  for (int a = 0; a < ranks; ++a) {
-    for (int b = 0; b < ranks; ++b) {
-      right = right && move_blocks(&there[a], &there[b], a, b, 2, x[a], y[b]);
+  for (int a = 0; a < t->ranks; ++a) {
+    for (int b = 0; b < t->ranks; ++b) {
+      right = right && move_blocks(&list[a], &list[b], a, b, 2, from[a], to[b]);
     }
   }
-  for (int b = 0; b < ranks; ++b) {
-    const ts_tokens *keys = &seen[b / s->ulysses];
-    ts_interval own = column[b % s->ulysses];
-    int64_t count = ts_sequence_count(keys);
-    for (int64_t t = 0; t < count; ++t) {
-      for (int64_t c = 0; c < own.length; ++c) {
-        int64_t expected = ts_tokens_at(keys, t) * width + own.begin + c + 1;
-        right = right && y[b][0].value[t * own.length + c] == expected && y[b][1].value[c * count + t] == expected;
-      }
+  return right;
+}
+
+/* Rank \a b has its columns of what its ring sees. */
+static bool arrived(const travel *t, int b) {
+  const ts_tokens *keys = &t->seen[b / t->s->ulysses];
+  const ts_interval own = t->column[b % t->s->ulysses];
+  const int64_t count = ts_sequence_count(keys);
+  bool right = true;
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t c = 0; c < own.length; ++c) {
+      int64_t expected = ts_tokens_at(keys, i) * WIDTH + own.begin + c + 1;
+      right =
+          right && t->at[b][0].value[i * own.length + c] == expected && t->at[b][1].value[c * count + i] == expected;
     }
   }
-  for (int a = 0; a < ranks; ++a) {
-    for (int b = 0; b < ranks; ++b) {
-      right = right && move_blocks(&home[a], &home[b], a, b, 2, y[a], z[b]);
+  return right;
+}
+
+/* Ranks that had a column of a token. */
+static int64_t count_holders(const travel *t, int64_t token, int64_t c) {
+  int64_t had = 0;
+  for (int b = 0; b < t->ranks; ++b) {
+    const ts_tokens one = {.n = 1, .stretch = {{token, 1}}}, both = ts_sequence_both(&one, &t->seen[b / t->s->ulysses]);
+    const ts_interval own = t->column[b % t->s->ulysses];
+    had += both.n > 0 && c >= own.begin && c < own.begin + own.length;
+  }
+  return had;
+}
+
+/* Rank \a a has its keys again, each as often as ranks had it. */
+static bool came_home(const travel *t, int a) {
+  const ts_tokens mine = ts_sequence_tokens(t->s, a);
+  const int64_t count = ts_sequence_count(&mine);
+  bool right = true;
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t c = 0; c < WIDTH; ++c) {
+      int64_t token = ts_tokens_at(&mine, i), expected = count_holders(t, token, c) * (token * WIDTH + c + 1);
+      right = right && t->back[a][0].value[i * WIDTH + c] == expected && t->back[a][1].value[c * count + i] == expected;
     }
   }
-  for (int a = 0; a < ranks; ++a) {
-    ts_tokens mine = ts_sequence_tokens(s, a);
-    int64_t count = ts_sequence_count(&mine);
-    for (int64_t t = 0; t < count; ++t) {
-      for (int64_t c = 0; c < width; ++c) {
-        int64_t had = 0, token = ts_tokens_at(&mine, t);
-        for (int b = 0; b < ranks; ++b) {
-          const ts_tokens one = {.n = 1, .stretch = {{token, 1}}}, both = ts_sequence_both(&one, &seen[b / s->ulysses]);
-          ts_interval own = column[b % s->ulysses];
-          had += both.n > 0 && c >= own.begin && c < own.begin + own.length;
-        }
-        right = right && z[a][0].value[t * width + c] == had * (token * width + c + 1) &&
-                z[a][1].value[c * count + t] == z[a][0].value[t * width + c];
-      }
-    }
+  return right;
+}
+
+/* There and back: the numbers arrive where they belong, and come home times the ranks that had them. */
+static bool travels(const ts_sequence *s, bool causal, int64_t window) {
+  travel t = new_travel(s, causal, window);
+  for (int a = 0; a < t.ranks; ++a) {
+    pack(&t, a);
   }
-  for (int a = 0; a < ranks; ++a) {
-    for (int k = 0; k < 2; ++k) {
-      ts_free(x[a][k].value);
-      ts_free(y[a][k].value);
-      ts_free(z[a][k].value);
-    }
-    ts_free(there[a].block);
-    ts_free(home[a].block);
+  bool right = move_all(&t, t.there, t.own, t.at);
+  for (int b = 0; b < t.ranks; ++b) {
+    right = right && arrived(&t, b);
   }
-  ts_free(x);
-  ts_free(y);
-  ts_free(z);
-  ts_free(there);
-  ts_free(home);
-  ts_free(seen);
-  ts_free(column);
+  right = right && move_all(&t, t.home, t.at, t.back);
+  for (int a = 0; a < t.ranks; ++a) {
+    right = right && came_home(&t, a);
+  }
+  free_travel(&t);
   return right;
 }
 
