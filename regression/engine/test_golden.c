@@ -1,8 +1,8 @@
 /* Ten steps of training against Hugging Face transformers and torch (regression/golden): logits before the first
  * step, loss, norm and rate of every step, final weights; of the model families also how a prompt goes on.  On n ranks
  * the cases whose micro-batch n divides, at every stage (on a device, beyond four ranks and where ranks share samples
- * at one); at 1 and 3 without tensor_parallel.sequence_parallel.  TEST_ONLY takes names of cases, TEST_TP one tp,
- * TEST_SP one sp. */
+ * at one); at 1 and 3 without tensor_parallel.sequence_parallel.  Samples of several documents: however ranks share
+ * them.  TEST_ONLY takes names of cases, TEST_TP one tp, TEST_SP one sp. */
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
 
@@ -44,10 +44,15 @@ static const golden families[] = {{"mistral", 3},       {"qwen2", 2},      {"qwe
                                   {"gpt_neox", 2},      {"starcoder2", 2}, {"gpt_neox_serial", 3},
                                   {"llama_dynamic", 2}, {"llama_yarn", 4}, {"llama_dynamic_beyond", 2}};
 
+/* Of samples that hold several documents. */
+static const golden by_documents = {"llama_documents", 3};
+
 /* A case's grid: tp ranks share each product, sp ranks each sample, the others have micro-batches of their own. */
 typedef struct grid {
   ts_world *world;
   int tp, sp, dp;
+  int ulysses;          /* of sp, those that share heads; 0: the plan says */
+  const char *exchange; /* of the rings; with ulysses */
 } grid;
 
 typedef struct trial {
@@ -74,6 +79,9 @@ static ts_deck *read_deck(const grid *on, const golden *g, int64_t stage, bool b
                  ts_format("train_micro_batch_size_per_gpu=%lld", (long long) g->micro_batch / on->dp),
                  ts_format("tensor_parallel.autotp_size=%d", on->tp),
                  ts_format("sequence_parallel_size=%d", on->sp),
+                 on->ulysses > 0 ? ts_format("sequence_parallel.ulysses_degree=%d", on->ulysses)
+                                 : ts_strdup("sequence_parallel.ulysses_degree=auto"),
+                 ts_format("sequence_parallel.ring_exchange=%s", on->ulysses > 0 ? on->exchange : "auto"),
                  ts_format("tensor_parallel.sequence_parallel=%s", stage % 2 == 0 ? "true" : "false"),
                  ts_format("zero_optimization.stage=%lld", (long long) stage),
                  ts_format("bf16.enabled=%s", bf16 ? "true" : "false"),
@@ -361,7 +369,7 @@ typedef struct stages {
 
 static bool is_on_device(const grid *on) {
   const ts_backend *backend = NULL;
-  ts_deck *deck = read_deck(&(grid){on->world, 1, 1, 1}, &cases[0], 0, false);
+  ts_deck *deck = read_deck(&(grid){.world = on->world, .tp = 1, .sp = 1, .dp = 1}, &cases[0], 0, false);
   TS_CHECK(ts_engine_backend(deck, on->world, &backend, NULL) == TS_OK, "a backend");
   ts_deck_destroy(&deck);
   return backend->device != NULL;
@@ -402,6 +410,32 @@ static void test_case(const grid *on, const golden *g, stages of) {
   close_trial(&t);
 }
 
+static void test_shared(const grid *on, int64_t stage) {
+  trial t = open_trial(on, &by_documents, stage, false);
+  if (on->sp > 1 && ts_world_rank(on->world) == 0) {
+    tap_note("tp %d, sp %d: %d share heads, rings of %d, %s", on->tp, on->sp, on->ulysses, on->sp / on->ulysses,
+             on->exchange);
+  }
+  test_steps(&t);
+  close_trial(&t);
+}
+
+/* By heads, by tokens and by both; keys gathered or sent round. */
+static void test_documents(const grid *on, stages of) {
+  for (int u = 1; u <= on->sp && u * on->tp <= heads_of(&by_documents); ++u) {
+    for (int64_t stage = of.first; stage <= of.last && on->sp % u == 0; ++stage) {
+      grid way = *on;
+      way.ulysses = u;
+      way.exchange = "p2p";
+      test_shared(&way, stage);
+      way.exchange = "all_gather";
+      if (u < on->sp) {
+        test_shared(&way, (stage + 1) % 4);
+      }
+    }
+  }
+}
+
 static void test_grid(const grid *on) {
   for (size_t c = 0; c < sizeof cases / sizeof cases[0]; ++c) {
     if (tap_wanted(cases[c].name) && fits(on, &cases[c])) {
@@ -415,6 +449,9 @@ static void test_grid(const grid *on) {
         test_family(on, &families[c], stage);
       }
     }
+  }
+  if (tap_wanted(by_documents.name) && fits(on, &by_documents)) {
+    test_documents(on, stages_of(on, 0));
   }
 }
 
@@ -436,7 +473,7 @@ int main(int argc, char **argv) {
   for (int sp = 1; sp <= ranks; ++sp) {
     for (int tp = 1; tp <= ranks / sp; ++tp) {
       if (wants(tp, sp, ranks)) {
-        test_grid(&(grid){world, tp, sp, ranks / (tp * sp)});
+        test_grid(&(grid){.world = world, .tp = tp, .sp = sp, .dp = ranks / (tp * sp)});
       }
     }
   }

@@ -30,11 +30,12 @@ def rope(kind="default", theta=500.0, **more):
     return dict(rope_type=kind, rope_theta=theta, **more)
 
 
-def case(seed, model_type, micro=2, length=19, clip=2.0, older=None, generate=True, **config):
-    """older: config.json's keys in the spelling of transformers 4 instead of rope_parameters; None: no such key."""
+def case(seed, model_type, micro=2, length=19, clip=2.0, older=None, generate=True, documents=None, **config):
+    """older: config.json's keys in the spelling of transformers 4 instead of rope_parameters; None: no such key.
+    documents: the token that ends one, where samples hold several."""
     sizes = {key: value for key, value in SIZES.items() if (model_type, key) != ("gpt_neox", "num_key_value_heads")}
     return dict(seed=seed, model=AutoConfig.for_model(model_type, **sizes | config), length=length, micro=micro,
-                lr=1e-2, clip=clip, scheduler=None, older=older, generate=generate)
+                lr=1e-2, clip=clip, scheduler=None, older=older, generate=generate, documents=documents)
 
 
 LONG = dict(short_factor=[1.0, 1.1, 1.25, 1.5, 1.75, 2.0], long_factor=[1.0, 1.5, 2.5, 4.0, 6.0, 8.0])
@@ -85,6 +86,9 @@ CASES = {
     "llama_dynamic": case(1, "llama", intermediate_size=31, length=21, rope_parameters=rope("dynamic", factor=2.0)),
     "llama_dynamic_beyond": case(1, "llama", intermediate_size=31, length=23, max_position_embeddings=9,
                                  rope_parameters=rope("dynamic", factor=2.0), generate=False),
+    # Each sample holds two to seven documents or pieces; no logits and no prompt: those are of one.
+    "llama_documents": case(1, "llama", length=43, max_position_embeddings=64, micro=3, generate=False,
+                            documents=SIZES["eos_token_id"]),
 }
 
 
@@ -135,7 +139,8 @@ def make(name, case):
     if case["older"]:
         respell(directory, case["older"])
     goldens.write_tokens(directory / "tokens.bin", tokens)
-    goldens.save_logits(directory, case, model, tokens)
+    if case["documents"] is None:
+        goldens.save_logits(directory, case, model, tokens)
     check_reading(directory, tokens, case, model)
     more = dict(generate=generate(model, tokens, case["length"])) if case["generate"] else {}
     trained, double = goldens.train(model, tokens, case, case["micro"]), train_double(case, tokens)

@@ -26,6 +26,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 STEPS = 10
 NO_DECAY = ["norm", "bias", "ln_"]
 BETAS, EPS, WEIGHT_DECAY = (0.9, 0.95), 1e-8, 0.1
+IGNORED = -100
 
 # ---- the cases: sizes that divide nothing, where the model allows it; seeds chosen by --spread, see README.md ----
 
@@ -100,11 +101,33 @@ def markov_tokens(n, vocab, seed):
     return tokens
 
 
+def with_ends(tokens, end, seed):
+    """The same as documents of 1 to 30 tokens, of which the last is end and no other."""
+    generator = torch.Generator().manual_seed(seed + 2000)
+    tokens = [token if token != end else end + 1 for token in tokens]
+    at = -1
+    while (at := at + torch.randint(1, 31, (1,), generator=generator).item()) < len(tokens):
+        tokens[at] = end
+    return tokens
+
+
 def batch(tokens, first, count, length):
     """Samples first .. first + count - 1: sample i is tokens iT .. iT + T, labels one further than inputs."""
     rows = [tokens[i * length:(i + 1) * length + 1] for i in range(first, first + count)]
     rows = torch.tensor(rows)
     return rows[:, :-1], rows[:, 1:]
+
+
+def by_documents(end, x, y):
+    """Of samples of several documents, each closed by end: positions that begin again in each, a mask of the pairs of a
+    query and a key before it in the same document, and labels, of which a document's last token has none."""
+    ends = (x == end).long()
+    number = ends.cumsum(1) - ends  # of ends before a token
+    place = torch.arange(x.shape[1]).expand_as(x)
+    first = torch.where((place == 0) | (torch.roll(ends, 1, 1) == 1), place, 0).cummax(1).values
+    seen = (number[:, :, None] == number[:, None, :]) & (place[:, :, None] >= place[:, None, :])
+    mask = torch.zeros(seen.shape, dtype=torch.float32).masked_fill(~seen, float("-inf"))[:, None]
+    return dict(position_ids=place - first, attention_mask=mask), torch.where(x == end, IGNORED, y)
 
 
 # ---- training ----
@@ -136,16 +159,19 @@ def groups(model):
 
 def train(model, tokens, case, micro):
     """Ten steps, micro samples at a time. -> losses, gradient norms before clipping"""
-    length, samples = case["length"], case["micro"] * case.get("accumulation", 1)
+    length, samples, end = case["length"], case["micro"] * case.get("accumulation", 1), case.get("documents")
     optimizer = torch.optim.AdamW(groups(model), lr=case["lr"], betas=BETAS, eps=EPS)
     losses, norms = [], []
     for step in range(STEPS):
         optimizer.zero_grad()
         total = 0.0
+        labels = samples * length - tokens[step * samples * length:(step + 1) * samples * length].count(end)
         for first in range(0, samples, micro):
             x, y = batch(tokens, step * samples + first, micro, length)
-            logits = model(input_ids=x, use_cache=False).logits
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten()) * (micro / samples)
+            more, y = by_documents(end, x, y) if end is not None else ({}, y)
+            logits = model(input_ids=x, use_cache=False, **more).logits
+            part = (y != IGNORED).sum().item() / labels
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=IGNORED) * part
             loss.backward()
             total += loss.item()
         losses.append(total)
@@ -229,10 +255,11 @@ def deck(name, case, script="make_goldens.py"):
     params = "\n                         ".join(f"{key} = {literal(value)};" for key, value in s.items())
     scheduler = f'scheduler = {{ type = "{kind}";\n              params = {{ {params} }}; }};\n' if params else ""
     no_decay = ", ".join(f'"{pattern}"' for pattern in NO_DECAY)
+    packing = ' packing = "documents";' if case.get("documents") is not None else ""
     return (f"# Written by {script}.  data.path is relative to the top of the source tree.\n"
             f'model = {{ from = "{name}"; }};\n'
             f'data = {{ path = "regression/golden/{name}/tokens.bin"; format = "bin"; '
-            f'sequence_length = {case["length"]};\n         validation_fraction = 0.0; shuffle = false; }};\n'
+            f'sequence_length = {case["length"]};\n         validation_fraction = 0.0; shuffle = false;{packing} }};\n'
             f'run = {{ directory = "runs/{name}"; steps = {STEPS}; }};\n'
             f'train_micro_batch_size_per_gpu = {case["micro"]};\n'
             f'gradient_accumulation_steps = {case.get("accumulation", 1)};\n'
@@ -251,7 +278,8 @@ def settings(case):
 
 def case_tokens(case):
     samples = STEPS * case["micro"] * case.get("accumulation", 1)
-    return markov_tokens(samples * case["length"] + 1, case["model"].vocab_size, case["seed"])
+    tokens = markov_tokens(samples * case["length"] + 1, case["model"].vocab_size, case["seed"])
+    return tokens if case.get("documents") is None else with_ends(tokens, case["documents"], case["seed"])
 
 
 def new_directory(name):
