@@ -43,7 +43,7 @@ static void make_sample(int64_t sample, int64_t n, int64_t vocabulary, int32_t *
 
 static int replicas[2] = {1, 1}; /* along tp and pp */
 static int slots = 1;
-static bool evaluating;
+static bool evaluating, few_labels;
 
 void train_run_set_slots(int n) {
   slots = n;
@@ -51,6 +51,10 @@ void train_run_set_slots(int n) {
 
 void train_run_set_evaluating(bool on) {
   evaluating = on;
+}
+
+void train_run_set_few_labels(bool on) {
+  few_labels = on;
 }
 
 void train_run_set_replicas(int tp, int pp) {
@@ -80,6 +84,14 @@ ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets) {
   return deck;
 }
 
+static void thin_labels(ts_batch *batch, int64_t i) {
+  int32_t *label = (int32_t *) batch->input[TS_INPUT_LABELS] + i * batch->length;
+  const int64_t first = 3 * batch->length / 8, end = batch->length / 2;
+  for (int64_t t = 0; t < batch->length; ++t) {
+    label[t] = t == first || (t > first && t < end) ? label[t] : TS_IGNORED;
+  }
+}
+
 /* This rank's samples of a step. */
 static ts_batch *make_batch(const ts_engine *engine, const ts_deck *deck, int64_t step) {
   const ts_mesh *mesh = ts_engine_mesh(engine);
@@ -95,6 +107,9 @@ static ts_batch *make_batch(const ts_engine *engine, const ts_deck *deck, int64_
     ts_batch_set(batch, i, sample, tokens, (int32_t) end_token);
     if (evaluating && sample % 4 != 0) {
       ts_batch_ignore(batch, i);
+    }
+    if (few_labels) {
+      thin_labels(batch, i);
     }
   }
   ts_free(tokens);
@@ -134,11 +149,21 @@ static double evaluate(ts_engine *engine, const ts_deck *deck, int64_t step) {
   return sum / valid;
 }
 
-/* A sum over all elements of a mix of bits, name and position: the same in whatever order the layout has them. */
+static int compare_names(const void *a, const void *b) {
+  return strcmp((*(const ts_parameter *const *) a)->name, (*(const ts_parameter *const *) b)->name);
+}
+
+/* The order of a layout depends on the grid.  Bits: a sum over all elements of a mix of bits, name and position. */
 static void read_parameters(ts_engine *engine, train_run *run) {
   const ts_layout *layout = ts_engine_layout(engine);
-  for (int i = 0; i < layout->n_parameters; ++i) {
-    const ts_parameter *p = &layout->parameter[i];
+  const size_t n = (size_t) layout->n_parameters;
+  const ts_parameter **sorted = ts_calloc(n, sizeof *sorted);
+  for (size_t i = 0; i < n; ++i) {
+    sorted[i] = &layout->parameter[i];
+  }
+  qsort(sorted, n, sizeof *sorted, compare_names);
+  for (size_t i = 0; i < n; ++i) {
+    const ts_parameter *p = sorted[i];
     const int64_t count = ts_shape_count(&p->shape), first = run->n_parameters;
     run->n_parameters += count;
     run->parameter = ts_realloc(run->parameter, (size_t) run->n_parameters, sizeof *run->parameter);
@@ -151,6 +176,7 @@ static void read_parameters(ts_engine *engine, train_run *run) {
       run->bits += ts_mix(bits, ts_hash_name(p->name) + (uint64_t) k);
     }
   }
+  ts_free(sorted);
 }
 
 static train_run new_run(int steps) {

@@ -10,7 +10,7 @@ typedef struct train_run {
   int steps;
   double *loss, *norm; /**< Owned: one per step. */
   double *evaluation;  /**< Owned: one per step, 0 unless asked for. */
-  float *parameter;    /**< Owned: all parameters after the last step, in the layout's order. */
+  float *parameter;    /**< Owned: all parameters after the last step, in order of their names. */
   int64_t n_parameters;
   uint64_t bits; /**< Of all parameters after the last step, by name and position. */
   int64_t work_bytes, live_bytes;
@@ -39,6 +39,10 @@ void train_run_set_slots(int n);
 /** Runs from now on evaluate after each step, and of four samples count one. Not collective. */
 void train_run_set_evaluating(bool on);
 
+/** In runs from now on a sample's labels are those before its middle alone, an eighth of all, at least one: ranks that
+ * share samples have some without. Not collective. */
+void train_run_set_few_labels(bool on);
+
 /** The deck \a text changed by \a sets, its batch resolved; end with ts_deck_destroy. Not collective. */
 ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets);
 
@@ -60,7 +64,7 @@ typedef struct train_difference {
 /** How far \a a is from \a b. Not collective. */
 train_difference train_run_difference(const train_run *a, const train_run *b);
 
-/** Largest difference of the parameters, in units of the largest of them; the same grid and model. Not collective. */
+/** Largest difference of the parameters, in units of the largest of them; of the same model. Not collective. */
 double train_run_parameters_apart(const train_run *a, const train_run *b);
 
 /** Tiny decks: a Llama with grouped heads, untied, whose sizes divide by nothing, and a tied GPT-2. */
