@@ -1,7 +1,10 @@
 /* Sequence parallelism without kernels: who has which tokens and heads, what travels, and the programs of grids of up
  * to 512 ranks going through a step together.
  *
- * A sample of models, grids, stages and settings; all of them where TEST_SP_ALL is set. */
+ * A sample of models, grids, stages and settings; all of them where TEST_SP_ALL is set.  Of some grids the rank that
+ * needs most memory, as the plan finds it. */
+#include "main/plan_largest.h"
+#include "main/plan_longest.h"
 #include "regression/pass/grid.h"
 #include "regression/tap.h"
 
@@ -431,6 +434,65 @@ static void test_large(bool all) {
   }
 }
 
+/* ---- the rank that needs most ---- */
+
+/* Bytes of the rank of the mesh that needs most: the programs of all are made. */
+static int64_t most_of_all(const ts_program_options *options, int64_t length) {
+  int64_t most = 0;
+  for (int rank = 0; rank < options->mesh->ranks; ++rank) {
+    ts_mesh mesh = ts_mesh_at(options->mesh, rank);
+    ts_program_options other = *options;
+    other.mesh = &mesh;
+    other.length = length;
+    ts_program *program = ts_program_create(&other);
+    most = program->plan->peak_bytes > most ? program->plan->peak_bytes : most;
+    ts_program_destroy(&program);
+  }
+  return most;
+}
+
+/* The plan finds that one, and the longest sample that all ranks have room for when they have as much as it needs. */
+static void test_largest_of(const grid_row *row, const char *more) {
+  char *sets =
+      ts_format("sequence_parallel_size=%d tensor_parallel.autotp_size=%d %s %s", row->sp, row->tp, row->sets, more);
+  ts_deck *deck = read_deck(llama, sets, row->ranks);
+  ts_mesh mesh;
+  TS_CHECK(ts_deck_mesh(deck, row->ranks, 0, &mesh, NULL) == TS_OK, "a grid of %d ranks", row->ranks);
+  const ts_program_options options = {.deck = deck,
+                                      .mesh = &mesh,
+                                      .target = {ts_backend_cpu(), 1, false},
+                                      .use = TS_MODEL_TRAIN,
+                                      .batch = 1,
+                                      .length = deck->data.sequence_length};
+  ts_program *largest = ts_plan_largest(&options);
+  int64_t most = most_of_all(&options, options.length), found = largest->plan->peak_bytes;
+  tap_ok(found == most, "%s: rank %d needs most, %lld of %lld bytes", sets, largest->mesh.rank, (long long) found,
+         (long long) most);
+  int64_t longest = ts_plan_longest(&options, most);
+  tap_ok(longest >= options.length / TS_PLAN_LENGTH_STEP * TS_PLAN_LENGTH_STEP &&
+             most_of_all(&options, longest) <= most && most_of_all(&options, longest + TS_PLAN_LENGTH_STEP) > most,
+         "%s: and %lld tokens fit into that", sets, (long long) longest);
+  ts_program_destroy(&largest);
+  ts_deck_destroy(&deck);
+  ts_free(sets);
+}
+
+static void test_largest(void) {
+  static const grid_row rows[] = {{4, 1, 4, DEGREES(4, 1) "auto"}, /* the second rank's heads have two keys */
+                                  {7, 1, 14, DEGREES(1, 7) "p2p"},
+                                  {7, 1, 7, DEGREES(1, 7) "all_gather sequence_parallel.load_balancer=contiguous"},
+                                  {6, 1, 6, DEGREES(2, 3) "all_gather sequence_parallel.head_groups=2"},
+                                  {15, 1, 15, DEGREES(3, 5) "p2p sequence_parallel.load_balancer=contiguous"},
+                                  {5, 2, 10, DEGREES(1, 5) "all_gather"},
+                                  {12, 2, 24, DEGREES(3, 4) "all_gather sequence_parallel.load_balancer=contiguous"},
+                                  /* of many rings some are looked at; the last one sees all tokens */
+                                  {20, 1, 20, DEGREES(1, 20) "all_gather sequence_parallel.load_balancer=contiguous"}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    test_largest_of(&rows[i], "data.sequence_length=1000 zero_optimization.stage=3");
+    test_largest_of(&rows[i], "data.sequence_length=2500 model.model_type=mistral model.sliding_window=300");
+  }
+}
+
 int main(void) {
   bool all = getenv("TEST_SP_ALL") != NULL;
   test_tokens();
@@ -440,5 +502,6 @@ int main(void) {
   test_print();
   test_programs(all);
   test_large(all);
+  test_largest();
   return tap_done();
 }

@@ -3,6 +3,7 @@
 #include "deck/elasticity.h"
 #include "engine/tessera.h"
 #include "main/command.h"
+#include "main/plan_largest.h"
 #include "main/plan_layout.h"
 #include "main/plan_longest.h"
 #include "pass/recompute.h"
@@ -209,8 +210,7 @@ static void print_longest(const ts_program_options *options, int64_t memory, boo
 
 static void print_all(const ts_program_options *options, bool json, bool layout, int64_t memory) {
   ts_text text = {0};
-  ts_program *program = ts_program_create(options);
-  ts_plan_largest(options, &program);
+  ts_program *program = ts_plan_largest(options);
   print_plan(program, json, &text);
   ts_program_destroy(&program);
   if (memory > 0) {

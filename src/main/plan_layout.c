@@ -7,84 +7,12 @@
 
 /* ---- programs of other ranks ---- */
 
-static ts_mesh at_tp(const ts_mesh *mesh, int rank) {
-  return ts_mesh_at(mesh, ts_mesh_group_member(mesh, TS_AXES(TS_AXIS_TP), rank));
-}
-
 static ts_program *make_program(const ts_program_options *options, int tp, const char *last_pass) {
-  ts_mesh mesh = at_tp(options->mesh, tp);
+  ts_mesh mesh = ts_mesh_at(options->mesh, ts_mesh_group_member(options->mesh, TS_AXES(TS_AXIS_TP), tp));
   ts_program_options other = *options;
   other.mesh = &mesh;
   other.last_pass = last_pass;
   return ts_program_create(&other);
-}
-
-/* Elements along its cut dimension that a rank uses: of units in parts its own. */
-static int64_t used_extent(const ts_shards *shards, const ts_shard *shard, int rank) {
-  ts_interval part[TS_MOST_RUNS];
-  int n = shard->how < TS_HELD_SHARED ? 0 : ts_dealt_of_rank(shards->dealing, &shard->dealt, false, rank, part);
-  int64_t extent = 0;
-  for (int i = 0; i < n; ++i) {
-    extent += part[i].length;
-  }
-  return extent;
-}
-
-/* Do two ranks hold and use as much of every parameter, and both or neither the loss of all tokens (pass/record.h)?
- * Then their programs need the same memory. */
-static bool hold_alike(const ts_shards *shards, int a, int b) {
-  bool alike = shards->loss_by_rows || (a == 0) == (b == 0);
-  for (int i = 0; i < shards->n && alike; ++i) {
-    ts_shape x = ts_shard_held(shards, &shards->shard[i], a), y = ts_shard_held(shards, &shards->shard[i], b);
-    alike = ts_shape_equal(&x, &y) &&
-            used_extent(shards, &shards->shard[i], a) == used_extent(shards, &shards->shard[i], b);
-  }
-  return alike;
-}
-
-/* The one with the larger peak; the other one is freed. */
-static ts_program *larger(ts_program *a, ts_program *b) {
-  bool second = b->plan->peak_bytes > a->plan->peak_bytes;
-  ts_program_destroy(second ? &a : &b);
-  return second ? b : a;
-}
-
-/* Of ranks along tp that hold alike one. */
-static ts_program *find_largest_along_tp(const ts_program_options *options, ts_program *largest) {
-  const ts_shards *shards = largest->shards;
-  bool *apart = ts_calloc(shards != NULL ? (size_t) shards->ranks : 1, sizeof *apart);
-  for (int rank = 1; shards != NULL && rank < shards->ranks; ++rank) {
-    int same = 0;
-    while (same < rank && !hold_alike(shards, same, rank)) {
-      ++same;
-    }
-    apart[rank] = same == rank;
-  }
-  for (int rank = 1, ranks = shards != NULL ? shards->ranks : 1; rank < ranks; ++rank) {
-    if (apart[rank]) {
-      largest = larger(largest, make_program(options, rank, NULL));
-    }
-  }
-  ts_free(apart);
-  return largest;
-}
-
-/* Of rings the first and the last: what they see of a sample is most under one or the other way to deal chunks.  In a
- * ring the first has most tokens and heads. */
-static ts_program *find_largest_along_sp(const ts_program_options *options, ts_program *largest) {
-  const ts_sequence s = largest->sequence;
-  if (s.ring > 1) {
-    ts_mesh mesh =
-        ts_mesh_at(&largest->mesh, ts_mesh_group_member(&largest->mesh, TS_AXES(TS_AXIS_SP), (s.ring - 1) * s.ulysses));
-    ts_program_options last = *options;
-    last.mesh = &mesh;
-    largest = larger(largest, ts_program_create(&last));
-  }
-  return largest;
-}
-
-void ts_plan_largest(const ts_program_options *options, ts_program **program) {
-  *program = find_largest_along_sp(options, find_largest_along_tp(options, *program));
 }
 
 /* ---- heads and messages ---- */

@@ -1,32 +1,25 @@
 #include "main/plan_longest.h"
 
 #include "family/family.h"
-#include "main/plan_layout.h"
+#include "main/plan_largest.h"
 
 #define MOST_TOKENS ((int64_t) 1 << 27)
+
+typedef struct search {
+  int64_t steps, bytes; /* the longest so far, and what there is */
+} search;
 
 static bool length_fits(const ts_program_options *options, int64_t steps, int64_t bytes) {
   ts_program_options longer = *options;
   longer.length = steps * TS_PLAN_LENGTH_STEP;
   ts_program *program = ts_program_create(&longer);
-  ts_plan_largest(&longer, &program);
   bool does = program->plan->peak_bytes <= bytes;
   ts_program_destroy(&program);
   return does;
 }
 
-/* Needs grow with the length. */
-int64_t ts_plan_longest(const ts_program_options *options, int64_t bytes) {
-  const ts_deck_model *m = &options->deck->model;
-  bool learned = ts_family_find(m->model_type)->positions != NULL;
-  int64_t most = learned && m->max_position_embeddings < MOST_TOKENS ? m->max_position_embeddings : MOST_TOKENS;
-  int64_t low = 0, high = 1;
-  most /= TS_PLAN_LENGTH_STEP;
-  while (high <= most && length_fits(options, high, bytes)) {
-    low = high;
-    high *= 2;
-  }
-  high = high <= most ? high : most + 1;
+/* Of a rank: `low` fits, `high` does not; needs grow with the length. */
+static int64_t bisect(const ts_program_options *options, int64_t low, int64_t high, int64_t bytes) {
   while (high - low > 1) {
     int64_t middle = low + (high - low) / 2;
     if (length_fits(options, middle, bytes)) {
@@ -35,5 +28,41 @@ int64_t ts_plan_longest(const ts_program_options *options, int64_t bytes) {
       high = middle;
     }
   }
-  return low * TS_PLAN_LENGTH_STEP;
+  return low;
+}
+
+/* Of a rank, at most `most`. */
+static int64_t find_longest(const ts_program_options *options, int64_t most, int64_t bytes) {
+  int64_t low = 0, high = 1;
+  while (high <= most && length_fits(options, high, bytes)) {
+    low = high;
+    high *= 2;
+  }
+  return bisect(options, low, high <= most ? high : most + 1, bytes);
+}
+
+/* To what fits another rank, which is not much less. */
+static void shorten(const ts_program_options *options, void *user) {
+  search *s = user;
+  int64_t low = s->steps, high = low;
+  for (int64_t step = 1; low > 0 && !length_fits(options, low, s->bytes); step *= 2) {
+    high = low;
+    low = low > step ? low - step : 0;
+  }
+  s->steps = low < high ? bisect(options, low, high, s->bytes) : low;
+}
+
+/* One rank's, shortened until it fits all that may need most: which these are is a matter of the length. */
+int64_t ts_plan_longest(const ts_program_options *options, int64_t bytes) {
+  const ts_deck_model *m = &options->deck->model;
+  bool learned = ts_family_find(m->model_type)->positions != NULL;
+  int64_t most = learned && m->max_position_embeddings < MOST_TOKENS ? m->max_position_embeddings : MOST_TOKENS;
+  search s = {find_longest(options, most / TS_PLAN_LENGTH_STEP, bytes), bytes};
+  for (int64_t before = 0; s.steps > 0 && s.steps != before;) {
+    ts_program_options longer = *options;
+    before = s.steps;
+    longer.length = before * TS_PLAN_LENGTH_STEP;
+    ts_plan_visit(&longer, shorten, &s);
+  }
+  return s.steps * TS_PLAN_LENGTH_STEP;
 }
