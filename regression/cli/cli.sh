@@ -93,7 +93,26 @@ test_sequence_plan() {
   run "$tessera" plan tiny.cfg --ranks 4 --set sequence_parallel_size=4 --set sequence_parallel.ulysses_degree=3
   ok "plan: degrees that do not multiply" said 2 "sequence_parallel.ulysses_degree: 3: .*; accepted: 1, 2"
   run "$tessera" plan tiny.cfg --ranks 4 --set sequence_parallel_size=2 --set sequence_parallel.ulysses_degree=2 --set data_parallel_size=4
-  ok "plan: another number of replicas" said 2 "data_parallel_size: 4, but the other axes leave 2 of 4 ranks"
+  ok "plan: another number of replicas" said 2 "data_parallel_size: 4, but the other axes leave 2 of 4 ranks; accepted: 2, or to leave"
+  test_shared_grid
+}
+
+# Ranks that are no multiple of those that share samples, or products, or both; groups of heads that are too many.
+test_shared_grid() {
+  run "$tessera" plan tiny.cfg --ranks 6 --set sequence_parallel_size=2 --set tensor_parallel.autotp_size=2
+  ok "plan: ranks that divide by each axis and not by both" said 2 \
+    "^sequence_parallel_size = 2 x tensor_parallel.autotp_size = 2 wants a multiple of 4 ranks; "
+  run "$tessera" plan tiny.cfg --ranks 3 --set sequence_parallel_size=2
+  ok "plan: ranks that do not divide by one axis" said 2 "^sequence_parallel_size = 2 wants a multiple of as many ranks; "
+  run "$tessera" plan tiny.cfg --set sequence_parallel.head_groups=5
+  ok "plan: more groups than heads, on one rank" said 2 \
+    "error: --set: sequence_parallel.head_groups: 5 groups of heads, but the model has 4 query heads, .*; accepted: 1 to 4"
+  run "$tessera" plan tiny.cfg --ranks 4 --set sequence_parallel_size=2 --set tensor_parallel.autotp_size=2 \
+    --set sequence_parallel.head_groups=3
+  ok "plan: more groups than heads of a rank" said 2 \
+    "sequence_parallel.head_groups: 3 groups of heads, but some rank along tp has 2 query heads, .*; accepted: 1 to 2"
+  run "$tessera" plan tiny.cfg --set sequence_parallel.head_groups=4
+  ok "plan: a group for each head" clean
 }
 
 # What two figures of the same name count.

@@ -115,13 +115,16 @@ ts_interval ts_sequence_share(int heads, int group, int first, int ulysses, int 
   return ts_deal(heads, ulysses, j);
 }
 
-/* As pass/dealing deals them: key heads, or where these are fewer than ranks the query heads of each. */
-int ts_sequence_heads(const ts_deck *deck, const ts_mesh *mesh) {
+/* Query heads of the rank along tp that has fewest.  As pass/dealing deals them: key heads, or where these are fewer
+ * than ranks the query heads of each. */
+static int64_t least_heads(const ts_deck *deck, const ts_mesh *mesh) {
   int64_t kv_heads = deck->model.num_key_value_heads, group = deck->model.num_attention_heads / kv_heads;
   int64_t tp = mesh->size[TS_AXIS_TP], sharers = (tp + kv_heads - 1) / kv_heads;
-  int64_t heads = tp <= kv_heads ? kv_heads / tp * group : group / sharers;
-  int64_t groups = deck->sequence_parallel.head_groups < heads ? deck->sequence_parallel.head_groups : heads;
-  return (int) (heads / groups);
+  return tp <= kv_heads ? kv_heads / tp * group : group / sharers;
+}
+
+int ts_sequence_heads(const ts_deck *deck, const ts_mesh *mesh) {
+  return (int) (least_heads(deck, mesh) / deck->sequence_parallel.head_groups);
 }
 
 /* ---- u and r ---- */
@@ -194,7 +197,19 @@ static void list_degrees(int sp, int heads, bool ring, char *text, size_t size) 
   }
 }
 
-ts_status ts_sequence_check(const ts_deck *deck, const ts_mesh *mesh, ts_error *err) {
+static ts_status check_groups(const ts_deck *deck, const ts_mesh *mesh, ts_error *err) {
+  int64_t heads = least_heads(deck, mesh), groups = deck->sequence_parallel.head_groups;
+  if (groups > heads) {
+    return ts_deck_error(deck, "sequence_parallel.head_groups", err,
+                         "%lld groups of heads, but %s %lld query heads, and a group has one at least; accepted: 1 to "
+                         "%lld",
+                         (long long) groups, mesh->size[TS_AXIS_TP] > 1 ? "some rank along tp has" : "the model has",
+                         (long long) heads, (long long) heads);
+  }
+  return TS_OK;
+}
+
+static ts_status check_degrees(const ts_deck *deck, const ts_mesh *mesh, ts_error *err) {
   int sp = mesh->size[TS_AXIS_SP], heads = ts_sequence_heads(deck, mesh);
   int64_t u = deck->sequence_parallel.ulysses_degree, r = deck->sequence_parallel.ring_degree;
   if ((u > 0 && (sp % u != 0 || u > heads)) || (r > 0 && (sp % r != 0 || sp / r > heads || (u > 0 && u * r != sp)))) {
@@ -212,4 +227,9 @@ ts_status ts_sequence_check(const ts_deck *deck, const ts_mesh *mesh, ts_error *
         (long long) (ring ? r : u), sp, heads, accepted);
   }
   return TS_OK;
+}
+
+ts_status ts_sequence_check(const ts_deck *deck, const ts_mesh *mesh, ts_error *err) {
+  ts_status status = check_groups(deck, mesh, err);
+  return status == TS_OK ? check_degrees(deck, mesh, err) : status;
 }

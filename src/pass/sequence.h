@@ -33,7 +33,7 @@ typedef struct ts_sequence {
  * \param [in] backend  Whose speeds decide (ts_sequence_seconds). */
 ts_sequence ts_sequence_of(const ts_deck *deck, const ts_mesh *mesh, int64_t length, const ts_backend *backend);
 
-/** What can be wrong with the deck's degrees, once the grid is known. Not collective.
+/** What can be wrong with the deck's head_groups, on one rank too, and degrees, once the grid is known. Not collective.
  * \return TS_BAD_INPUT with the key, and what is accepted. */
 ts_status ts_sequence_check(const ts_deck *deck, const ts_mesh *mesh, ts_error *err);
 
@@ -50,7 +50,7 @@ ts_sequence_cost ts_sequence_cost_of(const ts_deck *deck, const ts_mesh *mesh, i
                                      const ts_backend *backend);
 
 /** Query heads of a group (sequence_parallel.head_groups) that the rank along tp with fewest has: as many ranks can
- * share them. Not collective. */
+ * share them.  At least 1 where ts_sequence_check is content. Not collective. */
 int ts_sequence_heads(const ts_deck *deck, const ts_mesh *mesh);
 
 /** The tokens of a rank along sp, and of a ring. Not collective. */

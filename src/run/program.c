@@ -6,26 +6,32 @@
 #include "pass/blocks.h"
 #include "pass/storage.h"
 
+/* What to change where ranks are no multiple of those that share a sample, or its products. */
+static void add_way_out(int ranks, int sp, int tp, ts_error *err) {
+  static const char *const sp_key = "sequence_parallel_size", *const tp_key = "tensor_parallel.autotp_size";
+  long long shared = (long long) sp * tp;
+  if (sp > 1 && tp > 1 && ranks % shared != 0) {
+    ts_error_add(err,
+                 "%s = %d x %s = %d wants a multiple of %lld ranks; --set %s=1 --set %s=1 goes with any number of them",
+                 sp_key, sp, tp_key, tp, shared, sp_key, tp_key);
+  } else if (ranks % shared != 0) {
+    const char *key = tp > 1 ? tp_key : sp_key;
+    ts_error_add(err, "%s = %lld wants a multiple of as many ranks; --set %s=1 goes with any number of them", key,
+                 shared, key);
+  }
+}
+
 ts_status ts_deck_mesh(const ts_deck *deck, int ranks, int rank, ts_mesh *mesh, ts_error *err) {
   const int size[TS_N_AXES] = {(int) deck->pipeline.stages, 0, (int) deck->expert_parallel.autoep_size,
                                (int) deck->sequence_parallel_size, (int) deck->tensor_parallel.autotp_size};
   ts_status status = ts_mesh_init(mesh, size, ranks, rank, err);
   if (status == TS_OK && deck->data_parallel_size > 0 && deck->data_parallel_size != mesh->size[TS_AXIS_DP]) {
     return ts_deck_error(deck, "data_parallel_size", err,
-                         "%lld, but the other axes leave %d of %d ranks; accepted: that, "
-                         "or to leave it out",
-                         (long long) deck->data_parallel_size, mesh->size[TS_AXIS_DP], ranks);
+                         "%lld, but the other axes leave %d of %d ranks; accepted: %d, or to leave it out",
+                         (long long) deck->data_parallel_size, mesh->size[TS_AXIS_DP], ranks, mesh->size[TS_AXIS_DP]);
   }
-  const struct {
-    ts_axis axis;
-    const char *key;
-  } shared[] = {{TS_AXIS_TP, "tensor_parallel.autotp_size"}, {TS_AXIS_SP, "sequence_parallel_size"}};
-  for (int i = 0; i < 2 && status != TS_OK; ++i) {
-    int n = size[shared[i].axis];
-    if (n > 1 && ranks % n != 0) {
-      ts_error_add(err, "%s = %d wants a multiple of as many ranks; --set %s=1 goes with any number of them",
-                   shared[i].key, n, shared[i].key);
-    }
+  if (status != TS_OK) {
+    add_way_out(ranks, size[TS_AXIS_SP], size[TS_AXIS_TP], err);
   }
   int kv_heads = (int) deck->model.num_key_value_heads;
   mesh->tp_units = status == TS_OK && mesh->size[TS_AXIS_TP] > kv_heads ? kv_heads : 0;
