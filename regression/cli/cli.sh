@@ -95,6 +95,7 @@ test_sequence_plan() {
   run "$tessera" plan tiny.cfg --ranks 4 --set sequence_parallel_size=2 --set sequence_parallel.ulysses_degree=2 --set data_parallel_size=4
   ok "plan: another number of replicas" said 2 "data_parallel_size: 4, but the other axes leave 2 of 4 ranks; accepted: 2, or to leave"
   test_shared_grid
+  test_idle_sequence
 }
 
 # Ranks that are no multiple of those that share samples, or products, or both; groups of heads that are too many.
@@ -113,6 +114,16 @@ test_shared_grid() {
     "sequence_parallel.head_groups: 3 groups of heads, but some rank along tp has 2 query heads, .*; accepted: 1 to 2"
   run "$tessera" plan tiny.cfg --set sequence_parallel.head_groups=4
   ok "plan: a group for each head" clean
+}
+
+# What is said of keys that the others leave without effect: a plan goes on.
+test_idle_sequence() {
+  run "$tessera" plan tiny.cfg --set 'sequence_parallel={ring_degree=1;ring_exchange="p2p";}'
+  ok "plan: keys of shared samples where none are" said 0 "^sequence_parallel.ring_exchange: no effect: sequence_parallel_size is 1"
+  ok "each of them" grep -q "^sequence_parallel.ring_degree: no effect: sequence_parallel_size is 1" "$scratch/err"
+  run "$tessera" plan tiny.cfg --ranks 2 --set sequence_parallel_size=2 --set communication_data_type=bf16
+  ok "plan: the other wire where samples are shared" said 0 \
+    "^communication_data_type: no effect: .*seq_parallel_communication_data_type decides"
 }
 
 # What two figures of the same name count.

@@ -285,6 +285,69 @@ static void test_recomputation(void) {
   }
 }
 
+/* What nobody reads while no ranks share samples: a printed deck has all of these, and says nothing. */
+static void test_sequence_keys(void) {
+#define ALONE ": no effect: sequence_parallel_size is 1"
+  static const struct {
+    const char *more;
+    char *set;
+    const char *note;
+  } rows[] = {
+      {"sequence_parallel = { ulysses_degree = 1; };\n", "run.seed=2", "sequence_parallel.ulysses_degree" ALONE},
+      {"sequence_parallel = { ring_degree = 1; };\n", "run.seed=2", "sequence_parallel.ring_degree" ALONE},
+      {"sequence_parallel = { ring_exchange = \"p2p\"; };\n", "run.seed=2", "sequence_parallel.ring_exchange" ALONE},
+      {"sequence_parallel = { load_balancer = \"contiguous\"; };\n", "sequence_parallel_size=0",
+       "sequence_parallel.load_balancer" ALONE},
+      {"seq_parallel_communication_data_type = \"bf16\";\n", "run.seed=2",
+       "seq_parallel_communication_data_type" ALONE},
+      {"seq_parallel_comm_data_type = \"fp32\";\n", "run.seed=2", "seq_parallel_comm_data_type" ALONE},
+      {"sequence_parallel = { ulysses_degree = \"auto\"; ring_exchange = \"auto\"; load_balancer = \"zigzag\"; };\n",
+       "seq_parallel_communication_data_type=fp32", NULL},
+      {"sequence_parallel = { ulysses_degree = 2; };\n", "run.seed=2", NULL}, /* an error, once the grid is known */
+      {"sequence_parallel = { head_groups = 2; };\n", "run.seed=2", NULL},
+      {"sequence_parallel = { ulysses_degree = 1; ring_exchange = \"p2p\"; load_balancer = \"contiguous\"; };\n",
+       "sequence_parallel_size=2", NULL},
+      {"communication_data_type = \"bf16\";\n", "sequence_parallel_size=2",
+       "communication_data_type: no effect: where sequence_parallel_size is above 1, "
+       "seq_parallel_communication_data_type decides"},
+      {"fp32_allreduce = true; seq_parallel_communication_data_type = \"bf16\";\n", "sequence_parallel_size=2",
+       "fp32_allreduce: no effect: where"},
+      {"communication_data_type = \"fp32\";\n", "sequence_parallel_size=2", NULL},
+      {"data_types = { grad_accum_dtype = \"bf16\"; };\n", "sequence_parallel_size=2", NULL},
+  };
+#undef ALONE
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    ts_deck *d =
+        read_noted(rows[i].more, rows[i].set, rows[i].note != NULL ? rows[i].note : "no effect", rows[i].note != NULL);
+    ts_deck_destroy(&d);
+  }
+}
+
+/* Each number of ranks has a key of its own, which the other one leaves as it is. */
+static void test_wire(void) {
+  static const struct {
+    const char *more;
+    ts_dtype alone, shared;
+  } rows[] = {{"", TS_F32, TS_F32},
+              {"communication_data_type = \"bf16\";\n", TS_BF16, TS_F32},
+              {"data_types = { grad_accum_dtype = \"bf16\"; };\n", TS_BF16, TS_F32},
+              {"seq_parallel_communication_data_type = \"bf16\";\n", TS_F32, TS_BF16}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    char *text = ts_format(GOOD_DECK "%s", rows[i].more);
+    ts_deck *shared = fixture_read("shared samples", text, "sequence_parallel_size=2");
+    ts_text printed = {0};
+    ts_deck_print(shared, &printed);
+    ts_deck *alone = fixture_read("the same, printed, of one rank", printed.text, "sequence_parallel_size=1");
+    tap_ok(ts_deck_wire(shared) == rows[i].shared && ts_deck_wire(alone) == rows[i].alone,
+           "wire of gradients, %s: shared samples %s, whole ones %s", rows[i].more, ts_dtype_name(rows[i].shared),
+           ts_dtype_name(rows[i].alone));
+    ts_deck_destroy(&alone);
+    ts_deck_destroy(&shared);
+    ts_text_free(&printed);
+    ts_free(text);
+  }
+}
+
 /* Rotary positions go on beyond what the model was made for. */
 static void test_long_samples(void) {
   const char *note = "data.sequence_length: 300 is more than model.max_position_embeddings 128";
@@ -1072,6 +1135,8 @@ int main(void) {
   test_switch();
   test_json();
   test_recomputation();
+  test_sequence_keys();
+  test_wire();
   test_long_samples();
   test_auto();
   test_auto_json();

@@ -362,6 +362,31 @@ static void test_print(void) {
   free_grid(&g);
 }
 
+/* ---- what gradients travel in ---- */
+
+/* Of two ranks that write one of the two keys. */
+static bool gradients_travel_in(const char *sets, ts_dtype wire) {
+  grid g = make_grid(llama, sets, 2, TS_MODEL_TRAIN);
+  const ts_graph *graph = g.program[0]->graph;
+  int reductions = 0, right = 0;
+  for (ts_nid n = 0; n < graph->n_nodes; ++n) {
+    bool reduces = graph->node[n].op == TS_OP_REDUCE_SCATTER;
+    reductions += reduces;
+    right += reduces && graph->node[n].attr.comm.wire == wire;
+  }
+  free_grid(&g);
+  return reductions > 0 && right == reductions;
+}
+
+static void test_wire(void) {
+  tap_ok(gradients_travel_in("communication_data_type=bf16", TS_BF16) &&
+             gradients_travel_in("seq_parallel_communication_data_type=bf16", TS_F32),
+         "whole samples: gradients travel in communication_data_type");
+  tap_ok(gradients_travel_in("sequence_parallel_size=2 communication_data_type=bf16", TS_F32) &&
+             gradients_travel_in("sequence_parallel_size=2 seq_parallel_communication_data_type=bf16", TS_BF16),
+         "shared samples: in seq_parallel_communication_data_type");
+}
+
 /* ---- programs ---- */
 
 typedef struct grid_row {
@@ -500,6 +525,7 @@ int main(void) {
   test_travel();
   test_balance();
   test_print();
+  test_wire();
   test_programs(all);
   test_large(all);
   test_largest();

@@ -209,16 +209,10 @@ static void check_sequence(ts_reader *reader) {
   }
 }
 
-/* Of what was given and says something where recomputation is on. */
 static void note_recomputation(ts_reader *reader) {
-  static const char *const paths[] = {"activation_checkpointing.policy", "activation_checkpointing.interval"};
-  for (int i = 0; i < 2 && !reader->deck->activation_checkpointing.enabled; ++i) {
-    const ts_setting *setting = ts_reader_find(reader, paths[i]);
-    ts_value initial = ts_key_initial(ts_key_at(ts_key_find(paths[i])));
-    if (setting != NULL && (strcmp(setting->name, paths[i]) != 0 || !ts_value_equal(&setting->value, &initial))) {
-      ts_reader_note(reader, "%s: no effect: activation_checkpointing.enabled is false", setting->name);
-    }
-    ts_value_clear(&initial);
+  if (!reader->deck->activation_checkpointing.enabled) {
+    ts_reader_note_idle(reader, "activation_checkpointing.policy", "activation_checkpointing.enabled is false");
+    ts_reader_note_idle(reader, "activation_checkpointing.interval", "activation_checkpointing.enabled is false");
   }
 }
 

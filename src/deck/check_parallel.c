@@ -1,4 +1,5 @@
-/* What must hold for `tensor_parallel` whatever the model's weights are; the rest is found in pass/marks.c. */
+/* What must hold for `tensor_parallel` whatever the model's weights are; the rest is found in pass/marks.c.  And keys
+ * of sequence parallelism that say nothing; what is wrong with the others is found in pass/sequence.c. */
 #include "base/memory.h"
 #include "deck/reader.h"
 
@@ -96,10 +97,33 @@ static void note_unasked(ts_reader *reader) {
   }
 }
 
+/* A degree of more than the ranks that share samples is an error, once the grid is known. */
+static void note_sequence(ts_reader *reader) {
+  const ts_deck *d = reader->deck;
+  const struct {
+    const char *path;
+    bool right;
+  } rows[] = {{"sequence_parallel.ulysses_degree", d->sequence_parallel.ulysses_degree <= 1},
+              {"sequence_parallel.ring_degree", d->sequence_parallel.ring_degree <= 1},
+              {"sequence_parallel.ring_exchange", true},
+              {"sequence_parallel.load_balancer", true},
+              {"seq_parallel_communication_data_type", true}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows && d->sequence_parallel_size == 1; ++i) {
+    if (rows[i].right) {
+      ts_reader_note_idle(reader, rows[i].path, "sequence_parallel_size is 1");
+    }
+  }
+  if (d->sequence_parallel_size > 1 && d->communication_data_type != d->seq_parallel_communication_data_type) {
+    ts_reader_note_idle(reader, "communication_data_type",
+                        "where sequence_parallel_size is above 1, seq_parallel_communication_data_type decides");
+  }
+}
+
 void ts_reader_check_parallel(ts_reader *reader) {
   const ts_deck_tp_specs *specs = &reader->deck->tensor_parallel.partition_config.layer_specs;
   check_ranks(reader);
   note_unasked(reader);
+  note_sequence(reader);
   for (int i = 0; i < specs->n; ++i) {
     check_written(reader, i);
     check_dimension(reader, i, &specs->items[i]);

@@ -285,7 +285,7 @@ typedef struct ts_deck {
   int64_t steps_per_print;
   bool wall_clock_breakdown;
   double gradient_clipping;         /**< Largest global norm; 0: no clipping. */
-  ts_dtype communication_data_type; /**< Wire of gradient reductions, F32 or BF16 (default: grad_accum_dtype). */
+  ts_dtype communication_data_type; /**< F32 or BF16 (default: grad_accum_dtype); ts_deck_wire. */
   struct {
     ts_dtype grad_accum_dtype; /**< F32 or BF16 */
   } data_types;
@@ -317,7 +317,7 @@ typedef struct ts_deck {
     char *ring_exchange; /**< "auto", "p2p", "all_gather" */
     char *load_balancer; /**< "zigzag", "contiguous" */
   } sequence_parallel;
-  ts_dtype seq_parallel_communication_data_type; /**< Then communication_data_type is this; F32 or BF16. */
+  ts_dtype seq_parallel_communication_data_type; /**< F32 or BF16; ts_deck_wire. */
   struct {
     int64_t autoep_size;
   } expert_parallel; /**< Stages and this are grid sizes: 1 until the axes are there. */
@@ -391,6 +391,10 @@ ts_status ts_deck_keep_batch(ts_deck *deck, const ts_deck *before, int64_t batch
 /** The type that the model computes in: BF16 or F32.  Not collective.
  * bf16.enabled must not be AUTO any more (ts_engine_decide_precision, ts_deck_decide_precision). */
 ts_dtype ts_deck_dtype(const ts_deck *deck);
+
+/** The type that gradients travel in between ranks: communication_data_type, or where ranks share samples
+ * seq_parallel_communication_data_type, as in DeepSpeed.  Not collective. */
+ts_dtype ts_deck_wire(const ts_deck *deck);
 
 /** May a sample hold several documents, so that the model is told of them?  True for "documents" and "best_fit"; with
  * "none" all that is behind the one document of a sample is padding, which causal attention does not let it see.  Not

@@ -1,9 +1,13 @@
-/* What a model computes in. */
+/* What a model computes in, and what its gradients travel in. */
 #include "deck/deck.h"
 
 ts_dtype ts_deck_dtype(const ts_deck *deck) {
   TS_CHECK(deck->bf16.enabled != TS_SWITCH_AUTO, "bf16.enabled is used before it was decided");
   return deck->bf16.enabled == TS_SWITCH_ON ? TS_BF16 : TS_F32;
+}
+
+ts_dtype ts_deck_wire(const ts_deck *deck) {
+  return deck->sequence_parallel_size > 1 ? deck->seq_parallel_communication_data_type : deck->communication_data_type;
 }
 
 void ts_deck_decide_precision(ts_deck *deck, bool bf16, const char *why, ts_text *said) {

@@ -103,6 +103,10 @@ ts_status ts_reader_report(const ts_reader *reader, ts_deck_check check, const c
 /** Add a line for ts_deck_notes. Not collective. */
 void ts_reader_note(ts_reader *reader, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/** Note that a key has no effect, \a why ("KEY is false"): where it was given, under another name or another value than
+ * its default, as a deck that was printed has all defaults. Not collective. */
+void ts_reader_note_idle(ts_reader *reader, const char *path, const char *why);
+
 /** A list of sections: its rows are "PATH[].x". */
 typedef struct ts_deck_list {
   const char *path; /**< "optimizer.groups" */

@@ -111,18 +111,10 @@ static void resolve_tensor_parallel(ts_reader *reader) {
   }
 }
 
-/* As in DeepSpeed, where sequence parallelism has a wire of its own. */
 static void resolve_sequence_parallel(ts_reader *reader) {
   ts_deck *d = reader->deck;
   default_int(&d->sequence_parallel_size, 1);
   default_int(&d->sequence_parallel.head_groups, 1);
-  if (d->sequence_parallel_size > 1 && d->communication_data_type != d->seq_parallel_communication_data_type) {
-    if (given(reader, "communication_data_type")) {
-      ts_reader_note(reader, "communication_data_type: no effect: with sequence_parallel_size above 1 it is "
-                             "seq_parallel_communication_data_type");
-    }
-    d->communication_data_type = d->seq_parallel_communication_data_type;
-  }
 }
 
 static void note_offload(ts_reader *reader, const char *path, const ts_deck_offload *offload) {

@@ -61,6 +61,16 @@ void ts_reader_note(ts_reader *reader, const char *format, ...) {
   free(text);
 }
 
+void ts_reader_note_idle(ts_reader *reader, const char *path, const char *why) {
+  const ts_setting *setting = ts_reader_find(reader, path);
+  ts_value initial = ts_key_initial(ts_key_at(ts_key_find(path)));
+  if (setting != NULL && !ts_setting_is_auto(setting) &&
+      (strcmp(setting->name, path) != 0 || !ts_value_equal(&setting->value, &initial))) {
+    ts_reader_note(reader, "%s: no effect: %s", setting->name, why);
+  }
+  ts_value_clear(&initial);
+}
+
 static void report_value(ts_reader *reader, ts_deck_check check, const ts_value *value, const char *path,
                          const char *text) {
   char *where = where_value(value, reader->name);
