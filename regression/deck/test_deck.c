@@ -313,6 +313,8 @@ static void test_sequence_keys(void) {
       {"fp32_allreduce = true; seq_parallel_communication_data_type = \"bf16\";\n", "sequence_parallel_size=2",
        "fp32_allreduce: no effect: where"},
       {"communication_data_type = \"fp32\";\n", "sequence_parallel_size=2", NULL},
+      {"communication_data_type = \"fp32\"; seq_parallel_communication_data_type = \"bf16\";\n", /* as printed */
+       "sequence_parallel_size=2", NULL},
       {"data_types = { grad_accum_dtype = \"bf16\"; };\n", "sequence_parallel_size=2", NULL},
   };
 #undef ALONE

@@ -74,7 +74,7 @@ typedef struct setting_row {
 
 #define AGAIN "activation_checkpointing.enabled=true "
 #define SAC AGAIN "activation_checkpointing.policy=sac "
-#define GROUPS "sequence_parallel.head_groups=2 "
+#define GROUPS "sequence_parallel.head_groups=2 zero_optimization.overlap_comm=true " /* exchanges under attention */
 #define DROPS "model.attn_pdrop=0.1 model.embd_pdrop=0.1 model.resid_pdrop=0.1 "
 #define DOCUMENTS "data.packing=documents model.eos_token_id=31 "
 

@@ -402,8 +402,9 @@ static double work_of_token(int sp, const char *policy, int interval, int groups
                           "--set tiled_mlp_compute=true --set activation_checkpointing.enabled=true "
                           "--set activation_checkpointing.policy=%s --set activation_checkpointing.interval=%d "
                           "--set model.max_position_embeddings=1048576 --set data.sequence_length=%d "
-                          "--set sequence_parallel_size=%d --set sequence_parallel.head_groups=%d",
-                          policy, interval, 524288 << i, sp, groups);
+                          "--set sequence_parallel_size=%d --set sequence_parallel.ulysses_degree=%d "
+                          "--set sequence_parallel.head_groups=%d",
+                          policy, interval, 524288 << i, sp, sp, groups);
     json_t *plan = plan_json("inputs/plan_llama_8b.cfg", sp, set);
     bytes[i] = number(plan, "working_bytes");
     json_decref(plan);

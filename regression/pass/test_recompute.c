@@ -27,7 +27,7 @@ static const struct {
 enum { N_CHOICES = sizeof choices / sizeof *choices };
 
 #define TP "tensor_parallel.autotp_size=2 "
-#define GROUPS "sequence_parallel.head_groups=2 "
+#define GROUPS "sequence_parallel.head_groups=2 zero_optimization.overlap_comm=true "
 #define FAMILY(name) "model.model_type=" name " "
 
 typedef struct setting {

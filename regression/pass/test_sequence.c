@@ -518,9 +518,46 @@ static void test_largest(void) {
   }
 }
 
+/* Groups of heads of unequal size: as many ranks share a ring as the smallest has heads. */
+static void test_smallest_group(void) {
+  static const struct {
+    int heads, kv_heads, groups, sp, ulysses;
+  } rows[] = {{16, 8, 5, 3, 1}, {16, 8, 3, 5, 1}, {16, 8, 3, 10, 2}, {14, 7, 4, 3, 1}, {10, 5, 3, 4, 2}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    char *sets = ts_format("sequence_parallel_size=%d sequence_parallel.head_groups=%d model.head_dim=8 "
+                           "model.num_attention_heads=%d model.num_key_value_heads=%d",
+                           rows[i].sp, rows[i].groups, rows[i].heads, rows[i].kv_heads);
+    grid g = make_grid(llama, sets, rows[i].sp, TS_MODEL_TRAIN);
+    int ulysses = g.program[0]->sequence.ulysses;
+    tap_ok(ulysses == rows[i].ulysses, "%d heads of %d keys in %d groups on %d ranks: %d share heads (expected %d)",
+           rows[i].heads, rows[i].kv_heads, rows[i].groups, rows[i].sp, ulysses, rows[i].ulysses);
+    free_grid(&g);
+    ts_free(sets);
+  }
+}
+
+/* Ranks without tokens have the others' program, also where heads are views that groups or tp cut. */
+static void test_without_tokens(const char *sets, int ranks) {
+  char *all = ts_format("model.model_type=qwen3 model.head_dim=16 %s", sets);
+  grid g = make_grid(llama, all, ranks, TS_MODEL_TRAIN);
+  int without = 0, alike = 0;
+  for (int r = 0; r < ranks; ++r) {
+    ts_tokens own = ts_sequence_tokens(&g.program[r]->sequence, g.program[r]->sequence.rank);
+    without += ts_sequence_count(&own) == 0;
+    alike += g.program[r]->graph->n_nodes == g.program[0]->graph->n_nodes;
+  }
+  tap_ok(without > 0 && alike == ranks, "%s: %d ranks without tokens, %d programs of %d nodes", sets, without, alike,
+         g.program[0]->graph->n_nodes);
+  free_grid(&g);
+  ts_free(all);
+}
+
 int main(void) {
   bool all = getenv("TEST_SP_ALL") != NULL;
   test_tokens();
+  test_smallest_group();
+  test_without_tokens("sequence_parallel_size=4 sequence_parallel.head_groups=2 data.sequence_length=3", 4);
+  test_without_tokens("sequence_parallel_size=3 tensor_parallel.autotp_size=2 data.sequence_length=2", 6);
   test_heads();
   test_travel();
   test_balance();

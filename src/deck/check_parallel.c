@@ -113,7 +113,11 @@ static void note_sequence(ts_reader *reader) {
       ts_reader_note_idle(reader, rows[i].path, "sequence_parallel_size is 1");
     }
   }
-  if (d->sequence_parallel_size > 1 && d->communication_data_type != d->seq_parallel_communication_data_type) {
+  const ts_setting *setting = ts_reader_find(reader, "communication_data_type");
+  bool derived = setting != NULL && strcmp(setting->name, "communication_data_type") == 0 &&
+                 d->communication_data_type == d->data_types.grad_accum_dtype; /* as in a deck that was printed */
+  if (d->sequence_parallel_size > 1 && !derived &&
+      d->communication_data_type != d->seq_parallel_communication_data_type) {
     ts_reader_note_idle(reader, "communication_data_type",
                         "where sequence_parallel_size is above 1, seq_parallel_communication_data_type decides");
   }

@@ -48,7 +48,8 @@ static const ts_key rows[] = {
     INTEGER(sequence_parallel.head_groups, "1", 0, SIZE, AUTO,
             "Groups of heads that attention works on one after another, at most the query heads of a rank: queries, "
             "keys, values and their gradients take less memory by that factor.  With one rank too; 0 as 1.  Where "
-            "communication overlaps, the messages of one group travel under attention of another."),
+            "communication overlaps, the messages of one group travel under attention of another, and there are two "
+            "groups of each."),
     WORD(sequence_parallel.ring_exchange, "auto", "auto|p2p|all_gather", NULL, 0,
          "Keys of other groups come one by one while attention works on those before (p2p), or all at once "
          "(all_gather); auto: at once while they take no more room than queries and outputs."),

@@ -38,7 +38,9 @@ bool ts_cut_view(const ts_graph *g, const ts_node *node, char index, ts_cut *cut
   for (int d = i + 1; d < y->n; ++d) {
     behind_y *= y->d[d];
   }
-  if (before_x != before_y || (behind_x % behind_y != 0 && behind_y % behind_x != 0)) {
+  bool none = behind_x == 0 || behind_y == 0; /* a rank without tokens */
+  if (before_x != before_y ||
+      (behind_x != behind_y && (none || (behind_x % behind_y != 0 && behind_y % behind_x != 0)))) {
     return false;
   }
   int64_t in = behind_y > behind_x ? behind_y / behind_x : 1, out = behind_x > behind_y ? behind_x / behind_y : 1;

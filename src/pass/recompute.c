@@ -11,6 +11,8 @@
  *   sac, 1             4h + 4H                   the block but for attention, which alone costs the length squared
  *   sac, k             2h + 4H + 2h / k          both of these
  *
+ * With groups of heads a block that is computed again makes q, k and v, and sends them, once more for attention alone.
+ *
  * Without it rows of tokens that ranks along tp have gathered are gathered again (Korthikanti et al., "Reducing
  * Activation Recomputation in Large Transformer Models", 2022, section 4.2.2). */
 #include "pass/recompute.h"
@@ -40,6 +42,7 @@ typedef struct recompute {
   policy *policy;       /* per tensor */
   bool by_heads;        /* attention is done by groups of heads */
   bool *crosses;        /* per tensor: a block makes it and another unit reads it */
+  int *copies;          /* per node: made beyond the first */
   ts_tid *copy[N_AIMS]; /* per tensor, TS_NONE until made */
 } recompute;
 
@@ -117,9 +120,9 @@ static bool by_heads(const recompute *r, const ts_node *node, aim aim) {
   return r->by_heads && aim == FOR_GRADIENT && node->op == TS_OP_ATTENTION;
 }
 
-/* Made again for each reader, as that costs no more than to move it: heads put together. */
+/* Made again for each reader, as that costs no more than to move it: groups of heads put together. */
 static bool is_moved(const recompute *r, ts_tid t) {
-  return r->from->node[r->from->tensor[t].producer].op == TS_OP_CONCAT;
+  return r->by_heads && r->from->node[r->from->tensor[t].producer].op == TS_OP_CONCAT;
 }
 
 /* What stands for t: itself, or its copy, made when it is first asked for.  Each block of a group asks for the one
@@ -151,7 +154,9 @@ static ts_node read_copies(recompute *r, ts_nid n, aim aim) {
 
 static void repeat_node(recompute *r, ts_nid n, aim aim) {
   ts_node node = read_copies(r, n, aim);
-  char *name = ts_format("%s.%s", node.name, suffix[aim]);
+  bool more = r->copy[aim][r->from->node[n].out[0]] != TS_NONE;
+  char *name =
+      more ? ts_format("%s.%s:%d", node.name, suffix[aim], ++r->copies[n]) : ts_format("%s.%s", node.name, suffix[aim]);
   node.name = name;
   ts_tid first = ts_graph_add((ts_site){r->rewrite.to, TS_SEGMENT_BACKWARD_INPUT, node.unit}, &node);
   for (int i = 0; i < node.n_out; ++i) {
@@ -186,6 +191,7 @@ void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
       .from = *graph,
       .policy = ts_calloc(tensors, sizeof *r.policy),
       .crosses = ts_calloc(tensors, sizeof *r.crosses),
+      .copies = ts_calloc((size_t) (*graph)->n_nodes + 1, sizeof *r.copies),
       .copy = {ts_ids_none((*graph)->n_tensors), ts_ids_none((*graph)->n_tensors), ts_ids_none((*graph)->n_tensors)},
       .by_heads = context->deck->sequence_parallel.head_groups > 1};
   if (blocks) {
@@ -198,6 +204,7 @@ void ts_pass_recompute(ts_graph **graph, ts_pass_context *context) {
   write_nodes(&r);
   ts_free(r.policy);
   ts_free(r.crosses);
+  ts_free(r.copies);
   for (aim aim = 0; aim < N_AIMS; ++aim) {
     ts_free(r.copy[aim]);
   }

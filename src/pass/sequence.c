@@ -123,8 +123,25 @@ static int64_t least_heads(const ts_deck *deck, const ts_mesh *mesh) {
   return tp <= kv_heads ? kv_heads / tp * group : group / sharers;
 }
 
+/* Those of the smallest of some groups: whole groups of one key's are dealt where that gives nobody more. */
+static int64_t smallest_group(int64_t heads, int64_t group, int64_t groups) {
+  int64_t least = heads;
+  for (int64_t i = 0; i < groups; ++i) {
+    int64_t length = ts_sequence_share((int) heads, (int) group, 0, (int) groups, (int) i).length;
+    least = length < least ? length : least;
+  }
+  return least;
+}
+
+/* Ranks along tp have least_heads, or those of one key head more, or one head more: another number may leave a smaller
+ * group. */
 int ts_sequence_heads(const ts_deck *deck, const ts_mesh *mesh) {
-  return (int) (least_heads(deck, mesh) / deck->sequence_parallel.head_groups);
+  int64_t kv_heads = deck->model.num_key_value_heads, group = deck->model.num_attention_heads / kv_heads;
+  int64_t tp = mesh->size[TS_AXIS_TP], groups = deck->sequence_parallel.head_groups;
+  int64_t heads = least_heads(deck, mesh), more = tp <= kv_heads ? group : 1;
+  bool even = tp <= kv_heads ? kv_heads % tp == 0 : group % ((tp + kv_heads - 1) / kv_heads) == 0;
+  int64_t least = smallest_group(heads, group, groups), other = smallest_group(heads + more, group, groups);
+  return (int) (even || least < other ? least : other);
 }
 
 /* ---- u and r ---- */
@@ -135,12 +152,17 @@ static const struct {
   double flops, bytes, memory;
 } speeds[2] = {{1e11, 4e9, 2e10}, {4e14, 2e11, 2e12}}; /* processors, GPUs */
 
+/* Key heads that u ranks are sent of one rank's, in all groups of heads. */
+static int64_t sent_keys(const ts_deck *deck, const ts_mesh *mesh, int ulysses) {
+  int64_t tp = mesh->size[TS_AXIS_TP], groups = deck->sequence_parallel.head_groups;
+  int64_t of_group = (deck->model.num_key_value_heads / tp + groups - 1) / groups;
+  return groups * (of_group > ulysses ? of_group : ulysses);
+}
+
 /* While the keys of all rings take no more room than queries and outputs do. */
 static bool gathers(const ts_deck *deck, const ts_mesh *mesh, int ulysses, int ring) {
   const char *exchange = deck->sequence_parallel.ring_exchange;
-  int64_t tp = mesh->size[TS_AXIS_TP], heads = deck->model.num_attention_heads / tp;
-  int64_t kv_heads = deck->model.num_key_value_heads / tp, keys = kv_heads > ulysses ? kv_heads : ulysses;
-  bool fits = ring * keys <= heads;
+  bool fits = ring * sent_keys(deck, mesh, ulysses) <= deck->model.num_attention_heads / mesh->size[TS_AXIS_TP];
   return strcmp(exchange, "auto") == 0 ? fits : strcmp(exchange, "all_gather") == 0;
 }
 
@@ -148,7 +170,7 @@ ts_sequence_cost ts_sequence_cost_of(const ts_deck *deck, const ts_mesh *mesh, i
                                      const ts_backend *backend) {
   const ts_deck_model *m = &deck->model;
   double tp = mesh->size[TS_AXIS_TP], heads = fmax(1, (double) m->num_attention_heads / tp);
-  double keys = fmax(fmax(1, (double) m->num_key_value_heads / tp), ulysses), d = (double) m->head_dim;
+  double keys = (double) sent_keys(deck, mesh, ulysses), d = (double) m->head_dim;
   double e = (double) ts_dtype_size(ts_deck_dtype(deck)), u = ulysses, r = ring;
   double t = (double) length * (double) deck->train_micro_batch_size_per_gpu / (u * r);
   int row = backend->device != NULL;
@@ -223,8 +245,9 @@ static ts_status check_degrees(const ts_deck *deck, const ts_mesh *mesh, ts_erro
     return ts_deck_error(
         deck, key, err,
         "%lld: sequence_parallel_size %d is ring_degree x ulysses_degree, and ranks of a ring share %d "
-        "heads, one each at least; accepted: %s, or \"auto\"",
-        (long long) (ring ? r : u), sp, heads, accepted);
+        "heads%s, one each at least; accepted: %s, or \"auto\"",
+        (long long) (ring ? r : u), sp, heads,
+        deck->sequence_parallel.head_groups > 1 ? " (of the smallest of sequence_parallel.head_groups)" : "", accepted);
   }
   return TS_OK;
 }
