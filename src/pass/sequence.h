@@ -44,13 +44,13 @@ typedef struct ts_sequence_cost {
 } ts_sequence_cost;
 
 /** The cost of r = \a ring and u = \a ulysses: with t = T / sp tokens, e bytes an element and K = n max (G / n, u) key
- * heads of n head_groups, e t (u - 1) / u (2 H D + 2 K D) bytes for heads and 2 e (r - 1) t K D for keys, which travel under attention where
- * they come ring by ring. Not collective. */
+ * heads of n head_groups, e t (u - 1) / u (2 H D + 2 K D) bytes for heads and 2 e (r - 1) t K D for keys, which travel
+ * under attention where they come ring by ring. Not collective. */
 ts_sequence_cost ts_sequence_cost_of(const ts_deck *deck, const ts_mesh *mesh, int64_t length, int ulysses, int ring,
                                      const ts_backend *backend);
 
-/** Query heads of the smallest group (sequence_parallel.head_groups) of any rank along tp: as many ranks can share them.
-  At least 1 where ts_sequence_check is content. Not collective. */
+/** Query heads of the smallest group (sequence_parallel.head_groups) of any rank along tp: as many ranks can share
+ * them.  At least 1 where ts_sequence_check is content. Not collective. */
 int ts_sequence_heads(const ts_deck *deck, const ts_mesh *mesh);
 
 /** The tokens of a rank along sp, and of a ring. Not collective. */
