@@ -61,9 +61,8 @@ static const double loss_tolerance = 2e-6, norm_tolerance = 1e-5;
 /* bf16: gradients of keys are rounded once more where several ranks make them; products choose other blockings. */
 static const double bf16_loss_tolerance = 5e-3, bf16_norm_tolerance = 5e-2;
 
-/* What is evaluated has just been learned: a loss half as large, of one update more.  Seen: 3.6e-6 (olmo3, dropout, tp)
- * where losses are within 1.8e-6 and gradients within 9e-7; bf16 8e-3. */
-static const double evaluation_tolerance = 4e-6, bf16_evaluation_tolerance = 1.2e-2;
+/* What is evaluated has just been learned: a loss half as large, of one update more.  Seen: 8e-3. */
+static const double bf16_evaluation_tolerance = 1.2e-2;
 
 typedef struct setting_row {
   const char *name, *sets;
@@ -186,7 +185,7 @@ static void test_run(const grid *on, const char *what, const train_run *one, con
   train_run run = run_on(on, what, model->deck, way, setting->sets, setting->here, stage, STEPS);
   train_difference d = train_run_difference(&run, one);
   bool near = d.loss <= (setting->bf16 ? bf16_loss_tolerance : loss_tolerance) &&
-              d.evaluation <= (setting->bf16 ? bf16_evaluation_tolerance : evaluation_tolerance) &&
+              d.evaluation <= (setting->bf16 ? bf16_evaluation_tolerance : loss_tolerance) &&
               d.norm <= (setting->bf16 ? bf16_norm_tolerance : norm_tolerance);
   tap_ok_all(MPI_COMM_WORLD, near,
              "%s, dp %d x sp %d x tp %d, stage %d, %s: losses to %.1e, evaluated %.1e, norms %.1e", what, on->dp,

@@ -61,6 +61,7 @@ static void test_covered(const char *deck, const char *what, int passes, int pie
          "%s: %d of %d times one exchange travels under attention, %d at most (expected %d)", what, c.covered,
          c.attention, c.most, expected);
   free_grid(&g);
+  ts_free(sets);
 }
 
 /* A gather of parameters that a later unit reads, issued while an exchange of the units before it is still to come. */
@@ -109,6 +110,7 @@ static void test_gathers(const char *deck, const char *sets) {
   tap_ok(hasty == 0 && early > 0, "%s: %d gathers come ahead of their units, %d times ahead of an exchange", sets,
          early, hasty);
   free_grid(&g);
+  ts_free(all);
 }
 
 /* The order of all messages, on all ranks along sp. */
