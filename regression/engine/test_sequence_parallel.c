@@ -290,7 +290,6 @@ static void test_gradients(const grid *on, const model_row *model, const setting
 
 typedef void test_of_pair(const grid *on, const model_row *model, const setting_row *setting, int pick);
 
-/* The product; or every model and every setting once on a grid, less often on one with dp or tp. */
 /* Documents are there to be told apart in the one step whose gradients are compared. */
 static void test_documents(ts_world *alone) {
   for (int m = 0; m < N_MODELS; ++m) {
@@ -303,6 +302,7 @@ static void test_documents(ts_world *alone) {
   }
 }
 
+/* The product; or every model and every setting once on a grid, less often on one with dp or tp. */
 static void test_pairs(const grid *on, test_of_pair *test, int turn) {
   const int others = on->dp * on->tp;
   for (int m = 0; m < N_MODELS; ++m) {
