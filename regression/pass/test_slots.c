@@ -14,6 +14,17 @@ enum { STEPS = 4 /* on a device the first queues commands, the second records th
 #define DEVICE "run.device=cpu "
 #endif
 
+/* The stand-in of a GPU takes a hundred times as long: one of the numbers, by turns. */
+static bool wants(int slots) {
+#ifdef STAND_IN
+  static int turn;
+  return slots == 2 + turn++ / 3 % 3;
+#else
+  (void) slots;
+  return true;
+#endif
+}
+
 static train_run train(ts_world *world, const char *text, const char *sets, int slots) {
   char *all =
       ts_format(DEVICE "train_batch_size=24 train_micro_batch_size_per_gpu=%d %s", 6 / ts_world_size(world), sets);
@@ -27,6 +38,9 @@ static void test(ts_world *world, const char *name, const char *text, const char
   train_run one = train(world, text, sets, 1);
   tap_ok_all(MPI_COMM_WORLD, one.loss[STEPS - 1] < one.loss[0], "%s, %s: the loss falls", name, sets);
   for (int slots = 2; slots <= 4; ++slots) {
+    if (!wants(slots)) {
+      continue;
+    }
     train_run run = train(world, text, sets, slots);
     tap_ok_all(MPI_COMM_WORLD, train_run_equal(&one, &run), "%s, %s: %d alive give the same bits", name, sets, slots);
     tap_ok_all(MPI_COMM_WORLD, run.work_bytes < one.work_bytes, "%s, %s: what they keep lies elsewhere", name, sets);

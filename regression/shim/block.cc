@@ -339,25 +339,28 @@ static float bf16_of(uint32_t word, int half) {
 void ts_mma(float d[4], const uint32_t a[4], const uint32_t bb[2]) {
   uint32_t mine[6] = {a[0], a[1], a[2], a[3], bb[0], bb[1]};
   const unsigned char *table = shim_warp_exchange(0xffffffffu, mine, sizeof mine);
-  float A[16][16], B[16][8];
-  for (int lane = 0; lane < 32; ++lane) {
+  float A[2][16], B[2][16]; // the rows g and g + 8, the columns 2t and 2t + 1: what this lane sums
+  const int g = shim_self->lane / 4, t = shim_self->lane % 4;
+  for (int q = 0; q < 4; ++q) {
     uint32_t w[6];
-    memcpy(w, table + 64 * lane, sizeof w);
-    int g = lane / 4, t = lane % 4;
-    for (int h = 0; h < 2; ++h) {
-      A[g][2 * t + h] = bf16_of(w[0], h);
-      A[g + 8][2 * t + h] = bf16_of(w[1], h);
-      A[g][2 * t + 8 + h] = bf16_of(w[2], h);
-      A[g + 8][2 * t + 8 + h] = bf16_of(w[3], h);
-      B[2 * t + h][g] = bf16_of(w[4], h);
-      B[2 * t + 8 + h][g] = bf16_of(w[5], h);
+    memcpy(w, table + 64 * (4 * g + q), sizeof w);
+    for (int i = 0; i < 4; ++i) {
+      for (int h = 0; h < 2; ++h) {
+        A[i % 2][2 * q + 8 * (i / 2) + h] = bf16_of(w[i], h);
+      }
+    }
+    for (int column = 0; column < 2; ++column) {
+      memcpy(w, table + 64 * (4 * (2 * t + column) + q), sizeof w);
+      for (int i = 0; i < 2; ++i) {
+        for (int h = 0; h < 2; ++h) {
+          B[column][2 * q + 8 * i + h] = bf16_of(w[4 + i], h);
+        }
+      }
     }
   }
-  int g = shim_self->lane / 4, t = shim_self->lane % 4;
   for (int i = 0; i < 4; ++i) {
-    int row = g + 8 * (i / 2), column = 2 * t + i % 2;
     for (int k = 0; k < 16; ++k) {
-      d[i] += A[row][k] * B[k][column];
+      d[i] += A[i / 2][k] * B[i % 2][k];
     }
   }
 }

@@ -91,6 +91,8 @@ static std::vector<allocation> allocations;
 static size_t allocated;
 static int opened;
 
+static const size_t huge_page = (size_t) 2 << 20;
+
 static size_t page(void) {
   return (size_t) sysconf(_SC_PAGESIZE);
 }
@@ -129,6 +131,24 @@ static bool capturing(void) {
 
 enum { SLACK = 64, FILL = 0xff };
 
+// Protection changes with every kernel, page by page: large memory is of large pages.
+static unsigned char *map_aligned(size_t bytes, size_t unit) {
+  size_t all = bytes + unit;
+  void *map = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (map == MAP_FAILED) {
+    return NULL;
+  }
+  unsigned char *begin = (unsigned char *) map, *aligned = begin + (unit - (uintptr_t) begin % unit) % unit;
+  if (aligned > begin) {
+    munmap(begin, (size_t) (aligned - begin));
+  }
+  munmap(aligned + bytes, (size_t) (begin + all - aligned - bytes));
+  if (unit == huge_page) {
+    madvise(aligned, bytes, MADV_HUGEPAGE);
+  }
+  return aligned;
+}
+
 cudaError_t cudaMalloc(void **device, size_t bytes) {
   *device = NULL;
   if (capturing()) {
@@ -137,11 +157,11 @@ cudaError_t cudaMalloc(void **device, size_t bytes) {
   if (bytes > device_bytes() - allocated) {
     return fail(cudaErrorMemoryAllocation);
   }
-  size_t padded = (bytes + SLACK - 1) / SLACK * SLACK, body = (padded + page() - 1) / page() * page();
+  size_t padded = (bytes + SLACK - 1) / SLACK * SLACK, unit = padded < huge_page / 2 ? page() : huge_page;
+  size_t body = (padded + unit - 1) / unit * unit;
   allocation a = {NULL, NULL, body + page(), bytes};
-  a.map = (unsigned char *) mmap(NULL, a.map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                                 -1, 0);
-  if (a.map == MAP_FAILED) {
+  a.map = map_aligned(a.map_bytes, unit);
+  if (a.map == NULL) {
     return fail(cudaErrorMemoryAllocation);
   }
   mprotect(a.map + body, page(), PROT_NONE);
