@@ -39,7 +39,7 @@ optimizer = { type = "AdamW"; params = { lr = 1e-4; }; };
 gradient_clipping = 1.0;
 END
 # Samples as long as makes a step of 4 ranks take about a tenth of a second here: a fifth for one rank, on any processor.
-"$tessera" train slow.cfg --set run.directory=pace --set run.steps=5 > "$scratch/pace"
+"$tessera" train slow.cfg --set run.directory=pace --set run.steps=3 > "$scratch/pace"
 length=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; ++i) if ($i == "step_seconds") c = i } NR > 2 { t += $c }
   END { n = int(192 * 0.2 * (NR - 2) / t / 16) * 16; print (n < 32 ? 32 : n > 192 ? 192 : n) }' pace/metrics.csv)
 sed -i "s/sequence_length = 192/sequence_length = $length/" slow.cfg
@@ -368,7 +368,7 @@ test_lost_nodes() {
 trains_again() { grep -qs "^step" "logs/orphan-$orphan.r1.log"; }
 test_orphan() {
   cluster_set KillWait 5
-  submit orphan '-N2 --exclusive --ntasks-per-node=1' slow.cfg --set run.steps=120
+  submit orphan '-N2 --exclusive --ntasks-per-node=1' slow.cfg --set run.steps=60
   orphan=$job
   cluster_wait 60 beyond orphan 5
   batch_host=$(field "$orphan" BatchHost)
