@@ -362,7 +362,7 @@ static void test_pieces(const trial *t) {
 }
 
 /* All stages of a grid, or the one that follows from a golden's place: a single rank has none to shard with, more than
- * two take turns, and so does the stand-in of a GPU, a hundred times as slow, which meets a family on one grid of three.
+ * two take turns, and so does the stand-in of a GPU, a hundred times as slow; it meets a family on one grid of three.
  */
 typedef struct stages {
   int64_t first, last;
