@@ -180,9 +180,13 @@ static train_run run_on(const grid *on, const char *what, const char *deck, cons
   return run;
 }
 
+/* AdamW makes the first updates of an element as large as any where its gradient is as small as its rounding: by its
+ * usual eps olmo3's losses differ by 4e-6 between grids whose gradients agree to 1e-6; by this one by 2e-7. */
+#define CALM " optimizer.params.eps=1e-3"
+
 static void test_run(const grid *on, const char *what, const train_run *one, const model_row *model,
-                     const setting_row *setting, const char *way, int stage) {
-  train_run run = run_on(on, what, model->deck, way, setting->sets, setting->here, stage, STEPS);
+                     const setting_row *setting, const char *sets, const char *way, int stage) {
+  train_run run = run_on(on, what, model->deck, way, sets, setting->here, stage, STEPS);
   train_difference d = train_run_difference(&run, one);
   bool near = d.loss <= (setting->bf16 ? bf16_loss_tolerance : loss_tolerance) &&
               d.evaluation <= (setting->bf16 ? bf16_evaluation_tolerance : loss_tolerance) &&
@@ -198,18 +202,19 @@ static void test_pair(const grid *on, const model_row *model, const setting_row 
   if (!fits(on, model, setting) || !(tap_wanted(model->name) || tap_wanted(setting->name))) {
     return;
   }
-  char *what = ts_format("%s, %s", model->name, setting->name);
-  train_run one = train_run_alone(on->all, on->alone, model->deck, setting->sets, STEPS);
+  char *what = ts_format("%s, %s", model->name, setting->name), *sets = ts_format("%s" CALM, setting->sets);
+  train_run one = train_run_alone(on->all, on->alone, model->deck, sets, STEPS);
   ways w = find_ways(on, model, setting);
   for (int i = 0; i < w.n; ++i) {
     for (int stage = 0; stage < 4; ++stage) {
       if (pick < 0 || (i == pick % w.n && stage == (pick + i) % 4)) {
-        test_run(on, what, &one, model, setting, w.set[i], stage);
+        test_run(on, what, &one, model, setting, sets, w.set[i], stage);
       }
     }
   }
   free_ways(&w);
   train_run_free(&one);
+  ts_free(sets);
   ts_free(what);
 }
 
