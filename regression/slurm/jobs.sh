@@ -42,6 +42,8 @@ END
 "$tessera" train slow.cfg --set run.directory=pace --set run.steps=3 > "$scratch/pace"
 length=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; ++i) if ($i == "step_seconds") c = i } NR > 2 { t += $c }
   END { n = int(192 * 0.2 * (NR - 2) / t / 16) * 16; print (n < 32 ? 32 : n > 192 ? 192 : n) }' pace/metrics.csv)
+ok "how long samples may be: ${length:-unknown}" [ "${length:-0}" -ge 32 ]
+[ $failures -eq 0 ] || finish
 sed -i "s/sequence_length = 192/sequence_length = $length/" slow.cfg
 
 # ---- what jobs are asked and told ----
