@@ -127,7 +127,8 @@ AC_DEFUN([TS_ISA], [
 
 dnl TS_CUDA: --with-cuda=DIR must work; without the option a toolkit is used where one is found and the summary says so.  NCCL and
 dnl cuDNN are looked for in the toolkit's directory, --with-nccl=DIR and --with-cudnn=DIR.  HAVE_CUDA, HAVE_NCCL, HAVE_CUDNN; NVCC,
-dnl NVCC_GENCODE, CUDA_CPPFLAGS, CUDA_LIBS.  The driver's library is never linked: a program must start where there is none.
+dnl NVCC_GENCODE, CUDA_CPPFLAGS, CUDA_LIBS.  The driver's library is never linked: a program must start where there is none;
+dnl cuBLASLt is opened by the first call of it (cuda/cublaslt.c).
 AC_DEFUN([TS_CUDA], [
   AC_ARG_WITH([cuda], [AS_HELP_STRING([--with-cuda=DIR], [CUDA toolkit (default: where nvcc is, or /usr/local/cuda)])], [], [with_cuda=guess])
   AC_ARG_WITH([nccl], [AS_HELP_STRING([--with-nccl=DIR], [NCCL (default: in the toolkit)])], [], [with_nccl=guess])
@@ -145,7 +146,7 @@ AC_DEFUN([TS_CUDA], [
   ], [test "$with_cuda" != no], [: ${NVCC="$with_cuda/bin/nvcc"}])
   AS_IF([test "$with_cuda" != no && test -n "$NVCC"], [
     CUDA_CPPFLAGS="-I$ts_cuda_dir/include"
-    CUDA_LIBS="-L$ts_cuda_dir/lib64 -Wl,-rpath,$ts_cuda_dir/lib64 -lcublasLt -lcudart -lstdc++"
+    CUDA_LIBS="-L$ts_cuda_dir/lib64 -Wl,-rpath,$ts_cuda_dir/lib64 -lcudart -lstdc++"
     AC_CACHE_CHECK([whether $NVCC makes kernels for $NVCC_GENCODE], [ts_cv_cuda], [
       ts_cv_cuda=no
       echo '#include <cublasLt.h>
@@ -153,11 +154,12 @@ AC_DEFUN([TS_CUDA], [
         extern "C" int start () { f<<<1, 1>>> (0); return (int) cublasLtGetVersion (); }' > conftest.cu
       AS_IF([$NVCC -ccbin "$CXX" -std=c++17 $NVCC_GENCODE -c -o conftest_cu.o conftest.cu >&AS_MESSAGE_LOG_FD 2>&1], [
         ts_save_LIBS=$LIBS
-        LIBS="conftest_cu.o $CUDA_LIBS $LIBS"
+        LIBS="conftest_cu.o $CUDA_LIBS -lcublasLt $LIBS"
         AC_LINK_IFELSE([AC_LANG_PROGRAM([[int start (void);]], [[return start ();]])], [ts_cv_cuda=yes])
         LIBS=$ts_save_LIBS])
       rm -f conftest.cu conftest_cu.o])
     ts_have_cuda=$ts_cv_cuda])
+  AS_IF([test $ts_have_cuda = yes], [AC_SEARCH_LIBS([dlopen], [dl])])
   AS_IF([test $ts_have_cuda = no && test "$with_cuda" != no && test "$with_cuda" != guess],
     [AC_MSG_ERROR([--with-cuda=$with_cuda: no nvcc there that makes and links kernels with cuBLASLt; see config.log])])
   AS_IF([test $ts_have_cuda = yes], [
