@@ -12,7 +12,7 @@
  * in all and at least three. Not collective. */
 double ts_product_flops(const ts_backend *backend, int64_t n, ts_dtype dtype, int threads, double seconds);
 
-/** FLOP/s of a large product of this process's processors, measured in about 0.2 s: a figure for metrics, not for
+/** FLOP/s of a large product of this process's processors, measured in less than 0.1 s: a figure for metrics, not for
  * decisions. Not collective. */
 double ts_peak_flops(int threads, ts_dtype dtype);
 
