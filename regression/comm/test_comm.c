@@ -354,6 +354,8 @@ static void test_exchange(ts_comm *comm) {
     for (int d = 0; d <= 1; ++d) {
       exchange_heads(c, comm->size, d == 0 ? TS_F32 : TS_BF16);
       right = exchange_is_right(comm, c) && right;
+      exchange_twice(c, comm->size, d == 0 ? TS_F32 : TS_BF16);
+      right = exchange_is_right(comm, c) && right;
     }
     tap_ok_all(MPI_COMM_WORLD, right, "exchange of blocks anywhere, and heads%s: moved and added to the bit",
                cut ? ", in messages of 100 bytes" : "");

@@ -499,8 +499,10 @@ static void test_exchange(ts_comm *comm) {
     exchange_back(back, c);
     right = exchange_is_right(comm, d < 2 ? c : back, false) && right;
     ts_free(back);
+    exchange_twice(c, comm->size, d % 2 == 0 ? TS_F32 : TS_BF16);
+    right = exchange_is_right(comm, c, d < 2) && right;
   }
-  tap_ok_all(MPI_COMM_WORLD, right, "exchange of heads, and back");
+  tap_ok_all(MPI_COMM_WORLD, right, "exchange of heads, and back, and of one half of the rows twice");
   ts_free(c);
 }
 

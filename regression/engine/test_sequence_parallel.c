@@ -325,9 +325,22 @@ static void test_pairs(const grid *on, test_of_pair *test, int turn) {
   }
 }
 
+/* A window of half a chunk, and two ranks that read each key: as many gradients of keys arrive as there are keys, those
+ * of one half twice. */
+static void test_half_windows(const grid *on) {
+  for (int m = 0; m < N_MODELS && on->sp == 4 && !wants_all(); ++m) {
+    for (int s = 0; s < N_SETTINGS; ++s) {
+      if (strcmp(models[m].name, "phi3") == 0 && strcmp(settings[s].name, "groups of heads") == 0) {
+        test_pair(on, &models[m], &settings[s], 5); /* 2 ranks by heads, zigzag rings of 2 */
+      }
+    }
+  }
+}
+
 static void test_grid(const grid *on) {
   train_run_set_evaluating(true);
   test_pairs(on, test_pair, 0);
+  test_half_windows(on);
   test_bits(on);
   if (tap_wanted("gradients")) {
     train_run_set_evaluating(false);

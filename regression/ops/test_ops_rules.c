@@ -771,6 +771,7 @@ static ts_block of_nothing[] = BLOCKS({0, 1, WHOLE}, {0, 0, WHOLE});
 static ts_block unordered[] = BLOCKS({1, 0, WHOLE}, {0, 0, WHOLE}, {0, 0, WHOLE});
 static ts_block incomplete[] = BLOCKS({0, 0, WHOLE}, {0, 0, {0, 3}, {0, 5}});
 static ts_block twice[] = BLOCKS({0, 0, WHOLE}, {0, 0, WHOLE}, {1, 0, WHOLE});
+static ts_block one_half_twice[] = BLOCKS({0, 0, WHOLE}, {0, 0, {0, 2}, {0, 5}}, {1, 0, {0, 2}, {0, 5}});
 #define EXCHANGE(list, sent, received)                                           \
   {                                                                              \
     .comm = {.group = 2, .block = list, .n_sent = sent, .n_received = received } \
@@ -927,6 +928,7 @@ static const bad_case bad[] = {
     {TS_OP_ALL_TO_ALL, "ranks in another order", 1, 1, {NORMAL(4, 5)}, EXCHANGE(unordered, 2, 1)},
     {TS_OP_ALL_TO_ALL, "integers that nobody sends", 1, 1, {INTS(4, 5)}, EXCHANGE(incomplete, 1, 1)},
     {TS_OP_ALL_TO_ALL, "a sum of integers", 1, 1, {INTS(4, 5)}, EXCHANGE(twice, 1, 2)},
+    {TS_OP_ALL_TO_ALL, "one half of integers twice", 1, 1, {INTS(4, 5)}, EXCHANGE(one_half_twice, 1, 2)},
     {TS_OP_ALL_TO_ALL, "one dimension", 1, 1, {NORMAL(4)}, EXCHANGE(twice, 1, 2)},
     {TS_OP_ALL_REDUCE, "of numbers that are not fp32 or bf16", 1, 1, {WIDE(5)}, {.comm = {.group = 2}}},
     {TS_OP_ALL_REDUCE, "in pieces", 1, 1, {X}, {.comm = {.group = 2, .piece = piece, .n_pieces = 1}}},

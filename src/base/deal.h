@@ -5,6 +5,7 @@
 #ifndef TS_BASE_DEAL_H
 #define TS_BASE_DEAL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /** Indices [begin, begin + length) of a dimension. */
@@ -47,6 +48,24 @@ static inline ts_interval ts_interval_both(ts_interval a, ts_interval b) {
   int64_t begin = a.begin > b.begin ? a.begin : b.begin;
   int64_t end = a.begin + a.length < b.begin + b.length ? a.begin + a.length : b.begin + b.length;
   return (ts_interval){begin, end > begin ? end - begin : 0};
+}
+
+/** Whether the blocks of tensor \a tensor, of \a n blocks, are all of its \a rows x \a columns, each element once.
+ * As many elements as there are may still be some twice and others never.  Not collective. */
+static inline bool ts_blocks_tile(const ts_block *block, int n, int tensor, int64_t rows, int64_t columns) {
+  int64_t left = rows * columns;
+  for (int i = 0; i < n; ++i) {
+    left -= block[i].tensor == tensor ? block[i].rows.length * block[i].columns.length : 0;
+  }
+  for (int i = 0; i < n && left == 0; ++i) {
+    for (int k = 0; k < i && block[i].tensor == tensor; ++k) {
+      if (block[k].tensor == tensor && ts_interval_both(block[i].rows, block[k].rows).length > 0 &&
+          ts_interval_both(block[i].columns, block[k].columns).length > 0) {
+        return false;
+      }
+    }
+  }
+  return left == 0;
 }
 
 /** Which of \a ranks ranks gets thing \a thing of \a n, at least one each. Not collective. */

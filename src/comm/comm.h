@@ -91,9 +91,9 @@ typedef struct ts_comm_ops {
                      void *workspace, size_t workspace_bytes);
   /** Copy \a bytes bytes from group rank \a root. Collective over the group. */
   void (*broadcast)(ts_comm *comm, void *data, size_t bytes, int root);
-  /** Blocks from everyone to everyone.  x and y do not overlap.  An output of F32 or BF16 to which more or less arrives
-   * than it has elements is a sum: what arrives is added in fp32 in the order of the list, own blocks too, and rounded
-   * once; where nothing arrives it is 0.  Of other types no more may arrive, and what no block covers is not written.
+  /** Blocks from everyone to everyone.  x and y do not overlap.  An output of F32 or BF16 of which not every element
+   * arrives once is a sum: what arrives is added in fp32 in the order of the list, own blocks too, and rounded once;
+   * where nothing arrives it is 0.  Of other types nothing may arrive twice, and what no block covers is not written.
    * \param [in] workspace_bytes  At least ts_comm_exchange_workspace. Collective over the group. */
   void (*exchange)(ts_comm *comm, const ts_exchange_lists *lists, void *workspace, size_t workspace_bytes);
   /** Wait for everybody. Collective over the group. */

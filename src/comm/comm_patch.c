@@ -10,18 +10,11 @@ static int64_t rounded_to_lines(int64_t bytes) {
 
 uint32_t ts_exchange_sums(const ts_exchange_lists *lists) {
   uint32_t sums = 0;
-  int64_t left[TS_MOST_EXCHANGED];
   TS_ASSERT(lists->n <= TS_MOST_EXCHANGED);
   for (int i = 0; i < lists->n; ++i) {
-    left[i] = lists->y[i].rows * lists->y[i].columns;
-  }
-  for (int i = 0; i < lists->n_received; ++i) {
-    const ts_block *b = &lists->received[i];
-    left[b->tensor] -= b->rows.length * b->columns.length;
-  }
-  for (int i = 0; i < lists->n; ++i) {
-    bool added = lists->y[i].dtype == TS_F32 || lists->y[i].dtype == TS_BF16;
-    sums |= left[i] < 0 || (left[i] > 0 && added) ? 1u << i : 0;
+    const ts_exchange_tensor *y = &lists->y[i];
+    bool added = y->dtype == TS_F32 || y->dtype == TS_BF16;
+    sums |= added && !ts_blocks_tile(lists->received, lists->n_received, i, y->rows, y->columns) ? 1u << i : 0;
   }
   return sums;
 }
