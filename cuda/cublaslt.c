@@ -21,15 +21,15 @@
 static void *library;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void open_library(void) {
+static void open_cublaslt(void) {
   library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) {
     ts_die(__FILE__, __LINE__, "%s: part of the CUDA toolkit: load its module or set LD_LIBRARY_PATH", dlerror());
   }
 }
 
-static void *find(const char *name) {
-  pthread_once(&once, open_library);
+static void *cublaslt_function(const char *name) {
+  pthread_once(&once, open_cublaslt);
   void *function = dlsym(library, name);
   if (function == NULL) {
     ts_die(__FILE__, __LINE__, "%s", dlerror());
@@ -43,7 +43,7 @@ static void *find(const char *name) {
     static void *function;                                  \
     void *f = __atomic_load_n(&function, __ATOMIC_RELAXED); \
     if (f == NULL) {                                        \
-      f = find(#NAME);                                      \
+      f = cublaslt_function(#NAME);                         \
       __atomic_store_n(&function, f, __ATOMIC_RELAXED);     \
     }                                                       \
     return ((RESULT(*) PARAMETERS) f) ARGUMENTS;            \

@@ -135,8 +135,8 @@ static inline void exchange_heads(exchange_case *c, int size, ts_dtype dtype) {
   }
 }
 
-/** As many elements as there are arrive, but the second half of the rows twice and the first half never: keys of which a
- * window sees half, whose gradients two ranks make. Not collective. */
+/** As many elements as there are arrive, but the second half of the rows twice and the first half never: keys of which
+ * a window sees half, whose gradients two ranks make. Not collective. */
 static inline void exchange_twice(exchange_case *c, int size, ts_dtype dtype) {
   enum { B = 2, HALF = 3, COLUMNS = 5 };
   memset(c, 0, sizeof *c);

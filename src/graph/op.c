@@ -12,7 +12,13 @@
 #undef OP
 
 /* The words of ops.def. */
-enum { ALIAS = TS_OP_ALIAS, COMM = TS_OP_COMM, UPDATE = TS_OP_IS_UPDATE, PRODUCT = TS_OP_PRODUCT };
+enum {
+  ALIAS = TS_OP_ALIAS,
+  COMM = TS_OP_COMM,
+  UPDATE = TS_OP_IS_UPDATE,
+  PRODUCT = TS_OP_PRODUCT,
+  LSE = TS_OP_LSE,
+};
 #define BIT(i) (1u << (i))
 #define ALL (~0u)
 #define IN(min, max, mask) .min_in = min, .max_in = max, .optional = mask

@@ -35,13 +35,15 @@ void ts_bound_collective(ts_bound_node *b) {
   run[b->call.node->op](b);
 }
 
-static int64_t first_nonfinite(const void *data, ts_dtype dtype, int64_t count) {
+/* Of an lse in fp32 -inf says that there was nothing. */
+static int64_t first_nonfinite(const void *data, ts_dtype dtype, int64_t count, bool lse) {
   for (int64_t i = 0; i < count; ++i) {
     bool finite = dtype == TS_F32    ? isfinite(((const float *) data)[i])
                   : dtype == TS_F64  ? isfinite(((const double *) data)[i])
                   : dtype == TS_BF16 ? (((const uint16_t *) data)[i] & 0x7f80) != 0x7f80
                                      : true;
-    if (!finite) {
+    bool empty = lse && ((const float *) data)[i] == -INFINITY;
+    if (!finite && !empty) {
       return i;
     }
   }
@@ -49,14 +51,14 @@ static int64_t first_nonfinite(const void *data, ts_dtype dtype, int64_t count) 
 }
 
 /* The same where the memory may be a device's. */
-static int64_t find_nonfinite(ts_executor *e, const void *memory, ts_dtype dtype, int64_t count) {
+static int64_t find_nonfinite(ts_executor *e, const void *memory, ts_dtype dtype, int64_t count, bool lse) {
   if (e->device == NULL) {
-    return first_nonfinite(memory, dtype, count);
+    return first_nonfinite(memory, dtype, count, lse);
   }
   size_t bytes = (size_t) count * ts_dtype_size(dtype);
   void *copy = ts_malloc(bytes + 1);
   ts_bound_read(e, copy, memory, bytes);
-  int64_t at = first_nonfinite(copy, dtype, count);
+  int64_t at = first_nonfinite(copy, dtype, count, lse);
   ts_free(copy);
   return at;
 }
@@ -65,10 +67,11 @@ static int64_t find_nonfinite(ts_executor *e, const void *memory, ts_dtype dtype
 void ts_bound_check_finite(ts_executor *e, const ts_bound_node *b) {
   const ts_graph *g = b->call.graph;
   const ts_node *node = b->call.node;
+  unsigned flags = ts_op_get(node->op)->flags;
   for (int i = 0; e->nonfinite == NULL && i < node->n_out; ++i) {
     const ts_tensor *t = &g->tensor[node->out[i]];
-    bool gaps = (ts_op_get(node->op)->flags & TS_OP_IS_UPDATE) != 0;
-    int64_t at = gaps ? -1 : find_nonfinite(e, b->out[i], t->dtype, ts_tensor_count(g, node->out[i]));
+    bool gaps = (flags & TS_OP_IS_UPDATE) != 0, lse = i == 1 && (flags & TS_OP_LSE) != 0;
+    int64_t at = gaps ? -1 : find_nonfinite(e, b->out[i], t->dtype, ts_tensor_count(g, node->out[i]), lse);
     if (at >= 0) {
       e->nonfinite = ts_format("op %s (%s), tensor %s, element %lld", node->name, ts_op_get(node->op)->name, t->name,
                                (long long) at);
