@@ -7,6 +7,7 @@
  * (class b): whoever asks for a device has it, or has a broken installation. */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "base/status.h"
 
@@ -38,15 +39,15 @@ static void *cublaslt_function(const char *name) {
 }
 
 /* RESULT NAME PARAMETERS calls the library's NAME ARGUMENTS.  Threads that come first may each look it up. */
-#define FORWARD(RESULT, NAME, PARAMETERS, ARGUMENTS)        \
-  RESULT NAME PARAMETERS {                                  \
-    static void *function;                                  \
-    void *f = __atomic_load_n(&function, __ATOMIC_RELAXED); \
-    if (f == NULL) {                                        \
-      f = cublaslt_function(#NAME);                         \
-      __atomic_store_n(&function, f, __ATOMIC_RELAXED);     \
-    }                                                       \
-    return ((RESULT(*) PARAMETERS) f) ARGUMENTS;            \
+#define FORWARD(RESULT, NAME, PARAMETERS, ARGUMENTS)                 \
+  RESULT NAME PARAMETERS {                                           \
+    static _Atomic(void *) function;                                 \
+    void *f = atomic_load_explicit(&function, memory_order_acquire); \
+    if (f == NULL) {                                                 \
+      f = cublaslt_function(#NAME);                                  \
+      atomic_store_explicit(&function, f, memory_order_release);     \
+    }                                                                \
+    return ((RESULT(*) PARAMETERS) f) ARGUMENTS;                     \
   }
 
 FORWARD(size_t, cublasLtGetVersion, (void), ())

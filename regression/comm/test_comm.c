@@ -357,7 +357,8 @@ static void test_exchange(ts_comm *comm) {
       exchange_twice(c, comm->size, d == 0 ? TS_F32 : TS_BF16);
       right = exchange_is_right(comm, c) && right;
     }
-    tap_ok_all(MPI_COMM_WORLD, right, "exchange of blocks anywhere, and heads%s: moved and added to the bit",
+    tap_ok_all(MPI_COMM_WORLD, right,
+               "exchange of blocks anywhere, heads, halves that come twice%s: moved and added to the bit",
                cut ? ", in messages of 100 bytes" : "");
   }
   ts_comm_switch.message_limit = limit;

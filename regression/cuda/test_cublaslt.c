@@ -36,5 +36,14 @@ int main(void) {
   cublasLtMatrixLayout_t layout;
   tap_ok(cublasLtMatrixLayoutCreate(&layout, CUDA_R_16BF, 5, 7, 11) == CUBLAS_STATUS_SUCCESS, "a layout");
   tap_ok(cublasLtMatrixLayoutDestroy(layout) == CUBLAS_STATUS_SUCCESS, "freed");
+  cublasLtMatmulPreference_t preference;
+  tap_ok(cublasLtMatmulPreferenceCreate(&preference) == CUBLAS_STATUS_SUCCESS, "a preference");
+  size_t most = 1 << 20;
+  cublasLtMatmulPreferenceAttributes_t bytes = CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+  tap_ok(cublasLtMatmulPreferenceSetAttribute(preference, bytes, &most, sizeof most) == CUBLAS_STATUS_SUCCESS,
+         "its own");
+  half = cublasLtMatmulPreferenceSetAttribute(preference, bytes, &most, 2);
+  tap_ok(half == CUBLAS_STATUS_INVALID_VALUE, "which two bytes are not");
+  tap_ok(cublasLtMatmulPreferenceDestroy(preference) == CUBLAS_STATUS_SUCCESS, "freed");
   return tap_done();
 }

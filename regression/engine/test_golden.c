@@ -1,8 +1,8 @@
 /* Ten steps of training against Hugging Face transformers and torch (regression/golden): logits before the first
  * step, loss, norm and rate of every step, final weights; of the model families also how a prompt goes on.  On n ranks
  * the cases whose micro-batch n divides, at every stage (on a device, beyond four ranks and where ranks share samples
- * at one); at 1 and 3 without tensor_parallel.sequence_parallel.  Samples of several documents: however ranks share
- * them.  TEST_ONLY takes names of cases, TEST_TP one tp, TEST_SP one sp. */
+ * at one; on the stand-in each on one grid); at 1 and 3 without tensor_parallel.sequence_parallel.  Samples of several
+ * documents: however ranks share them.  TEST_ONLY takes names of cases, TEST_TP one tp, TEST_SP one sp. */
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
 
@@ -439,22 +439,24 @@ static void test_documents(const grid *on, stages of) {
   }
 }
 
-/* On the stand-in goldens take turns: replicas, tp and sp meet one in three each; of those that replicas cannot share,
- * tp and sp meet one in two. */
-static bool is_in_turn(const grid *on, const golden *g, size_t place) {
-  size_t kind = on->tp > 1 ? 1 : on->sp > 1 ? 2 : 0;
-  bool mine = g->micro_batch % ts_world_size(on->world) == 0 ? place % 3 == kind : 1 + place % 2 == kind;
-  return !is_stand_in || wants_all() || mine;
+/* On the stand-in goldens take turns: of those that replicas can share a third each is for replicas, tp and sp, of the
+ * others a half each for sp and tp.  turn counts both kinds. */
+static bool is_in_turn(const grid *on, const golden *g, int turn[2]) {
+  int kind = on->tp > 1 ? 1 : on->sp > 1 ? 2 : 0;
+  bool shared = g->micro_batch % ts_world_size(on->world) == 0;
+  int mine = shared ? turn[0]++ % 3 : 2 - turn[1]++ % 2;
+  return !is_stand_in || wants_all() || mine == kind;
 }
 
 static void test_grid(const grid *on) {
+  int turn[2] = {0, 0};
   for (size_t c = 0; c < sizeof cases / sizeof cases[0]; ++c) {
-    if (tap_wanted(cases[c].name) && is_in_turn(on, &cases[c], c) && fits(on, &cases[c])) {
+    if (is_in_turn(on, &cases[c], turn) && tap_wanted(cases[c].name) && fits(on, &cases[c])) {
       test_case(on, &cases[c], stages_of(on, c));
     }
   }
   for (size_t c = 0; c < sizeof families / sizeof families[0]; ++c) {
-    if (tap_wanted(families[c].name) && is_in_turn(on, &families[c], c) && fits(on, &families[c])) {
+    if (is_in_turn(on, &families[c], turn) && tap_wanted(families[c].name) && fits(on, &families[c])) {
       const stages of = stages_of(on, c);
       for (int64_t stage = of.first; stage <= of.last; ++stage) {
         test_family(on, &families[c], stage);

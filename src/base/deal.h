@@ -50,7 +50,8 @@ static inline ts_interval ts_interval_both(ts_interval a, ts_interval b) {
   return (ts_interval){begin, end > begin ? end - begin : 0};
 }
 
-/** Whether the blocks of tensor \a tensor, of \a n blocks, are all of its \a rows x \a columns, each element once.
+/** Whether the blocks of tensor \a tensor, of \a n blocks, are all of its \a rows x \a columns, in which they lie, each
+ * element once.
  * As many elements as there are may still be some twice and others never.  Not collective. */
 static inline bool ts_blocks_tile(const ts_block *block, int n, int tensor, int64_t rows, int64_t columns) {
   int64_t left = rows * columns;
@@ -58,7 +59,7 @@ static inline bool ts_blocks_tile(const ts_block *block, int n, int tensor, int6
     left -= block[i].tensor == tensor ? block[i].rows.length * block[i].columns.length : 0;
   }
   for (int i = 0; i < n && left == 0; ++i) {
-    for (int k = 0; k < i && block[i].tensor == tensor; ++k) {
+    for (int k = block[i].tensor == tensor ? 0 : i; k < i; ++k) {
       if (block[k].tensor == tensor && ts_interval_both(block[i].rows, block[k].rows).length > 0 &&
           ts_interval_both(block[i].columns, block[k].columns).length > 0) {
         return false;

@@ -2,7 +2,7 @@
 #include "deck/schema_rows.h"
 
 #define FORMATS "auto|text|bin|uint16|hdf5|megatron"
-#define LONGER "Where nobody sets it, at least 4 times what a step's FLOPs take at the measured rate of large products."
+#define LONGER "Where nobody sets it, at least 4 times what a step's FLOPs take at the measured rate of products."
 
 #define SOURCE(type_, field, ...)                                                     \
   {                                                                                   \

@@ -98,9 +98,19 @@ double ts_product_flops(const ts_backend *backend, int64_t n, ts_dtype dtype, in
   return best;
 }
 
-/* Kernels work on tiles of 256 x 256: each thread gets one at least, up to 64 threads.  Every process of a run and of
- * each of its restarts pays for this. */
+/* Where products are cut in tiles (backend/cpu/gemm.c), these are dealt evenly: the part of the threads that has work
+ * all the time. */
+static double busy_part(int64_t n, int threads) {
+  enum { TILE = 256 };
+  int64_t tiles = (n / TILE) * (n / TILE), rounds = (tiles + threads - 1) / threads;
+  return (double) tiles / (double) (rounds * threads);
+}
+
+/* The smallest product that keeps threads busy: every process of a run and of each of its restarts pays for it. */
 double ts_peak_flops(int threads, ts_dtype dtype) {
-  int64_t n = threads <= 4 ? 512 : threads <= 16 ? 1024 : 2048;
-  return ts_product_flops(ts_backend_cpu(), n, dtype, threads, 0.03);
+  int64_t best = 512;
+  for (int64_t n = best; n <= 3072 && busy_part(best, threads) < 0.9; n += 256) {
+    best = busy_part(n, threads) > busy_part(best, threads) ? n : best;
+  }
+  return ts_product_flops(ts_backend_cpu(), best, dtype, threads, 0.03);
 }

@@ -12,8 +12,8 @@
  * in all and at least three. Not collective. */
 double ts_product_flops(const ts_backend *backend, int64_t n, ts_dtype dtype, int threads, double seconds);
 
-/** FLOP/s of a large product of this process's processors, measured in less than 0.1 s: a figure for metrics, not for
- * decisions. Not collective. */
+/** FLOP/s of this process's processors in a product of 512 to 3072 rows and columns that keeps \a threads busy, in some
+ * 0.05 s: what MFU is a part of, and what limits of time are made from. Not collective. */
 double ts_peak_flops(int threads, ts_dtype dtype);
 
 #endif

@@ -80,8 +80,8 @@ ts_timeouts ts_engine_find_timeouts(const ts_engine *e) {
     timeouts = ts_timeouts_of(e->deck, needed);
     names = name_longer(e->deck, &timeouts);
     if (names != NULL) {
-      ts_log(TS_LOG_INFO, "a step has %.2g FLOPs a rank, at %.2g FLOP/s of large products: %s = %.0f s, %d times that",
-             flops, rate, names, needed, TIMES);
+      ts_log(TS_LOG_INFO, "a step has %.2g FLOPs a rank, at %.2g FLOP/s of products: %s = %.0f s, %d times that", flops,
+             rate, names, needed, TIMES);
     }
   }
   ts_free(names);

@@ -1,7 +1,7 @@
 /** \file
  * Time limits that follow the size of a step: one of a million tokens may take an hour, and is no hang.
  *
- *     needed = 4 x planned FLOPs of a rank's step / FLOP/s of large products on the slowest rank
+ *     needed = 4 x planned FLOPs of a rank's step / FLOP/s of products on the slowest rank
  *
  * FLOPs are those of the model's mathematics (ts_program_step_flops); what is computed again, a third more, is within
  * the 4.  What the deck sets is final; of the rest each limit is its default or what is needed, whichever is more.

@@ -106,8 +106,9 @@ const ts_command ts_commands[] = {
      "Makes the programs of a job with N ranks and prints what the rank that needs most will need (without tensor "
      "parallelism all need the same): parameters, gradients, optimizer states, activations, buffers, reserves and "
      "their sum, the peak, in bytes.  The peak is what Tessera plans and checks before it trains; peak_bytes in "
-     "metrics.csv is the most memory that the whole process has had, on a processor some 0.2 GB more for the "
-     "program, MPI and other libraries.  --layout adds what tensor parallelism makes of the model: query and key "
+     "metrics.csv is the most memory that the whole process has had, on a processor some 0.03 GB more for the "
+     "program and its libraries, and what MPI takes.  --layout adds what tensor parallelism makes of the model: query "
+     "and key "
      "heads of each rank; the bytes that a rank sends, per token along tp alone, per step along tp together with "
      "other axes, and per step in all; and of each parameter its shape, the rule that decided, and which elements "
      "of which dimension each rank has.  Needs no MPI: run it on a login node.",

@@ -152,8 +152,8 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
                 ts_human_bytes((double) row[i].bytes, b));
   }
   ts_text_add(to, device ? "  (a run's peak_bytes in metrics.csv is this, with what libraries really take)\n"
-                         : "  (a run's peak_bytes in metrics.csv is that of the whole process: with the program,\n"
-                           "  MPI and other libraries, some 0.2 GB more)\n");
+                         : "  (a run's peak_bytes in metrics.csv is that of the whole process: with the program\n"
+                           "  and its libraries some 0.03 GB more, and what MPI takes)\n");
   ts_text_add(to, "  (%s arena %lld bytes for %lld live at most)\n", ts_arenas[TS_ARENA_WORK].name,
               (long long) program->plan->arena_bytes[TS_ARENA_WORK], (long long) program->plan->live_bytes);
   ts_text_add(to, "  (of these %lld are kept from forward to backward, %s; at work beside them: %lld, %s)\n",

@@ -87,7 +87,8 @@ ts_executor_times ts_executor_take_times(ts_executor *executor);
 /** Tell another observer from now on, NULL for none; no run is under way. Not collective. */
 void ts_executor_set_observer(ts_executor *executor, ts_executor_observer *observer, void *user);
 
-/** The first non-finite value seen since the last call (check_finite): "op NAME output I (TENSOR) element J", or NULL.
+/** The first non-finite value seen since the last call (check_finite): "op NAME (OP), tensor TENSOR, element J", or
+ * NULL.  Where an op's row says LSE (graph/ops.def), -inf of its second output is none.
  * \return a string owned by the caller (ts_free). Not collective. */
 char *ts_executor_take_nonfinite(ts_executor *executor);
 
