@@ -18,6 +18,7 @@ libhdf5-mpich-dev| pkg-config --exists hdf5-mpich || pkg-config --exists hdf5
 libconfig-dev    | pkg-config --exists libconfig
 libjansson-dev   | pkg-config --exists jansson
 libpcre2-dev     | pkg-config --exists libpcre2-8
+libutf8proc-dev  | pkg-config --exists libutf8proc
 libhwloc-dev     | pkg-config --exists hwloc
 libdnnl-dev      | printf "#include <dnnl.h>\n" | gcc -E -
 libxxhash-dev    | printf "#include <xxhash.h>\n" | gcc -E -

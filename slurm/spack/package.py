@@ -44,6 +44,7 @@ class Tessera(AutotoolsPackage, CudaPackage):
     depends_on("libconfig@1.5:")
     depends_on("jansson")
     depends_on("pcre2")
+    depends_on("utf8proc")
     depends_on("hwloc@2:")
     depends_on("onednn@2.6: cpu_runtime=omp")
     depends_on("xxhash@0.8:")

@@ -1,0 +1,35 @@
+/** \file
+ * Members of a tokenizer.json that are a step, or a Sequence of steps.  Nothing here is collective.
+ */
+#ifndef TS_TOKENIZER_STEPS_H
+#define TS_TOKENIZER_STEPS_H
+
+#include "base/text.h"
+#include "tokenizer/pattern.h"
+
+#include <jansson.h>
+
+/** A table of what a step may be. */
+typedef struct ts_step_table {
+  const char *member;       /**< "normalizer" */
+  const char *list;         /**< What a Sequence calls its steps: "normalizers". */
+  const char *const *names; /**< Of the types that are known. */
+  int n;
+  /** Read one of type \a kind.  \return TS_BAD_INPUT with the reason alone. */
+  ts_status (*read)(const json_t *value, int kind, void *to, ts_error *err);
+} ts_step_table;
+
+/** Read the steps of \a value, which may be null or missing, in order. Not collective.
+ * \return TS_BAD_INPUT naming member, type and reason, or what is known. */
+ts_status ts_read_steps(const ts_step_table *table, const json_t *value, void *to, ts_error *err);
+
+/** A text of a step.
+ * \param [out] text  A copy, terminated by a 0 that is not counted in \a n; the caller's (ts_free).
+ * \return TS_BAD_INPUT with the name. Not collective. */
+ts_status ts_read_text(const json_t *value, const char *name, char **text, size_t *n, ts_error *err);
+
+/** The pattern {"String": ...} or {"Regex": ...} of a step.
+ * \return TS_BAD_INPUT with the reason. Not collective. */
+ts_status ts_read_pattern(const json_t *value, ts_pattern **out, ts_error *err);
+
+#endif
