@@ -50,7 +50,7 @@ def hard_texts():
     space = [" ", " ", " ", "  ", "    ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "\u0085", "\u180e", "\u2028", "\x00"]
     texts = ["", " ", "\n", "a", "In the beginning God created the heaven and the earth.", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
              " " * 75 + "x", "the " * 2 + "\n" * 61, "Grüße aus Köln um 12:34 Uhr", "x" * 70 + " " + "ab" * 40,
-             " lead and trail \n\n ", "if (a<=b) {\n\treturn a[i]++;\n}"]
+             "1lord 12xy 3lord.", " lead and trail \n\n ", "if (a<=b) {\n\treturn a[i]++;\n}"]
     texts += [MORE[i] for i in range(7)]
     for _ in range(60):
         n = rng.randrange(1, 9)
@@ -135,8 +135,9 @@ def gpt2_kinds():
 
 def splits():
     for behavior in ("removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"):
-        splitter = P.Sequence([P.Punctuation(behavior), P.Split(Regex(r"[aeiou]+|\d"), behavior, behavior in ("removed", "isolated")),
-                               P.ByteLevel(add_prefix_space=False, use_regex=False)])
+        steps = [P.Punctuation(behavior), P.Split("the", behavior),
+                 P.Split(Regex(r"[aeiou]+|\d"), behavior, behavior in ("removed", "isolated"))]
+        splitter = P.Sequence(steps + [P.ByteLevel(add_prefix_space=False, use_regex=False)])
         save(f"split_{behavior}", of_bytes(N.Lowercase(), splitter, 300))
 
 

@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "regression/tap.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/unicode.h"
 
 #include <dirent.h>
 #include <jansson.h>
@@ -83,7 +84,63 @@ static result compare(ts_encoder *encoder, const json_t *texts, const json_t *ex
   return r;
 }
 
-static void test_one(const char *directory, const char *name, const json_t *texts) {
+/* ---- in parts ---- */
+
+static ts_text join_texts_of(const json_t *texts) {
+  ts_text all = {0};
+  for (size_t i = 0; i < 3 * json_array_size(texts); ++i) {
+    const json_t *text = json_array_get(texts, i * 7 % json_array_size(texts));
+    ts_text_append(&all, json_string_value(text), json_string_length(text));
+    ts_text_append(&all, i % 3 == 0 ? "\n" : " ", i % 5 > 0);
+  }
+  return all;
+}
+
+static size_t next_character(const ts_text *text, size_t at) {
+  ts_utf8_next(text->text, &at);
+  return at;
+}
+
+/* As ts_encode, in parts of at least \a least bytes that end at the first place where the text may be cut. */
+static int encode_in_parts(ts_encoder *encoder, const ts_text *text, size_t least, int *tried, ts_ids *to) {
+  enum { AHEAD = 300 };
+  int cuts = 0;
+  for (size_t done = 0, end; done < text->length; done = end) {
+    bool parts = false;
+    for (end = done; end < text->length && end < done + least; end = next_character(text, end)) {
+    }
+    for (int64_t before = to->n; !parts; to->n = parts ? to->n : before) {
+      size_t ahead = end;
+      while (ahead < text->length && ahead < end + AHEAD) {
+        ahead = next_character(text, ahead);
+      }
+      ts_status status =
+          ts_encode_part(encoder, text->text + done, end - done, ahead - end, done == 0, &parts, to, NULL);
+      TS_CHECK(status == TS_OK && (parts || end < text->length), "the end of a text is no place to cut it");
+      ++*tried;
+      cuts += parts && end < text->length;
+      end = parts ? end : next_character(text, end);
+    }
+  }
+  return cuts;
+}
+
+static void test_parts(ts_encoder *encoder, const char *name, const ts_text *all) {
+  ts_ids whole = {0}, parts = {0};
+  ts_encode(encoder, all->text, all->length, false, &whole, NULL);
+  bool same = true;
+  int cuts = 0, tried = 0;
+  for (size_t least = 1; least <= 400; least += least < 8 ? 1 : 131) {
+    parts.n = 0;
+    cuts += encode_in_parts(encoder, all, least, &tried, &parts);
+    same &= parts.n == whole.n && memcmp(parts.id, whole.id, (size_t) whole.n * sizeof *whole.id) == 0;
+  }
+  tap_ok(same && cuts > 50, "%s: in parts, %d cuts at %d places that were tried", name, cuts, tried);
+  ts_free(whole.id);
+  ts_free(parts.id);
+}
+
+static void test_one(const char *directory, const char *name, const json_t *texts, const ts_text *all) {
   char *path = ts_format("%s/%s", directory, name), *file = ts_format("%s/ids.json", path);
   json_t *expected = read_json(file);
   ts_tokenizer *tokenizer = NULL;
@@ -100,6 +157,7 @@ static void test_one(const char *directory, const char *name, const json_t *text
     tap_ok(r.streamed == 0, "%s: token by token (%d differ)", name, r.streamed);
     r = compare(encoder, texts, expected);
     tap_ok(r.ids + r.plain == 0, "%s: again, of words that were seen", name);
+    test_parts(encoder, name, all);
     ts_encoder_destroy(&encoder);
   }
   ts_tokenizer_close(&tokenizer);
@@ -117,13 +175,15 @@ int main(void) {
   const char *directory = tap_path("regression/tokenizer/golden");
   char *path = ts_format("%s/texts.json", directory);
   json_t *texts = read_json(path);
+  ts_text all = join_texts_of(texts);
   struct dirent **found;
   int n = scandir(directory, &found, is_tokenizer, alphasort);
   for (int i = 0; i < n; ++i) {
-    test_one(directory, found[i]->d_name, texts);
+    test_one(directory, found[i]->d_name, texts, &all);
     free(found[i]);
   }
   free(found);
+  ts_text_free(&all);
   json_decref(texts);
   ts_free(path);
   tap_ok(n > 0 && ts_memory_live() == 0, "%d tokenizers, all memory freed", n);

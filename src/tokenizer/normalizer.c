@@ -16,9 +16,17 @@ typedef struct step {
   bool left, right; /* Strip */
 } step;
 
+/* Of a text. */
+typedef struct part {
+  const char *text;
+  size_t n;
+  bool begins, ends;
+  ts_matcher *matcher;
+} part;
+
 struct kind {
   ts_status (*read)(const json_t *value, step *s, ts_error *err);
-  void (*add)(const step *s, ts_matcher *matcher, const char *text, size_t n, ts_text *to);
+  void (*add)(const step *s, const part *p, ts_text *to);
 };
 
 struct ts_normalizer {
@@ -33,39 +41,38 @@ static ts_status has_no_options(const json_t *value, step *s, ts_error *err) {
   return TS_OK;
 }
 
-static void add_nfc(const step *s, ts_matcher *m, const char *text, size_t n, ts_text *to) {
-  (void) s, (void) m;
-  ts_add_normal(to, text, n, TS_NFC);
+static void add_nfc(const step *s, const part *p, ts_text *to) {
+  (void) s;
+  ts_add_normal(to, p->text, p->n, TS_NFC);
 }
 
-static void add_nfd(const step *s, ts_matcher *m, const char *text, size_t n, ts_text *to) {
-  (void) s, (void) m;
-  ts_add_normal(to, text, n, TS_NFD);
+static void add_nfd(const step *s, const part *p, ts_text *to) {
+  (void) s;
+  ts_add_normal(to, p->text, p->n, TS_NFD);
 }
 
-static void add_nfkc(const step *s, ts_matcher *m, const char *text, size_t n, ts_text *to) {
-  (void) s, (void) m;
-  ts_add_normal(to, text, n, TS_NFKC);
+static void add_nfkc(const step *s, const part *p, ts_text *to) {
+  (void) s;
+  ts_add_normal(to, p->text, p->n, TS_NFKC);
 }
 
-static void add_nfkd(const step *s, ts_matcher *m, const char *text, size_t n, ts_text *to) {
-  (void) s, (void) m;
-  ts_add_normal(to, text, n, TS_NFKD);
+static void add_nfkd(const step *s, const part *p, ts_text *to) {
+  (void) s;
+  ts_add_normal(to, p->text, p->n, TS_NFKD);
 }
 
-static void add_lower(const step *s, ts_matcher *m, const char *text, size_t n, ts_text *to) {
-  (void) s, (void) m;
-  ts_add_lower(to, text, n);
+static void add_lower(const step *s, const part *p, ts_text *to) {
+  (void) s;
+  ts_add_lower(to, p->text, p->n);
 }
 
 static ts_status read_prepend(const json_t *value, step *s, ts_error *err) {
   return ts_read_text(value, "prepend", &s->content, &s->n, err);
 }
 
-static void add_prepended(const step *s, ts_matcher *m, const char *text, size_t n, ts_text *to) {
-  (void) m;
-  ts_text_append(to, s->content, n > 0 ? s->n : 0);
-  ts_text_append(to, text, n);
+static void add_prepended(const step *s, const part *p, ts_text *to) {
+  ts_text_append(to, s->content, p->begins && p->n > 0 ? s->n : 0);
+  ts_text_append(to, p->text, p->n);
 }
 
 void ts_add_replaced(ts_text *to, const ts_pattern *pattern, ts_matcher *matcher, const char *text, size_t n,
@@ -84,8 +91,8 @@ static ts_status read_replacement(const json_t *value, step *s, ts_error *err) {
   return status == TS_OK ? ts_read_pattern(json_object_get(value, "pattern"), &s->pattern, err) : status;
 }
 
-static void add_replaced(const step *s, ts_matcher *m, const char *text, size_t n, ts_text *to) {
-  ts_add_replaced(to, s->pattern, m, text, n, s->content, s->n);
+static void add_replaced(const step *s, const part *p, ts_text *to) {
+  ts_add_replaced(to, s->pattern, p->matcher, p->text, p->n, s->content, s->n);
 }
 
 static ts_status read_strip(const json_t *value, step *s, ts_error *err) {
@@ -98,19 +105,19 @@ static ts_status read_strip(const json_t *value, step *s, ts_error *err) {
   return TS_OK;
 }
 
-static void add_stripped(const step *s, ts_matcher *m, const char *text, size_t n, ts_text *to) {
-  (void) m;
-  size_t begin = 0;
-  for (size_t next = 0; s->left && begin < n && ts_is_space(ts_utf8_next(text, &next)); begin = next) {
+static void add_stripped(const step *s, const part *p, ts_text *to) {
+  size_t begin = 0, end = p->n;
+  for (size_t next = 0; s->left && p->begins && begin < end && ts_is_space(ts_utf8_next(p->text, &next));
+       begin = next) {
   }
-  while (s->right && n > begin) {
-    size_t last = ts_utf8_before(text, n), c = last;
-    if (!ts_is_space(ts_utf8_next(text, &c))) {
+  while (s->right && p->ends && end > begin) {
+    size_t last = ts_utf8_before(p->text, end), c = last;
+    if (!ts_is_space(ts_utf8_next(p->text, &c))) {
       break;
     }
-    n = last;
+    end = last;
   }
-  ts_text_append(to, text + begin, n - begin);
+  ts_text_append(to, p->text + begin, end - begin);
 }
 
 static const kind kinds[] = {{has_no_options, add_nfc},        {has_no_options, add_nfd},
@@ -155,11 +162,13 @@ bool ts_normalizer_is_empty(const ts_normalizer *normalizer) {
   return normalizer->n == 0;
 }
 
-void ts_normalize(const ts_normalizer *normalizer, ts_matcher *matcher, ts_text *text, ts_text *work) {
+void ts_normalize(const ts_normalizer *normalizer, ts_matcher *matcher, bool begins, bool ends, ts_text *text,
+                  ts_text *work) {
   for (int64_t i = 0; i < normalizer->n; ++i) {
     work->length = 0;
     ts_text_append(work, "", 0);
-    normalizer->step[i].is->add(&normalizer->step[i], matcher, text->text, text->length, work);
+    part p = {.text = text->text, .n = text->length, .begins = begins, .ends = ends, .matcher = matcher};
+    normalizer->step[i].is->add(&normalizer->step[i], &p, work);
     ts_text made = *work;
     *work = *text;
     *text = made;

@@ -25,10 +25,12 @@ void ts_normalizer_destroy(ts_normalizer **normalizer);
 bool ts_normalizer_is_empty(const ts_normalizer *normalizer);
 
 /** Replace the text by what it becomes.
+ * \param [in]     begins, ends  It is not the rest of a text, or has no rest: what is done to a text's ends is done.
  * \param [in]     matcher  The thread's.
  * \param [in,out] text     Valid UTF-8, before and after.
  * \param [in,out] work     Any text: memory for the steps. Not collective. */
-void ts_normalize(const ts_normalizer *normalizer, ts_matcher *matcher, ts_text *text, ts_text *work);
+void ts_normalize(const ts_normalizer *normalizer, ts_matcher *matcher, bool begins, bool ends, ts_text *text,
+                  ts_text *work);
 
 /** Append \a text with each match replaced. Not collective. */
 void ts_add_replaced(ts_text *to, const ts_pattern *pattern, ts_matcher *matcher, const char *text, size_t n,

@@ -14,7 +14,7 @@ struct ts_pattern {
   bool (*next)(const ts_pattern *pattern, ts_matcher *matcher, const char *text, size_t n, size_t from,
                ts_text_span *match);
   pcre2_code *regex;
-  bool jit;
+  bool jit, looks_behind;
   char *literal; /* owned */
   size_t literal_bytes;
   bool (*is)(int32_t character);
@@ -47,7 +47,8 @@ static bool next_regex(const ts_pattern *p, ts_matcher *m, const char *text, siz
 
 ts_status ts_pattern_regex(const char *regex, ts_pattern **out, ts_error *err) {
   *out = NULL;
-  char *translated = ts_pattern_translate(regex, err);
+  bool looks_behind = false;
+  char *translated = ts_pattern_translate(regex, &looks_behind, err);
   if (translated == NULL) {
     return TS_BAD_INPUT;
   }
@@ -67,6 +68,7 @@ ts_status ts_pattern_regex(const char *regex, ts_pattern **out, ts_error *err) {
   ts_pattern *p = ts_calloc(1, sizeof *p);
   p->next = next_regex;
   p->regex = compiled;
+  p->looks_behind = looks_behind;
   p->jit = pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE) == 0;
   *out = p;
   return TS_OK;
@@ -141,6 +143,10 @@ ts_pattern *ts_pattern_words(void) {
   ts_pattern *p = ts_calloc(1, sizeof *p);
   p->next = next_word;
   return p;
+}
+
+bool ts_pattern_looks_behind(const ts_pattern *pattern) {
+  return pattern->looks_behind;
 }
 
 void ts_pattern_destroy(ts_pattern **pattern) {

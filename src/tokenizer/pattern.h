@@ -31,6 +31,9 @@ ts_pattern *ts_pattern_kind(bool (*is)(int32_t character));
 /** Runs of word characters, and of those that are neither word nor space: \w+|[^\w\s]+. Not collective. */
 ts_pattern *ts_pattern_words(void);
 
+/** Does it look at what is before a match (\b, ^, lookbehind)? Not collective. */
+bool ts_pattern_looks_behind(const ts_pattern *pattern);
+
 /** NULL is allowed; sets the handle to NULL. Not collective. */
 void ts_pattern_destroy(ts_pattern **pattern);
 
@@ -58,8 +61,8 @@ bool ts_next_match(ts_matches_of *walk, ts_text_span *match);
  * collective. */
 bool ts_matcher_gave_up(ts_matcher *matcher);
 
-/** PCRE2's words for a regular expression of Oniguruma's; owned by the caller (ts_free), NULL with an error. Not
- * collective. */
-char *ts_pattern_translate(const char *regex, ts_error *err);
+/** PCRE2's words for a regular expression of Oniguruma's; owned by the caller (ts_free), NULL with an error.
+ * \param [out] looks_behind  As ts_pattern_looks_behind. Not collective. */
+char *ts_pattern_translate(const char *regex, bool *looks_behind, ts_error *err);
 
 #endif

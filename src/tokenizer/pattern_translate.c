@@ -19,7 +19,7 @@ typedef struct translation {
   const char *begin, *at;
   ts_text to;
   ts_error *err;
-  bool in_class;
+  bool in_class, looks_behind;
 } translation;
 
 static bool refuse(translation *t, const char *what, const char *why) {
@@ -94,6 +94,7 @@ static bool put_escape(translation *t) {
     const char *words = t->in_class ? kinds[i].inside : kinds[i].alone;
     if (kinds[i].letter == c && words != NULL) {
       put_text(t, words);
+      t->looks_behind |= !t->in_class && (c == 'b' || c == 'B');
       ++t->at;
       return true;
     }
@@ -113,6 +114,7 @@ static bool put_escape(translation *t) {
   if (c == '0' && isdigit((unsigned char) t->at[1])) {
     return refuse(t, "an octal number", "is not known here");
   }
+  t->looks_behind |= c == 'A' && anchor;
   ts_text_add(&t->to, "\\");
   ts_text_append(&t->to, t->at++, 1);
   return true;
@@ -168,6 +170,7 @@ static bool put_group(translation *t) {
   for (size_t i = 0; i < sizeof same / sizeof same[0]; ++i) {
     if (strncmp(t->at, same[i], strlen(same[i])) == 0) {
       put_text(t, same[i]);
+      t->looks_behind |= same[i][2] == '<';
       t->at += strlen(same[i]);
       return true;
     }
@@ -203,7 +206,7 @@ static bool put_brace(translation *t) {
   return true;
 }
 
-char *ts_pattern_translate(const char *regex, ts_error *err) {
+char *ts_pattern_translate(const char *regex, bool *looks_behind, ts_error *err) {
   translation t = {.begin = regex, .at = regex, .err = err};
   bool good = true;
   ts_text_append(&t.to, "", 0);
@@ -213,11 +216,12 @@ char *ts_pattern_translate(const char *regex, ts_error *err) {
       case '[': good = put_class(&t); break;
       case '(': good = put_group(&t); break;
       case '{': good = put_brace(&t); break;
-      default: ts_text_append(&t.to, t.at++, 1);
+      default: t.looks_behind |= *t.at == '^'; ts_text_append(&t.to, t.at++, 1);
     }
   }
   if (!good) {
     ts_text_free(&t.to);
   }
+  *looks_behind = t.looks_behind;
   return t.to.text;
 }

@@ -228,6 +228,7 @@ static void cut_word(const step *s, ts_matcher *matcher, ts_words *w, ts_text_sp
       .pattern = s->pattern, .matcher = matcher, .text = w->text.text + word.begin, .n = word.end - word.begin};
   size_t done = 0;
   for (ts_text_span match; ts_next_match(&walk, &match); done = match.end) {
+    w->parts &= !(word.begin + match.begin < w->cut && w->cut < word.begin + match.end);
     if (match.begin > done) {
       add_split(&c, word.begin + done, word.begin + match.begin, false);
     }
@@ -246,43 +247,58 @@ static void take_work(ts_words *w) {
   w->word_work = word, w->n_work = 0, w->capacity_work = capacity;
 }
 
-/* Metaspace writes spaces as another character, and like ByteLevel puts one before words that begin with none. */
-static void write_spaces(const step *s, ts_words *w, bool first) {
-  size_t n = strlen(s->space);
+/* Bytes \a from .. \a to of a word, spaces written as that character. */
+static void add_with_spaces(const step *s, size_t n, const char *word, size_t from, size_t to, ts_text *text) {
+  while (from < to) {
+    const char *space = memchr(word + from, ' ', to - from);
+    size_t end = space != NULL ? (size_t) (space - word) : to;
+    ts_text_append(text, word + from, end - from);
+    ts_text_append(text, s->space, end < to ? n : 0);
+    from = end + 1;
+  }
+}
+
+/* Metaspace writes spaces as another character, and like ByteLevel puts one before words that begin with none; not
+ * before what is the rest of a word, so a place where a word begins anyway would not do for a cut. */
+static void write_spaces(const step *s, bool begins, bool first, ts_words *w) {
+  size_t n = strlen(s->space), cut = 0;
   w->text_work.length = 0;
   ts_text_append(&w->text_work, "", 0);
   for (int64_t i = 0; i < w->n; ++i) {
     const char *word = w->text.text + w->word[i].begin;
     size_t length = w->word[i].end - w->word[i].begin, begin = w->text_work.length;
-    bool has = *word == ' ' || (length >= n && memcmp(word, s->space, n) == 0);
-    if (!has && (s->prepend == ALWAYS || (s->prepend == FIRST && first && i == 0))) {
+    size_t before = w->cut <= w->word[i].begin           ? 0
+                    : w->cut - w->word[i].begin < length ? w->cut - w->word[i].begin
+                                                         : length;
+    bool has = *word == ' ' || (length >= n && memcmp(word, s->space, n) == 0), rest = i == 0 && !begins;
+    w->parts &= i == 0 || s->prepend != ALWAYS || w->cut != w->word[i].begin;
+    if (!has && !rest && (s->prepend == ALWAYS || (s->prepend == FIRST && first && i == 0))) {
       ts_text_append(&w->text_work, s->space, n);
     }
-    for (size_t at = 0; at < length;) {
-      const char *space = memchr(word + at, ' ', length - at);
-      size_t end = space != NULL ? (size_t) (space - word) : length;
-      ts_text_append(&w->text_work, word + at, end - at);
-      ts_text_append(&w->text_work, s->space, end < length ? n : 0);
-      at = end + 1;
-    }
+    add_with_spaces(s, n, word, 0, before, &w->text_work);
+    cut = before > 0 ? w->text_work.length : cut;
+    add_with_spaces(s, n, word, before, length, &w->text_work);
     add_word(w, begin, w->text_work.length);
   }
+  w->cut = cut;
   ts_text text = w->text;
   w->text = w->text_work;
   w->text_work = text;
   take_work(w);
 }
 
-void ts_split_words(const ts_splitter *splitter, ts_matcher *matcher, bool first, ts_words *w) {
+void ts_split_words(const ts_splitter *splitter, ts_matcher *matcher, bool begins, bool first, ts_words *w) {
+  w->parts = true;
   w->n_work = 0;
   add_word(w, 0, w->text.length);
   take_work(w);
   for (int64_t i = 0; i < splitter->n; ++i) {
     const step *s = &splitter->step[i];
     if (s->writes_spaces || s->prepend != NEVER) {
-      write_spaces(s, w, first);
+      write_spaces(s, begins, first, w);
     }
     if (s->pattern != NULL) {
+      w->parts &= !ts_pattern_looks_behind(s->pattern);
       for (int64_t k = 0; k < w->n; ++k) {
         cut_word(s, matcher, w, w->word[k]);
       }

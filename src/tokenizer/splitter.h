@@ -16,6 +16,8 @@ typedef struct ts_splitter ts_splitter;
 /** A text and its words, which follow each other but may leave parts out. */
 typedef struct ts_words {
   ts_text text;
+  size_t cut; /**< A place in the text, */
+  bool parts; /**< and whether what is behind it, as a text of its own that begins nothing, is split in the same way. */
   ts_text_span *word; /**< Owned; none is empty. */
   int64_t n, capacity;
   ts_text text_work; /* memory of the steps */
@@ -40,9 +42,10 @@ bool ts_splitter_makes_bytes(const ts_splitter *splitter);
 /** Does it leave a text one word? Not collective. */
 bool ts_splitter_keeps_whole(const ts_splitter *splitter);
 
-/** Cut words->text, which steps may change, into words.
- * \param [in] first  The text is the beginning of what is encoded: Metaspace may put a space before it.
+/** Cut words->text, which steps may change, into words.  words->cut is any place in it, and stays at that place.
+ * \param [in] begins  The text is not the rest of another one: steps may put a space before it.
+ * \param [in] first   It is the beginning of all that is encoded.
  * Not collective. */
-void ts_split_words(const ts_splitter *splitter, ts_matcher *matcher, bool first, ts_words *words);
+void ts_split_words(const ts_splitter *splitter, ts_matcher *matcher, bool begins, bool first, ts_words *words);
 
 #endif

@@ -26,6 +26,7 @@ struct ts_tokenizer {
   ts_splitter *splitter;
   ts_bpe *bpe;
   ts_decoder *decoder;
+  bool single_words;    /* an added token is single_word */
   ts_ids before, after; /* of the template */
 };
 
@@ -34,7 +35,7 @@ struct ts_encoder {
   ts_matcher *matcher;
   ts_bpe_encoder *bpe;
   ts_words words;
-  ts_text text, work; /* a part of the text, normalized */
+  ts_text text, whole, work; /* a part of the text, normalized */
   ts_token_texts pieces;
 };
 
@@ -85,6 +86,7 @@ static void number_added(ts_tokenizer *t) {
   }
   for (int64_t i = 0; i < t->n_added; ++i) {
     t->added_of[t->added[i].id] = (int32_t) i;
+    t->single_words |= t->added[i].single_word;
   }
 }
 
@@ -123,7 +125,7 @@ static ts_status read_added(ts_tokenizer *t, const json_t *root, ts_error *err) 
   for (int64_t i = 0; i < t->n_added; ++i) {
     if (t->added[i].normalized) {
       ts_text_append(&t->added_normal[i], t->added[i].content, t->added[i].n);
-      ts_normalize(t->normalizer, matcher, &t->added_normal[i], &work);
+      ts_normalize(t->normalizer, matcher, true, true, &t->added_normal[i], &work);
     }
   }
   ts_text_free(&work);
@@ -302,6 +304,7 @@ void ts_encoder_destroy(ts_encoder **encoder) {
     ts_bpe_encoder_destroy(&e->bpe);
     ts_words_clear(&e->words);
     ts_text_free(&e->text);
+    ts_text_free(&e->whole);
     ts_text_free(&e->work);
     ts_token_texts_clear(&e->pieces);
     ts_free(e);
@@ -324,58 +327,122 @@ static void encode_word(ts_encoder *e, const char *word, size_t n, ts_ids *to) {
   ts_bpe_encode(e->bpe, word + begin, n - begin, to);
 }
 
-static void encode_words(ts_encoder *e, const char *text, size_t n, bool first, ts_ids *to) {
+/* A text, or a part of one, and a place in it: what is before the place is encoded, knowing what comes after it. */
+typedef struct part {
+  const char *text;
+  size_t n, cut;
+  bool begins; /* it is not the rest of another one */
+  bool first;  /* and nothing is before it */
+  bool parts;  /* out: what is behind the cut may be encoded as a rest of its own */
+} part;
+
+/* What is after \a done of a part, up to \a end. */
+static part rest_of_part(const part *whole, size_t done, size_t end) {
+  return (part){.text = whole->text + done,
+                .n = end - done,
+                .cut = whole->cut < end ? whole->cut - done : end - done,
+                .begins = whole->begins || done > 0,
+                .first = whole->first && done == 0,
+                .parts = true};
+}
+
+static void encode_words(ts_encoder *e, part *p, ts_ids *to) {
   const ts_tokenizer *t = e->tokenizer;
-  e->words.text.length = 0;
-  ts_text_append(&e->words.text, text, n);
-  ts_split_words(t->splitter, e->matcher, first, &e->words);
+  ts_words *w = &e->words;
+  w->text.length = 0;
+  w->cut = p->cut;
+  ts_text_append(&w->text, p->text, p->n);
+  ts_split_words(t->splitter, e->matcher, p->begins, p->first, w);
+  p->parts &= w->parts;
   bool whole = ts_splitter_keeps_whole(t->splitter);
-  for (int64_t i = 0; i < e->words.n; ++i) {
-    ts_text_span word = e->words.word[i];
-    const char *at = e->words.text.text + word.begin;
+  for (int64_t i = 0; i < w->n && w->word[i].begin < w->cut; ++i) {
+    const char *word = w->text.text + w->word[i].begin;
+    size_t n = w->word[i].end - w->word[i].begin, end = w->cut < w->word[i].end ? w->cut - w->word[i].begin : n;
+    p->parts &= end == n || (whole && ts_bpe_parts(t->bpe, word, n, end));
     if (whole) {
-      encode_word(e, at, word.end - word.begin, to);
+      encode_word(e, word, end, to);
     } else {
-      ts_bpe_encode(e->bpe, at, word.end - word.begin, to);
+      ts_bpe_encode(e->bpe, word, end, to);
     }
   }
 }
 
-/* What lies between added tokens of the text as it is. */
-static void encode_part(ts_encoder *e, const char *text, size_t n, bool first, ts_ids *to) {
-  const ts_tokenizer *t = e->tokenizer;
-  if (!ts_normalizer_is_empty(t->normalizer)) {
-    e->text.length = 0;
-    ts_text_append(&e->text, text, n);
-    ts_normalize(t->normalizer, e->matcher, &e->text, &e->work);
-    text = e->text.text;
-    n = e->text.length;
-  }
-  ts_added_walk walk = {.set = t->normalized, .text = text, .n = n};
-  const ts_added_token *token;
+/* Parts, and the added tokens of \a set between them. */
+typedef void encode_between(ts_encoder *e, part *p, ts_ids *to);
+
+static void encode_around(ts_encoder *e, part *p, const ts_added_set *set, encode_between *encode, ts_ids *to) {
+  ts_added_walk walk = {.set = set, .text = p->text, .n = p->n};
   size_t done = 0;
-  for (ts_text_span place; (token = ts_added_next(&walk, &place)) != NULL; done = place.end) {
-    encode_words(e, text + done, place.begin - done, first && done == 0, to);
-    ts_ids_add(to, &token->id, 1);
+  for (bool more = true; more;) {
+    ts_text_span place = {p->n, p->n};
+    const ts_added_token *token = ts_added_next(&walk, &place);
+    part between = rest_of_part(p, done, place.begin);
+    encode(e, &between, to);
+    p->parts &= between.parts;
+    more = token != NULL && place.begin < p->cut;
+    if (more) {
+      ts_ids_add(to, &token->id, 1);
+      done = place.end;
+      p->parts &= done < p->cut || p->cut == p->n;
+    }
+    more &= done < p->cut;
   }
-  encode_words(e, text + done, n - done, first && done == 0, to);
+}
+
+/* Both sides of the cut are normalized by themselves, which is the same as together or no cut. */
+static void encode_normalized(ts_encoder *e, part *p, ts_ids *to) {
+  const ts_tokenizer *t = e->tokenizer;
+  part made = *p;
+  if (p->n > 0 && !ts_normalizer_is_empty(t->normalizer)) {
+    bool cuts = p->cut < p->n;
+    e->whole.length = e->text.length = 0;
+    ts_text_append(&e->whole, p->text, p->n);
+    ts_normalize(t->normalizer, e->matcher, p->begins, true, &e->whole, &e->work);
+    made = (part){.text = e->whole.text,
+                  .n = e->whole.length,
+                  .cut = e->whole.length,
+                  .begins = p->begins,
+                  .first = p->first,
+                  .parts = true};
+    if (cuts) {
+      ts_text_append(&e->text, p->text, p->cut);
+      ts_normalize(t->normalizer, e->matcher, p->begins, false, &e->text, &e->work);
+      made.cut = e->text.length < made.n ? e->text.length : made.n;
+      made.parts = memcmp(e->text.text, made.text, made.cut) == 0;
+      e->text.length = 0;
+      ts_text_append(&e->text, p->text + p->cut, p->n - p->cut);
+      ts_normalize(t->normalizer, e->matcher, false, true, &e->text, &e->work);
+      size_t rest = made.n - made.cut;
+      made.parts &= e->text.length == rest && memcmp(e->text.text, made.text + made.cut, rest) == 0;
+    }
+  }
+  encode_around(e, &made, t->normalized, encode_words, to);
+  p->parts &= made.parts;
+}
+
+static ts_status say_gave_up(ts_encoder *e, ts_error *err) {
+  return ts_matcher_gave_up(e->matcher)
+             ? ts_error_add(err, "a pattern of tokenizer.json takes too many steps for this text")
+             : TS_OK;
 }
 
 ts_status ts_encode(ts_encoder *e, const char *text, size_t n, bool special, ts_ids *to, ts_error *err) {
   const ts_tokenizer *t = e->tokenizer;
+  part whole = {.text = text, .n = n, .cut = n, .begins = true, .first = true, .parts = true};
   ts_ids_add(to, t->before.id, special ? t->before.n : 0);
-  ts_added_walk walk = {.set = t->raw, .text = text, .n = n};
-  const ts_added_token *token;
-  size_t done = 0;
-  for (ts_text_span place; (token = ts_added_next(&walk, &place)) != NULL; done = place.end) {
-    encode_part(e, text + done, place.begin - done, done == 0, to);
-    ts_ids_add(to, &token->id, 1);
-  }
-  encode_part(e, text + done, n - done, done == 0, to);
+  encode_around(e, &whole, t->raw, encode_normalized, to);
   ts_ids_add(to, t->after.id, special ? t->after.n : 0);
-  return ts_matcher_gave_up(e->matcher)
-             ? ts_error_add(err, "a pattern of tokenizer.json takes too many steps for this text")
-             : TS_OK;
+  return say_gave_up(e, err);
+}
+
+ts_status ts_encode_part(ts_encoder *e, const char *text, size_t n, size_t ahead, bool first, bool *parts, ts_ids *to,
+                         ts_error *err) {
+  part p = {.text = text, .n = n + ahead, .cut = n, .begins = first, .first = first, .parts = true};
+  encode_around(e, &p, e->tokenizer->raw, encode_normalized, to);
+  size_t last = n > 0 ? ts_utf8_before(text, n) : 0;
+  bool in_word = ahead > 0 && n > 0 && e->tokenizer->single_words && ts_is_word(ts_utf8_next(text, &last));
+  *parts = p.parts && !in_word;
+  return say_gave_up(e, err);
 }
 
 /* ---- decoding ---- */

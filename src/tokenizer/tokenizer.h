@@ -50,6 +50,19 @@ void ts_encoder_destroy(ts_encoder **encoder);
  * \return TS_BAD_INPUT when a pattern of the file takes too many steps here. Not collective. */
 ts_status ts_encode(ts_encoder *encoder, const char *text, size_t n, bool special, ts_ids *to, ts_error *err);
 
+/** Append the ids of a part of a long text, without the template's tokens.
+ *
+ * Parts that follow each other have the ids of the whole, where each but the last is found to part there: its end is in
+ * no added token, in no match of a pattern, at the end of a word, and the normalizer makes the same of both sides apart
+ * and together.  \a text + n .. + ahead is looked at for this: patterns that look ahead farther may be cut wrongly.
+ * \param [in]  n      Bytes of the part, whole characters.
+ * \param [in]  ahead  Bytes of the text behind it, whole characters; 0 at the end of the text alone.
+ * \param [in]  first  It is the beginning of the text.
+ * \param [out] parts  The text may be cut here; otherwise the ids are of no use.
+ * \return As ts_encode. Not collective. */
+ts_status ts_encode_part(ts_encoder *encoder, const char *text, size_t n, size_t ahead, bool first, bool *parts,
+                         ts_ids *to, ts_error *err);
+
 /** Append the text of ids; those that are no token are left out.
  * \param [in] show_special  Special tokens too. Not collective. */
 void ts_decode(ts_encoder *encoder, const int32_t *id, int64_t n, bool show_special, ts_text *to);
