@@ -8,8 +8,8 @@
  * the text itself spells are found in it too, special ones among them.  Models are BPE: of bytes, or of characters with
  * or without a fallback to bytes.  What a file asks for and is not known here is refused by name.
  *
- * A tokenizer is not changed after it was read and may be used by all threads; encoders and decoders are a thread's own.
- * Texts are UTF-8; ts_utf8_repair makes valid ones.  Nothing here is collective.
+ * A tokenizer is not changed after it was read and may be used by all threads; an encoder is a thread's own.  Texts are
+ * UTF-8; ts_utf8_repair makes valid ones.  Nothing here is collective.
  */
 #ifndef TS_TOKENIZER_TOKENIZER_H
 #define TS_TOKENIZER_TOKENIZER_H

@@ -1,14 +1,14 @@
 /** \file
  * Characters of UTF-8 texts: walking, repairing, what kind of character one is, and the normal forms of Unicode
- * (utf8proc).  Kinds are those of Rust's char and regex, which Hugging Face's tokenizers asks; the version of Unicode is
- * the library's, so characters that are newer than it may differ.  Nothing here is collective.
+ * (utf8proc).  Kinds are those of Rust's char and regex, which Hugging Face's tokenizers asks; the version of Unicode
+ * is the library's, so characters that are newer than it may differ.  Nothing here is collective.
  */
 #ifndef TS_TOKENIZER_UNICODE_H
 #define TS_TOKENIZER_UNICODE_H
 
 #include "base/text.h"
 
-/** The character at \a *at of a valid text, which is stepped over; \a *at is below the text's length. Not collective. */
+/** The character at \a *at of a valid text, below its length; it is stepped over. Not collective. */
 static inline int32_t ts_utf8_next(const char *text, size_t *at) {
   const unsigned char *c = (const unsigned char *) text + *at;
   if (c[0] < 0x80) {
