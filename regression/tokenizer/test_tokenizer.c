@@ -171,6 +171,21 @@ static int is_tokenizer(const struct dirent *entry) {
   return entry->d_name[0] != '.' && strchr(entry->d_name, '.') == NULL && tap_wanted(entry->d_name);
 }
 
+static void test_names(const char *directory) {
+  char *path = ts_format("%s/llama2", directory);
+  ts_tokenizer *tokenizer = NULL;
+  TS_CHECK(ts_tokenizer_open(path, &tokenizer, NULL) == TS_OK, "%s is not read", path);
+  tap_ok(ts_tokenizer_id(tokenizer, "<s>") == 1 && ts_tokenizer_id(tokenizer, "<0x41>") == 3 + 0x41,
+         "ids of a special token and of one of the model");
+  tap_ok(ts_tokenizer_id(tokenizer, "no such token") == -1, "and of none");
+  tap_ok(ts_tokenizer_is_special(tokenizer, 2) && !ts_tokenizer_is_special(tokenizer, 3) &&
+             !ts_tokenizer_is_special(tokenizer, -1) && !ts_tokenizer_is_special(tokenizer, 1 << 30),
+         "which are special");
+  tap_ok(ts_tokenizer_size(tokenizer) == 520, "how many there are");
+  ts_tokenizer_close(&tokenizer);
+  ts_free(path);
+}
+
 int main(void) {
   const char *directory = tap_path("regression/tokenizer/golden");
   char *path = ts_format("%s/texts.json", directory);
@@ -183,6 +198,7 @@ int main(void) {
     free(found[i]);
   }
   free(found);
+  test_names(directory);
   ts_text_free(&all);
   json_decref(texts);
   ts_free(path);

@@ -42,7 +42,7 @@ static int64_t first_nonfinite(const void *data, ts_dtype dtype, int64_t count, 
                   : dtype == TS_F64  ? isfinite(((const double *) data)[i])
                   : dtype == TS_BF16 ? (((const uint16_t *) data)[i] & 0x7f80) != 0x7f80
                                      : true;
-    bool empty = lse && ((const float *) data)[i] == -INFINITY;
+    bool empty = lse && dtype == TS_F32 && ((const float *) data)[i] == -INFINITY;
     if (!finite && !empty) {
       return i;
     }

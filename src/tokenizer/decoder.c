@@ -3,33 +3,26 @@
 #include "base/memory.h"
 #include "tokenizer/bytes.h"
 #include "tokenizer/normalizer.h"
-#include "tokenizer/steps.h"
 #include "tokenizer/unicode.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct kind kind;
-
-typedef struct step {
-  const kind *is;
-  ts_pattern *pattern; /* owned: Replace */
-  char *content;       /* owned: what Replace writes, what Strip takes, Metaspace's character, BPEDecoder's suffix */
+/* A token among others. */
+typedef struct token {
+  const char *text;
   size_t n;
-  int64_t start, stop; /* Strip: characters at most */
-  bool prepends;       /* Metaspace: the first one is not shown */
-} step;
+  bool first, last;
+  ts_matcher *matcher;
+} token;
 
-struct kind {
-  ts_status (*read)(const json_t *value, step *s, ts_error *err);
-  void (*decode)(const step *s, ts_matcher *matcher, const ts_token_texts *from, ts_token_texts *to);
-};
-
-struct ts_decoder {
-  step *step; /* owned */
-  int64_t n, capacity;
-};
+/* A kind makes something of each token by itself, or of all of them. */
+typedef struct kind {
+  ts_status (*read)(const json_t *value, ts_step *s, ts_error *err); /* NULL: it has no options */
+  void (*each)(const ts_step *s, const token *t, ts_text *to);
+  void (*all)(const ts_token_texts *from, ts_token_texts *to);
+} kind;
 
 /* ---- pieces ---- */
 
@@ -53,14 +46,8 @@ static const char *piece(const ts_token_texts *p, int64_t i, size_t *n) {
 
 /* ---- the kinds ---- */
 
-static ts_status read_no_options(const json_t *value, step *s, ts_error *err) {
-  (void) value, (void) s, (void) err;
-  return TS_OK;
-}
-
 /* A token of which a character is not of the alphabet is its own bytes. */
-static void decode_bytes(const step *s, ts_matcher *m, const ts_token_texts *from, ts_token_texts *to) {
-  (void) s, (void) m;
+static void decode_bytes(const ts_token_texts *from, ts_token_texts *to) {
   ts_text bytes = {0};
   for (int64_t i = 0; i < from->n; ++i) {
     size_t n;
@@ -96,8 +83,7 @@ static void close_bytes(ts_text *bytes, ts_token_texts *to) {
 }
 
 /* Neighbours <0x..> are a text together, or each a character that is none. */
-static void decode_fallback(const step *s, ts_matcher *m, const ts_token_texts *from, ts_token_texts *to) {
-  (void) s, (void) m;
+static void decode_fallback(const ts_token_texts *from, ts_token_texts *to) {
   ts_text bytes = {0};
   for (int64_t i = 0; i < from->n; ++i) {
     size_t n;
@@ -114,30 +100,20 @@ static void decode_fallback(const step *s, ts_matcher *m, const ts_token_texts *
   ts_text_free(&bytes);
 }
 
-static void decode_fused(const step *s, ts_matcher *m, const ts_token_texts *from, ts_token_texts *to) {
-  (void) s, (void) m;
+static void decode_fused(const ts_token_texts *from, ts_token_texts *to) {
   ts_token_texts_add(to, from->n > 0 ? from->text.text : "", from->text.length);
 }
 
-static ts_status read_replaced(const json_t *value, step *s, ts_error *err) {
+static ts_status read_replaced(const json_t *value, ts_step *s, ts_error *err) {
   ts_status status = ts_read_text(value, "content", &s->content, &s->n, err);
   return status == TS_OK ? ts_read_pattern(json_object_get(value, "pattern"), &s->pattern, err) : status;
 }
 
-static void decode_replaced(const step *s, ts_matcher *m, const ts_token_texts *from, ts_token_texts *to) {
-  ts_text made = {0};
-  for (int64_t i = 0; i < from->n; ++i) {
-    size_t n;
-    const char *token = piece(from, i, &n);
-    made.length = 0;
-    ts_text_append(&made, "", 0);
-    ts_add_replaced(&made, s->pattern, m, token, n, s->content, s->n);
-    ts_token_texts_add(to, made.text, made.length);
-  }
-  ts_text_free(&made);
+static void decode_replaced(const ts_step *s, const token *t, ts_text *to) {
+  ts_add_replaced(to, s->pattern, t->matcher, t->text, t->n, s->content, s->n);
 }
 
-static ts_status read_stripped(const json_t *value, step *s, ts_error *err) {
+static ts_status read_stripped(const json_t *value, ts_step *s, ts_error *err) {
   const json_t *start = json_object_get(value, "start"), *stop = json_object_get(value, "stop");
   s->start = json_integer_value(start);
   s->stop = json_integer_value(stop);
@@ -150,103 +126,68 @@ static ts_status read_stripped(const json_t *value, step *s, ts_error *err) {
   return status != TS_OK || single ? status : ts_error_add(err, "content: not one character");
 }
 
-static void decode_stripped(const step *s, ts_matcher *m, const ts_token_texts *from, ts_token_texts *to) {
-  (void) m;
-  for (int64_t i = 0; i < from->n; ++i) {
-    size_t n, begin = 0;
-    const char *token = piece(from, i, &n);
-    for (int64_t k = 0; k < s->start && n - begin >= s->n && memcmp(token + begin, s->content, s->n) == 0; ++k) {
-      begin += s->n;
-    }
-    for (int64_t k = 0; k < s->stop && n - begin >= s->n && memcmp(token + n - s->n, s->content, s->n) == 0; ++k) {
-      n -= s->n;
-    }
-    ts_token_texts_add(to, token + begin, n - begin);
+static void decode_stripped(const ts_step *s, const token *t, ts_text *to) {
+  size_t begin = 0, end = t->n;
+  for (int64_t k = 0; k < s->start && end - begin >= s->n && memcmp(t->text + begin, s->content, s->n) == 0; ++k) {
+    begin += s->n;
   }
-}
-
-static ts_status read_metaspace_decoder(const json_t *value, step *s, ts_error *err) {
-  const char *scheme = json_string_value(json_object_get(value, "prepend_scheme"));
-  s->prepends =
-      (scheme == NULL || strcmp(scheme, "never") != 0) && !json_is_false(json_object_get(value, "add_prefix_space"));
-  ts_status status = ts_read_text(value, "replacement", &s->content, &s->n, err);
-  return status != TS_OK || s->n > 0 ? status : ts_error_add(err, "replacement: not one character");
-}
-
-/* Of the first token none is shown. */
-static void decode_spaces(const step *s, ts_matcher *m, const ts_token_texts *from, ts_token_texts *to) {
-  (void) m;
-  ts_text made = {0};
-  for (int64_t i = 0; i < from->n; ++i) {
-    size_t n;
-    const char *token = piece(from, i, &n);
-    made.length = 0;
-    ts_text_append(&made, "", 0);
-    for (size_t at = 0; at < n;) {
-      const char *found = memmem(token + at, n - at, s->content, s->n);
-      size_t end = found != NULL ? (size_t) (found - token) : n;
-      ts_text_append(&made, token + at, end - at);
-      ts_text_append(&made, " ", found != NULL && !(i == 0 && s->prepends));
-      at = found != NULL ? end + s->n : n;
-    }
-    ts_token_texts_add(to, made.text, made.length);
+  for (int64_t k = 0; k < s->stop && end - begin >= s->n && memcmp(t->text + end - s->n, s->content, s->n) == 0; ++k) {
+    end -= s->n;
   }
-  ts_text_free(&made);
+  ts_text_append(to, t->text + begin, end - begin);
 }
 
-static ts_status read_suffix(const json_t *value, step *s, ts_error *err) {
-  return ts_read_text(value, "suffix", &s->content, &s->n, err);
-}
-
-static void decode_suffixes(const step *s, ts_matcher *m, const ts_token_texts *from, ts_token_texts *to) {
-  ts_pattern *suffix = ts_pattern_literal(s->content, s->n);
-  ts_text made = {0};
-  for (int64_t i = 0; i < from->n; ++i) {
-    size_t n;
-    const char *token = piece(from, i, &n);
-    made.length = 0;
-    ts_text_append(&made, "", 0);
-    ts_add_replaced(&made, suffix, m, token, n, " ", i + 1 < from->n);
-    ts_token_texts_add(to, made.text, made.length);
-  }
-  ts_text_free(&made);
-  ts_pattern_destroy(&suffix);
-}
-
-static const kind kinds[] = {{read_no_options, decode_bytes},  {read_no_options, decode_fallback},
-                             {read_no_options, decode_fused},  {read_replaced, decode_replaced},
-                             {read_stripped, decode_stripped}, {read_metaspace_decoder, decode_spaces},
-                             {read_suffix, decode_suffixes}};
-static const char *const names[] = {"ByteLevel", "ByteFallback", "Fuse", "Replace", "Strip", "Metaspace", "BPEDecoder"};
-
-static ts_status read_decoder_step(const json_t *value, int k, void *to, ts_error *err) {
-  ts_decoder *list = to;
-  TS_GROW(list->step, list->n, list->capacity);
-  list->step[list->n++] = (step){.is = &kinds[k]};
-  return kinds[k].read(value, &list->step[list->n - 1], err);
-}
-
-static const ts_step_table table = {"decoder", "decoders", names, sizeof kinds / sizeof kinds[0], read_decoder_step};
-
-ts_status ts_decoder_read(const json_t *value, ts_decoder **out, ts_error *err) {
-  *out = ts_calloc(1, sizeof **out);
-  ts_status status = ts_read_steps(&table, value, *out, err);
-  if (status != TS_OK) {
-    ts_decoder_destroy(out);
-  }
+/* The text of a member, to be looked for. */
+static ts_status read_literal(const json_t *value, const char *name, ts_step *s, ts_error *err) {
+  ts_status status = ts_read_text(value, name, &s->content, &s->n, err);
+  s->pattern = status == TS_OK ? ts_pattern_literal(s->content, s->n) : NULL;
   return status;
 }
 
-void ts_decoder_destroy(ts_decoder **decoder) {
-  ts_decoder *a = *decoder;
-  if (a != NULL) {
-    for (int64_t i = 0; i < a->n; ++i) {
-      ts_pattern_destroy(&a->step[i].pattern);
-      ts_free(a->step[i].content);
-    }
-    ts_free(a->step);
-    ts_free(a);
-    *decoder = NULL;
+static ts_status read_metaspace_decoder(const json_t *value, ts_step *s, ts_error *err) {
+  const char *scheme = json_string_value(json_object_get(value, "prepend_scheme"));
+  bool never =
+      (scheme != NULL && strcmp(scheme, "never") == 0) || json_is_false(json_object_get(value, "add_prefix_space"));
+  s->start = !never;
+  return read_literal(value, "replacement", s, err);
+}
+
+/* Of the first token none is shown, where one was put there. */
+static void decode_spaces(const ts_step *s, const token *t, ts_text *to) {
+  ts_add_replaced(to, s->pattern, t->matcher, t->text, t->n, " ", !(t->first && s->start > 0));
+}
+
+static ts_status read_suffix(const json_t *value, ts_step *s, ts_error *err) {
+  return read_literal(value, "suffix", s, err);
+}
+
+static void decode_suffixes(const ts_step *s, const token *t, ts_text *to) {
+  ts_add_replaced(to, s->pattern, t->matcher, t->text, t->n, " ", !t->last);
+}
+
+static const kind kinds[] = {{NULL, NULL, decode_bytes},
+                             {NULL, NULL, decode_fallback},
+                             {NULL, NULL, decode_fused},
+                             {read_replaced, decode_replaced, NULL},
+                             {read_stripped, decode_stripped, NULL},
+                             {read_metaspace_decoder, decode_spaces, NULL},
+                             {read_suffix, decode_suffixes, NULL}};
+static const char *const names[] = {"ByteLevel", "ByteFallback", "Fuse", "Replace", "Strip", "Metaspace", "BPEDecoder"};
+
+static ts_status read_decoder_step(const json_t *value, int k, void *to, ts_error *err) {
+  ts_step *step = ts_add_step(to, k);
+  return kinds[k].read != NULL ? kinds[k].read(value, step, err) : TS_OK;
+}
+
+const ts_step_table ts_decoder_table = {"decoder", "decoders", names, sizeof kinds / sizeof kinds[0],
+                                        read_decoder_step};
+
+static void decode_each(const ts_step *step, ts_matcher *matcher, const ts_token_texts *from, ts_token_texts *to) {
+  for (int64_t i = 0; i < from->n; ++i) {
+    token t = {.first = i == 0, .last = i + 1 == from->n, .matcher = matcher};
+    t.text = piece(from, i, &t.n);
+    kinds[step->kind].each(step, &t, &to->text);
+    ts_token_texts_add(to, "", 0);
   }
 }
 
@@ -259,12 +200,17 @@ static void join_texts(const ts_token_texts *from, const char *between, ts_text 
   }
 }
 
-void ts_decode_texts(const ts_decoder *decoder, ts_matcher *matcher, ts_token_texts *tokens, ts_text *to) {
+void ts_decode_texts(const ts_steps *decoder, ts_matcher *matcher, ts_token_texts *tokens, ts_text *to) {
   ts_token_texts made = {0};
   for (int64_t i = 0; i < decoder->n && tokens->n > 0; ++i) {
+    const ts_step *step = &decoder->step[i];
     made.text.length = 0;
     made.n = 0;
-    decoder->step[i].is->decode(&decoder->step[i], matcher, tokens, &made);
+    if (kinds[step->kind].all != NULL) {
+      kinds[step->kind].all(tokens, &made);
+    } else {
+      decode_each(step, matcher, tokens, &made);
+    }
     ts_token_texts used = *tokens;
     *tokens = made;
     made = used;

@@ -5,12 +5,10 @@
 #define TS_TOKENIZER_DECODER_H
 
 #include "base/text.h"
-#include "tokenizer/pattern.h"
+#include "tokenizer/steps.h"
 
-#include <jansson.h>
-
-/** A list of steps.  Without any, tokens are joined by spaces. */
-typedef struct ts_decoder ts_decoder;
+/** What the member "decoder" of a tokenizer.json may be; ts_read_steps reads it to a ts_steps. */
+extern const ts_step_table ts_decoder_table;
 
 /** Texts, one after the other. */
 typedef struct ts_token_texts {
@@ -23,15 +21,8 @@ typedef struct ts_token_texts {
 void ts_token_texts_add(ts_token_texts *to, const char *text, size_t n);
 void ts_token_texts_clear(ts_token_texts *texts);
 
-/** Read the member "decoder" of a tokenizer.json, which may be null or missing.
- * \param [out] out  The caller's, end with ts_decoder_destroy; NULL on error.
- * \return TS_BAD_INPUT naming what is not known, and what is. Not collective. */
-ts_status ts_decoder_read(const json_t *value, ts_decoder **out, ts_error *err);
-
-/** NULL is allowed; sets the handle to NULL. Not collective. */
-void ts_decoder_destroy(ts_decoder **decoder);
-
-/** Append the text of the tokens, which are used up: \a tokens is work afterwards. Not collective. */
-void ts_decode_texts(const ts_decoder *decoder, ts_matcher *matcher, ts_token_texts *tokens, ts_text *to);
+/** Append the text of the tokens, which are used up: \a tokens is work afterwards.  Without steps they are joined by
+ * spaces. Not collective. */
+void ts_decode_texts(const ts_steps *decoder, ts_matcher *matcher, ts_token_texts *tokens, ts_text *to);
 
 #endif

@@ -6,6 +6,22 @@
 
 enum { DEEPEST = 8 };
 
+void ts_steps_clear(ts_steps *steps) {
+  for (int64_t i = 0; i < steps->n; ++i) {
+    ts_pattern_destroy(&steps->step[i].pattern);
+    ts_free(steps->step[i].content);
+  }
+  ts_free(steps->step);
+  *steps = (ts_steps){0};
+}
+
+ts_step *ts_add_step(ts_steps *steps, int kind) {
+  TS_GROW(steps->step, steps->n, steps->capacity);
+  ts_step *step = &steps->step[steps->n++];
+  *step = (ts_step){.kind = kind};
+  return step;
+}
+
 static ts_status refuse_type(const ts_step_table *table, const char *type, ts_error *err) {
   ts_text known = {0};
   for (int k = 0; k < table->n; ++k) {

@@ -9,6 +9,27 @@
 
 #include <jansson.h>
 
+/** A step, with what its kind may have. */
+typedef struct ts_step {
+  int kind;            /**< In the names of its table. */
+  ts_pattern *pattern; /**< Owned; what it looks for. */
+  char *content;       /**< Owned; a text of \a n bytes. */
+  size_t n;
+  int64_t start, stop; /**< How much is done at the two ends. */
+} ts_step;
+
+/** Zero-initialise, end with ts_steps_clear. */
+typedef struct ts_steps {
+  ts_step *step; /**< Owned. */
+  int64_t n, capacity;
+} ts_steps;
+
+/** Free and zero. Not collective. */
+void ts_steps_clear(ts_steps *steps);
+
+/** Append a step of a kind, for the caller to fill in; it stays where it is until the next one. Not collective. */
+ts_step *ts_add_step(ts_steps *steps, int kind);
+
 /** A table of what a step may be. */
 typedef struct ts_step_table {
   const char *member;       /**< "normalizer" */

@@ -22,10 +22,9 @@ struct ts_tokenizer {
   int32_t *added_of;        /* owned: id -> place in added, -1 */
   int32_t last_id;
   ts_added_set *raw, *normalized;
-  ts_normalizer *normalizer;
+  ts_steps normalizer, decoder;
   ts_splitter *splitter;
   ts_bpe *bpe;
-  ts_decoder *decoder;
   bool single_words;    /* an added token is single_word */
   ts_ids before, after; /* of the template */
 };
@@ -125,7 +124,7 @@ static ts_status read_added(ts_tokenizer *t, const json_t *root, ts_error *err) 
   for (int64_t i = 0; i < t->n_added; ++i) {
     if (t->added[i].normalized) {
       ts_text_append(&t->added_normal[i], t->added[i].content, t->added[i].n);
-      ts_normalize(t->normalizer, matcher, true, true, &t->added_normal[i], &work);
+      ts_normalize(&t->normalizer, matcher, true, true, &t->added_normal[i], &work);
     }
   }
   ts_text_free(&work);
@@ -199,10 +198,10 @@ static ts_status check_model_type(const json_t *model, ts_error *err) {
 static ts_status read_members(ts_tokenizer *t, const json_t *root, ts_error *err) {
   const json_t *model = json_object_get(root, "model");
   if (check_model_type(model, err) != TS_OK ||
-      ts_normalizer_read(json_object_get(root, "normalizer"), &t->normalizer, err) != TS_OK ||
+      ts_read_steps(&ts_normalizer_table, json_object_get(root, "normalizer"), &t->normalizer, err) != TS_OK ||
       ts_splitter_read(json_object_get(root, "pre_tokenizer"), &t->splitter, err) != TS_OK ||
       ts_bpe_read(model, ts_splitter_makes_bytes(t->splitter), &t->bpe, err) != TS_OK ||
-      ts_decoder_read(json_object_get(root, "decoder"), &t->decoder, err) != TS_OK ||
+      ts_read_steps(&ts_decoder_table, json_object_get(root, "decoder"), &t->decoder, err) != TS_OK ||
       read_added(t, root, err) != TS_OK) {
     return TS_BAD_INPUT;
   }
@@ -257,10 +256,10 @@ void ts_tokenizer_close(ts_tokenizer **tokenizer) {
   ts_string_table_clear(&t->added_id);
   ts_added_set_destroy(&t->raw);
   ts_added_set_destroy(&t->normalized);
-  ts_normalizer_destroy(&t->normalizer);
+  ts_steps_clear(&t->normalizer);
   ts_splitter_destroy(&t->splitter);
   ts_bpe_destroy(&t->bpe);
-  ts_decoder_destroy(&t->decoder);
+  ts_steps_clear(&t->decoder);
   ts_free(t->before.id);
   ts_free(t->after.id);
   ts_free(t);
@@ -393,11 +392,11 @@ static void encode_around(ts_encoder *e, part *p, const ts_added_set *set, encod
 static void encode_normalized(ts_encoder *e, part *p, ts_ids *to) {
   const ts_tokenizer *t = e->tokenizer;
   part made = *p;
-  if (p->n > 0 && !ts_normalizer_is_empty(t->normalizer)) {
+  if (p->n > 0 && t->normalizer.n > 0) {
     bool cuts = p->cut < p->n;
     e->whole.length = e->text.length = 0;
     ts_text_append(&e->whole, p->text, p->n);
-    ts_normalize(t->normalizer, e->matcher, p->begins, true, &e->whole, &e->work);
+    ts_normalize(&t->normalizer, e->matcher, p->begins, true, &e->whole, &e->work);
     made = (part){.text = e->whole.text,
                   .n = e->whole.length,
                   .cut = e->whole.length,
@@ -406,12 +405,12 @@ static void encode_normalized(ts_encoder *e, part *p, ts_ids *to) {
                   .parts = true};
     if (cuts) {
       ts_text_append(&e->text, p->text, p->cut);
-      ts_normalize(t->normalizer, e->matcher, p->begins, false, &e->text, &e->work);
+      ts_normalize(&t->normalizer, e->matcher, p->begins, false, &e->text, &e->work);
       made.cut = e->text.length < made.n ? e->text.length : made.n;
       made.parts = memcmp(e->text.text, made.text, made.cut) == 0;
       e->text.length = 0;
       ts_text_append(&e->text, p->text + p->cut, p->n - p->cut);
-      ts_normalize(t->normalizer, e->matcher, false, true, &e->text, &e->work);
+      ts_normalize(&t->normalizer, e->matcher, false, true, &e->text, &e->work);
       size_t rest = made.n - made.cut;
       made.parts &= e->text.length == rest && memcmp(e->text.text, made.text + made.cut, rest) == 0;
     }
@@ -470,7 +469,7 @@ void ts_decode(ts_encoder *e, const int32_t *id, int64_t n, bool show_special, t
   for (int64_t i = 0; i < n; ++i) {
     add_token_text(e, id[i], show_special);
   }
-  ts_decode_texts(e->tokenizer->decoder, e->matcher, &e->pieces, to);
+  ts_decode_texts(&e->tokenizer->decoder, e->matcher, &e->pieces, to);
 }
 
 /* The text of what was shown last is looked at together with what follows: a decoder may treat a first token otherwise,
