@@ -6,6 +6,7 @@
 #define IO_COMPANIONS_H
 
 #include "base/status.h"
+#include "tokenizer/tokenizer.h"
 
 /** Copy the files of the tokenizer that are in \a from into \a to, which is there.  Each appears complete or not at
  * all. Not collective.  \return TS_BAD_INPUT with "PATH: reason". */
@@ -19,6 +20,12 @@ ts_status ts_companions_keep(const char *from, const char *to, ts_error *err);
  * Not collective.
  * \return TS_BAD_INPUT with "PATH: reason". */
 ts_status ts_companions_remove(const char *from, ts_error *err);
+
+/** The token that ends a document: eos_token_id of config.json (of several the first), else eos_token of
+ * tokenizer_config.json.  Not collective.
+ * \param [out] id  -1: neither file names one.
+ * \return TS_BAD_INPUT: a file is no json, or names a token that the tokenizer has not. */
+ts_status ts_companions_end_token(const char *directory, const ts_tokenizer *tokenizer, int32_t *id, ts_error *err);
 
 /** Does \a directory have a config.json, which ts_companions_keep needs and leaves?  Not collective. */
 bool ts_companions_are_in(const char *directory);

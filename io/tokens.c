@@ -132,7 +132,16 @@ static const ts_tokens_format bin = {.name = "bin",
                                      .close = close_mapping};
 static const ts_tokens_format uint16 = {
     .name = "uint16", .open = open_uint16, .read = read_bin, .close = close_mapping};
-static const ts_tokens_format *const formats[] = {&text, &bin, &uint16, &ts_tokens_hdf5, &ts_tokens_megatron};
+
+/* It has no tokens of its own, and nobody has made them. */
+static ts_status refuse_jsonl(ts_tokens *tokens, ts_error *err) {
+  return ts_error_add(err, "%s: is jsonl, an object a line, of which a tokenizer makes tokens: set data.tokenizer",
+                      tokens->path);
+}
+
+static const ts_tokens_format jsonl = {
+    .name = "jsonl", .extensions = {".jsonl", ".ndjson"}, .open = refuse_jsonl, .close = close_mapping};
+static const ts_tokens_format *const formats[] = {&text, &jsonl, &bin, &uint16, &ts_tokens_hdf5, &ts_tokens_megatron};
 enum { N_FORMATS = sizeof formats / sizeof formats[0] };
 
 static const ts_tokens_format *find_format(const char *name) {
@@ -190,8 +199,15 @@ static ts_status choose_format(const char *path, const char *name, const ts_toke
   *out = find_format(name);
   return *out != NULL
              ? TS_OK
-             : ts_error_add(err, "%s: unknown format \"%s\"; accepted: auto, text, bin, uint16, hdf5, megatron", path,
-                            name);
+             : ts_error_add(err, "%s: unknown format \"%s\"; accepted: auto, text, jsonl, bin, uint16, hdf5, megatron",
+                            path, name);
+}
+
+ts_status ts_tokens_guess(const char *path, const char *format, const char **name, ts_error *err) {
+  const ts_tokens_format *row;
+  ts_status status = choose_format(path, format, &row, err);
+  *name = status == TS_OK ? row->name : NULL;
+  return status;
 }
 
 ts_status ts_tokens_open(const char *path, const char *format, const char *dataset, int64_t vocab_size, ts_tokens **out,

@@ -2,6 +2,7 @@
  * A file of tokens: a sequence of integers that is read in ranges.  One row of a table per format:
  *
  *     text      each byte is a token, 0..255; memory-mapped
+ *     jsonl     a line is an object; refused: a tokenizer makes tokens of it (io/corpus.h)
  *     bin       llm.c's: 256 little-endian int32 (20240520, 1, number of tokens, 0...), then uint16 tokens;
  *               memory-mapped
  *     uint16    nanoGPT's: uint16 tokens and nothing else; memory-mapped
@@ -18,8 +19,8 @@
  *                 before it
  *
  * "auto" takes megatron where the .idx of such a pair is one by its magic, else the format whose magic the file starts
- * with, else the one of its extension (.bin, .h5, .hdf5), else text; it refuses what is known to be none of these
- * (compressed files, tables, json), with the command that helps.
+ * with, else the one of its extension (.bin, .h5, .hdf5, .jsonl, .ndjson), else text; it refuses what is known to be
+ * none of these (compressed files, tables, json), with the command that helps.
  * Offsets and counts are in tokens.  Nothing here is collective.
  */
 #ifndef IO_TOKENS_H
@@ -38,8 +39,13 @@ enum {
 
 typedef struct ts_tokens ts_tokens;
 
+/** The format of a file: what is said, or what "auto" takes.  Not collective.
+ * \param [out] name  A row of the table above; static.
+ * \return TS_BAD_INPUT: no such file or format, or a file that holds no tokens as it lies. */
+ts_status ts_tokens_guess(const char *path, const char *format, const char **name, ts_error *err);
+
 /** Open a file of tokens and check its header against its size.  Not collective.
- * \param [in]  format      "auto", "text", "bin", "uint16", "hdf5" or "megatron".
+ * \param [in]  format      "auto", or a name of the table above.
  * \param [in]  dataset     Name inside an HDF5 file; otherwise unused.
  * \param [in]  vocab_size  Tokens are in [0, vocab_size); 1..INT32_MAX.  Texts and bin files that could hold others are
  *                          read here once, all of them, and so are uint16 files of up to 2^31 tokens; the tokens of

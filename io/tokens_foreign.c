@@ -47,12 +47,10 @@ static const foreign rows[] = {
      TABLE("pyarrow as p", "p.ipc.open_file(sys.argv[1]).read_all()")},
     {"a table (Arrow stream)", NULL, 0, 0, ".arrow", NULL,
      TABLE("pyarrow as p", "p.ipc.open_stream(sys.argv[1]).read_all()")},
-    {"json, an object a line", NULL, 0, 0, ".jsonl", NULL,
-     "make data.txt of it: " PYTHON("json; open(\"data.txt\", \"w\").writelines(json.loads(l)[\"text\"] + \"\\n\" "
-                                    "for l in open(sys.argv[1]))")},
     {"json", NULL, 0, 0, ".json", NULL,
-     "make data.txt of it: " PYTHON(
-         "json; open(\"data.txt\", \"w\").writelines(r[\"text\"] + \"\\n\" for r in json.load(open(sys.argv[1])))")},
+     "when it is a list of objects, make data.jsonl of it, one a line: " PYTHON(
+         "json; open(\"data.jsonl\", \"w\").writelines(json.dumps(r) + \"\\n\" for r in "
+         "json.load(open(sys.argv[1])))")},
 };
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
 

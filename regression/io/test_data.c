@@ -315,8 +315,8 @@ static void test_foreign(void) {
               {"g", "PAR1", 4, "a table (Parquet)", "read_table("},
               {"h.arrow", "", 0, "a table (Arrow stream)", "open_stream("},
               {"i.arrow", "ARROW1\0", 8, "a table (Arrow file)", "open_file("},
-              {"i.JSONL", "{\"text\": \"", 10, "json, an object a line", "json.loads(l)[\"text\"]"},
-              {"j.json", "[", 1, "is json", "json.load(open("}};
+              {"i.JSONL", "{\"text\": \"", 10, "is jsonl, an object a line", "set data.tokenizer"},
+              {"j.json", "[", 1, "is json,", "json.load(open("}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
     char bytes[64] = {0};
     memcpy(bytes, rows[i].head, rows[i].n);
@@ -495,7 +495,7 @@ static void test_wrong_paths(void) {
   open_fails(&options, "a validation file that is too short", "none.txt", "too short", "");
   options.format = "parquet";
   open_fails(&options, "an unknown format", "short.txt", "unknown format \"parquet\"",
-             "accepted: auto, text, bin, uint16, hdf5, megatron");
+             "accepted: auto, text, jsonl, bin, uint16, hdf5, megatron");
   ts_free(missing);
   ts_free(fifo);
   ts_free(none);

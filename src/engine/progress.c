@@ -19,13 +19,15 @@ bool ts_progress_is_shown(const ts_progress *p, int64_t done) {
   return done % p->log_every == 0 || done == p->first + 1 || done == p->steps;
 }
 
-static void draw_bar(const ts_progress *p, int64_t done, double loss, double tokens_per_second, const char *left) {
-  char bar[BAR + 1];
-  int64_t filled = p->steps > 0 ? done * BAR / p->steps : BAR;
+static void fill_bar(char bar[BAR + 1], double part) {
   memset(bar, '-', BAR);
-  memset(bar, '#', (size_t) filled);
+  memset(bar, '#', (size_t) (part * BAR));
   bar[BAR] = 0;
-  char line[160];
+}
+
+static void draw_bar(const ts_progress *p, int64_t done, double loss, double tokens_per_second, const char *left) {
+  char bar[BAR + 1], line[160];
+  fill_bar(bar, p->steps > 0 ? (double) done / (double) p->steps : 1);
   snprintf(line, sizeof line, "[%s] %lld/%lld  loss %.4f  %.0f tokens/s  ETA %s", bar, (long long) done,
            (long long) p->steps, loss, tokens_per_second, left);
   ts_log_status_line(line);
@@ -44,6 +46,20 @@ void ts_progress_step(ts_progress *p, int64_t done, double loss, double lr, doub
     p->shown = now;
     draw_bar(p, done, loss, tokens_per_second, left);
   }
+}
+
+void ts_progress_bytes(ts_progress *p, const char *what, int64_t done, int64_t all) {
+  double now = ts_seconds();
+  if (now - p->shown < REDRAW_SECONDS || done == 0 || all == 0) {
+    return;
+  }
+  char bar[BAR + 1], line[160], left[32], size[32];
+  double seconds = now - p->begin;
+  p->shown = now;
+  fill_bar(bar, done < all ? (double) done / (double) all : 1);
+  snprintf(line, sizeof line, "%s [%s] of %s  %.1f MB/s  ETA %s", what, bar, ts_human_bytes((double) all, size),
+           (double) done / seconds / 1e6, ts_human_seconds(seconds / (double) done * (double) (all - done), left));
+  ts_log_status_line(line);
 }
 
 void ts_progress_end(ts_progress *p) {

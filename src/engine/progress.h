@@ -24,6 +24,9 @@ bool ts_progress_is_shown(const ts_progress *progress, int64_t done);
 /** \a done steps are done. Not collective. */
 void ts_progress_step(ts_progress *progress, int64_t done, double loss, double lr, double tokens_per_second);
 
+/** \a done of \a all bytes are done; the clock is that of ts_progress_begin.  On a terminal alone. Not collective. */
+void ts_progress_bytes(ts_progress *progress, const char *what, int64_t done, int64_t all);
+
 /** Remove the bar. Not collective. */
 void ts_progress_end(ts_progress *progress);
 

@@ -1,6 +1,8 @@
 /* The table of subcommands. */
 #include "main/command.h"
 
+#include <limits.h>
+
 #define SET_OPTION \
   { "--set", "KEY=VALUE", NULL, "change one key of the deck (may be given several times)", true }
 #define FORMAT_OPTION \
@@ -55,7 +57,22 @@ static const ts_option generate_options[] = {
     {"--seed", "SEED", "1", "another seed, another text", false},
     END_OPTION};
 
-static const ts_option tokenize_options[] = {END_OPTION};
+static const ts_option tokenize_options[] = {
+    {"--tokenizer", "DIRECTORY", NULL, "with a tokenizer.json, as a model of Hugging Face has it", false},
+    {"-o", "OUT.h5", NULL, "file of tokens to write; it must not be there", false},
+    {"--print", NULL, NULL, "print the ids instead, a line a document", false},
+    {"--format", "FORMAT", "auto", "text: a file is a document; jsonl: a line is one; auto: by its name", false},
+    {"--field", "NAME", "text", "jsonl: the member with the text, the prompt or the chat", false},
+    {"--completion-field", "NAME", NULL, "jsonl: what is to be said to the prompt in --field", false},
+    {"--train-on-prompt", NULL, NULL, "jsonl: prompts are learned too", false},
+    {"--end-token", "TOKEN", NULL,
+     "closes a document; none: nothing does (default: eos_token_id of config.json, else eos_token of "
+     "tokenizer_config.json)",
+     false},
+    {"--threads", "N", "0", "0: one a core", false},
+    END_OPTION};
+
+static const ts_option plot_options[] = {END_OPTION};
 
 static const ts_option compare_options[] = {
     {"--tolerance", "X", "0",
@@ -126,9 +143,14 @@ const ts_command ts_commands[] = {
      "Tokens are bytes: for models trained on text files.  Of a text that outgrows data.sequence_length the first "
      "half is forgotten.",
      generate_options, "tessera generate runs/kjv --prompt 'In the beginning'", true},
-    {"tokenize", ts_main_tokenize, "TEXT OUTPUT.bin", 2, 2, "turn a text file into a token file, one token a byte",
-     "Writes llm.c's .bin format (uint16 tokens after a header of 256 int32).", tokenize_options,
-     "tessera tokenize book.txt book.bin", false},
+    {"tokenize", ts_main_tokenize, "FILE...", 1, INT_MAX, "turn texts and JSONL into a file of tokens",
+     "Encodes texts and JSONL files, one after the other, with a Hugging Face tokenizer, into an HDF5 file for "
+     "data.path: tokens, where documents begin, and which tokens are learned.  Of a prompt with a completion the "
+     "completion is learned.  Training does this by itself for a text or jsonl in a deck; this command is for doing it "
+     "once, elsewhere, or to look at ids.  Without --tokenizer: tessera tokenize TEXT OUTPUT.bin, llm.c's format with "
+     "a "
+     "token a byte.",
+     tokenize_options, "tessera tokenize --tokenizer Qwen3-4B web.jsonl -o web.h5", false},
     {"compare", ts_main_compare, "RUN RUN", 2, 2, "find the first step at which two runs differ",
      "Compares the metrics of two run directories row by row and names the first step and column that differ; with "
      "debug.digest_every in both decks also the first tensor.  The same deck on the same grid gives the same "
@@ -137,8 +159,8 @@ const ts_command ts_commands[] = {
      "Exit code 0 when they agree, 1 when they differ.",
      compare_options, "tessera compare runs/a runs/b --tolerance 2e-6", false},
     {"plot", ts_main_plot, "RUN", 1, 1, "write RUN/loss.svg from the metrics of a run",
-     "Training does it at its end; this command does it while a run goes on.", tokenize_options,
-     "tessera plot runs/kjv", false},
+     "Training does it at its end; this command does it while a run goes on.", plot_options, "tessera plot runs/kjv",
+     false},
     {"status", ts_main_status, "RUN", 1, 1, "print where a run is, and which of its ranks are behind",
      "Reads what the run writes into RUN/status every few seconds: its job, its step and speed, the newest checkpoint, "
      "per node "

@@ -1,11 +1,9 @@
-/* tessera keys, plot, tokenize: one call each. */
+/* tessera keys, plot: one call each. */
 #include "base/memory.h"
-#include "io/data.h"
 #include "io/plot.h"
 #include "main/command.h"
 
 #include <string.h>
-#include <unistd.h>
 
 int ts_main_keys(const ts_arguments *arguments, ts_world *world, ts_error *err) {
   (void) world;
@@ -32,17 +30,4 @@ int ts_main_keys(const ts_arguments *arguments, ts_world *world, ts_error *err) 
 int ts_main_plot(const ts_arguments *arguments, ts_world *world, ts_error *err) {
   (void) world;
   return ts_plot_losses(arguments->positional[0], err);
-}
-
-int ts_main_tokenize(const ts_arguments *arguments, ts_world *world, ts_error *err) {
-  (void) world;
-  int64_t count;
-  if (access(arguments->positional[1], F_OK) == 0) {
-    return ts_error_add(err, "%s exists already; choose another name or remove it", arguments->positional[1]);
-  }
-  ts_status status = ts_data_write_bin(arguments->positional[0], arguments->positional[1], &count, err);
-  if (status == TS_OK) {
-    printf("%s: %lld tokens\n", arguments->positional[1], (long long) count);
-  }
-  return status;
 }

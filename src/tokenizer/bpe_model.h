@@ -25,7 +25,8 @@ static inline uint64_t ts_pair_key(int32_t left, int32_t right) {
   return ((uint64_t) (uint32_t) left << 32 | (uint32_t) right) + 1;
 }
 
-/** The entry of a pair, or the one that it would have, with the key 0.  Not collective; thread-safe while nobody adds. */
+/** The entry of a pair, or the one that it would have, with the key 0.  Not collective; thread-safe while nobody
+ * adds. */
 static inline ts_pair_entry *ts_find_pair(const ts_pair_table *t, int32_t left, int32_t right) {
   uint64_t key = ts_pair_key(left, right);
   size_t slot = (size_t) (key * UINT64_C(0x9e3779b97f4a7c15) >> 20) & (t->slots - 1);

@@ -277,6 +277,14 @@ int32_t ts_tokenizer_id(const ts_tokenizer *t, const char *token) {
   return id >= 0 ? id : ts_bpe_id(t->bpe, token, strlen(token));
 }
 
+const ts_ids *ts_tokenizer_before(const ts_tokenizer *t) {
+  return &t->before;
+}
+
+const ts_ids *ts_tokenizer_after(const ts_tokenizer *t) {
+  return &t->after;
+}
+
 static const ts_added_token *added_with(const ts_tokenizer *t, int32_t id) {
   return id >= 0 && id <= t->last_id && t->added_of[id] >= 0 ? &t->added[t->added_of[id]] : NULL;
 }
@@ -309,6 +317,10 @@ void ts_encoder_destroy(ts_encoder **encoder) {
     ts_free(e);
     *encoder = NULL;
   }
+}
+
+const ts_tokenizer *ts_encoder_tokenizer(const ts_encoder *encoder) {
+  return encoder->tokenizer;
 }
 
 /* A long word is encoded in parts, each one that will be seen again, where nothing joins them. */

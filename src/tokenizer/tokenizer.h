@@ -34,6 +34,10 @@ int64_t ts_tokenizer_size(const ts_tokenizer *tokenizer);
 /** The id of a token, -1: there is none. Not collective. */
 int32_t ts_tokenizer_id(const ts_tokenizer *tokenizer, const char *token);
 
+/** The ids that the file's template puts before and after a text; borrowed. Not collective. */
+const ts_ids *ts_tokenizer_before(const ts_tokenizer *tokenizer);
+const ts_ids *ts_tokenizer_after(const ts_tokenizer *tokenizer);
+
 /** Is it an added token that is not shown by default? Not collective. */
 bool ts_tokenizer_is_special(const ts_tokenizer *tokenizer, int32_t id);
 
@@ -43,6 +47,9 @@ typedef struct ts_encoder ts_encoder;
 /** Make one of a tokenizer, which is borrowed; end it: NULL is allowed, the handle becomes NULL. Not collective. */
 ts_encoder *ts_encoder_create(const ts_tokenizer *tokenizer);
 void ts_encoder_destroy(ts_encoder **encoder);
+
+/** Whose it is; borrowed. Not collective. */
+const ts_tokenizer *ts_encoder_tokenizer(const ts_encoder *encoder);
 
 /** Append the ids of a text.
  * \param [in] text     \a n bytes of valid UTF-8.
