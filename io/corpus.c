@@ -365,11 +365,12 @@ static ts_status walk_share(walk *w, result *turn[2], int64_t most, ts_error *er
   ts_status status = TS_OK;
   for (int now = 0; (at < w->last || before > 0) && status == TS_OK; now = !now) {
     int64_t n = w->last - at < most ? w->last - at : most;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(w->threads)
-    for (int64_t i = -1; i < n; ++i) {
-      if (i < 0) {
-        status = hand_on_all(w, at - before, before, turn[!now], err);
-      } else {
+#pragma omp parallel num_threads(w->threads)
+    {
+#pragma omp master
+      status = hand_on_all(w, at - before, before, turn[!now], err);
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t i = 0; i < n; ++i) {
         encode_windows(w, &w->hand[omp_get_thread_num()], at + i, at + i + 1, &turn[now][i]);
       }
     }

@@ -35,7 +35,7 @@ typedef struct ts_corpus_part {
   int64_t bytes; /**< Of the file, in this part. */
 } ts_corpus_part;
 
-/** Take a part; one call at a time, in order, by any thread.  \return TS_BAD_INPUT to end the walk. */
+/** Take a part; called in order by the thread that called ts_corpus_encode.  \return TS_BAD_INPUT to end the walk. */
 typedef ts_status ts_corpus_sink(void *user, const ts_corpus_part *part, ts_error *err);
 
 /** Encode a file, or a share of it.  Not collective.

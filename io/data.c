@@ -43,8 +43,9 @@ static ts_status open_file(ts_data *data, const ts_data_options *o, const ts_dat
 }
 
 static ts_status open_files(ts_data *data, const ts_data_options *o, const ts_data_source *sources, ts_error *err) {
-  const ts_data_source other = {
-      .path = or_default(o->validation_path, NULL), .format = o->format, .dataset = o->dataset};
+  const ts_data_source other = {.path = or_default(o->validation_path, NULL),
+                                .format = or_default(o->validation_format, o->format),
+                                .dataset = or_default(o->validation_dataset, o->dataset)};
   if (other.path != NULL && o->validation_fraction != 0) {
     return ts_error_add(err, "%s: validation_fraction = %g cannot be combined with validation_path = \"%s\"",
                         sources->path, o->validation_fraction, other.path);

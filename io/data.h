@@ -32,17 +32,18 @@ typedef struct ts_data_source {
 
 /** The keys of `data` in the deck, and the model's vocabulary.  Strings are borrowed during ts_data_open only. */
 typedef struct ts_data_options {
-  const char *path;              /**< The token file, unless there are sources. */
-  const char *format;            /**< "auto", "text", ... (io/tokens.h); NULL means "auto". */
-  const char *dataset;           /**< Name inside an HDF5 file; NULL or "" means "tokens". */
-  int64_t sequence_length;       /**< T, at least 1. */
-  double validation_fraction;    /**< [0, 1); 0: none.  Must be 0 with validation_path.  Of each source. */
-  const char *validation_path;   /**< Another token file, same format and dataset; NULL or "" for none. */
-  bool shuffle;                  /**< Shuffle the training samples in every epoch. */
-  uint64_t seed;                 /**< Of the shuffle. */
-  ts_packing_kind packing;       /**< How documents become samples (io/samples.h). */
-  int32_t end_token;             /**< Closes a document; -1: none. */
-  const ts_data_source *sources; /**< Instead of path; at most TS_MIXTURE_PERIOD. */
+  const char *path;            /**< The token file, unless there are sources. */
+  const char *format;          /**< "auto", "text", ... (io/tokens.h); NULL means "auto". */
+  const char *dataset;         /**< Name inside an HDF5 file; NULL or "" means "tokens". */
+  int64_t sequence_length;     /**< T, at least 1. */
+  double validation_fraction;  /**< [0, 1); 0: none.  Must be 0 with validation_path.  Of each source. */
+  const char *validation_path; /**< Another token file; NULL or "" for none. */
+  const char *validation_format, *validation_dataset; /**< As of path; NULL: those of path. */
+  bool shuffle;                                       /**< Shuffle the training samples in every epoch. */
+  uint64_t seed;                                      /**< Of the shuffle. */
+  ts_packing_kind packing;                            /**< How documents become samples (io/samples.h). */
+  int32_t end_token;                                  /**< Closes a document; -1: none. */
+  const ts_data_source *sources;                      /**< Instead of path; at most TS_MIXTURE_PERIOD. */
   int n_sources;
   int *about; /**< NULL, or given the file that an error of ts_data_open is about: of which source (0 for path), and
                * after these validation_path. */

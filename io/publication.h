@@ -58,9 +58,6 @@ ts_status ts_run_lock(const char *run, int *lock, ts_error *err);
 /** Give RUN back; -1 is allowed.  Not collective. */
 void ts_run_unlock(int lock);
 
-/** For tests: let every lock from now on fail with \a error_number; 0 switches it off.  Not collective. */
-void ts_run_lock_set_test_failure(int error_number);
-
 /* ---- writing: rank 0 ---- */
 
 /** Remove every RUN/step_M.tmp that an earlier save left (a warning where that fails), check that the file system has

@@ -1,6 +1,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "io/lock.h"
 #include "io/publication.h"
 #include "slurm/launch.h"
 
@@ -42,19 +43,6 @@ static ts_status refuse_run(const char *run, const char *holder, ts_error *err) 
   return ts_error_add(err, "%s is being written by another job (%s): wait for its end, or %s", run, holder, stop);
 }
 
-static int test_error;
-
-void ts_run_lock_set_test_failure(int error_number) {
-  test_error = error_number;
-}
-
-/* 0, or errno is why not. */
-static int take_lock(int file) {
-  struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-  errno = test_error;
-  return test_error != 0 ? -1 : fcntl(file, F_SETLK, &range);
-}
-
 /* A job that is alone needs none. */
 static void warn_no_lock(const char *path, const char *run) {
   ts_log(TS_LOG_WARNING,
@@ -66,12 +54,12 @@ static void warn_no_lock(const char *path, const char *run) {
 ts_status ts_run_lock(const char *run, int *lock, ts_error *err) {
   char *path = ts_format("%s/.lock", run);
   int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  bool opened = file >= 0, got = opened && take_lock(file) == 0;
+  bool opened = file >= 0, got = opened && ts_lock_take(file) == 0;
   ts_status status = TS_OK;
   *lock = -1;
   if (!opened) {
     status = ts_error_add(err, "%s: cannot be written: %s", path, strerror(errno));
-  } else if (!got && (errno == EACCES || errno == EAGAIN)) {
+  } else if (!got && ts_lock_is_held(errno)) {
     char holder[300];
     read_holder(file, holder, sizeof holder);
     status = refuse_run(run, holder, err);

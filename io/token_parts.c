@@ -139,7 +139,8 @@ typedef struct joining {
   int n;
   char *const *prefix;
   const ts_token_counts *counts;
-  void (*move)(void);
+  void (*move)(void *user);
+  void *user;
 } joining;
 
 static int64_t count_elements(const ts_token_counts *counts, const column *c) {
@@ -176,7 +177,7 @@ static ts_status copy_part(const joining *j, const column *c, hid_t data, int pa
     }
     status = write_block(data, c, at + done, some, block, err);
     if (j->move != NULL) {
-      j->move();
+      j->move(j->user);
     }
   }
   if (file != NULL) {
@@ -231,9 +232,9 @@ static ts_status join_columns(const joining *j, bool wide, ts_error *err) {
 }
 
 ts_status ts_token_parts_join(const char *path, int64_t vocab_size, int n, char *const *prefix,
-                              const ts_token_counts *counts, void (*move)(void), ts_error *err) {
+                              const ts_token_counts *counts, void (*move)(void *user), void *user, ts_error *err) {
   char *temporary = ts_format("%s.tmp", path);
-  joining j = {.path = path, .n = n, .prefix = prefix, .counts = counts, .move = move};
+  joining j = {.path = path, .n = n, .prefix = prefix, .counts = counts, .move = move, .user = user};
   ts_hdf5_lock();
   j.file = ts_hdf5_create(temporary, err);
   ts_hdf5_unlock();

@@ -1,6 +1,6 @@
 /** \file
- * Tokens on their way into an HDF5 file of tokens (io/tokens.h): parts are written side by side, by as many processes as
- * there are, and then put together by one of them.
+ * Tokens on their way into an HDF5 file of tokens (io/tokens.h): parts are written side by side, by as many processes
+ * as there are, and then put together by one of them.
  *
  *     PREFIX.tokens     uint16, or uint32 where the vocabulary is larger
  *     PREFIX.learned    uint8 a token
@@ -48,6 +48,6 @@ void ts_token_part_remove(const char *prefix);
  * \param [in] move        Called every few megabytes, so that whoever watches knows that something moves; or NULL.
  * \return TS_BAD_INPUT with "PATH: reason"; an older file of this name is as it was then. */
 ts_status ts_token_parts_join(const char *path, int64_t vocab_size, int n, char *const *prefix,
-                              const ts_token_counts *counts, void (*move)(void), ts_error *err);
+                              const ts_token_counts *counts, void (*move)(void *user), void *user, ts_error *err);
 
 #endif

@@ -330,7 +330,7 @@ test_sources() {
        s/vocab_size/eos_token_id = 10; &/; s/evaluate_every/save_every = 3; &/' tiny.cfg > sources.cfg
   run "$tessera" train sources.cfg --set run.directory=sources
   ok "two sources" printed "^360 documents in [0-9]+ samples, [0-9.]+ % of them padding, from 2 sources"
-  ok "and their weights are in the run's deck" grep -q 'path = "other.txt"; weight = 0.3; format = "auto"; dataset = "tokens"; }' \
+  ok "and their weights are in the run's deck" grep -q 'path = "other.txt"; weight = 0.3; format = "auto"; dataset = "tokens"; field = "text"; ' \
     sources/deck.cfg
   cp -r sources onward
   rm -r onward/step_00000006

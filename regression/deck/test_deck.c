@@ -977,11 +977,14 @@ static void test_lists(void) {
   before = fixture_read("sources", text, NULL);
   value_is(before, "optimizer.groups", "()");
   value_is(now, "data.sources",
-           "({ path = \"a\"; weight = 1.0; format = \"auto\"; dataset = \"tokens\"; }, "
-           "{ path = \"b\"; weight = 3.0; format = \"auto\"; dataset = \"tokens\"; })");
+           "({ path = \"a\"; weight = 1.0; format = \"auto\"; dataset = \"tokens\"; field = \"text\"; completion_field "
+           "= \"\"; }, "
+           "{ path = \"b\"; weight = 3.0; format = \"auto\"; dataset = \"tokens\"; field = \"text\"; completion_field "
+           "= \"\"; })");
   tap_ok(ts_deck_differences(before, before, ignored, &said) == 0, "a list is as itself");
   tap_ok(ts_deck_differences(before, now, ignored, &said) == 1 && strncmp(said.text, "  data.sources: (", 17) == 0 &&
-             strstr(said.text, "weight = 2.0; format = \"auto\"; dataset = \"tokens\"; }), now ({") != NULL,
+             strstr(said.text, "weight = 2.0; format = \"auto\"; dataset = \"tokens\"; field = \"text\"; "
+                               "completion_field = \"\"; }), now ({") != NULL,
          "a list that differs is named once");
   tap_ok(ts_deck_error(now, "data.sources[1].path", &err, "x") == TS_BAD_INPUT &&
              strcmp(err.text, "good.cfg:4: data.sources[1].path: x") == 0,

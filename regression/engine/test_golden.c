@@ -111,7 +111,7 @@ static trial open_trial(const grid *on, const golden *g, int64_t stage, bool bf1
   ts_error err = {0};
   const ts_engine_options options = {.world = on->world, .deck = t.deck, .abilities = TS_CAN_TRAIN | TS_CAN_GENERATE};
   TS_CHECK(ts_engine_create(&options, &t.engine, &err) == TS_OK, "%s", err.text);
-  TS_CHECK(ts_data_open_deck(t.deck, &t.data, &err) == TS_OK, "%s", err.text);
+  TS_CHECK(ts_data_open_deck(on->world, t.deck, &t.data, &err) == TS_OK, "%s", err.text);
   return t;
 }
 

@@ -1,5 +1,5 @@
-/* Texts and JSONL files in windows, on threads and in shares, against encoding all at once; and the files of tokens that
- * are made of them.  TEST_ONLY takes names of tokenizers. */
+/* Texts and JSONL files in windows, on threads and in shares, against encoding all at once; and the files of tokens
+ * that are made of them.  TEST_ONLY takes names of tokenizers. */
 #include "base/memory.h"
 #include "io/corpus.h"
 #include "io/hdf5.h"
@@ -418,7 +418,7 @@ static ts_status write_parts(const char *path, int64_t vocab_size, bool masked, 
     }
     ts_record_ids_clear(&ids);
   }
-  status = status == TS_OK ? ts_token_parts_join(path, vocab_size, 2, prefix, counts, NULL, err) : status;
+  status = status == TS_OK ? ts_token_parts_join(path, vocab_size, 2, prefix, counts, NULL, NULL, err) : status;
   for (int p = 0; p < 2; ++p) {
     ts_token_part_remove(prefix[p]);
     ts_free(prefix[p]);

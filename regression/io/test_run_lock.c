@@ -1,4 +1,5 @@
 /* One job at a time writes a run: who holds it, and file systems without locks. */
+#include "io/lock.h"
 #include "io/publication.h"
 #include "regression/io/run_fixture.h"
 
@@ -47,9 +48,9 @@ static char *lock_fails(const char *run, int error_number, bool *taken) {
   int kept = dup(2), file = open(said, O_RDWR | O_CREAT | O_TRUNC, 0600), lock = -1;
   size_t length;
   TS_CHECK(kept >= 0 && file >= 0 && dup2(file, 2) == 2 && close(file) == 0, "%s", said);
-  ts_run_lock_set_test_failure(error_number);
+  ts_lock_set_test_failure(error_number);
   *taken = ts_run_lock(run, &lock, NULL) == TS_OK && lock >= 0;
-  ts_run_lock_set_test_failure(0);
+  ts_lock_set_test_failure(0);
   ts_run_unlock(lock);
   fflush(stderr);
   TS_CHECK(dup2(kept, 2) == 2 && close(kept) == 0, "stderr");

@@ -31,6 +31,7 @@
   X(UPDATING, "update")            \
   X(SAVING, "saving")              \
   X(VALIDATING, "validating")      \
+  X(PREPARING, "preparing")        \
   X(ENDING, "ending")
 
 typedef enum ts_phase {

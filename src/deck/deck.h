@@ -89,8 +89,9 @@ typedef struct ts_deck_model {
 
 /** One entry of `data.sources`. */
 typedef struct ts_deck_source {
-  char *path, *format, *dataset; /**< As of `data`, whose format and dataset are the defaults. */
-  double weight;                 /**< Positive: its part of the samples, of the sum of all. */
+  char *path, *format, *dataset;  /**< As of `data`, whose values are the defaults, */
+  char *field, *completion_field; /**< likewise. */
+  double weight;                  /**< Positive: its part of the samples, of the sum of all. */
 } ts_deck_source;
 
 typedef struct ts_deck_sources {
@@ -102,8 +103,13 @@ typedef struct ts_deck_sources {
 typedef struct ts_deck_data {
   ts_deck_sources sources; /**< None where `path` is given. */
   char *path;              /**< As written; relative to the directory the program was started in. */
-  char *format;            /**< "auto", "text", "bin", "uint16", "hdf5" or "megatron". */
+  char *format;            /**< "auto", "text", "jsonl", "bin", "uint16", "hdf5" or "megatron". */
   char *dataset;           /**< Name inside an HDF5 file. */
+  char *tokenizer;         /**< Directory with a tokenizer.json for text and jsonl, as `path`; "": model.from. */
+  char *cache;             /**< Directory for the tokens made of them; "": beside each file. */
+  char *field;             /**< Of jsonl: text, prompt or chat; */
+  char *completion_field;  /**< what is to be said to the prompt; "": nothing. */
+  bool train_on_prompt;    /**< Prompts and what others than the assistant say are learned too. */
   int64_t sequence_length;
   double validation_fraction; /**< Tail of `path` kept for validation, [0, 1); 0 when validation_path is given. */
   char *validation_path;      /**< "" for none. */
@@ -336,6 +342,9 @@ typedef struct ts_deck {
 
 /** In a run's directory: what it keeps of model.from, config.json and the tokenizer's files. */
 #define TS_RUN_FROM "from"
+
+/** Where a run keeps the files of data.tokenizer, in its directory. */
+#define TS_RUN_TOKENIZER "tokenizer"
 
 /** Bytes of a deck with its includes, and of what is printed of it: libconfig compares each name with all before it,
  * time grows with the square. */

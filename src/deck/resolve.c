@@ -84,6 +84,8 @@ static void resolve_sources(ts_deck_data *data) {
   for (int i = 0; i < data->sources.n; ++i) {
     default_string(&data->sources.items[i].format, data->format);
     default_string(&data->sources.items[i].dataset, data->dataset);
+    default_string(&data->sources.items[i].field, data->field);
+    default_string(&data->sources.items[i].completion_field, data->completion_field);
   }
 }
 

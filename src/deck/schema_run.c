@@ -1,7 +1,7 @@
 /* `data`, `run` and the keys that DeepSpeed leaves to the user's script. */
 #include "deck/schema_rows.h"
 
-#define FORMATS "auto|text|bin|uint16|hdf5|megatron"
+#define FORMATS "auto|text|jsonl|bin|uint16|hdf5|megatron"
 #define LONGER "Where nobody sets it, at least 4 times what a step's FLOPs take at the measured rate of products."
 
 #define SOURCE(type_, field, ...)                                                     \
@@ -17,16 +17,27 @@ static const ts_key rows[] = {
      .initial = "",
      .help = "DeepSpeed json to merge in; its path is relative to this file."},
     WORD(data.path, "", NULL, NULL, 0,
-         "Training data: a text, a .bin of tokens, an HDF5 file, or Megatron's .idx and .bin."),
+         "Training data: a text, JSONL, a .bin of tokens, an HDF5 file, or Megatron's .idx and .bin."),
     SOURCE(STRING, path, .flags = REQUIRED, .help = "A file of a mixture, instead of data.path."),
     SOURCE(REAL, weight, .initial = "1.0", .min = 0, .max = HUGE_REAL, .flags = OPEN_MIN,
            .help = "Its part of the samples, of the sum of all weights."),
     SOURCE(STRING, format, .accepted = FORMATS, .help = "Kind of the file (default: data.format)."),
     SOURCE(STRING, dataset, .help = "Name of its token set (default: data.dataset)."),
+    SOURCE(STRING, field, .help = "Member of its lines (default: data.field)."),
+    SOURCE(STRING, completion_field, .help = "Likewise (default: data.completion_field)."),
     WORD(data.format, "auto", FORMATS, NULL, 0,
          "Kind of file; auto looks at its first bytes and its name; uint16: tokens without a header, as nanoGPT writes "
          "them; megatron: an indexed dataset, X.idx and X.bin, named by either or as X."),
     WORD(data.dataset, "tokens", NULL, NULL, 0, "Name of the token set inside an HDF5 file."),
+    WORD(data.tokenizer, "", NULL, NULL, 0,
+         "Directory with the tokenizer.json that makes tokens of text and jsonl, once, into an HDF5 file (default: "
+         "model.from; where that has none, a text's bytes are its tokens)."),
+    WORD(data.cache, "", NULL, NULL, 0, "Directory for these files, which all ranks see (default: beside each text)."),
+    WORD(data.field, "text", NULL, NULL, 0,
+         "jsonl: the member of a line that is its text, or with completion_field its prompt."),
+    WORD(data.completion_field, "", NULL, NULL, 0,
+         "jsonl: the member of a line that is to be said to its prompt; only this is learned."),
+    FLAG(data.train_on_prompt, "false", 0, "jsonl: prompts are learned as what follows them."),
     INTEGER(data.sequence_length, NULL, 1, SIZE, 0, "Tokens of a sample (default: max_position_embeddings)."),
     NUMBER(data.validation_fraction, "0.0", 0, 1, OPEN_MAX, "Part of the data's tail kept for validation."),
     WORD(data.validation_path, "", NULL, NULL, 0, "Validation data, instead of a fraction."),

@@ -30,8 +30,14 @@ typedef struct ts_generate_options {
  *         wrong, and nothing is written, or nothing could be saved for run.save_timeout; 1 the run had to stop. */
 int ts_train(ts_world *world, ts_deck *deck, const ts_train_options *options, ts_error *err);
 
-/** Open the deck's data set. Not collective. */
-ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err);
+/** Open the deck's data set; texts are made into tokens first (engine/texts.h).  Collective over the world.
+ * \return TS_BAD_INPUT, agreed; *data is NULL on the ranks that found something wrong. */
+ts_status ts_data_open_deck(ts_world *world, const ts_deck *deck, ts_data **data, ts_error *err);
+
+/** Say that a problem is about a file of the deck's data: its key and where it was set go before.
+ * \param [in] file  As ts_data_options counts them: of the sources (0: data.path), and after these validation_path.
+ * \return TS_BAD_INPUT. Not collective. */
+ts_status ts_data_blame(const ts_deck *deck, int file, const char *problem, ts_error *err);
 
 /** ts_data_read, whose errors name the deck's key and where it was set. Not collective. */
 ts_status ts_data_read_deck(const ts_deck *deck, ts_data *data, ts_split split, int64_t position, ts_batch *batch,

@@ -90,6 +90,22 @@ static void keep_companions(const ts_training *r) {
   ts_free(to);
 }
 
+/* The tokenizer of data.tokenizer likewise. */
+static void keep_tokenizer(const ts_training *r) {
+  const char *from = r->deck->data.tokenizer;
+  char *to = ts_format("%s/" TS_RUN_TOKENIZER, r->deck->run.directory);
+  ts_error err = {0};
+  bool named = from[0] != 0 && ts_has_file(from, "tokenizer.json");
+  ts_status status = named || (!r->resume.same_run && from[0] == 0) ? ts_companions_remove(to, &err) : TS_OK;
+  status = status == TS_OK && named ? ts_make_directory(to, &err) : status;
+  status = status == TS_OK && named ? ts_companions_copy(from, to, &err) : status;
+  if (status != TS_OK) {
+    ts_log(TS_LOG_WARNING, "the tokenizer is not kept: %s", err.text);
+  }
+  ts_error_clear(&err);
+  ts_free(to);
+}
+
 /* debug.digest_every: those up to the step where the run begins stay. */
 static ts_status open_digests(ts_training *r, ts_error *err) {
   bool again = r->resume.same_run || r->resume.over;
@@ -120,6 +136,7 @@ static ts_status open_run_directory(ts_training *r, ts_error *err) {
   status = status == TS_OK ? write_deck(r->deck, err) : status;
   if (status == TS_OK) {
     keep_companions(r);
+    keep_tokenizer(r);
     status = r->resume.same_run ? ts_metrics_continue(directory, r->at.step, &r->metrics, err)
                                 : ts_metrics_open(directory, &r->metrics, err);
   }
@@ -281,8 +298,8 @@ static ts_status open_all(ts_training *r, ts_error *err) {
   }
   status = r->resume.same_run || r->resume.over ? TS_OK : check_timeline(deck, err);
   status = status == TS_OK ? check_dump(r, err) : status;
-  status = status == TS_OK ? ts_data_open_deck(deck, &r->data, err) : status;
   status = ts_world_agree(r->world, status, err);
+  status = status == TS_OK ? ts_data_open_deck(r->world, deck, &r->data, err) : status;
   if (status != TS_OK) {
     return status;
   }

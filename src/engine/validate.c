@@ -1,6 +1,7 @@
 /* Validation: the deck's data set, and the mean loss over its held-out samples. */
 #include "base/memory.h"
 #include "base/text.h"
+#include "engine/texts.h"
 #include "engine/train.h"
 
 #include <string.h>
@@ -22,8 +23,7 @@ static int find_blamed(const ts_deck *deck, const char *problem) {
   return is_about(problem, data->validation_path) ? n : 0;
 }
 
-/* The key that names the file. */
-static ts_status blame(const ts_deck *deck, int file, const char *problem, ts_error *err) {
+ts_status ts_data_blame(const ts_deck *deck, int file, const char *problem, ts_error *err) {
   int n = deck->data.sources.n;
   char *source = n > 0 && file < n ? ts_format("data.sources[%d].path", file) : NULL;
   const char *key = source != NULL ? source : file == 0 ? "data.path" : "data.validation_path";
@@ -37,48 +37,71 @@ ts_status ts_data_read_deck(const ts_deck *deck, ts_data *data, ts_split split, 
   ts_error found = {0};
   ts_status status = ts_data_read(data, split, position, batch, i, &found);
   if (status != TS_OK) {
-    status = blame(deck, find_blamed(deck, found.text), found.text, err);
+    status = ts_data_blame(deck, find_blamed(deck, found.text), found.text, err);
   }
   ts_error_clear(&found);
   return status;
 }
 
-static ts_data_source *list_sources(const ts_deck *deck) {
+/* What was made of a text instead of it. */
+static ts_data_source source_of(const ts_deck_source *s, const char *prepared) {
+  return prepared != NULL ? (ts_data_source){prepared, "hdf5", "tokens", s->weight}
+                          : (ts_data_source){s->path, s->format, s->dataset, s->weight};
+}
+
+static ts_data_source *list_sources(const ts_deck *deck, const ts_prepared *prepared) {
   const ts_deck_sources *from = &deck->data.sources;
   ts_data_source *sources = ts_calloc((size_t) from->n, sizeof *sources);
   for (int i = 0; i < from->n; ++i) {
-    const ts_deck_source *source = &from->items[i];
-    sources[i] = (ts_data_source){source->path, source->format, source->dataset, source->weight};
+    sources[i] = source_of(&from->items[i], prepared->path[i]);
   }
   return sources;
 }
 
-ts_status ts_data_open_deck(const ts_deck *deck, ts_data **data, ts_error *err) {
-  *data = NULL;
-  if (deck->data.path[0] == 0 && deck->data.sources.n == 0) {
-    return ts_deck_error(deck, "data.path", err, "missing: the file of tokens or text (or data.sources)");
-  }
+static ts_status open_prepared(const ts_deck *deck, const ts_prepared *prepared, ts_data **data, ts_error *err) {
+  const ts_deck_data *d = &deck->data;
+  const ts_deck_source whole = {.path = d->path, .format = d->format, .dataset = d->dataset},
+                       other = {.path = d->validation_path, .format = d->format, .dataset = d->dataset};
+  const ts_data_source one = source_of(&whole, prepared->path[0]);
+  const ts_data_source validation =
+      d->validation_path[0] != 0 ? source_of(&other, prepared->path[prepared->n - 1]) : (ts_data_source){0};
   int about = 0;
-  ts_data_source *sources = list_sources(deck);
-  const ts_data_options options = {.path = deck->data.path,
+  ts_data_source *sources = list_sources(deck, prepared);
+  const ts_data_options options = {.path = one.path,
                                    .sources = sources,
                                    .n_sources = deck->data.sources.n,
                                    .about = &about,
                                    .packing = ts_packing_find(deck->data.packing),
                                    .end_token = (int32_t) deck->model.eos_token_id,
-                                   .format = deck->data.format,
-                                   .dataset = deck->data.dataset,
+                                   .format = one.format,
+                                   .dataset = one.dataset,
                                    .sequence_length = deck->data.sequence_length,
                                    .validation_fraction = deck->data.validation_fraction,
-                                   .validation_path = deck->data.validation_path[0] ? deck->data.validation_path : NULL,
+                                   .validation_path = validation.path,
+                                   .validation_format = validation.format,
+                                   .validation_dataset = validation.dataset,
                                    .shuffle = deck->data.shuffle,
                                    .seed = (uint64_t) deck->data.seed,
                                    .vocab_size = deck->model.vocab_size};
   ts_error found = {0};
   ts_data_open(&options, data, &found);
-  ts_status status = found.count > 0 ? blame(deck, about, found.text, err) : TS_OK;
+  ts_status status = found.count > 0 ? ts_data_blame(deck, about, found.text, err) : TS_OK;
   ts_error_clear(&found);
   ts_free(sources);
+  return status;
+}
+
+ts_status ts_data_open_deck(ts_world *world, const ts_deck *deck, ts_data **data, ts_error *err) {
+  *data = NULL;
+  if (deck->data.path[0] == 0 && deck->data.sources.n == 0) {
+    return ts_deck_error(deck, "data.path", err, "missing: the file of tokens or text (or data.sources)");
+  }
+  ts_prepared prepared = {0};
+  ts_status status = ts_prepare_texts(world, deck, &prepared, err);
+  if (status == TS_OK) {
+    status = ts_world_agree(world, open_prepared(deck, &prepared, data, err), err);
+  }
+  ts_prepared_clear(&prepared);
   return status;
 }
 

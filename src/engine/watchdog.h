@@ -12,7 +12,8 @@
  *     forward/backward, update      run.step_timeout         the step began
  *     the same, first step of a     run.first_step_timeout   the program began: loading is part of it
  *       job; starting, loading
- *     saving, validating, ending    run.first_step_timeout   the last change of this rank's record
+ *     saving, validating, ending,   run.first_step_timeout   the last change of this rank's record
+ *       preparing
  *
  * so a save that is waited for and a validation are no part of a step, and neither is the time in which this process
  * was stopped (`scontrol suspend`, SIGSTOP): limits begin again where it goes on.

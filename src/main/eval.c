@@ -22,7 +22,7 @@ static int evaluate_checkpoint(ts_world *world, ts_deck *deck, const char *check
   ts_engine *engine = NULL;
   double loss = 0;
   int64_t batches = 0;
-  ts_status status = ts_world_agree(world, ts_data_open_deck(deck, &data, err), err);
+  ts_status status = ts_data_open_deck(world, deck, &data, err);
   status = status == TS_OK ? ts_create_engine(world, deck, TS_CAN_EVALUATE, 0, checkpoint, &engine, err) : status;
   status = status == TS_OK ? ts_validate(engine, world, deck, data, &loss, &batches, err) : status;
   if (status == TS_OK && ts_world_rank(world) == 0) {

@@ -99,7 +99,7 @@ static ts_status write_tokens(job *j, const char *path, ts_error *err) {
     if (status == TS_OK && counts.tokens == 0) {
       status = ts_error_add(err, "%s: there is no text in %s", path, j->arguments->n_positional > 1 ? "them" : "it");
     }
-    status = status == TS_OK ? ts_token_parts_join(path, size, 1, &prefix, &counts, NULL, err) : status;
+    status = status == TS_OK ? ts_token_parts_join(path, size, 1, &prefix, &counts, NULL, NULL, err) : status;
     if (status == TS_OK) {
       say_tokenized(j, path, &counts);
     }
