@@ -46,39 +46,78 @@ static int32_t little_int32(const uint8_t *bytes) {
 
 #define BLOCK ((int64_t) 1 << 16)
 
-/* No early end, so that the compiler vectorises it: checking a file costs reading it. */
-static int32_t largest_token(const uint8_t *from, int64_t count) {
-  uint16_t most = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    uint16_t token = (uint16_t) (from[2 * i] | from[2 * i + 1] << 8);
-    most = token > most ? token : most;
-  }
-  return most;
+/* A token without a sign, as files have it: 2 bytes or 4. */
+static uint32_t plain_at(const uint8_t *from, int64_t i, int width) {
+  return width == 2 ? (uint32_t) from[2 * i] | (uint32_t) from[2 * i + 1] << 8 : (uint32_t) little_int32(from + 4 * i);
 }
 
-static ts_status read_bin(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err) {
-  const uint8_t *from = tokens->mapping.bytes + tokens->head + 2 * first;
+/* No early end and values no wider than they are, so that the compiler vectorises it: checking a file costs reading
+ * it. */
+static uint32_t largest_token(const uint8_t *from, int64_t count, int width) {
+  uint16_t narrow = 0;
+  uint32_t wide = 0;
+  for (int64_t i = 0; width == 2 && i < count; ++i) {
+    uint16_t token = (uint16_t) plain_at(from, i, 2);
+    narrow = token > narrow ? token : narrow;
+  }
+  for (int64_t i = 0; width == 4 && i < count; ++i) {
+    uint32_t token = plain_at(from, i, 4);
+    wide = token > wide ? token : wide;
+  }
+  return width == 2 ? narrow : wide;
+}
+
+static const uint8_t *plain_tokens(const ts_tokens *tokens, int64_t first) {
+  return tokens->mapping.bytes + tokens->head + tokens->width * first;
+}
+
+static ts_status read_plain(ts_tokens *tokens, int64_t first, int64_t count, int32_t *out, ts_error *err) {
+  const uint8_t *from = plain_tokens(tokens, first);
   for (int64_t i = 0; i < count; ++i) {
-    out[i] = from[2 * i] | from[2 * i + 1] << 8;
-    if (out[i] >= tokens->vocab_size) {
-      return ts_tokens_outside(tokens, first + i, out[i], err);
+    uint32_t token = plain_at(from, i, tokens->width);
+    if (token >= tokens->vocab_size) {
+      return ts_tokens_outside(tokens, first + i, token, err);
     }
+    out[i] = (int32_t) token;
   }
   return TS_OK;
 }
 
-/* The format holds at most 2^31 tokens, so all of it is looked at before a run begins. */
-static ts_status check_bin(ts_tokens *tokens, ts_error *err) {
+/* At most 2^31 tokens: all of them are looked at before a run begins. */
+static ts_status check_plain(ts_tokens *tokens, ts_error *err) {
   ts_status status = TS_OK;
   int32_t *block = ts_malloc((size_t) BLOCK * sizeof *block);
-  for (int64_t first = 0; tokens->vocab_size < 65536 && first < tokens->count && status == TS_OK; first += BLOCK) {
+  bool fits = tokens->width == 2 && tokens->vocab_size > UINT16_MAX;
+  for (int64_t first = 0; !fits && first < tokens->count && status == TS_OK; first += BLOCK) {
     int64_t count = tokens->count - first < BLOCK ? tokens->count - first : BLOCK;
-    if (largest_token(tokens->mapping.bytes + tokens->head + 2 * first, count) >= tokens->vocab_size) {
-      status = read_bin(tokens, first, count, block, err);
+    if (largest_token(plain_tokens(tokens, first), count, tokens->width) >= tokens->vocab_size) {
+      status = read_plain(tokens, first, count, block, err);
     }
   }
   ts_free(block);
   return status;
+}
+
+/* llm.c's two headers; the first is the one that is written here. */
+static const struct {
+  int32_t magic, version;
+  int width;
+} headers[] = {{TS_TOKENS_BIN_MAGIC, TS_TOKENS_BIN_VERSION, 2}, {20240801, 7, 4}};
+
+static ts_status check_header(ts_tokens *tokens, ts_error *err) {
+  int32_t magic = little_int32(tokens->mapping.bytes), version = little_int32(tokens->mapping.bytes + 4);
+  for (int i = 0; i < 2; ++i) {
+    if (headers[i].magic == magic && headers[i].version == version) {
+      tokens->width = headers[i].width;
+      return TS_OK;
+    }
+  }
+  return ts_error_add(
+      err,
+      "%s: not a token file that can be read here: magic %d, version %d; accepted: magic %d, version %d (uint16 "
+      "tokens), magic %d, version %d (uint32 tokens), or with data.format = \"uint16\" a file of uint16 tokens "
+      "without a header, as nanoGPT writes it",
+      tokens->path, magic, version, headers[0].magic, headers[0].version, headers[1].magic, headers[1].version);
 }
 
 static ts_status open_bin(ts_tokens *tokens, ts_error *err) {
@@ -90,23 +129,18 @@ static ts_status open_bin(ts_tokens *tokens, ts_error *err) {
     return ts_error_add(err, "%s: truncated: %zu bytes, the header alone has %d", tokens->path, file->size,
                         TS_TOKENS_BIN_HEADER);
   }
-  int32_t magic = little_int32(file->bytes), version = little_int32(file->bytes + 4);
-  if (magic != TS_TOKENS_BIN_MAGIC || version != TS_TOKENS_BIN_VERSION) {
-    return ts_error_add(
-        err,
-        "%s: not a token file that can be read here: magic %d, version %d; accepted: magic %d, version %d, or with "
-        "data.format = \"uint16\" a file of uint16 tokens without a header, as nanoGPT writes it",
-        tokens->path, magic, version, TS_TOKENS_BIN_MAGIC, TS_TOKENS_BIN_VERSION);
+  if (check_header(tokens, err) != TS_OK) {
+    return TS_BAD_INPUT;
   }
   tokens->head = TS_TOKENS_BIN_HEADER;
   tokens->count = little_int32(file->bytes + 8);
-  int64_t found = (int64_t) file->size - TS_TOKENS_BIN_HEADER;
-  if (tokens->count < 0 || found != 2 * tokens->count) {
-    return ts_error_add(err, "%s: %s: the header says %lld tokens of 2 bytes, %lld bytes follow it", tokens->path,
-                        found < 2 * tokens->count ? "truncated" : "header and size disagree", (long long) tokens->count,
-                        (long long) found);
+  int64_t found = (int64_t) file->size - TS_TOKENS_BIN_HEADER, bytes = tokens->width * tokens->count;
+  if (tokens->count < 0 || found != bytes) {
+    return ts_error_add(err, "%s: %s: the header says %lld tokens of %d bytes, %lld bytes follow it", tokens->path,
+                        found < bytes ? "truncated" : "header and size disagree", (long long) tokens->count,
+                        tokens->width, (long long) found);
   }
-  return check_bin(tokens, err);
+  return check_plain(tokens, err);
 }
 
 static ts_status open_uint16(ts_tokens *tokens, ts_error *err) {
@@ -117,21 +151,22 @@ static ts_status open_uint16(ts_tokens *tokens, ts_error *err) {
     return ts_error_add(err, "%s: truncated: %zu bytes are no whole number of tokens of 2 bytes", tokens->path,
                         tokens->mapping.size);
   }
+  tokens->width = 2;
   tokens->count = (int64_t) (tokens->mapping.size / 2);
-  return tokens->count <= INT32_MAX ? check_bin(tokens, err) : TS_OK;
+  return tokens->count <= INT32_MAX ? check_plain(tokens, err) : TS_OK;
 }
 
 static const ts_tokens_format text = {
     .name = "text", .open = open_text, .read = read_text_tokens, .close = close_mapping};
 static const ts_tokens_format bin = {.name = "bin",
-                                     .magic = "\x88\xd8\x34\x01", /* 20240520, little-endian */
+                                     .magic = {"\x88\xd8\x34\x01", "\xa1\xd9\x34\x01"}, /* of `headers` */
                                      .magic_bytes = 4,
                                      .extensions = {".bin"},
                                      .open = open_bin,
-                                     .read = read_bin,
+                                     .read = read_plain,
                                      .close = close_mapping};
 static const ts_tokens_format uint16 = {
-    .name = "uint16", .open = open_uint16, .read = read_bin, .close = close_mapping};
+    .name = "uint16", .open = open_uint16, .read = read_plain, .close = close_mapping};
 
 /* It has no tokens of its own, and nobody has made them. */
 static ts_status refuse_jsonl(ts_tokens *tokens, ts_error *err) {
@@ -158,6 +193,10 @@ bool ts_tokens_is_called(const char *path, const char *extension) {
   return m > 0 && n >= m && strcasecmp(path + n - m, extension) == 0;
 }
 
+static bool begins_with(const ts_mapping *file, const char *magic, size_t n) {
+  return magic != NULL && file->size >= n && memcmp(file->bytes, magic, n) == 0;
+}
+
 /* NULL where no first bytes are known. */
 static ts_status guess_by_head(const char *path, const ts_tokens_format **out, ts_error *err) {
   ts_mapping file;
@@ -165,8 +204,8 @@ static ts_status guess_by_head(const char *path, const ts_tokens_format **out, t
     return TS_BAD_INPUT;
   }
   for (int i = 0; i < N_FORMATS && *out == NULL; ++i) {
-    size_t n = formats[i]->magic_bytes;
-    if (n > 0 && file.size >= n && memcmp(file.bytes, formats[i]->magic, n) == 0) {
+    if (begins_with(&file, formats[i]->magic[0], formats[i]->magic_bytes) ||
+        begins_with(&file, formats[i]->magic[1], formats[i]->magic_bytes)) {
       *out = formats[i];
     }
   }

@@ -3,8 +3,9 @@
  *
  *     text      each byte is a token, 0..255; memory-mapped
  *     jsonl     a line is an object; refused: a tokenizer makes tokens of it (io/corpus.h)
- *     bin       llm.c's: 256 little-endian int32 (20240520, 1, number of tokens, 0...), then uint16 tokens;
- *               memory-mapped
+ *     bin       llm.c's: 256 little-endian int32 (magic, version, number of tokens, 0...), then tokens; memory-mapped.
+ *               Magic and version are 20240520 and 1 where tokens are uint16 (GPT-2's), 20240801 and 7 where they are
+ *               uint32 (Llama 3's)
  *     uint16    nanoGPT's: uint16 tokens and nothing else; memory-mapped
  *     hdf5      a 1-dimensional dataset of any integer type, contiguous or chunked, filtered or not; read in windows
  *     megatron  Megatron-LM's indexed dataset, X.idx and X.bin, named by either or as X; memory-mapped.  Its index has
@@ -32,7 +33,7 @@
 #include <stdint.h>
 
 enum {
-  TS_TOKENS_BIN_MAGIC = 20240520,
+  TS_TOKENS_BIN_MAGIC = 20240520, /**< With uint16 tokens, as written here. */
   TS_TOKENS_BIN_VERSION = 1,
   TS_TOKENS_BIN_HEADER = 1024 /**< Bytes of the header of a bin file. */
 };

@@ -10,8 +10,8 @@
 /** A format of token files. */
 typedef struct ts_tokens_format {
   const char *name;
-  const char *magic; /**< First bytes of such a file; NULL when there are none. */
-  size_t magic_bytes;
+  const char *magic[2];      /**< First bytes of such a file; NULL when there are fewer. */
+  size_t magic_bytes;        /**< of each. */
   const char *extensions[2]; /**< With the dot; NULL when there are fewer. */
   ts_status (*open)(ts_tokens *tokens,
                     ts_error *err); /**< Fill in count and data; clean up through close on error too. */
@@ -33,7 +33,8 @@ struct ts_tokens {
   int64_t count;
   bool masked;                   /**< There is a loss mask. */
   ts_mapping mapping;            /**< text, bin, uint16; megatron: the .bin */
-  size_t head;                   /**< bin, uint16: bytes before the first token. */
+  size_t head;                   /**< bin, uint16: bytes before the first token, */
+  int width;                     /**< and of a token. */
   int64_t data, documents, mask; /**< hdf5: the datasets' hid_t; 0 when there is none. */
   ts_mapping index;              /**< megatron: the .idx, */
   int kind;                      /**< its type of a token, */

@@ -186,7 +186,7 @@ static void close_hdf5(ts_tokens *tokens) {
 }
 
 const ts_tokens_format ts_tokens_hdf5 = {.name = "hdf5",
-                                         .magic = "\x89HDF\r\n\x1a\n",
+                                         .magic = {"\x89HDF\r\n\x1a\n"},
                                          .magic_bytes = 8,
                                          .extensions = {".h5", ".hdf5"},
                                          .open = open_hdf5,

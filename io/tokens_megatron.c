@@ -230,7 +230,7 @@ static void close_megatron(ts_tokens *tokens) {
 }
 
 const ts_tokens_format ts_tokens_megatron = {.name = "megatron",
-                                             .magic = MAGIC,
+                                             .magic = {MAGIC},
                                              .magic_bytes = MAGIC_BYTES,
                                              .extensions = {".idx"},
                                              .open = open_megatron,

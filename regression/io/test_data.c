@@ -33,18 +33,15 @@ static char *write_text(const char *name, size_t n) {
   return path;
 }
 
-/* A bin file: header words, `n` tokens 0, 7, 14, ..., and `cut` bytes missing at the end (negative: more). */
-static char *write_bin(const char *name, const int32_t words[3], int n, int cut) {
-  size_t size = (size_t) (1024 + 2 * n - cut);
-  uint8_t *bytes = ts_calloc(2048, 1);
+/* A bin file: header words, 50 tokens base, base + 7, ... of `width` bytes, and `cut` bytes missing at the end; more
+ * where that is negative. */
+static char *write_bin(const char *name, const int32_t words[3], int width, uint32_t base, int cut) {
+  uint8_t bytes[2048] = {0};
   memcpy(bytes, words, 12);
-  for (int i = 0; i < n; ++i) {
-    bytes[1024 + 2 * i] = (uint8_t) (7 * i);
-    bytes[1025 + 2 * i] = (uint8_t) (7 * i >> 8);
+  for (int i = 0; i < 50 * width; ++i) {
+    bytes[1024 + i] = (uint8_t) ((base + 7 * (uint32_t) (i / width)) >> 8 * (i % width));
   }
-  char *path = write_bytes(name, bytes, size);
-  ts_free(bytes);
-  return path;
+  return write_bytes(name, bytes, (size_t) (1024 + width * 50 - cut));
 }
 
 typedef struct hdf5_case {
@@ -223,45 +220,75 @@ static void test_shuffle(void) {
   ts_free(path);
 }
 
-static void test_bin(void) {
-  static const int32_t good[3] = {20240520, 1, 50}, magic[3] = {20240521, 1, 50}, version[3] = {20240520, 2, 50},
-                       negative[3] = {20240520, 1, -50};
-  char *path = write_bin("good.bin", good, 50, 0);
-  ts_data_options options = options_of(path, 16);
-  ts_data *data = open_ok(&options, "bin");
-  tap_ok(ts_data_tokens(data) == 50 && ts_data_samples(data, TS_SPLIT_TRAINING) == 3 &&
-             sample_is(data, TS_SPLIT_TRAINING, 2, 224, 7, 65536),
-         "bin: tokens of two bytes");
-  ts_data_close(&data);
-  char *renamed = write_bin("good.tokens", good, 50, 0);
-  options.path = renamed;
-  data = open_ok(&options, "bin: recognised by its magic");
-  tap_ok(ts_data_tokens(data) == 50, "bin: the magic decides, not the extension");
-  ts_data_close(&data);
-  options.path = path;
-  options.vocab_size = 225;
-  open_fails(&options, "bin: a token outside the vocabulary is found at open, with file, offset and value", "good.bin",
-             "offset 33 is 231", "vocab_size = 225");
-  options.vocab_size = 344; /* the last token is 343 */
-  data = open_ok(&options, "bin: the vocabulary's last token is inside");
-  ts_data_close(&data);
-  ts_free(path);
-  ts_free(renamed);
+static const int32_t bin2[3] = {20240520, 1, 50}, bin4[3] = {20240801, 7, 50};
 
-  const struct {
+/* Both widths; tokens of 4 bytes are those of 2 and 70000 more. */
+static void test_bin(void) {
+  static const struct {
+    const char *label;
+    const int32_t *words;
+    int width;
+    int32_t base;
+  } rows[] = {{"bin of 2 bytes", bin2, 2, 0}, {"bin of 4 bytes", bin4, 4, 70000}};
+  for (int i = 0; i < 2; ++i) {
+    int32_t base = rows[i].base;
+    char *path = write_bin("good.tokens", rows[i].words, rows[i].width, base, 0);
+    ts_data_options options = options_of(path, 16);
+    options.vocab_size = base + 344; /* the last token is base + 343 */
+    ts_data *data = open_ok(&options, rows[i].label);
+    tap_ok(ts_data_tokens(data) == 50 && ts_data_samples(data, TS_SPLIT_TRAINING) == 3 &&
+               sample_is(data, TS_SPLIT_TRAINING, 2, base + 224, 7, INT32_MAX),
+           "%s: the magic decides, not the extension; the vocabulary's last token is inside", rows[i].label);
+    ts_data_close(&data);
+    options.vocab_size = base + 225;
+    char *outside = ts_format("offset 33 is %d,", base + 231), *size = ts_format("vocab_size = %d", base + 225);
+    open_fails(&options, "a token outside the vocabulary is found at open", "good.tokens", outside, size);
+    ts_free(outside);
+    ts_free(size);
+    ts_free(path);
+  }
+}
+
+/* What no int32 holds is no token: 2^31, and 2^32 - 1. */
+static void test_bin_beyond(void) {
+  static const struct {
+    uint32_t base;
+    const char *message;
+  } rows[] = {{2147483648u - 49 * 7, "offset 49 is 2147483648,"}, {4294967295u, "offset 0 is 4294967295,"}};
+  for (int i = 0; i < 2; ++i) {
+    char *path = write_bin("beyond.bin", bin4, 4, rows[i].base, 0);
+    ts_data_options options = options_of(path, 16);
+    options.vocab_size = INT32_MAX;
+    open_fails(&options, rows[i].message, "beyond.bin: the token at ", rows[i].message, "vocab_size = 2147483647");
+    ts_free(path);
+  }
+}
+
+static void test_bin_wrong(void) {
+  static const int32_t magic[3] = {20240521, 1, 50}, version[3] = {20240520, 7, 50}, version4[3] = {20240801, 1, 50},
+                       negative[3] = {20240520, 1, -50}, negative4[3] = {20240801, 7, -50};
+  static const struct {
     const char *label, *message;
     const int32_t *words;
-    int cut;
-  } wrong[] = {{"bin: bad magic", "magic 20240521", magic, 0},
-               {"bin: bad version", "version 2", version, 0},
-               {"bin: one byte missing", "truncated: the header says 50 tokens of 2 bytes, 99 bytes follow", good, 1},
-               {"bin: header only half there", "truncated: 600 bytes, the header alone has 1024", good, 524},
-               {"bin: empty", "truncated: 0 bytes", good, 1124},
-               {"bin: two bytes too many", "disagree: the header says 50 tokens", good, -2},
-               {"bin: negative count", "the header says -50 tokens", negative, 0}};
+    int width, cut;
+  } wrong[] = {
+      {"bad magic", "magic 20240521", magic, 2, 0},
+      {"all that is accepted", "1 (uint16 tokens), magic 20240801, version 7 (uint32 tokens), or with", magic, 2, 0},
+      {"bad version", "magic 20240520, version 7; accepted", version, 2, 0},
+      {"bad version of 4 bytes", "magic 20240801, version 1; accepted", version4, 4, 0},
+      {"one byte missing", "truncated: the header says 50 tokens of 2 bytes, 99 bytes follow", bin2, 2, 1},
+      {"one byte of 4 missing", "truncated: the header says 50 tokens of 4 bytes, 199 bytes follow", bin4, 4, 1},
+      {"4 bytes said, 2 written", "truncated: the header says 50 tokens of 4 bytes, 100 bytes follow", bin4, 2, 0},
+      {"2 bytes said, 4 written", "header and size disagree: the header says 50 tokens of 2 bytes", bin2, 4, 0},
+      {"header only half there", "truncated: 600 bytes, the header alone has 1024", bin2, 2, 524},
+      {"empty", "truncated: 0 bytes", bin2, 2, 1124},
+      {"two bytes too many", "disagree: the header says 50 tokens of 2", bin2, 2, -2},
+      {"four bytes too many", "disagree: the header says 50 tokens of 4", bin4, 4, -4},
+      {"a negative number of tokens", "the header says -50 tokens", negative, 2, 100},
+      {"a negative number of tokens of 4", "the header says -50 tokens", negative4, 4, 200}};
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
-    path = write_bin("wrong.bin", wrong[i].words, 50, wrong[i].cut);
-    options = options_of(path, 16);
+    char *path = write_bin("wrong.bin", wrong[i].words, wrong[i].width, 0, wrong[i].cut);
+    ts_data_options options = options_of(path, 16);
     open_fails(&options, wrong[i].label, "wrong.bin", wrong[i].message, "");
     ts_free(path);
   }
@@ -627,6 +654,8 @@ int main(void) {
   test_split();
   test_shuffle();
   test_bin();
+  test_bin_beyond();
+  test_bin_wrong();
   test_uint16();
   test_foreign();
   test_foreign_names();

@@ -26,8 +26,9 @@ static const ts_key rows[] = {
     SOURCE(STRING, field, .help = "Member of its lines (default: data.field)."),
     SOURCE(STRING, completion_field, .help = "Likewise (default: data.completion_field)."),
     WORD(data.format, "auto", FORMATS, NULL, 0,
-         "Kind of file; auto looks at its first bytes and its name; uint16: tokens without a header, as nanoGPT writes "
-         "them; megatron: an indexed dataset, X.idx and X.bin, named by either or as X."),
+         "Kind of file; auto looks at its first bytes and its name; bin: llm.c's, of 2 bytes a token or 4 by its "
+         "header; uint16: tokens without a header, as nanoGPT writes them; megatron: an indexed dataset, X.idx and "
+         "X.bin, named by either or as X."),
     WORD(data.dataset, "tokens", NULL, NULL, 0, "Name of the token set inside an HDF5 file."),
     WORD(data.tokenizer, "", NULL, NULL, 0,
          "Directory with the tokenizer.json that makes tokens of text and jsonl, once, into an HDF5 file (default: "
