@@ -457,6 +457,35 @@ static void test_auto_large(void) {
   ts_deck_destroy(&d);
 }
 
+/* Whole samples, whole batches; what is too many for 64 bits is as many as can be. */
+static void test_epochs(void) {
+  static const struct {
+    double epochs;
+    int64_t samples, done, batch, steps;
+  } rows[] = {{2, 10, 0, 4, 5},
+              {1, 10, 0, 4, 3},
+              {0.1, 10, 0, 4, 1},
+              {1.1, 10, 0, 11, 1},
+              {1.11, 10, 0, 11, 2},
+              {2, 10, 12, 8, 1},
+              {2, 10, 13, 8, 1},
+              {2, 10, 20, 4, 0},
+              {1, 10, 20, 4, 0},
+              {0, 10, 0, 4, 0},
+              {3, 1000000007, 0, 1, 3000000021},
+              {1e9, INT64_MAX, 0, 1, INT64_MAX}};
+  ts_deck *d = read_beside("{}", "", NULL);
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+    d->run.epochs = rows[i].epochs;
+    d->train_batch_size = rows[i].batch;
+    int64_t steps = ts_deck_steps_left(d, rows[i].samples, rows[i].done);
+    tap_ok(steps == rows[i].steps, "%g epochs of %lld samples, %lld done, in batches of %lld: %lld steps (%lld)",
+           rows[i].epochs, (long long) rows[i].samples, (long long) rows[i].done, (long long) rows[i].batch,
+           (long long) rows[i].steps, (long long) steps);
+  }
+  ts_deck_destroy(&d);
+}
+
 static void test_auto_rules(void) {
   int bad = 0;
   for (int i = 0; i < ts_auto_count(); ++i) {
@@ -1146,6 +1175,7 @@ int main(void) {
   test_auto();
   test_auto_json();
   test_auto_large();
+  test_epochs();
   test_auto_rules();
   test_auto_documented();
   test_relaxed_json();

@@ -39,7 +39,7 @@ static int hang(ts_world *world, char **word) {
   ts_deck *deck = train_run_deck(world, train_run_llama, sets);
   ts_watch *watch = ts_watch_create(world, deck);
   mkdir(word[1], 0777);
-  ts_watch_publish(watch, 1);
+  ts_watch_publish(watch, 1, deck->run.steps);
   for (int64_t step = 1; step <= 5; ++step) {
     work(world, step);
   }
@@ -200,7 +200,7 @@ static void test_watch(ts_world *world) {
     fclose(fopen(left, "w"));
   }
   ts_watch *watch = ts_watch_create(world, deck);
-  ts_watch_publish(watch, 1);
+  ts_watch_publish(watch, 1, deck->run.steps);
   test_beat();
   /* longer than a step may take, not as a step */
   ts_heartbeat_phase(TS_PHASE_VALIDATING);
@@ -236,7 +236,7 @@ static void test_suspended(ts_world *world) {
   char *sets = ts_format("run.directory=%s run.step_timeout=2 run.first_step_timeout=60", run);
   ts_deck *deck = train_run_deck(world, train_run_llama, sets);
   ts_watch *watch = ts_watch_create(world, deck);
-  ts_watch_publish(watch, 1);
+  ts_watch_publish(watch, 1, deck->run.steps);
   ts_heartbeat_step(2);
   tap_barrier(MPI_COMM_WORLD);
   stop_for(3500);

@@ -161,6 +161,7 @@ saved() { mkdir -p "run/step_0000000$1" && : > "run/step_0000000$1/manifest"; }
 case $* in
   "train --help") cat ../help ;;
   *"--key run.steps") echo 6 ;;
+  *"--key run.epochs") cat epochs 2> /dev/null || echo 0.0 ;;
   *"--key run.directory") echo run ;;
   *"--key run.resume") cat resume 2> /dev/null || echo never ;;
   *) . ./train ;;
@@ -249,6 +250,25 @@ test_endings() {
       ok "$what: not queued again" never queued
     fi
   done <<< "$endings"
+}
+
+# With run.epochs the run alone knows its steps.
+test_epochs() {
+  local case run='mkdir -p run/status; printf "step 1\nsteps 3\n" > run/status/@run'
+  trains epochs "$run; saved 3"
+  trains epochs_left "$run; saved 2; exit 0"
+  trains epochs_unknown 'saved 6; exit 0'
+  for case in epochs epochs_left epochs_unknown; do
+    echo 1.5 > $case/epochs
+    begin $case -- tiny.cfg &
+  done
+  wait
+  look epochs
+  ok "run.epochs: finished at what the run made of them" both 'says "finished: run, step 3$"' 'never queued'
+  look epochs_left
+  ok "run.epochs: steps left" both 'says "at step 2 of 3"' queued
+  look epochs_unknown
+  ok "run.epochs: a run that never said how many steps is not finished" both 'says "at step 6 of [?]"' queued
 }
 
 # ---- orphans, and other jobs ----
@@ -602,6 +622,7 @@ test_others() {
 
 test_waiting
 test_endings
+test_epochs
 test_orphans
 test_requeue
 test_held

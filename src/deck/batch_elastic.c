@@ -108,8 +108,9 @@ static void say_changes(const ts_deck *deck, const ts_deck *before, int64_t rank
   if (before->train_batch_size == deck->train_batch_size) {
     ts_text_add(said, " keeps train_batch_size %lld", (long long) deck->train_batch_size);
   } else {
-    ts_text_add(said,
-                "; run.steps and the learning rate's schedule go on counting steps, the data goes on where it was");
+    ts_text_add(said, "; %s, the data goes on where it was",
+                deck->run.epochs > 0 ? "the learning rate's schedule goes on counting steps"
+                                     : "run.steps and the learning rate's schedule go on counting steps");
   }
   ts_text_free(&text);
 }

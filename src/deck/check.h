@@ -38,6 +38,7 @@
   X(SIZE)          /* products of sizes within 64 bits */                     \
   X(VALIDATION)    /* a fraction or a path, not both */                       \
   X(SOURCES)       /* one file, or a list of files */                         \
+  X(STEPS)         /* steps or epochs, not both */                            \
   X(CYCLE)         /* OneCycle's lower ends below the upper */                \
   X(ROUNDING)      /* stochastic rounding of what is in bf16 */               \
   X(ELASTICITY)    /* what elasticity chooses from */                         \

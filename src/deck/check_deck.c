@@ -9,6 +9,8 @@
 /* Sizes in bytes stay well below 2^63 when elements x 16 (master, moments, gradient) stay below this. */
 #define MOST_BYTES 4.6e18
 
+#define TOTAL_STEPS "scheduler.params.total_num_steps"
+
 static bool divides(int64_t divisor, int64_t n) {
   return divisor > 0 && n % divisor == 0;
 }
@@ -99,10 +101,16 @@ void ts_reader_check_presence(ts_reader *reader) {
   }
 }
 
+/* With run.epochs it follows from the data, when that is open. */
+static bool is_of_epochs(const ts_reader *reader, const char *path) {
+  return reader->deck->run.epochs > 0 && strcmp(path, TOTAL_STEPS) == 0;
+}
+
 /* Given, or "auto" with a rule for it. */
 static bool has_value(const ts_reader *reader, const char *path) {
   const ts_setting *setting = ts_reader_find(reader, path);
-  return setting != NULL && (!ts_setting_is_auto(setting) || ts_auto_find(path) != NULL);
+  return is_of_epochs(reader, path) ||
+         (setting != NULL && (!ts_setting_is_auto(setting) || ts_auto_find(path) != NULL));
 }
 
 /* Keys that a value of another key asks for. */
@@ -112,8 +120,8 @@ static void check_required_by(ts_reader *reader) {
   } rows[] = {
       {"scheduler.type", "OneCycle", "scheduler.params.cycle_min_lr"},
       {"scheduler.type", "OneCycle", "scheduler.params.cycle_max_lr"},
-      {"scheduler.type", "WarmupDecayLR", "scheduler.params.total_num_steps"},
-      {"scheduler.type", "WarmupCosineLR", "scheduler.params.total_num_steps"},
+      {"scheduler.type", "WarmupDecayLR", TOTAL_STEPS},
+      {"scheduler.type", "WarmupCosineLR", TOTAL_STEPS},
       {"model.rope_scaling.rope_type", "linear", "model.rope_scaling.factor"},
       {"model.rope_scaling.rope_type", "dynamic", "model.rope_scaling.factor"},
       {"model.rope_scaling.rope_type", "llama3", "model.rope_scaling.factor"},
@@ -144,9 +152,20 @@ static void check_family(ts_reader *reader) {
 
 static void check_total_steps(ts_reader *reader) {
   const ts_deck_scheduler *s = &reader->deck->scheduler;
-  const char *path = "scheduler.params.total_num_steps";
-  if (ts_reader_find(reader, path) != NULL && s->params.total_num_steps == 0) {
-    ts_reader_report(reader, TS_CHECK_REQUIRED_BY, path, "\"auto\" takes run.steps, which is missing");
+  if (ts_reader_find(reader, TOTAL_STEPS) != NULL && s->params.total_num_steps == 0 &&
+      !is_of_epochs(reader, TOTAL_STEPS)) {
+    ts_reader_report(reader, TS_CHECK_REQUIRED_BY, TOTAL_STEPS,
+                     "\"auto\" takes run.steps or run.epochs, and neither is given");
+  }
+}
+
+static void check_steps(ts_reader *reader) {
+  const ts_deck_run *run = &reader->deck->run;
+  if (run->epochs > 0 && run->steps > 0) {
+    ts_reader_report(reader, TS_CHECK_STEPS, "run.epochs",
+                     "run.steps = %lld is given too; accepted: one of the two (--set run.steps=0 or --set run.epochs=0 "
+                     "leaves the other one)",
+                     (long long) run->steps);
   }
 }
 
@@ -392,6 +411,7 @@ void ts_reader_check_deck(ts_reader *reader) {
       check_required_by,
       check_family,
       check_total_steps,
+      check_steps,
       check_heads,
       check_kv_heads,
       check_rotary,

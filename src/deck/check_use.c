@@ -11,7 +11,8 @@ ts_status ts_deck_check_training(const ts_deck *deck, ts_error *err) {
   } needs[] = {
       {"data.path", "the training data (or data.sources)", *deck->data.path == '\0' && deck->data.sources.n == 0},
       {"run.directory", "where the results go", *deck->run.directory == '\0'},
-      {"run.steps", "how many steps to train", deck->run.steps == 0 && *deck->model.from == '\0'},
+      {"run.steps", "how many steps to train (or run.epochs)",
+       deck->run.steps == 0 && deck->run.epochs == 0 && *deck->model.from == '\0'},
   };
   ts_status status = TS_OK;
   for (size_t i = 0; i < sizeof needs / sizeof *needs; ++i) {

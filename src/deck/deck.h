@@ -122,6 +122,7 @@ typedef struct ts_deck_data {
 typedef struct ts_deck_run {
   char *directory; /**< "" when the deck names none (plan and graph need none). */
   int64_t steps, seed;
+  double epochs;                           /**< 0: steps says how many; else ts_deck_steps_left, and steps is 0. */
   int64_t save_every;                      /**< Steps between checkpoints; 0: at the end only. */
   int64_t keep;                            /**< Newest checkpoints kept; 0: all. */
   bool save_async;                         /**< Write them while training goes on, from a copy. */
@@ -367,7 +368,8 @@ ts_status ts_deck_read_text(const char *name, const char *text, char *const *set
 /** Free everything; accepts a NULL deck; sets the handle to NULL.  Not collective. */
 void ts_deck_destroy(ts_deck **deck);
 
-/** What training needs and planning does not: data.path or data.sources, run.directory and run.steps.  Not collective.
+/** What training needs and planning does not: data.path or data.sources, run.directory, and run.steps or run.epochs.
+ * Not collective.
  * \return TS_BAD_INPUT naming each that the deck lacks. */
 ts_status ts_deck_check_training(const ts_deck *deck, ts_error *err);
 
@@ -396,6 +398,13 @@ ts_status ts_deck_resolve_batch(ts_deck *deck, int64_t batch_parallel_size, ts_e
  * \return TS_BAD_INPUT: \a batch_parallel_size does not divide the batch, with those near it that do. */
 ts_status ts_deck_keep_batch(ts_deck *deck, const ts_deck *before, int64_t batch_parallel_size, ts_text *said,
                              ts_error *err);
+
+/** Optimizer steps of the resolved batch until the training samples were read run.epochs times: the last one reads on
+ * into the next epoch.  Not collective.
+ * \param [in] samples  Of one epoch.
+ * \param [in] done     Those that were read before, of any epoch.
+ * \return 0 when they were read that often, or run.epochs is 0. */
+int64_t ts_deck_steps_left(const ts_deck *deck, int64_t samples, int64_t done);
 
 /** The type that the model computes in: BF16 or F32.  Not collective.
  * bf16.enabled must not be AUTO any more (ts_engine_decide_precision, ts_deck_decide_precision). */

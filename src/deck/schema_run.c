@@ -60,6 +60,10 @@ static const ts_key rows[] = {
     WORD(run.directory, "", NULL, NULL, 0, "Where metrics and results go; made if absent."),
     INTEGER(run.steps, "0", 0, LARGE, 0,
             "Optimizer steps to train; 0 with model.from saves its weights as a checkpoint."),
+    NUMBER(
+        run.epochs, "0.0", 0, 1e9, 0,
+        "Instead of run.steps (0: that): as many steps as read the training samples that many times, of data.sources "
+        "the sum of all sources' samples; 1.5 is one and a half, and the last step's batch is whole."),
     INTEGER(run.seed, "1", 0, LARGE, 0, "Seed of initial weights and dropout."),
     INTEGER(run.save_every, "0", 0, LARGE, 0, "Steps between checkpoints; 0: only when the run ends or is stopped."),
     INTEGER(run.keep, "0", 0, LARGE, 0, "How many checkpoints to keep, the newest ones; 0 for all."),

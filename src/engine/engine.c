@@ -245,6 +245,7 @@ static ts_status set_up_engine(ts_engine *e, const ts_engine_options *o, ts_erro
     return status;
   }
   ts_engine_schedule_from_deck(&e->schedule, o->deck);
+  e->schedule.total_num_steps = e->schedule.total_num_steps > 0 ? e->schedule.total_num_steps : o->steps;
   status = ts_world_agree(e->world, check_model_of(e, o, err), err);
   if (status != TS_OK) {
     return status;

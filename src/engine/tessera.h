@@ -36,6 +36,7 @@ typedef struct ts_engine_options {
   unsigned abilities;             /**< Mask of TS_CAN_...; memory is planned for these. */
   int n_slots;                    /**< Micro-batches alive at a time, at most; 0 stands for 1. */
   int64_t context;                /**< Of generation: tokens that are looked back on, at most; 0: as sequence_length. */
+  int64_t steps;                  /**< Of the whole run, for a schedule whose deck has no total (run.epochs); else 0. */
   bool loads;                     /**< The caller loads a checkpoint next: parameters get no first values. */
   ts_executor_observer *observer; /**< For timelines; NULL for none. */
   void *observer_user;

@@ -209,7 +209,7 @@ static ts_status train_step(ts_training *r, ts_error *err) {
 static bool is_time_to_validate(const ts_training *r) {
   int64_t every = r->deck->run.evaluate_every;
   return every > 0 && ts_data_samples(r->data, TS_SPLIT_VALIDATION) > 0 &&
-         (r->at.step % every == 0 || r->at.step == r->deck->run.steps);
+         (r->at.step % every == 0 || r->at.step == r->steps);
 }
 
 static ts_status after_step(ts_training *r, ts_error *err) {
@@ -238,13 +238,13 @@ static int stop_diverged(ts_training *r) {
 static void say_stopped(const ts_training *r) {
   if (r->stopped_before == 0) {
     ts_log(TS_LOG_INFO, "stopped on request after step %lld of %lld; --resume auto goes on from there",
-           (long long) r->at.step, (long long) r->deck->run.steps);
+           (long long) r->at.step, (long long) r->steps);
     return;
   }
   ts_log(TS_LOG_INFO,
          "stopped after step %lld of %lld, %.0f s before the end of the job's time (saving took %.1f s, "
          "run.time_margin is %g s); --resume auto goes on from there",
-         (long long) r->at.step, (long long) r->deck->run.steps, r->stopped_before, ts_saver_last_seconds(r->saver),
+         (long long) r->at.step, (long long) r->steps, r->stopped_before, ts_saver_last_seconds(r->saver),
          r->limit.margin);
   if (r->at.step == r->first_step) {
     ts_log(TS_LOG_WARNING,
@@ -284,7 +284,7 @@ static int end_saved(ts_training *r, ts_error *err) {
   if (r->stopping && r->rank == 0) {
     ts_stop_acknowledge(r->deck->run.directory);
   }
-  if (code == 0 && r->at.step < r->deck->run.steps) {
+  if (code == 0 && r->at.step < r->steps) {
     say_stopped(r);
     return TS_EXIT_UNFINISHED;
   }
@@ -293,7 +293,7 @@ static int end_saved(ts_training *r, ts_error *err) {
 
 static int train(ts_training *r, ts_error *err) {
   ts_status status = TS_OK;
-  while (r->at.step < r->deck->run.steps && !r->stopping && !r->unsaved && status == TS_OK) {
+  while (r->at.step < r->steps && !r->stopping && !r->unsaved && status == TS_OK) {
     status = train_step(r, err);
     if (status == TS_OK && ts_training_is_diverged(r)) {
       return stop_diverged(r);

@@ -173,7 +173,7 @@ static void describe_size(const ts_training *r) {
   char peak[32], state[32];
   char *whose = alike ? ts_strdup("a rank") : ts_format("rank %d, which needs most", most);
   ts_log(TS_LOG_INFO, "%lld steps of %lld sequences x %lld tokens; planned memory of %s: %s, of which %s are state",
-         (long long) r->deck->run.steps, (long long) r->deck->train_batch_size, (long long) r->length, whose,
+         (long long) r->steps, (long long) r->deck->train_batch_size, (long long) r->length, whose,
          ts_human_bytes((double) all[most][0], peak), ts_human_bytes((double) all[most][1], state));
   ts_free(whose);
   ts_free(all);
@@ -197,6 +197,7 @@ static void describe_run(const ts_training *r) {
 static void say_resumed(const ts_training *r) {
   static const char *const ignored[] = {"run.directory",
                                         "run.steps",
+                                        "run.epochs",
                                         "run.save",
                                         "run.keep",
                                         "run.resume",
@@ -219,8 +220,8 @@ static void say_resumed(const ts_training *r) {
                                         "model.stop_token_ids",
                                         NULL};
   const ts_checkpoint *c = r->resume.checkpoint;
-  ts_log(TS_LOG_INFO, "resumed at step %lld of %lld from %s%s", (long long) c->step, (long long) r->deck->run.steps,
-         r->resume.directory, c->step >= r->deck->run.steps ? ": nothing is left to do" : "");
+  ts_log(TS_LOG_INFO, "resumed at step %lld of %lld from %s%s", (long long) c->step, (long long) r->steps,
+         r->resume.directory, c->step >= r->steps ? ": nothing is left to do" : "");
   ts_text text = {0};
   if (!ts_checkpoint_differences(c, r->engine, &text)) {
     ts_log(TS_LOG_INFO, "another job than the one that saved; losses may differ by rounding:\n%s", text.text);
@@ -289,6 +290,19 @@ static ts_status find_batch(ts_training *r, ts_error *err) {
   return status;
 }
 
+/* run.epochs is a number of steps once data and batch are known, and those that are left where a run goes on: its batch
+ * may have been another one.  The deck keeps what the user said, so whoever goes on with the run's own counts again. */
+static void find_steps(ts_training *r) {
+  const ts_checkpoint *c = r->resume.checkpoint;
+  int64_t samples = ts_data_samples(r->data, TS_SPLIT_TRAINING);
+  r->steps = r->deck->run.steps;
+  if (r->deck->run.epochs > 0) {
+    r->steps = (c != NULL ? c->step : 0) + ts_deck_steps_left(r->deck, samples, c != NULL ? c->samples : 0);
+    ts_log(TS_LOG_INFO, "%lld steps: %g epoch%s of %lld samples", (long long) r->steps, r->deck->run.epochs,
+           r->deck->run.epochs == 1 ? "" : "s", (long long) samples);
+  }
+}
+
 static ts_status open_all(ts_training *r, ts_error *err) {
   const ts_deck *deck = r->deck;
   ts_heartbeat_phase(TS_PHASE_LOADING);
@@ -303,6 +317,7 @@ static ts_status open_all(ts_training *r, ts_error *err) {
   if (status != TS_OK) {
     return status;
   }
+  find_steps(r);
   const char *prompt = r->options->prompt;
   bool validates = deck->run.evaluate_every > 0 && ts_data_samples(r->data, TS_SPLIT_VALIDATION) > 0;
   unsigned abilities = TS_CAN_TRAIN | (validates ? TS_CAN_EVALUATE : 0) | (prompt != NULL ? TS_CAN_GENERATE : 0);
@@ -312,6 +327,7 @@ static ts_status open_all(ts_training *r, ts_error *err) {
       .mesh = &r->mesh,
       .abilities = abilities,
       .context = prompt == NULL ? 0 : ts_generate_context(deck, (int64_t) strlen(prompt), r->options->n_generate),
+      .steps = r->steps,
       .loads = r->resume.checkpoint != NULL || r->options->weights != NULL};
   status = ts_engine_create(&options, &r->engine, err);
   if (status == TS_OK) {
@@ -345,12 +361,12 @@ static void prepare(ts_training *r) {
   r->saved = r->resume.same_run ? r->at.step : -1;
   r->limit =
       (ts_time_limit){.margin = r->deck->run.time_margin, .save = ts_time_limit_first_save(ts_saver_bytes(r->saver))};
-  r->timeline_step = r->at.step + (r->deck->run.steps - r->at.step > TIMELINE_STEP ? TIMELINE_STEP : 0);
+  r->timeline_step = r->at.step + (r->steps - r->at.step > TIMELINE_STEP ? TIMELINE_STEP : 0);
   describe_run(r);
   ts_engine_keep_choices(r->engine);
   r->first_step = r->at.step + 1;
-  ts_watch_publish(r->watch, r->first_step);
-  ts_progress_begin(&r->progress, r->at.step, r->deck->run.steps, r->deck->run.log_every);
+  ts_watch_publish(r->watch, r->first_step, r->steps);
+  ts_progress_begin(&r->progress, r->at.step, r->steps, r->deck->run.log_every);
 }
 
 ts_status ts_training_open(ts_training *r, ts_error *err) {

@@ -31,6 +31,7 @@ typedef struct ts_training {
   ts_batch *batch;             /* this rank's samples of a step */
   int64_t micro_batch, length; /* samples of a micro-batch, tokens of a sample */
   int64_t ranks, rank;
+  int64_t steps; /* of the whole run: run.steps, or what run.epochs makes of the data */
   double flops_per_step;
   double peak; /* FLOP/s of large matrix products, all ranks */
   ts_resume resume;

@@ -336,7 +336,6 @@ ts_watch *ts_watch_create(ts_world *world, const ts_deck *deck) {
   w->job = (ts_job_status){.state = "running",
                            .ranks = ts_world_size(world),
                            .nodes = w->memory->n_nodes,
-                           .steps = deck->run.steps,
                            .period = w->period,
                            .began = (double) time(NULL)};
   w->job.restart = launch->restart > 0 ? launch->restart : 0;
@@ -382,8 +381,9 @@ static void clear_directory(const char *path) {
   }
 }
 
-void ts_watch_publish(ts_watch *w, int64_t first_step) {
+void ts_watch_publish(ts_watch *w, int64_t first_step, int64_t steps) {
   w->first_step = first_step;
+  w->job.steps = steps;
   w->directory = ts_status_directory(w->deck->run.directory);
   w->path = ts_status_path(w->deck->run.directory, w->memory->name);
   w->job.step = first_step - 1;

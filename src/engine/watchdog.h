@@ -38,8 +38,9 @@ typedef struct ts_watch ts_watch;
 ts_watch *ts_watch_create(ts_world *world, const ts_deck *deck);
 
 /** The run directory is this job's: clear RUN/status and write there from now on.
- * \param [in] first_step  Of this job; steps are counted from 1. Collective over the world. */
-void ts_watch_publish(ts_watch *watch, int64_t first_step);
+ * \param [in] first_step  Of this job; steps are counted from 1.
+ * \param [in] steps       Of the whole run. Collective over the world. */
+void ts_watch_publish(ts_watch *watch, int64_t first_step, int64_t steps);
 
 /** Watch by these limits from now on. Not collective. */
 void ts_watch_limit(ts_watch *watch, const ts_timeouts *timeouts);
