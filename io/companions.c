@@ -3,7 +3,9 @@
 #include "base/memory.h"
 #include "base/text.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fnmatch.h>
 #include <jansson.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,9 +13,26 @@
 #define CONFIG "config.json"
 #define LARGEST ((size_t) 1 << 30)
 
-static const char *const names[] = {"tokenizer.json",  "tokenizer_config.json",   "vocab.json",
-                                    "merges.txt",      "special_tokens_map.json", "added_tokens.json",
-                                    "tokenizer.model", "chat_template.jinja",     "generation_config.json"};
+/* What transformers saves with a model and its tokenizer, what its tokenizers of these families may be read from, and
+ * Mistral's own.  The template that tokenizer_config.json may have is in it. */
+static const struct {
+  const char *directory; /* "" or below it */
+  const char *pattern;   /* of fnmatch */
+} files[] = {{"", "tokenizer.json"},
+             {"", "tokenizer_config.json"},
+             {"", "vocab.json"},
+             {"", "merges.txt"},
+             {"", "special_tokens_map.json"},
+             {"", "added_tokens.json"},
+             {"", "tokenizer.model"},
+             {"", "tokenizer.model.v[0-9]*"},
+             {"", "tokenizer.[0-9]*.json"}, /* fast_tokenizer_files, by version */
+             {"", "tekken.json"},
+             {"", "chat_template.jinja"},
+             {"", "generation_config.json"},
+             {TS_COMPANIONS_BELOW, "*.jinja"}};
+
+typedef ts_status file_action(const char *from, const char *to, const char *name, ts_error *err);
 
 static ts_status copy_file(const char *from, const char *to, const char *name, ts_error *err) {
   char *source = ts_format("%s/%s", from, name), *copy = ts_format("%s/%s", to, name), *text;
@@ -26,7 +45,15 @@ static ts_status copy_file(const char *from, const char *to, const char *name, t
   return status;
 }
 
-static ts_status remove_file(const char *directory, const char *name, ts_error *err) {
+static ts_status copy_below(const char *from, const char *to, const char *name, ts_error *err) {
+  char *below = ts_format("%s/" TS_COMPANIONS_BELOW, to);
+  ts_status status = strchr(name, '/') != NULL ? ts_make_directory(below, err) : TS_OK;
+  ts_free(below);
+  return status == TS_OK ? copy_file(from, to, name, err) : status;
+}
+
+static ts_status remove_file(const char *directory, const char *to, const char *name, ts_error *err) {
+  (void) to;
   char *path = ts_format("%s/%s", directory, name);
   bool gone = unlink(path) == 0 || errno == ENOENT || errno == ENOTDIR;
   ts_status status = gone ? TS_OK : ts_error_add(err, "%s: cannot be removed: %s", path, strerror(errno));
@@ -34,12 +61,41 @@ static ts_status remove_file(const char *directory, const char *name, ts_error *
   return status;
 }
 
-ts_status ts_companions_copy(const char *from, const char *to, ts_error *err) {
-  ts_status status = TS_OK;
-  for (size_t i = 0; status == TS_OK && i < sizeof names / sizeof names[0]; ++i) {
-    status = ts_has_file(from, names[i]) ? copy_file(from, to, names[i], err) : TS_OK;
+static bool is_companion(const char *directory, const char *name) {
+  bool is = false;
+  for (size_t i = 0; !is && i < sizeof files / sizeof files[0]; ++i) {
+    is = strcmp(files[i].directory, directory) == 0 && fnmatch(files[i].pattern, name, FNM_PERIOD) == 0;
   }
+  return is;
+}
+
+/* Each of the companions in a directory of \a from, which need not be there. */
+static ts_status for_each_in(const char *directory, const char *from, const char *to, file_action *act, ts_error *err) {
+  char *path = ts_format("%s/%s", from, directory);
+  DIR *entries = opendir(path);
+  bool readable = entries != NULL || errno == ENOENT || errno == ENOTDIR;
+  ts_status status = readable ? TS_OK : ts_error_add(err, "%s: cannot be read: %s", path, strerror(errno));
+  for (struct dirent *entry; status == TS_OK && entries != NULL && (entry = readdir(entries)) != NULL;) {
+    if (is_companion(directory, entry->d_name)) {
+      char *name = ts_format("%s%s%s", directory, directory[0] != 0 ? "/" : "", entry->d_name);
+      status = act(from, to, name, err);
+      ts_free(name);
+    }
+  }
+  if (entries != NULL) {
+    closedir(entries);
+  }
+  ts_free(path);
   return status;
+}
+
+static ts_status for_each(const char *from, const char *to, file_action *act, ts_error *err) {
+  ts_status status = for_each_in("", from, to, act, err);
+  return status == TS_OK ? for_each_in(TS_COMPANIONS_BELOW, from, to, act, err) : status;
+}
+
+ts_status ts_companions_copy(const char *from, const char *to, ts_error *err) {
+  return for_each(from, to, copy_below, err);
 }
 
 ts_status ts_companions_keep(const char *from, const char *to, ts_error *err) {
@@ -53,10 +109,11 @@ ts_status ts_companions_keep(const char *from, const char *to, ts_error *err) {
 
 /* config.json first: while it is there, so are all. */
 ts_status ts_companions_remove(const char *from, ts_error *err) {
-  ts_status status = remove_file(from, CONFIG, err);
-  for (size_t i = 0; status == TS_OK && i < sizeof names / sizeof names[0]; ++i) {
-    status = remove_file(from, names[i], err);
-  }
+  char *below = ts_format("%s/" TS_COMPANIONS_BELOW, from);
+  ts_status status = remove_file(from, NULL, CONFIG, err);
+  status = status == TS_OK ? for_each(from, NULL, remove_file, err) : status;
+  rmdir(below); /* which fails where something else is in it */
+  ts_free(below);
   return status;
 }
 

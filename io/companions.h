@@ -1,6 +1,6 @@
 /** \file
- * What lies beside the weights in a Hugging Face directory and belongs to the model: config.json and the files of the
- * tokenizer.  Nothing here is collective.
+ * What lies beside the weights in a Hugging Face directory and belongs to the model: config.json, the files of the
+ * tokenizer with its chat templates, and generation_config.json.  Nothing here is collective.
  */
 #ifndef IO_COMPANIONS_H
 #define IO_COMPANIONS_H
@@ -8,8 +8,13 @@
 #include "base/status.h"
 #include "tokenizer/tokenizer.h"
 
-/** Copy the files of the tokenizer that are in \a from into \a to, which is there.  Each appears complete or not at
- * all. Not collective.  \return TS_BAD_INPUT with "PATH: reason". */
+/** The directory of chat templates beyond the first. */
+#define TS_COMPANIONS_BELOW "additional_chat_templates"
+
+/** Copy those but config.json that are in \a from into \a to, which is there; TS_COMPANIONS_BELOW is made where
+ * templates are in it.  Each file appears complete or not at all.
+ * Not collective.
+ * \return TS_BAD_INPUT with "PATH: reason": a file of more than 1 GiB, or one that cannot be read or written. */
 ts_status ts_companions_copy(const char *from, const char *to, ts_error *err);
 
 /** Keep those and config.json in \a to, which is made; config.json comes last, so where it is all are.  Nothing is done

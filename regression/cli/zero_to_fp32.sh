@@ -41,22 +41,37 @@ test_round_trip() {
   ok "and the checkpoint itself has the same loss" is "$(cat "$scratch/out")" "$loss"
 }
 
+# What transformers 5.23 saves, and Mistral's.
+companions='./tokenizer.json ./tokenizer_config.json ./vocab.json ./merges.txt ./special_tokens_map.json ./added_tokens.json
+  ./tokenizer.model ./tokenizer.model.v3 ./tokenizer.4.0.0.json ./tekken.json ./chat_template.jinja ./generation_config.json
+  additional_chat_templates/tool_use.jinja additional_chat_templates/rag.jinja'
+are_alike() {
+  for file in $companions; do
+    cmp "$1/$file" "$2/$file" || return 1
+  done
+}
+
 test_source() {
   mkdir source
   cp "$golden/llama_tied"/config.json "$golden/llama_tied"/model.safetensors source
-  echo '{"words": 1}' > source/tokenizer.json
+  for file in $companions; do
+    mkdir -p "source/${file%/*}"
+    echo "{\"words\": \"$file\"}" > "source/$file"
+  done
+  touch source/README.md source/additional_chat_templates/notes
   sed 's/"bfloat16"/"float32"/' source/config.json > source/config.new && mv source/config.new source/config.json
   rm -rf from.run
   run $mpiexec -n 2 "$tessera" train import.cfg --set model.from=source --set run.directory=from.run \
     --set data.path="$golden/llama_tied/tokens.bin"
   run "$zero_to_fp32" from.run with --format safetensors --dtype bf16
-  ok "tokenizer files come along" cmp source/tokenizer.json with/tokenizer.json
+  ok "the tokenizer's files come along, templates in both places and generation_config.json" are_alike source with
+  ok "and nothing else" is "$(cd with && find . -type f | wc -l)" "$(echo $companions config.json model.safetensors | wc -w)"
   ok "the type of the tensors is noted" grep -q '"torch_dtype": "bfloat16"' with/config.json
   ok "bf16: rounded to nearest" same source with BF16
   mv source away
   run "$zero_to_fp32" from.run kept --format safetensors --dtype bf16
   ok "without the source: the run has kept what is needed" both clean 'cmp with/config.json kept/config.json'
-  ok "tokenizer files too" cmp with/tokenizer.json kept/tokenizer.json
+  ok "tokenizer files too" are_alike with kept
   rm -r from.run/from
   run "$zero_to_fp32" from.run without --format safetensors --dtype fp16
   ok "without both: config.json is made from the deck, and that is said" said 0 "source.*is not there any more"
@@ -64,6 +79,18 @@ test_source() {
   run "$tessera" eval without --set data.path="$golden/llama_tied/tokens.bin" --set data.sequence_length=16 \
     --set data.validation_fraction=0.5
   ok "and is a config that computes" printed "^loss [0-9.]+ nats"
+}
+
+# A file that is no tokenizer's is named, and not read.
+test_huge() {
+  cp -r away huge
+  dd if=/dev/zero of=huge/vocab.json bs=1 count=1 seek=1073741824 2> /dev/null
+  run "$tessera" train import.cfg --set model.from=huge --set run.directory=huge.run \
+    --set data.path="$golden/llama_tied/tokens.bin"
+  ok "more than 1 GiB: the run says which file, and that nothing is kept" said 0 \
+    "config.json and tokenizer are not kept: .*/huge/vocab.json: larger than the 1073741824 bytes"
+  run "$zero_to_fp32" huge.run huge.hf --format safetensors
+  ok "so does zero_to_fp32, which leaves nothing" both 'said 1 "/huge/vocab.json: larger than"' '[ ! -e huge.hf ] && [ ! -e huge.hf.tmp ]'
 }
 
 # What the deck says otherwise than the directory is in config.json, what it does not say is as it was there.
@@ -218,13 +245,16 @@ test_full_disk() {
     ok "$format, a full disk: exit 1 with the reason" said 1 "full/out.tmp.*No space left"
     ok "$format, a full disk: nothing stays" [ -z "$(ls full)" ]
   done
-  cp -r "$golden/llama_tied" bulky
-  head -c 100000 /dev/zero | tr '\000' ' ' > bulky/tokenizer.json
-  rm -rf from.run
-  run $mpiexec -n 1 "$tessera" train import.cfg --set model.from=bulky --set run.directory=from.run
-  run "$zero_to_fp32" from.run full/out --format safetensors
-  ok "full after the tensors: exit 1 with the reason" said 1 "full/out.tmp/tokenizer.json.*No space left"
-  ok "full after the tensors: nothing stays" [ -z "$(ls full)" ]
+  for file in tokenizer.json additional_chat_templates/a.jinja; do
+    rm -rf from.run bulky
+    cp -r "$golden/llama_tied" bulky
+    mkdir -p bulky/additional_chat_templates
+    head -c 100000 /dev/zero | tr '\000' ' ' > bulky/$file
+    run $mpiexec -n 1 "$tessera" train import.cfg --set model.from=bulky --set run.directory=from.run
+    run "$zero_to_fp32" from.run full/out --format safetensors
+    ok "full after the tensors: exit 1 with the reason" said 1 "full/out.tmp/$file.*No space left"
+    ok "full after the tensors: nothing stays" [ -z "$(ls full)" ]
+  done
   umount full
 }
 
@@ -280,6 +310,7 @@ test_round_trip
 test_trained
 test_memory
 test_source
+test_huge
 test_override
 test_kill
 test_options

@@ -112,9 +112,14 @@ ts_status ts_read_file(const char *path, size_t limit, char **text, size_t *leng
     return ts_error_add(err, "%s: %s", path, strerror(errno));
   }
   struct stat info;
-  if (fstat(fileno(file), &info) == 0 && S_ISDIR(info.st_mode)) {
+  bool known = fstat(fileno(file), &info) == 0;
+  if (known && S_ISDIR(info.st_mode)) {
     fclose(file);
     return ts_error_add(err, "%s: is a directory, not a file", path);
+  }
+  if (known && S_ISREG(info.st_mode) && (uint64_t) info.st_size > limit) { /* not read to find that out */
+    fclose(file);
+    return ts_error_add(err, "%s: larger than the %zu bytes accepted here", path, limit);
   }
   ts_text all = {0};
   char block[65536];

@@ -240,8 +240,8 @@ static bool sync_parent(const char *path) {
 }
 
 /* The mark goes last: a directory that is half removed is still known. */
-static void remove_temporary(const job *j) {
-  DIR *entries = opendir(j->temporary);
+static void remove_files(const char *path) {
+  DIR *entries = opendir(path);
   for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
     if (strcmp(entry->d_name, MARK) != 0) {
       unlinkat(dirfd(entries), entry->d_name, 0); /* files only; "." and ".." are refused */
@@ -251,7 +251,14 @@ static void remove_temporary(const job *j) {
     unlinkat(dirfd(entries), MARK, 0);
     closedir(entries);
   }
-  rmdir(j->temporary);
+  rmdir(path);
+}
+
+static void remove_temporary(const job *j) {
+  char *below = ts_format("%s/" TS_COMPANIONS_BELOW, j->temporary);
+  remove_files(below);
+  remove_files(j->temporary);
+  ts_free(below);
 }
 
 /* OUTPUT.tmp is a directory with a mark in it.  Without the mark it is somebody else's, and stays. */
@@ -286,10 +293,11 @@ static ts_status make_temporary(const job *j, ts_error *err) {
 static ts_status give_name(const job *j, bool directory, ts_error *err) {
   bool ok;
   if (directory) {
-    char *mark = ts_format("%s/" MARK, j->output);
-    ok = sync_output(j->temporary) && rename(j->temporary, j->output) == 0 && unlink(mark) == 0 &&
-         sync_parent(j->output);
+    char *mark = ts_format("%s/" MARK, j->output), *below = ts_format("%s/" TS_COMPANIONS_BELOW, j->temporary);
+    ok = (access(below, F_OK) != 0 || sync_output(below)) && sync_output(j->temporary) &&
+         rename(j->temporary, j->output) == 0 && unlink(mark) == 0 && sync_parent(j->output);
     ts_free(mark);
+    ts_free(below);
   } else {
     ok = rename(j->options.output, j->output) == 0 && sync_parent(j->output);
     remove_temporary(j);
