@@ -13,24 +13,27 @@
 #define CONFIG "config.json"
 #define LARGEST ((size_t) 1 << 30)
 
+typedef enum belonging { OF_TOKENIZER = 1, OF_WEIGHTS = 2, OF_BOTH = 3 } belonging;
+
 /* What transformers saves with a model and its tokenizer, what its tokenizers of these families may be read from, and
  * Mistral's own.  The template that tokenizer_config.json may have is in it. */
 static const struct {
+  belonging of;
   const char *directory; /* "" or below it */
   const char *pattern;   /* of fnmatch */
-} files[] = {{"", "tokenizer.json"},
-             {"", "tokenizer_config.json"},
-             {"", "vocab.json"},
-             {"", "merges.txt"},
-             {"", "special_tokens_map.json"},
-             {"", "added_tokens.json"},
-             {"", "tokenizer.model"},
-             {"", "tokenizer.model.v[0-9]*"},
-             {"", "tokenizer.[0-9]*.json"}, /* fast_tokenizer_files, by version */
-             {"", "tekken.json"},
-             {"", "chat_template.jinja"},
-             {"", "generation_config.json"},
-             {TS_COMPANIONS_BELOW, "*.jinja"}};
+} files[] = {{OF_TOKENIZER, "", "tokenizer.json"},
+             {OF_TOKENIZER, "", "tokenizer_config.json"},
+             {OF_TOKENIZER, "", "vocab.json"},
+             {OF_TOKENIZER, "", "merges.txt"},
+             {OF_TOKENIZER, "", "special_tokens_map.json"},
+             {OF_TOKENIZER, "", "added_tokens.json"},
+             {OF_TOKENIZER, "", "tokenizer.model"},
+             {OF_TOKENIZER, "", "tokenizer.model.v[0-9]*"},
+             {OF_TOKENIZER, "", "tokenizer.[0-9]*.json"}, /* fast_tokenizer_files, by version */
+             {OF_TOKENIZER, "", "tekken.json"},
+             {OF_TOKENIZER, "", "chat_template.jinja"},
+             {OF_WEIGHTS, "", "generation_config.json"},
+             {OF_TOKENIZER, TS_COMPANIONS_BELOW, "*.jinja"}};
 
 typedef ts_status file_action(const char *from, const char *to, const char *name, ts_error *err);
 
@@ -61,22 +64,24 @@ static ts_status remove_file(const char *directory, const char *to, const char *
   return status;
 }
 
-static bool is_companion(const char *directory, const char *name) {
+static bool is_companion(const char *directory, const char *name, belonging what) {
   bool is = false;
   for (size_t i = 0; !is && i < sizeof files / sizeof files[0]; ++i) {
-    is = strcmp(files[i].directory, directory) == 0 && fnmatch(files[i].pattern, name, FNM_PERIOD) == 0;
+    is = strcmp(files[i].directory, directory) == 0 && fnmatch(files[i].pattern, name, FNM_PERIOD) == 0 &&
+         (what & files[i].of) != 0;
   }
   return is;
 }
 
 /* Each of the companions in a directory of \a from, which need not be there. */
-static ts_status for_each_in(const char *directory, const char *from, const char *to, file_action *act, ts_error *err) {
+static ts_status for_each_in(const char *directory, belonging what, const char *from, const char *to, file_action *act,
+                             ts_error *err) {
   char *path = ts_format("%s/%s", from, directory);
   DIR *entries = opendir(path);
   bool readable = entries != NULL || errno == ENOENT || errno == ENOTDIR;
   ts_status status = readable ? TS_OK : ts_error_add(err, "%s: cannot be read: %s", path, strerror(errno));
   for (struct dirent *entry; status == TS_OK && entries != NULL && (entry = readdir(entries)) != NULL;) {
-    if (is_companion(directory, entry->d_name)) {
+    if (is_companion(directory, entry->d_name, what)) {
       char *name = ts_format("%s%s%s", directory, directory[0] != 0 ? "/" : "", entry->d_name);
       status = act(from, to, name, err);
       ts_free(name);
@@ -89,13 +94,15 @@ static ts_status for_each_in(const char *directory, const char *from, const char
   return status;
 }
 
-static ts_status for_each(const char *from, const char *to, file_action *act, ts_error *err) {
-  ts_status status = for_each_in("", from, to, act, err);
-  return status == TS_OK ? for_each_in(TS_COMPANIONS_BELOW, from, to, act, err) : status;
+static ts_status for_each(belonging what, const char *from, const char *to, file_action *act, ts_error *err) {
+  ts_status status = for_each_in("", what, from, to, act, err);
+  return status == TS_OK ? for_each_in(TS_COMPANIONS_BELOW, what, from, to, act, err) : status;
 }
 
-ts_status ts_companions_copy(const char *from, const char *to, ts_error *err) {
-  return for_each(from, to, copy_below, err);
+ts_status ts_companions_copy(const char *from, const char *tokenizer, const char *to, ts_error *err) {
+  bool apart = tokenizer != NULL;
+  ts_status status = from != NULL ? for_each(apart ? OF_WEIGHTS : OF_BOTH, from, to, copy_below, err) : TS_OK;
+  return status == TS_OK && apart ? for_each(OF_TOKENIZER, tokenizer, to, copy_below, err) : status;
 }
 
 ts_status ts_companions_keep(const char *from, const char *to, ts_error *err) {
@@ -103,7 +110,7 @@ ts_status ts_companions_keep(const char *from, const char *to, ts_error *err) {
     return TS_OK;
   }
   ts_status status = ts_make_directory(to, err);
-  status = status == TS_OK ? ts_companions_copy(from, to, err) : status;
+  status = status == TS_OK ? ts_companions_copy(from, NULL, to, err) : status;
   return status == TS_OK ? copy_file(from, to, CONFIG, err) : status;
 }
 
@@ -111,7 +118,7 @@ ts_status ts_companions_keep(const char *from, const char *to, ts_error *err) {
 ts_status ts_companions_remove(const char *from, ts_error *err) {
   char *below = ts_format("%s/" TS_COMPANIONS_BELOW, from);
   ts_status status = remove_file(from, NULL, CONFIG, err);
-  status = status == TS_OK ? for_each(from, NULL, remove_file, err) : status;
+  status = status == TS_OK ? for_each(OF_BOTH, from, NULL, remove_file, err) : status;
   rmdir(below); /* which fails where something else is in it */
   ts_free(below);
   return status;

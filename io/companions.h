@@ -12,10 +12,11 @@
 #define TS_COMPANIONS_BELOW "additional_chat_templates"
 
 /** Copy those but config.json that are in \a from into \a to, which is there; TS_COMPANIONS_BELOW is made where
- * templates are in it.  Each file appears complete or not at all.
- * Not collective.
+ * templates are in it.  Each file appears complete or not at all.  Not collective.
+ * \param [in] from       NULL: nothing.
+ * \param [in] tokenizer  Another directory for the tokenizer and its templates; NULL: from.
  * \return TS_BAD_INPUT with "PATH: reason": a file of more than 1 GiB, or one that cannot be read or written. */
-ts_status ts_companions_copy(const char *from, const char *to, ts_error *err);
+ts_status ts_companions_copy(const char *from, const char *tokenizer, const char *to, ts_error *err);
 
 /** Keep those and config.json in \a to, which is made; config.json comes last, so where it is all are.  Nothing is done
  * where it is already, or where \a from has none.  Not collective.  \return TS_BAD_INPUT with "PATH: reason". */

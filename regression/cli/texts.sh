@@ -72,6 +72,8 @@ test_prepared() {
   done
   ok "one rank, two and three: the same bytes" both 'cmp cache1/*.h5 cache2/*.h5' 'cmp cache1/*.h5 cache3/*.h5'
   ok "RUN keeps the tokenizer" cmp tok/tokenizer.json text.run/tokenizer/tokenizer.json
+  run "$tessera" zero_to_fp32 text.run text.hf --format safetensors
+  ok "and exports it" both clean 'cmp tok/tokenizer.json text.hf/tokenizer.json'
   run "$tessera" eval text.run
   ok "eval reads the same tokens" printed '^loss [0-9.]+ nats'
   mv tok away

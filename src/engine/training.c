@@ -98,7 +98,7 @@ static void keep_tokenizer(const ts_training *r) {
   bool named = from[0] != 0 && ts_has_file(from, "tokenizer.json");
   ts_status status = named || (!r->resume.same_run && from[0] == 0) ? ts_companions_remove(to, &err) : TS_OK;
   status = status == TS_OK && named ? ts_make_directory(to, &err) : status;
-  status = status == TS_OK && named ? ts_companions_copy(from, to, &err) : status;
+  status = status == TS_OK && named ? ts_companions_copy(NULL, from, to, &err) : status;
   if (status != TS_OK) {
     ts_log(TS_LOG_WARNING, "the tokenizer is not kept: %s", err.text);
   }

@@ -30,6 +30,7 @@ typedef struct job {
   ts_consolidate_options options;
   ts_text config;      /* owned: config.json */
   char *source;        /* owned: a directory with the config.json and the tokenizer of the model; NULL for none */
+  char *tokenizer;     /* owned: another directory for its tokenizer; NULL: source */
   double begin, shown; /* seconds of the clock */
 } job;
 
@@ -173,6 +174,16 @@ static void find_source(job *j) {
   ts_free(kept);
 }
 
+/* What the run kept of data.tokenizer, else that directory; NULL: the tokenizer is the source's. */
+static void find_named_tokenizer(job *j, const ts_deck *deck) {
+  char *kept = ts_format("%s/../" TS_RUN_TOKENIZER, j->directory);
+  const char *named = deck->data.tokenizer;
+  j->tokenizer = ts_has_file(kept, "tokenizer.json")                     ? ts_strdup(kept)
+                 : named[0] != 0 && ts_has_file(named, "tokenizer.json") ? ts_strdup(named)
+                                                                         : NULL;
+  ts_free(kept);
+}
+
 /* config.json: that of the directory the run began from; else made from the deck.  It is made before anything is
  * written: what goes wrong here is the input's fault. */
 static ts_status make_config(job *j, ts_error *err) {
@@ -185,6 +196,9 @@ static ts_status make_config(job *j, ts_error *err) {
   } else if (status == TS_OK) {
     ts_model_config_json(deck, type, &j->config);
   }
+  if (status == TS_OK) {
+    find_named_tokenizer(j, deck);
+  }
   ts_deck_destroy(&deck);
   return status;
 }
@@ -193,7 +207,7 @@ static ts_status write_directory(const job *j, ts_error *err) {
   char *path = ts_format("%s/config.json", j->temporary);
   ts_status status = ts_write_file(path, j->config.text, j->config.length, err);
   ts_free(path);
-  return status == TS_OK && j->source != NULL ? ts_companions_copy(j->source, j->temporary, err) : status;
+  return status == TS_OK ? ts_companions_copy(j->source, j->tokenizer, j->temporary, err) : status;
 }
 
 /* ---- progress ---- */
@@ -397,6 +411,7 @@ int ts_main_zero_to_fp32(const ts_arguments *arguments, ts_world *world, ts_erro
   ts_manifest_clear(&j.manifest);
   ts_text_free(&j.config);
   ts_free(j.source);
+  ts_free(j.tokenizer);
   ts_free(j.directory);
   ts_free(j.temporary);
   ts_free(j.output);
