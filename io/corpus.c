@@ -385,8 +385,7 @@ static void clear_hand(hand *h) {
   ts_text_free(&h->text);
   ts_text_free(&h->repaired);
   ts_text_free(&h->near);
-  ts_text_free(&h->room.line);
-  ts_text_free(&h->room.text);
+  ts_record_room_clear(&h->room);
 }
 
 static ts_status walk_file(walk *w, const ts_tokenizer *tokenizer, ts_error *err) {

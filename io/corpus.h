@@ -4,8 +4,8 @@
  *     text    the file is one document, however long: it is encoded in windows, with the ids of the whole
  *     jsonl   each line is a document (io/records.h); blank lines are none
  *
- * A document has what the tokenizer's template puts around a text, and ends with the end token, where there is one and
- * it does not end with it already.  Bytes that are no UTF-8 become U+FFFD and are counted.
+ * A text has what the tokenizer's template puts around it, and ends with the end token, where there is one and it does
+ * not end with it already.  Bytes that are no UTF-8 become U+FFFD and are counted.
  *
  * The file is cut into windows, of whole lines or where no token is cut, at places that depend on the file and on the
  * window's size alone: each thread, and each of several processes that share the work, finds them by itself.  Some

@@ -11,6 +11,15 @@ enum {
   TRIES = 64    /* characters that a cut moves, at most */
 };
 
+void ts_record_room_clear(ts_record_room *room) {
+  ts_text_free(&room->line);
+  ts_text_free(&room->text);
+  ts_chat_turns_clear(&room->turns);
+  ts_chat_spans_clear(&room->spans);
+  ts_free(room->place);
+  *room = (ts_record_room){0};
+}
+
 /* ---- what documents are made of ---- */
 
 void ts_record_ids_reset(ts_record_ids *to) {
@@ -61,7 +70,7 @@ typedef struct marked {
   const char *text;
   size_t n;
   const size_t *place; /* [n_places], ascending */
-  int n_places;
+  int64_t n_places;
 } marked;
 
 /* The cut at \a end, or the one nearest to it from which on no token has anything of both sides: before it where what
@@ -107,7 +116,7 @@ static ts_status encode_marked(ts_encoder *encoder, const marked *m, bool all, t
   size_t at = 0;
   bool learned = false;
   ts_status status = TS_OK;
-  for (int i = 0; status == TS_OK && i <= m->n_places; ++i, learned = !learned) {
+  for (int64_t i = 0; status == TS_OK && i <= m->n_places; ++i, learned = !learned) {
     size_t end = i < m->n_places ? m->place[i] : m->n;
     if (end > at) {
       int64_t before = to->ids.n;
@@ -170,6 +179,68 @@ static ts_status encode_text(ts_encoder *encoder, const json_t *text, const ts_r
   return status;
 }
 
+/* The turns of the completion, behind those of the prompt. */
+static ts_status read_completion_turns(const json_t *completion, const ts_record_options *o, ts_chat_turns *turns,
+                                       ts_error *err) {
+  if (json_is_string(completion)) {
+    TS_GROW(turns->turn, turns->n, turns->capacity);
+    turns->turn[turns->n++] =
+        (ts_chat_turn){TS_CHAT_ASSISTANT, json_string_value(completion), json_string_length(completion)};
+    return TS_OK;
+  }
+  ts_chat_turns more = {0};
+  ts_status status = ts_chat_read_turns(completion, o->completion_field, &more, err);
+  for (int64_t i = 0; i < more.n; ++i) {
+    TS_GROW(turns->turn, turns->n, turns->capacity);
+    turns->turn[turns->n++] = more.turn[i];
+  }
+  ts_chat_turns_clear(&more);
+  return status;
+}
+
+/* Where what is learned begins and ends, from the span \a first on. */
+static marked mark_spans(ts_record_room *room, int64_t first) {
+  const ts_chat_spans *spans = &room->spans;
+  int64_t n = spans->n > first ? 2 * (spans->n - first) : 0;
+  if (room->places < n) {
+    room->places = n;
+    room->place = ts_realloc(room->place, (size_t) n, sizeof *room->place);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const ts_chat_span *span = &spans->span[first + i / 2];
+    room->place[i] = i % 2 == 0 ? span->begin : span->end;
+  }
+  return (marked){.text = room->text.text, .n = room->text.length, .place = room->place, .n_places = n};
+}
+
+static ts_status encode_chat(ts_encoder *encoder, const json_t *chat, const json_t *completion,
+                             const ts_record_options *o, ts_record_room *room, ts_record_ids *to, ts_error *err) {
+  if (o->chat == NULL) {
+    return ts_error_add(err, "\"%s\" is a list, a chat: %s", o->field, o->no_chat);
+  }
+  int64_t said = 0; /* by the assistant, in the prompt */
+  ts_status status = ts_chat_read_turns(chat, o->field, &room->turns, err);
+  for (int64_t i = 0; completion != NULL && i < room->turns.n; ++i) {
+    said += room->turns.turn[i].role == TS_CHAT_ASSISTANT;
+  }
+  if (status == TS_OK && completion != NULL) {
+    status = read_completion_turns(completion, o, &room->turns, err);
+  }
+  room->text.length = 0;
+  room->spans.n = 0;
+  if (status == TS_OK) {
+    status = ts_chat_render(o->chat, room->turns.turn, room->turns.n, (ts_chat_options){.today = o->today}, &room->text,
+                            &room->spans, err);
+  }
+  if (status == TS_OK) {
+    const marked m = mark_spans(room, said);
+    ts_record_begin(to);
+    status = encode_marked(encoder, &m, o->train_on_prompt, to, err);
+    ts_record_end(to, -1);
+  }
+  return status;
+}
+
 static ts_status encode_completion(ts_encoder *encoder, const json_t *prompt, const json_t *completion,
                                    const ts_record_options *o, ts_text *room, ts_record_ids *to, ts_error *err) {
   if (!json_is_string(completion)) {
@@ -189,8 +260,8 @@ static ts_status encode_completion(ts_encoder *encoder, const json_t *prompt, co
   return status;
 }
 
-static ts_status encode_object(ts_encoder *encoder, const json_t *object, const ts_record_options *o, ts_text *room,
-                               ts_record_ids *to, ts_error *err) {
+static ts_status encode_object(ts_encoder *encoder, const json_t *object, const ts_record_options *o,
+                               ts_record_room *room, ts_record_ids *to, ts_error *err) {
   const json_t *value, *completion = NULL;
   bool completes = o->completion_field != NULL && o->completion_field[0] != 0;
   ts_status status = find_member(object, o->field, &value, err);
@@ -198,10 +269,13 @@ static ts_status encode_object(ts_encoder *encoder, const json_t *object, const 
   if (status != TS_OK) {
     return status;
   }
-  if (!json_is_string(value)) {
-    return ts_error_add(err, "\"%s\" is %s; accepted: a string", o->field, type_name(value));
+  if (json_is_array(value)) {
+    return encode_chat(encoder, value, completion, o, room, to, err);
   }
-  return completes ? encode_completion(encoder, value, completion, o, room, to, err)
+  if (!json_is_string(value)) {
+    return ts_error_add(err, "\"%s\" is %s; accepted: a string, or a list of turns", o->field, type_name(value));
+  }
+  return completes ? encode_completion(encoder, value, completion, o, &room->text, to, err)
                    : encode_text(encoder, value, o, to, err);
 }
 
@@ -216,7 +290,7 @@ ts_status ts_record_encode(ts_encoder *encoder, const char *line, size_t n, cons
   } else if (!json_is_object(object)) {
     status = ts_error_add(err, "is %s; accepted: an object with a member \"%s\"", type_name(object), options->field);
   } else {
-    status = encode_object(encoder, object, options, &room->text, to, err);
+    status = encode_object(encoder, object, options, room, to, err);
   }
   json_decref(object);
   return status;

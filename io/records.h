@@ -3,14 +3,18 @@
  *
  *     field is a string                         a text, all of it learned
  *     field and completion_field are strings    a prompt, which is not learned, and what is to be said to it
- *     field is a list of {role, content}        a chat, of which what the assistant says is learned
+ *     field is a list of {role, content}        a chat (chat/chat.h), of which what the assistant says is learned;
+ *                                               with completion_field, the assistant's words or further turns, only
+ *                                               what it says there
  *
- * Of a prompt and of a chat nothing else is a label, unless the prompt is to be learned too.  Nothing here is
- * collective.
+ * Of a prompt and of a chat nothing else is a label, unless the prompt is to be learned too.  Texts have what the
+ * tokenizer's template puts around them, and end with the end token; chats have what the chat template writes and
+ * nothing else.  Nothing here is collective.
  */
 #ifndef IO_RECORDS_H
 #define IO_RECORDS_H
 
+#include "chat/chat.h"
 #include "tokenizer/tokenizer.h"
 
 typedef struct ts_record_options {
@@ -18,6 +22,9 @@ typedef struct ts_record_options {
   const char *completion_field; /**< NULL or "": there is none. */
   bool train_on_prompt;         /**< All tokens are learned. */
   int32_t end_token;            /**< Closes a document; -1: none. */
+  const ts_chat *chat;          /**< NULL: chats are refused, */
+  const char *no_chat;          /**< for this reason. */
+  const struct tm *today;       /**< For templates that tell the date. */
 } ts_record_options;
 
 /** Tokens of documents one after the other.  Zero-initialise. */
@@ -45,7 +52,14 @@ void ts_record_end(ts_record_ids *to, int32_t end_token);
 /** Room for reading, a thread's own.  Zero-initialise. */
 typedef struct ts_record_room {
   ts_text line, text;
+  ts_chat_turns turns;
+  ts_chat_spans spans;
+  size_t *place; /* owned: [places] */
+  int64_t places;
 } ts_record_room;
+
+/** Free. Not collective. */
+void ts_record_room_clear(ts_record_room *room);
 
 /** Append the document of a line.
  * \param [in] line  \a n bytes, without the newline; any bytes.

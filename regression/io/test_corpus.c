@@ -261,8 +261,7 @@ static ts_status encode_line(const char *tokenizer_name, const char *line, const
   if (whole != NULL) {
     encode_whole(tokenizer, &(ts_text){.text = (char *) text, .length = strlen(text)}, o->end_token, whole);
   }
-  ts_text_free(&room.line);
-  ts_text_free(&room.text);
+  ts_record_room_clear(&room);
   ts_encoder_destroy(&encoder);
   ts_tokenizer_close(&tokenizer);
   return status;
@@ -313,6 +312,81 @@ static void test_completions(void) {
   ts_record_ids_clear(&g.ids);
 }
 
+/* A tokenizer with tokens of its own for chatml. */
+static ts_tokenizer *open_with_marks(const char *name) {
+  static const char *const marks[] = {"<|im_start|>", "<|im_end|>"};
+  char *path = ts_format("%s/%s/tokenizer.json", tap_path("regression/tokenizer/golden"), name);
+  char *directory = ts_format("%s/%s", tap_directory(), name), *copy = ts_format("%s/tokenizer.json", directory);
+  json_t *root = json_load_file(path, JSON_ALLOW_NUL, NULL);
+  for (int i = 0; i < 2; ++i) {
+    json_array_append_new(json_object_get(root, "added_tokens"),
+                          json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", 2000 + i, "content", marks[i],
+                                    "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1));
+  }
+  ts_tokenizer *tokenizer = NULL;
+  TS_CHECK(ts_make_directory(directory, NULL) == TS_OK && json_dump_file(root, copy, 0) == 0, "%s", copy);
+  TS_CHECK(ts_tokenizer_open(directory, &tokenizer, NULL) == TS_OK, "%s is not read", copy);
+  json_decref(root);
+  ts_free(copy);
+  ts_free(directory);
+  ts_free(path);
+  return tokenizer;
+}
+
+/* Of a chat the tokens are those of its text, and learned is what the assistant says with its end mark. */
+static void chat_is(const ts_tokenizer *tokenizer, const ts_chat *chat, const char *line, const char *completion_field,
+                    const char *learned) {
+  ts_encoder *encoder = ts_encoder_create(tokenizer);
+  ts_error err = {0};
+  ts_record_ids ids = {0};
+  ts_record_room room = {0};
+  ts_ids said = {0}, plain = {0};
+  ts_text text = {0}, all = {0};
+  const ts_record_options o = {.field = "chat", .completion_field = completion_field, .end_token = END, .chat = chat};
+  bool same = ts_record_encode(encoder, line, strlen(line), &o, &room, &ids, &err) == TS_OK;
+  for (int64_t i = 0; i < ids.ids.n; ++i) {
+    ts_ids_add(&said, &ids.ids.id[i], ids.learned[i]);
+  }
+  ts_decode(encoder, said.id, said.n, true, &text);
+  ts_text_append(&all, room.text.text, room.text.length);
+  same = same && ts_encode(encoder, all.text, all.length, false, &plain, &err) == TS_OK && same_tokens(&ids, &plain);
+  if (!tap_ok(same && text.text != NULL && strcmp(text.text, learned) == 0 && ids.n_documents == 1,
+              "learned is what is said: %lld of %lld tokens", (long long) said.n, (long long) ids.ids.n)) {
+    tap_note("%s", err.count > 0 ? err.text : text.text);
+  }
+  ts_text_free(&text);
+  ts_text_free(&all);
+  ts_free(said.id);
+  ts_free(plain.id);
+  ts_record_room_clear(&room);
+  ts_record_ids_clear(&ids);
+  ts_error_clear(&err);
+  ts_encoder_destroy(&encoder);
+}
+
+#define TURN(role, content) "{\"role\": \"" role "\", \"content\": \"" content "\"}"
+
+static void test_chats(void) {
+  static const char *const tokenizers[] = {"gpt2", "qwen", "llama3", "llama2", "metaspace_never"};
+  const char *two = "{\"chat\": [" TURN("user", "who is it?") ", " TURN("assistant", "a fox") ", " TURN(
+      "user", "sure?") ", " TURN("assistant", "yes, \\u00e9!") "]}";
+  const char *rest = "{\"chat\": [" TURN("user", "who is it?") ", " TURN("assistant", "a fox") ", " TURN(
+      "user", "sure?") "], \"more\": \"yes\"}";
+  const char *turns = "{\"chat\": [" TURN("user", "who is it?") "], \"more\": [" TURN("assistant", "a fox") ", " TURN(
+      "user", "sure?") ", " TURN("assistant", "yes") "]}";
+  for (size_t i = 0; i < sizeof tokenizers / sizeof tokenizers[0]; ++i) {
+    ts_tokenizer *tokenizer = open_with_marks(tokenizers[i]);
+    ts_chat *chat = NULL;
+    TS_CHECK(ts_chat_open(NULL, "chatml", &chat, NULL) == TS_OK, "no chatml");
+    tap_note("%s", tokenizers[i]);
+    chat_is(tokenizer, chat, two, NULL, "a fox<|im_end|>yes, \xc3\xa9!<|im_end|>");
+    chat_is(tokenizer, chat, rest, "more", "yes<|im_end|>");
+    chat_is(tokenizer, chat, turns, "more", "a fox<|im_end|>yes<|im_end|>");
+    ts_chat_close(&chat);
+    ts_tokenizer_close(&tokenizer);
+  }
+}
+
 static void test_bad_lines(void) {
   static const struct {
     const char *line, *completion, *message;
@@ -321,11 +395,14 @@ static void test_bad_lines(void) {
               {"\"text\"", NULL, "no json: "},
               {"{\"txt\": \"a\", \"id\": 1}", NULL, "no member \"text\"; there are: \"txt\", \"id\""},
               {"{}", NULL, "no member \"text\"; there are: none"},
-              {"{\"text\": 5}", NULL, "\"text\" is a number; accepted: a string"},
-              {"{\"text\": null}", NULL, "\"text\" is null; accepted: a string"},
+              {"{\"text\": 5}", NULL, "\"text\" is a number; accepted: a string, or a list of turns"},
+              {"{\"text\": null}", NULL, "\"text\" is null; accepted: a string, or a list of turns"},
               {"{\"text\": \"\\ud800\"}", NULL, "no json: "},
               {"{\"text\": \"a\"}", "answer", "no member \"answer\"; there are: \"text\""},
-              {"{\"text\": \"a\", \"answer\": {}}", "answer", "\"answer\" is an object; accepted: a string"}};
+              {"{\"text\": \"a\", \"answer\": {}}", "answer", "\"answer\" is an object; accepted: a string"},
+              {"{\"text\": [{\"role\": \"user\"}]}", NULL, "text[0]"},
+              {"{\"text\": [{\"role\": \"tool\", \"content\": \"\"}]}", NULL, "text[0].role: "},
+              {"{\"text\": []}", NULL, "no turn of user or assistant"}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
     ts_text text = {0};
     for (int line = 1; line < 120; ++line) {
@@ -334,6 +411,8 @@ static void test_bad_lines(void) {
     ts_text_add(&text, "%s\n{\"text\": 1}\n", rows[i].line);
     char *path = token_file_bytes("wrong.jsonl", text.text, text.length), *begin = ts_format("%s:120: ", path);
     ts_tokenizer *tokenizer = open_golden("gpt2");
+    ts_chat *chat = NULL;
+    TS_CHECK(ts_chat_open(NULL, "chatml", &chat, NULL) == TS_OK, "no chatml");
     gathered g = {0};
     int told = 0;
     ts_text said = {0};
@@ -342,7 +421,7 @@ static void test_bad_lines(void) {
       for (int share = 0; share < shares && err.count == 0; ++share) {
         const ts_corpus_options o = {
             .format = "jsonl",
-            .record = {.field = "text", .completion_field = rows[i].completion, .end_token = -1},
+            .record = {.field = "text", .completion_field = rows[i].completion, .end_token = -1, .chat = chat},
             .threads = 2,
             .window = 100,
             .share = share,
@@ -359,6 +438,7 @@ static void test_bad_lines(void) {
     }
     ts_text_free(&said);
     ts_record_ids_clear(&g.ids);
+    ts_chat_close(&chat);
     ts_tokenizer_close(&tokenizer);
     ts_free(begin);
     ts_free(path);
@@ -479,6 +559,7 @@ int main(void) {
   test_one_word();
   test_lines();
   test_completions();
+  test_chats();
   test_bad_lines();
   test_bad_files();
   test_parts(65536, false);

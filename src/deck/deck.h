@@ -109,6 +109,7 @@ typedef struct ts_deck_data {
   char *cache;             /**< Directory for the tokens made of them; "": beside each file. */
   char *field;             /**< Of jsonl: text, prompt or chat; */
   char *completion_field;  /**< what is to be said to the prompt; "": nothing. */
+  char *chat_template;     /**< Its name; "": that of the tokenizer's directory. */
   bool train_on_prompt;    /**< Prompts and what others than the assistant say are learned too. */
   int64_t sequence_length;
   double validation_fraction; /**< Tail of `path` kept for validation, [0, 1); 0 when validation_path is given. */

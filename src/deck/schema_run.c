@@ -35,10 +35,16 @@ static const ts_key rows[] = {
          "model.from; where that has none, a text's bytes are its tokens)."),
     WORD(data.cache, "", NULL, NULL, 0, "Directory for these files, which all ranks see (default: beside each text)."),
     WORD(data.field, "text", NULL, NULL, 0,
-         "jsonl: the member of a line that is its text, or with completion_field its prompt."),
+         "jsonl: the member of a line that is its text, its chat (a list of {role, content} or {from, value}), or with "
+         "completion_field its prompt."),
     WORD(data.completion_field, "", NULL, NULL, 0,
          "jsonl: the member of a line that is to be said to its prompt; only this is learned."),
-    FLAG(data.train_on_prompt, "false", 0, "jsonl: prompts are learned as what follows them."),
+    WORD(
+        data.chat_template, "", NULL, NULL, 0,
+        "The chat template by name, such as chatml or llama3 (default: that of the tokenizer's directory, which has to "
+        "be one that is known)."),
+    FLAG(data.train_on_prompt, "false", 0,
+         "jsonl: prompts, and what others than the assistant say in chats, are learned too."),
     INTEGER(data.sequence_length, NULL, 1, SIZE, 0, "Tokens of a sample (default: max_position_embeddings)."),
     NUMBER(data.validation_fraction, "0.0", 0, 1, OPEN_MAX, "Part of the data's tail kept for validation."),
     WORD(data.validation_path, "", NULL, NULL, 0, "Validation data, instead of a fraction."),

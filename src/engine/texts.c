@@ -83,6 +83,9 @@ typedef struct preparation {
   const ts_deck *deck;
   char *directory; /* owned: of the tokenizer; NULL: there is none */
   ts_tokenizer *tokenizer;
+  ts_chat *chat;    /* NULL: there is none that is known, */
+  ts_error no_chat; /* for this reason */
+  struct tm today;  /* the same on all ranks */
   int32_t end_token;
   /* the file under way */
   const char *path;
@@ -251,6 +254,18 @@ typedef struct text_file {
   const char *path, *format, *field, *completion_field;
 } text_file;
 
+/* What a chat template writes, the tokens of the tokenizer's directory in it; on no day in particular: the date that a
+ * template tells is that of the first run. */
+static void add_sample(const ts_chat *chat, ts_text *how) {
+  static const ts_chat_turn turns[] = {{TS_CHAT_USER, "a", 1}, {TS_CHAT_ASSISTANT, "b", 1}};
+  const struct tm day = {.tm_year = 100, .tm_mday = 1};
+  if (chat != NULL) {
+    ts_text_add(how, " %s ", ts_chat_name(chat));
+    ts_status status = ts_chat_render(chat, turns, 2, (ts_chat_options){.today = &day}, how, NULL, NULL);
+    TS_CHECK(status == TS_OK, "a chat template refuses a question and its answer");
+  }
+}
+
 /* All that its tokens depend on but its own bytes. */
 static ts_status describe_making(const preparation *p, const ts_corpus_options *o, ts_text *how, ts_error *err) {
   ts_file_sum sum;
@@ -261,6 +276,7 @@ static ts_status describe_making(const preparation *p, const ts_corpus_options *
     if (strcmp(o->format, "jsonl") == 0) {
       ts_text_add_json(how, o->record.field);
       ts_text_add_json(how, o->record.completion_field);
+      add_sample(o->record.chat, how);
     }
   }
   return status;
@@ -291,6 +307,14 @@ static ts_status find_prepared(preparation *p, const ts_corpus_options *o, char 
   return status;
 }
 
+/* One that the deck names has to be there; one that is not known matters where there are chats. */
+static ts_status open_chat(preparation *p, ts_error *err) {
+  const char *name = p->deck->data.chat_template;
+  ts_status status = ts_chat_open(p->directory, name, &p->chat, &p->no_chat);
+  return status != TS_OK && name[0] != 0 ? ts_deck_error(p->deck, "data.chat_template", err, "%s", p->no_chat.text)
+                                         : TS_OK;
+}
+
 static ts_status open_tokenizer(preparation *p, ts_error *err) {
   if (p->tokenizer != NULL) {
     return TS_OK;
@@ -311,7 +335,7 @@ static ts_status open_tokenizer(preparation *p, ts_error *err) {
     ts_deck_error(p->deck, key, err, "%s", why.text);
   }
   ts_error_clear(&why);
-  return status;
+  return status == TS_OK ? open_chat(p, err) : status;
 }
 
 static ts_status prepare_file(preparation *p, const text_file *file, char **path, ts_error *err) {
@@ -329,6 +353,9 @@ static ts_status prepare_file(preparation *p, const text_file *file, char **path
                                .record = {.field = file->field,
                                           .completion_field = file->completion_field,
                                           .train_on_prompt = p->deck->data.train_on_prompt,
+                                          .chat = p->chat,
+                                          .no_chat = p->no_chat.text,
+                                          .today = &p->today,
                                           .end_token = p->end_token},
                                .threads = ts_engine_threads(p->deck, ts_world_local_size(p->world))};
   status = meet(p, first ? find_prepared(p, &options, &name, &lock, err) : TS_OK, err);
@@ -347,6 +374,14 @@ static ts_status prepare_file(preparation *p, const text_file *file, char **path
 }
 
 /* ---- a deck ---- */
+
+/* That of rank 0. */
+static void find_today(preparation *p) {
+  const time_t now = time(NULL);
+  time_t *all = ts_world_gather(p->world, &now, sizeof now);
+  localtime_r(&all[0], &p->today);
+  ts_free(all);
+}
 
 static text_file *list_files(const ts_deck *deck, int *n) {
   const ts_deck_data *d = &deck->data;
@@ -411,12 +446,15 @@ ts_status ts_prepare_texts(ts_world *world, const ts_deck *deck, ts_prepared *ou
   char *formats = ts_world_share_text(world, mine.text, 0);
   if (status == TS_OK && formats != NULL) {
     ts_heartbeat_phase(TS_PHASE_PREPARING);
+    find_today(&p);
     status = prepare_files(&p, files, out, formats, err);
     ts_heartbeat_step(0); /* the first step, with loading, begins now */
     ts_heartbeat_phase(TS_PHASE_LOADING);
   }
   ts_free(formats);
   ts_text_free(&mine);
+  ts_chat_close(&p.chat);
+  ts_error_clear(&p.no_chat);
   ts_tokenizer_close(&p.tokenizer);
   ts_free(p.directory);
   ts_free(files);

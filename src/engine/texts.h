@@ -4,8 +4,8 @@
  *
  * A prepared file lies in data.cache, or beside the text, as NAME.KEY.h5; the key is a hash of whatever its tokens
  * depend on: tokenizer, keys of `data`, the end token, and of the text its size, time of change and some of its bytes.
- * So what is there fits, and another text or tokenizer is another file.  While one is made a lock on NAME.KEY.h5.lock is
- * held, for which other jobs wait, and ranks write parts, NAME.KEY.h5.part-RANK.*; those that a job left which died are
+ * So what is there fits, and another text or tokenizer is another file.  While one is made NAME.KEY.h5.lock is locked,
+ * for which other jobs wait, and ranks write parts, NAME.KEY.h5.part-RANK.*; those that a job left which died are
  * removed by the next.
  */
 #ifndef TS_ENGINE_TEXTS_H

@@ -65,6 +65,7 @@ static const ts_option tokenize_options[] = {
     {"--field", "NAME", "text", "jsonl: the member with the text, the prompt or the chat", false},
     {"--completion-field", "NAME", NULL, "jsonl: what is to be said to the prompt in --field", false},
     {"--train-on-prompt", NULL, NULL, "jsonl: prompts are learned too", false},
+    {"--chat-template", "NAME", NULL, "jsonl: such as chatml (default: that of the tokenizer's directory)", false},
     {"--end-token", "TOKEN", NULL,
      "closes a document; none: nothing does (default: eos_token_id of config.json, else eos_token of "
      "tokenizer_config.json)",

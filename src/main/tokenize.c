@@ -17,6 +17,9 @@
 typedef struct job {
   const ts_arguments *arguments;
   ts_tokenizer *tokenizer;
+  ts_chat *chat;
+  ts_error no_chat;
+  struct tm today;
   ts_corpus_options options;
   ts_token_part *part; /* NULL: ids are printed */
   ts_progress progress;
@@ -123,6 +126,16 @@ static ts_status find_end_token(job *j, const char *directory, ts_error *err) {
              : ts_error_add(err, "--end-token %s: the tokenizer has no such token; accepted: a token, or none", name);
 }
 
+static ts_status find_chat_template(job *j, const char *directory, ts_error *err) {
+  const char *name = ts_argument(j->arguments, "--chat-template");
+  const time_t now = time(NULL);
+  ts_status status = ts_chat_open(directory, name, &j->chat, &j->no_chat);
+  j->options.record.chat = j->chat;
+  j->options.record.no_chat = j->no_chat.text;
+  j->options.record.today = localtime_r(&now, &j->today);
+  return status == TS_OK || name == NULL ? TS_OK : ts_error_add(err, "--chat-template: %s", j->no_chat.text);
+}
+
 static ts_status read_tokenize_options(job *j, const char *directory, ts_error *err) {
   const ts_arguments *a = j->arguments;
   int64_t threads = 0;
@@ -137,6 +150,7 @@ static ts_status read_tokenize_options(job *j, const char *directory, ts_error *
                                           .completion_field = ts_argument(a, "--completion-field"),
                                           .train_on_prompt = ts_argument(a, "--train-on-prompt") != NULL};
   status = status == TS_OK ? ts_tokenizer_open(directory, &j->tokenizer, err) : status;
+  status = status == TS_OK ? find_chat_template(j, directory, err) : status;
   return status == TS_OK ? find_end_token(j, directory, err) : status;
 }
 
@@ -155,6 +169,8 @@ static ts_status encode_all(const ts_arguments *arguments, const char *directory
     fputs(j.begun ? "\n" : "", stdout);
   }
   ts_tokenizer_close(&j.tokenizer);
+  ts_chat_close(&j.chat);
+  ts_error_clear(&j.no_chat);
   return status;
 }
 
