@@ -20,7 +20,7 @@ static char *read_member_of(const char *directory, const char *name, size_t *len
 }
 
 /* \a config: NULL where there is no file. */
-static ts_status read_config(const char *directory, json_t **config, ts_error *err) {
+static ts_status read_tokenizer_config(const char *directory, json_t **config, ts_error *err) {
   int before = err->count;
   size_t length = 0;
   char *text = read_member_of(directory, "tokenizer_config.json", &length, err);
@@ -76,7 +76,7 @@ static const json_t *template_in(const char *directory, const json_t *config, ts
 }
 
 /* Say that there is no template, or none that is known. */
-static void refuse(const char *directory, const char *hash, ts_error *err) {
+static void refuse_template(const char *directory, const char *hash, ts_error *err) {
   ts_text names = {0};
   ts_chat_template_names(&names);
   if (hash != NULL) {
@@ -91,7 +91,7 @@ static void refuse(const char *directory, const char *hash, ts_error *err) {
   ts_text_free(&names);
 }
 
-static const ts_chat_template *find_row(const char *directory, const json_t *config, ts_error *err) {
+static const ts_chat_template *row_of_directory(const char *directory, const json_t *config, ts_error *err) {
   int before = err->count;
   size_t length = 0;
   char hash[33], *text = read_member_of(directory, "chat_template.jinja", &length, err);
@@ -106,7 +106,7 @@ static const ts_chat_template *find_row(const char *directory, const json_t *con
     row = found ? ts_chat_template_of(json_string_value(value), json_string_length(value), hash) : NULL;
   }
   if (row == NULL && err->count == before) {
-    refuse(directory, found ? hash : NULL, err);
+    refuse_template(directory, found ? hash : NULL, err);
   }
   return row;
 }
@@ -116,7 +116,7 @@ static bool needs(const char *text, const char *token) {
 }
 
 /* An answer without the mark of its end would never end. */
-static ts_status check_end(const char *directory, const ts_chat *chat, ts_error *err) {
+static ts_status check_eos(const char *directory, const ts_chat *chat, ts_error *err) {
   const ts_chat_template *row = chat->row;
   if (chat->eos[0] == 0 && (needs(row->assistant.end, TS_CHAT_EOS) || needs(row->finish, TS_CHAT_EOS))) {
     return ts_error_add(err, "%s%stemplate %s writes eos_token, which is in no tokenizer_config.json", directory,
@@ -131,14 +131,15 @@ ts_status ts_chat_open(const char *directory, const char *name, ts_chat **out, t
   directory = directory != NULL ? directory : "";
   ts_chat *chat = ts_calloc(1, sizeof *chat);
   json_t *config = NULL;
-  ts_status status = directory[0] != 0 ? read_config(directory, &config, &own) : TS_OK;
+  ts_status status = directory[0] != 0 ? read_tokenizer_config(directory, &config, &own) : TS_OK;
   if (status == TS_OK) {
-    chat->row = name != NULL && name[0] != 0 ? ts_chat_template_named(name, &own) : find_row(directory, config, &own);
+    chat->row =
+        name != NULL && name[0] != 0 ? ts_chat_template_named(name, &own) : row_of_directory(directory, config, &own);
     status = chat->row != NULL ? TS_OK : TS_BAD_INPUT;
   }
   status = status == TS_OK ? read_token(directory, config, "bos_token", &chat->bos, &own) : status;
   status = status == TS_OK ? read_token(directory, config, "eos_token", &chat->eos, &own) : status;
-  status = status == TS_OK ? check_end(directory, chat, &own) : status;
+  status = status == TS_OK ? check_eos(directory, chat, &own) : status;
   json_decref(config);
   if (status == TS_OK) {
     *out = chat;

@@ -26,7 +26,7 @@ void ts_chat_write(const ts_chat_writer *w, const char *text) {
   }
 }
 
-static void write_words(const ts_chat_writer *w, const ts_chat_turn *turn) {
+static void write_content(const ts_chat_writer *w, const ts_chat_turn *turn) {
   const char *text = turn->content;
   size_t n = turn->length;
   bool trim = (w->row->trimmed & TS_CHAT_TRIM(turn->role)) != 0;
@@ -44,7 +44,7 @@ static void write_system(const ts_chat_writer *w) {
   if (row->say_system != NULL) {
     row->say_system(w);
   } else if (w->system != NULL) {
-    write_words(w, w->system);
+    write_content(w, w->system);
   } else {
     ts_chat_write(w, row->default_system);
   }
@@ -57,7 +57,7 @@ static void write_user(const ts_chat_writer *w, int64_t i) {
                             (w->row->place == TS_CHAT_SYSTEM_IN_LAST && i == w->n - 1))) {
     write_system(w);
   }
-  write_words(w, &w->turn[i]);
+  write_content(w, &w->turn[i]);
   ts_chat_write(w, w->row->user.after);
 }
 
@@ -77,7 +77,7 @@ static ts_chat_span write_answer(const ts_chat_writer *w, int64_t i) {
   if (row->say_answer != NULL) {
     row->say_answer(w, i);
   } else {
-    write_words(w, &w->turn[i]);
+    write_content(w, &w->turn[i]);
   }
   ts_chat_write(w, row->assistant.end);
   span.end = w->to->length;

@@ -35,6 +35,11 @@
   .user = {"<|start_of_role|>user<|end_of_role|>", "<|end_of_text|>\n"},     \
   .assistant = {"<|start_of_role|>assistant<|end_of_role|>", "", "<|end_of_text|>", "\n"}
 
+#define GRANITE_DATED(before, between, behind)                                                                    \
+  GRANITE, .date = "%B %d, %Y",                                                                                   \
+           .default_system = before "Knowledge Cutoff Date: April 2024." between "Today's Date: " DATE "." behind \
+                                    "You are Granite, developed by IBM. You are a helpful AI assistant."
+
 /* clang-format off: a row is read from its name down. */
 static const ts_chat_template rows[] = {
     {.name = "chatml",
@@ -138,7 +143,7 @@ static const ts_chat_template rows[] = {
      .system = {"[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},
      .user = {"[INST]", "[/INST]"},
      .assistant = {"", "", EOS, ""},
-     .known = {{"3210f443f276f16a02cdc546cb24cabe", "Mistral-Small-24B-Instruct-2501 in GGUF"}}},
+     .known = {{"3210f443f276f16a02cdc546cb24cabe", "Mistral-Small-24B-Instruct-2501 from a GGUF"}}},
 
     {.name = "phi3", PHI3, .known = {{"0850c77e9e7c37ed82fc89c04c54ba66", "Phi-3-mini-4k-instruct"}}},
     {.name = "phi3.5",
@@ -183,25 +188,18 @@ static const ts_chat_template rows[] = {
 
     {.name = "granite3.0", GRANITE, .known = {{"54581ea7c7166920ad20145afdf4bf61", "granite-3.0-8b-instruct"}}},
     {.name = "granite3.1",
-     GRANITE,
-     .date = "%B %d, %Y",
-     .default_system = "Knowledge Cutoff Date: April 2024.\nToday's Date: " DATE
-                       ".\nYou are Granite, developed by IBM. You are a helpful AI assistant.",
+     GRANITE_DATED("", "\n", "\n"),
      .known = {{"fef56ce965aab0c8cfd8ed9072b4cd0f", "granite-3.1-1b-a400m-instruct"},
-               {"cb1c9b71550d107db20bed472a0b8eee", "granite-3.2-8b-instruct"},
-               {"43cdebef85cbabd4be7ec7588a4b1513", "granite-3.3-8b-instruct"}}},
+               {"cb1c9b71550d107db20bed472a0b8eee", "granite-3.2-8b-instruct"}}},
     {.name = "granite3.3",
-     GRANITE,
-     .date = "%B %d, %Y",
-     .default_system = "Knowledge Cutoff Date: April 2024. Today's Date: " DATE
-                       ". You are Granite, developed by IBM. You are a helpful AI assistant.",
-     .known = {{"c8297af664a8a1413ecf25733ce105a3", "granite-3.3-2b-instruct"}}},
+     GRANITE_DATED("", "\n", "\n"),
+     .known = {{"43cdebef85cbabd4be7ec7588a4b1513", "granite-3.3-8b-instruct"}}},
     {.name = "granite3.3",
-     GRANITE,
-     .date = "%B %d, %Y",
-     .default_system = " Knowledge Cutoff Date: April 2024.\n Today's Date: " DATE
-                       ". You are Granite, developed by IBM. You are a helpful AI assistant.",
-     .known = {{"b13392e8055e03294b313ff2b8746170", "granite-3.3-2b-instruct in GGUF"}}},
+     GRANITE_DATED("", " ", " "),
+     .known = {{"c8297af664a8a1413ecf25733ce105a3", "granite-3.3-2b-instruct as llama.cpp has it"}}},
+    {.name = "granite3.3",
+     GRANITE_DATED(" ", "\n ", " "),
+     .known = {{"b13392e8055e03294b313ff2b8746170", "granite-3.3-2b-instruct from a GGUF"}}},
     {.name = "granite4.0",
      GRANITE,
      .empty_is_silent = true,
@@ -216,7 +214,7 @@ static const ts_chat_template rows[] = {
 
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
-static int list_names(const char *names[ROWS]) {
+static int list_row_names(const char *names[ROWS]) {
   int n = 0;
   for (int i = 0; i < ROWS; ++i) {
     if (i == 0 || strcmp(rows[i].name, rows[i - 1].name) != 0) {
@@ -228,7 +226,7 @@ static int list_names(const char *names[ROWS]) {
 
 void ts_chat_template_names(ts_text *to) {
   const char *names[ROWS];
-  int n = list_names(names);
+  int n = list_row_names(names);
   for (int i = 0; i < n; ++i) {
     ts_text_add(to, "%s%s", i > 0 ? ", " : "", names[i]);
   }
@@ -240,7 +238,7 @@ const ts_chat_template *ts_chat_template_named(const char *name, ts_error *err) 
       return &rows[i];
     }
   }
-  const char *names[ROWS], *near = ts_nearest(name, names, (size_t) list_names(names));
+  const char *names[ROWS], *near = ts_nearest(name, names, (size_t) list_row_names(names));
   ts_text known = {0};
   ts_chat_template_names(&known);
   ts_error_add(err, "no chat template is called \"%.40s\"%s%s%s; there are %s", name,

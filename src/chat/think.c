@@ -11,7 +11,7 @@ typedef struct slice {
   size_t n;
 } slice;
 
-static slice slice_of(const ts_chat_turn *turn) {
+static slice slice_of_turn(const ts_chat_turn *turn) {
   return (slice){turn->content, turn->length};
 }
 
@@ -50,7 +50,7 @@ static slice strip_lines(slice s, bool left, bool right) {
   return s;
 }
 
-static void put(const ts_chat_writer *w, slice s) {
+static void put_slice(const ts_chat_writer *w, slice s) {
   ts_text_append(w->to, s.text, s.n);
 }
 
@@ -89,7 +89,7 @@ void ts_chat_strip(const char **text, size_t *length, bool left, bool right) {
 /* The last turn of the user that is no answer of a tool; the last of all where there is none. */
 static int64_t last_question(const ts_chat_writer *w) {
   for (int64_t i = w->n - 1; i >= 0; --i) {
-    slice said = slice_of(&w->turn[i]);
+    slice said = slice_of_turn(&w->turn[i]);
     if (w->turn[i].role == TS_CHAT_USER &&
         !(begins_with(said, "<tool_response>") && ends_with(said, "</tool_response>"))) {
       return i;
@@ -100,7 +100,7 @@ static int64_t last_question(const ts_chat_writer *w) {
 
 void ts_chat_qwen3_answer(const ts_chat_writer *w, int64_t i) {
   static const char open[] = "<think>", close[] = "</think>";
-  slice said = slice_of(&w->turn[i]), thought = {"", 0};
+  slice said = slice_of_turn(&w->turn[i]), thought = {"", 0};
   if (has_word(said, close)) {
     thought = strip_lines((slice){said.text, find_word(said, close, false)}, false, true);
     size_t at = find_word(thought, open, true);
@@ -114,11 +114,11 @@ void ts_chat_qwen3_answer(const ts_chat_writer *w, int64_t i) {
   }
   if (i > last_question(w) && (i == w->n - 1 || thought.n > 0)) {
     ts_text_add(w->to, "<think>\n");
-    put(w, thought);
+    put_slice(w, thought);
     ts_text_add(w->to, "\n</think>\n\n");
     said = strip_lines(said, true, false);
   }
-  put(w, said);
+  put_slice(w, said);
 }
 
 /* ---- SmolLM3 ---- */
@@ -137,7 +137,7 @@ static const char smollm3_thinks[] =
     "accurate, and concise and detail necessary steps needed to reach the conclusion.";
 
 static bool smollm3_is_to_think(const ts_chat_writer *w) {
-  return w->system == NULL || !has_word(slice_of(w->system), "/no_think");
+  return w->system == NULL || !has_word(slice_of_turn(w->system), "/no_think");
 }
 
 /* Append a text without a word, and without the white space at its end. */
@@ -161,20 +161,20 @@ static slice strip_end(slice s) {
 
 void ts_chat_smollm3_system(const ts_chat_writer *w) {
   ts_text some = {0}, custom = {0}, rest = {0};
-  slice said = w->system != NULL ? slice_of(w->system) : (slice){"", 0};
+  slice said = w->system != NULL ? slice_of_turn(w->system) : (slice){"", 0};
   add_without(said, "/no_think", &some);
   add_without(slice_of_text(&some), "/think", &custom);
   slice instructions = strip_end(slice_of_text(&custom));
   if (has_word(said, "/system_override")) {
     add_without(instructions, "/system_override", &rest);
-    put(w, strip_end(slice_of_text(&rest)));
+    put_slice(w, strip_end(slice_of_text(&rest)));
     ts_text_add(w->to, "<|im_end|>\n");
   } else {
     bool thinks = smollm3_is_to_think(w);
     ts_chat_write(w, "## Metadata\n\nKnowledge Cutoff Date: June 2025\nToday Date: " TS_CHAT_DATE "\nReasoning Mode: ");
     ts_text_add(w->to, "%s\n\n## Custom Instructions\n\n", thinks ? "/think" : "/no_think");
     if (instructions.n > 0) {
-      put(w, instructions);
+      put_slice(w, instructions);
     } else {
       ts_text_add(w->to, "%s",
                   thinks ? smollm3_thinks : "You are a helpful AI assistant named SmolLM, trained by Hugging Face.");
@@ -193,5 +193,5 @@ void ts_chat_smollm3_open(const ts_chat_writer *w) {
 }
 
 void ts_chat_smollm3_answer(const ts_chat_writer *w, int64_t i) {
-  put(w, strip_lines(slice_of(&w->turn[i]), true, false));
+  put_slice(w, strip_lines(slice_of_turn(&w->turn[i]), true, false));
 }
