@@ -40,7 +40,6 @@
            .default_system = before "Knowledge Cutoff Date: April 2024." between "Today's Date: " DATE "." behind \
                                     "You are Granite, developed by IBM. You are a helpful AI assistant."
 
-/* clang-format off: a row is read from its name down. */
 static const ts_chat_template rows[] = {
     {.name = "chatml",
      CHATML,
@@ -210,7 +209,6 @@ static const ts_chat_template rows[] = {
      .empty_is_silent = true,
      .known = {{"61c54e9923acd337fe537cbb17987158", "granite-4.1-3b"}}},
 };
-/* clang-format on */
 
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
