@@ -213,6 +213,20 @@ def added():
     save("added", t)
 
 
+def odd():  # what no trainer makes: half a fallback, an unknown token that is merged, tokens in the space of others
+    letters = list("abcdehilnorst GL\n▁.1") + ["<unk>", "ab"]
+    vocab = letters + ["ab.", "th", "the"] + [f"<0x{i:02X}>" for i in (0x41, 0xC3, 0xA9, 0xE6, 0x97, 0xA5, 0xC2, 0xA0)]
+    t = Tokenizer(models.BPE({token: i for i, token in enumerate(vocab)},
+                             [("a", "b"), ("ab", "."), ("t", "h"), ("th", "e")], unk_token="ab", byte_fallback=True))
+    t.normalizer, t.pre_tokenizer = N.Strip(True, False), P.Metaspace("▁", "first", False)
+    t.decoder = D.Sequence([D.Replace("", "|"), D.ByteFallback()])
+    t.add_tokens([AddedToken("x", rstrip=True, normalized=False), AddedToken(" ", normalized=False),
+                  AddedToken("\n", lstrip=True, rstrip=True, normalized=False), AddedToken("the ", rstrip=True)])
+    again = [dict(id=0, content="<s>", single_word=False, lstrip=False, rstrip=False, normalized=False, special=special)
+             for special in (True, False)]
+    save("odd", t, lambda members: members["added_tokens"].extend(again))
+
+
 with open(f"{here}/texts.json", "w") as file:
     json.dump(texts, file, ensure_ascii=False, indent=0)
 gpt2_kinds()
@@ -221,3 +235,4 @@ normal_forms()
 sentence_pieces()
 words()
 added()
+odd()

@@ -24,6 +24,8 @@ static const struct {
     {"\\S", " \xe1\xa0\x8e", " [\xe1\xa0\x8e]"},
     /* a mark, connectors, a superscript of Latin 1, none of others */
     {"\\w+", "e\xcc\x81_\xe2\x80\xbf\xc2\xb2\xe2\x81\xb4", "[e\xcc\x81_\xe2\x80\xbf\xc2\xb2]\xe2\x81\xb4"},
+    {"[\\w]+", "a\xc2\xb2", "[a]\xc2\xb2"},                                /* not in a class */
+    {"(?i:'s|k)", "'\xc5\xbf \xe2\x84\xaa", "['\xc5\xbf] [\xe2\x84\xaa]"}, /* U+017F, U+212A */
     {"\\W", "a\xe2\x81\xb4", "a[\xe2\x81\xb4]"},
     {"\\d+", "1\xd9\xa3\xc2\xb2", "[1\xd9\xa3]\xc2\xb2"},
     {"\\bab",
@@ -93,6 +95,9 @@ static const struct {
     {"(?<name>a)", "a group"},
     {"a(?i)b|c", "a group"},
     {"(*FAIL)", "(*"},
+    {"(?i:mass)", "a letter that may be two others"}, /* Oniguruma finds U+00DF */
+    {"(?i)[\\x{df}]", "a letter that may be two others"},
+    {"(?:a(?i:\\p{Lu}))", "is in (?i)"}, /* Oniguruma finds small ones too */
     {"(a", "missing"},
     {"a**", "quantifier"},
 };
@@ -162,11 +167,29 @@ static void test_repairs(void) {
   }
 }
 
+/* Marks of two classes in turn, as many as no text has: ordered, in less than the square of their number. */
+static void test_marks(void) {
+  enum { PAIRS = 200000 };
+  ts_text marks = {0}, made = {0};
+  for (int i = 0; i < PAIRS; ++i) {
+    ts_text_append(&marks, "\xcc\x81\xcc\xa3", 4); /* U+0301 of class 230, U+0323 of 220 */
+  }
+  ts_add_normal(&made, marks.text, marks.length, TS_NFD);
+  bool ordered = made.length == marks.length;
+  for (size_t i = 0; ordered && i < made.length; i += 2) {
+    ordered = memcmp(made.text + i, i < made.length / 2 ? "\xcc\xa3" : "\xcc\x81", 2) == 0;
+  }
+  tap_ok(ordered, "%d marks without a letter are ordered", 2 * PAIRS);
+  ts_text_free(&marks);
+  ts_text_free(&made);
+}
+
 int main(void) {
   test_finds();
   test_refused();
   test_endless();
   test_repairs();
+  test_marks();
   tap_ok(ts_memory_live() == 0, "all memory freed");
   return tap_done();
 }

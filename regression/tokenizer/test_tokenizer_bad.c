@@ -64,6 +64,12 @@ static const struct {
     {"post_processor", "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"x\"}}]}",
      "x is not among special_tokens"},
     {"post_processor", "{\"type\": \"TemplateProcessing\", \"single\": []}", "the text is there 0 times"},
+    {"post_processor",
+     "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"x\"}}, {\"Sequence\": {\"id\": "
+     "\"A\"}}],"
+     " \"special_tokens\": {\"x\": {\"ids\": [520]}}}",
+     "an id of x is no integer from 0 to 519"},
+    {"decoder", "{\"type\": \"Metaspace\", \"replacement\": \"\"}", "replacement: not one character"},
     {"added_tokens", "{}", "added_tokens: not a list"},
     {"added_tokens", "[{\"id\": 3}]", "added_tokens: entry 0 has no content"},
 };
@@ -111,6 +117,75 @@ static void test_bad(void) {
   const char *said = status != TS_OK && err.count > 0 ? err.text : "";
   tap_ok(strstr(said, "nowhere/tokenizer.json") != NULL, "a directory without one: %s", said);
   ts_error_clear(&err);
+}
+
+/* ---- what is taken, but odd ---- */
+
+static ts_tokenizer *open_with_model(const char *model) {
+  char *text = ts_format("{\"model\": {\"type\": \"BPE\", %s}}", model);
+  write_tokenizer(text, strlen(text));
+  ts_free(text);
+  ts_tokenizer *tokenizer = NULL;
+  ts_error err = {0};
+  ts_tokenizer_open(tap_directory(), &tokenizer, &err);
+  ts_error_clear(&err);
+  return tokenizer;
+}
+
+static void test_zero_bytes(void) {
+  ts_tokenizer *t = open_with_model("\"vocab\": {\"a\": 0, \"b\": 1}, \"merges\": [],"
+                                    "\"continuing_subword_prefix\": \"\\u0000aaaaaaaaaaaaaaaaaaaaaaaaaaaa\"");
+  if (tap_ok(t != NULL, "a prefix with a byte 0 is read")) {
+    ts_encoder *e = ts_encoder_create(t);
+    ts_ids ids = {0};
+    ts_status status = ts_encode(e, "ab", 2, false, &ids, NULL);
+    tap_ok(status == TS_OK && ids.n == 1 && ids.id[0] == 0, "and is a prefix of its whole length");
+    ts_free(ids.id);
+    ts_encoder_destroy(&e);
+  }
+  ts_tokenizer_close(&t);
+}
+
+static void test_bad_texts(const char *path) {
+  static const char *const bad_texts[] = {"a\xff", "\xe6\x97", "\xed\xa0\x80", "x\xf0"};
+  ts_tokenizer *t = NULL;
+  TS_CHECK(ts_tokenizer_open(path, &t, NULL) == TS_OK, "%s is not read", path);
+  ts_encoder *e = ts_encoder_create(t);
+  ts_ids ids = {0};
+  for (size_t i = 0; i < sizeof bad_texts / sizeof bad_texts[0]; ++i) {
+    ts_error err = {0};
+    bool parts = true;
+    ts_status status = ts_encode(e, bad_texts[i], strlen(bad_texts[i]), true, &ids, &err);
+    ts_status part = ts_encode_part(e, bad_texts[i], strlen(bad_texts[i]), 0, true, &parts, &ids, NULL);
+    tap_ok(status == TS_BAD_INPUT && part == TS_BAD_INPUT && !parts && strstr(err.text, "no UTF-8") != NULL, "%s",
+           err.count > 0 ? err.text : "was taken");
+    ts_error_clear(&err);
+  }
+  bool parts = true;
+  ts_status status = ts_encode_part(e, "ab", 0, 2, true, &parts, &ids, NULL);
+  tap_ok(status == TS_OK && !parts, "no cut before a text that gets a space there");
+  ts_free(ids.id);
+  ts_encoder_destroy(&e);
+  ts_tokenizer_close(&t);
+}
+
+/* A byte that was shown as a character is none any more with what follows. */
+static void test_stream(const char *path) {
+  static const char *const tokens[] = {"<0x41>", "<0xE6>", "<0x42>", "he"};
+  ts_tokenizer *t = NULL;
+  TS_CHECK(ts_tokenizer_open(path, &t, NULL) == TS_OK, "%s is not read", path);
+  ts_encoder *e = ts_encoder_create(t);
+  ts_decode_stream stream = {0};
+  ts_text text = {0};
+  for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; ++i) {
+    ts_decode_next(&stream, e, ts_tokenizer_id(t, tokens[i]), true, &text);
+  }
+  tap_ok(ts_utf8_valid(text.text, text.length) == text.length && text.text[0] == 'A' && ts_ends_in(text.text, "he"),
+         "a text of bytes that are none together is UTF-8 token by token");
+  ts_text_free(&text);
+  ts_decode_stream_clear(&stream);
+  ts_encoder_destroy(&e);
+  ts_tokenizer_close(&t);
 }
 
 /* ---- other bytes ---- */
@@ -180,6 +255,9 @@ static void test_mutations(const char *name) {
 
 int main(void) {
   test_bad();
+  test_zero_bytes();
+  test_bad_texts(tap_path("regression/tokenizer/golden/gpt2_prefix"));
+  test_stream(tap_path("regression/tokenizer/golden/llama2"));
   test_mutations("llama2");
   test_mutations("llama3");
   test_mutations("added");

@@ -117,10 +117,12 @@ const ts_added_token *ts_added_next(ts_added_walk *w, ts_text_span *place) {
     if (token == NULL || (token->single_word && is_within_word(w->text, w->n, begin, end))) {
       continue;
     }
-    place->begin = token->lstrip ? space_before(w->text, begin, w->done) : begin;
-    place->end = token->rstrip ? space_after(w->text, end, w->n) : end;
-    w->done = place->end;
-    return token;
+    begin = token->lstrip ? space_before(w->text, begin, w->done) : begin;
+    w->done = token->rstrip ? space_after(w->text, end, w->n) : end;
+    if (begin < w->done) {
+      *place = (ts_text_span){begin, w->done};
+      return token;
+    }
   }
   return NULL;
 }

@@ -37,7 +37,8 @@ typedef struct ts_added_walk {
   size_t done; /**< and what the last one took, with its space. */
 } ts_added_walk;
 
-/** \param [out] place  With the space that it takes along, never what the one before took.
+/** \param [out] place  With the space that it takes along, at its beginning not what the one before took; it may still
+ * begin in that, where a token is made of space.
  * \return The next token, or NULL. Not collective. */
 const ts_added_token *ts_added_next(ts_added_walk *walk, ts_text_span *place);
 

@@ -97,12 +97,14 @@ static bool split_merge(const json_t *merge, const char *half[2], size_t n[2]) {
     }
     return half[0] != NULL && half[1] != NULL;
   }
-  const char *text = json_string_value(merge), *space = text != NULL ? strchr(text, ' ') : NULL;
-  if (space == NULL || strchr(space + 1, ' ') != NULL) {
+  const char *text = json_string_value(merge);
+  size_t length = json_string_length(merge);
+  const char *space = text != NULL ? memchr(text, ' ', length) : NULL;
+  if (space == NULL || memchr(space + 1, ' ', (size_t) (text + length - space) - 1) != NULL) {
     return false;
   }
   half[0] = text, n[0] = (size_t) (space - text);
-  half[1] = space + 1, n[1] = json_string_length(merge) - n[0] - 1;
+  half[1] = space + 1, n[1] = length - n[0] - 1;
   return true;
 }
 
@@ -171,7 +173,6 @@ static void find_symbols(ts_bpe *b, bool falls_back) {
     char written[8];
     snprintf(written, sizeof written, "<0x%02X>", (unsigned) byte);
     b->fallback[byte] = ts_bpe_id(b, written, 6);
-    b->falls_back &= b->fallback[byte] >= 0;
     b->byte_symbol[byte] = b->bytes || byte < 128 ? ts_string_id(ts_bpe_words(b), &(char){(char) byte}, 1) : -1;
   }
 }
@@ -212,8 +213,9 @@ static void find_joints(ts_bpe *b) {
   b->never_parts = !find_ends(b, of) || b->prefix_bytes + b->suffix_bytes > 0;
   for (int byte = 0; byte < 256; ++byte) {
     int32_t id = b->fallback[byte];
-    b->never_parts |= id >= 0 && of[id].first != id;
+    b->never_parts |= b->falls_back && id >= 0 && of[id].first != id;
   }
+  b->never_parts |= b->unknown >= 0 && of[b->unknown].first != b->unknown;
   make_pairs(&b->joints, b->n_merges + 1);
   for (size_t i = 0; i < b->n_merges && !b->never_parts; ++i) {
     add_pair(&b->joints, of[b->merge[i].left].last, of[b->merge[i].right].first, 0, 0);
@@ -226,7 +228,9 @@ static void find_joints(ts_bpe *b) {
 static char *read_affix(const json_t *model, const char *name, size_t *n) {
   const json_t *value = json_object_get(model, name);
   *n = json_string_length(value);
-  return ts_strdup(json_is_string(value) ? json_string_value(value) : "");
+  char *affix = ts_calloc(*n + 1, 1);
+  memcpy(affix, *n > 0 ? json_string_value(value) : "", *n);
+  return affix;
 }
 
 static ts_status read_unknown(ts_bpe *b, const json_t *model, ts_error *err) {

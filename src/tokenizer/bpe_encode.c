@@ -11,7 +11,7 @@
 /* ---- a thread's memory ---- */
 
 /* Words that were seen: what they are and what became of them; all are forgotten when there is no more room. */
-enum { SEEN_SLOTS = 1 << 17, SEEN_BYTES = 1 << 22, SEEN_IDS = 1 << 20, LONGEST_SEEN = 64 };
+enum { SEEN_SLOTS = 1 << 17, SEEN_BYTES = 1 << 22, SEEN_IDS = 1 << 20, LONGEST_SEEN = 64, MOST_SEEN_IDS = 256 };
 
 typedef struct seen_word {
   uint32_t hash;
@@ -84,31 +84,9 @@ static void add_symbol(ts_bpe_encoder *e, int32_t id) {
   e->symbol[e->n++].id = id;
 }
 
-/* What is not in the vocabulary: bytes where all of them are, else the unknown token, else nothing. */
-static void add_unknown(ts_bpe_encoder *e, const char *text, size_t n, bool *was_unknown) {
+/* A character, or byte, as the vocabulary writes it, with the affixes that its place asks for. */
+static void write_symbol(ts_bpe_encoder *e, const char *text, size_t n, bool first, bool last) {
   const ts_bpe *b = e->bpe;
-  bool falls_back = !b->bytes && n > 0 && b->falls_back;
-  for (size_t i = 0; i < n && falls_back; ++i) {
-    add_symbol(e, b->fallback[(unsigned char) text[i]]);
-  }
-  if (!falls_back && b->unknown >= 0) {
-    if (!(*was_unknown && b->fuse_unknown)) {
-      add_symbol(e, b->unknown);
-    }
-    *was_unknown = true;
-  }
-}
-
-/* A character, or byte, with the affixes that its place asks for. */
-static int32_t id_of_symbol(ts_bpe_encoder *e, const char *text, size_t n, bool first, bool last) {
-  const ts_bpe *b = e->bpe;
-  bool affixes = (!first && b->prefix_bytes > 0) || (last && b->suffix_bytes > 0);
-  if (n == 1 && !affixes) {
-    return b->byte_symbol[(unsigned char) *text];
-  }
-  if (!affixes) {
-    return ts_bpe_id(b, text, n);
-  }
   e->written.length = 0;
   ts_text_append(&e->written, b->prefix, first ? 0 : b->prefix_bytes);
   if (b->bytes) {
@@ -117,25 +95,57 @@ static int32_t id_of_symbol(ts_bpe_encoder *e, const char *text, size_t n, bool 
     ts_text_append(&e->written, text, n);
   }
   ts_text_append(&e->written, b->suffix, last ? b->suffix_bytes : 0);
-  return ts_bpe_id(b, e->written.text, e->written.length);
 }
 
+static int32_t id_of_symbol(ts_bpe_encoder *e, const char *text, size_t n, bool first, bool last) {
+  const ts_bpe *b = e->bpe;
+  if ((!first && b->prefix_bytes > 0) || (last && b->suffix_bytes > 0)) {
+    write_symbol(e, text, n, first, last);
+    return ts_bpe_id(b, e->written.text, e->written.length);
+  }
+  return n == 1 ? b->byte_symbol[(unsigned char) *text] : ts_bpe_id(b, text, n);
+}
+
+/* The bytes of what is not in the vocabulary, with its affixes, where each of them has a token. */
+static bool add_fallback(ts_bpe_encoder *e, const char *text, size_t n, bool first, bool last) {
+  const ts_bpe *b = e->bpe;
+  bool all = b->falls_back;
+  write_symbol(e, text, n, first, last);
+  for (size_t i = 0; i < e->written.length && all; ++i) {
+    all = b->fallback[(unsigned char) e->written.text[i]] >= 0;
+  }
+  for (size_t i = 0; i < e->written.length && all; ++i) {
+    add_symbol(e, b->fallback[(unsigned char) e->written.text[i]]);
+  }
+  return all;
+}
+
+/* What is neither known nor falls back is the unknown token, which stands where the next known symbol does: bytes that
+ * fell back in between are before it, as in tokenizers. */
 static void add_symbols(ts_bpe_encoder *e, const char *word, size_t n) {
+  const ts_bpe *b = e->bpe;
+  bool waits = false;
   e->n = 0;
-  bool was_unknown = false;
   for (size_t at = 0, begin = 0; at < n; begin = at) {
-    if (e->bpe->bytes) {
+    if (b->bytes) {
       ++at;
     } else {
       ts_utf8_next(word, &at);
     }
     int32_t id = id_of_symbol(e, word + begin, at - begin, begin == 0, at == n);
-    if (id >= 0) {
-      was_unknown = false;
-      add_symbol(e, id);
-    } else {
-      add_unknown(e, word + begin, at - begin, &was_unknown);
+    if (id < 0 && add_fallback(e, word + begin, at - begin, begin == 0, at == n)) {
+      continue;
     }
+    if (waits && (id >= 0 || !b->fuse_unknown)) {
+      add_symbol(e, b->unknown);
+    }
+    waits = id < 0 && b->unknown >= 0;
+    if (id >= 0) {
+      add_symbol(e, id);
+    }
+  }
+  if (waits) {
+    add_symbol(e, b->unknown);
   }
 }
 
@@ -254,6 +264,7 @@ static bool may_join(const ts_bpe *b, int32_t left, int32_t right) {
 static void encode_new(ts_bpe_encoder *e, const char *word, size_t n, ts_ids *to) {
   enum { FEW = 48 };
   add_symbols(e, word, n);
+  TS_CHECK(e->n <= INT32_MAX, "a word of %lld symbols", (long long) e->n);
   for (int64_t first = 0, end; first < e->n; first = end) {
     for (end = first + 1; end < e->n && may_join(e->bpe, e->symbol[end - 1].id, e->symbol[end].id); ++end) {
     }
@@ -290,7 +301,9 @@ static void remember_word(ts_bpe_encoder *e, const char *word, size_t n, uint32_
   }
   *find_seen(e, word, n, hash) = (seen_word){hash, e->n_seen_bytes, (uint32_t) n, e->n_seen_ids, (uint32_t) n_ids};
   memcpy(e->seen_bytes + e->n_seen_bytes, word, n);
-  memcpy(e->seen_ids + e->n_seen_ids, id, (size_t) n_ids * sizeof *id);
+  if (n_ids > 0) {
+    memcpy(e->seen_ids + e->n_seen_ids, id, (size_t) n_ids * sizeof *id);
+  }
   ++e->n_seen;
   e->n_seen_bytes += (uint32_t) n;
   e->n_seen_ids += (uint32_t) n_ids;
@@ -318,7 +331,10 @@ void ts_bpe_encode(ts_bpe_encoder *e, const char *word, size_t n, ts_ids *to) {
   }
   int64_t before = to->n;
   encode_long(e, word, n, to);
-  remember_word(e, word, n, hash, to->id + before, to->n - before);
+  if (to->n - before > MOST_SEEN_IDS) {
+    return;
+  }
+  remember_word(e, word, n, hash, to->n > before ? to->id + before : NULL, to->n - before);
 }
 
 bool ts_bpe_parts(const ts_bpe *b, const char *word, size_t n, size_t at) {

@@ -51,8 +51,8 @@ struct ts_bpe {
   bool bytes, fuse_unknown, ignore_merges;
   int32_t unknown;          /**< -1 */
   int32_t byte_symbol[256]; /**< Byte level: of each byte; otherwise of each ASCII character; -1. */
-  int32_t fallback[256];    /**< Of each byte, -1 where there is no fallback. */
-  bool falls_back;          /**< All of them are there. */
+  int32_t fallback[256];    /**< The token <0x..> of each byte, -1. */
+  bool falls_back;          /**< They are used. */
   char *prefix, *suffix;    /**< Owned; continuing_subword_prefix, end_of_word_suffix; "". */
   size_t prefix_bytes, suffix_bytes;
 };

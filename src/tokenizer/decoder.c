@@ -149,7 +149,10 @@ static ts_status read_metaspace_decoder(const json_t *value, ts_step *s, ts_erro
   bool never =
       (scheme != NULL && strcmp(scheme, "never") == 0) || json_is_false(json_object_get(value, "add_prefix_space"));
   s->start = !never;
-  return read_literal(value, "replacement", s, err);
+  size_t one = 0;
+  ts_status status = read_literal(value, "replacement", s, err);
+  bool single = status == TS_OK && s->n > 0 && (ts_utf8_next(s->content, &one), one == s->n);
+  return status != TS_OK || single ? status : ts_error_add(err, "replacement: not one character");
 }
 
 /* Of the first token none is shown, where one was put there. */

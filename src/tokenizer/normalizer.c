@@ -11,6 +11,7 @@ typedef struct part {
   size_t n;
   bool begins, ends;
   ts_matcher *matcher;
+  bool *kept; /* out: its beginning */
 } part;
 
 typedef struct kind {
@@ -71,6 +72,10 @@ static ts_status read_replacement(const json_t *value, ts_step *s, ts_error *err
 }
 
 static void add_replaced(const ts_step *s, const part *p, ts_text *to) {
+  ts_matches_of walk = {.pattern = s->pattern, .matcher = p->matcher, .text = p->text, .n = p->n};
+  ts_text_span match;
+  bool taken = s->n == 0 && p->n > 0 && ts_next_match(&walk, &match) && match.begin == 0 && match.end > 0;
+  *p->kept &= !taken;
   ts_add_replaced(to, s->pattern, p->matcher, p->text, p->n, s->content, s->n);
 }
 
@@ -96,6 +101,7 @@ static void add_stripped(const ts_step *s, const part *p, ts_text *to) {
     }
     end = last;
   }
+  *p->kept &= begin == 0;
   ts_text_append(to, p->text + begin, end - begin);
 }
 
@@ -117,15 +123,17 @@ static ts_status read_normalizer_step(const json_t *value, int k, void *to, ts_e
 const ts_step_table ts_normalizer_table = {"normalizer", "normalizers", names, sizeof kinds / sizeof kinds[0],
                                            read_normalizer_step};
 
-void ts_normalize(const ts_steps *normalizer, ts_matcher *matcher, bool begins, bool ends, ts_text *text,
+bool ts_normalize(const ts_steps *normalizer, ts_matcher *matcher, bool begins, bool ends, ts_text *text,
                   ts_text *work) {
+  bool kept = true;
   for (int64_t i = 0; i < normalizer->n; ++i) {
     work->length = 0;
     ts_text_append(work, "", 0);
-    part p = {.text = text->text, .n = text->length, .begins = begins, .ends = ends, .matcher = matcher};
+    part p = {.text = text->text, .n = text->length, .begins = begins, .ends = ends, .matcher = matcher, .kept = &kept};
     kinds[normalizer->step[i].kind].add(&normalizer->step[i], &p, work);
     ts_text made = *work;
     *work = *text;
     *text = made;
   }
+  return kept;
 }

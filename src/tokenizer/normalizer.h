@@ -11,12 +11,12 @@
 /** What the member "normalizer" of a tokenizer.json may be; ts_read_steps reads it to a ts_steps. */
 extern const ts_step_table ts_normalizer_table;
 
-/** Replace the text by what it becomes.
+/** Replace the text by what it becomes.  \return Whether nothing was taken away at its beginning.
  * \param [in]     begins, ends  It is not the rest of a text, or has no rest: what is done to a text's ends is done.
  * \param [in]     matcher  The thread's.
  * \param [in,out] text     Valid UTF-8, before and after.
  * \param [in,out] work     Any text: memory for the steps. Not collective. */
-void ts_normalize(const ts_steps *normalizer, ts_matcher *matcher, bool begins, bool ends, ts_text *text,
+bool ts_normalize(const ts_steps *normalizer, ts_matcher *matcher, bool begins, bool ends, ts_text *text,
                   ts_text *work);
 
 /** Append \a text with each match replaced. Not collective. */

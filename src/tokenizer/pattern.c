@@ -79,7 +79,7 @@ ts_status ts_pattern_regex(const char *regex, ts_pattern **out, ts_error *err) {
 static bool next_literal(const ts_pattern *p, ts_matcher *m, const char *text, size_t n, size_t from,
                          ts_text_span *match) {
   (void) m;
-  const char *found = p->literal_bytes > 0 ? memmem(text + from, n - from, p->literal, p->literal_bytes) : NULL;
+  const char *found = memmem(text + from, n - from, p->literal, p->literal_bytes);
   if (found != NULL) {
     match->begin = (size_t) (found - text);
     match->end = match->begin + p->literal_bytes;

@@ -22,7 +22,7 @@ typedef struct ts_pattern ts_pattern;
  * \return TS_BAD_INPUT with the reason alone. Not collective. */
 ts_status ts_pattern_regex(const char *regex, ts_pattern **out, ts_error *err);
 
-/** A text as it is; an empty one is found nowhere. Not collective. */
+/** A text as it is; an empty one is found between all characters. Not collective. */
 ts_pattern *ts_pattern_literal(const char *text, size_t n);
 
 /** Single characters of a kind. Not collective. */

@@ -7,19 +7,25 @@
 #include "tokenizer/pattern.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SPACES "\\t-\\r\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-/* Of numbers those of Latin 1 alone, as Oniguruma's table has them; letters in circles and squares. */
-#define WORDS                                                                      \
-  "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\xb2\\xb3\\xb9\\xbc-\\xbe\\x{24b6}-\\x{24e9}" \
+/* Of numbers those of Latin 1 alone, as Oniguruma's table has them, and not in a class; letters in circles and squares. */
+#define WORDS_IN_CLASS                                   \
+  "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}" \
   "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+#define WORDS "\\xb2\\xb3\\xb9\\xbc-\\xbe" WORDS_IN_CLASS
 
 typedef struct translation {
   const char *begin, *at;
   ts_text to;
   ts_error *err;
   bool in_class, looks_behind;
+  int depth;      /* of groups */
+  int any_case;   /* the group (?i: that is open, counted from 1; 0: none */
+  bool all_cases; /* (?i) */
+  char letter;    /* the literal before, 0 where there is none */
 } translation;
 
 static bool refuse(translation *t, const char *what, const char *why) {
@@ -29,6 +35,18 @@ static bool refuse(translation *t, const char *what, const char *why) {
 
 static void put_text(translation *t, const char *text) {
   ts_text_append(&t->to, text, strlen(text));
+}
+
+/* Where case does not matter Oniguruma takes some letters for two (\u00df for ss), PCRE2 none. */
+static bool check_case(translation *t, uint32_t c) {
+  static const char *const ligatures[] = {"ss", "st", "ff", "fi", "fl"};
+  char pair[3] = {t->letter, c < 0x80 ? (char) tolower((int) c) : 0, 0};
+  bool folds = c >= 0x80;
+  for (size_t i = 0; i < sizeof ligatures / sizeof ligatures[0]; ++i) {
+    folds |= strcmp(pair, ligatures[i]) == 0;
+  }
+  t->letter = t->in_class ? 0 : pair[1];
+  return !folds || (t->any_case == 0 && !t->all_cases) || refuse(t, "a letter that may be two others", "is in (?i)");
 }
 
 /* Hexadecimal digits from \a at on, at most \a most. */
@@ -45,6 +63,9 @@ static bool put_property(translation *t) {
   const char *end = t->at[1] == '{' ? strchr(t->at, '}') : NULL;
   if (end == NULL) {
     return refuse(t, "\\p", "has no name in braces");
+  }
+  if (t->any_case > 0 || t->all_cases) { /* Oniguruma takes the other cases of what has the property */
+    return refuse(t, "\\p", "is in (?i)");
   }
   bool inverse = t->at[2] == '^';
   const char *name = t->at + 2 + inverse;
@@ -65,6 +86,9 @@ static bool put_code(translation *t) {
   if (t->at[0] == 'x' && !braces && n == 2 && t->at[1] >= '8') {
     return refuse(t, "\\x", "is a byte, not a character");
   }
+  if (!check_case(t, (uint32_t) strtoul(t->at + 1 + braces, NULL, 16))) {
+    return false;
+  }
   ts_text_add(&t->to, "\\x{%.*s}", (int) n, t->at + 1 + braces);
   t->at += 1 + n + 2 * braces;
   return true;
@@ -77,7 +101,7 @@ static const struct {
 } kinds[] = {
     {'s', "[" SPACES "]", SPACES},
     {'S', "[^" SPACES "]", NULL},
-    {'w', "[" WORDS "]", WORDS},
+    {'w', "[" WORDS "]", WORDS_IN_CLASS},
     {'W', "[^" WORDS "]", NULL},
     {'d', "\\p{Nd}", "\\p{Nd}"},
     {'D', "\\P{Nd}", "\\P{Nd}"},
@@ -120,6 +144,13 @@ static bool put_escape(translation *t) {
   return true;
 }
 
+/* A character as it is. */
+static bool put_literal(translation *t) {
+  bool good = check_case(t, (unsigned char) *t->at);
+  ts_text_append(&t->to, t->at++, 1);
+  return good;
+}
+
 static bool put_class(translation *t) {
   t->in_class = true;
   put_text(t, "[");
@@ -138,12 +169,8 @@ static bool put_class(translation *t) {
     if (*t->at == '[' || (t->at[0] == '&' && t->at[1] == '&')) {
       return refuse(t, "a class in a class", "is not known here");
     }
-    if (*t->at == '\\') {
-      if (!put_escape(t)) {
-        return false;
-      }
-    } else {
-      ts_text_append(&t->to, t->at++, 1);
+    if (!(*t->at == '\\' ? put_escape(t) : put_literal(t))) {
+      return false;
     }
   }
   put_text(t, "]");
@@ -159,6 +186,15 @@ static bool put_flags(translation *t) {
   if (end == t->at || !whole) {
     return refuse(t, "a group", "is of a kind that is not known here");
   }
+  bool minus = false;
+  for (const char *c = t->at; c < end; ++c) {
+    minus |= *c == '-';
+    if (*c == 'i' && !minus) {
+      t->all_cases |= *end == ')';
+      t->any_case = *end == ':' && t->any_case == 0 ? t->depth : t->any_case;
+    }
+  }
+  t->depth -= *end == ')';
   for (; t->at <= end; ++t->at) {
     ts_text_add(&t->to, "%c", *t->at == 'm' ? 's' : *t->at);
   }
@@ -166,6 +202,7 @@ static bool put_flags(translation *t) {
 }
 
 static bool put_group(translation *t) {
+  ++t->depth;
   static const char *const same[] = {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!"};
   for (size_t i = 0; i < sizeof same / sizeof same[0]; ++i) {
     if (strncmp(t->at, same[i], strlen(same[i])) == 0) {
@@ -213,10 +250,17 @@ char *ts_pattern_translate(const char *regex, bool *looks_behind, ts_error *err)
   while (good && *t.at != 0) {
     switch (*t.at) {
       case '\\': good = put_escape(&t); break;
-      case '[': good = put_class(&t); break;
+      case '[':
+        good = put_class(&t);
+        t.letter = 0;
+        break;
       case '(': good = put_group(&t); break;
       case '{': good = put_brace(&t); break;
-      default: t.looks_behind |= *t.at == '^'; ts_text_append(&t.to, t.at++, 1);
+      case ')':
+        t.any_case = t.any_case == t.depth-- ? 0 : t.any_case;
+        ts_text_append(&t.to, t.at++, 1);
+        break;
+      default: t.looks_behind |= *t.at == '^'; good = put_literal(&t);
     }
   }
   if (!good) {

@@ -295,6 +295,7 @@ void ts_split_words(const ts_splitter *splitter, ts_matcher *matcher, bool begin
   for (int64_t i = 0; i < splitter->n; ++i) {
     const step *s = &splitter->step[i];
     if (s->writes_spaces || s->prepend != NEVER) {
+      first &= w->n == 0 || w->word[0].begin == 0;
       write_spaces(s, begins, first, w);
     }
     if (s->pattern != NULL) {

@@ -44,7 +44,7 @@ bool ts_splitter_keeps_whole(const ts_splitter *splitter);
 
 /** Cut words->text, which steps may change, into words.  words->cut is any place in it, and stays at that place.
  * \param [in] begins  The text is not the rest of another one: steps may put a space before it.
- * \param [in] first   It is the beginning of all that is encoded.
+ * \param [in] first   It is the beginning of all that is encoded, of which nothing was taken away.
  * Not collective. */
 void ts_split_words(const ts_splitter *splitter, ts_matcher *matcher, bool begins, bool first, ts_words *words);
 

@@ -12,7 +12,8 @@
 
 /* A tokenizer.json of a model with 256k tokens has 30 MB. */
 #define LARGEST_FILE ((size_t) 1 << 30)
-#define LARGEST_ID ((json_int_t) 1 << 24)
+/* Places in a text are held in 32 bits. */
+#define LARGEST_TEXT ((size_t) 1 << 30)
 
 struct ts_tokenizer {
   ts_added_token *added; /* owned, as in the file */
@@ -71,14 +72,18 @@ static ts_status read_added_token(ts_tokenizer *t, const json_t *value, size_t p
 static void number_added(ts_tokenizer *t) {
   t->last_id = ts_bpe_last_id(t->bpe);
   int32_t next = (int32_t) ts_bpe_size(t->bpe);
+  ts_string_table places = {0};
   for (int64_t i = 0; i < t->n_added; ++i) {
     ts_added_token *token = &t->added[i];
-    int32_t known = ts_string_id(&t->added_id, token->content, token->n);
-    known = known >= 0 ? known : ts_bpe_id(t->bpe, token->content, token->n);
+    int32_t before = ts_string_id(&places, token->content, token->n);
+    int32_t known = before >= 0 ? t->added[before].id : ts_bpe_id(t->bpe, token->content, token->n);
+    token->special |= before >= 0 && t->added[before].special; /* the last one of equals counts, but for this */
     token->id = known >= 0 ? known : next++;
     t->last_id = token->id > t->last_id ? token->id : t->last_id;
+    ts_string_add(&places, token->content, token->n, (int32_t) i);
     ts_string_add(&t->added_id, token->content, token->n, token->id);
   }
+  ts_string_table_clear(&places);
   t->added_of = ts_malloc(((size_t) t->last_id + 2) * sizeof *t->added_of);
   for (int32_t id = 0; id <= t->last_id; ++id) {
     t->added_of[id] = -1;
@@ -97,8 +102,7 @@ static ts_added_set *make_set(const ts_tokenizer *t, bool normalized) {
     const ts_added_token *a = &t->added[i];
     if (a->normalized == normalized && t->added_of[a->id] == i) {
       text[n] = normalized ? t->added_normal[i] : (ts_text){.text = a->content, .length = a->n};
-      token[n] = a;
-      n += text[n].length > 0;
+      token[n++] = a;
     }
   }
   ts_added_set *set = n > 0 ? ts_added_set_create(token, text, n) : NULL;
@@ -121,14 +125,19 @@ static ts_status read_added(ts_tokenizer *t, const json_t *root, ts_error *err) 
   t->added_normal = ts_calloc((size_t) t->n_added + 1, sizeof *t->added_normal);
   ts_matcher *matcher = ts_matcher_create();
   ts_text work = {0};
+  int64_t nothing = -1;
   for (int64_t i = 0; i < t->n_added; ++i) {
     if (t->added[i].normalized) {
       ts_text_append(&t->added_normal[i], t->added[i].content, t->added[i].n);
       ts_normalize(&t->normalizer, matcher, true, true, &t->added_normal[i], &work);
+      nothing = t->added_normal[i].length == 0 ? i : nothing;
     }
   }
   ts_text_free(&work);
   ts_matcher_destroy(&matcher);
+  if (nothing >= 0) { /* tokenizers would then cut everywhere */
+    return ts_error_add(err, "added_tokens: the normalizer leaves nothing of \"%s\"", t->added[nothing].content);
+  }
   t->raw = make_set(t, false);
   t->normalized = make_set(t, true);
   return TS_OK;
@@ -136,15 +145,16 @@ static ts_status read_added(ts_tokenizer *t, const json_t *root, ts_error *err) 
 
 /* ---- reading: the template ---- */
 
-static ts_status add_template_token(const json_t *token, const char *name, ts_ids *to, ts_error *err) {
+static ts_status add_template_token(const ts_tokenizer *t, const json_t *token, const char *name, ts_ids *to,
+                                    ts_error *err) {
   const json_t *ids = json_object_get(token, "ids");
   if (!json_is_array(ids)) {
     return ts_error_add(err, "%s is not among special_tokens", name);
   }
   for (size_t i = 0; i < json_array_size(ids); ++i) {
     json_int_t id = json_integer_value(json_array_get(ids, i));
-    if (!json_is_integer(json_array_get(ids, i)) || id < 0 || id >= LARGEST_ID) {
-      return ts_error_add(err, "an id of %s is no integer from 0 to %lld", name, (long long) LARGEST_ID - 1);
+    if (!json_is_integer(json_array_get(ids, i)) || id < 0 || id > t->last_id) {
+      return ts_error_add(err, "an id of %s is no integer from 0 to %lld", name, (long long) t->last_id);
     }
     ts_ids_add(to, &(int32_t){(int32_t) id}, 1);
   }
@@ -167,8 +177,8 @@ static ts_status read_template(const json_t *value, ts_tokenizer *t, ts_error *e
     if (!is_text && name == NULL) {
       return ts_error_add(err, "single: entry %zu is neither the text nor a special token", i);
     }
-    if (!is_text &&
-        add_template_token(json_object_get(tokens, name), name, sequences > 0 ? &t->after : &t->before, err) != TS_OK) {
+    ts_ids *side = sequences > 0 ? &t->after : &t->before;
+    if (!is_text && add_template_token(t, json_object_get(tokens, name), name, side, err) != TS_OK) {
       return TS_BAD_INPUT;
     }
   }
@@ -383,20 +393,26 @@ typedef void encode_between(ts_encoder *e, part *p, ts_ids *to);
 
 static void encode_around(ts_encoder *e, part *p, const ts_added_set *set, encode_between *encode, ts_ids *to) {
   ts_added_walk walk = {.set = set, .text = p->text, .n = p->n};
-  size_t done = 0;
+  size_t done = 0, last = p->cut;
+  if (p->cut > 0 && p->cut < p->n && e->tokenizer->single_words) {
+    last = ts_utf8_before(p->text, last);
+    p->parts &= !ts_is_word(ts_utf8_next(p->text, &last));
+  }
   for (bool more = true; more;) {
     ts_text_span place = {p->n, p->n};
     const ts_added_token *token = ts_added_next(&walk, &place);
-    part between = rest_of_part(p, done, place.begin);
-    encode(e, &between, to);
-    p->parts &= between.parts;
+    if (place.begin >= done) { /* another one may begin in the space that one took along */
+      part between = rest_of_part(p, done, place.begin);
+      encode(e, &between, to);
+      p->parts &= between.parts;
+    }
     more = token != NULL && place.begin < p->cut;
     if (more) {
       ts_ids_add(to, &token->id, 1);
       done = place.end;
       p->parts &= done < p->cut || p->cut == p->n;
     }
-    more &= done < p->cut;
+    more &= done < p->cut || p->cut == p->n;
   }
 }
 
@@ -408,12 +424,12 @@ static void encode_normalized(ts_encoder *e, part *p, ts_ids *to) {
     bool cuts = p->cut < p->n;
     e->whole.length = e->text.length = 0;
     ts_text_append(&e->whole, p->text, p->n);
-    ts_normalize(&t->normalizer, e->matcher, p->begins, true, &e->whole, &e->work);
+    bool kept = ts_normalize(&t->normalizer, e->matcher, p->begins, true, &e->whole, &e->work);
     made = (part){.text = e->whole.text,
                   .n = e->whole.length,
                   .cut = e->whole.length,
                   .begins = p->begins,
-                  .first = p->first,
+                  .first = p->first && kept,
                   .parts = true};
     if (cuts) {
       ts_text_append(&e->text, p->text, p->cut);
@@ -431,6 +447,14 @@ static void encode_normalized(ts_encoder *e, part *p, ts_ids *to) {
   p->parts &= made.parts;
 }
 
+static ts_status check_text(const char *text, size_t n, ts_error *err) {
+  if (n > LARGEST_TEXT) {
+    return ts_error_add(err, "a text of %zu bytes is encoded in parts only, each of at most %zu", n, LARGEST_TEXT);
+  }
+  size_t valid = ts_utf8_valid(text, n);
+  return valid == n ? TS_OK : ts_error_add(err, "the text is no UTF-8 at byte %zu", valid);
+}
+
 static ts_status say_gave_up(ts_encoder *e, ts_error *err) {
   return ts_matcher_gave_up(e->matcher)
              ? ts_error_add(err, "a pattern of tokenizer.json takes too many steps for this text")
@@ -440,6 +464,9 @@ static ts_status say_gave_up(ts_encoder *e, ts_error *err) {
 ts_status ts_encode(ts_encoder *e, const char *text, size_t n, bool special, ts_ids *to, ts_error *err) {
   const ts_tokenizer *t = e->tokenizer;
   part whole = {.text = text, .n = n, .cut = n, .begins = true, .first = true, .parts = true};
+  if (check_text(text, n, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
   ts_ids_add(to, t->before.id, special ? t->before.n : 0);
   encode_around(e, &whole, t->raw, encode_normalized, to);
   ts_ids_add(to, t->after.id, special ? t->after.n : 0);
@@ -449,10 +476,12 @@ ts_status ts_encode(ts_encoder *e, const char *text, size_t n, bool special, ts_
 ts_status ts_encode_part(ts_encoder *e, const char *text, size_t n, size_t ahead, bool first, bool *parts, ts_ids *to,
                          ts_error *err) {
   part p = {.text = text, .n = n + ahead, .cut = n, .begins = first, .first = first, .parts = true};
+  *parts = false;
+  if (check_text(text, n + ahead, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
   encode_around(e, &p, e->tokenizer->raw, encode_normalized, to);
-  size_t last = n > 0 ? ts_utf8_before(text, n) : 0;
-  bool in_word = ahead > 0 && n > 0 && e->tokenizer->single_words && ts_is_word(ts_utf8_next(text, &last));
-  *parts = p.parts && !in_word;
+  *parts = p.parts && (n > 0 || ahead == 0 || !first);
   return say_gave_up(e, err);
 }
 
@@ -492,7 +521,11 @@ void ts_decode_next(ts_decode_stream *s, ts_encoder *e, int32_t id, bool show_sp
   ts_decode(e, s->ids.id, s->ids.n, show_special, &text);
   bool whole = text.length < 3 || memcmp(text.text + text.length - 3, "\xef\xbf\xbd", 3) != 0;
   if (whole && text.length > s->shown) {
-    ts_text_append(to, text.text + s->shown, text.length - s->shown);
+    size_t from = s->shown;
+    while ((text.text[from] & 0xc0) == 0x80) { /* what was shown looks otherwise now */
+      ++from;
+    }
+    ts_text_append(to, text.text + from, text.length - from);
     memmove(s->ids.id, s->ids.id + s->before, (size_t) (s->ids.n - s->before) * sizeof *s->ids.id);
     s->ids.n -= s->before;
     s->before = s->ids.n;

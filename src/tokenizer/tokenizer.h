@@ -9,7 +9,7 @@
  * or without a fallback to bytes.  What a file asks for and is not known here is refused by name.
  *
  * A tokenizer is not changed after it was read and may be used by all threads; an encoder is a thread's own.  Texts are
- * UTF-8; ts_utf8_repair makes valid ones.  Nothing here is collective.
+ * UTF-8, which is checked; ts_utf8_repair makes valid ones.  Nothing here is collective.
  */
 #ifndef TS_TOKENIZER_TOKENIZER_H
 #define TS_TOKENIZER_TOKENIZER_H
@@ -52,16 +52,18 @@ void ts_encoder_destroy(ts_encoder **encoder);
 const ts_tokenizer *ts_encoder_tokenizer(const ts_encoder *encoder);
 
 /** Append the ids of a text.
- * \param [in] text     \a n bytes of valid UTF-8.
+ * \param [in] text     \a n bytes of UTF-8, at most 2^30.
  * \param [in] special  With the tokens that the file's template puts around a text (<s> and the like).
- * \return TS_BAD_INPUT when a pattern of the file takes too many steps here. Not collective. */
+ * \return TS_BAD_INPUT: no UTF-8, too long, or a pattern of the file takes too many steps here; what was appended is
+ * of no use. Not collective. */
 ts_status ts_encode(ts_encoder *encoder, const char *text, size_t n, bool special, ts_ids *to, ts_error *err);
 
 /** Append the ids of a part of a long text, without the template's tokens.
  *
  * Parts that follow each other have the ids of the whole, where each but the last is found to part there: its end is in
  * no added token, in no match of a pattern, at the end of a word, and the normalizer makes the same of both sides apart
- * and together.  \a text + n .. + ahead is looked at for this: patterns that look ahead farther may be cut wrongly.
+ * and together.  \a text + n .. + ahead is looked at for this: what reaches farther (a pattern that looks ahead, a run of
+ * space, a longer added token) may be cut wrongly.
  * \param [in]  n      Bytes of the part, whole characters.
  * \param [in]  ahead  Bytes of the text behind it, whole characters; 0 at the end of the text alone.
  * \param [in]  first  It is the beginning of the text.
@@ -74,7 +76,9 @@ ts_status ts_encode_part(ts_encoder *encoder, const char *text, size_t n, size_t
  * \param [in] show_special  Special tokens too. Not collective. */
 void ts_decode(ts_encoder *encoder, const int32_t *id, int64_t n, bool show_special, ts_text *to);
 
-/** A text that grows by a token: whole characters come out as soon as they are there.  Zero-initialise. */
+/** A text that grows by a token: whole characters come out as soon as they are there, which those that end in U+FFFD
+ * may not be yet; at the end of the ids such a rest is not shown.  What a decoder would write otherwise afterwards (a
+ * byte token that was a character, and is none with what follows) stays.  Zero-initialise. */
 typedef struct ts_decode_stream {
   ts_ids ids;
   int64_t before; /* ids that were shown, kept because what follows may look otherwise without them */

@@ -2,7 +2,7 @@
 
 #include "base/memory.h"
 
-#include <stdlib.h>
+#include <string.h>
 #include <utf8proc.h>
 
 void ts_utf8_add(ts_text *to, int32_t character) {
@@ -92,6 +92,24 @@ bool ts_is_word(int32_t c) {
 
 /* ---- normal forms ---- */
 
+/* Marks in the order of their classes, those of a class as they were. */
+static void order_marks(int32_t *mark, int64_t n) {
+  int64_t first[257] = {0}; /* of each class */
+  int32_t *ordered = ts_malloc((size_t) n * sizeof *ordered);
+  for (int64_t i = 0; i < n; ++i) {
+    ++first[utf8proc_get_property(mark[i])->combining_class + 1];
+  }
+  for (int k = 0; k < 256; ++k) {
+    first[k + 1] += first[k];
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    ordered[first[utf8proc_get_property(mark[i])->combining_class]++] = mark[i];
+  }
+  memcpy(mark, ordered, (size_t) n * sizeof *mark);
+  ts_free(ordered);
+}
+
+/* utf8proc_map takes the square of the number of marks that follow each other: they are ordered here. */
 static void add_form(ts_text *to, const char *text, size_t n, ts_normal_form form) {
   static const utf8proc_option_t options[] = {
       [TS_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
@@ -99,11 +117,30 @@ static void add_form(ts_text *to, const char *text, size_t n, ts_normal_form for
       [TS_NFKC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
       [TS_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT,
   };
-  utf8proc_uint8_t *made = NULL;
-  utf8proc_ssize_t length = utf8proc_map((const utf8proc_uint8_t *) text, (utf8proc_ssize_t) n, &made, options[form]);
-  TS_CHECK(length >= 0, "utf8proc: %s", utf8proc_errmsg(length));
-  ts_text_append(to, (const char *) made, (size_t) length);
-  free(made);
+  enum { MOST_OF_ONE = 32 }; /* the longest decomposition has 18 */
+  int32_t *made = NULL;
+  int64_t length = 0, capacity = 0, starter = -1;
+  for (size_t at = 0; at < n;) {
+    int32_t c = ts_utf8_next(text, &at);
+    if (length + MOST_OF_ONE >= capacity) { /* and one for utf8proc_reencode */
+      capacity = 2 * capacity + 4 * MOST_OF_ONE;
+      made = ts_realloc(made, (size_t) capacity, sizeof *made);
+    }
+    utf8proc_ssize_t more = utf8proc_decompose_char(c, made + length, MOST_OF_ONE, options[form], NULL);
+    TS_CHECK(more >= 0 && more <= MOST_OF_ONE, "utf8proc: a character of %lld", (long long) more);
+    length += more;
+  }
+  for (int64_t i = 0; i <= length; ++i) {
+    bool marks = i < length && utf8proc_get_property(made[i])->combining_class > 0;
+    if (!marks && i - starter > 2) {
+      order_marks(made + starter + 1, i - starter - 1);
+    }
+    starter = marks ? starter : i;
+  }
+  utf8proc_ssize_t bytes = utf8proc_reencode(made, length, options[form]);
+  TS_CHECK(bytes >= 0, "utf8proc: %s", utf8proc_errmsg(bytes));
+  ts_text_append(to, (const char *) made, (size_t) bytes);
+  ts_free(made);
 }
 
 /* ASCII is in each form as it is, and nothing before an ASCII character changes it; what comes after one may. */
