@@ -142,7 +142,9 @@ static ts_status try_place(hand *h, const char *text, size_t n, size_t at, bool 
   *parts = ts_utf8_valid(text + begin, end - begin) == end - begin;
   ts_status status = TS_OK;
   if (*parts) {
-    status = ts_encode_part(h->encoder, text + begin, at - begin, end - at, false, parts, &ids, err);
+    ts_joint ends;
+    status = ts_encode_part(h->encoder, text + begin, at - begin, end - at, TS_JOINT_INSIDE, &ends, &ids, err);
+    *parts = ends == TS_JOINT_INSIDE;
   }
   ts_free(ids.id);
   return status;
@@ -205,9 +207,11 @@ static ts_status encode_text_window(const walk *w, hand *h, result *r, ts_error 
     add_template(ts_tokenizer_before(tokenizer), r);
   }
   int64_t before = r->ids.ids.n;
-  ts_status status = ts_encode_part(h->encoder, text, n, ahead, begins, &r->parts, &r->ids.ids, err);
+  ts_joint end; /* nobody tells the next window of a token before it */
+  ts_status status =
+      ts_encode_part(h->encoder, text, n, ahead, begins ? TS_JOINT_BEGIN : TS_JOINT_INSIDE, &end, &r->ids.ids, err);
   ts_record_mark(&r->ids, before, true);
-  r->parts |= ends;
+  r->parts = end == TS_JOINT_INSIDE || ends;
   if (ends) {
     add_template(ts_tokenizer_after(tokenizer), r);
     ts_record_end(&r->ids, w->options->record.end_token);

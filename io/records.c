@@ -93,34 +93,38 @@ static size_t count_ahead(const marked *m, size_t end) {
   return ahead;
 }
 
-/* Append the ids of text[at, *end), whose end moves to where tokens part, at most to the end of the text. */
-static ts_status encode_up_to(ts_encoder *encoder, const marked *m, size_t at, size_t *end, bool back,
+/* Append the ids of text[at, *end), whose end moves to where tokens part, at most to the end of the text.
+ * \param [in,out] cut  Of what kind its beginning is, and then its end. */
+static ts_status encode_up_to(ts_encoder *encoder, const marked *m, size_t at, size_t *end, bool back, ts_joint *cut,
                               ts_record_ids *to, ts_error *err) {
   int64_t before = to->ids.n;
   bool parts = false;
+  ts_joint ends = *cut;
   ts_status status = TS_OK;
   for (int tries = 0; status == TS_OK && !parts && *end > at; ++tries) {
     to->ids.n = before;
     *end = tries > TRIES && !back ? m->n : *end;
-    status = ts_encode_part(encoder, m->text + at, *end - at, count_ahead(m, *end), at == 0, &parts, &to->ids, err);
-    parts |= *end == m->n;
+    status = ts_encode_part(encoder, m->text + at, *end - at, count_ahead(m, *end), *cut, &ends, &to->ids, err);
+    parts = ends != TS_JOINT_NONE || *end == m->n;
     if (!parts) {
       *end = tries > TRIES && back ? at : move_cut(m, at, *end, back);
     }
   }
   to->ids.n = parts ? to->ids.n : before;
+  *cut = parts ? ends : *cut;
   return status;
 }
 
 static ts_status encode_marked(ts_encoder *encoder, const marked *m, bool all, ts_record_ids *to, ts_error *err) {
   size_t at = 0;
+  ts_joint cut = TS_JOINT_BEGIN;
   bool learned = false;
   ts_status status = TS_OK;
   for (int64_t i = 0; status == TS_OK && i <= m->n_places; ++i, learned = !learned) {
     size_t end = i < m->n_places ? m->place[i] : m->n;
     if (end > at) {
       int64_t before = to->ids.n;
-      status = encode_up_to(encoder, m, at, &end, !learned, to, err);
+      status = encode_up_to(encoder, m, at, &end, !learned, &cut, to, err);
       ts_record_mark(to, before, learned || all);
       at = end;
     }

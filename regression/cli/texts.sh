@@ -120,6 +120,39 @@ test_mixture() {
 }
 same_within() { run "$tessera" compare "$1" "$2" --tolerance 2e-6 && gave 0; }
 
+# A chat: what the assistant says is learned; by the name of a template, or by the one beside the tokenizer.
+test_chats() {
+  i=0
+  while [ $i -lt 30 ]; do
+    i=$((i + 1))
+    echo "{\"messages\": [{\"role\": \"user\", \"content\": \"and $i?\"}, {\"role\": \"assistant\", \"content\": \"$((i * i))\"}]}"
+  done > chats.jsonl
+  sed 's/"role": "user", "content"/"from": "human", "value"/; s/"role": "assistant", "content"/"from": "gpt", "value"/' \
+    chats.jsonl > sharegpt.jsonl
+  chats="--set data.path=chats.jsonl --set data.format=jsonl --set data.field=messages --set data.packing=best_fit"
+  # shellcheck disable=SC2086
+  train words.cfg $chats --set data.chat_template=chatml --set run.directory=chat.run
+  ok "training on chats" both clean 'grep -q "^chats.jsonl: 30 documents, .* of which .* are learned" "$scratch/out"'
+  cp -r tok chatty
+  write_chatml chatty
+  # shellcheck disable=SC2086
+  train words.cfg $chats --set data.tokenizer=chatty --set run.directory=beside.run
+  ok "by the template beside the tokenizer: the same losses" both clean 'same_numbers chat.run beside.run'
+  ok "RUN keeps the template" cmp chatty/chat_template.jinja beside.run/tokenizer/chat_template.jinja
+  run "$tessera" tokenize --tokenizer chatty chats.jsonl --field messages --print
+  cp "$scratch/out" chats.ids
+  run "$tessera" tokenize --tokenizer chatty sharegpt.jsonl --field messages --print
+  ok "from and value are role and content" cmp "$scratch/out" chats.ids
+  run "$tessera" tokenize --tokenizer tok chats.jsonl --field messages --chat-template llama3 --print
+  ok "another template, other tokens" both clean '! cmp -s "$scratch/out" chats.ids'
+}
+
+# write_chatml DIRECTORY: the template as it is shipped, out of the goldens.
+write_chatml() {
+  text=$(sed -n '/OpenHermes/,/template/s/.*"template": "\(.*\)"/\1/p' "$top/regression/chat/golden/templates.json")
+  printf '%b' "$text" > "$1/chat_template.jinja"
+}
+
 test_not_utf8() {
   printf 'good \377\376 text, and so on and on and on and on and on and on and on and on and on and on and on' > odd.txt
   run "$tessera" tokenize --tokenizer tok odd.txt -o odd.h5
@@ -164,6 +197,19 @@ test_refused() {
   # shellcheck disable=SC2086
   refused_train "no such member" 'data.path: bad.jsonl:1: no member "words"; there are: "text", "prompt", "answer"' $lines \
     --set data.field=words
+  chats="--set data.path=chats.jsonl --set data.format=auto --set data.field=messages"
+  # shellcheck disable=SC2086
+  refused_train "a chat without a template" 'data.path: chats.jsonl:1: "messages" is a list, a chat: .*data.chat_template' $chats
+  # shellcheck disable=SC2086
+  refused_train "no such template" 'data.chat_template: .*chatlm.*chatml' $chats --set data.chat_template=chatlm
+  echo '{"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]}' > bad.jsonl
+  # shellcheck disable=SC2086
+  refused_train "a tool" 'data.path: bad.jsonl:1: messages\[1\].role: .*tool.*assistant' $lines --set data.field=messages \
+    --set data.chat_template=chatml
+  echo '{"messages": [{"role": "user", "content": "a"}, {"content": "b"}]}' > bad.jsonl
+  # shellcheck disable=SC2086
+  refused_train "no role" 'data.path: bad.jsonl:1: messages\[1\]' $lines --set data.field=messages \
+    --set data.chat_template=chatml
   : > bad.jsonl
   # shellcheck disable=SC2086
   refused_train "an empty file" 'data.path: bad.jsonl: there is no text in it' $lines
@@ -190,6 +236,7 @@ test_prepared
 test_keys
 test_leftovers
 test_mixture
+test_chats
 test_not_utf8
 test_refused
 finish

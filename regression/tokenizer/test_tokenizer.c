@@ -105,8 +105,10 @@ static size_t next_character(const ts_text *text, size_t at) {
 static int encode_in_parts(ts_encoder *encoder, const ts_text *text, size_t least, int *tried, ts_ids *to) {
   enum { AHEAD = 300 };
   int cuts = 0;
+  ts_joint begins = TS_JOINT_BEGIN;
   for (size_t done = 0, end; done < text->length; done = end) {
     bool parts = false;
+    ts_joint cut = TS_JOINT_NONE;
     for (end = done; end < text->length && end < done + least; end = next_character(text, end)) {
     }
     for (int64_t before = to->n; !parts; to->n = parts ? to->n : before) {
@@ -114,13 +116,14 @@ static int encode_in_parts(ts_encoder *encoder, const ts_text *text, size_t leas
       while (ahead < text->length && ahead < end + AHEAD) {
         ahead = next_character(text, ahead);
       }
-      ts_status status =
-          ts_encode_part(encoder, text->text + done, end - done, ahead - end, done == 0, &parts, to, NULL);
+      ts_status status = ts_encode_part(encoder, text->text + done, end - done, ahead - end, begins, &cut, to, NULL);
+      parts = cut != TS_JOINT_NONE;
       TS_CHECK(status == TS_OK && (parts || end < text->length), "the end of a text is no place to cut it");
       ++*tried;
       cuts += parts && end < text->length;
       end = parts ? end : next_character(text, end);
     }
+    begins = cut;
   }
   return cuts;
 }

@@ -154,16 +154,17 @@ static void test_bad_texts(const char *path) {
   ts_ids ids = {0};
   for (size_t i = 0; i < sizeof bad_texts / sizeof bad_texts[0]; ++i) {
     ts_error err = {0};
-    bool parts = true;
+    ts_joint cut = TS_JOINT_INSIDE;
     ts_status status = ts_encode(e, bad_texts[i], strlen(bad_texts[i]), true, &ids, &err);
-    ts_status part = ts_encode_part(e, bad_texts[i], strlen(bad_texts[i]), 0, true, &parts, &ids, NULL);
-    tap_ok(status == TS_BAD_INPUT && part == TS_BAD_INPUT && !parts && strstr(err.text, "no UTF-8") != NULL, "%s",
-           err.count > 0 ? err.text : "was taken");
+    ts_status part = ts_encode_part(e, bad_texts[i], strlen(bad_texts[i]), 0, TS_JOINT_BEGIN, &cut, &ids, NULL);
+    tap_ok(status == TS_BAD_INPUT && part == TS_BAD_INPUT && cut == TS_JOINT_NONE &&
+               strstr(err.text, "no UTF-8") != NULL,
+           "%s", err.count > 0 ? err.text : "was taken");
     ts_error_clear(&err);
   }
-  bool parts = true;
-  ts_status status = ts_encode_part(e, "ab", 0, 2, true, &parts, &ids, NULL);
-  tap_ok(status == TS_OK && !parts, "no cut before a text that gets a space there");
+  ts_joint cut = TS_JOINT_INSIDE;
+  ts_status status = ts_encode_part(e, "ab", 0, 2, TS_JOINT_BEGIN, &cut, &ids, NULL);
+  tap_ok(status == TS_OK && cut == TS_JOINT_NONE, "no cut before a text that gets a space there");
   ts_free(ids.id);
   ts_encoder_destroy(&e);
   ts_tokenizer_close(&t);

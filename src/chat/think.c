@@ -15,7 +15,7 @@ static slice slice_of_turn(const ts_chat_turn *turn) {
   return (slice){turn->content, turn->length};
 }
 
-static bool begins_with(slice s, const char *word) {
+static bool starts_with(slice s, const char *word) {
   size_t n = strlen(word);
   return s.n >= n && memcmp(s.text, word, n) == 0;
 }
@@ -29,7 +29,7 @@ static bool ends_with(slice s, const char *word) {
 static size_t find_word(slice s, const char *word, bool last) {
   size_t at = s.n;
   for (size_t i = 0; i < s.n && (last || at == s.n); ++i) {
-    if (begins_with((slice){s.text + i, s.n - i}, word)) {
+    if (starts_with((slice){s.text + i, s.n - i}, word)) {
       at = i;
     }
   }
@@ -65,7 +65,7 @@ static const char *const spaces[] = {"\t",           "\n",           "\v",      
 /* Bytes of a space at one end. */
 static size_t space_at(slice s, bool left) {
   for (size_t i = 0; i < sizeof spaces / sizeof spaces[0]; ++i) {
-    if (left ? begins_with(s, spaces[i]) : ends_with(s, spaces[i])) {
+    if (left ? starts_with(s, spaces[i]) : ends_with(s, spaces[i])) {
       return strlen(spaces[i]);
     }
   }
@@ -91,7 +91,7 @@ static int64_t last_question(const ts_chat_writer *w) {
   for (int64_t i = w->n - 1; i >= 0; --i) {
     slice said = slice_of_turn(&w->turn[i]);
     if (w->turn[i].role == TS_CHAT_USER &&
-        !(begins_with(said, "<tool_response>") && ends_with(said, "</tool_response>"))) {
+        !(starts_with(said, "<tool_response>") && ends_with(said, "</tool_response>"))) {
       return i;
     }
   }

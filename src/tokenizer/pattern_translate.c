@@ -11,7 +11,8 @@
 #include <string.h>
 
 #define SPACES "\\t-\\r\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-/* Of numbers those of Latin 1 alone, as Oniguruma's table has them, and not in a class; letters in circles and squares. */
+/* Of numbers those of Latin 1 alone, as Oniguruma's table has them, and not in a class; letters in circles and
+ * squares. */
 #define WORDS_IN_CLASS                                   \
   "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}" \
   "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"

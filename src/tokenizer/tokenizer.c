@@ -354,7 +354,8 @@ typedef struct part {
   size_t n, cut;
   bool begins; /* it is not the rest of another one */
   bool first;  /* and nothing is before it */
-  bool parts;  /* out: what is behind the cut may be encoded as a rest of its own */
+  bool parts;  /* out: what is behind the cut may be encoded as a rest of its own, */
+  bool behind; /* one that begins, as an added token ends at the cut */
 } part;
 
 /* What is after \a done of a part, up to \a end. */
@@ -388,6 +389,12 @@ static void encode_words(ts_encoder *e, part *p, ts_ids *to) {
   }
 }
 
+/* Does the next added token begin where this one ends, or later: in no space that this one took along? */
+static bool begins_behind(ts_added_walk walk, size_t end) {
+  ts_text_span next;
+  return ts_added_next(&walk, &next) == NULL || next.begin >= end;
+}
+
 /* Parts, and the added tokens of \a set between them. */
 typedef void encode_between(ts_encoder *e, part *p, ts_ids *to);
 
@@ -410,7 +417,8 @@ static void encode_around(ts_encoder *e, part *p, const ts_added_set *set, encod
     if (more) {
       ts_ids_add(to, &token->id, 1);
       done = place.end;
-      p->parts &= done < p->cut || p->cut == p->n;
+      p->behind = done == p->cut && p->cut < p->n && begins_behind(walk, done);
+      p->parts &= done < p->cut || p->cut == p->n || p->behind;
     }
     more &= done < p->cut || p->cut == p->n;
   }
@@ -444,7 +452,7 @@ static void encode_normalized(ts_encoder *e, part *p, ts_ids *to) {
     }
   }
   encode_around(e, &made, t->normalized, encode_words, to);
-  p->parts &= made.parts;
+  p->parts &= made.parts && !made.behind; /* the normalizer may not know that something begins */
 }
 
 static ts_status check_text(const char *text, size_t n, ts_error *err) {
@@ -473,15 +481,17 @@ ts_status ts_encode(ts_encoder *e, const char *text, size_t n, bool special, ts_
   return say_gave_up(e, err);
 }
 
-ts_status ts_encode_part(ts_encoder *e, const char *text, size_t n, size_t ahead, bool first, bool *parts, ts_ids *to,
-                         ts_error *err) {
-  part p = {.text = text, .n = n + ahead, .cut = n, .begins = first, .first = first, .parts = true};
-  *parts = false;
+ts_status ts_encode_part(ts_encoder *e, const char *text, size_t n, size_t ahead, ts_joint begins, ts_joint *ends,
+                         ts_ids *to, ts_error *err) {
+  bool first = begins == TS_JOINT_BEGIN;
+  part p = {.text = text, .n = n + ahead, .cut = n, .begins = begins >= TS_JOINT_BEHIND, .first = first, .parts = true};
+  *ends = TS_JOINT_NONE;
   if (check_text(text, n + ahead, err) != TS_OK) {
     return TS_BAD_INPUT;
   }
   encode_around(e, &p, e->tokenizer->raw, encode_normalized, to);
-  *parts = p.parts && (n > 0 || ahead == 0 || !first);
+  bool parts = p.parts && (n > 0 || ahead == 0 || !first);
+  *ends = !parts ? TS_JOINT_NONE : p.behind ? TS_JOINT_BEHIND : TS_JOINT_INSIDE;
   return say_gave_up(e, err);
 }
 

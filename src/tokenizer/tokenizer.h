@@ -58,18 +58,26 @@ const ts_tokenizer *ts_encoder_tokenizer(const ts_encoder *encoder);
  * of no use. Not collective. */
 ts_status ts_encode(ts_encoder *encoder, const char *text, size_t n, bool special, ts_ids *to, ts_error *err);
 
+/** A place in a text. */
+typedef enum ts_joint {
+  TS_JOINT_NONE,   /**< A token has something of both sides, or nobody knows. */
+  TS_JOINT_INSIDE, /**< No token has. */
+  TS_JOINT_BEHIND, /**< Likewise, directly behind an added token. */
+  TS_JOINT_BEGIN   /**< The beginning of the text. */
+} ts_joint;
+
 /** Append the ids of a part of a long text, without the template's tokens.
  *
  * Parts that follow each other have the ids of the whole, where each but the last is found to part there: its end is in
  * no added token, in no match of a pattern, at the end of a word, and the normalizer makes the same of both sides apart
- * and together.  \a text + n .. + ahead is looked at for this: what reaches farther (a pattern that looks ahead, a run of
- * space, a longer added token) may be cut wrongly.
+ * and together.  \a text + n .. + ahead is looked at for this: what reaches farther (a pattern that looks ahead, a run
+ * of space, a longer added token) may be cut wrongly.
  * \param [in]  n      Bytes of the part, whole characters.
  * \param [in]  ahead  Bytes of the text behind it, whole characters; 0 at the end of the text alone.
- * \param [in]  first  It is the beginning of the text.
- * \param [out] parts  The text may be cut here; otherwise the ids are of no use.
+ * \param [in]  begins Where it begins: what \a ends was of the part before.
+ * \param [out] ends   Where it ends; where that is TS_JOINT_NONE the ids are of no use.
  * \return As ts_encode. Not collective. */
-ts_status ts_encode_part(ts_encoder *encoder, const char *text, size_t n, size_t ahead, bool first, bool *parts,
+ts_status ts_encode_part(ts_encoder *encoder, const char *text, size_t n, size_t ahead, ts_joint begins, ts_joint *ends,
                          ts_ids *to, ts_error *err);
 
 /** Append the text of ids; those that are no token are left out.
