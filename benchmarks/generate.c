@@ -27,7 +27,7 @@ static double median(double *seconds, int n) {
 
 static double time_logits(ts_engine *engine, const int32_t *tokens, int64_t n, float *logits) {
   double start = ts_seconds();
-  ts_engine_logits(engine, tokens, n, logits);
+  ts_engine_logits(engine, &(ts_tokens_of){tokens, n}, logits);
   return ts_seconds() - start;
 }
 

@@ -16,7 +16,7 @@ struct cached_problem {
   const void *q, *k, *v; /* [B][T][H D], [B][T][G D] */
   void *keys, *values;   /* [B][K][G D] */
   void *o;
-  const int32_t *past;
+  const int32_t *past; /* [B] */
   int64_t batch, length, kept;
   int heads, kv_heads, head_dim;
   int64_t window; /* 0: none */
@@ -29,8 +29,9 @@ struct cached_problem {
 template <typename T>
 __global__ void __launch_bounds__(COPY_THREADS) keep_rows(const __grid_constant__ cached_problem p) {
   int64_t width = (int64_t) p.kv_heads * p.head_dim, i = (int64_t) blockIdx.x * COPY_THREADS + threadIdx.x;
-  int64_t row = i / width, batch = row / p.length, place = *p.past + row % p.length;
-  if (batch < p.batch && place < p.kept) {
+  int64_t row = i / width, batch = row / p.length;
+  int64_t place = batch < p.batch ? p.past[batch] + row % p.length : p.kept;
+  if (place < p.kept) {
     int64_t to = (batch * p.kept + place) * width + i % width;
     ((T *) p.keys)[to] = ((const T *) p.k)[i];
     ((T *) p.values)[to] = ((const T *) p.v)[i];
@@ -149,7 +150,7 @@ template <typename T>
 __global__ void __launch_bounds__(THREADS) attention_cached(const __grid_constant__ cached_problem p) {
   TS_SHARED(float, shared, WARPS *(TS_ATTENTION_MOST_HEAD_DIM + 2));
   int64_t item = blockIdx.x, head = item % p.heads, row = item / p.heads;
-  int64_t batch = row / p.length, place = *p.past + row % p.length;
+  int64_t batch = row / p.length, place = p.past[batch] + row % p.length;
   if (place >= p.kept) {
     for (int d = (int) threadIdx.x; d < p.head_dim; d += THREADS) {
       ((T *) p.o)[item * p.head_dim + d] = ts_round<T>(0.0f);

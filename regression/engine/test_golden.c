@@ -165,7 +165,7 @@ static void test_logits(const trial *t) {
   read_sample(t, 0, tokens);
   double worst = 0;
   for (int64_t n = 1; n <= length; ++n) {
-    ts_engine_logits(t->engine, tokens, n, logits);
+    ts_engine_logits(t->engine, &(ts_tokens_of){tokens, n}, logits);
     worst = fmax(worst, difference(logits, expected + (n - 1) * vocabulary, vocabulary, 0, 0));
   }
   tap_ok_all(MPI_COMM_WORLD, worst <= logit_tolerance, "%s: first logits to %.1e", t->name, worst);
@@ -194,7 +194,8 @@ static void test_generate(const trial *t) {
   const int64_t n = integers(json_object_get(generate, "prompt"), tokens);
   const int64_t n_tokens = integers(json_object_get(generate, "tokens"), expected);
   TS_CHECK(n > 0 && n_tokens > 0 && n + n_tokens == length, "%s: expected.json: generate", t->name);
-  ts_generate(t->engine, tokens, n, &(ts_generate_options){.n_tokens = n_tokens}, NULL, NULL);
+  ts_continued text = {.token = tokens, .n = n};
+  ts_generate(t->engine, &text, 1, &(ts_generate_options){.n_tokens = n_tokens}, NULL);
   tap_ok_all(MPI_COMM_WORLD, memcmp(tokens + n, expected, (size_t) n_tokens * sizeof *tokens) == 0,
              "%s: the %lld tokens after a prompt", t->name, (long long) n_tokens);
   ts_free(expected);

@@ -209,7 +209,7 @@ static const cut_case cases[] = {
     {TS_OP_ATTENTION_DX, "in a window with a softcap", {Q, Q, X, X, Q, LSE}, {Q, X, X}, CAPPED, "bh", "t"},
     {TS_OP_ATTENTION_CACHED,
      "",
-     {F(4, 5, 8), F(4, 5, 8), Q, X, X, I(1)},
+     {F(4, 5, 8), F(4, 5, 8), Q, X, X, I(4)},
      {F(4, 5, 8), F(4, 5, 8), Q},
      HEADS(0),
      "bh",

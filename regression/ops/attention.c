@@ -341,22 +341,29 @@ static void build_attention_merge(run_case *c, int variant, ts_dtype dtype) {
 
 /* ---- the cache ---- */
 
-/* {batch, new tokens, rows of the caches, query heads, key heads, elements of a head, window, softcap, tokens before}:
+/* {batch, new tokens, rows of the caches, query heads, key heads, elements of a head, window, softcap, tokens before
+ * the first text, how many more before each following one}:
  * all new; one more; the last that fits, of odd size; more than fit; beyond everything; a window that is shorter than
  * what is kept, and one that is not reached; the largest head.  Then so many tokens that they go block by block: on
- * an empty cache, behind others with a window, with a softcap and no room for the last. */
+ * an empty cache, behind others with a window, with a softcap and no room for the last.  Then texts of different
+ * lengths, one by one and block by block: the last of them full, or idle, or the first. */
 static const struct {
   int64_t batch, length, kept;
   int heads, kv_heads, head_dim, window;
   float softcap;
-  int32_t past;
+  int32_t past, apart;
 } cached_variants[] = {
-    {1, 1, 1, 1, 1, 1, 0, 0, 0},     {2, 5, 9, 4, 2, 6, 0, 0, 0},        {1, 1, 300, 4, 4, 64, 0, 0, 270},
-    {2, 3, 40, 3, 1, 5, 0, 0, 37},   {2, 4, 10, 2, 2, 8, 0, 2.5f, 8},    {1, 2, 6, 2, 1, 3, 0, 0, 9},
-    {2, 7, 90, 4, 1, 16, 20, 0, 60}, {1, 3, 30, 2, 2, 12, 25, 1.5f, 4},  {1, 2, 70, 2, 1, 256, 0, 0, 64},
-    {2, 40, 40, 2, 2, 20, 0, 0, 0},  {1, 70, 400, 4, 2, 64, 90, 0, 200}, {2, 66, 150, 2, 1, 8, 0, 2, 100},
-    {1, 33, 50, 1, 1, 4, 0, 0, 50}};
+    {1, 1, 1, 1, 1, 1, 0, 0, 0, 0},      {2, 5, 9, 4, 2, 6, 0, 0, 0, 0},         {1, 1, 300, 4, 4, 64, 0, 0, 270, 0},
+    {2, 3, 40, 3, 1, 5, 0, 0, 37, 0},    {2, 4, 10, 2, 2, 8, 0, 2.5f, 8, 0},     {1, 2, 6, 2, 1, 3, 0, 0, 9, 0},
+    {2, 7, 90, 4, 1, 16, 20, 0, 60, 0},  {1, 3, 30, 2, 2, 12, 25, 1.5f, 4, 0},   {1, 2, 70, 2, 1, 256, 0, 0, 64, 0},
+    {2, 40, 40, 2, 2, 20, 0, 0, 0, 0},   {1, 70, 400, 4, 2, 64, 90, 0, 200, 0},  {2, 66, 150, 2, 1, 8, 0, 2, 100, 0},
+    {1, 33, 50, 1, 1, 4, 0, 0, 50, 0},   {3, 1, 50, 4, 2, 16, 0, 0, 7, 21},      {3, 5, 40, 3, 1, 5, 12, 0, 30, 5},
+    {3, 40, 150, 2, 1, 8, 30, 0, 0, 55}, {2, 66, 150, 2, 2, 12, 0, 2, 150, -100}};
 enum { N_CACHED = sizeof cached_variants / sizeof *cached_variants };
+
+static int64_t past_of(const run_case *c, int64_t b) {
+  return ((const int32_t *) c->in[5].data)[b];
+}
 
 static void build_attention_cached(run_case *c, int variant, ts_dtype dtype) {
   const typeof(*cached_variants) *v = &cached_variants[variant];
@@ -367,11 +374,13 @@ static void build_attention_cached(run_case *c, int variant, ts_dtype dtype) {
   for (int i = 0; i < 5; ++i) {
     ops_input(c, i, dtype, shapes[i], 1.0);
   }
-  c->in[c->n_in++] = run_new(TS_I32, TS_SHAPE(1));
-  run_set(&c->in[5], 0, v->past);
+  c->in[c->n_in++] = run_new(TS_I32, TS_SHAPE(v->batch));
+  for (int64_t b = 0; b < v->batch; ++b) {
+    run_set(&c->in[5], b, (double) (v->past + b * v->apart));
+  }
   for (int64_t i = 0; i < 2 * run_count(&c->in[0]); ++i) { /* what nobody sees is never read */
     int64_t at = i / 2, row = at / width % v->kept;
-    if (row >= v->past + v->length) {
+    if (row >= past_of(c, at / width / v->kept) + v->length) {
       run_set(&c->in[i % 2], at, NAN);
     }
   }
@@ -388,10 +397,10 @@ static void build_attention_cached(run_case *c, int variant, ts_dtype dtype) {
 }
 
 /* Rows past.. of a cache are new, the others as they were. */
-static void keep_rows(run_case *c, int cache, int from, int64_t past) {
+static void keep_rows(run_case *c, int cache, int from) {
   int64_t kept = c->in[cache].shape.d[1], length = c->in[from].shape.d[1], width = ops_columns(c, cache);
   for (int64_t i = 0; i < ops_count(c, cache); ++i) {
-    int64_t b = i / width / kept, t = i / width % kept - past;
+    int64_t b = i / width / kept, t = i / width % kept - past_of(c, b);
     bool fresh = t >= 0 && t < length;
     ops_out(c, cache)[i] = fresh ? ops_in(c, from)[(b * length + t) * width + i % width] : ops_in(c, cache)[i];
   }
@@ -401,7 +410,7 @@ static void keep_rows(run_case *c, int cache, int from, int64_t past) {
 static void attention_cached_query(run_case *c, const query *q) {
   int64_t d = c->attr.attention.head_dim;
   query place = *q;
-  place.token += *(const int32_t *) c->in[5].data;
+  place.token += past_of(c, q->b);
   double sum = 0, *o = ops_out(c, 2) + q_at(c, q);
   memset(o, 0, (size_t) d * sizeof *o);
   for (int64_t key = 0; key <= place.token && place.token < q->keys; ++key) {
@@ -418,9 +427,8 @@ static void attention_cached_query(run_case *c, const query *q) {
 }
 
 static void attention_cached(run_case *c) {
-  int64_t past = *(const int32_t *) c->in[5].data;
-  keep_rows(c, 0, 3, past);
-  keep_rows(c, 1, 4, past);
+  keep_rows(c, 0, 3);
+  keep_rows(c, 1, 4);
   for_queries(c, 2, 0, 6, attention_cached_query);
 }
 

@@ -88,12 +88,15 @@ static void add_programs(ts_engine *e, const ts_engine_options *o) {
     add_program(e, TS_PROGRAM_EVALUATE, o, TS_MODEL_LOSS, batch);
   }
   if ((o->abilities & TS_CAN_GENERATE) != 0) {
-    int64_t context = o->context > 0 ? o->context : o->deck->data.sequence_length;
+    int64_t context = o->context > 0 ? o->context : o->deck->data.sequence_length, texts = o->texts > 0 ? o->texts : 1;
     for (int i = 0; i < TS_N_GENERATION && (i == 0 || generation_lengths[i - 1] < context); ++i) {
       int64_t length = generation_lengths[i] < context ? generation_lengths[i] : context;
-      add_program(e, TS_PROGRAM_GENERATE + i, o, TS_MODEL_LOGITS, (ts_model_size){1, length, context});
+      add_program(e, TS_PROGRAM_GENERATE + i, o, TS_MODEL_LOGITS, (ts_model_size){texts, length, context});
     }
-    e->kept = (ts_kept){.token = ts_calloc((size_t) context, sizeof *e->kept.token), .context = context};
+    e->kept = (ts_kept){.token = ts_calloc((size_t) (texts * context), sizeof *e->kept.token),
+                        .n = ts_calloc((size_t) texts, sizeof *e->kept.n),
+                        .texts = texts,
+                        .context = context};
   }
 }
 
@@ -286,6 +289,7 @@ void ts_engine_destroy(ts_engine **engine) {
   }
   ts_executor_destroy(&e->executor);
   ts_free(e->kept.token);
+  ts_free(e->kept.n);
   for (int i = TS_N_PROGRAMS - 1; i >= 0; --i) { /* the first program owns the layout */
     ts_program_destroy(&e->program[i]);
   }

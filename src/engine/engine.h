@@ -17,10 +17,11 @@ enum {
   TS_N_PROGRAMS = TS_PROGRAM_GENERATE + TS_N_GENERATION
 };
 
-/** The tokens of which the programs' state has keys and values. */
+/** The tokens of which the programs' state has keys and values, of each text. */
 typedef struct ts_kept {
-  int32_t *token; /**< Owned; [context]. */
-  int64_t n, context;
+  int32_t *token; /**< Owned; [texts][context]. */
+  int64_t *n;     /**< Owned; [texts] how many. */
+  int64_t texts, context;
 } ts_kept;
 
 struct ts_engine {

@@ -1,33 +1,45 @@
-/* The logits of the next token.  Keys and values of the tokens before stay in the programs' state, so a token more
- * costs one token's work and a look at what is kept. */
+/* The logits of the next token of each text.  Keys and values of the tokens before stay in the programs' state, so a
+ * token more costs one token's work and a look at what is kept.  A run takes new tokens of every text; the last one
+ * ends all of them, so texts that have fewer new tokens wait in the first ones:
+ *
+ *     text 0   ....|....|....|..      16 tokens, then one at a time
+ *     text 1                |..
+ */
+#include "base/memory.h"
 #include "engine/engine.h"
 
 #include <string.h>
+
+/* What is left to compute of a text. */
+typedef struct rest {
+  const int32_t *token; /* Without those that are forgotten. */
+  int64_t n, kept;      /* Tokens; how many of them are kept. */
+} rest;
 
 static int32_t *integers_of(ts_engine *e, int which, const char *name) {
   return ts_executor_input(e->executor, e->index[which], 0, name);
 }
 
-/* \a n tokens behind the first \a past; what the program has room for beyond is padding, which nobody sees. */
-static void run_tokens(ts_engine *e, int which, const int32_t *tokens, int64_t past, int64_t n) {
-  int32_t *id = integers_of(e, which, "input_ids"),
-          *position = integers_of(e, which, "positions"); /* NULL: the model has none */
-  int64_t last = e->kept.context - 1;
-  for (int64_t i = 0; i < e->program[which]->length; ++i) {
-    id[i] = i < n ? tokens[past + i] : 0;
-    if (position != NULL) {
-      position[i] = (int32_t) (past + i < last ? past + i : last);
+/* \a n tokens behind the kept ones become row \a b; what the program has room for beyond is padding, which nobody sees.
+ * Without any the row is idle: behind the last place nothing is kept. */
+static void set_row(ts_engine *e, int which, int64_t b, const rest *r, int64_t n) {
+  int64_t length = e->program[which]->length, last = e->kept.context - 1, past = n > 0 ? r->kept : last + 1;
+  int32_t *id = integers_of(e, which, "input_ids") + b * length, *position = integers_of(e, which, "positions");
+  for (int64_t i = 0; i < length; ++i) {
+    id[i] = i < n ? r->token[past + i] : 0;
+    if (position != NULL) { /* the model has them */
+      position[b * length + i] = (int32_t) (past + i < last ? past + i : last);
     }
   }
-  *integers_of(e, which, "past") = (int32_t) past;
-  *integers_of(e, which, "index") = (int32_t) (n - 1);
-  ts_executor_run(e->executor, e->index[which], 0);
+  integers_of(e, which, "past")[b] = (int32_t) past;
+  integers_of(e, which, "index")[b] = n > 0 ? (int32_t) (n - 1) : 0;
 }
 
 /* Of n tokens, those that are kept already: all but the last at most, whose logits are wanted. */
-static int64_t count_kept(const ts_kept *kept, const int32_t *tokens, int64_t n) {
+static int64_t count_kept(const ts_kept *kept, int64_t b, const int32_t *tokens, int64_t n) {
+  const int32_t *had = kept->token + b * kept->context;
   int64_t same = 0;
-  while (same < n - 1 && same < kept->n && kept->token[same] == tokens[same]) {
+  while (same < n - 1 && same < kept->n[b] && had[same] == tokens[same]) {
     ++same;
   }
   return same;
@@ -50,22 +62,66 @@ static int choose_program(const ts_engine *e, int64_t n) {
 }
 
 void ts_engine_forget(ts_engine *e) {
-  e->kept.n = 0;
+  for (int64_t b = 0; b < e->kept.texts; ++b) {
+    e->kept.n[b] = 0;
+  }
 }
 
-void ts_engine_logits(ts_engine *e, const int32_t *tokens, int64_t n, float *logits) {
-  ts_kept *kept = &e->kept;
-  int64_t forgotten = count_forgotten(n, kept->context);
-  tokens += forgotten;
-  n -= forgotten;
-  int which = TS_PROGRAM_GENERATE;
-  for (int64_t at = count_kept(kept, tokens, n), some; at < n; at += some) {
-    which = choose_program(e, n - at);
-    int64_t most = e->program[which]->length;
-    some = n - at < most ? n - at : most;
-    run_tokens(e, which, tokens, at, some);
+static rest rest_of(const ts_kept *kept, int64_t b, const ts_tokens_of *text) {
+  int64_t forgotten = count_forgotten(text->n, kept->context);
+  rest r = {.token = text->token + forgotten, .n = text->n - forgotten};
+  r.kept = count_kept(kept, b, r.token, r.n);
+  return r;
+}
+
+/* The most new tokens of a text, of all ranks: they compute in lock step. */
+static int64_t count_most(const ts_engine *e, const rest *r) {
+  int64_t most = 0;
+  for (int64_t b = 0; b < e->kept.texts; ++b) {
+    most = r[b].n - r[b].kept > most ? r[b].n - r[b].kept : most;
   }
-  memcpy(kept->token, tokens, (size_t) n * sizeof *tokens);
-  kept->n = n;
-  ts_executor_read_result(e->executor, e->index[which], "logits", logits);
+  if (ts_mesh_group_size(&e->mesh, TS_AXES_BATCH) > 1) {
+    int64_t *all = ts_world_gather(e->world, &most, sizeof most);
+    for (int i = 0; i < ts_world_size(e->world); ++i) {
+      most = all[i] > most ? all[i] : most;
+    }
+    ts_free(all);
+  }
+  return most;
+}
+
+/* What all texts have beyond their last \a after tokens, of those that are left. */
+static void run_until(ts_engine *e, int which, rest *r, int64_t after) {
+  for (int64_t b = 0; b < e->kept.texts; ++b) {
+    int64_t left = r[b].n - r[b].kept, n = left > after ? left - after : 0;
+    set_row(e, which, b, &r[b], n);
+    r[b].kept += n;
+  }
+  ts_executor_run(e->executor, e->index[which], 0);
+}
+
+void ts_engine_logits(ts_engine *e, const ts_tokens_of *text, float *logits) {
+  ts_kept *kept = &e->kept;
+  rest *r = ts_calloc((size_t) kept->texts, sizeof *r);
+  for (int64_t b = 0; b < kept->texts; ++b) {
+    r[b] = text[b].n > 0 ? rest_of(kept, b, &text[b]) : (rest){0};
+  }
+  int which = TS_PROGRAM_GENERATE;
+  int64_t most = count_most(e, r);
+  for (int64_t left = most, some; left > 0; left -= some) {
+    which = choose_program(e, left);
+    int64_t longest = e->program[which]->length;
+    some = left < longest ? left : longest;
+    run_until(e, which, r, left - some);
+  }
+  for (int64_t b = 0; b < kept->texts; ++b) {
+    if (r[b].n > 0) {
+      memcpy(kept->token + b * kept->context, r[b].token, (size_t) r[b].n * sizeof *r[b].token);
+      kept->n[b] = r[b].n;
+    }
+  }
+  if (most > 0) {
+    ts_executor_read_result(e->executor, e->index[which], "logits", logits);
+  }
+  ts_free(r);
 }

@@ -37,6 +37,7 @@ typedef struct ts_engine_options {
   int n_slots;                    /**< Micro-batches alive at a time, at most; 0 stands for 1. */
   int64_t context;                /**< Of generation: tokens that are looked back on, at most; 0: as sequence_length. */
   int64_t steps;                  /**< Of the whole run, for a schedule whose deck has no total (run.epochs); else 0. */
+  int64_t texts;                  /**< Of generation: how many a rank continues at a time; 0 stands for 1. */
   bool loads;                     /**< The caller loads a checkpoint next: parameters get no first values. */
   ts_executor_observer *observer; /**< For timelines; NULL for none. */
   void *observer_user;
@@ -88,12 +89,21 @@ ts_step_result ts_engine_train_step(ts_engine *engine, const ts_step_input *inpu
  * Collective over the world. */
 void ts_engine_evaluate(ts_engine *engine, const ts_batch *batch, double *loss_sum, double *valid_tokens);
 
-/** Logits of the token after \a n tokens, 1 <= n.  Keys and values of the tokens of the last call are kept: those that
- * \a tokens begins with are not computed again, so a text that grows by a token costs one token.  Where n is more than
- * the engine's context, the first tokens are left out, as few halves of a context as make the rest fit.
- * \param [out] logits  [vocab_size] fp32; how they are rounded depends on how many tokens were computed together.
- * Collective over the world: every rank gives the same tokens. */
-void ts_engine_logits(ts_engine *engine, const int32_t *tokens, int64_t n, float *logits);
+/** The tokens of a text; borrowed. */
+typedef struct ts_tokens_of {
+  const int32_t *token;
+  int64_t n; /**< 0: there is no text in this row, and its logits mean nothing. */
+} ts_tokens_of;
+
+/** Logits of the next token of each text, as many texts as the engine was made for.  Keys and values of the tokens that
+ * a row had in the last call with a text in it are kept: those that its text begins with are not computed again, so a
+ * text that grows by a token costs one token.  Texts of different lengths end together: the shorter ones wait.  Where n
+ * is more than the engine's context, the first tokens are left out, as few halves of a context as make the rest fit.
+ * \param [in]  text    [texts]
+ * \param [out] logits  [texts][vocab_size] fp32; how they are rounded depends on how many tokens and texts were
+ *                      computed together.
+ * Collective over the world: ranks that differ in TS_AXES_BATCH may give other texts, all others give the same. */
+void ts_engine_logits(ts_engine *engine, const ts_tokens_of *text, float *logits);
 
 /** Read a parameter in fp32 (the master where there is one): all of it, on every rank of any grid.
  * \param [out] value  The parameter's elements, in its shape. Collective over the world.

@@ -311,26 +311,11 @@ static int train(ts_training *r, ts_error *err) {
 
 /* ---- the text at the end ---- */
 
-static void put_byte(int32_t token, void *user) {
-  (void) user;
-  putchar(token);
-  fflush(stdout);
-}
-
 static void generate(ts_training *r) {
-  int64_t n = (int64_t) strlen(r->options->prompt);
-  int32_t *tokens = ts_malloc((size_t) (n + r->options->n_generate + 1) * sizeof *tokens);
-  for (int64_t i = 0; i < n; ++i) {
-    tokens[i] = (unsigned char) r->options->prompt[i];
-  }
   const ts_generate_options options = {.n_tokens = r->options->n_generate, .temperature = 0.8, .seed = 1};
   ts_log(TS_LOG_INFO, "\nThe model continues \"%s\":\n", r->options->prompt);
-  if (r->rank == 0) {
-    fputs(r->options->prompt, stdout);
-  }
-  ts_generate(r->engine, tokens, n, &options, r->rank == 0 ? put_byte : NULL, NULL);
+  ts_speak(r->engine, r->words, r->options->prompt, &r->prompt, &options);
   ts_log(TS_LOG_INFO, "\n");
-  ts_free(tokens);
 }
 
 /* Rank 0.  A picture that cannot be drawn is no failure of the run: `tessera plot` does it again. */

@@ -5,6 +5,7 @@
 #define TS_ENGINE_TRAIN_H
 
 #include "engine/tessera.h"
+#include "engine/words.h"
 #include "io/data.h"
 
 typedef struct ts_train_options {
@@ -55,11 +56,36 @@ ts_status ts_validate(ts_engine *engine, ts_world *world, const ts_deck *deck, t
  * Not collective. */
 int64_t ts_generate_context(const ts_deck *deck, int64_t n, int64_t more);
 
-/** Continue \a tokens, until one of model.stop_token_ids (or, without any, model.eos_token_id) is made; every other one
- * is handed to \a emit as it is made (NULL: nobody listens).
- * \param [in,out] tokens  Array of room for n + options->n_tokens ids; one that ends the text is among them.
- * \return how many were made, at most options->n_tokens. Collective over the world. */
-int64_t ts_generate(ts_engine *engine, int32_t *tokens, int64_t n, const ts_generate_options *options,
-                    void (*emit)(int32_t token, void *user), void *user);
+/** A text that is continued. */
+typedef struct ts_continued {
+  int32_t *token; /**< The caller's, with room for n + n_tokens ids; those that are made come behind the first n. */
+  int64_t n;      /**< At least 1. */
+  int64_t number; /**< Draws depend on the seed, this and the place in the text: not on the texts beside it. */
+  int64_t made;   /**< How many were made so far, one that ends the text among them. */
+  bool end;       /**< The last one does. */
+} ts_continued;
+
+/** Hears of every token that does not end its text, as it is made, where it is not NULL. */
+typedef struct ts_listener {
+  void (*hear)(int64_t text, int32_t token, void *user);
+  void *user;
+} ts_listener;
+
+/** Texts that the ranks of the engine continue at a time: ranks that differ in TS_AXES_BATCH have different ones.
+ * Not collective. */
+int64_t ts_generate_room(const ts_engine *engine);
+
+/** Continue \a n texts, at most as many as there is room for, each until one of model.stop_token_ids (or, without any,
+ * model.eos_token_id) is made or it has options->n_tokens more.  Every rank gives the same texts and gets the same
+ * tokens. Collective over the world. */
+void ts_generate(ts_engine *engine, ts_continued *text, int64_t n, const ts_generate_options *options,
+                 const ts_listener *listener);
+
+/** Print a prompt and, as it is made, how the engine continues it.
+ * \param [in] words  Read on rank 0.
+ * \param [in] ids    The prompt's tokens.
+ * Collective over the world. */
+void ts_speak(ts_engine *engine, ts_words *words, const char *prompt, const ts_ids *ids,
+              const ts_generate_options *options);
 
 #endif

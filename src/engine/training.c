@@ -303,10 +303,31 @@ static void find_steps(ts_training *r) {
   }
 }
 
+/* Rank 0 has the tokenizer of what is said at the end. */
+static ts_status read_prompt(ts_training *r, ts_error *err) {
+  const char *prompt = r->options->prompt;
+  ts_status status = TS_OK;
+  if (r->rank == 0 && prompt != NULL) {
+    char *directory = ts_words_find(r->deck, r->resume.directory);
+    status = ts_words_open(r->deck, directory, &r->words, err);
+    status = status == TS_OK ? ts_words_encode(r->words, prompt, strlen(prompt), "--prompt", &r->prompt, err) : status;
+    ts_free(directory);
+  }
+  status = ts_world_agree(r->world, status, err);
+  if (status == TS_OK && prompt != NULL) {
+    ts_words_share(r->world, &r->prompt);
+  }
+  return status;
+}
+
 static ts_status open_all(ts_training *r, ts_error *err) {
   const ts_deck *deck = r->deck;
   ts_heartbeat_phase(TS_PHASE_LOADING);
   ts_status status = find_batch(r, err);
+  if (status != TS_OK) {
+    return status;
+  }
+  status = read_prompt(r, err);
   if (status != TS_OK) {
     return status;
   }
@@ -326,7 +347,7 @@ static ts_status open_all(ts_training *r, ts_error *err) {
       .deck = deck,
       .mesh = &r->mesh,
       .abilities = abilities,
-      .context = prompt == NULL ? 0 : ts_generate_context(deck, (int64_t) strlen(prompt), r->options->n_generate),
+      .context = prompt == NULL ? 0 : ts_generate_context(deck, r->prompt.n, r->options->n_generate),
       .steps = r->steps,
       .loads = r->resume.checkpoint != NULL || r->options->weights != NULL};
   status = ts_engine_create(&options, &r->engine, err);
@@ -346,6 +367,8 @@ void ts_training_close(ts_training *r) {
   ts_resume_clear(&r->resume);
   ts_run_unlock(r->lock);
   ts_batch_destroy(&r->batch);
+  ts_words_close(&r->words);
+  ts_free(r->prompt.id);
 }
 
 static void prepare(ts_training *r) {

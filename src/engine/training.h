@@ -19,6 +19,8 @@ typedef struct ts_training {
   ts_world *world;
   ts_deck *deck; /* its batch is resolved once it is known where the run begins */
   const ts_train_options *options;
+  ts_words *words; /* rank 0 only; NULL without a prompt */
+  ts_ids prompt;   /* its tokens */
   ts_engine *engine;
   ts_data *data;
   ts_metrics *metrics;   /* rank 0 only */

@@ -90,15 +90,12 @@ ts_status ts_choose_target(const char *target, ts_deck *deck, const ts_backend *
 ts_status ts_read_deck_or_model(const ts_arguments *arguments, ts_world *world, ts_deck **deck, char **checkpoint,
                                 ts_error *err);
 
-/** Can the model continue this text: it is not empty, and its bytes are tokens of the model. Not collective. */
-ts_status ts_check_prompt(const ts_deck *deck, const char *prompt, ts_error *err);
-
 /** An engine with the weights of \a checkpoint or, when that is NULL, of the deck (with a warning when they come from
  * nowhere but the seed), for commands that train nothing: one micro-batch a rank, as large as the deck says (1 when it
  * does not), whatever the batch triple is for training.  Collective over the world.
- * \param [in] context  Tokens that generation looks back on, at most (ts_engine_options); 0: as data.sequence_length.
+ * \param [in] wanted  Of which abilities, context and texts are read.
  * \return TS_BAD_INPUT, agreed; *engine is NULL then. */
-ts_status ts_create_engine(ts_world *world, ts_deck *deck, unsigned abilities, int64_t context, const char *checkpoint,
+ts_status ts_create_engine(ts_world *world, ts_deck *deck, const ts_engine_options *wanted, const char *checkpoint,
                            ts_engine **engine, ts_error *err);
 
 /** The subcommands. `train` and `eval`, `generate` are collective over the world; the others not collective. */

@@ -49,9 +49,24 @@ static const ts_option eval_options[] = {SET_OPTION, FORMAT_OPTION, END_OPTION};
 
 static const ts_option generate_options[] = {
     SET_OPTION,
-    {"--prompt", "TEXT", NULL, "the text to continue", false},
+    {"--prompt", "TEXT", NULL, "the text to continue; what is added appears as it is made", false},
+    {"--prompts", "FILE.jsonl", NULL,
+     "the texts to continue: a json object a line, empty lines aside; of each, in their order, a line is printed: "
+     "{\"prompt\": what was given, \"text\": what was added, \"tokens\": of how many tokens, \"end\": whether the "
+     "model ended it}",
+     false},
+    {"--field", "NAME", "prompt", "the member of a line of --prompts that has its text", false},
+    {"--batch", "N", "8",
+     "texts of --prompts that a rank continues at a time; ranks that differ in data parallelism have different ones. "
+     "What is drawn depends on the seed and the line's number, not on N, but logits that are made together may round "
+     "otherwise, and so, rarely, choose another token",
+     false},
+    {"--tokenizer", "DIRECTORY", NULL,
+     "of the tokenizer.json that makes tokens of text (default: what the checkpoint's run kept, else model.from; where "
+     "neither has one, a token is a byte)",
+     false},
     {"--tokens", "N", "200",
-     "how many tokens to add, at most: the model's end token (model.stop_token_ids) ends it too", false},
+     "how many tokens to add to a text, at most: the model's end tokens (model.stop_token_ids) end it too", false},
     {"--temperature", "T", "0.8", "0 takes the most likely token, 1 draws from the model's distribution", false},
     {"--top-k", "K", "0", "draw from the K most likely tokens only; 0: from all", false},
     {"--seed", "SEED", "1", "another seed, another text", false},
@@ -139,10 +154,11 @@ const ts_command ts_commands[] = {
      "newest), "
      "with the deck the run had; or of a deck (with model.from: the weights of a Hugging Face directory).",
      eval_options, "tessera eval runs/kjv --format json", true},
-    {"generate", ts_main_generate, "DECK|CHECKPOINT", 1, 1, "let a model continue a text",
+    {"generate", ts_main_generate, "DECK|CHECKPOINT", 1, 1, "let a model continue texts",
      "The model is that of a checkpoint (a run directory: its newest), of a Hugging Face directory, or of a deck.  "
-     "Tokens are bytes: for models trained on text files.  Of a text that outgrows data.sequence_length the first "
-     "half is forgotten.",
+     "Its tokens are those of its tokenizer.json, or bytes where there is none: for models trained on text files.  Of "
+     "a text that outgrows data.sequence_length the first half is forgotten.  --prompts continues many, several at a "
+     "time; a text that has ended waits for the others of its batch.",
      generate_options, "tessera generate runs/kjv --prompt 'In the beginning'", true},
     {"tokenize", ts_main_tokenize, "FILE...", 1, INT_MAX, "turn texts and JSONL into a file of tokens",
      "Encodes texts and JSONL files, one after the other, with a Hugging Face tokenizer, into an HDF5 file for "

@@ -20,10 +20,11 @@ static void print_loss_json(double loss, int64_t batches) {
 static int evaluate_checkpoint(ts_world *world, ts_deck *deck, const char *checkpoint, bool json, ts_error *err) {
   ts_data *data = NULL;
   ts_engine *engine = NULL;
+  const ts_engine_options wanted = {.abilities = TS_CAN_EVALUATE};
   double loss = 0;
   int64_t batches = 0;
   ts_status status = ts_data_open_deck(world, deck, &data, err);
-  status = status == TS_OK ? ts_create_engine(world, deck, TS_CAN_EVALUATE, 0, checkpoint, &engine, err) : status;
+  status = status == TS_OK ? ts_create_engine(world, deck, &wanted, checkpoint, &engine, err) : status;
   status = status == TS_OK ? ts_validate(engine, world, deck, data, &loss, &batches, err) : status;
   if (status == TS_OK && ts_world_rank(world) == 0) {
     (json ? print_loss_json : print_loss)(loss, batches);

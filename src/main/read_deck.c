@@ -142,14 +142,15 @@ static ts_status use_one_micro_batch(ts_deck *deck, const ts_world *world, ts_me
   return TS_OK;
 }
 
-ts_status ts_create_engine(ts_world *world, ts_deck *deck, unsigned abilities, int64_t context, const char *checkpoint,
+ts_status ts_create_engine(ts_world *world, ts_deck *deck, const ts_engine_options *wanted, const char *checkpoint,
                            ts_engine **engine, ts_error *err) {
   ts_mesh mesh;
   const ts_engine_options options = {.world = world,
                                      .deck = deck,
                                      .mesh = &mesh,
-                                     .abilities = abilities,
-                                     .context = context,
+                                     .abilities = wanted->abilities,
+                                     .context = wanted->context,
+                                     .texts = wanted->texts,
                                      .loads = checkpoint != NULL};
   *engine = NULL;
   ts_status status = use_one_micro_batch(deck, world, &mesh, err);

@@ -13,7 +13,6 @@ int ts_main_train(const ts_arguments *arguments, ts_world *world, ts_error *err)
   code = code == 0 ? (int) ts_read_deck(arguments, world, &deck, err) : code;
   code = code == 0 ? (int) ts_deck_check_training(deck, err) : code;
   const char *prompt = ts_argument(arguments, "--prompt");
-  code = code == 0 && prompt != NULL ? (int) ts_check_prompt(deck, prompt, err) : code;
   if (code == 0) {
     const char *resume = ts_argument(arguments, "--resume");
     const ts_train_options options = {.prompt = prompt,

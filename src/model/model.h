@@ -37,9 +37,9 @@ ts_init ts_model_init(const ts_deck *deck, const char *parameter);
 
 /** Build the forward graph of the deck's model.  The deck was checked.
  * Inputs (leaves, role INPUT): input_ids [B][T] int32, labels [B][T] int32 (TRAIN, LOSS), positions [B][T] int32,
- * sample [B] int64 and scalar seed [1] int64 (TRAIN with dropout), index [B] int32 and past [1] int32 (LOGITS).
+ * sample [B] int64 and scalar seed [1] int64 (TRAIN with dropout), index [B] and past [B] int32 (LOGITS).
  * LOGITS has two STATE leaves a layer, UNIT.ATTENTION.key_cache and .value_cache [B][context][key heads x head_dim]:
- * the tokens become rows past, past + 1 ... of them and see those before.
+ * a text's tokens become rows past, past + 1 ... of them and see those before.
  * Results: outputs of the node named "loss" (loss sum, valid tokens) or "logits".
  * Units: the embeddings, each block, the final norm, the head (when not tied). Not collective.
  * \return a new graph, owned by the caller. */

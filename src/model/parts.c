@@ -63,7 +63,7 @@ ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, ts_model_
                             .labels = use != TS_MODEL_LOGITS ? input(g, "labels", TS_I32, rows) : TS_NONE,
                             .documents = documents ? input(g, "documents", TS_I32, rows) : TS_NONE,
                             .index = use == TS_MODEL_LOGITS ? input(g, "index", TS_I32, TS_SHAPE(size.batch)) : TS_NONE,
-                            .past = use == TS_MODEL_LOGITS ? input(g, "past", TS_I32, TS_SHAPE(1)) : TS_NONE,
+                            .past = use == TS_MODEL_LOGITS ? input(g, "past", TS_I32, TS_SHAPE(size.batch)) : TS_NONE,
                             .seed = drops ? ts_graph_leaf(g, "seed", TS_ROLE_SCALAR, TS_I64, TS_SHAPE(1), -1) : TS_NONE,
                             .sample = drops ? input(g, "sample", TS_I64, TS_SHAPE(size.batch)) : TS_NONE};
 }

@@ -111,7 +111,7 @@ const char *ts_shape_attention_cached(const ts_graph *g, const ts_node *node, ts
   TS_RULE(keys->dtype == k->dtype && fits && ts_rule_is(g, node, 1, keys->dtype, keys->shape),
           "keys and values are [B][K][kv_heads x head_dim], like k and v");
   TS_RULE(keys->shape.d[1] > 0, "there is room for a key");
-  TS_RULE(ts_rule_is(g, node, 5, TS_I32, TS_SHAPE(1)), "past is [1] int32");
+  TS_RULE(ts_rule_is(g, node, 5, TS_I32, TS_SHAPE(q->shape.d[0])), "past is [B] int32");
   TS_RULE(node->attr.attention.causal && node->attr.attention.dropout == 0, "it is causal, and nothing is dropped");
   for (int i = 0; i < 3; ++i) {
     dtype[i] = q->dtype;
@@ -180,7 +180,7 @@ bool ts_cut_attention(const ts_graph *g, const ts_node *node, char index, ts_cut
 }
 
 bool ts_cut_attention_cached(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {
-  return cut_roles(g, node, "kkqkk-", "kkq", index, cut);
+  return cut_roles(g, node, "kkqkks", "kkq", index, cut);
 }
 
 bool ts_cut_attention_dx(const ts_graph *g, const ts_node *node, char index, ts_cut *cut) {

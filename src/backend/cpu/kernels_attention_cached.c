@@ -14,9 +14,9 @@
 enum { MANY = TS_QUERIES / 2 };
 
 typedef struct cached {
-  ts_attention p; /* Queries are the new tokens that have a place, keys all until the last of them. */
+  ts_attention p;
   ts_attention_operands to;
-  int64_t past, placed; /* The place of the first new token; how many have one. */
+  const int32_t *past; /* [B] the place of a text's first new token */
 } cached;
 
 static ts_attention shape_of(const ts_graph *graph, const ts_node *node) {
@@ -28,13 +28,16 @@ static ts_attention shape_of(const ts_graph *graph, const ts_node *node) {
 }
 
 static cached cached_of(const ts_kernel_call *call) {
-  cached c = {.p = shape_of(call->graph, call->node), .past = *(const int32_t *) call->in[5]};
+  cached c = {.p = shape_of(call->graph, call->node), .past = call->in[5]};
   c.to = (ts_attention_operands){
       .q = call->in[2], .k = call->out[0], .v = call->out[1], .o = {call->out[2], c.p.dtype, NULL, 0}};
-  c.placed = ts_max(0, ts_min(c.p.keys - c.past, c.p.queries));
-  ts_attention_place(&c.p, TS_OF_QUERIES, (ts_interval){c.past, c.placed});
-  ts_attention_place(&c.p, TS_OF_KEYS, (ts_interval){0, c.placed > 0 ? c.past + c.placed : 0});
   return c;
+}
+
+/* How many new tokens of a text have a place. */
+static int64_t count_placed(const cached *c, int64_t b) {
+  TS_ASSERT(c->past[b] >= 0);
+  return ts_max(0, ts_min(c->p.keys - c->past[b], c->p.queries));
 }
 
 /* Rows past, past + 1 ... of a cache. */
@@ -42,8 +45,8 @@ static void keep_new_rows(const ts_kernel_call *call, const cached *c, int cache
   const ts_attention *p = &c->p;
   size_t row = (size_t) (p->kv_heads * p->head_dim) * ts_dtype_size(p->dtype);
   for (int64_t b = 0; b < p->batch; ++b) {
-    memcpy((char *) call->out[cache] + (size_t) (b * p->keys + c->past) * row,
-           (const char *) call->in[from] + (size_t) (b * p->queries) * row, (size_t) c->placed * row);
+    memcpy((char *) call->out[cache] + (size_t) (b * p->keys + c->past[b]) * row,
+           (const char *) call->in[from] + (size_t) (b * p->queries) * row, (size_t) count_placed(c, b) * row);
   }
 }
 
@@ -51,8 +54,8 @@ static void clear_others(const cached *c) {
   const ts_attention *p = &c->p;
   size_t row = (size_t) (p->heads * p->head_dim) * ts_dtype_size(p->dtype);
   for (int64_t b = 0; b < p->batch; ++b) {
-    memset((char *) c->to.o.data + (size_t) (b * p->queries + c->placed) * row, 0,
-           (size_t) (p->queries - c->placed) * row);
+    int64_t placed = count_placed(c, b);
+    memset((char *) c->to.o.data + (size_t) (b * p->queries + placed) * row, 0, (size_t) (p->queries - placed) * row);
   }
 }
 
@@ -105,7 +108,7 @@ static void add_value(const ts_attention *p, float *sum, float weight, const voi
 static void attend_query(const cached *c, float *score, int64_t b, int64_t t, int head) {
   const ts_attention *p = &c->p;
   ts_tile buffer, sum = {0};
-  int64_t at = ts_attention_q_at(p, b, t, head), last = c->past + t, first = ts_max(last - p->window + 1, 0);
+  int64_t at = ts_attention_q_at(p, b, t, head), last = c->past[b] + t, first = ts_max(last - p->window + 1, 0);
   const float *q = ts_source_read(&(ts_source){c->to.q, p->dtype}, at, p->head_dim, buffer);
   float top = -INFINITY;
   for (int64_t j = first; j <= last; ++j) {
@@ -135,26 +138,46 @@ static size_t attention_cached_prepare(const ts_target *target, const ts_graph *
 
 static void attend_one_by_one(const ts_kernel_call *call, const cached *c) {
   const ts_attention *p = &c->p;
-  int64_t queries = p->batch * c->placed * p->heads;
+  int64_t queries = p->batch * p->queries * p->heads;
   size_t bytes = thread_bytes(p);
   TS_ASSERT(p->head_dim <= TS_TILE);
 #pragma omp parallel for num_threads(ts_call_threads(call, queries)) schedule(dynamic, 1)
   for (int64_t i = 0; i < queries; ++i) {
     float *score = (float *) ((char *) call->workspace + (size_t) omp_get_thread_num() * bytes);
-    attend_query(c, score, i / p->heads / c->placed, i / p->heads % c->placed, (int) (i % p->heads));
+    int64_t b = i / p->heads / p->queries, t = i / p->heads % p->queries;
+    if (t < count_placed(c, b)) {
+      attend_query(c, score, b, t, (int) (i % p->heads));
+    }
+  }
+}
+
+/* Text by text: queries are the new tokens that have a place, keys all until the last of them. */
+static void attend_by_blocks(const ts_kernel_call *call, const cached *c) {
+  ts_attention p = c->p;
+  p.batch = 1;
+  for (int64_t b = 0; b < c->p.batch; ++b) {
+    int64_t placed = count_placed(c, b), q = ts_attention_q_at(&c->p, b, 0, 0), k = ts_attention_k_at(&c->p, b, 0, 0);
+    size_t size = ts_dtype_size(p.dtype);
+    ts_attention_operands to = c->to;
+    to.q = (const char *) to.q + (size_t) q * size;
+    to.k = (const char *) to.k + (size_t) k * size;
+    to.v = (const char *) to.v + (size_t) k * size;
+    to.o.data = (char *) to.o.data + (size_t) q * size;
+    ts_attention_place(&p, TS_OF_QUERIES, (ts_interval){c->past[b], placed});
+    ts_attention_place(&p, TS_OF_KEYS, (ts_interval){0, placed > 0 ? c->past[b] + placed : 0});
+    ts_attention_forward(&p, &to, call->threads, call->workspace);
   }
 }
 
 static void attention_cached_run(const ts_kernel_call *call) {
   cached c = cached_of(call);
-  TS_ASSERT(c.past >= 0);
   keep_new_rows(call, &c, 0, 3);
   keep_new_rows(call, &c, 1, 4);
   clear_others(&c);
   if (c.p.queries < MANY) {
     attend_one_by_one(call, &c);
   } else {
-    ts_attention_forward(&c.p, &c.to, call->threads, call->workspace);
+    attend_by_blocks(call, &c);
   }
 }
 TS_CPU_KERNEL(attention_cached) = {.prepare = attention_cached_prepare, .run = attention_cached_run};

@@ -1,0 +1,134 @@
+#include "engine/words.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "tokenizer/unicode.h"
+
+#include <stdlib.h>
+
+#define FILE_NAME "tokenizer.json"
+
+struct ts_words {
+  ts_tokenizer *tokenizer; /* NULL: bytes */
+  ts_encoder *encoder;
+  int64_t vocabulary;
+};
+
+char *ts_words_find(const ts_deck *deck, const char *checkpoint) {
+  char *kept = checkpoint != NULL ? ts_format("%s/../" TS_RUN_FROM, checkpoint) : NULL;
+  const char *const places[] = {kept, deck->model.from};
+  char *found = NULL;
+  for (size_t i = 0; i < sizeof places / sizeof *places && found == NULL; ++i) {
+    bool there = places[i] != NULL && places[i][0] != 0 && ts_has_file(places[i], FILE_NAME);
+    found = there ? ts_strdup(places[i]) : NULL;
+  }
+  ts_free(kept);
+  return found;
+}
+
+static ts_status check_size(const ts_words *words, const char *directory, ts_error *err) {
+  int64_t size = words->tokenizer != NULL ? ts_tokenizer_size(words->tokenizer) : 0;
+  if (words->tokenizer == NULL && words->vocabulary > 256) {
+    return ts_error_add(
+        err, "tokens are bytes here, but the model has a vocabulary of %lld; accepted: a directory with a " FILE_NAME,
+        (long long) words->vocabulary);
+  }
+  return size <= words->vocabulary
+             ? TS_OK
+             : ts_error_add(err, "%s/" FILE_NAME ": it has %lld tokens, but the model has a vocabulary of %lld",
+                            directory, (long long) size, (long long) words->vocabulary);
+}
+
+ts_status ts_words_open(const ts_deck *deck, const char *directory, ts_words **out, ts_error *err) {
+  ts_words *words = ts_calloc(1, sizeof *words);
+  words->vocabulary = deck->model.vocab_size;
+  ts_status status = directory != NULL ? ts_tokenizer_open(directory, &words->tokenizer, err) : TS_OK;
+  status = status == TS_OK ? check_size(words, directory, err) : status;
+  if (status == TS_OK && words->tokenizer != NULL) {
+    words->encoder = ts_encoder_create(words->tokenizer);
+  }
+  if (status != TS_OK) {
+    ts_words_close(&words);
+  }
+  *out = words;
+  return status;
+}
+
+void ts_words_close(ts_words **handle) {
+  ts_words *words = *handle;
+  if (words != NULL) {
+    ts_encoder_destroy(&words->encoder);
+    ts_tokenizer_close(&words->tokenizer);
+    ts_free(words);
+  }
+  *handle = NULL;
+}
+
+static ts_status encode_bytes(const ts_words *words, const char *text, size_t n, const char *where, ts_ids *to,
+                              ts_error *err) {
+  for (size_t i = 0; i < n; ++i) {
+    int32_t byte = (unsigned char) text[i];
+    if (byte >= words->vocabulary) {
+      return ts_error_add(err, "%s: byte %d is outside the model's vocabulary of %lld", where, byte,
+                          (long long) words->vocabulary);
+    }
+    ts_ids_add(to, &byte, 1);
+  }
+  return TS_OK;
+}
+
+static ts_status encode_words(const ts_words *words, const char *text, size_t n, const char *where, ts_ids *to,
+                              ts_error *err) {
+  ts_text valid = {0};
+  ts_error why = {0};
+  int64_t replaced = ts_utf8_repair(text, n, &valid);
+  if (replaced > 0) {
+    ts_log(TS_LOG_WARNING, "%s: %lld parts that are no UTF-8 became U+FFFD", where, (long long) replaced);
+  }
+  ts_status status = ts_encode(words->encoder, valid.text != NULL ? valid.text : "", valid.length, true, to, &why);
+  if (status != TS_OK) {
+    ts_error_add(err, "%s: %s", where, why.text);
+  }
+  ts_error_clear(&why);
+  ts_text_free(&valid);
+  return status;
+}
+
+ts_status ts_words_encode(ts_words *words, const char *text, size_t n, const char *where, ts_ids *to, ts_error *err) {
+  int64_t before = to->n;
+  ts_status status = (words->encoder != NULL ? encode_words : encode_bytes)(words, text, n, where, to, err);
+  return status != TS_OK || to->n > before
+             ? status
+             : ts_error_add(err, "%s: the text is empty; the model needs something to continue", where);
+}
+
+void ts_words_follow(ts_words_stream *stream, ts_words *words, const int32_t *id, int64_t n) {
+  if (words->encoder != NULL) {
+    ts_text text = {0};
+    ts_decode(words->encoder, id, n, false, &text);
+    ts_ids_add(&stream->ids, id, n);
+    stream->before = n;
+    stream->shown = text.length;
+    ts_text_free(&text);
+  }
+}
+
+void ts_words_next(ts_words_stream *stream, ts_words *words, int32_t id, ts_text *to) {
+  const char byte = (char) id;
+  if (words->encoder != NULL) {
+    ts_decode_next(stream, words->encoder, id, false, to);
+  } else {
+    ts_text_append(to, &byte, 1);
+  }
+}
+
+void ts_words_share(ts_world *world, ts_ids *ids) {
+  ts_comm *all = ts_world_all(world);
+  ts_ids shared = {.n = ids->n};
+  all->ops->broadcast(all, &shared.n, sizeof shared.n, 0);
+  if (all->rank != 0) {
+    ts_free(ids->id);
+    *ids = (ts_ids){.id = ts_malloc((size_t) (shared.n + 1) * sizeof *ids->id), .n = shared.n, .capacity = shared.n};
+  }
+  all->ops->broadcast(all, ids->id, (size_t) ids->n * sizeof *ids->id, 0);
+}

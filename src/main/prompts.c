@@ -1,0 +1,109 @@
+#include "main/prompts.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "tokenizer/unicode.h"
+
+#include <string.h>
+
+enum { MOST_ERRORS = 10, MOST_BYTES = 1 << 30 };
+
+/* What of a line is continued, and its tokens: the one place that knows what a line may be. */
+static ts_status encode_row(const json_t *row, const char *field, const char *where, ts_words *words, ts_prompts *out,
+                            ts_error *err) {
+  json_t *text = json_object_get(row, field);
+  if (!json_is_string(text)) {
+    return ts_error_add(err, "%s: %s \"%s\"; accepted: an object whose member \"%s\" is a string (--field NAME)", where,
+                        text == NULL ? "it has no member" : "no string is the member", field, field);
+  }
+  int64_t before = out->ids.n;
+  ts_status status = ts_words_encode(words, json_string_value(text), json_string_length(text), where, &out->ids, err);
+  int32_t n = (int32_t) (out->ids.n - before);
+  ts_ids_add(&out->n, &n, 1);
+  json_array_append(out->text, text);
+  return status;
+}
+
+static ts_status read_line(const char *line, size_t n, const char *field, const char *where, ts_words *words,
+                           ts_prompts *out, ts_error *err) {
+  json_error_t why;
+  json_t *row = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+  ts_status status = TS_OK;
+  if (!json_is_object(row)) {
+    status = row == NULL ? ts_error_add(err, "%s: no json object: %s", where, why.text)
+                         : ts_error_add(err, "%s: json, but no object", where);
+  } else {
+    status = encode_row(row, field, where, words, out, err);
+  }
+  json_decref(row);
+  return status;
+}
+
+static bool is_blank(const char *line, size_t n) {
+  size_t i = 0;
+  while (i < n && strchr(" \t\r", line[i]) != NULL && line[i] != 0) {
+    ++i;
+  }
+  return i == n;
+}
+
+static ts_status read_lines(const char *path, const ts_text *file, const char *field, ts_words *words, ts_prompts *out,
+                            ts_error *err) {
+  ts_status status = TS_OK;
+  int errors = 0;
+  size_t at = 0;
+  for (int64_t number = 1; at < file->length && errors < MOST_ERRORS; ++number) {
+    const char *line = file->text + at, *end = memchr(line, '\n', file->length - at);
+    size_t n = end != NULL ? (size_t) (end - line) : file->length - at;
+    char *where = ts_format("%s:%lld", path, (long long) number);
+    if (!is_blank(line, n) && read_line(line, n, field, where, words, out, err) != TS_OK) {
+      status = TS_BAD_INPUT;
+      ++errors;
+    }
+    ts_free(where);
+    at += n + 1;
+  }
+  return status;
+}
+
+ts_status ts_prompts_read(const char *path, const char *field, ts_words *words, ts_prompts *out, ts_error *err) {
+  char *bytes = NULL;
+  size_t n = 0;
+  ts_text valid = {0};
+  *out = (ts_prompts){.text = json_array()};
+  ts_status status = ts_read_file(path, MOST_BYTES, &bytes, &n, err);
+  if (status != TS_OK) {
+    return status;
+  }
+  int64_t replaced = ts_utf8_repair(bytes, n, &valid);
+  if (replaced > 0) {
+    ts_log(TS_LOG_WARNING, "%s: %lld parts that are no UTF-8 became U+FFFD", path, (long long) replaced);
+  }
+  status = read_lines(path, &valid, field, words, out, err);
+  if (status == TS_OK && out->n.n == 0) {
+    status = ts_error_add(err, "%s: no line has a text to continue", path);
+  }
+  ts_text_free(&valid);
+  ts_free(bytes);
+  return status;
+}
+
+int64_t ts_prompts_longest(const ts_prompts *prompts) {
+  int64_t longest = 0;
+  for (int64_t i = 0; i < prompts->n.n; ++i) {
+    longest = prompts->n.id[i] > longest ? prompts->n.id[i] : longest;
+  }
+  return longest;
+}
+
+void ts_prompts_share(ts_world *world, ts_prompts *prompts) {
+  ts_words_share(world, &prompts->ids);
+  ts_words_share(world, &prompts->n);
+}
+
+void ts_prompts_clear(ts_prompts *prompts) {
+  json_decref(prompts->text);
+  ts_free(prompts->ids.id);
+  ts_free(prompts->n.id);
+  *prompts = (ts_prompts){0};
+}
