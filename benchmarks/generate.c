@@ -4,7 +4,8 @@
  *
  * A text fills all of the context but a few tokens.  In turn: it is read again from its first token on (`whole`), then
  * a token is added (`token`).  `read` is the bytes of all parameters over the time of a token, as a part of what memcpy
- * reads: a token reads each parameter once. */
+ * reads: a token reads each parameter once.  Then a token is added to each of several texts at a time, of half the
+ * context and less. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/tessera.h"
@@ -78,6 +79,43 @@ static void measure(ts_engine *engine, const ts_deck *deck) {
   ts_free(logits);
 }
 
+static double time_texts(ts_engine *engine, const ts_tokens_of *text, float *logits) {
+  double start = ts_seconds();
+  ts_engine_logits(engine, text, logits);
+  return ts_seconds() - start;
+}
+
+/* Median seconds of a token for each of \a texts texts. */
+static double measure_texts(ts_world *world, const ts_deck *deck, int64_t texts) {
+  const ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_GENERATE, .texts = texts};
+  ts_engine *engine;
+  ts_error err = {0};
+  TS_CHECK(ts_engine_create(&options, &engine, &err) == TS_OK, "%s", err.text);
+  int64_t most = deck->data.sequence_length, vocabulary = deck->model.vocab_size;
+  int32_t *tokens = ts_calloc((size_t) (most + texts), sizeof *tokens);
+  float *logits = ts_malloc((size_t) (texts * vocabulary) * sizeof *logits);
+  ts_tokens_of *text = ts_calloc((size_t) texts, sizeof *text);
+  double seconds[2 * ADDED];
+  for (int64_t i = 0; i < most + texts; ++i) {
+    tokens[i] = (int32_t) (i * 7919 % vocabulary);
+  }
+  for (int64_t b = 0; b < texts; ++b) {
+    text[b] = (ts_tokens_of){tokens + b, most / 2 - b * most / 4 / texts};
+  }
+  time_texts(engine, text, logits);
+  for (int i = 0; i < 2 * ADDED; ++i) {
+    for (int64_t b = 0; b < texts; ++b) {
+      ++text[b].n;
+    }
+    seconds[i] = time_texts(engine, text, logits);
+  }
+  ts_free(text);
+  ts_free(logits);
+  ts_free(tokens);
+  ts_engine_destroy(&engine);
+  return median(seconds, 2 * ADDED);
+}
+
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   ts_log_configure(TS_LOG_WARNING, ts_world_rank(world) == 0);
@@ -96,6 +134,11 @@ int main(int argc, char **argv) {
   TS_CHECK(status == TS_OK, "%s", err.text);
   measure(engine, deck);
   ts_engine_destroy(&engine);
+  for (int64_t texts = 1; texts <= 16; texts *= 4) {
+    double seconds = measure_texts(world, deck, texts);
+    printf("  %2lld text%s %7.2f ms  %8.1f tokens/s made\n", (long long) texts, texts > 1 ? "s" : " ", 1e3 * seconds,
+           (double) texts / seconds);
+  }
   ts_deck_destroy(&deck);
   ts_text_free(&said);
   ts_world_destroy(&world);

@@ -133,7 +133,7 @@ static int32_t *draw_tokens(ts_engine *engine, rows *r, const ts_continued *text
 }
 
 /* A token more for each text that goes on.  \return whether there was one. */
-static bool add_tokens(ts_engine *engine, rows *r, ts_continued *text, int64_t n, const ts_generate_options *o,
+static bool grow_texts(ts_engine *engine, rows *r, ts_continued *text, int64_t n, const ts_generate_options *o,
                        const ts_listener *listener) {
   bool any = false;
   for (int64_t i = 0; i < n; ++i) {
@@ -166,7 +166,7 @@ void ts_generate(ts_engine *engine, ts_continued *text, int64_t n, const ts_gene
                  const ts_listener *listener) {
   TS_ASSERT(n <= ts_generate_room(engine));
   rows r = make_rows(engine);
-  while (add_tokens(engine, &r, text, n, options, listener)) {
+  while (grow_texts(engine, &r, text, n, options, listener)) {
   }
   free_rows(&r);
 }

@@ -67,7 +67,7 @@ void ts_engine_forget(ts_engine *e) {
   }
 }
 
-static rest rest_of(const ts_kept *kept, int64_t b, const ts_tokens_of *text) {
+static rest find_rest(const ts_kept *kept, int64_t b, const ts_tokens_of *text) {
   int64_t forgotten = count_forgotten(text->n, kept->context);
   rest r = {.token = text->token + forgotten, .n = text->n - forgotten};
   r.kept = count_kept(kept, b, r.token, r.n);
@@ -104,7 +104,7 @@ void ts_engine_logits(ts_engine *e, const ts_tokens_of *text, float *logits) {
   ts_kept *kept = &e->kept;
   rest *r = ts_calloc((size_t) kept->texts, sizeof *r);
   for (int64_t b = 0; b < kept->texts; ++b) {
-    r[b] = text[b].n > 0 ? rest_of(kept, b, &text[b]) : (rest){0};
+    r[b] = text[b].n > 0 ? find_rest(kept, b, &text[b]) : (rest){0};
   }
   int which = TS_PROGRAM_GENERATE;
   int64_t most = count_most(e, r);

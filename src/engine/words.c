@@ -26,7 +26,7 @@ char *ts_words_find(const ts_deck *deck, const char *checkpoint) {
   return found;
 }
 
-static ts_status check_size(const ts_words *words, const char *directory, ts_error *err) {
+static ts_status check_vocabulary_of_words(const ts_words *words, const char *directory, ts_error *err) {
   int64_t size = words->tokenizer != NULL ? ts_tokenizer_size(words->tokenizer) : 0;
   if (words->tokenizer == NULL && words->vocabulary > 256) {
     return ts_error_add(
@@ -43,7 +43,7 @@ ts_status ts_words_open(const ts_deck *deck, const char *directory, ts_words **o
   ts_words *words = ts_calloc(1, sizeof *words);
   words->vocabulary = deck->model.vocab_size;
   ts_status status = directory != NULL ? ts_tokenizer_open(directory, &words->tokenizer, err) : TS_OK;
-  status = status == TS_OK ? check_size(words, directory, err) : status;
+  status = status == TS_OK ? check_vocabulary_of_words(words, directory, err) : status;
   if (status == TS_OK && words->tokenizer != NULL) {
     words->encoder = ts_encoder_create(words->tokenizer);
   }
@@ -77,8 +77,8 @@ static ts_status encode_bytes(const ts_words *words, const char *text, size_t n,
   return TS_OK;
 }
 
-static ts_status encode_words(const ts_words *words, const char *text, size_t n, const char *where, ts_ids *to,
-                              ts_error *err) {
+static ts_status encode_by_tokenizer(const ts_words *words, const char *text, size_t n, const char *where, ts_ids *to,
+                                     ts_error *err) {
   ts_text valid = {0};
   ts_error why = {0};
   int64_t replaced = ts_utf8_repair(text, n, &valid);
@@ -96,7 +96,7 @@ static ts_status encode_words(const ts_words *words, const char *text, size_t n,
 
 ts_status ts_words_encode(ts_words *words, const char *text, size_t n, const char *where, ts_ids *to, ts_error *err) {
   int64_t before = to->n;
-  ts_status status = (words->encoder != NULL ? encode_words : encode_bytes)(words, text, n, where, to, err);
+  ts_status status = (words->encoder != NULL ? encode_by_tokenizer : encode_bytes)(words, text, n, where, to, err);
   return status != TS_OK || to->n > before
              ? status
              : ts_error_add(err, "%s: the text is empty; the model needs something to continue", where);

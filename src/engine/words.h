@@ -12,7 +12,7 @@ typedef struct ts_words ts_words;
 
 /** Where the tokenizer of a model lies: what the run of the checkpoint kept, else the deck's model.from.
  * \param [in] checkpoint  Its directory; NULL for none.
- * \return a directory that has a tokenizer.json, owned by the caller (ts_free); NULL: there is none.  Not collective. */
+ * \return a directory that has a tokenizer.json, owned by the caller (ts_free); NULL: there is none. Not collective. */
 char *ts_words_find(const ts_deck *deck, const char *checkpoint);
 
 /** \param [in]  directory  Of the tokenizer; NULL: tokens are bytes.

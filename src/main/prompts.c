@@ -9,8 +9,8 @@
 enum { MOST_ERRORS = 10, MOST_BYTES = 1 << 30 };
 
 /* What of a line is continued, and its tokens: the one place that knows what a line may be. */
-static ts_status encode_row(const json_t *row, const char *field, const char *where, ts_words *words, ts_prompts *out,
-                            ts_error *err) {
+static ts_status encode_prompt_row(const json_t *row, const char *field, const char *where, ts_words *words,
+                                   ts_prompts *out, ts_error *err) {
   json_t *text = json_object_get(row, field);
   if (!json_is_string(text)) {
     return ts_error_add(err, "%s: %s \"%s\"; accepted: an object whose member \"%s\" is a string (--field NAME)", where,
@@ -24,8 +24,8 @@ static ts_status encode_row(const json_t *row, const char *field, const char *wh
   return status;
 }
 
-static ts_status read_line(const char *line, size_t n, const char *field, const char *where, ts_words *words,
-                           ts_prompts *out, ts_error *err) {
+static ts_status read_prompt_row(const char *line, size_t n, const char *field, const char *where, ts_words *words,
+                                 ts_prompts *out, ts_error *err) {
   json_error_t why;
   json_t *row = json_loadb(line, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
   ts_status status = TS_OK;
@@ -33,7 +33,7 @@ static ts_status read_line(const char *line, size_t n, const char *field, const 
     status = row == NULL ? ts_error_add(err, "%s: no json object: %s", where, why.text)
                          : ts_error_add(err, "%s: json, but no object", where);
   } else {
-    status = encode_row(row, field, where, words, out, err);
+    status = encode_prompt_row(row, field, where, words, out, err);
   }
   json_decref(row);
   return status;
@@ -47,8 +47,8 @@ static bool is_blank(const char *line, size_t n) {
   return i == n;
 }
 
-static ts_status read_lines(const char *path, const ts_text *file, const char *field, ts_words *words, ts_prompts *out,
-                            ts_error *err) {
+static ts_status read_prompt_rows(const char *path, const ts_text *file, const char *field, ts_words *words,
+                                  ts_prompts *out, ts_error *err) {
   ts_status status = TS_OK;
   int errors = 0;
   size_t at = 0;
@@ -56,7 +56,7 @@ static ts_status read_lines(const char *path, const ts_text *file, const char *f
     const char *line = file->text + at, *end = memchr(line, '\n', file->length - at);
     size_t n = end != NULL ? (size_t) (end - line) : file->length - at;
     char *where = ts_format("%s:%lld", path, (long long) number);
-    if (!is_blank(line, n) && read_line(line, n, field, where, words, out, err) != TS_OK) {
+    if (!is_blank(line, n) && read_prompt_row(line, n, field, where, words, out, err) != TS_OK) {
       status = TS_BAD_INPUT;
       ++errors;
     }
@@ -79,7 +79,7 @@ ts_status ts_prompts_read(const char *path, const char *field, ts_words *words, 
   if (replaced > 0) {
     ts_log(TS_LOG_WARNING, "%s: %lld parts that are no UTF-8 became U+FFFD", path, (long long) replaced);
   }
-  status = read_lines(path, &valid, field, words, out, err);
+  status = read_prompt_rows(path, &valid, field, words, out, err);
   if (status == TS_OK && out->n.n == 0) {
     status = ts_error_add(err, "%s: no line has a text to continue", path);
   }
