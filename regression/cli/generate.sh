@@ -28,22 +28,22 @@ END
 # A model of $2 tokens from the seed, the tokenizer of golden/$1.
 test_tokenizer() {
   set -- "$1" generate tiny.cfg --set "model.vocab_size=$2" --tokenizer "$golden/$1" --tokens 24
-  name=$1
+  kind=$1
   shift
   run "$tessera" "$@" --prompt "Größe 中文 🙂" --temperature 1
-  ok "$name: the prompt, then whole characters" both 'printed "^Größe 中文 🙂"' 'iconv -f UTF-8 -t UTF-8 "$scratch/out"'
+  ok "$kind: the prompt, then whole characters" both 'printed "^Größe 中文 🙂"' 'iconv -f UTF-8 -t UTF-8 "$scratch/out"'
   for batch in 1 4 16; do
     run "$tessera" "$@" --prompts prompts.jsonl --batch $batch --temperature 0
     cp "$scratch/out" "batch$batch"
-    ok "$name: $batch at a time, a line each" both 'gave 0' 'lines "$scratch/out" 6'
+    ok "$kind: $batch at a time, a line each" both 'gave 0' 'lines "$scratch/out" 6'
   done
-  ok "$name: 4 at a time as 1" cmp batch1 batch4
-  ok "$name: 16 at a time as 1" cmp batch1 batch16
+  ok "$kind: 4 at a time as 1" cmp batch1 batch4
+  ok "$kind: 16 at a time as 1" cmp batch1 batch16
   run "$tessera" "$@" --prompts prompts.jsonl --batch 1 --temperature 1 --seed 5
   cp "$scratch/out" drawn1
   run "$tessera" "$@" --prompts prompts.jsonl --batch 4 --temperature 1 --seed 5
-  ok "$name: drawn 4 at a time as 1" both 'gave 0' 'cmp drawn1 "$scratch/out"'
-  ok "$name: equal prompts, other draws" differ_lines 1 6 "$scratch/out"
+  ok "$kind: drawn 4 at a time as 1" both 'gave 0' 'cmp drawn1 "$scratch/out"'
+  ok "$kind: equal prompts, other draws" differ_lines 1 6 "$scratch/out"
 }
 differ_lines() { ! is "$(sed -n "$1p" "$3")" "$(sed -n "$2p" "$3")"; }
 

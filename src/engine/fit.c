@@ -33,9 +33,9 @@ static ts_status check_host_memory(const ts_engine *e, ts_error *err) {
 
 /* What is kept of a text is another way out. */
 static const char *less_context(const ts_engine *e) {
-  return e->program[TS_PROGRAM_GENERATE] != NULL
-             ? "; for generation fewer --tokens, or a smaller data.sequence_length, whose keys and values are kept"
-             : "";
+  return e->program[TS_PROGRAM_GENERATE] != NULL ? "; for generation a smaller --batch, fewer --tokens, or a smaller "
+                                                   "data.sequence_length, whose keys and values are kept"
+                                                 : "";
 }
 
 /* ---- of a device ---- */
