@@ -37,6 +37,9 @@ void ts_chat_close(ts_chat **chat);
 /** The row's name; borrowed. Not collective. */
 const char *ts_chat_name(const ts_chat *chat);
 
+/** Append the mark that ends an answer, "<|im_end|>" or the like. Not collective. */
+void ts_chat_end(const ts_chat *chat, ts_text *to);
+
 /** Bytes from \a begin on and before \a end. */
 typedef struct ts_chat_span {
   size_t begin, end;

@@ -152,6 +152,11 @@ ts_status ts_chat_render(const ts_chat *chat, const ts_chat_turn *turn, int64_t 
   return TS_OK;
 }
 
+void ts_chat_end(const ts_chat *chat, ts_text *to) {
+  const ts_chat_writer w = {.row = chat->row, .bos = chat->bos, .eos = chat->eos, .to = to};
+  ts_chat_write(&w, chat->row->assistant.end);
+}
+
 void ts_chat_spans_clear(ts_chat_spans *spans) {
   ts_free(spans->span);
   *spans = (ts_chat_spans){0};

@@ -59,9 +59,12 @@ static ts_status refuse_other_kind(const ts_deck *deck, const char *from, ts_err
   return TS_OK;
 }
 
-ts_status ts_find_tokenizer(const ts_deck *deck, const char *run, char **directory, ts_error *err) {
+ts_status ts_find_tokenizer(const ts_deck *deck, const char *run, bool kept, char **directory, ts_error *err) {
   const char *named = deck->data.tokenizer, *from = deck->model.from;
   *directory = NULL;
+  if (kept && keep_if_there(kept_in(run, named[0] != 0 ? TS_RUN_TOKENIZER : TS_RUN_FROM), directory)) {
+    return TS_OK;
+  }
   if (named[0] != 0) {
     return keep_if_there(ts_strdup(named), directory) || keep_if_there(kept_in(run, TS_RUN_TOKENIZER), directory)
                ? TS_OK
@@ -438,7 +441,7 @@ ts_status ts_prepare_texts(ts_world *world, const ts_deck *deck, ts_prepared *ou
   text_file *files = list_files(deck, &out->n);
   ts_text mine = {0};
   out->path = ts_calloc((size_t) out->n, sizeof *out->path);
-  ts_status status = ts_find_tokenizer(deck, deck->run.directory, &p.directory, err);
+  ts_status status = ts_find_tokenizer(deck, deck->run.directory, false, &p.directory, err);
   if (status == TS_OK && p.directory != NULL && ts_world_rank(world) == 0) {
     status = find_texts(deck, files, out->n, &mine, err);
   }

@@ -17,10 +17,11 @@
 /** The directory with the tokenizer.json of a deck: data.tokenizer, else model.from; where that is gone, what the run
  * kept of it.
  * \param [in]  run        Directory of a run; NULL or "": there is none.
+ * \param [in]  kept       What the run kept goes first: it is what its checkpoints were trained with.
  * \param [out] directory  The caller's (ts_free); NULL where there is no tokenizer: tokens are bytes.
  * \return TS_BAD_INPUT: data.tokenizer has no such file, or model.from has a tokenizer of another kind only.
  *         Not collective. */
-ts_status ts_find_tokenizer(const ts_deck *deck, const char *run, char **directory, ts_error *err);
+ts_status ts_find_tokenizer(const ts_deck *deck, const char *run, bool kept, char **directory, ts_error *err);
 
 /** The files that are read for a deck's data. */
 typedef struct ts_prepared {

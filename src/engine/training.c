@@ -308,8 +308,9 @@ static ts_status read_prompt(ts_training *r, ts_error *err) {
   const char *prompt = r->options->prompt;
   ts_status status = TS_OK;
   if (r->rank == 0 && prompt != NULL) {
-    char *directory = ts_words_find(r->deck, r->resume.directory);
-    status = ts_words_open(r->deck, directory, &r->words, err);
+    char *directory;
+    status = ts_words_find(r->deck, r->resume.directory, &directory, err);
+    status = status == TS_OK ? ts_words_open(r->deck, directory, &r->words, err) : status;
     status = status == TS_OK ? ts_words_encode(r->words, prompt, strlen(prompt), "--prompt", &r->prompt, err) : status;
     ts_free(directory);
   }

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "engine/texts.h"
 #include "tokenizer/unicode.h"
 
 #include <stdlib.h>
@@ -11,19 +12,15 @@
 struct ts_words {
   ts_tokenizer *tokenizer; /* NULL: bytes */
   ts_encoder *encoder;
+  ts_chat *chat; /* NULL: texts are continued as they are */
   int64_t vocabulary;
 };
 
-char *ts_words_find(const ts_deck *deck, const char *checkpoint) {
-  char *kept = checkpoint != NULL ? ts_format("%s/../" TS_RUN_FROM, checkpoint) : NULL;
-  const char *const places[] = {kept, deck->model.from};
-  char *found = NULL;
-  for (size_t i = 0; i < sizeof places / sizeof *places && found == NULL; ++i) {
-    bool there = places[i] != NULL && places[i][0] != 0 && ts_has_file(places[i], FILE_NAME);
-    found = there ? ts_strdup(places[i]) : NULL;
-  }
-  ts_free(kept);
-  return found;
+ts_status ts_words_find(const ts_deck *deck, const char *checkpoint, char **directory, ts_error *err) {
+  char *run = checkpoint != NULL ? ts_format("%s/..", checkpoint) : NULL;
+  ts_status status = ts_find_tokenizer(deck, run, true, directory, err);
+  ts_free(run);
+  return status;
 }
 
 static ts_status check_vocabulary_of_words(const ts_words *words, const char *directory, ts_error *err) {
@@ -54,9 +51,29 @@ ts_status ts_words_open(const ts_deck *deck, const char *directory, ts_words **o
   return status;
 }
 
+ts_status ts_words_chat(ts_words *words, const char *directory, const char *name, ts_error *err) {
+  return ts_chat_open(directory, name, &words->chat, err);
+}
+
+bool ts_words_are_chats(const ts_words *words) {
+  return words->chat != NULL;
+}
+
+int32_t ts_words_end(const ts_words *words) {
+  ts_text mark = {0};
+  int32_t id = -1;
+  if (words->chat != NULL && words->tokenizer != NULL) {
+    ts_chat_end(words->chat, &mark);
+    id = mark.length > 0 ? ts_tokenizer_id(words->tokenizer, mark.text) : -1;
+  }
+  ts_text_free(&mark);
+  return id;
+}
+
 void ts_words_close(ts_words **handle) {
   ts_words *words = *handle;
   if (words != NULL) {
+    ts_chat_close(&words->chat);
     ts_encoder_destroy(&words->encoder);
     ts_tokenizer_close(&words->tokenizer);
     ts_free(words);
@@ -79,13 +96,14 @@ static ts_status encode_bytes(const ts_words *words, const char *text, size_t n,
 
 static ts_status encode_by_tokenizer(const ts_words *words, const char *text, size_t n, const char *where, ts_ids *to,
                                      ts_error *err) {
+  bool special = words->chat == NULL; /* whose text has them already */
   ts_text valid = {0};
   ts_error why = {0};
   int64_t replaced = ts_utf8_repair(text, n, &valid);
   if (replaced > 0) {
     ts_log(TS_LOG_WARNING, "%s: %lld parts that are no UTF-8 became U+FFFD", where, (long long) replaced);
   }
-  ts_status status = ts_encode(words->encoder, valid.text != NULL ? valid.text : "", valid.length, true, to, &why);
+  ts_status status = ts_encode(words->encoder, valid.text != NULL ? valid.text : "", valid.length, special, to, &why);
   if (status != TS_OK) {
     ts_error_add(err, "%s: %s", where, why.text);
   }
@@ -94,12 +112,38 @@ static ts_status encode_by_tokenizer(const ts_words *words, const char *text, si
   return status;
 }
 
-ts_status ts_words_encode(ts_words *words, const char *text, size_t n, const char *where, ts_ids *to, ts_error *err) {
+static ts_status encode_any(ts_words *words, const char *text, size_t n, const char *where, ts_ids *to, ts_error *err) {
   int64_t before = to->n;
   ts_status status = (words->encoder != NULL ? encode_by_tokenizer : encode_bytes)(words, text, n, where, to, err);
   return status != TS_OK || to->n > before
              ? status
              : ts_error_add(err, "%s: the text is empty; the model needs something to continue", where);
+}
+
+static ts_status encode_turns(ts_words *words, const ts_chat_turn *turn, int64_t n, const char *where, ts_ids *to,
+                              ts_error *err) {
+  ts_text text = {0};
+  ts_error why = {0};
+  ts_status status = ts_chat_render(words->chat, turn, n, (ts_chat_options){.prompt = true}, &text, NULL, &why);
+  status = status == TS_OK ? encode_any(words, text.text, text.length, where, to, err)
+                           : ts_error_add(err, "%s: %s", where, why.text);
+  ts_error_clear(&why);
+  ts_text_free(&text);
+  return status;
+}
+
+ts_status ts_words_encode(ts_words *words, const char *text, size_t n, const char *where, ts_ids *to, ts_error *err) {
+  const ts_chat_turn question = {TS_CHAT_USER, text, n};
+  return words->chat != NULL ? encode_turns(words, &question, 1, where, to, err)
+                             : encode_any(words, text, n, where, to, err);
+}
+
+ts_status ts_words_encode_chat(ts_words *words, const json_t *messages, const char *where, ts_ids *to, ts_error *err) {
+  ts_chat_turns turns = {0};
+  ts_status status = ts_chat_read_turns(messages, where, &turns, err);
+  status = status == TS_OK ? encode_turns(words, turns.turn, turns.n, where, to, err) : status;
+  ts_chat_turns_clear(&turns);
+  return status;
 }
 
 void ts_words_follow(ts_words_stream *stream, ts_words *words, const int32_t *id, int64_t n) {

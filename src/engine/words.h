@@ -4,22 +4,36 @@
 #ifndef TS_ENGINE_WORDS_H
 #define TS_ENGINE_WORDS_H
 
+#include "chat/chat.h"
 #include "comm/comm.h"
 #include "deck/deck.h"
 #include "tokenizer/tokenizer.h"
 
 typedef struct ts_words ts_words;
 
-/** Where the tokenizer of a model lies: what the run of the checkpoint kept, else the deck's model.from.
- * \param [in] checkpoint  Its directory; NULL for none.
- * \return a directory that has a tokenizer.json, owned by the caller (ts_free); NULL: there is none. Not collective. */
-char *ts_words_find(const ts_deck *deck, const char *checkpoint);
+/** Where the tokenizer of a model lies: ts_find_tokenizer, of the run of a checkpoint.
+ * \param [in]  checkpoint  Its directory; NULL for none.
+ * \param [out] directory   The caller's (ts_free); NULL where there is none.
+ * \return TS_BAD_INPUT as ts_find_tokenizer. Not collective. */
+ts_status ts_words_find(const ts_deck *deck, const char *checkpoint, char **directory, ts_error *err);
 
 /** \param [in]  directory  Of the tokenizer; NULL: tokens are bytes.
  * \param [out] out        The caller's, end with ts_words_close; NULL on error.
  * \return TS_BAD_INPUT: the tokenizer cannot be read, or the model has fewer tokens than it; without a tokenizer, the
  *         model has more than there are bytes. Not collective. */
 ts_status ts_words_open(const ts_deck *deck, const char *directory, ts_words **out, ts_error *err);
+
+/** From now on a text is what a user says in a chat, which the assistant is to answer.
+ * \param [in] directory  Of the tokenizer, with its chat template; NULL for none.
+ * \param [in] name       Of the template instead; NULL or "": the directory's.
+ * \return TS_BAD_INPUT as ts_chat_open. Not collective. */
+ts_status ts_words_chat(ts_words *words, const char *directory, const char *name, ts_error *err);
+
+/** Are texts what is said in chats? Not collective. */
+bool ts_words_are_chats(const ts_words *words);
+
+/** The token that ends an answer; -1: it is not one token, or there is no chat. Not collective. */
+int32_t ts_words_end(const ts_words *words);
 
 /** NULL is allowed; sets the handle to NULL. Not collective. */
 void ts_words_close(ts_words **words);
@@ -30,6 +44,9 @@ void ts_words_close(ts_words **words);
  * \param [in] where  What messages begin with: the option or the line that the text stands in.
  * \return TS_BAD_INPUT: there is none, a byte is no token of the model, or the tokenizer gives up. Not collective. */
 ts_status ts_words_encode(ts_words *words, const char *text, size_t n, const char *where, ts_ids *to, ts_error *err);
+
+/** The same of a chat, as a list of json (chat/turns.h), which the assistant is to go on with. Not collective. */
+ts_status ts_words_encode_chat(ts_words *words, const json_t *messages, const char *where, ts_ids *to, ts_error *err);
 
 /** What a model says, token by token. Zero-initialise. */
 typedef ts_decode_stream ts_words_stream;

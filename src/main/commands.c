@@ -56,14 +56,22 @@ static const ts_option generate_options[] = {
      "model ended it}",
      false},
     {"--field", "NAME", "prompt", "the member of a line of --prompts that has its text", false},
+    {"--chat", NULL, NULL,
+     "the text is what a user says; the model answers by its chat template.  In --prompts a line may have "
+     "\"messages\": a "
+     "chat to go on with",
+     false},
+    {"--chat-template", "NAME", NULL,
+     "such as chatml (default: data.chat_template, else that of the tokenizer's directory)", false},
     {"--batch", "N", "8",
      "texts of --prompts that a rank continues at a time; ranks that differ in data parallelism have different ones. "
      "What is drawn depends on the seed and the line's number, not on N, but logits that are made together may round "
      "otherwise, and so, rarely, choose another token",
      false},
     {"--tokenizer", "DIRECTORY", NULL,
-     "of the tokenizer.json that makes tokens of text (default: what the checkpoint's run kept, else model.from; where "
-     "neither has one, a token is a byte)",
+     "of the tokenizer.json that makes tokens of text (default: what the checkpoint's run kept, else data.tokenizer or "
+     "model.from; "
+     "where none has one, a token is a byte)",
      false},
     {"--tokens", "N", "200",
      "how many tokens to add to a text, at most: the model's end tokens (model.stop_token_ids) end it too", false},

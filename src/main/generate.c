@@ -12,6 +12,8 @@ typedef struct wanted {
   const char *prompt, *prompts, *field; /* the text; the file, and which member of a line */
   int64_t batch;
   const char *tokenizer;
+  bool chat;
+  const char *chat_template;
   ts_generate_options options;
 } wanted;
 
@@ -20,7 +22,9 @@ static ts_status read_wanted(const ts_arguments *arguments, wanted *w, ts_error 
   *w = (wanted){.prompt = ts_argument(arguments, "--prompt"),
                 .prompts = ts_argument(arguments, "--prompts"),
                 .field = ts_argument(arguments, "--field"),
-                .tokenizer = ts_argument(arguments, "--tokenizer")};
+                .tokenizer = ts_argument(arguments, "--tokenizer"),
+                .chat = ts_argument(arguments, "--chat") != NULL,
+                .chat_template = ts_argument(arguments, "--chat-template")};
   ts_status status = ts_argument_int(arguments, "--tokens", 0, 1 << 20, &w->options.n_tokens, err);
   status |= ts_argument_double(arguments, "--temperature", 0, 100, &w->options.temperature, err);
   status |= ts_argument_int(arguments, "--top-k", 0, 1 << 30, &w->options.top_k, err);
@@ -29,6 +33,8 @@ static ts_status read_wanted(const ts_arguments *arguments, wanted *w, ts_error 
   w->options.seed = (uint64_t) seed;
   if (w->prompt != NULL && w->prompts != NULL) {
     status |= ts_error_add(err, "generate: --prompt and --prompts: one of the two is accepted");
+  } else if (w->chat_template != NULL && !w->chat) {
+    status |= ts_error_add(err, "generate: --chat-template is for --chat, which is missing");
   } else if (w->prompt == NULL && w->prompts == NULL) {
     status |= ts_error_add(err, "generate: --prompt TEXT is missing, or --prompts FILE.jsonl: what shall the model "
                                 "continue?");
@@ -40,10 +46,34 @@ static ts_status read_wanted(const ts_arguments *arguments, wanted *w, ts_error 
 
 static ts_status open_words(const ts_deck *deck, const wanted *w, const char *checkpoint, ts_words **words,
                             ts_error *err) {
-  char *found = w->tokenizer == NULL ? ts_words_find(deck, checkpoint) : NULL;
-  ts_status status = ts_words_open(deck, w->tokenizer != NULL ? w->tokenizer : found, words, err);
+  char *found = NULL;
+  ts_status status = w->tokenizer == NULL ? ts_words_find(deck, checkpoint, &found, err) : TS_OK;
+  const char *directory = w->tokenizer != NULL ? w->tokenizer : found;
+  status = status == TS_OK ? ts_words_open(deck, directory, words, err) : status;
+  if (status == TS_OK && w->chat) {
+    const char *name = w->chat_template != NULL ? w->chat_template : deck->data.chat_template;
+    status = ts_words_chat(*words, directory, name, err);
+  }
   ts_free(found);
   return status;
+}
+
+/* The mark that ends an answer ends it here too, whatever the model's configuration says. */
+static void stop_at_end(ts_world *world, ts_deck *deck, const ts_words *words) {
+  ts_ids end = {0};
+  int32_t mark = ts_world_rank(world) == 0 ? ts_words_end(words) : -1;
+  ts_ids_add(&end, &mark, 1);
+  ts_words_share(world, &end);
+  ts_ints *stops = &deck->model.stop_token_ids;
+  if (end.id[0] >= 0) {
+    if (stops->n == 0 && deck->model.eos_token_id >= 0) {
+      stops->items = ts_realloc(stops->items, 1, sizeof *stops->items);
+      stops->items[stops->n++] = deck->model.eos_token_id;
+    }
+    stops->items = ts_realloc(stops->items, (size_t) stops->n + 1, sizeof *stops->items);
+    stops->items[stops->n++] = end.id[0];
+  }
+  ts_free(end.id);
 }
 
 static ts_status encode_prompt(const char *prompt, ts_words *words, ts_prompts *out, ts_error *err) {
@@ -164,7 +194,7 @@ static ts_status run_model(ts_world *world, ts_deck *deck, const char *checkpoin
       .abilities = TS_CAN_GENERATE, .context = context, .texts = w->batch < prompts->n.n ? w->batch : prompts->n.n};
   ts_status status = ts_create_engine(world, deck, &options, checkpoint, &engine, err);
   if (status == TS_OK && w->prompt != NULL) {
-    ts_speak(engine, words, w->prompt, &prompts->ids, &w->options);
+    ts_speak(engine, words, w->chat ? "" : w->prompt, &prompts->ids, &w->options);
     if (ts_world_rank(world) == 0) {
       putchar('\n');
     }
@@ -184,6 +214,9 @@ int ts_main_generate(const ts_arguments *arguments, ts_world *world, ts_error *e
   int code = (int) read_wanted(arguments, &w, err);
   code = code == 0 ? (int) ts_read_deck_or_model(arguments, world, &deck, &checkpoint, err) : code;
   code = code == 0 ? (int) read_texts(world, deck, &w, checkpoint, &words, &prompts, err) : code;
+  if (code == 0) {
+    stop_at_end(world, deck, words);
+  }
   code = code == 0 ? (int) run_model(world, deck, checkpoint, &prompts, &w, words, err) : code;
   ts_prompts_clear(&prompts);
   ts_words_close(&words);

@@ -8,16 +8,28 @@
 
 enum { MOST_ERRORS = 10, MOST_BYTES = 1 << 30 };
 
+static ts_status refuse_prompt_row(const json_t *text, const char *field, bool chat, const char *where, ts_error *err) {
+  return ts_error_add(err, "%s: %s \"%s\"; accepted: an object whose member \"%s\" is a string%s (--field NAME)", where,
+                      text == NULL ? "it has no member" : "no string is the member", field, field,
+                      chat ? ", or a chat, or \"messages\" is" : "");
+}
+
 /* What of a line is continued, and its tokens: the one place that knows what a line may be. */
 static ts_status encode_prompt_row(const json_t *row, const char *field, const char *where, ts_words *words,
                                    ts_prompts *out, ts_error *err) {
-  json_t *text = json_object_get(row, field);
-  if (!json_is_string(text)) {
-    return ts_error_add(err, "%s: %s \"%s\"; accepted: an object whose member \"%s\" is a string (--field NAME)", where,
-                        text == NULL ? "it has no member" : "no string is the member", field, field);
-  }
+  bool chat = ts_words_are_chats(words);
+  json_t *named = json_object_get(row, field), *text = named == NULL && chat ? json_object_get(row, "messages") : named;
   int64_t before = out->ids.n;
-  ts_status status = ts_words_encode(words, json_string_value(text), json_string_length(text), where, &out->ids, err);
+  ts_status status;
+  if (json_is_string(text)) {
+    status = ts_words_encode(words, json_string_value(text), json_string_length(text), where, &out->ids, err);
+  } else if (json_is_array(text) && chat) {
+    char *list = ts_format("%s: %s", where, named != NULL ? field : "messages");
+    status = ts_words_encode_chat(words, text, list, &out->ids, err);
+    ts_free(list);
+  } else {
+    return refuse_prompt_row(text, field, chat, where, err);
+  }
   int32_t n = (int32_t) (out->ids.n - before);
   ts_ids_add(&out->n, &n, 1);
   json_array_append(out->text, text);
