@@ -1,6 +1,6 @@
-/* encode_texts DIRECTORY < TEXTS: for regression/tokenizer/fuzz.  Each text is its bytes behind their number; of each, with
- * special tokens and without: the number of ids, the ids, the number of bytes of what they decode to with as many special
- * tokens shown, and these.  Numbers are 32 bits of this machine. */
+/* encode_texts DIRECTORY < TEXTS: for regression/tokenizer/fuzz.  Each text is its bytes behind their number; of each,
+ * with special tokens and without: the number of ids, the ids, the number of bytes of what they decode to with as many
+ * special tokens shown, and these.  Numbers are 32 bits of this machine. */
 #include "base/memory.h"
 #include "tokenizer/tokenizer.h"
 
