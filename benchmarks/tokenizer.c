@@ -2,9 +2,9 @@
  *
  * The text is cut at ends of lines into pieces of some 10 kB, which are encoded one by one by one thread and shared out
  * to two, each with its own encoder that has seen no word.  A row: tokenizer, MB/s of one thread, of two, their ratio;
- * with --peers MB/s of Hugging Face's tokenizers for the same pieces in the same run (encode_batch_fast of PYTHON, which has
- * seen the words after its first round), on one thread and two, and ours over theirs.  The best of five rounds; the ids
- * of both must be as many. */
+ * with --peers MB/s of Hugging Face's tokenizers for the same pieces in the same run (encode_batch_fast of PYTHON,
+ * which has seen the words after its first round), on one thread and two, and ours over theirs.  The best of five
+ * rounds; the ids of both must be as many. */
 #include "tokenizer/tokenizer.h"
 #include "base/log.h"
 #include "base/memory.h"
