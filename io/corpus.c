@@ -240,10 +240,6 @@ static ts_status find_line_cut(const walk *w, hand *h, int64_t near, int64_t *cu
   return TS_OK;
 }
 
-static bool is_blank(const char *line, size_t n) {
-  return strspn(line, " \t\r") >= n;
-}
-
 /* It is the last one of the window. */
 static ts_status refuse_longest(const walk *w, hand *h, result *r, ts_error *err) {
   ts_status status = read_bytes(w, r->begin, r->begin + w->window, &h->text, err);
@@ -271,7 +267,7 @@ static ts_status encode_lines(const walk *w, hand *h, result *r, ts_error *err) 
   while (line < end && status == TS_OK) {
     const char *newline = memchr(line, '\n', (size_t) (end - line)), *stop = newline != NULL ? newline : end;
     ++r->lines;
-    if (!is_blank(line, (size_t) (stop - line))) {
+    if (!ts_record_is_blank(line, (size_t) (stop - line))) {
       status = ts_record_encode(h->encoder, line, (size_t) (stop - line), &w->options->record, &h->room, &r->ids, err);
     }
     line = stop + 1;

@@ -283,6 +283,14 @@ static ts_status encode_object(ts_encoder *encoder, const json_t *object, const 
                    : encode_text(encoder, value, o, to, err);
 }
 
+bool ts_record_is_blank(const char *line, size_t n) {
+  size_t i = 0;
+  while (i < n && strchr(" \t\r", line[i]) != NULL && line[i] != 0) {
+    ++i;
+  }
+  return i == n;
+}
+
 ts_status ts_record_encode(ts_encoder *encoder, const char *line, size_t n, const ts_record_options *options,
                            ts_record_room *room, ts_record_ids *to, ts_error *err) {
   json_error_t why;

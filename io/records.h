@@ -61,6 +61,9 @@ typedef struct ts_record_room {
 /** Free. Not collective. */
 void ts_record_room_clear(ts_record_room *room);
 
+/** Is a line of \a n bytes nothing but blanks, and so no record? Not collective. */
+bool ts_record_is_blank(const char *line, size_t n);
+
 /** Append the document of a line.
  * \param [in] line  \a n bytes, without the newline; any bytes.
  * \return TS_BAD_INPUT with the field that is wrong: no object, no such member (those there are named), another type.

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "io/records.h"
 #include "tokenizer/unicode.h"
 
 #include <string.h>
@@ -51,14 +52,6 @@ static ts_status read_prompt_row(const char *line, size_t n, const char *field, 
   return status;
 }
 
-static bool is_blank(const char *line, size_t n) {
-  size_t i = 0;
-  while (i < n && strchr(" \t\r", line[i]) != NULL && line[i] != 0) {
-    ++i;
-  }
-  return i == n;
-}
-
 static ts_status read_prompt_rows(const char *path, const ts_text *file, const char *field, ts_words *words,
                                   ts_prompts *out, ts_error *err) {
   ts_status status = TS_OK;
@@ -68,7 +61,7 @@ static ts_status read_prompt_rows(const char *path, const ts_text *file, const c
     const char *line = file->text + at, *end = memchr(line, '\n', file->length - at);
     size_t n = end != NULL ? (size_t) (end - line) : file->length - at;
     char *where = ts_format("%s:%lld", path, (long long) number);
-    if (!is_blank(line, n) && read_prompt_row(line, n, field, where, words, out, err) != TS_OK) {
+    if (!ts_record_is_blank(line, n) && read_prompt_row(line, n, field, where, words, out, err) != TS_OK) {
       status = TS_BAD_INPUT;
       ++errors;
     }
