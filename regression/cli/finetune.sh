@@ -27,9 +27,11 @@ END
   echo '{"eos_token_id": [401], "do_sample": true}' > Qwen3-0.6B/generation_config.json
 }
 
+turn() { printf '{"role": "%s", "content": "%s"}' "$1" "$2"; }
+
 make_chats() {
   for i in 1 2 3 4 5 6; do
-    echo "{\"messages\": [{\"role\": \"user\", \"content\": \"What is $i times $i?\"}, {\"role\": \"assistant\", \"content\": \"It is $((i * i)).\"}]}" >> chats.jsonl
+    echo "{\"messages\": [$(turn user "What is $i times $i?"), $(turn assistant "It is $((i * i)).")]}" >> chats.jsonl
     echo "{\"prompt\": \"What is $i times $i?\"}" >> questions.jsonl
   done
 }
@@ -87,7 +89,7 @@ test_answers() {
 
 # What the assistant said before counts: a chat is gone on with.
 test_turns() {
-  echo '{"messages": [{"role": "user", "content": "What is 2 times 2?"}, {"role": "assistant", "content": "It is 4."}, {"role": "user", "content": "What is 6 times 6?"}]}' > turns.jsonl
+  echo "{\"messages\": [$(turn user "What is 2 times 2?"), $(turn assistant "It is 4."), $(turn user "And 6?")]}" > turns.jsonl
   run "$tessera" generate tuned --chat --prompts turns.jsonl --temperature 0
   ok "a chat of several turns is answered" printed '"end": (true|false)'
   echo '{"messages": [{"role": "assistant"}]}' > turns.jsonl

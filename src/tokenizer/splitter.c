@@ -168,15 +168,15 @@ bool ts_splitter_keeps_whole(const ts_splitter *splitter) {
 
 /* ---- splitting ---- */
 
-void ts_words_clear(ts_words *w) {
+void ts_word_list_clear(ts_word_list *w) {
   ts_text_free(&w->text);
   ts_text_free(&w->text_work);
   ts_free(w->word);
   ts_free(w->word_work);
-  *w = (ts_words){0};
+  *w = (ts_word_list){0};
 }
 
-static void add_word(ts_words *w, size_t begin, size_t end) {
+static void add_word(ts_word_list *w, size_t begin, size_t end) {
   if (end > begin) {
     TS_GROW(w->word_work, w->n_work, w->capacity_work);
     w->word_work[w->n_work++] = (ts_text_span){begin, end};
@@ -185,7 +185,7 @@ static void add_word(ts_words *w, size_t begin, size_t end) {
 
 /* Pieces of a word, matches or not, one after the other: each behavior is when a piece joins the one before it. */
 typedef struct cutter {
-  ts_words *to;
+  ts_word_list *to;
   behavior behavior;
   bool invert;
   size_t begin, end; /* the word that is open */
@@ -222,7 +222,7 @@ static void add_split(cutter *c, size_t begin, size_t end, bool is_match) {
   c->before_was_match = is_match;
 }
 
-static void cut_word(const step *s, ts_matcher *matcher, ts_words *w, ts_text_span word) {
+static void cut_word(const step *s, ts_matcher *matcher, ts_word_list *w, ts_text_span word) {
   cutter c = {.to = w, .behavior = s->behavior, .invert = s->invert};
   ts_matches_of walk = {
       .pattern = s->pattern, .matcher = matcher, .text = w->text.text + word.begin, .n = word.end - word.begin};
@@ -240,7 +240,7 @@ static void cut_word(const step *s, ts_matcher *matcher, ts_words *w, ts_text_sp
   close_word(&c);
 }
 
-static void take_work(ts_words *w) {
+static void take_work(ts_word_list *w) {
   ts_text_span *word = w->word;
   int64_t capacity = w->capacity;
   w->word = w->word_work, w->n = w->n_work, w->capacity = w->capacity_work;
@@ -260,7 +260,7 @@ static void add_with_spaces(const step *s, size_t n, const char *word, size_t fr
 
 /* Metaspace writes spaces as another character, and like ByteLevel puts one before words that begin with none; not
  * before what is the rest of a word, so a place where a word begins anyway would not do for a cut. */
-static void write_spaces(const step *s, bool begins, bool first, ts_words *w) {
+static void write_spaces(const step *s, bool begins, bool first, ts_word_list *w) {
   size_t n = strlen(s->space), cut = 0;
   w->text_work.length = 0;
   ts_text_append(&w->text_work, "", 0);
@@ -287,7 +287,7 @@ static void write_spaces(const step *s, bool begins, bool first, ts_words *w) {
   take_work(w);
 }
 
-void ts_split_words(const ts_splitter *splitter, ts_matcher *matcher, bool begins, bool first, ts_words *w) {
+void ts_split_words(const ts_splitter *splitter, ts_matcher *matcher, bool begins, bool first, ts_word_list *w) {
   w->parts = true;
   w->n_work = 0;
   add_word(w, 0, w->text.length);

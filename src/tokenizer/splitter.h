@@ -14,7 +14,7 @@
 typedef struct ts_splitter ts_splitter;
 
 /** A text and its words, which follow each other but may leave parts out. */
-typedef struct ts_words {
+typedef struct ts_word_list {
   ts_text text;
   size_t cut; /**< A place in the text, */
   bool parts; /**< and whether what is behind it, as a text of its own that begins nothing, is split in the same way. */
@@ -23,10 +23,10 @@ typedef struct ts_words {
   ts_text text_work; /* memory of the steps */
   ts_text_span *word_work;
   int64_t n_work, capacity_work;
-} ts_words;
+} ts_word_list;
 
 /** Free. Not collective. */
-void ts_words_clear(ts_words *words);
+void ts_word_list_clear(ts_word_list *words);
 
 /** Read the member "pre_tokenizer" of a tokenizer.json, which may be null or missing.
  * \param [out] out  The caller's, end with ts_splitter_destroy; NULL on error.
@@ -46,6 +46,6 @@ bool ts_splitter_keeps_whole(const ts_splitter *splitter);
  * \param [in] begins  The text is not the rest of another one: steps may put a space before it.
  * \param [in] first   It is the beginning of all that is encoded, of which nothing was taken away.
  * Not collective. */
-void ts_split_words(const ts_splitter *splitter, ts_matcher *matcher, bool begins, bool first, ts_words *words);
+void ts_split_words(const ts_splitter *splitter, ts_matcher *matcher, bool begins, bool first, ts_word_list *words);
 
 #endif
