@@ -16,10 +16,12 @@ enum { BLOCKS = 16, BLOCK = 1 << 16 };
 /* ---- names ---- */
 
 static ts_status hash_blocks(const char *file, XXH3_state_t *state, ts_error *err) {
-  int in = open(file, O_RDONLY | O_CLOEXEC);
+  int in = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat info;
-  if (in < 0 || fstat(in, &info) != 0) {
-    ts_status status = ts_error_add(err, "%s: cannot be read: %s", file, strerror(errno));
+  bool opened = in >= 0 && fstat(in, &info) == 0;
+  if (!opened || !S_ISREG(info.st_mode)) {
+    ts_status status =
+        ts_error_add(err, "%s: cannot be read: %s", file, opened ? "it is not a regular file" : strerror(errno));
     if (in >= 0) {
       close(in);
     }

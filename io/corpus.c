@@ -87,7 +87,7 @@ static ts_status read_bytes(const walk *w, int64_t from, int64_t to, ts_text *ou
 
 static ts_status open_corpus(walk *w, ts_error *err) {
   struct stat info;
-  w->file = open(w->path, O_RDONLY | O_CLOEXEC);
+  w->file = open(w->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (w->file < 0 || fstat(w->file, &info) != 0) {
     return ts_error_add(err, "%s: cannot be read: %s", w->path, strerror(errno));
   }
@@ -335,10 +335,11 @@ static ts_status hand_on(walk *w, hand *h, int64_t k, result *r, ts_error *err) 
   }
   int64_t end = k + 1;
   while (r->status == TS_OK && !r->parts && end < w->last) {
-    encode_windows(w, h, k, ++end, r);
-    if (r->end - r->begin > TS_CORPUS_LONGEST) {
-      return ts_error_add(err, "%s: no place between two tokens was found in %d MiB", w->path, TS_CORPUS_LONGEST >> 20);
+    end = end + (end - k) < w->last ? end + (end - k) : w->last; /* twice as many: all tries together cost two */
+    if ((end - k) * w->window > TS_CORPUS_LONGEST) {
+      return ts_error_add(err, "%s: no place between two tokens was found in %d MiB", w->path, TS_CORPUS_LONGEST >> 21);
     }
+    encode_windows(w, h, k, end, r);
   }
   if (r->status != TS_OK) {
     return say_wrong(w, h, r, err);

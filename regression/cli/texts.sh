@@ -79,6 +79,10 @@ test_prepared() {
   mv tok away
   run "$tessera" eval text.run
   ok "also without the tokenizer's directory" printed '^loss [0-9.]+ nats'
+  run "$tessera" train words.cfg --set run.directory=text.run --set data.tokenizer=text.run/./tokenizer --set run.steps=7 \
+    --resume auto
+  ok "a run goes on with the tokenizer that it kept" gave 0
+  ok "and still has it" cmp away/tokenizer.json text.run/tokenizer/tokenizer.json
   mv away tok
 }
 

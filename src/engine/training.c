@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define TIMELINE_STEP 2 /* the first steps also warm caches and create what is created once */
@@ -90,10 +91,19 @@ static void keep_companions(const ts_training *r) {
   ts_free(to);
 }
 
-/* The tokenizer of data.tokenizer likewise. */
+static bool is_same_directory(const char *a, const char *b) {
+  struct stat one, other;
+  return stat(a, &one) == 0 && stat(b, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+/* The tokenizer of data.tokenizer likewise, unless the deck names what was kept. */
 static void keep_tokenizer(const ts_training *r) {
   const char *from = r->deck->data.tokenizer;
   char *to = ts_format("%s/" TS_RUN_TOKENIZER, r->deck->run.directory);
+  if (is_same_directory(from, to)) {
+    ts_free(to);
+    return;
+  }
   ts_error err = {0};
   bool named = from[0] != 0 && ts_has_file(from, "tokenizer.json");
   ts_status status = named || (!r->resume.same_run && from[0] == 0) ? ts_companions_remove(to, &err) : TS_OK;
