@@ -230,6 +230,10 @@ test_refused() {
   mkdir sentence && cp tok/tokenizer.json sentence/tokenizer.model
   cp "$top/regression/golden/llama/config.json" sentence
   grep -v '^model\|num_attention_heads' words.cfg > sentence.cfg
+  "$tessera" tokenize text.txt text.bin > /dev/null
+  run "$tessera" train sentence.cfg --set model.from=sentence --set data.tokenizer= --set data.path=text.bin --set data.format=auto \
+    --set run.directory=sentence.run
+  ok "but not where the data are tokens" said 2 "text.bin: .*outside the vocabulary"
   refused "a model whose tokenizer is of another kind" "model.from: .*sentence has no tokenizer.json but a tokenizer.model; make one" \
     "$tessera" train sentence.cfg --set model.from=sentence --set data.tokenizer=
 }

@@ -401,8 +401,10 @@ static text_file *list_files(const ts_deck *deck, int *n) {
 }
 
 /* Rank 0: which of the files are texts: their formats, a line each, "-" where a file is read as it is. */
-static ts_status find_texts(const ts_deck *deck, const text_file *files, int n, ts_text *formats, ts_error *err) {
+static ts_status find_texts(const ts_deck *deck, const text_file *files, int n, ts_text *formats, bool *any,
+                            ts_error *err) {
   ts_status status = TS_OK;
+  *any = false;
   for (int i = 0; i < n && status == TS_OK; ++i) {
     ts_error why = {0};
     const char *name = "-";
@@ -411,6 +413,7 @@ static ts_status find_texts(const ts_deck *deck, const text_file *files, int n, 
     }
     bool text = name != NULL && (strcmp(name, "text") == 0 || strcmp(name, "jsonl") == 0);
     ts_text_add(formats, "%s ", text ? name : "-");
+    *any |= text;
     ts_error_clear(&why);
   }
   return status;
@@ -441,19 +444,24 @@ ts_status ts_prepare_texts(ts_world *world, const ts_deck *deck, ts_prepared *ou
   text_file *files = list_files(deck, &out->n);
   ts_text mine = {0};
   out->path = ts_calloc((size_t) out->n, sizeof *out->path);
-  ts_status status = ts_find_tokenizer(deck, deck->run.directory, false, &p.directory, err);
-  if (status == TS_OK && p.directory != NULL && ts_world_rank(world) == 0) {
-    status = find_texts(deck, files, out->n, &mine, err);
+  char *found = NULL;
+  bool any = false;
+  ts_status status = TS_OK;
+  if (ts_world_rank(world) == 0) {
+    status = find_texts(deck, files, out->n, &mine, &any, err);
+    status = status == TS_OK && any ? ts_find_tokenizer(deck, deck->run.directory, false, &found, err) : status;
   }
   status = ts_world_agree(world, status, err);
   char *formats = ts_world_share_text(world, mine.text, 0);
-  if (status == TS_OK && formats != NULL) {
+  p.directory = ts_world_share_text(world, found, 0); /* without one a text's bytes are tokens */
+  if (status == TS_OK && p.directory != NULL) {
     ts_heartbeat_phase(TS_PHASE_PREPARING);
     find_today(&p);
     status = prepare_files(&p, files, out, formats, err);
     ts_heartbeat_step(0); /* the first step, with loading, begins now */
     ts_heartbeat_phase(TS_PHASE_LOADING);
   }
+  ts_free(found);
   ts_free(formats);
   ts_text_free(&mine);
   ts_chat_close(&p.chat);
