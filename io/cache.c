@@ -121,8 +121,7 @@ ts_status ts_cache_lock(const char *path, void (*wait)(void *user, bool first), 
     sleep(1);
   }
   if (*lock < 0) {
-    status = ts_error_add(err, "%s: cannot be written: %s; data.cache names another directory for what is prepared",
-                          name, strerror(errno));
+    status = ts_error_add(err, "%s: cannot be written: %s", name, strerror(errno));
   } else {
     remove_of_dead_jobs(path, name);
   }

@@ -336,8 +336,8 @@ static ts_status hand_on(walk *w, hand *h, int64_t k, result *r, ts_error *err) 
   int64_t end = k + 1;
   while (r->status == TS_OK && !r->parts && end < w->last) {
     end = end + (end - k) < w->last ? end + (end - k) : w->last; /* twice as many: all tries together cost two */
-    if ((end - k) * w->window > TS_CORPUS_LONGEST) {
-      return ts_error_add(err, "%s: no place between two tokens was found in %d MiB", w->path, TS_CORPUS_LONGEST >> 21);
+    if ((end - k) * w->window > TS_CORPUS_UNCUT) {
+      return ts_error_add(err, "%s: no place between two tokens was found in %d MiB", w->path, TS_CORPUS_UNCUT >> 21);
     }
     encode_windows(w, h, k, end, r);
   }

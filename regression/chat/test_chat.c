@@ -250,7 +250,7 @@ static const struct {
 } bad_files[] = {
     {NULL, NULL, "no chat template (chat_template.jinja, or chat_template of"},
     {NULL, "{}", "no chat template (chat_template.jinja"},
-    {NULL, "{\"chat_template\": null}", "data.chat_template = one of chatml, qwen2"},
+    {NULL, "{\"chat_template\": null}", "(data.chat_template, --chat-template): chatml, qwen2"},
     {NULL, "", "tokenizer_config.json: line 1"},
     {NULL, "{\"chat_template\": ", "tokenizer_config.json: line 1"},
     {NULL, "[]", "tokenizer_config.json: no object"},

@@ -122,7 +122,7 @@ test_bad_input() {
   ok "no tokenizer there" said 2 "tokenizer.json: No such file"
   printf '{"prompt": "caf\351"}\n' > bad.jsonl
   run "$tessera" generate tiny.cfg --prompts bad.jsonl --tokens 3
-  ok "no UTF-8 is said" both 'said 0 "bad.jsonl: 1 parts that are no UTF-8 became U.FFFD"' 'lines "$scratch/out" 1'
+  ok "no UTF-8 is said" both 'said 0 "bad.jsonl: 1 places that were not UTF-8 became U.FFFD"' 'lines "$scratch/out" 1'
 }
 
 write_prompts

@@ -30,7 +30,7 @@ files() { find . -path "$1" -print | wc -l | tr -d ' '; }
 
 test_tokenize() {
   run "$tessera" tokenize --tokenizer tok text.txt -o text.h5
-  ok "tokenize: documents and tokens" printed '^text.h5: 1 documents, [0-9]+ tokens \('
+  ok "tokenize: documents and tokens" printed '^text.h5: 1 document, [0-9]+ tokens \('
   tokens=$(sed -n 's/.* \([0-9]*\) tokens.*/\1/p' "$scratch/out")
   run "$tessera" tokenize --tokenizer tok text.txt --print
   ok "--print: as many ids, in a line" both clean 'is "$(wc -lw < "$scratch/out" | tr -s " ")" " 1 $tokens"'
@@ -219,7 +219,7 @@ test_refused() {
   refused_train "an empty file" 'data.path: bad.jsonl: there is no text in it' $lines
   refused_train "jsonl without a tokenizer" "data.path: lines.jsonl: is jsonl, .*: set data.tokenizer" \
     --set data.path=lines.jsonl --set data.format=auto --set data.tokenizer=
-  refused_train "a cache that is no directory" "data.cache|tiny.cfg" --set data.cache=tiny.cfg
+  refused_train "a cache that is no directory" "data.cache: tiny.cfg.*accepted: a directory that all ranks can write to" --set data.cache=tiny.cfg
   refused "tokens of tokens" "text.h5: holds tokens already \(hdf5\); accepted: text, jsonl" \
     "$tessera" tokenize --tokenizer tok text.h5 -o x.h5
   refused "over another file" "text.h5 exists already" "$tessera" tokenize --tokenizer tok text.txt -o text.h5

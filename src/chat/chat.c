@@ -80,12 +80,13 @@ static void refuse_template(const char *directory, const char *hash, ts_error *e
   ts_text names = {0};
   ts_chat_template_names(&names);
   if (hash != NULL) {
-    ts_error_add(err, "%s: its chat template is not known (XXH3 %s); name one like it: data.chat_template = one of %s",
-                 directory, hash, names.text);
+    ts_error_add(
+        err, "%s: its chat template is not known (XXH3 %s); name one like it (data.chat_template, --chat-template): %s",
+        directory, hash, names.text);
   } else {
     ts_error_add(err,
-                 "%s: no chat template (chat_template.jinja, or chat_template of tokenizer_config.json); name one: "
-                 "data.chat_template = one of %s",
+                 "%s: no chat template (chat_template.jinja, or chat_template of tokenizer_config.json); name one "
+                 "(data.chat_template, --chat-template): %s",
                  directory, names.text);
   }
   ts_text_free(&names);

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/progress.h"
+#include "engine/stop.h"
 #include "engine/tessera.h"
 #include "engine/train.h"
 #include "io/cache.h"
@@ -96,18 +97,20 @@ typedef struct preparation {
   ts_token_part *part;
   ts_progress progress;
   double pulsed, told;
-  bool stopped; /* another rank failed */
+  bool stopped; /* another rank failed, or: */
+  bool asked;   /* the job is to stop */
 } preparation;
 
 /* Say how far this rank is.  \return whether anybody is at work; a failure of somebody stops all. */
 static bool pulse(preparation *p, int64_t state) {
-  const int64_t mine[] = {p->bytes, state};
-  int64_t(*all)[2] = ts_world_gather(p->world, mine, sizeof mine), bytes = 0;
+  const int64_t mine[] = {p->bytes, state, ts_stop_requested(NULL)};
+  int64_t(*all)[3] = ts_world_gather(p->world, mine, sizeof mine), bytes = 0;
   bool works = false;
   for (int rank = 0; rank < ts_world_size(p->world); ++rank) {
     bytes += all[rank][0];
     works |= all[rank][1] == WORKING;
-    p->stopped |= all[rank][1] == FAILED;
+    p->asked |= all[rank][2] != 0;
+    p->stopped |= all[rank][1] == FAILED || p->asked;
   }
   ts_free(all);
   p->pulsed = ts_seconds();
@@ -130,6 +133,12 @@ static void pulse_sometimes(preparation *p) {
 /* The end of a stage: this rank is ready.  \return agreed. */
 static ts_status meet(preparation *p, ts_status status, ts_error *err) {
   while (pulse(p, status == TS_OK ? DONE : FAILED)) {
+  }
+  if (status == TS_OK && p->asked) {
+    status = ts_error_add(err,
+                          "%s: the job was asked to stop before all of it was tokenized, and nothing is kept of that: "
+                          "tessera tokenize makes a file for data.path of it, outside of a job",
+                          p->path);
   }
   return ts_world_agree(p->world, status, err);
 }
@@ -400,6 +409,21 @@ static text_file *list_files(const ts_deck *deck, int *n) {
   return files;
 }
 
+/* The key that a problem is about: the file's, or that of the cache, whose files' names begin with the file's too. */
+static ts_status blame_file(const preparation *p, int i, const char *file, const char *made, const char *problem,
+                            ts_error *err) {
+  const char *cache = p->deck->data.cache;
+  size_t n = strlen(file);
+  if (strncmp(problem, file, n) == 0 && problem[n] == ':') {
+    return ts_data_blame(p->deck, i, problem, err);
+  }
+  bool in_cache = (made != NULL && strncmp(problem, made, strlen(made)) == 0) ||
+                  (cache[0] != 0 && strncmp(problem, cache, strlen(cache)) == 0);
+  return in_cache ? ts_deck_error(p->deck, "data.cache", err, "%s; accepted: a directory that all ranks can write to",
+                                  problem)
+                  : ts_error_add(err, "%s", problem);
+}
+
 /* Rank 0: which of the files are texts: their formats, a line each, "-" where a file is read as it is. */
 static ts_status find_texts(const ts_deck *deck, const text_file *files, int n, ts_text *formats, bool *any,
                             ts_error *err) {
@@ -428,9 +452,7 @@ static ts_status prepare_files(preparation *p, text_file *files, ts_prepared *ou
       ts_error why = {0};
       status = prepare_file(p, &files[i], &out->path[i], &why);
       if (status != TS_OK) {
-        size_t n = strlen(files[i].path);
-        bool about = strncmp(why.text, files[i].path, n) == 0 && why.text[n] == ':';
-        status = about ? ts_data_blame(p->deck, i, why.text, err) : ts_error_add(err, "%s", why.text);
+        status = blame_file(p, i, files[i].path, out->path[i], why.text, err);
       }
       ts_error_clear(&why);
     }

@@ -96,6 +96,18 @@ static bool is_same_directory(const char *a, const char *b) {
   return stat(a, &one) == 0 && stat(b, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
+/* A run that goes on with another tokenizer than it began with. */
+static void warn_of_another(const char *from, const char *kept, bool goes_on) {
+  ts_file_sum now, before;
+  ts_error err = {0};
+  if (goes_on && ts_has_file(kept, "tokenizer.json") && ts_file_sum_make(from, "tokenizer.json", &now, &err) == TS_OK &&
+      ts_file_sum_make(kept, "tokenizer.json", &before, &err) == TS_OK &&
+      memcmp(now.hash, before.hash, sizeof now.hash) != 0) {
+    ts_log(TS_LOG_WARNING, "data.tokenizer: %s/tokenizer.json is not the one that the run began with", from);
+  }
+  ts_error_clear(&err);
+}
+
 /* The tokenizer of data.tokenizer likewise, unless the deck names what was kept. */
 static void keep_tokenizer(const ts_training *r) {
   const char *from = r->deck->data.tokenizer;
@@ -106,6 +118,7 @@ static void keep_tokenizer(const ts_training *r) {
   }
   ts_error err = {0};
   bool named = from[0] != 0 && ts_has_file(from, "tokenizer.json");
+  warn_of_another(from, to, r->resume.same_run && named);
   ts_status status = named || (!r->resume.same_run && from[0] == 0) ? ts_companions_remove(to, &err) : TS_OK;
   status = status == TS_OK && named ? ts_make_directory(to, &err) : status;
   status = status == TS_OK && named ? ts_companions_copy(NULL, from, to, &err) : status;

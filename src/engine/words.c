@@ -17,7 +17,10 @@ struct ts_words {
 };
 
 ts_status ts_words_find(const ts_deck *deck, const char *checkpoint, char **directory, ts_error *err) {
-  char *run = checkpoint != NULL ? ts_format("%s/..", checkpoint) : NULL;
+  const char *slash = checkpoint != NULL ? strrchr(checkpoint, '/') : NULL;
+  char *run = checkpoint == NULL ? NULL
+              : slash != NULL    ? ts_format("%.*s", (int) (slash - checkpoint), checkpoint)
+                                 : ts_strdup(".");
   ts_status status = ts_find_tokenizer(deck, run, true, directory, err);
   ts_free(run);
   return status;
@@ -101,7 +104,7 @@ static ts_status encode_by_tokenizer(const ts_words *words, const char *text, si
   ts_error why = {0};
   int64_t replaced = ts_utf8_repair(text, n, &valid);
   if (replaced > 0) {
-    ts_log(TS_LOG_WARNING, "%s: %lld parts that are no UTF-8 became U+FFFD", where, (long long) replaced);
+    ts_log(TS_LOG_WARNING, "%s: %lld places that were not UTF-8 became U+FFFD", where, (long long) replaced);
   }
   ts_status status = ts_encode(words->encoder, valid.text != NULL ? valid.text : "", valid.length, special, to, &why);
   if (status != TS_OK) {

@@ -56,7 +56,7 @@ static ts_status read_prompt_rows(const char *path, const ts_text *file, const c
                                   ts_prompts *out, ts_error *err) {
   ts_status status = TS_OK;
   int errors = 0;
-  size_t at = 0;
+  size_t at = file->length >= 3 && memcmp(file->text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* as Windows begins a file */
   for (int64_t number = 1; at < file->length && errors < MOST_ERRORS; ++number) {
     const char *line = file->text + at, *end = memchr(line, '\n', file->length - at);
     size_t n = end != NULL ? (size_t) (end - line) : file->length - at;
@@ -82,7 +82,7 @@ ts_status ts_prompts_read(const char *path, const char *field, ts_words *words, 
   }
   int64_t replaced = ts_utf8_repair(bytes, n, &valid);
   if (replaced > 0) {
-    ts_log(TS_LOG_WARNING, "%s: %lld parts that are no UTF-8 became U+FFFD", path, (long long) replaced);
+    ts_log(TS_LOG_WARNING, "%s: %lld places that were not UTF-8 became U+FFFD", path, (long long) replaced);
   }
   status = read_prompt_rows(path, &valid, field, words, out, err);
   if (status == TS_OK && out->n.n == 0) {

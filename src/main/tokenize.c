@@ -78,7 +78,8 @@ static ts_status encode_files(job *j, ts_error *err) {
 
 static void say_tokenized(const job *j, const char *path, const ts_token_counts *counts) {
   char tokens[32];
-  printf("%s: %lld documents, %lld tokens (%s)", path, (long long) counts->documents, (long long) counts->tokens,
+  printf("%s: %lld document%s, %lld tokens (%s)", path, (long long) counts->documents,
+         counts->documents == 1 ? "" : "s", (long long) counts->tokens,
          ts_human_count((double) counts->tokens, tokens));
   if (counts->ignored > 0) {
     printf(", %lld of them learned", (long long) (counts->tokens - counts->ignored));
