@@ -113,6 +113,29 @@ test_leftovers() {
   ok "what a dead job left is removed" both clean 'is "$(ls left)" "$made"'
 }
 
+# It says what to do instead, and what it made is gone.
+test_stopped() {
+  i=0
+  while [ $i -lt 4000 ]; do
+    i=$((i + 1))
+    cat text.txt
+  done > long.txt
+  "$tessera" train words.cfg --set data.path=long.txt --set data.cache=long --set run.directory=long.run \
+    > "$scratch/out" 2> "$scratch/err" &
+  job=$!
+  tries=0
+  while none "./long/*.part-0.tokens" && [ $tries -lt 200 ]; do
+    sleep 0.05
+    tries=$((tries + 1))
+  done
+  kill -TERM $job
+  wait $job
+  status=$?
+  ok "SIGTERM while a text is tokenized" said 2 "data.path: long.txt: the job was asked to stop .*tessera tokenize makes"
+  ok "leaves nothing" both 'none "./long/*"' 'none ./long.run'
+  rm -r long long.txt
+}
+
 test_mixture() {
   sed 's/path = "text.txt"; format = "text";/packing = "best_fit";\n  sources = ( { path = "text.txt"; },\n@/
        s/@/{ path = "lines.jsonl"; weight = 2.0; field = "prompt"; completion_field = "answer"; } );/' words.cfg |
@@ -243,6 +266,7 @@ test_tokenize
 test_prepared
 test_keys
 test_leftovers
+test_stopped
 test_mixture
 test_chats
 test_not_utf8
