@@ -76,11 +76,12 @@ static bool is_still_there(const char *name, int file) {
          here.st_dev == there.st_dev;
 }
 
-/* \return the file, locked or where there are no locks; -1 with errno, of which ts_lock_is_held says: wait. */
-static int try_lock(const char *name) {
+/* \param [out] got  It is locked.
+ * \return the file, locked or where there are no locks; -1 with errno, of which ts_lock_is_held says: wait. */
+static int try_lock(const char *name, bool *got) {
   int file = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  bool got = file >= 0 && ts_lock_take(file) == 0;
-  if (file >= 0 && ((!got && ts_lock_is_held(errno)) || (got && !is_still_there(name, file)))) {
+  *got = file >= 0 && ts_lock_take(file) == 0;
+  if (file >= 0 && ((!*got && ts_lock_is_held(errno)) || (*got && !is_still_there(name, file)))) {
     close(file);
     file = -1;
     errno = EAGAIN;
@@ -113,16 +114,16 @@ static void remove_of_dead_jobs(const char *path, const char *lock) {
 
 ts_status ts_cache_lock(const char *path, void (*wait)(void *user, bool first), void *user, int *lock, ts_error *err) {
   char *name = lock_of(path);
-  bool first = true;
+  bool first = true, got;
   ts_status status = TS_OK;
-  while ((*lock = try_lock(name)) < 0 && ts_lock_is_held(errno)) {
+  while ((*lock = try_lock(name, &got)) < 0 && ts_lock_is_held(errno)) {
     wait(user, first);
     first = false;
     sleep(1);
   }
   if (*lock < 0) {
     status = ts_error_add(err, "%s: cannot be written: %s", name, strerror(errno));
-  } else {
+  } else if (got) { /* else they may be of a job that lives */
     remove_of_dead_jobs(path, name);
   }
   ts_free(name);

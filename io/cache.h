@@ -18,7 +18,8 @@
 ts_status ts_cache_path(const char *file, const char *directory, const ts_text *how, char **path, ts_error *err);
 
 /** Wait until no other job makes \a path; the lock is held then until ts_cache_unlock, and of what a dead job left,
- * PATH.*, nothing is there any more.  Where the file system has no locks, nobody waits.  Not collective.
+ * PATH.*, nothing is there any more.  Where the file system has no locks, nobody waits and
+ * nothing is removed: two jobs that make the same at once disturb each other.  Not collective.
  * \param [in] wait  Called every second of waiting, with true the first time.
  * \return TS_BAD_INPUT with "PATH: reason": the directory cannot be written. */
 ts_status ts_cache_lock(const char *path, void (*wait)(void *user, bool first), void *user, int *lock, ts_error *err);

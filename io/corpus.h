@@ -18,7 +18,7 @@
 
 enum {
   TS_CORPUS_WINDOW = 1 << 18,  /**< Bytes of a window, but for a line that is longer, */
-  TS_CORPUS_LONGEST = 1 << 26, /**< of at most so many. */
+  TS_CORPUS_LONGEST = 1 << 24, /**< of at most so many: some 17 bytes of memory each. */
   TS_CORPUS_UNCUT = 1 << 24    /**< Bytes of a text that windows become together where no token may be cut. */
 };
 

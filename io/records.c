@@ -7,8 +7,9 @@
 #include <string.h>
 
 enum {
-  AHEAD = 1024, /* bytes behind a cut that are looked at */
-  TRIES = 64    /* characters that a cut moves, at most */
+  AHEAD = 1024,  /* bytes behind a cut that are looked at */
+  TRIES = 64,    /* characters that a cut moves, at most */
+  MUCH = 1 << 20 /* tokens, of which the room is not kept */
 };
 
 void ts_record_room_clear(ts_record_room *room) {
@@ -23,6 +24,9 @@ void ts_record_room_clear(ts_record_room *room) {
 /* ---- what documents are made of ---- */
 
 void ts_record_ids_reset(ts_record_ids *to) {
+  if (to->ids.capacity > MUCH) {
+    ts_record_ids_clear(to);
+  }
   to->ids.n = to->n_documents = to->replaced = 0;
 }
 
@@ -34,6 +38,9 @@ void ts_record_ids_clear(ts_record_ids *to) {
 }
 
 void ts_record_mark(ts_record_ids *to, int64_t before, bool learned) {
+  if (to->ids.n == before) {
+    return;
+  }
   if (to->learned_capacity < to->ids.capacity) {
     to->learned_capacity = to->ids.capacity;
     to->learned = ts_realloc(to->learned, (size_t) to->learned_capacity, sizeof *to->learned);
@@ -233,8 +240,8 @@ static ts_status encode_chat(ts_encoder *encoder, const json_t *chat, const json
   room->text.length = 0;
   room->spans.n = 0;
   if (status == TS_OK) {
-    status = ts_chat_render(o->chat, room->turns.turn, room->turns.n, (ts_chat_options){.today = o->today}, &room->text,
-                            &room->spans, err);
+    status = ts_chat_render(o->chat, room->turns.turn, room->turns.n,
+                            (ts_chat_options){.where = o->field, .today = o->today}, &room->text, &room->spans, err);
   }
   if (status == TS_OK) {
     const marked m = mark_spans(room, said);

@@ -37,7 +37,7 @@ typedef struct ts_record_ids {
   int64_t replaced; /**< Bytes or parts of characters that were no UTF-8. */
 } ts_record_ids;
 
-/** Forget what is there and keep the room; free. Not collective. */
+/** Forget what is there and keep the room, unless it is large; free. Not collective. */
 void ts_record_ids_reset(ts_record_ids *to);
 void ts_record_ids_clear(ts_record_ids *to);
 

@@ -56,6 +56,7 @@ void ts_chat_spans_clear(ts_chat_spans *spans);
 
 typedef struct ts_chat_options {
   bool prompt;            /**< Up to where the assistant is to speak (add_generation_prompt). */
+  const char *where;      /**< What messages call the list of turns; NULL: "messages". */
   const struct tm *today; /**< For templates that tell the date; NULL: the day it is here, which ranks may see turn. */
 } ts_chat_options;
 
@@ -63,7 +64,7 @@ typedef struct ts_chat_options {
  * \param [in,out] spans  What is learned is appended, in bytes of \a to: of each turn of the assistant what a model
  *                        would write there, its thoughts and the mark of its end included ("<|im_end|>" without the
  *                        line's end behind it).  NULL: not wanted.
- * \return TS_BAD_INPUT: the template refuses the chat; the message names the turn as messages[i].  Nothing was
+ * \return TS_BAD_INPUT: the template refuses the chat; the message names the turn as WHERE[i].  Nothing was
  *         appended. Not collective. */
 ts_status ts_chat_render(const ts_chat *chat, const ts_chat_turn *turn, int64_t n, ts_chat_options options, ts_text *to,
                          ts_chat_spans *spans, ts_error *err);

@@ -87,26 +87,27 @@ static ts_chat_span write_answer(const ts_chat_writer *w, int64_t i) {
   return span;
 }
 
-static ts_status check_turns(const ts_chat_template *row, const ts_chat_turn *turn, int64_t n, ts_error *err) {
+static ts_status check_turns(const ts_chat_template *row, const ts_chat_turn *turn, int64_t n, const char *where,
+                             ts_error *err) {
   int64_t system = n > 0 && turn[0].role == TS_CHAT_SYSTEM;
   if (n <= system) {
-    return ts_error_add(err, "messages: no turn of user or assistant");
+    return ts_error_add(err, "%s: no turn of user or assistant", where);
   }
   if (system > 0 && row->place == TS_CHAT_SYSTEM_REFUSED) {
-    return ts_error_add(err, "messages[0]: \"system\": template %s has no system; accepted are user and assistant",
+    return ts_error_add(err, "%s[0]: \"system\": template %s has no system; accepted are user and assistant", where,
                         row->name);
   }
   for (int64_t i = system; i < n; ++i) {
     const char *role = ts_chat_role_name(turn[i].role);
     if (turn[i].role == TS_CHAT_SYSTEM) {
-      return ts_error_add(err, "messages[%lld]: \"system\": only the first turn may be the system's", (long long) i);
+      return ts_error_add(err, "%s[%lld]: \"system\": only the first turn may be the system's", where, (long long) i);
     }
     ts_chat_role due = (i - system) % 2 == 0 ? TS_CHAT_USER : TS_CHAT_ASSISTANT;
     if (row->alternates && turn[i].role != due) {
       return ts_error_add(err,
-                          "messages[%lld]: \"%s\": template %s takes user and assistant by turns, user first; here "
+                          "%s[%lld]: \"%s\": template %s takes user and assistant by turns, user first; here "
                           "it is \"%s\"'s",
-                          (long long) i, role, row->name, ts_chat_role_name(due));
+                          where, (long long) i, role, row->name, ts_chat_role_name(due));
     }
   }
   return TS_OK;
@@ -115,7 +116,7 @@ static ts_status check_turns(const ts_chat_template *row, const ts_chat_turn *tu
 ts_status ts_chat_render(const ts_chat *chat, const ts_chat_turn *turn, int64_t n, ts_chat_options options, ts_text *to,
                          ts_chat_spans *spans, ts_error *err) {
   const ts_chat_template *row = chat->row;
-  ts_status status = check_turns(row, turn, n, err);
+  ts_status status = check_turns(row, turn, n, options.where != NULL ? options.where : "messages", err);
   if (status != TS_OK) {
     return status;
   }

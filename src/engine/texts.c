@@ -269,11 +269,14 @@ typedef struct text_file {
 /* What a chat template writes, the tokens of the tokenizer's directory in it; on no day in particular: the date that a
  * template tells is that of the first run. */
 static void add_sample(const ts_chat *chat, ts_text *how) {
-  static const ts_chat_turn turns[] = {{TS_CHAT_USER, "a", 1}, {TS_CHAT_ASSISTANT, "b", 1}};
+  static const ts_chat_turn turns[] = {{TS_CHAT_USER, " a ", 3},
+                                       {TS_CHAT_ASSISTANT, " b\n", 3},
+                                       {TS_CHAT_USER, "\n", 1},
+                                       {TS_CHAT_ASSISTANT, "<think>\n\n</think>\n\nd", 21}};
   const struct tm day = {.tm_year = 100, .tm_mday = 1};
   if (chat != NULL) {
     ts_text_add(how, " %s ", ts_chat_name(chat));
-    ts_status status = ts_chat_render(chat, turns, 2, (ts_chat_options){.today = &day}, how, NULL, NULL);
+    ts_status status = ts_chat_render(chat, turns, 4, (ts_chat_options){.today = &day}, how, NULL, NULL);
     TS_CHECK(status == TS_OK, "a chat template refuses a question and its answer");
   }
 }
