@@ -133,7 +133,9 @@ test_stopped() {
   status=$?
   ok "SIGTERM while a text is tokenized" said 2 "data.path: long.txt: the job was asked to stop .*tessera tokenize makes"
   ok "leaves nothing" both 'none "./long/*"' 'none ./long.run'
-  rm -r long long.txt
+  TESSERA_PROGRESS=bar run "$tessera" tokenize --tokenizer tok long.txt -o long.h5
+  ok "a bar shows how far it is" both 'gave 0' 'grep -q "tokenizing \[#*-*\] of .* MB/s  ETA" "$scratch/out"'
+  rm -r long long.txt long.h5
 }
 
 test_mixture() {
@@ -227,6 +229,10 @@ test_refused() {
   chats="--set data.path=chats.jsonl --set data.format=auto --set data.field=messages"
   # shellcheck disable=SC2086
   refused_train "a chat without a template" 'data.path: chats.jsonl:1: "messages" is a list, a chat: .*data.chat_template' $chats
+  cp -r tok odd && echo '{{ messages }}' > odd/chat_template.jinja
+  # shellcheck disable=SC2086
+  refused_train "a template that nobody knows" 'chats.jsonl:1: .*odd: its chat template is not known .*chatml' $chats \
+    --set data.tokenizer=odd
   # shellcheck disable=SC2086
   refused_train "no such template" 'data.chat_template: .*chatlm.*chatml' $chats --set data.chat_template=chatlm
   echo '{"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]}' > bad.jsonl
@@ -240,6 +246,12 @@ test_refused() {
   : > bad.jsonl
   # shellcheck disable=SC2086
   refused_train "an empty file" 'data.path: bad.jsonl: there is no text in it' $lines
+  echo '{"text": "short"}' > bad.jsonl
+  # shellcheck disable=SC2086
+  run "$tessera" train words.cfg $lines
+  ok "too short: the text is named, and the file of its tokens" said 2 \
+    'data.path: bad.jsonl: .*too short.*its tokens are in bad.jsonl.*h5, which is made again'
+  rm -f bad.jsonl.*
   refused_train "jsonl without a tokenizer" "data.path: lines.jsonl: is jsonl, .*: set data.tokenizer" \
     --set data.path=lines.jsonl --set data.format=auto --set data.tokenizer=
   refused_train "a cache that is no directory" "data.cache: tiny.cfg.*accepted: a directory that all ranks can write to" --set data.cache=tiny.cfg

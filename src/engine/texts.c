@@ -256,6 +256,7 @@ static ts_status make_tokens(preparation *p, ts_corpus_options *options, const c
   ts_free(all);
   ts_token_part_remove(prefix);
   ts_free(prefix);
+  ts_free(ts_world_gather(p->world, &rank, sizeof rank)); /* all parts are gone before the lock is */
   return status;
 }
 

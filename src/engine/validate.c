@@ -58,6 +58,25 @@ static ts_data_source *list_sources(const ts_deck *deck, const ts_prepared *prep
   return sources;
 }
 
+static const char *path_of_file(const ts_deck_data *d, int file) {
+  int n = d->sources.n > 0 ? d->sources.n : 1;
+  return file >= n ? d->validation_path : d->sources.n > 0 ? d->sources.items[file].path : d->path;
+}
+
+/* Of a file that was made of a text the user knows the text. */
+static ts_status blame_text(const ts_deck *deck, const ts_prepared *prepared, int file, const char *problem,
+                            ts_error *err) {
+  const char *made = prepared->path[file];
+  if (made == NULL || !is_about(problem, made)) {
+    return ts_data_blame(deck, file, problem, err);
+  }
+  char *told = ts_format("%s%s (its tokens are in %s, which is made again where it is removed)",
+                         path_of_file(&deck->data, file), problem + strlen(made), made);
+  ts_status status = ts_data_blame(deck, file, told, err);
+  ts_free(told);
+  return status;
+}
+
 static ts_status open_prepared(const ts_deck *deck, const ts_prepared *prepared, ts_data **data, ts_error *err) {
   const ts_deck_data *d = &deck->data;
   const ts_deck_source whole = {.path = d->path, .format = d->format, .dataset = d->dataset},
@@ -85,7 +104,7 @@ static ts_status open_prepared(const ts_deck *deck, const ts_prepared *prepared,
                                    .vocab_size = deck->model.vocab_size};
   ts_error found = {0};
   ts_data_open(&options, data, &found);
-  ts_status status = found.count > 0 ? ts_data_blame(deck, about, found.text, err) : TS_OK;
+  ts_status status = found.count > 0 ? blame_text(deck, prepared, about, found.text, err) : TS_OK;
   ts_error_clear(&found);
   ts_free(sources);
   return status;
