@@ -28,12 +28,14 @@ export OMP_WAIT_POLICY=passive TESSERA="$tessera"
 unset TESSERA_MPI TESSERA_BIND TESSERA_LOGS TESSERA_ENV_FILE DS_ENV_FILE SBATCH_EXPORT
 HOME=$work
 
-# 24 steps, long enough to be hit, short enough to be run a dozen times.
+# 24 steps, long enough to be hit, short enough to be run a dozen times.  Steps wait for saves: where the disk is slow, a
+# run would be over before its first checkpoint is there.
 cat > slow.cfg << 'END'
 model = { model_type = "llama"; vocab_size = 256; hidden_size = 384; intermediate_size = 768; num_hidden_layers = 2;
           num_attention_heads = 4; num_key_value_heads = 2; max_position_embeddings = 192; tie_word_embeddings = true; };
 data = { path = "text.txt"; format = "text"; sequence_length = 192; seed = 1; };
-run = { directory = "run"; steps = 24; seed = 1; threads = 1; log_every = 4; save_every = 4; keep = 2; device = "cpu"; };
+run = { directory = "run"; steps = 24; seed = 1; threads = 1; log_every = 4; save_every = 4; save_async = false; keep = 2;
+        device = "cpu"; };
 train_batch_size = 12;
 optimizer = { type = "AdamW"; params = { lr = 1e-4; }; };
 gradient_clipping = 1.0;
@@ -75,10 +77,12 @@ same() { "$tessera" compare "$@"; }
 both() { eval "$1" && eval "$2"; }
 shown() { sed 's/^/#   /' "$@"; }
 
-# job_processes JOB NAME [VARIABLE=VALUE]: the job's processes of this name with this in their environment.
+# job_processes JOB NAME [VARIABLE=VALUE]: the job's processes of this name with this in their environment. One grep
+# finds the name: one for each process of the machine takes seconds, and the job may be over.
 job_processes() {
-  for process in /proc/[0-9]*; do
-    if [ "$(cat "$process/comm")" = "$2" ] && tr '\0' '\n' < "$process/environ" | grep -Fqx "SLURM_JOB_ID=$1" \
+  for comm in $(grep -lFx -e "$2" /proc/[0-9]*/comm); do
+    process=${comm%/comm}
+    if tr '\0' '\n' < "$process/environ" | grep -Fqx "SLURM_JOB_ID=$1" \
       && tr '\0' '\n' < "$process/environ" | grep -Fqx -e "${3:-SLURM_JOB_ID=$1}"; then
       echo "${process#/proc/}"
     fi
