@@ -168,20 +168,19 @@ static void build_sum_squares(ts_graph *g, ts_dtype dtype) {
 static void build_adamw(ts_graph *g, ts_dtype dtype) {
   static const ts_range all = {0, PARAMETERS, 0.1f, 1};
   ts_shape shape = TS_SHAPE(PARAMETERS), one = TS_SHAPE(1);
-  ts_adamw_inputs in = {.w = TS_NONE};
-  in.p = leaf(g, "p", TS_F32, shape);
-  in.m = leaf(g, "m", TS_F32, shape);
-  in.v = leaf(g, "v", TS_F32, shape);
-  if (dtype == TS_BF16) {
-    in.w = leaf(g, "w", dtype, shape);
-  }
-  in.g = leaf(g, "g", TS_F32, shape);
-  in.step = leaf(g, "step", TS_I64, one);
-  in.lr = leaf(g, "lr", TS_F32, one);
-  in.betas = leaf(g, "betas", TS_F32, TS_SHAPE(2));
-  in.scale = leaf(g, "scale", TS_F32, one);
-  in.skip = leaf(g, "zero", TS_F32, one);
-  ts_build_adamw(ts_graph_site(g), "node", &in, 1, &all, 1e-8f, true, true, (ts_rounding){0});
+  ts_update_inputs in = {.p = leaf(g, "p", TS_F32, shape),
+                         .w = dtype == TS_BF16 ? leaf(g, "w", dtype, shape) : TS_NONE,
+                         .state = {leaf(g, "m", TS_F32, shape), leaf(g, "v", TS_F32, shape)},
+                         .scales = {TS_NONE, TS_NONE}};
+  in.input[TS_UPDATE_G] = leaf(g, "g", TS_F32, shape);
+  in.input[TS_UPDATE_STEP] = leaf(g, "step", TS_I64, one);
+  in.input[TS_UPDATE_CORRECTIONS] = leaf(g, "corrections", TS_F64, TS_SHAPE(2));
+  in.input[TS_UPDATE_LR] = leaf(g, "lr", TS_F32, one);
+  in.input[TS_UPDATE_BETAS] = leaf(g, "betas", TS_F32, TS_SHAPE(2));
+  in.input[TS_UPDATE_SCALE] = leaf(g, "scale", TS_F32, one);
+  in.input[TS_UPDATE_SKIP] = leaf(g, "zero", TS_F32, one);
+  ts_build_update_elements(ts_graph_site(g), "node", &in,
+                           &(ts_attr){.update = {.range = &all, .n = 1, .numbers = {1e-8f, 0, 0, true, true, false}}});
 }
 
 static const struct {

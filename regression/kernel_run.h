@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUN_MAX = 10, RUN_GUARD = 256 };
+enum { RUN_MAX = 13, RUN_GUARD = 256 };
 
 /** A tensor with its memory; data NULL stands for an absent optional input. */
 typedef struct run_tensor {

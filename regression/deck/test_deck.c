@@ -127,7 +127,8 @@ static void test_adam(void) {
       {"type = \"AdamW\";", true},
       {"type = \"adam\";", true},
       {"type = \"Adam\"; params = { adam_w_mode = false; };", false},
-      {"type = \"Adam\"; params = { torch_adam = true; };", false},
+      {"type = \"Adam\"; params = { torch_adam = true; };", true},
+      {"type = \"Adam\"; params = { torch_adam = true; adam_w_mode = false; };", false},
       {"type = \"AdamW\"; params = { torch_adam = true; };", true},
       {"type = \"AdamW\"; params = { adam_w_mode = false; };", true},
   };

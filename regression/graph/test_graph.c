@@ -88,7 +88,9 @@ static void test_attributes(void) {
       {TS_OP_CONCAT, {.concat = {1}}, {.concat = {2}}},
       {TS_OP_DROPOUT, {.dropout = {0.5f, 1}}, {.dropout = {0.5f, 2}}},
       {TS_OP_SUM_SQUARES, {.segments = {range, 1}}, {.segments = {other_range, 1}}},
-      {TS_OP_ADAMW, {.adamw = {.range = range, .n = 1}}, {.adamw = {.range = range, .n = 1, .rounding.key = 1}}},
+      {TS_OP_UPDATE_ELEMENTS,
+       {.update = {.range = range, .n = 1}},
+       {.update = {.range = range, .n = 1, .rounding.key = 1}}},
       {TS_OP_ALL_GATHER, {.comm = {.piece = piece, .n_pieces = 1}}, {.comm = {.piece = other_piece, .n_pieces = 1}}}};
   bool equal = true, different = true;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {

@@ -22,8 +22,8 @@ typedef struct op_row {
 } op_row;
 
 /** Rows of a file, ended by one without a reference; most of ops_products have a reference only. */
-extern const op_row ops_pointwise[], ops_lookup[], ops_norm[], ops_sum[], ops_rope[], ops_update[], ops_products[],
-    ops_attention[], ops_mlp[];
+extern const op_row ops_pointwise[], ops_lookup[], ops_norm[], ops_sum[], ops_rope[], ops_update[], ops_optimizer[],
+    ops_products[], ops_attention[], ops_mlp[];
 
 /** The row of an op, or NULL. Not collective. */
 const op_row *ops_find(ts_op op);
@@ -38,6 +38,9 @@ void ops_input(run_case *c, int i, ts_dtype dtype, ts_shape shape, double std);
 
 /** The next output. Not collective. */
 void ops_output(run_case *c, ts_dtype dtype, ts_shape shape);
+
+/** The bits of optimizers on a set of kernels. Not collective. */
+void ops_check_optimizers(const ts_backend *set);
 
 /** Whether dropout keeps an element, by the definition. Not collective. */
 bool ops_keep(int64_t seed, uint64_t name, int64_t sample, int64_t element, double p);

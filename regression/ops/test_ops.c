@@ -276,85 +276,6 @@ static void check_coverage(ts_op op) {
   ts_free(path);
 }
 
-/* Ten steps of AdamW stay with the fp64 trajectory.  An update is at most lr = 1e-3 and exact to a few 2^-24, and
- * each step rounds p once: 10 * 2^-24 of the largest in all, and twice that allowed. */
-static void check_trajectory(const ts_backend *set) {
-  run_case c = build(find(TS_OP_ADAMW), 3, TS_F32, 2), wide = in_doubles(&c);
-  for (int step = 1; step <= 10; ++step) {
-    run_set(&c.in[5], 0, step);
-    run_set(&wide.in[5], 0, step);
-    run_tensor g = run_random(TS_F32, c.in[4].shape, (uint64_t) (7000 + step), 1.0);
-    for (int64_t i = 0; i < run_count(&g); ++i) {
-      run_set(&c.in[4], i, run_get(&g, i));
-      run_set(&wide.in[4], i, run_get(&g, i));
-    }
-    ts_free(g.data);
-    run_kernel(set, &c);
-    find(TS_OP_ADAMW)->reference(&wide);
-    for (int i = 0; i < 3; ++i) {
-      memcpy(wide.in[i].data, wide.out[i].data, (size_t) run_count(&wide.in[i]) * sizeof(double));
-    }
-  }
-  double worst = worst_error(&c.out[0], &wide.out[0], 20 * 0x1p-24 * largest_of(&wide.out[0]));
-  tap_ok(worst <= 1, "adamw %s: ten steps, error %.2f of the allowed", set->name, worst);
-  run_free(&wide);
-  destroy(&c);
-}
-
-/* AdamW on elements [from, to) of a case alone. */
-static void run_shard(const ts_backend *set, const run_case *c, int64_t from, int64_t to) {
-  ts_range range = {0, to - from, 0.1f, 1.0f};
-  run_case shard = *c;
-  for (int i = 0; i < 5; ++i) {
-    shard.in[i].shape = TS_SHAPE(to - from);
-    shard.in[i].data = (char *) c->in[i].data + (size_t) from * ts_dtype_size(c->in[i].dtype);
-  }
-  for (int i = 0; i < 4; ++i) {
-    shard.out[i] = shard.in[i];
-  }
-  shard.attr.adamw.range = &range;
-  shard.attr.adamw.n = 1;
-  shard.attr.adamw.rounding.first += from;
-  run_kernel(set, &shard);
-}
-
-/* The working copy is the new masters rounded by chance, to the bit, and nothing else is written: the same on every
- * instruction set and device.  FIRST: vectors that lie in the flat range as here, that do not, and beyond 32 bits. */
-static void check_rounding(const ts_backend *set) {
-  static const int64_t firsts[] = {0, 36, 5, ((int64_t) 1 << 36) + 2};
-  bool right = true, whole = true;
-  for (int k = 0; k < 8; ++k) {
-    run_case c = build(find(TS_OP_ADAMW), 7, k % 2 == 0 ? TS_F32 : TS_BF16, 1 + k % 3);
-    run_case cut = build(find(TS_OP_ADAMW), 7, k % 2 == 0 ? TS_F32 : TS_BF16, 1);
-    c.attr.adamw.rounding = (ts_rounding){true, 4711, firsts[k / 2]};
-    cut.attr.adamw.rounding = c.attr.adamw.rounding;
-    run_tensor expected = run_new(TS_BF16, c.in[3].shape);
-    run_kernel(set, &c);
-    for (int r = 0; r < c.attr.adamw.n; ++r) {
-      int64_t at = c.attr.adamw.range[r].offset;
-      ts_random_to_bf16(4711, 3, firsts[k / 2] + at, c.attr.adamw.range[r].count, (const float *) c.out[0].data + at,
-                        (uint16_t *) expected.data + at);
-    }
-    right = run_same(&expected, c.out[3].data) && right;
-    ts_range all = {0, 2700, 0.1f, 1.0f};
-    destroy(&c);
-    c = build(find(TS_OP_ADAMW), 7, k % 2 == 0 ? TS_F32 : TS_BF16, 1 + k % 3);
-    c.attr.adamw.rounding = cut.attr.adamw.rounding;
-    c.attr.adamw.range = &all;
-    c.attr.adamw.n = 1;
-    run_kernel(set, &c);
-    run_shard(set, &cut, 0, 1056);
-    run_shard(set, &cut, 1056, 1057);
-    run_shard(set, &cut, 1057, 2700);
-    whole = run_same(&c.out[0], cut.out[0].data) && run_same(&c.out[3], cut.out[3].data) && whole;
-    ts_free(expected.data);
-    destroy(&c);
-    destroy(&cut);
-  }
-  tap_ok(right, "adamw %s: the working copy rounded by chance, to the bit", set->name);
-  tap_ok(whole, "adamw %s: the same bits in shards", set->name);
-}
-
 /* Kept elements of 600 x 1000: within five standard deviations of (1 - p) n, and another seed keeps others. */
 static void check_dropout(const ts_backend *set) {
   enum { COUNT = 600 * 1000 };
@@ -454,9 +375,8 @@ static void check_set(const ts_backend *set) {
       check_row(set, row, TS_BF16);
     }
   }
-  if (tap_wanted("adamw")) {
-    check_trajectory(set);
-    check_rounding(set);
+  if (tap_wanted("update_elements")) {
+    ops_check_optimizers(set);
   }
   if (tap_wanted("dropout")) {
     check_dropout(set);

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX = 10 };
+enum { MAX = 13 };
 
 typedef struct type {
   ts_dtype dtype;
@@ -41,6 +41,9 @@ typedef struct op_case {
   { TS_I32, TS_SHAPE(__VA_ARGS__) }
 #define LONGS(...) \
   { TS_I64, TS_SHAPE(__VA_ARGS__) }
+#define BYTES(...) \
+  { TS_U8, TS_SHAPE(__VA_ARGS__) }
+#define STEP_NUMBERS LONGS(1), WIDE(2), NORMAL(1), NORMAL(2), NORMAL(1), NORMAL(1)
 #define ALL (~0u)
 
 static int64_t pack_offset[] = {0, 5}, split_size[] = {3, 5}, cuts[] = {0, 5, 8};
@@ -590,15 +593,15 @@ static const op_case cases[] = {
      1,
      1,
      0},
-    {TS_OP_ADVANCE, "", 2, 1, {LONGS(1), NORMAL(1)}, {LONGS(1)}, {{0}}, 0, 0, 0, 0},
-    {TS_OP_ADAMW,
+    {TS_OP_ADVANCE, "", 3, 2, {LONGS(1), NORMAL(2), NORMAL(1)}, {LONGS(1), WIDE(2)}, {{0}}, 0, 0, 0, 0},
+    {TS_OP_UPDATE_ELEMENTS,
      "with a bf16 copy",
-     10,
+     11,
      4,
-     {NORMAL(20), NORMAL(20), NORMAL(20), NARROW(20), NORMAL(20), LONGS(1), NORMAL(1), NORMAL(2), NORMAL(1), NORMAL(1)},
-     {NORMAL(20), NORMAL(20), NORMAL(20), NARROW(20)},
-     {.adamw = {range, 2, 1e-8f, true, true}},
-     1 << 3 | 1 << 4,
+     {NORMAL(20), NARROW(20), NORMAL(20), NORMAL(20), NORMAL(20), STEP_NUMBERS},
+     {NORMAL(20), NARROW(20), NORMAL(20), NORMAL(20)},
+     {.update = {.range = range, .n = 2, .copy = true}},
+     1 << 1 | 1 << 4,
      0,
      0,
      280},
@@ -890,12 +893,30 @@ static const bad_case bad[] = {
      {.head = {TS_F32, 1, 0, 0}}},
     {TS_OP_SUM_SQUARES, "overlapping ranges", 1, 1, {NORMAL(20)}, {.segments = {overlap, 2}}},
     {TS_OP_SUM_SQUARES, "a range beyond the end", 1, 1, {NORMAL(20)}, {.segments = {beyond, 1}}},
-    {TS_OP_ADAMW,
+    {TS_OP_UPDATE_ELEMENTS,
      "a copy in fp32 that is rounded by chance",
-     10,
+     11,
      4,
-     {NORMAL(20), NORMAL(20), NORMAL(20), NORMAL(20), NORMAL(20), LONGS(1), NORMAL(1), NORMAL(2), NORMAL(1), NORMAL(1)},
-     {.adamw = {.range = range, .n = 2, .rounding = {.stochastic = true}}}},
+     {NORMAL(20), NORMAL(20), NORMAL(20), NORMAL(20), NORMAL(20), STEP_NUMBERS},
+     {.update = {.range = range, .n = 2, .copy = true, .rounding = {.stochastic = true}}}},
+    {TS_OP_UPDATE_ELEMENTS,
+     "a state too few",
+     9,
+     2,
+     {NORMAL(20), NORMAL(20), NORMAL(20), STEP_NUMBERS},
+     {.update = {.range = range, .n = 2}}},
+    {TS_OP_UPDATE_ELEMENTS,
+     "a state in 8 bits without its scales",
+     9,
+     2,
+     {NORMAL(20), BYTES(20), NORMAL(20), STEP_NUMBERS},
+     {.update = {.range = range, .n = 1, .rule = TS_OPTIMIZER_LION}}},
+    {TS_OP_UPDATE_ELEMENTS,
+     "a range that begins inside a block of 8 bits",
+     10,
+     3,
+     {NORMAL(20), BYTES(20), NORMAL(1), NORMAL(20), STEP_NUMBERS},
+     {.update = {.range = range, .n = 2, .rule = TS_OPTIMIZER_LION}}},
     {TS_OP_ATTENTION,
      "heads that do not divide",
      3,

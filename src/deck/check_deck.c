@@ -373,6 +373,30 @@ static void check_rounding(ts_reader *reader) {
   }
 }
 
+/* What DeepSpeed and torch refuse too. */
+static void check_optimizer(ts_reader *reader) {
+  const ts_deck *d = reader->deck;
+  if (d->bf16.bf16_master_weights_and_grads && d->bf16.enabled == TS_SWITCH_OFF) {
+    ts_reader_report(reader, TS_CHECK_OPTIMIZER, "bf16.bf16_master_weights_and_grads",
+                     "bf16.enabled is false; accepted: bf16.enabled = true with it, or neither");
+  }
+  if (d->bf16.bf16_optimizer_states && !d->bf16.bf16_master_weights_and_grads) {
+    ts_reader_report(reader, TS_CHECK_OPTIMIZER, "bf16.bf16_optimizer_states",
+                     "needs bf16.bf16_master_weights_and_grads = true; accepted beside fp32 masters: "
+                     "optimizer.state_dtype = \"bf16\"");
+  }
+  if (d->bf16.bf16_optimizer_states && strcmp(d->optimizer.state_dtype, "bf16") != 0) {
+    ts_reader_report(reader, TS_CHECK_OPTIMIZER, "optimizer.state_dtype",
+                     "\"%s\", and bf16.bf16_optimizer_states is true; accepted: one of the two",
+                     d->optimizer.state_dtype);
+  }
+  if (d->optimizer.params.nesterov && (d->optimizer.params.momentum == 0 || d->optimizer.params.dampening != 0)) {
+    ts_reader_report(reader, TS_CHECK_OPTIMIZER, "optimizer.params.nesterov",
+                     "momentum is %g and dampening %g; accepted: a positive momentum without dampening",
+                     d->optimizer.params.momentum, d->optimizer.params.dampening);
+  }
+}
+
 static void check_cycle(ts_reader *reader) {
   const ts_deck_scheduler *s = &reader->deck->scheduler;
   if (strcmp(s->type, "OneCycle") != 0) {
@@ -408,25 +432,10 @@ static void check_batch(ts_reader *reader) {
 
 void ts_reader_check_deck(ts_reader *reader) {
   static void (*const checks[])(ts_reader *) = {
-      check_required_by,
-      check_family,
-      check_total_steps,
-      check_steps,
-      check_heads,
-      check_kv_heads,
-      check_rotary,
-      check_sequence,
-      check_layers,
-      check_rope,
-      check_token_ids,
-      check_size,
-      check_validation,
-      check_sources,
-      check_rounding,
-      check_cycle,
-      note_recomputation,
-      check_batch,
-      ts_reader_check_elasticity,
+      check_required_by,        check_family, check_total_steps,  check_steps,   check_heads,
+      check_kv_heads,           check_rotary, check_sequence,     check_layers,  check_rope,
+      check_token_ids,          check_size,   check_validation,   check_sources, check_rounding,
+      check_optimizer,          check_cycle,  note_recomputation, check_batch,   ts_reader_check_elasticity,
       ts_reader_check_parallel,
   };
   for (size_t i = 0; i < sizeof checks / sizeof *checks; ++i) {

@@ -162,14 +162,16 @@ typedef struct ts_deck_groups {
 
 /** `optimizer`. */
 typedef struct ts_deck_optimizer {
-  char *type; /**< "AdamW" or "Adam", this spelling. */
+  char *type;        /**< "AdamW", "Adam", "Lion", "Adagrad" or "SGD", this spelling. */
+  char *state_dtype; /**< "fp32", "bf16" or "8bit": of what it keeps of an element. Resolved. */
   struct {
     double lr;
     double betas[2];
     double eps, weight_decay;
     bool bias_correction;
-    bool adam_w_mode; /**< Weight decay decoupled: resolved; for AdamW always true, for Adam false with torch_adam. */
-    bool torch_adam;  /**< As written; already taken into account in adam_w_mode. */
+    bool adam_w_mode; /**< Weight decay decoupled: resolved; for AdamW always true. */
+    double momentum, dampening;
+    bool nesterov;
   } params;
   ts_strings no_decay; /**< Expressions; a parameter that matches one has no weight decay. */
   ts_deck_groups groups;
@@ -302,7 +304,10 @@ typedef struct ts_deck {
   ts_deck_scheduler scheduler;
   struct {
     ts_switch enabled;
-    bool stochastic_rounding; /**< Of the working copy, when it is made from the masters; only with enabled. */
+    bool stochastic_rounding; /**< Of the working values, when they are updated; only with enabled. */
+    /** The bf16 parameters are the masters, and gradients are kept and summed in bf16. */
+    bool bf16_master_weights_and_grads;
+    bool bf16_optimizer_states; /**< optimizer.state_dtype = "bf16", in DeepSpeed's words; resolved. */
   } bf16;
   ts_deck_zero zero_optimization;
   struct {
@@ -410,6 +415,10 @@ int64_t ts_deck_steps_left(const ts_deck *deck, int64_t samples, int64_t done);
 /** The type that the model computes in: BF16 or F32.  Not collective.
  * bf16.enabled must not be AUTO any more (ts_engine_decide_precision, ts_deck_decide_precision). */
 ts_dtype ts_deck_dtype(const ts_deck *deck);
+
+/** True where fp32 masters of narrower working values are kept; else the working values are what is updated.
+ * Not collective. */
+bool ts_deck_has_masters(const ts_deck *deck);
 
 /** The type that gradients travel in between ranks: communication_data_type, or where ranks share samples
  * seq_parallel_communication_data_type, as in DeepSpeed.  Not collective. */

@@ -6,6 +6,10 @@ ts_dtype ts_deck_dtype(const ts_deck *deck) {
   return deck->bf16.enabled == TS_SWITCH_ON ? TS_BF16 : TS_F32;
 }
 
+bool ts_deck_has_masters(const ts_deck *deck) {
+  return ts_deck_dtype(deck) != TS_F32 && !deck->bf16.bf16_master_weights_and_grads;
+}
+
 ts_dtype ts_deck_wire(const ts_deck *deck) {
   return deck->sequence_parallel_size > 1 ? deck->seq_parallel_communication_data_type : deck->communication_data_type;
 }

@@ -49,14 +49,34 @@ static void resolve_precision(ts_reader *reader) {
   }
 }
 
+/* torch's defaults, where they depend on the optimizer. */
+static void default_of_type(ts_reader *reader, const char *type, const char *path, double *field, double value) {
+  if (strcmp(reader->deck->optimizer.type, type) == 0 && !given(reader, path)) {
+    *field = value;
+  }
+}
+
 static void resolve_optimizer(ts_reader *reader) {
   ts_deck_optimizer *o = &reader->deck->optimizer;
   bool adamw = strcmp(o->type, "AdamW") == 0;
-  bool asked = given(reader, "optimizer.params.adam_w_mode");
-  if (adamw && asked && !o->params.adam_w_mode) {
+  if (adamw && !o->params.adam_w_mode) {
     ts_reader_note(reader, "optimizer.params.adam_w_mode: no effect: AdamW always decouples the weight decay");
   }
-  o->params.adam_w_mode = adamw || (asked ? o->params.adam_w_mode : !o->params.torch_adam);
+  o->params.adam_w_mode = adamw || o->params.adam_w_mode;
+  default_of_type(reader, "Adagrad", "optimizer.params.lr", &o->params.lr, 1e-2);
+  default_of_type(reader, "Adagrad", "optimizer.params.eps", &o->params.eps, 1e-10);
+}
+
+/* States in bf16 may be asked for in two ways; gradients of bf16 masters are bf16 unless the deck says otherwise. */
+static void resolve_states(ts_reader *reader) {
+  ts_deck *d = reader->deck;
+  if (d->bf16.bf16_optimizer_states && !given(reader, "optimizer.state_dtype")) {
+    ts_free(d->optimizer.state_dtype);
+    d->optimizer.state_dtype = ts_strdup("bf16");
+  }
+  if (d->bf16.bf16_master_weights_and_grads && !given(reader, "data_types.grad_accum_dtype")) {
+    d->data_types.grad_accum_dtype = TS_BF16;
+  }
 }
 
 static void resolve_scheduler(ts_reader *reader) {
@@ -132,6 +152,7 @@ void ts_reader_resolve(ts_reader *reader) {
   resolve_precision(reader);
   ts_reader_fill_auto(reader);
   resolve_optimizer(reader);
+  resolve_states(reader);
   resolve_scheduler(reader);
   resolve_sources(&d->data);
   resolve_tensor_parallel(reader);

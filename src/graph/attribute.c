@@ -44,8 +44,8 @@ static int count_segments(const ts_node *node) {
   return node->attr.segments.n;
 }
 
-static int count_adamw(const ts_node *node) {
-  return node->attr.adamw.n;
+static int count_update(const ts_node *node) {
+  return node->attr.update.n;
 }
 
 static int count_pieces(const ts_node *node) {
@@ -181,9 +181,10 @@ static void print_segments(const ts_attr *a, ts_text *to) {
   ts_text_add(to, " {%d ranges}", a->segments.n);
 }
 
-static void print_adamw(const ts_attr *a, ts_text *to) {
-  ts_text_add(to, " {%d ranges, eps %g%s%s}", a->adamw.n, (double) a->adamw.eps, a->adamw.decoupled ? "" : ", L2",
-              a->adamw.rounding.stochastic ? ", rounded by chance" : "");
+static void print_update(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {%s, %d ranges, eps %g%s%s}", ts_optimizer_get(a->update.rule)->name, a->update.n,
+              (double) a->update.numbers.eps, a->update.numbers.decoupled ? "" : ", L2",
+              a->update.rounding.stochastic ? ", rounded by chance" : "");
 }
 
 static void print_comm(const ts_attr *a, ts_text *to) {
@@ -292,12 +293,14 @@ const ts_attribute ts_attribute_head = {
 const ts_attribute ts_attribute_segments = {
     {MEMBER(segments.n)}, ARRAY(segments.range, count_segments), NO_DTYPE, .print = print_segments};
 
-const ts_attribute ts_attribute_adamw = {{MEMBER(adamw.n), MEMBER(adamw.eps), MEMBER(adamw.decoupled),
-                                          MEMBER(adamw.bias_correction), MEMBER(adamw.rounding.stochastic),
-                                          MEMBER(adamw.rounding.key), MEMBER(adamw.rounding.first)},
-                                         ARRAY(adamw.range, count_adamw),
-                                         NO_DTYPE,
-                                         .print = print_adamw};
+const ts_attribute ts_attribute_update = {
+    {MEMBER(update.n), MEMBER(update.rule), MEMBER(update.numbers.eps), MEMBER(update.numbers.momentum),
+     MEMBER(update.numbers.dampening), MEMBER(update.numbers.decoupled), MEMBER(update.numbers.bias_correction),
+     MEMBER(update.numbers.nesterov), MEMBER(update.copy), MEMBER(update.rounding.stochastic),
+     MEMBER(update.rounding.key), MEMBER(update.rounding.first)},
+    ARRAY(update.range, count_update),
+    NO_DTYPE,
+    .print = print_update};
 
 const ts_attribute ts_attribute_comm = {
     {MEMBER(comm.axes), MEMBER(comm.group), MEMBER(comm.wire), MEMBER(comm.into), MEMBER(comm.n_pieces)},

@@ -112,7 +112,24 @@ typedef struct ts_range {
   float lr_factor;
 } ts_range;
 
-/** How the optimizer rounds a bf16 working copy: to nearest, or by chance with the numbers of ts_random_to_bf16, whose
+/** Elements of an optimizer's state in 8 bits that share a scale. */
+#define TS_STATE_BLOCK 256
+
+/** The optimizers (graph/optimizers.def). */
+typedef enum ts_optimizer {
+#define OPTIMIZER(ENUM, ...) TS_OPTIMIZER_##ENUM,
+#include "graph/optimizers.def"
+#undef OPTIMIZER
+  TS_N_OPTIMIZERS
+} ts_optimizer;
+
+/** Numbers of an optimizer that stay from step to step; those that a rule has not are ignored. */
+typedef struct ts_optimizer_numbers {
+  float eps, momentum, dampening;
+  bool decoupled, bias_correction, nesterov;
+} ts_optimizer_numbers;
+
+/** How the optimizer rounds bf16 working values: to nearest, or by chance with the numbers of ts_random_to_bf16, whose
  * round is the number of the update. */
 typedef struct ts_rounding {
   bool stochastic; /**< false: to nearest, and the rest has no meaning. */
@@ -255,10 +272,11 @@ typedef union ts_attr {
   struct {
     const ts_range *range;
     int n;
-    float eps;
-    bool decoupled, bias_correction;
-    ts_rounding rounding;
-  } adamw;
+    ts_optimizer rule;
+    ts_optimizer_numbers numbers;
+    bool copy;            /**< There is a working copy of p. */
+    ts_rounding rounding; /**< Of it, or, where there is none, of p. */
+  } update;
   struct {
     unsigned axes; /**< Mask of 1 << ts_axis. */
     int group;     /**< Ranks in the group: the shape rule needs it. */

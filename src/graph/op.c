@@ -45,6 +45,34 @@ const ts_op_info *ts_op_get(ts_op op) {
   return &table[op];
 }
 
+const ts_optimizer_info *ts_optimizer_get(ts_optimizer optimizer) {
+  static const ts_optimizer_info rows[TS_N_OPTIMIZERS] = {
+#define OPTIMIZER(ENUM, name, granularity, first, second) \
+  {#name,                                                 \
+   {TS_STATE_##first, TS_STATE_##second},                 \
+   (TS_STATE_##first != TS_STATE_NONE) + (TS_STATE_##second != TS_STATE_NONE)},
+#include "graph/optimizers.def"
+#undef OPTIMIZER
+  };
+  TS_ASSERT((unsigned) optimizer < TS_N_OPTIMIZERS);
+  return &rows[optimizer];
+}
+
+ts_update_slots ts_update_slots_of(const ts_graph *graph, const ts_node *node) {
+  ts_update_slots slots = {-1, {-1, -1}, {-1, -1}};
+  int at = 1;
+  if (node->attr.update.copy) {
+    slots.copy = at++;
+  }
+  for (int i = 0; i < ts_optimizer_get(node->attr.update.rule)->n_states && at < node->n_out; ++i) {
+    slots.state[i] = at++;
+    if (graph->tensor[node->in[slots.state[i]]].dtype == TS_U8) {
+      slots.scales[i] = at++;
+    }
+  }
+  return slots;
+}
+
 bool ts_op_adds(ts_op op, int output) {
   return (ts_op_get(op)->adds >> output & 1) != 0;
 }

@@ -79,6 +79,46 @@ enum {
   TS_MLP_INPUTS
 };
 
+/** The inputs of UPDATE_ELEMENTS behind those that it makes new versions of. */
+typedef enum ts_update_input {
+  TS_UPDATE_G,
+  TS_UPDATE_STEP,
+  TS_UPDATE_CORRECTIONS,
+  TS_UPDATE_LR,
+  TS_UPDATE_BETAS,
+  TS_UPDATE_SCALE,
+  TS_UPDATE_SKIP,
+  TS_UPDATE_INPUTS
+} ts_update_input;
+
+/** The number of one of them. Not collective. */
+static inline int ts_update_at(const ts_node *node, ts_update_input input) {
+  return node->n_out + (int) input;
+}
+
+/** Which of UPDATE_ELEMENTS' inputs, and outputs, are what; -1: there is none. */
+typedef struct ts_update_slots {
+  int copy, state[2], scales[2];
+} ts_update_slots;
+
+/** Those of a node, whose inputs' types say which states have scales. Not collective. */
+ts_update_slots ts_update_slots_of(const ts_graph *graph, const ts_node *node);
+
+/** True for a state of an optimizer that may have numbers below 0: for all but sums of squares. Not collective. */
+static inline bool ts_state_has_sign(ts_state state) {
+  return state != TS_STATE_EXP_AVG_SQ && state != TS_STATE_SQUARES;
+}
+
+/** An optimizer's row. */
+typedef struct ts_optimizer_info {
+  const char *name;
+  ts_state state[2]; /**< TS_STATE_NONE: none. */
+  int n_states;
+} ts_optimizer_info;
+
+/** The row of an optimizer. Not collective. */
+const ts_optimizer_info *ts_optimizer_get(ts_optimizer optimizer);
+
 /** The number of a head's input `stats`; -1 where the node has none. Not collective. */
 static inline int ts_head_stats(const ts_node *node) {
   int at = node->op == TS_OP_HEAD_LOSS ? 3 : node->op == TS_OP_HEAD_LOSS_DX ? 4 : node->n_in;

@@ -118,20 +118,34 @@ ts_tid ts_build_step_control(ts_site at, const char *name, ts_tid records, ts_ti
   return build_node(at, TS_OP_STEP_CONTROL, name, INPUTS(records, static_tokens, max_norm, loss_scale), (ts_attr){0});
 }
 
-ts_tid ts_build_advance(ts_site at, const char *name, ts_tid step, ts_tid skip) {
-  return build_node(at, TS_OP_ADVANCE, name, INPUTS(step, skip), (ts_attr){0});
+ts_tid ts_build_advance(ts_site at, const char *name, ts_tid step, ts_tid betas, ts_tid skip) {
+  return ts_graph_add(at, &(ts_node){.op = TS_OP_ADVANCE,
+                                     .name = name,
+                                     .n_in = 3,
+                                     .in = (ts_tid[]){step, betas, skip},
+                                     .n_out = 2,
+                                     .beta = TS_NONE});
 }
 
-ts_tid ts_build_adamw(ts_site at, const char *name, const ts_adamw_inputs *in, int n, const ts_range *range, float eps,
-                      bool decoupled, bool bias_correction, ts_rounding rounding) {
-  const ts_tid list[] = {in->p, in->m, in->v, in->w, in->g, in->step, in->lr, in->betas, in->scale, in->skip};
-  return ts_graph_add(at, &(ts_node){.op = TS_OP_ADAMW,
-                                     .name = name,
-                                     .n_in = 10,
-                                     .in = list,
-                                     .n_out = in->w == TS_NONE ? 3 : 4,
-                                     .beta = TS_NONE,
-                                     .attr = {.adamw = {range, n, eps, decoupled, bias_correction, rounding}}});
+ts_tid ts_build_update_elements(ts_site at, const char *name, const ts_update_inputs *in, const ts_attr *attr) {
+  const ts_tid versions[] = {in->p, in->w, in->state[0], in->scales[0], in->state[1], in->scales[1]};
+  ts_tid list[6 + TS_UPDATE_INPUTS];
+  int n = 0;
+  for (int i = 0; i < 6; ++i) {
+    if (versions[i] != TS_NONE) {
+      list[n++] = versions[i];
+    }
+  }
+  memcpy(list + n, in->input, sizeof in->input);
+  ts_node node = {.op = TS_OP_UPDATE_ELEMENTS,
+                  .name = name,
+                  .n_in = n + TS_UPDATE_INPUTS,
+                  .in = list,
+                  .n_out = n,
+                  .beta = TS_NONE,
+                  .attr = *attr};
+  node.attr.update.copy = in->w != TS_NONE;
+  return ts_graph_add(at, &node);
 }
 
 static ts_tid build_comm(ts_site at, ts_op op, const char *name, int n, const ts_tid *x, const ts_tid *into,

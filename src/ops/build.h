@@ -7,7 +7,7 @@
 #define TS_OPS_BUILD_H
 
 #include "base/deal.h"
-#include "graph/graph.h"
+#include "graph/op.h"
 
 /** Any op with fixed inputs and no attributes. Not collective. */
 ts_tid ts_build(ts_site at, ts_op op, const char *name, int n_in, const ts_tid *in);
@@ -56,17 +56,19 @@ ts_tid ts_build_head_loss(ts_site at, const char *name, ts_tid x, ts_tid w, ts_t
 ts_tid ts_build_sum_squares(ts_site at, const char *name, ts_tid x, int n_ranges, const ts_range *range);
 ts_tid ts_build_step_control(ts_site at, const char *name, ts_tid records, ts_tid static_tokens, ts_tid max_norm,
                              ts_tid loss_scale);
-ts_tid ts_build_advance(ts_site at, const char *name, ts_tid step, ts_tid skip);
+ts_tid ts_build_advance(ts_site at, const char *name, ts_tid step, ts_tid betas, ts_tid skip);
 
-typedef struct ts_adamw_inputs {
-  ts_tid p, m, v;
-  ts_tid w; /**< TS_NONE when p is the working copy. */
-  ts_tid g, step, lr, betas, scale, skip;
-} ts_adamw_inputs;
+typedef struct ts_update_inputs {
+  ts_tid p;
+  ts_tid w;                   /**< TS_NONE when p is the working copy. */
+  ts_tid state[2], scales[2]; /**< TS_NONE: the rule has no such state, or it is not in 8 bits. */
+  ts_tid input[TS_UPDATE_INPUTS];
+} ts_update_inputs;
 
-/** One AdamW step over the ranges of a shard, in place.  Not collective. */
-ts_tid ts_build_adamw(ts_site at, const char *name, const ts_adamw_inputs *in, int n_ranges, const ts_range *range,
-                      float eps, bool decoupled, bool bias_correction, ts_rounding rounding);
+/** One step over the ranges of a shard, in place.  Not collective.
+ * \param [in] attr  attr.update, but for copy, which follows from the inputs.
+ * \return the new p; the new w, if there is one, is the next tensor. */
+ts_tid ts_build_update_elements(ts_site at, const char *name, const ts_update_inputs *in, const ts_attr *attr);
 
 /** Collectives over \a axes with \a group ranks; \a into is NULL or n tensors that are written in the pieces' columns
  * only.

@@ -47,10 +47,13 @@ const char *ts_index_step_control(const ts_node *node) {
 }
 
 const char *ts_shape_advance(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
-  TS_RULE(ts_rule_is(g, node, 0, TS_I64, TS_SHAPE(1)) && ts_rule_is(g, node, 1, TS_F32, TS_SHAPE(1)),
-          "step is [1] int64, skip [1] fp32");
+  TS_RULE(ts_rule_is(g, node, 0, TS_I64, TS_SHAPE(1)) && ts_rule_is(g, node, 1, TS_F32, TS_SHAPE(2)) &&
+              ts_rule_is(g, node, 2, TS_F32, TS_SHAPE(1)),
+          "step is [1] int64, betas [2] fp32, skip [1] fp32");
   dtype[0] = TS_I64;
   shape[0] = TS_SHAPE(1);
+  dtype[1] = TS_F64;
+  shape[1] = TS_SHAPE(2);
   return NULL;
 }
 
@@ -58,33 +61,76 @@ const char *ts_index_advance(const ts_node *node) {
   return no_letters(node);
 }
 
-const char *ts_shape_adamw(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+/* Values that an update may keep: in types that are rounded, not in fp64. */
+static bool is_value(const ts_tensor *x) {
+  return ts_dtype_is_float(x->dtype) && x->dtype != TS_F64;
+}
+
+static const char *check_optimizer_states(const ts_graph *g, const ts_node *node) {
+  const ts_update_slots slots = ts_update_slots_of(g, node);
+  int64_t count = ts_rule_in(g, node, 0)->shape.d[0];
+  int n_states = ts_optimizer_get(node->attr.update.rule)->n_states, versions = 1 + node->attr.update.copy;
+  for (int i = 0; i < n_states; ++i) {
+    TS_RULE(slots.state[i] >= 0, "the rule has more states");
+    const ts_tensor *state = ts_rule_in(g, node, slots.state[i]);
+    TS_RULE(ts_tensor_count(g, node->in[slots.state[i]]) == count, "a state has as many elements as p");
+    TS_RULE(state->dtype == TS_U8 || is_value(state), "a state is fp32, bf16, fp16 or uint8");
+    versions += 1 + (slots.scales[i] >= 0);
+    int64_t blocks = (count + TS_STATE_BLOCK - 1) / TS_STATE_BLOCK;
+    TS_RULE(slots.scales[i] < 0 ||
+                (slots.scales[i] < node->n_out && ts_rule_is(g, node, slots.scales[i], TS_F32, TS_SHAPE(blocks))),
+            "a state in uint8 has fp32 scales, one for each block");
+  }
+  TS_RULE(node->n_out == versions && node->n_in == versions + TS_UPDATE_INPUTS, "inputs are those of the rule");
+  return NULL;
+}
+
+/* Scales stand for blocks from a parameter's begin on. */
+static const char *check_state_blocks(const ts_graph *g, const ts_node *node) {
+  const ts_update_slots slots = ts_update_slots_of(g, node);
+  for (int r = 0; r < node->attr.update.n; ++r) {
+    TS_RULE((slots.scales[0] < 0 && slots.scales[1] < 0) || node->attr.update.range[r].offset % TS_STATE_BLOCK == 0,
+            "ranges of states in uint8 begin with a block");
+  }
+  return NULL;
+}
+
+static const char *check_step_numbers(const ts_graph *g, const ts_node *node) {
+  static const ts_update_input single[] = {TS_UPDATE_LR, TS_UPDATE_SCALE, TS_UPDATE_SKIP};
+  TS_RULE(ts_rule_is(g, node, ts_update_at(node, TS_UPDATE_STEP), TS_I64, TS_SHAPE(1)), "step is [1] int64");
+  TS_RULE(ts_rule_is(g, node, ts_update_at(node, TS_UPDATE_CORRECTIONS), TS_F64, TS_SHAPE(2)),
+          "corrections are [2] fp64");
+  TS_RULE(ts_rule_is(g, node, ts_update_at(node, TS_UPDATE_BETAS), TS_F32, TS_SHAPE(2)), "betas are [2] fp32");
+  for (int i = 0; i < 3; ++i) {
+    TS_RULE(ts_rule_is(g, node, ts_update_at(node, single[i]), TS_F32, TS_SHAPE(1)), "lr, scale and skip are [1] fp32");
+  }
+  return NULL;
+}
+
+const char *ts_shape_update_elements(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *p = ts_rule_in(g, node, 0);
-  TS_RULE(p->dtype == TS_F32 && p->shape.n == 1, "p is [n] fp32");
-  for (int i = 1; i < 3; ++i) {
-    TS_RULE(ts_rule_is(g, node, i, TS_F32, p->shape), "m and v are like p");
-  }
-  TS_RULE(ts_tensor_count(g, node->in[4]) == p->shape.d[0], "g has as many elements as p");
-  TS_RULE((node->in[3] == TS_NONE) == (node->n_out == 3), "w' is an output when w is an input");
-  TS_RULE(node->in[3] == TS_NONE || ts_tensor_count(g, node->in[3]) == p->shape.d[0], "w has as many elements as p");
-  TS_RULE(!node->attr.adamw.rounding.stochastic || (node->in[3] != TS_NONE && ts_rule_in(g, node, 3)->dtype == TS_BF16),
-          "what is rounded by chance is a w in bf16");
-  TS_RULE(ts_rule_is(g, node, 5, TS_I64, TS_SHAPE(1)), "step is [1] int64");
-  TS_RULE(ts_rule_is(g, node, 7, TS_F32, TS_SHAPE(2)), "betas are [2] fp32");
-  for (int i = 6; i < 10; i += i == 6 ? 2 : 1) {
-    TS_RULE(ts_rule_is(g, node, i, TS_F32, TS_SHAPE(1)), "lr, scale and skip are [1] fp32");
-  }
+  bool copy = node->attr.update.copy;
+  TS_RULE(is_value(p) && p->shape.n == 1, "p is [n], fp32, bf16 or fp16");
+  TS_RULE(!copy || ts_tensor_count(g, node->in[1]) == p->shape.d[0], "w has as many elements as p");
+  TS_RULE(!node->attr.update.rounding.stochastic || ts_rule_in(g, node, copy)->dtype == TS_BF16,
+          "what is rounded by chance is in bf16");
+  const char *wrong = check_optimizer_states(g, node);
+  wrong = wrong == NULL ? check_step_numbers(g, node) : wrong;
+  wrong = wrong == NULL ? check_state_blocks(g, node) : wrong;
+  TS_RULE(wrong == NULL, wrong);
+  TS_RULE(ts_tensor_count(g, node->in[ts_update_at(node, TS_UPDATE_G)]) == p->shape.d[0],
+          "g has as many elements as p");
   for (int i = 0; i < node->n_out; ++i) {
     dtype[i] = ts_rule_in(g, node, i)->dtype;
     shape[i] = ts_rule_in(g, node, i)->shape;
   }
-  return check_ranges(g, node->in[0], node->attr.adamw.range, node->attr.adamw.n);
+  return check_ranges(g, node->in[0], node->attr.update.range, node->attr.update.n);
 }
 
-const char *ts_index_adamw(const ts_node *node) {
+const char *ts_index_update_elements(const ts_node *node) {
   return no_letters(node);
 }
 
-double ts_flops_adamw(const ts_graph *g, const ts_node *node) {
+double ts_flops_update(const ts_graph *g, const ts_node *node) {
   return 14.0 * (double) ts_tensor_count(g, node->in[0]);
 }

@@ -4,6 +4,7 @@
 #include "base/random.h"
 #include "base/text.h"
 #include "graph/record.h"
+#include "pass/optimizer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -98,7 +99,7 @@ static void add_parameter(ts_layout *layout, const layout_maker *b, const char *
                       .piece = ts_malloc((size_t) n * sizeof *p->piece),
                       .held = shard != NULL ? ts_shard_held(b->shards, shard, rank) : shape,
                       .part = layout->n_parts,
-                      .offset = (int64_t) ts_align_up((size_t) part->count, TS_LAYOUT_ALIGN)};
+                      .offset = (int64_t) ts_align_up((size_t) part->count, (size_t) ts_part_align(part))};
   p->count = ts_shape_count(&p->held);
   memcpy(p->piece, piece, (size_t) n * sizeof *piece);
   set_group(p, b->deck);
@@ -115,7 +116,8 @@ static void cut_part(ts_part *part, const ts_mesh *mesh, ts_held_how how) {
   part->rank = ts_mesh_group_rank(mesh, axes);
   part->home = hows[how].own ? number : 0;
   part->owned = number == part->home;
-  part->shard = (int64_t) ts_align_up((size_t) ((part->count + part->group - 1) / part->group), TS_LAYOUT_ALIGN);
+  part->shard =
+      (int64_t) ts_align_up((size_t) ((part->count + part->group - 1) / part->group), (size_t) ts_part_align(part));
   part->cuts = ts_malloc((size_t) (part->group + 1) * sizeof *part->cuts);
   for (int r = 0; r <= part->group; ++r) {
     int64_t begin = r * part->shard;
@@ -138,17 +140,26 @@ static int64_t *row_cuts(int n_rows, int64_t length) {
 typedef struct member {
   ts_tid leaf;
   int unit, kind;
+  ts_dtype moments;
   ts_held_how how;
 } member;
 
 static int by_part(const void *a, const void *b) {
   const member *x = a, *y = b;
-  int order[] = {x->unit - y->unit, x->kind - y->kind, (int) x->how - (int) y->how, x->leaf - y->leaf};
+  int order[] = {x->unit - y->unit, x->kind - y->kind, (int) y->moments - (int) x->moments, (int) x->how - (int) y->how,
+                 x->leaf - y->leaf};
   int i = 0;
-  while (i < 3 && order[i] == 0) {
+  while (i < 4 && order[i] == 0) {
     ++i;
   }
   return order[i];
+}
+
+/* The whole tensor decides, so that another grid has the same; what is frozen has none, and is not told apart. */
+static ts_dtype moments_of(const layout_maker *b, const ts_tensor *leaf, int kind) {
+  const ts_shard *shard = ts_shards_find(b->shards, leaf->name);
+  int64_t elements = ts_shape_count(shard != NULL ? &shard->shape : &leaf->shape);
+  return ts_optimizer_moments(b->deck, kind == FROZEN ? INT64_MAX : elements);
 }
 
 static member *find_members(const layout_maker *b, int *n) {
@@ -156,7 +167,9 @@ static member *find_members(const layout_maker *b, int *n) {
   *n = 0;
   for (ts_tid t = 0; t < b->graph->n_tensors; ++t) {
     if (b->graph->tensor[t].role == TS_ROLE_PARAM) {
-      m[(*n)++] = (member){t, b->graph->tensor[t].unit, kind_of(b, t), how_of(b, b->graph->tensor[t].name)};
+      const ts_tensor *leaf = &b->graph->tensor[t];
+      int kind = kind_of(b, t);
+      m[(*n)++] = (member){t, leaf->unit, kind, moments_of(b, leaf, kind), how_of(b, leaf->name)};
     }
   }
   qsort(m, (size_t) *n, sizeof *m, by_part);
@@ -168,8 +181,9 @@ static void end_part(ts_layout *layout, const layout_maker *b, ts_part *part, in
   int kind = !part->trainable ? FROZEN : part->persistent ? PERSISTENT : LARGE;
   ts_held_how how = how_of(b, layout->parameter[part->first].name);
   cut_part(part, b->mesh, how);
-  part->name = ts_format(hows[how].own ? "%s%s%s%d" : "%s%s%s", b->graph->unit[part->unit], kind_suffix[kind],
-                         hows[how].suffix, part->home);
+  bool few = part->moments != ts_optimizer_moments(b->deck, INT64_MAX);
+  part->name = ts_format(hows[how].own ? "%s%s%s%s%d" : "%s%s%s%s", b->graph->unit[part->unit], kind_suffix[kind],
+                         few ? ".few" : "", hows[how].suffix, part->home);
   TS_GROW(layout->part, layout->n_parts, *capacity);
   layout->part[layout->n_parts++] = *part;
 }
@@ -179,9 +193,11 @@ static int pack_part(ts_layout *layout, const layout_maker *b, const member *m, 
   ts_part part = {.unit = m->unit,
                   .trainable = m->kind != FROZEN,
                   .persistent = m->kind == PERSISTENT,
+                  .moments = m->moments,
                   .first = layout->n_parameters};
   int i = 0;
-  for (; i < n && m[i].unit == m->unit && m[i].kind == m->kind && m[i].how == m->how; ++i) {
+  for (; i < n && m[i].unit == m->unit && m[i].kind == m->kind && m[i].moments == m->moments && m[i].how == m->how;
+       ++i) {
     const ts_tensor *tensor = &b->graph->tensor[m[i].leaf];
     add_parameter(layout, b, tensor->name, tensor->shape, &part);
   }
@@ -223,8 +239,11 @@ ts_layout *ts_layout_at(const ts_layout *of, const ts_graph *graph, const ts_sha
   ts_layout *layout = begin_layout(of->n_parameters);
   int capacity = 0;
   for (const ts_part *like = of->part; like < of->part + of->n_parts; ++like) {
-    ts_part part = {
-        .unit = like->unit, .trainable = like->trainable, .persistent = like->persistent, .first = like->first};
+    ts_part part = {.unit = like->unit,
+                    .trainable = like->trainable,
+                    .persistent = like->persistent,
+                    .moments = like->moments,
+                    .first = like->first};
     for (const ts_parameter *p = &of->parameter[like->first]; part.n_parameters < like->n_parameters; ++p) {
       add_parameter(layout, &b, p->name, p->shape, &part);
     }

@@ -23,7 +23,8 @@
 #include "graph/graph.h"
 #include "pass/shard.h"
 
-/** Alignment of parameters and of cut points in a flat range, in elements: 64 bytes of bf16. */
+/** Alignment of parameters and of cut points in a flat range, in elements: 64 bytes of bf16.  Where states are in 8
+ * bits it is a block of them (ts_part_align). */
 #define TS_LAYOUT_ALIGN 32
 
 /** A parameter: the tensor of the model, and what of it this rank's part holds: the elements with some indices along
@@ -42,11 +43,13 @@ typedef struct ts_parameter {
 } ts_parameter;
 
 typedef struct ts_part {
-  /** Owned: "unit", "unit.persistent", "unit.frozen"; then how it lies on the ranks along tp: nothing, all of it and
-   * alike; ".all", and they share it; ".unitN", neighbours hold unit N; ".tpN", rank N has its own. */
+  /** Owned: "unit", "unit.persistent", "unit.frozen"; ".few" where states are not in 8 bits as others' are; then how it
+   * lies on the ranks along tp: nothing, all of it and alike; ".all", and they share it; ".unitN", neighbours hold unit
+   * N; ".tpN", rank N has its own. */
   char *name;
   int unit;
   bool trainable, persistent;
+  ts_dtype moments;        /**< Of the optimizer's states (pass/optimizer.h). */
   int first, n_parameters; /**< Its parameters are consecutive in ts_layout.parameter. */
   int64_t count;           /**< Elements of the flat range, gaps included. */
   int64_t shard;           /**< Elements of the largest shard: what a rank's shard storage holds. */
@@ -57,6 +60,11 @@ typedef struct ts_part {
   int rank;                /**< This rank's place in its group. */
   bool owned;              /**< This rank's group is the home. */
 } ts_part;
+
+/** Alignment of its parameters and cut points, elements. Not collective. */
+static inline int64_t ts_part_align(const ts_part *part) {
+  return part->moments == TS_U8 ? TS_STATE_BLOCK : TS_LAYOUT_ALIGN;
+}
 
 /** This rank's shard of a part: elements [begin, end) of the flat range. Not collective. */
 static inline int64_t ts_part_begin(const ts_part *part) {

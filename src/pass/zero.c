@@ -19,19 +19,22 @@
 
 /* ---- storage ---- */
 
-static ts_dtype dtype_of(const ts_zero *z, const ts_state_info *info) {
-  return info->dtype == TS_WORKING ? z->work : info->dtype == TS_SUMS ? z->accumulate : (ts_dtype) info->dtype;
+static ts_dtype dtype_of(const ts_zero *z, const ts_part *part, const ts_state_info *info) {
+  return info->dtype == TS_WORKING   ? z->work
+         : info->dtype == TS_SUMS    ? z->accumulate
+         : info->dtype == TS_MOMENTS ? part->moments
+                                     : (ts_dtype) info->dtype;
 }
 
 ts_tid ts_zero_state(ts_zero *z, int index, ts_state state, bool whole) {
   const ts_part *part = &z->layout->part[index];
   const ts_state_info *info = ts_state_get(state);
-  TS_CHECK(info->block > 0 && TS_LAYOUT_ALIGN % info->block == 0, "state %s: its blocks do not fit in shards",
+  TS_CHECK(info->block > 0 && ts_part_align(part) % info->block == 0, "state %s: its blocks do not fit in shards",
            info->name);
   int64_t count = ts_state_elements(info->block, whole ? ts_zero_whole(part) : part->shard);
   char *name = ts_format("%s.%s", part->name, whole ? info->name : info->shard);
-  ts_tid t = ts_graph_state(z->rewrite.to, name, (ts_held){state, index, whole}, dtype_of(z, info), TS_SHAPE(count),
-                            part->unit);
+  ts_tid t = ts_graph_state(z->rewrite.to, name, (ts_held){state, index, whole}, dtype_of(z, part, info),
+                            TS_SHAPE(count), part->unit);
   ts_free(name);
   return t;
 }
@@ -165,7 +168,7 @@ static void walk_graph(ts_zero *z) {
 static ts_tid sum_result(ts_zero *z, ts_site at, const char *result, const char *state) {
   ts_tid value = ts_rewrite_tensor(&z->rewrite, ts_graph_marked(z->rewrite.from, result));
   ts_tid sum = ts_graph_state(at.graph, state, (ts_held){TS_STATE_SUM, -1, true},
-                              dtype_of(z, ts_state_get(TS_STATE_SUM)), TS_SHAPE(1), -1);
+                              (ts_dtype) ts_state_get(TS_STATE_SUM)->dtype, TS_SHAPE(1), -1);
   return ts_build_accumulate(at, state, sum, value, z->beta);
 }
 

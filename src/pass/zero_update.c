@@ -2,15 +2,26 @@
 #include "pass/zero.h"
 
 #include "base/memory.h"
+#include "pass/optimizer.h"
 #include "pass/record.h"
 
 /* Values every optimizer node reads. */
 typedef struct control {
-  ts_tid scale, skip, step, lr, betas;
+  ts_tid scale, skip, step, corrections, lr, betas;
 } control;
 
 static ts_site site(const ts_zero *z) {
   return (ts_site){z->rewrite.to, TS_SEGMENT_UPDATE, -1};
+}
+
+/* The states of a part's optimizer, each in 8 bits with its scales. */
+static void find_states(ts_zero *z, int index, bool whole, ts_update_inputs *in) {
+  const ts_optimizer_info *info = ts_optimizer_get(ts_optimizer_of(z->context->deck));
+  for (int i = 0; i < 2; ++i) {
+    bool has = i < info->n_states, has_scales = has && z->layout->part[index].moments == TS_U8;
+    in->state[i] = has ? ts_zero_state(z, index, info->state[i], whole) : TS_NONE;
+    in->scales[i] = has_scales ? ts_zero_state(z, index, ts_state_scales(info->state[i]), whole) : TS_NONE;
+  }
 }
 
 /* What the optimizer of one part works on: its shard, or the whole when the stage shares nothing. */
@@ -18,31 +29,31 @@ static void update_part(ts_zero *z, int index, const control *c) {
   const ts_layout *layout = z->layout;
   const ts_part *part = &layout->part[index];
   ts_part_state *s = &z->part[index];
-  bool whole = ts_zero_stage(z, part) == 0;
-  bool window = !whole && !ts_zero_parameter_is_sharded(z, part);
-  ts_tid working = window ? ts_zero_my_window(site(z), part, s->param) : s->param;
-  ts_tid master = z->work == TS_F32 ? working : ts_zero_state(z, index, TS_STATE_MASTER, whole);
-  ts_range *range;
-  int n =
-      ts_layout_ranges(layout, part, whole ? 0 : ts_part_begin(part), whole ? part->count : ts_part_end(part), &range);
   const ts_deck *deck = z->context->deck;
-  char *name = ts_format("%s.adamw", part->name);
-  ts_tid out = ts_build_adamw(site(z), name,
-                              &(ts_adamw_inputs){.p = master,
-                                                 .m = ts_zero_state(z, index, TS_STATE_EXP_AVG, whole),
-                                                 .v = ts_zero_state(z, index, TS_STATE_EXP_AVG_SQ, whole),
-                                                 .w = z->work == TS_F32 ? TS_NONE : working,
-                                                 .g = whole ? s->gradient : s->shard,
-                                                 .step = c->step,
-                                                 .lr = c->lr,
-                                                 .betas = c->betas,
-                                                 .scale = c->scale,
-                                                 .skip = c->skip},
-                              n, range, (float) deck->optimizer.params.eps, deck->optimizer.params.adam_w_mode,
-                              deck->optimizer.params.bias_correction,
-                              ts_layout_rounding(deck, part, whole ? 0 : ts_part_begin(part)));
-  ts_tid written = z->work == TS_F32 ? out : out + 3;
-  s->updated = window ? written : TS_NONE;
+  bool whole = ts_zero_stage(z, part) == 0, has_master = ts_deck_has_masters(deck);
+  bool window = !whole && !ts_zero_parameter_is_sharded(z, part);
+  int64_t begin = whole ? 0 : ts_part_begin(part), end = whole ? part->count : ts_part_end(part);
+  ts_tid working = window ? ts_zero_my_window(site(z), part, s->param) : s->param;
+  ts_update_inputs in = {.p = has_master ? ts_zero_state(z, index, TS_STATE_MASTER, whole) : working,
+                         .w = has_master ? working : TS_NONE,
+                         .input = {[TS_UPDATE_G] = whole ? s->gradient : s->shard,
+                                   [TS_UPDATE_STEP] = c->step,
+                                   [TS_UPDATE_CORRECTIONS] = c->corrections,
+                                   [TS_UPDATE_LR] = c->lr,
+                                   [TS_UPDATE_BETAS] = c->betas,
+                                   [TS_UPDATE_SCALE] = c->scale,
+                                   [TS_UPDATE_SKIP] = c->skip}};
+  find_states(z, index, whole, &in);
+  ts_range *range;
+  int n = ts_layout_ranges(layout, part, begin, end, &range);
+  const ts_attr attr = {.update = {.range = range,
+                                   .n = n,
+                                   .rule = ts_optimizer_of(deck),
+                                   .numbers = ts_optimizer_numbers_of(deck),
+                                   .rounding = ts_layout_rounding(deck, part, begin)}};
+  char *name = ts_format("%s.%s", part->name, ts_optimizer_get(attr.update.rule)->name);
+  ts_tid out = ts_build_update_elements(site(z), name, &in, &attr);
+  s->updated = window ? out + has_master : TS_NONE;
   ts_free(name);
   ts_free(range);
 }
@@ -95,6 +106,7 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid) {
   const ts_state_info *updates = ts_state_get(TS_STATE_UPDATES);
   ts_tid step = ts_graph_state(z->rewrite.to, updates->name, (ts_held){TS_STATE_UPDATES, -1, true},
                                (ts_dtype) updates->dtype, TS_SHAPE(1), -1);
-  c.step = ts_build_advance(site(z), "optimizer.advance", step, c.skip);
+  c.step = ts_build_advance(site(z), "optimizer.advance", step, c.betas, c.skip);
+  c.corrections = c.step + 1;
   update_parts(z, &c);
 }

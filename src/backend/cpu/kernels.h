@@ -43,7 +43,7 @@
   X(SUM_SQUARES, sum_squares)           \
   X(STEP_CONTROL, step_control)         \
   X(ADVANCE, advance)                   \
-  X(ADAMW, adamw)
+  X(UPDATE_ELEMENTS, update_elements)
 
 /** The row of an op in this instruction set; its definition looks the same: TS_CPU_KERNEL (add) = {...}. */
 #define TS_CPU_KERNEL(name) const ts_kernel TS_ISA_NAME(ts_cpu_kernel_##name)

@@ -1,0 +1,132 @@
+/** \file
+ * The arithmetic of the optimizers of graph/optimizers.def, written once for processors and GPUs: C, and C++ in .cu
+ * files.  Every product that is added to something is an explicit fused multiply-add, and all else (sums, products,
+ * quotients, roots) is rounded as IEEE 754 says, so an element gets the same bits on every instruction set and GPU.
+ *
+ * A rule changes its states and returns the new p; g is the gradient before it is scaled.  Nothing here is collective.
+ */
+#ifndef TS_BACKEND_UPDATE_RULES_H
+#define TS_BACKEND_UPDATE_RULES_H
+
+#include "graph/graph.h"
+
+#include <math.h>
+
+#if defined(__cplusplus)
+#define TS_RULE_FUNCTION static __host__ __device__ __forceinline__
+#else
+#define TS_RULE_FUNCTION static inline __attribute__((always_inline))
+#endif
+
+/** What a step is for the elements of a range. */
+typedef struct ts_update_constants {
+  float scale;           /**< Of the gradient. */
+  float keep, decay;     /**< p (1 - lr wd) where the decay is decoupled, else g + wd p: 1, or 0. */
+  float beta1, rest1;    /**< Of the first state, */
+  float beta2, rest2;    /**< and of the second. */
+  float rate, root;      /**< lr over the first correction, 1 / the root of the second. */
+  float eps;             /**< Beside a root. */
+  float ahead, straight; /**< MOMENTUM: what is taken of m, and of g. */
+} ts_update_constants;
+
+/** The values of a step that every range has, as they lie in the inputs. */
+typedef struct ts_update_step {
+  int64_t step;
+  double corrections[2];
+  float lr, betas[2], scale;
+} ts_update_step;
+
+/** The constants of a range.  In fp64, each rounded once. Not collective. */
+TS_RULE_FUNCTION ts_update_constants ts_update_constants_of(ts_optimizer rule, const ts_optimizer_numbers *n,
+                                                            const ts_update_step *s, float weight_decay,
+                                                            float lr_factor) {
+  double lr = (double) s->lr * (double) lr_factor;
+  ts_update_constants k;
+  k.scale = s->scale;
+  k.keep = n->decoupled ? (float) fma(-lr, (double) weight_decay, 1.0) : 1.0f;
+  k.decay = n->decoupled ? 0.0f : weight_decay;
+  k.beta1 = s->betas[0];
+  k.rest1 = (float) (1.0 - (double) s->betas[0]);
+  k.beta2 = s->betas[1];
+  k.rest2 = (float) (1.0 - (double) s->betas[1]);
+  k.rate = (float) (n->bias_correction ? lr / s->corrections[0] : lr);
+  k.root = n->bias_correction ? (float) (1.0 / sqrt(s->corrections[1])) : 1.0f;
+  k.eps = n->eps;
+  k.ahead = 1.0f;
+  k.straight = 0.0f;
+  if (rule == TS_OPTIMIZER_MOMENTUM) {
+    k.beta1 = n->momentum;
+    k.rest1 = s->step == 1 ? 1.0f : (float) (1.0 - (double) n->dampening);
+    k.ahead = n->nesterov ? n->momentum : 1.0f;
+    k.straight = n->nesterov ? 1.0f : 0.0f;
+  }
+  return k;
+}
+
+/** A step of each: from p and g, with the states it has, to the new p. Not collective. */
+TS_RULE_FUNCTION float ts_update_adamw(float p, float g, float *m, float *v, const ts_update_constants *k) {
+  float d = fmaf(k->decay, p, g * k->scale);
+  *m = fmaf(k->beta1, *m, k->rest1 * d);
+  *v = fmaf(k->beta2, *v, k->rest2 * d * d);
+  return fmaf(-k->rate, *m / fmaf(sqrtf(*v), k->root, k->eps), k->keep * p);
+}
+
+/** sign (0) = 0: what no token reached stays where it is. Not collective. */
+TS_RULE_FUNCTION float ts_update_lion(float p, float g, float *m, float *unused, const ts_update_constants *k) {
+  (void) unused;
+  float d = fmaf(k->decay, p, g * k->scale), c = fmaf(k->beta1, *m, k->rest1 * d);
+  float sign = (c > 0.0f ? 1.0f : 0.0f) - (c < 0.0f ? 1.0f : 0.0f);
+  *m = fmaf(k->beta2, *m, k->rest2 * d);
+  return fmaf(-k->rate, sign, k->keep * p);
+}
+
+/** Likewise. Not collective. */
+TS_RULE_FUNCTION float ts_update_adagrad(float p, float g, float *s, float *unused, const ts_update_constants *k) {
+  (void) unused;
+  float d = fmaf(k->decay, p, g * k->scale);
+  *s = fmaf(d, d, *s);
+  return fmaf(-k->rate, d / (sqrtf(*s) + k->eps), k->keep * p);
+}
+
+/** Likewise. Not collective. */
+TS_RULE_FUNCTION float ts_update_sgd(float p, float g, float *unused, float *too, const ts_update_constants *k) {
+  (void) unused;
+  (void) too;
+  return fmaf(-k->rate, fmaf(k->decay, p, g * k->scale), k->keep * p);
+}
+
+/** Likewise. Not collective. */
+TS_RULE_FUNCTION float ts_update_momentum(float p, float g, float *m, float *unused, const ts_update_constants *k) {
+  (void) unused;
+  float d = fmaf(k->decay, p, g * k->scale);
+  *m = fmaf(k->beta1, *m, k->rest1 * d);
+  return fmaf(-k->rate, fmaf(k->ahead, *m, k->straight * d), k->keep * p);
+}
+
+/** 1 - beta^step, the power by squaring: the same bits everywhere. Not collective. */
+TS_RULE_FUNCTION double ts_update_correction(double beta, int64_t step) {
+  double power = 1.0;
+  for (; step > 0; step /= 2) {
+    power = step % 2 == 1 ? power * beta : power;
+    beta *= beta;
+  }
+  return 1.0 - power;
+}
+
+/* ---- states in 8 bits ---- */
+
+/** The code of \a x in [-1, 1]: that of the nearest value of \a map, between two the lower.  A negative number never
+ * becomes 0, as in bitsandbytes; nor does a positive one of a map without signs: a root of it divides.
+ * \param [in] map  256 ascending values (backend/dynamic_map.h). Not collective. */
+TS_RULE_FUNCTION uint8_t ts_update_code(float x, const float *map, bool has_sign) {
+  int code = 0;
+  for (int step = 128; step > 0; step /= 2) {
+    code += (map[code + step - 1] + map[code + step]) * 0.5f < x ? step : 0;
+  }
+  if (has_sign) {
+    return (uint8_t) (x < 0.0f && map[code] >= 0.0f ? code - 1 : code);
+  }
+  return (uint8_t) (x > 0.0f && code == 0 ? 1 : code);
+}
+
+#endif
