@@ -343,12 +343,13 @@ def rounded(value):
     return list(map(rounded, value)) if isinstance(value, list) else value
 
 
-def write_cases(path, cases):
+def write_cases(path, cases, **head):
     """One line a list."""
     rows = [f"  {json.dumps(name)}: {{\n" + ",\n".join(f"   {json.dumps(key)}: {json.dumps(rounded(value))}"
                                                        for key, value in expected.items()) + "\n  }"
             for name, expected in cases.items()]
-    path.write_text(f'{{\n "steps": {STEPS},\n "cases": {{\n' + ",\n".join(rows) + "\n }\n}\n")
+    top = "".join(f' "{key}": {json.dumps(value)},\n' for key, value in head.items())
+    path.write_text(f'{{\n{top} "cases": {{\n' + ",\n".join(rows) + "\n }\n}\n")
 
 
 def make(name, c):
@@ -376,7 +377,8 @@ def main():
     made = {name: make(name, CASES[name]) for name in sys.argv[1:] or CASES}
     if sys.argv[1:]:
         return
-    write_cases(goldens.HERE / "optimizers.json", {name: expected for name, (expected, _) in made.items()})
+    write_cases(goldens.HERE / "optimizers.json", {name: expected for name, (expected, _) in made.items()},
+                steps=STEPS)
     save_file({key: p for _, full in made.values() for key, p in full.items()},
               goldens.HERE / "optimizers.safetensors")
     for name in MODELS:
