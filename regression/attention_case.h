@@ -179,7 +179,7 @@ static inline reference reference_create_growing(const problem *p, float growth)
       if (a == K) {
         value[i] *= 1 + growth * (float) (i / (p->kv_heads * p->head_dim) % p->length) / (float) p->length;
       }
-      r.array[a][i] = p->dtype == TS_BF16 ? ts_bf16_to_f32(ts_f32_to_bf16(value[i])) : value[i];
+      r.array[a][i] = run_rounded(p->dtype, value[i]);
     }
     ts_free(value);
   }

@@ -53,6 +53,7 @@ static inline double run_get(const run_tensor *x, int64_t i) {
   switch (x->dtype) {
     case TS_F32: return ((const float *) x->data)[i];
     case TS_BF16: return ts_bf16_to_f32(((const uint16_t *) x->data)[i]);
+    case TS_F16: return ts_f16_to_f32(((const uint16_t *) x->data)[i]);
     case TS_F64: return ((const double *) x->data)[i];
     case TS_I32: return ((const int32_t *) x->data)[i];
     default: return (double) ((const int64_t *) x->data)[i];
@@ -63,9 +64,30 @@ static inline void run_set(run_tensor *x, int64_t i, double value) {
   switch (x->dtype) {
     case TS_F32: ((float *) x->data)[i] = (float) value; return;
     case TS_BF16: ((uint16_t *) x->data)[i] = ts_f32_to_bf16((float) value); return;
+    case TS_F16: ((uint16_t *) x->data)[i] = ts_f32_to_f16((float) value); return;
     case TS_F64: ((double *) x->data)[i] = value; return;
     case TS_I32: ((int32_t *) x->data)[i] = (int32_t) value; return;
     default: ((int64_t *) x->data)[i] = (int64_t) value; return;
+  }
+}
+
+/** The nearest number of a float type. Not collective. */
+static inline double run_rounded(ts_dtype dtype, float value) {
+  double number = 0; /* as wide as any */
+  run_tensor x = {dtype, TS_SHAPE(1), &number};
+  run_set(&x, 0, value);
+  return run_get(&x, 0);
+}
+
+/** The largest relative error of rounding to a float type: 8, 11, 24 and 53 bits.  Others hold their numbers.
+ * Not collective. */
+static inline double run_rounding(ts_dtype dtype) {
+  switch (dtype) {
+    case TS_BF16: return 0x1p-8;
+    case TS_F16: return 0x1p-11;
+    case TS_F32: return 0x1p-24;
+    case TS_F64: return 0x1p-53;
+    default: return 0;
   }
 }
 

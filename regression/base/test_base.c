@@ -125,6 +125,47 @@ static uint16_t to_f16(float value) {
   return half;
 }
 
+/* The value of a half by its definition. */
+static double f16_value(uint16_t half) {
+  int exponent = half >> 10 & 31, fraction = half & 1023;
+  double magnitude = exponent == 31  ? (fraction == 0 ? INFINITY : NAN)
+                     : exponent == 0 ? ldexp(fraction, -24)
+                                     : ldexp(fraction + 1024, exponent - 25);
+  return half >> 15 != 0 ? -magnitude : magnitude;
+}
+
+/* The nearest half by arithmetic in fp64: in steps of the spacing at the value, ties to even. */
+static double f16_nearest(double value) {
+  int exponent;
+  frexp(value, &exponent);
+  double spacing = ldexp(1, (exponent < -13 ? -13 : exponent) - 11), nearest = nearbyint(value / spacing) * spacing;
+  return fabs(nearest) > 65504 ? copysign(INFINITY, value) : isfinite(value) ? nearest : value;
+}
+
+/* Every upper half of a float with lower halves on both sides of each boundary: 13 bits are cut off, and more of what
+ * becomes subnormal. */
+static void test_f16_conversions(void) {
+  int64_t wrong = 0;
+  for (uint32_t half = 0; half < 0x10000; ++half) {
+    double exact = f16_value((uint16_t) half), wide = (double) ts_f16_to_f32((uint16_t) half);
+    wrong += isnan(exact) ? !isnan(wide) : wide != exact || !signbit(wide) != !signbit(exact);
+  }
+  tap_ok(wrong == 0, "fp16: all 65536 are widened to what they stand for");
+  wrong = 0;
+  for (uint32_t high = 0; high < 0x10000; ++high) {
+    for (uint32_t at = 0; at < 0x10000; at += 0x1000) {
+      for (uint32_t low = at + 0xffff; low <= at + 0x10001; ++low) {
+        uint32_t bits = high << 16 | (low & 0xffff);
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        double got = f16_value(ts_f32_to_f16(value)), exact = f16_nearest((double) value);
+        wrong += isnan(value) ? !isnan(got) : got != exact || !signbit(got) != !signbit(value);
+      }
+    }
+  }
+  tap_ok(wrong == 0, "fp16: every kind of float is rounded to the nearest, both signs, NaN stays");
+}
+
 static void test_f16(void) {
   int wrong = 0;
   for (uint32_t bits = 0; bits < 65536; ++bits) {
@@ -275,6 +316,7 @@ int main(void) {
   test_bf16_by_chance();
   test_random_to_bf16();
   test_f16();
+  test_f16_conversions();
   test_convert();
   test_normal();
   test_permute();

@@ -44,9 +44,13 @@ static bool same_on_threads(run_case *c) {
 
 /* fp32: a hundred roundings of 2^-24 in exponents up to ten and sums of a hundred terms: 10^-5 leaves a factor of ten.
  * bf16: weights, score gradients and results are each rounded to 2^-9 of themselves, and delta takes the rounding of o:
- * together below 2^-6 of the largest value. */
+ * together below 2^-6 of the largest value.  fp16: to 2^-12, so 2^-9. */
+static double tolerance_of(ts_dtype dtype) {
+  return dtype == TS_F32 ? 1e-5 : 4 * run_rounding(dtype);
+}
+
 static void check(const problem *p, float growth) {
-  double tolerance = p->dtype == TS_F32 ? 1e-5 : 0x1p-6, worst[4];
+  double tolerance = tolerance_of(p->dtype), worst[4];
   reference r = reference_create_growing(p, growth);
   forward(p, &r);
   backward(p, &r);
@@ -59,7 +63,7 @@ static void check(const problem *p, float growth) {
   for (int i = 0; i < 3; ++i) {
     worst[1 + i] = distance(&g.out[i], r.array[DQ + i]);
   }
-  bool close = lse <= 1e-5; /* never rounded to bf16 */
+  bool close = lse <= 1e-5; /* never rounded to 16 bits */
   for (int i = 0; i < 4; ++i) {
     close = close && worst[i] <= tolerance;
   }
@@ -147,9 +151,41 @@ static void check_low_scores(ts_dtype dtype) {
   clean = run_with(&g, 1) && clean;
   double o = distance(&f.out[0], r.array[O]), lse = distance(&f.out[1], r.lse);
   bool finite = all_finite(&g.out[0]) && all_finite(&g.out[1]) && all_finite(&g.out[2]);
-  bool close = lse <= 1e-5 && o <= (dtype == TS_F32 ? 1e-5 : 0x1p-6);
+  bool close = lse <= 1e-5 && o <= tolerance_of(dtype);
   tap_ok(clean && finite && close, "scores of -128 in %s: o %g lse %g%s", ts_dtype_name(dtype), o, lse,
          finite ? "" : ", gradients that are no numbers");
+  run_free(&f);
+  run_free(&g);
+  reference_free(&r);
+}
+
+/* What is inner has the range of fp32: scores of 10^6, sums of values near the largest fp16 whose mean is in its range,
+ * and do v of 10^9, of which differences are taken.  All keys are alike, so weights are even, and o is the mean of v;
+ * with do = 0 for all but one query, dv is 1 / T of that. */
+static void check_range(void) {
+  problem p = {1, 96, 1, 1, 64, false, false, 0, TS_F16, 0, 0};
+  reference r = reference_create(&p);
+  for (int64_t i = 0; i < count_of(&p, Q); ++i) {
+    r.array[Q][i] = 300;
+    r.array[K][i] = 300;
+    r.array[V][i] = 60000;
+  }
+  forward(&p, &r);
+  run_case f = forward_case(&p, &r);
+  bool clean = run_with(&f, 1);
+  run_case g = backward_case(&p, &r, &f);
+  for (int64_t i = 0; i < run_count(&g.in[0]); ++i) {
+    run_set(&g.in[0], i, 30000);
+  }
+  clean = run_with(&g, 1) && clean;
+  bool good = clean;
+  for (int64_t i = 0; i < count_of(&p, Q); ++i) {
+    good = good && fabs(run_get(&f.out[0], i) - 60000) <= tolerance_of(TS_F16) * 60000;
+    good = good && fabs(run_get(&g.out[2], i) - 30000) <= tolerance_of(TS_F16) * 30000;
+    good = good && isfinite(run_get(&g.out[0], i)) && isfinite(run_get(&g.out[1], i));
+  }
+  tap_ok(good, "fp16: what is inner may be beyond its range: o %g, dv %g, dq %g, dk %g", run_get(&f.out[0], 0),
+         run_get(&g.out[2], 0), run_get(&g.out[0], 0), run_get(&g.out[1], 0));
   run_free(&f);
   run_free(&g);
   reference_free(&r);
@@ -186,7 +222,7 @@ static double distance_in(const run_tensor *x, const double *exact, const bool *
 /* Queries, keys, values and gradients of spoiled blocks are no numbers, and a weight of zero times one of them is none
  * either: results of the checked blocks, which see nothing of those, are right only if nothing was multiplied. */
 static void check_untouched(const problem *p, const int32_t *document, const bool *spoiled, const bool *checked) {
-  double tolerance = p->dtype == TS_F32 ? 1e-5 : 0x1p-6, worst = 0;
+  double tolerance = tolerance_of(p->dtype), worst = 0;
   reference r = reference_create(p);
   for (int t = 0; t < p->length; ++t) {
     r.document[t] = document[t / BLOCK];
@@ -463,7 +499,7 @@ int main(void) {
   check_differences();
   check_dropout_mean();
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {
-    for (int dtype = TS_F32; dtype <= TS_BF16; ++dtype) {
+    for (int dtype = TS_F32; dtype <= TS_F16; ++dtype) {
       problem p = shapes[i];
       p.dtype = (ts_dtype) dtype;
       check(&p, 0);
@@ -475,10 +511,15 @@ int main(void) {
   check_skipping(TS_F32, 16);
   check_skipping(TS_BF16, 16);
   check_skipping(TS_BF16, 128);
+  check_skipping(TS_F16, 16);
+  check_skipping(TS_F16, 128);
   check_low_scores(TS_F32);
   check_low_scores(TS_BF16);
+  check_low_scores(TS_F16);
   check_parts(TS_F32);
   check_parts(TS_BF16);
+  check_parts(TS_F16);
+  check_range();
 #ifdef RUN_CUDA
   check_tiles();
   check_limits();

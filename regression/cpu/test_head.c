@@ -32,7 +32,7 @@ static double *random_values(int64_t count, uint64_t key, double std, ts_dtype d
   double *result = ts_malloc((size_t) count * sizeof *result);
   ts_random_normal(key, 0, count, std, value);
   for (int64_t i = 0; i < count; ++i) {
-    result[i] = dtype == TS_BF16 ? ts_bf16_to_f32(ts_f32_to_bf16(value[i])) : value[i];
+    result[i] = run_rounded(dtype, value[i]);
   }
   ts_free(value);
   return result;
@@ -187,10 +187,15 @@ static double distance(const run_tensor *x, const double *exact) {
 }
 
 /* Gradients: fp32 logits of size ten are off by some 2^-21 and so are the weights made from them: 10^-5 of the largest
- * gradient.  bf16: logit gradients are rounded to 2^-9, results once more: 2^-7.  The loss sums unrounded logits:
- * 10^-6. */
+ * gradient.  bf16: logit gradients are rounded to 2^-9, results once more: 2^-7; fp16: to 2^-12, 2^-10. */
+static double tolerance_of(const problem *p) {
+  double rounding = fmax(run_rounding(p->dtype), run_rounding(p->dw_dtype));
+  return rounding == 0x1p-24 ? 1e-5 : 2 * rounding;
+}
+
+/* The loss sums unrounded logits: 10^-6. */
 static void check_op(const problem *p, const reference *r, ts_op op, const char *name) {
-  double tolerance = p->dtype == TS_F32 && p->dw_dtype == TS_F32 ? 1e-5 : 0x1p-7;
+  double tolerance = tolerance_of(p);
   run_case c = make(p, r, op);
   run_tensor prior = tensor_from(p->dw_dtype, TS_SHAPE(p->vocabulary, p->width), r->prior);
   bool clean = run_with(p, &c, &prior, 1), equal = true, close = true;
@@ -318,10 +323,10 @@ static bool check_shared_gradients(const problem *p, const reference *r, int ran
   return good && dw <= tolerance * largest;
 }
 
-/* Tolerances are those of the whole: what is measured is rounded once to 2^-24 of itself, as sums are; but in bf16 each
- * rank rounds its part of dx, by 2^-9 of the largest, so n of them are allowed n times as much. */
+/* Tolerances are those of the whole: what is measured is rounded once to 2^-24 of itself, as sums are; but in 16 bits
+ * each rank rounds its part of dx, by 2^-9 of the largest (fp16: 2^-12), so n of them are allowed n times as much. */
 static void check_shares(const problem *p, const reference *r, int n) {
-  double tolerance = p->dtype == TS_F32 && p->dw_dtype == TS_F32 ? 1e-5 : 0x1p-7;
+  double tolerance = tolerance_of(p);
   run_tensor stats, dx = run_new(TS_F64, TS_SHAPE(p->batch, p->length, p->width));
   bool good = measure(p, r, n, &stats), loss = check_shared_loss(p, r, n, &stats);
   for (int rank = 0; rank < n; ++rank) {
@@ -389,7 +394,8 @@ int main(void) {
       {1, 6, 4, 9001, 0, 0, OTHER, 1, 1.5f, 2},     {1, 2, 4, 57857, 0, 0, SAME, 0.5f, 0.5f, 30},
       {2, 0, 16, 130, 0, 0, NO_PRIOR, 1, 1, 0},     {2, 0, 16, 130, 0, 0, OTHER, 0.5f, 1, 0},
   };
-  static const ts_dtype types[][2] = {{TS_F32, TS_F32}, {TS_BF16, TS_F32}, {TS_BF16, TS_BF16}};
+  static const ts_dtype types[][2] = {
+      {TS_F32, TS_F32}, {TS_BF16, TS_F32}, {TS_BF16, TS_BF16}, {TS_F16, TS_F32}, {TS_F16, TS_F16}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {
     for (size_t t = 0; t < sizeof types / sizeof *types; ++t) {
       problem p = shapes[i];

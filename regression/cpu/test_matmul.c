@@ -49,12 +49,14 @@ static double reference(const product *p, const run_case *c, const run_tensor *p
 
 /* A sum of k fp32 terms in any order is within k 2^-24 of the magnitudes; in blocks it is far better, sqrt (k) for
  * random signs, so 2 sqrt (k) 2^-24 of them; one wrong term is 10^4 times larger.  A bf16 result adds half a unit in
- * its last place, at most 2^-8 of it, and again for a prior that is scaled before it is added. */
+ * its last place, at most 2^-8 of it (fp16: 2^-11, and of a subnormal 2^-25), and again for a prior that is scaled
+ * before it is added. */
 static double tolerance(const product *p, double exact, double size, double prior) {
   double rounding = 0;
-  if (p->out == TS_BF16) {
+  if (p->out != TS_F32) {
     bool scaled = p->prior != NO_PRIOR && p->beta != 0 && p->beta != 1;
-    rounding = 0x1.01p-8 * (fabs(exact) + (scaled ? fabs(p->beta * prior) : 0));
+    rounding = (1 + 0x1p-8) * run_rounding(p->out) * (fabs(exact) + (scaled ? fabs(p->beta * prior) : 0));
+    rounding += p->out == TS_F16 ? 0x1p-25 : 0;
   }
   return 2 * sqrt((double) p->k + 4) * 0x1p-24 * size + rounding;
 }
@@ -166,18 +168,49 @@ static void empty(ts_dtype in, ts_dtype out) {
   }
 }
 
+/* Products of fp16 that are beyond its range become infinite with their sign, sums that come back into it do not, and
+ * infinity and NaN stay in their row; by every way: a row alone, some, and many. */
+static void range(ts_dtype out) {
+  static const int64_t rows[] = {1, 6, 300};
+  enum { N = 40, K = 70 };
+  for (int i = 0; i < 3; ++i) {
+    product p = {rows[i], N, K, false, i == 1, false, TS_F16, out, NO_PRIOR, 1};
+    run_case c = make(&p);
+    for (int64_t j = 0; j < p.m * K; ++j) { /* the last row has an infinity and a NaN */
+      run_set(&c.in[0], j, j == p.m * K - 1 ? INFINITY : 60000);
+    }
+    for (int64_t j = 0; j < N * K; ++j) { /* column 1 is negative, column 2 sums up to 0 */
+      int64_t k = p.tb ? j % K : j / N, n = p.tb ? j / K : j % N;
+      run_set(&c.in[1], j, n == 1 || (n == 2 && k % 2 == 0) ? -60000 : n == 3 && k == K - 1 ? NAN : 60000);
+    }
+    bool clean = run_kernel(backend, &c), good = true;
+    for (int64_t j = 0; j < p.m * N; ++j) {
+      double got = run_get(&c.out[0], j), sum = out == TS_F32 ? 3.6e9 * K : INFINITY;
+      double expected = j / N == p.m - 1 ? INFINITY : sum;
+      expected = j % N == 1 ? -expected : j % N == 2 ? (j / N == p.m - 1 ? INFINITY : 0) : expected;
+      good = good && (j % N == 3 ? isnan(got) : got == expected || fabs(got / expected - 1) < 1e-5);
+    }
+    tap_ok(good && clean, "%d rows of fp16 to %s: beyond its range, infinite, no number", (int) rows[i],
+           ts_dtype_name(out));
+    run_free(&c);
+  }
+}
+
 int main(void) {
   backend = test_backend();
   if (backend == NULL) {
     return tap_done();
   }
-  static const ts_dtype types[][2] = {{TS_F32, TS_F32}, {TS_BF16, TS_BF16}, {TS_BF16, TS_F32}, {TS_F32, TS_BF16}};
-  for (int i = 0; i < 4; ++i) {
+  static const ts_dtype types[][2] = {{TS_F32, TS_F32}, {TS_BF16, TS_BF16}, {TS_BF16, TS_F32}, {TS_F32, TS_BF16},
+                                      {TS_F16, TS_F16}, {TS_F16, TS_F32},   {TS_F32, TS_F16}};
+  for (size_t i = 0; i < sizeof types / sizeof *types; ++i) {
     small_sizes(types[i][0], types[i][1]);
     priors(types[i][0], types[i][1]);
     long_k(types[i][0], types[i][1]);
     empty(types[i][0], types[i][1]);
   }
+  range(TS_F16);
+  range(TS_F32);
   test_backend_close();
   tap_ok(ts_memory_live() == 0, "everything is freed");
   return tap_done();

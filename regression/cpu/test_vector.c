@@ -130,6 +130,29 @@ static void test_narrow(void) {
   tap_ok(changed == 0, "a bf16 comes back unchanged");
 }
 
+/* Vectors and what is left of them, each of one processor's own instructions where it has them. */
+static void test_f16(void) {
+  static const uint32_t low[] = {0, 1, 0xfff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x3001, 0x7fff, 0x8000, 0xefff, 0xf000};
+  enum { N = sizeof low / sizeof *low };
+  int64_t wrong = 0, changed = 0;
+  for (uint32_t high = 0; high < 0x10000; high += 3) {
+    float x[3 * N], back[3 * N];
+    uint16_t y[3 * N], half[3 * N];
+    for (uint32_t i = 0; i < 3 * N; ++i) {
+      x[i] = ts_float_of((int32_t) (((high + i / N) & 0xffffu) << 16 | low[i % N]));
+      half[i] = (uint16_t) (high + i);
+    }
+    ts_narrow_f16(y, x, 3 * N - 1);
+    ts_widen_f16(back, half, 3 * N - 1);
+    for (int i = 0; i < 3 * N - 1; ++i) {
+      wrong += y[i] != ts_f32_to_f16(x[i]);
+      changed += ts_bits_of(back[i]) != ts_bits_of(ts_f16_to_f32(half[i]));
+    }
+  }
+  tap_ok(wrong == 0, "narrowing to fp16 has the bits of the base, NaN included");
+  tap_ok(changed == 0, "widening fp16, too");
+}
+
 static void test_lanes(void) {
   float x[3 * TS_LANES + 5];
   int64_t wrong = 0;
@@ -175,6 +198,7 @@ int main(void) {
   test_normal();
   test_angles();
   test_narrow();
+  test_f16();
   test_lanes();
   test_loops("generic", ts_cpu_loops_generic());
 #ifdef TS_HAVE_X86_64

@@ -52,11 +52,13 @@ static void scale(run_case *c) {
   }
 }
 
-/* From dtype to the other one. */
+/* From dtype to each of the other two. */
 static void build_cast(run_case *c, int variant, ts_dtype dtype) {
-  ops_input(c, 0, dtype, ops_shape(variant), 2.0);
-  c->attr.cast.dtype = dtype == TS_F32 ? TS_BF16 : TS_F32;
-  ops_output(c, c->attr.cast.dtype, ops_shape(variant));
+  static const ts_dtype others[][2] = {
+      [TS_F32] = {TS_BF16, TS_F16}, [TS_BF16] = {TS_F32, TS_F16}, [TS_F16] = {TS_F32, TS_BF16}};
+  ops_input(c, 0, dtype, ops_shape(variant / 2), 2.0);
+  c->attr.cast.dtype = others[dtype][variant % 2];
+  ops_output(c, c->attr.cast.dtype, ops_shape(variant / 2));
 }
 
 /* A sum at every shape, then the fp64 sums of losses. */
@@ -213,7 +215,7 @@ const op_row ops_pointwise[] = {
     {TS_OP_ADD, OPS_SHAPES, build_2_1, add, 2},
     {TS_OP_BIAS, OPS_SHAPES, build_bias, bias, 2},
     {TS_OP_SCALE, 2 * OPS_SHAPES, build_scale, scale, 4},
-    {TS_OP_CAST, OPS_SHAPES, build_cast, copy, 0},
+    {TS_OP_CAST, 2 * OPS_SHAPES, build_cast, copy, 0},
     {TS_OP_ACCUMULATE, OPS_SHAPES + 3, build_accumulate, accumulate, 2},
     {TS_OP_ACTIVATION, ACTIVATIONS, build_activation, activation, 4},
     {TS_OP_ACTIVATION_DX, ACTIVATIONS, build_activation, activation_dx, 6},

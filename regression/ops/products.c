@@ -21,31 +21,35 @@ static void matmul(run_case *c) {
   }
 }
 
-/* The fused products are bf16 whatever the activations are; rows, inner and outer extents. */
+/* The fused products are of 16 bits, bf16 where the activations are not; rows, inner and outer extents. */
 static const int64_t fused[][3] = {{1, 1, 8}, {6, 17, 24}, {70, 33, 72}};
 
-static void build_fused(run_case *c, int variant, bool turned) {
+static ts_dtype narrow_of(ts_dtype dtype) {
+  return dtype == TS_F32 ? TS_BF16 : dtype;
+}
+
+static void build_fused(run_case *c, int variant, ts_dtype dtype, bool turned) {
   const int64_t *e = fused[variant];
-  ops_input(c, 0, TS_BF16, TS_SHAPE(2, e[0], e[1]), 1.0);
-  ops_input(c, 1, TS_BF16, turned ? TS_SHAPE(e[2], e[1]) : TS_SHAPE(e[1], e[2]), 1.0);
+  ops_input(c, 0, dtype, TS_SHAPE(2, e[0], e[1]), 1.0);
+  ops_input(c, 1, dtype, turned ? TS_SHAPE(e[2], e[1]) : TS_SHAPE(e[1], e[2]), 1.0);
   c->attr.matmul.transpose_b = turned;
-  c->attr.matmul.dtype = TS_BF16;
+  c->attr.matmul.dtype = dtype;
 }
 
 static void build_matmul_gelu(run_case *c, int variant, ts_dtype dtype) {
-  (void) dtype;
-  build_fused(c, variant, variant % 2 == 1);
-  ops_input(c, 2, TS_BF16, TS_SHAPE(fused[variant][2]), 1.0);
+  dtype = narrow_of(dtype);
+  build_fused(c, variant, dtype, variant % 2 == 1);
+  ops_input(c, 2, dtype, TS_SHAPE(fused[variant][2]), 1.0);
   for (int i = 0; i < 2; ++i) {
-    ops_output(c, TS_BF16, TS_SHAPE(2, fused[variant][0], fused[variant][2]));
+    ops_output(c, dtype, TS_SHAPE(2, fused[variant][0], fused[variant][2]));
   }
 }
 
 static void build_matmul_dgelu(run_case *c, int variant, ts_dtype dtype) {
-  (void) dtype;
-  build_fused(c, variant, variant % 2 == 0);
-  ops_input(c, 2, TS_BF16, TS_SHAPE(2, fused[variant][0], fused[variant][2]), 1.0);
-  ops_output(c, TS_BF16, TS_SHAPE(2, fused[variant][0], fused[variant][2]));
+  dtype = narrow_of(dtype);
+  build_fused(c, variant, dtype, variant % 2 == 0);
+  ops_input(c, 2, dtype, TS_SHAPE(2, fused[variant][0], fused[variant][2]), 1.0);
+  ops_output(c, dtype, TS_SHAPE(2, fused[variant][0], fused[variant][2]));
 }
 
 static double gelu_tanh(double x) {

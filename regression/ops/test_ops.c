@@ -24,6 +24,10 @@ static const struct op_properties {
 #undef BIT
 };
 
+/* Of activations. */
+enum { N_TYPES = 3 };
+static const ts_dtype types[N_TYPES] = {TS_F32, TS_BF16, TS_F16};
+
 /* Ops that have a test of their own. */
 static const struct {
   ts_op op;
@@ -95,11 +99,6 @@ static run_case in_doubles(const run_case *c) {
   return wide;
 }
 
-/* The error of one rounding, relative: 8, 24 and 53 bits. */
-static double rounding_of(ts_dtype dtype) {
-  return dtype == TS_BF16 ? 0x1p-8 : dtype == TS_F32 ? 0x1p-24 : dtype == TS_F64 ? 0x1p-53 : 0;
-}
-
 static double largest_of(const run_tensor *x) {
   double largest = 0;
   for (int64_t i = 0; i < run_count(x); ++i) {
@@ -109,12 +108,13 @@ static double largest_of(const run_tensor *x) {
   return largest;
 }
 
-/* The largest error over the allowed one: at most 1 is right. */
+/* The largest error over the allowed one: at most 1 is right.  Subnormal numbers of fp16 are 2^-24 apart. */
 static double worst_error(const run_tensor *y, const run_tensor *reference, double slack) {
   double worst = 0;
   for (int64_t i = 0; i < run_count(y); ++i) {
     double r = run_get(reference, i), got = run_get(y, i), error = fabs(got - r);
-    double allowed = rounding_of(y->dtype) * (1 + 1e-9) * fabs(r) + slack;
+    double allowed = run_rounding(y->dtype) * (1 + 1e-9) * fabs(r) + slack;
+    allowed += y->dtype == TS_F16 ? 0x1p-25 : 0;
     if (got != r && !(isnan(got) && isnan(r))) {
       worst = fmax(worst, allowed > 0 && error >= 0 ? error / allowed : INFINITY);
     }
@@ -143,11 +143,13 @@ static double worst_output(const run_case *c, const run_case *wide, double toler
 
 /* In bf16 blocks of attention round their weights, each by 2^-9 of itself: o by 2^-9 of the largest value at most; of
  * gradients, which are sums of as many, the weights' gradients too.  An MLP rounds what is inner, in its gradient three
- * times one after the other, and dx between the gate's half and up's: 2^-7 of the largest. */
+ * times one after the other, and dx between the gate's half and up's: 2^-7 of the largest.  In fp16 the same by 2^-12,
+ * as it has three bits more. */
 static double tolerance_of(const op_row *row, ts_dtype dtype) {
   bool rounds = row->op == TS_OP_ATTENTION || row->op == TS_OP_ATTENTION_CACHED;
   bool more = row->op == TS_OP_ATTENTION_DX || row->op == TS_OP_MLP || row->op == TS_OP_MLP_DX;
-  return dtype != TS_BF16 ? row->tolerance : rounds ? 0x1p15 : more ? 0x1p17 : row->tolerance;
+  double unit = run_rounding(dtype) / 0x1p-23;
+  return dtype == TS_F32 ? row->tolerance : rounds ? unit : more ? 4 * unit : row->tolerance;
 }
 
 /* Run one variant on one thread against the reference, then on more threads against the first run. */
@@ -206,8 +208,8 @@ static double check_prior(const ts_backend *set, const op_row *row, int variant,
 /* The op's own rule gives the outputs the types and shapes that the kernel was tried with. */
 static void check_shapes(const op_row *row) {
   bool agree = true;
-  for (int k = 0; k < 2 * row->variants; ++k) {
-    run_case c = build(row, k / 2, k % 2 == 0 ? TS_F32 : TS_BF16, 1);
+  for (int k = 0; k < N_TYPES * row->variants; ++k) {
+    run_case c = build(row, k / N_TYPES, types[k % N_TYPES], 1);
     ts_graph *graph = ts_graph_create();
     ts_tid in[RUN_MAX];
     for (int i = 0; i < c.n_in; ++i) {
@@ -229,7 +231,7 @@ static void check_shapes(const op_row *row) {
   tap_ok(agree, "%s: the shape rule gives what the kernel writes", properties[row->op].name);
 }
 
-static void check_row(const ts_backend *set, const op_row *row, ts_dtype dtype) {
+static void check_type(const ts_backend *set, const op_row *row, ts_dtype dtype) {
   const char *name = properties[row->op].name;
   double worst = 0, worst_prior = 0;
   bool same = true, clean = true;
@@ -245,6 +247,12 @@ static void check_row(const ts_backend *set, const op_row *row, ts_dtype dtype) 
   if (properties[row->op].adds != 0) {
     tap_ok(worst_prior <= 1, "%s %s %s: adds to a prior, error %.2f of the allowed", name, set->name,
            ts_dtype_name(dtype), worst_prior);
+  }
+}
+
+static void check_row(const ts_backend *set, const op_row *row) {
+  for (int i = 0; i < N_TYPES; ++i) {
+    check_type(set, row, types[i]);
   }
 }
 
@@ -325,37 +333,97 @@ static bool has_products(const ts_backend *set) {
   return set->kernel(TS_OP_MATMUL)->run != NULL;
 }
 
-/* Gradients of a weight over 1000 tiles of a row, each adding 1: in bf16 sums would stay at 256. */
-static void check_tile_sums(const ts_backend *set) {
+/* Gradients of a weight over tiles of a row, each adding 1: in bf16 sums would stay at 256, in fp16 at 2048. */
+static void check_sums_of(const ts_backend *set, ts_dtype dtype, int tiles) {
   run_case c = {.op = TS_OP_MLP_DX, .n_in = 8, .n_out = 3, .threads = 2};
-  c.attr.mlp = (typeof(c.attr.mlp)){.kind = TS_ACTIVATION_RELU, .rows = 1, .dtype = TS_BF16};
+  c.attr.mlp = (typeof(c.attr.mlp)){.kind = TS_ACTIVATION_RELU, .rows = 1, .dtype = dtype};
   static const int inputs[] = {0, 1 + TS_MLP_X, 1 + TS_MLP_UP, 1 + TS_MLP_DOWN};
   for (int i = 0; i < 4; ++i) {
-    run_tensor x = run_new(TS_BF16, i < 2 ? TS_SHAPE(1, 1000, 1) : TS_SHAPE(1, 1));
+    run_tensor x = run_new(dtype, i < 2 ? TS_SHAPE(1, tiles, 1) : TS_SHAPE(1, 1));
     for (int64_t k = 0; k < run_count(&x); ++k) {
       run_set(&x, k, 1);
     }
     c.in[inputs[i]] = x;
   }
   for (int i = 0; i < 3; ++i) {
-    c.out[i] = run_new(TS_BF16, c.in[inputs[1 + i]].shape);
+    c.out[i] = run_new(dtype, c.in[inputs[1 + i]].shape);
   }
   run_kernel(set, &c);
-  tap_ok(run_get(&c.out[1], 0) == 1000 && run_get(&c.out[2], 0) == 1000, "mlp_dx %s: tiles are summed in fp32 (%g, %g)",
-         set->name, run_get(&c.out[1], 0), run_get(&c.out[2], 0));
+  tap_ok(run_get(&c.out[1], 0) == tiles && run_get(&c.out[2], 0) == tiles,
+         "mlp_dx %s %s: tiles are summed in fp32 (%g, %g)", set->name, ts_dtype_name(dtype), run_get(&c.out[1], 0),
+         run_get(&c.out[2], 0));
   run_free(&c);
+}
+
+static void check_tile_sums(const ts_backend *set) {
+  check_sums_of(set, TS_BF16, 1000);
+  check_sums_of(set, TS_F16, 4000);
 }
 
 static void check_composed(void) {
   for (int op = 0; op < TS_N_OPS; ++op) {
     if (is_composed((ts_op) op) && tap_wanted(properties[op].name)) {
-      check_row(ts_backend_cpu(), find((ts_op) op), TS_F32);
-      check_row(ts_backend_cpu(), find((ts_op) op), TS_BF16);
+      check_row(ts_backend_cpu(), find((ts_op) op));
     }
   }
   if (tap_wanted("mlp_dx")) {
     check_tile_sums(ts_backend_cpu());
   }
+}
+
+/* One input of 17 rows of 35 numbers, and others where the op has them: of each what is given. */
+static run_case of_numbers(ts_op op, int n_in, const double *number, ts_shape out, ts_dtype dtype) {
+  run_case c = {.op = op, .n_in = n_in, .n_out = 1, .threads = 2};
+  for (int i = 0; i < n_in; ++i) {
+    c.in[i] = run_new(TS_F16, TS_SHAPE(1, 17, 35));
+    for (int64_t j = 0; j < run_count(&c.in[i]); ++j) {
+      run_set(&c.in[i], j, number[i]);
+    }
+  }
+  c.out[0] = run_new(dtype, out);
+  return c;
+}
+
+static void check_all_are(const ts_backend *set, run_case *c, double expected) {
+  bool clean = run_kernel(set, c), good = true;
+  for (int64_t i = 0; i < run_count(&c->out[0]); ++i) {
+    double got = run_get(&c->out[0], i);
+    good = good && (got == expected || (isnan(got) && isnan(expected)));
+  }
+  tap_ok(good && clean, "%s %s fp16: all are %g, as %g should be", properties[c->op].name, set->name,
+         run_get(&c->out[0], 0), expected);
+  run_free(c);
+}
+
+/* What is beyond 65504 becomes infinite with its sign when it is stored in fp16, and only then: a mean square of 10^9
+ * is none; what an infinity or NaN goes into is no number. */
+static void check_range(const ts_backend *set) {
+  static const double sums[][3] = {
+      {40000, 25504, 65504}, {40000, 25520, INFINITY},    {-60000, -60000, -INFINITY},
+      {60000, -60000, 0},    {INFINITY, -1, INFINITY},    {INFINITY, -INFINITY, NAN},
+      {NAN, 1, NAN},         {0x1p-24, 0x1p-24, 0x1p-23}, {0x1p-14, -0x1p-24, 1023 * 0x1p-24}};
+  ts_shape whole = TS_SHAPE(1, 17, 35), row = TS_SHAPE(35);
+  for (size_t i = 0; i < sizeof sums / sizeof *sums; ++i) {
+    run_case c = of_numbers(TS_OP_ADD, 2, sums[i], whole, TS_F16);
+    check_all_are(set, &c, sums[i][2]);
+  }
+  for (int i = 0; i < 2; ++i) {
+    run_case c = of_numbers(TS_OP_SUM_ROWS, 1, (double[]){-6000}, row, i == 0 ? TS_F16 : TS_F32);
+    c.attr.sum_rows.dtype = c.out[0].dtype;
+    check_all_are(set, &c, i == 0 ? -INFINITY : -102000);
+    c = of_numbers(TS_OP_SCALE, 1, (double[]){50000}, whole, TS_F16);
+    c.attr.scale.by = i == 0 ? 2.0f : 0x1p-42f;
+    check_all_are(set, &c, i == 0 ? INFINITY : 0);
+  }
+  run_case c = of_numbers(TS_OP_SUM_SQUARES, 1, (double[]){60000}, TS_SHAPE(1), TS_F64);
+  ts_range all = {0, 17 * 35, 0, 0};
+  c.in[0].shape = TS_SHAPE(17 * 35);
+  c.attr.segments.range = &all;
+  c.attr.segments.n = 1;
+  check_all_are(set, &c, 17 * 35 * 3.6e9);
+  c = of_numbers(TS_OP_CAST, 1, (double[]){-INFINITY}, whole, TS_F32);
+  c.attr.cast.dtype = TS_F32;
+  check_all_are(set, &c, -INFINITY);
 }
 
 /* All ops of a set; a device need not have an op whose row in `elsewhere` names its test. */
@@ -371,10 +439,10 @@ static void check_set(const ts_backend *set) {
     } else if (row != NULL && lacks) {
       tap_ok(false, "%s: %s has no kernel for it", properties[op].name, set->name);
     } else if (row != NULL && tap_wanted(properties[op].name)) {
-      check_row(set, row, TS_F32);
-      check_row(set, row, TS_BF16);
+      check_row(set, row);
     }
   }
+  check_range(set);
   if (tap_wanted("update_elements")) {
     ops_check_optimizers(set);
   }

@@ -34,6 +34,12 @@ const char *ts_dtype_name(ts_dtype dtype);
 /** True for F32, BF16, F16 and F64. Not collective. */
 int ts_dtype_is_float(ts_dtype dtype);
 
+/** True for BF16 and F16. Not collective. */
+int ts_dtype_is_half(ts_dtype dtype);
+
+/** True for F32, BF16 and F16: what parameters and activations can be, and what is added up. Not collective. */
+int ts_dtype_is_working(ts_dtype dtype);
+
 /** bf16 to fp32: exact. Not collective. */
 static inline float ts_bf16_to_f32(uint16_t value) {
   uint32_t bits = (uint32_t) value << 16;
@@ -64,8 +70,40 @@ static inline uint16_t ts_f32_to_bf16_by(float value, uint32_t random) {
   return (uint16_t) (((bits + up) >> 16) | quiet);
 }
 
-/** fp16 to fp32: exact. Not collective. */
-float ts_f16_to_f32(uint16_t value);
+/** fp16 to fp32: exact; NaN becomes quiet and keeps its bits, as by the instructions for it.  Branch-free: exponent and
+ * fraction are moved to their places, and the exponent's offset is added; a subnormal then has the exponent of 2^-14
+ * and loses the leading one that it does not have. Not collective. */
+static inline float ts_f16_to_f32(uint16_t value) {
+  uint32_t magnitude = (value & 0x7fffu) << 13, sign = (uint32_t) (value & 0x8000u) << 16;
+  uint32_t small = -(uint32_t) (magnitude < 0x400u << 13), large = -(uint32_t) (magnitude >= 0x7c00u << 13);
+  uint32_t nan = -(uint32_t) (magnitude > 0x7c00u << 13);
+  uint32_t bits = magnitude + (112u << 23) + (large & 112u << 23) + (small & 1u << 23), zero = small & 113u << 23;
+  float wide, leading;
+  memcpy(&wide, &bits, sizeof wide);
+  memcpy(&leading, &zero, sizeof leading);
+  wide -= leading;
+  memcpy(&bits, &wide, sizeof bits);
+  bits |= sign | (nan & 0x400000u);
+  memcpy(&wide, &bits, sizeof wide);
+  return wide;
+}
+
+/** fp32 to fp16, round to nearest even; infinity from 65520 on; NaN becomes quiet and keeps its upper bits.
+ * Branch-free: adding 1/2 rounds a subnormal, whose spacing is 2^-24, to the low bits. Not collective. */
+static inline uint16_t ts_f32_to_f16(float value) {
+  uint32_t bits, low;
+  memcpy(&bits, &value, sizeof bits);
+  uint32_t magnitude = bits & 0x7fffffffu, sign = bits >> 16 & 0x8000u;
+  uint32_t small = -(uint32_t) (magnitude < 113u << 23), large = -(uint32_t) (magnitude >= 143u << 23);
+  uint32_t nan = -(uint32_t) (magnitude > 255u << 23), held = magnitude & small;
+  float shifted;
+  memcpy(&shifted, &held, sizeof shifted);
+  shifted += 0.5f;
+  memcpy(&low, &shifted, sizeof low);
+  uint32_t normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+  uint32_t end = 0x7c00u | (nan & (0x200u | (magnitude >> 13 & 0x3ffu)));
+  return (uint16_t) (sign | (small & (low - (126u << 23))) | (large & end) | (~(small | large) & normal));
+}
 
 /** Convert \a count elements between two float types (F32, BF16, F16, F64).  Buffers must not overlap unless the types
  * are equal.  Rounds to nearest even.  Not collective; sequential. */

@@ -197,13 +197,10 @@ static double embedding_scale(const ts_deck *deck, const ts_family *f) {
   if (!f->scaled_embedding) {
     return deck->model.embedding_multiplier;
   }
-  float root = (float) sqrt((double) deck->model.hidden_size), rounded = root;
-  if (ts_deck_dtype(deck) == TS_BF16) {
-    uint16_t narrow;
-    ts_convert(&narrow, TS_BF16, &root, TS_F32, 1);
-    ts_convert(&rounded, TS_F32, &narrow, TS_BF16, 1);
-  }
-  return rounded;
+  float root = (float) sqrt((double) deck->model.hidden_size), rounded; /* which is as wide as any of them */
+  ts_convert(&rounded, ts_deck_dtype(deck), &root, TS_F32, 1);
+  ts_convert(&root, TS_F32, &rounded, ts_deck_dtype(deck), 1);
+  return root;
 }
 
 static ts_tid embed(ts_model_builder *b, const ts_deck *deck, ts_tid *table) {

@@ -148,9 +148,9 @@ static const char *check_blocks(const ts_node *node, const ts_block *block, int 
 static const char *check_sums(const ts_node *node, const ts_block *arriving, const ts_dtype *dtype) {
   for (int i = 0; i < node->n_out; ++i) {
     const ts_block *whole = &node->attr.comm.block[i];
-    TS_RULE(dtype[i] == TS_F32 || dtype[i] == TS_BF16 ||
+    TS_RULE(ts_dtype_is_working(dtype[i]) ||
                 ts_blocks_tile(arriving, node->attr.comm.n_received, i, whole->rows.length, whole->columns.length),
-            "fp32 and bf16 are added");
+            "fp32, bf16 and fp16 are added");
   }
   return NULL;
 }
@@ -218,7 +218,7 @@ void ts_gradient_all_to_all(ts_gradients *gradients, const ts_node *node) {
 const char *ts_shape_all_reduce(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *x = ts_rule_in(g, node, 0);
   TS_RULE(node->attr.comm.n_pieces == 0 && !node->attr.comm.into, "all of it is sent");
-  TS_RULE(x->dtype == TS_F32 || x->dtype == TS_BF16, "sums are of fp32 or bf16");
+  TS_RULE(ts_dtype_is_working(x->dtype), "sums are of fp32, bf16 or fp16");
   dtype[0] = x->dtype;
   shape[0] = x->shape;
   return NULL;

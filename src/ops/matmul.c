@@ -55,7 +55,8 @@ static const char *check_fused(const ts_graph *g, const ts_node *node, ts_dtype 
     return why;
   }
   TS_RULE(!node->attr.matmul.transpose_a, "a is not transposed");
-  TS_RULE(dtype[0] == TS_BF16 && ts_rule_in(g, node, 0)->dtype == TS_BF16, "a, b and the results are bf16");
+  TS_RULE(ts_dtype_is_half(dtype[0]) && ts_rule_in(g, node, 0)->dtype == dtype[0],
+          "a, b and the results are bf16, or fp16");
   TS_RULE(ts_shape_last(&shape[0]) % 8 == 0, "n is a multiple of 8");
   return NULL;
 }
@@ -70,7 +71,7 @@ const char *ts_shape_matmul_gelu(const ts_graph *g, const ts_node *node, ts_dtyp
 const char *ts_shape_matmul_dgelu(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const char *why = check_fused(g, node, dtype, shape);
   if (why == NULL) {
-    TS_RULE(ts_rule_is(g, node, 2, TS_BF16, shape[0]), "x is bf16 and has the shape of the product");
+    TS_RULE(ts_rule_is(g, node, 2, dtype[0], shape[0]), "x has type and shape of the product");
   }
   return why;
 }

@@ -195,7 +195,7 @@ const char *ts_index_rmsnorm_dw(const ts_node *node) {
 
 const char *ts_shape_row_squares(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *x = ts_rule_in(g, node, 0);
-  TS_RULE(x->dtype == TS_F32 || x->dtype == TS_BF16, "x is fp32 or bf16");
+  TS_RULE(ts_dtype_is_working(x->dtype), "x is fp32, bf16 or fp16");
   dtype[0] = TS_F32;
   shape[0] = ts_shape_drop_last(x->shape);
   return NULL;

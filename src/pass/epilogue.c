@@ -17,12 +17,12 @@ typedef struct epilogue {
   ts_nid *taken;   /* per node that is gone: by whom; TS_NONE: it stays */
 } epilogue;
 
-/* A product whose result the fused ops can have: bf16, whole vectors of 8, nothing added. */
+/* A product whose result the fused ops can have: of 16 bits, whole vectors of 8, nothing added. */
 static bool fits(const ts_graph *g, const ts_node *node) {
   const ts_tensor *y = &g->tensor[node->out[0]];
-  return node->op == TS_OP_MATMUL && node->prior == NULL && !node->attr.matmul.transpose_a && y->dtype == TS_BF16 &&
-         g->tensor[node->in[0]].dtype == TS_BF16 && y->shape.d[y->shape.n - 1] % 8 == 0 &&
-         ts_shape_count(&y->shape) > 0;
+  return node->op == TS_OP_MATMUL && node->prior == NULL && !node->attr.matmul.transpose_a &&
+         ts_dtype_is_half(y->dtype) && g->tensor[node->in[0]].dtype == y->dtype &&
+         y->shape.d[y->shape.n - 1] % 8 == 0 && ts_shape_count(&y->shape) > 0;
 }
 
 static bool is_gelu(const ts_node *node, ts_op op) {

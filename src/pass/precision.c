@@ -1,5 +1,5 @@
-/* Working dtypes: with bf16, parameters and activations are bf16, and what is kept of them; statistics, losses and
- * logits stay as they are. */
+/* Working dtypes: with bf16 or fp16, parameters and activations are that, and what is kept of them; statistics, losses
+ * and logits stay as they are. */
 #include "graph/attribute.h"
 #include "graph/rewrite.h"
 #include "pass/pass.h"
@@ -10,11 +10,11 @@ static bool is_narrowed(const ts_tensor *leaf) {
   return kept || leaf->role == TS_ROLE_PARAM;
 }
 
-static void narrow_leaves(ts_rewrite *r, const ts_node *node) {
+static void narrow_leaves(ts_rewrite *r, const ts_node *node, ts_dtype working) {
   for (int i = 0; i < node->n_in; ++i) {
     ts_tid t = node->in[i];
     if (t != TS_NONE && is_narrowed(&r->from->tensor[t]) && r->map[t] == TS_NONE) {
-      ts_rewrite_leaf(r, t, TS_BF16);
+      ts_rewrite_leaf(r, t, working);
     } else {
       ts_rewrite_tensor(r, t);
     }
@@ -22,17 +22,18 @@ static void narrow_leaves(ts_rewrite *r, const ts_node *node) {
 }
 
 void ts_pass_precision(ts_graph **graph, ts_pass_context *context) {
-  if (ts_deck_dtype(context->deck) == TS_F32) {
+  ts_dtype working = ts_deck_dtype(context->deck);
+  if (working == TS_F32) {
     return;
   }
   ts_rewrite r = ts_rewrite_begin(*graph);
   ts_tid logits = ts_graph_marked(r.from, "logits");
   for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
-    narrow_leaves(&r, &r.from->node[n]);
+    narrow_leaves(&r, &r.from->node[n], working);
     ts_node node = ts_rewrite_node(&r, n);
     ts_dtype *dtype = ts_attributes_dtype(&node);
     if (dtype != NULL && r.from->node[n].out[0] != logits) {
-      *dtype = TS_BF16;
+      *dtype = working;
     }
     ts_rewrite_add(&r, n, &node);
   }

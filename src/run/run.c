@@ -41,6 +41,7 @@ static int64_t first_nonfinite(const void *data, ts_dtype dtype, int64_t count, 
     bool finite = dtype == TS_F32    ? isfinite(((const float *) data)[i])
                   : dtype == TS_F64  ? isfinite(((const double *) data)[i])
                   : dtype == TS_BF16 ? (((const uint16_t *) data)[i] & 0x7f80) != 0x7f80
+                  : dtype == TS_F16  ? (((const uint16_t *) data)[i] & 0x7c00) != 0x7c00
                                      : true;
     bool empty = lse && dtype == TS_F32 && ((const float *) data)[i] == -INFINITY;
     if (!finite && !empty) {

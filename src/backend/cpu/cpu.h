@@ -25,7 +25,7 @@ static inline size_t ts_cpu_align(size_t bytes) {
   return (bytes + TS_CPU_ALIGN - 1) / TS_CPU_ALIGN * TS_CPU_ALIGN;
 }
 
-/** Loops that files compiled once need in the best instruction set.  Sequential; types are F32 or BF16. */
+/** Loops that files compiled once need in the best instruction set.  Sequential; types are F32, BF16 or F16. */
 typedef struct ts_cpu_loops {
   /** y[i] = acc[i] + bias[i] + beta * prior[i] for \a n elements, rounded once to \a dtype, the type of y and prior. 
    * acc may be y; each of acc, bias and prior may be NULL: nothing. */

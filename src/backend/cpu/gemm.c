@@ -279,7 +279,7 @@ ts_gemm *ts_gemm_create(const ts_gemm_spec *spec) {
   }
   ts_product_spec whole = block_spec(gemm, s->k, TS_ADDEND_NONE);
   gemm->block = ts_onednn_split_k(&whole);
-  gemm->wide = s->out == TS_BF16 && (s->in == TS_F32 || gemm->block < s->k);
+  gemm->wide = s->out != TS_F32 && (s->in != s->out || gemm->block < s->k);
   if (ts_onednn_tiles(&whole) || !make_chain(gemm)) {
     destroy_chain(gemm);
     gemm->scratch = 0;

@@ -6,7 +6,8 @@
  *  - direct: one oneDNN primitive (onednn.h), or a chain of them over fixed blocks of a long K;
  *  - wide:   the same into an fp32 buffer in the workspace, finished into the output, where a chain would round its
  *            partial sums or oneDNN has no such output type;
- *  - tiles:  fixed tiles, each by one thread, operands widened to fp32 tile by tile (processors without AVX-512).
+ *  - tiles:  fixed tiles, each by one thread, operands widened to fp32 tile by tile (fp16, and processors without
+ *            AVX-512).
  *
  * Nothing here is collective.
  */
@@ -27,7 +28,7 @@ typedef struct ts_gemm_spec {
   bool transpose_a, transpose_b;
   bool bias;        /**< In the type of the inputs. */
   bool adds;        /**< May be run with a prior. */
-  ts_dtype in, out; /**< F32 or BF16 */
+  ts_dtype in, out; /**< F32, BF16 or F16 */
   int threads;      /**< OpenMP threads that run it. */
 } ts_gemm_spec;
 

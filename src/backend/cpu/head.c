@@ -213,12 +213,7 @@ static void differentiate_row(const sweep *s, float *row, int32_t label, double 
     float t = logit / h->softcap;
     at_label *= 1.0f - t * t;
   }
-  if (h->dtype == TS_F32) {
-    row[at] = at_label;
-  } else {
-    uint16_t narrow = ts_f32_to_bf16(at_label);
-    memcpy((char *) row + (size_t) at * sizeof narrow, &narrow, sizeof narrow);
-  }
+  ts_convert((char *) row + (size_t) at * ts_dtype_size(h->dtype), h->dtype, &at_label, TS_F32, 1);
 }
 
 static void measure_row(const sweep *s, int64_t i, const float *row) {

@@ -69,10 +69,11 @@ static const void *cached_row(const ts_attention *p, const void *cache, int64_t 
 
 static float score_cached(const ts_attention *p, const float *q, const void *k) {
   ts_lanes lane = {0};
-  if (p->dtype == TS_F32) {
-    ts_lanes_add_product(lane, q, k, p->head_dim);
-  } else {
+  if (p->dtype == TS_BF16) {
     ts_lanes_add_narrow_product(lane, q, k, p->head_dim);
+  } else {
+    ts_tile buffer;
+    ts_lanes_add_product(lane, q, ts_source_read(&(ts_source){k, p->dtype}, 0, p->head_dim, buffer), p->head_dim);
   }
   float score = p->scale * ts_lanes_sum(lane);
   return p->softcap > 0 ? ts_softcap(score, p->softcap) : score;
@@ -91,16 +92,17 @@ static float weigh(float *score, float top, int64_t n) {
 
 static void add_value(const ts_attention *p, float *sum, float weight, const void *v) {
   const uint16_t *narrow = v;
-  const float *wide = v;
-  if (p->dtype == TS_F32) {
-#pragma omp simd
-    for (int d = 0; d < p->head_dim; ++d) {
-      sum[d] += weight * wide[d];
-    }
-  } else {
+  if (p->dtype == TS_BF16) {
 #pragma omp simd
     for (int d = 0; d < p->head_dim; ++d) {
       sum[d] += weight * ts_float_of((int32_t) ((uint32_t) narrow[d] << 16));
+    }
+  } else {
+    ts_tile buffer;
+    const float *wide = ts_source_read(&(ts_source){v, p->dtype}, 0, p->head_dim, buffer);
+#pragma omp simd
+    for (int d = 0; d < p->head_dim; ++d) {
+      sum[d] += weight * wide[d];
     }
   }
 }

@@ -61,10 +61,10 @@ static void copy_row(const ts_attention *p, ts_cell *to, const void *source, siz
   size_t used = 0;
   if (source != NULL) {
     used = (size_t) p->head_dim * (p->pairs ? sizeof(uint16_t) : sizeof(float));
-    if (p->dtype == TS_F32 || p->pairs) {
+    if (p->pairs) {
       memcpy(to, source, used);
     } else {
-      ts_widen((float *) to, source, p->head_dim);
+      ts_widen_any((float *) to, source, p->dtype, p->head_dim);
     }
   }
   memset((char *) to + used, 0, row_bytes - used);

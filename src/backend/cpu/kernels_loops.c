@@ -7,17 +7,23 @@
 enum { BLOCK = 512 };
 
 static void widen_elements(float *y, const void *x, ts_dtype dtype, int64_t n) {
-  if (dtype == TS_F32) {
-    memcpy(y, x, (size_t) n * sizeof *y);
-  } else {
-    ts_widen(y, x, n);
-  }
+  ts_widen_any(y, x, dtype, n);
 }
 
+static const char *element_at(const void *x, ts_dtype dtype, int64_t i) {
+  return (const char *) x + (size_t) i * ts_dtype_size(dtype);
+}
+
+/* At most BLOCK elements. */
 static void add_scaled(float *restrict sum, const void *x, ts_dtype dtype, float factor, int64_t n) {
+  float block[BLOCK];
   const float *wide = x;
   const uint16_t *narrow = x;
-  if (dtype == TS_F32) {
+  if (dtype == TS_F16) {
+    ts_widen_f16(block, x, n);
+    wide = block;
+  }
+  if (dtype != TS_BF16) {
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {
       sum[i] += factor * wide[i];
@@ -28,10 +34,6 @@ static void add_scaled(float *restrict sum, const void *x, ts_dtype dtype, float
       sum[i] += factor * ts_float_of((int32_t) ((uint32_t) narrow[i] << 16));
     }
   }
-}
-
-static const char *element_at(const void *x, ts_dtype dtype, int64_t i) {
-  return (const char *) x + (size_t) i * ts_dtype_size(dtype);
 }
 
 static void finish_elements(void *y, ts_dtype dtype, const float *acc, const void *bias, ts_dtype bias_dtype,
@@ -50,11 +52,7 @@ static void finish_elements(void *y, ts_dtype dtype, const float *acc, const voi
     if (prior != NULL) {
       add_scaled(sum, element_at(prior, dtype, at), dtype, beta, count);
     }
-    if (dtype == TS_F32) {
-      memcpy((float *) y + at, sum, (size_t) count * sizeof *sum);
-    } else {
-      ts_narrow((uint16_t *) y + at, sum, count);
-    }
+    ts_narrow_any((char *) y + (size_t) at * ts_dtype_size(dtype), dtype, sum, count);
   }
 }
 
@@ -78,32 +76,61 @@ TS_INLINE void add_some_rows(float *restrict y, const float *x, const char *b, b
   }
 }
 
+static void add_rows(float *y, const float *x, const char *b, ts_dtype dtype, size_t row, int64_t n) {
+  float wide[ROWS][BLOCK];
+  if (dtype == TS_F32) {
+    add_some_rows(y, x, b, false, row, n);
+    return;
+  }
+  if (dtype == TS_BF16) {
+    add_some_rows(y, x, b, true, row, n);
+    return;
+  }
+  for (int64_t at = 0; at < n; at += BLOCK) {
+    int64_t count = n - at < BLOCK ? n - at : BLOCK;
+    for (int i = 0; i < ROWS; ++i) {
+      ts_widen_any(wide[i], element_at(b + (size_t) i * row, dtype, at), dtype, count);
+    }
+    add_some_rows(y + at, x, (const char *) wide, false, sizeof *wide, count);
+  }
+}
+
 static void times_rows(float *y, const float *x, const void *b, ts_dtype dtype, int64_t ld, int64_t k, int64_t n) {
   size_t row = (size_t) ld * ts_dtype_size(dtype);
-  const char *at = b;
+  const char *next = b;
   int64_t i = 0;
   memset(y, 0, (size_t) n * sizeof *y);
-  for (; i + ROWS <= k; i += ROWS, at += ROWS * row) {
-    if (dtype == TS_F32) {
-      add_some_rows(y, x + i, at, false, row, n);
-    } else {
-      add_some_rows(y, x + i, at, true, row, n);
+  for (; i + ROWS <= k; i += ROWS, next += ROWS * row) {
+    add_rows(y, x + i, next, dtype, row, n);
+  }
+  for (; i < k; ++i, next += row) {
+    for (int64_t at = 0; at < n; at += BLOCK) {
+      add_scaled(y + at, element_at(next, dtype, at), dtype, x[i], n - at < BLOCK ? n - at : BLOCK);
     }
   }
-  for (; i < k; ++i, at += row) {
-    add_scaled(y, at, dtype, x[i], n);
+}
+
+static void add_products(float lane[TS_LANES], const float *x, const char *b, ts_dtype dtype, int64_t n) {
+  float wide[BLOCK];
+  if (dtype == TS_F32) {
+    ts_lanes_add_product(lane, x, (const float *) b, n);
+    return;
+  }
+  if (dtype == TS_BF16) {
+    ts_lanes_add_narrow_product(lane, x, (const uint16_t *) b, n);
+    return;
+  }
+  for (int64_t at = 0; at < n; at += BLOCK) {
+    int64_t count = n - at < BLOCK ? n - at : BLOCK;
+    ts_widen_any(wide, element_at(b, dtype, at), dtype, count);
+    ts_lanes_add_product(lane, x + at, wide, count);
   }
 }
 
 static void times_columns(float *y, const float *x, const void *b, ts_dtype dtype, int64_t ld, int64_t k, int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
     ts_lanes lane = {0};
-    const char *row = element_at(b, dtype, j * ld);
-    if (dtype == TS_F32) {
-      ts_lanes_add_product(lane, x, (const float *) row, k);
-    } else {
-      ts_lanes_add_narrow_product(lane, x, (const uint16_t *) row, k);
-    }
+    add_products(lane, x, element_at(b, dtype, j * ld), dtype, k);
     y[j] = ts_lanes_sum(lane);
   }
 }
@@ -165,11 +192,10 @@ static void cap(float *x, float scale, float softcap, int64_t n) {
   }
 }
 
-/* y may lie over x: a block is complete before it is stored, and a bf16 block ends before the next fp32 block begins.
+/* y may lie over x: a block is complete before it is stored, and one of 16 bits ends before the next fp32 block begins.
  */
 static void exp_scaled(void *y, ts_dtype dtype, const float *x, float lse, float scale, float softcap, int64_t n) {
   float value[BLOCK];
-  uint16_t narrow[BLOCK];
   for (int64_t at = 0; at < n; at += BLOCK) {
     int64_t count = n - at < BLOCK ? n - at : BLOCK;
 #pragma omp simd
@@ -183,12 +209,7 @@ static void exp_scaled(void *y, ts_dtype dtype, const float *x, float lse, float
         value[i] *= 1.0f - t * t;
       }
     }
-    if (dtype == TS_F32) {
-      memcpy((float *) y + at, value, (size_t) count * sizeof *value);
-    } else {
-      ts_narrow(narrow, value, count);
-      memcpy((char *) y + (size_t) at * sizeof *narrow, narrow, (size_t) count * sizeof *narrow);
-    }
+    ts_narrow_any((char *) y + (size_t) at * ts_dtype_size(dtype), dtype, value, count);
   }
 }
 

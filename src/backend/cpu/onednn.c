@@ -208,6 +208,9 @@ bool ts_onednn_has_bf16(void) {
 }
 
 bool ts_onednn_tiles(const ts_product_spec *spec) {
+  if (spec->in == TS_F16) {
+    return true;
+  }
   bool fast = spec->in == TS_BF16 ? ts_onednn_has_bf16() : has_isa(dnnl_cpu_isa_avx512_core);
   bool safe = is_dense(spec) || (is_large(spec) && (DNNL_VERSION_MAJOR < 3 || spec->in != TS_BF16));
   return !fast || !safe;

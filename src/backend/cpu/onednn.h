@@ -55,7 +55,8 @@ void ts_product_run(ts_product *product, const void *a, const void *b, void *c, 
 
 /** True where a product must be computed in fixed tiles by single threads.  Without AVX-512 (for bf16: AVX512_BF16)
  * oneDNN has no bf16 product or emulates it, and its sums depend on the number of threads; so do those of small
- * products whose rows are not dense, and in oneDNN 3 of all such bf16 products.  The addend and threads are not read.
+ * products whose rows are not dense, and in oneDNN 3 of all such bf16 products.  Of fp16 oneDNN has none, or none
+ * without AVX512_FP16.  The addend and threads are not read.
  * Not collective. */
 bool ts_onednn_tiles(const ts_product_spec *spec);
 

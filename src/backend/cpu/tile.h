@@ -79,10 +79,11 @@ static inline const float *ts_source_read(const ts_source *x, int64_t at, int64_
   if (x->dtype == TS_F32) {
     return (const float *) x->data + at;
   }
-  if (x->dtype == TS_BF16) {
-    ts_widen(buffer, (const uint16_t *) x->data + at, n);
+  const char *from = (const char *) x->data + (size_t) at * ts_dtype_size(x->dtype);
+  if (x->dtype == TS_F64) {
+    ts_convert(buffer, TS_F32, from, x->dtype, (size_t) n);
   } else {
-    ts_convert(buffer, TS_F32, (const char *) x->data + (size_t) at * ts_dtype_size(x->dtype), x->dtype, (size_t) n);
+    ts_widen_any(buffer, from, x->dtype, n);
   }
   return buffer;
 }
@@ -111,10 +112,13 @@ static inline void ts_sink_write(const ts_sink *y, int64_t at, int64_t n, const 
     if (values != (float *) y->data + at) {
       memcpy((float *) y->data + at, values, (size_t) n * sizeof(float));
     }
-  } else if (y->dtype == TS_BF16) {
-    ts_narrow((uint16_t *) y->data + at, values, n);
+    return;
+  }
+  char *to = (char *) y->data + (size_t) at * ts_dtype_size(y->dtype);
+  if (y->dtype == TS_F64) {
+    ts_convert(to, y->dtype, values, TS_F32, (size_t) n);
   } else {
-    ts_convert((char *) y->data + (size_t) at * ts_dtype_size(y->dtype), y->dtype, values, TS_F32, (size_t) n);
+    ts_narrow_any(to, y->dtype, values, n);
   }
 }
 

@@ -9,9 +9,13 @@
 #define TS_BACKEND_CPU_VECTOR_H
 
 #include "base/dtype.h"
+#include "base/status.h"
 
 #include <stdint.h>
 #include <string.h>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
 
 #define TS_INLINE static inline __attribute__((always_inline))
 
@@ -163,6 +167,56 @@ TS_INLINE void ts_narrow(uint16_t *restrict y, const float *restrict x, int64_t 
   for (int64_t i = 0; i < n; ++i) {
     uint32_t bits = (uint32_t) ts_bits_of(x[i]), rounded = bits + 0x7fffu + (bits >> 16 & 1u);
     y[i] = (uint16_t) ((x[i] != x[i] ? bits | 0x400000u : rounded) >> 16);
+  }
+}
+
+/** The same for fp16: the same bits whether there are instructions for it or not. Not collective. */
+TS_INLINE void ts_widen_f16(float *restrict y, const uint16_t *restrict x, int64_t n) {
+  int64_t done = 0;
+#if defined __AVX512F__
+  for (; done + 16 <= n; done += 16) {
+    _mm512_storeu_ps(y + done, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) (x + done))));
+  }
+#elif defined __F16C__
+  for (; done + 8 <= n; done += 8) {
+    _mm256_storeu_ps(y + done, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) (x + done))));
+  }
+#endif
+#pragma omp simd
+  for (int64_t i = done; i < n; ++i) {
+    y[i] = ts_f16_to_f32(x[i]);
+  }
+}
+TS_INLINE void ts_narrow_f16(uint16_t *restrict y, const float *restrict x, int64_t n) {
+  int64_t done = 0;
+#if defined __AVX512F__
+  for (; done + 16 <= n; done += 16) {
+    _mm256_storeu_si256((__m256i *) (y + done), _mm512_cvtps_ph(_mm512_loadu_ps(x + done), _MM_FROUND_TO_NEAREST_INT));
+  }
+#elif defined __F16C__
+  for (; done + 8 <= n; done += 8) {
+    _mm_storeu_si128((__m128i *) (y + done), _mm256_cvtps_ph(_mm256_loadu_ps(x + done), _MM_FROUND_TO_NEAREST_INT));
+  }
+#endif
+#pragma omp simd
+  for (int64_t i = done; i < n; ++i) {
+    y[i] = ts_f32_to_f16(x[i]);
+  }
+}
+
+/** \a n elements of F32, BF16 or F16 to fp32, and back. Not collective. */
+TS_INLINE void ts_widen_any(float *restrict y, const void *restrict x, ts_dtype dtype, int64_t n) {
+  switch (dtype) {
+    case TS_BF16: ts_widen(y, x, n); return;
+    case TS_F16: ts_widen_f16(y, x, n); return;
+    default: TS_ASSERT(dtype == TS_F32); memcpy(y, x, (size_t) n * sizeof *y);
+  }
+}
+TS_INLINE void ts_narrow_any(void *restrict y, ts_dtype dtype, const float *restrict x, int64_t n) {
+  switch (dtype) {
+    case TS_BF16: ts_narrow(y, x, n); return;
+    case TS_F16: ts_narrow_f16(y, x, n); return;
+    default: TS_ASSERT(dtype == TS_F32); memcpy(y, x, (size_t) n * sizeof *x);
   }
 }
 
