@@ -25,6 +25,7 @@ typedef struct test_case {
   size_t workspace; /* 0: what is recommended */
   int windows;      /* the columns are reduced in so many calls */
   bool integers;
+  float scale; /* of the values; 0: 1 */
 } test_case;
 
 /** Cut points of one kind, for \a count elements or fewer. Not collective. */
@@ -54,25 +55,27 @@ static inline float value(const test_case *c, int rank, int t, int64_t i) {
   if (c->integers) {
     return (float) (bits[0] % 17) - 8;
   }
-  return ldexpf((float) (int32_t) bits[0], -31 - (int) (bits[1] % 12)); /* orders of magnitude apart: order matters */
+  float v =
+      ldexpf((float) (int32_t) bits[0], -31 - (int) (bits[1] % 12)); /* orders of magnitude apart: order matters */
+  return c->scale == 0 ? v : c->scale * v;
 }
 
-/** Element \a i of an array of floats of either dtype, read and written. Not collective. */
+/** Element \a i of an array of floats of F32, BF16 or F16, read and written. Not collective. */
 static inline float load(const void *data, ts_dtype dtype, int64_t i) {
-  return dtype == TS_BF16 ? ts_bf16_to_f32(((const uint16_t *) data)[i]) : ((const float *) data)[i];
+  float v;
+  ts_convert(&v, TS_F32, (const char *) data + (size_t) i * ts_dtype_size(dtype), dtype, 1);
+  return v;
 }
 
 static inline void store(void *data, ts_dtype dtype, int64_t i, float v) {
-  if (dtype == TS_BF16) {
-    ((uint16_t *) data)[i] = ts_f32_to_bf16(v);
-  } else {
-    ((float *) data)[i] = v;
-  }
+  ts_convert((char *) data + (size_t) i * ts_dtype_size(dtype), dtype, &v, TS_F32, 1);
 }
 
 /** A value rounded to a dtype. Not collective. */
 static inline float rounded(ts_dtype dtype, float v) {
-  return dtype == TS_BF16 ? ts_bf16_to_f32(ts_f32_to_bf16(v)) : v;
+  float result; /* as wide as any */
+  store(&result, dtype, 0, v);
+  return load(&result, dtype, 0);
 }
 
 /** What the group gives for element \a i of transfer \a t: the sum in rank order, and with beta on top of

@@ -40,7 +40,11 @@ static inline void exchange_add(exchange_case *c, int a, int b, int tensor, cons
   c->received[b][c->n_received[b]++] = (ts_block){a, tensor, at[2], at[3]};
 }
 
-enum { MOVED_F32, MOVED_U8, MOVED_BF16, SUM_BF16, SUM_F32, MOVED_F64, N_EXCHANGED };
+enum { MOVED_F32, MOVED_U8, MOVED_BF16, SUM_BF16, SUM_F32, SUM_F16, MOVED_F64, N_EXCHANGED };
+
+static inline bool exchange_is_sum(int tensor) {
+  return tensor == SUM_BF16 || tensor == SUM_F32 || tensor == SUM_F16;
+}
 
 /* Some of the rows and columns of x, below what y has: of a tensor that is moved to rows of y of their own. */
 static inline void exchange_move(exchange_case *c, int a, int b, int tensor) {
@@ -74,7 +78,7 @@ static inline void exchange_sum(exchange_case *c, int a, int b, int tensor) {
 /** Tensors of all kinds, uneven, some of no rows, blocks anywhere in them; `wide`: columns in vectors. Not collective.
  */
 static inline void exchange_random(exchange_case *c, int size, uint64_t seed, bool wide) {
-  static const ts_dtype dtypes[N_EXCHANGED] = {TS_F32, TS_U8, TS_BF16, TS_BF16, TS_F32, TS_F64};
+  static const ts_dtype dtypes[N_EXCHANGED] = {TS_F32, TS_U8, TS_BF16, TS_BF16, TS_F32, TS_F16, TS_F64};
   memset(c, 0, sizeof *c);
   c->size = size;
   c->n = N_EXCHANGED;
@@ -82,7 +86,7 @@ static inline void exchange_random(exchange_case *c, int size, uint64_t seed, bo
   for (int i = 0; i < c->n; ++i) {
     int64_t batches = 1 + exchange_draw(c, 3);
     for (int r = 0; r < size; ++r) {
-      bool sum = i == SUM_BF16 || i == SUM_F32;
+      bool sum = exchange_is_sum(i);
       int64_t rows = exchange_draw(c, 6);
       c->y[r][i] = (ts_exchange_tensor){
           .dtype = dtypes[i], .batches = batches, .rows = sum ? rows : 0, .columns = 1 + exchange_draw(c, 24)};
@@ -98,7 +102,7 @@ static inline void exchange_random(exchange_case *c, int size, uint64_t seed, bo
     for (int b = 0; b < size; ++b) {
       for (int k = 0; k < c->n; ++k) {
         int i = (int) ((k + a) % c->n); /* in any order */
-        bool sum = i == SUM_BF16 || i == SUM_F32;
+        bool sum = exchange_is_sum(i);
         for (int64_t times = exchange_draw(c, 3); times > 0 && !sum; --times) {
           exchange_move(c, a, b, i);
         }
@@ -181,7 +185,7 @@ static inline size_t exchange_bytes(const ts_exchange_tensor *t) {
 }
 
 static inline bool exchange_is_float(const ts_exchange_tensor *t) {
-  return t->dtype == TS_F32 || t->dtype == TS_BF16;
+  return ts_dtype_is_working(t->dtype) != 0;
 }
 
 /** Element \a i of tensor \a t of rank \a rank: of floats the value, else a byte of each. Not collective. */

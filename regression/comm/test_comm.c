@@ -78,11 +78,17 @@ static bool reduce_scatter_is_right(ts_comm *comm, const test_case *c) {
   return wrong == 0;
 }
 
+/* Of what is added, and of what travels. */
+enum { N_TYPES = 3 };
+static const ts_dtype types[N_TYPES] = {TS_F32, TS_BF16, TS_F16};
+
 static void test_dtypes(ts_comm *comm) {
-  static const ts_dtype dtypes[] = {TS_F32, TS_BF16};
-  for (int d = 0; d < 8; ++d) {
+  for (int d = 0; d < N_TYPES * N_TYPES * N_TYPES; ++d) {
     bool right = true;
-    test_case c = {.x = dtypes[d & 1], .wire = dtypes[(d >> 1) & 1], .y = dtypes[d >> 2], .windows = 1};
+    test_case c = {.x = types[d % N_TYPES],
+                   .wire = types[d / N_TYPES % N_TYPES],
+                   .y = types[d / (N_TYPES * N_TYPES)],
+                   .windows = 1};
     for (int cuts = 0; cuts < N_CUTS; ++cuts) {
       for (int beta = -1; beta < 3; ++beta) {
         for (int64_t count = 0; count <= 5000; count = 6 * count + 7) { /* 0, 7, 49, 301, 1813 */
@@ -104,6 +110,19 @@ static void test_exact(ts_comm *comm) {
   tap_ok_all(MPI_COMM_WORLD, reduce_scatter_is_right(comm, &c), "reduce_scatter of small integers is exact");
 }
 
+/* What is beyond 65504 is infinite on an fp16 wire and in an fp16 result; sums of what is not are fp32. */
+static void test_range(ts_comm *comm) {
+  static const ts_dtype ends[][3] = {{TS_F32, TS_F16, TS_F32}, {TS_F16, TS_F16, TS_F16}, {TS_F16, TS_F16, TS_F32}};
+  bool right = true;
+  for (int i = 0; i < 6; ++i) {
+    const ts_dtype *type = ends[i % 3];
+    test_case c = {.x = type[0], .wire = type[1], .y = type[2], .windows = 1, .n = 1, .count = 3000};
+    c.scale = i < 3 ? 65000 : 140000;
+    right = reduce_scatter_is_right(comm, &c) && right;
+  }
+  tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter beyond the range of fp16");
+}
+
 /* The same reduction in pieces of all kinds; 800,000 elements are 533 KiB and more per message on 3 ranks and fewer. */
 static void test_sizes(ts_comm *comm) {
   static const size_t workspaces[] = {0, 4096, 100000, 1000003, 40000000};
@@ -113,7 +132,7 @@ static void test_sizes(ts_comm *comm) {
     for (int w = 0; w < 5; ++w) {
       for (int n = 1; n <= MOST_TRANSFERS; n += 3) {
         test_case c = {.x = TS_F32,
-                       .wire = w % 2 == 0 ? TS_F32 : TS_BF16,
+                       .wire = types[w % N_TYPES],
                        .y = TS_F32,
                        .cuts = cuts,
                        .n = n,
@@ -204,12 +223,12 @@ static bool all_gather_is_right(ts_comm *comm, ts_dtype dtype, int cuts_kind, in
 }
 
 static void test_all_gather(ts_comm *comm) {
-  static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F64, TS_I64, TS_U8};
+  static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F64, TS_I64, TS_U8, TS_F16};
   for (int in_place = 0; in_place <= 1; ++in_place) {
     bool right = true;
     for (int cuts = 0; cuts < N_CUTS; ++cuts) {
       for (int64_t count = 0; count <= 2000; count = 6 * count + 7) {
-        for (int d = 0; d < 5; ++d) {
+        for (int d = 0; d < 6; ++d) {
           right = all_gather_is_right(comm, dtypes[d], cuts, 1 + d % 4, count, 0, count, in_place) && right;
           right = all_gather_is_right(comm, dtypes[d], cuts, 1 + d % 4, count, count / 9, count / 3, in_place) && right;
         }
@@ -250,9 +269,9 @@ static bool all_reduce_is_right(ts_comm *comm, ts_dtype dtype, ts_dtype wire, in
 }
 
 static void test_all_reduce(ts_comm *comm) {
-  for (int d = 0; d < 4; ++d) {
+  for (int d = 0; d < N_TYPES * N_TYPES; ++d) {
     bool right = true;
-    ts_dtype dtype = d % 2 == 0 ? TS_F32 : TS_BF16, wire = d < 2 ? TS_F32 : TS_BF16;
+    ts_dtype dtype = types[d % N_TYPES], wire = types[d / N_TYPES];
     for (int64_t count = 0; count <= 500000; count = 9 * count + 1) { /* 0, 1, 10, 91, 820, ..., 597871 is past */
       right = all_reduce_is_right(comm, dtype, wire, count, false) && right;
       right = all_reduce_is_right(comm, dtype, wire, count, true) && right;
@@ -351,10 +370,10 @@ static void test_exchange(ts_comm *comm) {
       exchange_random(c, comm->size, seed, seed % 4 == 0);
       right = exchange_is_right(comm, c) && right;
     }
-    for (int d = 0; d <= 1; ++d) {
-      exchange_heads(c, comm->size, d == 0 ? TS_F32 : TS_BF16);
+    for (int d = 0; d < N_TYPES; ++d) {
+      exchange_heads(c, comm->size, types[d]);
       right = exchange_is_right(comm, c) && right;
-      exchange_twice(c, comm->size, d == 0 ? TS_F32 : TS_BF16);
+      exchange_twice(c, comm->size, types[d]);
       right = exchange_is_right(comm, c) && right;
     }
     tap_ok_all(MPI_COMM_WORLD, right,
@@ -667,6 +686,7 @@ int main(int argc, char **argv) {
   ts_comm *all = ts_world_all(world);
   test_dtypes(all);
   test_exact(all);
+  test_range(all);
   test_sizes(all);
   test_planned_workspace();
   test_in_place(all);

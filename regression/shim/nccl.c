@@ -309,7 +309,7 @@ static ncclResult_t call(ncclComm_t comm, operation op) {
 }
 
 static size_t bytes_of(size_t count, ncclDataType_t type) {
-  return count * (type == ncclFloat32 ? 4 : type == ncclBfloat16 ? 2 : 1);
+  return count * (type == ncclFloat32 ? 4 : type == ncclBfloat16 || type == ncclFloat16 ? 2 : 1);
 }
 
 ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,

@@ -75,7 +75,7 @@ typedef struct ts_comm ts_comm;
 
 typedef struct ts_comm_ops {
   const char *name;
-  /** Sum the shards over the group; each rank keeps its own.  x and wire are F32 or BF16, y too.  y may be this rank's
+  /** Sum the shards over the group; each rank keeps its own.  x, wire and y are F32, BF16 or F16.  y may be this rank's
    * own place in x.  A group of 1 copies, rounding through the wire dtype like any other.
    * \param [in] n     Transfers of the call, treated as one: their columns are concatenated per shard.
    * \param [in] beta  NULL: y is overwritten (in the columns named); else y = *beta y + sum, *beta == 0 never reads y.
@@ -86,12 +86,12 @@ typedef struct ts_comm_ops {
   /** Every rank gets every shard, of any dtype; only the columns named are written. Collective over the group. */
   void (*all_gather)(ts_comm *comm, const ts_transfer *transfer, int n, ts_dtype dtype);
   /** y = sum over the group of x, \a count elements, the same bits on all ranks: a reduce_scatter over equal cuts and
-   * an all_gather.  x and y may be the same.  dtype and wire are F32 or BF16. Collective over the group. */
+   * an all_gather.  x and y may be the same.  dtype and wire are as there. Collective over the group. */
   void (*all_reduce)(ts_comm *comm, const void *x, void *y, int64_t count, ts_dtype dtype, ts_dtype wire,
                      void *workspace, size_t workspace_bytes);
   /** Copy \a bytes bytes from group rank \a root. Collective over the group. */
   void (*broadcast)(ts_comm *comm, void *data, size_t bytes, int root);
-  /** Blocks from everyone to everyone.  x and y do not overlap.  An output of F32 or BF16 of which not every element
+  /** Blocks from everyone to everyone.  x and y do not overlap.  An output of F32, BF16 or F16 of which not every element
    * arrives once is a sum: what arrives is added in fp32 in the order of the list, own blocks too, and rounded once;
    * where nothing arrives it is 0.  Of other types nothing may arrive twice, and what no block covers is not written.
    * \param [in] workspace_bytes  At least ts_comm_exchange_workspace. Collective over the group. */
@@ -149,7 +149,7 @@ ts_comm *ts_world_comm(ts_world *world, const ts_mesh *mesh, unsigned axes);
 
 /** How the communicators of devices work; the same on all ranks. */
 typedef struct ts_device_options {
-  /** Reductions over an fp32 wire exchange and add in rank order too, as they always do over bf16: bits that depend on
+  /** Reductions over an fp32 wire exchange and add in rank order too, as they always do over bf16 and fp16: bits that depend on
    * the group alone.  Otherwise NCCL adds, with fewer messages between nodes: the same build, topology and list of
    * reductions give the same bits. */
   bool exact;

@@ -6,7 +6,7 @@
  * makes one operation of such a group.
  *
  * reduce_scatter over an fp32 wire is ncclReduceScatter where all shards are equally long: in place of x and y, or
- * through the workspace where columns are not one run, dtypes differ or y is added to.  Over bf16, with options.exact
+ * through the workspace where columns are not one run, dtypes differ or y is added to.  Over 16 bits, with options.exact
  * and for uneven shards each rank sends every other its part and adds what it gets in rank order, as comm_reduce.c
  * does.
  * Cost: each rank sends and receives (P - 1) / P of the whole in the wire dtype; the exchange sends all that
@@ -151,7 +151,7 @@ static void receive_chunk(ts_comm_nccl *c, const ts_device_reduction *r, int64_t
 
 static void exchange_chunks(ts_comm_nccl *c, ts_device_reduction *r, void *workspace, size_t bytes) {
   int peers = r->size - 1;
-  ncclDataType_t type = r->wire == TS_BF16 ? ncclBfloat16 : ncclFloat32;
+  ncclDataType_t type = r->wire == TS_BF16 ? ncclBfloat16 : r->wire == TS_F16 ? ncclFloat16 : ncclFloat32;
   ts_device_divide(r, workspace, bytes, peers, r->x == r->wire ? 0 : peers);
   for (int64_t begin = 0; begin < r->longest; begin += r->columns) {
     if (r->send != NULL) {
@@ -173,7 +173,7 @@ static void reduce_by_nccl(ts_comm_nccl *c, ts_device_reduction *r, void *worksp
   r->rank = c->base.rank;
   r->size = c->base.size;
   r->longest = ts_longest_shard(r->transfer, r->n, r->size);
-  bool ordered = r->wire == TS_BF16 || c->options.exact;
+  bool ordered = ts_dtype_is_half(r->wire) || c->options.exact;
   if (!ordered && can_reduce_runs(r)) {
     reduce_runs(c, r);
   } else if (!ordered && shards_are_equal(r)) {

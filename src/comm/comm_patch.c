@@ -13,7 +13,7 @@ uint32_t ts_exchange_sums(const ts_exchange_lists *lists) {
   TS_ASSERT(lists->n <= TS_MOST_EXCHANGED);
   for (int i = 0; i < lists->n; ++i) {
     const ts_exchange_tensor *y = &lists->y[i];
-    bool added = y->dtype == TS_F32 || y->dtype == TS_BF16;
+    bool added = ts_dtype_is_working(y->dtype) != 0;
     sums |= added && !ts_blocks_tile(lists->received, lists->n_received, i, y->rows, y->columns) ? 1u << i : 0;
   }
   return sums;

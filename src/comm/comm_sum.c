@@ -3,106 +3,125 @@
  *
  * beta y + sum is formed in fp64: the product of two fp32 is exact there, so a contracted multiply-add gives the same
  * bits as two operations, whatever the compiler chose.  For beta = 1 the fp32 addition gives them too (rounding a sum
- * of two fp32 to fp64 first is harmless: 53 >= 2 * 24 + 2).  A bf16 y takes the fp32 result. */
+ * of two fp32 to fp64 first is harmless: 53 >= 2 * 24 + 2).  A y of 16 bits takes the fp32 result. */
 #include "comm/comm_sum.h"
 
 #include "base/status.h"
 
 enum { BLOCK = 2048 };
 
-/* Twice as fast for bf16 where there is AVX2 (chosen by the loader); the bits are the same. */
+/* Twice as fast for 16 bits where there is AVX2 (chosen by the loader); the bits are the same. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
 #define WIDE __attribute__((target_clones("avx2", "default")))
 #else
 #define WIDE
 #endif
 
-static float rounded_to(ts_dtype wire, float value) {
-  return wire == TS_BF16 ? ts_bf16_to_f32(ts_f32_to_bf16(value)) : value;
+#define INLINE static inline __attribute__((always_inline))
+
+/* X (dtype of an addend, what it is rounded to): all that differ. */
+#define CONVERSIONS(X) X(F32, F32) X(F32, BF16) X(F32, F16) X(BF16, F32) X(BF16, F16) X(F16, F32) X(F16, BF16)
+#define CONVERSION(dtype, wire) ((int) (dtype) *TS_N_DTYPES + (int) (wire))
+
+INLINE float element(const void *x, ts_dtype dtype, int64_t i) {
+  const uint16_t *half = x;
+  return dtype == TS_BF16 ? ts_bf16_to_f32(half[i]) : dtype == TS_F16 ? ts_f16_to_f32(half[i]) : ((const float *) x)[i];
+}
+
+INLINE float rounded_to(ts_dtype wire, float value) {
+  return wire == TS_BF16  ? ts_bf16_to_f32(ts_f32_to_bf16(value))
+         : wire == TS_F16 ? ts_f16_to_f32(ts_f32_to_f16(value))
+                          : value;
+}
+
+static int conversion_of(const ts_addend *a, ts_dtype wire) {
+  return CONVERSION(a->dtype, wire == a->dtype ? TS_F32 : wire);
+}
+
+static const void *element_at(const ts_addend *a, int64_t first) {
+  return (const char *) a->data + (size_t) first * ts_dtype_size(a->dtype);
 }
 
 WIDE static void load(float *block, const ts_addend *a, ts_dtype wire, int64_t first, int64_t count) {
-  if (a->dtype == TS_BF16) {
-    const uint16_t *x = (const uint16_t *) a->data + first;
-    for (int64_t i = 0; i < count; ++i) {
-      block[i] = ts_bf16_to_f32(x[i]);
-    }
-  } else if (wire == TS_BF16) {
-    const float *x = (const float *) a->data + first;
-    for (int64_t i = 0; i < count; ++i) {
-      block[i] = rounded_to(TS_BF16, x[i]);
-    }
-  } else {
-    memcpy(block, (const float *) a->data + first, (size_t) count * sizeof *block);
+  const void *x = element_at(a, first);
+  switch (conversion_of(a, wire)) {
+#define X(dtype, to)                                             \
+  case CONVERSION(TS_##dtype, TS_##to):                          \
+    for (int64_t i = 0; i < count; ++i) {                        \
+      block[i] = rounded_to(TS_##to, element(x, TS_##dtype, i)); \
+    }                                                            \
+    return;
+    CONVERSIONS(X)
+#undef X
+    default: TS_ASSERT(0);
   }
 }
 
 WIDE static void add(float *block, const ts_addend *a, ts_dtype wire, int64_t first, int64_t count) {
-  if (a->dtype == TS_BF16) {
-    const uint16_t *x = (const uint16_t *) a->data + first;
-    for (int64_t i = 0; i < count; ++i) {
-      block[i] += ts_bf16_to_f32(x[i]);
-    }
-  } else if (wire == TS_BF16) {
-    const float *x = (const float *) a->data + first;
-    for (int64_t i = 0; i < count; ++i) {
-      block[i] += rounded_to(TS_BF16, x[i]);
-    }
-  } else {
-    const float *x = (const float *) a->data + first;
-    for (int64_t i = 0; i < count; ++i) {
-      block[i] += x[i];
-    }
+  const void *x = element_at(a, first);
+  switch (conversion_of(a, wire)) {
+#define X(dtype, to)                                              \
+  case CONVERSION(TS_##dtype, TS_##to):                           \
+    for (int64_t i = 0; i < count; ++i) {                         \
+      block[i] += rounded_to(TS_##to, element(x, TS_##dtype, i)); \
+    }                                                             \
+    return;
+    CONVERSIONS(X)
+#undef X
+    default: TS_ASSERT(0);
   }
 }
 
-WIDE static void add_scaled_f32(float *block, const float *y, float beta, int count) {
-  if (beta == 1) {
-    for (int i = 0; i < count; ++i) {
-      block[i] += y[i];
-    }
-  } else {
-    for (int i = 0; i < count; ++i) {
-      block[i] = (float) ((double) beta * (double) y[i] + (double) block[i]);
-    }
-  }
-}
-
-WIDE static void add_scaled_bf16(float *block, const uint16_t *y, float beta, int count) {
+INLINE void add_elements(float *block, const void *y, ts_dtype dtype, float beta, int count) {
   for (int i = 0; i < count; ++i) {
-    block[i] = (float) ((double) beta * (double) ts_bf16_to_f32(y[i]) + (double) block[i]);
+    block[i] = (float) ((double) beta * (double) element(y, dtype, i) + (double) block[i]);
   }
 }
 
-WIDE static void store_bf16(uint16_t *y, const float *block, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    y[i] = ts_f32_to_bf16(block[i]);
+WIDE static void add_scaled(float *block, const void *y, ts_dtype dtype, float beta, int count) {
+  if (dtype == TS_BF16) {
+    add_elements(block, y, TS_BF16, beta, count);
+  } else if (dtype == TS_F16) {
+    add_elements(block, y, TS_F16, beta, count);
+  } else if (beta == 1) {
+    for (int i = 0; i < count; ++i) {
+      block[i] += ((const float *) y)[i];
+    }
+  } else {
+    add_elements(block, y, TS_F32, beta, count);
+  }
+}
+
+WIDE static void store(void *y, ts_dtype dtype, const float *block, int64_t count) {
+  uint16_t *half = y;
+  if (dtype == TS_BF16) {
+    for (int64_t i = 0; i < count; ++i) {
+      half[i] = ts_f32_to_bf16(block[i]);
+    }
+  } else if (dtype == TS_F16) {
+    for (int64_t i = 0; i < count; ++i) {
+      half[i] = ts_f32_to_f16(block[i]);
+    }
+  } else {
+    memcpy(y, block, (size_t) count * sizeof *block);
   }
 }
 
 void ts_sum_ordered(void *y, ts_dtype y_dtype, const float *beta, const ts_addend *addend, int n, ts_dtype wire,
                     int64_t count) {
-  TS_ASSERT(n >= 1 && (y_dtype == TS_F32 || y_dtype == TS_BF16) && (wire == TS_F32 || wire == TS_BF16));
+  TS_ASSERT(n >= 1 && ts_dtype_is_working(y_dtype) && ts_dtype_is_working(wire));
   float block[BLOCK], scale = beta != NULL ? *beta : 0;
   for (int64_t first = 0; first < count; first += BLOCK) {
     int some = count - first < BLOCK ? (int) (count - first) : BLOCK;
+    char *to = (char *) y + (size_t) first * ts_dtype_size(y_dtype);
     load(block, &addend[0], wire, first, some);
     for (int i = 1; i < n; ++i) {
       add(block, &addend[i], wire, first, some);
     }
-    if (y_dtype == TS_F32) {
-      float *to = (float *) y + first;
-      if (scale != 0) {
-        add_scaled_f32(block, to, scale, some);
-      }
-      memcpy(to, block, (size_t) some * sizeof *block);
-    } else {
-      uint16_t *to = (uint16_t *) y + first;
-      if (scale != 0) {
-        add_scaled_bf16(block, to, scale, some);
-      }
-      store_bf16(to, block, some);
+    if (scale != 0) {
+      add_scaled(block, to, y_dtype, scale, some);
     }
+    store(to, y_dtype, block, some);
   }
 }
 
@@ -113,9 +132,16 @@ void ts_add_to_sum(float *sum, const ts_addend *addend, int64_t count) {
 void ts_copy_to_wire(void *to, ts_dtype wire, const ts_addend *addend, int64_t count) {
   if (addend->dtype == wire) {
     memcpy(to, addend->data, (size_t) count * ts_dtype_size(wire));
-  } else if (wire == TS_BF16) {
-    store_bf16(to, addend->data, count);
-  } else {
+  } else if (addend->dtype == TS_F32) {
+    store(to, wire, addend->data, count);
+  } else if (wire == TS_F32) {
     load(to, addend, wire, 0, count);
+  } else {
+    float block[BLOCK];
+    for (int64_t first = 0; first < count; first += BLOCK) {
+      int64_t some = count - first < BLOCK ? count - first : BLOCK;
+      load(block, addend, wire, first, some);
+      store((char *) to + (size_t) first * ts_dtype_size(wire), wire, block, some);
+    }
   }
 }

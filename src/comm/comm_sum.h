@@ -10,7 +10,7 @@
 /** One rank's contribution. */
 typedef struct ts_addend {
   const void *data; /**< Borrowed. */
-  ts_dtype dtype;   /**< F32 or BF16; rounded to the wire dtype before it is added. */
+  ts_dtype dtype;   /**< F32, BF16 or F16; rounded to the wire dtype before it is added. */
 } ts_addend;
 
 /** y = addend[0] + addend[1] + ... in fp32, in that order, or *beta y + that sum, rounded once to y's dtype.
@@ -24,7 +24,7 @@ void ts_sum_ordered(void *y, ts_dtype y_dtype, const float *beta, const ts_adden
 /** sum += \a addend, \a count elements; they do not overlap. Not collective. */
 void ts_add_to_sum(float *sum, const ts_addend *addend, int64_t count);
 
-/** Copy \a count elements of \a addend, converted to the dtype \a wire (F32 or BF16).  \a to overlaps nothing.
+/** Copy \a count elements of \a addend, converted to the dtype \a wire (F32, BF16 or F16).  \a to overlaps nothing.
  * Not collective. */
 void ts_copy_to_wire(void *to, ts_dtype wire, const ts_addend *addend, int64_t count);
 
