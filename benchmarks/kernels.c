@@ -2,7 +2,7 @@
  * the GEMM peak: the best of five sizes up to 4096^3 in the same run.  Medians of short runs.  Then attention over 8192
  * tokens in a window or in packed documents, as a part of its time without.
  *
- *     kernels [THREADS [fp32|bf16]]        default: 2, both
+ *     kernels [THREADS [fp32|bf16|fp16]]   default: 2, all
  */
 #include "base/log.h"
 #include "regression/kernel_run.h"
@@ -268,8 +268,9 @@ static void shared_head(int64_t rows, int64_t width, int64_t vocabulary, int64_t
 
 int main(int n_arguments, char **argument) {
   int threads = n_arguments > 1 ? atoi(argument[1]) : 2;
-  for (int i = 0; i < 2; ++i) {
-    ts_dtype dtype = i == 0 ? TS_F32 : TS_BF16;
+  static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16};
+  for (int i = 0; i < 3; ++i) {
+    ts_dtype dtype = dtypes[i];
     if (n_arguments > 2 && strcmp(argument[2], ts_dtype_name(dtype)) != 0) {
       continue;
     }

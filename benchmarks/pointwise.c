@@ -169,7 +169,7 @@ static void build_adamw(ts_graph *g, ts_dtype dtype) {
   static const ts_range all = {0, PARAMETERS, 0.1f, 1};
   ts_shape shape = TS_SHAPE(PARAMETERS), one = TS_SHAPE(1);
   ts_update_inputs in = {.p = leaf(g, "p", TS_F32, shape),
-                         .w = dtype == TS_BF16 ? leaf(g, "w", dtype, shape) : TS_NONE,
+                         .w = dtype != TS_F32 ? leaf(g, "w", dtype, shape) : TS_NONE,
                          .state = {leaf(g, "m", TS_F32, shape), leaf(g, "v", TS_F32, shape)},
                          .scales = {TS_NONE, TS_NONE}};
   in.input[TS_UPDATE_G] = leaf(g, "g", TS_F32, shape);
@@ -225,6 +225,7 @@ static void fill(const ts_tensor *tensor, void *data, int64_t count) {
     switch (tensor->dtype) {
       case TS_F32: ((float *) data)[i] = value; break;
       case TS_BF16: ((uint16_t *) data)[i] = ts_f32_to_bf16(value); break;
+      case TS_F16: ((uint16_t *) data)[i] = ts_f32_to_f16(value); break;
       case TS_I32: ((int32_t *) data)[i] = (int32_t) (i * 7919 % VOCABULARY); break;
       default: ((int64_t *) data)[i] = 1 + i; break;
     }
@@ -409,7 +410,7 @@ static void open_device(void) {
 }
 
 int main(int argc, char **argv) {
-  static const ts_dtype dtypes[] = {TS_F32, TS_BF16};
+  static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16};
   bool cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
   int threads = cuda ? 1 : argc > 1 ? atoi(argv[1]) : 2;
   TS_CHECK(threads > 0, "usage: pointwise [THREADS|cuda [KERNEL]]");
@@ -420,7 +421,7 @@ int main(int argc, char **argv) {
   double memory = cuda ? device_speed() : memory_speed(threads);
   printf("%s, %d threads, memory %.1f GB/s\n", backend->describe(), threads, memory);
   for (size_t r = 0; r < sizeof rows / sizeof *rows; ++r) {
-    for (int d = 0; d < 2 && (argc < 3 || strcmp(argv[2], rows[r].name) == 0); ++d) {
+    for (int d = 0; d < 3 && (argc < 3 || strcmp(argv[2], rows[r].name) == 0); ++d) {
       ts_graph *g = ts_graph_create();
       rows[r].build(g, dtypes[d]);
       double seconds = measure(g, threads), speed = bytes_moved(g) / seconds * 1e-9;

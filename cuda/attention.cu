@@ -132,14 +132,14 @@ static void add_optional(ts_attention_problem *p, const ts_kernel_call *call) {
 bool ts_attention_is_tiled(const ts_attention_problem *p, ts_dtype dtype) {
   const void *pointer[] = {p->q,       p->k,       p->v,        p->d_out,    p->o.data,  p->dq.data,
                            p->dk.data, p->dv.data, p->dq.prior, p->dk.prior, p->dv.prior};
-  return dtype == TS_BF16 && p->head_dim <= 128 && ts_is_wide<ts_bf16>(p->head_dim, pointer, 11);
+  return ts_dtype_is_half(dtype) && p->head_dim <= 128 && ts_is_wide<ts_bf16>(p->head_dim, pointer, 11);
 }
 
 /* ---- forward ---- */
 
 static void run_forward(const ts_attention_problem *p, ts_dtype dtype, cudaStream_t stream) {
   if (ts_attention_is_tiled(p, dtype)) {
-    ts_attention_forward(p, stream);
+    ts_attention_forward(p, dtype, stream);
   } else {
     ts_attention_forward_plain(p, dtype, stream);
   }
@@ -305,7 +305,7 @@ static void backward_own(const ts_kernel_call *call) {
     TS_FOR_FLOAT(dtype, delta, call, call->in[4], (float *) call->workspace);
   }
   if (ts_attention_is_tiled(&p, dtype)) {
-    ts_attention_backward(&p, ts_call_stream(call));
+    ts_attention_backward(&p, dtype, ts_call_stream(call));
   } else {
     ts_attention_backward_plain(&p, dtype, ts_call_stream(call));
   }
@@ -386,7 +386,7 @@ bool ts_cuda_attention_supported(const ts_graph *graph, const ts_node *node, con
     bool good;
     const char *why;
   } rules[] = {
-      {dtype == TS_F32 || dtype == TS_BF16, "attention on a GPU is in fp32 or bf16"},
+      {ts_dtype_is_working(dtype) != 0, "attention on a GPU is in fp32, bf16 or fp16"},
       {p.head_dim <= TS_ATTENTION_MOST_HEAD_DIM, "attention on a GPU has heads of at most 256 elements"},
       {p.scale > 0, "attention on a GPU scales its scores by a positive number"},
       {q->shape.d[1] <= most_rows && k->shape.d[1] <= most_rows,

@@ -2,9 +2,10 @@
  * Pieces of the attention kernels: which tiles see which; the tensor cores' tiles in shared memory, products of them;
  * softcap, dropout.
  *
- * A tile has rows of D bf16 (D: head_dim rounded up) and 16 bytes more, so that 8 rows of ldmatrix lie in different
- * banks.  A warp owns 16 M rows of the tile that its results belong to.  Of a result [16 M][N] a lane holds x[m][n][4]:
- * elements (r, c), (r, c + 1), (r + 8, c), (r + 8, c + 1) with r = 16 m + lane / 4 and c = 8 n + 2 (lane % 4).
+ * A tile has rows of D elements of 16 bits (D: head_dim rounded up) and 16 bytes more, so that 8 rows of ldmatrix lie
+ * in different banks.  A warp owns 16 M rows of the tile that its results belong to.  Of a result [16 M][N] a lane
+ * holds x[m][n][4]: elements (r, c), (r, c + 1), (r + 8, c), (r + 8, c + 1) with r = 16 m + lane / 4 and
+ * c = 8 n + 2 (lane % 4).
  *
  * Nothing here is collective over ranks; functions of a warp are called by all of its lanes.
  */
@@ -222,8 +223,8 @@ static __device__ __forceinline__ float ts_tanh(float x) {
 
 /** Begin to copy ROWS rows of a head from \a first on to a tile; zeros past the last row and past head_dim, a multiple
  * of 8. By all THREADS threads of the block. */
-template <int ROWS, int D, int THREADS>
-static __device__ __forceinline__ void ts_tile_load(ts_bf16 *tile, const ts_attention_problem &p,
+template <int ROWS, int D, int THREADS, typename T>
+static __device__ __forceinline__ void ts_tile_load(T *tile, const ts_attention_problem &p,
                                                     const ts_attention_rows &rows, const void *from, unsigned batch,
                                                     int first, unsigned head) {
   constexpr int vectors = D / 8, across = (vectors & -vectors) < 16 ? (vectors & -vectors) : 16,
@@ -231,7 +232,7 @@ static __device__ __forceinline__ void ts_tile_load(ts_bf16 *tile, const ts_atte
   static_assert(ROWS % down == 0 || ROWS < down, "a block copies whole rows");
   int row = (int) (threadIdx.x / across), column = (int) (threadIdx.x % across * 8), stride = rows.heads * p.head_dim;
   int left = rows.count - first;
-  const ts_bf16 *x = (const ts_bf16 *) from + ts_attention_at(p, rows, batch, first, head) + row * stride + column;
+  const T *x = (const T *) from + ts_attention_at(p, rows, batch, first, head) + row * stride + column;
   tile += row * ts_tile_row<D> + column;
 #pragma unroll
   for (int r = 0; r < ROWS; r += down) {
@@ -261,13 +262,12 @@ static __device__ __forceinline__ void ts_result_put(const ts_attention_problem 
 }
 
 /** Store 16 M rows of a result, times \a factor, as rows of a head from \a first on; rows past the last are not
- * written.  What is bf16 alone goes through the rows \a tile of shared memory that only this warp uses, so that it is
+ * written.  What is T alone goes through the rows \a tile of shared memory that only this warp uses, so that it is
  * written by 16 bytes. */
-template <int M, int D>
+template <int M, int D, typename T>
 static __device__ __forceinline__ void ts_tile_store(const ts_attention_problem &p, const ts_attention_rows &rows,
                                                      const ts_attention_result &to, unsigned batch, int first,
-                                                     unsigned head, ts_bf16 *tile, const float (*x)[D / 8][4],
-                                                     float factor) {
+                                                     unsigned head, T *tile, const float (*x)[D / 8][4], float factor) {
   int lane = (int) (threadIdx.x % TS_WARP), row = lane / 4, column = lane % 4 * 2, left = rows.count - first;
   int stride = rows.heads * p.head_dim;
   int64_t at = ts_attention_at(p, rows, batch, first, head);
@@ -284,7 +284,7 @@ static __device__ __forceinline__ void ts_tile_store(const ts_attention_problem 
         if (!direct) {
           ts_store<2>(tile + r * ts_tile_row<D> + c, pair);
         } else if (r < left && c < p.head_dim) {
-          ts_result_put<2, ts_bf16>(p, to, at + r * stride + c, pair);
+          ts_result_put<2, T>(p, to, at + r * stride + c, pair);
         }
       }
     }
@@ -294,7 +294,7 @@ static __device__ __forceinline__ void ts_tile_store(const ts_attention_problem 
   for (int i = 0; !direct && i < 16 * M * (D / 8); i += TS_WARP) {
     int r = (i + lane) / (D / 8), c = (i + lane) % (D / 8) * 8;
     if (r < left && c < p.head_dim) {
-      *(uint4 *) ((ts_bf16 *) to.data + at + r * stride + c) = *(const uint4 *) (tile + r * ts_tile_row<D> + c);
+      *(uint4 *) ((T *) to.data + at + r * stride + c) = *(const uint4 *) (tile + r * ts_tile_row<D> + c);
     }
   }
 }
@@ -314,8 +314,8 @@ template <int D> static __device__ __forceinline__ int ts_lane_right(void) {
 }
 
 /** x [16 M][N] = a [16 M][D] b [N][D]^T; a + ts_lane_left, b + ts_lane_right.  M N D / 2048 instructions. */
-template <int M, int N, int D>
-static __device__ __forceinline__ void ts_tile_product(float (*x)[N / 8][4], const ts_bf16 *a, const ts_bf16 *b) {
+template <int M, int N, int D, typename T>
+static __device__ __forceinline__ void ts_tile_product(float (*x)[N / 8][4], const T *a, const T *b) {
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -338,25 +338,32 @@ static __device__ __forceinline__ void ts_tile_product(float (*x)[N / 8][4], con
       ts_ldmatrix(right, b + 16 * n * ts_tile_row<D> + d);
 #pragma unroll
       for (int m = 0; m < M; ++m) {
-        ts_mma(x[m][2 * n], left[m], right);
-        ts_mma(x[m][2 * n + 1], left[m], right + 2);
+        ts_mma<T>(x[m][2 * n], left[m], right);
+        ts_mma<T>(x[m][2 * n + 1], left[m], right + 2);
       }
     }
   }
 }
 
-/** Two floats rounded to bf16, \a low in the lower half. */
-static __device__ __forceinline__ uint32_t ts_pack(float low, float high) {
+/** Two floats rounded to T, \a low in the lower half. */
+template <typename T> __device__ __forceinline__ uint32_t ts_pack(float low, float high);
+template <> __device__ __forceinline__ uint32_t ts_pack<ts_bf16>(float low, float high) {
   __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   uint32_t word;
   memcpy(&word, &pair, sizeof word);
   return word;
 }
+template <> __device__ __forceinline__ uint32_t ts_pack<ts_f16>(float low, float high) {
+  __half2 pair = __floats2half2_rn(low, high);
+  uint32_t word;
+  memcpy(&word, &pair, sizeof word);
+  return word;
+}
 
-/** sum [16 M][D] += x [16 M][N] b [N][D], x rounded to bf16; b + ts_lane_left. */
-template <int M, int N, int D>
+/** sum [16 M][D] += x [16 M][N] b [N][D], x rounded to T; b + ts_lane_left. */
+template <int M, int N, int D, typename T>
 static __device__ __forceinline__ void ts_tile_add_product(float (*sum)[D / 8][4], const float (*x)[N / 8][4],
-                                                           const ts_bf16 *b) {
+                                                           const T *b) {
 #pragma unroll
   for (int n = 0; n < N / 16; ++n) {
     uint32_t left[M][4], right[4];
@@ -365,7 +372,7 @@ static __device__ __forceinline__ void ts_tile_add_product(float (*sum)[D / 8][4
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float *from = x[m][2 * n + i / 2] + i % 2 * 2;
-        left[m][i] = ts_pack(from[0], from[1]);
+        left[m][i] = ts_pack<T>(from[0], from[1]);
       }
     }
 #pragma unroll
@@ -373,8 +380,8 @@ static __device__ __forceinline__ void ts_tile_add_product(float (*sum)[D / 8][4
       ts_ldmatrix_trans(right, b + 16 * n * ts_tile_row<D> + 16 * d);
 #pragma unroll
       for (int m = 0; m < M; ++m) {
-        ts_mma(sum[m][2 * d], left[m], right);
-        ts_mma(sum[m][2 * d + 1], left[m], right + 2);
+        ts_mma<T>(sum[m][2 * d], left[m], right);
+        ts_mma<T>(sum[m][2 * d + 1], left[m], right + 2);
       }
     }
   }

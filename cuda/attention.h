@@ -91,27 +91,27 @@ static inline __host__ __device__ int ts_attention_bounds_count(const ts_attenti
   return (rows->count + TS_BOUNDS - 1) / TS_BOUNDS;
 }
 
-/** True when the tensor cores' kernels take the call: bf16, heads of at most 128 that are a multiple of 8 elements,
- * rows on 16 bytes.  Otherwise the plain kernels do. Not collective. */
+/** True when the tensor cores' kernels take the call: bf16 or fp16, heads of at most 128 that are a multiple of 8
+ * elements, rows on 16 bytes.  Otherwise the plain kernels do. Not collective. */
 bool ts_attention_is_tiled(const ts_attention_problem *p, ts_dtype dtype);
 
 /** A call of either op by our kernels. Not collective. */
 void ts_attention_run_own(const ts_kernel_call *call);
 
-/** A call of ATTENTION_CACHED: heads of at most TS_ATTENTION_MOST_HEAD_DIM elements of fp32 or bf16. Not collective. */
+/** A call of ATTENTION_CACHED: heads of at most TS_ATTENTION_MOST_HEAD_DIM elements of any type. Not collective. */
 void ts_attention_run_cached(const ts_kernel_call *call);
 
 /** o and lse of other operands, bf16 and without dropout, in the shape of the call's node. Not collective. */
 void ts_attention_forward_of(const ts_kernel_call *call, const void *q, const void *k, const void *v, void *o,
                              float *lse);
 
-/** o and lse by tensor cores (bf16). Not collective. */
-void ts_attention_forward(const ts_attention_problem *p, cudaStream_t stream);
+/** o and lse by tensor cores, of bf16 or fp16. Not collective. */
+void ts_attention_forward(const ts_attention_problem *p, ts_dtype dtype, cudaStream_t stream);
 
-/** dq, dk, dv by tensor cores (bf16); delta must be there. Not collective. */
-void ts_attention_backward(const ts_attention_problem *p, cudaStream_t stream);
+/** dq, dk, dv by tensor cores, likewise; delta must be there. Not collective. */
+void ts_attention_backward(const ts_attention_problem *p, ts_dtype dtype, cudaStream_t stream);
 
-/** The same by fp32 multiply-adds, for heads of at most 256 elements of fp32 or bf16. Not collective. */
+/** The same by fp32 multiply-adds, for heads of at most 256 elements of any type. Not collective. */
 void ts_attention_forward_plain(const ts_attention_problem *p, ts_dtype dtype, cudaStream_t stream);
 void ts_attention_backward_plain(const ts_attention_problem *p, ts_dtype dtype, cudaStream_t stream);
 

@@ -1,7 +1,8 @@
 /* Backward attention by tensor cores, in two kernels, so that every sum has one owner and no order but its own: one has
  * a tile of keys and sees all queries of all heads of its group (dk, dv), one has a tile of queries and sees the keys
  * (dq).  Weights are made again from the scores and lse, in registers; the tiles that pass are copied a tile ahead.
- * Tiles of which nothing is visible are left out.
+ * Tiles of which nothing is visible are left out.  P and dS are rounded to the type of the operands; in fp16 a dS
+ * beyond its range is infinite, and so are the gradients, which a loss scale answers.
  *
  * With P the weights, dS = P (dP - delta) and dP = do v^T:  dv = P^T do, dk = scale dS^T q, dq = scale dS k; where
  * scores are softcap t with t a tanh, dS = P (dP - delta) (1 - t^2).
@@ -17,7 +18,7 @@ template <int D, bool GENERAL> struct keys_shape {
   static constexpr int m = D > 64 || (GENERAL && D > 32) ? 1 : 2, warps = 8 / m, keys = 16 * m * warps,
                        threads = warps * TS_WARP;
   static constexpr int n = D > 64 && !GENERAL ? 64 : 32, blocks = m;
-  static constexpr size_t shared = (2 * keys + 4 * n) * ts_tile_row<D> * sizeof(ts_bf16);
+  static constexpr size_t shared = (2 * keys + 4 * n) * ts_tile_row<D> * sizeof(uint16_t);
 };
 
 /* A product to t in place; the derivative of t by its argument. */
@@ -104,15 +105,15 @@ static __device__ __forceinline__ float statistic(const ts_attention_problem &p,
   return thread >= 2 * N ? 0.0f : thread < N ? inside ? power_of(p.lse[at]) : INFINITY : inside ? p.delta[at] : 0.0f;
 }
 
-template <int D, bool GENERAL>
+template <typename T, int D, bool GENERAL>
 __global__ void __launch_bounds__(keys_shape<D, GENERAL>::threads, keys_shape<D, GENERAL>::blocks)
     attention_dkdv(const __grid_constant__ ts_attention_problem p) {
   typedef keys_shape<D, GENERAL> shape;
   constexpr int M = shape::m, N = shape::n, THREADS = shape::threads;
-  TS_SHARED_DYNAMIC(ts_bf16, k_tile);
+  TS_SHARED_DYNAMIC(T, k_tile);
   TS_SHARED(float, statistics, 4 * N);
-  ts_bf16 *v_tile = k_tile + shape::keys * ts_tile_row<D>, *q_tile = v_tile + shape::keys * ts_tile_row<D>;
-  ts_bf16 *do_tile = q_tile + 2 * N * ts_tile_row<D>;
+  T *v_tile = k_tile + shape::keys * ts_tile_row<D>, *q_tile = v_tile + shape::keys * ts_tile_row<D>;
+  T *do_tile = q_tile + 2 * N * ts_tile_row<D>;
   ts_attention_block block = ts_attention_block_of(p, p.keys);
   if (!block.any) {
     return;
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(keys_shape<D, GENERAL>::threads, keys_shape<D,
       mine = statistic<N>(p, block.batch, next_head, next_query);
     }
     if (ts_may_see<N, 16 * M, GENERAL>(p, block.batch, query, warp_key)) {
-      const ts_bf16 *q = q_tile + turn * N * ts_tile_row<D>, *d_out = do_tile + turn * N * ts_tile_row<D>;
+      const T *q = q_tile + turn * N * ts_tile_row<D>, *d_out = do_tile + turn * N * ts_tile_row<D>;
       float s[M][N / 8][4], d[M][N / 8][4];
       static_assert(!GENERAL || N == TS_WARP, "a lane draws for a query");
       uint32_t kept = 0;
@@ -189,7 +190,7 @@ enum { M = 2, WARPS = 4, ROWS = 16 * M * WARPS, THREADS = WARPS * TS_WARP };
 
 template <int D, bool GENERAL> struct queries_shape {
   static constexpr int n = GENERAL && D > 96 ? 16 : D > 64 || GENERAL ? 32 : 64;
-  static constexpr size_t shared = (2 * ROWS + 4 * n) * ts_tile_row<D> * sizeof(ts_bf16);
+  static constexpr size_t shared = (2 * ROWS + 4 * n) * ts_tile_row<D> * sizeof(uint16_t);
 };
 
 /* What a warp knows of its queries. */
@@ -258,12 +259,12 @@ static __device__ __forceinline__ void gradients_of_scores(const ts_attention_pr
   }
 }
 
-template <int D, bool GENERAL>
+template <typename T, int D, bool GENERAL>
 __global__ void __launch_bounds__(THREADS, 2) attention_dq(const __grid_constant__ ts_attention_problem p) {
   constexpr int N = queries_shape<D, GENERAL>::n;
-  TS_SHARED_DYNAMIC(ts_bf16, q_tile);
-  ts_bf16 *do_tile = q_tile + ROWS * ts_tile_row<D>, *k_tile = do_tile + ROWS * ts_tile_row<D>;
-  ts_bf16 *v_tile = k_tile + 2 * N * ts_tile_row<D>;
+  TS_SHARED_DYNAMIC(T, q_tile);
+  T *do_tile = q_tile + ROWS * ts_tile_row<D>, *k_tile = do_tile + ROWS * ts_tile_row<D>;
+  T *v_tile = k_tile + 2 * N * ts_tile_row<D>;
   ts_attention_block block = ts_attention_block_of(p, p.queries);
   if (!block.any) {
     return;
@@ -280,7 +281,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dq(const __grid_constant
     ts_copy_commit();
   }
   queries w = load_queries(p, block.batch, block.head, first + 16 * M * warp);
-  ts_bf16 *q = q_tile + 16 * M * warp * ts_tile_row<D>, *d_out = do_tile + 16 * M * warp * ts_tile_row<D>;
+  T *q = q_tile + 16 * M * warp * ts_tile_row<D>, *d_out = do_tile + 16 * M * warp * ts_tile_row<D>;
   float dq[M][D / 8][4] = {};
   for (int next, turn = 0; key < end; key = next, turn ^= 1) {
     ts_copy_wait<0>();
@@ -313,22 +314,31 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dq(const __grid_constant
 
 /* ---- launching ---- */
 
-template <int D, bool GENERAL> static void launch_backward_tiles(const ts_attention_problem *p, cudaStream_t stream) {
+template <typename T, int D, bool GENERAL>
+static void launch_backward_tiles(const ts_attention_problem *p, cudaStream_t stream) {
   typedef keys_shape<D, GENERAL> keys;
-  ts_launch(attention_dkdv<D, GENERAL>, ts_attention_grid(p, &p->keys, keys::keys), keys::threads, keys::shared, stream,
-            *p);
-  ts_launch(attention_dq<D, GENERAL>, ts_attention_grid(p, &p->queries, ROWS), THREADS,
+  ts_launch(attention_dkdv<T, D, GENERAL>, ts_attention_grid(p, &p->keys, keys::keys), keys::threads, keys::shared,
+            stream, *p);
+  ts_launch(attention_dq<T, D, GENERAL>, ts_attention_grid(p, &p->queries, ROWS), THREADS,
             queries_shape<D, GENERAL>::shared, stream, *p);
 }
 
-template <int D> static void choose_backward_kind(const ts_attention_problem *p, cudaStream_t stream) {
+template <typename T, int D> static void choose_backward_kind(const ts_attention_problem *p, cudaStream_t stream) {
   if (ts_attention_is_general(p)) {
-    launch_backward_tiles<D, true>(p, stream);
+    launch_backward_tiles<T, D, true>(p, stream);
   } else {
-    launch_backward_tiles<D, false>(p, stream);
+    launch_backward_tiles<T, D, false>(p, stream);
   }
 }
 
-void ts_attention_backward(const ts_attention_problem *p, cudaStream_t stream) {
-  TS_FOR_HEAD_DIM(p->head_dim, choose_backward_kind, p, stream);
+template <int D> static void choose_backward_type(const ts_attention_problem *p, ts_dtype dtype, cudaStream_t stream) {
+  if (dtype == TS_BF16) {
+    choose_backward_kind<ts_bf16, D>(p, stream);
+  } else {
+    choose_backward_kind<ts_f16, D>(p, stream);
+  }
+}
+
+void ts_attention_backward(const ts_attention_problem *p, ts_dtype dtype, cudaStream_t stream) {
+  TS_FOR_HEAD_DIM(p->head_dim, choose_backward_type, p, dtype, stream);
 }

@@ -1,6 +1,7 @@
 /* Forward attention by tensor cores: a block has ROWS queries of a head, 32 a warp, and sees the keys tile by tile with
  * an online softmax (Milakov and Gimelshein 2018, Dao 2023); scores and weights stay in registers, the next tile of
- * keys and values is copied meanwhile.  Tiles of which nothing is visible are left out.
+ * keys and values is copied meanwhile.  Tiles of which nothing is visible are left out.  Weights are rounded to the
+ * type of v: at most 2^8, so that fp16 holds them, and its smallest, 2^-24, is nothing beside the row's largest.
  *
  * 4 D flops and one power of 2 for each pair of query and key in the tiles; q, o once, k and v once for ROWS queries.
  */
@@ -13,7 +14,7 @@ enum { M = 2 /* sixteens of queries of a warp */, WARPS = 4, ROWS = 16 * M * WAR
  * scores is the bits of a word. */
 template <int D, bool GENERAL> struct shape {
   static constexpr int keys = GENERAL ? 32 : 64, blocks = D > 32 || GENERAL ? 2 : 3;
-  static constexpr size_t shared = (ROWS + 4 * keys) * ts_tile_row<D> * sizeof(ts_bf16);
+  static constexpr size_t shared = (ROWS + 4 * keys) * ts_tile_row<D> * sizeof(uint16_t);
 };
 
 /* What a warp knows of its queries. */
@@ -154,9 +155,9 @@ static __device__ __forceinline__ queries begin_queries(int first) {
 
 /* o and lse of the warp, 0 and minus infinity of a query that saw no key; its rows of the tile of queries serve as the
  * way to memory. */
-template <int D>
+template <int D, typename T>
 static __device__ __forceinline__ void finish(const ts_attention_problem &p, const queries &w, unsigned batch,
-                                              unsigned head, ts_bf16 *tile, float (*o)[D / 8][4]) {
+                                              unsigned head, T *tile, float (*o)[D / 8][4]) {
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -178,12 +179,12 @@ static __device__ __forceinline__ void finish(const ts_attention_problem &p, con
   ts_tile_store<M, D>(p, p.queries, p.o, batch, w.first, head, tile, o, p.keep_scale);
 }
 
-template <int D, bool GENERAL>
+template <typename T, int D, bool GENERAL>
 __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
     attention_forward(const __grid_constant__ ts_attention_problem p) {
   constexpr int N = shape<D, GENERAL>::keys;
-  TS_SHARED_DYNAMIC(ts_bf16, q_tile);
-  ts_bf16 *k_tile = q_tile + ROWS * ts_tile_row<D>, *v_tile = k_tile + 2 * N * ts_tile_row<D>;
+  TS_SHARED_DYNAMIC(T, q_tile);
+  T *k_tile = q_tile + ROWS * ts_tile_row<D>, *v_tile = k_tile + 2 * N * ts_tile_row<D>;
   ts_attention_block block = ts_attention_block_of(p, p.queries);
   if (!block.any) {
     return;
@@ -199,7 +200,7 @@ __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
     ts_copy_commit();
   }
   queries w = begin_queries(first + 16 * M * warp);
-  ts_bf16 *q = q_tile + 16 * M * warp * ts_tile_row<D>;
+  T *q = q_tile + 16 * M * warp * ts_tile_row<D>;
   float o[M][D / 8][4] = {}, scale = p.unit * TS_LOG2E;
   for (int next, at = 0; key < end; key = next, at ^= N * ts_tile_row<D>) {
     ts_copy_wait<0>();
@@ -234,19 +235,28 @@ __global__ void __launch_bounds__(THREADS, shape<D, GENERAL>::blocks)
   finish<D>(p, w, block.batch, block.head, q, o);
 }
 
-template <int D, bool GENERAL> static void launch_forward_tiles(const ts_attention_problem *p, cudaStream_t stream) {
-  ts_launch(attention_forward<D, GENERAL>, ts_attention_grid(p, &p->queries, ROWS), THREADS, shape<D, GENERAL>::shared,
-            stream, *p);
+template <typename T, int D, bool GENERAL>
+static void launch_forward_tiles(const ts_attention_problem *p, cudaStream_t stream) {
+  ts_launch(attention_forward<T, D, GENERAL>, ts_attention_grid(p, &p->queries, ROWS), THREADS,
+            shape<D, GENERAL>::shared, stream, *p);
 }
 
-template <int D> static void choose_forward_kind(const ts_attention_problem *p, cudaStream_t stream) {
+template <typename T, int D> static void choose_forward_kind(const ts_attention_problem *p, cudaStream_t stream) {
   if (ts_attention_is_general(p)) {
-    launch_forward_tiles<D, true>(p, stream);
+    launch_forward_tiles<T, D, true>(p, stream);
   } else {
-    launch_forward_tiles<D, false>(p, stream);
+    launch_forward_tiles<T, D, false>(p, stream);
   }
 }
 
-void ts_attention_forward(const ts_attention_problem *p, cudaStream_t stream) {
-  TS_FOR_HEAD_DIM(p->head_dim, choose_forward_kind, p, stream);
+template <int D> static void choose_forward_type(const ts_attention_problem *p, ts_dtype dtype, cudaStream_t stream) {
+  if (dtype == TS_BF16) {
+    choose_forward_kind<ts_bf16, D>(p, stream);
+  } else {
+    choose_forward_kind<ts_f16, D>(p, stream);
+  }
+}
+
+void ts_attention_forward(const ts_attention_problem *p, ts_dtype dtype, cudaStream_t stream) {
+  TS_FOR_HEAD_DIM(p->head_dim, choose_forward_type, p, dtype, stream);
 }

@@ -69,8 +69,8 @@ const float *ts_blas_constant(bool one) {
 /* ---- descriptors ---- */
 
 static cudaDataType_t type_of(ts_dtype dtype) {
-  TS_ASSERT(dtype == TS_F32 || dtype == TS_BF16);
-  return dtype == TS_F32 ? CUDA_R_32F : CUDA_R_16BF;
+  TS_ASSERT(ts_dtype_is_working(dtype));
+  return dtype == TS_F32 ? CUDA_R_32F : dtype == TS_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
 template <typename V>
@@ -195,8 +195,8 @@ static cublasLtMatmulAlgo_t choose_algorithm(const ts_blas *blas, bool *measured
 
 static ts_blas_spec completed(const ts_blas_spec *from) {
   ts_blas_spec s = *from;
-  TS_ASSERT(s.m > 0 && s.n > 0 && s.k > 0 && (s.in == TS_BF16 || s.out == TS_F32));
-  TS_ASSERT(!has_aux(&s) || (s.out == TS_BF16 && s.n % 8 == 0));
+  TS_ASSERT(s.m > 0 && s.n > 0 && s.k > 0 && (s.out == s.in || s.out == TS_F32));
+  TS_ASSERT(!has_aux(&s) || (ts_dtype_is_half(s.out) && s.n % 8 == 0));
   s.lda = s.lda != 0 ? s.lda : s.transpose_a ? s.m : s.k;
   s.ldb = s.ldb != 0 ? s.ldb : s.transpose_b ? s.k : s.n;
   s.ldc = s.ldc != 0 ? s.ldc : s.n;

@@ -51,7 +51,7 @@ static inline ts_blas_prior ts_blas_prior_of(const ts_node *node, int output) {
   return !adds ? TS_BLAS_NO_PRIOR : node->beta == TS_NONE ? TS_BLAS_PRIOR : TS_BLAS_SCALED_PRIOR;
 }
 
-/** What follows the product.  The last two want bf16 and n divisible by 8. */
+/** What follows the product.  The last two want 16 bits and n divisible by 8. */
 typedef enum ts_blas_epilogue {
   TS_BLAS_PLAIN,
   TS_BLAS_BIAS,  /**< + bias[n] */
@@ -66,7 +66,7 @@ typedef struct ts_blas_spec {
   int64_t m, n, k;
   int64_t lda, ldb, ldc;
   bool transpose_a, transpose_b;
-  ts_dtype in, out; /**< fp32 to fp32, bf16 to either.  bias has the type of c, aux too. */
+  ts_dtype in, out; /**< fp32 to fp32, bf16 or fp16 to itself or fp32.  bias has the type of c, aux too. */
   ts_blas_prior prior;
   ts_blas_epilogue epilogue;
   bool tf32; /**< Set by ts_blas_create, as the process was opened. */

@@ -108,8 +108,14 @@ char *ts_cuda_choices_write(void) {
 }
 
 static bool is_float_name(const char *name, ts_dtype *dtype) {
-  *dtype = strcmp(name, ts_dtype_name(TS_F32)) == 0 ? TS_F32 : TS_BF16;
-  return strcmp(name, ts_dtype_name(*dtype)) == 0;
+  static const ts_dtype types[] = {TS_F32, TS_BF16, TS_F16};
+  for (ts_dtype type : types) {
+    if (strcmp(name, ts_dtype_name(type)) == 0) {
+      *dtype = type;
+      return true;
+    }
+  }
+  return false;
 }
 
 static int digit_of(char c) {
@@ -133,7 +139,7 @@ static bool is_size(int64_t value) {
 
 static bool is_possible(const ts_blas_spec *s, int prior, int epilogue) {
   return is_size(s->m) && is_size(s->n) && is_size(s->k) && s->lda >= (s->transpose_a ? s->m : s->k) &&
-         s->ldb >= (s->transpose_b ? s->k : s->n) && s->ldc >= s->n && (s->in == TS_BF16 || s->out == TS_F32) &&
+         s->ldb >= (s->transpose_b ? s->k : s->n) && s->ldc >= s->n && (s->out == s->in || s->out == TS_F32) &&
          prior >= 0 && prior < TS_BLAS_N_PRIORS && epilogue >= 0 && epilogue < TS_BLAS_N_EPILOGUES;
 }
 

@@ -41,7 +41,7 @@ typedef struct ts_cuda_part {
 /** A tensor [batches][rows][columns] that is the sum of parts. */
 typedef struct ts_cuda_total {
   void *y;
-  ts_dtype dtype; /**< F32 or BF16. */
+  ts_dtype dtype; /**< F32, BF16 or F16. */
   int64_t batches, rows, columns;
   ts_cuda_part *part; /**< In the device's memory, with room for all. */
   int n;              /**< Parts that were put there: 0 at first. */

@@ -1,5 +1,5 @@
 /* Sums of reductions and conversions to the wire: runs of elements, a row of the grid each.  A thread takes LANES
- * elements, which is 16 bytes of bf16 and twice that of fp32, or one where a run is not aligned to so many. */
+ * elements, which is 16 bytes of bf16 or fp16 and twice that of fp32, or one where a run is not aligned to so many. */
 #include "cuda/comm_sum.h"
 #include "cuda/kernel.cuh"
 
@@ -150,13 +150,15 @@ template <typename X, typename W>
 static void launch_sum_into(const ts_cuda_reduction *s, const sum_runs &runs, int n, extent e, cudaStream_t stream) {
   if (s->y == TS_F32) {
     launch_sum<X, W, float>(s, runs, n, e, stream);
-  } else {
+  } else if (s->y == TS_BF16) {
     launch_sum<X, W, ts_bf16>(s, runs, n, e, stream);
+  } else {
+    launch_sum<X, W, ts_f16>(s, runs, n, e, stream);
   }
 }
 
 void ts_cuda_sum_runs(const ts_cuda_reduction *s, const ts_cuda_sum_run *run, int n, void *stream) {
-  TS_ASSERT(s->y == TS_F32 || s->y == TS_BF16);
+  TS_ASSERT(ts_dtype_is_working(s->y));
   for (int first = 0; first < n; first += TS_CUDA_RUNS) {
     int some = n - first < TS_CUDA_RUNS ? n - first : TS_CUDA_RUNS;
     sum_runs runs = {};

@@ -31,13 +31,13 @@ typedef struct ts_cuda_sum_run {
 
 /** What is the same for all runs of a sum. */
 typedef struct ts_cuda_reduction {
-  ts_dtype own, wire, y; /**< F32 or BF16 each. */
+  ts_dtype own, wire, y; /**< F32, BF16 or F16 each. */
   int rank, size;        /**< Place of this rank's contribution in the order; contributions. */
   int64_t stride;        /**< Bytes from one slot to the next. */
   const float *beta;     /**< In the device's memory; NULL: y is overwritten; *beta == 0: and not read. */
 } ts_cuda_reduction;
 
-/** Copy \a n runs, converting: F32 and BF16 either way.
+/** Copy \a n runs, converting: F32, BF16 and F16 any way.
  * Cost: one read and one write of every element. Asynchronous on \a stream. Not collective. */
 void ts_cuda_copy_runs(const ts_cuda_copy_run *run, int n, ts_dtype to, ts_dtype from, void *stream);
 

@@ -464,13 +464,13 @@ static void graph_destroy(ts_device *, void *graph) {
 static double peak_flops(ts_device *device, ts_dtype dtype) {
   static const struct {
     const char *name;
-    double bf16, fp32;
+    double half, fp32; /* bf16 and fp16 */
   } rows[] = {{"GB200", 2500, 80},      {"B200", 2250, 75},    {"GH200", 989.4, 66.9},
               {"H200 NVL", 835.5, 60},  {"H200", 989.4, 66.9}, {"H100 NVL", 835.5, 60},
               {"H100 PCIe", 756.5, 51}, {"H100", 989.4, 66.9}, {"A100", 312, 19.5}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     if (strstr(((const ts_cuda_device *) device)->name, rows[i].name) != NULL) {
-      return 1e12 * (dtype == TS_BF16 ? rows[i].bf16 : rows[i].fp32);
+      return 1e12 * (ts_dtype_is_half(dtype) ? rows[i].half : rows[i].fp32);
     }
   }
   return 0;

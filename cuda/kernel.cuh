@@ -18,6 +18,7 @@ extern "C" {
 }
 
 typedef __nv_bfloat16 ts_bf16;
+typedef __half ts_f16;
 
 enum { TS_WARP = 32 };
 
@@ -29,12 +30,18 @@ static __device__ __forceinline__ float ts_float(float x) {
 static __device__ __forceinline__ float ts_float(ts_bf16 x) {
   return __bfloat162float(x);
 }
+static __device__ __forceinline__ float ts_float(ts_f16 x) {
+  return __half2float(x);
+}
 template <typename T> __device__ __forceinline__ T ts_round(float x);
 template <> __device__ __forceinline__ float ts_round<float>(float x) {
   return x;
 }
 template <> __device__ __forceinline__ ts_bf16 ts_round<ts_bf16>(float x) {
   return __float2bfloat16_rn(x);
+}
+template <> __device__ __forceinline__ ts_f16 ts_round<ts_f16>(float x) {
+  return __float2half_rn(x);
 }
 
 /** N elements that are read and written together. */
@@ -155,31 +162,42 @@ template <typename T> static inline bool ts_is_wide(int64_t columns, const void 
   return wide;
 }
 
-/** Call F<T> (args...) for the float dtype of a tensor: TS_FOR_FLOAT (dtype, run, call); F is a template of one
- * type. */
-#define TS_FOR_FLOAT(dtype, F, ...)                     \
-  do {                                                  \
-    TS_ASSERT((dtype) == TS_F32 || (dtype) == TS_BF16); \
-    if ((dtype) == TS_F32) {                            \
-      F<float>(__VA_ARGS__);                            \
-    } else {                                            \
-      F<ts_bf16>(__VA_ARGS__);                          \
-    }                                                   \
+/** Call F<T> (args...) for the dtype of a tensor, F32, BF16 or F16: TS_FOR_FLOAT (dtype, run, call); F is a template of
+ * one type. */
+#define TS_FOR_FLOAT(dtype, F, ...)        \
+  do {                                     \
+    TS_ASSERT(ts_dtype_is_working(dtype)); \
+    if ((dtype) == TS_F32) {               \
+      F<float>(__VA_ARGS__);               \
+    } else if ((dtype) == TS_BF16) {       \
+      F<ts_bf16>(__VA_ARGS__);             \
+    } else {                               \
+      F<ts_f16>(__VA_ARGS__);              \
+    }                                      \
   } while (0)
 
 /** The same for two dtypes: F<A, B>. */
-#define TS_FOR_FLOATS(a, b, F, ...)                                                    \
-  do {                                                                                 \
-    TS_ASSERT(((a) == TS_F32 || (a) == TS_BF16) && ((b) == TS_F32 || (b) == TS_BF16)); \
-    if ((a) == TS_F32 && (b) == TS_F32) {                                              \
-      F<float, float>(__VA_ARGS__);                                                    \
-    } else if ((a) == TS_F32) {                                                        \
-      F<float, ts_bf16>(__VA_ARGS__);                                                  \
-    } else if ((b) == TS_F32) {                                                        \
-      F<ts_bf16, float>(__VA_ARGS__);                                                  \
-    } else {                                                                           \
-      F<ts_bf16, ts_bf16>(__VA_ARGS__);                                                \
-    }                                                                                  \
+#define TS_FOR_FLOATS(a, b, F, ...)              \
+  do {                                           \
+    TS_ASSERT(ts_dtype_is_working(a));           \
+    if ((a) == TS_F32) {                         \
+      TS_FOR_SECOND(float, b, F, __VA_ARGS__);   \
+    } else if ((a) == TS_BF16) {                 \
+      TS_FOR_SECOND(ts_bf16, b, F, __VA_ARGS__); \
+    } else {                                     \
+      TS_FOR_SECOND(ts_f16, b, F, __VA_ARGS__);  \
+    }                                            \
+  } while (0)
+#define TS_FOR_SECOND(A, b, F, ...)    \
+  do {                                 \
+    TS_ASSERT(ts_dtype_is_working(b)); \
+    if ((b) == TS_F32) {               \
+      F<A, float>(__VA_ARGS__);        \
+    } else if ((b) == TS_BF16) {       \
+      F<A, ts_bf16>(__VA_ARGS__);      \
+    } else {                           \
+      F<A, ts_f16>(__VA_ARGS__);       \
+    }                                  \
   } while (0)
 
 #endif

@@ -7,6 +7,7 @@
 #define TS_CUDA_MACHINE_CUH
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 
@@ -42,17 +43,22 @@ void ts_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaS
   TS_CUDA(cudaGetLastError());
 }
 
-/** d [16][8] += a [16][16] b [16][8], bf16 with fp32 sums: mma.m16n8k16, row-major a, column-major b.  By all lanes of
- * a warp; with g = lane / 4 and t = lane % 4 a lane holds
+/** d [16][8] += a [16][16] b [16][8], of T, bf16 or fp16, with fp32 sums: mma.m16n8k16, row-major a, column-major b.
+ * By all lanes of a warp; with g = lane / 4 and t = lane % 4 a lane holds
  *   a: (g, 2t..2t+1), (g + 8, 2t..), (g, 2t + 8..), (g + 8, 2t + 8..)
  *   b: (2t..2t+1, g), (2t + 8.., g)   d: (g, 2t..), (g + 8, 2t..)
  * the lower element in the lower half of a word. */
-static __device__ __forceinline__ void ts_mma(float d[4], const uint32_t a[4], const uint32_t b[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
+template <typename T> __device__ __forceinline__ void ts_mma(float d[4], const uint32_t a[4], const uint32_t b[2]);
+#define TS_MMA(T, name)                                                                                         \
+  template <> __device__ __forceinline__ void ts_mma<T>(float d[4], const uint32_t a[4], const uint32_t b[2]) { \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." name "." name                                         \
+                 ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                   \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                               \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                           \
+  }
+TS_MMA(__nv_bfloat16, "bf16")
+TS_MMA(__half, "f16")
+#undef TS_MMA
 
 /** 2 to the power of x, to 2 units in the last place; results below 2^-126 are 0. */
 static __device__ __forceinline__ float ts_exp2(float x) {

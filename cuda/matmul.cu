@@ -1,6 +1,6 @@
 /* MATMUL: a product of cuBLASLt, and what that has no type or shape for finished by a kernel of our own:
- * - fp32 rounded to bf16: by way of an fp32 product in the workspace;
- * - bf16 to fp32 with a bias, which would have to be fp32 there: added in place afterwards;
+ * - fp32 rounded to 16 bits: by way of an fp32 product in the workspace;
+ * - 16 bits to fp32 with a bias, which would have to be fp32 there: added in place afterwards;
  * - K = 0, which has no product: bias and prior alone.
  * Cost: 2 m n k operations; see blas.h and ts_blas_finish for bytes. */
 #include "cuda/blas.h"

@@ -85,8 +85,10 @@ static __device__ __forceinline__ void load_operand(float x[EACH], const operand
     }
   } else if (from.dtype == TS_F32) {
     load_values<float>(x, from.data, at, n, wide);
-  } else {
+  } else if (from.dtype == TS_BF16) {
     load_values<ts_bf16>(x, from.data, at, n, wide);
+  } else {
+    load_values<ts_f16>(x, from.data, at, n, wide);
   }
 }
 
@@ -97,8 +99,10 @@ static __device__ __forceinline__ void store_operand(const operand &to, int64_t 
   }
   if (to.dtype == TS_F32) {
     store_values<float>(to.data, at, n, wide, x);
-  } else {
+  } else if (to.dtype == TS_BF16) {
     store_values<ts_bf16>(to.data, at, n, wide, x);
+  } else {
+    store_values<ts_f16>(to.data, at, n, wide, x);
   }
 }
 

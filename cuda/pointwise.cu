@@ -36,7 +36,7 @@ struct softcap_body {
   }
 };
 
-/* sigmoid (u) and its slope, without cancellation: both from exp (-|u|).  Results that are rounded to bf16 need no
+/* sigmoid (u) and its slope, without cancellation: both from exp (-|u|).  Results that are rounded to 16 bits need no
  * better than the machine's own power and division, 2 units in the last place of fp32 each; the exact ones would make
  * them wait for arithmetic: about 40 instructions an element of GELU, where 25 fit into the time of its 4 bytes. */
 template <typename T> static __device__ __forceinline__ float sigmoid(float u, float *slope) {

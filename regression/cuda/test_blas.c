@@ -62,10 +62,10 @@ static double dot(const ts_blas_spec *s, const matrix *x, int64_t i, int64_t j) 
   return sum;
 }
 
-/* One rounding to bf16 is 2^-9 of the value; gelu's slope is below 1.13, so that what the hardware's tanh is off by
- * (2^-11) times an argument below 16 is the rest: 2^-7 absolute. */
-static bool is_near(const char *what, double got, double exact) {
-  bool near = fabs(got - exact) <= 0x1p-8 * fabs(exact) + 0x1p-7;
+/* One rounding to bf16 is 2^-9 of the value, to fp16 2^-12; gelu's slope is below 1.13, so that what the hardware's
+ * tanh is off by (2^-11) times an argument below 16 is the rest: 2^-7 absolute. */
+static bool is_near(const char *what, ts_dtype in, double got, double exact) {
+  bool near = fabs(got - exact) <= run_rounding(in) * fabs(exact) + 0x1p-7;
   if (!near) {
     tap_note("%s is %.9g, should be %.9g", what, got, exact);
   }
@@ -84,13 +84,13 @@ static bool check_row(const product *p, const matrix *x, const matrix *out, int6
       exact += p->beta * run_get(&x[p->other ? PRIOR : C].host, i * s->ldc + j);
     }
     if (s->epilogue == TS_BLAS_GELU) {
-      right = is_near("aux", run_get(&out[AUX].host, i * s->n + j), exact);
+      right = is_near("aux", s->in, run_get(&out[AUX].host, i * s->n + j), exact);
       exact = gelu(exact);
     }
     if (s->epilogue == TS_BLAS_DGELU) {
       exact *= gelu_slope(aux);
     }
-    right = right && is_near("c", run_get(&out[C].host, i * s->ldc + j), exact);
+    right = right && is_near("c", s->in, run_get(&out[C].host, i * s->ldc + j), exact);
   }
   return right;
 }
@@ -161,23 +161,23 @@ static void check_product(const char *name, const product *p) {
   }
 }
 
-static void check_products(void) {
+static void check_products(ts_dtype half) {
   static const char *const names[] = {"plain", "bias", "gelu", "dgelu", "dgelu dbias"};
   for (int e = 0; e < TS_BLAS_N_EPILOGUES; ++e) {
-    product p = {.spec = {40, 24, 16, 16, 24, 24, false, false, TS_BF16, TS_BF16, TS_BLAS_NO_PRIOR,
-                          (ts_blas_epilogue) e, false}};
+    product p = {
+        .spec = {40, 24, 16, 16, 24, 24, false, false, half, half, TS_BLAS_NO_PRIOR, (ts_blas_epilogue) e, false}};
     check_product(names[e], &p);
-    p.spec = (ts_blas_spec){
-        33, 72, 48, 56, 64, 80, false, true, TS_BF16, TS_BF16, TS_BLAS_NO_PRIOR, (ts_blas_epilogue) e, false};
+    p.spec =
+        (ts_blas_spec){33, 72, 48, 56, 64, 80, false, true, half, half, TS_BLAS_NO_PRIOR, (ts_blas_epilogue) e, false};
     check_product(names[e], &p);
   }
   for (int t = 0; t < 4; ++t) {
     bool ta = t & 1, tb = t >> 1;
-    product p = {.spec = {17, 23, 9, ta ? 19 : 11, tb ? 13 : 29, 27, ta, tb, TS_BF16, TS_F32, TS_BLAS_NO_PRIOR,
+    product p = {.spec = {17, 23, 9, ta ? 19 : 11, tb ? 13 : 29, 27, ta, tb, half, TS_F32, TS_BLAS_NO_PRIOR,
                           TS_BLAS_PLAIN, false},
                  .offset = 1 + t};
     check_product("unaligned", &p);
-    p.spec.out = TS_BF16;
+    p.spec.out = half;
     p.spec.epilogue = TS_BLAS_BIAS;
     check_product("unaligned bias", &p);
   }
@@ -185,15 +185,15 @@ static void check_products(void) {
 
 /* No table has these: the library's own first algorithms, aligned and not, for a beta on the device.  More rows than
  * the blocks of one launch that goes over them. */
-static void check_priors(void) {
+static void check_priors(ts_dtype half) {
   for (int i = 0; i < 16; ++i) {
     product p = {.offset = i & 1, .other = i & 2, .beta = i & 4 ? 0.5f : 0};
-    ts_dtype out = i & 8 ? TS_BF16 : TS_F32;
+    ts_dtype out = i & 8 ? half : TS_F32;
     p.spec =
-        (ts_blas_spec){40, 24, 16, 16, 24, 32, false, false, TS_BF16, out, TS_BLAS_SCALED_PRIOR, TS_BLAS_PLAIN, false};
+        (ts_blas_spec){40, 24, 16, 16, 24, 32, false, false, half, out, TS_BLAS_SCALED_PRIOR, TS_BLAS_PLAIN, false};
     check_product("prior", &p);
     p.spec =
-        (ts_blas_spec){1100, 19, 9, 16, 19, 21, false, false, TS_BF16, out, TS_BLAS_SCALED_PRIOR, TS_BLAS_BIAS, false};
+        (ts_blas_spec){1100, 19, 9, 16, 19, 21, false, false, half, out, TS_BLAS_SCALED_PRIOR, TS_BLAS_BIAS, false};
     check_product("prior", &p);
   }
 }
@@ -299,6 +299,7 @@ static void check_damage(const char *text) {
       {" lda=", " lda=-", "line 4"},
       {"in=bf16", "in=fp64", "line 4"},
       {"in=bf16", "in=bf16x", "line 4"},
+      {"out=fp32", "out=fp16", "line 4"},
       {"prior=2", "prior=3", "line 4"},
       {"prior=2", "prior=02", "line 4"},
       {"epilogue=0", "epilogue=77", "line 4"},
@@ -474,8 +475,10 @@ int main(void) {
     return tap_done();
   }
   check_choices();
-  check_products();
-  check_priors();
+  check_products(TS_BF16);
+  check_products(TS_F16);
+  check_priors(TS_BF16);
+  check_priors(TS_F16);
   check_planning(with);
   tap_ok(memcmp(with, without, sizeof with) == 0, "a plan needs the same with a device and without");
   check_capture();

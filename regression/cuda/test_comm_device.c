@@ -101,8 +101,8 @@ static void reduce_windows(ts_comm *comm, buffers *b, const test_case *c) {
 /* Off by what another order of the sum can give: P roundings of fp32 of partial sums, which are below P times the
  * largest addend (1), times beta, and the rounding to y's dtype. */
 static bool is_close(const test_case *c, int size, float a, float b) {
-  float limit =
-      (float) (size * size) * 0x1p-24f + (c->y == TS_BF16 ? 0x1p-8f * (fabsf(b) + 1e-6f) : 0x1p-23f * fabsf(b));
+  float rounding = c->y == TS_BF16 ? 0x1p-8f : c->y == TS_F16 ? 0x1p-11f : 0x1p-23f;
+  float limit = (float) (size * size) * 0x1p-24f + rounding * (fabsf(b) + (c->y == TS_F32 ? 0 : 1e-6f));
   return fabsf(a - b) <= limit;
 }
 
@@ -123,11 +123,17 @@ static bool reduce_scatter_is(ts_comm *comm, const test_case *c, bool to_the_bit
   return wrong == 0;
 }
 
+/* Of what is added, and of what travels. */
+enum { N_TYPES = 3 };
+static const ts_dtype types[N_TYPES] = {TS_F32, TS_BF16, TS_F16};
+
 static void test_dtypes(ts_comm *comm) {
-  static const ts_dtype dtypes[] = {TS_F32, TS_BF16};
-  for (int d = 0; d < 8; ++d) {
+  for (int d = 0; d < N_TYPES * N_TYPES * N_TYPES; ++d) {
     bool right = true;
-    test_case c = {.x = dtypes[d & 1], .wire = dtypes[(d >> 1) & 1], .y = dtypes[d >> 2], .windows = 1};
+    test_case c = {.x = types[d % N_TYPES],
+                   .wire = types[d / N_TYPES % N_TYPES],
+                   .y = types[d / (N_TYPES * N_TYPES)],
+                   .windows = 1};
     for (int cuts = 0; cuts < N_CUTS; ++cuts) {
       for (int beta = -1; beta < 3; ++beta) {
         for (int64_t count = 0; count <= 2000; count = 6 * count + 7) { /* 0, 7, 49, 301, 1813 */
@@ -142,6 +148,19 @@ static void test_dtypes(ts_comm *comm) {
     tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter of %s over %s into %s: all cuts, betas, small sizes",
                ts_dtype_name(c.x), ts_dtype_name(c.wire), ts_dtype_name(c.y));
   }
+}
+
+/* What is beyond 65504 is infinite on an fp16 wire and in an fp16 result; sums of what is not are fp32. */
+static void test_range(ts_comm *comm) {
+  static const ts_dtype ends[][3] = {{TS_F32, TS_F16, TS_F32}, {TS_F16, TS_F16, TS_F16}, {TS_F16, TS_F16, TS_F32}};
+  bool right = true;
+  for (int i = 0; i < 6; ++i) {
+    const ts_dtype *type = ends[i % 3];
+    test_case c = {.x = type[0], .wire = type[1], .y = type[2], .windows = 1, .n = 1, .count = 3000};
+    c.scale = i < 3 ? 65000 : 140000;
+    right = reduce_scatter_is(comm, &c, true) && right;
+  }
+  tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter beyond the range of fp16");
 }
 
 /* Chunks of all kinds: the least workspace has 32 columns and fewer in a chunk. */
@@ -161,7 +180,8 @@ static void test_sizes(ts_comm *comm) {
                        .workspace = workspaces[w],
                        .windows = 1 + 2 * w};
         right = reduce_scatter_is(comm, &c, true) && right;
-        c.x = TS_BF16;
+        c.x = w % 2 == 0 ? TS_BF16 : TS_F16;
+        c.wire = c.wire == TS_F32 ? TS_F32 : c.x;
         right = reduce_scatter_is(comm, &c, true) && right;
       }
     }
@@ -228,7 +248,7 @@ static void test_in_place(ts_comm *comm, bool exact) {
   release(&b, &c);
 }
 
-/* Where NCCL adds: exact on integers, else equal to rounding; over bf16 it never does. */
+/* Where NCCL adds: exact on integers, else equal to rounding; over 16 bits it never does. */
 static void test_sums_of_nccl(ts_comm *comm) {
   static const ts_dtype dtypes[] = {TS_F32, TS_BF16};
   for (int integers = 1; integers >= 0; --integers) {
@@ -249,17 +269,18 @@ static void test_sums_of_nccl(ts_comm *comm) {
     tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter over fp32 as NCCL adds: %s",
                integers ? "exact on integers" : "equal to rounding");
   }
-  test_case c = {.x = TS_F32, .wire = TS_BF16, .y = TS_F32, .n = 2, .count = 2400, .windows = 2};
-  tap_ok_all(MPI_COMM_WORLD, reduce_scatter_is(comm, &c, true),
-             "reduce_scatter over bf16: bits of the group's order all the same");
+  for (int i = 1; i < N_TYPES; ++i) {
+    test_case c = {.x = TS_F32, .wire = types[i], .y = TS_F32, .n = 2, .count = 2400, .windows = 2};
+    tap_ok_all(MPI_COMM_WORLD, reduce_scatter_is(comm, &c, true),
+               "reduce_scatter over %s: bits of the group's order all the same", ts_dtype_name(types[i]));
+  }
 }
 
 /* The same call of the host's communicator. */
 static void test_same_as_mpi(ts_comm *comm, ts_comm *host) {
-  static const ts_dtype wires[] = {TS_BF16, TS_F32};
-  for (int w = 0; w < 2; ++w) {
+  for (int w = 0; w < N_TYPES; ++w) {
     test_case c = {.x = TS_F32,
-                   .wire = wires[w],
+                   .wire = types[w],
                    .y = TS_F32,
                    .n = 3,
                    .count = 5000,
@@ -339,12 +360,12 @@ static bool all_gather_is_right(ts_comm *comm, ts_dtype dtype, int cuts_kind, in
 }
 
 static void test_all_gather(ts_comm *comm) {
-  static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F64, TS_I64, TS_U8};
+  static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F64, TS_I64, TS_U8, TS_F16};
   for (int in_place = 0; in_place <= 1; ++in_place) {
     bool right = true;
     for (int cuts = 0; cuts < N_CUTS; ++cuts) {
       for (int64_t count = 0; count <= 2000; count = 6 * count + 7) {
-        ts_dtype dtype = dtypes[(count + cuts) % 5];
+        ts_dtype dtype = dtypes[(count + cuts) % 6];
         right = all_gather_is_right(comm, dtype, cuts, 1 + (int) count % 4, count, 0, count, in_place) && right;
         right =
             all_gather_is_right(comm, dtype, cuts, 1 + (int) count % 4, count, count / 9, count / 3, in_place) && right;
@@ -386,9 +407,9 @@ static bool all_reduce_is_right(ts_comm *comm, ts_dtype dtype, ts_dtype wire, in
 }
 
 static void test_all_reduce(ts_comm *comm, bool integers) {
-  for (int d = 0; d < 4; ++d) {
+  for (int d = 0; d < N_TYPES * N_TYPES; ++d) {
     bool right = true;
-    ts_dtype dtype = d % 2 == 0 ? TS_F32 : TS_BF16, wire = d < 2 ? TS_F32 : TS_BF16;
+    ts_dtype dtype = types[d % N_TYPES], wire = types[d / N_TYPES];
     for (int64_t count = 0; count <= 10000; count = 9 * count + 1) { /* 0, 1, 10, 91, 820, 7381 */
       right = all_reduce_is_right(comm, dtype, wire, count, count % 2 == 0, integers) && right;
     }
@@ -493,14 +514,14 @@ static void test_exchange(ts_comm *comm) {
   }
   tap_ok_all(MPI_COMM_WORLD, right, "exchange of blocks anywhere, queued and captured: moved and added to the bit");
   right = true;
-  for (int d = 0; d <= 3; ++d) {
+  for (int d = 0; d < 2 * N_TYPES; ++d) {
     exchange_case *back = ts_malloc(sizeof *back);
-    exchange_heads(c, comm->size, d % 2 == 0 ? TS_F32 : TS_BF16);
+    exchange_heads(c, comm->size, types[d % N_TYPES]);
     exchange_back(back, c);
-    right = exchange_is_right(comm, d < 2 ? c : back, false) && right;
+    right = exchange_is_right(comm, d < N_TYPES ? c : back, false) && right;
     ts_free(back);
-    exchange_twice(c, comm->size, d % 2 == 0 ? TS_F32 : TS_BF16);
-    right = exchange_is_right(comm, c, d < 2) && right;
+    exchange_twice(c, comm->size, types[d % N_TYPES]);
+    right = exchange_is_right(comm, c, d < N_TYPES) && right;
   }
   tap_ok_all(MPI_COMM_WORLD, right, "exchange of heads, and back, and of one half of the rows twice");
   ts_free(c);
@@ -718,6 +739,7 @@ static void test_all(ts_world *world) {
           *exact = make(world, &(ts_device_options){.exact = true});
   test_place(world, hostid);
   test_dtypes(exact);
+  test_range(exact);
   test_sizes(exact);
   test_many_transfers(exact);
   test_in_place(exact, true);

@@ -332,11 +332,7 @@ void shim_copy_wait(int groups) {
 
 /* ---- matrix instructions ---- */
 
-static float bf16_of(uint32_t word, int half) {
-  return ts_bf16_to_f32((uint16_t) (word >> (16 * half)));
-}
-
-void ts_mma(float d[4], const uint32_t a[4], const uint32_t bb[2]) {
+void shim_mma(float d[4], const uint32_t a[4], const uint32_t bb[2], float (*element)(uint16_t bits)) {
   uint32_t mine[6] = {a[0], a[1], a[2], a[3], bb[0], bb[1]};
   const unsigned char *table = shim_warp_exchange(0xffffffffu, mine, sizeof mine);
   float A[2][16], B[2][16]; // the rows g and g + 8, the columns 2t and 2t + 1: what this lane sums
@@ -346,14 +342,14 @@ void ts_mma(float d[4], const uint32_t a[4], const uint32_t bb[2]) {
     memcpy(w, table + 64 * (4 * g + q), sizeof w);
     for (int i = 0; i < 4; ++i) {
       for (int h = 0; h < 2; ++h) {
-        A[i % 2][2 * q + 8 * (i / 2) + h] = bf16_of(w[i], h);
+        A[i % 2][2 * q + 8 * (i / 2) + h] = element((uint16_t) (w[i] >> (16 * h)));
       }
     }
     for (int column = 0; column < 2; ++column) {
       memcpy(w, table + 64 * (4 * (2 * t + column) + q), sizeof w);
       for (int i = 0; i < 2; ++i) {
         for (int h = 0; h < 2; ++h) {
-          B[column][2 * q + 8 * i + h] = bf16_of(w[4 + i], h);
+          B[column][2 * q + 8 * i + h] = element((uint16_t) (w[4 + i] >> (16 * h)));
         }
       }
     }

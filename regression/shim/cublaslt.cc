@@ -211,9 +211,13 @@ static bool has_bias(const shim_product *p) {
   return (p->epilogue & 4) != 0;
 }
 
+static bool is_narrow(cudaDataType_t type) {
+  return type == CUDA_R_16BF || type == CUDA_R_16F;
+}
+
 static cublasStatus_t check_types(const call *k) {
-  bool narrow = k->a.type == CUDA_R_16BF, fast = k->p.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-  if (k->a.type != k->b.type || k->c.type != k->d.type || (!narrow && k->d.type != CUDA_R_32F) ||
+  bool narrow = is_narrow(k->a.type), fast = k->p.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+  if (k->a.type != k->b.type || k->c.type != k->d.type || (k->d.type != k->a.type && k->d.type != CUDA_R_32F) ||
       k->p.scale != CUDA_R_32F || (narrow && fast)) {
     return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "no product of types %d %d to %d %d", k->a.type, k->b.type, k->c.type,
                   k->d.type);
@@ -221,8 +225,8 @@ static cublasStatus_t check_types(const call *k) {
   if (has_bias(&k->p) && k->p.bias_type != -1 && k->p.bias_type != k->d.type) {
     return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "the bias has the type of D");
   }
-  if (has_aux(&k->p) && (k->d.type != CUDA_R_16BF || (k->p.aux_type != -1 && k->p.aux_type != k->d.type))) {
-    return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "GELU with its input, and its gradient, are for bf16");
+  if (has_aux(&k->p) && (!is_narrow(k->d.type) || (k->p.aux_type != -1 && k->p.aux_type != k->d.type))) {
+    return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "GELU with its input, and its gradient, are for 16 bits");
   }
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -352,14 +356,17 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
 /* ---- computing ---- */
 
 static float get(const void *data, cudaDataType_t type, int64_t i) {
-  return type == CUDA_R_32F ? ((const float *) data)[i] : ts_bf16_to_f32(((const uint16_t *) data)[i]);
+  const uint16_t *half = (const uint16_t *) data;
+  return type == CUDA_R_32F   ? ((const float *) data)[i]
+         : type == CUDA_R_16F ? ts_f16_to_f32(half[i])
+                              : ts_bf16_to_f32(half[i]);
 }
 
 static void put(void *data, cudaDataType_t type, int64_t i, double value) {
   if (type == CUDA_R_32F) {
     ((float *) data)[i] = (float) value;
   } else {
-    ((uint16_t *) data)[i] = ts_f32_to_bf16((float) value);
+    ((uint16_t *) data)[i] = type == CUDA_R_16F ? ts_f32_to_f16((float) value) : ts_f32_to_bf16((float) value);
   }
 }
 

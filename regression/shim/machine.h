@@ -9,6 +9,7 @@
 #include <string.h>
 #include <type_traits>
 
+#include "cuda_fp16.h"
 #include "cuda_runtime.h"
 
 #define __global__
@@ -175,7 +176,11 @@ void ts_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaS
 static inline float ts_exp2(float x) {
   return exp2f(x);
 }
-void ts_mma(float d[4], const uint32_t a[4], const uint32_t b[2]);
+/** Elements of a and b by \a element, of the bits of one. */
+void shim_mma(float d[4], const uint32_t a[4], const uint32_t b[2], float (*element)(uint16_t bits));
+template <typename T> static inline void ts_mma(float d[4], const uint32_t a[4], const uint32_t b[2]) {
+  shim_mma(d, a, b, std::is_same<T, __half>::value ? ts_f16_to_f32 : ts_bf16_to_f32);
+}
 void ts_ldmatrix(uint32_t r[4], const void *row);
 void ts_ldmatrix_trans(uint32_t r[4], const void *row);
 static inline void ts_copy_ahead(void *to, const void *from, bool valid) {

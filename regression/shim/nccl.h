@@ -49,7 +49,13 @@ typedef enum ncclResult {
   ncclInProgress = 7
 } ncclResult_t;
 
-typedef enum ncclDataType { ncclInt8 = 0, ncclUint8 = 1, ncclFloat16 = 6, ncclFloat32 = 7, ncclBfloat16 = 9 } ncclDataType_t;
+typedef enum ncclDataType {
+  ncclInt8 = 0,
+  ncclUint8 = 1,
+  ncclFloat16 = 6,
+  ncclFloat32 = 7,
+  ncclBfloat16 = 9
+} ncclDataType_t;
 typedef enum ncclRedOp { ncclSum = 0 } ncclRedOp_t;
 
 typedef struct ncclConfig {

@@ -115,13 +115,14 @@ TS_RULE_FUNCTION double ts_update_correction(double beta, int64_t step) {
 
 /* ---- states in 8 bits ---- */
 
-/** The code of \a x in [-1, 1]: that of the nearest value of \a map, between two the lower.  A negative number never
+/** The code of \a x in [-1, 1]: that of the nearest value of \a map, between two the even one.  A negative number never
  * becomes 0, as in bitsandbytes; nor does a positive one of a map without signs: a root of it divides.
  * \param [in] map  256 ascending values (backend/dynamic_map.h). Not collective. */
 TS_RULE_FUNCTION uint8_t ts_update_code(float x, const float *map, bool has_sign) {
   int code = 0;
   for (int step = 128; step > 0; step /= 2) {
-    code += (map[code + step - 1] + map[code + step]) * 0.5f < x ? step : 0;
+    float middle = (map[code + step - 1] + map[code + step]) * 0.5f;
+    code += middle < x || (middle == x && step > 1) ? step : 0; /* code + step is even where step is */
   }
   if (has_sign) {
     return (uint8_t) (x < 0.0f && map[code] >= 0.0f ? code - 1 : code);

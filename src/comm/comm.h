@@ -91,9 +91,10 @@ typedef struct ts_comm_ops {
                      void *workspace, size_t workspace_bytes);
   /** Copy \a bytes bytes from group rank \a root. Collective over the group. */
   void (*broadcast)(ts_comm *comm, void *data, size_t bytes, int root);
-  /** Blocks from everyone to everyone.  x and y do not overlap.  An output of F32, BF16 or F16 of which not every element
-   * arrives once is a sum: what arrives is added in fp32 in the order of the list, own blocks too, and rounded once;
-   * where nothing arrives it is 0.  Of other types nothing may arrive twice, and what no block covers is not written.
+  /** Blocks from everyone to everyone.  x and y do not overlap.  An output of F32, BF16 or F16 of which not every
+   * element arrives once is a sum: what arrives is added in fp32 in the order of the list, own blocks too, and rounded
+   * once; where nothing arrives it is 0.  Of other types nothing may arrive twice, and what no block covers is not
+   * written.
    * \param [in] workspace_bytes  At least ts_comm_exchange_workspace. Collective over the group. */
   void (*exchange)(ts_comm *comm, const ts_exchange_lists *lists, void *workspace, size_t workspace_bytes);
   /** Wait for everybody. Collective over the group. */
@@ -149,9 +150,9 @@ ts_comm *ts_world_comm(ts_world *world, const ts_mesh *mesh, unsigned axes);
 
 /** How the communicators of devices work; the same on all ranks. */
 typedef struct ts_device_options {
-  /** Reductions over an fp32 wire exchange and add in rank order too, as they always do over bf16 and fp16: bits that depend on
-   * the group alone.  Otherwise NCCL adds, with fewer messages between nodes: the same build, topology and list of
-   * reductions give the same bits. */
+  /** Reductions over an fp32 wire exchange and add in rank order too, as they always do over bf16 and fp16: bits that
+   * depend on the group alone.  Otherwise NCCL adds, with fewer messages between nodes: the same build, topology and
+   * list of reductions give the same bits. */
   bool exact;
   /** Seconds that NCCL may take to connect or to queue before a peer is taken for dead; 0: for ever. */
   double time_limit;

@@ -6,9 +6,9 @@
  * makes one operation of such a group.
  *
  * reduce_scatter over an fp32 wire is ncclReduceScatter where all shards are equally long: in place of x and y, or
- * through the workspace where columns are not one run, dtypes differ or y is added to.  Over 16 bits, with options.exact
- * and for uneven shards each rank sends every other its part and adds what it gets in rank order, as comm_reduce.c
- * does.
+ * through the workspace where columns are not one run, dtypes differ or y is added to.  Over 16 bits, with
+ * options.exact and for uneven shards each rank sends every other its part and adds what it gets in rank order, as
+ * comm_reduce.c does.
  * Cost: each rank sends and receives (P - 1) / P of the whole in the wire dtype; the exchange sends all that
  * leaves a node for every pair of ranks. */
 #include "comm/comm_nccl_group.h"

@@ -38,12 +38,12 @@ static int conversion_of(const ts_addend *a, ts_dtype wire) {
   return CONVERSION(a->dtype, wire == a->dtype ? TS_F32 : wire);
 }
 
-static const void *element_at(const ts_addend *a, int64_t first) {
+static const void *element_of(const ts_addend *a, int64_t first) {
   return (const char *) a->data + (size_t) first * ts_dtype_size(a->dtype);
 }
 
 WIDE static void load(float *block, const ts_addend *a, ts_dtype wire, int64_t first, int64_t count) {
-  const void *x = element_at(a, first);
+  const void *x = element_of(a, first);
   switch (conversion_of(a, wire)) {
 #define X(dtype, to)                                             \
   case CONVERSION(TS_##dtype, TS_##to):                          \
@@ -58,7 +58,7 @@ WIDE static void load(float *block, const ts_addend *a, ts_dtype wire, int64_t f
 }
 
 WIDE static void add(float *block, const ts_addend *a, ts_dtype wire, int64_t first, int64_t count) {
-  const void *x = element_at(a, first);
+  const void *x = element_of(a, first);
   switch (conversion_of(a, wire)) {
 #define X(dtype, to)                                              \
   case CONVERSION(TS_##dtype, TS_##to):                           \
