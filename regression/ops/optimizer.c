@@ -20,6 +20,8 @@ static const struct {
     {TS_OPTIMIZER_ADAMW, TS_F32, NONE, TS_F32, {.eps = 0.01f, .decoupled = true, .bias_correction = true}, 0, 1},
     {TS_OPTIMIZER_ADAMW, TS_F32, NONE, TS_BF16, {.eps = 0.01f, .decoupled = true, .bias_correction = true}, 0, 0},
     {TS_OPTIMIZER_ADAMW, TS_BF16, NONE, TS_BF16, {.eps = 0.01f, .decoupled = true, .bias_correction = true}, 0, 0},
+    {TS_OPTIMIZER_ADAMW, TS_F32, TS_F16, TS_F32, {.eps = 0.01f, .decoupled = true, .bias_correction = true}, 0, 0},
+    {TS_OPTIMIZER_ADAMW, TS_F16, NONE, TS_F16, {.eps = 0.01f, .decoupled = true, .bias_correction = true}, 0, 0},
     {TS_OPTIMIZER_LION, TS_F32, TS_BF16, TS_F32, {.decoupled = true}, 0, 0},
     {TS_OPTIMIZER_LION, TS_F32, NONE, TS_BF16, {.decoupled = true}, 0, 1},
     {TS_OPTIMIZER_ADAGRAD, TS_F32, NONE, TS_F32, {.eps = 0.01f}, 0, 0},
