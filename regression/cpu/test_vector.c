@@ -187,6 +187,25 @@ static void test_loops(const char *name, const ts_cpu_loops *loops) {
   tap_ok(worst < 1.5, "exp in %s: %.2f ulp", name, worst);
 }
 
+/* fp16 has the bits of the base on every instruction set: every upper half of a float, lower halves around a tie. */
+static void test_loops_f16(const char *name, const ts_cpu_loops *loops) {
+  static const uint32_t low[] = {0, 0xfff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x3001, 0xffff};
+  static float x[COUNT], back[COUNT];
+  static uint16_t y[COUNT];
+  int64_t wrong = 0;
+  for (uint32_t part = 0; part < 0x80000; part += COUNT) {
+    for (uint32_t i = 0; i < COUNT; ++i) {
+      x[i] = ts_float_of((int32_t) ((part + i) / 8 << 16 | low[i % 8]));
+    }
+    loops->finish(y, TS_F16, x, NULL, TS_F16, NULL, 0, COUNT);
+    loops->widen(back, y, TS_F16, COUNT);
+    for (int i = 0; i < COUNT; ++i) {
+      wrong += y[i] != ts_f32_to_f16(x[i]) || ts_bits_of(back[i]) != ts_bits_of(ts_f16_to_f32(y[i]));
+    }
+  }
+  tap_ok(wrong == 0, "fp16 in %s: the bits of the base, both ways", name);
+}
+
 int main(void) {
   double e = worst_ulp(exp_of, exp, -87, 88), s = worst_ulp(sigmoid_of, sigmoid, -80, 80);
   double d = worst_ulp(slope_of, slope, -79, 79);
@@ -201,13 +220,16 @@ int main(void) {
   test_f16();
   test_lanes();
   test_loops("generic", ts_cpu_loops_generic());
+  test_loops_f16("generic", ts_cpu_loops_generic());
 #ifdef TS_HAVE_X86_64
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     test_loops("v3", ts_cpu_loops_v3());
+    test_loops_f16("v3", ts_cpu_loops_v3());
   }
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl")) {
     test_loops("v4", ts_cpu_loops_v4());
+    test_loops_f16("v4", ts_cpu_loops_v4());
   }
 #endif
   return tap_done();
