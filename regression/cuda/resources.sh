@@ -3,6 +3,7 @@
 top=$(cd "${srcdir:-.}" && pwd)
 # KERNEL (as nvcc's report names it, a part of it) | reason
 allowed='
+norm_forward_rowI6__halfLi8ELb0ELi32E | one register, stored once a row: widening fp16 takes more of them than bf16, whose bits are moved
 '
 results=0
 failures=0
