@@ -14,7 +14,8 @@ enum { THREADS = 256 };
 static __global__ void __launch_bounds__(THREADS)
     step_control(double *summary, float *scale, float *skip, double *__restrict__ sum,
                  const double *__restrict__ records, const double *__restrict__ static_tokens,
-                 const float *__restrict__ max_norm, const float *__restrict__ loss_scale, int64_t rows, int columns) {
+                 const float *__restrict__ max_norm, const double *__restrict__ loss_scale, bool keep_nonfinite,
+                 int64_t rows, int columns) {
   for (int c = (int) threadIdx.x; c < columns; c += THREADS) {
     double value = records[c];
     for (int64_t r = 1; r < rows; ++r) {
@@ -31,8 +32,10 @@ static __global__ void __launch_bounds__(THREADS)
   for (int c = TS_RECORD_SQUARES; c < columns; ++c) {
     squares += sum[c];
   }
-  double factor = *static_tokens / sum[TS_RECORD_VALID] / (double) *loss_scale, norm = factor * sqrt(squares);
-  bool bad = !isfinite(sum[TS_RECORD_LOSS]) || !isfinite(norm) || !(sum[TS_RECORD_VALID] > 0);
+  double by = loss_scale != NULL ? loss_scale[TS_LOSS_SCALE] : 1.0;
+  double factor = *static_tokens / sum[TS_RECORD_VALID] / by, norm = factor * sqrt(squares);
+  bool some = sum[TS_RECORD_VALID] > 0, overflow = some && !(isfinite(sum[TS_RECORD_LOSS]) && isfinite(norm));
+  bool bad = !some || (overflow && !keep_nonfinite);
   double most = (double) *max_norm, clip = most > 0 ? fmin(1.0, most / (norm + 1e-6)) : 1.0;
   summary[TS_SUMMARY_LOSS] = sum[TS_RECORD_LOSS];
   summary[TS_SUMMARY_VALID] = sum[TS_RECORD_VALID];
@@ -41,6 +44,10 @@ static __global__ void __launch_bounds__(THREADS)
     summary[TS_SUMMARY_FLAGS + i] = sum[TS_RECORD_FLAGS + i];
   }
   summary[TS_SUMMARY_SKIP] = bad ? 1.0 : 0.0;
+  summary[TS_SUMMARY_OVERFLOW] = overflow ? 1.0 : 0.0;
+  summary[TS_SUMMARY_SCALE] = by;
+  summary[TS_SUMMARY_NEXT_SCALE] = by;
+  summary[TS_SUMMARY_STUCK] = 0.0;
   *scale = (float) (factor * clip);
   *skip = bad ? 1.0f : 0.0f;
 }
@@ -53,9 +60,36 @@ static void step_control_launch(const ts_kernel_call *call) {
   const ts_shape *shape = &ts_call_in(call, 0)->shape;
   ts_launch(step_control, 1, THREADS, 0, ts_call_stream(call), (double *) call->out[0], (float *) call->out[1],
             (float *) call->out[2], (double *) call->workspace, (const double *) call->in[0],
-            (const double *) call->in[1], (const float *) call->in[2], (const float *) call->in[3], shape->d[0],
-            (int) shape->d[1]);
+            (const double *) call->in[1], (const float *) call->in[2], (const double *) call->in[3],
+            call->node->attr.control.keep_nonfinite, shape->d[0], (int) shape->d[1]);
 }
+
+/* ---- the loss scale ---- */
+
+static __global__ void scale_loss(float *to, const float *seed, const double *state) {
+  *to = (float) (state[TS_LOSS_SCALE] * (double) *seed);
+}
+
+static void scale_loss_launch(const ts_kernel_call *call) {
+  ts_launch(scale_loss, 1, 1, 0, ts_call_stream(call), (float *) call->out[0], (const float *) call->in[0],
+            (const double *) call->in[1]);
+}
+
+static __global__ void update_loss_scale(double *state, double *summary, ts_loss_scaler scaler) {
+  if (summary[TS_SUMMARY_VALID] > 0) {
+    bool stuck = ts_loss_scale_update(&scaler, state, summary[TS_SUMMARY_OVERFLOW] != 0);
+    summary[TS_SUMMARY_STUCK] = stuck ? 1.0 : 0.0;
+  }
+  summary[TS_SUMMARY_NEXT_SCALE] = state[TS_LOSS_SCALE];
+}
+
+static void update_loss_scale_launch(const ts_kernel_call *call) {
+  TS_ASSERT(call->out[0] == call->in[0] && call->out[1] == call->in[1]);
+  ts_launch(update_loss_scale, 1, 1, 0, ts_call_stream(call), (double *) call->out[0], (double *) call->out[1],
+            call->node->attr.loss_scaler);
+}
+
+/* ---- the number of updates ---- */
 
 static __global__ void advance_number(int64_t *to, double *corrections, const int64_t *from, const float *betas,
                                       const float *skip) {
@@ -73,6 +107,14 @@ static void advance_launch(const ts_kernel_call *call) {
 
 const ts_kernel *ts_cuda_update(ts_op op) {
   static const ts_kernel control = {step_control_set_up, step_control_launch, NULL},
+                         scale_loss = {NULL, scale_loss_launch, NULL},
+                         update_loss_scale = {NULL, update_loss_scale_launch, NULL},
                          advance = {NULL, advance_launch, NULL}, none = {};
-  return op == TS_OP_STEP_CONTROL ? &control : op == TS_OP_ADVANCE ? &advance : &none;
+  switch (op) {
+    case TS_OP_STEP_CONTROL: return &control;
+    case TS_OP_SCALE_LOSS: return &scale_loss;
+    case TS_OP_UPDATE_LOSS_SCALE: return &update_loss_scale;
+    case TS_OP_ADVANCE: return &advance;
+    default: return &none;
+  }
 }

@@ -40,7 +40,8 @@
 #define TS_CHECKPOINT_VERSION 2 /**< A reader refuses larger ones: "written by a newer version". */
 #define TS_CHECKPOINT_LARGEST_RANK 8
 
-/** X (type, name): what a run continues from, beside tensors. */
+/** X (type, name): what a run continues from, beside tensors; and what earlier versions did not write, which is then
+ * 0. */
 #define TS_CHECKPOINT_NUMBERS(X)                                                   \
   X(int64_t, step)           /* steps finished, skipped ones included */           \
   X(int64_t, samples)        /* sequences trained on: position in the data */      \
@@ -48,7 +49,10 @@
   X(int64_t, optimizer_step) /* of the bias correction */                          \
   X(int64_t, skipped)        /* steps without an update */                         \
   X(int64_t, skipped_in_a_row)                                                     \
-  X(double, loss_scale) /* 1 without loss scaling */
+  X(double, loss_scale) /* of the next step; 1 without loss scaling */
+#define TS_CHECKPOINT_LATER_NUMBERS(X)                            \
+  X(int64_t, loss_scale_good_steps) /* since the last overflow */ \
+  X(int64_t, loss_scale_hysteresis) /* left; 0: the scale is static */
 
 /** "HDF5 1.10.8": the library that is loaded.  Not collective. */
 const char *ts_hdf5_library(void);
@@ -104,6 +108,7 @@ typedef struct ts_saved_fact {
 typedef struct ts_checkpoint {
 #define X(type, name) type name;
   TS_CHECKPOINT_NUMBERS(X)
+  TS_CHECKPOINT_LATER_NUMBERS(X)
 #undef X
   char *deck;   /**< Owned: the whole deck, as ts_deck_print writes it. */
   char *source; /**< Owned: the Hugging Face directory the run began from (absolute), "" for none. */

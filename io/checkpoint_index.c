@@ -210,6 +210,7 @@ static bool write_numbers_of_run(hid_t file, const ts_checkpoint *c) {
   bool ok = write_int64_t(file, "tessera_checkpoint", ts_checkpoint_is_plain(c) ? 1 : TS_CHECKPOINT_VERSION);
 #define X(type, name) ok = ok && write_##type(file, #name, c->name);
   TS_CHECKPOINT_NUMBERS(X)
+  TS_CHECKPOINT_LATER_NUMBERS(X)
 #undef X
   return ok && write_words(file, "/deck", &deck, 1) && write_words(file, "/source", &source, 1);
 }

@@ -477,6 +477,12 @@ static void read_datasets(reading *r, ts_checkpoint *c) {
 #define X(type, name) read_##type(r, #name, &c->name);
   TS_CHECKPOINT_NUMBERS(X)
 #undef X
+#define X(type, name)                           \
+  if (r->ok && H5Aexists(r->file, #name) > 0) { \
+    read_##type(r, #name, &c->name);            \
+  }
+  TS_CHECKPOINT_LATER_NUMBERS(X)
+#undef X
   c->deck = read_deck_copy(r, "/deck");
   c->source = read_deck_copy(r, "/source");
   read_parts(r, c);

@@ -229,7 +229,7 @@ static void test_json(void) {
          "numbers as json has them; null is the default");
   ts_text notes = {0};
   ts_deck_notes(d, &notes);
-  tap_ok(strstr(notes.text, "fp16.loss_scale: no effect: fp16.enabled leaves its section off") != NULL &&
+  tap_ok(strstr(notes.text, "fp16.loss_scale: no effect: fp16.enabled is false") != NULL &&
              strstr(notes.text, "zero_optimization.allgather_partitions: no effect: ") != NULL &&
              strstr(notes.text, "offload_optimizer.pin_memory: no effect: ") != NULL,
          "keys without an effect are said");
@@ -600,24 +600,54 @@ static void test_spellings(void) {
   ts_deck_destroy(&d);
 }
 
-/* fp16 is not there yet, and a way out is: over the json, with its other keys harmless. */
+static bool is_noted(const ts_deck *d, const char *line) {
+  ts_text notes = {0};
+  ts_deck_notes(d, &notes);
+  bool found = notes.text != NULL && strstr(notes.text, line) != NULL;
+  ts_text_free(&notes);
+  return found;
+}
+
+static bool scales(const ts_deck *d, ts_loss_scale_rule rule, double initial, double minimum, int64_t window,
+                   int64_t hysteresis, bool consecutive) {
+  ts_loss_scaler s = ts_deck_loss_scaler(d);
+  return s.rule == rule && s.initial == initial && s.minimum == minimum && s.window == window &&
+         s.hysteresis == hysteresis && s.consecutive == consecutive;
+}
+
+/* DeepSpeed's keys and defaults. */
 static void test_fp16(void) {
-  ts_free(fixture_file("ds.json", "{ \"fp16\": { \"enabled\": true, \"initial_scale_power\": 12, \"loss_scale\": 3 },\n"
-                                  "  \"bf16\": { \"enabled\": false } }"));
-  char *text = ts_format("%sdeepspeed_config = \"%s/ds.json\";\n", GOOD_DECK, tap_directory());
-  char *sets[] = {"fp16.enabled=false", "bf16.enabled=true"};
-  ts_deck *d = NULL;
-  ts_error err = {0};
-  ts_deck_read_text("good.cfg", text, NULL, 0, &d, &err);
-  tap_ok(d == NULL && err.count == 1 &&
-             strstr(err.text, "ds.json:1: fp16.enabled: refused, not there yet: fp16 with loss scaling; accepted: "
-                              "false, or --set fp16.enabled=false --set bf16.enabled=true") != NULL,
-         "fp16 is refused once, with the way out");
-  ts_error_clear(&err);
-  ts_deck_read_text("good.cfg", text, sets, 2, &d, &err);
-  tap_ok(d != NULL && d->bf16.enabled, "which works: %s", err.text != NULL ? err.text : "bf16");
+  ts_deck *d = read_beside("{ \"fp16\": { \"enabled\": true, \"auto_cast\": true } }", "", NULL);
+  tap_ok(ts_deck_dtype(d) == TS_F16 && scales(d, TS_LOSS_SCALE_DYNAMIC, 65536, 1, 1000, 2, false),
+         "fp16.enabled alone: a dynamic scale from 65536");
+  tap_ok(is_noted(d, "fp16.auto_cast: no effect: "), "auto_cast has nothing to cast");
   ts_deck_destroy(&d);
-  ts_free(text);
+  d = read_beside(
+      "{ \"fp16\": { \"enabled\": true, \"loss_scale\": 0, \"initial_scale_power\": 32, \"hysteresis\": 3,\n"
+      "  \"loss_scale_window\": 500, \"min_loss_scale\": 4, \"consecutive_hysteresis\": true },\n"
+      "  \"bf16\": { \"enabled\": \"auto\" } }",
+      "", NULL);
+  tap_ok(ts_deck_dtype(d) == TS_F16 && scales(d, TS_LOSS_SCALE_DYNAMIC, 0x1p32, 4, 500, 3, true),
+         "all of its keys; a bf16 that is \"auto\" gives way");
+  ts_deck_destroy(&d);
+  d = read_beside("{ \"fp16\": { \"enabled\": true, \"loss_scale\": 300.5, \"hysteresis\": 3 } }", "", NULL);
+  tap_ok(scales(d, TS_LOSS_SCALE_STATIC, 300.5, 1, 1000, 3, false) &&
+             is_noted(d, "fp16.hysteresis: no effect: fp16.loss_scale is set"),
+         "a static scale, beside which those of a dynamic one have no effect");
+  ts_deck_destroy(&d);
+  d = read_beside("{ \"fp16\": { \"enabled\": \"auto\", \"loss_scale\": 3, \"hysteresis\": 3 } }", "", NULL);
+  tap_ok(!d->fp16.enabled && ts_deck_loss_scaler(d).rule == TS_LOSS_SCALE_NONE &&
+             is_noted(d, "fp16.loss_scale: no effect: fp16.enabled is false") &&
+             is_noted(d, "fp16.hysteresis: no effect: fp16.enabled is false"),
+         "\"auto\" is false, and the other keys have no effect");
+  ts_deck_destroy(&d);
+  d = read_beside(
+      "{ \"bf16\": { \"enabled\": true, \"check_grad_overflow\": false, \"immediate_grad_update\": true } }", "",
+      "communication_data_type=fp16");
+  tap_ok(ts_deck_dtype(d) == TS_BF16 && !d->bf16.check_grad_overflow && ts_deck_wire(d) == TS_F16 &&
+             is_noted(d, "bf16.immediate_grad_update: no effect: "),
+         "bf16 without the check; fp16 on the wire");
+  ts_deck_destroy(&d);
 }
 
 /* Each key knows where it came from, also on ranks that read a printed deck. */

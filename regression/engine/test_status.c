@@ -8,6 +8,7 @@
 #include "engine/status_file.h"
 #include "engine/time_limit.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,7 @@ static ts_run_status make_run(void) {
   s.node = ts_calloc(NODES, sizeof *s.node);
   for (int i = 0; i < NODES; ++i) {
     ts_node_status *node = &s.node[i];
-    *node = (ts_node_status){.id = "abc.1", .number = 7, .n = RANKS, .age = 2};
+    *node = (ts_node_status){.id = "abc.1", .number = 7, .n = RANKS, .age = 2, .skipped = 3, .loss_scale = 0x1p61};
     snprintf(node->node, sizeof node->node, "node%d", i);
     node->beat = ts_calloc(RANKS, sizeof *node->beat);
     node->process = ts_calloc(RANKS, 1);
@@ -100,7 +101,8 @@ static bool same_groups(const ts_beat *a, const ts_beat *b) {
 }
 
 static bool same_node(const ts_node_status *a, const ts_node_status *b) {
-  bool same = strcmp(a->node, b->node) == 0 && strcmp(a->id, b->id) == 0 && a->number == b->number && a->n == b->n;
+  bool same = strcmp(a->node, b->node) == 0 && strcmp(a->id, b->id) == 0 && a->number == b->number && a->n == b->n &&
+              a->skipped == b->skipped && fabs(a->loss_scale - b->loss_scale) <= 1e-8 * b->loss_scale;
   for (int i = 0; same && i < a->n; ++i) {
     const ts_beat *x = &a->beat[i], *y = &b->beat[i];
     same = x->rank == y->rank && x->pid == y->pid && x->step == y->step && x->micro_batch == y->micro_batch &&
@@ -166,15 +168,17 @@ static void test_text(void) {
   tap_ok(accepted == 0 && beginnings == 0, "no zero byte and no part of it");
   count_accepted(is_job, &text, '\xff', &beginnings);
   ts_text_free(&text);
-  static const char *const wrong[] = {
-      "",
-      "\n",
-      "tessera node 1\n",
-      "tessera node 2\nnumber 1\n",
-      "tessera node 1\nnumber 1\nid a\nnode b\nstep_seconds 0\ntokens_per_second 0\nranks 65536\nx\n",
-      "tessera node 1\nnumber 1\nid a\nnode b\nstep_seconds nan\ntokens_per_second 0\nranks 1\nx\n",
-      "tessera node 1\nnumber -1\nid a\nnode b\nstep_seconds 0\ntokens_per_second 0\nranks 1\nx\n",
-      "tessera node 1\nnumber 99999999999999999999\n"};
+  static const char *const wrong[] = {"",
+                                      "\n",
+                                      "tessera node 2\n",
+                                      "tessera node 2\nnumber 1\n",
+                                      "tessera node 2\nnumber 1\nid a\nnode b\nstep_seconds 0\ntokens_per_second "
+                                      "0\nskipped 0\nloss_scale 0\nranks 65536\nx\n",
+                                      "tessera node 2\nnumber 1\nid a\nnode b\nstep_seconds nan\ntokens_per_second "
+                                      "0\nskipped 0\nloss_scale 0\nranks 1\nx\n",
+                                      "tessera node 2\nnumber -1\nid a\nnode b\nstep_seconds 0\ntokens_per_second "
+                                      "0\nskipped 0\nloss_scale 0\nranks 1\nx\n",
+                                      "tessera node 2\nnumber 99999999999999999999\n"};
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
     tap_ok(!is_node(wrong[i], strlen(wrong[i])), "refused: case %zu", i);
   }
@@ -183,12 +187,13 @@ static void test_text(void) {
 
 /* A file of one rank whose line ends so: its groups. */
 static ts_status read_groups(const char *groups, ts_node_status *node) {
-  char *text = ts_format("tessera node 1\nnumber 3\nid a\nnode b\nstep_seconds 0\ntokens_per_second 0\nranks 1\n"
-                         "  rank     pid       step micro            phase   entered  finished    change      step     "
-                         "alive process collective\n"
-                         "     0    4711         12     0 forward/backward       100        99    30.000    31.000     "
-                         "0.500       S block.3.reduce%s\nend 3\n",
-                         groups);
+  char *text = ts_format(
+      "tessera node 2\nnumber 3\nid a\nnode b\nstep_seconds 0\ntokens_per_second 0\nskipped 0\nloss_scale 0\nranks 1\n"
+      "  rank     pid       step micro            phase   entered  finished    change      step     "
+      "alive process collective\n"
+      "     0    4711         12     0 forward/backward       100        99    30.000    31.000     "
+      "0.500       S block.3.reduce%s\nend 3\n",
+      groups);
   ts_status status = ts_status_parse_node(text, strlen(text), node);
   ts_free(text);
   return status;

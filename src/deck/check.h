@@ -42,6 +42,7 @@
   X(CYCLE)         /* OneCycle's lower ends below the upper */                \
   X(ROUNDING)      /* stochastic rounding of what is in bf16 */               \
   X(OPTIMIZER)     /* settings of the optimizer that exclude each other */    \
+  X(PRECISION)     /* one type to compute in */                               \
   X(ELASTICITY)    /* what elasticity chooses from */                         \
   X(ELASTIC_BATCH) /* elasticity, or the batch triple */                      \
   X(BATCH)         /* the batch triple without ranks */                       \

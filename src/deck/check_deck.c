@@ -397,6 +397,33 @@ static void check_optimizer(ts_reader *reader) {
   }
 }
 
+static void check_precision(ts_reader *reader) {
+  if (reader->deck->fp16.enabled && reader->deck->bf16.enabled == TS_SWITCH_ON) {
+    ts_reader_report(reader, TS_CHECK_PRECISION, "fp16.enabled",
+                     "bf16.enabled is true too, and a model computes in one type; accepted: one of the two (--set "
+                     "fp16.enabled=false or --set bf16.enabled=false leaves the other one)");
+  }
+}
+
+/* Keys of a precision that is off, and of a scale that changes where it does not. */
+static void note_precision(ts_reader *reader) {
+  static const char *const dynamic[] = {"fp16.initial_scale_power", "fp16.loss_scale_window", "fp16.hysteresis",
+                                        "fp16.consecutive_hysteresis", "fp16.min_loss_scale"};
+  const ts_deck *d = reader->deck;
+  const char *why = !d->fp16.enabled         ? "fp16.enabled is false"
+                    : d->fp16.loss_scale > 0 ? "fp16.loss_scale is set"
+                                             : NULL;
+  if (!d->fp16.enabled) {
+    ts_reader_note_idle(reader, "fp16.loss_scale", why);
+  }
+  for (size_t i = 0; i < sizeof dynamic / sizeof *dynamic && why != NULL; ++i) {
+    ts_reader_note_idle(reader, dynamic[i], why);
+  }
+  if (d->bf16.enabled == TS_SWITCH_OFF) {
+    ts_reader_note_idle(reader, "bf16.check_grad_overflow", "bf16.enabled is false");
+  }
+}
+
 static void check_cycle(ts_reader *reader) {
   const ts_deck_scheduler *s = &reader->deck->scheduler;
   if (strcmp(s->type, "OneCycle") != 0) {
@@ -432,10 +459,28 @@ static void check_batch(ts_reader *reader) {
 
 void ts_reader_check_deck(ts_reader *reader) {
   static void (*const checks[])(ts_reader *) = {
-      check_required_by,        check_family, check_total_steps,  check_steps,   check_heads,
-      check_kv_heads,           check_rotary, check_sequence,     check_layers,  check_rope,
-      check_token_ids,          check_size,   check_validation,   check_sources, check_rounding,
-      check_optimizer,          check_cycle,  note_recomputation, check_batch,   ts_reader_check_elasticity,
+      check_required_by,
+      check_family,
+      check_total_steps,
+      check_steps,
+      check_heads,
+      check_kv_heads,
+      check_rotary,
+      check_sequence,
+      check_layers,
+      check_rope,
+      check_token_ids,
+      check_size,
+      check_validation,
+      check_sources,
+      check_rounding,
+      check_optimizer,
+      check_precision,
+      note_precision,
+      check_cycle,
+      note_recomputation,
+      check_batch,
+      ts_reader_check_elasticity,
       ts_reader_check_parallel,
   };
   for (size_t i = 0; i < sizeof checks / sizeof *checks; ++i) {

@@ -18,6 +18,7 @@
 #define TS_DECK_DECK_H
 
 #include "base/dtype.h"
+#include "base/loss_scale.h"
 #include "base/status.h"
 #include "base/text.h"
 
@@ -295,9 +296,9 @@ typedef struct ts_deck {
   int64_t steps_per_print;
   bool wall_clock_breakdown;
   double gradient_clipping;         /**< Largest global norm; 0: no clipping. */
-  ts_dtype communication_data_type; /**< F32 or BF16 (default: grad_accum_dtype); ts_deck_wire. */
+  ts_dtype communication_data_type; /**< F32, BF16 or F16 (default: grad_accum_dtype); ts_deck_wire. */
   struct {
-    ts_dtype grad_accum_dtype; /**< F32 or BF16 */
+    ts_dtype grad_accum_dtype; /**< F32, BF16 or F16 */
   } data_types;
   ts_deck_optimizer optimizer;
   ts_strings frozen; /**< Expressions; a parameter that matches one is not trained. */
@@ -308,7 +309,14 @@ typedef struct ts_deck {
     /** The bf16 parameters are the masters, and gradients are kept and summed in bf16. */
     bool bf16_master_weights_and_grads;
     bool bf16_optimizer_states; /**< optimizer.state_dtype = "bf16", in DeepSpeed's words; resolved. */
+    bool check_grad_overflow; /**< A step whose norm is not finite is skipped. */
   } bf16;
+  struct {
+    bool enabled;      /**< Never with bf16.enabled. */
+    double loss_scale; /**< 0: dynamic, by the keys below; ts_deck_loss_scaler. */
+    int64_t initial_scale_power, loss_scale_window, hysteresis, min_loss_scale;
+    bool consecutive_hysteresis;
+  } fp16;
   ts_deck_zero zero_optimization;
   struct {
     bool enabled;     /**< Compute again in the backward what blocks made in the forward. */
@@ -330,7 +338,7 @@ typedef struct ts_deck {
     char *ring_exchange; /**< "auto", "p2p", "all_gather" */
     char *load_balancer; /**< "zigzag", "contiguous" */
   } sequence_parallel;
-  ts_dtype seq_parallel_communication_data_type; /**< F32 or BF16; ts_deck_wire. */
+  ts_dtype seq_parallel_communication_data_type; /**< F32, BF16 or F16; ts_deck_wire. */
   struct {
     int64_t autoep_size;
   } expert_parallel; /**< Stages and this are grid sizes: 1 until the axes are there. */
@@ -412,7 +420,7 @@ ts_status ts_deck_keep_batch(ts_deck *deck, const ts_deck *before, int64_t batch
  * \return 0 when they were read that often, or run.epochs is 0. */
 int64_t ts_deck_steps_left(const ts_deck *deck, int64_t samples, int64_t done);
 
-/** The type that the model computes in: BF16 or F32.  Not collective.
+/** The type that the model computes in: F16, BF16 or F32.  Not collective.
  * bf16.enabled must not be AUTO any more (ts_engine_decide_precision, ts_deck_decide_precision). */
 ts_dtype ts_deck_dtype(const ts_deck *deck);
 
@@ -423,6 +431,13 @@ bool ts_deck_has_masters(const ts_deck *deck);
 /** The type that gradients travel in between ranks: communication_data_type, or where ranks share samples
  * seq_parallel_communication_data_type, as in DeepSpeed.  Not collective. */
 ts_dtype ts_deck_wire(const ts_deck *deck);
+
+/** How the loss is scaled: rule NONE unless the model computes in fp16.  Not collective. */
+ts_loss_scaler ts_deck_loss_scaler(const ts_deck *deck);
+
+/** For tests only: this is how, whatever the deck says, until the next call; NULL: as the deck says.  Borrowed.  Not
+ * collective. */
+void ts_deck_test_loss_scaler(const ts_loss_scaler *scaler);
 
 /** May a sample hold several documents, so that the model is told of them?  True for "documents" and "best_fit"; with
  * "none" all that is behind the one document of a sample is padding, which causal attention does not let it see.  Not

@@ -1,9 +1,30 @@
 /* What a model computes in, and what its gradients travel in. */
 #include "deck/deck.h"
 
+#include <math.h>
+
 ts_dtype ts_deck_dtype(const ts_deck *deck) {
   TS_CHECK(deck->bf16.enabled != TS_SWITCH_AUTO, "bf16.enabled is used before it was decided");
-  return deck->bf16.enabled == TS_SWITCH_ON ? TS_BF16 : TS_F32;
+  return deck->fp16.enabled ? TS_F16 : deck->bf16.enabled == TS_SWITCH_ON ? TS_BF16 : TS_F32;
+}
+
+static const ts_loss_scaler *test_scaler;
+
+void ts_deck_test_loss_scaler(const ts_loss_scaler *scaler) {
+  test_scaler = scaler;
+}
+
+ts_loss_scaler ts_deck_loss_scaler(const ts_deck *deck) {
+  if (test_scaler != NULL || !deck->fp16.enabled) {
+    return test_scaler != NULL ? *test_scaler : (ts_loss_scaler){.rule = TS_LOSS_SCALE_NONE, .initial = 1};
+  }
+  bool dynamic = deck->fp16.loss_scale == 0;
+  return (ts_loss_scaler){.rule = dynamic ? TS_LOSS_SCALE_DYNAMIC : TS_LOSS_SCALE_STATIC,
+                          .initial = dynamic ? ldexp(1, (int) deck->fp16.initial_scale_power) : deck->fp16.loss_scale,
+                          .minimum = (double) deck->fp16.min_loss_scale,
+                          .window = deck->fp16.loss_scale_window,
+                          .hysteresis = deck->fp16.hysteresis,
+                          .consecutive = deck->fp16.consecutive_hysteresis};
 }
 
 bool ts_deck_has_masters(const ts_deck *deck) {

@@ -28,7 +28,6 @@
 #define OTHER(name, type_, initial_, owner) LATER("optimizer.params." name, type_, initial_, "a parameter of " owner)
 #define ONE_BIT(name, type_, initial_, owner) \
   REMOVED("optimizer.params." name, type_, initial_, "a parameter of " owner)
-#define FP16(name, type_, initial_) LATER("fp16." name, type_, initial_, "fp16 with loss scaling")
 
 static const ts_key rows[] = {
     INTEGER(train_batch_size, NULL, 1, LARGE, AUTO, "Samples of one optimizer step, over all ranks."),
@@ -43,15 +42,15 @@ static const ts_key rows[] = {
     NONE("prescale_gradients", BOOL, "false", "the loss is divided by the token count before the backward pass"),
     NONE("gradient_predivide_factor", REAL, "1.0", "the loss is divided by the token count before the backward pass"),
     LATER("gradient_allreduce_op", STRING, "mean", "gradients that are summed over ranks, not averaged"),
-    DTYPE(communication_data_type, NULL, "fp32|bf16", "fp16",
+    DTYPE(communication_data_type, NULL, "fp32|bf16|fp16", NULL,
           "Type of gradients on the wire where sequence_parallel_size is 1 (default: data_types.grad_accum_dtype); "
           "sums are always fp32."),
     SPELLING("fp32_allreduce", "communication_data_type", "true=fp32",
              "An old spelling: true is communication_data_type = \"fp32\"."),
-    DTYPE(seq_parallel_communication_data_type, "fp32", "fp32|bf16", "fp16",
+    DTYPE(seq_parallel_communication_data_type, "fp32", "fp32|bf16|fp16", NULL,
           "Type of gradients on the wire where sequence_parallel_size is above 1; there it alone decides."),
     ALIAS("seq_parallel_comm_data_type", "seq_parallel_communication_data_type"),
-    DTYPE(data_types.grad_accum_dtype, "fp32", "fp32|bf16", "fp16", "Type in which gradients are kept and summed."),
+    DTYPE(data_types.grad_accum_dtype, "fp32", "fp32|bf16|fp16", NULL, "Type in which gradients are kept and summed."),
     LATER("data_types.param_dtype", STRING, NULL, "a type of the weights other than that of bf16 and fp32 training"),
     NONE("data_types.keep_in_fp32_modules", ANY, NULL, "it is about buffers, and there are none beside the weights"),
     LATER("data_types.buffer_dtype", STRING, NULL, "a type of the buffers other than that of bf16 and fp32 training"),
@@ -64,7 +63,8 @@ static const ts_key rows[] = {
         "Round the master weights to their bf16 copies up or down by chance, so that the mean of a copy is its master; "
         "the same numbers on any number of replicas and after a resume.  Not a key of DeepSpeed."),
     NONE("bf16.immediate_grad_update", BOOL, "false", "gradients go into their shard as soon as they are reduced"),
-    NONE("bf16.check_grad_overflow", BOOL, "true", "a step with a non-finite norm is always skipped"),
+    FLAG(bf16.check_grad_overflow, "true", 0,
+         "Skip a step whose loss or norm is not finite; false: it is done all the same, in bf16."),
     FLAG(bf16.bf16_master_weights_and_grads, "false", 0,
          "No fp32 masters: the bf16 parameters are updated themselves, and gradients are kept and summed in bf16."),
     FLAG(bf16.bf16_optimizer_states, "false", 0,
@@ -75,16 +75,18 @@ static const ts_key rows[] = {
     ALIAS("bfloat16.bf16_master_weights_and_grads", "bf16.bf16_master_weights_and_grads"),
     ALIAS("bfloat16.bf16_optimizer_states", "bf16.bf16_optimizer_states"),
 
-    LATER_BUT("fp16.enabled", BOOL, "false", "fp16 with loss scaling",
-              "--set fp16.enabled=false --set bf16.enabled=true"),
-    FP16("auto_cast", BOOL, "false"),
-    FP16("loss_scale", REAL, "0.0"),
-    FP16("initial_scale_power", INT, "16"),
-    FP16("loss_scale_window", INT, "1000"),
-    FP16("hysteresis", INT, "2"),
-    FP16("consecutive_hysteresis", BOOL, "false"),
-    FP16("min_loss_scale", REAL, "1"),
-    FP16("fp16_master_weights_and_grads", BOOL, "false"),
+    FLAG(
+        fp16.enabled, "false", AUTO,
+        "Compute in fp16, with a loss scale; master weights, moments and sums stay in fp32.  Not beside bf16.enabled."),
+    NONE("fp16.auto_cast", BOOL, "false", "what goes into the model are the ids of tokens"),
+    NUMBER(fp16.loss_scale, "0.0", 0, HUGE_REAL, AUTO,
+           "What the loss is multiplied by; 0: dynamic, as the next keys say."),
+    INTEGER(fp16.initial_scale_power, "16", 0, 127, AUTO, "The dynamic scale begins at 2 to this power."),
+    INTEGER(fp16.loss_scale_window, "1000", 1, LARGE, AUTO, "Steps without an overflow after which the scale doubles."),
+    INTEGER(fp16.hysteresis, "2", 1, LARGE, AUTO, "The scale halves at this overflow, counted since it doubled."),
+    FLAG(fp16.consecutive_hysteresis, "false", AUTO, "Count these anew after each step without an overflow."),
+    INTEGER(fp16.min_loss_scale, "1", 1, LARGE, AUTO, "An overflow at this scale ends the run."),
+    LATER("fp16.fp16_master_weights_and_grads", BOOL, "false", "master weights in fp16"),
     REMOVED("amp.enabled", BOOL, "false", "a mixed precision library of another framework"),
     REMOVED("amp.opt_level", STRING, NULL, "a mixed precision library of another framework"),
     LATER("torch_autocast.enabled", BOOL, "false", "per-operation precision; bf16.enabled is there"),

@@ -195,9 +195,13 @@ static void set_scalar(ts_engine *e, int which, int slot, const char *name, doub
   }
 }
 
+/* What the loss is divided by before the backward.  With a loss scale not by the ranks that read different samples,
+ * which would cost gradients in fp16 a bit for each doubling: that is left to the record, whose factor is fp64.  Ranks
+ * that share samples count those whole, so a gradient is as large on any grid. */
 static double static_tokens(const ts_engine *e, int which) {
   const ts_program *p = e->program[which];
-  return (double) (p->batch * p->length) * (double) p->step.micro_batches * ts_mesh_group_size(&e->mesh, TS_AXES_BATCH);
+  double ranks = e->scaler.rule == TS_LOSS_SCALE_NONE ? ts_mesh_group_size(&e->mesh, TS_AXES_BATCH) : 1;
+  return (double) (p->batch * p->length) * (double) p->step.micro_batches * ranks;
 }
 
 /* The grid, the backend, and that all ranks are one job. */
@@ -266,6 +270,7 @@ static ts_status set_up_engine(ts_engine *e, const ts_engine_options *o, ts_erro
   e->timeouts = ts_engine_find_timeouts(e);
   ts_engine_set_communication(e);
   make_executor(e, o);
+  ts_engine_begin_scale(e);
   return o->loads ? TS_OK : ts_engine_initialise(e, err);
 }
 
@@ -273,6 +278,7 @@ ts_status ts_engine_create(const ts_engine_options *o, ts_engine **out, ts_error
   ts_engine *e = ts_calloc(1, sizeof *e);
   e->world = o->world;
   e->deck = o->deck;
+  e->scaler = ts_deck_loss_scaler(o->deck);
   memset(e->index, -1, sizeof e->index);
   ts_status status = set_up_engine(e, o, err);
   if (status != TS_OK) {
@@ -350,7 +356,6 @@ static void set_control(ts_engine *e, int which, int slot, const double flags[TS
   memcpy(flag, flags, TS_N_FLAGS * sizeof *flag);
   *(double *) ts_executor_input(e->executor, index, slot, "static_tokens") = static_tokens(e, which);
   set_scalar(e, which, slot, "max_norm", e->deck->gradient_clipping);
-  set_scalar(e, which, slot, "loss_scale", 1);
   double *zero = ts_executor_input(e->executor, index, slot, "zero"); /* of replicas */
   if (zero != NULL) {
     *zero = 0;
@@ -398,6 +403,12 @@ ts_step_result ts_engine_train_step(ts_engine *e, const ts_step_input *input) {
                            .grad_norm = ts_shown(summary[TS_SUMMARY_NORM]),
                            .flag = {summary[TS_SUMMARY_FLAGS], summary[TS_SUMMARY_FLAGS + 1]},
                            .skipped = summary[TS_SUMMARY_SKIP] != 0,
+                           .overflow = summary[TS_SUMMARY_OVERFLOW] != 0,
+                           .stuck = summary[TS_SUMMARY_STUCK] != 0,
+                           .loss_scale = summary[TS_SUMMARY_SCALE],
+                           .next_loss_scale = summary[TS_SUMMARY_NEXT_SCALE],
+                           .searching = summary[TS_SUMMARY_OVERFLOW] != 0 &&
+                                        ts_loss_scale_is_searching(&e->scaler, summary[TS_SUMMARY_SCALE]),
                            .lr = ts_lr_at(&e->schedule, e->updates),
                            .communication_seconds = times.communication,
                            .exposed_seconds = times.exposed,

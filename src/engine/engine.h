@@ -35,7 +35,8 @@ struct ts_engine {
   ts_timeouts timeouts;
   ts_executor *executor;
   ts_lr_schedule schedule;
-  int64_t updates; /* steps that were not skipped */
+  ts_loss_scaler scaler;
+  int64_t updates; /* steps that were not skipped: a skipped one does not advance the schedule, as in DeepSpeed */
   ts_kept kept;
 };
 
@@ -69,6 +70,16 @@ void ts_engine_keep_choices(const ts_engine *engine);
 
 /** Give every parameter its first value. Collective over the world (errors are agreed). */
 ts_status ts_engine_initialise(ts_engine *engine, ts_error *err);
+
+struct ts_checkpoint;
+
+/** The loss scale of the first step, where the deck asks for one. Not collective. */
+void ts_engine_begin_scale(ts_engine *engine);
+
+/** Note it in a checkpoint's numbers; take it from there.  A static one is the deck's, and one that the checkpoint has
+ * not begins anew. Not collective. */
+void ts_engine_save_scale(const ts_engine *engine, struct ts_checkpoint *checkpoint);
+void ts_engine_load_scale(ts_engine *engine, const struct ts_checkpoint *checkpoint);
 
 /** Parameters have changed: no keys and values are kept any more. Not collective. */
 void ts_engine_forget(ts_engine *engine);

@@ -309,6 +309,7 @@ static void take_numbers(loader *l) {
     ts_tid updates = ts_graph_find_state(ts_engine_program(l->engine)->graph, TS_STATE_UPDATES, -1);
     ts_executor_write_state(l->engine->executor, updates, 0, 1, &l->checkpoint->optimizer_step);
     l->engine->updates = l->checkpoint->updates;
+    ts_engine_load_scale(l->engine, l->checkpoint);
   }
 }
 

@@ -33,14 +33,19 @@ static void draw_bar(const ts_progress *p, int64_t done, double loss, double tok
   ts_log_status_line(line);
 }
 
-void ts_progress_step(ts_progress *p, int64_t done, double loss, double lr, double tokens_per_second) {
+void ts_progress_step(ts_progress *p, int64_t done, double loss, double lr, double loss_scale,
+                      double tokens_per_second) {
   double now = ts_seconds();
   bool line = ts_progress_is_shown(p, done);
   char left[32];
   ts_human_seconds((now - p->begin) / (double) (done - p->first) * (double) (p->steps - done), left);
   if (line) {
-    ts_log(TS_LOG_INFO, "step %lld/%lld  loss %.4f  lr %.3g  %.0f tokens/s  ETA %s", (long long) done,
-           (long long) p->steps, loss, lr, tokens_per_second, left);
+    char scale[40] = "";
+    if (loss_scale > 0) {
+      snprintf(scale, sizeof scale, "  loss scale %.9g", loss_scale);
+    }
+    ts_log(TS_LOG_INFO, "step %lld/%lld  loss %.4f  lr %.3g%s  %.0f tokens/s  ETA %s", (long long) done,
+           (long long) p->steps, loss, lr, scale, tokens_per_second, left);
   }
   if (line || now - p->shown >= REDRAW_SECONDS) { /* a line erases the bar */
     p->shown = now;

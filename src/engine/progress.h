@@ -21,8 +21,10 @@ void ts_progress_begin(ts_progress *progress, int64_t first, int64_t steps, int6
 /** True when a plain line is printed after \a done steps. Not collective. */
 bool ts_progress_is_shown(const ts_progress *progress, int64_t done);
 
-/** \a done steps are done. Not collective. */
-void ts_progress_step(ts_progress *progress, int64_t done, double loss, double lr, double tokens_per_second);
+/** \a done steps are done.
+ * \param [in] loss_scale  0: there is none. Not collective. */
+void ts_progress_step(ts_progress *progress, int64_t done, double loss, double lr, double loss_scale,
+                      double tokens_per_second);
 
 /** \a done of \a all bytes are done; the clock is that of ts_progress_begin.  On a terminal alone. Not collective. */
 void ts_progress_bytes(ts_progress *progress, const char *what, int64_t done, int64_t all);

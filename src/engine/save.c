@@ -320,7 +320,7 @@ static void note_numbers(ts_saver *s, const ts_position *position) {
   c->updates = s->engine->updates;
   ts_tid updates = ts_graph_find_state(ts_engine_program(s->engine)->graph, TS_STATE_UPDATES, -1);
   ts_executor_read_state(s->engine->executor, updates, 0, 1, &c->optimizer_step);
-  c->loss_scale = 1;
+  ts_engine_save_scale(s->engine, c);
 }
 
 void ts_saver_begin(ts_saver *s, const ts_position *position) {

@@ -43,7 +43,8 @@ typedef enum ts_save_state {
 typedef struct ts_position {
   int64_t step;    /**< Steps finished. */
   int64_t samples; /**< Sequences trained on. */
-  int64_t skipped, skipped_in_a_row;
+  int64_t skipped;
+  int64_t skipped_in_a_row; /**< Not finite, one after another; not those that only lower a loss scale. */
 } ts_position;
 
 typedef struct ts_saver ts_saver;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define JOB_MAGIC "tessera job 1"
-#define NODE_MAGIC "tessera node 1"
+#define NODE_MAGIC "tessera node 2"
 enum { HEADER_BYTES = 512, RANK_BYTES = 256, GROUP_BYTES = 40, MOST_RANKS = 1 << 16, RANK_WORDS = 12 };
 
 /* ---- words and numbers of a text that is not trusted ---- */
@@ -67,14 +67,18 @@ static bool to_count(const char *text, uint64_t *value) {
   return ok;
 }
 
-/* Not negative: times and rates. */
-static bool to_real(const char *text, double *value) {
+/* A finite number that is not negative; times and rates. */
+static bool to_scale(const char *text, double *value) {
   char *end;
   if (text == NULL || text[0] < '0' || text[0] > '9') {
     return false;
   }
   *value = strtod(text, &end);
-  return *end == 0 && isfinite(*value) && *value < 1e15;
+  return *end == 0 && isfinite(*value);
+}
+
+static bool to_real(const char *text, double *value) {
+  return to_scale(text, value) && *value < 1e15;
 }
 
 /* A copy to cut up, when the text has no zero bytes. */
@@ -147,9 +151,10 @@ size_t ts_status_node_bytes(int n) {
 
 void ts_status_print_node(const ts_node_status *node, size_t bytes, ts_text *to) {
   size_t begin = to->length;
-  ts_text_add(
-      to, NODE_MAGIC "\nnumber %llu\nid %s\nnode %s\nstep_seconds %.6f\ntokens_per_second %.3f\nranks %d\n" COLUMNS,
-      (unsigned long long) node->number, node->id, node->node, node->step_seconds, node->tokens_per_second, node->n);
+  ts_text_add(to, NODE_MAGIC "\nnumber %llu\nid %s\nnode %s\nstep_seconds %.6f\ntokens_per_second %.3f\n",
+              (unsigned long long) node->number, node->id, node->node, node->step_seconds, node->tokens_per_second);
+  ts_text_add(to, "skipped %lld\nloss_scale %.9g\nranks %d\n" COLUMNS, (long long) node->skipped, node->loss_scale,
+              node->n);
   for (int i = 0; i < node->n; ++i) {
     const ts_beat *b = &node->beat[i];
     ts_text_add(to, "%6lld %7lld %10lld %5lld %16s %9llu %9llu %9.3f %9.3f %9.3f %7c %s", (long long) b->rank,
@@ -224,6 +229,8 @@ static bool parse_node(lines *l, ts_node_status *node, size_t length) {
   ok = ok && to_word(next_value(l, "node"), node->node, sizeof node->node);
   ok = ok && to_real(next_value(l, "step_seconds"), &node->step_seconds);
   ok = ok && to_real(next_value(l, "tokens_per_second"), &node->tokens_per_second);
+  ok = ok && to_integer(next_value(l, "skipped"), &node->skipped);
+  ok = ok && to_scale(next_value(l, "loss_scale"), &node->loss_scale);
   ok = ok && to_integer(next_value(l, "ranks"), &n) && n > 0 && n <= MOST_RANKS && (size_t) n < length;
   ok = ok && next_line(l) != NULL;
   if (!ok) {

@@ -64,8 +64,12 @@ typedef struct ts_step_result {
   double grad_norm; /**< Before clipping. */
   double lr;
   double valid_tokens;
-  bool skipped;                                             /**< Loss or norm was not finite: nothing was updated. */
-  double flag[TS_N_FLAGS];                                  /**< Largest value any rank gave in \a flags. */
+  bool skipped;                       /**< Nothing was updated: no valid token, or: */
+  bool overflow;                      /**< Loss or norm was not finite. */
+  bool searching;                     /**< Likewise, which only says that the loss scale is still too large. */
+  bool stuck;                         /**< Likewise, and the loss scale is at its minimum. */
+  double loss_scale, next_loss_scale; /**< Of this step, 1 without one; and of the next. */
+  double flag[TS_N_FLAGS];            /**< Largest value any rank gave in \a flags. */
   double communication_seconds, exposed_seconds;            /**< This rank's, since the last step. */
   double forward_seconds, backward_seconds, update_seconds; /**< Likewise: wall time of the phases. */
 } ts_step_result;

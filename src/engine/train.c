@@ -81,7 +81,7 @@ static void write_metrics(ts_training *r, const ts_step_result *result, double s
                         .exposed_comm_seconds = result->exposed_seconds,
                         .data_seconds = data_seconds,
                         .skipped = r->at.skipped,
-                        .loss_scale = 1,
+                        .loss_scale = result->loss_scale,
                         .save_seconds = saves.save,
                         .stall_seconds = saves.stall};
   ts_metrics_step(r->metrics, &row);
@@ -112,12 +112,19 @@ static void report_times(const ts_step_result *t, double data_seconds) {
 
 static void report_step(ts_training *r, const ts_step_result *result, double seconds) {
   double tokens_per_second = (double) (r->deck->train_batch_size * r->length) / seconds;
-  ts_progress_step(&r->progress, r->at.step, result->loss, result->lr, tokens_per_second);
+  bool scaled = r->scaler.rule != TS_LOSS_SCALE_NONE;
+  ts_progress_step(&r->progress, r->at.step, result->loss, result->lr, scaled ? result->loss_scale : 0,
+                   tokens_per_second);
+  ts_watch_scale(r->watch, r->at.skipped, scaled ? result->next_loss_scale : 0);
   if (result->skipped && result->valid_tokens == 0) {
     ts_log(TS_LOG_WARNING, "step %lld: no token of its samples has a label: no update", (long long) r->at.step);
-  } else if (result->skipped) {
-    ts_log(TS_LOG_WARNING, "step %lld: loss or gradient norm is not finite: no update (%lld in a row)",
-           (long long) r->at.step, (long long) r->at.skipped_in_a_row);
+  } else if (result->searching) {
+    ts_log(TS_LOG_INFO, "step %lld: overflow at loss scale %.9g: no update; the next scale is %.9g",
+           (long long) r->at.step, result->loss_scale, result->next_loss_scale);
+  } else if (result->overflow) {
+    ts_log(TS_LOG_WARNING, "step %lld: loss or gradient norm is not finite: %s (%lld in a row)", (long long) r->at.step,
+           result->skipped ? "no update" : "updated all the same, as bf16.check_grad_overflow is false",
+           (long long) r->at.skipped_in_a_row);
   }
 }
 
@@ -158,9 +165,11 @@ static void ask(void *user, double flags[TS_N_FLAGS]) {
 static void count_step(ts_training *r, const ts_step_result *result) {
   ++r->at.step;
   r->at.samples += r->deck->train_batch_size;
-  if (result->valid_tokens > 0) { /* where nothing is to be learned, nothing went wrong */
-    r->at.skipped_in_a_row = result->skipped ? r->at.skipped_in_a_row + 1 : 0;
+  if (result->valid_tokens > 0) { /* where nothing is to be learned, nothing went wrong; nor where a scale is found */
+    r->at.skipped_in_a_row = result->overflow && !result->searching ? r->at.skipped_in_a_row + 1 : 0;
   }
+  r->searching = result->searching;
+  r->stuck = result->stuck ? result->loss_scale : 0;
   r->at.skipped += result->skipped;
   r->request = (int) result->flag[0];
   r->stopping = r->request == TS_REQUEST_STOP;
@@ -235,6 +244,17 @@ static int stop_diverged(ts_training *r) {
   return 1;
 }
 
+static int stop_stuck(ts_training *r) {
+  r->failure = "overflow at the smallest loss scale (fp16.min_loss_scale)";
+  ts_saver_finish(r->saver);
+  ts_log(TS_LOG_ERROR,
+         "stopped at step %lld: loss or gradient norm is not finite at loss scale %.9g, the smallest allowed "
+         "(fp16.min_loss_scale); fp16.enabled = false with bf16.enabled = true has fp32's range, a lower lr may keep "
+         "values small, --set debug.check_finite=true finds the op",
+         (long long) r->at.step, r->stuck);
+  return 1;
+}
+
 static void say_stopped(const ts_training *r) {
   if (r->stopped_before == 0) {
     ts_log(TS_LOG_INFO, "stopped on request after step %lld of %lld; --resume auto goes on from there",
@@ -257,9 +277,13 @@ static void say_stopped(const ts_training *r) {
 /* A last step that changed nothing is no end that anybody wanted. */
 static int end_finished(ts_training *r) {
   if (r->at.skipped_in_a_row == 0 && r->at.step > 0 && r->at.skipped == r->at.step) {
-    r->failure = "no step had a token with a label";
-    ts_log(TS_LOG_ERROR, "%s: nothing was learned; look at the loss mask, or at the lengths of the documents",
-           r->failure);
+    bool searching = r->searching;
+    r->failure =
+        searching ? "every step had an overflow, or no token with a label" : "no step had a token with a label";
+    ts_log(TS_LOG_ERROR, "%s: nothing was learned; %s", r->failure,
+           searching ? "the loss scale was still too large at the end: more steps, or a smaller "
+                       "fp16.initial_scale_power"
+                     : "look at the loss mask, or at the lengths of the documents");
     return 1;
   }
   if (r->at.skipped_in_a_row == 0) {
@@ -295,6 +319,9 @@ static int train(ts_training *r, ts_error *err) {
   ts_status status = TS_OK;
   while (r->at.step < r->steps && !r->stopping && !r->unsaved && status == TS_OK) {
     status = train_step(r, err);
+    if (status == TS_OK && r->stuck > 0) {
+      return stop_stuck(r);
+    }
     if (status == TS_OK && ts_training_is_diverged(r)) {
       return stop_diverged(r);
     }

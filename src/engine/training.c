@@ -169,8 +169,9 @@ static ts_status open_run_directory(ts_training *r, ts_error *err) {
 /* ---- beginning ---- */
 
 static const char *describe_precision(const ts_training *r) {
-  bool slow = !ts_engine_program(r->engine)->target.backend->has_bf16();
-  return ts_deck_dtype(r->deck) == TS_F32 ? "fp32" : slow ? "bf16 (emulated here: fp32 is faster)" : "bf16";
+  ts_dtype dtype = ts_deck_dtype(r->deck);
+  bool slow = dtype == TS_BF16 && !ts_engine_program(r->engine)->target.backend->has_bf16();
+  return slow ? "bf16 (emulated here: fp32 is faster)" : ts_dtype_name(dtype);
 }
 
 static void describe_data(const ts_data *data) {
@@ -402,6 +403,7 @@ static void prepare(ts_training *r) {
       ts_batch_create(r->micro_batch * r->deck->gradient_accumulation_steps, r->length, ts_engine_inputs(r->engine));
   ts_device *device = ts_backend_device(program->target.backend);
   ts_dtype dtype = ts_deck_dtype(r->deck);
+  r->scaler = ts_deck_loss_scaler(r->deck);
   r->peak = (device != NULL ? device->ops->peak_flops(device, dtype) : ts_peak_flops(program->target.threads, dtype)) *
             (double) r->ranks;
   r->saver = ts_saver_create(r->engine);

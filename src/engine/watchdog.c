@@ -52,7 +52,8 @@ struct ts_watch {
   ts_time_left *asker;
   double asked;
   /* between the threads */
-  _Atomic double step_seconds, tokens_per_second;
+  _Atomic double step_seconds, tokens_per_second, loss_scale;
+  _Atomic int64_t skipped;
   _Atomic double step_limit, first_limit;
   _Atomic double end; /* of the job's time, on the clock of ts_seconds */
 };
@@ -63,7 +64,9 @@ static void collect_node(ts_watch *w, ts_node_status *node) {
   *node = (ts_node_status){.number = ++w->number,
                            .n = w->memory->n,
                            .step_seconds = atomic_load(&w->step_seconds),
-                           .tokens_per_second = atomic_load(&w->tokens_per_second)};
+                           .tokens_per_second = atomic_load(&w->tokens_per_second),
+                           .skipped = atomic_load(&w->skipped),
+                           .loss_scale = atomic_load(&w->loss_scale)};
   memcpy(node->id, w->job.id, sizeof node->id);
   snprintf(node->node, sizeof node->node, "%s", w->memory->name);
   node->beat = ts_calloc((size_t) node->n, sizeof *node->beat);
@@ -400,6 +403,11 @@ void ts_watch_publish(ts_watch *w, int64_t first_step, int64_t steps) {
 void ts_watch_speed(ts_watch *w, double step_seconds, double tokens_per_second) {
   atomic_store(&w->step_seconds, step_seconds);
   atomic_store(&w->tokens_per_second, tokens_per_second);
+}
+
+void ts_watch_scale(ts_watch *w, int64_t skipped, double loss_scale) {
+  atomic_store(&w->skipped, skipped);
+  atomic_store(&w->loss_scale, loss_scale);
 }
 
 static void stop_thread(ts_watch *w) {

@@ -48,6 +48,10 @@ void ts_watch_limit(ts_watch *watch, const ts_timeouts *timeouts);
 /** Rank 0 tells how fast the run is, after each step. Not collective. */
 void ts_watch_speed(ts_watch *watch, double step_seconds, double tokens_per_second);
 
+/** Likewise how many steps were skipped so far, and the loss scale of the next one; 0: there is none. Not
+ * collective. */
+void ts_watch_scale(ts_watch *watch, int64_t skipped, double loss_scale);
+
 /** Seconds until the time given to this job is over: run.time_limit, or else what Slurm said last; INFINITY for no
  * limit or none that is known, and on all ranks but rank 0.  May be negative. Not collective. */
 double ts_watch_time_left(const ts_watch *watch);

@@ -181,6 +181,17 @@ static void print_segments(const ts_attr *a, ts_text *to) {
   ts_text_add(to, " {%d ranges}", a->segments.n);
 }
 
+static void print_control(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, "%s", a->control.keep_nonfinite ? " {whatever the norm}" : "");
+}
+
+static void print_loss_scaler(const ts_attr *a, ts_text *to) {
+  static const char *const rules[] = {"none", "static", "dynamic", "torch"};
+  const ts_loss_scaler *s = &a->loss_scaler;
+  ts_text_add(to, " {%s, window %lld, hysteresis %lld%s, minimum %g}", rules[s->rule], (long long) s->window,
+              (long long) s->hysteresis, s->consecutive ? " in a row" : "", s->minimum);
+}
+
 static void print_update(const ts_attr *a, ts_text *to) {
   ts_text_add(to, " {%s, %d ranges, eps %g%s%s}", ts_optimizer_get(a->update.rule)->name, a->update.n,
               (double) a->update.numbers.eps, a->update.numbers.decoupled ? "" : ", L2",
@@ -292,6 +303,16 @@ const ts_attribute ts_attribute_head = {
 
 const ts_attribute ts_attribute_segments = {
     {MEMBER(segments.n)}, ARRAY(segments.range, count_segments), NO_DTYPE, .print = print_segments};
+
+const ts_attribute ts_attribute_control = {
+    {MEMBER(control.keep_nonfinite)}, NO_ARRAY, NO_DTYPE, .print = print_control};
+
+const ts_attribute ts_attribute_loss_scaler = {{MEMBER(loss_scaler.rule), MEMBER(loss_scaler.initial),
+                                                MEMBER(loss_scaler.minimum), MEMBER(loss_scaler.window),
+                                                MEMBER(loss_scaler.hysteresis), MEMBER(loss_scaler.consecutive)},
+                                               NO_ARRAY,
+                                               NO_DTYPE,
+                                               .print = print_loss_scaler};
 
 const ts_attribute ts_attribute_update = {
     {MEMBER(update.n), MEMBER(update.rule), MEMBER(update.numbers.eps), MEMBER(update.numbers.momentum),

@@ -16,6 +16,7 @@
 
 #include "base/deal.h"
 #include "base/dtype.h"
+#include "base/loss_scale.h"
 #include "base/status.h"
 #include "base/text.h"
 
@@ -269,6 +270,10 @@ typedef union ts_attr {
     const ts_range *range;
     int n;
   } segments; /**< sum_squares */
+  struct {
+    bool keep_nonfinite; /**< The step is done even so. */
+  } control;
+  ts_loss_scaler loss_scaler;
   struct {
     const ts_range *range;
     int n;

@@ -25,6 +25,10 @@ typedef enum ts_summary {
   TS_SUMMARY_NORM, /**< Of the gradient, before clipping. */
   TS_SUMMARY_FLAGS,
   TS_SUMMARY_SKIP = TS_SUMMARY_FLAGS + TS_N_FLAGS, /**< 1: the step changes nothing. */
+  TS_SUMMARY_OVERFLOW,                             /**< 1: tokens were valid, loss or norm not finite. */
+  TS_SUMMARY_SCALE,                                /**< Loss scale of this step, 1 without one; */
+  TS_SUMMARY_NEXT_SCALE,                           /**< of the next step. */
+  TS_SUMMARY_STUCK,                                /**< 1: the loss scale is too large and cannot be made smaller. */
   TS_SUMMARY_SIZE
 } ts_summary;
 

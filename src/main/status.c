@@ -14,7 +14,8 @@ typedef struct summary {
   const ts_run_status *s;
   const char *run;
   int64_t step; /* finished by all */
-  double step_seconds, tokens_per_second;
+  double step_seconds, tokens_per_second, loss_scale;
+  int64_t skipped;
   double oldest;   /* heartbeat */
   char *newest;    /* owned; name of the newest checkpoint, NULL for none */
   char *suspended; /* owned; how, NULL when it is not */
@@ -47,6 +48,8 @@ static void summarise(summary *m) {
     m->oldest = node->age > m->oldest ? node->age : m->oldest;
     m->step_seconds = node->step_seconds > 0 ? node->step_seconds : m->step_seconds;
     m->tokens_per_second = node->tokens_per_second > 0 ? node->tokens_per_second : m->tokens_per_second;
+    m->loss_scale = node->loss_scale > 0 ? node->loss_scale : m->loss_scale;
+    m->skipped = node->skipped > 0 ? node->skipped : m->skipped;
     for (int k = 0; k < node->n; ++k) {
       most = node->beat[k].step > most ? node->beat[k].step : most;
     }
@@ -120,6 +123,12 @@ static void add_job(const summary *m, ts_text *to) {
   if (m->step_seconds > 0) {
     ts_text_add(to, ", %.3g s each, %s tokens/s", m->step_seconds, ts_human_count(m->tokens_per_second, count));
   }
+  if (m->skipped > 0) {
+    ts_text_add(to, ", %lld skipped", (long long) m->skipped);
+  }
+  if (m->loss_scale > 0) {
+    ts_text_add(to, ", loss scale %.9g", m->loss_scale);
+  }
   ts_text_add(to, "\n%-7s %s\n", "saved", m->newest != NULL ? m->newest : "nothing yet");
   ts_free(state);
 }
@@ -186,9 +195,9 @@ static void print_summary_json(const summary *m, ts_text *to) {
   add_json_string(to, "job", strcmp(j->job, "-") != 0 ? j->job : NULL);
   ts_text_add(to,
               ", \"restart\": %lld, \"ranks\": %lld, \"step\": %lld, \"steps\": %lld, \"step_seconds\": %.6g, "
-              "\"tokens_per_second\": %.6g, \"oldest_heartbeat\": %.3f, ",
+              "\"tokens_per_second\": %.6g, \"skipped\": %lld, \"loss_scale\": %.9g, \"oldest_heartbeat\": %.3f, ",
               (long long) j->restart, (long long) j->ranks, (long long) m->step, (long long) j->steps, m->step_seconds,
-              m->tokens_per_second, m->oldest);
+              m->tokens_per_second, (long long) m->skipped, m->loss_scale > 0 ? m->loss_scale : 1, m->oldest);
   add_json_string(to, "saved", m->newest);
   ts_text_add(to, ", ");
   add_json_string(to, "behind", m->behind.text);

@@ -114,8 +114,14 @@ ts_tid ts_build_sum_squares(ts_site at, const char *name, ts_tid x, int n, const
 }
 
 ts_tid ts_build_step_control(ts_site at, const char *name, ts_tid records, ts_tid static_tokens, ts_tid max_norm,
-                             ts_tid loss_scale) {
-  return build_node(at, TS_OP_STEP_CONTROL, name, INPUTS(records, static_tokens, max_norm, loss_scale), (ts_attr){0});
+                             ts_tid loss_scale, bool keep_nonfinite) {
+  return build_node(at, TS_OP_STEP_CONTROL, name, INPUTS(records, static_tokens, max_norm, loss_scale),
+                    (ts_attr){.control = {keep_nonfinite}});
+}
+
+ts_tid ts_build_update_loss_scale(ts_site at, const char *name, ts_tid loss_scale, ts_tid summary,
+                                  const ts_loss_scaler *scaler) {
+  return build_node(at, TS_OP_UPDATE_LOSS_SCALE, name, INPUTS(loss_scale, summary), (ts_attr){.loss_scaler = *scaler});
 }
 
 ts_tid ts_build_advance(ts_site at, const char *name, ts_tid step, ts_tid betas, ts_tid skip) {

@@ -55,7 +55,9 @@ ts_tid ts_build_head_loss(ts_site at, const char *name, ts_tid x, ts_tid w, ts_t
 /** The update. Not collective. */
 ts_tid ts_build_sum_squares(ts_site at, const char *name, ts_tid x, int n_ranges, const ts_range *range);
 ts_tid ts_build_step_control(ts_site at, const char *name, ts_tid records, ts_tid static_tokens, ts_tid max_norm,
-                             ts_tid loss_scale);
+                             ts_tid loss_scale, bool keep_nonfinite);
+ts_tid ts_build_update_loss_scale(ts_site at, const char *name, ts_tid loss_scale, ts_tid summary,
+                                  const ts_loss_scaler *scaler);
 ts_tid ts_build_advance(ts_site at, const char *name, ts_tid step, ts_tid betas, ts_tid skip);
 
 typedef struct ts_update_inputs {

@@ -27,14 +27,19 @@ const char *ts_index_sum_squares(const ts_node *node) {
   return no_letters(node);
 }
 
+#define LOSS_SCALE "a loss scale is [TS_LOSS_SCALE_SIZE] fp64"
+
+static bool is_loss_scale(const ts_graph *g, const ts_node *node, int i) {
+  return ts_rule_is(g, node, i, TS_F64, TS_SHAPE(TS_LOSS_SCALE_SIZE));
+}
+
 const char *ts_shape_step_control(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *records = ts_rule_in(g, node, 0);
   TS_RULE(records->dtype == TS_F64 && records->shape.n == 2 && records->shape.d[1] >= TS_RECORD_SQUARES,
           "records are [ranks][columns of a record] fp64");
   TS_RULE(ts_rule_is(g, node, 1, TS_F64, TS_SHAPE(1)), "static_tokens is [1] fp64");
-  for (int i = 2; i < 4; ++i) {
-    TS_RULE(ts_rule_is(g, node, i, TS_F32, TS_SHAPE(1)), "max_norm and loss_scale are [1] fp32");
-  }
+  TS_RULE(ts_rule_is(g, node, 2, TS_F32, TS_SHAPE(1)), "max_norm is [1] fp32");
+  TS_RULE(node->in[3] == TS_NONE || is_loss_scale(g, node, 3), LOSS_SCALE);
   dtype[0] = TS_F64;
   shape[0] = TS_SHAPE(TS_SUMMARY_SIZE);
   dtype[1] = dtype[2] = TS_F32;
@@ -43,6 +48,34 @@ const char *ts_shape_step_control(const ts_graph *g, const ts_node *node, ts_dty
 }
 
 const char *ts_index_step_control(const ts_node *node) {
+  return no_letters(node);
+}
+
+const char *ts_shape_scale_loss(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  TS_RULE(ts_rule_is(g, node, 0, TS_F32, TS_SHAPE(1)), "seed is [1] fp32");
+  TS_RULE(is_loss_scale(g, node, 1), LOSS_SCALE);
+  dtype[0] = TS_F32;
+  shape[0] = TS_SHAPE(1);
+  return NULL;
+}
+
+const char *ts_index_scale_loss(const ts_node *node) {
+  return no_letters(node);
+}
+
+const char *ts_shape_update_loss_scale(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  TS_RULE(is_loss_scale(g, node, 0), LOSS_SCALE);
+  TS_RULE(ts_rule_is(g, node, 1, TS_F64, TS_SHAPE(TS_SUMMARY_SIZE)), "a summary is [TS_SUMMARY_SIZE] fp64");
+  TS_RULE(node->attr.loss_scaler.rule != TS_LOSS_SCALE_NONE && node->attr.loss_scaler.window > 0,
+          "a loss scale has a rule, and a window of at least one step");
+  for (int i = 0; i < 2; ++i) {
+    dtype[i] = TS_F64;
+    shape[i] = ts_rule_in(g, node, i)->shape;
+  }
+  return NULL;
+}
+
+const char *ts_index_update_loss_scale(const ts_node *node) {
   return no_letters(node);
 }
 

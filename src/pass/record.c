@@ -58,9 +58,12 @@ static ts_tid gather_rows(ts_site at, const ts_mesh *mesh, const ts_layout *layo
 ts_record_result ts_record_add(ts_site at, const ts_mesh *mesh, const ts_layout *layout, const ts_record_row *row) {
   int64_t n;
   ts_tid mine = make_row(at, mesh, layout, row, &n), all = gather_rows(at, mesh, layout, mine, n);
+  bool scaled = row->scaler.rule != TS_LOSS_SCALE_NONE;
+  ts_tid state = scaled ? ts_graph_find_state(at.graph, TS_STATE_LOSS_SCALE, -1) : TS_NONE;
+  ts_tid control = ts_build_step_control(at, "control", all, ts_record_scalar(at, "static_tokens", TS_F64, 1),
+                                         ts_record_scalar(at, "max_norm", TS_F32, 1), state, row->keep_nonfinite);
   ts_tid summary =
-      ts_build_step_control(at, "control", all, ts_record_scalar(at, "static_tokens", TS_F64, 1),
-                            ts_record_scalar(at, "max_norm", TS_F32, 1), ts_record_scalar(at, "loss_scale", TS_F32, 1));
+      scaled ? ts_build_update_loss_scale(at, "loss_scale.update", state, control, &row->scaler) + 1 : control;
   ts_graph_mark(at.graph, "summary", summary);
-  return (ts_record_result){.summary = summary, .scale = summary + 1, .skip = summary + 2};
+  return (ts_record_result){.summary = summary, .scale = control + 1, .skip = control + 2};
 }

@@ -13,9 +13,11 @@
 
 /** What a rank knows before the record. */
 typedef struct ts_record_row {
-  ts_tid loss, valid;  /**< Sums over this rank's micro-batches, [1] fp64. */
-  bool loss_is_split;  /**< Ranks along tp have the loss of their own tokens each, else all have the same. */
-  const ts_tid *shard; /**< Per part of the layout: this rank's reduced gradient, TS_NONE of parts without. */
+  ts_tid loss, valid;    /**< Sums over this rank's micro-batches, [1] fp64. */
+  bool loss_is_split;    /**< Ranks along tp have the loss of their own tokens each, else all have the same. */
+  const ts_tid *shard;   /**< Per part of the layout: this rank's reduced gradient, TS_NONE of parts without. */
+  ts_loss_scaler scaler; /**< Of the gradients; the graph has a LOSS_SCALE state unless its rule is NONE. */
+  bool keep_nonfinite;   /**< Update whatever the norm is. */
 } ts_record_row;
 
 /** What every rank knows after it. */

@@ -93,7 +93,15 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid) {
   for (int i = 0; i < z->layout->n_parts; ++i) {
     shard[i] = z->part[i].shard;
   }
-  const ts_record_row row = {loss, valid, z->context->shards != NULL && z->context->shards->loss_by_rows, shard};
+  const ts_deck *deck = z->context->deck;
+  ts_record_row row = {.loss = loss,
+                       .valid = valid,
+                       .loss_is_split = z->context->shards != NULL && z->context->shards->loss_by_rows,
+                       .shard = shard};
+  if (ts_zero_is_training(z)) {
+    row.scaler = ts_deck_loss_scaler(deck);
+    row.keep_nonfinite = deck->bf16.enabled == TS_SWITCH_ON && !deck->bf16.check_grad_overflow;
+  }
   ts_record_result record = ts_record_add(site(z), z->context->mesh, z->layout, &row);
   ts_free(shard);
   if (!ts_zero_is_training(z)) {

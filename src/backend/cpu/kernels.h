@@ -7,42 +7,44 @@
 #include "backend/cpu/cpu.h"
 
 /** X (ENUM, name) */
-#define TS_CPU_KERNELS(X)               \
-  X(ADD, add)                           \
-  X(BIAS, bias)                         \
-  X(SCALE, scale)                       \
-  X(CAST, cast)                         \
-  X(ACCUMULATE, accumulate)             \
-  X(ACTIVATION, activation)             \
-  X(ACTIVATION_DX, activation_dx)       \
-  X(GLU, glu)                           \
-  X(GLU_DX, glu_dx)                     \
-  X(DROPOUT, dropout)                   \
-  X(SPLIT, split)                       \
-  X(CONCAT, concat)                     \
-  X(TAKE, take)                         \
-  X(PLACE, place)                       \
-  X(SUM_ROWS, sum_rows)                 \
-  X(EMBEDDING, embedding)               \
-  X(EMBEDDING_DW, embedding_dw)         \
-  X(PICK, pick)                         \
-  X(LAYERNORM, layernorm)               \
-  X(LAYERNORM_DX, layernorm_dx)         \
-  X(LAYERNORM_DW, layernorm_dw)         \
-  X(RMSNORM, rmsnorm)                   \
-  X(RMSNORM_DX, rmsnorm_dx)             \
-  X(RMSNORM_DW, rmsnorm_dw)             \
-  X(ROW_SQUARES, row_squares)           \
-  X(ROW_DOTS, row_dots)                 \
-  X(ROPE, rope)                         \
-  X(ATTENTION, attention)               \
-  X(ATTENTION_DX, attention_dx)         \
-  X(ATTENTION_DELTA, attention_delta)   \
-  X(ATTENTION_MERGE, attention_merge)   \
-  X(ATTENTION_CACHED, attention_cached) \
-  X(SUM_SQUARES, sum_squares)           \
-  X(STEP_CONTROL, step_control)         \
-  X(ADVANCE, advance)                   \
+#define TS_CPU_KERNELS(X)                 \
+  X(ADD, add)                             \
+  X(BIAS, bias)                           \
+  X(SCALE, scale)                         \
+  X(CAST, cast)                           \
+  X(ACCUMULATE, accumulate)               \
+  X(ACTIVATION, activation)               \
+  X(ACTIVATION_DX, activation_dx)         \
+  X(GLU, glu)                             \
+  X(GLU_DX, glu_dx)                       \
+  X(DROPOUT, dropout)                     \
+  X(SPLIT, split)                         \
+  X(CONCAT, concat)                       \
+  X(TAKE, take)                           \
+  X(PLACE, place)                         \
+  X(SUM_ROWS, sum_rows)                   \
+  X(EMBEDDING, embedding)                 \
+  X(EMBEDDING_DW, embedding_dw)           \
+  X(PICK, pick)                           \
+  X(LAYERNORM, layernorm)                 \
+  X(LAYERNORM_DX, layernorm_dx)           \
+  X(LAYERNORM_DW, layernorm_dw)           \
+  X(RMSNORM, rmsnorm)                     \
+  X(RMSNORM_DX, rmsnorm_dx)               \
+  X(RMSNORM_DW, rmsnorm_dw)               \
+  X(ROW_SQUARES, row_squares)             \
+  X(ROW_DOTS, row_dots)                   \
+  X(ROPE, rope)                           \
+  X(ATTENTION, attention)                 \
+  X(ATTENTION_DX, attention_dx)           \
+  X(ATTENTION_DELTA, attention_delta)     \
+  X(ATTENTION_MERGE, attention_merge)     \
+  X(ATTENTION_CACHED, attention_cached)   \
+  X(SUM_SQUARES, sum_squares)             \
+  X(STEP_CONTROL, step_control)           \
+  X(SCALE_LOSS, scale_loss)               \
+  X(UPDATE_LOSS_SCALE, update_loss_scale) \
+  X(ADVANCE, advance)                     \
   X(UPDATE_ELEMENTS, update_elements)
 
 /** The row of an op in this instruction set; its definition looks the same: TS_CPU_KERNEL (add) = {...}. */

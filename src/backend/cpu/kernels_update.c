@@ -27,7 +27,7 @@ static double column_max(const double *records, int64_t rows, int64_t columns, i
 static void step_control_run(const ts_kernel_call *call) {
   const double *records = call->in[0];
   double static_tokens = *(const double *) call->in[1], max_norm = *(const float *) call->in[2];
-  double loss_scale = *(const float *) call->in[3];
+  double loss_scale = call->in[3] != NULL ? ((const double *) call->in[3])[TS_LOSS_SCALE] : 1;
   const ts_shape *shape = &ts_call_in(call, 0)->shape;
   int64_t rows = shape->d[0], columns = shape->d[1];
   double loss = column_sum(records, rows, columns, TS_RECORD_LOSS),
@@ -37,7 +37,8 @@ static void step_control_run(const ts_kernel_call *call) {
     squares += column_sum(records, rows, columns, c);
   }
   double factor = static_tokens / valid / loss_scale, norm = factor * sqrt(squares);
-  bool skip = !isfinite(loss) || !isfinite(norm) || !(valid > 0);
+  bool some = valid > 0, overflow = some && !(isfinite(loss) && isfinite(norm));
+  bool skip = !some || (overflow && !call->node->attr.control.keep_nonfinite);
   double clip = max_norm > 0 ? fmin(1, max_norm / (norm + 1e-6)) : 1;
   double *summary = call->out[0];
   summary[TS_SUMMARY_LOSS] = loss;
@@ -47,10 +48,30 @@ static void step_control_run(const ts_kernel_call *call) {
     summary[TS_SUMMARY_FLAGS + i] = column_max(records, rows, columns, TS_RECORD_FLAGS + i);
   }
   summary[TS_SUMMARY_SKIP] = skip;
+  summary[TS_SUMMARY_OVERFLOW] = overflow;
+  summary[TS_SUMMARY_SCALE] = summary[TS_SUMMARY_NEXT_SCALE] = loss_scale;
+  summary[TS_SUMMARY_STUCK] = 0;
   *(float *) call->out[1] = (float) (factor * clip);
   *(float *) call->out[2] = skip ? 1.0f : 0.0f;
 }
 TS_CPU_KERNEL(step_control) = {.run = step_control_run};
+
+static void scale_loss_run(const ts_kernel_call *call) {
+  double seed = *(const float *) call->in[0];
+  *(float *) call->out[0] = (float) (((const double *) call->in[1])[TS_LOSS_SCALE] * seed);
+}
+TS_CPU_KERNEL(scale_loss) = {.run = scale_loss_run};
+
+static void update_loss_scale_run(const ts_kernel_call *call) {
+  double *state = call->out[0], *summary = call->out[1];
+  TS_ASSERT(state == call->in[0] && summary == call->in[1]);
+  if (summary[TS_SUMMARY_VALID] > 0) {
+    bool overflow = summary[TS_SUMMARY_OVERFLOW] != 0;
+    summary[TS_SUMMARY_STUCK] = ts_loss_scale_update(&call->node->attr.loss_scaler, state, overflow);
+  }
+  summary[TS_SUMMARY_NEXT_SCALE] = state[TS_LOSS_SCALE];
+}
+TS_CPU_KERNEL(update_loss_scale) = {.run = update_loss_scale_run};
 
 static void advance_run(const ts_kernel_call *call) {
   const float *betas = call->in[1];
