@@ -27,34 +27,39 @@ struct extent {
 /* ---- copies ---- */
 
 template <typename T, typename F, int N>
-static __device__ __forceinline__ void copy_at(const ts_cuda_copy_run &run, int64_t at) {
+static __device__ __forceinline__ void copy_at(const ts_cuda_copy_run &run, float by, int64_t at) {
   float x[N];
   ts_load<N>(x, (const F *) run.from + at);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    x[i] *= by;
+  }
   ts_store<N>((T *) run.to + at, x);
 }
 
-template <typename T, typename F, int N> __global__ void __launch_bounds__(THREADS) copy_kernel(copy_runs runs) {
+template <typename T, typename F, int N>
+__global__ void __launch_bounds__(THREADS) copy_kernel(copy_runs runs, float by) {
   const ts_cuda_copy_run &run = runs.run[blockIdx.y];
   int64_t at = ((int64_t) blockIdx.x * THREADS + threadIdx.x) * N;
   if (at + N <= run.count) {
-    copy_at<T, F, N>(run, at);
+    copy_at<T, F, N>(run, by, at);
   } else {
     for (; at < run.count; ++at) {
-      copy_at<T, F, 1>(run, at);
+      copy_at<T, F, 1>(run, by, at);
     }
   }
 }
 
 template <typename T, typename F>
-static void launch_copy_runs(const copy_runs &runs, int n, extent e, cudaStream_t stream) {
+static void launch_copy_runs(const copy_runs &runs, int n, extent e, float by, cudaStream_t stream) {
   if (e.wide) {
-    ts_launch(copy_kernel<T, F, LANES>, dim3(ts_blocks(e.longest, THREADS * LANES), n), THREADS, 0, stream, runs);
+    ts_launch(copy_kernel<T, F, LANES>, dim3(ts_blocks(e.longest, THREADS * LANES), n), THREADS, 0, stream, runs, by);
   } else {
-    ts_launch(copy_kernel<T, F, 1>, dim3(ts_blocks(e.longest, THREADS), n), THREADS, 0, stream, runs);
+    ts_launch(copy_kernel<T, F, 1>, dim3(ts_blocks(e.longest, THREADS), n), THREADS, 0, stream, runs, by);
   }
 }
 
-void ts_cuda_copy_runs(const ts_cuda_copy_run *run, int n, ts_dtype to, ts_dtype from, void *stream) {
+void ts_cuda_copy_runs(const ts_cuda_copy_run *run, int n, ts_dtype to, ts_dtype from, float divisor, void *stream) {
   for (int first = 0; first < n; first += TS_CUDA_RUNS) {
     int some = n - first < TS_CUDA_RUNS ? n - first : TS_CUDA_RUNS;
     copy_runs runs = {};
@@ -65,7 +70,7 @@ void ts_cuda_copy_runs(const ts_cuda_copy_run *run, int n, ts_dtype to, ts_dtype
       e.add(runs.run[i].to, to);
       e.add(runs.run[i].from, from);
     }
-    TS_FOR_FLOATS(to, from, launch_copy_runs, runs, some, e, (cudaStream_t) stream);
+    TS_FOR_FLOATS(to, from, launch_copy_runs, runs, some, e, 1 / divisor, (cudaStream_t) stream);
   }
 }
 
@@ -77,12 +82,13 @@ template <typename W> static __device__ __forceinline__ float to_wire(float x) {
 }
 
 /* sum += x for N elements of \a from. */
-template <typename W, int N, typename T> static __device__ __forceinline__ void add_at(float *sum, const T *from) {
+template <typename W, int N, typename T>
+static __device__ __forceinline__ void add_at(float *sum, const T *from, float by = 1.0f) {
   float x[N];
   ts_load<N>(x, from);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    sum[i] += to_wire<W>(x[i]);
+    sum[i] += to_wire<W>(x[i] * by);
   }
 }
 
@@ -101,7 +107,7 @@ template <typename Y, int N> static __device__ __forceinline__ void store_at(Y *
 
 template <typename X, typename W, typename Y, int N>
 static __device__ __forceinline__ void sum_at(const ts_cuda_sum_run &run, int rank, int size, int64_t stride,
-                                              float scale, int64_t at) {
+                                              float scale, float divisor, int64_t at) {
   const char *slot = (const char *) run.slots + at * (int64_t) sizeof(W);
   float sum[N];
 #pragma unroll
@@ -112,25 +118,29 @@ static __device__ __forceinline__ void sum_at(const ts_cuda_sum_run &run, int ra
   for (int from = 0; from < rank; ++from, slot += stride) {
     add_at<W, N>(sum, (const W *) slot);
   }
-  add_at<W, N>(sum, (const X *) run.own + at);
+  add_at<W, N>(sum, (const X *) run.own + at, 1.0f / divisor);
 #pragma unroll 4
   for (int from = rank + 1; from < size; ++from, slot += stride) {
     add_at<W, N>(sum, (const W *) slot);
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    sum[i] *= divisor;
   }
   store_at<Y, N>((Y *) run.y + at, sum, scale);
 }
 
 template <typename X, typename W, typename Y, int N>
 __global__ void __launch_bounds__(THREADS, 4)
-    sum_kernel(sum_runs runs, const float *beta, int rank, int size, int64_t stride) {
+    sum_kernel(sum_runs runs, const float *beta, float divisor, int rank, int size, int64_t stride) {
   const ts_cuda_sum_run &run = runs.run[blockIdx.y];
   float scale = beta != nullptr ? *beta : 0.0f;
   int64_t at = ((int64_t) blockIdx.x * THREADS + threadIdx.x) * N;
   if (at + N <= run.count) {
-    sum_at<X, W, Y, N>(run, rank, size, stride, scale, at);
+    sum_at<X, W, Y, N>(run, rank, size, stride, scale, divisor, at);
   } else {
     for (; at < run.count; ++at) {
-      sum_at<X, W, Y, 1>(run, rank, size, stride, scale, at);
+      sum_at<X, W, Y, 1>(run, rank, size, stride, scale, divisor, at);
     }
   }
 }
@@ -139,10 +149,10 @@ template <typename X, typename W, typename Y>
 static void launch_sum(const ts_cuda_reduction *s, const sum_runs &runs, int n, extent e, cudaStream_t stream) {
   if (e.wide) {
     ts_launch(sum_kernel<X, W, Y, LANES>, dim3(ts_blocks(e.longest, THREADS * LANES), n), THREADS, 0, stream, runs,
-              s->beta, s->rank, s->size, s->stride);
+              s->beta, s->divisor, s->rank, s->size, s->stride);
   } else {
     ts_launch(sum_kernel<X, W, Y, 1>, dim3(ts_blocks(e.longest, THREADS), n), THREADS, 0, stream, runs, s->beta,
-              s->rank, s->size, s->stride);
+              s->divisor, s->rank, s->size, s->stride);
   }
 }
 

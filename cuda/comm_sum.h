@@ -35,11 +35,12 @@ typedef struct ts_cuda_reduction {
   int rank, size;        /**< Place of this rank's contribution in the order; contributions. */
   int64_t stride;        /**< Bytes from one slot to the next. */
   const float *beta;     /**< In the device's memory; NULL: y is overwritten; *beta == 0: and not read. */
+  float divisor;         /**< Own is divided by it, and the sum multiplied. */
 } ts_cuda_reduction;
 
-/** Copy \a n runs, converting: F32, BF16 and F16 any way.
+/** Copy \a n runs, divided by \a divisor, converting: F32, BF16 and F16 any way.
  * Cost: one read and one write of every element. Asynchronous on \a stream. Not collective. */
-void ts_cuda_copy_runs(const ts_cuda_copy_run *run, int n, ts_dtype to, ts_dtype from, void *stream);
+void ts_cuda_copy_runs(const ts_cuda_copy_run *run, int n, ts_dtype to, ts_dtype from, float divisor, void *stream);
 
 /** y = the contributions in rank order, each rounded to the wire dtype, in fp32; with beta *beta y + that sum; rounded
  * once. Cost: one read of every contribution, one write of y, a read with beta. Asynchronous on \a stream. Not

@@ -25,7 +25,8 @@ typedef struct test_case {
   size_t workspace; /* 0: what is recommended */
   int windows;      /* the columns are reduced in so many calls */
   bool integers;
-  float scale; /* of the values; 0: 1 */
+  float scale;   /* of the values; 0: 1 */
+  float divisor; /* of what travels; 0: 1 */
 } test_case;
 
 /** Cut points of one kind, for \a count elements or fewer. Not collective. */
@@ -81,11 +82,12 @@ static inline float rounded(ts_dtype dtype, float v) {
 /** What the group gives for element \a i of transfer \a t: the sum in rank order, and with beta on top of
  * \a before. Not collective. */
 static inline float reference_sum(const test_case *c, int size, int t, int64_t i) {
-  float sum = rounded(c->wire, rounded(c->x, value(c, 0, t, i)));
+  float divisor = c->divisor == 0 ? 1 : c->divisor, by = 1 / divisor;
+  float sum = rounded(c->wire, rounded(c->x, value(c, 0, t, i)) * by);
   for (int rank = 1; rank < size; ++rank) {
-    sum += rounded(c->wire, rounded(c->x, value(c, rank, t, i)));
+    sum += rounded(c->wire, rounded(c->x, value(c, rank, t, i)) * by);
   }
-  return sum;
+  return sum * divisor;
 }
 
 static inline float reference(const test_case *c, int size, int t, int64_t i, float before) {

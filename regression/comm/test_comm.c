@@ -36,7 +36,7 @@ static void prepare(buffers *b, const test_case *c, const ts_comm *comm) {
     for (int64_t i = 0; i < b->shard[t]; ++i) {
       store(b->y[t], c->y, i, before_value(c, i));
     }
-    b->transfer[t] = (ts_transfer){.x = b->x[t], .y = b->y[t], .cuts = b->cuts[t]};
+    b->transfer[t] = (ts_transfer){.x = b->x[t], .y = b->y[t], .cuts = b->cuts[t], .divisor = c->divisor};
   }
 }
 
@@ -121,6 +121,26 @@ static void test_range(ts_comm *comm) {
     right = reduce_scatter_is_right(comm, &c) && right;
   }
   tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter beyond the range of fp16");
+}
+
+/* Prescaled: sums that would be infinite are not, whatever the types are. */
+static void test_divisor(ts_comm *comm) {
+  static const float divisors[] = {3, 4, 0.1f};
+  bool right = true;
+  for (int i = 0; i < 3 * N_TYPES * N_TYPES; ++i) {
+    test_case c = {.x = types[i / 3 % N_TYPES],
+                   .wire = TS_F16,
+                   .y = types[i / 9],
+                   .windows = 1,
+                   .n = 3,
+                   .cuts = i % N_CUTS,
+                   .count = 5003,
+                   .beta = i % 2 == 0 ? NULL : &betas[2],
+                   .scale = i % 3 == 1 ? 65000 : 1,
+                   .divisor = divisors[i % 3]};
+    right = reduce_scatter_is_right(comm, &c) && right;
+  }
+  tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter of what is divided on the wire, and multiplied behind the sum");
 }
 
 /* The same reduction in pieces of all kinds; 800,000 elements are 533 KiB and more per message on 3 ranks and fewer. */
@@ -686,6 +706,7 @@ int main(int argc, char **argv) {
   ts_comm *all = ts_world_all(world);
   test_dtypes(all);
   test_exact(all);
+  test_divisor(all);
   test_range(all);
   test_sizes(all);
   test_planned_workspace();

@@ -67,7 +67,7 @@ static void prepare(buffers *b, const test_case *c, const ts_comm *comm) {
     }
     b->device_x[t] = put(b->x[t], (size_t) b->whole[t] * ts_dtype_size(c->x));
     b->device_y[t] = put(b->y[t], (size_t) b->shard[t] * ts_dtype_size(c->y));
-    b->transfer[t] = (ts_transfer){.x = b->device_x[t], .y = b->device_y[t], .cuts = b->cuts[t]};
+    b->transfer[t] = (ts_transfer){.x = b->device_x[t], .y = b->device_y[t], .cuts = b->cuts[t], .divisor = c->divisor};
   }
   b->beta = c->beta != NULL ? put(c->beta, sizeof *c->beta) : NULL;
   b->workspace_bytes = c->workspace > 0 ? c->workspace : ts_comm_device_workspace(comm->size, c->count * c->n, c->wire);
@@ -276,11 +276,13 @@ static void test_sums_of_nccl(ts_comm *comm) {
   }
 }
 
-/* The same call of the host's communicator. */
+/* The same call of the host's communicator; the last one divides what travels. */
 static void test_same_as_mpi(ts_comm *comm, ts_comm *host) {
-  for (int w = 0; w < N_TYPES; ++w) {
-    test_case c = {.x = TS_F32,
-                   .wire = types[w],
+  for (int w = 0; w <= N_TYPES; ++w) {
+    bool divided = w == N_TYPES;
+    test_case c = {.x = divided ? TS_BF16 : TS_F32,
+                   .wire = divided ? TS_BF16 : types[w],
+                   .divisor = divided ? 3 : 0,
                    .y = TS_F32,
                    .n = 3,
                    .count = 5000,

@@ -648,6 +648,21 @@ static void test_fp16(void) {
              is_noted(d, "bf16.immediate_grad_update: no effect: "),
          "bf16 without the check; fp16 on the wire");
   ts_deck_destroy(&d);
+  d = read_beside("{ \"prescale_gradients\": true, \"gradient_predivide_factor\": 3 }", "", NULL);
+  tap_ok(ts_deck_wire_divisor(d, 8) == 1 &&
+             is_noted(d, "prescale_gradients: no effect: gradients do not travel in fp16") &&
+             is_noted(d, "gradient_predivide_factor: no effect: gradients do not travel in fp16"),
+         "nothing is divided on an fp32 wire, and that is said");
+  ts_deck_destroy(&d);
+  d = read_beside("{ \"prescale_gradients\": true, \"gradient_predivide_factor\": 3 }", "",
+                  "communication_data_type=fp16");
+  tap_ok(ts_deck_wire_divisor(d, 8) == 8 &&
+             is_noted(d, "gradient_predivide_factor: no effect: prescale_gradients is true"),
+         "on an fp16 wire by the ranks");
+  ts_deck_destroy(&d);
+  d = read_beside("{ \"gradient_predivide_factor\": 3 }", "", "communication_data_type=fp16");
+  tap_ok(ts_deck_wire_divisor(d, 8) == 3, "or by the factor");
+  ts_deck_destroy(&d);
 }
 
 /* Each key knows where it came from, also on ranks that read a printed deck. */

@@ -1,6 +1,6 @@
 /* Loss scaling in whole steps: what it must not change, that all ranks agree on an overflow of one, and what a run that
- * goes on remembers.  Values are fp32 or bf16, in which a power of two changes no bit, so runs are compared bit for bit;
- * an overflow is a token whose embedding is NaN, in the samples of one rank. */
+ * goes on remembers.  Values are fp32 or bf16, in which a power of two changes no bit, so runs are compared bit for
+ * bit; an overflow is a token whose embedding is NaN, in the samples of one rank. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
@@ -122,7 +122,7 @@ static void test_exact(ts_world *world, const char *sets) {
   train_difference apart = train_run_difference(&scaled, &plain);
   if (ts_world_size(world) % 3 != 0) {
     tap_ok_all(MPI_COMM_WORLD, train_run_equal(&plain, &scaled), "%s: a scale of 2^20 changes no bit", sets);
-  } else { /* the ranks' number is divided by at another place, so gradients are rounded otherwise: to 24 bits or to 8 */
+  } else { /* divided by the ranks elsewhere, gradients are rounded otherwise: to 24 bits or to 8 */
     bool bf16 = strstr(sets, "bf16") != NULL;
     tap_ok_all(MPI_COMM_WORLD, apart.loss < (bf16 ? 0x1p-12 : 1e-6) && apart.norm < (bf16 ? 0x1p-7 : 1e-5),
                "%s: a scale of 2^20 changes roundings alone: %.1e %.1e", sets, apart.loss, apart.norm);
@@ -189,6 +189,26 @@ static void test_unchecked(ts_world *world) {
   step(&j, true);
   tap_ok_all(MPI_COMM_WORLD, j.skipped[1] && j.overflow[1] && digest(&j) == before, "true: it is skipped");
   end(&j);
+}
+
+/* Gradients of this size are infinite on an fp16 wire, and what is left of them when they are divided is not. */
+static void test_predivided(ts_world *world) {
+  static const ts_loss_scaler large = {.rule = TS_LOSS_SCALE_STATIC, .initial = 0x1p26, .window = 1};
+  job plain = begin(world, &large, "communication_data_type=fp16 zero_optimization.stage=2");
+  job j =
+      begin(world, &large, "communication_data_type=fp16 gradient_predivide_factor=1048576 zero_optimization.stage=2");
+  job wide = begin(world, &large, "zero_optimization.stage=2");
+  step(&plain, false);
+  step(&j, false);
+  step(&wide, false);
+  /* each gradient is rounded to 11 bits, on its own */
+  bool near = fabs(j.norm[0] - wide.norm[0]) < 0x1p-11 * wide.norm[0];
+  tap_ok_all(MPI_COMM_WORLD, plain.skipped[0] && !j.skipped[0] && near,
+             "gradient_predivide_factor: gradients fit an fp16 wire, and their norm is what it was: %g, %g", j.norm[0],
+             wide.norm[0]);
+  end(&plain);
+  end(&j);
+  end(&wide);
 }
 
 static void test_zero(ts_world *world, const ts_loss_scaler *scaler) {
@@ -301,6 +321,7 @@ int main(int argc, char **argv) {
   }
   test_stuck(world);
   test_unchecked(world);
+  test_predivided(world);
   test_zero(world, NULL);
   test_zero(world, &by_two);
   static const ts_loss_scaler torch = {

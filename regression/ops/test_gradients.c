@@ -73,7 +73,7 @@ static void build_all_gather(gradient_case *c, int variant) {
 static void build_reduce_scatter(gradient_case *c, int variant) {
   ts_tid x = numbers(c, "x", activations());
   (void) variant;
-  ts_build_reduce_scatter(ts_graph_site(c->graph), "node", 1, 1, TS_F32, 1, &x, NULL, TS_NONE, 1, &all_of_it);
+  ts_build_reduce_scatter(ts_graph_site(c->graph), "node", 1, 1, TS_F32, 1, 1, &x, NULL, TS_NONE, 1, &all_of_it);
 }
 
 static void build_all_reduce(gradient_case *c, int variant) {

@@ -31,6 +31,9 @@ typedef struct ts_transfer {
   void *y;             /**< reduce_scatter: this rank's shard; all_gather: the whole, where x may be in its place. */
   const int64_t *cuts; /**< size + 1 cut points of the whole, in elements; shards may be empty or uneven. */
   int64_t begin, end;  /**< Elements from each shard's first, clipped to each shard's length. */
+  /** reduce_scatter: what travels is x / divisor, and the sum is multiplied by it, in fp32; 0 is 1.  The same in all
+   * transfers of a call. */
+  float divisor;
 } ts_transfer;
 
 /** Columns of rank \a rank's shard that \a transfer names, after clipping.

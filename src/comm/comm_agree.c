@@ -34,6 +34,9 @@ static record describe_collective(int size, ts_collective op, const ts_transfer 
       r.columns += ts_transfer_columns(&transfer[i], rank, &first);
       r.hash = ts_mix(r.hash, (uint64_t) ts_transfer_columns(&transfer[i], rank, &first));
     }
+    uint32_t divisor;
+    memcpy(&divisor, &transfer[i].divisor, sizeof divisor);
+    r.hash = ts_mix(r.hash, divisor);
   }
   return r;
 }

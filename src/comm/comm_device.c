@@ -68,12 +68,12 @@ void ts_device_pack(const ts_device_reduction *r, int64_t begin, bool own) {
                                      .from = ts_run_in_whole(&run, run.transfer->x, r->x),
                                      .count = run.count};
       if (n == TS_CUDA_RUNS) {
-        ts_cuda_copy_runs(list, n, r->wire, r->x, ts_comm_stream());
+        ts_cuda_copy_runs(list, n, r->wire, r->x, r->divisor, ts_comm_stream());
         n = 0;
       }
     }
   }
-  ts_cuda_copy_runs(list, n, r->wire, r->x, ts_comm_stream());
+  ts_cuda_copy_runs(list, n, r->wire, r->x, r->divisor, ts_comm_stream());
 }
 
 void ts_device_sum(const ts_device_reduction *r, int64_t begin, const void *whole) {
@@ -81,6 +81,7 @@ void ts_device_sum(const ts_device_reduction *r, int64_t begin, const void *whol
                                  .wire = r->wire,
                                  .y = r->y,
                                  .beta = r->beta,
+                                 .divisor = r->divisor,
                                  .rank = whole != NULL ? 0 : r->rank,
                                  .size = whole != NULL ? 1 : r->size,
                                  .stride = (int64_t) r->slot_bytes};
@@ -211,6 +212,7 @@ static void reduce_scatter_alone(ts_comm *comm, const ts_transfer *transfer, int
   (void) workspace, (void) workspace_bytes;
   ts_device_reduction r = {
       .rank = comm->rank, .size = 1, .transfer = transfer, .n = n, .x = x, .wire = wire, .y = y, .beta = beta};
+  r.divisor = ts_transfer_divisor(transfer, n);
   r.columns = ts_longest_shard(transfer, n, 1);
   ts_device_sum(&r, 0, NULL);
 }

@@ -15,6 +15,7 @@ typedef struct ts_device_reduction {
   int n;
   ts_dtype x, wire, y;
   const float *beta; /**< In the device's memory, or NULL. */
+  float divisor;     /**< ts_transfer_divisor. */
   int64_t longest;   /**< Columns of the longest shard: chunks of all ranks end there. */
   int64_t columns;   /**< Per chunk. */
   size_t slot_bytes;

@@ -152,7 +152,7 @@ static void receive_chunk(ts_comm_nccl *c, const ts_device_reduction *r, int64_t
 static void exchange_chunks(ts_comm_nccl *c, ts_device_reduction *r, void *workspace, size_t bytes) {
   int peers = r->size - 1;
   ncclDataType_t type = r->wire == TS_BF16 ? ncclBfloat16 : r->wire == TS_F16 ? ncclFloat16 : ncclFloat32;
-  ts_device_divide(r, workspace, bytes, peers, r->x == r->wire ? 0 : peers);
+  ts_device_divide(r, workspace, bytes, peers, r->x == r->wire && r->divisor == 1 ? 0 : peers);
   for (int64_t begin = 0; begin < r->longest; begin += r->columns) {
     if (r->send != NULL) {
       ts_device_pack(r, begin, false);
@@ -173,7 +173,8 @@ static void reduce_by_nccl(ts_comm_nccl *c, ts_device_reduction *r, void *worksp
   r->rank = c->base.rank;
   r->size = c->base.size;
   r->longest = ts_longest_shard(r->transfer, r->n, r->size);
-  bool ordered = ts_dtype_is_half(r->wire) || c->options.exact;
+  r->divisor = ts_transfer_divisor(r->transfer, r->n);
+  bool ordered = ts_dtype_is_half(r->wire) || c->options.exact || r->divisor != 1;
   if (!ordered && can_reduce_runs(r)) {
     reduce_runs(c, r);
   } else if (!ordered && shards_are_equal(r)) {

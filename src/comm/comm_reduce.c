@@ -24,6 +24,7 @@ typedef struct reduction {
   int n;
   ts_dtype x, wire, y;
   const float *beta;
+  float divisor;
   int64_t columns; /* per chunk */
   int64_t longest; /* columns of the longest shard */
   size_t slot_bytes;
@@ -82,10 +83,10 @@ static void *chunk_in_wire(const reduction *r, int64_t chunk, int peer, int64_t 
   ts_walk w = {.transfer = r->transfer, .n = r->n, .rank = peer, .begin = begin, .end = begin + columns};
   ts_run run;
   while (ts_walk_next(&w, &run)) {
-    if (run.count == columns && r->x == r->wire) {
+    if (run.count == columns && r->x == r->wire && r->divisor == 1) {
       return (void *) x_at(r, &run);
     }
-    ts_addend x = {x_at(r, &run), r->x};
+    ts_addend x = {x_at(r, &run), r->x, r->divisor};
     ts_copy_to_wire(slot + (size_t) (run.column - begin) * ts_dtype_size(r->wire), r->wire, &x, run.count);
   }
   return slot;
@@ -118,11 +119,11 @@ static void sum_chunk(const reduction *r, int64_t chunk) {
     size_t offset = (size_t) (run.column - begin) * ts_dtype_size(r->wire);
     for (int from = 0; from < size; ++from) {
       int step = (rank - from + size) % size;
-      r->comm->addend[from] =
-          step == 0 ? (ts_addend){x_at(r, &run), r->x} : (ts_addend){receive_slot(r, chunk, step) + offset, r->wire};
+      r->comm->addend[from] = step == 0 ? (ts_addend){x_at(r, &run), r->x, r->divisor}
+                                        : (ts_addend){receive_slot(r, chunk, step) + offset, r->wire, 0};
     }
     ts_sum_ordered(ts_run_in_shard(&run, run.transfer->y, rank, r->y), r->y, r->beta, r->comm->addend, size, r->wire,
-                   run.count);
+                   r->divisor, run.count);
   }
 }
 
@@ -167,6 +168,7 @@ void ts_comm_mpi_reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int 
                  .wire = wire,
                  .y = y,
                  .beta = beta,
+                 .divisor = ts_transfer_divisor(transfer, n),
                  .sending.step = 1,
                  .receiving.step = 1};
   r.longest = r.columns = ts_longest_shard(transfer, n, comm->size);
@@ -174,7 +176,7 @@ void ts_comm_mpi_reduce_scatter(ts_comm *comm, const ts_transfer *transfer, int 
     sum_chunk(&r, 0);
   } else if (r.longest > 0) {
     divide_workspace(&r, workspace, workspace_bytes);
-    bool in_place = n == 1 && x == wire; /* no send needs a slot of the workspace */
+    bool in_place = n == 1 && x == wire && r.divisor == 1; /* no send needs a slot of the workspace */
     ts_exchange_begin(&r.comm->exchange, next_receive, count_received, &r, next_send, &r,
                       in_place ? TS_SLOTS : ts_comm_send_slots(comm->size));
     sum_as_they_come(&r);

@@ -29,6 +29,11 @@ typedef struct ts_walk {
  * \return False when there is none. Not collective. */
 bool ts_walk_next(ts_walk *walk, ts_run *out);
 
+/** What all of them are divided by on their way; 1: nothing. Not collective. */
+static inline float ts_transfer_divisor(const ts_transfer *transfer, int n) {
+  return n > 0 && transfer[0].divisor != 0 ? transfer[0].divisor : 1;
+}
+
 /** Columns of rank \a rank's shard in \a n transfers; most of any of \a size ranks. Not collective. */
 int64_t ts_shard_columns(const ts_transfer *transfer, int n, int rank);
 int64_t ts_longest_shard(const ts_transfer *transfer, int n, int size);

@@ -107,16 +107,33 @@ WIDE static void store(void *y, ts_dtype dtype, const float *block, int64_t coun
   }
 }
 
+/* Elements of an addend from `first` on: where they are, or divided, in `block`. */
+static ts_addend divided(const ts_addend *a, float *block, int64_t first, int64_t count) {
+  ts_addend whole = {element_at(a, first), a->dtype, 0};
+  if (a->divisor == 0 || a->divisor == 1) {
+    return whole;
+  }
+  float by = 1 / a->divisor;
+  load(block, &whole, a->dtype, 0, count);
+  for (int64_t i = 0; i < count; ++i) {
+    block[i] *= by;
+  }
+  return (ts_addend){block, TS_F32, 0};
+}
+
 void ts_sum_ordered(void *y, ts_dtype y_dtype, const float *beta, const ts_addend *addend, int n, ts_dtype wire,
-                    int64_t count) {
+                    float factor, int64_t count) {
   TS_ASSERT(n >= 1 && ts_dtype_is_working(y_dtype) && ts_dtype_is_working(wire));
-  float block[BLOCK], scale = beta != NULL ? *beta : 0;
+  float block[BLOCK], quotient[BLOCK], scale = beta != NULL ? *beta : 0;
   for (int64_t first = 0; first < count; first += BLOCK) {
     int some = count - first < BLOCK ? (int) (count - first) : BLOCK;
     char *to = (char *) y + (size_t) first * ts_dtype_size(y_dtype);
-    load(block, &addend[0], wire, first, some);
-    for (int i = 1; i < n; ++i) {
-      add(block, &addend[i], wire, first, some);
+    for (int i = 0; i < n; ++i) {
+      ts_addend a = divided(&addend[i], quotient, first, some);
+      (i == 0 ? load : add)(block, &a, wire, 0, some);
+    }
+    for (int i = 0; i < some && factor != 1; ++i) {
+      block[i] *= factor;
     }
     if (scale != 0) {
       add_scaled(block, to, y_dtype, scale, some);
@@ -130,7 +147,14 @@ void ts_add_to_sum(float *sum, const ts_addend *addend, int64_t count) {
 }
 
 void ts_copy_to_wire(void *to, ts_dtype wire, const ts_addend *addend, int64_t count) {
-  if (addend->dtype == wire) {
+  if (addend->divisor != 0 && addend->divisor != 1) {
+    float block[BLOCK];
+    for (int64_t first = 0; first < count; first += BLOCK) {
+      int64_t some = count - first < BLOCK ? count - first : BLOCK;
+      divided(addend, block, first, some);
+      store((char *) to + (size_t) first * ts_dtype_size(wire), wire, block, some);
+    }
+  } else if (addend->dtype == wire) {
     memcpy(to, addend->data, (size_t) count * ts_dtype_size(wire));
   } else if (addend->dtype == TS_F32) {
     store(to, wire, addend->data, count);

@@ -419,6 +419,12 @@ static void note_precision(ts_reader *reader) {
   for (size_t i = 0; i < sizeof dynamic / sizeof *dynamic && why != NULL; ++i) {
     ts_reader_note_idle(reader, dynamic[i], why);
   }
+  if (ts_deck_wire(d) != TS_F16) {
+    ts_reader_note_idle(reader, "prescale_gradients", "gradients do not travel in fp16");
+    ts_reader_note_idle(reader, "gradient_predivide_factor", "gradients do not travel in fp16");
+  } else if (d->prescale_gradients) {
+    ts_reader_note_idle(reader, "gradient_predivide_factor", "prescale_gradients is true");
+  }
   if (d->bf16.enabled == TS_SWITCH_OFF) {
     ts_reader_note_idle(reader, "bf16.check_grad_overflow", "bf16.enabled is false");
   }

@@ -295,7 +295,9 @@ typedef struct ts_deck {
   int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps; /**< 0: not given (yet). */
   int64_t steps_per_print;
   bool wall_clock_breakdown;
-  double gradient_clipping;         /**< Largest global norm; 0: no clipping. */
+  double gradient_clipping; /**< Largest global norm; 0: no clipping. */
+  bool prescale_gradients;  /**< ts_deck_wire_divisor, as the next one. */
+  double gradient_predivide_factor;
   ts_dtype communication_data_type; /**< F32, BF16 or F16 (default: grad_accum_dtype); ts_deck_wire. */
   struct {
     ts_dtype grad_accum_dtype; /**< F32, BF16 or F16 */
@@ -431,6 +433,10 @@ bool ts_deck_has_masters(const ts_deck *deck);
 /** The type that gradients travel in between ranks: communication_data_type, or where ranks share samples
  * seq_parallel_communication_data_type, as in DeepSpeed.  Not collective. */
 ts_dtype ts_deck_wire(const ts_deck *deck);
+
+/** By what a gradient of \a ranks ranks is divided on its way, and multiplied again behind the sum: on an fp16 wire the
+ * ranks with prescale_gradients, else gradient_predivide_factor; 1 on others.  Not collective. */
+float ts_deck_wire_divisor(const ts_deck *deck, int ranks);
 
 /** How the loss is scaled: rule NONE unless the model computes in fp16.  Not collective. */
 ts_loss_scaler ts_deck_loss_scaler(const ts_deck *deck);

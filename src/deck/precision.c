@@ -8,6 +8,11 @@ ts_dtype ts_deck_dtype(const ts_deck *deck) {
   return deck->fp16.enabled ? TS_F16 : deck->bf16.enabled == TS_SWITCH_ON ? TS_BF16 : TS_F32;
 }
 
+float ts_deck_wire_divisor(const ts_deck *deck, int ranks) {
+  bool half = ts_deck_wire(deck) == TS_F16;
+  return !half ? 1 : deck->prescale_gradients ? (float) ranks : (float) deck->gradient_predivide_factor;
+}
+
 static const ts_loss_scaler *test_scaler;
 
 void ts_deck_test_loss_scaler(const ts_loss_scaler *scaler) {

@@ -118,8 +118,8 @@ static const ts_key rows[] = {
          "directory."),
     INTEGER(run.log_every, NULL, 1, LARGE, AUTO, "Steps between printed lines (default: steps_per_print, or 10)."),
     INTEGER(run.stop_after_nonfinite, "10", 1, LARGE, 0,
-            "Steps in a row whose loss or norm is not finite that end the run; overflows after which a loss scale is made "
-            "smaller do not count."),
+            "Steps in a row, not finite, that end the run; overflows after which a loss scale is made smaller "
+            "do not count."),
 
     FLAG(debug.check_finite, "false", 0, "Name the first op, rank and tensor that is not finite (slow)."),
     FLAG(debug.memcheck, "false", 0, "Poison memory that must not be read, catch stray writes (slow)."),

@@ -39,8 +39,12 @@ static const ts_key rows[] = {
     FLAG(wall_clock_breakdown, "false", 0, "Print where the time of a step goes."),
     NUMBER(gradient_clipping, "1.0", 0, HUGE_REAL, AUTO, "Largest global norm of the gradient; 0 for no clipping."),
     ALIAS("max_grad_norm", "gradient_clipping"),
-    NONE("prescale_gradients", BOOL, "false", "the loss is divided by the token count before the backward pass"),
-    NONE("gradient_predivide_factor", REAL, "1.0", "the loss is divided by the token count before the backward pass"),
+    FLAG(prescale_gradients, "false", AUTO,
+         "Divide gradients that travel in fp16 by their ranks before they are summed; behind the sum they are "
+         "multiplied "
+         "again, in fp32."),
+    NUMBER(gradient_predivide_factor, "1.0", 0, HUGE_REAL, AUTO | OPEN_MIN,
+           "The same by this number, without prescale_gradients."),
     LATER("gradient_allreduce_op", STRING, "mean", "gradients that are summed over ranks, not averaged"),
     DTYPE(communication_data_type, NULL, "fp32|bf16|fp16", NULL,
           "Type of gradients on the wire where sequence_parallel_size is 1 (default: data_types.grad_accum_dtype); "

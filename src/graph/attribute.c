@@ -203,8 +203,12 @@ static void print_comm(const ts_attr *a, ts_text *to) {
   for (int i = 0; i < a->comm.n_pieces; ++i) {
     columns += a->comm.piece[i].end - a->comm.piece[i].begin;
   }
-  ts_text_add(to, " {group %d, columns %lld, wire %s%s}", a->comm.group, (long long) columns,
+  ts_text_add(to, " {group %d, columns %lld, wire %s%s", a->comm.group, (long long) columns,
               ts_dtype_name(a->comm.wire), a->comm.into ? ", into" : "");
+  if (a->comm.divisor != 0 && a->comm.divisor != 1) {
+    ts_text_add(to, ", divided by %g", (double) a->comm.divisor);
+  }
+  ts_text_add(to, "}");
 }
 
 static void print_exchange(const ts_attr *a, ts_text *to) {
@@ -323,11 +327,11 @@ const ts_attribute ts_attribute_update = {
     NO_DTYPE,
     .print = print_update};
 
-const ts_attribute ts_attribute_comm = {
-    {MEMBER(comm.axes), MEMBER(comm.group), MEMBER(comm.wire), MEMBER(comm.into), MEMBER(comm.n_pieces)},
-    ARRAY(comm.piece, count_pieces),
-    NO_DTYPE,
-    .print = print_comm};
+const ts_attribute ts_attribute_comm = {{MEMBER(comm.axes), MEMBER(comm.group), MEMBER(comm.wire), MEMBER(comm.divisor),
+                                         MEMBER(comm.into), MEMBER(comm.n_pieces)},
+                                        ARRAY(comm.piece, count_pieces),
+                                        NO_DTYPE,
+                                        .print = print_comm};
 
 const ts_attribute ts_attribute_exchange = {
     {MEMBER(comm.axes), MEMBER(comm.group), MEMBER(comm.n_sent), MEMBER(comm.n_received)},

@@ -286,6 +286,7 @@ typedef union ts_attr {
     unsigned axes; /**< Mask of 1 << ts_axis. */
     int group;     /**< Ranks in the group: the shape rule needs it. */
     ts_dtype wire; /**< What travels in a reduction. */
+    float divisor; /**< By which it is divided there, and multiplied behind the sum; 0: 1. */
     bool into;
     const ts_piece *piece;
     int n_pieces;

@@ -191,11 +191,14 @@ ts_tid ts_build_share(ts_site at, const char *name, unsigned axes, int group, ts
   return build_alike(at, TS_OP_SHARE, name, axes, group, x);
 }
 
-ts_tid ts_build_reduce_scatter(ts_site at, const char *name, unsigned axes, int group, ts_dtype wire, int n,
-                               const ts_tid *x, const ts_tid *into, ts_tid beta, int n_pieces, const ts_piece *piece) {
+ts_tid ts_build_reduce_scatter(ts_site at, const char *name, unsigned axes, int group, ts_dtype wire, float divisor,
+                               int n, const ts_tid *x, const ts_tid *into, ts_tid beta, int n_pieces,
+                               const ts_piece *piece) {
   return build_comm(
       at, TS_OP_REDUCE_SCATTER, name, n, x, into, beta,
-      (ts_attr){.comm = {.axes = axes, .group = group, .wire = wire, .piece = piece, .n_pieces = n_pieces}});
+      (ts_attr){
+          .comm = {
+              .axes = axes, .group = group, .wire = wire, .divisor = divisor, .piece = piece, .n_pieces = n_pieces}});
 }
 
 ts_tid ts_build_all_to_all(ts_site at, const char *name, unsigned axes, int group, int n, const ts_tid *x,

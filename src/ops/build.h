@@ -73,14 +73,15 @@ typedef struct ts_update_inputs {
 ts_tid ts_build_update_elements(ts_site at, const char *name, const ts_update_inputs *in, const ts_attr *attr);
 
 /** Collectives over \a axes with \a group ranks; \a into is NULL or n tensors that are written in the pieces' columns
- * only.
+ * only; \a wire is what travels in a reduction, and by what it is divided there (1: nothing).
  * Not collective (they only write nodes). */
 ts_tid ts_build_all_gather(ts_site at, const char *name, unsigned axes, int group, int n, const ts_tid *x,
                            const ts_tid *into, int n_pieces, const ts_piece *piece);
 ts_tid ts_build_all_reduce(ts_site at, const char *name, unsigned axes, int group, ts_tid x);
 ts_tid ts_build_share(ts_site at, const char *name, unsigned axes, int group, ts_tid x);
-ts_tid ts_build_reduce_scatter(ts_site at, const char *name, unsigned axes, int group, ts_dtype wire, int n,
-                               const ts_tid *x, const ts_tid *into, ts_tid beta, int n_pieces, const ts_piece *piece);
+ts_tid ts_build_reduce_scatter(ts_site at, const char *name, unsigned axes, int group, ts_dtype wire, float divisor,
+                               int n, const ts_tid *x, const ts_tid *into, ts_tid beta, int n_pieces,
+                               const ts_piece *piece);
 
 /** Blocks from everyone to everyone: \a block has an entry for each of the n outputs as a whole (its extents), then
  * n_sent that leave, then n_received that arrive, each by rank. Not collective. */

@@ -101,7 +101,7 @@ static void add_conjugate(ts_gradients *gradients, const ts_node *node, ts_op op
   ts_tid dx = op == TS_OP_ALL_GATHER
                   ? ts_build_all_gather(at, name, node->attr.comm.axes, node->attr.comm.group, 1, &dy, NULL, 1, piece)
                   : ts_build_reduce_scatter(at, name, node->attr.comm.axes, node->attr.comm.group, g->tensor[dy].dtype,
-                                            1, &dy, NULL, TS_NONE, 1, piece);
+                                            1, 1, &dy, NULL, TS_NONE, 1, piece);
   ts_gradients_add(gradients, node->in[0], ts_build_view(at, shaped, dx, 0, g->tensor[node->in[0]].shape));
   ts_free(name);
   ts_free(shaped);

@@ -107,7 +107,7 @@ static ts_tid scatter_tokens(writer *w, ts_site at, ts_tid t, ts_tid x) {
   const int64_t *cuts = token_cuts(w, t);
   char *name = ts_format("%s.reduce_scatter", of), *shaped = ts_format("%s.rows", of);
   ts_piece piece = {.input = 0, .cuts = cuts, .begin = 0, .end = cuts[1]};
-  ts_tid y = ts_build_reduce_scatter(at, name, TS_AXES(TS_AXIS_TP), w->ranks, at.graph->tensor[x].dtype, 1, &x, NULL,
+  ts_tid y = ts_build_reduce_scatter(at, name, TS_AXES(TS_AXIS_TP), w->ranks, at.graph->tensor[x].dtype, 1, 1, &x, NULL,
                                      TS_NONE, 1, &piece);
   y = ts_build_view(at, shaped, y, 0, rows_shape(w, t, own_rows(w).length));
   ts_free(name);

@@ -33,7 +33,8 @@ static void reduce(ts_zero *z, ts_site at, ts_bucket *b) {
     into[i] = z->part[b->part[i]].shard;
   }
   char *name = ts_bucket_name(z, b, "reduce");
-  ts_tid y = ts_build_reduce_scatter(at, name, b->axes, b->group, ts_deck_wire(z->context->deck), b->n, b->x, into,
+  ts_tid y = ts_build_reduce_scatter(at, name, b->axes, b->group, ts_deck_wire(z->context->deck),
+                                     ts_deck_wire_divisor(z->context->deck, b->group), b->n, b->x, into,
                                      every_micro_batch ? z->beta : TS_NONE, b->n, b->piece);
   for (int i = 0; i < b->n; ++i) {
     z->part[b->part[i]].shard = y + i;

@@ -49,7 +49,8 @@ static void bind_transfers(ts_bound_node *b) {
                                    .y = b->out[piece->input],
                                    .cuts = piece->cuts,
                                    .begin = piece->begin,
-                                   .end = piece->end};
+                                   .end = piece->end,
+                                   .divisor = node->attr.comm.divisor};
   }
 }
 

@@ -379,8 +379,8 @@ static const char *difference(const rank_state *ra, const ts_node *a, const rank
   if (ta[a->in[0]].dtype != tb[b->in[0]].dtype || ta[a->out[0]].dtype != tb[b->out[0]].dtype) {
     return "dtype differs";
   }
-  if (a->attr.comm.wire != b->attr.comm.wire) {
-    return "wire dtype differs";
+  if (a->attr.comm.wire != b->attr.comm.wire || a->attr.comm.divisor != b->attr.comm.divisor) {
+    return "wire dtype or its divisor differs";
   }
   if (a->op == TS_OP_ALL_REDUCE &&
       ts_tensor_count(ra->program->graph, a->in[0]) != ts_tensor_count(rb->program->graph, b->in[0])) {
