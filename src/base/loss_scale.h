@@ -1,6 +1,6 @@
 /** \file
- * Loss scaling: gradients in fp16 that would be zero are kept by multiplying the loss; those that are infinite then tell
- * that the factor was too large.  What is known of it from step to step, and how it changes; written once, for
+ * Loss scaling: gradients in fp16 that would be zero are kept by multiplying the loss; those that are infinite then
+ * tell that the factor was too large.  What is known of it from step to step, and how it changes; written once, for
  * processors and GPUs.  Factors are powers of two, so scaling changes no bit of what fp16 can hold.
  *
  *   DYNAMIC   DynamicLossScaler of DeepSpeed 0.19.8, runtime/fp16/loss_scaler.py

@@ -118,7 +118,7 @@ static void report_step(ts_training *r, const ts_step_result *result, double sec
   ts_watch_scale(r->watch, r->at.skipped, scaled ? result->next_loss_scale : 0);
   if (result->skipped && result->valid_tokens == 0) {
     ts_log(TS_LOG_WARNING, "step %lld: no token of its samples has a label: no update", (long long) r->at.step);
-  } else if (result->searching) {
+  } else if (result->searching && !result->stuck) {
     ts_log(TS_LOG_INFO, "step %lld: overflow at loss scale %.9g: no update; the next scale is %.9g",
            (long long) r->at.step, result->loss_scale, result->next_loss_scale);
   } else if (result->overflow) {
