@@ -65,18 +65,21 @@ static inline bool ts_loss_scale_is_searching(const ts_loss_scaler *s, double sc
   return s->rule == TS_LOSS_SCALE_DYNAMIC || (s->rule == TS_LOSS_SCALE_TORCH && scale > s->minimum);
 }
 
+/** Does an overflow in this state make the scale smaller? Not collective. */
 static inline TS_HOST_DEVICE bool ts_loss_scale_is_halved(const ts_loss_scaler *s,
                                                           const double state[TS_LOSS_SCALE_SIZE]) {
   return s->rule == TS_LOSS_SCALE_TORCH || (s->rule == TS_LOSS_SCALE_DYNAMIC && state[TS_LOSS_SCALE_HYSTERESIS] <= 1);
 }
 
-/* GradScaler's scale is fp32 and ends at zero; here it ends at the last number before. */
+/** The next smaller scale.  GradScaler's is fp32 and ends at zero; here it ends at the last number before. Not
+ * collective. */
 static inline TS_HOST_DEVICE double ts_loss_scale_half(const ts_loss_scaler *s, double scale) {
   double least = s->rule == TS_LOSS_SCALE_TORCH ? 0x1p-149 : s->minimum;
   return fmax(scale / 2, least);
 }
 
-/* DeepSpeed looks at the steps before this one, GradScaler counts this one too. */
+/** Does a good step in this state double the scale?  DeepSpeed looks at the steps before this one, GradScaler counts this
+ * one too. Not collective. */
 static inline TS_HOST_DEVICE bool ts_loss_scale_is_doubled(const ts_loss_scaler *s,
                                                            const double state[TS_LOSS_SCALE_SIZE]) {
   int64_t good = (int64_t) state[TS_LOSS_SCALE_GOOD_STEPS] + (s->rule == TS_LOSS_SCALE_TORCH);

@@ -2,12 +2,12 @@
 #include "engine/engine.h"
 #include "io/checkpoint.h"
 
-static ts_tid scale_of(const ts_engine *e) {
+static ts_tid find_scale(const ts_engine *e) {
   return ts_graph_find_state(ts_engine_program(e)->graph, TS_STATE_LOSS_SCALE, -1);
 }
 
 static void set_scale(ts_engine *e, const double state[TS_LOSS_SCALE_SIZE]) {
-  ts_tid leaf = scale_of(e);
+  ts_tid leaf = find_scale(e);
   if (leaf != TS_NONE) { /* an engine that does not train has none */
     ts_executor_write_state(e->executor, leaf, 0, TS_LOSS_SCALE_SIZE, state);
   }
@@ -21,7 +21,7 @@ void ts_engine_begin_scale(ts_engine *e) {
 
 void ts_engine_save_scale(const ts_engine *e, ts_checkpoint *c) {
   double state[TS_LOSS_SCALE_SIZE] = {[TS_LOSS_SCALE] = 1};
-  ts_tid leaf = scale_of(e);
+  ts_tid leaf = find_scale(e);
   if (leaf != TS_NONE) {
     ts_executor_read_state(e->executor, leaf, 0, TS_LOSS_SCALE_SIZE, state);
   }
