@@ -128,7 +128,7 @@ static void sum_columns(const traffic *t, int tensor, int64_t batch, int64_t row
     if (b->tensor == tensor && row >= b->rows.begin && row < b->rows.begin + b->rows.length && begin < end) {
       const char *from = p->packed.data + batch * p->packed.batch + (row - b->rows.begin) * p->packed.row +
                          (begin - b->columns.begin) * (int64_t) ts_dtype_size(p->dtype);
-      ts_add_to_sum(sum + (begin - first), &(ts_addend){from, p->dtype}, end - begin);
+      ts_add_to_sum(sum + (begin - first), &(ts_addend){from, p->dtype, 0}, end - begin);
     }
   }
 }
@@ -140,7 +140,7 @@ static void sum_tensor(const traffic *t, const ts_exchange_tensor *y, int tensor
       int64_t count = y->columns - first < BLOCK ? y->columns - first : BLOCK;
       sum_columns(t, tensor, r / y->rows, r % y->rows, first, count, sum);
       ts_copy_to_wire((char *) y->data + (size_t) (r * y->columns + first) * ts_dtype_size(y->dtype), y->dtype,
-                      &(ts_addend){sum, TS_F32}, count);
+                      &(ts_addend){sum, TS_F32, 0}, count);
     }
   }
 }

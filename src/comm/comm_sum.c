@@ -109,7 +109,7 @@ WIDE static void store(void *y, ts_dtype dtype, const float *block, int64_t coun
 
 /* Elements of an addend from `first` on: where they are, or divided, in `block`. */
 static ts_addend divided(const ts_addend *a, float *block, int64_t first, int64_t count) {
-  ts_addend whole = {element_at(a, first), a->dtype, 0};
+  ts_addend whole = {element_of(a, first), a->dtype, 0};
   if (a->divisor == 0 || a->divisor == 1) {
     return whole;
   }
