@@ -8,15 +8,12 @@
 #ifndef TS_BACKEND_UPDATE_RULES_H
 #define TS_BACKEND_UPDATE_RULES_H
 
+#include "base/host_device.h"
 #include "graph/graph.h"
 
 #include <math.h>
 
-#if defined(__cplusplus)
-#define TS_RULE_FUNCTION static __host__ __device__ __forceinline__
-#else
-#define TS_RULE_FUNCTION static inline __attribute__((always_inline))
-#endif
+#define TS_RULE_FUNCTION static inline TS_HOST_DEVICE __attribute__((always_inline))
 
 /** What a step is for the elements of a range. */
 typedef struct ts_update_constants {

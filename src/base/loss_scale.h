@@ -12,15 +12,11 @@
 #ifndef TS_BASE_LOSS_SCALE_H
 #define TS_BASE_LOSS_SCALE_H
 
+#include "base/host_device.h"
 #include <math.h>
+
 #include <stdbool.h>
 #include <stdint.h>
-
-#ifdef __CUDACC__
-#define TS_HOST_DEVICE __host__ __device__
-#else
-#define TS_HOST_DEVICE
-#endif
 
 typedef enum ts_loss_scale_rule {
   TS_LOSS_SCALE_NONE, /**< There is no scale: it is 1. */
@@ -78,8 +74,8 @@ static inline TS_HOST_DEVICE double ts_loss_scale_half(const ts_loss_scaler *s, 
   return fmax(scale / 2, least);
 }
 
-/** Does a good step in this state double the scale?  DeepSpeed looks at the steps before this one, GradScaler counts this
- * one too. Not collective. */
+/** Does a good step in this state double the scale?  DeepSpeed looks at the steps before this one, GradScaler counts
+ * this one too. Not collective. */
 static inline TS_HOST_DEVICE bool ts_loss_scale_is_doubled(const ts_loss_scaler *s,
                                                            const double state[TS_LOSS_SCALE_SIZE]) {
   int64_t good = (int64_t) state[TS_LOSS_SCALE_GOOD_STEPS] + (s->rule == TS_LOSS_SCALE_TORCH);

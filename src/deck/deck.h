@@ -311,7 +311,7 @@ typedef struct ts_deck {
     /** The bf16 parameters are the masters, and gradients are kept and summed in bf16. */
     bool bf16_master_weights_and_grads;
     bool bf16_optimizer_states; /**< optimizer.state_dtype = "bf16", in DeepSpeed's words; resolved. */
-    bool check_grad_overflow; /**< A step whose norm is not finite is skipped. */
+    bool check_grad_overflow;   /**< A step whose norm is not finite is skipped. */
   } bf16;
   struct {
     bool enabled;      /**< Never with bf16.enabled. */

@@ -14,7 +14,7 @@ const ts_pass ts_passes[] = {
      "attention by groups of heads"},
     {"tile", ts_pass_tile, TS_FACT_SHARDED, TS_FACT_SHARDED, TS_FACT_GRADIENTS, false, "MLPs in tiles of rows"},
     {"autodiff", ts_pass_autodiff, TS_FACT_SHARDED, TS_FACT_GRADIENTS, TS_FACT_LAYOUT, true, "the backward step"},
-    {"scaling", ts_pass_loss_scale, TS_FACT_GRADIENTS, TS_FACT_GRADIENTS, TS_FACT_LAYOUT, true,
+    {"loss_scale", ts_pass_loss_scale, TS_FACT_GRADIENTS, TS_FACT_GRADIENTS, TS_FACT_LAYOUT, true,
      "the loss times a scale, for gradients in fp16"},
     {"recompute", ts_pass_recompute, TS_FACT_GRADIENTS, TS_FACT_RECOMPUTE, TS_FACT_LAYOUT, true,
      "activation checkpointing by unit"},

@@ -1,5 +1,5 @@
-/* Element-wise optimizers in one sweep over a shard, in tiles.  AdamW with fp32 states moves 28 bytes an element (30 with a
- * working copy of 2 bytes) and is bound by memory. */
+/* Element-wise optimizers in one sweep over a shard, in tiles.  AdamW with fp32 states moves 28 bytes an element (30
+ * with a working copy of 2 bytes) and is bound by memory. */
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/tile.h"
 #include "backend/dynamic_map.h"
@@ -150,7 +150,7 @@ static const void *step_number(const ts_kernel_call *call, ts_update_input input
   return call->in[ts_update_at(call->node, input)];
 }
 
-static sweep begin_sweep(const ts_kernel_call *call) {
+static sweep describe_sweep(const ts_kernel_call *call) {
   const ts_update_slots slots = ts_update_slots_of(call->graph, call->node);
   const float *betas = step_number(call, TS_UPDATE_BETAS);
   const double *corrections = step_number(call, TS_UPDATE_CORRECTIONS);
@@ -197,7 +197,7 @@ static void update_elements_run(const ts_kernel_call *call) {
   if (*(const float *) step_number(call, TS_UPDATE_SKIP) != 0.0f) {
     return;
   }
-  const sweep s = begin_sweep(call);
+  const sweep s = describe_sweep(call);
   const ts_attr *attr = &call->node->attr;
 #pragma omp parallel num_threads(call->threads)
   for (int r = 0; r < attr->update.n; ++r) {
