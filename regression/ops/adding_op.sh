@@ -118,7 +118,7 @@ after cuda/pointwise.cu '      {TS_OP_ADD, ' << 'END'
       {TS_OP_CUBE, {NULL, cube_run, NULL}},
       {TS_OP_CUBE_DX, {NULL, cube_run, NULL}},
 END
-after regression/ops/pointwise.c '/* From dtype to the other one' << 'END'
+after regression/ops/pointwise.c '/* From dtype to each' << 'END'
 static void build_cube(run_case *c, int variant, ts_dtype dtype) {
   build_same(c, variant, dtype, c->op == TS_OP_CUBE ? 1 : 2, 1);
   c->attr.cube.scale = 0.5f;
