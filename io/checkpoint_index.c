@@ -339,7 +339,7 @@ static bool write_virtual(hid_t file, const ts_checkpoint *c, const ts_saved_par
     m.dims[d] = (hsize_t) p->shape[d];
   }
   m.space = H5Screate_simple(p->n_dims, m.dims, NULL);
-  m.ok = H5Pset_fill_value(m.create, H5T_NATIVE_FLOAT, &nothing) >= 0;
+  m.ok = what->dtype == TS_U8 || H5Pset_fill_value(m.create, H5T_NATIVE_FLOAT, &nothing) >= 0;
   for (int i = 0; i < p->n_pieces; ++i) {
     map_piece(&m, c, p, &p->piece[i], state);
   }

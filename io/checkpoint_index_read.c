@@ -201,7 +201,7 @@ static void read_parts(reading *r, ts_checkpoint *c) {
 
 static ts_dtype dtype_named(const char *name) {
   for (int d = 0; d < TS_N_DTYPES; ++d) {
-    if (strcmp(ts_dtype_name((ts_dtype) d), name) == 0 && ts_dtype_is_working((ts_dtype) d)) {
+    if (strcmp(ts_dtype_name((ts_dtype) d), name) == 0 && (ts_dtype_is_working((ts_dtype) d) || d == TS_U8)) {
       return (ts_dtype) d;
     }
   }

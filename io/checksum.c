@@ -54,5 +54,9 @@ uint32_t ts_fletcher32(const void *data, size_t bytes) {
     s1 += word;
     s2 += s1;
   }
+  if (bytes % 2 == 1) { /* the first half of a word in the file's order */
+    s1 += *at;
+    s2 += s1;
+  }
   return fold(s2) << 16 | fold(s1);
 }

@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 /** Fletcher-32 as HDF5 computes it (H5_checksum_fletcher32): over big-endian 16-bit words, sums modulo 65535 that are 0
- * only for data that is all zero.  \a bytes must be even.  The filter appends it to a chunk as 4 bytes, little-endian.
- * Not collective. */
+ * only for data that is all zero.  Of an odd number of \a bytes the last one is the first half of a word.  The filter
+ * appends it to a chunk as 4 bytes, little-endian. Not collective. */
 uint32_t ts_fletcher32(const void *data, size_t bytes);
 
 #endif

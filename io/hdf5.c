@@ -43,8 +43,8 @@ const char *ts_hdf5_library(void) {
 }
 
 hid_t ts_hdf5_type(ts_dtype dtype) {
-  TS_CHECK(dtype == TS_F32 || dtype == TS_BF16 || dtype == TS_F16, "checkpoints hold no %s", ts_dtype_name(dtype));
-  hid_t type = H5Tcopy(H5T_IEEE_F32LE);
+  TS_CHECK(ts_dtype_is_working(dtype) || dtype == TS_U8, "checkpoints hold no %s", ts_dtype_name(dtype));
+  hid_t type = H5Tcopy(dtype == TS_U8 ? H5T_STD_U8LE : H5T_IEEE_F32LE);
   if (dtype == TS_BF16) {
     H5Tset_fields(type, 15, 7, 8, 0, 7);
     H5Tset_size(type, 2);

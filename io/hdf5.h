@@ -21,7 +21,7 @@
 void ts_hdf5_lock(void);
 void ts_hdf5_unlock(void);
 
-/** The type in files of F32, BF16 (a float of 16 bits with 8 of exponent, which HDF5 and h5py convert) or F16; to be
+/** The type in files of F32, BF16 (a float of 16 bits with 8 of exponent, which HDF5 and h5py convert), F16 or U8; to be
  * closed (H5Tclose).  The lock must be held.  Not collective. */
 hid_t ts_hdf5_type(ts_dtype dtype);
 

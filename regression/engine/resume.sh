@@ -134,6 +134,41 @@ test_layouts() {
 
 # ---- what a user asks for ----
 
+# Optimizers and types of their states; in 8 bits another grid goes on with the same codes, and what a sum in another order
+# makes another code of is a 2^-5 of a moment.
+test_optimizers() {
+  while read -r recipe on_stage words; do
+    # shellcheck disable=SC2086
+    {
+      train 2 "$recipe" --set zero_optimization.stage=$on_stage $words
+      ok "$recipe" clean
+      resume "$recipe" 2 $on_stage 0 "$recipe" $words
+      resume "$recipe" 3 $((3 - on_stage)) ${others:-$other_grid} "$recipe, on 3 ranks" $words
+    }
+  done
+}
+
+test_recipes() {
+  others=
+  test_optimizers << 'END'
+lion 1 --set optimizer.type=Lion --set optimizer.params.lr=1e-3
+adagrad 2 --set optimizer.type=Adagrad
+momentum 3 --set optimizer.type=SGD --set optimizer.params.momentum=0.9 --set optimizer.params.nesterov=true
+END
+  others=1e-3
+  test_optimizers << 'END'
+moments_bf16 2 --set optimizer.state_dtype=bf16
+eight_bits 1 --set optimizer.state_dtype=8bit --set model.n_embd=48
+eight_bits_lion 3 --set optimizer.state_dtype=8bit --set optimizer.type=Lion --set optimizer.params.lr=1e-3 --set model.n_embd=48
+all_bf16 2 --set bf16.enabled=true --set bf16.bf16_master_weights_and_grads=true --set bf16.bf16_optimizer_states=true
+fp16 1 --set fp16.enabled=true --set fp16.loss_scale_window=2
+END
+  hdf5 "codes and scales" h5dump -d /transformer.h.0/exp_avg_scale eight_bits/step_00000006/shard_00000.h5
+  hdf5 "codes of a tensor" h5dump -d /exp_avg/transformer.h.0.mlp.c_fc.weight eight_bits/step_00000006/model.h5
+  train 2 other --resume eight_bits/step_00000003 --set model.n_embd=48
+  ok "states in 8 bits are not taken for others" said 2 "is in 8 bits; optimizer.state_dtype as it was goes on"
+}
+
 test_requests() {
   train 2 again --resume never
   ok "a directory in use is refused, with --resume auto as a way out" said 2 "again is not empty.*--resume auto"
@@ -392,6 +427,7 @@ test_stop() {
 test_save
 test_table
 test_layouts
+test_recipes
 test_requests
 test_damage
 test_deepspeed

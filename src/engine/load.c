@@ -146,6 +146,12 @@ static const ts_saved_state *find_saved_state(const loader *l, const ts_saved_pa
     return NULL;
   }
   const ts_saved_state *state = &part->state[*index];
+  if ((state->dtype == TS_U8) != (leaf->dtype == TS_U8)) {
+    ts_error_add(
+        err, "%s: %s of %s is in %s; optimizer.state_dtype as it was goes on, `--weights` takes the weights alone",
+        l->directory, leaf->state, saved->name, state->dtype == TS_U8 ? "8 bits" : ts_dtype_name(state->dtype));
+    return NULL;
+  }
   int64_t own = leaf->block == 0 ? leaf->count : 0, block = leaf->block > 1 ? leaf->block : 1;
   if (state->own != own || (state->block > 1 ? state->block : 1) != block) {
     ts_error_add(err, "%s: %s of %s is of another size; `--weights` takes the weights alone", l->directory, leaf->state,
