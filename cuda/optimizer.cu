@@ -54,8 +54,11 @@ static __device__ __forceinline__ void load_values(float x[EACH], const void *fr
   if (wide && n == EACH) {
     ts_load<EACH>(x, data);
   } else {
-    for (int i = 0; i < n; ++i) {
-      x[i] = ts_float(data[i]);
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+      if (i < n) {
+        x[i] = ts_float(data[i]);
+      }
     }
   }
 }
@@ -66,8 +69,11 @@ static __device__ __forceinline__ void store_values(void *to, int64_t at, int n,
   if (wide && n == EACH) {
     ts_store<EACH>(data, x);
   } else {
-    for (int i = 0; i < n; ++i) {
-      data[i] = ts_round<T>(x[i]);
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+      if (i < n) {
+        data[i] = ts_round<T>(x[i]);
+      }
     }
   }
 }
@@ -80,8 +86,11 @@ static __device__ __forceinline__ void load_operand(float x[EACH], const operand
     const uint8_t *code = (const uint8_t *) from.data + at;
     const float *map = map_of(from);
     float scale = from.scales[at / TS_STATE_BLOCK];
-    for (int i = 0; i < n; ++i) {
-      x[i] = map[code[i]] * scale;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+      if (i < n) {
+        x[i] = map[code[i]] * scale;
+      }
     }
   } else if (from.dtype == TS_F32) {
     load_values<float>(x, from.data, at, n, wide);
@@ -109,8 +118,11 @@ static __device__ __forceinline__ void store_operand(const operand &to, int64_t 
 /* A state in 8 bits, by all threads of the block: those of a scale find their largest magnitude together. */
 static __device__ void store_codes(const operand &to, int64_t at, int n, const float x[EACH], float *scratch) {
   float most = 0;
-  for (int i = 0; i < n; ++i) {
-    most = fmaxf(most, fabsf(x[i]));
+#pragma unroll
+  for (int i = 0; i < EACH; ++i) {
+    if (i < n) {
+      most = fmaxf(most, fabsf(x[i]));
+    }
   }
   most = ts_warp_max(most);
   int warp = (int) threadIdx.x / TS_WARP, each = SHARERS / TS_WARP, first = warp / each * each;
@@ -127,8 +139,11 @@ static __device__ void store_codes(const operand &to, int64_t at, int n, const f
   }
   uint8_t *code = (uint8_t *) to.data + at;
   float by = most > 0 ? most : 1.0f;
-  for (int i = 0; i < n; ++i) {
-    code[i] = ts_update_code(x[i] / by, map_of(to), to.has_sign);
+#pragma unroll
+  for (int i = 0; i < EACH; ++i) {
+    if (i < n) {
+      code[i] = ts_update_code(x[i] / by, map_of(to), to.has_sign);
+    }
   }
 }
 
@@ -153,8 +168,11 @@ static __device__ __forceinline__ void store_working(const sweep &s, const opera
   if (wide && n == EACH && element % EACH == 0) {
     ts_store_rounded<EACH>(data, x, s.rounding.key, (uint64_t) *s.step, element);
   } else {
-    for (int i = 0; i < n; ++i) {
-      ts_store_rounded<1>(data + i, x + i, s.rounding.key, (uint64_t) *s.step, element + i);
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+      if (i < n) {
+        ts_store_rounded<1>(data + i, x + i, s.rounding.key, (uint64_t) *s.step, element + i);
+      }
     }
   }
 }

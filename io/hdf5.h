@@ -21,8 +21,8 @@
 void ts_hdf5_lock(void);
 void ts_hdf5_unlock(void);
 
-/** The type in files of F32, BF16 (a float of 16 bits with 8 of exponent, which HDF5 and h5py convert), F16 or U8; to be
- * closed (H5Tclose).  The lock must be held.  Not collective. */
+/** The type in files of F32, BF16 (a float of 16 bits with 8 of exponent, which HDF5 and h5py convert), F16 or U8; to
+ * be closed (H5Tclose).  The lock must be held.  Not collective. */
 hid_t ts_hdf5_type(ts_dtype dtype);
 
 /** Open a file for reading, without HDF5's lock on it: file systems of clusters often have none, and a checkpoint that

@@ -543,8 +543,8 @@ test_loss_scale() {
   run $mpiexec -n 2 "$tessera" train "$golden/llama.cfg" "$@" --set model.from=nan --set run.directory=stuck \
     --set fp16.initial_scale_power=2 --set fp16.hysteresis=1 --set run.stop_after_nonfinite=2
   ok "an overflow at the smallest scale: exit 1" said 1 \
-    "stopped at step 3: loss or gradient norm is not finite at loss scale 1, the smallest allowed (fp16.min_loss_scale); fp16.enabled = false"
-  ok "each overflow is told" printed "step 2: overflow at loss scale 2: no update; the next scale is 1"
+    "stopped at step 3: loss or gradient norm is not finite at loss scale 1, the smallest allowed [(]fp16.min_loss_scale[)]; fp16.enabled = false"
+  ok "each overflow is told" grep -q "step 2: overflow at loss scale 2: no update; the next scale is 1" "$scratch/out"
   ok "metrics.csv: the scale of the step" is "$(column stuck/metrics.csv loss_scale) $(column stuck/metrics.csv skipped)" "1 3"
   run "$tessera" status stuck
   ok "status: why, skipped steps, the scale" both 'printed "^state +failed: overflow at the smallest loss scale"' \
@@ -552,7 +552,7 @@ test_loss_scale() {
   run "$tessera" train "$golden/llama.cfg" "$@" --set model.from=nan --set run.directory=early --set run.steps=2
   ok "only overflows: nothing was learned" said 1 "the loss scale was still too large at the end"
   run $mpiexec -n 2 "$tessera" train "$golden/llama.cfg" "$@" --set "model.from=$golden/llama" --set run.directory=half
-  ok "fp16: a run, with its scale on each line" both clean 'printed "step 10/10 .* loss scale 65536 "'
+  ok "fp16: a run, with its scale on each line" printed "step 10/10 .* loss scale 65536 "
   run "$tessera" status half --format json
   json "$scratch/out" "d['loss_scale'] == 65536 and d['skipped'] == 0" "status: the scale in json"
 }

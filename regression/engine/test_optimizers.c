@@ -1,6 +1,6 @@
 /* Twenty steps with every optimizer and every precision against torch and DeepSpeed's arithmetic (regression/golden:
- * optimizers.json, precisions.json): losses, norms, weights, loss scales, skipped steps; at every stage, and with the same
- * bits at all of them.  The world's three samples are shared by 1 or 3 ranks; 2 and 4 share products or samples.
+ * optimizers.json, precisions.json): losses, norms, weights, loss scales, skipped steps; at every stage, and with the
+ * same bits at all of them.  The world's three samples are shared by 1 or 3 ranks; 2 and 4 share products or samples.
  * TEST_ONLY takes names of cases. */
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
@@ -18,8 +18,8 @@
 
 enum { MICRO_BATCH = 3, MOST_SETS = 24 };
 
-/* regression/golden/README.md has the evidence: fp32 from fp64 and from other orders of sums 3e-7 in loss, 9e-7 in norm,
- * 1e-5 in weights; other right ways of computing in half types differ by 1.3e-4 (fp16) and 1.2e-3 (bf16) in loss. */
+/* regression/golden/README.md has the evidence: fp32 from fp64 and from other orders of sums 3e-7 in loss, 9e-7 in
+ * norm, 1e-5 in weights; other right ways of computing in half types differ by 1.3e-4 (fp16) and 1.2e-3 (bf16) in loss. */
 typedef struct suite {
   const char *file;
   double loss, norm, weight; /* allowed; norm, weight 0: not compared */
@@ -135,8 +135,8 @@ typedef struct deviation {
   int64_t skipped, steps;
 } deviation;
 
-/* Sum and sum of squares of a parameter, in units of what they are sums of.  GPT-2's K bias, the middle third, has a true
- * gradient of zero, and is not counted. */
+/* Sum and sum of squares of a parameter, in units of what they are sums of.  GPT-2's K bias, the middle third, has a
+ * true gradient of zero, and is not counted. */
 static double weight_apart(const trial *t, const ts_parameter *p) {
   int64_t n = ts_shape_count(&p->shape), third = strstr(p->name, "c_attn.bias") != NULL ? n / 3 : 0;
   const json_t *expected = json_object_get(json_object_get(t->expected, "sums"), p->name);

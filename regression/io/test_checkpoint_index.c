@@ -243,7 +243,7 @@ static void test_words(void) {
     const char *what, *table;
     int at;
     const char *word, *words;
-  } cases[] = {{"a state of dtype fp16", "state_dtype", 1, "fp16", "unknown type"},
+  } cases[] = {{"a state of dtype fp64", "state_dtype", 1, "fp64", "unknown type"},
                {"a state of dtype \"\"", "state_dtype", 5, "", "unknown type"},
                {"a state of dtype int", "state_dtype", 0, "int", "unknown type"},
                {"a state of a path", "state_name", 1, "a/b", "state of no part"},

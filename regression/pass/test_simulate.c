@@ -199,7 +199,7 @@ static const fault_row faults[] = {
      STAGE(2),
      7,
      change_wire,
-     {"rank 0: reduce_scatter", "rank 7: reduce_scatter", "wire dtype differ"}},
+     {"rank 0: reduce_scatter", "rank 7: reduce_scatter", "wire dtype or its divisor differ"}},
     {"a gather not waited for", SHARDED, 4, drop_first_wait, {"rank 4:", "touches memory of", "in flight"}},
     {"the last gather not waited for",
      STAGE(1),

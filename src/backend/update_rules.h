@@ -112,15 +112,25 @@ TS_RULE_FUNCTION double ts_update_correction(double beta, int64_t step) {
 
 /* ---- states in 8 bits ---- */
 
+/** A step of a search: \a code, or so many above it where x is.  No loop, so that compilers make vectors of it.
+ * Not collective. */
+TS_RULE_FUNCTION int ts_update_code_above(int code, int step, float x, const float *map) {
+  float middle = (map[code + step - 1] + map[code + step]) * 0.5f;
+  return middle < x || (middle == x && step > 1) ? code + step : code; /* code + step is even where step is */
+}
+
 /** The code of \a x in [-1, 1]: that of the nearest value of \a map, between two the even one.  A negative number never
  * becomes 0, as in bitsandbytes; nor does a positive one of a map without signs: a root of it divides.
  * \param [in] map  256 ascending values (backend/dynamic_map.h). Not collective. */
 TS_RULE_FUNCTION uint8_t ts_update_code(float x, const float *map, bool has_sign) {
-  int code = 0;
-  for (int step = 128; step > 0; step /= 2) {
-    float middle = (map[code + step - 1] + map[code + step]) * 0.5f;
-    code += middle < x || (middle == x && step > 1) ? step : 0; /* code + step is even where step is */
-  }
+  int code = ts_update_code_above(0, 128, x, map);
+  code = ts_update_code_above(code, 64, x, map);
+  code = ts_update_code_above(code, 32, x, map);
+  code = ts_update_code_above(code, 16, x, map);
+  code = ts_update_code_above(code, 8, x, map);
+  code = ts_update_code_above(code, 4, x, map);
+  code = ts_update_code_above(code, 2, x, map);
+  code = ts_update_code_above(code, 1, x, map);
   if (has_sign) {
     return (uint8_t) (x < 0.0f && map[code] >= 0.0f ? code - 1 : code);
   }

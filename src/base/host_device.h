@@ -1,6 +1,6 @@
 /** \file
- * Functions that processors and GPUs have in common: a header with them is read by C and by nvcc.  No functions; nothing
- * here is collective.
+ * Functions that processors and GPUs have in common: a header with them is read by C and by nvcc.  No functions here;
+ * nothing is collective.
  */
 #ifndef TS_BASE_HOST_DEVICE_H
 #define TS_BASE_HOST_DEVICE_H
