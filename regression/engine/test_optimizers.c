@@ -19,7 +19,8 @@
 enum { MICRO_BATCH = 3, MOST_SETS = 24 };
 
 /* regression/golden/README.md has the evidence: fp32 from fp64 and from other orders of sums 3e-7 in loss, 9e-7 in
- * norm, 1e-5 in weights; other right ways of computing in half types differ by 1.3e-4 (fp16) and 1.2e-3 (bf16) in loss. */
+ * norm, 1e-5 in weights; other right ways of computing in half types differ by 1.3e-4 (fp16) and 1.2e-3 (bf16) in
+ * loss. */
 typedef struct suite {
   const char *file;
   double loss, norm, weight; /* allowed; norm, weight 0: not compared */
