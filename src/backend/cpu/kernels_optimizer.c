@@ -75,12 +75,14 @@ static void encode(const operand *x, int64_t at, int64_t n, const float *from) {
   const float *map = x->map;
   bool has_sign = x->has_sign;
   for (int64_t begin = 0; begin < n; begin += TS_STATE_BLOCK) {
-    float most = 0;
+    int32_t bits = 0; /* magnitudes are ordered as their bits are */
     int64_t end = ts_min(begin + TS_STATE_BLOCK, n);
-#pragma omp simd reduction(max : most)
+#pragma omp simd reduction(max : bits)
     for (int64_t i = begin; i < end; ++i) {
-      most = fmaxf(most, fabsf(from[i]));
+      int32_t magnitude = ts_bits_of(from[i]) & 0x7fffffff;
+      bits = magnitude > bits ? magnitude : bits;
     }
+    float most = ts_float_of(bits);
     x->scales[(at + begin) / TS_STATE_BLOCK] = most;
     float by = most > 0 ? most : 1;
 #pragma omp simd
