@@ -216,7 +216,6 @@ __global__ void __launch_bounds__(THREADS)
     k[0] = ts_update_constants_of(RULE, &s.numbers, &step, ranges.weight_decay[r], ranges.lr_factor[r]);
   }
   __syncthreads();
-  const ts_update_constants mine = k[0];
   int64_t first = ranges.offset[r] + ((int64_t) blockIdx.x - ranges.before[r]) * ELEMENTS;
   int64_t end = ranges.offset[r] + ranges.count[r], last = first + ELEMENTS < end ? first + ELEMENTS : end;
   bool wide = aligned && ranges.offset[r] % EACH == 0;
@@ -231,7 +230,7 @@ __global__ void __launch_bounds__(THREADS)
     load_operand(b, s.b, at, n, wide);
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
-      p[i] = rule_at<RULE>::apply(p[i], g[i], &a[i], &b[i], &mine);
+      p[i] = rule_at<RULE>::apply(p[i], g[i], &a[i], &b[i], k);
     }
     store_state(s.a, at, n, wide, a, scratch);
     store_state(s.b, at, n, wide, b, scratch);

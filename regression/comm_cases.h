@@ -29,6 +29,21 @@ typedef struct test_case {
   float divisor; /* of what travels; 0: 1 */
 } test_case;
 
+enum { BEYOND_CASES = 6 };
+
+/** Values of which some, or whose sums, are beyond 65504, the largest of fp16: a case of types and size. Not
+ * collective. */
+static inline test_case beyond_fp16(int i) {
+  static const ts_dtype type[][3] = {{TS_F32, TS_F16, TS_F32}, {TS_F16, TS_F16, TS_F16}, {TS_F16, TS_F16, TS_F32}};
+  return (test_case){.x = type[i % 3][0],
+                     .wire = type[i % 3][1],
+                     .y = type[i % 3][2],
+                     .windows = 1,
+                     .n = 1,
+                     .count = 3000,
+                     .scale = i < 3 ? 65000 : 140000};
+}
+
 /** Cut points of one kind, for \a count elements or fewer. Not collective. */
 static inline void cut(int64_t *cuts, int kind, int64_t count, int size) {
   cuts[0] = 0;

@@ -234,6 +234,39 @@ train_run train_run_alone(ts_world *all, ts_world *alone, const char *text, cons
   return run;
 }
 
+void train_run_open(ts_world *world, ts_deck *deck, unsigned abilities, ts_engine **engine, ts_data **data) {
+  ts_error err = {0};
+  const ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_TRAIN | abilities};
+  TS_CHECK(ts_engine_create(&options, engine, &err) == TS_OK, "%s", err.text);
+  TS_CHECK(ts_data_open_deck(world, deck, data, &err) == TS_OK, "%s", err.text);
+}
+
+ts_step_result train_run_step_of(ts_engine *engine, const ts_deck *deck, ts_data *data, int64_t step) {
+  const ts_mesh *mesh = ts_engine_mesh(engine);
+  int64_t each = deck->train_micro_batch_size_per_gpu, accumulation = deck->gradient_accumulation_steps;
+  int64_t groups = ts_mesh_group_size(mesh, TS_AXES_BATCH), group = ts_mesh_group_rank(mesh, TS_AXES_BATCH);
+  ts_batch *batch = ts_batch_create(each * accumulation, deck->data.sequence_length, TS_INPUTS_ALL);
+  for (int64_t i = 0; i < batch->samples; ++i) {
+    int64_t sample = ((step * accumulation + i / each) * groups + group) * each + i % each;
+    ts_error err = {0};
+    TS_CHECK(ts_data_read(data, TS_SPLIT_TRAINING, sample, batch, i, &err) == TS_OK, "%s", err.text);
+  }
+  ts_step_result result = ts_engine_train_step(engine, &(ts_step_input){.batch = batch});
+  ts_batch_destroy(&batch);
+  return result;
+}
+
+uint64_t train_run_digest(ts_engine *engine) {
+  const ts_layout *layout = ts_engine_layout(engine);
+  uint64_t *each = ts_calloc((size_t) layout->n_parameters, sizeof *each), sum = 0;
+  ts_engine_digest(engine, each);
+  for (int i = 0; i < layout->n_parameters; ++i) {
+    sum += ts_mix(each[i], ts_hash_name(layout->parameter[i].name));
+  }
+  ts_free(each);
+  return sum;
+}
+
 void train_run_free(train_run *run) {
   ts_free(run->loss);
   ts_free(run->norm);

@@ -5,6 +5,7 @@
 #define REGRESSION_TRAIN_RUN_H
 
 #include "engine/tessera.h"
+#include "engine/train.h"
 
 typedef struct train_run {
   int steps;
@@ -49,6 +50,17 @@ ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets);
 /** The micro-batches and the update of step number \a step; sums of the step before are spoiled with NaN first, as
  * nothing may read them. Collective over the engine's world. */
 ts_step_result train_run_step(ts_engine *engine, const ts_deck *deck, int64_t step);
+
+/** The data and weights that \a deck names: an engine that trains, and what else \a abilities say (engine/tessera.h).
+ * Both are the caller's (ts_engine_destroy, ts_data_close); what is wrong ends the program.
+ * Collective over \a world. */
+void train_run_open(ts_world *world, ts_deck *deck, unsigned abilities, ts_engine **engine, ts_data **data);
+
+/** Step number \a step on its own samples of \a data, in their order. Collective over the engine's world. */
+ts_step_result train_run_step_of(ts_engine *engine, const ts_deck *deck, ts_data *data, int64_t step);
+
+/** Of all parameters, by name: in whatever order the grid has them. Collective over the engine's world. */
+uint64_t train_run_digest(ts_engine *engine);
 
 /** Free. Not collective. */
 void train_run_free(train_run *run);

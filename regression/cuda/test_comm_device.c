@@ -152,12 +152,9 @@ static void test_dtypes(ts_comm *comm) {
 
 /* What is beyond 65504 is infinite on an fp16 wire and in an fp16 result; sums of what is not are fp32. */
 static void test_range(ts_comm *comm) {
-  static const ts_dtype ends[][3] = {{TS_F32, TS_F16, TS_F32}, {TS_F16, TS_F16, TS_F16}, {TS_F16, TS_F16, TS_F32}};
   bool right = true;
-  for (int i = 0; i < 6; ++i) {
-    const ts_dtype *type = ends[i % 3];
-    test_case c = {.x = type[0], .wire = type[1], .y = type[2], .windows = 1, .n = 1, .count = 3000};
-    c.scale = i < 3 ? 65000 : 140000;
+  for (int i = 0; i < BEYOND_CASES; ++i) {
+    test_case c = beyond_fp16(i);
     right = reduce_scatter_is(comm, &c, true) && right;
   }
   tap_ok_all(MPI_COMM_WORLD, right, "reduce_scatter beyond the range of fp16");

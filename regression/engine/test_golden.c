@@ -5,6 +5,7 @@
  * documents: however ranks share them.  TEST_ONLY takes names of cases, TEST_TP one tp, TEST_SP one sp. */
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
+#include "regression/train_run.h"
 
 #include "base/memory.h"
 #include "base/text.h"
@@ -108,10 +109,7 @@ static trial open_trial(const grid *on, const golden *g, int64_t stage, bool bf1
   t.expected = json_load_file(path, 0, &json_error);
   TS_CHECK(t.expected != NULL, "%s: %s", path, json_error.text);
   ts_free(path);
-  ts_error err = {0};
-  const ts_engine_options options = {.world = on->world, .deck = t.deck, .abilities = TS_CAN_TRAIN | TS_CAN_GENERATE};
-  TS_CHECK(ts_engine_create(&options, &t.engine, &err) == TS_OK, "%s", err.text);
-  TS_CHECK(ts_data_open_deck(on->world, t.deck, &t.data, &err) == TS_OK, "%s", err.text);
+  train_run_open(on->world, t.deck, TS_CAN_GENERATE, &t.engine, &t.data);
   return t;
 }
 
@@ -202,22 +200,6 @@ static void test_generate(const trial *t) {
   ts_free(tokens);
 }
 
-static ts_step_result one_step(const trial *t, int64_t step) {
-  const ts_deck *deck = t->deck;
-  const ts_mesh *mesh = ts_engine_mesh(t->engine);
-  int64_t each = deck->train_micro_batch_size_per_gpu, accumulation = deck->gradient_accumulation_steps;
-  int64_t groups = ts_mesh_group_size(mesh, TS_AXES_BATCH), group = ts_mesh_group_rank(mesh, TS_AXES_BATCH);
-  ts_batch *batch = ts_batch_create(each * accumulation, deck->data.sequence_length, TS_INPUTS_ALL);
-  for (int64_t i = 0; i < batch->samples; ++i) {
-    int64_t sample = ((step * accumulation + i / each) * groups + group) * each + i % each;
-    ts_error err = {0};
-    TS_CHECK(ts_data_read(t->data, TS_SPLIT_TRAINING, sample, batch, i, &err) == TS_OK, "%s", err.text);
-  }
-  ts_step_result result = ts_engine_train_step(t->engine, &(ts_step_input){.batch = batch});
-  ts_batch_destroy(&batch);
-  return result;
-}
-
 /* Relative difference from element \a step of an expected list; absolute where 0 is expected. */
 static double from_expected(const trial *t, const char *list, int64_t step, double value) {
   double expected = json_number_value(json_array_get(json_object_get(t->expected, list), (size_t) step));
@@ -235,7 +217,7 @@ static deviation run_steps(const trial *t) {
   const int64_t steps = (int64_t) json_array_size(json_object_get(t->expected, "losses"));
   double loss = 0, norm = 0, lr = 0;
   for (int64_t step = 0; step < steps; ++step) {
-    ts_step_result result = one_step(t, step);
+    ts_step_result result = train_run_step_of(t->engine, t->deck, t->data, step);
     loss = fmax(loss, from_expected(t, "losses", step, result.loss));
     norm = fmax(norm, from_expected(t, "grad_norms", step, result.grad_norm));
     lr = fmax(lr, from_expected(t, "lrs", step, result.lr));

@@ -4,9 +4,9 @@
  * TEST_ONLY takes names of cases. */
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
+#include "regression/train_run.h"
 
 #include "base/memory.h"
-#include "base/random.h"
 #include "base/text.h"
 #include "engine/engine.h"
 #include "engine/train.h"
@@ -92,10 +92,7 @@ static ts_deck *read_deck(const grid *on, const suite *s, const json_t *expected
 
 static trial open_trial(const grid *on, const suite *s, const char *name, const json_t *expected, int stage) {
   trial t = {.name = name, .expected = expected, .deck = read_deck(on, s, expected, stage)};
-  ts_error err = {0};
-  const ts_engine_options options = {.world = on->world, .deck = t.deck, .abilities = TS_CAN_TRAIN};
-  TS_CHECK(ts_engine_create(&options, &t.engine, &err) == TS_OK, "%s", err.text);
-  TS_CHECK(ts_data_open_deck(on->world, t.deck, &t.data, &err) == TS_OK, "%s", err.text);
+  train_run_open(on->world, t.deck, 0, &t.engine, &t.data);
   return t;
 }
 
@@ -106,20 +103,6 @@ static void close_trial(trial *t) {
 }
 
 /* ---- steps ---- */
-
-static ts_step_result one_step(const trial *t, int64_t step) {
-  const ts_mesh *mesh = ts_engine_mesh(t->engine);
-  int64_t each = t->deck->train_micro_batch_size_per_gpu, group = ts_mesh_group_rank(mesh, TS_AXES_BATCH);
-  ts_batch *batch = ts_batch_create(each, t->deck->data.sequence_length, TS_INPUTS_ALL);
-  for (int64_t i = 0; i < each; ++i) {
-    ts_error err = {0};
-    int64_t sample = step * MICRO_BATCH + group * each + i;
-    TS_CHECK(ts_data_read(t->data, TS_SPLIT_TRAINING, sample, batch, i, &err) == TS_OK, "%s", err.text);
-  }
-  ts_step_result result = ts_engine_train_step(t->engine, &(ts_step_input){.batch = batch});
-  ts_batch_destroy(&batch);
-  return result;
-}
 
 /* Relative difference from element \a step of an expected list, 0 where there is none. */
 static double apart(const trial *t, const char *list, int64_t step, double value) {
@@ -160,7 +143,7 @@ static double weight_apart(const trial *t, const ts_parameter *p) {
 static deviation run_steps(const trial *t) {
   deviation d = {.steps = (int64_t) json_array_size(json_object_get(t->expected, "losses"))};
   for (int64_t step = 0; step < d.steps; ++step) {
-    ts_step_result result = one_step(t, step);
+    ts_step_result result = train_run_step_of(t->engine, t->deck, t->data, step);
     d.loss = fmax(d.loss, apart(t, "losses", step, result.loss));
     d.norm = fmax(d.norm, apart(t, "grad_norms", step, result.grad_norm));
     d.scale = fmax(d.scale, apart(t, "scales", step, result.loss_scale));
@@ -173,18 +156,6 @@ static deviation run_steps(const trial *t) {
   return d;
 }
 
-/* Of all parameters, by name. */
-static uint64_t digest(const trial *t) {
-  int n = ts_engine_layout(t->engine)->n_parameters;
-  uint64_t *each = ts_calloc((size_t) n, sizeof *each), sum = 0;
-  ts_engine_digest(t->engine, each);
-  for (int i = 0; i < n; ++i) {
-    sum += ts_mix(each[i], ts_hash_name(ts_engine_layout(t->engine)->parameter[i].name));
-  }
-  ts_free(each);
-  return sum;
-}
-
 static void test_case(const grid *on, const suite *s, const char *name, const json_t *expected) {
   uint64_t bits[4];
   double loss = 0, norm = 0, weight = 0, scale = 0;
@@ -192,7 +163,7 @@ static void test_case(const grid *on, const suite *s, const char *name, const js
   for (int stage = 0; stage < 4; ++stage) {
     trial t = open_trial(on, s, name, expected, stage);
     deviation d = run_steps(&t);
-    bits[stage] = digest(&t);
+    bits[stage] = train_run_digest(t.engine);
     loss = fmax(loss, d.loss);
     norm = fmax(norm, d.norm);
     weight = fmax(weight, d.weight);

@@ -311,18 +311,6 @@ static void test_index(ts_world *world, const char *directory) {
 
 /* ---- grids ---- */
 
-/* Of all parameters, in whatever order the grid has them. */
-static uint64_t digest_all(job *j) {
-  int n = ts_engine_layout(j->engine)->n_parameters;
-  uint64_t *digest = ts_calloc((size_t) n, sizeof *digest), sum = 0;
-  ts_engine_digest(j->engine, digest);
-  for (int i = 0; i < n; ++i) {
-    sum += ts_mix(digest[i], ts_hash_name(ts_engine_layout(j->engine)->parameter[i].name));
-  }
-  ts_free(digest);
-  return sum;
-}
-
 typedef struct grid {
   int tp, pp;
   const char *sets;
@@ -341,8 +329,8 @@ static void test_grid(ts_world *world, const char *directory, const ts_checkpoin
   char *path = ts_step_directory(directory, 1, "");
   ts_error err = {0};
   bool ok = ts_engine_load(j.engine, path, c, TS_LOAD_ALL, &err) == TS_OK;
-  tap_ok_all(MPI_COMM_WORLD, ok && digest_all(&j) == digest, "tp %d, pp %d, %s goes on from it%s%s", g.tp, g.pp, g.sets,
-             err.count > 0 ? ": " : "", err.count > 0 ? err.text : "");
+  tap_ok_all(MPI_COMM_WORLD, ok && train_run_digest(j.engine) == digest, "tp %d, pp %d, %s goes on from it%s%s", g.tp,
+             g.pp, g.sets, err.count > 0 ? ": " : "", err.count > 0 ? err.text : "");
   ts_error_clear(&err);
   ts_free(path);
   end(&j);
@@ -381,7 +369,7 @@ static void test_grids(ts_world *world, const char *directory, grid from, bool i
       {2, 1, "zero_optimization.stage=3 zero_optimization.stage3_param_persistence_threshold=100"}};
   job j = begin_on(world, directory, from);
   step(&j, true);
-  uint64_t digest = digest_all(&j);
+  uint64_t digest = train_run_digest(j.engine);
   bool ok = ts_saver_finish(j.saver);
   int64_t parameters = ts_layout_parameter_count(ts_engine_layout(j.engine), false);
   int64_t copy = ts_engine_program(j.engine)->plan->bytes[TS_PURPOSE_CHECKPOINT];
