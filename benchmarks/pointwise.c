@@ -161,12 +161,12 @@ static void build_rope(ts_graph *g, ts_dtype dtype) {
 enum { PARAMETERS = 32 << 20 }; /* a quarter of the model: as far beyond the caches as all of it */
 
 static void build_sum_squares(ts_graph *g, ts_dtype dtype) {
-  static const ts_range all = {0, PARAMETERS, 0, 1};
+  static const ts_range all = {0, PARAMETERS, 0, 1, 0};
   ts_build_sum_squares(ts_graph_site(g), "node", leaf(g, "x", dtype, TS_SHAPE(PARAMETERS)), 1, &all);
 }
 
 static void build_adamw(ts_graph *g, ts_dtype dtype) {
-  static const ts_range all = {0, PARAMETERS, 0.1f, 1};
+  static const ts_range all = {0, PARAMETERS, 0.1f, 1, 0};
   ts_shape shape = TS_SHAPE(PARAMETERS), one = TS_SHAPE(1);
   ts_update_inputs in = {.p = leaf(g, "p", TS_F32, shape),
                          .w = dtype != TS_F32 ? leaf(g, "w", dtype, shape) : TS_NONE,

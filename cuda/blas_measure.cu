@@ -193,7 +193,7 @@ void ts_blas_measure(const ts_blas *blas) {
 /* Of an op that has products, run NULL for others. */
 static const ts_kernel *row_of_products(ts_op op) {
   const ts_kernel *row = ts_cuda_matmul(op)->run != NULL ? ts_cuda_matmul(op) : ts_cuda_head(op);
-  return row->run != NULL ? row : ts_backend_mlp(op);
+  return row->run != NULL ? row : ts_backend_nested(op);
 }
 
 /* Preparing a node makes the plans of its products, whatever they are: each is measured as it is made. */

@@ -486,7 +486,7 @@ static const ts_kernel *cuda_kernel(ts_op op) {
   for (size_t f = 1; row->run == NULL && f < sizeof families / sizeof *families; ++f) {
     row = families[f](op);
   }
-  return row->run != NULL ? row : ts_backend_mlp(op);
+  return row->run != NULL ? row : ts_backend_nested(op);
 }
 
 static const char *describe_device(void) {

@@ -21,6 +21,7 @@ struct update_ranges {
   int n;
   int64_t offset[MOST_RANGES], count[MOST_RANGES], before[MOST_RANGES];
   float weight_decay[MOST_RANGES], lr_factor[MOST_RANGES];
+  int ratio[MOST_RANGES];
 };
 
 /* p, w, g or a state: an operand of kernels_optimizer.c. */
@@ -35,7 +36,7 @@ struct sweep {
   operand p, w, g, a, b;
   const int64_t *step;
   const double *corrections;
-  const float *lr, *betas, *scale, *skip;
+  const float *lr, *betas, *scale, *skip, *ratios; /* no ratios: NULL */
   ts_optimizer_numbers numbers;
   ts_rounding rounding;
 };
@@ -179,16 +180,23 @@ static __device__ __forceinline__ void store_working(const sweep &s, const opera
 
 /* ---- the sweep ---- */
 
+/* Of x and y one is p and one is g (TS_UPDATE_G). */
 template <ts_optimizer RULE> struct rule_at;
-#define OPTIMIZER(ENUM, name, ...)                                                      \
+#define ELEMENT x, y
+#define TENSOR y, x
+#define MATRIX y, x
+#define OPTIMIZER(ENUM, name, granularity, ...)                                         \
   template <> struct rule_at<TS_OPTIMIZER_##ENUM> {                                     \
-    static __device__ __forceinline__ float apply(float p, float g, float *a, float *b, \
+    static __device__ __forceinline__ float apply(float x, float y, float *a, float *b, \
                                                   const ts_update_constants *k) {       \
-      return ts_update_##name(p, g, a, b, k);                                           \
+      return ts_update_##name(granularity, a, b, k);                                    \
     }                                                                                   \
   };
 #include "graph/optimizers.def"
 #undef OPTIMIZER
+#undef ELEMENT
+#undef TENSOR
+#undef MATRIX
 
 /* The last range that begins at or before a block. */
 static __device__ __forceinline__ int range_at(const update_ranges &ranges, int64_t block) {
@@ -213,7 +221,8 @@ __global__ void __launch_bounds__(THREADS)
   if (threadIdx.x == 0) {
     const ts_update_step step = {
         *s.step, {s.corrections[0], s.corrections[1]}, *s.lr, {s.betas[0], s.betas[1]}, *s.scale};
-    k[0] = ts_update_constants_of(RULE, &s.numbers, &step, ranges.weight_decay[r], ranges.lr_factor[r]);
+    float ratio = s.ratios != nullptr ? s.ratios[ranges.ratio[r]] : 1.0f;
+    k[0] = ts_update_constants_of(RULE, &s.numbers, &step, ranges.weight_decay[r], ranges.lr_factor[r], ratio);
   }
   __syncthreads();
   int64_t first = ranges.offset[r] + ((int64_t) blockIdx.x - ranges.before[r]) * ELEMENTS;
@@ -288,6 +297,7 @@ static void update_elements_launch(const ts_kernel_call *call) {
                    (const float *) call_number(call, TS_UPDATE_BETAS),
                    (const float *) call_number(call, TS_UPDATE_SCALE),
                    (const float *) call_number(call, TS_UPDATE_SKIP),
+                   attr->update.has_ratios ? (const float *) call_number(call, TS_UPDATE_RATIOS) : nullptr,
                    attr->update.numbers,
                    attr->update.rounding};
   bool aligned = is_in_step(s.p) && is_in_step(s.w) && is_in_step(s.g) && is_in_step(s.a) && is_in_step(s.b);
@@ -301,6 +311,7 @@ static void update_elements_launch(const ts_kernel_call *call) {
       ranges.before[ranges.n] = blocks;
       ranges.weight_decay[ranges.n] = range->weight_decay;
       ranges.lr_factor[ranges.n] = range->lr_factor;
+      ranges.ratio[ranges.n] = (int) range->ratio;
       blocks += (range->count + ELEMENTS - 1) / ELEMENTS;
     }
     ts_launch(kernels[attr->update.rule], (unsigned) blocks, THREADS, 0, ts_call_stream(call), s, ranges, aligned);

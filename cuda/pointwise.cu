@@ -3,6 +3,10 @@
 #include "cuda/kernel.cuh"
 #include "cuda/philox.cuh"
 
+extern "C" {
+#include "backend/update_rules.h"
+}
+
 enum { THREADS = 256, VECTORS = 2, MOST_IN = 3, MOST_OUT = 2 };
 
 /* Elements of a block that takes W at a time. */
@@ -443,6 +447,55 @@ static void dropout_launch(const ts_kernel_call *call) {
   TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, launch_dropout, call);
 }
 
+/* ---- of matrices, beside products that take longer ---- */
+
+template <typename T, typename U>
+__global__ void __launch_bounds__(THREADS)
+    over_norm(U *y, const T *x, const double *squares, float eps, int64_t count) {
+  float by = ts_update_over_norm(*squares, eps);
+  int64_t at = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+  if (at < count) {
+    y[at] = ts_round<U>(by * ts_float(x[at]));
+  }
+}
+
+template <typename T, typename U> static void launch_over_norm(const ts_kernel_call *call, U *y) {
+  int64_t count = ts_shape_count(&ts_call_in(call, 0)->shape);
+  ts_launch(over_norm<T, U>, ts_blocks(count, THREADS), THREADS, 0, ts_call_stream(call), y, (const T *) call->in[0],
+            (const double *) call->in[1], call->node->attr.over_norm.eps, count);
+}
+
+template <typename T> static void over_norm_to(const ts_kernel_call *call) {
+  switch (ts_call_out(call, 0)->dtype) {
+    case TS_F32: launch_over_norm<T>(call, (float *) call->out[0]); break;
+    case TS_BF16: launch_over_norm<T>(call, (ts_bf16 *) call->out[0]); break;
+    default: launch_over_norm<T>(call, (ts_f16 *) call->out[0]); break;
+  }
+}
+
+static void over_norm_launch(const ts_kernel_call *call) {
+  TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, over_norm_to, call);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS) add_diagonal(T *y, const T *x, float by, int64_t n, int64_t count) {
+  int64_t at = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+  if (at < count) {
+    y[at] = ts_round<T>(ts_float(x[at]) + (at % (n + 1) == 0 ? by : 0.0f));
+  }
+}
+
+template <typename T> static void launch_add_diagonal(const ts_kernel_call *call) {
+  const ts_shape *shape = &ts_call_in(call, 0)->shape;
+  int64_t count = ts_shape_count(shape);
+  ts_launch(add_diagonal<T>, ts_blocks(count, THREADS), THREADS, 0, ts_call_stream(call), (T *) call->out[0],
+            (const T *) call->in[0], call->node->attr.diagonal.by, shape->d[1], count);
+}
+
+static void add_diagonal_launch(const ts_kernel_call *call) {
+  TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, launch_add_diagonal, call);
+}
+
 const ts_kernel *ts_cuda_pointwise(ts_op op) {
   static const struct {
     ts_op op;
@@ -455,6 +508,8 @@ const ts_kernel *ts_cuda_pointwise(ts_op op) {
       {TS_OP_ACTIVATION_DX, {NULL, run_kind<activation_dx_body>, NULL}},
       {TS_OP_GLU, {NULL, run_kind<glu_body>, NULL}},
       {TS_OP_GLU_DX, {NULL, run_kind<glu_dx_body>, NULL}},
+      {TS_OP_OVER_NORM, {NULL, over_norm_launch, NULL}},
+      {TS_OP_ADD_DIAGONAL, {NULL, add_diagonal_launch, NULL}},
       {TS_OP_CAST, {NULL, cast_launch, NULL}},
       {TS_OP_ACCUMULATE, {NULL, accumulate_launch, NULL}},
       {TS_OP_DROPOUT, {NULL, dropout_launch, NULL}},

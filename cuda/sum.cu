@@ -148,6 +148,22 @@ static __global__ void __launch_bounds__(SQUARE_THREADS)
   }
 }
 
+/* The sum of each range: a thread adds every SQUARE_THREADS-th block in order, then the threads' sums in order. */
+static __global__ void __launch_bounds__(SQUARE_THREADS)
+    add_each(float *__restrict__ y, const double *__restrict__ partial, square_ranges ranges) {
+  TS_SHARED(double, scratch, SQUARE_THREADS / TS_WARP);
+  int r = (int) blockIdx.x;
+  int64_t blocks = (ranges.count[r] + TS_SQUARE_BLOCK - 1) / TS_SQUARE_BLOCK;
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < blocks; i += SQUARE_THREADS) {
+    sum += partial[ranges.before[r] + i];
+  }
+  sum = ts_block_sum(sum, scratch);
+  if (threadIdx.x == 0) {
+    y[r] = (float) sum;
+  }
+}
+
 /* Level by level until one sum is left; a level's sums lie behind those that it adds. */
 static void add_levels(double *y, double *partial, int64_t n, cudaStream_t stream) {
   while (n > ADDED) {
@@ -162,6 +178,7 @@ static void add_levels(double *y, double *partial, int64_t n, cudaStream_t strea
 template <typename T> static void launch_squares(const ts_kernel_call *call) {
   const ts_node *node = call->node;
   double *partial = (double *) call->workspace;
+  float *each = node->attr.segments.each ? (float *) call->out[0] : nullptr;
   for (int r = 0; r < node->attr.segments.n;) {
     square_ranges ranges = {};
     int64_t blocks = 0;
@@ -171,9 +188,19 @@ template <typename T> static void launch_squares(const ts_kernel_call *call) {
       ranges.before[ranges.n] = blocks;
       blocks += ts_blocks(ranges.count[ranges.n], TS_SQUARE_BLOCK);
     }
-    ts_launch(square_blocks<T>, (unsigned) blocks, SQUARE_THREADS, 0, ts_call_stream(call), partial,
-              (const T *) call->in[0], ranges);
+    if (blocks > 0) {
+      ts_launch(square_blocks<T>, (unsigned) blocks, SQUARE_THREADS, 0, ts_call_stream(call), partial,
+                (const T *) call->in[0], ranges);
+    }
+    if (each != nullptr) {
+      ts_launch(add_each, (unsigned) ranges.n, SQUARE_THREADS, 0, ts_call_stream(call), each, (const double *) partial,
+                ranges);
+      each += ranges.n;
+    }
     partial += blocks;
+  }
+  if (each != nullptr) {
+    return;
   }
   double *all = (double *) call->workspace;
   add_levels((double *) call->out[0], all, partial - all, ts_call_stream(call));

@@ -105,16 +105,35 @@ static void advance_launch(const ts_kernel_call *call) {
             (const int64_t *) call->in[0], (const float *) call->in[1], (const float *) call->in[2]);
 }
 
+/* ---- ratios of whole parameters ---- */
+
+static __global__ void __launch_bounds__(THREADS)
+    trust_ratios(float *ratio, const float *squares, const double *corrections, float least, float most,
+                 bool bias_correction, int64_t n) {
+  double correction = bias_correction ? sqrt(corrections[1]) / corrections[0] : 1.0;
+  for (int64_t i = threadIdx.x; i < n; i += THREADS) {
+    ratio[i] = ts_update_trust_ratio(squares[i], squares[n + i], least, most, correction);
+  }
+}
+
+static void trust_ratios_launch(const ts_kernel_call *call) {
+  const ts_attr *attr = &call->node->attr;
+  ts_launch(trust_ratios, 1, THREADS, 0, ts_call_stream(call), (float *) call->out[0], (const float *) call->in[0],
+            (const double *) call->in[1], attr->ratios.least, attr->ratios.most, attr->ratios.bias_correction,
+            ts_shape_count(&ts_call_out(call, 0)->shape));
+}
+
 const ts_kernel *ts_cuda_update(ts_op op) {
   static const ts_kernel control = {step_control_set_up, step_control_launch, NULL},
                          scale_loss = {NULL, scale_loss_launch, NULL},
                          update_loss_scale = {NULL, update_loss_scale_launch, NULL},
-                         advance = {NULL, advance_launch, NULL}, none = {};
+                         advance = {NULL, advance_launch, NULL}, ratios = {NULL, trust_ratios_launch, NULL}, none = {};
   switch (op) {
     case TS_OP_STEP_CONTROL: return &control;
     case TS_OP_SCALE_LOSS: return &scale_loss;
     case TS_OP_UPDATE_LOSS_SCALE: return &update_loss_scale;
     case TS_OP_ADVANCE: return &advance;
+    case TS_OP_TRUST_RATIOS: return &ratios;
     default: return &none;
   }
 }

@@ -163,6 +163,11 @@ eight_bits_lion 3 --set optimizer.state_dtype=8bit --set optimizer.type=Lion --s
 all_bf16 2 --set bf16.enabled=true --set bf16.bf16_master_weights_and_grads=true --set bf16.bf16_optimizer_states=true
 fp16 1 --set fp16.enabled=true --set fp16.loss_scale_window=2
 END
+  others=1e-5
+  test_optimizers << 'END'
+lamb 1 --set optimizer.type=Lamb
+muon 2 --set optimizer.type=Muon --set optimizer.params.lr=1e-2
+END
   hdf5 "codes and scales" h5dump -d /transformer.h.0/exp_avg_scale eight_bits/step_00000006/shard_00000.h5
   hdf5 "codes of a tensor" h5dump -d /exp_avg/transformer.h.0.mlp.c_fc.weight eight_bits/step_00000006/model.h5
   train 2 other --resume eight_bits/step_00000003 --set model.n_embd=48

@@ -28,9 +28,29 @@ typedef struct suite {
   const char *more; /* of the deck, NULL: nothing */
 } suite;
 
-static const char *const fp32_cases[] = {
-    "adamw",        "adam_l2", "adamw_uncorrected", "adam_l2_uncorrected", "lion",          "adagrad",  "adagrad_decay",
-    "adagrad_gpt2", "sgd",     "sgd_momentum",      "sgd_nesterov",        "sgd_dampening", "sgd_gpt2", NULL};
+static const char *const fp32_cases[] = {"adamw",
+                                         "adam_l2",
+                                         "adamw_uncorrected",
+                                         "adam_l2_uncorrected",
+                                         "lion",
+                                         "adagrad",
+                                         "adagrad_decay",
+                                         "adagrad_gpt2",
+                                         "sgd",
+                                         "sgd_momentum",
+                                         "sgd_nesterov",
+                                         "sgd_dampening",
+                                         "sgd_gpt2",
+                                         "lamb",
+                                         "lamb_inside",
+                                         "lamb_uncorrected",
+                                         "lamb_clamped",
+                                         "muon",
+                                         "muon_gram",
+                                         "muon_heads",
+                                         "muon_shared",
+                                         "muon_gpt2",
+                                         NULL};
 static const char *const fp16_cases[] = {"fp16", "fp16_static", "fp16_gpt2", NULL};
 static const char *const overflow_cases[] = {"fp16_overflow", NULL};
 static const char *const bf16_cases[] = {"bf16", "bf16_gpt2", "low", "low_gpt2", NULL};

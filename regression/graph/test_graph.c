@@ -72,7 +72,8 @@ static void test_ownership(void) {
 /* Equal is what has equal members and arrays, not equal addresses. */
 static void test_attributes(void) {
   int64_t cuts[] = {0, 5, 8};
-  ts_range range[] = {{0, 5, 0, 1}}, other_range[] = {{0, 5, 0.5f, 1}};
+  ts_matrix matrix[] = {{0, 2, 3, 1, 0}}, other_matrix[] = {{0, 2, 3, 2, 0}};
+  ts_range range[] = {{0, 5, 0, 1, 0}}, other_range[] = {{0, 5, 0.5f, 1, 0}};
   double turns[] = {1, 0.5}, other_turns[] = {1, 0.25};
   ts_piece piece[] = {{0, cuts, 0, 5}}, other_piece[] = {{0, cuts, 0, 4}};
   const struct {
@@ -88,6 +89,11 @@ static void test_attributes(void) {
       {TS_OP_CONCAT, {.concat = {1}}, {.concat = {2}}},
       {TS_OP_DROPOUT, {.dropout = {0.5f, 1}}, {.dropout = {0.5f, 2}}},
       {TS_OP_SUM_SQUARES, {.segments = {range, 1}}, {.segments = {other_range, 1}}},
+      {TS_OP_SUM_SQUARES, {.segments = {range, 1}}, {.segments = {range, 1, true}}},
+      {TS_OP_TRUST_RATIOS, {.ratios = {1, 2, true}}, {.ratios = {1, 3, true}}},
+      {TS_OP_OVER_NORM, {.over_norm = {1, TS_F32}}, {.over_norm = {2, TS_F32}}},
+      {TS_OP_ADD_DIAGONAL, {.diagonal = {1}}, {.diagonal = {2}}},
+      {TS_OP_ORTHOGONALIZE, {.orthogonalize = {matrix, 1, TS_F32}}, {.orthogonalize = {other_matrix, 1, TS_F32}}},
       {TS_OP_UPDATE_ELEMENTS,
        {.update = {.range = range, .n = 1}},
        {.update = {.range = range, .n = 1, .rounding.key = 1}}},

@@ -23,7 +23,7 @@ typedef struct op_row {
 
 /** Rows of a file, ended by one without a reference; most of ops_products have a reference only. */
 extern const op_row ops_pointwise[], ops_lookup[], ops_norm[], ops_sum[], ops_rope[], ops_update[], ops_optimizer[],
-    ops_products[], ops_attention[], ops_mlp[];
+    ops_matrices[], ops_products[], ops_attention[], ops_mlp[];
 
 /** The row of an op, or NULL. Not collective. */
 const op_row *ops_find(ts_op op);
@@ -41,6 +41,9 @@ void ops_output(run_case *c, ts_dtype dtype, ts_shape shape);
 
 /** The bits of optimizers on a set of kernels. Not collective. */
 void ops_check_optimizers(const ts_backend *set);
+
+/** What ORTHOGONALIZE loses with products in half types, on a backend that has them. Not collective. */
+void ops_check_half_products(const ts_backend *backend);
 
 /** Whether dropout keeps an element, by the definition. Not collective. */
 bool ops_keep(int64_t seed, uint64_t name, int64_t sample, int64_t element, double p);

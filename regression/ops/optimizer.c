@@ -26,10 +26,15 @@ static const struct {
     {TS_OPTIMIZER_LION, TS_F32, NONE, TS_BF16, {.decoupled = true}, 0, 1},
     {TS_OPTIMIZER_ADAGRAD, TS_F32, NONE, TS_F32, {.eps = 0.01f}, 0, 0},
     {TS_OPTIMIZER_ADAGRAD, TS_F32, TS_BF16, TS_BF16, {.eps = 0.01f}, 0, 0},
-    {TS_OPTIMIZER_SGD, TS_F32, NONE, TS_F32, {0}, 0, 1},
-    {TS_OPTIMIZER_SGD, TS_BF16, NONE, TS_F32, {0}, 0, 0},
+    {TS_OPTIMIZER_SGD, TS_F32, NONE, TS_F32, {.eps = 0}, 0, 1},
+    {TS_OPTIMIZER_SGD, TS_BF16, NONE, TS_F32, {.eps = 0}, 0, 0},
     {TS_OPTIMIZER_MOMENTUM, TS_F32, NONE, TS_F32, {.momentum = 0.9f, .dampening = 0.25f}, 0, 0},
     {TS_OPTIMIZER_MOMENTUM, TS_F32, TS_BF16, TS_F32, {.momentum = 0.9f, .nesterov = true}, 0, 0},
+    {TS_OPTIMIZER_SGD, TS_F32, TS_BF16, TS_F32, {.decoupled = true}, 0, 0},
+    {TS_OPTIMIZER_LAMB, TS_F32, NONE, TS_F32, {.eps = 0.01f}, 0, 1},
+    {TS_OPTIMIZER_LAMB, TS_BF16, NONE, TS_BF16, {.eps = 0.01f, .eps_inside = true}, 0, 0},
+    {TS_OPTIMIZER_MUON, TS_F32, NONE, TS_F32, {.momentum = 0.9f}, 0, 1},
+    {TS_OPTIMIZER_MUON, TS_F16, NONE, TS_F32, {.momentum = 0.9f}, 1, 0},
 #undef NONE
 };
 
@@ -39,7 +44,7 @@ enum { STEP_NUMBER = 3, MANY_RANGES = 207 };
 static ts_range *many_ranges(void) {
   static ts_range ranges[MANY_RANGES];
   for (int r = 0; r < MANY_RANGES; ++r) {
-    ranges[r] = (ts_range){13 * r, 12, 1e-3f * (float) r, 1.0f + 0.01f * (float) r};
+    ranges[r] = (ts_range){13 * r, 12, 1e-3f * (float) r, 1.0f + 0.01f * (float) r, 0};
   }
   ranges[MANY_RANGES - 1].offset = 2700;
   ranges[MANY_RANGES - 1].count = 20001;
@@ -64,6 +69,9 @@ static void add_numbers(run_case *c, ts_dtype g, ts_shape shape, int64_t step, b
   run_set(lr, 0, 1e-3);
   run_set(add_input(c, TS_F32, TS_SHAPE(1)), 0, 0.7);
   run_set(add_input(c, TS_F32, TS_SHAPE(1)), 0, skip);
+  for (int i = 0; i < 3 && c->attr.update.has_ratios; ++i) {
+    run_set(i == 0 ? add_input(c, TS_F32, TS_SHAPE(3)) : &c->in[c->n_in - 1], i, 0.5 + i);
+  }
 }
 
 /* A state of small numbers, positive where it is a sum of squares. */
@@ -76,7 +84,7 @@ static void add_state(run_case *c, ts_state state, ts_dtype dtype, ts_shape shap
 }
 
 static void build_case(run_case *c, int variant, ts_dtype g) {
-  static ts_range ranges[] = {{0, 7, 0.0f, 1.0f}, {64, 2100, 0.1f, 1.0f}, {2176, 500, 0.1f, 0.25f}};
+  static ts_range ranges[] = {{0, 7, 0.0f, 1.0f, 0}, {64, 2100, 0.1f, 1.0f, 0}, {2176, 500, 0.1f, 0.25f, 2}};
   ts_shape shape = TS_SHAPE(cases[variant].many ? 22704 : 2700);
   const ts_optimizer_info *info = ts_optimizer_get(cases[variant].rule);
   ops_input(c, 0, cases[variant].p, shape, 1.0);
@@ -87,7 +95,9 @@ static void build_case(run_case *c, int variant, ts_dtype g) {
                                             .n = cases[variant].many ? MANY_RANGES : 3,
                                             .rule = cases[variant].rule,
                                             .numbers = cases[variant].numbers,
-                                            .copy = cases[variant].w != TS_N_DTYPES};
+                                            .copy = cases[variant].w != TS_N_DTYPES,
+                                            .has_ratios = cases[variant].rule == TS_OPTIMIZER_SGD &&
+                                                          cases[variant].numbers.decoupled};
   for (int i = 0; i < info->n_states; ++i) {
     add_state(c, info->state[i], cases[variant].state, shape);
   }
@@ -99,7 +109,8 @@ static void build_case(run_case *c, int variant, ts_dtype g) {
 
 /* ---- formulas ---- */
 
-/* What a reference knows of an element: its values are changed. */
+/* What a reference knows of an element: its values are changed.  Of a rule that makes a direction p is the parameter,
+ * which stays, and g becomes the direction. */
 typedef struct element {
   double *p, *first, *second; /* NULL: the rule has no such state */
   double g, lr, decay, beta1, beta2, step;
@@ -139,29 +150,49 @@ static void momentum_element(element *e) {
   *e->p -= e->lr * (e->n->nesterov ? e->g + mu * *e->first : *e->first);
 }
 
-static void (*const formulas[TS_N_OPTIMIZERS])(element *e) = {[TS_OPTIMIZER_ADAMW] = adamw_element,
-                                                              [TS_OPTIMIZER_LION] = lion_element,
-                                                              [TS_OPTIMIZER_ADAGRAD] = adagrad_element,
-                                                              [TS_OPTIMIZER_SGD] = sgd_element,
-                                                              [TS_OPTIMIZER_MOMENTUM] = momentum_element};
+/* DeepSpeed's fused_lamb_cuda_kernel.cu, its first half. */
+static void lamb_element(element *e) {
+  *e->first = e->beta1 * *e->first + (1 - e->beta1) * e->g;
+  *e->second = e->beta2 * *e->second + (1 - e->beta2) * e->g * e->g;
+  double eps = (double) e->n->eps, root = e->n->eps_inside ? sqrt(*e->second + eps) : sqrt(*e->second) + eps;
+  e->g = *e->first / root + e->decay * *e->p;
+}
+
+/* DeepSpeed's original_muon.py, its first half. */
+static void muon_element(element *e) {
+  double mu = (double) e->n->momentum;
+  *e->first += (1 - mu) * (e->g - *e->first);
+  e->g += mu * (*e->first - e->g);
+}
+
+static void (*const formulas[TS_N_OPTIMIZERS])(element *e) = {
+    [TS_OPTIMIZER_ADAMW] = adamw_element,       [TS_OPTIMIZER_LION] = lion_element,
+    [TS_OPTIMIZER_ADAGRAD] = adagrad_element,   [TS_OPTIMIZER_SGD] = sgd_element,
+    [TS_OPTIMIZER_MOMENTUM] = momentum_element, [TS_OPTIMIZER_LAMB] = lamb_element,
+    [TS_OPTIMIZER_MUON] = muon_element};
 
 static void update_element(run_case *c, int64_t i, const ts_range *range) {
   int at = c->n_out, first = 1 + c->attr.update.copy, n = c->n_out - first;
-  element e = {.p = &ops_out(c, 0)[i],
+  bool direct = ts_optimizer_get(c->attr.update.rule)->granularity == TS_GRANULARITY_ELEMENT;
+  double other = ops_in(c, at + TS_UPDATE_G)[i], *own = &ops_out(c, 0)[i];
+  element e = {.p = direct ? own : &other,
                .first = n > 0 ? &ops_out(c, first)[i] : NULL,
                .second = n > 1 ? &ops_out(c, first + 1)[i] : NULL,
-               .g = ops_in(c, at + TS_UPDATE_G)[i] * ops_in(c, at + TS_UPDATE_SCALE)[0],
+               .g = (direct ? other : *own) * ops_in(c, at + TS_UPDATE_SCALE)[0],
                .lr = ops_in(c, at + TS_UPDATE_LR)[0] * (double) range->lr_factor,
+               .decay = (double) range->weight_decay,
                .beta1 = ops_in(c, at + TS_UPDATE_BETAS)[0],
                .beta2 = ops_in(c, at + TS_UPDATE_BETAS)[1],
                .step = (double) ((const int64_t *) c->in[at + TS_UPDATE_STEP].data)[0],
                .n = &c->attr.update.numbers};
-  if (e.n->decoupled) {
-    *e.p *= 1 - e.lr * (double) range->weight_decay;
-  } else {
-    e.g += (double) range->weight_decay * *e.p;
+  if (direct && e.n->decoupled) {
+    *e.p *= 1 - e.lr * e.decay;
+  } else if (direct) {
+    e.g += e.decay * *e.p;
   }
+  e.lr *= c->attr.update.has_ratios ? ops_in(c, at + TS_UPDATE_RATIOS)[range->ratio] : 1;
   formulas[c->attr.update.rule](&e);
+  *own = direct ? *own : e.g;
   if (c->attr.update.copy) {
     ops_out(c, 1)[i] = *e.p;
   }

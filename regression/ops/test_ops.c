@@ -326,7 +326,7 @@ static bool is_optional(ts_op op) {
 
 /* Made of other ops' kernels, which no one instruction set has all of. */
 static bool is_composed(ts_op op) {
-  return op == TS_OP_MLP || op == TS_OP_MLP_DX;
+  return op == TS_OP_MLP || op == TS_OP_MLP_DX || op == TS_OP_ORTHOGONALIZE;
 }
 
 static bool has_products(const ts_backend *set) {
@@ -368,6 +368,9 @@ static void check_composed(void) {
   }
   if (tap_wanted("mlp_dx")) {
     check_tile_sums(ts_backend_cpu());
+  }
+  if (tap_wanted("orthogonalize")) {
+    ops_check_half_products(ts_backend_cpu());
   }
 }
 
@@ -416,7 +419,7 @@ static void check_range(const ts_backend *set) {
     check_all_are(set, &c, i == 0 ? INFINITY : 0);
   }
   run_case c = of_numbers(TS_OP_SUM_SQUARES, 1, (double[]){60000}, TS_SHAPE(1), TS_F64);
-  ts_range all = {0, 17 * 35, 0, 0};
+  ts_range all = {0, 17 * 35, 0, 0, 0};
   c.in[0].shape = TS_SHAPE(17 * 35);
   c.attr.segments.range = &all;
   c.attr.segments.n = 1;
@@ -451,6 +454,9 @@ static void check_set(const ts_backend *set) {
   }
   if (tap_wanted("mlp_dx") && has_products(set)) {
     check_tile_sums(set);
+  }
+  if (tap_wanted("orthogonalize") && has_products(set)) {
+    ops_check_half_products(set);
   }
 }
 

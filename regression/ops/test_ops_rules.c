@@ -49,7 +49,9 @@ typedef struct op_case {
 static int64_t pack_offset[] = {0, 5}, split_size[] = {3, 5}, cuts[] = {0, 5, 8};
 static double frequency[] = {1, 0.01};
 static ts_interval intervals[] = {{5, 3}, {0, 2}};
-static ts_range range[] = {{0, 5, 0, 1}, {8, 12, 0, 1}};
+static ts_range range[] = {{0, 5, 0, 1, 0}, {8, 12, 0, 1, 0}};
+static ts_range some[] = {{0, 5, 0, 1, 0}, {5, 0, 0, 1, 0}, {8, 12, 0, 1, 0}};
+static ts_matrix matrices[] = {{0, 2, 3, 2, 0}, {16, 3, 4, 1, 0}, {28, 3, 2, 1, 1}};
 static ts_piece piece[] = {{0, cuts, 0, 5}};
 /* extents of two outputs; three blocks that leave two inputs; four that arrive, some in one place */
 static ts_block blocks[] = {{.rows = {0, 3}, .columns = {0, 2}},
@@ -617,6 +619,32 @@ static const op_case cases[] = {
      0,
      0,
      280},
+    {TS_OP_UPDATE_ELEMENTS,
+     "with ratios",
+     9,
+     1,
+     {NORMAL(20), NORMAL(20), STEP_NUMBERS, NORMAL(2)},
+     {NORMAL(20)},
+     {.update = {.range = range, .n = 2, .rule = TS_OPTIMIZER_SGD, .has_ratios = true}},
+     1 << 1,
+     1 << 8,
+     1 << 8,
+     280},
+    {TS_OP_SUM_SQUARES, "of each", 1, 1, {NORMAL(20)}, {NORMAL(3)}, {.segments = {some, 3, true}}, ALL, ALL, 0, 20},
+    {TS_OP_TRUST_RATIOS, "", 2, 1, {NORMAL(6), WIDE(2)}, {NORMAL(3)}, {.ratios = {0.01f, 10, true}}, 0, 0, 0, 0},
+    {TS_OP_OVER_NORM, "", 2, 1, {NORMAL(3, 5), WIDE(1)}, {NARROW(3, 5)}, {.over_norm = {1e-7f, TS_BF16}}, 0, 1, 1, 15},
+    {TS_OP_ADD_DIAGONAL, "", 1, 1, {NORMAL(5, 5)}, {NORMAL(5, 5)}, {.diagonal = {2}}, 0, 0, 0, 25},
+    {TS_OP_ORTHOGONALIZE,
+     "",
+     1,
+     1,
+     {NORMAL(40)},
+     {NORMAL(40)},
+     {.orthogonalize = {matrices, 3, TS_BF16, true}},
+     0,
+     1,
+     1,
+     2 * 5 * (4 * 2 * 2 * 3 + 2 * 2 * 2 * 2) + 5 * (4 * 3 * 3 * 6 + 2 * 3 * 3 * 3)},
     {TS_OP_ALL_GATHER,
      "",
      1,
@@ -772,7 +800,9 @@ static void test_in_graph(const op_case *c) {
 /* What spoiling one extent does not reach. */
 static int64_t outside[] = {0, 6}, negative[] = {-1, 5}, short_sum[] = {3, 4};
 static ts_interval crossing[] = {{2, 3}, {0, 3}}, leaving[] = {{6, 3}}, before[] = {{-1, 2}}, huge[] = {{1, INT64_MAX}};
-static ts_range overlap[] = {{0, 5, 0, 1}, {4, 2, 0, 1}}, beyond[] = {{16, 5, 0, 1}};
+static ts_range overlap[] = {{0, 5, 0, 1, 0}, {4, 2, 0, 1, 0}}, beyond[] = {{16, 5, 0, 1, 0}},
+                third[] = {{0, 5, 0, 1, 2}};
+static ts_matrix stack[] = {{0, 2, 3, 2, 0}, {12, 2, 4, 1, 1}};
 static ts_piece no_input[] = {{1, cuts, 0, 5}}, backwards[] = {{0, cuts, 5, 4}};
 #define WHOLE \
   {0, 4}, {   \
@@ -911,6 +941,30 @@ static const bad_case bad[] = {
      4,
      {NORMAL(20), NORMAL(20), NORMAL(20), NORMAL(20), NORMAL(20), STEP_NUMBERS},
      {.update = {.range = range, .n = 2, .copy = true, .rounding = {.stochastic = true}}}},
+    {TS_OP_UPDATE_ELEMENTS,
+     "a ratio beyond the last",
+     9,
+     1,
+     {NORMAL(20), NORMAL(20), STEP_NUMBERS, NORMAL(2)},
+     {.update = {.range = third, .n = 1, .rule = TS_OPTIMIZER_SGD, .has_ratios = true}}},
+    {TS_OP_UPDATE_ELEMENTS,
+     "ratios that are not there",
+     8,
+     1,
+     {NORMAL(20), NORMAL(20), STEP_NUMBERS},
+     {.update = {.range = range, .n = 2, .rule = TS_OPTIMIZER_SGD, .has_ratios = true}}},
+    {TS_OP_UPDATE_ELEMENTS,
+     "a direction with a copy",
+     10,
+     3,
+     {NORMAL(20), NARROW(20), NORMAL(20), NORMAL(20), STEP_NUMBERS},
+     {.update = {.range = range, .n = 2, .rule = TS_OPTIMIZER_MUON, .copy = true}}},
+    {TS_OP_TRUST_RATIOS, "squares of no pairs", 2, 1, {NORMAL(5), WIDE(2)}, {.ratios = {0, 1}}},
+    {TS_OP_ADD_DIAGONAL, "a matrix that is not square", 1, 1, {NORMAL(5, 4)}, {.diagonal = {1}}},
+    {TS_OP_OVER_NORM, "squares in fp32", 2, 1, {NORMAL(5), NORMAL(1)}, {.over_norm = {0, TS_F32}}},
+    {TS_OP_ORTHOGONALIZE, "a matrix beyond the end", 1, 1, {NORMAL(33)}, {.orthogonalize = {matrices, 3, TS_F32}}},
+    {TS_OP_ORTHOGONALIZE, "one that joins none", 1, 1, {NORMAL(40)}, {.orthogonalize = {matrices + 2, 1, TS_F32}}},
+    {TS_OP_ORTHOGONALIZE, "one that joins a stack", 1, 1, {NORMAL(40)}, {.orthogonalize = {stack, 2, TS_F32}}},
     {TS_OP_UPDATE_ELEMENTS,
      "a state too few",
      9,

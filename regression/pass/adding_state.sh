@@ -15,8 +15,10 @@ STATE(TOY, "toy", "toy", OPTIMIZER, "toy", F32, 1)
 STATE(TOY_SCALE, "toy_scale", "toy_scale", OPTIMIZER, "toy_scale", F32, 32)
 STATE(TOY_BIAS, "toy_bias", "toy_bias", OPTIMIZER, "toy_bias", F32, 0)
 END
-after src/pass/zero_update.c '  ts_free(name);' << 'END'
-  ts_tid g = whole ? s->gradient : s->shard, scale = ts_zero_state(z, index, TS_STATE_TOY_SCALE, whole);
+after src/pass/zero_update.c '  ts_tid out = add_sweep(z, share, &s, &in);' << 'END'
+  int index = share->part;
+  bool whole = share->whole;
+  ts_tid g = share->g, scale = ts_zero_state(z, index, TS_STATE_TOY_SCALE, whole);
   char *bias = ts_format("%s.toy_bias", part->name), *sum = ts_format("%s.toy_sum", part->name);
   ts_tid own = ts_graph_state(z->rewrite.to, bias, (ts_held){TS_STATE_TOY_BIAS, index, true}, TS_F32, TS_SHAPE(2), part->unit);
   ts_build_accumulate(site(z), sum, ts_zero_state(z, index, TS_STATE_TOY, whole), g, c->scale);

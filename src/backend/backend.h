@@ -134,9 +134,9 @@ const ts_backend *ts_backend_null(void);
  * \return NULL when Tessera was built without CUDA. Not collective. */
 const ts_backend *ts_backend_cuda(void);
 
-/** The row of MLP and MLP_DX for any backend that has those of the ops they are made of; run NULL for other ops. Not
- * collective. */
-const ts_kernel *ts_backend_mlp(ts_op op);
+/** The row of an op that is made of others (MLP, MLP_DX, ORTHOGONALIZE), for any backend that has those; run NULL for
+ * other ops. Not collective. */
+const ts_kernel *ts_backend_nested(ts_op op);
 
 /** How a process takes its GPU. */
 typedef struct ts_cuda_options {

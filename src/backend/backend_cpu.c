@@ -80,7 +80,7 @@ const ts_cpu_loops *ts_cpu_loops_best(void) {
 static const ts_kernel *cpu_kernel(ts_op op) {
   const ts_kernel *row = ts_cpu_matmul(op);
   row = row->run != NULL ? row : ts_cpu_head(op);
-  row = row->run != NULL ? row : ts_backend_mlp(op);
+  row = row->run != NULL ? row : ts_backend_nested(op);
   return row->run != NULL ? row : isa()->kernels(op);
 }
 

@@ -8,28 +8,15 @@
  * Gradients of weights are products of a tile that add to those of the tiles before.  In a type narrower than fp32 they
  * would be rounded at every tile: where there are several, they are summed in fp32 in the workspace, and rounded once.
  * Operations: those of the products; the gradient makes up and gate again, half as many as forward, or two thirds. */
-#include "backend/backend.h"
+#include "backend/nested.h"
 #include "base/memory.h"
 
 #include <string.h>
 
-enum { ROW_MULTIPLE = 64, ALIGNMENT = 256, MOST_TENSORS = 48, MOST_OPERANDS = 4, MOST_OUTPUTS = 2 };
+enum { ROW_MULTIPLE = 64, ALIGNMENT = 256 };
 
 /* What lies in the workspace, a tile's rows of F elements each. */
 enum { UP, GATE, INNER };
-
-/* Where a tensor of a tile lies: behind a pointer of the call, `row` bytes further for every row before the tile. */
-typedef struct place {
-  enum { IN, OUT, PRIOR, WORK } of;
-  int i; /* which input, output or prior of the call */
-  size_t offset, row;
-} place;
-
-typedef struct tile {
-  ts_graph *graph; /* owned; NULL: there is no such tile */
-  place place[MOST_TENSORS];
-  void **prepared; /* owned; per node */
-} tile;
 
 /* Tiles with rows, and what comes before and behind them where gradients are summed in the workspace. */
 enum { BEGIN, FIRST, FULL, LAST, END, N_TILES };
@@ -42,7 +29,7 @@ typedef struct mlp {
   bool sums;                        /* they are in the workspace */
   size_t sum_offset[TS_MLP_INPUTS]; /* of an input's gradient there */
   size_t inner_bytes, scratch_offset, scratch_bytes;
-  tile tile[N_TILES];
+  ts_nested tile[N_TILES];
 } mlp;
 
 /* A tile while it is made. */
@@ -51,7 +38,7 @@ typedef struct maker {
   const ts_graph *graph; /* of the node */
   const ts_node *node;
   const ts_target *target;
-  tile *tile;
+  ts_nested *tile;
   int64_t rows;
   bool first; /* its gradients add to the node's priors, not to what is there */
 } maker;
@@ -111,82 +98,51 @@ static factor factor_of(const maker *k, bool gate) {
 
 /* ---- tensors of a tile ---- */
 
-static ts_tid put(maker *k, ts_tid t, place p) {
-  TS_CHECK(t < MOST_TENSORS, "%s: a tile has too many tensors", k->node->name);
-  k->tile->place[t] = p;
-  return t;
-}
-
-static ts_tid leaf(maker *k, ts_dtype dtype, ts_shape shape, place p) {
-  char *name = ts_format("leaf %d", k->tile->graph->n_tensors);
-  ts_tid t = ts_graph_leaf(k->tile->graph, name, TS_ROLE_INPUT, dtype, shape, -1);
-  ts_free(name);
-  return put(k, t, p);
-}
-
 /* The tile's rows of an activation. */
-static place rows_at(const maker *k, place p, int64_t columns) {
-  p.row = (size_t) columns * ts_dtype_size(k->m->dtype);
+static ts_place rows_at(const maker *k, ts_place p, int64_t columns) {
+  p.step = (size_t) columns * ts_dtype_size(k->m->dtype);
   return p;
 }
 
-static ts_tid rows_leaf(maker *k, place p, int64_t columns) {
-  return leaf(k, k->m->dtype, TS_SHAPE(k->rows, columns), rows_at(k, p, columns));
+static ts_tid rows_leaf(maker *k, ts_place p, int64_t columns) {
+  return ts_nested_leaf(k->tile, k->m->dtype, TS_SHAPE(k->rows, columns), rows_at(k, p, columns));
 }
 
 /* A parameter from an element on. */
 static ts_tid input_leaf(maker *k, int i, int64_t at, ts_shape shape) {
   size_t offset = (size_t) at * ts_dtype_size(k->m->dtype);
-  return leaf(k, k->m->dtype, shape, (place){IN, is_gradient(k) + i, offset, 0});
+  return ts_nested_leaf(k->tile, k->m->dtype, shape, (ts_place){TS_PLACE_IN, is_gradient(k) + i, offset, 0});
 }
 
 static ts_shape weight_shape(const maker *k, int64_t in, int64_t out) {
   return k->node->attr.mlp.transpose_b ? TS_SHAPE(out, in) : TS_SHAPE(in, out);
 }
 
-static place buffer(const maker *k, int which) {
-  return (place){WORK, 0, (size_t) which * k->m->inner_bytes, 0};
+static ts_place buffer(const maker *k, int which) {
+  return (ts_place){TS_PLACE_WORK, 0, (size_t) which * k->m->inner_bytes, 0};
 }
 
 /* ---- nodes of a tile ---- */
 
-/* Output 0 lies at p and may add to a prior there or elsewhere, by the call's beta or as it is. */
-typedef struct destination {
-  place at;
-  ts_tid prior; /* TS_NONE: none */
-  bool scaled;
-} destination;
-
-static ts_tid add_node(maker *k, ts_op op, ts_attr attr, int n_in, const ts_tid *in, destination to) {
-  bool adds = to.prior != TS_NONE, scaled = adds && to.scaled && k->node->beta != TS_NONE;
-  ts_tid beta = scaled ? leaf(k, TS_F32, TS_SHAPE(1), (place){0}) : TS_NONE; /* found by the call's own */
-  ts_node node = {.op = op, .name = ts_op_get(op)->name, .n_in = n_in, .in = in, .attr = attr, .beta = beta};
-  node.prior = adds ? &to.prior : NULL;
-  return put(k, ts_graph_add(ts_graph_site(k->tile->graph), &node), to.at);
-}
-
-static destination to_place(place p) {
-  return (destination){p, TS_NONE, false};
-}
-
 static ts_tid add_matmul(maker *k, ts_tid a, ts_tid b, ts_tid bias, bool transpose_a, bool transpose_b, ts_dtype dtype,
-                         destination to) {
+                         ts_nested_output to) {
   ts_attr attr = {.matmul = {transpose_a, transpose_b, dtype}};
-  return add_node(k, TS_OP_MATMUL, attr, bias == TS_NONE ? 2 : 3, (ts_tid[]){a, b, bias}, to);
+  return ts_nested_add(k->tile, TS_OP_MATMUL, attr, bias == TS_NONE ? 2 : 3, (ts_tid[]){a, b, bias}, to);
 }
 
 /* Where the gradient of input i goes, from an element on, and what it adds to. */
-static destination sum_of(maker *k, int i, int64_t at, ts_shape shape) {
+static ts_nested_output sum_of(maker *k, int i, int64_t at, ts_shape shape) {
   const mlp *m = k->m;
   int output = output_of(k, i);
   size_t offset = (size_t) at * ts_dtype_size(m->sum_dtype);
-  place here = m->sums ? (place){WORK, 0, m->sum_offset[i] + offset, 0} : (place){OUT, output, offset, 0};
-  destination to = to_place(here);
+  ts_place here = m->sums ? (ts_place){TS_PLACE_WORK, 0, m->sum_offset[i] + offset, 0}
+                          : (ts_place){TS_PLACE_OUT, output, offset, 0};
+  ts_nested_output to = ts_nested_at(here);
   to.scaled = k->first;
   if (!k->first || (m->sums && has_prior(k, output))) {
-    to.prior = leaf(k, m->sum_dtype, shape, here);
+    to.prior = ts_nested_leaf(k->tile, m->sum_dtype, shape, here);
   } else if (has_prior(k, output)) {
-    to.prior = leaf(k, m->sum_dtype, shape, (place){PRIOR, output, offset, 0});
+    to.prior = ts_nested_leaf(k->tile, m->sum_dtype, shape, (ts_place){TS_PLACE_PRIOR, output, offset, 0});
   }
   return to;
 }
@@ -199,7 +155,8 @@ static void add_weight_gradient(maker *k, int i, int64_t at, ts_tid a, ts_tid b,
 
 static void add_bias_gradient(maker *k, int i, int64_t at, ts_tid dy, int64_t columns) {
   if (has_input(k, i)) {
-    add_node(k, TS_OP_SUM_ROWS, (ts_attr){.sum_rows = {k->m->sum_dtype}}, 1, &dy, sum_of(k, i, at, TS_SHAPE(columns)));
+    ts_nested_add(k->tile, TS_OP_SUM_ROWS, (ts_attr){.sum_rows = {k->m->sum_dtype}}, 1, &dy,
+                  sum_of(k, i, at, TS_SHAPE(columns)));
   }
 }
 
@@ -215,12 +172,13 @@ static ts_tid make_factor(maker *k, ts_tid x, bool gate, ts_tid *w) {
   const mlp *m = k->m;
   *w = input_leaf(k, f.weight, f.at_weight, weight_shape(k, m->columns, m->inner));
   ts_tid b = has_input(k, f.bias) ? input_leaf(k, f.bias, f.at_bias, TS_SHAPE(m->inner)) : TS_NONE;
-  return add_matmul(k, x, *w, b, false, k->node->attr.mlp.transpose_b, m->dtype, to_place(buffer(k, gate ? GATE : UP)));
+  return add_matmul(k, x, *w, b, false, k->node->attr.mlp.transpose_b, m->dtype,
+                    ts_nested_at(buffer(k, gate ? GATE : UP)));
 }
 
 static inner make_factors(maker *k) {
   inner n = {.gate = TS_NONE, .w_gate = TS_NONE};
-  n.x = rows_leaf(k, (place){IN, is_gradient(k) + TS_MLP_X, 0, 0}, k->m->columns);
+  n.x = rows_leaf(k, (ts_place){TS_PLACE_IN, is_gradient(k) + TS_MLP_X, 0, 0}, k->m->columns);
   n.up = make_factor(k, n.x, false, &n.w_up);
   if (is_gated(k)) {
     n.gate = make_factor(k, n.x, true, &n.w_gate);
@@ -232,8 +190,8 @@ static inner make_factors(maker *k) {
 static ts_tid activate(maker *k, const inner *n, int which) {
   ts_attr attr = {.activation = {k->node->attr.mlp.kind}};
   bool gated = n->gate != TS_NONE;
-  return add_node(k, gated ? TS_OP_GLU : TS_OP_ACTIVATION, attr, gated ? 2 : 1,
-                  (ts_tid[]){gated ? n->gate : n->up, n->up}, to_place(buffer(k, which)));
+  return ts_nested_add(k->tile, gated ? TS_OP_GLU : TS_OP_ACTIVATION, attr, gated ? 2 : 1,
+                       (ts_tid[]){gated ? n->gate : n->up, n->up}, ts_nested_at(buffer(k, which)));
 }
 
 static void make_forward(maker *k) {
@@ -242,9 +200,10 @@ static void make_forward(maker *k) {
   ts_tid a = activate(k, &n, UP);
   ts_tid w = input_leaf(k, TS_MLP_DOWN, 0, weight_shape(k, m->inner, m->width));
   ts_tid b = has_input(k, TS_MLP_DOWN_BIAS) ? input_leaf(k, TS_MLP_DOWN_BIAS, 0, TS_SHAPE(m->width)) : TS_NONE;
-  destination y = {.at = rows_at(k, (place){OUT, 0, 0, 0}, m->width), .prior = TS_NONE, .scaled = true};
+  ts_nested_output y = {
+      .at = rows_at(k, (ts_place){TS_PLACE_OUT, 0, 0, 0}, m->width), .prior = TS_NONE, .scaled = true};
   if (has_prior(k, 0)) {
-    y.prior = rows_leaf(k, (place){PRIOR, 0, 0, 0}, m->width);
+    y.prior = rows_leaf(k, (ts_place){TS_PLACE_PRIOR, 0, 0, 0}, m->width);
   }
   add_matmul(k, a, w, b, false, k->node->attr.mlp.transpose_b, m->dtype, y);
 }
@@ -253,11 +212,12 @@ static void make_forward(maker *k) {
 static void differentiate_factors(maker *k, inner *n, ts_tid da) {
   ts_attr attr = {.activation = {k->node->attr.mlp.kind}};
   if (n->gate == TS_NONE) {
-    n->up = add_node(k, TS_OP_ACTIVATION_DX, attr, 2, (ts_tid[]){da, n->up}, to_place(buffer(k, UP)));
+    n->up = ts_nested_add(k->tile, TS_OP_ACTIVATION_DX, attr, 2, (ts_tid[]){da, n->up}, ts_nested_at(buffer(k, UP)));
     return;
   }
-  n->gate = add_node(k, TS_OP_GLU_DX, attr, 3, (ts_tid[]){da, n->gate, n->up}, to_place(buffer(k, GATE)));
-  n->up = put(k, n->gate + 1, buffer(k, UP));
+  n->gate =
+      ts_nested_add(k->tile, TS_OP_GLU_DX, attr, 3, (ts_tid[]){da, n->gate, n->up}, ts_nested_at(buffer(k, GATE)));
+  n->up = ts_nested_put(k->tile, n->gate + 1, buffer(k, UP));
 }
 
 /* The gradients of a factor's weight and bias. */
@@ -273,7 +233,7 @@ static void add_factor_gradients(maker *k, const inner *n, bool gate) {
 static void add_dx(maker *k, const inner *n) {
   const mlp *m = k->m;
   bool turned = k->node->attr.mlp.transpose_b;
-  destination to = to_place(rows_at(k, (place){OUT, 0, 0, 0}, m->columns));
+  ts_nested_output to = ts_nested_at(rows_at(k, (ts_place){TS_PLACE_OUT, 0, 0, 0}, m->columns));
   ts_tid dx = add_matmul(k, n->up, n->w_up, TS_NONE, false, !turned, m->dtype, to);
   if (n->gate != TS_NONE) {
     to.prior = dx;
@@ -284,7 +244,7 @@ static void add_dx(maker *k, const inner *n) {
 static void make_backward(maker *k) {
   const mlp *m = k->m;
   bool all = k->node->n_out > 1;
-  ts_tid dy = rows_leaf(k, (place){IN, 0, 0, 0}, m->width);
+  ts_tid dy = rows_leaf(k, (ts_place){TS_PLACE_IN, 0, 0, 0}, m->width);
   inner n = make_factors(k);
   ts_shape down = weight_shape(k, m->inner, m->width);
   if (all) {
@@ -292,7 +252,7 @@ static void make_backward(maker *k) {
     add_bias_gradient(k, TS_MLP_DOWN_BIAS, 0, dy, m->width);
   }
   ts_tid da = add_matmul(k, dy, input_leaf(k, TS_MLP_DOWN, 0, down), TS_NONE, false, !k->node->attr.mlp.transpose_b,
-                         m->dtype, to_place(buffer(k, INNER)));
+                         m->dtype, ts_nested_at(buffer(k, INNER)));
   differentiate_factors(k, &n, da);
   if (all) {
     add_factor_gradients(k, &n, false);
@@ -312,32 +272,19 @@ static void make_copies(maker *k, bool begin) {
     if (!has_input(k, i) || (begin && !has_prior(k, output))) {
       continue;
     }
-    place sum = {WORK, 0, m->sum_offset[i], 0}, own = {begin ? PRIOR : OUT, output, 0, 0};
-    ts_tid from = leaf(k, begin ? dtype : m->sum_dtype, *input_shape(k, i), begin ? own : sum);
+    ts_place sum = {TS_PLACE_WORK, 0, m->sum_offset[i], 0}, own = {begin ? TS_PLACE_PRIOR : TS_PLACE_OUT, output, 0, 0};
+    ts_tid from = ts_nested_leaf(k->tile, begin ? dtype : m->sum_dtype, *input_shape(k, i), begin ? own : sum);
     ts_attr attr = {.cast = {begin ? m->sum_dtype : dtype}};
-    add_node(k, TS_OP_CAST, attr, 1, &from, to_place(begin ? sum : own));
+    ts_nested_add(k->tile, TS_OP_CAST, attr, 1, &from, ts_nested_at(begin ? sum : own));
   }
 }
 
 /* ---- plans ---- */
 
-/* Prepare a tile's kernels; or, without one to keep, find out what they need. */
-static void prepare_nodes(maker *k, bool keep) {
-  mlp *m = k->m;
-  const ts_graph *g = k->tile->graph;
-  k->tile->prepared = ts_calloc((size_t) g->n_nodes + 1, sizeof *k->tile->prepared);
-  for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    const ts_kernel *row = m->backend->kernel(g->node[n].op);
-    size_t bytes =
-        row->prepare == NULL ? 0 : row->prepare(k->target, g, &g->node[n], keep ? &k->tile->prepared[n] : NULL);
-    m->scratch_bytes = bytes > m->scratch_bytes ? bytes : m->scratch_bytes;
-  }
-}
-
 static void make_tile(const maker *like, int which, int64_t rows, bool keep) {
   maker k = *like;
   k.tile = &k.m->tile[which];
-  k.tile->graph = ts_graph_create();
+  ts_nested_begin(k.tile);
   k.rows = rows;
   k.first = which == FIRST;
   if (which == BEGIN || which == END) {
@@ -345,7 +292,8 @@ static void make_tile(const maker *like, int which, int64_t rows, bool keep) {
   } else {
     (is_gradient(&k) ? make_backward : make_forward)(&k);
   }
-  prepare_nodes(&k, keep);
+  size_t bytes = ts_nested_prepare(k.tile, k.target, keep);
+  k.m->scratch_bytes = bytes > k.m->scratch_bytes ? bytes : k.m->scratch_bytes;
 }
 
 /* As even as can be, a function of the shapes. */
@@ -403,15 +351,7 @@ static void describe(const maker *k) {
 static void release_mlp(void *prepared) {
   mlp *m = prepared;
   for (int i = 0; i < N_TILES; ++i) {
-    tile *t = &m->tile[i];
-    for (ts_nid n = 0; t->graph != NULL && n < t->graph->n_nodes; ++n) {
-      const ts_kernel *row = m->backend->kernel(t->graph->node[n].op);
-      if (row->release != NULL && t->prepared[n] != NULL) {
-        row->release(t->prepared[n]);
-      }
-    }
-    ts_free(t->prepared);
-    ts_graph_destroy(&t->graph);
+    ts_nested_release(&m->tile[i], m->backend);
   }
   ts_free(m);
 }
@@ -432,45 +372,9 @@ static size_t prepare_mlp(const ts_target *target, const ts_graph *graph, const 
 
 /* ---- a call ---- */
 
-static void *address(const ts_kernel_call *call, const place *p, int64_t row) {
-  const void *base = p->of == IN      ? call->in[p->i]
-                     : p->of == OUT   ? call->out[p->i]
-                     : p->of == PRIOR ? call->prior[p->i]
-                                      : call->workspace;
-  return (char *) base + p->offset + (size_t) row * p->row;
-}
-
-static void run_node(const ts_kernel_call *call, const tile *t, ts_nid n, int64_t row) {
-  const mlp *m = call->prepared;
-  const ts_node *node = &t->graph->node[n];
-  const void *in[MOST_OPERANDS] = {NULL}, *prior[MOST_OUTPUTS] = {NULL};
-  void *out[MOST_OUTPUTS] = {NULL};
-  for (int i = 0; i < node->n_in; ++i) {
-    in[i] = address(call, &t->place[node->in[i]], row);
-  }
-  for (int i = 0; i < node->n_out; ++i) {
-    out[i] = address(call, &t->place[node->out[i]], row);
-    prior[i] = node->prior != NULL ? address(call, &t->place[node->prior[i]], row) : NULL;
-  }
-  ts_kernel_call inner_call = {.graph = t->graph,
-                               .node = node,
-                               .in = in,
-                               .out = out,
-                               .prior = node->prior != NULL ? prior : NULL,
-                               .beta = node->beta != TS_NONE ? call->beta : NULL,
-                               .workspace = (char *) call->workspace + m->scratch_offset,
-                               .workspace_bytes = m->scratch_bytes,
-                               .prepared = t->prepared[n],
-                               .threads = call->threads,
-                               .stream = call->stream};
-  m->backend->kernel(node->op)->run(&inner_call);
-}
-
 static void run_one_tile(const ts_kernel_call *call, int which, int64_t row) {
-  const tile *t = &((const mlp *) call->prepared)->tile[which];
-  for (ts_nid n = 0; t->graph != NULL && n < t->graph->n_nodes; ++n) {
-    run_node(call, t, n, row);
-  }
+  const mlp *m = call->prepared;
+  ts_nested_run(&m->tile[which], m->backend, call, row, (char *) call->workspace + m->scratch_offset, m->scratch_bytes);
 }
 
 static void run_mlp(const ts_kernel_call *call) {
@@ -482,7 +386,7 @@ static void run_mlp(const ts_kernel_call *call) {
   run_one_tile(call, END, 0);
 }
 
-const ts_kernel *ts_backend_mlp(ts_op op) {
-  static const ts_kernel row = {prepare_mlp, run_mlp, release_mlp}, none = {0};
-  return op == TS_OP_MLP || op == TS_OP_MLP_DX ? &row : &none;
+const ts_kernel *ts_backend_mlp(void) {
+  static const ts_kernel row = {prepare_mlp, run_mlp, release_mlp};
+  return &row;
 }

@@ -22,7 +22,7 @@ typedef struct ts_update_constants {
   float beta1, rest1;    /**< Of the first state, */
   float beta2, rest2;    /**< and of the second. */
   float rate, root;      /**< lr over the first correction, 1 / the root of the second. */
-  float eps;             /**< Beside a root. */
+  float eps, inside;     /**< Beside a root, and beside what it is taken of. */
   float ahead, straight; /**< MOMENTUM: what is taken of m, and of g. */
 } ts_update_constants;
 
@@ -33,11 +33,12 @@ typedef struct ts_update_step {
   float lr, betas[2], scale;
 } ts_update_step;
 
-/** The constants of a range.  In fp64, each rounded once. Not collective. */
+/** The constants of a range.  In fp64, each rounded once; decay goes with lr, the step with lr times ratio.
+ * Not collective. */
 TS_RULE_FUNCTION ts_update_constants ts_update_constants_of(ts_optimizer rule, const ts_optimizer_numbers *n,
                                                             const ts_update_step *s, float weight_decay,
-                                                            float lr_factor) {
-  double lr = (double) s->lr * (double) lr_factor;
+                                                            float lr_factor, float ratio) {
+  double lr = (double) s->lr * (double) lr_factor, rate = lr * (double) ratio;
   ts_update_constants k;
   k.scale = s->scale;
   k.keep = n->decoupled ? (float) fma(-lr, (double) weight_decay, 1.0) : 1.0f;
@@ -46,9 +47,10 @@ TS_RULE_FUNCTION ts_update_constants ts_update_constants_of(ts_optimizer rule, c
   k.rest1 = (float) (1.0 - (double) s->betas[0]);
   k.beta2 = s->betas[1];
   k.rest2 = (float) (1.0 - (double) s->betas[1]);
-  k.rate = (float) (n->bias_correction ? lr / s->corrections[0] : lr);
+  k.rate = (float) (n->bias_correction ? rate / s->corrections[0] : rate);
   k.root = n->bias_correction ? (float) (1.0 / sqrt(s->corrections[1])) : 1.0f;
-  k.eps = n->eps;
+  k.eps = n->eps_inside ? 0.0f : n->eps;
+  k.inside = n->eps_inside ? n->eps : 0.0f;
   k.ahead = 1.0f;
   k.straight = 0.0f;
   if (rule == TS_OPTIMIZER_MOMENTUM) {
@@ -57,10 +59,14 @@ TS_RULE_FUNCTION ts_update_constants ts_update_constants_of(ts_optimizer rule, c
     k.ahead = n->nesterov ? n->momentum : 1.0f;
     k.straight = n->nesterov ? 1.0f : 0.0f;
   }
+  if (rule == TS_OPTIMIZER_MUON) {
+    k.beta1 = n->momentum;
+    k.rest1 = (float) (1.0 - (double) n->momentum);
+  }
   return k;
 }
 
-/** A step of each: from p and g, with the states it has, to the new p. Not collective. */
+/** A step of each: from p and g, with the states it has, to the new p, or to a direction. Not collective. */
 TS_RULE_FUNCTION float ts_update_adamw(float p, float g, float *m, float *v, const ts_update_constants *k) {
   float d = fmaf(k->decay, p, g * k->scale);
   *m = fmaf(k->beta1, *m, k->rest1 * d);
@@ -100,6 +106,23 @@ TS_RULE_FUNCTION float ts_update_momentum(float p, float g, float *m, float *unu
   return fmaf(-k->rate, fmaf(k->ahead, *m, k->straight * d), k->keep * p);
 }
 
+/** The direction. Not collective. */
+TS_RULE_FUNCTION float ts_update_lamb(float p, float g, float *m, float *v, const ts_update_constants *k) {
+  float d = g * k->scale;
+  *m = fmaf(k->beta1, *m, k->rest1 * d);
+  *v = fmaf(k->beta2, *v, k->rest2 * d * d);
+  return fmaf(k->decay, p, *m / (sqrtf(*v + k->inside) + k->eps));
+}
+
+/** Likewise. Not collective. */
+TS_RULE_FUNCTION float ts_update_muon(float p, float g, float *m, float *unused, const ts_update_constants *k) {
+  (void) p;
+  (void) unused;
+  float d = g * k->scale;
+  *m = fmaf(k->beta1, *m, k->rest1 * d);
+  return fmaf(k->beta1, *m - d, d);
+}
+
 /** 1 - beta^step, the power by squaring: the same bits everywhere. Not collective. */
 TS_RULE_FUNCTION double ts_update_correction(double beta, int64_t step) {
   double power = 1.0;
@@ -108,6 +131,22 @@ TS_RULE_FUNCTION double ts_update_correction(double beta, int64_t step) {
     beta *= beta;
   }
   return 1.0 - power;
+}
+
+/* ---- of whole parameters ---- */
+
+/** LAMB's ratio of a parameter, from its sum of squares and that of its direction, times \a correction.
+ * Not collective. */
+TS_RULE_FUNCTION float ts_update_trust_ratio(float p, float u, float least, float most, double correction) {
+  double ratio = p > 0.0f && u > 0.0f ? sqrt((double) p / (double) u) : 1.0;
+  ratio = p > 0.0f && u > 0.0f && ratio < (double) least ? (double) least : ratio;
+  ratio = p > 0.0f && u > 0.0f && ratio > (double) most ? (double) most : ratio;
+  return (float) (ratio * correction);
+}
+
+/** By what OVER_NORM multiplies. Not collective. */
+TS_RULE_FUNCTION float ts_update_over_norm(double squares, float eps) {
+  return (float) (1.0 / (sqrt(squares) + (double) eps));
 }
 
 /* ---- states in 8 bits ---- */

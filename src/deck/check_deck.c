@@ -390,6 +390,15 @@ static void check_optimizer(ts_reader *reader) {
                      "\"%s\", and bf16.bf16_optimizer_states is true; accepted: one of the two",
                      d->optimizer.state_dtype);
   }
+  if (d->optimizer.params.min_coeff > d->optimizer.params.max_coeff) {
+    ts_reader_report(reader, TS_CHECK_OPTIMIZER, "optimizer.params.min_coeff", "%g; accepted: at most max_coeff, %g",
+                     d->optimizer.params.min_coeff, d->optimizer.params.max_coeff);
+  }
+  if (strcmp(d->optimizer.type, "Muon") == 0 && d->optimizer.params.muon_lr == 0 && d->optimizer.params.adam_lr > 0) {
+    ts_reader_report(reader, TS_CHECK_OPTIMIZER, "optimizer.params.muon_lr",
+                     "0, and adam_lr %g; accepted: more than 0, or optimizer.type = \"AdamW\" with `frozen` matrices",
+                     d->optimizer.params.adam_lr);
+  }
   if (d->optimizer.params.nesterov && (d->optimizer.params.momentum == 0 || d->optimizer.params.dampening != 0)) {
     ts_reader_report(reader, TS_CHECK_OPTIMIZER, "optimizer.params.nesterov",
                      "momentum is %g and dampening %g; accepted: a positive momentum without dampening",

@@ -161,19 +161,27 @@ typedef struct ts_deck_groups {
   ts_deck_group *items;
 } ts_deck_groups;
 
+/** `optimizer.params`: of all types; each with its default. */
+typedef struct ts_deck_optimizer_params {
+  double lr;       /**< Of Muon's matrices where the type is Muon: resolved. */
+  double betas[2]; /**< Resolved, as eps is: defaults of their own with Adagrad and Muon. */
+  double eps, weight_decay;
+  bool bias_correction;
+  bool adam_w_mode; /**< Weight decay decoupled: resolved; for AdamW and Muon's always true. */
+  double momentum, dampening;
+  bool nesterov;
+  bool eps_inside_sqrt;        /**< Lamb. */
+  double max_coeff, min_coeff; /**< Lamb: of its ratios. */
+  double muon_lr, adam_lr;     /**< Muon: resolved; of its matrices, and of the rest. */
+  char *ns_method;             /**< Muon: "gram" or "standard". */
+  bool per_head_muon;          /**< Muon: heads of q, k and v are matrices each. */
+} ts_deck_optimizer_params;
+
 /** `optimizer`. */
 typedef struct ts_deck_optimizer {
-  char *type;        /**< "AdamW", "Adam", "Lion", "Adagrad" or "SGD", this spelling. */
+  char *type;        /**< "AdamW", "Adam", "Lion", "Adagrad", "SGD", "Lamb" or "Muon", this spelling. */
   char *state_dtype; /**< "fp32", "bf16" or "8bit": of what it keeps of an element. Resolved. */
-  struct {
-    double lr;
-    double betas[2];
-    double eps, weight_decay;
-    bool bias_correction;
-    bool adam_w_mode; /**< Weight decay decoupled: resolved; for AdamW always true. */
-    double momentum, dampening;
-    bool nesterov;
-  } params;
+  ts_deck_optimizer_params params;
   ts_strings no_decay; /**< Expressions; a parameter that matches one has no weight decay. */
   ts_deck_groups groups;
 } ts_deck_optimizer;

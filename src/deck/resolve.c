@@ -56,6 +56,31 @@ static void default_of_type(ts_reader *reader, const char *type, const char *pat
   }
 }
 
+/* DeepSpeed's defaults of Muon.  A schedule's own rate is that of all parameters. */
+static void resolve_muon(ts_reader *reader) {
+  ts_deck_optimizer *o = &reader->deck->optimizer;
+  if (strcmp(o->type, "Muon") != 0) {
+    return;
+  }
+  bool has_lr = given(reader, "optimizer.params.lr");
+  if (!given(reader, "optimizer.params.muon_lr")) {
+    o->params.muon_lr = has_lr ? o->params.lr : 0.02;
+  }
+  if (!given(reader, "optimizer.params.adam_lr")) {
+    o->params.adam_lr = has_lr ? o->params.lr : 3e-4;
+  }
+  if (ts_reader_find(reader, "scheduler.params.warmup_max_lr") != NULL && o->params.adam_lr != o->params.muon_lr) {
+    ts_reader_note(reader, "scheduler.params.warmup_max_lr: the rate of all parameters: adam_lr has no effect");
+    o->params.adam_lr = o->params.muon_lr;
+  }
+  o->params.lr = o->params.muon_lr;
+  default_of_type(reader, "Muon", "optimizer.params.eps", &o->params.eps, 1e-10);
+  default_of_type(reader, "Muon", "optimizer.params.momentum", &o->params.momentum, 0.95);
+  if (!given(reader, "optimizer.params.betas")) {
+    o->params.betas[1] = 0.95;
+  }
+}
+
 static void resolve_optimizer(ts_reader *reader) {
   ts_deck_optimizer *o = &reader->deck->optimizer;
   bool adamw = strcmp(o->type, "AdamW") == 0;
@@ -65,6 +90,7 @@ static void resolve_optimizer(ts_reader *reader) {
   o->params.adam_w_mode = adamw || o->params.adam_w_mode;
   default_of_type(reader, "Adagrad", "optimizer.params.lr", &o->params.lr, 1e-2);
   default_of_type(reader, "Adagrad", "optimizer.params.eps", &o->params.eps, 1e-10);
+  resolve_muon(reader);
 }
 
 /* States in bf16 may be asked for in two ways; gradients of bf16 masters are bf16 unless the deck says otherwise. */

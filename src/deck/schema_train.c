@@ -26,6 +26,10 @@
   }
 
 #define OTHER(name, type_, initial_, owner) LATER("optimizer.params." name, type_, initial_, "a parameter of " owner)
+#define OF_LAMB(type_, field, ...) \
+  { STORED(type_, optimizer.params.field), .only = "Lamb", __VA_ARGS__ }
+#define OF_MUON(type_, field, ...) \
+  { STORED(type_, optimizer.params.field), .only = "Muon", __VA_ARGS__ }
 #define ONE_BIT(name, type_, initial_, owner) \
   REMOVED("optimizer.params." name, type_, initial_, "a parameter of " owner)
 
@@ -97,24 +101,26 @@ static const ts_key rows[] = {
     LATER("torch_autocast.dtype", STRING, NULL, "per-operation precision; bf16.enabled is there"),
     LATER("torch_autocast.lower_precision_safe_modules", ANY, NULL, "per-operation precision; bf16.enabled is there"),
 
-    {STORED(STRING, optimizer.type), .initial = "AdamW", .accepted = "AdamW|Adam|Lion|Adagrad|SGD",
-     .later = "Lamb|MuAdam|MuAdamW|MuSGD|Muon", .gone = "OneBitAdam|ZeroOneAdam|OneBitLamb", .help = "Optimizer."},
+    {STORED(STRING, optimizer.type), .initial = "AdamW", .accepted = "AdamW|Adam|Lion|Adagrad|SGD|Lamb|Muon",
+     .later = "MuAdam|MuAdamW|MuSGD", .gone = "OneBitAdam|ZeroOneAdam|OneBitLamb", .help = "Optimizer."},
     WORD(optimizer.state_dtype, "fp32", "fp32|bf16|8bit", NULL, 0,
          "Type of what the optimizer keeps of an element.  8bit: blocks of 256 elements share a scale, parameters of "
          "less "
          "than 4,096 stay in fp32 (bitsandbytes' dynamic map).  Not a key of DeepSpeed."),
-    NUMBER(optimizer.params.lr, "1e-3", 0, HUGE_REAL, AUTO, "Learning rate (default of Adagrad: 1e-2)."),
+    NUMBER(optimizer.params.lr, "1e-3", 0, HUGE_REAL, AUTO,
+           "Learning rate (default of Adagrad: 1e-2; of Muon: muon_lr)."),
     {STORED(PAIR, optimizer.params.betas), .initial = "[0.9, 0.999]", .min = 0, .max = 1, .flags = AUTO | OPEN_MAX,
-     .help = "Decay of the first and second moment."},
+     .help = "Decay of the first and second moment (default of Muon's AdamW: [0.9, 0.95])."},
     NUMBER(optimizer.params.eps, "1e-8", 0, HUGE_REAL, AUTO,
-           "Added to the root of the second moment (default of Adagrad: 1e-10)."),
+           "Added to the root of the second moment (default of Adagrad, and of Muon's AdamW: 1e-10)."),
     NUMBER(optimizer.params.weight_decay, "0.0", 0, HUGE_REAL, AUTO, "Weight decay."),
     FLAG(optimizer.params.bias_correction, "true", 0, "Correct the moments for their start at zero."),
     FLAG(optimizer.params.adam_w_mode, "true", 0,
          "Adam: decoupled weight decay, else it is added to the gradient; AdamW always decouples."),
     NONE("optimizer.params.torch_adam", BOOL, "false",
          "one arithmetic; adam_w_mode decides how weights decay, there too"),
-    NUMBER(optimizer.params.momentum, "0.0", 0, 1, OPEN_MAX, "SGD: what is kept of the last update."),
+    NUMBER(optimizer.params.momentum, "0.0", 0, 1, OPEN_MAX,
+           "SGD, Muon: what is kept of the last update (default of Muon: 0.95)."),
     NUMBER(optimizer.params.dampening, "0.0", 0, 1, 0, "SGD with momentum: what of the gradient is left out."),
     FLAG(optimizer.params.nesterov, "false", 0, "SGD with momentum: look ahead."),
     STRINGS(optimizer.no_decay, "[]", REGEX, "Parameters (expressions) without weight decay."),
@@ -132,9 +138,10 @@ static const ts_key rows[] = {
     LATER("optimizer.params.amsgrad", BOOL, "false", "AMSGrad"),
     LATER_BUT("optimizer.params.max_grad_norm", REAL, "0.0", "clipping in the optimizer (DeepSpeed refuses it too)",
               "--set optimizer.params.max_grad_norm=0 --set gradient_clipping=NORM"),
-    OTHER("eps_inside_sqrt", BOOL, "false", "Lamb and the one-bit optimizers"),
-    OTHER("max_coeff", REAL, "10.0", "Lamb"),
-    OTHER("min_coeff", REAL, "0.01", "Lamb"),
+    OF_LAMB(BOOL, eps_inside_sqrt, .initial = "false", .help = "eps is added to what the root is taken of."),
+    OF_LAMB(REAL, max_coeff, .initial = "10.0", .min = 0, .max = HUGE_REAL,
+            .help = "Largest ratio of a parameter's norm to its step's."),
+    OF_LAMB(REAL, min_coeff, .initial = "0.01", .min = 0, .max = HUGE_REAL, .help = "Smallest ratio."),
     ONE_BIT("coeff_beta", REAL, "0.9", "OneBitLamb"),
     ONE_BIT("factor_max", REAL, "4.0", "OneBitLamb"),
     ONE_BIT("factor_min", REAL, "0.5", "OneBitLamb"),
@@ -146,11 +153,14 @@ static const ts_key rows[] = {
     ONE_BIT("local_step_clipper", INT, "16", "ZeroOneAdam"),
     ONE_BIT("cuda_aware", BOOL, "false", "the one-bit optimizers"),
     ONE_BIT("comm_backend_name", STRING, "nccl", "the one-bit optimizers"),
-    OTHER("ns_steps", INT, "5", "Muon"),
-    OTHER("ns_method", STRING, "gram", "Muon"),
-    OTHER("muon_lr", REAL, NULL, "Muon"),
-    OTHER("adam_lr", REAL, NULL, "Muon"),
-    OTHER("per_head_muon", BOOL, "false", "Muon"),
+    NONE("optimizer.params.ns_steps", INT, "5", "always five steps, as DeepSpeed"),
+    OF_MUON(STRING, ns_method, .initial = "gram", .accepted = "gram|standard",
+            .help = "Newton-Schulz on x x^T where x is not square, or always on x."),
+    OF_MUON(REAL, muon_lr, .min = 0, .max = HUGE_REAL,
+            .help = "Learning rate of the matrices but embeddings and head (default: lr; without lr 0.02)."),
+    OF_MUON(REAL, adam_lr, .min = 0, .max = HUGE_REAL,
+            .help = "Learning rate of the rest, AdamW's (default: lr; without lr 3e-4)."),
+    OF_MUON(BOOL, per_head_muon, .initial = "false", .help = "Each head of q, k and v is a matrix."),
 
     WORD(scheduler.type, "none", "none|LRRangeTest|WarmupLR|WarmupDecayLR|WarmupCosineLR|OneCycle", NULL, 0,
          "Schedule of the learning rate."),

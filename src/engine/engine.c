@@ -360,6 +360,10 @@ static void set_control(ts_engine *e, int which, int slot, const double flags[TS
   if (zero != NULL) {
     *zero = 0;
   }
+  float *one = ts_executor_input(e->executor, index, slot, "one"); /* of directions, which are scaled already */
+  if (one != NULL) {
+    *one = 1;
+  }
 }
 
 static void set_update(ts_engine *e, const ts_step_input *input, int slot) {

@@ -178,7 +178,7 @@ static void print_head(const ts_attr *a, ts_text *to) {
 }
 
 static void print_segments(const ts_attr *a, ts_text *to) {
-  ts_text_add(to, " {%d ranges}", a->segments.n);
+  ts_text_add(to, " {%s%d ranges}", a->segments.each ? "each of " : "", a->segments.n);
 }
 
 static void print_control(const ts_attr *a, ts_text *to) {
@@ -190,6 +190,28 @@ static void print_loss_scaler(const ts_attr *a, ts_text *to) {
   const ts_loss_scaler *s = &a->loss_scaler;
   ts_text_add(to, " {%s, window %lld, hysteresis %lld%s, minimum %g}", rules[s->rule], (long long) s->window,
               (long long) s->hysteresis, s->consecutive ? " in a row" : "", s->minimum);
+}
+
+static void print_ratios(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {%g to %g%s}", (double) a->ratios.least, (double) a->ratios.most,
+              a->ratios.bias_correction ? ", corrected" : "");
+}
+
+static void print_diagonal(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {%g}", (double) a->diagonal.by);
+}
+
+static void print_over_norm(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {eps %g}", (double) a->over_norm.eps);
+}
+
+static int count_matrices(const ts_node *node) {
+  return node->attr.orthogonalize.n;
+}
+
+static void print_orthogonalize(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {%d matrices, %s, %s}", a->orthogonalize.n, ts_dtype_name(a->orthogonalize.dtype),
+              a->orthogonalize.gram ? "gram" : "standard");
 }
 
 static void print_update(const ts_attr *a, ts_text *to) {
@@ -305,8 +327,10 @@ const ts_attribute ts_attribute_head = {
     DTYPE(head.dtype),
     .print = print_head};
 
-const ts_attribute ts_attribute_segments = {
-    {MEMBER(segments.n)}, ARRAY(segments.range, count_segments), NO_DTYPE, .print = print_segments};
+const ts_attribute ts_attribute_segments = {{MEMBER(segments.n), MEMBER(segments.each)},
+                                            ARRAY(segments.range, count_segments),
+                                            NO_DTYPE,
+                                            .print = print_segments};
 
 const ts_attribute ts_attribute_control = {
     {MEMBER(control.keep_nonfinite)}, NO_ARRAY, NO_DTYPE, .print = print_control};
@@ -318,11 +342,27 @@ const ts_attribute ts_attribute_loss_scaler = {{MEMBER(loss_scaler.rule), MEMBER
                                                NO_DTYPE,
                                                .print = print_loss_scaler};
 
+const ts_attribute ts_attribute_ratios = {{MEMBER(ratios.least), MEMBER(ratios.most), MEMBER(ratios.bias_correction)},
+                                          NO_ARRAY,
+                                          NO_DTYPE,
+                                          .print = print_ratios};
+
+const ts_attribute ts_attribute_diagonal = {{MEMBER(diagonal.by)}, NO_ARRAY, NO_DTYPE, .print = print_diagonal};
+
+const ts_attribute ts_attribute_over_norm = {
+    {MEMBER(over_norm.eps), MEMBER(over_norm.dtype)}, NO_ARRAY, DTYPE(over_norm.dtype), .print = print_over_norm};
+
+const ts_attribute ts_attribute_orthogonalize = {
+    {MEMBER(orthogonalize.n), MEMBER(orthogonalize.dtype), MEMBER(orthogonalize.gram)},
+    ARRAY(orthogonalize.matrix, count_matrices),
+    NO_DTYPE,
+    .print = print_orthogonalize};
+
 const ts_attribute ts_attribute_update = {
     {MEMBER(update.n), MEMBER(update.rule), MEMBER(update.numbers.eps), MEMBER(update.numbers.momentum),
      MEMBER(update.numbers.dampening), MEMBER(update.numbers.decoupled), MEMBER(update.numbers.bias_correction),
-     MEMBER(update.numbers.nesterov), MEMBER(update.copy), MEMBER(update.rounding.stochastic),
-     MEMBER(update.rounding.key), MEMBER(update.rounding.first)},
+     MEMBER(update.numbers.nesterov), MEMBER(update.numbers.eps_inside), MEMBER(update.copy), MEMBER(update.has_ratios),
+     MEMBER(update.rounding.stochastic), MEMBER(update.rounding.key), MEMBER(update.rounding.first)},
     ARRAY(update.range, count_update),
     NO_DTYPE,
     .print = print_update};

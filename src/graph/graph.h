@@ -111,7 +111,14 @@ typedef struct ts_range {
   int64_t count;
   float weight_decay;
   float lr_factor;
+  int64_t ratio; /**< Which of an update's ratios is its own. */
 } ts_range;
+
+/** Matrices in a flat tensor: `count` of them behind one another, rows x columns each, row by row.  With `joins` it is
+ * one, directly behind another of as many rows, and lies to the right of that in one matrix. */
+typedef struct ts_matrix {
+  int64_t offset, rows, columns, count, joins;
+} ts_matrix;
 
 /** Elements of an optimizer's state in 8 bits that share a scale. */
 #define TS_STATE_BLOCK 256
@@ -127,7 +134,7 @@ typedef enum ts_optimizer {
 /** Numbers of an optimizer that stay from step to step; those that a rule has not are ignored. */
 typedef struct ts_optimizer_numbers {
   float eps, momentum, dampening;
-  bool decoupled, bias_correction, nesterov;
+  bool decoupled, bias_correction, nesterov, eps_inside; /**< eps_inside: beside what a root is taken of. */
 } ts_optimizer_numbers;
 
 /** How the optimizer rounds bf16 working values: to nearest, or by chance with the numbers of ts_random_to_bf16, whose
@@ -269,7 +276,25 @@ typedef union ts_attr {
   struct {
     const ts_range *range;
     int n;
-  } segments; /**< sum_squares */
+    bool each; /**< A sum for each range. */
+  } segments;  /**< sum_squares */
+  struct {
+    float least, most;
+    bool bias_correction;
+  } ratios;
+  struct {
+    float by;
+  } diagonal;
+  struct {
+    float eps;
+    ts_dtype dtype;
+  } over_norm;
+  struct {
+    const ts_matrix *matrix;
+    int n;
+    ts_dtype dtype; /**< Of the products. */
+    bool gram;      /**< Iterate on x x^T, and not on x. */
+  } orthogonalize;
   struct {
     bool keep_nonfinite; /**< The step is done even so. */
   } control;
@@ -280,6 +305,7 @@ typedef union ts_attr {
     ts_optimizer rule;
     ts_optimizer_numbers numbers;
     bool copy;            /**< There is a working copy of p. */
+    bool has_ratios;      /**< Inputs end with the ratios of ranges. */
     ts_rounding rounding; /**< Of it, or, where there is none, of p. */
   } update;
   struct {

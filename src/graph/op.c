@@ -49,6 +49,7 @@ const ts_optimizer_info *ts_optimizer_get(ts_optimizer optimizer) {
   static const ts_optimizer_info rows[TS_N_OPTIMIZERS] = {
 #define OPTIMIZER(ENUM, name, granularity, first, second) \
   {#name,                                                 \
+   TS_GRANULARITY_##granularity,                          \
    {TS_STATE_##first, TS_STATE_##second},                 \
    (TS_STATE_##first != TS_STATE_NONE) + (TS_STATE_##second != TS_STATE_NONE)},
 #include "graph/optimizers.def"

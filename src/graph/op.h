@@ -81,14 +81,15 @@ enum {
 
 /** The inputs of UPDATE_ELEMENTS behind those that it makes new versions of. */
 typedef enum ts_update_input {
-  TS_UPDATE_G,
+  TS_UPDATE_G, /**< The gradient; of a rule that makes a direction of it, which is input 0 then, the parameter. */
   TS_UPDATE_STEP,
   TS_UPDATE_CORRECTIONS,
   TS_UPDATE_LR,
   TS_UPDATE_BETAS,
   TS_UPDATE_SCALE,
   TS_UPDATE_SKIP,
-  TS_UPDATE_INPUTS
+  TS_UPDATE_INPUTS,
+  TS_UPDATE_RATIOS = TS_UPDATE_INPUTS /**< Where attr.update.has_ratios is set. */
 } ts_update_input;
 
 /** The number of one of them. Not collective. */
@@ -109,10 +110,14 @@ static inline bool ts_state_has_sign(ts_state state) {
   return state != TS_STATE_EXP_AVG_SQ && state != TS_STATE_SQUARES;
 }
 
+/** What has to be together for an update. */
+typedef enum ts_granularity { TS_GRANULARITY_ELEMENT, TS_GRANULARITY_TENSOR, TS_GRANULARITY_MATRIX } ts_granularity;
+
 /** An optimizer's row. */
 typedef struct ts_optimizer_info {
   const char *name;
-  ts_state state[2]; /**< TS_STATE_NONE: none. */
+  ts_granularity granularity; /**< Not ELEMENT: its rule makes a direction of the gradient, in its place. */
+  ts_state state[2];          /**< TS_STATE_NONE: none. */
   int n_states;
 } ts_optimizer_info;
 

@@ -110,7 +110,22 @@ ts_tid ts_build_head_loss(ts_site at, const char *name, ts_tid x, ts_tid w, ts_t
 }
 
 ts_tid ts_build_sum_squares(ts_site at, const char *name, ts_tid x, int n, const ts_range *range) {
-  return build_node(at, TS_OP_SUM_SQUARES, name, INPUTS(x), (ts_attr){.segments = {range, n}});
+  return build_node(at, TS_OP_SUM_SQUARES, name, INPUTS(x), (ts_attr){.segments = {range, n, false}});
+}
+
+ts_tid ts_build_sum_squares_of_each(ts_site at, const char *name, ts_tid x, int n, const ts_range *range) {
+  return build_node(at, TS_OP_SUM_SQUARES, name, INPUTS(x), (ts_attr){.segments = {range, n, true}});
+}
+
+ts_tid ts_build_trust_ratios(ts_site at, const char *name, ts_tid squares, ts_tid corrections, float least, float most,
+                             bool bias_correction) {
+  return build_node(at, TS_OP_TRUST_RATIOS, name, INPUTS(squares, corrections),
+                    (ts_attr){.ratios = {least, most, bias_correction}});
+}
+
+ts_tid ts_build_orthogonalize(ts_site at, const char *name, ts_tid x, int n, const ts_matrix *matrix, ts_dtype dtype,
+                              bool gram) {
+  return build_node(at, TS_OP_ORTHOGONALIZE, name, INPUTS(x), (ts_attr){.orthogonalize = {matrix, n, dtype, gram}});
 }
 
 ts_tid ts_build_step_control(ts_site at, const char *name, ts_tid records, ts_tid static_tokens, ts_tid max_norm,
@@ -135,7 +150,7 @@ ts_tid ts_build_advance(ts_site at, const char *name, ts_tid step, ts_tid betas,
 
 ts_tid ts_build_update_elements(ts_site at, const char *name, const ts_update_inputs *in, const ts_attr *attr) {
   const ts_tid versions[] = {in->p, in->w, in->state[0], in->scales[0], in->state[1], in->scales[1]};
-  ts_tid list[6 + TS_UPDATE_INPUTS];
+  ts_tid list[6 + TS_UPDATE_INPUTS + 1];
   int n = 0;
   for (int i = 0; i < 6; ++i) {
     if (versions[i] != TS_NONE) {
@@ -143,9 +158,10 @@ ts_tid ts_build_update_elements(ts_site at, const char *name, const ts_update_in
     }
   }
   memcpy(list + n, in->input, sizeof in->input);
+  list[n + TS_UPDATE_RATIOS] = in->ratios;
   ts_node node = {.op = TS_OP_UPDATE_ELEMENTS,
                   .name = name,
-                  .n_in = n + TS_UPDATE_INPUTS,
+                  .n_in = n + TS_UPDATE_INPUTS + attr->update.has_ratios,
                   .in = list,
                   .n_out = n,
                   .beta = TS_NONE,

@@ -54,17 +54,26 @@ ts_tid ts_build_head_loss(ts_site at, const char *name, ts_tid x, ts_tid w, ts_t
 
 /** The update. Not collective. */
 ts_tid ts_build_sum_squares(ts_site at, const char *name, ts_tid x, int n_ranges, const ts_range *range);
+/** A sum for each range, fp32. Not collective. */
+ts_tid ts_build_sum_squares_of_each(ts_site at, const char *name, ts_tid x, int n_ranges, const ts_range *range);
 ts_tid ts_build_step_control(ts_site at, const char *name, ts_tid records, ts_tid static_tokens, ts_tid max_norm,
                              ts_tid loss_scale, bool keep_nonfinite);
 ts_tid ts_build_update_loss_scale(ts_site at, const char *name, ts_tid loss_scale, ts_tid summary,
                                   const ts_loss_scaler *scaler);
 ts_tid ts_build_advance(ts_site at, const char *name, ts_tid step, ts_tid betas, ts_tid skip);
 
+/** LAMB's ratios; matrices made orthogonal in place. Not collective (they only write nodes). */
+ts_tid ts_build_trust_ratios(ts_site at, const char *name, ts_tid squares, ts_tid corrections, float least, float most,
+                             bool bias_correction);
+ts_tid ts_build_orthogonalize(ts_site at, const char *name, ts_tid x, int n, const ts_matrix *matrix, ts_dtype dtype,
+                              bool gram);
+
 typedef struct ts_update_inputs {
   ts_tid p;
   ts_tid w;                   /**< TS_NONE when p is the working copy. */
   ts_tid state[2], scales[2]; /**< TS_NONE: the rule has no such state, or it is not in 8 bits. */
   ts_tid input[TS_UPDATE_INPUTS];
+  ts_tid ratios; /**< Read where attr.update.has_ratios is set. */
 } ts_update_inputs;
 
 /** One step over the ranges of a shard, in place.  Not collective.

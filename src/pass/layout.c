@@ -33,11 +33,11 @@ bool ts_parameter_is_frozen(const ts_deck *deck, const char *name) {
   return (group != NULL && group->frozen) || matches_any(&deck->frozen, name);
 }
 
-static void set_group(ts_parameter *p, const ts_deck *deck) {
+static void set_group(ts_parameter *p, const ts_deck *deck, ts_optimizer optimizer) {
   const ts_deck_group *group = group_of(deck, p->name);
   double decay = matches_any(&deck->optimizer.no_decay, p->name) ? 0 : deck->optimizer.params.weight_decay;
   p->weight_decay = (float) (group != NULL && group->weight_decay >= 0 ? group->weight_decay : decay);
-  p->lr_factor = group != NULL ? (float) group->lr_factor : 1.0f;
+  p->lr_factor = (float) ((group != NULL ? group->lr_factor : 1) * ts_optimizer_rate(deck, optimizer));
 }
 
 /* What the table is made from. */
@@ -102,7 +102,7 @@ static void add_parameter(ts_layout *layout, const layout_maker *b, const char *
                       .offset = (int64_t) ts_align_up((size_t) part->count, (size_t) ts_part_align(part))};
   p->count = ts_shape_count(&p->held);
   memcpy(p->piece, piece, (size_t) n * sizeof *piece);
-  set_group(p, b->deck);
+  set_group(p, b->deck, part->optimizer);
   part->count = p->offset + p->count;
   ++part->n_parameters;
 }
@@ -140,26 +140,45 @@ static int64_t *row_cuts(int n_rows, int64_t length) {
 typedef struct member {
   ts_tid leaf;
   int unit, kind;
+  ts_optimizer optimizer;
   ts_dtype moments;
   ts_held_how how;
 } member;
 
+static bool is_of_one_part(const member *a, const member *b) {
+  return a->unit == b->unit && a->kind == b->kind && a->optimizer == b->optimizer && a->moments == b->moments &&
+         a->how == b->how;
+}
+
 static int by_part(const void *a, const void *b) {
   const member *x = a, *y = b;
-  int order[] = {x->unit - y->unit, x->kind - y->kind, (int) y->moments - (int) x->moments, (int) x->how - (int) y->how,
+  int order[] = {x->unit - y->unit,
+                 x->kind - y->kind,
+                 (int) x->optimizer - (int) y->optimizer,
+                 (int) y->moments - (int) x->moments,
+                 (int) x->how - (int) y->how,
                  x->leaf - y->leaf};
   int i = 0;
-  while (i < 4 && order[i] == 0) {
+  while (i < 5 && order[i] == 0) {
     ++i;
   }
   return order[i];
 }
 
-/* The whole tensor decides, so that another grid has the same; what is frozen has none, and is not told apart. */
-static ts_dtype moments_of(const layout_maker *b, const ts_tensor *leaf, int kind) {
+/* The whole tensor decides, so that another grid has the same; what is frozen has no optimizer, and is not told
+ * apart. */
+static member member_of(const layout_maker *b, ts_tid t) {
+  const ts_tensor *leaf = &b->graph->tensor[t];
   const ts_shard *shard = ts_shards_find(b->shards, leaf->name);
-  int64_t elements = ts_shape_count(shard != NULL ? &shard->shape : &leaf->shape);
-  return ts_optimizer_moments(b->deck, kind == FROZEN ? INT64_MAX : elements);
+  const ts_shape *whole = shard != NULL ? &shard->shape : &leaf->shape;
+  int kind = kind_of(b, t);
+  bool frozen = kind == FROZEN;
+  return (member){t,
+                  leaf->unit,
+                  kind,
+                  frozen ? TS_OPTIMIZER_ADAMW : ts_optimizer_of(b->deck, leaf->name, whole),
+                  ts_optimizer_moments(b->deck, frozen ? INT64_MAX : ts_shape_count(whole)),
+                  how_of(b, leaf->name)};
 }
 
 static member *find_members(const layout_maker *b, int *n) {
@@ -167,9 +186,7 @@ static member *find_members(const layout_maker *b, int *n) {
   *n = 0;
   for (ts_tid t = 0; t < b->graph->n_tensors; ++t) {
     if (b->graph->tensor[t].role == TS_ROLE_PARAM) {
-      const ts_tensor *leaf = &b->graph->tensor[t];
-      int kind = kind_of(b, t);
-      m[(*n)++] = (member){t, leaf->unit, kind, moments_of(b, leaf, kind), how_of(b, leaf->name)};
+      m[(*n)++] = member_of(b, t);
     }
   }
   qsort(m, (size_t) *n, sizeof *m, by_part);
@@ -182,8 +199,9 @@ static void end_part(ts_layout *layout, const layout_maker *b, ts_part *part, in
   ts_held_how how = how_of(b, layout->parameter[part->first].name);
   cut_part(part, b->mesh, how);
   bool few = part->moments != ts_optimizer_moments(b->deck, INT64_MAX);
-  part->name = ts_format(hows[how].own ? "%s%s%s%s%d" : "%s%s%s%s", b->graph->unit[part->unit], kind_suffix[kind],
-                         few ? ".few" : "", hows[how].suffix, part->home);
+  part->name =
+      ts_format(hows[how].own ? "%s%s%s%s%s%d" : "%s%s%s%s%s", b->graph->unit[part->unit], kind_suffix[kind],
+                part->optimizer == TS_OPTIMIZER_MUON ? ".muon" : "", few ? ".few" : "", hows[how].suffix, part->home);
   TS_GROW(layout->part, layout->n_parts, *capacity);
   layout->part[layout->n_parts++] = *part;
 }
@@ -193,11 +211,11 @@ static int pack_part(ts_layout *layout, const layout_maker *b, const member *m, 
   ts_part part = {.unit = m->unit,
                   .trainable = m->kind != FROZEN,
                   .persistent = m->kind == PERSISTENT,
+                  .optimizer = m->optimizer,
                   .moments = m->moments,
                   .first = layout->n_parameters};
   int i = 0;
-  for (; i < n && m[i].unit == m->unit && m[i].kind == m->kind && m[i].moments == m->moments && m[i].how == m->how;
-       ++i) {
+  for (; i < n && is_of_one_part(&m[i], m); ++i) {
     const ts_tensor *tensor = &b->graph->tensor[m[i].leaf];
     add_parameter(layout, b, tensor->name, tensor->shape, &part);
   }
@@ -242,6 +260,7 @@ ts_layout *ts_layout_at(const ts_layout *of, const ts_graph *graph, const ts_sha
     ts_part part = {.unit = like->unit,
                     .trainable = like->trainable,
                     .persistent = like->persistent,
+                    .optimizer = like->optimizer,
                     .moments = like->moments,
                     .first = like->first};
     for (const ts_parameter *p = &of->parameter[like->first]; part.n_parameters < like->n_parameters; ++p) {
@@ -345,8 +364,11 @@ int ts_layout_ranges(const ts_layout *layout, const ts_part *part, int64_t begin
     int64_t from = p->offset > begin ? p->offset : begin;
     int64_t to = p->offset + p->count < end ? p->offset + p->count : end;
     if (from < to) {
-      (*ranges)[n++] = (ts_range){
-          .offset = from - begin, .count = to - from, .weight_decay = p->weight_decay, .lr_factor = p->lr_factor};
+      (*ranges)[n++] = (ts_range){.offset = from - begin,
+                                  .count = to - from,
+                                  .weight_decay = p->weight_decay,
+                                  .lr_factor = p->lr_factor,
+                                  .ratio = i - part->first};
     }
   }
   return n;

@@ -39,17 +39,18 @@ typedef struct ts_parameter {
   int part;
   int64_t offset;                /**< First element in the part's flat range. */
   int64_t count;                 /**< Elements of what it holds. */
-  float weight_decay, lr_factor; /**< Of its parameter group. */
+  float weight_decay, lr_factor; /**< Of its parameter group, and its optimizer. */
 } ts_parameter;
 
 typedef struct ts_part {
-  /** Owned: "unit", "unit.persistent", "unit.frozen"; ".few" where states are not in 8 bits as others' are; then how it
-   * lies on the ranks along tp: nothing, all of it and alike; ".all", and they share it; ".unitN", neighbours hold unit
-   * N; ".tpN", rank N has its own. */
+  /** Owned: "unit", "unit.persistent", "unit.frozen"; ".muon" of Muon's, where the rest has another optimizer; ".few"
+   * where states are not in 8 bits as others' are; then how it lies on the ranks along tp: nothing, all of it and
+   * alike; ".all", and they share it; ".unitN", neighbours hold unit N; ".tpN", rank N has its own. */
   char *name;
   int unit;
   bool trainable, persistent;
-  ts_dtype moments;        /**< Of the optimizer's states (pass/optimizer.h). */
+  ts_optimizer optimizer;  /**< Of its parameters, */
+  ts_dtype moments;        /**< and the type of that one's states (pass/optimizer.h). */
   int first, n_parameters; /**< Its parameters are consecutive in ts_layout.parameter. */
   int64_t count;           /**< Elements of the flat range, gaps included. */
   int64_t shard;           /**< Elements of the largest shard: what a rank's shard storage holds. */
@@ -129,7 +130,8 @@ int64_t ts_layout_parameter_count(const ts_layout *layout, bool trainable_only);
  * for an element at every stage and on every grid of the same tp. Not collective. */
 ts_rounding ts_layout_rounding(const ts_deck *deck, const ts_part *part, int64_t first);
 
-/** The ranges of \a part's parameters inside elements [begin, end), offsets relative to \a begin.
+/** The ranges of \a part's parameters inside elements [begin, end), offsets relative to \a begin; .ratio is the
+ * parameter's number in the part.
  * \param [out] ranges  Owned by the caller (ts_free).
  * \return their number. Not collective. */
 int ts_layout_ranges(const ts_layout *layout, const ts_part *part, int64_t begin, int64_t end, ts_range **ranges);

@@ -12,11 +12,19 @@
  * min_8bit_size). */
 #define TS_FEW_ELEMENTS 4096
 
-/** The optimizer of the deck. Not collective. */
-ts_optimizer ts_optimizer_of(const ts_deck *deck);
+/** The optimizer of a parameter.  Muon's are those of two dimensions and more that have neither "embed" nor "lm_head"
+ * in their name, and all others are AdamW's (DeepSpeed's set_optimizer_flags). Not collective. */
+ts_optimizer ts_optimizer_of(const ts_deck *deck, const char *name, const ts_shape *shape);
 
-/** Its numbers. Not collective. */
-ts_optimizer_numbers ts_optimizer_numbers_of(const ts_deck *deck);
+/** The numbers of one of the deck's optimizers. Not collective. */
+ts_optimizer_numbers ts_optimizer_numbers_of(const ts_deck *deck, ts_optimizer optimizer);
+
+/** Rows of a head where each head of a parameter of \a shape is a matrix for Muon (per_head_muon: projections of query,
+ * key and value that are apart); else 0. Not collective. */
+int64_t ts_optimizer_head(const ts_deck *deck, const char *name, const ts_shape *shape);
+
+/** The rate of an optimizer's parameters, as a part of the deck's lr. Not collective. */
+double ts_optimizer_rate(const ts_deck *deck, ts_optimizer optimizer);
 
 /** The type of the states of a parameter of \a elements, those of the whole tensor: F32, BF16 or U8. Not collective. */
 ts_dtype ts_optimizer_moments(const ts_deck *deck, int64_t elements);

@@ -110,6 +110,30 @@ void ts_zero_flush(ts_zero *z, ts_site at);
  * \param [in] loss, valid  Sums over this rank's micro-batches. */
 void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid);
 
+/** Values that every sweep of the optimizer reads. */
+typedef struct ts_zero_control {
+  ts_tid scale, skip, step, corrections, lr, betas;
+  ts_tid one;    /**< 1: of directions, which are scaled; TS_NONE: there are none. */
+  ts_tid ratios; /**< Of parameters; TS_NONE: none has one. */
+} ts_zero_control;
+
+/** What this rank updates of a part: its shard, or all of it where the stage shares nothing. */
+typedef struct ts_zero_share {
+  int part;
+  bool whole, window;  /**< window: others need the new values too. */
+  int64_t begin, end;  /**< Elements of the part. */
+  ts_tid p, w, g;      /**< The values, a rounded copy of them or TS_NONE, their gradient or direction. */
+  int64_t first_ratio; /**< Among the ratios, of its first parameter. */
+} ts_zero_share;
+
+/** The ratios of all parameters of optimizers of tensors, in the order of the shares, whose first_ratio is set.
+ * \return TS_NONE where there are none. Not collective (it only writes nodes). */
+ts_tid ts_zero_trust_ratios(ts_zero *z, ts_site at, ts_zero_share *share, int n, ts_tid corrections);
+
+/** Make the directions of optimizers of matrices orthogonal, each matrix on one rank. Not collective (it only writes
+ * nodes). */
+void ts_zero_orthogonalize(ts_zero *z, ts_site at, ts_zero_share *share, int n);
+
 /** Which uses of units need a gather of their own (stage 3): between two uses a unit stays gathered when at most
  * stage3_max_reuse_distance elements of other units are used meanwhile and at most stage3_max_live_parameters elements
  * are then gathered at once.

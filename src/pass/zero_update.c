@@ -5,57 +5,125 @@
 #include "pass/optimizer.h"
 #include "pass/record.h"
 
-/* Values every optimizer node reads. */
-typedef struct control {
-  ts_tid scale, skip, step, corrections, lr, betas;
-} control;
-
 static ts_site site(const ts_zero *z) {
   return (ts_site){z->rewrite.to, TS_SEGMENT_UPDATE, -1};
 }
 
 /* The states of a part's optimizer, each in 8 bits with its scales. */
-static void find_states(ts_zero *z, int index, bool whole, ts_update_inputs *in) {
-  const ts_optimizer_info *info = ts_optimizer_get(ts_optimizer_of(z->context->deck));
-  for (int i = 0; i < 2; ++i) {
-    bool has = i < info->n_states, has_scales = has && z->layout->part[index].moments == TS_U8;
-    in->state[i] = has ? ts_zero_state(z, index, info->state[i], whole) : TS_NONE;
-    in->scales[i] = has_scales ? ts_zero_state(z, index, ts_state_scales(info->state[i]), whole) : TS_NONE;
+static void find_states(ts_zero *z, const ts_zero_share *share, ts_update_inputs *in) {
+  const ts_part *part = &z->layout->part[share->part];
+  const ts_optimizer_info *info = ts_optimizer_get(part->optimizer);
+  for (int i = 0; i < info->n_states; ++i) {
+    in->state[i] = ts_zero_state(z, share->part, info->state[i], share->whole);
+    if (part->moments == TS_U8) {
+      in->scales[i] = ts_zero_state(z, share->part, ts_state_scales(info->state[i]), share->whole);
+    }
   }
 }
 
-/* What the optimizer of one part works on: its shard, or the whole when the stage shares nothing. */
-static void update_part(ts_zero *z, int index, const control *c) {
-  const ts_layout *layout = z->layout;
-  const ts_part *part = &layout->part[index];
-  ts_part_state *s = &z->part[index];
-  const ts_deck *deck = z->context->deck;
-  bool whole = ts_zero_stage(z, part) == 0, has_master = ts_deck_has_masters(deck);
+/* What the optimizer of a part works on. */
+static ts_zero_share share_of(ts_zero *z, int index) {
+  const ts_part *part = &z->layout->part[index];
+  const ts_part_state *s = &z->part[index];
+  bool whole = ts_zero_stage(z, part) == 0, has_master = ts_deck_has_masters(z->context->deck);
   bool window = !whole && !ts_zero_parameter_is_sharded(z, part);
-  int64_t begin = whole ? 0 : ts_part_begin(part), end = whole ? part->count : ts_part_end(part);
   ts_tid working = window ? ts_zero_my_window(site(z), part, s->param) : s->param;
-  ts_update_inputs in = {.p = has_master ? ts_zero_state(z, index, TS_STATE_MASTER, whole) : working,
+  return (ts_zero_share){.part = index,
+                         .whole = whole,
+                         .window = window,
+                         .begin = whole ? 0 : ts_part_begin(part),
+                         .end = whole ? part->count : ts_part_end(part),
+                         .p = has_master ? ts_zero_state(z, index, TS_STATE_MASTER, whole) : working,
                          .w = has_master ? working : TS_NONE,
-                         .input = {[TS_UPDATE_G] = whole ? s->gradient : s->shard,
-                                   [TS_UPDATE_STEP] = c->step,
-                                   [TS_UPDATE_CORRECTIONS] = c->corrections,
-                                   [TS_UPDATE_LR] = c->lr,
-                                   [TS_UPDATE_BETAS] = c->betas,
-                                   [TS_UPDATE_SCALE] = c->scale,
-                                   [TS_UPDATE_SKIP] = c->skip}};
-  find_states(z, index, whole, &in);
+                         .g = whole ? s->gradient : s->shard};
+}
+
+/* One sweep over a part. */
+typedef struct sweep {
+  const char *name; /* behind the part's */
+  ts_optimizer rule;
+  ts_optimizer_numbers numbers;
+  bool decays;
+  ts_tid ratios; /* TS_NONE: none */
+  ts_rounding rounding;
+} sweep;
+
+static ts_tid add_sweep(ts_zero *z, const ts_zero_share *share, const sweep *s, const ts_update_inputs *in) {
+  const ts_part *part = &z->layout->part[share->part];
   ts_range *range;
-  int n = ts_layout_ranges(layout, part, begin, end, &range);
+  int n = ts_layout_ranges(z->layout, part, share->begin, share->end, &range);
+  for (int i = 0; i < n; ++i) {
+    range[i].weight_decay = s->decays ? range[i].weight_decay : 0;
+    range[i].ratio = s->ratios != TS_NONE ? share->first_ratio + range[i].ratio : 0;
+  }
   const ts_attr attr = {.update = {.range = range,
                                    .n = n,
-                                   .rule = ts_optimizer_of(deck),
-                                   .numbers = ts_optimizer_numbers_of(deck),
-                                   .rounding = ts_layout_rounding(deck, part, begin)}};
-  char *name = ts_format("%s.%s", part->name, ts_optimizer_get(attr.update.rule)->name);
-  ts_tid out = ts_build_update_elements(site(z), name, &in, &attr);
-  s->updated = window ? out + has_master : TS_NONE;
+                                   .rule = s->rule,
+                                   .numbers = s->numbers,
+                                   .has_ratios = s->ratios != TS_NONE,
+                                   .rounding = s->rounding}};
+  char *name = ts_format("%s.%s", part->name, s->name);
+  ts_tid out = ts_build_update_elements(site(z), name, in, &attr);
   ts_free(name);
   ts_free(range);
+  return out;
+}
+
+static ts_update_inputs inputs_of(const ts_zero_control *c, ts_tid p, ts_tid w, ts_tid g, ts_tid scale) {
+  return (ts_update_inputs){.p = p,
+                            .w = w,
+                            .state = {TS_NONE, TS_NONE},
+                            .scales = {TS_NONE, TS_NONE},
+                            .input = {[TS_UPDATE_G] = g,
+                                      [TS_UPDATE_STEP] = c->step,
+                                      [TS_UPDATE_CORRECTIONS] = c->corrections,
+                                      [TS_UPDATE_LR] = c->lr,
+                                      [TS_UPDATE_BETAS] = c->betas,
+                                      [TS_UPDATE_SCALE] = scale,
+                                      [TS_UPDATE_SKIP] = c->skip}};
+}
+
+static ts_granularity granularity_of(const ts_zero *z, const ts_zero_share *share) {
+  return ts_optimizer_get(z->layout->part[share->part].optimizer)->granularity;
+}
+
+/* A direction in place of the gradient, where the optimizer makes one. */
+static void make_direction(ts_zero *z, ts_zero_share *share, const ts_zero_control *c) {
+  if (granularity_of(z, share) != TS_GRANULARITY_ELEMENT) {
+    ts_optimizer rule = z->layout->part[share->part].optimizer;
+    ts_update_inputs in = inputs_of(c, share->g, TS_NONE, share->p, c->scale);
+    find_states(z, share, &in);
+    const sweep s = {.name = ts_optimizer_get(rule)->name,
+                     .rule = rule,
+                     .numbers = ts_optimizer_numbers_of(z->context->deck, rule),
+                     .decays = true,
+                     .ratios = TS_NONE};
+    share->g = add_sweep(z, share, &s, &in);
+  }
+}
+
+/* The step of a part: of its rule, or p -= lr ratio direction. */
+static void update_part(ts_zero *z, const ts_zero_share *share, const ts_zero_control *c) {
+  const ts_part *part = &z->layout->part[share->part];
+  const ts_deck *deck = z->context->deck;
+  ts_granularity granularity = granularity_of(z, share);
+  bool direct = granularity == TS_GRANULARITY_ELEMENT;
+  ts_update_inputs in = inputs_of(c, share->p, share->w, share->g, direct ? c->scale : c->one);
+  sweep s = {.name = "step",
+             .rule = TS_OPTIMIZER_SGD,
+             .numbers = {.decoupled = true},
+             .decays = granularity != TS_GRANULARITY_TENSOR,
+             .ratios = granularity == TS_GRANULARITY_TENSOR ? c->ratios : TS_NONE,
+             .rounding = ts_layout_rounding(deck, part, share->begin)};
+  in.ratios = s.ratios;
+  if (direct) {
+    s.rule = part->optimizer;
+    s.name = ts_optimizer_get(s.rule)->name;
+    s.numbers = ts_optimizer_numbers_of(deck, s.rule);
+    find_states(z, share, &in);
+  }
+  ts_tid out = add_sweep(z, share, &s, &in);
+  z->part[share->part].updated = share->window ? out + (share->w != TS_NONE) : TS_NONE;
 }
 
 static void gather_bucket(ts_zero *z, ts_site at, ts_bucket *b) {
@@ -73,19 +141,39 @@ static void gather_bucket(ts_zero *z, ts_site at, ts_bucket *b) {
 }
 
 /* The optimizer of every part; new values that everybody needs are gathered while the next part is updated. */
-static void update_parts(ts_zero *z, const control *c) {
+static void update_parts(ts_zero *z, ts_zero_control *c) {
   ts_buckets buckets = {0};
   int64_t limit = z->context->deck->zero_optimization.allgather_bucket_size;
+  ts_zero_share *share = ts_malloc((size_t) z->layout->n_parts * sizeof *share);
+  int n = 0;
   for (int i = 0; i < z->layout->n_parts; ++i) {
     if (z->layout->part[i].trainable) {
-      update_part(z, i, c);
-      if (z->part[i].updated != TS_NONE) {
-        ts_bucket_add(z, site(z), &buckets, i, z->part[i].updated, limit, INT64_MAX, gather_bucket);
-      }
+      share[n] = share_of(z, i);
+      make_direction(z, &share[n++], c);
+    }
+  }
+  c->ratios = ts_zero_trust_ratios(z, site(z), share, n, c->corrections);
+  ts_zero_orthogonalize(z, site(z), share, n);
+  for (int i = 0; i < n; ++i) {
+    update_part(z, &share[i], c);
+    if (z->part[share[i].part].updated != TS_NONE) {
+      ts_bucket_add(z, site(z), &buckets, share[i].part, z->part[share[i].part].updated, limit, INT64_MAX,
+                    gather_bucket);
     }
   }
   ts_bucket_flush(z, site(z), &buckets, gather_bucket);
   ts_bucket_free(&buckets);
+  ts_free(share);
+}
+
+/* Directions are scaled when they are made. */
+static ts_tid one(ts_zero *z) {
+  bool needed = false;
+  for (int i = 0; i < z->layout->n_parts; ++i) {
+    const ts_part *part = &z->layout->part[i];
+    needed = needed || (part->trainable && ts_optimizer_get(part->optimizer)->granularity != TS_GRANULARITY_ELEMENT);
+  }
+  return needed ? ts_record_scalar(site(z), "one", TS_F32, 1) : TS_NONE;
 }
 
 void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid) {
@@ -107,10 +195,11 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid) {
   if (!ts_zero_is_training(z)) {
     return;
   }
-  control c = {.scale = record.scale,
-               .skip = record.skip,
-               .lr = ts_record_scalar(site(z), "lr", TS_F32, 1),
-               .betas = ts_record_scalar(site(z), "betas", TS_F32, 2)};
+  ts_zero_control c = {.scale = record.scale,
+                       .skip = record.skip,
+                       .lr = ts_record_scalar(site(z), "lr", TS_F32, 1),
+                       .betas = ts_record_scalar(site(z), "betas", TS_F32, 2),
+                       .one = one(z)};
   const ts_state_info *updates = ts_state_get(TS_STATE_UPDATES);
   ts_tid step = ts_graph_state(z->rewrite.to, updates->name, (ts_held){TS_STATE_UPDATES, -1, true},
                                (ts_dtype) updates->dtype, TS_SHAPE(1), -1);

@@ -11,6 +11,8 @@
   X(ADD, add)                             \
   X(BIAS, bias)                           \
   X(SCALE, scale)                         \
+  X(OVER_NORM, over_norm)                 \
+  X(ADD_DIAGONAL, add_diagonal)           \
   X(CAST, cast)                           \
   X(ACCUMULATE, accumulate)               \
   X(ACTIVATION, activation)               \
@@ -45,6 +47,7 @@
   X(SCALE_LOSS, scale_loss)               \
   X(UPDATE_LOSS_SCALE, update_loss_scale) \
   X(ADVANCE, advance)                     \
+  X(TRUST_RATIOS, trust_ratios)           \
   X(UPDATE_ELEMENTS, update_elements)
 
 /** The row of an op in this instruction set; its definition looks the same: TS_CPU_KERNEL (add) = {...}. */

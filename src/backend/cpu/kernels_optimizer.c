@@ -10,17 +10,24 @@
 
 /* ---- rules ---- */
 
-typedef void tile_rule(float *p, const float *g, float *a, float *b, int64_t n, const ts_update_constants *k);
+/* Of x and y one is p and one is g (TS_UPDATE_G). */
+typedef void tile_rule(float *x, const float *y, float *a, float *b, int64_t n, const ts_update_constants *k);
 
-#define OPTIMIZER(ENUM, name, ...)                                                                                 \
-  static void name##_tile(float *p, const float *g, float *a, float *b, int64_t n, const ts_update_constants *k) { \
+#define ELEMENT x[i], y[i]
+#define TENSOR y[i], x[i]
+#define MATRIX y[i], x[i]
+#define OPTIMIZER(ENUM, name, granularity, ...)                                                                    \
+  static void name##_tile(float *x, const float *y, float *a, float *b, int64_t n, const ts_update_constants *k) { \
     const ts_update_constants own = *k;                                                                            \
     _Pragma("omp simd") for (int64_t i = 0; i < n; ++i) {                                                          \
-      p[i] = ts_update_##name(p[i], g[i], &a[i], &b[i], &own);                                                     \
+      x[i] = ts_update_##name(granularity, &a[i], &b[i], &own);                                                    \
     }                                                                                                              \
   }
 #include "graph/optimizers.def"
 #undef OPTIMIZER
+#undef ELEMENT
+#undef TENSOR
+#undef MATRIX
 
 static tile_rule *const tile_rules[TS_N_OPTIMIZERS] = {
 #define OPTIMIZER(ENUM, name, ...) [TS_OPTIMIZER_##ENUM] = name##_tile,
@@ -184,7 +191,8 @@ static void update_tile(const sweep *s, int64_t at, int64_t n, const ts_update_c
   ts_tile p_buffer, g_buffer, a_buffer, b_buffer;
   float *p = read_operand(&s->p, at, n, p_buffer);
   float *a = read_operand(&s->a, at, n, a_buffer), *b = read_operand(&s->b, at, n, b_buffer);
-  s->rule(p, ts_source_read(&s->g, at, n, g_buffer), a, b, n, k);
+  const float *g = ts_source_read(&s->g, at, n, g_buffer);
+  s->rule(p, g, a, b, n, k);
   write_operand(&s->a, at, n, a);
   write_operand(&s->b, at, n, b);
   if (s->w.data != NULL) {
@@ -193,6 +201,10 @@ static void update_tile(const sweep *s, int64_t at, int64_t n, const ts_update_c
   } else {
     write_working(s, &s->p, at, n, p);
   }
+}
+
+static float range_ratio(const ts_kernel_call *call, const ts_range *range) {
+  return call->node->attr.update.has_ratios ? ((const float *) step_number(call, TS_UPDATE_RATIOS))[range->ratio] : 1;
 }
 
 static void update_elements_run(const ts_kernel_call *call) {
@@ -204,8 +216,9 @@ static void update_elements_run(const ts_kernel_call *call) {
 #pragma omp parallel num_threads(call->threads)
   for (int r = 0; r < attr->update.n; ++r) {
     const ts_range *range = &attr->update.range[r];
-    const ts_update_constants k = ts_update_constants_of(attr->update.rule, &attr->update.numbers, &s.step,
-                                                         range->weight_decay, range->lr_factor);
+    const ts_update_constants k =
+        ts_update_constants_of(attr->update.rule, &attr->update.numbers, &s.step, range->weight_decay, range->lr_factor,
+                               range_ratio(call, range));
     int64_t end = range->offset + range->count;
 #pragma omp for schedule(static) nowait
     for (int64_t at = range->offset; at < end; at += TS_TILE) {

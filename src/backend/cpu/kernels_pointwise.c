@@ -1,6 +1,7 @@
 /* Element by element.  Bound by memory: the arithmetic, one exp and one division at most, hides behind the loads. */
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/tile.h"
+#include "backend/update_rules.h"
 #include "base/dropout.h"
 
 /* n elements of all outputs from all inputs. */
@@ -184,10 +185,9 @@ static void copy_tiles(const ts_kernel_call *call, ts_sink y, ts_source x) {
   }
 }
 
-static void scale_run(const ts_kernel_call *call) {
+static void scale_tiles(const ts_kernel_call *call, float by, float softcap) {
   ts_source x = ts_source_of(call, 0);
   ts_sink y = ts_sink_of(call, 0);
-  float by = call->node->attr.scale.by, softcap = call->node->attr.scale.softcap;
   int64_t count = ts_call_count(call, 0);
 #pragma omp parallel for num_threads(ts_call_threads(call, ts_pieces(count, TS_TILE))) schedule(static)
   for (int64_t at = 0; at < count; at += TS_TILE) {
@@ -208,7 +208,35 @@ static void scale_run(const ts_kernel_call *call) {
     ts_sink_write(&y, at, n, to);
   }
 }
+
+static void scale_run(const ts_kernel_call *call) {
+  scale_tiles(call, call->node->attr.scale.by, call->node->attr.scale.softcap);
+}
 TS_CPU_KERNEL(scale) = {.run = scale_run};
+
+static void over_norm_run(const ts_kernel_call *call) {
+  scale_tiles(call, ts_update_over_norm(*(const double *) call->in[1], call->node->attr.over_norm.eps), 0);
+}
+TS_CPU_KERNEL(over_norm) = {.run = over_norm_run};
+
+static void add_diagonal_run(const ts_kernel_call *call) {
+  ts_source x = ts_source_of(call, 0);
+  ts_sink y = ts_sink_of(call, 0);
+  float by = call->node->attr.diagonal.by;
+  int64_t count = ts_call_count(call, 0), columns = ts_call_columns(call, 0);
+#pragma omp parallel for num_threads(ts_call_threads(call, ts_pieces(count, TS_TILE))) schedule(static)
+  for (int64_t at = 0; at < count; at += TS_TILE) {
+    int64_t n = ts_min(TS_TILE, count - at), next = ts_pieces(at, columns + 1) * (columns + 1);
+    ts_tile in_buffer, out_buffer;
+    float *to = ts_sink_open(&y, at, out_buffer);
+    memmove(to, ts_source_read(&x, at, n, in_buffer), (size_t) n * sizeof *to);
+    for (int64_t i = next - at; i < n; i += columns + 1) {
+      to[i] += by;
+    }
+    ts_sink_write(&y, at, n, to);
+  }
+}
+TS_CPU_KERNEL(add_diagonal) = {.run = add_diagonal_run};
 
 static void cast_run(const ts_kernel_call *call) {
   copy_tiles(call, ts_sink_of(call, 0), ts_source_of(call, 0));

@@ -70,6 +70,14 @@ static double block_squares(const ts_source *x, int64_t first, int64_t count) {
   return sum;
 }
 
+static double add_partial_squares(const double *partial, int64_t n) {
+  double sum = 0;
+  for (int64_t b = 0; b < n; ++b) {
+    sum += partial[b];
+  }
+  return sum;
+}
+
 static size_t sum_squares_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node,
                                   void **prepared) {
   (void) target, (void) graph, (void) prepared;
@@ -78,7 +86,7 @@ static size_t sum_squares_prepare(const ts_target *target, const ts_graph *graph
 
 static void sum_squares_run(const ts_kernel_call *call) {
   ts_source x = ts_source_of(call, 0);
-  double *partial = call->workspace, sum = 0;
+  double *partial = call->workspace;
   int64_t total = square_blocks(call->node);
 #pragma omp parallel num_threads(ts_call_threads(call, total))
   for (int64_t r = 0, before = 0; r < call->node->attr.segments.n; ++r) {
@@ -91,9 +99,14 @@ static void sum_squares_run(const ts_kernel_call *call) {
     }
     before += blocks;
   }
-  for (int64_t b = 0; b < total; ++b) {
-    sum += partial[b];
+  if (!call->node->attr.segments.each) {
+    *(double *) call->out[0] = add_partial_squares(partial, total);
+    return;
   }
-  *(double *) call->out[0] = sum;
+  for (int64_t r = 0; r < call->node->attr.segments.n; ++r) {
+    int64_t blocks = ts_pieces(call->node->attr.segments.range[r].count, TS_SQUARE_BLOCK);
+    ((float *) call->out[0])[r] = (float) add_partial_squares(partial, blocks);
+    partial += blocks;
+  }
 }
 TS_CPU_KERNEL(sum_squares) = {.prepare = sum_squares_prepare, .run = sum_squares_run};

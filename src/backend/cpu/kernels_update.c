@@ -1,5 +1,6 @@
 /* The end of a step: what is decided about it, and its number. */
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/tile.h"
 #include "backend/update_rules.h"
 #include "graph/record.h"
 
@@ -83,3 +84,16 @@ static void advance_run(const ts_kernel_call *call) {
   }
 }
 TS_CPU_KERNEL(advance) = {.run = advance_run};
+
+static void trust_ratios_run(const ts_kernel_call *call) {
+  const float *squares = call->in[0];
+  const double *corrections = call->in[1];
+  const ts_attr *attr = &call->node->attr;
+  double correction = attr->ratios.bias_correction ? sqrt(corrections[1]) / corrections[0] : 1;
+  int64_t n = ts_call_count(call, 0);
+  float *ratio = call->out[0];
+  for (int64_t i = 0; i < n; ++i) {
+    ratio[i] = ts_update_trust_ratio(squares[i], squares[n + i], attr->ratios.least, attr->ratios.most, correction);
+  }
+}
+TS_CPU_KERNEL(trust_ratios) = {.run = trust_ratios_run};
