@@ -56,7 +56,7 @@ static void default_of_type(ts_reader *reader, const char *type, const char *pat
   }
 }
 
-/* DeepSpeed's defaults of Muon.  A schedule's own rate is that of all parameters. */
+/* DeepSpeed's defaults of Muon. */
 static void resolve_muon(ts_reader *reader) {
   ts_deck_optimizer *o = &reader->deck->optimizer;
   if (strcmp(o->type, "Muon") != 0) {
@@ -68,10 +68,6 @@ static void resolve_muon(ts_reader *reader) {
   }
   if (!given(reader, "optimizer.params.adam_lr")) {
     o->params.adam_lr = has_lr ? o->params.lr : 3e-4;
-  }
-  if (ts_reader_find(reader, "scheduler.params.warmup_max_lr") != NULL && o->params.adam_lr != o->params.muon_lr) {
-    ts_reader_note(reader, "scheduler.params.warmup_max_lr: the rate of all parameters: adam_lr has no effect");
-    o->params.adam_lr = o->params.muon_lr;
   }
   o->params.lr = o->params.muon_lr;
   default_of_type(reader, "Muon", "optimizer.params.eps", &o->params.eps, 1e-10);
@@ -116,6 +112,18 @@ static void resolve_scheduler(ts_reader *reader) {
   }
   if (!given(reader, "scheduler.params.cycle_second_stair_count")) {
     s->params.cycle_second_stair_count = s->params.cycle_first_stair_count;
+  }
+}
+
+/* A schedule with rates of its own sets those of all parameters; one without keeps the two of Muon apart. */
+static void resolve_rates(ts_reader *reader) {
+  ts_deck_optimizer_params *p = &reader->deck->optimizer.params;
+  const ts_deck_scheduler *s = &reader->deck->scheduler;
+  bool scales = strcmp(s->type, "none") == 0 || strcmp(s->type, "WarmupCosineLR") == 0 ||
+                (strncmp(s->type, "Warmup", 6) == 0 && s->params.warmup_max_lr == p->lr);
+  if (strcmp(reader->deck->optimizer.type, "Muon") == 0 && !scales && p->adam_lr != p->muon_lr) {
+    ts_reader_note(reader, "optimizer.params.adam_lr: no effect: %s sets the rates of all parameters", s->type);
+    p->adam_lr = p->muon_lr;
   }
 }
 
@@ -180,6 +188,7 @@ void ts_reader_resolve(ts_reader *reader) {
   resolve_optimizer(reader);
   resolve_states(reader);
   resolve_scheduler(reader);
+  resolve_rates(reader);
   resolve_sources(&d->data);
   resolve_tensor_parallel(reader);
   default_int(&d->data.sequence_length, d->model.max_position_embeddings);

@@ -25,7 +25,6 @@
     .offset = (ptrdiff_t) offsetof(ts_deck_group, field), __VA_ARGS__                     \
   }
 
-#define OTHER(name, type_, initial_, owner) LATER("optimizer.params." name, type_, initial_, "a parameter of " owner)
 #define OF_LAMB(type_, field, ...) \
   { STORED(type_, optimizer.params.field), .only = "Lamb", __VA_ARGS__ }
 #define OF_MUON(type_, field, ...) \
@@ -123,6 +122,17 @@ static const ts_key rows[] = {
            "SGD, Muon: what is kept of the last update (default of Muon: 0.95)."),
     NUMBER(optimizer.params.dampening, "0.0", 0, 1, 0, "SGD with momentum: what of the gradient is left out."),
     FLAG(optimizer.params.nesterov, "false", 0, "SGD with momentum: look ahead."),
+    OF_LAMB(BOOL, eps_inside_sqrt, .initial = "false", .help = "eps is added to what the root is taken of."),
+    OF_LAMB(REAL, max_coeff, .initial = "10.0", .min = 0, .max = HUGE_REAL,
+            .help = "Largest ratio of a parameter's norm to its step's."),
+    OF_LAMB(REAL, min_coeff, .initial = "0.01", .min = 0, .max = HUGE_REAL, .help = "Smallest ratio."),
+    OF_MUON(STRING, ns_method, .initial = "gram", .accepted = "gram|standard",
+            .help = "Newton-Schulz on x x^T where x is not square, or always on x."),
+    OF_MUON(REAL, muon_lr, .min = 0, .max = HUGE_REAL,
+            .help = "Learning rate of the matrices but embeddings and head (default: lr; without lr 0.02)."),
+    OF_MUON(REAL, adam_lr, .min = 0, .max = HUGE_REAL,
+            .help = "Learning rate of the rest, AdamW's (default: lr; without lr 3e-4)."),
+    OF_MUON(BOOL, per_head_muon, .initial = "false", .help = "Each head of q, k and v is a matrix."),
     STRINGS(optimizer.no_decay, "[]", REGEX, "Parameters (expressions) without weight decay."),
     GROUP(STRING, pattern, .flags = REGEX | REQUIRED,
           .help = "Parameters (an expression) of this group; the first match wins."),
@@ -138,10 +148,6 @@ static const ts_key rows[] = {
     LATER("optimizer.params.amsgrad", BOOL, "false", "AMSGrad"),
     LATER_BUT("optimizer.params.max_grad_norm", REAL, "0.0", "clipping in the optimizer (DeepSpeed refuses it too)",
               "--set optimizer.params.max_grad_norm=0 --set gradient_clipping=NORM"),
-    OF_LAMB(BOOL, eps_inside_sqrt, .initial = "false", .help = "eps is added to what the root is taken of."),
-    OF_LAMB(REAL, max_coeff, .initial = "10.0", .min = 0, .max = HUGE_REAL,
-            .help = "Largest ratio of a parameter's norm to its step's."),
-    OF_LAMB(REAL, min_coeff, .initial = "0.01", .min = 0, .max = HUGE_REAL, .help = "Smallest ratio."),
     ONE_BIT("coeff_beta", REAL, "0.9", "OneBitLamb"),
     ONE_BIT("factor_max", REAL, "4.0", "OneBitLamb"),
     ONE_BIT("factor_min", REAL, "0.5", "OneBitLamb"),
@@ -154,13 +160,6 @@ static const ts_key rows[] = {
     ONE_BIT("cuda_aware", BOOL, "false", "the one-bit optimizers"),
     ONE_BIT("comm_backend_name", STRING, "nccl", "the one-bit optimizers"),
     NONE("optimizer.params.ns_steps", INT, "5", "always five steps, as DeepSpeed"),
-    OF_MUON(STRING, ns_method, .initial = "gram", .accepted = "gram|standard",
-            .help = "Newton-Schulz on x x^T where x is not square, or always on x."),
-    OF_MUON(REAL, muon_lr, .min = 0, .max = HUGE_REAL,
-            .help = "Learning rate of the matrices but embeddings and head (default: lr; without lr 0.02)."),
-    OF_MUON(REAL, adam_lr, .min = 0, .max = HUGE_REAL,
-            .help = "Learning rate of the rest, AdamW's (default: lr; without lr 3e-4)."),
-    OF_MUON(BOOL, per_head_muon, .initial = "false", .help = "Each head of q, k and v is a matrix."),
 
     WORD(scheduler.type, "none", "none|LRRangeTest|WarmupLR|WarmupDecayLR|WarmupCosineLR|OneCycle", NULL, 0,
          "Schedule of the learning rate."),
