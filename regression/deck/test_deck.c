@@ -649,19 +649,37 @@ static void test_fp16(void) {
          "bf16 without the check; fp16 on the wire");
   ts_deck_destroy(&d);
   d = read_beside("{ \"prescale_gradients\": true, \"gradient_predivide_factor\": 3 }", "", NULL);
-  tap_ok(ts_deck_wire_divisor(d, 8) == 1 &&
+  tap_ok(ts_deck_wire_divisor(d, ts_deck_wire(d), 8) == 1 &&
              is_noted(d, "prescale_gradients: no effect: gradients do not travel in fp16") &&
              is_noted(d, "gradient_predivide_factor: no effect: gradients do not travel in fp16"),
          "nothing is divided on an fp32 wire, and that is said");
   ts_deck_destroy(&d);
   d = read_beside("{ \"prescale_gradients\": true, \"gradient_predivide_factor\": 3 }", "",
                   "communication_data_type=fp16");
-  tap_ok(ts_deck_wire_divisor(d, 8) == 8 &&
+  tap_ok(ts_deck_wire_divisor(d, ts_deck_wire(d), 8) == 8 &&
              is_noted(d, "gradient_predivide_factor: no effect: prescale_gradients is true"),
          "on an fp16 wire by the ranks");
   ts_deck_destroy(&d);
   d = read_beside("{ \"gradient_predivide_factor\": 3 }", "", "communication_data_type=fp16");
-  tap_ok(ts_deck_wire_divisor(d, 8) == 3, "or by the factor");
+  tap_ok(ts_deck_wire_divisor(d, ts_deck_wire(d), 8) == 3, "or by the factor");
+  ts_deck_destroy(&d);
+}
+
+static void test_autocast(void) {
+  ts_deck *d =
+      read_beside("{ \"torch_autocast\": { \"enabled\": true, \"dtype\": \"float16\" }, \"prescale_gradients\": true }",
+                  "bf16 = { enabled = \"auto\"; };\n", "communication_data_type=bf16");
+  tap_ok(ts_deck_dtype(d) == TS_F32 && ts_deck_products(d) == TS_F16 && !ts_deck_has_masters(d) &&
+             scales(d, TS_LOSS_SCALE_TORCH, 65536, 1, 2000, 1, false),
+         "autocast: fp32 parameters, products in fp16, GradScaler's rule; a bf16 that is \"auto\" gives way");
+  tap_ok(is_noted(d, "communication_data_type: no effect: with torch_autocast") &&
+             !is_noted(d, "prescale_gradients: no effect"),
+         "autocast: its list says what travels in fp16, which is divided");
+  ts_deck_destroy(&d);
+  d = read_beside("{ \"torch_autocast\": { \"dtype\": \"fp16\" } }", "", NULL);
+  tap_ok(ts_deck_products(d) == TS_F32 && ts_deck_loss_scaler(d).rule == TS_LOSS_SCALE_NONE &&
+             is_noted(d, "torch_autocast.dtype: no effect: torch_autocast.enabled is false"),
+         "autocast: off, and its other keys have no effect");
   ts_deck_destroy(&d);
 }
 
@@ -1227,6 +1245,7 @@ int main(void) {
   test_relaxed_json();
   test_spellings();
   test_fp16();
+  test_autocast();
   test_origins();
   test_bad_json();
   test_gpt2_config();

@@ -83,6 +83,18 @@ static const bad_deck decks[] = {
     {TS_CHECK_RANGE, NULL, "", "fp16.min_loss_scale=0", "fp16.min_loss_scale: 0 is out of range"},
     {TS_CHECK_RANGE, NULL, "", "fp16.hysteresis=0", "fp16.hysteresis: 0 is out of range"},
     {TS_CHECK_TYPE, NULL, "fp16 = { loss_scale = true; };\n", NULL, "fp16.loss_scale: true is not a number"},
+    {TS_CHECK_AUTOCAST, NULL, "fp16 = { enabled = true; };\ntorch_autocast = { enabled = true; };\n", NULL,
+     "torch_autocast.enabled: fp16.enabled is true too"},
+    {TS_CHECK_WORD, NULL, "torch_autocast = { enabled = true; dtype = \"fp32\"; };\n", NULL,
+     "torch_autocast.dtype: \"fp32\" is not known; accepted: bf16, fp16"},
+    {TS_CHECK_TYPE, NULL, "torch_autocast = { enabled = \"auto\"; };\n", NULL,
+     "torch_autocast.enabled: \"auto\" is not a truth value"},
+    {TS_CHECK_WORD, NULL, "torch_autocast = { lower_precision_safe_modules = [\"torch.nn.Linaer\"]; };\n", NULL,
+     "torch_autocast.lower_precision_safe_modules: \"torch.nn.Linaer\" is not known; accepted: torch.nn.Linear, "
+     "torch.nn.Conv1d,"},
+    {TS_CHECK_AUTOCAST, NULL, "bf16 = { enabled = true; };\ntorch_autocast = { enabled = true; };\n", NULL,
+     "bad.cfg:5: torch_autocast.enabled: bf16.enabled is true too, and autocast lowers a model of fp32 parameters; "
+     "accepted: one of the two"},
     {TS_CHECK_REFUSED, NULL, "sparse_gradients = true;\n", NULL, "sparse_gradients: refused, removed from DeepSpeed"},
     {TS_CHECK_REFUSED, NULL, "amp = { enabled = true; opt_level = \"O2\"; };\n", NULL,
      "bad.cfg:4: amp.enabled: refused, removed from DeepSpeed"},

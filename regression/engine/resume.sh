@@ -126,6 +126,9 @@ test_layouts() {
     ok "bf16 rounded by chance: one rank alike" same chance1 chance --tolerance 1e-5 # to nearest they are 2e-4 away
     resume chance1 1 0 0 "bf16 rounded by chance, one rank" $chance
   }
+  train 2 autocast --set torch_autocast.enabled=true --set zero_optimization.stage=3
+  resume autocast 2 3 0 "autocast" --set torch_autocast.enabled=true
+  resume autocast 2 1 0 "autocast, another stage" --set torch_autocast.enabled=true
   train 2 accumulated --set train_micro_batch_size_per_gpu=2
   resume accumulated 2 0 0 "gradient accumulation" --set train_micro_batch_size_per_gpu=2
   train 2 frozen --set 'frozen=["wte"]' --set bf16.enabled=true

@@ -215,6 +215,20 @@ static void test_zero(ts_world *world, const ts_loss_scaler *scaler) {
   end(&j);
 }
 
+/* Under autocast to fp16 the rule is GradScaler's: an overflow halves the scale at once, not the second one. */
+static void test_autocast(ts_world *world) {
+  job j = begin(world, NULL, "torch_autocast.enabled=true torch_autocast.dtype=fp16 zero_optimization.stage=3");
+  steps(&j, "01010");
+  static const double scales[] = {65536, 65536, 32768, 32768, 16384};
+  tap_ok_all(MPI_COMM_WORLD, equal_all(j.scale, scales, 5) && j.skipped[1] && !j.skipped[2] && j.skipped[3],
+             "autocast to fp16: %g after two overflows", j.scale[4]);
+  end(&j);
+  j = begin(world, NULL, "torch_autocast.enabled=true");
+  steps(&j, "01");
+  tap_ok_all(MPI_COMM_WORLD, j.scale[1] == 1 && !j.skipped[0] && j.skipped[1], "autocast to bf16 has no scale");
+  end(&j);
+}
+
 /* ---- going on ---- */
 
 static const char sequence[] = "001101000110000010";
@@ -316,6 +330,7 @@ int main(int argc, char **argv) {
   test_predivided(world);
   test_zero(world, NULL);
   test_zero(world, &by_two);
+  test_autocast(world);
   static const ts_loss_scaler torch = {
       .rule = TS_LOSS_SCALE_TORCH, .initial = 256, .minimum = 1, .window = 2, .hysteresis = 1};
   static const ts_loss_scaler again = {

@@ -115,6 +115,7 @@ int main(int argc, char **argv) {
   test(world, "zero_optimization.stage=0", true);
   test(world, "zero_optimization.stage=1 zero_optimization.overlap_comm=true", false);
   test(world, "zero_optimization.stage=2 zero_optimization.overlap_comm=true bf16.enabled=true", false);
+  test(world, "zero_optimization.stage=3 torch_autocast.enabled=true", false);
   test(world, "zero_optimization.stage=3 zero_optimization.stage3_max_live_parameters=5000000", false);
   char *sets =
       ts_format("run.save_every=1 run.directory=%s zero_optimization.stage=1", tap_directory_all(MPI_COMM_WORLD));

@@ -93,16 +93,16 @@ static void test_list(void) {
   passed p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, NULL);
   tap_ok(
       strcmp(p.seen.text,
-             "precision shard heads tile autodiff loss_scale recompute exchange zero fuse epilogue schedule memory ") ==
-          0,
+             "precision autocast shard heads tile autodiff loss_scale recompute exchange zero fuse epilogue schedule "
+             "memory ") == 0,
       "training runs every pass");
   end(&p);
   p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_LOSS, NULL);
-  tap_ok(strcmp(p.seen.text, "precision shard heads tile exchange zero fuse epilogue schedule memory ") == 0,
+  tap_ok(strcmp(p.seen.text, "precision autocast shard heads tile exchange zero fuse epilogue schedule memory ") == 0,
          "a loss runs those without gradients");
   end(&p);
   p = run(TINY_LLAMA, NULL, NULL, TS_MODEL_TRAIN, "autodiff");
-  tap_ok(strcmp(p.seen.text, "precision shard heads tile autodiff ") == 0,
+  tap_ok(strcmp(p.seen.text, "precision autocast shard heads tile autodiff ") == 0,
          "the list ends after the pass that was named");
   end(&p);
   unsigned facts = TS_FACT_MODEL;
@@ -143,6 +143,9 @@ static void test_precision(void) {
   end(&p);
   p = run(TINY_LLAMA, "bf16.enabled=true", NULL, TS_MODEL_LOGITS, "precision");
   tap_ok(p.graph->tensor[ts_graph_marked(p.graph, "logits")].dtype == TS_F32, "bf16: logits stay fp32");
+  end(&p);
+  p = run(TINY_LLAMA, "bf16.enabled=true", "model.model_type=gemma2", TS_MODEL_LOGITS, "precision");
+  tap_ok(p.graph->tensor[ts_graph_marked(p.graph, "logits")].dtype == TS_F32, "bf16: so do those with a softcap");
   end(&p);
 }
 

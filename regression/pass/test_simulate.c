@@ -32,7 +32,9 @@ static void test_stages(const char *name, const char *text) {
       "zero_optimization.reduce_bucket_size=30000 zero_optimization.allgather_bucket_size=20000",
       "zero_optimization.overlap_comm=true activation_checkpointing.enabled=true activation_checkpointing.interval=2 "
       "zero_optimization.stage3_param_persistence_threshold=0 zero_optimization.stage3_prefetch_bucket_size=60000 "
-      "zero_optimization.reduce_bucket_size=5000 zero_optimization.stage3_max_reuse_distance=0"};
+      "zero_optimization.reduce_bucket_size=5000 zero_optimization.stage3_max_reuse_distance=0",
+      "zero_optimization.overlap_comm=true torch_autocast.enabled=true gradient_accumulation_steps=2 "
+      "zero_optimization.stage3_param_persistence_threshold=100 zero_optimization.stage3_prefetch_bucket_size=60000"};
   for (int stage = 0; stage <= 3; ++stage) {
     for (size_t i = 0; i < sizeof variant / sizeof *variant; ++i) {
       char *sets = ts_format("zero_optimization.stage=%d %s", stage, variant[i]);

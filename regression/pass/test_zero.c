@@ -214,6 +214,7 @@ int main(int argc, char **argv) {
   test_stages(w.all, train_run_llama, "run.threads=1");
   test_stages(w.all, train_run_gpt2, "bf16.enabled=true");
   test_stages(w.all, train_run_llama, "model.tie_word_embeddings=true frozen=[\"layers.0.mlp\",\"q_proj\"]");
+  test_stages(w.all, train_run_llama, "torch_autocast.enabled=true frozen=[\"layers.0.mlp\",\"q_proj\",\"norm\"]");
   test_rounding(&w, train_run_gpt2, "gpt2");
   test_rounding(&w, train_run_llama, "llama");
   test_message_sizes(w.all);

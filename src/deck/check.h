@@ -43,6 +43,7 @@
   X(ROUNDING)      /* stochastic rounding of what is in bf16 */               \
   X(OPTIMIZER)     /* settings of the optimizer that exclude each other */    \
   X(PRECISION)     /* one type to compute in */                               \
+  X(AUTOCAST)      /* autocast of what is fp32 */                             \
   X(ELASTICITY)    /* what elasticity chooses from */                         \
   X(ELASTIC_BATCH) /* elasticity, or the batch triple */                      \
   X(BATCH)         /* the batch triple without ranks */                       \

@@ -428,7 +428,7 @@ static void note_precision(ts_reader *reader) {
   for (size_t i = 0; i < sizeof dynamic / sizeof *dynamic && why != NULL; ++i) {
     ts_reader_note_idle(reader, dynamic[i], why);
   }
-  if (ts_deck_wire(d) != TS_F16) {
+  if ((ts_deck_autocasts(d) ? ts_deck_products(d) : ts_deck_wire(d)) != TS_F16) {
     ts_reader_note_idle(reader, "prescale_gradients", "gradients do not travel in fp16");
     ts_reader_note_idle(reader, "gradient_predivide_factor", "gradients do not travel in fp16");
   } else if (d->prescale_gradients) {
@@ -496,6 +496,7 @@ void ts_reader_check_deck(ts_reader *reader) {
       note_recomputation,
       check_batch,
       ts_reader_check_elasticity,
+      ts_reader_check_autocast,
       ts_reader_check_parallel,
   };
   for (size_t i = 0; i < sizeof checks / sizeof *checks; ++i) {

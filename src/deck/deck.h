@@ -327,6 +327,11 @@ typedef struct ts_deck {
     int64_t initial_scale_power, loss_scale_window, hysteresis, min_loss_scale;
     bool consecutive_hysteresis;
   } fp16;
+  struct {
+    bool enabled;
+    ts_dtype dtype; /**< Of what is lower, BF16 or F16. */
+    ts_strings lower_precision_safe_modules;
+  } torch_autocast; /**< Not with bf16; ts_deck_autocasts, ts_deck_products, ts_deck_travels_low. */
   ts_deck_zero zero_optimization;
   struct {
     bool enabled;     /**< Compute again in the backward what blocks made in the forward. */
@@ -430,9 +435,19 @@ ts_status ts_deck_keep_batch(ts_deck *deck, const ts_deck *before, int64_t batch
  * \return 0 when they were read that often, or run.epochs is 0. */
 int64_t ts_deck_steps_left(const ts_deck *deck, int64_t samples, int64_t done);
 
-/** The type that the model computes in: F16, BF16 or F32.  Not collective.
+/** The type of parameters and, without autocast, of all activations: F16, BF16 or F32.  Not collective.
  * bf16.enabled must not be AUTO any more (ts_engine_decide_precision, ts_deck_decide_precision). */
 ts_dtype ts_deck_dtype(const ts_deck *deck);
+
+/** True with torch_autocast: parameters are fp32, and products are in another type. Not collective. */
+bool ts_deck_autocasts(const ts_deck *deck);
+
+/** The type that products compute in: autocast's, or else ts_deck_dtype; under the same condition. Not collective. */
+ts_dtype ts_deck_products(const ts_deck *deck);
+
+/** Is \a parameter one of a module of torch_autocast.lower_precision_safe_modules?  The class is that of transformers'
+ * model; a tied head makes the table a Linear's too.  False without autocast. Not collective. */
+bool ts_deck_travels_low(const ts_deck *deck, const char *parameter);
 
 /** True where fp32 masters of narrower working values are kept; else the working values are what is updated.
  * Not collective. */
@@ -444,7 +459,7 @@ ts_dtype ts_deck_wire(const ts_deck *deck);
 
 /** By what a gradient of \a ranks ranks is divided on its way, and multiplied again behind the sum: on an fp16 wire the
  * ranks with prescale_gradients, else gradient_predivide_factor; 1 on others.  Not collective. */
-float ts_deck_wire_divisor(const ts_deck *deck, int ranks);
+float ts_deck_wire_divisor(const ts_deck *deck, ts_dtype wire, int ranks);
 
 /** How the loss is scaled: rule NONE unless the model computes in fp16.  Not collective. */
 ts_loss_scaler ts_deck_loss_scaler(const ts_deck *deck);

@@ -8,9 +8,8 @@ ts_dtype ts_deck_dtype(const ts_deck *deck) {
   return deck->fp16.enabled ? TS_F16 : deck->bf16.enabled == TS_SWITCH_ON ? TS_BF16 : TS_F32;
 }
 
-float ts_deck_wire_divisor(const ts_deck *deck, int ranks) {
-  bool half = ts_deck_wire(deck) == TS_F16;
-  return !half ? 1 : deck->prescale_gradients ? (float) ranks : (float) deck->gradient_predivide_factor;
+float ts_deck_wire_divisor(const ts_deck *deck, ts_dtype wire, int ranks) {
+  return wire != TS_F16 ? 1 : deck->prescale_gradients ? (float) ranks : (float) deck->gradient_predivide_factor;
 }
 
 static const ts_loss_scaler *test_scaler;
@@ -20,8 +19,14 @@ void ts_deck_test_loss_scaler(const ts_loss_scaler *scaler) {
 }
 
 ts_loss_scaler ts_deck_loss_scaler(const ts_deck *deck) {
-  if (test_scaler != NULL || !deck->fp16.enabled) {
-    return test_scaler != NULL ? *test_scaler : (ts_loss_scaler){.rule = TS_LOSS_SCALE_NONE, .initial = 1};
+  if (test_scaler != NULL) {
+    return *test_scaler;
+  }
+  if (ts_deck_autocasts(deck) && ts_deck_products(deck) == TS_F16) {
+    return ts_loss_scaler_torch();
+  }
+  if (!deck->fp16.enabled) {
+    return (ts_loss_scaler){.rule = TS_LOSS_SCALE_NONE, .initial = 1};
   }
   bool dynamic = deck->fp16.loss_scale == 0;
   return (ts_loss_scaler){.rule = dynamic ? TS_LOSS_SCALE_DYNAMIC : TS_LOSS_SCALE_STATIC,
@@ -34,6 +39,14 @@ ts_loss_scaler ts_deck_loss_scaler(const ts_deck *deck) {
 
 bool ts_deck_has_masters(const ts_deck *deck) {
   return ts_deck_dtype(deck) != TS_F32 && !deck->bf16.bf16_master_weights_and_grads;
+}
+
+bool ts_deck_autocasts(const ts_deck *deck) {
+  return deck->torch_autocast.enabled;
+}
+
+ts_dtype ts_deck_products(const ts_deck *deck) {
+  return deck->torch_autocast.enabled ? deck->torch_autocast.dtype : ts_deck_dtype(deck);
 }
 
 ts_dtype ts_deck_wire(const ts_deck *deck) {

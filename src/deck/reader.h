@@ -87,6 +87,9 @@ void ts_reader_check_deck(ts_reader *reader);
 /** Those of `elasticity`, when it is enabled. Not collective. */
 void ts_reader_check_elasticity(ts_reader *reader);
 
+/** Those of `torch_autocast`. Not collective. */
+void ts_reader_check_autocast(ts_reader *reader);
+
 /** Those of `tensor_parallel`. Not collective. */
 void ts_reader_check_parallel(ts_reader *reader);
 

@@ -44,8 +44,9 @@ static void resolve_model(ts_reader *reader) {
 
 static void resolve_precision(ts_reader *reader) {
   const ts_setting *setting = ts_reader_find(reader, "bf16.enabled");
-  if (setting != NULL && ts_setting_is_auto(setting)) { /* fp16 leaves nothing to decide */
-    reader->deck->bf16.enabled = reader->deck->fp16.enabled ? TS_SWITCH_OFF : TS_SWITCH_AUTO;
+  if (setting != NULL && ts_setting_is_auto(setting)) { /* fp16 and autocast leave nothing to decide */
+    bool decided = reader->deck->fp16.enabled || reader->deck->torch_autocast.enabled;
+    reader->deck->bf16.enabled = decided ? TS_SWITCH_OFF : TS_SWITCH_AUTO;
   }
 }
 

@@ -1,4 +1,5 @@
 /* Batch, precision, optimizer, scheduler: DeepSpeed's keys of the training recipe. */
+#include "deck/autocast_words.h"
 #include "deck/schema_rows.h"
 
 #define LRRT "LRRangeTest"
@@ -96,9 +97,18 @@ static const ts_key rows[] = {
     LATER("fp16.fp16_master_weights_and_grads", BOOL, "false", "master weights in fp16"),
     REMOVED("amp.enabled", BOOL, "false", "a mixed precision library of another framework"),
     REMOVED("amp.opt_level", STRING, NULL, "a mixed precision library of another framework"),
-    LATER("torch_autocast.enabled", BOOL, "false", "per-operation precision; bf16.enabled is there"),
-    LATER("torch_autocast.dtype", STRING, NULL, "per-operation precision; bf16.enabled is there"),
-    LATER("torch_autocast.lower_precision_safe_modules", ANY, NULL, "per-operation precision; bf16.enabled is there"),
+    FLAG(
+        torch_autocast.enabled, "false", 0,
+        "Compute in the lower type what torch.autocast does on the device, chiefly products and attention; parameters, "
+        "the residual stream, norms and the optimizer stay fp32.  Not together with bf16 or fp16."),
+    DTYPE(torch_autocast.dtype, "bf16", "bf16|fp16", NULL,
+          "The lower type; fp16 with a loss scale by the rule of torch.amp.GradScaler."),
+    {STORED(STRINGS, torch_autocast.lower_precision_safe_modules), .initial = TS_AUTOCAST_DEFAULT,
+     .accepted = TS_AUTOCAST_CLASSES,
+     .help =
+         "Modules whose own parameters travel in the lower type: gradients between ranks, and at stage 3 the values "
+         "that only products read; what computes in it is torch's to say.  As in DeepSpeed classes are exact: "
+         "GPT-2's Conv1D is no Linear, a tied head is."},
 
     {STORED(STRING, optimizer.type), .initial = "AdamW", .accepted = "AdamW|Adam|Lion|Adagrad|SGD|Lamb|Muon",
      .later = "MuAdam|MuAdamW|MuSGD", .gone = "OneBitAdam|ZeroOneAdam|OneBitLamb", .help = "Optimizer."},

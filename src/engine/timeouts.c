@@ -58,7 +58,7 @@ static double most_flops(const ts_engine *e) {
 /* Measured by all ranks at the same time: they may share processors. */
 static double slowest_rate(const ts_engine *e) {
   enum { LARGE = 4096 };
-  const ts_dtype dtype = ts_deck_dtype(e->deck);
+  const ts_dtype dtype = ts_deck_products(e->deck);
   const int threads = ts_engine_program(e)->target.threads;
   double mine = ts_backend_device(e->backend) != NULL ? ts_product_flops(e->backend, LARGE, dtype, threads, 0.1)
                                                       : ts_peak_flops(threads, dtype);

@@ -402,7 +402,7 @@ static void prepare(ts_training *r) {
   r->batch =
       ts_batch_create(r->micro_batch * r->deck->gradient_accumulation_steps, r->length, ts_engine_inputs(r->engine));
   ts_device *device = ts_backend_device(program->target.backend);
-  ts_dtype dtype = ts_deck_dtype(r->deck);
+  ts_dtype dtype = ts_deck_products(r->deck);
   r->scaler = ts_deck_loss_scaler(r->deck);
   r->peak = (device != NULL ? device->ops->peak_flops(device, dtype) : ts_peak_flops(program->target.threads, dtype)) *
             (double) r->ranks;

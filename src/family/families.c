@@ -72,6 +72,7 @@ static const char *const gpt2_prefixes[] = {"transformer.", "module.", NULL};
 static const char *const causal_masks[] = {".attn.bias", ".attn.masked_bias", NULL};
 
 static const ts_family gpt2 = {.model_type = "gpt2",
+                               .linear_class = "Conv1D",
                                .architecture = "GPT2LMHeadModel",
                                .keys = {gpt2_keys, common},
                                .embedding = "transformer.wte",
@@ -103,6 +104,7 @@ static const ts_family_key llama_keys[] = {KEY(attention_bias), KEY(mlp_bias), E
 static const ts_family llama = {
     LIKE_LLAMA,
     .model_type = "llama",
+    .norm_class = "LlamaRMSNorm",
     .architecture = "LlamaForCausalLM",
     .keys = {llama_keys, rms, sizes, common},
     .norm = {[TS_NORM_ATTENTION_IN] = "input_layernorm", [TS_NORM_MLP_IN] = "post_attention_layernorm"},
@@ -117,6 +119,7 @@ static const ts_family_key mistral_keys[] = {KEY_IS(num_key_value_heads, "8"), K
 static const ts_family mistral = {LIKE_LLAMA,
                                   PRE_NORMS,
                                   .model_type = "mistral",
+                                  .norm_class = "MistralRMSNorm",
                                   .architecture = "MistralForCausalLM",
                                   .keys = {mistral_keys, rms, sizes, common},
                                   .windows = TS_WINDOW_ALL};
@@ -133,6 +136,7 @@ static const ts_family_key qwen2_keys[] = {KEY_IS(num_key_value_heads, "32"),
 static const ts_family qwen2 = {LIKE_LLAMA,
                                 PRE_NORMS,
                                 .model_type = "qwen2",
+                                .norm_class = "Qwen2RMSNorm",
                                 .architecture = "Qwen2ForCausalLM",
                                 .keys = {qwen2_keys, rms, sizes, common},
                                 .qkv_bias = TS_BIAS_ALL,
@@ -150,6 +154,7 @@ static const ts_family_key qwen3_keys[] = {KEY_IS(head_dim, "128"),
 static const ts_family qwen3 = {LIKE_LLAMA,
                                 PRE_NORMS,
                                 .model_type = "qwen3",
+                                .norm_class = "Qwen3RMSNorm",
                                 .architecture = "Qwen3ForCausalLM",
                                 .keys = {qwen3_keys, rms, sizes, common},
                                 .q_norm = "self_attn.q_norm",
@@ -161,8 +166,9 @@ static const ts_family qwen3 = {LIKE_LLAMA,
 
 /* ---- Gemma (Mesnard et al. 2024), Gemma 2 (Riviere et al. 2024), Gemma 3's text part (Kamath et al. 2025) ---- */
 
-#define LIKE_GEMMA \
-  .norm_kind = TS_NORM_RMS_PLUS, .qkv_bias = TS_BIAS_ATTENTION, .o_bias = TS_BIAS_ATTENTION, .scaled_embedding = true
+#define LIKE_GEMMA                                                                                                     \
+  .norm_kind = TS_NORM_RMS_PLUS, .qkv_bias = TS_BIAS_ATTENTION, .o_bias = TS_BIAS_ATTENTION, .scaled_embedding = true, \
+  .norm_keeps_type = true
 
 static const ts_family_key gemma_keys[] = {KEY_IS(head_dim, "256"),
                                            KEY(attention_bias),
@@ -175,6 +181,7 @@ static const ts_family gemma = {LIKE_LLAMA,
                                 LIKE_GEMMA,
                                 PRE_NORMS,
                                 .model_type = "gemma",
+                                .norm_class = "GemmaRMSNorm",
                                 .architecture = "GemmaForCausalLM",
                                 .keys = {gemma_keys, rms, sizes, common},
                                 .gelu_is_tanh = true};
@@ -196,6 +203,7 @@ static const ts_family gemma2 = {LIKE_LLAMA,
                                  LIKE_GEMMA,
                                  ALL_NORMS,
                                  .model_type = "gemma2",
+                                 .norm_class = "Gemma2RMSNorm",
                                  .architecture = "Gemma2ForCausalLM",
                                  .keys = {gemma2_keys, rms, sizes, common},
                                  .windows = TS_WINDOW_PATTERN};
@@ -227,6 +235,8 @@ static const ts_family gemma3_text = {LIKE_LLAMA,
                                       LIKE_GEMMA,
                                       ALL_NORMS,
                                       .model_type = "gemma3_text",
+                                      .norm_class = "Gemma3RMSNorm",
+                                      .embedding_class = "Gemma3TextScaledWordEmbedding",
                                       .architecture = "Gemma3ForCausalLM",
                                       .keys = {gemma3_keys, rms, sizes, common},
                                       .q_norm = "self_attn.q_norm",
@@ -245,6 +255,7 @@ static const ts_family_key phi3_keys[] = {
     END};
 
 static const ts_family phi3 = {.model_type = "phi3",
+                               .norm_class = "Phi3RMSNorm",
                                .architecture = "Phi3ForCausalLM",
                                .keys = {phi3_keys, rms, sizes, common},
                                .embedding = "model.embed_tokens",
@@ -266,11 +277,15 @@ static const ts_family phi3 = {.model_type = "phi3",
 
 #define LIKE_OLMO2                                                                                     \
   POST_NORMS, .q_norm = "self_attn.q_norm", .k_norm = "self_attn.k_norm", .qk_norm = TS_QK_NORM_WIDTH, \
-              .qkv_bias = TS_BIAS_ATTENTION, .o_bias = TS_BIAS_ATTENTION
+              .qkv_bias = TS_BIAS_ATTENTION, .o_bias = TS_BIAS_ATTENTION, .norm_keeps_type = true
 
 static const ts_family_key olmo2_keys[] = {KEY(attention_bias), KEY_IS(rms_norm_eps, "1e-5"), END};
 
-static const ts_family olmo2 = {LIKE_LLAMA, LIKE_OLMO2, .model_type = "olmo2", .architecture = "Olmo2ForCausalLM",
+static const ts_family olmo2 = {LIKE_LLAMA,
+                                LIKE_OLMO2,
+                                .model_type = "olmo2",
+                                .norm_class = "Olmo2RMSNorm",
+                                .architecture = "Olmo2ForCausalLM",
                                 .keys = {olmo2_keys, rms, sizes, common}};
 
 static const ts_family_key olmo3_keys[] = {KEY_IS(rope_theta, "500000.0"),
@@ -284,6 +299,7 @@ static const ts_family_key olmo3_keys[] = {KEY_IS(rope_theta, "500000.0"),
 static const ts_family olmo3 = {LIKE_LLAMA,
                                 LIKE_OLMO2,
                                 .model_type = "olmo3",
+                                .norm_class = "Olmo3RMSNorm",
                                 .architecture = "Olmo3ForCausalLM",
                                 .keys = {olmo3_keys, olmo2_keys, rms, sizes, common},
                                 .windows = TS_WINDOW_PATTERN};
@@ -305,6 +321,7 @@ static const ts_family_key smollm3_keys[] = {KEY(attention_bias),
 static const ts_family smollm3 = {LIKE_LLAMA,
                                   PRE_NORMS,
                                   .model_type = "smollm3",
+                                  .norm_class = "SmolLM3RMSNorm",
                                   .architecture = "SmolLM3ForCausalLM",
                                   .keys = {smollm3_keys, rms, sizes, common},
                                   .qkv_bias = TS_BIAS_ATTENTION,
@@ -325,6 +342,7 @@ static const ts_family_key granite_keys[] = {KEY(attention_bias),
 static const ts_family granite = {LIKE_LLAMA,
                                   PRE_NORMS,
                                   .model_type = "granite",
+                                  .norm_class = "GraniteRMSNorm",
                                   .architecture = "GraniteForCausalLM",
                                   .keys = {granite_keys, rms, sizes, common},
                                   .qkv_bias = TS_BIAS_ATTENTION,

@@ -90,11 +90,14 @@ typedef struct ts_family {
   ts_qk_norm qk_norm;
   ts_bias_rule qkv_bias, o_bias, mlp_bias;
   ts_window_rule windows;
-  bool qkv_by_heads;           /**< qkv has [q k v] of each head, not all q, all k, all v. */
-  bool in_first;               /**< Weights are [in][out], not [out][in]. */
-  int mlp_ratio;               /**< intermediate_size in hidden_sizes where nobody says; 0: it must be. */
-  bool gelu_is_tanh;           /**< In its config.json "gelu" stands for the tanh form. */
-  bool scaled_embedding;       /**< Times sqrt (hidden_size), rounded to the weights' type. */
+  bool qkv_by_heads;     /**< qkv has [q k v] of each head, not all q, all k, all v. */
+  bool in_first;         /**< Weights are [in][out], not [out][in]. */
+  int mlp_ratio;         /**< intermediate_size in hidden_sizes where nobody says; 0: it must be. */
+  bool gelu_is_tanh;     /**< In its config.json "gelu" stands for the tanh form. */
+  bool scaled_embedding; /**< Times sqrt (hidden_size), rounded to the weights' type. */
+  bool norm_keeps_type;  /**< Its norms give their input's type back, not the widest of it and the weight's. */
+  /** Classes of torch and transformers, the last word of their paths; NULL: Linear, Embedding, LayerNorm. */
+  const char *linear_class, *embedding_class, *norm_class;
   const char *narrow;          /**< End of names of weights that begin narrower with depth, NULL: none. */
   const char *const *prefixes; /**< What names in files may have more or less in front; ends with NULL. */
   const char *const *buffers;  /**< Ends of names of constants in files; ends with NULL. */

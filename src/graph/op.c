@@ -74,6 +74,13 @@ ts_update_slots ts_update_slots_of(const ts_graph *graph, const ts_node *node) {
   return slots;
 }
 
+ts_dtype ts_node_reads(const ts_graph *g, const ts_node *node, int input) {
+  const ts_tensor *x = &g->tensor[node->in[0]], *t = &g->tensor[node->in[input]];
+  bool factor = input == 1 && (ts_op_get(node->op)->flags & TS_OP_PRODUCT) != 0;
+  bool wider = t->role == TS_ROLE_PARAM && t->dtype == TS_F32 && (x->dtype == TS_BF16 || x->dtype == TS_F16);
+  return factor && wider ? x->dtype : t->dtype;
+}
+
 bool ts_op_adds(ts_op op, int output) {
   return (ts_op_get(op)->adds >> output & 1) != 0;
 }

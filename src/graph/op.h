@@ -137,6 +137,11 @@ static inline int ts_norm_sums(const ts_node *node) {
   return at < node->n_in && node->in[at] != TS_NONE ? at : -1;
 }
 
+/** The type in which a node reads input \a input: its own, but of a parameter in fp32 that is the second factor of a
+ * product in a lower type (a tied table under autocast, which lookups read in fp32) that of the first.  The zero pass
+ * casts it. Not collective. */
+ts_dtype ts_node_reads(const ts_graph *graph, const ts_node *node, int input);
+
 /** True when output \a output of an op can be added to a prior. Not collective. */
 bool ts_op_adds(ts_op op, int output);
 

@@ -21,7 +21,7 @@ static const char *check_stats(const ts_graph *g, const ts_node *node) {
 
 static const char *check_head_inputs(const ts_graph *g, const ts_node *node) {
   const ts_tensor *x = ts_rule_in(g, node, 0), *w = ts_rule_in(g, node, 1);
-  TS_RULE(x->shape.n == 3 && w->shape.n == 2 && w->dtype == x->dtype && w->shape.d[1] == x->shape.d[2],
+  TS_RULE(x->shape.n == 3 && w->shape.n == 2 && ts_node_reads(g, node, 1) == x->dtype && w->shape.d[1] == x->shape.d[2],
           "x is [B][T][C], w [V][C] of x's dtype");
   TS_RULE(ts_rule_is(g, node, 2, TS_I32, TS_SHAPE(x->shape.d[0], x->shape.d[1])), "labels are [B][T] int32");
   TS_RULE(node->attr.head.scale > 0.0f && node->attr.head.softcap >= 0.0f,

@@ -22,9 +22,9 @@ static extents find_extents(const ts_graph *g, const ts_node *node) {
 }
 
 const char *ts_shape_matmul(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
-  const ts_tensor *a = ts_rule_in(g, node, 0), *b = ts_rule_in(g, node, 1);
+  const ts_tensor *a = ts_rule_in(g, node, 0);
   extents e = find_extents(g, node);
-  TS_RULE(a->dtype == b->dtype, "a and b have one dtype");
+  TS_RULE(a->dtype == ts_node_reads(g, node, 1), "a and b have one dtype");
   TS_RULE(e.k >= 0, "the inner extents of a and b agree");
   if (node->n_in > 2 && node->in[2] != TS_NONE) {
     TS_RULE(ts_rule_is(g, node, 2, a->dtype, TS_SHAPE(e.n)), "bias is [n] of a's dtype");

@@ -71,6 +71,29 @@ static int kind_of(const layout_maker *b, ts_tid leaf) {
   return held_count(b, leaf) <= b->deck->zero_optimization.stage3_param_persistence_threshold ? PERSISTENT : LARGE;
 }
 
+/* How parameters travel: under autocast listed ones in the lower type, but values that anybody reads in fp32 are
+ * gathered as they are, so that what is read is the same at every stage. */
+typedef enum travel { AS_IT_IS, LOW_GRADIENTS, LOW, N_TRAVELS } travel;
+static const char *const travel_suffix[N_TRAVELS] = {"", ".low_gradients", ".low"};
+
+static travel travel_of(const layout_maker *b, ts_tid leaf) {
+  const ts_tensor *tensor = &b->graph->tensor[leaf];
+  bool listed = ts_deck_travels_low(b->deck, tensor->name), lowered = tensor->dtype != ts_deck_dtype(b->deck);
+  return !listed ? AS_IT_IS : lowered ? LOW : LOW_GRADIENTS;
+}
+
+static void set_travel(ts_part *part, const ts_deck *deck, travel how) {
+  ts_dtype low = deck->torch_autocast.dtype, full = ts_deck_dtype(deck);
+  part->gathered = how == LOW ? low : full;
+  part->wire = how != AS_IT_IS ? low : ts_deck_autocasts(deck) ? full : ts_deck_wire(deck);
+}
+
+static travel travel_of_part(const ts_part *part, const ts_deck *deck) {
+  ts_part as_it_is;
+  set_travel(&as_it_is, deck, AS_IT_IS);
+  return part->wire == as_it_is.wire ? AS_IT_IS : part->gathered == as_it_is.gathered ? LOW_GRADIENTS : LOW;
+}
+
 /* How parameters lie on the ranks along tp: over which axes their parts are spread, and what ends the parts' names
  * (with the number of the group, where each group has a part of its own). */
 static const struct {
@@ -142,12 +165,13 @@ typedef struct member {
   int unit, kind;
   ts_optimizer optimizer;
   ts_dtype moments;
+  travel travel;
   ts_held_how how;
 } member;
 
 static bool is_of_one_part(const member *a, const member *b) {
-  return a->unit == b->unit && a->kind == b->kind && a->optimizer == b->optimizer && a->moments == b->moments &&
-         a->how == b->how;
+  return a->unit == b->unit && a->kind == b->kind && a->optimizer == b->optimizer && a->travel == b->travel &&
+         a->moments == b->moments && a->how == b->how;
 }
 
 static int by_part(const void *a, const void *b) {
@@ -155,11 +179,12 @@ static int by_part(const void *a, const void *b) {
   int order[] = {x->unit - y->unit,
                  x->kind - y->kind,
                  (int) x->optimizer - (int) y->optimizer,
+                 (int) x->travel - (int) y->travel,
                  (int) y->moments - (int) x->moments,
                  (int) x->how - (int) y->how,
                  x->leaf - y->leaf};
   int i = 0;
-  while (i < 5 && order[i] == 0) {
+  while (i < 6 && order[i] == 0) {
     ++i;
   }
   return order[i];
@@ -178,6 +203,7 @@ static member member_of(const layout_maker *b, ts_tid t) {
                   kind,
                   frozen ? TS_OPTIMIZER_ADAMW : ts_optimizer_of(b->deck, leaf->name, whole),
                   ts_optimizer_moments(b->deck, frozen ? INT64_MAX : ts_shape_count(whole)),
+                  travel_of(b, t),
                   how_of(b, leaf->name)};
 }
 
@@ -200,8 +226,9 @@ static void end_part(ts_layout *layout, const layout_maker *b, ts_part *part, in
   cut_part(part, b->mesh, how);
   bool few = part->moments != ts_optimizer_moments(b->deck, INT64_MAX);
   part->name =
-      ts_format(hows[how].own ? "%s%s%s%s%s%d" : "%s%s%s%s%s", b->graph->unit[part->unit], kind_suffix[kind],
-                part->optimizer == TS_OPTIMIZER_MUON ? ".muon" : "", few ? ".few" : "", hows[how].suffix, part->home);
+      ts_format(hows[how].own ? "%s%s%s%s%s%s%d" : "%s%s%s%s%s%s", b->graph->unit[part->unit], kind_suffix[kind],
+                travel_suffix[travel_of_part(part, b->deck)], part->optimizer == TS_OPTIMIZER_MUON ? ".muon" : "",
+                few ? ".few" : "", hows[how].suffix, part->home);
   TS_GROW(layout->part, layout->n_parts, *capacity);
   layout->part[layout->n_parts++] = *part;
 }
@@ -214,6 +241,7 @@ static int pack_part(ts_layout *layout, const layout_maker *b, const member *m, 
                   .optimizer = m->optimizer,
                   .moments = m->moments,
                   .first = layout->n_parameters};
+  set_travel(&part, b->deck, m->travel);
   int i = 0;
   for (; i < n && is_of_one_part(&m[i], m); ++i) {
     const ts_tensor *tensor = &b->graph->tensor[m[i].leaf];
@@ -262,6 +290,8 @@ ts_layout *ts_layout_at(const ts_layout *of, const ts_graph *graph, const ts_sha
                     .persistent = like->persistent,
                     .optimizer = like->optimizer,
                     .moments = like->moments,
+                    .wire = like->wire,
+                    .gathered = like->gathered,
                     .first = like->first};
     for (const ts_parameter *p = &of->parameter[like->first]; part.n_parameters < like->n_parameters; ++p) {
       add_parameter(layout, &b, p->name, p->shape, &part);

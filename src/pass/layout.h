@@ -4,10 +4,10 @@
  * Every rank of the mesh has the same parts, but for its own place in them and, along tp, its own pieces of parameters.
  *
  * A unit (a block, one large matrix) is a list of parts.  A part packs parameters of one kind (trainable or frozen,
- * persistent or not) in the model's order into a flat range of `count` elements; every parameter begins at a multiple
- * of TS_LAYOUT_ALIGN elements.  The range is cut by `cuts`, one more than there are shards; the last cut is `count`, so
- * the padding that equal shards would need belongs to nobody and never moves.  The gaps between parameters are never
- * read.
+ * persistent or not, travelling in one type) in the model's order into a flat range of `count` elements; every
+ * parameter begins at a multiple of TS_LAYOUT_ALIGN elements.  The range is cut by `cuts`, one more than there are
+ * shards; the last cut is `count`, so the padding that equal shards would need belongs to nobody and never moves.  The
+ * gaps between parameters are never read.
  *
  * A part is spread over mesh axes: the ranks that differ in these alone are a group, and each of a group holds one
  * shard.  Where the mesh has other axes there are several such groups; the part's home is the one that owns it, the
@@ -43,14 +43,17 @@ typedef struct ts_parameter {
 } ts_parameter;
 
 typedef struct ts_part {
-  /** Owned: "unit", "unit.persistent", "unit.frozen"; ".muon" of Muon's, where the rest has another optimizer; ".few"
-   * where states are not in 8 bits as others' are; then how it lies on the ranks along tp: nothing, all of it and
-   * alike; ".all", and they share it; ".unitN", neighbours hold unit N; ".tpN", rank N has its own. */
+  /** Owned: "unit", "unit.persistent", "unit.frozen"; then how it travels, under autocast: ".low", gradients and values
+   * in the lower type, ".low_gradients", these alone; ".muon" of Muon's, where the rest has another optimizer;
+   * ".few" where states are not in 8 bits as others' are; then how it lies on the ranks along tp: nothing, all of it
+   * and alike; ".all", and they share it; ".unitN", neighbours hold unit N; ".tpN", rank N has its own. */
   char *name;
   int unit;
   bool trainable, persistent;
   ts_optimizer optimizer;  /**< Of its parameters, */
   ts_dtype moments;        /**< and the type of that one's states (pass/optimizer.h). */
+  ts_dtype wire;           /**< What its gradients travel in. */
+  ts_dtype gathered;       /**< What its values travel in, and are whole in, when they are gathered for a unit. */
   int first, n_parameters; /**< Its parameters are consecutive in ts_layout.parameter. */
   int64_t count;           /**< Elements of the flat range, gaps included. */
   int64_t shard;           /**< Elements of the largest shard: what a rank's shard storage holds. */

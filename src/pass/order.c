@@ -9,6 +9,12 @@
 
 /* ---- gathers of parameters ahead of their units ---- */
 
+/* State, as it is or in another type. */
+static bool is_state_cast(const ts_graph *g, ts_tid t) {
+  const ts_node *from = ts_graph_producer(g, t);
+  return g->tensor[from != NULL && from->op == TS_OP_CAST ? from->in[0] : t].role == TS_ROLE_STATE;
+}
+
 /* A gather of state alone may be issued at any time; but one among ranks that share products: they have more or less to
  * gather ahead than others, and have to keep one order. */
 static bool is_free_gather(const ts_graph *g, const ts_node *node) {
@@ -19,7 +25,7 @@ static bool is_free_gather(const ts_graph *g, const ts_node *node) {
     return false;
   }
   for (int i = 0; i < node->n_in; ++i) {
-    if (g->tensor[node->in[i]].role != TS_ROLE_STATE) {
+    if (!is_state_cast(g, node->in[i])) {
       return false;
     }
   }
@@ -53,6 +59,20 @@ typedef struct prefetch {
   int64_t ahead;
 } prefetch;
 
+/* A gather, behind the casts it needs. */
+static void issue_gather(prefetch *p, ts_nid n) {
+  const ts_node *node = &p->graph->node[n];
+  for (int i = 0; i < node->n_in; ++i) {
+    ts_nid cast = p->graph->tensor[node->in[i]].producer;
+    if (cast != TS_NONE && !p->issued[cast]) {
+      p->issued[cast] = true;
+      p->order[p->n++] = cast;
+    }
+  }
+  p->issued[n] = true;
+  p->order[p->n++] = n;
+}
+
 /* Behind node i, while `last` was the gather before: what may be issued before any exchange is. */
 static void issue_ahead(prefetch *p, ts_nid i, ts_nid last, ts_nid exchange, int64_t budget, int64_t most) {
   const ts_graph *g = p->graph;
@@ -65,8 +85,7 @@ static void issue_ahead(prefetch *p, ts_nid i, ts_nid last, ts_nid exchange, int
         break;
       }
       p->ahead += elements;
-      p->issued[p->next] = true;
-      p->order[p->n++] = p->next;
+      issue_gather(p, p->next);
     }
   }
 }
@@ -81,7 +100,8 @@ ts_nid *ts_order_prefetch(const ts_graph *g, int64_t budget, int64_t most) {
     bool gathers = is_free_gather(g, node);
     if (!p.issued[i]) {
       p.order[p.n++] = i;
-    } else {
+      p.issued[i] = true;
+    } else if (gathers) {
       p.ahead -= gathered_elements(g, node);
     }
     last = gathers ? i : last;

@@ -8,6 +8,8 @@
 const ts_pass ts_passes[] = {
     {"precision", ts_pass_precision, TS_FACT_MODEL, TS_FACT_PRECISION, TS_FACT_GRADIENTS, false,
      "working dtypes of parameters and activations"},
+    {"autocast", ts_pass_autocast, TS_FACT_PRECISION, TS_FACT_PRECISION, TS_FACT_SHARDED, false,
+     "what torch.autocast computes in a lower type"},
     {"shard", ts_pass_shard, TS_FACT_PRECISION, TS_FACT_SHARDED, TS_FACT_GRADIENTS, false,
      "each rank's part of tokens, heads, columns and vocabulary, and the messages between"},
     {"heads", ts_pass_head_groups, TS_FACT_SHARDED, TS_FACT_SHARDED, TS_FACT_GRADIENTS, false,

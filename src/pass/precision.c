@@ -21,18 +21,24 @@ static void narrow_leaves(ts_rewrite *r, const ts_node *node, ts_dtype working) 
   }
 }
 
+bool ts_makes_logits(const ts_graph *g, const ts_node *node) {
+  ts_tid logits = ts_graph_marked(g, "logits");
+  const ts_node *last = logits != TS_NONE ? ts_graph_producer(g, logits) : NULL;
+  bool scales = last != NULL && last->op == TS_OP_SCALE && last->in[0] == node->out[0];
+  return last == node || scales;
+}
+
 void ts_pass_precision(ts_graph **graph, ts_pass_context *context) {
   ts_dtype working = ts_deck_dtype(context->deck);
   if (working == TS_F32) {
     return;
   }
   ts_rewrite r = ts_rewrite_begin(*graph);
-  ts_tid logits = ts_graph_marked(r.from, "logits");
   for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
     narrow_leaves(&r, &r.from->node[n], working);
     ts_node node = ts_rewrite_node(&r, n);
     ts_dtype *dtype = ts_attributes_dtype(&node);
-    if (dtype != NULL && r.from->node[n].out[0] != logits) {
+    if (dtype != NULL && !ts_makes_logits(r.from, &r.from->node[n])) {
       *dtype = working;
     }
     ts_rewrite_add(&r, n, &node);

@@ -171,7 +171,7 @@ ts_sequence_cost ts_sequence_cost_of(const ts_deck *deck, const ts_mesh *mesh, i
   const ts_deck_model *m = &deck->model;
   double tp = mesh->size[TS_AXIS_TP], heads = fmax(1, (double) m->num_attention_heads / tp);
   double keys = (double) sent_keys(deck, mesh, ulysses), d = (double) m->head_dim;
-  double e = (double) ts_dtype_size(ts_deck_dtype(deck)), u = ulysses, r = ring;
+  double e = (double) ts_dtype_size(ts_deck_products(deck)), u = ulysses, r = ring;
   double t = (double) length * (double) deck->train_micro_batch_size_per_gpu / (u * r);
   int row = backend->device != NULL;
   ts_sequence_cost cost = {.ulysses_bytes = e * t * (u - 1) / u * (2 * heads * d + 2 * keys * d),

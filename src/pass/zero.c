@@ -14,6 +14,7 @@
 #include "pass/zero.h"
 
 #include "base/memory.h"
+#include "graph/op.h"
 
 #include <string.h>
 
@@ -83,10 +84,22 @@ static void emit_gather(ts_zero *z, ts_site at, ts_bucket *b) {
     const ts_part *part = &z->layout->part[b->part[k]];
     z->part[b->part[k]].whole = y + k;
     for (int p = part->first; p < part->first + part->n_parameters; ++p) {
-      z->window[p] = TS_NONE;
+      z->window[p] = z->low[p] = TS_NONE;
     }
   }
   ts_free(name);
+}
+
+/* This rank's shard as it travels. */
+static ts_tid shard_to_gather(const ts_zero *z, ts_site at, int index) {
+  const ts_part *part = &z->layout->part[index];
+  if (part->gathered == z->work) {
+    return z->part[index].param;
+  }
+  char *name = ts_format("%s.shard.%s", part->name, ts_dtype_name(part->gathered));
+  ts_tid y = ts_build_cast(at, name, z->part[index].param, part->gathered);
+  ts_free(name);
+  return y;
 }
 
 static void gather_unit(ts_zero *z, ts_site at, int unit) {
@@ -94,14 +107,39 @@ static void gather_unit(ts_zero *z, ts_site at, int unit) {
   for (int i = 0; i < z->layout->n_parts; ++i) {
     const ts_part *part = &z->layout->part[i];
     if (part->unit == unit && ts_zero_parameter_is_sharded(z, part)) {
-      ts_bucket_add(z, at, &buckets, i, z->part[i].param, INT64_MAX, INT64_MAX, emit_gather);
+      ts_bucket_add(z, at, &buckets, i, shard_to_gather(z, at, i), part->gathered, INT64_MAX, INT64_MAX, emit_gather);
     }
   }
   ts_bucket_flush(z, at, &buckets, emit_gather);
   ts_bucket_free(&buckets);
 }
 
-/* Every parameter a node reads becomes a window on the whole of its part. */
+/* Blocks that are computed again cast their weights again, so that none of these is there between; the unit in which
+ * the forward ends does not. */
+static bool is_stale(const ts_zero *z, ts_site at, int p) {
+  bool again = z->context->deck->activation_checkpointing.enabled && at.unit != z->last_unit;
+  return z->low[p] == TS_NONE || (again && z->low_phase[p] != ts_segment_phase(at.segment));
+}
+
+/* A parameter as a node reads it: a window on the whole of its part, or that in the lower type. */
+static ts_tid read_parameter(ts_zero *z, ts_site at, int index, ts_dtype dtype) {
+  const ts_parameter *p = &z->layout->parameter[index];
+  if (z->window[index] == TS_NONE) {
+    z->window[index] = ts_build_view(at, p->name, z->part[p->part].whole, p->offset, p->held);
+  }
+  if (at.graph->tensor[z->window[index]].dtype == dtype) {
+    return z->window[index];
+  }
+  if (is_stale(z, at, index)) {
+    char *name = ts_format("%s.%s", p->name, ts_dtype_name(dtype));
+    z->low[index] = ts_build_cast(at, name, z->window[index], dtype);
+    z->low_phase[index] = ts_segment_phase(at.segment);
+    ts_free(name);
+  }
+  return z->low[index];
+}
+
+/* Parameters that a node reads stand for themselves while it is copied. */
 static void map_inputs(ts_zero *z, ts_site at, const ts_node *node) {
   const ts_graph *from = z->rewrite.from;
   for (int i = 0; i < node->n_in; ++i) {
@@ -112,11 +150,8 @@ static void map_inputs(ts_zero *z, ts_site at, const ts_node *node) {
     const ts_parameter *p = ts_layout_find(z->layout, from->tensor[t].name);
     TS_CHECK(p != NULL && ts_shape_equal(&p->held, &from->tensor[t].shape),
              "%s: a program has it otherwise than the one that made the layout", from->tensor[t].name);
-    ts_tid *window = &z->window[p - z->layout->parameter];
-    if (*window == TS_NONE) {
-      *window = ts_build_view(at, p->name, z->part[p->part].whole, p->offset, p->held);
-    }
-    z->rewrite.map[t] = *window;
+    int index = (int) (p - z->layout->parameter);
+    z->rewrite.map[t] = read_parameter(z, at, index, ts_node_reads(from, node, i));
   }
 }
 
@@ -184,6 +219,14 @@ static void add_results(ts_zero *z) {
   ts_zero_add_update(z, loss, valid);
 }
 
+static int last_unit_of(const ts_graph *g) {
+  ts_nid n = g->n_nodes - 1;
+  while (n > 0 && g->node[n].segment != TS_SEGMENT_FORWARD) {
+    --n;
+  }
+  return g->node[n].unit;
+}
+
 void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
   const ts_deck *deck = context->deck;
   if (context->layout == NULL) {
@@ -200,6 +243,9 @@ void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
   for (int i = 0; i < z.layout->n_parameters; ++i) {
     z.window[i] = TS_NONE;
   }
+  z.low = ts_ids_none(z.layout->n_parameters);
+  z.low_phase = ts_calloc((size_t) z.layout->n_parameters + 1, sizeof *z.low_phase);
+  z.last_unit = last_unit_of(*graph);
   z.beta = ts_graph_leaf(z.rewrite.to, "accumulate", TS_ROLE_INPUT, TS_F32, TS_SHAPE(1), -1);
   make_storage(&z);
   walk_graph(&z);
@@ -209,6 +255,8 @@ void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
   }
   ts_free(z.part);
   ts_free(z.window);
+  ts_free(z.low);
+  ts_free(z.low_phase);
   ts_bucket_free(&z.reduce);
   ts_rewrite_end(&z.rewrite, graph);
 }

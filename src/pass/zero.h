@@ -23,6 +23,7 @@ typedef struct ts_part_state {
 /* What one collective will carry: columns of the shards of several parts, all spread over the same axes. */
 typedef struct ts_bucket {
   unsigned axes;
+  ts_dtype wire; /* that they travel in */
   int group;
   ts_tid *x;
   int *part;
@@ -31,7 +32,7 @@ typedef struct ts_bucket {
   int64_t columns; /* of one shard, in all pieces */
 } ts_bucket;
 
-/* The open buckets, one for each set of axes. */
+/* The open buckets, one for each set of axes and type. */
 typedef struct ts_buckets {
   ts_bucket *item; /* owned */
   int n, capacity;
@@ -43,6 +44,9 @@ typedef struct ts_zero {
   ts_layout *layout;
   ts_part_state *part;
   ts_tid *window; /* per parameter: its window on part.whole, TS_NONE when there is none yet */
+  ts_tid *low;    /* per parameter: that in the lower type, cast last; TS_NONE when there is none */
+  int *low_phase; /* per parameter: the phase of the micro-batch in which it was */
+  int last_unit;  /* of the last node of the forward: its parameters are read again at once */
   int stage;      /* the deck's */
   ts_dtype work, accumulate;
   ts_tid beta;
@@ -83,11 +87,11 @@ ts_tid ts_zero_my_window(ts_site at, const ts_part *part, ts_tid whole);
 /** Emit the collective of a bucket with entries and empty it. Not collective (it only writes nodes). */
 typedef void ts_bucket_emit(ts_zero *z, ts_site at, ts_bucket *bucket);
 
-/** Enter all columns of a part's \a x into the bucket of its axes; whenever that holds \a limit elements over all ranks
- * it is emitted, at the end if it holds \a early.
+/** Enter all columns of a part's \a x into the bucket of its axes and of \a wire; whenever that holds \a limit elements
+ * over all ranks it is emitted, at the end if it holds \a early.
  * Pieces never change bits, so limits are only a matter of time and memory. Not collective (it only writes nodes). */
-void ts_bucket_add(ts_zero *z, ts_site at, ts_buckets *set, int part, ts_tid x, int64_t limit, int64_t early,
-                   ts_bucket_emit *emit);
+void ts_bucket_add(ts_zero *z, ts_site at, ts_buckets *set, int part, ts_tid x, ts_dtype wire, int64_t limit,
+                   int64_t early, ts_bucket_emit *emit);
 
 /** Emit what they hold, if anything. Not collective (it only writes nodes). */
 void ts_bucket_flush(ts_zero *z, ts_site at, ts_buckets *set, ts_bucket_emit *emit);

@@ -1,5 +1,7 @@
-/* Buckets: which columns of which parts travel together.  There is one for each set of axes, so that what is in one
- * does not depend on another: ranks that share one set have the same messages, whatever else each of them has. */
+/* Buckets: which columns of which parts travel together.  There is one for each set of axes and each type, so that what
+ * is in one does not depend on another: ranks that share one set have the same messages, whatever else each of them
+ * has.
+ */
 #include "pass/zero.h"
 
 #include "base/memory.h"
@@ -13,15 +15,15 @@ static void reserve(ts_bucket *b) {
   }
 }
 
-/* The bucket of these axes, a new one where there is none. */
-static ts_bucket *find_bucket(ts_buckets *set, const ts_part *part) {
+/* The bucket of these axes and this type, a new one where there is none. */
+static ts_bucket *find_bucket(ts_buckets *set, const ts_part *part, ts_dtype wire) {
   int i = 0;
-  while (i < set->n && set->item[i].axes != part->axes) {
+  while (i < set->n && (set->item[i].axes != part->axes || set->item[i].wire != wire)) {
     ++i;
   }
   if (i == set->n) {
     TS_GROW(set->item, set->n, set->capacity);
-    set->item[set->n++] = (ts_bucket){.axes = part->axes, .group = part->group};
+    set->item[set->n++] = (ts_bucket){.axes = part->axes, .wire = wire, .group = part->group};
   }
   return &set->item[i];
 }
@@ -34,10 +36,10 @@ static void emit_bucket(ts_zero *z, ts_site at, ts_bucket *b, ts_bucket_emit *em
   }
 }
 
-void ts_bucket_add(ts_zero *z, ts_site at, ts_buckets *set, int part_index, ts_tid x, int64_t limit, int64_t early,
-                   ts_bucket_emit *emit) {
+void ts_bucket_add(ts_zero *z, ts_site at, ts_buckets *set, int part_index, ts_tid x, ts_dtype wire, int64_t limit,
+                   int64_t early, ts_bucket_emit *emit) {
   const ts_part *part = &z->layout->part[part_index];
-  ts_bucket *b = find_bucket(set, part);
+  ts_bucket *b = find_bucket(set, part, wire);
   int64_t most = limit / part->group / TS_LAYOUT_ALIGN * TS_LAYOUT_ALIGN;
   most = most < TS_LAYOUT_ALIGN ? TS_LAYOUT_ALIGN : most;
   for (int64_t begin = 0, end; begin < part->shard; begin = end) {

@@ -33,8 +33,8 @@ static void reduce(ts_zero *z, ts_site at, ts_bucket *b) {
     into[i] = z->part[b->part[i]].shard;
   }
   char *name = ts_bucket_name(z, b, "reduce");
-  ts_tid y = ts_build_reduce_scatter(at, name, b->axes, b->group, ts_deck_wire(z->context->deck),
-                                     ts_deck_wire_divisor(z->context->deck, b->group), b->n, b->x, into,
+  ts_tid y = ts_build_reduce_scatter(at, name, b->axes, b->group, b->wire,
+                                     ts_deck_wire_divisor(z->context->deck, b->wire, b->group), b->n, b->x, into,
                                      every_micro_batch ? z->beta : TS_NONE, b->n, b->piece);
   for (int i = 0; i < b->n; ++i) {
     z->part[b->part[i]].shard = y + i;
@@ -51,8 +51,8 @@ void ts_zero_flush(ts_zero *z, ts_site at) {
 }
 
 static void send(ts_zero *z, ts_site at, int part_index, ts_tid flat) {
-  ts_bucket_add(z, at, &z->reduce, part_index, flat, z->context->deck->zero_optimization.reduce_bucket_size,
-                TS_REDUCE_EARLY, reduce);
+  ts_bucket_add(z, at, &z->reduce, part_index, flat, z->layout->part[part_index].wire,
+                z->context->deck->zero_optimization.reduce_bucket_size, TS_REDUCE_EARLY, reduce);
 }
 
 /* The flat gradient of a part from the gradients of its parameters, once all are there. */

@@ -157,7 +157,7 @@ static void update_parts(ts_zero *z, ts_zero_control *c) {
   for (int i = 0; i < n; ++i) {
     update_part(z, &share[i], c);
     if (z->part[share[i].part].updated != TS_NONE) {
-      ts_bucket_add(z, site(z), &buckets, share[i].part, z->part[share[i].part].updated, limit, INT64_MAX,
+      ts_bucket_add(z, site(z), &buckets, share[i].part, z->part[share[i].part].updated, z->work, limit, INT64_MAX,
                     gather_bucket);
     }
   }
