@@ -484,6 +484,10 @@ test_precision() {
   train --set bf16.enabled=auto --set run.directory=kept --resume auto
   ok "bf16.enabled = auto: a run that goes on keeps it" both 'printed "^bf16.enabled: .auto.: false: as the run began"' \
     '[ "$(decided kept)" = false ]'
+  run "$tessera" plan tiny.cfg --set torch_autocast.enabled=true
+  ok "autocast: a plan says what products are in" printed 'parameters, fp32 with products in bf16, '
+  run "$tessera" plan tiny.cfg --set torch_autocast.enabled=true --format json
+  ok "autocast: so in json" printed '"dtype": "fp32", "products": "bf16"'
   TESSERA_ISA=generic train --set bf16.enabled=true --set run.directory=slow --set run.steps=1
   ok "bf16 that is emulated is said to be slow" printed 'bf16 \(emulated here: fp32 is faster\)'
 }

@@ -445,6 +445,9 @@ bool ts_deck_autocasts(const ts_deck *deck);
 /** The type that products compute in: autocast's, or else ts_deck_dtype; under the same condition. Not collective. */
 ts_dtype ts_deck_products(const ts_deck *deck);
 
+/** Add their names for people: "bf16", "fp32 with products in bf16"; under the same condition. Not collective. */
+void ts_deck_add_types(const ts_deck *deck, ts_text *to);
+
 /** Is \a parameter one of a module of torch_autocast.lower_precision_safe_modules?  The class is that of transformers'
  * model; a tied head makes the table a Linear's too.  False without autocast. Not collective. */
 bool ts_deck_travels_low(const ts_deck *deck, const char *parameter);

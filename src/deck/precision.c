@@ -49,6 +49,13 @@ ts_dtype ts_deck_products(const ts_deck *deck) {
   return deck->torch_autocast.enabled ? deck->torch_autocast.dtype : ts_deck_dtype(deck);
 }
 
+void ts_deck_add_types(const ts_deck *deck, ts_text *to) {
+  ts_text_add(to, "%s", ts_dtype_name(ts_deck_dtype(deck)));
+  if (ts_deck_autocasts(deck)) {
+    ts_text_add(to, " with products in %s", ts_dtype_name(ts_deck_products(deck)));
+  }
+}
+
 ts_dtype ts_deck_wire(const ts_deck *deck) {
   return deck->sequence_parallel_size > 1 ? deck->seq_parallel_communication_data_type : deck->communication_data_type;
 }

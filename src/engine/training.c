@@ -168,10 +168,10 @@ static ts_status open_run_directory(ts_training *r, ts_error *err) {
 
 /* ---- beginning ---- */
 
-static const char *describe_precision(const ts_training *r) {
-  ts_dtype dtype = ts_deck_dtype(r->deck);
-  bool slow = dtype == TS_BF16 && !ts_engine_program(r->engine)->target.backend->has_bf16();
-  return slow ? "bf16 (emulated here: fp32 is faster)" : ts_dtype_name(dtype);
+static void describe_types(const ts_training *r, ts_text *to) {
+  bool slow = ts_deck_products(r->deck) == TS_BF16 && !ts_engine_program(r->engine)->target.backend->has_bf16();
+  ts_deck_add_types(r->deck, to);
+  ts_text_add(to, "%s", slow ? " (emulated here: fp32 is faster)" : "");
 }
 
 static void describe_data(const ts_data *data) {
@@ -209,10 +209,13 @@ static void describe_run(const ts_training *r) {
   ts_log(ts_world_n_nodes(r->world) > 1 ? TS_LOG_INFO : TS_LOG_DEBUG, "%s", where);
   ts_free(where);
   const ts_program *p = ts_engine_program(r->engine);
+  ts_text types = {0};
+  describe_types(r, &types);
   ts_log(TS_LOG_INFO, "%s: %s parameters, %s, %lld rank%s x %d thread%s, ZeRO stage %lld, %s",
-         r->deck->model.model_type, ts_human_count((double) ts_layout_parameter_count(p->layout, false), a),
-         describe_precision(r), (long long) r->ranks, r->ranks > 1 ? "s" : "", p->target.threads,
-         p->target.threads > 1 ? "s" : "", (long long) r->deck->zero_optimization.stage, p->target.backend->describe());
+         r->deck->model.model_type, ts_human_count((double) ts_layout_parameter_count(p->layout, false), a), types.text,
+         (long long) r->ranks, r->ranks > 1 ? "s" : "", p->target.threads, p->target.threads > 1 ? "s" : "",
+         (long long) r->deck->zero_optimization.stage, p->target.backend->describe());
+  ts_text_free(&types);
   describe_size(r);
   describe_data(r->data);
 }

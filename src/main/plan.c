@@ -130,10 +130,10 @@ typedef struct plan_row {
 
 static void print_rows(const ts_program *program, const plan_row *row, int n, ts_text *to) {
   char a[32], b[32];
-  ts_text_add(to, "%s parameters, %s, %d rank%s x %d thread%s, ZeRO stage %lld, micro-batch %lld x %lld tokens\n",
-              ts_human_count((double) ts_layout_parameter_count(program->layout, false), a),
-              ts_dtype_name(ts_deck_dtype(program->deck)), program->mesh.ranks, program->mesh.ranks > 1 ? "s" : "",
-              program->target.threads, program->target.threads > 1 ? "s" : "",
+  ts_text_add(to, "%s parameters, ", ts_human_count((double) ts_layout_parameter_count(program->layout, false), a));
+  ts_deck_add_types(program->deck, to);
+  ts_text_add(to, ", %d rank%s x %d thread%s, ZeRO stage %lld, micro-batch %lld x %lld tokens\n", program->mesh.ranks,
+              program->mesh.ranks > 1 ? "s" : "", program->target.threads, program->target.threads > 1 ? "s" : "",
               (long long) program->deck->zero_optimization.stage, (long long) program->batch,
               (long long) program->length);
   print_batch(program, to);
@@ -166,10 +166,12 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
 
 static void print_rows_json(const ts_program *program, const plan_row *row, int n, ts_text *to) {
   double full, half = ts_program_model_flops(program, &full);
-  ts_text_add(to, "{\"parameters\": %lld, \"dtype\": \"%s\", \"ranks\": %d, \"rank\": %d, \"stage\": %lld",
-              (long long) ts_layout_parameter_count(program->layout, false),
-              ts_dtype_name(ts_deck_dtype(program->deck)), program->mesh.ranks, program->mesh.rank,
-              (long long) program->deck->zero_optimization.stage);
+  ts_text_add(
+      to,
+      "{\"parameters\": %lld, \"dtype\": \"%s\", \"products\": \"%s\", \"ranks\": %d, \"rank\": %d, \"stage\": %lld",
+      (long long) ts_layout_parameter_count(program->layout, false), ts_dtype_name(ts_deck_dtype(program->deck)),
+      ts_dtype_name(ts_deck_products(program->deck)), program->mesh.ranks, program->mesh.rank,
+      (long long) program->deck->zero_optimization.stage);
   print_batch_json(program, to);
   print_sequence_json(program, to);
   for (int i = 0; i < n; ++i) {
