@@ -181,7 +181,8 @@ static void test_sets(void) {
 
 /* What is left to the machine stays open in print and in reading back until it is decided, and is decided once. */
 static void test_switch(void) {
-  const char *rounded = GOOD_DECK "bf16 = { enabled = \"auto\"; stochastic_rounding = true; };\n";
+  const char *rounded = GOOD_DECK "bf16 = { enabled = \"auto\"; stochastic_rounding = true; "
+                                  "bf16_master_weights_and_grads = true; bf16_optimizer_states = true; };\n";
   ts_deck *d = fixture_read("bf16.enabled = auto", rounded, NULL), *again = NULL;
   ts_text text = {0}, notes = {0};
   ts_error err = {0};
@@ -198,8 +199,16 @@ static void test_switch(void) {
   ts_deck_decide_precision(again, false, "the test says so", &notes);
   tap_ok(ts_deck_dtype(again) == TS_BF16, "once");
   tap_ok(!d->bf16.stochastic_rounding && again->bf16.stochastic_rounding, "fp32 has no rounding by chance");
+  tap_ok(!d->bf16.bf16_master_weights_and_grads && d->data_types.grad_accum_dtype == TS_F32 &&
+             ts_deck_wire(d) == TS_F32 && strcmp(d->optimizer.state_dtype, "fp32") == 0,
+         "nor anything else in bf16");
+  tap_ok(!ts_deck_has_masters(again) && again->data_types.grad_accum_dtype == TS_BF16 &&
+             ts_deck_wire(again) == TS_BF16 && strcmp(again->optimizer.state_dtype, "bf16") == 0,
+         "bf16 has masters, gradients and states in bf16 where the deck says so");
   tap_ok(strcmp(notes.text, "bf16.enabled: \"auto\": false: the test says so; "
-                            "bf16.stochastic_rounding has no effect: fp32 parameters are not roundedbf16.enabled: "
+                            "bf16.stochastic_rounding has no effect: fp32 parameters are not rounded; "
+                            "bf16.bf16_master_weights_and_grads has no effect: parameters and gradients are fp32; "
+                            "bf16.bf16_optimizer_states has no effect: states are fp32bf16.enabled: "
                             "\"auto\": true: the test says so") == 0,
          "and said each time: %s", notes.text);
   ts_text_free(&text);
@@ -631,9 +640,15 @@ static void test_fp16(void) {
          "all of its keys; a bf16 that is \"auto\" gives way");
   ts_deck_destroy(&d);
   d = read_beside("{ \"fp16\": { \"enabled\": true, \"loss_scale\": 300.5, \"hysteresis\": 3 } }", "", NULL);
-  tap_ok(scales(d, TS_LOSS_SCALE_STATIC, 300.5, 1, 1000, 3, false) &&
+  tap_ok(ts_deck_has_masters(d) && d->data_types.grad_accum_dtype == TS_F32 &&
+             scales(d, TS_LOSS_SCALE_STATIC, 300.5, 1, 1000, 3, false) &&
              is_noted(d, "fp16.hysteresis: no effect: fp16.loss_scale is set"),
          "a static scale, beside which those of a dynamic one have no effect");
+  ts_deck_destroy(&d);
+  d = read_beside("{ \"fp16\": { \"enabled\": true, \"fp16_master_weights_and_grads\": true } }", "", NULL);
+  tap_ok(!ts_deck_has_masters(d) && d->data_types.grad_accum_dtype == TS_F16 && ts_deck_wire(d) == TS_F16 &&
+             strcmp(d->optimizer.state_dtype, "fp32") == 0,
+         "masters and gradients in fp16, states as optimizer.state_dtype says");
   ts_deck_destroy(&d);
   d = read_beside("{ \"fp16\": { \"enabled\": \"auto\", \"loss_scale\": 3, \"hysteresis\": 3 } }", "", NULL);
   tap_ok(!d->fp16.enabled && ts_deck_loss_scaler(d).rule == TS_LOSS_SCALE_NONE &&

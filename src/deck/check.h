@@ -40,7 +40,7 @@
   X(SOURCES)       /* one file, or a list of files */                         \
   X(STEPS)         /* steps or epochs, not both */                            \
   X(CYCLE)         /* OneCycle's lower ends below the upper */                \
-  X(ROUNDING)      /* stochastic rounding of what is in bf16 */               \
+  X(FLAGS)         /* flags of a type that is off */                          \
   X(OPTIMIZER)     /* settings of the optimizer that exclude each other */    \
   X(PRECISION)     /* one type to compute in */                               \
   X(AUTOCAST)      /* autocast of what is fp32 */                             \

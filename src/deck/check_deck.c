@@ -364,22 +364,9 @@ static void check_sources(ts_reader *reader) {
   }
 }
 
-static void check_rounding(ts_reader *reader) {
-  if (reader->deck->bf16.stochastic_rounding && reader->deck->bf16.enabled == TS_SWITCH_OFF) {
-    ts_reader_report(
-        reader, TS_CHECK_ROUNDING, "bf16.stochastic_rounding",
-        "bf16.enabled is false, and fp32 parameters are not rounded; accepted: bf16.enabled = true with it, "
-        "or neither");
-  }
-}
-
 /* What DeepSpeed and torch refuse too. */
 static void check_optimizer(ts_reader *reader) {
   const ts_deck *d = reader->deck;
-  if (d->bf16.bf16_master_weights_and_grads && d->bf16.enabled == TS_SWITCH_OFF) {
-    ts_reader_report(reader, TS_CHECK_OPTIMIZER, "bf16.bf16_master_weights_and_grads",
-                     "bf16.enabled is false; accepted: bf16.enabled = true with it, or neither");
-  }
   if (d->bf16.bf16_optimizer_states && !d->bf16.bf16_master_weights_and_grads) {
     ts_reader_report(reader, TS_CHECK_OPTIMIZER, "bf16.bf16_optimizer_states",
                      "needs bf16.bf16_master_weights_and_grads = true; accepted beside fp32 masters: "
@@ -403,39 +390,6 @@ static void check_optimizer(ts_reader *reader) {
     ts_reader_report(reader, TS_CHECK_OPTIMIZER, "optimizer.params.nesterov",
                      "momentum is %g and dampening %g; accepted: a positive momentum without dampening",
                      d->optimizer.params.momentum, d->optimizer.params.dampening);
-  }
-}
-
-static void check_precision(ts_reader *reader) {
-  if (reader->deck->fp16.enabled && reader->deck->bf16.enabled == TS_SWITCH_ON) {
-    ts_reader_report(reader, TS_CHECK_PRECISION, "fp16.enabled",
-                     "bf16.enabled is true too, and a model computes in one type; accepted: one of the two (--set "
-                     "fp16.enabled=false or --set bf16.enabled=false leaves the other one)");
-  }
-}
-
-/* Keys of a precision that is off, and of a scale that changes where it does not. */
-static void note_precision(ts_reader *reader) {
-  static const char *const dynamic[] = {"fp16.initial_scale_power", "fp16.loss_scale_window", "fp16.hysteresis",
-                                        "fp16.consecutive_hysteresis", "fp16.min_loss_scale"};
-  const ts_deck *d = reader->deck;
-  const char *why = !d->fp16.enabled         ? "fp16.enabled is false"
-                    : d->fp16.loss_scale > 0 ? "fp16.loss_scale is set"
-                                             : NULL;
-  if (!d->fp16.enabled) {
-    ts_reader_note_idle(reader, "fp16.loss_scale", why);
-  }
-  for (size_t i = 0; i < sizeof dynamic / sizeof *dynamic && why != NULL; ++i) {
-    ts_reader_note_idle(reader, dynamic[i], why);
-  }
-  if ((ts_deck_autocasts(d) ? ts_deck_products(d) : ts_deck_wire(d)) != TS_F16) {
-    ts_reader_note_idle(reader, "prescale_gradients", "gradients do not travel in fp16");
-    ts_reader_note_idle(reader, "gradient_predivide_factor", "gradients do not travel in fp16");
-  } else if (d->prescale_gradients) {
-    ts_reader_note_idle(reader, "gradient_predivide_factor", "prescale_gradients is true");
-  }
-  if (d->bf16.enabled == TS_SWITCH_OFF) {
-    ts_reader_note_idle(reader, "bf16.check_grad_overflow", "bf16.enabled is false");
   }
 }
 
@@ -488,10 +442,8 @@ void ts_reader_check_deck(ts_reader *reader) {
       check_size,
       check_validation,
       check_sources,
-      check_rounding,
       check_optimizer,
-      check_precision,
-      note_precision,
+      ts_reader_check_precision,
       check_cycle,
       note_recomputation,
       check_batch,

@@ -326,6 +326,8 @@ typedef struct ts_deck {
     double loss_scale; /**< 0: dynamic, by the keys below; ts_deck_loss_scaler. */
     int64_t initial_scale_power, loss_scale_window, hysteresis, min_loss_scale;
     bool consecutive_hysteresis;
+    /** The fp16 parameters are the masters, and gradients are kept and summed in fp16. */
+    bool fp16_master_weights_and_grads;
   } fp16;
   struct {
     bool enabled;
@@ -481,7 +483,8 @@ bool ts_deck_by_documents(const ts_deck *deck);
 bool ts_deck_spec_applies(const ts_deck *deck, const ts_deck_tp_spec *spec);
 
 /** Decide a bf16.enabled that is AUTO, once and before anything is built from the deck; leave any other.  What is for
- * bf16 alone (stochastic_rounding) is put out where it becomes false.  Not collective; the same on every rank.
+ * bf16 alone (stochastic_rounding, masters and states in bf16) is put out where it becomes false.
+ * Not collective; the same on every rank.
  * \param [in]  bf16  Every rank computes products in bf16 by instructions of its own.
  * \param [in]  why   For people.
  * \param [out] said  A line without its end is appended where there was something to decide. */

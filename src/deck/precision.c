@@ -1,4 +1,6 @@
 /* What a model computes in, and what its gradients travel in. */
+#include "base/memory.h"
+#include "base/text.h"
 #include "deck/deck.h"
 
 #include <math.h>
@@ -38,7 +40,8 @@ ts_loss_scaler ts_deck_loss_scaler(const ts_deck *deck) {
 }
 
 bool ts_deck_has_masters(const ts_deck *deck) {
-  return ts_deck_dtype(deck) != TS_F32 && !deck->bf16.bf16_master_weights_and_grads;
+  return ts_deck_dtype(deck) != TS_F32 && !deck->bf16.bf16_master_weights_and_grads &&
+         !deck->fp16.fp16_master_weights_and_grads;
 }
 
 bool ts_deck_autocasts(const ts_deck *deck) {
@@ -60,13 +63,30 @@ ts_dtype ts_deck_wire(const ts_deck *deck) {
   return deck->sequence_parallel_size > 1 ? deck->seq_parallel_communication_data_type : deck->communication_data_type;
 }
 
+/* What is for bf16 alone, where that became fp32. */
+static void put_out_bf16(ts_deck *deck, ts_text *said) {
+  if (deck->bf16.stochastic_rounding) {
+    ts_text_add(said, "; bf16.stochastic_rounding has no effect: fp32 parameters are not rounded");
+  }
+  if (deck->bf16.bf16_master_weights_and_grads) {
+    ts_text_add(said, "; bf16.bf16_master_weights_and_grads has no effect: parameters and gradients are fp32");
+    deck->data_types.grad_accum_dtype = deck->communication_data_type = TS_F32;
+  }
+  if (deck->bf16.bf16_optimizer_states) {
+    ts_text_add(said, "; bf16.bf16_optimizer_states has no effect: states are fp32");
+    ts_free(deck->optimizer.state_dtype);
+    deck->optimizer.state_dtype = ts_strdup("fp32");
+  }
+  deck->bf16.stochastic_rounding = deck->bf16.bf16_master_weights_and_grads = deck->bf16.bf16_optimizer_states = false;
+}
+
 void ts_deck_decide_precision(ts_deck *deck, bool bf16, const char *why, ts_text *said) {
   if (deck->bf16.enabled != TS_SWITCH_AUTO) {
     return;
   }
-  bool idle = !bf16 && deck->bf16.stochastic_rounding;
   deck->bf16.enabled = bf16 ? TS_SWITCH_ON : TS_SWITCH_OFF;
-  deck->bf16.stochastic_rounding = bf16 && deck->bf16.stochastic_rounding;
-  ts_text_add(said, "bf16.enabled: \"auto\": %s: %s%s", bf16 ? "true" : "false", why,
-              idle ? "; bf16.stochastic_rounding has no effect: fp32 parameters are not rounded" : "");
+  ts_text_add(said, "bf16.enabled: \"auto\": %s: %s", bf16 ? "true" : "false", why);
+  if (!bf16) {
+    put_out_bf16(deck, said);
+  }
 }

@@ -90,15 +90,18 @@ static void resolve_optimizer(ts_reader *reader) {
   resolve_muon(reader);
 }
 
-/* States in bf16 may be asked for in two ways; gradients of bf16 masters are bf16 unless the deck says otherwise. */
+/* States in bf16 may be asked for in two ways; gradients of masters in a half type are of it unless the deck says
+ * otherwise. */
 static void resolve_states(ts_reader *reader) {
   ts_deck *d = reader->deck;
   if (d->bf16.bf16_optimizer_states && !given(reader, "optimizer.state_dtype")) {
     ts_free(d->optimizer.state_dtype);
     d->optimizer.state_dtype = ts_strdup("bf16");
   }
-  if (d->bf16.bf16_master_weights_and_grads && !given(reader, "data_types.grad_accum_dtype")) {
-    d->data_types.grad_accum_dtype = TS_BF16;
+  bool bf16 = d->bf16.bf16_master_weights_and_grads && d->bf16.enabled != TS_SWITCH_OFF;
+  bool fp16 = d->fp16.fp16_master_weights_and_grads && d->fp16.enabled;
+  if ((bf16 || fp16) && !given(reader, "data_types.grad_accum_dtype")) {
+    d->data_types.grad_accum_dtype = bf16 ? TS_BF16 : TS_F16;
   }
 }
 

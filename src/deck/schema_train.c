@@ -94,7 +94,8 @@ static const ts_key rows[] = {
     INTEGER(fp16.hysteresis, "2", 1, LARGE, AUTO, "The scale halves at this overflow, counted since it doubled."),
     FLAG(fp16.consecutive_hysteresis, "false", AUTO, "Count these anew after each step without an overflow."),
     INTEGER(fp16.min_loss_scale, "1", 1, LARGE, AUTO, "An overflow at this scale ends the run."),
-    LATER("fp16.fp16_master_weights_and_grads", BOOL, "false", "master weights in fp16"),
+    FLAG(fp16.fp16_master_weights_and_grads, "false", 0,
+         "No fp32 masters: the fp16 parameters are updated themselves, and gradients are kept and summed in fp16."),
     REMOVED("amp.enabled", BOOL, "false", "a mixed precision library of another framework"),
     REMOVED("amp.opt_level", STRING, NULL, "a mixed precision library of another framework"),
     FLAG(
