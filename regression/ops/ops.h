@@ -45,6 +45,9 @@ void ops_check_optimizers(const ts_backend *set);
 /** What ORTHOGONALIZE loses with products in half types, on a backend that has them. Not collective. */
 void ops_check_half_products(const ts_backend *backend);
 
+/** States in 8 bits on a set of kernels, against bitsandbytes' arithmetic. Not collective. */
+void ops_check_states(const ts_backend *set);
+
 /** Whether dropout keeps an element, by the definition. Not collective. */
 bool ops_keep(int64_t seed, uint64_t name, int64_t sample, int64_t element, double p);
 

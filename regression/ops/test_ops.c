@@ -448,6 +448,7 @@ static void check_set(const ts_backend *set) {
   check_range(set);
   if (tap_wanted("update_elements")) {
     ops_check_optimizers(set);
+    ops_check_states(set);
   }
   if (tap_wanted("dropout")) {
     check_dropout(set);
