@@ -59,7 +59,9 @@ static const suite suites[] = {{"optimizers.json", 1e-5, 1e-5, 1e-4, fp32_cases,
                                {"precisions.json", 5e-4, 0, 0, fp16_cases, NULL},
                                /* gradients in fp32 would overflow later than torch's */
                                {"precisions.json", 5e-4, 0, 0, overflow_cases, "data_types.grad_accum_dtype=fp16"},
-                               {"precisions.json", 3e-3, 0, 0, bf16_cases, NULL}};
+                               {"precisions.json", 3e-3, 0, 0, bf16_cases, NULL},
+                               /* without masters: an eighth of bf16's, and fp16's */
+                               {"precisions.json", 9e-4, 0, 0, fp16_cases, "fp16.fp16_master_weights_and_grads=true"}};
 
 typedef struct grid {
   ts_world *world;
