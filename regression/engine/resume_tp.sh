@@ -108,6 +108,22 @@ test_kinds() {
     --set debug.memcheck=true
 }
 
+# States in 8 bits, of matrices that are large enough for them.  With the same pieces of parameters a resume has the same
+# codes; else values are coded again in other blocks, of which a largest magnitude may be another one: 1e-4 in loss.
+test_codes() {
+  eight="--set optimizer.state_dtype=8bit --set model.hidden_size=48 --set model.intermediate_size=250"
+  # shellcheck disable=SC2086
+  {
+    cases "8 bits" 2x2 $eight
+    resume one 2x2 0 "8 bits: at stage 3" $eight --set zero_optimization.stage=3
+    resume one 4x2 $other_grid "8 bits: on 4x2" $eight --set zero_optimization.stage=1
+    resume one 3x3 3e-4 "8 bits: on 3x3, coded again" $eight
+    resume one 1x1 3e-4 "8 bits: on one rank, coded again" $eight
+    train 3x3 three --set zero_optimization.stage=3 $eight
+    resume three 2x2 3e-4 "8 bits: of 3x3 on 2x2" $eight
+  }
+}
+
 # ---- saving ----
 
 test_save() {
@@ -273,6 +289,7 @@ test_uses() {
 
 test_table
 test_kinds
+test_codes
 test_save
 test_first_values
 test_import

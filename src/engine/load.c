@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "engine/checkpoint.h"
 #include "engine/engine.h"
+#include "engine/recode.h"
 #include "io/publication.h"
 #include "pass/saved.h"
 #include "pass/state.h"
@@ -113,8 +114,9 @@ typedef struct loader {
   const char *directory;
   const ts_checkpoint *checkpoint;
   ts_load what;
-  ts_checkpoint_piece *piece; /* owned */
-  destination *to;            /* owned: of each piece */
+  ts_checkpoint_reader *reader; /* owned */
+  ts_checkpoint_piece *piece;   /* owned */
+  destination *to;              /* owned: of each piece */
   int n_pieces, piece_capacity, to_capacity;
 } loader;
 
@@ -174,6 +176,28 @@ static ts_status queue_blocks(loader *l, const ts_checkpoint_run *run, int state
   return TS_OK;
 }
 
+/* Codes of 8 bits and their scales whose blocks are not those of this grid: both are read when the codes are due.
+ * \return whether \a leaf is one of the two. */
+static bool recode(loader *l, const ts_saved_leaf *leaf, ts_recode *r, ts_status *status, ts_error *err) {
+  const ts_program *program = ts_engine_program(l->engine);
+  ts_state state = program->graph->tensor[leaf->leaf].held.state;
+  ts_state code = leaf->dtype == TS_U8 ? state : ts_state_codes(state);
+  int part = r->parameter->part;
+  bool has_codes = code != TS_STATE_NONE && ts_saved_leaf_find(program->graph, program->layout, part, code, &r->code);
+  if (!has_codes || r->code.dtype != TS_U8 || ts_recode_fits(r)) {
+    return false;
+  }
+  if (code == state) {
+    bool found = ts_saved_leaf_find(program->graph, program->layout, part, ts_state_scales(code), &r->scale);
+    TS_CHECK(found, "%s has no scales", leaf->state);
+    r->has_sign = ts_state_has_sign(code);
+    found = find_saved_state(l, r->saved, &r->code, &r->saved_code, err) != NULL &&
+            find_saved_state(l, r->saved, &r->scale, &r->saved_scale, err) != NULL;
+    *status = found ? ts_recode_read(r, l->reader, l->engine->executor, err) : TS_BAD_INPUT;
+  }
+  return true;
+}
+
 /* The elements of parameter p that this rank has, into the leaf of its part. */
 static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf *leaf, ts_error *err) {
   const ts_part *part = &ts_engine_layout(l->engine)->part[p->part];
@@ -188,10 +212,13 @@ static ts_status add_piece(loader *l, const ts_parameter *p, const ts_saved_leaf
     return TS_BAD_INPUT;
   }
   ts_status status = TS_OK;
+  ts_recode walk = {.parameter = p, .saved = saved, .from = from, .to = to, .mine = mine};
+  if (recode(l, leaf, &walk, &status, err)) {
+    return status;
+  }
   ts_checkpoint_run run;
   for (int64_t at = from; at < to && status == TS_OK; at += run.count) {
-    int64_t count = to - at, whole = ts_parameter_in_whole(p, at - p->offset, &count);
-    run = ts_checkpoint_run_at(saved, whole, count);
+    run = ts_recode_run(&walk, at);
     status = queue_blocks(l, &run, index, leaf, at - mine, err);
   }
   return status;
@@ -228,25 +255,25 @@ static ts_status list_part(loader *l, int index, ts_error *err) {
 }
 
 /* What is listed, shard by shard; the list is empty afterwards. */
-static ts_status read_pieces(loader *l, ts_checkpoint_reader *reader, ts_error *err) {
+static ts_status read_pieces(loader *l, ts_error *err) {
   for (int i = 0; i < l->n_pieces; ++i) {
     l->piece[i].user = &l->to[i];
   }
-  ts_status status = ts_checkpoint_read(reader, l->piece, l->n_pieces, err);
+  ts_status status = ts_checkpoint_read(l->reader, l->piece, l->n_pieces, err);
   l->n_pieces = 0;
   return status;
 }
 
 /* As many parts at once as the list has room for, so that each file is opened seldom: as a rule once. */
 static ts_status read_owned(loader *l, ts_error *err) {
-  ts_checkpoint_reader *reader = ts_checkpoint_reader_open(l->directory, l->checkpoint);
+  l->reader = ts_checkpoint_reader_open(l->directory, l->checkpoint);
   ts_status status = TS_OK;
   for (int i = 0; i < ts_engine_layout(l->engine)->n_parts && status == TS_OK; ++i) {
     status = list_part(l, i, err);
-    status = status == TS_OK && l->n_pieces >= MOST_PIECES ? read_pieces(l, reader, err) : status;
+    status = status == TS_OK && l->n_pieces >= MOST_PIECES ? read_pieces(l, err) : status;
   }
-  status = status == TS_OK ? read_pieces(l, reader, err) : status;
-  ts_checkpoint_reader_close(&reader);
+  status = status == TS_OK ? read_pieces(l, err) : status;
+  ts_checkpoint_reader_close(&l->reader);
   return status;
 }
 

@@ -26,6 +26,12 @@ static inline ts_state ts_state_scales(ts_state state) {
   return (ts_state) (state + 1);
 }
 
+/** The state of which \a state has the scales, TS_STATE_NONE where it is none of an optimizer's. Not collective. */
+static inline ts_state ts_state_codes(ts_state state) {
+  bool is_one = state > TS_STATE_NONE && ts_state_get(state)->block == TS_STATE_BLOCK;
+  return is_one ? (ts_state) (state - 1) : TS_STATE_NONE;
+}
+
 /** Elements of a state with \a block > 0 that stand for the first \a elements of its part. Not collective. */
 static inline int64_t ts_state_elements(int64_t block, int64_t elements) {
   return (elements + block - 1) / block;
