@@ -116,9 +116,13 @@ int main(int argc, char **argv) {
   test(world, "zero_optimization.stage=1 zero_optimization.overlap_comm=true", false);
   test(world, "zero_optimization.stage=2 zero_optimization.overlap_comm=true bf16.enabled=true", false);
   test(world, "zero_optimization.stage=3 torch_autocast.enabled=true", false);
+  test(world,
+       "zero_optimization.stage=1 fp16.enabled=true fp16.fp16_master_weights_and_grads=true "
+       "optimizer.state_dtype=bf16",
+       false);
   test(world, "zero_optimization.stage=3 zero_optimization.stage3_max_live_parameters=5000000", false);
-  char *sets =
-      ts_format("run.save_every=1 run.directory=%s zero_optimization.stage=1", tap_directory_all(MPI_COMM_WORLD));
+  char *sets = ts_format("run.save_every=1 run.directory=%s zero_optimization.stage=1 optimizer.state_dtype=8bit",
+                         tap_directory_all(MPI_COMM_WORLD));
   test(world, sets, false);
   ts_free(sets);
   int code = tap_done_all(MPI_COMM_WORLD);

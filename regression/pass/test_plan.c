@@ -62,6 +62,52 @@ static void test_default_gradients(void) {
   json_decref(ours);
 }
 
+/* Bytes a parameter of each precision and type of states, the table of doc/precision.md: parameters, gradients, the
+ * optimizer (masters and states; two scales of 4 bytes for 256 elements), and the copy that a checkpoint is written
+ * from.  Biases and norms, whose states stay in fp32, are 2e-4 of this model. */
+static void test_precisions(void) {
+#define FP32 "--set bf16.enabled=false --set data_types.grad_accum_dtype=fp32"
+#define BF16 "--set data_types.grad_accum_dtype=fp32"
+#define FP16 FP32 " --set fp16.enabled=true"
+#define LOW "--set bf16.bf16_master_weights_and_grads=true"
+#define STATES(type) " --set optimizer.state_dtype=" type
+  static const struct {
+    const char *set;
+    double parameter, gradient, optimizer, checkpoint;
+  } rows[] = {
+      {FP32, 4, 4, 8, 12},
+      {FP32 STATES("bf16"), 4, 4, 4, 8},
+      {FP32 STATES("8bit"), 4, 4, 2.03125, 6.03125},
+      {BF16, 2, 4, 12, 12},
+      {BF16 STATES("bf16"), 2, 4, 8, 8},
+      {BF16 STATES("8bit"), 2, 4, 6.03125, 6.03125},
+      {BF16 STATES("8bit") " --set optimizer.type=Lion", 2, 4, 5.015625, 5.015625},
+      {FP16, 2, 4, 12, 12},
+      {LOW, 2, 2, 8, 10},
+      {LOW " --set bf16.bf16_optimizer_states=true", 2, 2, 4, 6},
+      {LOW STATES("8bit"), 2, 2, 2.03125, 4.03125},
+      {"--set bf16.enabled=false --set fp16.enabled=true --set fp16.fp16_master_weights_and_grads=true" STATES("bf16"),
+       2, 2, 4, 6}};
+#undef FP32
+#undef BF16
+#undef FP16
+#undef LOW
+#undef STATES
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    char *set = ts_format("--set run.save_every=1 %s", rows[i].set);
+    json_t *plan = plan_json("inputs/plan_7b5.cfg", 1, set);
+    double n = number(plan, "parameters"), parameter = number(plan, "parameter_bytes") / n;
+    double gradient = number(plan, "gradient_bytes") / n, optimizer = number(plan, "optimizer_bytes") / n;
+    double checkpoint = number(plan, "checkpoint_bytes") / n;
+    tap_ok(fabs(parameter - rows[i].parameter) < 5e-3 && fabs(gradient - rows[i].gradient) < 5e-3 &&
+               fabs(optimizer - rows[i].optimizer) < 5e-3 && fabs(checkpoint - rows[i].checkpoint) < 5e-3,
+           "%s: %.3f + %.3f + %.3f bytes a parameter, %.3f of a checkpoint", rows[i].set, parameter, gradient,
+           optimizer, checkpoint);
+    json_decref(plan);
+    ts_free(set);
+  }
+}
+
 /* Eight ranks share Llama-3.1-8B: an eighth of every matrix, norms whole; of the activations rows, heads and columns of
  * one rank.  Without attention's key and value heads dealt, or the head by vocabulary, neither bound holds. */
 static void test_shared_model(void) {
@@ -460,6 +506,7 @@ static void test_tiles_at_work(size_t shape) {
 int main(void) {
   test_paper();
   test_default_gradients();
+  test_precisions();
   test_shared_model();
   test_long_samples();
   test_layout();
