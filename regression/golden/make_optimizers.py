@@ -4,10 +4,10 @@ GPU.  fp32, CPU, one thread, twenty steps on the models and tokens of make_golde
 
     VENV/bin/python regression/golden/make_optimizers.py [CASE]...     # prints only, when cases are named
 
-torch 2.15.0, transformers 5.23.0, safetensors 0.8.0; the formulas are those of DeepSpeed 0.19.8, whose files are named
+torch 2.15.0, transformers 5.23.0; the formulas are those of DeepSpeed 0.19.8, whose files are named
 below.  Written: optimizers.json (per case the deck's overrides, losses, gradient norms before clipping, both in fp64
-too, and of every parameter after the last step its sum and sum of squares), optimizers.safetensors (some parameters in
-full, as CASE/NAME), optimizers_MODEL.cfg (the decks that the overrides are for).
+too, and of every parameter after the last step its sum and sum of squares), optimizers_MODEL.cfg (the decks that the
+overrides are for).
 """
 
 import json
@@ -15,7 +15,6 @@ import math
 import sys
 
 import torch
-from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
@@ -23,8 +22,6 @@ import make_goldens as goldens
 
 STEPS = 20
 MODELS = {"llama": dict(length=17, micro=3, clip=2.5), "gpt2": dict(length=24, micro=3, clip=1.5)}
-FULL = {"llama": ["model.layers.0.self_attn.k_proj.weight", "model.layers.1.post_attention_layernorm.weight"],
-        "gpt2": ["transformer.h.0.attn.c_proj.weight", "transformer.h.1.ln_2.weight"]}
 HEADS = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads", "v_proj": "num_key_value_heads"}
 
 
@@ -366,9 +363,8 @@ def make(name, c):
           *(f"{loss:.2f}" for loss in losses[::4]), f"clipped {sum(n > MODELS[c['model']]['clip'] for n in norms)}",
           flush=True)
     note = dict(note=c["note"]) if c["note"] else {}
-    return (dict(model=c["model"], set=settings(c), **note, losses=losses, grad_norms=norms, losses_fp64=double[0],
-                 grad_norms_fp64=double[1], sums={key: sums(key, p) for key, p in final.items()}),
-            {f"{name}/{key}": final[key] for key in FULL[c["model"]]})
+    return dict(model=c["model"], set=settings(c), **note, losses=losses, grad_norms=norms, losses_fp64=double[0],
+                grad_norms_fp64=double[1], sums={key: sums(key, p) for key, p in final.items()})
 
 
 def main():
@@ -377,10 +373,7 @@ def main():
     made = {name: make(name, CASES[name]) for name in sys.argv[1:] or CASES}
     if sys.argv[1:]:
         return
-    write_cases(goldens.HERE / "optimizers.json", {name: expected for name, (expected, _) in made.items()},
-                steps=STEPS)
-    save_file({key: p for _, full in made.values() for key, p in full.items()},
-              goldens.HERE / "optimizers.safetensors")
+    write_cases(goldens.HERE / "optimizers.json", made, steps=STEPS)
     for name in MODELS:
         (goldens.HERE / f"optimizers_{name}.cfg").write_text(deck(name))
 

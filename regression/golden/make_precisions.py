@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Make the goldens of training in lower precisions, with torch on the CPU, and of DeepSpeed's loss scaler.
+"""Make the goldens of training in lower precisions, with torch on the CPU.
 
     DS_BUILD_OPS=0 VENV/bin/python regression/golden/make_precisions.py [CASE]...    # prints only, when cases are named
 
 torch 2.15.0, transformers 5.23.0, deepspeed 0.19.8 (its DynamicLossScaler, run as it is).  Written: precisions.json, as
 optimizers.json of make_optimizers.py, with scales, the number of skipped steps and fill for fp16 (fill: the largest
-gradient as a part of fp16's largest number; above 1 overflows); and loss_scales.json: per
-case the options, a letter a step (o: overflow) and the scale after each, up to where the scaler gives up.
+gradient as a part of fp16's largest number; above 1 overflows).
 
 The policies, each what DeepSpeed does at ZeRO 1 with AdamW of torch:
 fp16, bf16  parameters, activations and gradients in the type, logits and loss in fp32 (and what transformers computes
@@ -61,32 +60,6 @@ def loss_scaler(options):
     return module.DynamicLossScaler(init_scale=2 ** o["initial_scale_power"], scale_window=o["loss_scale_window"],
                                     min_scale=o["min_loss_scale"], delayed_shift=o["hysteresis"],
                                     consecutive_hysteresis=o["consecutive_hysteresis"])
-
-
-PATTERNS = {
-    "defaults": ({}, "oo.o..oo...."),
-    "every_step": (dict(initial_scale_power=3, hysteresis=1), "oooooo"),
-    "gives_up": (dict(initial_scale_power=2, hysteresis=2), "oooooo"),
-    "minimum": (dict(initial_scale_power=4, hysteresis=1, min_loss_scale=4), "oo.o"),
-    "between": (dict(initial_scale_power=4, hysteresis=1, min_loss_scale=3), "ooooo"),
-    "window": (dict(loss_scale_window=3, hysteresis=1), "............o....o......"),
-    "window_of_one": (dict(loss_scale_window=1, hysteresis=1), "....o...o"),
-    "refilled_by_growth": (dict(loss_scale_window=3, hysteresis=3), "oo.....o.o.oo....oooo"),
-    "refilled_by_a_good_step": (dict(loss_scale_window=3, hysteresis=3, consecutive_hysteresis=True),
-                                "oo.oo.ooo.o.....oooo"),
-    "long": (dict(loss_scale_window=5, hysteresis=2), "o....." * 4 + "." * 12 + "oo.oo" + "." * 12),
-}
-
-
-def scales_of(options, pattern):
-    scaler, scales = loss_scaler(options), []
-    try:
-        for letter in pattern:
-            scaler.update_scale(letter == "o")
-            scales.append(float(scaler.loss_scale))
-    except Exception as error:  # what the scaler raises
-        assert "already at minimum" in str(error)
-    return dict(options=dict(SCALER, **options), pattern=pattern, scales=scales)
 
 
 # ---- AdamW on tensors of a lower precision ----
@@ -233,8 +206,6 @@ def main():
     if sys.argv[1:]:
         return
     optimizers.write_cases(goldens.HERE / "precisions.json", made, steps=STEPS)
-    optimizers.write_cases(goldens.HERE / "loss_scales.json",
-                           {name: scales_of(*pattern) for name, pattern in PATTERNS.items()})
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ nearer; states_8bit.safetensors:
     VALUES/KIND, VALUES/KIND_absmax    codes and largest magnitudes as KIND: signed, moment (signed, with the repair of
                                        signs), unsigned (of magnitudes)
     RULE/NAME              after 20 steps on a [64, 128] matrix: of the first 8 rows m, v (codes), m_absmax, v_absmax
-                           and p; sums (of p and p squared, fp64); RULE: adamw, lion, momentum, adagrad, adamw_kernel
+                           and p; sums (of p and p squared, fp64); RULE: adamw, lion, momentum
 
-adamw_kernel is the CUDA kernel to the letter: the weights decay after the update, and a second moment may become 0,
+adamw_kernel, of which is only printed how often that happens, is the CUDA kernel to the letter: the weights decay after the update, and a second moment may become 0,
 which a first moment over eps then turns into a step of any size (40 here, at a rate of 0.01).  adamw decays before, as
 torch does, and a second moment above 0 has no lower code than 1.
 
@@ -192,14 +192,6 @@ def momentum(s, t):
     s.m, s.m_absmax = quantize(m, True, repair=True)
 
 
-def adagrad(s, t):
-    """Without weight decay: the kernel divides what is not decayed by what is.  The sum is in the signed map."""
-    g = s.gradients()
-    v = dequantize(s.m, s.m_absmax, True) + g * g
-    s.p = s.p - LR * (g / (np.sqrt(v) + F(1e-10)))
-    s.m, s.m_absmax = quantize(v, True, repair=True)
-
-
 def twenty_steps(update):
     s = Matrix()
     for t in range(1, STEPS + 1):
@@ -233,7 +225,8 @@ def main():
         for kind, signed, repair in (("signed", True, False), ("moment", True, True), ("unsigned", False, False)):
             codes, largest = quantize(values if signed else np.abs(values), signed, repair)
             tensors[f"{name}/{kind}"], tensors[f"{name}/{kind}_absmax"] = codes, largest
-    for update in (adamw, adamw_kernel, lion, momentum, adagrad):
+    twenty_steps(adamw_kernel)
+    for update in (adamw, lion, momentum):
         tensors |= {f"{update.__name__}/{key}": value for key, value in twenty_steps(update).items()}
     save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, HERE / "states_8bit.safetensors")
 
