@@ -25,7 +25,7 @@ static const struct {
     {TS_OPTIMIZER_LION, TS_F32, TS_BF16, TS_F32, {.decoupled = true}, 0, 0},
     {TS_OPTIMIZER_LION, TS_F32, NONE, TS_BF16, {.decoupled = true}, 0, 1},
     {TS_OPTIMIZER_ADAGRAD, TS_F32, NONE, TS_F32, {.eps = 0.01f}, 0, 0},
-    {TS_OPTIMIZER_ADAGRAD, TS_F32, TS_BF16, TS_BF16, {.eps = 0.01f}, 0, 0},
+    {TS_OPTIMIZER_ADAGRAD, TS_F32, TS_BF16, TS_BF16, {.eps = 0.01f, .lr_decay = 0.05f}, 0, 0},
     {TS_OPTIMIZER_SGD, TS_F32, NONE, TS_F32, {.eps = 0}, 0, 1},
     {TS_OPTIMIZER_SGD, TS_BF16, NONE, TS_F32, {.eps = 0}, 0, 0},
     {TS_OPTIMIZER_MOMENTUM, TS_F32, NONE, TS_F32, {.momentum = 0.9f, .dampening = 0.25f}, 0, 0},
@@ -135,8 +135,8 @@ static void lion_element(element *e) {
 
 /* torch.optim.Adagrad. */
 static void adagrad_element(element *e) {
-  *e->first += e->g * e->g;
-  *e->p -= e->lr * e->g / (sqrt(*e->first) + (double) e->n->eps);
+  *e->first += e->g * e->g + (e->step == 1 ? (double) e->n->initial : 0);
+  *e->p -= e->lr / (1 + (e->step - 1) * (double) e->n->lr_decay) * e->g / (sqrt(*e->first) + (double) e->n->eps);
 }
 
 /* torch.optim.SGD. */

@@ -82,7 +82,7 @@ typedef struct recipe {
 
 static void update(const ts_backend *set, matrix *m, const recipe *r, int64_t step) {
   int n_states = ts_optimizer_get(r->rule)->n_states;
-  ts_range range = {0, run_count(&m->p), r->decay, 1.0f};
+  ts_range range = {0, run_count(&m->p), r->decay, 1.0f, 0};
   run_case c = {.op = TS_OP_UPDATE_ELEMENTS, .threads = 2};
   c.attr.update = (typeof(c.attr.update)){.range = &range, .n = 1, .rule = r->rule, .numbers = r->numbers};
   c.in[c.n_in++] = m->p;

@@ -24,6 +24,7 @@ typedef struct ts_update_constants {
   float rate, root;      /**< lr over the first correction, 1 / the root of the second. */
   float eps, inside;     /**< Beside a root, and beside what it is taken of. */
   float ahead, straight; /**< MOMENTUM: what is taken of m, and of g. */
+  float start;           /**< ADAGRAD: what is added to s, at the first update. */
 } ts_update_constants;
 
 /** The values of a step that every range has, as they lie in the inputs. */
@@ -53,6 +54,11 @@ TS_RULE_FUNCTION ts_update_constants ts_update_constants_of(ts_optimizer rule, c
   k.inside = n->eps_inside ? n->eps : 0.0f;
   k.ahead = 1.0f;
   k.straight = 0.0f;
+  k.start = 0.0f;
+  if (rule == TS_OPTIMIZER_ADAGRAD) {
+    k.rate = (float) (rate / fma((double) (s->step - 1), (double) n->lr_decay, 1.0));
+    k.start = s->step == 1 ? n->initial : 0.0f;
+  }
   if (rule == TS_OPTIMIZER_MOMENTUM) {
     k.beta1 = n->momentum;
     k.rest1 = s->step == 1 ? 1.0f : (float) (1.0 - (double) n->dampening);
@@ -87,7 +93,7 @@ TS_RULE_FUNCTION float ts_update_lion(float p, float g, float *m, float *unused,
 TS_RULE_FUNCTION float ts_update_adagrad(float p, float g, float *s, float *unused, const ts_update_constants *k) {
   (void) unused;
   float d = fmaf(k->decay, p, g * k->scale);
-  *s = fmaf(d, d, *s);
+  *s = fmaf(d, d, *s + k->start);
   return fmaf(-k->rate, d / (sqrtf(*s) + k->eps), k->keep * p);
 }
 

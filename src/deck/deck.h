@@ -170,11 +170,12 @@ typedef struct ts_deck_optimizer_params {
   bool adam_w_mode; /**< Weight decay decoupled: resolved; for AdamW and Muon's always true. */
   double momentum, dampening;
   bool nesterov;
-  bool eps_inside_sqrt;        /**< Lamb. */
-  double max_coeff, min_coeff; /**< Lamb: of its ratios. */
-  double muon_lr, adam_lr;     /**< Muon: resolved; of its matrices, and of the rest. */
-  char *ns_method;             /**< Muon: "gram" or "standard". */
-  bool per_head_muon;          /**< Muon: heads of q, k and v are matrices each. */
+  double lr_decay, initial_accumulator_value; /**< Adagrad. */
+  bool eps_inside_sqrt;                       /**< Lamb. */
+  double max_coeff, min_coeff;                /**< Lamb: of its ratios. */
+  double muon_lr, adam_lr;                    /**< Muon: resolved; of its matrices, and of the rest. */
+  char *ns_method;                            /**< Muon: "gram" or "standard". */
+  bool per_head_muon;                         /**< Muon: heads of q, k and v are matrices each. */
 } ts_deck_optimizer_params;
 
 /** `optimizer`. */

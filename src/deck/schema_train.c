@@ -26,6 +26,8 @@
     .offset = (ptrdiff_t) offsetof(ts_deck_group, field), __VA_ARGS__                     \
   }
 
+#define OF_ADAGRAD(type_, field, ...) \
+  { STORED(type_, optimizer.params.field), .only = "Adagrad", __VA_ARGS__ }
 #define OF_LAMB(type_, field, ...) \
   { STORED(type_, optimizer.params.field), .only = "Lamb", __VA_ARGS__ }
 #define OF_MUON(type_, field, ...) \
@@ -133,6 +135,10 @@ static const ts_key rows[] = {
            "SGD, Muon: what is kept of the last update (default of Muon: 0.95)."),
     NUMBER(optimizer.params.dampening, "0.0", 0, 1, 0, "SGD with momentum: what of the gradient is left out."),
     FLAG(optimizer.params.nesterov, "false", 0, "SGD with momentum: look ahead."),
+    OF_ADAGRAD(REAL, lr_decay, .initial = "0.0", .min = 0, .max = HUGE_REAL,
+               .help = "The rate of update t is divided by 1 + (t - 1) times this."),
+    OF_ADAGRAD(REAL, initial_accumulator_value, .initial = "0.0", .min = 0, .max = HUGE_REAL,
+               .help = "What the sum of squares begins with."),
     OF_LAMB(BOOL, eps_inside_sqrt, .initial = "false", .help = "eps is added to what the root is taken of."),
     OF_LAMB(REAL, max_coeff, .initial = "10.0", .min = 0, .max = HUGE_REAL,
             .help = "Largest ratio of a parameter's norm to its step's."),

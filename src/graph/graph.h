@@ -134,6 +134,7 @@ typedef enum ts_optimizer {
 /** Numbers of an optimizer that stay from step to step; those that a rule has not are ignored. */
 typedef struct ts_optimizer_numbers {
   float eps, momentum, dampening;
+  float lr_decay, initial;                               /**< Of ADAGRAD: of the rate, and what its sum begins with. */
   bool decoupled, bias_correction, nesterov, eps_inside; /**< eps_inside: beside what a root is taken of. */
 } ts_optimizer_numbers;
 

@@ -34,6 +34,8 @@ ts_optimizer_numbers ts_optimizer_numbers_of(const ts_deck *deck, ts_optimizer o
                                 .decoupled = optimizer == TS_OPTIMIZER_LION || (adam && p->adam_w_mode),
                                 .bias_correction = adam && p->bias_correction,
                                 .nesterov = p->nesterov,
+                                .lr_decay = (float) p->lr_decay,
+                                .initial = (float) p->initial_accumulator_value,
                                 .eps_inside = optimizer == TS_OPTIMIZER_LAMB && p->eps_inside_sqrt};
 }
 
