@@ -138,7 +138,7 @@ static ts_nested_output sum_of(maker *k, int i, int64_t at, ts_shape shape) {
   ts_place here = m->sums ? (ts_place){TS_PLACE_WORK, 0, m->sum_offset[i] + offset, 0}
                           : (ts_place){TS_PLACE_OUT, output, offset, 0};
   ts_nested_output to = ts_nested_at(here);
-  to.scaled = k->first;
+  to.scaled = k->first && k->node->beta != TS_NONE;
   if (!k->first || (m->sums && has_prior(k, output))) {
     to.prior = ts_nested_leaf(k->tile, m->sum_dtype, shape, here);
   } else if (has_prior(k, output)) {
@@ -200,8 +200,9 @@ static void make_forward(maker *k) {
   ts_tid a = activate(k, &n, UP);
   ts_tid w = input_leaf(k, TS_MLP_DOWN, 0, weight_shape(k, m->inner, m->width));
   ts_tid b = has_input(k, TS_MLP_DOWN_BIAS) ? input_leaf(k, TS_MLP_DOWN_BIAS, 0, TS_SHAPE(m->width)) : TS_NONE;
-  ts_nested_output y = {
-      .at = rows_at(k, (ts_place){TS_PLACE_OUT, 0, 0, 0}, m->width), .prior = TS_NONE, .scaled = true};
+  ts_nested_output y = {.at = rows_at(k, (ts_place){TS_PLACE_OUT, 0, 0, 0}, m->width),
+                        .prior = TS_NONE,
+                        .scaled = k->node->beta != TS_NONE};
   if (has_prior(k, 0)) {
     y.prior = rows_leaf(k, (ts_place){TS_PLACE_PRIOR, 0, 0, 0}, m->width);
   }

@@ -34,7 +34,7 @@ ts_tid ts_nested_leaf(ts_nested *nested, ts_dtype dtype, ts_shape shape, ts_plac
 typedef struct ts_nested_output {
   ts_place at;
   ts_tid prior; /**< TS_NONE: none. */
-  bool scaled;  /**< By the call's beta. */
+  bool scaled;  /**< By the call's beta, which has to be there. */
   int n;        /**< Outputs; 0: the least that the op has. */
 } ts_nested_output;
 
