@@ -286,6 +286,15 @@ static const bad_deck decks[] = {
      "optimizer = { state_dtype = \"8bit\"; };\nbf16 = { enabled = true; bf16_master_weights_and_grads = true; "
      "bf16_optimizer_states = true; };\n",
      NULL, "optimizer.state_dtype: \"8bit\", and bf16.bf16_optimizer_states is true"},
+    {TS_CHECK_OPTIMIZER, NULL, "optimizer = { type = \"Lamb\"; params = { min_coeff = 2.0; max_coeff = 1.0; }; };\n",
+     NULL, "optimizer.params.min_coeff: 2; accepted: at most max_coeff, 1"},
+    {TS_CHECK_OPTIMIZER, NULL, "optimizer = { type = \"Muon\"; params = { muon_lr = 0.0; adam_lr = 0.1; }; };\n", NULL,
+     "optimizer.params.muon_lr: 0, and adam_lr 0.1; accepted: more than 0"},
+    {TS_CHECK_OPTIMIZER, NULL,
+     "optimizer = { type = \"Muon\"; params = { per_head_muon = true; }; };\n"
+     "tensor_parallel = { autotp_size = 2; partition_config = { layer_specs = ({ patterns = \"x\"; }); }; };\n",
+     NULL,
+     "optimizer.params.per_head_muon: true, and tensor_parallel.partition_config.layer_specs may cut inside heads"},
     {TS_CHECK_OPTIMIZER, NULL,
      "optimizer = { type = \"SGD\"; params = { nesterov = true; momentum = 0.9; dampening = 0.1; }; };\n", NULL,
      "momentum is 0.9 and dampening 0.1; accepted: a positive momentum without dampening"},

@@ -40,6 +40,15 @@ ok "bf16 with fp32 masters learns as fp32: $learned" within 0.97 1.03
   ok "fp16, three bits finer, loses less: $learned" within 0.5 0.97
 }
 
+# Muon makes matrices of any size alike, also of gradients that are too small for fp16 when the loss scale is gone.
+for sums in fp16 fp32; do
+  learn "muon_$sums" --set bf16.enabled=false --set fp16.enabled=true --set optimizer.type=Muon --set optimizer.params.lr=5e-3 \
+    --set gradient_clipping=1e-6 --set "data_types.grad_accum_dtype=$sums" --set fp16.initial_scale_power=10 --set run.steps=40
+  [ $sums = fp32 ] || small=$learned
+done
+ok "Muon with gradients in fp16 and clipped to 1e-6: $small, in fp32 $learned" \
+  awk "BEGIN { exit !($learned > 0.5 && $small > 0.98 * $learned && $small < 1.02 * $learned) }"
+
 # At a usual rate, on a text that takes longer.  Matrices of 4,096 elements have codes: all but those of keys and values.
 cat "$top"/doc/d*.md > text.txt
 optimizers=AdamW:2e-3

@@ -3,7 +3,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 
-enum { MOST_OPERANDS = 16, MOST_OUTPUTS = 16 };
+enum { MOST_OPERANDS = 256, MOST_OUTPUTS = 256 }; /* of a split, or its inverse */
 
 void ts_nested_begin(ts_nested *nested) {
   *nested = (ts_nested){.graph = ts_graph_create()};

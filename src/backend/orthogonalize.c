@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { STEPS = 5, RESTART = 2, ALIGNMENT = 256, MOST_PIECES = 16 };
+enum { STEPS = 5, RESTART = 2, ALIGNMENT = 256, MOST_PIECES = 256 };
 
 static const float by_x = 3.4445f, by_a = -4.7750f, by_a2 = 2.0315f, eps = 1e-7f;
 

@@ -161,7 +161,7 @@ static const ts_key rows[] = {
     NONE("optimizer.legacy_fusion", BOOL, "false", "the update is always one fused kernel over a shard"),
     NONE("optimizer.params.set_grad_none", BOOL, "true", "gradients live in planned memory"),
     NONE("optimizer.params.adamw_mode", BOOL, "true", "the name of adam_w_mode inside one implementation"),
-    NONE("optimizer.params.fp32_optimizer_states", BOOL, "true", "optimizer states are always fp32"),
+    NONE("optimizer.params.fp32_optimizer_states", BOOL, "true", "optimizer.state_dtype says it"),
     LATER("optimizer.params.amsgrad", BOOL, "false", "AMSGrad"),
     LATER_BUT("optimizer.params.max_grad_norm", REAL, "0.0", "clipping in the optimizer (DeepSpeed refuses it too)",
               "--set optimizer.params.max_grad_norm=0 --set gradient_clipping=NORM"),

@@ -90,7 +90,13 @@ static ts_granularity granularity_of(const ts_zero *z, const ts_zero_share *shar
 /* A direction in place of the gradient, where the optimizer makes one. */
 static void make_direction(ts_zero *z, ts_zero_share *share, const ts_zero_control *c) {
   if (granularity_of(z, share) != TS_GRANULARITY_ELEMENT) {
-    ts_optimizer rule = z->layout->part[share->part].optimizer;
+    const ts_part *part = &z->layout->part[share->part];
+    ts_optimizer rule = part->optimizer;
+    if (z->accumulate == TS_F16) { /* without the loss scale a direction may be too small for fp16 */
+      char *name = ts_format("%s.wide", part->name);
+      share->g = ts_build_cast(site(z), name, share->g, TS_F32);
+      ts_free(name);
+    }
     ts_update_inputs in = inputs_of(c, share->g, TS_NONE, share->p, c->scale);
     find_states(z, share, &in);
     const sweep s = {.name = ts_optimizer_get(rule)->name,
