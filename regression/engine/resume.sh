@@ -174,6 +174,8 @@ muon 2 --set optimizer.type=Muon --set optimizer.params.lr=1e-2
 END
   hdf5 "codes and scales" h5dump -d /transformer.h.0/exp_avg_scale eight_bits/step_00000006/shard_00000.h5
   hdf5 "codes of a tensor" h5dump -d /exp_avg/transformer.h.0.mlp.c_fc.weight eight_bits/step_00000006/model.h5
+  train 2 turned --resume lion/step_00000003
+  ok "nor is a checkpoint of one optimizer for another's" said 2 "has no exp_avg_sq of .*saved without it, as by another optimizer.type; .--weights."
   train 2 other --resume eight_bits/step_00000003 --set model.n_embd=48
   ok "states in 8 bits are not taken for others" said 2 "is in 8 bits; optimizer.state_dtype as it was goes on"
 }

@@ -144,7 +144,8 @@ static const ts_saved_state *find_saved_state(const loader *l, const ts_saved_pa
   *index = ts_checkpoint_find_state(part, leaf->state);
   if (*index < 0) {
     ts_error_add(err, "%s: has no %s of %s, which was %s; `--weights` takes the weights alone", l->directory,
-                 leaf->state, saved->name, part->trainable ? "saved without it" : "frozen when it was saved");
+                 leaf->state, saved->name,
+                 part->trainable ? "saved without it, as by another optimizer.type" : "frozen when it was saved");
     return NULL;
   }
   const ts_saved_state *state = &part->state[*index];
