@@ -460,6 +460,19 @@ static bool is_tried(ts_dtype dtype, size_t shape) {
 #endif
 }
 
+static void check_types(problem p, size_t shape) {
+  for (int dtype = TS_F32; dtype <= TS_F16; ++dtype) {
+    p.dtype = (ts_dtype) dtype;
+    if (!is_tried(p.dtype, shape)) {
+      continue;
+    }
+    check(&p, 0);
+    if (p.length >= 160) {
+      check(&p, 3);
+    }
+  }
+}
+
 int main(void) {
   backend = test_backend();
   if (backend == NULL) {
@@ -510,17 +523,7 @@ int main(void) {
   check_differences();
   check_dropout_mean();
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {
-    for (int dtype = TS_F32; dtype <= TS_F16; ++dtype) {
-      problem p = shapes[i];
-      p.dtype = (ts_dtype) dtype;
-      if (!is_tried((ts_dtype) dtype, i)) {
-        continue;
-      }
-      check(&p, 0);
-      if (p.length >= 160) {
-        check(&p, 3);
-      }
-    }
+    check_types(shapes[i], i);
   }
   check_skipping(TS_F32, 16);
   check_skipping(TS_BF16, 16);
