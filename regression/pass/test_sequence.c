@@ -516,6 +516,12 @@ static void test_largest(void) {
     test_largest_of(&rows[i], "data.sequence_length=1000 zero_optimization.stage=3");
     test_largest_of(&rows[i], "data.sequence_length=2500 model.model_type=mistral model.sliding_window=300");
   }
+  /* along dp ranks own other matrices of Muon's */
+  static const grid_row owners[] = {{1, 1, 7, ""}, {1, 2, 6, ""}, {2, 2, 12, DEGREES(2, 1) "auto"}};
+  for (size_t i = 0; i < sizeof owners / sizeof *owners; ++i) {
+    test_largest_of(&owners[i], "optimizer.type=Muon data.sequence_length=128 zero_optimization.stage=2 "
+                                "model.hidden_size=384 model.intermediate_size=800");
+  }
 }
 
 /* Groups of heads of unequal size: as many ranks share a ring as the smallest has heads. */

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "graph/op.h"
+#include "pass/matrices.h"
 #include "pass/shard.h"
 
 #define MOST_RINGS 16
@@ -10,24 +11,17 @@ static ts_mesh along(const ts_mesh *mesh, ts_axis axis, int rank) {
   return ts_mesh_at(mesh, ts_mesh_group_member(mesh, TS_AXES(axis), rank));
 }
 
+/* The place along tp and sp. */
+static ts_mesh rank_at_place(const ts_mesh *mesh, int tp, int sp) {
+  ts_mesh of = along(mesh, TS_AXIS_TP, tp);
+  return along(&of, TS_AXIS_SP, sp);
+}
+
 static ts_program *stop_after(const ts_program_options *options, const ts_mesh *mesh, const char *last_pass) {
   ts_program_options other = *options;
   other.mesh = mesh;
   other.last_pass = last_pass;
   return ts_program_create(&other);
-}
-
-/* Who is visited, and by whom. */
-typedef struct visit {
-  const ts_program_options *options;
-  ts_plan_visitor *visitor;
-  void *user;
-} visit;
-
-static void visit_rank(const visit *v, ts_mesh mesh) {
-  ts_program_options options = *v->options;
-  options.mesh = &mesh;
-  v->visitor(&options, v->user);
 }
 
 /* ---- along tp ---- */
@@ -81,48 +75,128 @@ static bool share_alike(const ts_program *heads, int ring, int j, int k) {
   return alike;
 }
 
-/* Of ranks of a ring that share alike one. */
-static void visit_ring(const visit *v, const ts_program *heads, int ring) {
+/* Of ranks of a ring those that share alike. */
+static void liken_ring(const ts_program *heads, int ring, int first, int *like) {
   int u = heads->sequence.ulysses;
   for (int j = 0; j < u; ++j) {
     int same = 0;
     while (same < j && !share_alike(heads, ring, same, j)) {
       ++same;
     }
-    if (same == j) {
-      visit_rank(v, along(&heads->mesh, TS_AXIS_SP, ring * u + j));
-    }
+    like[ring * u + j] = first + ring * u + same;
   }
 }
 
 /* All rings where these are few, else the ends and the middle: chunks are as even as can be, but which of them are
  * longer, what a ring sees under the mask and what it sends at which step is another in each, and no ring always needs
  * most. */
-static void visit_rings(const visit *v, const ts_mesh *mesh) {
-  ts_program *heads = stop_after(v->options, mesh, "heads");
+static void liken_rings(const ts_program_options *options, const ts_mesh *mesh, int first, int *like) {
+  ts_program *heads = stop_after(options, mesh, "heads");
   const int r = heads->sequence.ring, few[] = {0, 1, r / 2, r - 1};
   for (int i = 0; i < (r <= MOST_RINGS ? r : 4); ++i) {
-    visit_ring(v, heads, r <= MOST_RINGS ? i : few[i]);
+    liken_ring(heads, r <= MOST_RINGS ? i : few[i], first, like);
   }
   ts_program_destroy(&heads);
 }
 
-void ts_plan_visit(const ts_program_options *options, ts_plan_visitor *visitor, void *user) {
-  const visit v = {options, visitor, user};
+/* ---- places ---- */
+
+/* By place, tp * size of sp + sp: the first place whose ranks need the same memory but for matrices; -1: it is none of
+ * those that are looked at.  The caller's. */
+static int *find_alike(const ts_program_options *options) {
+  const int tp = options->mesh->size[TS_AXIS_TP], sp = options->mesh->size[TS_AXIS_SP];
+  int *like = ts_ids_none(tp * sp);
   ts_program *cut = stop_after(options, options->mesh, "shard");
-  for (int rank = 0; rank < options->mesh->size[TS_AXIS_TP]; ++rank) {
-    ts_mesh mesh = along(options->mesh, TS_AXIS_TP, rank);
+  for (int t = 0; t < tp; ++t) {
     int same = 0;
-    while (same < rank && !hold_alike(cut->shards, same, rank)) {
+    while (same < t && !hold_alike(cut->shards, same, t)) {
       ++same;
     }
-    if (same == rank && mesh.size[TS_AXIS_SP] > 1) {
-      visit_rings(&v, &mesh);
-    } else if (same == rank) {
-      visit_rank(&v, mesh);
+    for (int s = 0; s < sp; ++s) {
+      like[t * sp + s] = same < t ? like[same * sp + s] : sp == 1 ? t : -1;
+    }
+    if (same == t && sp > 1) {
+      ts_mesh mesh = along(options->mesh, TS_AXIS_TP, t);
+      liken_rings(options, &mesh, t * sp, &like[t * sp]);
     }
   }
   ts_program_destroy(&cut);
+  return like;
+}
+
+/* ---- matrices ---- */
+
+/* What is known of a grid, and who asks. */
+typedef struct visit {
+  const ts_program_options *options;
+  ts_plan_visitor *visitor;
+  void *user;
+  int *like; /* owned */
+  ts_matrices matrices;
+  ts_matrix_share *share; /* by rank of theirs; owned; NULL: there are none */
+} visit;
+
+static void visit_rank(const visit *v, const ts_mesh *mesh) {
+  ts_program_options options = *v->options;
+  options.mesh = mesh;
+  v->visitor(&options, v->user);
+}
+
+static bool is_like(const visit *v, const ts_mesh *mesh, int place) {
+  return v->like[mesh->coord[TS_AXIS_TP] * mesh->size[TS_AXIS_SP] + mesh->coord[TS_AXIS_SP]] == place;
+}
+
+/* Has another rank of the place as much of matrices, and matrices of all those shapes?  Of equal ones the first has:
+ * what is gathered grows with the elements, and the workspace is the largest over shapes. */
+static bool is_exceeded(const visit *v, int place, int rank) {
+  const ts_matrix_share mine = v->share[rank];
+  bool is = false;
+  for (int r = 0; r < v->matrices.ranks && !is; ++r) {
+    ts_matrix_share its = v->share[r];
+    bool equal = its.elements == mine.elements && its.kinds == mine.kinds;
+    is = is_like(v, &v->matrices.seen[r], place) && its.elements >= mine.elements && (mine.kinds & ~its.kinds) == 0 &&
+         (!equal || r < rank);
+  }
+  return is;
+}
+
+static void visit_owners(const visit *v, int place) {
+  for (int r = 0; r < v->matrices.ranks; ++r) {
+    if (is_like(v, &v->matrices.seen[r], place) && !is_exceeded(v, place, r)) {
+      visit_rank(v, &v->matrices.seen[r]);
+    }
+  }
+}
+
+static bool has_matrices(const ts_layout *layout) {
+  bool has = false;
+  for (int i = 0; i < layout->n_parts; ++i) {
+    has = has || ts_optimizer_get(layout->part[i].optimizer)->granularity == TS_GRANULARITY_MATRIX;
+  }
+  return has;
+}
+
+void ts_plan_visit(const ts_program_options *options, ts_plan_visitor *visitor, void *user) {
+  const ts_mesh *mesh = options->mesh;
+  visit v = {.options = options, .visitor = visitor, .user = user, .like = find_alike(options)};
+  ts_program *zero = stop_after(options, mesh, "zero");
+  if (has_matrices(zero->layout)) {
+    v.matrices = ts_matrices_find(zero->layout, zero->graph, zero->shards, options->deck, mesh);
+    v.share = ts_matrices_shares(&v.matrices);
+  }
+  const int sp = mesh->size[TS_AXIS_SP];
+  for (int place = 0; place < mesh->size[TS_AXIS_TP] * sp; ++place) {
+    if (v.like[place] == place && v.share != NULL) {
+      visit_owners(&v, place);
+    } else if (v.like[place] == place) {
+      ts_mesh of = rank_at_place(mesh, place / sp, place % sp);
+      visit_rank(&v, &of);
+    }
+  }
+  ts_matrices_end(&v.matrices);
+  ts_program_destroy(&zero);
+  ts_free(v.share);
+  ts_free(v.like);
 }
 
 /* ---- the largest ---- */
