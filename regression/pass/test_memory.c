@@ -121,6 +121,7 @@ int main(int argc, char **argv) {
        "optimizer.state_dtype=bf16",
        false);
   test(world, "zero_optimization.stage=3 zero_optimization.stage3_max_live_parameters=5000000", false);
+  test(world, "zero_optimization.stage=3 optimizer.type=Muon model.num_hidden_layers=5", false);
   char *sets = ts_format("run.save_every=1 run.directory=%s zero_optimization.stage=1 optimizer.state_dtype=8bit",
                          tap_directory_all(MPI_COMM_WORLD));
   test(world, sets, false);
