@@ -52,7 +52,7 @@ ok "Muon with gradients in fp16 and clipped to 1e-6: $small, in fp32 $learned" \
 # At a usual rate, on a text that takes longer.  Matrices of 4,096 elements have codes: all but those of keys and values.
 cat "$top"/doc/d*.md > text.txt
 optimizers=AdamW:2e-3
-[ -z "${TEST_PRECISION_ALL:-}" ] || optimizers="AdamW:2e-3 Lion:3e-4 Adagrad:1e-2"
+[ -z "${TEST_PRECISION_ALL:-}" ] || optimizers="AdamW:2e-3 Lion:3e-4 Adagrad:1e-2 Lamb:1e-2 Muon:2e-2"
 for optimizer in $optimizers; do
   set -- --set bf16.enabled=false --set run.steps=500 --set "optimizer.type=${optimizer%:*}" \
     --set "optimizer.params.lr=${optimizer#*:}"

@@ -162,7 +162,7 @@ END
   test_optimizers << 'END'
 moments_bf16 2 --set optimizer.state_dtype=bf16
 eight_bits 1 --set optimizer.state_dtype=8bit --set model.n_embd=48
-eight_bits_lion 3 --set optimizer.state_dtype=8bit --set optimizer.type=Lion --set optimizer.params.lr=1e-3 --set model.n_embd=48
+eight_bits_muon 3 --set optimizer.state_dtype=8bit --set optimizer.type=Muon --set optimizer.params.lr=1e-2 --set model.n_embd=48
 all_bf16 2 --set bf16.enabled=true --set bf16.bf16_master_weights_and_grads=true --set bf16.bf16_optimizer_states=true
 fp16 1 --set fp16.enabled=true --set fp16.loss_scale_window=2
 all_fp16 3 --set fp16.enabled=true --set fp16.loss_scale=128 --set fp16.fp16_master_weights_and_grads=true --set optimizer.state_dtype=bf16
