@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HIDDEN = 768, HEADS = 12, INNER = 3072, VOCABULARY = 50257, MAX_TENSORS = 16 };
+enum { HIDDEN = 768, HEADS = 12, INNER = 3072, VOCABULARY = 50257, MAX_TENSORS = 24 };
 static const ts_backend *backend;
 static ts_device *device;     /* NULL: the host */
 static int64_t n_rows = 1024; /* tokens */
@@ -165,13 +165,22 @@ static void build_sum_squares(ts_graph *g, ts_dtype dtype) {
   ts_build_sum_squares(ts_graph_site(g), "node", leaf(g, "x", dtype, TS_SHAPE(PARAMETERS)), 1, &all);
 }
 
-static void build_adamw(ts_graph *g, ts_dtype dtype) {
+/* A sweep of an optimizer with states of a type: of an optimizer of elements the step, with the working copy in another
+ * type, else the direction in the gradient's place. */
+static void build_update(ts_graph *g, ts_dtype dtype, ts_optimizer rule, ts_dtype moments) {
   static const ts_range all = {0, PARAMETERS, 0.1f, 1, 0};
+  const ts_optimizer_info *info = ts_optimizer_get(rule);
   ts_shape shape = TS_SHAPE(PARAMETERS), one = TS_SHAPE(1);
+  bool steps = info->granularity == TS_GRANULARITY_ELEMENT;
   ts_update_inputs in = {.p = leaf(g, "p", TS_F32, shape),
-                         .w = dtype != TS_F32 ? leaf(g, "w", dtype, shape) : TS_NONE,
-                         .state = {leaf(g, "m", TS_F32, shape), leaf(g, "v", TS_F32, shape)},
+                         .w = dtype != TS_F32 && steps ? leaf(g, "w", dtype, shape) : TS_NONE,
+                         .state = {TS_NONE, TS_NONE},
                          .scales = {TS_NONE, TS_NONE}};
+  for (int i = 0; i < info->n_states; ++i) {
+    in.state[i] = leaf(g, i == 0 ? "m" : "v", moments, shape);
+    in.scales[i] =
+        moments == TS_U8 ? leaf(g, i == 0 ? "ms" : "vs", TS_F32, TS_SHAPE(PARAMETERS / TS_STATE_BLOCK)) : TS_NONE;
+  }
   in.input[TS_UPDATE_G] = leaf(g, "g", TS_F32, shape);
   in.input[TS_UPDATE_STEP] = leaf(g, "step", TS_I64, one);
   in.input[TS_UPDATE_CORRECTIONS] = leaf(g, "corrections", TS_F64, TS_SHAPE(2));
@@ -179,8 +188,40 @@ static void build_adamw(ts_graph *g, ts_dtype dtype) {
   in.input[TS_UPDATE_BETAS] = leaf(g, "betas", TS_F32, TS_SHAPE(2));
   in.input[TS_UPDATE_SCALE] = leaf(g, "scale", TS_F32, one);
   in.input[TS_UPDATE_SKIP] = leaf(g, "zero", TS_F32, one);
+  ts_optimizer_numbers numbers = {.eps = 1e-8f, .momentum = 0.9f, .decoupled = true, .bias_correction = true};
   ts_build_update_elements(ts_graph_site(g), "node", &in,
-                           &(ts_attr){.update = {.range = &all, .n = 1, .numbers = {1e-8f, 0, 0, true, true, false}}});
+                           &(ts_attr){.update = {.range = &all, .n = 1, .rule = rule, .numbers = numbers}});
+}
+
+static void build_adamw(ts_graph *g, ts_dtype dtype) {
+  build_update(g, dtype, TS_OPTIMIZER_ADAMW, TS_F32);
+}
+static void build_adamw_bf16(ts_graph *g, ts_dtype dtype) {
+  build_update(g, dtype, TS_OPTIMIZER_ADAMW, TS_BF16);
+}
+static void build_adamw_8bit(ts_graph *g, ts_dtype dtype) {
+  build_update(g, dtype, TS_OPTIMIZER_ADAMW, TS_U8);
+}
+static void build_lion(ts_graph *g, ts_dtype dtype) {
+  build_update(g, dtype, TS_OPTIMIZER_LION, TS_F32);
+}
+static void build_lion_8bit(ts_graph *g, ts_dtype dtype) {
+  build_update(g, dtype, TS_OPTIMIZER_LION, TS_U8);
+}
+static void build_adagrad(ts_graph *g, ts_dtype dtype) {
+  build_update(g, dtype, TS_OPTIMIZER_ADAGRAD, TS_F32);
+}
+static void build_sgd(ts_graph *g, ts_dtype dtype) {
+  build_update(g, dtype, TS_OPTIMIZER_SGD, TS_F32);
+}
+static void build_momentum(ts_graph *g, ts_dtype dtype) {
+  build_update(g, dtype, TS_OPTIMIZER_MOMENTUM, TS_F32);
+}
+static void build_lamb(ts_graph *g, ts_dtype dtype) {
+  build_update(g, dtype, TS_OPTIMIZER_LAMB, TS_F32);
+}
+static void build_muon(ts_graph *g, ts_dtype dtype) {
+  build_update(g, dtype, TS_OPTIMIZER_MUON, TS_F32);
 }
 
 static const struct {
@@ -211,7 +252,16 @@ static const struct {
             {"rmsnorm_heads_dw", build_rmsnorm_heads_dw},
             {"rope", build_rope},
             {"sum_squares", build_sum_squares},
-            {"adamw", build_adamw}};
+            {"adamw", build_adamw},
+            {"adamw_bf16", build_adamw_bf16},
+            {"adamw_8bit", build_adamw_8bit},
+            {"lion", build_lion},
+            {"lion_8bit", build_lion_8bit},
+            {"adagrad", build_adagrad},
+            {"sgd", build_sgd},
+            {"momentum", build_momentum},
+            {"lamb", build_lamb},
+            {"muon", build_muon}};
 
 /* One set of tensors of a graph in fresh memory; outputs in place share their input's. */
 typedef struct data_set {
@@ -226,6 +276,7 @@ static void fill(const ts_tensor *tensor, void *data, int64_t count) {
       case TS_F32: ((float *) data)[i] = value; break;
       case TS_BF16: ((uint16_t *) data)[i] = ts_f32_to_bf16(value); break;
       case TS_F16: ((uint16_t *) data)[i] = ts_f32_to_f16(value); break;
+      case TS_U8: ((uint8_t *) data)[i] = (uint8_t) (i * 7919 % 256); break;
       case TS_I32: ((int32_t *) data)[i] = (int32_t) (i * 7919 % VOCABULARY); break;
       default: ((int64_t *) data)[i] = 1 + i; break;
     }
