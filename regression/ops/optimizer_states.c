@@ -1,5 +1,6 @@
 /* States in 8 bits against bitsandbytes' arithmetic (regression/golden: states_8bit, made by make_states.py): the map,
  * the codes of given values, and twenty steps with moments in codes. */
+#include "backend/code_book.h"
 #include "backend/dynamic_map.h"
 #include "backend/update_rules.h"
 #include "io/safetensors.h"
@@ -40,6 +41,33 @@ static void check_map(void) {
   fclose(file);
   ts_free(path);
   tap_ok(same && n == 256, "the maps of 8 bits are bitsandbytes'");
+}
+
+/* Does the book know a number, and that with the other sign, otherwise than the search does? */
+static bool is_other(const ts_code_book *book, float x) {
+  const float *map = book->has_sign ? signed_map : unsigned_map;
+  return ts_code_book_find(book, x) != ts_update_code(x, map, book->has_sign) ||
+         (book->has_sign && ts_code_book_find(book, -x) != ts_update_code(-x, map, true));
+}
+
+/* Every 997th number from 0 to 1, the two beside each bucket's beginning, middles of two values and what is next to
+ * them. */
+static void check_book(bool has_sign) {
+  const ts_code_book *book = ts_code_book_get(has_sign);
+  const int32_t one = ts_bits_of(1.0f), bucket = 1 << TS_CODE_SHIFT;
+  int64_t others = 0;
+  for (int32_t bits = 0; bits <= one; bits += 997) {
+    others += is_other(book, ts_float_of(bits));
+  }
+  for (int32_t bits = bucket; bits <= one; bits += bucket) {
+    others += is_other(book, ts_float_of(bits - 1)) + is_other(book, ts_float_of(bits));
+  }
+  for (int code = 0; code < 255; ++code) {
+    float middle = fabsf(book->map[code] + book->map[code + 1]) * 0.5f;
+    others += is_other(book, nextafterf(middle, 0)) + is_other(book, middle) + is_other(book, nextafterf(middle, 1));
+  }
+  tap_ok(others == 0 && ts_code_book_find(book, NAN) == 0, "the book of %s has the search's codes",
+         has_sign ? "numbers of either sign" : "numbers that are not negative");
 }
 
 /* ---- a step ---- */
@@ -216,6 +244,8 @@ void ops_check_states(const ts_backend *set) {
   ts_safetensors *st;
   ts_error err = {0};
   check_map();
+  check_book(true);
+  check_book(false);
   TS_CHECK(ts_safetensors_open(tap_path("regression/golden/states_8bit.safetensors"), &st, &err) == TS_OK, "%s",
            err.text);
   for (size_t i = 0; i < sizeof values / sizeof *values; ++i) {

@@ -40,6 +40,18 @@ int ts_dtype_is_half(ts_dtype dtype);
 /** True for F32, BF16 and F16: what parameters and activations can be, and what is added up. Not collective. */
 int ts_dtype_is_working(ts_dtype dtype);
 
+/** Bits of an fp32 number, and back. Not collective. */
+static inline int32_t ts_bits_of(float x) {
+  int32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+static inline float ts_float_of(int32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
 /** bf16 to fp32: exact. Not collective. */
 static inline float ts_bf16_to_f32(uint16_t value) {
   uint32_t bits = (uint32_t) value << 16;

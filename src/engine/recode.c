@@ -1,7 +1,6 @@
 #include "engine/recode.h"
 
-#include "backend/dynamic_map.h"
-#include "backend/update_rules.h"
+#include "backend/code_book.h"
 #include "base/memory.h"
 #include "pass/state.h"
 
@@ -96,26 +95,24 @@ static void decode_values(const ts_recode *r, const old_state *old, const float 
 }
 
 /* As the update's kernel does it: parts of the largest magnitude of a block. */
-static float encode_block(const float *value, int64_t n, const float *map, bool has_sign, uint8_t *code) {
+static float encode_block(const float *value, int64_t n, const ts_code_book *book, uint8_t *code) {
   float most = 0;
   for (int64_t i = 0; i < n; ++i) {
     most = fmaxf(most, fabsf(value[i]));
   }
   for (int64_t i = 0; i < n; ++i) {
-    code[i] = ts_update_code(value[i] / (most > 0 ? most : 1), map, has_sign);
+    code[i] = ts_code_book_find(book, value[i] / (most > 0 ? most : 1));
   }
   return most;
 }
 
 static void write_state(const ts_recode *r, const old_state *old, ts_executor *executor) {
-  static const float signed_map[] = TS_DYNAMIC_MAP_SIGNED, unsigned_map[] = TS_DYNAMIC_MAP_UNSIGNED;
-  const float *map = r->has_sign ? signed_map : unsigned_map;
+  const ts_code_book *book = ts_code_book_get(r->has_sign);
   int64_t count = r->to - r->from, first = r->from - r->mine;
   float *value = ts_malloc((size_t) count * sizeof *value), *scale = old->scale;
-  decode_values(r, old, map, value);
+  decode_values(r, old, book->map, value);
   for (int64_t at = 0; at < count; at += BLOCK) { /* no more blocks than there were */
-    scale[at / BLOCK] =
-        encode_block(value + at, count - at < BLOCK ? count - at : BLOCK, map, r->has_sign, old->code + at);
+    scale[at / BLOCK] = encode_block(value + at, count - at < BLOCK ? count - at : BLOCK, book, old->code + at);
   }
   ts_executor_write_state(executor, r->code.leaf, r->code.first + first, count, old->code);
   ts_executor_write_state(executor, r->scale.leaf, r->scale.first + first / BLOCK, ts_state_elements(BLOCK, count),

@@ -1,4 +1,4 @@
-/* Muon's matrices: each is put together on one rank (pass/matrices.h says where), made orthogonal there, and goes back in
+/* Muon's matrices: each is put together on one rank, that of pass/matrices.h, made orthogonal there, and goes back in
  * pieces to whoever has some of it.
  *
  * A matrix that ranks along tp have pieces of lies there piece after piece.  Where rows are cut that is the matrix with

@@ -1,8 +1,9 @@
 /* Element-wise optimizers in one sweep over a shard, in tiles.  AdamW with fp32 states moves 28 bytes an element (30
  * with a working copy of 2 bytes) and is bound by memory. */
 #include "backend/cpu/kernels.h"
+
+#include "backend/code_book.h"
 #include "backend/cpu/tile.h"
-#include "backend/dynamic_map.h"
 #include "backend/update_rules.h"
 
 #include "base/dropout.h"
@@ -37,16 +38,13 @@ static tile_rule *const tile_rules[TS_N_OPTIMIZERS] = {
 
 /* ---- what is read and written ---- */
 
-/* p, w or a state.  A state in 8 bits has scales, a map, and whether that has numbers below 0. */
+/* p, w or a state.  A state in 8 bits has scales and a book. */
 typedef struct operand {
   void *data; /* NULL: there is none */
   ts_dtype dtype;
   float *scales;
-  const float *map;
-  bool has_sign;
+  const ts_code_book *book;
 } operand;
-
-static const float signed_map[256] = TS_DYNAMIC_MAP_SIGNED, unsigned_map[256] = TS_DYNAMIC_MAP_UNSIGNED;
 
 static operand operand_of(const ts_kernel_call *call, int i) {
   TS_ASSERT(i < 0 || call->out[i] == call->in[i]);
@@ -56,16 +54,15 @@ static operand operand_of(const ts_kernel_call *call, int i) {
 static operand state_operand(const ts_kernel_call *call, const ts_update_slots *slots, int i) {
   operand x = operand_of(call, slots->state[i]);
   if (x.data != NULL && slots->scales[i] >= 0) {
-    x.has_sign = ts_state_has_sign(ts_optimizer_get(call->node->attr.update.rule)->state[i]);
     x.scales = call->out[slots->scales[i]];
-    x.map = x.has_sign ? signed_map : unsigned_map;
+    x.book = ts_code_book_get(ts_state_has_sign(ts_optimizer_get(call->node->attr.update.rule)->state[i]));
   }
   return x;
 }
 
 static void decode(float *to, const operand *x, int64_t at, int64_t n) {
   const uint8_t *code = (const uint8_t *) x->data + at;
-  const float *map = x->map;
+  const float *map = x->book->map;
   for (int64_t begin = 0; begin < n; begin += TS_STATE_BLOCK) {
     float scale = x->scales[(at + begin) / TS_STATE_BLOCK];
     int64_t end = ts_min(begin + TS_STATE_BLOCK, n);
@@ -79,8 +76,7 @@ static void decode(float *to, const operand *x, int64_t at, int64_t n) {
 /* The scale of a block is its largest magnitude. */
 static void encode(const operand *x, int64_t at, int64_t n, const float *from) {
   uint8_t *code = (uint8_t *) x->data + at;
-  const float *map = x->map;
-  bool has_sign = x->has_sign;
+  const ts_code_book *book = x->book;
   for (int64_t begin = 0; begin < n; begin += TS_STATE_BLOCK) {
     int32_t bits = 0; /* magnitudes are ordered as their bits are */
     int64_t end = ts_min(begin + TS_STATE_BLOCK, n);
@@ -94,7 +90,7 @@ static void encode(const operand *x, int64_t at, int64_t n, const float *from) {
     float by = most > 0 ? most : 1;
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
-      code[i] = ts_update_code(from[i] / by, map, has_sign);
+      code[i] = ts_code_book_find(book, from[i] / by);
     }
   }
 }

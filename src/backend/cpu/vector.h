@@ -19,17 +19,7 @@
 
 #define TS_INLINE static inline __attribute__((always_inline))
 
-/** Bits of a number and back. Not collective. */
-TS_INLINE int32_t ts_bits_of(float x) {
-  int32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-TS_INLINE float ts_float_of(int32_t bits) {
-  float x;
-  memcpy(&x, &bits, sizeof x);
-  return x;
-}
+/** Bits of a number. Not collective. */
 TS_INLINE int64_t ts_bits_of_double(double x) {
   int64_t bits;
   memcpy(&bits, &x, sizeof bits);
