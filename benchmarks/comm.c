@@ -107,6 +107,7 @@ static const struct {
             {"reduce_scatter fp32", reduce, TS_F32, TS_F32, 1},
             {"reduce_scatter fp32 over bf16", reduce, TS_F32, TS_BF16, 1},
             {"reduce_scatter bf16", reduce, TS_BF16, TS_BF16, 1},
+            {"reduce_scatter fp16", reduce, TS_F16, TS_F16, 1},
             {"all_reduce fp32", reduce_all, TS_F32, TS_F32, 2},
             {"exchange bf16, rows to columns", exchange, TS_BF16, TS_BF16, 1},
             {"exchange bf16, and back", exchange_back, TS_BF16, TS_BF16, 1}};

@@ -103,6 +103,11 @@ static void products(ts_dtype dtype, int threads, double peak) {
       {"llama down dw", 256, 688, 2048, true, false, true},
       {"stride 4096 bytes", 1024, 1024, 1024, false, true, false},
       {"strides 8192 bytes", 1024, 2048, 2048, false, true, false},
+      {"muon x x^T", 768, 768, 3072, false, true, false},
+      {"muon x^T x", 768, 768, 3072, true, false, false},
+      {"muon a a", 768, 768, 768, false, false, false},
+      {"muon z x", 768, 3072, 768, false, false, false},
+      {"muon x z", 3072, 768, 768, false, false, false},
       {"one row", 1, 2304, 768, false, false, false},
       {"eight rows", 8, 2304, 768, false, false, false},
   };

@@ -45,6 +45,11 @@ const ts_op_info *ts_op_get(ts_op op) {
   return &table[op];
 }
 
+double ts_orthogonalize_flops(double rows, double columns, bool gram) {
+  double s = rows < columns ? rows : columns, l = rows < columns ? columns : rows;
+  return gram && rows != columns ? 2 * s * s * (4 * l + 14 * s) : 2 * s * s * (10 * l + 5 * s);
+}
+
 const ts_optimizer_info *ts_optimizer_get(ts_optimizer optimizer) {
   static const ts_optimizer_info rows[TS_N_OPTIMIZERS] = {
 #define OPTIMIZER(ENUM, name, granularity, first, second) \

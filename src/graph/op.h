@@ -124,6 +124,11 @@ typedef struct ts_optimizer_info {
 /** The row of an optimizer. Not collective. */
 const ts_optimizer_info *ts_optimizer_get(ts_optimizer optimizer);
 
+/** FLOPs of making rows x columns orthogonal.  With s the shorter and l the longer side, a step of the standard way has
+ * two products of 2 s^2 l and one of 2 s^3, and there are five; the gram way has four and fourteen in all, and leaves
+ * squares to the standard one. Not collective. */
+double ts_orthogonalize_flops(double rows, double columns, bool gram);
+
 /** The number of a head's input `stats`; -1 where the node has none. Not collective. */
 static inline int ts_head_stats(const ts_node *node) {
   int at = node->op == TS_OP_HEAD_LOSS ? 3 : node->op == TS_OP_HEAD_LOSS_DX ? 4 : node->n_in;

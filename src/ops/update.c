@@ -240,18 +240,16 @@ const char *ts_index_orthogonalize(const ts_node *node) {
   return no_letters(node);
 }
 
-/* Of the standard way: two products with the long side and one of the short one a step. */
 double ts_flops_orthogonalize(const ts_graph *g, const ts_node *node) {
   (void) g;
   double flops = 0;
   for (int i = 0; i < node->attr.orthogonalize.n;) {
     const ts_matrix *m = &node->attr.orthogonalize.matrix[i];
-    double rows = (double) m->rows, columns = (double) m->columns, count = (double) m->count;
+    double columns = (double) m->columns;
     for (++i; i < node->attr.orthogonalize.n && node->attr.orthogonalize.matrix[i].joins; ++i) {
       columns += (double) node->attr.orthogonalize.matrix[i].columns;
     }
-    double shorter = rows < columns ? rows : columns, longer = rows < columns ? columns : rows;
-    flops += count * 5 * (4 * shorter * shorter * longer + 2 * shorter * shorter * shorter);
+    flops += (double) m->count * ts_orthogonalize_flops((double) m->rows, columns, node->attr.orthogonalize.gram);
   }
   return flops;
 }

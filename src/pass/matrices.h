@@ -18,6 +18,7 @@ typedef struct ts_matrices {
   const ts_layout *layout; /**< Borrowed: of the rank it is seen from. */
   int ranks, me;           /**< Of the group over TS_MATRIX_AXES. */
   int tp;                  /**< Places along tp. */
+  bool gram;               /**< The deck's ns_method. */
   ts_mesh *seen;           /**< By rank; owned. */
   ts_layout **at;          /**< By place along tp; owned, and those of others. */
   int *owner;              /**< By parameter: the rank; -1: it is no matrix; owned. */

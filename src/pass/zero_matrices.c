@@ -9,8 +9,6 @@
 #include "pass/matrices.h"
 #include "pass/optimizer.h"
 
-#include <string.h>
-
 static const ts_layout *layout_of(const ts_matrices *m, int rank) {
   return m->at[m->seen[rank].coord[TS_AXIS_TP]];
 }
@@ -147,14 +145,13 @@ static int describe_matrices(const ts_matrices *m, const ts_zero_share *share, t
 static ts_tid add_orthogonalize(const ts_zero *z, const ts_matrices *m, ts_site at, const ts_zero_share *share,
                                 ts_tid x) {
   const ts_part *part = &m->layout->part[share->part];
-  bool gram = strcmp(m->deck->optimizer.params.ns_method, "gram") == 0;
-  ts_dtype dtype = z->work == TS_F32 ? TS_F32 : gram ? TS_F16 : TS_BF16;
+  ts_dtype dtype = z->work == TS_F32 ? TS_F32 : m->gram ? TS_F16 : TS_BF16;
   size_t most = (size_t) (part->n_parameters * m->tp);
   ts_matrix *matrix = ts_malloc(most * sizeof *matrix);
   int n = describe_matrices(m, share, matrix);
   if (n > 0) {
     char *name = ts_format("%s.orthogonalize", part->name);
-    x = ts_build_orthogonalize(at, name, x, n, matrix, dtype, gram);
+    x = ts_build_orthogonalize(at, name, x, n, matrix, dtype, m->gram);
     ts_free(name);
   }
   ts_free(matrix);
