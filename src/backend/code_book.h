@@ -1,6 +1,6 @@
 /** \file
- * The codes of a state in 8 bits, found by a table: the same ones as ts_update_code's (backend/update_rules.h), by three
- * looks at memory instead of sixteen, for processors.
+ * The codes of a state in 8 bits, found by a table: those of ts_update_code (backend/update_rules.h), by three looks at
+ * memory instead of sixteen, for processors.
  */
 #ifndef TS_BACKEND_CODE_BOOK_H
 #define TS_BACKEND_CODE_BOOK_H
