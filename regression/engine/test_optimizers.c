@@ -1,8 +1,9 @@
 /* Twenty steps with every optimizer and every precision against torch and DeepSpeed's arithmetic (regression/golden:
  * optimizers.json, precisions.json): losses, norms, weights, loss scales, skipped steps; at every stage, and with the
- * same bits at all of them.  The world's three samples are shared by 1 or 3 ranks; 2 and 4 share products or samples.
- * TEST_ONLY takes names of cases; TEST_OPTIMIZERS_ALL, with any value, is for every stage of every case: without it a
- * case is tried at stage 0 and one of the others, the next case at the next one. */
+ * same bits at all of them.  The world's three samples are shared by 1 or 3 ranks; two share each sample or its
+ * products, four both.  TEST_ONLY takes names of cases; TEST_OPTIMIZERS_ALL, with any value, is for every stage and way
+ * to share of every case: without it a case is tried at stage 0 and one of the others and in one way, the next case at
+ * the next ones. */
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
 #include "regression/train_run.h"
@@ -188,9 +189,8 @@ static deviation run_steps(const trial *t) {
   return d;
 }
 
-static void test_case(const grid *on, const suite *s, const char *name, const json_t *expected) {
-  static int cases = 0;
-  int only = getenv("TEST_OPTIMIZERS_ALL") != NULL ? 0 : 1 + cases++ % 3; /* 0: all */
+/* At stage 0 and `only`; 0: at all of them. */
+static void test_stages(const grid *on, const suite *s, const char *name, const json_t *expected, int only) {
   uint64_t bits = 0;
   double loss = 0, norm = 0, weight = 0, scale = 0;
   bool skips = true, same = true;
@@ -216,6 +216,21 @@ static void test_case(const grid *on, const suite *s, const char *name, const js
   tap_ok_all(MPI_COMM_WORLD, scale == 0 && skips, "%s: loss scales and skipped steps", name);
   tap_ok_all(MPI_COMM_WORLD, same,
              only > 0 ? "%s: the same bits at stages 0 and %d" : "%s: the same bits at every stage", name, only);
+}
+
+static void test_case(const grid *on, const suite *s, const char *name, const json_t *expected) {
+  static int cases = 0;
+  bool all = getenv("TEST_OPTIMIZERS_ALL") != NULL;
+  int only = all ? 0 : 1 + cases % 3;
+  const grid by_tokens = {on->world, on->dp, 1, on->tp}; /* two ranks that share samples, not products */
+  bool either = on->tp > 1 && on->sp == 1;
+  if (!either || all || cases % 2 == 0) {
+    test_stages(on, s, name, expected, only);
+  }
+  if (either && (all || cases % 2 == 1)) {
+    test_stages(&by_tokens, s, name, expected, only);
+  }
+  ++cases;
 }
 
 static void test_suite(const grid *on, const suite *s) {

@@ -46,9 +46,8 @@ static const ts_key rows[] = {
     NUMBER(gradient_clipping, "1.0", 0, HUGE_REAL, AUTO, "Largest global norm of the gradient; 0 for no clipping."),
     ALIAS("max_grad_norm", "gradient_clipping"),
     FLAG(prescale_gradients, "false", AUTO,
-         "Divide gradients that travel in fp16 by their ranks before they are summed; behind the sum they are "
-         "multiplied "
-         "again, in fp32."),
+         "Divide gradients that travel in fp16 by their ranks before they are summed, and multiply the sum by them in "
+         "fp32."),
     NUMBER(gradient_predivide_factor, "1.0", 0, HUGE_REAL, AUTO | OPEN_MIN,
            "The same by this number, without prescale_gradients."),
     LATER("gradient_allreduce_op", STRING, "mean", "gradients that are summed over ranks, not averaged"),
