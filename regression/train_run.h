@@ -79,8 +79,9 @@ train_difference train_run_difference(const train_run *a, const train_run *b);
 /** Largest difference of the parameters, in units of the largest of them; of the same model. Not collective. */
 double train_run_parameters_apart(const train_run *a, const train_run *b);
 
-/** Do the steps of two stages have the same bits?  On processors they do.  A GPU's library of products may sum one that is
- * added to a gradient, at stages 0 and 1, in another order than one that is not; the stand-in's does. Not collective. */
+/** Do the steps of two stages have the same bits?  On processors they do.  A GPU's library of products may sum one
+ * that is added to a gradient, at stages 0 and 1, in another order than one that is not; the stand-in's does.
+ * Not collective. */
 static inline bool train_run_stages_alike(int a, int b) {
 #ifdef STAND_IN
   return a / 2 == b / 2;
