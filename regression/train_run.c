@@ -92,8 +92,7 @@ static void thin_labels(ts_batch *batch, int64_t i) {
   }
 }
 
-/* This rank's samples of a step. */
-static ts_batch *make_batch(const ts_engine *engine, const ts_deck *deck, int64_t step) {
+ts_batch *train_run_batch(const ts_engine *engine, const ts_deck *deck, int64_t step) {
   const ts_mesh *mesh = ts_engine_mesh(engine);
   int64_t each = deck->train_micro_batch_size_per_gpu, n = deck->data.sequence_length + 1;
   int64_t groups = ts_mesh_group_size(mesh, TS_AXES_BATCH), group = ts_mesh_group_rank(mesh, TS_AXES_BATCH);
@@ -134,7 +133,7 @@ static void spoil_sums(ts_engine *engine) {
 
 ts_step_result train_run_step(ts_engine *engine, const ts_deck *deck, int64_t step) {
   spoil_sums(engine);
-  ts_batch *batch = make_batch(engine, deck, step);
+  ts_batch *batch = train_run_batch(engine, deck, step);
   ts_step_result result = ts_engine_train_step(engine, &(ts_step_input){.batch = batch});
   ts_batch_destroy(&batch);
   return result;
@@ -142,7 +141,7 @@ ts_step_result train_run_step(ts_engine *engine, const ts_deck *deck, int64_t st
 
 /* Mean loss of the step's first micro-batch. */
 static double evaluate(ts_engine *engine, const ts_deck *deck, int64_t step) {
-  ts_batch *batch = make_batch(engine, deck, step);
+  ts_batch *batch = train_run_batch(engine, deck, step);
   double sum, valid;
   ts_engine_evaluate(engine, batch, &sum, &valid);
   ts_batch_destroy(&batch);
@@ -169,7 +168,7 @@ static void read_parameters(ts_engine *engine, train_run *run) {
     run->parameter = ts_realloc(run->parameter, (size_t) run->n_parameters, sizeof *run->parameter);
     float *value = run->parameter + first;
     ts_error err = {0};
-    TS_CHECK(ts_engine_read_parameter(engine, p->name, value, &err) == TS_OK, "%s", err.text);
+    TS_CHECK(ts_get_full_fp32_parameter(engine, p->name, value, &err) == TS_OK, "%s", err.text);
     for (int64_t k = 0; k < count; ++k) {
       uint32_t bits;
       memcpy(&bits, &value[k], sizeof bits);

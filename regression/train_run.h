@@ -51,6 +51,10 @@ ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets);
  * nothing may read them. Collective over the engine's world. */
 ts_step_result train_run_step(ts_engine *engine, const ts_deck *deck, int64_t step);
 
+/** This rank's samples of step number \a step, made up as in all runs here; end with ts_batch_destroy.
+ * Not collective. */
+ts_batch *train_run_batch(const ts_engine *engine, const ts_deck *deck, int64_t step);
+
 /** The data and weights that \a deck names: an engine that trains, and what else \a abilities say (engine/tessera.h).
  * Both are the caller's (ts_engine_destroy, ts_data_close); what is wrong ends the program.
  * Collective over \a world. */

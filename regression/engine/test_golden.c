@@ -263,7 +263,7 @@ static double weight_difference(const trial *t, const ts_safetensors *final, con
   float *value = ts_calloc((size_t) count, sizeof *value);
   float *expected = ts_calloc((size_t) count, sizeof *expected);
   ts_error err = {0};
-  TS_CHECK(ts_engine_read_parameter(t->engine, p->name, value, &err) == TS_OK, "%s", err.text);
+  TS_CHECK(ts_get_full_fp32_parameter(t->engine, p->name, value, &err) == TS_OK, "%s", err.text);
   ts_safetensors_read_f32(tensor, 0, count, expected);
   double worst = difference(value, expected, count, third, 2 * third);
   ts_free(expected);

@@ -159,7 +159,7 @@ static double weight_apart(const trial *t, const ts_parameter *p) {
   const json_t *expected = json_object_get(json_object_get(t->expected, "sums"), p->name);
   float *value = ts_calloc((size_t) n, sizeof *value);
   ts_error err = {0};
-  TS_CHECK(ts_engine_read_parameter(t->engine, p->name, value, &err) == TS_OK, "%s", err.text);
+  TS_CHECK(ts_get_full_fp32_parameter(t->engine, p->name, value, &err) == TS_OK, "%s", err.text);
   double sum = 0, squares = 0;
   for (int64_t i = 0; i < n; ++i) {
     bool counts = third == 0 || i < third || i >= 2 * third;

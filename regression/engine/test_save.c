@@ -444,7 +444,7 @@ static void test_writing(ts_world *world, const char *directory, grid g, bool sh
     kept = kept && a.asked == (shards ? in_shard(layout, p) : p->count);
     owned = owned && sum_all(world, a.owned) == count;
     float *value = ts_calloc((size_t) count, sizeof *value);
-    once = once && ts_engine_read_parameter(j.engine, p->name, value, NULL) == TS_OK;
+    once = once && ts_get_full_fp32_parameter(j.engine, p->name, value, NULL) == TS_OK;
     for (int64_t k = 0; k < count; ++k) {
       same = same && value[k] == (float) k;
     }

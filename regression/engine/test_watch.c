@@ -26,10 +26,10 @@
 /* ---- hanging ---- */
 
 static void work(ts_world *world, int64_t step) {
-  ts_heartbeat_step(step);
-  ts_heartbeat_enter("test.collective", TS_HEARTBEAT_ALL);
+  ts_heartbeat_step(ts_world_heartbeat(world), step);
+  ts_heartbeat_enter(ts_world_heartbeat(world), "test.collective", TS_HEARTBEAT_ALL);
   tap_barrier(MPI_COMM_WORLD);
-  ts_heartbeat_leave();
+  ts_heartbeat_leave(ts_world_heartbeat(world));
   ts_world_agree(world, TS_OK, NULL);
 }
 
@@ -43,15 +43,15 @@ static int hang(ts_world *world, char **word) {
   for (int64_t step = 1; step <= 5; ++step) {
     work(world, step);
   }
-  ts_heartbeat_step(6);
+  ts_heartbeat_step(ts_world_heartbeat(world), 6);
   if (strcmp(word[0], "saving") == 0) {
-    ts_heartbeat_phase(TS_PHASE_SAVING);
+    ts_heartbeat_phase(ts_world_heartbeat(world), TS_PHASE_SAVING);
   }
   if (ts_world_rank(world) == atoi(word[2])) {
     for (volatile int forever = 1; forever;) {
     }
   }
-  ts_heartbeat_enter("test.missed", TS_HEARTBEAT_ALL);
+  ts_heartbeat_enter(ts_world_heartbeat(world), "test.missed", TS_HEARTBEAT_ALL);
   if (strcmp(word[0], "inside") == 0) {
     MPI_Barrier(MPI_COMM_WORLD);
   }
@@ -137,44 +137,44 @@ static void test_memory(ts_world *world) {
   ts_node_memory_destroy(&memory);
 }
 
-static void test_beat(void) {
+static void test_beat(ts_heartbeat *mine) {
   ts_beat beat;
-  ts_heartbeat_step(3);
-  ts_heartbeat_micro_batch(2);
-  ts_heartbeat_enter("first", TS_HEARTBEAT_ALL);
-  ts_heartbeat_leave();
-  ts_heartbeat_enter("a name with blanks \n and more letters than there is room for in the record of a rank",
+  ts_heartbeat_step(mine, 3);
+  ts_heartbeat_micro_batch(mine, 2);
+  ts_heartbeat_enter(mine, "first", TS_HEARTBEAT_ALL);
+  ts_heartbeat_leave(mine);
+  ts_heartbeat_enter(mine, "a name with blanks \n and more letters than there is room for in the record of a rank",
                      TS_HEARTBEAT_ALL);
-  ts_heartbeat_read(ts_heartbeat_mine(), &beat);
+  ts_heartbeat_read(mine, &beat);
   tap_ok_all(MPI_COMM_WORLD,
              beat.step == 3 && beat.micro_batch == 2 && beat.entered == beat.finished + 1 &&
                  beat.phase == TS_PHASE_COMPUTING,
              "step, micro-batch, and inside of a collective");
   tap_ok_all(MPI_COMM_WORLD, strlen(beat.name) == TS_HEARTBEAT_NAME - 1 && strpbrk(beat.name, " \n") == NULL, "%s",
              beat.name);
-  ts_heartbeat_leave();
+  ts_heartbeat_leave(mine);
   tap_ok_all(MPI_COMM_WORLD, beat.n_groups == 0, "all of it of the group of all");
-  ts_heartbeat_wait("wait", TS_HEARTBEAT_ALL);
-  ts_heartbeat_read(ts_heartbeat_mine(), &beat);
+  ts_heartbeat_wait(mine, "wait", TS_HEARTBEAT_ALL);
+  ts_heartbeat_read(mine, &beat);
   tap_ok_all(MPI_COMM_WORLD,
              beat.entered == beat.finished + 1 && beat.n_groups == 1 && beat.group[0].entered == beat.entered - 1,
              "a wait is no collective of it");
-  ts_heartbeat_leave();
-  ts_heartbeat_join(48);
-  ts_heartbeat_join(49);
-  ts_heartbeat_enter("of.another.group", 49);
-  ts_heartbeat_read(ts_heartbeat_mine(), &beat);
+  ts_heartbeat_leave(mine);
+  ts_heartbeat_join(mine, 48);
+  ts_heartbeat_join(mine, 49);
+  ts_heartbeat_enter(mine, "of.another.group", 49);
+  ts_heartbeat_read(mine, &beat);
   tap_ok_all(MPI_COMM_WORLD,
              beat.n_groups == 3 && beat.group[0].group == 49 && beat.group[0].entered == 1 &&
                  beat.group[1].group == 48 && beat.group[1].entered == 0 && beat.group[2].group == TS_HEARTBEAT_ALL &&
                  beat.group[2].entered == beat.entered - 2,
              "each group has its own number, that of the last collective is first");
-  ts_heartbeat_leave();
+  ts_heartbeat_leave(mine);
   double start = ts_seconds();
   enum { MANY = 200000 };
   for (int i = 0; i < MANY; ++i) {
-    ts_heartbeat_enter("transformer.block.11.attention.gather_gradient.0", TS_HEARTBEAT_ALL);
-    ts_heartbeat_leave();
+    ts_heartbeat_enter(mine, "transformer.block.11.attention.gather_gradient.0", TS_HEARTBEAT_ALL);
+    ts_heartbeat_leave(mine);
   }
   double each = (ts_seconds() - start) / MANY;
   /* measured 0.1 us; a collective of 8 bytes takes 2 us at least, and a busy machine gets room for others' work */
@@ -201,9 +201,9 @@ static void test_watch(ts_world *world) {
   }
   ts_watch *watch = ts_watch_create(world, deck);
   ts_watch_publish(watch, 1, deck->run.steps);
-  test_beat();
+  test_beat(ts_world_heartbeat(world));
   /* longer than a step may take, not as a step */
-  ts_heartbeat_phase(TS_PHASE_VALIDATING);
+  ts_heartbeat_phase(ts_world_heartbeat(world), TS_PHASE_VALIDATING);
   double start = ts_seconds();
   while (ts_world_agree(world, ts_seconds() - start < 2.5 ? TS_OK : TS_BAD_INPUT, NULL) == TS_OK) {
   }
@@ -237,7 +237,7 @@ static void test_suspended(ts_world *world) {
   ts_deck *deck = train_run_deck(world, train_run_llama, sets);
   ts_watch *watch = ts_watch_create(world, deck);
   ts_watch_publish(watch, 1, deck->run.steps);
-  ts_heartbeat_step(2);
+  ts_heartbeat_step(ts_world_heartbeat(world), 2);
   tap_barrier(MPI_COMM_WORLD);
   stop_for(3500);
   nanosleep(&(struct timespec){.tv_sec = 1, .tv_nsec = 600000000}, NULL);
@@ -252,7 +252,7 @@ static void test_limit(ts_world *world) {
   ts_deck *deck = train_run_deck(world, train_run_llama, "run.step_timeout=0.4 run.first_step_timeout=0.4");
   ts_watch *watch = ts_watch_create(world, deck);
   ts_watch_limit(watch, &(ts_timeouts){.step = 600, .first_step = 600});
-  ts_heartbeat_step(1);
+  ts_heartbeat_step(ts_world_heartbeat(world), 1);
   nanosleep(&(struct timespec){.tv_sec = 2, .tv_nsec = 500000000}, NULL);
   tap_ok_all(MPI_COMM_WORLD, true, "a step that is long by the deck alone goes on");
   ts_watch_destroy(&watch, "finished", 1, NULL);

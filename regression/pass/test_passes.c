@@ -28,7 +28,7 @@ typedef struct passed {
   ts_deck *deck;
   ts_pass_context context;
   ts_mesh mesh;
-  ts_step step;
+  ts_step_runs step;
   ts_graph *graph;
   ts_text seen; /* names of the passes that ran */
 } passed;

@@ -8,7 +8,7 @@
 /* ---- order ---- */
 
 /* "F0 F1 b0 B1 U1": forward, backward, backward and reduce, update. */
-static char *spell(const ts_step *step) {
+static char *spell(const ts_step_runs *step) {
   ts_text text = {0};
   for (int64_t i = 0; i < step->n; ++i) {
     ts_run run = ts_step_run(step, i);
@@ -34,18 +34,18 @@ static void test_order(void) {
       {4, 9, "F0 F1 F2 F3 b0 b1 b2 B3 U3"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
-    ts_step step = ts_step_of(TS_MODEL_TRAIN, rows[i].micro_batches, rows[i].slots);
+    ts_step_runs step = ts_step_of(TS_MODEL_TRAIN, rows[i].micro_batches, rows[i].slots);
     char *order = spell(&step);
     tap_ok(strcmp(order, rows[i].order) == 0, "%d micro-batches, %d alive: %s", rows[i].micro_batches, rows[i].slots,
            order);
     ts_free(order);
   }
-  ts_step step = ts_step_of(TS_MODEL_LOGITS, 1, 4);
+  ts_step_runs step = ts_step_of(TS_MODEL_LOGITS, 1, 4);
   tap_ok(step.n == 1 && step.n_slots == 1, "a generation is one run in one slot");
 }
 
 /* Every micro-batch forward, then backward in its order, in a slot that is its own as long as it is alive. */
-static bool is_sound(const ts_step *step) {
+static bool is_sound(const ts_step_runs *step) {
   int64_t in_slot[16], next_forward = 0, next_backward = 0;
   memset(in_slot, -1, sizeof in_slot);
   for (int64_t i = 0; i < step->n - 1; ++i) {
@@ -70,7 +70,7 @@ static void test_soundness(void) {
   int wrong = 0, cases = 0;
   for (int micro_batches = 1; micro_batches <= 12; ++micro_batches) {
     for (int slots = 1; slots <= 14; ++slots, ++cases) {
-      ts_step step = ts_step_of(TS_MODEL_TRAIN, micro_batches, slots);
+      ts_step_runs step = ts_step_of(TS_MODEL_TRAIN, micro_batches, slots);
       wrong += step.n_slots != (slots < micro_batches ? slots : micro_batches) || !is_sound(&step);
     }
   }
@@ -137,29 +137,29 @@ static void test_clean(const char *name, const char *text, const char *sets) {
 }
 
 /* All forwards before all backwards, as if each had a slot. */
-static ts_run in_one_slot(const ts_step *step, int64_t i) {
-  ts_step all = ts_step_of(TS_MODEL_TRAIN, step->micro_batches, (int) step->micro_batches);
+static ts_run in_one_slot(const ts_step_runs *step, int64_t i) {
+  ts_step_runs all = ts_step_of(TS_MODEL_TRAIN, step->micro_batches, (int) step->micro_batches);
   ts_run run = ts_step_run(&all, i);
   run.slot = 0;
   return run;
 }
 
-static ts_run beyond(const ts_step *step, int64_t i) {
+static ts_run beyond(const ts_step_runs *step, int64_t i) {
   ts_run run = in_one_slot(step, i);
   run.slot = step->n_slots;
   return run;
 }
 
 /* The first two backwards the other way round: the second one's gradient would be overwritten. */
-static ts_run swapped(const ts_step *step, int64_t i) {
-  ts_step all = ts_step_of(TS_MODEL_TRAIN, step->micro_batches, (int) step->micro_batches);
+static ts_run swapped(const ts_step_runs *step, int64_t i) {
+  ts_step_runs all = ts_step_of(TS_MODEL_TRAIN, step->micro_batches, (int) step->micro_batches);
   int64_t first = step->micro_batches;
   return ts_step_run(&all, i == first ? i + 1 : i == first + 1 ? i - 1 : i);
 }
 
 /* One backward left out. */
-static ts_run skipping(const ts_step *step, int64_t i) {
-  ts_step all = ts_step_of(TS_MODEL_TRAIN, step->micro_batches, 1);
+static ts_run skipping(const ts_step_runs *step, int64_t i) {
+  ts_step_runs all = ts_step_of(TS_MODEL_TRAIN, step->micro_batches, 1);
   return ts_step_run(&all, i == 1 ? 2 : i);
 }
 

@@ -112,12 +112,12 @@ static void test_accumulation(ts_world *world, const char *deck, const char *bas
   }
 }
 
-/* Since ts_heartbeat_use collectives were counted in their groups; with data parallelism alone all ranks are one. */
+/* Since ts_heartbeat_begin collectives were counted in their groups; with data parallelism alone all ranks are one. */
 static bool groups_are_right(const ts_world *world, int pp) {
   ts_beat beat;
   ts_mesh mesh;
   uint64_t sum = 0, sharing = 0;
-  ts_heartbeat_read(ts_heartbeat_mine(), &beat);
+  ts_heartbeat_read(ts_world_heartbeat(world), &beat);
   ts_mesh_init(&mesh, (int[]){pp, 0, 1, 1, 1}, ts_world_size(world), ts_world_rank(world), NULL);
   for (int i = 0; i < beat.n_groups; ++i) {
     sum += beat.group[i].entered;
@@ -132,7 +132,7 @@ static bool groups_are_right(const ts_world *world, int pp) {
 static void test_grid(const world_pair *w, const char *deck, const char *name) {
   train_run one = run_with(w->alone, deck, "", NULL, 0, 0);
   for (int stage = 0; stage <= 3; ++stage) {
-    ts_heartbeat_use(NULL, 0);
+    ts_heartbeat_begin(ts_world_heartbeat(w->all), 0);
     train_run run = run_with(w->all, deck, "", "zero_optimization.stage=%lld", stage, 0);
     tap_ok_all(MPI_COMM_WORLD, groups_are_right(w->all, 1), "all numbers are of the group of all");
     double difference = train_run_difference(&run, &one).loss;
@@ -155,7 +155,7 @@ static void test_replicas(const world_pair *w, const char *deck, const char *nam
   train_run_free(&run);
   for (int stage = 0; stage <= 3 && ranks % 2 == 0; ++stage) {
     train_run_set_replicas(1, 2);
-    ts_heartbeat_use(NULL, 0);
+    ts_heartbeat_begin(ts_world_heartbeat(w->all), 0);
     run = run_with(w->all, deck, "", "zero_optimization.stage=%lld", stage, 0);
     double difference = train_run_difference(&run, &one).loss;
     tap_ok_all(MPI_COMM_WORLD, difference < 2e-6, "%s: 2 replicas of %d ranks at stage %d against one rank: %.1e", name,

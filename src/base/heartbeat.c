@@ -20,10 +20,7 @@ struct ts_heartbeat {
   _Atomic uint64_t name[WORDS];                                               /* its bytes; the last one is always 0 */
 };
 
-static ts_heartbeat unread;
-static ts_heartbeat *mine = &unread;
-
-#define SET(field, value) atomic_store_explicit(&mine->field, (value), memory_order_relaxed)
+#define SET(field, value) atomic_store_explicit(&record->field, (value), memory_order_relaxed)
 #define GET(record, field) atomic_load_explicit(&(record)->field, memory_order_relaxed)
 
 static int64_t now(void) {
@@ -45,8 +42,7 @@ uint64_t ts_heartbeat_bytes(void) {
   return sizeof(ts_heartbeat);
 }
 
-void ts_heartbeat_use(ts_heartbeat *record, int rank) {
-  mine = record != NULL ? record : &unread;
+void ts_heartbeat_begin(ts_heartbeat *record, int rank) {
   SET(rank, rank);
   SET(step, 0);
   SET(micro_batch, 0);
@@ -55,59 +51,63 @@ void ts_heartbeat_use(ts_heartbeat *record, int rank) {
   SET(name[0], 0);
   SET(n_groups, 0);
   SET(last, 0);
-  ts_heartbeat_join(TS_HEARTBEAT_ALL);
+  ts_heartbeat_join(record, TS_HEARTBEAT_ALL);
   SET(began, now());
   SET(alive, now());
   SET(pid, getpid());
-  ts_heartbeat_phase(TS_PHASE_STARTING);
+  ts_heartbeat_phase(record, TS_PHASE_STARTING);
 }
 
-const ts_heartbeat *ts_heartbeat_mine(void) {
-  return mine;
+void ts_heartbeat_phase(ts_heartbeat *record, ts_phase phase) {
+  if (record != NULL) {
+    SET(phase, phase);
+    SET(changed, now());
+  }
 }
 
-void ts_heartbeat_phase(ts_phase phase) {
-  SET(phase, phase);
-  SET(changed, now());
+void ts_heartbeat_step(ts_heartbeat *record, int64_t step) {
+  if (record != NULL) {
+    SET(micro_batch, 0);
+    SET(step, step);
+    SET(began, now());
+    ts_heartbeat_phase(record, TS_PHASE_COMPUTING);
+  }
 }
 
-void ts_heartbeat_step(int64_t step) {
-  SET(micro_batch, 0);
-  SET(step, step);
-  SET(began, now());
-  ts_heartbeat_phase(TS_PHASE_COMPUTING);
-}
-
-void ts_heartbeat_micro_batch(int64_t micro_batch) {
-  SET(micro_batch, micro_batch);
-  SET(changed, now());
+void ts_heartbeat_micro_batch(ts_heartbeat *record, int64_t micro_batch) {
+  if (record != NULL) {
+    SET(micro_batch, micro_batch);
+    SET(changed, now());
+  }
 }
 
 /* Its place in the table.  Where nobody reads, anything may be counted in the last. */
-static int place_of_group(uint64_t group) {
-  int n = GET(mine, n_groups);
+static int place_of_group(ts_heartbeat *record, uint64_t group) {
+  int n = GET(record, n_groups);
   for (int i = 0; i < n; ++i) {
-    if (GET(mine, group[i]) == group) {
+    if (GET(record, group[i]) == group) {
       return i;
     }
   }
   if (n == TS_HEARTBEAT_GROUPS) {
-    TS_CHECK(mine == &unread, "a rank is in more than %d groups", TS_HEARTBEAT_GROUPS);
+    TS_CHECK(GET(record, pid) == 0, "a rank is in more than %d groups", TS_HEARTBEAT_GROUPS);
     return n - 1;
   }
   SET(group[n], group);
   SET(of_group[n], 0);
-  atomic_store_explicit(&mine->n_groups, n + 1, memory_order_release);
+  atomic_store_explicit(&record->n_groups, n + 1, memory_order_release);
   return n;
 }
 
-void ts_heartbeat_join(uint64_t group) {
-  place_of_group(group);
+void ts_heartbeat_join(ts_heartbeat *record, uint64_t group) {
+  if (record != NULL) {
+    place_of_group(record, group);
+  }
 }
 
 /* Of which `collectives`, 1 or 0, count in the group. */
-static void enter_group(const char *name, uint64_t group, int collectives) {
-  int at = place_of_group(group);
+static void enter_group(ts_heartbeat *record, const char *name, uint64_t group, int collectives) {
+  int at = place_of_group(record, group);
   char bytes[TS_HEARTBEAT_NAME] = {0};
   uint64_t word[WORDS];
   strncpy(bytes, name, sizeof bytes - 1);
@@ -117,24 +117,30 @@ static void enter_group(const char *name, uint64_t group, int collectives) {
   }
   SET(changed, now());
   SET(last, at);
-  SET(of_group[at], GET(mine, of_group[at]) + (uint64_t) collectives);
-  atomic_store_explicit(&mine->entered, GET(mine, entered) + 1, memory_order_release);
+  SET(of_group[at], GET(record, of_group[at]) + (uint64_t) collectives);
+  atomic_store_explicit(&record->entered, GET(record, entered) + 1, memory_order_release);
 }
 
-void ts_heartbeat_enter(const char *name, uint64_t group) {
-  enter_group(name, group, 1);
+void ts_heartbeat_enter(ts_heartbeat *record, const char *name, uint64_t group) {
+  if (record != NULL) {
+    enter_group(record, name, group, 1);
+  }
 }
 
-void ts_heartbeat_wait(const char *name, uint64_t group) {
-  enter_group(name, group, 0);
+void ts_heartbeat_wait(ts_heartbeat *record, const char *name, uint64_t group) {
+  if (record != NULL) {
+    enter_group(record, name, group, 0);
+  }
 }
 
-void ts_heartbeat_leave(void) {
-  SET(changed, now());
-  atomic_store_explicit(&mine->finished, GET(mine, entered), memory_order_release);
+void ts_heartbeat_leave(ts_heartbeat *record) {
+  if (record != NULL) {
+    SET(changed, now());
+    atomic_store_explicit(&record->finished, GET(record, entered), memory_order_release);
+  }
 }
 
-void ts_heartbeat_live(void) {
+void ts_heartbeat_live(ts_heartbeat *record) {
   SET(alive, now());
 }
 

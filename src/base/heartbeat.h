@@ -3,8 +3,9 @@
  * memory shared by the ranks of a node (engine/watchdog.h puts it there) so that somebody can tell of a rank that
  * hangs.
  *
- * Writing is a few plain stores, without locks or system calls but for the clock: about 60 ns a collective.  There is
- * one record a process; until ts_heartbeat_use names another it is one that nobody reads, so no caller needs to ask.
+ * Writing is a few plain stores, without locks or system calls but for the clock: about 60 ns a collective.  A world
+ * has a record (ts_world_heartbeat), at first one that nobody reads; where there is no world it is NULL, and nothing is
+ * written: no caller needs to ask.
  *
  * Collectives are counted, and counted for each group of ranks on its own: members of a group enter its collectives in
  * one order (comm/comm.h), so their numbers in that group can be compared, and no others: stages of a pipeline enter
@@ -79,35 +80,32 @@ typedef struct ts_beat {
   ts_beat_group group[TS_HEARTBEAT_GROUPS];
 } ts_beat;
 
-/** Let \a record, zeroed, be this process's record from now on: whatever threads say goes there.  NULL: nobody reads it
- * any more.  The memory must live until then.  No other thread speaks meanwhile. Not collective. */
-void ts_heartbeat_use(ts_heartbeat *record, int rank);
-
-/** This process's record. Not collective. */
-const ts_heartbeat *ts_heartbeat_mine(void);
+/** Begin a record that others will read: rank \a rank starts now.  No other thread speaks meanwhile.  Of one that was
+ * not begun more groups than there is room for are counted in the last. Not collective. */
+void ts_heartbeat_begin(ts_heartbeat *record, int rank);
 
 /** The phase changes. Not collective. */
-void ts_heartbeat_phase(ts_phase phase);
+void ts_heartbeat_phase(ts_heartbeat *record, ts_phase phase);
 
 /** Step \a step begins, in phase COMPUTING; micro-batch \a micro_batch begins. Not collective. */
-void ts_heartbeat_step(int64_t step);
-void ts_heartbeat_micro_batch(int64_t micro_batch);
+void ts_heartbeat_step(ts_heartbeat *record, int64_t step);
+void ts_heartbeat_micro_batch(ts_heartbeat *record, int64_t micro_batch);
 
 /** This rank is in \a group, of which it may not have entered anything: a program tells its groups before it runs.
  * More than TS_HEARTBEAT_GROUPS end the job. Not collective. */
-void ts_heartbeat_join(uint64_t group);
+void ts_heartbeat_join(ts_heartbeat *record, uint64_t group);
 
 /** A collective of \a group is entered, and finished; by one thread at a time.  One inside of another counts as two, of
  * which the first counts as finished with the second. Not collective. */
-void ts_heartbeat_enter(const char *name, uint64_t group);
-void ts_heartbeat_leave(void);
+void ts_heartbeat_enter(ts_heartbeat *record, const char *name, uint64_t group);
+void ts_heartbeat_leave(ts_heartbeat *record);
 
 /** A wait begins that is no collective, but may last as long as others of \a group keep this rank waiting; it ends with
  * ts_heartbeat_leave. Not collective. */
-void ts_heartbeat_wait(const char *name, uint64_t group);
+void ts_heartbeat_wait(ts_heartbeat *record, const char *name, uint64_t group);
 
 /** This process gets to run: called every second or so by a thread that never waits for anything. Not collective. */
-void ts_heartbeat_live(void);
+void ts_heartbeat_live(ts_heartbeat *record);
 
 /** Read a record of any process of this node. Not collective. */
 void ts_heartbeat_read(const ts_heartbeat *record, ts_beat *out);

@@ -19,6 +19,7 @@
 
 #include "base/deal.h"
 #include "base/dtype.h"
+#include "base/heartbeat.h"
 #include "comm/mesh.h"
 
 #include <stdbool.h>
@@ -129,6 +130,11 @@ ts_world *ts_world_alone(const ts_world *world);
 /** Free all communicators, finalize MPI (unless alone), set the pointer to NULL; NULL is allowed. Collective over all
  * processes of the world. */
 void ts_world_destroy(ts_world **world);
+
+/** Where this process says what it does in this world (base/heartbeat.h): the world's own record, which nobody reads,
+ * until another one is given, which must live until NULL is.  No other thread speaks meanwhile. Not collective. */
+ts_heartbeat *ts_world_heartbeat(const ts_world *world);
+void ts_world_use_heartbeat(ts_world *world, ts_heartbeat *record);
 
 /** Rank and size of the world; ranks on this node, and this rank's place among them. Not collective. */
 int ts_world_rank(const ts_world *world);

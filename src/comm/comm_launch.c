@@ -43,48 +43,91 @@ static void refuse_launch(char *complaint) {
   exit(ts_launch_exit_code(TS_BAD_INPUT));
 }
 
-void ts_mpi_begin(int *argc, char ***argv) {
-  int provided, rank, size;
+void ts_mpi_before(void) {
   ts_launch_open(speaks_pmi1());
+}
+
+void ts_mpi_after(void) {
+  ts_launch_close();
+}
+
+void ts_mpi_speak_as(int rank) {
+  ts_set_failure_context(rank, ts_launched()->node_name, abort_job);
+}
+
+/* PMIx may be that of another job. */
+static void compare_launch(int rank, int size) {
   const ts_launch *launch = ts_launched();
-  TS_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) == MPI_SUCCESS, "MPI_Init_thread failed");
-  TS_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
-  TS_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-  TS_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
-  char *complaint = ts_launch_complaint(launch, size, types);
-  if (complaint != NULL) {
-    refuse_launch(complaint);
-  }
   if (launch->pmix && (launch->rank != rank || launch->size != size)) {
     ts_log(TS_LOG_DEBUG, "PMIx says rank %d of %d, MPI %d of %d: PMIx is another job's and not used", launch->rank,
            launch->size, rank, size);
     ts_launch_distrust();
   }
-  ts_set_failure_context(rank, launch->node_name, abort_job);
+  ts_mpi_speak_as(rank);
+}
+
+void ts_mpi_begin(int *argc, char ***argv) {
+  int provided, rank, size;
+  ts_mpi_before();
+  TS_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) == MPI_SUCCESS, "MPI_Init_thread failed");
+  TS_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+  TS_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+  TS_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
+  char *complaint = ts_launch_complaint(ts_launched(), size, types);
+  if (complaint != NULL) {
+    refuse_launch(complaint);
+  }
+  compare_launch(rank, size);
   TS_CHECK(provided >= MPI_THREAD_SERIALIZED, "this MPI has no support for threads (MPI_THREAD_SERIALIZED)");
+}
+
+ts_status ts_mpi_join(ts_error *err) {
+  int initialized, finalized, provided, rank, size;
+  if (MPI_Initialized(&initialized) != MPI_SUCCESS || !initialized) {
+    return ts_error_add(err, "MPI does not run: call MPI_Init_thread with MPI_THREAD_SERIALIZED before");
+  }
+  if (MPI_Finalized(&finalized) != MPI_SUCCESS || finalized) {
+    return ts_error_add(err, "MPI has been finalized");
+  }
+  TS_MPI(MPI_Query_thread(&provided));
+  if (provided < MPI_THREAD_SERIALIZED) {
+    return ts_error_add(err, "MPI was started with %s: MPI_Init_thread has to ask for MPI_THREAD_SERIALIZED or more",
+                        provided == MPI_THREAD_FUNNELED ? "MPI_THREAD_FUNNELED" : "MPI_THREAD_SINGLE");
+  }
+  TS_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+  TS_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
+  char *complaint = ts_launch_complaint(ts_launched(), size, types);
+  if (complaint != NULL) {
+    ts_error_add(err, "%s", complaint);
+    ts_free(complaint);
+    return TS_BAD_INPUT;
+  }
+  compare_launch(rank, size);
+  return TS_OK;
 }
 
 void ts_mpi_end(void) {
   ts_set_failure_context(-1, NULL, NULL);
   TS_CHECK(MPI_Finalize() == MPI_SUCCESS, "MPI_Finalize failed");
-  ts_launch_close();
+  ts_mpi_after();
 }
 
 /* ---- nodes ---- */
 
 /* Something that the processes of a node, and only they, have in common: its lowest process. */
-static int find_leader(void) {
+static int find_leader(MPI_Comm all) {
   const ts_launch *launch = ts_launched();
-  int rank, size, known;
+  int rank, world_rank, world_size, known;
   MPI_Comm node;
-  TS_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-  TS_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
-  known = ts_launch_knows_nodes(launch, rank, size);
-  TS_MPI(MPI_Allreduce(MPI_IN_PLACE, &known, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));
+  TS_MPI(MPI_Comm_rank(all, &rank));
+  TS_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank));
+  TS_MPI(MPI_Comm_size(MPI_COMM_WORLD, &world_size));
+  known = ts_launch_knows_nodes(launch, world_rank, world_size);
+  TS_MPI(MPI_Allreduce(MPI_IN_PLACE, &known, 1, MPI_INT, MPI_MIN, all));
   if (known) {
-    TS_MPI(MPI_Comm_split(MPI_COMM_WORLD, launch->node, rank, &node));
+    TS_MPI(MPI_Comm_split(all, launch->node, rank, &node));
   } else {
-    TS_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node));
+    TS_MPI(MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node));
   }
   TS_MPI(MPI_Bcast(&rank, 1, MPI_INT, 0, node));
   TS_MPI(MPI_Comm_free(&node));
@@ -119,16 +162,15 @@ static void find_local(ts_nodes *nodes) {
   }
 }
 
-void ts_nodes_find(ts_nodes *nodes) {
-  int leader = find_leader();
+void ts_nodes_find(MPI_Comm comm, ts_nodes *nodes) {
+  int leader = find_leader(comm);
   *nodes = (ts_nodes){0};
-  TS_MPI(MPI_Comm_split(MPI_COMM_WORLD, 0, leader, &nodes->comm)); /* equal leaders keep their order */
+  TS_MPI(MPI_Comm_split(comm, 0, leader, &nodes->comm)); /* equal leaders keep their order */
   TS_MPI(MPI_Comm_set_errhandler(nodes->comm, MPI_ERRORS_RETURN));
   TS_MPI(MPI_Comm_rank(nodes->comm, &nodes->rank));
   TS_MPI(MPI_Comm_size(nodes->comm, &nodes->size));
   number_nodes(nodes, leader);
   find_local(nodes);
-  ts_set_failure_context(nodes->rank, ts_launched()->node_name, abort_job);
 }
 
 char *ts_nodes_describe(const ts_nodes *nodes) {

@@ -1,9 +1,9 @@
 #include "comm/comm_device.h"
+#include "comm/comm_join.h"
 #include "comm/comm_launch.h"
 #include "comm/comm_mpi.h"
 #include "comm/comm_nccl.h"
 
-#include "base/heartbeat.h"
 #include "base/memory.h"
 #include "base/status.h"
 
@@ -16,9 +16,17 @@ struct ts_world {
   ts_comm **device; /* per group, NULL: none so far */
   int n_device, device_capacity;
   ts_device_options device_options;
-  bool placed; /* it is known who shares a device */
-  bool alone;  /* beside the world that started MPI */
+  bool placed;                   /* it is known who shares a device */
+  bool began;                    /* MPI: it is ended with this world */
+  ts_heartbeat *own, *heartbeat; /* own: owned */
 };
+
+/* Without processes yet. */
+static ts_world *new_world(void) {
+  ts_world *w = ts_calloc(1, sizeof *w);
+  w->own = w->heartbeat = ts_map(ts_heartbeat_bytes());
+  return w;
+}
 
 static ts_comm *make_group(ts_world *w, int rank, int size, int *member) {
   MPI_Comm comm = MPI_COMM_NULL;
@@ -45,17 +53,44 @@ static void add_all(ts_world *w) {
 }
 
 ts_world *ts_world_create(int *argc, char ***argv) {
-  ts_world *w = ts_calloc(1, sizeof *w);
+  ts_world *w = new_world();
   ts_mpi_begin(argc, argv);
-  ts_nodes_find(&w->nodes);
+  w->began = true;
+  ts_nodes_find(MPI_COMM_WORLD, &w->nodes);
+  ts_mpi_speak_as(w->nodes.rank);
   add_all(w);
   return w;
 }
 
+void ts_mpi_prepare(void) {
+  ts_mpi_before();
+}
+
+void ts_mpi_conclude(void) {
+  ts_mpi_after();
+}
+
+ts_status ts_world_join(MPI_Comm comm, ts_world **world, ts_error *err) {
+  *world = NULL;
+  ts_status status = ts_mpi_join(err);
+  if (status == TS_OK && comm == MPI_COMM_NULL) {
+    status = ts_error_add(err, "the communicator is MPI_COMM_NULL");
+  }
+  int inter = 0;
+  if (status == TS_OK && (MPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS || inter)) {
+    status = ts_error_add(err, "the communicator joins two groups: it has to be one of a single group");
+  }
+  if (status == TS_OK) {
+    *world = new_world();
+    ts_nodes_find(comm, &(*world)->nodes);
+    add_all(*world);
+  }
+  return status;
+}
+
 ts_world *ts_world_alone(const ts_world *world) {
   TS_ASSERT(world != NULL);
-  ts_world *w = ts_calloc(1, sizeof *w);
-  w->alone = true;
+  ts_world *w = new_world();
   w->nodes = (ts_nodes){.size = 1, .local_size = 1, .n = 1, .of_rank = ts_calloc(1, sizeof(int))};
   w->nodes.name = ts_calloc(1, sizeof *w->nodes.name);
   memcpy(w->nodes.name[0], ts_world_node_name(world, ts_world_rank(world)), TS_NODE_NAME);
@@ -81,12 +116,21 @@ void ts_world_destroy(ts_world **world) {
   }
   ts_free(w->group);
   ts_nodes_clear(&w->nodes);
-  bool alone = w->alone;
+  bool began = w->began;
+  ts_unmap(w->own, ts_heartbeat_bytes());
   ts_free(w);
   *world = NULL;
-  if (!alone) {
+  if (began) {
     ts_mpi_end();
   }
+}
+
+ts_heartbeat *ts_world_heartbeat(const ts_world *world) {
+  return world->heartbeat;
+}
+
+void ts_world_use_heartbeat(ts_world *world, ts_heartbeat *record) {
+  world->heartbeat = record != NULL ? record : world->own;
 }
 
 int ts_world_rank(const ts_world *world) {
@@ -248,9 +292,9 @@ static void share_messages(ts_world *w, int root, ts_error *err) {
 
 ts_status ts_world_agree(ts_world *world, ts_status status, ts_error *err) {
   int first = status == TS_OK ? world->nodes.size : world->nodes.rank;
-  ts_heartbeat_enter("agreement", TS_HEARTBEAT_ALL);
+  ts_heartbeat_enter(world->heartbeat, "agreement", TS_HEARTBEAT_ALL);
   all_minimum(world, &first);
-  ts_heartbeat_leave();
+  ts_heartbeat_leave(world->heartbeat);
   if (first == world->nodes.size) {
     return TS_OK;
   }

@@ -43,6 +43,9 @@ bool ts_deck_travels_low(const ts_deck *deck, const char *name) {
   }
   const ts_family *f = ts_family_find(deck->model.model_type);
   const ts_strings *list = &deck->torch_autocast.lower_precision_safe_modules;
+  if (f == NULL) { /* a program's own: its builder has no classes */
+    return is_listed(list, "Linear");
+  }
   if (is_in_unit(name, f->embedding)) {
     return is_listed(list, f->embedding_class != NULL ? f->embedding_class : "Embedding") ||
            (deck->model.tie_word_embeddings && is_listed(list, "Linear"));

@@ -34,6 +34,15 @@ static bool family_knows(const ts_reader *reader, const char *path) {
   return key != NULL && key->initial != NULL;
 }
 
+bool ts_deck_model_is_own(const ts_deck *deck) {
+  return strcmp(deck->model.model_type, TS_MODEL_OWN) == 0;
+}
+
+/* A key of what a program's own model has not in its deck. */
+static bool is_of_family(const char *path) {
+  return strncmp(path, "model.", strlen("model.")) == 0 && strcmp(path, "model.model_type") != 0;
+}
+
 /* The number of places where the key is missing. */
 static int check_required(ts_reader *reader, const ts_key *key) {
   const ts_deck_list *list = strchr(key->path, '[') != NULL ? ts_deck_list_find(key->path) : NULL;
@@ -64,6 +73,11 @@ static void forget_value(ts_reader *reader, const ts_key *key) {
 static void check_only(ts_reader *reader, const ts_setting *setting) {
   const ts_key *key = ts_key_at(setting->key);
   const char *selector = ts_key_selector(key);
+  if (ts_deck_model_is_own(reader->deck) && is_of_family(setting->path)) {
+    ts_reader_report(reader, TS_CHECK_ONLY, setting->path,
+                     "has no meaning with model.model_type = \"" TS_MODEL_OWN "\": the program writes its model");
+    return;
+  }
   if (selector == NULL) {
     return;
   }
@@ -87,7 +101,8 @@ void ts_reader_check_presence(ts_reader *reader) {
   int n = ts_key_count(), missing = 0;
   for (int i = 0; i < n; ++i) {
     const ts_key *key = ts_key_at(i);
-    if (key->flags & TS_KEY_REQUIRED) {
+    bool wanted = !(ts_deck_model_is_own(reader->deck) && is_of_family(key->path));
+    if (wanted && (key->flags & TS_KEY_REQUIRED) != 0) {
       int places = check_required(reader, key);
       missing += strncmp(key->path, "model.", 6) == 0 ? places : 0;
     }
@@ -453,19 +468,14 @@ static void check_batch(ts_reader *reader) {
 }
 
 void ts_reader_check_deck(ts_reader *reader) {
+  static void (*const model_checks[])(ts_reader *) = {
+      check_family, check_heads, check_kv_heads,  check_rotary, check_sequence,
+      check_layers, check_rope,  check_token_ids, check_size,
+  };
   static void (*const checks[])(ts_reader *) = {
       check_required_by,
-      check_family,
       check_total_steps,
       check_steps,
-      check_heads,
-      check_kv_heads,
-      check_rotary,
-      check_sequence,
-      check_layers,
-      check_rope,
-      check_token_ids,
-      check_size,
       check_validation,
       check_sources,
       check_optimizer,
@@ -479,6 +489,9 @@ void ts_reader_check_deck(ts_reader *reader) {
       ts_reader_check_autocast,
       ts_reader_check_parallel,
   };
+  for (size_t i = 0; i < sizeof model_checks / sizeof *model_checks && !ts_deck_model_is_own(reader->deck); ++i) {
+    model_checks[i](reader);
+  }
   for (size_t i = 0; i < sizeof checks / sizeof *checks; ++i) {
     checks[i](reader);
   }

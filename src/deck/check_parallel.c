@@ -13,7 +13,7 @@ static void check_ranks(ts_reader *reader) {
                      "%lld, but tensor_parallel.autotp_size is %lld; accepted: 1 or the same (autotp_size decides)",
                      (long long) tp->tp.tp_size, (long long) tp->autotp_size);
   }
-  if (tp->autotp_size > heads) {
+  if (!ts_deck_model_is_own(reader->deck) && tp->autotp_size > heads) {
     ts_reader_report(
         reader, TS_CHECK_RANKS, "tensor_parallel.autotp_size",
         "%lld ranks share the %lld heads of model.num_attention_heads, and some would have none; accepted: "

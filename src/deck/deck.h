@@ -379,6 +379,12 @@ typedef struct ts_deck {
 /** Where a run keeps the files of data.tokenizer, in its directory. */
 #define TS_RUN_TOKENIZER "tokenizer"
 
+/** The model_type of a model that is written in a program (model/builder.h), and not in the deck. */
+#define TS_MODEL_OWN "own"
+
+/** The deck's model is a program's own: its section has nothing else. Not collective. */
+bool ts_deck_model_is_own(const ts_deck *deck);
+
 /** Bytes of a deck with its includes, and of what is printed of it: libconfig compares each name with all before it,
  * time grows with the square. */
 #define TS_DECK_LIMIT (128u << 10)

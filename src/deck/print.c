@@ -106,6 +106,10 @@ static bool is_there(const ts_deck *deck, const ts_key *key) {
   if (key->offset < 0) {
     return false;
   }
+  if (ts_deck_model_is_own(deck) && strncmp(key->path, "model.", 6) == 0 &&
+      strcmp(key->path, "model.model_type") != 0) {
+    return false;
+  }
   if (key->type == TS_KEY_INT && key->initial == NULL && *(int64_t *) ts_deck_field(deck, key, key->path) < key->min) {
     return false;
   }

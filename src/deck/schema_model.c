@@ -3,7 +3,7 @@
 #include "family/family.h"
 
 #define OR_FAMILY(name) "|" #name
-#define TS_FAMILY_NAMES &("" TS_FAMILIES(OR_FAMILY))[1]
+#define TS_FAMILY_NAMES &("" TS_FAMILIES(OR_FAMILY) "|" TS_MODEL_OWN)[1]
 
 #define FAMILY TS_KEY_FAMILY /* the rows in src/family say whose */
 #define MODEL_INTEGER(field, initial_, min_, flags_, help_) INTEGER(model.field, initial_, min_, SIZE, flags_, help_)

@@ -68,6 +68,10 @@ static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_
                                 .length = size.length,
                                 .context = size.context,
                                 .n_slots = o->n_slots,
+                                .model = e->own.write != NULL ? &e->own : NULL,
+                                .by_hand = (o->abilities & TS_CAN_STEP) != 0,
+                                .seeded = (o->abilities & TS_CAN_SEED) != 0,
+                                .defers = (o->abilities & TS_CAN_DEFER) != 0,
                                 .layout = first < TS_N_PROGRAMS ? e->program[first]->layout : NULL};
   dump d = {.directory = o->deck->debug.dump};
   if (use == TS_MODEL_TRAIN && d.directory[0] != 0 && ts_world_rank(o->world) == 0) {
@@ -188,22 +192,6 @@ static ts_status check_programs(const ts_engine *e, ts_error *err) {
   return ts_world_agree(e->world, status == TS_OK ? ts_engine_check_memory(e, err) : status, err);
 }
 
-static void set_scalar(ts_engine *e, int which, int slot, const char *name, double value) {
-  float *to = ts_executor_input(e->executor, e->index[which], slot, name);
-  if (to != NULL) {
-    *to = (float) value;
-  }
-}
-
-/* What the loss is divided by before the backward.  With a loss scale not by the ranks that read different samples,
- * which would cost gradients in fp16 a bit for each doubling: that is left to the record, whose factor is fp64.  Ranks
- * that share samples count those whole, so a gradient is as large on any grid. */
-static double static_tokens(const ts_engine *e, int which) {
-  const ts_program *p = e->program[which];
-  double ranks = e->scaler.rule == TS_LOSS_SCALE_NONE ? ts_mesh_group_size(&e->mesh, TS_AXES_BATCH) : 1;
-  return (double) (p->batch * p->length) * (double) p->step.micro_batches * ranks;
-}
-
 /* The grid, the backend, and that all ranks are one job. */
 static ts_status find_place(ts_engine *e, const ts_engine_options *o, ts_error *err) {
   if (o->mesh != NULL) {
@@ -241,6 +229,7 @@ static void make_executor(ts_engine *e, const ts_engine_options *o) {
 static ts_status check_model_of(const ts_engine *e, const ts_engine_options *o, ts_error *err) {
   const ts_program_options options = {.deck = o->deck,
                                       .mesh = &e->mesh,
+                                      .model = o->model,
                                       .batch = o->deck->train_micro_batch_size_per_gpu,
                                       .length = o->deck->data.sequence_length};
   return ts_program_check(&options, err);
@@ -278,6 +267,9 @@ ts_status ts_engine_create(const ts_engine_options *o, ts_engine **out, ts_error
   ts_engine *e = ts_calloc(1, sizeof *e);
   e->world = o->world;
   e->deck = o->deck;
+  e->own = o->model != NULL ? *o->model : (ts_own_model){0};
+  e->abilities = o->abilities;
+  e->hand = (ts_hand_steps){.boundary = -1, .accumulation = o->deck->gradient_accumulation_steps};
   e->scaler = ts_deck_loss_scaler(o->deck);
   memset(e->index, -1, sizeof e->index);
   ts_status status = set_up_engine(e, o, err);
@@ -301,138 +293,6 @@ void ts_engine_destroy(ts_engine **engine) {
   }
   ts_free(e);
   *engine = NULL;
-}
-
-/* ---- the host's part of a run ---- */
-
-/* An input of a sample, of which a rank along sp has its tokens; documents it has whole. \return behind it */
-static char *set_sample(const ts_program *p, const ts_input *input, char *to, const char *from, size_t bytes) {
-  const ts_tensor *leaf = &p->graph->tensor[ts_graph_find(p->graph, input->name)];
-  size_t one = ts_dtype_size(input->dtype);
-  if (!input->is_sequence || leaf->shape.d[1] == p->length) {
-    memcpy(to, from, bytes);
-    return to + bytes;
-  }
-  for (int i = 0; i < p->tokens.n; ++i) {
-    const ts_interval *s = &p->tokens.stretch[i];
-    memcpy(to, from + (size_t) s->begin * one, (size_t) s->length * one);
-    to += (size_t) s->length * one;
-  }
-  return to;
-}
-
-/* The samples of the run's micro-batch: every input that the program has. */
-static void set_inputs(ts_engine *e, int which, const ts_batch *batch, ts_run run) {
-  const ts_program *p = e->program[which];
-  int64_t m = run.micro_batch;
-  TS_CHECK(batch->length == p->length && (m + 1) * p->batch <= batch->samples,
-           "a batch of %lld samples of %lld tokens is not what the program takes", (long long) batch->samples,
-           (long long) batch->length);
-  for (int i = 0; i < TS_N_INPUTS; ++i) {
-    const ts_input *input = ts_input_get((ts_input_kind) i);
-    size_t sample = ts_batch_bytes(batch, (ts_input_kind) i);
-    char *to = ts_executor_input(e->executor, e->index[which], run.slot, input->name);
-    TS_CHECK(to == NULL || batch->input[i] != NULL, "the batch has no %s", input->name);
-    for (int64_t b = 0; to != NULL && b < p->batch; ++b) {
-      to = set_sample(p, input, to, (const char *) batch->input[i] + (size_t) (m * p->batch + b) * sample, sample);
-    }
-  }
-}
-
-static void set_micro_batch(ts_engine *e, const ts_batch *batch, ts_run run) {
-  const int which = TS_PROGRAM_TRAIN;
-  set_inputs(e, which, batch, run);
-  int64_t *seed = ts_executor_input(e->executor, e->index[which], run.slot, "seed");
-  if (seed != NULL) {
-    *seed = e->deck->run.seed;
-  }
-  set_scalar(e, which, run.slot, "gradient_seed", 1 / static_tokens(e, which));
-  set_scalar(e, which, run.slot, "accumulate", run.micro_batch > 0);
-}
-
-static void set_control(ts_engine *e, int which, int slot, const double flags[TS_N_FLAGS]) {
-  int index = e->index[which];
-  double *flag = ts_executor_input(e->executor, index, slot, "flags");
-  memcpy(flag, flags, TS_N_FLAGS * sizeof *flag);
-  *(double *) ts_executor_input(e->executor, index, slot, "static_tokens") = static_tokens(e, which);
-  set_scalar(e, which, slot, "max_norm", e->deck->gradient_clipping);
-  double *zero = ts_executor_input(e->executor, index, slot, "zero"); /* of replicas */
-  if (zero != NULL) {
-    *zero = 0;
-  }
-  float *one = ts_executor_input(e->executor, index, slot, "one"); /* of directions, which are scaled already */
-  if (one != NULL) {
-    *one = 1;
-  }
-}
-
-static void set_update(ts_engine *e, const ts_step_input *input, int slot) {
-  const int which = TS_PROGRAM_TRAIN;
-  double flags[TS_N_FLAGS] = {0};
-  if (input->flags != NULL) {
-    input->flags(input->user, flags);
-  }
-  ts_heartbeat_phase(TS_PHASE_UPDATING);
-  set_control(e, which, slot, flags);
-  set_scalar(e, which, slot, "lr", ts_lr_at(&e->schedule, e->updates));
-  float *betas = ts_executor_input(e->executor, e->index[which], slot, "betas");
-  betas[0] = (float) ts_momentum_at(&e->schedule, e->updates);
-  betas[1] = (float) e->deck->optimizer.params.betas[1];
-}
-
-/* ---- the step ---- */
-
-ts_step_result ts_engine_train_step(ts_engine *e, const ts_step_input *input) {
-  const int which = TS_PROGRAM_TRAIN, index = e->index[which];
-  const ts_step *step = &e->program[which]->step;
-  ts_engine_forget(e);
-  for (int64_t i = 0; i < step->n; ++i) {
-    ts_run run = ts_step_run(step, i);
-    ts_run_phase phase = step->kind[run.kind].phase;
-    if (phase != TS_RUN_UPDATE) {
-      ts_heartbeat_micro_batch(run.micro_batch);
-    }
-    if (phase == TS_RUN_FORWARD) {
-      set_micro_batch(e, input->batch, run);
-    } else if (phase == TS_RUN_UPDATE) {
-      set_update(e, input, run.slot);
-    }
-    ts_executor_run(e->executor, index, i);
-  }
-  double summary[TS_SUMMARY_SIZE];
-  ts_executor_read_result(e->executor, index, "summary", summary);
-  ts_executor_times times = ts_executor_take_times(e->executor);
-  ts_step_result result = {.loss = ts_shown(summary[TS_SUMMARY_LOSS] / summary[TS_SUMMARY_VALID]),
-                           .valid_tokens = summary[TS_SUMMARY_VALID],
-                           .grad_norm = ts_shown(summary[TS_SUMMARY_NORM]),
-                           .flag = {summary[TS_SUMMARY_FLAGS], summary[TS_SUMMARY_FLAGS + 1]},
-                           .skipped = summary[TS_SUMMARY_SKIP] != 0,
-                           .overflow = summary[TS_SUMMARY_OVERFLOW] != 0,
-                           .stuck = summary[TS_SUMMARY_STUCK] != 0,
-                           .loss_scale = summary[TS_SUMMARY_SCALE],
-                           .next_loss_scale = summary[TS_SUMMARY_NEXT_SCALE],
-                           .searching = summary[TS_SUMMARY_OVERFLOW] != 0 &&
-                                        ts_loss_scale_is_searching(&e->scaler, summary[TS_SUMMARY_SCALE]),
-                           .lr = ts_lr_at(&e->schedule, e->updates),
-                           .communication_seconds = times.communication,
-                           .exposed_seconds = times.exposed,
-                           .forward_seconds = times.phase[TS_RUN_FORWARD],
-                           .backward_seconds = times.phase[TS_RUN_BACKWARD],
-                           .update_seconds = times.phase[TS_RUN_UPDATE]};
-  e->updates += !result.skipped;
-  return result;
-}
-
-void ts_engine_evaluate(ts_engine *e, const ts_batch *batch, double *loss_sum, double *valid_tokens) {
-  const int which = TS_PROGRAM_EVALUATE;
-  set_inputs(e, which, batch, (ts_run){0});
-  set_scalar(e, which, 0, "accumulate", 0);
-  set_control(e, which, 0, (const double[TS_N_FLAGS]){0});
-  ts_executor_run(e->executor, e->index[which], 0);
-  double summary[TS_SUMMARY_SIZE];
-  ts_executor_read_result(e->executor, e->index[which], "summary", summary);
-  *loss_sum = summary[TS_SUMMARY_LOSS];
-  *valid_tokens = summary[TS_SUMMARY_VALID];
 }
 
 /* ---- what others may look at ---- */

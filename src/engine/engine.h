@@ -24,6 +24,25 @@ typedef struct ts_kept {
   int64_t texts, context;
 } ts_kept;
 
+/** Where a program is that goes through steps by itself (by_hand.c). */
+typedef struct ts_hand_steps {
+  bool evaluating;            /**< Forwards are the evaluation program's. */
+  bool forwarded;             /**< The values of a forward are there, */
+  bool was_evaluated;         /**< the evaluation program's. */
+  bool seeded;                /**< Gradients of outputs were given since the last forward. */
+  bool scaled;                /**< ts_scale was asked since the last backward. */
+  bool used_loss, used_seeds; /**< Since the last update. */
+  int64_t backwards;          /**< Likewise. */
+  bool local, reduced;        /**< There are gradients of this rank alone; and sums over ranks. */
+  int block;                  /**< ts_block_kind. */
+  int64_t in_block;           /**< Backwards in it. */
+  int64_t micro_steps;        /**< Calls of ts_step_runs. */
+  int64_t accumulation;       /**< Micro-steps of a step. */
+  int boundary;               /**< The caller's word on whether this micro-step is the last; -1: it is counted. */
+  bool applied;               /**< The last ts_step_runs updated. */
+  ts_step_result result;      /**< Of the last update. */
+} ts_hand_steps;
+
 struct ts_engine {
   ts_world *world;     /* borrowed */
   const ts_deck *deck; /* borrowed */
@@ -38,6 +57,9 @@ struct ts_engine {
   ts_loss_scaler scaler;
   int64_t updates; /* steps that were not skipped: a skipped one does not advance the schedule, as in DeepSpeed */
   ts_kept kept;
+  ts_own_model own; /* its write is NULL where the model is the deck's */
+  unsigned abilities;
+  ts_hand_steps hand;
 };
 
 /** The backend that run.device asks for, opened for this process; auto takes GPUs where every rank sees one.
@@ -71,10 +93,29 @@ void ts_engine_keep_choices(const ts_engine *engine);
 /** Give every parameter its first value. Collective over the world (errors are agreed). */
 ts_status ts_engine_initialise(ts_engine *engine, ts_error *err);
 
+/** Write a scalar of a program, in fp32, where it has one of that name. Not collective. */
+void ts_engine_set_scalar(ts_engine *engine, int which, int slot, const char *name, double value);
+
+/** What the loss of a program is divided by before its backward; the record's factor makes up for it. Not
+ * collective. */
+double ts_engine_static_tokens(const ts_engine *engine, int which);
+
+/** Write an INPUT leaf of a program from the micro-batch's samples, whole ones: of a sequence a rank along sp takes its
+ * tokens. Not collective. */
+void ts_engine_write_input(ts_engine *engine, int which, int slot, ts_tid input, const void *samples);
+
+/** Write what the record reads, and what the update of a step reads; and read what a step came to. Not collective. */
+void ts_engine_set_control(ts_engine *engine, int which, int slot, const double flags[TS_N_FLAGS]);
+void ts_engine_set_update(ts_engine *engine, const ts_step_input *input, int slot);
+ts_step_result ts_engine_end_step(ts_engine *engine);
+
 struct ts_checkpoint;
 
 /** The loss scale of the first step, where the deck asks for one. Not collective. */
 void ts_engine_begin_scale(ts_engine *engine);
+
+/** The loss scale's state. \return false where there is none. Not collective. */
+bool ts_engine_read_scale(const ts_engine *engine, double state[TS_LOSS_SCALE_SIZE]);
 
 /** Note it in a checkpoint's numbers; take it from there.  A static one is the deck's, and one that the checkpoint has
  * not begins anew. Not collective. */

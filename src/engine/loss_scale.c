@@ -19,13 +19,17 @@ void ts_engine_begin_scale(ts_engine *e) {
   set_scale(e, state);
 }
 
-void ts_engine_save_scale(const ts_engine *e, ts_checkpoint *c) {
-  double state[TS_LOSS_SCALE_SIZE] = {[TS_LOSS_SCALE] = 1};
+bool ts_engine_read_scale(const ts_engine *e, double state[TS_LOSS_SCALE_SIZE]) {
   ts_tid leaf = find_scale(e);
   if (leaf != TS_NONE) {
     ts_executor_read_state(e->executor, leaf, 0, TS_LOSS_SCALE_SIZE, state);
   }
-  bool changes = leaf != TS_NONE && e->scaler.rule != TS_LOSS_SCALE_STATIC;
+  return leaf != TS_NONE;
+}
+
+void ts_engine_save_scale(const ts_engine *e, ts_checkpoint *c) {
+  double state[TS_LOSS_SCALE_SIZE] = {[TS_LOSS_SCALE] = 1};
+  bool changes = ts_engine_read_scale(e, state) && e->scaler.rule != TS_LOSS_SCALE_STATIC;
   c->loss_scale = state[TS_LOSS_SCALE];
   c->loss_scale_good_steps = (int64_t) state[TS_LOSS_SCALE_GOOD_STEPS];
   c->loss_scale_hysteresis = changes ? (int64_t) state[TS_LOSS_SCALE_HYSTERESIS] : 0;

@@ -121,7 +121,7 @@ static void draw(void *user, int64_t first, int64_t count, bool owned, float *va
 }
 
 static void initialise_from_seed(ts_engine *e, const ts_parameter *p) {
-  seed s = {ts_model_init(e->deck, p->name), ts_mix((uint64_t) e->deck->run.seed, ts_hash_name(p->name))};
+  seed s = {p->init, ts_mix((uint64_t) e->deck->run.seed, ts_hash_name(p->name))};
   ts_engine_write_parameter(e, p, draw, &s);
 }
 
@@ -195,7 +195,7 @@ static void gather_along_tp(ts_engine *e, int index, const float *held, float *v
   ts_free(layout);
 }
 
-ts_status ts_engine_read_parameter(ts_engine *e, const char *name, float *value, ts_error *err) {
+ts_status ts_get_full_fp32_parameter(ts_engine *e, const char *name, float *value, ts_error *err) {
   const ts_layout *layout = ts_engine_layout(e);
   const ts_parameter *p = ts_layout_find(layout, name);
   if (p == NULL) {
@@ -208,6 +208,20 @@ ts_status ts_engine_read_parameter(ts_engine *e, const char *name, float *value,
     gather_along_tp(e, (int) (p - layout->parameter), held, value);
   }
   ts_free(held);
+  return TS_OK;
+}
+
+static void take_given(void *user, int64_t first, int64_t count, bool owned, float *value) {
+  (void) owned;
+  memcpy(value, (const float *) user + first, (size_t) count * sizeof *value);
+}
+
+ts_status ts_set_full_fp32_parameter(ts_engine *e, const char *name, const float *value, ts_error *err) {
+  const ts_parameter *p = ts_layout_find(ts_engine_layout(e), name);
+  if (p == NULL) {
+    return ts_error_add(err, "the model has no parameter %s", name);
+  }
+  ts_engine_write_parameter(e, p, take_given, (float *) value);
   return TS_OK;
 }
 

@@ -47,7 +47,7 @@ bool ts_training_is_time_to_save(const ts_training *r) {
 }
 
 void ts_training_save(ts_training *r) {
-  ts_heartbeat_phase(TS_PHASE_SAVING);
+  ts_heartbeat_phase(ts_world_heartbeat(r->world), TS_PHASE_SAVING);
   r->saved = r->at.step;
   if (r->rank == 0) {
     ts_metrics_flush(r->metrics);
@@ -71,7 +71,7 @@ static int wait_for_try(ts_training *r) {
   int request = TS_RETRY_NO;
   while (request == TS_RETRY_NO) {
     nanosleep(&TICK, NULL);
-    ts_heartbeat_phase(TS_PHASE_SAVING); /* the watchdog sees that this is no hang */
+    ts_heartbeat_phase(ts_world_heartbeat(r->world), TS_PHASE_SAVING); /* the watchdog sees that this is no hang */
     double end = ts_seconds() + ts_watch_time_left(r->watch) - ts_time_limit_last_save(&r->limit);
     int mine = r->rank == 0 ? (int) ts_saver_retry(r->saver, end) : TS_RETRY_NO;
     request = largest(r->world, ts_stop_terminated() ? TS_REQUEST_STOP : mine);
@@ -106,7 +106,7 @@ static int end_unsaved(ts_training *r, bool terminated, ts_error *err) {
 }
 
 int ts_training_save_last(ts_training *r, ts_error *err) {
-  ts_heartbeat_phase(TS_PHASE_SAVING);
+  ts_heartbeat_phase(ts_world_heartbeat(r->world), TS_PHASE_SAVING);
   if (r->saved != r->at.step) {
     ts_training_save(r);
   }

@@ -25,14 +25,25 @@
 
 typedef struct ts_engine ts_engine;
 
-/** What an engine can be asked for; a mask. */
-enum { TS_CAN_TRAIN = 1, TS_CAN_EVALUATE = 2, TS_CAN_GENERATE = 4 };
+/** What an engine can be asked for; a mask.  Memory is planned for what is asked, and for nothing else. */
+enum {
+  TS_CAN_TRAIN = 1,    /**< Whole steps, ts_engine_train_step. */
+  TS_CAN_EVALUATE = 2, /**< ts_engine_evaluate, and forwards that are not trained. */
+  TS_CAN_GENERATE = 4, /**< ts_engine_logits; not of models of a program's own. */
+  TS_CAN_STEP = 8,  /**< With TRAIN: ts_forward, ts_backward, ts_step.  The loss is known after the forward, for which
+                        * a head makes its logits twice. */
+  TS_CAN_SEED = 16, /**< With STEP: gradients of outputs, ts_set_output_gradient. */
+  TS_CAN_DEFER = 32 /**< With STEP: gradients of some micro-batches stay on their rank and are reduced together,
+                        * ts_no_sync_begin and ts_coalesce_grad_reduction_begin; at ZeRO stages 2 and 3 this keeps the
+                        * gradients of the whole model on every rank, at 0 and 1 a shard more. */
+};
 
 typedef struct ts_engine_options {
   ts_world *world;                /**< Borrowed for the engine's life. */
   const ts_deck *deck;            /**< Borrowed; its batch triple is resolved (ts_deck_resolve_batch), its
                         * precision decided (ts_engine_decide_precision). */
   const ts_mesh *mesh;            /**< Copied; NULL: what the deck asks for (ts_deck_mesh). */
+  const ts_own_model *model;      /**< A program's own (model/builder.h), copied; NULL: the deck's family. */
   unsigned abilities;             /**< Mask of TS_CAN_...; memory is planned for these. */
   int n_slots;                    /**< Micro-batches alive at a time, at most; 0 stands for 1. */
   int64_t context;                /**< Of generation: tokens that are looked back on, at most; 0: as sequence_length. */
@@ -93,6 +104,86 @@ ts_step_result ts_engine_train_step(ts_engine *engine, const ts_step_input *inpu
  * Collective over the world. */
 void ts_engine_evaluate(ts_engine *engine, const ts_batch *batch, double *loss_sum, double *valid_tokens);
 
+/* ---- steps by hand ----
+ *
+ *   for each micro-batch:
+ *     ts_set_input (engine, "tokens", tokens, &err); ...
+ *     ts_forward (engine, &err);
+ *     ts_backward (engine, 1, &err);
+ *     ts_step (engine, &result, &err);                      // updates after gradient_accumulation_steps of them
+ *
+ * Every rank makes the same calls in the same order.  A call whose turn it is not returns TS_BAD_INPUT with the rule in
+ * the message, on all ranks alike, and changes nothing.
+ *
+ * The loss of a step is sum of losses / number of labels, over its micro-batches and all ranks (DeepSpeed averages the
+ * means of micro-batches and ranks); gradients of outputs are taken as they are given, and summed over micro-batches and
+ * ranks: who wants a mean divides by their number. */
+
+/** Copy this rank's samples of the next micro-batch: [batch] of them, in the input's dtype, each whole (ranks along sp
+ * take their tokens).  Ranks that differ in TS_AXES_BATCH have other samples, all others the same.  Values stay until
+ * they are set again. Not collective.
+ * \return TS_BAD_INPUT: the model has no such input. */
+ts_status ts_set_input(ts_engine *engine, const char *name, const void *samples, ts_error *err);
+
+/** Forwards train from now on, with dropout and values kept for a backward, or they do not.  An engine begins with
+ * training. Not collective. \return TS_BAD_INPUT: it was made without TS_CAN_EVALUATE. */
+ts_status ts_set_training(ts_engine *engine, bool training, ts_error *err);
+
+/** The model on the inputs; with dropout its numbers are the samples', so the same inputs give the same values again.
+ * Collective over the world. */
+ts_status ts_forward(ts_engine *engine, ts_error *err);
+
+/** Of the last forward, until a backward, a step or an evaluation: an output in fp32, in the shape the model gave it
+ * (ranks along sp: their tokens of it); this rank's sum of the loss and the number of labels it is of. On a device they
+ * wait for it. Not collective. */
+ts_status ts_get_output(ts_engine *engine, const char *name, float *value, ts_error *err);
+ts_status ts_get_loss(ts_engine *engine, double *sum, double *labels, ts_error *err);
+
+/** Add the gradients of weight times the loss, and of the outputs whose gradient was set since the forward, to those of
+ * this step.  \a weight is 1, or what a loss of several engines says of this one's.  Ends the values of the forward
+ * (there is no retain_graph: forward again).  The last micro-batch's reduces the step's gradients.
+ * Collective over the world. */
+ts_status ts_backward(ts_engine *engine, double weight, ts_error *err);
+
+/** Set the gradient of an output, in fp32 and in its shape, for the next backward; those not set are 0.  In fp16 it has
+ * to be that of ts_scale (engine, loss).  Beside a loss of the model it is multiplied by (labels of a full batch) /
+ * (labels that count). Not collective. */
+ts_status ts_set_output_gradient(ts_engine *engine, const char *name, const float *gradient, ts_error *err);
+
+/** ts_set_output_gradient, and a backward of it without the loss: torch's tensor.backward (gradient). Collective over
+ * the world. */
+ts_status ts_backward_from(ts_engine *engine, const char *output, const float *gradient, ts_error *err);
+
+/** The loss times the loss scale of this step, 1 without one.  Waits for a device. Not collective. */
+double ts_scale(ts_engine *engine, double loss);
+
+/** The end of a micro-step.  After the last of a step: reduce what is not reduced, agree on loss and norm, clip, update.
+ * Collective over the world.
+ * \param [out] result  Of an update; not written by the other micro-steps; may be NULL. */
+ts_status ts_step(ts_engine *engine, ts_step_result *result, ts_error *err);
+
+/** Forget the gradients of the step, as an update does. Not collective. */
+ts_status ts_zero_grad(ts_engine *engine, ts_error *err);
+
+/** Whether this micro-step is the last of a step: the gradient_accumulation_steps-th since the last update, or what the
+ * caller said, which holds until the next ts_step. Not collective. */
+bool ts_is_gradient_accumulation_boundary(const ts_engine *engine);
+ts_status ts_set_gradient_accumulation_boundary(ts_engine *engine, bool is_boundary, ts_error *err);
+
+/** Inside of the block backwards leave their gradients on their rank.  The end of no_sync sends nothing: the next
+ * reduction has their sum.  The end of coalesce reduces once what the backwards inside have made.  Same bits as
+ * accumulation over the same micro-batches at stage 1, at every stage.  Blocks do not nest, and ts_step does not go
+ * inside. ts_coalesce_grad_reduction_end is collective over the world, the others are not collective. */
+ts_status ts_no_sync_begin(ts_engine *engine, ts_error *err);
+ts_status ts_no_sync_end(ts_engine *engine, ts_error *err);
+ts_status ts_coalesce_grad_reduction_begin(ts_engine *engine, ts_error *err);
+ts_status ts_coalesce_grad_reduction_end(ts_engine *engine, ts_error *err);
+
+/** Of the last update: the norm before clipping, and whether it was done; the rate of the next one. Not collective. */
+double ts_global_grad_norm(const ts_engine *engine);
+bool ts_was_step_applied(const ts_engine *engine);
+double ts_learning_rate(const ts_engine *engine);
+
 /** The tokens of a text; borrowed. */
 typedef struct ts_tokens_of {
   const int32_t *token;
@@ -112,7 +203,13 @@ void ts_engine_logits(ts_engine *engine, const ts_tokens_of *text, float *logits
 /** Read a parameter in fp32 (the master where there is one): all of it, on every rank of any grid.
  * \param [out] value  The parameter's elements, in its shape. Collective over the world.
  * \return TS_BAD_INPUT when there is none of that name. */
-ts_status ts_engine_read_parameter(ts_engine *engine, const char *name, float *value, ts_error *err);
+ts_status ts_get_full_fp32_parameter(ts_engine *engine, const char *name, float *value, ts_error *err);
+
+/** Write a parameter: masters, and working values rounded to nearest.  Every rank gives the same values and takes what it
+ * keeps of them. Not collective, but values differ between ranks unless all call it.
+ * \param [in] value  All of it, in its shape.
+ * \return TS_BAD_INPUT when there is none of that name. */
+ts_status ts_set_full_fp32_parameter(ts_engine *engine, const char *name, const float *value, ts_error *err);
 
 /** A 64-bit digest of every parameter's values (fp32, the master where there is one), the same on any grid that has the
  * same values: the sum over elements of a mix of bits and position.

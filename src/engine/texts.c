@@ -61,7 +61,7 @@ static bool pulse(preparation *p, int64_t state) {
   }
   ts_free(all);
   p->pulsed = ts_seconds();
-  ts_heartbeat_phase(TS_PHASE_PREPARING);
+  ts_heartbeat_phase(ts_world_heartbeat(p->world), TS_PHASE_PREPARING);
   ts_progress_bytes(&p->progress, "tokenizing", bytes, p->size);
   if (!ts_log_is_terminal() && p->pulsed - p->told > LINE_SECONDS) {
     p->told = p->pulsed;
@@ -428,11 +428,11 @@ ts_status ts_prepare_texts(ts_world *world, const ts_deck *deck, ts_prepared *ou
   char *formats = ts_world_share_text(world, mine.text, 0);
   p.directory = ts_world_share_text(world, found, 0); /* without one a text's bytes are tokens */
   if (status == TS_OK && p.directory != NULL) {
-    ts_heartbeat_phase(TS_PHASE_PREPARING);
+    ts_heartbeat_phase(ts_world_heartbeat(world), TS_PHASE_PREPARING);
     find_today(&p);
     status = prepare_files(&p, files, out, formats, err);
-    ts_heartbeat_step(0); /* the first step, with loading, begins now */
-    ts_heartbeat_phase(TS_PHASE_LOADING);
+    ts_heartbeat_step(ts_world_heartbeat(world), 0); /* the first step, with loading, begins now */
+    ts_heartbeat_phase(ts_world_heartbeat(world), TS_PHASE_LOADING);
   }
   ts_free(found);
   ts_free(formats);

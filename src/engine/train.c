@@ -29,7 +29,7 @@ static ts_status read_batch(ts_training *r, ts_error *err) {
 static ts_status validate(ts_training *r, ts_error *err) {
   double start = ts_seconds(), loss;
   int64_t batches;
-  ts_heartbeat_phase(TS_PHASE_VALIDATING);
+  ts_heartbeat_phase(ts_world_heartbeat(r->world), TS_PHASE_VALIDATING);
   ts_status status = ts_validate(r->engine, r->world, r->deck, r->data, &loss, &batches, err);
   if (status == TS_OK && r->rank == 0) {
     double seconds = ts_seconds() - start;
@@ -185,7 +185,7 @@ static ts_status train_step(ts_training *r, ts_error *err) {
   bool timed = r->deck->profile.timeline[0] != 0 && r->at.step == r->timeline_step;
   ts_status status = timed ? ts_world_agree(r->world, begin_timeline(r, err), err) : TS_OK;
   double start = ts_seconds();
-  ts_heartbeat_step(r->at.step + 1);
+  ts_heartbeat_step(ts_world_heartbeat(r->world), r->at.step + 1);
   status = status == TS_OK ? ts_world_agree(r->world, read_batch(r, err), err) : status;
   double data_seconds = ts_seconds() - start;
   if (status != TS_OK) {
@@ -304,7 +304,7 @@ static int end_finished(ts_training *r) {
 /* The state of the last step is published, or the run has failed. */
 static int end_saved(ts_training *r, ts_error *err) {
   int code = ts_training_save_last(r, err);
-  ts_heartbeat_phase(TS_PHASE_ENDING);
+  ts_heartbeat_phase(ts_world_heartbeat(r->world), TS_PHASE_ENDING);
   if (r->stopping && r->rank == 0) {
     ts_stop_acknowledge(r->deck->run.directory);
   }
@@ -328,7 +328,7 @@ static int train(ts_training *r, ts_error *err) {
     status = status == TS_OK ? after_step(r, err) : status;
   }
   ts_progress_end(&r->progress);
-  ts_heartbeat_phase(TS_PHASE_ENDING);
+  ts_heartbeat_phase(ts_world_heartbeat(r->world), TS_PHASE_ENDING);
   if (status != TS_OK) {
     ts_saver_finish(r->saver);
     return status;

@@ -350,7 +350,7 @@ static ts_status read_prompt(ts_training *r, ts_error *err) {
 
 static ts_status open_all(ts_training *r, ts_error *err) {
   const ts_deck *deck = r->deck;
-  ts_heartbeat_phase(TS_PHASE_LOADING);
+  ts_heartbeat_phase(ts_world_heartbeat(r->world), TS_PHASE_LOADING);
   ts_status status = find_batch(r, err);
   if (status != TS_OK) {
     return status;

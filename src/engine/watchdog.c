@@ -28,6 +28,7 @@ enum { MOST_STAGGERED = 8, ALARM = 20 };
 
 struct ts_watch {
   const ts_deck *deck;
+  ts_world *world;
   ts_comm *all;
   ts_node_memory *memory;
   int rank;
@@ -236,7 +237,7 @@ static void end_job(ts_watch *w, const char *excess) {
 
 static void keep_watch(ts_watch *w, double now) {
   ts_beat beat;
-  ts_heartbeat_read(ts_heartbeat_mine(), &beat);
+  ts_heartbeat_read(ts_world_heartbeat(w->world), &beat);
   char *excess = find_excess(w, &beat, now - w->resumed);
   if (excess == NULL) {
     w->late = 0;
@@ -287,7 +288,7 @@ static void *watch(void *argument) {
   do {
     double now = ts_seconds();
     note_stop(w, now);
-    ts_heartbeat_live();
+    ts_heartbeat_live(ts_world_heartbeat(w->world));
     keep_status(w, now);
     keep_time(w, now);
     keep_watch(w, now);
@@ -328,10 +329,13 @@ ts_watch *ts_watch_create(ts_world *world, const ts_deck *deck) {
   ts_watch *w = ts_calloc(1, sizeof *w);
   const ts_launch *launch = ts_launched();
   w->deck = deck;
+  w->world = world;
   w->rank = ts_world_rank(world);
   w->period = choose_period(deck);
   w->memory = ts_node_memory_create(world, ts_heartbeat_bytes());
-  ts_heartbeat_use(w->memory->memory[w->memory->index], w->rank);
+  ts_heartbeat *record = w->memory->memory[w->memory->index];
+  ts_heartbeat_begin(record, w->rank);
+  ts_world_use_heartbeat(world, record);
   atomic_init(&w->step_limit, deck->run.step_timeout);
   atomic_init(&w->first_limit, deck->run.first_step_timeout);
   atomic_init(&w->end, w->rank == 0 && deck->run.time_limit > 0 ? ts_seconds() + deck->run.time_limit : INFINITY);
@@ -448,7 +452,7 @@ void ts_watch_destroy(ts_watch **watch, const char *state, int64_t step, const c
     ts_free(failed_path);
     failed_path = NULL;
   }
-  ts_heartbeat_use(NULL, 0);
+  ts_world_use_heartbeat(w->world, NULL);
   ts_node_memory_destroy(&w->memory);
   ts_time_left_destroy(&w->asker);
   ts_free(w->directory);

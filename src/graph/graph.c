@@ -172,6 +172,18 @@ ts_tid ts_graph_leaf(ts_graph *g, const char *name, ts_role role, ts_dtype dtype
                                            .unit = unit});
 }
 
+const ts_shape *ts_graph_token_shape(const ts_graph *g) {
+  const ts_shape *any = NULL;
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    const ts_tensor *leaf = &g->tensor[t];
+    if (leaf->role == TS_ROLE_INPUT && leaf->sequence > 0) {
+      return &leaf->shape;
+    }
+    any = any == NULL && leaf->role == TS_ROLE_INPUT ? &leaf->shape : any;
+  }
+  return any;
+}
+
 ts_tid ts_graph_state(ts_graph *g, const char *name, ts_held held, ts_dtype dtype, ts_shape shape, int unit) {
   return ts_graph_add_leaf(
       g, &(ts_tensor){
@@ -201,16 +213,24 @@ static void *copy_array(const void *from, size_t count, size_t size) {
   return memcpy(ts_malloc(count * size), from, count * size);
 }
 
-static void add_outputs(ts_graph *g, ts_node *node) {
+/* A node that breaks its op's rule ends the program, unless its graph is written by somebody who is told of it. */
+static void refuse_node(ts_graph *g, const ts_node *node, const char *why) {
+  ts_text text = {0};
+  ts_node_print(g, node, &text);
+  TS_CHECK(g->refused != NULL, "%s: %s", text.text, why);
+  ts_error_add(g->refused, "%s: %s", text.text, why);
+  ts_text_free(&text);
+}
+
+/* \return whether the op's rule holds */
+static bool add_outputs(ts_graph *g, ts_node *node) {
   ts_dtype *dtype = ts_calloc((size_t) node->n_out, sizeof *dtype);
   ts_shape *shape = ts_calloc((size_t) node->n_out, sizeof *shape);
   const char *why = ts_op_get(node->op)->shape(g, node, dtype, shape);
   if (why != NULL) {
-    ts_text text = {0};
-    ts_node_print(g, node, &text);
-    ts_die(__FILE__, __LINE__, "%s: %s", text.text, why);
+    refuse_node(g, node, why);
   }
-  for (int i = 0; i < node->n_out; ++i) {
+  for (int i = 0; why == NULL && i < node->n_out; ++i) {
     char *name = i == 0 ? ts_strdup(node->name) : ts_format("%s:%d", node->name, i);
     node->out[i] = add_tensor(g, (ts_tensor){.name = name,
                                              .role = TS_ROLE_VALUE,
@@ -221,6 +241,7 @@ static void add_outputs(ts_graph *g, ts_node *node) {
   }
   ts_free(dtype);
   ts_free(shape);
+  return why == NULL;
 }
 
 static void check_arity(const ts_graph *g, const ts_node *node) {
@@ -234,6 +255,16 @@ static void check_arity(const ts_graph *g, const ts_node *node) {
   }
 }
 
+/* Does it read what was refused before? */
+static bool reads_refused(const ts_graph *g, const ts_node *node) {
+  const ts_op_info *info = ts_op_get(node->op);
+  bool reads = false;
+  for (int i = 0; g->refused != NULL && i < node->n_in; ++i) {
+    reads = reads || (node->in[i] == TS_NONE && (info->optional >> i & 1) == 0);
+  }
+  return reads;
+}
+
 ts_tid ts_graph_add(ts_site at, const ts_node *like) {
   ts_graph *g = at.graph;
   const ts_op_info *info = ts_op_get(like->op);
@@ -242,6 +273,9 @@ ts_tid ts_graph_add(ts_site at, const ts_node *like) {
   node.unit = at.unit;
   node.n_out = like->n_out > 0 ? like->n_out : info->min_out;
   check_arity(g, &node);
+  if (reads_refused(g, &node)) {
+    return TS_NONE;
+  }
   bool into = (info->flags & TS_OP_COMM) != 0 && like->attr.comm.into;
   node.beta = like->prior != NULL || into ? like->beta : TS_NONE;
   node.name = ts_strdup(like->name);
@@ -252,7 +286,10 @@ ts_tid ts_graph_add(ts_site at, const ts_node *like) {
     node.out[i] = TS_NONE;
   }
   ts_attributes_own(&node);
-  add_outputs(g, &node);
+  if (!add_outputs(g, &node)) {
+    clear_node(&node);
+    return TS_NONE;
+  }
   TS_GROW(g->node, g->n_nodes, g->node_capacity);
   g->node[g->n_nodes++] = node;
   return node.out[0];

@@ -94,6 +94,13 @@ typedef struct ts_held {
   bool whole; /**< Of the part; else this rank's shard. */
 } ts_held;
 
+/** How a parameter begins. */
+typedef enum ts_init_kind { TS_INIT_ZERO, TS_INIT_ONE, TS_INIT_NORMAL } ts_init_kind;
+typedef struct ts_init {
+  ts_init_kind kind;
+  double std; /**< Of NORMAL, whose mean is 0. */
+} ts_init;
+
 typedef struct ts_tensor {
   char *name; /**< Owned; unique among leaves; a node's outputs are named "node" or "node:1", "node:2". */
   ts_role role;
@@ -101,6 +108,8 @@ typedef struct ts_tensor {
   ts_dtype dtype;
   ts_shape shape;
   ts_held held;    /**< Of a STATE leaf. */
+  ts_init init;    /**< Of a PARAM leaf. */
+  int sequence;    /**< Of an INPUT leaf: the dimension of its tokens, which ranks along sp share; 0: it has none. */
   ts_nid producer; /**< TS_NONE for a leaf. */
   int unit;        /**< The unit of the model it belongs to, -1 for none (inputs, scalars). */
 } ts_tensor;
@@ -353,6 +362,9 @@ typedef struct ts_graph {
   int n_units, unit_capacity;
   ts_mark *mark; /**< Owned. */
   int n_marks, mark_capacity;
+  /** Borrowed.  NULL: a node that breaks its op's rule ends the program.  Else it is not added: ts_graph_add says so
+   * here and gives TS_NONE, and nothing that reads this is added either. */
+  ts_error *refused;
   ts_tid *leaf; /**< Owned: the leaves at their names' hashes, or in the next free place; of ts_graph_find. */
   int n_leaves, leaf_places;
 } ts_graph;
@@ -385,6 +397,10 @@ ts_tid ts_graph_leaf(ts_graph *graph, const char *name, ts_role role, ts_dtype d
 
 /** The leaf called \a name, or TS_NONE. Not collective. */
 ts_tid ts_graph_find(const ts_graph *graph, const char *name);
+
+/** The shape of the first input that has a sequence, [batch][tokens]..., or of the first input where none has; NULL
+ * without inputs. Not collective. */
+const ts_shape *ts_graph_token_shape(const ts_graph *graph);
 
 /** Add a STATE leaf. Not collective. */
 ts_tid ts_graph_state(ts_graph *graph, const char *name, ts_held held, ts_dtype dtype, ts_shape shape, int unit);

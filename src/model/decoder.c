@@ -40,12 +40,13 @@ static ts_tid turn(ts_model_builder *b, const ts_layer *layer, const char *base,
   double *frequency = ts_malloc((size_t) (rotated / 2) * sizeof *frequency);
   ts_rope_frequencies(&how, rotated, b->rope_length, frequency, &attr.rope.factor);
   attr.rope.frequency = frequency;
-  ts_tid y = ts_graph_add(b->at, &(ts_node){.op = TS_OP_ROPE,
-                                            .name = ts_model_name_of(b, inside(b->family->attention, base).text).text,
-                                            .n_in = 2,
-                                            .in = (ts_tid[]){x, b->positions},
-                                            .beta = TS_NONE,
-                                            .attr = attr});
+  ts_tid y =
+      ts_graph_add(b->base.at, &(ts_node){.op = TS_OP_ROPE,
+                                          .name = ts_model_name_of(b, inside(b->family->attention, base).text).text,
+                                          .n_in = 2,
+                                          .in = (ts_tid[]){x, b->positions},
+                                          .beta = TS_NONE,
+                                          .attr = attr});
   ts_free(frequency);
   return y;
 }
@@ -59,13 +60,13 @@ static ts_tid normalise_heads(ts_model_builder *b, const char *name, ts_tid x) {
   if (f->qk_norm == TS_QK_NORM_WIDTH) {
     return normalise(b, name, x);
   }
-  ts_shape whole = b->at.graph->tensor[x].shape, heads = {.n = 4, .d = {whole.d[0], whole.d[1]}};
+  ts_shape whole = b->base.at.graph->tensor[x].shape, heads = {.n = 4, .d = {whole.d[0], whole.d[1]}};
   heads.d[3] = b->model->head_dim;
   heads.d[2] = whole.d[2] / heads.d[3];
   ts_model_name split = ts_model_name_of(b, inside(name, "heads").text);
   ts_model_name join = ts_model_name_of(b, inside(name, "join").text);
-  ts_tid y = normalise(b, name, ts_build_view(b->at, split.text, x, 0, heads));
-  return ts_build_view(b->at, join.text, y, 0, whole);
+  ts_tid y = normalise(b, name, ts_build_view(b->base.at, split.text, x, 0, heads));
+  return ts_build_view(b->base.at, join.text, y, 0, whole);
 }
 
 /* Attention's scale. */
@@ -86,8 +87,8 @@ static void make_qkv(ts_model_builder *b, ts_tid x, ts_tid qkv[3]) {
     ts_model_name name = ts_model_name_of(b, inside(f->attention, "split").text);
     bool by_heads = f->qkv_by_heads;
     const int64_t of_head[] = {m->head_dim, m->head_dim, m->head_dim};
-    qkv[0] =
-        ts_build_split(b->at, name.text, all, by_heads ? m->num_attention_heads : 1, 3, by_heads ? of_head : widths);
+    qkv[0] = ts_build_split(b->base.at, name.text, all, by_heads ? m->num_attention_heads : 1, 3,
+                            by_heads ? of_head : widths);
     qkv[1] = qkv[0] + 1;
     qkv[2] = qkv[0] + 2;
     return;
@@ -142,14 +143,14 @@ static ts_tid gate(ts_model_builder *b, ts_tid x) {
   if (f->gate_up != NULL) {
     ts_tid all = project(b, f->gate_up, x, 2 * inner, f->mlp_bias);
     ts_model_name name = ts_model_name_of(b, inside(f->mlp, "split").text);
-    both[0] = ts_build_split(b->at, name.text, all, 1, 2, (int64_t[]){inner, inner});
+    both[0] = ts_build_split(b->base.at, name.text, all, 1, 2, (int64_t[]){inner, inner});
     both[1] = both[0] + 1;
   } else {
     both[0] = project(b, f->gate, x, inner, f->mlp_bias);
     both[1] = project(b, f->up, x, inner, f->mlp_bias);
   }
   ts_model_name act = ts_model_name_of(b, inside(f->mlp, "act").text);
-  return ts_build_glu(b->at, act.text, both[0], both[1], find_activation(b));
+  return ts_build_glu(b->base.at, act.text, both[0], both[1], find_activation(b));
 }
 
 static ts_tid think(ts_model_builder *b, ts_tid x) {
@@ -159,7 +160,7 @@ static ts_tid think(ts_model_builder *b, ts_tid x) {
     y = gate(b, x);
   } else {
     y = project(b, f->up, x, b->model->intermediate_size, f->mlp_bias);
-    y = ts_build_activation(b->at, ts_model_name_of(b, inside(f->mlp, "act").text).text, y, find_activation(b));
+    y = ts_build_activation(b->base.at, ts_model_name_of(b, inside(f->mlp, "act").text).text, y, find_activation(b));
   }
   return project(b, f->down, y, b->model->hidden_size, f->mlp_bias);
 }
@@ -167,7 +168,7 @@ static ts_tid think(ts_model_builder *b, ts_tid x) {
 /* ---- the model ---- */
 
 static ts_tid multiply(ts_model_builder *b, const char *base, ts_tid x, double by) {
-  return by == 1 ? x : ts_build_scale(b->at, ts_model_name_of(b, base).text, x, (float) by, 0);
+  return by == 1 ? x : ts_build_scale(b->base.at, ts_model_name_of(b, base).text, x, (float) by, 0);
 }
 
 static ts_tid normalise_if(ts_model_builder *b, const char *norm, ts_tid x) {
@@ -218,8 +219,7 @@ static ts_tid embed(ts_model_builder *b, const ts_deck *deck, ts_tid *table) {
 
 void ts_model_decoder(const ts_deck *deck, ts_model_use use, ts_model_size size, ts_graph *g) {
   const ts_deck_model *m = &deck->model;
-  double dropout = fmax(m->embd_pdrop, fmax(m->attn_pdrop, m->resid_pdrop));
-  ts_model_builder b = ts_model_begin(deck, use, size, dropout, g);
+  ts_model_builder b = ts_model_begin(deck, use, size, g);
   ts_tid table, x = embed(&b, deck, &table);
   for (int64_t i = 0; i < m->num_hidden_layers; ++i) {
     ts_model_unit(&b, "%s.%lld", b.family->layers, (long long) i);

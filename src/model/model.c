@@ -12,6 +12,54 @@ ts_graph *ts_model_build(const ts_deck *deck, ts_model_use use, ts_model_size si
   return graph;
 }
 
+/* Every parameter has to have a gradient. */
+static void check_results(const ts_graph *g, ts_error *err) {
+  bool *reaches = ts_calloc((size_t) g->n_tensors + 1, sizeof *reaches);
+  for (int m = 0; m < g->n_marks; ++m) {
+    reaches[g->mark[m].tensor] = true;
+  }
+  for (ts_nid n = g->n_nodes - 1; n >= 0; --n) {
+    const ts_node *node = &g->node[n];
+    bool any = false;
+    for (int i = 0; i < node->n_out; ++i) {
+      any = any || reaches[node->out[i]];
+    }
+    for (int i = 0; i < node->n_in; ++i) {
+      reaches[node->in[i] == TS_NONE ? g->n_tensors : node->in[i]] |= any;
+    }
+  }
+  int n_parameters = 0;
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    bool parameter = g->tensor[t].role == TS_ROLE_PARAM;
+    n_parameters += parameter;
+    if (parameter && !reaches[t]) {
+      ts_error_add(err, "%s: neither the loss nor an output depends on it", g->tensor[t].name);
+    }
+  }
+  if (g->n_marks == 0 || n_parameters == 0) {
+    ts_error_add(err, g->n_marks == 0 ? "it has neither a loss nor an output" : "it has no parameter");
+  }
+  ts_free(reaches);
+}
+
+ts_graph *ts_model_build_own(const ts_own_model *model, ts_model_use use, int64_t batch, ts_error *err) {
+  ts_graph *graph = ts_graph_create();
+  ts_error refused = {0};
+  ts_builder b = {.at = ts_graph_site(graph), .use = use, .size = {.batch = batch}};
+  graph->refused = &refused;
+  model->write(&b, model->user);
+  graph->refused = NULL;
+  if (refused.count == 0) {
+    check_results(graph, &refused);
+  }
+  if (refused.count > 0) {
+    ts_error_add(err, "the model %s cannot be built: %s", model->name, refused.text);
+    ts_graph_destroy(&graph);
+  }
+  ts_error_clear(&refused);
+  return graph;
+}
+
 /* ---- first values ---- */
 
 /* Is `base` the `name` of some block? */

@@ -9,13 +9,7 @@
 #include "deck/deck.h"
 #include "family/family.h"
 #include "graph/graph.h"
-
-/** What the graph is for. */
-typedef enum ts_model_use {
-  TS_MODEL_TRAIN, /**< Loss with dropout; to be differentiated. */
-  TS_MODEL_LOSS,  /**< Loss without dropout. */
-  TS_MODEL_LOGITS /**< Generation: the logits [B][1][V] fp32 at input "index" [B] int32.  Keys and values are kept. */
-} ts_model_use;
+#include "model/builder.h"
 
 /** The extents of a graph. */
 typedef struct ts_model_size {
@@ -24,16 +18,20 @@ typedef struct ts_model_size {
                           * positions are those of data.sequence_length, whatever is kept. */
 } ts_model_size;
 
-/** How a parameter begins. */
-typedef enum ts_init_kind { TS_INIT_ZERO, TS_INIT_ONE, TS_INIT_NORMAL } ts_init_kind;
-typedef struct ts_init {
-  ts_init_kind kind;
-  double std;
-} ts_init;
-
 /** The first values of a parameter, as Hugging Face's _init_weights: biases 0, norms 1 (or 0 where 1 is added), all
  * else normal with initializer_range, and where the family says so narrower with depth. Not collective. */
 ts_init ts_model_init(const ts_deck *deck, const char *parameter);
+
+/** What the mark of an output begins with; its name follows (ts_builder_output). */
+#define TS_OUTPUT_MARK "output:"
+
+/** And the input with the gradient of an output, of its type and shape. */
+#define TS_SEED_LEAF "seed:"
+
+/** Build the forward graph of a program's own model.
+ * \return a new graph, owned by the caller; NULL with what its writer did wrong in \a err: TS_BAD_INPUT. Not
+ *         collective. */
+ts_graph *ts_model_build_own(const ts_own_model *model, ts_model_use use, int64_t batch, ts_error *err);
 
 /** Build the forward graph of the deck's model.  The deck was checked.
  * Inputs (leaves, role INPUT): input_ids [B][T] int32, labels [B][T] int32 (TRAIN, LOSS), positions [B][T] int32,

@@ -1,39 +1,60 @@
 /** \file
- * What models are made of: a builder that knows the deck, the family, the inputs and the current prefix, and the
- * pieces.  Private to src/model.  Nothing here is collective.
+ * What the models of families are made of: a builder that knows the deck, the family and its inputs beside what every
+ * builder knows (model/builder.h), and the pieces.  Private to src/model.  Nothing here is collective.
  */
 #ifndef TS_MODEL_PARTS_H
 #define TS_MODEL_PARTS_H
 
 #include "model/model.h"
 
-typedef struct ts_model_builder {
-  const ts_deck_model *model; /**< Borrowed. */
-  const ts_family *family;
+/** What a model is written with. */
+struct ts_builder {
   ts_site at; /**< The graph, and the current unit. */
   ts_model_use use;
   ts_model_size size;
-  int64_t rope_length; /**< What rotary positions that depend on the length are computed for. */
-  ts_tid input_ids, positions, labels;
-  ts_tid index, past;  /**< LOGITS; else TS_NONE. */
-  ts_tid documents;    /**< TS_NONE unless samples hold several. */
-  ts_tid seed, sample; /**< TS_NONE unless something is dropped. */
-  char prefix[96];     /**< In front of every name, with its dot: "transformer.h.0." */
-} ts_model_builder;
-
-/** Create the graph's leaves. Not collective.
- * \param [in] dropout  The family's largest dropout probability, to know whether seed and sample are inputs. */
-ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, ts_model_size size, double dropout,
-                                ts_graph *graph);
-
-/** Begin the unit called by the formatted text; names of parameters and nodes get it and a dot in front.
- * Not collective. */
-void ts_model_unit(ts_model_builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+  char prefix[96]; /**< In front of every name, with its dot: "transformer.h.0." */
+};
 
 /** A name with the unit's in front. */
 typedef struct ts_model_name {
   char text[160];
 } ts_model_name;
+
+/** UNIT.base suffix; UNIT suffix when \a base is empty. Not collective. */
+ts_model_name ts_builder_name(const ts_builder *b, const char *base, const char *suffix);
+
+/** Something is wrong with what the model's writer wants: a program's own is told of it, in the code here it ends the
+ * program. Not collective. */
+void ts_builder_refuse(const ts_builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/** An input of any shape; the scalar "seed" [1] int64 of dropout. Not collective. */
+ts_tid ts_builder_leaf(ts_builder *b, const char *name, ts_dtype dtype, ts_shape shape, int sequence);
+ts_tid ts_builder_seed(ts_builder *b);
+
+/** Extent of the last dimension. Not collective. */
+int64_t ts_builder_width(const ts_builder *b, ts_tid x);
+
+/** Attention by \a attr, whose name is set here, and whose dropout where the graph is not trained. Not collective. */
+ts_tid ts_builder_attend(ts_builder *b, const char *name, const ts_tid qkv[3], ts_tid documents, ts_attr attr);
+
+/** The builder of the deck's family. */
+typedef struct ts_model_builder {
+  ts_builder base;
+  const ts_deck_model *model; /**< Borrowed. */
+  const ts_deck *deck;        /**< Likewise. */
+  const ts_family *family;
+  int64_t rope_length; /**< What rotary positions that depend on the length are computed for. */
+  ts_tid input_ids, positions, labels;
+  ts_tid index, past; /**< LOGITS; else TS_NONE. */
+  ts_tid documents;   /**< TS_NONE unless samples hold several. */
+} ts_model_builder;
+
+/** Create the graph's inputs. Not collective. */
+ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, ts_model_size size, ts_graph *graph);
+
+/** Begin the unit called by the formatted text; names of parameters and nodes get it and a dot in front.
+ * Not collective. */
+void ts_model_unit(ts_model_builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /** UNIT.base; UNIT itself when \a base is empty. Not collective. */
 ts_model_name ts_model_name_of(const ts_model_builder *b, const char *base);
@@ -43,9 +64,6 @@ ts_tid ts_model_matrix(ts_model_builder *b, int64_t rows);
 
 /** Rows of \a table at \a ids. Not collective. */
 ts_tid ts_model_embedding(ts_model_builder *b, ts_tid table, ts_tid ids);
-
-/** An op without attributes. Not collective. */
-ts_tid ts_model_op(ts_model_builder *b, ts_op op, const char *name, int n_in, const ts_tid *in);
 
 /** y = x w (+ bias) with parameters \a name .weight and \a name .bias.
  * \param [in] out_first  The weight is [out][in] (a torch Linear), not [in][out] (GPT-2's Conv1D). Not collective. */

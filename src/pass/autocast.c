@@ -163,10 +163,11 @@ void ts_pass_autocast(ts_graph **graph, ts_pass_context *context) {
   if (!ts_deck_autocasts(context->deck)) {
     return;
   }
+  const ts_family *family = ts_family_find(context->deck->model.model_type); /* NULL: a program's own */
   caster c = {.rewrite = ts_rewrite_begin(*graph),
               .from = *graph,
               .device = context->target.backend->device != NULL,
-              .norm_keeps_type = ts_family_find(context->deck->model.model_type)->norm_keeps_type,
+              .norm_keeps_type = family != NULL && family->norm_keeps_type,
               .lower = context->deck->torch_autocast.dtype,
               .wide = ts_calloc((size_t) (*graph)->n_tensors + 1, sizeof *c.wide),
               .cast = ts_ids_none((*graph)->n_tensors),

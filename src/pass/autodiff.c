@@ -66,6 +66,21 @@ static bool is_reached(const ts_gradients *gradients, const ts_node *node, ts_ti
   return reached && ts_gradients_wanted(gradients, node->out[0]);
 }
 
+/* Outputs that a program may go back from have the gradient that the host gives. */
+static void seed_outputs(ts_gradients *gradients) {
+  ts_graph *g = gradients->graph;
+  for (int m = 0; m < g->n_marks; ++m) {
+    const char *name = g->mark[m].name;
+    ts_tid t = g->mark[m].tensor;
+    if (strncmp(name, TS_OUTPUT_MARK, strlen(TS_OUTPUT_MARK)) == 0 && ts_gradients_wanted(gradients, t)) {
+      char *seed = ts_format(TS_SEED_LEAF "%s", name + strlen(TS_OUTPUT_MARK));
+      gradients->unit = g->tensor[t].unit;
+      ts_gradients_add(gradients, t, ts_graph_leaf(g, seed, TS_ROLE_INPUT, g->tensor[t].dtype, g->tensor[t].shape, -1));
+      ts_free(seed);
+    }
+  }
+}
+
 static void mark_gradients(ts_gradients *gradients) {
   ts_graph *g = gradients->graph;
   for (ts_tid t = 0; t < gradients->n; ++t) {
@@ -84,6 +99,9 @@ void ts_pass_autodiff(ts_graph **graph, ts_pass_context *context) {
                             .wanted = ts_calloc((size_t) g->n_tensors, sizeof *gradients.wanted)};
   find_wanted(&gradients, context->deck);
   ts_tid loss = ts_graph_marked(g, "loss");
+  if (context->seeded) {
+    seed_outputs(&gradients);
+  }
   for (ts_nid n = g->n_nodes - 1; n >= 0; --n) {
     ts_node node = g->node[n]; /* the array moves while nodes are added; what the node points to does not */
     if (is_reached(&gradients, &node, loss)) {

@@ -1,7 +1,8 @@
 /* Fusion: nodes that another node can do on the way.
  *
  *   head_loss (x, w, l) and head_loss_dx (x, w, l, s)  ->  head_loss_train: the logits are computed once; not where
- *                                                          ranks share the vocabulary, as the loss then has none
+ *                                                          ranks share the vocabulary, as the loss then has none,
+ *                                                          nor where the host reads the loss before the backward
  *   add (a, f (..))                                    ->  f with prior a
  *   accumulate (a, f (..), beta)                       ->  f with prior a and beta
  *
@@ -91,7 +92,8 @@ static void fold_loss(fusion *f, ts_nid n) {
   const ts_node *dx = &f->from->node[n];
   for (ts_nid m = 0; m < n; ++m) {
     const ts_node *loss = &f->from->node[m];
-    if (loss->op == TS_OP_HEAD_LOSS && ts_head_stats(loss) < 0 && memcmp(loss->in, dx->in, 3 * sizeof *dx->in) == 0) {
+    if (loss->op == TS_OP_HEAD_LOSS && ts_head_stats(loss) < 0 && !ts_graph_is_marked(f->from, loss->out[0]) &&
+        memcmp(loss->in, dx->in, 3 * sizeof *dx->in) == 0) {
       f->gone[m] = true;
       f->loss_of[n] = m;
     }

@@ -110,7 +110,8 @@ static ts_held_how how_of(const layout_maker *b, const char *name) {
   return shard == NULL ? TS_HELD_WHOLE : shard->how;
 }
 
-static void add_parameter(ts_layout *layout, const layout_maker *b, const char *name, ts_shape shape, ts_part *part) {
+static void add_parameter(ts_layout *layout, const layout_maker *b, const char *name, ts_shape shape, ts_init init,
+                          ts_part *part) {
   const ts_shard *shard = ts_shards_find(b->shards, name);
   ts_interval piece[TS_MOST_RUNS] = {{0, shape.d[0]}};
   int rank = b->mesh->coord[TS_AXIS_TP], n = shard != NULL ? ts_shard_of_rank(b->shards, shard, rank, piece) : 1;
@@ -122,6 +123,7 @@ static void add_parameter(ts_layout *layout, const layout_maker *b, const char *
                       .piece = ts_malloc((size_t) n * sizeof *p->piece),
                       .held = shard != NULL ? ts_shard_held(b->shards, shard, rank) : shape,
                       .part = layout->n_parts,
+                      .init = init,
                       .offset = (int64_t) ts_align_up((size_t) part->count, (size_t) ts_part_align(part))};
   p->count = ts_shape_count(&p->held);
   memcpy(p->piece, piece, (size_t) n * sizeof *piece);
@@ -245,7 +247,7 @@ static int pack_part(ts_layout *layout, const layout_maker *b, const member *m, 
   int i = 0;
   for (; i < n && is_of_one_part(&m[i], m); ++i) {
     const ts_tensor *tensor = &b->graph->tensor[m[i].leaf];
-    add_parameter(layout, b, tensor->name, tensor->shape, &part);
+    add_parameter(layout, b, tensor->name, tensor->shape, tensor->init, &part);
   }
   end_part(layout, b, &part, capacity);
   return i;
@@ -294,7 +296,7 @@ ts_layout *ts_layout_at(const ts_layout *of, const ts_graph *graph, const ts_sha
                     .gathered = like->gathered,
                     .first = like->first};
     for (const ts_parameter *p = &of->parameter[like->first]; part.n_parameters < like->n_parameters; ++p) {
-      add_parameter(layout, &b, p->name, p->shape, &part);
+      add_parameter(layout, &b, p->name, p->shape, p->init, &part);
     }
     end_part(layout, &b, &part, &capacity);
   }

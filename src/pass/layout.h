@@ -40,6 +40,7 @@ typedef struct ts_parameter {
   int64_t offset;                /**< First element in the part's flat range. */
   int64_t count;                 /**< Elements of what it holds. */
   float weight_decay, lr_factor; /**< Of its parameter group, and its optimizer. */
+  ts_init init;                  /**< Its first values. */
 } ts_parameter;
 
 typedef struct ts_part {

@@ -92,7 +92,7 @@ static void add_users(const planner *p, users *of, const ts_node *node) {
 }
 
 /* Is what is read made in the same run, whatever its kind? */
-static bool stays_in_run(const ts_step *step, users u) {
+static bool stays_in_run(const ts_step_runs *step, users u) {
   for (int k = 0; k < step->n_kinds; ++k) {
     unsigned segments = step->kind[k].segments;
     if ((u.read & segments) != 0 && (u.written & ~segments) != 0) {
@@ -107,7 +107,7 @@ static ts_lifetime lifetime_of(const planner *p, ts_tid root, users u) {
   if (tensor->role == TS_ROLE_STATE) {
     return TS_LIFETIME_STATE;
   }
-  const ts_step *step = p->context->step;
+  const ts_step_runs *step = p->context->step;
   bool of_slot = tensor->producer == TS_NONE || (step->n_slots > 1 && !stays_in_run(step, u));
   return of_slot ? TS_LIFETIME_SLOT : TS_LIFETIME_SCRATCH;
 }

@@ -32,7 +32,7 @@ typedef enum ts_fact {
 struct ts_sequence;
 struct ts_shards;
 struct ts_schedule;
-struct ts_step;
+struct ts_step_runs;
 struct ts_plan;
 
 typedef struct ts_pass_context {
@@ -40,7 +40,10 @@ typedef struct ts_pass_context {
   const ts_mesh *mesh;
   ts_target target;
   ts_model_use use;                   /**< TRAIN runs every pass; LOSS and LOGITS skip those about gradients. */
-  const struct ts_step *step;         /**< The runs of one step; borrowed. */
+  bool by_hand;                       /**< A program reads the loss of each forward. */
+  bool seeded;                        /**< The host may give gradients of outputs. */
+  bool defers;                        /**< Gradients may stay on their rank for some micro-batches (pass/zero.c). */
+  const struct ts_step_runs *step;    /**< The runs of one step; borrowed. */
   const struct ts_sequence *sequence; /**< How ranks along sp share samples; borrowed. */
   struct ts_shards *shards;           /**< Made by shard, NULL without tensor parallelism; owned by the program. */
   struct ts_layout *layout;     /**< That of the engine's first program, or NULL: made by zero, then the caller's. */

@@ -1,7 +1,9 @@
 /* Working dtypes: with bf16 or fp16, parameters and activations are that, and what is kept of them; statistics, losses
  * and logits stay as they are. */
+#include "base/memory.h"
 #include "graph/attribute.h"
 #include "graph/rewrite.h"
+#include "ops/build.h"
 #include "pass/pass.h"
 #include "pass/state.h"
 
@@ -10,11 +12,21 @@ static bool is_narrowed(const ts_tensor *leaf) {
   return kept || leaf->role == TS_ROLE_PARAM;
 }
 
+/* An input of numbers comes in fp32. */
+static void cast_input(ts_rewrite *r, const ts_node *reader, ts_tid t, ts_dtype working) {
+  char *name = ts_format("%s.%s", r->from->tensor[t].name, ts_dtype_name(working));
+  r->map[t] = ts_build_cast((ts_site){r->to, reader->segment, reader->unit}, name, ts_rewrite_tensor(r, t), working);
+  ts_free(name);
+}
+
 static void narrow_leaves(ts_rewrite *r, const ts_node *node, ts_dtype working) {
   for (int i = 0; i < node->n_in; ++i) {
     ts_tid t = node->in[i];
-    if (t != TS_NONE && is_narrowed(&r->from->tensor[t]) && r->map[t] == TS_NONE) {
+    const ts_tensor *leaf = t != TS_NONE ? &r->from->tensor[t] : NULL;
+    if (leaf != NULL && is_narrowed(leaf) && r->map[t] == TS_NONE) {
       ts_rewrite_leaf(r, t, working);
+    } else if (leaf != NULL && leaf->role == TS_ROLE_INPUT && leaf->dtype == TS_F32 && r->map[t] == TS_NONE) {
+      cast_input(r, node, t, working);
     } else {
       ts_rewrite_tensor(r, t);
     }

@@ -202,6 +202,9 @@ static int choose_ulysses(const ts_deck *deck, const ts_mesh *mesh, int64_t leng
 ts_sequence ts_sequence_of(const ts_deck *deck, const ts_mesh *mesh, int64_t length, const ts_backend *backend) {
   int sp = mesh->size[TS_AXIS_SP], u = (int) deck->sequence_parallel.ulysses_degree;
   int r = (int) deck->sequence_parallel.ring_degree;
+  if (ts_deck_model_is_own(deck)) {
+    return (ts_sequence){.length = length, .ulysses = 1, .ring = 1};
+  }
   u = u > 0 ? u : r > 0 ? sp / r : choose_ulysses(deck, mesh, length, backend);
   ts_sequence s = {.length = length, .ulysses = u, .ring = sp / u, .rank = mesh->coord[TS_AXIS_SP]};
   s.zigzag = s.ring > 1 && strcmp(deck->sequence_parallel.load_balancer, "zigzag") == 0;
@@ -253,6 +256,9 @@ static ts_status check_degrees(const ts_deck *deck, const ts_mesh *mesh, ts_erro
 }
 
 ts_status ts_sequence_check(const ts_deck *deck, const ts_mesh *mesh, ts_error *err) {
+  if (ts_deck_model_is_own(deck)) {
+    return TS_OK;
+  }
   ts_status status = check_groups(deck, mesh, err);
   return status == TS_OK ? check_degrees(deck, mesh, err) : status;
 }

@@ -295,9 +295,9 @@ ts_sharding *ts_sharding_create(const ts_graph *graph, const ts_pass_context *co
   s->banned = ts_calloc(nodes, sizeof *s->banned);
   s->vocabulary = ts_calloc(tensors, sizeof *s->vocabulary);
   s->mark = ts_calloc(tensors, sizeof *s->mark);
-  const ts_shape *ids = &graph->tensor[ts_graph_find(graph, "input_ids")].shape;
-  s->batch = ids->d[0];
-  s->length = ids->d[1];
+  const ts_shape *ids = ts_graph_token_shape(graph);
+  s->batch = ids != NULL ? ids->d[0] : 1;
+  s->length = ids != NULL && ids->n > 1 ? ids->d[1] : 1;
   ts_sharding_look(s, shapes);
   return s;
 }

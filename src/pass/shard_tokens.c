@@ -21,12 +21,10 @@ typedef struct cutter {
 } cutter;
 
 static void cut_inputs(cutter *c) {
-  static const char *const names[] = {"input_ids", "labels", "positions"};
-  for (int i = 0; i < 3; ++i) {
-    ts_tid t = ts_graph_find(c->rewrite.from, names[i]);
-    if (t != TS_NONE) {
-      ts_tensor leaf = c->rewrite.from->tensor[t];
-      leaf.shape.d[1] = c->own;
+  for (ts_tid t = 0; t < c->rewrite.from->n_tensors; ++t) {
+    ts_tensor leaf = c->rewrite.from->tensor[t];
+    if (leaf.role == TS_ROLE_INPUT && leaf.sequence > 0) {
+      leaf.shape.d[leaf.sequence] = c->own;
       c->cut[t] = true;
       c->rewrite.map[t] = ts_graph_add_leaf(c->rewrite.to, &leaf);
     }
@@ -86,7 +84,7 @@ static void cut_node(cutter *c, const ts_node *old, ts_attr *attr) {
 }
 
 void ts_shard_tokens(ts_graph **graph, const ts_pass_context *context) {
-  const ts_shape *ids = &(*graph)->tensor[ts_graph_find(*graph, "input_ids")].shape;
+  const ts_shape *ids = ts_graph_token_shape(*graph);
   cutter c = {.rewrite = ts_rewrite_begin(*graph),
               .tokens = ts_sequence_tokens(context->sequence, context->sequence->rank),
               .batch = ids->d[0],

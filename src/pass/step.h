@@ -31,27 +31,41 @@ typedef struct ts_run {
   int slot;            /**< Of the micro-batch: where its inputs and what it keeps are. */
 } ts_run;
 
-typedef struct ts_step ts_step;
-struct ts_step {
+typedef struct ts_step_runs ts_step_runs;
+struct ts_step_runs {
   const ts_run_kind *kind; /**< Those that occur are among them. */
   int n_kinds;
   int n_slots;              /**< Micro-batches alive at a time, at most. */
   int64_t micro_batches, n; /**< Of one step; runs. */
+  bool by_hand;             /**< TRAIN: a program may run the kinds of ts_hand in an order of its own. */
   /** The schedule's: run i.  Forwards and backwards each come in the order of micro-batches: the first one's overwrite
    * what the others add to. */
-  ts_run (*at)(const ts_step *step, int64_t i);
-  bool (*has)(const ts_step *step, int kind); /**< The schedule's: are there runs of this kind? */
+  ts_run (*at)(const ts_step_runs *step, int64_t i);
+  bool (*has)(const ts_step_runs *step, int kind); /**< The schedule's: are there runs of this kind? */
 };
 
 /** The step of a program: a value that owns nothing.
  * \param [in] micro_batches  Of TRAIN: gradient_accumulation_steps; of other uses 1.
  * \param [in] n_slots  At most so many micro-batches are alive; fewer when there are not as many. Not collective. */
-ts_step ts_step_of(ts_model_use use, int64_t micro_batches, int n_slots);
+ts_step_runs ts_step_of(ts_model_use use, int64_t micro_batches, int n_slots);
+
+/** What can be run by hand, in slot 0: FORWARD, then any number of BACKWARD, of which the last may be LAST_BACKWARD,
+ * with the reductions of the step; or REDUCE, these alone; then UPDATE. */
+typedef enum ts_hand {
+  TS_HAND_FORWARD,
+  TS_HAND_BACKWARD,
+  TS_HAND_LAST_BACKWARD,
+  TS_HAND_REDUCE,
+  TS_HAND_UPDATE
+} ts_hand;
+
+/** The run of a TRAIN step that is by_hand. Not collective. */
+ts_run ts_step_run_by_hand(ts_hand hand);
 
 /** Run \a i of a step, 0 <= i < n. Not collective. */
-ts_run ts_step_run(const ts_step *step, int64_t i);
+ts_run ts_step_run(const ts_step_runs *step, int64_t i);
 
 /** The kind of run \a i. Not collective. */
-const ts_run_kind *ts_step_kind(const ts_step *step, int64_t i);
+const ts_run_kind *ts_step_kind(const ts_step_runs *step, int64_t i);
 
 #endif

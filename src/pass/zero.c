@@ -10,11 +10,15 @@
  *   3       shard (persistent  shard                        every micro-batch    all_gather of persistent parts
  *           parts whole)
  *
- * Per shard element the arithmetic is the same in every stage: sum over ranks in rank order, then AdamW. */
+ * Per shard element the arithmetic is the same in every stage: sum over ranks in rank order, then AdamW.
+ *
+ * With context->defers gradients are whole at every stage and sum what was not reduced yet; a shard beside them sums
+ * what was.  So any micro-batches may be reduced together, also several times a step, with the bits of stage 1. */
 #include "pass/zero.h"
 
 #include "base/memory.h"
 #include "graph/op.h"
+#include "pass/record.h"
 
 #include <string.h>
 
@@ -60,9 +64,9 @@ static void make_storage(ts_zero *z) {
     s->whole = sharded ? TS_NONE : s->param;
     s->gradient = s->shard = TS_NONE;
     if (part->trainable && ts_zero_is_training(z)) {
-      bool shard = ts_zero_stage(z, part) >= 2;
-      s->gradient = ts_zero_state(z, i, TS_STATE_GRADIENT, !shard);
-      s->shard = shard ? s->gradient : TS_NONE;
+      bool whole = ts_zero_sums_whole(z, part), beside = z->context->defers && ts_zero_is_spread(part);
+      s->gradient = ts_zero_state(z, i, TS_STATE_GRADIENT, whole);
+      s->shard = beside ? ts_zero_state(z, i, TS_STATE_GRADIENT, false) : whole ? TS_NONE : s->gradient;
       s->missing = part->n_parameters;
       s->produced = ts_malloc((size_t) part->n_parameters * sizeof *s->produced);
     }
@@ -207,10 +211,31 @@ static ts_tid sum_result(ts_zero *z, ts_site at, const char *result, const char 
   return ts_build_accumulate(at, state, sum, value, z->beta);
 }
 
+/* What programs read after each forward. */
+static void mark_outputs(ts_zero *z) {
+  const ts_graph *from = z->rewrite.from;
+  for (int m = 0; m < from->n_marks; ++m) {
+    const char *name = from->mark[m].name;
+    bool loss = strcmp(name, "loss") == 0 || strcmp(name, "valid") == 0;
+    if (strncmp(name, TS_OUTPUT_MARK, strlen(TS_OUTPUT_MARK)) == 0 || (loss && z->context->by_hand)) {
+      ts_graph_mark(z->rewrite.to, name, ts_rewrite_tensor(&z->rewrite, from->mark[m].tensor));
+    }
+  }
+}
+
 static void add_results(ts_zero *z) {
   ts_graph *to = z->rewrite.to;
   if (z->context->use == TS_MODEL_LOGITS) {
     ts_graph_mark(to, "logits", ts_rewrite_tensor(&z->rewrite, ts_graph_marked(z->rewrite.from, "logits")));
+    return;
+  }
+  mark_outputs(z);
+  if (ts_graph_marked(z->rewrite.from, "loss") == TS_NONE) {
+    if (ts_zero_is_training(z)) { /* the host has the loss: it gives gradients of outputs */
+      ts_site update = {to, TS_SEGMENT_UPDATE, -1};
+      ts_zero_add_update(z, ts_record_scalar(update, "no_loss", TS_F64, 1),
+                         ts_record_scalar(update, "counted", TS_F64, 1));
+    }
     return;
   }
   /* after the last node of the micro-batch: a fused loss is made among the gradients */
@@ -225,6 +250,10 @@ static int last_unit_of(const ts_graph *g) {
     --n;
   }
   return g->node[n].unit;
+}
+
+static ts_tid beta_leaf(ts_zero *z, const char *name) {
+  return ts_graph_leaf(z->rewrite.to, name, TS_ROLE_INPUT, TS_F32, TS_SHAPE(1), -1);
 }
 
 void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
@@ -246,7 +275,9 @@ void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
   z.low = ts_ids_none(z.layout->n_parameters);
   z.low_phase = ts_calloc((size_t) z.layout->n_parameters + 1, sizeof *z.low_phase);
   z.last_unit = last_unit_of(*graph);
-  z.beta = ts_graph_leaf(z.rewrite.to, "accumulate", TS_ROLE_INPUT, TS_F32, TS_SHAPE(1), -1);
+  z.beta = beta_leaf(&z, "accumulate");
+  z.beta_local = context->defers ? beta_leaf(&z, "accumulate_local") : z.beta;
+  z.beta_reduced = context->defers ? beta_leaf(&z, "accumulate_reduced") : TS_NONE;
   make_storage(&z);
   walk_graph(&z);
   add_results(&z);

@@ -13,7 +13,7 @@
 typedef struct ts_part_state {
   ts_tid param;     /* storage of the working values: whole or shard */
   ts_tid whole;     /* the whole working values to take windows from: param itself, or the last gather's result */
-  ts_tid gradient;  /* whole (stages 0 and 1) or shard (2 and 3) */
+  ts_tid gradient;  /* whole (ts_zero_sums_whole) or shard */
   ts_tid shard;     /* this rank's reduced gradient */
   ts_tid updated;   /* this rank's new values, where the others need them too */
   ts_tid *produced; /* gradient of each parameter of the part in this micro-batch, TS_NONE until made */
@@ -49,8 +49,10 @@ typedef struct ts_zero {
   int last_unit;  /* of the last node of the forward: its parameters are read again at once */
   int stage;      /* the deck's */
   ts_dtype work, accumulate;
-  ts_tid beta;
-  ts_buckets reduce; /* gradients waiting to be reduced */
+  ts_tid beta;         /* 0 in the first micro-batch of a step, 1 afterwards */
+  ts_tid beta_local;   /* likewise since gradients were reduced last; beta where they are reduced once a step */
+  ts_tid beta_reduced; /* 0 in the first reduction of a step; TS_NONE where there is one */
+  ts_buckets reduce;   /* gradients waiting to be reduced */
 } ts_zero;
 
 /** True when a part is for several ranks.  One of a rank that shares it with nobody, where others do, is too: all have
@@ -62,6 +64,11 @@ static inline bool ts_zero_is_spread(const ts_part *part) {
 /** The stage as it is for a part: 0 where there is nobody to share with. Not collective. */
 static inline int ts_zero_stage(const ts_zero *z, const ts_part *part) {
   return ts_zero_is_spread(part) ? z->stage : 0;
+}
+
+/** True when this rank sums the whole gradients of its own micro-batches, to be reduced at once. Not collective. */
+static inline bool ts_zero_sums_whole(const ts_zero *z, const ts_part *part) {
+  return ts_zero_stage(z, part) < 2 || z->context->defers;
 }
 
 /** True when this rank keeps only its shard of the part's parameters. Not collective. */

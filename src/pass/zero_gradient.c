@@ -26,7 +26,7 @@ static void gather_gradients(ts_zero *z, ts_site at, const ts_bucket *b) {
 }
 
 static void reduce(ts_zero *z, ts_site at, ts_bucket *b) {
-  bool every_micro_batch = z->stage >= 2; /* a bucket is of parts that are shared */
+  bool every_micro_batch = z->stage >= 2 && !z->context->defers; /* a bucket is of parts that are shared */
   at.segment = every_micro_batch ? TS_SEGMENT_BACKWARD_WEIGHT : TS_SEGMENT_REDUCE;
   ts_tid *into = ts_malloc((size_t) b->n * sizeof *into);
   for (int i = 0; i < b->n; ++i) {
@@ -35,7 +35,7 @@ static void reduce(ts_zero *z, ts_site at, ts_bucket *b) {
   char *name = ts_bucket_name(z, b, "reduce");
   ts_tid y = ts_build_reduce_scatter(at, name, b->axes, b->group, b->wire,
                                      ts_deck_wire_divisor(z->context->deck, b->wire, b->group), b->n, b->x, into,
-                                     every_micro_batch ? z->beta : TS_NONE, b->n, b->piece);
+                                     every_micro_batch ? z->beta : z->beta_reduced, b->n, b->piece);
   for (int i = 0; i < b->n; ++i) {
     z->part[b->part[i]].shard = y + i;
   }
@@ -71,13 +71,13 @@ static ts_tid pack(const ts_zero *z, ts_site at, const ts_part *part, const ts_t
 static void complete_gradient(ts_zero *z, ts_site at, int part_index) {
   const ts_part *part = &z->layout->part[part_index];
   ts_part_state *s = &z->part[part_index];
-  if (ts_zero_stage(z, part) >= 2) {
+  if (!ts_zero_sums_whole(z, part)) {
     send(z, at, part_index, pack(z, at, part, s->produced, part->count));
     return;
   }
   s->gradient = pack(z, at, part, s->produced, ts_zero_whole(part));
   if (ts_zero_is_spread(part)) {
-    s->shard = ts_zero_my_window(at, part, s->gradient);
+    s->shard = z->context->defers ? s->shard : ts_zero_my_window(at, part, s->gradient);
     send(z, at, part_index, s->gradient);
   } else {
     s->shard = s->gradient;
@@ -88,11 +88,11 @@ void ts_zero_add_gradient(ts_zero *z, ts_site at, int index, ts_tid gradient) {
   const ts_parameter *p = &z->layout->parameter[index];
   const ts_part *part = &z->layout->part[p->part];
   ts_part_state *s = &z->part[p->part];
-  if (ts_zero_stage(z, part) < 2) {
+  if (ts_zero_sums_whole(z, part)) {
     ts_site weights = {at.graph, TS_SEGMENT_BACKWARD_WEIGHT, at.unit};
     char *name = ts_format("%s.sum", p->name);
     ts_tid sum = ts_build_view(weights, name, s->gradient, p->offset, p->held);
-    gradient = ts_build_accumulate(weights, name, sum, gradient, z->beta);
+    gradient = ts_build_accumulate(weights, name, sum, gradient, ts_zero_is_spread(part) ? z->beta_local : z->beta);
     ts_free(name);
   }
   s->produced[index - part->first] = gradient;

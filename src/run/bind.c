@@ -1,5 +1,4 @@
 /* Binding programs: communicators and kernels first, then memory, then addresses. */
-#include "base/heartbeat.h"
 #include "base/memory.h"
 #include "pass/storage.h"
 #include "run/bound.h"
@@ -11,14 +10,14 @@ ts_comm *ts_bound_comm(ts_executor *e, const ts_mesh *mesh, unsigned axes) {
 
 static void prepare_program(ts_executor *e, ts_bound_program *p) {
   const ts_graph *g = p->program->graph;
-  const ts_step *step = &p->program->step;
+  const ts_step_runs *step = &p->program->step;
   p->node = ts_calloc((size_t) step->n_slots, sizeof *p->node);
   for (int slot = 0; slot < step->n_slots; ++slot) {
     p->node[slot] = ts_calloc((size_t) g->n_nodes + 1, sizeof *p->node[slot]);
   }
   p->run = ts_calloc((size_t) step->n_slots * (size_t) step->n_kinds, sizeof *p->run);
   p->group = ts_mesh_group_id(&p->program->mesh, TS_AXES_ALL & ~TS_AXES(TS_AXIS_PP));
-  ts_heartbeat_join(p->group);
+  ts_heartbeat_join(ts_bound_heartbeat(e), p->group);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
     ts_bound_node *b = &p->node[0][n];
@@ -29,7 +28,7 @@ static void prepare_program(ts_executor *e, ts_bound_program *p) {
     if (ts_node_is_collective(node)) {
       b->comm = ts_bound_comm(e, &p->program->mesh, node->attr.comm.axes);
       b->group = ts_mesh_group_id(&p->program->mesh, node->attr.comm.axes);
-      ts_heartbeat_join(b->group);
+      ts_heartbeat_join(ts_bound_heartbeat(e), b->group);
       continue;
     }
     b->kernel = e->backend->kernel(node->op);

@@ -5,6 +5,7 @@
 #ifndef TS_RUN_BOUND_H
 #define TS_RUN_BOUND_H
 
+#include "base/heartbeat.h"
 #include "pass/blocks.h"
 #include "pass/lower.h"
 #include "run/executor.h"
@@ -85,6 +86,11 @@ struct ts_executor {
   ts_span *span;
   int n_spans, capacity_spans, used_spans;
 };
+
+/** Where this rank says what it does: its world's record; NULL without a world. Not collective. */
+static inline ts_heartbeat *ts_bound_heartbeat(const ts_executor *executor) {
+  return executor->options.world != NULL ? ts_world_heartbeat(executor->options.world) : NULL;
+}
 
 /** Queue or run a collective. Collective over its group. */
 void ts_bound_collective(ts_bound_node *node);

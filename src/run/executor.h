@@ -44,6 +44,9 @@ void ts_executor_destroy(ts_executor **executor);
  * when they contain collectives. */
 void ts_executor_run(ts_executor *executor, int index, int64_t run);
 
+/** The same of a run that the caller chooses (ts_step_run_by_hand). Collective over the world likewise. */
+void ts_executor_run_one(ts_executor *executor, int index, ts_run run);
+
 /** Where the host writes an input or scalar of the micro-batch in slot \a slot, by name; NULL when the program has none
  * or never touches it.  Slots keep their values while only one program runs. Not collective. */
 void *ts_executor_input(ts_executor *executor, int index, int slot, const char *name);

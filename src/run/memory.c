@@ -1,6 +1,5 @@
 /* The memory of an executor: arenas, and how others reach what lies in them. */
 #include "base/memory.h"
-#include "base/heartbeat.h"
 #include "run/bound.h"
 
 #include <string.h>
@@ -122,9 +121,9 @@ void *ts_executor_input(ts_executor *e, int index, int slot, const char *name) {
 void ts_bound_wait_for_image(ts_executor *e, const ts_bound_program *p) {
   ts_image *image = &e->image[e->next_image];
   if (image->queued) {
-    ts_heartbeat_wait("wait.for.device", p->group);
+    ts_heartbeat_wait(ts_bound_heartbeat(e), "wait.for.device", p->group);
     e->device->ops->finish(e->device, image->copied);
-    ts_heartbeat_leave();
+    ts_heartbeat_leave(ts_bound_heartbeat(e));
     image->queued = false;
   }
 }
@@ -178,9 +177,9 @@ void ts_bound_read(ts_executor *e, void *to, const void *memory, size_t bytes) {
   if (e->device == NULL) {
     memcpy(to, memory, bytes);
   } else {
-    ts_heartbeat_wait("wait.for.device", e->program[0].group);
+    ts_heartbeat_wait(ts_bound_heartbeat(e), "wait.for.device", e->program[0].group);
     stage(e, (unsigned char *) memory, to, bytes, true);
-    ts_heartbeat_leave();
+    ts_heartbeat_leave(ts_bound_heartbeat(e));
   }
 }
 
@@ -250,7 +249,7 @@ void ts_executor_read_result(ts_executor *e, int index, const char *name, void *
   const ts_graph *g = e->program[index].program->graph;
   ts_tid t = ts_graph_marked(g, name);
   TS_CHECK(t != TS_NONE, "program %d has no result %s", index, name);
-  const ts_step *step = &e->program[index].program->step;
+  const ts_step_runs *step = &e->program[index].program->step;
   int slot = ts_step_run(step, step->n - 1).slot;
   ts_bound_read(e, to, ts_bound_address(e, &e->program[index], t, slot), (size_t) ts_tensor_bytes(g, t));
 }

@@ -61,12 +61,38 @@ static void count_flops(ts_program *program) {
   }
 }
 
+/* The model's graph; NULL with what is wrong with a program's own. */
+static ts_graph *build(const ts_program_options *o, ts_model_use use, ts_error *err) {
+  return o->model != NULL ? ts_model_build_own(o->model, use, o->batch, err)
+                          : ts_model_build(o->deck, use, (ts_model_size){o->batch, o->length, o->context});
+}
+
+static ts_status check_own(const ts_program_options *o, ts_error *err) {
+  bool own = ts_deck_model_is_own(o->deck);
+  if (own != (o->model != NULL)) {
+    return ts_deck_error(o->deck, "model.model_type", err,
+                         own ? "\"" TS_MODEL_OWN "\": the model is written in a program, and this one has none"
+                             : "\"%s\", but the program has a model of its own; accepted: \"" TS_MODEL_OWN "\"",
+                         o->deck->model.model_type);
+  }
+  for (ts_axis axis = TS_AXIS_SP; own && axis <= TS_AXIS_TP; ++axis) {
+    if (o->mesh->size[axis] > 1) {
+      return ts_deck_error(o->deck, axis == TS_AXIS_SP ? "sequence_parallel_size" : "tensor_parallel.autotp_size", err,
+                           "%d: not there yet for a program's own model; accepted: 1", o->mesh->size[axis]);
+    }
+  }
+  return TS_OK;
+}
+
 ts_status ts_program_check(const ts_program_options *o, ts_error *err) {
+  if (check_own(o, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
   if (ts_sequence_check(o->deck, o->mesh, err) != TS_OK) {
     return TS_BAD_INPUT;
   }
-  ts_graph *model = ts_model_build(o->deck, TS_MODEL_TRAIN, (ts_model_size){o->batch, o->length, o->context});
-  ts_status status = ts_shard_check(model, o->deck, o->mesh, err);
+  ts_graph *model = build(o, TS_MODEL_TRAIN, err);
+  ts_status status = model != NULL ? ts_shard_check(model, o->deck, o->mesh, err) : TS_BAD_INPUT;
   ts_graph_destroy(&model);
   return status;
 }
@@ -75,7 +101,6 @@ ts_program *ts_program_create(const ts_program_options *o) {
   ts_program *program = ts_calloc(1, sizeof *program);
   program->use = o->use;
   program->batch = o->batch;
-  program->length = o->length;
   program->deck = o->deck;
   program->mesh = *o->mesh;
   program->target = o->target;
@@ -83,9 +108,13 @@ ts_program *ts_program_create(const ts_program_options *o) {
   bool accumulates = o->use == TS_MODEL_TRAIN && o->deck->gradient_accumulation_steps > 0;
   program->step =
       ts_step_of(o->use, accumulates ? o->deck->gradient_accumulation_steps : 1, o->n_slots > 0 ? o->n_slots : 1);
-  program->graph = ts_model_build(o->deck, o->use, (ts_model_size){o->batch, o->length, o->context});
+  program->step.by_hand = o->by_hand && o->use == TS_MODEL_TRAIN;
+  program->graph = build(o, o->use, NULL);
+  TS_CHECK(program->graph != NULL, "the model %s is another one than was checked", o->model->name);
   count_flops(program);
-  program->sequence = ts_sequence_of(o->deck, o->mesh, o->length, o->target.backend);
+  const ts_shape *tokens = o->model != NULL ? ts_graph_token_shape(program->graph) : NULL;
+  program->length = o->model == NULL ? o->length : tokens != NULL && tokens->n > 1 ? tokens->d[1] : 1;
+  program->sequence = ts_sequence_of(o->deck, o->mesh, program->length, o->target.backend);
   if (o->mesh->size[TS_AXIS_SP] > 1 && o->use != TS_MODEL_LOGITS) {
     program->tokens = ts_sequence_tokens(&program->sequence, program->sequence.rank);
   }
@@ -93,6 +122,9 @@ ts_program *ts_program_create(const ts_program_options *o) {
                              .mesh = &program->mesh,
                              .target = o->target,
                              .use = o->use,
+                             .by_hand = o->by_hand,
+                             .seeded = o->seeded,
+                             .defers = o->defers,
                              .step = &program->step,
                              .sequence = &program->sequence,
                              .layout = (ts_layout *) o->layout};

@@ -17,12 +17,16 @@ typedef struct ts_program_options {
   const ts_mesh *mesh; /**< Copied. */
   ts_target target;
   ts_model_use use;
-  int64_t batch;              /**< Sequences of one micro-batch of one rank. */
-  int64_t length;             /**< Tokens of a sequence. */
-  int64_t context;            /**< LOGITS: tokens that are kept (model/model.h); else not read. */
-  int n_slots;                /**< Micro-batches alive at a time, at most (pass/step.h); 0 stands for 1. */
-  const ts_layout *layout;    /**< Layout of the engine's first program, borrowed; NULL makes (and owns) one. */
-  const char *last_pass;      /**< Stop after this pass; NULL for all. */
+  int64_t batch;             /**< Sequences of one micro-batch of one rank. */
+  int64_t length;            /**< Tokens of a sequence. */
+  int64_t context;           /**< LOGITS: tokens that are kept (model/model.h); else not read. */
+  const ts_own_model *model; /**< A program's own; NULL: the deck's. */
+  bool by_hand;              /**< TRAIN: runs come in any order (ts_step_run_by_hand). */
+  bool seeded;               /**< TRAIN: the host may give gradients of outputs, as an input "seed:NAME" each. */
+  bool defers;             /**< TRAIN: gradients of any micro-batches may be reduced together, several times a step. */
+  int n_slots;             /**< Micro-batches alive at a time, at most (pass/step.h); 0 stands for 1. */
+  const ts_layout *layout; /**< Layout of the engine's first program, borrowed; NULL makes (and owns) one. */
+  const char *last_pass;   /**< Stop after this pass; NULL for all. */
   ts_pass_observer *observer; /**< Sees the graph after each pass; NULL for none. */
   void *observer_user;
 } ts_program_options;
@@ -35,7 +39,7 @@ typedef struct ts_program {
   ts_target target;
   ts_graph *graph;                    /**< Owned. */
   double flops, flops_full_attention; /**< See ts_program_model_flops. */
-  ts_step step;                       /**< The runs of one step. */
+  ts_step_runs step;                  /**< The runs of one step. */
   ts_layout *layout;                  /**< Owned when owns_layout. */
   bool owns_layout;
   ts_sequence sequence;     /**< How ranks along sp share samples; of generation each has them whole. */
@@ -76,7 +80,7 @@ typedef struct ts_sent {
  * \param [in] program  One that has not ended before the pass zero; else with_others lacks what comes with it. */
 ts_sent ts_program_sent(const ts_program *program, ts_axis axis);
 
-/** Build the model's graph and run the passes. Not collective. \return the program, end with ts_program_destroy. */
+/** Build the model's graph and run the passes; a model of one's own was checked by ts_program_check. Not collective. \return the program, end with ts_program_destroy. */
 ts_program *ts_program_create(const ts_program_options *options);
 
 /** Free and set to NULL; NULL is allowed. Not collective. */

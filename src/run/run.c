@@ -80,9 +80,12 @@ void ts_bound_check_finite(ts_executor *e, const ts_bound_node *b) {
   }
 }
 
+void ts_executor_run_one(ts_executor *e, int index, ts_run run) {
+  (e->device != NULL ? ts_walk_device : ts_walk_host)(e, &e->program[index], run);
+}
+
 void ts_executor_run(ts_executor *e, int index, int64_t run) {
-  ts_bound_program *p = &e->program[index];
-  (e->device != NULL ? ts_walk_device : ts_walk_host)(e, p, ts_step_run(&p->program->step, run));
+  ts_executor_run_one(e, index, ts_step_run(&e->program[index].program->step, run));
 }
 
 /* ---- what was seen ---- */

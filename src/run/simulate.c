@@ -223,7 +223,7 @@ static void forget(rank_state *r, bool first) {
 
 /* Forwards into free slots, backwards where theirs went, each in the order of micro-batches; the update after all. */
 static char *check_order(const rank_state *r, ts_run run) {
-  const ts_step *step = &r->program->step;
+  const ts_step_runs *step = &r->program->step;
   ts_run_phase phase = r->kind->phase;
   if (run.slot < 0 || run.slot >= step->n_slots) {
     return ts_format("rank %d: run %lld is in slot %d of %d", r->program->mesh.rank, (long long) r->run, run.slot,
@@ -253,7 +253,7 @@ static void leave_slot(rank_state *r) {
 }
 
 static char *begin_run(rank_state *r) {
-  const ts_step *step = &r->program->step;
+  const ts_step_runs *step = &r->program->step;
   r->at = r->n_issued = r->n_done = r->n_waited = 0;
   if (r->run >= step->n) {
     return NULL;

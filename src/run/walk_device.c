@@ -1,5 +1,4 @@
 /* Walking a program on a device: commands are queued, the second time recorded, from then on replayed. */
-#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "run/bound.h"
@@ -12,7 +11,7 @@ enum { SPANS = 64 /* runs that nobody asked about yet, before the device is wait
 
 /* Runs of one kind in one slot are one recording. */
 static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, ts_run run) {
-  const ts_step *step = &p->program->step;
+  const ts_step_runs *step = &p->program->step;
   ts_bound_run *r = &p->run[run.slot * step->n_kinds + run.kind];
   if (r->commands != NULL) {
     return r;
@@ -30,7 +29,7 @@ static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, ts_run run) {
 
 void ts_walk_device_release(ts_executor *e, ts_bound_program *p) {
   ts_device *device = e->device;
-  const ts_step *step = &p->program->step;
+  const ts_step_runs *step = &p->program->step;
   for (int i = 0; i < step->n_slots * step->n_kinds; ++i) {
     ts_bound_run *r = &p->run[i];
     if (r->commands == NULL) {
@@ -174,13 +173,13 @@ void ts_walk_device(ts_executor *e, ts_bound_program *p, ts_run run) {
   }
   ts_bound_wait_for_image(e, p);
   double start = ts_seconds();
-  ts_heartbeat_enter(queueing[kind->phase], p->group);
+  ts_heartbeat_enter(ts_bound_heartbeat(e), queueing[kind->phase], p->group);
   device->ops->set_run(device, kind->title, records(e, r));
   device->ops->record(device, span->begin, TS_QUEUE_COMPUTE);
   queue_commands(e, p, r, false);
   queue_captured(e, p, r);
   device->ops->record(device, span->end, TS_QUEUE_COMPUTE);
-  ts_heartbeat_leave();
+  ts_heartbeat_leave(ts_bound_heartbeat(e));
   ++r->times;
   if (e->options.observer != NULL) {
     report_run(e, p, r, span, start);

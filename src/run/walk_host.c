@@ -1,5 +1,4 @@
 /* Walking a program on the host: kernels return when they are done, collectives run on a stream of calls. */
-#include "base/heartbeat.h"
 #include "base/log.h"
 #include "run/bound.h"
 
@@ -14,9 +13,10 @@ static void observe(const ts_bound_node *b, bool collective, double start) {
 static void run_collective(void *argument) {
   ts_bound_node *b = argument;
   double start = b->executor->options.observer != NULL ? ts_seconds() : 0;
-  ts_heartbeat_enter(b->call.node->name, b->group);
+  ts_heartbeat *beat = ts_bound_heartbeat(b->executor);
+  ts_heartbeat_enter(beat, b->call.node->name, b->group);
   ts_bound_collective(b);
-  ts_heartbeat_leave();
+  ts_heartbeat_leave(beat);
   observe(b, true, start);
 }
 

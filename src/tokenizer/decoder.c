@@ -19,8 +19,8 @@ typedef struct token {
 
 /* A kind makes something of each token by itself, or of all of them. */
 typedef struct kind {
-  ts_status (*read)(const json_t *value, ts_step *s, ts_error *err); /* NULL: it has no options */
-  void (*each)(const ts_step *s, const token *t, ts_text *to);
+  ts_status (*read)(const json_t *value, ts_step_runs *s, ts_error *err); /* NULL: it has no options */
+  void (*each)(const ts_step_runs *s, const token *t, ts_text *to);
   void (*all)(const ts_token_texts *from, ts_token_texts *to);
 } kind;
 
@@ -104,16 +104,16 @@ static void decode_fused(const ts_token_texts *from, ts_token_texts *to) {
   ts_token_texts_add(to, from->n > 0 ? from->text.text : "", from->text.length);
 }
 
-static ts_status read_replaced(const json_t *value, ts_step *s, ts_error *err) {
+static ts_status read_replaced(const json_t *value, ts_step_runs *s, ts_error *err) {
   ts_status status = ts_read_text(value, "content", &s->content, &s->n, err);
   return status == TS_OK ? ts_read_pattern(json_object_get(value, "pattern"), &s->pattern, err) : status;
 }
 
-static void decode_replaced(const ts_step *s, const token *t, ts_text *to) {
+static void decode_replaced(const ts_step_runs *s, const token *t, ts_text *to) {
   ts_add_replaced(to, s->pattern, t->matcher, t->text, t->n, s->content, s->n);
 }
 
-static ts_status read_stripped(const json_t *value, ts_step *s, ts_error *err) {
+static ts_status read_stripped(const json_t *value, ts_step_runs *s, ts_error *err) {
   const json_t *start = json_object_get(value, "start"), *stop = json_object_get(value, "stop");
   s->start = json_integer_value(start);
   s->stop = json_integer_value(stop);
@@ -126,7 +126,7 @@ static ts_status read_stripped(const json_t *value, ts_step *s, ts_error *err) {
   return status != TS_OK || single ? status : ts_error_add(err, "content: not one character");
 }
 
-static void decode_stripped(const ts_step *s, const token *t, ts_text *to) {
+static void decode_stripped(const ts_step_runs *s, const token *t, ts_text *to) {
   size_t begin = 0, end = t->n;
   for (int64_t k = 0; k < s->start && end - begin >= s->n && memcmp(t->text + begin, s->content, s->n) == 0; ++k) {
     begin += s->n;
@@ -138,13 +138,13 @@ static void decode_stripped(const ts_step *s, const token *t, ts_text *to) {
 }
 
 /* The text of a member, to be looked for. */
-static ts_status read_literal(const json_t *value, const char *name, ts_step *s, ts_error *err) {
+static ts_status read_literal(const json_t *value, const char *name, ts_step_runs *s, ts_error *err) {
   ts_status status = ts_read_text(value, name, &s->content, &s->n, err);
   s->pattern = status == TS_OK ? ts_pattern_literal(s->content, s->n) : NULL;
   return status;
 }
 
-static ts_status read_metaspace_decoder(const json_t *value, ts_step *s, ts_error *err) {
+static ts_status read_metaspace_decoder(const json_t *value, ts_step_runs *s, ts_error *err) {
   const char *scheme = json_string_value(json_object_get(value, "prepend_scheme"));
   bool never =
       (scheme != NULL && strcmp(scheme, "never") == 0) || json_is_false(json_object_get(value, "add_prefix_space"));
@@ -156,15 +156,15 @@ static ts_status read_metaspace_decoder(const json_t *value, ts_step *s, ts_erro
 }
 
 /* Of the first token none is shown, where one was put there. */
-static void decode_spaces(const ts_step *s, const token *t, ts_text *to) {
+static void decode_spaces(const ts_step_runs *s, const token *t, ts_text *to) {
   ts_add_replaced(to, s->pattern, t->matcher, t->text, t->n, " ", !(t->first && s->start > 0));
 }
 
-static ts_status read_suffix(const json_t *value, ts_step *s, ts_error *err) {
+static ts_status read_suffix(const json_t *value, ts_step_runs *s, ts_error *err) {
   return read_literal(value, "suffix", s, err);
 }
 
-static void decode_suffixes(const ts_step *s, const token *t, ts_text *to) {
+static void decode_suffixes(const ts_step_runs *s, const token *t, ts_text *to) {
   ts_add_replaced(to, s->pattern, t->matcher, t->text, t->n, " ", !t->last);
 }
 
@@ -178,14 +178,14 @@ static const kind kinds[] = {{NULL, NULL, decode_bytes},
 static const char *const names[] = {"ByteLevel", "ByteFallback", "Fuse", "Replace", "Strip", "Metaspace", "BPEDecoder"};
 
 static ts_status read_decoder_step(const json_t *value, int k, void *to, ts_error *err) {
-  ts_step *step = ts_add_step(to, k);
+  ts_step_runs *step = ts_add_step(to, k);
   return kinds[k].read != NULL ? kinds[k].read(value, step, err) : TS_OK;
 }
 
 const ts_step_table ts_decoder_table = {"decoder", "decoders", names, sizeof kinds / sizeof kinds[0],
                                         read_decoder_step};
 
-static void decode_each(const ts_step *step, ts_matcher *matcher, const ts_token_texts *from, ts_token_texts *to) {
+static void decode_each(const ts_step_runs *step, ts_matcher *matcher, const ts_token_texts *from, ts_token_texts *to) {
   for (int64_t i = 0; i < from->n; ++i) {
     token t = {.first = i == 0, .last = i + 1 == from->n, .matcher = matcher};
     t.text = piece(from, i, &t.n);
@@ -206,7 +206,7 @@ static void join_texts(const ts_token_texts *from, const char *between, ts_text 
 void ts_decode_texts(const ts_steps *decoder, ts_matcher *matcher, ts_token_texts *tokens, ts_text *to) {
   ts_token_texts made = {0};
   for (int64_t i = 0; i < decoder->n && tokens->n > 0; ++i) {
-    const ts_step *step = &decoder->step[i];
+    const ts_step_runs *step = &decoder->step[i];
     made.text.length = 0;
     made.n = 0;
     if (kinds[step->kind].all != NULL) {

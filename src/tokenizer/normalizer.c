@@ -15,42 +15,42 @@ typedef struct part {
 } part;
 
 typedef struct kind {
-  ts_status (*read)(const json_t *value, ts_step *s, ts_error *err); /* NULL: it has no options */
-  void (*add)(const ts_step *s, const part *p, ts_text *to);
+  ts_status (*read)(const json_t *value, ts_step_runs *s, ts_error *err); /* NULL: it has no options */
+  void (*add)(const ts_step_runs *s, const part *p, ts_text *to);
 } kind;
 
 /* ---- the kinds ---- */
 
-static void add_nfc(const ts_step *s, const part *p, ts_text *to) {
+static void add_nfc(const ts_step_runs *s, const part *p, ts_text *to) {
   (void) s;
   ts_add_normal(to, p->text, p->n, TS_NFC);
 }
 
-static void add_nfd(const ts_step *s, const part *p, ts_text *to) {
+static void add_nfd(const ts_step_runs *s, const part *p, ts_text *to) {
   (void) s;
   ts_add_normal(to, p->text, p->n, TS_NFD);
 }
 
-static void add_nfkc(const ts_step *s, const part *p, ts_text *to) {
+static void add_nfkc(const ts_step_runs *s, const part *p, ts_text *to) {
   (void) s;
   ts_add_normal(to, p->text, p->n, TS_NFKC);
 }
 
-static void add_nfkd(const ts_step *s, const part *p, ts_text *to) {
+static void add_nfkd(const ts_step_runs *s, const part *p, ts_text *to) {
   (void) s;
   ts_add_normal(to, p->text, p->n, TS_NFKD);
 }
 
-static void add_lower(const ts_step *s, const part *p, ts_text *to) {
+static void add_lower(const ts_step_runs *s, const part *p, ts_text *to) {
   (void) s;
   ts_add_lower(to, p->text, p->n);
 }
 
-static ts_status read_prepend(const json_t *value, ts_step *s, ts_error *err) {
+static ts_status read_prepend(const json_t *value, ts_step_runs *s, ts_error *err) {
   return ts_read_text(value, "prepend", &s->content, &s->n, err);
 }
 
-static void add_prepended(const ts_step *s, const part *p, ts_text *to) {
+static void add_prepended(const ts_step_runs *s, const part *p, ts_text *to) {
   ts_text_append(to, s->content, p->begins && p->n > 0 ? s->n : 0);
   ts_text_append(to, p->text, p->n);
 }
@@ -66,12 +66,12 @@ void ts_add_replaced(ts_text *to, const ts_pattern *pattern, ts_matcher *matcher
   ts_text_append(to, text + done, n - done);
 }
 
-static ts_status read_replacement(const json_t *value, ts_step *s, ts_error *err) {
+static ts_status read_replacement(const json_t *value, ts_step_runs *s, ts_error *err) {
   ts_status status = ts_read_text(value, "content", &s->content, &s->n, err);
   return status == TS_OK ? ts_read_pattern(json_object_get(value, "pattern"), &s->pattern, err) : status;
 }
 
-static void add_replaced(const ts_step *s, const part *p, ts_text *to) {
+static void add_replaced(const ts_step_runs *s, const part *p, ts_text *to) {
   ts_matches_of walk = {.pattern = s->pattern, .matcher = p->matcher, .text = p->text, .n = p->n};
   ts_text_span match;
   bool taken = s->n == 0 && p->n > 0 && ts_next_match(&walk, &match) && match.begin == 0 && match.end > 0;
@@ -79,7 +79,7 @@ static void add_replaced(const ts_step *s, const part *p, ts_text *to) {
   ts_add_replaced(to, s->pattern, p->matcher, p->text, p->n, s->content, s->n);
 }
 
-static ts_status read_strip(const json_t *value, ts_step *s, ts_error *err) {
+static ts_status read_strip(const json_t *value, ts_step_runs *s, ts_error *err) {
   const json_t *left = json_object_get(value, "strip_left"), *right = json_object_get(value, "strip_right");
   if (!json_is_boolean(left) || !json_is_boolean(right)) {
     return ts_error_add(err, "strip_left, strip_right: not true or false");
@@ -89,7 +89,7 @@ static ts_status read_strip(const json_t *value, ts_step *s, ts_error *err) {
   return TS_OK;
 }
 
-static void add_stripped(const ts_step *s, const part *p, ts_text *to) {
+static void add_stripped(const ts_step_runs *s, const part *p, ts_text *to) {
   size_t begin = 0, end = p->n;
   for (size_t next = 0; s->start > 0 && p->begins && begin < end && ts_is_space(ts_utf8_next(p->text, &next));
        begin = next) {
@@ -116,7 +116,7 @@ static const kind kinds[] = {{NULL, add_nfc},
 static const char *const names[] = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Strip"};
 
 static ts_status read_normalizer_step(const json_t *value, int k, void *to, ts_error *err) {
-  ts_step *step = ts_add_step(to, k);
+  ts_step_runs *step = ts_add_step(to, k);
   return kinds[k].read != NULL ? kinds[k].read(value, step, err) : TS_OK;
 }
 

@@ -15,10 +15,10 @@ void ts_steps_clear(ts_steps *steps) {
   *steps = (ts_steps){0};
 }
 
-ts_step *ts_add_step(ts_steps *steps, int kind) {
+ts_step_runs *ts_add_step(ts_steps *steps, int kind) {
   TS_GROW(steps->step, steps->n, steps->capacity);
-  ts_step *step = &steps->step[steps->n++];
-  *step = (ts_step){.kind = kind};
+  ts_step_runs *step = &steps->step[steps->n++];
+  *step = (ts_step_runs){.kind = kind};
   return step;
 }
 

@@ -10,17 +10,17 @@
 #include <jansson.h>
 
 /** A step, with what its kind may have. */
-typedef struct ts_step {
+typedef struct ts_step_runs {
   int kind;            /**< In the names of its table. */
   ts_pattern *pattern; /**< Owned; what it looks for. */
   char *content;       /**< Owned; a text of \a n bytes. */
   size_t n;
   int64_t start, stop; /**< How much is done at the two ends. */
-} ts_step;
+} ts_step_runs;
 
 /** Zero-initialise, end with ts_steps_clear. */
 typedef struct ts_steps {
-  ts_step *step; /**< Owned. */
+  ts_step_runs *step; /**< Owned. */
   int64_t n, capacity;
 } ts_steps;
 
@@ -28,7 +28,7 @@ typedef struct ts_steps {
 void ts_steps_clear(ts_steps *steps);
 
 /** Append a step of a kind, for the caller to fill in; it stays where it is until the next one. Not collective. */
-ts_step *ts_add_step(ts_steps *steps, int kind);
+ts_step_runs *ts_add_step(ts_steps *steps, int kind);
 
 /** A table of what a step may be. */
 typedef struct ts_step_table {

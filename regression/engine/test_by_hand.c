@@ -1,0 +1,384 @@
+/* Steps that a program goes through by itself: the bits of whole steps, of accumulation at stage 1 where reductions are
+ * put off, how many collectives that takes, every wrong order of calls, and models of a program's own, whose gradients
+ * are those of finite differences. */
+#include "regression/tap.h"
+#include "regression/tap_mpi.h"
+#include "regression/train_run.h"
+
+#include "base/heartbeat.h"
+#include "base/memory.h"
+#include "base/random.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { STEPS = 2, MICRO_BATCHES = 3 };
+
+/* Which parts there are decides the order of the norm's sum. */
+#define SMALL_PARTS "zero_optimization.stage3_param_persistence_threshold=100"
+
+/* Three micro-batches of two samples on each rank, and what else is said; ts_free. */
+static char *accumulating(const ts_world *world, const char *more) {
+  return ts_format("train_batch_size=%d train_micro_batch_size_per_gpu=2 gradient_accumulation_steps=%d %s",
+                   2 * MICRO_BATCHES * ts_world_size(world), MICRO_BATCHES, more);
+}
+
+/* ---- engines ---- */
+
+typedef struct subject {
+  ts_world *world;
+  ts_deck *deck;
+  ts_engine *engine;
+} subject;
+
+static subject open_with(ts_world *world, const char *text, const char *sets, unsigned abilities,
+                         const ts_own_model *model) {
+  subject s = {.world = world, .deck = train_run_deck(world, text, sets)};
+  const ts_engine_options options = {.world = world, .deck = s.deck, .abilities = abilities, .model = model};
+  ts_error err = {0};
+  TS_CHECK(ts_engine_create(&options, &s.engine, &err) == TS_OK, "%s", err.text);
+  return s;
+}
+
+static void close_subject(subject *s) {
+  ts_engine_destroy(&s->engine);
+  ts_deck_destroy(&s->deck);
+}
+
+static void must(ts_status status, const ts_error *err) {
+  TS_CHECK(status == TS_OK, "%s", err->text);
+}
+
+static uint64_t entered(const subject *s) {
+  ts_beat beat;
+  ts_heartbeat_read(ts_world_heartbeat(s->world), &beat);
+  return beat.entered;
+}
+
+/* ---- the decks' models ---- */
+
+static void set_micro_batch(const subject *s, const ts_batch *batch, int m) {
+  ts_error err = {0};
+  int64_t each = s->deck->train_micro_batch_size_per_gpu;
+  for (int i = 0; i < TS_N_INPUTS; ++i) {
+    size_t bytes = ts_batch_bytes(batch, (ts_input_kind) i) * (size_t) each;
+    if ((ts_engine_inputs(s->engine) >> i & 1) != 0) {
+      must(ts_set_input(s->engine, ts_input_get((ts_input_kind) i)->name, (char *) batch->input[i] + bytes * (size_t) m,
+                        &err),
+           &err);
+    }
+  }
+}
+
+typedef enum way { PLAIN, NO_SYNC, COALESCE, N_WAYS } way;
+static const char *const way_name[] = {"one by one", "no_sync", "coalesce"};
+
+/* A step of three micro-batches.  \return collectives of the end of a block */
+static uint64_t go(const subject *s, way how, int64_t step, ts_step_result *result) {
+  ts_error err = {0};
+  ts_batch *batch = train_run_batch(s->engine, s->deck, step);
+  uint64_t reductions = 0;
+  for (int m = 0; m < MICRO_BATCHES; ++m) {
+    bool begins = m == 0, ends = m == (how == NO_SYNC ? MICRO_BATCHES - 2 : MICRO_BATCHES - 1);
+    if (begins && how != PLAIN) {
+      must((how == NO_SYNC ? ts_no_sync_begin : ts_coalesce_grad_reduction_begin)(s->engine, &err), &err);
+    }
+    set_micro_batch(s, batch, m);
+    must(ts_forward(s->engine, &err), &err);
+    must(ts_backward(s->engine, 1, &err), &err);
+    if (ends && how != PLAIN) {
+      uint64_t before = entered(s);
+      must((how == NO_SYNC ? ts_no_sync_end : ts_coalesce_grad_reduction_end)(s->engine, &err), &err);
+      reductions = entered(s) - before;
+    }
+    if (how == PLAIN) {
+      must(ts_step(s->engine, result, &err), &err);
+    }
+  }
+  if (how != PLAIN) {
+    must(ts_set_gradient_accumulation_boundary(s->engine, true, &err), &err);
+    must(ts_step(s->engine, result, &err), &err);
+  }
+  ts_batch_destroy(&batch);
+  return reductions;
+}
+
+typedef struct course {
+  double loss[STEPS], norm[STEPS];
+  uint64_t digest;
+} course;
+
+static bool is_equal(const course *a, const course *b) {
+  return memcmp(a->loss, b->loss, sizeof a->loss) == 0 && memcmp(a->norm, b->norm, sizeof a->norm) == 0 &&
+         a->digest == b->digest;
+}
+
+/* Reductions are what a step sends once, by nodes of the program. */
+static uint64_t count_reductions(const subject *s) {
+  const ts_graph *g = ts_engine_program(s->engine)->graph;
+  uint64_t n = 0;
+  for (ts_nid i = 0; i < g->n_nodes; ++i) {
+    n += ts_node_is_collective(&g->node[i]) && g->node[i].segment == TS_SEGMENT_REDUCE;
+  }
+  return n;
+}
+
+static course whole_steps(ts_world *world, const char *text, const char *sets) {
+  subject s = open_with(world, text, sets, TS_CAN_TRAIN, NULL);
+  course c = {0};
+  for (int64_t step = 0; step < STEPS; ++step) {
+    ts_step_result r = train_run_step(s.engine, s.deck, step);
+    c.loss[step] = r.loss;
+    c.norm[step] = r.grad_norm;
+  }
+  c.digest = train_run_digest(s.engine);
+  close_subject(&s);
+  return c;
+}
+
+static course steps_by_hand(ts_world *world, const char *text, const char *sets, way how, bool *counts) {
+  subject s = open_with(world, text, sets, TS_CAN_TRAIN | TS_CAN_STEP | (how != PLAIN ? TS_CAN_DEFER : 0), NULL);
+  course c = {0};
+  *counts = true;
+  for (int64_t step = 0; step < STEPS; ++step) {
+    ts_step_result r = {0};
+    uint64_t reductions = go(&s, how, step, &r), wanted = how == COALESCE ? count_reductions(&s) : 0;
+    *counts = *counts && reductions == wanted && (how != COALESCE || ts_world_size(world) == 1 || wanted > 0);
+    c.loss[step] = r.loss;
+    c.norm[step] = r.grad_norm;
+  }
+  c.digest = train_run_digest(s.engine);
+  close_subject(&s);
+  return c;
+}
+
+static void test_decks(ts_world *world, const char *name, const char *text, const char *precision) {
+  char *more = ts_format("%s " SMALL_PARTS " zero_optimization.stage=1", precision);
+  char *first = accumulating(world, more);
+  ts_free(more);
+  course stage_1 = whole_steps(world, text, first);
+  for (int stage = 0; stage <= 3; ++stage) {
+    more = ts_format("%s " SMALL_PARTS " zero_optimization.stage=%d", precision, stage);
+    char *sets = accumulating(world, more);
+    course whole = whole_steps(world, text, sets);
+    for (way how = PLAIN; how < N_WAYS; ++how) {
+      bool counts;
+      course c = steps_by_hand(world, text, sets, how, &counts);
+      tap_ok_all(MPI_COMM_WORLD, is_equal(&c, how == PLAIN ? &whole : &stage_1) && counts,
+                 "%s, %s, stage %d, %s: the bits of %s", name, precision, stage, way_name[how],
+                 how == PLAIN ? "whole steps" : "accumulation at stage 1");
+    }
+    ts_free(sets);
+    ts_free(more);
+  }
+  ts_free(first);
+}
+
+/* ---- wrong orders ---- */
+
+static void refused(ts_status status, ts_error *err, const char *rule) {
+  tap_ok_all(MPI_COMM_WORLD, status == TS_BAD_INPUT && err->count > 0 && strstr(err->text, rule) != NULL, "%s",
+             err->count > 0 ? err->text : "nothing is refused");
+  ts_error_clear(err);
+}
+
+static void test_orders(ts_world *world) {
+  ts_error err = {0};
+  char *sets = accumulating(world, "");
+  subject s = open_with(world, train_run_llama, sets, TS_CAN_TRAIN | TS_CAN_STEP | TS_CAN_DEFER, NULL);
+  ts_batch *batch = train_run_batch(s.engine, s.deck, 0);
+  float number = 0;
+  double a, b;
+  set_micro_batch(&s, batch, 0);
+  refused(ts_backward(s.engine, 1, &err), &err, "call ts_forward before");
+  refused(ts_step(s.engine, NULL, &err), &err, "there is no gradient");
+  refused(ts_get_loss(s.engine, &a, &b, &err), &err, "call ts_forward before");
+  refused(ts_set_input(s.engine, "pixels", &number, &err), &err, "no input pixels");
+  refused(ts_no_sync_end(s.engine, &err), &err, "there was no ts_no_sync_begin");
+  refused(ts_coalesce_grad_reduction_end(s.engine, &err), &err, "there was no");
+  refused(ts_set_training(s.engine, false, &err), &err, "without TS_CAN_EVALUATE");
+  must(ts_forward(s.engine, &err), &err);
+  refused(ts_get_output(s.engine, "y", &number, &err), &err, "no output y");
+  refused(ts_set_output_gradient(s.engine, "y", &number, &err), &err, "without TS_CAN_SEED");
+  must(ts_backward(s.engine, 1, &err), &err);
+  refused(ts_backward(s.engine, 1, &err), &err, "call ts_forward before");
+  must(ts_no_sync_begin(s.engine, &err), &err);
+  refused(ts_no_sync_begin(s.engine, &err), &err, "do not nest");
+  refused(ts_coalesce_grad_reduction_begin(s.engine, &err), &err, "do not nest");
+  refused(ts_coalesce_grad_reduction_end(s.engine, &err), &err, "there was no");
+  refused(ts_step(s.engine, NULL, &err), &err, "not inside of ts_no_sync");
+  refused(ts_zero_grad(s.engine, &err), &err, "not inside of");
+  refused(ts_set_gradient_accumulation_boundary(s.engine, true, &err), &err, "not inside of");
+  must(ts_no_sync_end(s.engine, &err), &err);
+  must(ts_step(s.engine, NULL, &err), &err);
+  tap_ok_all(MPI_COMM_WORLD, !ts_was_step_applied(s.engine), "the first of three micro-steps updates nothing");
+  close_subject(&s);
+  s = open_with(world, train_run_llama, sets, TS_CAN_TRAIN | TS_CAN_STEP, NULL);
+  refused(ts_no_sync_begin(s.engine, &err), &err, "without TS_CAN_DEFER");
+  must(ts_set_gradient_accumulation_boundary(s.engine, true, &err), &err);
+  set_micro_batch(&s, batch, 0);
+  must(ts_forward(s.engine, &err), &err);
+  must(ts_backward(s.engine, 1, &err), &err);
+  must(ts_forward(s.engine, &err), &err);
+  refused(ts_backward(s.engine, 1, &err), &err, "reduced its gradients");
+  must(ts_step(s.engine, NULL, &err), &err);
+  tap_ok_all(MPI_COMM_WORLD, ts_was_step_applied(s.engine) && ts_global_grad_norm(s.engine) > 0,
+             "a micro-step that the caller calls the last one updates");
+  ts_batch_destroy(&batch);
+  close_subject(&s);
+  s = open_with(world, train_run_llama, sets, TS_CAN_TRAIN, NULL);
+  refused(ts_forward(s.engine, &err), &err, "without TS_CAN_STEP");
+  close_subject(&s);
+  ts_free(sets);
+}
+
+/* ---- a model of one's own ---- */
+
+enum { IN = 6, HIDDEN = 40, OUT = 5 };
+
+/* y [batch][5] of x [batch][6], through a hidden layer twice. */
+static void write_model(ts_builder *b, void *user) {
+  double *dropout = user;
+  ts_tid x = ts_builder_input(b, "x", TS_F32, 1, (int64_t[]){IN}, 0);
+  ts_builder_unit(b, "first");
+  ts_tid h = ts_builder_linear(b, "in", x, HIDDEN, true);
+  h = ts_builder_activation(b, "act", h, TS_ACTIVATION_GELU);
+  h = ts_builder_reshape(b, "rows", h, TS_SHAPE(ts_builder_batch(b), 1, HIDDEN));
+  h = ts_builder_dropout(b, "drop", h, *dropout);
+  ts_builder_unit(b, "second");
+  h = ts_builder_rmsnorm(b, "norm", h, 1e-6);
+  ts_tid y = ts_builder_linear(b, "out", h, OUT, true);
+  ts_builder_output(b, "y", y);
+}
+
+static const char own_deck[] = "model = { model_type = \"own\"; };\n"
+                               "run = { directory = \"none\"; seed = 5; threads = 1; };\n"
+                               "gradient_clipping = 0.0;\n"
+                               "optimizer = { type = \"SGD\"; params = { lr = 1.0; weight_decay = 0.0; }; };\n";
+
+static double number_at(int64_t sample, int64_t element, uint64_t what) {
+  uint32_t w[4];
+  ts_philox(what, (uint64_t) sample, (uint64_t) element, w);
+  return w[0] / 4294967296.0 - 0.5;
+}
+
+/* Half the squared distance to the targets, over all samples of all ranks, and the gradient of this rank's outputs. */
+static double loss_of(const subject *s, int64_t each, float *gradient) {
+  ts_error err = {0};
+  float *x = ts_calloc((size_t) (each * IN), sizeof *x), *y = ts_calloc((size_t) (each * OUT), sizeof *y);
+  int64_t *numbers = ts_calloc((size_t) each, sizeof *numbers);
+  int64_t first = ts_world_rank(s->world) * each;
+  double loss = 0;
+  for (int64_t i = 0; i < each * IN; ++i) {
+    x[i] = (float) number_at(first + i / IN, i % IN, 1);
+  }
+  for (int64_t i = 0; i < each; ++i) {
+    numbers[i] = first + i;
+  }
+  must(ts_set_input(s->engine, "x", x, &err), &err);
+  ts_set_input(s->engine, "sample", numbers, NULL);
+  must(ts_forward(s->engine, &err), &err);
+  must(ts_get_output(s->engine, "y", y, &err), &err);
+  for (int64_t i = 0; i < each * OUT; ++i) {
+    double d = y[i] - number_at(first + i / OUT, i % OUT, 2);
+    loss += d * d / 2;
+    if (gradient != NULL) {
+      gradient[i] = (float) d;
+    }
+  }
+  double *all = ts_world_gather(s->world, &loss, sizeof loss);
+  loss = 0;
+  for (int r = 0; r < ts_world_size(s->world); ++r) {
+    loss += all[r];
+  }
+  ts_free(all);
+  ts_free(x);
+  ts_free(y);
+  ts_free(numbers);
+  return loss;
+}
+
+/* One element of a parameter, changed by hand. */
+static double loss_beside(const subject *s, int64_t each, const char *name, int64_t element, float by) {
+  const ts_parameter *p = ts_layout_find(ts_engine_layout(s->engine), name);
+  float *value = ts_calloc((size_t) ts_shape_count(&p->shape), sizeof *value);
+  ts_error err = {0};
+  must(ts_get_full_fp32_parameter(s->engine, name, value, &err), &err);
+  value[element] += by;
+  must(ts_set_full_fp32_parameter(s->engine, name, value, &err), &err);
+  double loss = loss_of(s, each, NULL);
+  value[element] -= by;
+  must(ts_set_full_fp32_parameter(s->engine, name, value, &err), &err);
+  ts_free(value);
+  return loss;
+}
+
+static const struct {
+  const char *name;
+  int64_t element;
+} looked_at[] = {{"first.in.weight", 17},
+                 {"first.in.bias", 3},
+                 {"second.norm.weight", 11},
+                 {"second.out.weight", 77},
+                 {"second.out.bias", 2}};
+enum { N_LOOKED_AT = sizeof looked_at / sizeof *looked_at };
+
+static void read_looked_at(const subject *s, double *value) {
+  ts_error err = {0};
+  float all[HIDDEN * IN + HIDDEN * OUT];
+  for (int i = 0; i < N_LOOKED_AT; ++i) {
+    must(ts_get_full_fp32_parameter(s->engine, looked_at[i].name, all, &err), &err);
+    value[i] = all[looked_at[i].element];
+  }
+}
+
+/* With SGD at a rate of 1 a step is the gradient. */
+static void test_own(ts_world *world, int stage, double dropout) {
+  const int64_t each = 12 / ts_world_size(world);
+  char *sets = ts_format("train_micro_batch_size_per_gpu=%lld zero_optimization.stage=%d "
+                         "zero_optimization.stage3_param_persistence_threshold=10",
+                         (long long) each, stage);
+  const ts_own_model model = {"two_layers", write_model, &dropout};
+  subject s = open_with(world, own_deck, sets, TS_CAN_TRAIN | TS_CAN_STEP | TS_CAN_SEED, &model);
+  ts_error err = {0};
+  float *gradient = ts_calloc((size_t) (each * OUT), sizeof *gradient);
+  double numeric[N_LOOKED_AT], before[N_LOOKED_AT], after[N_LOOKED_AT], worst = 0;
+  const float h = 0.02f;
+  for (int i = 0; i < N_LOOKED_AT; ++i) {
+    const char *name = looked_at[i].name;
+    int64_t at = looked_at[i].element;
+    numeric[i] = (8 * (loss_beside(&s, each, name, at, h) - loss_beside(&s, each, name, at, -h)) -
+                  (loss_beside(&s, each, name, at, 2 * h) - loss_beside(&s, each, name, at, -2 * h))) /
+                 (12 * (double) h);
+  }
+  read_looked_at(&s, before);
+  double loss = loss_of(&s, each, gradient), again = loss_of(&s, each, gradient);
+  must(ts_backward_from(s.engine, "y", gradient, &err), &err);
+  ts_step_result r;
+  must(ts_step(s.engine, &r, &err), &err);
+  read_looked_at(&s, after);
+  for (int i = 0; i < N_LOOKED_AT; ++i) {
+    worst = fmax(worst, fabs(before[i] - after[i] - numeric[i]) / (fabs(numeric[i]) + 0.01));
+  }
+  /* fp32 losses near 3 differ by some 1e-6, over a step of 0.02 */
+  tap_ok_all(MPI_COMM_WORLD, worst < 1e-3 && loss == again && r.valid_tokens > 0 && ts_was_step_applied(s.engine),
+             "a model of one's own, stage %d, dropout %g: gradients of finite differences (%.1e)", stage, dropout,
+             worst);
+  ts_free(gradient);
+  ts_free(sets);
+  close_subject(&s);
+}
+
+int main(int argc, char **argv) {
+  ts_world *world = ts_world_create(&argc, &argv);
+  test_decks(world, "llama", train_run_llama, "bf16.enabled=false");
+  test_decks(world, "gpt2", train_run_gpt2, "bf16.enabled=true");
+  test_decks(world, "llama", train_run_llama, "fp16.enabled=true");
+  test_orders(world);
+  for (int stage = 0; stage <= 3; ++stage) {
+    test_own(world, stage, stage % 2 == 0 ? 0.2 : 0);
+  }
+  int status = tap_done_all(MPI_COMM_WORLD);
+  ts_world_destroy(&world);
+  return status;
+}

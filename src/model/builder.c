@@ -1,0 +1,266 @@
+#include "model/parts.h"
+
+#include "base/memory.h"
+#include "base/random.h"
+#include "ops/build.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- names ---- */
+
+/* UNIT.base suffix; an empty base stands for the unit itself, so the prefix loses its dot. */
+ts_model_name ts_builder_name(const ts_builder *b, const char *base, const char *suffix) {
+  ts_model_name n;
+  size_t prefix = strlen(b->prefix);
+  if (base[0] == '\0' && prefix > 0) {
+    --prefix;
+  }
+  int length = snprintf(n.text, sizeof n.text, "%.*s%s%s", (int) prefix, b->prefix, base, suffix);
+  if (length <= 0 || (size_t) length >= sizeof n.text) {
+    ts_builder_refuse(b, "%s%s%s: a name has 1 to %zu letters", b->prefix, base, suffix, sizeof n.text - 1);
+  }
+  return n;
+}
+
+void ts_builder_refuse(const ts_builder *b, const char *format, ...) {
+  char *text = NULL;
+  va_list args;
+  va_start(args, format);
+  TS_CHECK(vasprintf(&text, format, args) >= 0, "out of memory");
+  va_end(args);
+  TS_CHECK(b->at.graph->refused != NULL, "%s", text);
+  ts_error_add(b->at.graph->refused, "%s", text);
+  free(text);
+}
+
+void ts_builder_unit(ts_builder *b, const char *name) {
+  size_t n = strlen(name);
+  if (n == 0 || n + 2 > sizeof b->prefix) {
+    ts_builder_refuse(b, "unit %s: a name has 1 to %zu letters", name, sizeof b->prefix - 2);
+    return;
+  }
+  b->at.unit = ts_graph_unit(b->at.graph, name);
+  memcpy(b->prefix, name, n);
+  memcpy(b->prefix + n, ".", 2);
+}
+
+/* ---- what there is ---- */
+
+ts_model_use ts_builder_use(const ts_builder *b) {
+  return b->use;
+}
+
+int64_t ts_builder_batch(const ts_builder *b) {
+  return b->size.batch;
+}
+
+int ts_builder_shape(const ts_builder *b, ts_tid x, int64_t *extent) {
+  if (x == TS_NONE) {
+    return 0;
+  }
+  const ts_shape *shape = &b->at.graph->tensor[x].shape;
+  memcpy(extent, shape->d, (size_t) shape->n * sizeof *extent);
+  return shape->n;
+}
+
+/* ---- leaves ---- */
+
+/* The leaf called `name`, if there is one; another one of that name is refused. */
+static bool find_leaf(ts_builder *b, const char *name, ts_role role, ts_dtype dtype, const ts_shape *shape,
+                      ts_tid *found) {
+  *found = ts_graph_find(b->at.graph, name);
+  if (*found == TS_NONE) {
+    return false;
+  }
+  const ts_tensor *t = &b->at.graph->tensor[*found];
+  if (t->role != role || t->dtype != dtype || !ts_shape_equal(&t->shape, shape)) {
+    ts_builder_refuse(b, "%s: there is another %s of this name", name, t->role == role ? "shape" : "kind of tensor");
+    *found = TS_NONE;
+  }
+  return true;
+}
+
+ts_tid ts_builder_leaf(ts_builder *b, const char *name, ts_dtype dtype, ts_shape shape, int sequence) {
+  return ts_graph_add_leaf(b->at.graph, &(ts_tensor){.name = (char *) name,
+                                                     .role = TS_ROLE_INPUT,
+                                                     .space = TS_SPACE_HOST,
+                                                     .dtype = dtype,
+                                                     .shape = shape,
+                                                     .sequence = sequence,
+                                                     .unit = -1});
+}
+
+ts_tid ts_builder_input(ts_builder *b, const char *name, ts_dtype dtype, int n, const int64_t *extent, int sequence) {
+  ts_shape shape = {.n = n + 1, .d = {b->size.batch}};
+  bool fits = n >= 0 && n < TS_MAX_DIMS && sequence >= 0 && sequence <= n;
+  for (int i = 0; fits && i < n; ++i) {
+    fits = extent[i] > 0 && extent[i] < INT32_MAX;
+    shape.d[i + 1] = extent[i];
+  }
+  if (name[0] == 0 || !fits || (dtype != TS_F32 && dtype != TS_I32 && dtype != TS_I64)) {
+    ts_builder_refuse(
+        b,
+        "input %s: wants a name, at most %d positive extents, a sequence among them or 0, and fp32, int32 "
+        "or int64",
+        name, TS_MAX_DIMS - 1);
+    return TS_NONE;
+  }
+  ts_tid t;
+  return find_leaf(b, name, TS_ROLE_INPUT, dtype, &shape, &t) ? t : ts_builder_leaf(b, name, dtype, shape, sequence);
+}
+
+ts_tid ts_builder_samples(ts_builder *b) {
+  ts_shape shape = TS_SHAPE(b->size.batch);
+  ts_tid t;
+  return find_leaf(b, "sample", TS_ROLE_INPUT, TS_I64, &shape, &t) ? t : ts_builder_leaf(b, "sample", TS_I64, shape, 0);
+}
+
+ts_tid ts_builder_seed(ts_builder *b) {
+  ts_tid t = ts_graph_find(b->at.graph, "seed");
+  return t != TS_NONE ? t : ts_graph_leaf(b->at.graph, "seed", TS_ROLE_SCALAR, TS_I64, TS_SHAPE(1), -1);
+}
+
+ts_tid ts_builder_parameter(ts_builder *b, const char *name, ts_shape shape, ts_init init) {
+  ts_model_name n = ts_builder_name(b, name, "");
+  ts_tid t;
+  if (b->at.unit < 0) {
+    ts_builder_refuse(b, "parameter %s: begin a unit before", name);
+    return TS_NONE;
+  }
+  if (find_leaf(b, n.text, TS_ROLE_PARAM, TS_F32, &shape, &t)) {
+    return t;
+  }
+  return ts_graph_add_leaf(
+      b->at.graph,
+      &(ts_tensor){
+          .name = n.text, .role = TS_ROLE_PARAM, .dtype = TS_F32, .shape = shape, .init = init, .unit = b->at.unit});
+}
+
+/* UNIT.base.what. */
+static ts_tid own_parameter(ts_builder *b, const char *base, const char *what, ts_shape shape, ts_init init) {
+  char *name = base[0] != 0 ? ts_format("%s.%s", base, what) : ts_strdup(what);
+  ts_tid t = ts_builder_parameter(b, name, shape, init);
+  ts_free(name);
+  return t;
+}
+
+/* ---- pieces ---- */
+
+int64_t ts_builder_width(const ts_builder *b, ts_tid x) {
+  const ts_shape *shape = &b->at.graph->tensor[x].shape;
+  return shape->d[shape->n - 1];
+}
+
+ts_tid ts_builder_linear(ts_builder *b, const char *name, ts_tid x, int64_t out, bool bias) {
+  if (x == TS_NONE || out < 1) {
+    return TS_NONE;
+  }
+  int64_t in = ts_builder_width(b, x);
+  ts_tid w = own_parameter(b, name, "weight", TS_SHAPE(out, in), (ts_init){TS_INIT_NORMAL, 1 / sqrt((double) in)});
+  ts_tid add = bias ? own_parameter(b, name, "bias", TS_SHAPE(out), (ts_init){TS_INIT_ZERO, 0}) : TS_NONE;
+  return ts_build_matmul(b->at, ts_builder_name(b, name, "").text, x, w, add, false, true, TS_F32);
+}
+
+ts_tid ts_builder_product(ts_builder *b, const char *name, ts_tid x, ts_tid w) {
+  return ts_build_matmul(b->at, ts_builder_name(b, name, "").text, x, w, TS_NONE, false, true, TS_F32);
+}
+
+ts_tid ts_builder_embedding(ts_builder *b, const char *name, ts_tid ids, int64_t rows, int64_t width) {
+  ts_tid table = own_parameter(b, name, "weight", TS_SHAPE(rows, width), (ts_init){TS_INIT_NORMAL, 0.02});
+  return ts_build_embedding(b->at, ts_builder_name(b, name, "").text, table, ids);
+}
+
+ts_tid ts_builder_layernorm(ts_builder *b, const char *name, ts_tid x, double eps) {
+  if (x == TS_NONE) {
+    return TS_NONE;
+  }
+  ts_shape shape = TS_SHAPE(ts_builder_width(b, x));
+  ts_tid w = own_parameter(b, name, "weight", shape, (ts_init){TS_INIT_ONE, 0});
+  ts_tid bias = own_parameter(b, name, "bias", shape, (ts_init){TS_INIT_ZERO, 0});
+  return ts_build_layernorm(b->at, ts_builder_name(b, name, "").text, x, w, bias, (float) eps);
+}
+
+ts_tid ts_builder_rmsnorm(ts_builder *b, const char *name, ts_tid x, double eps) {
+  if (x == TS_NONE) {
+    return TS_NONE;
+  }
+  ts_tid w = own_parameter(b, name, "weight", TS_SHAPE(ts_builder_width(b, x)), (ts_init){TS_INIT_ONE, 0});
+  return ts_build_rmsnorm(b->at, ts_builder_name(b, name, "").text, x, w, (float) eps, 0);
+}
+
+ts_tid ts_builder_activation(ts_builder *b, const char *name, ts_tid x, ts_activation kind) {
+  return ts_build_activation(b->at, ts_builder_name(b, name, "").text, x, kind);
+}
+
+ts_tid ts_builder_glu(ts_builder *b, const char *name, ts_tid gate, ts_tid up, ts_activation kind) {
+  return ts_build_glu(b->at, ts_builder_name(b, name, "").text, gate, up, kind);
+}
+
+ts_tid ts_builder_add(ts_builder *b, const char *name, ts_tid x, ts_tid y) {
+  return ts_build_add(b->at, ts_builder_name(b, name, "").text, x, y);
+}
+
+ts_tid ts_builder_scale(ts_builder *b, const char *name, ts_tid x, double by) {
+  return ts_build_scale(b->at, ts_builder_name(b, name, "").text, x, (float) by, 0);
+}
+
+ts_tid ts_builder_dropout(ts_builder *b, const char *name, ts_tid x, double p) {
+  if (b->use != TS_MODEL_TRAIN || p <= 0) {
+    return x;
+  }
+  ts_model_name n = ts_builder_name(b, name, "");
+  return ts_build_dropout(b->at, n.text, x, ts_builder_seed(b), ts_builder_samples(b), (float) p, ts_hash_name(n.text));
+}
+
+ts_tid ts_builder_reshape(ts_builder *b, const char *name, ts_tid x, ts_shape shape) {
+  return ts_build_view(b->at, ts_builder_name(b, name, "").text, x, 0, shape);
+}
+
+ts_tid ts_builder_attend(ts_builder *b, const char *name, const ts_tid qkv[3], ts_tid documents, ts_attr attr) {
+  ts_model_name n = ts_builder_name(b, name, "");
+  bool drops = b->use == TS_MODEL_TRAIN && attr.attention.dropout > 0;
+  attr.attention.dropout = drops ? attr.attention.dropout : 0;
+  attr.attention.name = ts_hash_name(n.text);
+  ts_tid in[] = {qkv[0], qkv[1], qkv[2], documents, TS_NONE, TS_NONE};
+  if (drops) {
+    in[4] = ts_builder_seed(b);
+    in[5] = ts_builder_samples(b);
+  }
+  int n_in = drops ? 6 : documents != TS_NONE ? 4 : 3;
+  return ts_graph_add(
+      b->at, &(ts_node){.op = TS_OP_ATTENTION, .name = n.text, .n_in = n_in, .in = in, .beta = TS_NONE, .attr = attr});
+}
+
+ts_tid ts_builder_attention(ts_builder *b, const char *name, ts_tid q, ts_tid k, ts_tid v, ts_tid documents,
+                            const ts_heads *heads) {
+  double scale = heads->scale > 0 ? heads->scale : heads->head_dim > 0 ? 1 / sqrt((double) heads->head_dim) : 0;
+  ts_attr attr = {.attention = {.heads = heads->heads,
+                                .kv_heads = heads->kv_heads > 0 ? heads->kv_heads : heads->heads,
+                                .head_dim = heads->head_dim,
+                                .scale = (float) scale,
+                                .causal = heads->causal,
+                                .window = heads->window,
+                                .dropout = (float) heads->dropout}};
+  return ts_builder_attend(b, name, (const ts_tid[]){q, k, v}, documents, attr);
+}
+
+/* ---- results ---- */
+
+void ts_builder_head_loss(ts_builder *b, const char *name, ts_tid x, ts_tid w, ts_tid labels) {
+  ts_tid loss = ts_build_head_loss(b->at, ts_builder_name(b, name, "").text, x, w, labels, 1, 0);
+  if (loss != TS_NONE) {
+    ts_graph_mark(b->at.graph, "loss", loss);
+    ts_graph_mark(b->at.graph, "valid", loss + 1);
+  }
+}
+
+void ts_builder_output(ts_builder *b, const char *name, ts_tid x) {
+  if (x != TS_NONE) {
+    char *mark = ts_format(TS_OUTPUT_MARK "%s", name);
+    ts_graph_mark(b->at.graph, mark, x);
+    ts_free(mark);
+  }
+}

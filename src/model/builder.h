@@ -1,0 +1,128 @@
+/** \file
+ * Writing a model: the forward step of one micro-batch on one device, from inputs to a loss or to outputs that a program
+ * reads.  Nothing here knows of ranks, precision or ZeRO: passes make every rank's program of it.
+ *
+ *   static void build (ts_builder *b, void *user) {
+ *     ts_tid tokens = ts_builder_input (b, "tokens", TS_I32, 1, (int64_t[]){T}, 1);      // [batch][T]
+ *     ts_builder_unit (b, "embed");
+ *     ts_tid x = ts_builder_embedding (b, "tokens", tokens, V, C);                        // [batch][T][C]
+ *     ts_builder_unit (b, "block");
+ *     x = ts_builder_add (b, "add", x, ts_builder_linear (b, "mix", x, C, false));
+ *     ts_builder_output (b, "vectors", x);
+ *   }
+ *
+ * A model is written for every use of an engine (training, evaluation), each time by the same calls; dropout is left out
+ * where it is not trained.  Every function takes the builder of the call it is in.  Names of parameters and values are
+ * "UNIT.name", stable from run to run: checkpoints, first values and dropout's numbers go by them.
+ *
+ * Values are fp32 here, and of the deck's types when they run.  A call that breaks a rule (shapes that do not fit, a
+ * name that is taken) is told when the model is used, with all others, and gives TS_NONE, which later calls take
+ * silently.  None of these functions is collective; all ranks write the same model.
+ */
+#ifndef TS_MODEL_BUILDER_H
+#define TS_MODEL_BUILDER_H
+
+#include "graph/graph.h"
+
+typedef struct ts_builder ts_builder;
+
+/** What a graph is for. */
+typedef enum ts_model_use {
+  TS_MODEL_TRAIN, /**< With dropout; to be differentiated. */
+  TS_MODEL_LOSS,  /**< Evaluation: without dropout. */
+  TS_MODEL_LOGITS /**< Generation, of families alone: the logits [B][1][V] fp32 at input "index" [B] int32.  Keys and
+                   * values are kept. */
+} ts_model_use;
+
+/** Write the model; \a user is the one of ts_own_model. */
+typedef void ts_model_writer(ts_builder *b, void *user);
+
+/** A model of a program's own; the struct is copied, what it points to is borrowed by the engine. */
+typedef struct ts_own_model {
+  const char *name; /**< For messages and checkpoints. */
+  ts_model_writer *write;
+  void *user;
+} ts_own_model;
+
+/** What the graph is for; the samples of a micro-batch, first dimension of every input. Not collective. */
+ts_model_use ts_builder_use(const ts_builder *b);
+int64_t ts_builder_batch(const ts_builder *b);
+
+/** The shape of a value: writes at most TS_MAX_DIMS extents. Not collective. \return how many it has; 0 for TS_NONE. */
+int ts_builder_shape(const ts_builder *b, ts_tid x, int64_t *extent);
+
+/** An input [batch][extents], written by the host for every micro-batch. Not collective.
+ * \param [in] dtype     TS_F32, TS_I32 or TS_I64.
+ * \param [in] n         Extents without the batch's, at most TS_MAX_DIMS - 1.
+ * \param [in] sequence  Which of them, from 1, is the tokens that ranks along sp share; 0: every rank has it whole. */
+ts_tid ts_builder_input(ts_builder *b, const char *name, ts_dtype dtype, int n, const int64_t *extent, int sequence);
+
+/** Begin the unit \a name, or go on with it: what is made from now on is called UNIT.name, and its parameters are
+ * gathered together where ranks have parts of them (ZeRO stage 3).  A transformer block is one, and a large matrix.
+ * Not collective. */
+void ts_builder_unit(ts_builder *b, const char *name);
+
+/** The parameter UNIT.name, made at the first call; another one of this name must have its shape. Not collective. */
+ts_tid ts_builder_parameter(ts_builder *b, const char *name, ts_shape shape, ts_init init);
+
+/** y [...][out] = x w^T (+ bias) with parameters UNIT.name.weight [out][in], normal with a deviation of 1 / sqrt (in),
+ * and .bias, 0. Not collective. */
+ts_tid ts_builder_linear(ts_builder *b, const char *name, ts_tid x, int64_t out, bool bias);
+
+/** x w^T with a matrix that is a parameter already, [out][in]: a tied head. Not collective. */
+ts_tid ts_builder_product(ts_builder *b, const char *name, ts_tid x, ts_tid w);
+
+/** y [batch][T][width] = rows of the parameter UNIT.name.weight [rows][width], normal with a deviation of 0.02, at ids
+ * [batch][T] int32. Not collective. */
+ts_tid ts_builder_embedding(ts_builder *b, const char *name, ts_tid ids, int64_t rows, int64_t width);
+
+/** Normalisation over the last dimension: LayerNorm with parameters UNIT.name.weight, 1, and .bias, 0; RMSNorm with
+ * .weight. Not collective. */
+ts_tid ts_builder_layernorm(ts_builder *b, const char *name, ts_tid x, double eps);
+ts_tid ts_builder_rmsnorm(ts_builder *b, const char *name, ts_tid x, double eps);
+
+/** act (x), and act (gate) * up. Not collective. */
+ts_tid ts_builder_activation(ts_builder *b, const char *name, ts_tid x, ts_activation kind);
+ts_tid ts_builder_glu(ts_builder *b, const char *name, ts_tid gate, ts_tid up, ts_activation kind);
+
+/** x + y of one shape; by x. Not collective. */
+ts_tid ts_builder_add(ts_builder *b, const char *name, ts_tid x, ts_tid y);
+ts_tid ts_builder_scale(ts_builder *b, const char *name, ts_tid x, double by);
+
+/** x with a probability of \a p for each element to be 0, and the others over 1 - p; which, follows from run.seed, the
+ * value's name, the sample's number (ts_builder_samples) and the element: the same on any grid, and when it is computed
+ * again.  x [batch][T][C]; x itself where the graph is not trained. Not collective. */
+ts_tid ts_builder_dropout(ts_builder *b, const char *name, ts_tid x, double p);
+
+/** The input "sample" [batch] int64: numbers of the samples, by which dropout draws; there where a model drops. Not
+ * collective. */
+ts_tid ts_builder_samples(ts_builder *b);
+
+/** The same elements in another shape. Not collective. */
+ts_tid ts_builder_reshape(ts_builder *b, const char *name, ts_tid x, ts_shape shape);
+
+/** Attention of heads. */
+typedef struct ts_heads {
+  int heads, kv_heads, head_dim;
+  double scale;   /**< 0: 1 / sqrt (head_dim). */
+  bool causal;    /**< A token sees itself and those before it; else all. */
+  int64_t window; /**< Causal: tokens that it sees back, itself among them; 0: all. */
+  double dropout; /**< Of weights, where the graph is trained. */
+} ts_heads;
+
+/** o [batch][T][heads x head_dim] of q, and k and v [batch][T][kv_heads x head_dim].
+ * \param [in] documents  [batch][T] int32: a token does not see those with another number, so padding is a document of
+ *                        its own; TS_NONE: all are one. Not collective. */
+ts_tid ts_builder_attention(ts_builder *b, const char *name, ts_tid q, ts_tid k, ts_tid v, ts_tid documents,
+                            const ts_heads *heads);
+
+/** The loss of a head: the sum of - log softmax (x w^T) at labels [batch][T] int32, of x [batch][T][C] and w [V][C];
+ * -100 counts nowhere.  It is the model's loss: its sum over all ranks and micro-batches is divided by the number of
+ * labels that count. Not collective. */
+void ts_builder_head_loss(ts_builder *b, const char *name, ts_tid x, ts_tid w, ts_tid labels);
+
+/** A value that programs read by \a name after a forward, and from which they may go back with a gradient of their own
+ * (ts_backward_from).  Every rank that computes it has it whole. Not collective. */
+void ts_builder_output(ts_builder *b, const char *name, ts_tid x);
+
+#endif
