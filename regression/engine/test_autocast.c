@@ -143,7 +143,8 @@ static void test_logits(const trial *t, const golden *g, const lower *type) {
   const int64_t length = t->deck->data.sequence_length, vocabulary = t->deck->model.vocab_size, n = length * vocabulary;
   int32_t *tokens = ts_calloc((size_t) length + 1, sizeof *tokens);
   float *logits = ts_calloc((size_t) n, sizeof *logits);
-  char *name = ts_format("%s.%s", g->name, type->name);
+  bool epilogue = is_stand_in && strcmp(g->name, "gpt2") == 0; /* pass/epilogue puts its activation into a product */
+  char *name = ts_format("%s.%s%s", g->name, type->name, epilogue ? ".epilogue" : "");
   float *torch = read_tensor(ts_format("%s/autocast.safetensors", tap_path("regression/golden")), name, n);
   float *fp32 = read_tensor(golden_path(g->name, "logits.safetensors"), "logits", n);
   ts_error err = {0};
@@ -252,7 +253,7 @@ static turn turn_of(const grid *on, int c, int type) {
     return (turn){true, 0, 1};
   }
   if (is_stand_in) {
-    return (turn){mine && (c + 1) % 3 == kind, ranks > 1 ? 3 : 0, 1};
+    return (turn){mine && (c + 2) % 3 == kind, ranks > 1 ? 3 : 0, 1};
   }
   return (turn){kind == 0 || mine, 0, kind == 0 && ranks == 2 ? 1 : 2 + (c + type) % 2};
 }

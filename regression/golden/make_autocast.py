@@ -4,11 +4,13 @@ before the first step: autocast.safetensors.
 
     python3 make_autocast.py [CASE ...]
     python3 make_autocast.py --spread [CASE ...]   as a table: how far other right ways of computing the same are off
+    python3 make_autocast.py --logits              autocast.safetensors alone
 
 Twenty steps of AdamW from the case's first weights, at a quarter of its learning rate (at all of it gemma2 is chaotic:
 roundings that fall otherwise are 2e-2 apart in a loss), on the ten steps' samples twice, with the kernels that torch takes by
 itself ("sdpa" where the model has it); fp16 has torch.amp.GradScaler.  The logits are those of a model that rounds where
-autocast does, but a result of several operations that are one op here once.
+autocast does, but a result of several operations that are one op here once; "gpt2.TYPE.epilogue" are those where GPT-2's
+activation is done by the product before it, which it sees unrounded, as on GPUs.
 """
 import argparse
 import json
@@ -62,6 +64,15 @@ def round_once(model):
                 x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + m.variance_epsilon))
     head = model.get_output_embeddings()
     head.forward = lambda x: in_fp32(torch.nn.functional.linear, lower(x).float(), lower(head.weight).float())
+    return model
+
+
+def activate_in_product(model):
+    for _, module in model.named_modules():
+        if type(module).__name__ == "GPT2MLP":
+            module.forward = lambda x, m=module: m.c_proj(lower(torch.nn.functional.gelu(
+                in_fp32(torch.matmul, lower(x).float(), lower(m.c_fc.weight).float()) + lower(m.c_fc.bias).float(),
+                approximate="tanh")))
     return model
 
 
@@ -124,11 +135,18 @@ def train(name, case, dtype, once=False, ranks=1, seed=None):
     return losses, scales
 
 
-def first_logits(name, case, dtype):
+def first_logits(name, case, dtype, change=lambda model: model):
     """Of the first sample, before the first step."""
     with torch.no_grad(), torch.autocast("cpu", dtype=dtype):
         x = batch(case_tokens(case), 0, 1, case["length"])[0]
-        return load(name, True)(input_ids=x, use_cache=False).logits[0].contiguous()
+        return change(load(name, True))(input_ids=x, use_cache=False).logits[0].contiguous()
+
+
+def write_logits():
+    logits = {f"{name}.{word}": first_logits(name, ALL[name], dtype) for name in NAMES for word, dtype in TYPES.items()}
+    for word, dtype in TYPES.items():
+        logits[f"gpt2.{word}.epilogue"] = first_logits("gpt2", ALL["gpt2"], dtype, activate_in_product)
+    save_file(logits, HERE / "autocast.safetensors")
 
 
 def apart(a, b):
@@ -157,6 +175,7 @@ def make(name, case):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--spread", action="store_true")
+    parser.add_argument("--logits", action="store_true")
     parser.add_argument("cases", nargs="*", metavar="CASE")
     arguments = parser.parse_args()
     disable_progress_bar()
@@ -165,14 +184,13 @@ def main():
     torch.set_num_threads(1)
     path = HERE / "autocast.json"
     rows = json.loads(path.read_text()) if path.exists() else {}
-    for name in arguments.cases or NAMES:
+    for name in [] if arguments.logits else arguments.cases or NAMES:
         if arguments.spread:
             spread(name, ALL[name])
         else:
             rows[name] = make(name, ALL[name])
     if not arguments.spread:
-        logits = {f"{name}.{word}": first_logits(name, ALL[name], dtype) for name in rows for word, dtype in TYPES.items()}
-        save_file(logits, HERE / "autocast.safetensors")
+        write_logits()
         path.write_text(json.dumps(rows, indent=1) + "\n")
 
 
