@@ -122,7 +122,7 @@ static __device__ void store_codes(const operand &to, int64_t at, int n, const f
 #pragma unroll
   for (int i = 0; i < EACH; ++i) {
     if (i < n) {
-      most = fmaxf(most, fabsf(x[i]));
+      most = fmaxf(most, isnan(x[i]) ? INFINITY : fabsf(x[i])); /* what is NaN makes its block NaN */
     }
   }
   most = ts_warp_max(most);

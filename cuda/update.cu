@@ -34,9 +34,10 @@ static __global__ void __launch_bounds__(THREADS)
   }
   double by = loss_scale != NULL ? loss_scale[TS_LOSS_SCALE] : 1.0;
   double factor = *static_tokens / sum[TS_RECORD_VALID] / by, norm = factor * sqrt(squares);
-  bool some = sum[TS_RECORD_VALID] > 0, overflow = some && !(isfinite(sum[TS_RECORD_LOSS]) && isfinite(norm));
-  bool bad = !some || (overflow && !keep_nonfinite);
   double most = (double) *max_norm, clip = most > 0 ? fmin(1.0, most / (norm + 1e-6)) : 1.0;
+  float by_all = (float) (factor * clip);
+  bool finite = isfinite(sum[TS_RECORD_LOSS]) && isfinite(norm) && isfinite(by_all);
+  bool some = sum[TS_RECORD_VALID] > 0, overflow = some && !finite, bad = !some || (overflow && !keep_nonfinite);
   summary[TS_SUMMARY_LOSS] = sum[TS_RECORD_LOSS];
   summary[TS_SUMMARY_VALID] = sum[TS_RECORD_VALID];
   summary[TS_SUMMARY_NORM] = norm;
@@ -48,7 +49,7 @@ static __global__ void __launch_bounds__(THREADS)
   summary[TS_SUMMARY_SCALE] = by;
   summary[TS_SUMMARY_NEXT_SCALE] = by;
   summary[TS_SUMMARY_STUCK] = 0.0;
-  *scale = (float) (factor * clip);
+  *scale = by_all;
   *skip = bad ? 1.0f : 0.0f;
 }
 

@@ -540,21 +540,28 @@ test_nonfinite() {
   test_all_finite
 }
 
-# Two ranks, one with the NaN: the scale goes 4, 2, 1, and then it cannot go on.
+# The scale goes from 2^42 to 2^40, at which gradients overflow and not the loss, and then it cannot go on.  A loss that is
+# NaN, on one of two ranks, is no matter of the scale.
 test_loss_scale() {
   set -- --set "data.path=$golden/llama/tokens.bin" --set train_micro_batch_size_per_gpu=1 --set fp16.enabled=true \
     --set run.threads=1 --set run.log_every=1
-  run $mpiexec -n 2 "$tessera" train "$golden/llama.cfg" "$@" --set model.from=nan --set run.directory=stuck \
-    --set fp16.initial_scale_power=2 --set fp16.hysteresis=1 --set run.stop_after_nonfinite=2
+  run $mpiexec -n 2 "$tessera" train "$golden/llama.cfg" "$@" --set "model.from=$golden/llama" --set run.directory=stuck \
+    --set fp16.initial_scale_power=42 --set fp16.min_loss_scale=1099511627776L --set fp16.hysteresis=1 \
+    --set run.stop_after_nonfinite=2 --set run.save_every=1
   ok "an overflow at the smallest scale: exit 1" said 1 \
-    "stopped at step 3: loss or gradient norm is not finite at loss scale 1, the smallest allowed [(]fp16.min_loss_scale[)]; fp16.enabled = false"
-  ok "each overflow is told" grep -q "step 2: overflow at loss scale 2: no update; the next scale is 1" "$scratch/out"
-  ok "metrics.csv: the scale of the step" is "$(column stuck/metrics.csv loss_scale) $(column stuck/metrics.csv skipped)" "1 3"
+    "stopped at step 3: loss or gradient norm is not finite at loss scale 1.09951163e[+]12, the smallest allowed [(]fp16.min_loss_scale[)]; fp16.enabled = false"
+  ok "each overflow is told" grep -q "step 2: overflow at loss scale 2.19902326e+12: no update; the next scale is 1.09951163e+12" "$scratch/out"
+  ok "the step that ends it is not saved" [ ! -d stuck/step_00000003 ]
+  ok "metrics.csv: the scale of the step" is "$(column stuck/metrics.csv loss_scale) $(column stuck/metrics.csv skipped)" "1099511627776 3"
   run "$tessera" status stuck
   ok "status: why, skipped steps, the scale" both 'printed "^state +failed: overflow at the smallest loss scale"' \
-    'printed "3 skipped, loss scale 1"'
-  run "$tessera" train "$golden/llama.cfg" "$@" --set model.from=nan --set run.directory=early --set run.steps=2
+    'printed "3 skipped, loss scale 1.09951163e[+]12"'
+  run "$tessera" train "$golden/llama.cfg" "$@" --set "model.from=$golden/llama" --set run.directory=early --set run.steps=2 \
+    --set fp16.initial_scale_power=60
   ok "only overflows: nothing was learned" said 1 "the loss scale was still too large at the end"
+  run $mpiexec -n 2 "$tessera" train "$golden/llama.cfg" "$@" --set model.from=nan --set run.directory=nan16 \
+    --set run.stop_after_nonfinite=2
+  ok "a loss that is NaN: no smaller scale helps" said 1 "stopped at step 2: 2 steps in a row were not finite"
   run $mpiexec -n 2 "$tessera" train "$golden/llama.cfg" "$@" --set "model.from=$golden/llama" --set run.directory=half
   ok "fp16: a run, with its scale on each line" printed "step 10/10 .* loss scale 65536 "
   run "$tessera" status half --format json

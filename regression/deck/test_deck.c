@@ -207,7 +207,8 @@ static void test_switch(void) {
          "bf16 has masters, gradients and states in bf16 where the deck says so");
   tap_ok(strcmp(notes.text, "bf16.enabled: \"auto\": false: the test says so; "
                             "bf16.stochastic_rounding has no effect: fp32 parameters are not rounded; "
-                            "bf16.bf16_master_weights_and_grads has no effect: parameters and gradients are fp32; "
+                            "bf16.bf16_master_weights_and_grads has no effect: parameters and gradients are fp32, and "
+                            "travel in it; "
                             "bf16.bf16_optimizer_states has no effect: states are fp32bf16.enabled: "
                             "\"auto\": true: the test says so") == 0,
          "and said each time: %s", notes.text);
@@ -291,6 +292,37 @@ static void test_recomputation(void) {
                d->activation_checkpointing.interval == rows[i].interval &&
                strcmp(d->activation_checkpointing.policy, rows[i].policy) == 0,
            "recomputation %zu: %s, %d", i, rows[i].policy, rows[i].interval);
+    ts_deck_destroy(&d);
+  }
+}
+
+/* Keys that the optimizer or its schedule does not read. */
+static void test_optimizer_notes(void) {
+  static const struct {
+    const char *more, *note;
+    bool said;
+  } rows[] = {
+      {"optimizer = { type = \"SGD\"; params = { betas = [0.5, 0.5]; }; };\n", "params.betas: no effect", true},
+      {"optimizer = { type = \"SGD\"; state_dtype = \"8bit\"; };\n", "state_dtype: no effect", true},
+      {"optimizer = { type = \"SGD\"; state_dtype = \"8bit\"; params = { momentum = 0.9; }; };\n",
+       "state_dtype: no effect", false},
+      {"optimizer = { type = \"Lion\"; params = { eps = 1e-3; }; };\n", "params.eps: no effect", true},
+      {"optimizer = { type = \"Lion\"; params = { betas = [0.5, 0.5]; }; };\n", "no effect", false},
+      {"optimizer = { type = \"Adagrad\"; params = { bias_correction = false; }; };\n", "bias_correction: no effect",
+       true},
+      {"optimizer = { params = { eps = 0.0; }; };\n", "params.eps: 0: an element", true},
+      {"optimizer = { type = \"Muon\"; params = { lr = 1e-4; muon_lr = 0.02; adam_lr = 0.003; }; };\n",
+       "params.lr: no effect: muon_lr 0.02", true},
+      {"optimizer = { type = \"Muon\"; params = { lr = 0.02; muon_lr = 0.02; adam_lr = 0.003; }; };\n",
+       "params.lr: no effect", false},
+      {"optimizer = { params = { lr = 1e-4; }; };\nscheduler = { type = \"WarmupLR\"; params = { warmup_max_lr = 1e-2; "
+       "}; "
+       "};\n",
+       "params.lr: no effect: WarmupLR goes to", true},
+      {"communication_data_type = \"fp16\";\n", "\"fp16\" without a loss scale", true},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    ts_deck *d = read_noted(rows[i].more, "run.seed=2", rows[i].note, rows[i].said);
     ts_deck_destroy(&d);
   }
 }
@@ -1276,5 +1308,6 @@ int main(void) {
   test_batch();
   test_manual();
   tap_ok(ts_memory_live() == 0, "nothing leaks (%lld live)", (long long) ts_memory_live());
+  test_optimizer_notes();
   return tap_done();
 }

@@ -17,12 +17,12 @@
 
 /** What a step is for the elements of a range. */
 typedef struct ts_update_constants {
-  float scale;           /**< Of the gradient. */
-  float keep, decay;     /**< p (1 - lr wd) where the decay is decoupled, else g + wd p: 1, or 0. */
-  float beta1, rest1;    /**< Of the first state, */
-  float beta2, rest2;    /**< and of the second. */
-  float rate, root;      /**< lr over the first correction, 1 / the root of the second. */
-  float eps, inside;     /**< Beside a root, and beside what it is taken of. */
+  float scale;         /**< Of the gradient. */
+  float shrink, decay; /**< lr wd p is taken off where the decay is decoupled, else wd p added to g; the other is 0. */
+  float beta1, rest1;  /**< Of the first state, */
+  float beta2, rest2;  /**< and of the second. */
+  float rate, root;    /**< lr over the first correction, 1 / the root of the second. */
+  float eps, inside;   /**< Beside a root, and beside what it is taken of. */
   float ahead, straight; /**< MOMENTUM: what is taken of m, and of g. */
   float start;           /**< ADAGRAD: what is added to s, at the first update. */
 } ts_update_constants;
@@ -42,7 +42,7 @@ TS_RULE_FUNCTION ts_update_constants ts_update_constants_of(ts_optimizer rule, c
   double lr = (double) s->lr * (double) lr_factor, rate = lr * (double) ratio;
   ts_update_constants k;
   k.scale = s->scale;
-  k.keep = n->decoupled ? (float) fma(-lr, (double) weight_decay, 1.0) : 1.0f;
+  k.shrink = n->decoupled ? (float) (lr * (double) weight_decay) : 0.0f;
   k.decay = n->decoupled ? 0.0f : weight_decay;
   k.beta1 = s->betas[0];
   k.rest1 = (float) (1.0 - (double) s->betas[0]);
@@ -72,12 +72,18 @@ TS_RULE_FUNCTION ts_update_constants ts_update_constants_of(ts_optimizer rule, c
   return k;
 }
 
+/** p - rate u - lr wd p, added up before p is rounded: a decay of less than fp32 tells from 1 is not lost.
+ * Not collective. */
+TS_RULE_FUNCTION float ts_update_moved(float p, float u, const ts_update_constants *k) {
+  return p - fmaf(k->shrink, p, k->rate * u);
+}
+
 /** A step of each: from p and g, with the states it has, to the new p, or to a direction. Not collective. */
 TS_RULE_FUNCTION float ts_update_adamw(float p, float g, float *m, float *v, const ts_update_constants *k) {
   float d = fmaf(k->decay, p, g * k->scale);
   *m = fmaf(k->beta1, *m, k->rest1 * d);
   *v = fmaf(k->beta2, *v, k->rest2 * d * d);
-  return fmaf(-k->rate, *m / fmaf(sqrtf(*v), k->root, k->eps), k->keep * p);
+  return ts_update_moved(p, *m / fmaf(sqrtf(*v), k->root, k->eps), k);
 }
 
 /** sign (0) = 0: what no token reached stays where it is. Not collective. */
@@ -86,7 +92,7 @@ TS_RULE_FUNCTION float ts_update_lion(float p, float g, float *m, float *unused,
   float d = fmaf(k->decay, p, g * k->scale), c = fmaf(k->beta1, *m, k->rest1 * d);
   float sign = (c > 0.0f ? 1.0f : 0.0f) - (c < 0.0f ? 1.0f : 0.0f);
   *m = fmaf(k->beta2, *m, k->rest2 * d);
-  return fmaf(-k->rate, sign, k->keep * p);
+  return ts_update_moved(p, sign, k);
 }
 
 /** Likewise. Not collective. */
@@ -94,14 +100,14 @@ TS_RULE_FUNCTION float ts_update_adagrad(float p, float g, float *s, float *unus
   (void) unused;
   float d = fmaf(k->decay, p, g * k->scale);
   *s = fmaf(d, d, *s + k->start);
-  return fmaf(-k->rate, d / (sqrtf(*s) + k->eps), k->keep * p);
+  return ts_update_moved(p, d / (sqrtf(*s) + k->eps), k);
 }
 
 /** Likewise. Not collective. */
 TS_RULE_FUNCTION float ts_update_sgd(float p, float g, float *unused, float *too, const ts_update_constants *k) {
   (void) unused;
   (void) too;
-  return fmaf(-k->rate, fmaf(k->decay, p, g * k->scale), k->keep * p);
+  return ts_update_moved(p, fmaf(k->decay, p, g * k->scale), k);
 }
 
 /** Likewise. Not collective. */
@@ -109,7 +115,7 @@ TS_RULE_FUNCTION float ts_update_momentum(float p, float g, float *m, float *unu
   (void) unused;
   float d = fmaf(k->decay, p, g * k->scale);
   *m = fmaf(k->beta1, *m, k->rest1 * d);
-  return fmaf(-k->rate, fmaf(k->ahead, *m, k->straight * d), k->keep * p);
+  return ts_update_moved(p, fmaf(k->ahead, *m, k->straight * d), k);
 }
 
 /** The direction. Not collective. */

@@ -379,76 +379,6 @@ static void check_sources(ts_reader *reader) {
   }
 }
 
-/* What DeepSpeed and torch refuse too. */
-static void check_muon(ts_reader *reader) {
-  const ts_deck *d = reader->deck;
-  const ts_deck_optimizer_params *p = &d->optimizer.params;
-  if (strcmp(d->optimizer.type, "Muon") != 0) {
-    return;
-  }
-  if (p->muon_lr == 0 && p->adam_lr > 0) {
-    ts_reader_report(reader, TS_CHECK_OPTIMIZER, "optimizer.params.muon_lr",
-                     "0, and adam_lr %g; accepted: more than 0 (`frozen` parameters stay where they are)", p->adam_lr);
-  }
-  const ts_deck_tensor_parallel *tp = &d->tensor_parallel;
-  if (p->per_head_muon && tp->autotp_size > 1 && tp->partition_config.layer_specs.n > 0) {
-    ts_reader_report(reader, TS_CHECK_OPTIMIZER, "optimizer.params.per_head_muon",
-                     "true, and " TS_LAYER_SPECS " may cut inside heads; accepted: one of the two");
-  }
-}
-
-/* Keys that other optimizers read. */
-static void note_optimizer(ts_reader *reader) {
-  const char *type = reader->deck->optimizer.type;
-  bool sgd = strcmp(type, "SGD") == 0, muon = strcmp(type, "Muon") == 0;
-  if (!sgd && !muon) {
-    ts_reader_note_idle(reader, "optimizer.params.momentum", "SGD and Muon have one");
-  }
-  if (!sgd) {
-    ts_reader_note_idle(reader, "optimizer.params.dampening", "SGD has it");
-    ts_reader_note_idle(reader, "optimizer.params.nesterov", muon ? "Muon always looks ahead" : "SGD has it");
-  }
-}
-
-static void check_optimizer(ts_reader *reader) {
-  const ts_deck *d = reader->deck;
-  if (d->bf16.bf16_optimizer_states && !d->bf16.bf16_master_weights_and_grads) {
-    ts_reader_report(reader, TS_CHECK_OPTIMIZER, "bf16.bf16_optimizer_states",
-                     "needs bf16.bf16_master_weights_and_grads = true; accepted beside fp32 masters: "
-                     "optimizer.state_dtype = \"bf16\"");
-  }
-  if (d->bf16.bf16_optimizer_states && strcmp(d->optimizer.state_dtype, "bf16") != 0) {
-    ts_reader_report(reader, TS_CHECK_OPTIMIZER, "optimizer.state_dtype",
-                     "\"%s\", and bf16.bf16_optimizer_states is true; accepted: one of the two",
-                     d->optimizer.state_dtype);
-  }
-  if (d->optimizer.params.min_coeff > d->optimizer.params.max_coeff) {
-    ts_reader_report(reader, TS_CHECK_OPTIMIZER, "optimizer.params.min_coeff", "%g; accepted: at most max_coeff, %g",
-                     d->optimizer.params.min_coeff, d->optimizer.params.max_coeff);
-  }
-  if (strcmp(d->optimizer.type, "SGD") == 0 && d->optimizer.params.nesterov &&
-      (d->optimizer.params.momentum == 0 || d->optimizer.params.dampening != 0)) {
-    ts_reader_report(reader, TS_CHECK_OPTIMIZER, "optimizer.params.nesterov",
-                     "momentum is %g and dampening %g; accepted: a positive momentum without dampening",
-                     d->optimizer.params.momentum, d->optimizer.params.dampening);
-  }
-}
-
-static void check_cycle(ts_reader *reader) {
-  const ts_deck_scheduler *s = &reader->deck->scheduler;
-  if (strcmp(s->type, "OneCycle") != 0) {
-    return;
-  }
-  if (s->params.cycle_min_lr > s->params.cycle_max_lr) {
-    ts_reader_report(reader, TS_CHECK_CYCLE, "scheduler.params.cycle_min_lr", "%g is above cycle_max_lr %g",
-                     s->params.cycle_min_lr, s->params.cycle_max_lr);
-  }
-  if (s->params.cycle_min_mom > s->params.cycle_max_mom) {
-    ts_reader_report(reader, TS_CHECK_CYCLE, "scheduler.params.cycle_min_mom", "%g is above cycle_max_mom %g",
-                     s->params.cycle_min_mom, s->params.cycle_max_mom);
-  }
-}
-
 static const char *assumed(int64_t value) {
   return value > 0 ? "" : " (not given)";
 }
@@ -478,12 +408,9 @@ void ts_reader_check_deck(ts_reader *reader) {
       check_steps,
       check_validation,
       check_sources,
-      check_optimizer,
-      check_muon,
+      ts_reader_check_optimizer,
       ts_reader_check_precision,
-      check_cycle,
       note_recomputation,
-      note_optimizer,
       check_batch,
       ts_reader_check_elasticity,
       ts_reader_check_autocast,

@@ -69,7 +69,8 @@ static void put_out_bf16(ts_deck *deck, ts_text *said) {
     ts_text_add(said, "; bf16.stochastic_rounding has no effect: fp32 parameters are not rounded");
   }
   if (deck->bf16.bf16_master_weights_and_grads) {
-    ts_text_add(said, "; bf16.bf16_master_weights_and_grads has no effect: parameters and gradients are fp32");
+    ts_text_add(said, "; bf16.bf16_master_weights_and_grads has no effect: parameters and gradients are fp32, and "
+                      "travel in it");
     deck->data_types.grad_accum_dtype = deck->communication_data_type = TS_F32;
   }
   if (deck->bf16.bf16_optimizer_states) {
@@ -77,6 +78,10 @@ static void put_out_bf16(ts_deck *deck, ts_text *said) {
     ts_free(deck->optimizer.state_dtype);
     deck->optimizer.state_dtype = ts_strdup("fp32");
   }
+  if (!deck->bf16.check_grad_overflow) {
+    ts_text_add(said, "; bf16.check_grad_overflow has no effect: a step that is not finite is skipped");
+  }
+  deck->bf16.check_grad_overflow = true;
   deck->bf16.stochastic_rounding = deck->bf16.bf16_master_weights_and_grads = deck->bf16.bf16_optimizer_states = false;
 }
 

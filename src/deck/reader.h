@@ -91,6 +91,7 @@ void ts_reader_check_elasticity(ts_reader *reader);
 void ts_reader_check_autocast(ts_reader *reader);
 /** Those of `bf16`, `fp16` and the types of gradients. Not collective. */
 void ts_reader_check_precision(ts_reader *reader);
+void ts_reader_check_optimizer(ts_reader *reader);
 
 /** Those of `tensor_parallel`. Not collective. */
 void ts_reader_check_parallel(ts_reader *reader);

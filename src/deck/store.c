@@ -63,6 +63,9 @@ static bool in_range(const ts_target *t, const ts_value *value) {
   double x = value->real, min = t->key->min, max = t->key->max;
   bool low = t->key->flags & TS_KEY_OPEN_MIN ? x <= min : x < min;
   bool high = t->key->flags & TS_KEY_OPEN_MAX ? x >= max : x > max;
+  if (!low && !high && (t->key->flags & TS_KEY_OPEN_MAX) != 0 && (float) x >= (float) max) {
+    return fail_value(t, TS_CHECK_FINITE, value, "is as good as the end of the range in a float");
+  }
   return !low && !high ? true : fail_value(t, TS_CHECK_RANGE, value, "is out of range");
 }
 
@@ -171,6 +174,9 @@ static bool take_number(const ts_target *t, const ts_value *value, double *field
   }
   if (!isfinite(value->real)) {
     return fail_value(t, TS_CHECK_FINITE, value, "is too large");
+  }
+  if (value->kind == TS_VALUE_REAL && fabs(value->real) > FLT_MAX) { /* kernels would take it for infinity */
+    return fail_value(t, TS_CHECK_FINITE, value, "is too large for a float (above 3.4e38)");
   }
   if (value->real != 0 && fabs(value->real) < FLT_MIN) { /* kernels would take it for zero, "none" */
     return fail_value(t, TS_CHECK_FINITE, value, "is too small for a float (below 1.2e-38)");

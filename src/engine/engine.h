@@ -139,6 +139,10 @@ typedef void ts_parameter_source(void *user, int64_t first, int64_t count, bool 
 void ts_engine_write_parameter(ts_engine *engine, const ts_parameter *parameter, ts_parameter_source *source,
                                void *user);
 
+/** Warn of parameters in fp16 that are infinite where their masters are not; nothing in other types. Collective over
+ * the world. */
+void ts_engine_say_overflow(ts_engine *engine);
+
 /** Sum \a n numbers over all ranks, in place; unsigned sums do not depend on the order. Collective over the world. */
 void ts_engine_sum(const ts_engine *engine, uint64_t *number, int n);
 

@@ -139,5 +139,6 @@ ts_status ts_engine_import(ts_engine *e, ts_error *err) {
   }
   ts_free(nonfinite);
   ts_safetensors_close(&st);
+  ts_engine_say_overflow(e);
   return status;
 }

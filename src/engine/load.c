@@ -361,6 +361,9 @@ ts_status ts_engine_load(ts_engine *e, const char *directory, const ts_checkpoin
   }
   ts_free(l.piece);
   ts_free(l.to);
+  if (status == TS_OK) {
+    ts_engine_say_overflow(e);
+  }
   return status;
 }
 

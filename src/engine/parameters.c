@@ -1,10 +1,12 @@
 /* The values of parameters: their first ones, and reading them back. */
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "engine/engine.h"
 #include "engine/import.h"
 #include "pass/saved.h"
 
+#include <math.h>
 #include <string.h>
 
 #define BLOCK ((int64_t) 1 << 16)
@@ -98,6 +100,56 @@ void ts_engine_write_parameter(ts_engine *e, const ts_parameter *p, ts_parameter
   fill_holders(&f, begin, end, part->owned);
   fill_holders(&f, end, whole ? part->count : end, false);
   ts_free(f.block);
+}
+
+/* ---- too large for fp16 ---- */
+
+/* Elements of a parameter that this rank owns and whose copy is infinite, but not they themselves. */
+static uint64_t count_overflows(const ts_engine *e, const ts_parameter *p) {
+  const ts_part *part = &ts_engine_layout(e)->part[p->part];
+  const holder low = find_holder(e, part, TS_STATE_PARAMETER), high = find_holder(e, part, TS_STATE_MASTER);
+  int64_t from = ts_part_begin(part), to = part->owned ? ts_part_end(part) : from;
+  bool has_master = high.leaf != TS_NONE;
+  uint64_t n = 0;
+  float *copy = ts_malloc((size_t) BLOCK * sizeof *copy), *master = ts_malloc((size_t) BLOCK * sizeof *master);
+  from = from > p->offset ? from : p->offset;
+  to = to < p->offset + p->count ? to : p->offset + p->count;
+  for (int64_t count; from < to; from += count) {
+    count = to - from < BLOCK ? to - from : BLOCK;
+    get_values(e, &low, from - low.begin, count, copy);
+    if (has_master) {
+      get_values(e, &high, from - high.begin, count, master);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      n += isinf(copy[i]) && !(has_master && isinf(master[i]));
+    }
+  }
+  ts_free(copy);
+  ts_free(master);
+  return n;
+}
+
+void ts_engine_say_overflow(ts_engine *e) {
+  const ts_layout *layout = ts_engine_layout(e);
+  if (ts_deck_dtype(e->deck) != TS_F16) {
+    return;
+  }
+  uint64_t *n = ts_calloc((size_t) layout->n_parameters + 1, sizeof *n);
+  int first = -1;
+  for (int i = 0; i < layout->n_parameters; ++i) {
+    n[i] = count_overflows(e, &layout->parameter[i]);
+  }
+  ts_engine_sum(e, n, layout->n_parameters);
+  for (int i = layout->n_parameters - 1; i >= 0; --i) {
+    first = n[i] > 0 ? i : first;
+  }
+  if (first >= 0) {
+    ts_log(TS_LOG_WARNING,
+           "%llu values of %s are above 65504, the largest number of fp16, and infinite in it: no loss will be finite; "
+           "bf16.enabled = true holds them",
+           (unsigned long long) n[first], layout->parameter[first].name);
+  }
+  ts_free(n);
 }
 
 /* ---- first values ---- */

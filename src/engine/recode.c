@@ -98,7 +98,7 @@ static void decode_values(const ts_recode *r, const old_state *old, const float 
 static float encode_block(const float *value, int64_t n, const ts_code_book *book, uint8_t *code) {
   float most = 0;
   for (int64_t i = 0; i < n; ++i) {
-    most = fmaxf(most, fabsf(value[i]));
+    most = fmaxf(most, isnan(value[i]) ? INFINITY : fabsf(value[i])); /* what is NaN makes its block NaN */
   }
   for (int64_t i = 0; i < n; ++i) {
     code[i] = ts_code_book_find(book, value[i] / (most > 0 ? most : 1));

@@ -208,7 +208,8 @@ static ts_deck *parse(const char *text) {
 
 void ts_resume_precision(const ts_resume *resume, ts_deck *deck, ts_text *said) {
   ts_deck *before = parse(resume->checkpoint != NULL ? resume->checkpoint->deck : resume->dead);
-  if (before != NULL && before->bf16.enabled != TS_SWITCH_AUTO) {
+  bool other = before != NULL && (before->fp16.enabled || ts_deck_autocasts(before)); /* it says nothing of bf16 */
+  if (before != NULL && !other && before->bf16.enabled != TS_SWITCH_AUTO) {
     ts_deck_decide_precision(deck, before->bf16.enabled == TS_SWITCH_ON, "as the run began", said);
   }
   ts_deck_destroy(&before);

@@ -43,7 +43,7 @@ bool ts_training_is_diverged(const ts_training *r) {
 bool ts_training_is_time_to_save(const ts_training *r) {
   int64_t every = r->deck->run.save_every;
   bool due = r->request != TS_RETRY_NO || r->at.step == r->steps || (every > 0 && r->at.step % every == 0);
-  return due && !ts_training_is_diverged(r);
+  return due && !ts_training_is_diverged(r) && r->stuck == 0;
 }
 
 void ts_training_save(ts_training *r) {

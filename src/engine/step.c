@@ -3,6 +3,7 @@
 
 #include "graph/record.h"
 
+#include <math.h>
 #include <string.h>
 
 void ts_engine_set_scalar(ts_engine *e, int which, int slot, const char *name, double value) {
@@ -136,7 +137,7 @@ ts_step_result ts_engine_end_step(ts_engine *e) {
                            .stuck = summary[TS_SUMMARY_STUCK] != 0,
                            .loss_scale = summary[TS_SUMMARY_SCALE],
                            .next_loss_scale = summary[TS_SUMMARY_NEXT_SCALE],
-                           .searching = summary[TS_SUMMARY_OVERFLOW] != 0 &&
+                           .searching = summary[TS_SUMMARY_OVERFLOW] != 0 && isfinite(summary[TS_SUMMARY_LOSS]) &&
                                         ts_loss_scale_is_searching(&e->scaler, summary[TS_SUMMARY_SCALE]),
                            .lr = ts_lr_at(&e->schedule, e->updates),
                            .communication_seconds = times.communication,

@@ -77,7 +77,7 @@ typedef struct ts_step_result {
   double valid_tokens;
   bool skipped;                       /**< Nothing was updated: no valid token, or: */
   bool overflow;                      /**< Loss or norm was not finite. */
-  bool searching;                     /**< Likewise, which only says that the loss scale is still too large. */
+  bool searching;                     /**< Likewise: the loss was, so it only says that the loss scale is too large. */
   bool stuck;                         /**< Likewise, and the loss scale is at its minimum. */
   double loss_scale, next_loss_scale; /**< Of this step, 1 without one; and of the next. */
   double flag[TS_N_FLAGS];            /**< Largest value any rank gave in \a flags. */

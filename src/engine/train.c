@@ -118,7 +118,9 @@ static void report_step(ts_training *r, const ts_step_result *result, double sec
   ts_watch_scale(r->watch, r->at.skipped, scaled ? result->next_loss_scale : 0);
   if (result->skipped && result->valid_tokens == 0) {
     ts_log(TS_LOG_WARNING, "step %lld: no token of its samples has a label: no update", (long long) r->at.step);
-  } else if (result->searching && !result->stuck) {
+  } else if (result->stuck) { /* what ends the run says it */
+    return;
+  } else if (result->searching) {
     ts_log(TS_LOG_INFO, "step %lld: overflow at loss scale %.9g: no update; the next scale is %.9g",
            (long long) r->at.step, result->loss_scale, result->next_loss_scale);
   } else if (result->overflow) {
@@ -168,6 +170,7 @@ static void count_step(ts_training *r, const ts_step_result *result) {
   if (result->valid_tokens > 0) { /* where nothing is to be learned, nothing went wrong; nor where a scale is found */
     r->at.skipped_in_a_row = result->overflow && !result->searching ? r->at.skipped_in_a_row + 1 : 0;
   }
+  r->kept_nonfinite = r->kept_nonfinite || (result->overflow && !result->skipped);
   r->searching = result->searching;
   r->stuck = result->stuck ? result->loss_scale : 0;
   r->at.skipped += result->skipped;
@@ -234,13 +237,19 @@ static ts_status after_step(ts_training *r, ts_error *err) {
 
 /* ---- all steps ---- */
 
+/* What may help where steps are not finite. */
+static const char *advice(const ts_training *r) {
+  return r->scaler.rule == TS_LOSS_SCALE_STATIC
+             ? "a smaller fp16.loss_scale, or 0 for a dynamic one; a lower lr, gradient_clipping, or --set "
+               "debug.check_finite=true to find the op"
+             : "a lower lr, gradient_clipping, or --set debug.check_finite=true to find the op";
+}
+
 static int stop_diverged(ts_training *r) {
   r->failure = "steps were not finite (run.stop_after_nonfinite)";
   ts_saver_finish(r->saver);
-  ts_log(TS_LOG_ERROR,
-         "stopped at step %lld: %lld steps in a row were not finite (run.stop_after_nonfinite); a lower lr, "
-         "gradient_clipping, or --set debug.check_finite=true to find the op",
-         (long long) r->at.step, (long long) r->at.skipped_in_a_row);
+  ts_log(TS_LOG_ERROR, "stopped at step %lld: %lld steps in a row were not finite (run.stop_after_nonfinite); %s",
+         (long long) r->at.step, (long long) r->at.skipped_in_a_row, advice(r));
   return 1;
 }
 
@@ -274,29 +283,32 @@ static void say_stopped(const ts_training *r) {
   }
 }
 
+/* No step of the run has changed anything. */
+static int end_unlearned(ts_training *r) {
+  bool labels = r->scaler.rule == TS_LOSS_SCALE_NONE; /* else a run that goes on cannot tell which it was */
+  r->failure = labels ? "no step had a token with a label" : "every step had an overflow, or no token with a label";
+  ts_log(TS_LOG_ERROR, "%s: nothing was learned; %s", r->failure,
+         labels          ? "look at the loss mask, or at the lengths of the documents"
+         : !r->searching ? "look at the loss mask and the lengths of the documents, or go on with a smaller loss scale"
+         : r->scaler.rule == TS_LOSS_SCALE_TORCH
+             ? "the loss scale was still too large at the end: more steps, or bf16 instead of fp16"
+             : "the loss scale was still too large at the end: more steps, or a smaller fp16.initial_scale_power");
+  return 1;
+}
+
 /* A last step that changed nothing is no end that anybody wanted. */
 static int end_finished(ts_training *r) {
-  if (r->at.skipped_in_a_row == 0 && r->at.step > 0 && r->at.skipped == r->at.step) {
-    bool searching = r->searching;
-    r->failure =
-        searching ? "every step had an overflow, or no token with a label" : "no step had a token with a label";
-    ts_log(TS_LOG_ERROR, "%s: nothing was learned; %s", r->failure,
-           searching ? "the loss scale was still too large at the end: more steps, or a smaller "
-                       "fp16.initial_scale_power"
-                     : "look at the loss mask, or at the lengths of the documents");
-    return 1;
-  }
   if (r->at.skipped_in_a_row == 0) {
-    return 0;
+    return r->at.step > 0 && r->at.skipped == r->at.step ? end_unlearned(r) : 0;
   }
   long long last = r->at.step, in_a_row = r->at.skipped_in_a_row;
   r->failure = "the last step was not finite";
   char *steps = in_a_row == 1 ? ts_format("step %lld was", last)
                               : ts_format("steps %lld to %lld were", last - in_a_row + 1, last);
-  ts_log(TS_LOG_ERROR,
-         "%s: loss or gradient norm; %s without an update, and what is saved has the weights from before; a lower lr, "
-         "gradient_clipping, or --set debug.check_finite=true to find the op",
-         r->failure, steps);
+  ts_log(TS_LOG_ERROR, "%s: loss or gradient norm; %s %s; %s", r->failure, steps,
+         r->kept_nonfinite ? "done all the same, as bf16.check_grad_overflow is false: what is saved has their weights"
+                           : "without an update, and what is saved has the weights from before",
+         advice(r));
   ts_free(steps);
   return 1;
 }

@@ -46,8 +46,9 @@ typedef struct ts_training {
   bool stopping;
   bool unsaved; /* the last save before the end has failed */
   ts_loss_scaler scaler;
-  bool searching; /* the last step's overflow said that the loss scale is too large */
-  double stuck;   /* the loss scale, where an overflow at its minimum has ended the run; 0: none has */
+  bool kept_nonfinite; /* some step of this job updated by numbers that were not finite */
+  bool searching;      /* the last step's overflow said that the loss scale is too large */
+  double stuck;        /* the loss scale, where an overflow at its minimum has ended the run; 0: none has */
   ts_watch *watch;
   ts_time_limit limit;   /* rank 0 */
   int64_t first_step;    /* of this job, from 1 */

@@ -208,7 +208,7 @@ const ts_command ts_commands[] = {
      "read.  A wrong deck ends with exit code 2: a check before a job is queued.",
      deck_options, "tessera deck big.cfg --set run.steps=50 --key run.directory", false},
     {"keys", ts_main_keys, "", 0, 0, "list every key of a deck: meaning, default, what is accepted",
-     "All keys of DeepSpeed 0.19.6 are in the list, each with whether it works, has no effect here and why, or is "
+     "All keys of DeepSpeed 0.19.8 are in the list, each with whether it works, has no effect here and why, or is "
      "refused.",
      keys_options, "tessera keys | less", false},
     {"zero_to_fp32", ts_main_zero_to_fp32, "CHECKPOINT|RUN OUTPUT", 2, 2,

@@ -38,9 +38,10 @@ static void step_control_run(const ts_kernel_call *call) {
     squares += column_sum(records, rows, columns, c);
   }
   double factor = static_tokens / valid / loss_scale, norm = factor * sqrt(squares);
-  bool some = valid > 0, overflow = some && !(isfinite(loss) && isfinite(norm));
-  bool skip = !some || (overflow && !call->node->attr.control.keep_nonfinite);
   double clip = max_norm > 0 ? fmin(1, max_norm / (norm + 1e-6)) : 1;
+  float scale = (float) (factor * clip);
+  bool some = valid > 0, overflow = some && !(isfinite(loss) && isfinite(norm) && isfinite(scale));
+  bool skip = !some || (overflow && !call->node->attr.control.keep_nonfinite);
   double *summary = call->out[0];
   summary[TS_SUMMARY_LOSS] = loss;
   summary[TS_SUMMARY_VALID] = valid;
@@ -52,7 +53,7 @@ static void step_control_run(const ts_kernel_call *call) {
   summary[TS_SUMMARY_OVERFLOW] = overflow;
   summary[TS_SUMMARY_SCALE] = summary[TS_SUMMARY_NEXT_SCALE] = loss_scale;
   summary[TS_SUMMARY_STUCK] = 0;
-  *(float *) call->out[1] = (float) (factor * clip);
+  *(float *) call->out[1] = scale;
   *(float *) call->out[2] = skip ? 1.0f : 0.0f;
 }
 TS_CPU_KERNEL(step_control) = {.run = step_control_run};
