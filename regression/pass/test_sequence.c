@@ -446,6 +446,11 @@ static void test_programs(bool all) {
     test_program("llama", llama, grids[k], k % 4, "", TS_MODEL_LOSS);
     test_program("llama", llama, grids[k], k % 4, "", TS_MODEL_LOGITS);
   }
+  /* matrices of parts that each rank along tp has of its own */
+  static const grid_row apart[] = {{1, 2, 2, ""}, {2, 2, 4, ""}, {1, 4, 8, ""}};
+  for (int k = 0; k < 3; ++k) {
+    test_program("llama", llama, apart[k], k, "optimizer.type=Muon", TS_MODEL_TRAIN);
+  }
 }
 
 /* sp 8 x dp 32 x tp 2; one sample on 64 ranks, or on 512, which takes a minute. */
@@ -517,10 +522,20 @@ static void test_largest(void) {
     test_largest_of(&rows[i], "data.sequence_length=2500 model.model_type=mistral model.sliding_window=300");
   }
   /* along dp ranks own other matrices of Muon's */
-  static const grid_row owners[] = {{1, 1, 7, ""}, {1, 2, 6, ""}, {2, 2, 12, DEGREES(2, 1) "auto"}};
+  static const grid_row owners[] = {
+      {1, 1, 7, "zero_optimization.stage=2"},
+      {1, 2, 6, "zero_optimization.stage=2"},
+      {2, 2, 12, DEGREES(2, 1) "auto zero_optimization.stage=2"},
+      /* and who owns less may need more: others' come back */
+      {1, 1, 2, "zero_optimization.stage=0"},
+      {1, 1, 4,
+       "zero_optimization.stage=1 bf16.enabled=true model.num_hidden_layers=4 optimizer.params.ns_method=standard "
+       "model.num_key_value_heads=1 zero_optimization.stage3_param_persistence_threshold=0"},
+      {1, 2, 6,
+       "zero_optimization.stage=0 model.num_hidden_layers=5 zero_optimization.stage3_param_persistence_threshold=0"}};
   for (size_t i = 0; i < sizeof owners / sizeof *owners; ++i) {
-    test_largest_of(&owners[i], "optimizer.type=Muon data.sequence_length=128 zero_optimization.stage=2 "
-                                "model.hidden_size=384 model.intermediate_size=800");
+    test_largest_of(&owners[i], "optimizer.type=Muon data.sequence_length=128 model.hidden_size=384 "
+                                "model.intermediate_size=800");
   }
 }
 

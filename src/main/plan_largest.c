@@ -133,7 +133,8 @@ typedef struct visit {
   void *user;
   int *like; /* owned */
   ts_matrices matrices;
-  ts_matrix_share *share; /* by rank of theirs; owned; NULL: there are none */
+  ts_matrix_share *share; /* by rank of theirs and part; owned; NULL: there are none */
+  int64_t *workspace;     /* of exchanges, by rank; owned */
 } visit;
 
 static void visit_rank(const visit *v, const ts_mesh *mesh) {
@@ -146,29 +147,45 @@ static bool is_like(const visit *v, const ts_mesh *mesh, int place) {
   return v->like[mesh->coord[TS_AXIS_TP] * mesh->size[TS_AXIS_SP] + mesh->coord[TS_AXIS_SP]] == place;
 }
 
-/* Has another rank of the place as much of matrices, and matrices of all those shapes?  Of equal ones the first has:
- * what is gathered grows with the elements, and the workspace is the largest over shapes. */
-static bool is_exceeded(const visit *v, int place, int rank) {
-  const ts_matrix_share mine = v->share[rank];
+/* Matrices are gathered part by part, those of all parts are computed, then sent back part by part: what is there at a
+ * time is of the parts up to one, or from one on.  So a rank needs no more than another that has as much of either, and
+ * as large a workspace of its exchanges, which is there all the time and grows with what others own: but for the gaps
+ * between tensors, which are a few hundred bytes.
+ * \param [in] back  From one on, else up to one. */
+static bool has_as_much(const visit *v, int rank, int other, bool back) {
+  const int n = v->matrices.layout->n_parts;
+  ts_matrix_share its = {0, 0}, mine = {0, 0};
+  bool has = v->workspace[rank] >= v->workspace[other];
+  for (int i = 0; i < n && has; ++i) {
+    int part = back ? n - 1 - i : i;
+    const ts_matrix_share *a = &v->share[rank * n + part], *b = &v->share[other * n + part];
+    mine = (ts_matrix_share){mine.elements + a->elements, mine.kinds | a->kinds};
+    its = (ts_matrix_share){its.elements + b->elements, its.kinds | b->kinds};
+    has = mine.elements >= its.elements && (its.kinds & ~mine.kinds) == 0;
+  }
+  return has;
+}
+
+/* Has another rank of the place as much?  Of equal ones the first has. */
+static bool is_exceeded(const visit *v, int place, int rank, bool back) {
   bool is = false;
   for (int r = 0; r < v->matrices.ranks && !is; ++r) {
-    ts_matrix_share its = v->share[r];
-    bool equal = its.elements == mine.elements && its.kinds == mine.kinds;
-    is = is_like(v, &v->matrices.seen[r], place) && its.elements >= mine.elements && (mine.kinds & ~its.kinds) == 0 &&
-         (!equal || r < rank);
+    is = r != rank && is_like(v, &v->matrices.seen[r], place) && has_as_much(v, r, rank, back) &&
+         (r < rank || !has_as_much(v, rank, r, back));
   }
   return is;
 }
 
 static void visit_owners(const visit *v, int place) {
   for (int r = 0; r < v->matrices.ranks; ++r) {
-    if (is_like(v, &v->matrices.seen[r], place) && !is_exceeded(v, place, r)) {
+    if (is_like(v, &v->matrices.seen[r], place) &&
+        (!is_exceeded(v, place, r, false) || !is_exceeded(v, place, r, true))) {
       visit_rank(v, &v->matrices.seen[r]);
     }
   }
 }
 
-static bool has_matrices(const ts_layout *layout) {
+static bool uses_matrices(const ts_layout *layout) {
   bool has = false;
   for (int i = 0; i < layout->n_parts; ++i) {
     has = has || ts_optimizer_get(layout->part[i].optimizer)->granularity == TS_GRANULARITY_MATRIX;
@@ -180,9 +197,13 @@ void ts_plan_visit(const ts_program_options *options, ts_plan_visitor *visitor, 
   const ts_mesh *mesh = options->mesh;
   visit v = {.options = options, .visitor = visitor, .user = user, .like = find_alike(options)};
   ts_program *zero = stop_after(options, mesh, "zero");
-  if (has_matrices(zero->layout)) {
+  if (uses_matrices(zero->layout)) {
     v.matrices = ts_matrices_find(zero->layout, zero->graph, zero->shards, options->deck, mesh);
     v.share = ts_matrices_shares(&v.matrices);
+    v.workspace = ts_malloc((size_t) v.matrices.ranks * sizeof *v.workspace);
+    for (int r = 0; r < v.matrices.ranks; ++r) {
+      v.workspace[r] = ts_matrices_workspace(&v.matrices, r);
+    }
   }
   const int sp = mesh->size[TS_AXIS_SP];
   for (int place = 0; place < mesh->size[TS_AXIS_TP] * sp; ++place) {
@@ -195,6 +216,7 @@ void ts_plan_visit(const ts_program_options *options, ts_plan_visitor *visitor, 
   }
   ts_matrices_end(&v.matrices);
   ts_program_destroy(&zero);
+  ts_free(v.workspace);
   ts_free(v.share);
   ts_free(v.like);
 }

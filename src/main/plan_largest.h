@@ -10,8 +10,8 @@
 typedef void ts_plan_visitor(const ts_program_options *options, void *user);
 
 /** Visit ranks, among them the one that needs most memory: of ranks that need the same one, of more than 16 rings some,
- * and of those that differ in nothing but what they own of Muon's matrices the ones that no other exceeds.
- * Not collective.
+ * and of those that differ in nothing but what they own of Muon's matrices the ones that no others
+ * exceed. Not collective.
  * \param [in] options  Of the program of mesh rank 0. */
 void ts_plan_visit(const ts_program_options *options, ts_plan_visitor *visitor, void *user);
 

@@ -227,10 +227,15 @@ static void end_part(ts_layout *layout, const layout_maker *b, ts_part *part, in
   ts_held_how how = how_of(b, layout->parameter[part->first].name);
   cut_part(part, b->mesh, how);
   bool few = part->moments != ts_optimizer_moments(b->deck, INT64_MAX);
-  part->name =
-      ts_format(hows[how].own ? "%s%s%s%s%s%s%d" : "%s%s%s%s%s%s", b->graph->unit[part->unit], kind_suffix[kind],
-                travel_suffix[travel_of_part(part, b->deck)], part->optimizer == TS_OPTIMIZER_MUON ? ".muon" : "",
-                few ? ".few" : "", hows[how].suffix, part->home);
+  part->name = ts_format("%s%s%s%s%s%s", b->graph->unit[part->unit], kind_suffix[kind],
+                         travel_suffix[travel_of_part(part, b->deck)],
+                         part->optimizer == TS_OPTIMIZER_MUON ? ".muon" : "", few ? ".few" : "", hows[how].suffix);
+  part->stem = (int) strlen(part->name);
+  if (hows[how].own) {
+    char *stem = part->name;
+    part->name = ts_format("%s%d", stem, part->home);
+    ts_free(stem);
+  }
   TS_GROW(layout->part, layout->n_parts, *capacity);
   layout->part[layout->n_parts++] = *part;
 }

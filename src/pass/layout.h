@@ -49,6 +49,7 @@ typedef struct ts_part {
    * ".few" where states are not in 8 bits as others' are; then how it lies on the ranks along tp: nothing, all of it
    * and alike; ".all", and they share it; ".unitN", neighbours hold unit N; ".tpN", rank N has its own. */
   char *name;
+  int stem; /**< Characters of its name before that N: these are the same on all ranks. */
   int unit;
   bool trainable, persistent;
   ts_optimizer optimizer;  /**< Of its parameters, */

@@ -134,7 +134,7 @@ static bool is_same_kind(const ts_matrices *m, int p, int q) {
 }
 
 ts_matrix_share *ts_matrices_shares(const ts_matrices *m) {
-  ts_matrix_share *share = ts_calloc((size_t) m->ranks, sizeof *share);
+  ts_matrix_share *share = ts_calloc((size_t) m->ranks * (size_t) m->layout->n_parts, sizeof *share);
   int first[64], n = 0;
   for (int p = 0; p < m->layout->n_parameters; ++p) {
     if (m->owner[p] < 0) {
@@ -147,8 +147,9 @@ ts_matrix_share *ts_matrices_shares(const ts_matrices *m) {
     if (kind == n && n < 64) {
       first[n++] = p;
     }
-    share[m->owner[p]].elements += laid_elements(m, p);
-    share[m->owner[p]].kinds |= (uint64_t) 1 << (kind < 64 ? kind : 63);
+    ts_matrix_share *of = &share[m->owner[p] * m->layout->n_parts + m->layout->parameter[p].part];
+    of->elements += laid_elements(m, p);
+    of->kinds |= (uint64_t) 1 << (kind < 64 ? kind : 63);
   }
   return share;
 }

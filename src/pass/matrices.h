@@ -25,7 +25,7 @@ typedef struct ts_matrices {
   int64_t *offset; /**< By parameter: elements, from the first of those of its part that its owner has; owned. */
 } ts_matrices;
 
-/** What a rank owns. */
+/** What a rank owns of a part. */
 typedef struct ts_matrix_share {
   int64_t elements; /**< Of all its matrices, as they lie. */
   uint64_t kinds;   /**< One bit for each shape of them, pieces along tp included; of a run with more than 64 the last
@@ -54,7 +54,10 @@ ts_matrix ts_matrices_shape(const ts_matrices *m, int parameter);
 /** Elements that a rank has of part \a part. Not collective. */
 int64_t ts_matrices_owned(const ts_matrices *m, int part, int rank);
 
-/** What each rank owns; the caller's. Not collective. */
+/** What each rank owns of each part, rank after rank; the caller's. Not collective. */
 ts_matrix_share *ts_matrices_shares(const ts_matrices *m);
+
+/** Workspace in bytes of the largest exchange of matrices of a rank (pass/zero_matrices.c). Not collective. */
+int64_t ts_matrices_workspace(const ts_matrices *m, int rank);
 
 #endif

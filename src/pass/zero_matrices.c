@@ -6,6 +6,7 @@
 #include "pass/zero.h"
 
 #include "base/memory.h"
+#include "comm/comm.h"
 #include "pass/matrices.h"
 #include "pass/optimizer.h"
 
@@ -17,8 +18,18 @@ static const ts_part *part_seen_by(const ts_matrices *m, int rank, const ts_zero
   return &layout_of(m, rank)->part[share->part];
 }
 
+static bool has_matrices(const ts_part *part) {
+  return part->trainable && ts_optimizer_get(part->optimizer)->granularity == TS_GRANULARITY_MATRIX;
+}
+
 static bool is_matrices(const ts_zero *z, const ts_zero_share *share) {
-  return ts_optimizer_get(z->layout->part[share->part].optimizer)->granularity == TS_GRANULARITY_MATRIX;
+  return has_matrices(&z->layout->part[share->part]);
+}
+
+/* Elements of what it puts together of a part's matrices: there is always a tensor. */
+static int64_t count_put_together(const ts_matrices *m, int part) {
+  int64_t mine = ts_matrices_owned(m, part, m->me);
+  return mine > 0 ? mine : 1;
 }
 
 /* ---- what ranks have ---- */
@@ -54,6 +65,12 @@ static bool gives(const ts_matrices *m, int rank, int owner, const ts_zero_share
     near = near && (axis == TS_AXIS_TP || m->seen[rank].coord[axis] == m->seen[owner].coord[axis]);
   }
   return near && ts_matrices_is_first_holder(m, share->part, m->seen[rank].coord[TS_AXIS_TP]);
+}
+
+/* Of directions: gradients in fp16 are made wide before. */
+static ts_dtype direction_dtype(const ts_deck *deck) {
+  ts_dtype gradients = deck->data_types.grad_accum_dtype;
+  return gradients == TS_F16 ? TS_F32 : gradients;
 }
 
 /* ---- what travels ---- */
@@ -93,15 +110,25 @@ static void add_matrix_side(const ts_matrices *m, block_list *l, const ts_zero_s
   }
 }
 
-static ts_tid add_exchange(const ts_matrices *m, ts_site at, const ts_zero_share *share, ts_tid x, int64_t count,
-                           bool back) {
-  const ts_part *part = &m->layout->part[share->part];
+/* What an exchange makes, \a count elements, what is sent, and what is received. */
+static block_list list_exchange(const ts_matrices *m, const ts_zero_share *share, int64_t count, bool back,
+                                int *n_sent) {
   block_list l = {0};
   add_matrix_block(&l, m->me, 0, count);
   add_matrix_side(m, &l, share, back, back);
-  int n_sent = l.n - 1;
+  *n_sent = l.n - 1;
   add_matrix_side(m, &l, share, !back, back);
-  char *name = ts_format("%s.%s", part->name, back ? "scatter" : "gather"), *shaped = ts_format("%s.rows", name);
+  return l;
+}
+
+/* Ranks along tp that have parts of their own call it by what their names begin with. */
+static ts_tid add_exchange(const ts_matrices *m, ts_site at, const ts_zero_share *share, ts_tid x, int64_t count,
+                           bool back) {
+  const ts_part *part = &m->layout->part[share->part];
+  int n_sent;
+  block_list l = list_exchange(m, share, count, back, &n_sent);
+  char *name = ts_format("%.*s.%s", part->stem, part->name, back ? "scatter" : "gather");
+  char *shaped = ts_format("%s.rows", name);
   ts_tid rows = ts_build_view(at, shaped, x, 0, TS_SHAPE(1, ts_tensor_count(at.graph, x)));
   ts_tid y = ts_build_all_to_all(at, name, TS_MATRIX_AXES, m->ranks, 1, &rows, l.block, n_sent, l.n - 1 - n_sent);
   ts_free(shaped);
@@ -111,6 +138,35 @@ static ts_tid add_exchange(const ts_matrices *m, ts_site at, const ts_zero_share
   ts_free(name);
   ts_free(l.block);
   return y;
+}
+
+static int64_t exchange_workspace(const ts_matrices *m, const ts_zero_share *share, ts_dtype dtype, bool back) {
+  const ts_part *part = &m->layout->part[share->part];
+  int64_t own = share->whole ? ts_zero_whole(part) : part->shard, all = count_put_together(m, share->part);
+  const ts_exchange_tensor x = {NULL, dtype, 1, 1, back ? all : own}, y = {NULL, dtype, 1, 1, back ? own : all};
+  int n_sent;
+  block_list l = list_exchange(m, share, y.columns, back, &n_sent);
+  const ts_block *sent = l.block + 1;
+  const ts_exchange_lists lists = {1, &x, &y, sent, sent + n_sent, n_sent, l.n - 1 - n_sent};
+  int64_t bytes = (int64_t) ts_comm_exchange_workspace(&lists, m->me);
+  ts_free(l.block);
+  return bytes;
+}
+
+int64_t ts_matrices_workspace(const ts_matrices *m, int rank) {
+  ts_matrices its = *m;
+  its.me = rank;
+  its.layout = layout_of(m, rank);
+  int64_t most = 0;
+  for (int i = 0; i < its.layout->n_parts && its.ranks > 1; ++i) {
+    const ts_part *part = &its.layout->part[i];
+    const ts_zero_share share = {.part = i, .whole = m->deck->zero_optimization.stage == 0 || !ts_zero_is_spread(part)};
+    for (int back = 0; back < 2 && has_matrices(part); ++back) {
+      int64_t bytes = exchange_workspace(&its, &share, direction_dtype(m->deck), back);
+      most = bytes > most ? bytes : most;
+    }
+  }
+  return most;
 }
 
 /* ---- what is done with them ---- */
@@ -166,8 +222,7 @@ static void exchange_matrices(const ts_zero *z, const ts_matrices *m, ts_site at
   ts_tid *x = ts_malloc((size_t) n * sizeof *x);
   for (int i = 0; i < n; ++i) {
     if (is_matrices(z, &share[i])) {
-      int64_t mine = ts_matrices_owned(m, share[i].part, m->me);
-      x[i] = add_exchange(m, at, &share[i], share[i].g, mine > 0 ? mine : 1, false);
+      x[i] = add_exchange(m, at, &share[i], share[i].g, count_put_together(m, share[i].part), false);
     }
   }
   for (int i = 0; i < n; ++i) {
