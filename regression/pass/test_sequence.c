@@ -531,6 +531,7 @@ static void test_largest(void) {
       {1, 1, 4,
        "zero_optimization.stage=1 bf16.enabled=true model.num_hidden_layers=4 optimizer.params.ns_method=standard "
        "model.num_key_value_heads=1 zero_optimization.stage3_param_persistence_threshold=0"},
+      {1, 1, 4, "zero_optimization.stage=1 bf16.enabled=true model.num_hidden_layers=4 model.num_key_value_heads=1"},
       {1, 2, 6,
        "zero_optimization.stage=0 model.num_hidden_layers=5 zero_optimization.stage3_param_persistence_threshold=0"}};
   for (size_t i = 0; i < sizeof owners / sizeof *owners; ++i) {

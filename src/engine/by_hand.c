@@ -226,8 +226,6 @@ static void run_backward(ts_engine *e, double weight) {
   if (last) {
     note_reduction(h);
   }
-  h->used_loss = h->used_loss || (weight != 0 && has_loss(e));
-  h->used_seeds = h->used_seeds || h->seeded;
   h->forwarded = h->seeded = h->scaled = false;
 }
 
@@ -337,7 +335,7 @@ ts_status ts_coalesce_grad_reduction_end(ts_engine *e, ts_error *err) {
 
 static void forget_gradients(ts_hand_steps *h) {
   h->backwards = 0;
-  h->local = h->reduced = h->used_loss = h->used_seeds = false;
+  h->local = h->reduced = false;
 }
 
 ts_status ts_zero_grad(ts_engine *e, ts_error *err) {

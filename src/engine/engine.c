@@ -85,7 +85,7 @@ static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_
 static void add_programs(ts_engine *e, const ts_engine_options *o) {
   const ts_model_size batch = {.batch = o->deck->train_micro_batch_size_per_gpu,
                                .length = o->deck->data.sequence_length};
-  if ((o->abilities & TS_CAN_TRAIN) != 0) {
+  if ((o->abilities & (TS_CAN_TRAIN | TS_CAN_STEP)) != 0) {
     add_program(e, TS_PROGRAM_TRAIN, o, TS_MODEL_TRAIN, batch);
   }
   if ((o->abilities & TS_CAN_EVALUATE) != 0) {
@@ -236,6 +236,9 @@ static ts_status check_model_of(const ts_engine *e, const ts_engine_options *o, 
 }
 
 static ts_status set_up_engine(ts_engine *e, const ts_engine_options *o, ts_error *err) {
+  if (o->model != NULL && (o->abilities & TS_CAN_GENERATE) != 0) {
+    return ts_error_add(err, "the model %s is a program's own, and only those of families generate", o->model->name);
+  }
   ts_status status = find_place(e, o, err);
   if (status != TS_OK) {
     return status;

@@ -26,21 +26,20 @@ typedef struct ts_kept {
 
 /** Where a program is that goes through steps by itself (by_hand.c). */
 typedef struct ts_hand_steps {
-  bool evaluating;            /**< Forwards are the evaluation program's. */
-  bool forwarded;             /**< The values of a forward are there, */
-  bool was_evaluated;         /**< the evaluation program's. */
-  bool seeded;                /**< Gradients of outputs were given since the last forward. */
-  bool scaled;                /**< ts_scale was asked since the last backward. */
-  bool used_loss, used_seeds; /**< Since the last update. */
-  int64_t backwards;          /**< Likewise. */
-  bool local, reduced;        /**< There are gradients of this rank alone; and sums over ranks. */
-  int block;                  /**< ts_block_kind. */
-  int64_t in_block;           /**< Backwards in it. */
-  int64_t micro_steps;        /**< Calls of ts_step_runs. */
-  int64_t accumulation;       /**< Micro-steps of a step. */
-  int boundary;               /**< The caller's word on whether this micro-step is the last; -1: it is counted. */
-  bool applied;               /**< The last ts_step_runs updated. */
-  ts_step_result result;      /**< Of the last update. */
+  bool evaluating;       /**< Forwards are the evaluation program's. */
+  bool forwarded;        /**< The values of a forward are there, */
+  bool was_evaluated;    /**< the evaluation program's. */
+  bool seeded;           /**< Gradients of outputs were given since the last forward. */
+  bool scaled;           /**< ts_scale was asked since the last backward. */
+  int64_t backwards;     /**< Since the last update. */
+  bool local, reduced;   /**< There are gradients of this rank alone; and sums over ranks. */
+  int block;             /**< ts_block_kind. */
+  int64_t in_block;      /**< Backwards in it. */
+  int64_t micro_steps;   /**< Calls of ts_step. */
+  int64_t accumulation;  /**< Micro-steps of a step. */
+  int boundary;          /**< The caller's word on whether this micro-step is the last; -1: it is counted. */
+  bool applied;          /**< The last ts_step updated. */
+  ts_step_result result; /**< Of the last update. */
 } ts_hand_steps;
 
 struct ts_engine {

@@ -101,6 +101,7 @@ static void run_until(ts_engine *e, int which, rest *r, int64_t after) {
 }
 
 void ts_engine_logits(ts_engine *e, const ts_tokens_of *text, float *logits) {
+  e->hand.forwarded = false;
   ts_kept *kept = &e->kept;
   rest *r = ts_calloc((size_t) kept->texts, sizeof *r);
   for (int64_t b = 0; b < kept->texts; ++b) {

@@ -89,6 +89,9 @@ static void set_micro_batch(ts_engine *e, const ts_batch *batch, ts_run run) {
 void ts_engine_set_control(ts_engine *e, int which, int slot, const double flags[TS_N_FLAGS]) {
   int index = e->index[which];
   double *flag = ts_executor_input(e->executor, index, slot, "flags");
+  if (flag == NULL) { /* no loss is evaluated: there is no record */
+    return;
+  }
   memcpy(flag, flags, TS_N_FLAGS * sizeof *flag);
   *(double *) ts_executor_input(e->executor, index, slot, "static_tokens") = ts_engine_static_tokens(e, which);
   ts_engine_set_scalar(e, which, slot, "max_norm", e->deck->gradient_clipping);
@@ -153,6 +156,8 @@ ts_step_result ts_engine_train_step(ts_engine *e, const ts_step_input *input) {
   const int which = TS_PROGRAM_TRAIN, index = e->index[which];
   const ts_step_runs *step = &e->program[which]->step;
   ts_engine_forget(e);
+  e->hand.forwarded = e->hand.local = e->hand.reduced = false; /* steps by hand begin anew */
+  e->hand.backwards = 0;
   for (int64_t i = 0; i < step->n; ++i) {
     ts_run run = ts_step_run(step, i);
     ts_run_phase phase = step->kind[run.kind].phase;
@@ -171,6 +176,7 @@ ts_step_result ts_engine_train_step(ts_engine *e, const ts_step_input *input) {
 
 void ts_engine_evaluate(ts_engine *e, const ts_batch *batch, double *loss_sum, double *valid_tokens) {
   const int which = TS_PROGRAM_EVALUATE;
+  e->hand.forwarded = false;
   set_inputs(e, which, batch, (ts_run){0});
   ts_engine_set_scalar(e, which, 0, "accumulate", 0);
   ts_engine_set_control(e, which, 0, (const double[TS_N_FLAGS]){0});

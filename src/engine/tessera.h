@@ -30,10 +30,10 @@ enum {
   TS_CAN_TRAIN = 1,    /**< Whole steps, ts_engine_train_step. */
   TS_CAN_EVALUATE = 2, /**< ts_engine_evaluate, and forwards that are not trained. */
   TS_CAN_GENERATE = 4, /**< ts_engine_logits; not of models of a program's own. */
-  TS_CAN_STEP = 8,  /**< With TRAIN: ts_forward, ts_backward, ts_step.  The loss is known after the forward, for which
+  TS_CAN_STEP = 8,     /**< ts_forward, ts_backward, ts_step.  The loss is known after the forward, for which
                         * a head makes its logits twice. */
-  TS_CAN_SEED = 16, /**< With STEP: gradients of outputs, ts_set_output_gradient. */
-  TS_CAN_DEFER = 32 /**< With STEP: gradients of some micro-batches stay on their rank and are reduced together,
+  TS_CAN_SEED = 16,    /**< With STEP: gradients of outputs, ts_set_output_gradient. */
+  TS_CAN_DEFER = 32    /**< With STEP: gradients of some micro-batches stay on their rank and are reduced together,
                         * ts_no_sync_begin and ts_coalesce_grad_reduction_begin; at ZeRO stages 2 and 3 this keeps the
                         * gradients of the whole model on every rank, at 0 and 1 a shard more. */
 };

@@ -6,6 +6,7 @@
 #include "pass/shard.h"
 
 #define MOST_RINGS 16
+#define FEW_OWNERS 16
 
 static ts_mesh along(const ts_mesh *mesh, ts_axis axis, int rank) {
   return ts_mesh_at(mesh, ts_mesh_group_member(mesh, TS_AXES(axis), rank));
@@ -176,10 +177,12 @@ static bool is_exceeded(const visit *v, int place, int rank, bool back) {
   return is;
 }
 
+/* Of few all: the gaps count as well. */
 static void visit_owners(const visit *v, int place) {
+  bool all = v->matrices.ranks <= FEW_OWNERS;
   for (int r = 0; r < v->matrices.ranks; ++r) {
     if (is_like(v, &v->matrices.seen[r], place) &&
-        (!is_exceeded(v, place, r, false) || !is_exceeded(v, place, r, true))) {
+        (all || !is_exceeded(v, place, r, false) || !is_exceeded(v, place, r, true))) {
       visit_rank(v, &v->matrices.seen[r]);
     }
   }
