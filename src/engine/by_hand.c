@@ -7,7 +7,7 @@
  *
  *      ts_forward ──▶ ts_backward ──▶ local ──▶ reduction ──▶ reduced ──▶ ts_step at a boundary ──▶ updated
  *                     (no_sync, coalesce: stays here)  ▲
- *                                                      └── the last backward of a step, or the end of coalesce, or ts_step
+ *                                                      └── the end of a step, of coalesce, or ts_step
  *
  * All ranks make the same calls, so each finds the same order wrong; nothing is sent to agree on that. */
 #include "engine/engine.h"

@@ -116,8 +116,8 @@ void ts_engine_evaluate(ts_engine *engine, const ts_batch *batch, double *loss_s
  * the message, on all ranks alike, and changes nothing.
  *
  * The loss of a step is sum of losses / number of labels, over its micro-batches and all ranks (DeepSpeed averages the
- * means of micro-batches and ranks); gradients of outputs are taken as they are given, and summed over micro-batches and
- * ranks: who wants a mean divides by their number. */
+ * means of micro-batches and ranks); gradients of outputs are taken as they are given, and summed over micro-batches
+ * and ranks: who wants a mean divides by their number. */
 
 /** Copy this rank's samples of the next micro-batch: [batch] of them, in the input's dtype, each whole (ranks along sp
  * take their tokens).  Ranks that differ in TS_AXES_BATCH have other samples, all others the same.  Values stay until
@@ -157,8 +157,8 @@ ts_status ts_backward_from(ts_engine *engine, const char *output, const float *g
 /** The loss times the loss scale of this step, 1 without one.  Waits for a device. Not collective. */
 double ts_scale(ts_engine *engine, double loss);
 
-/** The end of a micro-step.  After the last of a step: reduce what is not reduced, agree on loss and norm, clip, update.
- * Collective over the world.
+/** The end of a micro-step.  After the last of a step: reduce what is not reduced, agree on loss and norm, clip,
+ * update. Collective over the world.
  * \param [out] result  Of an update; not written by the other micro-steps; may be NULL. */
 ts_status ts_step(ts_engine *engine, ts_step_result *result, ts_error *err);
 
@@ -205,8 +205,8 @@ void ts_engine_logits(ts_engine *engine, const ts_tokens_of *text, float *logits
  * \return TS_BAD_INPUT when there is none of that name. */
 ts_status ts_get_full_fp32_parameter(ts_engine *engine, const char *name, float *value, ts_error *err);
 
-/** Write a parameter: masters, and working values rounded to nearest.  Every rank gives the same values and takes what it
- * keeps of them. Not collective, but values differ between ranks unless all call it.
+/** Write a parameter: masters, and working values rounded to nearest.  Every rank gives the same values and takes what
+ * it keeps of them. Not collective, but values differ between ranks unless all call it.
  * \param [in] value  All of it, in its shape.
  * \return TS_BAD_INPUT when there is none of that name. */
 ts_status ts_set_full_fp32_parameter(ts_engine *engine, const char *name, const float *value, ts_error *err);

@@ -1,6 +1,6 @@
 /** \file
- * Writing a model: the forward step of one micro-batch on one device, from inputs to a loss or to outputs that a program
- * reads.  Nothing here knows of ranks, precision or ZeRO: passes make every rank's program of it.
+ * Writing a model: the forward step of one micro-batch on one device, from inputs to a loss or to outputs that a
+ * program reads.  Nothing here knows of ranks, precision or ZeRO: passes make every rank's program of it.
  *
  *   static void build (ts_builder *b, void *user) {
  *     ts_tid tokens = ts_builder_input (b, "tokens", TS_I32, 1, (int64_t[]){T}, 1);      // [batch][T]
@@ -11,9 +11,9 @@
  *     ts_builder_output (b, "vectors", x);
  *   }
  *
- * A model is written for every use of an engine (training, evaluation), each time by the same calls; dropout is left out
- * where it is not trained.  Every function takes the builder of the call it is in.  Names of parameters and values are
- * "UNIT.name", stable from run to run: checkpoints, first values and dropout's numbers go by them.
+ * A model is written for every use of an engine (training, evaluation), each time by the same calls; dropout is left
+ * out where it is not trained.  Every function takes the builder of the call it is in.  Names of parameters and values
+ * are "UNIT.name", stable from run to run: checkpoints, first values and dropout's numbers go by them.
  *
  * Values are fp32 here, and of the deck's types when they run.  A call that breaks a rule (shapes that do not fit, a
  * name that is taken) is told when the model is used, with all others, and gives TS_NONE, which later calls take

@@ -80,7 +80,8 @@ typedef struct ts_sent {
  * \param [in] program  One that has not ended before the pass zero; else with_others lacks what comes with it. */
 ts_sent ts_program_sent(const ts_program *program, ts_axis axis);
 
-/** Build the model's graph and run the passes; a model of one's own was checked by ts_program_check. Not collective. \return the program, end with ts_program_destroy. */
+/** Build the model's graph and run the passes; a model of one's own was checked by ts_program_check. Not collective.
+ * \return the program, end with ts_program_destroy. */
 ts_program *ts_program_create(const ts_program_options *options);
 
 /** Free and set to NULL; NULL is allowed. Not collective. */
