@@ -53,28 +53,18 @@ ok "Muon with gradients in fp16 and clipped to 1e-6: $small, in fp32 $learned" \
 # of keys and values.
 bible gen1:1-gen30:43 > text.txt
 ok "Genesis, from Debian's bible-kjv" [ "$(wc -c < text.txt)" -gt 100000 ]
-# The steps of AdamW, Lion and Adagrad are as good as the same, so the loss is within 1 %.  Those of Lamb and Muon are not after
-# some dozens: six seeds are up to 5 % apart, each in fp32 alone, so their means are compared, and who ends lower is no worse.
-# mean_of NAME SEEDS [WORD]...: the loss at the end, in $mean.
-mean_of() {
-  name=$1 seeds=$2 sum=0
-  shift 2
-  for seed in $seeds; do
-    learn "${name}_$seed" --set "run.seed=$seed" "$@"
-    sum=$(awk -F, -v sum="$sum" -v learned="$learned" 'NR == 2 { print sum + $3 - learned }' "$mode/metrics.csv")
-  done
-  mean=$(echo "$seeds" | awk -v sum="$sum" '{ print sum / NF }')
-}
+# Where a rate is so large that runs are chaotic (Lamb's 1e-2, Muon's 2e-2), two seeds are 5 % apart in fp32 alone.
 optimizers=AdamW:2e-3
-[ -z "${TEST_PRECISION_ALL:-}" ] || optimizers="AdamW:2e-3 Lion:3e-4 Adagrad:1e-2 Lamb:1e-2 Muon:2e-2"
+[ -z "${TEST_PRECISION_ALL:-}" ] || optimizers="AdamW:2e-3 Lion:3e-4 Adagrad:1e-2 Lamb:3e-3 Muon:5e-3"
 for optimizer in $optimizers; do
-  type=${optimizer%:*} least=0.99 seeds=1
-  case $type in Lamb | Muon) least=0 seeds="1 2 3 4 5 6" ;; esac
-  set -- --set bf16.enabled=false --set run.steps=500 --set "optimizer.type=$type" --set "optimizer.params.lr=${optimizer#*:}"
-  mean_of "fp32_$type" "$seeds" "$@"
-  fp32=$mean
-  mean_of "codes_$type" "$seeds" --set optimizer.state_dtype=8bit "$@"
-  ok "$type: 500 steps with states in 8 bits end at $mean, within 1 % of $fp32 in fp32" \
-    awk "BEGIN { exit !($mean < 1.01 * $fp32 && $mean > $least * $fp32 && $fp32 < 3.5 && $mean != $fp32) }"
+  set -- --set bf16.enabled=false --set run.steps=500 --set "optimizer.type=${optimizer%:*}" \
+    --set "optimizer.params.lr=${optimizer#*:}"
+  learn "fp32_${optimizer%:*}" "$@"
+  begin=$(awk -F, 'NR == 2 { print $3 }' "$mode/metrics.csv")
+  fp32=$(awk "BEGIN { print $begin - $learned }")
+  learn "codes_${optimizer%:*}" --set optimizer.state_dtype=8bit "$@"
+  codes=$(awk "BEGIN { print $begin - $learned }")
+  ok "${optimizer%:*}: 500 steps with states in 8 bits end at $codes, within 1 % of $fp32 in fp32" \
+    awk "BEGIN { exit !($codes < 1.01 * $fp32 && $codes > 0.99 * $fp32 && $fp32 < 3.5 && $codes != $fp32) }"
 done
 finish
