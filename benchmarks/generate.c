@@ -8,7 +8,7 @@
  * context and less. */
 #include "base/log.h"
 #include "base/memory.h"
-#include "engine/tessera.h"
+#include "engine/workings.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@
 #include "base/random.h"
 #include "engine/engine.h"
 #include "engine/peak.h"
-#include "engine/tessera.h"
+#include "engine/workings.h"
 
 #include <stdio.h>
 #include <stdlib.h>

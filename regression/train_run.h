@@ -4,8 +4,8 @@
 #ifndef REGRESSION_TRAIN_RUN_H
 #define REGRESSION_TRAIN_RUN_H
 
-#include "engine/tessera.h"
 #include "engine/train.h"
+#include "engine/workings.h"
 
 typedef struct train_run {
   int steps;

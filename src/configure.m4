@@ -69,7 +69,7 @@ AC_DEFUN([TS_MODE], [
   AC_ARG_ENABLE([sanitizers], [AS_HELP_STRING([--enable-sanitizers],
     [address and undefined-behaviour sanitizers; implies --enable-debug])], [], [enable_sanitizers=no])
   AC_ARG_ENABLE([werror], [AS_HELP_STRING([--enable-werror], [warnings are errors])], [], [enable_werror=no])
-  TS_CFLAGS="-std=gnu11 -Wall -Wextra -Werror=implicit-function-declaration -fno-math-errno"
+  TS_CFLAGS="-std=gnu11 -fPIC -fno-semantic-interposition -Wall -Wextra -Werror=implicit-function-declaration -fno-math-errno"
   TS_LDFLAGS=
   TS_SANITIZE=
   TS_LIBS=

@@ -4,6 +4,8 @@
 #ifndef TS_BASE_DTYPE_H
 #define TS_BASE_DTYPE_H
 
+#include "base/element.h"
+
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -17,13 +19,6 @@
   X(I32, int32_t, "int32")  \
   X(I64, int64_t, "int64")  \
   X(U8, uint8_t, "uint8")
-
-typedef enum ts_dtype {
-#define X(name, type, text) TS_##name,
-  TS_DTYPES(X)
-#undef X
-      TS_N_DTYPES
-} ts_dtype;
 
 /** Bytes of one element. Not collective. */
 size_t ts_dtype_size(ts_dtype dtype);

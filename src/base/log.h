@@ -6,22 +6,13 @@
 #ifndef TS_BASE_LOG_H
 #define TS_BASE_LOG_H
 
-#include <stdbool.h>
+#include "base/log_level.h"
 
-typedef enum ts_log_level {
-  TS_LOG_ERROR,   /**< The run cannot go on, or did not do what was asked.  Never in a clean run. */
-  TS_LOG_WARNING, /**< It goes on, but the user should know. */
-  TS_LOG_INFO,    /**< What a user wants to see of a healthy run. */
-  TS_LOG_DEBUG    /**< For the developers: passes, buckets, plans. */
-} ts_log_level;
+#include <stdbool.h>
 
 /** Print one line when \a level is enabled and this process is the one that speaks: INFO and DEBUG on stdout, WARNING
  * and ERROR on stderr.  A progress bar on the terminal is cleared first. Not collective. */
 void ts_log(ts_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-/** Choose what is printed.  Defaults: INFO, speaking. Not collective.
- * \param [in] speaks  False on every rank that is not to print. */
-void ts_log_configure(ts_log_level level, bool speaks);
 
 /** Replace the line at the bottom of a terminal (the progress bar); NULL removes it.  Does nothing unless
  * ts_log_is_terminal. Not collective. */

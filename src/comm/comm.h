@@ -21,6 +21,7 @@
 #include "base/dtype.h"
 #include "base/heartbeat.h"
 #include "comm/mesh.h"
+#include "comm/world.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -113,9 +114,6 @@ struct ts_comm {
   int rank, size; /**< In the group. */
 };
 
-/** Everything a process has to communicate with: the world and a communicator per set of axes asked for. */
-typedef struct ts_world ts_world;
-
 /** Start MPI (MPI_THREAD_MULTIPLE wanted, SERIALIZED accepted) and set the failure context.  Ranks are numbered node
  * by node, so the fastest mesh axes stay inside a node however the launcher placed the processes.  A node is what the
  * launcher says it is where it knows (srun), else the processes that can share memory.  One world per process.  A
@@ -127,20 +125,10 @@ ts_world *ts_world_create(int *argc, char ***argv);
  * comparison. Not collective. */
 ts_world *ts_world_alone(const ts_world *world);
 
-/** Free all communicators, finalize MPI (unless alone), set the pointer to NULL; NULL is allowed. Collective over all
- * processes of the world. */
-void ts_world_destroy(ts_world **world);
-
 /** Where this process says what it does in this world (base/heartbeat.h): the world's own record, which nobody reads,
  * until another one is given, which must live until NULL is.  No other thread speaks meanwhile. Not collective. */
 ts_heartbeat *ts_world_heartbeat(const ts_world *world);
 void ts_world_use_heartbeat(ts_world *world, ts_heartbeat *record);
-
-/** Rank and size of the world; ranks on this node, and this rank's place among them. Not collective. */
-int ts_world_rank(const ts_world *world);
-int ts_world_size(const ts_world *world);
-int ts_world_local_size(const ts_world *world);
-int ts_world_local_rank(const ts_world *world);
 
 /** Nodes are numbered 0, 1, ... in the order of their ranks: the number of \a rank's node, how many there are, and the
  * name of \a rank's node, borrowed: Slurm's where it has started us, else the host name.  Names need not differ.
@@ -217,12 +205,6 @@ void *ts_world_gather(ts_world *world, const void *mine, size_t bytes);
  * fail for what the text is; a failure of MPI ends the job.  Collective over all processes, with the same \a root.
  * \param [in] mine  Read on \a root alone. */
 char *ts_world_share_text(ts_world *world, const char *mine, int root);
-
-/** Agree on a status: any rank's bad input becomes everybody's, with the messages of the lowest such rank.  Every
- * function that reads user input on some ranks only calls it before the next collective.
- * \param [in,out] err  This rank's messages; replaced on ranks that had none.  May be NULL. Collective over all
- * processes. */
-ts_status ts_world_agree(ts_world *world, ts_status status, ts_error *err);
 
 /** At the entry of each reduce_scatter, all_gather, all_reduce and exchange compare the call with the neighbours'; a
  * difference ends the job with both ranks and calls named.  Blocks are told by the sizes of messages.  On by default

@@ -10,8 +10,8 @@
 #ifndef TS_COMM_COMM_JOIN_H
 #define TS_COMM_COMM_JOIN_H
 
-#include "base/status.h"
-#include "comm/comm.h"
+#include "base/error.h"
+#include "comm/world.h"
 
 #include <mpi.h>
 
@@ -34,5 +34,8 @@ void ts_mpi_conclude(void);
  *         MPI_THREAD_SERIALIZED, each process is a world of its own though a launcher started several, or the
  *         communicator is none of one group. */
 ts_status ts_world_join(MPI_Comm comm, ts_world **world, ts_error *err);
+
+/** The same of a communicator as Fortran's mpi module and mpi4py's py2f have it. Collective over \a comm. */
+ts_status ts_world_join_fortran(MPI_Fint comm, ts_world **world, ts_error *err);
 
 #endif

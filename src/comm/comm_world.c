@@ -88,6 +88,12 @@ ts_status ts_world_join(MPI_Comm comm, ts_world **world, ts_error *err) {
   return status;
 }
 
+ts_status ts_world_join_fortran(MPI_Fint comm, ts_world **world, ts_error *err) {
+  int runs = 0;
+  MPI_Initialized(&runs); /* or a handle means nothing yet */
+  return ts_world_join(runs ? MPI_Comm_f2c(comm) : MPI_COMM_NULL, world, err);
+}
+
 ts_world *ts_world_alone(const ts_world *world) {
   TS_ASSERT(world != NULL);
   ts_world *w = new_world();

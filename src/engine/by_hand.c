@@ -26,17 +26,28 @@ static int program_of(bool evaluating) {
   return evaluating ? TS_PROGRAM_EVALUATE : TS_PROGRAM_TRAIN;
 }
 
-static ts_status check_ability(const ts_engine *e, unsigned ability, const char *call, const char *name,
-                               ts_error *err) {
+ts_status ts_engine_check_ability(const ts_engine *e, unsigned ability, const char *call, const char *name,
+                                  ts_error *err) {
   return (e->abilities & ability) != 0 ? TS_OK : ts_error_add(err, "%s: the engine was made without %s", call, name);
 }
 
-#define CHECK_ABILITY(e, ability, call, err)                               \
-  do {                                                                     \
-    if (check_ability((e), (ability), (call), #ability, (err)) != TS_OK) { \
-      return TS_BAD_INPUT;                                                 \
-    }                                                                      \
+#define CHECK_ABILITY(e, ability, call, err)                                         \
+  do {                                                                               \
+    if (ts_engine_check_ability((e), (ability), (call), #ability, (err)) != TS_OK) { \
+      return TS_BAD_INPUT;                                                           \
+    }                                                                                \
   } while (0)
+
+ts_status ts_engine_check_idle(const ts_engine *e, const char *call, ts_error *err) {
+  if (e->hand.block != NO_BLOCK) {
+    return ts_error_add(err, "%s: not inside of %s: end it before", call, block_name[e->hand.block]);
+  }
+  return e->hand.backwards == 0 ? TS_OK
+                                : ts_error_add(err,
+                                               "%s: a step by hand has gradients: call ts_step until it updates, or "
+                                               "ts_zero_grad, before",
+                                               call);
+}
 
 /* ---- inputs and outputs ---- */
 
@@ -46,14 +57,19 @@ static ts_tid find_input(const ts_program *p, const char *name) {
 }
 
 ts_status ts_set_input(ts_engine *e, const char *name, const void *samples, ts_error *err) {
+  ts_feeding *f = &e->feeding;
   bool found = false;
   for (int which = TS_PROGRAM_TRAIN; which <= TS_PROGRAM_EVALUATE; ++which) {
-    ts_tid input = find_input(e->program[which], name);
+    ts_tid input = !f->is_on || f->which == which ? find_input(e->program[which], name) : TS_NONE;
     if (input != TS_NONE) {
-      ts_engine_write_input(e, which, 0, input, samples);
+      ts_engine_write_input(e, which, f->is_on ? f->slot : 0, input, samples);
       found = true;
     }
   }
+  if (!found && f->is_on && err != f->err) { /* the feed may not look */
+    ts_error_add(f->err, "ts_set_input: the model has no input %s", name);
+  }
+  f->failed = f->failed || !found;
   return found ? TS_OK : ts_error_add(err, "ts_set_input: the model has no input %s", name);
 }
 
@@ -283,7 +299,7 @@ ts_status ts_backward_from(ts_engine *e, const char *output, const float *gradie
 
 static ts_status begin_block(ts_engine *e, ts_block_kind kind, ts_error *err) {
   char *call = ts_format("%s_begin", block_name[kind]);
-  ts_status status = check_ability(e, TS_CAN_DEFER, call, "TS_CAN_DEFER", err);
+  ts_status status = ts_engine_check_ability(e, TS_CAN_DEFER, call, "TS_CAN_DEFER", err);
   if (status == TS_OK && e->hand.block != NO_BLOCK) {
     status = ts_error_add(err, "%s: inside of %s: blocks do not nest", call, block_name[e->hand.block]);
   }
@@ -374,7 +390,7 @@ ts_status ts_step(ts_engine *e, ts_step_result *result, ts_error *err) {
     reduce_local(e);
   }
   ts_engine_forget(e);
-  ts_engine_set_update(e, &(ts_step_input){0}, 0);
+  ts_engine_set_update(e, NULL, 0);
   ts_executor_run_one(e->executor, e->index[TS_PROGRAM_TRAIN], ts_step_run_by_hand(TS_HAND_UPDATE));
   h->result = ts_engine_end_step(e);
   h->applied = !h->result.skipped;

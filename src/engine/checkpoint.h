@@ -4,7 +4,7 @@
 #ifndef TS_ENGINE_CHECKPOINT_H
 #define TS_ENGINE_CHECKPOINT_H
 
-#include "engine/tessera.h"
+#include "engine/workings.h"
 #include "io/checkpoint.h"
 
 /** The tables of a checkpoint of this engine: layout, deck, where the weights came from, and facts of this job (ranks,

@@ -5,7 +5,7 @@
 #define TS_ENGINE_ENGINE_H
 
 #include "engine/lr_schedule.h"
-#include "engine/tessera.h"
+#include "engine/workings.h"
 
 /** What an engine has a program for.  Those of generation differ in how many tokens they take, the first one, and share
  * what is kept; where the context is short the longer ones are missing. */
@@ -42,9 +42,16 @@ typedef struct ts_hand_steps {
   ts_step_result result; /**< Of the last update. */
 } ts_hand_steps;
 
+/** A feed is asked for samples: whose inputs ts_set_input writes. */
+typedef struct ts_feeding {
+  bool is_on, failed;
+  int which, slot;
+  ts_error *err; /**< Of the call that asks. */
+} ts_feeding;
+
 struct ts_engine {
-  ts_world *world;     /* borrowed */
-  const ts_deck *deck; /* borrowed */
+  ts_world *world; /* borrowed */
+  ts_deck *deck;   /* borrowed; its batch follows ts_set_train_batch_size */
   ts_mesh mesh;
   const ts_backend *backend; /* what run.device chose */
   ts_program *program[TS_N_PROGRAMS];
@@ -59,6 +66,7 @@ struct ts_engine {
   ts_own_model own; /* its write is NULL where the model is the deck's */
   unsigned abilities;
   ts_hand_steps hand;
+  ts_feeding feeding;
 };
 
 /** The backend that run.device asks for, opened for this process; auto takes GPUs where every rank sees one.
@@ -105,8 +113,14 @@ void ts_engine_write_input(ts_engine *engine, int which, int slot, ts_tid input,
 
 /** Write what the record reads, and what the update of a step reads; and read what a step came to. Not collective. */
 void ts_engine_set_control(ts_engine *engine, int which, int slot, const double flags[TS_N_FLAGS]);
-void ts_engine_set_update(ts_engine *engine, const ts_step_input *input, int slot);
+void ts_engine_set_update(ts_engine *engine, const ts_feed *feed, int slot);
 ts_step_result ts_engine_end_step(ts_engine *engine);
+
+/** The engine was made with the ability of this name; no step by hand is under way: what calls check, which names are
+ * in the message. Not collective. */
+ts_status ts_engine_check_ability(const ts_engine *engine, unsigned ability, const char *call, const char *name,
+                                  ts_error *err);
+ts_status ts_engine_check_idle(const ts_engine *engine, const char *call, ts_error *err);
 
 struct ts_checkpoint;
 

@@ -5,7 +5,7 @@
 #ifndef TS_ENGINE_IMPORT_H
 #define TS_ENGINE_IMPORT_H
 
-#include "engine/tessera.h"
+#include "engine/workings.h"
 #include "io/safetensors.h"
 
 /** Read every parameter from the deck's model.from, each rank what it holds.  What the directory has beside them is

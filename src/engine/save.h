@@ -17,7 +17,7 @@
 #define TS_ENGINE_SAVE_H
 
 #include "engine/retry.h"
-#include "engine/tessera.h"
+#include "engine/workings.h"
 
 #define TS_SAVE_STATES(X)                                              \
   X(IDLE)                                                              \

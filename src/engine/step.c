@@ -56,11 +56,21 @@ void ts_engine_write_input(ts_engine *e, int which, int slot, ts_tid input, cons
   }
 }
 
-/* The samples of the run's micro-batch: every input that the program has. */
-static void set_inputs(ts_engine *e, int which, const ts_batch *batch, ts_run run) {
-  const ts_program *p = e->program[which];
-  int64_t m = run.micro_batch;
-  TS_CHECK(batch->length == p->length && (m + 1) * p->batch <= batch->samples,
+/* ---- where samples come from ---- */
+
+static ts_status take_samples(ts_engine *e, const ts_feed *feed, int which, ts_run run, ts_error *err) {
+  e->feeding = (ts_feeding){.which = which, .slot = run.slot, .err = err, .is_on = true};
+  feed->feed(e, run.micro_batch, feed->user);
+  e->feeding.is_on = false;
+  return e->feeding.failed ? TS_BAD_INPUT : TS_OK;
+}
+
+/* A feed of samples that are there: every input that the program has. */
+static void take_from_batch(ts_engine *e, int64_t micro_batch, void *user) {
+  const ts_step_input *input = user;
+  const ts_batch *batch = input->batch;
+  const ts_program *p = e->program[e->feeding.which];
+  TS_CHECK(batch->length == p->length && (micro_batch + 1) * p->batch <= batch->samples,
            "a batch of %lld samples of %lld tokens is not what the program takes", (long long) batch->samples,
            (long long) batch->length);
   for (int i = 0; i < TS_N_INPUTS; ++i) {
@@ -69,15 +79,23 @@ static void set_inputs(ts_engine *e, int which, const ts_batch *batch, ts_run ru
     if (leaf != TS_NONE) {
       TS_CHECK(batch->input[i] != NULL, "the batch has no %s", name);
       size_t sample = ts_batch_bytes(batch, (ts_input_kind) i);
-      ts_engine_write_input(e, which, run.slot, leaf,
-                            (const char *) batch->input[i] + (size_t) (m * p->batch) * sample);
+      ts_engine_write_input(e, e->feeding.which, e->feeding.slot, leaf,
+                            (const char *) batch->input[i] + (size_t) (micro_batch * p->batch) * sample);
     }
   }
 }
 
-static void set_micro_batch(ts_engine *e, const ts_batch *batch, ts_run run) {
+static void ask_for_flags(void *user, double flags[TS_N_FLAGS]) {
+  const ts_step_input *input = user;
+  if (input->flags != NULL) {
+    input->flags(input->user, flags);
+  }
+}
+
+/* ---- what the host writes before a run ---- */
+
+static void set_micro_batch(ts_engine *e, ts_run run) {
   const int which = TS_PROGRAM_TRAIN;
-  set_inputs(e, which, batch, run);
   int64_t *seed = ts_executor_input(e->executor, e->index[which], run.slot, "seed");
   if (seed != NULL) {
     *seed = e->deck->run.seed;
@@ -111,11 +129,11 @@ void ts_engine_set_control(ts_engine *e, int which, int slot, const double flags
   }
 }
 
-void ts_engine_set_update(ts_engine *e, const ts_step_input *input, int slot) {
+void ts_engine_set_update(ts_engine *e, const ts_feed *feed, int slot) {
   const int which = TS_PROGRAM_TRAIN;
   double flags[TS_N_FLAGS] = {0};
-  if (input->flags != NULL) {
-    input->flags(input->user, flags);
+  if (feed != NULL && feed->flags != NULL) {
+    feed->flags(feed->user, flags);
   }
   ts_heartbeat_phase(ts_world_heartbeat(e->world), TS_PHASE_UPDATING);
   ts_engine_set_control(e, which, slot, flags);
@@ -152,12 +170,10 @@ ts_step_result ts_engine_end_step(ts_engine *e) {
   return result;
 }
 
-ts_step_result ts_engine_train_step(ts_engine *e, const ts_step_input *input) {
-  const int which = TS_PROGRAM_TRAIN, index = e->index[which];
+/* Runs of a step in the order of its schedule. */
+static ts_status run_schedule(ts_engine *e, const ts_feed *feed, ts_error *err) {
+  const int which = TS_PROGRAM_TRAIN;
   const ts_step_runs *step = &e->program[which]->step;
-  ts_engine_forget(e);
-  e->hand.forwarded = e->hand.local = e->hand.reduced = false; /* steps by hand begin anew */
-  e->hand.backwards = 0;
   for (int64_t i = 0; i < step->n; ++i) {
     ts_run run = ts_step_run(step, i);
     ts_run_phase phase = step->kind[run.kind].phase;
@@ -165,24 +181,91 @@ ts_step_result ts_engine_train_step(ts_engine *e, const ts_step_input *input) {
       ts_heartbeat_micro_batch(ts_world_heartbeat(e->world), run.micro_batch);
     }
     if (phase == TS_RUN_FORWARD) {
-      set_micro_batch(e, input->batch, run);
+      if (take_samples(e, feed, which, run, err) != TS_OK) {
+        return TS_BAD_INPUT;
+      }
+      set_micro_batch(e, run);
     } else if (phase == TS_RUN_UPDATE) {
-      ts_engine_set_update(e, input, run.slot);
+      ts_engine_set_update(e, feed, run.slot);
     }
-    ts_executor_run(e->executor, index, i);
+    ts_executor_run(e->executor, e->index[which], i);
   }
-  return ts_engine_end_step(e);
+  return TS_OK;
 }
 
-void ts_engine_evaluate(ts_engine *e, const ts_batch *batch, double *loss_sum, double *valid_tokens) {
-  const int which = TS_PROGRAM_EVALUATE;
+static ts_status check_loss(const ts_engine *e, int which, const char *call, ts_error *err) {
+  const ts_graph *g = e->program[which]->graph; /* "counted" stands for a loss in the record of a model without */
+  return ts_graph_marked(g, "summary") != TS_NONE && ts_graph_find(g, "counted") == TS_NONE
+             ? TS_OK
+             : ts_error_add(err, "%s: the model has no loss: go through steps by hand (ts_forward, ts_backward_from)",
+                            call);
+}
+
+ts_status ts_train_batch(ts_engine *e, const ts_feed *feed, ts_step_result *result, ts_error *err) {
+  const char *call = "ts_train_batch";
+  if (ts_engine_check_ability(e, TS_CAN_TRAIN, call, "TS_CAN_TRAIN", err) != TS_OK ||
+      check_loss(e, TS_PROGRAM_TRAIN, call, err) != TS_OK || ts_engine_check_idle(e, call, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
+  ts_engine_forget(e);
   e->hand.forwarded = false;
-  set_inputs(e, which, batch, (ts_run){0});
+  if (run_schedule(e, feed, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
+  ts_step_result r = ts_engine_end_step(e);
+  if (result != NULL) {
+    *result = r;
+  }
+  return TS_OK;
+}
+
+/* One micro-batch of every rank. */
+static ts_status evaluate_micro_batch(ts_engine *e, const ts_feed *feed, int64_t micro_batch, double *loss_sum,
+                                      double *labels, ts_error *err) {
+  const int which = TS_PROGRAM_EVALUATE;
+  if (take_samples(e, feed, which, (ts_run){.micro_batch = micro_batch}, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
   ts_engine_set_scalar(e, which, 0, "accumulate", 0);
   ts_engine_set_control(e, which, 0, (const double[TS_N_FLAGS]){0});
   ts_executor_run(e->executor, e->index[which], 0);
   double summary[TS_SUMMARY_SIZE];
   ts_executor_read_result(e->executor, e->index[which], "summary", summary);
-  *loss_sum = summary[TS_SUMMARY_LOSS];
-  *valid_tokens = summary[TS_SUMMARY_VALID];
+  *loss_sum += summary[TS_SUMMARY_LOSS];
+  *labels += summary[TS_SUMMARY_VALID];
+  return TS_OK;
+}
+
+ts_status ts_eval_batch(ts_engine *e, const ts_feed *feed, int64_t micro_batches, double *loss_sum, double *labels,
+                        ts_error *err) {
+  const char *call = "ts_eval_batch";
+  *loss_sum = *labels = 0;
+  if (ts_engine_check_ability(e, TS_CAN_EVALUATE, call, "TS_CAN_EVALUATE", err) != TS_OK ||
+      check_loss(e, TS_PROGRAM_EVALUATE, call, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
+  e->hand.forwarded = false;
+  int64_t n = micro_batches > 0 ? micro_batches : ts_gradient_accumulation_steps(e);
+  ts_status status = TS_OK;
+  for (int64_t i = 0; i < n && status == TS_OK; ++i) {
+    status = evaluate_micro_batch(e, feed, i, loss_sum, labels, err);
+  }
+  return status;
+}
+
+/* ---- the same of samples that are there ---- */
+
+ts_step_result ts_engine_train_step(ts_engine *e, const ts_step_input *input) {
+  const ts_feed feed = {take_from_batch, ask_for_flags, (void *) input};
+  ts_step_result result = {0};
+  ts_error err = {0};
+  TS_CHECK(ts_train_batch(e, &feed, &result, &err) == TS_OK, "%s", err.text);
+  return result;
+}
+
+void ts_engine_evaluate(ts_engine *e, const ts_batch *batch, double *loss_sum, double *valid_tokens) {
+  const ts_step_input input = {.batch = batch};
+  const ts_feed feed = {.feed = take_from_batch, .user = (void *) &input};
+  ts_error err = {0};
+  TS_CHECK(ts_eval_batch(e, &feed, 1, loss_sum, valid_tokens, &err) == TS_OK, "%s", err.text);
 }

@@ -1,35 +1,35 @@
 /** \file
  * The library: an engine trains one model over all processes of a world.
  *
- *   ts_engine *engine;
- *   if (ts_engine_create (&options, &engine, &err) != TS_OK) ...          // the same answer on every rank
- *   for (step ...) {
- *     for (sample ...) ts_batch_set (batch, ...);                           // this rank's samples of the whole step
- *     ts_engine_train_step (engine, &input);                                // forward, backward, reduce, clip, update
- *   }
- *   ts_engine_destroy (&engine);
+ *   ts_world *world; ts_deck *deck; ts_engine *engine; ts_error err = {0};
+ *   if (ts_world_join (MPI_COMM_WORLD, &world, &err) != TS_OK || ...
+ *       ts_deck_read_shared (world, "my.cfg", NULL, 0, &deck, &err) != TS_OK ||
+ *       ts_initialize (&model, deck, world, TS_CAN_TRAIN, &engine, &err) != TS_OK) ...  // the same on every rank
+ *   for (step ...) ts_train_batch (engine, &feed, &result, &err);      // forward, backward, reduce, clip, update
+ *   ts_engine_destroy (&engine); ts_deck_destroy (&deck); ts_world_destroy (&world);
  *
  * One thread per process calls these functions.  Functions marked collective are called by every process of the world
- * in the same order.
+ * in the same order.  A function that may fail returns a status and adds to an error text; of wrong input and of wrong
+ * order no process is ended.  Where the machine fails (MPI, memory, a device) the job is ended by MPI_Abort.
  */
 #ifndef TS_ENGINE_TESSERA_H
 #define TS_ENGINE_TESSERA_H
 
-#include "comm/comm.h"
-#include "deck/deck.h"
-#include "engine/timeouts.h"
-#include "graph/record.h"
-#include "io/batch.h"
-#include "run/executor.h"
-#include "run/program.h"
+#include "comm/world.h"
+#include "deck/deck_read.h"
+#include "graph/value.h"
+#include "model/builder.h"
+
+#include <stdbool.h>
+#include <stdint.h>
 
 typedef struct ts_engine ts_engine;
 
 /** What an engine can be asked for; a mask.  Memory is planned for what is asked, and for nothing else. */
 enum {
-  TS_CAN_TRAIN = 1,    /**< Whole steps, ts_engine_train_step. */
-  TS_CAN_EVALUATE = 2, /**< ts_engine_evaluate, and forwards that are not trained. */
-  TS_CAN_GENERATE = 4, /**< ts_engine_logits; not of models of a program's own. */
+  TS_CAN_TRAIN = 1,    /**< Whole steps, ts_train_batch. */
+  TS_CAN_EVALUATE = 2, /**< ts_eval_batch, and forwards that are not trained. */
+  TS_CAN_GENERATE = 4, /**< Texts, as `tessera generate` makes them; not of models of a program's own. */
   TS_CAN_STEP = 8,     /**< ts_forward, ts_backward, ts_step.  The loss is known after the forward, for which
                         * a head makes its logits twice. */
   TS_CAN_SEED = 16,    /**< With STEP: gradients of outputs, ts_set_output_gradient. */
@@ -38,33 +38,25 @@ enum {
                         * gradients of the whole model on every rank, at 0 and 1 a shard more. */
 };
 
-typedef struct ts_engine_options {
-  ts_world *world;                /**< Borrowed for the engine's life. */
-  const ts_deck *deck;            /**< Borrowed; its batch triple is resolved (ts_deck_resolve_batch), its
-                        * precision decided (ts_engine_decide_precision). */
-  const ts_mesh *mesh;            /**< Copied; NULL: what the deck asks for (ts_deck_mesh). */
-  const ts_own_model *model;      /**< A program's own (model/builder.h), copied; NULL: the deck's family. */
-  unsigned abilities;             /**< Mask of TS_CAN_...; memory is planned for these. */
-  int n_slots;                    /**< Micro-batches alive at a time, at most; 0 stands for 1. */
-  int64_t context;                /**< Of generation: tokens that are looked back on, at most; 0: as sequence_length. */
-  int64_t steps;                  /**< Of the whole run, for a schedule whose deck has no total (run.epochs); else 0. */
-  int64_t texts;                  /**< Of generation: how many a rank continues at a time; 0 stands for 1. */
-  bool loads;                     /**< The caller loads a checkpoint next: parameters get no first values. */
-  ts_executor_observer *observer; /**< For timelines; NULL for none. */
-  void *observer_user;
-} ts_engine_options;
+/** Read a deck on rank 0 for all ranks of the world, as ts_deck_read does, and say what of it has no effect. Collective
+ * over the world.
+ * \param [in] path, sets, n_sets  Read on rank 0 alone.
+ * \return TS_BAD_INPUT, agreed, with the list in \a err. */
+ts_status ts_deck_read_shared(ts_world *world, const char *path, char *const *sets, int n_sets, ts_deck **out,
+                              ts_error *err);
 
-/** Decide a bf16.enabled that the deck leaves to the machine ("auto"): true where the device of every rank has
- * instructions for it.  To be called before ts_engine_create, which takes a deck that is decided.  Collective over the
- * world.
- * \param [out] said  The line of ts_deck_decide_precision, the same on all ranks.
- * \return TS_BAD_INPUT, agreed: run.device is auto and only some ranks see a GPU. */
-ts_status ts_engine_decide_precision(ts_world *world, ts_deck *deck, ts_text *said, ts_error *err);
-
-/** Plan, allocate and initialise the parameters from the deck's seed or from `model.from`.
- * Collective over the world.
- * \return TS_BAD_INPUT, agreed by all ranks, when the Hugging Face directory cannot be read or does not fit. */
-ts_status ts_engine_create(const ts_engine_options *options, ts_engine **out, ts_error *err);
+/** Plan, allocate, and give every parameter its share's first values, drawn from run.seed or read from `model.from`: no
+ * rank ever has more of the model than the deck's ZeRO stage says.  Collective over the world.
+ * \param [in]     model  A program's own, copied (its deck has model.model_type = "own"); NULL: the deck's.
+ * \param [in,out] deck   Borrowed for the engine's life, and for one engine.  What it leaves open is decided: a
+ *                        bf16.enabled of "auto", and the batch triple.
+ * \param [in]     world  Borrowed for the engine's life; several engines may share it.
+ * \param [in]     abilities  Mask of TS_CAN_...
+ * \param [out]    engine  End with ts_engine_destroy; NULL where the status is not TS_OK.
+ * \return TS_BAD_INPUT, agreed: what is wrong with deck, model or Hugging Face directory, or does not fit into
+ *         memory. */
+ts_status ts_initialize(const ts_own_model *model, ts_deck *deck, ts_world *world, unsigned abilities,
+                        ts_engine **engine, ts_error *err);
 
 /** Free and set to NULL; NULL is allowed. Collective over the world. */
 void ts_engine_destroy(ts_engine **engine);
@@ -85,24 +77,49 @@ typedef struct ts_step_result {
   double forward_seconds, backward_seconds, update_seconds; /**< Likewise: wall time of the phases. */
 } ts_step_result;
 
-/** What a step works on. */
-typedef struct ts_step_input {
-  /** This rank's samples of all micro-batches, one after another; borrowed during the call. */
-  const ts_batch *batch;
+/** Samples are dealt out to groups of ranks: this rank's group, and how many there are.  Ranks of a group (which differ
+ * along tp, sp or pp) give the same samples, others other ones. Not collective. */
+int ts_data_parallel_rank(const ts_engine *engine);
+int ts_data_parallel_size(const ts_engine *engine);
+
+/** The batch triple: train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x
+ * data parallel size. Not collective. */
+int64_t ts_train_batch_size(const ts_engine *engine);
+int64_t ts_train_micro_batch_size(const ts_engine *engine);
+int64_t ts_gradient_accumulation_steps(const ts_engine *engine);
+
+/** Another number of samples from the next step on: the accumulation steps follow. Not collective, but the same on all
+ * ranks.
+ * \return TS_BAD_INPUT: it is no multiple of the others; amid a step; or the engine was made for one accumulation step
+ *         and without TS_CAN_STEP. */
+ts_status ts_set_train_batch_size(ts_engine *engine, int64_t size, ts_error *err);
+
+/* ---- whole steps ---- */
+
+/** Where a step's samples come from. */
+typedef struct ts_feed {
+  /** Set every input (ts_set_input) to this rank's samples of \a micro_batch, from 0.  It has no way to fail: samples
+   * that may be bad are read before, and agreed on (ts_world_agree).  What ts_set_input refuses here ends the step. */
+  void (*feed)(ts_engine *engine, int64_t micro_batch, void *user);
   /** Asked once, after the last micro-batch: values of this rank of which everybody gets the largest (a stop request,
    * seconds); NULL for zeros. */
   void (*flags)(void *user, double flags[TS_N_FLAGS]);
   void *user;
-} ts_step_input;
+} ts_feed;
 
 /** A whole step: forward and backward of gradient_accumulation_steps micro-batches, reduce, agree on the record, clip,
- * update.  A rank's samples are its share by ts_engine_mesh: ranks that differ in other axes than TS_AXES_BATCH give
- * the same ones. Collective over the world. */
-ts_step_result ts_engine_train_step(ts_engine *engine, const ts_step_input *input);
+ * update. Collective over the world.
+ * \param [out] result  May be NULL.
+ * \return TS_BAD_INPUT: without TS_CAN_TRAIN; a model without a loss; amid a step by hand; an input that is refused,
+ *         and then nothing is updated. */
+ts_status ts_train_batch(ts_engine *engine, const ts_feed *feed, ts_step_result *result, ts_error *err);
 
-/** Sum of the loss over valid tokens and their number, over all ranks, of one micro-batch a rank, without dropout.
- * Collective over the world. */
-void ts_engine_evaluate(ts_engine *engine, const ts_batch *batch, double *loss_sum, double *valid_tokens);
+/** The loss without training, dropout or gradients, of \a micro_batches of every rank (0: gradient_accumulation_steps).
+ * Steps are not disturbed, but for the values of a forward. Collective over the world.
+ * \param [out] loss_sum, labels  Over all ranks: the sum, and what to divide it by.
+ * \return TS_BAD_INPUT: without TS_CAN_EVALUATE; a model without a loss; an input that is refused. */
+ts_status ts_eval_batch(ts_engine *engine, const ts_feed *feed, int64_t micro_batches, double *loss_sum, double *labels,
+                        ts_error *err);
 
 /* ---- steps by hand ----
  *
@@ -120,8 +137,7 @@ void ts_engine_evaluate(ts_engine *engine, const ts_batch *batch, double *loss_s
  * and ranks: who wants a mean divides by their number. */
 
 /** Copy this rank's samples of the next micro-batch: [batch] of them, in the input's dtype, each whole (ranks along sp
- * take their tokens).  Ranks that differ in TS_AXES_BATCH have other samples, all others the same.  Values stay until
- * they are set again. Not collective.
+ * take their tokens).  Values stay until they are set again. Not collective.
  * \return TS_BAD_INPUT: the model has no such input. */
 ts_status ts_set_input(ts_engine *engine, const char *name, const void *samples, ts_error *err);
 
@@ -184,21 +200,7 @@ double ts_global_grad_norm(const ts_engine *engine);
 bool ts_was_step_applied(const ts_engine *engine);
 double ts_learning_rate(const ts_engine *engine);
 
-/** The tokens of a text; borrowed. */
-typedef struct ts_tokens_of {
-  const int32_t *token;
-  int64_t n; /**< 0: there is no text in this row, and its logits mean nothing. */
-} ts_tokens_of;
-
-/** Logits of the next token of each text, as many texts as the engine was made for.  Keys and values of the tokens that
- * a row had in the last call with a text in it are kept: those that its text begins with are not computed again, so a
- * text that grows by a token costs one token.  Texts of different lengths end together: the shorter ones wait.  Where n
- * is more than the engine's context, the first tokens are left out, as few halves of a context as make the rest fit.
- * \param [in]  text    [texts]
- * \param [out] logits  [texts][vocab_size] fp32; how they are rounded depends on how many tokens and texts were
- *                      computed together.
- * Collective over the world: ranks that differ in TS_AXES_BATCH may give other texts, all others give the same. */
-void ts_engine_logits(ts_engine *engine, const ts_tokens_of *text, float *logits);
+/* ---- values ---- */
 
 /** Read a parameter in fp32 (the master where there is one): all of it, on every rank of any grid.
  * \param [out] value  The parameter's elements, in its shape. Collective over the world.
@@ -210,36 +212,5 @@ ts_status ts_get_full_fp32_parameter(ts_engine *engine, const char *name, float 
  * \param [in] value  All of it, in its shape.
  * \return TS_BAD_INPUT when there is none of that name. */
 ts_status ts_set_full_fp32_parameter(ts_engine *engine, const char *name, const float *value, ts_error *err);
-
-/** A 64-bit digest of every parameter's values (fp32, the master where there is one), the same on any grid that has the
- * same values: the sum over elements of a mix of bits and position.
- * \param [out] digest  One per parameter of the layout, in its order; the same on all ranks. Collective over the
- *                      world. */
-void ts_engine_digest(ts_engine *engine, uint64_t *digest);
-
-/** The flat layout: names, shapes and order of all parameters.  Borrowed. Not collective. */
-const ts_layout *ts_engine_layout(const ts_engine *engine);
-
-/** The first program (training, else evaluation, else generation): its plan and graph.  Borrowed. Not collective. */
-const ts_program *ts_engine_program(const ts_engine *engine);
-
-/** The inputs that its programs have: what a batch is made with (ts_batch_create). Not collective. */
-unsigned ts_engine_inputs(const ts_engine *engine);
-
-/** The grid, seen from this rank.  Borrowed. Not collective. */
-const ts_mesh *ts_engine_mesh(const ts_engine *engine);
-
-/** The time limits of its runs.  Borrowed. Not collective. */
-const ts_timeouts *ts_engine_timeouts(const ts_engine *engine);
-
-/** The executor, for tests and metrics.  Borrowed. Not collective. */
-ts_executor *ts_engine_executor(ts_engine *engine);
-
-/** Whether a plan for this backend keeps room for cuDNN's attention (ts_target.cudnn). Not collective. */
-bool ts_engine_may_use_cudnn(const ts_deck *deck, const ts_backend *backend);
-
-/** Threads a rank should use: the deck's run.threads, else OMP_NUM_THREADS, else this process's share of the cores it
- * may run on. Not collective. */
-int ts_engine_threads(const ts_deck *deck, int local_ranks);
 
 #endif

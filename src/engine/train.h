@@ -4,8 +4,8 @@
 #ifndef TS_ENGINE_TRAIN_H
 #define TS_ENGINE_TRAIN_H
 
-#include "engine/tessera.h"
 #include "engine/words.h"
+#include "engine/workings.h"
 #include "io/data.h"
 
 typedef struct ts_train_options {

@@ -372,7 +372,7 @@ static ts_status open_all(ts_training *r, ts_error *err) {
   unsigned abilities = TS_CAN_TRAIN | (validates ? TS_CAN_EVALUATE : 0) | (prompt != NULL ? TS_CAN_GENERATE : 0);
   const ts_engine_options options = {
       .world = r->world,
-      .deck = deck,
+      .deck = r->deck,
       .mesh = &r->mesh,
       .abilities = abilities,
       .context = prompt == NULL ? 0 : ts_generate_context(deck, r->prompt.n, r->options->n_generate),

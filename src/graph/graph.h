@@ -19,13 +19,12 @@
 #include "base/loss_scale.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "graph/value.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef int32_t ts_tid; /**< A tensor of a graph. */
 typedef int32_t ts_nid; /**< A node of a graph. */
-#define TS_NONE (-1)    /**< No tensor, no node. */
 
 /** A side table for \a n tensors or nodes: \a n + 1 entries of TS_NONE, owned by the caller (ts_free).
  * Not collective. */
@@ -37,8 +36,6 @@ typedef enum ts_op {
 #undef OP
   TS_N_OPS
 } ts_op;
-
-#define TS_MAX_DIMS 5
 
 /** A shape: \a n extents, slowest first; n = 0 is not used (a scalar is [1]). */
 typedef struct ts_shape {
@@ -93,13 +90,6 @@ typedef struct ts_held {
   int part;   /**< Of the flat layout, -1 for none. */
   bool whole; /**< Of the part; else this rank's shard. */
 } ts_held;
-
-/** How a parameter begins. */
-typedef enum ts_init_kind { TS_INIT_ZERO, TS_INIT_ONE, TS_INIT_NORMAL } ts_init_kind;
-typedef struct ts_init {
-  ts_init_kind kind;
-  double std; /**< Of NORMAL, whose mean is 0. */
-} ts_init;
 
 typedef struct ts_tensor {
   char *name; /**< Owned; unique among leaves; a node's outputs are named "node" or "node:1", "node:2". */
@@ -185,15 +175,6 @@ static inline int64_t ts_tokens_at(const ts_tokens *tokens, int64_t row) {
 
 /** True when they are of a sample of \a length tokens, and as many as \a rows. Not collective. */
 bool ts_tokens_fit(const ts_tokens *tokens, int64_t rows, int64_t length);
-
-/** Kinds of activation; graph/ops.def has their formulas. */
-typedef enum ts_activation {
-  TS_ACTIVATION_GELU_TANH,
-  TS_ACTIVATION_GELU,
-  TS_ACTIVATION_SILU,
-  TS_ACTIVATION_RELU,
-  TS_N_ACTIVATIONS
-} ts_activation;
 
 /** Attributes, by op. Arrays are owned by the node (copied by ts_graph_add). */
 typedef union ts_attr {

@@ -8,15 +8,15 @@
 #ifndef TS_GRAPH_RECORD_H
 #define TS_GRAPH_RECORD_H
 
+#include "graph/value.h"
+
 /** Columns of a row. */
 typedef enum ts_record {
   TS_RECORD_LOSS,  /**< Sum over valid tokens, nats. */
   TS_RECORD_VALID, /**< Tokens with a label. */
   TS_RECORD_FLAGS, /**< Of the host: what this rank asks for, TS_N_FLAGS numbers. */
-  TS_RECORD_SQUARES = TS_RECORD_FLAGS + 2
+  TS_RECORD_SQUARES = TS_RECORD_FLAGS + TS_N_FLAGS
 } ts_record;
-
-enum { TS_N_FLAGS = TS_RECORD_SQUARES - TS_RECORD_FLAGS };
 
 /** Numbers of the summary. */
 typedef enum ts_summary {

@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "comm/comm.h"
 #include "deck/deck.h"
-#include "engine/tessera.h"
+#include "engine/workings.h"
 
 #include <stdbool.h>
 

@@ -1,7 +1,7 @@
 /* tessera plan: what a rank needs, without running. */
 #include "base/memory.h"
 #include "deck/elasticity.h"
-#include "engine/tessera.h"
+#include "engine/workings.h"
 #include "main/command.h"
 #include "main/plan_largest.h"
 #include "main/plan_layout.h"

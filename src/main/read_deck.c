@@ -74,26 +74,6 @@ static ts_status read_here(const ts_arguments *arguments, ts_deck **deck, char *
   return status;
 }
 
-/* Rank 0's deck on every rank, with the places of its keys: who finds something wrong says where the user wrote it. */
-static ts_status share_deck(const char *name, ts_world *world, ts_deck **deck, ts_error *err) {
-  bool reads = ts_world_rank(world) == 0;
-  ts_text text = {0}, origins = {0};
-  if (reads) {
-    ts_deck_print(*deck, &text);
-    ts_deck_print_origins(*deck, &origins);
-  }
-  char *shared = ts_world_share_text(world, text.text, 0), *places = ts_world_share_text(world, origins.text, 0);
-  ts_status status = reads ? TS_OK : ts_deck_read_text(name, shared, NULL, 0, deck, err);
-  if (status == TS_OK && !reads) {
-    ts_deck_take_origins(*deck, places != NULL ? places : ""); /* NULL: the deck sets no key */
-  }
-  ts_free(shared);
-  ts_free(places);
-  ts_text_free(&text);
-  ts_text_free(&origins);
-  return ts_world_agree(world, status, err);
-}
-
 static ts_status read_and_share(const ts_arguments *arguments, ts_world *world, ts_deck **deck, char **checkpoint,
                                 ts_error *err) {
   *deck = NULL;
@@ -106,7 +86,7 @@ static ts_status read_and_share(const ts_arguments *arguments, ts_world *world, 
     return status;
   }
   status = ts_world_agree(world, status, err);
-  status = status == TS_OK ? share_deck(arguments->positional[0], world, deck, err) : status;
+  status = status == TS_OK ? ts_engine_share_deck(world, arguments->positional[0], deck, err) : status;
   if (status != TS_OK) {
     ts_deck_destroy(deck);
   }

@@ -123,7 +123,7 @@ ts_tid ts_builder_seed(ts_builder *b) {
   return t != TS_NONE ? t : ts_graph_leaf(b->at.graph, "seed", TS_ROLE_SCALAR, TS_I64, TS_SHAPE(1), -1);
 }
 
-ts_tid ts_builder_parameter(ts_builder *b, const char *name, ts_shape shape, ts_init init) {
+ts_tid ts_builder_parameter_of(ts_builder *b, const char *name, ts_shape shape, ts_init init) {
   ts_model_name n = ts_builder_name(b, name, "");
   ts_tid t;
   if (b->at.unit < 0) {
@@ -139,10 +139,31 @@ ts_tid ts_builder_parameter(ts_builder *b, const char *name, ts_shape shape, ts_
           .name = n.text, .role = TS_ROLE_PARAM, .dtype = TS_F32, .shape = shape, .init = init, .unit = b->at.unit});
 }
 
+/* What a caller says of a shape. \return false where that is none. */
+static bool take_given_shape(ts_builder *b, const char *what, const char *name, int n, const int64_t *extent,
+                             ts_shape *shape) {
+  bool fits = n >= 1 && n <= TS_MAX_DIMS;
+  *shape = (ts_shape){.n = n};
+  for (int i = 0; fits && i < n; ++i) {
+    fits = extent[i] > 0 && extent[i] < INT32_MAX;
+    shape->d[i] = extent[i];
+  }
+  if (!fits) {
+    ts_builder_refuse(b, "%s %s: wants 1 to %d positive extents", what, name, TS_MAX_DIMS);
+  }
+  return fits;
+}
+
+ts_tid ts_builder_parameter(ts_builder *b, const char *name, int n, const int64_t *extent, ts_init init) {
+  ts_shape shape;
+  return take_given_shape(b, "parameter", name, n, extent, &shape) ? ts_builder_parameter_of(b, name, shape, init)
+                                                                   : TS_NONE;
+}
+
 /* UNIT.base.what. */
 static ts_tid own_parameter(ts_builder *b, const char *base, const char *what, ts_shape shape, ts_init init) {
   char *name = base[0] != 0 ? ts_format("%s.%s", base, what) : ts_strdup(what);
-  ts_tid t = ts_builder_parameter(b, name, shape, init);
+  ts_tid t = ts_builder_parameter_of(b, name, shape, init);
   ts_free(name);
   return t;
 }
@@ -215,8 +236,11 @@ ts_tid ts_builder_dropout(ts_builder *b, const char *name, ts_tid x, double p) {
   return ts_build_dropout(b->at, n.text, x, ts_builder_seed(b), ts_builder_samples(b), (float) p, ts_hash_name(n.text));
 }
 
-ts_tid ts_builder_reshape(ts_builder *b, const char *name, ts_tid x, ts_shape shape) {
-  return ts_build_view(b->at, ts_builder_name(b, name, "").text, x, 0, shape);
+ts_tid ts_builder_reshape(ts_builder *b, const char *name, ts_tid x, int n, const int64_t *extent) {
+  ts_shape shape;
+  return take_given_shape(b, "reshape", name, n, extent, &shape)
+             ? ts_build_view(b->at, ts_builder_name(b, name, "").text, x, 0, shape)
+             : TS_NONE;
 }
 
 ts_tid ts_builder_attend(ts_builder *b, const char *name, const ts_tid qkv[3], ts_tid documents, ts_attr attr) {

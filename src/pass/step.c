@@ -41,7 +41,7 @@ static ts_run accumulate(const ts_step_runs *step, int64_t i) {
 }
 
 static bool accumulation_has(const ts_step_runs *step, int kind) {
-  return step->by_hand || (kind != REDUCE && (kind != BACK || step->micro_batches > 1));
+  return step->by_hand || (kind != REDUCE && (kind != BACK || step->accumulates));
 }
 
 /* ---- a pass over one micro-batch ---- */
@@ -83,9 +83,20 @@ ts_step_runs ts_step_of(ts_model_use use, int64_t micro_batches, int n_slots) {
   TS_ASSERT(micro_batches > 0 && n_slots > 0);
   ts_step_runs step = schedules[use];
   step.micro_batches = micro_batches;
+  step.accumulates = micro_batches > 1;
   step.n_slots = n_slots < micro_batches ? n_slots : (int) micro_batches;
   step.n = use == TS_MODEL_TRAIN ? 2 * micro_batches + 1 : 1;
   return step;
+}
+
+bool ts_step_accumulates(const ts_step_runs *step) {
+  return step->kind == training && step->has(step, BACK);
+}
+
+void ts_step_set_micro_batches(ts_step_runs *step, int64_t micro_batches) {
+  TS_ASSERT(step->kind == training && micro_batches >= step->n_slots);
+  step->micro_batches = micro_batches;
+  step->n = 2 * micro_batches + 1;
 }
 
 ts_run ts_step_run(const ts_step_runs *step, int64_t i) {

@@ -37,6 +37,7 @@ struct ts_step_runs {
   int n_kinds;
   int n_slots;              /**< Micro-batches alive at a time, at most. */
   int64_t micro_batches, n; /**< Of one step; runs. */
+  bool accumulates;         /**< It was made for several micro-batches. */
   bool by_hand;             /**< TRAIN: a program may run the kinds of ts_hand in an order of its own. */
   /** The schedule's: run i.  Forwards and backwards each come in the order of micro-batches: the first one's overwrite
    * what the others add to. */
@@ -48,6 +49,14 @@ struct ts_step_runs {
  * \param [in] micro_batches  Of TRAIN: gradient_accumulation_steps; of other uses 1.
  * \param [in] n_slots  At most so many micro-batches are alive; fewer when there are not as many. Not collective. */
 ts_step_runs ts_step_of(ts_model_use use, int64_t micro_batches, int n_slots);
+
+/** Can its number of micro-batches change?  One that was made for a single one lacks what adds gradients up. Not
+ * collective. */
+bool ts_step_accumulates(const ts_step_runs *step);
+
+/** So many micro-batches from now on, of a step that accumulates; at least as many as there are slots. Not
+ * collective. */
+void ts_step_set_micro_batches(ts_step_runs *step, int64_t micro_batches);
 
 /** What can be run by hand, in slot 0: FORWARD, then any number of BACKWARD, of which the last may be LAST_BACKWARD,
  * with the reductions of the step; or REDUCE, these alone; then UPDATE. */
