@@ -64,8 +64,8 @@ static void print_sequence(const ts_program *program, ts_text *to) {
   const ts_sequence *s = &program->sequence;
   char heads[32], keys[32];
   if (program->mesh.size[TS_AXIS_SP] > 1) {
-    ts_sequence_cost cost = ts_sequence_cost_of(program->deck, &program->mesh, program->length, s->ulysses, s->ring,
-                                                program->target.backend);
+    ts_sequence_cost cost = ts_sequence_cost_of(program->deck, &program->heads, &program->mesh, program->length,
+                                                s->ulysses, s->ring, program->target.backend);
     ts_text_add(to,
                 "%d ranks share each sample, at most %lld tokens each: ulysses_degree %d x ring_degree %d; a block's "
                 "forward sends at most %s for heads and %s for keys%s\n",
@@ -93,8 +93,8 @@ static void print_policy(const ts_program *program, ts_text *to) {
 
 static void print_sequence_json(const ts_program *program, ts_text *to) {
   const ts_sequence *s = &program->sequence;
-  ts_sequence_cost cost =
-      ts_sequence_cost_of(program->deck, &program->mesh, program->length, s->ulysses, s->ring, program->target.backend);
+  ts_sequence_cost cost = ts_sequence_cost_of(program->deck, &program->heads, &program->mesh, program->length,
+                                              s->ulysses, s->ring, program->target.backend);
   ts_text_add(to,
               ", \"sequence_parallel_size\": %d, \"ulysses_degree\": %d, \"ring_degree\": %d, \"ulysses_bytes\": "
               "%.0f, \"ring_bytes\": %.0f, \"sp_sent_bytes\": %.0f",

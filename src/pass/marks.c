@@ -83,6 +83,9 @@ bool ts_tp_is_weight_of(const char *name, const char *unit) {
 static ts_status ask_family(const ts_tp_query *q, ts_tp_mark *mark) {
   const ts_family *family = ts_family_find(q->deck->model.model_type);
   const char *name = q->name;
+  if (family == NULL) { /* a program's own model */
+    return TS_OK;
+  }
   if (ts_tp_is_weight_of(name, family->embedding) || ts_tp_is_weight_of(name, family->head)) {
     mark->style = q->deck->tensor_parallel.vocab_parallel_lm_head ? TS_TP_COLUMN : TS_TP_WHOLE;
     snprintf(mark->rule, sizeof mark->rule, "vocab_parallel_lm_head");

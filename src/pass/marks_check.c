@@ -9,18 +9,21 @@
 /* What is looked for: every name that a pattern may mean. */
 typedef struct known_names {
   const ts_deck *deck;
-  char *head; /* Owned: a tied head is the embedding, and has a name of its own all the same. */
+  char *head; /* Owned, may be NULL: a tied head is the embedding, and has a name of its own all the same. */
   const char **name;
   int n;
 } known_names;
 
 static known_names list_names(const ts_deck *deck, const ts_tp_weight *weights, int n) {
-  known_names known = {.deck = deck, .n = n + 1, .name = ts_calloc((size_t) n + 1, sizeof *known.name)};
-  known.head = ts_format("%s.weight", ts_family_find(deck->model.model_type)->head);
+  const ts_family *family = ts_family_find(deck->model.model_type); /* NULL: a program's own model */
+  known_names known = {.deck = deck, .n = n, .name = ts_calloc((size_t) n + 1, sizeof *known.name)};
   for (int i = 0; i < n; ++i) {
     known.name[i] = weights[i].name;
   }
-  known.name[n] = known.head;
+  if (family != NULL) {
+    known.head = ts_format("%s.weight", family->head);
+    known.name[known.n++] = known.head;
+  }
   return known;
 }
 

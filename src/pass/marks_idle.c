@@ -64,12 +64,15 @@ static void tell_tied(const ts_deck *deck, const char *embedding, const char *he
 
 void ts_tp_marks_tell(const ts_deck *deck, const ts_tp_weight *weights, int n) {
   const ts_family *family = ts_family_find(deck->model.model_type);
+  tell_vectors(deck, weights, n);
+  if (family == NULL) { /* a program's own model: its builder makes no ties of its own */
+    return;
+  }
   char *embedding = ts_format("%s.weight", family->embedding), *head = ts_format("%s.weight", family->head);
   bool tied = true;
   for (int i = 0; i < n; ++i) {
     tied = tied && strcmp(weights[i].name, head) != 0;
   }
-  tell_vectors(deck, weights, n);
   if (tied) {
     tell_tied(deck, embedding, head);
   }

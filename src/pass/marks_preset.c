@@ -188,7 +188,8 @@ int ts_tp_plan_matches(const char *pattern, const char *name) {
 
 static bool is_table(const ts_tp_query *q) {
   const ts_family *family = ts_family_find(q->deck->model.model_type);
-  return ts_tp_is_weight_of(q->name, family->embedding) || ts_tp_is_weight_of(q->name, family->positions);
+  return family != NULL &&
+         (ts_tp_is_weight_of(q->name, family->embedding) || ts_tp_is_weight_of(q->name, family->positions));
 }
 
 ts_status ts_tp_plan_find(const ts_tp_query *q, ts_tp_mark *mark) {

@@ -105,6 +105,21 @@ ts_tokens ts_sequence_seen(const ts_sequence *s, int ring, bool causal, int64_t 
 
 /* ---- heads ---- */
 
+ts_attention_heads ts_attention_heads_of(const ts_deck *deck, const ts_graph *own) {
+  const ts_deck_model *m = &deck->model;
+  if (own == NULL) {
+    return (ts_attention_heads){m->num_attention_heads, m->num_key_value_heads, m->head_dim};
+  }
+  ts_attention_heads least = {INT16_MAX, INT16_MAX, 1};
+  for (ts_nid n = 0; n < own->n_nodes; ++n) {
+    const ts_attr *attr = &own->node[n].attr;
+    if (own->node[n].op == TS_OP_ATTENTION && attr->attention.heads < least.heads) {
+      least = (ts_attention_heads){attr->attention.heads, attr->attention.kv_heads, attr->attention.head_dim};
+    }
+  }
+  return least;
+}
+
 ts_interval ts_sequence_share(int heads, int group, int first, int ulysses, int j) {
   bool whole = first % group == 0 && heads % group == 0;
   int64_t groups = heads / group, most = (heads + ulysses - 1) / ulysses;
@@ -117,8 +132,8 @@ ts_interval ts_sequence_share(int heads, int group, int first, int ulysses, int 
 
 /* Query heads of the rank along tp that has fewest.  As pass/dealing deals them: key heads, or where these are fewer
  * than ranks the query heads of each. */
-static int64_t least_heads(const ts_deck *deck, const ts_mesh *mesh) {
-  int64_t kv_heads = deck->model.num_key_value_heads, group = deck->model.num_attention_heads / kv_heads;
+static int64_t least_heads(const ts_attention_heads *model, const ts_mesh *mesh) {
+  int64_t kv_heads = model->kv_heads, group = model->heads / kv_heads;
   int64_t tp = mesh->size[TS_AXIS_TP], sharers = (tp + kv_heads - 1) / kv_heads;
   return tp <= kv_heads ? kv_heads / tp * group : group / sharers;
 }
@@ -135,10 +150,10 @@ static int64_t smallest_group(int64_t heads, int64_t group, int64_t groups) {
 
 /* Ranks along tp have least_heads, or those of one key head more, or one head more: another number may leave a smaller
  * group. */
-int ts_sequence_heads(const ts_deck *deck, const ts_mesh *mesh) {
-  int64_t kv_heads = deck->model.num_key_value_heads, group = deck->model.num_attention_heads / kv_heads;
+int ts_sequence_heads(const ts_deck *deck, const ts_attention_heads *model, const ts_mesh *mesh) {
+  int64_t kv_heads = model->kv_heads, group = model->heads / kv_heads;
   int64_t tp = mesh->size[TS_AXIS_TP], groups = deck->sequence_parallel.head_groups;
-  int64_t heads = least_heads(deck, mesh), more = tp <= kv_heads ? group : 1;
+  int64_t heads = least_heads(model, mesh), more = tp <= kv_heads ? group : 1;
   bool even = tp <= kv_heads ? kv_heads % tp == 0 : group % ((tp + kv_heads - 1) / kv_heads) == 0;
   int64_t least = smallest_group(heads, group, groups), other = smallest_group(heads + more, group, groups);
   return (int) (even || least < other ? least : other);
@@ -153,31 +168,30 @@ static const struct {
 } speeds[2] = {{1e11, 4e9, 2e10}, {4e14, 2e11, 2e12}}; /* processors, GPUs */
 
 /* Key heads that u ranks are sent of one rank's, in all groups of heads. */
-static int64_t sent_keys(const ts_deck *deck, const ts_mesh *mesh, int ulysses) {
+static int64_t sent_keys(const ts_deck *deck, const ts_attention_heads *model, const ts_mesh *mesh, int ulysses) {
   int64_t tp = mesh->size[TS_AXIS_TP], groups = deck->sequence_parallel.head_groups;
-  int64_t of_group = (deck->model.num_key_value_heads / tp + groups - 1) / groups;
+  int64_t of_group = (model->kv_heads / tp + groups - 1) / groups;
   return groups * (of_group > ulysses ? of_group : ulysses);
 }
 
 /* While the keys of all rings take no more room than queries and outputs do. */
-static bool gathers(const ts_deck *deck, const ts_mesh *mesh, int ulysses, int ring) {
+static bool gathers(const ts_deck *deck, const ts_attention_heads *model, const ts_mesh *mesh, int ulysses, int ring) {
   const char *exchange = deck->sequence_parallel.ring_exchange;
-  bool fits = ring * sent_keys(deck, mesh, ulysses) <= deck->model.num_attention_heads / mesh->size[TS_AXIS_TP];
+  bool fits = ring * sent_keys(deck, model, mesh, ulysses) <= model->heads / mesh->size[TS_AXIS_TP];
   return strcmp(exchange, "auto") == 0 ? fits : strcmp(exchange, "all_gather") == 0;
 }
 
-ts_sequence_cost ts_sequence_cost_of(const ts_deck *deck, const ts_mesh *mesh, int64_t length, int ulysses, int ring,
-                                     const ts_backend *backend) {
-  const ts_deck_model *m = &deck->model;
-  double tp = mesh->size[TS_AXIS_TP], heads = fmax(1, (double) m->num_attention_heads / tp);
-  double keys = (double) sent_keys(deck, mesh, ulysses), d = (double) m->head_dim;
+ts_sequence_cost ts_sequence_cost_of(const ts_deck *deck, const ts_attention_heads *model, const ts_mesh *mesh,
+                                     int64_t length, int ulysses, int ring, const ts_backend *backend) {
+  double tp = mesh->size[TS_AXIS_TP], heads = fmax(1, (double) model->heads / tp);
+  double keys = (double) sent_keys(deck, model, mesh, ulysses), d = (double) model->head_dim;
   double e = (double) ts_dtype_size(ts_deck_products(deck)), u = ulysses, r = ring;
   double t = (double) length * (double) deck->train_micro_batch_size_per_gpu / (u * r);
   int row = backend->device != NULL;
   ts_sequence_cost cost = {.ulysses_bytes = e * t * (u - 1) / u * (2 * heads * d + 2 * keys * d),
                            .ring_bytes = 2 * e * (r - 1) * t * keys * d};
   double attention = 2 * t * (double) length * heads * d / speeds[row].flops; /* causal */
-  bool at_once = gathers(deck, mesh, ulysses, ring);
+  bool at_once = gathers(deck, model, mesh, ulysses, ring);
   double hidden = at_once ? 0 : (r - 1) / r * attention, merged = at_once ? 0 : 12 * (r - 1) * t * heads * d;
   cost.seconds = cost.ulysses_bytes / speeds[row].bytes + fmax(0, cost.ring_bytes / speeds[row].bytes - hidden) +
                  merged / speeds[row].memory;
@@ -186,12 +200,13 @@ ts_sequence_cost ts_sequence_cost_of(const ts_deck *deck, const ts_mesh *mesh, i
 
 /* The cheapest u that divides sp and leaves everybody a head in each group; the larger one of two that cost the same.
  */
-static int choose_ulysses(const ts_deck *deck, const ts_mesh *mesh, int64_t length, const ts_backend *backend) {
-  int sp = mesh->size[TS_AXIS_SP], heads = ts_sequence_heads(deck, mesh), best = 1;
+static int choose_ulysses(const ts_deck *deck, const ts_attention_heads *model, const ts_mesh *mesh, int64_t length,
+                          const ts_backend *backend) {
+  int sp = mesh->size[TS_AXIS_SP], heads = ts_sequence_heads(deck, model, mesh), best = 1;
   double least = INFINITY;
   for (int u = 1; u <= sp && u <= heads; ++u) {
     if (sp % u == 0) {
-      double seconds = ts_sequence_cost_of(deck, mesh, length, u, sp / u, backend).seconds;
+      double seconds = ts_sequence_cost_of(deck, model, mesh, length, u, sp / u, backend).seconds;
       best = seconds <= least ? u : best;
       least = fmin(least, seconds);
     }
@@ -199,16 +214,14 @@ static int choose_ulysses(const ts_deck *deck, const ts_mesh *mesh, int64_t leng
   return best;
 }
 
-ts_sequence ts_sequence_of(const ts_deck *deck, const ts_mesh *mesh, int64_t length, const ts_backend *backend) {
+ts_sequence ts_sequence_of(const ts_deck *deck, const ts_attention_heads *model, const ts_mesh *mesh, int64_t length,
+                           const ts_backend *backend) {
   int sp = mesh->size[TS_AXIS_SP], u = (int) deck->sequence_parallel.ulysses_degree;
   int r = (int) deck->sequence_parallel.ring_degree;
-  if (ts_deck_model_is_own(deck)) {
-    return (ts_sequence){.length = length, .ulysses = 1, .ring = 1};
-  }
-  u = u > 0 ? u : r > 0 ? sp / r : choose_ulysses(deck, mesh, length, backend);
+  u = u > 0 ? u : r > 0 ? sp / r : choose_ulysses(deck, model, mesh, length, backend);
   ts_sequence s = {.length = length, .ulysses = u, .ring = sp / u, .rank = mesh->coord[TS_AXIS_SP]};
   s.zigzag = s.ring > 1 && strcmp(deck->sequence_parallel.load_balancer, "zigzag") == 0;
-  s.gathers = gathers(deck, mesh, s.ulysses, s.ring);
+  s.gathers = gathers(deck, model, mesh, s.ulysses, s.ring);
   return s;
 }
 
@@ -222,8 +235,9 @@ static void list_degrees(int sp, int heads, bool ring, char *text, size_t size) 
   }
 }
 
-static ts_status check_groups(const ts_deck *deck, const ts_mesh *mesh, ts_error *err) {
-  int64_t heads = least_heads(deck, mesh), groups = deck->sequence_parallel.head_groups;
+static ts_status check_groups(const ts_deck *deck, const ts_attention_heads *model, const ts_mesh *mesh,
+                              ts_error *err) {
+  int64_t heads = least_heads(model, mesh), groups = deck->sequence_parallel.head_groups;
   if (groups > heads) {
     return ts_deck_error(deck, "sequence_parallel.head_groups", err,
                          "%lld groups of heads, but %s %lld query heads, and a group has one at least; accepted: 1 to "
@@ -234,8 +248,9 @@ static ts_status check_groups(const ts_deck *deck, const ts_mesh *mesh, ts_error
   return TS_OK;
 }
 
-static ts_status check_degrees(const ts_deck *deck, const ts_mesh *mesh, ts_error *err) {
-  int sp = mesh->size[TS_AXIS_SP], heads = ts_sequence_heads(deck, mesh);
+static ts_status check_degrees(const ts_deck *deck, const ts_attention_heads *model, const ts_mesh *mesh,
+                               ts_error *err) {
+  int sp = mesh->size[TS_AXIS_SP], heads = ts_sequence_heads(deck, model, mesh);
   int64_t u = deck->sequence_parallel.ulysses_degree, r = deck->sequence_parallel.ring_degree;
   if ((u > 0 && (sp % u != 0 || u > heads)) || (r > 0 && (sp % r != 0 || sp / r > heads || (u > 0 && u * r != sp)))) {
     bool ring = u == 0 || (sp % u == 0 && u <= heads);
@@ -255,10 +270,7 @@ static ts_status check_degrees(const ts_deck *deck, const ts_mesh *mesh, ts_erro
   return TS_OK;
 }
 
-ts_status ts_sequence_check(const ts_deck *deck, const ts_mesh *mesh, ts_error *err) {
-  if (ts_deck_model_is_own(deck)) {
-    return TS_OK;
-  }
-  ts_status status = check_groups(deck, mesh, err);
-  return status == TS_OK ? check_degrees(deck, mesh, err) : status;
+ts_status ts_sequence_check(const ts_deck *deck, const ts_attention_heads *model, const ts_mesh *mesh, ts_error *err) {
+  ts_status status = check_groups(deck, model, mesh, err);
+  return status == TS_OK ? check_degrees(deck, model, mesh, err) : status;
 }

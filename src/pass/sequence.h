@@ -28,14 +28,24 @@ typedef struct ts_sequence {
   bool gathers; /**< Keys of other rings come all at once; else ring by ring. */
 } ts_sequence;
 
+/** Heads of a model's attention, before anybody shares them. */
+typedef struct ts_attention_heads {
+  int64_t heads, kv_heads, head_dim;
+} ts_attention_heads;
+
+/** Those of the deck's model; of a model of a program's own, whose forward graph \a own is (else NULL), those of the
+ * attention with fewest, and without any as many as anybody may want. Not collective. */
+ts_attention_heads ts_attention_heads_of(const ts_deck *deck, const ts_graph *own);
+
 /** How the ranks of a mesh share samples of \a length tokens.  What the deck leaves open is decided here, alike on all
  * ranks. Not collective.
  * \param [in] backend  Whose speeds decide (ts_sequence_seconds). */
-ts_sequence ts_sequence_of(const ts_deck *deck, const ts_mesh *mesh, int64_t length, const ts_backend *backend);
+ts_sequence ts_sequence_of(const ts_deck *deck, const ts_attention_heads *model, const ts_mesh *mesh, int64_t length,
+                           const ts_backend *backend);
 
 /** What can be wrong with the deck's head_groups, on one rank too, and degrees, once the grid is known. Not collective.
  * \return TS_BAD_INPUT with the key, and what is accepted. */
-ts_status ts_sequence_check(const ts_deck *deck, const ts_mesh *mesh, ts_error *err);
+ts_status ts_sequence_check(const ts_deck *deck, const ts_attention_heads *model, const ts_mesh *mesh, ts_error *err);
 
 /** What the exchange of a block costs. */
 typedef struct ts_sequence_cost {
@@ -46,12 +56,12 @@ typedef struct ts_sequence_cost {
 /** The cost of r = \a ring and u = \a ulysses: with t = T / sp tokens, e bytes an element and K = n max (G / n, u) key
  * heads of n head_groups, e t (u - 1) / u (2 H D + 2 K D) bytes for heads and 2 e (r - 1) t K D for keys, which travel
  * under attention where they come ring by ring. Not collective. */
-ts_sequence_cost ts_sequence_cost_of(const ts_deck *deck, const ts_mesh *mesh, int64_t length, int ulysses, int ring,
-                                     const ts_backend *backend);
+ts_sequence_cost ts_sequence_cost_of(const ts_deck *deck, const ts_attention_heads *model, const ts_mesh *mesh,
+                                     int64_t length, int ulysses, int ring, const ts_backend *backend);
 
 /** Query heads of the smallest group (sequence_parallel.head_groups) of any rank along tp: as many ranks can share
  * them.  At least 1 where ts_sequence_check is content. Not collective. */
-int ts_sequence_heads(const ts_deck *deck, const ts_mesh *mesh);
+int ts_sequence_heads(const ts_deck *deck, const ts_attention_heads *model, const ts_mesh *mesh);
 
 /** The tokens of a rank along sp, and of a ring. Not collective. */
 ts_tokens ts_sequence_tokens(const ts_sequence *s, int rank);

@@ -41,18 +41,19 @@ static bool is_along_tokens(const cutter *c, const ts_node *node, const ts_cut *
   return true;
 }
 
-/* The outputs of a node that works on tokens one by one; of the loss each rank has a part. */
-static void follow_tokens(cutter *c, const ts_node *node) {
+/* The outputs of a node that works on tokens one by one; of the loss each rank has a part.
+ * \return what is in the way, NULL for nothing. */
+static const char *follow_tokens(cutter *c, const ts_node *node) {
   ts_cut cut = {0};
   bool found = false;
   for (const char *index = "abcdefghijklmnopqrstuvwxyz0123456789"; *index != 0 && !found; ++index) {
     found = ts_node_cut(c->rewrite.from, node, *index, &cut) && is_along_tokens(c, node, &cut);
   }
-  TS_CHECK(found, "%s: %s does not work on tokens one by one", node->name, ts_op_get(node->op)->name);
-  for (int i = 0; i < node->n_out; ++i) {
-    TS_CHECK(cut.out[i].dim == 1 || node->op == TS_OP_HEAD_LOSS, "%s: its result is not of tokens", node->name);
+  for (int i = 0; found && i < node->n_out; ++i) {
+    found = cut.out[i].dim == 1 || node->op == TS_OP_HEAD_LOSS;
     c->cut[node->out[i]] = cut.out[i].dim == 1;
   }
+  return found ? NULL : "takes the tokens of a sample together, which only attention and a loss may";
 }
 
 static bool reads_tokens(const cutter *c, const ts_node *node) {
@@ -63,33 +64,90 @@ static bool reads_tokens(const cutter *c, const ts_node *node) {
   return reads;
 }
 
-/* What attributes say of tokens, and what becomes of them. */
+/* Which outputs of a node that reads tokens have them.  \return what is in the way, NULL for nothing. */
+static const char *follow_node(cutter *c, const ts_node *old) {
+  if (old->op == TS_OP_ATTENTION || old->op == TS_OP_DROPOUT) {
+    c->cut[old->out[0]] = true;
+    return NULL;
+  }
+  if (old->op != TS_OP_VIEW) {
+    return follow_tokens(c, old);
+  }
+  const ts_shape *shape = &old->attr.view.shape;
+  c->cut[old->out[0]] = true;
+  return shape->n > 1 && shape->d[0] == c->batch && shape->d[1] == c->length
+             ? NULL
+             : "gives them another place than the second dimension";
+}
+
+/* What attributes say of tokens. */
 static void cut_node(cutter *c, const ts_node *old, ts_attr *attr) {
+  const char *why = follow_node(c, old);
+  TS_CHECK(why == NULL, "%s: %s %s", old->name, ts_op_get(old->op)->name, why);
   if (old->op == TS_OP_ATTENTION) {
     attr->attention.length = c->length;
     attr->attention.queries = attr->attention.keys = c->tokens;
-    c->cut[old->out[0]] = true;
   } else if (old->op == TS_OP_DROPOUT) {
     attr->dropout.tokens = c->tokens;
-    c->cut[old->out[0]] = true;
   } else if (old->op == TS_OP_VIEW) {
-    ts_shape *shape = &attr->view.shape;
-    TS_CHECK(shape->n > 1 && shape->d[0] == c->batch && shape->d[1] == c->length, "%s: tokens change their place",
-             old->name);
-    shape->d[1] = c->own;
-    c->cut[old->out[0]] = true;
-  } else {
-    follow_tokens(c, old);
+    attr->view.shape.d[1] = c->own;
   }
 }
 
+static ts_status check_input(const cutter *c, const ts_tensor *leaf, const ts_deck *deck, ts_error *err) {
+  return leaf->sequence == 1 && leaf->shape.d[1] == c->length
+             ? TS_OK
+             : ts_deck_error(deck, "sequence_parallel_size", err,
+                             "%lld: input %s has its tokens in dimension %d, %lld of them; accepted: all inputs with "
+                             "as many tokens, in dimension 1",
+                             (long long) deck->sequence_parallel_size, leaf->name, leaf->sequence,
+                             (long long) leaf->shape.d[leaf->sequence]);
+}
+
+static ts_status check_cuts(cutter *c, const ts_deck *deck, ts_error *err) {
+  const ts_graph *g = c->rewrite.from;
+  bool any = false;
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    c->cut[t] = g->tensor[t].role == TS_ROLE_INPUT && g->tensor[t].sequence > 0;
+    any = any || c->cut[t];
+    if (c->cut[t] && check_input(c, &g->tensor[t], deck, err) != TS_OK) {
+      return TS_BAD_INPUT;
+    }
+  }
+  if (!any) {
+    return ts_deck_error(deck, "sequence_parallel_size", err, "%lld: the model has no input with tokens; accepted: 1",
+                         (long long) deck->sequence_parallel_size);
+  }
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const char *why = reads_tokens(c, &g->node[n]) ? follow_node(c, &g->node[n]) : NULL;
+    if (why != NULL) {
+      return ts_deck_error(deck, "sequence_parallel_size", err, "%lld: %s (%s) %s; accepted: 1",
+                           (long long) deck->sequence_parallel_size, g->node[n].name, ts_op_get(g->node[n].op)->name,
+                           why);
+    }
+  }
+  return TS_OK;
+}
+
+static cutter begin_cutter(const ts_graph *graph) {
+  const ts_shape *ids = ts_graph_token_shape(graph);
+  return (cutter){.batch = ids != NULL ? ids->d[0] : 1,
+                  .length = ids != NULL && ids->n > 1 ? ids->d[1] : 1,
+                  .cut = ts_calloc((size_t) graph->n_tensors + 1, sizeof(bool))};
+}
+
+ts_status ts_shard_tokens_check(const ts_graph *model, const ts_deck *deck, ts_error *err) {
+  cutter c = begin_cutter(model);
+  c.rewrite.from = model;
+  ts_status status = check_cuts(&c, deck, err);
+  ts_free(c.cut);
+  return status;
+}
+
 void ts_shard_tokens(ts_graph **graph, const ts_pass_context *context) {
-  const ts_shape *ids = ts_graph_token_shape(*graph);
-  cutter c = {.rewrite = ts_rewrite_begin(*graph),
-              .tokens = ts_sequence_tokens(context->sequence, context->sequence->rank),
-              .batch = ids->d[0],
-              .length = ids->d[1],
-              .cut = ts_calloc((size_t) (*graph)->n_tensors + 1, sizeof *c.cut)};
+  cutter c = begin_cutter(*graph);
+  c.rewrite = ts_rewrite_begin(*graph);
+  c.tokens = ts_sequence_tokens(context->sequence, context->sequence->rank);
   c.own = ts_sequence_count(&c.tokens);
   cut_inputs(&c);
   for (ts_nid n = 0; n < (*graph)->n_nodes; ++n) {

@@ -10,4 +10,8 @@
  * Not collective. */
 void ts_shard_tokens(ts_graph **graph, const ts_pass_context *context);
 
+/** Can the tokens of a program's own model be cut? Not collective.
+ * \return TS_BAD_INPUT naming the first node that takes those of a sample together. */
+ts_status ts_shard_tokens_check(const ts_graph *model, const ts_deck *deck, ts_error *err);
+
 #endif

@@ -4,7 +4,10 @@
 #include "comm/comm.h"
 #include "graph/op.h"
 #include "pass/blocks.h"
+#include "pass/shard_tokens.h"
 #include "pass/storage.h"
+
+#include <string.h>
 
 /* What to change where ranks are no multiple of those that share a sample, or its products. */
 static void add_way_out(int ranks, int sp, int tp, ts_error *err) {
@@ -67,7 +70,14 @@ static ts_graph *build(const ts_program_options *o, ts_model_use use, ts_error *
                           : ts_model_build(o->deck, use, (ts_model_size){o->batch, o->length, o->context});
 }
 
-static ts_status check_own(const ts_program_options *o, ts_error *err) {
+/* Of samples: dimension 1 of the inputs that have one. */
+static int64_t length_of(const ts_graph *own) {
+  const ts_shape *tokens = ts_graph_token_shape(own);
+  return tokens != NULL && tokens->n > 1 ? tokens->d[1] : 1;
+}
+
+/* Is the model the deck's, or a program's own? */
+static ts_status check_whose(const ts_program_options *o, ts_error *err) {
   bool own = ts_deck_model_is_own(o->deck);
   if (own != (o->model != NULL)) {
     return ts_deck_error(o->deck, "model.model_type", err,
@@ -75,24 +85,40 @@ static ts_status check_own(const ts_program_options *o, ts_error *err) {
                              : "\"%s\", but the program has a model of its own; accepted: \"" TS_MODEL_OWN "\"",
                          o->deck->model.model_type);
   }
-  for (ts_axis axis = TS_AXIS_SP; own && axis <= TS_AXIS_TP; ++axis) {
-    if (o->mesh->size[axis] > 1) {
-      return ts_deck_error(o->deck, axis == TS_AXIS_SP ? "sequence_parallel_size" : "tensor_parallel.autotp_size", err,
-                           "%d: not there yet for a program's own model; accepted: 1", o->mesh->size[axis]);
-    }
-  }
   return TS_OK;
 }
 
+/* What ranks share of a program's own model. */
+static ts_status check_shares(const ts_program_options *o, const ts_graph *own, ts_error *err) {
+  ts_attention_heads heads = ts_attention_heads_of(o->deck, own);
+  const ts_deck_tensor_parallel *tp = &o->deck->tensor_parallel;
+  if (o->mesh->size[TS_AXIS_TP] > heads.kv_heads) {
+    return ts_deck_error(o->deck, "tensor_parallel.autotp_size", err,
+                         "%d: an attention of the model has %lld key heads, and each rank one at least; accepted: at "
+                         "most as many",
+                         o->mesh->size[TS_AXIS_TP], (long long) heads.kv_heads);
+  }
+  if (o->mesh->size[TS_AXIS_TP] > 1 && strcmp(tp->preset_model, "none") != 0) {
+    return ts_deck_error(o->deck, "tensor_parallel.preset_model", err,
+                         "\"%s\" knows the weights of a family, and the model is a program's own; accepted: "
+                         "tensor_parallel.tp_plan or partition_config.layer_specs",
+                         tp->preset_model);
+  }
+  return o->mesh->size[TS_AXIS_SP] > 1 ? ts_shard_tokens_check(own, o->deck, err) : TS_OK;
+}
+
 ts_status ts_program_check(const ts_program_options *o, ts_error *err) {
-  if (check_own(o, err) != TS_OK) {
+  if (check_whose(o, err) != TS_OK) {
     return TS_BAD_INPUT;
   }
-  if (ts_sequence_check(o->deck, o->mesh, err) != TS_OK) {
+  ts_graph *model = build(o, TS_MODEL_TRAIN, err), *own = o->model != NULL ? model : NULL;
+  if (model == NULL) {
     return TS_BAD_INPUT;
   }
-  ts_graph *model = build(o, TS_MODEL_TRAIN, err);
-  ts_status status = model != NULL ? ts_shard_check(model, o->deck, o->mesh, err) : TS_BAD_INPUT;
+  ts_attention_heads heads = ts_attention_heads_of(o->deck, own);
+  ts_status status = own != NULL ? check_shares(o, own, err) : TS_OK;
+  status = status == TS_OK ? ts_sequence_check(o->deck, &heads, o->mesh, err) : status;
+  status = status == TS_OK ? ts_shard_check(model, o->deck, o->mesh, err) : status;
   ts_graph_destroy(&model);
   return status;
 }
@@ -112,9 +138,9 @@ ts_program *ts_program_create(const ts_program_options *o) {
   program->graph = build(o, o->use, NULL);
   TS_CHECK(program->graph != NULL, "the model %s is another one than was checked", o->model->name);
   count_flops(program);
-  const ts_shape *tokens = o->model != NULL ? ts_graph_token_shape(program->graph) : NULL;
-  program->length = o->model == NULL ? o->length : tokens != NULL && tokens->n > 1 ? tokens->d[1] : 1;
-  program->sequence = ts_sequence_of(o->deck, o->mesh, program->length, o->target.backend);
+  program->length = o->model == NULL ? o->length : length_of(program->graph);
+  program->heads = ts_attention_heads_of(o->deck, o->model != NULL ? program->graph : NULL);
+  program->sequence = ts_sequence_of(o->deck, &program->heads, o->mesh, program->length, o->target.backend);
   if (o->mesh->size[TS_AXIS_SP] > 1 && o->use != TS_MODEL_LOGITS) {
     program->tokens = ts_sequence_tokens(&program->sequence, program->sequence.rank);
   }

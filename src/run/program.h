@@ -42,6 +42,7 @@ typedef struct ts_program {
   ts_step_runs step;                  /**< The runs of one step. */
   ts_layout *layout;                  /**< Owned when owns_layout. */
   bool owns_layout;
+  ts_attention_heads heads; /**< Of the model. */
   ts_sequence sequence;     /**< How ranks along sp share samples; of generation each has them whole. */
   ts_tokens tokens;         /**< This rank's of a sample; n = 0 where it has whole ones. */
   struct ts_shards *shards; /**< Owned; NULL without tensor parallelism. */
