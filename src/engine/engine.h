@@ -55,6 +55,7 @@ struct ts_engine {
   ts_lr_schedule schedule;
   ts_loss_scaler scaler;
   int64_t updates; /* steps that were not skipped: a skipped one does not advance the schedule, as in DeepSpeed */
+  int64_t steps, skipped; /* all, and those that were; of the whole run where it was loaded from a checkpoint */
   ts_kept kept;
   ts_own_model own; /* its write is NULL where the model is the deck's */
   unsigned abilities;
