@@ -1,5 +1,5 @@
 /** \file
- * Checkpoints of programs of their own: DeepSpeed's save_checkpoint and load_checkpoint.
+ * Checkpoints of programs of their own: DeepSpeed's save_checkpoint, load_checkpoint and save_16bit_model.
  *
  *     DIRECTORY/TAG/      complete or absent, whatever the moment a process dies; loads on any grid and ZeRO stage
  *     DIRECTORY/latest    the tag saved last
@@ -69,6 +69,22 @@ typedef struct ts_load_options {
  *         half-way: then its parameters are undefined until a load succeeds. */
 ts_status ts_load_checkpoint(ts_engine *engine, const char *directory, const char *tag, const ts_load_options *options,
                              char **loaded, char **client, size_t *client_bytes, ts_error *err);
+
+/** Write the parameters as they compute, in the deck's type (bf16, fp16, or fp32), to one safetensors file, under the
+ * model's names, which are Hugging Face's for families.  At every ZeRO stage and grid: a unit at a time is put together
+ * on each rank and written by rank 0, so no rank has the whole model.  Beside it lie config.json and the files of the
+ * tokenizer where the model is a family's and the directory has no config.json; then it is a model.from, and one of
+ * transformers' from_pretrained.
+ * Collective over the world: every rank gives the same arguments.
+ * \param [in]  directory       Made where it is missing.
+ * \param [in]  file            A name that ends in ".safetensors"; NULL: model.safetensors.  It appears complete or not
+ *                              at all; an older one is replaced.
+ * \param [in]  exclude_frozen  Leave out what the deck's `frozen` names.
+ * \param [out] saved           False: at stage 3 zero_optimization.stage3_gather_16bit_weights_on_model_save asks for
+ *                              nothing to be gathered; nothing is written then, and a warning says so.  May be NULL.
+ * \return TS_BAD_INPUT, agreed: a name that is none, every parameter is frozen, or it cannot be written. */
+ts_status ts_save_16bit_model(ts_engine *engine, const char *directory, const char *file, bool exclude_frozen,
+                              bool *saved, ts_error *err);
 
 #ifdef __cplusplus
 }

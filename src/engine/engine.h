@@ -139,6 +139,11 @@ typedef void ts_parameter_source(void *user, int64_t first, int64_t count, bool 
 void ts_engine_write_parameter(ts_engine *engine, const ts_parameter *parameter, ts_parameter_source *source,
                                void *user);
 
+/** Put parameter \a index of the layout together from what the ranks along tp hold of it.
+ * \param [in]  held   This rank's elements, in its own order.
+ * \param [out] value  The whole tensor, on every rank. Collective over the ranks along tp. */
+void ts_engine_put_together(ts_engine *engine, int index, ts_dtype dtype, const void *held, void *value);
+
 /** Warn of parameters in fp16 that are infinite where their masters are not; nothing in other types. Collective over
  * the world. */
 void ts_engine_say_overflow(ts_engine *engine);
