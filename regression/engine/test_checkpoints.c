@@ -1,6 +1,7 @@
 /* Checkpoints of programs: what goes on from one has the bits of what was never stopped; what a program gives along; on
  * which names and in which moments it is refused; damage and disks that cannot be written, alike on all ranks; and the
- * model as one file, at every stage and grid. */
+ * model as one file, at every stage and grid.  `leave DECK DIRECTORY`: for scripts, a checkpoint "best" of the deck's
+ * model, or of one of its own. */
 #include "engine/checkpoints.h"
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
@@ -645,8 +646,33 @@ static void test_16bit_everywhere(ts_world *world) {
   }
 }
 
+/* A deck that a script has written, after a step. */
+static int leave(ts_world *world, char **words) {
+  ts_error err = {0};
+  char *text;
+  size_t length;
+  bool is_own = strcmp(words[0], "own") == 0;
+  must(is_own ? TS_OK : ts_read_file(words[0], 1 << 20, &text, &length, &err), &err);
+  subject s = open_subject(world, is_own ? own_deck : text, "", is_own ? TS_CAN_STEP | TS_CAN_SEED : TS_CAN_TRAIN);
+  course c = {0};
+  if (is_own) {
+    go(&s, 0, 1, &c);
+  } else {
+    train_run_step(s.engine, s.deck, 0);
+    ts_free(text);
+  }
+  must(ts_save_checkpoint(s.engine, words[1], "best", "client", 6, &err), &err);
+  close_subject(&s);
+  return 0;
+}
+
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
+  if (argc == 4 && strcmp(argv[1], "leave") == 0) {
+    int code = leave(world, argv + 2);
+    ts_world_destroy(&world);
+    return code;
+  }
   ts_log_configure(TS_LOG_ERROR, ts_world_rank(world) == 0);
   char *path = ts_strdup(tap_directory_all(MPI_COMM_WORLD));
   directory = path;

@@ -264,6 +264,65 @@ static void test_failures(void) {
   ts_log_configure(TS_LOG_INFO, true);
 }
 
+/* All that is published in a run, whatever it is called, is intact, latest is right, and there is no more of it than
+ * these. */
+static bool is_sound_list(const char *run, const char *tags) {
+  ts_published *list;
+  ts_text found = {0};
+  ts_error err = {0};
+  int n = ts_published_list(run, &list);
+  bool good = ts_latest_verify(run, &err) == TS_OK;
+  for (int i = 0; i < n; ++i) {
+    char *directory = ts_tag_directory(run, list[i].tag, "");
+    good = verify(directory, &err) == TS_OK && good;
+    ts_text_add(&found, "%s %lld, ", list[i].tag, (long long) list[i].step);
+    ts_free(directory);
+  }
+  good = good && (tags == NULL || strcmp(found.text, tags) == 0);
+  if (!good) {
+    tap_note("%s; %s", found.text, err.count > 0 ? err.text : "intact");
+  }
+  ts_text_free(&found);
+  ts_error_clear(&err);
+  ts_free(list);
+  return good;
+}
+
+/* Names that a program chooses, beside those of steps. */
+static void test_tags(void) {
+  char *run = make_run("tags"), *latest;
+  ts_error err = {0};
+  TS_CHECK(save_as(run, "best", 200, LATEST, &err) == TS_OK && save_as(run, "a", 200, LATEST, &err) == TS_OK, "%s",
+           err.text);
+  save(run, 200);
+  save(run, 100);
+  tap_ok(is_sound_list(run, "step_00000200 200, a 200, best 200, step_00000100 100, "),
+         "tags: of most steps first, and of one step its own name");
+  latest = ts_latest_tag(run);
+  tap_ok(strcmp(latest, "step_00000100") == 0, "tags: latest names what was saved last, not the most steps");
+  ts_free(latest);
+  ts_publication_prune(run, 1);
+  tap_ok(there(run, "a") && there(run, "best") && !there(run, "step_00000100"), "tags: pruning is for steps alone");
+  ts_log_configure(TS_LOG_ERROR, false);
+  ts_status status = TS_BAD_INPUT;
+  bool good = true;
+  int64_t nth = 1;
+  save(run, 300);
+  for (; status != TS_OK; ++nth) {
+    ts_publication_set_test_failure(nth, INT64_MAX, EIO);
+    status = save_as(run, "best", 400, LATEST, NULL);
+    ts_publication_set_test_failure(0, 0, 0);
+    good = there(run, "best") && is_sound_list(run, NULL) && good;
+  }
+  ts_log_configure(TS_LOG_INFO, true);
+  latest = ts_latest_tag(run);
+  tap_ok(good && nth > 12 && strcmp(latest, "best") == 0 &&
+             is_sound_list(run, "best 400, step_00000300 300, step_00000200 200, a 200, "),
+         "tags: one that is there is replaced or stays, whichever of %lld calls is the last", (long long) nth - 1);
+  ts_free(latest);
+  ts_free(run);
+}
+
 static void test_space(void) {
   char *run = make_run("space");
   ts_error err = {0};
@@ -764,6 +823,7 @@ int main(void) {
   test_save();
   test_died();
   test_failures();
+  test_tags();
   test_space();
   test_prune();
   test_set_aside();

@@ -14,8 +14,8 @@ typedef struct ts_beside {
   char *tokenizer; /**< Owned: another one for its tokenizer; NULL: source. */
 } ts_beside;
 
-/** Find it: what the run kept of the directory it began from, which may have changed; else that directory; else nothing,
- * and where there was one a warning.  Not collective.
+/** Find it: what the run kept of the directory it began from, which may have changed; else that directory; else
+ * nothing, and where there was one a warning.  Not collective.
  * \param [in] run    Its directory; NULL or "" for none.
  * \param [in] began  The Hugging Face directory that the weights began from; "" for none. */
 void ts_beside_find(const char *run, const char *began, const ts_deck *deck, ts_beside *out);
