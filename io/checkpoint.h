@@ -50,9 +50,11 @@
   X(int64_t, skipped)        /* steps without an update */                         \
   X(int64_t, skipped_in_a_row)                                                     \
   X(double, loss_scale) /* of the next step; 1 without loss scaling */
-#define TS_CHECKPOINT_LATER_NUMBERS(X)                            \
-  X(int64_t, loss_scale_good_steps) /* since the last overflow */ \
-  X(int64_t, loss_scale_hysteresis) /* left; 0: the scale is static */
+#define TS_CHECKPOINT_LATER_NUMBERS(X)                                                                           \
+  X(int64_t, loss_scale_good_steps) /* since the last overflow */                                                \
+  X(int64_t, loss_scale_hysteresis) /* left; 0: the scale is static */                                           \
+  X(int64_t, by_program)  /* 1: saved by a program of its own (engine/checkpoints.h): samples are not counted */ \
+  X(int64_t, micro_steps) /* by hand, since the last update */
 
 /** "HDF5 1.10.8": the library that is loaded.  Not collective. */
 const char *ts_hdf5_library(void);

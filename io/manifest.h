@@ -19,8 +19,8 @@ void ts_hash_bytes(const void *bytes, size_t count, uint64_t hash[2]);
 /** The bytes of the manifest file.  Not collective. */
 void ts_manifest_print(const ts_manifest *manifest, ts_text *to);
 
-/** The two lines of `latest`; \a hash is that of the step's manifest.  Not collective. */
-void ts_latest_print(int64_t step, const uint64_t hash[2], ts_text *to);
+/** The two lines of `latest`; \a hash is that of the manifest of \a tag.  Not collective. */
+void ts_latest_print(const char *tag, const uint64_t hash[2], ts_text *to);
 
 /** Can this stand in a manifest: 1 to 31 letters, digits, ".", "_" or "-", not first a dot, and not "manifest".  Not
  * collective. */

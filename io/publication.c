@@ -5,6 +5,7 @@
 #include "io/manifest.h"
 #include "io/replace.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -114,10 +115,53 @@ static ts_status check_space(const char *run, int64_t bytes, ts_error *err) {
                                             run, ts_human_bytes(needed, need), ts_human_bytes(available, there));
 }
 
-ts_status ts_publication_begin(const char *run, int64_t step, int64_t bytes, ts_error *err) {
-  char *directory = ts_step_directory(run, step, ".tmp");
+/* What a save has in its directory; anything else is somebody's. */
+static bool is_of_save(const char *name) {
+  return strncmp(name, "shard_", 6) == 0 || strncmp(name, "model.h5", 8) == 0 || strncmp(name, "manifest", 8) == 0 ||
+         strncmp(name, TS_CLIENT_FILE, strlen(TS_CLIENT_FILE)) == 0;
+}
+
+static ts_status check_leftover(const char *path, ts_error *err) {
+  DIR *entries = opendir(path);
+  ts_status status = TS_OK;
+  for (struct dirent *entry; entries != NULL && status == TS_OK && (entry = readdir(entries)) != NULL;) {
+    const char *name = entry->d_name;
+    if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && !is_of_save(name)) {
+      status = ts_error_add(err, "%s is in the way, and is not what an interrupted save left: it has %s; move it", path,
+                            name);
+    }
+  }
+  if (entries != NULL) {
+    closedir(entries);
+  }
+  return status;
+}
+
+/* A name that is taken by something else, or a half of an earlier save that has it.  Those of steps are all ours. */
+static ts_status clear_way(const char *run, const char *tag, const char *temporary, ts_error *err) {
+  int64_t step;
+  if (ts_step_of_name(tag, &step) != NULL) {
+    return TS_OK;
+  }
+  char *directory = ts_tag_directory(run, tag, "");
+  bool taken = access(directory, F_OK) == 0 && !ts_is_checkpoint(directory);
+  ts_status status =
+      taken ? ts_error_add(err, "%s is there already and no checkpoint: choose another tag", directory) : TS_OK;
+  if (status == TS_OK && access(temporary, F_OK) == 0) {
+    status = check_leftover(temporary, err);
+    if (status == TS_OK) {
+      remove_or_warn(temporary);
+    }
+  }
+  ts_free(directory);
+  return status;
+}
+
+ts_status ts_publication_begin(const char *run, const char *tag, int64_t bytes, ts_error *err) {
+  char *directory = ts_tag_directory(run, tag, ".tmp");
   remove_leftovers(run);
-  ts_status status = check_space(run, bytes, err);
+  ts_status status = clear_way(run, tag, directory, err);
+  status = status == TS_OK ? check_space(run, bytes, err) : status;
   if (status == TS_OK && (fails() || mkdir(directory, 0777) != 0)) {
     status = path_failed(err, directory, "made");
   }
@@ -131,7 +175,8 @@ static int compare_file_names(const void *a, const void *b) {
   return strcmp(((const ts_file_sum *) a)->name, ((const ts_file_sum *) b)->name);
 }
 
-ts_status ts_publication_manifest(const char *run, int64_t step, const ts_file_sum *file, int n, ts_error *err) {
+ts_status ts_publication_manifest(const char *run, const char *tag, int64_t step, const ts_file_sum *file, int n,
+                                  ts_error *err) {
   ts_manifest manifest = {.step = step, .n = n, .file = ts_calloc((size_t) n, sizeof *file)};
   for (int i = 0; i < n; ++i) {
     TS_ASSERT(ts_is_listed_name(file[i].name));
@@ -140,7 +185,7 @@ ts_status ts_publication_manifest(const char *run, int64_t step, const ts_file_s
   if (n > 0) {
     qsort(manifest.file, (size_t) n, sizeof *manifest.file, compare_file_names);
   }
-  char *directory = ts_step_directory(run, step, ".tmp"), *path = ts_format("%s/manifest", directory);
+  char *directory = ts_tag_directory(run, tag, ".tmp"), *path = ts_format("%s/manifest", directory);
   ts_text text = {0};
   ts_manifest_print(&manifest, &text);
   ts_status status = ts_replace_file(path, write_text, &text, err);
@@ -153,10 +198,10 @@ ts_status ts_publication_manifest(const char *run, int64_t step, const ts_file_s
 
 /* ---- latest ---- */
 
-static ts_status write_latest(const char *run, int64_t step, const uint64_t hash[2], ts_error *err) {
+static ts_status write_latest(const char *run, const char *tag, const uint64_t hash[2], ts_error *err) {
   char *path = ts_format("%s/latest", run);
   ts_text text = {0};
-  ts_latest_print(step, hash, &text);
+  ts_latest_print(tag, hash, &text);
   ts_status status = ts_replace_file(path, write_text, &text, err);
   status = status == TS_OK ? sync_directory(run, err) : status;
   ts_text_free(&text);
@@ -164,17 +209,17 @@ static ts_status write_latest(const char *run, int64_t step, const uint64_t hash
   return status;
 }
 
-static ts_status sum_manifest(const char *run, int64_t step, ts_file_sum *sum, ts_error *err) {
-  char *directory = ts_step_directory(run, step, "");
+static ts_status sum_manifest(const char *run, const char *tag, ts_file_sum *sum, ts_error *err) {
+  char *directory = ts_tag_directory(run, tag, "");
   ts_status status = ts_file_sum_make(directory, "manifest", sum, err);
   ts_free(directory);
   return status;
 }
 
-ts_status ts_publication_latest(const char *run, int64_t step, ts_error *err) {
+ts_status ts_publication_latest(const char *run, const char *tag, ts_error *err) {
   ts_file_sum sum;
-  ts_status status = sum_manifest(run, step, &sum, err);
-  return status == TS_OK ? write_latest(run, step, sum.hash, err) : status;
+  ts_status status = sum_manifest(run, tag, &sum, err);
+  return status == TS_OK ? write_latest(run, tag, sum.hash, err) : status;
 }
 
 static ts_status remove_latest(const char *run, ts_error *err) {
@@ -185,24 +230,26 @@ static ts_status remove_latest(const char *run, ts_error *err) {
   return status;
 }
 
-/* Let `latest` name the newest published step up to \a step that has a manifest; without one it is removed. */
-static ts_status turn_back_latest(const char *run, int64_t step, ts_error *err) {
-  int64_t *steps;
+/* Let `latest` name the newest of what is published up to \a step, but \a besides, that has a manifest; without one it
+ * is removed. */
+static ts_status turn_back_latest(const char *run, int64_t step, const char *besides, ts_error *err) {
+  ts_published *list;
   ts_file_sum sum;
-  int n = ts_published_steps(run, &steps), i = 0;
-  while (i < n && (steps[i] > step || sum_manifest(run, steps[i], &sum, NULL) != TS_OK)) {
+  int n = ts_published_list(run, &list), i = 0;
+  while (i < n && (list[i].step > step || strcmp(list[i].tag, besides) == 0 ||
+                   sum_manifest(run, list[i].tag, &sum, NULL) != TS_OK)) {
     ++i;
   }
-  ts_status status = i < n ? write_latest(run, steps[i], sum.hash, err) : remove_latest(run, err);
-  ts_free(steps);
+  ts_status status = i < n ? write_latest(run, list[i].tag, sum.hash, err) : remove_latest(run, err);
+  ts_free(list);
   return status;
 }
 
 /* ---- publish ---- */
 
-/* Make room for a directory at RUN/step_N.aside and move the published one there. */
-static ts_status move_aside(const char *run, int64_t step, ts_error *err) {
-  char *from = ts_step_directory(run, step, ""), *to = ts_step_directory(run, step, ".aside");
+/* Make room for a directory at RUN/TAG.aside and move the published one there. */
+static ts_status move_aside(const char *run, const char *tag, ts_error *err) {
+  char *from = ts_tag_directory(run, tag, ""), *to = ts_tag_directory(run, tag, ".aside");
   ts_status status = remove_tree(to) ? TS_OK : path_failed(err, to, "removed");
   if (status == TS_OK && !move(from, to)) {
     status = path_failed(err, from, "renamed");
@@ -214,24 +261,24 @@ static ts_status move_aside(const char *run, int64_t step, ts_error *err) {
 
 /* Two directories exchange their names, so that at no moment there is none; where the file system cannot do that, the
  * older one goes aside first. */
-static ts_status exchange_names(const char *run, int64_t step, const char *from, const char *to, ts_error *err) {
+static ts_status exchange_names(const char *run, const char *tag, const char *from, const char *to, ts_error *err) {
   if (!fails() && renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0) {
     return TS_OK;
   }
   if (errno != EINVAL && errno != ENOSYS) {
     return path_failed(err, from, "renamed");
   }
-  ts_status status = move_aside(run, step, err);
+  ts_status status = move_aside(run, tag, err);
   return status != TS_OK || move(from, to) ? status : path_failed(err, from, "renamed");
 }
 
-ts_status ts_publication_publish(const char *run, int64_t step, ts_error *err) {
-  char *from = ts_step_directory(run, step, ".tmp"), *to = ts_step_directory(run, step, "");
+ts_status ts_publication_publish(const char *run, const char *tag, int64_t step, ts_error *err) {
+  char *from = ts_tag_directory(run, tag, ".tmp"), *to = ts_tag_directory(run, tag, "");
   bool again = access(to, F_OK) == 0;
   ts_status status = sync_directory(from, err);
   if (status == TS_OK && again) {
-    status = turn_back_latest(run, step - 1, err); /* it has the hash of the older one */
-    status = status == TS_OK ? exchange_names(run, step, from, to, err) : status;
+    status = turn_back_latest(run, step, tag, err); /* it has the hash of the older one */
+    status = status == TS_OK ? exchange_names(run, tag, from, to, err) : status;
   } else if (status == TS_OK && !move(from, to)) {
     status = path_failed(err, from, "renamed");
   }
@@ -272,8 +319,8 @@ void ts_publication_prune(const char *run, int64_t keep) {
   ts_free(steps);
 }
 
-void ts_publication_abandon(const char *run, int64_t step) {
-  char *directory = ts_step_directory(run, step, ".tmp");
+void ts_publication_abandon(const char *run, const char *tag) {
+  char *directory = ts_tag_directory(run, tag, ".tmp");
   remove_or_warn(directory);
   ts_free(directory);
 }
@@ -284,11 +331,13 @@ ts_status ts_publication_set_aside(const char *run, int64_t step, ts_error *err)
   int n = ts_published_steps(run, &steps), i = 0;
   ts_status status = TS_OK;
   for (; i < n && steps[i] > step && status == TS_OK; ++i) {
-    status = turn_back_latest(run, steps[i] - 1, err);
-    status = status == TS_OK ? move_aside(run, steps[i], err) : status;
+    char *tag = ts_step_tag(steps[i]);
+    status = turn_back_latest(run, steps[i] - 1, "", err);
+    status = status == TS_OK ? move_aside(run, tag, err) : status;
+    ts_free(tag);
   }
   status = status == TS_OK && i > 0 ? sync_directory(run, err) : status;
-  status = status == TS_OK ? turn_back_latest(run, step, err) : status;
+  status = status == TS_OK ? turn_back_latest(run, step, "", err) : status;
   ts_free(steps);
   return status;
 }

@@ -3,7 +3,8 @@
  *
  *     RUN/step_00000200.tmp/   being written, or left by a run that died; never read, removed by the next save
  *     RUN/step_00000200/       published: every file synced, listed in `manifest`, then the directory renamed
- *     RUN/latest               two lines: the newest published directory's name, and the hash of its manifest
+ *     RUN/TAG/                 likewise, under a name that a program chose (engine/checkpoints.h)
+ *     RUN/latest               two lines: the name of the directory published last, and the hash of its manifest
  *     RUN/step_00000400.aside/ of a future that was given up: the run was resumed from an earlier step
  *
  * A save is this sequence of states; a crash between any two leaves what was published before as it was:
@@ -26,6 +27,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/** In a checkpoint: bytes that a program gave along, as they are (engine/checkpoints.h). */
+#define TS_CLIENT_FILE "client_state"
+
 /** Size and hash of a file. */
 typedef struct ts_file_sum {
   char name[32]; /**< In the directory: a plain file name. */
@@ -40,7 +44,19 @@ typedef struct ts_manifest {
   uint64_t hash[2];  /**< Of the whole manifest file: what `latest` has. */
 } ts_manifest;
 
-/** "RUN/step_00000200", with suffix "", ".tmp" or ".aside"; owned by the caller (ts_free).  Not collective. */
+#define TS_LONGEST_TAG 128
+
+/** Can a checkpoint be called so?  1 to TS_LONGEST_TAG letters, digits, ".", "_" or "-", of which the first is no "."
+ * and no "-"; not "latest", nor what ends in ".tmp" or ".aside".  Not collective.
+ * \return TS_BAD_INPUT with that rule. */
+ts_status ts_tag_check(const char *tag, ts_error *err);
+
+/** "step_00000200"; owned by the caller (ts_free).  Not collective. */
+char *ts_step_tag(int64_t step);
+
+/** "RUN/TAG", and the same for the tag of a step, with suffix "", ".tmp" or ".aside"; owned by the caller (ts_free).
+ * Not collective. */
+char *ts_tag_directory(const char *run, const char *tag, const char *suffix);
 char *ts_step_directory(const char *run, int64_t step, const char *suffix);
 
 /** Sum of DIRECTORY/NAME.  Reads the whole file.  Not collective.  \return TS_BAD_INPUT: missing or unreadable. */
@@ -60,30 +76,34 @@ void ts_run_unlock(int lock);
 
 /* ---- writing: rank 0 ---- */
 
-/** Remove every RUN/step_M.tmp that an earlier save left (a warning where that fails), check that the file system has
- * room for \a bytes more (and a hundredth), make RUN/step_N.tmp; RUN is there already.  Not collective.
- * \return TS_BAD_INPUT with both numbers, or why it cannot be made. */
-ts_status ts_publication_begin(const char *run, int64_t step, int64_t bytes, ts_error *err);
+/** Remove every RUN/step_M.tmp that an earlier save left, and its RUN/TAG.tmp (a warning where that fails), check that
+ * the file system has room for \a bytes more (and a hundredth), make RUN/TAG.tmp; RUN is there already.
+ * Not collective.
+ * \param [in] tag  One that ts_tag_check takes, here and below.
+ * \return TS_BAD_INPUT with both numbers, or why it cannot be made: RUN/TAG is there and no checkpoint, or RUN/TAG.tmp
+ *         has files that no save makes. */
+ts_status ts_publication_begin(const char *run, const char *tag, int64_t bytes, ts_error *err);
 
-/** Write and sync RUN/step_N.tmp/manifest.  The files may be in any order; a name has 1 to 31 letters, digits, ".", "_"
+/** Write and sync RUN/TAG.tmp/manifest.  The files may be in any order; a name has 1 to 31 letters, digits, ".", "_"
  * or "-".  Not collective. */
-ts_status ts_publication_manifest(const char *run, int64_t step, const ts_file_sum *file, int n, ts_error *err);
+ts_status ts_publication_manifest(const char *run, const char *tag, int64_t step, const ts_file_sum *file, int n,
+                                  ts_error *err);
 
-/** Sync and rename RUN/step_N.tmp to RUN/step_N, and sync RUN.  A directory that has the name already (the run went
- * back before it) is replaced: the two exchange names, or where the file system cannot, the older one becomes
- * RUN/step_N.aside; `latest` names an earlier step before that.  Not collective. */
-ts_status ts_publication_publish(const char *run, int64_t step, ts_error *err);
+/** Sync and rename RUN/TAG.tmp to RUN/TAG, and sync RUN.  A directory that has the name already (the run went back
+ * before it) is replaced: the two exchange names, or where the file system cannot, the older one becomes RUN/TAG.aside;
+ * `latest` names another, of no later a step, before that.  Not collective. */
+ts_status ts_publication_publish(const char *run, const char *tag, int64_t step, ts_error *err);
 
-/** Replace RUN/latest: \a step, which is published, and its manifest's hash.  Not collective. */
-ts_status ts_publication_latest(const char *run, int64_t step, ts_error *err);
+/** Replace RUN/latest: \a tag, which is published, and its manifest's hash.  Not collective. */
+ts_status ts_publication_latest(const char *run, const char *tag, ts_error *err);
 
-/** Remove the oldest published directories but the \a keep newest (0: remove none).  Call it only after a publication
- * whose `latest` was written: the newest is intact then and is never removed.  What cannot be removed is left, with a
- * warning.  Not collective. */
+/** Remove the directories of the oldest published steps but the \a keep newest (0: remove none); what has another tag
+ * stays.  Call it only after a publication of a step whose `latest` was written: the newest is intact then and is never
+ * removed.  What cannot be removed is left, with a warning.  Not collective. */
 void ts_publication_prune(const char *run, int64_t keep);
 
-/** Remove RUN/step_N.tmp, as far as that is possible.  Not collective. */
-void ts_publication_abandon(const char *run, int64_t step);
+/** Remove RUN/TAG.tmp, as far as that is possible.  Not collective. */
+void ts_publication_abandon(const char *run, const char *tag);
 
 /** Rename every published RUN/step_M with M > \a step to RUN/step_M.aside (one that has this name is removed), newest
  * first, and make `latest` name the newest of those that stay and have a manifest (none: it is removed).  Not
@@ -108,11 +128,27 @@ int ts_steps_with_suffix(const char *run, const char *suffix, int64_t **steps);
  * \return their number; 0 also when RUN is not there. */
 int ts_published_steps(const char *run, int64_t **steps);
 
+/** A checkpoint of a run. */
+typedef struct ts_published {
+  char tag[TS_LONGEST_TAG + 1];
+  int64_t step; /**< -1: it has a tag that does not say it, and a manifest that cannot be read. */
+} ts_published;
+
+/** All that is published in RUN, of most steps first, of one step the one that is called by it first; *list is owned by
+ * the caller (ts_free).  A directory of another name than a step's is a checkpoint when it has a manifest.
+ * Not collective.
+ * \return their number; 0 also when RUN is not there. */
+int ts_published_list(const char *run, ts_published **list);
+
+/** The tag that RUN/latest has in its first line, whether there is such a checkpoint or not; owned by the caller
+ * (ts_free); NULL without one that can be read.  Not collective. */
+char *ts_latest_tag(const char *run);
+
 /** True when \a path is a directory that has the files of a checkpoint (a manifest or a model.h5).  Not collective. */
 bool ts_is_checkpoint(const char *path);
 
-/** The newest checkpoint of a run, or the one itself: \a path is a RUN (its newest published step; \a tag, such as
- * "step_00000200", names another) or a checkpoint directory.  Not collective.
+/** The newest checkpoint of a run, or the one itself: \a path is a RUN (what is published there of most steps; \a tag,
+ * such as "step_00000200", names another) or a checkpoint directory.  Not collective.
  * \param [out] directory  Owned by the caller (ts_free); NULL on error.
  * \return TS_BAD_INPUT: neither (for a Hugging Face directory or a checkpoint of DeepSpeed with what to do), no such
  *         tag (the ones there are named). */
@@ -153,9 +189,9 @@ ts_status ts_checkpoint_verify_file(const char *directory, const ts_manifest *ma
                                     ts_error *err);
 
 /** What RUN/latest says against what is there.  Not collective.
- * \return TS_BAD_INPUT: missing though steps are published, not two such lines, names a step that is not there, or the
- *         hash is not that of this step's manifest.  A latest that is one publication behind (a crash came between) is
- *         fine. */
+ * \return TS_BAD_INPUT: missing though several are published, not two such lines, names what is not there, the hash is
+ *         not that of its manifest, or, in a run of `tessera train` (which has a deck.cfg), it is older than it can be:
+ *         a latest that is one publication behind (a crash came between) is fine. */
 ts_status ts_latest_verify(const char *run, ts_error *err);
 
 #endif

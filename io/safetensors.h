@@ -79,4 +79,24 @@ void ts_safetensors_header(const ts_safetensor *tensors, int n, ts_text *to);
  * \return TS_BAD_INPUT with "PATH: reason" when it cannot be written. */
 ts_status ts_safetensors_write(const char *path, const ts_safetensor *tensors, int n, ts_error *err);
 
+/** A file that is written a tensor at a time. */
+typedef struct ts_safetensors_writer ts_safetensors_writer;
+
+/** Begin a file with these tensors by way of PATH.tmp.  Not collective.
+ * \param [in]  tensors  name, dtype, n_dims and shape are read.
+ * \param [out] out      The caller's, end with ts_safetensors_end; NULL on error.
+ * \return TS_BAD_INPUT with "PATH: reason". */
+ts_status ts_safetensors_begin(const char *path, const ts_safetensor *tensors, int n, ts_safetensors_writer **out,
+                               ts_error *err);
+
+/** Write the next \a bytes bytes of the tensors in their order.  Not collective.
+ * \return TS_BAD_INPUT with "PATH: reason". */
+ts_status ts_safetensors_add(ts_safetensors_writer *writer, const void *data, size_t bytes, ts_error *err);
+
+/** Free and set to NULL; NULL is allowed.  Not collective.
+ * \param [in] complete  Everything was written: the file is synced to the disk and takes its name, which an older one
+ *                       loses.  Else PATH.tmp is removed, and an older file is as it was.
+ * \return TS_BAD_INPUT with "PATH: reason"; PATH.tmp is gone then too. */
+ts_status ts_safetensors_end(ts_safetensors_writer **writer, bool complete, ts_error *err);
+
 #endif

@@ -1,7 +1,13 @@
 #include "io/safetensors.h"
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "io/replace.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
 
 /* In the order of ts_dtype. */
 static const char *const dtype_names[TS_N_DTYPES] = {
@@ -70,4 +76,69 @@ static bool write_file(FILE *file, const void *from) {
 
 ts_status ts_safetensors_write(const char *path, const ts_safetensor *tensors, int n, ts_error *err) {
   return ts_replace_file(path, write_file, &(list){tensors, n}, err);
+}
+
+/* ---- a tensor at a time ---- */
+
+struct ts_safetensors_writer {
+  char *path, *temporary; /* owned */
+  FILE *file;
+};
+
+static ts_status writing_failed(const ts_safetensors_writer *w, ts_error *err) {
+  return ts_error_add(err, "%s: cannot be written: %s", w->path, strerror(errno));
+}
+
+ts_status ts_safetensors_add(ts_safetensors_writer *w, const void *data, size_t bytes, ts_error *err) {
+  return bytes == 0 || fwrite(data, 1, bytes, w->file) == bytes ? TS_OK : writing_failed(w, err);
+}
+
+ts_status ts_safetensors_begin(const char *path, const ts_safetensor *tensors, int n, ts_safetensors_writer **out,
+                               ts_error *err) {
+  ts_safetensors_writer *w = ts_calloc(1, sizeof *w);
+  *w = (ts_safetensors_writer){.path = ts_strdup(path), .temporary = ts_format("%s.tmp", path)};
+  w->file = fopen(w->temporary, "wb");
+  ts_text header = {0};
+  ts_safetensors_header(tensors, n, &header);
+  ts_status status = w->file != NULL ? ts_safetensors_add(w, header.text, header.length, err) : writing_failed(w, err);
+  ts_text_free(&header);
+  if (status != TS_OK) {
+    ts_safetensors_end(&w, false, NULL);
+  }
+  *out = w;
+  return status;
+}
+
+/* The name is on the disk too; some file systems cannot do that for a directory. */
+static bool sync_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  char *parent = slash == NULL ? ts_strdup(".") : ts_format("%.*s", slash == path ? 1 : (int) (slash - path), path);
+  int directory = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  bool ok = directory >= 0 && (fsync(directory) == 0 || errno == EINVAL);
+  if (directory >= 0) {
+    close(directory);
+  }
+  ts_free(parent);
+  return ok;
+}
+
+ts_status ts_safetensors_end(ts_safetensors_writer **writer, bool complete, ts_error *err) {
+  ts_safetensors_writer *w = *writer;
+  if (w == NULL) {
+    return TS_OK;
+  }
+  bool ok = complete && fflush(w->file) == 0 && fsync(fileno(w->file)) == 0;
+  ok = ok && rename(w->temporary, w->path) == 0 && sync_name(w->path);
+  ts_status status = ok || !complete ? TS_OK : writing_failed(w, err);
+  if (w->file != NULL) {
+    fclose(w->file); /* nothing is left to fail after fsync */
+  }
+  if (!ok) {
+    unlink(w->temporary);
+  }
+  ts_free(w->path);
+  ts_free(w->temporary);
+  ts_free(w);
+  *writer = NULL;
+  return status;
 }

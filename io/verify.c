@@ -102,43 +102,46 @@ ts_status ts_manifest_match(const char *directory, const ts_manifest *manifest, 
 
 /* ---- latest ---- */
 
-void ts_latest_print(int64_t step, const uint64_t hash[2], ts_text *to) {
-  ts_text_add(to, "step_%08lld\n" TS_HASH_FORMAT "\n", (long long) step, TS_HASH_WORDS(hash));
+void ts_latest_print(const char *tag, const uint64_t hash[2], ts_text *to) {
+  ts_text_add(to, "%s\n" TS_HASH_FORMAT "\n", tag, TS_HASH_WORDS(hash));
 }
 
-static ts_status parse_latest(const char *path, const char *text, size_t length, int64_t *step, uint64_t hash[2],
-                              ts_error *err) {
-  char name[32];
+static ts_status parse_latest(const char *path, const char *text, size_t length, char tag[TS_LONGEST_TAG + 1],
+                              uint64_t hash[2], ts_error *err) {
   unsigned long long high, low;
-  bool good = sscanf(text, "%31s %16llx%16llx", name, &high, &low) == 3 && ts_step_of_name(name, step) != NULL;
+  bool good = sscanf(text, "%128s %16llx%16llx", tag, &high, &low) == 3 && ts_tag_check(tag, NULL) == TS_OK;
   if (good) {
     hash[0] = high;
     hash[1] = low;
     ts_text expected = {0};
-    ts_latest_print(*step, hash, &expected);
+    ts_latest_print(tag, hash, &expected);
     good = expected.length == length && memcmp(expected.text, text, length) == 0;
     ts_text_free(&expected);
   }
-  return good ? TS_OK : ts_error_add(err, "%s: damaged: not the name of a step and a hash, a line each", path);
+  return good ? TS_OK : ts_error_add(err, "%s: damaged: not the name of a checkpoint and a hash, a line each", path);
 }
 
-/* Index 0 is the newest; 1 is named when a crash came between a publication and the replacement of `latest`. */
-static ts_status check_named(const char *path, const char *run, int64_t step, const int64_t *steps, int n,
+/* One step more may be published: a crash came between that and the replacement of `latest`.  A program may go back and
+ * save an earlier step last; a run of `tessera train` that goes back sets later steps aside. */
+static ts_status check_named(const char *path, const char *run, const char *tag, const ts_published *list, int n,
                              ts_error *err) {
-  int index = 0;
-  while (index < n && steps[index] != step) {
-    ++index;
+  int i = 0, newer = 0, newest = 0;
+  int64_t step;
+  for (; i < n && strcmp(list[i].tag, tag) != 0; ++i) {
+    bool is_step = ts_step_of_name(list[i].tag, &step) != NULL;
+    newest = is_step && newer == 0 ? i : newest;
+    newer += is_step;
   }
-  if (index == n) {
-    return ts_error_add(err, "%s: names step_%08lld, which is not in %s", path, (long long) step, run);
+  if (i == n) {
+    return ts_error_add(err, "%s: names %s, which is not in %s", path, tag, run);
   }
-  return index <= 1 ? TS_OK
-                    : ts_error_add(err, "%s: names step_%08lld, but step_%08lld is the newest", path, (long long) step,
-                                   (long long) steps[0]);
+  return newer <= 1 || !ts_has_file(run, "deck.cfg")
+             ? TS_OK
+             : ts_error_add(err, "%s: names %s, but %s is the newest", path, tag, list[newest].tag);
 }
 
-static ts_status check_hash(const char *path, const char *run, int64_t step, const uint64_t hash[2], ts_error *err) {
-  char *directory = ts_step_directory(run, step, "");
+static ts_status check_hash(const char *path, const char *run, const char *tag, const uint64_t hash[2], ts_error *err) {
+  char *directory = ts_tag_directory(run, tag, "");
   ts_file_sum sum;
   ts_status status = ts_file_sum_make(directory, "manifest", &sum, err);
   if (status == TS_OK && memcmp(sum.hash, hash, sizeof sum.hash) != 0) {
@@ -148,31 +151,43 @@ static ts_status check_hash(const char *path, const char *run, int64_t step, con
   return status;
 }
 
-static ts_status read_latest(const char *path, const char *run, const int64_t *steps, int n, ts_error *err) {
+static ts_status read_latest(const char *path, char tag[TS_LONGEST_TAG + 1], uint64_t hash[2], ts_error *err) {
   char *text;
   size_t length;
-  int64_t step;
-  uint64_t hash[2];
-  ts_status status = ts_read_file(path, 128, &text, &length, err);
-  status = status == TS_OK ? parse_latest(path, text, length, &step, hash, err) : status;
-  status = status == TS_OK ? check_named(path, run, step, steps, n, err) : status;
-  status = status == TS_OK ? check_hash(path, run, step, hash, err) : status;
+  ts_status status = ts_read_file(path, TS_LONGEST_TAG + 64, &text, &length, err);
+  status = status == TS_OK ? parse_latest(path, text, length, tag, hash, err) : status;
   ts_free(text);
   return status;
 }
 
+char *ts_latest_tag(const char *run) {
+  char *path = ts_format("%s/latest", run), tag[TS_LONGEST_TAG + 1];
+  uint64_t hash[2];
+  bool good = read_latest(path, tag, hash, NULL) == TS_OK;
+  ts_free(path);
+  return good ? ts_strdup(tag) : NULL;
+}
+
+static ts_status check_latest(const char *path, const char *run, const ts_published *list, int n, ts_error *err) {
+  char tag[TS_LONGEST_TAG + 1];
+  uint64_t hash[2];
+  ts_status status = read_latest(path, tag, hash, err);
+  status = status == TS_OK ? check_named(path, run, tag, list, n, err) : status;
+  return status == TS_OK ? check_hash(path, run, tag, hash, err) : status;
+}
+
 ts_status ts_latest_verify(const char *run, ts_error *err) {
-  int64_t *steps;
-  int n = ts_published_steps(run, &steps);
+  ts_published *list;
+  int n = ts_published_list(run, &list);
   char *path = ts_format("%s/latest", run);
   struct stat info;
   ts_status status = TS_OK;
   if (lstat(path, &info) == 0) {
-    status = read_latest(path, run, steps, n, err);
+    status = check_latest(path, run, list, n, err);
   } else if (n > 1) {
     status = ts_error_add(err, "%s: missing, though %d steps are published; the next save writes it again", path, n);
   }
   ts_free(path);
-  ts_free(steps);
+  ts_free(list);
   return status;
 }

@@ -306,7 +306,74 @@ test_memory() {
   done
 }
 
+# What the library saves (regression/engine/test_checkpoints): a checkpoint "best".
+leave() { run "$build/regression/engine/test_checkpoints" leave "$@"; }
+
+test_programs() {
+  leave own own
+  ok "a program's own model is saved" gave 0
+  run "$tessera" verify own
+  ok "verify: latest and what has a name of its own" both 'printed "^latest  intact"' 'printed "^best  4 files"'
+  run "$zero_to_fp32" own own.hf --format safetensors --tag best
+  ok "its parameters are a directory, without a config.json" both clean '[ ! -e own.hf/config.json ]'
+  ok "which is said" printed "program's own: there is no config.json"
+  ok "under its names" is "$(tensors own.hf | sed 's/":.*shape/ /' | tr -d '\n')" \
+    '"first.in.weight ":[40,6]"first.in.bias ":[40]"second.out.weight ":[5,40]"second.out.bias ":[5]'
+  run "$zero_to_fp32" own own.h5
+  ok "and a file" clean
+  run "$tessera" eval own
+  ok "eval cannot have it" said 2 'the model is written in a program'
+  run "$tessera" generate own --prompt x
+  ok "nor can generate" said 2 'the model is written in a program'
+  leave tiny.cfg family
+  run "$tessera" eval family
+  ok "eval reads what a program saved of a family" printed "^loss [0-9.]+ nats"
+  expected=$(cat "$scratch/out")
+  run "$zero_to_fp32" family family.hf --format safetensors
+  run "$tessera" eval family.hf --set data.path=text.txt --set data.sequence_length=32 --set data.validation_fraction=0.1 \
+    --set data.format=text --set data.seed=1 --set train_micro_batch_size_per_gpu=2
+  ok "as the directory made of it" is "$(cat "$scratch/out")" "$expected"
+  run "$tessera" train tiny.cfg --set run.directory=next --set run.steps=1 --weights family
+  ok "train begins with its weights" gave 0
+  for from in family family/best; do
+    run "$tessera" train tiny.cfg --set run.directory=other --resume $from
+    ok "but does not go on from $from" said 2 "was saved by a program .*\`--weights family/best\`"
+  done
+  ok "and has made nothing" [ ! -e other ]
+  run "$tessera" train tiny.cfg --set run.directory=family --resume auto
+  ok "nor takes its directory" said 2 'family is not empty'
+}
+
+# The model at a run's end, by stage3_gather_16bit_weights_on_model_save: what zero_to_fp32 makes of the last checkpoint.
+test_model_at_end() {
+  key=zero_optimization.stage3_gather_16bit_weights_on_model_save=true
+  import llama_tied 3 --set zero_optimization.stage=3 --set $key
+  ok "a run ends with its model" both 'gave 0' '[ -f llama_tied.run/hf/config.json ]'
+  ok "the tensors it began with, to the bit" same "$golden/llama_tied" llama_tied.run/hf F32
+  rm -rf last.run last.hf
+  run $mpiexec -n 2 "$tessera" train tiny.cfg --set run.directory=last.run --set bf16.enabled=true --set $key \
+    --set data.validation_fraction=0.1
+  ok "at stage 0 too, in bf16" gave 0
+  ok "which is told" printed "the model is in last.run/hf/model.safetensors: bf16, "
+  run "$zero_to_fp32" last.run last.hf --format safetensors
+  ok "the masters of the last checkpoint, rounded" same last.hf last.run/hf BF16
+  ok "config.json but for the type" is "$(sed 's/"float32"/"bfloat16"/' last.hf/config.json)" "$(cat last.run/hf/config.json)"
+  expected=$(tail -n 1 last.run/validation.csv | cut -d , -f 3)
+  run "$tessera" eval last.run/hf --set data.path=text.txt --set data.sequence_length=32 --set data.validation_fraction=0.1 \
+    --set data.format=text --set data.seed=1 --set train_micro_batch_size_per_gpu=2 --set bf16.enabled=true --format json
+  loss=$(sed -n 's/.*"loss": \([0-9.]*\).*/\1/p' "$scratch/out")
+  ok "a deck's model.from has the run's last loss" near "$loss" "$expected"
+  rm -r last.run/hf && touch last.run/hf
+  run $mpiexec -n 2 "$tessera" train last.run/deck.cfg --resume auto
+  ok "where it cannot be written the run says so" said 2 'last.run/hf'
+  rm last.run/hf
+  run $mpiexec -n 2 "$tessera" train last.run/deck.cfg --resume auto
+  ok "and another life writes it" both 'gave 0' '[ -f last.run/hf/model.safetensors ]'
+}
+
 test_round_trip
+test_programs
+test_model_at_end
 test_trained
 test_memory
 test_source

@@ -261,16 +261,17 @@ static void test_states(ts_world *world, const char *directory) {
 static void publish_contradiction(const char *run) {
   char *from = ts_step_directory(run, 1, ""), *to = ts_step_directory(run, 9, ".tmp");
   ts_manifest manifest = {0};
-  TS_CHECK(ts_manifest_read(from, &manifest, NULL) == TS_OK && ts_publication_begin(run, 9, 1, NULL) == TS_OK, "%s",
-           to);
+  TS_CHECK(ts_manifest_read(from, &manifest, NULL) == TS_OK &&
+               ts_publication_begin(run, "step_00000009", 1, NULL) == TS_OK,
+           "%s", to);
   for (int i = 0; i < manifest.n; ++i) {
     char *old = ts_format("%s/%s", from, manifest.file[i].name), *new = ts_format("%s/%s", to, manifest.file[i].name);
     TS_CHECK(link(old, new) == 0, "%s", new);
     ts_free(old);
     ts_free(new);
   }
-  TS_CHECK(ts_publication_manifest(run, 9, manifest.file, manifest.n, NULL) == TS_OK &&
-               ts_publication_publish(run, 9, NULL) == TS_OK,
+  TS_CHECK(ts_publication_manifest(run, "step_00000009", 9, manifest.file, manifest.n, NULL) == TS_OK &&
+               ts_publication_publish(run, "step_00000009", 9, NULL) == TS_OK,
            "%s", to);
   ts_manifest_clear(&manifest);
   ts_free(from);

@@ -28,9 +28,9 @@ static void rename_in(const char *run, const char *from, const char *to) {
 }
 
 /* Files of a step: contents are of this save and name, of the same size each time; one of them is empty. */
-static void write_files(const char *run, int64_t step, ts_file_sum sums[N_FILES]) {
+static void write_files(const char *run, const char *tag, ts_file_sum sums[N_FILES]) {
   static int saves;
-  char *directory = ts_step_directory(run, step, ".tmp");
+  char *directory = ts_tag_directory(run, tag, ".tmp");
   ++saves;
   for (int i = 0; i < N_FILES; ++i) {
     char *text = ts_format("save %06d of %s", saves, file_names[i]);
@@ -44,15 +44,22 @@ static void write_files(const char *run, int64_t step, ts_file_sum sums[N_FILES]
 /* The states of a save, in order; a save that died has done only the first few. */
 enum { BEGUN = 1, FILES, MANIFEST, PUBLISHED, LATEST };
 
-static ts_status save_until(const char *run, int64_t step, int state, ts_error *err) {
+static ts_status save_as(const char *run, const char *tag, int64_t step, int state, ts_error *err) {
   ts_file_sum sums[N_FILES];
-  ts_status status = ts_publication_begin(run, step, 1000, err);
+  ts_status status = ts_publication_begin(run, tag, 1000, err);
   if (status == TS_OK && state >= FILES) {
-    write_files(run, step, sums);
+    write_files(run, tag, sums);
   }
-  status = status == TS_OK && state >= MANIFEST ? ts_publication_manifest(run, step, sums, N_FILES, err) : status;
-  status = status == TS_OK && state >= PUBLISHED ? ts_publication_publish(run, step, err) : status;
-  return status == TS_OK && state >= LATEST ? ts_publication_latest(run, step, err) : status;
+  status = status == TS_OK && state >= MANIFEST ? ts_publication_manifest(run, tag, step, sums, N_FILES, err) : status;
+  status = status == TS_OK && state >= PUBLISHED ? ts_publication_publish(run, tag, step, err) : status;
+  return status == TS_OK && state >= LATEST ? ts_publication_latest(run, tag, err) : status;
+}
+
+static ts_status save_until(const char *run, int64_t step, int state, ts_error *err) {
+  char *tag = ts_step_tag(step);
+  ts_status status = save_as(run, tag, step, state, err);
+  ts_free(tag);
+  return status;
 }
 
 static void save(const char *run, int64_t step) {
@@ -140,7 +147,7 @@ static void test_died(void) {
     tap_ok(state < PUBLISHED ? holds(run, STEPS(800, 400)) : holds(run, STEPS(800, 600, 400, 200)),
            "and what was published is intact");
     TS_CHECK(save_until(run, 1000, state, NULL) == TS_OK, "%s", run);
-    ts_publication_abandon(run, 1000);
+    ts_publication_abandon(run, "step_00001000");
     tap_ok(!there(run, "step_00001000.tmp"), "abandoned after %s", names[state]);
     ts_free(run);
   }
@@ -202,7 +209,7 @@ static bool survives(const char *run, try_function *what, int64_t must, int64_t 
   ts_publication_set_test_failure(0, 0, 0);
   bool good = *status == TS_OK || (err.count == 1 && strstr(err.text, strerror(number)) != NULL);
   good = is_sound(run, must) && good;
-  ts_publication_abandon(run, 600);
+  ts_publication_abandon(run, "step_00000600");
   good = what(run, NULL) == TS_OK && is_sound(run, must) && good;
   save(run, 800);
   good = !there(run, "step_00000500.tmp") && is_sound(run, 800) && good;
@@ -257,25 +264,88 @@ static void test_failures(void) {
   ts_log_configure(TS_LOG_INFO, true);
 }
 
+/* All that is published in a run, whatever it is called, is intact, latest is right, and there is no more of it than
+ * these. */
+static bool is_sound_list(const char *run, const char *tags) {
+  ts_published *list;
+  ts_text found = {0};
+  ts_error err = {0};
+  int n = ts_published_list(run, &list);
+  bool good = ts_latest_verify(run, &err) == TS_OK;
+  for (int i = 0; i < n; ++i) {
+    char *directory = ts_tag_directory(run, list[i].tag, "");
+    good = verify(directory, &err) == TS_OK && good;
+    ts_text_add(&found, "%s %lld, ", list[i].tag, (long long) list[i].step);
+    ts_free(directory);
+  }
+  good = good && (tags == NULL || strcmp(found.text, tags) == 0);
+  if (!good) {
+    tap_note("%s; %s", found.text, err.count > 0 ? err.text : "intact");
+  }
+  ts_text_free(&found);
+  ts_error_clear(&err);
+  ts_free(list);
+  return good;
+}
+
+/* Names that a program chooses, beside those of steps. */
+static void test_tags(void) {
+  char *run = make_run("tags"), *latest;
+  ts_error err = {0};
+  TS_CHECK(save_as(run, "best", 200, LATEST, &err) == TS_OK && save_as(run, "a", 200, LATEST, &err) == TS_OK, "%s",
+           err.text);
+  save(run, 200);
+  save(run, 100);
+  tap_ok(is_sound_list(run, "step_00000200 200, a 200, best 200, step_00000100 100, "),
+         "tags: of most steps first, and of one step its own name");
+  latest = ts_latest_tag(run);
+  tap_ok(strcmp(latest, "step_00000100") == 0, "tags: latest names what was saved last, not the most steps");
+  ts_free(latest);
+  ts_publication_prune(run, 1);
+  tap_ok(there(run, "a") && there(run, "best") && !there(run, "step_00000100"), "tags: pruning is for steps alone");
+  ts_log_configure(TS_LOG_ERROR, false);
+  ts_status status = TS_BAD_INPUT;
+  bool good = true;
+  int64_t nth = 1;
+  save(run, 300);
+  for (; status != TS_OK; ++nth) {
+    ts_publication_set_test_failure(nth, INT64_MAX, EIO);
+    status = save_as(run, "best", 400, LATEST, NULL);
+    ts_publication_set_test_failure(0, 0, 0);
+    good = there(run, "best") && is_sound_list(run, NULL) && good;
+  }
+  ts_log_configure(TS_LOG_INFO, true);
+  latest = ts_latest_tag(run);
+  tap_ok(good && nth > 12 && strcmp(latest, "best") == 0 &&
+             is_sound_list(run, "best 400, step_00000300 300, step_00000200 200, a 200, "),
+         "tags: one that is there is replaced or stays, whichever of %lld calls is the last", (long long) nth - 1);
+  ts_free(latest);
+  ts_free(run);
+}
+
 static void test_space(void) {
   char *run = make_run("space");
   ts_error err = {0};
   save(run, 200);
   ts_publication_set_test_space(1009);
-  tap_ok(says(ts_publication_begin(run, 400, 1000, &err), &err,
+  tap_ok(says(ts_publication_begin(run, "step_00000400", 1000, &err), &err,
               "space: a checkpoint needs 1.01 kB and 1.01 kB are free there; make room or let fewer be kept"),
          "no space: both numbers, and the ways out");
   tap_ok(!there(run, "step_00000400.tmp") && holds(run, STEPS(200)), "no space: nothing was made");
   ts_publication_set_test_space(1010);
-  tap_ok(ts_publication_begin(run, 400, 1000, &err) == TS_OK, "just enough space");
+  tap_ok(ts_publication_begin(run, "step_00000400", 1000, &err) == TS_OK, "just enough space");
   ts_publication_set_test_space(-1);
-  tap_ok(says(ts_publication_begin(run, 600, INT64_MAX, &err), &err, "are free there"), "more than any disk");
+  tap_ok(says(ts_publication_begin(run, "step_00000600", INT64_MAX, &err), &err, "are free there"),
+         "more than any disk");
   tap_ok(!there(run, "step_00000400.tmp"), "what is left of a save goes before space is counted");
   char *nowhere = path_of(run, "nowhere");
-  tap_ok(says(ts_publication_begin(nowhere, 1, 1, &err), &err, "nowhere/step_00000001.tmp: cannot be made: No such"),
+  tap_ok(says(ts_publication_begin(nowhere, "step_00000001", 1, &err), &err,
+              "nowhere/step_00000001.tmp: cannot be made: No such"),
          "a run that is not there");
-  tap_ok(says(ts_publication_publish(run, 7, &err), &err, "step_00000007.tmp: cannot be"), "nothing to publish");
-  tap_ok(says(ts_publication_latest(run, 7, &err), &err, "step_00000007/manifest: No such") && holds(run, STEPS(200)),
+  tap_ok(says(ts_publication_publish(run, "step_00000007", 7, &err), &err, "step_00000007.tmp: cannot be"),
+         "nothing to publish");
+  tap_ok(says(ts_publication_latest(run, "step_00000007", &err), &err, "step_00000007/manifest: No such") &&
+             holds(run, STEPS(200)),
          "latest of a step that is not there");
   ts_free(nowhere);
   ts_free(run);
@@ -535,8 +605,10 @@ static void test_latest(void) {
   tap_ok(says(ts_latest_verify(run, &err), &err, "latest: missing, though 2 steps are published"), "latest: none, two");
   save(run, 600);
   put(run, "latest", text, length);
+  tap_ok(ts_latest_verify(run, &err) == TS_OK, "latest: two behind, of a program that has gone back");
+  put(run, "deck.cfg", "", 0);
   tap_ok(says(ts_latest_verify(run, &err), &err, "latest: names step_00000200, but step_00000600 is the newest"),
-         "latest: two behind");
+         "latest: two behind, in a run of tessera train");
   text[12] = '1';
   put(run, "latest", text, length);
   tap_ok(says(ts_latest_verify(run, &err), &err, "latest: names step_00000201, which is not in"), "latest: not there");
@@ -645,8 +717,8 @@ static void test_many_files(void) {
     sums[i].hash[1] = (uint64_t) i;
   }
   double start = ts_seconds();
-  TS_CHECK(ts_publication_begin(run, 5, 0, NULL) == TS_OK, "%s", run);
-  bool good = ts_publication_manifest(run, 5, sums, MANY, NULL) == TS_OK &&
+  TS_CHECK(ts_publication_begin(run, "step_00000005", 0, NULL) == TS_OK, "%s", run);
+  bool good = ts_publication_manifest(run, "step_00000005", 5, sums, MANY, NULL) == TS_OK &&
               ts_manifest_read(directory, &manifest, NULL) == TS_OK && manifest.n == MANY &&
               strcmp(manifest.file[MANY - 1].name, "shard_19999.h5") == 0;
   double seconds = ts_seconds() - start;
@@ -751,6 +823,7 @@ int main(void) {
   test_save();
   test_died();
   test_failures();
+  test_tags();
   test_space();
   test_prune();
   test_set_aside();

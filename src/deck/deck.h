@@ -221,6 +221,7 @@ typedef struct ts_deck_zero {
   bool overlap_comm; /**< Resolved: unless set, true at stage 3 only (as DeepSpeed). */
   int64_t stage3_prefetch_bucket_size, stage3_param_persistence_threshold;
   int64_t stage3_max_live_parameters, stage3_max_reuse_distance;
+  bool stage3_gather_16bit_weights_on_model_save; /**< For ts_save_16bit_model, and a run's end (TS_RUN_MODEL). */
   ts_deck_offload offload_param, offload_optimizer;
 } ts_deck_zero;
 
@@ -379,6 +380,9 @@ typedef struct ts_deck {
 
 /** Where a run keeps the files of data.tokenizer, in its directory. */
 #define TS_RUN_TOKENIZER "tokenizer"
+
+/** Below a run's directory: the model at its end, as a Hugging Face directory. */
+#define TS_RUN_MODEL "hf"
 
 /** The model_type of a model that is written in a program (model/builder.h), and not in the deck. */
 #define TS_MODEL_OWN "own"

@@ -69,8 +69,9 @@ static const ts_key rows[] = {
     ZERO("load_from_fp32_weights", BOOL, "true", "checkpoints hold the fp32 masters, and loading takes them"),
     ZERO("elastic_checkpoint", BOOL, "false", "every checkpoint loads on any grid and stage"),
     ZERO("pipeline_loading_checkpoint", BOOL, "false", "each rank reads only what it owns"),
-    ZERO("stage3_gather_16bit_weights_on_model_save", BOOL, "false",
-         "zero_to_fp32 --dtype bf16 writes them, afterwards"),
+    FLAG(zero_optimization.stage3_gather_16bit_weights_on_model_save, "false", AUTO,
+         "At its end, at every stage, a run writes the parameters in the type it computes in to RUN/hf: a Hugging Face "
+         "directory.  For programs: whether ts_save_16bit_model gathers at stage 3."),
     ALIAS("zero_optimization.gather_16bit_weights_on_model_save",
           "zero_optimization.stage3_gather_16bit_weights_on_model_save"),
     ALIAS("zero_optimization.stage3_gather_fp16_weights_on_model_save",

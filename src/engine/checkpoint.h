@@ -12,10 +12,13 @@
  * \return the caller's, end with ts_checkpoint_destroy. */
 ts_checkpoint *ts_engine_describe(const ts_engine *engine);
 
-/** What is taken from a checkpoint. */
+/** What is taken from a checkpoint beside the parameters; a mask. */
 typedef enum ts_load {
-  TS_LOAD_ALL,    /**< Everything: the run goes on. */
-  TS_LOAD_WEIGHTS /**< Parameters only. */
+  TS_LOAD_WEIGHTS = 0,   /**< Nothing: what is not loaded stays as it is. */
+  TS_LOAD_OPTIMIZER = 1, /**< States of the optimizer, the number of its updates, the loss scale. */
+  TS_LOAD_SCHEDULE = 2,  /**< The place in the lr schedule. */
+  TS_LOAD_COUNTS = 4,    /**< Steps done. */
+  TS_LOAD_ALL = 7        /**< Everything: the run goes on. */
 } ts_load;
 
 /** Read manifest and index of a checkpoint and check size and hash of every file, the ranks sharing the work.

@@ -62,6 +62,7 @@ struct ts_engine {
   ts_lr_schedule schedule;
   ts_loss_scaler scaler;
   int64_t updates; /* steps that were not skipped: a skipped one does not advance the schedule, as in DeepSpeed */
+  int64_t steps, skipped; /* all, and those that were; of the whole run where it was loaded from a checkpoint */
   ts_kept kept;
   ts_own_model own; /* its write is NULL where the model is the deck's */
   unsigned abilities;
@@ -151,6 +152,11 @@ typedef void ts_parameter_source(void *user, int64_t first, int64_t count, bool 
  *                     what lies together here and in the whole. */
 void ts_engine_write_parameter(ts_engine *engine, const ts_parameter *parameter, ts_parameter_source *source,
                                void *user);
+
+/** Put parameter \a index of the layout together from what the ranks along tp hold of it.
+ * \param [in]  held   This rank's elements, in its own order.
+ * \param [out] value  The whole tensor, on every rank. Collective over the ranks along tp. */
+void ts_engine_put_together(ts_engine *engine, int index, ts_dtype dtype, const void *held, void *value);
 
 /** Warn of parameters in fp16 that are infinite where their masters are not; nothing in other types. Collective over
  * the world. */

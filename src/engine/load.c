@@ -120,6 +120,10 @@ typedef struct loader {
   int n_pieces, piece_capacity, to_capacity;
 } loader;
 
+static bool takes(const loader *l, ts_load what) {
+  return (l->what & what) != 0;
+}
+
 static void write_values(void *user, int64_t at, int64_t count, const void *values) {
   const destination *to = user;
   ts_executor_write_state(to->executor, to->leaf, to->first + at, count, values);
@@ -143,22 +147,24 @@ static const ts_saved_state *find_saved_state(const loader *l, const ts_saved_pa
   const ts_saved_part *part = ts_checkpoint_part(l->checkpoint, saved);
   *index = ts_checkpoint_find_state(part, leaf->state);
   if (*index < 0) {
-    ts_error_add(err, "%s: has no %s of %s, which was %s; `--weights` takes the weights alone", l->directory,
-                 leaf->state, saved->name,
+    ts_error_add(err, "%s: has no %s of %s, which was %s; `--weights` (a program: module_only) takes the weights alone",
+                 l->directory, leaf->state, saved->name,
                  part->trainable ? "saved without it, as by another optimizer.type" : "frozen when it was saved");
     return NULL;
   }
   const ts_saved_state *state = &part->state[*index];
   if ((state->dtype == TS_U8) != (leaf->dtype == TS_U8)) {
-    ts_error_add(
-        err, "%s: %s of %s is in %s; optimizer.state_dtype as it was goes on, `--weights` takes the weights alone",
-        l->directory, leaf->state, saved->name, state->dtype == TS_U8 ? "8 bits" : ts_dtype_name(state->dtype));
+    ts_error_add(err,
+                 "%s: %s of %s is in %s; optimizer.state_dtype as it was goes on, `--weights` (a program: module_only) "
+                 "takes the weights alone",
+                 l->directory, leaf->state, saved->name,
+                 state->dtype == TS_U8 ? "8 bits" : ts_dtype_name(state->dtype));
     return NULL;
   }
   int64_t own = leaf->block == 0 ? leaf->count : 0, block = leaf->block > 1 ? leaf->block : 1;
   if (state->own != own || (state->block > 1 ? state->block : 1) != block) {
-    ts_error_add(err, "%s: %s of %s is of another size; `--weights` takes the weights alone", l->directory, leaf->state,
-                 saved->name);
+    ts_error_add(err, "%s: %s of %s is of another size; `--weights` (a program: module_only) takes the weights alone",
+                 l->directory, leaf->state, saved->name);
     return NULL;
   }
   return state;
@@ -169,8 +175,10 @@ static ts_status queue_blocks(loader *l, const ts_checkpoint_run *run, int state
                               int64_t first, ts_error *err) {
   int64_t block = leaf->block;
   if (run->first % block != 0 || first % block != 0) {
-    return ts_error_add(err, "%s: blocks of %s lie across those of this grid; `--weights` takes the weights alone",
-                        l->directory, leaf->state);
+    return ts_error_add(
+        err,
+        "%s: blocks of %s lie across those of this grid; `--weights` (a program: module_only) takes the weights alone",
+        l->directory, leaf->state);
   }
   const ts_checkpoint_run blocks = {run->part, run->first / block, ts_state_elements(block, run->count)};
   queue_run(l, &blocks, state, leaf, leaf->first + first / block);
@@ -243,7 +251,7 @@ static ts_status list_part(loader *l, int index, ts_error *err) {
   ts_saved_leaf leaf[TS_MOST_SAVED];
   int n = ts_saved_leaves(ts_engine_program(l->engine)->graph, layout, index, leaf);
   ts_status status = TS_OK;
-  for (int k = 0; k < (l->what == TS_LOAD_ALL ? n : 1) && status == TS_OK; ++k) {
+  for (int k = 0; k < (takes(l, TS_LOAD_OPTIMIZER) ? n : 1) && status == TS_OK; ++k) {
     if (leaf[k].block == 0) {
       status = add_own(l, part, &leaf[k], err);
       continue;
@@ -296,7 +304,7 @@ static void complete_leaf(loader *l, int index, const ts_saved_leaf *leaf) {
 /* Working values that the last update rounded by chance are rounded so again; before the first update, and where only
  * the weights are loaded, they are rounded to nearest, as first values are. */
 static bool is_rounded_by_chance(const loader *l, const ts_saved_leaf *working) {
-  return l->what == TS_LOAD_ALL && l->checkpoint->optimizer_step > 0 && working->dtype == TS_BF16 &&
+  return takes(l, TS_LOAD_OPTIMIZER) && l->checkpoint->optimizer_step > 0 && working->dtype == TS_BF16 &&
          l->engine->deck->bf16.stochastic_rounding;
 }
 
@@ -333,17 +341,23 @@ static void complete_part(loader *l, int index) {
   ts_saved_leaf leaf[TS_MOST_SAVED];
   int n = ts_saved_leaves(program->graph, program->layout, index, leaf);
   derive(l, index, &leaf[0]);
-  for (int k = 0; k < (l->what == TS_LOAD_ALL ? n : 1); ++k) {
+  for (int k = 0; k < (takes(l, TS_LOAD_OPTIMIZER) ? n : 1); ++k) {
     complete_leaf(l, index, &leaf[k]);
   }
 }
 
 static void take_numbers(loader *l) {
-  if (l->what == TS_LOAD_ALL) {
-    ts_tid updates = ts_graph_find_state(ts_engine_program(l->engine)->graph, TS_STATE_UPDATES, -1);
-    ts_executor_write_state(l->engine->executor, updates, 0, 1, &l->checkpoint->optimizer_step);
-    l->engine->updates = l->checkpoint->updates;
-    ts_engine_load_scale(l->engine, l->checkpoint);
+  ts_engine *e = l->engine;
+  const ts_checkpoint *c = l->checkpoint;
+  if (takes(l, TS_LOAD_OPTIMIZER)) {
+    ts_tid updates = ts_graph_find_state(ts_engine_program(e)->graph, TS_STATE_UPDATES, -1);
+    ts_executor_write_state(e->executor, updates, 0, 1, &c->optimizer_step);
+    ts_engine_load_scale(e, c);
+  }
+  e->updates = takes(l, TS_LOAD_SCHEDULE) ? c->updates : e->updates;
+  if (takes(l, TS_LOAD_COUNTS)) {
+    e->steps = c->step;
+    e->skipped = c->skipped;
   }
 }
 

@@ -215,16 +215,17 @@ static float *gather_part(ts_engine *e, const ts_parameter *p) {
   return held;
 }
 
-static void put_in_place(const ts_parameter *p, const float *held, float *value) {
+static void put_in_place(const ts_parameter *p, size_t size, const char *held, char *value) {
   for (int64_t at = 0, n; at < p->count; at += n) {
     n = p->count - at;
     int64_t whole = ts_parameter_in_whole(p, at, &n);
-    memcpy(value + whole, held + at, (size_t) n * sizeof *value);
+    memcpy(value + (size_t) whole * size, held + (size_t) at * size, (size_t) n * size);
   }
 }
 
 /* What all ranks along tp hold of parameter \a index: the one of several that have an element does not matter. */
-static void gather_along_tp(ts_engine *e, int index, const float *held, float *value) {
+static void gather_along_tp(ts_engine *e, int index, ts_dtype dtype, const void *held, void *value) {
+  size_t size = ts_dtype_size(dtype);
   ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES(TS_AXIS_TP));
   ts_layout **layout = ts_malloc((size_t) comm->size * sizeof *layout);
   int64_t *cuts = ts_calloc((size_t) comm->size + 1, sizeof *cuts), most = 0;
@@ -235,16 +236,24 @@ static void gather_along_tp(ts_engine *e, int index, const float *held, float *v
     cuts[r + 1] = cuts[r] + count;
     most = count > most ? count : most;
   }
-  float *all = ts_malloc((size_t) cuts[comm->size] * sizeof *all);
+  char *all = ts_malloc((size_t) cuts[comm->size] * size);
   ts_transfer transfer = {.x = held, .y = all, .cuts = cuts, .begin = 0, .end = most};
-  comm->ops->all_gather(comm, &transfer, 1, TS_F32);
+  comm->ops->all_gather(comm, &transfer, 1, dtype);
   for (int r = 0; r < comm->size; ++r) {
-    put_in_place(&layout[r]->parameter[index], all + cuts[r], value);
+    put_in_place(&layout[r]->parameter[index], size, all + (size_t) cuts[r] * size, value);
     ts_layout_destroy(&layout[r]);
   }
   ts_free(all);
   ts_free(cuts);
   ts_free(layout);
+}
+
+void ts_engine_put_together(ts_engine *e, int index, ts_dtype dtype, const void *held, void *value) {
+  if (e->mesh.size[TS_AXIS_TP] == 1) {
+    put_in_place(&ts_engine_layout(e)->parameter[index], ts_dtype_size(dtype), held, value);
+  } else {
+    gather_along_tp(e, index, dtype, held, value);
+  }
 }
 
 ts_status ts_get_full_fp32_parameter(ts_engine *e, const char *name, float *value, ts_error *err) {
@@ -254,11 +263,7 @@ ts_status ts_get_full_fp32_parameter(ts_engine *e, const char *name, float *valu
     return ts_error_add(err, "the model has no parameter %s", name);
   }
   float *held = gather_part(e, p);
-  if (e->mesh.size[TS_AXIS_TP] == 1) {
-    put_in_place(p, held, value);
-  } else {
-    gather_along_tp(e, (int) (p - layout->parameter), held, value);
-  }
+  ts_engine_put_together(e, (int) (p - layout->parameter), TS_F32, held, value);
   ts_free(held);
   return TS_OK;
 }

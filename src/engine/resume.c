@@ -181,6 +181,19 @@ static ts_status find_named(ts_world *world, const char *path, const ts_deck *de
   return status;
 }
 
+/* Nobody but that program knows which samples it has seen. */
+static ts_status refuse_program(const ts_deck *deck, const char *request, ts_resume *resume, ts_error *err) {
+  char *why =
+      ts_format("%s: was saved by a program (ts_save_checkpoint), which alone knows where in its data it was: it "
+                "cannot be resumed here; `--weights %s` begins a new run with its weights, in another "
+                "run.directory",
+                resume->directory, resume->directory);
+  ts_resume_refuse(deck, request, why, err);
+  ts_free(why);
+  ts_checkpoint_destroy(&resume->checkpoint);
+  return TS_BAD_INPUT;
+}
+
 ts_status ts_resume_find(ts_world *world, const ts_deck *deck, const char *request, ts_resume *resume, ts_error *err) {
   *resume = (ts_resume){0};
   ts_status status = ts_world_agree(world, check_is_directory(deck, err), err);
@@ -190,6 +203,9 @@ ts_status ts_resume_find(ts_world *world, const ts_deck *deck, const char *reque
     status = find_newest(world, deck, resume, err);
   } else if (status == TS_OK) {
     status = find_named(world, request, deck, resume, err);
+  }
+  if (status == TS_OK && resume->checkpoint != NULL && resume->checkpoint->by_program != 0) {
+    status = refuse_program(deck, request, resume, err);
   }
   if (resume->checkpoint == NULL) {
     ts_free(resume->directory);

@@ -20,7 +20,8 @@ typedef struct ts_resume {
  *                      checkpoint of the run directory (damaged newer ones are named and passed over), or a new run
  *                      when there is none.  Else a run or checkpoint directory; one outside of the run directory begins
  *                      a new one there.
- * \return TS_BAD_INPUT, agreed: the directory is in use, every checkpoint is damaged, no such checkpoint. */
+ * \return TS_BAD_INPUT, agreed: the directory is in use, every checkpoint is damaged, no such checkpoint, one that a
+ *         program has saved (ts_save_checkpoint), which has no place in the data. */
 ts_status ts_resume_find(ts_world *world, const ts_deck *deck, const char *request, ts_resume *resume, ts_error *err);
 
 /** Add \a problem of the checkpoint that \a request asks for to \a err, with the place of run.resume where the deck is

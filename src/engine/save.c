@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "io/checkpoint.h"
 #include "io/publication.h"
+#include "io/replace.h"
 #include "pass/saved.h"
 
 #include <pthread.h>
@@ -25,7 +26,9 @@ typedef struct owned {
 
 struct ts_saver {
   ts_engine *engine;
-  const char *run; /* borrowed from the deck */
+  const char *run;              /* borrowed from the deck or the target */
+  const ts_save_target *target; /* borrowed; NULL: the deck's run */
+  char *tag;                    /* owned; of the checkpoint */
   int64_t keep;
   int rank, ranks;
   ts_checkpoint *checkpoint; /* tables made once, numbers set by begin */
@@ -39,7 +42,8 @@ struct ts_saver {
   ts_status status; /* of this rank's last job, valid once the thread was joined */
   ts_error error;
   ts_file_sum sum, index_sum; /* of this rank's shard; of model.h5 on rank 0 */
-  ts_file_sum *sums;          /* rank 0: all shards, then model.h5 */
+  ts_file_sum client_sum;     /* rank 0: of what a program gave along */
+  ts_file_sum *sums;          /* rank 0: all shards, then model.h5, then the client's file where there is one */
   int64_t newest;
   bool failed; /* the last save that was begun */
   ts_retry retry;
@@ -101,19 +105,30 @@ static void make_copy(ts_saver *s, size_t bytes) {
   }
 }
 
-ts_saver *ts_saver_create(ts_engine *engine) {
+static ts_saver *make_saver(ts_engine *engine, const char *run, int64_t keep, size_t copy_bytes) {
   ts_saver *s = ts_calloc(1, sizeof *s);
   s->engine = engine;
-  s->run = engine->deck->run.directory;
-  s->keep = engine->deck->run.keep;
+  s->run = run;
+  s->keep = keep;
   s->retry = (ts_retry){.every = engine->deck->run.save_retry, .timeout = engine->deck->run.save_timeout};
   s->rank = ts_world_rank(engine->world);
   s->ranks = ts_world_size(engine->world);
   s->newest = -1;
   s->last_seconds = -1;
   s->checkpoint = ts_engine_describe(engine);
-  make_copy(s, (size_t) ts_engine_program(s->engine)->plan->bytes[TS_PURPOSE_CHECKPOINT]);
+  make_copy(s, copy_bytes);
   list_owned(s);
+  return s;
+}
+
+ts_saver *ts_saver_create(ts_engine *engine) {
+  return make_saver(engine, engine->deck->run.directory, engine->deck->run.keep,
+                    (size_t) ts_engine_program(engine)->plan->bytes[TS_PURPOSE_CHECKPOINT]);
+}
+
+ts_saver *ts_saver_create_for(ts_engine *engine, const ts_save_target *target) {
+  ts_saver *s = make_saver(engine, target->directory, 0, 0);
+  s->target = target;
   return s;
 }
 
@@ -130,8 +145,26 @@ static void give(void *user, int part, int state, int64_t first, int64_t count, 
   }
 }
 
+static bool has_client(const ts_saver *s) {
+  return s->target != NULL && s->target->client != NULL;
+}
+
+static bool write_client(FILE *file, const void *from) {
+  const ts_save_target *target = from;
+  return target->client_bytes == 0 || fwrite(target->client, 1, target->client_bytes, file) == target->client_bytes;
+}
+
+/* Rank 0: what a program gave along. */
+static ts_status save_client(ts_saver *s, const char *directory, ts_error *err) {
+  char *path = ts_format("%s/" TS_CLIENT_FILE, directory);
+  ts_status status = ts_replace_file(path, write_client, s->target, err);
+  status = status == TS_OK ? ts_file_sum_make(directory, TS_CLIENT_FILE, &s->client_sum, err) : status;
+  ts_free(path);
+  return status;
+}
+
 static ts_status write_files(ts_saver *s, ts_error *err) {
-  char *directory = ts_step_directory(s->run, s->checkpoint->step, ".tmp");
+  char *directory = ts_tag_directory(s->run, s->tag, ".tmp");
   char *name = ts_checkpoint_shard_name(s->rank);
   enter(s, TS_SAVE_SHARD);
   ts_status status = ts_checkpoint_write_shard(directory, s->checkpoint, s->rank, give, s, err);
@@ -146,24 +179,31 @@ static ts_status write_files(ts_saver *s, ts_error *err) {
   if (status == TS_OK && s->rank == 0) {
     status = ts_file_sum_make(directory, "model.h5", &s->index_sum, err);
   }
+  if (status == TS_OK && s->rank == 0 && has_client(s)) {
+    status = save_client(s, directory, err);
+  }
   ts_free(name);
   ts_free(directory);
   return status;
 }
 
+static int count_files(const ts_saver *s) {
+  return s->ranks + 1 + has_client(s);
+}
+
 static ts_status publish(ts_saver *s, ts_error *err) {
   int64_t step = s->checkpoint->step;
   enter(s, TS_SAVE_MANIFEST);
-  ts_status status = ts_publication_manifest(s->run, step, s->sums, s->ranks + 1, err);
+  ts_status status = ts_publication_manifest(s->run, s->tag, step, s->sums, count_files(s), err);
   if (status == TS_OK) {
     enter(s, TS_SAVE_PUBLISH);
-    status = ts_publication_publish(s->run, step, err);
+    status = ts_publication_publish(s->run, s->tag, step, err);
   }
   if (status != TS_OK) {
     return status;
   }
   enter(s, TS_SAVE_LATEST); /* what is published is saved, whatever becomes of the file that names it */
-  if (ts_publication_latest(s->run, step, err) == TS_OK) {
+  if (ts_publication_latest(s->run, s->tag, err) == TS_OK) {
     enter(s, TS_SAVE_PRUNE);
     ts_publication_prune(s->run, s->keep);
   }
@@ -212,16 +252,19 @@ static void tell_failure(const ts_saver *s) {
   ts_free(limit);
 }
 
-static void give_up(ts_saver *s, ts_error *why) {
+/* \param [in] begun  RUN/TAG.tmp is this save's; else what has that name is not. */
+static void give_up(ts_saver *s, bool begun, ts_error *why) {
   s->job = NOTHING;
   s->failed = true;
   ts_retry_failed(&s->retry, ts_seconds());
   ts_free(s->why);
   s->why = ts_strdup(why->text != NULL ? why->text : "failed");
-  if (s->rank == 0) {
-    ts_publication_abandon(s->run, s->checkpoint->step);
+  if (s->rank == 0 && begun) {
+    ts_publication_abandon(s->run, s->tag);
   }
-  tell_failure(s);
+  if (s->target == NULL) { /* a program is told itself */
+    tell_failure(s);
+  }
   ts_error_clear(why);
 }
 
@@ -233,14 +276,14 @@ static void end_save(ts_saver *s) {
   s->last_seconds = seconds;
   char size[32];
   double bytes = 0;
-  for (int i = 0; s->rank == 0 && i <= s->ranks; ++i) {
+  for (int i = 0; s->rank == 0 && i < count_files(s); ++i) {
     bytes += (double) s->sums[i].bytes;
   }
   char *before = s->retry.n > 0 ? ts_format(", after %lld that failed", (long long) s->retry.n) : ts_strdup("");
-  ts_log(TS_LOG_INFO, "step %lld  saved %s/step_%08lld, %s in %.2f s%s", (long long) s->newest, s->run,
-         (long long) s->newest, ts_human_bytes(bytes, size), seconds, before);
+  ts_log(TS_LOG_INFO, "step %lld  saved %s/%s, %s in %.2f s%s", (long long) s->newest, s->run, s->tag,
+         ts_human_bytes(bytes, size), seconds, before);
   ts_free(before);
-  if (s->error.count > 0) { /* rank 0 */
+  if (s->error.count > 0 && s->target == NULL) { /* rank 0 */
     ts_log(TS_LOG_WARNING, "%s: it names an older checkpoint; --resume auto finds this one", s->error.text);
   }
   ts_retry_succeeded(&s->retry);
@@ -254,10 +297,11 @@ static void collect(ts_saver *s) {
     cuts[r] = r * (int64_t) sizeof s->sum;
   }
   ts_free(s->sums);
-  s->sums = ts_calloc((size_t) s->ranks + 1, sizeof *s->sums);
+  s->sums = ts_calloc((size_t) s->ranks + 2, sizeof *s->sums);
   ts_transfer transfer = {.x = &s->sum, .y = s->sums, .cuts = cuts, .end = sizeof s->sum};
   all->ops->all_gather(all, &transfer, 1, TS_U8);
   s->sums[s->ranks] = s->index_sum;
+  s->sums[s->ranks + 1] = s->client_sum;
   ts_free(cuts);
 }
 
@@ -265,7 +309,7 @@ static void collect(ts_saver *s) {
 static void move_on(ts_saver *s) {
   join(s);
   if (ts_world_agree(s->engine->world, s->status, &s->error) != TS_OK) {
-    give_up(s, &s->error);
+    give_up(s, true, &s->error);
   } else if (s->job == FILES) {
     collect(s);
     s->job = PUBLICATION;
@@ -321,6 +365,10 @@ static void note_numbers(ts_saver *s, const ts_position *position) {
   ts_tid updates = ts_graph_find_state(ts_engine_program(s->engine)->graph, TS_STATE_UPDATES, -1);
   ts_executor_read_state(s->engine->executor, updates, 0, 1, &c->optimizer_step);
   ts_engine_save_scale(s->engine, c);
+  c->by_program = s->target != NULL;
+  c->micro_steps = s->target != NULL ? s->engine->hand.micro_steps : 0;
+  ts_free(s->tag);
+  s->tag = s->target != NULL && s->target->tag != NULL ? ts_strdup(s->target->tag) : ts_step_tag(c->step);
 }
 
 void ts_saver_begin(ts_saver *s, const ts_position *position) {
@@ -333,10 +381,11 @@ void ts_saver_begin(ts_saver *s, const ts_position *position) {
   ts_status status = TS_OK;
   if (s->rank == 0) {
     enter(s, TS_SAVE_DIRECTORY);
-    status = ts_publication_begin(s->run, position->step, ts_checkpoint_bytes(s->checkpoint), &err);
+    int64_t client = has_client(s) ? (int64_t) s->target->client_bytes : 0;
+    status = ts_publication_begin(s->run, s->tag, ts_checkpoint_bytes(s->checkpoint) + client, &err);
   }
   if (ts_world_agree(s->engine->world, status, &err) != TS_OK) {
-    give_up(s, &err);
+    give_up(s, false, &err);
   } else {
     copy_state(s);
     s->job = FILES;
@@ -369,6 +418,10 @@ ts_save_times ts_saver_take_times(ts_saver *s) {
   return times;
 }
 
+const char *ts_saver_unnamed(const ts_saver *s) {
+  return s->job == NOTHING && !s->failed && s->error.count > 0 ? s->error.text : NULL;
+}
+
 double ts_saver_last_seconds(const ts_saver *s) {
   return s->last_seconds;
 }
@@ -389,6 +442,7 @@ void ts_saver_destroy(ts_saver **saver) {
   ts_free(s->owned);
   ts_free(s->sums);
   ts_free(s->why);
+  ts_free(s->tag);
   ts_free(s);
   *saver = NULL;
 }

@@ -55,6 +55,18 @@ typedef struct ts_saver ts_saver;
  * \param [in] engine  Borrowed for the saver's life; it can train. Not collective. */
 ts_saver *ts_saver_create(ts_engine *engine);
 
+/** Where a program of its own has its checkpoints. */
+typedef struct ts_save_target {
+  const char *directory; /**< A run's, which is there. */
+  const char *tag;       /**< NULL: that of the step. */
+  const void *client;    /**< Bytes that go along, of rank 0; NULL for none. */
+  size_t client_bytes;
+} ts_save_target;
+
+/** A saver for \a target, borrowed with all in it for the saver's life: files are written from the engine's own state,
+ * older checkpoints stay, and of failures the caller alone is told (ts_saver_failures). Not collective. */
+ts_saver *ts_saver_create_for(ts_engine *engine, const ts_save_target *target);
+
 /** Wait for the thread, abandon what is not published, free, set to NULL; NULL is allowed.  Call ts_saver_finish first.
  * Not collective. */
 void ts_saver_destroy(ts_saver **saver);
@@ -91,6 +103,10 @@ typedef struct ts_save_failures {
   const char *why;
 } ts_save_failures;
 ts_save_failures ts_saver_failures(const ts_saver *saver);
+
+/** Rank 0: why `latest` does not name the last save, which is published; NULL where it does.  Borrowed until the next
+ * begin. Not collective. */
+const char *ts_saver_unnamed(const ts_saver *saver);
 
 /** Step of the newest checkpoint this saver published; -1 for none.  The same on all ranks. Not
  * collective. */

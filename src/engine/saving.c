@@ -2,6 +2,7 @@
 #include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "engine/checkpoints.h"
 #include "engine/stop.h"
 #include "engine/training.h"
 
@@ -126,4 +127,18 @@ int ts_training_save_last(ts_training *r, ts_error *err) {
     saved = ts_saver_finish(r->saver);
   }
   return saved ? 0 : end_unsaved(r, request == TS_REQUEST_STOP, err);
+}
+
+/* ---- the model at the end ---- */
+
+int ts_training_write_model(ts_training *r, ts_error *err) {
+  if (!r->deck->zero_optimization.stage3_gather_16bit_weights_on_model_save) {
+    return 0;
+  }
+  ts_heartbeat_phase(ts_world_heartbeat(r->world), TS_PHASE_SAVING);
+  char *directory = ts_format("%s/" TS_RUN_MODEL, r->deck->run.directory);
+  ts_status status = ts_save_16bit_model(r->engine, directory, NULL, false, NULL, err);
+  ts_heartbeat_phase(ts_world_heartbeat(r->world), TS_PHASE_ENDING);
+  ts_free(directory);
+  return (int) status;
 }

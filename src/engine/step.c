@@ -167,6 +167,8 @@ ts_step_result ts_engine_end_step(ts_engine *e) {
                            .backward_seconds = times.phase[TS_RUN_BACKWARD],
                            .update_seconds = times.phase[TS_RUN_UPDATE]};
   e->updates += !result.skipped;
+  e->skipped += result.skipped;
+  ++e->steps;
   return result;
 }
 

@@ -381,6 +381,7 @@ int ts_train(ts_world *world, ts_deck *deck, const ts_train_options *options, ts
   int code = (int) ts_training_open(&r, err);
   if (code == 0) {
     code = train(&r, err);
+    code = code == 0 ? ts_training_write_model(&r, err) : code;
     if (code == 0 && options->prompt != NULL) {
       generate(&r);
     }

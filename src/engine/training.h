@@ -87,4 +87,9 @@ void ts_training_save(ts_training *training);
  * \return 0; TS_BAD_INPUT, in \a err; 1 after SIGTERM, said. */
 int ts_training_save_last(ts_training *training, ts_error *err);
 
+/** Write RUN/hf (TS_RUN_MODEL), where zero_optimization.stage3_gather_16bit_weights_on_model_save asks for it.
+ * Collective over the world.
+ * \return 0; TS_BAD_INPUT, agreed, in \a err: it cannot be written. */
+int ts_training_write_model(ts_training *training, ts_error *err);
+
 #endif

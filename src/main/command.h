@@ -86,7 +86,7 @@ ts_status ts_choose_target(const char *target, ts_deck *deck, const ts_backend *
 /** As ts_read_deck, where the first argument may also be a model: a run or checkpoint directory (whose deck is read),
  * or a Hugging Face directory (whose deck is `model = { from = ...; }`).
  * \param [out] checkpoint  Owned by the caller (ts_free): what to load the weights from; NULL for none.
- * Collective over the world.  \return TS_BAD_INPUT, agreed. */
+ * Collective over the world.  \return TS_BAD_INPUT, agreed; also for a program's own model, which no command has. */
 ts_status ts_read_deck_or_model(const ts_arguments *arguments, ts_world *world, ts_deck **deck, char **checkpoint,
                                 ts_error *err);
 

@@ -106,6 +106,10 @@ ts_status ts_read_deck_or_model(const ts_arguments *arguments, ts_world *world, 
     *checkpoint = ts_world_share_text(world, path, 0);
     ts_free(path);
   }
+  if (status == TS_OK && ts_deck_model_is_own(*deck)) { /* before its data and words are asked for */
+    status = ts_deck_error(*deck, "model.model_type", err,
+                           "\"" TS_MODEL_OWN "\": the model is written in a program, and this one has none");
+  }
   return status;
 }
 

@@ -97,13 +97,13 @@ static void check_checkpoint(const char *directory, const char *name, report *to
   tell(to, &found, err);
 }
 
-static void check_run(const char *run, const int64_t *steps, int n, report *to, ts_error *err) {
+static void check_run(const char *run, const ts_published *list, int n, report *to, ts_error *err) {
   finding latest = {.name = "latest"};
   ts_latest_verify(run, &latest.err);
   tell(to, &latest, err);
   for (int i = 0; i < n; ++i) {
-    char *directory = ts_step_directory(run, steps[i], "");
-    check_checkpoint(directory, strrchr(directory, '/') + 1, to, err);
+    char *directory = ts_tag_directory(run, list[i].tag, "");
+    check_checkpoint(directory, list[i].tag, to, err);
     ts_free(directory);
   }
 }
@@ -113,17 +113,17 @@ int ts_main_verify(const ts_arguments *arguments, ts_world *world, ts_error *err
   const char *path = arguments->positional[0], *format = ts_argument(arguments, "--format");
   report to = {.json = strcmp(format, "json") == 0, .intact = true};
   char *newest;
-  int64_t *steps;
+  ts_published *list;
   if (!to.json && strcmp(format, "text") != 0) {
     return ts_error_add(err, "--format %s: text or json is accepted", format);
   }
   if (ts_checkpoint_locate(path, NULL, &newest, err) != TS_OK) {
     return TS_BAD_INPUT;
   }
-  int n = ts_is_checkpoint(path) ? 0 : ts_published_steps(path, &steps);
+  int n = ts_is_checkpoint(path) ? 0 : ts_published_list(path, &list);
   if (n > 0) {
-    check_run(path, steps, n, &to, err);
-    ts_free(steps);
+    check_run(path, list, n, &to, err);
+    ts_free(list);
   } else {
     check_checkpoint(newest, path, &to, err);
   }

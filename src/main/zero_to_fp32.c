@@ -1,12 +1,12 @@
 /* zero_to_fp32: a checkpoint as one model. */
 #include "base/log.h"
 #include "base/memory.h"
+#include "engine/beside.h"
 #include "io/checkpoint.h"
 #include "io/companions.h"
 #include "io/consolidate.h"
 #include "io/publication.h"
 #include "main/command.h"
-#include "model/config_json.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -28,32 +28,18 @@ typedef struct job {
   ts_manifest manifest;
   ts_checkpoint *checkpoint;
   ts_consolidate_options options;
-  ts_text config;      /* owned: config.json */
-  char *source;        /* owned: a directory with the config.json and the tokenizer of the model; NULL for none */
-  char *tokenizer;     /* owned: another directory for its tokenizer; NULL: source */
+  ts_text config;      /* owned: config.json; empty for a program's own model */
+  ts_beside beside;    /* owned: what lies beside the tensors */
   double begin, shown; /* seconds of the clock */
 } job;
 
 /* ---- the command line ---- */
 
-static const struct {
-  const char *name, *torch_name;
-  ts_dtype dtype;
-} dtypes[] = {{"fp32", "float32", TS_F32}, {"bf16", "bfloat16", TS_BF16}, {"fp16", "float16", TS_F16}};
-
-static const char *torch_name(ts_dtype dtype) {
-  for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; ++i) {
-    if (dtypes[i].dtype == dtype) {
-      return dtypes[i].torch_name;
-    }
-  }
-  return NULL;
-}
-
 static ts_status parse_dtype(const char *word, ts_dtype *dtype, ts_error *err) {
+  static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16};
   for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; ++i) {
-    if (strcmp(dtypes[i].name, word) == 0) {
-      *dtype = dtypes[i].dtype;
+    if (strcmp(ts_dtype_name(dtypes[i]), word) == 0) {
+      *dtype = dtypes[i];
       return TS_OK;
     }
   }
@@ -150,64 +136,24 @@ static ts_status open_checkpoint(job *j, ts_error *err) {
 
 /* ---- what lies beside the tensors ---- */
 
-static bool has_config(const char *directory) {
-  char *path = ts_format("%s/config.json", directory);
-  bool there = access(path, R_OK) == 0;
-  ts_free(path);
-  return there;
-}
-
-/* What the run kept of the directory it began from, which may have changed; else that directory; else nothing. */
-static void find_source(job *j) {
-  const char *began = j->checkpoint->source;
-  char *kept = ts_format("%s/../" TS_RUN_FROM, j->directory);
-  if (began[0] != 0 && has_config(kept)) {
-    j->source = ts_strdup(kept);
-  } else if (began[0] != 0 && has_config(began)) {
-    j->source = ts_strdup(began);
-  } else if (began[0] != 0) {
-    ts_log(TS_LOG_WARNING,
-           "%s, which the run began from, is not there any more: config.json is made from the deck, "
-           "and tokenizer files are missing",
-           began);
-  }
-  ts_free(kept);
-}
-
-/* What the run kept of data.tokenizer, else that directory; NULL: the tokenizer is the source's. */
-static void find_named_tokenizer(job *j, const ts_deck *deck) {
-  char *kept = ts_format("%s/../" TS_RUN_TOKENIZER, j->directory);
-  const char *named = deck->data.tokenizer;
-  j->tokenizer = ts_has_file(kept, "tokenizer.json")                     ? ts_strdup(kept)
-                 : named[0] != 0 && ts_has_file(named, "tokenizer.json") ? ts_strdup(named)
-                                                                         : NULL;
-  ts_free(kept);
-}
-
-/* config.json: that of the directory the run began from; else made from the deck.  It is made before anything is
- * written: what goes wrong here is the input's fault. */
+/* It is made before anything is written: what goes wrong here is the input's fault. */
 static ts_status make_config(job *j, ts_error *err) {
-  const char *type = torch_name(j->options.dtype);
   ts_deck *deck;
-  find_source(j);
   ts_status status = ts_deck_read_text(j->directory, j->checkpoint->deck, NULL, 0, &deck, err);
-  if (status == TS_OK && j->source != NULL) {
-    status = ts_model_config_copy(j->source, deck, type, &j->config, err);
+  if (status == TS_OK && ts_deck_model_is_own(deck)) {
+    ts_log(TS_LOG_INFO, "the model is a program's own: there is no config.json for it");
   } else if (status == TS_OK) {
-    ts_model_config_json(deck, type, &j->config);
-  }
-  if (status == TS_OK) {
-    find_named_tokenizer(j, deck);
+    char *run = ts_format("%s/..", j->directory);
+    ts_beside_find(run, j->checkpoint->source, deck, &j->beside);
+    status = ts_beside_config(&j->beside, deck, j->options.dtype, &j->config, err);
+    ts_free(run);
   }
   ts_deck_destroy(&deck);
   return status;
 }
 
 static ts_status write_directory(const job *j, ts_error *err) {
-  char *path = ts_format("%s/config.json", j->temporary);
-  ts_status status = ts_write_file(path, j->config.text, j->config.length, err);
-  ts_free(path);
-  return status == TS_OK ? ts_companions_copy(j->source, j->tokenizer, j->temporary, err) : status;
+  return j->config.length > 0 ? ts_beside_write(&j->beside, &j->config, j->temporary, err) : TS_OK;
 }
 
 /* ---- progress ---- */
@@ -410,8 +356,7 @@ int ts_main_zero_to_fp32(const ts_arguments *arguments, ts_world *world, ts_erro
   ts_checkpoint_destroy(&j.checkpoint);
   ts_manifest_clear(&j.manifest);
   ts_text_free(&j.config);
-  ts_free(j.source);
-  ts_free(j.tokenizer);
+  ts_beside_clear(&j.beside);
   ts_free(j.directory);
   ts_free(j.temporary);
   ts_free(j.output);
