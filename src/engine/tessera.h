@@ -18,6 +18,7 @@
 #include "comm/comm.h"
 #include "deck/deck.h"
 #include "engine/timeouts.h"
+#include "engine/values.h"
 #include "graph/record.h"
 #include "io/batch.h"
 #include "run/executor.h"
@@ -199,17 +200,6 @@ typedef struct ts_tokens_of {
  *                      computed together.
  * Collective over the world: ranks that differ in TS_AXES_BATCH may give other texts, all others give the same. */
 void ts_engine_logits(ts_engine *engine, const ts_tokens_of *text, float *logits);
-
-/** Read a parameter in fp32 (the master where there is one): all of it, on every rank of any grid.
- * \param [out] value  The parameter's elements, in its shape. Collective over the world.
- * \return TS_BAD_INPUT when there is none of that name. */
-ts_status ts_get_full_fp32_parameter(ts_engine *engine, const char *name, float *value, ts_error *err);
-
-/** Write a parameter: masters, and working values rounded to nearest.  Every rank gives the same values and takes what
- * it keeps of them. Not collective, but values differ between ranks unless all call it.
- * \param [in] value  All of it, in its shape.
- * \return TS_BAD_INPUT when there is none of that name. */
-ts_status ts_set_full_fp32_parameter(ts_engine *engine, const char *name, const float *value, ts_error *err);
 
 /** A 64-bit digest of every parameter's values (fp32, the master where there is one), the same on any grid that has the
  * same values: the sum over elements of a mix of bits and position.
