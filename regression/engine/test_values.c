@@ -233,16 +233,15 @@ static int64_t count_otherwise(const subject *s, float tolerance) {
  * number of their owners. \return whether its own are those of the whole */
 static bool add_share(const subject *s, int i, int kind, const float *full, float *sum, float *owners) {
   ts_error err = {0};
-  int64_t at = 0, last = -1;
+  int64_t at = 0;
   ts_local_share share = share_of(s, i);
   ts_local_piece *piece = ts_malloc((size_t) share.n_pieces * sizeof *piece + 1);
   must(ts_get_local_pieces(s->engine, ts_parameter_name(s->engine, i), piece, &err), &err);
   float *mine = read_local(s, i, kind);
   bool right = true;
   for (int64_t p = 0; p < share.n_pieces; ++p) {
-    right = right && piece[p].count > 0 && piece[p].first != last; /* joined with the one before */
-    last = piece[p].first + piece[p].count;
-    for (int64_t k = piece[p].first; k < last; ++k, ++at) {
+    right = right && piece[p].count > 0;
+    for (int64_t k = piece[p].first; k < piece[p].first + piece[p].count; ++k, ++at) {
       right = right && mine[at] == full[k];
       sum[k] += share.is_owner ? mine[at] : 0;
       owners[k] += share.is_owner ? 1 : 0;
@@ -773,7 +772,8 @@ int main(int argc, char **argv) {
     test_local(world, "bf16, stage 1", STAGE(1) BF16 SMALL_PARTS);
     test_local(world, "bf16, stage 3", STAGE(3) BF16 SMALL_PARTS);
     if (ranks > 1) {
-      test_local(world, "tp 2, stage 0", STAGE(0) SMALL_PARTS "tensor_parallel.autotp_size=2");
+      test_local(world, "tp 2 with copies, stage 0",
+                 STAGE(0) SMALL_PARTS "tensor_parallel.autotp_size=2 tensor_parallel.sequence_parallel=false");
       test_local(world, "tp 2, bf16, stage 2", STAGE(2) BF16 SMALL_PARTS "tensor_parallel.autotp_size=2");
       test_local(world, "sp 2, stage 3", STAGE(3) SMALL_PARTS "sequence_parallel_size=2");
     }
@@ -786,6 +786,8 @@ int main(int argc, char **argv) {
       ts_free(sets);
       ts_free(what);
     }
+    test_set_gradient(world, SMALL_PARTS "gradient_clipping=0 fp16.enabled=true fp16.initial_scale_power=12",
+                      "gradients in fp16");
     test_scatter(world, STAGE(1) BF16, "stage 1");
     test_scatter(world, STAGE(3) SMALL_PARTS, "stage 3");
   }

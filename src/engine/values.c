@@ -411,29 +411,15 @@ ts_status ts_set_full_optimizer_state(ts_engine *e, const char *name, const char
 
 /* ---- this rank's share ---- */
 
-/* The next piece of the share, from element `at` of what the part has of the parameter. */
-static ts_local_piece next_piece(const value_place *v, const ts_interval *share, int64_t at) {
-  const ts_parameter *p = v->parameter;
-  int64_t end = share->begin + share->length - p->offset, n = end - at;
-  ts_local_piece piece = {.first = ts_parameter_in_whole(p, at, &n), .count = n};
-  while (at + piece.count < end) {
-    n = end - at - piece.count;
-    if (ts_parameter_in_whole(p, at + piece.count, &n) != piece.first + piece.count) {
-      break;
-    }
-    piece.count += n;
-  }
-  return piece;
-}
-
 /* \return how many pieces; they are written where \a piece is not NULL. */
 static int64_t list_share(const value_place *v, ts_local_piece *piece) {
   ts_interval share = elements_of_share(v);
   int64_t at = share.begin - v->parameter->offset, end = at + share.length, n = 0;
-  for (ts_local_piece next; at < end; at += next.count, ++n) {
-    next = next_piece(v, &share, at);
+  for (int64_t count; at < end; at += count, ++n) {
+    count = end - at;
+    int64_t first = ts_parameter_in_whole(v->parameter, at, &count);
     if (piece != NULL) {
-      piece[n] = next;
+      piece[n] = (ts_local_piece){first, count};
     }
   }
   return n;
