@@ -597,6 +597,40 @@ static void test_set_gradient(ts_world *world, const char *sets, const char *wha
   close_subject(&s);
 }
 
+/* ---- an evaluation between backward and step ---- */
+
+/* Both ways, on other samples and fewer labels: neither the gradient nor the step's loss knows of it. */
+static void test_evaluation(ts_world *world) {
+  ts_error err = {0};
+  double loss[2], norm[2], valid[2], sum, labels;
+  float *gradient[2];
+  for (int evaluates = 0; evaluates < 2; ++evaluates) {
+    subject s = open_with(world, train_run_llama, STAGE(2), TS_CAN_STEP | TS_CAN_EVALUATE);
+    go_back_all(&s, 0, false);
+    if (evaluates) {
+      train_run_set_few_labels(true);
+      ts_batch *batch = train_run_batch(s.engine, s.deck, 1);
+      train_run_set_few_labels(false);
+      ts_engine_evaluate(s.engine, batch, &sum, &labels);
+      must(ts_set_training(s.engine, false, &err), &err);
+      must(ts_forward(s.engine, &err), &err);
+      must(ts_set_training(s.engine, true, &err), &err);
+      ts_batch_destroy(&batch);
+    }
+    gradient[evaluates] = read_full(&s, 0, GRADIENT);
+    ts_step_result r = update(&s);
+    loss[evaluates] = r.loss;
+    norm[evaluates] = r.grad_norm;
+    valid[evaluates] = r.valid_tokens;
+    close_subject(&s);
+  }
+  tap_ok_all(MPI_COMM_WORLD,
+             loss[0] == loss[1] && norm[0] == norm[1] && valid[0] == valid[1] && gradient[0][40] == gradient[1][40],
+             "an evaluation before ts_step: gradients, loss %g and %g labels of the step stay", loss[1], valid[1]);
+  ts_free(gradient[0]);
+  ts_free(gradient[1]);
+}
+
 /* ---- one rank's values ---- */
 
 static void test_scatter(ts_world *world, const char *sets, const char *what) {
@@ -788,6 +822,7 @@ int main(int argc, char **argv) {
     }
     test_set_gradient(world, SMALL_PARTS "gradient_clipping=0 fp16.enabled=true fp16.initial_scale_power=12",
                       "gradients in fp16");
+    test_evaluation(world);
     test_scatter(world, STAGE(1) BF16, "stage 1");
     test_scatter(world, STAGE(3) SMALL_PARTS, "stage 3");
   }
