@@ -64,9 +64,9 @@ const char *ts_optimizer_state_name(const ts_engine *engine, int i, int state);
  * \param [out] value  All of it. Collective over the world. */
 ts_status ts_get_full_fp32_parameter(ts_engine *engine, const char *parameter, float *value, ts_error *err);
 
-/** Write a parameter: masters, and working values rounded to nearest; forwards from the next one on have it.  Every
- * rank gives the same values and takes what it keeps of them. Not collective, but values differ between ranks unless
- * all call it. */
+/** Write a parameter: masters, and working values rounded to nearest; forwards from the next one on have it (DeepSpeed
+ * changes working values at stages 1 and 2 with the next update).  Every rank gives the same values and takes what it
+ * keeps of them. Not collective, but values differ between ranks unless all call it. */
 ts_status ts_set_full_fp32_parameter(ts_engine *engine, const char *parameter, const float *value, ts_error *err);
 
 /** The gradient of the step that is under way, as the optimizer would see it before clipping: averaged over the labels
