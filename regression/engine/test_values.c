@@ -534,7 +534,7 @@ static void write_product(ts_builder *b, void *user) {
   ts_builder_output(b, "y", ts_builder_linear(b, "out", x, OUT, true));
 }
 
-/* Gradients of outputs are taken as they are: that of 1 is the sum of x over all samples of all ranks, which is exact. */
+/* Gradients of outputs are taken as they are: of ones it is the sum of x over the samples of all ranks, exactly. */
 static void test_own(ts_world *world, int stage) {
   enum { SAMPLES = 3 };
   ts_error err = {0};
