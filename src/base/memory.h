@@ -6,6 +6,8 @@
 #ifndef TS_BASE_MEMORY_H
 #define TS_BASE_MEMORY_H
 
+#include "base/free.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,9 +20,6 @@ void *ts_calloc(size_t count, size_t size);
 /** Resize to \a count elements of \a size bytes; a NULL \a pointer allocates.  New memory is not initialised. Not
  * collective. */
 void *ts_realloc(void *pointer, size_t count, size_t size);
-
-/** NULL is allowed. Not collective. */
-void ts_free(void *pointer);
 
 /** Copy of a string, owned by the caller (ts_free); NULL gives NULL. Not collective. */
 char *ts_strdup(const char *text);

@@ -411,5 +411,5 @@ bool ts_was_step_applied(const ts_engine *e) {
 }
 
 double ts_learning_rate(const ts_engine *e) {
-  return ts_lr_at(&e->schedule, e->updates);
+  return ts_engine_learning_rate(e);
 }

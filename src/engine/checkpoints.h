@@ -11,17 +11,12 @@
 #ifndef TS_ENGINE_CHECKPOINTS_H
 #define TS_ENGINE_CHECKPOINTS_H
 
-#include "base/status.h"
+#include "base/error.h"
+#include "engine/tessera.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-typedef struct ts_engine ts_engine;
 
 /** Save everything that training goes on from: parameters (masters), states of the optimizer, loss scale, place in the
  * schedule, steps done, micro-steps since the last update; and bytes of the program's own.  Gradients and the rank's
@@ -58,7 +53,7 @@ typedef struct ts_load_options {
  *                            steps that is intact; a warning names those that are not.  A tag is never replaced by
  *                            another.
  * \param [in]  options       NULL: everything.
- * \param [out] loaded        Its directory; the caller's (ts_free, base/memory.h).  NULL: without a tag, where the
+ * \param [out] loaded        Its directory; the caller's (ts_free).  NULL: without a tag, where the
  *                            directory is missing or has no checkpoint, nothing is loaded and the engine is as it was,
  *                            which is TS_OK and a warning, so a program may begin with this call.  May be NULL.
  * \param [out] client        On every rank the bytes that were saved, with a 0 behind them; the caller's (ts_free);
@@ -85,9 +80,5 @@ ts_status ts_load_checkpoint(ts_engine *engine, const char *directory, const cha
  * \return TS_BAD_INPUT, agreed: a name that is none, every parameter is frozen, or it cannot be written. */
 ts_status ts_save_16bit_model(ts_engine *engine, const char *directory, const char *file, bool exclude_frozen,
                               bool *saved, ts_error *err);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

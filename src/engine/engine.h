@@ -61,6 +61,8 @@ struct ts_engine {
   ts_executor *executor;
   ts_lr_schedule schedule;
   ts_loss_scaler scaler;
+  bool has_own_rate; /* of ts_set_learning_rate, instead of the schedule's */
+  double own_rate;
   int64_t updates; /* steps that were not skipped: a skipped one does not advance the schedule, as in DeepSpeed */
   int64_t steps, skipped; /* all, and those that were; of the whole run where it was loaded from a checkpoint */
   ts_kept kept;
@@ -167,5 +169,8 @@ void ts_engine_sum(const ts_engine *engine, uint64_t *number, int n);
 
 /** The schedule the deck asks for. Not collective. */
 void ts_engine_schedule_from_deck(ts_lr_schedule *schedule, const ts_deck *deck);
+
+/** The rate of the next update: the caller's, else the schedule's. Not collective. */
+double ts_engine_learning_rate(const ts_engine *engine);
 
 #endif

@@ -1,6 +1,5 @@
 #include "engine/recode.h"
 
-#include "backend/code_book.h"
 #include "base/memory.h"
 #include "pass/state.h"
 
@@ -94,8 +93,7 @@ static void decode_values(const ts_recode *r, const old_state *old, const float 
   }
 }
 
-/* As the update's kernel does it: parts of the largest magnitude of a block. */
-static float encode_block(const float *value, int64_t n, const ts_code_book *book, uint8_t *code) {
+float ts_recode_block(const float *value, int64_t n, const ts_code_book *book, uint8_t *code) {
   float most = 0;
   for (int64_t i = 0; i < n; ++i) {
     most = fmaxf(most, isnan(value[i]) ? INFINITY : fabsf(value[i])); /* what is NaN makes its block NaN */
@@ -112,7 +110,7 @@ static void write_state(const ts_recode *r, const old_state *old, ts_executor *e
   float *value = ts_malloc((size_t) count * sizeof *value), *scale = old->scale;
   decode_values(r, old, book->map, value);
   for (int64_t at = 0; at < count; at += BLOCK) { /* no more blocks than there were */
-    scale[at / BLOCK] = encode_block(value + at, count - at < BLOCK ? count - at : BLOCK, book, old->code + at);
+    scale[at / BLOCK] = ts_recode_block(value + at, count - at < BLOCK ? count - at : BLOCK, book, old->code + at);
   }
   ts_executor_write_state(executor, r->code.leaf, r->code.first + first, count, old->code);
   ts_executor_write_state(executor, r->scale.leaf, r->scale.first + first / BLOCK, ts_state_elements(BLOCK, count),

@@ -6,6 +6,7 @@
 #ifndef ENGINE_RECODE_H
 #define ENGINE_RECODE_H
 
+#include "backend/code_book.h"
 #include "io/checkpoint.h"
 #include "pass/saved.h"
 #include "run/executor.h"
@@ -28,6 +29,10 @@ ts_checkpoint_run ts_recode_run(const ts_recode *r, int64_t at);
 /** Do new blocks have the elements of one old block each, so that codes and scales can be taken as they are?
  * Not collective. */
 bool ts_recode_fits(const ts_recode *r);
+
+/** Code a block of \a n values, as an update's kernel does it: as parts of their largest magnitude, the scale.  What is
+ * NaN makes its block NaN. Not collective. \return the scale. */
+float ts_recode_block(const float *value, int64_t n, const ts_code_book *book, uint8_t *code);
 
 /** Read codes and scales, make values of them, code these in blocks of this grid and write them.  Not collective.
  * \return TS_BAD_INPUT as ts_checkpoint_read. */

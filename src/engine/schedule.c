@@ -1,6 +1,7 @@
-/* The deck's scheduler keys as the plain values lr_schedule works with. */
+/* The rate of an engine: the deck's scheduler keys as the plain values lr_schedule works with, or the caller's word. */
 #include "engine/engine.h"
 
+#include <math.h>
 #include <string.h>
 
 void ts_engine_schedule_from_deck(ts_lr_schedule *s, const ts_deck *deck) {
@@ -35,4 +36,17 @@ void ts_engine_schedule_from_deck(ts_lr_schedule *s, const ts_deck *deck) {
   };
   bool known = ts_lr_schedule_find(d->type, &s->type);
   TS_CHECK(known, "scheduler %s is in the deck's table but not in the schedules'", d->type);
+}
+
+double ts_engine_learning_rate(const ts_engine *e) {
+  return e->has_own_rate ? e->own_rate : ts_lr_at(&e->schedule, e->updates);
+}
+
+ts_status ts_set_learning_rate(ts_engine *e, double lr, ts_error *err) {
+  if (!isfinite(lr)) {
+    return ts_error_add(err, "ts_set_learning_rate: %g is no rate; one below 0 gives the schedule its turn again", lr);
+  }
+  e->has_own_rate = lr >= 0;
+  e->own_rate = lr;
+  return TS_OK;
 }

@@ -137,7 +137,7 @@ void ts_engine_set_update(ts_engine *e, const ts_feed *feed, int slot) {
   }
   ts_heartbeat_phase(ts_world_heartbeat(e->world), TS_PHASE_UPDATING);
   ts_engine_set_control(e, which, slot, flags);
-  ts_engine_set_scalar(e, which, slot, "lr", ts_lr_at(&e->schedule, e->updates));
+  ts_engine_set_scalar(e, which, slot, "lr", ts_engine_learning_rate(e));
   float *betas = ts_executor_input(e->executor, e->index[which], slot, "betas");
   betas[0] = (float) ts_momentum_at(&e->schedule, e->updates);
   betas[1] = (float) e->deck->optimizer.params.betas[1];
@@ -160,7 +160,7 @@ ts_step_result ts_engine_end_step(ts_engine *e) {
                            .next_loss_scale = summary[TS_SUMMARY_NEXT_SCALE],
                            .searching = summary[TS_SUMMARY_OVERFLOW] != 0 && isfinite(summary[TS_SUMMARY_LOSS]) &&
                                         ts_loss_scale_is_searching(&e->scaler, summary[TS_SUMMARY_SCALE]),
-                           .lr = ts_lr_at(&e->schedule, e->updates),
+                           .lr = ts_engine_learning_rate(e),
                            .communication_seconds = times.communication,
                            .exposed_seconds = times.exposed,
                            .forward_seconds = times.phase[TS_RUN_FORWARD],

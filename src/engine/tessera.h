@@ -200,17 +200,4 @@ double ts_global_grad_norm(const ts_engine *engine);
 bool ts_was_step_applied(const ts_engine *engine);
 double ts_learning_rate(const ts_engine *engine);
 
-/* ---- values ---- */
-
-/** Read a parameter in fp32 (the master where there is one): all of it, on every rank of any grid.
- * \param [out] value  The parameter's elements, in its shape. Collective over the world.
- * \return TS_BAD_INPUT when there is none of that name. */
-ts_status ts_get_full_fp32_parameter(ts_engine *engine, const char *name, float *value, ts_error *err);
-
-/** Write a parameter: masters, and working values rounded to nearest.  Every rank gives the same values and takes what
- * it keeps of them. Not collective, but values differ between ranks unless all call it.
- * \param [in] value  All of it, in its shape.
- * \return TS_BAD_INPUT when there is none of that name. */
-ts_status ts_set_full_fp32_parameter(ts_engine *engine, const char *name, const float *value, ts_error *err);
-
 #endif

@@ -6,8 +6,10 @@
 
 #include "comm/comm.h"
 #include "deck/deck.h"
+#include "engine/checkpoints.h"
 #include "engine/tessera.h"
 #include "engine/timeouts.h"
+#include "engine/values.h"
 #include "graph/record.h"
 #include "io/batch.h"
 #include "run/executor.h"

@@ -203,12 +203,16 @@ static void walk_graph(ts_zero *z) {
   ts_free(units);
 }
 
-/* This rank's sum over micro-batches of one of the results named at the model's loss. */
-static ts_tid sum_result(ts_zero *z, ts_site at, const char *result, const char *state) {
+/* This rank's sum over micro-batches of one of the results named at the model's loss.  Programs of one engine share
+ * states by name, and an evaluation may come between the backwards of a step: it has sums of its own. */
+static ts_tid sum_result(ts_zero *z, ts_site at, const char *result) {
+  char *name = ts_format("%s%s_sum", ts_zero_is_training(z) ? "" : "evaluated_", result);
   ts_tid value = ts_rewrite_tensor(&z->rewrite, ts_graph_marked(z->rewrite.from, result));
-  ts_tid sum = ts_graph_state(at.graph, state, (ts_held){TS_STATE_SUM, -1, true},
+  ts_tid sum = ts_graph_state(at.graph, name, (ts_held){TS_STATE_SUM, -1, true},
                               (ts_dtype) ts_state_get(TS_STATE_SUM)->dtype, TS_SHAPE(1), -1);
-  return ts_build_accumulate(at, state, sum, value, z->beta);
+  sum = ts_build_accumulate(at, name, sum, value, z->beta);
+  ts_free(name);
+  return sum;
 }
 
 /* What programs read after each forward. */
@@ -240,7 +244,7 @@ static void add_results(ts_zero *z) {
   }
   /* after the last node of the micro-batch: a fused loss is made among the gradients */
   ts_site at = {to, ts_zero_is_training(z) ? TS_SEGMENT_BACKWARD_WEIGHT : TS_SEGMENT_FORWARD, -1};
-  ts_tid loss = sum_result(z, at, "loss", "loss_sum"), valid = sum_result(z, at, "valid", "valid_sum");
+  ts_tid loss = sum_result(z, at, "loss"), valid = sum_result(z, at, "valid");
   ts_zero_add_update(z, loss, valid);
 }
 
