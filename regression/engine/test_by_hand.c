@@ -272,7 +272,7 @@ static void write_model(ts_builder *b, void *user) {
   ts_builder_unit(b, "first");
   ts_tid h = ts_builder_linear(b, "in", x, HIDDEN, true);
   h = ts_builder_activation(b, "act", h, TS_ACTIVATION_GELU);
-  h = ts_builder_reshape(b, "rows", h, TS_SHAPE(ts_builder_batch(b), 1, HIDDEN));
+  h = ts_builder_reshape(b, "rows", h, 3, (int64_t[]){ts_builder_batch(b), 1, HIDDEN});
   h = ts_builder_dropout(b, "drop", h, *dropout);
   ts_builder_unit(b, "second");
   h = ts_builder_rmsnorm(b, "norm", h, 1e-6);

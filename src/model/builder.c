@@ -83,6 +83,20 @@ static bool find_leaf(ts_builder *b, const char *name, ts_role role, ts_dtype dt
   return true;
 }
 
+/* Positive extents that a tensor can have. */
+static bool take_extents(const ts_builder *b, const char *name, int n, const int64_t *extent, ts_shape *shape) {
+  bool fits = n > 0 && n <= TS_MAX_DIMS;
+  *shape = (ts_shape){.n = n};
+  for (int i = 0; fits && i < n; ++i) {
+    fits = extent[i] > 0 && extent[i] < INT32_MAX;
+    shape->d[i] = extent[i];
+  }
+  if (!fits) {
+    ts_builder_refuse(b, "%s%s: wants 1 to %d positive extents", b->prefix, name, TS_MAX_DIMS);
+  }
+  return fits;
+}
+
 ts_tid ts_builder_leaf(ts_builder *b, const char *name, ts_dtype dtype, ts_shape shape, int sequence) {
   return ts_graph_add_leaf(b->at.graph, &(ts_tensor){.name = (char *) name,
                                                      .role = TS_ROLE_INPUT,
@@ -123,26 +137,30 @@ ts_tid ts_builder_seed(ts_builder *b) {
   return t != TS_NONE ? t : ts_graph_leaf(b->at.graph, "seed", TS_ROLE_SCALAR, TS_I64, TS_SHAPE(1), -1);
 }
 
-ts_tid ts_builder_parameter(ts_builder *b, const char *name, ts_shape shape, ts_init init) {
-  ts_model_name n = ts_builder_name(b, name, "");
+ts_tid ts_builder_parameter(ts_builder *b, const char *name, int n, const int64_t *extent, ts_init init) {
+  ts_model_name full = ts_builder_name(b, name, "");
+  ts_shape shape;
   ts_tid t;
   if (b->at.unit < 0) {
     ts_builder_refuse(b, "parameter %s: begin a unit before", name);
     return TS_NONE;
   }
-  if (find_leaf(b, n.text, TS_ROLE_PARAM, TS_F32, &shape, &t)) {
+  if (!take_extents(b, name, n, extent, &shape)) {
+    return TS_NONE;
+  }
+  if (find_leaf(b, full.text, TS_ROLE_PARAM, TS_F32, &shape, &t)) {
     return t;
   }
   return ts_graph_add_leaf(
       b->at.graph,
       &(ts_tensor){
-          .name = n.text, .role = TS_ROLE_PARAM, .dtype = TS_F32, .shape = shape, .init = init, .unit = b->at.unit});
+          .name = full.text, .role = TS_ROLE_PARAM, .dtype = TS_F32, .shape = shape, .init = init, .unit = b->at.unit});
 }
 
 /* UNIT.base.what. */
 static ts_tid own_parameter(ts_builder *b, const char *base, const char *what, ts_shape shape, ts_init init) {
   char *name = base[0] != 0 ? ts_format("%s.%s", base, what) : ts_strdup(what);
-  ts_tid t = ts_builder_parameter(b, name, shape, init);
+  ts_tid t = ts_builder_parameter(b, name, shape.n, shape.d, init);
   ts_free(name);
   return t;
 }
@@ -215,7 +233,16 @@ ts_tid ts_builder_dropout(ts_builder *b, const char *name, ts_tid x, double p) {
   return ts_build_dropout(b->at, n.text, x, ts_builder_seed(b), ts_builder_samples(b), (float) p, ts_hash_name(n.text));
 }
 
-ts_tid ts_builder_reshape(ts_builder *b, const char *name, ts_tid x, ts_shape shape) {
+ts_tid ts_builder_reshape(ts_builder *b, const char *name, ts_tid x, int n, const int64_t *extent) {
+  ts_shape shape;
+  if (x == TS_NONE || !take_extents(b, name, n, extent, &shape)) {
+    return TS_NONE;
+  }
+  if (ts_shape_count(&shape) != ts_tensor_count(b->at.graph, x)) {
+    ts_builder_refuse(b, "%s%s: %lld elements cannot lie in a shape of %lld", b->prefix, name,
+                      (long long) ts_tensor_count(b->at.graph, x), (long long) ts_shape_count(&shape));
+    return TS_NONE;
+  }
   return ts_build_view(b->at, ts_builder_name(b, name, "").text, x, 0, shape);
 }
 

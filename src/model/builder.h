@@ -62,8 +62,9 @@ ts_tid ts_builder_input(ts_builder *b, const char *name, ts_dtype dtype, int n, 
  * Not collective. */
 void ts_builder_unit(ts_builder *b, const char *name);
 
-/** The parameter UNIT.name, made at the first call; another one of this name must have its shape. Not collective. */
-ts_tid ts_builder_parameter(ts_builder *b, const char *name, ts_shape shape, ts_init init);
+/** The parameter UNIT.name of \a n positive extents, 1 to TS_MAX_DIMS of them, made at the first call; another one of
+ * this name must have its shape. Not collective. */
+ts_tid ts_builder_parameter(ts_builder *b, const char *name, int n, const int64_t *extent, ts_init init);
 
 /** y [...][out] = x w^T (+ bias) with parameters UNIT.name.weight [out][in], normal with a deviation of 1 / sqrt (in),
  * and .bias, 0. Not collective. */
@@ -98,8 +99,8 @@ ts_tid ts_builder_dropout(ts_builder *b, const char *name, ts_tid x, double p);
  * collective. */
 ts_tid ts_builder_samples(ts_builder *b);
 
-/** The same elements in another shape. Not collective. */
-ts_tid ts_builder_reshape(ts_builder *b, const char *name, ts_tid x, ts_shape shape);
+/** The same elements in another shape, of \a n positive extents, 1 to TS_MAX_DIMS of them. Not collective. */
+ts_tid ts_builder_reshape(ts_builder *b, const char *name, ts_tid x, int n, const int64_t *extent);
 
 /** Attention of heads. */
 typedef struct ts_heads {
