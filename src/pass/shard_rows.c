@@ -26,9 +26,16 @@ static bool begins_with_tokens(const ts_sharding *s, ts_tid t) {
   return shape->n >= 2 && shape->d[0] == s->batch && shape->d[1] == s->length;
 }
 
+/* The record counts the loss of each rank or that of one: a head's that is not all of the loss is whole, as the rest
+ * is. */
+static bool is_part_of_loss(const ts_sharding *s, const ts_node *node) {
+  return node->op == TS_OP_HEAD_LOSS && ts_graph_marked(s->graph, "loss") != node->out[0];
+}
+
 /* Can the node do rows by themselves?  What has rows begins with samples and tokens. */
 static bool can_cut_rows(const ts_sharding *s, const ts_node *node, ts_cut *cut) {
-  if (s->rows.size == 0 || !ts_node_cut(s->graph, node, '*', cut) || cut->units != s->batch * s->length) {
+  if (s->rows.size == 0 || is_part_of_loss(s, node) || !ts_node_cut(s->graph, node, '*', cut) ||
+      cut->units != s->batch * s->length) {
     return false;
   }
   bool can = true;

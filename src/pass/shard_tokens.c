@@ -50,7 +50,8 @@ static void follow_tokens(cutter *c, const ts_node *node) {
   }
   TS_CHECK(found, "%s: %s does not work on tokens one by one", node->name, ts_op_get(node->op)->name);
   for (int i = 0; i < node->n_out; ++i) {
-    TS_CHECK(cut.out[i].dim == 1 || node->op == TS_OP_HEAD_LOSS, "%s: its result is not of tokens", node->name);
+    bool loss = node->op == TS_OP_HEAD_LOSS || node->op == TS_OP_LOSS;
+    TS_CHECK(cut.out[i].dim == 1 || loss, "%s: its result is not of tokens", node->name);
     c->cut[node->out[i]] = cut.out[i].dim == 1;
   }
 }
