@@ -228,7 +228,7 @@ static void embedding_dw(run_case *c) {
   }
 }
 
-/* The usual shapes, and one of whole vectors; each with a token of every sample, then with masks, one of which has none;
+/* The usual shapes, and one of whole vectors, each with a token of every sample and with masks, one of which has none;
  * then some tokens of longer samples. */
 static const ts_tokens pick_tokens[] = {{0}, {1, {{20, 67}}}, {2, {{5, 30}, {90, 37}}}};
 enum { PICK_SHAPES = OPS_SHAPES + 1, PICK_LONG = 2 * PICK_SHAPES, PICKS = PICK_LONG + 4 };
