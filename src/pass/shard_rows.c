@@ -9,9 +9,16 @@ static int64_t least_tokens(const ts_sharding *s) {
   return sequence != NULL && s->context->mesh->size[TS_AXIS_SP] > 1 ? ts_sequence_least(sequence) : s->length;
 }
 
+/* The record counts the loss of each rank's rows or that of one rank: not where a loss has parts of which some are of
+ * no rows. */
+static bool has_parts(const ts_sharding *s) {
+  const ts_node *loss = ts_graph_producer(s->graph, ts_graph_marked(s->graph, "loss"));
+  return loss != NULL && loss->op != TS_OP_HEAD_LOSS;
+}
+
 /* Of generation there are too few. */
 static bool deals_rows(const ts_sharding *s) {
-  return s->context->deck->tensor_parallel.sequence_parallel && s->context->use != TS_MODEL_LOGITS &&
+  return !has_parts(s) && s->context->deck->tensor_parallel.sequence_parallel && s->context->use != TS_MODEL_LOGITS &&
          s->batch * least_tokens(s) >= s->context->mesh->size[TS_AXIS_TP];
 }
 
@@ -26,16 +33,9 @@ static bool begins_with_tokens(const ts_sharding *s, ts_tid t) {
   return shape->n >= 2 && shape->d[0] == s->batch && shape->d[1] == s->length;
 }
 
-/* The record counts the loss of each rank or that of one: a head's that is not all of the loss is whole, as the rest
- * is. */
-static bool is_part_of_loss(const ts_sharding *s, const ts_node *node) {
-  return node->op == TS_OP_HEAD_LOSS && ts_graph_marked(s->graph, "loss") != node->out[0];
-}
-
 /* Can the node do rows by themselves?  What has rows begins with samples and tokens. */
 static bool can_cut_rows(const ts_sharding *s, const ts_node *node, ts_cut *cut) {
-  if (s->rows.size == 0 || is_part_of_loss(s, node) || !ts_node_cut(s->graph, node, '*', cut) ||
-      cut->units != s->batch * s->length) {
+  if (s->rows.size == 0 || !ts_node_cut(s->graph, node, '*', cut) || cut->units != s->batch * s->length) {
     return false;
   }
   bool can = true;
