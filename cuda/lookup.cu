@@ -147,12 +147,153 @@ static void embedding_launch(const ts_kernel_call *call) {
                 ts_call_stream(call));
 }
 
+/* ---- tokens of samples: one, or the mean of those of a mask ---- */
+
+/* x has `rows` of a sample's tokens: row + shift[0] before `split`, row + shift[1] from there on.  `which` has a token
+ * of each sample (length 0), or a mask of so many, and count what it counts. */
+struct pick_samples {
+  const int32_t *which;
+  const float *count;
+  int64_t rows, length, split, shift[2];
+};
+
+static __device__ __forceinline__ bool is_picked(const pick_samples &p, int64_t b, int64_t row) {
+  int64_t token = row + (row < p.split ? p.shift[0] : p.shift[1]);
+  return p.length > 0 ? p.which[b * p.length + token] != 0 : p.which[b] == token;
+}
+
+static __device__ __forceinline__ float picked_count(const pick_samples &p, int64_t b) {
+  return p.length > 0 ? p.count[b] : 1.0f;
+}
+
+/* A block a sample. */
+static __global__ void __launch_bounds__(THREADS)
+    count_mask(float *__restrict__ count, const int32_t *__restrict__ mask, int64_t length) {
+  TS_SHARED(float, scratch, THREADS / TS_WARP);
+  float sum = 0;
+  for (int64_t t = threadIdx.x; t < length; t += THREADS) {
+    sum += mask[(int64_t) blockIdx.x * length + t] != 0 ? 1.0f : 0.0f;
+  }
+  sum = ts_block_sum(sum, scratch);
+  if (threadIdx.x == 0) {
+    count[blockIdx.x] = sum;
+  }
+}
+
+/* A block does some columns of a sample: warp w adds rows w, w + 8, ... in order, then the warps are added in order. */
+template <typename T, int W>
+__global__ void __launch_bounds__(THREADS)
+    pick_tokens(T *__restrict__ y, const T *__restrict__ x, pick_samples p, int columns, unsigned tiles) {
+  TS_SHARED(float, part, THREADS *W);
+  int64_t b = blockIdx.x / tiles;
+  int lane = (int) threadIdx.x % TS_WARP, warp = (int) threadIdx.x / TS_WARP;
+  int c = ((int) (blockIdx.x % tiles) * TS_WARP + lane) * W;
+  float sum[W] = {};
+  if (c < columns) {
+    for (int64_t row = warp; row < p.rows; row += ROWS) {
+      if (is_picked(p, b, row)) {
+        float value[W];
+        ts_load<W>(value, x + (b * p.rows + row) * columns + c);
+#pragma unroll
+        for (int i = 0; i < W; ++i) {
+          sum[i] += value[i];
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < W; ++i) {
+    part[(warp * W + i) * TS_WARP + lane] = sum[i];
+  }
+  __syncthreads();
+  if (warp != 0 || c >= columns) {
+    return;
+  }
+  float count = picked_count(p, b);
+#pragma unroll
+  for (int i = 0; i < W; ++i) {
+    for (int w = 1; w < ROWS; ++w) {
+      sum[i] += part[(w * W + i) * TS_WARP + lane];
+    }
+    sum[i] = count > 0.0f ? sum[i] / count : 0.0f;
+  }
+  ts_store<W>(y + b * columns + c, sum);
+}
+
+/* A warp a row of dx. */
+template <typename T, int W>
+__global__ void __launch_bounds__(THREADS)
+    pick_dx_tokens(T *dx, const T *__restrict__ dy, pick_samples p, ts_prior<T> prior, int64_t rows, int columns) {
+  int64_t row = (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP;
+  if (row >= rows) {
+    return;
+  }
+  int64_t b = row / p.rows;
+  bool picked = is_picked(p, b, row % p.rows);
+  float count = picked_count(p, b), beta = ts_prior_beta(prior);
+#pragma unroll 2
+  for (int c = (int) (threadIdx.x % TS_WARP) * W; c < columns; c += TS_WARP * W) {
+    float value[W] = {};
+    if (picked) {
+      ts_load<W>(value, dy + b * columns + c);
+    }
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      value[i] = picked ? value[i] / count : 0.0f;
+    }
+    ts_add_prior<W>(value, prior, beta, row * columns + c);
+    ts_store<W>(dx + row * columns + c, value);
+  }
+}
+
+/* Counts its mask first. */
+static pick_samples pick_samples_of(const ts_kernel_call *call, int64_t rows) {
+  const ts_shape *which = &ts_call_in(call, 1)->shape;
+  const ts_tokens *tokens = &call->node->attr.pick.tokens;
+  pick_samples p = {
+      (const int32_t *) call->in[1], (const float *) call->workspace, rows, which->n == 2 ? which->d[1] : 0, 0, {}};
+  if (tokens->n > 0) {
+    p.split = tokens->stretch[0].length;
+    p.shift[0] = tokens->stretch[0].begin;
+    p.shift[1] = tokens->n > 1 ? tokens->stretch[1].begin - p.split : 0;
+  }
+  if (p.length > 0) {
+    ts_launch(count_mask, (unsigned) which->d[0], THREADS, 0, ts_call_stream(call), (float *) call->workspace, p.which,
+              p.length);
+  }
+  return p;
+}
+
+template <typename T, int W> static void launch_pick(const ts_kernel_call *call) {
+  const ts_shape *x = &ts_call_in(call, 0)->shape;
+  unsigned tiles = ts_blocks(x->d[2], TS_WARP * W);
+  pick_samples p = pick_samples_of(call, x->d[1]);
+  ts_launch(pick_tokens<T, W>, (unsigned) x->d[0] * tiles, THREADS, 0, ts_call_stream(call), (T *) call->out[0],
+            (const T *) call->in[0], p, (int) x->d[2], tiles);
+}
+
+template <typename T, int W> static void launch_pick_dx(const ts_kernel_call *call) {
+  const ts_shape *x = &ts_call_out(call, 0)->shape;
+  int64_t rows = x->d[0] * x->d[1];
+  pick_samples p = pick_samples_of(call, x->d[1]);
+  ts_launch(pick_dx_tokens<T, W>, ts_blocks(rows, ROWS), THREADS, 0, ts_call_stream(call), (T *) call->out[0],
+            (const T *) call->in[0], p, ts_call_prior<T>(call, 0), rows, (int) x->d[2]);
+}
+
+template <typename T> static void pick(const ts_kernel_call *call) {
+  const void *pointer[] = {call->in[0], call->out[0], ts_call_prior<T>(call, 0).data};
+  bool wide = ts_is_wide<T>(ts_columns_of(ts_call_in(call, 0)), pointer, 3);
+  (call->node->op == TS_OP_PICK_DX ? wide ? launch_pick_dx<T, ts_lanes<T>> : launch_pick_dx<T, 1>
+   : wide ? launch_pick<T, ts_lanes<T>>
+                                   : launch_pick<T, 1>) (call);
+}
+
 static void pick_launch(const ts_kernel_call *call) {
-  const ts_tensor *x = ts_call_in(call, 0);
-  int64_t samples = x->shape.d[0], bytes = bytes_of_row(x), sample = x->shape.d[1] * bytes;
-  copy_by_width({call->out[0], call->in[0], (const int32_t *) call->in[1], samples, bytes, bytes, sample, bytes, 0,
-                 x->shape.d[1]},
-                ts_call_stream(call));
+  TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, pick, call);
+}
+
+static size_t pick_set_up(const ts_target *, const ts_graph *graph, const ts_node *node, void **) {
+  return (size_t) graph->tensor[node->in[0]].shape.d[0] * sizeof(float);
 }
 
 /* ---- the sums ---- */
@@ -382,7 +523,8 @@ const ts_kernel *ts_cuda_lookup(ts_op op) {
       {TS_OP_TAKE, {NULL, take_launch, NULL}},
       {TS_OP_PLACE, {NULL, place_launch, NULL}},
       {TS_OP_EMBEDDING, {NULL, embedding_launch, NULL}},
-      {TS_OP_PICK, {NULL, pick_launch, NULL}},
+      {TS_OP_PICK, {pick_set_up, pick_launch, NULL}},
+      {TS_OP_PICK_DX, {pick_set_up, pick_launch, NULL}},
       {TS_OP_EMBEDDING_DW, {embedding_dw_set_up, embedding_dw_launch, NULL}},
   };
   static const ts_kernel none = {};

@@ -447,6 +447,100 @@ static size_t dw_set_up(const ts_target *, const ts_graph *graph, const ts_node 
   return (size_t) node->n_out * ts_column_blocks(ts_shape_rows(&x->shape)) * (size_t) ts_columns_of(x) * sizeof(float);
 }
 
+/* ---- rows of length 1: a warp reads a row twice, the second time from the cache ---- */
+
+template <typename T, int W>
+__global__ void __launch_bounds__(ROWS *TS_WARP)
+    normalize_rows(T *__restrict__ y, float *__restrict__ scale, const T *__restrict__ x, int64_t rows, int columns,
+                   float eps) {
+  int64_t row = (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP;
+  if (row >= rows) {
+    return;
+  }
+  int first = (int) (threadIdx.x % TS_WARP) * W;
+  float squares = 0, v[W];
+  for (int c = first; c < columns; c += TS_WARP * W) {
+    ts_load<W>(v, x + row * columns + c);
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      squares += v[i] * v[i];
+    }
+  }
+  float r = 1.0f / fmaxf(sqrtf(ts_warp_sum(squares)), eps);
+  for (int c = first; c < columns; c += TS_WARP * W) {
+    ts_load<W>(v, x + row * columns + c);
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      v[i] *= r;
+    }
+    ts_store<W>(y + row * columns + c, v);
+  }
+  if (first == 0) {
+    scale[row] = r;
+  }
+}
+
+/* r^2 dots as (r dots) r: r alone may be 1e12. */
+template <typename T, int W>
+__global__ void __launch_bounds__(ROWS *TS_WARP)
+    normalize_dx_rows(T *dx, const T *__restrict__ dy, const T *__restrict__ x, const float *__restrict__ scale,
+                      ts_prior<T> prior, int64_t rows, int columns, float eps) {
+  int64_t row = (int64_t) blockIdx.x * ROWS + threadIdx.x / TS_WARP;
+  if (row >= rows) {
+    return;
+  }
+  int first = (int) (threadIdx.x % TS_WARP) * W;
+  int64_t start = row * columns;
+  float r = scale[row], dots = 0, g[W], v[W];
+  for (int c = first; c < columns; c += TS_WARP * W) {
+    ts_load<W>(g, dy + start + c);
+    ts_load<W>(v, x + start + c);
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      dots += g[i] * v[i];
+    }
+  }
+  dots = ts_warp_sum(dots);
+  float by = r < 1.0f / eps ? r * dots * r : 0.0f, beta = ts_prior_beta(prior);
+  for (int c = first; c < columns; c += TS_WARP * W) {
+    ts_load<W>(g, dy + start + c);
+    ts_load<W>(v, x + start + c);
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      g[i] = r * (g[i] - v[i] * by);
+    }
+    ts_add_prior<W>(g, prior, beta, start + c);
+    ts_store<W>(dx + start + c, g);
+  }
+}
+
+template <typename T, int W> static void launch_normalize(const ts_kernel_call *call) {
+  int64_t rows = ts_shape_rows(&ts_call_in(call, 0)->shape);
+  ts_launch(normalize_rows<T, W>, ts_blocks(rows, ROWS), ROWS * TS_WARP, 0, ts_call_stream(call), (T *) call->out[0],
+            (float *) call->out[1], (const T *) call->in[0], rows, (int) ts_columns_of(ts_call_in(call, 0)),
+            call->node->attr.norm.eps);
+}
+
+template <typename T, int W> static void launch_normalize_dx(const ts_kernel_call *call) {
+  int64_t rows = ts_shape_rows(&ts_call_in(call, 0)->shape);
+  ts_launch(normalize_dx_rows<T, W>, ts_blocks(rows, ROWS), ROWS * TS_WARP, 0, ts_call_stream(call), (T *) call->out[0],
+            (const T *) call->in[0], (const T *) call->in[1], (const float *) call->in[2], ts_call_prior<T>(call, 0),
+            rows, (int) ts_columns_of(ts_call_in(call, 0)), call->node->attr.norm.eps);
+}
+
+template <typename T> static void normalize(const ts_kernel_call *call) {
+  bool back = call->node->op == TS_OP_NORMALIZE_DX;
+  const void *pointer[] = {call->out[0], call->in[0], back ? call->in[1] : NULL, ts_call_prior<T>(call, 0).data};
+  bool wide = ts_is_wide<T>(ts_columns_of(ts_call_in(call, 0)), pointer, 4);
+  (back   ? wide ? launch_normalize_dx<T, ts_lanes<T>> : launch_normalize_dx<T, 1>
+     : wide ? launch_normalize<T, ts_lanes<T>>
+          : launch_normalize<T, 1>) (call);
+}
+
+static void normalize_launch(const ts_kernel_call *call) {
+  TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, normalize, call);
+}
+
 /* ---- sums over rows: of x^2; of dy (o + w) x ---- */
 
 template <typename T, int W, bool DOTS>
@@ -507,7 +601,8 @@ static void sums_launch(const ts_kernel_call *call) {
 
 const ts_kernel *ts_cuda_norm(ts_op op) {
   static const ts_kernel forward = {NULL, forward_launch, NULL}, dx = {NULL, dx_launch, NULL},
-                         dw = {dw_set_up, dw_launch, NULL}, sums = {NULL, sums_launch, NULL}, none = {};
+                         dw = {dw_set_up, dw_launch, NULL}, sums = {NULL, sums_launch, NULL},
+                         unit = {NULL, normalize_launch, NULL}, none = {};
   switch (op) {
     case TS_OP_LAYERNORM:
     case TS_OP_RMSNORM: return &forward;
@@ -515,6 +610,8 @@ const ts_kernel *ts_cuda_norm(ts_op op) {
     case TS_OP_RMSNORM_DX: return &dx;
     case TS_OP_LAYERNORM_DW:
     case TS_OP_RMSNORM_DW: return &dw;
+    case TS_OP_NORMALIZE:
+    case TS_OP_NORMALIZE_DX: return &unit;
     case TS_OP_ROW_SQUARES:
     case TS_OP_ROW_DOTS: return &sums;
     default: return &none;

@@ -23,6 +23,13 @@ struct add_body {
   }
 };
 
+struct multiply_body {
+  enum { IN = 2, OUT = 1 };
+  template <typename T> static __device__ __forceinline__ void apply(float *y, const float *x) {
+    y[0] = x[0] * x[1];
+  }
+};
+
 /* The two bodies that have a state. */
 struct scale_body {
   enum { IN = 1, OUT = 1 };
@@ -214,9 +221,37 @@ template <typename Body> static void run_body(const ts_kernel_call *call) {
   TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, choose_lanes, call, Body());
 }
 
+/* Sums of losses, a few numbers: y = beta prior + by x + z, z where there is a second input. */
+static __global__ void __launch_bounds__(THREADS)
+    doubles(double *y, double by, const double *x, const double *z, ts_prior<double> prior, int64_t count) {
+  int64_t i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
+  double beta = (double) ts_prior_beta(prior);
+  if (i < count) {
+    double value = by * x[i] + (z != NULL ? z[i] : 0.0);
+    y[i] = beta != 0.0 ? beta * prior.data[i] + value : value;
+  }
+}
+
+static void launch_doubles(const ts_kernel_call *call, double by) {
+  int64_t count = ts_shape_count(&ts_call_in(call, 0)->shape);
+  ts_launch(doubles, ts_blocks(count, THREADS), THREADS, 0, ts_call_stream(call), (double *) call->out[0], by,
+            (const double *) call->in[0], call->node->n_in > 1 ? (const double *) call->in[1] : (const double *) NULL,
+            ts_call_prior<double>(call, 0), count);
+}
+
+static void add_launch(const ts_kernel_call *call) {
+  if (ts_call_out(call, 0)->dtype == TS_F64) {
+    launch_doubles(call, 1);
+  } else {
+    run_body<add_body>(call);
+  }
+}
+
 static void scale_launch(const ts_kernel_call *call) {
   float by = call->node->attr.scale.by, softcap = call->node->attr.scale.softcap;
-  if (softcap > 0.0f) {
+  if (ts_call_out(call, 0)->dtype == TS_F64) {
+    launch_doubles(call, by);
+  } else if (softcap > 0.0f) {
     TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, choose_lanes, call, (softcap_body{by, softcap}));
   } else {
     TS_FOR_FLOAT(ts_call_in(call, 0)->dtype, choose_lanes, call, scale_body{by});
@@ -501,7 +536,8 @@ const ts_kernel *ts_cuda_pointwise(ts_op op) {
     ts_op op;
     ts_kernel row;
   } rows[] = {
-      {TS_OP_ADD, {NULL, run_body<add_body>, NULL}},
+      {TS_OP_ADD, {NULL, add_launch, NULL}},
+      {TS_OP_MULTIPLY, {NULL, run_body<multiply_body>, NULL}},
       {TS_OP_BIAS, {NULL, bias_launch, NULL}},
       {TS_OP_SCALE, {NULL, scale_launch, NULL}},
       {TS_OP_ACTIVATION, {NULL, run_kind<activation_body>, NULL}},

@@ -23,7 +23,7 @@ static void write_model(ts_builder *b, void *user) {
   x = ts_builder_add(b, "add", x, ts_builder_linear(b, "down", y, WIDTH, true));
   ts_builder_unit(b, "head");
   const ts_init normal = {TS_INIT_NORMAL, 0.02};
-  ts_builder_head_loss(b, "loss", x, ts_builder_parameter(b, "weight", 2, table, normal), labels);
+  ts_builder_head_loss(b, "loss", x, ts_builder_parameter(b, "weight", 2, table, normal), labels, 1);
 }
 
 /* This rank's samples of a micro-batch: token t + 1 is token t + 3. */

@@ -164,11 +164,12 @@ module tessera
       character(kind=c_char) :: name(*)
       integer(c_int32_t), value :: x, y
     end function
-    subroutine ts_builder_head_loss(b, name, x, w, labels) bind(c)
+    subroutine ts_builder_head_loss(b, name, x, w, labels, weight) bind(c)
       import
       type(c_ptr), value :: b
       character(kind=c_char) :: name(*)
       integer(c_int32_t), value :: x, w, labels
+      real(c_double), value :: weight
     end subroutine
   end interface
 
@@ -222,7 +223,7 @@ contains
     x = ts_builder_add(b, c("add"), x, ts_builder_linear(b, c("down"), y, width, bias))
     call ts_builder_unit(b, c("head"))
     w = ts_builder_parameter(b, c("weight"), 2, [vocabulary, width], ts_init(TS_INIT_NORMAL, 0.02d0))
-    call ts_builder_head_loss(b, c("loss"), x, w, label)
+    call ts_builder_head_loss(b, c("loss"), x, w, label, 1d0)
   end subroutine
 
   subroutine feed(engine, micro_batch, user) bind(c)

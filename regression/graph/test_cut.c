@@ -82,9 +82,16 @@ static const double frequency[] = {1, 0.1};
     .mlp = { __VA_ARGS__ } \
   }
 
+/* Five of nine tokens, in two stretches. */
+#define PICKED                                            \
+  {                                                       \
+    .pick = {.tokens = {2, {{1, 2}, {5, 3}}}, .rows = 5 } \
+  }
+
 static const cut_case cases[] = {
     {TS_OP_ADD, "", {X, X}, {X}, {{0}}, "01c*", "2xC"},
     {TS_OP_ADD, "of two dimensions", {F(6, 8), F(6, 8)}, {F(6, 8)}, {{0}}, "0c", "1"},
+    {TS_OP_MULTIPLY, "", {X, X}, {X}, {{0}}, "01c*", "2xC"},
     {TS_OP_BIAS, "", {X, F(8)}, {X}, {{0}}, "01c*", "2"},
     {TS_OP_CAST, "", {X}, {X}, {.cast = {TS_F32}}, "01c*", "2"},
     {TS_OP_ACCUMULATE, "", {X, X, F(1)}, {X}, {{0}}, "01c", ""},
@@ -141,7 +148,19 @@ static const cut_case cases[] = {
     {TS_OP_EMBEDDING, "", {F(IDS, 8), I(4, 3)}, {X}, {{0}}, "01cv*", ""},
     {TS_OP_EMBEDDING, "of some rows", {F(IDS, 8), I(4, 3)}, {X}, {.embedding = {.first = 1}}, "01cv*", ""},
     {TS_OP_EMBEDDING_DW, "", {X, I(4, 3)}, {F(IDS, 8)}, {.embedding = {IDS, TS_F32}}, "btcv", ""},
-    {TS_OP_PICK, "", {X, I(4)}, {F(4, 1, 8)}, {{0}}, "", "btc"},
+    {TS_OP_PICK, "", {X, I(4)}, {F(4, 1, 8)}, {{0}}, "btc", "p01*"},
+    {TS_OP_PICK, "of a mask", {X, I(4, 3)}, {F(4, 1, 8)}, {{0}}, "btc", "mp01*"},
+    {TS_OP_PICK, "of some tokens", {F(4, 5, 8), I(4, 9)}, {F(4, 1, 8)}, PICKED, "btc", "mp01*"},
+    {TS_OP_PICK_DX, "", {F(4, 1, 8), I(4)}, {F(4, 5, 8)}, PICKED, "btc", "mp01*"},
+    {TS_OP_PICK_DX, "of a mask", {F(4, 1, 8), I(4, 9)}, {F(4, 5, 8)}, PICKED, "btc", "mp01*"},
+    {TS_OP_NORMALIZE, "", {X}, {X, F(4, 3)}, {.norm = {.eps = 1e-5f}}, "01*", "Cc"},
+    {TS_OP_NORMALIZE_DX, "", {X, X, F(4, 3)}, {X}, {.norm = {.eps = 1e-5f}}, "01*", "Cc"},
+    {TS_OP_SOFT_LOSS, "", {X, X}, {F(4, 3), F(4, 3), F(4, 3)}, {.soft = {2}}, "01*", "Cc2"},
+    {TS_OP_SOFT_LOSS_DX, "", {F(4, 3), X, X, F(4, 3), F(4, 3)}, {X}, {.soft = {2}}, "01*", "Cc2"},
+    {TS_OP_LOSS, "", {F(4, 3)}, {D(1), D(1)}, {{0}}, "01*", "2c"},
+    {TS_OP_LOSS, "of a mask", {X, I(4, 3, 8)}, {D(1), D(1)}, {{0}}, "012", "3c"},
+    {TS_OP_LOSS_DX, "", {F(1)}, {F(4, 3)}, {.loss = {TS_SHAPE(4, 3), TS_F32}}, "01", "2*"},
+    {TS_OP_LOSS_DX, "of a mask", {F(1), I(4, 3)}, {F(4, 3)}, {.loss = {TS_SHAPE(4, 3), TS_F32}}, "01", "2*"},
     {TS_OP_SPLIT, "", {X}, {F(4, 3, 3), F(4, 3, 5)}, {.split = {1, part_size}}, "01", "2c"},
     {TS_OP_SPLIT, "by groups", {F(2, 3, 32)}, {F(2, 3, 12), F(2, 3, 20)}, {.split = {4, part_size}}, "01g", "2c"},
     {TS_OP_CONCAT, "", {F(4, 3, 3), F(4, 3, 5)}, {X}, {.concat = {1}}, "01", "2c"},

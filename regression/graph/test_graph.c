@@ -88,6 +88,9 @@ static void test_attributes(void) {
       {TS_OP_SPLIT, {.split = {1, cuts}}, {.split = {2, cuts}}},
       {TS_OP_CONCAT, {.concat = {1}}, {.concat = {2}}},
       {TS_OP_DROPOUT, {.dropout = {0.5f, 1}}, {.dropout = {0.5f, 2}}},
+      {TS_OP_PICK, {.pick = {{1, {{0, 3}}}, 3}}, {.pick = {{1, {{1, 3}}}, 3}}},
+      {TS_OP_SOFT_LOSS, {.soft = {1}}, {.soft = {2}}},
+      {TS_OP_LOSS_DX, {.loss = {TS_SHAPE(2, 3), TS_F32}}, {.loss = {TS_SHAPE(3, 2), TS_F32}}},
       {TS_OP_SUM_SQUARES, {.segments = {range, 1}}, {.segments = {other_range, 1}}},
       {TS_OP_SUM_SQUARES, {.segments = {range, 1}}, {.segments = {range, 1, true}}},
       {TS_OP_TRUST_RATIOS, {.ratios = {1, 2, true}}, {.ratios = {1, 3, true}}},
@@ -252,6 +255,9 @@ static void test_attribute_texts(void) {
   } rows[] = {
       {TS_OP_ACTIVATION, {.activation = {TS_ACTIVATION_RELU}}, " {relu}"},
       {TS_OP_GLU, {.activation = {TS_ACTIVATION_GELU_TANH}}, " {gelu_tanh}"},
+      {TS_OP_PICK, {{0}}, ""},
+      {TS_OP_PICK_DX, {.pick = {{2, {{1, 2}, {7, 1}}}, 3}}, " {of a sample, tokens 1 to 2, tokens 7 to 7}"},
+      {TS_OP_SOFT_LOSS, {.soft = {2}}, " {temperature 2}"},
       {TS_OP_SCALE, {.scale = {0.5f, 0}}, " {by 0.5}"},
       {TS_OP_SCALE, {.scale = {1, 30}}, " {by 1, softcap 30}"},
       {TS_OP_HEAD_LOSS, {.head = {TS_F32, 1, 0}}, ""},
@@ -316,12 +322,14 @@ static void break_ids_input(ts_graph *g) {
   set_input(g, GELU, 0, g->n_tensors);
 }
 
+/* Of an op without letters, which would not match it either. */
 static void break_arity(ts_graph *g) {
-  ts_tid index = ts_graph_leaf(g, "index", TS_ROLE_INPUT, TS_I32, TS_SHAPE(B), -1);
-  ts_build(ts_graph_site(g), TS_OP_PICK, "pick", 2, (ts_tid[]){ts_graph_find(g, "x"), index});
-  ts_node *pick = &g->node[g->n_nodes - 1];
-  pick->in = ts_realloc((void *) pick->in, 3, sizeof *pick->in);
-  set_input(g, g->n_nodes - 1, pick->n_in++, index);
+  static const ts_interval one[] = {{0, 1}};
+  ts_tid x = ts_graph_find(g, "x");
+  ts_build_take(ts_graph_site(g), "take", x, 1, 1, one);
+  ts_node *take = &g->node[g->n_nodes - 1];
+  take->in = ts_realloc((void *) take->in, 2, sizeof *take->in);
+  set_input(g, g->n_nodes - 1, take->n_in++, x);
 }
 
 static void break_arity_absent(ts_graph *g) {

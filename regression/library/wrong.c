@@ -21,7 +21,7 @@ static void write_model(ts_builder *b, void *user) {
     ts_tid e = ts_builder_embedding(b, "table", ids, 4, WIDTH);
     const int64_t table[] = {4, WIDTH};
     ts_builder_head_loss(b, "loss", e, ts_builder_parameter(b, "table.weight", 2, table, (ts_init){TS_INIT_ZERO, 0}),
-                         ids);
+                         ids, 1);
   }
   ts_builder_output(b, "y", ts_builder_linear(b, "linear", x, WIDTH, false));
 }

@@ -228,26 +228,77 @@ static void embedding_dw(run_case *c) {
   }
 }
 
-static void build_pick(run_case *c, int variant, ts_dtype dtype) {
-  ts_shape shape = ops_shape(variant);
-  ops_input(c, 0, dtype, shape, 1.0);
-  c->in[c->n_in++] = run_new(TS_I32, TS_SHAPE(shape.d[0]));
-  for (int64_t b = 0; b < shape.d[0]; ++b) {
-    run_set(&c->in[1], b, (double) (shape.d[1] - 1 - b % shape.d[1]));
+/* The usual shapes, and one of whole vectors, each with a token of every sample and with masks, one of which has none;
+ * then some tokens of longer samples. */
+static const ts_tokens pick_tokens[] = {{0}, {1, {{20, 67}}}, {2, {{5, 30}, {90, 37}}}};
+enum { PICK_SHAPES = OPS_SHAPES + 1, PICK_LONG = 2 * PICK_SHAPES, PICKS = PICK_LONG + 4 };
+
+static ts_shape pick_shape(int variant) {
+  int shape = variant >= PICK_LONG ? 3 : variant / 2;
+  return shape < OPS_SHAPES ? ops_shape(shape) : TS_SHAPE(5, 40, 96);
+}
+
+static void input_picks(run_case *c, int variant) {
+  ts_shape shape = pick_shape(variant);
+  const ts_tokens *tokens = &pick_tokens[variant < PICK_LONG ? 0 : 1 + (variant - PICK_LONG) / 2];
+  int64_t length = tokens->n == 0 ? shape.d[1] : 130;
+  bool mask = variant % 2 != 0;
+  run_tensor *which = &c->in[c->n_in++];
+  *which = run_new(TS_I32, mask ? TS_SHAPE(shape.d[0], length) : TS_SHAPE(shape.d[0]));
+  for (int64_t i = 0; i < run_count(which); ++i) {
+    int64_t token = length > 0 ? i % length : 0;
+    bool some = i / (length > 0 ? length : 1) != 1 && token * 7 % 10 < 6;
+    run_set(which, i, mask ? (double) (some * (1 + token % 2)) : (double) (length - 1 - (41 * i) % (length + 1)));
   }
+  c->attr.pick.tokens = *tokens;
+  c->attr.pick.rows = shape.d[1];
+}
+
+static void build_pick(run_case *c, int variant, ts_dtype dtype) {
+  ts_shape shape = pick_shape(variant);
+  ops_input(c, 0, dtype, shape, 1.0);
+  input_picks(c, variant);
   ops_output(c, dtype, TS_SHAPE(shape.d[0], 1, shape.d[2]));
 }
 
+static void build_pick_dx(run_case *c, int variant, ts_dtype dtype) {
+  ts_shape shape = pick_shape(variant);
+  ops_input(c, 0, dtype, TS_SHAPE(shape.d[0], 1, shape.d[2]), 1.0);
+  input_picks(c, variant);
+  ops_output(c, dtype, shape);
+}
+
+/* What row `row` of sample b, of those that x has, is of the result. */
+static double weight_of(const run_case *c, int64_t b, int64_t row) {
+  int64_t token = ts_tokens_at(&c->attr.pick.tokens, row), length = c->in[1].shape.d[1], count = 0;
+  if (c->in[1].shape.n == 1) {
+    return id_of(c, b) == token;
+  }
+  for (int64_t t = 0; t < length; ++t) {
+    count += id_of(c, b * length + t) != 0;
+  }
+  return id_of(c, b * length + token) != 0 ? 1 / (double) count : 0;
+}
+
 static void pick(run_case *c) {
-  int64_t length = c->in[0].shape.d[1], columns = c->in[0].shape.d[2];
-  for (int64_t b = 0; b < c->in[0].shape.d[0]; ++b) {
-    for (int64_t j = 0; j < columns; ++j) {
-      ops_out(c, 0)[b * columns + j] = ops_in(c, 0)[(b * length + id_of(c, b)) * columns + j];
-    }
+  int64_t rows = c->in[0].shape.d[1], columns = ops_columns(c, 0);
+  memset(ops_out(c, 0), 0, (size_t) run_count(&c->out[0]) * sizeof(double));
+  for (int64_t i = 0; i < ops_count(c, 0); ++i) {
+    int64_t row = i / columns;
+    ops_out(c, 0)[row / rows * columns + i % columns] += weight_of(c, row / rows, row % rows) * ops_in(c, 0)[i];
   }
 }
 
-/* Nothing can be picked of no tokens.  What is only moved is exact.  A row of the embedding's gradient adds up to
+static void pick_dx(run_case *c) {
+  int64_t rows = c->out[0].shape.d[1], columns = ops_columns(c, 0);
+  for (int64_t i = 0; i < run_count(&c->out[0]); ++i) {
+    int64_t row = i / columns;
+    double dy = ops_in(c, 0)[row / rows * columns + i % columns];
+    ops_out(c, 0)[i] = weight_of(c, row / rows, row % rows) * dy;
+  }
+}
+
+/* What is only moved is exact; a mean adds 80 rows in a chain.  A row of the embedding's gradient adds up to
  * 16600 / 32 numbers one by one: rounding errors of random sign grow to about sqrt (519) = 23. */
 const op_row ops_lookup[] = {
     {TS_OP_SPLIT, OPS_SHAPES + 2, build_split, split, 0},
@@ -256,6 +307,7 @@ const op_row ops_lookup[] = {
     {TS_OP_PLACE, TAKES, build_take, place, 0},
     {TS_OP_EMBEDDING, TABLES, build_embedding, embedding, 0},
     {TS_OP_EMBEDDING_DW, LONG_TABLE + 3, build_embedding_dw, embedding_dw, 23},
-    {TS_OP_PICK, OPS_SHAPES - 1, build_pick, pick, 0},
+    {TS_OP_PICK, PICKS, build_pick, pick, 4},
+    {TS_OP_PICK_DX, PICKS, build_pick_dx, pick_dx, 2},
     {.reference = NULL},
 };

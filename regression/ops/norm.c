@@ -224,6 +224,74 @@ static void rmsnorm_dw(run_case *c) {
   dw_of(c, NULL, ops_in(c, 2));
 }
 
+/* A first row of nothing, and a second one shorter than eps, are not made longer than they would be over eps. */
+static const float shortest = 1e-3f;
+enum { NORMALIZED = SHAPES + 2 };
+
+static void input_rows(run_case *c, int variant, ts_dtype dtype) {
+  int i = c->n_in;
+  input_x(c, dtype, shape_of(variant % SHAPES));
+  int64_t n = ops_columns(c, i), count = ops_count(c, i);
+  for (int64_t j = 0; j < 2 * n && j < count && variant >= SHAPES; ++j) {
+    run_set(&c->in[i], j, j < n ? 0 : 1e-5 * run_get(&c->in[i], j));
+  }
+  c->attr.norm.eps = shortest;
+}
+
+static double scale_of(const double *x, int64_t n, double eps) {
+  return 1 / fmax(sqrt(mean_square_of(x, n, 0) * (double) n), eps);
+}
+
+static void build_normalize(run_case *c, int variant, ts_dtype dtype) {
+  input_rows(c, variant, dtype);
+  ops_output(c, dtype, c->in[0].shape);
+  ops_output(c, TS_F32, rows_of(c->in[0].shape));
+}
+
+static void normalize(run_case *c) {
+  int64_t n = ops_columns(c, 0);
+  for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
+    const double *x = ops_in(c, 0) + row * n;
+    double r = ops_out(c, 1)[row] = scale_of(x, n, c->attr.norm.eps);
+    for (int64_t i = 0; i < n; ++i) {
+      ops_out(c, 0)[row * n + i] = x[i] * r;
+    }
+  }
+}
+
+static void build_normalize_dx(run_case *c, int variant, ts_dtype dtype) {
+  ops_input(c, 0, dtype, shape_of(variant % SHAPES), 1.0);
+  input_rows(c, variant, dtype);
+  int64_t n = ops_columns(c, 1);
+  double *x = ts_malloc((size_t) n * sizeof *x);
+  c->in[2] = run_new(TS_F32, rows_of(c->in[1].shape));
+  c->n_in = 3;
+  for (int64_t row = 0; row < ops_rows(c, 1); ++row) {
+    for (int64_t i = 0; i < n; ++i) {
+      x[i] = run_get(&c->in[1], row * n + i);
+    }
+    double r = scale_of(x, n, shortest); /* the clamped one as kernels have it */
+    run_set(&c->in[2], row, r < 1 / (double) shortest ? r : 1.0f / shortest);
+  }
+  ts_free(x);
+  ops_output(c, dtype, c->in[1].shape);
+}
+
+static void normalize_dx(run_case *c) {
+  int64_t n = ops_columns(c, 0);
+  for (int64_t row = 0; row < ops_rows(c, 0); ++row) {
+    const double *dy = ops_in(c, 0) + row * n, *x = ops_in(c, 1) + row * n;
+    double r = ops_in(c, 2)[row], dots = 0;
+    bool clamped = r >= (1 - 1e-7) / (double) c->attr.norm.eps;
+    for (int64_t i = 0; i < n && !clamped; ++i) {
+      dots += dy[i] * x[i];
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      ops_out(c, 0)[row * n + i] = r * (dy[i] - x[i] * r * r * dots);
+    }
+  }
+}
+
 static void build_row_squares(run_case *c, int variant, ts_dtype dtype) {
   input_x(c, dtype, shape_of(variant));
   ops_output(c, TS_F32, rows_of(shape_of(variant)));
@@ -259,7 +327,7 @@ static void row_dots(run_case *c) {
 /* Means over up to 1100 elements in 64 lanes: 18 roundings in a chain, then 6; x - mean cancels numbers near 3 down
  * to numbers near 1, and a gradient cancels what it projects out.  Column sums add 64 rows in a chain, whose rounding
  * errors, of random sign, grow to about sqrt (64) = 8.  Sums over rows of 16512 have chains of 516 in a GPU's 32 lanes:
- * sqrt (516) and more; and the dots are of both signs. */
+ * sqrt (516) and more; and the dots are of both signs.  Rows of length 1 are far below what they are made of. */
 const op_row ops_norm[] = {
     {TS_OP_LAYERNORM, SHAPES, build_layernorm, layernorm, 6},
     {TS_OP_LAYERNORM_DX, SHAPES, build_layernorm_dx, layernorm_dx, 6},
@@ -267,6 +335,8 @@ const op_row ops_norm[] = {
     {TS_OP_RMSNORM, 2 * SHAPES, build_rmsnorm, rmsnorm, 6},
     {TS_OP_RMSNORM_DX, 2 * SHAPES, build_rmsnorm_dx, rmsnorm_dx, 6},
     {TS_OP_RMSNORM_DW, SHAPES, build_rmsnorm_dw, rmsnorm_dw, 8},
+    {TS_OP_NORMALIZE, NORMALIZED, build_normalize, normalize, 2},
+    {TS_OP_NORMALIZE_DX, NORMALIZED, build_normalize_dx, normalize_dx, 6},
     {TS_OP_ROW_SQUARES, SHAPES, build_row_squares, row_squares, 32},
     {TS_OP_ROW_DOTS, SHAPES, build_row_dots, row_dots, 20},
     {.reference = NULL},

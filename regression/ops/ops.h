@@ -22,8 +22,8 @@ typedef struct op_row {
 } op_row;
 
 /** Rows of a file, ended by one without a reference; most of ops_products have a reference only. */
-extern const op_row ops_pointwise[], ops_lookup[], ops_norm[], ops_sum[], ops_rope[], ops_update[], ops_optimizer[],
-    ops_matrices[], ops_products[], ops_attention[], ops_mlp[];
+extern const op_row ops_pointwise[], ops_lookup[], ops_norm[], ops_loss[], ops_sum[], ops_rope[], ops_update[],
+    ops_optimizer[], ops_matrices[], ops_products[], ops_attention[], ops_mlp[];
 
 /** The row of an op, or NULL. Not collective. */
 const op_row *ops_find(ts_op op);

@@ -13,6 +13,28 @@ static void build_2_1(run_case *c, int variant, ts_dtype dtype) {
   build_same(c, variant, dtype, 2, 1);
 }
 
+/* Sums of losses, in fp64, behind the usual shapes. */
+static void build_numbers(run_case *c, int n_in) {
+  for (int i = 0; i < n_in; ++i) {
+    ops_input(c, i, TS_F64, TS_SHAPE(1), 1000.0);
+  }
+  ops_output(c, TS_F64, TS_SHAPE(1));
+}
+
+static void build_add(run_case *c, int variant, ts_dtype dtype) {
+  if (variant == OPS_SHAPES) {
+    build_numbers(c, 2);
+  } else {
+    build_2_1(c, variant, dtype);
+  }
+}
+
+static void multiply(run_case *c) {
+  for (int64_t i = 0; i < ops_count(c, 0); ++i) {
+    ops_out(c, 0)[i] = ops_in(c, 0)[i] * ops_in(c, 1)[i];
+  }
+}
+
 static void add(run_case *c) {
   for (int64_t i = 0; i < ops_count(c, 0); ++i) {
     ops_out(c, 0)[i] = ops_in(c, 0)[i] + ops_in(c, 1)[i];
@@ -39,6 +61,11 @@ static void copy(run_case *c) {
 
 /* Every shape without a softcap and with one that most elements come near to. */
 static void build_scale(run_case *c, int variant, ts_dtype dtype) {
+  if (variant == 2 * OPS_SHAPES) {
+    build_numbers(c, 1);
+    c->attr.scale.by = 0.3f;
+    return;
+  }
   build_same(c, variant / 2, dtype, 1, 1);
   c->attr.scale.by = variant % 2 == 0 ? 0.7f : 3.3f;
   c->attr.scale.softcap = variant % 2 == 0 ? 0.0f : 5.0f;
@@ -212,9 +239,10 @@ static void dropout(run_case *c) {
 /* A few roundings each.  GELU's argument is large, and with it its rounding, only where the sigmoid is already 0 or
  * 1. */
 const op_row ops_pointwise[] = {
-    {TS_OP_ADD, OPS_SHAPES, build_2_1, add, 2},
+    {TS_OP_ADD, OPS_SHAPES + 1, build_add, add, 2},
+    {TS_OP_MULTIPLY, OPS_SHAPES, build_2_1, multiply, 2},
     {TS_OP_BIAS, OPS_SHAPES, build_bias, bias, 2},
-    {TS_OP_SCALE, 2 * OPS_SHAPES, build_scale, scale, 4},
+    {TS_OP_SCALE, 2 * OPS_SHAPES + 1, build_scale, scale, 4},
     {TS_OP_CAST, 2 * OPS_SHAPES, build_cast, copy, 0},
     {TS_OP_ACCUMULATE, OPS_SHAPES + 3, build_accumulate, accumulate, 2},
     {TS_OP_ACTIVATION, ACTIVATIONS, build_activation, activation, 4},

@@ -109,6 +109,44 @@ static void build_add(gradient_case *c, int variant) {
   ts_build_add(ts_graph_site(c->graph), "node", a, variant == 0 ? numbers(c, "b", activations()) : a);
 }
 
+static void build_multiply(gradient_case *c, int variant) {
+  ts_tid a = numbers(c, "a", activations());
+  ts_build_multiply(ts_graph_site(c->graph), "node", a, variant == 0 ? numbers(c, "b", activations()) : a);
+}
+
+/* Rows longer than eps, then rows that are not. */
+static void build_normalize(gradient_case *c, int variant) {
+  ts_build_normalize(ts_graph_site(c->graph), "node", numbers(c, "x", activations()), variant == 0 ? 0.01f : 50.0f);
+}
+
+/* Bits: a mask, which is that of one row more than x has; x has two stretches of samples. */
+static void build_pick(gradient_case *c, int variant) {
+  bool mask = variant & 1, some = variant & 2;
+  ts_tid in[] = {numbers(c, "x", activations()),
+                 integers(c, "which", TS_I32, mask ? TS_SHAPE(2, some ? 7 : 3) : TS_SHAPE(2), some ? 7 : 3)};
+  ts_attr attr = {.pick = {.tokens = some ? (ts_tokens){2, {{0, 1}, {3, 2}}} : (ts_tokens){0}}};
+  ts_graph_add(ts_graph_site(c->graph),
+               &(ts_node){.op = TS_OP_PICK, .name = "node", .n_in = 2, .in = in, .attr = attr, .beta = TS_NONE});
+}
+
+static ts_tid labels_of_rows(gradient_case *c) {
+  return add_leaf(c, "labels", TS_F32, activations(), run_random(TS_F64, activations(), 17, 1.0));
+}
+
+static void build_soft_loss(gradient_case *c, int variant) {
+  ts_tid z = numbers(c, "z", activations());
+  ts_build_soft_loss(ts_graph_site(c->graph), "node", z, labels_of_rows(c), variant == 0 ? 1.0f : 2.5f);
+}
+
+/* The loss is a root, as head_loss is. */
+static void build_loss(gradient_case *c, int variant) {
+  ts_tid x = numbers(c, "x", activations());
+  numbers(c, "gradient_seed", TS_SHAPE(1));
+  ts_build_loss(ts_graph_site(c->graph), "node", x,
+                variant == 0 ? TS_NONE : integers(c, "mask", TS_I32, activations(), 3));
+  c->n_dy = 0;
+}
+
 static void build_bias(gradient_case *c, int variant) {
   (void) variant;
   ts_tid in[] = {numbers(c, "x", activations()), numbers(c, "b", TS_SHAPE(8))};
@@ -308,6 +346,11 @@ static const struct gradient_row {
 } rows[] = {
     {TS_OP_VIEW, 1, build_view},
     {TS_OP_ADD, 2, build_add},
+    {TS_OP_MULTIPLY, 2, build_multiply},
+    {TS_OP_NORMALIZE, 2, build_normalize},
+    {TS_OP_PICK, 4, build_pick},
+    {TS_OP_SOFT_LOSS, 2, build_soft_loss},
+    {TS_OP_LOSS, 2, build_loss},
     {TS_OP_BIAS, 1, build_bias},
     {TS_OP_CAST, 1, build_cast},
     {TS_OP_SCALE, 1, build_scale},
@@ -444,8 +487,10 @@ static double direction_error(gradient_case *c, const ts_tid *dy, ts_tid leaf, t
   return size > 0 ? fabs(slope - difference) / size : fabs(difference);
 }
 
+/* The seed and labels are given. */
 static bool is_variable(const gradient_case *c, ts_tid t) {
-  return c->graph->tensor[t].dtype == TS_F32 && strcmp(c->graph->tensor[t].name, "gradient_seed") != 0;
+  const char *name = c->graph->tensor[t].name;
+  return c->graph->tensor[t].dtype == TS_F32 && strcmp(name, "gradient_seed") != 0 && strcmp(name, "labels") != 0;
 }
 
 /* Build a variant and let the rule differentiate it, for one leaf or (TS_NONE) for all.

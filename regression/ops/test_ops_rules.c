@@ -157,10 +157,22 @@ static ts_block blocks[] = {{.rows = {0, 3}, .columns = {0, 2}},
     .mlp = {.rows = 4, __VA_ARGS__ } \
   }
 
+/* Three of a sample's tokens. */
+#define PICKED                                            \
+  {                                                       \
+    .pick = {.tokens = {2, {{1, 1}, {5, 2}}}, .rows = 3 } \
+  }
+#define LOST                            \
+  {                                     \
+    .loss = { TS_SHAPE(2, 3), TS_BF16 } \
+  }
+
 static const op_case cases[] = {
     {TS_OP_VIEW, "", 1, 1, {NORMAL(6, 8)}, {NORMAL(2, 4)}, {.view = {40, TS_SHAPE(2, 4)}}, ALL, ALL, 0, 0},
     {TS_OP_PACK, "", 2, 1, {NORMAL(5), NORMAL(3)}, {NORMAL(8)}, {.pack = {pack_offset, 8}}, 0, 0, ALL, 0},
     {TS_OP_ADD, "", 2, 1, {X, X}, {X}, {{0}}, 0, 0, 0, 48},
+    {TS_OP_ADD, "of losses", 2, 1, {WIDE(1), WIDE(1)}, {WIDE(1)}, {{0}}, 0, 0, 0, 1},
+    {TS_OP_MULTIPLY, "", 2, 1, {X, X}, {X}, {{0}}, 0, 0, 0, 48},
     {TS_OP_BIAS, "", 2, 1, {X, NORMAL(8)}, {X}, {{0}}, 0, 0, 0, 48},
     {TS_OP_CAST, "", 1, 1, {X}, {NARROW(2, 3, 8)}, {.cast = {TS_BF16}}, ALL, ALL, ALL, 0},
     {TS_OP_ACCUMULATE, "", 3, 1, {X, X, NORMAL(1)}, {X}, {{0}}, 0, 0, 0, 48},
@@ -322,7 +334,11 @@ static const op_case cases[] = {
     {TS_OP_SUM_ROWS, "", 1, 1, {X}, {NORMAL(8)}, {.sum_rows = {TS_F32}}, ALL, ALL, ALL, 48},
     {TS_OP_EMBEDDING, "", 2, 1, {NORMAL(11, 8), INTS(2, 3)}, {X}, {{0}}, 1, ALL, ALL, 0},
     {TS_OP_EMBEDDING_DW, "", 2, 1, {X, INTS(2, 3)}, {NORMAL(11, 8)}, {.embedding = {11, TS_F32}}, 1, 1, 1, 88},
-    {TS_OP_PICK, "", 2, 1, {X, INTS(2)}, {NORMAL(2, 1, 8)}, {{0}}, 1, 1, 1, 0},
+    {TS_OP_PICK, "", 2, 1, {X, INTS(2)}, {NORMAL(2, 1, 8)}, {{0}}, 0, 1, 1, 0},
+    {TS_OP_PICK, "of a mask", 2, 1, {X, INTS(2, 3)}, {NORMAL(2, 1, 8)}, {{0}}, 0, ALL, 1, 48},
+    {TS_OP_PICK, "of some tokens", 2, 1, {X, INTS(2, 9)}, {NORMAL(2, 1, 8)}, PICKED, 0, ALL, 3, 48},
+    {TS_OP_PICK_DX, "", 2, 1, {NORMAL(2, 1, 8), INTS(2)}, {X}, PICKED, 0, 1, 1, 48},
+    {TS_OP_PICK_DX, "of a mask", 2, 1, {NORMAL(2, 1, 8), INTS(2, 9)}, {X}, PICKED, 0, ALL, 3, 48},
     {TS_OP_LAYERNORM,
      "",
      3,
@@ -402,6 +418,8 @@ static const op_case cases[] = {
      0,
      0,
      384},
+    {TS_OP_NORMALIZE, "", 1, 2, {X}, {X, NORMAL(2, 3)}, {.norm = {.eps = 1e-5f}}, 0, ALL, ALL, 384},
+    {TS_OP_NORMALIZE_DX, "", 3, 1, {X, X, NORMAL(2, 3)}, {X}, {.norm = {.eps = 1e-5f}}, 0, 0, 0, 384},
     {TS_OP_ROW_SQUARES, "", 1, 1, {X}, {NORMAL(2, 3)}, {{0}}, 0, ALL, ALL, 48},
     {TS_OP_ROW_DOTS, "", 3, 1, {X, X, NORMAL(8)}, {NORMAL(2, 3)}, {.norm = {.offset = 1}}, 0, 0, 0, 48},
     {TS_OP_RMSNORM_DW, "", 3, 1, {X, X, NORMAL(2, 3)}, {NORMAL(8)}, {.norm = {1e-5f, TS_F32, 0, 0}}, 0, 0, 0, 384},
@@ -583,6 +601,22 @@ static const op_case cases[] = {
      0,
      0,
      3168},
+    {TS_OP_SOFT_LOSS, "", 2, 3, {X, X}, {NORMAL(2, 3), NORMAL(2, 3), NORMAL(2, 3)}, {.soft = {2}}, 0, 0, 0, 384},
+    {TS_OP_SOFT_LOSS_DX,
+     "",
+     5,
+     1,
+     {NORMAL(2, 3), NARROW(2, 3, 8), NARROW(2, 3, 8), NORMAL(2, 3), NORMAL(2, 3)},
+     {NARROW(2, 3, 8)},
+     {.soft = {2}},
+     0,
+     0,
+     0,
+     48},
+    {TS_OP_LOSS, "", 1, 2, {X}, {WIDE(1), WIDE(1)}, {{0}}, 0, ALL, ALL, 48},
+    {TS_OP_LOSS, "of a mask", 2, 2, {X, INTS(2, 3, 8)}, {WIDE(1), WIDE(1)}, {{0}}, 0, 0, 0, 48},
+    {TS_OP_LOSS_DX, "", 1, 1, {NORMAL(1)}, {NARROW(2, 3)}, {.loss = {TS_SHAPE(2, 3), TS_BF16}}, 0, 0, 0, 6},
+    {TS_OP_LOSS_DX, "of a mask", 2, 1, {NORMAL(1), INTS(2, 3)}, {NARROW(2, 3)}, LOST, 0, 0, 0, 6},
     {TS_OP_SUM_SQUARES, "", 1, 1, {NORMAL(20)}, {WIDE(1)}, {.segments = {range, 2}}, ALL, ALL, 0, 20},
     {TS_OP_STEP_CONTROL,
      "",
@@ -933,6 +967,17 @@ static const bad_case bad[] = {
      2,
      {X, NORMAL(11, 8), INTS(2, 3), NORMAL(0, 2, 3, 2)},
      {.head = {TS_F32, 1, 0, 0}}},
+    {TS_OP_SCALE, "a softcap in fp64", 1, 1, {WIDE(1)}, {.scale = {1, 2}}},
+    {TS_OP_MULTIPLY, "numbers in fp64", 2, 1, {WIDE(1), WIDE(1)}, {{0}}},
+    {TS_OP_PICK, "more tokens than a sample has", 2, 1, {X, INTS(2, 2)}, {{0}}},
+    {TS_OP_PICK, "an index of three dimensions", 2, 1, {X, INTS(2, 3, 1)}, {{0}}},
+    {TS_OP_PICK, "tokens that x has not", 2, 1, {NORMAL(2, 2, 8), INTS(2, 9)}, PICKED},
+    {TS_OP_PICK, "tokens beyond the sample", 2, 1, {X, INTS(2, 6)}, PICKED},
+    {TS_OP_PICK_DX, "two rows of dy", 2, 1, {NORMAL(2, 2, 8), INTS(2, 9)}, PICKED},
+    {TS_OP_NORMALIZE, "no eps", 1, 2, {X}, {{0}}},
+    {TS_OP_NORMALIZE_DX, "no eps", 3, 1, {X, X, NORMAL(2, 3)}, {{0}}},
+    {TS_OP_SOFT_LOSS, "no temperature", 2, 3, {X, X}, {{0}}},
+    {TS_OP_LOSS_DX, "a type of no model", 1, 1, {NORMAL(1)}, {.loss = {TS_SHAPE(2, 3), TS_I32}}},
     {TS_OP_SUM_SQUARES, "overlapping ranges", 1, 1, {NORMAL(20)}, {.segments = {overlap, 2}}},
     {TS_OP_SUM_SQUARES, "a range beyond the end", 1, 1, {NORMAL(20)}, {.segments = {beyond, 1}}},
     {TS_OP_UPDATE_ELEMENTS,

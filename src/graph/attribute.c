@@ -115,6 +115,18 @@ static void print_dropout(const ts_attr *a, ts_text *to) {
   ts_text_add(to, "}");
 }
 
+static void print_pick(const ts_attr *a, ts_text *to) {
+  if (a->pick.tokens.n > 0) {
+    ts_text_add(to, " {of a sample");
+    add_tokens("tokens", &a->pick.tokens, to);
+    ts_text_add(to, "}");
+  }
+}
+
+static void print_soft(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {temperature %g}", (double) a->soft.temperature);
+}
+
 static void add_groups(int64_t groups, ts_text *to) {
   if (groups != 1) {
     ts_text_add(to, " {groups %lld}", (long long) groups);
@@ -280,6 +292,14 @@ const ts_attribute ts_attribute_embedding = {{MEMBER(embedding.rows), MEMBER(emb
                                              NO_ARRAY,
                                              DTYPE(embedding.dtype),
                                              .print = print_table};
+
+const ts_attribute ts_attribute_pick = {
+    {MEMBER(pick.tokens.n), MEMBER(pick.tokens.stretch), MEMBER(pick.rows)}, NO_ARRAY, NO_DTYPE, .print = print_pick};
+
+const ts_attribute ts_attribute_soft = {{MEMBER(soft.temperature)}, NO_ARRAY, NO_DTYPE, .print = print_soft};
+
+const ts_attribute ts_attribute_loss = {
+    {MEMBER(loss.shape.n), MEMBER(loss.shape.d), MEMBER(loss.dtype)}, NO_ARRAY, DTYPE(loss.dtype)};
 
 const ts_attribute ts_attribute_eps = {{MEMBER(norm.eps)}, NO_ARRAY, NO_DTYPE};
 

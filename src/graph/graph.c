@@ -100,6 +100,23 @@ bool ts_tokens_fit(const ts_tokens *tokens, int64_t rows, int64_t length) {
   return tokens->n <= TS_MOST_STRETCHES && (tokens->n == 0 || (sum == rows && end <= length));
 }
 
+ts_tokens ts_tokens_part(const ts_tokens *tokens, int64_t first, int64_t count) {
+  const ts_tokens all = {1, {{0, first + count}}};
+  const ts_tokens *from = tokens->n > 0 ? tokens : &all;
+  ts_tokens part = {0};
+  for (int i = 0; i < from->n && count > 0; ++i) {
+    const ts_interval *s = &from->stretch[i];
+    int64_t skip = first < s->length ? first : s->length, left = s->length - skip;
+    int64_t length = count < left ? count : left;
+    first -= skip;
+    count -= length;
+    if (length > 0) {
+      part.stretch[part.n++] = (ts_interval){s->begin + skip, length};
+    }
+  }
+  return part;
+}
+
 bool ts_shape_equal(const ts_shape *a, const ts_shape *b) {
   return a->n == b->n && memcmp(a->d, b->d, (size_t) a->n * sizeof a->d[0]) == 0;
 }

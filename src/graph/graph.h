@@ -173,6 +173,9 @@ static inline int64_t ts_tokens_at(const ts_tokens *tokens, int64_t row) {
   return row;
 }
 
+/** The tokens that rows [first, first + count) are; of all where \a tokens has n = 0. Not collective. */
+ts_tokens ts_tokens_part(const ts_tokens *tokens, int64_t first, int64_t count);
+
 /** True when they are of a sample of \a length tokens, and as many as \a rows. Not collective. */
 bool ts_tokens_fit(const ts_tokens *tokens, int64_t rows, int64_t length);
 
@@ -214,6 +217,17 @@ typedef union ts_attr {
     ts_dtype dtype;
     int64_t first; /**< The row of the whole table that row 0 is. */
   } embedding;
+  struct {
+    ts_tokens tokens; /**< Of a sample that x, or dx, has. */
+    int64_t rows;     /**< Of dx: how many they are. */
+  } pick;
+  struct {
+    float temperature;
+  } soft;
+  struct {
+    ts_shape shape; /**< Of dx. */
+    ts_dtype dtype;
+  } loss;
   struct {
     float eps;
     ts_dtype dtype;

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/random.h"
+#include "model/rope.h"
 #include "ops/build.h"
 
 #include <math.h>
@@ -83,6 +84,20 @@ static bool find_leaf(ts_builder *b, const char *name, ts_role role, ts_dtype dt
   return true;
 }
 
+/* Positive extents that a tensor can have. */
+static bool read_extents(const ts_builder *b, const char *name, int n, const int64_t *extent, ts_shape *shape) {
+  bool fits = n > 0 && n <= TS_MAX_DIMS;
+  *shape = (ts_shape){.n = n};
+  for (int i = 0; fits && i < n; ++i) {
+    fits = extent[i] > 0 && extent[i] < INT32_MAX;
+    shape->d[i] = extent[i];
+  }
+  if (!fits) {
+    ts_builder_refuse(b, "%s%s: wants 1 to %d positive extents", b->prefix, name, TS_MAX_DIMS);
+  }
+  return fits;
+}
+
 ts_tid ts_builder_leaf(ts_builder *b, const char *name, ts_dtype dtype, ts_shape shape, int sequence) {
   return ts_graph_add_leaf(b->at.graph, &(ts_tensor){.name = (char *) name,
                                                      .role = TS_ROLE_INPUT,
@@ -123,47 +138,30 @@ ts_tid ts_builder_seed(ts_builder *b) {
   return t != TS_NONE ? t : ts_graph_leaf(b->at.graph, "seed", TS_ROLE_SCALAR, TS_I64, TS_SHAPE(1), -1);
 }
 
-ts_tid ts_builder_parameter_of(ts_builder *b, const char *name, ts_shape shape, ts_init init) {
-  ts_model_name n = ts_builder_name(b, name, "");
+ts_tid ts_builder_parameter(ts_builder *b, const char *name, int n, const int64_t *extent, ts_init init) {
+  ts_model_name full = ts_builder_name(b, name, "");
+  ts_shape shape;
   ts_tid t;
   if (b->at.unit < 0) {
     ts_builder_refuse(b, "parameter %s: begin a unit before", name);
     return TS_NONE;
   }
-  if (find_leaf(b, n.text, TS_ROLE_PARAM, TS_F32, &shape, &t)) {
+  if (!read_extents(b, name, n, extent, &shape)) {
+    return TS_NONE;
+  }
+  if (find_leaf(b, full.text, TS_ROLE_PARAM, TS_F32, &shape, &t)) {
     return t;
   }
   return ts_graph_add_leaf(
       b->at.graph,
       &(ts_tensor){
-          .name = n.text, .role = TS_ROLE_PARAM, .dtype = TS_F32, .shape = shape, .init = init, .unit = b->at.unit});
-}
-
-/* What a caller says of a shape. \return false where that is none. */
-static bool take_given_shape(ts_builder *b, const char *what, const char *name, int n, const int64_t *extent,
-                             ts_shape *shape) {
-  bool fits = n >= 1 && n <= TS_MAX_DIMS;
-  *shape = (ts_shape){.n = n};
-  for (int i = 0; fits && i < n; ++i) {
-    fits = extent[i] > 0 && extent[i] < INT32_MAX;
-    shape->d[i] = extent[i];
-  }
-  if (!fits) {
-    ts_builder_refuse(b, "%s %s: wants 1 to %d positive extents", what, name, TS_MAX_DIMS);
-  }
-  return fits;
-}
-
-ts_tid ts_builder_parameter(ts_builder *b, const char *name, int n, const int64_t *extent, ts_init init) {
-  ts_shape shape;
-  return take_given_shape(b, "parameter", name, n, extent, &shape) ? ts_builder_parameter_of(b, name, shape, init)
-                                                                   : TS_NONE;
+          .name = full.text, .role = TS_ROLE_PARAM, .dtype = TS_F32, .shape = shape, .init = init, .unit = b->at.unit});
 }
 
 /* UNIT.base.what. */
 static ts_tid own_parameter(ts_builder *b, const char *base, const char *what, ts_shape shape, ts_init init) {
   char *name = base[0] != 0 ? ts_format("%s.%s", base, what) : ts_strdup(what);
-  ts_tid t = ts_builder_parameter_of(b, name, shape, init);
+  ts_tid t = ts_builder_parameter(b, name, shape.n, shape.d, init);
   ts_free(name);
   return t;
 }
@@ -212,6 +210,10 @@ ts_tid ts_builder_rmsnorm(ts_builder *b, const char *name, ts_tid x, double eps)
   return ts_build_rmsnorm(b->at, ts_builder_name(b, name, "").text, x, w, (float) eps, 0);
 }
 
+ts_tid ts_builder_normalize(ts_builder *b, const char *name, ts_tid x, double eps) {
+  return ts_build_normalize(b->at, ts_builder_name(b, name, "").text, x, (float) eps);
+}
+
 ts_tid ts_builder_activation(ts_builder *b, const char *name, ts_tid x, ts_activation kind) {
   return ts_build_activation(b->at, ts_builder_name(b, name, "").text, x, kind);
 }
@@ -222,6 +224,10 @@ ts_tid ts_builder_glu(ts_builder *b, const char *name, ts_tid gate, ts_tid up, t
 
 ts_tid ts_builder_add(ts_builder *b, const char *name, ts_tid x, ts_tid y) {
   return ts_build_add(b->at, ts_builder_name(b, name, "").text, x, y);
+}
+
+ts_tid ts_builder_multiply(ts_builder *b, const char *name, ts_tid x, ts_tid y) {
+  return ts_build_multiply(b->at, ts_builder_name(b, name, "").text, x, y);
 }
 
 ts_tid ts_builder_scale(ts_builder *b, const char *name, ts_tid x, double by) {
@@ -238,9 +244,66 @@ ts_tid ts_builder_dropout(ts_builder *b, const char *name, ts_tid x, double p) {
 
 ts_tid ts_builder_reshape(ts_builder *b, const char *name, ts_tid x, int n, const int64_t *extent) {
   ts_shape shape;
-  return take_given_shape(b, "reshape", name, n, extent, &shape)
-             ? ts_build_view(b->at, ts_builder_name(b, name, "").text, x, 0, shape)
-             : TS_NONE;
+  if (x == TS_NONE || !read_extents(b, name, n, extent, &shape)) {
+    return TS_NONE;
+  }
+  if (ts_shape_count(&shape) != ts_tensor_count(b->at.graph, x)) {
+    ts_builder_refuse(b, "%s%s: %lld elements cannot lie in a shape of %lld", b->prefix, name,
+                      (long long) ts_tensor_count(b->at.graph, x), (long long) ts_shape_count(&shape));
+    return TS_NONE;
+  }
+  return ts_build_view(b->at, ts_builder_name(b, name, "").text, x, 0, shape);
+}
+
+ts_tid ts_builder_float(ts_builder *b, const char *name, ts_tid x) {
+  return ts_build_cast(b->at, ts_builder_name(b, name, "").text, x, TS_F32);
+}
+
+/* ---- tokens ---- */
+
+/* What is picked has a dimension of one token. */
+static ts_tid pick_rows(ts_builder *b, const char *name, ts_tid x, ts_tid which, int dims, const char *wants) {
+  if (x == TS_NONE || which == TS_NONE) {
+    return TS_NONE;
+  }
+  if (b->at.graph->tensor[which].shape.n != dims) {
+    ts_builder_refuse(b, "%s%s: wants %s", b->prefix, name, wants);
+    return TS_NONE;
+  }
+  const ts_tid in[] = {x, which};
+  ts_tid picked = ts_build(b->at, TS_OP_PICK, ts_builder_name(b, name, ".pick").text, 2, in);
+  if (picked == TS_NONE) {
+    return TS_NONE;
+  }
+  ts_shape shape = b->at.graph->tensor[picked].shape;
+  return ts_build_view(b->at, ts_builder_name(b, name, "").text, picked, 0, TS_SHAPE(shape.d[0], shape.d[2]));
+}
+
+ts_tid ts_builder_pick(ts_builder *b, const char *name, ts_tid x, ts_tid index) {
+  return pick_rows(b, name, x, index, 1, "an index [batch] int32");
+}
+
+ts_tid ts_builder_mean_pool(ts_builder *b, const char *name, ts_tid x, ts_tid mask) {
+  return pick_rows(b, name, x, mask, 2, "a mask [batch][T] int32");
+}
+
+ts_tid ts_builder_rope(ts_builder *b, const char *name, ts_tid x, ts_tid positions, int head_dim, double theta) {
+  if (head_dim < 2 || head_dim % 2 != 0 || !(theta > 0)) {
+    ts_builder_refuse(b, "%s%s: wants an even head_dim and a positive theta", b->prefix, name);
+    return TS_NONE;
+  }
+  const ts_rope how = {.rope_type = "default", .theta = theta};
+  double *frequency = ts_malloc((size_t) (head_dim / 2) * sizeof *frequency);
+  ts_attr attr = {.rope = {.head_dim = head_dim, .rotated = head_dim, .frequency = frequency}};
+  ts_rope_frequencies(&how, head_dim, 0, frequency, &attr.rope.factor);
+  ts_tid y = ts_graph_add(b->at, &(ts_node){.op = TS_OP_ROPE,
+                                            .name = ts_builder_name(b, name, "").text,
+                                            .n_in = 2,
+                                            .in = (ts_tid[]){x, positions},
+                                            .beta = TS_NONE,
+                                            .attr = attr});
+  ts_free(frequency);
+  return y;
 }
 
 ts_tid ts_builder_attend(ts_builder *b, const char *name, const ts_tid qkv[3], ts_tid documents, ts_attr attr) {
@@ -271,15 +334,51 @@ ts_tid ts_builder_attention(ts_builder *b, const char *name, ts_tid q, ts_tid k,
   return ts_builder_attend(b, name, (const ts_tid[]){q, k, v}, documents, attr);
 }
 
-/* ---- results ---- */
+/* ---- losses ---- */
 
-void ts_builder_head_loss(ts_builder *b, const char *name, ts_tid x, ts_tid w, ts_tid labels) {
-  ts_tid loss = ts_build_head_loss(b->at, ts_builder_name(b, name, "").text, x, w, labels, 1, 0);
-  if (loss != TS_NONE) {
-    ts_graph_mark(b->at.graph, "loss", loss);
-    ts_graph_mark(b->at.graph, "valid", loss + 1);
+/* A sum, and behind it the number of what it is a sum of; the first one's number is the model's. */
+static void add_loss(ts_builder *b, const char *name, ts_tid loss, double weight) {
+  if (!isfinite(weight)) {
+    ts_builder_refuse(b, "%s%s: wants a weight that is a number", b->prefix, name);
   }
+  if (loss == TS_NONE) {
+    return;
+  }
+  ts_graph *g = b->at.graph;
+  ts_tid before = ts_graph_marked(g, "loss"), valid = loss + 1;
+  if (weight != 1) {
+    loss = ts_build_scale(b->at, ts_builder_name(b, name, ".weighted").text, loss, (float) weight, 0);
+  }
+  if (before != TS_NONE) {
+    loss = ts_build_add(b->at, ts_builder_name(b, name, ".sum").text, before, loss);
+  } else {
+    ts_graph_mark(g, "valid", valid);
+  }
+  ts_graph_mark(g, "loss", loss);
 }
+
+void ts_builder_head_loss(ts_builder *b, const char *name, ts_tid x, ts_tid w, ts_tid labels, double weight) {
+  add_loss(b, name, ts_build_head_loss(b->at, ts_builder_name(b, name, "").text, x, w, labels, 1, 0), weight);
+}
+
+void ts_builder_loss(ts_builder *b, const char *name, ts_tid x, ts_tid mask, double weight) {
+  add_loss(b, name, ts_build_loss(b->at, ts_builder_name(b, name, "").text, x, mask), weight);
+}
+
+ts_tid ts_builder_soft_cross_entropy(ts_builder *b, const char *name, ts_tid logits, ts_tid target,
+                                     double temperature) {
+  return ts_build_soft_loss(b->at, ts_builder_name(b, name, "").text, logits, target, (float) temperature);
+}
+
+ts_tid ts_builder_squared_error(ts_builder *b, const char *name, ts_tid x, ts_tid target) {
+  ts_tid wide = ts_build_cast(b->at, ts_builder_name(b, name, ".x").text, x, TS_F32);
+  ts_tid other = ts_build_cast(b->at, ts_builder_name(b, name, ".target").text, target, TS_F32);
+  other = ts_build_scale(b->at, ts_builder_name(b, name, ".minus").text, other, -1, 0);
+  ts_tid apart = ts_build_add(b->at, ts_builder_name(b, name, ".difference").text, wide, other);
+  return ts_build_multiply(b->at, ts_builder_name(b, name, "").text, apart, apart);
+}
+
+/* ---- results ---- */
 
 void ts_builder_output(ts_builder *b, const char *name, ts_tid x) {
   if (x != TS_NONE) {

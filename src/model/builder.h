@@ -64,8 +64,8 @@ ts_tid ts_builder_input(ts_builder *b, const char *name, ts_dtype dtype, int n, 
  * Not collective. */
 void ts_builder_unit(ts_builder *b, const char *name);
 
-/** The parameter UNIT.name of \a n extents, made at the first call; another one of this name must have its shape. Not
- * collective. */
+/** The parameter UNIT.name of \a n positive extents, 1 to TS_MAX_DIMS of them, made at the first call; another one of
+ * this name must have its shape. Not collective. */
 ts_tid ts_builder_parameter(ts_builder *b, const char *name, int n, const int64_t *extent, ts_init init);
 
 /** y [...][out] = x w^T (+ bias) with parameters UNIT.name.weight [out][in], normal with a deviation of 1 / sqrt (in),
@@ -76,7 +76,7 @@ ts_tid ts_builder_linear(ts_builder *b, const char *name, ts_tid x, int64_t out,
 ts_tid ts_builder_product(ts_builder *b, const char *name, ts_tid x, ts_tid w);
 
 /** y [batch][T][width] = rows of the parameter UNIT.name.weight [rows][width], normal with a deviation of 0.02, at ids
- * [batch][T] int32. Not collective. */
+ * [batch][T] int32; with an input of positions in place of ids a learned table of positions. Not collective. */
 ts_tid ts_builder_embedding(ts_builder *b, const char *name, ts_tid ids, int64_t rows, int64_t width);
 
 /** Normalisation over the last dimension: LayerNorm with parameters UNIT.name.weight, 1, and .bias, 0; RMSNorm with
@@ -88,8 +88,13 @@ ts_tid ts_builder_rmsnorm(ts_builder *b, const char *name, ts_tid x, double eps)
 ts_tid ts_builder_activation(ts_builder *b, const char *name, ts_tid x, ts_activation kind);
 ts_tid ts_builder_glu(ts_builder *b, const char *name, ts_tid gate, ts_tid up, ts_activation kind);
 
-/** x + y of one shape; by x. Not collective. */
+/** x / max (|x|, eps), |x| the root of the sum of squares over the last dimension: torch's F.normalize.  \a eps is
+ * positive, 1e-12 there. Not collective. */
+ts_tid ts_builder_normalize(ts_builder *b, const char *name, ts_tid x, double eps);
+
+/** x + y and x y, element by element, of one shape; by x. Not collective. */
 ts_tid ts_builder_add(ts_builder *b, const char *name, ts_tid x, ts_tid y);
+ts_tid ts_builder_multiply(ts_builder *b, const char *name, ts_tid x, ts_tid y);
 ts_tid ts_builder_scale(ts_builder *b, const char *name, ts_tid x, double by);
 
 /** x with a probability of \a p for each element to be 0, and the others over 1 - p; which, follows from run.seed, the
@@ -101,8 +106,28 @@ ts_tid ts_builder_dropout(ts_builder *b, const char *name, ts_tid x, double p);
  * collective. */
 ts_tid ts_builder_samples(ts_builder *b);
 
-/** The same elements in another shape, of \a n extents. Not collective. */
+/** The same elements in another shape, of \a n positive extents, 1 to TS_MAX_DIMS of them. Not collective. */
 ts_tid ts_builder_reshape(ts_builder *b, const char *name, ts_tid x, int n, const int64_t *extent);
+
+/** x in fp32, in which what is made of it goes on, whatever the deck's types: for losses put together from pieces.  An
+ * input of numbers keeps all its bits so. Not collective. */
+ts_tid ts_builder_float(ts_builder *b, const char *name, ts_tid x);
+
+/** The token of each sample that index [batch] int32 says, [batch][C] of x [batch][T][C]: the first, or the last one
+ * that is no padding.  0 where it is none of them. Not collective. */
+ts_tid ts_builder_pick(ts_builder *b, const char *name, ts_tid x, ts_tid index);
+
+/** The mean of a sample's tokens whose mask [batch][T] int32 is not 0, [batch][C] of x [batch][T][C]; 0 of none.  The
+ * same input may be attention's documents, by which a token of padding then sees padding alone.  Declare it with
+ * sequence 0, as documents are: every rank has all of it. Not collective. */
+ts_tid ts_builder_mean_pool(ts_builder *b, const char *name, ts_tid x, ts_tid mask);
+
+/** Rotary positions, as Llama has them: in each head of x [batch][T][heads x head_dim] elements i and i + head_dim / 2
+ * turn by positions[b][t] theta^(-2 i / head_dim).
+ * \param [in] positions  [batch][T] int32.
+ * \param [in] head_dim   Even.
+ * \param [in] theta      Positive; 10000 in Llama. Not collective. */
+ts_tid ts_builder_rope(ts_builder *b, const char *name, ts_tid x, ts_tid positions, int head_dim, double theta);
 
 /** Attention of heads. */
 typedef struct ts_heads {
@@ -119,10 +144,37 @@ typedef struct ts_heads {
 ts_tid ts_builder_attention(ts_builder *b, const char *name, ts_tid q, ts_tid k, ts_tid v, ts_tid documents,
                             const ts_heads *heads);
 
-/** The loss of a head: the sum of - log softmax (x w^T) at labels [batch][T] int32, of x [batch][T][C] and w [V][C];
- * -100 counts nowhere.  It is the model's loss: its sum over all ranks and micro-batches is divided by the number of
- * labels that count. Not collective. */
-void ts_builder_head_loss(ts_builder *b, const char *name, ts_tid x, ts_tid w, ts_tid labels);
+/* ---- losses ----
+ *
+ * The model's loss is a sum, of weight times what each call of ts_builder_head_loss and ts_builder_loss adds to it; the
+ * sum over all ranks and micro-batches is divided by one number, what the model's first of these calls counts: labels,
+ * elements or its mask.  So alpha x hard + beta x soft labels of the same tokens is
+ *
+ *     ts_builder_head_loss (b, "hard", x, w, labels, alpha);
+ *     ts_builder_loss (b, "soft", ts_builder_soft_cross_entropy (b, "kl", logits, teacher, 2), mask, beta);
+ *
+ * with mask 1 where labels are not -100.  Where a later call counts n times as many as the first, its mean has the
+ * weight 1 / n.  Losses are computed in fp32, and added up in fp64. */
+
+/** The sum of - log softmax (x w^T) at labels [batch][T] int32, of x [batch][T][C] and w [V][C]; it counts labels but
+ * for those of -100, which add nothing.  w may be a value: with the rows of one tower as x [1][batch][C], those of
+ * another as w [batch][C] and labels [1][batch] of 0, 1, ... it is the contrastive loss of a rank's batch.  Its logits
+ * never exist as a whole, and are made twice where the loss has another part or a weight that is not 1.
+ * Not collective. */
+void ts_builder_head_loss(ts_builder *b, const char *name, ts_tid x, ts_tid w, ts_tid labels, double weight);
+
+/** The sum of the elements of x, times a mask int32 of its shape; it counts the sum of the mask.  Where the mask is 0 x
+ * may be no number.  TS_NONE: all elements, each 1. Not collective. */
+void ts_builder_loss(ts_builder *b, const char *name, ts_tid x, ts_tid mask, double weight);
+
+/** Of rows of logits [...][V] against the logits of soft labels, of one shape: [...] fp32, with T the temperature,
+ * - T^2 sum softmax (target / T) log softmax (logits / T).  No gradient goes to the target. Not collective. */
+ts_tid ts_builder_soft_cross_entropy(ts_builder *b, const char *name, ts_tid logits, ts_tid target, double temperature);
+
+/** (x - target)^2 of each element, in fp32; both get gradients. Not collective. */
+ts_tid ts_builder_squared_error(ts_builder *b, const char *name, ts_tid x, ts_tid target);
+
+/* ---- results ---- */
 
 /** A value that programs read by \a name after a forward, and from which they may go back with a gradient of their own
  * (ts_backward_from).  Every rank that computes it has it whole. Not collective. */

@@ -49,7 +49,7 @@ ts_model_builder ts_model_begin(const ts_deck *deck, ts_model_use use, ts_model_
 static ts_tid parameter(ts_model_builder *b, const char *base, const char *suffix, ts_shape shape) {
   ts_init init = ts_model_init(b->deck, ts_builder_name(&b->base, base, suffix).text);
   char *name = base[0] != 0 ? ts_format("%s%s", base, suffix) : ts_strdup(suffix + 1);
-  ts_tid t = ts_builder_parameter_of(&b->base, name, shape, init);
+  ts_tid t = ts_builder_parameter(&b->base, name, shape.n, shape.d, init);
   ts_free(name);
   return t;
 }

@@ -27,9 +27,6 @@ ts_model_name ts_builder_name(const ts_builder *b, const char *base, const char 
  * program. Not collective. */
 void ts_builder_refuse(const ts_builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/** ts_builder_parameter of a shape. Not collective. */
-ts_tid ts_builder_parameter_of(ts_builder *b, const char *name, ts_shape shape, ts_init init);
-
 /** An input of any shape; the scalar "seed" [1] int64 of dropout. Not collective. */
 ts_tid ts_builder_leaf(ts_builder *b, const char *name, ts_dtype dtype, ts_shape shape, int sequence);
 ts_tid ts_builder_seed(ts_builder *b);

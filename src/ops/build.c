@@ -29,6 +29,10 @@ ts_tid ts_build_add(ts_site at, const char *name, ts_tid a, ts_tid b) {
   return build_node(at, TS_OP_ADD, name, INPUTS(a, b), (ts_attr){0});
 }
 
+ts_tid ts_build_multiply(ts_site at, const char *name, ts_tid a, ts_tid b) {
+  return build_node(at, TS_OP_MULTIPLY, name, INPUTS(a, b), (ts_attr){0});
+}
+
 ts_tid ts_build_cast(ts_site at, const char *name, ts_tid x, ts_dtype dtype) {
   return build_node(at, TS_OP_CAST, name, INPUTS(x), (ts_attr){.cast = {dtype}});
 }
@@ -107,6 +111,19 @@ ts_tid ts_build_rmsnorm(ts_site at, const char *name, ts_tid x, ts_tid w, float 
 
 ts_tid ts_build_head_loss(ts_site at, const char *name, ts_tid x, ts_tid w, ts_tid labels, float scale, float softcap) {
   return build_node(at, TS_OP_HEAD_LOSS, name, INPUTS(x, w, labels), (ts_attr){.head = {TS_F32, scale, softcap, 0}});
+}
+
+ts_tid ts_build_normalize(ts_site at, const char *name, ts_tid x, float eps) {
+  return build_node(at, TS_OP_NORMALIZE, name, INPUTS(x), (ts_attr){.norm = {.eps = eps}});
+}
+
+ts_tid ts_build_soft_loss(ts_site at, const char *name, ts_tid z, ts_tid t, float temperature) {
+  return build_node(at, TS_OP_SOFT_LOSS, name, INPUTS(z, t), (ts_attr){.soft = {temperature}});
+}
+
+ts_tid ts_build_loss(ts_site at, const char *name, ts_tid x, ts_tid mask) {
+  const ts_tid in[] = {x, mask};
+  return build_node(at, TS_OP_LOSS, name, mask == TS_NONE ? 1 : 2, in, (ts_attr){0});
 }
 
 ts_tid ts_build_sum_squares(ts_site at, const char *name, ts_tid x, int n, const ts_range *range) {

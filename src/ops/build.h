@@ -19,6 +19,7 @@ ts_tid ts_build_pack(ts_site at, const char *name, int n, const ts_tid *x, const
 /** Element by element, and the last dimension in \a groups groups (1: as a whole), each of n parts: SPLIT and CONCAT
  * in graph/ops.def. Not collective. */
 ts_tid ts_build_add(ts_site at, const char *name, ts_tid a, ts_tid b);
+ts_tid ts_build_multiply(ts_site at, const char *name, ts_tid a, ts_tid b);
 ts_tid ts_build_cast(ts_site at, const char *name, ts_tid x, ts_dtype dtype);
 ts_tid ts_build_scale(ts_site at, const char *name, ts_tid x, float by, float softcap);
 ts_tid ts_build_activation(ts_site at, const char *name, ts_tid x, ts_activation kind);
@@ -47,10 +48,16 @@ ts_tid ts_build_embedding_dw(ts_site at, const char *name, ts_tid dy, ts_tid ids
 /** Norms. Not collective. */
 ts_tid ts_build_layernorm(ts_site at, const char *name, ts_tid x, ts_tid w, ts_tid b, float eps);
 ts_tid ts_build_rmsnorm(ts_site at, const char *name, ts_tid x, ts_tid w, float eps, float offset);
+ts_tid ts_build_normalize(ts_site at, const char *name, ts_tid x, float eps);
 
 /** The head and its loss: outputs loss, valid.  \a scale 1 and \a softcap 0 leave the logits as they are.
  * Not collective. */
 ts_tid ts_build_head_loss(ts_site at, const char *name, ts_tid x, ts_tid w, ts_tid labels, float scale, float softcap);
+
+/** Rows of logits against those of soft labels: outputs loss, lse_z, lse_t; and the sum of elements, \a mask may be
+ * TS_NONE: outputs loss, valid. Not collective. */
+ts_tid ts_build_soft_loss(ts_site at, const char *name, ts_tid z, ts_tid t, float temperature);
+ts_tid ts_build_loss(ts_site at, const char *name, ts_tid x, ts_tid mask);
 
 /** The update. Not collective. */
 ts_tid ts_build_sum_squares(ts_site at, const char *name, ts_tid x, int n_ranges, const ts_range *range);

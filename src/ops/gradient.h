@@ -23,7 +23,12 @@ ts_tid ts_gradients_of(const ts_gradients *gradients, ts_tid tensor);
 /** True when a gradient of \a tensor is needed: it is a trainable parameter or depends on one. Not collective. */
 bool ts_gradients_wanted(const ts_gradients *gradients, ts_tid tensor);
 
-/** Enter a gradient; a second contribution is added to the first. Not collective. */
+/** What flows into a loss, [1] fp32: its gradient, or, of the model's loss, the scalar "gradient_seed", which is made
+ * when it is first asked for. Not collective. */
+ts_tid ts_gradients_seed(ts_gradients *gradients, ts_tid loss);
+
+/** Enter a gradient, cast where it is a parameter's and of another type than these; a second contribution is added to
+ * the first. Not collective. */
 void ts_gradients_add(ts_gradients *gradients, ts_tid tensor, ts_tid gradient);
 
 /** The dtype a gradient of \a tensor is computed in: the accumulation dtype for a parameter, else the tensor's.

@@ -89,13 +89,8 @@ double ts_flops_head_stats(const ts_graph *g, const ts_node *node) {
   return logits_flops(g, node);
 }
 
-/* The root: what flows into the loss is the scalar "gradient_seed". */
 void ts_gradient_head_loss(ts_gradients *gradients, const ts_node *node) {
-  ts_graph *g = gradients->graph;
-  ts_tid seed = ts_graph_find(g, "gradient_seed");
-  if (seed == TS_NONE) {
-    seed = ts_graph_leaf(g, "gradient_seed", TS_ROLE_SCALAR, TS_F32, TS_SHAPE(1), -1);
-  }
+  ts_tid seed = ts_gradients_seed(gradients, node->out[0]);
   char *name = ts_format("%s.dx", node->name);
   ts_site at = ts_gradients_site(gradients, node->in[0]);
   int stats = ts_head_stats(node), n_in = stats < 0 ? 4 : 5;

@@ -193,6 +193,47 @@ const char *ts_index_rmsnorm_dw(const ts_node *node) {
   return "*C,*C,*->C";
 }
 
+const char *ts_shape_normalize(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 0);
+  TS_RULE(ts_dtype_is_working(x->dtype), "x is fp32, bf16 or fp16");
+  TS_RULE(node->attr.norm.eps > 0.0f, "eps is positive");
+  dtype[0] = x->dtype;
+  shape[0] = x->shape;
+  dtype[1] = TS_F32;
+  shape[1] = ts_shape_drop_last(x->shape);
+  return NULL;
+}
+
+const char *ts_index_normalize(const ts_node *node) {
+  (void) node;
+  return "*C->*C,*";
+}
+
+void ts_gradient_normalize(ts_gradients *gradients, const ts_node *node) {
+  char *name = ts_format("%s.dx", node->name);
+  ts_site at = ts_gradients_site(gradients, node->in[0]);
+  const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[0], node->out[1]};
+  ts_gradients_add(
+      gradients, node->in[0],
+      ts_graph_add(at, &(ts_node){.op = TS_OP_NORMALIZE_DX, .name = name, .n_in = 3, .in = in, .attr = node->attr}));
+  ts_free(name);
+}
+
+const char *ts_shape_normalize_dx(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  const ts_tensor *x = ts_rule_in(g, node, 1);
+  TS_RULE(ts_rule_is(g, node, 0, x->dtype, x->shape), "dy is like x");
+  TS_RULE(is_statistic(g, node, 2, x), "r is fp32, one a row");
+  TS_RULE(node->attr.norm.eps > 0.0f, "eps is positive");
+  dtype[0] = x->dtype;
+  shape[0] = x->shape;
+  return NULL;
+}
+
+const char *ts_index_normalize_dx(const ts_node *node) {
+  (void) node;
+  return "*C,*C,*->*C";
+}
+
 const char *ts_shape_row_squares(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *x = ts_rule_in(g, node, 0);
   TS_RULE(ts_dtype_is_working(x->dtype), "x is fp32, bf16 or fp16");

@@ -45,6 +45,28 @@ void ts_gradient_add(ts_gradients *gradients, const ts_node *node) {
   }
 }
 
+const char *ts_shape_multiply(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
+  TS_RULE(ts_dtype_is_working(ts_rule_in(g, node, 0)->dtype), "inputs are fp32, bf16 or fp16");
+  return same(g, node, 2, dtype, shape);
+}
+
+const char *ts_index_multiply(const ts_node *node) {
+  (void) node;
+  return "*c,*c->*c";
+}
+
+void ts_gradient_multiply(ts_gradients *gradients, const ts_node *node) {
+  for (int i = 0; i < 2; ++i) {
+    if (ts_gradients_wanted(gradients, node->in[i])) {
+      char *name = ts_format("%s.d%c", node->name, "ab"[i]);
+      ts_site at = ts_gradients_site(gradients, node->in[i]);
+      const ts_tid in[] = {ts_gradients_of(gradients, node->out[0]), node->in[1 - i]};
+      ts_gradients_add(gradients, node->in[i], ts_build(at, TS_OP_MULTIPLY, name, 2, in));
+      ts_free(name);
+    }
+  }
+}
+
 const char *ts_shape_bias(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   const ts_tensor *x = ts_rule_in(g, node, 0);
   TS_RULE(ts_rule_is(g, node, 1, x->dtype, TS_SHAPE(ts_shape_last(&x->shape))), "b is [C] of x's dtype");
@@ -92,6 +114,7 @@ void ts_gradient_cast(ts_gradients *gradients, const ts_node *node) {
 
 const char *ts_shape_scale(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
   TS_RULE(node->attr.scale.softcap >= 0.0f, "softcap is positive, or 0 for none");
+  TS_RULE(node->attr.scale.softcap == 0.0f || ts_rule_in(g, node, 0)->dtype != TS_F64, "fp64 has no softcap");
   return same(g, node, 1, dtype, shape);
 }
 

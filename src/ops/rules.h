@@ -7,6 +7,9 @@
 #include "graph/graph.h"
 #include "graph/op.h"
 
+/** One for each element of the largest tensor. Not collective. */
+ts_flops_rule ts_flops_elements;
+
 /** Input \a i of a node; must be there. Not collective. */
 static inline const ts_tensor *ts_rule_in(const ts_graph *g, const ts_node *node, int i) {
   return &g->tensor[node->in[i]];

@@ -1,4 +1,4 @@
-/* view, pack, split, concat, take, place, pick: where elements lie. */
+/* view, pack, split, concat, take, place: where elements lie. */
 #include "base/memory.h"
 #include "graph/cut.h"
 #include "ops/build.h"
@@ -278,12 +278,6 @@ static void gradient_inverse(ts_gradients *gradients, const ts_node *node, ts_op
   ts_site at = ts_gradients_site(gradients, node->in[0]);
   const ts_tid dy = ts_gradients_of(gradients, node->out[0]);
   ts_tid dx = ts_graph_add(at, &(ts_node){.op = inverse, .name = name, .n_in = 1, .in = &dy, .attr = node->attr});
-  ts_dtype dtype = ts_gradients_dtype(gradients, node->in[0]);
-  if (gradients->graph->tensor[dx].dtype != dtype) { /* of a parameter */
-    char *cast = ts_format("%s.cast", name);
-    dx = ts_build_cast(at, cast, dx, dtype);
-    ts_free(cast);
-  }
   ts_gradients_add(gradients, node->in[0], dx);
   ts_free(name);
 }
@@ -294,18 +288,4 @@ void ts_gradient_take(ts_gradients *gradients, const ts_node *node) {
 
 void ts_gradient_place(ts_gradients *gradients, const ts_node *node) {
   gradient_inverse(gradients, node, TS_OP_TAKE);
-}
-
-const char *ts_shape_pick(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
-  const ts_tensor *x = ts_rule_in(g, node, 0);
-  TS_RULE(x->shape.n == 3 && ts_rule_is(g, node, 1, TS_I32, TS_SHAPE(x->shape.d[0])),
-          "x is [B][T][C], index [B] int32");
-  dtype[0] = x->dtype;
-  shape[0] = TS_SHAPE(x->shape.d[0], 1, x->shape.d[2]);
-  return NULL;
-}
-
-const char *ts_index_pick(const ts_node *node) {
-  (void) node;
-  return "";
 }

@@ -24,16 +24,23 @@ typedef enum policy {
  * (head_loss has a product in the lower type and its loss in fp32, as it always has).  What no list has promotes: the
  * residual stream is fp32, as lookups are.  RMSNorms are written out there, in fp32.  layer_norm, softmax and pow are
  * in CUDA's fp32 list alone; softmax is inside of attention here, pow inside of gelu_new, whose kernels compute in
- * fp32. */
+ * fp32.  linalg_vector_norm is too, by which what is normalized comes out in fp32.  Losses (kl_div, mse_loss and others
+ * in both fp32 lists) compute in fp32 of any type, and round nothing that comes from one row; so does the sum of picked
+ * tokens, which CUDA's `sum` would leave in fp32.  A CAST is the model's own. */
 static const struct {
   policy cpu, cuda;
 } rows[TS_N_OPS] = {
-    [TS_OP_VIEW] = {WIDEST, WIDEST},           [TS_OP_SPLIT] = {WIDEST, WIDEST},   [TS_OP_CONCAT] = {WIDEST, WIDEST},
-    [TS_OP_PICK] = {WIDEST, WIDEST},           [TS_OP_ADD] = {WIDEST, WIDEST},     [TS_OP_SCALE] = {WIDEST, WIDEST},
-    [TS_OP_ACTIVATION] = {WIDEST, WIDEST},     [TS_OP_GLU] = {WIDEST, WIDEST},     [TS_OP_DROPOUT] = {WIDEST, WIDEST},
-    [TS_OP_EMBEDDING] = {WIDEST, WIDEST},      [TS_OP_ROPE] = {WIDEST, WIDEST},    [TS_OP_LAYERNORM] = {INSIDE, FULL},
-    [TS_OP_RMSNORM] = {INSIDE, INSIDE},        [TS_OP_MATMUL] = {LOWER, LOWER},    [TS_OP_ATTENTION] = {LOWER, LOWER},
-    [TS_OP_ATTENTION_CACHED] = {LOWER, LOWER}, [TS_OP_HEAD_LOSS] = {LOWER, LOWER},
+    [TS_OP_VIEW] = {WIDEST, WIDEST},       [TS_OP_SPLIT] = {WIDEST, WIDEST},
+    [TS_OP_CONCAT] = {WIDEST, WIDEST},     [TS_OP_PICK] = {WIDEST, WIDEST},
+    [TS_OP_ADD] = {WIDEST, WIDEST},        [TS_OP_SCALE] = {WIDEST, WIDEST},
+    [TS_OP_ACTIVATION] = {WIDEST, WIDEST}, [TS_OP_GLU] = {WIDEST, WIDEST},
+    [TS_OP_DROPOUT] = {WIDEST, WIDEST},    [TS_OP_EMBEDDING] = {WIDEST, WIDEST},
+    [TS_OP_ROPE] = {WIDEST, WIDEST},       [TS_OP_LAYERNORM] = {INSIDE, FULL},
+    [TS_OP_RMSNORM] = {INSIDE, INSIDE},    [TS_OP_MATMUL] = {LOWER, LOWER},
+    [TS_OP_ATTENTION] = {LOWER, LOWER},    [TS_OP_ATTENTION_CACHED] = {LOWER, LOWER},
+    [TS_OP_HEAD_LOSS] = {LOWER, LOWER},    [TS_OP_MULTIPLY] = {WIDEST, WIDEST},
+    [TS_OP_NORMALIZE] = {WIDEST, FULL},    [TS_OP_SOFT_LOSS] = {WIDEST, WIDEST},
+    [TS_OP_LOSS] = {WIDEST, WIDEST},       [TS_OP_CAST] = {FULL, FULL},
 };
 
 typedef struct caster {
@@ -139,6 +146,10 @@ static void write_cast(caster *c, ts_nid n) {
   const ts_node *old = &c->from->node[n];
   ts_site at = {c->rewrite.to, old->segment, old->unit};
   policy p = policy_of(c, old);
+  if (old->op == TS_OP_CAST && c->from->tensor[old->in[0]].producer != TS_NONE) {
+    c->rewrite.map[old->out[0]] = read_as(c, at, old->in[0], TS_F32);
+    return;
+  }
   ts_dtype dtype = p == LOWER ? c->lower : p == WIDEST ? widest_of(c, old) : TS_F32;
   ts_dtype given = read_type(c, old->in[0]);
   ts_tid in[8];

@@ -26,8 +26,29 @@ ts_site ts_gradients_site(const ts_gradients *gradients, ts_tid t) {
                    gradients->unit};
 }
 
+ts_tid ts_gradients_seed(ts_gradients *gradients, ts_tid loss) {
+  ts_graph *g = gradients->graph;
+  ts_tid seed = ts_gradients_of(gradients, loss);
+  seed = seed != TS_NONE ? seed : ts_graph_find(g, "gradient_seed");
+  return seed != TS_NONE ? seed : ts_graph_leaf(g, "gradient_seed", TS_ROLE_SCALAR, TS_F32, TS_SHAPE(1), -1);
+}
+
+/* What is made of an activation is of its type; of a parameter gradients are added up in theirs. */
+static ts_tid cast_to_sums(const ts_gradients *gradients, ts_tid t, ts_tid gradient) {
+  const ts_graph *g = gradients->graph;
+  ts_dtype dtype = ts_gradients_dtype(gradients, t);
+  if (g->tensor[t].role != TS_ROLE_PARAM || g->tensor[gradient].dtype == dtype) {
+    return gradient;
+  }
+  char *name = ts_format("%s.cast", g->tensor[gradient].name);
+  ts_tid cast = ts_build_cast(ts_gradients_site(gradients, t), name, gradient, dtype);
+  ts_free(name);
+  return cast;
+}
+
 void ts_gradients_add(ts_gradients *gradients, ts_tid t, ts_tid gradient) {
   TS_ASSERT(ts_gradients_wanted(gradients, t));
+  gradient = cast_to_sums(gradients, t, gradient);
   ts_tid *of = &gradients->of[t];
   if (*of == TS_NONE) {
     *of = gradient;
@@ -58,10 +79,10 @@ static void find_wanted(ts_gradients *gradients, const ts_deck *deck) {
   }
 }
 
-static bool is_reached(const ts_gradients *gradients, const ts_node *node, ts_tid loss) {
+static bool is_reached(const ts_gradients *gradients, const ts_node *node) {
   bool reached = false;
   for (int i = 0; i < node->n_out; ++i) {
-    reached = reached || node->out[i] == loss || ts_gradients_of(gradients, node->out[i]) != TS_NONE;
+    reached = reached || ts_gradients_of(gradients, node->out[i]) != TS_NONE;
   }
   return reached && ts_gradients_wanted(gradients, node->out[0]);
 }
@@ -102,9 +123,12 @@ void ts_pass_autodiff(ts_graph **graph, ts_pass_context *context) {
   if (context->seeded) {
     seed_outputs(&gradients);
   }
+  if (ts_gradients_wanted(&gradients, loss)) {
+    gradients.of[loss] = ts_gradients_seed(&gradients, loss);
+  }
   for (ts_nid n = g->n_nodes - 1; n >= 0; --n) {
     ts_node node = g->node[n]; /* the array moves while nodes are added; what the node points to does not */
-    if (is_reached(&gradients, &node, loss)) {
+    if (is_reached(&gradients, &node)) {
       gradients.unit = node.unit;
       ts_op_get(node.op)->gradient(&gradients, &node);
     }

@@ -2,11 +2,13 @@
  *
  *   head_loss (x, w, l) and head_loss_dx (x, w, l, s)  ->  head_loss_train: the logits are computed once; not where
  *                                                          ranks share the vocabulary, as the loss then has none,
- *                                                          nor where the host reads the loss before the backward
+ *                                                          nor where the loss is read before the backward, by the
+ *                                                          host or to be added to another
  *   add (a, f (..))                                    ->  f with prior a
  *   accumulate (a, f (..), beta)                       ->  f with prior a and beta
  *
- * f must have no other reader, be an op that adds, and come after a; a window on a leaf can be made at any time. */
+ * f must have no other reader, be an op that adds, and come after a; a window on a leaf can be made at any time.  Sums
+ * of losses, in fp64, stay where they are: they are made in the forward, and added up over micro-batches after it. */
 #include "base/memory.h"
 #include "graph/rewrite.h"
 #include "pass/pass.h"
@@ -44,7 +46,7 @@ static bool beta_fits(const fusion *f, const ts_node *node, ts_tid beta) {
 /* Can the producer of x add to beta times `prior`? */
 static bool can_fold(const fusion *f, ts_tid x, ts_tid prior, ts_tid beta) {
   const ts_tensor *tensor = &f->from->tensor[x];
-  if (tensor->producer == TS_NONE || f->uses[x] != 1 || ts_graph_is_marked(f->from, x)) {
+  if (tensor->producer == TS_NONE || f->uses[x] != 1 || ts_graph_is_marked(f->from, x) || tensor->dtype == TS_F64) {
     return false;
   }
   const ts_node *node = &f->from->node[tensor->producer];
@@ -88,12 +90,24 @@ static void fold_accumulate(fusion *f, ts_nid n) {
   }
 }
 
+/* Does a node before n read the loss that node m makes? */
+static bool is_read_before(const fusion *f, ts_nid m, ts_nid n) {
+  bool reads = false;
+  for (ts_nid k = m + 1; k < n && !reads; ++k) {
+    for (int i = 0; i < f->from->node[k].n_in; ++i) {
+      ts_tid t = f->from->node[k].in[i];
+      reads = reads || (t != TS_NONE && f->from->tensor[t].producer == m);
+    }
+  }
+  return reads;
+}
+
 static void fold_loss(fusion *f, ts_nid n) {
   const ts_node *dx = &f->from->node[n];
   for (ts_nid m = 0; m < n; ++m) {
     const ts_node *loss = &f->from->node[m];
     if (loss->op == TS_OP_HEAD_LOSS && ts_head_stats(loss) < 0 && !ts_graph_is_marked(f->from, loss->out[0]) &&
-        memcmp(loss->in, dx->in, 3 * sizeof *dx->in) == 0) {
+        memcmp(loss->in, dx->in, 3 * sizeof *dx->in) == 0 && !is_read_before(f, m, n)) {
       f->gone[m] = true;
       f->loss_of[n] = m;
     }

@@ -1,5 +1,5 @@
 /* Working dtypes: with bf16 or fp16, parameters and activations are that, and what is kept of them; statistics, losses
- * and logits stay as they are. */
+ * and logits stay as they are.  A CAST of the model's says where it goes on in fp32, whatever the deck's types. */
 #include "base/memory.h"
 #include "graph/attribute.h"
 #include "graph/rewrite.h"
@@ -12,10 +12,20 @@ static bool is_narrowed(const ts_tensor *leaf) {
   return kept || leaf->role == TS_ROLE_PARAM;
 }
 
+/* An input as it comes, beside what stands for it in the working type. */
+static ts_tid input_as_given(ts_rewrite *r, ts_tid t) {
+  ts_tid given = ts_graph_find(r->to, r->from->tensor[t].name);
+  return given != TS_NONE ? given : ts_graph_add_leaf(r->to, &r->from->tensor[t]);
+}
+
 /* An input of numbers comes in fp32. */
+static bool is_cast(const ts_tensor *leaf, ts_dtype working) {
+  return leaf->role == TS_ROLE_INPUT && leaf->dtype == TS_F32 && working != TS_F32;
+}
+
 static void cast_input(ts_rewrite *r, const ts_node *reader, ts_tid t, ts_dtype working) {
   char *name = ts_format("%s.%s", r->from->tensor[t].name, ts_dtype_name(working));
-  r->map[t] = ts_build_cast((ts_site){r->to, reader->segment, reader->unit}, name, ts_rewrite_tensor(r, t), working);
+  r->map[t] = ts_build_cast((ts_site){r->to, reader->segment, reader->unit}, name, input_as_given(r, t), working);
   ts_free(name);
 }
 
@@ -25,11 +35,44 @@ static void narrow_leaves(ts_rewrite *r, const ts_node *node, ts_dtype working) 
     const ts_tensor *leaf = t != TS_NONE ? &r->from->tensor[t] : NULL;
     if (leaf != NULL && is_narrowed(leaf) && r->map[t] == TS_NONE) {
       ts_rewrite_leaf(r, t, working);
-    } else if (leaf != NULL && leaf->role == TS_ROLE_INPUT && leaf->dtype == TS_F32 && r->map[t] == TS_NONE) {
+    } else if (leaf != NULL && is_cast(leaf, working) && r->map[t] == TS_NONE) {
       cast_input(r, node, t, working);
     } else {
       ts_rewrite_tensor(r, t);
     }
+  }
+}
+
+/* ---- what the model wants in fp32 whatever the working type is ---- */
+
+static bool keeps_fp32(const ts_node *node) {
+  return node->op == TS_OP_CAST && node->attr.cast.dtype == TS_F32;
+}
+
+static bool any_keeps_fp32(const ts_graph *g) {
+  bool any = false;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    any = any || keeps_fp32(&g->node[n]);
+  }
+  return any;
+}
+
+/* An input as it comes; no copy of what a node has made in fp32. */
+static void write_fp32(ts_rewrite *r, ts_nid n, ts_dtype working) {
+  ts_node node = r->from->node[n];
+  const ts_tensor *x = &r->from->tensor[node.in[0]];
+  ts_tid in;
+  if (is_cast(x, working)) {
+    in = input_as_given(r, node.in[0]);
+  } else {
+    narrow_leaves(r, &node, working);
+    in = ts_rewrite_tensor(r, node.in[0]);
+  }
+  if (r->to->tensor[in].dtype == TS_F32 && x->producer != TS_NONE) {
+    r->map[node.out[0]] = in;
+  } else {
+    node.in = &in;
+    ts_rewrite_add(r, n, &node);
   }
 }
 
@@ -42,11 +85,15 @@ bool ts_makes_logits(const ts_graph *g, const ts_node *node) {
 
 void ts_pass_precision(ts_graph **graph, ts_pass_context *context) {
   ts_dtype working = ts_deck_dtype(context->deck);
-  if (working == TS_F32) {
+  if (working == TS_F32 && !any_keeps_fp32(*graph)) {
     return;
   }
   ts_rewrite r = ts_rewrite_begin(*graph);
   for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
+    if (keeps_fp32(&r.from->node[n])) {
+      write_fp32(&r, n, working);
+      continue;
+    }
     narrow_leaves(&r, &r.from->node[n], working);
     ts_node node = ts_rewrite_node(&r, n);
     ts_dtype *dtype = ts_attributes_dtype(&node);

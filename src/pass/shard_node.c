@@ -141,10 +141,21 @@ void ts_sharding_leave_whole(ts_sharding *s, const ts_node *node, ts_node_share 
   }
 }
 
+/* Partial sums are added up by messages, which have no fp64: a loss of which each rank had a part would be the record's
+ * to add up, where ranks along tp count once. */
+static bool adds_up(const ts_sharding *s, const ts_node *node, const ts_cut *cut) {
+  bool can = true;
+  for (int i = 0; i < node->n_out; ++i) {
+    can = can && (cut->out[i].dim >= 0 || ts_dtype_is_working(ts_sharding_tensor(s, node->out[i])->dtype));
+  }
+  return can;
+}
+
 void ts_sharding_cut_by_inputs(ts_sharding *s, const ts_node *node, ts_node_share *how) {
   for (const char *c = TS_INDICES; *c != 0; ++c) {
     how->index = *c;
-    if (ts_node_cut(s->graph, node, *c, &how->cut) && ts_sharding_cut_node(s, node, how)) {
+    if (ts_node_cut(s->graph, node, *c, &how->cut) && adds_up(s, node, &how->cut) &&
+        ts_sharding_cut_node(s, node, how)) {
       return;
     }
   }

@@ -9,9 +9,16 @@ static int64_t least_tokens(const ts_sharding *s) {
   return sequence != NULL && s->context->mesh->size[TS_AXIS_SP] > 1 ? ts_sequence_least(sequence) : s->length;
 }
 
+/* The record counts the loss of each rank's rows or that of one rank: not where a loss has parts of which some are of
+ * no rows. */
+static bool has_parts(const ts_sharding *s) {
+  const ts_node *loss = ts_graph_producer(s->graph, ts_graph_marked(s->graph, "loss"));
+  return loss != NULL && loss->op != TS_OP_HEAD_LOSS;
+}
+
 /* Of generation there are too few. */
 static bool deals_rows(const ts_sharding *s) {
-  return s->context->deck->tensor_parallel.sequence_parallel && s->context->use != TS_MODEL_LOGITS &&
+  return !has_parts(s) && s->context->deck->tensor_parallel.sequence_parallel && s->context->use != TS_MODEL_LOGITS &&
          s->batch * least_tokens(s) >= s->context->mesh->size[TS_AXIS_TP];
 }
 

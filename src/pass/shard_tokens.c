@@ -49,8 +49,9 @@ static const char *follow_tokens(cutter *c, const ts_node *node) {
   for (const char *index = "abcdefghijklmnopqrstuvwxyz0123456789"; *index != 0 && !found; ++index) {
     found = ts_node_cut(c->rewrite.from, node, *index, &cut) && is_along_tokens(c, node, &cut);
   }
+  bool loss = node->op == TS_OP_HEAD_LOSS || node->op == TS_OP_LOSS;
   for (int i = 0; found && i < node->n_out; ++i) {
-    found = cut.out[i].dim == 1 || node->op == TS_OP_HEAD_LOSS;
+    found = cut.out[i].dim == 1 || loss;
     c->cut[node->out[i]] = cut.out[i].dim == 1;
   }
   return found ? NULL : "takes the tokens of a sample together, which only attention and a loss may";
@@ -119,7 +120,10 @@ static ts_status check_cuts(cutter *c, const ts_deck *deck, ts_error *err) {
                          (long long) deck->sequence_parallel_size);
   }
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    const char *why = reads_tokens(c, &g->node[n]) ? follow_node(c, &g->node[n]) : NULL;
+    bool loss = g->node[n].op == TS_OP_HEAD_LOSS || g->node[n].op == TS_OP_LOSS;
+    const char *why = reads_tokens(c, &g->node[n]) ? follow_node(c, &g->node[n])
+                      : loss                       ? "is a loss of no tokens, which ranks would count twice"
+                                                   : NULL;
     if (why != NULL) {
       return ts_deck_error(deck, "sequence_parallel_size", err, "%lld: %s (%s) %s; accepted: 1",
                            (long long) deck->sequence_parallel_size, g->node[n].name, ts_op_get(g->node[n].op)->name,

@@ -9,6 +9,7 @@
 /** X (ENUM, name) */
 #define TS_CPU_KERNELS(X)                 \
   X(ADD, add)                             \
+  X(MULTIPLY, multiply)                   \
   X(BIAS, bias)                           \
   X(SCALE, scale)                         \
   X(OVER_NORM, over_norm)                 \
@@ -28,12 +29,15 @@
   X(EMBEDDING, embedding)                 \
   X(EMBEDDING_DW, embedding_dw)           \
   X(PICK, pick)                           \
+  X(PICK_DX, pick_dx)                     \
   X(LAYERNORM, layernorm)                 \
   X(LAYERNORM_DX, layernorm_dx)           \
   X(LAYERNORM_DW, layernorm_dw)           \
   X(RMSNORM, rmsnorm)                     \
   X(RMSNORM_DX, rmsnorm_dx)               \
   X(RMSNORM_DW, rmsnorm_dw)               \
+  X(NORMALIZE, normalize)                 \
+  X(NORMALIZE_DX, normalize_dx)           \
   X(ROW_SQUARES, row_squares)             \
   X(ROW_DOTS, row_dots)                   \
   X(ROPE, rope)                           \
@@ -42,6 +46,10 @@
   X(ATTENTION_DELTA, attention_delta)     \
   X(ATTENTION_MERGE, attention_merge)     \
   X(ATTENTION_CACHED, attention_cached)   \
+  X(SOFT_LOSS, soft_loss)                 \
+  X(SOFT_LOSS_DX, soft_loss_dx)           \
+  X(LOSS, loss)                           \
+  X(LOSS_DX, loss_dx)                     \
   X(SUM_SQUARES, sum_squares)             \
   X(STEP_CONTROL, step_control)           \
   X(SCALE_LOSS, scale_loss)               \

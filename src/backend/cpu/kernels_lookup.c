@@ -122,17 +122,100 @@ static void embedding_run(const ts_kernel_call *call) {
 }
 TS_CPU_KERNEL(embedding) = {.run = embedding_run};
 
+/* ---- tokens of samples: one, or the mean of those of a mask ---- */
+
+typedef struct picks {
+  const int32_t *which;
+  const ts_tokens *tokens;                /* of a sample, that x has */
+  int64_t samples, rows, length, columns; /* length 0: `which` has a token of each sample, else a mask of as many */
+  float *count;                           /* of each sample's mask */
+} picks;
+
+static picks picks_of(const ts_kernel_call *call, const ts_tensor *x) {
+  const ts_shape *which = &ts_call_in(call, 1)->shape;
+  picks p = {.which = call->in[1],
+             .tokens = &call->node->attr.pick.tokens,
+             .samples = x->shape.d[0],
+             .rows = x->shape.d[1],
+             .columns = x->shape.d[2],
+             .length = which->n == 2 ? which->d[1] : 0,
+             .count = call->workspace};
+  for (int64_t b = 0; b < p.samples; ++b) {
+    int64_t count = 0;
+    for (int64_t t = 0; t < p.length; ++t) {
+      count += p.which[b * p.length + t] != 0;
+    }
+    p.count[b] = p.length > 0 ? (float) count : 1.0f;
+  }
+  return p;
+}
+
+TS_INLINE bool is_picked(const picks *p, int64_t b, int64_t row) {
+  int64_t token = ts_tokens_at(p->tokens, row);
+  return p->length > 0 ? p->which[b * p->length + token] != 0 : p->which[b] == token;
+}
+
+static size_t pick_prepare(const ts_target *target, const ts_graph *graph, const ts_node *node, void **prepared) {
+  (void) target, (void) prepared;
+  return ts_cpu_align((size_t) graph->tensor[node->in[0]].shape.d[0] * sizeof(float));
+}
+
+/* Columns [at, at + n) of a sample's mean; of one token that is the token. */
+static void pick_tile(const ts_sink *y, const ts_source *x, const picks *p, int64_t b, int64_t at, int64_t n) {
+  ts_tile sum = {0}, buffer;
+  for (int64_t row = 0; row < p->rows; ++row) {
+    if (is_picked(p, b, row)) {
+      const float *from = ts_source_read(x, (b * p->rows + row) * p->columns + at, n, buffer);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        sum[i] += from[i];
+      }
+    }
+  }
+  float count = ts_max(1, (int64_t) p->count[b]);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    sum[i] /= count;
+  }
+  ts_sink_write(y, b * p->columns + at, n, sum);
+}
+
 static void pick_run(const ts_kernel_call *call) {
-  size_t bytes = row_bytes(ts_call_in(call, 0));
-  const int32_t *index = call->in[1];
-  int64_t length = ts_call_in(call, 0)->shape.d[1];
-  for (int64_t b = 0; b < ts_call_in(call, 0)->shape.d[0]; ++b) {
-    TS_ASSERT(index[b] >= 0 && index[b] < length);
-    memcpy((char *) call->out[0] + (size_t) b * bytes,
-           (const char *) call->in[0] + (size_t) (b * length + index[b]) * bytes, bytes);
+  ts_source x = ts_source_of(call, 0);
+  ts_sink y = ts_sink_of(call, 0);
+  picks p = picks_of(call, ts_call_in(call, 0));
+  const int64_t width = TS_TILE / 4;
+#pragma omp parallel for collapse(2) num_threads(call->threads) schedule(static)
+  for (int64_t b = 0; b < p.samples; ++b) {
+    for (int64_t at = 0; at < p.columns; at += width) {
+      pick_tile(&y, &x, &p, b, at, ts_min(width, p.columns - at));
+    }
   }
 }
-TS_CPU_KERNEL(pick) = {.run = pick_run};
+TS_CPU_KERNEL(pick) = {.prepare = pick_prepare, .run = pick_run};
+
+static void pick_dx_run(const ts_kernel_call *call) {
+  ts_source dy = ts_source_of(call, 0);
+  ts_sink dx = ts_sink_of(call, 0);
+  picks p = picks_of(call, ts_call_out(call, 0));
+  int64_t rows = p.samples * p.rows;
+#pragma omp parallel for num_threads(ts_call_threads(call, rows)) schedule(static)
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t b = row / p.rows;
+    bool picked = is_picked(&p, b, row % p.rows);
+    for (int64_t at = 0; at < p.columns; at += TS_TILE) {
+      int64_t n = ts_min(TS_TILE, p.columns - at);
+      ts_tile value = {0}, buffer;
+      const float *from = picked ? ts_source_read(&dy, b * p.columns + at, n, buffer) : value;
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        value[i] = picked ? from[i] / p.count[b] : 0.0f;
+      }
+      ts_sink_write(&dx, row * p.columns + at, n, value);
+    }
+  }
+}
+TS_CPU_KERNEL(pick_dx) = {.prepare = pick_prepare, .run = pick_dx_run};
 
 /* Tokens by row, in order within a row: those of row v are token[start[v]] to token[start[v + 1] - 1].  A counting
  * sort: start holds rows + 2 numbers while it is built. */

@@ -253,6 +253,72 @@ static void rmsnorm_dw_run(const ts_kernel_call *call) {
 }
 TS_CPU_KERNEL(rmsnorm_dw) = {.prepare = norm_dw_prepare, .run = rmsnorm_dw_run};
 
+/* ---- rows of length 1 ---- */
+
+static void normalize_run(const ts_kernel_call *call) {
+  norm_input in = norm_of(call, 0);
+  ts_sink y = ts_sink_of(call, 0);
+  float *r = call->out[1];
+#pragma omp parallel for num_threads(ts_call_threads(call, in.rows)) schedule(static)
+  for (int64_t row = 0; row < in.rows; ++row) {
+    r[row] = 1.0f / fmaxf(sqrtf(row_squares(&in, row, 0.0f)), call->node->attr.norm.eps);
+    for (int64_t at = 0; at < in.columns; at += TS_TILE) {
+      int64_t n = ts_min(TS_TILE, in.columns - at), element = row * in.columns + at;
+      ts_tile x_buffer, y_buffer;
+      const float *x = ts_source_read(&in.x, element, n, x_buffer);
+      float *to = ts_sink_open(&y, element, y_buffer);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) {
+        to[i] = x[i] * r[row];
+      }
+      ts_sink_write(&y, element, n, to);
+    }
+  }
+}
+TS_CPU_KERNEL(normalize) = {.run = normalize_run};
+
+/* r (dy - x by). */
+static void normalize_row_dx(const ts_sink *dx, const norm_input *in, const ts_source *dy, int64_t row, float by) {
+  float r = in->rstd[row];
+  for (int64_t at = 0; at < in->columns; at += TS_TILE) {
+    int64_t n = ts_min(TS_TILE, in->columns - at), element = row * in->columns + at;
+    ts_tile dy_buffer, x_buffer, dx_buffer;
+    const float *g = ts_source_read(dy, element, n, dy_buffer), *x = ts_source_read(&in->x, element, n, x_buffer);
+    float *to = ts_sink_open(dx, element, dx_buffer);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) {
+      to[i] = r * (g[i] - x[i] * by);
+    }
+    ts_sink_write(dx, element, n, to);
+  }
+}
+
+static float row_dot_plain(const norm_input *in, const ts_source *dy, int64_t row) {
+  ts_lanes lane = {0};
+  ts_tile dy_buffer, x_buffer;
+  for (int64_t at = 0; at < in->columns; at += TS_TILE) {
+    int64_t n = ts_min(TS_TILE, in->columns - at), element = row * in->columns + at;
+    const float *g = ts_source_read(dy, element, n, dy_buffer);
+    ts_lanes_add_product(lane, g, ts_source_read(&in->x, element, n, x_buffer), n);
+  }
+  return ts_lanes_sum(lane);
+}
+
+/* r^2 dots as (r dots) r: r alone may be 1e12. */
+static void normalize_dx_run(const ts_kernel_call *call) {
+  norm_input in = norm_of(call, 1);
+  ts_source dy = ts_source_of(call, 0);
+  ts_sink dx = ts_sink_of(call, 0);
+  in.rstd = call->in[2];
+  float most = 1.0f / call->node->attr.norm.eps;
+#pragma omp parallel for num_threads(ts_call_threads(call, in.rows)) schedule(static)
+  for (int64_t row = 0; row < in.rows; ++row) {
+    float r = in.rstd[row];
+    normalize_row_dx(&dx, &in, &dy, row, r < most ? r * row_dot_plain(&in, &dy, row) * r : 0.0f);
+  }
+}
+TS_CPU_KERNEL(normalize_dx) = {.run = normalize_dx_run};
+
 static void row_squares_run(const ts_kernel_call *call) {
   norm_input in = norm_of(call, 0);
   float *y = call->out[0];

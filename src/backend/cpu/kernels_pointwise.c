@@ -51,10 +51,40 @@ static void add_tile(float *const y[], const float *const x[], int64_t n) {
   }
 }
 
+/* Sums of losses, a few numbers in fp64: y = beta prior + by x + z, z where there is a second input. */
+static void run_doubles(const ts_kernel_call *call, double by) {
+  const double *x = call->in[0], *z = call->node->n_in > 1 ? call->in[1] : NULL;
+  ts_sink sink = ts_sink_of(call, 0);
+  const double *prior = sink.prior;
+  double *y = call->out[0];
+  for (int64_t i = 0; i < ts_call_count(call, 0); ++i) {
+    double value = by * x[i] + (z != NULL ? z[i] : 0);
+    y[i] = prior != NULL ? (double) sink.beta * prior[i] + value : value;
+  }
+}
+
 static void add_run(const ts_kernel_call *call) {
-  run_tiles(call, add_tile);
+  if (ts_call_out(call, 0)->dtype == TS_F64) {
+    run_doubles(call, 1);
+  } else {
+    run_tiles(call, add_tile);
+  }
 }
 TS_CPU_KERNEL(add) = {.run = add_run};
+
+static void multiply_tile(float *const y[], const float *const x[], int64_t n) {
+  float *product = y[0];
+  const float *a = x[0], *b = x[1];
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    product[i] = a[i] * b[i];
+  }
+}
+
+static void multiply_run(const ts_kernel_call *call) {
+  run_tiles(call, multiply_tile);
+}
+TS_CPU_KERNEL(multiply) = {.run = multiply_run};
 
 static void bias_run(const ts_kernel_call *call) {
   ts_source x = ts_source_of(call, 0), b = ts_source_of(call, 1);
@@ -210,7 +240,11 @@ static void scale_tiles(const ts_kernel_call *call, float by, float softcap) {
 }
 
 static void scale_run(const ts_kernel_call *call) {
-  scale_tiles(call, call->node->attr.scale.by, call->node->attr.scale.softcap);
+  if (ts_call_out(call, 0)->dtype == TS_F64) {
+    run_doubles(call, call->node->attr.scale.by);
+  } else {
+    scale_tiles(call, call->node->attr.scale.by, call->node->attr.scale.softcap);
+  }
 }
 TS_CPU_KERNEL(scale) = {.run = scale_run};
 
