@@ -73,6 +73,15 @@ unknown_keys() {
   done
 }
 
+# Whatever is set to a value may have it, in a deck with a text of words.
+refused_values() {
+  for document in "$api" "$migrate"; do
+    quoted "$document" | sed -n 's/;$//; s/^\([a-z][A-Za-z0-9_.]*\) = \(.*\)$/\1=\2/p' | grep -v '^model[.=]' | sort -u | while IFS= read -r set; do
+      "$tessera" deck small.cfg --set "$set" > deck.out 2>&1 || echo "${document##*/}: $set: $(grep error deck.out)"
+    done
+  done
+}
+
 # `KEY`: refused, and `KEY`: no effect.
 wrong_claims() {
   grep -ohE '`[^`]*`: (refused|no effect)' "$api" "$migrate" | tr -d '`' | sort -u | while IFS= read -r claim; do
@@ -128,6 +137,14 @@ ok "every function is told" both 'test -s "$functions"' 'empty "$(untold_functio
 ok "every name is one of the library" empty "$(unknown_names)"
 ok "calls have the arguments that functions take" empty "$(miscounted_calls)"
 ok "every key is one of the deck" empty "$(unknown_keys)"
+cat > small.cfg << 'END'
+model = { model_type = "llama"; vocab_size = 256; hidden_size = 16; intermediate_size = 16; num_hidden_layers = 1;
+          num_attention_heads = 2; max_position_embeddings = 16; eos_token_id = 0; };
+train_micro_batch_size_per_gpu = 1;
+scheduler = { type = "WarmupLR"; };
+END
+echo '{}' > ds_config.json
+ok "every value is one that its key may have" empty "$(refused_values)"
 ok "$(claims) keys are refused, or have no effect, as it is said" both 'test "$(claims)" -gt 30' 'empty "$(wrong_claims)"'
 test_blocks
 test_program
