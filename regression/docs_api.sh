@@ -13,7 +13,7 @@ api=$top/doc/api.md
 migrate=$top/doc/migrate.md
 functions=$build/lib/tessera.functions
 header=$build/lib/tessera.h
-compiler=$(sed -n 's/^CC = //p' "$build/Makefile")
+compiler="$(sed -n 's/^CC = //p' "$build/Makefile") $(sed -n 's/^TS_SANITIZE = //p' "$build/Makefile")"
 
 # empty TEXT: else TEXT is what is wrong.
 empty() { [ -z "$1" ] || { echo "$1"; false; }; }
