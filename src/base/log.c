@@ -12,11 +12,21 @@ static struct {
   ts_log_level level;
   bool speaks;
   bool status_shown;
-} state = {TS_LOG_INFO, true, false};
+  enum { NOBODY, WORLDS, PROGRAM } chosen_by;
+} state = {TS_LOG_INFO, true, false, NOBODY};
 
 void ts_log_configure(ts_log_level level, bool speaks) {
   state.level = level;
   state.speaks = speaks;
+  state.chosen_by = PROGRAM;
+}
+
+void ts_log_join(bool speaks) {
+  if (state.chosen_by != PROGRAM) {
+    state.level = TS_LOG_WARNING;
+    state.speaks = speaks || (state.chosen_by == WORLDS && state.speaks);
+    state.chosen_by = WORLDS;
+  }
 }
 
 /* Open MPI's launcher gives its ranks a terminal of their own, wherever its output goes. */

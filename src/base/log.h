@@ -14,6 +14,10 @@
  * and ERROR on stderr.  A progress bar on the terminal is cleared first. Not collective. */
 void ts_log(ts_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/** A world is joined: unless the program has said otherwise, warnings are printed from now on, by processes that are to
+ * speak for some world. Not collective. */
+void ts_log_join(bool speaks);
+
 /** Replace the line at the bottom of a terminal (the progress bar); NULL removes it.  Does nothing unless
  * ts_log_is_terminal. Not collective. */
 void ts_log_status_line(const char *line);

@@ -13,7 +13,8 @@ typedef enum ts_log_level {
   TS_LOG_DEBUG    /**< For the developers: passes, buckets, plans. */
 } ts_log_level;
 
-/** Choose what is printed.  Defaults: INFO, speaking. Not collective.
+/** Choose what is printed.  Where a program of its own does not, warnings are, by the first rank of each world.
+ * Not collective.
  * \param [in] speaks  False on every rank that is not to print. */
 void ts_log_configure(ts_log_level level, bool speaks);
 

@@ -4,6 +4,7 @@
 #include "comm/comm_mpi.h"
 #include "comm/comm_nccl.h"
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/status.h"
 
@@ -84,6 +85,7 @@ ts_status ts_world_join(MPI_Comm comm, ts_world **world, ts_error *err) {
     *world = new_world();
     ts_nodes_find(comm, &(*world)->nodes);
     add_all(*world);
+    ts_log_join(ts_world_rank(*world) == 0);
   }
   return status;
 }

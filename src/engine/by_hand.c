@@ -130,7 +130,9 @@ static void set_seeds_to_zero(ts_engine *e) {
     const ts_tensor *leaf = &g->tensor[t];
     if (leaf->role == TS_ROLE_INPUT && strncmp(leaf->name, TS_SEED_LEAF, strlen(TS_SEED_LEAF)) == 0) {
       void *to = ts_executor_input(e->executor, e->index[TS_PROGRAM_TRAIN], 0, leaf->name);
-      memset(to, 0, to != NULL ? (size_t) ts_tensor_bytes(g, t) : 0);
+      if (to != NULL) {
+        memset(to, 0, (size_t) ts_tensor_bytes(g, t));
+      }
     }
   }
 }
@@ -392,12 +394,11 @@ ts_status ts_step(ts_engine *e, ts_step_result *result, ts_error *err) {
   ts_engine_forget(e);
   ts_engine_set_update(e, NULL, 0);
   ts_executor_run_one(e->executor, e->index[TS_PROGRAM_TRAIN], ts_step_run_by_hand(TS_HAND_UPDATE));
-  h->result = ts_engine_end_step(e);
-  h->applied = !h->result.skipped;
+  ts_step_result r = ts_engine_end_step(e);
   h->micro_steps = 0;
   forget_gradients(h);
   if (result != NULL) {
-    *result = h->result;
+    *result = r;
   }
   return TS_OK;
 }

@@ -169,6 +169,8 @@ ts_step_result ts_engine_end_step(ts_engine *e) {
   e->updates += !result.skipped;
   e->skipped += result.skipped;
   ++e->steps;
+  e->hand.result = result;
+  e->hand.applied = !result.skipped;
   return result;
 }
 

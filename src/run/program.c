@@ -89,7 +89,7 @@ static ts_status check_whose(const ts_program_options *o, ts_error *err) {
 }
 
 /* What ranks share of a program's own model. */
-static ts_status check_shares(const ts_program_options *o, const ts_graph *own, ts_error *err) {
+static ts_status check_own_shares(const ts_program_options *o, const ts_graph *own, ts_error *err) {
   ts_attention_heads heads = ts_attention_heads_of(o->deck, own);
   const ts_deck_tensor_parallel *tp = &o->deck->tensor_parallel;
   if (o->mesh->size[TS_AXIS_TP] > heads.kv_heads) {
@@ -116,7 +116,7 @@ ts_status ts_program_check(const ts_program_options *o, ts_error *err) {
     return TS_BAD_INPUT;
   }
   ts_attention_heads heads = ts_attention_heads_of(o->deck, own);
-  ts_status status = own != NULL ? check_shares(o, own, err) : TS_OK;
+  ts_status status = own != NULL ? check_own_shares(o, own, err) : TS_OK;
   status = status == TS_OK ? ts_sequence_check(o->deck, &heads, o->mesh, err) : status;
   status = status == TS_OK ? ts_shard_check(model, o->deck, o->mesh, err) : status;
   ts_graph_destroy(&model);
