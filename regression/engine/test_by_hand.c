@@ -269,12 +269,13 @@ enum { IN = 6, HIDDEN = 40, OUT = 5 };
 static void write_model(ts_builder *b, void *user) {
   double *dropout = user;
   ts_tid x = ts_builder_input(b, "x", TS_F32, 1, (int64_t[]){IN}, 0);
-  ts_builder_unit(b, "first");
+  ts_builder_module(b, "net", "Net");
+  ts_builder_unit(b, "net.first");
   ts_tid h = ts_builder_linear(b, "in", x, HIDDEN, true);
   h = ts_builder_activation(b, "act", h, TS_ACTIVATION_GELU);
   h = ts_builder_reshape(b, "rows", h, 3, (int64_t[]){ts_builder_batch(b), 1, HIDDEN});
   h = ts_builder_dropout(b, "drop", h, *dropout);
-  ts_builder_unit(b, "second");
+  ts_builder_unit(b, "net.second");
   h = ts_builder_rmsnorm(b, "norm", h, 1e-6);
   ts_tid y = ts_builder_linear(b, "out", h, OUT, true);
   ts_builder_output(b, "y", y);
@@ -345,11 +346,11 @@ static double loss_beside(const subject *s, int64_t each, const char *name, int6
 static const struct {
   const char *name;
   int64_t element;
-} looked_at[] = {{"first.in.weight", 17},
-                 {"first.in.bias", 3},
-                 {"second.norm.weight", 11},
-                 {"second.out.weight", 77},
-                 {"second.out.bias", 2}};
+} looked_at[] = {{"net.first.in.weight", 17},
+                 {"net.first.in.bias", 3},
+                 {"net.second.norm.weight", 11},
+                 {"net.second.out.weight", 77},
+                 {"net.second.out.bias", 2}};
 enum { N_LOOKED_AT = sizeof looked_at / sizeof *looked_at };
 
 static void read_looked_at(const subject *s, double *value) {
@@ -404,6 +405,43 @@ static void test_own(ts_world *world, int stage, double dropout) {
   close_subject(&s);
 }
 
+/* ---- leaf modules ---- */
+
+/* A step of the model; \return how many units are gathered. */
+static int step_with(ts_world *world, const char *set, double after[N_LOOKED_AT]) {
+  const int64_t each = 12 / ts_world_size(world);
+  double dropout = 0;
+  char *sets = ts_format("train_micro_batch_size_per_gpu=%lld zero_optimization.stage=3 "
+                         "zero_optimization.stage3_param_persistence_threshold=10 %s",
+                         (long long) each, set);
+  const ts_own_model model = {"two_layers", write_model, &dropout};
+  subject s = open_with(world, own_deck, sets, TS_CAN_STEP | TS_CAN_SEED, &model);
+  ts_error err = {0};
+  float *gradient = ts_calloc((size_t) (each * OUT), sizeof *gradient);
+  loss_of(&s, each, gradient);
+  must(ts_backward_from(s.engine, "y", gradient, &err), &err);
+  must(ts_step(s.engine, NULL, &err), &err);
+  read_looked_at(&s, after);
+  int units = ts_engine_program(s.engine)->graph->n_units;
+  close_subject(&s);
+  ts_free(gradient);
+  ts_free(sets);
+  return units;
+}
+
+static void test_leaf_modules(ts_world *world) {
+  static const char *const named[] = {"names=net", "classes=Net", "name_suffixes=et"};
+  double apart[N_LOOKED_AT], together[N_LOOKED_AT];
+  int units = step_with(world, "", apart);
+  for (size_t i = 0; i < sizeof named / sizeof *named; ++i) {
+    char *set = ts_format("zero_optimization.leaf_module.%s", named[i]);
+    bool one = step_with(world, set, together) == 1;
+    tap_ok_all(MPI_COMM_WORLD, units == 2 && one && memcmp(apart, together, sizeof apart) == 0,
+               "leaf_module.%s: one unit, the same bits", named[i]);
+    ts_free(set);
+  }
+}
+
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   test_decks(world, "llama", train_run_llama, "bf16.enabled=true");
@@ -415,6 +453,7 @@ int main(int argc, char **argv) {
   for (int stage = 0; stage <= 3; ++stage) {
     test_own(world, stage, stage % 2 == 0 ? 0.2 : 0);
   }
+  test_leaf_modules(world);
   int status = tap_done_all(MPI_COMM_WORLD);
   ts_world_destroy(&world);
   return status;

@@ -19,8 +19,8 @@ void write_model(ts_builder *b, void *) {
   y = ts_builder_activation(b, "act", ts_builder_linear(b, "up", y, 4 * width, true), TS_ACTIVATION_GELU);
   x = ts_builder_add(b, "add", x, ts_builder_linear(b, "down", y, width, true));
   ts_builder_unit(b, "head");
-  ts_builder_head_loss(b, "loss", x, ts_builder_parameter(b, "weight", 2, table, ts_init{TS_INIT_NORMAL, 0.02}),
-                       labels, 1);
+  ts_builder_head_loss(b, "loss", x, ts_builder_parameter(b, "weight", 2, table, ts_init{TS_INIT_NORMAL, 0.02}), labels,
+                       1);
 }
 
 struct source {
@@ -43,7 +43,7 @@ struct source {
   }
 };
 
-}  // namespace
+} // namespace
 
 int main(int argc, char **argv) {
   int provided;

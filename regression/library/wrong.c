@@ -45,6 +45,11 @@ static ts_status do_wrong(const char *what, ts_world *world, ts_error *err) {
     char *sets[] = {own[0], "train_batch_size=7", "train_micro_batch_size_per_gpu=2"};
     status = ts_deck_read_shared(world, NULL, sets, 3, &deck, err);
   }
+  if (status == TS_OK && strcmp(what, "leaf") == 0) {
+    ts_deck_destroy(&deck);
+    char *sets[] = {own[0], own[1], "zero_optimization.leaf_module.classes=Block"};
+    status = ts_deck_read_shared(world, NULL, sets, 3, &deck, err);
+  }
   unsigned abilities = is_ability ? TS_CAN_DEFER : TS_CAN_TRAIN | TS_CAN_STEP | TS_CAN_SEED;
   if (status == TS_OK) {
     status = ts_initialize(strcmp(what, "model") == 0 ? NULL : &model, deck, world, abilities, &engine, err);

@@ -214,6 +214,11 @@ typedef struct ts_deck_offload {
   char *device; /**< "none" or "cpu"; with the latter ts_deck_check_gpu refuses a GPU. */
 } ts_deck_offload;
 
+/** `zero_optimization.leaf_module`: modules of a program's own model whose units are one. */
+typedef struct ts_deck_leaf_modules {
+  ts_strings classes, names, name_suffixes;
+} ts_deck_leaf_modules;
+
 /** `zero_optimization`; sizes in elements. */
 typedef struct ts_deck_zero {
   int64_t stage; /**< 0..3 */
@@ -222,6 +227,7 @@ typedef struct ts_deck_zero {
   int64_t stage3_prefetch_bucket_size, stage3_param_persistence_threshold;
   int64_t stage3_max_live_parameters, stage3_max_reuse_distance;
   bool stage3_gather_16bit_weights_on_model_save; /**< For ts_save_16bit_model, and a run's end (TS_RUN_MODEL). */
+  ts_deck_leaf_modules leaf_module;
   ts_deck_offload offload_param, offload_optimizer;
 } ts_deck_zero;
 

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/random.h"
+#include "model/leaf_modules.h"
 #include "model/rope.h"
 #include "ops/build.h"
 
@@ -43,9 +44,17 @@ void ts_builder_unit(ts_builder *b, const char *name) {
     ts_builder_refuse(b, "unit %s: a name has 1 to %zu letters", name, sizeof b->prefix - 2);
     return;
   }
-  b->at.unit = ts_graph_unit(b->at.graph, name);
+  char *unit = ts_format("%.*s", (int) ts_leaves_unit(b->leaves, name), name);
+  b->at.unit = ts_graph_unit(b->at.graph, unit);
+  ts_free(unit);
   memcpy(b->prefix, name, n);
   memcpy(b->prefix + n, ".", 2);
+}
+
+void ts_builder_module(ts_builder *b, const char *path, const char *class_name) {
+  if (b->leaves != NULL) {
+    ts_leaves_note_class(b->leaves, path, class_name);
+  }
 }
 
 /* ---- what there is ---- */

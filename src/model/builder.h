@@ -60,9 +60,14 @@ int ts_builder_shape(const ts_builder *b, ts_tid x, int64_t *extent);
 ts_tid ts_builder_input(ts_builder *b, const char *name, ts_dtype dtype, int n, const int64_t *extent, int sequence);
 
 /** Begin the unit \a name, or go on with it: what is made from now on is called UNIT.name, and its parameters are
- * gathered together where ranks have parts of them (ZeRO stage 3).  A transformer block is one, and a large matrix.
+ * gathered together where ranks have parts of them (ZeRO stage 3), and computed again together (activation
+ * checkpointing).  A transformer block is one, and a large matrix.  A name is a path: "encoder.0.mlp" lies in the
+ * modules "encoder.0" and "encoder"; units in one that zero_optimization.leaf_module names are one unit.
  * Not collective. */
 void ts_builder_unit(ts_builder *b, const char *name);
+
+/** The module \a path is of a class, by which leaf_module.classes may name it; before its units. Not collective. */
+void ts_builder_module(ts_builder *b, const char *path, const char *class_name);
 
 /** The parameter UNIT.name of \a n positive extents, 1 to TS_MAX_DIMS of them, made at the first call; another one of
  * this name must have its shape. Not collective. */

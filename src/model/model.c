@@ -1,6 +1,7 @@
 #include "model/model.h"
 
 #include "base/memory.h"
+#include "model/leaf_modules.h"
 #include "model/parts.h"
 
 #include <math.h>
@@ -42,13 +43,15 @@ static void check_results(const ts_graph *g, ts_error *err) {
   ts_free(reaches);
 }
 
-ts_graph *ts_model_build_own(const ts_own_model *model, ts_model_use use, int64_t batch, ts_error *err) {
+ts_graph *ts_model_build_own(const ts_own_model *model, const ts_deck *deck, ts_model_use use, int64_t batch,
+                             ts_error *err) {
   ts_graph *graph = ts_graph_create();
   ts_error refused = {0};
-  ts_builder b = {.at = ts_graph_site(graph), .use = use, .size = {.batch = batch}};
+  ts_builder b = {.at = ts_graph_site(graph), .use = use, .size = {.batch = batch}, .leaves = ts_leaves_begin(deck)};
   graph->refused = &refused;
   model->write(&b, model->user);
   graph->refused = NULL;
+  ts_leaves_end(&b.leaves, &refused);
   if (refused.count == 0) {
     check_results(graph, &refused);
   }

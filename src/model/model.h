@@ -28,10 +28,11 @@ ts_init ts_model_init(const ts_deck *deck, const char *parameter);
 /** And the input with the gradient of an output, of its type and shape. */
 #define TS_SEED_LEAF "seed:"
 
-/** Build the forward graph of a program's own model.
+/** Build the forward graph of a program's own model; of the deck its leaf modules are read.
  * \return a new graph, owned by the caller; NULL with what its writer did wrong in \a err: TS_BAD_INPUT. Not
  *         collective. */
-ts_graph *ts_model_build_own(const ts_own_model *model, ts_model_use use, int64_t batch, ts_error *err);
+ts_graph *ts_model_build_own(const ts_own_model *model, const ts_deck *deck, ts_model_use use, int64_t batch,
+                             ts_error *err);
 
 /** Build the forward graph of the deck's model.  The deck was checked.
  * Inputs (leaves, role INPUT): input_ids [B][T] int32, labels [B][T] int32 (TRAIN, LOSS), positions [B][T] int32,

@@ -5,7 +5,7 @@
 #include "pass/pass.h"
 #include "pass/state.h"
 
-static ts_tid add_state(ts_graph *g) {
+static ts_tid add_scale_state(ts_graph *g) {
   const ts_state_info *info = ts_state_get(TS_STATE_LOSS_SCALE);
   return ts_graph_state(g, info->name, (ts_held){TS_STATE_LOSS_SCALE, -1, true}, (ts_dtype) info->dtype,
                         TS_SHAPE(TS_LOSS_SCALE_SIZE), -1);
@@ -22,7 +22,7 @@ void ts_pass_loss_scale(ts_graph **graph, ts_pass_context *context) {
   }
   ts_rewrite r = ts_rewrite_begin(*graph);
   ts_tid seed = ts_graph_find(r.from, "gradient_seed"); /* without a loss whoever gives gradients scales them */
-  ts_tid state = add_state(r.to);
+  ts_tid state = add_scale_state(r.to);
   for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
     const ts_node *node = &r.from->node[n];
     for (int i = 0; i < node->n_in; ++i) {

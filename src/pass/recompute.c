@@ -52,14 +52,24 @@ static bool is_forward(const ts_node *node) {
 
 /* ---- policies ---- */
 
+static bool has_attention(const ts_graph *g) {
+  bool has = false;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    has = has || g->node[n].op == TS_OP_ATTENTION;
+  }
+  return has;
+}
+
 /* Per unit the number of its group of `interval` blocks.  Blocks are the units with attention, the rest have no group:
- * embeddings and the head are cheap to keep or dear to repeat. */
+ * embeddings and the head are cheap to keep or dear to repeat.  Of a model without, blocks are the units with products
+ * but for a head. */
 static int32_t *find_groups(const ts_graph *g, int64_t interval) {
   int32_t *group = ts_ids_none(g->n_units);
+  ts_op of_block = has_attention(g) ? TS_OP_ATTENTION : TS_OP_MATMUL;
   int64_t blocks = 0;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
-    if (is_forward(node) && node->op == TS_OP_ATTENTION && node->unit >= 0 && group[node->unit] == TS_NONE) {
+    if (is_forward(node) && node->op == of_block && node->unit >= 0 && group[node->unit] == TS_NONE) {
       group[node->unit] = (int32_t) (blocks++ / interval);
     }
   }

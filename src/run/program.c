@@ -66,7 +66,7 @@ static void count_flops(ts_program *program) {
 
 /* The model's graph; NULL with what is wrong with a program's own. */
 static ts_graph *build(const ts_program_options *o, ts_model_use use, ts_error *err) {
-  return o->model != NULL ? ts_model_build_own(o->model, use, o->batch, err)
+  return o->model != NULL ? ts_model_build_own(o->model, o->deck, use, o->batch, err)
                           : ts_model_build(o->deck, use, (ts_model_size){o->batch, o->length, o->context});
 }
 
