@@ -442,6 +442,40 @@ static void test_leaf_modules(ts_world *world) {
   }
 }
 
+/* ---- the plan ---- */
+
+/* Of the llama on two ranks; what abilities cost is in it. */
+static ts_planned_memory planned(int stage, unsigned abilities) {
+  char *at_stage = ts_format("zero_optimization.stage=%d", stage);
+  char *sets[] = {"train_micro_batch_size_per_gpu=2", "gradient_accumulation_steps=3", "bf16.enabled=false",
+                  "run.device=cpu", at_stage};
+  ts_deck *deck;
+  ts_planned_memory memory;
+  ts_error err = {0};
+  must(ts_deck_read_text("test", train_run_llama, sets, sizeof sets / sizeof *sets, &deck, &err), &err);
+  must(ts_plan_memory(NULL, deck, 2, abilities, &memory, &err), &err);
+  ts_deck_destroy(&deck);
+  ts_free(at_stage);
+  return memory;
+}
+
+static bool is_sum(const ts_planned_memory *m) {
+  return m->peak ==
+         m->parameters + m->gradients + m->optimizer + m->activations + m->buffers + m->checkpoint + m->reserve;
+}
+
+static void test_plan(void) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    ts_planned_memory plain = planned(stage, TS_CAN_STEP), defers = planned(stage, TS_CAN_STEP | TS_CAN_DEFER);
+    int64_t whole = plain.parameters * (stage == 3 ? 2 : 1), more = defers.gradients - plain.gradients;
+    /* fp32 gradients are as large as parameters: of the model at stages 2 and 3, else a shard */
+    double wanted = stage < 2 ? 0.5 * (double) whole : (double) whole;
+    tap_ok_all(MPI_COMM_WORLD, fabs((double) more / wanted - 1) < 0.25 && is_sum(&plain) && is_sum(&defers),
+               "stage %d: what blocks keep is planned: %lld bytes of gradients more than %lld", stage, (long long) more,
+               (long long) plain.gradients);
+  }
+}
+
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   test_decks(world, "llama", train_run_llama, "bf16.enabled=true");
@@ -454,6 +488,7 @@ int main(int argc, char **argv) {
     test_own(world, stage, stage % 2 == 0 ? 0.2 : 0);
   }
   test_leaf_modules(world);
+  test_plan();
   int status = tap_done_all(MPI_COMM_WORLD);
   ts_world_destroy(&world);
   return status;

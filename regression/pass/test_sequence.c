@@ -3,7 +3,7 @@
  *
  * A sample of models, grids, stages and settings; all of them where TEST_SP_ALL is set.  Of some grids the rank that
  * needs most memory, as the plan finds it. */
-#include "main/plan_largest.h"
+#include "run/plan_largest.h"
 #include "main/plan_longest.h"
 #include "regression/pass/grid.h"
 #include "regression/tap.h"

@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/engine.h"
+#include "run/plan_largest.h"
 
 /* ---- the deck ---- */
 
@@ -92,6 +93,59 @@ ts_status ts_initialize(const ts_own_model *model, ts_deck *deck, ts_world *worl
   ts_status status = ts_world_agree(world, check_abilities(model, deck, abilities, err), err);
   status = status == TS_OK ? ts_world_agree(world, decide_deck(world, deck, err), err) : status;
   return status == TS_OK ? ts_engine_create(&options, engine, err) : status;
+}
+
+/* ---- what it would need ---- */
+
+static void take_plan(const ts_plan *p, ts_planned_memory *memory) {
+  *memory = (ts_planned_memory){.parameters = p->bytes[TS_PURPOSE_PARAMETER],
+                                .gradients = p->bytes[TS_PURPOSE_GRADIENT],
+                                .optimizer = p->bytes[TS_PURPOSE_OPTIMIZER],
+                                .activations = p->bytes[TS_PURPOSE_ACTIVATION],
+                                .buffers = p->bytes[TS_PURPOSE_BUFFER],
+                                .checkpoint = p->bytes[TS_PURPOSE_CHECKPOINT],
+                                .reserve = p->bytes[TS_PURPOSE_RESERVE],
+                                .peak = p->peak_bytes};
+}
+
+static ts_status plan_memory(const ts_program_options *options, ts_planned_memory *memory, ts_error *err) {
+  ts_status status = ts_program_check(options, err);
+  if (status == TS_OK) {
+    ts_program *largest = ts_plan_largest(options);
+    take_plan(largest->plan, memory);
+    ts_program_destroy(&largest);
+  }
+  return status;
+}
+
+ts_status ts_plan_memory(const ts_own_model *model, ts_deck *deck, int ranks, unsigned abilities,
+                         ts_planned_memory *memory, ts_error *err) {
+  ts_mesh mesh;
+  const ts_backend *backend = NULL;
+  *memory = (ts_planned_memory){0};
+  if (ranks < 1) {
+    return ts_error_add(err, "ts_plan_memory: %d ranks; accepted: 1 or more", ranks);
+  }
+  ts_status status = check_abilities(model, deck, abilities, err);
+  status = status == TS_OK ? ts_engine_choose_target("auto", deck, &backend, err) : status;
+  status = status == TS_OK ? ts_deck_mesh(deck, ranks, 0, &mesh, err) : status;
+  status = status == TS_OK ? ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
+  if (status != TS_OK) {
+    return status;
+  }
+  bool trains = (abilities & (TS_CAN_TRAIN | TS_CAN_STEP)) != 0;
+  const ts_program_options options = {
+      .deck = deck,
+      .mesh = &mesh,
+      .model = model,
+      .target = {backend, ts_engine_threads(deck, 1), ts_engine_may_use_cudnn(deck, backend)},
+      .use = trains ? TS_MODEL_TRAIN : TS_MODEL_LOSS,
+      .batch = deck->train_micro_batch_size_per_gpu,
+      .length = deck->data.sequence_length,
+      .by_hand = (abilities & TS_CAN_STEP) != 0,
+      .seeded = (abilities & TS_CAN_SEED) != 0,
+      .defers = (abilities & TS_CAN_DEFER) != 0};
+  return plan_memory(&options, memory, err);
 }
 
 /* ---- whose samples, and how many ---- */

@@ -58,6 +58,22 @@ ts_status ts_deck_read_shared(ts_world *world, const char *path, char *const *se
 ts_status ts_initialize(const ts_own_model *model, ts_deck *deck, ts_world *world, unsigned abilities,
                         ts_engine **engine, ts_error *err);
 
+/** Memory of the rank that needs most, in bytes, as `tessera plan` prints it; where there is a GPU, of it. */
+typedef struct ts_planned_memory {
+  int64_t parameters, gradients, optimizer, activations, buffers;
+  int64_t checkpoint; /**< Of the host: the copy that an asynchronous save writes from. */
+  int64_t reserve;    /**< What libraries keep to themselves. */
+  int64_t peak;       /**< Of these together, but on a GPU for \a checkpoint. */
+} ts_planned_memory;
+
+/** What ts_initialize would need on \a ranks ranks like this machine: of the training program, or of evaluation where
+ * the abilities have nothing else.  Nothing is allocated, and MPI need not run: for a login node.  Not collective.
+ * \param [in]     model, abilities  As ts_initialize takes them.
+ * \param [in,out] deck  What it leaves open is decided, so that it is not read again for another number of ranks.
+ * \return TS_BAD_INPUT: as ts_initialize, but for memory. */
+ts_status ts_plan_memory(const ts_own_model *model, ts_deck *deck, int ranks, unsigned abilities,
+                         ts_planned_memory *memory, ts_error *err);
+
 /** Free and set to NULL; NULL is allowed. Collective over the world. */
 void ts_engine_destroy(ts_engine **engine);
 

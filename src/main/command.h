@@ -78,10 +78,6 @@ void ts_help_man(const ts_command *command, ts_text *to);
  * \return TS_BAD_INPUT, agreed. */
 ts_status ts_read_deck(const ts_arguments *arguments, ts_world *world, ts_deck **deck, ts_error *err);
 
-/** The backend that a plan or graph is for: cpu, cuda, or with auto what run.device says, as this machine would
- * understand it.  A bf16.enabled that the deck leaves open is decided for it.  No device is needed. Not collective.
- * \return TS_BAD_INPUT for a deck that a GPU cannot take (ts_deck_check_gpu), or a program without CUDA. */
-ts_status ts_choose_target(const char *target, ts_deck *deck, const ts_backend **backend, ts_error *err);
 
 /** As ts_read_deck, where the first argument may also be a model: a run or checkpoint directory (whose deck is read),
  * or a Hugging Face directory (whose deck is `model = { from = ...; }`).

@@ -80,7 +80,7 @@ int ts_main_graph(const ts_arguments *arguments, ts_world *world, ts_error *err)
   status = status == TS_OK ? ts_read_deck(arguments, NULL, &deck, err) : status;
   status = status == TS_OK ? ts_deck_mesh(deck, (int) ranks, (int) rank, &mesh, err) : status;
   status = status == TS_OK ? ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
-  status = status == TS_OK ? ts_choose_target(ts_argument(arguments, "--target"), deck, &backend, err) : status;
+  status = status == TS_OK ? ts_engine_choose_target(ts_argument(arguments, "--target"), deck, &backend, err) : status;
   if (status == TS_OK && format == COMMANDS && pass != NULL) {
     status = ts_error_add(err, "--format commands: is of the graph after all passes; leave out --pass");
   }

@@ -3,10 +3,10 @@
 #include "deck/elasticity.h"
 #include "engine/workings.h"
 #include "main/command.h"
-#include "main/plan_largest.h"
 #include "main/plan_layout.h"
 #include "main/plan_longest.h"
 #include "pass/recompute.h"
+#include "run/plan_largest.h"
 #include "run/program.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ static ts_status find_options(const ts_arguments *arguments, ts_deck *deck, ts_m
                               ts_error *err) {
   int64_t threads;
   const ts_backend *backend;
-  ts_status status = ts_choose_target(ts_argument(arguments, "--target"), deck, &backend, err);
+  ts_status status = ts_engine_choose_target(ts_argument(arguments, "--target"), deck, &backend, err);
   status = status == TS_OK ? ts_argument_int(arguments, "--threads", 0, 1024, &threads, err) : status;
   if (status != TS_OK) {
     return status;

@@ -1,7 +1,7 @@
 #include "main/plan_longest.h"
 
 #include "family/family.h"
-#include "main/plan_largest.h"
+#include "run/plan_largest.h"
 
 #define MOST_TOKENS ((int64_t) 1 << 27)
 

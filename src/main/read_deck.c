@@ -161,23 +161,3 @@ ts_status ts_create_engine(ts_world *world, ts_deck *deck, const ts_engine_optio
   }
   return status;
 }
-
-ts_status ts_choose_target(const char *target, ts_deck *deck, const ts_backend **backend, ts_error *err) {
-  const char *wanted = strcmp(target, "auto") == 0 ? deck->run.device : target;
-  bool visible = ts_backend_cuda() != NULL && ts_cuda_devices() > 0;
-  bool cuda = strcmp(wanted, "cuda") == 0 || (strcmp(wanted, "auto") == 0 && visible);
-  if (strcmp(target, "auto") != 0 && strcmp(target, "cpu") != 0 && strcmp(target, "cuda") != 0) {
-    return ts_error_add(err, "--target %s: auto, cpu and cuda are accepted", target);
-  }
-  if (cuda && ts_deck_check_gpu(deck, err) != TS_OK) {
-    return TS_BAD_INPUT;
-  }
-  *backend = cuda ? ts_backend_cuda() : ts_backend_cpu();
-  if (*backend == NULL) {
-    return ts_error_add(err, "for a GPU: this Tessera was built without CUDA: configure it with --with-cuda=DIR");
-  }
-  ts_text said = {0}; /* what is printed names the type */
-  ts_deck_decide_precision(deck, (*backend)->has_bf16(), "", &said);
-  ts_text_free(&said);
-  return TS_OK;
-}

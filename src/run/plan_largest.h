@@ -1,8 +1,8 @@
 /** \file
- * Which ranks of a grid need most memory, for people: `tessera plan`.
+ * Which ranks of a grid need most memory: what a plan tells people.
  */
-#ifndef TS_MAIN_PLAN_LARGEST_H
-#define TS_MAIN_PLAN_LARGEST_H
+#ifndef TS_RUN_PLAN_LARGEST_H
+#define TS_RUN_PLAN_LARGEST_H
 
 #include "run/program.h"
 

@@ -1,4 +1,4 @@
-#include "main/plan_largest.h"
+#include "run/plan_largest.h"
 
 #include "base/memory.h"
 #include "graph/op.h"
