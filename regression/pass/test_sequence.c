@@ -3,10 +3,10 @@
  *
  * A sample of models, grids, stages and settings; all of them where TEST_SP_ALL is set.  Of some grids the rank that
  * needs most memory, as the plan finds it. */
-#include "run/plan_largest.h"
 #include "main/plan_longest.h"
 #include "regression/pass/grid.h"
 #include "regression/tap.h"
+#include "run/plan_largest.h"
 
 #include "engine/balance.h"
 #include "pass/exchange_blocks.h"

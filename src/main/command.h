@@ -78,7 +78,6 @@ void ts_help_man(const ts_command *command, ts_text *to);
  * \return TS_BAD_INPUT, agreed. */
 ts_status ts_read_deck(const ts_arguments *arguments, ts_world *world, ts_deck **deck, ts_error *err);
 
-
 /** As ts_read_deck, where the first argument may also be a model: a run or checkpoint directory (whose deck is read),
  * or a Hugging Face directory (whose deck is `model = { from = ...; }`).
  * \param [out] checkpoint  Owned by the caller (ts_free): what to load the weights from; NULL for none.

@@ -12,7 +12,7 @@ struct ts_builder {
   ts_site at; /**< The graph, and the current unit. */
   ts_model_use use;
   ts_model_size size;
-  char prefix[96]; /**< In front of every name, with its dot: "transformer.h.0." */
+  char prefix[96];          /**< In front of every name, with its dot: "transformer.h.0." */
   struct ts_leaves *leaves; /**< Of a program's own model, model/leaf_modules.c; NULL for none. */
 };
 
