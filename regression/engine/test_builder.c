@@ -265,9 +265,10 @@ typedef struct precision {
 } precision;
 
 static const precision fp32 = {"", 1e-6, 4e-6};
-static const precision lower[] = {{"bf16.enabled=true zero_optimization.stage=3", 5e-3, 6e-2},
-                                  {"torch_autocast.enabled=true zero_optimization.stage=1", 5e-3, 8e-2},
-                                  {"fp16.enabled=true zero_optimization.stage=2", 6e-4, 8e-3}};
+static const precision lower[] = {
+    {"bf16.enabled=true zero_optimization.stage=3", 5e-3, 6e-2},
+    {"torch_autocast.enabled=true zero_optimization.stage=1", 5e-3, 8e-2},
+    {"fp16.enabled=true fp16.initial_scale_power=10 zero_optimization.stage=2", 6e-4, 8e-3}};
 
 static void test_model(ts_world *world, const ts_own_model *model, const char *more, const precision *p) {
   subject s = open_subject(world, model, more);

@@ -247,6 +247,22 @@ static void run_backward(ts_engine *e, double weight) {
   h->forwarded = h->seeded = h->scaled = false;
 }
 
+/* In fp16 the loss is not divided by the ranks before its backward, but behind it, with all gradients: those of outputs
+ * are multiplied by them before. */
+static void write_seed(ts_engine *e, ts_tid seed, const float *gradient) {
+  const ts_graph *g = e->program[TS_PROGRAM_TRAIN]->graph;
+  size_t count = (size_t) ts_tensor_count(g, seed);
+  bool divided = has_loss(e) && e->scaler.rule != TS_LOSS_SCALE_NONE;
+  float by = divided ? (float) ts_data_parallel_size(e) : 1;
+  float *scaled = ts_malloc(count * sizeof *scaled);
+  for (size_t i = 0; i < count; ++i) {
+    scaled[i] = gradient[i] * by;
+  }
+  void *to = ts_executor_input(e->executor, e->index[TS_PROGRAM_TRAIN], 0, g->tensor[seed].name);
+  ts_convert(to, g->tensor[seed].dtype, scaled, TS_F32, count);
+  ts_free(scaled);
+}
+
 ts_status ts_set_output_gradient(ts_engine *e, const char *name, const float *gradient, ts_error *err) {
   const char *call = "ts_set_output_gradient";
   CHECK_ABILITY(e, TS_CAN_SEED, call, err);
@@ -269,8 +285,7 @@ ts_status ts_set_output_gradient(ts_engine *e, const char *name, const float *gr
     if (!e->hand.seeded) {
       set_seeds_to_zero(e);
     }
-    void *to = ts_executor_input(e->executor, e->index[TS_PROGRAM_TRAIN], 0, seed);
-    ts_convert(to, p->graph->tensor[t].dtype, gradient, TS_F32, (size_t) ts_tensor_count(p->graph, t));
+    write_seed(e, t, gradient);
     e->hand.seeded = true;
   }
   ts_free(seed);

@@ -64,6 +64,12 @@ static void count_flops(ts_program *program) {
   }
 }
 
+/* The labels of the model's loss, or the elements of another: of the first that counts. */
+static int64_t count_labels(const ts_graph *g) {
+  const ts_node *loss = ts_graph_producer(g, ts_graph_marked(g, "valid"));
+  return loss == NULL ? 0 : ts_tensor_count(g, loss->in[loss->op == TS_OP_HEAD_LOSS ? 2 : 0]);
+}
+
 /* The model's graph; NULL with what is wrong with a program's own. */
 static ts_graph *build(const ts_program_options *o, ts_model_use use, ts_error *err) {
   return o->model != NULL ? ts_model_build_own(o->model, o->deck, use, o->batch, err)
@@ -138,6 +144,7 @@ ts_program *ts_program_create(const ts_program_options *o) {
   program->graph = build(o, o->use, NULL);
   TS_CHECK(program->graph != NULL, "the model %s is another one than was checked", o->model->name);
   count_flops(program);
+  program->counted = count_labels(program->graph);
   program->length = o->model == NULL ? o->length : length_of(program->graph);
   program->heads = ts_attention_heads_of(o->deck, o->model != NULL ? program->graph : NULL);
   program->sequence = ts_sequence_of(o->deck, &program->heads, o->mesh, program->length, o->target.backend);
