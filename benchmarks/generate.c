@@ -86,7 +86,7 @@ static double time_texts(ts_engine *engine, const ts_tokens_of *text, float *log
 }
 
 /* Median seconds of a token for each of \a texts texts. */
-static double measure_texts(ts_world *world, const ts_deck *deck, int64_t texts) {
+static double measure_texts(ts_world *world, ts_deck *deck, int64_t texts) {
   const ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_GENERATE, .texts = texts};
   ts_engine *engine;
   ts_error err = {0};

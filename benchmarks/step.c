@@ -134,7 +134,7 @@ static measured run_steps(ts_engine *engine, ts_world *world, const ts_deck *dec
   return m;
 }
 
-static measured measure(ts_world *world, const ts_deck *deck, int steps, bool observed, profile *p) {
+static measured measure(ts_world *world, ts_deck *deck, int steps, bool observed, profile *p) {
   ts_engine *engine = NULL;
   ts_error err = {0};
   ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_TRAIN};
