@@ -96,13 +96,16 @@ static bool find_leaf(ts_builder *b, const char *name, ts_role role, ts_dtype dt
 /* Positive extents that a tensor can have. */
 static bool read_extents(const ts_builder *b, const char *name, int n, const int64_t *extent, ts_shape *shape) {
   bool fits = n > 0 && n <= TS_MAX_DIMS;
+  int64_t elements = 1;
   *shape = (ts_shape){.n = n};
   for (int i = 0; fits && i < n; ++i) {
-    fits = extent[i] > 0 && extent[i] < INT32_MAX;
+    fits = extent[i] > 0 && extent[i] <= INT32_MAX && !__builtin_mul_overflow(elements, extent[i], &elements) &&
+           elements <= INT64_MAX / 16;
     shape->d[i] = extent[i];
   }
   if (!fits) {
-    ts_builder_refuse(b, "%s%s: wants 1 to %d positive extents", b->prefix, name, TS_MAX_DIMS);
+    ts_builder_refuse(b, "%s%s: wants 1 to %d positive extents, below 2^31 each and 2^59 together", b->prefix, name,
+                      TS_MAX_DIMS);
   }
   return fits;
 }
