@@ -79,6 +79,36 @@ else
   skip "Fortran: compiles" "there is no mpifort with the module mpi, or sanitizers are on"
 fi
 
+# ---- real use, to the losses of torch (make_examples.py) ----
+
+# near NAME: each line is torch's, to 1e-5: losses are printed to 1e-6, and sums are added in another order.
+near() {
+  clean && sed -n "s/^$1 //p" "$top/regression/library/examples.txt" | tr -s ' ' > torch.out &&
+    tr -s ' ' < "$scratch/out" > plain.out && awk '
+      NR == FNR { torch[NR] = $0; next }
+      {
+        d = $NF
+        n = split(torch[FNR], its)
+        d -= its[n]
+        $NF = its[n]
+        wrong += $0 != torch[FNR] || d > 1e-5 || d < -1e-5
+        ++lines
+      }
+      END { exit wrong > 0 || lines < 9 || lines != NR - FNR }' torch.out plain.out
+}
+for name in two_tower distill; do
+  long $mpicc -std=c11 $strict "$example/$name.c" -o $name $(config --cflags) $shared -lm
+  ok "$name: compiles" clean
+done
+for n in 1 2; do
+  for stage in 0 3; do
+    run $mpiexec -n $n ./two_tower "$example/two_tower.cfg" zero_optimization.stage=$stage
+    ok "two towers, chunks of a batch, $n ranks, stage $stage: torch's losses" near two_tower
+    run $mpiexec -n $n ./distill "$example/teacher.cfg" "$example/student.cfg" zero_optimization.stage=$stage
+    ok "distillation, $n ranks, stage $stage: torch's losses" near distill
+  done
+done
+
 # ---- wrong calls ----
 
 # refuses WHAT EXPRESSION: both ranks have a status and the same message, and end by themselves.
