@@ -144,7 +144,8 @@ ts_status ts_plan_memory(const ts_own_model *model, ts_deck *deck, int ranks, un
       .length = deck->data.sequence_length,
       .by_hand = (abilities & TS_CAN_STEP) != 0,
       .seeded = (abilities & TS_CAN_SEED) != 0,
-      .defers = (abilities & TS_CAN_DEFER) != 0};
+      .defers = (abilities & TS_CAN_DEFER) != 0,
+      .evaluates = (abilities & TS_CAN_EVALUATE) != 0};
   return plan_memory(&options, memory, err);
 }
 
