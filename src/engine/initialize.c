@@ -193,6 +193,7 @@ ts_status ts_set_train_batch_size(ts_engine *e, int64_t size, ts_error *err) {
     ts_step_set_micro_batches(&p->step, steps);
   }
   e->hand.accumulation = steps;
+  e->hand.micro_steps = 0; /* those of a step that ts_zero_grad gave up */
   e->deck->gradient_accumulation_steps = steps;
   e->deck->train_batch_size = size;
   return TS_OK;
