@@ -190,7 +190,8 @@ __global__ void __launch_bounds__(MOST_THREADS)
   sum_exponentials<KEPT, ON>(row, kept, vocabulary, c, scratch, &max, &sum);
   double lse = (double) max + log((double) sum);
   if (threadIdx.x == 0) {
-    loss[blockIdx.x] = lse - (double) (KEPT ? kept[at] : c.value<ON>(row[at]));
+    bool is_row = at >= 0 && at < vocabulary; /* else its logit is 0, as where ranks share the vocabulary */
+    loss[blockIdx.x] = lse - (double) (!is_row ? 0.0f : KEPT ? kept[at] : c.value<ON>(row[at]));
   }
   if (GRADIENT && KEPT) {
     differentiate_kept<T, ON>((T *) row, kept, vocabulary, at, (float) lse, *seed, c);

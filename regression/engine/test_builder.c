@@ -383,6 +383,8 @@ static void test_whole(ts_world *world) {
 
 /* ---- what is wrong is told ---- */
 
+enum { BIG = 1 << 30 };
+
 static void write_wrong(ts_builder *b, void *user) {
   const int *what = user;
   ts_tid x = ts_builder_input(b, "x", TS_F32, 2, (int64_t[]){3, 4}, 0);
@@ -400,15 +402,57 @@ static void write_wrong(ts_builder *b, void *user) {
     case 7: ts_builder_loss(b, "wrong", y, i, 1); break;
     case 8: ts_builder_reshape(b, "wrong", y, 1, (int64_t[]){7}); break;
     case 9: ts_builder_parameter(b, "wrong", 0, NULL, (ts_init){TS_INIT_ZERO, 0}); break;
+    case 10:
+      ts_builder_parameter(b, "wrong", 5, (int64_t[]){BIG, BIG, BIG, BIG, BIG}, (ts_init){TS_INIT_ONE, 0});
+      break;
+    case 11: ts_builder_parameter(b, "wrong", 1, (int64_t[]){3}, (ts_init){TS_INIT_NORMAL, NAN}); break;
+    case 12: ts_builder_output(b, "wrong", ts_builder_linear(b, "wrong", y, 0, false)); break;
+    case 13: ts_builder_linear(b, "wrong", 4711, 4, false); break;
+    case 14: ts_builder_scale(b, "wrong", -7, 2); break;
+    case 15: ts_builder_scale(b, "wrong", y, NAN); break;
+    case 16: ts_builder_glu(b, "wrong", y, y, (ts_activation) 99); break;
+    case 17: ts_builder_layernorm(b, "wrong", y, -1); break;
+    case 18: ts_builder_dropout(b, "wrong", y, 1); break;
+    case 19: ts_builder_dropout(b, "wrong", ts_builder_dropout(b, "wrong", y, 0.5), 0.5); break;
+    case 20: ts_builder_rope(b, "wrong", y, i, BIG, 100); break;
+    case 21: ts_builder_output(b, "out", y), ts_builder_output(b, "out", z); break;
+    case 22: ts_builder_output(b, "out", i); break;
+    case 23: ts_builder_output(b, "out", ts_builder_parameter(b, "wrong", 1, (int64_t[]){3}, (ts_init){0})); break;
+    case 24: ts_builder_input(b, "flags", TS_F32, 0, NULL, 0); break;
+    case 25: ts_builder_unit(b, "encoder/0"); break;
+    case 26: ts_builder_linear(b, "a\tb", y, 4, false); break;
     default: break;
   }
 }
 
 static void test_wrong(ts_world *world) {
-  static const char *const told[] = {
-      "a weight that is a number",  "one dtype and shape",    "eps is positive",         "an index [batch] int32",
-      "a mask [batch][T] int32",    "an even head_dim",       "temperature is positive", "mask is int32, of x's shape",
-      "cannot lie in a shape of 7", "1 to 5 positive extents"};
+  static const char *const told[] = {"a weight that is a number",
+                                     "one dtype and shape",
+                                     "eps is positive",
+                                     "an index [batch] int32",
+                                     "a mask [batch][T] int32",
+                                     "an even head_dim",
+                                     "temperature is positive",
+                                     "mask is int32, of x's shape",
+                                     "cannot lie in a shape of 7",
+                                     "1 to 5 positive extents",
+                                     "together 2^48 elements",
+                                     "of a deviation of at least 0",
+                                     "1 to 5 positive extents",
+                                     "4711 is no value",
+                                     "-7 is no value",
+                                     "a factor that is a number",
+                                     "99 is no kind of activation",
+                                     "an eps of at least 0",
+                                     "and below 1",
+                                     "would drop the same elements",
+                                     "not wider than x",
+                                     "another output of this name",
+                                     "no floats",
+                                     "is a parameter",
+                                     "one of this name themselves",
+                                     "no \"/\"",
+                                     "no control characters"};
   for (int i = 0; i < (int) (sizeof told / sizeof *told); ++i) {
     const ts_own_model model = {"wrong", write_wrong, &i};
     ts_deck *deck = train_run_deck(world, own_deck, DEVICE "train_micro_batch_size_per_gpu=2");

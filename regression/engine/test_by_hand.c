@@ -405,6 +405,106 @@ static void test_own(ts_world *world, int stage, double dropout) {
   close_subject(&s);
 }
 
+/* ---- what an engine refuses to be made of ---- */
+
+static const struct {
+  const char *what, *told;
+  unsigned abilities;
+} unfit[] = {{"no gradient reaches a parameter without TS_CAN_SEED", "no loss depends on", TS_CAN_STEP},
+             {"a parameter of the evaluation alone", "where the model is trained", TS_CAN_STEP | TS_CAN_SEED},
+             {"a rule that the evaluation alone breaks", "one dtype and shape", TS_CAN_STEP | TS_CAN_SEED}};
+
+static void write_unfit(ts_builder *b, void *user) {
+  const int *what = user;
+  double dropout = 0;
+  write_model(b, &dropout);
+  if (ts_builder_use(b) == TS_MODEL_LOSS && *what > 0) {
+    ts_tid h = ts_builder_parameter(b, "late", 1, (int64_t[]){3}, (ts_init){TS_INIT_ONE, 0});
+    ts_tid x = ts_builder_input(b, "x", TS_F32, 1, (int64_t[]){IN}, 0);
+    ts_builder_output(b, "late", *what == 1 ? ts_builder_scale(b, "z", h, 2) : ts_builder_add(b, "z", h, x));
+  }
+}
+
+static void test_unfit(ts_world *world) {
+  for (int i = 0; i < (int) (sizeof unfit / sizeof *unfit); ++i) {
+    const ts_own_model model = {"unfit", write_unfit, &i};
+    ts_deck *deck = train_run_deck(world, own_deck, DEVICE "train_micro_batch_size_per_gpu=2");
+    ts_engine *engine = NULL;
+    ts_error err = {0};
+    ts_status status = ts_initialize(&model, deck, world, unfit[i].abilities | TS_CAN_EVALUATE, &engine, &err);
+    tap_ok_all(MPI_COMM_WORLD, status == TS_BAD_INPUT && strstr(err.text, unfit[i].told) != NULL, "%s: %s",
+               unfit[i].what, err.count > 0 ? err.text : "taken");
+    ts_error_clear(&err);
+    ts_engine_destroy(&engine);
+    ts_deck_destroy(&deck);
+  }
+}
+
+/* A loss scale without a loss: gradients of outputs have it, and the step divides by it. */
+static void test_scaled_outputs(ts_world *world) {
+  double norm[2], dropout = 0;
+  const int64_t each = 12 / ts_world_size(world);
+  const ts_own_model model = {"two_layers", write_model, &dropout};
+  float gradient[12 * OUT];
+  for (int i = 0; i < 2; ++i) {
+    char *sets = ts_format("train_micro_batch_size_per_gpu=%lld %s", (long long) each,
+                           i == 1 ? "fp16.enabled=true fp16.initial_scale_power=8" : "");
+    subject s = open_with(world, own_deck, sets, TS_CAN_STEP | TS_CAN_SEED, &model);
+    ts_error err = {0};
+    loss_of(&s, each, gradient);
+    for (int k = 0; k < each * OUT; ++k) {
+      gradient[k] = (float) ts_scale(s.engine, gradient[k]);
+    }
+    must(ts_backward_from(s.engine, "y", gradient, &err), &err);
+    must(ts_step(s.engine, NULL, &err), &err);
+    norm[i] = ts_global_grad_norm(s.engine);
+    close_subject(&s);
+    ts_free(sets);
+  }
+  /* fp16 has 11 bits: 2^-11 = 5e-4, at some ten places one behind another */
+  tap_ok_all(MPI_COMM_WORLD, norm[0] > 0 && fabs(norm[1] / norm[0] - 1) < 5e-3,
+             "outputs alone, in fp16: a norm of %.6g, %.6g in fp32", norm[1], norm[0]);
+}
+
+/* ---- what a step begins with ---- */
+
+/* Samples that are there already; a feed begins nothing. */
+static void feed_same(ts_engine *engine, int64_t micro_batch, void *user) {
+  const subject *s = user;
+  ts_error err = {0};
+  ts_batch *batch = train_run_batch(engine, s->deck, 0);
+  set_micro_batch(s, batch, (int) micro_batch);
+  ts_batch_destroy(&batch);
+  refused(ts_forward(engine, &err), &err, "not from a feed");
+}
+
+/* Micro-steps of a step that ts_zero_grad gave up count for no other one. */
+static void test_counts(ts_world *world) {
+  char *sets = accumulating(world, "");
+  subject s = open_with(world, train_run_llama, sets, TS_CAN_TRAIN | TS_CAN_STEP, NULL);
+  ts_batch *batch = train_run_batch(s.engine, s.deck, 0);
+  const ts_feed feed = {.feed = feed_same, .user = &s};
+  ts_error err = {0};
+  set_micro_batch(&s, batch, 0);
+  for (int i = 0; i < 2; ++i) {
+    for (int k = 0; k < MICRO_BATCHES - 1; ++k) {
+      must(ts_forward(s.engine, &err), &err);
+      must(ts_backward(s.engine, 1, &err), &err);
+      must(ts_step(s.engine, NULL, &err), &err);
+    }
+    must(ts_zero_grad(s.engine, &err), &err);
+    bool was_last = ts_is_gradient_accumulation_boundary(s.engine);
+    must(i == 0 ? ts_train_batch(s.engine, &feed, NULL, &err)
+                : ts_set_train_batch_size(s.engine, ts_train_batch_size(s.engine), &err),
+         &err);
+    tap_ok_all(MPI_COMM_WORLD, was_last && !ts_is_gradient_accumulation_boundary(s.engine), "%s begins a step anew",
+               i == 0 ? "a whole step" : "another batch");
+  }
+  ts_batch_destroy(&batch);
+  close_subject(&s);
+  ts_free(sets);
+}
+
 /* ---- leaf modules ---- */
 
 /* A step of the model; \return how many units are gathered. */
@@ -487,6 +587,9 @@ int main(int argc, char **argv) {
   for (int stage = 0; stage <= 3; ++stage) {
     test_own(world, stage, stage % 2 == 0 ? 0.2 : 0);
   }
+  test_unfit(world);
+  test_scaled_outputs(world);
+  test_counts(world);
   test_leaf_modules(world);
   test_plan();
   int status = tap_done_all(MPI_COMM_WORLD);

@@ -28,6 +28,9 @@ static int program_of(bool evaluating) {
 
 ts_status ts_engine_check_ability(const ts_engine *e, unsigned ability, const char *call, const char *name,
                                   ts_error *err) {
+  if (e->feeding.is_on) {
+    return ts_error_add(err, "%s: not from a feed: its step or evaluation is under way", call);
+  }
   return (e->abilities & ability) != 0 ? TS_OK : ts_error_add(err, "%s: the engine was made without %s", call, name);
 }
 

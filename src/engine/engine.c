@@ -227,9 +227,13 @@ static void make_executor(ts_engine *e, const ts_engine_options *o) {
 }
 
 static ts_status check_model_of(const ts_engine *e, const ts_engine_options *o, ts_error *err) {
+  bool trains = (o->abilities & (TS_CAN_TRAIN | TS_CAN_STEP)) != 0;
   const ts_program_options options = {.deck = o->deck,
                                       .mesh = &e->mesh,
                                       .model = o->model,
+                                      .use = trains ? TS_MODEL_TRAIN : TS_MODEL_LOSS,
+                                      .seeded = (o->abilities & TS_CAN_SEED) != 0,
+                                      .evaluates = (o->abilities & TS_CAN_EVALUATE) != 0,
                                       .batch = o->deck->train_micro_batch_size_per_gpu,
                                       .length = o->deck->data.sequence_length};
   return ts_program_check(&options, err);

@@ -144,7 +144,8 @@ ts_status ts_plan_memory(const ts_own_model *model, ts_deck *deck, int ranks, un
       .length = deck->data.sequence_length,
       .by_hand = (abilities & TS_CAN_STEP) != 0,
       .seeded = (abilities & TS_CAN_SEED) != 0,
-      .defers = (abilities & TS_CAN_DEFER) != 0};
+      .defers = (abilities & TS_CAN_DEFER) != 0,
+      .evaluates = (abilities & TS_CAN_EVALUATE) != 0};
   return plan_memory(&options, memory, err);
 }
 
@@ -192,6 +193,7 @@ ts_status ts_set_train_batch_size(ts_engine *e, int64_t size, ts_error *err) {
     ts_step_set_micro_batches(&p->step, steps);
   }
   e->hand.accumulation = steps;
+  e->hand.micro_steps = 0; /* those of a step that ts_zero_grad gave up */
   e->deck->gradient_accumulation_steps = steps;
   e->deck->train_batch_size = size;
   return TS_OK;

@@ -217,6 +217,7 @@ ts_status ts_train_batch(ts_engine *e, const ts_feed *feed, ts_step_result *resu
     return TS_BAD_INPUT;
   }
   ts_step_result r = ts_engine_end_step(e);
+  e->hand.micro_steps = 0;
   if (result != NULL) {
     *result = r;
   }

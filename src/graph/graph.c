@@ -267,9 +267,20 @@ static void check_arity(const ts_graph *g, const ts_node *node) {
                (info->max_out < 0 || node->n_out <= info->max_out),
            "%s: %s takes %d to %d inputs, %d are given", node->name, info->name, info->min_in, info->max_in,
            node->n_in);
+}
+
+/* Are all inputs tensors of the graph? */
+static bool check_inputs(const ts_graph *g, const ts_node *node) {
+  bool all = true;
   for (int i = 0; i < node->n_in; ++i) {
-    TS_CHECK(node->in[i] >= TS_NONE && node->in[i] < g->n_tensors, "%s: input %d does not exist", node->name, i);
+    bool exists = node->in[i] >= TS_NONE && node->in[i] < g->n_tensors;
+    TS_CHECK(exists || g->refused != NULL, "%s: input %d does not exist", node->name, i);
+    if (!exists) {
+      ts_error_add(g->refused, "%s: %d is no value of this model", node->name, (int) node->in[i]);
+    }
+    all = all && exists;
   }
+  return all;
 }
 
 /* Does it read what was refused before? */
@@ -290,7 +301,7 @@ ts_tid ts_graph_add(ts_site at, const ts_node *like) {
   node.unit = at.unit;
   node.n_out = like->n_out > 0 ? like->n_out : info->min_out;
   check_arity(g, &node);
-  if (reads_refused(g, &node)) {
+  if (!check_inputs(g, &node) || reads_refused(g, &node)) {
     return TS_NONE;
   }
   bool into = (info->flags & TS_OP_COMM) != 0 && like->attr.comm.into;

@@ -13,6 +13,15 @@
 
 /* ---- names ---- */
 
+/* Checkpoints have "/" between a tensor and its states, and a line of a message or a file has one name. */
+static bool is_writable(const char *name) {
+  bool is = true;
+  for (; *name != 0; ++name) {
+    is = is && *name != '/' && (unsigned char) *name >= ' ' && *name != 127;
+  }
+  return is;
+}
+
 /* UNIT.base suffix; an empty base stands for the unit itself, so the prefix loses its dot. */
 ts_model_name ts_builder_name(const ts_builder *b, const char *base, const char *suffix) {
   ts_model_name n;
@@ -23,6 +32,8 @@ ts_model_name ts_builder_name(const ts_builder *b, const char *base, const char 
   int length = snprintf(n.text, sizeof n.text, "%.*s%s%s", (int) prefix, b->prefix, base, suffix);
   if (length <= 0 || (size_t) length >= sizeof n.text) {
     ts_builder_refuse(b, "%s%s%s: a name has 1 to %zu letters", b->prefix, base, suffix, sizeof n.text - 1);
+  } else if (!is_writable(base)) {
+    ts_builder_refuse(b, "%s%s: a name has no \"/\" and no control characters", b->prefix, base);
   }
   return n;
 }
@@ -40,8 +51,9 @@ void ts_builder_refuse(const ts_builder *b, const char *format, ...) {
 
 void ts_builder_unit(ts_builder *b, const char *name) {
   size_t n = strlen(name);
-  if (n == 0 || n + 2 > sizeof b->prefix) {
-    ts_builder_refuse(b, "unit %s: a name has 1 to %zu letters", name, sizeof b->prefix - 2);
+  if (n == 0 || n + 2 > sizeof b->prefix || !is_writable(name)) {
+    ts_builder_refuse(b, "unit %s: a name has 1 to %zu letters, no \"/\" and no control characters among them", name,
+                      sizeof b->prefix - 2);
     return;
   }
   char *unit = ts_format("%.*s", (int) ts_leaves_unit(b->leaves, name), name);
@@ -67,8 +79,17 @@ int64_t ts_builder_batch(const ts_builder *b) {
   return b->size.batch;
 }
 
+/* Is it a value of this model?  TS_NONE is told already, where it was refused. */
+static bool is_value(const ts_builder *b, ts_tid x) {
+  if (x != TS_NONE && (x < 0 || x >= b->at.graph->n_tensors)) {
+    ts_builder_refuse(b, "%s: %d is no value of this model", b->prefix, (int) x);
+    return false;
+  }
+  return x != TS_NONE;
+}
+
 int ts_builder_shape(const ts_builder *b, ts_tid x, int64_t *extent) {
-  if (x == TS_NONE) {
+  if (!is_value(b, x)) {
     return 0;
   }
   const ts_shape *shape = &b->at.graph->tensor[x].shape;
@@ -93,19 +114,27 @@ static bool find_leaf(ts_builder *b, const char *name, ts_role role, ts_dtype dt
   return true;
 }
 
-/* Positive extents that a tensor can have. */
-static bool read_extents(const ts_builder *b, const char *name, int n, const int64_t *extent, ts_shape *shape) {
-  bool fits = n > 0 && n <= TS_MAX_DIMS;
-  int64_t elements = 1;
-  *shape = (ts_shape){.n = n};
-  for (int i = 0; fits && i < n; ++i) {
-    fits = extent[i] > 0 && extent[i] <= INT32_MAX && !__builtin_mul_overflow(elements, extent[i], &elements) &&
-           elements <= INT64_MAX / 16;
-    shape->d[i] = extent[i];
+#define MOST_ELEMENTS ((int64_t) 1 << 56) /* of which bytes, and sums over a model, can be counted */
+
+/* Positive extents from dimension \a first on, of a tensor whose elements can be counted. */
+static bool count_extents(ts_shape *shape, int first, int n, const int64_t *extent) {
+  int64_t elements = first > 0 ? shape->d[0] : 1;
+  for (int i = 0; i < n; ++i) {
+    if (extent[i] <= 0 || extent[i] > INT32_MAX || extent[i] > MOST_ELEMENTS / elements) {
+      return false;
+    }
+    elements *= extent[i];
+    shape->d[first + i] = extent[i];
   }
+  return true;
+}
+
+static bool read_extents(const ts_builder *b, const char *name, int n, const int64_t *extent, ts_shape *shape) {
+  *shape = (ts_shape){.n = n};
+  bool fits = n > 0 && n <= TS_MAX_DIMS && count_extents(shape, 0, n, extent);
   if (!fits) {
-    ts_builder_refuse(b, "%s%s: wants 1 to %d positive extents, below 2^31 each and 2^59 together", b->prefix, name,
-                      TS_MAX_DIMS);
+    ts_builder_refuse(b, "%s%s: wants 1 to %d positive extents, below 2^31 each and 2^56 elements together", b->prefix,
+                      name, TS_MAX_DIMS);
   }
   return fits;
 }
@@ -120,12 +149,27 @@ ts_tid ts_builder_leaf(ts_builder *b, const char *name, ts_dtype dtype, ts_shape
                                                      .unit = -1});
 }
 
+/* What steps themselves have. */
+static bool is_reserved(const char *input) {
+  static const char *const reserved[] = {"accumulate", "accumulate_local", "accumulate_reduced",
+                                         "betas",      "counted",          "flags",
+                                         "lr",         "gradient_seed",    "loss_scale",
+                                         "no_loss",    "loss_sum",         "max_norm",
+                                         "one",        "optimizer.step",   "seed",
+                                         "zero",       "static_tokens",    "valid_sum"};
+  bool is = strncmp(input, TS_SEED_LEAF, strlen(TS_SEED_LEAF)) == 0;
+  for (size_t i = 0; i < sizeof reserved / sizeof *reserved; ++i) {
+    is = is || strcmp(input, reserved[i]) == 0;
+  }
+  return is;
+}
+
 ts_tid ts_builder_input(ts_builder *b, const char *name, ts_dtype dtype, int n, const int64_t *extent, int sequence) {
   ts_shape shape = {.n = n + 1, .d = {b->size.batch}};
-  bool fits = n >= 0 && n < TS_MAX_DIMS && sequence >= 0 && sequence <= n;
-  for (int i = 0; fits && i < n; ++i) {
-    fits = extent[i] > 0 && extent[i] < INT32_MAX;
-    shape.d[i + 1] = extent[i];
+  bool fits = n >= 0 && n < TS_MAX_DIMS && sequence >= 0 && sequence <= n && count_extents(&shape, 1, n, extent);
+  if (is_reserved(name)) {
+    ts_builder_refuse(b, "input %s: steps have one of this name themselves", name);
+    return TS_NONE;
   }
   if (name[0] == 0 || !fits || (dtype != TS_F32 && dtype != TS_I32 && dtype != TS_I64)) {
     ts_builder_refuse(
@@ -161,6 +205,11 @@ ts_tid ts_builder_parameter(ts_builder *b, const char *name, int n, const int64_
   if (!read_extents(b, name, n, extent, &shape)) {
     return TS_NONE;
   }
+  if (init.kind < TS_INIT_ZERO || init.kind > TS_INIT_NORMAL || !isfinite(init.std) || init.std < 0) {
+    ts_builder_refuse(b, "%s: begins as TS_INIT_ZERO, TS_INIT_ONE or TS_INIT_NORMAL, of a deviation of at least 0",
+                      full.text);
+    return TS_NONE;
+  }
   if (find_leaf(b, full.text, TS_ROLE_PARAM, TS_F32, &shape, &t)) {
     return t;
   }
@@ -186,7 +235,7 @@ int64_t ts_builder_width(const ts_builder *b, ts_tid x) {
 }
 
 ts_tid ts_builder_linear(ts_builder *b, const char *name, ts_tid x, int64_t out, bool bias) {
-  if (x == TS_NONE || out < 1) {
+  if (!is_value(b, x)) {
     return TS_NONE;
   }
   int64_t in = ts_builder_width(b, x);
@@ -204,8 +253,17 @@ ts_tid ts_builder_embedding(ts_builder *b, const char *name, ts_tid ids, int64_t
   return ts_build_embedding(b->at, ts_builder_name(b, name, "").text, table, ids);
 }
 
+/* What is added to the square root's argument. */
+static bool is_eps(const ts_builder *b, const char *name, double eps) {
+  if (!isfinite(eps) || eps < 0) {
+    ts_builder_refuse(b, "%s%s: wants an eps of at least 0", b->prefix, name);
+    return false;
+  }
+  return true;
+}
+
 ts_tid ts_builder_layernorm(ts_builder *b, const char *name, ts_tid x, double eps) {
-  if (x == TS_NONE) {
+  if (!is_value(b, x) || !is_eps(b, name, eps)) {
     return TS_NONE;
   }
   ts_shape shape = TS_SHAPE(ts_builder_width(b, x));
@@ -215,7 +273,7 @@ ts_tid ts_builder_layernorm(ts_builder *b, const char *name, ts_tid x, double ep
 }
 
 ts_tid ts_builder_rmsnorm(ts_builder *b, const char *name, ts_tid x, double eps) {
-  if (x == TS_NONE) {
+  if (!is_value(b, x) || !is_eps(b, name, eps)) {
     return TS_NONE;
   }
   ts_tid w = own_parameter(b, name, "weight", TS_SHAPE(ts_builder_width(b, x)), (ts_init){TS_INIT_ONE, 0});
@@ -226,11 +284,25 @@ ts_tid ts_builder_normalize(ts_builder *b, const char *name, ts_tid x, double ep
   return ts_build_normalize(b->at, ts_builder_name(b, name, "").text, x, (float) eps);
 }
 
+static bool is_activation(const ts_builder *b, const char *name, ts_activation kind) {
+  if ((unsigned) kind >= TS_N_ACTIVATIONS) {
+    ts_builder_refuse(b, "%s%s: %d is no kind of activation", b->prefix, name, (int) kind);
+    return false;
+  }
+  return true;
+}
+
 ts_tid ts_builder_activation(ts_builder *b, const char *name, ts_tid x, ts_activation kind) {
+  if (!is_activation(b, name, kind)) {
+    return TS_NONE;
+  }
   return ts_build_activation(b->at, ts_builder_name(b, name, "").text, x, kind);
 }
 
 ts_tid ts_builder_glu(ts_builder *b, const char *name, ts_tid gate, ts_tid up, ts_activation kind) {
+  if (!is_activation(b, name, kind)) {
+    return TS_NONE;
+  }
   return ts_build_glu(b->at, ts_builder_name(b, name, "").text, gate, up, kind);
 }
 
@@ -243,20 +315,54 @@ ts_tid ts_builder_multiply(ts_builder *b, const char *name, ts_tid x, ts_tid y) 
 }
 
 ts_tid ts_builder_scale(ts_builder *b, const char *name, ts_tid x, double by) {
+  if (!isfinite(by)) {
+    ts_builder_refuse(b, "%s%s: wants a factor that is a number", b->prefix, name);
+    return TS_NONE;
+  }
   return ts_build_scale(b->at, ts_builder_name(b, name, "").text, x, (float) by, 0);
 }
 
+static bool is_dropout(const ts_builder *b, const char *name, double p) {
+  if (!(p >= 0 && p < 1)) {
+    ts_builder_refuse(b, "%s%s: wants a dropout of at least 0 and below 1", b->prefix, name);
+    return false;
+  }
+  return true;
+}
+
+/* Two of one name would drop the same elements. */
+static bool is_new_draw(const ts_builder *b, const char *name) {
+  const ts_graph *g = b->at.graph;
+  uint64_t key = ts_hash_name(name);
+  bool is = true;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_attr *attr = &g->node[n].attr;
+    is = is && (g->node[n].op != TS_OP_DROPOUT || attr->dropout.name != key) &&
+         (g->node[n].op != TS_OP_ATTENTION || attr->attention.dropout <= 0 || attr->attention.name != key);
+  }
+  if (!is) {
+    ts_builder_refuse(b, "%s: there is another dropout of this name, and would drop the same elements", name);
+  }
+  return is;
+}
+
 ts_tid ts_builder_dropout(ts_builder *b, const char *name, ts_tid x, double p) {
+  if (!is_dropout(b, name, p)) {
+    return TS_NONE;
+  }
   if (b->use != TS_MODEL_TRAIN || p <= 0) {
     return x;
   }
   ts_model_name n = ts_builder_name(b, name, "");
+  if (!is_new_draw(b, n.text)) {
+    return TS_NONE;
+  }
   return ts_build_dropout(b->at, n.text, x, ts_builder_seed(b), ts_builder_samples(b), (float) p, ts_hash_name(n.text));
 }
 
 ts_tid ts_builder_reshape(ts_builder *b, const char *name, ts_tid x, int n, const int64_t *extent) {
   ts_shape shape;
-  if (x == TS_NONE || !read_extents(b, name, n, extent, &shape)) {
+  if (!is_value(b, x) || !read_extents(b, name, n, extent, &shape)) {
     return TS_NONE;
   }
   if (ts_shape_count(&shape) != ts_tensor_count(b->at.graph, x)) {
@@ -275,7 +381,7 @@ ts_tid ts_builder_float(ts_builder *b, const char *name, ts_tid x) {
 
 /* What is picked has a dimension of one token. */
 static ts_tid pick_rows(ts_builder *b, const char *name, ts_tid x, ts_tid which, int dims, const char *wants) {
-  if (x == TS_NONE || which == TS_NONE) {
+  if (!is_value(b, x) || !is_value(b, which)) {
     return TS_NONE;
   }
   if (b->at.graph->tensor[which].shape.n != dims) {
@@ -300,8 +406,11 @@ ts_tid ts_builder_mean_pool(ts_builder *b, const char *name, ts_tid x, ts_tid ma
 }
 
 ts_tid ts_builder_rope(ts_builder *b, const char *name, ts_tid x, ts_tid positions, int head_dim, double theta) {
-  if (head_dim < 2 || head_dim % 2 != 0 || !(theta > 0)) {
-    ts_builder_refuse(b, "%s%s: wants an even head_dim and a positive theta", b->prefix, name);
+  if (!is_value(b, x)) {
+    return TS_NONE;
+  }
+  if (head_dim < 2 || head_dim % 2 != 0 || head_dim > ts_builder_width(b, x) || !(theta > 0) || !isfinite(theta)) {
+    ts_builder_refuse(b, "%s%s: wants an even head_dim, not wider than x, and a positive theta", b->prefix, name);
     return TS_NONE;
   }
   const ts_rope how = {.rope_type = "default", .theta = theta};
@@ -324,6 +433,9 @@ ts_tid ts_builder_attend(ts_builder *b, const char *name, const ts_tid qkv[3], t
   attr.attention.dropout = drops ? attr.attention.dropout : 0;
   attr.attention.name = ts_hash_name(n.text);
   ts_tid in[] = {qkv[0], qkv[1], qkv[2], documents, TS_NONE, TS_NONE};
+  if (drops && !is_new_draw(b, n.text)) {
+    return TS_NONE;
+  }
   if (drops) {
     in[4] = ts_builder_seed(b);
     in[5] = ts_builder_samples(b);
@@ -335,6 +447,9 @@ ts_tid ts_builder_attend(ts_builder *b, const char *name, const ts_tid qkv[3], t
 
 ts_tid ts_builder_attention(ts_builder *b, const char *name, ts_tid q, ts_tid k, ts_tid v, ts_tid documents,
                             const ts_heads *heads) {
+  if (!is_dropout(b, name, heads->dropout)) {
+    return TS_NONE;
+  }
   double scale = heads->scale > 0 ? heads->scale : heads->head_dim > 0 ? 1 / sqrt((double) heads->head_dim) : 0;
   ts_attr attr = {.attention = {.heads = heads->heads,
                                 .kv_heads = heads->kv_heads > 0 ? heads->kv_heads : heads->heads,
@@ -392,10 +507,25 @@ ts_tid ts_builder_squared_error(ts_builder *b, const char *name, ts_tid x, ts_ti
 
 /* ---- results ---- */
 
+static const char *refused_output(const ts_graph *g, const char *mark, ts_tid x) {
+  const ts_tensor *t = &g->tensor[x];
+  bool is_float = t->dtype == TS_F32 || t->dtype == TS_BF16 || t->dtype == TS_F16;
+  return ts_graph_marked(g, mark) != TS_NONE ? "there is another output of this name"
+         : t->role == TS_ROLE_PARAM          ? "is a parameter: its values have functions of their own"
+         : !is_float                         ? "its elements are no floats"
+                                             : NULL;
+}
+
 void ts_builder_output(ts_builder *b, const char *name, ts_tid x) {
-  if (x != TS_NONE) {
-    char *mark = ts_format(TS_OUTPUT_MARK "%s", name);
-    ts_graph_mark(b->at.graph, mark, x);
-    ts_free(mark);
+  if (!is_value(b, x)) {
+    return;
   }
+  char *mark = ts_format(TS_OUTPUT_MARK "%s", name);
+  const char *why = refused_output(b->at.graph, mark, x);
+  if (why != NULL) {
+    ts_builder_refuse(b, "output %s: %s", name, why);
+  } else {
+    ts_graph_mark(b->at.graph, mark, x);
+  }
+  ts_free(mark);
 }

@@ -16,8 +16,8 @@
  * are "UNIT.name", stable from run to run: checkpoints, first values and dropout's numbers go by them.
  *
  * Values are fp32 here, and of the deck's types when they run.  A call that breaks a rule (shapes that do not fit, a
- * name that is taken) is told when the model is used, with all others, and gives TS_NONE, which later calls take
- * silently.  None of these functions is collective; all ranks write the same model.
+ * name that is taken, a number out of its range) is told when the model is used, with all others, and gives TS_NONE,
+ * which later calls take silently.  Names have no "/" and no control characters, as checkpoints are files by them.  None of these functions is collective; all ranks write the same model.
  */
 #ifndef TS_MODEL_BUILDER_H
 #define TS_MODEL_BUILDER_H
@@ -54,6 +54,7 @@ int64_t ts_builder_batch(const ts_builder *b);
 int ts_builder_shape(const ts_builder *b, ts_tid x, int64_t *extent);
 
 /** An input [batch][extents], written by the host for every micro-batch. Not collective.
+ * \param [in] name      None of a step's own, as "lr", "flags" or "seed", which is told.
  * \param [in] dtype     TS_F32, TS_I32 or TS_I64.
  * \param [in] n         Extents without the batch's, at most TS_MAX_DIMS - 1.
  * \param [in] sequence  Which of them, from 1, is the tokens that ranks along sp share; 0: every rank has it whole. */
@@ -103,7 +104,7 @@ ts_tid ts_builder_multiply(ts_builder *b, const char *name, ts_tid x, ts_tid y);
 ts_tid ts_builder_scale(ts_builder *b, const char *name, ts_tid x, double by);
 
 /** x with a probability of \a p for each element to be 0, and the others over 1 - p; which, follows from run.seed, the
- * value's name, the sample's number (ts_builder_samples) and the element: the same on any grid, and when it is computed
+ * value's name (so no two in a model have the same), the sample's number (ts_builder_samples) and the element: the same on any grid, and when it is computed
  * again.  x [batch][T][C]; x itself where the graph is not trained. Not collective. */
 ts_tid ts_builder_dropout(ts_builder *b, const char *name, ts_tid x, double p);
 
@@ -162,7 +163,7 @@ ts_tid ts_builder_attention(ts_builder *b, const char *name, ts_tid q, ts_tid k,
  * weight 1 / n.  Losses are computed in fp32, and added up in fp64. */
 
 /** The sum of - log softmax (x w^T) at labels [batch][T] int32, of x [batch][T][C] and w [V][C]; it counts labels but
- * for those of -100, which add nothing.  w may be a value: with the rows of one tower as x [1][batch][C], those of
+ * for those of -100, which add nothing; of a label that is no row of w the logit counts as 0.  w may be a value: with the rows of one tower as x [1][batch][C], those of
  * another as w [batch][C] and labels [1][batch] of 0, 1, ... it is the contrastive loss of a rank's batch.  Its logits
  * never exist as a whole, and are made twice where the loss has another part or a weight that is not 1.
  * Not collective. */
@@ -181,8 +182,8 @@ ts_tid ts_builder_squared_error(ts_builder *b, const char *name, ts_tid x, ts_ti
 
 /* ---- results ---- */
 
-/** A value that programs read by \a name after a forward, and from which they may go back with a gradient of their own
- * (ts_backward_from).  Every rank that computes it has it whole. Not collective. */
+/** A value of floats, no parameter itself, that programs read by \a name after a forward, and from which they may go
+ * back with a gradient of their own (ts_backward_from).  Every rank that computes it has it whole. Not collective. */
 void ts_builder_output(ts_builder *b, const char *name, ts_tid x);
 
 #endif

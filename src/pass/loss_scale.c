@@ -3,16 +3,10 @@
 #include "graph/rewrite.h"
 #include "ops/build.h"
 #include "pass/pass.h"
-#include "pass/state.h"
+#include "pass/record.h"
 
-static ts_tid add_scale_state(ts_graph *g) {
-  const ts_state_info *info = ts_state_get(TS_STATE_LOSS_SCALE);
-  return ts_graph_state(g, info->name, (ts_held){TS_STATE_LOSS_SCALE, -1, true}, (ts_dtype) info->dtype,
-                        TS_SHAPE(TS_LOSS_SCALE_SIZE), -1);
-}
-
-static void scale_seed(ts_rewrite *r, const ts_node *node, ts_tid seed, ts_tid state) {
-  const ts_tid in[] = {ts_rewrite_tensor(r, seed), state};
+static void scale_seed(ts_rewrite *r, const ts_node *node, ts_tid seed) {
+  const ts_tid in[] = {ts_rewrite_tensor(r, seed), ts_record_loss_scale(r->to)};
   r->map[seed] = ts_build((ts_site){r->to, node->segment, -1}, TS_OP_SCALE_LOSS, "gradient_seed.scaled", 2, in);
 }
 
@@ -22,12 +16,11 @@ void ts_pass_loss_scale(ts_graph **graph, ts_pass_context *context) {
   }
   ts_rewrite r = ts_rewrite_begin(*graph);
   ts_tid seed = ts_graph_find(r.from, "gradient_seed"); /* without a loss whoever gives gradients scales them */
-  ts_tid state = add_scale_state(r.to);
   for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
     const ts_node *node = &r.from->node[n];
     for (int i = 0; i < node->n_in; ++i) {
       if (seed != TS_NONE && node->in[i] == seed && r.map[seed] == TS_NONE) {
-        scale_seed(&r, node, seed, state);
+        scale_seed(&r, node, seed);
       }
     }
     ts_rewrite_copy(&r, n);

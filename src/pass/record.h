@@ -16,7 +16,7 @@ typedef struct ts_record_row {
   ts_tid loss, valid;    /**< Sums over this rank's micro-batches, [1] fp64. */
   bool loss_is_split;    /**< Ranks along tp have the loss of their own tokens each, else all have the same. */
   const ts_tid *shard;   /**< Per part of the layout: this rank's reduced gradient, TS_NONE of parts without. */
-  ts_loss_scaler scaler; /**< Of the gradients; the graph has a LOSS_SCALE state unless its rule is NONE. */
+  ts_loss_scaler scaler; /**< Of the gradients; unless its rule is NONE the record reads their scale. */
   bool keep_nonfinite;   /**< Update whatever the norm is. */
 } ts_record_row;
 
@@ -29,6 +29,10 @@ typedef struct ts_record_result {
 
 /** Add the nodes to the segment of \a at. Not collective (it only writes nodes). */
 ts_record_result ts_record_add(ts_site at, const ts_mesh *mesh, const ts_layout *layout, const ts_record_row *row);
+
+/** The state that has the loss scale, made at the first call: whoever reads it first, since a rewrite leaves out what
+ * nobody reads, as where a model has no loss. Not collective. */
+ts_tid ts_record_loss_scale(ts_graph *graph);
 
 /** A leaf that the host writes for every step, in the graph of \a at. Not collective. */
 ts_tid ts_record_scalar(ts_site at, const char *name, ts_dtype dtype, int64_t count);

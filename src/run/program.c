@@ -4,6 +4,7 @@
 #include "comm/comm.h"
 #include "graph/op.h"
 #include "pass/blocks.h"
+#include "pass/layout.h"
 #include "pass/shard_tokens.h"
 #include "pass/storage.h"
 
@@ -113,16 +114,78 @@ static ts_status check_own_shares(const ts_program_options *o, const ts_graph *o
   return o->mesh->size[TS_AXIS_SP] > 1 ? ts_shard_tokens_check(own, o->deck, err) : TS_OK;
 }
 
+/* Which tensors are made of, in the end, is known backwards. */
+static bool *reaching_loss(const ts_graph *g) {
+  bool *reaches = ts_calloc((size_t) g->n_tensors + 1, sizeof *reaches);
+  ts_tid loss = ts_graph_marked(g, "loss");
+  reaches[loss == TS_NONE ? g->n_tensors : loss] = true;
+  reaches[g->n_tensors] = false;
+  for (ts_nid n = g->n_nodes - 1; n >= 0; --n) {
+    const ts_node *node = &g->node[n];
+    bool any = false;
+    for (int i = 0; i < node->n_out; ++i) {
+      any = any || reaches[node->out[i]];
+    }
+    for (int i = 0; any && i < node->n_in; ++i) {
+      if (node->in[i] != TS_NONE) {
+        reaches[node->in[i]] = true;
+      }
+    }
+  }
+  return reaches;
+}
+
+/* What is trained has a gradient: of the loss alone, where nobody gives one of an output. */
+static ts_status check_gradients(const ts_program_options *o, const ts_graph *own, ts_error *err) {
+  bool *reaches = reaching_loss(own);
+  ts_status status = TS_OK;
+  for (ts_tid t = 0; t < own->n_tensors && status == TS_OK && !o->seeded; ++t) {
+    const ts_tensor *p = &own->tensor[t];
+    if (p->role == TS_ROLE_PARAM && !reaches[t] && !ts_parameter_is_frozen(o->deck, p->name)) {
+      status = ts_error_add(err,
+                            "the model %s: no loss depends on %s, so it has gradients only where those of outputs are "
+                            "given: make the engine with TS_CAN_STEP | TS_CAN_SEED, or name it in `frozen`",
+                            o->model->name, p->name);
+    }
+  }
+  ts_free(reaches);
+  return status;
+}
+
+/* The model as it is evaluated can be built, and has no parameter that the one that is trained has not. */
+static ts_status check_evaluation(const ts_program_options *o, const ts_graph *trained, ts_error *err) {
+  ts_graph *evaluated = build(o, TS_MODEL_LOSS, err);
+  ts_status status = evaluated != NULL ? TS_OK : TS_BAD_INPUT;
+  for (ts_tid t = 0; status == TS_OK && t < evaluated->n_tensors; ++t) {
+    const ts_tensor *p = &evaluated->tensor[t];
+    ts_tid same = p->role == TS_ROLE_PARAM ? ts_graph_find(trained, p->name) : t;
+    if (p->role == TS_ROLE_PARAM && (same == TS_NONE || !ts_shape_equal(&trained->tensor[same].shape, &p->shape))) {
+      status = ts_error_add(err, "the model %s: %s is not, or has another shape, where the model is trained",
+                            o->model->name, p->name);
+    }
+  }
+  ts_graph_destroy(&evaluated);
+  return status;
+}
+
+/* A program's own model, by what it is used for. */
+static ts_status check_own(const ts_program_options *o, const ts_graph *own, ts_error *err) {
+  ts_status status = check_own_shares(o, own, err);
+  status = status == TS_OK && o->use == TS_MODEL_TRAIN ? check_gradients(o, own, err) : status;
+  return status == TS_OK && o->use == TS_MODEL_TRAIN && o->evaluates ? check_evaluation(o, own, err) : status;
+}
+
 ts_status ts_program_check(const ts_program_options *o, ts_error *err) {
   if (check_whose(o, err) != TS_OK) {
     return TS_BAD_INPUT;
   }
-  ts_graph *model = build(o, TS_MODEL_TRAIN, err), *own = o->model != NULL ? model : NULL;
+  ts_model_use use = o->model != NULL ? o->use : TS_MODEL_TRAIN;
+  ts_graph *model = build(o, use, err), *own = o->model != NULL ? model : NULL;
   if (model == NULL) {
     return TS_BAD_INPUT;
   }
   ts_attention_heads heads = ts_attention_heads_of(o->deck, own);
-  ts_status status = own != NULL ? check_own_shares(o, own, err) : TS_OK;
+  ts_status status = own != NULL ? check_own(o, own, err) : TS_OK;
   status = status == TS_OK ? ts_sequence_check(o->deck, &heads, o->mesh, err) : status;
   status = status == TS_OK ? ts_shard_check(model, o->deck, o->mesh, err) : status;
   ts_graph_destroy(&model);

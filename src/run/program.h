@@ -24,6 +24,7 @@ typedef struct ts_program_options {
   bool by_hand;              /**< TRAIN: runs come in any order (ts_step_run_by_hand). */
   bool seeded;               /**< TRAIN: the host may give gradients of outputs, as an input "seed:NAME" each. */
   bool defers;             /**< TRAIN: gradients of any micro-batches may be reduced together, several times a step. */
+  bool evaluates;          /**< TRAIN: a program of the model's evaluation comes too: ts_program_check builds both. */
   int n_slots;             /**< Micro-batches alive at a time, at most (pass/step.h); 0 stands for 1. */
   const ts_layout *layout; /**< Layout of the engine's first program, borrowed; NULL makes (and owns) one. */
   const char *last_pass;   /**< Stop after this pass; NULL for all. */

@@ -167,7 +167,7 @@ typedef struct sweep {
 
 /* The place of a label among w's rows, -1: it is none of them. */
 static int64_t label_place(const head *h, int32_t label) {
-  int64_t at = label - h->first;
+  int64_t at = (int64_t) label - h->first;
   return label != IGNORED && at >= 0 && at < h->vocabulary ? at : -1;
 }
 
@@ -236,7 +236,8 @@ static void visit_row(const sweep *s, int64_t first, int64_t i) {
     return;
   }
   double lse = label == IGNORED ? 0 : h->shares > 0 ? shared_lse(s, first + i) : loops->logsumexp(row, h->vocabulary);
-  s->row_loss[i] = label == IGNORED || !h->loss ? 0 : lse - row[label];
+  int64_t at = label_place(h, label);
+  s->row_loss[i] = label == IGNORED || !h->loss ? 0 : lse - (at < 0 ? 0 : row[at]);
   if (h->gradients) {
     differentiate_row(s, row, label, lse);
   }
