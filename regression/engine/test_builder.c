@@ -126,6 +126,7 @@ typedef struct subject {
   ts_engine *engine;
   ts_safetensors *golden;
   int64_t micro_batches;
+  int sharers; /* ranks that have the same losses */
 } subject;
 
 /* A tensor of the case, or NULL; values are the caller's. */
@@ -141,17 +142,18 @@ static float *read_golden(const subject *s, const char *kind, const char *name, 
 }
 
 static subject open_subject(ts_world *world, const ts_own_model *model, const char *more) {
-  subject s = {.world = world, .name = model->name, .micro_batches = SAMPLES / EACH / ts_world_size(world)};
-  char *sets =
-      ts_format(DEVICE "train_batch_size=%d train_micro_batch_size_per_gpu=%d gradient_accumulation_steps=%lld "
-                       "zero_optimization.stage3_param_persistence_threshold=20 %s",
-                SAMPLES, EACH, (long long) s.micro_batches, more);
+  subject s = {.world = world, .name = model->name};
+  char *sets = ts_format(DEVICE "train_batch_size=%d train_micro_batch_size_per_gpu=%d "
+                                "zero_optimization.stage3_param_persistence_threshold=20 %s",
+                         SAMPLES, EACH, more);
   s.deck = train_run_deck(world, own_deck, sets);
   ts_free(sets);
   const ts_engine_options options = {
       .world = world, .deck = s.deck, .abilities = TS_CAN_STEP | TS_CAN_EVALUATE, .model = model};
   ts_error err = {0};
   must(ts_engine_create(&options, &s.engine, &err), &err);
+  s.micro_batches = ts_gradient_accumulation_steps(s.engine);
+  s.sharers = (int) s.deck->tensor_parallel.autotp_size;
   const char *path = tap_path("regression/golden/own_models.safetensors");
   must(ts_safetensors_open(path, &s.golden, &err), &err);
   const ts_layout *layout = ts_engine_layout(s.engine);
@@ -194,13 +196,13 @@ static void set_inputs(const subject *s, int64_t first) {
   }
 }
 
-/* Of all ranks; \a got is this rank's sum, and the number of what it is of. */
+/* Of all ranks, each once; \a got is this rank's sum, and the number of what it is of. */
 static void add_losses(const subject *s, double got[2]) {
   double *all = ts_world_gather(s->world, got, 2 * sizeof *got);
   got[0] = got[1] = 0;
   for (int r = 0; r < ts_world_size(s->world); ++r) {
-    got[0] += all[2 * r];
-    got[1] += all[2 * r + 1];
+    got[0] += all[2 * r] / s->sharers;
+    got[1] += all[2 * r + 1] / s->sharers;
   }
   ts_free(all);
 }
@@ -212,7 +214,7 @@ static ts_step_result step(const subject *s, bool training, double loss[2]) {
   must(ts_set_training(s->engine, training, &err), &err);
   for (int64_t m = 0; m < s->micro_batches; ++m) {
     double sum, count;
-    set_inputs(s, (ts_world_rank(s->world) * s->micro_batches + m) * EACH);
+    set_inputs(s, (ts_data_parallel_rank(s->engine) * s->micro_batches + m) * EACH);
     must(ts_forward(s->engine, &err), &err);
     must(ts_get_loss(s->engine, &sum, &count, &err), &err);
     loss[0] += sum;
@@ -289,6 +291,22 @@ static void test_model(ts_world *world, const ts_own_model *model, const char *m
              "%s %s: gradients are torch's, the farthest %s (%.1e)", model->name, more, which, worst);
   ts_free(golden);
   close_subject(&s);
+}
+
+/* Ranks that share products, by names or without any, and those that share samples, where tokens are not taken together
+ * (towers) and there are any. */
+static void test_grids(ts_world *world, const ts_own_model *model) {
+#define ALL(type) "tensor_parallel.partition_config.layer_specs=({patterns=[\".*\"];partition_type=\"" type "\";})"
+  static const char *const grids[] = {
+      "tensor_parallel.autotp_size=2", "tensor_parallel.autotp_size=2 tensor_parallel.sequence_parallel=false",
+      "tensor_parallel.autotp_size=2 zero_optimization.stage=3 activation_checkpointing.enabled=true " ALL("column"),
+      "tensor_parallel.autotp_size=2 zero_optimization.stage=2 " ALL("row"),
+      "sequence_parallel_size=2 zero_optimization.stage=1"};
+  for (int i = 0; i < (int) (sizeof grids / sizeof *grids) && ts_world_size(world) % 2 == 0; ++i) {
+    if (i < 4 || strcmp(model->name, "distilled") == 0) {
+      test_model(world, model, grids[i], &fp32);
+    }
+  }
 }
 
 /* ---- whole steps, in which nobody reads a loss before the record does ---- */
@@ -480,6 +498,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof lower / sizeof *lower; ++i) {
       test_model(world, &models[m], lower[i].sets, &lower[i]);
     }
+    test_grids(world, &models[m]);
   }
   test_whole(world);
   test_wrong(world);

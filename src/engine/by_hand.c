@@ -63,11 +63,11 @@ ts_status ts_set_input(ts_engine *e, const char *name, const void *samples, ts_e
   ts_feeding *f = &e->feeding;
   bool found = false;
   for (int which = TS_PROGRAM_TRAIN; which <= TS_PROGRAM_EVALUATE; ++which) {
-    ts_tid input = !f->is_on || f->which == which ? find_input(e->program[which], name) : TS_NONE;
-    if (input != TS_NONE) {
+    ts_tid input = find_input(e->program[which], name);
+    if (input != TS_NONE && (!f->is_on || f->which == which)) {
       ts_engine_write_input(e, which, f->is_on ? f->slot : 0, input, samples);
-      found = true;
     }
+    found = found || input != TS_NONE; /* one feed is for both, and dropout's numbers are of training alone */
   }
   if (!found && f->is_on && err != f->err) { /* the feed may not look */
     ts_error_add(f->err, "ts_set_input: the model has no input %s", name);
@@ -125,19 +125,6 @@ ts_status ts_set_training(ts_engine *e, bool training, ts_error *err) {
   }
   e->hand.evaluating = !training;
   return TS_OK;
-}
-
-static void set_seeds_to_zero(ts_engine *e) {
-  const ts_graph *g = e->program[TS_PROGRAM_TRAIN]->graph;
-  for (ts_tid t = 0; t < g->n_tensors; ++t) {
-    const ts_tensor *leaf = &g->tensor[t];
-    if (leaf->role == TS_ROLE_INPUT && strncmp(leaf->name, TS_SEED_LEAF, strlen(TS_SEED_LEAF)) == 0) {
-      void *to = ts_executor_input(e->executor, e->index[TS_PROGRAM_TRAIN], 0, leaf->name);
-      if (to != NULL) {
-        memset(to, 0, (size_t) ts_tensor_bytes(g, t));
-      }
-    }
-  }
 }
 
 ts_status ts_forward(ts_engine *e, ts_error *err) {
@@ -286,7 +273,7 @@ ts_status ts_set_output_gradient(ts_engine *e, const char *name, const float *gr
     status = ts_error_add(err, "%s: the model has no output %s that depends on a trainable parameter", call, name);
   } else {
     if (!e->hand.seeded) {
-      set_seeds_to_zero(e);
+      ts_engine_forget_seeds(e, 0);
     }
     write_seed(e, t, gradient);
     e->hand.seeded = true;
@@ -304,7 +291,7 @@ ts_status ts_backward(ts_engine *e, double weight, ts_error *err) {
                              "(ts_set_output_gradient)");
   }
   if (!e->hand.seeded && (e->abilities & TS_CAN_SEED) != 0) {
-    set_seeds_to_zero(e);
+    ts_engine_forget_seeds(e, 0);
   }
   run_backward(e, weight);
   return TS_OK;

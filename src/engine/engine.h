@@ -106,6 +106,9 @@ ts_status ts_engine_initialise(ts_engine *engine, ts_error *err);
 /** Write a scalar of a program, in fp32, where it has one of that name. Not collective. */
 void ts_engine_set_scalar(ts_engine *engine, int which, int slot, const char *name, double value);
 
+/** Make the gradients of outputs 0 that a program may have given to a slot of the training program. Not collective. */
+void ts_engine_forget_seeds(ts_engine *engine, int slot);
+
 /** What the loss of a program is divided by before its backward; the record's factor makes up for it. Not
  * collective. */
 double ts_engine_static_tokens(const ts_engine *engine, int which);

@@ -159,6 +159,17 @@ int ts_data_parallel_size(const ts_engine *e) {
   return ts_mesh_group_size(&e->mesh, TS_AXES_BATCH);
 }
 
+int ts_output_tokens(const ts_engine *e, int64_t begin[2], int64_t length[2]) {
+  const ts_program *p = ts_engine_program(e);
+  bool shares = e->mesh.size[TS_AXIS_SP] > 1;
+  const ts_tokens tokens = shares ? p->tokens : (ts_tokens){1, {{0, p->length}}};
+  for (int i = 0; i < tokens.n; ++i) {
+    begin[i] = tokens.stretch[i].begin;
+    length[i] = tokens.stretch[i].length;
+  }
+  return tokens.n;
+}
+
 int64_t ts_train_batch_size(const ts_engine *e) {
   return ts_train_micro_batch_size(e) * ts_gradient_accumulation_steps(e) * ts_data_parallel_size(e);
 }

@@ -13,6 +13,19 @@ void ts_engine_set_scalar(ts_engine *e, int which, int slot, const char *name, d
   }
 }
 
+void ts_engine_forget_seeds(ts_engine *e, int slot) {
+  const ts_graph *g = e->program[TS_PROGRAM_TRAIN]->graph;
+  for (ts_tid t = 0; t < g->n_tensors && (e->abilities & TS_CAN_SEED) != 0; ++t) {
+    const ts_tensor *leaf = &g->tensor[t];
+    if (leaf->role == TS_ROLE_INPUT && strncmp(leaf->name, TS_SEED_LEAF, strlen(TS_SEED_LEAF)) == 0) {
+      void *to = ts_executor_input(e->executor, e->index[TS_PROGRAM_TRAIN], slot, leaf->name);
+      if (to != NULL) {
+        memset(to, 0, (size_t) ts_tensor_bytes(g, t));
+      }
+    }
+  }
+}
+
 /* What the loss is divided by before the backward.  With a loss scale not by the ranks that read different samples,
  * which would cost gradients in fp16 a bit for each doubling: that is left to the record, whose factor is fp64.  Ranks
  * that share samples count those whole, so a gradient is as large on any grid.  Where the program has no loss gradients
@@ -102,6 +115,9 @@ static void set_micro_batch(ts_engine *e, ts_run run) {
   }
   ts_engine_set_scalar(e, which, run.slot, "gradient_seed", 1 / ts_engine_static_tokens(e, which));
   ts_engine_set_scalar(e, which, run.slot, "accumulate", run.micro_batch > 0);
+  ts_engine_set_scalar(e, which, run.slot, "accumulate_local", run.micro_batch > 0);
+  ts_engine_set_scalar(e, which, run.slot, "accumulate_reduced", 0);
+  ts_engine_forget_seeds(e, run.slot);
 }
 
 void ts_engine_set_control(ts_engine *e, int which, int slot, const double flags[TS_N_FLAGS]) {

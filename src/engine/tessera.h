@@ -98,6 +98,13 @@ typedef struct ts_step_result {
 int ts_data_parallel_rank(const ts_engine *engine);
 int ts_data_parallel_size(const ts_engine *engine);
 
+/** Which tokens of each sample this rank has in outputs [batch][tokens]...: the rows of a sample there are those of the
+ * first stretch, then those of the second.  Ranks that differ along sp have different tokens, each token one of them;
+ * without sequence parallelism there is one stretch, of all tokens.  Inputs are given whole.
+ * \param [out] begin, length  Of each stretch, in tokens of the sample, ascending.
+ * \return the number of stretches, 0 to 2. Not collective. */
+int ts_output_tokens(const ts_engine *engine, int64_t begin[2], int64_t length[2]);
+
 /** The batch triple: train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x
  * data parallel size. Not collective. */
 int64_t ts_train_batch_size(const ts_engine *engine);
@@ -166,8 +173,8 @@ ts_status ts_set_training(ts_engine *engine, bool training, ts_error *err);
 ts_status ts_forward(ts_engine *engine, ts_error *err);
 
 /** Of the last forward, until a backward, a step or an evaluation: an output in fp32, in the shape the model gave it
- * (ranks along sp: their tokens of it); this rank's sum of the loss and the number of labels it is of. On a device they
- * wait for it. Not collective. */
+ * (ranks along sp: their tokens of it, ts_output_tokens); this rank's sum of the loss and the number of labels it is of
+ * (the same on ranks along tp, or each its part of both).  On a device they wait for it. Not collective. */
 ts_status ts_get_output(ts_engine *engine, const char *name, float *value, ts_error *err);
 ts_status ts_get_loss(ts_engine *engine, double *sum, double *labels, ts_error *err);
 

@@ -183,7 +183,8 @@ ts_tid ts_builder_squared_error(ts_builder *b, const char *name, ts_tid x, ts_ti
 /* ---- results ---- */
 
 /** A value of floats, no parameter itself, that programs read by \a name after a forward, and from which they may go
- * back with a gradient of their own (ts_backward_from).  Every rank that computes it has it whole. Not collective. */
+ * back with a gradient of their own (ts_backward_from).  Every rank that computes it has it whole, but for tokens that
+ * ranks along sp share: each its own (ts_output_tokens). Not collective. */
 void ts_builder_output(ts_builder *b, const char *name, ts_tid x);
 
 #endif

@@ -136,7 +136,7 @@ static ts_status check_pattern(const known_names *known, const char *path, const
                           "%s takes too long to match %s; accepted: an expression without nested repetitions",
                           shown.text, endless)
           : ts_deck_error(known->deck, path, err, "%s matches no weight; there is %s", shown.text,
-                          nearest_name(kind, pattern, known));
+                          known->n > 0 ? nearest_name(kind, pattern, known) : "none whose name ends in .weight");
   ts_text_free(&shown);
   return status;
 }

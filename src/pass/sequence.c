@@ -105,21 +105,6 @@ ts_tokens ts_sequence_seen(const ts_sequence *s, int ring, bool causal, int64_t 
 
 /* ---- heads ---- */
 
-ts_attention_heads ts_attention_heads_of(const ts_deck *deck, const ts_graph *own) {
-  const ts_deck_model *m = &deck->model;
-  if (own == NULL) {
-    return (ts_attention_heads){m->num_attention_heads, m->num_key_value_heads, m->head_dim};
-  }
-  ts_attention_heads least = {INT16_MAX, INT16_MAX, 1};
-  for (ts_nid n = 0; n < own->n_nodes; ++n) {
-    const ts_attr *attr = &own->node[n].attr;
-    if (own->node[n].op == TS_OP_ATTENTION && attr->attention.heads < least.heads) {
-      least = (ts_attention_heads){attr->attention.heads, attr->attention.kv_heads, attr->attention.head_dim};
-    }
-  }
-  return least;
-}
-
 ts_interval ts_sequence_share(int heads, int group, int first, int ulysses, int j) {
   bool whole = first % group == 0 && heads % group == 0;
   int64_t groups = heads / group, most = (heads + ulysses - 1) / ulysses;
@@ -157,6 +142,23 @@ int ts_sequence_heads(const ts_deck *deck, const ts_attention_heads *model, cons
   bool even = tp <= kv_heads ? kv_heads % tp == 0 : group % ((tp + kv_heads - 1) / kv_heads) == 0;
   int64_t least = smallest_group(heads, group, groups), other = smallest_group(heads + more, group, groups);
   return (int) (even || least < other ? least : other);
+}
+
+ts_attention_heads ts_attention_heads_of(const ts_deck *deck, const ts_graph *own, const ts_mesh *mesh) {
+  const ts_deck_model *m = &deck->model;
+  if (own == NULL) {
+    return (ts_attention_heads){m->num_attention_heads, m->num_key_value_heads, m->head_dim};
+  }
+  ts_attention_heads least = {INT16_MAX, INT16_MAX, 1};
+  for (ts_nid n = 0; n < own->n_nodes; ++n) {
+    const ts_attr *attr = &own->node[n].attr;
+    const ts_attention_heads here = {attr->attention.heads, attr->attention.kv_heads, attr->attention.head_dim};
+    if (own->node[n].op == TS_OP_ATTENTION &&
+        ts_sequence_heads(deck, &here, mesh) < ts_sequence_heads(deck, &least, mesh)) {
+      least = here;
+    }
+  }
+  return least;
 }
 
 /* ---- u and r ---- */

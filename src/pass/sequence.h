@@ -34,8 +34,9 @@ typedef struct ts_attention_heads {
 } ts_attention_heads;
 
 /** Those of the deck's model; of a model of a program's own, whose forward graph \a own is (else NULL), those of the
- * attention with fewest, and without any as many as anybody may want. Not collective. */
-ts_attention_heads ts_attention_heads_of(const ts_deck *deck, const ts_graph *own);
+ * attention of which fewest ranks along sp can share a rank's (ts_sequence_heads), and without any as many as anybody
+ * may want. Not collective. */
+ts_attention_heads ts_attention_heads_of(const ts_deck *deck, const ts_graph *own, const ts_mesh *mesh);
 
 /** How the ranks of a mesh share samples of \a length tokens.  What the deck leaves open is decided here, alike on all
  * ranks. Not collective.

@@ -8,6 +8,7 @@
 #include "pass/shard_tokens.h"
 #include "pass/storage.h"
 
+#include <limits.h>
 #include <string.h>
 
 /* What to change where ranks are no multiple of those that share a sample, or its products. */
@@ -95,15 +96,27 @@ static ts_status check_whose(const ts_program_options *o, ts_error *err) {
   return TS_OK;
 }
 
+/* Of all attentions; without any as many as anybody may want. */
+static int fewest_key_heads(const ts_graph *own) {
+  int fewest = INT_MAX;
+  for (ts_nid n = 0; n < own->n_nodes; ++n) {
+    const ts_node *node = &own->node[n];
+    if (node->op == TS_OP_ATTENTION && node->attr.attention.kv_heads < fewest) {
+      fewest = node->attr.attention.kv_heads;
+    }
+  }
+  return fewest;
+}
+
 /* What ranks share of a program's own model. */
 static ts_status check_own_shares(const ts_program_options *o, const ts_graph *own, ts_error *err) {
-  ts_attention_heads heads = ts_attention_heads_of(o->deck, own);
   const ts_deck_tensor_parallel *tp = &o->deck->tensor_parallel;
-  if (o->mesh->size[TS_AXIS_TP] > heads.kv_heads) {
+  int key_heads = fewest_key_heads(own);
+  if (o->mesh->size[TS_AXIS_TP] > key_heads) {
     return ts_deck_error(o->deck, "tensor_parallel.autotp_size", err,
-                         "%d: an attention of the model has %lld key heads, and each rank one at least; accepted: at "
+                         "%d: an attention of the model has %d key heads, and each rank one at least; accepted: at "
                          "most as many",
-                         o->mesh->size[TS_AXIS_TP], (long long) heads.kv_heads);
+                         o->mesh->size[TS_AXIS_TP], key_heads);
   }
   if (o->mesh->size[TS_AXIS_TP] > 1 && strcmp(tp->preset_model, "none") != 0) {
     return ts_deck_error(o->deck, "tensor_parallel.preset_model", err,
@@ -184,7 +197,7 @@ ts_status ts_program_check(const ts_program_options *o, ts_error *err) {
   if (model == NULL) {
     return TS_BAD_INPUT;
   }
-  ts_attention_heads heads = ts_attention_heads_of(o->deck, own);
+  ts_attention_heads heads = ts_attention_heads_of(o->deck, own, o->mesh);
   ts_status status = own != NULL ? check_own(o, own, err) : TS_OK;
   status = status == TS_OK ? ts_sequence_check(o->deck, &heads, o->mesh, err) : status;
   status = status == TS_OK ? ts_shard_check(model, o->deck, o->mesh, err) : status;
@@ -209,7 +222,7 @@ ts_program *ts_program_create(const ts_program_options *o) {
   count_flops(program);
   program->counted = count_labels(program->graph);
   program->length = o->model == NULL ? o->length : length_of(program->graph);
-  program->heads = ts_attention_heads_of(o->deck, o->model != NULL ? program->graph : NULL);
+  program->heads = ts_attention_heads_of(o->deck, o->model != NULL ? program->graph : NULL, o->mesh);
   program->sequence = ts_sequence_of(o->deck, &program->heads, o->mesh, program->length, o->target.backend);
   if (o->mesh->size[TS_AXIS_SP] > 1 && o->use != TS_MODEL_LOGITS) {
     program->tokens = ts_sequence_tokens(&program->sequence, program->sequence.rank);
