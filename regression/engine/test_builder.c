@@ -454,7 +454,7 @@ static void test_wrong(ts_world *world) {
                                      "mask is int32, of x's shape",
                                      "cannot lie in a shape of 7",
                                      "1 to 5 positive extents",
-                                     "together 2^48 elements",
+                                     "2^56 elements together",
                                      "of a deviation of at least 0",
                                      "1 to 5 positive extents",
                                      "4711 is no value",

@@ -185,9 +185,9 @@ ts_status ts_get_loss(ts_engine *engine, double *sum, double *labels, ts_error *
 ts_status ts_backward(ts_engine *engine, double weight, ts_error *err);
 
 /** Set the gradient of an output, in fp32 and in its shape, for the next backward; those not set are 0.  In fp16 it has
- * to be that of ts_scale (engine, loss).  Beside a loss of the model, whose sum is divided by the labels that count, the
- * step multiplies it by n / these labels, with n those of ts_gradient_accumulation_steps micro-batches of all ranks if
- * none is masked: by 1 where that is so. Not collective. */
+ * to be that of ts_scale (engine, loss).  Beside a loss of the model, whose sum is divided by the labels that count,
+ * the step multiplies it by n / these labels, with n those of ts_gradient_accumulation_steps micro-batches of all ranks
+ * if none is masked: by 1 where that is so. Not collective. */
 ts_status ts_set_output_gradient(ts_engine *engine, const char *name, const float *gradient, ts_error *err);
 
 /** ts_set_output_gradient, and a backward of it without the loss: torch's tensor.backward (gradient). Collective over

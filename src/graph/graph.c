@@ -261,7 +261,7 @@ static bool add_outputs(ts_graph *g, ts_node *node) {
   return why == NULL;
 }
 
-static void check_arity(const ts_graph *g, const ts_node *node) {
+static void check_arity(const ts_node *node) {
   const ts_op_info *info = ts_op_get(node->op);
   TS_CHECK(node->n_in >= info->min_in && (info->max_in < 0 || node->n_in <= info->max_in) &&
                (info->max_out < 0 || node->n_out <= info->max_out),
@@ -270,7 +270,7 @@ static void check_arity(const ts_graph *g, const ts_node *node) {
 }
 
 /* Are all inputs tensors of the graph? */
-static bool check_inputs(const ts_graph *g, const ts_node *node) {
+static bool are_of_graph(const ts_graph *g, const ts_node *node) {
   bool all = true;
   for (int i = 0; i < node->n_in; ++i) {
     bool exists = node->in[i] >= TS_NONE && node->in[i] < g->n_tensors;
@@ -300,8 +300,8 @@ ts_tid ts_graph_add(ts_site at, const ts_node *like) {
   node.segment = at.segment;
   node.unit = at.unit;
   node.n_out = like->n_out > 0 ? like->n_out : info->min_out;
-  check_arity(g, &node);
-  if (!check_inputs(g, &node) || reads_refused(g, &node)) {
+  check_arity(&node);
+  if (!are_of_graph(g, &node) || reads_refused(g, &node)) {
     return TS_NONE;
   }
   bool into = (info->flags & TS_OP_COMM) != 0 && like->attr.comm.into;

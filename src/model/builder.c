@@ -80,7 +80,7 @@ int64_t ts_builder_batch(const ts_builder *b) {
 }
 
 /* Is it a value of this model?  TS_NONE is told already, where it was refused. */
-static bool is_value(const ts_builder *b, ts_tid x) {
+static bool is_of_floats(const ts_builder *b, ts_tid x) {
   if (x != TS_NONE && (x < 0 || x >= b->at.graph->n_tensors)) {
     ts_builder_refuse(b, "%s: %d is no value of this model", b->prefix, (int) x);
     return false;
@@ -89,7 +89,7 @@ static bool is_value(const ts_builder *b, ts_tid x) {
 }
 
 int ts_builder_shape(const ts_builder *b, ts_tid x, int64_t *extent) {
-  if (!is_value(b, x)) {
+  if (!is_of_floats(b, x)) {
     return 0;
   }
   const ts_shape *shape = &b->at.graph->tensor[x].shape;
@@ -235,7 +235,7 @@ int64_t ts_builder_width(const ts_builder *b, ts_tid x) {
 }
 
 ts_tid ts_builder_linear(ts_builder *b, const char *name, ts_tid x, int64_t out, bool bias) {
-  if (!is_value(b, x)) {
+  if (!is_of_floats(b, x)) {
     return TS_NONE;
   }
   int64_t in = ts_builder_width(b, x);
@@ -263,7 +263,7 @@ static bool is_eps(const ts_builder *b, const char *name, double eps) {
 }
 
 ts_tid ts_builder_layernorm(ts_builder *b, const char *name, ts_tid x, double eps) {
-  if (!is_value(b, x) || !is_eps(b, name, eps)) {
+  if (!is_of_floats(b, x) || !is_eps(b, name, eps)) {
     return TS_NONE;
   }
   ts_shape shape = TS_SHAPE(ts_builder_width(b, x));
@@ -273,7 +273,7 @@ ts_tid ts_builder_layernorm(ts_builder *b, const char *name, ts_tid x, double ep
 }
 
 ts_tid ts_builder_rmsnorm(ts_builder *b, const char *name, ts_tid x, double eps) {
-  if (!is_value(b, x) || !is_eps(b, name, eps)) {
+  if (!is_of_floats(b, x) || !is_eps(b, name, eps)) {
     return TS_NONE;
   }
   ts_tid w = own_parameter(b, name, "weight", TS_SHAPE(ts_builder_width(b, x)), (ts_init){TS_INIT_ONE, 0});
@@ -362,7 +362,7 @@ ts_tid ts_builder_dropout(ts_builder *b, const char *name, ts_tid x, double p) {
 
 ts_tid ts_builder_reshape(ts_builder *b, const char *name, ts_tid x, int n, const int64_t *extent) {
   ts_shape shape;
-  if (!is_value(b, x) || !read_extents(b, name, n, extent, &shape)) {
+  if (!is_of_floats(b, x) || !read_extents(b, name, n, extent, &shape)) {
     return TS_NONE;
   }
   if (ts_shape_count(&shape) != ts_tensor_count(b->at.graph, x)) {
@@ -381,7 +381,7 @@ ts_tid ts_builder_float(ts_builder *b, const char *name, ts_tid x) {
 
 /* What is picked has a dimension of one token. */
 static ts_tid pick_rows(ts_builder *b, const char *name, ts_tid x, ts_tid which, int dims, const char *wants) {
-  if (!is_value(b, x) || !is_value(b, which)) {
+  if (!is_of_floats(b, x) || !is_of_floats(b, which)) {
     return TS_NONE;
   }
   if (b->at.graph->tensor[which].shape.n != dims) {
@@ -406,7 +406,7 @@ ts_tid ts_builder_mean_pool(ts_builder *b, const char *name, ts_tid x, ts_tid ma
 }
 
 ts_tid ts_builder_rope(ts_builder *b, const char *name, ts_tid x, ts_tid positions, int head_dim, double theta) {
-  if (!is_value(b, x)) {
+  if (!is_of_floats(b, x)) {
     return TS_NONE;
   }
   if (head_dim < 2 || head_dim % 2 != 0 || head_dim > ts_builder_width(b, x) || !(theta > 0) || !isfinite(theta)) {
@@ -517,7 +517,7 @@ static const char *refused_output(const ts_graph *g, const char *mark, ts_tid x)
 }
 
 void ts_builder_output(ts_builder *b, const char *name, ts_tid x) {
-  if (!is_value(b, x)) {
+  if (!is_of_floats(b, x)) {
     return;
   }
   char *mark = ts_format(TS_OUTPUT_MARK "%s", name);

@@ -17,7 +17,8 @@
  *
  * Values are fp32 here, and of the deck's types when they run.  A call that breaks a rule (shapes that do not fit, a
  * name that is taken, a number out of its range) is told when the model is used, with all others, and gives TS_NONE,
- * which later calls take silently.  Names have no "/" and no control characters, as checkpoints are files by them.  None of these functions is collective; all ranks write the same model.
+ * which later calls take silently.  Names have no "/" and no control characters, as checkpoints are files by them.  None
+ * of these functions is collective; all ranks write the same model.
  */
 #ifndef TS_MODEL_BUILDER_H
 #define TS_MODEL_BUILDER_H
@@ -104,8 +105,9 @@ ts_tid ts_builder_multiply(ts_builder *b, const char *name, ts_tid x, ts_tid y);
 ts_tid ts_builder_scale(ts_builder *b, const char *name, ts_tid x, double by);
 
 /** x with a probability of \a p for each element to be 0, and the others over 1 - p; which, follows from run.seed, the
- * value's name (so no two in a model have the same), the sample's number (ts_builder_samples) and the element: the same on any grid, and when it is computed
- * again.  x [batch][T][C]; x itself where the graph is not trained. Not collective. */
+ * value's name (so no two in a model have the same), the sample's number (ts_builder_samples) and the element: the same
+ * on any grid, and when it is computed again.  x [batch][T][C]; x itself where the graph is not trained.
+ * Not collective. */
 ts_tid ts_builder_dropout(ts_builder *b, const char *name, ts_tid x, double p);
 
 /** The input "sample" [batch] int64: numbers of the samples, by which dropout draws; there where a model drops. Not
@@ -163,10 +165,10 @@ ts_tid ts_builder_attention(ts_builder *b, const char *name, ts_tid q, ts_tid k,
  * weight 1 / n.  Losses are computed in fp32, and added up in fp64. */
 
 /** The sum of - log softmax (x w^T) at labels [batch][T] int32, of x [batch][T][C] and w [V][C]; it counts labels but
- * for those of -100, which add nothing; of a label that is no row of w the logit counts as 0.  w may be a value: with the rows of one tower as x [1][batch][C], those of
- * another as w [batch][C] and labels [1][batch] of 0, 1, ... it is the contrastive loss of a rank's batch.  Its logits
- * never exist as a whole, and are made twice where the loss has another part or a weight that is not 1.
- * Not collective. */
+ * for those of -100, which add nothing; of a label that is no row of w the logit counts as 0.  w may be a value: with
+ * the rows of one tower as x [1][batch][C], those of another as w [batch][C] and labels [1][batch] of 0, 1, ... it is
+ * the contrastive loss of a rank's batch.  Its logits never exist as a whole, and are made twice where the loss has
+ * another part or a weight that is not 1. Not collective. */
 void ts_builder_head_loss(ts_builder *b, const char *name, ts_tid x, ts_tid w, ts_tid labels, double weight);
 
 /** The sum of the elements of x, times a mask int32 of its shape; it counts the sum of the mask.  Where the mask is 0 x
