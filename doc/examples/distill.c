@@ -1,5 +1,5 @@
-/* Distillation: a small model learns from labels, and from what a larger one, trained before, says of each token (Hinton
- * et al., "Distilling the Knowledge in a Neural Network", 2015).  Two engines share one world; each has a deck.
+/* Distillation: a small model learns from labels, and from what a larger one, trained before, says of each token
+ * (Hinton et al., "Distilling the Knowledge in a Neural Network", 2015).  Two engines share one world; each has a deck.
  *
  *   mpicc distill.c -o distill $(pkg-config --cflags --libs tessera) -lm
  *   mpiexec -n 2 ./distill teacher.cfg student.cfg [key.path=value ...]        # keys of both decks

@@ -17,8 +17,8 @@
  *
  * Values are fp32 here, and of the deck's types when they run.  A call that breaks a rule (shapes that do not fit, a
  * name that is taken, a number out of its range) is told when the model is used, with all others, and gives TS_NONE,
- * which later calls take silently.  Names have no "/" and no control characters, as checkpoints are files by them.  None
- * of these functions is collective; all ranks write the same model.
+ * which later calls take silently.  Names have no "/" and no control characters, as checkpoints are files by them.
+ * None of these functions is collective; all ranks write the same model.
  */
 #ifndef TS_MODEL_BUILDER_H
 #define TS_MODEL_BUILDER_H

@@ -149,7 +149,7 @@ static bool *reaching_loss(const ts_graph *g) {
 }
 
 /* What is trained has a gradient: of the loss alone, where nobody gives one of an output. */
-static ts_status check_trained(const ts_program_options *o, const ts_graph *own, ts_error *err) {
+static ts_status check_gradients_of(const ts_program_options *o, const ts_graph *own, ts_error *err) {
   bool *reaches = reaching_loss(own);
   ts_status status = TS_OK;
   for (ts_tid t = 0; t < own->n_tensors && status == TS_OK && !o->seeded; ++t) {
@@ -184,7 +184,7 @@ static ts_status check_evaluation(const ts_program_options *o, const ts_graph *t
 /* A program's own model, by what it is used for. */
 static ts_status check_own(const ts_program_options *o, const ts_graph *own, ts_error *err) {
   ts_status status = check_own_shares(o, own, err);
-  status = status == TS_OK && o->use == TS_MODEL_TRAIN ? check_trained(o, own, err) : status;
+  status = status == TS_OK && o->use == TS_MODEL_TRAIN ? check_gradients_of(o, own, err) : status;
   return status == TS_OK && o->use == TS_MODEL_TRAIN && o->evaluates ? check_evaluation(o, own, err) : status;
 }
 
