@@ -267,6 +267,46 @@ static void test_orders(ts_world *world) {
   ts_free(sets);
 }
 
+/* ---- inputs ---- */
+
+typedef struct other_samples {
+  const subject *subject;
+  const ts_batch *batch;
+} other_samples;
+
+static void give_others(ts_engine *engine, int64_t micro_batch, void *user) {
+  const other_samples *others = user;
+  (void) engine;
+  set_micro_batch(others->subject, others->batch, (int) micro_batch);
+}
+
+/* What was set stays, though an evaluation of other samples and a forward without training come between.  With dropout
+ * the two programs have other inputs. */
+static void test_inputs_stay(ts_world *world) {
+  ts_error err = {0};
+  char *sets = accumulating(world, "");
+  subject s = open_with(world, train_run_gpt2, sets, TS_CAN_STEP | TS_CAN_EVALUATE, NULL);
+  ts_batch *batch = train_run_batch(s.engine, s.deck, 0), *other = train_run_batch(s.engine, s.deck, 1);
+  other_samples others = {&s, other};
+  double loss[4], labels;
+  set_micro_batch(&s, batch, 0);
+  for (int i = 0; i < 4; ++i) { /* trained, evaluated, and the same after other samples */
+    must(ts_set_training(s.engine, i % 2 == 0, &err), &err);
+    must(ts_forward(s.engine, &err), &err);
+    must(ts_get_loss(s.engine, &loss[i], &labels, &err), &err);
+    if (i == 1) {
+      double sum;
+      must(ts_eval_batch(s.engine, &(ts_feed){give_others, NULL, &others}, 2, &sum, &labels, &err), &err);
+    }
+  }
+  tap_ok_all(MPI_COMM_WORLD, loss[0] == loss[2] && loss[0] != loss[1], "inputs stay through evaluations: %.6g, %.6g",
+             loss[0], loss[2]);
+  ts_batch_destroy(&batch);
+  ts_batch_destroy(&other);
+  ts_free(sets);
+  close_subject(&s);
+}
+
 /* ---- a model of one's own ---- */
 
 enum { IN = 6, HIDDEN = 40, OUT = 5 };
@@ -592,6 +632,7 @@ int main(int argc, char **argv) {
     test_decks(world, "llama", train_run_llama, "bf16.enabled=true bf16.bf16_master_weights_and_grads=true", 1e-3);
   }
   test_orders(world);
+  test_inputs_stay(world);
   for (int stage = 0; stage <= 3; ++stage) {
     test_own(world, stage, stage % 2 == 0 ? 0.2 : 0);
   }

@@ -40,18 +40,11 @@ static const char *less_context(const ts_engine *e) {
 
 /* ---- of a device ---- */
 
-/* What the executor takes in one piece: the state that programs share, the largest of the rest. */
+/* What the executor takes in one piece. */
 static int64_t arena_bytes(const ts_program *const *program, int n) {
-  int64_t bytes[TS_N_ARENAS] = {0}, all = 0;
-  for (int i = n - 1; i >= 0; --i) {
-    for (int a = TS_ARENA_STATE; program[i] != NULL && a < TS_N_ARENAS; ++a) {
-      int64_t here = program[i]->plan->arena_bytes[a];
-      bytes[a] = here > bytes[a] ? here : bytes[a];
-    }
-  }
-  bytes[TS_ARENA_STATE] = ts_programs_share_state(program, n, NULL);
-  for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
-    all += bytes[a];
+  int64_t all = 0;
+  for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    all += ts_programs_arena_bytes(program, n, a);
   }
   return all;
 }

@@ -2,9 +2,10 @@
  * The memory plan of one rank's program: where every tensor lives, to the byte.
  *
  * Four arenas, each of one space and one lifetime (ts_arenas).  STATE holds what lives from step to step, by name;
- * programs of one engine share it.  INPUT holds what the host writes: inputs and scalars.  SLOT holds what a
- * micro-batch keeps from one of its runs to the next.  WORK holds the rest: the collectives' workspace for the whole
- * program, every other storage and the kernels' workspaces from their first to their last instruction.
+ * programs of one engine share it.  INPUT holds what the host writes, inputs and scalars; each program has its own.
+ * SLOT holds what a micro-batch keeps from one of its runs to the next.  WORK holds the rest: the collectives'
+ * workspace for the whole program, every other storage and the kernels' workspaces from their first to their last
+ * instruction.
  *
  * Arenas of lifetime SLOT are there once per slot of the step (pass/step.h), slot_bytes apart; addresses are those of
  * slot 0.  Where a step has one slot SLOT is empty and what it would hold is placed in WORK, between the scratch: with

@@ -41,6 +41,7 @@ typedef struct ts_bound_program {
   const ts_program *program;
   ts_bound_node **node; /**< Per slot, per node of the graph. */
   int64_t *state;       /**< Per tensor in STATE: bytes from its own plan's place (ts_programs_share_state). */
+  int64_t inputs;       /**< Bytes from the beginning of INPUT to its own part of it. */
   ts_memcheck *memcheck;
   ts_bound_run *run; /**< Device: per slot, per kind of runs of the step. */
   uint64_t group; /**< Of the ranks that run the same program, for the heartbeat: those of one stage of a pipeline. */

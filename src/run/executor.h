@@ -1,9 +1,9 @@
 /** \file
  * The executor: programs bound to memory, walked instruction by instruction.
  *
- * Programs of one engine share the state arena (by the names of their STATE leaves, ts_programs_share_state) and the
- * other arenas (the largest).  After creation nothing is allocated, but for events and recordings
- * on a device in the first steps.
+ * Programs of one engine share the state arena (by the names of their STATE leaves, ts_programs_share_state) and what
+ * lives within runs (the largest); inputs each has for itself.  After creation nothing is allocated, but for events
+ * and recordings on a device in the first steps.
  *
  * On a device a run is queued and returns, with a copy of its inputs and scalars, so that it may outlive the step; the
  * host waits where it reads (ts_executor_read_..., _take_times), or when the inputs of some runs still wait to be
@@ -48,7 +48,7 @@ void ts_executor_run(ts_executor *executor, int index, int64_t run);
 void ts_executor_run_one(ts_executor *executor, int index, ts_run run);
 
 /** Where the host writes an input or scalar of the micro-batch in slot \a slot, by name; NULL when the program has none
- * or never touches it.  Slots keep their values while only one program runs. Not collective. */
+ * or never touches it.  Slots keep their values while other programs run. Not collective. */
 void *ts_executor_input(ts_executor *executor, int index, int slot, const char *name);
 
 /** Elements [first, first + count) of a STATE leaf of the first program's graph, in the leaf's dtype: to or from memory

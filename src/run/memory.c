@@ -9,15 +9,17 @@ enum { STAGING = 4 << 20 };
 
 /* ---- arenas ---- */
 
-/* The largest of each kind; what programs share is known. */
+/* The largest of each kind; what programs share is known, and what the host writes each has for itself. */
 static void measure_arenas(ts_executor *e) {
+  const ts_program **programs = ts_malloc((size_t) e->n_programs * sizeof *programs);
   for (int i = 0; i < e->n_programs; ++i) {
-    for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
-      size_t bytes = (size_t) e->program[i].program->plan->arena_bytes[a];
-      bool larger = ts_arenas[a].lifetime != TS_LIFETIME_STATE && bytes > e->arena_bytes[a];
-      e->arena_bytes[a] = larger ? bytes : e->arena_bytes[a];
-    }
+    programs[i] = e->program[i].program;
+    e->program[i].inputs = ts_programs_arena_bytes(programs, i, TS_ARENA_INPUT);
   }
+  for (ts_arena a = TS_ARENA_INPUT; a < TS_N_ARENAS; ++a) {
+    e->arena_bytes[a] = (size_t) ts_programs_arena_bytes(programs, e->n_programs, a);
+  }
+  ts_free(programs);
 }
 
 /* What the host writes for one slot. */
@@ -93,29 +95,31 @@ void ts_bound_release(ts_executor *e) {
   e->backend->release(e->arena[TS_ARENA_STATE], (size_t) ts_executor_arena_bytes(e));
 }
 
-/* State lies where the programs share it. */
+/* From the place in the program's own plan to that here: state lies where the programs share it. */
+static int64_t move_of(const ts_bound_program *b, ts_arena arena, ts_tid t, int slot) {
+  int64_t part = arena == TS_ARENA_INPUT ? b->inputs : 0;
+  return ts_arenas[arena].lifetime == TS_LIFETIME_STATE ? b->state[t]
+                                                        : part + slot * b->program->plan->slot_bytes[arena];
+}
+
 void *ts_bound_address(const ts_executor *e, const ts_bound_program *b, ts_tid t, int slot) {
   if (t == TS_NONE) {
     return NULL;
   }
-  const ts_plan *plan = b->program->plan;
-  ts_address at = plan->address[t];
-  if (at.arena == TS_ARENA_NONE) {
-    return NULL;
-  }
-  int64_t moved = ts_arenas[at.arena].lifetime == TS_LIFETIME_STATE ? b->state[t] : slot * plan->slot_bytes[at.arena];
-  return e->arena[at.arena] + at.offset + moved;
+  ts_address at = b->program->plan->address[t];
+  return at.arena != TS_ARENA_NONE ? e->arena[at.arena] + at.offset + move_of(b, at.arena, t, slot) : NULL;
 }
 
 /* ---- inputs ---- */
 
 void *ts_executor_input(ts_executor *e, int index, int slot, const char *name) {
-  const ts_program *program = e->program[index].program;
+  const ts_bound_program *b = &e->program[index];
+  const ts_program *program = b->program;
   TS_ASSERT(slot >= 0 && slot < program->step.n_slots);
   ts_tid t = ts_graph_find(program->graph, name);
   ts_address at = t != TS_NONE ? program->plan->address[t] : (ts_address){TS_ARENA_NONE, 0};
   unsigned char *host = e->host[at.arena];
-  return host != NULL ? host + slot * program->plan->slot_bytes[at.arena] + at.offset : NULL;
+  return host != NULL ? host + at.offset + move_of(b, at.arena, t, slot) : NULL;
 }
 
 void ts_bound_wait_for_image(ts_executor *e, const ts_bound_program *p) {
@@ -135,7 +139,7 @@ void ts_bound_copy_in(ts_executor *e, const ts_bound_program *p, int slot) {
   unsigned char *memory = image->memory;
   for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
     if (ts_arenas[a].space == TS_SPACE_HOST) {
-      size_t bytes = (size_t) p->program->plan->slot_bytes[a], at = (size_t) slot * bytes;
+      size_t bytes = (size_t) p->program->plan->slot_bytes[a], at = (size_t) move_of(p, (ts_arena) a, TS_NONE, slot);
       memcpy(memory, e->host[a] + at, bytes);
       device->ops->copy(device, e->arena[a] + at, memory, bytes, TS_QUEUE_COMPUTE);
       memory += bytes;
@@ -275,13 +279,8 @@ int64_t ts_executor_host_bytes(const ts_program *const *programs, int n_programs
     feed = programs[i] != NULL && programs[i]->plan->feed_bytes > feed ? programs[i]->plan->feed_bytes : feed;
     image = here > image ? here : image;
   }
-  for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
-    int64_t most = 0;
-    for (int i = 0; i < n_programs && ts_arenas[a].space == TS_SPACE_HOST; ++i) {
-      int64_t bytes = programs[i] != NULL ? programs[i]->plan->arena_bytes[a] : 0;
-      most = bytes > most ? bytes : most;
-    }
-    all += most;
+  for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
+    all += ts_arenas[a].space == TS_SPACE_HOST ? ts_programs_arena_bytes(programs, n_programs, a) : 0;
   }
   return all + feed + TS_BOUND_IMAGES * image;
 }

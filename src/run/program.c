@@ -320,6 +320,19 @@ int64_t ts_programs_share_state(const ts_program *const *programs, int n, int64_
   return end;
 }
 
+int64_t ts_programs_arena_bytes(const ts_program *const *programs, int n, ts_arena arena) {
+  if (arena == TS_ARENA_STATE) {
+    return ts_programs_share_state(programs, n, NULL);
+  }
+  int64_t most = 0, sum = 0;
+  for (int i = 0; i < n; ++i) {
+    int64_t here = programs[i] != NULL ? programs[i]->plan->arena_bytes[arena] : 0;
+    most = here > most ? here : most;
+    sum += here;
+  }
+  return arena == TS_ARENA_INPUT ? sum : most;
+}
+
 double ts_program_model_flops(const ts_program *program, double *full_attention) {
   if (full_attention != NULL) {
     *full_attention = program->flops_full_attention;

@@ -64,6 +64,11 @@ ts_status ts_deck_mesh(const ts_deck *deck, int ranks, int rank, ts_mesh *mesh, 
  * \return the arena's bytes. */
 int64_t ts_programs_share_state(const ts_program *const *programs, int n, int64_t **moved);
 
+/** What an arena takes that several programs have: STATE what ts_programs_share_state says; INPUT the sum, so that what
+ * the host writes for one stays while another runs; the others the largest. Not collective.
+ * \param [in] programs  \a n of them, or NULL for none. */
+int64_t ts_programs_arena_bytes(const ts_program *const *programs, int n, ts_arena arena);
+
 /** What can be wrong with a deck only once its model and grid are known; the programs can be made where nothing is.
  * Not collective.
  * \return TS_BAD_INPUT with the key. */
