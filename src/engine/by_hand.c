@@ -234,6 +234,19 @@ static void run_backward(ts_engine *e, double weight) {
   h->forwarded = h->seeded = h->scaled = false;
 }
 
+/* Beside a loss as many times as large as that one's gradients are where they have a loss scale
+ * (ts_engine_static_tokens): the record divides all by the ranks. */
+static void write_seed(const ts_engine *e, void *to, ts_dtype dtype, const float *gradient, size_t count) {
+  bool enlarged = has_loss(e) && e->scaler.rule != TS_LOSS_SCALE_NONE;
+  float times = enlarged ? (float) ts_data_parallel_size(e) : 1;
+  float *value = ts_malloc(count * sizeof *value + 1);
+  for (size_t i = 0; i < count; ++i) {
+    value[i] = times * gradient[i];
+  }
+  ts_convert(to, dtype, value, TS_F32, count);
+  ts_free(value);
+}
+
 ts_status ts_set_output_gradient(ts_engine *e, const char *name, const float *gradient, ts_error *err) {
   const char *call = "ts_set_output_gradient";
   CHECK_ABILITY(e, TS_CAN_SEED, call, err);
@@ -257,7 +270,7 @@ ts_status ts_set_output_gradient(ts_engine *e, const char *name, const float *gr
       ts_engine_forget_seeds(e, 0);
     }
     void *to = ts_executor_input(e->executor, e->index[TS_PROGRAM_TRAIN], 0, seed);
-    ts_convert(to, p->graph->tensor[t].dtype, gradient, TS_F32, (size_t) ts_tensor_count(p->graph, t));
+    write_seed(e, to, p->graph->tensor[t].dtype, gradient, (size_t) ts_tensor_count(p->graph, t));
     e->hand.seeded = true;
   }
   ts_free(seed);

@@ -36,7 +36,7 @@ double ts_engine_static_tokens(const ts_engine *e, int which) {
     return e->mesh.ranks / (e->mesh.size[TS_AXIS_TP] * e->mesh.size[TS_AXIS_PP]);
   }
   double ranks = e->scaler.rule == TS_LOSS_SCALE_NONE ? ts_mesh_group_size(&e->mesh, TS_AXES_BATCH) : 1;
-  return (double) (p->batch * p->length) * (double) p->step.micro_batches * ranks;
+  return (double) p->labels * (double) p->step.micro_batches * ranks;
 }
 
 /* ---- the host's part of a run ---- */

@@ -170,7 +170,7 @@ ts_status ts_backward(ts_engine *engine, double weight, ts_error *err);
 
 /** Set the gradient of an output, in fp32 and in its shape, for the next backward; those not set are 0.  In fp16 it has
  * to be that of ts_scale (engine, loss).  Beside a loss of the model it is multiplied by (labels of a full batch) /
- * (labels that count). Not collective. */
+ * (labels that count), which is 1 where all count. Not collective. */
 ts_status ts_set_output_gradient(ts_engine *engine, const char *name, const float *gradient, ts_error *err);
 
 /** ts_set_output_gradient, and a backward of it without the loss: torch's tensor.backward (gradient). Collective over

@@ -5,28 +5,22 @@
 #include "pass/pass.h"
 #include "pass/state.h"
 
-static ts_tid add_state(ts_graph *g) {
-  const ts_state_info *info = ts_state_get(TS_STATE_LOSS_SCALE);
-  return ts_graph_state(g, info->name, (ts_held){TS_STATE_LOSS_SCALE, -1, true}, (ts_dtype) info->dtype,
-                        TS_SHAPE(TS_LOSS_SCALE_SIZE), -1);
-}
-
 static void scale_seed(ts_rewrite *r, const ts_node *node, ts_tid seed, ts_tid state) {
   const ts_tid in[] = {ts_rewrite_tensor(r, seed), state};
   r->map[seed] = ts_build((ts_site){r->to, node->segment, -1}, TS_OP_SCALE_LOSS, "gradient_seed.scaled", 2, in);
 }
 
 void ts_pass_loss_scale(ts_graph **graph, ts_pass_context *context) {
-  if (ts_deck_loss_scaler(context->deck).rule == TS_LOSS_SCALE_NONE) {
+  ts_tid seed = ts_graph_find(*graph, "gradient_seed"); /* without a loss whoever gives gradients scales them */
+  if (ts_deck_loss_scaler(context->deck).rule == TS_LOSS_SCALE_NONE || seed == TS_NONE) {
     return;
   }
   ts_rewrite r = ts_rewrite_begin(*graph);
-  ts_tid seed = ts_graph_find(r.from, "gradient_seed"); /* without a loss whoever gives gradients scales them */
-  ts_tid state = add_state(r.to);
+  ts_tid state = ts_state_loss_scale(r.to);
   for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
     const ts_node *node = &r.from->node[n];
     for (int i = 0; i < node->n_in; ++i) {
-      if (seed != TS_NONE && node->in[i] == seed && r.map[seed] == TS_NONE) {
+      if (node->in[i] == seed && r.map[seed] == TS_NONE) {
         scale_seed(&r, node, seed, state);
       }
     }

@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "graph/record.h"
 #include "ops/build.h"
+#include "pass/state.h"
 
 ts_tid ts_record_scalar(ts_site at, const char *name, ts_dtype dtype, int64_t count) {
   return ts_graph_leaf(at.graph, name, TS_ROLE_SCALAR, dtype, TS_SHAPE(count), -1);
@@ -59,7 +60,7 @@ ts_record_result ts_record_add(ts_site at, const ts_mesh *mesh, const ts_layout 
   int64_t n;
   ts_tid mine = make_row(at, mesh, layout, row, &n), all = gather_rows(at, mesh, layout, mine, n);
   bool scaled = row->scaler.rule != TS_LOSS_SCALE_NONE;
-  ts_tid state = scaled ? ts_graph_find_state(at.graph, TS_STATE_LOSS_SCALE, -1) : TS_NONE;
+  ts_tid state = scaled ? ts_state_loss_scale(at.graph) : TS_NONE;
   ts_tid control = ts_build_step_control(at, "control", all, ts_record_scalar(at, "static_tokens", TS_F64, 1),
                                          ts_record_scalar(at, "max_norm", TS_F32, 1), state, row->keep_nonfinite);
   ts_tid summary =

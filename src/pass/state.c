@@ -12,3 +12,11 @@ const ts_state_info *ts_state_get(ts_state state) {
   TS_ASSERT((unsigned) state < TS_N_STATES);
   return &rows[state];
 }
+
+ts_tid ts_state_loss_scale(ts_graph *g) {
+  const ts_state_info *info = ts_state_get(TS_STATE_LOSS_SCALE);
+  ts_tid state = ts_graph_find_state(g, TS_STATE_LOSS_SCALE, -1);
+  return state != TS_NONE ? state
+                          : ts_graph_state(g, info->name, (ts_held){TS_STATE_LOSS_SCALE, -1, true},
+                                           (ts_dtype) info->dtype, TS_SHAPE(TS_LOSS_SCALE_SIZE), -1);
+}

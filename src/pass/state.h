@@ -21,6 +21,9 @@ typedef struct ts_state_info {
 /** The row of a state; of TS_STATE_NONE one that is a buffer and not saved. Not collective. */
 const ts_state_info *ts_state_get(ts_state state);
 
+/** The leaf of the loss scale, made where the graph has none. Not collective. */
+ts_tid ts_state_loss_scale(ts_graph *graph);
+
 /** The state that has the scales of \a state, one of an optimizer's, where that is in 8 bits. Not collective. */
 static inline ts_state ts_state_scales(ts_state state) {
   return (ts_state) (state + 1);

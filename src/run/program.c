@@ -77,6 +77,13 @@ static int64_t length_of(const ts_graph *own) {
   return tokens != NULL && tokens->n > 1 ? tokens->d[1] : 1;
 }
 
+/* What the model's first loss counts, when nothing is left out: labels, or what is added up. */
+static int64_t count_labels(const ts_graph *model) {
+  ts_tid valid = ts_graph_marked(model, "valid");
+  const ts_node *loss = valid != TS_NONE ? ts_graph_producer(model, valid) : NULL;
+  return loss == NULL ? 0 : ts_tensor_count(model, loss->in[loss->op == TS_OP_LOSS ? 0 : 2]);
+}
+
 /* Is the model the deck's, or a program's own? */
 static ts_status check_whose(const ts_program_options *o, ts_error *err) {
   bool own = ts_deck_model_is_own(o->deck);
@@ -151,6 +158,7 @@ ts_program *ts_program_create(const ts_program_options *o) {
   program->graph = build(o, o->use, NULL);
   TS_CHECK(program->graph != NULL, "the model %s is another one than was checked", o->model->name);
   count_flops(program);
+  program->labels = count_labels(program->graph);
   program->length = o->model == NULL ? o->length : length_of(program->graph);
   program->heads = ts_attention_heads_of(o->deck, o->model != NULL ? program->graph : NULL, o->mesh);
   program->sequence = ts_sequence_of(o->deck, &program->heads, o->mesh, program->length, o->target.backend);

@@ -34,6 +34,7 @@ typedef struct ts_program_options {
 typedef struct ts_program {
   ts_model_use use;
   int64_t batch, length;
+  int64_t labels; /**< What the loss divides by where all of a micro-batch counts, labels or elements; else 0. */
   const ts_deck *deck;
   ts_mesh mesh;
   ts_target target;
