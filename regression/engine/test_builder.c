@@ -260,7 +260,8 @@ static double relative(double a, double b) {
 /* In what; and how far, as a part of it, the loss may be from torch's in fp64, and a gradient, as a part of its largest
  * element.  Sums of some dozens of products are rounded to 2^-24 = 6e-8 each; the gradient of towers' query.k, a
  * twentieth of the others, is what is left of terms that cancel: torch's own in fp32 is 1e-6 off, and this one 2e-6.
- * Numbers of bf16 are rounded by 2^-9 = 2e-3, at some ten places one behind another; fp16 has three bits more. */
+ * Numbers of bf16 are rounded by 2^-9 = 2e-3, at some ten places one behind another; fp16 has three bits more, and
+ * no room for a mean of two labels times 2^16. */
 typedef struct precision {
   const char *sets;
   double loss, gradient;

@@ -11,15 +11,15 @@ static void scale_seed(ts_rewrite *r, const ts_node *node, ts_tid seed) {
 }
 
 void ts_pass_loss_scale(ts_graph **graph, ts_pass_context *context) {
-  if (ts_deck_loss_scaler(context->deck).rule == TS_LOSS_SCALE_NONE) {
+  ts_tid seed = ts_graph_find(*graph, "gradient_seed"); /* without a loss whoever gives gradients scales them */
+  if (ts_deck_loss_scaler(context->deck).rule == TS_LOSS_SCALE_NONE || seed == TS_NONE) {
     return;
   }
   ts_rewrite r = ts_rewrite_begin(*graph);
-  ts_tid seed = ts_graph_find(r.from, "gradient_seed"); /* without a loss whoever gives gradients scales them */
   for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
     const ts_node *node = &r.from->node[n];
     for (int i = 0; i < node->n_in; ++i) {
-      if (seed != TS_NONE && node->in[i] == seed && r.map[seed] == TS_NONE) {
+      if (node->in[i] == seed && r.map[seed] == TS_NONE) {
         scale_seed(&r, node, seed);
       }
     }

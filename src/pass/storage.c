@@ -6,7 +6,7 @@
 typedef struct storage {
   const ts_graph *graph;
   ts_place *link;   /* a tensor's parent and its offset there; itself for a root */
-  ts_nid *last_use; /* last node that reads a tensor */
+  ts_nid *last_use; /* last node that reads a tensor; behind all nodes where the host does */
   ts_nid *busy;     /* of a root: the last use of any tensor known to lie in it */
 } storage;
 
@@ -101,6 +101,9 @@ static void find_last_uses(storage *s) {
         s->last_use[node->prior[i]] = n;
       }
     }
+  }
+  for (int i = 0; i < g->n_marks; ++i) {
+    s->last_use[g->mark[i].tensor] = g->n_nodes; /* the host reads it */
   }
 }
 
