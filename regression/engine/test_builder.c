@@ -439,6 +439,9 @@ static void write_wrong(ts_builder *b, void *user) {
     case 23: ts_builder_output(b, "out", ts_builder_parameter(b, "wrong", 1, (int64_t[]){3}, (ts_init){0})); break;
     case 24: ts_builder_input(b, "flags", TS_F32, 0, NULL, 0); break;
     case 25: ts_builder_unit(b, "encoder/0"); break;
+    case 27: ts_builder_add(b, "wrong", i, i); break;
+    case 28: ts_builder_float(b, "wrong", i); break;
+    case 29: ts_builder_squared_error(b, "wrong", y, i); break;
     case 26: ts_builder_linear(b, "a\tb", y, 4, false); break;
     default: break;
   }
@@ -471,7 +474,10 @@ static void test_wrong(ts_world *world) {
                                      "is a parameter",
                                      "one of this name themselves",
                                      "no \"/\"",
-                                     "no control characters"};
+                                     "no control characters",
+                                     "i is int32",
+                                     "i is int32",
+                                     "i is int32"};
   for (int i = 0; i < (int) (sizeof told / sizeof *told); ++i) {
     const ts_own_model model = {"wrong", write_wrong, &i};
     ts_deck *deck = train_run_deck(world, own_deck, DEVICE "train_micro_batch_size_per_gpu=2");

@@ -88,6 +88,19 @@ static bool is_of_floats(const ts_builder *b, ts_tid x) {
   return x != TS_NONE;
 }
 
+/* Elements of what is computed with; what is no value is told elsewhere. */
+static bool are_floats(const ts_builder *b, const char *name, int n, const ts_tid *x) {
+  bool all = true;
+  for (int i = 0; i < n; ++i) {
+    const ts_tensor *t = x[i] >= 0 && x[i] < b->at.graph->n_tensors ? &b->at.graph->tensor[x[i]] : NULL;
+    if (t != NULL && t->dtype != TS_F32 && t->dtype != TS_BF16 && t->dtype != TS_F16) {
+      ts_builder_refuse(b, "%s%s: wants floats, and %s is %s", b->prefix, name, t->name, ts_dtype_name(t->dtype));
+      all = false;
+    }
+  }
+  return all;
+}
+
 int ts_builder_shape(const ts_builder *b, ts_tid x, int64_t *extent) {
   if (!is_of_floats(b, x)) {
     return 0;
@@ -245,6 +258,9 @@ ts_tid ts_builder_linear(ts_builder *b, const char *name, ts_tid x, int64_t out,
 }
 
 ts_tid ts_builder_product(ts_builder *b, const char *name, ts_tid x, ts_tid w) {
+  if (!are_floats(b, name, 2, (const ts_tid[]){x, w})) {
+    return TS_NONE;
+  }
   return ts_build_matmul(b->at, ts_builder_name(b, name, "").text, x, w, TS_NONE, false, true, TS_F32);
 }
 
@@ -293,6 +309,9 @@ static bool is_activation(const ts_builder *b, const char *name, ts_activation k
 }
 
 ts_tid ts_builder_activation(ts_builder *b, const char *name, ts_tid x, ts_activation kind) {
+  if (!are_floats(b, name, 1, (const ts_tid[]){x})) {
+    return TS_NONE;
+  }
   if (!is_activation(b, name, kind)) {
     return TS_NONE;
   }
@@ -300,6 +319,9 @@ ts_tid ts_builder_activation(ts_builder *b, const char *name, ts_tid x, ts_activ
 }
 
 ts_tid ts_builder_glu(ts_builder *b, const char *name, ts_tid gate, ts_tid up, ts_activation kind) {
+  if (!are_floats(b, name, 2, (const ts_tid[]){gate, up})) {
+    return TS_NONE;
+  }
   if (!is_activation(b, name, kind)) {
     return TS_NONE;
   }
@@ -307,6 +329,9 @@ ts_tid ts_builder_glu(ts_builder *b, const char *name, ts_tid gate, ts_tid up, t
 }
 
 ts_tid ts_builder_add(ts_builder *b, const char *name, ts_tid x, ts_tid y) {
+  if (!are_floats(b, name, 2, (const ts_tid[]){x, y})) {
+    return TS_NONE;
+  }
   return ts_build_add(b->at, ts_builder_name(b, name, "").text, x, y);
 }
 
@@ -315,6 +340,9 @@ ts_tid ts_builder_multiply(ts_builder *b, const char *name, ts_tid x, ts_tid y) 
 }
 
 ts_tid ts_builder_scale(ts_builder *b, const char *name, ts_tid x, double by) {
+  if (!are_floats(b, name, 1, (const ts_tid[]){x})) {
+    return TS_NONE;
+  }
   if (!isfinite(by)) {
     ts_builder_refuse(b, "%s%s: wants a factor that is a number", b->prefix, name);
     return TS_NONE;
@@ -347,6 +375,9 @@ static bool is_new_draw(const ts_builder *b, const char *name) {
 }
 
 ts_tid ts_builder_dropout(ts_builder *b, const char *name, ts_tid x, double p) {
+  if (!are_floats(b, name, 1, (const ts_tid[]){x})) {
+    return TS_NONE;
+  }
   if (!is_dropout(b, name, p)) {
     return TS_NONE;
   }
@@ -374,6 +405,9 @@ ts_tid ts_builder_reshape(ts_builder *b, const char *name, ts_tid x, int n, cons
 }
 
 ts_tid ts_builder_float(ts_builder *b, const char *name, ts_tid x) {
+  if (!are_floats(b, name, 1, (const ts_tid[]){x})) {
+    return TS_NONE;
+  }
   return ts_build_cast(b->at, ts_builder_name(b, name, "").text, x, TS_F32);
 }
 
@@ -447,6 +481,9 @@ ts_tid ts_builder_attend(ts_builder *b, const char *name, const ts_tid qkv[3], t
 
 ts_tid ts_builder_attention(ts_builder *b, const char *name, ts_tid q, ts_tid k, ts_tid v, ts_tid documents,
                             const ts_heads *heads) {
+  if (!are_floats(b, name, 3, (const ts_tid[]){q, k, v})) {
+    return TS_NONE;
+  }
   if (!is_dropout(b, name, heads->dropout)) {
     return TS_NONE;
   }
@@ -498,6 +535,9 @@ ts_tid ts_builder_soft_cross_entropy(ts_builder *b, const char *name, ts_tid log
 }
 
 ts_tid ts_builder_squared_error(ts_builder *b, const char *name, ts_tid x, ts_tid target) {
+  if (!are_floats(b, name, 2, (const ts_tid[]){x, target})) {
+    return TS_NONE;
+  }
   ts_tid wide = ts_build_cast(b->at, ts_builder_name(b, name, ".x").text, x, TS_F32);
   ts_tid other = ts_build_cast(b->at, ts_builder_name(b, name, ".target").text, target, TS_F32);
   other = ts_build_scale(b->at, ts_builder_name(b, name, ".minus").text, other, -1, 0);

@@ -83,7 +83,8 @@ ts_tid ts_builder_linear(ts_builder *b, const char *name, ts_tid x, int64_t out,
 ts_tid ts_builder_product(ts_builder *b, const char *name, ts_tid x, ts_tid w);
 
 /** y [batch][T][width] = rows of the parameter UNIT.name.weight [rows][width], normal with a deviation of 0.02, at ids
- * [batch][T] int32; with an input of positions in place of ids a learned table of positions. Not collective. */
+ * [batch][T] int32; with an input of positions in place of ids a learned table of positions.  An id that is
+ * no row gives 0. Not collective. */
 ts_tid ts_builder_embedding(ts_builder *b, const char *name, ts_tid ids, int64_t rows, int64_t width);
 
 /** Normalisation over the last dimension: LayerNorm with parameters UNIT.name.weight, 1, and .bias, 0; RMSNorm with
