@@ -101,7 +101,6 @@ TS_CPU_KERNEL(place) = {.run = place_run};
 /* The row of a share of the table that an id names, -1 for none. */
 TS_INLINE int64_t row_of(const ts_kernel_call *call, int32_t id, int64_t rows) {
   int64_t row = id - call->node->attr.embedding.first;
-  TS_ASSERT(id >= 0);
   return row >= 0 && row < rows ? row : -1;
 }
 
