@@ -1,23 +1,15 @@
 /* Models of a program's own against torch (regression/golden/make_own_models.py): two towers that are told apart, a
  * distillation, rows that are no tokens.  Losses and gradients at every stage of ZeRO, in fp32 and, loosely, in lower
  * types; and what is wrong with a model is told. */
+#include "regression/subject.h"
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
-#include "regression/train_run.h"
 
 #include "base/memory.h"
 #include "io/safetensors.h"
 
 #include <math.h>
 #include <string.h>
-
-#ifdef STAND_IN
-#define DEVICE "run.device=cuda run.share_device=true run.measure_algorithms=false "
-static const bool is_stand_in = true;
-#else
-#define DEVICE ""
-static const bool is_stand_in = false;
-#endif
 
 enum { SAMPLES = 4, EACH = 2, LENGTH = 6, VOCABULARY = 11, WIDTH = 8, HEADS = 2 };
 
@@ -115,11 +107,7 @@ static const char own_deck[] = "model = { model_type = \"own\"; };\n"
                                "gradient_clipping = 0.0;\n"
                                "optimizer = { type = \"SGD\"; params = { lr = " RATE "; weight_decay = 0.0; }; };\n";
 
-static void must(ts_status status, const ts_error *err) {
-  TS_CHECK(status == TS_OK, "%s", err->text);
-}
-
-typedef struct subject {
+typedef struct trial {
   ts_world *world;
   const char *name;
   ts_deck *deck;
@@ -127,10 +115,10 @@ typedef struct subject {
   ts_safetensors *golden;
   int64_t micro_batches;
   int sharers; /* ranks that have the same losses */
-} subject;
+} trial;
 
 /* A tensor of the case, or NULL; values are the caller's. */
-static float *read_golden(const subject *s, const char *kind, const char *name, int64_t *count) {
+static float *read_golden(const trial *s, const char *kind, const char *name, int64_t *count) {
   char *full = ts_format("%s/%s%s%s", s->name, kind, name[0] != 0 ? "/" : "", name);
   const ts_safetensor *t = ts_safetensors_find(s->golden, full);
   TS_CHECK(t != NULL, "there is no golden %s", full);
@@ -141,8 +129,8 @@ static float *read_golden(const subject *s, const char *kind, const char *name, 
   return value;
 }
 
-static subject open_subject(ts_world *world, const ts_own_model *model, const char *more) {
-  subject s = {.world = world, .name = model->name};
+static trial open_trial(ts_world *world, const ts_own_model *model, const char *more) {
+  trial s = {.world = world, .name = model->name};
   char *sets = ts_format(DEVICE "train_batch_size=%d train_micro_batch_size_per_gpu=%d "
                                 "zero_optimization.stage3_param_persistence_threshold=20 %s",
                          SAMPLES, EACH, more);
@@ -166,14 +154,14 @@ static subject open_subject(ts_world *world, const ts_own_model *model, const ch
   return s;
 }
 
-static void close_subject(subject *s) {
+static void close_trial(trial *s) {
   ts_engine_destroy(&s->engine);
   ts_deck_destroy(&s->deck);
   ts_safetensors_close(&s->golden);
 }
 
 /* Two samples from `first` on, of every input. */
-static void set_inputs(const subject *s, int64_t first) {
+static void set_inputs(const trial *s, int64_t first) {
   const ts_graph *g = ts_engine_program(s->engine)->graph;
   ts_error err = {0};
   for (int i = 0; i < ts_safetensors_count(s->golden); ++i) {
@@ -197,7 +185,7 @@ static void set_inputs(const subject *s, int64_t first) {
 }
 
 /* Of all ranks, each once; \a got is this rank's sum, and the number of what it is of. */
-static void add_losses(const subject *s, double got[2]) {
+static void add_losses(const trial *s, double got[2]) {
   double *all = ts_world_gather(s->world, got, 2 * sizeof *got);
   got[0] = got[1] = 0;
   for (int r = 0; r < ts_world_size(s->world); ++r) {
@@ -207,7 +195,7 @@ static void add_losses(const subject *s, double got[2]) {
   ts_free(all);
 }
 
-static ts_step_result step(const subject *s, bool training, double loss[2]) {
+static ts_step_result step(const trial *s, bool training, double loss[2]) {
   ts_error err = {0};
   ts_step_result result = {0};
   loss[0] = loss[1] = 0;
@@ -229,7 +217,7 @@ static ts_step_result step(const subject *s, bool training, double loss[2]) {
 }
 
 /* The step that was done over the rate, beside the gradient, in units of its largest element; the worst parameter. */
-static double worst_gradient(const subject *s, const char **which) {
+static double worst_gradient(const trial *s, const char **which) {
   const ts_layout *layout = ts_engine_layout(s->engine);
   ts_error err = {0};
   double worst = 0;
@@ -274,7 +262,7 @@ static const precision lower[] = {
     {"fp16.enabled=true fp16.initial_scale_power=10 zero_optimization.stage=2", 6e-4, 8e-3}};
 
 static void test_model(ts_world *world, const ts_own_model *model, const char *more, const precision *p) {
-  subject s = open_subject(world, model, more);
+  trial s = open_trial(world, model, more);
   int64_t n;
   float *golden = read_golden(&s, "loss", "", &n);
   double evaluated[2], trained[2];
@@ -291,7 +279,7 @@ static void test_model(ts_world *world, const ts_own_model *model, const char *m
   tap_ok_all(MPI_COMM_WORLD, worst <= p->gradient && ts_was_step_applied(s.engine),
              "%s %s: gradients are torch's, the farthest %s (%.1e)", model->name, more, which, worst);
   ts_free(golden);
-  close_subject(&s);
+  close_trial(&s);
 }
 
 /* Ranks that share products, by names or without any, and those that share samples, where tokens are not taken together

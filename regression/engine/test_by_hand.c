@@ -1,9 +1,9 @@
 /* Steps that a program goes through by itself: the bits of whole steps, of accumulation at stage 1 where reductions are
  * put off, how many collectives that takes, every wrong order of calls, and models of a program's own, whose gradients
  * are those of finite differences. */
+#include "regression/subject.h"
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
-#include "regression/train_run.h"
 
 #include "base/heartbeat.h"
 #include "base/memory.h"
@@ -13,14 +13,6 @@
 #include <string.h>
 
 enum { STEPS = 2, MICRO_BATCHES = 3 };
-
-#ifdef STAND_IN
-#define DEVICE "run.device=cuda run.share_device=true run.measure_algorithms=false "
-static const bool is_stand_in = true;
-#else
-#define DEVICE ""
-static const bool is_stand_in = false;
-#endif
 
 /* Which parts there are decides the order of the norm's sum. */
 #define SMALL_PARTS "zero_optimization.stage3_param_persistence_threshold=100"
@@ -32,32 +24,6 @@ static char *accumulating(const ts_world *world, const char *more) {
 }
 
 /* ---- engines ---- */
-
-typedef struct subject {
-  ts_world *world;
-  ts_deck *deck;
-  ts_engine *engine;
-} subject;
-
-static subject open_with(ts_world *world, const char *text, const char *sets, unsigned abilities,
-                         const ts_own_model *model) {
-  char *all = ts_format(DEVICE "%s", sets);
-  subject s = {.world = world, .deck = train_run_deck(world, text, all)};
-  ts_free(all);
-  const ts_engine_options options = {.world = world, .deck = s.deck, .abilities = abilities, .model = model};
-  ts_error err = {0};
-  TS_CHECK(ts_engine_create(&options, &s.engine, &err) == TS_OK, "%s", err.text);
-  return s;
-}
-
-static void close_subject(subject *s) {
-  ts_engine_destroy(&s->engine);
-  ts_deck_destroy(&s->deck);
-}
-
-static void must(ts_status status, const ts_error *err) {
-  TS_CHECK(status == TS_OK, "%s", err->text);
-}
 
 static uint64_t entered(const subject *s) {
   ts_beat beat;
@@ -147,7 +113,7 @@ static uint64_t count_reductions(const subject *s) {
 }
 
 static course whole_steps(ts_world *world, const char *text, const char *sets, unsigned more) {
-  subject s = open_with(world, text, sets, TS_CAN_TRAIN | more, NULL);
+  subject s = open_subject(world, text, sets, TS_CAN_TRAIN | more, NULL);
   course c = {0};
   for (int64_t step = 0; step < STEPS; ++step) {
     ts_step_result r = train_run_step(s.engine, s.deck, step);
@@ -160,7 +126,7 @@ static course whole_steps(ts_world *world, const char *text, const char *sets, u
 }
 
 static course steps_by_hand(ts_world *world, const char *text, const char *sets, way how, bool *counts) {
-  subject s = open_with(world, text, sets, TS_CAN_TRAIN | TS_CAN_STEP | (how != PLAIN ? TS_CAN_DEFER : 0), NULL);
+  subject s = open_subject(world, text, sets, TS_CAN_TRAIN | TS_CAN_STEP | (how != PLAIN ? TS_CAN_DEFER : 0), NULL);
   course c = {0};
   *counts = true;
   for (int64_t step = 0; step < STEPS; ++step) {
@@ -220,7 +186,7 @@ static void refused(ts_status status, ts_error *err, const char *rule) {
 static void test_orders(ts_world *world) {
   ts_error err = {0};
   char *sets = accumulating(world, "");
-  subject s = open_with(world, train_run_llama, sets, TS_CAN_TRAIN | TS_CAN_STEP | TS_CAN_DEFER, NULL);
+  subject s = open_subject(world, train_run_llama, sets, TS_CAN_TRAIN | TS_CAN_STEP | TS_CAN_DEFER, NULL);
   ts_batch *batch = train_run_batch(s.engine, s.deck, 0);
   float number = 0;
   double a, b;
@@ -248,7 +214,7 @@ static void test_orders(ts_world *world) {
   must(ts_step(s.engine, NULL, &err), &err);
   tap_ok_all(MPI_COMM_WORLD, !ts_was_step_applied(s.engine), "the first of three micro-steps updates nothing");
   close_subject(&s);
-  s = open_with(world, train_run_llama, sets, TS_CAN_TRAIN | TS_CAN_STEP, NULL);
+  s = open_subject(world, train_run_llama, sets, TS_CAN_TRAIN | TS_CAN_STEP, NULL);
   refused(ts_no_sync_begin(s.engine, &err), &err, "without TS_CAN_DEFER");
   must(ts_set_gradient_accumulation_boundary(s.engine, true, &err), &err);
   set_micro_batch(&s, batch, 0);
@@ -261,7 +227,7 @@ static void test_orders(ts_world *world) {
              "a micro-step that the caller calls the last one updates");
   ts_batch_destroy(&batch);
   close_subject(&s);
-  s = open_with(world, train_run_llama, sets, TS_CAN_TRAIN, NULL);
+  s = open_subject(world, train_run_llama, sets, TS_CAN_TRAIN, NULL);
   refused(ts_forward(s.engine, &err), &err, "without TS_CAN_STEP");
   close_subject(&s);
   ts_free(sets);
@@ -285,7 +251,7 @@ static void give_others(ts_engine *engine, int64_t micro_batch, void *user) {
 static void test_inputs_stay(ts_world *world) {
   ts_error err = {0};
   char *sets = accumulating(world, "");
-  subject s = open_with(world, train_run_gpt2, sets, TS_CAN_STEP | TS_CAN_EVALUATE, NULL);
+  subject s = open_subject(world, train_run_gpt2, sets, TS_CAN_STEP | TS_CAN_EVALUATE, NULL);
   ts_batch *batch = train_run_batch(s.engine, s.deck, 0), *other = train_run_batch(s.engine, s.deck, 1);
   other_samples others = {&s, other};
   double loss[4], labels;
@@ -415,7 +381,7 @@ static void test_own(ts_world *world, int stage, double dropout) {
                          "zero_optimization.stage3_param_persistence_threshold=10",
                          (long long) each, stage);
   const ts_own_model model = {"two_layers", write_model, &dropout};
-  subject s = open_with(world, own_deck, sets, TS_CAN_STEP | TS_CAN_SEED | TS_CAN_EVALUATE, &model);
+  subject s = open_subject(world, own_deck, sets, TS_CAN_STEP | TS_CAN_SEED | TS_CAN_EVALUATE, &model);
   ts_error err = {0};
   float *gradient = ts_calloc((size_t) (each * OUT), sizeof *gradient);
   double numeric[N_LOOKED_AT], before[N_LOOKED_AT], after[N_LOOKED_AT], worst = 0;
@@ -495,7 +461,7 @@ static void test_scaled_outputs(ts_world *world) {
   for (int i = 0; i < 2; ++i) {
     char *sets = ts_format("train_micro_batch_size_per_gpu=%lld %s", (long long) each,
                            i == 1 ? "fp16.enabled=true fp16.initial_scale_power=8" : "");
-    subject s = open_with(world, own_deck, sets, TS_CAN_STEP | TS_CAN_SEED, &model);
+    subject s = open_subject(world, own_deck, sets, TS_CAN_STEP | TS_CAN_SEED, &model);
     ts_error err = {0};
     loss_of(&s, each, gradient);
     for (int k = 0; k < each * OUT; ++k) {
@@ -527,7 +493,7 @@ static void feed_same(ts_engine *engine, int64_t micro_batch, void *user) {
 /* Micro-steps of a step that ts_zero_grad gave up count for no other one. */
 static void test_counts(ts_world *world) {
   char *sets = accumulating(world, "");
-  subject s = open_with(world, train_run_llama, sets, TS_CAN_TRAIN | TS_CAN_STEP, NULL);
+  subject s = open_subject(world, train_run_llama, sets, TS_CAN_TRAIN | TS_CAN_STEP, NULL);
   ts_batch *batch = train_run_batch(s.engine, s.deck, 0);
   const ts_feed feed = {.feed = feed_same, .user = &s};
   ts_error err = {0};
@@ -561,7 +527,7 @@ static int step_with(ts_world *world, const char *set, double after[N_LOOKED_AT]
                          "zero_optimization.stage3_param_persistence_threshold=10 %s",
                          (long long) each, set);
   const ts_own_model model = {"two_layers", write_model, &dropout};
-  subject s = open_with(world, own_deck, sets, TS_CAN_STEP | TS_CAN_SEED, &model);
+  subject s = open_subject(world, own_deck, sets, TS_CAN_STEP | TS_CAN_SEED, &model);
   ts_error err = {0};
   float *gradient = ts_calloc((size_t) (each * OUT), sizeof *gradient);
   loss_of(&s, each, gradient);

@@ -3,9 +3,9 @@
  * model as one file, at every stage and grid.  `leave DECK DIRECTORY`: for scripts, a checkpoint "best" of the deck's
  * model, or of one of its own. */
 #include "engine/checkpoints.h"
+#include "regression/subject.h"
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
-#include "regression/train_run.h"
 
 #include "base/log.h"
 #include "base/memory.h"
@@ -52,33 +52,13 @@ static const char own_deck[] = "model = { model_type = \"own\"; };\n"
 
 /* ---- engines ---- */
 
-typedef struct subject {
-  ts_world *world;
-  ts_deck *deck;
-  ts_engine *engine;
-} subject;
-
-static subject open_subject(ts_world *world, const char *text, const char *sets, unsigned abilities) {
+static subject open_small(ts_world *world, const char *text, const char *sets, unsigned abilities) {
   const bool is_own = text == own_deck;
   char *all = ts_format("train_batch_size=%d train_micro_batch_size_per_gpu=%d gradient_accumulation_steps=%d %s",
                         EACH * MICRO_BATCHES * ts_world_size(world), EACH, MICRO_BATCHES, sets);
-  subject s = {.world = world, .deck = train_run_deck(world, text, strstr(sets, "train_batch_size") ? sets : all)};
+  subject s = open_subject(world, text, strstr(sets, "train_batch_size") ? sets : all, abilities, is_own ? &own : NULL);
   ts_free(all);
-  const ts_engine_options options = {
-      .world = world, .deck = s.deck, .abilities = abilities, .model = is_own ? &own : NULL};
-  ts_error err = {0};
-  TS_CHECK(ts_engine_create(&options, &s.engine, &err) == TS_OK, "%s", err.text);
   return s;
-}
-
-static void close_subject(subject *s) {
-  ts_engine_destroy(&s->engine);
-  ts_deck_destroy(&s->deck);
-}
-
-static void must(ts_status status, ts_error *err) {
-  TS_CHECK(status == TS_OK, "%s", err->text);
-  ts_error_clear(err);
 }
 
 static void refused(ts_status status, ts_error *err, const char *rule) {
@@ -171,7 +151,7 @@ static unsigned abilities_of(const char *text) {
 
 /* One that has gone another way before, so what is not loaded shows. */
 static course go_on(ts_world *world, const char *text, const char *sets, const char *run, const char *tag) {
-  subject s = open_subject(world, text, sets, abilities_of(text));
+  subject s = open_small(world, text, sets, abilities_of(text));
   course c = {0};
   ts_error err = {0};
   char *loaded;
@@ -185,7 +165,7 @@ static course go_on(ts_world *world, const char *text, const char *sets, const c
 }
 
 static void test_going_on(ts_world *world, const char *what, const char *text, const char *sets) {
-  subject s = open_subject(world, text, sets, abilities_of(text));
+  subject s = open_small(world, text, sets, abilities_of(text));
   char *run = ts_strdup(in(what));
   course whole = {0};
   ts_error err = {0};
@@ -201,7 +181,7 @@ static void test_going_on(ts_world *world, const char *what, const char *text, c
 /* ---- other grids ---- */
 
 static uint64_t digest_loaded(ts_world *world, const char *sets, const char *run) {
-  subject s = open_subject(world, train_run_llama, sets, TS_CAN_TRAIN);
+  subject s = open_small(world, train_run_llama, sets, TS_CAN_TRAIN);
   ts_error err = {0};
   must(ts_load_checkpoint(s.engine, run, NULL, NULL, NULL, NULL, NULL, &err), &err);
   uint64_t digest = train_run_digest(s.engine);
@@ -211,7 +191,7 @@ static uint64_t digest_loaded(ts_world *world, const char *sets, const char *run
 
 static void test_grids(ts_world *world) {
   ts_world *alone = ts_world_alone(world);
-  subject s = open_subject(world, train_run_llama, "zero_optimization.stage=2", TS_CAN_TRAIN);
+  subject s = open_small(world, train_run_llama, "zero_optimization.stage=2", TS_CAN_TRAIN);
   ts_error err = {0};
   train_run_step(s.engine, s.deck, 0);
   must(ts_save_checkpoint(s.engine, in("grid"), NULL, NULL, 0, &err), &err);
@@ -221,7 +201,7 @@ static void test_grids(ts_world *world) {
   uint64_t there = digest_loaded(alone, "zero_optimization.stage=0", in("grid"));
   tap_ok_all(MPI_COMM_WORLD, here == digest && there == digest, "another stage, and one rank alone, load it");
   if (ts_world_rank(world) == 0) {
-    s = open_subject(alone, train_run_llama, "zero_optimization.stage=0", TS_CAN_TRAIN);
+    s = open_small(alone, train_run_llama, "zero_optimization.stage=0", TS_CAN_TRAIN);
     train_run_step(s.engine, s.deck, 1);
     must(ts_save_checkpoint(s.engine, in("alone"), "mine", NULL, 0, &err), &err);
     digest = train_run_digest(s.engine);
@@ -254,7 +234,7 @@ static bool comes_back(subject *s, const char *tag, const char *bytes, size_t n)
 
 static void test_blobs(ts_world *world) {
   const size_t large = (size_t) 1 << 20;
-  subject s = open_subject(world, own_deck, "", TS_CAN_STEP | TS_CAN_SEED);
+  subject s = open_small(world, own_deck, "", TS_CAN_STEP | TS_CAN_SEED);
   char *bytes = ts_malloc(large);
   for (size_t i = 0; i < large; ++i) {
     bytes[i] = (char) (i * i * 7 + i / 251);
@@ -270,7 +250,7 @@ static void test_blobs(ts_world *world) {
 /* ---- names ---- */
 
 static void test_tags(ts_world *world) {
-  subject s = open_subject(world, own_deck, "", TS_CAN_STEP | TS_CAN_SEED);
+  subject s = open_small(world, own_deck, "", TS_CAN_STEP | TS_CAN_SEED);
   course c = {0};
   ts_error err = {0};
   char *loaded, *run = ts_strdup(in("tags"));
@@ -332,7 +312,7 @@ static void test_tags(ts_world *world) {
 /* ---- what is taken ---- */
 
 static void test_options(ts_world *world) {
-  subject s = open_subject(world, own_deck, "", TS_CAN_STEP | TS_CAN_SEED);
+  subject s = open_small(world, own_deck, "", TS_CAN_STEP | TS_CAN_SEED);
   course c = {0}, fresh = {0};
   ts_error err = {0};
   char *run = ts_strdup(in("options"));
@@ -356,7 +336,7 @@ static void test_options(ts_world *world) {
   tap_ok_all(MPI_COMM_WORLD, ts_learning_rate(s.engine) == lr_2, "else it is the checkpoint's");
   go(&s, 3, 4, &c);
   close_subject(&s);
-  s = open_subject(world, own_deck, "", TS_CAN_STEP | TS_CAN_SEED); /* moments of 0, parameters of the checkpoint */
+  s = open_small(world, own_deck, "", TS_CAN_STEP | TS_CAN_SEED); /* moments of 0, parameters of the checkpoint */
   must(ts_load_checkpoint(s.engine, run, "two", &options, NULL, NULL, NULL, &err), &err);
   go(&s, 3, 4, &fresh);
   tap_ok_all(MPI_COMM_WORLD, fresh.digest == c.digest && c.digest != other_moments,
@@ -366,7 +346,7 @@ static void test_options(ts_world *world) {
   tap_ok_all(MPI_COMM_WORLD, access(in("options/step_00000002/manifest"), F_OK) == 0,
              "steps are counted on from there");
   close_subject(&s);
-  s = open_subject(world, own_deck, "", TS_CAN_EVALUATE);
+  s = open_small(world, own_deck, "", TS_CAN_EVALUATE);
   must(ts_load_checkpoint(s.engine, run, "two", NULL, NULL, NULL, NULL, &err), &err);
   tap_ok_all(MPI_COMM_WORLD, train_run_digest(s.engine) == two, "an engine that does not train takes the parameters");
   refused(ts_save_checkpoint(s.engine, run, NULL, NULL, 0, &err), &err, "without TS_CAN_TRAIN");
@@ -377,7 +357,7 @@ static void test_options(ts_world *world) {
 /* ---- whose turn it is ---- */
 
 static void test_turns(ts_world *world) {
-  subject s = open_subject(world, own_deck, "", by_hand & ~(unsigned) TS_CAN_TRAIN);
+  subject s = open_small(world, own_deck, "", by_hand & ~(unsigned) TS_CAN_TRAIN);
   ts_error err = {0};
   course c = {0}, wanted = {0};
   const char *run = "unused";
@@ -424,7 +404,7 @@ static void refused_alike(ts_status status, ts_error *err, const char *rule) {
 }
 
 static void test_damage(ts_world *world) {
-  subject s = open_subject(world, own_deck, "zero_optimization.stage=1", TS_CAN_STEP | TS_CAN_SEED);
+  subject s = open_small(world, own_deck, "zero_optimization.stage=1", TS_CAN_STEP | TS_CAN_SEED);
   course c = {0};
   ts_error err = {0};
   char *run = ts_strdup(in("damage")), *loaded;
@@ -460,7 +440,7 @@ static void test_damage(ts_world *world) {
 
 /* A model of other shapes, a directory below a file, a disk that is full. */
 static void test_refusals(ts_world *world) {
-  subject s = open_subject(world, own_deck, "", TS_CAN_STEP | TS_CAN_SEED);
+  subject s = open_small(world, own_deck, "", TS_CAN_STEP | TS_CAN_SEED);
   ts_error err = {0};
   must(ts_save_checkpoint(s.engine, in("refusals"), "a", NULL, 0, &err), &err);
   const ts_engine_options options = {
@@ -494,7 +474,7 @@ static void test_refusals(ts_world *world) {
 /* What `tessera train` saves. */
 static void test_of_train(ts_world *world) {
   char *sets = ts_format("run.directory=%s", in("train"));
-  subject s = open_subject(world, train_run_llama, sets, TS_CAN_TRAIN);
+  subject s = open_small(world, train_run_llama, sets, TS_CAN_TRAIN);
   ts_error err = {0};
   must(ts_make_directory(in("train"), &err), &err);
   ts_saver *saver = ts_saver_create(s.engine);
@@ -541,7 +521,7 @@ static int count_wrong(ts_engine *e, const ts_safetensors *st, ts_dtype dtype, c
 }
 
 static void test_16bit(ts_world *world, const char *text, ts_dtype dtype, const char *sets, const char *without) {
-  subject s = open_subject(world, text, sets, text == own_deck ? TS_CAN_STEP | TS_CAN_SEED : TS_CAN_TRAIN);
+  subject s = open_small(world, text, sets, text == own_deck ? TS_CAN_STEP | TS_CAN_SEED : TS_CAN_TRAIN);
   ts_error err = {0};
   ts_safetensors *st;
   course c = {0};
@@ -566,7 +546,7 @@ static void test_16bit(ts_world *world, const char *text, ts_dtype dtype, const 
 
 /* Rank 0's file may not grow beyond some bytes: an older one stays, and the others do not wait for ever. */
 static void test_16bit_full(ts_world *world) {
-  subject s = open_subject(world, train_run_llama, "zero_optimization.stage=1", TS_CAN_TRAIN);
+  subject s = open_small(world, train_run_llama, "zero_optimization.stage=1", TS_CAN_TRAIN);
   ts_error err = {0};
   must(ts_save_16bit_model(s.engine, in("full"), "kept.safetensors", false, NULL, &err), &err);
   struct stat before, after;
@@ -592,7 +572,7 @@ static void test_16bit_full(ts_world *world) {
 }
 
 static void test_16bit_refusals(ts_world *world) {
-  subject s = open_subject(world, own_deck, "zero_optimization.stage=3", TS_CAN_STEP | TS_CAN_SEED);
+  subject s = open_small(world, own_deck, "zero_optimization.stage=3", TS_CAN_STEP | TS_CAN_SEED);
   ts_error err = {0};
   bool saved = true;
   must(ts_save_16bit_model(s.engine, in("not"), NULL, false, &saved, &err), &err);
@@ -610,8 +590,8 @@ static void test_16bit_refusals(ts_world *world) {
 /* Nothing of an optimizer and no gradient is planned for them. */
 static void test_frozen(ts_world *world) {
   const char *frozen = "bf16.enabled=true frozen=[\"mlp\"]";
-  subject all = open_subject(world, train_run_llama, "bf16.enabled=true", TS_CAN_TRAIN);
-  subject some = open_subject(world, train_run_llama, frozen, TS_CAN_TRAIN);
+  subject all = open_small(world, train_run_llama, "bf16.enabled=true", TS_CAN_TRAIN);
+  subject some = open_small(world, train_run_llama, frozen, TS_CAN_TRAIN);
   const ts_plan *a = ts_engine_program(all.engine)->plan, *b = ts_engine_program(some.engine)->plan;
   const ts_layout *layout = ts_engine_layout(some.engine);
   double left = (double) ts_layout_parameter_count(layout, true) / (double) ts_layout_parameter_count(layout, false);
@@ -653,7 +633,7 @@ static int leave(ts_world *world, char **words) {
   size_t length;
   bool is_own = strcmp(words[0], "own") == 0;
   must(is_own ? TS_OK : ts_read_file(words[0], 1 << 20, &text, &length, &err), &err);
-  subject s = open_subject(world, is_own ? own_deck : text, "", is_own ? TS_CAN_STEP | TS_CAN_SEED : TS_CAN_TRAIN);
+  subject s = open_small(world, is_own ? own_deck : text, "", is_own ? TS_CAN_STEP | TS_CAN_SEED : TS_CAN_TRAIN);
   course c = {0};
   if (is_own) {
     go(&s, 0, 1, &c);

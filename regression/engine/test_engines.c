@@ -3,9 +3,9 @@
  * (regression/golden/make_joint.py); and saved side by side.
  *
  * TEST_ONLY takes "turn", "halves", "joint", "from", "saved". */
+#include "regression/subject.h"
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
-#include "regression/train_run.h"
 
 #include "base/memory.h"
 #include "comm/comm_join.h"
@@ -20,36 +20,6 @@
 static bool is_named(const char *name) {
   const char *only = getenv("TEST_ONLY");
   return only == NULL || strstr(only, name) != NULL;
-}
-
-static void must(ts_status status, const ts_error *err) {
-  TS_CHECK(status == TS_OK, "%s", err->text);
-}
-
-static ts_world *join(MPI_Comm comm) {
-  ts_world *world;
-  ts_error err = {0};
-  must(ts_world_join(comm, &world, &err), &err);
-  return world;
-}
-
-typedef struct subject {
-  ts_world *world;
-  ts_deck *deck;
-  ts_engine *engine;
-} subject;
-
-static subject open_subject(ts_world *world, const char *text, const char *sets, unsigned abilities,
-                            const ts_own_model *model) {
-  subject s = {.world = world, .deck = train_run_deck(world, text, sets)};
-  ts_error err = {0};
-  must(ts_initialize(model, s.deck, world, abilities, &s.engine, &err), &err);
-  return s;
-}
-
-static void close_subject(subject *s) {
-  ts_engine_destroy(&s->engine);
-  ts_deck_destroy(&s->deck);
 }
 
 /* ---- families, each with the bits it has alone ---- */

@@ -4,6 +4,7 @@
  * norms, outputs put together, gradients, parameters.  Then what is refused.
  *
  * TEST_ONLY takes names of ways, and "wrong". */
+#include "regression/subject.h"
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
 
@@ -113,24 +114,13 @@ static float seed_at(int64_t sample, int64_t element, int output) {
 
 /* ---- an engine on a world ---- */
 
-typedef struct subject {
+typedef struct trial {
   ts_world *world;
   ts_deck *deck;
   ts_engine *engine;
   int64_t length, batch, micro_batches;
   int step;
-} subject;
-
-static void must(ts_status status, const ts_error *err) {
-  TS_CHECK(status == TS_OK, "%s", err->text);
-}
-
-static ts_world *join(MPI_Comm comm) {
-  ts_world *world;
-  ts_error err = {0};
-  must(ts_world_join(comm, &world, &err), &err);
-  return world;
-}
+} trial;
 
 /* Steps are as large as gradients: Adam makes one of 1e-2 of the rounding of a gradient that is nearly 0. */
 static const char own_deck[] =
@@ -148,10 +138,10 @@ typedef struct way {
   const char *more; /* of the deck */
 } way;
 
-static ts_status try_subject(ts_world *world, const way *how, const ts_own_model *model, unsigned abilities, subject *s,
+static ts_status try_subject(ts_world *world, const way *how, const ts_own_model *model, unsigned abilities, trial *s,
                              ts_error *err) {
   int dp = ts_world_size(world) / (how->tp * how->sp), each = SAMPLES / dp < 2 ? 1 : 2;
-  *s = (subject){.world = world, .length = how->length, .batch = each, .micro_batches = SAMPLES / dp / each};
+  *s = (trial){.world = world, .length = how->length, .batch = each, .micro_batches = SAMPLES / dp / each};
   char *sets[3] = {ts_format("train_micro_batch_size_per_gpu=%d", each),
                    ts_format("tensor_parallel.autotp_size=%d", how->tp),
                    ts_format("sequence_parallel_size=%d", how->sp)};
@@ -164,18 +154,18 @@ static ts_status try_subject(ts_world *world, const way *how, const ts_own_model
   return ts_initialize(model, s->deck, world, abilities, &s->engine, err);
 }
 
-static void close_subject(subject *s) {
+static void close_trial(trial *s) {
   ts_engine_destroy(&s->engine);
   ts_deck_destroy(&s->deck);
 }
 
 /* The first of this rank's samples of a micro-batch, among those of the step. */
-static int64_t first_of(const subject *s, int64_t micro_batch) {
+static int64_t first_of(const trial *s, int64_t micro_batch) {
   return (ts_data_parallel_rank(s->engine) * s->micro_batches + micro_batch) * s->batch;
 }
 
 static void set_inputs(ts_engine *engine, int64_t micro_batch, void *user) {
-  const subject *s = user;
+  const trial *s = user;
   int32_t tokens[SAMPLES * LONGEST], positions[SAMPLES * LONGEST], documents[SAMPLES * LONGEST],
       labels[SAMPLES * LONGEST];
   float feature[SAMPLES * LONGEST * FEATURES];
@@ -229,7 +219,7 @@ static void free_course(course *c) {
 }
 
 /* In the order of \a like, where there is one: it may be another on another grid. */
-static void read_parameters(const subject *s, bool gradients, const course *like, course *c) {
+static void read_parameters(const trial *s, bool gradients, const course *like, course *c) {
   ts_error err = {0};
   c->n = ts_parameter_count(s->engine);
   float ***to = gradients ? &c->gradient : &c->parameter;
@@ -251,7 +241,7 @@ static void read_parameters(const subject *s, bool gradients, const course *like
 }
 
 /* Copy between all tokens and this rank's, of one sample. */
-static void move_tokens(const subject *s, int width, float *whole, float *own, bool give) {
+static void move_tokens(const trial *s, int width, float *whole, float *own, bool give) {
   int64_t begin[2], length[2];
   int n = ts_output_tokens(s->engine, begin, length);
   for (int i = 0; i < n; ++i) {
@@ -262,7 +252,7 @@ static void move_tokens(const subject *s, int width, float *whole, float *own, b
   }
 }
 
-static int64_t own_tokens(const subject *s) {
+static int64_t own_tokens(const trial *s) {
   int64_t begin[2], length[2], all = 0;
   for (int i = ts_output_tokens(s->engine, begin, length) - 1; i >= 0; --i) {
     all += length[i];
@@ -271,7 +261,7 @@ static int64_t own_tokens(const subject *s) {
 }
 
 /* What this rank has of an output goes to its place; a gradient of it is given. */
-static void use_output(const subject *s, int k, int64_t micro_batch, course *c) {
+static void use_output(const trial *s, int k, int64_t micro_batch, course *c) {
   ts_error err = {0};
   int width = outputs[k].width;
   int64_t own = own_tokens(s), size = s->length * width;
@@ -291,7 +281,7 @@ static void use_output(const subject *s, int k, int64_t micro_batch, course *c) 
   ts_free(seed);
 }
 
-static void count_tokens(const subject *s, int64_t micro_batch, course *c) {
+static void count_tokens(const trial *s, int64_t micro_batch, course *c) {
   float one[LONGEST];
   for (int t = 0; t < LONGEST; ++t) {
     one[t] = 1;
@@ -306,7 +296,7 @@ static void sum_over(MPI_Comm comm, float *value, int64_t n) {
 }
 
 /* The outputs of all ranks, each token's value once. */
-static void put_together(const subject *s, MPI_Comm comm, course *c) {
+static void put_together(const trial *s, MPI_Comm comm, course *c) {
   sum_over(comm, c->times, SAMPLES * s->length);
   for (int k = 0; k < N_OUTPUTS; ++k) {
     sum_over(comm, c->output[k], SAMPLES * s->length * outputs[k].width);
@@ -316,7 +306,7 @@ static void put_together(const subject *s, MPI_Comm comm, course *c) {
   }
 }
 
-static ts_step_result step_by_hand(const subject *s, MPI_Comm comm, const course *like, course *c) {
+static ts_step_result step_by_hand(const trial *s, MPI_Comm comm, const course *like, course *c) {
   ts_error err = {0};
   ts_step_result r = {0};
   double of[2] = {0};
@@ -350,7 +340,7 @@ static ts_step_result step_by_hand(const subject *s, MPI_Comm comm, const course
 static course go(ts_world *world, MPI_Comm comm, const way *how, const course *like) {
   const ts_own_model model = {"own", write_model, (void *) &how->length};
   ts_error err = {0};
-  subject s;
+  trial s;
   course c = {0};
   must(try_subject(world, how, &model, TS_CAN_TRAIN | TS_CAN_STEP | TS_CAN_SEED | TS_CAN_EVALUATE, &s, &err), &err);
   const ts_feed feed = {.feed = set_inputs, .user = &s};
@@ -368,7 +358,7 @@ static course go(ts_world *world, MPI_Comm comm, const way *how, const course *l
   must(ts_eval_batch(s.engine, &feed, 0, &sum, &labels, &err), &err);
   c.evaluated = sum / labels;
   read_parameters(&s, false, like, &c);
-  close_subject(&s);
+  close_trial(&s);
   return c;
 }
 
@@ -515,13 +505,13 @@ static void test_wrong(ts_world *all) {
     int what = wrong[i].what;
     const ts_own_model model = {"wrong", write_wrong, &what};
     const way how = {"wrong", wrong[i].tp, wrong[i].sp, 8, wrong[i].more};
-    subject s;
+    trial s;
     ts_error err = {0};
     ts_status status = try_subject(all, &how, &model, TS_CAN_STEP | wrong[i].abilities, &s, &err);
     tap_ok_all(MPI_COMM_WORLD, status == TS_BAD_INPUT && s.engine == NULL && strstr(err.text, wrong[i].why) != NULL,
                "%s", err.count > 0 ? err.text : wrong[i].why);
     ts_error_clear(&err);
-    close_subject(&s);
+    close_trial(&s);
   }
 }
 

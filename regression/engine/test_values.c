@@ -4,9 +4,9 @@
  *
  * TEST_ONLY takes numbers of courses (the comment of a line has them) and "gradients", "local", "set",
  * "rate", "wrong". */
+#include "regression/subject.h"
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
-#include "regression/train_run.h"
 
 #include "base/memory.h"
 #include "base/random.h"
@@ -14,46 +14,12 @@
 #include <math.h>
 #include <string.h>
 
-#ifdef STAND_IN
-#define DEVICE "run.device=cuda run.share_device=true run.measure_algorithms=false "
-static const bool is_stand_in = true; /* a hundred times as slow */
-#else
-#define DEVICE ""
-static const bool is_stand_in = false;
-#endif
-
 #define SMALL_PARTS "zero_optimization.stage3_param_persistence_threshold=100 "
 
 /* ---- engines ---- */
 
-typedef struct subject {
-  ts_world *world;
-  ts_deck *deck;
-  ts_engine *engine;
-} subject;
-
-static subject open_own(ts_world *world, const char *text, const char *sets, unsigned abilities,
-                        const ts_own_model *model) {
-  char *all = ts_format(DEVICE "%s", sets);
-  subject s = {.world = world, .deck = train_run_deck(world, text, all)};
-  ts_free(all);
-  const ts_engine_options options = {.world = world, .deck = s.deck, .abilities = abilities, .model = model};
-  ts_error err = {0};
-  TS_CHECK(ts_engine_create(&options, &s.engine, &err) == TS_OK, "%s", err.text);
-  return s;
-}
-
 static subject open_with(ts_world *world, const char *text, const char *sets, unsigned abilities) {
-  return open_own(world, text, sets, abilities, NULL);
-}
-
-static void close_subject(subject *s) {
-  ts_engine_destroy(&s->engine);
-  ts_deck_destroy(&s->deck);
-}
-
-static void must(ts_status status, const ts_error *err) {
-  TS_CHECK(status == TS_OK, "%s", err->text);
+  return open_subject(world, text, sets, abilities, NULL);
 }
 
 static int64_t elements_of(const subject *s, int i) {
@@ -540,10 +506,11 @@ static void test_own(ts_world *world, int stage) {
   ts_error err = {0};
   const ts_own_model model = {"product", write_product, NULL};
   char *sets = ts_format(SMALL_PARTS "train_micro_batch_size_per_gpu=%d zero_optimization.stage=%d", SAMPLES, stage);
-  subject s = open_own(world,
-                       "model = { model_type = \"own\"; }; run = { directory = \"none\"; seed = 5; threads = 1; };\n"
-                       "optimizer = { type = \"SGD\"; params = { lr = 1.0; weight_decay = 0.0; }; };\n",
-                       sets, TS_CAN_STEP | TS_CAN_SEED, &model);
+  subject s =
+      open_subject(world,
+                   "model = { model_type = \"own\"; }; run = { directory = \"none\"; seed = 5; threads = 1; };\n"
+                   "optimizer = { type = \"SGD\"; params = { lr = 1.0; weight_decay = 0.0; }; };\n",
+                   sets, TS_CAN_STEP | TS_CAN_SEED, &model);
   float x[SAMPLES * IN], ones[SAMPLES * OUT], sum[IN] = {0};
   for (int i = 0; i < SAMPLES * IN; ++i) {
     x[i] = made_up(ts_world_rank(world), VALUES, i, false);

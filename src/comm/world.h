@@ -9,8 +9,8 @@
 /** Everything a process has to communicate with: the world and a communicator per set of axes asked for. */
 typedef struct ts_world ts_world;
 
-/** Free all communicators, finalize MPI (unless alone), set the pointer to NULL; NULL is allowed. Collective over all
- * processes of the world. */
+/** Free all communicators, finalize MPI where the world has started it, set *world to NULL, which it may be before.
+ * Collective over all processes of the world. */
 void ts_world_destroy(ts_world **world);
 
 /** Rank and size of the world; ranks on this node, and this rank's place among them. Not collective. */

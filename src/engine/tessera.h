@@ -11,6 +11,10 @@
  * One thread per process calls these functions.  Functions marked collective are called by every process of the world
  * in the same order.  A function that may fail returns a status and adds to an error text; of wrong input and of wrong
  * order no process is ended.  Where the machine fails (MPI, memory, a device) the job is ended by MPI_Abort.
+ *
+ * A pointer may be NULL where that is said, and nowhere else: not a name, samples, a feed, nor the handle that a
+ * ..._destroy is given the address of, though what is there may be NULL.  The library does not check that, nor that
+ * memory is as large as said, nor numbers of parameters and states beyond their count.
  */
 #ifndef TS_ENGINE_TESSERA_H
 #define TS_ENGINE_TESSERA_H
@@ -74,7 +78,7 @@ typedef struct ts_planned_memory {
 ts_status ts_plan_memory(const ts_own_model *model, ts_deck *deck, int ranks, unsigned abilities,
                          ts_planned_memory *memory, ts_error *err);
 
-/** Free and set to NULL; NULL is allowed. Collective over the world. */
+/** Free *engine, which may be NULL, and set it to NULL; before its deck and its world. Collective over the world. */
 void ts_engine_destroy(ts_engine **engine);
 
 /** The agreed result of a step; the same on every rank but for the times. */
@@ -160,7 +164,7 @@ ts_status ts_eval_batch(ts_engine *engine, const ts_feed *feed, int64_t micro_ba
  * and ranks: who wants a mean divides by their number. */
 
 /** Copy this rank's samples of the next micro-batch: [batch] of them, in the input's dtype, each whole (ranks along sp
- * take their tokens).  Values stay until they are set again. Not collective.
+ * take their tokens).  Values stay until they are set again; an input that was never set is 0. Not collective.
  * \return TS_BAD_INPUT: the model has no such input. */
 ts_status ts_set_input(ts_engine *engine, const char *name, const void *samples, ts_error *err);
 
