@@ -62,6 +62,10 @@ ok "C: the archive's numbers" learned
 run $mpiexec -n 1 ./first "$example/first.cfg" train_micro_batch_size_per_gpu=8
 ok "C: one rank learns" clean
 
+run $mpiexec -n 2 ./first "$example/first.cfg" zero_optimization.contiguous_gradients=true
+ok "C: a key without effect is told once, with the reason" both 'gave 0' \
+  '[ "$(grep -c "contiguous_gradients: no effect" "$scratch/err")" -eq 1 ]'
+
 if command -v mpicxx > /dev/null; then
   long mpicxx -std=c++17 $strict "$top/regression/library/first.cc" -o cxx $(config --cflags) $shared
   ok "C++: compiles" clean

@@ -519,7 +519,7 @@ void ts_deck_print_origins(const ts_deck *deck, ts_text *to);
 void ts_deck_take_origins(ts_deck *deck, const char *text);
 
 /** Append one line for every key that was set but does nothing ("key: no effect: reason"), that was left to us with
- * "auto", or of a config.json that we do not know.  Not collective. */
+ * "auto", or of a config.json that we do not know; no newline behind the last.  Not collective. */
 void ts_deck_notes(const ts_deck *deck, ts_text *to);
 
 typedef enum ts_deck_format { TS_DECK_TEXT, TS_DECK_MAN } ts_deck_format;

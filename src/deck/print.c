@@ -255,6 +255,6 @@ void ts_deck_print(const ts_deck *deck, ts_text *to) {
 
 void ts_deck_notes(const ts_deck *deck, ts_text *to) {
   for (int i = 0; i < deck->notes.n; ++i) {
-    ts_text_add(to, "%s\n", deck->notes.items[i]);
+    ts_text_add(to, "%s%s", i > 0 ? "\n" : "", deck->notes.items[i]);
   }
 }

@@ -29,11 +29,8 @@ ts_status ts_engine_share_deck(ts_world *world, const char *name, ts_deck **deck
 static void say_idle_keys(const ts_deck *deck) {
   ts_text notes = {0};
   ts_deck_notes(deck, &notes);
-  while (notes.length > 0 && notes.text[notes.length - 1] == '\n') {
-    notes.text[--notes.length] = 0;
-  }
   if (notes.length > 0) {
-    ts_log(TS_LOG_INFO, "%s", notes.text);
+    ts_log(TS_LOG_WARNING, "%s", notes.text);
   }
   ts_text_free(&notes);
 }

@@ -217,6 +217,19 @@ ts_tid ts_graph_find_state(const ts_graph *g, ts_state state, int part) {
   return TS_NONE;
 }
 
+void ts_graph_reach_back(const ts_graph *g, bool *reaches) {
+  for (ts_nid n = g->n_nodes - 1; n >= 0; --n) {
+    const ts_node *node = &g->node[n];
+    bool any = false;
+    for (int i = 0; i < node->n_out; ++i) {
+      any = any || reaches[node->out[i]];
+    }
+    for (int i = 0; i < node->n_in; ++i) {
+      reaches[node->in[i] == TS_NONE ? g->n_tensors : node->in[i]] |= any;
+    }
+  }
+}
+
 const ts_node *ts_graph_producer(const ts_graph *g, ts_tid t) {
   return t == TS_NONE || g->tensor[t].producer == TS_NONE ? NULL : &g->node[g->tensor[t].producer];
 }

@@ -15,9 +15,6 @@ static void say_notes(const ts_deck *deck, bool stdout_is_result) {
   ts_text notes = {0};
   ts_deck_notes(deck, &notes);
   if (notes.length > 0) {
-    while (notes.length > 0 && notes.text[notes.length - 1] == '\n') {
-      notes.text[--notes.length] = 0;
-    }
     if (stdout_is_result) {
       fprintf(stderr, "%s\n", notes.text);
     } else {

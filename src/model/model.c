@@ -19,16 +19,7 @@ static void check_results(const ts_graph *g, ts_error *err) {
   for (int m = 0; m < g->n_marks; ++m) {
     reaches[g->mark[m].tensor] = true;
   }
-  for (ts_nid n = g->n_nodes - 1; n >= 0; --n) {
-    const ts_node *node = &g->node[n];
-    bool any = false;
-    for (int i = 0; i < node->n_out; ++i) {
-      any = any || reaches[node->out[i]];
-    }
-    for (int i = 0; i < node->n_in; ++i) {
-      reaches[node->in[i] == TS_NONE ? g->n_tensors : node->in[i]] |= any;
-    }
-  }
+  ts_graph_reach_back(g, reaches);
   int n_parameters = 0;
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
     bool parameter = g->tensor[t].role == TS_ROLE_PARAM;

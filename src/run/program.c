@@ -127,23 +127,13 @@ static ts_status check_own_shares(const ts_program_options *o, const ts_graph *o
   return o->mesh->size[TS_AXIS_SP] > 1 ? ts_shard_tokens_check(own, o->deck, err) : TS_OK;
 }
 
-/* Which tensors are made of, in the end, is known backwards. */
+/* What the loss is made of; ts_free. */
 static bool *reaching_loss(const ts_graph *g) {
   bool *reaches = ts_calloc((size_t) g->n_tensors + 1, sizeof *reaches);
   ts_tid loss = ts_graph_marked(g, "loss");
-  reaches[loss == TS_NONE ? g->n_tensors : loss] = true;
-  reaches[g->n_tensors] = false;
-  for (ts_nid n = g->n_nodes - 1; n >= 0; --n) {
-    const ts_node *node = &g->node[n];
-    bool any = false;
-    for (int i = 0; i < node->n_out; ++i) {
-      any = any || reaches[node->out[i]];
-    }
-    for (int i = 0; any && i < node->n_in; ++i) {
-      if (node->in[i] != TS_NONE) {
-        reaches[node->in[i]] = true;
-      }
-    }
+  if (loss != TS_NONE) {
+    reaches[loss] = true;
+    ts_graph_reach_back(g, reaches);
   }
   return reaches;
 }
