@@ -413,7 +413,7 @@ static void test_auto(void) {
                             "adam_beta2)\n"
                             "scheduler.params.warmup_max_lr: \"auto\": 0.002 (optimizer.params.lr)\n"
                             "scheduler.params.warmup_type: \"auto\": \"log\"\n"
-                            "fp16.enabled: \"auto\": false (Hugging Face's default of fp16)\n") == 0,
+                            "fp16.enabled: \"auto\": false (Hugging Face's default of fp16)") == 0,
          "what \"auto\" became and why is said once it is known, and nothing of the batch: %s", notes.text);
   ts_text_free(&notes);
   ts_deck_destroy(&d);
@@ -623,7 +623,7 @@ static void test_spellings(void) {
   tap_ok(strcmp(d->zero_optimization.offload_optimizer.device, "cpu") == 0 &&
              strcmp(d->zero_optimization.offload_param.device, "none") == 0 &&
              strstr(notes.text, "zero_optimization.offload_optimizer.device: \"cpu\": no effect on processors, where "
-                                "all state is in host memory; GPUs refuse it\n") != NULL,
+                                "all state is in host memory; GPUs refuse it") != NULL,
          "cpu_offload is an offload to the host: nothing on processors, and said: %s", notes.text);
   ts_text_free(&notes);
   ts_deck_destroy(&d);
