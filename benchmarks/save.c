@@ -9,7 +9,7 @@
 #include "engine/save.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "engine/resume.h"
+#include "train/resume.h"
 #include "io/publication.h"
 
 #include <fcntl.h>

@@ -4,7 +4,7 @@
 #ifndef REGRESSION_TRAIN_RUN_H
 #define REGRESSION_TRAIN_RUN_H
 
-#include "engine/train.h"
+#include "train/train.h"
 #include "engine/workings.h"
 
 typedef struct train_run {

@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "engine/engine.h"
-#include "engine/train.h"
+#include "train/train.h"
 #include "io/safetensors.h"
 
 #include <jansson.h>

@@ -11,7 +11,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "engine/engine.h"
-#include "engine/train.h"
+#include "train/train.h"
 
 #include <jansson.h>
 #include <math.h>

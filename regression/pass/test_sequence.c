@@ -8,7 +8,7 @@
 #include "regression/tap.h"
 #include "run/plan_largest.h"
 
-#include "engine/balance.h"
+#include "train/balance.h"
 #include "pass/exchange_blocks.h"
 #include "run/simulate.h"
 

@@ -135,11 +135,11 @@ typedef struct ts_deck_run {
   char *attention;                         /**< "auto" or "own". */
   char *algorithms;                        /**< "" or a file. */
   double peer_timeout;                     /**< Seconds; 0: for ever.  More where engine/timeouts.h says so. */
-  double step_timeout, first_step_timeout; /**< Until a step counts as a hang (engine/watchdog.h), likewise. */
+  double step_timeout, first_step_timeout; /**< Until a step counts as a hang (train/watchdog.h), likewise. */
   double time_limit;                       /**< Seconds from the beginning of the program; 0: what Slurm says. */
   double save_retry;                       /**< Seconds between two tries of a save that fails (engine/retry.h). */
   double save_timeout;                     /**< Seconds of failing saves after which the run stops; 0: never. */
-  double time_margin;                      /**< Seconds kept beside what saving needs (engine/time_limit.h). */
+  double time_margin;                      /**< Seconds kept beside what saving needs (train/time_limit.h). */
   bool exact_sums;
   bool cuda_graphs, measure_algorithms, share_device, tf32;
   char *bind;                   /**< "auto", "cores" or "none". */

@@ -97,9 +97,6 @@ ts_timeouts ts_engine_find_timeouts(const ts_engine *engine);
  * say; before the first communicator of devices is made. Not collective. */
 void ts_engine_set_communication(const ts_engine *engine);
 
-/** Write them to the run directory, which exists. Not collective. */
-void ts_engine_keep_choices(const ts_engine *engine);
-
 /** Give every parameter its first value. Collective over the world (errors are agreed). */
 ts_status ts_engine_initialise(ts_engine *engine, ts_error *err);
 

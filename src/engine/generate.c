@@ -1,9 +1,10 @@
 /* Continuing texts, a token of each at a time.  Ranks that differ in TS_AXES_BATCH have different texts; those of one
  * place there compute the same logits but for roundings, where processors differ; so the first of them draws. */
+#include "engine/generate.h"
+
 #include "base/memory.h"
 #include "base/random.h"
 #include "engine/engine.h"
-#include "engine/train.h"
 
 #include <math.h>
 #include <stdlib.h>

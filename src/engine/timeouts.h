@@ -13,7 +13,7 @@
 
 /** Seconds; 0: never. */
 typedef struct ts_timeouts {
-  double step, first_step; /**< Until a step counts as a hang (engine/watchdog.h). */
+  double step, first_step; /**< Until a step counts as a hang (train/watchdog.h). */
   double peer;             /**< That a GPU may keep its host waiting. */
 } ts_timeouts;
 

@@ -104,6 +104,9 @@ const ts_mesh *ts_engine_mesh(const ts_engine *engine);
 /** The time limits of its runs.  Borrowed. Not collective. */
 const ts_timeouts *ts_engine_timeouts(const ts_engine *engine);
 
+/** Write them to the run directory, which exists. Not collective. */
+void ts_engine_keep_choices(const ts_engine *engine);
+
 /** The executor, for tests and metrics.  Borrowed. Not collective. */
 ts_executor *ts_engine_executor(ts_engine *engine);
 

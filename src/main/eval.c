@@ -1,7 +1,7 @@
 /* tessera eval */
 #include "base/log.h"
 #include "base/memory.h"
-#include "engine/train.h"
+#include "train/train.h"
 #include "main/command.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* tessera generate */
 #include "base/memory.h"
-#include "engine/train.h"
+#include "train/train.h"
 #include "main/command.h"
 #include "main/prompts.h"
 #include "tokenizer/unicode.h"

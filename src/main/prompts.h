@@ -4,7 +4,7 @@
 #ifndef TS_MAIN_PROMPTS_H
 #define TS_MAIN_PROMPTS_H
 
-#include "engine/words.h"
+#include "train/words.h"
 
 #include <jansson.h>
 

@@ -1,7 +1,7 @@
 /* tessera tokenize: texts and JSONL files into a file of tokens, by a tokenizer; or a text, a token a byte. */
 #include "base/log.h"
 #include "base/memory.h"
-#include "engine/progress.h"
+#include "train/progress.h"
 #include "io/companions.h"
 #include "io/corpus.h"
 #include "io/data.h"

@@ -1,5 +1,5 @@
 /* tessera train */
-#include "engine/train.h"
+#include "train/train.h"
 #include "base/log.h"
 #include "main/command.h"
 
