@@ -9,8 +9,8 @@
 #include "engine/save.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "train/resume.h"
 #include "io/publication.h"
+#include "train/resume.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -4,8 +4,8 @@
 #ifndef REGRESSION_TRAIN_RUN_H
 #define REGRESSION_TRAIN_RUN_H
 
-#include "train/train.h"
 #include "engine/workings.h"
+#include "train/train.h"
 
 typedef struct train_run {
   int steps;

@@ -195,8 +195,14 @@ static ts_status train_step(ts_engine *engine, int64_t step, double *loss, ts_er
       status = ts_get_output(engine, tower_name[tower], v.of[tower][first], err);
     }
   }
-  if (status == TS_OK) { /* what other ranks have is 0 here */
-    MPI_Allreduce(MPI_IN_PLACE, v.of, sizeof v / sizeof(float), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  if (status == TS_OK) { /* what other ranks have is 0 here; those that share samples (tp, sp) have the same */
+    int ranks;
+    float *all = v.of[0][0];
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    MPI_Allreduce(MPI_IN_PLACE, all, sizeof v / sizeof *all, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    for (size_t i = 0; i < sizeof v / sizeof *all; ++i) {
+      all[i] /= (float) (ranks / ts_data_parallel_size(engine));
+    }
     *loss = find_loss(&v, &gradient);
     status = replay(engine, step, begin, end, each, &gradient, err);
   }

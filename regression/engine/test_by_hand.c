@@ -422,7 +422,7 @@ static void test_own(ts_world *world, int stage, double dropout) {
 static const struct {
   const char *what, *told;
   unsigned abilities;
-} unfit[] = {{"no gradient reaches a parameter without TS_CAN_SEED", "no loss depends on", TS_CAN_STEP},
+} unfit[] = {{"no gradient reaches a parameter without TS_CAN_SEED", "no gradient of a loss comes to", TS_CAN_STEP},
              {"a parameter of the evaluation alone", "where the model is trained", TS_CAN_STEP | TS_CAN_SEED},
              {"a rule that the evaluation alone breaks", "one dtype and shape", TS_CAN_STEP | TS_CAN_SEED}};
 

@@ -1,9 +1,9 @@
 /* Logits are a function of the tokens, whatever is kept of them: read at once, token by token, in pieces of any size;
  * a text that another one follows, one that is longer than the context, one after which the parameters change; beside
  * other texts as alone, and as the loss of the whole says.  What they are is known to test_golden. */
-#include "train/train.h"
 #include "regression/tap_mpi.h"
 #include "regression/train_run.h"
+#include "train/train.h"
 
 #include "base/memory.h"
 #include "base/random.h"

@@ -10,8 +10,8 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "engine/engine.h"
-#include "train/train.h"
 #include "io/safetensors.h"
+#include "train/train.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -6,14 +6,14 @@
 #include "base/random.h"
 #include "engine/checkpoint.h"
 #include "engine/engine.h"
-#include "train/resume.h"
 #include "engine/save.h"
-#include "train/stop.h"
 #include "io/hdf5.h"
 #include "io/publication.h"
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
 #include "regression/train_run.h"
+#include "train/resume.h"
+#include "train/stop.h"
 
 #include <errno.h>
 #include <math.h>

@@ -8,9 +8,9 @@
 #include "regression/tap.h"
 #include "run/plan_largest.h"
 
-#include "train/balance.h"
 #include "pass/exchange_blocks.h"
 #include "run/simulate.h"
+#include "train/balance.h"
 
 #include <stdlib.h>
 

@@ -3,9 +3,9 @@
  * Hugging Face is known to test_tokenizer. */
 #include "base/memory.h"
 #include "base/random.h"
-#include "train/words.h"
 #include "regression/tap.h"
 #include "tokenizer/unicode.h"
+#include "train/words.h"
 
 #include <dirent.h>
 #include <stdlib.h>

@@ -26,10 +26,15 @@ static int program_of(bool evaluating) {
   return evaluating ? TS_PROGRAM_EVALUATE : TS_PROGRAM_TRAIN;
 }
 
+ts_status ts_engine_check_no_feed(const ts_engine *e, const char *call, ts_error *err) {
+  return !e->feeding.is_on ? TS_OK
+                           : ts_error_add(err, "%s: not from a feed: its step or evaluation is under way", call);
+}
+
 ts_status ts_engine_check_ability(const ts_engine *e, unsigned ability, const char *call, const char *name,
                                   ts_error *err) {
-  if (e->feeding.is_on) {
-    return ts_error_add(err, "%s: not from a feed: its step or evaluation is under way", call);
+  if (ts_engine_check_no_feed(e, call, err) != TS_OK) {
+    return TS_BAD_INPUT;
   }
   return (e->abilities & ability) != 0 ? TS_OK : ts_error_add(err, "%s: the engine was made without %s", call, name);
 }
@@ -42,6 +47,9 @@ ts_status ts_engine_check_ability(const ts_engine *e, unsigned ability, const ch
   } while (0)
 
 ts_status ts_engine_check_idle(const ts_engine *e, const char *call, ts_error *err) {
+  if (ts_engine_check_no_feed(e, call, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
   if (e->hand.block != NO_BLOCK) {
     return ts_error_add(err, "%s: not inside of %s: end it before", call, block_name[e->hand.block]);
   }
@@ -59,6 +67,14 @@ static ts_tid find_input(const ts_program *p, const char *name) {
   return t != TS_NONE && p->graph->tensor[t].role == TS_ROLE_INPUT ? t : TS_NONE;
 }
 
+static bool declares(const ts_program *p, const char *name) {
+  bool found = false;
+  for (int i = 0; p != NULL && i < p->declared.n; ++i) {
+    found = found || strcmp(p->declared.items[i], name) == 0;
+  }
+  return found;
+}
+
 ts_status ts_set_input(ts_engine *e, const char *name, const void *samples, ts_error *err) {
   ts_feeding *f = &e->feeding;
   bool found = false;
@@ -67,7 +83,8 @@ ts_status ts_set_input(ts_engine *e, const char *name, const void *samples, ts_e
     if (input != TS_NONE && (!f->is_on || f->which == which)) {
       ts_engine_write_input(e, which, f->is_on ? f->slot : 0, input, samples);
     }
-    found = found || input != TS_NONE; /* one feed is for both, and dropout's numbers are of training alone */
+    /* one feed is for both, and dropout's numbers are of training alone; an input that nothing reads is one, too */
+    found = found || input != TS_NONE || declares(e->program[which], name);
   }
   if (!found && f->is_on && err != f->err) { /* the feed may not look */
     ts_error_add(f->err, "ts_set_input: the model has no input %s", name);
@@ -120,6 +137,9 @@ ts_status ts_get_output(ts_engine *e, const char *name, float *value, ts_error *
 /* ---- forward ---- */
 
 ts_status ts_set_training(ts_engine *e, bool training, ts_error *err) {
+  if (ts_engine_check_no_feed(e, "ts_set_training", err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
   if (!training) {
     CHECK_ABILITY(e, TS_CAN_EVALUATE, "ts_set_training", err);
   }
@@ -173,6 +193,9 @@ bool ts_is_gradient_accumulation_boundary(const ts_engine *e) {
 }
 
 ts_status ts_set_gradient_accumulation_boundary(ts_engine *e, bool is_boundary, ts_error *err) {
+  if (ts_engine_check_no_feed(e, "ts_set_gradient_accumulation_boundary", err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
   if (e->hand.block != NO_BLOCK) {
     return ts_error_add(err, "ts_set_gradient_accumulation_boundary: not inside of %s", block_name[e->hand.block]);
   }
@@ -286,6 +309,9 @@ ts_status ts_backward(ts_engine *e, double weight, ts_error *err) {
   if (check_backward(e, "ts_backward", err) != TS_OK) {
     return TS_BAD_INPUT;
   }
+  if (!isfinite(weight)) {
+    return ts_error_add(err, "ts_backward: the loss times %g has no gradient; accepted: a number", weight);
+  }
   if (!has_loss(e) && !e->hand.seeded) {
     return ts_error_add(err, "ts_backward: the model has no loss, and no gradient of an output was given "
                              "(ts_set_output_gradient)");
@@ -362,6 +388,9 @@ static void forget_gradients(ts_hand_steps *h) {
 }
 
 ts_status ts_zero_grad(ts_engine *e, ts_error *err) {
+  if (ts_engine_check_no_feed(e, "ts_zero_grad", err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
   if (e->hand.block != NO_BLOCK) {
     return ts_error_add(err, "ts_zero_grad: not inside of %s", block_name[e->hand.block]);
   }

@@ -20,6 +20,9 @@ static bool is_trained(const ts_engine *e) {
 }
 
 static ts_status check_between_steps(const ts_engine *e, const char *call, bool saves, ts_error *err) {
+  if (ts_engine_check_no_feed(e, call, err) != TS_OK) {
+    return TS_BAD_INPUT;
+  }
   if (e->hand.block != 0) {
     return ts_error_add(err, "%s: not inside of ts_no_sync or ts_coalesce_grad_reduction: end it before", call);
   }

@@ -119,10 +119,11 @@ void ts_engine_set_control(ts_engine *engine, int which, int slot, const double 
 void ts_engine_set_update(ts_engine *engine, const ts_feed *feed, int slot);
 ts_step_result ts_engine_end_step(ts_engine *engine);
 
-/** The engine was made with the ability of this name; no step by hand is under way: what calls check, which names are
- * in the message. Not collective. */
+/** The engine was made with the ability of this name; it does not ask a feed for samples; no step by hand is under way:
+ * what calls check, which names are in the message.  The first and the last ask the second too. Not collective. */
 ts_status ts_engine_check_ability(const ts_engine *engine, unsigned ability, const char *call, const char *name,
                                   ts_error *err);
+ts_status ts_engine_check_no_feed(const ts_engine *engine, const char *call, ts_error *err);
 ts_status ts_engine_check_idle(const ts_engine *engine, const char *call, ts_error *err);
 
 struct ts_checkpoint;

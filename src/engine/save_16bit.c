@@ -173,7 +173,8 @@ static bool is_gathered(const ts_engine *e) {
 ts_status ts_save_16bit_model(ts_engine *e, const char *directory, const char *file, bool exclude_frozen, bool *saved,
                               ts_error *err) {
   const char *name = file != NULL ? file : "model.safetensors";
-  ts_status status = ts_world_agree(e->world, check_model_file(directory, name, err), err);
+  ts_status status = ts_engine_check_no_feed(e, "ts_save_16bit_model", err);
+  status = status == TS_OK ? ts_world_agree(e->world, check_model_file(directory, name, err), err) : status;
   bool writes = status == TS_OK && is_gathered(e);
   if (writes) {
     export x = {.engine = e, .dtype = ts_deck_dtype(e->deck), .exclude_frozen = exclude_frozen};

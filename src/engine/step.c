@@ -32,7 +32,7 @@ void ts_engine_forget_seeds(ts_engine *e, int slot) {
  * are taken as they are: each rank that would have a loss counts 1, of as many. */
 double ts_engine_static_tokens(const ts_engine *e, int which) {
   const ts_program *p = e->program[which];
-  if (ts_graph_find(p->graph, "counted") != TS_NONE) {
+  if (p->counted == 0) {
     return e->mesh.ranks / (e->mesh.size[TS_AXIS_TP] * e->mesh.size[TS_AXIS_PP]);
   }
   double ranks = e->scaler.rule == TS_LOSS_SCALE_NONE ? ts_mesh_group_size(&e->mesh, TS_AXES_BATCH) : 1;
@@ -214,8 +214,7 @@ static ts_status run_schedule(ts_engine *e, const ts_feed *feed, ts_error *err) 
 }
 
 static ts_status check_loss(const ts_engine *e, int which, const char *call, ts_error *err) {
-  const ts_graph *g = e->program[which]->graph; /* "counted" stands for a loss in the record of a model without */
-  return ts_graph_marked(g, "summary") != TS_NONE && ts_graph_find(g, "counted") == TS_NONE
+  return e->program[which]->counted > 0
              ? TS_OK
              : ts_error_add(err, "%s: the model has no loss: go through steps by hand (ts_forward, ts_backward_from)",
                             call);

@@ -71,7 +71,7 @@ static ts_status find_parameter(const ts_engine *e, const char *call, const char
   const ts_layout *layout = ts_engine_layout(e);
   *p = ts_layout_find(layout, name);
   if (*p != NULL) {
-    return TS_OK;
+    return ts_engine_check_no_feed(e, call, err);
   }
   const char **names = ts_malloc((size_t) layout->n_parameters * sizeof *names);
   for (int i = 0; i < layout->n_parameters; ++i) {

@@ -217,7 +217,7 @@ ts_tid ts_graph_find_state(const ts_graph *g, ts_state state, int part) {
   return TS_NONE;
 }
 
-void ts_graph_reach_back(const ts_graph *g, bool *reaches) {
+void ts_graph_reach_back(const ts_graph *g, bool by_gradients, bool *reaches) {
   for (ts_nid n = g->n_nodes - 1; n >= 0; --n) {
     const ts_node *node = &g->node[n];
     bool any = false;
@@ -225,7 +225,8 @@ void ts_graph_reach_back(const ts_graph *g, bool *reaches) {
       any = any || reaches[node->out[i]];
     }
     for (int i = 0; i < node->n_in; ++i) {
-      reaches[node->in[i] == TS_NONE ? g->n_tensors : node->in[i]] |= any;
+      bool stops = by_gradients && i == 1 && (ts_op_get(node->op)->flags & TS_OP_HAS_TARGET) != 0;
+      reaches[node->in[i] == TS_NONE ? g->n_tensors : node->in[i]] |= any && !stops;
     }
   }
 }

@@ -378,8 +378,8 @@ ts_graph *ts_graph_create(void);
 void ts_graph_destroy(ts_graph **graph);
 
 /** Mark what marked tensors are made of: \a reaches, by tensor and one entry more, which has no meaning then.
- * Not collective. */
-void ts_graph_reach_back(const ts_graph *graph, bool *reaches);
+ * \param [in] by_gradients  Only what their gradients come to. Not collective. */
+void ts_graph_reach_back(const ts_graph *graph, bool by_gradients, bool *reaches);
 
 /** The unit called \a name, added at the first call. Not collective. \return its index. */
 int ts_graph_unit(ts_graph *graph, const char *name);

@@ -18,6 +18,7 @@ enum {
   UPDATE = TS_OP_IS_UPDATE,
   PRODUCT = TS_OP_PRODUCT,
   LSE = TS_OP_LSE,
+  TARGET = TS_OP_HAS_TARGET,
 };
 #define BIT(i) (1u << (i))
 #define ALL (~0u)

@@ -9,7 +9,7 @@
 #include "graph/cut.h"
 #include "graph/graph.h"
 
-enum { TS_OP_ALIAS = 1, TS_OP_COMM = 2, TS_OP_IS_UPDATE = 4, TS_OP_PRODUCT = 8, TS_OP_LSE = 16 };
+enum { TS_OP_ALIAS = 1, TS_OP_COMM = 2, TS_OP_IS_UPDATE = 4, TS_OP_PRODUCT = 8, TS_OP_LSE = 16, TS_OP_HAS_TARGET = 32 };
 
 /** Elements per block of the sum of squares, part of the definition of the gradient norm. */
 #define TS_SQUARE_BLOCK 4096

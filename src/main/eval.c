@@ -1,8 +1,8 @@
 /* tessera eval */
 #include "base/log.h"
 #include "base/memory.h"
-#include "train/train.h"
 #include "main/command.h"
+#include "train/train.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* tessera generate */
 #include "base/memory.h"
-#include "train/train.h"
 #include "main/command.h"
 #include "main/prompts.h"
 #include "tokenizer/unicode.h"
+#include "train/train.h"
 
 #include <string.h>
 

@@ -1,10 +1,10 @@
 /* tessera status: where a run is, and which of its ranks are behind, from the files it writes beside its training. */
 #include "base/memory.h"
+#include "io/publication.h"
+#include "main/command.h"
 #include "train/lag.h"
 #include "train/status_file.h"
 #include "train/suspension.h"
-#include "io/publication.h"
-#include "main/command.h"
 
 #include <string.h>
 #include <time.h>

@@ -1,13 +1,13 @@
 /* tessera tokenize: texts and JSONL files into a file of tokens, by a tokenizer; or a text, a token a byte. */
 #include "base/log.h"
 #include "base/memory.h"
-#include "train/progress.h"
 #include "io/companions.h"
 #include "io/corpus.h"
 #include "io/data.h"
 #include "io/token_parts.h"
 #include "io/tokens.h"
 #include "main/command.h"
+#include "train/progress.h"
 
 #include <omp.h>
 #include <string.h>

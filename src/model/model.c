@@ -19,7 +19,7 @@ static void check_results(const ts_graph *g, ts_error *err) {
   for (int m = 0; m < g->n_marks; ++m) {
     reaches[g->mark[m].tensor] = true;
   }
-  ts_graph_reach_back(g, reaches);
+  ts_graph_reach_back(g, false, reaches);
   int n_parameters = 0;
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
     bool parameter = g->tensor[t].role == TS_ROLE_PARAM;

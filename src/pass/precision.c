@@ -1,5 +1,6 @@
 /* Working dtypes: with bf16 or fp16, parameters and activations are that, and what is kept of them; statistics, losses
- * and logits stay as they are.  A CAST of the model's says where it goes on in fp32, whatever the deck's types. */
+ * and logits stay as they are.  A CAST of the model's says where it goes on in fp32, whatever the deck's types: an op
+ * that takes such a value has all others in fp32 too, and so what it makes. */
 #include "base/memory.h"
 #include "graph/attribute.h"
 #include "graph/rewrite.h"
@@ -57,6 +58,46 @@ static bool any_keeps_fp32(const ts_graph *g) {
   return any;
 }
 
+/* Does it take what some node has made in fp32? */
+static bool goes_on_in_fp32(const ts_rewrite *r, const ts_node *node) {
+  bool any = false;
+  for (int i = 0; i < node->n_in; ++i) {
+    ts_tid t = node->in[i];
+    bool made = t != TS_NONE && r->from->tensor[t].producer != TS_NONE;
+    any = any || (made && r->map[t] != TS_NONE && r->to->tensor[r->map[t]].dtype == TS_F32);
+  }
+  return any;
+}
+
+/* Input t in fp32: as it was given, or what is in the working type as it is there. */
+static ts_tid read_fp32(ts_rewrite *r, const ts_node *reader, ts_tid t, ts_dtype working) {
+  if (t == TS_NONE || is_cast(&r->from->tensor[t], working)) {
+    return t == TS_NONE ? t : input_as_given(r, t);
+  }
+  if (is_narrowed(&r->from->tensor[t]) && r->map[t] == TS_NONE) {
+    ts_rewrite_leaf(r, t, working);
+  }
+  ts_tid x = ts_rewrite_tensor(r, t);
+  if (r->to->tensor[x].dtype != working) {
+    return x;
+  }
+  char *name = ts_format("%s.fp32", r->to->tensor[x].name);
+  x = ts_build_cast((ts_site){r->to, reader->segment, reader->unit}, name, x, TS_F32);
+  ts_free(name);
+  return x;
+}
+
+static void go_on_in_fp32(ts_rewrite *r, ts_nid n, ts_dtype working) {
+  ts_node node = r->from->node[n];
+  ts_tid *in = ts_malloc((size_t) node.n_in * sizeof *in);
+  for (int i = 0; i < node.n_in; ++i) {
+    in[i] = read_fp32(r, &node, node.in[i], working);
+  }
+  node.in = in;
+  ts_rewrite_add(r, n, &node);
+  ts_free(in);
+}
+
 /* An input as it comes; no copy of what a node has made in fp32. */
 static void write_fp32(ts_rewrite *r, ts_nid n, ts_dtype working) {
   ts_node node = r->from->node[n];
@@ -92,6 +133,10 @@ void ts_pass_precision(ts_graph **graph, ts_pass_context *context) {
   for (ts_nid n = 0; n < r.from->n_nodes; ++n) {
     if (keeps_fp32(&r.from->node[n])) {
       write_fp32(&r, n, working);
+      continue;
+    }
+    if (working != TS_F32 && goes_on_in_fp32(&r, &r.from->node[n])) {
+      go_on_in_fp32(&r, n, working);
       continue;
     }
     narrow_leaves(&r, &r.from->node[n], working);

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "comm/comm.h"
+#include "deck/value.h"
 #include "graph/op.h"
 #include "pass/blocks.h"
 #include "pass/layout.h"
@@ -72,6 +73,15 @@ static int64_t count_labels(const ts_graph *g) {
   return loss == NULL ? 0 : ts_tensor_count(g, loss->in[loss->op == TS_OP_HEAD_LOSS ? 2 : 0]);
 }
 
+static void note_inputs(ts_program *program) {
+  const ts_graph *g = program->graph;
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    if (g->tensor[t].role == TS_ROLE_INPUT) {
+      ts_strings_add(&program->declared, g->tensor[t].name);
+    }
+  }
+}
+
 /* The model's graph; NULL with what is wrong with a program's own. */
 static ts_graph *build(const ts_program_options *o, ts_model_use use, ts_error *err) {
   return o->model != NULL ? ts_model_build_own(o->model, o->deck, use, o->batch, err)
@@ -127,28 +137,29 @@ static ts_status check_own_shares(const ts_program_options *o, const ts_graph *o
   return o->mesh->size[TS_AXIS_SP] > 1 ? ts_shard_tokens_check(own, o->deck, err) : TS_OK;
 }
 
-/* What the loss is made of; ts_free. */
-static bool *reaching_loss(const ts_graph *g) {
+/* What gradients of the loss come to, and those of outputs that the host may give; ts_free. */
+static bool *reached_by_gradients(const ts_program_options *o, const ts_graph *g) {
   bool *reaches = ts_calloc((size_t) g->n_tensors + 1, sizeof *reaches);
-  ts_tid loss = ts_graph_marked(g, "loss");
-  if (loss != TS_NONE) {
-    reaches[loss] = true;
-    ts_graph_reach_back(g, reaches);
+  for (int m = 0; m < g->n_marks; ++m) {
+    bool is_output = strncmp(g->mark[m].name, TS_OUTPUT_MARK, strlen(TS_OUTPUT_MARK)) == 0;
+    reaches[g->mark[m].tensor] |= strcmp(g->mark[m].name, "loss") == 0 || (is_output && o->seeded);
   }
+  ts_graph_reach_back(g, true, reaches);
   return reaches;
 }
 
-/* What is trained has a gradient: of the loss alone, where nobody gives one of an output. */
+/* What is trained has a gradient. */
 static ts_status check_gradients_of(const ts_program_options *o, const ts_graph *own, ts_error *err) {
-  bool *reaches = reaching_loss(own);
+  bool *reaches = reached_by_gradients(o, own);
   ts_status status = TS_OK;
-  for (ts_tid t = 0; t < own->n_tensors && status == TS_OK && !o->seeded; ++t) {
+  for (ts_tid t = 0; t < own->n_tensors && status == TS_OK; ++t) {
     const ts_tensor *p = &own->tensor[t];
     if (p->role == TS_ROLE_PARAM && !reaches[t] && !ts_parameter_is_frozen(o->deck, p->name)) {
-      status = ts_error_add(err,
-                            "the model %s: no loss depends on %s, so it has gradients only where those of outputs are "
-                            "given: make the engine with TS_CAN_STEP | TS_CAN_SEED, or name it in `frozen`",
-                            o->model->name, p->name);
+      status = ts_error_add(err, "the model %s: no gradient %s comes to %s; %sname it in `frozen`", o->model->name,
+                            o->seeded ? "of the loss or of an output" : "of a loss", p->name,
+                            o->seeded ? ""
+                                      : "those of outputs do where the engine is made with TS_CAN_STEP | TS_CAN_SEED; "
+                                        "or ");
     }
   }
   ts_free(reaches);
@@ -209,6 +220,7 @@ ts_program *ts_program_create(const ts_program_options *o) {
   program->step.by_hand = o->by_hand && o->use == TS_MODEL_TRAIN;
   program->graph = build(o, o->use, NULL);
   TS_CHECK(program->graph != NULL, "the model %s is another one than was checked", o->model->name);
+  note_inputs(program);
   count_flops(program);
   program->counted = count_labels(program->graph);
   program->length = o->model == NULL ? o->length : length_of(program->graph);
@@ -244,6 +256,7 @@ void ts_program_destroy(ts_program **program) {
   if (p->owns_layout) {
     ts_layout_destroy(&p->layout);
   }
+  ts_strings_clear(&p->declared);
   ts_shards_destroy(&p->shards);
   ts_schedule_destroy(&p->schedule);
   ts_plan_destroy(&p->plan);

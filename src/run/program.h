@@ -39,7 +39,9 @@ typedef struct ts_program {
   ts_mesh mesh;
   ts_target target;
   ts_graph *graph;                    /**< Owned. */
-  int64_t counted;                    /**< What the loss of whole samples counts where nothing is masked: labels. */
+  int64_t counted;                    /**< What the loss of whole samples counts where nothing is masked: labels; 0: the
+                                       * model has no loss. */
+  ts_strings declared;                /**< Owned: the model's inputs, also those that nothing reads. */
   double flops, flops_full_attention; /**< See ts_program_model_flops. */
   ts_step_runs step;                  /**< The runs of one step. */
   ts_layout *layout;                  /**< Owned when owns_layout. */

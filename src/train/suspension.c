@@ -2,8 +2,8 @@
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "train/lag.h"
 #include "slurm/squeue.h"
+#include "train/lag.h"
 
 #include <string.h>
 #include <time.h>

@@ -6,9 +6,6 @@
 #include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "train/progress.h"
-#include "train/stop.h"
-#include "train/train.h"
 #include "engine/workings.h"
 #include "io/cache.h"
 #include "io/companions.h"
@@ -16,6 +13,9 @@
 #include "io/publication.h"
 #include "io/token_parts.h"
 #include "io/tokens.h"
+#include "train/progress.h"
+#include "train/stop.h"
+#include "train/train.h"
 
 #include <string.h>
 #include <sys/stat.h>

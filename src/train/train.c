@@ -2,9 +2,9 @@
 #include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "io/plot.h"
 #include "train/stop.h"
 #include "train/training.h"
-#include "io/plot.h"
 
 #include <math.h>
 #include <string.h>

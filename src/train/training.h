@@ -4,16 +4,16 @@
 #ifndef TS_TRAIN_TRAINING_H
 #define TS_TRAIN_TRAINING_H
 
-#include "train/balance.h"
-#include "train/progress.h"
-#include "train/resume.h"
 #include "engine/save.h"
-#include "train/time_limit.h"
-#include "train/train.h"
-#include "train/watchdog.h"
 #include "io/metrics.h"
 #include "io/rows.h"
 #include "io/timeline.h"
+#include "train/balance.h"
+#include "train/progress.h"
+#include "train/resume.h"
+#include "train/time_limit.h"
+#include "train/train.h"
+#include "train/watchdog.h"
 
 typedef struct ts_training {
   ts_world *world;

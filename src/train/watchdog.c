@@ -2,10 +2,10 @@
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "train/lag.h"
-#include "train/status_file.h"
 #include "slurm/launch.h"
 #include "slurm/time_left.h"
+#include "train/lag.h"
+#include "train/status_file.h"
 
 #include <dirent.h>
 #include <errno.h>

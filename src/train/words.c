@@ -2,8 +2,8 @@
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "train/texts.h"
 #include "tokenizer/unicode.h"
+#include "train/texts.h"
 
 #include <stdlib.h>
 
