@@ -1,6 +1,6 @@
 /** \file
- * What tests of programs with an engine of their own begin with: a deck and an engine on a world, and a stop where a call
- * that has to succeed does not.
+ * What tests of programs with an engine of their own begin with: a deck and an engine on a world, and a stop where a
+ * call that has to succeed does not.
  */
 #ifndef TS_REGRESSION_SUBJECT_H
 #define TS_REGRESSION_SUBJECT_H

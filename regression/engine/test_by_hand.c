@@ -424,13 +424,20 @@ static const struct {
   unsigned abilities;
 } unfit[] = {{"no gradient reaches a parameter without TS_CAN_SEED", "no gradient of a loss comes to", TS_CAN_STEP},
              {"a parameter of the evaluation alone", "where the model is trained", TS_CAN_STEP | TS_CAN_SEED},
-             {"a rule that the evaluation alone breaks", "one dtype and shape", TS_CAN_STEP | TS_CAN_SEED}};
+             {"a rule that the evaluation alone breaks", "one dtype and shape", TS_CAN_STEP | TS_CAN_SEED},
+             {"a parameter behind soft labels alone",
+              "no gradient of the loss or of an output comes to net.second.soft.weight", TS_CAN_STEP | TS_CAN_SEED}};
 
 static void write_unfit(ts_builder *b, void *user) {
   const int *what = user;
   double dropout = 0;
   write_model(b, &dropout);
-  if (ts_builder_use(b) == TS_MODEL_LOSS && *what > 0) {
+  if (*what == 3) {
+    ts_tid x = ts_builder_input(b, "x", TS_F32, 1, (int64_t[]){IN}, 0),
+           hard = ts_builder_linear(b, "hard", x, 3, false);
+    ts_tid soft = ts_builder_linear(b, "soft", x, 3, false);
+    ts_builder_loss(b, "loss", ts_builder_soft_cross_entropy(b, "both", hard, soft, 1), TS_NONE, 1);
+  } else if (ts_builder_use(b) == TS_MODEL_LOSS && *what > 0) {
     ts_tid h = ts_builder_parameter(b, "late", 1, (int64_t[]){3}, (ts_init){TS_INIT_ONE, 0});
     ts_tid x = ts_builder_input(b, "x", TS_F32, 1, (int64_t[]){IN}, 0);
     ts_builder_output(b, "late", *what == 1 ? ts_builder_scale(b, "z", h, 2) : ts_builder_add(b, "z", h, x));
@@ -487,7 +494,17 @@ static void feed_same(ts_engine *engine, int64_t micro_batch, void *user) {
   ts_batch *batch = train_run_batch(engine, s->deck, 0);
   set_micro_batch(s, batch, (int) micro_batch);
   ts_batch_destroy(&batch);
-  refused(ts_forward(engine, &err), &err, "not from a feed");
+  const char *const why = "not from a feed";
+  float values[64];
+  refused(ts_forward(engine, &err), &err, why);
+  refused(ts_zero_grad(engine, &err), &err, why);
+  refused(ts_set_train_batch_size(engine, ts_train_batch_size(engine), &err), &err, why);
+  refused(ts_set_gradient_accumulation_boundary(engine, true, &err), &err, why);
+  refused(ts_set_training(engine, true, &err), &err, why);
+  refused(ts_set_full_fp32_parameter(engine, ts_parameter_name(engine, 0), values, &err), &err, why);
+  refused(ts_save_checkpoint(engine, "none", NULL, NULL, 0, &err), &err, why);
+  refused(ts_load_checkpoint(engine, "none", NULL, NULL, NULL, NULL, NULL, &err), &err, why);
+  refused(ts_save_16bit_model(engine, "none", NULL, false, NULL, &err), &err, why);
 }
 
 /* Micro-steps of a step that ts_zero_grad gave up count for no other one. */

@@ -3,7 +3,7 @@
  * outputs.  Three steps (whole, by hand, whole) and an evaluation on each grid against the same on one rank: losses,
  * norms, outputs put together, gradients, parameters.  Then what is refused.
  *
- * TEST_ONLY takes names of ways, and "wrong". */
+ * TEST_ONLY takes names of ways, "odd" (a model without a loss) and "wrong". */
 #include "regression/subject.h"
 #include "regression/tap.h"
 #include "regression/tap_mpi.h"
@@ -446,6 +446,124 @@ static void test_way(ts_world *all, ts_world *alone, const way *how) {
   free_course(&b);
 }
 
+/* ---- a model without a loss ---- */
+
+/* A matrix that two products have, the first of which ranks along tp need whole and the second could deal; values in
+ * fp32 that meet others; an input that nothing reads.  Gradients are those that the program gives to an output. */
+static void write_odd(ts_builder *b, void *user) {
+  const ts_heads heads = {.heads = HEADS, .head_dim = HEAD_DIM, .causal = true};
+  const int64_t length = *(const int64_t *) user;
+  ts_tid tokens = ts_builder_input(b, "tokens", TS_I32, 1, (int64_t[]){length}, 0);
+  ts_tid weight = ts_builder_input(b, "weight", TS_F32, 2, (int64_t[]){length, WIDTH}, 0);
+  ts_builder_input(b, "unread", TS_F32, 1, (int64_t[]){3}, 0);
+  ts_builder_unit(b, "odd");
+  ts_tid x = ts_builder_embedding(b, "tokens", tokens, VOCABULARY, WIDTH);
+  ts_tid twice = ts_builder_parameter(b, "twice", 2, (int64_t[]){WIDTH, WIDTH}, (ts_init){TS_INIT_NORMAL, 0.25});
+  x = ts_builder_product(b, "first", x, twice);
+  ts_builder_output(b, "first", x);
+  ts_tid h = ts_builder_product(b, "second", x, twice);
+  ts_tid q = ts_builder_linear(b, "q", h, WIDTH, false), k = ts_builder_linear(b, "k", h, WIDTH, false);
+  ts_tid o = ts_builder_attention(b, "attention", q, k, ts_builder_linear(b, "v", h, WIDTH, false), TS_NONE, &heads);
+  o = ts_builder_float(b, "wide", ts_builder_linear(b, "o", o, WIDTH, false));
+  o = ts_builder_multiply(b, "weighted", ts_builder_add(b, "both", x, o), weight);
+  o = ts_builder_linear(b, "last", ts_builder_layernorm(b, "norm", o, 1e-5), WIDTH, true);
+  ts_builder_output(b, "y", ts_builder_multiply(b, "gated", ts_builder_linear(b, "gate", x, WIDTH, false), o));
+}
+
+enum { ODD_LENGTH = 6, ODD_SIZE = ODD_LENGTH * WIDTH, MOST_ODD = 12 };
+
+/* What all ranks have of a step: the output, the norm, gradients and parameters by name. */
+typedef struct odd_step {
+  float y[2 * ODD_SIZE], *value[2][MOST_ODD]; /* the latter owned */
+  double norm;
+  int n;
+  char *name[MOST_ODD]; /* owned */
+  int64_t count[MOST_ODD];
+} odd_step;
+
+static void read_odd(ts_engine *e, int kind, const odd_step *like, odd_step *s) {
+  ts_error err = {0};
+  for (int i = 0; i < s->n; ++i) {
+    const char *name = like != NULL ? like->name[i] : s->name[i];
+    s->count[i] = like != NULL ? like->count[i] : s->count[i];
+    s->value[kind][i] = ts_malloc((size_t) s->count[i] * sizeof(float));
+    must((kind == 0 ? ts_get_full_fp32_gradient : ts_get_full_fp32_parameter)(e, name, s->value[kind][i], &err), &err);
+  }
+}
+
+static odd_step take_odd_step(ts_world *world, int tp, const char *more, const odd_step *like) {
+  const way how = {"odd", tp, 1, ODD_LENGTH, more};
+  const int64_t length = ODD_LENGTH;
+  const ts_own_model model = {"odd", write_odd, (void *) &length};
+  odd_step s = {0};
+  trial t;
+  ts_error err = {0};
+  must(try_subject(world, &how, &model, TS_CAN_STEP | TS_CAN_SEED, &t, &err), &err);
+  TS_CHECK(t.batch == 2 && t.micro_batches == 2, "all ranks have all samples, two at a time");
+  s.n = ts_parameter_count(t.engine);
+  for (int i = 0; i < s.n; ++i) {
+    int64_t extent[TS_MAX_DIMS] = {1, 1};
+    int dims = ts_parameter_shape(t.engine, i, extent);
+    s.name[i] = ts_strdup(ts_parameter_name(t.engine, i));
+    s.count[i] = extent[0] * (dims > 1 ? extent[1] : 1);
+  }
+  for (int64_t m = 0; m < 2; ++m) {
+    int32_t tokens[2 * ODD_LENGTH];
+    float weight[2 * ODD_SIZE], seed[2 * ODD_SIZE], unread[6] = {0};
+    for (int64_t i = 0; i < 2 * ODD_SIZE; ++i) {
+      tokens[i / WIDTH] = token_at(2 * m, i / WIDTH);
+      weight[i] = 1 + (float) number_at(m, i, 8);
+      seed[i] = (float) ts_scale(t.engine, number_at(m, i, 9)); /* the loss scale is 1 */
+    }
+    must(ts_set_input(t.engine, "tokens", tokens, &err), &err);
+    must(ts_set_input(t.engine, "weight", weight, &err), &err);
+    must(ts_set_input(t.engine, "unread", unread, &err), &err);
+    must(ts_forward(t.engine, &err), &err);
+    must(ts_get_output(t.engine, "y", s.y, &err), &err);
+    must(ts_backward_from(t.engine, "y", seed, &err), &err);
+    if (m == 1) {
+      read_odd(t.engine, 0, like, &s);
+    }
+    must(ts_step(t.engine, NULL, &err), &err);
+  }
+  s.norm = ts_global_grad_norm(t.engine);
+  read_odd(t.engine, 1, like, &s);
+  close_trial(&t);
+  return s;
+}
+
+static void free_odd(odd_step *s) {
+  for (int i = 0; i < s->n; ++i) {
+    ts_free(s->name[i]);
+    ts_free(s->value[0][i]);
+    ts_free(s->value[1][i]);
+  }
+}
+
+/* In fp32 sums of some dozens of products are rounded in another order; lower types are as far from fp32 as one rank
+ * is, but for chance and the sums over ranks. */
+static void test_odd(ts_world *all, ts_world *alone, int tp) {
+  static const char *const types[] = {"", BF16, "fp16 = { enabled = true; loss_scale = 1; };",
+                                      "torch_autocast = { enabled = true; };"};
+  odd_step one = take_odd_step(alone, 1, "", NULL);
+  for (size_t i = 0; i < sizeof types / sizeof *types; ++i) {
+    double far[2] = {0}; /* all ranks, and one in the lower type */
+    for (int k = 0; k < 2; ++k) {
+      odd_step b = take_odd_step(k == 0 ? all : alone, k == 0 ? tp : 1, types[i], &one);
+      far[k] = fmax(apart(b.y, one.y, 2 * ODD_SIZE), relative(b.norm, one.norm));
+      for (int p = 0; p < one.n; ++p) {
+        far[k] = fmax(far[k], fmax(apart(b.value[0][p], one.value[0][p], one.count[p]),
+                                   apart(b.value[1][p], one.value[1][p], one.count[p])));
+      }
+      free_odd(&b);
+    }
+    tap_ok_all(MPI_COMM_WORLD, far[0] <= (i == 0 ? 1e-5 : 4 * far[1]) && far[1] < 0.1 && one.norm > 0,
+               "without a loss, tp %d %s: the step of one rank in fp32 but for %.1e (one rank: %.1e)", tp, types[i],
+               far[0], far[1]);
+  }
+  free_odd(&one);
+}
+
 /* ---- what is refused ---- */
 
 enum { ONE_KEY_HEAD, MEAN_POOL, LOSS_OF_ROWS, NO_TOKENS, OTHER_DIMENSION, OTHER_LENGTH, MOVED_TOKENS, NO_WEIGHTS };
@@ -573,6 +691,9 @@ int main(int argc, char **argv) {
   size_t n = size == 4 ? sizeof ways_4 / sizeof *ways_4 : sizeof ways_2 / sizeof *ways_2;
   for (size_t i = 0; i < n; ++i) {
     test_way(all, alone, &ways[i]);
+  }
+  if (is_named("odd")) {
+    test_odd(all, alone, size);
   }
   if (is_named("wrong")) {
     test_wrong(all);

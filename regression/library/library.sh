@@ -33,6 +33,8 @@ exported -D --defined-only "$prefix/lib/libtessera.so" > shared.names
 exported -g --defined-only "$prefix/lib/libtessera.a" > archive.names
 ok "the shared object exports what the header has, and nothing else" cmp header.names shared.names
 ok "so does the archive" cmp header.names archive.names
+of_runs=$(nm "$prefix/lib/libtessera.a" | grep -c ' U sigaction$\|ts_stop_\|ts_watch_\|ts_train$')
+ok "it sets no handler of signals, and has nothing else of a run's" is "$of_runs" 0
 of_ours=$(sed 's/[^a-zA-Z0-9_ ].*//' "$prefix/include/tessera.h" | grep -c '^#include "')
 ok "the header needs none of the tree's" is "$of_ours" 0
 

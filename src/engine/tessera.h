@@ -126,7 +126,8 @@ ts_status ts_set_train_batch_size(ts_engine *engine, int64_t size, ts_error *err
 /** Where a step's samples come from. */
 typedef struct ts_feed {
   /** Set every input (ts_set_input) to this rank's samples of \a micro_batch, from 0.  It has no way to fail: samples
-   * that may be bad are read before, and agreed on (ts_world_agree).  What ts_set_input refuses here ends the step. */
+   * that may be bad are read before, and agreed on (ts_world_agree).  What ts_set_input refuses here ends the step;
+   * calls that change the engine, or read it, are refused here. */
   void (*feed)(ts_engine *engine, int64_t micro_batch, void *user);
   /** Asked once, after the last micro-batch: values of this rank of which everybody gets the largest (a stop request,
    * seconds); NULL for zeros. */
@@ -164,8 +165,9 @@ ts_status ts_eval_batch(ts_engine *engine, const ts_feed *feed, int64_t micro_ba
  * and ranks: who wants a mean divides by their number. */
 
 /** Copy this rank's samples of the next micro-batch: [batch] of them, in the input's dtype, each whole (ranks along sp
- * take their tokens).  Values stay until they are set again; an input that was never set is 0. Not collective.
- * \return TS_BAD_INPUT: the model has no such input. */
+ * take their tokens).  Values stay until they are set again; an input that was never set is 0; one that nothing reads
+ * may be set. Not collective.
+ * \return TS_BAD_INPUT: the model declares no such input. */
 ts_status ts_set_input(ts_engine *engine, const char *name, const void *samples, ts_error *err);
 
 /** Forwards train from now on, with dropout and values kept for a backward, or they do not.  An engine begins with
@@ -183,9 +185,9 @@ ts_status ts_get_output(ts_engine *engine, const char *name, float *value, ts_er
 ts_status ts_get_loss(ts_engine *engine, double *sum, double *labels, ts_error *err);
 
 /** Add the gradients of weight times the loss, and of the outputs whose gradient was set since the forward, to those of
- * this step.  \a weight is 1, or what a loss of several engines says of this one's.  Ends the values of the forward
- * (there is no retain_graph: forward again).  The last micro-batch's reduces the step's gradients.
- * Collective over the world. */
+ * this step.  \a weight is 1, or what a loss of several engines says of this one's; a number that is none is refused.
+ * Ends the values of the forward (there is no retain_graph: forward again).  The last micro-batch's reduces the step's
+ * gradients. Collective over the world. */
 ts_status ts_backward(ts_engine *engine, double weight, ts_error *err);
 
 /** Set the gradient of an output, in fp32 and in its shape, for the next backward; those not set are 0.  In fp16 it has

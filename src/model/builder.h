@@ -15,9 +15,11 @@
  * out where it is not trained.  Every function takes the builder of the call it is in.  Names of parameters and values
  * are "UNIT.name", stable from run to run: checkpoints, first values and dropout's numbers go by them.
  *
- * Values are fp32 here, and of the deck's types when they run.  A call that breaks a rule (shapes that do not fit, a
- * name that is taken, a number out of its range) is told when the model is used, with all others, and gives TS_NONE,
- * which later calls take silently.  Names have no "/" and no control characters, as checkpoints are files by them.
+ * Values are fp32 here, and of the deck's types when they run.  A call that breaks a rule (shapes that do not fit, the
+ * name of another parameter, input or output, a number out of its range) is told when the model is used, with all
+ * others, and gives TS_NONE, which later calls take silently.  A parameter that is asked for again by its name and
+ * shape is the same one: layers called alike in a unit share their weights.  Names have no "/" and
+ * no control characters, as checkpoints are files by them.
  * None of these functions is collective; all ranks write the same model.
  */
 #ifndef TS_MODEL_BUILDER_H
@@ -118,8 +120,8 @@ ts_tid ts_builder_samples(ts_builder *b);
 /** The same elements in another shape, of \a n positive extents, 1 to TS_MAX_DIMS of them. Not collective. */
 ts_tid ts_builder_reshape(ts_builder *b, const char *name, ts_tid x, int n, const int64_t *extent);
 
-/** x in fp32, in which what is made of it goes on, whatever the deck's types: for losses put together from pieces.  An
- * input of numbers keeps all its bits so. Not collective. */
+/** x in fp32, in which what is made of it goes on, whatever the deck's types, and as which what it meets is taken: for
+ * losses put together from pieces.  An input of numbers keeps all its bits so. Not collective. */
 ts_tid ts_builder_float(ts_builder *b, const char *name, ts_tid x);
 
 /** The token of each sample that index [batch] int32 says, [batch][C] of x [batch][T][C]: the first, or the last one
@@ -172,8 +174,8 @@ ts_tid ts_builder_attention(ts_builder *b, const char *name, ts_tid q, ts_tid k,
  * another part or a weight that is not 1. Not collective. */
 void ts_builder_head_loss(ts_builder *b, const char *name, ts_tid x, ts_tid w, ts_tid labels, double weight);
 
-/** The sum of the elements of x, times a mask int32 of its shape; it counts the sum of the mask.  Where the mask is 0 x
- * may be no number.  TS_NONE: all elements, each 1. Not collective. */
+/** The sum of the elements of x, times a mask int32 of its shape, at least 0; it counts the sum of the mask.  Where the
+ * mask is 0 x may be no number.  TS_NONE: all elements, each 1. Not collective. */
 void ts_builder_loss(ts_builder *b, const char *name, ts_tid x, ts_tid mask, double weight);
 
 /** Of rows of logits [...][V] against the logits of soft labels, of one shape: [...] fp32, with T the temperature,

@@ -5,7 +5,8 @@
  * rows' cut rules: a node with dealt inputs is cut along the index that they have in common; where there is none, it
  * gets them whole.  Units that stay together are found on the way, as attention asks for whole heads; so nothing is
  * dealt before the walk is over.  Where a rank would then get nothing, the product that began the cut is left whole,
- * and the walk is done again; so it is where several ranks would have the same columns of a norm. */
+ * and the walk is done again; so it is where several ranks would have the same columns of a norm, and where two nodes
+ * would have the same parameter cut in two ways. */
 #include "pass/shard_cut.h"
 
 #include "base/memory.h"
@@ -125,6 +126,12 @@ static void visit_marked_row(ts_sharding *s, const ts_node *product, ts_node_sha
   }
 }
 
+/* A weight that another product has had cut along its inner index has no columns to deal. */
+static bool may_deal_columns(const ts_sharding *s, const ts_node *product) {
+  const ts_spread *w = &s->spread[product->in[1]];
+  return !w->dealt || w->dim != ts_sharding_inner_dim(product);
+}
+
 static void visit_product(ts_sharding *s, const ts_node *product, ts_nid n) {
   ts_node_share *how = &s->node[n];
   ts_tid x = product->in[0];
@@ -135,7 +142,7 @@ static void visit_product(ts_sharding *s, const ts_node *product, ts_nid n) {
     leave_alone(s, product, how);
   } else if (mark->style == TS_TP_ROW || (open && inner)) {
     visit_marked_row(s, product, how);
-  } else if (!open || ts_sharding_ends_in_rows(s, product->out[0])) {
+  } else if (may_deal_columns(s, product) && (!open || ts_sharding_ends_in_rows(s, product->out[0]))) {
     cut_columns_as_read(s, product, how);
     gather_output(s, product, how);
   } else {
@@ -246,6 +253,47 @@ static bool ban_unfit(ts_sharding *s) {
   return any;
 }
 
+/* Does it read a parameter otherwise than that is dealt in the end, as one that was whole when the walk came by? */
+static bool is_torn(const ts_sharding *s, ts_nid n, int i) {
+  const ts_node *node = &s->graph->node[n];
+  const ts_node_share *how = &s->node[n];
+  const ts_spread *w = node->in[i] == TS_NONE ? NULL : &s->spread[node->in[i]];
+  if (w == NULL || !w->dealt || !ts_sharding_is_parameter(s, node->in[i])) {
+    return false;
+  }
+  if (i == 1 && ts_sharding_is_product(s, node)) {
+    char index = w->dim == ts_sharding_inner_dim(node) ? 'k' : 'n';
+    return how->index != index && how->index != TS_INDEX_VOCABULARY;
+  }
+  return how->index == 0 && (how->complete >> i & 1) == 0;
+}
+
+/* A parameter that is torn is whole: in all its products, and as a table. \return false: it is already. */
+static bool ban_readers(ts_sharding *s, ts_tid w) {
+  bool any = s->vocabulary[w];
+  s->vocabulary[w] = false;
+  for (int r = s->first_reader[w]; r < s->first_reader[w + 1]; ++r) {
+    any = any || !s->banned[s->reader[r]];
+    s->banned[s->reader[r]] = true;
+  }
+  return any;
+}
+
+/* One of them; the next walk shows others. */
+static bool ban_torn(ts_sharding *s) {
+  for (ts_nid n = 0; n < s->graph->n_nodes; ++n) {
+    const ts_node *node = &s->graph->node[n];
+    for (int i = 0; i < node->n_in; ++i) {
+      if (is_torn(s, n, i)) {
+        bool any = ban_readers(s, node->in[i]);
+        TS_CHECK(any, "%s: %s is whole here and dealt elsewhere", node->name, ts_sharding_tensor(s, node->in[i])->name);
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 /* Columns that several ranks have would count several times in the sums, forward and backward. */
 static bool ban_shared_norms(ts_sharding *s) {
   bool any = false;
@@ -308,7 +356,7 @@ void ts_sharding_cut(ts_sharding *s) {
     for (ts_nid n = 0; n < s->graph->n_nodes; ++n) {
       visit(s, n);
     }
-  } while (ban_unfit(s) || ban_shared_norms(s));
+  } while (ban_unfit(s) || ban_torn(s) || ban_shared_norms(s));
   check_gradients(s);
   find_whole_units(s);
 }
