@@ -1,0 +1,65 @@
+/* Cuts of a row of items: every line of regression/golden/partitions.txt, which are DeepSpeed's. */
+#include "pass/partition.h"
+#include "regression/tap.h"
+
+#include "base/memory.h"
+#include "base/status.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 64 };
+
+/* Numbers up to `end`. */
+static int read_numbers(char *from, char end, double *number) {
+  int n = 0;
+  char *next = from;
+  for (double x = strtod(from, &next); next != from && n < MOST; x = strtod(from, &next)) {
+    number[n++] = x;
+    from = next;
+    if (*from == end) {
+      break;
+    }
+  }
+  return n;
+}
+
+static bool is_same(char *line, bool balanced) {
+  double left[MOST], right[MOST];
+  int cuts[MOST], n = read_numbers(strchr(line, ' '), ':', left);
+  int known = read_numbers(strchr(line, ':') + 1, 0, right), parts = (int) left[balanced ? 0 : 1];
+  TS_CHECK(n > 1 && known == parts + 1, "a line of partitions.txt is no partition: %s", line);
+  if (balanced) {
+    ts_partition_balanced(n - 1, left + 1, parts, cuts);
+  } else {
+    ts_partition_uniform((int) left[0], parts, cuts);
+  }
+  bool same = true;
+  for (int k = 0; k <= parts; ++k) {
+    same = same && cuts[k] == (int) right[k];
+  }
+  if (!same) {
+    tap_note("other than DeepSpeed's: %s", line);
+  }
+  return same;
+}
+
+int main(void) {
+  FILE *file = fopen(tap_path("regression/golden/partitions.txt"), "r");
+  TS_CHECK(file != NULL, "regression/golden/partitions.txt is missing");
+  char *line = NULL;
+  size_t room = 0;
+  int n[2] = {0}, same[2] = {0};
+  for (ssize_t length; (length = getline(&line, &room, file)) > 0;) {
+    bool balanced = strncmp(line, "balanced ", 9) == 0;
+    line[length - 1] = 0;
+    ++n[balanced];
+    same[balanced] += is_same(line, balanced);
+  }
+  free(line);
+  fclose(file);
+  tap_ok(n[0] > 0 && same[0] == n[0], "%d of %d uniform partitions are DeepSpeed's", same[0], n[0]);
+  tap_ok(n[1] > 0 && same[1] == n[1], "%d of %d balanced ones are, ties included", same[1], n[1]);
+  return tap_done();
+}

@@ -1,0 +1,18 @@
+/** \file
+ * Cutting a row of items into consecutive parts, as even as can be.  Part k is items cuts[k] ... cuts[k + 1] - 1.  Both
+ * functions cut as DeepSpeed's of the same name (deepspeed/runtime/utils.py), ties included.  None is collective.
+ */
+#ifndef TS_PASS_PARTITION_H
+#define TS_PASS_PARTITION_H
+
+/** As many items in each part, one more in the first of them where that does not come out.
+ * \param [out] cuts  [parts + 1]; with fewer items than parts the last parts are empty. Not collective. */
+void ts_partition_uniform(int n, int parts, int *cuts);
+
+/** The least difference between the largest and the smallest sum of a part: not the least maximum.  Of cuts that are as
+ * good the last part is the shortest, then the one before it.  Time n^2 parts.
+ * \param [in]  weight  Of each item, at least 0.
+ * \param [out] cuts    [parts + 1]; with no more items than parts as ts_partition_uniform. Not collective. */
+void ts_partition_balanced(int n, const double *weight, int parts, int *cuts);
+
+#endif
