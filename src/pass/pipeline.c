@@ -26,7 +26,7 @@ static int64_t *done_of(const writer *w, ts_pipeline_work work, int chunk) {
   return &w->done[(int) work * w->pipeline->chunks + chunk];
 }
 
-static void add(writer *w, ts_pipeline_work work, int chunk) {
+static void add_work(writer *w, ts_pipeline_work work, int chunk) {
   bool both = work == TS_WORK_BACKWARD;
   int64_t micro_batch = (*done_of(w, both ? TS_WORK_INPUT : work, chunk))++;
   *done_of(w, TS_WORK_WEIGHT, chunk) += both;
@@ -41,7 +41,7 @@ static bool is_left(const writer *w, ts_pipeline_work work, int chunk) {
 /* W of what has had its I. */
 static void add_weights(writer *w, int chunk) {
   while (*done_of(w, TS_WORK_WEIGHT, chunk) < *done_of(w, TS_WORK_INPUT, chunk)) {
-    add(w, TS_WORK_WEIGHT, chunk);
+    add_work(w, TS_WORK_WEIGHT, chunk);
   }
 }
 
@@ -51,7 +51,7 @@ static void write_gpipe(writer *w, int rank) {
   (void) rank;
   for (int kind = 0; kind < 2; ++kind) {
     for (int64_t i = 0; i < w->pipeline->micro_batches; ++i) {
-      add(w, kind == 0 ? TS_WORK_FORWARD : TS_WORK_BACKWARD, 0);
+      add_work(w, kind == 0 ? TS_WORK_FORWARD : TS_WORK_BACKWARD, 0);
     }
   }
 }
@@ -60,10 +60,10 @@ static void write_1f1b(writer *w, int rank) {
   int64_t m = w->pipeline->micro_batches, lead = least(w->pipeline->stages - 1 - rank, m);
   for (int64_t i = 0; i < m + lead; ++i) {
     if (i < m) {
-      add(w, TS_WORK_FORWARD, 0);
+      add_work(w, TS_WORK_FORWARD, 0);
     }
     if (i >= lead) {
-      add(w, TS_WORK_BACKWARD, 0);
+      add_work(w, TS_WORK_BACKWARD, 0);
     }
   }
 }
@@ -73,13 +73,13 @@ static void write_zb_h1(writer *w, int rank) {
   int64_t m = w->pipeline->micro_batches, lead = least(w->pipeline->stages - 1 - rank, m);
   for (int64_t i = 0; i < m + lead; ++i) {
     if (i < m) {
-      add(w, TS_WORK_FORWARD, 0);
+      add_work(w, TS_WORK_FORWARD, 0);
     }
     if (i >= lead) {
-      add(w, TS_WORK_INPUT, 0);
+      add_work(w, TS_WORK_INPUT, 0);
     }
     if (i >= lead + rank) {
-      add(w, TS_WORK_WEIGHT, 0);
+      add_work(w, TS_WORK_WEIGHT, 0);
     }
   }
   add_weights(w, 0);
@@ -88,37 +88,37 @@ static void write_zb_h1(writer *w, int rank) {
 /* ---- several chunks a rank ---- */
 
 /* Micro-batches that go through all chunks before the next ones do. */
-static int64_t together(const ts_pipeline *p) {
+static int64_t round_of(const ts_pipeline *p) {
   int64_t rounds = p->micro_batches / p->stages;
   return p->micro_batches / (rounds > 1 ? rounds : 1);
 }
 
 static void write_interleaved(writer *w, int rank) {
   const ts_pipeline *p = w->pipeline;
-  int64_t g = together(p), n = p->chunks * p->micro_batches;
+  int64_t g = round_of(p), n = p->chunks * p->micro_batches;
   int64_t lead = least((p->chunks - 1) * g + 2 * (p->stages - 1 - rank), n);
   for (int64_t i = 0; i < n + lead; ++i) {
     if (i < n) {
-      add(w, TS_WORK_FORWARD, (int) (i / g % p->chunks));
+      add_work(w, TS_WORK_FORWARD, (int) (i / g % p->chunks));
     }
     if (i >= lead) {
-      add(w, TS_WORK_BACKWARD, p->chunks - 1 - (int) ((i - lead) / g % p->chunks));
+      add_work(w, TS_WORK_BACKWARD, p->chunks - 1 - (int) ((i - lead) / g % p->chunks));
     }
   }
 }
 
 static void add_if_left(writer *w, ts_pipeline_work work, int chunk) {
   if (is_left(w, work, chunk)) {
-    add(w, work, chunk);
+    add_work(w, work, chunk);
   }
 }
 
 /* Forward, I and W of chunk 1, whose turn it is as soon as its forward is done. */
 static void turn_around(writer *w) {
   if (is_left(w, TS_WORK_FORWARD, 1)) {
-    add(w, TS_WORK_FORWARD, 1);
-    add(w, TS_WORK_INPUT, 1);
-    add(w, TS_WORK_WEIGHT, 1);
+    add_work(w, TS_WORK_FORWARD, 1);
+    add_work(w, TS_WORK_INPUT, 1);
+    add_work(w, TS_WORK_WEIGHT, 1);
   }
 }
 
@@ -128,7 +128,7 @@ static void write_zb_v(writer *w, int rank) {
     add_if_left(w, TS_WORK_FORWARD, 0);
   }
   for (int i = 0; i < rank; ++i) {
-    add(w, TS_WORK_FORWARD, 1);
+    add_work(w, TS_WORK_FORWARD, 1);
     add_if_left(w, TS_WORK_FORWARD, 0);
   }
   for (int i = 0; i < p - rank; ++i) {
@@ -136,8 +136,8 @@ static void write_zb_v(writer *w, int rank) {
   }
   while (is_left(w, TS_WORK_FORWARD, 1)) {
     add_if_left(w, TS_WORK_FORWARD, 0);
-    add(w, TS_WORK_INPUT, 0);
-    add(w, TS_WORK_WEIGHT, 0);
+    add_work(w, TS_WORK_INPUT, 0);
+    add_work(w, TS_WORK_WEIGHT, 0);
     turn_around(w);
   }
   for (int i = 0; i < rank; ++i) {
@@ -145,60 +145,60 @@ static void write_zb_v(writer *w, int rank) {
     add_if_left(w, TS_WORK_INPUT, 1);
   }
   while (is_left(w, TS_WORK_INPUT, 0)) {
-    add(w, TS_WORK_INPUT, 0);
-    add(w, TS_WORK_WEIGHT, 0);
+    add_work(w, TS_WORK_INPUT, 0);
+    add_work(w, TS_WORK_WEIGHT, 0);
   }
   add_weights(w, 1);
   add_weights(w, 0);
 }
 
 static void add_backward(writer *w, int chunk) {
-  add(w, TS_WORK_INPUT, chunk);
-  add(w, TS_WORK_WEIGHT, chunk);
+  add_work(w, TS_WORK_INPUT, chunk);
+  add_work(w, TS_WORK_WEIGHT, chunk);
 }
 
 static void write_dualpipe_v(writer *w, int rank) {
   int p = w->pipeline->stages, behind = p - 1 - rank;
   for (int i = 0; i < 2 * behind; ++i) {
-    add(w, TS_WORK_FORWARD, 0);
+    add_work(w, TS_WORK_FORWARD, 0);
   }
   for (int i = 0; i < rank + 1; ++i) {
-    add(w, TS_WORK_FORWARD, 0);
-    add(w, TS_WORK_FORWARD, 1);
+    add_work(w, TS_WORK_FORWARD, 0);
+    add_work(w, TS_WORK_FORWARD, 1);
   }
   for (int i = 0; i < behind; ++i) {
     add_backward(w, 1);
-    add(w, TS_WORK_FORWARD, 1);
+    add_work(w, TS_WORK_FORWARD, 1);
   }
   for (int64_t i = 0; i < w->pipeline->micro_batches - 2 * p + rank + 1; ++i) {
-    add(w, TS_WORK_FORWARD, 0);
+    add_work(w, TS_WORK_FORWARD, 0);
     add_backward(w, 1);
-    add(w, TS_WORK_FORWARD, 1);
+    add_work(w, TS_WORK_FORWARD, 1);
     add_backward(w, 0);
   }
   for (int i = 0; i < behind; ++i) {
     add_backward(w, 1);
-    add(w, TS_WORK_FORWARD, 1);
+    add_work(w, TS_WORK_FORWARD, 1);
     add_backward(w, 0);
   }
   /* From the middle of the last backwards on W wait, in the order of their I. */
   int *waiting = ts_malloc((size_t) (2 * (rank + 1)) * sizeof *waiting), n = 0;
   for (int i = 0; i < 2 * (rank + 1); ++i) {
     int chunk = i % 2 == 0 ? 1 : 0;
-    add(w, TS_WORK_INPUT, chunk);
+    add_work(w, TS_WORK_INPUT, chunk);
     if (i > rank) {
       waiting[n++] = chunk;
     } else {
-      add(w, TS_WORK_WEIGHT, chunk);
+      add_work(w, TS_WORK_WEIGHT, chunk);
     }
   }
   int next = 0;
   for (int i = 0; i < behind; ++i) {
-    add(w, TS_WORK_WEIGHT, next < n ? waiting[next++] : 0);
-    add(w, TS_WORK_INPUT, 0);
+    add_work(w, TS_WORK_WEIGHT, next < n ? waiting[next++] : 0);
+    add_work(w, TS_WORK_INPUT, 0);
   }
   while (next < n) {
-    add(w, TS_WORK_WEIGHT, waiting[next++]);
+    add_work(w, TS_WORK_WEIGHT, waiting[next++]);
   }
   add_weights(w, 0);
   ts_free(waiting);
@@ -216,7 +216,7 @@ static int64_t kept_1f1b(const ts_pipeline *p, int rank) {
 }
 
 static int64_t kept_interleaved(const ts_pipeline *p, int rank) {
-  return least(p->chunks * p->micro_batches, (p->chunks - 1) * together(p) + 2 * (p->stages - 1 - rank) + 1);
+  return least(p->chunks * p->micro_batches, (p->chunks - 1) * round_of(p) + 2 * (p->stages - 1 - rank) + 1);
 }
 
 static int64_t kept_zb_h1(const ts_pipeline *p, int rank) {
@@ -367,7 +367,7 @@ static double arrival(const clock_walk *c, bool backward, int piece, int from, i
   return *end_of(c, backward, from, micro_batch) + (same ? 0 : c->send);
 }
 
-static double needs(const clock_walk *c, int piece, ts_pipeline_instance i) {
+static double ready_at(const clock_walk *c, int piece, ts_pipeline_instance i) {
   if (i.work == TS_WORK_FORWARD) {
     return arrival(c, false, piece, piece - 1, i.micro_batch);
   }
@@ -387,7 +387,7 @@ static double duration(const ts_pipeline_seconds *s, ts_pipeline_work work) {
 static bool go_on(clock_walk *c, int rank) {
   ts_pipeline_instance i = c->list[rank].instance[c->next[rank]];
   int piece = ts_pipeline_piece(c->pipeline, rank, i.chunk);
-  double ready = needs(c, piece, i), takes = duration(&c->seconds[piece], i.work);
+  double ready = ready_at(c, piece, i), takes = duration(&c->seconds[piece], i.work);
   if (isnan(ready)) {
     return false;
   }
@@ -416,7 +416,7 @@ static void walk(clock_walk *c) {
   }
 }
 
-static ts_status check_end(const clock_walk *c, ts_error *err) {
+static ts_status check_all_ended(const clock_walk *c, ts_error *err) {
   for (int r = 0; r < c->pipeline->stages; ++r) {
     if (c->next[r] < c->list[r].n) {
       ts_text text = {0};
@@ -464,7 +464,7 @@ ts_status ts_pipeline_clock(const ts_pipeline *p, const ts_pipeline_seconds *sec
     c.list[r] = ts_pipeline_list_of(p, r);
   }
   walk(&c);
-  ts_status status = check_end(&c, err);
+  ts_status status = check_all_ended(&c, err);
   sum_up(&c, times);
   for (int r = 0; r < p->stages; ++r) {
     ts_free(c.list[r].instance);

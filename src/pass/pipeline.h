@@ -3,9 +3,9 @@
  *
  * A model is cut into stages x chunks pieces, which run one behind the other; each of the ranks has `chunks` of them:
  * piece c stages + rank is chunk c of a rank, in the V schedules pieces rank and 2 stages - 1 - rank are its two.  A
- * schedule is a row of one table: a function that lists the instances of a rank, {work, chunk, micro-batch}.  Whatever a
- * row says, a chunk does each kind of work in the order of micro-batches, so sums of gradients have the same bits under
- * every schedule.  Gradient accumulation is 1F1B of one stage.
+ * schedule is a row of one table: a function that lists the instances of a rank, {work, chunk, micro-batch}.  Whatever
+ * a row says, a chunk does each kind of work in the order of micro-batches, so sums of gradients have the same bits
+ * under every schedule.  Gradient accumulation is 1F1B of one stage.
  *
  *     row          micro-batches          bubble, where F = I = W      pieces that a rank keeps for W at a time
  *     gpipe        any                    (p - 1) / (m + p - 1)        m
