@@ -6,8 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { MOST_V = 2 };
-
 static int64_t least(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
@@ -264,8 +262,8 @@ static const struct {
     [TS_PIPELINE_1F1B] = {"1f1b", 1, false, takes_any, write_1f1b, kept_1f1b},
     [TS_PIPELINE_INTERLEAVED] = {"interleaved", 0, false, takes_rounds, write_interleaved, kept_interleaved},
     [TS_PIPELINE_ZB_H1] = {"zb_h1", 1, false, takes_any, write_zb_h1, kept_zb_h1},
-    [TS_PIPELINE_ZB_V] = {"zb_v", MOST_V, true, takes_zb_v, write_zb_v, kept_zb_v},
-    [TS_PIPELINE_DUALPIPE_V] = {"dualpipe_v", MOST_V, true, takes_dualpipe_v, write_dualpipe_v, kept_dualpipe_v},
+    [TS_PIPELINE_ZB_V] = {"zb_v", 2, true, takes_zb_v, write_zb_v, kept_zb_v},
+    [TS_PIPELINE_DUALPIPE_V] = {"dualpipe_v", 2, true, takes_dualpipe_v, write_dualpipe_v, kept_dualpipe_v},
 };
 
 const char *ts_pipeline_name(ts_pipeline_schedule schedule) {
