@@ -114,6 +114,12 @@ for n in 1 2; do
     ok "distillation, $n ranks, stage $stage: torch's losses" near distill
   done
 done
+for name in two_tower distill; do
+  decks=$example/two_tower.cfg
+  [ $name = two_tower ] || decks="$example/teacher.cfg $example/student.cfg"
+  run $mpiexec -n 2 ./$name $decks tensor_parallel.autotp_size=2
+  ok "$name on ranks that share products: torch's losses" near $name
+done
 
 # ---- wrong calls ----
 
