@@ -88,11 +88,11 @@ void ts_zero_add_gradient(ts_zero *z, ts_site at, int index, ts_tid gradient) {
   const ts_parameter *p = &z->layout->parameter[index];
   const ts_part *part = &z->layout->part[p->part];
   ts_part_state *s = &z->part[p->part];
+  at.segment = TS_SEGMENT_BACKWARD_WEIGHT; /* also of what a node for gradients of inputs makes beside them */
   if (ts_zero_sums_whole(z, part)) {
-    ts_site weights = {at.graph, TS_SEGMENT_BACKWARD_WEIGHT, at.unit};
     char *name = ts_format("%s.sum", p->name);
-    ts_tid sum = ts_build_view(weights, name, s->gradient, p->offset, p->held);
-    gradient = ts_build_accumulate(weights, name, sum, gradient, ts_zero_is_spread(part) ? z->beta_local : z->beta);
+    ts_tid sum = ts_build_view(at, name, s->gradient, p->offset, p->held);
+    gradient = ts_build_accumulate(at, name, sum, gradient, ts_zero_is_spread(part) ? z->beta_local : z->beta);
     ts_free(name);
   }
   s->produced[index - part->first] = gradient;
