@@ -42,11 +42,11 @@ static void make_sample(int64_t sample, int64_t n, int64_t vocabulary, int32_t *
 }
 
 static int replicas[2] = {1, 1}; /* along tp and pp */
-static int slots = 1;
+static ts_step_order order;
 static bool evaluating, few_labels;
 
-void train_run_set_slots(int n) {
-  slots = n;
+void train_run_set_order(ts_step_order o) {
+  order = o;
 }
 
 void train_run_set_evaluating(bool on) {
@@ -204,7 +204,7 @@ char *train_run_try(ts_world *world, const char *text, const char *sets, int ste
   ts_engine *engine;
   ts_error err = {0};
   unsigned abilities = TS_CAN_TRAIN | (evaluating ? TS_CAN_EVALUATE : 0);
-  const ts_engine_options options = {.world = world, .deck = deck, .abilities = abilities, .n_slots = slots};
+  const ts_engine_options options = {.world = world, .deck = deck, .abilities = abilities, .order = order};
   char *refused = NULL;
   if (ts_engine_create(&options, &engine, &err) == TS_OK) {
     *run = run_steps(engine, deck, steps);

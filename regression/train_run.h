@@ -34,8 +34,8 @@ train_run train_run_alone(ts_world *all, ts_world *alone, const char *text, cons
  * is cut: replicas.  Default 1 and 1. Not collective. */
 void train_run_set_replicas(int tp, int pp);
 
-/** Of runs from now on so many micro-batches are alive at a time, at most. Not collective. */
-void train_run_set_slots(int n);
+/** Of runs from now on the micro-batches of a step go in this order. Not collective. */
+void train_run_set_order(ts_step_order order);
 
 /** Runs from now on evaluate after each step, and of four samples count one. Not collective. */
 void train_run_set_evaluating(bool on);

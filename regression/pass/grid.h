@@ -48,8 +48,9 @@ static inline ts_deck *read_deck(const char *text, const char *sets, int ranks) 
   return deck;
 }
 
-/** The programs of all ranks, with so many micro-batches alive at most. Not collective. */
-static inline grid make_grid_of_slots(const char *text, const char *sets, int ranks, ts_model_use use, int n_slots) {
+/** The programs of all ranks, with the runs of a step in an order. Not collective. */
+static inline grid make_grid_in_order(const char *text, const char *sets, int ranks, ts_model_use use,
+                                      ts_step_order order) {
   grid g = {
       .deck = read_deck(text, sets, ranks), .ranks = ranks, .program = ts_malloc((size_t) ranks * sizeof *g.program)};
   for (int r = 0; r < ranks; ++r) {
@@ -62,7 +63,7 @@ static inline grid make_grid_of_slots(const char *text, const char *sets, int ra
                                         .batch = 1,
                                         .length = g.deck->data.sequence_length,
                                         .context = g.deck->data.sequence_length,
-                                        .n_slots = n_slots};
+                                        .order = order};
     g.program[r] = ts_program_create(&options);
   }
   return g;
@@ -70,7 +71,7 @@ static inline grid make_grid_of_slots(const char *text, const char *sets, int ra
 
 /** The same, one after another. Not collective. */
 static inline grid make_grid(const char *text, const char *sets, int ranks, ts_model_use use) {
-  return make_grid_of_slots(text, sets, ranks, use, 1);
+  return make_grid_in_order(text, sets, ranks, use, (ts_step_order){0});
 }
 
 /** Free all of it. Not collective. */

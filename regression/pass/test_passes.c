@@ -49,7 +49,7 @@ static passed run(const char *text, const char *set, const char *more, ts_model_
   TS_CHECK(ts_deck_read_text("test", text, sets, n_sets, &p.deck, &err) == TS_OK, "%s", err.text);
   TS_CHECK(ts_mesh_init(&p.mesh, (const int[]){1, 1, 1, 1, 1}, 1, 0, &err) == TS_OK, "%s", err.text);
   p.graph = ts_model_build(p.deck, use, (ts_model_size){B, T, T});
-  p.step = ts_step_of(use, 1, 1);
+  p.step = ts_step_of(use, 1, NULL);
   p.context =
       (ts_pass_context){.deck = p.deck, .mesh = &p.mesh, .target = {backend, 0, false}, .use = use, .step = &p.step};
   p.context.sequence = &whole_samples;
@@ -61,6 +61,7 @@ static void end(passed *p) {
   ts_graph_destroy(&p->graph);
   ts_layout_destroy(&p->context.layout);
   ts_schedule_destroy(&p->context.schedule);
+  ts_step_clear(&p->step);
   ts_plan_destroy(&p->context.plan);
   ts_deck_destroy(&p->deck);
   ts_text_free(&p->seen);

@@ -296,7 +296,7 @@ static void test_parts_of_two_groups(int stage) {
 static ts_program make_two_gathers(int rank, bool dp_first, const int64_t *cuts) {
   ts_program p = {.use = TS_MODEL_LOSS,
                   .graph = ts_graph_create(),
-                  .step = ts_step_of(TS_MODEL_LOSS, 1, 1),
+                  .step = ts_step_of(TS_MODEL_LOSS, 1, NULL),
                   .schedule = ts_calloc(1, sizeof *p.schedule),
                   .plan = ts_calloc(1, sizeof *p.plan)};
   TS_CHECK(ts_mesh_init(&p.mesh, (const int[TS_N_AXES]){1, 2, 1, 2, 1}, 4, rank, NULL) == TS_OK, "2 x 2");
@@ -329,6 +329,7 @@ static char *simulate_two_gathers(const bool dp_first[4]) {
   for (int r = 0; r < 4; ++r) {
     ts_graph_destroy(&program[r].graph);
     ts_schedule_destroy(&program[r].schedule);
+    ts_step_clear(&program[r].step);
     ts_plan_destroy(&program[r].plan);
   }
   return fault;
@@ -351,7 +352,7 @@ static void test_circle(void) {
 static ts_program make_exchange(const exchange_case *c, int rank) {
   ts_program p = {.use = TS_MODEL_LOSS,
                   .graph = ts_graph_create(),
-                  .step = ts_step_of(TS_MODEL_LOSS, 1, 1),
+                  .step = ts_step_of(TS_MODEL_LOSS, 1, NULL),
                   .schedule = ts_calloc(1, sizeof *p.schedule),
                   .plan = ts_calloc(1, sizeof *p.plan)};
   ts_tid x[TS_MOST_EXCHANGED];
@@ -465,6 +466,7 @@ static void test_block_faults(void) {
     for (int r = 0; r < 3; ++r) {
       ts_graph_destroy(&program[r].graph);
       ts_schedule_destroy(&program[r].schedule);
+      ts_step_clear(&program[r].step);
       ts_plan_destroy(&program[r].plan);
     }
   }

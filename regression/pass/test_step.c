@@ -7,14 +7,17 @@
 
 /* ---- order ---- */
 
-/* "F0 F1 b0 B1 U1": forward, backward, backward and reduce, update. */
+/* "F0 F1 b0 B1 U1": forward, backward, backward and reduce, update; I and w, or W with what reduces, are halves. */
 static char *spell(const ts_step_runs *step) {
   ts_text text = {0};
   for (int64_t i = 0; i < step->n; ++i) {
     ts_run run = ts_step_run(step, i);
     const ts_run_kind *kind = ts_step_kind(step, i);
-    bool reduces = (kind->segments & TS_SEGMENT_REDUCE) != 0;
-    char letter = kind->phase == TS_RUN_FORWARD ? 'F' : kind->phase == TS_RUN_UPDATE ? 'U' : reduces ? 'B' : 'b';
+    unsigned segments = kind->segments;
+    bool inputs = (segments & TS_SEGMENT_BACKWARD_INPUT) != 0, weights = (segments & TS_SEGMENT_BACKWARD_WEIGHT) != 0;
+    char letter = inputs && weights ? 'b' : inputs ? 'I' : 'w';
+    letter = kind->phase == TS_RUN_FORWARD ? 'F' : kind->phase == TS_RUN_UPDATE ? 'U' : letter;
+    letter = (segments & TS_SEGMENT_REDUCE) != 0 ? (char) (letter - 'a' + 'A') : letter;
     ts_text_add(&text, "%s%c%lld", i > 0 ? " " : "", letter, (long long) run.micro_batch);
   }
   return text.text;
@@ -22,56 +25,66 @@ static char *spell(const ts_step_runs *step) {
 
 static void test_order(void) {
   static const struct {
-    int micro_batches, slots;
-    const char *order;
+    ts_step_order order;
+    int micro_batches, alive;
+    const char *runs;
   } rows[] = {
-      {1, 1, "F0 B0 U0"},
-      {1, 3, "F0 B0 U0"},
-      {3, 1, "F0 b0 F1 b1 F2 B2 U2"},
-      {2, 2, "F0 F1 b0 B1 U1"},
-      {4, 2, "F0 F1 b0 F2 b1 F3 b2 B3 U3"},
-      {4, 4, "F0 F1 F2 F3 b0 b1 b2 B3 U3"},
-      {4, 9, "F0 F1 F2 F3 b0 b1 b2 B3 U3"},
+      {{0}, 1, 1, "F0 B0 U0"},
+      {{0}, 3, 1, "F0 b0 F1 b1 F2 B2 U2"},
+      {{TS_PIPELINE_1F1B, 3, 0}, 1, 1, "F0 B0 U0"},
+      {{TS_PIPELINE_1F1B, 2, 0}, 2, 2, "F0 F1 b0 B1 U1"},
+      {{TS_PIPELINE_1F1B, 2, 0}, 4, 2, "F0 F1 b0 F2 b1 F3 b2 B3 U3"},
+      {{TS_PIPELINE_1F1B, 9, 0}, 4, 4, "F0 F1 F2 F3 b0 b1 b2 B3 U3"},
+      {{TS_PIPELINE_GPIPE, 9, 8}, 4, 4, "F0 F1 F2 F3 b0 b1 b2 B3 U3"},
+      {{TS_PIPELINE_ZB_H1, 1, 0}, 2, 1, "F0 I0 w0 F1 I1 W1 U1"},
+      {{TS_PIPELINE_ZB_H1, 2, 1}, 3, 2, "F0 I0 F1 I1 w0 F2 I2 w1 W2 U2"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
-    ts_step_runs step = ts_step_of(TS_MODEL_TRAIN, rows[i].micro_batches, rows[i].slots);
-    char *order = spell(&step);
-    tap_ok(strcmp(order, rows[i].order) == 0, "%d micro-batches, %d alive: %s", rows[i].micro_batches, rows[i].slots,
-           order);
-    ts_free(order);
+    ts_step_runs step = ts_step_of(TS_MODEL_TRAIN, rows[i].micro_batches, &rows[i].order);
+    char *runs = spell(&step);
+    tap_ok(strcmp(runs, rows[i].runs) == 0 && step.n_slots == rows[i].alive, "%d micro-batches, %d alive: %s",
+           rows[i].micro_batches, step.n_slots, runs);
+    ts_free(runs);
+    ts_step_clear(&step);
   }
-  ts_step_runs step = ts_step_of(TS_MODEL_LOGITS, 1, 4);
+  ts_step_runs step = ts_step_of(TS_MODEL_LOGITS, 1, NULL);
   tap_ok(step.n == 1 && step.n_slots == 1, "a generation is one run in one slot");
+  ts_step_clear(&step);
 }
 
 /* Every micro-batch forward, then backward in its order, in a slot that is its own as long as it is alive. */
 static bool is_sound(const ts_step_runs *step) {
-  int64_t in_slot[16], next_forward = 0, next_backward = 0;
+  int64_t in_slot[16], next[3] = {0}; /* forwards, backwards of inputs, of weights */
   memset(in_slot, -1, sizeof in_slot);
   for (int64_t i = 0; i < step->n - 1; ++i) {
     ts_run run = ts_step_run(step, i);
-    if (run.slot < 0 || run.slot >= step->n_slots) {
+    unsigned segments = ts_step_kind(step, i)->segments;
+    bool forward = segments == TS_SEGMENT_FORWARD, inputs = (segments & TS_SEGMENT_BACKWARD_INPUT) != 0;
+    bool weights = (segments & TS_SEGMENT_BACKWARD_WEIGHT) != 0;
+    if (run.slot < 0 || run.slot >= step->n_slots || in_slot[run.slot] != (forward ? -1 : run.micro_batch) ||
+        (forward && run.micro_batch != next[0]++) || (inputs && run.micro_batch != next[1]++) ||
+        (weights && run.micro_batch != next[2]++)) {
       return false;
     }
-    bool forward = ts_step_kind(step, i)->phase == TS_RUN_FORWARD;
-    if (in_slot[run.slot] != (forward ? -1 : run.micro_batch) ||
-        run.micro_batch != (forward ? next_forward++ : next_backward++)) {
-      return false;
-    }
-    in_slot[run.slot] = forward ? run.micro_batch : -1;
+    in_slot[run.slot] = weights ? -1 : run.micro_batch;
   }
   ts_run last = ts_step_run(step, step->n - 1), before = ts_step_run(step, step->n - 2);
-  return next_forward == step->micro_batches && next_backward == step->micro_batches && last.slot == before.slot &&
-         ts_step_kind(step, step->n - 1)->phase == TS_RUN_UPDATE &&
+  return next[0] == step->micro_batches && next[1] == step->micro_batches && next[2] == step->micro_batches &&
+         last.slot == before.slot && ts_step_kind(step, step->n - 1)->phase == TS_RUN_UPDATE &&
          (ts_step_kind(step, step->n - 2)->segments & TS_SEGMENT_REDUCE) != 0;
 }
 
 static void test_soundness(void) {
+  static const ts_pipeline_schedule schedules[] = {TS_PIPELINE_GPIPE, TS_PIPELINE_1F1B, TS_PIPELINE_ZB_H1};
   int wrong = 0, cases = 0;
   for (int micro_batches = 1; micro_batches <= 12; ++micro_batches) {
-    for (int slots = 1; slots <= 14; ++slots, ++cases) {
-      ts_step_runs step = ts_step_of(TS_MODEL_TRAIN, micro_batches, slots);
-      wrong += step.n_slots != (slots < micro_batches ? slots : micro_batches) || !is_sound(&step);
+    for (int stages = 1; stages <= 14; ++stages) {
+      for (int i = 0; i < 3 * stages; ++i, ++cases) {
+        const ts_step_order order = {schedules[i % 3], stages, i / 3};
+        ts_step_runs step = ts_step_of(TS_MODEL_TRAIN, micro_batches, &order);
+        wrong += !is_sound(&step);
+        ts_step_clear(&step);
+      }
     }
   }
   tap_ok(wrong == 0, "%d steps: each slot has one micro-batch at a time", cases);
@@ -92,11 +105,13 @@ static int64_t work(const grid *g) {
   return g->program[0]->plan->arena_bytes[TS_ARENA_WORK];
 }
 
+static grid alive(const char *text, const char *sets, int ranks, int n) {
+  return make_grid_in_order(text, sets, ranks, TS_MODEL_TRAIN, (ts_step_order){TS_PIPELINE_1F1B, n, 0});
+}
+
 /* With one slot nothing is apart; each further one costs what a micro-batch keeps and is given. */
 static void test_plan(const char *name, const char *text, const char *sets) {
-  grid one = make_grid_of_slots(text, sets, 2, TS_MODEL_TRAIN, 1),
-       two = make_grid_of_slots(text, sets, 2, TS_MODEL_TRAIN, 2);
-  grid four = make_grid_of_slots(text, sets, 2, TS_MODEL_TRAIN, 4);
+  grid one = make_grid(text, sets, 2, TS_MODEL_TRAIN), two = alive(text, sets, 2, 2), four = alive(text, sets, 2, 4);
   const ts_plan *a = one.program[0]->plan, *b = two.program[0]->plan, *c = four.program[0]->plan;
   int64_t slot = b->slot_bytes[TS_ARENA_SLOT], input = b->slot_bytes[TS_ARENA_INPUT];
   tap_ok(a->arena_bytes[TS_ARENA_SLOT] == 0 && a->arena_bytes[TS_ARENA_INPUT] == input && slot > 0 &&
@@ -126,54 +141,56 @@ static char *verify_commands(const ts_program *p) {
 }
 
 static void test_clean(const char *name, const char *text, const char *sets) {
-  for (int slots = 2; slots <= 4; ++slots) {
-    grid g = make_grid_of_slots(text, sets, 4, TS_MODEL_TRAIN, slots);
+  static const ts_step_order orders[] = {{TS_PIPELINE_1F1B, 2, 0},  {TS_PIPELINE_1F1B, 3, 0},
+                                         {TS_PIPELINE_GPIPE, 2, 1}, {TS_PIPELINE_ZB_H1, 1, 0},
+                                         {TS_PIPELINE_ZB_H1, 3, 1}, {TS_PIPELINE_ZB_H1, 4, 3}};
+  for (size_t i = 0; i < sizeof orders / sizeof *orders; ++i) {
+    grid g = make_grid_in_order(text, sets, 4, TS_MODEL_TRAIN, orders[i]);
     char *fault = simulate(&g);
     fault = fault == NULL ? verify_commands(g.program[3]) : fault;
-    tap_ok(fault == NULL, "%s, %s, %d alive: %s", name, sets, slots, fault != NULL ? fault : "clean");
+    tap_ok(fault == NULL, "%s, %s, %s %d of %d: %s", name, sets, ts_pipeline_name(orders[i].schedule), orders[i].stage,
+           orders[i].stages, fault != NULL ? fault : "clean");
     ts_free(fault);
     free_grid(&g);
   }
 }
 
 /* All forwards before all backwards, as if each had a slot. */
-static ts_run in_one_slot(const ts_step_runs *step, int64_t i) {
-  ts_step_runs all = ts_step_of(TS_MODEL_TRAIN, step->micro_batches, (int) step->micro_batches);
-  ts_run run = ts_step_run(&all, i);
-  run.slot = 0;
-  return run;
-}
-
-static ts_run beyond(const ts_step_runs *step, int64_t i) {
-  ts_run run = in_one_slot(step, i);
-  run.slot = step->n_slots;
-  return run;
+static void in_slot(ts_program *p, int slot) {
+  for (int64_t i = 0; i < p->step.n; ++i) {
+    p->step.run[i].slot = slot;
+  }
 }
 
 /* The first two backwards the other way round: the second one's gradient would be overwritten. */
-static ts_run swapped(const ts_step_runs *step, int64_t i) {
-  ts_step_runs all = ts_step_of(TS_MODEL_TRAIN, step->micro_batches, (int) step->micro_batches);
-  int64_t first = step->micro_batches;
-  return ts_step_run(&all, i == first ? i + 1 : i == first + 1 ? i - 1 : i);
-}
-
-/* One backward left out. */
-static ts_run skipping(const ts_step_runs *step, int64_t i) {
-  ts_step_runs all = ts_step_of(TS_MODEL_TRAIN, step->micro_batches, 1);
-  return ts_step_run(&all, i == 1 ? 2 : i);
-}
-
 static void swap_backwards(ts_program *p) {
-  p->step.at = swapped;
+  ts_run *first = &p->step.run[p->step.micro_batches], second = first[1];
+  first[1] = *first;
+  *first = second;
 }
+/* One backward left out. */
 static void skip_backward(ts_program *p) {
-  p->step.at = skipping;
+  ts_step_clear(&p->step);
+  ts_step_runs in_turns = ts_step_of(TS_MODEL_TRAIN, p->step.micro_batches, NULL);
+  p->step.run = in_turns.run;
+  p->step.run[1] = p->step.run[2];
 }
 static void break_order(ts_program *p) {
-  p->step.at = in_one_slot;
+  in_slot(p, 0);
 }
 static void break_slot(ts_program *p) {
-  p->step.at = beyond;
+  in_slot(p, p->step.n_slots);
+}
+/* Gradients of weights before those of inputs. */
+static void turn_halves(ts_program *p) {
+  ts_run *run = p->step.run;
+  while (ts_step_kind(&p->step, run - p->step.run)->segments != TS_SEGMENT_BACKWARD_INPUT ||
+         ts_step_kind(&p->step, run + 1 - p->step.run)->segments != TS_SEGMENT_BACKWARD_WEIGHT) {
+    ++run;
+  }
+  ts_run weights = run[1];
+  run[1] = *run;
+  *run = weights;
 }
 static void bring_closer(ts_program *p) {
   p->plan->slot_bytes[TS_ARENA_SLOT] -= TS_PLAN_ALIGN;
@@ -202,18 +219,25 @@ static void test_faults(void) {
     void (*damage)(ts_program *program);
     const char *expect[2];
     bool commands; /* the verifier sees it too */
+    ts_step_order order;
   } rows[] = {
-      {"two micro-batches in one slot", break_order, {"rank 1:", "finds micro-batch 0 in slot 0"}, false},
-      {"a slot that is not there", break_slot, {"rank 1:", "is in slot 4 of 4"}, false},
-      {"backwards out of order", swap_backwards, {"rank 1:", "of micro-batch 1 where that of 0 is due"}, false},
-      {"a backward left out", skip_backward, {"rank 1:", "finds micro-batch 0 in slot 0"}, false},
-      {"an arena for one slot", forget_slots, {"rank 1:", "lies outside the slot arena"}, false},
-      {"slots that overlap", bring_closer, {"rank 1:", "lies outside the slot arena"}, true},
-      {"inputs that overlap", bring_inputs_closer, {"rank 1:", "lies outside the input arena"}, true},
-      {"a kept value among the scratch", keep_in_scratch, {"rank 1:", "input_layernorm:1 before it is made"}, false},
+      {"two micro-batches in one slot", break_order, {"rank 1:", "finds micro-batch 0 in slot 0"}, false, {0}},
+      {"a slot that is not there", break_slot, {"rank 1:", "is in slot 4 of 4"}, false, {0}},
+      {"backwards out of order", swap_backwards, {"rank 1:", "of micro-batch 1 where that of 0 is due"}, false, {0}},
+      {"a backward left out", skip_backward, {"rank 1:", "finds micro-batch 0 in slot 0"}, false, {0}},
+      {"an arena for one slot", forget_slots, {"rank 1:", "lies outside the slot arena"}, false, {0}},
+      {"slots that overlap", bring_closer, {"rank 1:", "lies outside the slot arena"}, true, {0}},
+      {"inputs that overlap", bring_inputs_closer, {"rank 1:", "lies outside the input arena"}, true, {0}},
+      {"halves the other way round", turn_halves, {"rank 1:", "before it is made"}, false, {TS_PIPELINE_ZB_H1, 1, 0}},
+      {"a kept value among the scratch",
+       keep_in_scratch,
+       {"rank 1:", "input_layernorm:1 before it is made"},
+       false,
+       {0}},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
-    grid g = make_grid_of_slots(llama, STAGE(2), 2, TS_MODEL_TRAIN, 4);
+    const ts_step_order four = {TS_PIPELINE_1F1B, 4, 0};
+    grid g = make_grid_in_order(llama, STAGE(2), 2, TS_MODEL_TRAIN, rows[i].order.stages > 0 ? rows[i].order : four);
     rows[i].damage(g.program[1]);
     char *fault = simulate(&g), *wrong = verify_commands(g.program[1]);
     bool named = fault != NULL && strstr(fault, rows[i].expect[0]) && strstr(fault, rows[i].expect[1]);

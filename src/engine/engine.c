@@ -67,7 +67,7 @@ static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_
                                            ts_engine_may_use_cudnn(o->deck, e->backend)},
                                 .length = size.length,
                                 .context = size.context,
-                                .n_slots = o->n_slots,
+                                .order = o->order,
                                 .model = e->own.write != NULL ? &e->own : NULL,
                                 .by_hand = (o->abilities & TS_CAN_STEP) != 0,
                                 .seeded = (o->abilities & TS_CAN_SEED) != 0,

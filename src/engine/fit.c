@@ -68,7 +68,7 @@ static void try_deck(const ts_engine *e, const ts_deck *deck, const char *change
                                 .target = now->target,
                                 .batch = deck->train_micro_batch_size_per_gpu,
                                 .length = now->length,
-                                .n_slots = now->step.n_slots};
+                                .order = now->step.order};
   ts_program *program = ts_program_create(&options);
   const ts_program *all[TS_N_PROGRAMS];
   memcpy(all, e->program, sizeof all);

@@ -193,12 +193,13 @@ ts_status ts_set_train_batch_size(ts_engine *e, int64_t size, ts_error *err) {
     return TS_BAD_INPUT;
   }
   int64_t steps = size / each;
-  if (p != NULL && (steps < p->step.n_slots || !ts_step_accumulates(&p->step))) {
+  if (p != NULL && !ts_step_accumulates(&p->step)) {
     return ts_error_add(err, "ts_set_train_batch_size: the engine was made for one micro-batch a step: make it with "
                              "TS_CAN_STEP, or for more");
   }
-  if (p != NULL) {
-    ts_step_set_micro_batches(&p->step, steps);
+  if (p != NULL && !ts_step_set_micro_batches(&p->step, steps)) {
+    return ts_error_add(err, "ts_set_train_batch_size: the engine's schedule does not take %lld micro-batches",
+                        (long long) steps);
   }
   e->hand.accumulation = steps;
   e->hand.micro_steps = 0; /* those of a step that ts_zero_grad gave up */

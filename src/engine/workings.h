@@ -22,7 +22,7 @@ typedef struct ts_engine_options {
   const ts_mesh *mesh;            /**< Copied; NULL: what the deck asks for (ts_deck_mesh). */
   const ts_own_model *model;      /**< A program's own (model/builder.h), copied; NULL: the deck's family. */
   unsigned abilities;             /**< Mask of TS_CAN_...; memory is planned for these. */
-  int n_slots;                    /**< Micro-batches alive at a time, at most; 0 stands for 1. */
+  ts_step_order order;            /**< Of the runs of a training step (pass/step.h). */
   int64_t context;                /**< Of generation: tokens that are looked back on, at most; 0: as sequence_length. */
   int64_t steps;                  /**< Of the whole run, for a schedule whose deck has no total (run.epochs); else 0. */
   int64_t texts;                  /**< Of generation: how many a rank continues at a time; 0 stands for 1. */

@@ -349,6 +349,7 @@ typedef struct ts_mark {
 } ts_mark;
 
 typedef struct ts_graph {
+  bool apart;        /**< Gradients of weights are executed behind all of inputs, in runs of their own (pass/step.h). */
   ts_tensor *tensor; /**< Owned; index is ts_tid. */
   int n_tensors, tensor_capacity;
   ts_node *node; /**< Owned; index is ts_nid; in order of execution. */

@@ -20,6 +20,7 @@ ts_rewrite ts_rewrite_begin(const ts_graph *from) {
                   .instead = ts_ids_none(from->n_tensors),
                   .in = ts_ids_none(most),
                   .prior = ts_ids_none(most)};
+  r.to->apart = from->apart;
   for (int u = 0; u < from->n_units; ++u) {
     ts_graph_unit(r.to, from->unit[u]);
   }

@@ -103,8 +103,9 @@ static const char *rule_segment(const verifier *v, const ts_node *node) {
     if (producer != NULL && ts_segment_phase(producer->segment) > ts_segment_phase(node->segment)) {
       return "it reads what a later phase makes";
     }
-    bool inputs = node->segment == TS_SEGMENT_BACKWARD_INPUT;
-    if (inputs && producer != NULL && producer->segment == TS_SEGMENT_BACKWARD_WEIGHT && (ts_op_get(producer->op)->flags & TS_OP_ALIAS) == 0) {
+    bool weights = producer != NULL && producer->segment == TS_SEGMENT_BACKWARD_WEIGHT &&
+                   (ts_op_get(producer->op)->flags & TS_OP_ALIAS) == 0;
+    if (weights && node->segment == TS_SEGMENT_BACKWARD_INPUT) {
       return "a gradient of inputs reads what gradients of weights make";
     }
   }

@@ -52,7 +52,7 @@ static ts_status check_pass(const char *name, ts_error *err) {
 static void add_commands(const ts_program *p, ts_text *to) {
   for (int i = 0; i < p->step.n_kinds; ++i) {
     const ts_run_kind *kind = &p->step.kind[i];
-    if (!p->step.has(&p->step, i)) {
+    if (!ts_step_has(&p->step, i)) {
       continue;
     }
     ts_lowered *commands = ts_lower(p->graph, p->schedule, kind->segments);

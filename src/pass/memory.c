@@ -68,6 +68,19 @@ typedef struct planner {
 
 /* ---- lifetimes ---- */
 
+/* When an instruction is executed, among a micro-batch's: in the schedule's order, but where gradients of weights have
+ * runs of their own these come behind all of inputs, and what happens once a step behind them. */
+static int when(const planner *p, int i) {
+  ts_segment segment = p->graph->node[p->schedule->instruction[i].node].segment;
+  bool later = (segment & (TS_SEGMENT_REDUCE | TS_SEGMENT_UPDATE)) != 0;
+  int turn = !p->context->step->apart ? 0 : later ? 2 : segment == TS_SEGMENT_BACKWARD_WEIGHT ? 1 : 0;
+  return turn * p->schedule->n + i;
+}
+
+static int end_of_step(const planner *p) {
+  return (p->context->step->apart ? 3 : 1) * p->schedule->n;
+}
+
 /* Masks of ts_segment, with one more bit for the host, which reads results after the last run. */
 enum { BY_HOST = 1 << 8 };
 typedef struct users {
@@ -94,7 +107,7 @@ static void add_users(const planner *p, users *of, const ts_node *node) {
 /* Is what is read made in the same run, whatever its kind? */
 static bool stays_in_run(const ts_step_runs *step, users u) {
   for (int k = 0; k < step->n_kinds; ++k) {
-    unsigned segments = step->kind[k].segments;
+    unsigned segments = ts_step_has(step, k) ? step->kind[k].segments : 0;
     if ((u.read & segments) != 0 && (u.written & ~segments) != 0) {
       return false;
     }
@@ -108,7 +121,7 @@ static ts_lifetime lifetime_of(const planner *p, ts_tid root, users u) {
     return TS_LIFETIME_STATE;
   }
   const ts_step_runs *step = p->context->step;
-  bool of_slot = tensor->producer == TS_NONE || (step->n_slots > 1 && !stays_in_run(step, u));
+  bool of_slot = tensor->producer == TS_NONE || ((step->n_slots > 1 || step->apart) && !stays_in_run(step, u));
   return of_slot ? TS_LIFETIME_SLOT : TS_LIFETIME_SCRATCH;
 }
 
@@ -261,7 +274,8 @@ static void find_lifetimes(planner *p) {
   for (int i = 0; i < p->schedule->n; ++i) {
     ts_nid n = p->schedule->instruction[i].node;
     const ts_node *node = &p->graph->node[n];
-    extend_lives(p, node, i);
+    int at = when(p, i);
+    extend_lives(p, node, at);
     if (p->schedule->instruction[i].kind != TS_RUN) {
       if (node->op != TS_OP_ALL_TO_ALL) { /* activations on their way */
         mark_buffers(p, node);
@@ -271,18 +285,18 @@ static void find_lifetimes(planner *p) {
     const ts_kernel *kernel = target->backend->kernel(node->op);
     size_t bytes = kernel->prepare != NULL ? kernel->prepare(target, p->graph, node, NULL) : 0;
     if (bytes > 0) {
-      interval item = {.first = i, .last = i, .bytes = ts_plan_align((int64_t) bytes), .tensor = TS_NONE, .node = n};
+      interval item = {.first = at, .last = at, .bytes = ts_plan_align((int64_t) bytes), .tensor = TS_NONE, .node = n};
       add_item(&p->list[TS_ARENA_WORK], item);
       p->plan->workspace_bytes[n] = (int64_t) bytes;
     }
   }
   for (int i = 0; i < p->graph->n_marks; ++i) {
-    extend_life(p, p->graph->mark[i].tensor, p->schedule->n); /* the host reads results after the end */
+    extend_life(p, p->graph->mark[i].tensor, end_of_step(p)); /* the host reads results after the end */
   }
   int64_t bytes = find_comm_workspaces(p);
   if (bytes > 0) { /* collectives run one after another: they share one workspace */
     interval item = {.first = 0,
-                     .last = p->schedule->n,
+                     .last = end_of_step(p),
                      .bytes = ts_plan_align(bytes),
                      .tensor = TS_NONE,
                      .node = TS_NONE,
@@ -366,7 +380,7 @@ static int64_t place_best(interval *item, int n) {
 /* \return the most bytes that are live at an instruction.
  * \param [out] buffers_at_peak  How much of it is buffers. */
 static int64_t find_peak(const planner *p, const item_list *list, int64_t *buffers_at_peak) {
-  int n = p->schedule->n + 2;
+  int n = end_of_step(p) + 2;
   int64_t *delta = ts_calloc((size_t) n + 1, sizeof *delta), *buffer = ts_calloc((size_t) n + 1, sizeof *buffer);
   for (int i = 0; i < list->n; ++i) {
     const interval *item = &list->item[i];
@@ -396,7 +410,7 @@ static int find_turn(const planner *p) {
   while (i < p->schedule->n && ts_segment_phase(p->graph->node[p->schedule->instruction[i].node].segment) != 1) {
     ++i;
   }
-  return i;
+  return i; /* forwards are not moved */
 }
 
 /* What lives across the turn, and the most of the rest. */

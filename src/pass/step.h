@@ -5,20 +5,21 @@
  *
  * A micro-batch is alive from its first run to its last one, and all its runs have the same slot: a copy of the memory
  * that keeps a micro-batch's values between its runs (pass/plan.h).  As many micro-batches are alive at a time as there
- * are slots.  Nothing here is collective.
+ * are slots.  Training goes by the row of a pipeline schedule (pass/pipeline.h).  Nothing here is collective.
  */
 #ifndef TS_PASS_STEP_H
 #define TS_PASS_STEP_H
 
 #include "graph/graph.h"
 #include "model/model.h"
+#include "pass/pipeline.h"
 
 /** What a run is timed as. */
 typedef enum ts_run_phase { TS_RUN_FORWARD, TS_RUN_BACKWARD, TS_RUN_UPDATE, TS_N_RUN_PHASES } ts_run_phase;
 
 /** A kind of runs: the instructions of some segments. */
 typedef struct ts_run_kind {
-  const char *name;  /**< "forward", "backward", "backward and reduce", "update". */
+  const char *name;  /**< "forward", "backward", "backward of inputs", "backward and reduce", "update", ... */
   const char *title; /**< "the forward pass of a step", ... */
   ts_run_phase phase;
   unsigned segments; /**< Mask of ts_segment. */
@@ -31,32 +32,45 @@ typedef struct ts_run {
   int slot;            /**< Of the micro-batch: where its inputs and what it keeps are. */
 } ts_run;
 
-typedef struct ts_step_runs ts_step_runs;
-struct ts_step_runs {
+/** The order of a training step's runs: as on a stage of such a pipeline.  Zero is gradient accumulation, a forward and
+ * its backward in turns: 1F1B of one stage. */
+typedef struct ts_step_order {
+  ts_pipeline_schedule schedule; /**< Of one chunk; not read where stages is 0. */
+  int stages, stage;
+} ts_step_order;
+
+typedef struct ts_step_runs {
   const ts_run_kind *kind; /**< Those that occur are among them. */
   int n_kinds;
   int n_slots;              /**< Micro-batches alive at a time, at most. */
   int64_t micro_batches, n; /**< Of one step; runs. */
   bool accumulates;         /**< It was made for several micro-batches. */
+  bool apart;               /**< Gradients of weights have runs of their own. */
   bool by_hand;             /**< TRAIN: a program may run the kinds of ts_hand in an order of its own. */
-  /** The schedule's: run i.  Forwards and backwards each come in the order of micro-batches: the first one's overwrite
-   * what the others add to. */
-  ts_run (*at)(const ts_step_runs *step, int64_t i);
-  bool (*has)(const ts_step_runs *step, int kind); /**< The schedule's: are there runs of this kind? */
-};
+  ts_step_order order;      /**< Of TRAIN. */
+  /** Owned: n of them.  Forwards, backwards of inputs and of weights each come in the order of micro-batches: the first
+   * one's overwrite what the others add to. */
+  ts_run *run;
+} ts_step_runs;
 
-/** The step of a program: a value that owns nothing.
- * \param [in] micro_batches  Of TRAIN: gradient_accumulation_steps; of other uses 1.
- * \param [in] n_slots  At most so many micro-batches are alive; fewer when there are not as many. Not collective. */
-ts_step_runs ts_step_of(ts_model_use use, int64_t micro_batches, int n_slots);
+/** The step of a program; end with ts_step_clear.
+ * \param [in] micro_batches  Of TRAIN: gradient_accumulation_steps, as many as the schedule takes; of other uses 1.
+ * \param [in] order          Of TRAIN; NULL for zero. Not collective. */
+ts_step_runs ts_step_of(ts_model_use use, int64_t micro_batches, const ts_step_order *order);
+
+/** Free what it owns. Not collective. */
+void ts_step_clear(ts_step_runs *step);
+
+/** Can there be runs of this kind? Not collective. */
+bool ts_step_has(const ts_step_runs *step, int kind);
 
 /** Can its number of micro-batches change?  One that was made for a single one lacks what adds gradients up. Not
  * collective. */
 bool ts_step_accumulates(const ts_step_runs *step);
 
-/** So many micro-batches from now on, of a step that accumulates; at least as many as there are slots. Not
- * collective. */
-void ts_step_set_micro_batches(ts_step_runs *step, int64_t micro_batches);
+/** So many micro-batches from now on, of a step that accumulates. Not collective.
+ * \return false, and nothing has changed: the schedule does not take as many, or they want more slots. */
+bool ts_step_set_micro_batches(ts_step_runs *step, int64_t micro_batches);
 
 /** What can be run by hand, in slot 0: FORWARD, then any number of BACKWARD, of which the last may be LAST_BACKWARD,
  * with the reductions of the step; or REDUCE, these alone; then UPDATE. */

@@ -6,9 +6,22 @@
 typedef struct storage {
   const ts_graph *graph;
   ts_place *link;   /* a tensor's parent and its offset there; itself for a root */
-  ts_nid *last_use; /* last node that reads a tensor; behind all nodes where the host does */
+  ts_nid *last_use; /* when it is read last; behind all nodes where the host does */
   ts_nid *busy;     /* of a root: the last use of any tensor known to lie in it */
 } storage;
+
+/* Nodes in the order in which they are executed. */
+static ts_nid executed_at(const ts_graph *g, ts_nid n) {
+  ts_segment segment = g->node[n].segment;
+  bool later = (segment & (TS_SEGMENT_REDUCE | TS_SEGMENT_UPDATE)) != 0;
+  return n + (!g->apart ? 0 : later ? 2 : segment == TS_SEGMENT_BACKWARD_WEIGHT ? 1 : 0) * g->n_nodes;
+}
+
+static void note_last(storage *s, ts_tid t, ts_nid at) {
+  if (t != TS_NONE && s->last_use[t] < at) {
+    s->last_use[t] = at;
+  }
+}
 
 static ts_place resolve(const storage *s, ts_tid t) {
   int64_t offset = 0;
@@ -67,7 +80,7 @@ static bool prior_is_free(const storage *s, ts_nid n, ts_tid prior, ts_tid out) 
       return false; /* the node would overwrite what it reads */
     }
   }
-  return root->producer != TS_NONE && s->busy[at.root] <= n && p->dtype == o->dtype &&
+  return root->producer != TS_NONE && s->busy[at.root] <= executed_at(s->graph, n) && p->dtype == o->dtype &&
          ts_shape_count(&p->shape) == ts_shape_count(&o->shape);
 }
 
@@ -92,18 +105,14 @@ static void find_last_uses(storage *s) {
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
     for (int i = 0; i < node->n_in; ++i) {
-      if (node->in[i] != TS_NONE) {
-        s->last_use[node->in[i]] = n;
-      }
+      note_last(s, node->in[i], executed_at(g, n));
     }
     for (int i = 0; node->prior != NULL && i < node->n_out; ++i) {
-      if (node->prior[i] != TS_NONE) {
-        s->last_use[node->prior[i]] = n;
-      }
+      note_last(s, node->prior[i], executed_at(g, n));
     }
   }
   for (int i = 0; i < g->n_marks; ++i) {
-    s->last_use[g->mark[i].tensor] = g->n_nodes; /* the host reads it */
+    note_last(s, g->mark[i].tensor, 3 * g->n_nodes); /* the host reads it */
   }
 }
 

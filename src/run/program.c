@@ -215,11 +215,11 @@ ts_program *ts_program_create(const ts_program_options *o) {
   program->target = o->target;
   program->owns_layout = o->layout == NULL;
   bool accumulates = o->use == TS_MODEL_TRAIN && o->deck->gradient_accumulation_steps > 0;
-  program->step =
-      ts_step_of(o->use, accumulates ? o->deck->gradient_accumulation_steps : 1, o->n_slots > 0 ? o->n_slots : 1);
+  program->step = ts_step_of(o->use, accumulates ? o->deck->gradient_accumulation_steps : 1, &o->order);
   program->step.by_hand = o->by_hand && o->use == TS_MODEL_TRAIN;
   program->graph = build(o, o->use, NULL);
   TS_CHECK(program->graph != NULL, "the model %s is another one than was checked", o->model->name);
+  program->graph->apart = program->step.apart;
   note_inputs(program);
   count_flops(program);
   program->counted = count_labels(program->graph);
@@ -257,6 +257,7 @@ void ts_program_destroy(ts_program **program) {
     ts_layout_destroy(&p->layout);
   }
   ts_strings_clear(&p->declared);
+  ts_step_clear(&p->step);
   ts_shards_destroy(&p->shards);
   ts_schedule_destroy(&p->schedule);
   ts_plan_destroy(&p->plan);

@@ -25,7 +25,7 @@ typedef struct ts_program_options {
   bool seeded;               /**< TRAIN: the host may give gradients of outputs, as an input "seed:NAME" each. */
   bool defers;             /**< TRAIN: gradients of any micro-batches may be reduced together, several times a step. */
   bool evaluates;          /**< TRAIN: a program of the model's evaluation comes too: ts_program_check builds both. */
-  int n_slots;             /**< Micro-batches alive at a time, at most (pass/step.h); 0 stands for 1. */
+  ts_step_order order;     /**< TRAIN: of its runs; zero accumulates gradients, micro-batch by micro-batch. */
   const ts_layout *layout; /**< Layout of the engine's first program, borrowed; NULL makes (and owns) one. */
   const char *last_pass;   /**< Stop after this pass; NULL for all. */
   ts_pass_observer *observer; /**< Sees the graph after each pass; NULL for none. */

@@ -25,6 +25,9 @@ typedef struct storage {
   ts_nid culprit; /* who wrote over it */
 } storage;
 
+/* What comes in the order of micro-batches. */
+typedef enum turn { FORWARDS, INPUTS, WEIGHTS, UPDATES, N_TURNS } turn;
+
 typedef struct rank_state {
   const ts_program *program;
   ts_place *place;
@@ -37,7 +40,7 @@ typedef struct rank_state {
   int64_t micro;                  /* its micro-batch */
   int slot;                       /* its slot */
   const ts_run_kind *kind;        /* its kind */
-  int64_t n_of[TS_N_RUN_PHASES];  /* runs of each phase so far */
+  int64_t n_of[N_TURNS];          /* runs of each kind of work so far */
   int at;                         /* its next instruction */
   ts_nid *queue;                  /* collectives issued in this run */
   int n_issued, n_done, n_waited; /* of the queue: complete, known to be complete */
@@ -201,11 +204,16 @@ static char *check_flight(const rank_state *r, ts_nid n) {
 
 /* ---- one rank's walk ---- */
 
+/* With one slot, and one run from the turn on, all that is not state is the micro-batch's. */
+static bool is_one_life(const ts_program *p) {
+  return p->step.n_slots == 1 && !p->step.apart;
+}
+
 /* What has no slot is scratch of one run; what has one begins with the first run of a micro-batch.  Leaves keep what
  * they hold. */
 static void forget(rank_state *r, bool first) {
   const ts_graph *g = r->program->graph;
-  if (r->program->step.n_slots == 1 && !first) {
+  if (is_one_life(r->program) && !first) {
     return;
   }
   for (int i = 0; i < r->n_storages; ++i) {
@@ -221,22 +229,28 @@ static void forget(rank_state *r, bool first) {
   }
 }
 
+/* A run of both backwards has the turn of weights'. */
+static turn turn_of(const ts_run_kind *kind) {
+  bool inputs = kind->segments == TS_SEGMENT_BACKWARD_INPUT;
+  return kind->phase == TS_RUN_FORWARD ? FORWARDS : kind->phase == TS_RUN_UPDATE ? UPDATES : inputs ? INPUTS : WEIGHTS;
+}
+
 /* Forwards into free slots, backwards where theirs went, each in the order of micro-batches; the update after all. */
 static char *check_order(const rank_state *r, ts_run run) {
   const ts_step_runs *step = &r->program->step;
-  ts_run_phase phase = r->kind->phase;
+  turn phase = turn_of(r->kind);
   if (run.slot < 0 || run.slot >= step->n_slots) {
     return ts_format("rank %d: run %lld is in slot %d of %d", r->program->mesh.rank, (long long) r->run, run.slot,
                      step->n_slots);
   }
-  int64_t there = r->micro_batch[run.slot], expected = phase == TS_RUN_FORWARD ? -1 : run.micro_batch;
+  int64_t there = r->micro_batch[run.slot], expected = phase == FORWARDS ? -1 : run.micro_batch;
   if (there != expected) {
     return ts_format("rank %d: run %lld (%s of micro-batch %lld) finds micro-batch %lld in slot %d",
                      r->program->mesh.rank, (long long) r->run, r->kind->name, (long long) run.micro_batch,
                      (long long) there, run.slot);
   }
-  int64_t next = phase == TS_RUN_UPDATE ? step->micro_batches - 1 : r->n_of[phase];
-  bool all = phase != TS_RUN_UPDATE || r->n_of[TS_RUN_BACKWARD] == step->micro_batches;
+  int64_t next = phase == UPDATES ? step->micro_batches - 1 : r->n_of[phase];
+  bool all = phase != UPDATES || r->n_of[WEIGHTS] == step->micro_batches;
   if (run.micro_batch != next || !all) {
     return ts_format("rank %d: run %lld is the %s of micro-batch %lld where that of %lld is due", r->program->mesh.rank,
                      (long long) r->run, r->kind->name, (long long) run.micro_batch, (long long) next);
@@ -246,8 +260,8 @@ static char *check_order(const rank_state *r, ts_run run) {
 
 /* After its backward a micro-batch is done, but for the last one, which the update follows. */
 static void leave_slot(rank_state *r) {
-  bool update = r->n_of[TS_RUN_BACKWARD] == r->program->step.micro_batches;
-  if (r->kind->phase == TS_RUN_BACKWARD && !update) {
+  bool update = r->n_of[WEIGHTS] == r->program->step.micro_batches;
+  if (turn_of(r->kind) == WEIGHTS && !update) {
     r->micro_batch[r->slot] = -1;
   }
 }
@@ -265,7 +279,7 @@ static char *begin_run(rank_state *r) {
     r->slot = run.slot;
     r->micro = run.micro_batch;
     r->micro_batch[run.slot] = run.micro_batch;
-    ++r->n_of[r->kind->phase];
+    ++r->n_of[turn_of(r->kind)];
     forget(r, r->kind->phase == TS_RUN_FORWARD);
   }
   return fault;
@@ -559,7 +573,7 @@ static char *open_slot(rank_state *r, int slot) {
     }
     if (r->place[t].root == t && arena != TS_ARENA_NONE && (by_slot || slot == 0)) {
       /* with one slot it is all the micro-batch's */
-      int of = by_slot || program->step.n_slots == 1 ? slot : -1;
+      int of = by_slot || is_one_life(program) ? slot : -1;
       r->of_root[in_slot(r, t)] = r->n_storages;
       r->storage[r->n_storages++] = (storage){t, of, at, is_leaf_kept(&g->tensor[t]) ? INTACT : UNBORN, TS_NONE};
     }
