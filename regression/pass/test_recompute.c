@@ -122,7 +122,7 @@ static uint64_t *find_gradients(ts_world *world, const char *text, const char *s
   ts_deck *deck = train_run_deck(world, text, sets);
   ts_engine *engine;
   ts_error err = {0};
-  const ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_TRAIN, .n_slots = 1};
+  const ts_engine_options options = {.world = world, .deck = deck, .abilities = TS_CAN_TRAIN};
   TS_CHECK(ts_engine_create(&options, &engine, &err) == TS_OK, "%s", err.text);
   train_run_step(engine, deck, 0);
   const ts_layout *layout = ts_engine_layout(engine);

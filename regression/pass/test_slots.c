@@ -1,5 +1,6 @@
-/* The order of a step's runs changes memory, never bits: as on stages of pipelines, with one to four micro-batches alive
- * and with gradients of weights in runs of their own, losses, norms and parameters are those of one after another. */
+/* The order of a step's runs changes memory, never bits: as on stages of pipelines, with one to four micro-batches
+ * alive and with gradients of weights in runs of their own, losses, norms and parameters are those of one after
+ * another. */
 #include "regression/tap_mpi.h"
 #include "regression/train_run.h"
 
@@ -68,7 +69,7 @@ static void test(ts_world *world, const char *name, const char *text, const char
 
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
-  /* the first makes communicators, which the world keeps; a tied table's two gradients would be added in another order */
+  /* the first makes communicators, which the world keeps; with W later a tied table's gradients add up otherwise */
   test(world, "gpt2", train_run_gpt2, "zero_optimization.stage=1 model.tie_word_embeddings=false");
   int64_t live = ts_memory_live();
   test(world, "llama", train_run_llama, "zero_optimization.stage=0");
