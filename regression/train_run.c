@@ -41,7 +41,6 @@ static void make_sample(int64_t sample, int64_t n, int64_t vocabulary, int32_t *
   }
 }
 
-static int replicas[2] = {1, 1}; /* along tp and pp */
 static ts_step_order order;
 static bool evaluating, few_labels;
 
@@ -57,11 +56,6 @@ void train_run_set_few_labels(bool on) {
   few_labels = on;
 }
 
-void train_run_set_replicas(int tp, int pp) {
-  replicas[0] = tp;
-  replicas[1] = pp;
-}
-
 ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets) {
   char *list = ts_strdup(sets != NULL ? sets : ""), *word[64];
   int n = 0;
@@ -72,12 +66,9 @@ ts_deck *train_run_deck(ts_world *world, const char *text, const char *sets) {
   ts_error err = {0};
   ts_deck *deck;
   ts_status status = ts_deck_read_text("test", text, word, n, &deck, &err);
-  if (status == TS_OK) { /* a deck cannot ask for pipelines: nothing is cut along this axis */
-    int64_t *tp = &deck->tensor_parallel.autotp_size;
-    *tp = replicas[0] > 1 ? replicas[0] : *tp;
-    deck->pipeline.stages = replicas[1];
-    int replicated = (int) (*tp * deck->sequence_parallel_size) * replicas[1];
-    status = ts_deck_resolve_batch(deck, ts_world_size(world) / replicated, &err);
+  if (status == TS_OK) {
+    int64_t shared = deck->tensor_parallel.autotp_size * deck->sequence_parallel_size * deck->pipeline.stages;
+    status = ts_deck_resolve_batch(deck, (int) (ts_world_size(world) / shared), &err);
   }
   TS_CHECK(status == TS_OK, "%s", err.text);
   ts_free(list);
@@ -230,6 +221,7 @@ train_run train_run_alone(ts_world *all, ts_world *alone, const char *text, cons
   MPI_Bcast(run.loss, steps, MPI_DOUBLE, 0, MPI_COMM_WORLD);
   MPI_Bcast(run.norm, steps, MPI_DOUBLE, 0, MPI_COMM_WORLD);
   MPI_Bcast(run.evaluation, steps, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+  MPI_Bcast(&run.bits, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
   return run;
 }
 

@@ -30,10 +30,6 @@ char *train_run_try(ts_world *world, const char *text, const char *sets, int ste
  * evaluations, not the parameters. Collective over \a all, the whole world. */
 train_run train_run_alone(ts_world *all, ts_world *alone, const char *text, const char *sets, int steps);
 
-/** Decks read from now on are for a grid with these extents along tp (1: what the deck says) and pp, over which nothing
- * is cut: replicas.  Default 1 and 1. Not collective. */
-void train_run_set_replicas(int tp, int pp);
-
 /** Of runs from now on the micro-batches of a step go in this order. Not collective. */
 void train_run_set_order(ts_step_order order);
 

@@ -106,7 +106,8 @@ static const bad_deck decks[] = {
      "bad.cfg:4: autotuning.enabled: refused, not there yet"},
     {TS_CHECK_REFUSED, NULL, "", "checkpoint.use_node_local_storage=true",
      "refused, not there yet: checkpoints on disks that only one node sees; accepted: false"},
-    {TS_CHECK_REFUSED, NULL, "pipeline = { stages = 2; };\n", NULL, "pipeline.stages: refused, not there yet"},
+    {TS_CHECK_REFUSED, NULL, "expert_parallel = { enabled = true; autoep_size = 2; };\n", NULL,
+     "bad.cfg:4: expert_parallel.enabled: refused, not there yet"},
     {TS_CHECK_REFUSED, NULL, TP("tp = { mpu = { a = 1; }; };"), NULL,
      "bad.cfg:4: tensor_parallel.tp.mpu: refused, not there yet: an object of a Python program; accepted: to leave it "
      "out, or tensor_parallel.autotp_size"},

@@ -318,9 +318,9 @@ typedef struct grid {
 } grid;
 
 static job begin_on(ts_world *world, const char *directory, grid g) {
-  train_run_set_replicas(g.tp, g.pp);
-  job j = begin(world, directory, g.sets);
-  train_run_set_replicas(1, 1);
+  char *sets = ts_format("tensor_parallel.autotp_size=%d pipeline.stages=%d %s", g.tp, g.pp, g.sets);
+  job j = begin(world, directory, sets);
+  ts_free(sets);
   return j;
 }
 
@@ -337,16 +337,18 @@ static void test_grid(ts_world *world, const char *directory, const ts_checkpoin
   end(&j);
 }
 
-/* Of every part that the index names, whose it is: a rank's own, both ranks', or the first one's. */
-static bool has_owners(const ts_checkpoint *c) {
-  bool right = c->n_shards == 2;
+/* Of every part that the index names, whose it is: a rank's own, both ranks', or the first one's; of stages the first
+ * has some, the last the rest. */
+static bool has_owners(const ts_checkpoint *c, int pp) {
+  bool right = c->n_shards == 2, ended = false;
   for (int i = 0; i < c->n_parts; ++i) {
     const ts_saved_part *part = &c->part[i];
     const char *rank = strstr(part->name, ".tp");
-    int64_t first = rank != NULL && rank[3] == '1' ? 0 : part->count;
+    ended = ended || (pp > 1 && i > 0 && part->cuts[1] == 0);
+    int64_t first = ended || (rank != NULL && rank[3] == '1') ? 0 : part->count;
     right = right && (strstr(part->name, ".all") != NULL ? part->cuts[1] > 0 : part->cuts[1] == first);
   }
-  return right;
+  return right && ended == (pp > 1);
 }
 
 /* Elements of the parameters, and of their pieces. */
@@ -366,6 +368,8 @@ static bool counts_once(const ts_checkpoint *c, int64_t parameters) {
 static void test_grids(ts_world *world, const char *directory, grid from, bool in_pieces) {
   static const grid to[] = {
       {1, 1, "zero_optimization.stage=3"},
+      {1, 2, "zero_optimization.stage=1 pipeline.schedule=zb_v gradient_accumulation_steps=3"},
+      {1, 2, "pipeline.partition=uniform"},
       {2, 1, "zero_optimization.stage=0"},
       {2, 1, "zero_optimization.stage=3 zero_optimization.stage3_param_persistence_threshold=100"}};
   job j = begin_on(world, directory, from);
@@ -374,13 +378,12 @@ static void test_grids(ts_world *world, const char *directory, grid from, bool i
   bool ok = ts_saver_finish(j.saver);
   int64_t parameters = ts_layout_parameter_count(ts_engine_layout(j.engine), false);
   int64_t copy = ts_engine_program(j.engine)->plan->bytes[TS_PURPOSE_CHECKPOINT];
-  tap_ok_all(MPI_COMM_WORLD, (copy > 0) == (from.pp == 1 || ts_world_rank(world) == 0),
-             "tp %d, pp %d: memory for a copy of what a rank owns, none for replicas", from.tp, from.pp);
+  tap_ok_all(MPI_COMM_WORLD, copy > 0, "tp %d, pp %d: memory for a copy of what a rank owns", from.tp, from.pp);
   end(&j);
   ts_checkpoint *c = NULL;
   char *path = ts_step_directory(directory, 1, "");
   ok = ts_checkpoint_check(world, path, &c, NULL) == TS_OK && ok;
-  tap_ok_all(MPI_COMM_WORLD, ok && has_owners(c) && counts_once(c, parameters),
+  tap_ok_all(MPI_COMM_WORLD, ok && has_owners(c, from.pp) && counts_once(c, parameters),
              "tp %d, pp %d: every element is saved once, by its owner", from.tp, from.pp);
   bool whole = true;
   for (int i = 0; ok && i < c->n_parameters; ++i) {
@@ -542,7 +545,7 @@ int main(int argc, char **argv) {
     char *directory = ts_strdup(tap_directory_all(MPI_COMM_WORLD));
     test_states(world, make_directory(directory, "states"));
     test_index(world, make_directory(directory, "index"));
-    test_grids(world, make_directory(directory, "replicas"), (grid){1, 2, "zero_optimization.stage=2"}, false);
+    test_grids(world, make_directory(directory, "stages"), (grid){1, 2, "zero_optimization.stage=2"}, false);
     test_grids(world, make_directory(directory, "pieces"), (grid){2, 1, "zero_optimization.stage=2"}, true);
     test_writing(world, make_directory(directory, "whole"), (grid){2, 1, "zero_optimization.stage=1"}, false);
     test_writing(world, make_directory(directory, "shards"),

@@ -547,8 +547,40 @@ static void check_row(const struct gradient_row *row) {
          row->variants, worst);
 }
 
+/* Of two tensors that cross, one wanted: the message that goes the other way has its gradient alone. */
+static void check_messages(void) {
+  gradient_case c = {.graph = ts_graph_create()};
+  static const ts_crossing crossing[] = {{1, TS_F32, 3, {2, 3, 8}}, {0, TS_F32, 2, {3, 2}}};
+  const ts_attr message = {.message = {.boundary = 4, .peer = 2, .n = 2, .crossing = crossing}};
+  const ts_tid x[] = {numbers(&c, "a", activations()), numbers(&c, "b", TS_SHAPE(3, 2))};
+  ts_tid dy = numbers(&c, "dy", activations()), y = ts_build_receive(ts_graph_site(c.graph), "from", &message);
+  ts_build_send(ts_graph_site(c.graph), "to", x, &message);
+  ts_tid of[MAX_TENSORS];
+  bool wanted[MAX_TENSORS] = {false};
+  ts_gradients gradients = {
+      .graph = c.graph, .of = of, .wanted = wanted, .n = c.graph->n_tensors, .accumulate = TS_F32};
+  memset(of, -1, sizeof of);
+  wanted[x[0]] = wanted[y] = true;
+  of[y] = dy;
+  ts_node receive = c.graph->node[0], send = c.graph->node[1];
+  ts_op_get(TS_OP_SEND)->gradient(&gradients, &send);
+  ts_op_get(TS_OP_RECEIVE)->gradient(&gradients, &receive);
+  const ts_node *back = &c.graph->node[2], *on = &c.graph->node[3];
+  tap_ok(back->op == TS_OP_RECEIVE && back->n_out == 1 && of[x[0]] == back->out[0] && of[x[1]] == TS_NONE &&
+             back->attr.message.back && back->attr.message.boundary == 4 && back->attr.message.peer == 2,
+         "send: the gradient of what is wanted comes back");
+  tap_ok(on->op == TS_OP_SEND && on->n_in == 1 && on->in[0] == dy && on->attr.message.back &&
+             on->attr.message.boundary == 4 && on->segment == TS_SEGMENT_BACKWARD_INPUT,
+         "receive: the gradient of what is wanted goes back");
+  destroy(&c);
+}
+
 int main(void) {
+  check_messages();
   for (int op = 0; op < TS_N_OPS; ++op) {
+    if ((ts_op_get((ts_op) op)->flags & TS_OP_MESSAGE) != 0) {
+      continue;
+    }
     const struct gradient_row *row = NULL;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
       row = rows[i].op == (ts_op) op ? &rows[i] : row;

@@ -41,7 +41,8 @@ static inline ts_deck *read_deck(const char *text, const char *sets, int ranks) 
   ts_error err = {0};
   ts_deck *deck;
   ts_status status = ts_deck_read_text("test", text, word, n, &deck, &err);
-  int64_t shared = status == TS_OK ? deck->sequence_parallel_size * deck->tensor_parallel.autotp_size : 1;
+  int64_t shared =
+      status == TS_OK ? deck->sequence_parallel_size * deck->tensor_parallel.autotp_size * deck->pipeline.stages : 1;
   status = status == TS_OK ? ts_deck_resolve_batch(deck, ranks / (int) shared, &err) : status;
   TS_CHECK(status == TS_OK, "%s", err.text);
   ts_free(list);

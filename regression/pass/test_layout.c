@@ -59,7 +59,7 @@ static ts_layout *make_layout(ts_mesh *mesh, int rank, const ts_deck *deck) {
   int unit = ts_graph_unit(g, "unit");
   ts_graph_leaf(g, "w", TS_ROLE_PARAM, TS_F32, TS_SHAPE(10, 10), unit);
   TS_CHECK(ts_mesh_init(mesh, grid, 4, rank, NULL) == TS_OK, "2 x 2");
-  ts_layout *layout = ts_layout_create(g, NULL, deck, mesh);
+  ts_layout *layout = ts_layout_create(g, NULL, NULL, deck, mesh);
   ts_graph_destroy(&g);
   return layout;
 }
@@ -126,7 +126,7 @@ static void make_sharded(sharded *s) {
   for (int r = 0; r < RANKS; ++r) {
     TS_CHECK(ts_mesh_init(&s->mesh[r], size, RANKS, r, NULL) == TS_OK, "2 x 3");
     s->mesh[r].tp_units = UNITS;
-    s->layout[r] = ts_layout_create(s->graph, &s->shards, &s->deck, &s->mesh[r]);
+    s->layout[r] = ts_layout_create(s->graph, &s->shards, NULL, &s->deck, &s->mesh[r]);
   }
 }
 
@@ -172,7 +172,7 @@ static void test_other_ranks(const sharded *s) {
   bool same = true;
   for (int from = 0; from < RANKS; ++from) {
     for (int to = 0; to < RANKS; ++to) {
-      ts_layout *there = ts_layout_at(s->layout[from], finished, &s->shards, &s->deck, &s->mesh[to]);
+      ts_layout *there = ts_layout_at(s->layout[from], finished, &s->shards, NULL, &s->deck, &s->mesh[to]);
       same = same && same_layout(there, s->layout[to]);
       ts_layout_destroy(&there);
     }

@@ -45,7 +45,7 @@ static void check_grid(const char *name, const char *text, const char *sets, int
   for (int r = 0; r < ranks; ++r) {
     const ts_program *p = g.program[r];
     for (int i = 0; i < RUNS && wrong == NULL; ++i) {
-      ts_lowered *c = ts_lower(p->graph, p->schedule, runs[i]);
+      ts_lowered *c = ts_lower(p->graph, p->schedule, runs[i], 0);
       wrong = ts_lowered_verify(c, p->graph, p->plan);
       complete = complete && is_complete(c, p);
       collectives += count(c, TS_LOWERED_COLLECTIVE);
@@ -167,7 +167,7 @@ static void expect_wrong(const char *what, breakage *break_it, unsigned segments
                      "zero_optimization.stage3_param_persistence_threshold=0",
                      4, TS_MODEL_TRAIN);
   const ts_program *p = g.program[1];
-  ts_lowered *c = ts_lower(p->graph, p->schedule, segments);
+  ts_lowered *c = ts_lower(p->graph, p->schedule, segments, 0);
   bool broken = break_it(c);
   char *wrong = ts_lowered_verify(c, p->graph, p->plan);
   tap_ok(broken && wrong != NULL && strstr(wrong, message) != NULL, "%s is found: %s", what,

@@ -256,7 +256,7 @@ static void test_parts_of_two_groups(int stage) {
     TS_CHECK(ts_mesh_init(&mesh, (const int[TS_N_AXES]){1, 2, 2, 1, 1}, 4, r, NULL) == TS_OK, "2 x 2");
     ts_graph *model = ts_model_build(deck, TS_MODEL_TRAIN,
                                      (ts_model_size){1, deck->data.sequence_length, deck->data.sequence_length});
-    layout[r] = ts_layout_create(model, NULL, deck, &mesh);
+    layout[r] = ts_layout_create(model, NULL, NULL, deck, &mesh);
     ts_graph_destroy(&model);
     for (int i = 1; i < layout[r]->n_parts; i += 2) {
       spread_over_dp(&layout[r]->part[i], &mesh);

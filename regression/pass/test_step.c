@@ -133,7 +133,7 @@ static char *simulate(const grid *g) {
 static char *verify_commands(const ts_program *p) {
   char *wrong = NULL;
   for (int kind = 0; kind < p->step.n_kinds && wrong == NULL; ++kind) {
-    ts_lowered *commands = ts_lower(p->graph, p->schedule, p->step.kind[kind].segments);
+    ts_lowered *commands = ts_lower(p->graph, p->schedule, p->step.kind[kind].segments, 0);
     wrong = ts_lowered_verify(commands, p->graph, p->plan);
     ts_lowered_destroy(&commands);
   }
@@ -170,9 +170,11 @@ static void swap_backwards(ts_program *p) {
 }
 /* One backward left out. */
 static void skip_backward(ts_program *p) {
-  ts_step_clear(&p->step);
-  ts_step_runs in_turns = ts_step_of(TS_MODEL_TRAIN, p->step.micro_batches, NULL);
-  p->step.run = in_turns.run;
+  const ts_step_runs in_turns = ts_step_of(TS_MODEL_TRAIN, p->step.micro_batches, NULL);
+  TS_CHECK(in_turns.n == p->step.n, "as many runs in turns");
+  for (int64_t i = 0; i < in_turns.n; ++i) {
+    p->step.run[i] = ts_step_run(&in_turns, i);
+  }
   p->step.run[1] = p->step.run[2];
 }
 static void break_order(ts_program *p) {

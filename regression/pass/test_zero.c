@@ -143,31 +143,6 @@ static void test_grid(const world_pair *w, const char *deck, const char *name) {
   train_run_free(&one);
 }
 
-/* An axis over which nothing is cut holds replicas: the same samples, and nothing counts twice.  All ranks replicas of
- * one compute what one does, to the bit. */
-static void test_replicas(const world_pair *w, const char *deck, const char *name) {
-  int ranks = ts_world_size(w->all);
-  train_run_set_evaluating(true);
-  train_run one = run_with(w->alone, deck, "", NULL, 0, 0);
-  train_run_set_replicas(1, ranks);
-  train_run run = run_with(w->all, deck, "", "zero_optimization.stage=%lld", 3, 0);
-  tap_ok_all(MPI_COMM_WORLD, train_run_equal(&one, &run), "%s: %d ranks along pp give the bits of one", name, ranks);
-  train_run_free(&run);
-  for (int stage = 0; stage <= 3 && ranks % 2 == 0; ++stage) {
-    train_run_set_replicas(1, 2);
-    ts_heartbeat_begin(ts_world_heartbeat(w->all), 0);
-    run = run_with(w->all, deck, "", "zero_optimization.stage=%lld", stage, 0);
-    double difference = train_run_difference(&run, &one).loss;
-    tap_ok_all(MPI_COMM_WORLD, difference < 2e-6, "%s: 2 replicas of %d ranks at stage %d against one rank: %.1e", name,
-               ranks / 2, stage, difference);
-    tap_ok_all(MPI_COMM_WORLD, groups_are_right(w->all, 2), "pp 2: each group has its own numbers");
-    train_run_free(&run);
-  }
-  train_run_set_replicas(1, 1);
-  train_run_set_evaluating(false);
-  train_run_free(&one);
-}
-
 /* Messages on both sides of 512 KiB, where MPI changes its protocol: a block of 1.6 M elements in one piece and in
  * many. */
 static void test_message_sizes(ts_world *world) {
@@ -208,8 +183,7 @@ static void test_plan(ts_world *world, const char *deck) {
 int main(int argc, char **argv) {
   world_pair w = {.all = ts_world_create(&argc, &argv)};
   w.alone = ts_world_alone(w.all);
-  test_replicas(&w, train_run_gpt2, "gpt2");
-  test_replicas(&w, train_run_llama, "llama"); /* makes communicators, which the world keeps */
+  test_grid(&w, train_run_llama, "llama"); /* makes communicators, which the world keeps */
   int64_t live = ts_memory_live();
   test_stages(w.all, train_run_llama, "run.threads=1");
   test_stages(w.all, train_run_gpt2, "bf16.enabled=true");
@@ -219,7 +193,6 @@ int main(int argc, char **argv) {
   test_rounding(&w, train_run_llama, "llama");
   test_message_sizes(w.all);
   test_accumulation(w.all, train_run_gpt2, "run.threads=1");
-  test_grid(&w, train_run_llama, "llama");
   test_grid(&w, train_run_gpt2, "gpt2");
   test_small_parts(w.all);
   test_plan(w.all, train_run_llama);

@@ -108,6 +108,41 @@ typedef struct ts_comm_ops {
   void (*destroy)(ts_comm *comm);
 } ts_comm_ops;
 
+/** Memory that a message is taken from, or put into. */
+typedef struct ts_message_part {
+  void *data;
+  size_t bytes;
+} ts_message_part;
+
+/** A message from this rank to another one, or from there, that is sent again and again: posted early, complete late.
+ * What one posts, in order, under a number is what the other does under it. */
+typedef struct ts_message_line ts_message_line;
+
+/** Of a communicator of the host's memory.  Its memory is the parts', in order: as many bytes on either side, in parts
+ * of any lengths.
+ * \param [in] peer    Group rank, also this rank's own.
+ * \param [in] number  From 0: which of the lines between the two, in this direction.
+ * \param [in] part    Borrowed; their memory until it is destroyed. Not collective, but the peer does the same. */
+ts_message_line *ts_message_line_create(ts_comm *comm, bool sends, int peer, int number, const ts_message_part *part,
+                                        int n);
+
+/** Wait for what is under way, free, set to NULL; NULL is allowed. Not collective. */
+void ts_message_line_destroy(ts_message_line **line);
+
+/** Post it, when what was posted before is complete.  Until it is complete again the memory of a send may be read, that
+ * of a receive not be touched. Not collective. */
+void ts_message_start(ts_message_line *line);
+
+/** Is it under way? Not collective. */
+bool ts_message_is_open(const ts_message_line *line);
+
+/** See whether it is complete, which moves whatever is under way on; a receive of another size ends the job.
+ * \return true when nothing is under way. Not collective. */
+bool ts_message_poll(ts_message_line *line);
+
+/** Poll politely until it is complete. Not collective, but waits for the peer. */
+void ts_message_wait(ts_message_line *line);
+
 /** What every implementation's object begins with. */
 struct ts_comm {
   const ts_comm_ops *ops;

@@ -353,6 +353,9 @@ typedef struct ts_deck {
   ts_deck_elasticity elasticity;
   struct {
     int64_t stages;
+    char *schedule;         /**< A row of pass/pipeline.h. */
+    int64_t virtual_stages; /**< Pieces that each stage has, of "interleaved". */
+    char *partition;        /**< "uniform" or "parameters". */
   } pipeline;
   ts_deck_tensor_parallel tensor_parallel;
   int64_t sequence_parallel_size; /**< Ranks that share each sample; 1: none do. */

@@ -159,6 +159,7 @@ bool ts_deck_spec_applies(const ts_deck *deck, const ts_deck_tp_spec *spec) {
 static void resolve_tensor_parallel(ts_reader *reader) {
   ts_deck_tensor_parallel *tp = &reader->deck->tensor_parallel;
   default_int(&tp->autotp_size, 1);
+  default_int(&reader->deck->pipeline.stages, 1);
   for (int i = 0; i < tp->partition_config.layer_specs.n; ++i) {
     ts_deck_tp_spec *spec = &tp->partition_config.layer_specs.items[i];
     char *path = ts_format("tensor_parallel.partition_config.layer_specs[%d].partition_dim", i);

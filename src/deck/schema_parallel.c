@@ -35,7 +35,13 @@
   NONE("compile." name, type_, initial_, "every run is compiled; passes follow from the other keys")
 
 static const ts_key rows[] = {
-    GRID(pipeline.stages, "pipelines of more than one stage"),
+    INTEGER(pipeline.stages, "1", 0, SIZE, AUTO,
+            "Ranks that have a part of the model's blocks each; 0 as 1: it is not cut."),
+    WORD(pipeline.schedule, "1f1b", "gpipe|1f1b|interleaved|zb_h1|zb_v|dualpipe_v", NULL, 0,
+         "What each stage does when: `tessera plan --schedule` prints it."),
+    INTEGER(pipeline.virtual_stages, "2", 1, SIZE, 0, "Pieces of the model that each stage has, of \"interleaved\"."),
+    WORD(pipeline.partition, "parameters", "uniform|parameters", "best|time|memory", 0,
+         "Units are dealt to stages by their number, or by their parameters."),
     INTEGER(sequence_parallel_size, "1", 0, SIZE, AUTO,
             "Ranks that share the tokens of each sample; 0 as 1: none do.  Any length and any number of heads."),
     INTEGER(data_parallel_size, NULL, 1, SIZE, AUTO,
@@ -62,11 +68,15 @@ static const ts_key rows[] = {
     GRID(expert_parallel.autoep_size, "expert parallelism"),
     NONE("use_data_before_expert_parallelism", BOOL, "false", "the order of the axes is that of the mesh"),
 
-    PIPE("partition", STRING, "best", "a pipeline of one stage is not cut"),
+    ALIAS("pipeline.num_stages", "pipeline.stages"),
+    ALIAS("pipeline.partition_method", "pipeline.partition"),
     PIPE("seed_layers", BOOL, "false", "random numbers are keyed by the parameter's name"),
+    PIPE("base_seed", INT, "1234", "random numbers are keyed by the parameter's name and run.seed"),
+    PIPE("use_reentrant", BOOL, "true", "recomputation is part of the graph"),
+    PIPE("dynamic_shape", BOOL, "false", "shapes are known before the run"),
     ALIAS("pipeline.activation_checkpoint_interval", "activation_checkpointing.interval"),
-    PIPE("pipe_partitioned", BOOL, "true", "a pipeline of one stage sends nothing"),
-    PIPE("grad_partitioned", BOOL, "true", "a pipeline of one stage sends nothing"),
+    PIPE("pipe_partitioned", BOOL, "true", "what ranks along tp have alike is sent whole"),
+    PIPE("grad_partitioned", BOOL, "true", "what ranks along tp have alike is sent whole"),
 
     INTEGER(tensor_parallel.autotp_size, "1", 0, SIZE, AUTO,
             "Ranks that share each product of the model, from 1 to its heads; 0 as 1: none do."),

@@ -4,20 +4,50 @@
 #include "base/memory.h"
 #include "engine/engine.h"
 #include "pass/saved.h"
+#include "pass/state.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* What is saved of a part. */
+typedef struct saved_states {
+  int n;
+  struct {
+    ts_state kind;
+    ts_dtype dtype;
+    int64_t block, own; /* of a shape of its own: elements */
+  } state[TS_MOST_SAVED];
+} saved_states;
+
 /* What is described: this engine, as each rank along tp sees it. */
 typedef struct describer {
   const ts_engine *engine;
-  int ranks;          /* along tp */
-  ts_mesh *mesh;      /* owned; of each */
-  ts_layout **layout; /* owned; likewise */
+  int ranks;            /* along tp */
+  ts_mesh *mesh;        /* owned; of each */
+  ts_layout **layout;   /* owned; likewise */
+  saved_states *states; /* owned; of each part */
 } describer;
 
-static describer begin_description(const ts_engine *e) {
-  describer d = {.engine = e, .ranks = e->mesh.size[TS_AXIS_TP]};
+/* Of parts that other stages have, these know it. Collective over the ranks along pp. */
+static saved_states *learn_states(ts_engine *e) {
+  const ts_layout *layout = ts_engine_layout(e);
+  saved_states *all = ts_calloc((size_t) layout->n_parts + 1, sizeof *all);
+  for (int i = 0; i < layout->n_parts; ++i) {
+    ts_saved_leaf leaf[TS_MOST_SAVED];
+    all[i].n = ts_saved_leaves(ts_engine_program(e)->graph, layout, i, leaf);
+    for (int k = 0; k < all[i].n; ++k) {
+      all[i].state[k].kind = leaf[k].kind;
+      all[i].state[k].dtype = leaf[k].dtype;
+      all[i].state[k].block = leaf[k].block;
+      all[i].state[k].own = leaf[k].block == 0 ? leaf[k].count : 0;
+    }
+    ts_engine_tell_stages(e, &layout->part[i], &all[i], sizeof all[i]);
+  }
+  return all;
+}
+
+static describer begin_description(ts_engine *e) {
+  describer d = {.engine = e, .ranks = e->mesh.size[TS_AXIS_TP], .states = learn_states(e)};
   d.mesh = ts_malloc((size_t) d.ranks * sizeof *d.mesh);
   d.layout = ts_malloc((size_t) d.ranks * sizeof *d.layout);
   for (int r = 0; r < d.ranks; ++r) {
@@ -33,6 +63,7 @@ static void end_description(describer *d) {
   }
   ts_free(d->layout);
   ts_free(d->mesh);
+  ts_free(d->states);
 }
 
 /* ---- parts ---- */
@@ -46,10 +77,14 @@ static bool is_told(const describer *d, int i, int r) {
   return told;
 }
 
+static const char *saved_name(const saved_states *states, int i) {
+  return ts_state_get(states->state[i].kind)->saved;
+}
+
 static ts_saved_part describe_part(const describer *d, int index, int rank) {
   const ts_part *part = &d->layout[rank]->part[index];
-  ts_saved_leaf leaf[TS_MOST_SAVED];
-  int n = ts_saved_leaves(ts_engine_program(d->engine)->graph, ts_engine_layout(d->engine), index, leaf);
+  const saved_states *states = &d->states[index];
+  int n = states->n;
   ts_saved_part saved = {.name = ts_strdup(part->name),
                          .trainable = part->trainable,
                          .count = part->count,
@@ -58,10 +93,10 @@ static ts_saved_part describe_part(const describer *d, int index, int rank) {
                          .state = ts_calloc((size_t) n, sizeof *saved.state)};
   ts_layout_mesh_cuts(part, &d->mesh[rank], saved.cuts);
   for (int i = 0; i < n; ++i) {
-    saved.state[i] = (ts_saved_state){.name = ts_strdup(leaf[i].state),
-                                      .dtype = leaf[i].dtype,
-                                      .block = leaf[i].block,
-                                      .own = leaf[i].block == 0 ? leaf[i].count : 0};
+    saved.state[i] = (ts_saved_state){.name = ts_strdup(saved_name(states, i)),
+                                      .dtype = states->state[i].dtype,
+                                      .block = states->state[i].block,
+                                      .own = states->state[i].own};
   }
   return saved;
 }
@@ -177,7 +212,7 @@ bool ts_checkpoint_differences(const ts_checkpoint *checkpoint, const ts_engine 
 
 /* ---- all of it ---- */
 
-ts_checkpoint *ts_engine_describe(const ts_engine *e) {
+ts_checkpoint *ts_engine_describe(ts_engine *e) {
   ts_checkpoint *c = ts_calloc(1, sizeof *c);
   ts_text deck = {0};
   ts_deck_print(e->deck, &deck);

@@ -8,9 +8,9 @@
 #include "io/checkpoint.h"
 
 /** The tables of a checkpoint of this engine: layout, deck, where the weights came from, and facts of this job (ranks,
- * stage, device, libraries).  The numbers are zero.  Not collective.
+ * stage, device, libraries).  The numbers are zero.  Collective over the world.
  * \return the caller's, end with ts_checkpoint_destroy. */
-ts_checkpoint *ts_engine_describe(const ts_engine *engine);
+ts_checkpoint *ts_engine_describe(ts_engine *engine);
 
 /** What is taken from a checkpoint beside the parameters; a mask. */
 typedef enum ts_load {

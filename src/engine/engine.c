@@ -232,6 +232,8 @@ static ts_status check_model_of(const ts_engine *e, const ts_engine_options *o, 
                                       .mesh = &e->mesh,
                                       .model = o->model,
                                       .use = trains ? TS_MODEL_TRAIN : TS_MODEL_LOSS,
+                                      .target = {.backend = e->backend},
+                                      .by_hand = (o->abilities & TS_CAN_STEP) != 0,
                                       .seeded = (o->abilities & TS_CAN_SEED) != 0,
                                       .evaluates = (o->abilities & TS_CAN_EVALUATE) != 0,
                                       .batch = o->deck->train_micro_batch_size_per_gpu,
@@ -319,7 +321,7 @@ const ts_layout *ts_engine_layout(const ts_engine *e) {
 
 ts_layout *ts_engine_layout_at(const ts_engine *e, const ts_mesh *mesh) {
   const ts_program *p = ts_engine_program(e);
-  return ts_layout_at(p->layout, p->graph, p->shards, e->deck, mesh);
+  return ts_layout_at(p->layout, p->graph, p->shards, p->stages, e->deck, mesh);
 }
 
 unsigned ts_engine_inputs(const ts_engine *e) {

@@ -156,6 +156,9 @@ typedef void ts_parameter_source(void *user, int64_t first, int64_t count, bool 
 void ts_engine_write_parameter(ts_engine *engine, const ts_parameter *parameter, ts_parameter_source *source,
                                void *user);
 
+/** What the stage that has \a part knows of it on all stages. Collective over the ranks along pp. */
+void ts_engine_tell_stages(ts_engine *engine, const ts_part *part, void *data, size_t bytes);
+
 /** Put parameter \a index of the layout together from what the ranks along tp hold of it.
  * \param [in]  held   This rank's elements, in its own order.
  * \param [out] value  The whole tensor, on every rank. Collective over the ranks along tp. */

@@ -190,6 +190,9 @@ static void fill_range(const filling *f, int64_t from, int64_t to, bool owned) {
 void ts_holders_fill(const ts_engine *e, const ts_parameter *p, const ts_holder *holder, int n,
                      ts_parameter_source *source, void *user) {
   const ts_part *part = &ts_engine_layout(e)->part[p->part];
+  if (!part->here) {
+    return;
+  }
   const filling f = {.engine = e,
                      .parameter = p,
                      .holder = holder,

@@ -251,7 +251,7 @@ static ts_status list_part(loader *l, int index, ts_error *err) {
   ts_saved_leaf leaf[TS_MOST_SAVED];
   int n = ts_saved_leaves(ts_engine_program(l->engine)->graph, layout, index, leaf);
   ts_status status = TS_OK;
-  for (int k = 0; k < (takes(l, TS_LOAD_OPTIMIZER) ? n : 1) && status == TS_OK; ++k) {
+  for (int k = 0; k < n && (k == 0 || takes(l, TS_LOAD_OPTIMIZER)) && status == TS_OK; ++k) {
     if (leaf[k].block == 0) {
       status = add_own(l, part, &leaf[k], err);
       continue;
@@ -340,8 +340,10 @@ static void complete_part(loader *l, int index) {
   const ts_program *program = ts_engine_program(l->engine);
   ts_saved_leaf leaf[TS_MOST_SAVED];
   int n = ts_saved_leaves(program->graph, program->layout, index, leaf);
-  derive(l, index, &leaf[0]);
-  for (int k = 0; k < (takes(l, TS_LOAD_OPTIMIZER) ? n : 1); ++k) {
+  if (n > 0) {
+    derive(l, index, &leaf[0]);
+  }
+  for (int k = 0; k < n && (k == 0 || takes(l, TS_LOAD_OPTIMIZER)); ++k) {
     complete_leaf(l, index, &leaf[k]);
   }
 }

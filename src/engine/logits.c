@@ -16,23 +16,35 @@ typedef struct rest {
   int64_t n, kept;      /* Tokens; how many of them are kept. */
 } rest;
 
-static int32_t *integers_of(ts_engine *e, int which, const char *name) {
-  return ts_executor_input(e->executor, e->index[which], 0, name);
+/* An input from element \a at on; NULL where no piece of the model that this rank has reads it. */
+static int32_t *row_of_input(ts_engine *e, int which, const char *name, int64_t at) {
+  int32_t *values = ts_executor_input(e->executor, e->index[which], 0, name);
+  return values != NULL ? values + at : NULL;
+}
+
+static void put_number(ts_engine *e, int which, const char *name, int64_t b, int64_t value) {
+  int32_t *number = row_of_input(e, which, name, b);
+  if (number != NULL) {
+    *number = (int32_t) value;
+  }
 }
 
 /* \a n tokens behind the kept ones become row \a b; what the program has room for beyond is padding, which nobody sees.
  * Without any the row is idle: behind the last place nothing is kept. */
 static void set_row(ts_engine *e, int which, int64_t b, const rest *r, int64_t n) {
   int64_t length = e->program[which]->length, last = e->kept.context - 1, past = n > 0 ? r->kept : last + 1;
-  int32_t *id = integers_of(e, which, "input_ids") + b * length, *position = integers_of(e, which, "positions");
+  int32_t *id = row_of_input(e, which, "input_ids", b * length);
+  int32_t *position = row_of_input(e, which, "positions", b * length);
   for (int64_t i = 0; i < length; ++i) {
-    id[i] = i < n ? r->token[past + i] : 0;
-    if (position != NULL) { /* the model has them */
-      position[b * length + i] = (int32_t) (past + i < last ? past + i : last);
+    if (id != NULL) {
+      id[i] = i < n ? r->token[past + i] : 0;
+    }
+    if (position != NULL) {
+      position[i] = (int32_t) (past + i < last ? past + i : last);
     }
   }
-  integers_of(e, which, "past")[b] = (int32_t) past;
-  integers_of(e, which, "index")[b] = n > 0 ? (int32_t) (n - 1) : 0;
+  put_number(e, which, "past", b, past);
+  put_number(e, which, "index", b, n > 0 ? n - 1 : 0);
 }
 
 /* Of n tokens, those that are kept already: all but the last at most, whose logits are wanted. */
@@ -97,7 +109,25 @@ static void run_until(ts_engine *e, int which, rest *r, int64_t after) {
     set_row(e, which, b, &r[b], n);
     r[b].kept += n;
   }
-  ts_executor_run(e->executor, e->index[which], 0);
+  for (int64_t i = 0; i < e->program[which]->step.n; ++i) { /* the chunks that this rank has */
+    ts_executor_run(e->executor, e->index[which], i);
+  }
+}
+
+/* Where the pipeline ends they are known, then on all its stages. */
+static void read_logits(ts_engine *e, int which, float *logits) {
+  const ts_program *p = e->program[which];
+  ts_tid t = ts_graph_marked(p->graph, "logits");
+  int64_t count = e->kept.texts * e->deck->model.vocab_size;
+  if (t != TS_NONE) {
+    TS_CHECK(ts_tensor_count(p->graph, t) == count, "%lld logits are not of %lld texts", (long long) count,
+             (long long) e->kept.texts);
+    ts_executor_read_result(e->executor, e->index[which], "logits", logits);
+  }
+  if (p->stages != NULL) {
+    ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES(TS_AXIS_PP));
+    comm->ops->broadcast(comm, logits, (size_t) count * sizeof *logits, ts_stages_end(p->stages));
+  }
 }
 
 void ts_engine_logits(ts_engine *e, const ts_tokens_of *text, float *logits) {
@@ -122,7 +152,7 @@ void ts_engine_logits(ts_engine *e, const ts_tokens_of *text, float *logits) {
     }
   }
   if (most > 0) {
-    ts_executor_read_result(e->executor, e->index[which], "logits", logits);
+    read_logits(e, which, logits);
   }
   ts_free(r);
 }

@@ -82,7 +82,8 @@ static void write_parts(export *x) {
     if (!is_exported(x, part) || part->n_parameters == 0) {
       continue;
     }
-    char *whole = gather_whole(x, i);
+    char *whole = part->here ? gather_whole(x, i) : ts_malloc((size_t) part->count * ts_dtype_size(x->dtype));
+    ts_engine_tell_stages(x->engine, part, whole, (size_t) part->count * ts_dtype_size(x->dtype));
     for (int k = part->first; k < part->first + part->n_parameters; ++k) {
       write_tensor(x, k, whole + (size_t) layout->parameter[k].offset * ts_dtype_size(x->dtype));
     }

@@ -248,7 +248,9 @@ static ts_status evaluate_micro_batch(ts_engine *e, const ts_feed *feed, int64_t
   }
   ts_engine_set_scalar(e, which, 0, "accumulate", 0);
   ts_engine_set_control(e, which, 0, (const double[TS_N_FLAGS]){0});
-  ts_executor_run(e->executor, e->index[which], 0);
+  for (int64_t i = 0; i < e->program[which]->step.n; ++i) { /* the chunks that this rank has */
+    ts_executor_run(e->executor, e->index[which], i);
+  }
   double summary[TS_SUMMARY_SIZE];
   ts_executor_read_result(e->executor, e->index[which], "summary", summary);
   *loss_sum += summary[TS_SUMMARY_LOSS];

@@ -116,6 +116,9 @@ static ts_status find_parameter_values(ts_engine *e, const char *call, const cha
 static ts_interval elements_of_share(const value_place *v) {
   const ts_parameter *p = v->parameter;
   int64_t begin = ts_part_begin(v->part);
+  if (!v->part->here) {
+    return (ts_interval){p->offset, 0};
+  }
   return ts_interval_both((ts_interval){p->offset, p->count}, (ts_interval){begin, ts_part_end(v->part) - begin});
 }
 
@@ -211,7 +214,7 @@ static ts_status find_gradient_values(ts_engine *e, const char *call, const char
       ++v->n;
     }
   }
-  TS_CHECK(v->n > 0, "part %s has no gradient", v->part->name);
+  TS_CHECK(v->n > 0 || !v->part->here, "part %s has no gradient", v->part->name);
   return TS_OK;
 }
 
@@ -262,7 +265,7 @@ static ts_status find_state_values(ts_engine *e, const char *call, const char *n
   }
   v->read = v->write[0] = ts_holder_find(e, v->part, info->state[i]);
   v->n = 1;
-  TS_CHECK(v->read.leaf != TS_NONE, "part %s has no %s", v->part->name, state);
+  TS_CHECK(v->read.leaf != TS_NONE || !v->part->here, "part %s has no %s", v->part->name, state);
   return check_begun(v, call, state, err);
 }
 
@@ -332,6 +335,13 @@ static void gather_along_tp(ts_engine *e, int index, ts_dtype dtype, const void 
   ts_free(layout);
 }
 
+void ts_engine_tell_stages(ts_engine *e, const ts_part *part, void *data, size_t bytes) {
+  if (e->mesh.size[TS_AXIS_PP] > 1) {
+    ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES(TS_AXIS_PP));
+    comm->ops->broadcast(comm, data, bytes, part->stage);
+  }
+}
+
 void ts_engine_put_together(ts_engine *e, int index, ts_dtype dtype, const void *held, void *value) {
   if (e->mesh.size[TS_AXIS_TP] == 1) {
     put_in_place(&ts_engine_layout(e)->parameter[index], ts_dtype_size(dtype), held, value);
@@ -340,12 +350,15 @@ void ts_engine_put_together(ts_engine *e, int index, ts_dtype dtype, const void 
   }
 }
 
-/* Collective over the world. */
+/* Of the stage that has it all ranks learn it. Collective over the world. */
 static void read_whole(const value_place *v, float *value) {
-  float *held = gather_held(v);
-  int index = (int) (v->parameter - ts_engine_layout(v->engine)->parameter);
-  ts_engine_put_together(v->engine, index, TS_F32, held, value);
-  ts_free(held);
+  if (v->part->here) {
+    float *held = gather_held(v);
+    int index = (int) (v->parameter - ts_engine_layout(v->engine)->parameter);
+    ts_engine_put_together(v->engine, index, TS_F32, held, value);
+    ts_free(held);
+  }
+  ts_engine_tell_stages(v->engine, v->part, value, (size_t) ts_shape_count(&v->parameter->shape) * sizeof *value);
 }
 
 /* ---- writing all ---- */

@@ -52,6 +52,10 @@ static int count_pieces(const ts_node *node) {
   return node->attr.comm.n_pieces;
 }
 
+static int count_crossings(const ts_node *node) {
+  return node->attr.message.n;
+}
+
 static int count_blocks(const ts_node *node) {
   return node->n_out + node->attr.comm.n_sent + node->attr.comm.n_received;
 }
@@ -249,6 +253,11 @@ static void print_exchange(const ts_attr *a, ts_text *to) {
   ts_text_add(to, " {group %d, %d blocks sent, %d received}", a->comm.group, a->comm.n_sent, a->comm.n_received);
 }
 
+static void print_message(const ts_attr *a, ts_text *to) {
+  ts_text_add(to, " {boundary %d, %s stage %d, %d tensors}", a->message.boundary,
+              a->message.back ? "gradients, with" : "with", a->message.peer, a->message.n);
+}
+
 /* ---- the table ---- */
 
 #define MEMBER(m) \
@@ -399,6 +408,12 @@ const ts_attribute ts_attribute_exchange = {
     ARRAY(comm.block, count_blocks),
     NO_DTYPE,
     .print = print_exchange};
+
+const ts_attribute ts_attribute_message = {
+    {MEMBER(message.boundary), MEMBER(message.back), MEMBER(message.peer), MEMBER(message.n)},
+    ARRAY(message.crossing, count_crossings),
+    NO_DTYPE,
+    .print = print_message};
 
 /* ---- what is done with them ---- */
 

@@ -67,7 +67,9 @@ static void dump_text(const ts_graph *g, ts_text *to) {
     ts_text_add(to, "%-8s ", segment_name(node->segment));
     ts_node_print(g, node, to);
     ts_text_add(to, "  ");
-    add_type(&g->tensor[node->out[0]], to);
+    if (node->n_out > 0) {
+      add_type(&g->tensor[node->out[0]], to);
+    }
     ts_text_add(to, "\n");
   }
   for (int i = 0; i < g->n_marks; ++i) {

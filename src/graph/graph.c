@@ -49,10 +49,18 @@ void ts_graph_destroy(ts_graph **graph) {
   ts_free(g->node);
   ts_free(g->tensor);
   ts_free(g->unit);
+  ts_free(g->chunk);
   ts_free(g->mark);
   ts_free(g->leaf);
   ts_free(g);
   *graph = NULL;
+}
+
+void ts_graph_set_chunks(ts_graph *g, const int *chunk, int n_chunks) {
+  ts_free(g->chunk);
+  g->chunk = ts_malloc(((size_t) g->n_units + 1) * sizeof *g->chunk);
+  memcpy(g->chunk, chunk, (size_t) g->n_units * sizeof *chunk);
+  g->n_chunks = n_chunks;
 }
 
 int ts_graph_unit(ts_graph *g, const char *name) {
@@ -334,7 +342,13 @@ ts_tid ts_graph_add(ts_site at, const ts_node *like) {
   }
   TS_GROW(g->node, g->n_nodes, g->node_capacity);
   g->node[g->n_nodes++] = node;
-  return node.out[0];
+  return node.n_out > 0 ? node.out[0] : TS_NONE;
+}
+
+ts_shape ts_crossing_shape(const ts_crossing *crossing) {
+  ts_shape shape = {.n = (int) crossing->n};
+  memcpy(shape.d, crossing->d, sizeof shape.d);
+  return shape;
 }
 
 int *ts_graph_use_counts(const ts_graph *g) {

@@ -179,6 +179,16 @@ ts_tokens ts_tokens_part(const ts_tokens *tokens, int64_t first, int64_t count);
 /** True when they are of a sample of \a length tokens, and as many as \a rows. Not collective. */
 bool ts_tokens_fit(const ts_tokens *tokens, int64_t rows, int64_t length);
 
+/** A tensor that crosses from a piece of a pipeline to the next. */
+typedef struct ts_crossing {
+  int64_t wanted;            /**< 1: its gradient comes back; else 0. */
+  int64_t dtype;             /**< A ts_dtype; */
+  int64_t n, d[TS_MAX_DIMS]; /**< and its shape's.  All members are as wide, so there is no gap. */
+} ts_crossing;
+
+/** The shape of what crosses. Not collective. */
+ts_shape ts_crossing_shape(const ts_crossing *crossing);
+
 /** Attributes, by op. Arrays are owned by the node (copied by ts_graph_add). */
 typedef union ts_attr {
   struct {
@@ -324,6 +334,13 @@ typedef union ts_attr {
     const ts_block *block; /**< Of all_to_all: each output as a whole, then what leaves, then what arrives. */
     int n_sent, n_received;
   } comm;
+  struct {
+    int boundary; /**< Between pieces `boundary` and `boundary` + 1. */
+    bool back;    /**< From the later piece to the earlier: gradients. */
+    int peer;     /**< Of whom it comes, or to whom it goes: coordinate along pp. */
+    int n;
+    const ts_crossing *crossing; /**< What is in it, in order. */
+  } message;
 } ts_attr;
 
 /** A node, and what ts_graph_add is given to make one. */
@@ -356,6 +373,8 @@ typedef struct ts_graph {
   int n_nodes, node_capacity;
   char **unit; /**< Owned names of the units, in forward order. */
   int n_units, unit_capacity;
+  int *chunk; /**< Owned: of each unit, which of this rank's pieces of a pipeline has it; NULL: there is one. */
+  int n_chunks;
   ts_mark *mark; /**< Owned. */
   int n_marks, mark_capacity;
   /** Borrowed.  NULL: a node that breaks its op's rule ends the program.  Else it is not added: ts_graph_add says so
@@ -384,6 +403,25 @@ void ts_graph_reach_back(const ts_graph *graph, bool by_gradients, bool *reaches
 
 /** The unit called \a name, added at the first call. Not collective. \return its index. */
 int ts_graph_unit(ts_graph *graph, const char *name);
+
+/** Say which chunk each unit is in; units are not added afterwards.
+ * \param [in] chunk  Copied; of units that other ranks have any. Not collective. */
+void ts_graph_set_chunks(ts_graph *graph, const int *chunk, int n_chunks);
+
+/** How many there are. Not collective. */
+static inline int ts_graph_chunks(const ts_graph *graph) {
+  return graph->chunk != NULL ? graph->n_chunks : 1;
+}
+
+/** The chunk of a node: its unit's; outside any unit the last. Not collective. */
+static inline int ts_node_chunk(const ts_graph *graph, const ts_node *node) {
+  return graph->chunk == NULL ? 0 : node->unit < 0 ? graph->n_chunks - 1 : graph->chunk[node->unit];
+}
+
+/** Is it in one of these segments, and of this chunk or of what happens once for all? Not collective. */
+static inline bool ts_node_is_of(const ts_graph *graph, const ts_node *node, unsigned segments, int chunk) {
+  return (node->segment & segments) != 0 && (node->segment == TS_SEGMENT_UPDATE || ts_node_chunk(graph, node) == chunk);
+}
 
 /** The segment FORWARD of \a graph, outside any unit. Not collective. */
 ts_site ts_graph_site(ts_graph *graph);

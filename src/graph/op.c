@@ -19,6 +19,7 @@ enum {
   PRODUCT = TS_OP_PRODUCT,
   LSE = TS_OP_LSE,
   TARGET = TS_OP_HAS_TARGET,
+  MESSAGE = TS_OP_MESSAGE,
 };
 #define BIT(i) (1u << (i))
 #define ALL (~0u)

@@ -9,7 +9,15 @@
 #include "graph/cut.h"
 #include "graph/graph.h"
 
-enum { TS_OP_ALIAS = 1, TS_OP_COMM = 2, TS_OP_IS_UPDATE = 4, TS_OP_PRODUCT = 8, TS_OP_LSE = 16, TS_OP_HAS_TARGET = 32 };
+enum {
+  TS_OP_ALIAS = 1,
+  TS_OP_COMM = 2,
+  TS_OP_IS_UPDATE = 4,
+  TS_OP_PRODUCT = 8,
+  TS_OP_LSE = 16,
+  TS_OP_HAS_TARGET = 32,
+  TS_OP_MESSAGE = 64
+};
 
 /** Elements per block of the sum of squares, part of the definition of the gradient norm. */
 #define TS_SQUARE_BLOCK 4096
@@ -59,6 +67,11 @@ const ts_op_info *ts_op_get(ts_op op);
 /** True for a node that a group of ranks runs together. Not collective. */
 static inline bool ts_node_is_collective(const ts_node *node) {
   return (ts_op_get(node->op)->flags & TS_OP_COMM) != 0;
+}
+
+/** True for a send or a receive between two pieces of a pipeline. Not collective. */
+static inline bool ts_node_is_message(const ts_node *node) {
+  return (ts_op_get(node->op)->flags & TS_OP_MESSAGE) != 0;
 }
 
 /** Query heads of a key head in the whole, of an attention's attributes. Not collective. */

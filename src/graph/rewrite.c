@@ -24,6 +24,9 @@ ts_rewrite ts_rewrite_begin(const ts_graph *from) {
   for (int u = 0; u < from->n_units; ++u) {
     ts_graph_unit(r.to, from->unit[u]);
   }
+  if (from->chunk != NULL) {
+    ts_graph_set_chunks(r.to, from->chunk, from->n_chunks);
+  }
   return r;
 }
 
@@ -113,7 +116,8 @@ void ts_rewrite_add(ts_rewrite *r, ts_nid n, const ts_node *node) {
 }
 
 void ts_rewrite_copy(ts_rewrite *r, ts_nid n) {
-  if (r->map[r->from->node[n].out[0]] == TS_NONE) {
+  const ts_node *old = &r->from->node[n];
+  if (old->n_out == 0 || r->map[old->out[0]] == TS_NONE) {
     ts_node node = ts_rewrite_node(r, n);
     ts_rewrite_add(r, n, &node);
   }

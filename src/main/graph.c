@@ -48,19 +48,25 @@ static ts_status check_pass(const char *name, ts_error *err) {
   return status;
 }
 
-/* The commands of every kind of runs of the step, verified. */
+/* The commands of a kind of runs, verified. */
+static void add_commands_of(const ts_program *p, int run, int chunk, ts_text *to) {
+  const ts_run_kind *kind = &p->step.kind[run];
+  ts_lowered *commands = ts_lower(p->graph, p->schedule, kind->segments, chunk);
+  char *wrong = ts_lowered_verify(commands, p->graph, p->plan);
+  TS_CHECK(wrong == NULL, "%s: %s", kind->title, wrong);
+  ts_text_add(to, p->graph->chunk != NULL ? "# %s of chunk %d\n" : "# %s\n", kind->name, chunk);
+  ts_lowered_dump(commands, p->graph, to);
+  ts_lowered_destroy(&commands);
+}
+
+/* Of every kind of runs of the step. */
 static void add_commands(const ts_program *p, ts_text *to) {
-  for (int i = 0; i < p->step.n_kinds; ++i) {
-    const ts_run_kind *kind = &p->step.kind[i];
-    if (!ts_step_has(&p->step, i)) {
-      continue;
+  for (int chunk = 0; chunk < ts_graph_chunks(p->graph); ++chunk) {
+    for (int i = 0; i < p->step.n_kinds; ++i) {
+      if (ts_step_has(&p->step, i)) {
+        add_commands_of(p, i, chunk, to);
+      }
     }
-    ts_lowered *commands = ts_lower(p->graph, p->schedule, kind->segments);
-    char *wrong = ts_lowered_verify(commands, p->graph, p->plan);
-    TS_CHECK(wrong == NULL, "%s: %s", kind->title, wrong);
-    ts_text_add(to, "# %s\n", kind->name);
-    ts_lowered_dump(commands, p->graph, to);
-    ts_lowered_destroy(&commands);
   }
 }
 

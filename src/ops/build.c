@@ -244,3 +244,11 @@ ts_tid ts_build_all_to_all(ts_site at, const char *name, unsigned axes, int grou
                                        .n_sent = n_sent,
                                        .n_received = n_received}});
 }
+
+void ts_build_send(ts_site at, const char *name, const ts_tid *x, const ts_attr *message) {
+  ts_graph_add(at, &(ts_node){.op = TS_OP_SEND, .name = name, .n_in = message->message.n, .in = x, .attr = *message});
+}
+
+ts_tid ts_build_receive(ts_site at, const char *name, const ts_attr *message) {
+  return ts_graph_add(at, &(ts_node){.op = TS_OP_RECEIVE, .name = name, .n_out = message->message.n, .attr = *message});
+}

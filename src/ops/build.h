@@ -104,4 +104,10 @@ ts_tid ts_build_reduce_scatter(ts_site at, const char *name, unsigned axes, int 
 ts_tid ts_build_all_to_all(ts_site at, const char *name, unsigned axes, int group, int n, const ts_tid *x,
                            const ts_block *block, int n_sent, int n_received);
 
+/** What crosses a boundary of a pipeline's pieces.
+ * \param [in] message  attr.message: crossing has n entries, one for each of \a x.
+ * \return receive: the first of n outputs. Not collective. */
+void ts_build_send(ts_site at, const char *name, const ts_tid *x, const ts_attr *message);
+ts_tid ts_build_receive(ts_site at, const char *name, const ts_attr *message);
+
 #endif

@@ -1,5 +1,7 @@
 /* Reverse-mode differentiation: from the loss back, each node's rule adds the nodes of its gradients.  Backward nodes
  * belong to the unit of their forward node and follow in reverse order. */
+#include "pass/autodiff.h"
+
 #include "base/memory.h"
 #include "ops/build.h"
 #include "ops/gradient.h"
@@ -59,32 +61,45 @@ void ts_gradients_add(ts_gradients *gradients, ts_tid t, ts_tid gradient) {
   ts_free(name);
 }
 
-/* A tensor is wanted when it is a trainable parameter or computed from one. */
-static void find_wanted(ts_gradients *gradients, const ts_deck *deck) {
-  const ts_graph *g = gradients->graph;
-  for (ts_tid t = 0; t < gradients->n; ++t) {
+void ts_find_trained(const ts_graph *g, const ts_deck *deck, bool *trained) {
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
     const ts_tensor *tensor = &g->tensor[t];
-    gradients->wanted[t] = tensor->role == TS_ROLE_PARAM && !ts_parameter_is_frozen(deck, tensor->name);
-    gradients->of[t] = TS_NONE;
+    trained[t] = tensor->role == TS_ROLE_PARAM && !ts_parameter_is_frozen(deck, tensor->name);
   }
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
-    bool any = false;
+    bool any = false, received = node->op == TS_OP_RECEIVE;
     for (int i = 0; i < node->n_in; ++i) {
-      any = any || ts_gradients_wanted(gradients, node->in[i]);
+      any = any || (node->in[i] != TS_NONE && trained[node->in[i]]);
     }
     for (int i = 0; i < node->n_out; ++i) {
-      gradients->wanted[node->out[i]] = any;
+      trained[node->out[i]] = received ? node->attr.message.crossing[i].wanted != 0 : any;
     }
   }
 }
 
+/* Gradients of what a message has come from behind it: those of what is wanted there. */
+static bool is_answered(const ts_node *node) {
+  bool wanted = false;
+  for (int i = 0; node->op == TS_OP_SEND && i < node->attr.message.n; ++i) {
+    wanted = wanted || node->attr.message.crossing[i].wanted != 0;
+  }
+  return wanted;
+}
+
 static bool is_reached(const ts_gradients *gradients, const ts_node *node) {
+  if (node->n_out == 0) {
+    return is_answered(node);
+  }
   bool reached = false;
   for (int i = 0; i < node->n_out; ++i) {
     reached = reached || ts_gradients_of(gradients, node->out[i]) != TS_NONE;
   }
-  return reached && ts_gradients_wanted(gradients, node->out[0]);
+  bool wanted = false;
+  for (int i = 0; i < node->n_out; ++i) {
+    wanted = wanted || ts_gradients_wanted(gradients, node->out[i]);
+  }
+  return reached && wanted;
 }
 
 /* Outputs that a program may go back from have the gradient that the host gives. */
@@ -116,9 +131,9 @@ void ts_pass_autodiff(ts_graph **graph, ts_pass_context *context) {
   ts_gradients gradients = {.graph = g,
                             .n = g->n_tensors,
                             .accumulate = context->deck->data_types.grad_accum_dtype,
-                            .of = ts_malloc((size_t) g->n_tensors * sizeof *gradients.of),
+                            .of = ts_ids_none(g->n_tensors),
                             .wanted = ts_calloc((size_t) g->n_tensors, sizeof *gradients.wanted)};
-  find_wanted(&gradients, context->deck);
+  ts_find_trained(g, context->deck, gradients.wanted);
   ts_tid loss = ts_graph_marked(g, "loss");
   if (context->seeded) {
     seed_outputs(&gradients);

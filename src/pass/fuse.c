@@ -166,7 +166,7 @@ void ts_pass_fuse(ts_graph **graph, ts_pass_context *context) {
               .loss_of = ts_ids_none(g->n_nodes)};
   find_folds(&f);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    if (!f.gone[n] && f.rewrite.map[g->node[n].out[0]] == TS_NONE) {
+    if (!f.gone[n] && (g->node[n].n_out == 0 || f.rewrite.map[g->node[n].out[0]] == TS_NONE)) {
       write_folded(&f, n);
     }
   }

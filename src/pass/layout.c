@@ -44,6 +44,7 @@ static void set_group(ts_parameter *p, const ts_deck *deck, ts_optimizer optimiz
 typedef struct layout_maker {
   const ts_graph *graph;
   const ts_shards *shards;
+  const ts_stages *stages;
   const ts_deck *deck;
   const ts_mesh *mesh;
 } layout_maker;
@@ -132,15 +133,24 @@ static void add_parameter(ts_layout *layout, const layout_maker *b, const char *
   ++part->n_parameters;
 }
 
+/* The group that owns a part of a stage: that of this rank's pieces along tp where each has its own, else the first. */
+static int find_home(const ts_mesh *mesh, int stage, ts_held_how how) {
+  ts_mesh at = *mesh;
+  at.coord[TS_AXIS_PP] = stage;
+  at.coord[TS_AXIS_TP] = hows[how].own ? mesh->coord[TS_AXIS_TP] : 0;
+  return ts_mesh_group_number(&at, hows[how].axes);
+}
+
 /* Equal shards, aligned; the last ones may be short or empty. */
-static void cut_part(ts_part *part, const ts_mesh *mesh, ts_held_how how) {
+static void cut_part(ts_part *part, const ts_mesh *mesh, int stage, ts_held_how how) {
   unsigned axes = hows[how].axes;
-  int number = ts_mesh_group_number(mesh, axes);
   part->axes = axes;
   part->group = ts_mesh_group_size(mesh, axes);
   part->rank = ts_mesh_group_rank(mesh, axes);
-  part->home = hows[how].own ? number : 0;
-  part->owned = number == part->home;
+  part->home = find_home(mesh, stage, how);
+  part->owned = ts_mesh_group_number(mesh, axes) == part->home;
+  part->stage = stage;
+  part->here = mesh->coord[TS_AXIS_PP] == stage;
   part->shard =
       (int64_t) ts_align_up((size_t) ((part->count + part->group - 1) / part->group), (size_t) ts_part_align(part));
   part->cuts = ts_malloc((size_t) (part->group + 1) * sizeof *part->cuts);
@@ -225,15 +235,19 @@ static member *find_members(const layout_maker *b, int *n) {
 static void end_part(ts_layout *layout, const layout_maker *b, ts_part *part, int *capacity) {
   int kind = !part->trainable ? FROZEN : part->persistent ? PERSISTENT : LARGE;
   ts_held_how how = how_of(b, layout->parameter[part->first].name);
-  cut_part(part, b->mesh, how);
+  int stage = ts_stages_home(b->stages, part->unit);
+  cut_part(part, b->mesh, stage, how);
   bool few = part->moments != ts_optimizer_moments(b->deck, INT64_MAX);
   part->name = ts_format("%s%s%s%s%s%s", b->graph->unit[part->unit], kind_suffix[kind],
                          travel_suffix[travel_of_part(part, b->deck)],
                          part->optimizer == TS_OPTIMIZER_MUON ? ".muon" : "", few ? ".few" : "", hows[how].suffix);
   part->stem = (int) strlen(part->name);
-  if (hows[how].own) {
+  if (hows[how].own) { /* numbered within the stage */
+    ts_mesh first = *b->mesh;
+    first.coord[TS_AXIS_PP] = stage;
+    first.coord[TS_AXIS_TP] = 0;
     char *stem = part->name;
-    part->name = ts_format("%s%d", stem, part->home);
+    part->name = ts_format("%s%d", stem, part->home - ts_mesh_group_number(&first, part->axes));
     ts_free(stem);
   }
   TS_GROW(layout->part, layout->n_parts, *capacity);
@@ -274,8 +288,9 @@ static ts_layout *end_layout(ts_layout *layout, const ts_mesh *mesh) {
   return layout;
 }
 
-ts_layout *ts_layout_create(const ts_graph *graph, const ts_shards *shards, const ts_deck *deck, const ts_mesh *mesh) {
-  const layout_maker b = {graph, shards, deck, mesh};
+ts_layout *ts_layout_create(const ts_graph *graph, const ts_shards *shards, const ts_stages *stages,
+                            const ts_deck *deck, const ts_mesh *mesh) {
+  const layout_maker b = {graph, shards, stages, deck, mesh};
   ts_layout *layout = begin_layout(graph->n_tensors);
   int capacity = 0, n;
   member *m = find_members(&b, &n);
@@ -286,9 +301,9 @@ ts_layout *ts_layout_create(const ts_graph *graph, const ts_shards *shards, cons
   return end_layout(layout, mesh);
 }
 
-ts_layout *ts_layout_at(const ts_layout *of, const ts_graph *graph, const ts_shards *shards, const ts_deck *deck,
-                        const ts_mesh *mesh) {
-  const layout_maker b = {graph, shards, deck, mesh};
+ts_layout *ts_layout_at(const ts_layout *of, const ts_graph *graph, const ts_shards *shards, const ts_stages *stages,
+                        const ts_deck *deck, const ts_mesh *mesh) {
+  const layout_maker b = {graph, shards, stages, deck, mesh};
   ts_layout *layout = begin_layout(of->n_parameters);
   int capacity = 0;
   for (const ts_part *like = of->part; like < of->part + of->n_parts; ++like) {

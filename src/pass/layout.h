@@ -22,6 +22,7 @@
 #include "deck/deck.h"
 #include "graph/graph.h"
 #include "pass/shard.h"
+#include "pass/stage.h"
 
 /** Alignment of parameters and of cut points in a flat range, in elements: 64 bytes of bf16.  Where states are in 8
  * bits it is a block of them (ts_part_align). */
@@ -65,6 +66,8 @@ typedef struct ts_part {
   int64_t *cuts;           /**< Owned: group + 1. */
   int rank;                /**< This rank's place in its group. */
   bool owned;              /**< This rank's group is the home. */
+  int stage;               /**< Coordinate along pp of who has its unit; */
+  bool here;               /**< this rank: what it knows of others' is this table alone. */
 } ts_part;
 
 /** Alignment of its parameters and cut points, elements. Not collective. */
@@ -94,17 +97,19 @@ typedef struct ts_layout {
 /** Build the table of the rank that \a mesh is seen from.  End with ts_layout_destroy. Not collective.
  * \param [in] graph   Its PARAM leaves, with their units and shapes; of one that is sharded any rank's.
  * \param [in] shards  What tensor parallelism made of them, or NULL: their shapes are those of the whole.
+ * \param [in] stages  Who has which units, or NULL: everybody all.
  * \param [in] deck    Groups, frozen patterns, persistence threshold. */
-ts_layout *ts_layout_create(const ts_graph *graph, const ts_shards *shards, const ts_deck *deck, const ts_mesh *mesh);
+ts_layout *ts_layout_create(const ts_graph *graph, const ts_shards *shards, const ts_stages *stages,
+                            const ts_deck *deck, const ts_mesh *mesh);
 
 /** The same table as another rank has it, in the same order; not from the parameters' leaves, which a finished program
  * has no more.  End with ts_layout_destroy. Not collective.
  * \param [in] of      Any rank's.
  * \param [in] graph   Its units.
- * \param [in] shards, deck  Those it was made from.
+ * \param [in] shards, stages, deck  Those it was made from.
  * \param [in] mesh    Seen from the other rank. */
-ts_layout *ts_layout_at(const ts_layout *of, const ts_graph *graph, const ts_shards *shards, const ts_deck *deck,
-                        const ts_mesh *mesh);
+ts_layout *ts_layout_at(const ts_layout *of, const ts_graph *graph, const ts_shards *shards, const ts_stages *stages,
+                        const ts_deck *deck, const ts_mesh *mesh);
 
 /** Free and set to NULL; NULL is allowed. Not collective. */
 void ts_layout_destroy(ts_layout **layout);

@@ -61,7 +61,7 @@ static void lower_instruction(lowering *l, const ts_instruction *instruction) {
   }
 }
 
-ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigned segments) {
+ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigned segments, int chunk) {
   ts_lowered *to = ts_calloc(1, sizeof *to);
   size_t nodes = (size_t) graph->n_nodes + 1;
   lowering l = {.to = to, .event_of = ts_malloc(nodes * sizeof *l.event_of), .newest = -1};
@@ -70,7 +70,7 @@ ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigne
   emit_command(&l, TS_LOWERED_COPY_IN, TS_QUEUE_COMPUTE, TS_NONE, -1);
   emit_command(&l, TS_LOWERED_CAPTURE_BEGIN, TS_QUEUE_COMPUTE, TS_NONE, -1);
   for (int i = 0; i < schedule->n; ++i) {
-    if ((graph->node[schedule->instruction[i].node].segment & segments) != 0) {
+    if (ts_node_is_of(graph, &graph->node[schedule->instruction[i].node], segments, chunk)) {
       lower_instruction(&l, &schedule->instruction[i]);
     }
   }

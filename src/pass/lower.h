@@ -48,9 +48,9 @@ typedef struct ts_lowered {
   int n, n_events;
 } ts_lowered;
 
-/** Lower the instructions of \a schedule whose node's segment is in \a segments.
+/** Lower the instructions of \a schedule whose node is in \a segments, of a chunk.
  * \return the commands, end with ts_lowered_destroy. Not collective. */
-ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigned segments);
+ts_lowered *ts_lower(const ts_graph *graph, const ts_schedule *schedule, unsigned segments, int chunk);
 
 /** Free and set to NULL; NULL is allowed. Not collective. */
 void ts_lowered_destroy(ts_lowered **commands);

@@ -157,7 +157,7 @@ ts_matrix_share *ts_matrices_shares(const ts_matrices *m) {
 /* ---- the table ---- */
 
 ts_matrices ts_matrices_find(const ts_layout *layout, const ts_graph *graph, const ts_shards *shards,
-                             const ts_deck *deck, const ts_mesh *mesh) {
+                             const ts_stages *stages, const ts_deck *deck, const ts_mesh *mesh) {
   ts_matrices m = {.deck = deck,
                    .layout = layout,
                    .ranks = ts_mesh_group_size(mesh, TS_MATRIX_AXES),
@@ -171,7 +171,7 @@ ts_matrices ts_matrices_find(const ts_layout *layout, const ts_graph *graph, con
   for (int r = 0; r < m.ranks; ++r) {
     m.seen[r] = ts_mesh_at(mesh, ts_mesh_group_member(mesh, TS_MATRIX_AXES, r));
     ts_layout **at = &m.at[m.seen[r].coord[TS_AXIS_TP]];
-    *at = *at != NULL ? *at : ts_layout_at(layout, graph, shards, deck, &m.seen[r]);
+    *at = *at != NULL ? *at : ts_layout_at(layout, graph, shards, stages, deck, &m.seen[r]);
   }
   choose_owners(&m);
   place(&m);

@@ -33,9 +33,9 @@ typedef struct ts_matrix_share {
 } ts_matrix_share;
 
 /** \return the table, end with ts_matrices_end.
- * \param [in] layout, deck, shards, mesh, graph  Those of a rank, as ts_layout_at takes them. Not collective. */
+ * \param [in] layout, deck, shards, stages, mesh, graph  Those of a rank, as for ts_layout_at. Not collective. */
 ts_matrices ts_matrices_find(const ts_layout *layout, const ts_graph *graph, const ts_shards *shards,
-                             const ts_deck *deck, const ts_mesh *mesh);
+                             const ts_stages *stages, const ts_deck *deck, const ts_mesh *mesh);
 
 /** Free what it has. Not collective. */
 void ts_matrices_end(ts_matrices *m);

@@ -68,21 +68,29 @@ typedef struct planner {
 
 /* ---- lifetimes ---- */
 
-/* When an instruction is executed, among a micro-batch's: in the schedule's order, but where gradients of weights have
- * runs of their own these come behind all of inputs, and what happens once a step behind them. */
-static int when(const planner *p, int i) {
-  ts_segment segment = p->graph->node[p->schedule->instruction[i].node].segment;
-  bool later = (segment & (TS_SEGMENT_REDUCE | TS_SEGMENT_UPDATE)) != 0;
-  int turn = !p->context->step->apart ? 0 : later ? 2 : segment == TS_SEGMENT_BACKWARD_WEIGHT ? 1 : 0;
-  return turn * p->schedule->n + i;
-}
-
-static int end_of_step(const planner *p) {
+/* Instructions of a chunk, in all their turns. */
+static int chunk_length(const planner *p) {
   return (p->context->step->apart ? 3 : 1) * p->schedule->n;
 }
 
-/* Masks of ts_segment, with one more bit for the host, which reads results after the last run. */
-enum { BY_HOST = 1 << 8 };
+/* When an instruction is executed, among a micro-batch's: in the schedule's order, but where gradients of weights have
+ * runs of their own these come behind all of inputs, and what happens once a step behind them.  Of a rank's chunks one
+ * comes behind the other: no slot has two, and nothing but messages goes from one to another. */
+static int when(const planner *p, int i) {
+  const ts_node *node = &p->graph->node[p->schedule->instruction[i].node];
+  bool later = (node->segment & (TS_SEGMENT_REDUCE | TS_SEGMENT_UPDATE)) != 0;
+  int turn = !p->context->step->apart ? 0 : later ? 2 : node->segment == TS_SEGMENT_BACKWARD_WEIGHT ? 1 : 0;
+  int chunk = node->segment == TS_SEGMENT_UPDATE ? ts_graph_chunks(p->graph) - 1 : ts_node_chunk(p->graph, node);
+  return chunk * chunk_length(p) + turn * p->schedule->n + i;
+}
+
+static int end_of_step(const planner *p) {
+  return ts_graph_chunks(p->graph) * chunk_length(p);
+}
+
+/* Masks of ts_segment, with one more bit for the host, which reads results after the last run, and one for messages,
+ * which may be under way from run to run. */
+enum { BY_HOST = 1 << 8, BY_MESSAGE = 1 << 9 };
 typedef struct users {
   unsigned read, written;
 } users;
@@ -102,6 +110,9 @@ static void add_users(const planner *p, users *of, const ts_node *node) {
     add_reader(p, of, node->prior != NULL ? node->prior[i] : TS_NONE, node->segment);
   }
   add_reader(p, of, node->beta, node->segment);
+  for (int i = 0; ts_node_is_message(node) && i < node->n_in + node->n_out; ++i) {
+    add_reader(p, of, i < node->n_in ? node->in[i] : node->out[i - node->n_in], BY_MESSAGE);
+  }
 }
 
 /* Is what is read made in the same run, whatever its kind? */
@@ -121,7 +132,8 @@ static ts_lifetime lifetime_of(const planner *p, ts_tid root, users u) {
     return TS_LIFETIME_STATE;
   }
   const ts_step_runs *step = p->context->step;
-  bool of_slot = tensor->producer == TS_NONE || ((step->n_slots > 1 || step->apart) && !stays_in_run(step, u));
+  bool several = step->n_slots > 1 || step->apart || ts_graph_chunks(p->graph) > 1;
+  bool of_slot = tensor->producer == TS_NONE || (u.read & BY_MESSAGE) != 0 || (several && !stays_in_run(step, u));
   return of_slot ? TS_LIFETIME_SLOT : TS_LIFETIME_SCRATCH;
 }
 
@@ -212,6 +224,19 @@ static void extend_lives(planner *p, const ts_node *node, int at) {
   extend_life(p, node->beta, at);
 }
 
+/* What is sent may still be on its way when the next micro-batch comes into the slot, and what is received may come
+ * as soon as the one before has left: nothing else is ever there. */
+static void keep_messages(planner *p) {
+  for (ts_nid n = 0; n < p->graph->n_nodes; ++n) {
+    const ts_node *node = &p->graph->node[n];
+    for (int i = 0; ts_node_is_message(node) && i < node->n_in + node->n_out; ++i) {
+      ts_tid t = i < node->n_in ? node->in[i] : node->out[i - node->n_in];
+      extend_life(p, t, 0);
+      extend_life(p, t, end_of_step(p));
+    }
+  }
+}
+
 static void mark_buffers(planner *p, const ts_node *node) {
   for (int i = 0; i < node->n_in + node->n_out; ++i) {
     ts_tid root = p->place[i < node->n_in ? node->in[i] : node->out[i - node->n_in]].root;
@@ -277,7 +302,7 @@ static void find_lifetimes(planner *p) {
     int at = when(p, i);
     extend_lives(p, node, at);
     if (p->schedule->instruction[i].kind != TS_RUN) {
-      if (node->op != TS_OP_ALL_TO_ALL) { /* activations on their way */
+      if (node->op != TS_OP_ALL_TO_ALL && !ts_node_is_message(node)) { /* activations on their way */
         mark_buffers(p, node);
       }
       continue;
@@ -290,6 +315,7 @@ static void find_lifetimes(planner *p) {
       p->plan->workspace_bytes[n] = (int64_t) bytes;
     }
   }
+  keep_messages(p);
   for (int i = 0; i < p->graph->n_marks; ++i) {
     extend_life(p, p->graph->mark[i].tensor, end_of_step(p)); /* the host reads results after the end */
   }

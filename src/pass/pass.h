@@ -31,6 +31,7 @@ typedef enum ts_fact {
 
 struct ts_sequence;
 struct ts_shards;
+struct ts_stages;
 struct ts_schedule;
 struct ts_step_runs;
 struct ts_plan;
@@ -46,7 +47,8 @@ typedef struct ts_pass_context {
   const struct ts_step_runs *step;    /**< The runs of one step; borrowed. */
   const struct ts_sequence *sequence; /**< How ranks along sp share samples; borrowed. */
   struct ts_shards *shards;           /**< Made by shard, NULL without tensor parallelism; owned by the program. */
-  struct ts_layout *layout;     /**< That of the engine's first program, or NULL: made by zero, then the caller's. */
+  struct ts_stages *stages;           /**< Made by stage, NULL where the model is one piece; owned by the program. */
+  struct ts_layout *layout;     /**< That of the engine's first program, or NULL: made by stage, then the caller's. */
   struct ts_schedule *schedule; /**< Made by schedule; owned by the program. */
   struct ts_plan *plan;         /**< Made by memory; owned by the program. */
 } ts_pass_context;
@@ -77,8 +79,8 @@ void ts_passes_run(ts_graph **graph, ts_pass_context *context, const char *last,
 bool ts_makes_logits(const ts_graph *graph, const ts_node *node);
 
 /** The passes. Not collective. */
-ts_pass_run ts_pass_precision, ts_pass_autocast, ts_pass_shard, ts_pass_tile, ts_pass_autodiff, ts_pass_loss_scale,
-    ts_pass_recompute, ts_pass_head_groups, ts_pass_exchange, ts_pass_zero, ts_pass_fuse, ts_pass_epilogue,
-    ts_pass_schedule, ts_pass_memory;
+ts_pass_run ts_pass_precision, ts_pass_autocast, ts_pass_shard, ts_pass_tile, ts_pass_stage, ts_pass_autodiff,
+    ts_pass_loss_scale, ts_pass_recompute, ts_pass_head_groups, ts_pass_exchange, ts_pass_zero, ts_pass_fuse,
+    ts_pass_epilogue, ts_pass_schedule, ts_pass_memory;
 
 #endif

@@ -15,6 +15,8 @@ const ts_pass ts_passes[] = {
     {"heads", ts_pass_head_groups, TS_FACT_SHARDED, TS_FACT_SHARDED, TS_FACT_GRADIENTS, false,
      "attention by groups of heads"},
     {"tile", ts_pass_tile, TS_FACT_SHARDED, TS_FACT_SHARDED, TS_FACT_GRADIENTS, false, "MLPs in tiles of rows"},
+    {"stage", ts_pass_stage, TS_FACT_SHARDED, TS_FACT_SHARDED, TS_FACT_GRADIENTS, false,
+     "this rank's pieces of the model, and the messages between them; the layout of all"},
     {"autodiff", ts_pass_autodiff, TS_FACT_SHARDED, TS_FACT_GRADIENTS, TS_FACT_LAYOUT, true, "the backward step"},
     {"loss_scale", ts_pass_loss_scale, TS_FACT_GRADIENTS, TS_FACT_GRADIENTS, TS_FACT_LAYOUT, true,
      "the loss times a scale, for gradients in fp16"},

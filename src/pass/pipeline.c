@@ -285,6 +285,9 @@ ts_status ts_pipeline_check(const ts_pipeline *p, ts_error *err) {
     return ts_error_add(err, "%s: %d pieces of the model on each rank; accepted: %s%d", rows[p->schedule].name,
                         p->chunks, chunks > 0 ? "" : "from ", chunks > 0 ? chunks : 1);
   }
+  if (p->micro_batches > TS_PIPELINE_MOST) {
+    return ts_error_add(err, "%lld micro-batches; accepted: up to %d", (long long) p->micro_batches, TS_PIPELINE_MOST);
+  }
   if (rows[p->schedule].takes(p)) {
     return TS_OK;
   }

@@ -96,7 +96,8 @@ static void choose_blocks(recompute *r, int64_t interval, bool sac) {
     for (int i = 0; i < node->n_in; ++i) {
       choose_for_reader(r, group, node, node->in[i]);
     }
-    bool again = block_group(group, node) != TS_NONE && is_forward(node) && !(sac && node->op == TS_OP_ATTENTION);
+    bool again = block_group(group, node) != TS_NONE && is_forward(node) && !(sac && node->op == TS_OP_ATTENTION) &&
+                 node->op != TS_OP_RECEIVE; /* nobody sends it again */
     for (int i = 0; i < node->n_out; ++i) {
       r->policy[node->out[i]] = again ? RECOMPUTE : KEEP;
     }
@@ -106,9 +107,11 @@ static void choose_blocks(recompute *r, int64_t interval, bool sac) {
 
 /* All rows of a tensor of which ranks along tp have some; the head's statistics are small and stay. */
 static bool gathers_rows(const ts_graph *g, const ts_node *node) {
-  const ts_node *from = node != NULL ? ts_graph_producer(g, node->in[0]) : NULL;
-  return node != NULL && node->op == TS_OP_ALL_GATHER && node->attr.comm.axes == TS_AXES(TS_AXIS_TP) &&
-         (from == NULL || from->op != TS_OP_HEAD_STATS);
+  if (node == NULL || node->op != TS_OP_ALL_GATHER || node->attr.comm.axes != TS_AXES(TS_AXIS_TP)) {
+    return false;
+  }
+  const ts_node *from = ts_graph_producer(g, node->in[0]);
+  return from == NULL || from->op != TS_OP_HEAD_STATS;
 }
 
 /* Gathered rows, and changes of their shape. */

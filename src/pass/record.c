@@ -11,7 +11,7 @@ ts_tid ts_record_scalar(ts_site at, const char *name, ts_dtype dtype, int64_t co
 
 /* The loss is made where the model ends, once for all ranks along tp or by each for its tokens. */
 static bool owns_loss(const ts_mesh *mesh, const ts_record_row *row) {
-  return (row->loss_is_split || mesh->coord[TS_AXIS_TP] == 0) && mesh->coord[TS_AXIS_PP] == mesh->size[TS_AXIS_PP] - 1;
+  return row->loss != TS_NONE && (row->loss_is_split || mesh->coord[TS_AXIS_TP] == 0);
 }
 
 /* The sum of squares of this rank's shard of a part. */
@@ -26,18 +26,25 @@ static ts_tid add_squares(ts_site at, const ts_layout *layout, const ts_part *pa
   return squares;
 }
 
+/* What a rank says of what it has not, which nobody writes. */
+static ts_tid nothing(ts_site at, const char *name) {
+  ts_tid leaf = ts_graph_find(at.graph, name);
+  return leaf != TS_NONE ? leaf : ts_record_scalar(at, name, TS_F64, 1);
+}
+
 /* This rank's row; *n elements. */
 static ts_tid make_row(ts_site at, const ts_mesh *mesh, const ts_layout *layout, const ts_record_row *row, int64_t *n) {
   ts_tid *entry = ts_malloc((size_t) (layout->n_parts + 3) * sizeof *entry);
   int n_entries = 0;
-  ts_tid zero = owns_loss(mesh, row) ? TS_NONE : ts_record_scalar(at, "zero", TS_F64, 1);
-  entry[n_entries++] = zero == TS_NONE ? row->loss : zero;
-  entry[n_entries++] = zero == TS_NONE ? row->valid : zero;
+  bool owns = owns_loss(mesh, row);
+  entry[n_entries++] = owns ? row->loss : nothing(at, "zero");
+  entry[n_entries++] = owns ? row->valid : nothing(at, "zero");
   entry[n_entries++] = ts_record_scalar(at, "flags", TS_F64, TS_N_FLAGS);
   *n = TS_RECORD_SQUARES;
   for (int i = 0; i < layout->n_parts; ++i) {
-    if (row->shard[i] != TS_NONE) {
-      entry[n_entries++] = add_squares(at, layout, &layout->part[i], row->shard[i]);
+    if (row->squares && layout->part[i].trainable) {
+      bool here = row->shard[i] != TS_NONE;
+      entry[n_entries++] = here ? add_squares(at, layout, &layout->part[i], row->shard[i]) : nothing(at, "no_squares");
       ++*n;
     }
   }

@@ -11,8 +11,12 @@ static ts_saved_leaf describe_leaf(const ts_graph *graph, const ts_layout *layou
   const ts_tensor *tensor = &graph->tensor[leaf];
   const ts_state_info *info = ts_state_get(tensor->held.state);
   const ts_part *part = &layout->part[tensor->held.part];
-  ts_saved_leaf s = {
-      .state = info->saved, .leaf = leaf, .dtype = tensor->dtype, .block = info->block, .whole = tensor->held.whole};
+  ts_saved_leaf s = {.state = info->saved,
+                     .kind = tensor->held.state,
+                     .leaf = leaf,
+                     .dtype = tensor->dtype,
+                     .block = info->block,
+                     .whole = tensor->held.whole};
   if (s.block == 0) { /* everybody has all of it */
     s.count = ts_tensor_count(graph, leaf);
     return s;
@@ -45,6 +49,9 @@ static bool is_covered(const ts_graph *graph, const ts_held *held) {
 
 int ts_saved_leaves(const ts_graph *graph, const ts_layout *layout, int index, ts_saved_leaf out[TS_MOST_SAVED]) {
   const char *part = layout->part[index].name;
+  if (!layout->part[index].here) {
+    return 0;
+  }
   bool found = ts_saved_leaf_find(graph, layout, index, TS_STATE_MASTER, &out[0]) ||
                ts_saved_leaf_find(graph, layout, index, TS_STATE_PARAMETER, &out[0]);
   TS_CHECK(found, "part %s has no parameters", part);

@@ -16,6 +16,7 @@
 
 typedef struct ts_saved_leaf {
   const char *state; /**< "parameter", "exp_avg", ...; constant. */
+  ts_state kind;     /**< The row that it is the name of. */
   ts_tid leaf;
   ts_dtype dtype;
   int64_t block; /**< Elements of the part that one of the leaf's stands for; 0: the leaf has a shape of its own. */
@@ -26,7 +27,7 @@ typedef struct ts_saved_leaf {
 
 /** The saved leaves of part \a index.  Not collective.
  * \param [out] out  In the order of the graph, "parameter" first.
- * \return their number, 1 at least. */
+ * \return their number, 1 at least; 0 of a part that another stage has. */
 int ts_saved_leaves(const ts_graph *graph, const ts_layout *layout, int index, ts_saved_leaf out[TS_MOST_SAVED]);
 
 /** The leaf that holds \a state of part \a index, or false when there is none.  Not collective. */

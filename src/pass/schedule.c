@@ -136,7 +136,7 @@ static void place_node(scheduler *s, ts_nid n, const ts_pass_context *context) {
       break;
     }
   }
-  emit_instruction(s, TS_RUN, n);
+  emit_instruction(s, node->op == TS_OP_SEND ? TS_ISSUE : node->op == TS_OP_RECEIVE ? TS_WAIT : TS_RUN, n);
 }
 
 void ts_pass_schedule(ts_graph **graph, ts_pass_context *context) {
@@ -156,14 +156,15 @@ void ts_pass_schedule(ts_graph **graph, ts_pass_context *context) {
                  .place = place,
                  .schedule = ts_calloc(1, sizeof *s.schedule),
                  .pending = ts_malloc(((size_t) g->n_nodes + 1) * sizeof *s.pending)};
-  int phase = 0;
+  int phase = 0, chunk = 0;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     if (ts_node_is_window(&g->node[n])) {
       continue;
     }
-    if (ts_segment_phase(g->node[n].segment) != phase) {
+    if (ts_segment_phase(g->node[n].segment) != phase || ts_node_chunk(g, &g->node[n]) != chunk) {
       wait_for_first(&s, s.n_pending);
       phase = ts_segment_phase(g->node[n].segment);
+      chunk = ts_node_chunk(g, &g->node[n]);
     }
     place_node(&s, n, context);
   }

@@ -1,6 +1,7 @@
 #include "pass/step.h"
 
 #include "base/memory.h"
+#include "pass/stage.h"
 
 #define BACKWARD (TS_SEGMENT_BACKWARD_INPUT | TS_SEGMENT_BACKWARD_WEIGHT)
 
@@ -26,66 +27,177 @@ static int run_kind_of(ts_pipeline_work work, bool last) {
   return kinds[work][last];
 }
 
+static int chunks_of(const ts_step_order *order) {
+  return order != NULL && order->chunks > 1 ? order->chunks : 1;
+}
+
 static ts_pipeline pipeline_of(const ts_step_order *order, int64_t micro_batches) {
   bool accumulates = order == NULL || order->stages == 0;
   return (ts_pipeline){.schedule = accumulates ? TS_PIPELINE_1F1B : order->schedule,
                        .stages = accumulates ? 1 : order->stages,
-                       .chunks = 1,
+                       .chunks = chunks_of(order),
                        .micro_batches = micro_batches};
 }
 
-/* The lowest slot that has no micro-batch. */
-static int find_free(const int64_t *there, int n) {
+/* What is in a slot: a micro-batch in one of the rank's chunks. */
+typedef struct occupant {
+  int64_t micro_batch; /* -1: none */
+  int chunk;
+} occupant;
+
+static int find_slot(const occupant *there, int n, occupant whom) {
   int slot = 0;
-  while (slot < n && there[slot] >= 0) {
+  while (slot < n && (there[slot].micro_batch != whom.micro_batch || there[slot].chunk != whom.chunk)) {
     ++slot;
   }
+  TS_ASSERT(slot < n);
   return slot;
 }
 
-static int find_slot(const int64_t *there, int n, int64_t micro_batch) {
-  int slot = 0;
-  while (slot < n && there[slot] != micro_batch) {
-    ++slot;
+static const occupant nobody = {-1, 0};
+
+ts_step_order ts_deck_step_order(const ts_deck *deck, const ts_mesh *mesh) {
+  ts_pipeline pipeline = ts_deck_pipeline(deck, mesh);
+  return pipeline.stages == 1
+             ? (ts_step_order){0}
+             : (ts_step_order){pipeline.schedule, pipeline.stages, mesh->coord[TS_AXIS_PP], pipeline.chunks};
+}
+
+/* ---- when messages may come ---- */
+
+/* A forward's when its chunk's last micro-batch has left the slot, a backward's when the forward begins: messages have
+ * places of their own in a slot, those of each chunk. */
+static int64_t free_from(const ts_step_runs *step, int64_t i) {
+  const ts_run *run = &step->run[i];
+  bool forward = step->kind[run->kind].phase == TS_RUN_FORWARD;
+  int64_t before = i - 1;
+  for (; before >= 0; --before) {
+    const ts_run *other = &step->run[before];
+    if (other->slot == run->slot && other->chunk == run->chunk &&
+        (forward || (other->micro_batch == run->micro_batch && step->kind[other->kind].phase == TS_RUN_FORWARD))) {
+      break;
+    }
   }
-  return slot;
+  return forward ? before + 1 : before;
+}
+
+/* As early as that, but no earlier than the message of the micro-batch before: they come in this order. */
+static void find_posts(const ts_step_runs *step, int64_t *from) {
+  for (int64_t i = 0; i < step->n; ++i) {
+    const ts_run *run = &step->run[i];
+    int64_t before = i - 1;
+    while (before >= 0 && (step->run[before].kind != run->kind || step->run[before].chunk != run->chunk)) {
+      --before;
+    }
+    int64_t free = free_from(step, i);
+    from[i] = before >= 0 && from[before] > free ? from[before] : free;
+  }
+}
+
+static void list_posts(ts_step_runs *step) {
+  ts_free(step->posted);
+  ts_free(step->posted_before);
+  step->posted = ts_malloc((size_t) (step->n + 1) * sizeof *step->posted);
+  step->posted_before = ts_calloc((size_t) step->n + 2, sizeof *step->posted_before);
+  int64_t *from = ts_malloc((size_t) (step->n + 1) * sizeof *from);
+  find_posts(step, from);
+  for (int64_t i = 0; i < step->n; ++i) {
+    ++step->posted_before[from[i] + 1];
+  }
+  for (int64_t i = 0; i < step->n; ++i) {
+    step->posted_before[i + 1] += step->posted_before[i];
+  }
+  int64_t *at = ts_malloc((size_t) (step->n + 1) * sizeof *at);
+  for (int64_t i = 0; i < step->n; ++i) {
+    at[i] = step->posted_before[i];
+  }
+  for (int64_t i = 0; i < step->n; ++i) {
+    step->posted[at[from[i]]++] = i;
+  }
+  ts_free(at);
+  ts_free(from);
+}
+
+/* Of accumulation, which may have more micro-batches than a list has room for. */
+static ts_run run_in_turns(const ts_step_runs *step, int64_t i) {
+  bool update = i == step->n - 1, last = i == step->n - 2;
+  return (ts_run){.kind = update       ? UPDATE
+                          : i % 2 == 0 ? FORWARD
+                          : last       ? LAST_BACK
+                                       : BACK,
+                  .micro_batch = update ? step->micro_batches - 1 : i / 2};
+}
+
+static void list_run(ts_step_runs *step, ts_pipeline_work work, const ts_pipeline_instance *at, int slot) {
+  step->run[step->n++] = (ts_run){.kind = run_kind_of(work, at->micro_batch == step->micro_batches - 1),
+                                  .chunk = at->chunk,
+                                  .micro_batch = at->micro_batch,
+                                  .slot = slot};
+}
+
+/* An instance of the schedule; where some have gradients of weights apart all have, and memory is planned so. */
+static void add_instance(ts_step_runs *step, const ts_pipeline_instance *at, occupant *there) {
+  const occupant whom = {at->micro_batch, at->chunk};
+  bool begins = at->work == TS_WORK_FORWARD, both = at->work == TS_WORK_BACKWARD;
+  int slot = find_slot(there, step->n_slots, begins ? nobody : whom);
+  there[slot] = both || at->work == TS_WORK_WEIGHT ? nobody : whom;
+  if (both && step->apart) {
+    list_run(step, TS_WORK_INPUT, at, slot);
+    list_run(step, TS_WORK_WEIGHT, at, slot);
+  } else {
+    list_run(step, at->work, at, slot);
+  }
 }
 
 /* The list of the schedule, and the update. */
 static void list_runs(ts_step_runs *step) {
+  if (step->order.stages == 0) {
+    step->n = 2 * step->micro_batches + 1;
+    return;
+  }
   const ts_pipeline pipeline = pipeline_of(&step->order, step->micro_batches);
   ts_pipeline_list list = ts_pipeline_list_of(&pipeline, step->order.stage);
-  int n_slots = (int) ts_pipeline_kept(&pipeline, step->order.stage);
-  int64_t *there = ts_malloc((size_t) n_slots * sizeof *there);
-  for (int slot = 0; slot < n_slots; ++slot) {
-    there[slot] = -1;
+  occupant *there = ts_malloc((size_t) step->n_slots * sizeof *there);
+  for (int slot = 0; slot < step->n_slots; ++slot) {
+    there[slot] = nobody;
   }
   ts_free(step->run);
-  step->n = list.n + 1;
-  step->run = ts_malloc((size_t) step->n * sizeof *step->run);
+  step->n = 0;
+  step->run = ts_malloc((size_t) (2 * list.n + 1) * sizeof *step->run);
   for (int64_t i = 0; i < list.n; ++i) {
-    const ts_pipeline_instance *at = &list.instance[i];
-    bool begins = at->work == TS_WORK_FORWARD, ends = at->work == TS_WORK_WEIGHT || at->work == TS_WORK_BACKWARD;
-    int slot = begins ? find_free(there, n_slots) : find_slot(there, n_slots, at->micro_batch);
-    TS_ASSERT(slot < n_slots);
-    there[slot] = ends ? -1 : at->micro_batch;
-    step->apart = step->apart || at->work == TS_WORK_INPUT;
-    step->run[i] = (ts_run){.kind = run_kind_of(at->work, at->micro_batch == step->micro_batches - 1),
-                            .micro_batch = at->micro_batch,
-                            .slot = slot};
+    step->apart = step->apart || list.instance[i].work == TS_WORK_INPUT;
   }
-  step->run[list.n] =
-      (ts_run){.kind = UPDATE, .micro_batch = step->micro_batches - 1, .slot = step->run[list.n - 1].slot};
+  for (int64_t i = 0; i < list.n; ++i) {
+    add_instance(step, &list.instance[i], there);
+  }
+  step->run[step->n] = step->run[step->n - 1];
+  step->run[step->n].kind = UPDATE;
+  step->run[step->n++].micro_batch = step->micro_batches - 1;
   ts_free(there);
   ts_free(list.instance);
+  list_posts(step);
 }
 
 /* ---- a pass over one micro-batch ---- */
 
+enum { PASS, LAST_PASS /* of the rank's last chunk */ };
 static const ts_run_kind validation[] = {
-    {"forward", "the forward pass of a validation", TS_RUN_FORWARD, TS_SEGMENT_FORWARD | TS_SEGMENT_UPDATE}};
+    [PASS] = {"forward of a chunk", "the forward pass of a validation", TS_RUN_FORWARD, TS_SEGMENT_FORWARD},
+    [LAST_PASS] = {"forward", "the forward pass of a validation", TS_RUN_FORWARD,
+                   TS_SEGMENT_FORWARD | TS_SEGMENT_UPDATE}};
 static const ts_run_kind generation[] = {
-    {"forward", "the forward pass of a generation", TS_RUN_FORWARD, TS_SEGMENT_FORWARD}};
+    [PASS] = {"forward of a chunk", "the forward pass of a generation", TS_RUN_FORWARD, TS_SEGMENT_FORWARD},
+    [LAST_PASS] = {"forward", "the forward pass of a generation", TS_RUN_FORWARD, TS_SEGMENT_FORWARD}};
+
+/* Each of the rank's chunks. */
+static void list_passes(ts_step_runs *step) {
+  step->n = chunks_of(&step->order);
+  step->run = ts_calloc((size_t) step->n, sizeof *step->run);
+  for (int i = 0; i < (int) step->n; ++i) {
+    step->run[i] = (ts_run){.kind = i == (int) step->n - 1 ? LAST_PASS : PASS, .chunk = i};
+  }
+  list_posts(step);
+}
 
 /* ---- all uses ---- */
 
@@ -99,7 +211,7 @@ static const ts_step_runs uses[] = {
 
 bool ts_step_has(const ts_step_runs *step, int kind) {
   if (step->kind != training) {
-    return kind < step->n_kinds;
+    return kind == LAST_PASS || step->n > 1;
   }
   switch (kind) {
     case FORWARD:
@@ -133,15 +245,17 @@ ts_step_runs ts_step_of(ts_model_use use, int64_t micro_batches, const ts_step_o
     list_runs(&step);
   } else {
     step.n_slots = 1;
-    step.n = 1;
-    step.run = ts_calloc(1, sizeof *step.run);
+    list_passes(&step);
   }
   return step;
 }
 
 void ts_step_clear(ts_step_runs *step) {
   ts_free(step->run);
+  ts_free(step->posted);
+  ts_free(step->posted_before);
   step->run = NULL;
+  step->posted = step->posted_before = NULL;
 }
 
 bool ts_step_accumulates(const ts_step_runs *step) {
@@ -161,7 +275,7 @@ bool ts_step_set_micro_batches(ts_step_runs *step, int64_t micro_batches) {
 
 ts_run ts_step_run(const ts_step_runs *step, int64_t i) {
   TS_ASSERT(i >= 0 && i < step->n);
-  return step->run[i];
+  return step->run != NULL ? step->run[i] : run_in_turns(step, i);
 }
 
 const ts_run_kind *ts_step_kind(const ts_step_runs *step, int64_t i) {

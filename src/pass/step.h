@@ -10,6 +10,8 @@
 #ifndef TS_PASS_STEP_H
 #define TS_PASS_STEP_H
 
+#include "comm/mesh.h"
+#include "deck/deck.h"
 #include "graph/graph.h"
 #include "model/model.h"
 #include "pass/pipeline.h"
@@ -28,6 +30,7 @@ typedef struct ts_run_kind {
 /** One run of a step. */
 typedef struct ts_run {
   int kind;            /**< Of the step's. */
+  int chunk;           /**< Which of this rank's pieces of a pipeline; of an update the last. */
   int64_t micro_batch; /**< From 0; of an update the last one. */
   int slot;            /**< Of the micro-batch: where its inputs and what it keeps are. */
 } ts_run;
@@ -35,9 +38,13 @@ typedef struct ts_run {
 /** The order of a training step's runs: as on a stage of such a pipeline.  Zero is gradient accumulation, a forward and
  * its backward in turns: 1F1B of one stage. */
 typedef struct ts_step_order {
-  ts_pipeline_schedule schedule; /**< Of one chunk; not read where stages is 0. */
+  ts_pipeline_schedule schedule; /**< Not read where stages is 0. */
   int stages, stage;
+  int chunks; /**< Pieces that each stage has; 0 as 1. */
 } ts_step_order;
+
+/** The order that a deck asks for on this rank. Not collective. */
+ts_step_order ts_deck_step_order(const ts_deck *deck, const ts_mesh *mesh);
 
 typedef struct ts_step_runs {
   const ts_run_kind *kind; /**< Those that occur are among them. */
@@ -48,9 +55,12 @@ typedef struct ts_step_runs {
   bool apart;               /**< Gradients of weights have runs of their own. */
   bool by_hand;             /**< TRAIN: a program may run the kinds of ts_hand in an order of its own. */
   ts_step_order order;      /**< Of TRAIN. */
-  /** Owned: n of them.  Forwards, backwards of inputs and of weights each come in the order of micro-batches: the first
-   * one's overwrite what the others add to. */
+  /** Owned: n of them; NULL where a forward and its backward come in turns.  Forwards, backwards of inputs and of
+   * weights each come in the order of micro-batches: the first one's overwrite what the others add to. */
   ts_run *run;
+  /** Owned, where run is: n runs, in the order in which what a pipeline's neighbours send them may come: when run i is
+   * to begin, those from posted_before[i] on, until posted_before[i + 1].  Its place is free from then on. */
+  int64_t *posted, *posted_before;
 } ts_step_runs;
 
 /** The step of a program; end with ts_step_clear.
@@ -87,6 +97,11 @@ ts_run ts_step_run_by_hand(ts_hand hand);
 
 /** Run \a i of a step, 0 <= i < n. Not collective. */
 ts_run ts_step_run(const ts_step_runs *step, int64_t i);
+
+/** Is \a node of \a run: of its segments and chunk, or once for all of them? Not collective. */
+static inline bool ts_run_has(const ts_step_runs *step, ts_run run, const ts_graph *graph, const ts_node *node) {
+  return ts_node_is_of(graph, node, step->kind[run.kind].segments, run.chunk);
+}
 
 /** The kind of run \a i. Not collective. */
 const ts_run_kind *ts_step_kind(const ts_step_runs *step, int64_t i);

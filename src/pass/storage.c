@@ -80,8 +80,9 @@ static bool prior_is_free(const storage *s, ts_nid n, ts_tid prior, ts_tid out) 
       return false; /* the node would overwrite what it reads */
     }
   }
-  return root->producer != TS_NONE && s->busy[at.root] <= executed_at(s->graph, n) && p->dtype == o->dtype &&
-         ts_shape_count(&p->shape) == ts_shape_count(&o->shape);
+  bool arrives = root->producer != TS_NONE && s->graph->node[root->producer].op == TS_OP_RECEIVE;
+  return root->producer != TS_NONE && !arrives && s->busy[at.root] <= executed_at(s->graph, n) &&
+         p->dtype == o->dtype && ts_shape_count(&p->shape) == ts_shape_count(&o->shape);
 }
 
 static void place_outputs(storage *s, ts_nid n) {

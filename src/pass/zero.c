@@ -59,10 +59,13 @@ static void make_storage(ts_zero *z) {
   for (int i = 0; i < z->layout->n_parts; ++i) {
     const ts_part *part = &z->layout->part[i];
     ts_part_state *s = &z->part[i];
+    s->param = s->whole = s->gradient = s->shard = TS_NONE;
+    if (!part->here) {
+      continue;
+    }
     bool sharded = ts_zero_parameter_is_sharded(z, part);
     s->param = ts_zero_state(z, i, TS_STATE_PARAMETER, !sharded);
     s->whole = sharded ? TS_NONE : s->param;
-    s->gradient = s->shard = TS_NONE;
     if (part->trainable && ts_zero_is_training(z)) {
       bool whole = ts_zero_sums_whole(z, part), beside = z->context->defers && ts_zero_is_spread(part);
       s->gradient = ts_zero_state(z, i, TS_STATE_GRADIENT, whole);
@@ -168,7 +171,7 @@ static int *find_gradients(const ts_zero *z) {
   }
   for (int i = 0; ts_zero_is_training(z) && i < z->layout->n_parameters; ++i) {
     const ts_parameter *p = &z->layout->parameter[i];
-    if (z->layout->part[p->part].trainable) {
+    if (z->layout->part[p->part].trainable && z->layout->part[p->part].here) {
       ts_tid gradient = ts_graph_gradient_of(from, ts_graph_find(from, p->name));
       TS_CHECK(gradient != TS_NONE, "parameter %s has no gradient: nothing of the loss depends on it", p->name);
       of[gradient] = i;
@@ -184,6 +187,10 @@ static void walk_graph(ts_zero *z) {
   ts_site at = ts_graph_site(z->rewrite.to);
   for (ts_nid n = 0; n < z->rewrite.from->n_nodes; ++n) {
     const ts_node *node = &z->rewrite.from->node[n];
+    if (node->segment != TS_SEGMENT_FORWARD && at.unit >= 0 &&
+        ts_node_chunk(z->rewrite.from, node) != ts_node_chunk(z->rewrite.from, &(ts_node){.unit = at.unit})) {
+      ts_zero_flush(z, at); /* what is reduced together is of one piece of the model */
+    }
     at.segment = node->segment;
     at.unit = node->unit;
     for (int k = 0; gathers != NULL && k < gathers[n]; ++k) {
@@ -229,6 +236,14 @@ static void mark_outputs(ts_zero *z) {
 
 static void add_results(ts_zero *z) {
   ts_graph *to = z->rewrite.to;
+  bool elsewhere = ts_stages_end(z->context->stages) != z->context->mesh->coord[TS_AXIS_PP];
+  if (z->context->use != TS_MODEL_LOGITS && elsewhere) { /* the loss is where the pipeline ends */
+    ts_zero_add_update(z, TS_NONE, TS_NONE);
+    return;
+  }
+  if (elsewhere) {
+    return;
+  }
   if (z->context->use == TS_MODEL_LOGITS) {
     ts_graph_mark(to, "logits", ts_rewrite_tensor(&z->rewrite, ts_graph_marked(z->rewrite.from, "logits")));
     return;
@@ -262,9 +277,6 @@ static ts_tid beta_leaf(ts_zero *z, const char *name) {
 
 void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
   const ts_deck *deck = context->deck;
-  if (context->layout == NULL) {
-    context->layout = ts_layout_create(*graph, context->shards, deck, context->mesh);
-  }
   ts_zero z = {.rewrite = ts_rewrite_begin(*graph),
                .context = context,
                .layout = context->layout,

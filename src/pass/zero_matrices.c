@@ -245,7 +245,7 @@ void ts_zero_orthogonalize(ts_zero *z, ts_site at, ts_zero_share *share, int n) 
     return;
   }
   const ts_pass_context *c = z->context;
-  ts_matrices m = ts_matrices_find(z->layout, z->rewrite.to, c->shards, c->deck, c->mesh);
+  ts_matrices m = ts_matrices_find(z->layout, z->rewrite.to, c->shards, c->stages, c->deck, c->mesh);
   for (int i = 0; m.ranks == 1 && i < n; ++i) {
     share[i].g = is_matrices(z, &share[i]) ? add_orthogonalize(z, &m, at, &share[i], share[i].g) : share[i].g;
   }

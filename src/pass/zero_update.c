@@ -153,7 +153,7 @@ static void update_parts(ts_zero *z, ts_zero_control *c) {
   ts_zero_share *share = ts_malloc((size_t) z->layout->n_parts * sizeof *share);
   int n = 0;
   for (int i = 0; i < z->layout->n_parts; ++i) {
-    if (z->layout->part[i].trainable) {
+    if (z->layout->part[i].trainable && z->layout->part[i].here) {
       share[n] = share_of(z, i);
       make_direction(z, &share[n++], c);
     }
@@ -177,7 +177,8 @@ static ts_tid one(ts_zero *z) {
   bool needed = false;
   for (int i = 0; i < z->layout->n_parts; ++i) {
     const ts_part *part = &z->layout->part[i];
-    needed = needed || (part->trainable && ts_optimizer_get(part->optimizer)->granularity != TS_GRANULARITY_ELEMENT);
+    needed = needed || (part->trainable && part->here &&
+                        ts_optimizer_get(part->optimizer)->granularity != TS_GRANULARITY_ELEMENT);
   }
   return needed ? ts_record_scalar(site(z), "one", TS_F32, 1) : TS_NONE;
 }
@@ -191,7 +192,8 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid) {
   ts_record_row row = {.loss = loss,
                        .valid = valid,
                        .loss_is_split = z->context->shards != NULL && z->context->shards->loss_by_rows,
-                       .shard = shard};
+                       .shard = shard,
+                       .squares = ts_zero_is_training(z)};
   if (ts_zero_is_training(z)) {
     row.scaler = ts_deck_loss_scaler(deck);
     row.keep_nonfinite = deck->bf16.enabled == TS_SWITCH_ON && !deck->bf16.check_grad_overflow;

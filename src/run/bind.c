@@ -15,7 +15,9 @@ static void prepare_program(ts_executor *e, ts_bound_program *p) {
   for (int slot = 0; slot < step->n_slots; ++slot) {
     p->node[slot] = ts_calloc((size_t) g->n_nodes + 1, sizeof *p->node[slot]);
   }
-  p->run = ts_calloc((size_t) step->n_slots * (size_t) step->n_kinds, sizeof *p->run);
+  p->n_chunks = ts_graph_chunks(g);
+  p->run = ts_calloc((size_t) (step->n_slots * p->n_chunks * step->n_kinds), sizeof *p->run);
+  p->message = ts_ids_none(g->n_nodes);
   p->group = ts_mesh_group_id(&p->program->mesh, TS_AXES_ALL & ~TS_AXES(TS_AXIS_PP));
   ts_heartbeat_join(ts_bound_heartbeat(e), p->group);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
@@ -23,6 +25,13 @@ static void prepare_program(ts_executor *e, ts_bound_program *p) {
     ts_bound_node *b = &p->node[0][n];
     b->executor = e;
     if (ts_node_is_window(node)) {
+      continue;
+    }
+    if (ts_node_is_message(node)) {
+      b->comm = ts_bound_comm(e, &p->program->mesh, TS_AXES(TS_AXIS_PP));
+      b->group = ts_mesh_group_id(&p->program->mesh, TS_AXES(TS_AXIS_PP));
+      ts_heartbeat_join(ts_bound_heartbeat(e), b->group);
+      p->message[p->n_messages++] = n;
       continue;
     }
     if (ts_node_is_collective(node)) {
@@ -60,6 +69,22 @@ static void bind_exchange(ts_bound_node *b) {
     b->exchanged->x[i].data = (void *) b->in[i];
     b->exchanged->y[i].data = b->out[i];
   }
+}
+
+/* Messages over a boundary are numbered by it and by their direction. */
+static void bind_message(ts_bound_node *b) {
+  const ts_graph *g = b->call.graph;
+  const ts_node *node = b->call.node;
+  bool sends = node->op == TS_OP_SEND;
+  ts_message_part *part = ts_calloc((size_t) node->attr.message.n, sizeof *part);
+  for (int i = 0; i < node->attr.message.n; ++i) {
+    part[i] = (ts_message_part){.data = sends ? (void *) b->in[i] : b->out[i],
+                                .bytes = (size_t) ts_tensor_bytes(g, (sends ? node->in : node->out)[i])};
+  }
+  b->line =
+      ts_message_line_create(b->comm, sends, node->attr.message.peer,
+                             2 * node->attr.message.boundary + node->attr.message.back, part, node->attr.message.n);
+  ts_free(part);
 }
 
 /* In another slot than the first a node has its kernel, communicator and what was prepared from there. */
@@ -102,6 +127,8 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, int slot) {
   }
   if (ts_node_is_collective(node)) {
     (node->op == TS_OP_ALL_TO_ALL ? bind_exchange : bind_transfers)(b);
+  } else if (ts_node_is_message(node)) {
+    bind_message(b);
   }
 }
 
@@ -159,6 +186,7 @@ ts_executor *ts_executor_create(const ts_program *const *programs, int n_program
 }
 
 static void release_node(ts_bound_node *b) {
+  ts_message_line_destroy(&b->line);
   ts_free(b->in);
   ts_free(b->out);
   ts_free(b->prior);
@@ -211,6 +239,7 @@ void ts_executor_destroy(ts_executor **executor) {
     ts_free(p->node);
     ts_free(p->state);
     ts_free(p->run);
+    ts_free(p->message);
   }
   ts_bound_release(e);
   ts_free(e->program);

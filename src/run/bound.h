@@ -23,6 +23,7 @@ typedef struct ts_bound_node {
   ts_transfer *transfer;          /**< Of a gather or a reduction. */
   ts_exchange_lists exchange;     /**< Of an all_to_all, */
   ts_exchange_tensors *exchanged; /**< and its tensors; owned. */
+  ts_message_line *line;          /**< Of a send or receive; owned. */
   uint64_t ticket;                /**< Host: of the stream; 0: not issued since the last wait. */
   void *begin, *end;              /**< Device: timed events, made when an observer first asks. */
   struct ts_executor *executor;
@@ -43,8 +44,11 @@ typedef struct ts_bound_program {
   int64_t *state;       /**< Per tensor in STATE: bytes from its own plan's place (ts_programs_share_state). */
   int64_t inputs;       /**< Bytes from the beginning of INPUT to its own part of it. */
   ts_memcheck *memcheck;
-  ts_bound_run *run; /**< Device: per slot, per kind of runs of the step. */
-  uint64_t group; /**< Of the ranks that run the same program, for the heartbeat: those of one stage of a pipeline. */
+  ts_bound_run *run; /**< Device: per slot, chunk and kind of runs of the step. */
+  int n_chunks;
+  uint64_t group;  /**< Of the ranks that run the same program, for the heartbeat: those of one stage of a pipeline. */
+  ts_nid *message; /**< Owned: the sends and receives. */
+  int n_messages;
 } ts_bound_program;
 
 /** Device: memory that the inputs of one run are copied from. */
@@ -120,6 +124,11 @@ void *ts_bound_address(const ts_executor *executor, const ts_bound_program *prog
 
 /** Walk the instructions of a run on the host. Collective over the world when they contain collectives. */
 void ts_walk_host(ts_executor *executor, ts_bound_program *program, ts_run run);
+
+/** Host: post what pipelines' neighbours will send for the runs whose place is free when run \a run of the step
+ * begins; and wait until all that was sent has gone, at the end of a step. Not collective. */
+void ts_walk_host_post(ts_executor *executor, ts_bound_program *program, int64_t run);
+void ts_walk_host_finish(ts_executor *executor, ts_bound_program *program);
 
 /** Queue the commands of a run on the device. Collective over the world when they contain collectives. */
 void ts_walk_device(ts_executor *executor, ts_bound_program *program, ts_run run);

@@ -196,12 +196,13 @@ static bool uses_matrices(const ts_layout *layout) {
   return has;
 }
 
-void ts_plan_visit(const ts_program_options *options, ts_plan_visitor *visitor, void *user) {
+/* Those of one stage of a pipeline. */
+static void visit_stage(const ts_program_options *options, ts_plan_visitor *visitor, void *user) {
   const ts_mesh *mesh = options->mesh;
   visit v = {.options = options, .visitor = visitor, .user = user, .like = find_alike(options)};
   ts_program *zero = stop_after(options, mesh, "zero");
   if (uses_matrices(zero->layout)) {
-    v.matrices = ts_matrices_find(zero->layout, zero->graph, zero->shards, options->deck, mesh);
+    v.matrices = ts_matrices_find(zero->layout, zero->graph, zero->shards, zero->stages, options->deck, mesh);
     v.share = ts_matrices_shares(&v.matrices);
     v.workspace = ts_malloc((size_t) v.matrices.ranks * sizeof *v.workspace);
     for (int r = 0; r < v.matrices.ranks; ++r) {
@@ -222,6 +223,15 @@ void ts_plan_visit(const ts_program_options *options, ts_plan_visitor *visitor, 
   ts_free(v.workspace);
   ts_free(v.share);
   ts_free(v.like);
+}
+
+void ts_plan_visit(const ts_program_options *options, ts_plan_visitor *visitor, void *user) {
+  for (int stage = 0; stage < options->mesh->size[TS_AXIS_PP]; ++stage) {
+    ts_mesh mesh = along(options->mesh, TS_AXIS_PP, stage);
+    ts_program_options of = *options;
+    of.mesh = &mesh;
+    visit_stage(&of, visitor, user);
+  }
 }
 
 /* ---- the largest ---- */

@@ -13,10 +13,13 @@
 #include <string.h>
 
 /* What to change where ranks are no multiple of those that share a sample, or its products. */
-static void add_way_out(int ranks, int sp, int tp, ts_error *err) {
+static void add_way_out(int ranks, int pp, int sp, int tp, ts_error *err) {
   static const char *const sp_key = "sequence_parallel_size", *const tp_key = "tensor_parallel.autotp_size";
   long long shared = (long long) sp * tp;
-  if (sp > 1 && tp > 1 && ranks % shared != 0) {
+  if (pp > 1) {
+    ts_error_add(err, "pipeline.stages = %d wants a multiple of %lld ranks; --set pipeline.stages=1 goes with %s", pp,
+                 pp * shared, shared > 1 ? "a multiple of those that share samples or products" : "any number of them");
+  } else if (sp > 1 && tp > 1 && ranks % shared != 0) {
     ts_error_add(err,
                  "%s = %d x %s = %d wants a multiple of %lld ranks; --set %s=1 --set %s=1 goes with any number of them",
                  sp_key, sp, tp_key, tp, shared, sp_key, tp_key);
@@ -37,7 +40,7 @@ ts_status ts_deck_mesh(const ts_deck *deck, int ranks, int rank, ts_mesh *mesh, 
                          (long long) deck->data_parallel_size, mesh->size[TS_AXIS_DP], ranks, mesh->size[TS_AXIS_DP]);
   }
   if (status != TS_OK) {
-    add_way_out(ranks, size[TS_AXIS_SP], size[TS_AXIS_TP], err);
+    add_way_out(ranks, size[TS_AXIS_PP], size[TS_AXIS_SP], size[TS_AXIS_TP], err);
   }
   int kv_heads = (int) deck->model.num_key_value_heads;
   mesh->tp_units = status == TS_OK && mesh->size[TS_AXIS_TP] > kv_heads ? kv_heads : 0;
@@ -189,8 +192,25 @@ static ts_status check_own(const ts_program_options *o, const ts_graph *own, ts_
   return status == TS_OK && o->use == TS_MODEL_TRAIN && o->evaluates ? check_evaluation(o, own, err) : status;
 }
 
+/* What pipelines have not yet, or cannot have. */
+static ts_status check_pipeline(const ts_program_options *o, ts_error *err) {
+  if (o->mesh->size[TS_AXIS_PP] == 1) {
+    return TS_OK;
+  }
+  if (o->target.backend != NULL && o->target.backend->device != NULL) {
+    return ts_deck_error(o->deck, "pipeline.stages", err,
+                         "%lld: pipelines on GPUs are not there yet; accepted: 1, or run.device = \"cpu\"",
+                         (long long) o->deck->pipeline.stages);
+  }
+  return o->by_hand ? ts_deck_error(o->deck, "pipeline.stages", err,
+                                    "%lld: forward, backward and step by hand are of one stage, as micro-batches of "
+                                    "several are under way at a time; accepted: 1, or whole steps (ts_train_batch)",
+                                    (long long) o->deck->pipeline.stages)
+                    : TS_OK;
+}
+
 ts_status ts_program_check(const ts_program_options *o, ts_error *err) {
-  if (check_whose(o, err) != TS_OK) {
+  if (check_whose(o, err) != TS_OK || check_pipeline(o, err) != TS_OK) {
     return TS_BAD_INPUT;
   }
   ts_model_use use = o->model != NULL ? o->use : TS_MODEL_TRAIN;
@@ -202,6 +222,7 @@ ts_status ts_program_check(const ts_program_options *o, ts_error *err) {
   ts_status status = own != NULL ? check_own(o, own, err) : TS_OK;
   status = status == TS_OK ? ts_sequence_check(o->deck, &heads, o->mesh, err) : status;
   status = status == TS_OK ? ts_shard_check(model, o->deck, o->mesh, err) : status;
+  status = status == TS_OK ? ts_stages_check(model, o->deck, o->mesh, o->use == TS_MODEL_TRAIN, err) : status;
   ts_graph_destroy(&model);
   return status;
 }
@@ -215,7 +236,8 @@ ts_program *ts_program_create(const ts_program_options *o) {
   program->target = o->target;
   program->owns_layout = o->layout == NULL;
   bool accumulates = o->use == TS_MODEL_TRAIN && o->deck->gradient_accumulation_steps > 0;
-  program->step = ts_step_of(o->use, accumulates ? o->deck->gradient_accumulation_steps : 1, &o->order);
+  const ts_step_order order = o->order.stages > 0 ? o->order : ts_deck_step_order(o->deck, o->mesh);
+  program->step = ts_step_of(o->use, accumulates ? o->deck->gradient_accumulation_steps : 1, &order);
   program->step.by_hand = o->by_hand && o->use == TS_MODEL_TRAIN;
   program->graph = build(o, o->use, NULL);
   TS_CHECK(program->graph != NULL, "the model %s is another one than was checked", o->model->name);
@@ -241,6 +263,7 @@ ts_program *ts_program_create(const ts_program_options *o) {
                              .layout = (ts_layout *) o->layout};
   ts_passes_run(&program->graph, &context, o->last_pass, o->observer, o->observer_user);
   program->shards = context.shards;
+  program->stages = context.stages;
   program->layout = context.layout;
   program->schedule = context.schedule;
   program->plan = context.plan;
@@ -259,6 +282,7 @@ void ts_program_destroy(ts_program **program) {
   ts_strings_clear(&p->declared);
   ts_step_clear(&p->step);
   ts_shards_destroy(&p->shards);
+  ts_stages_destroy(&p->stages);
   ts_schedule_destroy(&p->schedule);
   ts_plan_destroy(&p->plan);
   ts_free(p);

@@ -50,6 +50,7 @@ typedef struct ts_program {
   ts_sequence sequence;     /**< How ranks along sp share samples; of generation each has them whole. */
   ts_tokens tokens;         /**< This rank's of a sample; n = 0 where it has whole ones. */
   struct ts_shards *shards; /**< Owned; NULL without tensor parallelism. */
+  struct ts_stages *stages; /**< Owned; NULL where the model is one piece. */
   ts_schedule *schedule;    /**< Owned; NULL when stopped before it. */
   ts_plan *plan;            /**< Owned; NULL when stopped before it. */
 } ts_program;

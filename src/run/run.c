@@ -85,7 +85,15 @@ void ts_executor_run_one(ts_executor *e, int index, ts_run run) {
 }
 
 void ts_executor_run(ts_executor *e, int index, int64_t run) {
-  ts_executor_run_one(e, index, ts_step_run(&e->program[index].program->step, run));
+  ts_bound_program *p = &e->program[index];
+  const ts_step_runs *step = &p->program->step;
+  if (p->n_messages > 0) {
+    ts_walk_host_post(e, p, run);
+  }
+  ts_executor_run_one(e, index, ts_step_run(step, run));
+  if (p->n_messages > 0 && run == step->n - 1) {
+    ts_walk_host_finish(e, p);
+  }
 }
 
 /* ---- what was seen ---- */

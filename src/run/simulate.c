@@ -1,123 +1,86 @@
 /* Cost: instructions x storages for the memory of each rank, collectives x ranks x pieces for the matching. */
-#include "run/simulate.h"
+#include "run/simulation.h"
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "graph/op.h"
 #include "pass/blocks.h"
-#include "pass/storage.h"
 
 #include <string.h>
 
-/* What is known of a storage. */
-typedef enum storage_life { UNBORN, INTACT, CLOBBERED } storage_life;
-
-/* Bytes [begin, end) of an arena; empty when arena is NONE. */
-typedef struct extent {
-  ts_arena arena;
-  int64_t begin, end;
-} extent;
-
-typedef struct storage {
-  ts_tid root;
-  int slot; /* whose micro-batch it keeps, -1: of no slot */
-  extent at;
-  storage_life life;
-  ts_nid culprit; /* who wrote over it */
-} storage;
-
-/* What comes in the order of micro-batches. */
-typedef enum turn { FORWARDS, INPUTS, WEIGHTS, UPDATES, N_TURNS } turn;
-
-typedef struct rank_state {
-  const ts_program *program;
-  ts_place *place;
-  storage *storage; /* those that have memory */
-  int n_storages;
-  int *of_root;                   /* per slot and tensor: index in storage, -1 for none */
-  bool *made;                     /* per slot and tensor: its node was executed, or issued, for its micro-batch */
-  int64_t *micro_batch;           /* per slot, -1 for none */
-  int64_t run;                    /* under way */
-  int64_t micro;                  /* its micro-batch */
-  int slot;                       /* its slot */
-  const ts_run_kind *kind;        /* its kind */
-  int64_t n_of[N_TURNS];          /* runs of each kind of work so far */
-  int at;                         /* its next instruction */
-  ts_nid *queue;                  /* collectives issued in this run */
-  int n_issued, n_done, n_waited; /* of the queue: complete, known to be complete */
-} rank_state;
-
-typedef struct simulation {
-  rank_state *rank;
-  int n_ranks;
-} simulation;
-
-static const ts_node *node_at(const rank_state *r, ts_nid n) {
-  return &r->program->graph->node[n];
-}
-
-static const char *tensor_name(const rank_state *r, ts_tid t) {
+static const char *tensor_name(const ts_sim_rank *r, ts_tid t) {
   return r->program->graph->tensor[t].name;
 }
 
 /* ---- memory ---- */
 
-/* In the slot under way. */
-static extent extent_of(const rank_state *r, ts_tid t) {
+ts_sim_extent ts_sim_extent_of(const ts_sim_rank *r, ts_tid t, int slot) {
   const ts_plan *plan = r->program->plan;
   ts_address at = t == TS_NONE ? (ts_address){0} : plan->address[t];
   int64_t bytes = at.arena == TS_ARENA_NONE ? 0 : ts_tensor_bytes(r->program->graph, t);
-  int64_t begin = at.offset + r->slot * plan->slot_bytes[at.arena];
-  return (extent){at.arena, begin, begin + bytes};
+  int64_t begin = at.offset + slot * plan->slot_bytes[at.arena];
+  return (ts_sim_extent){at.arena, begin, begin + bytes};
+}
+
+/* In the slot under way. */
+static ts_sim_extent extent_of(const ts_sim_rank *r, ts_tid t) {
+  return ts_sim_extent_of(r, t, r->now.slot);
 }
 
 /* Place of a tensor in tables by slot and tensor. */
-static size_t in_slot(const rank_state *r, ts_tid t) {
-  return (size_t) r->slot * (size_t) r->program->graph->n_tensors + (size_t) t;
+static size_t in_slot(const ts_sim_rank *r, ts_tid t) {
+  return (size_t) r->now.slot * (size_t) r->program->graph->n_tensors + (size_t) t;
 }
 
-static extent workspace_of(const rank_state *r, ts_nid n) {
+/* Place of what is known of its making: a version of state is of no slot. */
+static size_t made_at(const ts_sim_rank *r, ts_tid t) {
+  bool state = r->program->graph->tensor[r->place[t].root].role == TS_ROLE_STATE;
+  return state ? (size_t) t : in_slot(r, t);
+}
+
+static ts_sim_extent workspace_of(const ts_sim_rank *r, ts_nid n) {
   const ts_plan *plan = r->program->plan;
   int64_t bytes = plan->workspace_bytes[n], offset = plan->workspace[n].offset;
-  return bytes > 0 ? (extent){TS_ARENA_WORK, offset, offset + bytes} : (extent){TS_ARENA_NONE, 0, 0};
+  return bytes > 0 ? (ts_sim_extent){TS_ARENA_WORK, offset, offset + bytes} : (ts_sim_extent){TS_ARENA_NONE, 0, 0};
 }
 
-static bool overlap(extent a, extent b) {
+bool ts_sim_overlap(ts_sim_extent a, ts_sim_extent b) {
   return a.arena != TS_ARENA_NONE && a.arena == b.arena && a.begin < b.end && b.begin < a.end;
 }
 
-static storage *storage_of(const rank_state *r, ts_tid t) {
+static ts_sim_storage *storage_of(const ts_sim_rank *r, ts_tid t) {
   int index = t == TS_NONE ? -1 : r->of_root[in_slot(r, r->place[t].root)];
   return index < 0 ? NULL : &r->storage[index];
 }
 
 /* Everything else in these bytes is lost. */
-static void write_over(rank_state *r, extent at, const storage *own, ts_nid writer) {
+static void write_over(ts_sim_rank *r, ts_sim_extent at, const ts_sim_storage *own, ts_nid writer) {
   for (int i = 0; i < r->n_storages; ++i) {
-    storage *s = &r->storage[i];
-    if (s != own && s->life == INTACT && overlap(s->at, at)) {
-      s->life = CLOBBERED;
+    ts_sim_storage *s = &r->storage[i];
+    if (s != own && s->life == TS_SIM_INTACT && ts_sim_overlap(s->at, at)) {
+      s->life = TS_SIM_CLOBBERED;
       s->culprit = writer;
     }
   }
 }
 
-static void write_outputs(rank_state *r, ts_nid n) {
-  const ts_node *node = node_at(r, n);
+static void write_outputs(ts_sim_rank *r, ts_nid n) {
+  const ts_node *node = ts_sim_node(r, n);
   for (int i = 0; i < node->n_out; ++i) {
-    storage *s = storage_of(r, node->out[i]);
-    if (s != NULL && s->life == UNBORN) {
-      s->life = INTACT;
+    ts_sim_storage *s = storage_of(r, node->out[i]);
+    if (s != NULL && s->life == TS_SIM_UNBORN) {
+      s->life = TS_SIM_INTACT;
     }
     write_over(r, extent_of(r, node->out[i]), s, n);
-    r->made[in_slot(r, node->out[i])] = true;
+    r->made[made_at(r, node->out[i])] = true;
   }
   write_over(r, workspace_of(r, n), NULL, n);
 }
 
 /* A window has been made when what it lies on, or what lies in it, has. */
-static bool is_made(const rank_state *r, ts_tid t) {
+static bool is_made(const ts_sim_rank *r, ts_tid t) {
   const ts_node *node = ts_graph_producer(r->program->graph, t);
-  if (node == NULL || r->made[in_slot(r, t)]) {
+  if (node == NULL || r->made[made_at(r, t)]) {
     return true;
   }
   bool all = ts_node_is_window(node);
@@ -140,8 +103,8 @@ static bool nth_tensor(const ts_node *node, int i, ts_tid *t, bool *written) {
   return i < node->n_in + n_prior + 1 + node->n_out;
 }
 
-static char *check_made(const rank_state *r, ts_nid n) {
-  const ts_node *node = node_at(r, n);
+static char *check_made(const ts_sim_rank *r, ts_nid n) {
+  const ts_node *node = ts_sim_node(r, n);
   ts_tid t;
   bool written;
   for (int i = 0; nth_tensor(node, i, &t, &written); ++i) {
@@ -152,17 +115,17 @@ static char *check_made(const rank_state *r, ts_nid n) {
   return NULL;
 }
 
-static char *check_storage(const rank_state *r, const storage *s, ts_tid t, const char *reader) {
-  if (s != NULL && s->life == CLOBBERED) {
+static char *check_storage(const ts_sim_rank *r, const ts_sim_storage *s, ts_tid t, const char *reader) {
+  if (s != NULL && s->life == TS_SIM_CLOBBERED) {
     return ts_format("rank %d: %s uses %s, but %s was written over its memory", r->program->mesh.rank, reader,
-                     tensor_name(r, t), node_at(r, s->culprit)->name);
+                     tensor_name(r, t), ts_sim_node(r, s->culprit)->name);
   }
   return NULL;
 }
 
 /* After the node wrote: whatever it uses must still be there. */
-static char *check_intact(const rank_state *r, ts_nid n) {
-  const ts_node *node = node_at(r, n);
+static char *check_intact(const ts_sim_rank *r, ts_nid n) {
+  const ts_node *node = ts_sim_node(r, n);
   char *fault = NULL;
   ts_tid t;
   bool written;
@@ -175,18 +138,18 @@ static char *check_intact(const rank_state *r, ts_nid n) {
 /* ---- collectives in flight ---- */
 
 /* Does the collective `c` write, or when `also_reads` read, any of these bytes? */
-static bool in_flight_uses(const rank_state *r, ts_nid c, extent at, bool also_reads) {
-  const ts_node *collective = node_at(r, c);
+static bool in_flight_uses(const ts_sim_rank *r, ts_nid c, ts_sim_extent at, bool also_reads) {
+  const ts_node *collective = ts_sim_node(r, c);
   ts_tid t;
-  bool written, found = overlap(workspace_of(r, c), at);
+  bool written, found = ts_sim_overlap(workspace_of(r, c), at);
   for (int i = 0; !found && nth_tensor(collective, i, &t, &written); ++i) {
-    found = (written || also_reads) && overlap(extent_of(r, t), at);
+    found = (written || also_reads) && ts_sim_overlap(extent_of(r, t), at);
   }
   return found;
 }
 
-static char *check_flight(const rank_state *r, ts_nid n) {
-  const ts_node *node = node_at(r, n);
+static char *check_flight(const ts_sim_rank *r, ts_nid n) {
+  const ts_node *node = ts_sim_node(r, n);
   for (int k = r->n_waited; k < r->n_issued; ++k) {
     ts_nid c = r->queue[k];
     ts_tid t;
@@ -196,61 +159,93 @@ static char *check_flight(const rank_state *r, ts_nid n) {
     }
     if (hit) {
       return ts_format("rank %d: %s touches memory of %s, which is in flight", r->program->mesh.rank, node->name,
-                       node_at(r, c)->name);
+                       ts_sim_node(r, c)->name);
     }
   }
   return NULL;
+}
+
+static char *check_messages(const ts_sim_rank *r, ts_nid n) {
+  const ts_node *node = ts_sim_node(r, n);
+  ts_nid other = ts_sim_message_uses(r, workspace_of(r, n), true);
+  ts_tid t;
+  bool written;
+  for (int i = 0; other == TS_NONE && nth_tensor(node, i, &t, &written); ++i) {
+    other = ts_sim_message_uses(r, extent_of(r, t), written);
+  }
+  return other == TS_NONE ? NULL
+                          : ts_format("rank %d: %s touches memory of %s, which is under way", r->program->mesh.rank,
+                                      node->name, ts_sim_node(r, other)->name);
 }
 
 /* ---- one rank's walk ---- */
 
 /* With one slot, and one run from the turn on, all that is not state is the micro-batch's. */
 static bool is_one_life(const ts_program *p) {
-  return p->step.n_slots == 1 && !p->step.apart;
+  return p->step.n_slots == 1 && !p->step.apart && p->graph->chunk == NULL;
 }
 
 /* What has no slot is scratch of one run; what has one begins with the first run of a micro-batch.  Leaves keep what
  * they hold. */
-static void forget(rank_state *r, bool first) {
+static void forget(ts_sim_rank *r, bool first) {
   const ts_graph *g = r->program->graph;
   if (is_one_life(r->program) && !first) {
     return;
   }
   for (int i = 0; i < r->n_storages; ++i) {
-    storage *s = &r->storage[i];
-    if (g->tensor[s->root].producer != TS_NONE && (s->slot < 0 || (first && s->slot == r->slot))) {
-      s->life = UNBORN;
+    ts_sim_storage *s = &r->storage[i];
+    if (g->tensor[s->root].producer != TS_NONE && (s->slot < 0 || (first && s->slot == r->now.slot))) {
+      s->life = TS_SIM_UNBORN;
     }
   }
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
-    const storage *s = storage_of(r, t);
+    const ts_sim_storage *s = storage_of(r, t);
     bool scratch = s != NULL && s->slot < 0 && g->tensor[s->root].producer != TS_NONE;
-    r->made[in_slot(r, t)] = r->made[in_slot(r, t)] && !scratch && !first;
+    bool state = g->tensor[r->place[t].root].role == TS_ROLE_STATE, kept = state && !is_one_life(r->program);
+    r->made[in_slot(r, t)] = r->made[in_slot(r, t)] && !scratch && (!first || kept);
   }
 }
 
 /* A run of both backwards has the turn of weights'. */
-static turn turn_of(const ts_run_kind *kind) {
+static ts_sim_turn turn_of(const ts_run_kind *kind) {
   bool inputs = kind->segments == TS_SEGMENT_BACKWARD_INPUT;
-  return kind->phase == TS_RUN_FORWARD ? FORWARDS : kind->phase == TS_RUN_UPDATE ? UPDATES : inputs ? INPUTS : WEIGHTS;
+  return kind->phase == TS_RUN_FORWARD  ? TS_SIM_FORWARDS
+         : kind->phase == TS_RUN_UPDATE ? TS_SIM_UPDATES
+         : inputs                       ? TS_SIM_INPUTS
+                                        : TS_SIM_WEIGHTS;
+}
+
+/* Of the chunk under way. */
+static int64_t *runs_of(const ts_sim_rank *r, int chunk, ts_sim_turn turn) {
+  return &r->n_of[chunk * TS_SIM_TURNS + (int) turn];
+}
+
+static bool all_is_done(const ts_sim_rank *r) {
+  bool all = true;
+  for (int chunk = 0; chunk < ts_graph_chunks(r->program->graph); ++chunk) {
+    all = all && *runs_of(r, chunk, TS_SIM_WEIGHTS) == r->program->step.micro_batches;
+  }
+  return all;
 }
 
 /* Forwards into free slots, backwards where theirs went, each in the order of micro-batches; the update after all. */
-static char *check_order(const rank_state *r, ts_run run) {
+static char *check_order(const ts_sim_rank *r, ts_run run) {
   const ts_step_runs *step = &r->program->step;
-  turn phase = turn_of(r->kind);
+  ts_sim_turn phase = turn_of(r->kind);
   if (run.slot < 0 || run.slot >= step->n_slots) {
     return ts_format("rank %d: run %lld is in slot %d of %d", r->program->mesh.rank, (long long) r->run, run.slot,
                      step->n_slots);
   }
-  int64_t there = r->micro_batch[run.slot], expected = phase == FORWARDS ? -1 : run.micro_batch;
-  if (there != expected) {
+  ts_sim_occupant there = r->occupant[run.slot];
+  ts_sim_occupant expected = {phase == TS_SIM_FORWARDS ? -1 : run.micro_batch,
+                              phase == TS_SIM_FORWARDS ? 0 : run.chunk};
+  if (there.micro_batch != expected.micro_batch || there.chunk != expected.chunk) {
     return ts_format("rank %d: run %lld (%s of micro-batch %lld) finds micro-batch %lld in slot %d",
                      r->program->mesh.rank, (long long) r->run, r->kind->name, (long long) run.micro_batch,
-                     (long long) there, run.slot);
+                     (long long) there.micro_batch, run.slot);
   }
-  int64_t next = phase == UPDATES ? step->micro_batches - 1 : r->n_of[phase];
-  bool all = phase != UPDATES || r->n_of[WEIGHTS] == step->micro_batches;
+  int64_t next = phase == TS_SIM_UPDATES ? step->micro_batches - 1 : *runs_of(r, run.chunk, phase);
+  bool all = phase != TS_SIM_UPDATES || all_is_done(r);
   if (run.micro_batch != next || !all) {
     return ts_format("rank %d: run %lld is the %s of micro-batch %lld where that of %lld is due", r->program->mesh.rank,
                      (long long) r->run, r->kind->name, (long long) run.micro_batch, (long long) next);
@@ -258,46 +253,58 @@ static char *check_order(const rank_state *r, ts_run run) {
   return NULL;
 }
 
-/* After its backward a micro-batch is done, but for the last one, which the update follows. */
-static void leave_slot(rank_state *r) {
-  bool update = r->n_of[WEIGHTS] == r->program->step.micro_batches;
-  if (turn_of(r->kind) == WEIGHTS && !update) {
-    r->micro_batch[r->slot] = -1;
+/* After its backward a micro-batch is done, but for the last one, which the update follows; in a validation after its
+ * forward. */
+static void leave_slot(ts_sim_rank *r) {
+  bool train = r->program->use == TS_MODEL_TRAIN;
+  if (train ? turn_of(r->kind) == TS_SIM_WEIGHTS && !all_is_done(r) : r->run < r->program->step.n - 1) {
+    r->occupant[r->now.slot] = (ts_sim_occupant){-1, 0};
   }
 }
 
-static char *begin_run(rank_state *r) {
+/* What comes may come; the run begins when what it sends next has gone. */
+static char *open_run(ts_sim_rank *r) {
   const ts_step_runs *step = &r->program->step;
   r->at = r->n_issued = r->n_done = r->n_waited = 0;
+  r->begun = false;
   if (r->run >= step->n) {
     return NULL;
   }
-  ts_run run = ts_step_run(step, r->run);
-  r->kind = &step->kind[run.kind];
-  char *fault = check_order(r, run);
-  if (fault == NULL) {
-    r->slot = run.slot;
-    r->micro = run.micro_batch;
-    r->micro_batch[run.slot] = run.micro_batch;
-    ++r->n_of[turn_of(r->kind)];
+  r->now = ts_step_run(step, r->run);
+  r->kind = &step->kind[r->now.kind];
+  return ts_sim_post_receives(r);
+}
+
+static char *begin_run(ts_sim_rank *r, bool *blocked) {
+  bool ended = r->run >= r->program->step.n;
+  *blocked = !ts_sim_wait_sends(r, ended);
+  if (*blocked) {
+    return NULL;
+  }
+  r->begun = true;
+  char *fault = ended ? NULL : check_order(r, r->now);
+  if (!ended && fault == NULL) {
+    r->occupant[r->now.slot] = (ts_sim_occupant){r->now.micro_batch, r->now.chunk};
+    ++*runs_of(r, r->now.chunk, turn_of(r->kind));
     forget(r, r->kind->phase == TS_RUN_FORWARD);
   }
   return fault;
 }
 
-static char *end_run(rank_state *r) {
+static char *end_run(ts_sim_rank *r) {
   if (r->n_waited < r->n_issued) {
     return ts_format("rank %d: %s is issued, but not waited for when its phase ends", r->program->mesh.rank,
-                     node_at(r, r->queue[r->n_waited])->name);
+                     ts_sim_node(r, r->queue[r->n_waited])->name);
   }
   leave_slot(r);
   ++r->run;
-  return begin_run(r);
+  return open_run(r);
 }
 
-static char *execute(rank_state *r, ts_nid n) {
+static char *execute(ts_sim_rank *r, ts_nid n) {
   char *fault = check_made(r, n);
-  fault = fault == NULL && !ts_node_is_collective(node_at(r, n)) ? check_flight(r, n) : fault;
+  fault = fault == NULL && !ts_node_is_collective(ts_sim_node(r, n)) ? check_flight(r, n) : fault;
+  fault = fault == NULL ? check_messages(r, n) : fault;
   if (fault == NULL) {
     write_outputs(r, n);
     fault = check_intact(r, n);
@@ -306,39 +313,63 @@ static char *execute(rank_state *r, ts_nid n) {
 }
 
 /* \param [out] blocked  The collective is not complete yet. */
-static char *wait_for_node(rank_state *r, ts_nid n, bool *blocked) {
+static char *wait_for_node(ts_sim_rank *r, ts_nid n, bool *blocked) {
   int i = 0;
   while (i < r->n_issued && r->queue[i] != n) {
     ++i;
   }
   if (i == r->n_issued) {
-    return ts_format("rank %d: waits for %s, which was not issued", r->program->mesh.rank, node_at(r, n)->name);
+    return ts_format("rank %d: waits for %s, which was not issued", r->program->mesh.rank, ts_sim_node(r, n)->name);
   }
   *blocked = i >= r->n_done;
   r->n_waited = !*blocked && r->n_waited < i + 1 ? i + 1 : r->n_waited;
   return NULL;
 }
 
+/* What is received is there; what is sent is under way from now on. */
+static char *execute_message(ts_sim_rank *r, ts_nid n, bool *blocked) {
+  bool sends = ts_sim_node(r, n)->op == TS_OP_SEND;
+  char *fault = sends ? check_made(r, n) : ts_sim_wait_message(r, n, r->now.slot, blocked);
+  fault = fault == NULL && sends ? check_intact(r, n) : fault;
+  fault = fault == NULL && sends ? ts_sim_post(r, n, r->now.slot, r->now.micro_batch) : fault;
+  if (fault == NULL && !sends && !*blocked) {
+    fault = execute(r, n);
+  }
+  return fault;
+}
+
+/* One of its instructions that the run has. */
+static char *execute_instruction(ts_sim_rank *r, const ts_instruction *instruction, bool *blocked) {
+  if (ts_node_is_message(ts_sim_node(r, instruction->node))) {
+    return execute_message(r, instruction->node, blocked);
+  }
+  char *fault =
+      instruction->kind == TS_WAIT ? wait_for_node(r, instruction->node, blocked) : execute(r, instruction->node);
+  if (instruction->kind == TS_ISSUE) {
+    r->queue[r->n_issued++] = instruction->node;
+  }
+  return fault;
+}
+
+static bool has_ended(const ts_sim_rank *r) {
+  return r->run >= r->program->step.n && r->begun;
+}
+
 /* Execute instructions until the rank has to wait or has done the step.
  * \param [in,out] moved  Set when there was anything to do. */
-static char *advance(rank_state *r, bool *moved) {
+static char *advance(ts_sim_rank *r, bool *moved) {
   const ts_schedule *schedule = r->program->schedule;
-  while (r->run < r->program->step.n) {
+  while (!has_ended(r)) {
     char *fault = NULL;
     bool blocked = false;
-    if (r->at == schedule->n) {
+    if (!r->begun) {
+      fault = begin_run(r, &blocked);
+    } else if (r->at == schedule->n) {
       fault = end_run(r);
     } else {
       const ts_instruction *instruction = &schedule->instruction[r->at];
-      if ((node_at(r, instruction->node)->segment & r->kind->segments) != 0) {
-        if (instruction->kind == TS_WAIT) {
-          fault = wait_for_node(r, instruction->node, &blocked);
-        } else {
-          fault = execute(r, instruction->node);
-        }
-        if (instruction->kind == TS_ISSUE) {
-          r->queue[r->n_issued++] = instruction->node;
-        }
+      if (ts_run_has(&r->program->step, r->now, r->program->graph, ts_sim_node(r, instruction->node))) {
+        fault = execute_instruction(r, instruction, &blocked);
       }
       r->at += !blocked;
     }
@@ -353,11 +384,11 @@ static char *advance(rank_state *r, bool *moved) {
 /* ---- matching ---- */
 
 /* The collective at the head of a rank's queue, NULL when it is empty. */
-static const ts_node *head(const rank_state *r) {
-  return r->n_done < r->n_issued ? node_at(r, r->queue[r->n_done]) : NULL;
+static const ts_node *head(const ts_sim_rank *r) {
+  return r->n_done < r->n_issued ? ts_sim_node(r, r->queue[r->n_done]) : NULL;
 }
 
-static char *print_collective(const rank_state *r, const ts_node *node) {
+static char *print_collective(const ts_sim_rank *r, const ts_node *node) {
   int64_t columns = 0;
   if (node->op == TS_OP_ALL_TO_ALL) {
     return ts_format("rank %d: %s %s of %d blocks sent, %d received", r->program->mesh.rank, ts_op_get(node->op)->name,
@@ -376,12 +407,12 @@ static bool same_piece(const ts_piece *a, const ts_piece *b, int group) {
 }
 
 /* How two members' collectives differ, NULL when they do not. */
-static const char *difference(const rank_state *ra, const ts_node *a, const rank_state *rb, const ts_node *b) {
+static const char *difference(const ts_sim_rank *ra, const ts_node *a, const ts_sim_rank *rb, const ts_node *b) {
   const ts_tensor *ta = ra->program->graph->tensor, *tb = rb->program->graph->tensor;
   if (a->op != b->op) {
     return "op differs";
   }
-  if (ra->micro != rb->micro) {
+  if (ra->now.micro_batch != rb->now.micro_batch) {
     return "micro-batch differs";
   }
   if (strcmp(a->name, b->name) != 0) {
@@ -411,7 +442,7 @@ static const char *difference(const rank_state *ra, const ts_node *a, const rank
 }
 
 /* Two members at the same collective, and what is wrong with that: owned. */
-static char *print_mismatch(const rank_state *ra, const ts_node *a, const rank_state *rb, const ts_node *b,
+static char *print_mismatch(const ts_sim_rank *ra, const ts_node *a, const ts_sim_rank *rb, const ts_node *b,
                             const char *what) {
   char *ours = print_collective(ra, a), *theirs = print_collective(rb, b);
   char *fault = ts_format("%s, while %s: %s", ours, theirs, what);
@@ -460,15 +491,15 @@ static char *compare_sides(const side *leaves, const side *arrives) {
 }
 
 /* Of an exchange that every member has come to the first two whose lists do not fit: owned; NULL when all do. */
-static char *find_unpaired(const simulation *s, const rank_state *first, unsigned axes) {
+static char *find_unpaired(const ts_simulation *s, const ts_sim_rank *first, unsigned axes) {
   const ts_mesh *mesh = &first->program->mesh;
   int size = ts_mesh_group_size(mesh, axes);
   for (int from = 0; from < size; ++from) {
-    const rank_state *ra = &s->rank[ts_mesh_group_member(mesh, axes, from)];
+    const ts_sim_rank *ra = &s->rank[ts_mesh_group_member(mesh, axes, from)];
     ts_exchange_tensors ours, theirs;
     ts_exchange_lists a = ts_node_exchange(ra->program->graph, head(ra), &ours);
     for (int to = 0; to < size; ++to) {
-      const rank_state *rb = &s->rank[ts_mesh_group_member(mesh, axes, to)];
+      const ts_sim_rank *rb = &s->rank[ts_mesh_group_member(mesh, axes, to)];
       ts_exchange_lists b = ts_node_exchange(rb->program->graph, head(rb), &theirs);
       side leaves = blocks_of_peer((side){a.x, a.sent, a.n_sent}, to);
       side arrives = blocks_of_peer((side){b.y, b.received, b.n_received}, from);
@@ -484,7 +515,7 @@ static char *find_unpaired(const simulation *s, const rank_state *first, unsigne
 }
 
 /* The first member of the group of a collective that is not at a collective over the same axes, -1 when all are. */
-static int missing_member(const simulation *s, const rank_state *r, unsigned axes) {
+static int missing_member(const ts_simulation *s, const ts_sim_rank *r, unsigned axes) {
   int size = ts_mesh_group_size(&r->program->mesh, axes);
   for (int i = 0; i < size; ++i) {
     int member = ts_mesh_group_member(&r->program->mesh, axes, i);
@@ -497,7 +528,7 @@ static int missing_member(const simulation *s, const rank_state *r, unsigned axe
 }
 
 /* Complete the collective at the head of the first member's queue if everybody has come to it. */
-static char *match(simulation *s, rank_state *first, bool *moved) {
+static char *match(ts_simulation *s, ts_sim_rank *first, bool *moved) {
   const ts_node *node = head(first);
   if (node == NULL || ts_mesh_group_rank(&first->program->mesh, node->attr.comm.axes) != 0 ||
       missing_member(s, first, node->attr.comm.axes) >= 0) {
@@ -506,7 +537,7 @@ static char *match(simulation *s, rank_state *first, bool *moved) {
   const ts_mesh *mesh = &first->program->mesh;
   int size = ts_mesh_group_size(mesh, node->attr.comm.axes);
   for (int i = 1; i < size; ++i) {
-    const rank_state *other = &s->rank[ts_mesh_group_member(mesh, node->attr.comm.axes, i)];
+    const ts_sim_rank *other = &s->rank[ts_mesh_group_member(mesh, node->attr.comm.axes, i)];
     const char *what = difference(first, node, other, head(other));
     if (what != NULL) {
       return print_mismatch(first, node, other, head(other), what);
@@ -523,23 +554,38 @@ static char *match(simulation *s, rank_state *first, bool *moved) {
   return NULL;
 }
 
+/* Whom a rank waits for, and with what: owned; -1: it has ended. */
+static int follow(const ts_simulation *s, const ts_sim_rank *r, char **line) {
+  const ts_node *node = head(r);
+  if (node != NULL) {
+    *line = print_collective(r, node);
+    return missing_member(s, r, node->attr.comm.axes);
+  }
+  if (r->waits.node == TS_NONE) {
+    return -1;
+  }
+  node = ts_sim_node(r, r->waits.node);
+  *line =
+      ts_format("rank %d: %s of micro-batch %lld", r->program->mesh.rank, node->name, (long long) r->waits.micro_batch);
+  return ts_mesh_group_member(&r->program->mesh, TS_AXES(TS_AXIS_PP), node->attr.message.peer);
+}
+
 /* Nobody can move: follow who waits for whom, from the first that is not done. */
-static char *explain_deadlock(const simulation *s) {
+static char *explain_deadlock(const ts_simulation *s) {
   ts_text text = {0};
   ts_text_add(&text, "deadlock: ");
   int at = 0;
-  while (head(&s->rank[at]) == NULL) {
+  while (head(&s->rank[at]) == NULL && s->rank[at].waits.node == TS_NONE) {
     ++at;
   }
   for (int steps = 0; steps < s->n_ranks && steps < 8; ++steps) {
-    const rank_state *r = &s->rank[at];
-    const ts_node *node = head(r);
-    if (node == NULL) {
+    char *line;
+    int next = follow(s, &s->rank[at], &line);
+    if (next < 0) {
       ts_text_add(&text, "rank %d, which has ended", at);
       break;
     }
-    char *line = print_collective(r, node);
-    at = missing_member(s, r, node->attr.comm.axes);
+    at = next;
     ts_text_add(&text, "%s waits for ", line);
     ts_free(line);
     if (steps == s->n_ranks - 1 || steps == 7) {
@@ -556,16 +602,16 @@ static bool is_leaf_kept(const ts_tensor *t) {
 }
 
 /* The storages of a slot, and with the first those that all share. */
-static char *open_slot(rank_state *r, int slot) {
+static char *open_slot(ts_sim_rank *r, int slot) {
   const ts_program *program = r->program;
   const ts_graph *g = program->graph;
-  r->slot = slot;
+  r->now.slot = slot;
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
     ts_arena arena = program->plan->address[t].arena;
     bool by_slot = ts_arenas[arena].lifetime == TS_LIFETIME_SLOT;
     int64_t size = program->plan->slot_bytes[arena], begin = slot * size, end = program->plan->arena_bytes[arena];
     end = by_slot && begin + size < end ? begin + size : end;
-    extent at = extent_of(r, t);
+    ts_sim_extent at = extent_of(r, t);
     r->of_root[in_slot(r, t)] = by_slot || slot == 0 ? -1 : r->of_root[t];
     if (arena != TS_ARENA_NONE && (at.begin < begin || at.end > end)) {
       return ts_format("rank %d: %s lies outside the %s arena", program->mesh.rank, tensor_name(r, t),
@@ -575,41 +621,46 @@ static char *open_slot(rank_state *r, int slot) {
       /* with one slot it is all the micro-batch's */
       int of = by_slot || is_one_life(program) ? slot : -1;
       r->of_root[in_slot(r, t)] = r->n_storages;
-      r->storage[r->n_storages++] = (storage){t, of, at, is_leaf_kept(&g->tensor[t]) ? INTACT : UNBORN, TS_NONE};
+      r->storage[r->n_storages++] =
+          (ts_sim_storage){t, of, at, is_leaf_kept(&g->tensor[t]) ? TS_SIM_INTACT : TS_SIM_UNBORN, TS_NONE};
     }
   }
   return NULL;
 }
 
-static char *open_rank(rank_state *r, const ts_program *program) {
+static char *open_rank(ts_sim_rank *r, const ts_program *program) {
   const ts_graph *g = program->graph;
   size_t n_slots = (size_t) program->step.n_slots, entries = n_slots * (size_t) g->n_tensors + 1;
-  *r = (rank_state){.program = program,
-                    .place = ts_storage_find(g),
-                    .storage = ts_malloc(entries * sizeof *r->storage),
-                    .of_root = ts_malloc(entries * sizeof *r->of_root),
-                    .made = ts_calloc(entries, sizeof *r->made),
-                    .micro_batch = ts_malloc(n_slots * sizeof *r->micro_batch),
-                    .queue = ts_malloc(((size_t) program->schedule->n + 1) * sizeof *r->queue)};
+  *r = (ts_sim_rank){.program = program,
+                     .place = ts_storage_find(g),
+                     .storage = ts_malloc(entries * sizeof *r->storage),
+                     .of_root = ts_malloc(entries * sizeof *r->of_root),
+                     .made = ts_calloc(entries, sizeof *r->made),
+                     .occupant = ts_malloc(n_slots * sizeof *r->occupant),
+                     .waits = {.node = TS_NONE},
+                     .queue = ts_malloc(((size_t) program->schedule->n + 1) * sizeof *r->queue)};
   char *fault = NULL;
   for (int slot = 0; slot < (int) n_slots && fault == NULL; ++slot) {
-    r->micro_batch[slot] = -1;
+    r->occupant[slot] = (ts_sim_occupant){-1, 0};
     fault = open_slot(r, slot);
   }
-  return fault == NULL ? begin_run(r) : fault;
+  r->n_of = ts_calloc((size_t) ts_graph_chunks(r->program->graph) * TS_SIM_TURNS, sizeof *r->n_of);
+  return fault == NULL ? open_run(r) : fault;
 }
 
-static void close_rank(rank_state *r) {
+static void close_rank(ts_sim_rank *r) {
   ts_free(r->place);
   ts_free(r->storage);
   ts_free(r->of_root);
   ts_free(r->made);
-  ts_free(r->micro_batch);
+  ts_free(r->occupant);
+  ts_free(r->n_of);
+  ts_free(r->message);
   ts_free(r->queue);
 }
 
 /* Leaves are not touched by anything but what updates them; results wait for the host. */
-static char *check_end(const rank_state *r) {
+static char *check_end(const ts_sim_rank *r) {
   const ts_graph *g = r->program->graph;
   char *fault = NULL;
   for (int i = 0; fault == NULL && i < r->n_storages; ++i) {
@@ -623,7 +674,7 @@ static char *check_end(const rank_state *r) {
 }
 
 /* All ranks as far as they come, then all collectives that have everybody, until nothing moves. */
-static char *step(simulation *s) {
+static char *step(ts_simulation *s) {
   char *fault = NULL;
   for (bool moved = true; moved && fault == NULL;) {
     moved = false;
@@ -633,15 +684,16 @@ static char *step(simulation *s) {
     for (int i = 0; i < s->n_ranks && fault == NULL; ++i) {
       fault = match(s, &s->rank[i], &moved);
     }
+    fault = fault == NULL ? ts_sim_match_messages(s, &moved) : fault;
   }
   for (int i = 0; i < s->n_ranks && fault == NULL; ++i) {
-    fault = s->rank[i].run < s->rank[i].program->step.n ? explain_deadlock(s) : check_end(&s->rank[i]);
+    fault = !has_ended(&s->rank[i]) ? explain_deadlock(s) : check_end(&s->rank[i]);
   }
   return fault;
 }
 
 char *ts_simulate_step(const ts_program *const *programs, int n_ranks) {
-  simulation s = {.n_ranks = n_ranks, .rank = ts_calloc((size_t) n_ranks, sizeof *s.rank)};
+  ts_simulation s = {.n_ranks = n_ranks, .rank = ts_calloc((size_t) n_ranks, sizeof *s.rank)};
   char *fault = NULL;
   for (int i = 0; i < n_ranks && fault == NULL; ++i) {
     TS_CHECK(programs[i]->mesh.rank == i && programs[i]->mesh.ranks == n_ranks && programs[i]->use == programs[0]->use,

@@ -9,15 +9,15 @@ enum { SPANS = 64 /* runs that nobody asked about yet, before the device is wait
 
 /* ---- the commands of a run ---- */
 
-/* Runs of one kind in one slot are one recording. */
+/* Runs of one kind and chunk in one slot are one recording. */
 static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, ts_run run) {
   const ts_step_runs *step = &p->program->step;
-  ts_bound_run *r = &p->run[run.slot * step->n_kinds + run.kind];
+  ts_bound_run *r = &p->run[(run.slot * p->n_chunks + run.chunk) * step->n_kinds + run.kind];
   if (r->commands != NULL) {
     return r;
   }
   r->slot = run.slot;
-  r->commands = ts_lower(p->program->graph, p->program->schedule, step->kind[run.kind].segments);
+  r->commands = ts_lower(p->program->graph, p->program->schedule, step->kind[run.kind].segments, run.chunk);
   char *wrong = ts_lowered_verify(r->commands, p->program->graph, p->program->plan);
   TS_CHECK(wrong == NULL, "the program of the device is wrong: %s", wrong);
   r->event = ts_calloc((size_t) r->commands->n_events + 1, sizeof *r->event);
@@ -30,7 +30,7 @@ static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, ts_run run) {
 void ts_walk_device_release(ts_executor *e, ts_bound_program *p) {
   ts_device *device = e->device;
   const ts_step_runs *step = &p->program->step;
-  for (int i = 0; i < step->n_slots * step->n_kinds; ++i) {
+  for (int i = 0; i < step->n_slots * p->n_chunks * step->n_kinds; ++i) {
     ts_bound_run *r = &p->run[i];
     if (r->commands == NULL) {
       continue;

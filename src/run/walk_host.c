@@ -36,24 +36,99 @@ static void wait_node(ts_executor *e, ts_bound_node *b) {
   }
 }
 
+/* ---- messages between the pieces of a pipeline ---- */
+
+static ts_bound_node *message_of(ts_bound_program *p, int i, int slot) {
+  return &p->node[slot][p->message[i]];
+}
+
+static void wait_message(ts_executor *e, ts_bound_node *b) {
+  if (ts_message_poll(b->line)) {
+    return;
+  }
+  double start = ts_seconds();
+  ts_heartbeat_wait(ts_bound_heartbeat(e), b->call.node->name, b->group);
+  ts_message_wait(b->line);
+  ts_heartbeat_leave(ts_bound_heartbeat(e));
+  e->times.exposed += ts_seconds() - start;
+}
+
+void ts_walk_host_post(ts_executor *e, ts_bound_program *p, int64_t run) {
+  (void) e;
+  const ts_step_runs *step = &p->program->step;
+  for (int64_t k = step->posted_before[run]; k < step->posted_before[run + 1]; ++k) {
+    ts_run of = ts_step_run(step, step->posted[k]);
+    for (int i = 0; i < p->n_messages; ++i) {
+      ts_bound_node *b = message_of(p, i, of.slot);
+      if (b->call.node->op == TS_OP_RECEIVE && ts_run_has(step, of, p->program->graph, b->call.node)) {
+        ts_message_start(b->line);
+      }
+    }
+  }
+}
+
+void ts_walk_host_finish(ts_executor *e, ts_bound_program *p) {
+  for (int i = 0; i < p->n_messages; ++i) {
+    for (int slot = 0; slot < p->program->step.n_slots; ++slot) {
+      wait_message(e, message_of(p, i, slot));
+    }
+  }
+}
+
+/* What a run will send lies where it lay the last time. */
+static void wait_for_sends(ts_executor *e, ts_bound_program *p, ts_run run) {
+  for (int i = 0; i < p->n_messages; ++i) {
+    ts_bound_node *b = message_of(p, i, run.slot);
+    if (b->call.node->op == TS_OP_SEND && ts_run_has(&p->program->step, run, p->program->graph, b->call.node)) {
+      wait_message(e, b);
+    }
+  }
+}
+
+/* What is under way moves on when MPI is called. */
+static void poll_messages(ts_bound_program *p) {
+  for (int slot = 0; slot < p->program->step.n_slots; ++slot) {
+    for (int i = 0; i < p->n_messages; ++i) {
+      if (ts_message_is_open(message_of(p, i, slot)->line)) {
+        ts_message_poll(message_of(p, i, slot)->line);
+        return;
+      }
+    }
+  }
+}
+
+static void start_node(ts_executor *e, ts_bound_node *b) {
+  if (b->line != NULL) {
+    ts_message_start(b->line);
+  } else {
+    b->ticket = ts_stream_issue(e->stream, run_collective, b);
+  }
+}
+
+static void wait_instruction(ts_executor *e, ts_bound_node *b) {
+  (b->line != NULL ? wait_message : wait_node)(e, b);
+}
+
 void ts_walk_host(ts_executor *e, ts_bound_program *p, ts_run run) {
   const ts_run_kind *what = &p->program->step.kind[run.kind];
   const ts_schedule *schedule = p->program->schedule;
   double start = ts_seconds();
+  wait_for_sends(e, p, run);
   if (p->memcheck != NULL) {
     ts_memcheck_begin(p->memcheck);
   }
   for (int i = 0; i < schedule->n; ++i) {
     const ts_instruction *instruction = &schedule->instruction[i];
     ts_bound_node *b = &p->node[run.slot][instruction->node];
-    if ((b->call.node->segment & what->segments) == 0) {
+    if (!ts_run_has(&p->program->step, run, p->program->graph, b->call.node)) {
       continue;
     }
     switch (instruction->kind) {
       case TS_RUN: run_kernel(e, b); break;
-      case TS_ISSUE: b->ticket = ts_stream_issue(e->stream, run_collective, b); break;
-      case TS_WAIT: wait_node(e, b); break;
+      case TS_ISSUE: start_node(e, b); break;
+      case TS_WAIT: wait_instruction(e, b); break;
     }
+    poll_messages(p);
     if (p->memcheck != NULL) {
       char *wrong = ts_memcheck_after(p->memcheck, i);
       TS_CHECK(wrong == NULL, "memory check: %s", wrong);

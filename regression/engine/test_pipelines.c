@@ -1,0 +1,111 @@
+/* A pipeline changes neither model nor results: on any number of stages, under any schedule, at each ZeRO stage losses,
+ * norms and parameters of an untied model are those of one rank with the same micro-batches, bit for bit. */
+#include "regression/tap_mpi.h"
+#include "regression/train_run.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+
+#include <stdlib.h>
+
+enum { STEPS = 3 };
+
+typedef struct worlds {
+  ts_world *all, *alone;
+} worlds;
+
+static train_run run_with(ts_world *world, const char *text, const char *sets, const char *more) {
+  char *all = ts_format("%s %s", sets, more);
+  train_run run = train_run_do(world, text, all, STEPS);
+  ts_free(all);
+  return run;
+}
+
+/* Samples of a micro-batch, that all ranks share. */
+#define BATCH "train_micro_batch_size_per_gpu=2 gradient_accumulation_steps=8 train_batch_size=16 "
+
+static void expect_bits(const worlds *w, const train_run *one, const char *name, const char *text, const char *sets,
+                        const char *more) {
+  train_run run = run_with(w->all, text, sets, more);
+  tap_ok_all(MPI_COMM_WORLD, train_run_equal(one, &run), "%s, %s: %s: the bits of one rank", name, sets, more);
+  train_run_free(&run);
+}
+
+/* All schedules, the stages of ZeRO and the partitions by turns. */
+static void test_schedules(const worlds *w, const char *name, const char *text, const char *more) {
+  static const char *const schedule[] = {"1f1b", "gpipe", "zb_h1", "interleaved", "zb_v", "dualpipe_v"};
+  static int turn;
+  char *sets = ts_format(BATCH "%s", more);
+  train_run one = train_run_alone(w->all, w->alone, text, sets, STEPS);
+  tap_ok_all(MPI_COMM_WORLD, one.loss[1] > 0 && one.loss[1] != one.loss[0], "%s, %s: one rank learns", name, more);
+  for (size_t i = 0; i < sizeof schedule / sizeof *schedule; ++i) {
+    bool whole = getenv("TEST_PIPELINES_ALL") != NULL;
+    for (int stage = 0; stage <= 3; ++stage) {
+      if (whole || (turn++ & 3) == 0) {
+        char *grid =
+            ts_format("pipeline.stages=%d pipeline.schedule=%s zero_optimization.stage=%d pipeline.partition=%s",
+                      ts_world_size(w->all), schedule[i], stage, i % 2 == 0 ? "parameters" : "uniform");
+        expect_bits(w, &one, name, text, sets, grid);
+        ts_free(grid);
+      }
+    }
+    ++turn;
+  }
+  train_run_free(&one);
+  ts_free(sets);
+}
+
+/* Stages of ranks that share samples or have some of their own: as one rank to rounding, and the same bits under all
+ * schedules.  fp32: the losses of other grids differ by 1e-6 at most. */
+static void test_grids(const worlds *w, const char *axis) {
+  static const char *const more[] = {"pipeline.schedule=1f1b zero_optimization.stage=2",
+                                     "pipeline.schedule=zb_h1 zero_optimization.stage=3",
+                                     "pipeline.schedule=interleaved zero_optimization.stage=2",
+                                     "pipeline.schedule=dualpipe_v zero_optimization.stage=3"};
+  const char *sets = "train_micro_batch_size_per_gpu=2 gradient_accumulation_steps=8 model.num_hidden_layers=6";
+  char *one_sets = ts_format("%s train_batch_size=%d %s", sets, *axis == 0 ? 32 : 16,
+                             *axis == 0 ? "train_micro_batch_size_per_gpu=4" : "");
+  char *grid = ts_format("%s train_batch_size=%d pipeline.stages=2 %s", sets, *axis == 0 ? 32 : 16, axis);
+  train_run one = train_run_alone(w->all, w->alone, train_run_llama, one_sets, STEPS);
+  train_run first = run_with(w->all, train_run_llama, grid, more[0]);
+  double difference = train_run_difference(&first, &one).loss;
+  tap_ok_all(MPI_COMM_WORLD, difference < 2e-6, "%s: 2 stages against one rank: %.1e", axis, difference);
+  for (int i = 1; i < 4; ++i) {
+    train_run run = run_with(w->all, train_run_llama, grid, more[i]);
+    tap_ok_all(MPI_COMM_WORLD, train_run_equal(&first, &run), "%s: %s: the bits of 1f1b", axis, more[i]);
+    train_run_free(&run);
+  }
+  train_run_free(&first);
+  train_run_free(&one);
+  ts_free(one_sets);
+  ts_free(grid);
+}
+
+int main(int argc, char **argv) {
+  ts_world *world = ts_world_create(&argc, &argv);
+  worlds w = {world, ts_world_alone(world)};
+  static const char *const eight = "model.num_hidden_layers=8", *const untied =
+                                                                    "model.tie_word_embeddings=false model.n_layer=8";
+  test_schedules(&w, "llama", train_run_llama, eight);
+  train_run_set_evaluating(true);
+  char *more = ts_format("%s activation_checkpointing.enabled=true", untied);
+  test_schedules(&w, "gpt2", train_run_gpt2, more);
+  ts_free(more);
+  train_run_set_evaluating(false);
+  train_run_set_few_labels(true);
+  more = ts_format("%s bf16.enabled=true", untied);
+  test_schedules(&w, "gpt2", train_run_gpt2, more);
+  ts_free(more);
+  more = ts_format("%s fp16.enabled=true optimizer.type=Muon", eight);
+  test_schedules(&w, "llama", train_run_llama, more);
+  ts_free(more);
+  if (ts_world_size(world) == 4) {
+    test_grids(&w, "");
+    test_grids(&w, "tensor_parallel.autotp_size=2");
+    test_grids(&w, "sequence_parallel_size=2");
+  }
+  int code = tap_done_all(MPI_COMM_WORLD);
+  ts_world_destroy(&w.alone);
+  ts_world_destroy(&world);
+  return code;
+}

@@ -1,0 +1,208 @@
+/* Pipelines in the simulator, where a send completes in its receive and not before: every schedule on grids of stages,
+ * chunks, micro-batches and replicas is clean, and what is broken is named.  A sample of the grids; TEST_STAGE_ALL=1
+ * does all of them. */
+#include "regression/pass/grid.h"
+#include "regression/tap.h"
+
+#include "graph/op.h"
+#include "run/simulate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Small, and of 34 units: as many pieces as any grid here has. */
+#define LLAMA                                                                                                          \
+  "model = { model_type = \"llama\"; vocab_size = 11; hidden_size = 8; intermediate_size = 8; num_hidden_layers = 31;" \
+  " num_attention_heads = 2; max_position_embeddings = 8; tie_word_embeddings = false; };\n"                           \
+  "data = { path = \"none\"; format = \"text\"; sequence_length = 4; };\n"                                             \
+  "run = { directory = \"none\"; steps = 4; };\n"                                                                      \
+  "train_micro_batch_size_per_gpu = 1;\n"                                                                              \
+  "optimizer = { type = \"AdamW\"; params = { lr = 1e-2; }; };\n"
+
+static char *simulate(const grid *g) {
+  return ts_simulate_step((const ts_program *const *) g->program, g->ranks);
+}
+
+typedef struct shape {
+  ts_pipeline_schedule schedule;
+  int stages, chunks, micro_batches, dp, stage;
+} shape;
+
+static bool goes(const shape *s) {
+  const ts_pipeline p = {s->schedule, s->stages, s->chunks, s->micro_batches};
+  return ts_pipeline_check(&p, NULL) == TS_OK;
+}
+
+static grid make(const shape *s, const char *more) {
+  char *sets = ts_format("pipeline.stages=%d pipeline.schedule=%s pipeline.virtual_stages=%d "
+                         "gradient_accumulation_steps=%d zero_optimization.stage=%d %s",
+                         s->stages, ts_pipeline_name(s->schedule), s->chunks, s->micro_batches, s->stage, more);
+  grid g = make_grid(LLAMA, sets, s->stages * s->dp, TS_MODEL_TRAIN);
+  ts_free(sets);
+  return g;
+}
+
+static void test_shape(const shape *s, int *wrong) {
+  grid g = make(s, s->stage % 2 == 1 ? "zero_optimization.overlap_comm=true" : "activation_checkpointing.enabled=true");
+  char *fault = simulate(&g);
+  if (fault != NULL && ++*wrong <= 5) {
+    tap_note("%s, %d stages of %d, %d micro-batches, dp %d, stage %d: %s", ts_pipeline_name(s->schedule), s->stages,
+             s->chunks, s->micro_batches, s->dp, s->stage, fault);
+  }
+  ts_free(fault);
+  free_grid(&g);
+}
+
+/* Of the whole table every `step`-th grid that goes. */
+static void test_clean(ts_pipeline_schedule schedule, int step) {
+  static const int stages[] = {2, 3, 4, 8};
+  int wrong = 0, n = 0, done = 0;
+  for (int p = 0; p < 4; ++p) {
+    for (int v = 1; v <= 4; ++v) {
+      for (int m = 1; m <= 32; ++m) {
+        for (int k = 0; k < 8; ++k) {
+          const shape s = {schedule, stages[p], v, m, 1 + k / 4, k % 4};
+          if (goes(&s) && n++ % step == 0) {
+            test_shape(&s, &wrong);
+            ++done;
+          }
+        }
+      }
+    }
+  }
+  tap_ok(wrong == 0 && done > 0, "%s: %d grids of %d are clean", ts_pipeline_name(schedule), done, n);
+}
+
+/* ---- what is broken is named ---- */
+
+/* The instruction of a message, over a boundary or back. */
+static ts_instruction *find_message(ts_program *p, ts_op op, bool back) {
+  for (int i = 0; i < p->schedule->n; ++i) {
+    const ts_node *node = &p->graph->node[p->schedule->instruction[i].node];
+    if (node->op == op && node->attr.message.back == back) {
+      return &p->schedule->instruction[i];
+    }
+  }
+  TS_CHECK(false, "there is no message");
+  return NULL;
+}
+
+static void drop(ts_program *p, ts_instruction *at) {
+  ts_schedule *s = p->schedule;
+  memmove(at, at + 1, (size_t) (s->instruction + s->n - at - 1) * sizeof *at);
+  --s->n;
+}
+
+/* What is sent is not made yet. */
+static void move_send(ts_program *p) {
+  ts_instruction *at = find_message(p, TS_OP_SEND, true), send = *at;
+  drop(p, at);
+  ++p->schedule->n;
+  memmove(p->schedule->instruction + 1, p->schedule->instruction, (size_t) (p->schedule->n - 1) * sizeof send);
+  p->schedule->instruction[0] = send;
+}
+
+static void drop_send(ts_program *p) {
+  drop(p, find_message(p, TS_OP_SEND, true));
+}
+
+static void omit_wait(ts_program *p) {
+  drop(p, find_message(p, TS_OP_RECEIVE, false));
+}
+
+/* Nobody posts the second micro-batch's message. */
+static void drop_receive(ts_program *p) {
+  for (int64_t i = 0; i < p->step.n; ++i) {
+    for (int64_t k = p->step.posted_before[i]; k < p->step.posted_before[i + 1]; ++k) {
+      const ts_run *of = &p->step.run[p->step.posted[k]];
+      if (of->micro_batch == 1 && p->step.kind[of->kind].phase == TS_RUN_FORWARD) {
+        p->step.posted[k] = p->step.n - 1; /* as if for the update, which receives nothing */
+      }
+    }
+  }
+}
+
+/* Messages come in another order than they are sent. */
+static void swap_receives(ts_program *p) {
+  int64_t *first = &p->step.posted[0];
+  while (p->step.kind[p->step.run[*first].kind].phase != TS_RUN_FORWARD) {
+    ++first;
+  }
+  int64_t *second = first + 1;
+  while (p->step.kind[p->step.run[*second].kind].phase != TS_RUN_FORWARD) {
+    ++second;
+  }
+  int64_t of = *first;
+  *first = *second;
+  *second = of;
+}
+
+/* The third micro-batch into the slot of the first, before that is done. */
+static void reuse_slot(ts_program *p) {
+  for (int64_t i = 0; i < p->step.n; ++i) {
+    ts_run *run = &p->step.run[i];
+    run->slot = run->micro_batch == 1 ? 0 : run->slot;
+  }
+}
+
+/* Gradients of weights of the second micro-batch where the first's are due: they would be added, not overwrite. */
+static void take_other_beta(ts_program *p) {
+  ts_run *run[2] = {NULL, NULL};
+  for (int64_t i = 0; i < p->step.n; ++i) {
+    ts_run *at = &p->step.run[i];
+    if (p->step.kind[at->kind].segments == TS_SEGMENT_BACKWARD_WEIGHT && at->micro_batch < 2) {
+      run[at->micro_batch] = at;
+    }
+  }
+  ts_run first = *run[0];
+  *run[0] = *run[1];
+  *run[1] = first;
+}
+
+/* What is sent lies where the next micro-batch computes. */
+static void share_message(ts_program *p) {
+  const ts_node *send = &p->graph->node[find_message(p, TS_OP_SEND, true)->node];
+  ts_address *at = &p->plan->address[send->in[0]];
+  *at = (ts_address){TS_ARENA_WORK, 0};
+}
+
+static void test_faults(void) {
+  static const struct {
+    const char *what;
+    void (*damage)(ts_program *program);
+    ts_pipeline_schedule schedule;
+    const char *expect[2];
+  } rows[] = {
+      {"a send is moved", move_send, TS_PIPELINE_1F1B, {"rank 1:", "before it is made"}},
+      {"a send is dropped", drop_send, TS_PIPELINE_1F1B, {"deadlock: ", "rank 0: boundary.0.send.dx of micro-batch 0"}},
+      {"a receive is dropped", drop_receive, TS_PIPELINE_1F1B, {"rank 1:", "boundary.0.receive, which was not posted"}},
+      {"receives in another order", swap_receives, TS_PIPELINE_GPIPE, {"rank 1:", "micro-batch differs"}},
+      {"a slot is reused early", reuse_slot, TS_PIPELINE_GPIPE, {"rank 1:", "in slot 0"}},
+      {"a wait is omitted", omit_wait, TS_PIPELINE_1F1B, {"rank 1:", "boundary.0.receive"}},
+      {"beta of another micro-batch",
+       take_other_beta,
+       TS_PIPELINE_ZB_H1,
+       {"rank 1:", "of micro-batch 1 where that of 0 is due"}},
+      {"a message among the scratch", share_message, TS_PIPELINE_1F1B, {"rank 1:", "boundary.0.receive.dx"}},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    const shape s = {rows[i].schedule, 2, 1, 4, 1, 1};
+    grid g = make(&s, "");
+    rows[i].damage(g.program[1]);
+    char *fault = simulate(&g);
+    tap_ok(fault != NULL && strstr(fault, rows[i].expect[0]) && strstr(fault, rows[i].expect[1]), "%s: %s",
+           rows[i].what, fault != NULL ? fault : "not found");
+    ts_free(fault);
+    free_grid(&g);
+  }
+}
+
+int main(void) {
+  bool all = getenv("TEST_STAGE_ALL") != NULL;
+  static const int step[TS_N_PIPELINES] = {127, 127, 167, 127, 113, 113};
+  for (int i = 0; i < TS_N_PIPELINES; ++i) {
+    test_clean((ts_pipeline_schedule) i, all ? 1 : step[i]);
+  }
+  test_faults();
+  return tap_done();
+}

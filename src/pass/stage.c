@@ -1,0 +1,393 @@
+/* The cut: of the model's nodes a rank keeps those of its pieces.  What is made in one piece and read in a later one
+ * crosses every boundary between, in one message of all that crosses there; the gradients of what something trained is
+ * behind come back the same way.  Both are decided on the whole model, so both sides of a boundary agree. */
+#include "pass/stage.h"
+
+#include "base/memory.h"
+#include "graph/op.h"
+#include "graph/rewrite.h"
+#include "ops/build.h"
+#include "pass/autodiff.h"
+#include "pass/layout.h"
+#include "pass/partition.h"
+#include "pass/pass.h"
+
+#include <string.h>
+
+/* ---- which units are in which piece ---- */
+
+/* One stage is not cut, whatever its schedule would be. */
+ts_pipeline ts_deck_pipeline(const ts_deck *deck, const ts_mesh *mesh) {
+  bool one = mesh->size[TS_AXIS_PP] == 1;
+  ts_pipeline_schedule schedule = one ? TS_PIPELINE_1F1B : ts_pipeline_find(deck->pipeline.schedule);
+  bool v = schedule == TS_PIPELINE_ZB_V || schedule == TS_PIPELINE_DUALPIPE_V;
+  return (ts_pipeline){.schedule = schedule,
+                       .stages = mesh->size[TS_AXIS_PP],
+                       .chunks = v                                     ? 2
+                                 : schedule == TS_PIPELINE_INTERLEAVED ? (int) deck->pipeline.virtual_stages
+                                                                       : 1,
+                       .micro_batches = deck->gradient_accumulation_steps > 0 ? deck->gradient_accumulation_steps : 1};
+}
+
+/* Of the whole model. */
+static int count_pieces_in(const ts_pipeline *pipeline) {
+  return pipeline->stages * pipeline->chunks;
+}
+
+/* Per unit the elements of the parameters that its nodes read: a table in each of its uses. */
+static double *weigh_units(const ts_graph *g) {
+  double *weight = ts_calloc((size_t) g->n_units + 1, sizeof *weight);
+  int *last = ts_ids_none(g->n_tensors);
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    for (int i = 0; i < node->n_in; ++i) {
+      ts_tid t = node->in[i];
+      if (t != TS_NONE && g->tensor[t].role == TS_ROLE_PARAM && node->unit >= 0 && last[t] != node->unit) {
+        last[t] = node->unit;
+        weight[node->unit] += (double) ts_tensor_count(g, t);
+      }
+    }
+  }
+  ts_free(last);
+  return weight;
+}
+
+/* \param [out] cuts  [pieces + 1] */
+static void partition(const ts_graph *g, const ts_deck *deck, int pieces, int *cuts) {
+  if (strcmp(deck->pipeline.partition, "uniform") == 0) {
+    ts_partition_uniform(g->n_units, pieces, cuts);
+    return;
+  }
+  double *weight = weigh_units(g);
+  ts_partition_balanced(g->n_units, weight, pieces, cuts);
+  ts_free(weight);
+}
+
+ts_stages *ts_stages_create(const ts_graph *g, const ts_deck *deck, const ts_mesh *mesh) {
+  ts_pipeline pipeline = ts_deck_pipeline(deck, mesh);
+  int pieces = count_pieces_in(&pipeline);
+  if (pieces == 1) {
+    return NULL;
+  }
+  ts_stages *stages = ts_calloc(1, sizeof *stages);
+  stages->pipeline = pipeline;
+  stages->n_units = g->n_units;
+  stages->piece = ts_calloc((size_t) g->n_units + 1, sizeof *stages->piece);
+  int *cuts = ts_calloc((size_t) pieces + 1, sizeof *cuts);
+  partition(g, deck, pieces, cuts);
+  for (int k = 0; k < pieces; ++k) {
+    for (int u = cuts[k]; u < cuts[k + 1]; ++u) {
+      stages->piece[u] = k;
+    }
+  }
+  ts_free(cuts);
+  return stages;
+}
+
+void ts_stages_destroy(ts_stages **stages) {
+  if (*stages != NULL) {
+    ts_free((*stages)->piece);
+    ts_free(*stages);
+    *stages = NULL;
+  }
+}
+
+int ts_stages_home(const ts_stages *stages, int unit) {
+  int chunk;
+  return stages == NULL || unit < 0 ? 0 : ts_pipeline_rank_of(&stages->pipeline, stages->piece[unit], &chunk);
+}
+
+int ts_stages_end(const ts_stages *stages) {
+  int chunk;
+  return stages == NULL ? 0 : ts_pipeline_rank_of(&stages->pipeline, count_pieces_in(&stages->pipeline) - 1, &chunk);
+}
+
+/* ---- which nodes ---- */
+
+/* What is known of the whole model. */
+typedef struct cut {
+  const ts_graph *from;
+  const ts_stages *stages;
+  int *piece;       /* per node */
+  int *made, *read; /* per tensor: the piece that makes it (of a leaf -1), the last one that reads it */
+  int *answers;     /* per tensor: the last piece that a gradient of it comes from, -1 for none */
+  bool *wanted;     /* per tensor: something trained is behind it */
+} cut;
+
+static void free_cut(cut *c) {
+  ts_free(c->piece);
+  ts_free(c->made);
+  ts_free(c->read);
+  ts_free(c->answers);
+  ts_free(c->wanted);
+}
+
+/* A node of no unit is where the last of what it reads is made. */
+static void find_pieces(cut *c) {
+  const ts_graph *g = c->from;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    int piece = node->unit >= 0 ? c->stages->piece[node->unit] : 0;
+    for (int i = 0; i < node->n_in && node->unit < 0; ++i) {
+      int made = node->in[i] != TS_NONE ? c->made[node->in[i]] : -1;
+      piece = made > piece ? made : piece;
+    }
+    c->piece[n] = piece;
+    for (int i = 0; i < node->n_in; ++i) {
+      ts_tid t = node->in[i];
+      if (t != TS_NONE) {
+        c->read[t] = c->read[t] > piece ? c->read[t] : piece;
+      }
+    }
+    for (int i = 0; i < node->n_out; ++i) {
+      c->made[node->out[i]] = piece;
+    }
+  }
+}
+
+static void find_answers(cut *c) {
+  const ts_graph *g = c->from;
+  bool *reached = ts_calloc((size_t) g->n_tensors + 1, sizeof *reached);
+  ts_tid loss = ts_graph_marked(g, "loss");
+  if (loss != TS_NONE) {
+    reached[loss] = true;
+  }
+  ts_graph_reach_back(g, true, reached);
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    bool any = false;
+    for (int i = 0; i < node->n_out; ++i) {
+      any = any || reached[node->out[i]];
+    }
+    for (int i = 0; i < node->n_in && any; ++i) {
+      bool stops = i == 1 && (ts_op_get(node->op)->flags & TS_OP_HAS_TARGET) != 0;
+      ts_tid t = node->in[i];
+      if (t != TS_NONE && !stops && c->answers[t] < c->piece[n]) {
+        c->answers[t] = c->piece[n];
+      }
+    }
+  }
+  ts_free(reached);
+}
+
+static cut look_at(const ts_graph *g, const ts_stages *stages, const ts_deck *deck) {
+  cut c = {.from = g,
+           .stages = stages,
+           .piece = ts_ids_none(g->n_nodes),
+           .made = ts_ids_none(g->n_tensors),
+           .read = ts_ids_none(g->n_tensors),
+           .answers = ts_ids_none(g->n_tensors),
+           .wanted = ts_calloc((size_t) g->n_tensors + 1, sizeof *c.wanted)};
+  find_pieces(&c);
+  find_answers(&c);
+  ts_find_trained(g, deck, c.wanted);
+  return c;
+}
+
+/* ---- messages ---- */
+
+static bool crosses(const cut *c, ts_tid t, int boundary) {
+  return c->made[t] >= 0 && c->made[t] <= boundary && c->read[t] > boundary;
+}
+
+/* What crosses a boundary, in the order of the model; both lists are the caller's (ts_free). \return their length. */
+static int find_crossings(const cut *c, int boundary, ts_tid **tensors, ts_crossing **crossings) {
+  const ts_graph *g = c->from;
+  *tensors = ts_ids_none(g->n_tensors);
+  *crossings = ts_calloc((size_t) g->n_tensors + 1, sizeof **crossings);
+  int n = 0;
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    if (crosses(c, t, boundary)) {
+      const ts_tensor *tensor = &g->tensor[t];
+      ts_crossing *k = &(*crossings)[n];
+      k->wanted = c->wanted[t] && c->answers[t] > boundary;
+      k->dtype = (int64_t) tensor->dtype;
+      k->n = tensor->shape.n;
+      memcpy(k->d, tensor->shape.d, sizeof k->d);
+      (*tensors)[n++] = t;
+    }
+  }
+  return n;
+}
+
+static int first_unit_of(const ts_stages *stages, int piece) {
+  int u = 0;
+  while (u < stages->n_units && stages->piece[u] < piece) {
+    ++u;
+  }
+  return u;
+}
+
+/* The message over a boundary, as the piece before it or the one behind it has it. */
+static void add_message(ts_rewrite *r, const cut *c, int boundary, bool sends) {
+  ts_tid *tensor;
+  ts_crossing *crossing;
+  int n = find_crossings(c, boundary, &tensor, &crossing), chunk, piece = sends ? boundary : boundary + 1;
+  int end = first_unit_of(c->stages, boundary + 1);
+  const ts_attr attr = {
+      .message = {.boundary = boundary,
+                  .peer = ts_pipeline_rank_of(&c->stages->pipeline, sends ? piece + 1 : boundary, &chunk),
+                  .n = n,
+                  .crossing = crossing}};
+  char *name = ts_format("boundary.%d.%s", boundary, sends ? "send" : "receive");
+  ts_site at = {r->to, TS_SEGMENT_FORWARD, sends ? end - 1 : end};
+  for (int i = 0; i < n && sends; ++i) {
+    tensor[i] = ts_rewrite_tensor(r, tensor[i]);
+  }
+  if (n > 0 && sends) {
+    ts_build_send(at, name, tensor, &attr);
+  } else if (n > 0) {
+    ts_tid y = ts_build_receive(at, name, &attr);
+    for (int i = 0; i < n; ++i) {
+      r->map[tensor[i]] = y + i;
+    }
+  }
+  ts_free(name);
+  ts_free(tensor);
+  ts_free(crossing);
+}
+
+static void write_piece(ts_rewrite *r, const cut *c, int piece) {
+  if (piece > 0) {
+    add_message(r, c, piece - 1, false);
+  }
+  for (ts_nid n = 0; n < r->from->n_nodes; ++n) {
+    if (c->piece[n] == piece) {
+      ts_rewrite_copy(r, n);
+    }
+  }
+  if (piece < count_pieces_in(&c->stages->pipeline) - 1) {
+    add_message(r, c, piece, true);
+  }
+}
+
+/* Marks of what other ranks make go with it: a value that only passes here is no result. */
+static void keep_marks(ts_rewrite *r, const cut *c, int rank) {
+  for (int i = 0; i < r->from->n_marks; ++i) {
+    ts_tid t = r->from->mark[i].tensor;
+    int chunk;
+    bool here = c->made[t] < 0 || ts_pipeline_rank_of(&c->stages->pipeline, c->made[t], &chunk) == rank;
+    if (here && r->map[t] != TS_NONE) {
+      ts_graph_mark(r->to, r->from->mark[i].name, r->map[t]);
+    }
+  }
+}
+
+static void set_chunks(ts_graph *g, const ts_stages *stages) {
+  int *chunk = ts_calloc((size_t) g->n_units + 1, sizeof *chunk);
+  for (int u = 0; u < g->n_units; ++u) {
+    ts_pipeline_rank_of(&stages->pipeline, stages->piece[u], &chunk[u]);
+  }
+  if (stages->pipeline.chunks > 1) {
+    ts_graph_set_chunks(g, chunk, stages->pipeline.chunks);
+  }
+  ts_free(chunk);
+}
+
+void ts_pass_stage(ts_graph **graph, ts_pass_context *context) {
+  context->stages = ts_stages_create(*graph, context->deck, context->mesh);
+  if (context->layout == NULL) { /* of the whole model: its parts are the same on every rank */
+    context->layout = ts_layout_create(*graph, context->shards, context->stages, context->deck, context->mesh);
+  }
+  if (context->stages == NULL) {
+    return;
+  }
+  set_chunks(*graph, context->stages);
+  cut c = look_at(*graph, context->stages, context->deck);
+  ts_rewrite r = ts_rewrite_begin(*graph);
+  int rank = context->mesh->coord[TS_AXIS_PP];
+  for (int chunk = 0; chunk < context->stages->pipeline.chunks; ++chunk) {
+    write_piece(&r, &c, ts_pipeline_piece(&context->stages->pipeline, rank, chunk));
+  }
+  keep_marks(&r, &c, rank);
+  free_cut(&c);
+  ts_rewrite_end(&r, graph);
+}
+
+/* ---- what can be wrong with a deck ---- */
+
+/* Which units there are, for people. */
+static void add_units(const ts_graph *g, ts_text *to) {
+  for (int u = 0; u < g->n_units; ++u) {
+    ts_text_add(to, "%s%s", u > 0 ? ", " : "", g->unit[u]);
+  }
+}
+
+static ts_status check_number(const ts_graph *g, const ts_deck *deck, const ts_pipeline *pipeline, ts_error *err) {
+  if (count_pieces_in(pipeline) <= g->n_units) {
+    return TS_OK;
+  }
+  ts_text units = {0};
+  add_units(g, &units);
+  ts_deck_error(deck, "pipeline.stages", err,
+                "%d stages of %d pieces each: the model has %d units (%s), and a piece has one at least; accepted: "
+                "pipeline.stages x pieces of a stage up to %d",
+                pipeline->stages, pipeline->chunks, g->n_units, units.text, g->n_units);
+  ts_text_free(&units);
+  return TS_BAD_INPUT;
+}
+
+/* A parameter that two pieces read. */
+static ts_status check_tied(const cut *c, const ts_deck *deck, ts_error *err) {
+  const ts_graph *g = c->from;
+  int *first = ts_ids_none(g->n_tensors);
+  ts_status status = TS_OK;
+  for (ts_nid n = 0; n < g->n_nodes && status == TS_OK; ++n) {
+    for (int i = 0; i < g->node[n].n_in && status == TS_OK; ++i) {
+      ts_tid t = g->node[n].in[i];
+      if (t != TS_NONE && g->tensor[t].role == TS_ROLE_PARAM) {
+        first[t] = first[t] == TS_NONE ? c->piece[n] : first[t];
+        status = first[t] == c->piece[n]
+                     ? TS_OK
+                     : ts_deck_error(deck, "pipeline.stages", err,
+                                     "%s is read in pieces %d and %d of the model, which is not there yet; accepted: "
+                                     "one stage, or a model without (model.tie_word_embeddings = false)",
+                                     g->tensor[t].name, first[t], c->piece[n]);
+      }
+    }
+  }
+  ts_free(first);
+  return status;
+}
+
+/* What a node reads is made in its piece, or before it. */
+static ts_status check_direction(const cut *c, const ts_deck *deck, ts_error *err) {
+  const ts_graph *g = c->from;
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    for (int i = 0; i < node->n_in; ++i) {
+      ts_tid t = node->in[i];
+      if (t != TS_NONE && c->made[t] > c->piece[n]) {
+        return ts_deck_error(
+            deck, "pipeline.stages", err,
+            "%s, of unit %s, reads %s, which a later piece of the pipeline makes: units have to come in "
+            "the order in which they are computed",
+            node->name, g->unit[node->unit], g->tensor[t].name);
+      }
+    }
+  }
+  return TS_OK;
+}
+
+ts_status ts_stages_check(const ts_graph *model, const ts_deck *deck, const ts_mesh *mesh, bool trains, ts_error *err) {
+  ts_pipeline pipeline = ts_deck_pipeline(deck, mesh);
+  if (count_pieces_in(&pipeline) == 1) {
+    return TS_OK;
+  }
+  ts_error why = {0};
+  ts_status status = check_number(model, deck, &pipeline, err);
+  if (status == TS_OK && trains && ts_pipeline_check(&pipeline, &why) != TS_OK) {
+    status = ts_deck_error(deck, "gradient_accumulation_steps", err, "%s", why.text);
+    ts_error_clear(&why);
+  }
+  if (status != TS_OK) {
+    return status;
+  }
+  ts_stages *stages = ts_stages_create(model, deck, mesh);
+  cut c = look_at(model, stages, deck);
+  status = check_tied(&c, deck, err);
+  status = status == TS_OK ? check_direction(&c, deck, err) : status;
+  free_cut(&c);
+  ts_stages_destroy(&stages);
+  return status;
+}
