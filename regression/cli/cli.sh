@@ -126,6 +126,29 @@ test_idle_sequence() {
     "^communication_data_type: no effect: .*seq_parallel_communication_data_type decides"
 }
 
+# Stages of a pipeline, what they do, and how the model may be cut.
+test_pipeline() {
+  run "$tessera" plan tiny.cfg --ranks 2 --schedule --set 'pipeline={stages=2;schedule="zb_h1";}' \
+    --set gradient_accumulation_steps=2 --set train_batch_size=4
+  ok "plan: a pipeline's bubble" printed '^pipeline "zb_h1", 1 piece of the model a stage; planned bubble: [0-9.]+ % of the time'
+  ok "the units of a stage" printed "^  0 .* %  model.embed_tokens"
+  ok "and what it does" printed "^  1F0 1I0 1F1 1I1 1W0 1W1"
+  run "$tessera" plan tiny.cfg --ranks 2 --set pipeline.stages=2 --set 'pipeline.units=[1,3]'
+  ok "plan: units by a list" printed "^  1 .* %  model.layers.0 - model.norm"
+  run "$tessera" plan tiny.cfg --ranks 2 --set pipeline.stages=2 --set 'pipeline.units=[1,4]'
+  ok "a list of other units" said 2 "pipeline.units: 2 numbers that add up to 5; accepted: 2, one for each piece, that add up to 4"
+  run "$tessera" plan tiny.cfg --ranks 2 --set pipeline.stages=2 --set 'pipeline.partition="type:decoderlayer"'
+  ok "plan: units by their class" printed "^  1 .* %  model.layers.1 - model.norm"
+  run "$tessera" plan tiny.cfg --ranks 2 --set pipeline.stages=2 --set 'pipeline.partition="type:conv"'
+  ok "no unit of a class" said 2 "pipeline.partition: the expression matches no unit, .*the model has 4 units: model.embed_tokens, "
+  run "$tessera" plan tiny.cfg --ranks 5 --set pipeline.stages=5
+  ok "more stages than units" said 2 "pipeline.stages: 5 pieces, and each has a unit at least"
+  run "$tessera" plan tiny.cfg --ranks 3 --set pipeline.stages=2
+  ok "ranks that stages do not divide" said 2 "^pipeline.stages = 2 wants a multiple of 2 ranks; "
+  run "$tessera" plan tiny.cfg --ranks 2 --set 'pipeline={stages=2;schedule="zb_v";}' --set train_batch_size=4
+  ok "too few micro-batches" said 2 "zb_v: 1 micro-batches cannot go through 2 stages; the nearest that can: 3"
+}
+
 # What two figures of the same name count.
 test_peak() {
   run "$tessera" plan tiny.cfg
@@ -625,6 +648,7 @@ test_deck
 test_plan
 test_tiled_plan
 test_sequence_plan
+test_pipeline
 test_peak
 test_graph
 test_train

@@ -108,6 +108,12 @@ static const bad_deck decks[] = {
      "refused, not there yet: checkpoints on disks that only one node sees; accepted: false"},
     {TS_CHECK_REFUSED, NULL, "expert_parallel = { enabled = true; autoep_size = 2; };\n", NULL,
      "bad.cfg:4: expert_parallel.enabled: refused, not there yet"},
+    {TS_CHECK_WORD_LATER, NULL, "pipeline = { stages = 2; partition = \"best\"; };\n", NULL,
+     "bad.cfg:4: pipeline.partition: \"best\" is not there yet; accepted: \"time\""},
+    {TS_CHECK_WORD, NULL, "pipeline = { stages = 2; partition = \"weight\"; };\n", NULL,
+     "bad.cfg:4: pipeline.partition: \"weight\"; accepted: \"time\""},
+    {TS_CHECK_REGEX, NULL, "pipeline = { stages = 2; partition = \"type:(\"; };\n", NULL,
+     "bad.cfg:4: pipeline.partition: \"(\": not a valid regular expression"},
     {TS_CHECK_REFUSED, NULL, TP("tp = { mpu = { a = 1; }; };"), NULL,
      "bad.cfg:4: tensor_parallel.tp.mpu: refused, not there yet: an object of a Python program; accepted: to leave it "
      "out, or tensor_parallel.autotp_size"},

@@ -553,7 +553,7 @@ static void check_messages(void) {
   static const ts_crossing crossing[] = {{1, TS_F32, 3, {2, 3, 8}}, {0, TS_F32, 2, {3, 2}}};
   const ts_attr message = {.message = {.boundary = 4, .peer = 2, .n = 2, .crossing = crossing}};
   const ts_tid x[] = {numbers(&c, "a", activations()), numbers(&c, "b", TS_SHAPE(3, 2))};
-  ts_tid dy = numbers(&c, "dy", activations()), y = ts_build_receive(ts_graph_site(c.graph), "from", &message);
+  ts_tid dy = numbers(&c, "dy", activations()), y = ts_build_receive(ts_graph_site(c.graph), "from", &message, NULL);
   ts_build_send(ts_graph_site(c.graph), "to", x, &message);
   ts_tid of[MAX_TENSORS];
   bool wanted[MAX_TENSORS] = {false};

@@ -5,6 +5,8 @@
 #include "base/memory.h"
 #include "base/status.h"
 
+#include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +47,51 @@ static bool is_same(char *line, bool balanced) {
   return same;
 }
 
+/* The least maximum of all cuts without an empty part. */
+static double least_most(int n, const double *weight, int parts) {
+  double least = INFINITY, sum = 0;
+  if (parts == 1) {
+    for (int i = 0; i < n; ++i) {
+      sum += weight[i];
+    }
+    return sum;
+  }
+  for (int first = 1; first <= n - (parts - 1); ++first) {
+    sum += weight[first - 1];
+    least = fmin(least, fmax(sum, least_most(n - first, weight + first, parts - 1)));
+  }
+  return least;
+}
+
+static void test_least_most(void) {
+  int wrong = 0, cases = 0;
+  uint32_t state = 1;
+  for (int n = 1; n <= 9; ++n) {
+    for (int parts = 1; parts <= n; ++parts) {
+      for (int k = 0; k < 20; ++k, ++cases) {
+        double weight[9], most = 0;
+        int cuts[10];
+        for (int i = 0; i < n; ++i) {
+          state = state * 1664525u + 1013904223u;
+          weight[i] = (double) (state >> 24) * (k % 3 != 0 || i > 0); /* zeros too */
+        }
+        ts_partition_least_most(n, weight, parts, cuts);
+        bool whole = cuts[0] == 0 && cuts[parts] == n;
+        for (int p = 0; p < parts; ++p) {
+          double sum = 0;
+          for (int i = cuts[p]; i < cuts[p + 1]; ++i) {
+            sum += weight[i];
+          }
+          whole = whole && cuts[p] < cuts[p + 1];
+          most = fmax(most, sum);
+        }
+        wrong += !whole || most != least_most(n, weight, parts);
+      }
+    }
+  }
+  tap_ok(wrong == 0, "%d cuts for the least maximum: as good as all others, no part empty", cases);
+}
+
 int main(void) {
   FILE *file = fopen(tap_path("regression/golden/partitions.txt"), "r");
   TS_CHECK(file != NULL, "regression/golden/partitions.txt is missing");
@@ -61,5 +108,6 @@ int main(void) {
   fclose(file);
   tap_ok(n[0] > 0 && same[0] == n[0], "%d of %d uniform partitions are DeepSpeed's", same[0], n[0]);
   tap_ok(n[1] > 0 && same[1] == n[1], "%d of %d balanced ones are, ties included", same[1], n[1]);
+  test_least_most();
   return tap_done();
 }

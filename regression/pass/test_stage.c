@@ -43,13 +43,18 @@ static grid make(const shape *s, const char *more) {
 }
 
 static void test_shape(const shape *s, int *wrong) {
-  grid g = make(s, s->stage % 2 == 1 ? "zero_optimization.overlap_comm=true" : "activation_checkpointing.enabled=true");
+  char *more =
+      ts_format("%s model.tie_word_embeddings=%s",
+                s->stage % 2 == 1 ? "zero_optimization.overlap_comm=true" : "activation_checkpointing.enabled=true",
+                s->micro_batches % 3 == 0 ? "true" : "false");
+  grid g = make(s, more);
   char *fault = simulate(&g);
   if (fault != NULL && ++*wrong <= 5) {
     tap_note("%s, %d stages of %d, %d micro-batches, dp %d, stage %d: %s", ts_pipeline_name(s->schedule), s->stages,
              s->chunks, s->micro_batches, s->dp, s->stage, fault);
   }
   ts_free(fault);
+  ts_free(more);
   free_grid(&g);
 }
 

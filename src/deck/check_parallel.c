@@ -4,6 +4,7 @@
 #include "deck/reader.h"
 
 #include <string.h>
+#include <strings.h>
 
 static void check_ranks(ts_reader *reader) {
   const ts_deck_tensor_parallel *tp = &reader->deck->tensor_parallel;
@@ -123,11 +124,35 @@ static void note_sequence(ts_reader *reader) {
   }
 }
 
+/* One stage is not cut, so its deck may say anything, as DeepSpeed's may. */
+static void check_partition(ts_reader *reader) {
+  const char *by = reader->deck->pipeline.partition, *expression = by + strlen(TS_PARTITION_TYPE);
+  if (reader->deck->pipeline.stages <= 1) {
+    static const char *const idle[] = {"pipeline.schedule", "pipeline.partition", "pipeline.virtual_stages",
+                                       "pipeline.units"};
+    for (size_t i = 0; i < sizeof idle / sizeof *idle; ++i) {
+      ts_reader_note_idle(reader, idle[i], "a pipeline of one stage is not cut");
+    }
+    return;
+  }
+  bool type = strncasecmp(by, TS_PARTITION_TYPE, strlen(TS_PARTITION_TYPE)) == 0;
+  if (type && ts_matches(expression, "") < 0) {
+    ts_reader_report(reader, TS_CHECK_REGEX, "pipeline.partition", "\"%s\": not a valid regular expression",
+                     expression);
+  } else if (!type && strcmp(by, "time") != 0 && strcmp(by, "uniform") != 0 && strcmp(by, "parameters") != 0) {
+    bool later = strcmp(by, "best") == 0 || strcmp(by, "memory") == 0;
+    ts_reader_report(reader, later ? TS_CHECK_WORD_LATER : TS_CHECK_WORD, "pipeline.partition",
+                     "\"%s\"%s; accepted: \"time\", \"uniform\", \"parameters\", \"" TS_PARTITION_TYPE "REGEX\"", by,
+                     later ? " is not there yet" : "");
+  }
+}
+
 void ts_reader_check_parallel(ts_reader *reader) {
   const ts_deck_tp_specs *specs = &reader->deck->tensor_parallel.partition_config.layer_specs;
   check_ranks(reader);
   note_unasked(reader);
   note_sequence(reader);
+  check_partition(reader);
   for (int i = 0; i < specs->n; ++i) {
     check_written(reader, i);
     check_dimension(reader, i, &specs->items[i]);

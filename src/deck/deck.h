@@ -27,6 +27,8 @@
 #include <stdint.h>
 
 /** A list of strings; owned by the deck.  Zero is the empty list. */
+#define TS_PARTITION_TYPE "type:" /* pipeline.partition: an expression follows */
+
 typedef struct ts_strings {
   int n;
   char **items;
@@ -355,7 +357,8 @@ typedef struct ts_deck {
     int64_t stages;
     char *schedule;         /**< A row of pass/pipeline.h. */
     int64_t virtual_stages; /**< Pieces that each stage has, of "interleaved". */
-    char *partition;        /**< "uniform" or "parameters". */
+    char *partition;        /**< "uniform", "parameters", "time", "type:REGEX". */
+    ts_ints units;          /**< Of each piece; empty: partition decides. */
   } pipeline;
   ts_deck_tensor_parallel tensor_parallel;
   int64_t sequence_parallel_size; /**< Ranks that share each sample; 1: none do. */

@@ -40,8 +40,13 @@ static const ts_key rows[] = {
     WORD(pipeline.schedule, "1f1b", "gpipe|1f1b|interleaved|zb_h1|zb_v|dualpipe_v", NULL, 0,
          "What each stage does when: `tessera plan --schedule` prints it."),
     INTEGER(pipeline.virtual_stages, "2", 1, SIZE, 0, "Pieces of the model that each stage has, of \"interleaved\"."),
-    WORD(pipeline.partition, "parameters", "uniform|parameters", "best|time|memory", 0,
-         "Units are dealt to stages by their number, or by their parameters."),
+    {STORED(STRING, pipeline.partition), .initial = "time",
+     .help =
+         "Where the model's units (blocks, embeddings, the last norm, the head) are cut: \"uniform\", by their number; "
+         "\"parameters\"; \"type:REGEX\", by the number of those whose name or Hugging Face class it matches; "
+         "\"time\": "
+         "the slowest piece is as fast as can be."},
+    INTEGERS(pipeline.units, 1, SIZE, "Units of each piece, in order, instead of pipeline.partition."),
     INTEGER(sequence_parallel_size, "1", 0, SIZE, AUTO,
             "Ranks that share the tokens of each sample; 0 as 1: none do.  Any length and any number of heads."),
     INTEGER(data_parallel_size, NULL, 1, SIZE, AUTO,

@@ -72,7 +72,8 @@ static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_
                                 .by_hand = (o->abilities & TS_CAN_STEP) != 0,
                                 .seeded = (o->abilities & TS_CAN_SEED) != 0,
                                 .defers = (o->abilities & TS_CAN_DEFER) != 0,
-                                .layout = first < TS_N_PROGRAMS ? e->program[first]->layout : NULL};
+                                .layout = first < TS_N_PROGRAMS ? e->program[first]->layout : NULL,
+                                .stages = first < TS_N_PROGRAMS ? e->program[first]->stages : NULL};
   dump d = {.directory = o->deck->debug.dump};
   if (use == TS_MODEL_TRAIN && d.directory[0] != 0 && ts_world_rank(o->world) == 0) {
     options.observer = write_dump;

@@ -156,6 +156,9 @@ typedef void ts_parameter_source(void *user, int64_t first, int64_t count, bool 
 void ts_engine_write_parameter(ts_engine *engine, const ts_parameter *parameter, ts_parameter_source *source,
                                void *user);
 
+/** Copies of what other stages have take the values there. Collective over the ranks along pp. */
+void ts_engine_refresh_copies(ts_engine *engine);
+
 /** What the stage that has \a part knows of it on all stages. Collective over the ranks along pp. */
 void ts_engine_tell_stages(ts_engine *engine, const ts_part *part, void *data, size_t bytes);
 

@@ -373,6 +373,7 @@ ts_status ts_engine_load(ts_engine *e, const char *directory, const ts_checkpoin
     for (int i = 0; i < ts_engine_layout(e)->n_parts; ++i) {
       complete_part(&l, i);
     }
+    ts_engine_refresh_copies(e);
     take_numbers(&l);
   }
   ts_free(l.piece);

@@ -117,6 +117,7 @@ static void set_micro_batch(ts_engine *e, ts_run run) {
   ts_engine_set_scalar(e, which, run.slot, "accumulate", run.micro_batch > 0);
   ts_engine_set_scalar(e, which, run.slot, "accumulate_local", run.micro_batch > 0);
   ts_engine_set_scalar(e, which, run.slot, "accumulate_reduced", 0);
+  ts_engine_set_scalar(e, which, run.slot, "one", 1);
   ts_engine_forget_seeds(e, run.slot);
 }
 

@@ -335,6 +335,28 @@ static void gather_along_tp(ts_engine *e, int index, ts_dtype dtype, const void 
   ts_free(layout);
 }
 
+void ts_engine_refresh_copies(ts_engine *e) {
+  const ts_program *p = ts_engine_program(e);
+  for (int i = 0; i < p->layout->n_parts; ++i) {
+    const ts_part *part = &p->layout->part[i];
+    ts_tid leaf = part->copy >= 0 ? ts_graph_find_state(p->graph, TS_STATE_PARAMETER, i) : TS_NONE;
+    if (part->copy < 0 || part->copy == part->stage) {
+      continue;
+    }
+    int64_t n = leaf != TS_NONE ? ts_tensor_count(p->graph, leaf) : 0, most = part->group * part->shard;
+    size_t size = ts_dtype_size(ts_deck_dtype(e->deck));
+    void *values = ts_calloc((size_t) most * size + 1, 1);
+    if (part->of_stage) {
+      ts_executor_read_state(e->executor, leaf, 0, n, values);
+    }
+    ts_engine_tell_stages(e, part, values, (size_t) most * size);
+    if (ts_part_is_copy(part)) {
+      ts_executor_write_state(e->executor, leaf, 0, n, values);
+    }
+    ts_free(values);
+  }
+}
+
 void ts_engine_tell_stages(ts_engine *e, const ts_part *part, void *data, size_t bytes) {
   if (e->mesh.size[TS_AXIS_PP] > 1) {
     ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES(TS_AXIS_PP));

@@ -410,7 +410,7 @@ const ts_attribute ts_attribute_exchange = {
     .print = print_exchange};
 
 const ts_attribute ts_attribute_message = {
-    {MEMBER(message.boundary), MEMBER(message.back), MEMBER(message.peer), MEMBER(message.n)},
+    {MEMBER(message.boundary), MEMBER(message.back), MEMBER(message.into), MEMBER(message.peer), MEMBER(message.n)},
     ARRAY(message.crossing, count_crossings),
     NO_DTYPE,
     .print = print_message};

@@ -398,18 +398,34 @@ bool ts_graph_is_marked(const ts_graph *g, ts_tid tensor) {
   return false;
 }
 
-void ts_graph_mark_gradient(ts_graph *g, const char *parameter, ts_tid gradient) {
-  char *name = ts_format("gradient:%s", parameter);
+static void mark_for(ts_graph *g, const char *what, const char *parameter, ts_tid gradient) {
+  char *name = ts_format("%s:%s", what, parameter);
   ts_graph_mark(g, name, gradient);
   ts_free(name);
 }
 
-ts_tid ts_graph_gradient_of(const ts_graph *g, ts_tid parameter) {
+static ts_tid marked_for(const ts_graph *g, const char *what, ts_tid parameter) {
   if (parameter == TS_NONE) {
     return TS_NONE;
   }
-  char *name = ts_format("gradient:%s", g->tensor[parameter].name);
+  char *name = ts_format("%s:%s", what, g->tensor[parameter].name);
   ts_tid t = ts_graph_marked(g, name);
   ts_free(name);
   return t;
+}
+
+void ts_graph_mark_gradient(ts_graph *g, const char *parameter, ts_tid gradient) {
+  mark_for(g, "gradient", parameter, gradient);
+}
+
+ts_tid ts_graph_gradient_of(const ts_graph *g, ts_tid parameter) {
+  return marked_for(g, "gradient", parameter);
+}
+
+void ts_graph_mark_earlier(ts_graph *g, const char *parameter, ts_tid gradient) {
+  mark_for(g, "earlier", parameter, gradient);
+}
+
+ts_tid ts_graph_earlier_of(const ts_graph *g, ts_tid parameter) {
+  return marked_for(g, "earlier", parameter);
 }

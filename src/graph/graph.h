@@ -335,8 +335,9 @@ typedef union ts_attr {
     int n_sent, n_received;
   } comm;
   struct {
-    int boundary; /**< Between pieces `boundary` and `boundary` + 1. */
+    int boundary; /**< Between pieces `boundary` and `boundary` + 1; from the number of pieces on, of a tied table. */
     bool back;    /**< From the later piece to the earlier: gradients. */
+    bool into;    /**< receive: outputs are new versions of the inputs. */
     int peer;     /**< Of whom it comes, or to whom it goes: coordinate along pp. */
     int n;
     const ts_crossing *crossing; /**< What is in it, in order. */
@@ -476,6 +477,10 @@ bool ts_graph_is_marked(const ts_graph *graph, ts_tid tensor);
 /** Mark the gradient of the PARAM leaf \a parameter; and find it, or TS_NONE. Not collective. */
 void ts_graph_mark_gradient(ts_graph *graph, const char *parameter, ts_tid gradient);
 ts_tid ts_graph_gradient_of(const ts_graph *graph, ts_tid parameter);
+
+/** The same of a gradient to be added to that, made before it in another chunk. Not collective. */
+void ts_graph_mark_earlier(ts_graph *graph, const char *parameter, ts_tid gradient);
+ts_tid ts_graph_earlier_of(const ts_graph *graph, ts_tid parameter);
 
 /** Number of nodes that read each tensor (inputs, priors and betas).
  * \return n_tensors counts, owned by the caller (ts_free). Not collective. */

@@ -142,7 +142,8 @@ static bool is_read_after(const verifier *v, ts_tid t) {
 static const char *rule_version(const verifier *v, const ts_node *node) {
   const ts_op_info *info = ts_op_get(node->op);
   for (int i = 0; i < node->n_out; ++i) {
-    ts_tid old = i < info->n_inplace ? node->in[i] : TS_NONE;
+    bool arrives = node->op == TS_OP_RECEIVE && node->attr.message.into;
+    ts_tid old = i < info->n_inplace || arrives ? node->in[i] : TS_NONE;
     if (old == TS_NONE && node->prior != NULL && node->prior[i] != TS_NONE && is_state(v->graph, node->prior[i])) {
       old = node->prior[i];
     }

@@ -30,6 +30,7 @@ static const ts_option plan_options[] = {
     {"--ranks", "N", "1", "number of ranks the job will have", false},
     {"--threads", "N", "0", "threads of a rank; 0: what train would use on this machine", false},
     {"--memory", "SIZE", NULL, "of a rank, such as 80GB: print how long samples may be that fit into it", false},
+    {"--schedule", NULL, NULL, "what each stage of a pipeline does in a step, in order", false},
     {"--layout", NULL, NULL, "which part of each parameter is on which rank, and why (tensor parallelism)", false},
     TARGET_OPTION,
     FORMAT_OPTION,

@@ -5,6 +5,7 @@
 #include "main/command.h"
 #include "main/plan_layout.h"
 #include "main/plan_longest.h"
+#include "main/plan_stages.h"
 #include "pass/recompute.h"
 #include "run/plan_largest.h"
 #include "run/program.h"
@@ -142,7 +143,7 @@ static void print_rows(const ts_program *program, const plan_row *row, int n, ts
   ts_text_add(to, "\n");
   bool device = program->target.backend->device != NULL;
   const char *where = device ? " on its GPU (the copy for checkpoints: on the host)" : "";
-  if (program->mesh.size[TS_AXIS_TP] > 1 || program->mesh.size[TS_AXIS_SP] > 1) {
+  if (program->mesh.size[TS_AXIS_TP] > 1 || program->mesh.size[TS_AXIS_SP] > 1 || program->stages != NULL) {
     ts_text_add(to, "memory of rank %d, which needs most%s\n", program->mesh.rank, where);
   } else {
     ts_text_add(to, "memory of one rank%s\n", where);
@@ -210,11 +211,13 @@ static void print_longest(const ts_program_options *options, int64_t memory, boo
   }
 }
 
-static void print_all(const ts_program_options *options, bool json, bool layout, int64_t memory) {
+static void print_all(const ts_program_options *options, bool json, const ts_arguments *arguments, int64_t memory) {
+  bool layout = ts_argument(arguments, "--layout") != NULL;
   ts_text text = {0};
   ts_program *program = ts_plan_largest(options);
   print_plan(program, json, &text);
   ts_program_destroy(&program);
+  ts_plan_print_stages(options, json, ts_argument(arguments, "--schedule") != NULL, &text);
   if (memory > 0) {
     print_longest(options, memory, json, &text);
   }
@@ -244,7 +247,7 @@ int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   status = status == TS_OK ? ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
   status = status == TS_OK ? find_options(arguments, deck, &mesh, &options, err) : status;
   if (status == TS_OK) {
-    print_all(&options, json, ts_argument(arguments, "--layout") != NULL, memory);
+    print_all(&options, json, arguments, memory);
   }
   ts_deck_destroy(&deck);
   return status;

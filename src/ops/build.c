@@ -249,6 +249,11 @@ void ts_build_send(ts_site at, const char *name, const ts_tid *x, const ts_attr 
   ts_graph_add(at, &(ts_node){.op = TS_OP_SEND, .name = name, .n_in = message->message.n, .in = x, .attr = *message});
 }
 
-ts_tid ts_build_receive(ts_site at, const char *name, const ts_attr *message) {
-  return ts_graph_add(at, &(ts_node){.op = TS_OP_RECEIVE, .name = name, .n_out = message->message.n, .attr = *message});
+ts_tid ts_build_receive(ts_site at, const char *name, const ts_attr *message, const ts_tid *into) {
+  return ts_graph_add(at, &(ts_node){.op = TS_OP_RECEIVE,
+                                     .name = name,
+                                     .n_in = into != NULL ? message->message.n : 0,
+                                     .in = into,
+                                     .n_out = message->message.n,
+                                     .attr = *message});
 }

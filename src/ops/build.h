@@ -106,8 +106,9 @@ ts_tid ts_build_all_to_all(ts_site at, const char *name, unsigned axes, int grou
 
 /** What crosses a boundary of a pipeline's pieces.
  * \param [in] message  attr.message: crossing has n entries, one for each of \a x.
+ * \param [in] into     Of attr.message.into the n targets, else NULL.
  * \return receive: the first of n outputs. Not collective. */
 void ts_build_send(ts_site at, const char *name, const ts_tid *x, const ts_attr *message);
-ts_tid ts_build_receive(ts_site at, const char *name, const ts_attr *message);
+ts_tid ts_build_receive(ts_site at, const char *name, const ts_attr *message, const ts_tid *into);
 
 #endif

@@ -28,13 +28,17 @@ const char *ts_shape_send(const ts_graph *g, const ts_node *node, ts_dtype *dtyp
 }
 
 const char *ts_shape_receive(const ts_graph *g, const ts_node *node, ts_dtype *dtype, ts_shape *shape) {
-  (void) g;
+  bool into = node->attr.message.into;
   TS_RULE(node->n_out == node->attr.message.n, "an output for each tensor that crosses");
+  TS_RULE(node->n_in == (into ? node->n_out : 0), "a target for each of them, or none");
   for (int i = 0; i < node->n_out; ++i) {
     const ts_crossing *c = &node->attr.message.crossing[i];
     TS_RULE(c->n > 0 && c->n <= TS_MAX_DIMS && c->dtype >= 0 && c->dtype < TS_N_DTYPES, "what crosses has no type");
     dtype[i] = (ts_dtype) c->dtype;
     shape[i] = ts_crossing_shape(c);
+    TS_RULE(!into || (ts_rule_in(g, node, i)->dtype == dtype[i] &&
+                      ts_shape_equal(&ts_rule_in(g, node, i)->shape, &shape[i])),
+            "a target is not what crosses");
   }
   return NULL;
 }
@@ -58,7 +62,7 @@ static ts_attr answer_to(const ts_node *node) {
 void ts_gradient_send(ts_gradients *gradients, const ts_node *node) {
   ts_attr attr = answer_to(node);
   char *name = ts_format("%s.dx", node->name);
-  ts_tid dx = ts_build_receive(ts_gradients_site(gradients, node->in[0]), name, &attr);
+  ts_tid dx = ts_build_receive(ts_gradients_site(gradients, node->in[0]), name, &attr, NULL);
   for (int i = 0; i < node->n_in; ++i) {
     if (node->attr.message.crossing[i].wanted != 0) {
       ts_gradients_add(gradients, node->in[i], dx++);

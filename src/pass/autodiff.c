@@ -48,10 +48,22 @@ static ts_tid cast_to_sums(const ts_gradients *gradients, ts_tid t, ts_tid gradi
   return cast;
 }
 
+/* Of a parameter that two of this rank's pieces read, was a gradient made in the other one? */
+static bool is_of_other_chunk(const ts_gradients *gradients, ts_tid t, ts_tid gradient) {
+  const ts_graph *g = gradients->graph;
+  const ts_node *here = &(ts_node){.unit = gradients->unit};
+  return g->tensor[t].role == TS_ROLE_PARAM &&
+         ts_node_chunk(g, ts_graph_producer(g, gradient)) != ts_node_chunk(g, here);
+}
+
 void ts_gradients_add(ts_gradients *gradients, ts_tid t, ts_tid gradient) {
   TS_ASSERT(ts_gradients_wanted(gradients, t));
   gradient = cast_to_sums(gradients, t, gradient);
   ts_tid *of = &gradients->of[t];
+  if (*of != TS_NONE && is_of_other_chunk(gradients, t, *of)) { /* which has runs of its own: ZeRO adds them up */
+    ts_graph_mark_earlier(gradients->graph, gradients->graph->tensor[t].name, *of);
+    *of = TS_NONE;
+  }
   if (*of == TS_NONE) {
     *of = gradient;
     return;

@@ -150,7 +150,8 @@ static void cut_part(ts_part *part, const ts_mesh *mesh, int stage, ts_held_how 
   part->home = find_home(mesh, stage, how);
   part->owned = ts_mesh_group_number(mesh, axes) == part->home;
   part->stage = stage;
-  part->here = mesh->coord[TS_AXIS_PP] == stage;
+  part->of_stage = mesh->coord[TS_AXIS_PP] == stage;
+  part->here = part->of_stage || mesh->coord[TS_AXIS_PP] == part->copy;
   part->shard =
       (int64_t) ts_align_up((size_t) ((part->count + part->group - 1) / part->group), (size_t) ts_part_align(part));
   part->cuts = ts_malloc((size_t) (part->group + 1) * sizeof *part->cuts);
@@ -175,6 +176,7 @@ static int64_t *row_cuts(int n_rows, int64_t length) {
 typedef struct member {
   ts_tid leaf;
   int unit, kind;
+  int copy; /* -1: no other stage has one */
   ts_optimizer optimizer;
   ts_dtype moments;
   travel travel;
@@ -183,7 +185,7 @@ typedef struct member {
 
 static bool is_of_one_part(const member *a, const member *b) {
   return a->unit == b->unit && a->kind == b->kind && a->optimizer == b->optimizer && a->travel == b->travel &&
-         a->moments == b->moments && a->how == b->how;
+         a->moments == b->moments && a->how == b->how && a->copy == b->copy;
 }
 
 static int by_part(const void *a, const void *b) {
@@ -194,9 +196,10 @@ static int by_part(const void *a, const void *b) {
                  (int) x->travel - (int) y->travel,
                  (int) y->moments - (int) x->moments,
                  (int) x->how - (int) y->how,
+                 x->copy - y->copy,
                  x->leaf - y->leaf};
   int i = 0;
-  while (i < 6 && order[i] == 0) {
+  while (i < 7 && order[i] == 0) {
     ++i;
   }
   return order[i];
@@ -213,6 +216,7 @@ static member member_of(const layout_maker *b, ts_tid t) {
   return (member){t,
                   leaf->unit,
                   kind,
+                  ts_stages_copy(b->stages, leaf->name),
                   frozen ? TS_OPTIMIZER_ADAMW : ts_optimizer_of(b->deck, leaf->name, whole),
                   ts_optimizer_moments(b->deck, frozen ? INT64_MAX : ts_shape_count(whole)),
                   travel_of(b, t),
@@ -238,9 +242,10 @@ static void end_part(ts_layout *layout, const layout_maker *b, ts_part *part, in
   int stage = ts_stages_home(b->stages, part->unit);
   cut_part(part, b->mesh, stage, how);
   bool few = part->moments != ts_optimizer_moments(b->deck, INT64_MAX);
-  part->name = ts_format("%s%s%s%s%s%s", b->graph->unit[part->unit], kind_suffix[kind],
-                         travel_suffix[travel_of_part(part, b->deck)],
-                         part->optimizer == TS_OPTIMIZER_MUON ? ".muon" : "", few ? ".few" : "", hows[how].suffix);
+  part->name =
+      ts_format("%s%s%s%s%s%s%s", b->graph->unit[part->unit], kind_suffix[kind],
+                travel_suffix[travel_of_part(part, b->deck)], part->optimizer == TS_OPTIMIZER_MUON ? ".muon" : "",
+                few ? ".few" : "", part->copy >= 0 ? ".tied" : "", hows[how].suffix);
   part->stem = (int) strlen(part->name);
   if (hows[how].own) { /* numbered within the stage */
     ts_mesh first = *b->mesh;
@@ -257,6 +262,7 @@ static void end_part(ts_layout *layout, const layout_maker *b, ts_part *part, in
 /* The part of the first of \a n members. \return how many it has. */
 static int pack_part(ts_layout *layout, const layout_maker *b, const member *m, int n, int *capacity) {
   ts_part part = {.unit = m->unit,
+                  .copy = m->copy,
                   .trainable = m->kind != FROZEN,
                   .persistent = m->kind == PERSISTENT,
                   .optimizer = m->optimizer,
@@ -308,6 +314,7 @@ ts_layout *ts_layout_at(const ts_layout *of, const ts_graph *graph, const ts_sha
   int capacity = 0;
   for (const ts_part *like = of->part; like < of->part + of->n_parts; ++like) {
     ts_part part = {.unit = like->unit,
+                    .copy = like->copy,
                     .trainable = like->trainable,
                     .persistent = like->persistent,
                     .optimizer = like->optimizer,

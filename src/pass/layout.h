@@ -47,7 +47,8 @@ typedef struct ts_parameter {
 typedef struct ts_part {
   /** Owned: "unit", "unit.persistent", "unit.frozen"; then how it travels, under autocast: ".low", gradients and values
    * in the lower type, ".low_gradients", these alone; ".muon" of Muon's, where the rest has another optimizer;
-   * ".few" where states are not in 8 bits as others' are; then how it lies on the ranks along tp: nothing, all of it
+   * ".few" where states are not in 8 bits as others' are; ".tied" of what
+   * two stages of a pipeline have; then how it lies on the ranks along tp: nothing, all of it
    * and alike; ".all", and they share it; ".unitN", neighbours hold unit N; ".tpN", rank N has its own. */
   char *name;
   int stem; /**< Characters of its name before that N: these are the same on all ranks. */
@@ -66,13 +67,21 @@ typedef struct ts_part {
   int64_t *cuts;           /**< Owned: group + 1. */
   int rank;                /**< This rank's place in its group. */
   bool owned;              /**< This rank's group is the home. */
-  int stage;               /**< Coordinate along pp of who has its unit; */
-  bool here;               /**< this rank: what it knows of others' is this table alone. */
+  int stage;               /**< Coordinate along pp of who has its unit, */
+  int copy;      /**< and of who has another piece of the pipeline that reads it, as a tied table, and, if that
+                            * is another stage, a copy; -1: nobody. */
+  bool of_stage; /**< This rank's stage has it. */
+  bool here;     /**< That, or a copy: what it knows of others' is this table alone. */
 } ts_part;
 
 /** Alignment of its parameters and cut points, elements. Not collective. */
 static inline int64_t ts_part_align(const ts_part *part) {
   return part->moments == TS_U8 ? TS_STATE_BLOCK : TS_LAYOUT_ALIGN;
+}
+
+/** True for a copy of what another stage has: it has gradients, but no states of an optimizer. Not collective. */
+static inline bool ts_part_is_copy(const ts_part *part) {
+  return part->here && !part->of_stage;
 }
 
 /** This rank's shard of a part: elements [begin, end) of the flat range. Not collective. */

@@ -101,6 +101,11 @@ static void add_reader(const planner *p, users *of, ts_tid t, unsigned reader) {
   }
 }
 
+/* A message of a micro-batch may be under way beyond its run; those of the update are complete at its end. */
+static bool may_outlive(const ts_node *node) {
+  return ts_node_is_message(node) && node->segment != TS_SEGMENT_UPDATE;
+}
+
 static void add_users(const planner *p, users *of, const ts_node *node) {
   for (int i = 0; i < node->n_in; ++i) {
     add_reader(p, of, node->in[i], node->segment);
@@ -110,7 +115,7 @@ static void add_users(const planner *p, users *of, const ts_node *node) {
     add_reader(p, of, node->prior != NULL ? node->prior[i] : TS_NONE, node->segment);
   }
   add_reader(p, of, node->beta, node->segment);
-  for (int i = 0; ts_node_is_message(node) && i < node->n_in + node->n_out; ++i) {
+  for (int i = 0; may_outlive(node) && i < node->n_in + node->n_out; ++i) {
     add_reader(p, of, i < node->n_in ? node->in[i] : node->out[i - node->n_in], BY_MESSAGE);
   }
 }
@@ -227,11 +232,16 @@ static void extend_lives(planner *p, const ts_node *node, int at) {
 /* What is sent may still be on its way when the next micro-batch comes into the slot, and what is received may come
  * as soon as the one before has left: nothing else is ever there. */
 static void keep_messages(planner *p) {
+  int update = 0;
+  while (update < p->schedule->n &&
+         p->graph->node[p->schedule->instruction[update].node].segment != TS_SEGMENT_UPDATE) {
+    ++update;
+  }
   for (ts_nid n = 0; n < p->graph->n_nodes; ++n) {
     const ts_node *node = &p->graph->node[n];
     for (int i = 0; ts_node_is_message(node) && i < node->n_in + node->n_out; ++i) {
       ts_tid t = i < node->n_in ? node->in[i] : node->out[i - node->n_in];
-      extend_life(p, t, 0);
+      extend_life(p, t, may_outlive(node) ? 0 : when(p, update));
       extend_life(p, t, end_of_step(p));
     }
   }

@@ -1,6 +1,7 @@
 #include "pass/partition.h"
 
 #include "base/memory.h"
+#include "base/status.h"
 
 #include <math.h>
 
@@ -56,4 +57,36 @@ void ts_partition_balanced(int n, const double *weight, int parts, int *cuts) {
   }
   ts_free(table);
   ts_free(sum);
+}
+
+/* most[k][i]: the least maximum of items i ... in k parts. */
+void ts_partition_least_most(int n, const double *weight, int parts, int *cuts) {
+  TS_ASSERT(n >= parts && parts > 0);
+  size_t row = (size_t) n + 1;
+  double *most = ts_malloc((size_t) (parts + 1) * row * sizeof *most);
+  for (size_t i = 0; i < (size_t) (parts + 1) * row; ++i) {
+    most[i] = INFINITY;
+  }
+  most[n] = 0;
+  for (int k = 1; k <= parts; ++k) {
+    for (int i = 0; i <= n - k; ++i) {
+      double sum = 0;
+      for (int end = i + 1; end <= n - (k - 1); ++end) {
+        sum += weight[end - 1];
+        most[(size_t) k * row + (size_t) i] =
+            fmin(most[(size_t) k * row + (size_t) i], fmax(sum, most[(size_t) (k - 1) * row + (size_t) end]));
+      }
+    }
+  }
+  cuts[0] = 0;
+  for (int k = parts, i = 0; k > 0; --k) { /* the longest first part that does not exceed the best of all */
+    double sum = 0, best = most[(size_t) parts * row];
+    int end = i, longest = i + 1;
+    while (end < n - (k - 1) && sum + weight[end] <= best) {
+      sum += weight[end++];
+      longest = most[(size_t) (k - 1) * row + (size_t) end] <= best ? end : longest;
+    }
+    cuts[parts - k + 1] = i = k == 1 ? n : longest;
+  }
+  ts_free(most);
 }

@@ -1,6 +1,6 @@
 /** \file
- * Cutting a row of items into consecutive parts, as even as can be.  Part k is items cuts[k] ... cuts[k + 1] - 1.  Both
- * functions cut as DeepSpeed's of the same name (deepspeed/runtime/utils.py), ties included.  None is collective.
+ * Cutting a row of items into consecutive parts, as even as can be.  Part k is items cuts[k] ... cuts[k + 1] - 1.  The
+ * first two cut as DeepSpeed's of the same name (deepspeed/runtime/utils.py), ties included.  None is collective.
  */
 #ifndef TS_PASS_PARTITION_H
 #define TS_PASS_PARTITION_H
@@ -14,5 +14,11 @@ void ts_partition_uniform(int n, int parts, int *cuts);
  * \param [in]  weight  Of each item, at least 0.
  * \param [out] cuts    [parts + 1]; with no more items than parts as ts_partition_uniform. Not collective. */
 void ts_partition_balanced(int n, const double *weight, int parts, int *cuts);
+
+/** The least maximum of a part's sum, and no part is empty; of cuts that are as good the first parts are the longest.
+ * Time n^2 parts.
+ * \param [in]  weight  Of each item, at least 0; n >= parts.
+ * \param [out] cuts    [parts + 1] Not collective. */
+void ts_partition_least_most(int n, const double *weight, int parts, int *cuts);
 
 #endif

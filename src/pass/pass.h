@@ -47,7 +47,7 @@ typedef struct ts_pass_context {
   const struct ts_step_runs *step;    /**< The runs of one step; borrowed. */
   const struct ts_sequence *sequence; /**< How ranks along sp share samples; borrowed. */
   struct ts_shards *shards;           /**< Made by shard, NULL without tensor parallelism; owned by the program. */
-  struct ts_stages *stages;           /**< Made by stage, NULL where the model is one piece; owned by the program. */
+  const struct ts_stages *stages;     /**< Who has which units; NULL where the model is one piece; borrowed. */
   struct ts_layout *layout;     /**< That of the engine's first program, or NULL: made by stage, then the caller's. */
   struct ts_schedule *schedule; /**< Made by schedule; owned by the program. */
   struct ts_plan *plan;         /**< Made by memory; owned by the program. */

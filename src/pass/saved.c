@@ -49,7 +49,7 @@ static bool is_covered(const ts_graph *graph, const ts_held *held) {
 
 int ts_saved_leaves(const ts_graph *graph, const ts_layout *layout, int index, ts_saved_leaf out[TS_MOST_SAVED]) {
   const char *part = layout->part[index].name;
-  if (!layout->part[index].here) {
+  if (!layout->part[index].of_stage) {
     return 0;
   }
   bool found = ts_saved_leaf_find(graph, layout, index, TS_STATE_MASTER, &out[0]) ||

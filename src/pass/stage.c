@@ -9,7 +9,6 @@
 #include "ops/build.h"
 #include "pass/autodiff.h"
 #include "pass/layout.h"
-#include "pass/partition.h"
 #include "pass/pass.h"
 
 #include <string.h>
@@ -34,33 +33,38 @@ static int count_pieces_in(const ts_pipeline *pipeline) {
   return pipeline->stages * pipeline->chunks;
 }
 
-/* Per unit the elements of the parameters that its nodes read: a table in each of its uses. */
-static double *weigh_units(const ts_graph *g) {
-  double *weight = ts_calloc((size_t) g->n_units + 1, sizeof *weight);
-  int *last = ts_ids_none(g->n_tensors);
+static const ts_tied *tied_of(const ts_stages *stages, const char *parameter) {
+  for (int i = 0; stages != NULL && i < stages->n_tied; ++i) {
+    if (strcmp(stages->tied[i].name, parameter) == 0) {
+      return &stages->tied[i];
+    }
+  }
+  return NULL;
+}
+
+/* Which other piece reads a parameter. */
+static void find_tied(ts_stages *stages, const ts_graph *g) {
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
-    for (int i = 0; i < node->n_in; ++i) {
-      ts_tid t = node->in[i];
-      if (t != TS_NONE && g->tensor[t].role == TS_ROLE_PARAM && node->unit >= 0 && last[t] != node->unit) {
-        last[t] = node->unit;
-        weight[node->unit] += (double) ts_tensor_count(g, t);
+    for (int i = 0; i < node->n_in && node->unit >= 0; ++i) {
+      const ts_tensor *t = node->in[i] != TS_NONE ? &g->tensor[node->in[i]] : NULL;
+      if (t != NULL && t->role == TS_ROLE_PARAM && stages->piece[node->unit] != stages->piece[t->unit] &&
+          tied_of(stages, t->name) == NULL) {
+        TS_GROW(stages->tied, stages->n_tied, stages->tied_capacity);
+        stages->tied[stages->n_tied++] = (ts_tied){ts_strdup(t->name), stages->piece[node->unit]};
       }
     }
   }
-  ts_free(last);
-  return weight;
 }
 
-/* \param [out] cuts  [pieces + 1] */
-static void partition(const ts_graph *g, const ts_deck *deck, int pieces, int *cuts) {
-  if (strcmp(deck->pipeline.partition, "uniform") == 0) {
-    ts_partition_uniform(g->n_units, pieces, cuts);
-    return;
+static void add_times(ts_stages *stages, const ts_graph *g, int pieces) {
+  double *time = ts_calloc((size_t) g->n_units + 1, sizeof *time);
+  stages->time = ts_calloc((size_t) pieces, sizeof *stages->time);
+  ts_stage_times(g, time);
+  for (int u = 0; u < g->n_units; ++u) {
+    stages->time[stages->piece[u]] += time[u];
   }
-  double *weight = weigh_units(g);
-  ts_partition_balanced(g->n_units, weight, pieces, cuts);
-  ts_free(weight);
+  ts_free(time);
 }
 
 ts_stages *ts_stages_create(const ts_graph *g, const ts_deck *deck, const ts_mesh *mesh) {
@@ -74,19 +78,26 @@ ts_stages *ts_stages_create(const ts_graph *g, const ts_deck *deck, const ts_mes
   stages->n_units = g->n_units;
   stages->piece = ts_calloc((size_t) g->n_units + 1, sizeof *stages->piece);
   int *cuts = ts_calloc((size_t) pieces + 1, sizeof *cuts);
-  partition(g, deck, pieces, cuts);
+  ts_stage_cuts(g, deck, pieces, cuts);
   for (int k = 0; k < pieces; ++k) {
     for (int u = cuts[k]; u < cuts[k + 1]; ++u) {
       stages->piece[u] = k;
     }
   }
   ts_free(cuts);
+  add_times(stages, g, pieces);
+  find_tied(stages, g);
   return stages;
 }
 
 void ts_stages_destroy(ts_stages **stages) {
   if (*stages != NULL) {
+    for (int i = 0; i < (*stages)->n_tied; ++i) {
+      ts_free((*stages)->tied[i].name);
+    }
+    ts_free((*stages)->tied);
     ts_free((*stages)->piece);
+    ts_free((*stages)->time);
     ts_free(*stages);
     *stages = NULL;
   }
@@ -95,6 +106,12 @@ void ts_stages_destroy(ts_stages **stages) {
 int ts_stages_home(const ts_stages *stages, int unit) {
   int chunk;
   return stages == NULL || unit < 0 ? 0 : ts_pipeline_rank_of(&stages->pipeline, stages->piece[unit], &chunk);
+}
+
+int ts_stages_copy(const ts_stages *stages, const char *parameter) {
+  const ts_tied *tied = tied_of(stages, parameter);
+  int chunk;
+  return tied != NULL ? ts_pipeline_rank_of(&stages->pipeline, tied->piece, &chunk) : -1;
 }
 
 int ts_stages_end(const ts_stages *stages) {
@@ -237,7 +254,7 @@ static void add_message(ts_rewrite *r, const cut *c, int boundary, bool sends) {
   if (n > 0 && sends) {
     ts_build_send(at, name, tensor, &attr);
   } else if (n > 0) {
-    ts_tid y = ts_build_receive(at, name, &attr);
+    ts_tid y = ts_build_receive(at, name, &attr, NULL);
     for (int i = 0; i < n; ++i) {
       r->map[tensor[i]] = y + i;
     }
@@ -285,7 +302,6 @@ static void set_chunks(ts_graph *g, const ts_stages *stages) {
 }
 
 void ts_pass_stage(ts_graph **graph, ts_pass_context *context) {
-  context->stages = ts_stages_create(*graph, context->deck, context->mesh);
   if (context->layout == NULL) { /* of the whole model: its parts are the same on every rank */
     context->layout = ts_layout_create(*graph, context->shards, context->stages, context->deck, context->mesh);
   }
@@ -306,48 +322,25 @@ void ts_pass_stage(ts_graph **graph, ts_pass_context *context) {
 
 /* ---- what can be wrong with a deck ---- */
 
-/* Which units there are, for people. */
-static void add_units(const ts_graph *g, ts_text *to) {
-  for (int u = 0; u < g->n_units; ++u) {
-    ts_text_add(to, "%s%s", u > 0 ? ", " : "", g->unit[u]);
-  }
-}
-
-static ts_status check_number(const ts_graph *g, const ts_deck *deck, const ts_pipeline *pipeline, ts_error *err) {
-  if (count_pieces_in(pipeline) <= g->n_units) {
-    return TS_OK;
-  }
-  ts_text units = {0};
-  add_units(g, &units);
-  ts_deck_error(deck, "pipeline.stages", err,
-                "%d stages of %d pieces each: the model has %d units (%s), and a piece has one at least; accepted: "
-                "pipeline.stages x pieces of a stage up to %d",
-                pipeline->stages, pipeline->chunks, g->n_units, units.text, g->n_units);
-  ts_text_free(&units);
-  return TS_BAD_INPUT;
-}
-
-/* A parameter that two pieces read. */
+/* A parameter is read by its own piece and one other. */
 static ts_status check_tied(const cut *c, const ts_deck *deck, ts_error *err) {
   const ts_graph *g = c->from;
-  int *first = ts_ids_none(g->n_tensors);
-  ts_status status = TS_OK;
-  for (ts_nid n = 0; n < g->n_nodes && status == TS_OK; ++n) {
-    for (int i = 0; i < g->node[n].n_in && status == TS_OK; ++i) {
-      ts_tid t = g->node[n].in[i];
-      if (t != TS_NONE && g->tensor[t].role == TS_ROLE_PARAM) {
-        first[t] = first[t] == TS_NONE ? c->piece[n] : first[t];
-        status = first[t] == c->piece[n]
-                     ? TS_OK
-                     : ts_deck_error(deck, "pipeline.stages", err,
-                                     "%s is read in pieces %d and %d of the model, which is not there yet; accepted: "
-                                     "one stage, or a model without (model.tie_word_embeddings = false)",
-                                     g->tensor[t].name, first[t], c->piece[n]);
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    for (int i = 0; i < g->node[n].n_in; ++i) {
+      const ts_tensor *p = g->node[n].in[i] != TS_NONE ? &g->tensor[g->node[n].in[i]] : NULL;
+      if (p == NULL || p->role != TS_ROLE_PARAM || c->stages->piece[p->unit] == c->piece[n] ||
+          tied_of(c->stages, p->name)->piece == c->piece[n]) {
+        continue;
       }
+      return ts_deck_error(
+          deck, "pipeline.stages", err,
+          "%d stages: %s is read in pieces %d, %d and %d of the model, which is not there; accepted: a "
+          "cut with all uses of it in two pieces",
+          c->stages->pipeline.stages, p->name, c->stages->piece[p->unit], tied_of(c->stages, p->name)->piece,
+          c->piece[n]);
     }
   }
-  ts_free(first);
-  return status;
+  return TS_OK;
 }
 
 /* What a node reads is made in its piece, or before it. */
@@ -375,7 +368,7 @@ ts_status ts_stages_check(const ts_graph *model, const ts_deck *deck, const ts_m
     return TS_OK;
   }
   ts_error why = {0};
-  ts_status status = check_number(model, deck, &pipeline, err);
+  ts_status status = ts_stage_cuts_check(model, deck, count_pieces_in(&pipeline), err);
   if (status == TS_OK && trains && ts_pipeline_check(&pipeline, &why) != TS_OK) {
     status = ts_deck_error(deck, "gradient_accumulation_steps", err, "%s", why.text);
     ts_error_clear(&why);

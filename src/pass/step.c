@@ -70,6 +70,9 @@ ts_step_order ts_deck_step_order(const ts_deck *deck, const ts_mesh *mesh) {
 static int64_t free_from(const ts_step_runs *step, int64_t i) {
   const ts_run *run = &step->run[i];
   bool forward = step->kind[run->kind].phase == TS_RUN_FORWARD;
+  if (step->kind[run->kind].phase == TS_RUN_UPDATE) {
+    return i;
+  }
   int64_t before = i - 1;
   for (; before >= 0; --before) {
     const ts_run *other = &step->run[before];

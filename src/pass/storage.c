@@ -91,7 +91,8 @@ static void place_outputs(storage *s, ts_nid n) {
   bool into = (info->flags & TS_OP_COMM) != 0 && node->attr.comm.into;
   for (int i = 0; i < node->n_out; ++i) {
     ts_tid t = node->out[i];
-    if (i < info->n_inplace && node->in[i] != TS_NONE) {
+    bool arrives = node->op == TS_OP_RECEIVE && node->attr.message.into;
+    if ((i < info->n_inplace || arrives) && node->in[i] != TS_NONE) {
       put_in(s, t, node->in[i], 0);
     } else if (into) {
       put_in(s, t, node->in[node->n_out + i], 0);

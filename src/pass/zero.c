@@ -59,7 +59,7 @@ static void make_storage(ts_zero *z) {
   for (int i = 0; i < z->layout->n_parts; ++i) {
     const ts_part *part = &z->layout->part[i];
     ts_part_state *s = &z->part[i];
-    s->param = s->whole = s->gradient = s->shard = TS_NONE;
+    s->param = s->whole = s->gradient = s->shard = s->updated = s->fresh = s->earlier = TS_NONE;
     if (!part->here) {
       continue;
     }
@@ -162,7 +162,7 @@ static void map_inputs(ts_zero *z, ts_site at, const ts_node *node) {
   }
 }
 
-/* The parameter each tensor of the old graph is the gradient of, -1 for the rest. */
+/* The parameter each tensor of the old graph is the gradient of, -1 for the rest; of an earlier one -2 - that. */
 static int *find_gradients(const ts_zero *z) {
   const ts_graph *from = z->rewrite.from;
   int *of = ts_malloc((size_t) from->n_tensors * sizeof *of);
@@ -175,6 +175,8 @@ static int *find_gradients(const ts_zero *z) {
       ts_tid gradient = ts_graph_gradient_of(from, ts_graph_find(from, p->name));
       TS_CHECK(gradient != TS_NONE, "parameter %s has no gradient: nothing of the loss depends on it", p->name);
       of[gradient] = i;
+      ts_tid earlier = ts_graph_earlier_of(from, ts_graph_find(from, p->name));
+      of[earlier != TS_NONE ? earlier : gradient] = earlier != TS_NONE ? -2 - i : i;
     }
   }
   return of;
@@ -199,8 +201,11 @@ static void walk_graph(ts_zero *z) {
     map_inputs(z, at, node);
     ts_rewrite_copy(&z->rewrite, n);
     for (int i = 0; i < node->n_out; ++i) {
-      if (gradient_of[node->out[i]] >= 0) {
-        ts_zero_add_gradient(z, at, gradient_of[node->out[i]], z->rewrite.map[node->out[i]]);
+      int of = gradient_of[node->out[i]];
+      if (of >= 0) {
+        ts_zero_add_gradient(z, at, of, z->rewrite.map[node->out[i]]);
+      } else if (of < -1) {
+        ts_zero_add_earlier(z, at, -2 - of, z->rewrite.map[node->out[i]]);
       }
     }
   }
@@ -292,6 +297,7 @@ void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
   z.low_phase = ts_calloc((size_t) z.layout->n_parameters + 1, sizeof *z.low_phase);
   z.last_unit = last_unit_of(*graph);
   z.beta = beta_leaf(&z, "accumulate");
+  z.beta_of_bucket = z.beta;
   z.beta_local = context->defers ? beta_leaf(&z, "accumulate_local") : z.beta;
   z.beta_reduced = context->defers ? beta_leaf(&z, "accumulate_reduced") : TS_NONE;
   make_storage(&z);

@@ -16,8 +16,10 @@ typedef struct ts_part_state {
   ts_tid gradient;  /* whole (ts_zero_sums_whole) or shard */
   ts_tid shard;     /* this rank's reduced gradient */
   ts_tid updated;   /* this rank's new values, where the others need them too */
+  ts_tid fresh;     /* this rank's new values */
   ts_tid *produced; /* gradient of each parameter of the part in this micro-batch, TS_NONE until made */
   int missing;      /* how many are still to come */
+  ts_tid earlier;   /* of a table that two chunks read, which is a part alone: the sum with the first one's gradient */
 } ts_part_state;
 
 /* What one collective will carry: columns of the shards of several parts, all spread over the same axes. */
@@ -49,10 +51,11 @@ typedef struct ts_zero {
   int last_unit;  /* of the last node of the forward: its parameters are read again at once */
   int stage;      /* the deck's */
   ts_dtype work, accumulate;
-  ts_tid beta;         /* 0 in the first micro-batch of a step, 1 afterwards */
-  ts_tid beta_local;   /* likewise since gradients were reduced last; beta where they are reduced once a step */
-  ts_tid beta_reduced; /* 0 in the first reduction of a step; TS_NONE where there is one */
-  ts_buckets reduce;   /* gradients waiting to be reduced */
+  ts_tid beta;           /* 0 in the first micro-batch of a step, 1 afterwards */
+  ts_tid beta_local;     /* likewise since gradients were reduced last; beta where they are reduced once a step */
+  ts_tid beta_reduced;   /* 0 in the first reduction of a step; TS_NONE where there is one */
+  ts_tid beta_of_bucket; /* of what is reduced every micro-batch: beta, or 1 */
+  ts_buckets reduce;     /* gradients waiting to be reduced */
 } ts_zero;
 
 /** True when a part is for several ranks.  One of a rank that shares it with nobody, where others do, is too: all have
@@ -113,6 +116,10 @@ char *ts_bucket_name(const ts_zero *z, const ts_bucket *bucket, const char *what
  * \param [in] at  Where its node is.  Not collective (it only writes nodes). */
 void ts_zero_add_gradient(ts_zero *z, ts_site at, int index, ts_tid gradient);
 
+/** Enter what another chunk has made of it in the micro-batch: \a gradient is added to before the other one is.
+ * Not collective (it only writes nodes). */
+void ts_zero_add_earlier(ts_zero *z, ts_site at, int index, ts_tid gradient);
+
 /** Reduce what the open bucket holds. Not collective (it only writes nodes). */
 void ts_zero_flush(ts_zero *z, ts_site at);
 
@@ -120,6 +127,14 @@ void ts_zero_flush(ts_zero *z, ts_site at);
  * nodes).
  * \param [in] loss, valid  Sums over this rank's micro-batches. */
 void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid);
+
+/** Of tables that two stages of a pipeline read: add the copy's gradient to home's, before the record; and give the
+ * copy home's new values, after the update. Not collective (they only write nodes). */
+void ts_zero_collect_tied(ts_zero *z, ts_site at);
+void ts_zero_spread_tied(ts_zero *z, ts_site at);
+
+/** The scalar that is 1, made at the first call. Not collective. */
+ts_tid ts_zero_one(ts_zero *z);
 
 /** Values that every sweep of the optimizer reads. */
 typedef struct ts_zero_control {

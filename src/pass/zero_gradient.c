@@ -35,7 +35,7 @@ static void reduce(ts_zero *z, ts_site at, ts_bucket *b) {
   char *name = ts_bucket_name(z, b, "reduce");
   ts_tid y = ts_build_reduce_scatter(at, name, b->axes, b->group, b->wire,
                                      ts_deck_wire_divisor(z->context->deck, b->wire, b->group), b->n, b->x, into,
-                                     every_micro_batch ? z->beta : z->beta_reduced, b->n, b->piece);
+                                     every_micro_batch ? z->beta_of_bucket : z->beta_reduced, b->n, b->piece);
   for (int i = 0; i < b->n; ++i) {
     z->part[b->part[i]].shard = y + i;
   }
@@ -84,16 +84,52 @@ static void complete_gradient(ts_zero *z, ts_site at, int part_index) {
   }
 }
 
+/* What this rank sums of a parameter, with one micro-batch's more. */
+static ts_tid add_to_sum(ts_zero *z, ts_site at, int index, ts_tid prior, ts_tid gradient, ts_tid beta) {
+  char *name = ts_format("%s.sum%s", z->layout->parameter[index].name, prior != TS_NONE ? ".other" : "");
+  const ts_parameter *p = &z->layout->parameter[index];
+  ts_tid sum = prior != TS_NONE ? prior : ts_build_view(at, name, z->part[p->part].gradient, p->offset, p->held);
+  sum = ts_build_accumulate(at, name, sum, gradient, beta);
+  ts_free(name);
+  return sum;
+}
+
+/* Reduced at once, so that both are: the second one adds to what the first has made. */
+static void reduce_alone(ts_zero *z, ts_site at, int index, ts_tid gradient, ts_tid beta) {
+  const ts_part *part = &z->layout->part[index];
+  ts_zero_flush(z, at);
+  z->beta_of_bucket = beta;
+  send(z, at, index, pack(z, at, part, &gradient, part->count));
+  ts_zero_flush(z, at);
+  z->beta_of_bucket = z->beta;
+}
+
+void ts_zero_add_earlier(ts_zero *z, ts_site at, int index, ts_tid gradient) {
+  int part_index = z->layout->parameter[index].part;
+  const ts_part *part = &z->layout->part[part_index];
+  ts_part_state *s = &z->part[part_index];
+  TS_CHECK(part->n_parameters == 1, "%s is not a part alone", z->layout->parameter[index].name);
+  at.segment = TS_SEGMENT_BACKWARD_WEIGHT;
+  if (ts_zero_sums_whole(z, part)) {
+    s->earlier = add_to_sum(z, at, index, TS_NONE, gradient, ts_zero_is_spread(part) ? z->beta_local : z->beta);
+  } else {
+    reduce_alone(z, at, part_index, gradient, z->beta);
+    s->earlier = s->shard;
+  }
+}
+
 void ts_zero_add_gradient(ts_zero *z, ts_site at, int index, ts_tid gradient) {
   const ts_parameter *p = &z->layout->parameter[index];
   const ts_part *part = &z->layout->part[p->part];
   ts_part_state *s = &z->part[p->part];
+  bool second = s->earlier != TS_NONE;
   at.segment = TS_SEGMENT_BACKWARD_WEIGHT; /* also of what a node for gradients of inputs makes beside them */
   if (ts_zero_sums_whole(z, part)) {
-    char *name = ts_format("%s.sum", p->name);
-    ts_tid sum = ts_build_view(at, name, s->gradient, p->offset, p->held);
-    gradient = ts_build_accumulate(at, name, sum, gradient, ts_zero_is_spread(part) ? z->beta_local : z->beta);
-    ts_free(name);
+    ts_tid beta = second ? ts_zero_one(z) : ts_zero_is_spread(part) ? z->beta_local : z->beta;
+    gradient = add_to_sum(z, at, index, s->earlier, gradient, beta);
+  } else if (second) {
+    reduce_alone(z, at, p->part, gradient, ts_zero_one(z));
+    return;
   }
   s->produced[index - part->first] = gradient;
   if (--s->missing == 0) {

@@ -129,7 +129,8 @@ static void update_part(ts_zero *z, const ts_zero_share *share, const ts_zero_co
     find_states(z, share, &in);
   }
   ts_tid out = add_sweep(z, share, &s, &in);
-  z->part[share->part].updated = share->window ? out + (share->w != TS_NONE) : TS_NONE;
+  z->part[share->part].fresh = out + (share->w != TS_NONE);
+  z->part[share->part].updated = share->window ? z->part[share->part].fresh : TS_NONE;
 }
 
 static void gather_bucket(ts_zero *z, ts_site at, ts_bucket *b) {
@@ -146,14 +147,22 @@ static void gather_bucket(ts_zero *z, ts_site at, ts_bucket *b) {
   ts_free(into);
 }
 
+/* New values that others of this stage need too. */
+static void gather_updated(ts_zero *z, ts_buckets *buckets, int part) {
+  ts_tid updated = z->part[part].updated;
+  if (updated != TS_NONE) {
+    ts_bucket_add(z, site(z), buckets, part, updated, z->work,
+                  z->context->deck->zero_optimization.allgather_bucket_size, INT64_MAX, gather_bucket);
+  }
+}
+
 /* The optimizer of every part; new values that everybody needs are gathered while the next part is updated. */
 static void update_parts(ts_zero *z, ts_zero_control *c) {
   ts_buckets buckets = {0};
-  int64_t limit = z->context->deck->zero_optimization.allgather_bucket_size;
   ts_zero_share *share = ts_malloc((size_t) z->layout->n_parts * sizeof *share);
   int n = 0;
   for (int i = 0; i < z->layout->n_parts; ++i) {
-    if (z->layout->part[i].trainable && z->layout->part[i].here) {
+    if (z->layout->part[i].trainable && z->layout->part[i].of_stage) {
       share[n] = share_of(z, i);
       make_direction(z, &share[n++], c);
     }
@@ -162,9 +171,12 @@ static void update_parts(ts_zero *z, ts_zero_control *c) {
   ts_zero_orthogonalize(z, site(z), share, n);
   for (int i = 0; i < n; ++i) {
     update_part(z, &share[i], c);
-    if (z->part[share[i].part].updated != TS_NONE) {
-      ts_bucket_add(z, site(z), &buckets, share[i].part, z->part[share[i].part].updated, z->work, limit, INT64_MAX,
-                    gather_bucket);
+    gather_updated(z, &buckets, share[i].part);
+  }
+  ts_zero_spread_tied(z, site(z));
+  for (int i = 0; i < z->layout->n_parts; ++i) {
+    if (ts_part_is_copy(&z->layout->part[i])) {
+      gather_updated(z, &buckets, i);
     }
   }
   ts_bucket_flush(z, site(z), &buckets, gather_bucket);
@@ -172,18 +184,26 @@ static void update_parts(ts_zero *z, ts_zero_control *c) {
   ts_free(share);
 }
 
+ts_tid ts_zero_one(ts_zero *z) {
+  ts_tid one = ts_graph_find(z->rewrite.to, "one");
+  return one != TS_NONE ? one : ts_record_scalar(site(z), "one", TS_F32, 1);
+}
+
 /* Directions are scaled when they are made. */
-static ts_tid one(ts_zero *z) {
+static ts_tid scale_of_directions(ts_zero *z) {
   bool needed = false;
   for (int i = 0; i < z->layout->n_parts; ++i) {
     const ts_part *part = &z->layout->part[i];
-    needed = needed || (part->trainable && part->here &&
+    needed = needed || (part->trainable && part->of_stage &&
                         ts_optimizer_get(part->optimizer)->granularity != TS_GRANULARITY_ELEMENT);
   }
-  return needed ? ts_record_scalar(site(z), "one", TS_F32, 1) : TS_NONE;
+  return needed ? ts_zero_one(z) : TS_NONE;
 }
 
 void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid) {
+  if (ts_zero_is_training(z)) {
+    ts_zero_collect_tied(z, site(z));
+  }
   ts_tid *shard = ts_malloc((size_t) z->layout->n_parts * sizeof *shard);
   for (int i = 0; i < z->layout->n_parts; ++i) {
     shard[i] = z->part[i].shard;
@@ -207,7 +227,7 @@ void ts_zero_add_update(ts_zero *z, ts_tid loss, ts_tid valid) {
                        .skip = record.skip,
                        .lr = ts_record_scalar(site(z), "lr", TS_F32, 1),
                        .betas = ts_record_scalar(site(z), "betas", TS_F32, 2),
-                       .one = one(z)};
+                       .one = scale_of_directions(z)};
   const ts_state_info *updates = ts_state_get(TS_STATE_UPDATES);
   ts_tid step = ts_graph_state(z->rewrite.to, updates->name, (ts_held){TS_STATE_UPDATES, -1, true},
                                (ts_dtype) updates->dtype, TS_SHAPE(1), -1);

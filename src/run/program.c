@@ -242,6 +242,7 @@ ts_program *ts_program_create(const ts_program_options *o) {
   program->graph = build(o, o->use, NULL);
   TS_CHECK(program->graph != NULL, "the model %s is another one than was checked", o->model->name);
   program->graph->apart = program->step.apart;
+  program->stages = program->owns_layout ? ts_stages_create(program->graph, o->deck, o->mesh) : o->stages;
   note_inputs(program);
   count_flops(program);
   program->counted = count_labels(program->graph);
@@ -260,10 +261,10 @@ ts_program *ts_program_create(const ts_program_options *o) {
                              .defers = o->defers,
                              .step = &program->step,
                              .sequence = &program->sequence,
+                             .stages = program->stages,
                              .layout = (ts_layout *) o->layout};
   ts_passes_run(&program->graph, &context, o->last_pass, o->observer, o->observer_user);
   program->shards = context.shards;
-  program->stages = context.stages;
   program->layout = context.layout;
   program->schedule = context.schedule;
   program->plan = context.plan;
@@ -282,7 +283,9 @@ void ts_program_destroy(ts_program **program) {
   ts_strings_clear(&p->declared);
   ts_step_clear(&p->step);
   ts_shards_destroy(&p->shards);
-  ts_stages_destroy(&p->stages);
+  if (p->owns_layout) {
+    ts_stages_destroy((ts_stages **) &p->stages);
+  }
   ts_schedule_destroy(&p->schedule);
   ts_plan_destroy(&p->plan);
   ts_free(p);

@@ -27,8 +27,9 @@ typedef struct ts_program_options {
   bool evaluates;          /**< TRAIN: a program of the model's evaluation comes too: ts_program_check builds both. */
   ts_step_order order;     /**< TRAIN: of its runs; zero accumulates gradients, micro-batch by micro-batch. */
   const ts_layout *layout; /**< Layout of the engine's first program, borrowed; NULL makes (and owns) one. */
-  const char *last_pass;   /**< Stop after this pass; NULL for all. */
-  ts_pass_observer *observer; /**< Sees the graph after each pass; NULL for none. */
+  const struct ts_stages *stages; /**< Its cut, likewise, where layout is not NULL. */
+  const char *last_pass;          /**< Stop after this pass; NULL for all. */
+  ts_pass_observer *observer;     /**< Sees the graph after each pass; NULL for none. */
   void *observer_user;
 } ts_program_options;
 
@@ -46,13 +47,13 @@ typedef struct ts_program {
   ts_step_runs step;                  /**< The runs of one step. */
   ts_layout *layout;                  /**< Owned when owns_layout. */
   bool owns_layout;
-  ts_attention_heads heads; /**< Of the model. */
-  ts_sequence sequence;     /**< How ranks along sp share samples; of generation each has them whole. */
-  ts_tokens tokens;         /**< This rank's of a sample; n = 0 where it has whole ones. */
-  struct ts_shards *shards; /**< Owned; NULL without tensor parallelism. */
-  struct ts_stages *stages; /**< Owned; NULL where the model is one piece. */
-  ts_schedule *schedule;    /**< Owned; NULL when stopped before it. */
-  ts_plan *plan;            /**< Owned; NULL when stopped before it. */
+  ts_attention_heads heads;       /**< Of the model. */
+  ts_sequence sequence;           /**< How ranks along sp share samples; of generation each has them whole. */
+  ts_tokens tokens;               /**< This rank's of a sample; n = 0 where it has whole ones. */
+  struct ts_shards *shards;       /**< Owned; NULL without tensor parallelism. */
+  const struct ts_stages *stages; /**< Owned where the layout is; NULL where the model is one piece. */
+  ts_schedule *schedule;          /**< Owned; NULL when stopped before it. */
+  ts_plan *plan;                  /**< Owned; NULL when stopped before it. */
 } ts_program;
 
 /** The mesh the deck asks for on \a ranks ranks, seen from mesh rank \a rank. Not collective.

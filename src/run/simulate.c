@@ -170,8 +170,10 @@ static char *check_messages(const ts_sim_rank *r, ts_nid n) {
   ts_nid other = ts_sim_message_uses(r, workspace_of(r, n), true);
   ts_tid t;
   bool written;
+  /* a gather writes the columns of others in what it adds to, and what is sent from there is this rank's own */
+  bool gathers = node->op == TS_OP_ALL_GATHER && node->attr.comm.into;
   for (int i = 0; other == TS_NONE && nth_tensor(node, i, &t, &written); ++i) {
-    other = ts_sim_message_uses(r, extent_of(r, t), written);
+    other = ts_sim_message_uses(r, extent_of(r, t), written && !gathers);
   }
   return other == TS_NONE ? NULL
                           : ts_format("rank %d: %s touches memory of %s, which is under way", r->program->mesh.rank,
