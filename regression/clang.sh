@@ -26,12 +26,13 @@ long() {
 # -O2 vectorises, too, and takes less time.
 long "$top/configure" -q --cache-file=cache CC="$mpicc" CFLAGS=-O2 --without-cuda --without-pmix
 ok "configure" gave 0
-tests="cpu/test_attention cpu/test_head cpu/test_matmul ops/test_ops cpu/test_vector"
+tests="cpu/test_matmul ops/test_ops cpu/test_vector"
+[ -z "${TEST_CLANG_ALL:-}" ] || tests="cpu/test_attention cpu/test_head $tests"
 # shellcheck disable=SC2046,SC2086 # words
 long make -s -j2 $(printf 'regression/%s ' $tests)
 ok "everything is compiled" gave 0
 ok "without a warning" is "$(grep -c 'warning:' "$scratch/err")" 0
-# What vectors differ in most; TEST_CLANG_ALL, with any value, is for all ops.
+# What vectors differ in most; TEST_CLANG_ALL, with any value, is for all ops, and all tests of kernels.
 some=glu,activation,rope,layernorm,rmsnorm,rmsnorm_dx,sum_squares,update_elements,embedding_dw,attention_merge
 for test in $tests; do
   only=

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,6 +125,39 @@ static void test_tied(const worlds *w, const char *name, const char *text, const
   ts_free(stages);
 }
 
+/* What a program asks of a tied table is its home's on all stages; what it sets comes to the copy. */
+static void test_values(const worlds *w) {
+  char *sets = ts_format(BATCH "model.tie_word_embeddings=true model.num_hidden_layers=6 pipeline.stages=%d",
+                         ts_world_size(w->all));
+  static const char *const table = "model.embed_tokens.weight";
+  enum { COUNT = 67 * 36 };
+  float *state = ts_calloc(COUNT, sizeof *state), *value = ts_calloc(COUNT, sizeof *value);
+  ts_deck *deck = train_run_deck(w->all, train_run_llama, sets);
+  ts_engine *engine;
+  ts_error err = {0};
+  const ts_engine_options options = {.world = w->all, .deck = deck, .abilities = TS_CAN_TRAIN};
+  TS_CHECK(ts_engine_create(&options, &engine, &err) == TS_OK, "%s", err.text);
+  train_run_step(engine, deck, 0);
+  bool got = ts_get_full_optimizer_state(engine, table, "exp_avg", state, &err) == TS_OK;
+  double sum[2] = {0}, least[2], most[2];
+  for (int i = 0; i < COUNT; ++i) {
+    sum[0] += fabs((double) state[i]);
+    value[i] = 0.01f * (float) (i % 7);
+  }
+  bool set = ts_set_full_fp32_parameter(engine, table, value, &err) == TS_OK;
+  sum[1] = train_run_step(engine, deck, 1).loss;
+  MPI_Allreduce(sum, least, 2, MPI_DOUBLE, MPI_MIN, MPI_COMM_WORLD);
+  MPI_Allreduce(sum, most, 2, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+  tap_ok_all(MPI_COMM_WORLD, got && least[0] > 0 && least[0] == most[0],
+             "a tied table's state is the same on all stages");
+  tap_ok_all(MPI_COMM_WORLD, set && least[1] == most[1], "its values are set on both (loss %.3f)", sum[1]);
+  ts_engine_destroy(&engine);
+  ts_deck_destroy(&deck);
+  ts_free(state);
+  ts_free(value);
+  ts_free(sets);
+}
+
 int main(int argc, char **argv) {
   ts_world *world = ts_world_create(&argc, &argv);
   worlds w = {world, ts_world_alone(world)};
@@ -144,9 +178,11 @@ int main(int argc, char **argv) {
   ts_free(more);
   test_tied(&w, "llama", train_run_llama, eight);
   test_tied(&w, "gpt2", train_run_gpt2, "model.n_layer=8");
+  test_values(&w);
   if (ts_world_size(world) == 4) {
     test_grids(&w, "");
     test_grids(&w, "model.tie_word_embeddings=true");
+    test_grids(&w, "model.tie_word_embeddings=true zero_optimization.stage3_param_persistence_threshold=0");
     test_grids(&w, "tensor_parallel.autotp_size=2");
     test_grids(&w, "sequence_parallel_size=2");
   }

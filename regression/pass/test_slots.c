@@ -21,13 +21,13 @@ static const struct {
   const char *name;
   ts_step_order order;
 } orders[] = {
-    {"1f1b, 2 alive", {TS_PIPELINE_1F1B, 2, 0}},
-    {"1f1b, 3 alive", {TS_PIPELINE_1F1B, 4, 1}},
-    {"gpipe", {TS_PIPELINE_GPIPE, 2, 1}},
-    {"zb_h1 of one stage", {TS_PIPELINE_ZB_H1, 1, 0}},
-    {"zb_h1, W one later", {TS_PIPELINE_ZB_H1, 3, 1}},
-    {"zb_h1, W three later", {TS_PIPELINE_ZB_H1, 4, 3}},
-    {"zb_h1, three F before", {TS_PIPELINE_ZB_H1, 4, 0}},
+    {"1f1b, 2 alive", {TS_PIPELINE_1F1B, 2, 0, 1}},
+    {"1f1b, 3 alive", {TS_PIPELINE_1F1B, 4, 1, 1}},
+    {"gpipe", {TS_PIPELINE_GPIPE, 2, 1, 1}},
+    {"zb_h1 of one stage", {TS_PIPELINE_ZB_H1, 1, 0, 1}},
+    {"zb_h1, W one later", {TS_PIPELINE_ZB_H1, 3, 1, 1}},
+    {"zb_h1, W three later", {TS_PIPELINE_ZB_H1, 4, 3, 1}},
+    {"zb_h1, three F before", {TS_PIPELINE_ZB_H1, 4, 0, 1}},
 };
 enum { N_ORDERS = sizeof orders / sizeof *orders };
 

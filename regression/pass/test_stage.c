@@ -44,9 +44,9 @@ static grid make(const shape *s, const char *more) {
 
 static void test_shape(const shape *s, int *wrong) {
   char *more =
-      ts_format("%s model.tie_word_embeddings=%s",
+      ts_format("%s model.tie_word_embeddings=%s zero_optimization.stage3_param_persistence_threshold=%d",
                 s->stage % 2 == 1 ? "zero_optimization.overlap_comm=true" : "activation_checkpointing.enabled=true",
-                s->micro_batches % 3 == 0 ? "true" : "false");
+                s->micro_batches % 3 == 0 ? "true" : "false", s->micro_batches % 2 * 100000);
   grid g = make(s, more);
   char *fault = simulate(&g);
   if (fault != NULL && ++*wrong <= 5) {
@@ -76,6 +76,16 @@ static void test_clean(ts_pipeline_schedule schedule, int step) {
     }
   }
   tap_ok(wrong == 0 && done > 0, "%s: %d grids of %d are clean", ts_pipeline_name(schedule), done, n);
+}
+
+/* A tied table that is gathered, read in both chunks of one stage: each gathers it for itself. */
+static void test_gathered_table(void) {
+  int wrong = 0;
+  for (int stage = 2; stage <= 3; ++stage) {
+    test_shape(&(shape){TS_PIPELINE_ZB_V, 2, 2, 6, 2, stage}, &wrong);
+    test_shape(&(shape){TS_PIPELINE_DUALPIPE_V, 3, 2, 6, 2, stage}, &wrong);
+  }
+  tap_ok(wrong == 0, "a table that two chunks read");
 }
 
 /* ---- what is broken is named ---- */
@@ -208,6 +218,7 @@ int main(void) {
   for (int i = 0; i < TS_N_PIPELINES; ++i) {
     test_clean((ts_pipeline_schedule) i, all ? 1 : step[i]);
   }
+  test_gathered_table();
   test_faults();
   return tap_done();
 }

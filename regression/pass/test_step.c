@@ -31,13 +31,13 @@ static void test_order(void) {
   } rows[] = {
       {{0}, 1, 1, "F0 B0 U0"},
       {{0}, 3, 1, "F0 b0 F1 b1 F2 B2 U2"},
-      {{TS_PIPELINE_1F1B, 3, 0}, 1, 1, "F0 B0 U0"},
-      {{TS_PIPELINE_1F1B, 2, 0}, 2, 2, "F0 F1 b0 B1 U1"},
-      {{TS_PIPELINE_1F1B, 2, 0}, 4, 2, "F0 F1 b0 F2 b1 F3 b2 B3 U3"},
-      {{TS_PIPELINE_1F1B, 9, 0}, 4, 4, "F0 F1 F2 F3 b0 b1 b2 B3 U3"},
-      {{TS_PIPELINE_GPIPE, 9, 8}, 4, 4, "F0 F1 F2 F3 b0 b1 b2 B3 U3"},
-      {{TS_PIPELINE_ZB_H1, 1, 0}, 2, 1, "F0 I0 w0 F1 I1 W1 U1"},
-      {{TS_PIPELINE_ZB_H1, 2, 1}, 3, 2, "F0 I0 F1 I1 w0 F2 I2 w1 W2 U2"},
+      {{TS_PIPELINE_1F1B, 3, 0, 1}, 1, 1, "F0 B0 U0"},
+      {{TS_PIPELINE_1F1B, 2, 0, 1}, 2, 2, "F0 F1 b0 B1 U1"},
+      {{TS_PIPELINE_1F1B, 2, 0, 1}, 4, 2, "F0 F1 b0 F2 b1 F3 b2 B3 U3"},
+      {{TS_PIPELINE_1F1B, 9, 0, 1}, 4, 4, "F0 F1 F2 F3 b0 b1 b2 B3 U3"},
+      {{TS_PIPELINE_GPIPE, 9, 8, 1}, 4, 4, "F0 F1 F2 F3 b0 b1 b2 B3 U3"},
+      {{TS_PIPELINE_ZB_H1, 1, 0, 1}, 2, 1, "F0 I0 w0 F1 I1 W1 U1"},
+      {{TS_PIPELINE_ZB_H1, 2, 1, 1}, 3, 2, "F0 I0 F1 I1 w0 F2 I2 w1 W2 U2"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     ts_step_runs step = ts_step_of(TS_MODEL_TRAIN, rows[i].micro_batches, &rows[i].order);
@@ -80,7 +80,7 @@ static void test_soundness(void) {
   for (int micro_batches = 1; micro_batches <= 12; ++micro_batches) {
     for (int stages = 1; stages <= 14; ++stages) {
       for (int i = 0; i < 3 * stages; ++i, ++cases) {
-        const ts_step_order order = {schedules[i % 3], stages, i / 3};
+        const ts_step_order order = {schedules[i % 3], stages, i / 3, 1};
         ts_step_runs step = ts_step_of(TS_MODEL_TRAIN, micro_batches, &order);
         wrong += !is_sound(&step);
         ts_step_clear(&step);
@@ -106,7 +106,7 @@ static int64_t work(const grid *g) {
 }
 
 static grid alive(const char *text, const char *sets, int ranks, int n) {
-  return make_grid_in_order(text, sets, ranks, TS_MODEL_TRAIN, (ts_step_order){TS_PIPELINE_1F1B, n, 0});
+  return make_grid_in_order(text, sets, ranks, TS_MODEL_TRAIN, (ts_step_order){TS_PIPELINE_1F1B, n, 0, 1});
 }
 
 /* With one slot nothing is apart; each further one costs what a micro-batch keeps and is given. */
@@ -141,9 +141,9 @@ static char *verify_commands(const ts_program *p) {
 }
 
 static void test_clean(const char *name, const char *text, const char *sets) {
-  static const ts_step_order orders[] = {{TS_PIPELINE_1F1B, 2, 0},  {TS_PIPELINE_1F1B, 3, 0},
-                                         {TS_PIPELINE_GPIPE, 2, 1}, {TS_PIPELINE_ZB_H1, 1, 0},
-                                         {TS_PIPELINE_ZB_H1, 3, 1}, {TS_PIPELINE_ZB_H1, 4, 3}};
+  static const ts_step_order orders[] = {{TS_PIPELINE_1F1B, 2, 0, 1},  {TS_PIPELINE_1F1B, 3, 0, 1},
+                                         {TS_PIPELINE_GPIPE, 2, 1, 1}, {TS_PIPELINE_ZB_H1, 1, 0, 1},
+                                         {TS_PIPELINE_ZB_H1, 3, 1, 1}, {TS_PIPELINE_ZB_H1, 4, 3, 1}};
   for (size_t i = 0; i < sizeof orders / sizeof *orders; ++i) {
     grid g = make_grid_in_order(text, sets, 4, TS_MODEL_TRAIN, orders[i]);
     char *fault = simulate(&g);
@@ -230,7 +230,11 @@ static void test_faults(void) {
       {"an arena for one slot", forget_slots, {"rank 1:", "lies outside the slot arena"}, false, {0}},
       {"slots that overlap", bring_closer, {"rank 1:", "lies outside the slot arena"}, true, {0}},
       {"inputs that overlap", bring_inputs_closer, {"rank 1:", "lies outside the input arena"}, true, {0}},
-      {"halves the other way round", turn_halves, {"rank 1:", "before it is made"}, false, {TS_PIPELINE_ZB_H1, 1, 0}},
+      {"halves the other way round",
+       turn_halves,
+       {"rank 1:", "before it is made"},
+       false,
+       {TS_PIPELINE_ZB_H1, 1, 0, 1}},
       {"a kept value among the scratch",
        keep_in_scratch,
        {"rank 1:", "input_layernorm:1 before it is made"},
@@ -238,7 +242,7 @@ static void test_faults(void) {
        {0}},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
-    const ts_step_order four = {TS_PIPELINE_1F1B, 4, 0};
+    const ts_step_order four = {TS_PIPELINE_1F1B, 4, 0, 1};
     grid g = make_grid_in_order(llama, STAGE(2), 2, TS_MODEL_TRAIN, rows[i].order.stages > 0 ? rows[i].order : four);
     rows[i].damage(g.program[1]);
     char *fault = simulate(&g), *wrong = verify_commands(g.program[1]);

@@ -208,6 +208,9 @@ ts_comm *ts_world_device_comm(ts_world *world, const ts_mesh *mesh, unsigned axe
 void ts_world_device_register(ts_world *world, void *memory, size_t bytes);
 void ts_world_device_deregister(ts_world *world, const void *memory);
 
+/** May several threads of this process communicate at a time?  Else one after another. Not collective. */
+bool ts_world_takes_threads(void);
+
 /** The libraries that communicate: "MPICH Version: 4.0.2, NCCL 2.28.9". Not collective. */
 const char *ts_world_libraries(void);
 

@@ -182,6 +182,12 @@ ts_comm *ts_comm_mpi_create(MPI_Comm comm, int rank, int size, int *member) {
   return &c->base;
 }
 
+bool ts_world_takes_threads(void) {
+  int provided;
+  TS_MPI(MPI_Query_thread(&provided));
+  return provided == MPI_THREAD_MULTIPLE;
+}
+
 const char *ts_world_libraries(void) {
   static char text[256];
   char mpi[MPI_MAX_LIBRARY_VERSION_STRING] = "MPI";

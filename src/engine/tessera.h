@@ -125,9 +125,11 @@ ts_status ts_set_train_batch_size(ts_engine *engine, int64_t size, ts_error *err
 
 /** Where a step's samples come from. */
 typedef struct ts_feed {
-  /** Set every input (ts_set_input) to this rank's samples of \a micro_batch, from 0.  It has no way to fail: samples
-   * that may be bad are read before, and agreed on (ts_world_agree).  What ts_set_input refuses here ends the step.
-   * Calls of steps, values and checkpoints are refused here; ts_set_learning_rate holds for this step already. */
+  /** Set every input (ts_set_input) to this rank's samples of \a micro_batch, from 0.  A stage of a pipeline that has
+   * several pieces of the model asks as often for each micro-batch, for others in between: the same samples each time.
+   * It has no way to fail: samples that may be bad are read before, and agreed on (ts_world_agree).  What ts_set_input
+   * refuses here ends the step.  Calls of steps, values and checkpoints are refused here; ts_set_learning_rate holds
+   * for this step already. */
   void (*feed)(ts_engine *engine, int64_t micro_batch, void *user);
   /** Asked once, after the last micro-batch: values of this rank of which everybody gets the largest (a stop request,
    * seconds); NULL for zeros. */

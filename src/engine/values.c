@@ -116,7 +116,7 @@ static ts_status find_parameter_values(ts_engine *e, const char *call, const cha
 static ts_interval elements_of_share(const value_place *v) {
   const ts_parameter *p = v->parameter;
   int64_t begin = ts_part_begin(v->part);
-  if (!v->part->here) {
+  if (!v->part->of_stage) { /* a copy's elements are counted at home */
     return (ts_interval){p->offset, 0};
   }
   return ts_interval_both((ts_interval){p->offset, p->count}, (ts_interval){begin, ts_part_end(v->part) - begin});
@@ -265,7 +265,7 @@ static ts_status find_state_values(ts_engine *e, const char *call, const char *n
   }
   v->read = v->write[0] = ts_holder_find(e, v->part, info->state[i]);
   v->n = 1;
-  TS_CHECK(v->read.leaf != TS_NONE || !v->part->here, "part %s has no %s", v->part->name, state);
+  TS_CHECK(v->read.leaf != TS_NONE || !v->part->of_stage, "part %s has no %s", v->part->name, state);
   return check_begun(v, call, state, err);
 }
 
@@ -374,7 +374,7 @@ void ts_engine_put_together(ts_engine *e, int index, ts_dtype dtype, const void 
 
 /* Of the stage that has it all ranks learn it. Collective over the world. */
 static void read_whole(const value_place *v, float *value) {
-  if (v->part->here) {
+  if (v->part->of_stage) {
     float *held = gather_held(v);
     int index = (int) (v->parameter - ts_engine_layout(v->engine)->parameter);
     ts_engine_put_together(v->engine, index, TS_F32, held, value);
@@ -493,7 +493,7 @@ static void read_share(const value_place *v, float *value) {
 }
 
 /* Collective over the part's group where it keeps more than shares. */
-static void write_share(const value_place *v, const float *value) {
+static void write_at_home(const value_place *v, const float *value) {
   const ts_parameter *p = v->parameter;
   ts_interval share = elements_of_share(v);
   bool any_whole = false;
@@ -516,6 +516,16 @@ static void write_share(const value_place *v, const float *value) {
     }
   }
   ts_free(held);
+}
+
+/* Whoever has a copy takes the new values. Collective over the part's group, of a tied table over the stages too. */
+static void write_share(const value_place *v, const float *value) {
+  if (v->part->of_stage) {
+    write_at_home(v, value);
+  }
+  if (v->part->copy >= 0) {
+    ts_engine_refresh_copies(v->engine);
+  }
 }
 
 ts_status ts_get_local_fp32_parameter(ts_engine *e, const char *name, float *value, ts_error *err) {

@@ -76,9 +76,11 @@ static void issue_gather(prefetch *p, ts_nid n) {
 /* Behind node i, while `last` was the gather before: what may be issued before any exchange is. */
 static void issue_ahead(prefetch *p, ts_nid i, ts_nid last, ts_nid exchange, int64_t budget, int64_t most) {
   const ts_graph *g = p->graph;
-  int phase = ts_segment_phase(g->node[last].segment);
+  int phase = ts_segment_phase(g->node[last].segment), chunk = ts_node_chunk(g, &g->node[last]);
   for (p->next = p->next > i ? p->next : i + 1;
-       p->next < exchange && ts_segment_phase(g->node[p->next].segment) == phase; ++p->next) {
+       p->next < exchange && ts_segment_phase(g->node[p->next].segment) == phase &&
+       ts_node_chunk(g, &g->node[p->next]) == chunk;
+       ++p->next) {
     if (is_free_gather(g, &g->node[p->next])) {
       int64_t elements = gathered_elements(g, &g->node[p->next]);
       if (p->ahead + elements > budget || p->ahead + elements + gathered_elements(g, &g->node[last]) > most) {

@@ -235,6 +235,19 @@ static int first_unit_of(const ts_stages *stages, int piece) {
   return u;
 }
 
+/* What only passes through a piece is sent from a place of its own: the next one may come where it has come. */
+static ts_tid own_memory(ts_site at, ts_tid t) {
+  const ts_node *producer = ts_graph_producer(at.graph, t);
+  if (producer == NULL || producer->op != TS_OP_RECEIVE) {
+    return t;
+  }
+  const ts_interval all = {0, at.graph->tensor[t].shape.d[0]};
+  char *name = ts_format("%s.passed", at.graph->tensor[t].name);
+  ts_tid copy = ts_build_take(at, name, t, 0, 1, &all);
+  ts_free(name);
+  return copy;
+}
+
 /* The message over a boundary, as the piece before it or the one behind it has it. */
 static void add_message(ts_rewrite *r, const cut *c, int boundary, bool sends) {
   ts_tid *tensor;
@@ -249,7 +262,7 @@ static void add_message(ts_rewrite *r, const cut *c, int boundary, bool sends) {
   char *name = ts_format("boundary.%d.%s", boundary, sends ? "send" : "receive");
   ts_site at = {r->to, TS_SEGMENT_FORWARD, sends ? end - 1 : end};
   for (int i = 0; i < n && sends; ++i) {
-    tensor[i] = ts_rewrite_tensor(r, tensor[i]);
+    tensor[i] = own_memory(at, ts_rewrite_tensor(r, tensor[i]));
   }
   if (n > 0 && sends) {
     ts_build_send(at, name, tensor, &attr);
@@ -322,22 +335,49 @@ void ts_pass_stage(ts_graph **graph, ts_pass_context *context) {
 
 /* ---- what can be wrong with a deck ---- */
 
-/* A parameter is read by its own piece and one other. */
-static ts_status check_tied(const cut *c, const ts_deck *deck, ts_error *err) {
+/* Is a parameter read by its own piece, and by how many others?  \param [out] other  The last of these, -1. */
+static bool is_read_at_home(const cut *c, ts_tid t, int *other, bool *several) {
   const ts_graph *g = c->from;
+  int home = c->stages->piece[g->tensor[t].unit];
+  bool at_home = false;
+  *other = -1;
+  *several = false;
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     for (int i = 0; i < g->node[n].n_in; ++i) {
-      const ts_tensor *p = g->node[n].in[i] != TS_NONE ? &g->tensor[g->node[n].in[i]] : NULL;
-      if (p == NULL || p->role != TS_ROLE_PARAM || c->stages->piece[p->unit] == c->piece[n] ||
-          tied_of(c->stages, p->name)->piece == c->piece[n]) {
-        continue;
+      if (g->node[n].in[i] == t && c->piece[n] == home) {
+        at_home = true;
+      } else if (g->node[n].in[i] == t) {
+        *several = *several || (*other >= 0 && *other != c->piece[n]);
+        *other = c->piece[n];
       }
+    }
+  }
+  return at_home;
+}
+
+/* A parameter is read by its own piece, and at most one other. */
+static ts_status check_tied(const cut *c, const ts_deck *deck, ts_error *err) {
+  const ts_graph *g = c->from;
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    const ts_tensor *p = &g->tensor[t];
+    int other;
+    bool several;
+    if (p->role != TS_ROLE_PARAM) {
+      continue;
+    }
+    bool at_home = is_read_at_home(c, t, &other, &several);
+    if (!at_home && other >= 0) {
       return ts_deck_error(
           deck, "pipeline.stages", err,
-          "%d stages: %s is read in pieces %d, %d and %d of the model, which is not there; accepted: a "
-          "cut with all uses of it in two pieces",
-          c->stages->pipeline.stages, p->name, c->stages->piece[p->unit], tied_of(c->stages, p->name)->piece,
-          c->piece[n]);
+          "%s is of unit %s, in piece %d of the model, but read in piece %d alone; accepted: a unit that "
+          "begins where it is read",
+          p->name, g->unit[p->unit], c->stages->piece[p->unit], other);
+    }
+    if (several) {
+      return ts_deck_error(deck, "pipeline.stages", err,
+                           "%s is read in more than two pieces of the model, %d and %d among them, which is not there; "
+                           "accepted: a cut with all uses of it in two pieces",
+                           p->name, c->stages->piece[p->unit], other);
     }
   }
   return TS_OK;

@@ -125,7 +125,8 @@ static void gather_unit(ts_zero *z, ts_site at, int unit) {
  * the forward ends does not. */
 static bool is_stale(const ts_zero *z, ts_site at, int p) {
   bool again = z->context->deck->activation_checkpointing.enabled && at.unit != z->last_unit;
-  return z->low[p] == TS_NONE || (again && z->low_phase[p] != ts_segment_phase(at.segment));
+  int chunk = ts_node_chunk(at.graph, &(ts_node){.unit = at.unit});
+  return z->low[p] == TS_NONE || z->low_chunk[p] != chunk || (again && z->low_phase[p] != ts_segment_phase(at.segment));
 }
 
 /* A parameter as a node reads it: a window on the whole of its part, or that in the lower type. */
@@ -141,6 +142,7 @@ static ts_tid read_parameter(ts_zero *z, ts_site at, int index, ts_dtype dtype) 
     char *name = ts_format("%s.%s", p->name, ts_dtype_name(dtype));
     z->low[index] = ts_build_cast(at, name, z->window[index], dtype);
     z->low_phase[index] = ts_segment_phase(at.segment);
+    z->low_chunk[index] = ts_node_chunk(at.graph, &(ts_node){.unit = at.unit});
     ts_free(name);
   }
   return z->low[index];
@@ -295,6 +297,7 @@ void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
   }
   z.low = ts_ids_none(z.layout->n_parameters);
   z.low_phase = ts_calloc((size_t) z.layout->n_parameters + 1, sizeof *z.low_phase);
+  z.low_chunk = ts_calloc((size_t) z.layout->n_parameters + 1, sizeof *z.low_chunk);
   z.last_unit = last_unit_of(*graph);
   z.beta = beta_leaf(&z, "accumulate");
   z.beta_of_bucket = z.beta;
@@ -310,6 +313,7 @@ void ts_pass_zero(ts_graph **graph, ts_pass_context *context) {
   ts_free(z.window);
   ts_free(z.low);
   ts_free(z.low_phase);
+  ts_free(z.low_chunk);
   ts_bucket_free(&z.reduce);
   ts_rewrite_end(&z.rewrite, graph);
 }

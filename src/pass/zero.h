@@ -47,7 +47,8 @@ typedef struct ts_zero {
   ts_part_state *part;
   ts_tid *window; /* per parameter: its window on part.whole, TS_NONE when there is none yet */
   ts_tid *low;    /* per parameter: that in the lower type, cast last; TS_NONE when there is none */
-  int *low_phase; /* per parameter: the phase of the micro-batch in which it was */
+  int *low_phase; /* per parameter: the phase of the micro-batch in which it was, */
+  int *low_chunk; /* and the chunk */
   int last_unit;  /* of the last node of the forward: its parameters are read again at once */
   int stage;      /* the deck's */
   ts_dtype work, accumulate;

@@ -87,6 +87,12 @@ static bool can_stay(const ts_zero *z, const visit *v, int n, int i, const int64
   return true;
 }
 
+/* Chunks have slots of their own: nothing stays from one to another. */
+static bool is_of_one_chunk(const ts_zero *z, const visit *a, const visit *b) {
+  const ts_graph *g = z->rewrite.from;
+  return ts_node_chunk(g, &g->node[a->node]) == ts_node_chunk(g, &g->node[b->node]);
+}
+
 int *ts_zero_plan_gathers(const ts_zero *z, int **units) {
   int64_t *elements = unit_elements(z);
   int n;
@@ -95,7 +101,7 @@ int *ts_zero_plan_gathers(const ts_zero *z, int **units) {
   *units = ts_malloc(((size_t) n + 1) * sizeof **units);
   int n_units = 0;
   for (int i = 0; i < n; ++i) {
-    v[i].reuse = v[i].previous >= 0 && can_stay(z, v, n, i, elements);
+    v[i].reuse = v[i].previous >= 0 && is_of_one_chunk(z, &v[i], &v[v[i].previous]) && can_stay(z, v, n, i, elements);
   }
   for (int i = 0; i < n; ++i) {
     if (!v[i].reuse) {

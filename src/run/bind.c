@@ -161,6 +161,15 @@ static bool overlaps(const ts_program *const *programs, int n_programs) {
   return any;
 }
 
+/* Messages are looked after by the thread that computes. */
+static bool may_have_thread(const ts_executor *e) {
+  bool messages = false;
+  for (int i = 0; i < e->n_programs; ++i) {
+    messages = messages || e->program[i].n_messages > 0;
+  }
+  return !messages || ts_world_takes_threads();
+}
+
 ts_executor *ts_executor_create(const ts_program *const *programs, int n_programs, const ts_executor_options *options) {
   ts_executor *e = ts_calloc(1, sizeof *e);
   e->options = *options;
@@ -180,7 +189,7 @@ ts_executor *ts_executor_create(const ts_program *const *programs, int n_program
     bind_program(e, &e->program[i]);
   }
   if (e->device == NULL) {
-    e->stream = ts_stream_create(overlaps(programs, n_programs) && !options->memcheck);
+    e->stream = ts_stream_create(overlaps(programs, n_programs) && !options->memcheck && may_have_thread(e));
   }
   return e;
 }
