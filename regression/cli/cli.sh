@@ -143,6 +143,11 @@ test_pipeline() {
   ok "no unit of a class" said 2 "pipeline.partition: the expression matches no unit, .*the model has 4 units: model.embed_tokens, "
   run "$tessera" plan tiny.cfg --ranks 5 --set pipeline.stages=5
   ok "more stages than units" said 2 "pipeline.stages: 5 pieces, and each has a unit at least"
+  run "$tessera" plan tiny.cfg --ranks 2 --set 'pipeline={stages=2;schedule="interleaved";virtual_stages=2147483647;}'
+  ok "more pieces than a number holds" said 2 "pipeline.stages: 2147483647 pieces, and each has a unit at least"
+  run "$tessera" plan tiny.cfg --ranks 2 --set pipeline.stages=2 --set gradient_accumulation_steps=2000000000 \
+    --set train_batch_size=2000000000
+  ok "more micro-batches than are listed" said 2 "gradient_accumulation_steps: 2000000000 micro-batches; accepted: up to 16384"
   run "$tessera" plan tiny.cfg --ranks 3 --set pipeline.stages=2
   ok "ranks that stages do not divide" said 2 "^pipeline.stages = 2 wants a multiple of 2 ranks; "
   run "$tessera" plan tiny.cfg --ranks 2 --set 'pipeline={stages=2;schedule="zb_v";}' --set train_batch_size=4

@@ -39,8 +39,8 @@ typedef enum ts_pipeline_schedule {
   TS_N_PIPELINES
 } ts_pipeline_schedule;
 
-/** Micro-batches of a step, at most: its instances are listed. */
-#define TS_PIPELINE_MOST (1 << 20)
+/** Micro-batches of a step, at most: its instances are listed, in time that may grow with their square. */
+#define TS_PIPELINE_MOST (1 << 14)
 
 /** What is done with a piece for a micro-batch. */
 typedef enum ts_pipeline_work {

@@ -11,6 +11,7 @@
 #include "pass/layout.h"
 #include "pass/pass.h"
 
+#include <limits.h>
 #include <string.h>
 
 /* ---- which units are in which piece ---- */
@@ -28,9 +29,10 @@ ts_pipeline ts_deck_pipeline(const ts_deck *deck, const ts_mesh *mesh) {
                        .micro_batches = deck->gradient_accumulation_steps > 0 ? deck->gradient_accumulation_steps : 1};
 }
 
-/* Of the whole model. */
+/* Of the whole model; a deck may ask for more than any model has. */
 static int count_pieces_in(const ts_pipeline *pipeline) {
-  return pipeline->stages * pipeline->chunks;
+  int64_t pieces = (int64_t) pipeline->stages * pipeline->chunks;
+  return pieces < INT_MAX ? (int) pieces : INT_MAX;
 }
 
 static const ts_tied *tied_of(const ts_stages *stages, const char *parameter) {

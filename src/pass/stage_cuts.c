@@ -121,7 +121,7 @@ void ts_stage_cuts(const ts_graph *g, const ts_deck *deck, int pieces, int *cuts
 
 /* ---- what can be wrong ---- */
 
-/* "A, B, C", as far as it fits. */
+/* "A, B, C". */
 static void add_units(const ts_graph *g, ts_text *to) {
   for (int u = 0; u < g->n_units; ++u) {
     ts_text_add(to, "%s%s", u > 0 ? ", " : "", g->unit[u]);
