@@ -156,7 +156,7 @@ static void swap_receives(ts_program *p) {
 static void reuse_slot(ts_program *p) {
   for (int64_t i = 0; i < p->step.n; ++i) {
     ts_run *run = &p->step.run[i];
-    run->slot = run->micro_batch == 1 ? 0 : run->slot;
+    run->place[TS_LIFETIME_SLOT] = run->micro_batch == 1 ? 0 : run->place[TS_LIFETIME_SLOT];
   }
 }
 

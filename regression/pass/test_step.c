@@ -42,13 +42,13 @@ static void test_order(void) {
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     ts_step_runs step = ts_step_of(TS_MODEL_TRAIN, rows[i].micro_batches, &rows[i].order);
     char *runs = spell(&step);
-    tap_ok(strcmp(runs, rows[i].runs) == 0 && step.n_slots == rows[i].alive, "%d micro-batches, %d alive: %s",
-           rows[i].micro_batches, step.n_slots, runs);
+    tap_ok(strcmp(runs, rows[i].runs) == 0 && ts_step_slots(&step) == rows[i].alive, "%d micro-batches, %d alive: %s",
+           rows[i].micro_batches, ts_step_slots(&step), runs);
     ts_free(runs);
     ts_step_clear(&step);
   }
   ts_step_runs step = ts_step_of(TS_MODEL_LOGITS, 1, NULL);
-  tap_ok(step.n == 1 && step.n_slots == 1, "a generation is one run in one slot");
+  tap_ok(step.n == 1 && ts_step_slots(&step) == 1, "a generation is one run in one slot");
   ts_step_clear(&step);
 }
 
@@ -61,16 +61,16 @@ static bool is_sound(const ts_step_runs *step) {
     unsigned segments = ts_step_kind(step, i)->segments;
     bool forward = segments == TS_SEGMENT_FORWARD, inputs = (segments & TS_SEGMENT_BACKWARD_INPUT) != 0;
     bool weights = (segments & TS_SEGMENT_BACKWARD_WEIGHT) != 0;
-    if (run.slot < 0 || run.slot >= step->n_slots || in_slot[run.slot] != (forward ? -1 : run.micro_batch) ||
-        (forward && run.micro_batch != next[0]++) || (inputs && run.micro_batch != next[1]++) ||
-        (weights && run.micro_batch != next[2]++)) {
+    if (ts_run_slot(run) < 0 || ts_run_slot(run) >= ts_step_slots(step) ||
+        in_slot[ts_run_slot(run)] != (forward ? -1 : run.micro_batch) || (forward && run.micro_batch != next[0]++) ||
+        (inputs && run.micro_batch != next[1]++) || (weights && run.micro_batch != next[2]++)) {
       return false;
     }
-    in_slot[run.slot] = weights ? -1 : run.micro_batch;
+    in_slot[ts_run_slot(run)] = weights ? -1 : run.micro_batch;
   }
   ts_run last = ts_step_run(step, step->n - 1), before = ts_step_run(step, step->n - 2);
   return next[0] == step->micro_batches && next[1] == step->micro_batches && next[2] == step->micro_batches &&
-         last.slot == before.slot && ts_step_kind(step, step->n - 1)->phase == TS_RUN_UPDATE &&
+         ts_run_slot(last) == ts_run_slot(before) && ts_step_kind(step, step->n - 1)->phase == TS_RUN_UPDATE &&
          (ts_step_kind(step, step->n - 2)->segments & TS_SEGMENT_REDUCE) != 0;
 }
 
@@ -124,6 +124,32 @@ static void test_plan(const char *name, const char *text, const char *sets) {
   free_grid(&four);
 }
 
+/* Four stages, four micro-batches, gradients of weights apart: of the first stage all four wait for their gradients,
+ * which it takes at once; of the last the forward is followed by the backward of inputs, and gradients of weights wait.
+ */
+static void test_places(void) {
+  static const int to_input[] = {4, 3, 2, 1}, to_weight[] = {1, 2, 3, 4};
+  static const char *const recompute = STAGE(1) " activation_checkpointing.enabled=true";
+  int64_t before = 0;
+  for (int stage = 0; stage < 4; ++stage) {
+    grid g = make_grid_in_order(llama, recompute, 2, TS_MODEL_TRAIN, (ts_step_order){TS_PIPELINE_ZB_H1, 4, stage, 1});
+    const ts_step_runs *step = &g.program[0]->step;
+    const ts_plan *plan = g.program[0]->plan;
+    const int64_t *bytes = plan->slot_bytes, *all = plan->arena_bytes;
+    int i = step->n_places[TS_LIFETIME_TO_INPUT], w = step->n_places[TS_LIFETIME_TO_WEIGHT];
+    tap_ok(ts_step_slots(step) == 4 && i == to_input[stage] && w == to_weight[stage],
+           "stage %d of 4: %d slots, %d places to the backward of inputs, %d to that of weights", stage,
+           ts_step_slots(step), i, w);
+    int64_t kept = all[TS_ARENA_SLOT] + all[TS_ARENA_TO_INPUT] + all[TS_ARENA_TO_WEIGHT];
+    tap_ok(bytes[TS_ARENA_TO_INPUT] > 0 && bytes[TS_ARENA_TO_WEIGHT] > bytes[TS_ARENA_SLOT] &&
+               all[TS_ARENA_TO_INPUT] == i * bytes[TS_ARENA_TO_INPUT] &&
+               all[TS_ARENA_TO_WEIGHT] == w * bytes[TS_ARENA_TO_WEIGHT] && kept > before,
+           "stage %d keeps %lld bytes", stage, (long long) kept);
+    before = kept;
+    free_grid(&g);
+  }
+}
+
 /* ---- the simulator and the verifier ---- */
 
 static char *simulate(const grid *g) {
@@ -158,7 +184,7 @@ static void test_clean(const char *name, const char *text, const char *sets) {
 /* All forwards before all backwards, as if each had a slot. */
 static void in_slot(ts_program *p, int slot) {
   for (int64_t i = 0; i < p->step.n; ++i) {
-    p->step.run[i].slot = slot;
+    p->step.run[i].place[TS_LIFETIME_SLOT] = slot;
   }
 }
 
@@ -181,7 +207,7 @@ static void break_order(ts_program *p) {
   in_slot(p, 0);
 }
 static void break_slot(ts_program *p) {
-  in_slot(p, p->step.n_slots);
+  in_slot(p, ts_step_slots(&p->step));
 }
 /* Gradients of weights before those of inputs. */
 static void turn_halves(ts_program *p) {
@@ -193,6 +219,17 @@ static void turn_halves(ts_program *p) {
   ts_run weights = run[1];
   run[1] = *run;
   *run = weights;
+}
+static void share_place(ts_program *p, ts_lifetime lifetime) {
+  for (int64_t i = 0; i < p->step.n; ++i) {
+    p->step.run[i].place[lifetime] = 0;
+  }
+}
+static void share_to_input(ts_program *p) {
+  share_place(p, TS_LIFETIME_TO_INPUT);
+}
+static void share_to_weight(ts_program *p) {
+  share_place(p, TS_LIFETIME_TO_WEIGHT);
 }
 static void bring_closer(ts_program *p) {
   p->plan->slot_bytes[TS_ARENA_SLOT] -= TS_PLAN_ALIGN;
@@ -232,9 +269,19 @@ static void test_faults(void) {
       {"inputs that overlap", bring_inputs_closer, {"rank 1:", "lies outside the input arena"}, true, {0}},
       {"halves the other way round",
        turn_halves,
-       {"rank 1:", "before it is made"},
+       {"rank 1:", "finds micro-batch -1 in place to backward of weights 0"},
        false,
        {TS_PIPELINE_ZB_H1, 1, 0, 1}},
+      {"one place for all to the backward of inputs",
+       share_to_input,
+       {"rank 1:", "finds micro-batch 0 in place to backward of inputs 0"},
+       false,
+       {TS_PIPELINE_ZB_H1, 4, 0, 1}},
+      {"one place for all to the backward of weights",
+       share_to_weight,
+       {"rank 1:", "finds micro-batch 0 in place to backward of weights 0"},
+       false,
+       {TS_PIPELINE_ZB_H1, 4, 3, 1}},
       {"a kept value among the scratch",
        keep_in_scratch,
        {"rank 1:", "input_layernorm:1 before it is made"},
@@ -248,7 +295,7 @@ static void test_faults(void) {
     char *fault = simulate(&g), *wrong = verify_commands(g.program[1]);
     bool named = fault != NULL && strstr(fault, rows[i].expect[0]) && strstr(fault, rows[i].expect[1]);
     tap_ok(named, "%s: %s", rows[i].what, fault != NULL ? fault : "not found");
-    tap_ok(!rows[i].commands || (wrong != NULL && strstr(wrong, "of which a slot has")), "%s, as commands: %s",
+    tap_ok(!rows[i].commands || (wrong != NULL && strstr(wrong, "of which a place has")), "%s, as commands: %s",
            rows[i].what, wrong != NULL ? wrong : "not found");
     ts_free(fault);
     ts_free(wrong);
@@ -265,6 +312,7 @@ int main(void) {
     test_clean("llama", llama, stages[i]);
     test_clean("gpt2", gpt2, stages[i]);
   }
+  test_places();
   test_faults();
   tap_ok(ts_memory_live() == 0, "nothing is left allocated");
   return tap_done();

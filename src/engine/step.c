@@ -72,7 +72,7 @@ void ts_engine_write_input(ts_engine *e, int which, int slot, ts_tid input, cons
 /* ---- where samples come from ---- */
 
 static ts_status take_samples(ts_engine *e, const ts_feed *feed, int which, ts_run run, ts_error *err) {
-  e->feeding = (ts_feeding){.which = which, .slot = run.slot, .err = err, .is_on = true};
+  e->feeding = (ts_feeding){.which = which, .slot = ts_run_slot(run), .err = err, .is_on = true};
   feed->feed(e, run.micro_batch, feed->user);
   e->feeding.is_on = false;
   return e->feeding.failed ? TS_BAD_INPUT : TS_OK;
@@ -109,16 +109,16 @@ static void ask_for_flags(void *user, double flags[TS_N_FLAGS]) {
 
 static void set_micro_batch(ts_engine *e, ts_run run) {
   const int which = TS_PROGRAM_TRAIN;
-  int64_t *seed = ts_executor_input(e->executor, e->index[which], run.slot, "seed");
+  int64_t *seed = ts_executor_input(e->executor, e->index[which], ts_run_slot(run), "seed");
   if (seed != NULL) {
     *seed = e->deck->run.seed;
   }
-  ts_engine_set_scalar(e, which, run.slot, "gradient_seed", 1 / ts_engine_static_tokens(e, which));
-  ts_engine_set_scalar(e, which, run.slot, "accumulate", run.micro_batch > 0);
-  ts_engine_set_scalar(e, which, run.slot, "accumulate_local", run.micro_batch > 0);
-  ts_engine_set_scalar(e, which, run.slot, "accumulate_reduced", 0);
-  ts_engine_set_scalar(e, which, run.slot, "one", 1);
-  ts_engine_forget_seeds(e, run.slot);
+  ts_engine_set_scalar(e, which, ts_run_slot(run), "gradient_seed", 1 / ts_engine_static_tokens(e, which));
+  ts_engine_set_scalar(e, which, ts_run_slot(run), "accumulate", run.micro_batch > 0);
+  ts_engine_set_scalar(e, which, ts_run_slot(run), "accumulate_local", run.micro_batch > 0);
+  ts_engine_set_scalar(e, which, ts_run_slot(run), "accumulate_reduced", 0);
+  ts_engine_set_scalar(e, which, ts_run_slot(run), "one", 1);
+  ts_engine_forget_seeds(e, ts_run_slot(run));
 }
 
 void ts_engine_set_control(ts_engine *e, int which, int slot, const double flags[TS_N_FLAGS]) {
@@ -207,7 +207,7 @@ static ts_status run_schedule(ts_engine *e, const ts_feed *feed, ts_error *err) 
       }
       set_micro_batch(e, run);
     } else if (phase == TS_RUN_UPDATE) {
-      ts_engine_set_update(e, feed, run.slot);
+      ts_engine_set_update(e, feed, ts_run_slot(run));
     }
     ts_executor_run(e->executor, e->index[which], i);
   }

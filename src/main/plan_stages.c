@@ -56,11 +56,11 @@ static void add_stage(const ts_program *p, int stage, double idle, bool json, ts
     ts_text_add(to, "%s{\"units\": \"", stage > 0 ? ", " : "");
     add_units_of(p, stage, ", ", to);
     ts_text_add(to, "\", \"parameters\": %lld, \"slots\": %d, \"peak_bytes\": %lld, \"idle\": %.6f}",
-                (long long) parameters, p->step.n_slots, (long long) p->plan->peak_bytes, idle);
+                (long long) parameters, ts_step_slots(&p->step), (long long) p->plan->peak_bytes, idle);
     return;
   }
   ts_text_add(to, "  %-5d  %10s  %5d  %10s  %5.1f %%  ", stage, ts_human_count((double) parameters, count),
-              p->step.n_slots, ts_human_bytes((double) p->plan->peak_bytes, bytes), 100 * idle);
+              ts_step_slots(&p->step), ts_human_bytes((double) p->plan->peak_bytes, bytes), 100 * idle);
   add_units_of(p, stage, "; ", to);
   ts_text_add(to, "\n");
 }

@@ -166,8 +166,8 @@ static char *touch_bytes(verifier *v, access a) {
     return NULL;
   }
   int64_t slot = v->plan->slot_bytes[a.arena];
-  if (ts_arenas[a.arena].lifetime == TS_LIFETIME_SLOT && (a.begin < 0 || a.end > slot)) {
-    return ts_format("command %d (%s) touches byte %lld of the %s arena, of which a slot has %lld", a.command,
+  if (ts_lifetime_is_kept(ts_arenas[a.arena].lifetime) && (a.begin < 0 || a.end > slot)) {
+    return ts_format("command %d (%s) touches byte %lld of the %s arena, of which a place has %lld", a.command,
                      name_of(v, a.command), (long long) a.end, ts_arenas[a.arena].name, (long long) slot);
   }
   for (int q = 0; q < TS_N_QUEUES; ++q) {

@@ -19,6 +19,8 @@ const ts_arena_row ts_arenas[TS_N_ARENAS] = {
     [TS_ARENA_STATE] = {"state", TS_SPACE_BACKEND, TS_LIFETIME_STATE},
     [TS_ARENA_INPUT] = {"input", TS_SPACE_HOST, TS_LIFETIME_SLOT},
     [TS_ARENA_SLOT] = {"slot", TS_SPACE_BACKEND, TS_LIFETIME_SLOT},
+    [TS_ARENA_TO_INPUT] = {"to_input", TS_SPACE_BACKEND, TS_LIFETIME_TO_INPUT},
+    [TS_ARENA_TO_WEIGHT] = {"to_weight", TS_SPACE_BACKEND, TS_LIFETIME_TO_WEIGHT},
     [TS_ARENA_WORK] = {"work", TS_SPACE_BACKEND, TS_LIFETIME_SCRATCH},
 };
 
@@ -137,9 +139,18 @@ static ts_lifetime lifetime_of(const planner *p, ts_tid root, users u) {
     return TS_LIFETIME_STATE;
   }
   const ts_step_runs *step = p->context->step;
-  bool several = step->n_slots > 1 || step->apart || ts_graph_chunks(p->graph) > 1;
-  bool of_slot = tensor->producer == TS_NONE || (u.read & BY_MESSAGE) != 0 || (several && !stays_in_run(step, u));
-  return of_slot ? TS_LIFETIME_SLOT : TS_LIFETIME_SCRATCH;
+  bool several = ts_step_slots(step) > 1 || step->apart || ts_graph_chunks(p->graph) > 1;
+  if (tensor->producer == TS_NONE || (u.read & BY_MESSAGE) != 0) {
+    return TS_LIFETIME_SLOT;
+  }
+  if (!several || stays_in_run(step, u)) {
+    return TS_LIFETIME_SCRATCH;
+  }
+  unsigned users = u.read | u.written;
+  return !step->apart                                                                  ? TS_LIFETIME_SLOT
+         : (users & ~(unsigned) (TS_SEGMENT_FORWARD | TS_SEGMENT_BACKWARD_INPUT)) == 0 ? TS_LIFETIME_TO_INPUT
+         : (users & (TS_SEGMENT_FORWARD | TS_SEGMENT_UPDATE | BY_HOST)) == 0           ? TS_LIFETIME_TO_WEIGHT
+                                                                                       : TS_LIFETIME_SLOT;
 }
 
 static void choose_lifetimes(planner *p) {
@@ -176,7 +187,7 @@ static int add_item(item_list *list, interval item) {
 
 /* What a node makes is placed by its life; leaves are not. */
 static item_list *list_of(planner *p, ts_tid root) {
-  return &p->list[p->lifetime[root] == TS_LIFETIME_SLOT ? TS_ARENA_SLOT : TS_ARENA_WORK];
+  return &p->list[find_arena(TS_SPACE_BACKEND, p->lifetime[root])];
 }
 
 /* A leaf has its place for good, behind those before it. \return its bytes. */
@@ -468,6 +479,17 @@ static void find_kept(planner *p) {
   ts_free(rest.item);
 }
 
+/* At most, of each arena; and what of them is buffers then. */
+static void find_live(planner *p) {
+  ts_plan *plan = p->plan;
+  for (ts_arena a = TS_ARENA_SLOT; a < TS_N_ARENAS; ++a) {
+    int64_t buffers, places = p->context->step->n_places[ts_arenas[a].lifetime];
+    plan->live_bytes += places * find_peak(p, &p->list[a], &buffers);
+    plan->bytes[TS_PURPOSE_BUFFER] += places * buffers;
+    plan->bytes[TS_PURPOSE_ACTIVATION] += plan->arena_bytes[a] - places * buffers;
+  }
+}
+
 static void place_state(planner *p) {
   for (ts_tid t = 0; t < p->graph->n_tensors; ++t) {
     const ts_tensor *tensor = &p->graph->tensor[t];
@@ -507,12 +529,12 @@ static void record_addresses(planner *p) {
   }
 }
 
-/* What was placed so far is one slot of its arena. */
-static void make_slots(planner *p) {
+/* What was placed so far is one place of its arena. */
+static void make_places(planner *p) {
   for (ts_arena a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
-    if (ts_arenas[a].lifetime == TS_LIFETIME_SLOT) {
+    if (ts_lifetime_is_kept(ts_arenas[a].lifetime)) {
       p->plan->slot_bytes[a] = p->plan->arena_bytes[a];
-      p->plan->arena_bytes[a] *= p->context->step->n_slots;
+      p->plan->arena_bytes[a] *= p->context->step->n_places[ts_arenas[a].lifetime];
     }
   }
 }
@@ -548,17 +570,14 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   choose_lifetimes(&p);
   place_state(&p);
   find_lifetimes(&p);
-  plan->arena_bytes[TS_ARENA_SLOT] = place_best(p.list[TS_ARENA_SLOT].item, p.list[TS_ARENA_SLOT].n);
-  plan->arena_bytes[TS_ARENA_WORK] = place_best(p.list[TS_ARENA_WORK].item, p.list[TS_ARENA_WORK].n);
+  for (ts_arena a = TS_ARENA_SLOT; a < TS_N_ARENAS; ++a) {
+    plan->arena_bytes[a] = place_best(p.list[a].item, p.list[a].n);
+  }
   record_addresses(&p);
-  make_slots(&p);
-  int64_t buffers, slot_buffers;
-  plan->live_bytes = find_peak(&p, &p.list[TS_ARENA_WORK], &buffers) +
-                     context->step->n_slots * find_peak(&p, &p.list[TS_ARENA_SLOT], &slot_buffers);
-  buffers += slot_buffers * context->step->n_slots;
+  make_places(&p);
+  find_live(&p);
   find_kept(&p);
-  plan->bytes[TS_PURPOSE_BUFFER] += buffers + plan->arena_bytes[TS_ARENA_INPUT];
-  plan->bytes[TS_PURPOSE_ACTIVATION] = plan->arena_bytes[TS_ARENA_SLOT] + plan->arena_bytes[TS_ARENA_WORK] - buffers;
+  plan->bytes[TS_PURPOSE_BUFFER] += plan->arena_bytes[TS_ARENA_INPUT];
   const ts_backend *backend = context->target.backend;
   plan->bytes[TS_PURPOSE_RESERVE] = reserve_bytes(backend, context->mesh->ranks);
   const ts_deck *deck = context->deck;
@@ -575,7 +594,8 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   ts_free(p.place);
   ts_free(p.lifetime);
   ts_free(p.of_root);
-  ts_free(p.list[TS_ARENA_SLOT].item);
-  ts_free(p.list[TS_ARENA_WORK].item);
+  for (ts_arena a = TS_ARENA_SLOT; a < TS_N_ARENAS; ++a) {
+    ts_free(p.list[a].item);
+  }
   context->plan = plan;
 }

@@ -1,15 +1,17 @@
 /** \file
  * The memory plan of one rank's program: where every tensor lives, to the byte.
  *
- * Four arenas, each of one space and one lifetime (ts_arenas).  STATE holds what lives from step to step, by name;
+ * Each arena is of one space and one lifetime (ts_arenas).  STATE holds what lives from step to step, by name;
  * programs of one engine share it.  INPUT holds what the host writes, inputs and scalars; each program has its own.
- * SLOT holds what a micro-batch keeps from one of its runs to the next.  WORK holds the rest: the collectives'
+ * SLOT holds what a micro-batch keeps from one of its runs to the next; TO_INPUT and TO_WEIGHT, where gradients of
+ * weights have runs of their own, what its forward keeps for the backward of inputs alone, and what that keeps for the
+ * backward of weights.  WORK holds the rest: the collectives'
  * workspace for the whole program, every other storage and the kernels' workspaces from their first to their last
  * instruction.
  *
- * Arenas of lifetime SLOT are there once per slot of the step (pass/step.h), slot_bytes apart; addresses are those of
- * slot 0.  Where a step has one slot SLOT is empty and what it would hold is placed in WORK, between the scratch: with
- * one micro-batch alive all lifetimes are known to each other.
+ * An arena is there as often as its lifetime has places in the step (pass/step.h), slot_bytes apart; addresses are
+ * those of place 0.  Where a step has one slot SLOT is empty and what it would hold is placed in WORK, between the
+ * scratch: with one micro-batch alive all lifetimes are known to each other.
  * All offsets and sizes are bytes and multiples of TS_PLAN_ALIGN.
  * A plan is a function of graph, schedule and target.  Nothing here is collective.
  */
@@ -19,6 +21,7 @@
 #include "backend/backend.h"
 #include "graph/graph.h"
 #include "pass/schedule.h"
+#include "pass/step.h"
 
 #define TS_PLAN_ALIGN 64
 
@@ -32,16 +35,11 @@ typedef enum ts_arena {
   TS_ARENA_STATE,
   TS_ARENA_INPUT,
   TS_ARENA_SLOT,
+  TS_ARENA_TO_INPUT,
+  TS_ARENA_TO_WEIGHT,
   TS_ARENA_WORK,
   TS_N_ARENAS
 } ts_arena;
-
-/** How long an arena keeps what is written. */
-typedef enum ts_lifetime {
-  TS_LIFETIME_STATE,  /**< From step to step; all programs find it where the first that has it does. */
-  TS_LIFETIME_SLOT,   /**< For the runs of a micro-batch, until the slot's next one. */
-  TS_LIFETIME_SCRATCH /**< From its first to its last instruction: of one run, where a step has several slots. */
-} ts_lifetime;
 
 typedef struct ts_arena_row {
   const char *name;
@@ -62,7 +60,7 @@ typedef enum ts_purpose {
   TS_PURPOSE_PARAMETER,  /**< Working values, whole or shard. */
   TS_PURPOSE_GRADIENT,   /**< Sums over micro-batches. */
   TS_PURPOSE_OPTIMIZER,  /**< Masters, moments, step. */
-  TS_PURPOSE_ACTIVATION, /**< SLOT and WORK but for what is counted as buffer. */
+  TS_PURPOSE_ACTIVATION, /**< SLOT, TO_INPUT, TO_WEIGHT and WORK but for what is counted as buffer. */
   /** Inputs, scalars, collectives' workspace, flat gradients and gathered parameters at the peak; without a device the
    * feed. */
   TS_PURPOSE_BUFFER,
@@ -76,9 +74,10 @@ typedef struct ts_plan {
   ts_address *address;              /**< Owned; per tensor. */
   ts_address *workspace;            /**< Owned; per node. */
   int64_t *workspace_bytes;         /**< Owned; per node. */
-  int64_t arena_bytes[TS_N_ARENAS]; /**< All slots of it. */
-  int64_t slot_bytes[TS_N_ARENAS];  /**< From one slot to the next; 0 where the arena has other lifetimes. */
-  /** Largest sum of simultaneously live bytes of WORK, and of all slots of SLOT: what no placement can undercut. */
+  int64_t arena_bytes[TS_N_ARENAS]; /**< All places of it. */
+  int64_t slot_bytes[TS_N_ARENAS];  /**< From one place to the next; 0 where its lifetime is no micro-batch's. */
+  /** Largest sum of simultaneously live bytes of WORK, and of all places of those of micro-batches: what no placement
+   * can undercut. */
   int64_t live_bytes;
   /** Of these what a micro-batch keeps from its forward for its backward; and the most that lives beside it at a time:
    * the working set. */
@@ -88,6 +87,11 @@ typedef struct ts_plan {
   int64_t feed_bytes;
   int64_t peak_bytes; /**< Of the backend's memory: all arenas + reserve, on the host + checkpoint + feed. */
 } ts_plan;
+
+/** From place 0 of an arena to that of \a run, bytes. Not collective. */
+static inline int64_t ts_plan_offset(const ts_plan *plan, ts_arena arena, ts_run run) {
+  return run.place[ts_arenas[arena].lifetime] * plan->slot_bytes[arena];
+}
 
 /** Free and set to NULL; NULL is allowed. Not collective. */
 void ts_plan_destroy(ts_plan **plan);

@@ -39,22 +39,39 @@ static ts_pipeline pipeline_of(const ts_step_order *order, int64_t micro_batches
                        .micro_batches = micro_batches};
 }
 
-/* What is in a slot: a micro-batch in one of the rank's chunks. */
+/* What is in a place: a micro-batch in one of the rank's chunks. */
 typedef struct occupant {
   int64_t micro_batch; /* -1: none */
   int chunk;
 } occupant;
 
-static int find_slot(const occupant *there, int n, occupant whom) {
-  int slot = 0;
-  while (slot < n && (there[slot].micro_batch != whom.micro_batch || there[slot].chunk != whom.chunk)) {
-    ++slot;
+static const occupant nobody = {-1, 0};
+
+/* The places of a lifetime, as many as were ever taken at a time. */
+typedef struct place_list {
+  occupant *there;
+  int n, capacity;
+} place_list;
+
+static int find_place(const place_list *places, occupant whom) {
+  int place = 0;
+  while (place < places->n &&
+         (places->there[place].micro_batch != whom.micro_batch || places->there[place].chunk != whom.chunk)) {
+    ++place;
   }
-  TS_ASSERT(slot < n);
-  return slot;
+  return place;
 }
 
-static const occupant nobody = {-1, 0};
+/* The lowest that is free. */
+static int take_place(place_list *places, occupant whom) {
+  int place = find_place(places, nobody);
+  if (place == places->n) {
+    TS_GROW(places->there, places->n, places->capacity);
+    ++places->n;
+  }
+  places->there[place] = whom;
+  return place;
+}
 
 ts_step_order ts_deck_step_order(const ts_deck *deck, const ts_mesh *mesh) {
   ts_pipeline pipeline = ts_deck_pipeline(deck, mesh);
@@ -76,7 +93,7 @@ static int64_t free_from(const ts_step_runs *step, int64_t i) {
   int64_t before = i - 1;
   for (; before >= 0; --before) {
     const ts_run *other = &step->run[before];
-    if (other->slot == run->slot && other->chunk == run->chunk &&
+    if (ts_run_slot(*other) == ts_run_slot(*run) && other->chunk == run->chunk &&
         (forward || (other->micro_batch == run->micro_batch && step->kind[other->kind].phase == TS_RUN_FORWARD))) {
       break;
     }
@@ -98,8 +115,6 @@ static void find_posts(const ts_step_runs *step, int64_t *from) {
 }
 
 static void list_posts(ts_step_runs *step) {
-  ts_free(step->posted);
-  ts_free(step->posted_before);
   step->posted = ts_malloc((size_t) (step->n + 1) * sizeof *step->posted);
   step->posted_before = ts_calloc((size_t) step->n + 2, sizeof *step->posted_before);
   int64_t *from = ts_malloc((size_t) (step->n + 1) * sizeof *from);
@@ -131,24 +146,35 @@ static ts_run run_in_turns(const ts_step_runs *step, int64_t i) {
                   .micro_batch = update ? step->micro_batches - 1 : i / 2};
 }
 
-static void list_run(ts_step_runs *step, ts_pipeline_work work, const ts_pipeline_instance *at, int slot) {
-  step->run[step->n++] = (ts_run){.kind = run_kind_of(work, at->micro_batch == step->micro_batches - 1),
-                                  .chunk = at->chunk,
-                                  .micro_batch = at->micro_batch,
-                                  .slot = slot};
+/* From which work to which a micro-batch keeps what has such a lifetime. */
+static const struct {
+  ts_pipeline_work from, to;
+} keeps[TS_N_LIFETIMES] = {[TS_LIFETIME_SLOT] = {TS_WORK_FORWARD, TS_WORK_WEIGHT},
+                           [TS_LIFETIME_TO_INPUT] = {TS_WORK_FORWARD, TS_WORK_INPUT},
+                           [TS_LIFETIME_TO_WEIGHT] = {TS_WORK_INPUT, TS_WORK_WEIGHT}};
+
+static void list_run(ts_step_runs *step, ts_pipeline_work work, const ts_pipeline_instance *at, place_list *places) {
+  const occupant whom = {at->micro_batch, at->chunk};
+  ts_run *run = &step->run[step->n++];
+  *run = (ts_run){.kind = run_kind_of(work, at->micro_batch == step->micro_batches - 1),
+                  .chunk = at->chunk,
+                  .micro_batch = at->micro_batch};
+  for (ts_lifetime l = TS_LIFETIME_SLOT; l <= (step->apart ? TS_LIFETIME_TO_WEIGHT : TS_LIFETIME_SLOT); ++l) {
+    int place = work == keeps[l].from ? take_place(&places[l], whom) : find_place(&places[l], whom);
+    if (place < places[l].n) { /* else it keeps nothing there now */
+      run->place[l] = place;
+      places[l].there[place] = work == keeps[l].to || work == TS_WORK_BACKWARD ? nobody : whom;
+    }
+  }
 }
 
 /* An instance of the schedule; where some have gradients of weights apart all have, and memory is planned so. */
-static void add_instance(ts_step_runs *step, const ts_pipeline_instance *at, occupant *there) {
-  const occupant whom = {at->micro_batch, at->chunk};
-  bool begins = at->work == TS_WORK_FORWARD, both = at->work == TS_WORK_BACKWARD;
-  int slot = find_slot(there, step->n_slots, begins ? nobody : whom);
-  there[slot] = both || at->work == TS_WORK_WEIGHT ? nobody : whom;
-  if (both && step->apart) {
-    list_run(step, TS_WORK_INPUT, at, slot);
-    list_run(step, TS_WORK_WEIGHT, at, slot);
+static void add_instance(ts_step_runs *step, const ts_pipeline_instance *at, place_list *places) {
+  if (at->work == TS_WORK_BACKWARD && step->apart) {
+    list_run(step, TS_WORK_INPUT, at, places);
+    list_run(step, TS_WORK_WEIGHT, at, places);
   } else {
-    list_run(step, at->work, at, slot);
+    list_run(step, at->work, at, places);
   }
 }
 
@@ -160,23 +186,22 @@ static void list_runs(ts_step_runs *step) {
   }
   const ts_pipeline pipeline = pipeline_of(&step->order, step->micro_batches);
   ts_pipeline_list list = ts_pipeline_list_of(&pipeline, step->order.stage);
-  occupant *there = ts_malloc((size_t) step->n_slots * sizeof *there);
-  for (int slot = 0; slot < step->n_slots; ++slot) {
-    there[slot] = nobody;
-  }
-  ts_free(step->run);
+  place_list places[TS_N_LIFETIMES] = {0};
   step->n = 0;
   step->run = ts_malloc((size_t) (2 * list.n + 1) * sizeof *step->run);
   for (int64_t i = 0; i < list.n; ++i) {
     step->apart = step->apart || list.instance[i].work == TS_WORK_INPUT;
   }
   for (int64_t i = 0; i < list.n; ++i) {
-    add_instance(step, &list.instance[i], there);
+    add_instance(step, &list.instance[i], places);
   }
   step->run[step->n] = step->run[step->n - 1];
   step->run[step->n].kind = UPDATE;
   step->run[step->n++].micro_batch = step->micro_batches - 1;
-  ts_free(there);
+  for (ts_lifetime l = TS_LIFETIME_STATE; l < TS_N_LIFETIMES; ++l) {
+    step->n_places[l] = places[l].n > 1 ? places[l].n : 1;
+    ts_free(places[l].there);
+  }
   ts_free(list.instance);
   list_posts(step);
 }
@@ -242,12 +267,12 @@ ts_step_runs ts_step_of(ts_model_use use, int64_t micro_batches, const ts_step_o
   step.micro_batches = micro_batches;
   step.accumulates = micro_batches > 1;
   step.order = order != NULL ? *order : (ts_step_order){0};
+  for (ts_lifetime l = TS_LIFETIME_STATE; l < TS_N_LIFETIMES; ++l) {
+    step.n_places[l] = 1;
+  }
   if (use == TS_MODEL_TRAIN) {
-    const ts_pipeline pipeline = pipeline_of(&step.order, micro_batches);
-    step.n_slots = (int) ts_pipeline_kept(&pipeline, step.order.stage);
     list_runs(&step);
   } else {
-    step.n_slots = 1;
     list_passes(&step);
   }
   return step;
@@ -268,12 +293,23 @@ bool ts_step_accumulates(const ts_step_runs *step) {
 bool ts_step_set_micro_batches(ts_step_runs *step, int64_t micro_batches) {
   TS_ASSERT(step->kind == training && micro_batches > 0);
   const ts_pipeline pipeline = pipeline_of(&step->order, micro_batches);
-  if (ts_pipeline_check(&pipeline, NULL) != TS_OK || ts_pipeline_kept(&pipeline, step->order.stage) > step->n_slots) {
+  if (ts_pipeline_check(&pipeline, NULL) != TS_OK) {
     return false;
   }
-  step->micro_batches = micro_batches;
-  list_runs(step);
-  return true;
+  ts_step_runs other = *step;
+  other.micro_batches = micro_batches;
+  other.run = NULL;
+  list_runs(&other);
+  bool fits = true;
+  for (ts_lifetime l = TS_LIFETIME_STATE; l < TS_N_LIFETIMES; ++l) {
+    fits = fits && other.n_places[l] <= step->n_places[l];
+    other.n_places[l] = step->n_places[l];
+  }
+  ts_step_clear(fits ? step : &other);
+  if (fits) {
+    *step = other;
+  }
+  return fits;
 }
 
 ts_run ts_step_run(const ts_step_runs *step, int64_t i) {

@@ -5,7 +5,8 @@
  *
  * A micro-batch is alive from its first run to its last one, and all its runs have the same slot: a copy of the memory
  * that keeps a micro-batch's values between its runs (pass/plan.h).  As many micro-batches are alive at a time as there
- * are slots.  Training goes by the row of a pipeline schedule (pass/pipeline.h).  Nothing here is collective.
+ * are slots.  Where gradients of weights have runs of their own, what only those of inputs want, and what only these
+ * make, is kept for shorter, in fewer places.  Training goes by the row of a pipeline schedule (pass/pipeline.h).  Nothing here is collective.
  */
 #ifndef TS_PASS_STEP_H
 #define TS_PASS_STEP_H
@@ -15,6 +16,21 @@
 #include "graph/graph.h"
 #include "model/model.h"
 #include "pass/pipeline.h"
+
+/** How long memory keeps what is written. */
+typedef enum ts_lifetime {
+  TS_LIFETIME_STATE,     /**< From step to step; all programs find it where the first that has it does. */
+  TS_LIFETIME_SLOT,      /**< For the runs of a micro-batch, until the slot's next one. */
+  TS_LIFETIME_TO_INPUT,  /**< Of these the forward and the backward of inputs, */
+  TS_LIFETIME_TO_WEIGHT, /**< or both backwards. */
+  TS_LIFETIME_SCRATCH,   /**< From its first to its last instruction: of one run, where a step has several slots. */
+  TS_N_LIFETIMES
+} ts_lifetime;
+
+/** Is it that of a micro-batch? Not collective. */
+static inline bool ts_lifetime_is_kept(ts_lifetime lifetime) {
+  return lifetime >= TS_LIFETIME_SLOT && lifetime <= TS_LIFETIME_TO_WEIGHT;
+}
 
 /** What a run is timed as. */
 typedef enum ts_run_phase { TS_RUN_FORWARD, TS_RUN_BACKWARD, TS_RUN_UPDATE, TS_N_RUN_PHASES } ts_run_phase;
@@ -32,8 +48,20 @@ typedef struct ts_run {
   int kind;            /**< Of the step's. */
   int chunk;           /**< Which of this rank's pieces of a pipeline; of an update the last. */
   int64_t micro_batch; /**< From 0; of an update the last one. */
-  int slot;            /**< Of the micro-batch: where its inputs and what it keeps are. */
+  /** Which place for each lifetime is the micro-batch's, from 0: its slot, where its inputs are, too; 0 of lifetimes
+   * that are no micro-batch's. */
+  int place[TS_N_LIFETIMES];
 } ts_run;
+
+/** The slot of a run. Not collective. */
+static inline int ts_run_slot(ts_run run) {
+  return run.place[TS_LIFETIME_SLOT];
+}
+
+/** A run in a slot, of no other places. Not collective. */
+static inline ts_run ts_run_in_slot(int slot) {
+  return (ts_run){.place = {[TS_LIFETIME_SLOT] = slot}};
+}
 
 /** The order of a training step's runs: as on a stage of such a pipeline.  Zero is gradient accumulation, a forward and
  * its backward in turns: 1F1B of one stage. */
@@ -49,7 +77,8 @@ ts_step_order ts_deck_step_order(const ts_deck *deck, const ts_mesh *mesh);
 typedef struct ts_step_runs {
   const ts_run_kind *kind; /**< Those that occur are among them. */
   int n_kinds;
-  int n_slots;              /**< Micro-batches alive at a time, at most. */
+  /** Micro-batches that keep something so long at a time, at most: as many are alive as there are slots; else 1. */
+  int n_places[TS_N_LIFETIMES];
   int64_t micro_batches, n; /**< Of one step; runs. */
   bool accumulates;         /**< It was made for several micro-batches. */
   bool apart;               /**< Gradients of weights have runs of their own. */
@@ -70,6 +99,11 @@ ts_step_runs ts_step_of(ts_model_use use, int64_t micro_batches, const ts_step_o
 
 /** Free what it owns. Not collective. */
 void ts_step_clear(ts_step_runs *step);
+
+/** Slots of a step: micro-batches alive at a time. Not collective. */
+static inline int ts_step_slots(const ts_step_runs *step) {
+  return step->n_places[TS_LIFETIME_SLOT];
+}
 
 /** Can there be runs of this kind? Not collective. */
 bool ts_step_has(const ts_step_runs *step, int kind);

@@ -3,26 +3,36 @@
 #include "pass/storage.h"
 #include "run/bound.h"
 
+#include <string.h>
+
 ts_comm *ts_bound_comm(ts_executor *e, const ts_mesh *mesh, unsigned axes) {
   return e->device != NULL ? ts_world_device_comm(e->options.world, mesh, axes)
                            : ts_world_comm(e->options.world, mesh, axes);
 }
 
+static ts_bound_view *add_view(ts_bound_program *p, ts_run at) {
+  TS_GROW(p->view, p->n_views, p->view_capacity);
+  ts_bound_view *view = &p->view[p->n_views++];
+  *view = (ts_bound_view){
+      .at = at,
+      .node = ts_calloc((size_t) p->program->graph->n_nodes + 1, sizeof *view->node),
+      .run = ts_calloc((size_t) (p->n_chunks * p->program->step.n_kinds), sizeof *view->run),
+  };
+  return view;
+}
+
 static void prepare_program(ts_executor *e, ts_bound_program *p) {
   const ts_graph *g = p->program->graph;
-  const ts_step_runs *step = &p->program->step;
-  p->node = ts_calloc((size_t) step->n_slots, sizeof *p->node);
-  for (int slot = 0; slot < step->n_slots; ++slot) {
-    p->node[slot] = ts_calloc((size_t) g->n_nodes + 1, sizeof *p->node[slot]);
-  }
   p->n_chunks = ts_graph_chunks(g);
-  p->run = ts_calloc((size_t) (step->n_slots * p->n_chunks * step->n_kinds), sizeof *p->run);
+  for (int slot = 0; slot < ts_step_slots(&p->program->step); ++slot) {
+    add_view(p, ts_run_in_slot(slot));
+  }
   p->message = ts_ids_none(g->n_nodes);
   p->group = ts_mesh_group_id(&p->program->mesh, TS_AXES_ALL & ~TS_AXES(TS_AXIS_PP));
   ts_heartbeat_join(ts_bound_heartbeat(e), p->group);
   for (ts_nid n = 0; n < g->n_nodes; ++n) {
     const ts_node *node = &g->node[n];
-    ts_bound_node *b = &p->node[0][n];
+    ts_bound_node *b = &p->view[0].node[n];
     b->executor = e;
     if (ts_node_is_window(node)) {
       continue;
@@ -87,13 +97,13 @@ static void bind_message(ts_bound_node *b) {
   ts_free(part);
 }
 
-/* In another slot than the first a node has its kernel, communicator and what was prepared from there. */
-static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, int slot) {
+/* In another view than the first a node has its kernel, communicator and what was prepared from there. */
+static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, ts_bound_view *view) {
   const ts_program *program = p->program;
   const ts_graph *g = program->graph;
   const ts_node *node = &g->node[n];
-  ts_bound_node *b = &p->node[slot][n];
-  const ts_bound_node *first = &p->node[0][n];
+  ts_bound_node *b = &view->node[n];
+  const ts_bound_node *first = &p->view[0].node[n];
   b->executor = e;
   b->kernel = first->kernel;
   b->comm = first->comm;
@@ -101,15 +111,15 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, int slot) {
   b->in = ts_calloc((size_t) node->n_in, sizeof *b->in);
   b->out = ts_calloc((size_t) node->n_out, sizeof *b->out);
   for (int i = 0; i < node->n_in; ++i) {
-    b->in[i] = ts_bound_address(e, p, node->in[i], slot);
+    b->in[i] = ts_bound_address(e, p, node->in[i], view->at);
   }
   for (int i = 0; i < node->n_out; ++i) {
-    b->out[i] = ts_bound_address(e, p, node->out[i], slot);
+    b->out[i] = ts_bound_address(e, p, node->out[i], view->at);
   }
   if (node->prior != NULL) {
     b->prior = ts_calloc((size_t) node->n_out, sizeof *b->prior);
     for (int i = 0; i < node->n_out; ++i) {
-      b->prior[i] = ts_bound_address(e, p, node->prior[i], slot);
+      b->prior[i] = ts_bound_address(e, p, node->prior[i], view->at);
     }
   }
   b->call = (ts_kernel_call){.graph = g,
@@ -117,7 +127,7 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, int slot) {
                              .in = b->in,
                              .out = b->out,
                              .prior = b->prior,
-                             .beta = ts_bound_address(e, p, node->beta, slot),
+                             .beta = ts_bound_address(e, p, node->beta, view->at),
                              .prepared = first->call.prepared,
                              .threads = program->target.threads,
                              .workspace_bytes = (size_t) program->plan->workspace_bytes[n],
@@ -132,6 +142,28 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, int slot) {
   }
 }
 
+/* Messages are in slots alone: those of the first views. */
+static void bind_view(ts_executor *e, ts_bound_program *p, ts_bound_view *view) {
+  const ts_graph *g = p->program->graph;
+  bool of_slot = view - p->view < ts_step_slots(&p->program->step);
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    if (!ts_node_is_window(&g->node[n]) && (of_slot || !ts_node_is_message(&g->node[n]))) {
+      bind_node(e, p, n, view);
+    }
+  }
+}
+
+ts_bound_view *ts_bound_view_of(ts_executor *e, ts_bound_program *p, ts_run run) {
+  for (int i = 0; i < p->n_views; ++i) {
+    if (memcmp(p->view[i].at.place, run.place, sizeof run.place) == 0) {
+      return &p->view[i];
+    }
+  }
+  ts_bound_view *view = add_view(p, run);
+  bind_view(e, p, view);
+  return view;
+}
+
 static void share_state(ts_executor *e, const ts_program *const *programs) {
   int64_t **moved = ts_calloc((size_t) e->n_programs, sizeof *moved);
   e->arena_bytes[TS_ARENA_STATE] = (size_t) ts_programs_share_state(programs, e->n_programs, moved);
@@ -142,11 +174,8 @@ static void share_state(ts_executor *e, const ts_program *const *programs) {
 }
 
 static void bind_program(ts_executor *e, ts_bound_program *p) {
-  const ts_graph *g = p->program->graph;
-  for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    for (int slot = 0; slot < p->program->step.n_slots && !ts_node_is_window(&g->node[n]); ++slot) {
-      bind_node(e, p, n, slot);
-    }
+  for (int i = 0; i < p->n_views; ++i) {
+    bind_view(e, p, &p->view[i]);
   }
   if (e->options.memcheck) {
     p->memcheck = ts_memcheck_create(p->program, e->arena[TS_ARENA_WORK], e->arena_bytes[TS_ARENA_WORK]);
@@ -206,16 +235,17 @@ static void release_node(ts_bound_node *b) {
 static void release_nodes(ts_bound_program *p) {
   ts_nid n_nodes = p->program->graph->n_nodes;
   for (ts_nid n = 0; n < n_nodes; ++n) {
-    ts_bound_node *b = &p->node[0][n];
+    ts_bound_node *b = &p->view[0].node[n];
     if (b->kernel != NULL && b->kernel->release != NULL && b->call.prepared != NULL) {
       b->kernel->release(b->call.prepared);
     }
   }
-  for (int slot = 0; slot < p->program->step.n_slots; ++slot) {
+  for (int i = 0; i < p->n_views; ++i) {
     for (ts_nid n = 0; n < n_nodes; ++n) {
-      release_node(&p->node[slot][n]);
+      release_node(&p->view[i].node[n]);
     }
-    ts_free(p->node[slot]);
+    ts_free(p->view[i].node);
+    ts_free(p->view[i].run);
   }
 }
 
@@ -245,9 +275,8 @@ void ts_executor_destroy(ts_executor **executor) {
     ts_bound_program *p = &e->program[i];
     release_nodes(p);
     ts_memcheck_destroy(&p->memcheck);
-    ts_free(p->node);
+    ts_free(p->view);
     ts_free(p->state);
-    ts_free(p->run);
     ts_free(p->message);
   }
   ts_bound_release(e);

@@ -12,7 +12,7 @@
 #include "run/memcheck.h"
 #include "run/stream.h"
 
-/** A node with every address resolved, in one slot. */
+/** A node with every address resolved, in the places of one view. */
 typedef struct ts_bound_node {
   ts_kernel_call call;
   const ts_kernel *kernel;
@@ -29,22 +29,30 @@ typedef struct ts_bound_node {
   struct ts_executor *executor;
 } ts_bound_node;
 
-/** Device: the commands of a kind of runs in one slot, and their recording. */
+/** Device: the commands of a kind of runs in the places of one view, and their recording. */
 typedef struct ts_bound_run {
-  int slot;
   ts_lowered *commands; /**< Owned; NULL before its first time. */
   void **event;         /**< Owned; commands->n_events. */
   void *graph;          /**< Owned; NULL until captured. */
   int times;            /**< It ran. */
 } ts_bound_run;
 
+/** The program as runs with these places see it: where a micro-batch keeps what it keeps. */
+typedef struct ts_bound_view {
+  ts_run at;           /**< Of it the places are read. */
+  ts_bound_node *node; /**< Owned; per node of the graph. */
+  ts_bound_run *run;   /**< Owned; device: per chunk and kind of runs of the step. */
+} ts_bound_view;
+
 typedef struct ts_bound_program {
   const ts_program *program;
-  ts_bound_node **node; /**< Per slot, per node of the graph. */
-  int64_t *state;       /**< Per tensor in STATE: bytes from its own plan's place (ts_programs_share_state). */
-  int64_t inputs;       /**< Bytes from the beginning of INPUT to its own part of it. */
+  /** Owned: first one of each slot, where messages are, of which only slots matter; the others when a run first wants
+   * them.  Kernels and communicators are the first one's. */
+  ts_bound_view *view;
+  int n_views, view_capacity;
+  int64_t *state; /**< Per tensor in STATE: bytes from its own plan's place (ts_programs_share_state). */
+  int64_t inputs; /**< Bytes from the beginning of INPUT to its own part of it. */
   ts_memcheck *memcheck;
-  ts_bound_run *run; /**< Device: per slot, chunk and kind of runs of the step. */
   int n_chunks;
   uint64_t group;  /**< Of the ranks that run the same program, for the heartbeat: those of one stage of a pipeline. */
   ts_nid *message; /**< Owned: the sends and receives. */
@@ -113,14 +121,17 @@ void ts_bound_release(ts_executor *executor);
 /** Device: wait until the next image is free; and queue the copies of what the host wrote for a slot, through that
  * image: what the host writes afterwards is the next run's. Not collective. */
 void ts_bound_wait_for_image(ts_executor *executor, const ts_bound_program *program);
-void ts_bound_copy_in(ts_executor *executor, const ts_bound_program *program, int slot);
+void ts_bound_copy_in(ts_executor *executor, const ts_bound_program *program, ts_run run);
 
 /** Copy bytes of the backend's memory to the host's; on a device after all that is queued. Not collective. */
 void ts_bound_read(ts_executor *executor, void *to, const void *memory, size_t bytes);
 
-/** Where a tensor lies in a slot, in the backend's memory; NULL for TS_NONE and what is never touched.
+/** Where a tensor lies in the places of a run, in the backend's memory; NULL for TS_NONE and what is never touched.
  * Not collective. */
-void *ts_bound_address(const ts_executor *executor, const ts_bound_program *program, ts_tid tensor, int slot);
+void *ts_bound_address(const ts_executor *executor, const ts_bound_program *program, ts_tid tensor, ts_run run);
+
+/** The program in the places of a run; valid until another one is asked for, its nodes for good. Not collective. */
+ts_bound_view *ts_bound_view_of(ts_executor *executor, ts_bound_program *program, ts_run run);
 
 /** Walk the instructions of a run on the host. Collective over the world when they contain collectives. */
 void ts_walk_host(ts_executor *executor, ts_bound_program *program, ts_run run);

@@ -96,18 +96,18 @@ void ts_bound_release(ts_executor *e) {
 }
 
 /* From the place in the program's own plan to that here: state lies where the programs share it. */
-static int64_t move_of(const ts_bound_program *b, ts_arena arena, ts_tid t, int slot) {
+static int64_t move_of(const ts_bound_program *b, ts_arena arena, ts_tid t, ts_run run) {
   int64_t part = arena == TS_ARENA_INPUT ? b->inputs : 0;
   return ts_arenas[arena].lifetime == TS_LIFETIME_STATE ? b->state[t]
-                                                        : part + slot * b->program->plan->slot_bytes[arena];
+                                                        : part + ts_plan_offset(b->program->plan, arena, run);
 }
 
-void *ts_bound_address(const ts_executor *e, const ts_bound_program *b, ts_tid t, int slot) {
+void *ts_bound_address(const ts_executor *e, const ts_bound_program *b, ts_tid t, ts_run run) {
   if (t == TS_NONE) {
     return NULL;
   }
   ts_address at = b->program->plan->address[t];
-  return at.arena != TS_ARENA_NONE ? e->arena[at.arena] + at.offset + move_of(b, at.arena, t, slot) : NULL;
+  return at.arena != TS_ARENA_NONE ? e->arena[at.arena] + at.offset + move_of(b, at.arena, t, run) : NULL;
 }
 
 /* ---- inputs ---- */
@@ -115,11 +115,11 @@ void *ts_bound_address(const ts_executor *e, const ts_bound_program *b, ts_tid t
 void *ts_executor_input(ts_executor *e, int index, int slot, const char *name) {
   const ts_bound_program *b = &e->program[index];
   const ts_program *program = b->program;
-  TS_ASSERT(slot >= 0 && slot < program->step.n_slots);
+  TS_ASSERT(slot >= 0 && slot < ts_step_slots(&program->step));
   ts_tid t = ts_graph_find(program->graph, name);
   ts_address at = t != TS_NONE ? program->plan->address[t] : (ts_address){TS_ARENA_NONE, 0};
   unsigned char *host = e->host[at.arena];
-  return host != NULL ? host + at.offset + move_of(b, at.arena, t, slot) : NULL;
+  return host != NULL ? host + at.offset + move_of(b, at.arena, t, ts_run_in_slot(slot)) : NULL;
 }
 
 void ts_bound_wait_for_image(ts_executor *e, const ts_bound_program *p) {
@@ -132,14 +132,14 @@ void ts_bound_wait_for_image(ts_executor *e, const ts_bound_program *p) {
   }
 }
 
-void ts_bound_copy_in(ts_executor *e, const ts_bound_program *p, int slot) {
+void ts_bound_copy_in(ts_executor *e, const ts_bound_program *p, ts_run run) {
   ts_device *device = e->device;
   ts_image *image = &e->image[e->next_image];
   TS_ASSERT(!image->queued);
   unsigned char *memory = image->memory;
   for (int a = TS_ARENA_STATE; a < TS_N_ARENAS; ++a) {
     if (ts_arenas[a].space == TS_SPACE_HOST) {
-      size_t bytes = (size_t) p->program->plan->slot_bytes[a], at = (size_t) move_of(p, (ts_arena) a, TS_NONE, slot);
+      size_t bytes = (size_t) p->program->plan->slot_bytes[a], at = (size_t) move_of(p, (ts_arena) a, TS_NONE, run);
       memcpy(memory, e->host[a] + at, bytes);
       device->ops->copy(device, e->arena[a] + at, memory, bytes, TS_QUEUE_COMPUTE);
       memory += bytes;
@@ -195,7 +195,7 @@ static unsigned char *find_state(const ts_executor *e, ts_tid leaf, int64_t firs
   TS_ASSERT(g->tensor[leaf].role == TS_ROLE_STATE && first >= 0 && first + count <= ts_tensor_count(g, leaf));
   size_t size = ts_dtype_size(g->tensor[leaf].dtype);
   *bytes = (size_t) count * size;
-  return (unsigned char *) ts_bound_address(e, &e->program[0], leaf, 0) + (size_t) first * size;
+  return (unsigned char *) ts_bound_address(e, &e->program[0], leaf, ts_run_in_slot(0)) + (size_t) first * size;
 }
 
 void ts_executor_read_state(ts_executor *e, ts_tid leaf, int64_t first, int64_t count, void *to) {
@@ -238,7 +238,7 @@ void ts_executor_gather_state(ts_executor *e, ts_tid leaf, unsigned axes, const 
   ts_comm *comm = ts_bound_comm(e, &first->mesh, axes);
   if (comm->size > 1) {
     ts_dtype dtype = first->graph->tensor[leaf].dtype;
-    char *memory = ts_bound_address(e, &e->program[0], leaf, 0);
+    char *memory = ts_bound_address(e, &e->program[0], leaf, ts_run_in_slot(0));
     ts_transfer transfer = {.x = memory + (size_t) cuts[comm->rank] * ts_dtype_size(dtype),
                             .y = memory,
                             .cuts = cuts,
@@ -254,8 +254,8 @@ void ts_executor_read_result(ts_executor *e, int index, const char *name, void *
   ts_tid t = ts_graph_marked(g, name);
   TS_CHECK(t != TS_NONE, "program %d has no result %s", index, name);
   const ts_step_runs *step = &e->program[index].program->step;
-  int slot = ts_step_run(step, step->n - 1).slot;
-  ts_bound_read(e, to, ts_bound_address(e, &e->program[index], t, slot), (size_t) ts_tensor_bytes(g, t));
+  const void *memory = ts_bound_address(e, &e->program[index], t, ts_step_run(step, step->n - 1));
+  ts_bound_read(e, to, memory, (size_t) ts_tensor_bytes(g, t));
 }
 
 /* ---- memory of the host ---- */

@@ -14,22 +14,22 @@ static const char *tensor_name(const ts_sim_rank *r, ts_tid t) {
 
 /* ---- memory ---- */
 
-ts_sim_extent ts_sim_extent_of(const ts_sim_rank *r, ts_tid t, int slot) {
+ts_sim_extent ts_sim_extent_of(const ts_sim_rank *r, ts_tid t, ts_run run) {
   const ts_plan *plan = r->program->plan;
   ts_address at = t == TS_NONE ? (ts_address){0} : plan->address[t];
   int64_t bytes = at.arena == TS_ARENA_NONE ? 0 : ts_tensor_bytes(r->program->graph, t);
-  int64_t begin = at.offset + slot * plan->slot_bytes[at.arena];
+  int64_t begin = at.offset + ts_plan_offset(plan, at.arena, run);
   return (ts_sim_extent){at.arena, begin, begin + bytes};
 }
 
-/* In the slot under way. */
+/* In the run under way. */
 static ts_sim_extent extent_of(const ts_sim_rank *r, ts_tid t) {
-  return ts_sim_extent_of(r, t, r->now.slot);
+  return ts_sim_extent_of(r, t, r->now);
 }
 
 /* Place of a tensor in tables by slot and tensor. */
 static size_t in_slot(const ts_sim_rank *r, ts_tid t) {
-  return (size_t) r->now.slot * (size_t) r->program->graph->n_tensors + (size_t) t;
+  return (size_t) ts_run_slot(r->now) * (size_t) r->program->graph->n_tensors + (size_t) t;
 }
 
 /* Place of what is known of its making: a version of state is of no slot. */
@@ -48,8 +48,14 @@ bool ts_sim_overlap(ts_sim_extent a, ts_sim_extent b) {
   return a.arena != TS_ARENA_NONE && a.arena == b.arena && a.begin < b.end && b.begin < a.end;
 }
 
+/* Of a tensor's memory in the places of the run under way: the place in tables by place and tensor. */
+static size_t in_place(const ts_sim_rank *r, ts_tid root) {
+  ts_lifetime lifetime = ts_arenas[r->program->plan->address[root].arena].lifetime;
+  return (size_t) r->now.place[lifetime] * (size_t) r->program->graph->n_tensors + (size_t) root;
+}
+
 static ts_sim_storage *storage_of(const ts_sim_rank *r, ts_tid t) {
-  int index = t == TS_NONE ? -1 : r->of_root[in_slot(r, r->place[t].root)];
+  int index = t == TS_NONE ? -1 : r->of_root[in_place(r, r->place[t].root)];
   return index < 0 ? NULL : &r->storage[index];
 }
 
@@ -184,28 +190,7 @@ static char *check_messages(const ts_sim_rank *r, ts_nid n) {
 
 /* With one slot, and one run from the turn on, all that is not state is the micro-batch's. */
 static bool is_one_life(const ts_program *p) {
-  return p->step.n_slots == 1 && !p->step.apart && p->graph->chunk == NULL;
-}
-
-/* What has no slot is scratch of one run; what has one begins with the first run of a micro-batch.  Leaves keep what
- * they hold. */
-static void forget(ts_sim_rank *r, bool first) {
-  const ts_graph *g = r->program->graph;
-  if (is_one_life(r->program) && !first) {
-    return;
-  }
-  for (int i = 0; i < r->n_storages; ++i) {
-    ts_sim_storage *s = &r->storage[i];
-    if (g->tensor[s->root].producer != TS_NONE && (s->slot < 0 || (first && s->slot == r->now.slot))) {
-      s->life = TS_SIM_UNBORN;
-    }
-  }
-  for (ts_tid t = 0; t < g->n_tensors; ++t) {
-    const ts_sim_storage *s = storage_of(r, t);
-    bool scratch = s != NULL && s->slot < 0 && g->tensor[s->root].producer != TS_NONE;
-    bool state = g->tensor[r->place[t].root].role == TS_ROLE_STATE, kept = state && !is_one_life(r->program);
-    r->made[in_slot(r, t)] = r->made[in_slot(r, t)] && !scratch && (!first || kept);
-  }
+  return ts_step_slots(&p->step) == 1 && !p->step.apart && p->graph->chunk == NULL;
 }
 
 /* A run of both backwards has the turn of weights'. */
@@ -230,21 +215,76 @@ static bool all_is_done(const ts_sim_rank *r) {
   return all;
 }
 
-/* Forwards into free slots, backwards where theirs went, each in the order of micro-batches; the update after all. */
+/* Does what has this lifetime begin with the run under way, and is it there in this run? */
+static bool begins(const ts_sim_rank *r, ts_lifetime lifetime) {
+  ts_sim_turn turn = turn_of(r->kind);
+  return turn == (lifetime == TS_LIFETIME_TO_WEIGHT ? TS_SIM_INPUTS : TS_SIM_FORWARDS);
+}
+
+static bool keeps(const ts_sim_rank *r, ts_lifetime lifetime) {
+  ts_sim_turn turn = turn_of(r->kind);
+  bool apart = r->program->step.apart;
+  return lifetime == TS_LIFETIME_SLOT       ? true
+         : lifetime == TS_LIFETIME_TO_INPUT ? apart && (turn == TS_SIM_FORWARDS || turn == TS_SIM_INPUTS)
+                                            : apart && (turn == TS_SIM_INPUTS || turn == TS_SIM_WEIGHTS);
+}
+
+#define EACH_KEPT(l)                \
+  ts_lifetime l = TS_LIFETIME_SLOT; \
+  l <= TS_LIFETIME_TO_WEIGHT;       \
+  ++l
+
+/* What has no place is scratch of one run; what has one begins with the first run that keeps it.  Leaves keep what they
+ * hold. */
+static void forget(ts_sim_rank *r) {
+  const ts_graph *g = r->program->graph;
+  bool first = r->kind->phase == TS_RUN_FORWARD;
+  if (is_one_life(r->program) && !first) {
+    return;
+  }
+  for (int i = 0; i < r->n_storages; ++i) {
+    ts_sim_storage *s = &r->storage[i];
+    if (g->tensor[s->root].producer != TS_NONE &&
+        (s->place < 0 || (begins(r, s->lifetime) && s->place == r->now.place[s->lifetime]))) {
+      s->life = TS_SIM_UNBORN;
+    }
+  }
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    const ts_sim_storage *s = storage_of(r, t);
+    bool scratch = s != NULL && s->place < 0 && g->tensor[s->root].producer != TS_NONE;
+    bool state = g->tensor[r->place[t].root].role == TS_ROLE_STATE, kept = state && !is_one_life(r->program);
+    r->made[in_slot(r, t)] = r->made[in_slot(r, t)] && !scratch && (!first || kept);
+  }
+}
+
+/* Is the place that the run has for a lifetime free where it takes it, and its micro-batch's where it has it? */
+static char *check_place(const ts_sim_rank *r, ts_run run, ts_lifetime lifetime) {
+  static const char *const what[TS_N_LIFETIMES] = {[TS_LIFETIME_SLOT] = "slot",
+                                                   [TS_LIFETIME_TO_INPUT] = "place to backward of inputs",
+                                                   [TS_LIFETIME_TO_WEIGHT] = "place to backward of weights"};
+  int place = run.place[lifetime], n = r->program->step.n_places[lifetime];
+  if (place < 0 || place >= n) {
+    return ts_format("rank %d: run %lld is in %s %d of %d", r->program->mesh.rank, (long long) r->run, what[lifetime],
+                     place, n);
+  }
+  ts_sim_occupant there = r->occupant[lifetime][place];
+  ts_sim_occupant expected = {begins(r, lifetime) ? -1 : run.micro_batch, begins(r, lifetime) ? 0 : run.chunk};
+  return there.micro_batch == expected.micro_batch && there.chunk == expected.chunk
+             ? NULL
+             : ts_format("rank %d: run %lld (%s of micro-batch %lld) finds micro-batch %lld in %s %d",
+                         r->program->mesh.rank, (long long) r->run, r->kind->name, (long long) run.micro_batch,
+                         (long long) there.micro_batch, what[lifetime], place);
+}
+
+/* Forwards into free places, backwards where theirs went, each in the order of micro-batches; the update after all. */
 static char *check_order(const ts_sim_rank *r, ts_run run) {
   const ts_step_runs *step = &r->program->step;
   ts_sim_turn phase = turn_of(r->kind);
-  if (run.slot < 0 || run.slot >= step->n_slots) {
-    return ts_format("rank %d: run %lld is in slot %d of %d", r->program->mesh.rank, (long long) r->run, run.slot,
-                     step->n_slots);
-  }
-  ts_sim_occupant there = r->occupant[run.slot];
-  ts_sim_occupant expected = {phase == TS_SIM_FORWARDS ? -1 : run.micro_batch,
-                              phase == TS_SIM_FORWARDS ? 0 : run.chunk};
-  if (there.micro_batch != expected.micro_batch || there.chunk != expected.chunk) {
-    return ts_format("rank %d: run %lld (%s of micro-batch %lld) finds micro-batch %lld in slot %d",
-                     r->program->mesh.rank, (long long) r->run, r->kind->name, (long long) run.micro_batch,
-                     (long long) there.micro_batch, run.slot);
+  for (EACH_KEPT(l)) {
+    char *fault = keeps(r, l) ? check_place(r, run, l) : NULL;
+    if (fault != NULL) {
+      return fault;
+    }
   }
   int64_t next = phase == TS_SIM_UPDATES ? step->micro_batches - 1 : *runs_of(r, run.chunk, phase);
   bool all = phase != TS_SIM_UPDATES || all_is_done(r);
@@ -255,12 +295,23 @@ static char *check_order(const ts_sim_rank *r, ts_run run) {
   return NULL;
 }
 
+static void take_places(ts_sim_rank *r) {
+  for (EACH_KEPT(l)) {
+    if (keeps(r, l)) {
+      r->occupant[l][r->now.place[l]] = (ts_sim_occupant){r->now.micro_batch, r->now.chunk};
+    }
+  }
+}
+
 /* After its backward a micro-batch is done, but for the last one, which the update follows; in a validation after its
  * forward. */
-static void leave_slot(ts_sim_rank *r) {
-  bool train = r->program->use == TS_MODEL_TRAIN;
-  if (train ? turn_of(r->kind) == TS_SIM_WEIGHTS && !all_is_done(r) : r->run < r->program->step.n - 1) {
-    r->occupant[r->now.slot] = (ts_sim_occupant){-1, 0};
+static void leave_places(ts_sim_rank *r) {
+  bool train = r->program->use == TS_MODEL_TRAIN, inputs = turn_of(r->kind) == TS_SIM_INPUTS;
+  bool done = train ? turn_of(r->kind) == TS_SIM_WEIGHTS && !all_is_done(r) : r->run < r->program->step.n - 1;
+  for (EACH_KEPT(l)) {
+    if (keeps(r, l) && (l == TS_LIFETIME_TO_INPUT ? inputs : done)) {
+      r->occupant[l][r->now.place[l]] = (ts_sim_occupant){-1, 0};
+    }
   }
 }
 
@@ -286,9 +337,9 @@ static char *begin_run(ts_sim_rank *r, bool *blocked) {
   r->begun = true;
   char *fault = ended ? NULL : check_order(r, r->now);
   if (!ended && fault == NULL) {
-    r->occupant[r->now.slot] = (ts_sim_occupant){r->now.micro_batch, r->now.chunk};
+    take_places(r);
     ++*runs_of(r, r->now.chunk, turn_of(r->kind));
-    forget(r, r->kind->phase == TS_RUN_FORWARD);
+    forget(r);
   }
   return fault;
 }
@@ -298,7 +349,7 @@ static char *end_run(ts_sim_rank *r) {
     return ts_format("rank %d: %s is issued, but not waited for when its phase ends", r->program->mesh.rank,
                      ts_sim_node(r, r->queue[r->n_waited])->name);
   }
-  leave_slot(r);
+  leave_places(r);
   ++r->run;
   return open_run(r);
 }
@@ -331,9 +382,9 @@ static char *wait_for_node(ts_sim_rank *r, ts_nid n, bool *blocked) {
 /* What is received is there; what is sent is under way from now on. */
 static char *execute_message(ts_sim_rank *r, ts_nid n, bool *blocked) {
   bool sends = ts_sim_node(r, n)->op == TS_OP_SEND;
-  char *fault = sends ? check_made(r, n) : ts_sim_wait_message(r, n, r->now.slot, blocked);
+  char *fault = sends ? check_made(r, n) : ts_sim_wait_message(r, n, ts_run_slot(r->now), blocked);
   fault = fault == NULL && sends ? check_intact(r, n) : fault;
-  fault = fault == NULL && sends ? ts_sim_post(r, n, r->now.slot, r->now.micro_batch) : fault;
+  fault = fault == NULL && sends ? ts_sim_post(r, n, ts_run_slot(r->now), r->now.micro_batch) : fault;
   if (fault == NULL && !sends && !*blocked) {
     fault = execute(r, n);
   }
@@ -603,28 +654,37 @@ static bool is_leaf_kept(const ts_tensor *t) {
   return t->producer == TS_NONE && t->role != TS_ROLE_PARAM;
 }
 
-/* The storages of a slot, and with the first those that all share. */
-static char *open_slot(ts_sim_rank *r, int slot) {
+/* The storages of a place, and with the first those that are no micro-batch's. */
+static char *open_place(ts_sim_rank *r, int place) {
   const ts_program *program = r->program;
   const ts_graph *g = program->graph;
-  r->now.slot = slot;
+  for (EACH_KEPT(l)) {
+    r->now.place[l] = place;
+  }
   for (ts_tid t = 0; t < g->n_tensors; ++t) {
     ts_arena arena = program->plan->address[t].arena;
-    bool by_slot = ts_arenas[arena].lifetime == TS_LIFETIME_SLOT;
-    int64_t size = program->plan->slot_bytes[arena], begin = slot * size, end = program->plan->arena_bytes[arena];
-    end = by_slot && begin + size < end ? begin + size : end;
+    ts_lifetime lifetime = ts_arenas[arena].lifetime;
+    bool kept = ts_lifetime_is_kept(lifetime);
+    int64_t begin = ts_plan_offset(program->plan, arena, r->now), end = program->plan->arena_bytes[arena];
+    end = kept && begin + program->plan->slot_bytes[arena] < end ? begin + program->plan->slot_bytes[arena] : end;
     ts_sim_extent at = extent_of(r, t);
-    r->of_root[in_slot(r, t)] = by_slot || slot == 0 ? -1 : r->of_root[t];
-    if (arena != TS_ARENA_NONE && (at.begin < begin || at.end > end)) {
+    if (arena == TS_ARENA_NONE || place >= program->step.n_places[lifetime]) {
+      continue;
+    }
+    if (at.begin < begin || at.end > end) {
       return ts_format("rank %d: %s lies outside the %s arena", program->mesh.rank, tensor_name(r, t),
                        ts_arenas[arena].name);
     }
-    if (r->place[t].root == t && arena != TS_ARENA_NONE && (by_slot || slot == 0)) {
-      /* with one slot it is all the micro-batch's */
-      int of = by_slot || is_one_life(program) ? slot : -1;
-      r->of_root[in_slot(r, t)] = r->n_storages;
+    if (r->place[t].root == t) {
+      bool one_life = !kept && is_one_life(program); /* all is the micro-batch's */
+      r->of_root[in_place(r, t)] = r->n_storages;
       r->storage[r->n_storages++] =
-          (ts_sim_storage){t, of, at, is_leaf_kept(&g->tensor[t]) ? TS_SIM_INTACT : TS_SIM_UNBORN, TS_NONE};
+          (ts_sim_storage){.root = t,
+                           .place = kept || one_life ? place : -1,
+                           .lifetime = one_life ? TS_LIFETIME_SLOT : lifetime,
+                           .at = at,
+                           .life = is_leaf_kept(&g->tensor[t]) ? TS_SIM_INTACT : TS_SIM_UNBORN,
+                           .culprit = TS_NONE};
     }
   }
   return NULL;
@@ -632,19 +692,28 @@ static char *open_slot(ts_sim_rank *r, int slot) {
 
 static char *open_rank(ts_sim_rank *r, const ts_program *program) {
   const ts_graph *g = program->graph;
-  size_t n_slots = (size_t) program->step.n_slots, entries = n_slots * (size_t) g->n_tensors + 1;
+  int most = 1;
+  for (ts_lifetime l = TS_LIFETIME_STATE; l < TS_N_LIFETIMES; ++l) {
+    most = program->step.n_places[l] > most ? program->step.n_places[l] : most;
+  }
+  size_t entries = (size_t) most * (size_t) g->n_tensors + 1;
   *r = (ts_sim_rank){.program = program,
                      .place = ts_storage_find(g),
                      .storage = ts_malloc(entries * sizeof *r->storage),
                      .of_root = ts_malloc(entries * sizeof *r->of_root),
                      .made = ts_calloc(entries, sizeof *r->made),
-                     .occupant = ts_malloc(n_slots * sizeof *r->occupant),
                      .waits = {.node = TS_NONE},
                      .queue = ts_malloc(((size_t) program->schedule->n + 1) * sizeof *r->queue)};
+  memset(r->of_root, -1, entries * sizeof *r->of_root);
+  for (EACH_KEPT(l)) {
+    r->occupant[l] = ts_malloc((size_t) program->step.n_places[l] * sizeof *r->occupant[l]);
+    for (int i = 0; i < program->step.n_places[l]; ++i) {
+      r->occupant[l][i] = (ts_sim_occupant){-1, 0};
+    }
+  }
   char *fault = NULL;
-  for (int slot = 0; slot < (int) n_slots && fault == NULL; ++slot) {
-    r->occupant[slot] = (ts_sim_occupant){-1, 0};
-    fault = open_slot(r, slot);
+  for (int place = 0; place < most && fault == NULL; ++place) {
+    fault = open_place(r, place);
   }
   r->n_of = ts_calloc((size_t) ts_graph_chunks(r->program->graph) * TS_SIM_TURNS, sizeof *r->n_of);
   return fault == NULL ? open_run(r) : fault;
@@ -655,7 +724,9 @@ static void close_rank(ts_sim_rank *r) {
   ts_free(r->storage);
   ts_free(r->of_root);
   ts_free(r->made);
-  ts_free(r->occupant);
+  for (EACH_KEPT(l)) {
+    ts_free(r->occupant[l]);
+  }
   ts_free(r->n_of);
   ts_free(r->message);
   ts_free(r->queue);

@@ -30,7 +30,7 @@ char *ts_sim_post(ts_sim_rank *r, ts_nid n, int slot, int64_t micro_batch) {
   }
   bool sends = node->op == TS_OP_SEND;
   for (int i = 0; i < node->n_out; ++i) {
-    ts_nid other = ts_sim_message_uses(r, ts_sim_extent_of(r, node->out[i], slot), true);
+    ts_nid other = ts_sim_message_uses(r, ts_sim_extent_of(r, node->out[i], ts_run_in_slot(slot)), true);
     if (other != TS_NONE) {
       return ts_format("rank %d: %s is received where %s is under way", r->program->mesh.rank, node->name,
                        ts_sim_node(r, other)->name);
@@ -50,7 +50,7 @@ char *ts_sim_post_receives(ts_sim_rank *r) {
     ts_run of = ts_step_run(step, step->posted[k]);
     for (ts_nid n = 0; n < g->n_nodes && fault == NULL; ++n) {
       if (g->node[n].op == TS_OP_RECEIVE && ts_run_has(step, of, g, &g->node[n])) {
-        fault = ts_sim_post(r, n, of.slot, of.micro_batch);
+        fault = ts_sim_post(r, n, ts_run_slot(of), of.micro_batch);
       }
     }
   }
@@ -84,7 +84,8 @@ bool ts_sim_wait_sends(ts_sim_rank *r, bool all) {
     ts_sim_message *m = &r->message[i];
     const ts_node *node = ts_sim_node(r, m->node);
     bool mine =
-        m->sends && (all || (m->slot == r->now.slot && ts_run_has(&r->program->step, r->now, r->program->graph, node)));
+        m->sends &&
+        (all || (m->slot == ts_run_slot(r->now) && ts_run_has(&r->program->step, r->now, r->program->graph, node)));
     if (mine && !is_complete(r, m)) {
       return false;
     }
@@ -99,7 +100,7 @@ ts_nid ts_sim_message_uses(const ts_sim_rank *r, ts_sim_extent at, bool also_rea
     const ts_node *node = ts_sim_node(r, m->node);
     for (int i = 0; i < (m->sends ? node->n_in : node->n_out); ++i) {
       ts_tid t = m->sends ? node->in[i] : node->out[i];
-      if ((!m->sends || also_reads) && ts_sim_overlap(ts_sim_extent_of(r, t, m->slot), at)) {
+      if ((!m->sends || also_reads) && ts_sim_overlap(ts_sim_extent_of(r, t, ts_run_in_slot(m->slot)), at)) {
         return m->node;
       }
     }

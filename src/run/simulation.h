@@ -18,7 +18,8 @@ typedef struct ts_sim_extent {
 
 typedef struct ts_sim_storage {
   ts_tid root;
-  int slot; /**< Whose micro-batch it keeps, -1: of no slot. */
+  int place; /**< Of its arena's lifetime: whose micro-batch it keeps; -1: of no micro-batch. */
+  ts_lifetime lifetime;
   ts_sim_extent at;
   ts_sim_life life;
   ts_nid culprit; /**< Who wrote over it. */
@@ -27,7 +28,7 @@ typedef struct ts_sim_storage {
 /** What comes in the order of micro-batches. */
 typedef enum ts_sim_turn { TS_SIM_FORWARDS, TS_SIM_INPUTS, TS_SIM_WEIGHTS, TS_SIM_UPDATES, TS_SIM_TURNS } ts_sim_turn;
 
-/** What is in a slot. */
+/** What is in a place. */
 typedef struct ts_sim_occupant {
   int64_t micro_batch; /**< -1 for none. */
   int chunk;
@@ -46,10 +47,10 @@ typedef struct ts_sim_rank {
   ts_place *place;
   ts_sim_storage *storage; /**< Those that have memory. */
   int n_storages;
-  int *of_root;              /**< Per slot and tensor: index in storage, -1 for none. */
-  bool *made;                /**< Per slot and tensor: its node was executed, or issued, for its micro-batch. */
-  ts_sim_occupant *occupant; /**< Per slot. */
-  int64_t run;               /**< Under way. */
+  int *of_root; /**< Per place and tensor: index in storage, -1 for none. */
+  bool *made;   /**< Per slot and tensor: its node was executed, or issued, for its micro-batch. */
+  ts_sim_occupant *occupant[TS_N_LIFETIMES]; /**< Per place of it. */
+  int64_t run;                               /**< Under way. */
   ts_run now;
   const ts_run_kind *kind;        /**< Its kind. */
   int64_t *n_of;                  /**< Per chunk and turn: runs so far. */
@@ -72,8 +73,8 @@ static inline const ts_node *ts_sim_node(const ts_sim_rank *rank, ts_nid n) {
   return &rank->program->graph->node[n];
 }
 
-/** Where a tensor lies in a slot. Not collective. */
-ts_sim_extent ts_sim_extent_of(const ts_sim_rank *rank, ts_tid t, int slot);
+/** Where a tensor lies in the places of a run. Not collective. */
+ts_sim_extent ts_sim_extent_of(const ts_sim_rank *rank, ts_tid t, ts_run run);
 
 /** Do they have bytes in common? Not collective. */
 bool ts_sim_overlap(ts_sim_extent a, ts_sim_extent b);

@@ -9,14 +9,13 @@ enum { SPANS = 64 /* runs that nobody asked about yet, before the device is wait
 
 /* ---- the commands of a run ---- */
 
-/* Runs of one kind and chunk in one slot are one recording. */
-static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, ts_run run) {
+/* Runs of one kind and chunk in the same places are one recording. */
+static ts_bound_run *find_run(ts_executor *e, const ts_bound_program *p, const ts_bound_view *view, ts_run run) {
   const ts_step_runs *step = &p->program->step;
-  ts_bound_run *r = &p->run[(run.slot * p->n_chunks + run.chunk) * step->n_kinds + run.kind];
+  ts_bound_run *r = &view->run[run.chunk * step->n_kinds + run.kind];
   if (r->commands != NULL) {
     return r;
   }
-  r->slot = run.slot;
   r->commands = ts_lower(p->program->graph, p->program->schedule, step->kind[run.kind].segments, run.chunk);
   char *wrong = ts_lowered_verify(r->commands, p->program->graph, p->program->plan);
   TS_CHECK(wrong == NULL, "the program of the device is wrong: %s", wrong);
@@ -27,14 +26,8 @@ static ts_bound_run *find_run(ts_executor *e, ts_bound_program *p, ts_run run) {
   return r;
 }
 
-void ts_walk_device_release(ts_executor *e, ts_bound_program *p) {
-  ts_device *device = e->device;
-  const ts_step_runs *step = &p->program->step;
-  for (int i = 0; i < step->n_slots * p->n_chunks * step->n_kinds; ++i) {
-    ts_bound_run *r = &p->run[i];
-    if (r->commands == NULL) {
-      continue;
-    }
+static void release_run(ts_device *device, ts_bound_run *r) {
+  if (r->commands != NULL) {
     device->ops->graph_destroy(device, r->graph);
     for (int k = 0; k < r->commands->n_events; ++k) {
       device->ops->event_destroy(device, r->event[k]);
@@ -42,10 +35,17 @@ void ts_walk_device_release(ts_executor *e, ts_bound_program *p) {
     ts_free(r->event);
     ts_lowered_destroy(&r->commands);
   }
-  for (int slot = 0; slot < step->n_slots; ++slot) {
+}
+
+void ts_walk_device_release(ts_executor *e, ts_bound_program *p) {
+  ts_device *device = e->device;
+  for (int v = 0; v < p->n_views; ++v) {
+    for (int i = 0; i < p->n_chunks * p->program->step.n_kinds; ++i) {
+      release_run(device, &p->view[v].run[i]);
+    }
     for (ts_nid n = 0; n < p->program->graph->n_nodes; ++n) {
-      device->ops->event_destroy(device, p->node[slot][n].begin);
-      device->ops->event_destroy(device, p->node[slot][n].end);
+      device->ops->event_destroy(device, p->view[v].node[n].begin);
+      device->ops->event_destroy(device, p->view[v].node[n].end);
     }
   }
 }
@@ -80,7 +80,8 @@ static void queue_node(ts_executor *e, ts_bound_node *b, ts_queue queue) {
 }
 
 /* The commands inside the capture range, or outside of it. */
-static void queue_commands(ts_executor *e, const ts_bound_program *p, const ts_bound_run *r, bool inside) {
+static void queue_commands(ts_executor *e, const ts_bound_program *p, const ts_bound_view *view, const ts_bound_run *r,
+                           bool inside) {
   ts_device *device = e->device;
   bool here = false;
   for (int i = 0; i < r->commands->n; ++i) {
@@ -90,9 +91,9 @@ static void queue_commands(ts_executor *e, const ts_bound_program *p, const ts_b
       continue;
     }
     switch (c->kind) {
-      case TS_LOWERED_COPY_IN: ts_bound_copy_in(e, p, r->slot); break;
+      case TS_LOWERED_COPY_IN: ts_bound_copy_in(e, p, view->at); break;
       case TS_LOWERED_LAUNCH:
-      case TS_LOWERED_COLLECTIVE: queue_node(e, &p->node[r->slot][c->node], c->queue); break;
+      case TS_LOWERED_COLLECTIVE: queue_node(e, &view->node[c->node], c->queue); break;
       case TS_LOWERED_RECORD: device->ops->record(device, r->event[c->event], c->queue); break;
       case TS_LOWERED_WAIT: device->ops->wait(device, r->event[c->event], c->queue); break;
       default: break;
@@ -106,15 +107,15 @@ static bool records(const ts_executor *e, const ts_bound_run *r) {
   return e->options.graphs && e->options.observer == NULL && !e->options.check_finite && r->times > 0;
 }
 
-static void queue_captured(ts_executor *e, ts_bound_program *p, ts_bound_run *r) {
+static void queue_captured(ts_executor *e, const ts_bound_program *p, const ts_bound_view *view, ts_bound_run *r) {
   ts_device *device = e->device;
   if (!records(e, r)) {
-    queue_commands(e, p, r, true);
+    queue_commands(e, p, view, r, true);
     return;
   }
   if (r->graph == NULL) {
     device->ops->capture_begin(device);
-    queue_commands(e, p, r, true);
+    queue_commands(e, p, view, r, true);
     r->graph = device->ops->capture_end(device);
   }
   device->ops->replay(device, r->graph);
@@ -147,14 +148,14 @@ void ts_walk_device_take_spans(ts_executor *e) {
 }
 
 /* What an observer is told: the host's clock at the begin of the run, and the events' distances from there. */
-static void report_run(ts_executor *e, const ts_bound_program *p, const ts_bound_run *r, const ts_span *span,
+static void report_run(ts_executor *e, const ts_bound_view *view, const ts_bound_run *r, const ts_span *span,
                        double start) {
   ts_device *device = e->device;
   device->ops->finish(device, span->end);
   for (int i = 0; i < r->commands->n; ++i) {
     const ts_lowered_command *c = &r->commands->command[i];
     if (c->node != TS_NONE) {
-      const ts_bound_node *b = &p->node[r->slot][c->node];
+      const ts_bound_node *b = &view->node[c->node];
       e->options.observer(e->options.observer_user, b->call.node, c->queue == TS_QUEUE_COMM,
                           start + device->ops->seconds(device, span->begin, b->begin),
                           device->ops->seconds(device, b->begin, b->end));
@@ -166,7 +167,8 @@ void ts_walk_device(ts_executor *e, ts_bound_program *p, ts_run run) {
   static const char *const queueing[TS_N_RUN_PHASES] = {"queue.forward", "queue.backward", "queue.update"};
   ts_device *device = e->device;
   const ts_run_kind *kind = &p->program->step.kind[run.kind];
-  ts_bound_run *r = find_run(e, p, run);
+  const ts_bound_view *view = ts_bound_view_of(e, p, run);
+  ts_bound_run *r = find_run(e, p, view, run);
   ts_span *span = next_span(e, kind->phase);
   if (e->options.observer != NULL) {
     ts_executor_finish(e); /* or the host's clock would say nothing about the device's begin */
@@ -176,12 +178,12 @@ void ts_walk_device(ts_executor *e, ts_bound_program *p, ts_run run) {
   ts_heartbeat_enter(ts_bound_heartbeat(e), queueing[kind->phase], p->group);
   device->ops->set_run(device, kind->title, records(e, r));
   device->ops->record(device, span->begin, TS_QUEUE_COMPUTE);
-  queue_commands(e, p, r, false);
-  queue_captured(e, p, r);
+  queue_commands(e, p, view, r, false);
+  queue_captured(e, p, view, r);
   device->ops->record(device, span->end, TS_QUEUE_COMPUTE);
   ts_heartbeat_leave(ts_bound_heartbeat(e));
   ++r->times;
   if (e->options.observer != NULL) {
-    report_run(e, p, r, span, start);
+    report_run(e, view, r, span, start);
   }
 }

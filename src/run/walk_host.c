@@ -39,7 +39,7 @@ static void wait_node(ts_executor *e, ts_bound_node *b) {
 /* ---- messages between the pieces of a pipeline ---- */
 
 static ts_bound_node *message_of(ts_bound_program *p, int i, int slot) {
-  return &p->node[slot][p->message[i]];
+  return &p->view[slot].node[p->message[i]];
 }
 
 static void wait_message(ts_executor *e, ts_bound_node *b) {
@@ -59,7 +59,7 @@ void ts_walk_host_post(ts_executor *e, ts_bound_program *p, int64_t run) {
   for (int64_t k = step->posted_before[run]; k < step->posted_before[run + 1]; ++k) {
     ts_run of = ts_step_run(step, step->posted[k]);
     for (int i = 0; i < p->n_messages; ++i) {
-      ts_bound_node *b = message_of(p, i, of.slot);
+      ts_bound_node *b = message_of(p, i, ts_run_slot(of));
       if (b->call.node->op == TS_OP_RECEIVE && ts_run_has(step, of, p->program->graph, b->call.node)) {
         ts_message_start(b->line);
       }
@@ -69,7 +69,7 @@ void ts_walk_host_post(ts_executor *e, ts_bound_program *p, int64_t run) {
 
 void ts_walk_host_finish(ts_executor *e, ts_bound_program *p) {
   for (int i = 0; i < p->n_messages; ++i) {
-    for (int slot = 0; slot < p->program->step.n_slots; ++slot) {
+    for (int slot = 0; slot < ts_step_slots(&p->program->step); ++slot) {
       wait_message(e, message_of(p, i, slot));
     }
   }
@@ -78,7 +78,7 @@ void ts_walk_host_finish(ts_executor *e, ts_bound_program *p) {
 /* What a run will send lies where it lay the last time. */
 static void wait_for_sends(ts_executor *e, ts_bound_program *p, ts_run run) {
   for (int i = 0; i < p->n_messages; ++i) {
-    ts_bound_node *b = message_of(p, i, run.slot);
+    ts_bound_node *b = message_of(p, i, ts_run_slot(run));
     if (b->call.node->op == TS_OP_SEND && ts_run_has(&p->program->step, run, p->program->graph, b->call.node)) {
       wait_message(e, b);
     }
@@ -87,7 +87,7 @@ static void wait_for_sends(ts_executor *e, ts_bound_program *p, ts_run run) {
 
 /* What is under way moves on when MPI is called. */
 static void poll_messages(ts_bound_program *p) {
-  for (int slot = 0; slot < p->program->step.n_slots; ++slot) {
+  for (int slot = 0; slot < ts_step_slots(&p->program->step); ++slot) {
     for (int i = 0; i < p->n_messages; ++i) {
       if (ts_message_is_open(message_of(p, i, slot)->line)) {
         ts_message_poll(message_of(p, i, slot)->line);
@@ -112,6 +112,7 @@ static void wait_instruction(ts_executor *e, ts_bound_node *b) {
 void ts_walk_host(ts_executor *e, ts_bound_program *p, ts_run run) {
   const ts_run_kind *what = &p->program->step.kind[run.kind];
   const ts_schedule *schedule = p->program->schedule;
+  ts_bound_node *nodes = ts_bound_view_of(e, p, run)->node, *messages = p->view[ts_run_slot(run)].node;
   double start = ts_seconds();
   wait_for_sends(e, p, run);
   if (p->memcheck != NULL) {
@@ -119,10 +120,11 @@ void ts_walk_host(ts_executor *e, ts_bound_program *p, ts_run run) {
   }
   for (int i = 0; i < schedule->n; ++i) {
     const ts_instruction *instruction = &schedule->instruction[i];
-    ts_bound_node *b = &p->node[run.slot][instruction->node];
-    if (!ts_run_has(&p->program->step, run, p->program->graph, b->call.node)) {
+    const ts_node *node = &p->program->graph->node[instruction->node];
+    if (!ts_run_has(&p->program->step, run, p->program->graph, node)) {
       continue;
     }
+    ts_bound_node *b = &(ts_node_is_message(node) ? messages : nodes)[instruction->node];
     switch (instruction->kind) {
       case TS_RUN: run_kernel(e, b); break;
       case TS_ISSUE: start_node(e, b); break;
