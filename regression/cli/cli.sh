@@ -130,9 +130,21 @@ test_idle_sequence() {
 test_pipeline() {
   run "$tessera" plan tiny.cfg --ranks 2 --schedule --set 'pipeline={stages=2;schedule="zb_h1";}' \
     --set gradient_accumulation_steps=2 --set train_batch_size=4
-  ok "plan: a pipeline's bubble" printed '^pipeline "zb_h1", 1 piece of the model a stage; planned bubble: [0-9.]+ % of the time'
+  ok "plan: a pipeline's bubble" printed '^pipeline "zb_h1", 1 piece of the model a stage, cut by "best"; planned bubble: [0-9.]+ % of the time'
   ok "the units of a stage" printed "^  0 .* %  model.embed_tokens"
   ok "and what it does" printed "^  1F0 1I0 1F1 1I1 1W0 1W1"
+  ok "what the other schedules come to" printed "^  gpipe +[0-9.]+ +[0-9.]+ % +[0-9.]+ MB$"
+  ok "and those that do not go" printed "^  zb_v +gradient_accumulation_steps: zb_v: 2 micro-batches cannot go through 2 stages; the nearest that can: 3"
+  ok "the fastest" printed '^  the fastest: pipeline.schedule = "interleaved"'
+  run "$tessera" plan tiny.cfg --ranks 2 --set pipeline.stages=2 --schedule stages.svg
+  ok "a picture of the schedule" grep -q '<title>1B0</title><rect ' stages.svg
+  run "$tessera" plan --schedule tiny.cfg --ranks 2 --set pipeline.stages=2
+  ok "what is no picture is the deck" printed "^  1F0 1B0"
+  run "$tessera" plan tiny.cfg --ranks 1 --schedule stages.svg
+  ok "no picture of one stage" said 2 "error: --schedule stages.svg: a pipeline of one stage has no schedule to draw"
+  run "$tessera" plan tiny.cfg --ranks 2 --set pipeline.stages=2 --memory 19MB
+  ok "no cut fits" said 0 '"best": no cut fits: with the one that needs least a rank needs [0-9.]+ MB and has 19.00 MB'
+  ok "and none is called the fastest" both "printed 'does not fit$'" "! printed 'the fastest'"
   run "$tessera" plan tiny.cfg --ranks 2 --set pipeline.stages=2 --set 'pipeline.units=[1,3]'
   ok "plan: units by a list" printed "^  1 .* %  model.layers.0 - model.norm"
   run "$tessera" plan tiny.cfg --ranks 2 --set pipeline.stages=2 --set 'pipeline.units=[1,4]'

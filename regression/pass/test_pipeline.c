@@ -67,7 +67,7 @@ static bool is_as_known(const ts_pipeline *p) {
     TS_CHECK(ts_pipeline_piece(p, rank, chunk) == i, "piece %d is another one", i);
   }
   ts_error err = {0};
-  bool good = ts_pipeline_clock(p, one, 0, &t, &err) == TS_OK;
+  bool good = ts_pipeline_clock(p, one, 0, NULL, NULL, &t, &err) == TS_OK;
   double idle = known_idle(p);
   good = good && (isnan(idle) || fabs(t.bubble - known_bubble(p)) < 1e-12);
   for (int r = 0; r < p->stages; ++r) {
@@ -202,7 +202,7 @@ static void test_times(void) {
   } known[] = {{even, 0, 15}, {even, 0.5, 17}, {slow, 0, 27}};
   for (size_t i = 0; i < sizeof known / sizeof *known; ++i) {
     ts_pipeline_times t;
-    ts_status status = ts_pipeline_clock(&p, known[i].seconds, known[i].send, &t, NULL);
+    ts_status status = ts_pipeline_clock(&p, known[i].seconds, known[i].send, NULL, NULL, &t, NULL);
     tap_ok(status == TS_OK && t.seconds == known[i].step, "1f1b of two stages, %g s a message: %g s", known[i].send,
            t.seconds);
     ts_pipeline_times_clear(&t);

@@ -139,11 +139,11 @@ static void check_partition(ts_reader *reader) {
   if (type && ts_matches(expression, "") < 0) {
     ts_reader_report(reader, TS_CHECK_REGEX, "pipeline.partition", "\"%s\": not a valid regular expression",
                      expression);
-  } else if (!type && strcmp(by, "time") != 0 && strcmp(by, "uniform") != 0 && strcmp(by, "parameters") != 0) {
-    bool later = strcmp(by, "best") == 0 || strcmp(by, "memory") == 0;
-    ts_reader_report(reader, later ? TS_CHECK_WORD_LATER : TS_CHECK_WORD, "pipeline.partition",
-                     "\"%s\"%s; accepted: \"time\", \"uniform\", \"parameters\", \"" TS_PARTITION_TYPE "REGEX\"", by,
-                     later ? " is not there yet" : "");
+  } else if (!type && !ts_key_listed("best|time|memory|uniform|parameters", by, NULL, NULL)) {
+    ts_reader_report(reader, TS_CHECK_WORD, "pipeline.partition",
+                     "\"%s\"; accepted: \"best\", \"time\", \"memory\", \"uniform\", \"parameters\", "
+                     "\"" TS_PARTITION_TYPE "REGEX\"",
+                     by);
   }
 }
 

@@ -357,9 +357,12 @@ typedef struct ts_deck {
     int64_t stages;
     char *schedule;         /**< A row of pass/pipeline.h. */
     int64_t virtual_stages; /**< Pieces that each stage has, of "interleaved". */
-    char *partition;        /**< "uniform", "parameters", "time", "type:REGEX". */
+    char *partition;        /**< "best", "time", "memory", "uniform", "parameters", "type:REGEX". */
     ts_ints units;          /**< Of each piece; empty: partition decides. */
   } pipeline;
+  struct {
+    double product_flops, memory_bandwidth, link_bandwidth; /**< See ts_rates; 0: nominal. */
+  } machine;
   ts_deck_tensor_parallel tensor_parallel;
   int64_t sequence_parallel_size; /**< Ranks that share each sample; 1: none do. */
   int64_t data_parallel_size;     /**< 0: what the other axes leave; else that, or an error. */

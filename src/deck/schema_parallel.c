@@ -40,13 +40,26 @@ static const ts_key rows[] = {
     WORD(pipeline.schedule, "1f1b", "gpipe|1f1b|interleaved|zb_h1|zb_v|dualpipe_v", NULL, 0,
          "What each stage does when: `tessera plan --schedule` prints it."),
     INTEGER(pipeline.virtual_stages, "2", 1, SIZE, 0, "Pieces of the model that each stage has, of \"interleaved\"."),
-    {STORED(STRING, pipeline.partition), .initial = "time",
+    {STORED(STRING, pipeline.partition), .initial = "best",
      .help =
          "Where the model's units (blocks, embeddings, the last norm, the head) are cut: \"uniform\", by their number; "
          "\"parameters\"; \"type:REGEX\", by the number of those whose name or Hugging Face class it matches; "
          "\"time\": "
-         "the slowest piece is as fast as can be."},
-    INTEGERS(pipeline.units, 1, SIZE, "Units of each piece, in order, instead of pipeline.partition."),
+         "the slowest piece is as fast as can be, by the rates of `machine`; \"memory\": the rank that needs most "
+         "needs "
+         "as little as can be; \"best\": the fastest of those that fit, into what a rank may have of its node's "
+         "memory or its GPU's (`tessera plan --memory`)."},
+    INTEGERS(pipeline.units, 1, SIZE,
+             "Units of each piece, in order, instead of pipeline.partition: a run's deck.cfg has here what was chosen, "
+             "which "
+             "counts as long as it has as many pieces."),
+    NUMBER(machine.product_flops, "0", 0, HUGE_REAL, 0,
+           "What plans choose by, of a rank: FLOP/s of its products; 0: nominal, 1e11 of processors, 4e14 of GPUs.  "
+           "A deck may @include a file with this section."),
+    NUMBER(machine.memory_bandwidth, "0", 0, HUGE_REAL, 0,
+           "Bytes/s that its memory moves; 0: 2e10 of processors, 2e12 of GPUs."),
+    NUMBER(machine.link_bandwidth, "0", 0, HUGE_REAL, 0,
+           "Bytes/s of messages to another rank; 0: 4e9 of processors, 2e11 of GPUs."),
     INTEGER(sequence_parallel_size, "1", 0, SIZE, AUTO,
             "Ranks that share the tokens of each sample; 0 as 1: none do.  Any length and any number of heads."),
     INTEGER(data_parallel_size, NULL, 1, SIZE, AUTO,

@@ -6,6 +6,7 @@
 #include "engine/identity.h"
 #include "engine/placement.h"
 #include "graph/record.h"
+#include "run/cuts.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -53,6 +54,11 @@ static void write_dump(const char *pass, const ts_graph *graph, void *user) {
   ts_text_free(&text);
 }
 
+static ts_target target_of(const ts_engine *e) {
+  return (ts_target){e->backend, ts_engine_threads(e->deck, ts_world_local_size(e->world)),
+                     ts_engine_may_use_cudnn(e->deck, e->backend)};
+}
+
 /* A program that shares state with those before; the first has the layout. */
 static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_model_use use, ts_model_size size) {
   int first = 0;
@@ -63,8 +69,7 @@ static void add_program(ts_engine *e, int which, const ts_engine_options *o, ts_
                                 .mesh = &e->mesh,
                                 .use = use,
                                 .batch = size.batch,
-                                .target = {e->backend, ts_engine_threads(o->deck, ts_world_local_size(o->world)),
-                                           ts_engine_may_use_cudnn(o->deck, e->backend)},
+                                .target = target_of(e),
                                 .length = size.length,
                                 .context = size.context,
                                 .order = o->order,
@@ -242,6 +247,22 @@ static ts_status check_model_of(const ts_engine *e, const ts_engine_options *o, 
   return ts_program_check(&options, err);
 }
 
+/* A pipeline's model is cut as every rank plans it, for the rank that has least memory. */
+static ts_status decide_cuts(const ts_engine *e, const ts_engine_options *o, ts_error *err) {
+  if ((o->abilities & TS_CAN_TRAIN) == 0 || !ts_cuts_are_open(o->deck, &e->mesh)) {
+    return TS_OK;
+  }
+  const ts_mesh first = ts_mesh_at(&e->mesh, 0);
+  const ts_program_options options = {.deck = o->deck,
+                                      .mesh = &first,
+                                      .model = o->model,
+                                      .use = TS_MODEL_TRAIN,
+                                      .target = target_of(e),
+                                      .batch = o->deck->train_micro_batch_size_per_gpu,
+                                      .length = o->deck->data.sequence_length};
+  return ts_cuts_decide(&options, o->deck, ts_engine_memory_of_rank(e), err);
+}
+
 static ts_status set_up_engine(ts_engine *e, const ts_engine_options *o, ts_error *err) {
   if (o->model != NULL && (o->abilities & TS_CAN_GENERATE) != 0) {
     return ts_error_add(err, "the model %s is a program's own, and only those of families generate", o->model->name);
@@ -253,6 +274,10 @@ static ts_status set_up_engine(ts_engine *e, const ts_engine_options *o, ts_erro
   ts_engine_schedule_from_deck(&e->schedule, o->deck);
   e->schedule.total_num_steps = e->schedule.total_num_steps > 0 ? e->schedule.total_num_steps : o->steps;
   status = ts_world_agree(e->world, check_model_of(e, o, err), err);
+  if (status != TS_OK) {
+    return status;
+  }
+  status = decide_cuts(e, o, err);
   if (status != TS_OK) {
     return status;
   }

@@ -83,6 +83,10 @@ ts_status ts_engine_backend(const ts_deck *deck, ts_world *world, const ts_backe
  * \return TS_BAD_INPUT with what is needed, what is free, and what other settings would need. */
 ts_status ts_engine_check_memory(const ts_engine *engine, ts_error *err);
 
+/** What the rank that has least may take, bytes: its GPU's free memory, or its share of what its node has available; 0
+ * where that is not known. Collective over the world. */
+int64_t ts_engine_memory_of_rank(const ts_engine *engine);
+
 /** Choose the algorithms of the programs' products on a device, once for all ranks; nothing on the host. Collective
  * over the world.
  * \return TS_BAD_INPUT, agreed, when the file of run.algorithms cannot be used. */

@@ -145,6 +145,22 @@ static ts_status check_device_memory(const ts_engine *e, ts_error *err) {
 
 /* ---- of both ---- */
 
+/* Of the GPU, or a share of what the node has. */
+static int64_t memory_here(const ts_engine *e) {
+  ts_device *device = ts_backend_device(e->backend);
+  return device != NULL ? (int64_t) device->ops->available(device)
+                        : (int64_t) ts_machine_available() / ts_world_local_size(e->world);
+}
+
+int64_t ts_engine_memory_of_rank(const ts_engine *e) {
+  int64_t mine = memory_here(e), *all = ts_world_gather(e->world, &mine, sizeof mine), least = mine;
+  for (int r = 0; r < ts_world_size(e->world); ++r) {
+    least = all[r] < least ? all[r] : least;
+  }
+  ts_free(all);
+  return least;
+}
+
 /* The ranks of this node together must fit into its memory. */
 ts_status ts_engine_check_memory(const ts_engine *e, ts_error *err) {
   if (e->backend->device != NULL) {

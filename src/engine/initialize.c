@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "engine/engine.h"
+#include "run/cuts.h"
 #include "run/plan_largest.h"
 
 /* ---- the deck ---- */
@@ -105,8 +106,10 @@ static void take_plan(const ts_plan *p, ts_planned_memory *memory) {
                                 .peak = p->peak_bytes};
 }
 
-static ts_status plan_memory(const ts_program_options *options, ts_planned_memory *memory, ts_error *err) {
+static ts_status plan_memory(const ts_program_options *options, ts_deck *deck, ts_planned_memory *memory,
+                             ts_error *err) {
   ts_status status = ts_program_check(options, err);
+  status = status == TS_OK ? ts_cuts_decide(options, deck, 0, err) : status;
   if (status == TS_OK) {
     ts_program *largest = ts_plan_largest(options);
     take_plan(largest->plan, memory);
@@ -143,7 +146,7 @@ ts_status ts_plan_memory(const ts_own_model *model, ts_deck *deck, int ranks, un
       .seeded = (abilities & TS_CAN_SEED) != 0,
       .defers = (abilities & TS_CAN_DEFER) != 0,
       .evaluates = (abilities & TS_CAN_EVALUATE) != 0};
-  return plan_memory(&options, memory, err);
+  return plan_memory(&options, deck, memory, err);
 }
 
 /* ---- whose samples, and how many ---- */

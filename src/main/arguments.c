@@ -52,6 +52,17 @@ static bool is_option(const ts_command *command, const char *word) {
   return word[0] == '-' && (word[1] == '-' || find_option(command, word, strlen(word)) >= 0);
 }
 
+static bool may_be_left_out(const ts_option *option) {
+  return option->argument != NULL && option->argument[0] == '[';
+}
+
+/* Does a word end as the value that may be left out: ".svg" of "[FILE.svg]"? */
+static bool ends_like(const char *argument, const char *word) {
+  const char *ending = strrchr(argument, '.'), *end = strrchr(word, '.');
+  size_t length = strcspn(ending, "]");
+  return end != NULL && end > word && strlen(end) == length && strncasecmp(end, ending, length) == 0;
+}
+
 /* One option at argv[*i]; *i is left at the last word it took. */
 static ts_status take_option(ts_arguments *out, int argc, char **argv, int *i, ts_error *err) {
   const ts_command *command = out->command;
@@ -68,9 +79,9 @@ static ts_status take_option(ts_arguments *out, int argc, char **argv, int *i, t
     }
   } else if (equals != NULL) {
     value = equals + 1;
-  } else if (*i + 1 < argc) {
+  } else if (*i + 1 < argc && (!may_be_left_out(option) || ends_like(option->argument, argv[*i + 1]))) {
     value = argv[++*i];
-  } else {
+  } else if (!may_be_left_out(option)) {
     return ts_error_add(err, "%s: %s needs a value: %s %s", command->name, option->name, option->name,
                         option->argument);
   }

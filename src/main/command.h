@@ -13,8 +13,10 @@
 #include <stdbool.h>
 
 typedef struct ts_option {
-  const char *name;     /**< "--ranks" */
-  const char *argument; /**< What the value is called in the help; NULL for a switch. */
+  const char *name; /**< "--ranks" */
+  /** What the value is called in the help; NULL for a switch; "[FILE.svg]" for one that may be left out: it is the next
+   * word where that ends so. */
+  const char *argument;
   const char *fallback; /**< Value when it is not given; NULL for none. */
   const char *help;
   bool many; /**< May be given several times (--set). */

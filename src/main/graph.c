@@ -2,6 +2,7 @@
 #include "base/memory.h"
 #include "main/command.h"
 #include "pass/lower.h"
+#include "run/cuts.h"
 #include "run/program.h"
 
 #include <string.h>
@@ -97,6 +98,7 @@ int ts_main_graph(const ts_arguments *arguments, ts_world *world, ts_error *err)
     options.length = use == TS_MODEL_LOGITS ? 1 : deck->data.sequence_length;
     options.context = deck->data.sequence_length;
     status = ts_program_check(&options, err);
+    status = status == TS_OK ? ts_cuts_decide(&options, deck, 0, err) : status;
   }
   if (status == TS_OK) {
     ts_program *program = ts_program_create(&options);

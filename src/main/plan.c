@@ -1,4 +1,5 @@
 /* tessera plan: what a rank needs, without running. */
+#include "base/log.h"
 #include "base/memory.h"
 #include "deck/elasticity.h"
 #include "engine/workings.h"
@@ -7,6 +8,7 @@
 #include "main/plan_longest.h"
 #include "main/plan_stages.h"
 #include "pass/recompute.h"
+#include "run/cuts.h"
 #include "run/plan_largest.h"
 #include "run/program.h"
 
@@ -29,6 +31,15 @@ static ts_status find_options(const ts_arguments *arguments, ts_deck *deck, ts_m
                                   .batch = deck->train_micro_batch_size_per_gpu,
                                   .length = deck->data.sequence_length};
   return ts_program_check(options, err);
+}
+
+/* As in a run whose ranks have so much memory; 0: all they want. */
+static void choose_cuts(const ts_program_options *options, ts_deck *deck, int64_t memory) {
+  ts_error why = {0};
+  if (ts_cuts_decide(options, deck, memory, &why) != TS_OK) {
+    ts_log(TS_LOG_WARNING, "%s", why.text);
+  }
+  ts_error_clear(&why);
 }
 
 /* What elasticity chooses for as many numbers of ranks as possible; empty without it. */
@@ -217,7 +228,8 @@ static void print_all(const ts_program_options *options, bool json, const ts_arg
   ts_program *program = ts_plan_largest(options);
   print_plan(program, json, &text);
   ts_program_destroy(&program);
-  ts_plan_print_stages(options, json, ts_argument(arguments, "--schedule") != NULL, &text);
+  const char *schedule = ts_argument(arguments, "--schedule");
+  ts_plan_print_stages(options, memory, json, schedule != NULL && schedule[0] == 0, &text);
   if (memory > 0) {
     print_longest(options, memory, json, &text);
   }
@@ -247,7 +259,10 @@ int ts_main_plan(const ts_arguments *arguments, ts_world *world, ts_error *err) 
   status = status == TS_OK ? ts_deck_resolve_batch(deck, ts_mesh_group_size(&mesh, TS_AXES_BATCH), err) : status;
   status = status == TS_OK ? find_options(arguments, deck, &mesh, &options, err) : status;
   if (status == TS_OK) {
+    choose_cuts(&options, deck, memory);
+    const char *schedule = ts_argument(arguments, "--schedule");
     print_all(&options, json, arguments, memory);
+    status = schedule != NULL && schedule[0] != 0 ? ts_plan_draw_stages(&options, schedule, err) : TS_OK;
   }
   ts_deck_destroy(&deck);
   return status;

@@ -29,6 +29,7 @@ void ts_plan_destroy(ts_plan **plan) {
     ts_free((*plan)->address);
     ts_free((*plan)->workspace);
     ts_free((*plan)->workspace_bytes);
+    ts_free((*plan)->unit);
     ts_free(*plan);
     *plan = NULL;
   }
@@ -451,6 +452,49 @@ static int64_t find_peak(const planner *p, const item_list *list, int64_t *buffe
   return peak;
 }
 
+static ts_unit_bytes *bytes_of_unit(const planner *p, int unit) {
+  return &p->plan->unit[unit >= 0 ? unit : p->graph->n_units];
+}
+
+/* What lives at an instruction of a unit; a kernel's workspace is of its node's. */
+static void note_work(const planner *p, int at, int unit) {
+  const ts_graph *g = p->graph;
+  ts_unit_bytes *of = bytes_of_unit(p, unit);
+  int64_t work = 0, beside = 0;
+  for (int i = 0; i < p->list[TS_ARENA_WORK].n; ++i) {
+    const interval *item = &p->list[TS_ARENA_WORK].item[i];
+    int whose = item->tensor != TS_NONE ? g->tensor[item->tensor].unit
+                : item->node != TS_NONE ? g->node[item->node].unit
+                                        : -1;
+    int64_t bytes = item->first <= at && at <= item->last ? item->bytes : 0;
+    work += whose == unit ? bytes : 0;
+    beside += whose != unit ? bytes : 0;
+  }
+  if (work + beside > of->work + of->beside) {
+    of->work = work;
+    of->beside = beside;
+  }
+}
+
+/* State and what is kept goes by the unit that has made it, scratch by the one that is at work. */
+static void find_units(const planner *p) {
+  const ts_graph *g = p->graph;
+  p->plan->unit = ts_calloc((size_t) g->n_units + 1, sizeof *p->plan->unit);
+  for (ts_tid t = 0; t < g->n_tensors; ++t) {
+    bool state = g->tensor[t].role == TS_ROLE_STATE;
+    bytes_of_unit(p, g->tensor[t].unit)->state += state ? ts_plan_align(ts_tensor_bytes(g, t)) : 0;
+  }
+  for (ts_arena a = TS_ARENA_SLOT; a < TS_ARENA_WORK; ++a) {
+    for (int i = 0; i < p->list[a].n; ++i) {
+      const interval *item = &p->list[a].item[i];
+      bytes_of_unit(p, g->tensor[item->tensor].unit)->kept[ts_arenas[a].lifetime] += item->bytes;
+    }
+  }
+  for (int i = 0; i < p->schedule->n; ++i) {
+    note_work(p, when(p, i), g->node[p->schedule->instruction[i].node].unit);
+  }
+}
+
 /* The first instruction of the backward; behind the last where there is none. */
 static int find_turn(const planner *p) {
   int i = 0;
@@ -577,6 +621,7 @@ void ts_pass_memory(ts_graph **graph, ts_pass_context *context) {
   make_places(&p);
   find_live(&p);
   find_kept(&p);
+  find_units(&p);
   plan->bytes[TS_PURPOSE_BUFFER] += plan->arena_bytes[TS_ARENA_INPUT];
   const ts_backend *backend = context->target.backend;
   plan->bytes[TS_PURPOSE_RESERVE] = reserve_bytes(backend, context->mesh->ranks);

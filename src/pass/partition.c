@@ -4,6 +4,7 @@
 #include "base/status.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 void ts_partition_uniform(int n, int parts, int *cuts) {
   for (int k = 0; k <= parts; ++k) {
@@ -89,4 +90,36 @@ void ts_partition_least_most(int n, const double *weight, int parts, int *cuts) 
     cuts[parts - k + 1] = i = k == 1 ? n : longest;
   }
   ts_free(most);
+}
+
+/* Boundaries first ... last by one item. \return false: a part would be empty, and nothing has moved. */
+static bool shift(int *cuts, int first, int last, int by) {
+  bool empties = by > 0 ? cuts[last] + 1 >= cuts[last + 1] : cuts[first] - 1 <= cuts[first - 1];
+  for (int k = first; k <= last && !empties; ++k) {
+    cuts[k] += by;
+  }
+  return !empties;
+}
+
+double ts_partition_improve(int parts, int *cuts, ts_partition_cost *cost, void *user) {
+  double best = cost(user, cuts);
+  for (bool better = true; better;) {
+    better = false;
+    for (int first = 1; first < parts; ++first) {
+      for (int move = 0; move < 2 * (parts - first); ++move) {
+        int last = first + move / 2, by = move % 2 == 0 ? 1 : -1;
+        if (!shift(cuts, first, last, by)) {
+          continue;
+        }
+        double now = cost(user, cuts);
+        if (now < best) {
+          best = now;
+          better = true;
+        } else {
+          shift(cuts, first, last, -by);
+        }
+      }
+    }
+  }
+  return best;
 }

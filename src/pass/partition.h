@@ -21,4 +21,11 @@ void ts_partition_balanced(int n, const double *weight, int parts, int *cuts);
  * \param [out] cuts    [parts + 1] Not collective. */
 void ts_partition_least_most(int n, const double *weight, int parts, int *cuts);
 
+/** What a cut costs: less is better. */
+typedef double ts_partition_cost(void *user, const int *cuts);
+
+/** Give items from any part to any other, through those between, as long as that lowers the cost; no part is emptied.
+ * \param [in,out] cuts  [parts + 1] Without an empty part. \return the cost reached. Not collective. */
+double ts_partition_improve(int parts, int *cuts, ts_partition_cost *cost, void *user);
+
 #endif

@@ -346,6 +346,8 @@ typedef struct clock_walk {
   const ts_pipeline *pipeline;
   const ts_pipeline_seconds *seconds;
   double send;
+  ts_pipeline_observer *observer; /* may be NULL */
+  void *user;
   int pieces;
   double *end;            /* [forward, backward of inputs][piece][micro-batch]; NaN: not yet */
   ts_pipeline_list *list; /* of each rank */
@@ -394,6 +396,9 @@ static bool go_on(clock_walk *c, int rank) {
   }
   c->free_at[rank] = fmax(c->free_at[rank], ready) + takes;
   c->busy[rank] += takes;
+  if (c->observer != NULL) {
+    c->observer(c->user, rank, i, c->free_at[rank] - takes, c->free_at[rank]);
+  }
   if (i.work != TS_WORK_WEIGHT) {
     *end_of(c, i.work != TS_WORK_FORWARD, piece, i.micro_batch) = c->free_at[rank];
   }
@@ -445,11 +450,13 @@ static void sum_up(const clock_walk *c, ts_pipeline_times *t) {
 }
 
 ts_status ts_pipeline_clock(const ts_pipeline *p, const ts_pipeline_seconds *seconds, double send,
-                            ts_pipeline_times *times, ts_error *err) {
+                            ts_pipeline_observer *observer, void *user, ts_pipeline_times *times, ts_error *err) {
   size_t ranks = (size_t) p->stages, pieces = ranks * (size_t) p->chunks, ends = 2 * pieces * (size_t) p->micro_batches;
   clock_walk c = {.pipeline = p,
                   .seconds = seconds,
                   .send = send,
+                  .observer = observer,
+                  .user = user,
                   .pieces = (int) pieces,
                   .end = ts_malloc(ends * sizeof *c.end),
                   .list = ts_calloc(ranks, sizeof *c.list),

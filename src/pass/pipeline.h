@@ -110,13 +110,17 @@ typedef struct ts_pipeline_times {
   double bubble;  /**< Mean over ranks of the share of the time that they are idle. */
 } ts_pipeline_times;
 
+/** Is told of an instance of a rank, when it begins and ends. */
+typedef void ts_pipeline_observer(void *user, int rank, ts_pipeline_instance instance, double begin, double end);
+
 /** Walk all ranks' lists by a clock: an instance begins when its rank is free and what it needs has arrived.
- * \param [in] seconds  Of each piece.
- * \param [in] send     Seconds from one rank to another.
+ * \param [in] seconds   Of each piece.
+ * \param [in] send      Seconds from one rank to another.
+ * \param [in] observer  Of every instance, those of a rank in order; NULL for none.
  * \return TS_BAD_INPUT: nobody can go on, which no row does; the first rank and instance that wait are named.
  * Not collective. */
 ts_status ts_pipeline_clock(const ts_pipeline *pipeline, const ts_pipeline_seconds *seconds, double send,
-                            ts_pipeline_times *times, ts_error *err);
+                            ts_pipeline_observer *observer, void *user, ts_pipeline_times *times, ts_error *err);
 
 /** Free what a clock gave. Not collective. */
 void ts_pipeline_times_clear(ts_pipeline_times *times);

@@ -70,6 +70,15 @@ typedef enum ts_purpose {
   TS_N_PURPOSES
 } ts_purpose;
 
+/** What a unit of the model has in memory, bytes: of other cuts of a pipeline than the program's an estimate, as what
+ * is placed together may share memory. */
+typedef struct ts_unit_bytes {
+  int64_t state;                /**< Of the optimizer, too. */
+  int64_t kept[TS_N_LIFETIMES]; /**< In a place of each lifetime that is a micro-batch's. */
+  /** When most lives in WORK while one of its instructions runs: what is its own of that, and what is of others. */
+  int64_t work, beside;
+} ts_unit_bytes;
+
 typedef struct ts_plan {
   ts_address *address;              /**< Owned; per tensor. */
   ts_address *workspace;            /**< Owned; per node. */
@@ -82,6 +91,7 @@ typedef struct ts_plan {
   /** Of these what a micro-batch keeps from its forward for its backward; and the most that lives beside it at a time:
    * the working set. */
   int64_t kept_bytes, working_bytes;
+  ts_unit_bytes *unit; /**< Owned; per unit of the graph, and one more for what is of none. */
   int64_t bytes[TS_N_PURPOSES];
   /** Of the host's memory, outside the arenas: leaves of role INPUT of all micro-batches of a step; 2^60 at most. */
   int64_t feed_bytes;

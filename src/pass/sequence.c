@@ -1,6 +1,7 @@
 #include "pass/sequence.h"
 
 #include "base/deal.h"
+#include "pass/rates.h"
 
 #include <math.h>
 #include <string.h>
@@ -163,12 +164,6 @@ ts_attention_heads ts_attention_heads_of(const ts_deck *deck, const ts_graph *ow
 
 /* ---- u and r ---- */
 
-/* Speeds by which the degrees are chosen, of a rank: attention in FLOP/s, messages and memory in bytes/s.  A choice
- * wants their ratios, and one that all ranks and a login node agree on, so they are given and not measured. */
-static const struct {
-  double flops, bytes, memory;
-} speeds[2] = {{1e11, 4e9, 2e10}, {4e14, 2e11, 2e12}}; /* processors, GPUs */
-
 /* Key heads that u ranks are sent of one rank's, in all groups of heads. */
 static int64_t sent_keys(const ts_deck *deck, const ts_attention_heads *model, const ts_mesh *mesh, int ulysses) {
   int64_t tp = mesh->size[TS_AXIS_TP], groups = deck->sequence_parallel.head_groups;
@@ -189,14 +184,14 @@ ts_sequence_cost ts_sequence_cost_of(const ts_deck *deck, const ts_attention_hea
   double keys = (double) sent_keys(deck, model, mesh, ulysses), d = (double) model->head_dim;
   double e = (double) ts_dtype_size(ts_deck_products(deck)), u = ulysses, r = ring;
   double t = (double) length * (double) deck->train_micro_batch_size_per_gpu / (u * r);
-  int row = backend->device != NULL;
+  const ts_rates rates = ts_rates_of(deck, backend);
   ts_sequence_cost cost = {.ulysses_bytes = e * t * (u - 1) / u * (2 * heads * d + 2 * keys * d),
                            .ring_bytes = 2 * e * (r - 1) * t * keys * d};
-  double attention = 2 * t * (double) length * heads * d / speeds[row].flops; /* causal */
+  double attention = 2 * t * (double) length * heads * d / rates.product; /* causal */
   bool at_once = gathers(deck, model, mesh, ulysses, ring);
   double hidden = at_once ? 0 : (r - 1) / r * attention, merged = at_once ? 0 : 12 * (r - 1) * t * heads * d;
-  cost.seconds = cost.ulysses_bytes / speeds[row].bytes + fmax(0, cost.ring_bytes / speeds[row].bytes - hidden) +
-                 merged / speeds[row].memory;
+  cost.seconds =
+      cost.ulysses_bytes / rates.link + fmax(0, cost.ring_bytes / rates.link - hidden) + merged / rates.memory;
   return cost;
 }
 

@@ -59,17 +59,23 @@ static void find_tied(ts_stages *stages, const ts_graph *g) {
   }
 }
 
-static void add_times(ts_stages *stages, const ts_graph *g, int pieces) {
-  double *time = ts_calloc((size_t) g->n_units + 1, sizeof *time);
-  stages->time = ts_calloc((size_t) pieces, sizeof *stages->time);
-  ts_stage_times(g, time);
+/* Ranks along tp and sp share what a piece computes. */
+static void add_seconds(ts_stages *stages, const ts_graph *g, const ts_deck *deck, const ts_mesh *mesh,
+                        const ts_backend *backend) {
+  double sharers = ts_mesh_group_size(mesh, TS_AXES(TS_AXIS_TP) | TS_AXES(TS_AXIS_SP));
+  ts_pipeline_seconds *unit = ts_calloc((size_t) g->n_units + 1, sizeof *unit);
+  stages->seconds = ts_calloc((size_t) count_pieces_in(&stages->pipeline), sizeof *stages->seconds);
+  ts_stage_seconds(g, deck, backend, unit);
   for (int u = 0; u < g->n_units; ++u) {
-    stages->time[stages->piece[u]] += time[u];
+    ts_pipeline_seconds *of = &stages->seconds[stages->piece[u]];
+    of->forward += unit[u].forward / sharers;
+    of->input += unit[u].input / sharers;
+    of->weight += unit[u].weight / sharers;
   }
-  ts_free(time);
+  ts_free(unit);
 }
 
-ts_stages *ts_stages_create(const ts_graph *g, const ts_deck *deck, const ts_mesh *mesh) {
+ts_stages *ts_stages_create(const ts_graph *g, const ts_deck *deck, const ts_mesh *mesh, const ts_backend *backend) {
   ts_pipeline pipeline = ts_deck_pipeline(deck, mesh);
   int pieces = count_pieces_in(&pipeline);
   if (pieces == 1) {
@@ -80,14 +86,14 @@ ts_stages *ts_stages_create(const ts_graph *g, const ts_deck *deck, const ts_mes
   stages->n_units = g->n_units;
   stages->piece = ts_calloc((size_t) g->n_units + 1, sizeof *stages->piece);
   int *cuts = ts_calloc((size_t) pieces + 1, sizeof *cuts);
-  ts_stage_cuts(g, deck, pieces, cuts);
+  ts_stage_cuts(g, deck, backend, pieces, cuts);
   for (int k = 0; k < pieces; ++k) {
     for (int u = cuts[k]; u < cuts[k + 1]; ++u) {
       stages->piece[u] = k;
     }
   }
   ts_free(cuts);
-  add_times(stages, g, pieces);
+  add_seconds(stages, g, deck, mesh, backend);
   find_tied(stages, g);
   return stages;
 }
@@ -99,7 +105,7 @@ void ts_stages_destroy(ts_stages **stages) {
     }
     ts_free((*stages)->tied);
     ts_free((*stages)->piece);
-    ts_free((*stages)->time);
+    ts_free((*stages)->seconds);
     ts_free(*stages);
     *stages = NULL;
   }
@@ -404,13 +410,14 @@ static ts_status check_direction(const cut *c, const ts_deck *deck, ts_error *er
   return TS_OK;
 }
 
-ts_status ts_stages_check(const ts_graph *model, const ts_deck *deck, const ts_mesh *mesh, bool trains, ts_error *err) {
+ts_status ts_stages_check(const ts_graph *model, const ts_deck *deck, const ts_mesh *mesh, const ts_backend *backend,
+                          bool trains, ts_error *err) {
   ts_pipeline pipeline = ts_deck_pipeline(deck, mesh);
   if (count_pieces_in(&pipeline) == 1) {
     return TS_OK;
   }
   ts_error why = {0};
-  ts_status status = ts_stage_cuts_check(model, deck, count_pieces_in(&pipeline), err);
+  ts_status status = ts_stage_cuts_check(model, deck, backend, count_pieces_in(&pipeline), err);
   if (status == TS_OK && trains && ts_pipeline_check(&pipeline, &why) != TS_OK) {
     status = ts_deck_error(deck, "gradient_accumulation_steps", err, "%s", why.text);
     ts_error_clear(&why);
@@ -418,7 +425,7 @@ ts_status ts_stages_check(const ts_graph *model, const ts_deck *deck, const ts_m
   if (status != TS_OK) {
     return status;
   }
-  ts_stages *stages = ts_stages_create(model, deck, mesh);
+  ts_stages *stages = ts_stages_create(model, deck, mesh, backend);
   cut c = look_at(model, stages, deck);
   status = check_tied(&c, deck, err);
   status = status == TS_OK ? check_direction(&c, deck, err) : status;

@@ -6,6 +6,7 @@
 #ifndef TS_PASS_STAGE_H
 #define TS_PASS_STAGE_H
 
+#include "backend/backend.h"
 #include "comm/mesh.h"
 #include "deck/deck.h"
 #include "graph/graph.h"
@@ -20,8 +21,10 @@ typedef struct ts_tied {
 typedef struct ts_stages {
   ts_pipeline pipeline; /**< Of training; its stages are the ranks along pp. */
   int n_units;
-  int *piece;    /**< Owned: of each unit of the model, ascending. */
-  double *time;  /**< Owned: what each piece is planned to take, forward and backward, in a unit of its own. */
+  int *piece; /**< Owned: of each unit of the model, ascending. */
+  ts_pipeline_seconds
+      *seconds;  /**< Owned: what each piece is planned to take (ts_stage_seconds), on ranks that share it.
+                                 */
   ts_tied *tied; /**< Owned. */
   int n_tied, tied_capacity;
 } ts_stages;
@@ -33,24 +36,32 @@ ts_pipeline ts_deck_pipeline(const ts_deck *deck, const ts_mesh *mesh);
  * \param [in] model   The model's graph, before any pass.
  * \param [in] trains  With as many micro-batches as the deck has.
  * \return TS_BAD_INPUT with the key of the deck. */
-ts_status ts_stages_check(const ts_graph *model, const ts_deck *deck, const ts_mesh *mesh, bool trains, ts_error *err);
+ts_status ts_stages_check(const ts_graph *model, const ts_deck *deck, const ts_mesh *mesh, const ts_backend *backend,
+                          bool trains, ts_error *err);
 
 /** Cut the model. Not collective.
  * \return NULL where there is one piece; end with ts_stages_destroy. */
-ts_stages *ts_stages_create(const ts_graph *model, const ts_deck *deck, const ts_mesh *mesh);
+ts_stages *ts_stages_create(const ts_graph *model, const ts_deck *deck, const ts_mesh *mesh, const ts_backend *backend);
 
-/** Where the deck cuts a model's units, of as many pieces or more. Not collective.
+/** Does pipeline.units say where the units are cut: as many pieces, or another number, which is an error unless it is
+ * what pipeline.partition came to on another grid? Not collective. */
+bool ts_stage_cuts_are_listed(const ts_deck *deck, int pieces);
+
+/** Where the deck cuts a model's units, of as many pieces or more; "best" and "memory", which want plans of memory
+ * (run/cuts.h), as "time". Not collective.
  * \param [out] cuts  [pieces + 1] */
-void ts_stage_cuts(const ts_graph *model, const ts_deck *deck, int pieces, int *cuts);
+void ts_stage_cuts(const ts_graph *model, const ts_deck *deck, const ts_backend *backend, int pieces, int *cuts);
 
-/** What each unit's forward and backward are planned to take, in a unit of their own: the more of what its products
- * compute and what its nodes move. Not collective.
- * \param [in,out] time  By unit: added to. */
-void ts_stage_times(const ts_graph *model, double *time);
+/** What each unit is planned to take on one rank (ts_rates_of), of each node the more of what it computes and what it
+ * moves.  Backward a product takes as long for inputs as for weights; what makes both in one node, as the head, takes
+ * them with inputs; what is computed again in the backward comes to inputs. Not collective.
+ * \param [in,out] unit  By unit: added to. */
+void ts_stage_seconds(const ts_graph *model, const ts_deck *deck, const ts_backend *backend, ts_pipeline_seconds *unit);
 
 /** Is what the deck says of the cut possible for this model? Not collective.
  * \return TS_BAD_INPUT with the key. */
-ts_status ts_stage_cuts_check(const ts_graph *model, const ts_deck *deck, int pieces, ts_error *err);
+ts_status ts_stage_cuts_check(const ts_graph *model, const ts_deck *deck, const ts_backend *backend, int pieces,
+                              ts_error *err);
 
 /** Free and set to NULL; NULL is allowed. Not collective. */
 void ts_stages_destroy(ts_stages **stages);

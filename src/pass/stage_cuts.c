@@ -4,8 +4,10 @@
 #include "family/family.h"
 #include "graph/op.h"
 #include "pass/partition.h"
+#include "pass/rates.h"
 #include "pass/stage.h"
 
+#include <math.h>
 #include <string.h>
 #include <strings.h>
 
@@ -27,25 +29,51 @@ static void weigh_parameters(const ts_graph *g, double *weight) {
   ts_free(last);
 }
 
-/* FLOPs that products do while memory moves a byte: of a core of the last ten years 5 to 20 in fp32. */
-#define FLOPS_A_BYTE 10.0
+/* What it computes, or what it moves: the longer of both. */
+static double node_seconds(const ts_graph *g, const ts_node *node, const ts_rates *rates) {
+  double bytes = 0, products = ts_node_flops(g, node) / rates->product;
+  for (int i = 0; i < node->n_in + node->n_out; ++i) {
+    ts_tid t = i < node->n_in ? node->in[i] : node->out[i - node->n_in];
+    bool table = i == 0 && node->op == TS_OP_EMBEDDING; /* of which some rows are read */
+    bytes += t != TS_NONE && !table ? (double) ts_tensor_bytes(g, t) : 0;
+  }
+  return (ts_op_get(node->op)->flags & TS_OP_ALIAS) != 0 ? 0 : fmax(products, bytes / rates->memory);
+}
 
-/* Forward and backward of its nodes, in bytes that memory would move meanwhile: what a product computes, and what any
- * node reads and writes; backward is twice the forward. */
-void ts_stage_times(const ts_graph *g, double *weight) {
-  for (ts_nid n = 0; n < g->n_nodes; ++n) {
-    const ts_node *node = &g->node[n];
-    double bytes = 0, flops = ts_node_flops(g, node);
-    for (int i = 0; i < node->n_in + node->n_out; ++i) {
-      ts_tid t = i < node->n_in ? node->in[i] : node->out[i - node->n_in];
-      bool table = i == 0 && node->op == TS_OP_EMBEDDING; /* of which some rows are read */
-      bytes += t != TS_NONE && !table ? (double) ts_tensor_bytes(g, t) : 0;
-    }
-    if (node->unit >= 0 && (ts_op_get(node->op)->flags & TS_OP_ALIAS) == 0) {
-      double products = flops / FLOPS_A_BYTE;
-      weight[node->unit] += 3 * (products > bytes ? products : bytes);
+static bool has_weight(const ts_graph *g, const ts_node *node) {
+  bool has = false;
+  for (int i = 0; i < node->n_in && (ts_op_get(node->op)->flags & TS_OP_PRODUCT) != 0; ++i) {
+    has = has || (node->in[i] != TS_NONE && g->tensor[node->in[i]].role == TS_ROLE_PARAM);
+  }
+  return has;
+}
+
+/* Units that are computed again: those with attention. */
+static bool *find_repeated(const ts_graph *g, const ts_deck *deck) {
+  bool *repeated = ts_calloc((size_t) g->n_units + 1, sizeof *repeated);
+  for (ts_nid n = 0; n < g->n_nodes && deck->activation_checkpointing.enabled; ++n) {
+    if (g->node[n].op == TS_OP_ATTENTION && g->node[n].unit >= 0) {
+      repeated[g->node[n].unit] = true;
     }
   }
+  return repeated;
+}
+
+void ts_stage_seconds(const ts_graph *g, const ts_deck *deck, const ts_backend *backend, ts_pipeline_seconds *unit) {
+  const ts_rates rates = ts_rates_of(deck, backend);
+  bool *repeated = find_repeated(g, deck);
+  for (ts_nid n = 0; n < g->n_nodes; ++n) {
+    const ts_node *node = &g->node[n];
+    if (node->unit >= 0) {
+      double once = node_seconds(g, node, &rates);
+      bool head = node->op == TS_OP_HEAD_LOSS, weight = !head && has_weight(g, node);
+      ts_pipeline_seconds *of = &unit[node->unit];
+      of->forward += head ? 0 : once;
+      of->input += (head ? 3 : weight ? 1 : 2) * once + (repeated[node->unit] ? once : 0);
+      of->weight += weight ? once : 0;
+    }
+  }
+  ts_free(repeated);
 }
 
 /* What Hugging Face calls a unit's class: "LlamaDecoderLayer", "GPT2Block", "Embedding", "LlamaRMSNorm", "Linear". */
@@ -85,16 +113,17 @@ static bool is_by_type(const ts_deck *deck) {
   return strncasecmp(deck->pipeline.partition, TS_PARTITION_TYPE, strlen(TS_PARTITION_TYPE)) == 0;
 }
 
-static double *weigh_units(const ts_graph *g, const ts_deck *deck) {
-  double *weight = ts_calloc((size_t) g->n_units + 1, sizeof *weight);
-  if (is_by_type(deck)) {
-    weigh_type(g, deck, weight);
-  } else if (strcmp(deck->pipeline.partition, "time") == 0) {
-    ts_stage_times(g, weight);
-  } else {
-    weigh_parameters(g, weight);
+static bool is_by(const ts_deck *deck, const char *name) {
+  return strcasecmp(deck->pipeline.partition, name) == 0;
+}
+
+static void weigh_time(const ts_graph *g, const ts_deck *deck, const ts_backend *backend, double *weight) {
+  ts_pipeline_seconds *unit = ts_calloc((size_t) g->n_units + 1, sizeof *unit);
+  ts_stage_seconds(g, deck, backend, unit);
+  for (int u = 0; u < g->n_units; ++u) {
+    weight[u] = unit[u].forward + unit[u].input + unit[u].weight;
   }
-  return weight;
+  ts_free(unit);
 }
 
 /* ---- cuts ---- */
@@ -106,17 +135,31 @@ static void cut_by_list(const ts_deck *deck, int *cuts) {
   }
 }
 
-void ts_stage_cuts(const ts_graph *g, const ts_deck *deck, int pieces, int *cuts) {
-  if (deck->pipeline.units.n > 0) {
+bool ts_stage_cuts_are_listed(const ts_deck *deck, int pieces) {
+  bool kept = ts_deck_is_set(deck, "pipeline.partition"); /* beside it a list is what it came to */
+  return deck->pipeline.units.n > 0 && (deck->pipeline.units.n == pieces || !kept);
+}
+
+void ts_stage_cuts(const ts_graph *g, const ts_deck *deck, const ts_backend *backend, int pieces, int *cuts) {
+  if (ts_stage_cuts_are_listed(deck, pieces)) {
     cut_by_list(deck, cuts);
-  } else if (strcmp(deck->pipeline.partition, "uniform") == 0) {
-    ts_partition_uniform(g->n_units, pieces, cuts);
-  } else {
-    double *weight = weigh_units(g, deck);
-    bool time = strcmp(deck->pipeline.partition, "time") == 0;
-    (time ? ts_partition_least_most : ts_partition_balanced)(g->n_units, weight, pieces, cuts);
-    ts_free(weight);
+    return;
   }
+  if (is_by(deck, "uniform")) {
+    ts_partition_uniform(g->n_units, pieces, cuts);
+    return;
+  }
+  double *weight = ts_calloc((size_t) g->n_units + 1, sizeof *weight);
+  if (is_by_type(deck)) {
+    weigh_type(g, deck, weight);
+  } else if (is_by(deck, "parameters")) {
+    weigh_parameters(g, weight);
+  } else {
+    weigh_time(g, deck, backend, weight);
+  }
+  bool balanced = is_by_type(deck) || is_by(deck, "parameters");
+  (balanced ? ts_partition_balanced : ts_partition_least_most)(g->n_units, weight, pieces, cuts);
+  ts_free(weight);
 }
 
 /* ---- what can be wrong ---- */
@@ -156,7 +199,8 @@ static ts_status check_type(const ts_graph *g, const ts_deck *deck, ts_error *er
   if (!is_by_type(deck)) {
     return TS_OK;
   }
-  double *weight = weigh_units(g, deck), sum = 0;
+  double *weight = ts_calloc((size_t) g->n_units + 1, sizeof *weight), sum = 0;
+  weigh_type(g, deck, weight);
   for (int u = 0; u < g->n_units; ++u) {
     sum += weight[u];
   }
@@ -166,10 +210,11 @@ static ts_status check_type(const ts_graph *g, const ts_deck *deck, ts_error *er
                                "the expression matches no unit, by its name or its class in Hugging Face", err);
 }
 
-static ts_status check_no_empty(const ts_graph *g, const ts_deck *deck, int pieces, ts_error *err) {
+static ts_status check_no_empty(const ts_graph *g, const ts_deck *deck, const ts_backend *backend, int pieces,
+                                ts_error *err) {
   int *cuts = ts_calloc((size_t) pieces + 1, sizeof *cuts);
   ts_status status = TS_OK;
-  ts_stage_cuts(g, deck, pieces, cuts);
+  ts_stage_cuts(g, deck, backend, pieces, cuts);
   for (int k = 0; k < pieces && status == TS_OK; ++k) {
     if (cuts[k] == cuts[k + 1]) {
       char *problem = ts_format("\"%s\" leaves piece %d of %d empty; accepted: fewer stages, or another cut "
@@ -183,13 +228,15 @@ static ts_status check_no_empty(const ts_graph *g, const ts_deck *deck, int piec
   return status;
 }
 
-ts_status ts_stage_cuts_check(const ts_graph *g, const ts_deck *deck, int pieces, ts_error *err) {
+ts_status ts_stage_cuts_check(const ts_graph *g, const ts_deck *deck, const ts_backend *backend, int pieces,
+                              ts_error *err) {
   if (pieces > g->n_units) {
     char *problem = ts_format("%d pieces, and each has a unit at least; accepted: up to as many", pieces);
     ts_status status = refuse_cuts(g, deck, "pipeline.stages", problem, err);
     ts_free(problem);
     return status;
   }
-  ts_status status = deck->pipeline.units.n > 0 ? check_list(g, deck, pieces, err) : check_type(g, deck, err);
-  return status == TS_OK ? check_no_empty(g, deck, pieces, err) : status;
+  bool listed = ts_stage_cuts_are_listed(deck, pieces);
+  ts_status status = listed ? check_list(g, deck, pieces, err) : check_type(g, deck, err);
+  return status == TS_OK ? check_no_empty(g, deck, backend, pieces, err) : status;
 }

@@ -53,7 +53,7 @@ typedef struct place_list {
   int n, capacity;
 } place_list;
 
-static int find_place(const place_list *places, occupant whom) {
+static int seek_place(const place_list *places, occupant whom) {
   int place = 0;
   while (place < places->n &&
          (places->there[place].micro_batch != whom.micro_batch || places->there[place].chunk != whom.chunk)) {
@@ -64,7 +64,7 @@ static int find_place(const place_list *places, occupant whom) {
 
 /* The lowest that is free. */
 static int take_place(place_list *places, occupant whom) {
-  int place = find_place(places, nobody);
+  int place = seek_place(places, nobody);
   if (place == places->n) {
     TS_GROW(places->there, places->n, places->capacity);
     ++places->n;
@@ -160,7 +160,7 @@ static void list_run(ts_step_runs *step, ts_pipeline_work work, const ts_pipelin
                   .chunk = at->chunk,
                   .micro_batch = at->micro_batch};
   for (ts_lifetime l = TS_LIFETIME_SLOT; l <= (step->apart ? TS_LIFETIME_TO_WEIGHT : TS_LIFETIME_SLOT); ++l) {
-    int place = work == keeps[l].from ? take_place(&places[l], whom) : find_place(&places[l], whom);
+    int place = work == keeps[l].from ? take_place(&places[l], whom) : seek_place(&places[l], whom);
     if (place < places[l].n) { /* else it keeps nothing there now */
       run->place[l] = place;
       places[l].there[place] = work == keeps[l].to || work == TS_WORK_BACKWARD ? nobody : whom;

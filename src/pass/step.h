@@ -6,7 +6,8 @@
  * A micro-batch is alive from its first run to its last one, and all its runs have the same slot: a copy of the memory
  * that keeps a micro-batch's values between its runs (pass/plan.h).  As many micro-batches are alive at a time as there
  * are slots.  Where gradients of weights have runs of their own, what only those of inputs want, and what only these
- * make, is kept for shorter, in fewer places.  Training goes by the row of a pipeline schedule (pass/pipeline.h).  Nothing here is collective.
+ * make, is kept for shorter, in fewer places.  Training goes by the row of a pipeline schedule (pass/pipeline.h).
+ * Nothing here is collective.
  */
 #ifndef TS_PASS_STEP_H
 #define TS_PASS_STEP_H

@@ -222,9 +222,16 @@ ts_status ts_program_check(const ts_program_options *o, ts_error *err) {
   ts_status status = own != NULL ? check_own(o, own, err) : TS_OK;
   status = status == TS_OK ? ts_sequence_check(o->deck, &heads, o->mesh, err) : status;
   status = status == TS_OK ? ts_shard_check(model, o->deck, o->mesh, err) : status;
-  status = status == TS_OK ? ts_stages_check(model, o->deck, o->mesh, o->use == TS_MODEL_TRAIN, err) : status;
+  status = status == TS_OK ? ts_stages_check(model, o->deck, o->mesh, o->target.backend, o->use == TS_MODEL_TRAIN, err)
+                           : status;
   ts_graph_destroy(&model);
   return status;
+}
+
+ts_graph *ts_program_model(const ts_program_options *o) {
+  ts_graph *model = build(o, o->use, NULL);
+  TS_CHECK(model != NULL, "the model %s is another one than was checked", o->model->name);
+  return model;
 }
 
 ts_program *ts_program_create(const ts_program_options *o) {
@@ -239,10 +246,10 @@ ts_program *ts_program_create(const ts_program_options *o) {
   const ts_step_order order = o->order.stages > 0 ? o->order : ts_deck_step_order(o->deck, o->mesh);
   program->step = ts_step_of(o->use, accumulates ? o->deck->gradient_accumulation_steps : 1, &order);
   program->step.by_hand = o->by_hand && o->use == TS_MODEL_TRAIN;
-  program->graph = build(o, o->use, NULL);
-  TS_CHECK(program->graph != NULL, "the model %s is another one than was checked", o->model->name);
+  program->graph = ts_program_model(o);
   program->graph->apart = program->step.apart;
-  program->stages = program->owns_layout ? ts_stages_create(program->graph, o->deck, o->mesh) : o->stages;
+  program->stages =
+      program->owns_layout ? ts_stages_create(program->graph, o->deck, o->mesh, o->target.backend) : o->stages;
   note_inputs(program);
   count_flops(program);
   program->counted = count_labels(program->graph);

@@ -92,6 +92,10 @@ typedef struct ts_sent {
  * \param [in] program  One that has not ended before the pass zero; else with_others lacks what comes with it. */
 ts_sent ts_program_sent(const ts_program *program, ts_axis axis);
 
+/** The model's graph, before any pass; of one's own that ts_program_check took. Not collective.
+ * \return end with ts_graph_destroy. */
+ts_graph *ts_program_model(const ts_program_options *options);
+
 /** Build the model's graph and run the passes; a model of one's own was checked by ts_program_check. Not collective.
  * \return the program, end with ts_program_destroy. */
 ts_program *ts_program_create(const ts_program_options *options);

@@ -216,7 +216,7 @@ static bool all_is_done(const ts_sim_rank *r) {
 }
 
 /* Does what has this lifetime begin with the run under way, and is it there in this run? */
-static bool begins(const ts_sim_rank *r, ts_lifetime lifetime) {
+static bool begins_now(const ts_sim_rank *r, ts_lifetime lifetime) {
   ts_sim_turn turn = turn_of(r->kind);
   return turn == (lifetime == TS_LIFETIME_TO_WEIGHT ? TS_SIM_INPUTS : TS_SIM_FORWARDS);
 }
@@ -245,7 +245,7 @@ static void forget(ts_sim_rank *r) {
   for (int i = 0; i < r->n_storages; ++i) {
     ts_sim_storage *s = &r->storage[i];
     if (g->tensor[s->root].producer != TS_NONE &&
-        (s->place < 0 || (begins(r, s->lifetime) && s->place == r->now.place[s->lifetime]))) {
+        (s->place < 0 || (begins_now(r, s->lifetime) && s->place == r->now.place[s->lifetime]))) {
       s->life = TS_SIM_UNBORN;
     }
   }
@@ -268,7 +268,7 @@ static char *check_place(const ts_sim_rank *r, ts_run run, ts_lifetime lifetime)
                      place, n);
   }
   ts_sim_occupant there = r->occupant[lifetime][place];
-  ts_sim_occupant expected = {begins(r, lifetime) ? -1 : run.micro_batch, begins(r, lifetime) ? 0 : run.chunk};
+  ts_sim_occupant expected = {begins_now(r, lifetime) ? -1 : run.micro_batch, begins_now(r, lifetime) ? 0 : run.chunk};
   return there.micro_batch == expected.micro_batch && there.chunk == expected.chunk
              ? NULL
              : ts_format("rank %d: run %lld (%s of micro-batch %lld) finds micro-batch %lld in %s %d",

@@ -1,0 +1,232 @@
+#include "run/cuts.h"
+
+#include "base/memory.h"
+#include "pass/partition.h"
+#include "pass/stage.h"
+#include "run/plan_largest.h"
+
+#include <math.h>
+#include <strings.h>
+
+/* High powers stand for the largest, and see those behind it too. */
+#define POWER 32
+
+typedef struct search {
+  const ts_program_options *options;
+  ts_pipeline pipeline;
+  int units, pieces;
+  ts_pipeline_seconds *seconds; /* owned; of each unit */
+  const ts_plan *whole;         /* of one stage that has all */
+  ts_step_runs *step;           /* owned; of each stage */
+  double most_seconds;          /* of a piece when the search begins, */
+  double most_bytes;            /* of a rank */
+  double limit;                 /* bytes; 0: as few as can be */
+} search;
+
+static bool goes_by(const ts_deck *deck, const char *name) {
+  return strcasecmp(deck->pipeline.partition, name) == 0;
+}
+
+bool ts_cuts_are_open(const ts_deck *deck, const ts_mesh *mesh) {
+  const ts_pipeline pipeline = ts_deck_pipeline(deck, mesh);
+  return mesh->size[TS_AXIS_PP] > 1 && !ts_stage_cuts_are_listed(deck, pipeline.stages * pipeline.chunks) &&
+         (goes_by(deck, "best") || goes_by(deck, "time") || goes_by(deck, "memory"));
+}
+
+/* ---- what a cut comes to ---- */
+
+static double piece_seconds(const search *s, const int *cuts, int piece) {
+  double sum = 0;
+  for (int u = cuts[piece]; u < cuts[piece + 1]; ++u) {
+    sum += s->seconds[u].forward + s->seconds[u].input + s->seconds[u].weight;
+  }
+  return sum;
+}
+
+/* What a rank has for its state: itself, and a copy for checkpoints. */
+static double copies_of_state(const ts_plan *whole) {
+  double state = (double) whole->arena_bytes[TS_ARENA_STATE], saved = (double) whole->bytes[TS_PURPOSE_CHECKPOINT];
+  return state > 0 ? 1 + saved / state : 1;
+}
+
+/* At work: what is a unit's own, and of all others' the rank's part. */
+static double work_bytes(const ts_unit_bytes *unit, double share) {
+  return (double) unit->work + share * (double) unit->beside;
+}
+
+static double state_of_rank(const search *s, const int *cuts, int rank) {
+  double state = 0;
+  for (int chunk = 0; chunk < s->pipeline.chunks; ++chunk) {
+    int piece = ts_pipeline_piece(&s->pipeline, rank, chunk);
+    for (int u = cuts[piece]; u < cuts[piece + 1]; ++u) {
+      state += (double) s->whole->unit[u].state;
+    }
+  }
+  return state;
+}
+
+/* But for what libraries keep, which no cut changes.  One slot is that of any of the rank's pieces, so as large as the
+ * largest. */
+static double rank_bytes(const search *s, const int *cuts, int rank) {
+  const ts_plan *w = s->whole;
+  const ts_unit_bytes *none = &w->unit[s->units];
+  double state = state_of_rank(s, cuts, rank), share = state / (double) w->arena_bytes[TS_ARENA_STATE], kept = 0;
+  double work = share * (double) (none->work + none->beside);
+  for (ts_lifetime l = TS_LIFETIME_STATE; l < TS_N_LIFETIMES; ++l) {
+    double most = 0;
+    for (int chunk = 0; chunk < s->pipeline.chunks && ts_lifetime_is_kept(l); ++chunk) {
+      int piece = ts_pipeline_piece(&s->pipeline, rank, chunk);
+      double sum = (double) none->kept[l];
+      for (int u = cuts[piece]; u < cuts[piece + 1]; ++u) {
+        sum += (double) w->unit[u].kept[l];
+        work = fmax(work, work_bytes(&w->unit[u], share));
+      }
+      most = fmax(most, sum);
+    }
+    kept += most * s->step[rank].n_places[l];
+  }
+  double inputs = (double) (w->slot_bytes[TS_ARENA_INPUT] * ts_step_slots(&s->step[rank]) + w->feed_bytes);
+  return copies_of_state(w) * (state + (double) none->state) + work + kept + inputs;
+}
+
+/* Of the slowest piece, where each rank fits; without a limit of the rank that needs most, then of the slowest piece. */
+static double cost(void *user, const int *cuts) {
+  const search *s = user;
+  double time = 0, bytes = 0;
+  for (int k = 0; k < s->pieces; ++k) {
+    time += pow(piece_seconds(s, cuts, k) / s->most_seconds, POWER);
+  }
+  for (int rank = 0; rank < s->pipeline.stages; ++rank) {
+    double here = rank_bytes(s, cuts, rank);
+    bytes += s->limit > 0 ? fmax(0, here / s->limit - 1) : pow(here / s->most_bytes, POWER);
+  }
+  return s->limit > 0 ? time + 1e9 * bytes : bytes + 1e-9 * time;
+}
+
+/* ---- the whole model on the ranks of one stage ---- */
+
+/* As if the stage that keeps most had all units. */
+static ts_program *plan_whole(const search *s, ts_deck *deck, ts_mesh *mesh) {
+  const ts_program_options *o = s->options;
+  int size[TS_N_AXES];
+  for (int axis = 0; axis < TS_N_AXES; ++axis) {
+    size[axis] = axis == TS_AXIS_PP ? 1 : o->mesh->size[axis];
+  }
+  ts_error err = {0};
+  TS_CHECK(ts_mesh_init(mesh, size, o->mesh->ranks / s->pipeline.stages, 0, &err) == TS_OK, "%s", err.text);
+  mesh->tp_units = o->mesh->tp_units;
+  *deck = *o->deck;
+  ts_program_options whole = *o;
+  whole.deck = deck;
+  whole.mesh = mesh;
+  whole.order = (ts_step_order){s->pipeline.schedule, s->pipeline.stages, 0, s->pipeline.chunks};
+  whole.layout = NULL;
+  whole.stages = NULL;
+  return ts_program_create(&whole);
+}
+
+/* ---- the deck ---- */
+
+static void write_units(ts_deck *deck, const int *cuts, int pieces) {
+  ts_ints *units = &deck->pipeline.units;
+  ts_free(units->items);
+  units->n = pieces;
+  units->items = ts_malloc((size_t) pieces * sizeof *units->items);
+  for (int k = 0; k < pieces; ++k) {
+    units->items[k] = cuts[k + 1] - cuts[k];
+  }
+}
+
+/* What is planned when the model is cut so. */
+static double planned_bytes(const search *s, ts_deck *deck, const int *cuts) {
+  write_units(deck, cuts, s->pieces);
+  ts_program_options options = *s->options;
+  options.deck = deck;
+  ts_program *largest = ts_plan_largest(&options);
+  double bytes = (double) largest->plan->peak_bytes;
+  ts_program_destroy(&largest);
+  return bytes;
+}
+
+static void improve(search *s, int *cuts, double limit) {
+  s->limit = limit;
+  s->most_seconds = s->most_bytes = 0;
+  for (int k = 0; k < s->pieces; ++k) {
+    s->most_seconds = fmax(s->most_seconds, piece_seconds(s, cuts, k));
+  }
+  for (int rank = 0; rank < s->pipeline.stages; ++rank) {
+    s->most_bytes = fmax(s->most_bytes, rank_bytes(s, cuts, rank));
+  }
+  ts_partition_improve(s->pieces, cuts, cost, s);
+}
+
+/* From the fastest cut on, aiming lower by what the plan was above the limit; at last for as little as can be. */
+static ts_status fit(search *s, ts_deck *deck, int *cuts, double memory, ts_error *err) {
+  double need = planned_bytes(s, deck, cuts), aim = memory - (double) s->whole->bytes[TS_PURPOSE_RESERVE];
+  const double reserve = (double) s->whole->bytes[TS_PURPOSE_RESERVE];
+  for (int times = 0; times < 4 && need > memory && memory > reserve; ++times) {
+    aim *= times > 0 ? 0.999 * (memory - reserve) / (need - reserve) : 1;
+    improve(s, cuts, aim);
+    need = planned_bytes(s, deck, cuts);
+  }
+  if (need > memory) {
+    improve(s, cuts, 0);
+    need = planned_bytes(s, deck, cuts);
+  }
+  char needs[32], has[32];
+  return need <= memory
+             ? TS_OK
+             : ts_deck_error(deck, "pipeline.partition", err,
+                             "\"%s\": no cut fits: with the one that needs least a rank needs %s and has %s; ways out: "
+                             "more pipeline.stages, a higher zero_optimization.stage, a smaller "
+                             "train_micro_batch_size_per_gpu, activation_checkpointing.enabled",
+                             deck->pipeline.partition, ts_human_bytes(need, needs), ts_human_bytes(memory, has));
+}
+
+static ts_status search_cuts(search *s, ts_deck *deck, int *cuts, int64_t memory, ts_error *err) {
+  ts_deck other;
+  ts_mesh mesh;
+  ts_program *whole = plan_whole(s, &other, &mesh);
+  s->units = whole->graph->n_units;
+  s->whole = whole->plan;
+  s->seconds = ts_calloc((size_t) s->units + 1, sizeof *s->seconds);
+  s->step = ts_calloc((size_t) s->pipeline.stages, sizeof *s->step);
+  for (int rank = 0; rank < s->pipeline.stages; ++rank) {
+    const ts_step_order order = {s->pipeline.schedule, s->pipeline.stages, rank, s->pipeline.chunks};
+    s->step[rank] = ts_step_of(TS_MODEL_TRAIN, s->pipeline.micro_batches, &order);
+  }
+  ts_graph *model = ts_program_model(s->options);
+  ts_stage_seconds(model, deck, s->options->target.backend, s->seconds);
+  ts_graph_destroy(&model);
+  ts_status status = TS_OK;
+  if (goes_by(deck, "memory")) {
+    improve(s, cuts, 0);
+  } else {
+    status = fit(s, deck, cuts, (double) memory, err);
+  }
+  for (int rank = 0; rank < s->pipeline.stages; ++rank) {
+    ts_step_clear(&s->step[rank]);
+  }
+  ts_free(s->step);
+  ts_free(s->seconds);
+  ts_program_destroy(&whole);
+  return status;
+}
+
+ts_status ts_cuts_decide(const ts_program_options *options, ts_deck *deck, int64_t memory, ts_error *err) {
+  if (!ts_cuts_are_open(deck, options->mesh) || options->use != TS_MODEL_TRAIN) {
+    return TS_OK;
+  }
+  search s = {.options = options, .pipeline = ts_deck_pipeline(deck, options->mesh)};
+  s.pieces = s.pipeline.stages * s.pipeline.chunks;
+  int *cuts = ts_calloc((size_t) s.pieces + 1, sizeof *cuts);
+  ts_graph *model = ts_program_model(options);
+  ts_stage_cuts(model, deck, options->target.backend, s.pieces, cuts);
+  ts_graph_destroy(&model);
+  bool fits =
+      goes_by(deck, "time") || (goes_by(deck, "best") && (memory == 0 || planned_bytes(&s, deck, cuts) <= memory));
+  ts_status status = fits ? TS_OK : search_cuts(&s, deck, cuts, memory, err);
+  write_units(deck, cuts, s.pieces);
+  ts_free(cuts);
+  return status;
+}
