@@ -31,7 +31,8 @@
   X(int64_t, skipped)             /* steps without an update since the start */                      \
   X(double, loss_scale)           /* 1 without loss scaling */                                       \
   X(double, save_seconds)         /* of saves that ended since the row before: begin to published */ \
-  X(double, stall_seconds)        /* that training waited for saves since the row before */
+  X(double, stall_seconds)        /* that training waited for saves since the row before */          \
+  X(double, bubble)               /* of a pipeline: part of a step's time that stages compute nothing */
 
 /** X (type, column): validation.csv. */
 #define TS_VALIDATION_COLUMNS(X)                                           \

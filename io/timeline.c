@@ -10,7 +10,7 @@
 struct ts_timeline {
   FILE *file;
   char *path; /* owned */
-  int rank;
+  int rank, stage;
 };
 
 static const char *const threads[TS_N_TIMELINE_THREADS] = {
@@ -21,23 +21,29 @@ static const char *const threads[TS_N_TIMELINE_THREADS] = {
 
 static void write_head(const ts_timeline *t) {
   fprintf(t->file, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n");
-  fprintf(t->file, "{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %d, \"args\": {\"name\": \"rank %d\"}}",
-          t->rank, t->rank);
-  for (int i = 0; i < TS_N_TIMELINE_THREADS; ++i) {
+  char stage[32] = "";
+  if (t->stage >= 0) {
+    snprintf(stage, sizeof stage, "stage %d, ", t->stage);
+  }
+  fprintf(t->file, "{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %d, \"args\": {\"name\": \"%srank %d\"}}",
+          t->rank, stage, t->rank);
+  fprintf(t->file, ",\n{\"name\": \"process_sort_index\", \"ph\": \"M\", \"pid\": %d, \"args\": {\"sort_index\": %d}}",
+          t->rank, t->stage >= 0 ? t->stage : t->rank);
+  for (int i = 0; i < (t->stage >= 0 ? TS_N_TIMELINE_THREADS : TS_TIMELINE_INSTANCES); ++i) {
     fprintf(t->file,
             ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %d, \"tid\": %d, \"args\": {\"name\": \"%s\"}}",
             t->rank, i, threads[i]);
   }
 }
 
-ts_status ts_timeline_open(const char *path, int rank, ts_timeline **out, ts_error *err) {
+ts_status ts_timeline_open(const char *path, int rank, int stage, ts_timeline **out, ts_error *err) {
   *out = NULL;
   FILE *file = fopen(path, "w");
   if (file == NULL) {
     return ts_error_add(err, "%s: cannot be written: %s", path, strerror(errno));
   }
   *out = ts_malloc(sizeof **out);
-  **out = (ts_timeline){file, ts_strdup(path), rank};
+  **out = (ts_timeline){file, ts_strdup(path), rank, stage};
   write_head(*out);
   return TS_OK; // cppcheck-suppress resourceLeak
 }

@@ -8,10 +8,12 @@
 
 #include "base/status.h"
 
-/** The rows of a rank: the second argument of X is what the viewer calls them. */
-#define TS_TIMELINE_THREADS(X)  \
-  X(COMPUTATION, "computation") \
-  X(COMMUNICATION, "communication")
+/** The rows of a rank: the second argument of X is what the viewer calls them.  INSTANCES is a pipeline's: what its
+ * stage does for which micro-batch. */
+#define TS_TIMELINE_THREADS(X)      \
+  X(COMPUTATION, "computation")     \
+  X(COMMUNICATION, "communication") \
+  X(INSTANCES, "instances")
 
 typedef enum ts_timeline_thread {
 #define X(name, text) TS_TIMELINE_##name,
@@ -23,10 +25,11 @@ typedef enum ts_timeline_thread {
 typedef struct ts_timeline ts_timeline;
 
 /** Create the file; an older one is replaced.  Not collective.
- * \param [in]  rank  World rank; the caller chooses a path of its own for each.
+ * \param [in]  rank   World rank; the caller chooses a path of its own for each.
+ * \param [in]  stage  Of a pipeline, by which viewers sort ranks; -1: there is none.
  * \param [out] out   The caller's, end with ts_timeline_close; NULL on error.
  * \return TS_BAD_INPUT with "PATH: reason" when it cannot be created. */
-ts_status ts_timeline_open(const char *path, int rank, ts_timeline **out, ts_error *err);
+ts_status ts_timeline_open(const char *path, int rank, int stage, ts_timeline **out, ts_error *err);
 
 /** Add a span.  Not collective.
  * \param [in] name      What ran (a node); UTF-8, copied.

@@ -494,6 +494,13 @@ test_timeline() {
   json trace.json "any(e.get('cat') == 'linear' or 'mat' in e.get('cat', '') for e in d['traceEvents'])" \
     "the timeline of rank 0 has products"
   json trace.json.rank1 "all(e['dur'] >= 0 for e in d['traceEvents'] if e['ph'] == 'X')" "the timeline of rank 1"
+  run $mpiexec -n 2 "$tessera" train tiny.cfg --set run.directory=timed_stages --set profile.timeline=stages.json \
+    --set pipeline.stages=2 --set gradient_accumulation_steps=2 --set train_batch_size=4
+  json stages.json.rank1 "[e['name'] for e in d['traceEvents'] if e.get('cat') == 'instance'] == ['1F0', '1B0', '1F1', '1B1']" \
+    "a pipeline's stage has a row of what it does"
+  json stages.json.rank1 "d['traceEvents'][0]['args']['name'] == 'stage 1, rank 1'" "and its name"
+  ok "metrics.csv has the bubble" awk -F, 'NR == 1 && $NF != "bubble" || NR > 1 && ($NF <= 0 || $NF >= 1) { exit 1 }' \
+    timed_stages/metrics.csv
 }
 
 # What the machine of a plan computes in: bf16 where it has instructions for it.  One without AVX never has.

@@ -162,8 +162,8 @@ static void test_fewer_columns(int columns) {
   tap_ok(strncmp(now, whole, (size_t) (strchr(whole, '\n') - whole)) == 0 && count(now, ",nan\n") == 18,
          "%d columns fewer: the first line has the new ones last, the rows nan", columns);
   ts_csv csv;
-  tap_ok(ts_csv_read(path, &csv, &err) == TS_OK && csv.n_rows == 20 && csv.n_columns == 17 &&
-             isnan(csv.values[17 * 17 + 16]) && csv.values[18 * 17 + 16] == 0 &&
+  tap_ok(ts_csv_read(path, &csv, &err) == TS_OK && csv.n_rows == 20 && csv.n_columns == 18 &&
+             isnan(csv.values[17 * 18 + 17]) && csv.values[18 * 18 + 17] == 0 &&
              ts_plot_losses(directory, &err) == TS_OK,
          "%d columns fewer: what reads and draws a run takes it", columns);
   ts_csv_free(&csv);
@@ -217,8 +217,8 @@ static void test_metrics(void) {
   char *directory = make_run("run", 20), *path = ts_format("%s/metrics.csv", directory);
   ts_csv csv;
   ts_error err = {0};
-  tap_ok(ts_csv_read(path, &csv, &err) == TS_OK && csv.n_rows == 20 && csv.n_columns == 17,
-         "metrics: 20 rows, 17 columns");
+  tap_ok(ts_csv_read(path, &csv, &err) == TS_OK && csv.n_rows == 20 && csv.n_columns == 18,
+         "metrics: 20 rows, 18 columns");
   bool same = true;
   for (int64_t i = 0; i < 20; ++i) {
     ts_metrics_row row = row_of(i + 1);
@@ -235,8 +235,9 @@ static void test_metrics(void) {
   tap_ok(ts_csv_column(&csv, "los") == -1, "metrics: no column of another name");
   ts_csv_free(&csv);
   char *text = read_text(directory, "metrics.csv");
-  const char *names = "step,tokens,loss,grad_norm,lr,step_seconds,tokens_per_second,model_tflops,mfu,peak_bytes,"
-                      "comm_seconds,exposed_comm_seconds,data_seconds,skipped,loss_scale,save_seconds,stall_seconds\n";
+  const char *names =
+      "step,tokens,loss,grad_norm,lr,step_seconds,tokens_per_second,model_tflops,mfu,peak_bytes,"
+      "comm_seconds,exposed_comm_seconds,data_seconds,skipped,loss_scale,save_seconds,stall_seconds,bubble\n";
   tap_ok(strncmp(text, names, strlen(names)) == 0, "metrics: the columns users know, in order");
   ts_free(text);
   text = read_text(directory, "validation.csv");
@@ -471,7 +472,7 @@ static void test_timeline(void) {
   char *path = path_of("trace.json");
   ts_error err = {0};
   ts_timeline *timeline;
-  tap_ok(ts_timeline_open(path, 3, &timeline, &err) == TS_OK, "timeline");
+  tap_ok(ts_timeline_open(path, 3, 1, &timeline, &err) == TS_OK, "timeline");
   ts_timeline_event(timeline, "h.0 \"x\"\\\n", "matmul", TS_TIMELINE_COMPUTATION, 0.5, 0.25);
   ts_timeline_event(timeline, "gather", "all_gather", TS_TIMELINE_COMMUNICATION, 100000.123456, 1e-6);
   ts_timeline_close(&timeline);
@@ -479,17 +480,17 @@ static void test_timeline(void) {
   char *text = read_text(tap_directory(), "trace.json");
   json_t *root = json_loads(text, 0, NULL);
   const json_t *events = json_object_get(root, "traceEvents");
-  tap_ok(root != NULL && json_array_size(events) == 5, "timeline: JSON with three names and two events");
-  tap_ok(json_integer_value(field(events, 3, "pid")) == 3 && json_integer_value(field(events, 3, "tid")) == 0 &&
-             json_number_value(field(events, 3, "ts")) == 5e5 && json_number_value(field(events, 3, "dur")) == 2.5e5 &&
-             strcmp(json_string_value(field(events, 3, "name")), "h.0 \"x\"\\\n") == 0,
+  tap_ok(root != NULL && json_array_size(events) == 7, "timeline: JSON with names, an order and two events");
+  tap_ok(json_integer_value(field(events, 5, "pid")) == 3 && json_integer_value(field(events, 5, "tid")) == 0 &&
+             json_number_value(field(events, 5, "ts")) == 5e5 && json_number_value(field(events, 5, "dur")) == 2.5e5 &&
+             strcmp(json_string_value(field(events, 5, "name")), "h.0 \"x\"\\\n") == 0,
          "timeline: rank, thread, microseconds, name");
-  tap_ok(json_number_value(field(events, 4, "ts")) == 100000123456.0 &&
-             json_number_value(field(events, 4, "dur")) == 1 &&
-             strcmp(json_string_value(field(events, 4, "cat")), "all_gather") == 0,
+  tap_ok(json_number_value(field(events, 6, "ts")) == 100000123456.0 &&
+             json_number_value(field(events, 6, "dur")) == 1 &&
+             strcmp(json_string_value(field(events, 6, "cat")), "all_gather") == 0,
          "timeline: a microsecond after a day");
   json_decref(root);
-  tap_ok(ts_timeline_open("/nonexistent/trace", 0, &timeline, &err) == TS_BAD_INPUT && timeline == NULL &&
+  tap_ok(ts_timeline_open("/nonexistent/trace", 0, -1, &timeline, &err) == TS_BAD_INPUT && timeline == NULL &&
              strstr(err.text, "/nonexistent/trace: cannot be written") != NULL,
          "timeline: a directory that is not there");
   ts_error_clear(&err);

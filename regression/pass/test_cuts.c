@@ -1,5 +1,5 @@
-/* Where "time", "memory" and "best" cut a model, against all cuts there are: the plans of their programs say what a rank
- * needs, the planned times how slow the slowest piece is. */
+/* Where "time", "memory" and "best" cut a model, against all cuts there are: the plans of their programs say what a
+ * rank needs, the planned times how slow the slowest piece is. */
 #include "regression/pass/grid.h"
 #include "regression/tap.h"
 

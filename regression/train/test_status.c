@@ -50,6 +50,7 @@ static ts_run_status make_run(void) {
                                 .since_step = 31,
                                 .since_alive = 0.5};
       strcpy(node->beat[k].name, "block.3.reduce");
+      strcpy(node->beat[k].instance, "-");
       node->process[k] = 'S';
     }
   }
@@ -108,7 +109,8 @@ static bool same_node(const ts_node_status *a, const ts_node_status *b) {
     same = x->rank == y->rank && x->pid == y->pid && x->step == y->step && x->micro_batch == y->micro_batch &&
            x->phase == y->phase && x->entered == y->entered && x->finished == y->finished &&
            x->since_change == y->since_change && x->since_step == y->since_step && x->since_alive == y->since_alive &&
-           strcmp(x->name, y->name) == 0 && a->process[i] == b->process[i] && same_groups(x, y);
+           strcmp(x->name, y->name) == 0 && strcmp(x->instance, y->instance) == 0 && x->awaited == y->awaited &&
+           a->process[i] == b->process[i] && same_groups(x, y);
   }
   return same;
 }
@@ -170,15 +172,15 @@ static void test_text(void) {
   ts_text_free(&text);
   static const char *const wrong[] = {"",
                                       "\n",
-                                      "tessera node 2\n",
-                                      "tessera node 2\nnumber 1\n",
-                                      "tessera node 2\nnumber 1\nid a\nnode b\nstep_seconds 0\ntokens_per_second "
+                                      "tessera node 3\n",
+                                      "tessera node 3\nnumber 1\n",
+                                      "tessera node 3\nnumber 1\nid a\nnode b\nstep_seconds 0\ntokens_per_second "
                                       "0\nskipped 0\nloss_scale 0\nranks 65536\nx\n",
-                                      "tessera node 2\nnumber 1\nid a\nnode b\nstep_seconds nan\ntokens_per_second "
+                                      "tessera node 3\nnumber 1\nid a\nnode b\nstep_seconds nan\ntokens_per_second "
                                       "0\nskipped 0\nloss_scale 0\nranks 1\nx\n",
-                                      "tessera node 2\nnumber -1\nid a\nnode b\nstep_seconds 0\ntokens_per_second "
+                                      "tessera node 3\nnumber -1\nid a\nnode b\nstep_seconds 0\ntokens_per_second "
                                       "0\nskipped 0\nloss_scale 0\nranks 1\nx\n",
-                                      "tessera node 2\nnumber 99999999999999999999\n"};
+                                      "tessera node 3\nnumber 99999999999999999999\n"};
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
     tap_ok(!is_node(wrong[i], strlen(wrong[i])), "refused: case %zu", i);
   }
@@ -188,11 +190,11 @@ static void test_text(void) {
 /* A file of one rank whose line ends so: its groups. */
 static ts_status read_groups(const char *groups, ts_node_status *node) {
   char *text = ts_format(
-      "tessera node 2\nnumber 3\nid a\nnode b\nstep_seconds 0\ntokens_per_second 0\nskipped 0\nloss_scale 0\nranks 1\n"
+      "tessera node 3\nnumber 3\nid a\nnode b\nstep_seconds 0\ntokens_per_second 0\nskipped 0\nloss_scale 0\nranks 1\n"
       "  rank     pid       step micro            phase   entered  finished    change      step     "
-      "alive process collective\n"
+      "alive process collective instance awaited\n"
       "     0    4711         12     0 forward/backward       100        99    30.000    31.000     "
-      "0.500       S block.3.reduce%s\nend 3\n",
+      "0.500       S block.3.reduce - 0%s\nend 3\n",
       groups);
   ts_status status = ts_status_parse_node(text, strlen(text), node);
   ts_free(text);
@@ -476,6 +478,49 @@ static void test_lag_pp(void) {
             "one is stopped");
 }
 
+/* Rank `rank` does `what` and waits for a message from or to `peer`; -1: it computes. */
+static void set_instance(ts_run_status *s, int rank, const char *what, int peer) {
+  ts_beat *b = &s->node[rank / RANKS].beat[rank % RANKS];
+  strcpy(b->instance, what);
+  strcpy(b->name, peer >= 0 ? "boundary.0.receive" : "block.3.reduce");
+  b->awaited = peer + 1;
+  b->finished = b->entered - (peer >= 0);
+}
+
+/* Stages wait for messages: named is the stage at the end of the chain, what it does, and who waits for whom. */
+static void test_lag_messages(void) {
+  static const int pp[TS_N_AXES] = {4, 1, 1, 1, 1};
+  ts_run_status s = make_grid_run(pp, ALL, 12, 12);
+  set_instance(&s, 0, "stage0:0F4", -1);
+  set_instance(&s, 0, "stage0:0B1", 1);
+  set_instance(&s, 1, "stage1:1B1", 2);
+  set_instance(&s, 2, "stage2:2B1", -1);
+  set_instance(&s, 3, "stage3:3F2", 2);
+  check_said(
+      &s, TS_LAG_BEHIND,
+      "  rank 2 on node1 is behind: step 12, forward/backward of micro-batch 0 (stage2:2B1) for 32.0 s; the last it "
+      "finished is collective 12 (block.3.reduce)\n"
+      "  waiting: rank 0 in stage0:0B1 for boundary.0.receive of rank 1 for 30.0 s\n"
+      "  waiting: rank 1 in stage1:1B1 for boundary.0.receive of rank 2 for 30.0 s\n"
+      "  waiting: rank 3 in stage3:3F2 for boundary.0.receive of rank 2 for 30.0 s\n",
+      "pp 4: the stage that all others wait for, whatever hop they are away");
+  s = make_grid_run(pp_dp, DP, 20, 20);
+  set_last(&s, pp_dp, 0, DP, 21, true);
+  set_instance(&s, 1, "stage0:0B3", 3);
+  check_lag(&s, TS_LAG_BEHIND, "rank 3 on node1 is behind",
+            "waiting: rank 1 in stage0:0B3 for boundary.0.receive of rank 3",
+            "pp 2 x dp 2: not the one that another waits for, but whose message that one waits for");
+  s = make_grid_run(pp, ALL, 12, 12);
+  set_instance(&s, 0, "stage0:0B1", 1);
+  set_instance(&s, 1, "stage1:1F1", 0);
+  check_lag(&s, TS_LAG_NONE, "rank 0 in stage0:0B1 for boundary.0.receive of rank 1",
+            "rank 1 in stage1:1F1 for boundary.0.receive of rank 0", "two that wait for each other are both told");
+  s = make_grid_run(pp, ALL, 12, 12);
+  set_instance(&s, 0, "stage0:0B1", 1);
+  s.node[0].beat[0].since_change = 1;
+  check_said(&s, TS_LAG_NONE, "", "a message is not late yet");
+}
+
 static void test_time_limit(void) {
   ts_time_limit limit = {.margin = 60, .save = 12};
   ts_time_limit_step(&limit, 30);
@@ -497,6 +542,7 @@ int main(void) {
   test_lag();
   test_lag_tp();
   test_lag_pp();
+  test_lag_messages();
   test_time_limit();
   return tap_done();
 }

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WORDS = TS_HEARTBEAT_NAME / 8 };
+enum { WORDS = TS_HEARTBEAT_NAME / 8, INSTANCE_WORDS = TS_HEARTBEAT_INSTANCE / 8 };
 
 struct ts_heartbeat {
   _Alignas(128) _Atomic int64_t rank;
@@ -17,7 +17,8 @@ struct ts_heartbeat {
   _Atomic int64_t changed, began, alive; /* nanoseconds of the node's monotonic clock */
   _Atomic int n_groups, last;            /* last: the group of what was entered last */
   _Atomic uint64_t group[TS_HEARTBEAT_GROUPS], of_group[TS_HEARTBEAT_GROUPS]; /* collectives entered in each */
-  _Atomic uint64_t name[WORDS];                                               /* its bytes; the last one is always 0 */
+  _Atomic int64_t awaited;
+  _Atomic uint64_t name[WORDS], instance[INSTANCE_WORDS]; /* bytes; the last one of each is always 0 */
 };
 
 #define SET(field, value) atomic_store_explicit(&record->field, (value), memory_order_relaxed)
@@ -49,6 +50,8 @@ void ts_heartbeat_begin(ts_heartbeat *record, int rank) {
   SET(entered, 0);
   SET(finished, 0);
   SET(name[0], 0);
+  SET(instance[0], 0);
+  SET(awaited, 0);
   SET(n_groups, 0);
   SET(last, 0);
   ts_heartbeat_join(record, TS_HEARTBEAT_ALL);
@@ -71,6 +74,23 @@ void ts_heartbeat_step(ts_heartbeat *record, int64_t step) {
     SET(step, step);
     SET(began, now());
     ts_heartbeat_phase(record, TS_PHASE_COMPUTING);
+  }
+}
+
+/* Of `n` words. */
+static void set_text(_Atomic uint64_t *to, int n, const char *text) {
+  char bytes[TS_HEARTBEAT_NAME] = {0};
+  strncpy(bytes, text, (size_t) n * sizeof(uint64_t) - 1);
+  for (int i = 0; i < n; ++i) {
+    uint64_t word;
+    memcpy(&word, bytes + (size_t) i * sizeof word, sizeof word);
+    atomic_store_explicit(&to[i], word, memory_order_relaxed);
+  }
+}
+
+void ts_heartbeat_instance(ts_heartbeat *record, const char *instance) {
+  if (record != NULL) {
+    set_text(record->instance, INSTANCE_WORDS, instance);
   }
 }
 
@@ -106,15 +126,10 @@ void ts_heartbeat_join(ts_heartbeat *record, uint64_t group) {
 }
 
 /* Of which `collectives`, 1 or 0, count in the group. */
-static void enter_group(ts_heartbeat *record, const char *name, uint64_t group, int collectives) {
+static void enter_group(ts_heartbeat *record, const char *name, uint64_t group, int collectives, int64_t awaited) {
   int at = place_of_group(record, group);
-  char bytes[TS_HEARTBEAT_NAME] = {0};
-  uint64_t word[WORDS];
-  strncpy(bytes, name, sizeof bytes - 1);
-  memcpy(word, bytes, sizeof word);
-  for (int i = 0; i < WORDS; ++i) {
-    SET(name[i], word[i]);
-  }
+  set_text(record->name, WORDS, name);
+  SET(awaited, awaited);
   SET(changed, now());
   SET(last, at);
   SET(of_group[at], GET(record, of_group[at]) + (uint64_t) collectives);
@@ -123,13 +138,19 @@ static void enter_group(ts_heartbeat *record, const char *name, uint64_t group, 
 
 void ts_heartbeat_enter(ts_heartbeat *record, const char *name, uint64_t group) {
   if (record != NULL) {
-    enter_group(record, name, group, 1);
+    enter_group(record, name, group, 1, 0);
   }
 }
 
 void ts_heartbeat_wait(ts_heartbeat *record, const char *name, uint64_t group) {
   if (record != NULL) {
-    enter_group(record, name, group, 0);
+    enter_group(record, name, group, 0, 0);
+  }
+}
+
+void ts_heartbeat_wait_for(ts_heartbeat *record, const char *name, uint64_t group, int rank) {
+  if (record != NULL) {
+    enter_group(record, name, group, 0, 1 + rank);
   }
 }
 
@@ -145,18 +166,17 @@ void ts_heartbeat_live(ts_heartbeat *record) {
 }
 
 /* Names come from decks: what would break a line of the status file is shown as something else. */
-static void read_name(const ts_heartbeat *record, char *name) {
-  uint64_t word[WORDS];
-  for (int i = 0; i < WORDS; ++i) {
-    word[i] = GET(record, name[i]);
+static void read_text(const _Atomic uint64_t *from, int n, char *text) {
+  for (int i = 0; i < n; ++i) {
+    uint64_t word = atomic_load_explicit(&from[i], memory_order_relaxed);
+    memcpy(text + (size_t) i * sizeof word, &word, sizeof word);
   }
-  memcpy(name, word, sizeof word);
-  name[TS_HEARTBEAT_NAME - 1] = 0;
-  for (char *c = name; *c != 0; ++c) {
+  text[(size_t) n * sizeof(uint64_t) - 1] = 0;
+  for (char *c = text; *c != 0; ++c) {
     *c = *c > ' ' && *c < 127 ? *c : '_';
   }
-  if (name[0] == 0) {
-    strcpy(name, "-");
+  if (text[0] == 0) {
+    strcpy(text, "-");
   }
 }
 
@@ -180,7 +200,9 @@ static double seconds_since(int64_t then, int64_t when) {
 void ts_heartbeat_read(const ts_heartbeat *record, ts_beat *out) {
   *out = (ts_beat){.finished = atomic_load_explicit(&record->finished, memory_order_acquire)};
   out->entered = atomic_load_explicit(&record->entered, memory_order_acquire);
-  read_name(record, out->name);
+  read_text(record->name, WORDS, out->name);
+  read_text(record->instance, INSTANCE_WORDS, out->instance);
+  out->awaited = GET(record, awaited);
   read_groups(record, out);
   out->rank = GET(record, rank);
   out->pid = GET(record, pid);

@@ -46,9 +46,10 @@ typedef enum ts_phase {
 const char *ts_phase_name(int phase);
 
 enum {
-  TS_HEARTBEAT_NAME = 64,   /**< Longest name of a collective, with its terminator; a longer one is cut. */
-  TS_HEARTBEAT_GROUPS = 16, /**< That a rank is in, at most. */
-  TS_HEARTBEAT_ALL = 0      /**< The group of all ranks. */
+  TS_HEARTBEAT_NAME = 64,     /**< Longest name of a collective, with its terminator; a longer one is cut. */
+  TS_HEARTBEAT_INSTANCE = 24, /**< Longest text of an instance, likewise. */
+  TS_HEARTBEAT_GROUPS = 16,   /**< That a rank is in, at most. */
+  TS_HEARTBEAT_ALL = 0        /**< The group of all ranks. */
 };
 
 /** The record.  All zero is a rank that has not begun. */
@@ -75,6 +76,9 @@ typedef struct ts_beat {
   double since_step;            /**< Seconds since the step began; before the first, since the record was taken. */
   double since_alive;           /**< Seconds since ts_heartbeat_live. */
   char name[TS_HEARTBEAT_NAME]; /**< Of the collective entered last; printable, without blanks; "-" for none. */
+  /** Of a pipeline the stage and what it does, "stage1:2F3"; printable, without blanks; "-" for none. */
+  char instance[TS_HEARTBEAT_INSTANCE];
+  int64_t awaited; /**< 1 + the rank that a message from or to is waited for; 0: what was entered last is none. */
   /** The first is the group of the collective entered last.  None: all that was entered is of the group of all. */
   int n_groups;
   ts_beat_group group[TS_HEARTBEAT_GROUPS];
@@ -91,6 +95,9 @@ void ts_heartbeat_phase(ts_heartbeat *record, ts_phase phase);
 void ts_heartbeat_step(ts_heartbeat *record, int64_t step);
 void ts_heartbeat_micro_batch(ts_heartbeat *record, int64_t micro_batch);
 
+/** What a stage of a pipeline does begins: "stage1:2F3"; "" for nothing of the kind. Not collective. */
+void ts_heartbeat_instance(ts_heartbeat *record, const char *instance);
+
 /** This rank is in \a group, of which it may not have entered anything: a program tells its groups before it runs.
  * More than TS_HEARTBEAT_GROUPS end the job. Not collective. */
 void ts_heartbeat_join(ts_heartbeat *record, uint64_t group);
@@ -103,6 +110,9 @@ void ts_heartbeat_leave(ts_heartbeat *record);
 /** A wait begins that is no collective, but may last as long as others of \a group keep this rank waiting; it ends with
  * ts_heartbeat_leave. Not collective. */
 void ts_heartbeat_wait(ts_heartbeat *record, const char *name, uint64_t group);
+
+/** The same for a message from or to rank \a rank. Not collective. */
+void ts_heartbeat_wait_for(ts_heartbeat *record, const char *name, uint64_t group, int rank);
 
 /** This process gets to run: called every second or so by a thread that never waits for anything. Not collective. */
 void ts_heartbeat_live(ts_heartbeat *record);

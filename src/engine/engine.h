@@ -70,6 +70,8 @@ struct ts_engine {
   unsigned abilities;
   ts_hand_steps hand;
   ts_feeding feeding;
+  ts_instance_observer *instance_observer; /* NULL: nobody asks */
+  void *instance_user;
 };
 
 /** The backend that run.device asks for, opened for this process; auto takes GPUs where every rank sees one.

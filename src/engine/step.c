@@ -1,7 +1,10 @@
 /* A step of an engine: what the host writes before each run, and what it reads after the last. */
 #include "engine/engine.h"
 
+#include "base/log.h"
+#include "base/memory.h"
 #include "graph/record.h"
+#include "pass/stage.h"
 
 #include <math.h>
 #include <string.h>
@@ -191,13 +194,64 @@ ts_step_result ts_engine_end_step(ts_engine *e) {
   return result;
 }
 
-/* Runs of a step in the order of its schedule. */
-static ts_status run_schedule(ts_engine *e, const ts_feed *feed, ts_error *err) {
+/* Stages begin a step together, as the one before ended with the record of all: the longest has all of it.
+ * \param [in] span  From the begin of the step to the end of this stage's last instance. */
+static double find_bubble(const ts_engine *e, double span, double busy) {
+  const int stages = e->mesh.size[TS_AXIS_PP];
+  double mine[] = {span, busy}, longest = 0, sum = 0;
+  double *all = ts_calloc(2 * (size_t) stages, sizeof *all);
+  int64_t *cuts = ts_calloc((size_t) stages + 1, sizeof *cuts);
+  for (int i = 1; i <= stages; ++i) {
+    cuts[i] = 2 * i;
+  }
+  ts_comm *comm = ts_world_comm(e->world, &e->mesh, TS_AXES(TS_AXIS_PP));
+  const ts_transfer transfer = {.x = mine, .y = all, .cuts = cuts, .end = 2};
+  comm->ops->all_gather(comm, &transfer, 1, TS_F64);
+  for (int i = 0; i < stages; ++i) {
+    longest = fmax(longest, all[2 * i]);
+    sum += all[2 * i + 1];
+  }
+  ts_free(all);
+  ts_free(cuts);
+  return longest > 0 ? fmax(0, 1 - sum / (stages * longest)) : 0;
+}
+
+void ts_engine_observe_instances(ts_engine *e, ts_instance_observer *observer, void *user) {
+  e->instance_observer = observer;
+  e->instance_user = user;
+}
+
+/* "stage1:2F3": which piece, what, of which micro-batch; "" where that says nothing. */
+static void spell_instance(const ts_engine *e, ts_run run, char text[TS_HEARTBEAT_INSTANCE]) {
+  const ts_program *p = e->program[TS_PROGRAM_TRAIN];
+  const ts_run_kind *kind = &p->step.kind[run.kind];
+  text[0] = 0;
+  if (p->stages != NULL && kind->phase != TS_RUN_UPDATE) {
+    bool inputs = (kind->segments & TS_SEGMENT_BACKWARD_INPUT) != 0;
+    bool weights = (kind->segments & TS_SEGMENT_BACKWARD_WEIGHT) != 0;
+    int stage = e->mesh.coord[TS_AXIS_PP];
+    snprintf(text, TS_HEARTBEAT_INSTANCE, "stage%d:%d%c%lld", stage,
+             ts_pipeline_piece(&p->stages->pipeline, stage, run.chunk),
+             kind->phase == TS_RUN_FORWARD ? 'F'
+             : inputs && weights           ? 'B'
+             : inputs                      ? 'I'
+                                           : 'W',
+             (long long) run.micro_batch);
+  }
+}
+
+/* Runs of a step in the order of its schedule.
+ * \param [out] span, busy  From its begin to the end of its last instance, and how much of that it computed. */
+static ts_status run_schedule(ts_engine *e, const ts_feed *feed, double *span, double *busy, ts_error *err) {
   const int which = TS_PROGRAM_TRAIN;
   const ts_step_runs *step = &e->program[which]->step;
+  double start = ts_seconds(), before = ts_executor_busy(e->executor);
   for (int64_t i = 0; i < step->n; ++i) {
     ts_run run = ts_step_run(step, i);
     ts_run_phase phase = step->kind[run.kind].phase;
+    char instance[TS_HEARTBEAT_INSTANCE];
+    spell_instance(e, run, instance);
+    ts_heartbeat_instance(ts_world_heartbeat(e->world), instance);
     if (phase != TS_RUN_UPDATE) {
       ts_heartbeat_micro_batch(ts_world_heartbeat(e->world), run.micro_batch);
     }
@@ -207,9 +261,15 @@ static ts_status run_schedule(ts_engine *e, const ts_feed *feed, ts_error *err) 
       }
       set_micro_batch(e, run);
     } else if (phase == TS_RUN_UPDATE) {
+      *span = ts_seconds() - start;
+      *busy = ts_executor_busy(e->executor) - before;
       ts_engine_set_update(e, feed, ts_run_slot(run));
     }
+    double begin = ts_seconds();
     ts_executor_run(e->executor, e->index[which], i);
+    if (e->instance_observer != NULL && instance[0] != 0) {
+      e->instance_observer(e->instance_user, instance, begin, ts_seconds() - begin);
+    }
   }
   return TS_OK;
 }
@@ -229,10 +289,12 @@ ts_status ts_train_batch(ts_engine *e, const ts_feed *feed, ts_step_result *resu
   }
   ts_engine_forget(e);
   e->hand.forwarded = false;
-  if (run_schedule(e, feed, err) != TS_OK) {
+  double span = 0, busy = 0;
+  if (run_schedule(e, feed, &span, &busy, err) != TS_OK) {
     return TS_BAD_INPUT;
   }
   ts_step_result r = ts_engine_end_step(e);
+  r.bubble = e->mesh.size[TS_AXIS_PP] > 1 ? find_bubble(e, span, busy) : 0;
   e->hand.micro_steps = 0;
   if (result != NULL) {
     *result = r;

@@ -95,6 +95,9 @@ typedef struct ts_step_result {
   double flag[TS_N_FLAGS];            /**< Largest value any rank gave in \a flags. */
   double communication_seconds, exposed_seconds;            /**< This rank's, since the last step. */
   double forward_seconds, backward_seconds, update_seconds; /**< Likewise: wall time of the phases. */
+  /** Of the pipeline this rank is in, on all its ranks: the share of the time from its first instance to its last one
+   * in which a stage computes nothing, mean over stages; 0 of one stage. */
+  double bubble;
 } ts_step_result;
 
 /** Samples are dealt out to groups of ranks: this rank's group, and how many there are.  Ranks of a group (which differ

@@ -31,6 +31,12 @@ typedef struct ts_engine_options {
   void *observer_user;
 } ts_engine_options;
 
+/** Told of what a stage of a pipeline did, "stage1:2F3", on the host's clock. */
+typedef void ts_instance_observer(void *user, const char *instance, double start, double seconds);
+
+/** Tell an observer of the instances of the steps from now on, NULL for none. Not collective. */
+void ts_engine_observe_instances(ts_engine *engine, ts_instance_observer *observer, void *user);
+
 /** The deck of rank 0 on every rank, with the places of its keys: who finds something wrong says where the user wrote
  * it. Collective over the world.
  * \param [in]     name  Of the file, for messages; relative paths start from its directory.

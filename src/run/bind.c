@@ -40,6 +40,7 @@ static void prepare_program(ts_executor *e, ts_bound_program *p) {
     if (ts_node_is_message(node)) {
       b->comm = ts_bound_comm(e, &p->program->mesh, TS_AXES(TS_AXIS_PP));
       b->group = ts_mesh_group_id(&p->program->mesh, TS_AXES(TS_AXIS_PP));
+      b->peer = ts_mesh_group_member(&p->program->mesh, TS_AXES(TS_AXIS_PP), node->attr.message.peer);
       ts_heartbeat_join(ts_bound_heartbeat(e), b->group);
       p->message[p->n_messages++] = n;
       continue;
@@ -108,6 +109,7 @@ static void bind_node(ts_executor *e, ts_bound_program *p, ts_nid n, ts_bound_vi
   b->kernel = first->kernel;
   b->comm = first->comm;
   b->group = first->group;
+  b->peer = first->peer;
   b->in = ts_calloc((size_t) node->n_in, sizeof *b->in);
   b->out = ts_calloc((size_t) node->n_out, sizeof *b->out);
   for (int i = 0; i < node->n_in; ++i) {

@@ -19,7 +19,8 @@ typedef struct ts_bound_node {
   const void **in, **prior;
   void **out;
   ts_comm *comm;
-  uint64_t group;                 /**< Of a collective, for the heartbeat. */
+  uint64_t group;                 /**< Of a collective or message, for the heartbeat. */
+  int peer;                       /**< Of a message: the rank of the world at the other end. */
   ts_transfer *transfer;          /**< Of a gather or a reduction. */
   ts_exchange_lists exchange;     /**< Of an all_to_all, */
   ts_exchange_tensors *exchanged; /**< and its tensors; owned. */

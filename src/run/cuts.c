@@ -89,7 +89,7 @@ static double rank_bytes(const search *s, const int *cuts, int rank) {
   return copies_of_state(w) * (state + (double) none->state) + work + kept + inputs;
 }
 
-/* Of the slowest piece, where each rank fits; without a limit of the rank that needs most, then of the slowest piece. */
+/* Of the slowest piece, where each rank fits; without a limit of the rank that needs most, then of that piece. */
 static double cost(void *user, const int *cuts) {
   const search *s = user;
   double time = 0, bytes = 0;

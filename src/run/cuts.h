@@ -11,9 +11,9 @@
  *
  * "time": the slowest piece is as fast as can be.  "memory": the rank that needs most needs as little as can be.
  * "best": as "time" while each rank fits into \a memory, else the cut whose slowest piece is the fastest of those found
- * that fit.  What a rank needs is estimated for a cut from the plan of the whole model on the ranks of one stage, unit by
- * unit, with the places that its stage's list of runs has; of a cut that is to fit the ranks' own plans have the last
- * word.  Cuts are sought by giving units from piece to piece as long as that makes anything better.
+ * that fit.  What a rank needs is estimated for a cut from the plan of the whole model on the ranks of one stage,
+ * unit by unit, with the places that its stage's list of runs has; of a cut that is to fit the ranks' own plans have
+ * the last word.  Cuts are sought by giving units from piece to piece as long as that makes anything better.
  *
  * Not collective: the same arguments give the same cut, on a login node too.
  * \param [in]     options  That ts_program_check takes, of the program of mesh rank 0.

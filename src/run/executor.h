@@ -83,9 +83,14 @@ void ts_executor_release_host(const ts_executor *executor, void *memory, size_t 
 typedef struct ts_executor_times {
   double communication; /**< Seconds collectives took; NaN on a device, where only an observer's events would tell. */
   double exposed;       /**< Seconds the computation waited for them; NaN likewise. */
-  double phase[TS_N_RUN_PHASES]; /**< Seconds of the runs of each phase. */
+  double phase[TS_N_RUN_PHASES];  /**< Seconds of the runs of each phase, */
+  double waited[TS_N_RUN_PHASES]; /**< and what of `exposed` was within them; 0 on a device. */
 } ts_executor_times;
 ts_executor_times ts_executor_take_times(ts_executor *executor);
+
+/** Of these what a host's runs were busy with since the last call: forward and backward, without what they waited for.
+ * Not collective. */
+double ts_executor_busy(const ts_executor *executor);
 
 /** Tell another observer from now on, NULL for none; no run is under way. Not collective. */
 void ts_executor_set_observer(ts_executor *executor, ts_executor_observer *observer, void *user);

@@ -107,6 +107,11 @@ ts_executor_times ts_executor_take_times(ts_executor *e) {
   return times;
 }
 
+double ts_executor_busy(const ts_executor *e) {
+  const ts_executor_times *t = &e->times;
+  return t->phase[TS_RUN_FORWARD] + t->phase[TS_RUN_BACKWARD] - t->waited[TS_RUN_FORWARD] - t->waited[TS_RUN_BACKWARD];
+}
+
 void ts_executor_set_observer(ts_executor *e, ts_executor_observer *observer, void *user) {
   e->options.observer = observer;
   e->options.observer_user = user;

@@ -47,10 +47,11 @@ static void wait_message(ts_executor *e, ts_bound_node *b) {
     return;
   }
   double start = ts_seconds();
-  ts_heartbeat_wait(ts_bound_heartbeat(e), b->call.node->name, b->group);
+  ts_heartbeat_wait_for(ts_bound_heartbeat(e), b->call.node->name, b->group, b->peer);
   ts_message_wait(b->line);
   ts_heartbeat_leave(ts_bound_heartbeat(e));
   e->times.exposed += ts_seconds() - start;
+  observe(b, true, start);
 }
 
 void ts_walk_host_post(ts_executor *e, ts_bound_program *p, int64_t run) {
@@ -113,7 +114,7 @@ void ts_walk_host(ts_executor *e, ts_bound_program *p, ts_run run) {
   const ts_run_kind *what = &p->program->step.kind[run.kind];
   const ts_schedule *schedule = p->program->schedule;
   ts_bound_node *nodes = ts_bound_view_of(e, p, run)->node, *messages = p->view[ts_run_slot(run)].node;
-  double start = ts_seconds();
+  double start = ts_seconds(), exposed = e->times.exposed;
   wait_for_sends(e, p, run);
   if (p->memcheck != NULL) {
     ts_memcheck_begin(p->memcheck);
@@ -140,4 +141,5 @@ void ts_walk_host(ts_executor *e, ts_bound_program *p, ts_run run) {
   e->times.communication += busy - e->busy_seen;
   e->busy_seen = busy;
   e->times.phase[what->phase] += ts_seconds() - start;
+  e->times.waited[what->phase] += e->times.exposed - exposed;
 }

@@ -47,11 +47,20 @@ static int list_groups(const ts_beat *b, ts_beat_group its[TS_HEARTBEAT_GROUPS])
   return b->n_groups;
 }
 
-/* "collective 1234 (NAME)", or "collective 1234 of tp group 0 (NAME)" */
+/* Inside of a wait for a message from or to another stage of a pipeline. */
+static bool waits_for_message(const ts_beat *b) {
+  return is_inside(b) && b->awaited > 0;
+}
+
+/* "collective 1234 (NAME)", or "collective 1234 of tp group 0 (NAME)"; or "the wait for rank 1 (NAME)" */
 static void add_collective(const ts_beat *b, ts_text *to) {
   char text[TS_MESH_GROUP_TEXT];
   ts_beat_group its[TS_HEARTBEAT_GROUPS];
   list_groups(b, its);
+  if (b->awaited > 0) {
+    ts_text_add(to, "the wait for rank %lld (%s)", (long long) b->awaited - 1, b->name);
+    return;
+  }
   ts_text_add(to, "collective %llu", (unsigned long long) its[0].entered);
   if (its[0].group != TS_HEARTBEAT_ALL) {
     ts_text_add(to, " of %s", ts_mesh_group_text(its[0].group, text));
@@ -59,11 +68,18 @@ static void add_collective(const ts_beat *b, ts_text *to) {
   ts_text_add(to, " (%s)", b->name);
 }
 
-/* "step 17, forward/backward of micro-batch 1 for 12.3 s; inside of collective 1234 (NAME)" */
+static bool has_instance(const ts_beat *b) {
+  return b->instance[0] != 0 && strcmp(b->instance, "-") != 0;
+}
+
+/* "step 17, forward/backward of micro-batch 1 (stage1:2F1) for 12.3 s; inside of collective 1234 (NAME)" */
 static void add_place(const ts_beat *b, double age, ts_text *to) {
   ts_text_add(to, "step %lld, %s", (long long) b->step, ts_phase_name(b->phase));
   if (b->phase == TS_PHASE_COMPUTING) {
     ts_text_add(to, " of micro-batch %lld", (long long) b->micro_batch);
+  }
+  if (b->phase == TS_PHASE_COMPUTING && has_instance(b)) {
+    ts_text_add(to, " (%s)", b->instance);
   }
   ts_text_add(to, " for %.1f s; %s ", b->since_change + age, is_inside(b) ? "inside of" : "the last it finished is");
   add_collective(b, to);
@@ -148,7 +164,7 @@ static void add_rank(members *all, const ts_run_status *s, const ts_node_status 
   ts_beat_group its[TS_HEARTBEAT_GROUPS];
   const ts_beat *b = &node->beat[k];
   int n = list_groups(b, its);
-  bool waits = is_inside(b) && node->age <= ts_lag_silence(s->job.period) && !is_frozen(s, node, k);
+  bool waits = is_inside(b) && b->awaited == 0 && node->age <= ts_lag_silence(s->job.period) && !is_frozen(s, node, k);
   for (int i = 0; i < n; ++i) {
     TS_GROW(all->member, all->n, all->capacity);
     all->member[all->n++] = (member){
@@ -245,10 +261,49 @@ static void add_all_waiting(const members *all, double waited, ts_text *to) {
 
 enum { IS_BEHIND = 1, WAITS_TOO = 2 };
 
-/* Per rank: whether it is one of the last of a group in which others have waited for long, and whether it waits itself
- * for somebody who is behind it in another group. */
-static unsigned char *judge_ranks(const members *all, double waited) {
+/* The beat of a rank, and its place in the order of the files. */
+static const ts_beat *find_beat(const ts_run_status *s, int64_t rank, int *index) {
+  *index = 0;
+  for (int i = 0; i < s->n_nodes; ++i) {
+    for (int k = 0; k < s->node[i].n; ++k, ++*index) {
+      if (s->node[i].beat[k].rank == rank) {
+        return &s->node[i].beat[k];
+      }
+    }
+  }
+  return NULL;
+}
+
+/* At the end of a chain of waits for messages is a rank that waits for none; -1 where the chain is a circle. */
+static int follow_waits(const ts_run_status *s, int ranks, const ts_beat *from) {
+  const ts_beat *at = from;
+  int index = -1;
+  for (int steps = 0; at != NULL && waits_for_message(at); ++steps) {
+    at = steps < ranks ? find_beat(s, at->awaited - 1, &index) : NULL;
+  }
+  return at != NULL ? index : -1;
+}
+
+/* Stages of a pipeline: who waits for a message, and whom it has waited for long. */
+static void judge_stages(const ts_run_status *s, int ranks, double waited, unsigned char *verdict) {
+  int index = 0;
+  for (int i = 0; i < s->n_nodes; ++i) {
+    for (int k = 0; k < s->node[i].n; ++k, ++index) {
+      const ts_beat *b = &s->node[i].beat[k];
+      if (waits_for_message(b)) {
+        int last = b->since_change >= waited ? follow_waits(s, ranks, b) : -1;
+        verdict[index] |= WAITS_TOO;
+        verdict[last >= 0 ? last : index] |= last >= 0 ? IS_BEHIND : 0;
+      }
+    }
+  }
+}
+
+/* Per rank: whether it is one of the last of a group in which others have waited for long, or whose message they have,
+ * and whether it waits itself for somebody who is behind it in another group, or for a message. */
+static unsigned char *judge_ranks(const ts_run_status *s, const members *all, double waited) {
   unsigned char *verdict = ts_calloc((size_t) all->ranks + 1, 1);
+  judge_stages(s, all->ranks, waited, verdict);
   for (group g = {0}; next_group(all, &g);) {
     uint64_t least = least_of(&g);
     bool holds_up = is_stuck(&g, waited) && find_waiting(&g, g.begin, least) != NULL;
@@ -298,8 +353,23 @@ static int count_named(const group *g, const unsigned char *verdict) {
   return n;
 }
 
+/* A line each: what for, and for whom. */
+static void add_message_waits(const ts_run_status *s, double waited, ts_text *to) {
+  int lines = 0;
+  for (int i = 0; i < s->n_nodes; ++i) {
+    for (int k = 0; k < s->node[i].n; ++k) {
+      const ts_beat *b = &s->node[i].beat[k];
+      if (waits_for_message(b) && b->since_change >= waited && lines++ < MOST_LINES) {
+        ts_text_add(to, "  waiting: rank %lld%s%s for %s of rank %lld for %.1f s\n", (long long) b->rank,
+                    has_instance(b) ? " in " : "", has_instance(b) ? b->instance : "", b->name,
+                    (long long) b->awaited - 1, b->since_change);
+      }
+    }
+  }
+}
+
 static int find_behind(const ts_run_status *s, const members *all, double waited, ts_text *to) {
-  unsigned char *verdict = judge_ranks(all, waited);
+  unsigned char *verdict = judge_ranks(s, all, waited);
   int found = choose_named(verdict, all->ranks), lines = 0;
   add_named(s, verdict, to);
   for (group g = {0}; found > 0 && next_group(all, &g);) {
@@ -325,6 +395,7 @@ ts_lag ts_lag_find(const ts_run_status *s, double waited, ts_text *to) {
   } else if (find_behind(s, &all, waited, to) > 0) {
     lag = TS_LAG_BEHIND;
   }
+  add_message_waits(s, waited, to);
   ts_free(all.member);
   return lag;
 }

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #define JOB_MAGIC "tessera job 1"
-#define NODE_MAGIC "tessera node 2"
-enum { HEADER_BYTES = 512, RANK_BYTES = 256, GROUP_BYTES = 40, MOST_RANKS = 1 << 16, RANK_WORDS = 12 };
+#define NODE_MAGIC "tessera node 3"
+enum { HEADER_BYTES = 512, RANK_BYTES = 296, GROUP_BYTES = 40, MOST_RANKS = 1 << 16, RANK_WORDS = 14 };
 
 /* ---- words and numbers of a text that is not trusted ---- */
 
@@ -147,7 +147,7 @@ size_t ts_status_node_bytes(int n) {
 
 #define COLUMNS                                                                                                 \
   "  rank     pid       step micro            phase   entered  finished    change      step     alive process " \
-  "collective (group:entered)\n"
+  "collective instance awaited (group:entered)\n"
 
 void ts_status_print_node(const ts_node_status *node, size_t bytes, ts_text *to) {
   size_t begin = to->length;
@@ -157,10 +157,11 @@ void ts_status_print_node(const ts_node_status *node, size_t bytes, ts_text *to)
               node->n);
   for (int i = 0; i < node->n; ++i) {
     const ts_beat *b = &node->beat[i];
-    ts_text_add(to, "%6lld %7lld %10lld %5lld %16s %9llu %9llu %9.3f %9.3f %9.3f %7c %s", (long long) b->rank,
+    ts_text_add(to, "%6lld %7lld %10lld %5lld %16s %9llu %9llu %9.3f %9.3f %9.3f %7c %s %s %lld", (long long) b->rank,
                 (long long) b->pid, (long long) b->step, (long long) b->micro_batch, ts_phase_name(b->phase),
                 (unsigned long long) b->entered, (unsigned long long) b->finished, b->since_change, b->since_step,
-                b->since_alive, node->process[i], b->name);
+                b->since_alive, node->process[i], b->name, b->instance[0] != 0 ? b->instance : "-",
+                (long long) b->awaited);
     for (int k = 0; k < b->n_groups; ++k) {
       ts_text_add(to, " %llu:%llu", (unsigned long long) b->group[k].group, (unsigned long long) b->group[k].entered);
     }
@@ -211,7 +212,8 @@ static bool parse_beat(char *line, ts_beat *b, char *process) {
             to_integer(word[2], &b->step) && to_integer(word[3], &b->micro_batch) && to_phase(word[4], &b->phase) &&
             to_count(word[5], &b->entered) && to_count(word[6], &b->finished) && to_real(word[7], &b->since_change) &&
             to_real(word[8], &b->since_step) && to_real(word[9], &b->since_alive) && strlen(word[10]) == 1 &&
-            to_word(word[11], b->name, sizeof b->name);
+            to_word(word[11], b->name, sizeof b->name) && to_word(word[12], b->instance, sizeof b->instance) &&
+            to_integer(word[13], &b->awaited);
   for (; ok && w != NULL; w = strtok_r(NULL, " ", &at)) {
     ok = parse_group(w, b);
   }

@@ -54,13 +54,23 @@ static void note_event(void *user, const ts_node *node, bool collective, double 
   }
 }
 
+static void note_instance(void *user, const char *instance, double start, double seconds) {
+  ts_training *r = user;
+  const char *what = strchr(instance, ':'); /* behind the stage */
+  if (r->timeline != NULL && what != NULL) {
+    ts_timeline_event(r->timeline, what + 1, "instance", TS_TIMELINE_INSTANCES, start - r->timeline_start, seconds);
+  }
+}
+
 static ts_status begin_timeline(ts_training *r, ts_error *err) {
   const char *path = r->deck->profile.timeline;
   char *mine = r->rank == 0 ? ts_strdup(path) : ts_format("%s.rank%lld", path, (long long) r->rank);
-  ts_status status = ts_timeline_open(mine, (int) r->rank, &r->timeline, err);
+  int stage = r->mesh.size[TS_AXIS_PP] > 1 ? r->mesh.coord[TS_AXIS_PP] : -1;
+  ts_status status = ts_timeline_open(mine, (int) r->rank, stage, &r->timeline, err);
   ts_free(mine);
   r->timeline_start = ts_seconds();
   ts_executor_set_observer(ts_engine_executor(r->engine), note_event, r);
+  ts_engine_observe_instances(r->engine, note_instance, r);
   return status;
 }
 
@@ -83,7 +93,8 @@ static void write_metrics(ts_training *r, const ts_step_result *result, double s
                         .skipped = r->at.skipped,
                         .loss_scale = result->loss_scale,
                         .save_seconds = saves.save,
-                        .stall_seconds = saves.stall};
+                        .stall_seconds = saves.stall,
+                        .bubble = result->bubble};
   ts_metrics_step(r->metrics, &row);
 }
 
@@ -199,6 +210,7 @@ static ts_status train_step(ts_training *r, ts_error *err) {
   double seconds = ts_seconds() - start;
   if (timed) {
     ts_executor_set_observer(ts_engine_executor(r->engine), NULL, NULL);
+    ts_engine_observe_instances(r->engine, NULL, NULL);
     ts_timeline_close(&r->timeline);
   }
   report_nonfinite(r);
